@@ -1,0 +1,171 @@
+# fl - builds, tests and measures; `make help` lists the targets. Needs a C compiler and GNU make.
+#
+#   make CC=clang                  another compiler; every variant has a folder of its own under build/
+#   make test SAN=address,undefined   or SAN=thread: with sanitizers
+#   make OPENBLAS=no ZLIB=no       without optional parts that were found
+#   make test TESTS="test_mem test_nn"   some test programs only
+
+CFLAGS ?= -O2 -g1
+WARN = -Wall -Wextra -Wpedantic -Wmissing-prototypes -Wshadow
+BACKEND ?= cpu
+
+# --- what there is ---------------------------------------------------------------------------------------
+
+HEADERS  := $(wildcard fl*.h kernels/*.h kernels/cpu/*.h)
+UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h kernels/cpu/*.h 2>/dev/null)
+TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
+EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
+BENCHES  := $(basename $(wildcard bench/*.c))
+STRANGERS := $(basename $(wildcard examples/strangers/*.c))
+BACKENDS := cpu $(basename $(notdir $(wildcard examples/strangers/naive.h examples/strangers/recorder.h)))
+
+# --- the variant -----------------------------------------------------------------------------------------
+
+comma := ,
+VARIANT := $(notdir $(subst $() ,_,$(CC)))$(if $(SAN),-$(subst $(comma),+,$(SAN)))$(if $(SHARED),-shared)
+BUILD := build/$(VARIANT)
+API := build/api
+API_PARTS := $(HEADERS:%=$(API)/%)
+
+SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+PIC_FLAGS = $(if $(SHARED),-fPIC -DFL_BUILD_SHARED)
+ALL_CFLAGS = $(CFLAGS) $(SAN_FLAGS) $(PIC_FLAGS) $(WARN) -pthread
+
+NO_CONFIG = help clean
+ifneq ($(filter-out $(NO_CONFIG),$(or $(MAKECMDGOALS),all)),)
+include $(BUILD)/config.mk
+endif
+# The thread sanitizer cannot look into OpenBLAS.
+ifeq ($(filter no,$(OPENBLAS))$(filter thread,$(SAN)),)
+OPTIONS += $(OPENBLAS_FLAGS)
+LIBS += $(OPENBLAS_LIBS)
+endif
+ifneq ($(ZLIB),no)
+OPTIONS += $(ZLIB_FLAGS)
+LIBS += $(ZLIB_LIBS)
+endif
+LIBS += -lm -lpthread
+
+# --- targets ---------------------------------------------------------------------------------------------
+
+.PHONY: all lib shared examples mnist test test-compile conformance gradcheck mutants metrics clean help FORCE
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+all: lib examples ## the library and the examples (default)
+
+lib: $(BUILD)/libfl.a ## build/<variant>/libfl.a
+
+shared: ## build/<variant>-shared/libfl.so
+	@$(MAKE) --no-print-directory SHARED=1 build/$(VARIANT)-shared/libfl.so
+
+examples: $(EXAMPLES:%=$(BUILD)/%) ## the programs of examples/
+
+mnist: $(BUILD)/examples/mnist ## train the CNN of the Flashlight paper: make mnist [DATA=dir] [ARGS="--epochs 3 ..."]
+	$< $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+# A program that does not build counts as a failure and does not keep the others from running.
+test: ## build and run all tests; the last line is the grand total
+	-@$(MAKE) --no-print-directory -k test-programs
+	@CC="$(CC)" tests/run $(BUILD) $(TEST_RUNS)
+
+test-compile: ## every header alone and together, C and C++, both compilers, lint
+	@CC="$(CC)" tests/compile/run
+
+conformance: $(BUILD)/tests/conformance ## every op against reference loops: make conformance BACKEND=cpu|naive|recorder
+	$< $(BACKEND)
+
+gradcheck: $(BUILD)/tests/gradcheck ## every gradient against finite differences: make gradcheck BACKEND=...
+	$< $(BACKEND)
+
+mutants: ## edits the op table and counts how many edits the suites catch
+	@CC="$(CC)" tests/mutants
+
+bench-%: $(BUILD)/bench/% ## bench-overhead, bench-mnist: figures as TSV
+	@$< $(ARGS)
+
+metrics: ## lines, slots, build seconds, sizes as TSV (python3; N=20 for fewer incremental builds)
+	@CC="$(CC)" python3 bench/metrics $(if $(N),--edits $(N))
+
+clean: ## removes build/
+	rm -rf build
+
+help: ## this list
+	@grep -h '^[a-z%-]*:.* ## ' $(firstword $(MAKEFILE_LIST)) | sed 's/^\([^:]*\):.* ## /\1	/' | expand -t 16
+
+# --- tests -----------------------------------------------------------------------------------------------
+
+# program[:argument] for tests/run. Sanitized runs leave tests/compile out: it builds plain programs of its own.
+RUNS_OF_conformance = $(BACKENDS:%=conformance:%)
+RUNS_OF_gradcheck = gradcheck:cpu
+TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
+            $(if $(filter file,$(origin TESTS)),$(STRANGERS) $(if $(SAN),,compile))
+
+.PHONY: test-programs
+test-programs: $(TESTS:%=$(BUILD)/tests/%) $(STRANGERS:%=$(BUILD)/%)
+
+# --- rules -----------------------------------------------------------------------------------------------
+
+# One object per header and per kernel file: the same text as the drop-in build, cut by FL_IMPL_ONLY_<NAME>,
+# where fl_mem.h is MEM and kernels/cpu/gemm.h is CPU_GEMM.
+unit_name = $(shell echo $(1) | sed 's,^fl_,,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
+$(BUILD)/%.o: %.h $(BUILD)/flags | $(API_PARTS)
+	@mkdir -p $(@D)
+	@echo CC $<
+	@echo '#include "$<"' | $(CC) -std=c11 $(ALL_CFLAGS) $(OPTIONS) -DFL_IMPL_ONLY -DFL_IMPL_ONLY_$(call unit_name,$*) \
+	    -I. $(DEPFLAGS) -c -o $@ -x c -
+	@$(use_api_deps)
+
+$(BUILD)/%.o: %.c $(BUILD)/flags | $(API_PARTS)
+	@mkdir -p $(@D)
+	@echo CC $<
+	@$(CC) -std=gnu11 $(ALL_CFLAGS) -I. $(DEPFLAGS) -c -o $@ $<
+	@$(use_api_deps)
+
+OBJECTS = $(UNITS:%.h=$(BUILD)/%.o)
+$(BUILD)/libfl.a: $(OBJECTS)
+	@rm -f $@
+	@$(AR) rcs $@ $^
+	@echo AR $@
+
+$(BUILD)/libfl.so: $(OBJECTS)
+	$(CC) $(ALL_CFLAGS) -shared -o $@ $^ $(LIBS)
+
+PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c))
+$(PROGRAMS): %: %.o $(BUILD)/libfl.a
+	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/libfl.a $(LIBS)
+	@echo LD $@
+
+# An object sees only the API part of the other headers, what stands before their FL_IMPL_ONLY_ line. So it depends
+# on build/api/<header>, a copy of that part whose time changes only when its text does: an edit of an
+# implementation rebuilds one object. The sed shortens a/../b to b in the dependencies and puts build/api/ in front.
+DEPFLAGS = -MMD -MP -MT $@ -MF $(@:.o=.d)
+use_api_deps = sed -E -e ':a' -e 's,[^/ ]+/\.\./,,;ta' -e 's,(^| )(\./)?((fl|kernels/)[^ ]*\.h),\1$(API)/\3,g' \
+               $(@:.o=.d) > $(@:.o=.t) && mv $(@:.o=.t) $(@:.o=.d)
+$(API)/%.h: %.h
+	@mkdir -p $(@D)
+	@sed '/^#if.*FL_IMPL_ONLY_/q' $< > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+# Other flags than last time rebuild everything.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(ALL_CFLAGS) $(OPTIONS) $(LIBS)' > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+-include $(OBJECTS:.o=.d) $(PROGRAMS:=.d)
+
+# --- optional parts --------------------------------------------------------------------------------------
+
+# $(call probe,NAME,header,call,libs,package,what for): tries to compile and link a program that uses it.
+define probe
+printf '#include <stddef.h>\n#include <$(2)>\nint main(void) { return $(3) != 0; }\n' > $(@D)/probe.c; \
+if $(CC) -o $(@D)/probe $(@D)/probe.c $(4) >/dev/null 2>&1; \
+then printf '$(1)_FLAGS = -DFL_USE_$(1)\n$(1)_LIBS = $(4)\n' >> $@.new; \
+else echo 'absent: $(1) ($(6)): apt-get install $(5)' | tee -a $(@D)/absent; fi; rm -f $(@D)/probe $(@D)/probe.c
+endef
+$(BUILD)/config.mk: Makefile
+	@mkdir -p $(@D); : > $@.new; : > $(@D)/absent
+	@$(call probe,ZLIB,zlib.h,zlibVersion()[0],-lz,zlib1g-dev,reads gzipped data sets)
+	@$(call probe,OPENBLAS,cblas.h,cblas_ddot(0$(comma) NULL$(comma) 1$(comma) NULL$(comma) 1),-lopenblas,libopenblas-dev,faster matrix products)
+	@mv $@.new $@

@@ -1,0 +1,252 @@
+/* mnist.c - trains the CNN of the Flashlight paper (listings 7-11) on MNIST, evaluates and saves it
+
+   cc -O2 -I.. mnist.c ../fl.c -o mnist -lm -lpthread      (add -DFL_USE_ZLIB -lz to read .gz files)
+   ./mnist --data dir            with MNIST's four idx files in dir
+   ./mnist                       without: on digits that it draws itself
+   ./mnist --load mnist.safetensors --eval
+
+   The last line is "Test accuracy: 99.xx %". */
+#include "digits.h"
+
+#include <stdlib.h>
+
+typedef struct options {
+    const char *data, *save, *load;
+    int64_t epochs, batch;
+    double lr;
+    uint64_t seed;
+    bool eval;
+} options;
+
+typedef struct epoch_result {
+    double train_loss, loss, error, seconds;
+} epoch_result;
+
+enum { MAX_EPOCHS = 1000, HELD_OUT = 5000, DRAWN = 20000, CURVE = 512 };
+
+/* The loss so far, at most CURVE means over equal stretches of training. */
+typedef struct curve {
+    double loss[CURVE];
+    int64_t n, total;
+} curve;
+
+static void usage(void) {
+    puts("mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load FILE] [--eval]");
+}
+
+static bool parse_number(const char *name, const char *text, double low, double high, double *out) {
+    char *end;
+    *out = strtod(text, &end);
+    if (*text && !*end && *out >= low && *out <= high) return true;
+    fprintf(stderr, "mnist: %s %s is not a number from %g to %g\n", name, text, low, high);
+    return false;
+}
+
+static bool parse(int argc, char **argv, options *o) {
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        double v = 0;
+        bool ok = true;
+        if (!strcmp(name, "--eval")) {
+            o->eval = true;
+            continue;
+        }
+        if (!value) return usage(), false;
+        if (!strcmp(name, "--data")) o->data = value;
+        else if (!strcmp(name, "--save")) o->save = value;
+        else if (!strcmp(name, "--load")) o->load = value;
+        else if (!strcmp(name, "--epochs")) ok = parse_number(name, value, 1, MAX_EPOCHS, &v), o->epochs = (int64_t)v;
+        else if (!strcmp(name, "--batch")) ok = parse_number(name, value, 1, 10000, &v), o->batch = (int64_t)v;
+        else if (!strcmp(name, "--lr")) ok = parse_number(name, value, 0, 1e3, &o->lr);
+        else if (!strcmp(name, "--seed")) ok = parse_number(name, value, 0, 9e15, &v), o->seed = (uint64_t)v;
+        else return usage(), false;
+        if (!ok) return false;
+        i++;
+    }
+    return true;
+}
+
+/* One pass without training: mean loss and percentage of errors over a set. */
+static bool evaluate(fl_nn_module *net, fl_data_set *set, double *loss, double *error) {
+    fl_data_average mean = {0};
+    fl_data_frame_error wrong = {0};
+    bool ok = true;
+    fl_nn_train(net, false);
+    for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
+        fl_scope s = fl_scope_begin();
+        fl_no_grad(true);
+        fl_data_sample b;
+        ok = fl_data_get(set, i, &b);
+        fl_var *y = ok ? fl_nn_forward(net, fv_const(b.t[0])) : NULL;
+        if (y) fl_data_average_add(&mean, fl_item(fv_value(fl_nn_nll(y, b.t[1]))), (double)b.t[1]->shape[0]);
+        ok = y && fl_data_frame_error_add(&wrong, fv_value(y), b.t[1]);
+        fl_scope_end(&s);
+    }
+    fl_nn_train(net, true);
+    *loss = mean.mean;
+    *error = fl_data_frame_error_percent(&wrong);
+    return ok;
+}
+
+/* Forward, backward, step on one batch; the loss, or NaN after an error. */
+static double train_step(fl_nn_module *net, fl_optim *optim, const fl_data_sample *b) {
+    fl_var *loss = fl_nn_nll(fl_nn_forward(net, fv_const(b->t[0])), b->t[1]);
+    fl_optim_zero_grad(optim);
+    if (!fl_backward(loss) || !fl_optim_step(optim)) return (double)NAN;
+    return fl_item(fv_value(loss));
+}
+
+static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, int64_t epoch, curve *c, double *mean_loss) {
+    fl_data_average mean = {0};
+    char label[32];
+    snprintf(label, sizeof label, "epoch %lld", (long long)epoch);
+    fl_data_progress bar = fl_data_progress_begin(stderr, label, fl_data_size(set));
+    bool ok = fl_data_set_epoch(set, epoch);
+    for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
+        fl_scope s = fl_scope_begin();
+        fl_data_sample b;
+        ok = fl_data_get(set, i, &b);
+        double loss = ok ? train_step(net, optim, &b) : (double)NAN;
+        ok = ok && !fl_error();
+        fl_scope_end(&s);
+        fl_data_average_add(&mean, loss, 1);
+        int64_t at = c->n++ * CURVE / c->total;
+        c->loss[at] = c->loss[at] != 0 ? 0.9 * c->loss[at] + 0.1 * loss : loss;
+        fl_data_progress_step(&bar, i + 1, "loss %.4f", mean.mean);
+    }
+    fl_data_progress_end(&bar);
+    *mean_loss = mean.mean;
+    return ok;
+}
+
+static void print_curve(const curve *c) {
+    enum { WIDTH = 64, HEIGHT = 10 };
+    double column[WIDTH] = {0}, top = 1e-9;
+    int count[WIDTH] = {0};
+    for (int i = 0; i < CURVE; i++)
+        if (c->loss[i] > 0) {
+            column[i * WIDTH / CURVE] += c->loss[i];
+            count[i * WIDTH / CURVE]++;
+        }
+    for (int x = 0; x < WIDTH; x++) {
+        column[x] = count[x] ? column[x] / count[x] : 0;
+        top = fmax(top, column[x]);
+    }
+    puts("\nTraining loss");
+    for (int y = HEIGHT; y > 0; y--) {
+        printf("%7.3f |", top * y / HEIGHT);
+        for (int x = 0; x < WIDTH; x++) {
+            double h = column[x] / top * HEIGHT;
+            putchar(!count[x] ? ' ' : h > y - 0.5 ? '#' : h > y - 1 ? '.' : ' ');
+        }
+        putchar('\n');
+    }
+    printf("        +");
+    for (int x = 0; x < WIDTH; x++) putchar('-');
+    putchar('\n');
+}
+
+/* mnist.svg: the training loss, and the validation error after each epoch. */
+static bool write_svg(const char *path, const curve *c, const epoch_result *r, int64_t epochs) {
+    enum { W = 640, H = 320, M = 48 };
+    double top = 1e-9, worst = 1e-9;
+    for (int i = 0; i < CURVE; i++) top = fmax(top, c->loss[i]);
+    for (int64_t e = 0; e < epochs; e++) worst = fmax(worst, r[e].error);
+    FILE *f = fopen(path, "w");
+    if (!f) return fl_fail("mnist: cannot write %s", path);
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n"
+               "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+               "<path d=\"M%d %d V%d H%d\" fill=\"none\" stroke=\"black\"/>\n<polyline fill=\"none\" stroke=\"#1f77b4\" points=\"",
+            W, H, M, M / 2, H - M, W - M);
+    for (int i = 0; i < CURVE; i++)
+        if (c->loss[i] > 0) fprintf(f, "%.1f,%.1f ", M + (i + 0.5) * (W - 2 * M) / CURVE, H - M - c->loss[i] / top * (H - 1.5 * M));
+    fprintf(f, "\"/>\n");
+    for (int64_t e = 0; e < epochs; e++)
+        fprintf(f, "<circle r=\"4\" fill=\"#d62728\" cx=\"%.1f\" cy=\"%.1f\"/>\n", M + (double)(e + 1) * (W - 2 * M) / (double)epochs,
+                H - M - r[e].error / worst * (H - 1.5 * M));
+    fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#1f77b4\">training loss, 0 to %.3f</text>\n", M + 8, M / 2, top);
+    fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#d62728\">validation error, 0 to %.2f %%</text>\n", W / 2, M / 2, worst);
+    fprintf(f, "<text x=\"%d\" y=\"%d\">%lld epochs</text>\n</svg>\n", W / 2 - 20, H - M / 3, (long long)epochs);
+    bool ok = !ferror(f);
+    return (fclose(f) == 0 && ok) || fl_fail("mnist: cannot write %s", path);
+}
+
+static void print_table(const epoch_result *r, int64_t epochs, int64_t images) {
+    puts("\n epoch  train loss  valid loss  valid error  seconds  images/s");
+    for (int64_t e = 0; e < epochs; e++)
+        printf("%6lld  %10.4f  %10.4f  %9.2f %%  %7.1f  %8.0f\n", (long long)e, r[e].train_loss, r[e].loss, r[e].error, r[e].seconds,
+               (double)images / r[e].seconds);
+}
+
+static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_train) {
+    static epoch_result result[MAX_EPOCHS];
+    int64_t held_out = all.image->shape[0] - n_train;
+    fl_data_set *set = fl_data_prefetch(digits_batches(all, 0, n_train, o->batch, o->seed + 1), 1, 4);
+    fl_data_set *valid = digits_batches(all, n_train, held_out, 250, 0);
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = fl_option(o->lr, FL_ZERO), .momentum = 0.9);
+    curve c = {.total = fl_data_size(set) * o->epochs};
+    bool ok = set && valid && optim;
+    for (int64_t e = 0; ok && e < o->epochs; e++) {
+        epoch_result *r = &result[e];
+        double start = fl_data_now();
+        ok = train_epoch(net, optim, set, e, &c, &r->train_loss);
+        r->seconds = fl_data_now() - start;
+        ok = ok && evaluate(net, valid, &r->loss, &r->error);
+        if (ok)
+            printf("Epoch %lld: Avg Train Loss: %.4f Validation Loss: %.4f Validation Error (%%): %.2f\n", (long long)e,
+                   r->train_loss, r->loss, r->error);
+        fflush(stdout);
+    }
+    fl_optim_free(optim);
+    fl_data_free(set);
+    fl_data_free(valid);
+    if (!ok) return false;
+    print_table(result, o->epochs, n_train);
+    print_curve(&c);
+    return write_svg("mnist.svg", &c, result, o->epochs) && fl_nn_save(net, o->save);
+}
+
+/* Training and test images: MNIST's, or drawn ones. */
+static bool get_digits(const options *o, digits *all, digits *test, int64_t *n_train) {
+    if (o->data) {
+        if (!digits_load(o->data, "train", all) || !digits_load(o->data, "t10k", test)) {
+            printf("No MNIST there (%s): training on drawn digits instead.\n", fl_error());
+            fl_error_clear();
+        } else {
+            *n_train = all->image->shape[0] - HELD_OUT;
+            return *n_train > 0 || fl_fail("mnist: %lld images are too few", (long long)all->image->shape[0]);
+        }
+    } else {
+        puts("No --data given: training on digits drawn here.");
+    }
+    *n_train = DRAWN;
+    return digits_draw(DRAWN + HELD_OUT / 5, 1, all) && digits_draw(HELD_OUT, 2, test);
+}
+
+int main(int argc, char **argv) {
+    options o = {.epochs = 3, .batch = 64, .lr = 0.02, .seed = 1, .save = "mnist.safetensors"};
+    if (!parse(argc, argv, &o)) return 2;
+    fl_seed(o.seed);
+    fl_scope s = fl_scope_begin();
+    digits all, test;
+    int64_t n_train;
+    fl_nn_module *net = digits_net();
+    double loss = 0, error = 0;
+    bool ok = net && get_digits(&o, &all, &test, &n_train) && (!o.load || fl_nn_load(net, o.load));
+    if (ok && !o.eval) {
+        fl_nn_print(net);
+        printf("%lld parameters, %lld training images\n", (long long)fl_nn_count(net), (long long)n_train);
+        ok = train(net, &o, all, n_train);
+        if (ok) printf("\nWeights: %s, curve: mnist.svg\n", o.save);
+    }
+    if (ok) {
+        fl_data_set *set = digits_batches(test, 0, test.image->shape[0], 250, 0);
+        ok = evaluate(net, set, &loss, &error);
+        fl_data_free(set);
+    }
+    if (ok) printf("Test loss: %.4f\nTest accuracy: %.2f %%\n", loss, 100 - error);
+    else fprintf(stderr, "mnist: %s\n", fl_error() ? fl_error() : "failed");
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    return ok ? 0 : 1;
+}

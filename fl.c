@@ -1,0 +1,2 @@
+#define FL_IMPLEMENTATION
+#include "fl.h"

@@ -1,0 +1,32 @@
+/* fl.h - the whole family: tensors, autograd, neural networks, optimizers and data in C11 headers
+
+   >>example
+    #define FL_IMPLEMENTATION
+    #include "fl.h"
+    int main(void) {
+        fl_scope s = fl_scope_begin();
+        fl_var *x = fv_param(fl_arange(0, 4, 1, FL_F32));
+        fl_backward(fv_sum(fv_mul(x, x), FL_ALL_AXES));
+        fl_print(fv_grad(x)); // 2 x
+        fl_scope_end(&s);
+        return 0;
+    }
+   <<example
+
+   Define FL_IMPLEMENTATION before the include in one C file of the program, or compile fl.c beside it. Link -lm -lpthread.
+   This header declares nothing: each header below explains itself and can be used alone.
+
+     fl_mem.h       errors, log, dtypes, threads, devices, memory managers
+     fl_tensor.h    tensors, scopes, ops, backends
+     fl_data.h      data sets, loaders, meters, tensors in files
+     fl_autograd.h  variables and the tape
+     fl_nn.h        modules, layers, losses, saving
+     fl_optim.h     optimizers, clipping */
+#include "fl_mem.h"
+#include "fl_tensor.h"
+#include "fl_data.h"
+#include "fl_autograd.h"
+#include "fl_nn.h"
+#include "fl_optim.h"
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,1603 @@
+/* fl_autograd.h - variables and the tape: reverse-mode differentiation over the public tensor ops
+
+   A fl_var is a value, its gradient and the node that made it. fv_ functions run the fl_ op of the same name and, when an
+   operand requires a gradient, record a node. fl_backward walks the nodes in reverse and frees them as it goes.
+
+   >>example
+    #define FL_IMPLEMENTATION
+    #include "fl_autograd.h"
+    static void cos_back(fl_node *n, fl_var *dy) {
+        fv_add_grad(n, 0, fv_neg(fv_mul(dy, fv_sin(fv_saved(n, 0)))));
+    }
+    static fl_var *my_cos(fl_var *x) {
+        return fv_record(fl_cos(fv_value(x)), cos_back, FV_IN(x), FV_SAVE(x));
+    }
+    int main(void) {
+        fl_scope s = fl_scope_begin();
+        fl_var *x = fv_param(fl_arange(0, 4, 1, FL_F32));
+        fl_backward(fv_sum(my_cos(x), FL_ALL_AXES));
+        fl_print(fv_grad(x)); // -sin x
+        fl_scope_end(&s);
+        return 0;
+    }
+   <<example
+
+   Contents: search for the marker.
+     >>variables >>recording >>backward >>modes >>ops
+     >>implementation
+
+   Concepts
+     Life time   As for tensors: a fl_var * that a function returns belongs to the innermost scope; fv_keep what you store. A kept
+                 variable keeps its graph: store fv_detach(h).
+     Saved       A node saves only what its backward reads, and releases it when backward passes (unless retained).
+     Versions    Every in-place write bumps the version of the storage. Backward fails, naming op and tensor, when a saved value
+                 was written after it was saved. There are no in-place fv_ ops; write a variable's tensor in no-grad regions. */
+#include "fl_tensor.h"
+#ifndef FL_AUTOGRAD_H
+#define FL_AUTOGRAD_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* >>variables ------------------------------------------------------------------------------------------- */
+
+typedef struct fl_var fl_var;
+typedef struct fl_node fl_node;
+typedef void (*fv_hook_fn)(fl_var *x, void *user); /* x->grad is complete; may replace it through fv_set_grad */
+struct fl_var {
+    fl_obj obj;
+    fl_tensor *value;
+    fl_var *grad;         /* of leaves after fl_backward; NULL before */
+    fl_node *node;        /* that made it; NULL for leaves */
+    bool requires_grad;
+    /* private */
+    fv_hook_fn hook_;
+    void *hook_user_;
+    fl_node *sink_;       /* of a leaf that has been used */
+};
+
+/* A constant; a leaf that requires a gradient (float only). Each keeps t. NULL passes. */
+FL_API fl_var *fv_const(fl_tensor *t);
+FL_API fl_var *fv_param(fl_tensor *t);
+/* A weak number, as fl_num. */
+FL_API fl_var *fv_num(double value);
+FL_API fl_tensor *fv_value(const fl_var *x); /* NULL-safe, borrowed */
+FL_API fl_tensor *fv_grad(const fl_var *x);  /* value of x->grad, NULL if there is none */
+/* The same value without its graph. */
+FL_API fl_var *fv_detach(fl_var *x);
+FL_API fl_var *fv_keep(fl_var *x);
+FL_API void fv_drop(fl_var *x);
+FL_API fl_var *fv_scope_return(fl_scope *s, fl_var *x);
+/* Drops x's gradient; replaces it (shape and dtype of x). */
+FL_API void fv_zero_grad(fl_var *x);
+FL_API bool fv_set_grad(fl_var *x, fl_var *g);
+/* Calls fn when x's gradient is complete in a backward pass; one hook per variable, NULL removes it. */
+FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user);
+
+/* >>recording ------------------------------------------------------------------------------------------- */
+
+/* A backward function: adds to the gradients of the node's inputs, given that of its output. Runs in a scope of its own. */
+typedef void (*fl_back_fn)(fl_node *n, fl_var *dy);
+typedef struct fv_list { int n; fl_var *const *v; } fv_list;
+#define FV_LIST(...) ((fv_list){(int)(sizeof((fl_var *[]){__VA_ARGS__}) / sizeof(fl_var *)), (fl_var *[]){__VA_ARGS__}})
+#define FV_IN(...) FV_LIST(__VA_ARGS__)
+#define FV_SAVE(...) FV_LIST(__VA_ARGS__)
+#define FV_NONE ((fv_list){0, NULL})
+/* FV_OUT in a save list stands for the output itself. */
+#define FV_OUT (fv__out())
+FL_PRIVATE fl_var *fv__out(void);
+/* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`. Records nothing, so a plain
+   constant, if no input requires a gradient or in no-grad regions. At most 8 of each. value NULL passes; NULL entries in `in`
+   stand for absent optional inputs. */
+FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list saved);
+/* The same with `bytes` of plain arguments copied into the node; read back by fv_args. name: for messages (a literal). */
+FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in, fv_list saved, const void *args,
+                              size_t bytes);
+/* In a backward function: saved value i (checked against its version), the arguments, whether input i wants a gradient, and
+   its shape. */
+FL_API fl_var *fv_saved(fl_node *n, int i);
+FL_API const void *fv_args(const fl_node *n);
+FL_API bool fv_needs(const fl_node *n, int i);
+FL_API fl_shape fv_in_shape(const fl_node *n, int i);
+/* Adds g to the gradient of input i; g NULL passes (an error is pending). g is summed to the input's shape if it was broadcast
+   and cast to its dtype. */
+FL_API void fv_add_grad(fl_node *n, int i, fl_var *g);
+
+/* >>backward -------------------------------------------------------------------------------------------- */
+
+typedef struct fl_backward_opts {
+    char _;
+    fl_tensor *grad;    /* of the root; NULL: ones (the root must have one element) */
+    bool retain_graph;  /* keep nodes and saved values for another pass */
+    bool create_graph;  /* record the backward pass itself: double backward; implies retain_graph */
+} fl_backward_opts;
+/* Adds d root / d leaf to the gradient of every leaf that requires one. Iterative; nodes and saved values are freed one by one.
+   False after an error (raised); refuses while one is pending. */
+#define fl_backward(...) FL__BACKWARD(__VA_ARGS__, ._ = 0)
+#define FL__BACKWARD(root, ...) fl_backward_opt(root, (fl_backward_opts){__VA_ARGS__})
+FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o);
+/* Gradient of root with respect to one variable (leaf or not), without touching any .grad. create_graph as above; the graph is
+   kept. NULL if root does not depend on x (no error). */
+FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph);
+
+/* >>modes ----------------------------------------------------------------------------------------------- */
+
+/* Nothing is recorded until on is false again or the scope ends; returns the setting before. */
+FL_API bool fl_no_grad(bool on);
+FL_API bool fl_grad_enabled(void);
+
+/* >>ops ------------------------------------------------------------------------------------------------- */
+
+/* The fl_ op of the same name, differentiable where its line in the table has a gradient. */
+FL_API fl_var *fv_neg(fl_var *x);
+FL_API fl_var *fv_abs(fl_var *x);
+FL_API fl_var *fv_exp(fl_var *x);
+FL_API fl_var *fv_log(fl_var *x);
+FL_API fl_var *fv_log1p(fl_var *x);
+FL_API fl_var *fv_expm1(fl_var *x);
+FL_API fl_var *fv_sqrt(fl_var *x);
+FL_API fl_var *fv_sin(fl_var *x);
+FL_API fl_var *fv_cos(fl_var *x);
+FL_API fl_var *fv_tanh(fl_var *x);
+FL_API fl_var *fv_erf(fl_var *x);
+FL_API fl_var *fv_floor(fl_var *x);
+FL_API fl_var *fv_rint(fl_var *x);
+FL_API fl_var *fv_bitwise_not(fl_var *x);
+FL_API fl_var *fv_square(fl_var *x);
+FL_API fl_var *fv_reciprocal(fl_var *x);
+FL_API fl_var *fv_rsqrt(fl_var *x);
+FL_API fl_var *fv_sign(fl_var *x);
+FL_API fl_var *fv_relu(fl_var *x);
+FL_API fl_var *fv_sigmoid(fl_var *x);
+FL_API fl_var *fv_silu(fl_var *x);
+FL_API fl_var *fv_softplus(fl_var *x);
+FL_API fl_var *fv_gelu(fl_var *x);
+FL_API fl_var *fv_isnan(fl_var *x);
+FL_API fl_var *fv_logical_not(fl_var *x);
+FL_API fl_var *fv_add(fl_var *a, fl_var *b);
+FL_API fl_var *fv_sub(fl_var *a, fl_var *b);
+FL_API fl_var *fv_mul(fl_var *a, fl_var *b);
+FL_API fl_var *fv_div(fl_var *a, fl_var *b);
+FL_API fl_var *fv_pow(fl_var *a, fl_var *b);
+FL_API fl_var *fv_remainder(fl_var *a, fl_var *b);
+FL_API fl_var *fv_maximum(fl_var *a, fl_var *b); /* equal operands share the gradient */
+FL_API fl_var *fv_minimum(fl_var *a, fl_var *b);
+FL_API fl_var *fv_eq(fl_var *a, fl_var *b);
+FL_API fl_var *fv_ne(fl_var *a, fl_var *b);
+FL_API fl_var *fv_lt(fl_var *a, fl_var *b);
+FL_API fl_var *fv_le(fl_var *a, fl_var *b);
+FL_API fl_var *fv_gt(fl_var *a, fl_var *b);
+FL_API fl_var *fv_ge(fl_var *a, fl_var *b);
+FL_API fl_var *fv_bitwise_and(fl_var *a, fl_var *b);
+FL_API fl_var *fv_bitwise_or(fl_var *a, fl_var *b);
+FL_API fl_var *fv_bitwise_xor(fl_var *a, fl_var *b);
+FL_API fl_var *fv_logical_and(fl_var *a, fl_var *b);
+FL_API fl_var *fv_logical_or(fl_var *a, fl_var *b);
+FL_API fl_var *fv_logical_xor(fl_var *a, fl_var *b);
+FL_API fl_var *fv_where(fl_var *c, fl_var *a, fl_var *b);
+FL_API fl_var *fv_clip(fl_var *x, double low, double high);
+FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype);
+
+FL_API fl_var *fv_reshape(fl_var *x, fl_shape shape);
+FL_API fl_var *fv_permute(fl_var *x, int naxes, const int *axes);
+FL_API fl_var *fv_transpose(fl_var *x, int a, int b);
+FL_API fl_var *fv_expand(fl_var *x, fl_shape shape);
+FL_API fl_var *fv_slice(fl_var *x, int axis, int64_t start, int64_t stop, int64_t step);
+FL_API fl_var *fv_select(fl_var *x, int axis, int64_t i);
+FL_API fl_var *fv_squeeze(fl_var *x, int axis);
+FL_API fl_var *fv_unsqueeze(fl_var *x, int axis);
+FL_API fl_var *fv_flatten(fl_var *x, int first, int last);
+FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis); /* n <= 8 */
+FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);  /* n <= 8 */
+
+FL_API fl_var *fv_sum(fl_var *x, fl_axes axes);
+FL_API fl_var *fv_prod(fl_var *x, fl_axes axes);
+FL_API fl_var *fv_mean(fl_var *x, fl_axes axes);
+FL_API fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction);
+FL_API fl_var *fv_amax(fl_var *x, fl_axes axes); /* equal maxima share the gradient */
+FL_API fl_var *fv_amin(fl_var *x, fl_axes axes);
+FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes);
+/* Sums x down to a shape that broadcasts to x's: the gradient of a broadcast. */
+FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape);
+
+FL_API fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index);
+FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src);
+FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index);
+FL_API fl_var *fv_matmul(fl_var *a, fl_var *b);
+
+/* As fl_conv2d, but the bias is an argument (NULL: none): fv_conv2d(x, w, b, .stride = 2). */
+#define fv_conv2d(...) FV__CONV2D(__VA_ARGS__, ._ = 0)
+#define FV__CONV2D(x, w, bias, ...) fv_conv2d_opt(x, w, bias, (fl_conv2d_opts){__VA_ARGS__})
+FL_API fl_var *fv_conv2d_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_opts o);
+#define fv_max_pool2d(...) FV__MAX_POOL2D(__VA_ARGS__, ._ = 0)
+#define FV__MAX_POOL2D(x, kernel, ...) fv_max_pool2d_opt(x, kernel, (fl_pool2d_opts){__VA_ARGS__})
+FL_API fl_var *fv_max_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o);
+#define fv_avg_pool2d(...) FV__AVG_POOL2D(__VA_ARGS__, ._ = 0)
+#define FV__AVG_POOL2D(x, kernel, ...) fv_avg_pool2d_opt(x, kernel, (fl_pool2d_opts){__VA_ARGS__})
+FL_API fl_var *fv_avg_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o);
+FL_API fl_var *fv_softmax(fl_var *x, int axis);
+FL_API fl_var *fv_log_softmax(fl_var *x, int axis);
+FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_AUTOGRAD_H: stop here if you only want the API */
+
+/* >>implementation -------------------------------------------------------------------------------------- */
+
+#if defined(FL_IMPL_ONLY_AUTOGRAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_AUTOGRAD_IMPL
+#define FL_AUTOGRAD_IMPL
+
+#include <stdio.h>
+#include <string.h>
+
+/* Who holds whom. A variable holds its value, its gradient and its node. A node holds the nodes of its inputs (its edges) and
+   what its backward reads (saved), not its output: an output that backward reads is saved as a tensor and gets a variable
+   again when asked for. So a graph has no cycles, and a value that nothing reads dies with its handle. The end of an edge at a
+   leaf is the leaf's sink, a node without a backward function, made when the leaf is first used; it knows its leaf without
+   holding it. A graph belongs to one thread at a time. */
+
+#define FV__MAX 8         /* inputs and saved values of a node */
+#define FV__NODE_MAX 1024 /* bytes that fl_obj_new gives */
+enum { FV__NO_GRAD = 1 }; /* in fl_flags */
+enum { FV__OUTPUT = -1, FV__OTHER = -2 };
+
+typedef struct fv__saved {
+    fl_var *var;      /* NULL for the output (then node->out has it) and for what backward does not read */
+    uint32_t version;
+    int operand;      /* which input it is; FV__OUTPUT, FV__OTHER */
+} fv__saved;
+
+struct fl_node {
+    fl_obj obj;
+    fl_back_fn back;   /* NULL: the sink of a leaf */
+    const char *name;  /* for messages */
+    void *args;
+    fl_var *grad;      /* sum so far of a running pass */
+    fl_tensor *out;    /* the output, if saved */
+    fl_var *leaf;      /* of a sink; not held */
+    fl_var *watched;   /* the output variable, if it has a hook; not held: */
+    fl_var *twin;      /* stands in when it is gone */
+    fl_node *next;     /* in the list of the dying */
+    int64_t pending;   /* edges that lead here from nodes not yet in order */
+    uint8_t n_in, n_saved, ndim[FV__MAX], dtype[FV__MAX];
+    bool seen;         /* by the search of a pass */
+    bool wanted;       /* in a pass: its gradient is of use */
+    bool spent;        /* backward has passed and taken edges and saved values */
+    bool heap_args;
+    /* behind it: edges, saved values, dims of the inputs, arguments */
+};
+
+_Static_assert(sizeof(struct fl_node) + FV__MAX * (sizeof(void *) + sizeof(fv__saved) + FL_MAX_DIMS * sizeof(int64_t)) <=
+                   FV__NODE_MAX, "the largest node fits an object");
+
+/* What a node is made from. */
+typedef struct fv__spec {
+    const char *name;
+    fl_back_fn back;
+    fv_list in, saved;
+    unsigned blocked; /* bit i: the gradient of input i is zero everywhere */
+    const void *args;
+    size_t bytes;
+} fv__spec;
+
+static fl_node **fv__edges(const fl_node *n) {
+    return (fl_node **)(uintptr_t)(n + 1);
+}
+
+static fv__saved *fv__saves(const fl_node *n) {
+    return (fv__saved *)(fv__edges(n) + n->n_in);
+}
+
+static int64_t *fv__dims(const fl_node *n) {
+    return (int64_t *)(fv__saves(n) + n->n_saved);
+}
+
+/* "f32 [2, 3]" */
+typedef struct fv__text { char s[256]; } fv__text;
+static const char *fv__describe(const fl_tensor *t, fv__text *to) {
+    char shape[200];
+    snprintf(to->s, sizeof to->s, "%s %s", fl_dtype_name(t->dtype), fl_shape_text(fl_shape_of(t), shape, sizeof shape));
+    return to->s;
+}
+
+static bool fv__same_shape(const fl_tensor *t, fl_shape s) {
+    return t->ndim == s.ndim && (!s.ndim || !memcmp(t->shape, s.dim, (size_t)s.ndim * sizeof *s.dim));
+}
+
+/* ---- variables ---- */
+
+static void fv__var_drop(fl_obj *o) {
+    fl_var *x = (fl_var *)o;
+    if (x->sink_) {
+        x->sink_->leaf = NULL;
+        fl_obj_drop(&x->sink_->obj);
+    }
+    if (x->node) {
+        if (x->node->watched == x) x->node->watched = NULL;
+        fl_obj_drop(&x->node->obj);
+    }
+    fv_drop(x->grad);
+    fl_drop(x->value);
+    fl_obj_free(o);
+}
+
+FL_API fl_var *fv_const(fl_tensor *t) {
+    if (!t) return NULL;
+    fl_var *x = fl_obj_new(sizeof *x, fv__var_drop);
+    if (!x) return fl_raise();
+    x->value = fl_keep(t);
+    return fl_obj_own(&x->obj) ? x : fl_raise();
+}
+
+FL_API fl_var *fv_param(fl_tensor *t) {
+    fv__text text;
+    if (!t) return NULL;
+    if (t->weak || !fl_dtype_is_float(t->dtype)) {
+        fl_fail("fv_param: %s%s cannot have a gradient", t->weak ? "the number " : "", fv__describe(t, &text));
+        return fl_raise();
+    }
+    fl_var *x = fv_const(t);
+    if (x) x->requires_grad = true;
+    return x;
+}
+
+FL_API fl_var *fv_num(double value) {
+    return fv_const(fl_num(value));
+}
+
+FL_API fl_tensor *fv_value(const fl_var *x) {
+    return x ? x->value : NULL;
+}
+
+FL_API fl_tensor *fv_grad(const fl_var *x) {
+    return x && x->grad ? x->grad->value : NULL;
+}
+
+FL_API fl_var *fv_detach(fl_var *x) {
+    return fv_const(fv_value(x));
+}
+
+FL_API fl_var *fv_keep(fl_var *x) {
+    if (x) fl_obj_keep(&x->obj);
+    return x;
+}
+
+FL_API void fv_drop(fl_var *x) {
+    if (x) fl_obj_drop(&x->obj);
+}
+
+FL_API fl_var *fv_scope_return(fl_scope *s, fl_var *x) {
+    fv_keep(x);
+    fl_scope_end(s);
+    return !x || fl_obj_own(&x->obj) ? x : fl_raise();
+}
+
+FL_API void fv_zero_grad(fl_var *x) {
+    if (!x) return;
+    fl_var *old = x->grad;
+    x->grad = NULL;
+    fv_drop(old);
+}
+
+FL_API bool fv_set_grad(fl_var *x, fl_var *g) {
+    fv__text a, b;
+    if (!x || !g) {
+        if (!fl_error()) fl_fail("fv_set_grad: %s is NULL", x ? "the gradient" : "the variable");
+    } else if (g->value->dtype != x->value->dtype || !fv__same_shape(g->value, fl_shape_of(x->value))) {
+        fl_fail("fv_set_grad: gradient %s of %s", fv__describe(g->value, &a), fv__describe(x->value, &b));
+    } else {
+        fl_var *old = x->grad;
+        x->grad = fv_keep(g);
+        fv_drop(old);
+        return true;
+    }
+    fl_raise();
+    return false;
+}
+
+/* The node of a variable must be able to call its hook when the variable is gone: a twin with the same value goes with it. */
+static bool fv__watch(fl_node *n, fl_var *x) {
+    fl_scope s = fl_scope_begin();
+    fl_var *twin = x->hook_ ? fv_const(x->value) : NULL;
+    if (twin) {
+        twin->hook_ = x->hook_;
+        twin->hook_user_ = x->hook_user_;
+    }
+    fv_drop(n->twin);
+    n->twin = fv_keep(twin);
+    n->watched = twin ? x : NULL;
+    fl_scope_end(&s);
+    return twin || !x->hook_;
+}
+
+FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user) {
+    if (!x) return;
+    x->hook_ = fn;
+    x->hook_user_ = user;
+    if (x->node && !fv__watch(x->node, x)) x->hook_ = NULL;
+}
+
+/* ---- modes ---- */
+
+FL_API bool fl_no_grad(bool on) {
+    uint64_t flags = fl_flags();
+    fl_set_flags(on ? flags | FV__NO_GRAD : flags & ~(uint64_t)FV__NO_GRAD);
+    return flags & FV__NO_GRAD;
+}
+
+FL_API bool fl_grad_enabled(void) {
+    return !(fl_flags() & FV__NO_GRAD);
+}
+
+/* ---- nodes ---- */
+
+/* Lets go of edges and saved values. */
+static void fv__node_clear(fl_node *n) {
+    fl_node **in = fv__edges(n);
+    fv__saved *saved = fv__saves(n);
+    for (int i = 0; i < n->n_saved; i++) {
+        fv_drop(saved[i].var);
+        saved[i].var = NULL;
+    }
+    for (int i = 0; i < n->n_in; i++) {
+        fl_node *to = in[i];
+        in[i] = NULL;
+        if (to) fl_obj_drop(&to->obj);
+    }
+    fl_drop(n->out);
+    n->out = NULL;
+    fv_drop(n->twin);
+    n->twin = NULL;
+    if (n->heap_args) fl__free(n->args);
+    n->args = NULL;
+    n->heap_args = false;
+}
+
+static _Thread_local struct {
+    bool busy;
+    fl_node *first;
+} fv__dying;
+
+/* A chain of a million nodes dies by a list, not by recursion: a node that dies while another is cleared waits for its turn. */
+static void fv__node_drop(fl_obj *o) {
+    fl_node *n = (fl_node *)o;
+    n->next = fv__dying.first;
+    fv__dying.first = n;
+    if (fv__dying.busy) return;
+    fv__dying.busy = true;
+    while ((n = fv__dying.first)) {
+        fv__dying.first = n->next;
+        fv__node_clear(n);
+        fv_drop(n->grad);
+        fl_obj_free(&n->obj);
+    }
+    fv__dying.busy = false;
+}
+
+static fl_var fv__output;
+FL_PRIVATE fl_var *fv__out(void) {
+    return &fv__output;
+}
+
+static fl_node *fv__node_new(const fv__spec *s) {
+    size_t dims = 0, size = sizeof(fl_node);
+    for (int i = 0; i < s->in.n; i++) dims += s->in.v[i] ? (size_t)s->in.v[i]->value->ndim : 0;
+    size += (size_t)s->in.n * sizeof(fl_node *) + (size_t)s->saved.n * sizeof(fv__saved) + dims * sizeof(int64_t);
+    size_t args_at = (size + 15) & ~(size_t)15;
+    bool inside = s->bytes <= FV__NODE_MAX - args_at;
+    fl_node *n = fl_obj_new(inside ? args_at + s->bytes : size, fv__node_drop);
+    if (!n) return NULL;
+    n->back = s->back;
+    n->name = s->name;
+    n->n_in = (uint8_t)s->in.n;
+    n->n_saved = (uint8_t)s->saved.n;
+    n->args = inside ? (char *)n + args_at : fl__alloc(s->bytes);
+    n->heap_args = !inside;
+    if (n->args && s->bytes) memcpy(n->args, s->args, s->bytes);
+    if (n->args) return n;
+    n->n_in = n->n_saved = 0;
+    fl_obj_drop(&n->obj);
+    return NULL;
+}
+
+/* Where the gradient of x goes, with a reference for the edge. */
+static fl_node *fv__end_of(fl_var *x) {
+    static const fv__spec sink = {.name = "a leaf"};
+    if (!x->node && !x->sink_) {
+        if (!(x->sink_ = fv__node_new(&sink))) return NULL;
+        x->sink_->leaf = x;
+    }
+    fl_node *to = x->node ? x->node : x->sink_;
+    fl_obj_keep(&to->obj);
+    return to;
+}
+
+static bool fv__connect(fl_node *n, const fv__spec *s) {
+    fl_node **in = fv__edges(n);
+    int64_t *dim = fv__dims(n);
+    for (int i = 0; i < s->in.n; i++) {
+        fl_var *x = s->in.v[i];
+        if (!x) continue;
+        n->ndim[i] = (uint8_t)x->value->ndim;
+        n->dtype[i] = (uint8_t)x->value->dtype;
+        for (int d = 0; d < x->value->ndim; d++) *dim++ = x->value->shape[d];
+        if (x->requires_grad && !(s->blocked >> i & 1) && !(in[i] = fv__end_of(x))) return false;
+    }
+    return true;
+}
+
+static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
+    fv__saved *to = fv__saves(n);
+    for (int i = 0; i < s->saved.n; i++) {
+        fl_var *x = s->saved.v[i];
+        if (!x) continue;
+        to[i].operand = x == &fv__output ? FV__OUTPUT : FV__OTHER;
+        if (x == &fv__output) {
+            to[i].version = fl_version_of(value);
+            if (!n->out) n->out = fl_keep(value);
+            continue;
+        }
+        to[i].version = fl_version_of(x->value);
+        to[i].var = fv_keep(x);
+        for (int k = s->in.n; k-- > 0;)
+            if (s->in.v[k] == x) to[i].operand = k;
+    }
+}
+
+/* True if a result of these inputs is to be recorded. */
+static bool fv__tracks(const fl_tensor *value, fv_list in) {
+    bool any = false;
+    for (int i = 0; i < in.n; i++) any |= in.v[i] && in.v[i]->requires_grad;
+    return any && value && fl_dtype_is_float(value->dtype) && fl_grad_enabled();
+}
+
+static fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
+    fl_var *y = fv_const(value);
+    if (!y || !fv__tracks(value, s->in)) return y;
+    fl_node *n = fv__node_new(s);
+    if (!n) return fl_raise();
+    if (!fv__connect(n, s)) {
+        fl_obj_drop(&n->obj);
+        return fl_raise();
+    }
+    fv__save(n, s, value);
+    y->node = n;
+    y->requires_grad = true;
+    return y;
+}
+
+FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in, fv_list saved, const void *args,
+                              size_t bytes) {
+    fv__spec s = {.name = name, .back = back, .in = in, .saved = saved, .args = args, .bytes = bytes};
+    if (!value) return NULL;
+    if (in.n <= FV__MAX && saved.n <= FV__MAX && back) return fv__record(value, &s);
+    if (!back) fl_fail("fv_record: %s has no backward function", name);
+    else fl_fail("fv_record: %s has %d inputs and %d saved values, at most %d each", name, in.n, saved.n, FV__MAX);
+    return fl_raise();
+}
+
+FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list saved) {
+    return fv_record_args("a custom op", value, back, in, saved, NULL, 0);
+}
+
+/* ---- in a backward function ---- */
+
+/* The output as a variable again. */
+static fl_var *fv__output_of(fl_node *n) {
+    fl_var *y = fv_const(n->out);
+    if (!y || !fl_grad_enabled()) return y;
+    fl_obj_keep(&n->obj);
+    y->node = n;
+    y->requires_grad = true;
+    return y;
+}
+
+FL_API fl_var *fv_saved(fl_node *n, int i) {
+    fv__text text;
+    char what[40];
+    if (i < 0 || i >= n->n_saved) {
+        fl_fail("fv_saved: %s saved %d values, there is no number %d", n->name, n->n_saved, i);
+        return fl_raise();
+    }
+    const fv__saved *s = fv__saves(n) + i;
+    fl_tensor *t = s->operand == FV__OUTPUT ? n->out : fv_value(s->var);
+    if (!t) return NULL;
+    if (fl_version_of(t) == s->version) return s->var ? s->var : fv__output_of(n);
+    if (s->operand >= 0) snprintf(what, sizeof what, "operand %d of", s->operand);
+    else if (s->operand == FV__OUTPUT) snprintf(what, sizeof what, "the result of");
+    else snprintf(what, sizeof what, "saved value %d of", i);
+    fl_fail("fl_backward: %s %s, %s, was written in place after it was saved", what, n->name, fv__describe(t, &text));
+    return fl_raise();
+}
+
+FL_API const void *fv_args(const fl_node *n) {
+    return n->args;
+}
+
+FL_API bool fv_needs(const fl_node *n, int i) {
+    if (i < 0 || i >= n->n_in) return false;
+    const fl_node *to = fv__edges(n)[i];
+    return to && to->wanted;
+}
+
+FL_API fl_shape fv_in_shape(const fl_node *n, int i) {
+    fl_shape s = FL_SCALAR_SHAPE;
+    if (i < 0 || i >= n->n_in) return s;
+    const int64_t *dim = fv__dims(n);
+    for (int k = 0; k < i; k++) dim += n->ndim[k];
+    s.ndim = n->ndim[i];
+    for (int d = 0; d < s.ndim; d++) s.dim[d] = dim[d];
+    return s;
+}
+
+static bool fv__has_in_shape(const fl_node *n, int i, const fl_tensor *t) {
+    const int64_t *dim = fv__dims(n);
+    for (int k = 0; k < i; k++) dim += n->ndim[k];
+    if (t->ndim != n->ndim[i]) return false;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->shape[d] != dim[d]) return false;
+    return true;
+}
+
+/* New tensors of like's family and dtype. */
+static fl_tensor *fv__filled(const fl_tensor *like, fl_shape shape, double value) {
+    fl_tensor *out = fl_call_out(like->family, shape, like->dtype);
+    fl_fill_args args = {.f64 = value, .i64 = (int64_t)value};
+    fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {out}, .args = &args};
+    return out && fl_run(&c) ? out : fl_raise();
+}
+
+static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
+    return a && b && (a == b || (a->buffer && a->buffer == b->buffer));
+}
+
+/* Does g share storage with something else that n's backward sees? */
+static bool fv__is_shared(const fl_node *n, const fl_tensor *g) {
+    fl_node **in = fv__edges(n);
+    const fv__saved *saved = fv__saves(n);
+    bool shared = fv__same_storage(g, fv_value(n->grad)) || fv__same_storage(g, n->out);
+    for (int i = 0; i < n->n_in; i++) shared |= in[i] && fv__same_storage(g, fv_value(in[i]->grad));
+    for (int i = 0; i < n->n_saved; i++) shared |= fv__same_storage(g, fv_value(saved[i].var));
+    return shared;
+}
+
+/* g as a gradient of input i: its shape, its dtype, a tensor rather than a number. */
+static fl_var *fv__fit(fl_node *n, int i, fl_var *g) {
+    fl_dtype dtype = (fl_dtype)n->dtype[i];
+    if (g->value->weak) {
+        fl_tensor *t = fv__filled(n->grad->value, fv_in_shape(n, i), g->value->f64);
+        g = fv_const(t);
+    } else if (!fv__has_in_shape(n, i, g->value)) {
+        g = fv_sum_to(g, fv_in_shape(n, i));
+    }
+    return g && g->value->dtype != dtype ? fv_cast(g, dtype) : g;
+}
+
+FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
+    if (!g || !fv_needs(n, i)) return;
+    fl_node *to = fv__edges(n)[i];
+    g = fv__fit(n, i, g);
+    if (g && to->grad) g = fv_add(to->grad, g);
+    else if (g && to->leaf && !fl_grad_enabled() && fv__is_shared(n, g->value)) g = fv_const(fl_clone(g->value));
+    if (!g) return;
+    fl_var *old = to->grad;
+    to->grad = fv_keep(g);
+    fv_drop(old);
+}
+
+/* ---- backward ---- */
+
+/* One pass. Nodes are put in order first (Kahn's algorithm; no recursion), then visited one by one. */
+typedef struct fv__pass {
+    fl_node **node;
+    int64_t n, cap;
+    fl_node *target; /* fl_grad's: only what leads to it is visited, and its gradient stays in it */
+    bool retain;
+} fv__pass;
+
+static void fv__forget(fv__pass *p) {
+    for (int64_t i = 0; i < p->n; i++) {
+        fl_node *n = p->node[i], **in = fv__edges(n);
+        n->seen = false;
+        for (int k = 0; k < n->n_in; k++)
+            if (in[k]) in[k]->pending = 0;
+    }
+}
+
+static bool fv__find(fv__pass *p, fl_node *to) {
+    to->pending++;
+    if (to->seen) return true;
+    if (to->spent)
+        return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; pass .retain_graph = true there",
+                       to->name);
+    if (!fl__grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
+    to->seen = true;
+    p->node[p->n++] = to;
+    return true;
+}
+
+/* All nodes behind root, with the number of edges that lead to each. */
+static bool fv__search(fv__pass *p, fl_node *root) {
+    bool ok = fv__find(p, root);
+    for (int64_t i = 0; ok && i < p->n; i++) {
+        fl_node *n = p->node[i], **in = fv__edges(n);
+        for (int k = 0; ok && k < n->n_in; k++)
+            if (in[k]) ok = fv__find(p, in[k]);
+    }
+    if (ok) return true;
+    fv__forget(p);
+    root->pending = 0;
+    return false;
+}
+
+/* Orders them so that a node comes after all that lead to it, and holds them. */
+static void fv__sort(fv__pass *p) {
+    p->n = 1;
+    p->node[0]->pending = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        fl_node *n = p->node[i], **in = fv__edges(n);
+        n->seen = false;
+        fl_obj_keep(&n->obj);
+        for (int k = 0; k < n->n_in; k++)
+            if (in[k] && --in[k]->pending == 0) p->node[p->n++] = in[k];
+    }
+    for (int64_t i = p->n; i-- > 0;) {
+        fl_node *n = p->node[i], **in = fv__edges(n);
+        n->wanted = !p->target || n == p->target;
+        for (int k = 0; k < n->n_in && n != p->target; k++) n->wanted |= in[k] && in[k]->wanted;
+    }
+}
+
+/* Adds the gradient that arrived at a leaf's sink to the leaf's, which has storage of its own, row-major. */
+static void fv__accumulate(fl_node *sink) {
+    fl_var *x = sink->leaf, *g = sink->grad;
+    if (!x || !x->requires_grad) return;
+    if (!fl_grad_enabled() && !fl_is_contiguous(g->value)) g = fv_const(fl_contiguous(g->value));
+    if (g && x->grad) g = fv_add(x->grad, g);
+    if (!g || !fv_set_grad(x, g) || !x->hook_) return;
+    fv_keep(x);
+    x->hook_(x, x->hook_user_);
+    fv_drop(x);
+}
+
+static void fv__call_hook(fl_node *n) {
+    fl_var *x = fv_keep(n->watched ? n->watched : n->twin), *before = x->grad;
+    x->grad = n->grad;
+    x->hook_(x, x->hook_user_);
+    n->grad = x->grad;
+    x->grad = before;
+    fv_drop(x);
+}
+
+static void fv__visit(const fv__pass *p, fl_node *n) {
+    fl_scope s = fl_scope_begin();
+    if (fl_error()) return;
+    if (n->twin) fv__call_hook(n);
+    if (n == p->target) ; /* its gradient is the result */
+    else if (n->back && n->grad) n->back(n, n->grad);
+    else if (!n->back && !p->target) fv__accumulate(n);
+    fl_scope_end(&s);
+}
+
+/* Visits until the first error; drops what the pass held. */
+static void fv__run(fv__pass *p) {
+    for (int64_t i = 0; i < p->n; i++) {
+        fl_node *n = p->node[i];
+        if (n->grad && n->wanted && !fl_error()) fv__visit(p, n);
+        if (n != p->target) {
+            fl_var *g = n->grad;
+            n->grad = NULL;
+            fv_drop(g);
+        }
+        if (!p->retain && n->back && !fl_error()) {
+            n->spent = true;
+            fv__node_clear(n);
+        }
+        n->wanted = true; /* for a pass around this one */
+        fl_obj_drop(&n->obj);
+    }
+}
+
+/* The gradient that a pass starts with; NULL after an error. */
+static fl_var *fv__seed(const char *who, const fl_var *root, fl_tensor *given) {
+    fv__text a, b;
+    fl_tensor *v = root->value;
+    if (!given && fl_numel(v) != 1)
+        fl_fail("%s: the root is %s; reduce it to one element%s", who, fv__describe(v, &a),
+                strcmp(who, "fl_grad") ? " or pass .grad" : "");
+    else if (given && !fv__same_shape(given, fl_shape_of(v)))
+        fl_fail("%s: .grad is %s, the root %s", who, fv__describe(given, &a), fv__describe(v, &b));
+    else if (!given)
+        return fv_const(fl_full_like(v, 1));
+    else /* a leaf's gradient has storage of its own */
+        return fv_const(fl_cast(root->node ? given : fl_clone(given), v->dtype));
+    return NULL;
+}
+
+/* Runs a pass from root in a scope of its own and without calling the error handler in its midst. */
+static bool fv__backward(fv__pass *p, const char *who, fl_var *root, fl_tensor *grad, bool create_graph) {
+    uint64_t flags = fl_flags();
+    fl_scope s = fl_scope_begin();
+    fl_quiet(1);
+    fl_no_grad(!create_graph);
+    fl_var *g = fl_error() ? NULL : fv__seed(who, root, grad);
+    fl_node *first = g ? fv__end_of(root) : NULL;
+    if (first && fv__search(p, first)) {
+        fv__sort(p);
+        fl_var *old = first->grad;
+        first->grad = fv_keep(g);
+        fv_drop(old);
+        fv__run(p);
+    }
+    if (first) fl_obj_drop(&first->obj);
+    fl__free(p->node);
+    fl_quiet(-1);
+    fl_scope_end(&s);
+    fl_set_flags(flags); /* the scope may not have begun */
+    return !fl_error();
+}
+
+FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o) {
+    fv__pass p = {.retain = o.retain_graph || o.create_graph};
+    if (fl_error()) return false;
+    if (!root || !root->requires_grad)
+        fl_fail("fl_backward: the root %s", root ? "does not depend on anything that requires a gradient" : "is NULL");
+    else if (fv__backward(&p, "fl_backward", root, o.grad, o.create_graph))
+        return true;
+    fl_raise();
+    return false;
+}
+
+FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph) {
+    if (fl_error()) return NULL;
+    if (!root || !x) {
+        fl_fail("fl_grad: the %s is NULL", root ? "variable" : "root");
+        return fl_raise();
+    }
+    if (!root->requires_grad || !x->requires_grad) return NULL;
+    fl_node *target = fv__end_of(x);
+    if (!target) return fl_raise();
+    fv__pass p = {.target = target, .retain = true};
+    fl_var *outer = target->grad; /* of a pass that calls this one */
+    target->grad = NULL;
+    bool ok = fv__backward(&p, "fl_grad", root, NULL, create_graph);
+    fl_var *g = target->grad;
+    target->grad = outer;
+    fl_obj_drop(&target->obj);
+    if (ok && (!g || fl_obj_own(&g->obj))) return g;
+    if (!ok) fv_drop(g);
+    return fl_raise();
+}
+
+/* ---- ops of the tables ---- */
+
+/* The formulas once more, as compositions of fv_ functions: a first gradient where no fused one is better, and every gradient
+   that is itself recorded. */
+typedef fl_var *(*fv__formula)(fl_var *a, fl_var *b, fl_var *y, fl_var *dy);
+#define FL_W(name) fv_##name
+#include "kernels/fl_words.h"
+#define FV__UNARY(op, cls, need, f, g) \
+    static fl_var *fv__##op##_dx(fl_var *x, fl_var *b, fl_var *y, fl_var *dy) { \
+        (void)x, (void)b, (void)y, (void)dy; \
+        return g; \
+    }
+#define FV__BINARY(op, cls, need, f, ga, gb) \
+    static fl_var *fv__##op##_da(fl_var *a, fl_var *b, fl_var *y, fl_var *dy) { \
+        (void)a, (void)b, (void)y, (void)dy; \
+        return ga; \
+    } \
+    static fl_var *fv__##op##_db(fl_var *a, fl_var *b, fl_var *y, fl_var *dy) { \
+        (void)a, (void)b, (void)y, (void)dy; \
+        return gb; \
+    }
+FL_UNARY_OPS(FV__UNARY)
+FL_BINARY_OPS(FV__BINARY)
+#undef FV__UNARY
+#undef FV__BINARY
+#define FL_WORDS_END
+#include "kernels/fl_words.h"
+
+#define FV__DX(op, ...) [FL_OP_##op] = {fv__##op##_dx, NULL},
+#define FV__DAB(op, ...) [FL_OP_##op] = {fv__##op##_da, fv__##op##_db},
+static const fv__formula fv__formulas[][2] = {FL_UNARY_OPS(FV__DX) FL_BINARY_OPS(FV__DAB)};
+#undef FV__DX
+#undef FV__DAB
+
+#define FV__FN(op, ...) [FL_OP_##op] = fl_##op,
+static fl_tensor *(*const fv__unary_fn[])(fl_tensor *) = {FL_UNARY_OPS(FV__FN)};
+static fl_tensor *(*const fv__binary_fn[])(fl_tensor *, fl_tensor *) = {FL_BINARY_OPS(FV__FN)};
+#undef FV__FN
+
+/* What the gradient formula of operand i of op needs, in bits 8 i ...: */
+enum {
+    FV__READS_A = 1, /* or x */
+    FV__READS_B = 2,
+    FV__READS_Y = 4,
+    FV__FLOWS = 8,   /* it is not zero everywhere: it has a dy */
+    FV__LONG = 16,   /* more than one op: fused if the family can */
+    FV__KNOWN = 32
+};
+
+static unsigned fv__needs_of_formula(fl_op op, int i) {
+    const char *text = fl_op_get_info(op)->grad[i];
+    unsigned needs = fl_op_grad_words(op, i) > 1 ? FV__LONG : 0;
+    while (text && *text) {
+        size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz");
+        if (n == 1 && (*text == 'a' || *text == 'x')) needs |= FV__READS_A;
+        if (n == 1 && *text == 'b') needs |= FV__READS_B;
+        if (n == 1 && *text == 'y') needs |= FV__READS_Y;
+        if (n == 2 && text[0] == 'd' && text[1] == 'y') needs |= FV__FLOWS;
+        text += n + (text[n] != 0);
+    }
+    return needs;
+}
+
+/* Read from the text once per op; which thread writes the result does not matter. */
+static unsigned fv__needs_of(fl_op op) {
+    static unsigned known[FL_OP_COUNT];
+    unsigned needs = __atomic_load_n(&known[op], __ATOMIC_RELAXED);
+    if (needs) return needs;
+    needs = FV__KNOWN | fv__needs_of_formula(op, 0) | fv__needs_of_formula(op, 1) << 8;
+    __atomic_store_n(&known[op], needs, __ATOMIC_RELAXED);
+    return needs;
+}
+
+/* Where a formula does not read an operand any tensor of the right shape will do for the fused slot: dy. */
+static fl_tensor *fv__operand(fl_var *x, fl_var *dy) {
+    fl_tensor *t = fl_cast(x ? x->value : dy->value, dy->value->dtype);
+    return t && !fv__same_shape(t, fl_shape_of(dy->value)) ? fl_expand(t, fl_shape_of(dy->value)) : t;
+}
+
+static void fv__unary_back(fl_node *n, fl_var *dy) {
+    fl_op op = *(const fl_op *)fv_args(n);
+    fl_var *x = fv_saved(n, 0), *y = fv_saved(n, 1);
+    fl_tensor *dx = NULL;
+    if (fl_error() || !fv_needs(n, 0)) return;
+    if (!fl_grad_enabled() && fv__needs_of(op) & FV__LONG)
+        dx = fl_grad1(op, fv__operand(x, dy), fv__operand(y, dy), dy->value);
+    if (dx) fv_add_grad(n, 0, fv_const(dx));
+    else if (!fl_error()) fv_add_grad(n, 0, fv__formulas[op][0](x, NULL, y, dy));
+}
+
+static fl_var *fv__unary(fl_op op, fl_var *x) {
+    fl_tensor *value = fv__unary_fn[op](fv_value(x));
+    if (!value || !x->requires_grad) return fv_const(value);
+    unsigned needs = fv__needs_of(op);
+    fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? fv__out() : NULL};
+    fv__spec s = {.name = fl_op_get_info(op)->name, .back = fv__unary_back, .in = {1, &x}, .saved = {2, saved},
+                  .blocked = !(needs & FV__FLOWS), .args = &op, .bytes = sizeof op};
+    return fv__record(value, &s);
+}
+
+/* A weak number in dy's precision: the formulas combine it with constants, and two numbers make an f32. */
+static fl_var *fv__strong(fl_var *x, fl_var *dy) {
+    return x && x->value->weak ? fv_const(fv__filled(dy->value, FL_SCALAR_SHAPE, x->value->f64)) : x;
+}
+
+static bool fv__binary_fused(fl_node *n, fl_op op, int want, fl_var *a, fl_var *b, fl_var *y, fl_var *dy) {
+    fl_tensor *d[2] = {NULL, NULL};
+    if (!fl_grad2(op, want, fv__operand(a, dy), fv__operand(b, dy), fv__operand(y, dy), dy->value, &d[0], &d[1])) return false;
+    for (int i = 0; i < 2; i++)
+        if (want >> i & 1) fv_add_grad(n, i, fv_const(d[i]));
+    return true;
+}
+
+static void fv__binary_back(fl_node *n, fl_var *dy) {
+    fl_op op = *(const fl_op *)fv_args(n);
+    unsigned needs = fv__needs_of(op);
+    fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1), *y = fv_saved(n, 2);
+    int want = fv_needs(n, 0) | fv_needs(n, 1) << 1;
+    if (fl_error()) return;
+    if ((want & 1 && needs & FV__LONG) || (want & 2 && needs >> 8 & FV__LONG)) {
+        a = fv__strong(a, dy);
+        b = fv__strong(b, dy);
+        if (fl_error() || (!fl_grad_enabled() && fv__binary_fused(n, op, want, a, b, y, dy))) return;
+    }
+    if (fl_error()) return;
+    for (int i = 0; i < 2; i++)
+        if (want >> i & 1) fv_add_grad(n, i, fv__formulas[op][i](a, b, y, dy));
+}
+
+static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
+    fl_tensor *value = fv__binary_fn[op](fv_value(a), fv_value(b));
+    if (!value || !(a->requires_grad || b->requires_grad)) return fv_const(value);
+    unsigned needs = fv__needs_of(op), da = needs & 255, db = needs >> 8;
+    unsigned read = (a->requires_grad ? da : 0) | (b->requires_grad ? db : 0);
+    fl_var *in[] = {a, b};
+    fl_var *saved[] = {read & FV__READS_A ? a : NULL, read & FV__READS_B ? b : NULL, read & FV__READS_Y ? fv__out() : NULL};
+    fv__spec s = {.name = fl_op_get_info(op)->name, .back = fv__binary_back, .in = {2, in}, .saved = {3, saved},
+                  .blocked = (da & FV__FLOWS ? 0u : 1u) | (db & FV__FLOWS ? 0u : 2u), .args = &op, .bytes = sizeof op};
+    return fv__record(value, &s);
+}
+
+#define FV__UNARY(op, ...) FL_API fl_var *fv_##op(fl_var *x) { return fv__unary(FL_OP_##op, x); }
+#define FV__BINARY(op, ...) FL_API fl_var *fv_##op(fl_var *a, fl_var *b) { return fv__binary(FL_OP_##op, a, b); }
+FL_UNARY_OPS(FV__UNARY)
+FL_BINARY_OPS(FV__BINARY)
+#undef FV__UNARY
+#undef FV__BINARY
+
+/* x if the gradient of `partner` will read it. */
+static fl_var *fv__for(const fl_var *partner, fl_var *x) {
+    return partner && partner->requires_grad ? x : NULL;
+}
+
+static void fv__where_back(fl_node *n, fl_var *dy) {
+    fl_var *c = fv_saved(n, 0);
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_where(c, dy, fv_num(0)));
+    if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_where(c, fv_num(0), dy));
+}
+
+FL_API fl_var *fv_where(fl_var *c, fl_var *a, fl_var *b) {
+    return fv_record_args("where", fl_where(fv_value(c), fv_value(a), fv_value(b)), fv__where_back, FV_IN(c, a, b), FV_SAVE(c),
+                          NULL, 0);
+}
+
+typedef struct fv__bounds { double low, high; } fv__bounds;
+
+static void fv__clip_back(fl_node *n, fl_var *dy) {
+    const fv__bounds *to = fv_args(n);
+    fl_var *x = fv_saved(n, 0);
+    fl_var *inside = fv_logical_and(fv_ge(x, fv_num(to->low)), fv_le(x, fv_num(to->high)));
+    fv_add_grad(n, 0, fv_where(inside, dy, fv_num(0)));
+}
+
+FL_API fl_var *fv_clip(fl_var *x, double low, double high) {
+    fv__bounds to = {low, high};
+    return fv_record_args("clip", fl_clip(fv_value(x), low, high), fv__clip_back, FV_IN(x), FV_SAVE(x), &to, sizeof to);
+}
+
+static void fv__pass_back(fl_node *n, fl_var *dy) { /* fv_add_grad does the rest */
+    fv_add_grad(n, 0, dy);
+}
+
+FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype) {
+    return fv_record_args("cast", fl_cast(fv_value(x), dtype), fv__pass_back, FV_IN(x), FV_NONE, NULL, 0);
+}
+
+/* ---- movement ---- */
+
+static void fv__reshape_back(fl_node *n, fl_var *dy) {
+    fv_add_grad(n, 0, fv_reshape(dy, fv_in_shape(n, 0)));
+}
+
+/* Records what only changes the shape. */
+static fl_var *fv__reshaped(const char *name, fl_var *x, fl_tensor *value) {
+    return fv_record_args(name, value, fv__reshape_back, FV_IN(x), FV_NONE, NULL, 0);
+}
+
+FL_API fl_var *fv_reshape(fl_var *x, fl_shape shape) {
+    return fv__reshaped("reshape", x, fl_reshape(fv_value(x), shape));
+}
+
+FL_API fl_var *fv_squeeze(fl_var *x, int axis) {
+    return fv__reshaped("squeeze", x, fl_squeeze(fv_value(x), axis));
+}
+
+FL_API fl_var *fv_unsqueeze(fl_var *x, int axis) {
+    return fv__reshaped("unsqueeze", x, fl_unsqueeze(fv_value(x), axis));
+}
+
+FL_API fl_var *fv_flatten(fl_var *x, int first, int last) {
+    return fv__reshaped("flatten", x, fl_flatten(fv_value(x), first, last));
+}
+
+typedef struct fv__axis_list { int n, axis[FL_MAX_DIMS]; } fv__axis_list;
+
+static void fv__permute_back(fl_node *n, fl_var *dy) {
+    const fv__axis_list *p = fv_args(n);
+    int back[FL_MAX_DIMS] = {0};
+    for (int i = 0; i < p->n; i++) back[p->axis[i]] = i;
+    fv_add_grad(n, 0, fv_permute(dy, p->n, back));
+}
+
+FL_API fl_var *fv_permute(fl_var *x, int naxes, const int *axes) {
+    fl_tensor *value = fl_permute(fv_value(x), naxes, axes);
+    fv__axis_list p = {.n = naxes};
+    for (int i = 0; value && i < naxes; i++) p.axis[i] = axes[i] < 0 ? axes[i] + naxes : axes[i];
+    return fv_record_args("permute", value, fv__permute_back, FV_IN(x), FV_NONE, &p, sizeof p);
+}
+
+static void fv__transpose_back(fl_node *n, fl_var *dy) {
+    const int *axis = fv_args(n);
+    fv_add_grad(n, 0, fv_transpose(dy, axis[0], axis[1]));
+}
+
+FL_API fl_var *fv_transpose(fl_var *x, int a, int b) {
+    int axis[] = {a, b};
+    return fv_record_args("transpose", fl_transpose(fv_value(x), a, b), fv__transpose_back, FV_IN(x), FV_NONE, axis, sizeof axis);
+}
+
+FL_API fl_var *fv_expand(fl_var *x, fl_shape shape) {
+    return fv_record_args("expand", fl_expand(fv_value(x), shape), fv__pass_back, FV_IN(x), FV_NONE, NULL, 0);
+}
+
+typedef struct fv__range { int axis; int64_t start, stop, step; } fv__range;
+
+/* The places of the slice as a scatter index of dy's shape: for backends without views to write through. */
+static fl_tensor *fv__range_index(const fl_tensor *dy, fl_shape shape, fv__range r) {
+    int axis = r.axis < 0 ? r.axis + shape.ndim : r.axis;
+    fl_shape column = {.ndim = shape.ndim};
+    for (int d = 0; d < shape.ndim; d++) column.dim[d] = d == axis ? dy->shape[d] : 1;
+    fl_tensor *places = fl_slice(fl_arange(0, (double)shape.dim[axis], 1, FL_I64), 0, r.start, r.stop, r.step);
+    return fl_to(fl_expand(fl_reshape(places, column), fl_shape_of(dy)), fl_family_name(dy));
+}
+
+static fl_tensor *fv__spread_range(fl_tensor *dy, fl_shape shape, fv__range r) {
+    fl_tensor *dx = fv__filled(dy, shape, 0), *part = fl_slice(dx, r.axis, r.start, r.stop, r.step);
+    if (!part) return NULL;
+    if (part->copied) return fl_scatter_add(dx, r.axis, fv__range_index(dy, shape, r), dy);
+    return fl_assign(part, dy) ? dx : NULL;
+}
+
+static void fv__slice_grad_back(fl_node *n, fl_var *dy) {
+    const fv__range *r = fv_args(n);
+    fv_add_grad(n, 0, fv_slice(dy, r->axis, r->start, r->stop, r->step));
+}
+
+/* Zeros of a shape with dy in a slice of them. */
+static fl_var *fv__slice_grad(fl_var *dy, fl_shape shape, fv__range r) {
+    if (!dy) return NULL;
+    return fv_record_args("slice_grad", fv__spread_range(dy->value, shape, r), fv__slice_grad_back, FV_IN(dy), FV_NONE, &r,
+                          sizeof r);
+}
+
+static void fv__slice_back(fl_node *n, fl_var *dy) {
+    fv_add_grad(n, 0, fv__slice_grad(dy, fv_in_shape(n, 0), *(const fv__range *)fv_args(n)));
+}
+
+FL_API fl_var *fv_slice(fl_var *x, int axis, int64_t start, int64_t stop, int64_t step) {
+    fv__range r = {axis, start, stop, step};
+    return fv_record_args("slice", fl_slice(fv_value(x), axis, start, stop, step), fv__slice_back, FV_IN(x), FV_NONE, &r,
+                          sizeof r);
+}
+
+static void fv__select_back(fl_node *n, fl_var *dy) {
+    fv__range r = *(const fv__range *)fv_args(n);
+    fv_add_grad(n, 0, fv__slice_grad(fv_unsqueeze(dy, r.axis), fv_in_shape(n, 0), r));
+}
+
+FL_API fl_var *fv_select(fl_var *x, int axis, int64_t i) {
+    fl_tensor *value = fl_select(fv_value(x), axis, i);
+    if (!value) return NULL;
+    if (axis < 0) axis += x->value->ndim;
+    if (i < 0) i += x->value->shape[axis];
+    fv__range r = {axis, i, i + 1, 1};
+    return fv_record_args("select", value, fv__select_back, FV_IN(x), FV_NONE, &r, sizeof r);
+}
+
+static void fv__concat_back(fl_node *n, fl_var *dy) {
+    int axis = *(const int *)fv_args(n);
+    int64_t at = 0;
+    for (int i = 0; i < n->n_in; i++) {
+        int64_t next = at + fv_in_shape(n, i).dim[axis];
+        if (fv_needs(n, i)) fv_add_grad(n, i, fv_slice(dy, axis, at, next, 1));
+        at = next;
+    }
+}
+
+static void fv__stack_back(fl_node *n, fl_var *dy) {
+    for (int i = 0; i < n->n_in; i++)
+        if (fv_needs(n, i)) fv_add_grad(n, i, fv_select(dy, *(const int *)fv_args(n), i));
+}
+
+typedef fl_tensor *(*fv__join_fn)(fl_tensor *const *ts, int n, int axis);
+
+static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_var *const *xs, int n, int axis) {
+    fl_tensor *ts[FV__MAX];
+    if (!xs || n < 1 || n > FV__MAX) {
+        fl_fail("fv_%s: %d variables; between 1 and %d", name, n, FV__MAX);
+        return fl_raise();
+    }
+    for (int i = 0; i < n; i++) ts[i] = fv_value(xs[i]);
+    fl_tensor *value = join(ts, n, axis);
+    if (value && axis < 0) axis += value->ndim;
+    return fv_record_args(name, value, back, (fv_list){n, xs}, FV_NONE, &axis, sizeof axis);
+}
+
+FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis) {
+    return fv__join("concat", fl_concat, fv__concat_back, xs, n, axis);
+}
+
+FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
+    return fv__join("stack", fl_stack, fv__stack_back, xs, n, axis);
+}
+
+/* ---- reductions ---- */
+
+/* A reduction's axes as bits, and its correction. */
+typedef struct fv__reduced { uint32_t axes; int64_t correction; } fv__reduced;
+
+static fv__reduced fv__reduced_of(const fl_var *x, fl_axes axes) {
+    int ndim = x ? x->value->ndim : 0;
+    fv__reduced r = {axes.n ? 0 : (1u << ndim) - 1, 0};
+    for (int i = 0; i < axes.n; i++) r.axes |= 1u << ((axes.axis[i] < 0 ? axes.axis[i] + ndim : axes.axis[i]) & 31);
+    return r;
+}
+
+/* The same axes for a call that keeps them as 1. */
+static fl_axes fv__kept_axes(uint32_t axes) {
+    fl_axes a = {.keepdim = true};
+    for (int d = 0; d < FL_MAX_DIMS; d++)
+        if (axes >> d & 1) a.axis[a.n++] = d;
+    return a;
+}
+
+/* Elements that go into one. */
+static int64_t fv__group(fl_shape s, uint32_t axes) {
+    int64_t n = 1;
+    for (int d = 0; d < s.ndim; d++) n *= axes >> d & 1 ? s.dim[d] : 1;
+    return n;
+}
+
+/* A result of the reduction (or its gradient) with the reduced dims as 1, so that it broadcasts to the input. */
+static fl_var *fv__kept(fl_var *r, fl_shape in, uint32_t axes) {
+    for (int d = 0; d < in.ndim; d++)
+        if (axes >> d & 1) in.dim[d] = 1;
+    return fv_reshape(r, in);
+}
+
+static void fv__sum_back(fl_node *n, fl_var *dy) {
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fv_add_grad(n, 0, fv_expand(fv__kept(dy, in, r->axes), in));
+}
+
+FL_API fl_var *fv_sum(fl_var *x, fl_axes axes) {
+    fv__reduced r = fv__reduced_of(x, axes);
+    return fv_record_args("sum", fl_sum(fv_value(x), axes), fv__sum_back, FV_IN(x), FV_NONE, &r, sizeof r);
+}
+
+static void fv__mean_back(fl_node *n, fl_var *dy) {
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fl_var *share = fv_div(dy, fv_num((double)fv__group(in, r->axes)));
+    fv_add_grad(n, 0, fv_expand(fv__kept(share, in, r->axes), in));
+}
+
+FL_API fl_var *fv_mean(fl_var *x, fl_axes axes) {
+    fv__reduced r = fv__reduced_of(x, axes);
+    return fv_record_args("mean", fl_mean(fv_value(x), axes), fv__mean_back, FV_IN(x), FV_NONE, &r, sizeof r);
+}
+
+static void fv__variance_back(fl_node *n, fl_var *dy) { /* dx = 2 (x - mean) dy / (n - correction) */
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fl_var *x = fv_saved(n, 0);
+    int64_t left = fv__group(in, r->axes) - r->correction;
+    fl_var *away = fv_sub(x, fv_mean(x, fv__kept_axes(r->axes)));
+    fv_add_grad(n, 0, fv_mul(away, fv__kept(fv_mul(dy, fv_num(2.0 / (double)(left > 0 ? left : 0))), in, r->axes)));
+}
+
+FL_API fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction) {
+    fv__reduced r = fv__reduced_of(x, axes);
+    r.correction = correction;
+    return fv_record_args("variance", fl_variance(fv_value(x), axes, correction), fv__variance_back, FV_IN(x), FV_SAVE(x), &r,
+                          sizeof r);
+}
+
+static void fv__extreme_back(fl_node *n, fl_var *dy) { /* those that equal the result share dy */
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
+    fl_var *hit = fv_cast(fv_eq(x, y), dy->value->dtype);
+    fl_var *share = fv_div(fv__kept(dy, in, r->axes), fv_sum(hit, fv__kept_axes(r->axes)));
+    fv_add_grad(n, 0, fv_mul(hit, share));
+}
+
+FL_API fl_var *fv_amax(fl_var *x, fl_axes axes) {
+    fv__reduced r = fv__reduced_of(x, axes);
+    return fv_record_args("amax", fl_amax(fv_value(x), axes), fv__extreme_back, FV_IN(x), FV_SAVE(x, FV_OUT), &r, sizeof r);
+}
+
+FL_API fl_var *fv_amin(fl_var *x, fl_axes axes) {
+    fv__reduced r = fv__reduced_of(x, axes);
+    return fv_record_args("amin", fl_amin(fv_value(x), axes), fv__extreme_back, FV_IN(x), FV_SAVE(x, FV_OUT), &r, sizeof r);
+}
+
+static void fv__logsumexp_back(fl_node *n, fl_var *dy) { /* dx = dy exp(x - y) */
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fl_var *x = fv_saved(n, 0), *y = fv_saved(n, 1);
+    fv_add_grad(n, 0, fv_mul(fv__kept(dy, in, r->axes), fv_exp(fv_sub(x, fv__kept(y, in, r->axes)))));
+}
+
+FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes) {
+    fv__reduced r = fv__reduced_of(x, axes);
+    return fv_record_args("logsumexp", fl_logsumexp(fv_value(x), axes), fv__logsumexp_back, FV_IN(x), FV_SAVE(x, FV_OUT), &r,
+                          sizeof r);
+}
+
+/* x [rows, n], dy [rows, 1] -> dy times the product of the other elements of the row, [rows, n]. A tree of pairwise products
+   goes up, the product of everything else comes down. There is no division, so zeros are right, to every order. */
+static fl_var *fv__times_others(fl_var *x, fl_var *dy, int64_t rows, int64_t n) {
+    fl_var *pairs[64];
+    int64_t size[64];
+    int depth = 0;
+    for (; n > 1 && x; n = (n + 1) / 2) {
+        if (n % 2) {
+            fl_var *both[] = {x, fv_const(fv__filled(x->value, FL_SHAPE(rows, 1), 1))};
+            x = fv_concat(both, 2, 1);
+        }
+        size[depth] = n;
+        pairs[depth] = fv_reshape(x, FL_SHAPE(rows, (n + 1) / 2, 2));
+        x = fv_mul(fv_select(pairs[depth], 2, 0), fv_select(pairs[depth], 2, 1));
+        depth++;
+    }
+    while (depth-- > 0 && x) {
+        fl_var *swapped = fv_slice(pairs[depth], 2, -1, FL_SLICE_END, -1);
+        dy = fv_reshape(fv_mul(fv_unsqueeze(dy, 2), swapped), FL_SHAPE(rows, (size[depth] + 1) / 2 * 2));
+        if (size[depth] % 2) dy = fv_slice(dy, 1, 0, size[depth], 1);
+    }
+    return x ? dy : NULL;
+}
+
+static void fv__prod_back(fl_node *n, fl_var *dy) {
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0), moved = {.ndim = in.ndim};
+    int to[FL_MAX_DIMS], back[FL_MAX_DIMS], k = 0;
+    for (int reduced = 0; reduced < 2; reduced++) /* the reduced axes behind the others */
+        for (int d = 0; d < in.ndim; d++)
+            if ((int)(r->axes >> d & 1) == reduced) back[d] = k, to[k] = d, moved.dim[k++] = in.dim[d];
+    int64_t group = fv__group(in, r->axes), rows = fv__group(in, ~r->axes);
+    fl_var *x = fv_saved(n, 0);
+    if (group == 0 || rows == 0) return; /* no elements, no gradient */
+    x = fv_reshape(fv_permute(x, in.ndim, to), FL_SHAPE(rows, group));
+    fl_var *dx = fv__times_others(x, fv_reshape(dy, FL_SHAPE(rows, 1)), rows, group);
+    fv_add_grad(n, 0, fv_permute(fv_reshape(dx, moved), in.ndim, back));
+}
+
+FL_API fl_var *fv_prod(fl_var *x, fl_axes axes) {
+    fv__reduced r = fv__reduced_of(x, axes);
+    return fv_record_args("prod", fl_prod(fv_value(x), axes), fv__prod_back, FV_IN(x), FV_SAVE(x), &r, sizeof r);
+}
+
+FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
+    char a[200];
+    fv__text b;
+    if (!x) return fl_sum(NULL, FL_ALL_AXES), NULL; /* the same error as any op */
+    int front = x->value->ndim - shape.ndim;
+    bool fits = front >= 0;
+    uint32_t axes = 0;
+    for (int d = 0; fits && d < x->value->ndim; d++) {
+        int64_t have = x->value->shape[d], want = d < front ? 1 : shape.dim[d - front];
+        fits = have == want || want == 1;
+        if (d < front || have != want) axes |= 1u << d;
+    }
+    if (!fits) {
+        fl_fail("fv_sum_to: %s does not broadcast to %s", fl_shape_text(shape, a, sizeof a), fv__describe(x->value, &b));
+        return fl_raise();
+    }
+    if (axes) x = fv_sum(x, fv__kept_axes(axes));
+    return front ? fv_reshape(x, shape) : x;
+}
+
+/* ---- indexing ---- */
+
+static void fv__gather_back(fl_node *n, fl_var *dy) {
+    fl_var *index = fv_saved(n, 0), *zeros = fv_const(fv__filled(dy->value, fv_in_shape(n, 0), 0));
+    fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), fv_value(index), dy));
+}
+
+FL_API fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index) {
+    fl_tensor *value = fl_gather(fv_value(x), axis, index);
+    fl_var *saved = value ? fv_const(index) : NULL;
+    return saved ? fv_record_args("gather", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis, sizeof axis) : NULL;
+}
+
+static void fv__scatter_add_back(fl_node *n, fl_var *dy) {
+    fl_var *index = fv_saved(n, 0);
+    fv_add_grad(n, 0, dy);
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_gather(dy, *(const int *)fv_args(n), fv_value(index)));
+}
+
+FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
+    fl_tensor *value = fl_scatter_add(fv_value(x), axis, index, fv_value(src));
+    fl_var *saved = value ? fv_const(index) : NULL;
+    if (!saved) return NULL;
+    return fv_record_args("scatter_add", value, fv__scatter_add_back, FV_IN(x, src), FV_SAVE(saved), &axis, sizeof axis);
+}
+
+static void fv__index_select_back(fl_node *n, fl_var *dy) {
+    fl_shape in = fv_in_shape(n, 0), column = {.ndim = in.ndim};
+    int axis = *(const int *)fv_args(n);
+    for (int d = 0; d < in.ndim; d++) column.dim[d] = d == axis ? dy->value->shape[d] : 1;
+    fl_tensor *index = fl_expand(fl_reshape(fv_value(fv_saved(n, 0)), column), fl_shape_of(dy->value));
+    fv_add_grad(n, 0, fv_scatter_add(fv_const(fv__filled(dy->value, in, 0)), axis, index, dy));
+}
+
+FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index) {
+    fl_tensor *value = fl_index_select(fv_value(x), axis, index);
+    fl_var *saved = value ? fv_const(index) : NULL;
+    if (!saved) return NULL;
+    if (axis < 0) axis += value->ndim;
+    return fv_record_args("index_select", value, fv__index_select_back, FV_IN(x), FV_SAVE(saved), &axis, sizeof axis);
+}
+
+/* ---- matmul ---- */
+
+/* One matrix times many is one product: [..., m, k] -> [.. m, k]. */
+static fl_var *fv__as_rows(fl_var *x, int64_t columns) {
+    int64_t rows = 1;
+    for (int d = 0; x && d + 1 < x->value->ndim; d++) rows *= x->value->shape[d];
+    return fv_reshape(x, FL_SHAPE(rows, columns));
+}
+
+static void fv__matmul_back(fl_node *n, fl_var *dy) { /* da = dy b', db = a' dy; a row's or column's missing dim comes back */
+    fl_shape sa = fv_in_shape(n, 0), sb = fv_in_shape(n, 1);
+    fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1);
+    int ndim = dy->value->ndim;
+    if (sb.ndim == 1) dy = fv_unsqueeze(dy, ndim++);
+    if (sa.ndim == 1) dy = fv_unsqueeze(dy, ndim - 1);
+    if (fv_needs(n, 0)) {
+        if (sb.ndim == 1) b = fv_unsqueeze(b, 1);
+        fv_add_grad(n, 0, fv_matmul(dy, fv_transpose(b, -1, -2)));
+    }
+    if (!fv_needs(n, 1)) return;
+    if (sa.ndim == 1) a = fv_unsqueeze(a, 0);
+    if (sa.ndim > 2 && sb.ndim == 2) {
+        a = fv__as_rows(a, sb.dim[0]);
+        dy = fv__as_rows(dy, sb.dim[1]);
+    }
+    fl_var *db = fv_matmul(fv_transpose(a, -1, -2), dy);
+    fv_add_grad(n, 1, sb.ndim == 1 ? fv_squeeze(db, -1) : db);
+}
+
+FL_API fl_var *fv_matmul(fl_var *a, fl_var *b) {
+    return fv_record_args("matmul", fl_matmul(fv_value(a), fv_value(b)), fv__matmul_back, FV_IN(a, b),
+                          FV_SAVE(fv__for(b, a), fv__for(a, b)), NULL, 0);
+}
+
+/* ---- convolution: it and its two gradients are each other's gradients ---- */
+
+static fl_var *fv__conv2d(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a);
+static fl_var *fv__conv2d_dx(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a);
+static fl_var *fv__conv2d_dw(fl_var *x, fl_var *dy, fl_shape w_shape, fl_conv2d_args a);
+
+static void fv__conv2d_back(fl_node *n, fl_var *dy) {
+    fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
+    fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv__conv2d_dx(dy, w, fv_in_shape(n, 0), a));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_dw(x, dy, fv_in_shape(n, 1), a));
+    if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dy, FL_AXES(0, 2, 3)));
+}
+
+static void fv__conv2d_dx_back(fl_node *n, fl_var *g) { /* inputs dy, w; g has x's shape */
+    fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
+    fl_var *dy = fv_saved(n, 0), *w = fv_saved(n, 1);
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv__conv2d(g, w, NULL, a));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_dw(g, dy, fv_in_shape(n, 1), a));
+}
+
+static void fv__conv2d_dw_back(fl_node *n, fl_var *g) { /* inputs x, dy; g has w's shape */
+    fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
+    fl_var *x = fv_saved(n, 0), *dy = fv_saved(n, 1);
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv__conv2d_dx(dy, g, fv_in_shape(n, 0), a));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d(x, g, NULL, a));
+}
+
+static fl_var *fv__conv2d_record(const char *name, fl_tensor *y, fl_back_fn back, fl_var *x, fl_var *w, fl_var *bias,
+                                 fl_conv2d_args a) {
+    return fv_record_args(name, y, back, FV_IN(x, w, bias), FV_SAVE(fv__for(w, x), fv__for(x, w)), &a, sizeof a);
+}
+
+static fl_var *fv__conv2d(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a) {
+    fl_tensor *y = fl_conv2d_run(fv_value(x), fv_value(w), fv_value(bias), a);
+    return fv__conv2d_record("conv2d", y, fv__conv2d_back, x, w, bias, a);
+}
+
+static fl_var *fv__conv2d_dx(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a) {
+    fl_tensor *dx = fl_conv2d_grad_input(fv_value(dy), fv_value(w), x_shape, a);
+    return fv__conv2d_record("conv2d_grad_input", dx, fv__conv2d_dx_back, dy, w, NULL, a);
+}
+
+static fl_var *fv__conv2d_dw(fl_var *x, fl_var *dy, fl_shape w_shape, fl_conv2d_args a) {
+    fl_tensor *dw = fl_conv2d_grad_weight(fv_value(x), fv_value(dy), w_shape, a);
+    return fv__conv2d_record("conv2d_grad_weight", dw, fv__conv2d_dw_back, x, dy, NULL, a);
+}
+
+FL_API fl_var *fv_conv2d_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_opts o) {
+    fl_conv2d_args a;
+    o.bias = fv_value(bias);
+    fl_tensor *xt = fv_value(x), *wt = fv_value(w), *y = fl_conv2d_opt(xt, wt, o);
+    if (!y) return NULL;
+    if (!fl_conv2d_resolve(o, xt->shape[2], xt->shape[3], wt->shape[2], wt->shape[3], &a)) return fl_raise();
+    return fv__conv2d_record("conv2d", y, fv__conv2d_back, x, w, bias, a);
+}
+
+/* ---- pooling ---- */
+
+/* g [n, c, h, w] at the places that won. */
+static void fv__max_pool2d_grad_back(fl_node *n, fl_var *g) {
+    fl_shape s = fl_shape_of(g->value), out = fv_in_shape(n, 0);
+    fl_tensor *index = fv_value(fv_saved(n, 0));
+    index = fl_reshape(index, FL_SHAPE(out.dim[0], out.dim[1], out.dim[2] * out.dim[3]));
+    g = fv_reshape(g, FL_SHAPE(s.dim[0], s.dim[1], s.dim[2] * s.dim[3]));
+    fv_add_grad(n, 0, fv_reshape(fv_gather(g, 2, index), out));
+}
+
+static void fv__max_pool2d_back(fl_node *n, fl_var *dy) {
+    fl_var *index = fv_saved(n, 0);
+    fl_tensor *dx = fl_max_pool2d_grad(dy->value, fv_value(index), fv_in_shape(n, 0));
+    fv_add_grad(n, 0, fv_record_args("max_pool2d_grad", dx, fv__max_pool2d_grad_back, FV_IN(dy), FV_SAVE(index), NULL, 0));
+}
+
+FL_API fl_var *fv_max_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o) {
+    fl_tensor *index = NULL, *y = fl_max_pool2d_opt(fv_value(x), kernel, &index, o);
+    fl_var *saved = y ? fv_const(index) : NULL;
+    return saved ? fv_record_args("max_pool2d", y, fv__max_pool2d_back, FV_IN(x), FV_SAVE(saved), NULL, 0) : NULL;
+}
+
+static void fv__avg_pool2d_back(fl_node *n, fl_var *dy);
+
+static void fv__avg_pool2d_grad_back(fl_node *n, fl_var *g) {
+    fl_pool2d_args a = *(const fl_pool2d_args *)fv_args(n);
+    fl_tensor *y = fl_avg_pool2d_run(g->value, a);
+    fv_add_grad(n, 0, fv_record_args("avg_pool2d", y, fv__avg_pool2d_back, FV_IN(g), FV_NONE, &a, sizeof a));
+}
+
+static void fv__avg_pool2d_back(fl_node *n, fl_var *dy) {
+    fl_pool2d_args a = *(const fl_pool2d_args *)fv_args(n);
+    fl_tensor *dx = fl_avg_pool2d_grad(dy->value, fv_in_shape(n, 0), a);
+    fv_add_grad(n, 0, fv_record_args("avg_pool2d_grad", dx, fv__avg_pool2d_grad_back, FV_IN(dy), FV_NONE, &a, sizeof a));
+}
+
+FL_API fl_var *fv_avg_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o) {
+    fl_pool2d_args a;
+    fl_tensor *xt = fv_value(x), *y = fl_avg_pool2d_opt(xt, kernel, o);
+    if (!y) return NULL;
+    if (!fl_pool2d_resolve(kernel, o, xt->shape[2], xt->shape[3], &a)) return fl_raise();
+    return fv_record_args("avg_pool2d", y, fv__avg_pool2d_back, FV_IN(x), FV_NONE, &a, sizeof a);
+}
+
+/* ---- softmax, dropout ---- */
+
+static void fv__softmax_back(fl_node *n, fl_var *dy) { /* dx = y (dy - sum dy y) */
+    int axis = *(const int *)fv_args(n);
+    fl_var *y = fv_saved(n, 0), *dx;
+    if (fl_grad_enabled()) dx = fv_mul(y, fv_sub(dy, fv_sum(fv_mul(dy, y), FL_AXES_KEEP(axis))));
+    else dx = fv_const(fl_softmax_grad(fv_value(y), dy->value, axis));
+    fv_add_grad(n, 0, dx);
+}
+
+FL_API fl_var *fv_softmax(fl_var *x, int axis) {
+    return fv_record_args("softmax", fl_softmax(fv_value(x), axis), fv__softmax_back, FV_IN(x), FV_SAVE(FV_OUT), &axis,
+                          sizeof axis);
+}
+
+static void fv__log_softmax_back(fl_node *n, fl_var *dy) { /* dx = dy - exp(y) sum dy */
+    int axis = *(const int *)fv_args(n);
+    fl_var *y = fv_saved(n, 0), *dx;
+    if (fl_grad_enabled()) dx = fv_sub(dy, fv_mul(fv_exp(y), fv_sum(dy, FL_AXES_KEEP(axis))));
+    else dx = fv_const(fl_log_softmax_grad(fv_value(y), dy->value, axis));
+    fv_add_grad(n, 0, dx);
+}
+
+FL_API fl_var *fv_log_softmax(fl_var *x, int axis) {
+    return fv_record_args("log_softmax", fl_log_softmax(fv_value(x), axis), fv__log_softmax_back, FV_IN(x), FV_SAVE(FV_OUT),
+                          &axis, sizeof axis);
+}
+
+static void fv__dropout_back(fl_node *n, fl_var *dy);
+
+static fl_var *fv__dropout_at(fl_var *x, fl_dropout_args a) {
+    return fv_record_args("dropout", fl_dropout_at(fv_value(x), a.p, a.rng), fv__dropout_back, FV_IN(x), FV_NONE, &a, sizeof a);
+}
+
+static void fv__dropout_back(fl_node *n, fl_var *dy) {
+    fv_add_grad(n, 0, fv__dropout_at(dy, *(const fl_dropout_args *)fv_args(n)));
+}
+
+FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng) {
+    fl_dropout_args a = {.p = p};
+    if (x && p >= 0 && p <= 1) a.rng = fl_rng_take(rng, fl_numel(x->value));
+    return fv__dropout_at(x, a); /* other p are its error */
+}
+
+#endif /* FL_AUTOGRAD_IMPL */
+#endif /* implementation */
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,2456 @@
+/* fl_mem.h - errors, log, dtypes, threads, devices, memory managers and buffers: the ground floor of fl
+
+   Everything in fl stands on this header. It knows no tensors: it hands out reference-counted buffers of
+   bytes, runs loops on one pool of threads, and keeps the error of each thread.
+
+   >>example
+    #define FL_IMPLEMENTATION
+    #include "fl_mem.h"
+    #include <stdio.h>
+    static void square(void *arg, int64_t begin, int64_t end) {
+        float *x = arg;
+        for (int64_t i = begin; i < end; i++) x[i] *= x[i];
+    }
+    int main(void) {
+        fl_buffer *b = fl_buffer_new(1000 * sizeof(float), NULL);
+        float *x = fl_buffer_map(b);
+        for (int i = 0; i < 1000; i++) x[i] = (float)i;
+        fl_parallel(1000, 256, square, x);
+        printf("%g\n", x[999]); // 998001
+        fl_buffer_unmap(b);
+        fl_buffer_drop(b);
+        return 0;
+    }
+   <<example
+
+   Contents: search for the marker.
+     >>build  >>errors  >>log  >>dtypes  >>threads  >>heap  >>devices  >>buffers  >>managers  >>trace
+     >>implementation
+
+   >>build: macros, all optional
+     FL_IMPLEMENTATION  define it in one C file before the include: compiles the family's implementation there
+     FL_STATIC          everything static, for one-file programs (implies FL_IMPLEMENTATION)
+     FL_BUILD_SHARED    export the public functions from a shared library; they are hidden otherwise
+     FL_IMPL_ONLY, FL_IMPL_ONLY_MEM   compile this header's implementation alone (one object per header)
+
+   Concepts
+     Errors   A function that fails records one text for its thread and returns NULL or false, outputs untouched.
+              While an error is pending NULL operands pass silently and the first text stays, so nested calls
+              need one check. Failures of functions that return a value handle reach the handler of fl_on_error:
+              the default one prints and stops. Functions about files, data and devices never stop.
+     Threads  One pool per process. Work is cut by its size, never by the number of threads, so any number of
+              threads computes the same bits.
+     Memory   A buffer takes its bytes from the manager in use when it is made and returns them there. Its bytes are
+              reached between fl_buffer_map and fl_buffer_unmap only, so a manager may move, page or recompute them. */
+#ifndef FL_MEM_H
+#define FL_MEM_H
+
+#if !defined(__GNUC__)
+#error "fl needs gcc or clang (atomic builtins, thread-local storage): compile with one of them"
+#endif
+#ifdef __FAST_MATH__
+#error "fl needs IEEE arithmetic: drop -ffast-math (or -Ofast); the kernels set the safe part of it themselves"
+#endif
+#ifdef FL_STATIC
+#ifndef FL_IMPLEMENTATION
+#define FL_IMPLEMENTATION
+#endif
+#endif
+#if (defined(FL_IMPLEMENTATION) || defined(FL_IMPL_ONLY)) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* works when this is the file's first include; checked at >>implementation */
+#endif
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(FL_STATIC)
+#define FL_API static __attribute__((unused))
+#elif defined(FL_BUILD_SHARED) && defined(_WIN32)
+#define FL_API __declspec(dllexport)
+#elif defined(FL_BUILD_SHARED)
+#define FL_API __attribute__((visibility("default")))
+#elif defined(_WIN32)
+#define FL_API
+#else
+#define FL_API __attribute__((visibility("hidden")))
+#endif
+#if defined(FL_STATIC)
+#define FL_PRIVATE static __attribute__((unused))
+#elif defined(_WIN32)
+#define FL_PRIVATE
+#else
+#define FL_PRIVATE __attribute__((visibility("hidden")))
+#endif
+
+#if defined(_WIN32) && !defined(__clang__)
+#define FL_PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
+#else
+#define FL_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FL_VERSION_MAJOR 0
+#define FL_VERSION_MINOR 1
+#define FL_VERSION_PATCH 0
+/* "0.1.0" of the compiled implementation. */
+FL_API const char *fl_version(void);
+
+/* >>errors ---------------------------------------------------------------------------------------------- */
+
+/* Records a failure of this thread: printf format, "function: what, actual shapes or file and offset". The first text
+   stays until fl_error_clear. Returns false, so that a slot or reader can end with `return fl_fail(...)`.
+   Never calls the handler. */
+FL_API bool fl_fail(const char *format, ...) FL_PRINTF(1, 2);
+/* Hands a recorded failure to the handler, once, unless this thread is quiet. Returns NULL. Functions that return a
+   value handle end their failures with it; nothing may be half-done and no lock held, because a handler may longjmp. */
+FL_API void *fl_raise(void);
+/* The text of the pending error of this thread, NULL if there is none. Valid until fl_error_clear. */
+FL_API const char *fl_error(void);
+/* Ends the pending error. */
+FL_API void fl_error_clear(void);
+typedef void (*fl_error_fn)(const char *text, void *user);
+/* Installs the process's error handler. The default (fn NULL) prints the text and aborts, so that a debugger stands on
+   the faulty line. A handler that returns makes all errors return values; it may longjmp. It runs on the caller's
+   thread, outside parallel regions, no lock held. */
+FL_API void fl_on_error(fl_error_fn fn, void *user);
+/* Adds delta (+1, then -1) to this thread's quiet count; above zero fl_raise leaves the handler alone. For functions
+   about files and data, which never stop, and for worker threads, which carry their error to the consumer. */
+FL_API void fl_quiet(int delta);
+
+/* >>log ------------------------------------------------------------------------------------------------- */
+
+typedef enum fl_level { FL_LOG_DEBUG, FL_LOG_INFO, FL_LOG_WARN, FL_LOG_ERROR, FL_LOG_OFF } fl_level;
+typedef void (*fl_message_fn)(fl_level level, const char *text, void *user);
+/* Writes one line through the sink when level is at or above the threshold. */
+FL_API void fl_message(fl_level level, const char *format, ...) FL_PRINTF(2, 3);
+/* Sets sink and threshold. fn NULL: stderr. Default threshold: FL_LOG_WARN. */
+FL_API void fl_message_use(fl_message_fn fn, void *user, fl_level threshold);
+
+/* >>dtypes ---------------------------------------------------------------------------------------------- */
+
+/* 0 means "the default" wherever a dtype is an option. */
+typedef enum fl_dtype {
+    FL_DTYPE_NONE,
+    FL_B8,  /* truth value, one byte, 0 or 1 */
+    FL_U8,  /* storage and casts only, as is FL_I32 */
+    FL_I32,
+    FL_I64, /* the default integer */
+    FL_F32, /* the default float */
+    FL_F64,
+    FL_DTYPE_COUNT
+} fl_dtype;
+/* Bytes of one element; 0 for an unknown dtype. */
+FL_API size_t fl_dtype_size(fl_dtype d);
+/* "f32", "i64", ...; "?" for an unknown dtype. */
+FL_API const char *fl_dtype_name(fl_dtype d);
+/* The dtype of that name, FL_DTYPE_NONE if there is none (no error). */
+FL_API fl_dtype fl_dtype_named(const char *name);
+FL_API bool fl_dtype_is_float(fl_dtype d);
+
+/* >>threads --------------------------------------------------------------------------------------------- */
+
+typedef void (*fl_task)(void *arg, int64_t begin, int64_t end);
+/* Calls task(arg, begin, end) over [0, n) in chunks of exactly `grain` (the last may be shorter), in any order and on
+   any thread; begin is always a multiple of grain. Serial when called inside a parallel body, when another thread
+   holds the pool, when one chunk suffices, or with one thread. Returns when all chunks are done. */
+FL_API void fl_parallel(int64_t n, int64_t grain, fl_task task, void *arg);
+/* True inside a task of fl_parallel: ops refuse to run there. */
+FL_API bool fl_in_parallel(void);
+/* Threads that fl_parallel uses, the caller included. Default: the processors this process may run on, or FL_THREADS
+   from the environment. Setting joins the old workers; n < 1 restores the default. */
+FL_API int fl_threads(void);
+FL_API bool fl_set_threads(int n);
+
+/* >>heap ------------------------------------------------------------------------------------------------ */
+
+/* All heap use of the library besides buffers. p NULL allocates, bytes 0 frees; returns NULL when it cannot. */
+typedef void *(*fl_heap_fn)(void *user, void *p, size_t bytes);
+/* Replaces the heap (fault injection, accounting). NULL restores realloc/free. Blocks made before stay valid only if
+   the new function can free them: wrap, do not replace, the C heap once fl has been used. Host blocks below 1 MiB come
+   from here too. The function may be called with a lock of fl held: it must not call fl. */
+FL_API void fl_heap_use(fl_heap_fn fn, void *user);
+FL_PRIVATE void *fl__alloc(size_t bytes);                                /* zeroed; records "out of memory" on failure */
+FL_PRIVATE void *fl__realloc(void *p, size_t bytes);                     /* p stays valid on failure */
+FL_PRIVATE void fl__free(void *p);
+FL_PRIVATE bool fl__grow(void *array, int64_t *cap, int64_t need, size_t size); /* *array doubles until it holds need elements */
+/* a * b without overflow; false (no error recorded) if it does not fit. */
+FL_PRIVATE bool fl__mul_size(size_t a, size_t b, size_t *out);
+
+/* >>devices --------------------------------------------------------------------------------------------- */
+
+typedef struct fl_device fl_device;
+struct fl_device {
+    const char *name;
+    void *(*get)(const fl_device *self, size_t bytes, size_t align);     /* NULL when it has no more */
+    void (*put)(const fl_device *self, void *ptr, size_t bytes);
+    bool (*copy)(const fl_device *self, void *dst, const void *src, size_t bytes);
+    size_t (*limit)(const fl_device *self);                              /* bytes it can have in all, 0 if unknown */
+};
+/* Plain memory: large blocks come page-aligned, on huge pages where the system has them, faulted in when taken. */
+FL_API const fl_device *fl_device_host(void);
+
+/* >>buffers --------------------------------------------------------------------------------------------- */
+
+#define FL_ALIGN 64 /* every buffer starts on this boundary and has as many readable bytes behind its end */
+
+typedef struct fl_mem_manager fl_mem_manager;
+typedef struct fl_buffer fl_buffer;
+typedef enum fl_buffer_state { FL_RESIDENT, FL_EVICTED, FL_ABSENT } fl_buffer_state;
+
+struct fl_buffer {
+    void *ptr;                        /* the bytes; NULL unless resident */
+    size_t bytes;                     /* as asked for */
+    fl_mem_manager *manager;          /* gave the bytes, takes them back; a get may hand the buffer on to another */
+    const fl_device *device;          /* has the bytes; never NULL */
+    void *stream;                     /* of the last use; NULL on host */
+    uint32_t version;                 /* counts in-place writes; autograd compares it */
+    bool pageable;                    /* set by a manager that may take ptr away: only then are pins counted */
+    fl_buffer_state state;
+    bool (*restore)(fl_buffer *self); /* makes a buffer that is not resident so: sets ptr; false after fl_fail */
+    void *tag;                        /* the manager's own word */
+    uint64_t last_use;                /* tick of the last map; pageable buffers only */
+    /* private */
+    int refs_, pins_;                 /* pins_: mappings, -1 while the bytes are away, -2 while they are restored */
+    int64_t slot_;                    /* the arena's number of the request */
+    fl_buffer *next_;
+};
+
+/* What a manager is told about a request. */
+typedef struct fl_mem_info {
+    const fl_device *device; /* NULL: host */
+    void *stream;
+    const char *op;          /* the op that asks, NULL if none */
+    int64_t step;            /* fl_mem_step's count */
+    int ndim;
+    const int64_t *shape;
+    int lifetime;            /* hint: 0 unknown, 1 until the op ends (scratch), 2 until the step ends, 3 for ever */
+} fl_mem_info;
+
+/* A buffer of `bytes` with one reference; its bytes are not cleared. info may be NULL. NULL after fl_fail when memory
+   is out even after every manager trimmed its caches. Does not raise. */
+FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info);
+/* A buffer whose bytes do not exist yet: restore(b) makes them on first map (from b->tag). The bytes it sets must come
+   from the manager in use: restore calls fl_buffer_fill(b), then writes b->ptr. The tag is the caller's until then; a
+   paging manager may take it over in fill, so read it first if such managers are about. */
+FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), void *tag);
+/* Gives a buffer that is not resident its bytes from its manager. */
+FL_API bool fl_buffer_fill(fl_buffer *b);
+FL_API fl_buffer *fl_buffer_keep(fl_buffer *b);
+FL_API void fl_buffer_drop(fl_buffer *b); /* NULL is fine */
+/* The bytes, resident and pinned until the matching unmap; NULL after fl_fail if they cannot be brought back. */
+FL_API void *fl_buffer_map(fl_buffer *b);
+FL_API void fl_buffer_unmap(fl_buffer *b);
+/* For managers: takes a resident, unmapped, pageable buffer out of reach (then save b->ptr, free it, set it NULL and
+   state FL_EVICTED). False if it is mapped or away. Hold the manager's lock from claim until the state is FL_EVICTED and
+   take it in restore and put: another thread may map or drop the buffer meanwhile, and must wait there. restore finds
+   b->ptr already set when the manager changed its mind. */
+FL_API bool fl_buffer_claim(fl_buffer *b);
+/* For managers, after claim or in restore: b->ptr is valid again. */
+FL_API void fl_buffer_resident(fl_buffer *b);
+
+/* >>managers -------------------------------------------------------------------------------------------- */
+
+typedef struct fl_mem_stats {
+    int64_t in_use, peak_in_use;     /* bytes handed out, now and at most; blocks below 64 KiB are counted to within
+                                        the bound of the thread caches */
+    int64_t reserved, peak_reserved; /* bytes taken from the device */
+    int64_t gets, puts, reuses;      /* requests, returns, requests served without the device */
+    int64_t device_gets;             /* trips to the device */
+    int64_t largest_free, free_blocks; /* of the cached memory: fragmentation = 1 - largest_free / (reserved - in_use) */
+} fl_mem_stats;
+
+/* A memory manager: about 40 lines for one of your own. All functions are called from any thread. */
+struct fl_mem_manager {
+    const char *name;
+    bool (*get)(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info); /* sets b->ptr to b->bytes bytes, aligned to
+                                                                                FL_ALIGN with FL_ALIGN spare; false: none left */
+    void (*put)(fl_mem_manager *self, fl_buffer *b);                          /* takes b->ptr back; b may be not resident */
+    size_t (*trim)(fl_mem_manager *self);                                     /* returns cached bytes to the device; NULL: none */
+    void (*stats)(fl_mem_manager *self, fl_mem_stats *out);                   /* NULL: zeros */
+    void (*close)(fl_mem_manager *self);                                      /* frees the manager; NULL: nothing to do */
+    void *user;
+};
+
+/* Makes m the manager of all buffers made from now on and returns the one before. NULL: the caching one. A buffer
+   remembers its own manager, so swapping is safe at any time; a manager must outlive its buffers. */
+FL_API fl_mem_manager *fl_mem_use(fl_mem_manager *m);
+FL_API fl_mem_manager *fl_mem_current(void);
+/* Straight to the device, nothing kept. */
+FL_API fl_mem_manager *fl_mem_native(void);
+/* The default: size classes with thread caches for small blocks; large blocks best-fit with splitting and merging, in
+   slabs that stay. FL_MEM_SPLIT_LIMIT bytes (environment): blocks above it are never split. */
+FL_API fl_mem_manager *fl_mem_caching(void);
+/* Fails the n-th get from now (n = 1 the next), and all after it if for_ever; the rest goes to `inner` (NULL: current). */
+FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever);
+/* Planned offsets for replays. Between arena_begin and the next one is a step; the first step records sizes and
+   lifetimes, then one block is laid out (greedy by size) and each later step gets the planned offsets in order. A
+   request that departs from the plan is served by `inner`. */
+FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner);
+FL_API bool fl_mem_arena_begin(fl_mem_manager *arena);
+FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena); /* size of the planned block, 0 before it is planned */
+/* Closes a manager made by one of the above (the shared ones stay). One that is in use is replaced by the default. */
+FL_API void fl_mem_close(fl_mem_manager *m);
+FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m); /* NULL: current */
+FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m);
+/* Several lines of text about m's peak, reuse and fragmentation, through fl_message at level. */
+FL_API void fl_mem_report(fl_mem_manager *m, fl_level level);
+/* Returns all cached memory of the current manager and of the calling thread to the device; bytes returned. */
+FL_API size_t fl_mem_trim(void);
+/* Marks the start of the next training step in infos and traces; returns its number. */
+FL_API int64_t fl_mem_step(void);
+/* Buffers alive now, whatever their manager: 0 at the end of a clean program. */
+FL_API int64_t fl_mem_live(void);
+
+/* >>trace ----------------------------------------------------------------------------------------------- */
+
+/* Records every get, put, map and restore (pointer, bytes, op, step, time), up to max events (0: a million). */
+FL_API bool fl_mem_trace_begin(int64_t max_events);
+/* Writes the events as JSON for timeline viewers ("traceEvents") and ends the trace. */
+FL_API bool fl_mem_trace_save(const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_MEM_H: stop here if you only want the API */
+
+/* >>implementation -------------------------------------------------------------------------------
+   */
+
+#if defined(FL_IMPL_ONLY_MEM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_MEM_IMPL
+#define FL_MEM_IMPL
+
+#if defined(_WIN32) && !defined(__USE_MINGW_ANSI_STDIO)
+#define __USE_MINGW_ANSI_STDIO 1
+#endif
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifndef _WIN32
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+
+#if !defined(_WIN32) && (!defined(MAP_ANONYMOUS) || !defined(CLOCK_MONOTONIC))
+/* System headers came first under a strict -std=, which hid mmap and clocks. */
+#error "fl: include fl first in the file that defines FL_IMPLEMENTATION, or add -D_GNU_SOURCE"
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define FL__ASAN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FL__ASAN
+#endif
+#endif
+#ifdef FL__ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+#define FL__TEXT 1024
+#define FL__COLD __attribute__((noinline, cold)) /* keeps rare paths out of the hot functions */
+
+/* The one lock of everything shared but the pool: settings, thread records, caches, trace. */
+static pthread_mutex_t fl__lock = PTHREAD_MUTEX_INITIALIZER;
+
+FL_API const char *fl_version(void) {
+    return "0.1.0";
+}
+
+static int64_t fl__load(const int64_t *p) {
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+
+/* Adds to a counter that only this thread writes and others may read: no read-modify-write
+   instruction. */
+static void fl__bump(int64_t *p, int64_t delta) {
+    __atomic_store_n(p, *p + delta, __ATOMIC_RELAXED);
+}
+
+static int64_t fl__nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- errors and log ---- */
+
+typedef struct fl__error_record {
+    bool pending, raised;
+    int quiet;
+    char text[FL__TEXT];
+} fl__error_record;
+
+static _Thread_local fl__error_record fl__failure;
+static _Thread_local bool fl__inside_task;
+static struct {
+    fl_error_fn fn;
+    void *user;
+} fl__handler; /* under fl__lock */
+static struct {
+    fl_message_fn fn;
+    void *user;
+    int threshold;                      /* atomic */
+} fl__sink = {NULL, NULL, FL_LOG_WARN}; /* under fl__lock */
+
+FL_API bool fl_fail(const char *format, ...) {
+    fl__error_record *e = &fl__failure;
+    if (e->pending) return false;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(e->text, sizeof e->text, format, args);
+    va_end(args);
+    e->pending = true;
+    e->raised = false;
+    return false;
+}
+
+FL_API void *fl_raise(void) {
+    fl__error_record *e = &fl__failure;
+    if (!e->pending || e->raised || e->quiet > 0 || fl__inside_task) return NULL;
+    e->raised = true;
+    pthread_mutex_lock(&fl__lock);
+    fl_error_fn fn = fl__handler.fn;
+    void *user = fl__handler.user;
+    pthread_mutex_unlock(&fl__lock);
+    if (fn) {
+        fn(e->text, user);
+        return NULL;
+    }
+    fprintf(stderr, "fl: %s\n", e->text);
+    fflush(stderr);
+    abort(); /* the default handler: the only place where the library stops a program */
+}
+
+FL_API const char *fl_error(void) {
+    return fl__failure.pending ? fl__failure.text : NULL;
+}
+
+FL_API void fl_error_clear(void) {
+    fl__failure.pending = false;
+    fl__failure.raised = false;
+}
+
+FL_API void fl_on_error(fl_error_fn fn, void *user) {
+    pthread_mutex_lock(&fl__lock);
+    fl__handler.fn = fn;
+    fl__handler.user = user;
+    pthread_mutex_unlock(&fl__lock);
+}
+
+FL_API void fl_quiet(int delta) {
+    fl__failure.quiet += delta;
+}
+
+FL_API void fl_message(fl_level level, const char *format, ...) {
+    static const char *const names[] = {"debug", "info", "warning", "error"};
+    char text[FL__TEXT];
+    if ((int)level < __atomic_load_n(&fl__sink.threshold, __ATOMIC_RELAXED) || level >= FL_LOG_OFF)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    pthread_mutex_lock(&fl__lock);
+    fl_message_fn fn = fl__sink.fn;
+    void *user = fl__sink.user;
+    pthread_mutex_unlock(&fl__lock);
+    if (fn)
+        fn(level, text, user);
+    else
+        fprintf(stderr, "fl: %s: %s\n", names[level], text);
+}
+
+FL_API void fl_message_use(fl_message_fn fn, void *user, fl_level threshold) {
+    pthread_mutex_lock(&fl__lock);
+    fl__sink.fn = fn;
+    fl__sink.user = user;
+    __atomic_store_n(&fl__sink.threshold, (int)threshold, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&fl__lock);
+}
+
+/* ---- dtypes ---- */
+
+static const struct {
+    const char *name;
+    size_t size;
+} fl__dtypes[FL_DTYPE_COUNT] = {
+    [FL_B8] = {"b8", 1},   [FL_U8] = {"u8", 1},   [FL_I32] = {"i32", 4},
+    [FL_I64] = {"i64", 8}, [FL_F32] = {"f32", 4}, [FL_F64] = {"f64", 8},
+};
+
+FL_API size_t fl_dtype_size(fl_dtype d) {
+    return (unsigned)d < FL_DTYPE_COUNT ? fl__dtypes[d].size : 0;
+}
+
+FL_API const char *fl_dtype_name(fl_dtype d) {
+    return fl_dtype_size(d) ? fl__dtypes[d].name : "?";
+}
+
+FL_API fl_dtype fl_dtype_named(const char *name) {
+    for (int d = FL_DTYPE_NONE + 1; name && d < FL_DTYPE_COUNT; d++)
+        if (!strcmp(name, fl__dtypes[d].name)) return (fl_dtype)d;
+    return FL_DTYPE_NONE;
+}
+
+FL_API bool fl_dtype_is_float(fl_dtype d) {
+    return d == FL_F32 || d == FL_F64;
+}
+
+/* ---- heap ---- */
+
+static struct {
+    fl_heap_fn fn; /* atomic; the user word is stored first */
+    void *user;
+} fl__heap;
+
+FL_API void fl_heap_use(fl_heap_fn fn, void *user) {
+    __atomic_store_n(&fl__heap.user, user, __ATOMIC_RELAXED);
+    __atomic_store_n(&fl__heap.fn, fn, __ATOMIC_RELEASE);
+}
+
+/* The heap without an error record: p NULL allocates, bytes 0 frees. */
+static void *fl__heap_raw(void *p, size_t bytes) {
+    fl_heap_fn fn = __atomic_load_n(&fl__heap.fn, __ATOMIC_ACQUIRE);
+    if (fn) return fn(__atomic_load_n(&fl__heap.user, __ATOMIC_RELAXED), p, bytes);
+    if (bytes) return realloc(p, bytes);
+    free(p);
+    return NULL;
+}
+
+FL_PRIVATE void *fl__alloc(size_t bytes) {
+    bool hooked = __atomic_load_n(&fl__heap.fn, __ATOMIC_ACQUIRE) != NULL;
+    size_t n = bytes ? bytes : 1;
+    void *p = hooked ? fl__heap_raw(NULL, n) : calloc(1, n);
+    if (!p)
+        fl_fail("out of memory: asked the heap for %zu bytes", bytes);
+    else if (hooked)
+        memset(p, 0, n);
+    return p;
+}
+
+FL_PRIVATE void *fl__realloc(void *p, size_t bytes) {
+    void *q = fl__heap_raw(p, bytes ? bytes : 1);
+    if (!q) fl_fail("out of memory: asked the heap for %zu bytes", bytes);
+    return q;
+}
+
+FL_PRIVATE void fl__free(void *p) {
+    if (p) fl__heap_raw(p, 0);
+}
+
+FL_PRIVATE bool fl__mul_size(size_t a, size_t b, size_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+
+/* fl__grow without an error record. */
+static bool fl__grow_raw(void *array, int64_t *cap, int64_t need, size_t size) {
+    size_t bytes;
+    void *p;
+    if (need <= *cap) return true;
+    int64_t n = *cap < 8 ? 8 : *cap;
+    while (n < need) n = n > INT64_MAX / 2 ? need : 2 * n;
+    if (!fl__mul_size((size_t)n, size, &bytes)) return false;
+    memcpy(&p, array, sizeof p); /* array is a T **: its pointer travels as bytes */
+    p = fl__heap_raw(p, bytes);
+    if (!p) return false;
+    memcpy(array, &p, sizeof p);
+    *cap = n;
+    return true;
+}
+
+FL_PRIVATE bool fl__grow(void *array, int64_t *cap, int64_t need, size_t size) {
+    if (fl__grow_raw(array, cap, need, size)) return true;
+    return fl_fail("out of memory: asked the heap for %lld elements of %zu bytes", (long long)need,
+                   size);
+}
+
+/* ---- processors ---- */
+
+#define FL__THREADS_MAX 256
+
+#ifdef __linux__
+/* The number in the first line of a small system file, -1 if it cannot be had. *second gets the
+   next one, if any. */
+static int64_t fl__system_number(const char *path, long long *second) {
+    long long first = -1;
+    FILE *f = fopen(path, "r");
+    if (!f) return -1;
+    if (fscanf(f, "%lld %lld", &first, second) < 1) first = -1;
+    fclose(f);
+    return first;
+}
+#endif
+
+/* Processors this process may run on: its affinity mask, cut by the quota of its container. */
+static int fl__processors(void) {
+    int n = 0;
+#if defined(__linux__)
+    unsigned long mask[1024 / CHAR_BIT] = {0};
+    long long period = 0;
+    long got = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
+    for (size_t i = 0; got > 0 && i < sizeof mask / sizeof mask[0]; i++)
+        n += __builtin_popcountl(mask[i]);
+    int64_t quota = fl__system_number("/sys/fs/cgroup/cpu.max", &period);
+    if (quota > 0 && period > 0 && (quota + period - 1) / period < n)
+        n = (int)((quota + period - 1) / period);
+#elif defined(_WIN32)
+    n = pthread_num_processors_np();
+#else
+    n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+    return n < 1 ? 1 : n > FL__THREADS_MAX ? FL__THREADS_MAX : n;
+}
+
+static int fl__threads_default(void) {
+    const char *text = getenv("FL_THREADS");
+    long n = text ? strtol(text, NULL, 10) : 0;
+    return n < 1 ? fl__processors() : n > FL__THREADS_MAX ? FL__THREADS_MAX : (int)n;
+}
+
+/* ---- thread pool ----
+
+   One caller at a time owns the pool (`busy`); it fills in the loop and opens the gate: number of
+   the loop << 16, plus a bit that says closed, plus the count of workers inside. A worker enters
+   with a compare-and-swap that fails once the gate is closed, so a worker that wakes late misses
+   the loop instead of delaying it, and the loop's fields are only written while the gate is closed
+   and nobody is inside. Chunks are taken one by one from `next`. Who waits spins for a while and
+   then parks; the flags `parked` and `waiting` are ordered against the gate by sequential
+   consistency on both sides, so no wake-up is lost. Forking inside a task is not supported. */
+
+#define FL__GATE_CLOSED (1u << 15)
+#define FL__GATE_INSIDE (FL__GATE_CLOSED - 1)
+#define FL__SPIN_NS 30000
+
+static struct {
+    _Alignas(64) uint64_t gate; /* atomic */
+    _Alignas(64) int64_t next;  /* atomic: the first chunk that nobody took */
+    _Alignas(64) int busy;      /* atomic: a caller owns the pool */
+    int n_threads;              /* atomic; 0: not decided yet */
+    int parked, waiting;        /* atomic: workers asleep; the caller sleeps */
+    bool stop;                  /* atomic: workers leave */
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    fl_task task; /* the loop */
+    void *arg;
+    int64_t n, grain, chunks;
+    int started;  /* the rest belongs to the owner: workers running, */
+    bool refused; /* the system gives no more threads, */
+    int64_t spin; /* how long to spin: not at all with more threads than processors */
+    bool failed;  /* a task failed on a worker (under lock) */
+    char text[FL__TEXT];
+    pthread_t workers[FL__THREADS_MAX];
+} fl__pool = {
+    .gate = FL__GATE_CLOSED,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .work = PTHREAD_COND_INITIALIZER,
+    .done = PTHREAD_COND_INITIALIZER,
+};
+
+static void fl__pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+FL_API int fl_threads(void) {
+    int n = __atomic_load_n(&fl__pool.n_threads, __ATOMIC_ACQUIRE);
+    if (n) return n;
+    int fresh = fl__threads_default();
+    if (!__atomic_compare_exchange_n(&fl__pool.n_threads, &n, fresh, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE))
+        return n;
+    return fresh;
+}
+
+FL_API bool fl_in_parallel(void) {
+    return fl__inside_task;
+}
+
+static void fl__serial(int64_t n, int64_t grain, fl_task task, void *arg) {
+    bool before = fl__inside_task;
+    fl__inside_task = true;
+    for (int64_t i = 0; i < n; i += grain) {
+        if (n - i <= grain) {
+            task(arg, i, n);
+            break;
+        }
+        task(arg, i, i + grain);
+    }
+    fl__inside_task = before;
+}
+
+static void fl__pool_chunks(void) {
+    int64_t c;
+    fl__inside_task = true;
+    while ((c = __atomic_fetch_add(&fl__pool.next, 1, __ATOMIC_RELAXED)) < fl__pool.chunks) {
+        int64_t begin = c * fl__pool.grain;
+        bool last = fl__pool.n - begin <= fl__pool.grain;
+        fl__pool.task(fl__pool.arg, begin, last ? fl__pool.n : begin + fl__pool.grain);
+    }
+    fl__inside_task = false;
+}
+
+/* Carries the error of a task from this worker to the caller: the first one stays. */
+static void fl__pool_hand_over_error(void) {
+    if (!fl_error()) return;
+    pthread_mutex_lock(&fl__pool.lock);
+    if (!fl__pool.failed) memcpy(fl__pool.text, fl_error(), FL__TEXT);
+    fl__pool.failed = true;
+    pthread_mutex_unlock(&fl__pool.lock);
+    fl_error_clear();
+}
+
+/* Enters the open loop unless it is the one this worker has seen. */
+static bool fl__pool_enter(uint64_t *seen) {
+    uint64_t g = __atomic_load_n(&fl__pool.gate, __ATOMIC_SEQ_CST);
+    while (!(g & FL__GATE_CLOSED) && g >> 16 != *seen) {
+        if (__atomic_compare_exchange_n(&fl__pool.gate, &g, g + 1, true, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST)) {
+            *seen = g >> 16;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void fl__pool_leave(void) {
+    uint64_t g = __atomic_sub_fetch(&fl__pool.gate, 1, __ATOMIC_SEQ_CST);
+    if (!(g & FL__GATE_CLOSED) || g & FL__GATE_INSIDE) return;
+    if (__atomic_load_n(&fl__pool.waiting, __ATOMIC_SEQ_CST)) {
+        pthread_mutex_lock(&fl__pool.lock);
+        pthread_cond_signal(&fl__pool.done);
+        pthread_mutex_unlock(&fl__pool.lock);
+    }
+}
+
+/* Waits for a loop and enters it. False: the pool stops. */
+static bool fl__pool_await(uint64_t *seen) {
+    int64_t end = fl__pool.spin ? fl__nanoseconds() + fl__pool.spin : 0;
+    do {
+        for (int i = 0; i < 64; i++) {
+            if (fl__pool_enter(seen)) return true;
+            fl__pause();
+        }
+    } while (end && fl__nanoseconds() < end);
+    bool entered, stop = false;
+    pthread_mutex_lock(&fl__pool.lock);
+    __atomic_add_fetch(&fl__pool.parked, 1, __ATOMIC_SEQ_CST);
+    while (!(entered = fl__pool_enter(seen)) &&
+           !(stop = __atomic_load_n(&fl__pool.stop, __ATOMIC_RELAXED)))
+        pthread_cond_wait(&fl__pool.work, &fl__pool.lock);
+    __atomic_sub_fetch(&fl__pool.parked, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&fl__pool.lock);
+    return entered;
+}
+
+static void *fl__pool_worker(void *unused) {
+    uint64_t seen = 0;
+    while (fl__pool_await(&seen)) {
+        fl__pool_chunks();
+        fl__pool_hand_over_error();
+        fl__pool_leave();
+    }
+    return unused;
+}
+
+/* Waits until the last worker has left the closed loop. */
+static void fl__pool_drain(void) {
+    int64_t end = fl__pool.spin ? fl__nanoseconds() + fl__pool.spin : 0;
+    do {
+        for (int i = 0; i < 64; i++) {
+            if (!(__atomic_load_n(&fl__pool.gate, __ATOMIC_SEQ_CST) & FL__GATE_INSIDE)) return;
+            fl__pause();
+        }
+    } while (end && fl__nanoseconds() < end);
+    pthread_mutex_lock(&fl__pool.lock);
+    __atomic_store_n(&fl__pool.waiting, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&fl__pool.gate, __ATOMIC_SEQ_CST) & FL__GATE_INSIDE)
+        pthread_cond_wait(&fl__pool.done, &fl__pool.lock);
+    __atomic_store_n(&fl__pool.waiting, 0, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&fl__pool.lock);
+}
+
+/* Starts workers up to `want`, with all signals blocked and the stack that kernels may count on. */
+static void fl__pool_start(int want, int threads) {
+    pthread_attr_t attr;
+    if (fl__pool.started >= want || fl__pool.refused || pthread_attr_init(&attr)) return;
+    if (!fl__pool.started) fl__pool.spin = threads <= fl__processors() ? FL__SPIN_NS : 0;
+    pthread_attr_setstacksize(&attr, (size_t)2 << 20);
+#ifndef _WIN32
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+#endif
+    while (fl__pool.started < want && !fl__pool.refused) {
+        pthread_t *slot = &fl__pool.workers[fl__pool.started];
+        if (pthread_create(slot, &attr, fl__pool_worker, NULL))
+            fl__pool.refused = true;
+        else
+            fl__pool.started++;
+    }
+#ifndef _WIN32
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+#endif
+    pthread_attr_destroy(&attr);
+}
+
+static void fl__pool_stop(void) {
+    pthread_mutex_lock(&fl__pool.lock);
+    __atomic_store_n(&fl__pool.stop, true, __ATOMIC_RELAXED);
+    pthread_cond_broadcast(&fl__pool.work);
+    pthread_mutex_unlock(&fl__pool.lock);
+    while (fl__pool.started > 0) pthread_join(fl__pool.workers[--fl__pool.started], NULL);
+    fl__pool.stop = false;
+    fl__pool.refused = false;
+}
+
+/* Wakes as many sleepers as the loop can use besides those that spin. */
+static void fl__pool_wake(int helpers) {
+    int n = __atomic_load_n(&fl__pool.parked, __ATOMIC_SEQ_CST);
+    if (!n) return;
+    pthread_mutex_lock(&fl__pool.lock);
+    if (n <= helpers)
+        pthread_cond_broadcast(&fl__pool.work);
+    else
+        for (int i = 0; i < helpers; i++) pthread_cond_signal(&fl__pool.work);
+    pthread_mutex_unlock(&fl__pool.lock);
+}
+
+/* One loop over the pool, which this thread owns. */
+static void fl__pool_run(int64_t n, int64_t grain, fl_task task, void *arg, int threads) {
+    int64_t chunks = n / grain + (n % grain != 0);
+    int helpers = chunks < threads ? (int)chunks - 1 : threads - 1;
+    fl__pool_start(helpers, threads);
+    fl__pool.task = task;
+    fl__pool.arg = arg;
+    fl__pool.n = n;
+    fl__pool.grain = grain;
+    fl__pool.chunks = chunks;
+    __atomic_store_n(&fl__pool.next, 0, __ATOMIC_RELAXED);
+    uint64_t number = (__atomic_load_n(&fl__pool.gate, __ATOMIC_RELAXED) >> 16) + 1;
+    __atomic_store_n(&fl__pool.gate, number << 16, __ATOMIC_SEQ_CST);
+    fl__pool_wake(helpers);
+    fl__pool_chunks();
+    if (__atomic_or_fetch(&fl__pool.gate, FL__GATE_CLOSED, __ATOMIC_SEQ_CST) & FL__GATE_INSIDE)
+        fl__pool_drain();
+    if (fl__pool.failed) fl_fail("%s", fl__pool.text);
+    fl__pool.failed = false;
+}
+
+static void fl__setup(void);
+
+FL_API void fl_parallel(int64_t n, int64_t grain, fl_task task, void *arg) {
+    if (grain < 1) grain = 1;
+    int threads = n > grain && !fl__inside_task ? fl_threads() : 1;
+    if (threads == 1 || __atomic_exchange_n(&fl__pool.busy, 1, __ATOMIC_ACQUIRE)) {
+        fl__serial(n, grain, task, arg);
+        return;
+    }
+    fl__setup();
+    fl__pool_run(n, grain, task, arg, threads);
+    __atomic_store_n(&fl__pool.busy, 0, __ATOMIC_RELEASE);
+}
+
+FL_API bool fl_set_threads(int n) {
+    if (fl__inside_task) return fl_fail("fl_set_threads: called inside a parallel body");
+    if (n > FL__THREADS_MAX)
+        return fl_fail("fl_set_threads: %d threads, at most %d are possible", n, FL__THREADS_MAX);
+    while (__atomic_exchange_n(&fl__pool.busy, 1, __ATOMIC_ACQUIRE)) sched_yield();
+    fl__pool_stop();
+    __atomic_store_n(&fl__pool.n_threads, n < 1 ? fl__threads_default() : n, __ATOMIC_RELEASE);
+    __atomic_store_n(&fl__pool.busy, 0, __ATOMIC_RELEASE);
+    return true;
+}
+
+#ifndef _WIN32
+/* After a fork the child has this thread only: the pool is as new, with the number of threads kept.
+   */
+static void fl__pool_forget(void) {
+    fl__pool.gate |= FL__GATE_CLOSED;
+    fl__pool.gate &= ~(uint64_t)FL__GATE_INSIDE;
+    fl__pool.busy = fl__pool.parked = fl__pool.waiting = fl__pool.started = 0;
+    fl__pool.stop = fl__pool.refused = fl__pool.failed = false;
+    fl__pool.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    fl__pool.work = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    fl__pool.done = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+}
+#endif
+
+/* ---- the host device ----
+
+   Large blocks are mapped by themselves, on 2 MiB boundaries and huge pages, and faulted in at
+   once: a first touch page by page runs at a tenth of the speed. Small ones come from the heap
+   hook, so that fault tests reach them. */
+
+#define FL__LARGE ((size_t)1 << 20)
+#define FL__HUGE ((size_t)2 << 20)
+
+/* Bytes of memory this process can hope for, 0 if unknown. */
+static size_t fl__host_limit(const fl_device *self) {
+    size_t limit = 0;
+    (void)self;
+#if defined(__linux__)
+    long long unused;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    int64_t group = fl__system_number("/sys/fs/cgroup/memory.max", &unused);
+    if (pages > 0 && page > 0) limit = (size_t)pages * (size_t)page;
+    if (group > 0 && (size_t)group < limit) limit = (size_t)group;
+#endif
+    return limit;
+}
+
+#ifndef _WIN32
+static size_t fl__pages(size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+}
+
+static bool fl__fault_in(char *p, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    madvise(p, bytes, MADV_HUGEPAGE); /* a wish: kernels without huge pages refuse */
+#endif
+#ifdef __linux__
+    const int populate_write = 23; /* MADV_POPULATE_WRITE, Linux 5.14 */
+    if (madvise(p, bytes, populate_write) == 0) return true;
+    if (errno == ENOMEM || errno == EFAULT) return false;
+#endif
+    for (size_t i = 0; i < bytes; i += 4096) ((volatile char *)p)[i] = 0;
+    return true;
+}
+
+static void *fl__map_large(size_t bytes, size_t align) {
+    size_t size = fl__pages(bytes), limit = fl__host_limit(NULL);
+    if (align < FL__HUGE) align = FL__HUGE;
+    if (limit && size > limit)
+        return NULL; /* the kernel would promise it and kill us while we fault it in */
+    char *raw =
+        mmap(NULL, size + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (raw == MAP_FAILED) return NULL;
+    size_t skip = (align - (uintptr_t)raw % align) % align;
+    if (skip) munmap(raw, skip);
+    munmap(raw + skip + size, align - skip);
+    if (fl__fault_in(raw + skip, size)) return raw + skip;
+    munmap(raw + skip, size);
+    return NULL;
+}
+#endif
+
+/* align is a power of two. The block's heap address stands just before it. */
+static void *fl__host_get(const fl_device *self, size_t bytes, size_t align) {
+    (void)self;
+    if (align < FL_ALIGN) align = FL_ALIGN;
+#ifndef _WIN32
+    if (bytes >= FL__LARGE) return fl__map_large(bytes, align);
+#endif
+    char *raw = fl__heap_raw(NULL, bytes + align + sizeof raw);
+    if (!raw) return NULL;
+    char *p = raw + sizeof raw;
+    p += (align - (uintptr_t)p % align) % align;
+    memcpy(p - sizeof raw, &raw, sizeof raw);
+    return p;
+}
+
+static void fl__host_put(const fl_device *self, void *ptr, size_t bytes) {
+    (void)self;
+#ifndef _WIN32
+    if (bytes >= FL__LARGE) {
+        munmap(ptr, fl__pages(bytes));
+        return;
+    }
+#endif
+    char *raw;
+    (void)bytes;
+    memcpy(&raw, (char *)ptr - sizeof raw, sizeof raw);
+    fl__heap_raw(raw, 0);
+}
+
+static bool fl__host_copy(const fl_device *self, void *dst, const void *src, size_t bytes) {
+    (void)self;
+    if (bytes) memmove(dst, src, bytes);
+    return true;
+}
+
+static const fl_device fl__host = {"host", fl__host_get, fl__host_put, fl__host_copy,
+                                   fl__host_limit};
+
+FL_API const fl_device *fl_device_host(void) {
+    return &fl__host;
+}
+
+/* ---- size classes ----
+
+   Sizes are multiples of 64. The first eight classes are 64 apart, then come four per doubling: at
+   most a fifth of a block is slack. Small blocks have exactly the size of their class; free large
+   blocks are only sorted by it. */
+
+#define FL__SMALL_MAX ((size_t)64 << 10)
+#define FL__SMALL_CLASSES 36
+#define FL__CLASSES 224
+
+static int fl__class(size_t bytes) {
+    size_t q = (bytes - 1) >> 6;
+    if (q < 8) return (int)q;
+    int e = 63 - __builtin_clzll((unsigned long long)q);
+    return 8 + (e - 3) * 4 + (int)((q >> (e - 2)) & 3);
+}
+
+static size_t fl__class_size(int c) {
+    if (c < 8) return ((size_t)c + 1) << 6;
+    return (size_t)(5 + (c & 3)) << ((c - 8) / 4 + 1) << 6;
+}
+
+/* ---- thread records ----
+
+   What a thread keeps for itself, so that a small buffer is made and dropped without a lock or an
+   atomic read-modify-write: free buffer records, bins of free small blocks, counters. All of it is
+   bounded; the surplus goes to the shared lists, in batches, and everything does when the thread
+   ends. Records stand on the heap and are linked, so that counters can be summed and a forked child
+   can outlive the threads it lost. */
+
+#define FL__RECORDS_MAX 64
+#define FL__BIN_BLOCKS 256                  /* blocks in one bin, */
+#define FL__BIN_BYTES ((size_t)64 << 10)    /* and their bytes; but four blocks are always kept */
+#define FL__REFILL_BYTES ((size_t)16 << 10) /* one trip to the shared bins */
+
+typedef struct fl__node {
+    struct fl__node *next;
+} fl__node;
+
+typedef struct fl__bin {
+    fl__node *head;
+    int64_t count; /* blocks */
+    int size;      /* bytes of one */
+    int most;      /* blocks a thread keeps */
+} fl__bin;
+
+/* Counters are written by their thread and read by all. Few of them: every store counts on the hot
+   path. */
+typedef struct fl__thread {
+    fl_buffer *records;
+    int64_t n_records;
+    int64_t taken; /* records that came in minus those given away: taken - n_records buffers live */
+    int64_t gets;  /* small blocks served */
+    fl__bin bins[FL__SMALL_CLASSES];
+    fl_mem_info info; /* what managers are told when the caller tells nothing */
+    int id;
+    struct fl__thread *next;
+} fl__thread;
+
+static _Thread_local fl__thread *fl__self;
+static struct {
+    fl__thread *threads;
+    int last_id;
+    int64_t taken, gets; /* of threads that are gone */
+    fl_buffer *records;
+    pthread_key_t key;
+    bool ready;
+    pthread_once_t once;
+} fl__shared = {.once = PTHREAD_ONCE_INIT}; /* under fl__lock */
+static pthread_cond_t fl__restored = PTHREAD_COND_INITIALIZER;
+
+static void fl__thread_end(void *thread);
+static void fl__trim_thread(fl__thread *t);
+
+#ifndef _WIN32
+static void fl__fork_prepare(void) {
+    pthread_mutex_lock(&fl__lock);
+}
+
+static void fl__fork_parent(void) {
+    pthread_mutex_unlock(&fl__lock);
+}
+
+static void fl__fork_child(void) {
+    fl__pool_forget();
+    fl__restored = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    pthread_mutex_unlock(&fl__lock);
+}
+#endif
+
+static void fl__setup_once(void) {
+    fl__shared.ready = pthread_key_create(&fl__shared.key, fl__thread_end) == 0;
+#ifndef _WIN32
+    pthread_atfork(fl__fork_prepare, fl__fork_parent, fl__fork_child);
+#endif
+}
+
+static void fl__setup(void) {
+    pthread_once(&fl__shared.once, fl__setup_once);
+}
+
+/* NULL when the heap is out; does not record it, for a drop must not fail. */
+static FL__COLD fl__thread *fl__thread_start(void) {
+    fl__setup();
+    fl__thread *t = fl__heap_raw(NULL, sizeof *t);
+    if (!t) return NULL;
+    memset(t, 0, sizeof *t);
+    for (int c = 0; c < FL__SMALL_CLASSES; c++) {
+        size_t size = fl__class_size(c), most = FL__BIN_BYTES / size;
+        t->bins[c].size = (int)size;
+        t->bins[c].most = most > FL__BIN_BLOCKS ? FL__BIN_BLOCKS : most < 4 ? 4 : (int)most;
+    }
+    if (fl__shared.ready) pthread_setspecific(fl__shared.key, t);
+    pthread_mutex_lock(&fl__lock);
+    t->id = ++fl__shared.last_id;
+    t->next = fl__shared.threads;
+    fl__shared.threads = t;
+    pthread_mutex_unlock(&fl__lock);
+    fl__self = t;
+    return t;
+}
+
+static inline fl__thread *fl__this_thread(void) {
+    fl__thread *t = fl__self;
+    return __builtin_expect(t != NULL, 1) ? t : fl__thread_start();
+}
+
+/* The end of a thread (or of the process): its caches go to the shared lists. Key destructors that
+   run later and touch buffers start a new record, which ends the same way. */
+static void fl__thread_end(void *thread) {
+    fl__thread *t = thread, **link = &fl__shared.threads;
+    pthread_mutex_lock(&fl__lock);
+    fl__trim_thread(t);
+    while (*link != t) link = &(*link)->next;
+    *link = t->next;
+    fl__shared.taken += t->taken;
+    fl__shared.gets += t->gets;
+    pthread_mutex_unlock(&fl__lock);
+    fl__self = NULL;
+    fl__free(t);
+}
+
+/* ---- buffer records ---- */
+
+static inline void fl__record_push(fl__thread *t, fl_buffer *b) {
+    b->next_ = t->records;
+    t->records = b;
+    fl__bump(&t->n_records, 1);
+}
+
+static inline fl_buffer *fl__record_pop(fl__thread *t) {
+    fl_buffer *b = t->records;
+    t->records = b->next_;
+    fl__bump(&t->n_records, -1);
+    return b;
+}
+
+/* Under fl__lock. */
+static void fl__record_share(fl_buffer *b) {
+    b->next_ = fl__shared.records;
+    fl__shared.records = b;
+}
+
+/* Under fl__lock. */
+static void fl__records_share(fl__thread *t, int keep) {
+    for (; t->n_records > keep; fl__bump(&t->taken, -1)) fl__record_share(fl__record_pop(t));
+}
+
+static FL__COLD bool fl__records_refill(fl__thread *t) {
+    pthread_mutex_lock(&fl__lock);
+    while (fl__shared.records && t->n_records < FL__RECORDS_MAX / 2) {
+        fl_buffer *b = fl__shared.records;
+        fl__shared.records = b->next_;
+        fl__record_push(t, b);
+        fl__bump(&t->taken, 1);
+    }
+    pthread_mutex_unlock(&fl__lock);
+    fl_buffer *b = t->records ? NULL : fl__heap_raw(NULL, sizeof *b);
+    if (b) {
+        fl__record_push(t, b);
+        fl__bump(&t->taken, 1);
+    }
+    return t->records != NULL;
+}
+
+static inline fl_buffer *fl__record_get(void) {
+    fl__thread *t = fl__this_thread();
+    return t && (t->records || fl__records_refill(t)) ? fl__record_pop(t) : NULL;
+}
+
+/* A thread that gets no record of its own (the heap is out) gives straight to the shared list. */
+static FL__COLD void fl__record_put_shared(fl_buffer *b) {
+    pthread_mutex_lock(&fl__lock);
+    fl__shared.taken--;
+    fl__record_share(b);
+    pthread_mutex_unlock(&fl__lock);
+}
+
+static FL__COLD void fl__records_overflow(fl__thread *t) {
+    pthread_mutex_lock(&fl__lock);
+    fl__records_share(t, FL__RECORDS_MAX / 2);
+    pthread_mutex_unlock(&fl__lock);
+}
+
+static inline void fl__record_put(fl_buffer *b) {
+    fl__thread *t = fl__this_thread();
+    if (!t) {
+        fl__record_put_shared(b);
+        return;
+    }
+    fl__record_push(t, b);
+    if (t->n_records > FL__RECORDS_MAX) fl__records_overflow(t);
+}
+
+/* Under fl__lock. */
+static int64_t fl__live(void) {
+    int64_t n = fl__shared.taken;
+    for (const fl__thread *t = fl__shared.threads; t; t = t->next)
+        n += fl__load(&t->taken) - fl__load(&t->n_records);
+    return n;
+}
+
+FL_API int64_t fl_mem_live(void) {
+    pthread_mutex_lock(&fl__lock);
+    int64_t n = fl__live();
+    pthread_mutex_unlock(&fl__lock);
+    return n;
+}
+
+/* ---- trace ---- */
+
+typedef enum fl__event_kind { FL__GET, FL__PUT, FL__MAP, FL__RESTORE } fl__event_kind;
+typedef struct fl__event {
+    int64_t time, step;
+    size_t bytes;
+    const void *ptr;
+    int thread;
+    fl__event_kind kind;
+    char op[24];
+} fl__event;
+
+static struct {
+    bool on;           /* atomic */
+    fl__event *events; /* the rest under fl__lock */
+    int64_t n, cap, max, lost;
+} fl__trace;
+static int64_t fl__step; /* atomic */
+
+static bool fl__tracing(void) {
+    return __builtin_expect(__atomic_load_n(&fl__trace.on, __ATOMIC_RELAXED), 0);
+}
+
+static FL__COLD void fl__trace_add(fl__event_kind kind, const fl_buffer *b, const char *op) {
+    const fl__thread *t = fl__self;
+    fl__event e = {.time = fl__nanoseconds(), .step = fl__load(&fl__step), .bytes = b->bytes};
+    e.ptr = b->ptr;
+    e.kind = kind;
+    e.thread = t ? t->id : 0;
+    snprintf(e.op, sizeof e.op, "%s", op ? op : "");
+    pthread_mutex_lock(&fl__lock);
+    bool room = fl__trace.on && fl__trace.n < fl__trace.max &&
+                fl__grow_raw(&fl__trace.events, &fl__trace.cap, fl__trace.n + 1, sizeof e);
+    if (room)
+        fl__trace.events[fl__trace.n++] = e;
+    else
+        fl__trace.lost += fl__trace.on; /* a trace that cannot grow loses events, not the program */
+    pthread_mutex_unlock(&fl__lock);
+}
+
+FL_API bool fl_mem_trace_begin(int64_t max_events) {
+    if (max_events < 0)
+        return fl_fail("fl_mem_trace_begin: max_events %lld", (long long)max_events);
+    pthread_mutex_lock(&fl__lock);
+    if (fl__trace.events) fl__heap_raw(fl__trace.events, 0);
+    fl__trace.events = NULL;
+    fl__trace.n = fl__trace.cap = fl__trace.lost = 0;
+    fl__trace.max = max_events ? max_events : 1000000;
+    __atomic_store_n(&fl__trace.on, true, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&fl__lock);
+    return true;
+}
+
+static void fl__write_escaped(FILE *f, const char *s) {
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            fprintf(f, "\\%c", c);
+        else if (c < 32 || c > 126)
+            fprintf(f, "\\u%04x", c);
+        else
+            fputc(c, f);
+    }
+}
+
+/* One event as an instant on its thread; gets and puts also as a counter, which viewers draw as a
+   curve. Times are written as integers, for the decimal point depends on the locale. */
+static void fl__write_event(FILE *f, const fl__event *e, int64_t start, int64_t *in_use) {
+    static const char *const names[] = {"get", "put", "map", "restore"};
+    long long t = (long long)(e->time - start);
+    fprintf(f,
+            ",\n{\"name\":\"%s\",\"cat\":\"memory\",\"ph\":\"i\",\"s\":\"t\",\"pid\":1,\"tid\":%d,",
+            names[e->kind], e->thread);
+    fprintf(
+        f, "\"ts\":%lld.%03lld,\"args\":{\"ptr\":\"0x%llx\",\"bytes\":%llu,\"step\":%lld,\"op\":\"",
+        t / 1000, t % 1000, (unsigned long long)(uintptr_t)e->ptr, (unsigned long long)e->bytes,
+        (long long)e->step);
+    fl__write_escaped(f, e->op);
+    fprintf(f, "\"}}");
+    if (e->kind > FL__PUT) return;
+    *in_use += e->kind == FL__GET ? (int64_t)e->bytes : -(int64_t)e->bytes;
+    fprintf(f,
+            ",\n{\"name\":\"in "
+            "use\",\"ph\":\"C\",\"pid\":1,\"ts\":%lld.%03lld,\"args\":{\"bytes\":%lld}}",
+            t / 1000, t % 1000, (long long)*in_use);
+}
+
+/* The trace has stopped: its events belong to this thread. */
+static bool fl__trace_write(const char *path) {
+    int64_t in_use = 0, start = fl__trace.n ? fl__trace.events[0].time : 0;
+    FILE *f = fopen(path, "w");
+    if (!f) return fl_fail("fl_mem_trace_save: cannot open %s: %s", path, strerror(errno));
+    fprintf(f, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{"
+               "\"name\":\"fl\"}}");
+    for (int64_t i = 0; i < fl__trace.n; i++)
+        fl__write_event(f, &fl__trace.events[i], start, &in_use);
+    fprintf(f, "\n],\"lost\":%lld}\n", (long long)fl__trace.lost);
+    bool bad = ferror(f) != 0;
+    if (fclose(f) || bad)
+        return fl_fail("fl_mem_trace_save: cannot write %s: %s", path, strerror(errno));
+    return true;
+}
+
+FL_API bool fl_mem_trace_save(const char *path) {
+    if (!path) return fl_fail("fl_mem_trace_save: path is NULL");
+    pthread_mutex_lock(&fl__lock);
+    bool begun = fl__trace.on || fl__trace.events;
+    __atomic_store_n(&fl__trace.on, false, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&fl__lock);
+    if (!begun) return fl_fail("fl_mem_trace_save: no trace was begun");
+    if (!fl__trace_write(path)) return false; /* the events stay: saving elsewhere may work */
+    fl__heap_raw(fl__trace.events, 0);
+    fl__trace.events = NULL;
+    fl__trace.n = fl__trace.cap = 0;
+    return true;
+}
+
+FL_API int64_t fl_mem_step(void) {
+    return __atomic_add_fetch(&fl__step, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- the native manager ---- */
+
+static fl_mem_stats fl__native_stats; /* under fl__lock */
+
+static void fl__stats_took(fl_mem_stats *s, int64_t bytes) {
+    s->in_use += bytes;
+    if (s->in_use > s->peak_in_use) s->peak_in_use = s->in_use;
+}
+
+static void fl__stats_reserved(fl_mem_stats *s, int64_t bytes) {
+    s->reserved += bytes;
+    s->device_gets++;
+    if (s->reserved > s->peak_reserved) s->peak_reserved = s->reserved;
+}
+
+static bool fl__native_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    (void)self;
+    (void)info;
+    void *p = b->device->get(b->device, b->bytes + FL_ALIGN, FL_ALIGN);
+    if (!p) return false;
+    b->ptr = p;
+    pthread_mutex_lock(&fl__lock);
+    fl__native_stats.gets++;
+    fl__stats_took(&fl__native_stats, (int64_t)b->bytes);
+    fl__stats_reserved(&fl__native_stats, (int64_t)(b->bytes + FL_ALIGN));
+    pthread_mutex_unlock(&fl__lock);
+    return true;
+}
+
+static void fl__native_put(fl_mem_manager *self, fl_buffer *b) {
+    (void)self;
+    if (!b->ptr) return;
+    b->device->put(b->device, b->ptr, b->bytes + FL_ALIGN);
+    pthread_mutex_lock(&fl__lock);
+    fl__native_stats.puts++;
+    fl__native_stats.in_use -= (int64_t)b->bytes;
+    fl__native_stats.reserved -= (int64_t)(b->bytes + FL_ALIGN);
+    pthread_mutex_unlock(&fl__lock);
+}
+
+static void fl__native_stats_of(fl_mem_manager *self, fl_mem_stats *out) {
+    (void)self;
+    pthread_mutex_lock(&fl__lock);
+    *out = fl__native_stats;
+    pthread_mutex_unlock(&fl__lock);
+}
+
+static fl_mem_manager fl__native = {
+    .name = "native", .get = fl__native_get, .put = fl__native_put, .stats = fl__native_stats_of};
+
+FL_API fl_mem_manager *fl_mem_native(void) {
+    return &fl__native;
+}
+
+/* ---- the caching manager: what it keeps ----
+
+   Small blocks are carved from runs: aligned pieces of device memory with a header, each of one
+   class. Large blocks lie in slabs; each has a header in front of it that knows its neighbours, so
+   that free ones merge. All of it is under fl__lock. With the address sanitizer, free blocks are
+   poisoned but for their links. */
+
+#define FL__RUN ((size_t)512 << 10)
+#define FL__SLAB ((size_t)32 << 20)
+#define FL__HEADER ((size_t)FL_ALIGN)
+
+typedef struct fl__run {
+    struct fl__run *next;
+    size_t carved; /* blocks handed out so far, */
+    size_t idle;   /* and, during a trim, how many of them are free */
+} fl__run;
+
+typedef struct fl__slab {
+    struct fl__slab *next;
+    size_t bytes;
+} fl__slab;
+
+typedef struct fl__block {
+    size_t bytes, before; /* with header: of the block, and of its left neighbour (0: none) */
+    fl__slab *slab;
+    struct fl__block *next, *prev; /* free blocks of the same class */
+    bool vacant;
+} fl__block;
+
+_Static_assert(sizeof(fl__block) <= FL_ALIGN && sizeof(fl__run) <= FL_ALIGN,
+               "headers fit before the bytes");
+
+static struct {
+    fl__bin bins[FL__SMALL_CLASSES];
+    fl__run *runs;
+    fl__run *fresh[FL__SMALL_CLASSES]; /* the run that is being carved */
+    fl__slab *slabs;
+    fl__block *vacant[FL__CLASSES];
+    size_t split_limit; /* 0: not read yet */
+    int64_t small_out;  /* small blocks that are not in the shared bins */
+    fl_mem_stats stats; /* in_use includes the bins of the threads; gets, puts: large ones */
+} fl__cache;
+
+static void fl__poison(const void *p, size_t bytes) {
+#ifdef FL__ASAN
+    __asan_poison_memory_region(p, bytes);
+#endif
+    (void)p;
+    (void)bytes;
+}
+
+static void fl__unpoison(const void *p, size_t bytes) {
+#ifdef FL__ASAN
+    __asan_unpoison_memory_region(p, bytes);
+#endif
+    (void)p;
+    (void)bytes;
+}
+
+/* ---- small blocks ---- */
+
+static inline void fl__bin_push(fl__bin *bin, void *block, size_t bytes) {
+    fl__node *node = block;
+    fl__unpoison(node, sizeof *node);
+    node->next = bin->head;
+    fl__poison(node + 1, bytes - sizeof *node);
+    bin->head = node;
+    fl__bump(&bin->count, 1);
+}
+
+static inline fl__node *fl__bin_pop(fl__bin *bin) {
+    fl__node *node = bin->head;
+    bin->head = node->next;
+    fl__bump(&bin->count, -1);
+    return node;
+}
+
+/* The next block never used before, from a new run if need be; NULL when the device has no more. */
+static void *fl__carve(int c) {
+    size_t size = fl__class_size(c);
+    fl__run *run = fl__cache.fresh[c];
+    if (!run || FL__HEADER + (run->carved + 1) * size > FL__RUN) {
+        run = fl__host.get(&fl__host, FL__RUN, FL__RUN);
+        if (!run) return NULL;
+        fl__stats_reserved(&fl__cache.stats, (int64_t)FL__RUN);
+        run->carved = 0;
+        run->next = fl__cache.runs;
+        fl__cache.runs = run;
+        fl__cache.fresh[c] = run;
+    }
+    return (char *)run + FL__HEADER + run->carved++ * size;
+}
+
+/* Moves blocks from the shared bin to the thread's. False: none left. */
+static FL__COLD bool fl__bin_refill(fl__thread *t, int c) {
+    size_t size = fl__class_size(c);
+    int n = size < FL__REFILL_BYTES / 32 ? 32
+            : size > FL__REFILL_BYTES    ? 1
+                                         : (int)(FL__REFILL_BYTES / size);
+    fl__bin *from = &fl__cache.bins[c], *to = &t->bins[c];
+    pthread_mutex_lock(&fl__lock);
+    while (to->count < n) {
+        void *block = from->head ? (void *)fl__bin_pop(from) : fl__carve(c);
+        if (!block) break;
+        fl__bin_push(to, block, size);
+    }
+    fl__cache.small_out += to->count;
+    fl__stats_took(&fl__cache.stats, (int64_t)size * to->count);
+    pthread_mutex_unlock(&fl__lock);
+    return to->count > 0;
+}
+
+/* Moves blocks from the thread's bin to the shared one until `keep` are left. Under fl__lock. */
+static void fl__bin_share(fl__thread *t, int c, int64_t keep) {
+    size_t size = fl__class_size(c);
+    fl__bin *from = &t->bins[c];
+    int64_t moved = from->count > keep ? from->count - keep : 0;
+    while (from->count > keep) fl__bin_push(&fl__cache.bins[c], fl__bin_pop(from), size);
+    fl__cache.small_out -= moved;
+    fl__cache.stats.in_use -= (int64_t)size * moved;
+}
+
+/* Everything a thread keeps goes to the shared lists. Under fl__lock. */
+static void fl__trim_thread(fl__thread *t) {
+    fl__records_share(t, 0);
+    for (int c = 0; c < FL__SMALL_CLASSES; c++) fl__bin_share(t, c, 0);
+}
+
+static inline bool fl__small_get(fl_buffer *b, int c) {
+    fl__thread *t = fl__this_thread();
+    if (!t || (!t->bins[c].head && !fl__bin_refill(t, c))) return false;
+    b->ptr = fl__bin_pop(&t->bins[c]);
+    fl__unpoison(b->ptr, b->bytes + FL_ALIGN);
+    fl__bump(&t->gets, 1);
+    return true;
+}
+
+/* A thread that gets no record (the heap is out) gives straight to the shared bin. */
+static FL__COLD void fl__small_put_shared(void *block, int c) {
+    size_t size = fl__class_size(c);
+    pthread_mutex_lock(&fl__lock);
+    fl__bin_push(&fl__cache.bins[c], block, size);
+    fl__cache.stats.in_use -= (int64_t)size;
+    fl__cache.small_out--;
+    pthread_mutex_unlock(&fl__lock);
+}
+
+/* A bin that has grown too large gives half of it away. */
+static FL__COLD void fl__bin_overflow(fl__thread *t, int c) {
+    pthread_mutex_lock(&fl__lock);
+    fl__bin_share(t, c, t->bins[c].count / 2);
+    pthread_mutex_unlock(&fl__lock);
+}
+
+static inline void fl__small_put(void *block, int c) {
+    fl__thread *t = fl__this_thread();
+    if (!t) {
+        fl__small_put_shared(block, c);
+        return;
+    }
+    fl__bin *bin = &t->bins[c];
+    fl__bin_push(bin, block, (size_t)bin->size);
+    if (bin->count > bin->most) fl__bin_overflow(t, c);
+}
+
+/* ---- large blocks: under fl__lock ---- */
+
+static fl__block *fl__right_of(const fl__block *k) {
+    char *end = (char *)k + k->bytes;
+    return end < (char *)k->slab + k->slab->bytes ? (fl__block *)(void *)end : NULL;
+}
+
+static void fl__vacant_add(fl__block *k) {
+    fl__block **head = &fl__cache.vacant[fl__class(k->bytes)];
+    k->vacant = true;
+    k->prev = NULL;
+    k->next = *head;
+    if (k->next) k->next->prev = k;
+    *head = k;
+    fl__poison((char *)k + FL__HEADER, k->bytes - FL__HEADER);
+}
+
+static void fl__vacant_remove(fl__block *k) {
+    if (k->prev)
+        k->prev->next = k->next;
+    else
+        fl__cache.vacant[fl__class(k->bytes)] = k->next;
+    if (k->next) k->next->prev = k->prev;
+    k->vacant = false;
+}
+
+static size_t fl__split_limit(void) {
+    if (!fl__cache.split_limit) {
+        const char *text = getenv("FL_MEM_SPLIT_LIMIT");
+        long long n = text ? strtoll(text, NULL, 10) : 0;
+        fl__cache.split_limit = n > 0 ? (size_t)n : SIZE_MAX;
+    }
+    return fl__cache.split_limit;
+}
+
+/* Best fit: the smallest vacant block that is large enough. Blocks above the split limit serve only
+   such requests. */
+static fl__block *fl__vacant_find(size_t need) {
+    size_t limit = fl__split_limit(), most = need > limit ? SIZE_MAX : limit;
+    for (int c = fl__class(need); c < FL__CLASSES; c++) {
+        fl__block *best = NULL;
+        for (fl__block *k = fl__cache.vacant[c]; k; k = k->next)
+            if (k->bytes >= need && k->bytes <= most && (!best || k->bytes < best->bytes)) best = k;
+        if (best) return best;
+    }
+    return NULL;
+}
+
+/* A new slab, as one vacant block. */
+static fl__block *fl__slab_new(size_t need) {
+    size_t limit = fl__split_limit(), size = limit < FL__SLAB ? limit : FL__SLAB;
+    if (size < need) size = need;
+    size = (size + FL__HEADER + 63) & ~(size_t)63;
+    fl__slab *slab = fl__host.get(&fl__host, size, FL_ALIGN);
+    if (!slab && size > need + FL__HEADER) {
+        size = need + FL__HEADER;
+        slab = fl__host.get(&fl__host, size, FL_ALIGN);
+    }
+    if (!slab) return NULL;
+    fl__stats_reserved(&fl__cache.stats, (int64_t)size);
+    slab->bytes = size;
+    slab->next = fl__cache.slabs;
+    fl__cache.slabs = slab;
+    fl__block *k = (fl__block *)(void *)((char *)slab + FL__HEADER);
+    *k = (fl__block){.bytes = size - FL__HEADER, .slab = slab};
+    fl__vacant_add(k);
+    return k;
+}
+
+/* Cuts the end off a block that is larger than needed. */
+static void fl__block_split(fl__block *k, size_t need) {
+    if (k->bytes - need < FL__SMALL_MAX || k->bytes > fl__split_limit()) return;
+    fl__block *rest = (fl__block *)(void *)((char *)k + need), *right = fl__right_of(k);
+    fl__unpoison(rest, FL__HEADER);
+    *rest = (fl__block){.bytes = k->bytes - need, .before = need, .slab = k->slab};
+    if (right) right->before = rest->bytes;
+    k->bytes = need;
+    fl__vacant_add(rest);
+}
+
+/* Joins a block with its right neighbour; neither is in a list. */
+static void fl__block_merge(fl__block *k, fl__block *right) {
+    k->bytes += right->bytes;
+    fl__block *next = fl__right_of(k);
+    if (next) next->before = k->bytes;
+}
+
+static FL__COLD bool fl__large_get(fl_buffer *b) {
+    size_t need = (b->bytes + FL_ALIGN + FL__HEADER + 4095) & ~(size_t)4095;
+    pthread_mutex_lock(&fl__lock);
+    fl__block *k = fl__vacant_find(need);
+    if (!k) k = fl__slab_new(need);
+    if (k) {
+        fl__vacant_remove(k);
+        fl__block_split(k, need);
+        fl__stats_took(&fl__cache.stats, (int64_t)k->bytes);
+        fl__cache.stats.gets++;
+        b->ptr = (char *)k + FL__HEADER;
+        fl__unpoison(b->ptr, b->bytes + FL_ALIGN);
+    }
+    pthread_mutex_unlock(&fl__lock);
+    return k != NULL;
+}
+
+static FL__COLD void fl__large_put(void *ptr) {
+    fl__block *k = (fl__block *)(void *)((char *)ptr - FL__HEADER);
+    pthread_mutex_lock(&fl__lock);
+    fl__cache.stats.in_use -= (int64_t)k->bytes;
+    fl__cache.stats.puts++;
+    fl__block *right = fl__right_of(k);
+    if (right && right->vacant) {
+        fl__vacant_remove(right);
+        fl__block_merge(k, right);
+    }
+    fl__block *left = k->before ? (fl__block *)(void *)((char *)k - k->before) : NULL;
+    if (left && left->vacant) {
+        fl__vacant_remove(left);
+        fl__block_merge(left, k);
+        k = left;
+    }
+    fl__vacant_add(k);
+    pthread_mutex_unlock(&fl__lock);
+}
+
+/* ---- trim: under fl__lock ---- */
+
+static fl__run *fl__run_of(void *block) {
+    return (fl__run *)((uintptr_t)block & ~(uintptr_t)(FL__RUN - 1));
+}
+
+/* Takes the blocks of wholly idle runs out of a shared bin. */
+static void fl__bin_forget_idle(fl__bin *bin) {
+    fl__node **link = &bin->head;
+    while (*link) {
+        const fl__run *run = fl__run_of(*link);
+        if (run->idle < run->carved) {
+            link = &(*link)->next;
+        } else {
+            *link = (*link)->next;
+            bin->count--;
+        }
+    }
+}
+
+static size_t fl__trim_runs(void) {
+    size_t freed = 0;
+    for (fl__run *run = fl__cache.runs; run; run = run->next) run->idle = 0;
+    for (int c = 0; c < FL__SMALL_CLASSES; c++)
+        for (fl__node *node = fl__cache.bins[c].head; node; node = node->next)
+            fl__run_of(node)->idle++;
+    for (int c = 0; c < FL__SMALL_CLASSES; c++) {
+        fl__bin_forget_idle(&fl__cache.bins[c]);
+        if (fl__cache.fresh[c] && fl__cache.fresh[c]->idle == fl__cache.fresh[c]->carved)
+            fl__cache.fresh[c] = NULL;
+    }
+    for (fl__run **link = &fl__cache.runs, *run; (run = *link);) {
+        if (run->idle < run->carved) {
+            link = &run->next;
+            continue;
+        }
+        *link = run->next;
+        fl__unpoison(run, FL__RUN);
+        fl__host.put(&fl__host, run, FL__RUN);
+        freed += FL__RUN;
+    }
+    return freed;
+}
+
+static size_t fl__trim_slabs(void) {
+    size_t freed = 0;
+    for (fl__slab **link = &fl__cache.slabs, *slab; (slab = *link);) {
+        fl__block *k = (fl__block *)(void *)((char *)slab + FL__HEADER);
+        if (!k->vacant || k->bytes + FL__HEADER < slab->bytes) {
+            link = &slab->next;
+            continue;
+        }
+        fl__vacant_remove(k);
+        *link = slab->next;
+        size_t bytes = slab->bytes;
+        fl__unpoison(slab, bytes);
+        fl__host.put(&fl__host, slab, bytes);
+        freed += bytes;
+    }
+    return freed;
+}
+
+static void fl__trim_records(void) {
+    while (fl__shared.records) {
+        fl_buffer *b = fl__shared.records;
+        fl__shared.records = b->next_;
+        fl__free(b);
+    }
+}
+
+static size_t fl__cache_trim(fl_mem_manager *self) {
+    (void)self;
+    pthread_mutex_lock(&fl__lock);
+    if (fl__self) fl__trim_thread(fl__self);
+    size_t freed = fl__trim_runs() + fl__trim_slabs();
+    fl__trim_records();
+    fl__cache.stats.reserved -= (int64_t)freed;
+    pthread_mutex_unlock(&fl__lock);
+    return freed;
+}
+
+/* ---- the caching manager: its table ---- */
+
+static bool fl__cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    if (b->device != &fl__host) return fl__native_get(self, b, info);
+    if (b->bytes > FL__SMALL_MAX - FL_ALIGN) return fl__large_get(b);
+    return fl__small_get(b, fl__class(b->bytes + FL_ALIGN));
+}
+
+static void fl__cache_put(fl_mem_manager *self, fl_buffer *b) {
+    if (b->device != &fl__host)
+        fl__native_put(self, b);
+    else if (!b->ptr)
+        return;
+    else if (b->bytes > FL__SMALL_MAX - FL_ALIGN)
+        fl__large_put(b->ptr);
+    else
+        fl__small_put(b->ptr, fl__class(b->bytes + FL_ALIGN));
+}
+
+/* What threads keep in their bins is not in use; a small block came back if it is in any bin. Under
+   fl__lock. */
+static void fl__stats_add_small(fl_mem_stats *out) {
+    int64_t gets = fl__shared.gets, used = fl__cache.small_out;
+    for (const fl__thread *t = fl__shared.threads; t; t = t->next) {
+        gets += fl__load(&t->gets);
+        for (int c = 0; c < FL__SMALL_CLASSES; c++) {
+            int64_t idle = fl__load(&t->bins[c].count);
+            used -= idle;
+            out->in_use -= idle * t->bins[c].size;
+        }
+    }
+    out->gets += gets;
+    out->puts += gets - used;
+}
+
+static void fl__cache_stats(fl_mem_manager *self, fl_mem_stats *out) {
+    (void)self;
+    pthread_mutex_lock(&fl__lock);
+    *out = fl__cache.stats;
+    fl__stats_add_small(out);
+    out->reuses = out->gets - out->device_gets;
+    for (int c = 0; c < FL__SMALL_CLASSES; c++) out->free_blocks += fl__cache.bins[c].count;
+    for (int c = 0; c < FL__CLASSES; c++)
+        for (const fl__block *k = fl__cache.vacant[c]; k; k = k->next) {
+            out->free_blocks++;
+            if ((int64_t)k->bytes > out->largest_free) out->largest_free = (int64_t)k->bytes;
+        }
+    pthread_mutex_unlock(&fl__lock);
+}
+
+static fl_mem_manager fl__caching = {.name = "caching",
+                                     .get = fl__cache_get,
+                                     .put = fl__cache_put,
+                                     .trim = fl__cache_trim,
+                                     .stats = fl__cache_stats};
+static fl_mem_manager *fl__current = &fl__caching; /* atomic */
+
+FL_API fl_mem_manager *fl_mem_caching(void) {
+    return &fl__caching;
+}
+
+FL_API fl_mem_manager *fl_mem_use(fl_mem_manager *m) {
+    return __atomic_exchange_n(&fl__current, m ? m : &fl__caching, __ATOMIC_ACQ_REL);
+}
+
+FL_API fl_mem_manager *fl_mem_current(void) {
+    return __atomic_load_n(&fl__current, __ATOMIC_ACQUIRE);
+}
+
+/* ---- buffers ---- */
+
+#define FL__AWAY (-1)
+#define FL__RESTORING (-2)
+
+static size_t fl__trim_all(fl_mem_manager *m) {
+    size_t freed = m->trim && m != &fl__caching ? m->trim(m) : 0;
+    return freed + fl__cache_trim(&fl__caching);
+}
+
+FL_API size_t fl_mem_trim(void) {
+    return fl__trim_all(fl_mem_current());
+}
+
+/* The second and last try, after a trim. */
+static FL__COLD bool fl__get_again(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+    if (b->bytes <= SIZE_MAX / 4) {
+        fl__trim_all(m);
+        b->manager = m;
+        if (m->get(m, b, info)) return true;
+    }
+    fl_mem_stats s = fl_mem_stats_of(m);
+    return fl_fail("fl_buffer_new: out of memory: asked for %zu bytes, in use %lld, reserved %lld, "
+                   "largest free %lld (manager %s)",
+                   b->bytes, (long long)s.in_use, (long long)s.reserved, (long long)s.largest_free,
+                   m->name ? m->name : "without a name");
+}
+
+/* Asks m for the bytes of b; m may hand the buffer on to another manager. Without info this thread
+   has a record, since b came from it. */
+static inline bool fl__get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+    if (!info) {
+        fl__self->info.step = fl__load(&fl__step);
+        info = &fl__self->info;
+    }
+    b->manager = m;
+    b->device = info->device ? info->device : &fl__host;
+    if (__builtin_expect(b->bytes > SIZE_MAX / 4 || !m->get(m, b, info), 0) &&
+        !fl__get_again(m, b, info))
+        return false;
+    if (fl__tracing()) fl__trace_add(FL__GET, b, info->op);
+    return true;
+}
+
+/* A record with one reference. Field by field: compilers make a slow string instruction of a
+   literal. */
+static inline fl_buffer *fl__buffer_blank(size_t bytes) {
+    fl_buffer *b = fl__record_get();
+    if (!b) return NULL;
+    b->ptr = NULL;
+    b->bytes = bytes;
+    memset(&b->stream, 0, offsetof(fl_buffer, refs_) - offsetof(fl_buffer, stream));
+    b->refs_ = 1;
+    b->pins_ = 0;
+    return b;
+}
+
+static FL__COLD fl_buffer *fl__no_record(size_t bytes) {
+    fl_fail("fl_buffer_new: out of memory: no record for a buffer of %zu bytes", bytes);
+    return NULL;
+}
+
+static inline fl_buffer *fl__buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_info *info) {
+    fl_buffer *b = fl__buffer_blank(bytes);
+    if (!b) return fl__no_record(bytes);
+    if (!fl__get(m, b, info)) {
+        fl__record_put(b);
+        return NULL;
+    }
+    if (b->state != FL_RESIDENT) b->pins_ = FL__AWAY;
+    return b;
+}
+
+FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info) {
+    return fl__buffer_from(fl_mem_current(), bytes, info);
+}
+
+FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), void *tag) {
+    if (!restore) {
+        fl_fail("fl_buffer_absent: restore is NULL");
+        return NULL;
+    }
+    fl_buffer *b = fl__buffer_blank(bytes);
+    if (!b) return fl__no_record(bytes);
+    b->manager = fl_mem_current();
+    b->device = &fl__host;
+    b->restore = restore;
+    b->tag = tag;
+    b->state = FL_ABSENT;
+    b->pins_ = FL__AWAY;
+    return b;
+}
+
+FL_API bool fl_buffer_fill(fl_buffer *b) {
+    if (!b) return fl_fail("fl_buffer_fill: the buffer is NULL");
+    fl_mem_info info = {.device = b->device, .step = fl__load(&fl__step)};
+    return b->ptr || fl__get(b->manager, b, &info);
+}
+
+FL_API fl_buffer *fl_buffer_keep(fl_buffer *b) {
+    if (b) __atomic_fetch_add(&b->refs_, 1, __ATOMIC_RELAXED);
+    return b;
+}
+
+/* A count of 1 is this caller's own: nobody else can change it. */
+FL_API void fl_buffer_drop(fl_buffer *b) {
+    if (!b) return;
+    if (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1 &&
+        __atomic_sub_fetch(&b->refs_, 1, __ATOMIC_ACQ_REL))
+        return;
+    if (b->ptr || b->pageable) { /* a manager has seen the buffer */
+        if (fl__tracing()) fl__trace_add(FL__PUT, b, NULL);
+        b->manager->put(b->manager, b);
+    }
+    fl__record_put(b);
+}
+
+/* This thread has set pins_ to FL__RESTORING; the others wait at fl__restored. */
+static bool fl__restore(fl_buffer *b) {
+    bool ok = b->restore && b->restore(b);
+    if (ok && b->state != FL_RESIDENT)
+        b->state = FL_RESIDENT; /* no write when the manager did it */
+    pthread_mutex_lock(&fl__lock);
+    __atomic_store_n(&b->pins_, ok ? b->pageable : FL__AWAY, __ATOMIC_RELEASE);
+    pthread_cond_broadcast(&fl__restored);
+    pthread_mutex_unlock(&fl__lock);
+    if (ok && fl__tracing()) fl__trace_add(FL__RESTORE, b, NULL);
+    return ok || fl_fail("fl_buffer_map: cannot restore the %zu bytes of a buffer", b->bytes);
+}
+
+static void fl__await_restored(const fl_buffer *b) {
+    pthread_mutex_lock(&fl__lock);
+    while (__atomic_load_n(&b->pins_, __ATOMIC_ACQUIRE) == FL__RESTORING)
+        pthread_cond_wait(&fl__restored, &fl__lock);
+    pthread_mutex_unlock(&fl__lock);
+}
+
+/* Pins a buffer that may be away; the pin is counted only if it is pageable. */
+static FL__COLD bool fl__pin(fl_buffer *b) {
+    for (;;) {
+        int pins = __atomic_load_n(&b->pins_, __ATOMIC_ACQUIRE);
+        if (pins == FL__RESTORING) {
+            fl__await_restored(b);
+            continue;
+        }
+        if (pins >= 0 && !b->pageable) return true;
+        int wanted = pins >= 0 ? pins + 1 : FL__RESTORING;
+        if (__atomic_compare_exchange_n(&b->pins_, &pins, wanted, false, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED))
+            return wanted > 0 || fl__restore(b);
+    }
+}
+
+FL_API void *fl_buffer_map(fl_buffer *b) {
+    static int64_t tick;
+    if (!b) {
+        fl_fail("fl_buffer_map: the buffer is NULL");
+        return NULL;
+    }
+    bool plain = __atomic_load_n(&b->pins_, __ATOMIC_ACQUIRE) >= 0 && !b->pageable;
+    if (!plain && !fl__pin(b)) return NULL;
+    if (b->pageable) {
+        uint64_t now = (uint64_t)__atomic_add_fetch(&tick, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&b->last_use, now, __ATOMIC_RELAXED);
+    }
+    if (fl__tracing()) fl__trace_add(FL__MAP, b, NULL);
+    return b->ptr;
+}
+
+FL_API void fl_buffer_unmap(fl_buffer *b) {
+    if (b && b->pageable) __atomic_sub_fetch(&b->pins_, 1, __ATOMIC_RELEASE);
+}
+
+FL_API bool fl_buffer_claim(fl_buffer *b) {
+    int pins = 0;
+    return b && b->pageable &&
+           __atomic_compare_exchange_n(&b->pins_, &pins, FL__AWAY, false, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_RELAXED);
+}
+
+/* While a map waits in restore (FL__RESTORING), that map sets the count itself. */
+FL_API void fl_buffer_resident(fl_buffer *b) {
+    int pins = FL__AWAY;
+    b->state = FL_RESIDENT;
+    __atomic_compare_exchange_n(&b->pins_, &pins, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+}
+
+/* ---- the failing manager ---- */
+
+typedef struct fl__failing {
+    fl_mem_manager table;
+    fl_mem_manager *inner;
+    int64_t n; /* the gets to go until the one that fails; atomic, as is refused */
+    bool for_ever;
+    const fl_buffer *refused; /* its second try, after the trim, must fail too */
+} fl__failing;
+
+/* Lets `inner` serve the buffer and take it back by itself. */
+static bool fl__hand_on(fl_mem_manager *self, fl_mem_manager *inner, fl_buffer *b,
+                        const fl_mem_info *info) {
+    b->manager = inner;
+    if (inner->get(inner, b, info)) return true;
+    b->manager = self;
+    return false;
+}
+
+static bool fl__failing_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    fl__failing *f = self->user;
+    const fl_buffer *again = b;
+    if (__atomic_compare_exchange_n(&f->refused, &again, NULL, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED))
+        return false;
+    int64_t left = __atomic_sub_fetch(&f->n, 1, __ATOMIC_RELAXED);
+    if (left > 0 || (left < 0 && !f->for_ever)) return fl__hand_on(self, f->inner, b, info);
+    __atomic_store_n(&f->refused, b, __ATOMIC_RELAXED);
+    return false;
+}
+
+/* Only reached if a buffer was absent when it was dropped: the others belong to the inner manager.
+   */
+static void fl__failing_put(fl_mem_manager *self, fl_buffer *b) {
+    fl__failing *f = self->user;
+    f->inner->put(f->inner, b);
+}
+
+static size_t fl__failing_trim(fl_mem_manager *self) {
+    fl__failing *f = self->user;
+    return f->inner->trim ? f->inner->trim(f->inner) : 0;
+}
+
+static void fl__failing_stats(fl_mem_manager *self, fl_mem_stats *out) {
+    fl__failing *f = self->user;
+    *out = fl_mem_stats_of(f->inner);
+}
+
+static void fl__failing_close(fl_mem_manager *self) {
+    fl__free(self->user);
+}
+
+FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever) {
+    fl__failing *f = fl__alloc(sizeof *f);
+    if (!f) return NULL;
+    f->table = (fl_mem_manager){.name = "failing",
+                                .get = fl__failing_get,
+                                .put = fl__failing_put,
+                                .trim = fl__failing_trim,
+                                .stats = fl__failing_stats,
+                                .close = fl__failing_close,
+                                .user = f};
+    f->inner = inner ? inner : fl_mem_current();
+    f->n = n;
+    f->for_ever = for_ever;
+    return &f->table;
+}
+
+/* ---- the arena ----
+
+   The first step is served by the inner manager while sizes and lifetimes are written down, on a
+   clock that ticks at every get and put. Requests that outlive the step are left out of the plan.
+   In later steps the k-th request of the plan gets its offset, provided its size agrees (a few
+   planned requests may be skipped, to get back in step) and nothing that still lives is in the way;
+   whatever else comes is handed on to the inner manager. */
+
+typedef struct fl__request {
+    size_t bytes, offset;
+    int64_t born, died; /* died -1: not in the step */
+    fl_mem_manager *owner;
+} fl__request;
+
+typedef enum fl__phase { FL__IDLE, FL__RECORDING, FL__PLANNED } fl__phase;
+
+typedef struct fl__arena {
+    fl_mem_manager table;
+    fl_mem_manager *inner;
+    pthread_mutex_t lock; /* of all that follows */
+    fl__phase phase;
+    fl__request *requests;
+    int64_t n, cap, clock, cursor;
+    int64_t *live; /* planned requests whose buffers exist */
+    int64_t n_live;
+    int64_t held; /* buffers that will come back here */
+    bool closing;
+    fl_buffer *block;
+    char *base;
+    size_t bytes;
+    fl_mem_stats stats;
+} fl__arena;
+
+#define FL__ARENA_SKIP 8
+
+static size_t fl__request_size(const fl__request *r) {
+    return (r->bytes + FL_ALIGN + FL_ALIGN - 1) & ~(size_t)(FL_ALIGN - 1);
+}
+
+static bool fl__arena_holds(const fl__arena *a, const void *p) {
+    return a->base && (uintptr_t)p - (uintptr_t)a->base < a->bytes;
+}
+
+static void fl__arena_free(fl__arena *a) {
+    if (a->base) fl_buffer_unmap(a->block);
+    fl_buffer_drop(a->block);
+    pthread_mutex_destroy(&a->lock);
+    fl__free(a->requests);
+    fl__free(a->live);
+    fl__free(a);
+}
+
+/* Under the arena's lock: the request of the plan that this one is, -1 if it departs from it. */
+static int64_t fl__arena_match(fl__arena *a, size_t bytes) {
+    for (int64_t i = a->cursor; i < a->n && i < a->cursor + FL__ARENA_SKIP; i++)
+        if (a->requests[i].bytes == bytes) {
+            a->cursor = i + 1;
+            return i;
+        }
+    return -1;
+}
+
+static bool fl__arena_clear(const fl__arena *a, const fl__request *r) {
+    for (int64_t i = 0; i < a->n_live; i++) {
+        const fl__request *other = &a->requests[a->live[i]];
+        if (r->offset < other->offset + fl__request_size(other) &&
+            other->offset < r->offset + fl__request_size(r))
+            return false;
+    }
+    return true;
+}
+
+/* Serves a request of the plan from the block. */
+static bool fl__arena_replay(fl__arena *a, fl_buffer *b) {
+    pthread_mutex_lock(&a->lock);
+    int64_t i = a->phase == FL__PLANNED && a->base ? fl__arena_match(a, b->bytes) : -1;
+    const fl__request *r = i < 0 ? NULL : &a->requests[i];
+    bool planned = r && r->died >= 0 && fl__arena_clear(a, r);
+    if (planned) {
+        b->ptr = a->base + r->offset;
+        b->slot_ = i;
+        a->live[a->n_live++] = i;
+        a->held++;
+        a->stats.gets++;
+        a->stats.reuses++;
+        fl__stats_took(&a->stats, (int64_t)b->bytes);
+    }
+    pthread_mutex_unlock(&a->lock);
+    return planned;
+}
+
+/* Writes down a buffer that the inner manager has just served; it then comes back here. */
+static void fl__arena_record(fl__arena *a, fl_buffer *b) {
+    pthread_mutex_lock(&a->lock);
+    if (a->phase == FL__RECORDING &&
+        fl__grow_raw(&a->requests, &a->cap, a->n + 1, sizeof *a->requests)) {
+        b->slot_ = a->n;
+        a->requests[a->n++] =
+            (fl__request){.bytes = b->bytes, .born = a->clock++, .died = -1, .owner = b->manager};
+        b->manager = &a->table;
+        a->held++;
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+static bool fl__arena_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    fl__arena *a = self->user;
+    if (b->device != &fl__host) return fl__hand_on(self, a->inner, b, info);
+    if (fl__arena_replay(a, b)) return true;
+    if (!fl__hand_on(self, a->inner, b, info)) return false;
+    fl__arena_record(a, b);
+    return true;
+}
+
+/* Under the arena's lock. */
+static void fl__arena_release(fl__arena *a, const fl_buffer *b) {
+    for (int64_t i = 0; i < a->n_live; i++)
+        if (a->live[i] == b->slot_) {
+            a->live[i] = a->live[--a->n_live];
+            break;
+        }
+    a->stats.puts++;
+    a->stats.in_use -= (int64_t)b->bytes;
+}
+
+static void fl__arena_put(fl_mem_manager *self, fl_buffer *b) {
+    fl__arena *a = self->user;
+    fl_mem_manager *owner = NULL;
+    pthread_mutex_lock(&a->lock);
+    if (fl__arena_holds(a, b->ptr)) {
+        fl__arena_release(a, b);
+    } else {
+        fl__request *r = &a->requests[b->slot_];
+        owner = r->owner;
+        if (a->phase == FL__RECORDING) r->died = a->clock++;
+    }
+    bool last = --a->held == 0 && a->closing;
+    pthread_mutex_unlock(&a->lock);
+    if (owner) owner->put(owner, b);
+    if (last) fl__arena_free(a);
+}
+
+static size_t fl__arena_trim(fl_mem_manager *self) {
+    fl__arena *a = self->user;
+    return a->inner->trim ? a->inner->trim(a->inner) : 0;
+}
+
+static void fl__arena_stats(fl_mem_manager *self, fl_mem_stats *out) {
+    fl__arena *a = self->user;
+    pthread_mutex_lock(&a->lock);
+    *out = a->stats;
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* Buffers that live on keep the arena: it is freed with the last of them. */
+static void fl__arena_close(fl_mem_manager *self) {
+    fl__arena *a = self->user;
+    pthread_mutex_lock(&a->lock);
+    a->closing = true;
+    bool idle = a->held == 0;
+    pthread_mutex_unlock(&a->lock);
+    if (idle) fl__arena_free(a);
+}
+
+FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner) {
+    if (!inner) inner = fl_mem_current();
+    if (inner->get == fl__arena_get) {
+        fl_fail("fl_mem_arena: the inner manager is an arena itself");
+        return NULL;
+    }
+    fl__arena *a = fl__alloc(sizeof *a);
+    if (!a) return NULL;
+    pthread_mutex_init(&a->lock, NULL);
+    a->table = (fl_mem_manager){.name = "arena",
+                                .get = fl__arena_get,
+                                .put = fl__arena_put,
+                                .trim = fl__arena_trim,
+                                .stats = fl__arena_stats,
+                                .close = fl__arena_close,
+                                .user = a};
+    a->inner = inner;
+    return &a->table;
+}
+
+/* Larger first, then in order of time. */
+static int fl__by_size(const void *x, const void *y) {
+    const fl__request *a = *(fl__request *const *)x, *b = *(fl__request *const *)y;
+    if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
+    return a->born < b->born ? -1 : a->born > b->born;
+}
+
+/* The lowest offset where r fits among those placed (sorted by offset) that live at the same time;
+   then inserts it. */
+static void fl__arena_place(fl__request **placed, int64_t n, fl__request *r) {
+    size_t at = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const fl__request *p = placed[i];
+        if (p->died < r->born || r->died < p->born) continue;
+        if (p->offset >= at && p->offset - at >= fl__request_size(r)) break;
+        size_t end = p->offset + fl__request_size(p);
+        at = end > at ? end : at;
+    }
+    r->offset = at;
+    int64_t k = n;
+    for (; k > 0 && placed[k - 1]->offset > at; k--) placed[k] = placed[k - 1];
+    placed[k] = r;
+}
+
+/* Lays out the block. Under the arena's lock. */
+static bool fl__arena_plan(fl__arena *a) {
+    int64_t n = 0;
+    size_t count = (size_t)a->n + 1;
+    fl__request **order = fl__alloc(2 * count * sizeof(fl__request *));
+    a->live = fl__alloc(count * sizeof *a->live);
+    if (!order || !a->live) {
+        fl__free(order);
+        fl__free(a->live);
+        a->live = NULL;
+        return false;
+    }
+    fl__request **placed = order + count;
+    for (int64_t i = 0; i < a->n; i++)
+        if (a->requests[i].died >= 0) order[n++] = &a->requests[i];
+    qsort(order, (size_t)n, sizeof *order, fl__by_size);
+    for (int64_t i = 0; i < n; i++) {
+        fl__arena_place(placed, i, order[i]);
+        size_t end = order[i]->offset + fl__request_size(order[i]);
+        a->bytes = end > a->bytes ? end : a->bytes;
+    }
+    fl__free(order);
+    a->phase = FL__PLANNED;
+    return true;
+}
+
+/* Takes the planned block from the inner manager. */
+static bool fl__arena_take_block(fl__arena *a) {
+    if (!a->block) a->block = fl__buffer_from(a->inner, a->bytes, NULL);
+    a->base = a->block ? fl_buffer_map(a->block) : NULL;
+    if (!a->base) return false;
+    fl__stats_reserved(&a->stats, (int64_t)a->bytes);
+    return true;
+}
+
+FL_API bool fl_mem_arena_begin(fl_mem_manager *arena) {
+    if (!arena || arena->get != fl__arena_get)
+        return fl_fail("fl_mem_arena_begin: the manager is not an arena");
+    fl__arena *a = arena->user;
+    bool ok = true;
+    pthread_mutex_lock(&a->lock);
+    if (a->phase == FL__IDLE)
+        a->phase = FL__RECORDING;
+    else if (a->phase == FL__RECORDING)
+        ok = fl__arena_plan(a);
+    if (ok && a->bytes && !a->base) ok = fl__arena_take_block(a);
+    a->cursor = 0;
+    pthread_mutex_unlock(&a->lock);
+    return ok;
+}
+
+FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena) {
+    if (!arena || arena->get != fl__arena_get) return 0;
+    fl__arena *a = arena->user;
+    pthread_mutex_lock(&a->lock);
+    size_t bytes = a->bytes;
+    pthread_mutex_unlock(&a->lock);
+    return bytes;
+}
+
+/* ---- all managers ---- */
+
+FL_API void fl_mem_close(fl_mem_manager *m) {
+    if (!m || !m->close) return;
+    if (fl_mem_current() == m) fl_mem_use(NULL);
+    m->close(m);
+}
+
+FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m) {
+    fl_mem_stats s = {0};
+    if (!m) m = fl_mem_current();
+    if (m->stats) m->stats(m, &s);
+    return s;
+}
+
+static void fl__reset_peak(fl_mem_stats *s, pthread_mutex_t *lock) {
+    pthread_mutex_lock(lock);
+    s->peak_in_use = s->in_use;
+    s->peak_reserved = s->reserved;
+    pthread_mutex_unlock(lock);
+}
+
+FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m) {
+    if (!m) m = fl_mem_current();
+    if (m == &fl__caching) {
+        fl__reset_peak(&fl__cache.stats, &fl__lock);
+    } else if (m == &fl__native) {
+        fl__reset_peak(&fl__native_stats, &fl__lock);
+    } else if (m->get == fl__failing_get) {
+        fl__failing *f = m->user;
+        fl_mem_stats_reset_peak(f->inner);
+    } else if (m->get == fl__arena_get) {
+        fl__arena *a = m->user;
+        fl__reset_peak(&a->stats, &a->lock);
+    }
+}
+
+FL_API void fl_mem_report(fl_mem_manager *m, fl_level level) {
+    if (!m) m = fl_mem_current();
+    fl_mem_stats s = fl_mem_stats_of(m);
+    int64_t idle = s.reserved - s.in_use;
+    const double mib = 1024 * 1024;
+    fl_message(level, "memory (%s): in use %.2f MiB, peak %.2f; reserved %.2f MiB, peak %.2f",
+               m->name ? m->name : "without a name", (double)s.in_use / mib,
+               (double)s.peak_in_use / mib, (double)s.reserved / mib,
+               (double)s.peak_reserved / mib);
+    fl_message(
+        level,
+        "memory: %lld requests, %lld returned; %.1f %% served without the device (%lld trips)",
+        (long long)s.gets, (long long)s.puts,
+        s.gets ? 100.0 * (double)s.reuses / (double)s.gets : 0.0, (long long)s.device_gets);
+    fl_message(
+        level,
+        "memory: idle %.2f MiB, %lld free blocks, the largest %.2f MiB: fragmentation %.1f %%",
+        (double)idle / mib, (long long)s.free_blocks, (double)s.largest_free / mib,
+        idle > 0 ? 100.0 * (1.0 - (double)s.largest_free / (double)idle) : 0.0);
+    fl_message(level, "memory: %lld buffers alive", (long long)fl_mem_live());
+}
+
+/* ---- the end of the process, or of the shared library ---- */
+
+/* Memory is given back only if nobody can still use it: no buffer alive, no other thread, the heap
+   our own. */
+static void fl__free_everything(void) {
+    fl__thread *t = fl__self;
+    pthread_mutex_lock(&fl__lock);
+    bool alone = !fl__shared.threads || (fl__shared.threads == t && !t->next);
+    bool unused = fl__live() == 0;
+    pthread_mutex_unlock(&fl__lock);
+    if (!alone || !unused || __atomic_load_n(&fl__heap.fn, __ATOMIC_ACQUIRE)) return;
+    if (t) fl__thread_end(t);
+    fl__cache_trim(&fl__caching);
+    fl__free(fl__trace.events);
+    fl__trace.events = NULL;
+}
+
+__attribute__((destructor)) static void fl__at_exit(void) {
+#if defined(_WIN32) && defined(FL_BUILD_SHARED)
+    return; /* joining threads under the loader's lock would hang */
+#else
+    if (!__atomic_exchange_n(&fl__pool.busy, 1, __ATOMIC_ACQUIRE)) {
+        fl__pool_stop();
+        __atomic_store_n(&fl__pool.busy, 0, __ATOMIC_RELEASE);
+    }
+    fl__free_everything();
+    if (fl__shared.ready) pthread_key_delete(fl__shared.key);
+    fl__shared.ready = false;
+#endif
+}
+
+#endif /* FL_MEM_IMPL */
+#endif
+/* MIT licence: see LICENSE. */

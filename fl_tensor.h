@@ -1,0 +1,3032 @@
+/* fl_tensor.h - tensors, scopes, the op tables, the call record, backends, and the public ops
+
+   A tensor is a small handle: shape, strides, dtype, and a piece of a buffer (or a backend's own state). Every op builds one
+   call record and hands it to the backend of its operands: replace a slot, a backend, or watch the calls go by.
+
+   >>example
+    #define FL_IMPLEMENTATION
+    #include "fl_tensor.h"
+    int main(void) {
+        fl_scope s = fl_scope_begin();               // owns every temporary below
+        fl_tensor *a = fl_arange(0, 6, 1, FL_F32);
+        fl_tensor *m = fl_reshape(a, FL_SHAPE(2, 3));
+        fl_print(fl_add(fl_mul(m, fl_num(2)), fl_ones(FL_SHAPE(3), FL_F32)));
+        fl_print(fl_matmul(m, fl_transpose(m, 0, 1)));
+        fl_scope_end(&s);
+        return 0;
+    }
+   <<example
+
+   Contents: search for the marker.
+     >>build >>shapes >>tensors >>scopes >>tables >>records >>backends >>options
+     >>create >>read >>move >>elementwise >>reduce >>index >>linear >>neural >>random >>step
+     >>implementation
+
+   >>build: macros, all optional (besides those of fl_mem.h)
+     FL_TENSOR_BACKEND=cpu      family of new tensors; fl_backend_<name>() must exist
+     FL_TENSOR_BACKEND_H='"x"'  header that brings it, included by the implementation
+     FL_USE_OPENBLAS            matrix products through cblas (link -lopenblas)
+
+   Concepts
+     Life time   A function that returns a fl_tensor * returns a value owned by the innermost scope of this thread: nobody frees
+                 temporaries. fl_keep adds a reference to what you store, fl_drop removes it. Arguments are borrowed. Views
+                 share storage.
+     Errors      See fl_mem.h. Every function below returns NULL (or false) after recording what was wrong.
+     Broadcast   NumPy's rule: align trailing dims, 1 stretches.
+     Promotion   PyTorch's: category b8 < integer < float; within a category the wider one; 0-d weak numbers (fl_num) never
+                 promote within a category. Float default f32, index and integer default i64.
+     Semantics   PyTorch 2.x decides. Integers wrap; true division of integers gives float; remainder follows the divisor's
+                 sign; float -> integer saturates and NaN gives 0; NaN propagates through maximum, minimum, relu, amax, amin;
+                 sums of b8 and integers are i64; empty: sum 0, prod 1, mean NaN, amax an error. */
+#include "fl_mem.h"
+#ifndef FL_TENSOR_H
+#define FL_TENSOR_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef FL_TENSOR_BACKEND
+#define FL_TENSOR_BACKEND cpu
+#endif
+
+/* >>shapes ---------------------------------------------------------------------------------------------- */
+
+#define FL_MAX_DIMS 8
+typedef struct fl_shape {
+    int ndim;
+    int64_t dim[FL_MAX_DIMS];
+} fl_shape;
+/* FL_SHAPE(2, 3); the shape of a 0-d tensor is FL_SCALAR_SHAPE. */
+#define FL_SHAPE(...) \
+    ((fl_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
+#define FL_SCALAR_SHAPE ((fl_shape){0, {0}})
+/* Product of the dims (1 for 0-d); -1 if a dim is negative or the product passes 2^62. */
+FL_API int64_t fl_shape_numel(fl_shape s);
+/* "[2, 3]" into buf; returns buf. */
+FL_API char *fl_shape_text(fl_shape s, char *buf, size_t size);
+
+/* >>tensors --------------------------------------------------------------------------------------------- */
+
+/* What a scope holds: the first member of fl_tensor, fl_var and of any type of yours that scopes should own. */
+typedef struct fl_obj fl_obj;
+struct fl_obj {
+    int refs_;
+    uint32_t size_;
+    void (*drop_)(fl_obj *self); /* runs when the last reference goes: releases what self holds, then fl_obj_free */
+};
+
+typedef struct fl_tensor fl_tensor;
+struct fl_tensor {
+    fl_obj obj;
+    fl_dtype dtype;
+    uint8_t family;               /* index of its backend family; FL_ANY_FAMILY for weak numbers */
+    bool weak;                    /* a number of fl_num: value in `f64` (float) or `i64`, no storage */
+    bool copied;                  /* came from a view request that its backend refused: writing it would be lost */
+    int ndim;
+    int64_t shape[FL_MAX_DIMS];
+    int64_t stride[FL_MAX_DIMS];  /* in elements; 0 where broadcast, may be negative */
+    int64_t offset;               /* of element [0, ...], in elements from the buffer's start */
+    fl_buffer *buffer;            /* NULL for weak numbers and for backends with storage of their own */
+    void *impl;                   /* the backend's own state */
+    double f64;                   /* weak value as float ... */
+    int64_t i64;                  /* ... and as integer; both are always set */
+    /* private */
+    uint32_t version_;            /* writes, where there is no buffer to count them */
+    fl_tensor *base_;             /* of a view without buffer: the handle that owns the storage */
+};
+#define FL_ANY_FAMILY 255
+
+FL_API fl_shape fl_shape_of(const fl_tensor *t);
+FL_API int64_t fl_numel(const fl_tensor *t);      /* 0 for NULL */
+FL_API bool fl_is_contiguous(const fl_tensor *t); /* row-major without gaps */
+FL_API const char *fl_family_name(const fl_tensor *t);
+/* Number of in-place writes to t's storage so far, through any view. */
+FL_API uint32_t fl_version_of(const fl_tensor *t);
+
+/* One more reference; returns t. NULL passes. */
+FL_API fl_tensor *fl_keep(fl_tensor *t);
+/* One reference less. NULL is fine. */
+FL_API void fl_drop(fl_tensor *t);
+/* Tensor handles alive in the process. */
+FL_API int64_t fl_live(void);
+
+/* For types of your own: a zeroed object with one reference, from bounded per-thread free lists; size <= 1024.
+   NULL after fl_fail. */
+FL_API void *fl_obj_new(size_t size, void (*drop)(fl_obj *self));
+FL_API void fl_obj_free(fl_obj *o);
+FL_API void fl_obj_keep(fl_obj *o);
+FL_API void fl_obj_drop(fl_obj *o);
+/* Gives the caller's reference to the innermost scope. False (and the reference is dropped) when memory is out. */
+FL_API bool fl_obj_own(fl_obj *o);
+
+/* >>scopes ---------------------------------------------------------------------------------------------- */
+
+typedef struct fl_scope {
+    int64_t depth_; /* its place in this thread's stack of scopes */
+} fl_scope;
+FL_API fl_scope fl_scope_begin(void);
+/* Drops the values owned by the scope and by inner ones left open (early return, longjmp); restores the flags. */
+FL_API void fl_scope_end(fl_scope *s);
+/* Ends the scope and hands t to the enclosing one; returns t. NULL passes. */
+FL_API fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t);
+/* Hands o, any object, to the scope around s; s stays open. For several results. NULL passes. */
+FL_API void fl_promote(fl_scope *s, void *o);
+/* Values that the innermost scope owns now. */
+FL_API int64_t fl_scope_size(void);
+/* A word of this thread that scopes save and restore, for the layers above (no-grad, train). Starts 0. */
+FL_API uint64_t fl_flags(void);
+FL_API void fl_set_flags(uint64_t flags);
+
+/* >>tables ---------------------------------------------------------------------------------------------- */
+
+/* The only place where an op exists. Formulas use the closed vocabulary of kernels/fl_words.h and are expanded three ways: to
+   scalar C (the loops of kernels/), to text (fl_op_info, generated code), to calls of fl_ and fv_ functions (what a backend
+   without the slot runs, and double backward).
+
+   class  takes                          gives         need  REQ: every backend has it (or falls back on cpu, warned)
+   FLOAT  float (integers become f32)    the same            OPT: a slot where speed wants one; else the formula
+   NUM    float, i64                     the same
+   ANY    float, i64, b8                 the same
+   INT    i64, b8                        the same
+   CMP    float, i64, b8                 b8
+   BOOL   anything, as x != 0            b8
+
+         op          class  need  y = f(x)                                dx = g(x, y, dy)                          */
+#define FL_UNARY_OPS(X) \
+    X(neg,         NUM,   REQ, NEG(x),                                   NEG(dy)) \
+    X(abs,         NUM,   REQ, ABS(x),  SELECT(LT(x, CONST(0)), NEG(dy), SELECT(LT(CONST(0), x), dy, CONST(0)))) \
+    X(exp,         FLOAT, REQ, EXP(x),                                   MUL(dy, y)) \
+    X(log,         FLOAT, REQ, LOG(x),                                   DIV(dy, x)) \
+    X(log1p,       FLOAT, REQ, LOG1P(x),                                 DIV(dy, ADD(x, CONST(1)))) \
+    X(expm1,       FLOAT, REQ, EXPM1(x),                                 MUL(dy, ADD(y, CONST(1)))) \
+    X(sqrt,        FLOAT, REQ, SQRT(x),                                  DIV(dy, MUL(CONST(2), y))) \
+    X(sin,         FLOAT, REQ, SIN(x),                                   MUL(dy, COS(x))) \
+    X(cos,         FLOAT, REQ, COS(x),                                   NEG(MUL(dy, SIN(x)))) \
+    X(tanh,        FLOAT, REQ, TANH(x),                                  MUL(dy, SUB(CONST(1), MUL(y, y)))) \
+    X(erf,         FLOAT, REQ, ERF(x),          MUL(dy, MUL(CONST(1.1283791670955126), EXP(NEG(MUL(x, x)))))) \
+    X(floor,       NUM,   REQ, FLOOR(x),                                 CONST(0)) \
+    X(rint,        NUM,   REQ, RINT(x),                                  CONST(0)) \
+    X(bitwise_not, INT,   REQ, NOT(x),                                   CONST(0)) \
+    X(square,      NUM,   OPT, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
+    X(reciprocal,  FLOAT, OPT, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
+    X(rsqrt,       FLOAT, OPT, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
+    X(sign,        NUM,   OPT, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), x)), CONST(0)) \
+    X(relu,        NUM,   OPT, MAX(x, CONST(0)),                         SELECT(LE(x, CONST(0)), CONST(0), dy)) \
+    X(sigmoid,     FLOAT, OPT, DIV(CONST(1), ADD(CONST(1), EXP(NEG(x)))), MUL(dy, MUL(y, SUB(CONST(1), y)))) \
+    X(silu,        FLOAT, OPT, DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
+      MUL(dy, DIV(ADD(CONST(1), SUB(x, y)), ADD(CONST(1), EXP(NEG(x)))))) \
+    X(softplus,    FLOAT, OPT, ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))), \
+      DIV(dy, ADD(CONST(1), EXP(NEG(x))))) \
+    X(gelu,        FLOAT, OPT, MUL(MUL(CONST(0.5), x), ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
+      MUL(dy, ADD(MUL(CONST(0.5), ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
+                  MUL(MUL(x, CONST(0.3989422804014327)), EXP(MUL(CONST(-0.5), MUL(x, x))))))) \
+    X(isnan,       CMP,   OPT, NOT(EQ(x, x)),                            CONST(0)) \
+    X(logical_not, BOOL,  OPT, NOT(x),                                   CONST(0))
+
+/*       op           class  need  y = f(a, b)            da = g(a, b, y, dy)                    db                 */
+#define FL_BINARY_OPS(X) \
+    X(add,          ANY,   REQ, ADD(a, b),              dy,                                     dy) \
+    X(sub,          NUM,   REQ, SUB(a, b),              dy,                                     NEG(dy)) \
+    X(mul,          ANY,   REQ, MUL(a, b),              MUL(dy, b),                             MUL(dy, a)) \
+    X(div,          FLOAT, REQ, DIV(a, b),              DIV(dy, b),                             NEG(DIV(MUL(dy, y), b))) \
+    X(pow,          NUM,   REQ, POW(a, b), \
+      SELECT(EQ(b, CONST(0)), CONST(0), MUL(dy, MUL(b, POW(a, SUB(b, CONST(1)))))), \
+      SELECT(AND(EQ(a, CONST(0)), LE(CONST(0), b)), CONST(0), MUL(dy, MUL(y, LOG(a))))) \
+    X(remainder,    NUM,   REQ, MOD(a, b),              dy,                                     NEG(MUL(dy, FLOOR(DIV(a, b))))) \
+    X(maximum,      ANY,   REQ, MAX(a, b), \
+      SELECT(LT(a, b), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy)), \
+      SELECT(LT(b, a), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy))) \
+    X(minimum,      ANY,   REQ, MIN(a, b), \
+      SELECT(LT(b, a), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy)), \
+      SELECT(LT(a, b), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy))) \
+    X(eq,           CMP,   REQ, EQ(a, b),               CONST(0),                               CONST(0)) \
+    X(lt,           CMP,   REQ, LT(a, b),               CONST(0),                               CONST(0)) \
+    X(le,           CMP,   REQ, LE(a, b),               CONST(0),                               CONST(0)) \
+    X(bitwise_and,  INT,   REQ, AND(a, b),              CONST(0),                               CONST(0)) \
+    X(bitwise_or,   INT,   REQ, OR(a, b),               CONST(0),                               CONST(0)) \
+    X(bitwise_xor,  INT,   REQ, XOR(a, b),              CONST(0),                               CONST(0)) \
+    X(ne,           CMP,   OPT, NOT(EQ(a, b)),          CONST(0),                               CONST(0)) \
+    X(gt,           CMP,   OPT, LT(b, a),               CONST(0),                               CONST(0)) \
+    X(ge,           CMP,   OPT, LE(b, a),               CONST(0),                               CONST(0)) \
+    X(logical_and,  BOOL,  OPT, AND(a, b),              CONST(0),                               CONST(0)) \
+    X(logical_or,   BOOL,  OPT, OR(a, b),               CONST(0),                               CONST(0)) \
+    X(logical_xor,  BOOL,  OPT, XOR(a, b),              CONST(0),                               CONST(0))
+
+/* Ops that are not element-wise formulas. `holds`: the REQ ops that an OPT op's composition runs.
+   Inputs -> outputs, with shapes; "any strides" unless said otherwise. [in] optional input.
+
+         op                  need  args              holds                                                         */
+#define FL_OTHER_OPS(X) \
+    /* x -> y: same shape, any strides and dtypes; y may have storage, and either may be an alias (see >>backends) */ \
+    X(copy,                REQ, fl_no_args,      "") \
+    /* -> y, every element = value */ \
+    X(fill,                REQ, fl_fill_args,    "") \
+    /* -> y[n] = start + i * step */ \
+    X(iota,                REQ, fl_iota_args,    "") \
+    /* -> y, see fl_random_args */ \
+    X(random,              REQ, fl_random_args,  "") \
+    /* c b8, a, b -> y = c ? a : b; all the same shape (a or b may be weak) */ \
+    X(where,               REQ, fl_no_args,      "") \
+    /* x -> y over args.axes; y has the final shape, with or without the reduced dims; b8 and integers arrive as i64 */ \
+    X(sum,                 REQ, fl_reduce_args,  "") \
+    X(prod,                REQ, fl_reduce_args,  "") \
+    X(amax,                REQ, fl_reduce_args,  "") \
+    X(amin,                REQ, fl_reduce_args,  "") \
+    /* x -> i64 index of the first extreme (NaN is the most extreme) along the one axis of args.axes */ \
+    X(argmax,              REQ, fl_reduce_args,  "") \
+    X(argmin,              REQ, fl_reduce_args,  "") \
+    /* x, index i64 -> y of index's shape: y[..i..] = x[..index[..i..]..]; indices are in range (checked by the slot) */ \
+    X(gather,              REQ, fl_axis_args,    "") \
+    /* x, index, src -> y = copy of x, then y[..index[..i..]..] += src[..i..] in order of i */ \
+    X(scatter_add,         REQ, fl_axis_args,    "") \
+    /* a [..., m, k], b [..., k, n] -> [..., m, n]; batch dims equal (stride 0 where broadcast), ndim >= 2 */ \
+    X(matmul,              REQ, fl_no_args,      "") \
+    /* x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow] */ \
+    X(conv2d,              REQ, fl_conv2d_args,  "") \
+    /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
+    X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
+    X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
+    /* x -> y along one axis;  y, dy -> dx */ \
+    X(softmax,             OPT, fl_axis_args,    "amax sub exp sum div") \
+    X(softmax_grad,        OPT, fl_axis_args,    "mul sum sub") \
+    X(log_softmax,         OPT, fl_axis_args,    "amax sub exp sum log") \
+    X(log_softmax_grad,    OPT, fl_axis_args,    "exp mul sum sub") \
+    /* x [n, c, h, w] -> y [n, c, oh, ow], index i64 into h * w of the first maximum */ \
+    X(max_pool2d,          OPT, fl_pool2d_args,  "gather where argmax") \
+    /* dy, index -> dx (its shape is out's) */ \
+    X(max_pool2d_grad,     OPT, fl_no_args,      "scatter_add") \
+    X(avg_pool2d,          OPT, fl_pool2d_args,  "gather where sum mul") \
+    X(avg_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add mul where") \
+    /* x -> y = x / (1 - p) where the uniform number of that element is >= p, else 0; its own gradient with the same rng */ \
+    X(dropout,             OPT, fl_dropout_args, "random le where mul") \
+    /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
+    X(grad1,               OPT, fl_grad_args,    "") \
+    X(grad2,               OPT, fl_grad_args,    "") \
+    /* in place: g, p, [m] -> p, [m];  g, p, m, v -> p, m, v.  out[i] are the same handles as the inputs */ \
+    X(sgd_step,            OPT, fl_sgd_args,     "mul add sub copy") \
+    X(adam_step,           OPT, fl_adam_args,    "mul add sub div sqrt copy")
+
+typedef enum fl_op {
+#define FL__ENUM(op, ...) FL_OP_##op,
+    FL_UNARY_OPS(FL__ENUM) FL_BINARY_OPS(FL__ENUM) FL_OTHER_OPS(FL__ENUM)
+#undef FL__ENUM
+    FL_OP_COUNT
+} fl_op;
+
+typedef enum fl_op_class { FL_CLASS_NONE, FL_CLASS_FLOAT, FL_CLASS_NUM, FL_CLASS_ANY, FL_CLASS_INT, FL_CLASS_CMP, FL_CLASS_BOOL } fl_op_class;
+typedef struct fl_op_info {
+    const char *name;
+    int arity;           /* 1, 2: a formula of x, or of a and b; 0: another op */
+    fl_op_class cls;     /* of formulas */
+    bool required;
+    const char *formula; /* text of y; NULL for other ops */
+    const char *grad[2]; /* text of dx, or of da and db */
+    size_t args_size;    /* of the op's argument struct */
+} fl_op_info;
+FL_API const fl_op_info *fl_op_get_info(fl_op op);
+FL_API fl_op fl_op_named(const char *name); /* FL_OP_COUNT if there is none */
+/* True if op's composition (its formula, or `holds`) runs the op `part`. */
+FL_API bool fl_op_holds(fl_op op, fl_op part);
+/* True if the gradient formula of op for operand i (0, 1) runs `part`. */
+FL_API bool fl_op_grad_holds(fl_op op, int i, fl_op part);
+/* Words in that gradient formula: 0 passes dy on (or is constant zero), 1 is a single op. */
+FL_API int fl_op_grad_words(fl_op op, int i);
+
+/* >>records --------------------------------------------------------------------------------------------- */
+
+/* Arguments are plain values: a recorder may copy args_size bytes and replay them. */
+typedef struct fl_rng { uint64_t key, counter; } fl_rng; /* Philox 4x32-10; one counter step gives four 32-bit words */
+typedef struct fl_no_args { char _; } fl_no_args;
+typedef struct fl_fill_args { double f64; int64_t i64; } fl_fill_args; /* the same number, for float and integer outputs */
+typedef struct fl_iota_args { double f_start, f_step; int64_t i_start, i_step; } fl_iota_args;
+typedef enum fl_dist { FL_UNIFORM, FL_NORMAL, FL_INTEGER } fl_dist;
+/* Element i (row-major) uses words of Philox block rng.counter + i * w / 4, from word i * w % 4, w words each:
+   UNIFORM f32 w = 1: a + (b - a) * (word >> 8) * 2^-24;  f64 w = 2: 53 bits of word1:word0
+   NORMAL  f32 w = 1 and f64 w = 2: Box-Muller on the pair of elements 2j (cos), 2j + 1 (sin); mean a, deviation b
+   INTEGER i64 w = 2: ia + high 64 bits of word1:word0 * (ib - ia) */
+typedef struct fl_random_args { fl_dist dist; double a, b; int64_t ia, ib; fl_rng rng; } fl_random_args;
+typedef struct fl_reduce_args { uint32_t axes; bool keepdim; } fl_reduce_args; /* bit i: axis i is reduced */
+typedef struct fl_axis_args { int axis; } fl_axis_args;
+typedef struct fl_conv2d_args { int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups; } fl_conv2d_args; /* h, w */
+typedef struct fl_pool2d_args { int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2]; bool count_pad; } fl_pool2d_args;
+typedef struct fl_dropout_args { double p; fl_rng rng; } fl_dropout_args; /* element i: the UNIFORM f32 number i of rng */
+typedef struct fl_grad_args { fl_op op; } fl_grad_args;
+/* g' = g + weight_decay p;  m = momentum m + (first ? 1 : 1 - dampening) g';  p -= lr (nesterov ? g' + momentum m : m)
+   (momentum 0: no m, p -= lr g') */
+typedef struct fl_sgd_args { double lr, momentum, dampening, weight_decay; bool nesterov, first; } fl_sgd_args;
+/* L2: g += wd p; decoupled: p -= lr wd p.  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
+   p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps),  bias_i = 1 - beta_i^t */
+typedef struct fl_adam_args { double lr, beta1, beta2, eps, weight_decay, bias1, bias2; bool decoupled; } fl_adam_args;
+
+typedef struct fl_call {
+    fl_op op;
+    int n_out, n_in;
+    fl_tensor *out[4], *in[8];
+    const void *args; /* the op's argument struct, NULL for fl_no_args */
+} fl_call;
+
+/* Runs a record whose outputs are handles of fl_call_out (shape and dtype set, no storage) or tensors to be written in
+   place. Everything the public ops do ends here: hooks, slot, fallback. False after fl_fail; does not raise. */
+FL_API bool fl_run(const fl_call *c);
+/* An output handle for a record: contiguous strides, no storage, owned by the innermost scope. family: index. */
+FL_API fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype);
+typedef void (*fl_hook_fn)(const fl_call *c, void *user);
+/* Observes the calls of this thread, each may be NULL; replaces the pair before. `after` runs on success only. Ops run
+   by a hook are not observed. */
+FL_API void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user);
+
+/* >>backends -------------------------------------------------------------------------------------------- */
+
+typedef struct fl_backend fl_backend;
+/* The slot contract. Outputs arrive with shape, dtype and strides and no storage: an eager slot calls fl_make(out) first (a
+   no-op for outputs that are written in place), a lazy one sets out->impl. Inputs come promoted and expanded (stride 0),
+   with any strides unless flags ask for contiguous; weak inputs of element-wise ops are numbers, to be copied, never kept.
+   In element-wise ops out may equal an input exactly. Returns false after fl_fail. Inside a slot fl_data is valid for every
+   tensor of the call that has a buffer. */
+typedef bool (*fl_slot)(const fl_backend *self, const fl_call *c);
+typedef enum fl_access { FL_READ = 1, FL_WRITE = 2 } fl_access;
+enum { FL_SLOT_CONTIGUOUS = 1 }; /* flags[op]: inputs are made contiguous first */
+
+struct fl_backend {
+    const char *name; /* of the family */
+    void *user;
+    /* Hooks; NULL: the fl_buffer way. */
+    bool (*make)(const fl_backend *self, fl_tensor *out);             /* storage for out, laid out as out->stride says */
+    void (*drop)(const fl_backend *self, fl_tensor *t);               /* the handle goes: release impl */
+    void *(*map)(const fl_backend *self, fl_tensor *t, int access);   /* the bytes of element [0, ...], by t->stride */
+    void (*unmap)(const fl_backend *self, fl_tensor *t, int access);
+    bool (*view)(const fl_backend *self, fl_tensor *out, fl_tensor *in); /* out: other shape, strides and offset over in's
+        storage. False (no error): refused, the core copies instead; NULL: shared if `in` has a buffer, else refused */
+    bool (*sync)(const fl_backend *self);                             /* waits for all work */
+    fl_slot any;               /* if set, receives every call */
+    fl_slot op[FL_OP_COUNT];
+    uint8_t flags[FL_OP_COUNT];
+    bool no_grad[FL_OP_COUNT]; /* formulas whose gradient must not go through grad1/grad2 (set by fl_override) */
+};
+/* For a backend that refuses views, fl_copy's record may hold an alias: a handle with the impl of another tensor (dense, as
+   made) but shape, strides and offset of its own. Only `copy` ever sees one. */
+
+/* The CPU backend as shipped. */
+FL_API const fl_backend *fl_backend_cpu(void);
+/* Copies *b into the table of the family b->name, for the whole process and for existing tensors too; a new name makes a new
+   family. *old (may be NULL) gets the one before (name NULL if new). */
+FL_API bool fl_use(const fl_backend *b, fl_backend *old);
+/* b->op[op] = slot, and clears the OPT slots and gradients of b that contain op, so every composition passes through it. */
+FL_API bool fl_override(fl_backend *b, fl_op op, fl_slot slot);
+/* Makes any fallback on the cpu an error; returns the setting before. */
+FL_API bool fl_strict(bool on);
+/* Calls that fell back on the cpu so far. */
+FL_API int64_t fl_fallbacks(void);
+/* Index of a family, -1 with an error if there is none; its table as in use. */
+FL_API int fl_family(const char *name);
+FL_API const fl_backend *fl_family_backend(int family);
+/* Family of new tensors (creation, randomness), process-wide: FL_TENSOR_BACKEND at the start. Returns false if unknown. */
+FL_API bool fl_set_default_family(const char *name);
+FL_API int fl_default_family(void);
+/* For slots: storage for an output. */
+FL_API bool fl_make(fl_tensor *out);
+/* For slots: bytes of element [0, ...] of a tensor with a buffer. */
+static inline void *fl_data(const fl_tensor *t) {
+    return (char *)t->buffer->ptr + t->offset * (int64_t)fl_dtype_size(t->dtype);
+}
+/* True if the family runs op by a slot of its own (or an `any`), false if by composition or fallback. */
+FL_API bool fl_has(int family, fl_op op);
+/* Waits for all work of t's backend. */
+FL_API bool fl_sync(const fl_tensor *t);
+
+/* >>options --------------------------------------------------------------------------------------------- */
+
+/* Options are designated initialisers after the required arguments: fl_conv2d(x, w, .stride = 2, .pad = FL_SAME).
+   Zero means default. Where 0 is a legal other value it is written FL_ZERO (float) or FL_I0 (integer). */
+#define FL_ZERO (-0.0)
+#define FL_I0 INT32_MIN
+#define FL_SAME (-1) /* padding: output size = ceil(input size / stride), an odd one at the end */
+FL_API double fl_option(double value, double otherwise);  /* 0 -> otherwise, FL_ZERO -> 0 */
+FL_API int64_t fl_option_int(int64_t value, int64_t otherwise); /* 0 -> otherwise, FL_I0 -> 0 */
+
+/* >>create ---------------------------------------------------------------------------------------------- */
+
+/* Uninitialised. dtype FL_DTYPE_NONE: f32. */
+FL_API fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype);
+/* Every element = value (converted as by fl_cast). */
+FL_API fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype);
+FL_API fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype);
+FL_API fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype);
+/* Shape, dtype and family of t. */
+FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
+/* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
+FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
+/* Ones on the diagonal [n, m]. */
+FL_API fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype);
+/* Copies shape.numel elements of dtype, row-major, from host memory. */
+FL_API fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype);
+/* A weak 0-d number: takes part in ops without promoting within its category (fl_num float, fl_int integer). */
+FL_API fl_tensor *fl_num(double value);
+FL_API fl_tensor *fl_int(int64_t value);
+/* The same values on another family (the same tensor if it is there already). */
+FL_API fl_tensor *fl_to(fl_tensor *t, const char *family);
+
+/* >>read ------------------------------------------------------------------------------------------------ */
+
+/* The bytes of element [0, ...], laid out by t->stride, on the host, until fl_unmap with the same access (FL_READ, FL_WRITE
+   or both). Waits for t. Writing counts as an in-place write. NULL after fl_fail. */
+FL_API void *fl_map(fl_tensor *t, int access);
+FL_API void fl_unmap(fl_tensor *t, int access);
+/* Copies all elements, row-major, in t's dtype; bytes must be numel * size. */
+FL_API bool fl_to_host(fl_tensor *t, void *dst, size_t bytes);
+/* Overwrites t from host memory, as fl_to_host reads it. */
+FL_API bool fl_set_host(fl_tensor *t, const void *src, size_t bytes);
+/* The value of a one-element tensor; NaN, or 0, after an error. */
+FL_API double fl_item(fl_tensor *t);
+FL_API int64_t fl_item_int(fl_tensor *t);
+/* PyTorch's text (width 75, summary past 1000 elements, precision 4) as snprintf does; fl_print adds a newline on stdout. */
+FL_API int64_t fl_format(fl_tensor *t, char *buf, size_t size);
+FL_API bool fl_print(fl_tensor *t);
+
+/* >>move ------------------------------------------------------------------------------------------------ */
+
+/* Same elements, row-major, other shape; one dim may be -1. A view where strides allow, else a copy. */
+FL_API fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape);
+/* Axis i of the result is axis axes[i] of t; naxes = ndim. A view. */
+FL_API fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes);
+/* Swaps two axes (negative from the end). A view. */
+FL_API fl_tensor *fl_transpose(fl_tensor *t, int a, int b);
+/* Broadcasts to shape; -1 keeps a dim. A view. */
+FL_API fl_tensor *fl_expand(fl_tensor *t, fl_shape shape);
+/* Elements start, start + step, ... before stop along axis; negative counts from the end, bounds are clamped as in Python,
+   step may be negative (then stop = FL_SLICE_END runs through element 0). A view. */
+#define FL_SLICE_END INT64_MAX
+FL_API fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step);
+/* Element i along axis, dim dropped. A view. */
+FL_API fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i);
+/* Drops dim `axis` of size 1; inserts one before `axis`. Views. */
+FL_API fl_tensor *fl_squeeze(fl_tensor *t, int axis);
+FL_API fl_tensor *fl_unsqueeze(fl_tensor *t, int axis);
+/* Merges dims first..last. */
+FL_API fl_tensor *fl_flatten(fl_tensor *t, int first, int last);
+/* n tensors end to end along axis; dtypes promote. */
+FL_API fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis);
+/* Along a new axis. */
+FL_API fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis);
+/* Other dtype, saturating; the same tensor if it has it. */
+FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
+/* Row-major without gaps; the same tensor if it is. */
+FL_API fl_tensor *fl_contiguous(fl_tensor *t);
+/* A copy with storage of its own. */
+FL_API fl_tensor *fl_clone(fl_tensor *t);
+/* Writes src (broadcast, cast) into dst and through it into the tensor it views; returns dst. */
+FL_API fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src);
+
+/* >>elementwise ----------------------------------------------------------------------------------------- */
+
+/* One per line of FL_UNARY_OPS; formulas and dtypes stand there. */
+FL_API fl_tensor *fl_neg(fl_tensor *x);
+FL_API fl_tensor *fl_abs(fl_tensor *x);
+FL_API fl_tensor *fl_exp(fl_tensor *x);
+FL_API fl_tensor *fl_log(fl_tensor *x);
+FL_API fl_tensor *fl_log1p(fl_tensor *x); /* log(1 + x) */
+FL_API fl_tensor *fl_expm1(fl_tensor *x); /* exp(x) - 1 */
+FL_API fl_tensor *fl_sqrt(fl_tensor *x);
+FL_API fl_tensor *fl_sin(fl_tensor *x);
+FL_API fl_tensor *fl_cos(fl_tensor *x);
+FL_API fl_tensor *fl_tanh(fl_tensor *x);
+FL_API fl_tensor *fl_erf(fl_tensor *x);
+FL_API fl_tensor *fl_floor(fl_tensor *x);
+FL_API fl_tensor *fl_rint(fl_tensor *x); /* halves to even */
+FL_API fl_tensor *fl_bitwise_not(fl_tensor *x);
+FL_API fl_tensor *fl_square(fl_tensor *x);
+FL_API fl_tensor *fl_reciprocal(fl_tensor *x);
+FL_API fl_tensor *fl_rsqrt(fl_tensor *x); /* 1 / sqrt(x) */
+FL_API fl_tensor *fl_sign(fl_tensor *x);
+FL_API fl_tensor *fl_relu(fl_tensor *x);
+FL_API fl_tensor *fl_sigmoid(fl_tensor *x);
+FL_API fl_tensor *fl_silu(fl_tensor *x);     /* x sigmoid(x) */
+FL_API fl_tensor *fl_softplus(fl_tensor *x); /* log(1 + exp(x)) */
+FL_API fl_tensor *fl_gelu(fl_tensor *x);     /* x Phi(x), by erf */
+FL_API fl_tensor *fl_isnan(fl_tensor *x);
+FL_API fl_tensor *fl_logical_not(fl_tensor *x);
+/* One per line of FL_BINARY_OPS. */
+FL_API fl_tensor *fl_add(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_sub(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_mul(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_div(fl_tensor *a, fl_tensor *b); /* true division */
+FL_API fl_tensor *fl_pow(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_remainder(fl_tensor *a, fl_tensor *b); /* of the divisor's sign; integer x % 0: an error */
+FL_API fl_tensor *fl_maximum(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_minimum(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_eq(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_ne(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_lt(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_le(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_gt(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_ge(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_bitwise_and(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_bitwise_or(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_bitwise_xor(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_logical_and(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_logical_or(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_logical_xor(fl_tensor *a, fl_tensor *b);
+/* c ? a : b; c is b8. */
+FL_API fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b);
+/* min(max(x, low), high). */
+FL_API fl_tensor *fl_clip(fl_tensor *x, double low, double high);
+
+/* >>reduce ---------------------------------------------------------------------------------------------- */
+
+/* Axes of a reduction: {.keepdim = true} keeps the dims as 1. FL_AXES(0, -1); FL_ALL_AXES. */
+typedef struct fl_axes {
+    int n;
+    int axis[FL_MAX_DIMS];
+    bool keepdim;
+} fl_axes;
+#define FL_AXES(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, false})
+#define FL_AXES_KEEP(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, true})
+#define FL_ALL_AXES ((fl_axes){0, {0}, false}) /* no axis named: all of them */
+FL_API fl_tensor *fl_sum(fl_tensor *x, fl_axes axes);
+FL_API fl_tensor *fl_prod(fl_tensor *x, fl_axes axes);
+FL_API fl_tensor *fl_mean(fl_tensor *x, fl_axes axes); /* float only */
+FL_API fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction); /* sum (x - mean)^2 / (n - correction) */
+FL_API fl_tensor *fl_amax(fl_tensor *x, fl_axes axes);
+FL_API fl_tensor *fl_amin(fl_tensor *x, fl_axes axes);
+FL_API fl_tensor *fl_all(fl_tensor *x, fl_axes axes); /* b8 */
+FL_API fl_tensor *fl_any(fl_tensor *x, fl_axes axes); /* b8 */
+FL_API fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes);
+/* i64 index of the first extreme along axis; NaN wins. */
+FL_API fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim);
+FL_API fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim);
+
+/* >>index ----------------------------------------------------------------------------------------------- */
+
+/* y[..i..] = x[..index[..i..]..] along axis; index i64, its other dims at most x's. An index out of range is an error. */
+FL_API fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index);
+/* Copy of x with src[..i..] added at index[..i..]; repeats add up in order. index and src have one shape. */
+FL_API fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
+/* Rows index (1-D i64) of x along axis. */
+FL_API fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index);
+/* index i64 [...] -> f32 [..., classes]. */
+FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
+
+/* >>linear ---------------------------------------------------------------------------------------------- */
+
+/* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and vanish. */
+FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
+
+/* >>neural ---------------------------------------------------------------------------------------------- */
+
+typedef struct fl_conv2d_opts {
+    char _;
+    int64_t stride, stride_w;     /* 0 -> 1; stride_w 0 -> stride */
+    int64_t pad, pad_w;           /* zeros on both sides, or FL_SAME; pad_w 0 -> pad, FL_I0 -> 0 */
+    int64_t dilation, dilation_w; /* 0 -> 1; 0 -> dilation */
+    int64_t groups;               /* 0 -> 1 */
+    fl_tensor *bias;              /* [o]; fl_var conv takes its own */
+} fl_conv2d_opts;
+/* Cross-correlation: x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow],
+   oh = (h + pads - dilation (kh - 1) - 1) / stride + 1. */
+#define fl_conv2d(...) FL__CONV2D(__VA_ARGS__, ._ = 0)
+#define FL__CONV2D(x, w, ...) fl_conv2d_opt(x, w, (fl_conv2d_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o);
+/* Resolves options to the record's arguments for an input of h x w and a kernel of kh x kw. */
+FL_API bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64_t kw, fl_conv2d_args *out);
+/* Gradients of conv2d with resolved args: dx has x_shape, dw has w_shape. */
+FL_API fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a);
+FL_API fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a);
+/* conv2d with resolved args. bias may be NULL. */
+FL_API fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a);
+
+typedef struct fl_pool2d_opts {
+    char _;
+    int64_t kernel_w;         /* 0 -> kernel */
+    int64_t stride, stride_w; /* 0 -> kernel; 0 -> stride */
+    int64_t pad, pad_w;       /* as in fl_conv2d_opts */
+    bool ignore_pad;          /* average over the elements inside the image only */
+} fl_pool2d_opts;
+/* x [n, c, h, w] -> [n, c, oh, ow] over windows kernel x kernel_w. Max: padding counts as -inf; NaN wins. *index (may be NULL)
+   gets the i64 position h * w of the first maximum, of y's shape. */
+#define fl_max_pool2d(...) FL__MAX_POOL2D(__VA_ARGS__, ._ = 0)
+#define FL__MAX_POOL2D(x, kernel, index, ...) fl_max_pool2d_opt(x, kernel, index, (fl_pool2d_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index, fl_pool2d_opts o);
+#define fl_avg_pool2d(...) FL__AVG_POOL2D(__VA_ARGS__, ._ = 0)
+#define FL__AVG_POOL2D(x, kernel, ...) fl_avg_pool2d_opt(x, kernel, (fl_pool2d_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_avg_pool2d_opt(fl_tensor *x, int64_t kernel, fl_pool2d_opts o);
+FL_API bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w, fl_pool2d_args *out);
+FL_API fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a);
+FL_API fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape);
+FL_API fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a);
+
+/* exp(x) / sum exp(x) along axis, and its logarithm; stable for any finite x. */
+FL_API fl_tensor *fl_softmax(fl_tensor *x, int axis);
+FL_API fl_tensor *fl_log_softmax(fl_tensor *x, int axis);
+FL_API fl_tensor *fl_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis);
+FL_API fl_tensor *fl_log_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis);
+/* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass. NULL without an error when the family has no
+   grad1 slot for op: run the composition then. */
+FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy);
+/* The same for FL_BINARY_OPS, all of one shape; want bit 0: *da, bit 1: *db. False without an error: as above. */
+FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy, fl_tensor **da, fl_tensor **db);
+
+/* >>random ---------------------------------------------------------------------------------------------- */
+
+/* Seeds the process's generator (counter 0). It starts with key 0. Thread-safe; which numbers a thread gets depends on the
+   order of the threads' calls: give threads fl_rngs of their own. */
+FL_API void fl_seed(uint64_t key);
+/* Takes n elements' worth of numbers from rng (NULL: the process's) and returns where they start. */
+FL_API fl_rng fl_rng_take(fl_rng *rng, int64_t n);
+FL_API fl_rng fl_rng_state(void); /* of the process's generator, for checkpoints */
+FL_API void fl_rng_set_state(fl_rng r);
+/* Uniform in [low, high); normal; integers in [low, high) as i64. dtype NONE: f32. rng NULL: the process's. */
+FL_API fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng);
+FL_API fl_tensor *fl_normal(fl_shape shape, double mean, double std, fl_dtype dtype, fl_rng *rng);
+FL_API fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng);
+/* x / (1 - p) with probability 1 - p, else 0. dropout_at replays a mask: the gradient is dropout_at(dy, p, the same state). */
+FL_API fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng);
+FL_API fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state);
+
+/* >>step ------------------------------------------------------------------------------------------------ */
+
+/* In-place optimizer steps, formulas at fl_sgd_args and fl_adam_args; p, m, v are written. m NULL: momentum 0. */
+FL_API bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a);
+FL_API bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TENSOR_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TENSOR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TENSOR_IMPL
+#define FL_TENSOR_IMPL
+/* >>implementation -------------------------------------------------------------------------------------- */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef FL_TENSOR_BACKEND_H
+#include FL_TENSOR_BACKEND_H
+#endif
+
+/* Records a caller's mistake and gives the handler its chance; NULL for any pointer type. */
+#define FL__BAD(...) (fl_fail(__VA_ARGS__), fl_raise())
+
+/* True for a NULL operand: passes silently while an error is pending, is a mistake of its own otherwise. */
+static bool fl__null(const char *fn, const void *p) {
+    if (p) return false;
+    if (!fl_error()) (void)FL__BAD("%s: an operand is NULL", fn);
+    return true;
+}
+
+/* ---- objects and scopes: one stack of owned objects per thread, one stack of marks into it ---- */
+
+#define FL__OBJ_CLASSES 16    /* of 64 bytes: objects up to 1024 bytes */
+#define FL__OBJ_CACHE 1024    /* free objects of a class that a thread keeps; half of them move on overflow */
+#define FL__ROOT_WARN 100000
+
+typedef struct fl__free_obj {
+    struct fl__free_obj *next;
+} fl__free_obj;
+
+typedef struct fl__mark {
+    int64_t base;   /* first value that the scope owns */
+    uint64_t flags; /* to restore */
+} fl__mark;
+
+typedef struct fl__context {
+    fl_obj **value;
+    int64_t n, cap;
+    fl__mark *scope; /* scope[0] is the root */
+    int64_t depth, scope_cap;
+    uint64_t flags;
+    fl__free_obj *free[FL__OBJ_CLASSES];
+    int n_free[FL__OBJ_CLASSES];
+    int64_t live;    /* tensors made minus dropped on this thread; the process's number is the sum */
+    fl_hook_fn before, after;
+    void *hook_user;
+    const char *op;  /* running now, for memory traces */
+    bool registered, warned;
+    struct fl__context *next;
+} fl__context;
+
+static _Thread_local fl__context fl__here;
+static pthread_mutex_t fl__obj_lock = PTHREAD_MUTEX_INITIALIZER;
+static fl__context *fl__contexts;                 /* all of the below under the lock */
+static fl__free_obj *fl__shared_free[FL__OBJ_CLASSES];
+static int64_t fl__dead_live;                        /* `live` of threads that ended */
+static pthread_key_t fl__context_key;
+
+static void fl__context_end(void *p) {
+    fl__context *th = p;
+    th->depth = 0;
+    while (th->n > 0) fl_obj_drop(th->value[--th->n]);
+    fl__free(th->value);
+    fl__free(th->scope);
+    pthread_mutex_lock(&fl__obj_lock);
+    for (fl__context **t = &fl__contexts; *t; t = &(*t)->next)
+        if (*t == th) {
+            *t = th->next;
+            break;
+        }
+    fl__dead_live += th->live;
+    pthread_mutex_unlock(&fl__obj_lock);
+    for (int c = 0; c < FL__OBJ_CLASSES; c++)
+        for (fl__free_obj *o = th->free[c], *next; o; o = next) {
+            next = o->next;
+            fl__free(o);
+        }
+    memset(th, 0, sizeof *th);
+}
+
+__attribute__((destructor)) static void fl__process_end(void) {
+    if (fl__here.registered) fl__context_end(&fl__here);
+    for (int c = 0; c < FL__OBJ_CLASSES; c++)
+        for (fl__free_obj *o = fl__shared_free[c], *next; o; o = next) {
+            next = o->next;
+            fl__free(o);
+        }
+}
+
+static void fl__context_begin(fl__context *th) {
+    th->registered = true;
+    pthread_mutex_lock(&fl__obj_lock);
+    th->next = fl__contexts;
+    fl__contexts = th;
+    pthread_mutex_unlock(&fl__obj_lock);
+    pthread_setspecific(fl__context_key, th);
+}
+
+/* Moves half of a full class to the shared list, or refills an empty one from it. */
+static void fl__obj_spill(fl__context *th, int c) {
+    pthread_mutex_lock(&fl__obj_lock);
+    for (int i = 0; i < FL__OBJ_CACHE / 2; i++) {
+        fl__free_obj *o = th->free[c];
+        th->free[c] = o->next;
+        o->next = fl__shared_free[c];
+        fl__shared_free[c] = o;
+    }
+    th->n_free[c] -= FL__OBJ_CACHE / 2;
+    pthread_mutex_unlock(&fl__obj_lock);
+}
+
+static void *fl__obj_refill(fl__context *th, int c) {
+    if (!th->registered) fl__context_begin(th);
+    pthread_mutex_lock(&fl__obj_lock);
+    for (int i = 0; i < FL__OBJ_CACHE / 4 && fl__shared_free[c]; i++) {
+        fl__free_obj *o = fl__shared_free[c];
+        fl__shared_free[c] = o->next;
+        o->next = th->free[c];
+        th->free[c] = o;
+        th->n_free[c]++;
+    }
+    pthread_mutex_unlock(&fl__obj_lock);
+    fl__free_obj *o = th->free[c];
+    if (!o) return fl__alloc((size_t)(c + 1) * 64);
+    th->free[c] = o->next;
+    th->n_free[c]--;
+    return o;
+}
+
+/* An object whose bytes behind the header are not cleared. */
+static void *fl__obj_raw(size_t size, void (*drop)(fl_obj *self)) {
+    fl__context *th = &fl__here;
+    int c = (int)((size - 1) / 64);
+    fl__free_obj *f = th->free[c];
+    fl_obj *o;
+    if (f) {
+        th->free[c] = f->next;
+        th->n_free[c]--;
+        o = (fl_obj *)(void *)f;
+    } else {
+        o = fl__obj_refill(th, c);
+        if (!o) return NULL;
+    }
+    __atomic_store_n(&o->refs_, 1, __ATOMIC_RELAXED);
+    o->size_ = (uint32_t)size;
+    o->drop_ = drop;
+    return o;
+}
+
+void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
+    if (size < sizeof(fl_obj) || size > FL__OBJ_CLASSES * 64) {
+        fl_fail("fl_obj_new: size %zu is not between %zu and %d", size, sizeof(fl_obj), FL__OBJ_CLASSES * 64);
+        return NULL;
+    }
+    char *o = fl__obj_raw(size, drop);
+    if (o) memset(o + sizeof(fl_obj), 0, size - sizeof(fl_obj));
+    return o;
+}
+
+void fl_obj_free(fl_obj *o) {
+    fl__context *th = &fl__here;
+    int c = (int)((o->size_ - 1) / 64);
+    if (!th->registered) fl__context_begin(th);
+    fl__free_obj *f = (fl__free_obj *)(void *)o;
+    f->next = th->free[c];
+    th->free[c] = f;
+    if (++th->n_free[c] > FL__OBJ_CACHE) fl__obj_spill(th, c);
+}
+
+void fl_obj_keep(fl_obj *o) { __atomic_fetch_add(&o->refs_, 1, __ATOMIC_RELAXED); }
+
+void fl_obj_drop(fl_obj *o) {
+    /* With one reference left nobody else can add one: no read-modify-write needed. */
+    if (__atomic_load_n(&o->refs_, __ATOMIC_ACQUIRE) == 1 || __atomic_fetch_sub(&o->refs_, 1, __ATOMIC_ACQ_REL) == 1)
+        o->drop_(o);
+}
+
+bool fl_obj_own(fl_obj *o) {
+    fl__context *th = &fl__here;
+    if (th->n == th->cap) {
+        if (!th->registered) fl__context_begin(th);
+        if (!fl__grow(&th->value, &th->cap, th->n + 1, sizeof *th->value)) {
+            fl_obj_drop(o);
+            return false;
+        }
+    }
+    th->value[th->n++] = o;
+    if (th->depth == 0 && th->n > FL__ROOT_WARN && !th->warned) {
+        th->warned = true;
+        fl_message(FL_LOG_WARN,
+                   "the root scope of this thread owns more than %d values: put fl_scope_begin / fl_scope_end around a step",
+                   FL__ROOT_WARN);
+    }
+    return true;
+}
+
+fl_scope fl_scope_begin(void) {
+    fl__context *th = &fl__here;
+    if (th->depth + 1 >= th->scope_cap) {
+        if (!th->registered) fl__context_begin(th);
+        if (!fl__grow(&th->scope, &th->scope_cap, th->depth + 2, sizeof *th->scope)) return (fl_scope){-1};
+        th->scope[0].base = 0;
+    }
+    th->depth++;
+    th->scope[th->depth] = (fl__mark){th->n, th->flags};
+    return (fl_scope){th->depth};
+}
+
+void fl_scope_end(fl_scope *s) {
+    fl__context *th = &fl__here;
+    if (!s || s->depth_ < 1 || s->depth_ > th->depth) return;
+    fl__mark m = th->scope[s->depth_];
+    th->depth = s->depth_ - 1;
+    th->flags = m.flags;
+    while (th->n > m.base) fl_obj_drop(th->value[--th->n]);
+    s->depth_ = -1;
+}
+
+fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t) {
+    if (t) fl_obj_keep(&t->obj);
+    fl_scope_end(s);
+    if (t && !fl_obj_own(&t->obj)) return fl_raise();
+    return t;
+}
+
+void fl_promote(fl_scope *s, void *obj) {
+    fl__context *th = &fl__here;
+    fl_obj *o = obj;
+    if (!o || !s || s->depth_ < 1 || s->depth_ > th->depth) return;
+    fl_obj_keep(o);
+    if (!fl_obj_own(o)) {
+        (void)fl_raise();
+        return;
+    }
+    /* o now lies on top; it moves to the end of the enclosing scope's part, and the marks above shift by one. */
+    int64_t at = th->scope[s->depth_].base;
+    if (s->depth_ == th->depth) {
+        th->value[th->n - 1] = th->value[at];
+    } else {
+        memmove(th->value + at + 1, th->value + at, (size_t)(th->n - 1 - at) * sizeof *th->value);
+    }
+    th->value[at] = o;
+    for (int64_t d = s->depth_; d <= th->depth; d++) th->scope[d].base++;
+}
+
+int64_t fl_scope_size(void) {
+    fl__context *th = &fl__here;
+    return th->n - (th->depth ? th->scope[th->depth].base : 0);
+}
+
+uint64_t fl_flags(void) { return fl__here.flags; }
+void fl_set_flags(uint64_t flags) { fl__here.flags = flags; }
+
+int64_t fl_live(void) {
+    pthread_mutex_lock(&fl__obj_lock);
+    int64_t n = fl__dead_live;
+    for (fl__context *t = fl__contexts; t; t = t->next) n += __atomic_load_n(&t->live, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&fl__obj_lock);
+    return n;
+}
+
+/* Only this thread writes its number; others read it. */
+static void fl__count_live(int64_t delta) {
+    fl__context *th = &fl__here;
+    __atomic_store_n(&th->live, th->live + delta, __ATOMIC_RELAXED);
+}
+
+/* ---- the op tables as data ---- */
+
+static const fl_op_info fl__ops[FL_OP_COUNT] = {
+#define FL__IS_REQ true
+#define FL__IS_OPT false
+#define FL__U(op, class_, need, f, g) \
+    [FL_OP_##op] = {#op, 1, FL_CLASS_##class_, FL__IS_##need, #f, {#g, NULL}, 0},
+#define FL__B(op, class_, need, f, ga, gb) \
+    [FL_OP_##op] = {#op, 2, FL_CLASS_##class_, FL__IS_##need, #f, {#ga, #gb}, 0},
+#define FL__O(op, need, args_type, holds) \
+    [FL_OP_##op] = {#op, 0, FL_CLASS_NONE, FL__IS_##need, NULL, {NULL, NULL}, sizeof(args_type)},
+    FL_UNARY_OPS(FL__U) FL_BINARY_OPS(FL__B) FL_OTHER_OPS(FL__O)
+#undef FL__U
+#undef FL__B
+#undef FL__O
+#undef FL__IS_REQ
+#undef FL__IS_OPT
+};
+
+static const char *const fl__holds[FL_OP_COUNT] = {
+#define FL__O(op, need, args_type, holds) [FL_OP_##op] = holds,
+    FL_OTHER_OPS(FL__O)
+#undef FL__O
+};
+
+/* The vocabulary as text, for what reads formulas: the op each word runs (CONST runs none). */
+static const struct {
+    const char *word;
+    fl_op op;
+} fl__words[] = {
+    {"ADD", FL_OP_add},         {"SUB", FL_OP_sub},       {"MUL", FL_OP_mul},     {"DIV", FL_OP_div},
+    {"NEG", FL_OP_neg},         {"ABS", FL_OP_abs},       {"EXP", FL_OP_exp},     {"LOG", FL_OP_log},
+    {"LOG1P", FL_OP_log1p},     {"EXPM1", FL_OP_expm1},   {"SQRT", FL_OP_sqrt},   {"SIN", FL_OP_sin},
+    {"COS", FL_OP_cos},         {"TANH", FL_OP_tanh},     {"ERF", FL_OP_erf},     {"POW", FL_OP_pow},
+    {"MOD", FL_OP_remainder},   {"MAX", FL_OP_maximum},   {"MIN", FL_OP_minimum}, {"FLOOR", FL_OP_floor},
+    {"RINT", FL_OP_rint},       {"LT", FL_OP_lt},         {"LE", FL_OP_le},       {"EQ", FL_OP_eq},
+    {"AND", FL_OP_bitwise_and}, {"OR", FL_OP_bitwise_or}, {"XOR", FL_OP_bitwise_xor},
+    {"NOT", FL_OP_bitwise_not}, {"SELECT", FL_OP_where},
+};
+
+const fl_op_info *fl_op_get_info(fl_op op) {
+    return (unsigned)op < FL_OP_COUNT ? &fl__ops[op] : NULL;
+}
+
+fl_op fl_op_named(const char *name) {
+    for (int i = 0; i < FL_OP_COUNT; i++)
+        if (name && !strcmp(fl__ops[i].name, name)) return (fl_op)i;
+    return FL_OP_COUNT;
+}
+
+/* Calls seen(op) for each word of a formula that runs an op; counts them. With part: counts those of that op. */
+static int fl__formula_words(const char *text, fl_op part) {
+    int count = 0;
+    for (const char *p = text; p && *p;) {
+        size_t n = strspn(p, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+        bool word = n > 0 && p[0] >= 'A' && p[n] == '(';
+        for (size_t i = 0; word && i < sizeof fl__words / sizeof *fl__words; i++)
+            if (strlen(fl__words[i].word) == n && !memcmp(fl__words[i].word, p, n))
+                count += part == FL_OP_COUNT || part == fl__words[i].op;
+        p += n ? n : 1;
+    }
+    return count;
+}
+
+/* True if `name` is one of the space-separated words of list. */
+static bool fl__listed(const char *list, const char *name) {
+    size_t n = strlen(name);
+    for (const char *p = list; p && *p; p += strcspn(p, " "), p += *p == ' ')
+        if (strcspn(p, " ") == n && !memcmp(p, name, n)) return true;
+    return false;
+}
+
+bool fl_op_holds(fl_op op, fl_op part) {
+    if ((unsigned)op >= FL_OP_COUNT || (unsigned)part >= FL_OP_COUNT) return false;
+    if (fl__ops[op].arity) return op != part && fl__formula_words(fl__ops[op].formula, part) > 0;
+    return fl__listed(fl__holds[op], fl__ops[part].name);
+}
+
+bool fl_op_grad_holds(fl_op op, int i, fl_op part) {
+    return (unsigned)op < FL_OP_COUNT && (unsigned)i < 2 && fl__formula_words(fl__ops[op].grad[i], part) > 0;
+}
+
+int fl_op_grad_words(fl_op op, int i) {
+    return (unsigned)op < FL_OP_COUNT && (unsigned)i < 2 ? fl__formula_words(fl__ops[op].grad[i], FL_OP_COUNT) : 0;
+}
+
+/* ---- shapes ---- */
+
+int64_t fl_shape_numel(fl_shape s) {
+    int64_t n = 1;
+    bool zero = false;
+    if (s.ndim < 0 || s.ndim > FL_MAX_DIMS) return -1;
+    for (int i = 0; i < s.ndim; i++) {
+        if (s.dim[i] < 0) return -1;
+        if (s.dim[i] == 0) zero = true;
+        else if (__builtin_mul_overflow(n, s.dim[i], &n) || n > (int64_t)1 << 62) return -1;
+    }
+    return zero ? 0 : n;
+}
+
+char *fl_shape_text(fl_shape s, char *buf, size_t size) {
+    size_t at = (size_t)snprintf(buf, size, "[");
+    for (int i = 0; i < s.ndim && i < FL_MAX_DIMS && at < size; i++)
+        at += (size_t)snprintf(buf + at, size - at, i ? ", %lld" : "%lld", (long long)s.dim[i]);
+    if (at < size) snprintf(buf + at, size - at, "]");
+    return buf;
+}
+
+typedef struct fl__text {
+    char s[200];
+} fl__text;
+/* Shape of t as text; the struct lives until the end of the full expression. */
+static fl__text fl__shape_of_text(const fl_tensor *t) {
+    fl__text x;
+    fl_shape_text(fl_shape_of(t), x.s, sizeof x.s);
+    return x;
+}
+static fl__text fl__shape_as_text(fl_shape s) {
+    fl__text x;
+    fl_shape_text(s, x.s, sizeof x.s);
+    return x;
+}
+#define FL__SHAPE_TEXT(t) (fl__shape_of_text(t).s)
+
+fl_shape fl_shape_of(const fl_tensor *t) {
+    fl_shape s = {0, {0}};
+    if (!t) return s;
+    s.ndim = t->ndim;
+    for (int i = 0; i < t->ndim; i++) s.dim[i] = t->shape[i];
+    return s;
+}
+
+int64_t fl_numel(const fl_tensor *t) {
+    if (!t) return 0;
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++) n *= t->shape[i];
+    return n;
+}
+
+bool fl_is_contiguous(const fl_tensor *t) {
+    int64_t n = 1;
+    if (!t) return false;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] == 0) return true;
+        if (t->shape[i] != 1 && t->stride[i] != n) return false;
+        n *= t->shape[i];
+    }
+    return true;
+}
+
+static bool fl__same_shape(const fl_tensor *a, const fl_tensor *b) {
+    if (a->ndim != b->ndim) return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i]) return false;
+    return true;
+}
+
+static bool fl__shape_is(const fl_tensor *t, fl_shape s) {
+    if (t->ndim != s.ndim) return false;
+    for (int i = 0; i < s.ndim; i++)
+        if (t->shape[i] != s.dim[i]) return false;
+    return true;
+}
+
+/* Axis in [0, ndim) from one that may count from the end; -1 after an error. */
+static int fl__axis(const char *fn, const fl_tensor *t, int axis) {
+    int a = axis < 0 ? axis + t->ndim : axis;
+    if (a >= 0 && a < t->ndim) return a;
+    (void)FL__BAD("%s: axis %d is out of range for shape %s", fn, axis, FL__SHAPE_TEXT(t));
+    return -1;
+}
+
+/* Broadcasts b into *s, NumPy's rule. */
+static bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t) {
+    fl_shape r = *s;
+    if (t->ndim > r.ndim) {
+        for (int i = 0; i < t->ndim; i++) {
+            int j = i - (t->ndim - s->ndim);
+            r.dim[i] = j < 0 ? 1 : s->dim[j];
+        }
+        r.ndim = t->ndim;
+    }
+    for (int i = 0; i < t->ndim; i++) {
+        int64_t *d = &r.dim[r.ndim - t->ndim + i];
+        if (*d == t->shape[i] || t->shape[i] == 1) continue;
+        if (*d != 1) return false;
+        *d = t->shape[i];
+    }
+    *s = r;
+    return true;
+}
+
+/* ---- handles ---- */
+
+#define FL__MAX_FAMILIES 16
+static fl_backend fl__families[FL__MAX_FAMILIES];
+static int fl__n_families;
+static int fl__default_family;
+static bool fl__strict_mode;
+static int64_t fl__fallback_count;
+
+static bool fl__has_storage(const fl_tensor *t) { return t->buffer || t->impl; }
+
+static void fl__tensor_drop(fl_obj *o) {
+    fl_tensor *t = (fl_tensor *)(void *)o;
+    if (t->buffer) fl_buffer_drop(t->buffer);
+    if (t->impl) {
+        const fl_backend *be = &fl__families[t->family];
+        if (be->drop) be->drop(be, t);
+    }
+    if (t->base_) fl_obj_drop(&t->base_->obj);
+    fl__count_live(-1);
+    fl_obj_free(o);
+}
+
+/* A handle without storage, owned by the innermost scope; strides still unset. NULL after fl_fail. */
+static fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
+    fl_tensor *t = fl__obj_raw(sizeof *t, fl__tensor_drop);
+    if (!t) return NULL;
+    fl__count_live(1);
+    t->dtype = dtype;
+    t->family = (uint8_t)family;
+    t->weak = t->copied = false;
+    t->ndim = ndim;
+    t->offset = 0;
+    t->buffer = NULL;
+    t->impl = NULL;
+    t->version_ = 0;
+    t->base_ = NULL;
+    return fl_obj_own(&t->obj) ? t : NULL;
+}
+
+fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype) {
+    if (fl_shape_numel(shape) < 0) {
+        fl_fail("fl_call_out: shape %s is not valid", fl__shape_as_text(shape).s);
+        return NULL;
+    }
+    fl_tensor *t = fl__handle(family, dtype, shape.ndim);
+    if (!t) return NULL;
+    int64_t n = 1;
+    for (int i = shape.ndim - 1; i >= 0; i--) {
+        t->shape[i] = shape.dim[i];
+        t->stride[i] = n;
+        n *= shape.dim[i] ? shape.dim[i] : 1;
+    }
+    return t;
+}
+
+/* An output shaped like t: its numel is known to be valid. */
+static fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype) {
+    fl_tensor *o = fl__handle(t->family, dtype, t->ndim);
+    if (!o) return NULL;
+    int64_t n = 1;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        o->shape[i] = t->shape[i];
+        o->stride[i] = n;
+        n *= t->shape[i] ? t->shape[i] : 1;
+    }
+    return o;
+}
+
+fl_tensor *fl_keep(fl_tensor *t) {
+    if (t) fl_obj_keep(&t->obj);
+    return t;
+}
+
+void fl_drop(fl_tensor *t) {
+    if (t) fl_obj_drop(&t->obj);
+}
+
+const char *fl_family_name(const fl_tensor *t) {
+    return !t ? "none" : t->family == FL_ANY_FAMILY ? "any" : fl__families[t->family].name;
+}
+
+static uint32_t *fl__version(const fl_tensor *t) {
+    if (t->buffer) return &t->buffer->version;
+    return t->base_ ? &t->base_->version_ : &((fl_tensor *)(uintptr_t)t)->version_;
+}
+
+uint32_t fl_version_of(const fl_tensor *t) { return t ? *fl__version(t) : 0; }
+
+/* ---- backends ---- */
+
+#define FL__PASTE_(a, b) a##b
+#define FL__PASTE(a, b) FL__PASTE_(a, b)
+#define FL__STRING_(x) #x
+#define FL__STRING(x) FL__STRING_(x)
+FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
+
+__attribute__((constructor)) static void fl__families_init(void) {
+    pthread_key_create(&fl__context_key, fl__context_end);
+    fl_use(fl_backend_cpu(), NULL);
+    if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") && fl_use(FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(), NULL))
+        fl__default_family = fl__n_families - 1;
+}
+
+int fl_family(const char *name) {
+    for (int i = 0; i < fl__n_families; i++)
+        if (name && !strcmp(fl__families[i].name, name)) return i;
+    fl_fail("fl_family: there is no backend family '%s'", name ? name : "(null)");
+    return -1;
+}
+
+const fl_backend *fl_family_backend(int family) {
+    return family >= 0 && family < fl__n_families ? &fl__families[family] : NULL;
+}
+
+bool fl_use(const fl_backend *b, fl_backend *old) {
+    if (!b || !b->name) return FL__BAD("fl_use: the backend has no name") != NULL;
+    int at = 0;
+    while (at < fl__n_families && strcmp(fl__families[at].name, b->name)) at++;
+    if (at == FL__MAX_FAMILIES)
+        return FL__BAD("fl_use: no room for '%s', the %d families are taken", b->name, FL__MAX_FAMILIES) != NULL;
+    if (old) memset(old, 0, sizeof *old);
+    if (old && at < fl__n_families) *old = fl__families[at];
+    if (b != &fl__families[at]) fl__families[at] = *b;
+    if (at == fl__n_families) fl__n_families++;
+    return true;
+}
+
+bool fl_override(fl_backend *b, fl_op op, fl_slot slot) {
+    if (!b || (unsigned)op >= FL_OP_COUNT) return FL__BAD("fl_override: no backend or no such op (%d)", (int)op) != NULL;
+    b->op[op] = slot;
+    for (int i = 0; i < FL_OP_COUNT; i++) {
+        if (!fl__ops[i].required && fl_op_holds((fl_op)i, op)) b->op[i] = NULL;
+        if (fl_op_grad_holds((fl_op)i, 0, op) || fl_op_grad_holds((fl_op)i, 1, op)) b->no_grad[i] = true;
+    }
+    return true;
+}
+
+bool fl_strict(bool on) {
+    bool was = fl__strict_mode;
+    fl__strict_mode = on;
+    return was;
+}
+
+int64_t fl_fallbacks(void) { return __atomic_load_n(&fl__fallback_count, __ATOMIC_RELAXED); }
+
+bool fl_set_default_family(const char *name) {
+    int f = fl_family(name);
+    if (f < 0) return fl_raise() != NULL;
+    fl__default_family = f;
+    return true;
+}
+
+int fl_default_family(void) { return fl__default_family; }
+
+bool fl_has(int family, fl_op op) {
+    const fl_backend *be = fl_family_backend(family);
+    return be && (unsigned)op < FL_OP_COUNT && (be->any || be->op[op]);
+}
+
+bool fl_sync(const fl_tensor *t) {
+    if (!t || t->weak) return true;
+    const fl_backend *be = &fl__families[t->family];
+    return !be->sync || be->sync(be);
+}
+
+void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user) {
+    fl__here.before = before;
+    fl__here.after = after;
+    fl__here.hook_user = user;
+}
+
+/* Storage for t by its backend's hook or from the memory manager; not pinned. */
+static bool fl__storage(fl_tensor *t) {
+    if (fl__has_storage(t)) return true;
+    const fl_backend *be = &fl__families[t->family];
+    if (be->make) return be->make(be, t);
+    size_t bytes;
+    if (!fl__mul_size((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
+        return fl_fail("fl_make: %s of %s is too large", FL__SHAPE_TEXT(t), fl_dtype_name(t->dtype));
+    fl_mem_info info = {.op = fl__here.op, .ndim = t->ndim, .shape = t->shape};
+    t->buffer = fl_buffer_new(bytes, &info);
+    return t->buffer != NULL;
+}
+
+/* A slot reads and writes through fl_data, so pageable buffers stay mapped while it runs: inputs and outputs written in
+   place from before the slot, new outputs from fl_make on. */
+static bool fl__pin_tensor(fl_tensor *t) {
+    return !t || !t->buffer || !t->buffer->pageable || fl_buffer_map(t->buffer);
+}
+static void fl__unpin_tensor(fl_tensor *t) {
+    if (t && t->buffer && t->buffer->pageable) fl_buffer_unmap(t->buffer);
+}
+
+bool fl_make(fl_tensor *out) {
+    if (fl__has_storage(out)) return true;
+    if (!fl__storage(out)) return false;
+    if (fl__pin_tensor(out)) return true;
+    fl_buffer_drop(out->buffer);
+    out->buffer = NULL;
+    return false;
+}
+
+static int fl__call_family(const fl_call *c) {
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i]) return c->out[i]->family;
+    return fl__default_family;
+}
+
+static bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot) {
+    int in = 0, out = 0;
+    bool ok = true;
+    for (; ok && out < c->n_out; out++) ok = fl__pin_tensor(c->out[out]);
+    for (; ok && in < c->n_in; in++) ok = fl__pin_tensor(c->in[in]);
+    if (!ok) { /* the last one did not get its pin */
+        if (in > 0) in--;
+        else out--;
+    }
+    ok = ok && slot(be, c);
+    for (int i = 0; i < in; i++) fl__unpin_tensor(c->in[i]);
+    for (int i = 0; i < out; i++) fl__unpin_tensor(c->out[i]);
+    return ok;
+}
+
+/* Runs c with copies of the inputs that are not contiguous. */
+static bool fl__run_contiguous(const fl_backend *be, const fl_call *c, fl_slot slot) {
+    fl_scope s = fl_scope_begin();
+    fl_call d = *c;
+    bool ok = true;
+    for (int i = 0; ok && i < d.n_in; i++)
+        if (!d.in[i]->weak) ok = (d.in[i] = fl_contiguous(d.in[i])) != NULL;
+    ok = ok && fl__run_slot(be, &d, slot);
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* Same shape and dtype, any two families: through the host. */
+static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
+    void *from = fl_map(src, FL_READ);
+    if (!from) return false;
+    void *to = fl_map(dst, FL_WRITE);
+    if (to) memcpy(to, from, (size_t)fl_numel(src) * fl_dtype_size(src->dtype));
+    if (to) fl_unmap(dst, FL_WRITE);
+    fl_unmap(src, FL_READ);
+    return to != NULL;
+}
+
+static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
+    static uint8_t warned[FL__MAX_FAMILIES][FL_OP_COUNT];
+    long family = be - fl__families;
+    if (family == 0) return fl_fail("fl_%s: the cpu backend has no slot for it", fl__ops[c->op].name);
+    if (fl__strict_mode)
+        return fl_fail("fl_%s: backend '%s' has no slot for it, and fallbacks are errors (fl_strict)", fl__ops[c->op].name,
+                       be->name);
+    __atomic_fetch_add(&fl__fallback_count, 1, __ATOMIC_RELAXED);
+    if (!__atomic_exchange_n(&warned[family][c->op], 1, __ATOMIC_RELAXED))
+        fl_message(FL_LOG_WARN, "backend '%s' has no slot for %s: it runs on the cpu", be->name, fl__ops[c->op].name);
+    return true;
+}
+
+/* A missing slot: the operands go to the cpu, the results come back. */
+static bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
+    if (!fl__fallback_allowed(be, c)) return false;
+    fl_scope s = fl_scope_begin();
+    fl_call d = *c;
+    bool ok = true;
+    for (int i = 0; ok && i < d.n_in; i++)
+        if (!d.in[i]->weak) ok = (d.in[i] = fl_to(d.in[i], fl__families[0].name)) != NULL;
+    for (int i = 0; ok && i < d.n_out; i++) {
+        if (!c->out[i]) continue;
+        d.out[i] = fl__has_storage(c->out[i]) ? fl_to(c->out[i], fl__families[0].name)
+                                              : fl_call_out(0, fl_shape_of(c->out[i]), c->out[i]->dtype);
+        ok = d.out[i] != NULL;
+    }
+    ok = ok && fl_run(&d);
+    for (int i = 0; ok && i < d.n_out; i++)
+        if (c->out[i]) ok = fl__storage(c->out[i]) && fl__transfer(c->out[i], d.out[i]);
+    fl_scope_end(&s);
+    return ok;
+}
+
+bool fl_run(const fl_call *c) {
+    fl__context *th = &fl__here;
+    if (fl_in_parallel()) return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op].name);
+    const fl_backend *be = &fl__families[fl__call_family(c)];
+    const fl_hook_fn before = th->before, after = th->after;
+    const char *outer = th->op;
+    bool in_place[4];
+    for (int i = 0; i < c->n_out; i++) in_place[i] = c->out[i] && fl__has_storage(c->out[i]);
+    th->before = th->after = NULL; /* what a hook or a fallback runs is not observed */
+    if (before) before(c, th->hook_user);
+    th->op = fl__ops[c->op].name;
+    bool ok;
+    fl_slot slot = be->op[c->op];
+    if (be->any) ok = be->any(be, c);
+    else if (!slot) ok = fl__run_fallback(be, c);
+    else if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) ok = fl__run_contiguous(be, c, slot);
+    else ok = fl__run_slot(be, c, slot);
+    th->op = outer;
+    for (int i = 0; ok && i < c->n_out; i++)
+        if (in_place[i]) ++*fl__version(c->out[i]);
+    if (ok && after) after(c, th->hook_user);
+    th->before = before;
+    th->after = after;
+    return ok;
+}
+
+/* Runs c and returns its first output, or raises. */
+static fl_tensor *fl__result(const fl_call *c) { return fl_run(c) ? c->out[0] : fl_raise(); }
+
+/* ---- views and movement ---- */
+
+/* A view of t with other shape, strides and offset; a dense copy where the backend refuses. */
+static fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset) {
+    const fl_backend *be = &fl__families[t->family];
+    fl_tensor *v = fl__handle(t->family, t->dtype, shape.ndim);
+    if (!v) return fl_raise();
+    for (int i = 0; i < shape.ndim; i++) {
+        v->shape[i] = shape.dim[i];
+        v->stride[i] = stride[i];
+    }
+    v->offset = offset;
+    v->copied = t->copied;
+    if (be->view && be->view(be, v, t)) {
+        if (!v->buffer) v->base_ = fl_keep(t->base_ ? t->base_ : t);
+        return v;
+    }
+    if (!be->view && t->buffer) {
+        v->buffer = fl_buffer_keep(t->buffer);
+        return v;
+    }
+    if (fl_error()) return fl_raise();
+    fl_tensor alias = *t; /* never leaves the call below */
+    alias.ndim = shape.ndim;
+    alias.offset = offset;
+    memcpy(alias.shape, v->shape, sizeof alias.shape);
+    memcpy(alias.stride, v->stride, sizeof alias.stride);
+    fl_tensor *copy = fl_call_out(t->family, shape, t->dtype);
+    if (!copy) return fl_raise();
+    copy->copied = true;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {copy}, .in = {&alias}};
+    return fl__result(&c);
+}
+
+/* A stored tensor for what needs one: weak numbers become 0-d f32 or i64. */
+static fl_tensor *fl__stored(fl_tensor *t) {
+    if (!t->weak) return t;
+    fl_fill_args a = {t->f64, t->i64};
+    fl_tensor *o = fl_call_out(fl__default_family, FL_SCALAR_SHAPE, t->dtype == FL_DTYPE_NONE ? FL_F32 : t->dtype);
+    if (!o) return fl_raise();
+    fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {o}, .args = &a};
+    return fl__result(&c);
+}
+
+/* Strides of the row-major reading of `shape` over t without moving elements; false if there are none. */
+static bool fl__reshape_strides(const fl_tensor *t, fl_shape shape, int64_t *stride) {
+    int64_t old[FL_MAX_DIMS], old_stride[FL_MAX_DIMS];
+    int n = 0;
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] != 1) {
+            old[n] = t->shape[i];
+            old_stride[n++] = t->stride[i];
+        }
+    int i = 0;
+    for (int j = 0; j < shape.ndim;) { /* match groups of dims with equal products */
+        if (shape.dim[j] == 1) {
+            stride[j++] = 1;
+            continue;
+        }
+        int first_old = i, first_new = j;
+        int64_t a = old[i++], b = shape.dim[j++];
+        while (a != b) {
+            if (a < b) a *= old[i++];
+            else b *= shape.dim[j++];
+        }
+        for (int k = first_old; k + 1 < i; k++)
+            if (old_stride[k] != old[k + 1] * old_stride[k + 1]) return false;
+        int64_t s = old_stride[i - 1];
+        for (int k = j - 1; k >= first_new; k--) {
+            stride[k] = s;
+            s *= shape.dim[k];
+        }
+    }
+    return true;
+}
+
+static void fl__dense_strides(fl_shape shape, int64_t *stride) {
+    int64_t n = 1;
+    for (int i = shape.ndim - 1; i >= 0; i--) {
+        stride[i] = n;
+        n *= shape.dim[i] ? shape.dim[i] : 1;
+    }
+}
+
+fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
+    if (fl__null("fl_reshape", t) || !(t = fl__stored(t))) return NULL;
+    fl_shape asked = shape;
+    int64_t n = fl_numel(t), known = 1, infer = -1;
+    if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS) return FL__BAD("fl_reshape: %d dims", shape.ndim);
+    for (int i = 0; i < shape.ndim; i++) {
+        if (shape.dim[i] == -1 && infer < 0) infer = i;
+        else if (__builtin_mul_overflow(known, shape.dim[i], &known)) known = -1;
+    }
+    if (infer >= 0) shape.dim[infer] = known > 0 && n % known == 0 ? n / known : -1;
+    if (fl_shape_numel(shape) != n)
+        return FL__BAD("fl_reshape: shape %s (%lld elements) cannot become %s", FL__SHAPE_TEXT(t), (long long)n,
+                       fl__shape_as_text(asked).s);
+    if (fl__shape_is(t, shape)) return t;
+    int64_t stride[FL_MAX_DIMS];
+    if (n == 0 || fl_is_contiguous(t)) fl__dense_strides(shape, stride);
+    else if (!fl__reshape_strides(t, shape, stride)) {
+        t = fl_contiguous(t);
+        if (!t) return NULL;
+        fl__dense_strides(shape, stride);
+    }
+    return fl__view(t, shape, stride, t->offset);
+}
+
+fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
+    if (fl__null("fl_permute", t) || fl__null("fl_permute", axes) || !(t = fl__stored(t))) return NULL;
+    fl_shape shape = {t->ndim, {0}};
+    int64_t stride[FL_MAX_DIMS];
+    uint32_t seen = 0;
+    if (naxes != t->ndim) return FL__BAD("fl_permute: %d axes for shape %s", naxes, FL__SHAPE_TEXT(t));
+    for (int i = 0; i < naxes; i++) {
+        int a = fl__axis("fl_permute", t, axes[i]);
+        if (a < 0) return NULL;
+        if (seen & 1u << a) return FL__BAD("fl_permute: axis %d appears twice", a);
+        seen |= 1u << a;
+        shape.dim[i] = t->shape[a];
+        stride[i] = t->stride[a];
+    }
+    return fl__view(t, shape, stride, t->offset);
+}
+
+fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
+    int axes[FL_MAX_DIMS];
+    if (fl__null("fl_transpose", t) || (a = fl__axis("fl_transpose", t, a)) < 0 || (b = fl__axis("fl_transpose", t, b)) < 0)
+        return NULL;
+    for (int i = 0; i < t->ndim; i++) axes[i] = i == a ? b : i == b ? a : i;
+    return fl_permute(t, t->ndim, axes);
+}
+
+fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
+    if (fl__null("fl_expand", t) || !(t = fl__stored(t))) return NULL;
+    int64_t stride[FL_MAX_DIMS] = {0};
+    int extra = shape.ndim - t->ndim;
+    bool ok = extra >= 0 && shape.ndim <= FL_MAX_DIMS;
+    for (int i = 0; ok && i < t->ndim; i++) {
+        int64_t *d = &shape.dim[extra + i];
+        if (*d == -1) *d = t->shape[i];
+        ok = t->shape[i] == *d || t->shape[i] == 1;
+        stride[extra + i] = t->shape[i] == *d ? t->stride[i] : 0;
+    }
+    if (!ok || fl_shape_numel(shape) < 0)
+        return FL__BAD("fl_expand: shape %s does not broadcast to %s", FL__SHAPE_TEXT(t), fl__shape_as_text(shape).s);
+    return fl__shape_is(t, shape) ? t : fl__view(t, shape, stride, t->offset);
+}
+
+/* Python's clamping of a slice: *start becomes the first index, the result the number of elements. */
+static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t step) {
+    int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
+    bool to_end = stop == FL_SLICE_END && step < 0;
+    if (*start < 0) *start += n;
+    *start = *start < low ? low : *start > high ? high : *start;
+    if (stop < 0) stop += n;
+    stop = to_end ? -1 : stop < low ? low : stop > high ? high : stop;
+    if (step > 0) return stop > *start ? (stop - *start - 1) / step + 1 : 0;
+    return *start > stop ? (*start - stop - 1) / -step + 1 : 0;
+}
+
+fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
+    if (fl__null("fl_slice", t) || (axis = fl__axis("fl_slice", t, axis)) < 0) return NULL;
+    if (step == 0 || step == INT64_MIN) return FL__BAD("fl_slice: step %lld", (long long)step);
+    fl_shape shape = fl_shape_of(t);
+    int64_t stride[FL_MAX_DIMS];
+    memcpy(stride, t->stride, sizeof stride);
+    int64_t count = fl__slice_count(shape.dim[axis], &start, stop, step);
+    if (count == shape.dim[axis] && step == 1) return t;
+    shape.dim[axis] = count;
+    stride[axis] = count > 1 ? t->stride[axis] * step : t->stride[axis];
+    return fl__view(t, shape, stride, t->offset + (count ? start * t->stride[axis] : 0));
+}
+
+/* t without axis. */
+static fl_tensor *fl__drop_axis(fl_tensor *t, int axis, int64_t offset) {
+    fl_shape shape = {t->ndim - 1, {0}};
+    int64_t stride[FL_MAX_DIMS];
+    for (int i = 0; i < shape.ndim; i++) {
+        shape.dim[i] = t->shape[i + (i >= axis)];
+        stride[i] = t->stride[i + (i >= axis)];
+    }
+    return fl__view(t, shape, stride, offset);
+}
+
+fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
+    if (fl__null("fl_select", t) || (axis = fl__axis("fl_select", t, axis)) < 0) return NULL;
+    int64_t at = i < 0 ? i + t->shape[axis] : i;
+    if (at < 0 || at >= t->shape[axis])
+        return FL__BAD("fl_select: index %lld is out of range for axis %d of shape %s", (long long)i, axis, FL__SHAPE_TEXT(t));
+    return fl__drop_axis(t, axis, t->offset + at * t->stride[axis]);
+}
+
+fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
+    if (fl__null("fl_squeeze", t) || (axis = fl__axis("fl_squeeze", t, axis)) < 0) return NULL;
+    if (t->shape[axis] != 1) return FL__BAD("fl_squeeze: axis %d of shape %s is not 1", axis, FL__SHAPE_TEXT(t));
+    return fl__drop_axis(t, axis, t->offset);
+}
+
+fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
+    if (fl__null("fl_unsqueeze", t) || !(t = fl__stored(t))) return NULL;
+    int at = axis < 0 ? axis + t->ndim + 1 : axis;
+    if (at < 0 || at > t->ndim || t->ndim == FL_MAX_DIMS)
+        return FL__BAD("fl_unsqueeze: axis %d for shape %s", axis, FL__SHAPE_TEXT(t));
+    fl_shape shape = {t->ndim + 1, {0}};
+    int64_t stride[FL_MAX_DIMS];
+    for (int i = 0; i < shape.ndim; i++) {
+        shape.dim[i] = i == at ? 1 : t->shape[i - (i > at)];
+        stride[i] = i == at ? 1 : t->stride[i - (i > at)];
+    }
+    return fl__view(t, shape, stride, t->offset);
+}
+
+fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
+    if (fl__null("fl_flatten", t) || !(t = fl__stored(t))) return NULL;
+    if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
+    if ((first = fl__axis("fl_flatten", t, first)) < 0 || (last = fl__axis("fl_flatten", t, last)) < 0) return NULL;
+    if (last < first) return FL__BAD("fl_flatten: axes %d..%d", first, last);
+    fl_shape shape = {0, {0}};
+    for (int i = 0; i < t->ndim; i++) {
+        if (i <= first || i > last) shape.dim[shape.ndim++] = t->shape[i];
+        else shape.dim[first] *= t->shape[i];
+    }
+    return fl_reshape(t, shape);
+}
+
+fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
+    if (fl__null("fl_cast", t) || !(t = fl__stored(t))) return NULL;
+    if (fl_dtype_size(dtype) == 0) return FL__BAD("fl_cast: dtype %d is not known", (int)dtype);
+    if (t->dtype == dtype) return t;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, dtype)}, .in = {t}};
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+fl_tensor *fl_clone(fl_tensor *t) {
+    if (fl__null("fl_clone", t) || !(t = fl__stored(t))) return NULL;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, t->dtype)}, .in = {t}};
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+fl_tensor *fl_contiguous(fl_tensor *t) {
+    if (fl__null("fl_contiguous", t) || !(t = fl__stored(t))) return NULL;
+    return fl_is_contiguous(t) ? t : fl_clone(t);
+}
+
+/* ---- promotion ---- */
+
+static int fl__category(fl_dtype d) { return d == FL_DTYPE_NONE ? -1 : d == FL_B8 ? 0 : fl_dtype_is_float(d) ? 2 : 1; }
+
+static fl_dtype fl__wider(fl_dtype a, fl_dtype b) {
+    int ca = fl__category(a), cb = fl__category(b);
+    if (ca != cb) return ca > cb ? a : b;
+    return fl_dtype_size(a) >= fl_dtype_size(b) ? a : b;
+}
+
+/* PyTorch's rule: tensors with dims decide; 0-d tensors, then weak numbers, matter only by a higher category. A weak number of
+   dtype NONE (a formula's constant) never decides anything. */
+static fl_dtype fl__promote(int n, fl_tensor *const *t) {
+    fl_dtype rank[3] = {FL_DTYPE_NONE, FL_DTYPE_NONE, FL_DTYPE_NONE};
+    for (int i = 0; i < n; i++) {
+        fl_dtype *r = &rank[t[i]->weak ? 2 : t[i]->ndim == 0];
+        *r = fl__wider(*r, t[i]->dtype);
+    }
+    fl_dtype d = rank[0];
+    for (int i = 1; i < 3; i++)
+        if (fl__category(rank[i]) > fl__category(d)) d = rank[i];
+    return d == FL_DTYPE_NONE ? FL_F32 : d;
+}
+
+/* The dtype an op of this class computes in for operands that promote to d; NONE if it does not take them. */
+static fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d) {
+    int category = fl__category(d);
+    if (cls == FL_CLASS_BOOL) return FL_B8;
+    if (d == FL_U8 || d == FL_I32) return FL_DTYPE_NONE; /* storage only */
+    switch (cls) {
+    case FL_CLASS_FLOAT: return category == 2 ? d : FL_F32;
+    case FL_CLASS_NUM: return category > 0 ? d : FL_DTYPE_NONE;
+    case FL_CLASS_INT: return category < 2 ? d : FL_DTYPE_NONE;
+    default: return d;
+    }
+}
+
+static fl_dtype fl__result_dtype(fl_op_class cls, fl_dtype compute) { return cls == FL_CLASS_CMP ? FL_B8 : compute; }
+
+/* t in the compute dtype; weak numbers pass as they are. */
+static fl_tensor *fl__operand(fl_tensor *t, fl_dtype d) { return t->weak || t->dtype == d ? t : fl_cast(t, d); }
+
+static bool fl__same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
+    if (a->weak || b->weak || a->family == b->family) return true;
+    return FL__BAD("fl_%s: operands live on the families '%s' and '%s'; move one with fl_to", fn, fl_family_name(a),
+                   fl_family_name(b)) != NULL;
+}
+
+/* ---- element-wise: formulas of the tables, by slot or as compositions ---- */
+
+/* A formula's constant: takes the dtype of its neighbours. */
+static fl_tensor *fl__const(double value) {
+    fl_tensor *t = fl_num(value);
+    if (t) t->dtype = FL_DTYPE_NONE;
+    return t;
+}
+
+#include "kernels/fl_words.h"
+#define FL_W(op) fl_##op
+#define fl_num fl__const
+#define FL__U(op, class_, need, f, g) \
+    static fl_tensor *fl__formula_##op(fl_tensor *x, fl_tensor *unused) { \
+        (void)unused; \
+        return f; \
+    }
+#define FL__B(op, class_, need, f, ga, gb) \
+    static fl_tensor *fl__formula_##op(fl_tensor *a, fl_tensor *b) { return f; }
+FL_UNARY_OPS(FL__U)
+FL_BINARY_OPS(FL__B)
+#undef FL__U
+#undef FL__B
+#undef fl_num
+#undef FL_W
+#define FL_WORDS_END
+#include "kernels/fl_words.h"
+
+typedef fl_tensor *(*fl__formula_fn)(fl_tensor *a, fl_tensor *b);
+static const fl__formula_fn fl__formulas[FL_OP_COUNT] = {
+#define FL__F(op, ...) [FL_OP_##op] = fl__formula_##op,
+    FL_UNARY_OPS(FL__F) FL_BINARY_OPS(FL__F)
+#undef FL__F
+};
+
+static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b) {
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl__formulas[op](a, b));
+}
+
+/* A slot of its own, or nothing else to do: REQ ops never compose. */
+static bool fl__by_slot(const fl_tensor *t, fl_op op) {
+    const fl_backend *be = &fl__families[t->family];
+    return fl__ops[op].required || be->any || be->op[op];
+}
+
+static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
+    const fl_op_info *info = &fl__ops[op];
+    if (fl__null(info->name, x) || (x->weak && !(x = fl__stored(x)))) return NULL;
+    fl_dtype d = fl__compute_dtype(info->cls, x->dtype);
+    if (d == FL_DTYPE_NONE) return FL__BAD("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
+    if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
+    if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL);
+    fl_call c = {.op = op, .n_out = 1, .n_in = 1, .out = {fl__out_like(x, fl__result_dtype(info->cls, d))}, .in = {x}};
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+static fl_tensor *fl__broadcast(const char *fn, fl_tensor *t, fl_shape shape) {
+    (void)fn;
+    return t->weak || fl__shape_is(t, shape) ? t : fl_expand(t, shape);
+}
+
+/* Operands of different shape, dtype or weight: everything but the common case of fl__binary. */
+static fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
+    const fl_op_info *info = &fl__ops[op];
+    if (a->weak && b->weak && !(a = fl__stored(a))) return NULL;
+    if (!fl__same_family(info->name, a, b)) return NULL;
+    fl_dtype d = fl__compute_dtype(info->cls, fl__promote(2, (fl_tensor *[]){a, b}));
+    if (d == FL_DTYPE_NONE)
+        return FL__BAD("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype), fl_dtype_name(b->dtype));
+    if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d))) return NULL;
+    fl_tensor *strong = a->weak ? b : a;
+    if (!fl__by_slot(strong, op)) return fl__compose(op, a, b);
+    fl_shape shape = fl_shape_of(strong);
+    if (!b->weak && !fl__broadcast_shape(&shape, b))
+        return FL__BAD("fl_%s: shapes %s and %s do not broadcast", info->name, FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
+    if (!(a = fl__broadcast(info->name, a, shape)) || !(b = fl__broadcast(info->name, b, shape))) return NULL;
+    fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};
+    c.out[0] = fl_call_out(strong->family, shape, fl__result_dtype(info->cls, d));
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
+    const fl_op_info *info = &fl__ops[op];
+    if (fl__null(info->name, a) || fl__null(info->name, b)) return NULL;
+    bool plain = a->dtype == b->dtype && a->family == b->family && !a->weak && !b->weak && fl__same_shape(a, b) &&
+                 fl__compute_dtype(info->cls, a->dtype) == a->dtype && fl__by_slot(a, op);
+    if (!plain) return fl__binary_general(op, a, b);
+    fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};
+    c.out[0] = fl__out_like(a, fl__result_dtype(info->cls, a->dtype));
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+#define FL__U(op, ...) \
+    fl_tensor *fl_##op(fl_tensor *x) { return fl__unary(FL_OP_##op, x); }
+#define FL__B(op, ...) \
+    fl_tensor *fl_##op(fl_tensor *a, fl_tensor *b) { return fl__binary(FL_OP_##op, a, b); }
+FL_UNARY_OPS(FL__U)
+FL_BINARY_OPS(FL__B)
+#undef FL__U
+#undef FL__B
+
+fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
+    if (fl__null("fl_where", c) || fl__null("fl_where", a) || fl__null("fl_where", b) || !(c = fl__stored(c))) return NULL;
+    if (c->dtype != FL_B8) return FL__BAD("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
+    if (!fl__same_family("where", c, a) || !fl__same_family("where", c, b) || !fl__same_family("where", a, b)) return NULL;
+    fl_dtype d = fl__compute_dtype(FL_CLASS_ANY, fl__promote(2, (fl_tensor *[]){a, b}));
+    if (d == FL_DTYPE_NONE)
+        return FL__BAD("fl_where: %s and %s are not supported", fl_dtype_name(a->dtype), fl_dtype_name(b->dtype));
+    fl_shape shape = fl_shape_of(c);
+    if ((!a->weak && !fl__broadcast_shape(&shape, a)) || (!b->weak && !fl__broadcast_shape(&shape, b)))
+        return FL__BAD("fl_where: shapes %s, %s and %s do not broadcast", FL__SHAPE_TEXT(c), FL__SHAPE_TEXT(a),
+                       FL__SHAPE_TEXT(b));
+    if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d)) || !(a = fl__broadcast("where", a, shape)) ||
+        !(b = fl__broadcast("where", b, shape)) || !(c = fl__broadcast("where", c, shape)))
+        return NULL;
+    fl_call call = {.op = FL_OP_where, .n_out = 1, .n_in = 3, .in = {c, a, b}};
+    call.out[0] = fl_call_out(c->family, shape, d);
+    return call.out[0] ? fl__result(&call) : fl_raise();
+}
+
+fl_tensor *fl_clip(fl_tensor *x, double low, double high) {
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl_minimum(fl_maximum(x, fl_num(low)), fl_num(high)));
+}
+
+/* ---- creation and reading ---- */
+
+/* A tensor with storage on the default family; shape and dtype as given by a caller. */
+static fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise) {
+    if (dtype == FL_DTYPE_NONE) dtype = otherwise;
+    if (fl_dtype_size(dtype) == 0) return FL__BAD("%s: dtype %d is not known", fn, (int)dtype);
+    if (fl_shape_numel(shape) < 0) return FL__BAD("%s: shape %s is not valid", fn, fl__shape_as_text(shape).s);
+    fl_tensor *t = fl_call_out(fl__default_family, shape, dtype);
+    return t ? t : fl_raise();
+}
+
+fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype) {
+    fl_tensor *t = fl__new("fl_empty", shape, dtype, FL_F32);
+    return t && !fl__storage(t) ? fl_raise() : t;
+}
+
+/* value as an integer, saturating. */
+static int64_t fl__to_int(double v) {
+    return v != v ? 0 : v >= 9223372036854775807.0 ? INT64_MAX : v <= -9223372036854775808.0 ? INT64_MIN : (int64_t)v;
+}
+
+static fl_tensor *fl__fill(fl_tensor *t, double value) {
+    fl_fill_args a = {value, fl__to_int(value)};
+    fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {t}, .args = &a};
+    return t ? fl__result(&c) : NULL;
+}
+
+fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype) {
+    return fl__fill(fl__new("fl_full", shape, dtype, FL_F32), value);
+}
+fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype) { return fl__fill(fl__new("fl_zeros", shape, dtype, FL_F32), 0); }
+fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) { return fl__fill(fl__new("fl_ones", shape, dtype, FL_F32), 1); }
+
+fl_tensor *fl_full_like(fl_tensor *t, double value) {
+    if (fl__null("fl_full_like", t) || !(t = fl__stored(t))) return NULL;
+    fl_tensor *o = fl__out_like(t, t->dtype);
+    return o ? fl__fill(o, value) : fl_raise();
+}
+
+fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
+    double n = ceil((stop - start) / step);
+    if (!(step != 0) || !(n < 4e18)) return FL__BAD("fl_arange: from %g to %g by %g", start, stop, step);
+    fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
+    fl_iota_args a = {start, step, fl__to_int(start), fl__to_int(step)};
+    fl_call c = {.op = FL_OP_iota, .n_out = 1, .out = {t}, .args = &a};
+    return t ? fl__result(&c) : NULL;
+}
+
+fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *rows = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
+    fl_tensor *eq = fl_eq(rows, fl_arange(0, (double)m, 1, FL_I64));
+    return fl_scope_return(&s, fl_cast(eq, dtype == FL_DTYPE_NONE ? FL_F32 : dtype));
+}
+
+fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {
+    fl_tensor *t = fl_empty(shape, dtype);
+    if (!t) return NULL;
+    size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
+    return fl_set_host(t, data, bytes) ? t : NULL;
+}
+
+static fl_tensor *fl__weak(double f64, int64_t i64, fl_dtype dtype) {
+    fl_tensor *t = fl__handle(FL_ANY_FAMILY, dtype, 0);
+    if (!t) return fl_raise();
+    t->weak = true;
+    t->f64 = f64;
+    t->i64 = i64;
+    return t;
+}
+fl_tensor *fl_num(double value) { return fl__weak(value, fl__to_int(value), FL_F32); }
+fl_tensor *fl_int(int64_t value) { return fl__weak((double)value, value, FL_I64); }
+
+fl_tensor *fl_to(fl_tensor *t, const char *family) {
+    if (fl__null("fl_to", t)) return NULL;
+    int f = fl_family(family);
+    if (f < 0) return fl_raise();
+    if (t->weak || t->family == f) return t;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *src = fl_contiguous(t), *o = src ? fl_call_out(f, fl_shape_of(t), t->dtype) : NULL;
+    if (o && (!fl__storage(o) || !fl__transfer(o, src))) o = NULL;
+    fl_scope_return(&s, o);
+    return o ? o : fl_raise();
+}
+
+static int64_t fl__span(const fl_tensor *t) { return t->offset * (int64_t)fl_dtype_size(t->dtype); }
+
+void *fl_map(fl_tensor *t, int access) {
+    if (fl__null("fl_map", t)) return NULL;
+    if (t->weak) return FL__BAD("fl_map: a weak number has no bytes");
+    if (!fl__has_storage(t)) return FL__BAD("fl_map: the tensor has no storage yet");
+    if ((access & FL_WRITE) && t->copied) return FL__BAD("fl_map: backend '%s' copies views: a write would be lost", fl_family_name(t));
+    const fl_backend *be = &fl__families[t->family];
+    if (!fl_sync(t)) return fl_raise();
+    char *p = be->map ? be->map(be, t, access) : fl_buffer_map(t->buffer);
+    if (!p) return fl_raise();
+    if (access & FL_WRITE) ++*fl__version(t);
+    return be->map ? p : p + fl__span(t);
+}
+
+void fl_unmap(fl_tensor *t, int access) {
+    if (!t || t->weak || !fl__has_storage(t)) return;
+    const fl_backend *be = &fl__families[t->family];
+    if (be->unmap) be->unmap(be, t, access);
+    else if (!be->map) fl_buffer_unmap(t->buffer);
+}
+
+/* bytes == numel * size, or an error. */
+static bool fl__bytes_match(const char *fn, const fl_tensor *t, const void *p, size_t bytes) {
+    size_t need = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
+    if (bytes == need && (p || !bytes)) return true;
+    return FL__BAD("%s: %zu bytes%s for %s of shape %s, which has %zu", fn, bytes, p ? "" : " at NULL",
+                   fl_dtype_name(t->dtype), FL__SHAPE_TEXT(t), need) != NULL;
+}
+
+bool fl_to_host(fl_tensor *t, void *dst, size_t bytes) {
+    if (fl__null("fl_to_host", t)) return false;
+    fl_scope s = fl_scope_begin();
+    bool ok = (t = fl__stored(t)) && fl__bytes_match("fl_to_host", t, dst, bytes) && (t = fl_contiguous(t)) != NULL;
+    void *p = ok ? fl_map(t, FL_READ) : NULL;
+    if (p && bytes) memcpy(dst, p, bytes);
+    if (p) fl_unmap(t, FL_READ);
+    fl_scope_end(&s);
+    return p != NULL;
+}
+
+bool fl_set_host(fl_tensor *t, const void *src, size_t bytes) {
+    if (fl__null("fl_set_host", t)) return false;
+    if (t->weak) return FL__BAD("fl_set_host: a weak number cannot be written") != NULL;
+    if (!fl__bytes_match("fl_set_host", t, src, bytes)) return false;
+    if (!fl_is_contiguous(t)) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *dense = fl_call_out(t->family, fl_shape_of(t), t->dtype);
+        bool ok = dense && fl__storage(dense) && fl_set_host(dense, src, bytes) && fl_assign(t, dense);
+        fl_scope_end(&s);
+        return ok;
+    }
+    void *p = fl_map(t, FL_WRITE);
+    if (p && bytes) memcpy(p, src, bytes);
+    if (p) fl_unmap(t, FL_WRITE);
+    return p != NULL;
+}
+
+/* The one element of t as f64 and i64. */
+static bool fl__one(const char *fn, fl_tensor *t, double *f, int64_t *i) {
+    if (fl__null(fn, t)) return false;
+    if (t->weak) {
+        *f = t->f64;
+        *i = t->i64;
+        return true;
+    }
+    if (fl_numel(t) != 1) return FL__BAD("%s: shape %s has %lld elements, not one", fn, FL__SHAPE_TEXT(t), (long long)fl_numel(t)) != NULL;
+    const void *p = fl_map(t, FL_READ);
+    if (!p) return false;
+    switch (t->dtype) {
+    case FL_B8:
+    case FL_U8: *i = *(const uint8_t *)p; break;
+    case FL_I32: *i = *(const int32_t *)p; break;
+    case FL_I64: *i = *(const int64_t *)p; break;
+    case FL_F32: *f = (double)*(const float *)p; break;
+    default: *f = *(const double *)p; break;
+    }
+    if (fl_dtype_is_float(t->dtype)) *i = fl__to_int(*f);
+    else *f = (double)*i;
+    fl_unmap(t, FL_READ);
+    return true;
+}
+
+double fl_item(fl_tensor *t) {
+    double f = 0;
+    int64_t i = 0;
+    return fl__one("fl_item", t, &f, &i) ? f : (double)NAN;
+}
+
+int64_t fl_item_int(fl_tensor *t) {
+    double f = 0;
+    int64_t i = 0;
+    return fl__one("fl_item_int", t, &f, &i) ? i : 0;
+}
+
+/* ---- assignment and joining ---- */
+
+/* Two views of one buffer that are not the same elements in the same order. */
+static bool fl__may_overlap(const fl_tensor *a, const fl_tensor *b) {
+    const fl_tensor *ra = a->base_ ? a->base_ : a, *rb = b->base_ ? b->base_ : b;
+    bool one_storage = a->buffer ? a->buffer == b->buffer : ra == rb;
+    if (!one_storage) return false;
+    bool same = a->offset == b->offset && fl__same_shape(a, b);
+    for (int i = 0; same && i < a->ndim; i++) same = a->stride[i] == b->stride[i];
+    return !same;
+}
+
+/* An in-place op may write t: it has elements of its own. */
+static bool fl__writable(const char *fn, const fl_tensor *t) {
+    if (t->weak) return FL__BAD("%s: a weak number cannot be written", fn) != NULL;
+    if (t->copied)
+        return FL__BAD("%s: backend '%s' copies views: the write would be lost; write the whole tensor", fn,
+                       fl_family_name(t)) != NULL;
+    for (int i = 0; i < t->ndim; i++)
+        if (t->stride[i] == 0 && t->shape[i] > 1)
+            return FL__BAD("%s: shape %s is broadcast, one element would be written several times", fn, FL__SHAPE_TEXT(t)) !=
+                   NULL;
+    return true;
+}
+
+fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
+    if (fl__null("fl_assign", dst) || fl__null("fl_assign", src) || !fl__writable("fl_assign", dst)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_shape shape = fl_shape_of(dst);
+    bool ok = (src = fl__stored(src)) && fl__same_family("assign", dst, src);
+    if (ok && (!fl__broadcast_shape(&shape, src) || !fl__shape_is(dst, shape)))
+        ok = FL__BAD("fl_assign: shape %s does not broadcast to %s", FL__SHAPE_TEXT(src), FL__SHAPE_TEXT(dst)) != NULL;
+    ok = ok && (src = fl_expand(src, fl_shape_of(dst)));
+    if (ok && fl__may_overlap(dst, src)) ok = (src = fl_clone(src)) != NULL;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {dst}, .in = {src}};
+    if (ok && !fl_run(&c)) ok = fl_raise() != NULL;
+    fl_scope_end(&s);
+    return ok ? dst : NULL;
+}
+
+/* Writes src into elements [start, start + src's dim) of out along axis. */
+static bool fl__write_part(fl_tensor *out, fl_tensor *src, int axis, int64_t start) {
+    fl_tensor alias = *out; /* never leaves the call below */
+    alias.shape[axis] = src->shape[axis];
+    alias.offset += start * out->stride[axis];
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {&alias}, .in = {src}};
+    return fl_numel(src) == 0 || fl_run(&c);
+}
+
+fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
+    if (fl__null("fl_concat", ts)) return NULL;
+    if (n < 1) return FL__BAD("fl_concat: %d tensors", n);
+    for (int i = 0; i < n; i++) {
+        if (fl__null("fl_concat", ts[i])) return NULL;
+        if (ts[i]->weak) return FL__BAD("fl_concat: tensor %d is a weak number", i);
+        if (!fl__same_family("concat", ts[0], ts[i])) return NULL;
+    }
+    if ((axis = fl__axis("fl_concat", ts[0], axis)) < 0) return NULL;
+    fl_shape shape = fl_shape_of(ts[0]);
+    for (int i = 1; i < n; i++) {
+        fl_shape rest = fl_shape_of(ts[i]);
+        if (rest.ndim != shape.ndim || __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
+            return FL__BAD("fl_concat: shapes %s and %s", FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]));
+        for (int d = 0; d < shape.ndim; d++)
+            if (d != axis && rest.dim[d] != shape.dim[d])
+                return FL__BAD("fl_concat: shapes %s and %s differ besides axis %d", FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]),
+                               axis);
+    }
+    fl_tensor *out = fl_call_out(ts[0]->family, shape, fl__promote(n, ts));
+    if (!out || !fl__storage(out)) return fl_raise();
+    int64_t at = 0;
+    for (int i = 0; i < n; at += ts[i++]->shape[axis])
+        if (!fl__write_part(out, ts[i], axis, at)) return fl_raise();
+    return out;
+}
+
+fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
+    if (fl__null("fl_stack", ts)) return NULL;
+    if (n < 1) return FL__BAD("fl_stack: %d tensors", n);
+    fl_scope s = fl_scope_begin();
+    fl_tensor **rows = fl__alloc((size_t)n * sizeof *rows);
+    fl_tensor *out = NULL;
+    bool ok = rows != NULL;
+    for (int i = 0; ok && i < n; i++) {
+        ok = (rows[i] = fl_unsqueeze(ts[i], axis)) != NULL;
+        if (ok && !fl__same_shape(rows[0], rows[i]))
+            ok = FL__BAD("fl_stack: shapes %s and %s", FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i])) != NULL;
+    }
+    if (!rows) (void)fl_raise();
+    if (ok) out = fl_concat(rows, n, axis < 0 ? axis + rows[0]->ndim : axis);
+    fl__free(rows);
+    return fl_scope_return(&s, out);
+}
+
+/* ---- reductions ---- */
+
+/* Axes as a mask; all of them if none is named. False after an error. */
+static bool fl__axes_mask(const char *fn, const fl_tensor *x, fl_axes axes, uint32_t *mask) {
+    *mask = 0;
+    if (axes.n < 0 || axes.n > FL_MAX_DIMS) return FL__BAD("%s: %d axes", fn, axes.n) != NULL;
+    if (axes.n == 0) *mask = (1u << x->ndim) - 1;
+    for (int i = 0; i < axes.n; i++) {
+        int a = fl__axis(fn, x, axes.axis[i]);
+        if (a < 0) return false;
+        if (*mask & 1u << a) return FL__BAD("%s: axis %d appears twice", fn, a) != NULL;
+        *mask |= 1u << a;
+    }
+    return true;
+}
+
+/* Shape left by a reduction; *count: elements that make one result. */
+static fl_shape fl__reduced_shape(const fl_tensor *x, uint32_t mask, bool keepdim, int64_t *count) {
+    fl_shape s = {0, {0}};
+    *count = 1;
+    for (int i = 0; i < x->ndim; i++) {
+        bool gone = mask >> i & 1;
+        if (gone) *count *= x->shape[i];
+        if (!gone || keepdim) s.dim[s.ndim++] = gone ? 1 : x->shape[i];
+    }
+    return s;
+}
+
+static fl_tensor *fl__reduce(fl_op op, fl_tensor *x, fl_axes axes, fl_dtype out_dtype, bool needs_elements) {
+    char fn[32];
+    snprintf(fn, sizeof fn, "fl_%s", fl__ops[op].name);
+    fl_reduce_args a = {0, axes.keepdim};
+    int64_t count;
+    if (!fl__axes_mask(fn, x, axes, &a.axes)) return NULL;
+    fl_shape shape = fl__reduced_shape(x, a.axes, axes.keepdim, &count);
+    if (needs_elements && count == 0)
+        return FL__BAD("%s: no elements along the reduced axes of shape %s", fn, FL__SHAPE_TEXT(x));
+    fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
+    c.out[0] = fl_call_out(x->family, shape, out_dtype == FL_DTYPE_NONE ? x->dtype : out_dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+/* Operand of a reduction: sums and products of b8 and integers are i64; the others take what can be computed in. */
+static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, bool widen) {
+    if (fl__null(fn, x) || !(x = fl__stored(x))) return NULL;
+    if (widen && !fl_dtype_is_float(x->dtype)) return fl_cast(x, FL_I64);
+    if (fl__compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
+        return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+    return x;
+}
+
+fl_tensor *fl_sum(fl_tensor *x, fl_axes axes) {
+    x = fl__reduce_operand("fl_sum", x, true);
+    return x ? fl__reduce(FL_OP_sum, x, axes, FL_DTYPE_NONE, false) : NULL;
+}
+fl_tensor *fl_prod(fl_tensor *x, fl_axes axes) {
+    x = fl__reduce_operand("fl_prod", x, true);
+    return x ? fl__reduce(FL_OP_prod, x, axes, FL_DTYPE_NONE, false) : NULL;
+}
+fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) {
+    x = fl__reduce_operand("fl_amax", x, false);
+    return x ? fl__reduce(FL_OP_amax, x, axes, FL_DTYPE_NONE, true) : NULL;
+}
+fl_tensor *fl_amin(fl_tensor *x, fl_axes axes) {
+    x = fl__reduce_operand("fl_amin", x, false);
+    return x ? fl__reduce(FL_OP_amin, x, axes, FL_DTYPE_NONE, true) : NULL;
+}
+fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim) {
+    x = fl__reduce_operand("fl_argmax", x, false);
+    fl_axes axes = {1, {axis}, keepdim};
+    return x ? fl__reduce(FL_OP_argmax, x, axes, FL_I64, true) : NULL;
+}
+fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim) {
+    x = fl__reduce_operand("fl_argmin", x, false);
+    fl_axes axes = {1, {axis}, keepdim};
+    return x ? fl__reduce(FL_OP_argmin, x, axes, FL_I64, true) : NULL;
+}
+
+/* Elements per result of a reduction of x; -1 after an error. */
+static int64_t fl__reduced_count(const char *fn, const fl_tensor *x, fl_axes axes) {
+    uint32_t mask;
+    int64_t count;
+    if (!fl__axes_mask(fn, x, axes, &mask)) return -1;
+    fl__reduced_shape(x, mask, false, &count);
+    return count;
+}
+
+fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
+    if (fl__null("fl_mean", x) || !(x = fl__stored(x))) return NULL;
+    if (!fl_dtype_is_float(x->dtype)) return FL__BAD("fl_mean: %s is not a float: cast it first", fl_dtype_name(x->dtype));
+    int64_t n = fl__reduced_count("fl_mean", x, axes);
+    if (n < 0) return NULL;
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl_div(fl_sum(x, axes), fl_num((double)n)));
+}
+
+fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
+    if (fl__null("fl_variance", x) || !(x = fl__stored(x))) return NULL;
+    if (!fl_dtype_is_float(x->dtype))
+        return FL__BAD("fl_variance: %s is not a float: cast it first", fl_dtype_name(x->dtype));
+    int64_t n = fl__reduced_count("fl_variance", x, axes);
+    if (n < 0) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_axes keep = axes;
+    keep.keepdim = true;
+    fl_tensor *d = fl_sub(x, fl_mean(x, keep));
+    double left = n > correction ? (double)(n - correction) : 0;
+    return fl_scope_return(&s, fl_div(fl_sum(fl_mul(d, d), axes), fl_num(left)));
+}
+
+fl_tensor *fl_all(fl_tensor *x, fl_axes axes) {
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl_eq(fl_sum(fl_logical_not(x), axes), fl_int(0)));
+}
+
+fl_tensor *fl_any(fl_tensor *x, fl_axes axes) {
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl_gt(fl_sum(fl_cast(x, FL_B8), axes), fl_int(0)));
+}
+
+/* The maximum along axes with dims kept, 0 where it is infinite: what stable exponentials subtract. */
+static fl_tensor *fl__stable_shift(fl_tensor *x, fl_axes axes) {
+    axes.keepdim = true;
+    fl_tensor *m = fl_amax(x, axes);
+    return fl_where(fl_eq(fl_abs(m), fl_num((double)INFINITY)), fl__const(0), m);
+}
+
+fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
+    if (fl__null("fl_logsumexp", x) || !(x = fl__stored(x))) return NULL;
+    if (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_axes keep = axes;
+    keep.keepdim = true;
+    fl_tensor *m = fl__stable_shift(x, axes);
+    fl_tensor *y = fl_add(fl_log(fl_sum(fl_exp(fl_sub(x, m)), keep)), m);
+    uint32_t mask;
+    int64_t count;
+    if (y && !axes.keepdim && fl__axes_mask("fl_logsumexp", x, axes, &mask))
+        y = fl_reshape(y, fl__reduced_shape(x, mask, false, &count));
+    return fl_scope_return(&s, y);
+}
+
+/* ---- indexing ---- */
+
+/* index fits x: i64, as many dims, none larger besides axis. */
+static bool fl__index_fits(const char *fn, const fl_tensor *x, int axis, const fl_tensor *index) {
+    if (index->dtype != FL_I64) return FL__BAD("%s: the index is %s, not i64", fn, fl_dtype_name(index->dtype)) != NULL;
+    bool ok = index->ndim == x->ndim;
+    for (int i = 0; ok && i < x->ndim; i++) ok = i == axis || index->shape[i] <= x->shape[i];
+    if (!ok)
+        FL__BAD("%s: index of shape %s for shape %s, axis %d", fn, FL__SHAPE_TEXT(index), FL__SHAPE_TEXT(x), axis);
+    return ok;
+}
+
+/* x cut to index's size in the dims besides axis. */
+static fl_tensor *fl__cut_to(fl_tensor *x, int axis, const fl_tensor *index) {
+    for (int i = 0; x && i < index->ndim; i++)
+        if (i != axis && index->shape[i] != x->shape[i]) x = fl_slice(x, i, 0, index->shape[i], 1);
+    return x;
+}
+
+fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
+    if (fl__null("fl_gather", x) || fl__null("fl_gather", index) || !(index = fl__stored(index)) ||
+        (axis = fl__axis("fl_gather", x, axis)) < 0 || !fl__index_fits("fl_gather", x, axis, index) ||
+        !fl__same_family("gather", x, index) || !(x = fl__cut_to(x, axis, index)))
+        return NULL;
+    fl_axis_args a = {axis};
+    fl_call c = {.op = FL_OP_gather, .n_out = 1, .n_in = 2, .in = {x, index}, .args = &a};
+    c.out[0] = fl_call_out(x->family, fl_shape_of(index), x->dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) {
+    if (fl__null("fl_scatter_add", x) || fl__null("fl_scatter_add", index) || fl__null("fl_scatter_add", src) ||
+        !(x = fl__stored(x)) || !(index = fl__stored(index)) || !(src = fl__stored(src)) ||
+        (axis = fl__axis("fl_scatter_add", x, axis)) < 0 || !fl__index_fits("fl_scatter_add", x, axis, index) ||
+        !fl__same_family("scatter_add", x, index) || !fl__same_family("scatter_add", x, src))
+        return NULL;
+    if (!fl__same_shape(index, src))
+        return FL__BAD("fl_scatter_add: index %s and src %s differ in shape", FL__SHAPE_TEXT(index), FL__SHAPE_TEXT(src));
+    if (src->dtype != x->dtype)
+        return FL__BAD("fl_scatter_add: x is %s, src %s", fl_dtype_name(x->dtype), fl_dtype_name(src->dtype));
+    if (fl__compute_dtype(FL_CLASS_NUM, x->dtype) == FL_DTYPE_NONE)
+        return FL__BAD("fl_scatter_add: %s is not supported", fl_dtype_name(x->dtype));
+    fl_axis_args a = {axis};
+    fl_call c = {.op = FL_OP_scatter_add, .n_out = 1, .n_in = 3, .in = {x, index, src}, .args = &a};
+    c.out[0] = fl__out_like(x, x->dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
+    if (fl__null("fl_index_select", x) || fl__null("fl_index_select", index) ||
+        (axis = fl__axis("fl_index_select", x, axis)) < 0)
+        return NULL;
+    if (index->ndim != 1) return FL__BAD("fl_index_select: the index has shape %s, not one dim", FL__SHAPE_TEXT(index));
+    fl_scope s = fl_scope_begin();
+    fl_shape column = {x->ndim, {0}}, full = fl_shape_of(x);
+    for (int i = 0; i < x->ndim; i++) column.dim[i] = i == axis ? index->shape[0] : 1;
+    full.dim[axis] = index->shape[0];
+    return fl_scope_return(&s, fl_gather(x, axis, fl_expand(fl_reshape(index, column), full)));
+}
+
+fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *eq = fl_eq(fl_unsqueeze(index, -1), fl_arange(0, (double)classes, 1, FL_I64));
+    return fl_scope_return(&s, fl_cast(eq, FL_F32));
+}
+
+/* ---- matrix product ---- */
+
+fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
+    if (fl__null("fl_matmul", a) || fl__null("fl_matmul", b) || !fl__same_family("matmul", a, b)) return NULL;
+    if (a->ndim < 1 || b->ndim < 1)
+        return FL__BAD("fl_matmul: shapes %s and %s: both need a dim", FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
+    fl_dtype d = fl__compute_dtype(FL_CLASS_NUM, fl__promote(2, (fl_tensor *[]){a, b}));
+    if (d == FL_DTYPE_NONE)
+        return FL__BAD("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype), fl_dtype_name(b->dtype));
+    bool row = a->ndim == 1, column = b->ndim == 1;
+    if (a->shape[a->ndim - 1] != b->shape[column ? 0 : b->ndim - 2])
+        return FL__BAD("fl_matmul: shapes %s and %s: inner dims differ", FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
+    if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d))) return NULL;
+    if (row && !(a = fl_unsqueeze(a, 0))) return NULL;
+    if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
+    fl_tensor batch_a = *a, batch_b = *b; /* shapes only */
+    batch_a.ndim -= 2;
+    batch_b.ndim -= 2;
+    fl_shape shape = fl_shape_of(&batch_a);
+    if (!fl__broadcast_shape(&shape, &batch_b))
+        return FL__BAD("fl_matmul: shapes %s and %s: batch dims do not broadcast", FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
+    int n = shape.ndim;
+    shape.ndim += 2;
+    fl_shape sa = shape, sb = shape;
+    for (int i = 0; i < 2; i++) {
+        sa.dim[n + i] = a->shape[a->ndim - 2 + i];
+        sb.dim[n + i] = b->shape[b->ndim - 2 + i];
+    }
+    shape.dim[n] = sa.dim[n];
+    shape.dim[n + 1] = sb.dim[n + 1];
+    if (!(a = fl_expand(a, sa)) || !(b = fl_expand(b, sb))) return NULL;
+    fl_call c = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2, .in = {a, b}};
+    c.out[0] = fl_call_out(a->family, shape, d);
+    fl_tensor *y = c.out[0] ? fl__result(&c) : fl_raise();
+    if (y && column) y = fl_squeeze(y, -1);
+    if (y && row) y = fl_squeeze(y, column ? -1 : -2);
+    return y;
+}
+
+/* ---- convolution and pooling ---- */
+
+double fl_option(double value, double otherwise) { return value != 0 ? value : signbit(value) ? 0 : otherwise; }
+int64_t fl_option_int(int64_t value, int64_t otherwise) { return value == FL_I0 ? 0 : value ? value : otherwise; }
+
+/* Padding of one dim: o is a count or FL_SAME. */
+static void fl__resolve_pad(int64_t o, int64_t n, int64_t window, int64_t stride, int64_t *lo, int64_t *hi) {
+    *lo = *hi = o;
+    if (o != FL_SAME) return;
+    int64_t all = ((n + stride - 1) / stride - 1) * stride + window - n;
+    all = all > 0 ? all : 0;
+    *lo = all / 2;
+    *hi = all - *lo;
+}
+
+/* Positions of a window over a padded dim; 0 or less if it does not fit. */
+static int64_t fl__windows(int64_t n, int64_t lo, int64_t hi, int64_t window, int64_t stride) {
+    return n + lo + hi < window ? 0 : (n + lo + hi - window) / stride + 1;
+}
+
+/* Settings stay far from overflow in the arithmetic above. */
+static bool fl__sane(int64_t v, int64_t min) { return v >= min && v <= INT32_MAX; }
+
+bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64_t kw, fl_conv2d_args *out) {
+    int64_t sh = fl_option_int(o.stride, 1), sw = fl_option_int(o.stride_w, sh);
+    int64_t dh = fl_option_int(o.dilation, 1), dw = fl_option_int(o.dilation_w, dh);
+    int64_t ph = fl_option_int(o.pad, 0), pw = fl_option_int(o.pad_w, ph), groups = fl_option_int(o.groups, 1);
+    bool ok = fl__sane(sh, 1) && fl__sane(sw, 1) && fl__sane(dh, 1) && fl__sane(dw, 1) && fl__sane(ph, FL_SAME) &&
+              fl__sane(pw, FL_SAME) && fl__sane(groups, 1) && fl__sane(kh, 1) && fl__sane(kw, 1) && fl__sane(h, 0) &&
+              fl__sane(w, 0);
+    if (!ok)
+        return FL__BAD("fl_conv2d: image %lld x %lld, kernel %lld x %lld, stride %lld x %lld, dilation %lld x %lld, pad %lld x "
+                       "%lld, %lld groups",
+                       (long long)h, (long long)w, (long long)kh, (long long)kw, (long long)sh, (long long)sw, (long long)dh,
+                       (long long)dw, (long long)ph, (long long)pw, (long long)groups) != NULL;
+    *out = (fl_conv2d_args){{sh, sw}, {0, 0}, {0, 0}, {dh, dw}, groups};
+    fl__resolve_pad(ph, h, dh * (kh - 1) + 1, sh, &out->pad_lo[0], &out->pad_hi[0]);
+    fl__resolve_pad(pw, w, dw * (kw - 1) + 1, sw, &out->pad_lo[1], &out->pad_hi[1]);
+    return true;
+}
+
+/* Floats of one dtype: the neural ops compute in nothing else. */
+static bool fl__floats(const char *fn, const fl_tensor *a, const fl_tensor *b) {
+    if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl__same_family(fn, a, b);
+    return FL__BAD("fl_%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype), fl_dtype_name(b->dtype)) != NULL;
+}
+
+fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o) {
+    if (fl__null("fl_conv2d", x) || fl__null("fl_conv2d", w) || fl_error()) return NULL;
+    if (x->ndim != 4 || w->ndim != 4)
+        return FL__BAD("fl_conv2d: x %s and w %s: both need four dims", FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w));
+    fl_conv2d_args a;
+    if (!fl_conv2d_resolve(o, x->shape[2], x->shape[3], w->shape[2], w->shape[3], &a)) return NULL;
+    return fl_conv2d_run(x, w, o.bias, a);
+}
+
+fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a) {
+    if (fl__null("fl_conv2d", x) || fl__null("fl_conv2d", w) || !fl__floats("conv2d", x, w)) return NULL;
+    if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups || w->shape[0] % a.groups)
+        return FL__BAD("fl_conv2d: x %s, w %s, %lld groups: channels do not match", FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w),
+                       (long long)a.groups);
+    if (bias && (!fl__floats("conv2d", x, bias) || bias->ndim != 1 || bias->shape[0] != w->shape[0]))
+        return fl_error() ? NULL : FL__BAD("fl_conv2d: bias %s for w %s", FL__SHAPE_TEXT(bias), FL__SHAPE_TEXT(w));
+    fl_shape shape = {4, {x->shape[0], w->shape[0], 0, 0}};
+    for (int i = 0; i < 2; i++) {
+        shape.dim[2 + i] = fl__windows(x->shape[2 + i], a.pad_lo[i], a.pad_hi[i], a.dilation[i] * (w->shape[2 + i] - 1) + 1,
+                                       a.stride[i]);
+        if (shape.dim[2 + i] < 1)
+            return FL__BAD("fl_conv2d: the kernel of w %s is larger than the padded image of x %s", FL__SHAPE_TEXT(w),
+                           FL__SHAPE_TEXT(x));
+    }
+    fl_call c = {.op = FL_OP_conv2d, .n_out = 1, .n_in = bias ? 3 : 2, .in = {x, w, bias}, .args = &a};
+    c.out[0] = fl_call_out(x->family, shape, x->dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+/* True if conv2d of x and w by a gives dy's shape. */
+static bool fl__conv2d_shapes(const char *fn, fl_shape x, fl_shape w, const fl_tensor *dy, const fl_conv2d_args *a) {
+    bool ok = x.ndim == 4 && w.ndim == 4 && dy->ndim == 4 && x.dim[0] == dy->shape[0] && w.dim[0] == dy->shape[1] &&
+              a->groups > 0 && x.dim[1] == w.dim[1] * a->groups && w.dim[0] % a->groups == 0;
+    for (int i = 0; ok && i < 2; i++)
+        ok = dy->shape[2 + i] == fl__windows(x.dim[2 + i], a->pad_lo[i], a->pad_hi[i],
+                                             a->dilation[i] * (w.dim[2 + i] - 1) + 1, a->stride[i]);
+    if (!ok)
+        FL__BAD("%s: x %s, w %s and dy %s do not belong together", fn, fl__shape_as_text(x).s, fl__shape_as_text(w).s,
+                FL__SHAPE_TEXT(dy));
+    return ok;
+}
+
+fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a) {
+    if (fl__null("fl_conv2d_grad_input", dy) || fl__null("fl_conv2d_grad_input", w) ||
+        !fl__floats("conv2d_grad_input", dy, w) ||
+        !fl__conv2d_shapes("fl_conv2d_grad_input", x_shape, fl_shape_of(w), dy, &a))
+        return NULL;
+    fl_call c = {.op = FL_OP_conv2d_grad_input, .n_out = 1, .n_in = 2, .in = {dy, w}, .args = &a};
+    c.out[0] = fl_call_out(dy->family, x_shape, dy->dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a) {
+    if (fl__null("fl_conv2d_grad_weight", x) || fl__null("fl_conv2d_grad_weight", dy) ||
+        !fl__floats("conv2d_grad_weight", x, dy) ||
+        !fl__conv2d_shapes("fl_conv2d_grad_weight", fl_shape_of(x), w_shape, dy, &a))
+        return NULL;
+    fl_call c = {.op = FL_OP_conv2d_grad_weight, .n_out = 1, .n_in = 2, .in = {x, dy}, .args = &a};
+    c.out[0] = fl_call_out(x->family, w_shape, x->dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w, fl_pool2d_args *out) {
+    int64_t kh = kernel, kw = fl_option_int(o.kernel_w, kh);
+    int64_t sh = fl_option_int(o.stride, kh), sw = fl_option_int(o.stride_w, o.stride ? sh : kw);
+    int64_t ph = fl_option_int(o.pad, 0), pw = fl_option_int(o.pad_w, ph);
+    bool ok = fl__sane(kh, 1) && fl__sane(kw, 1) && fl__sane(sh, 1) && fl__sane(sw, 1) && fl__sane(ph, FL_SAME) &&
+              fl__sane(pw, FL_SAME) && fl__sane(h, 0) && fl__sane(w, 0);
+    fl_pool2d_args a = {{kh, kw}, {sh, sw}, {0, 0}, {0, 0}, !o.ignore_pad};
+    if (ok) {
+        fl__resolve_pad(ph, h, kh, sh, &a.pad_lo[0], &a.pad_hi[0]);
+        fl__resolve_pad(pw, w, kw, sw, &a.pad_lo[1], &a.pad_hi[1]);
+        /* half a window at most, so that no window lies outside the image */
+        ok = a.pad_hi[0] <= kh / 2 && a.pad_hi[1] <= kw / 2 && fl__windows(h, a.pad_lo[0], a.pad_hi[0], kh, sh) > 0 &&
+             fl__windows(w, a.pad_lo[1], a.pad_hi[1], kw, sw) > 0;
+    }
+    if (!ok)
+        return FL__BAD("fl_pool2d: image %lld x %lld, window %lld x %lld, stride %lld x %lld, pad %lld x %lld (at most half a "
+                       "window)",
+                       (long long)h, (long long)w, (long long)kh, (long long)kw, (long long)sh, (long long)sw, (long long)ph,
+                       (long long)pw) != NULL;
+    *out = a;
+    return true;
+}
+
+static fl_shape fl__pooled_shape(const fl_tensor *x, const fl_pool2d_args *a) {
+    fl_shape s = fl_shape_of(x);
+    for (int i = 0; i < 2; i++)
+        s.dim[2 + i] = fl__windows(x->shape[2 + i], a->pad_lo[i], a->pad_hi[i], a->kernel[i], a->stride[i]);
+    return s;
+}
+
+static bool fl__poolable(const char *fn, const fl_tensor *x) {
+    if (fl__null(fn, x)) return false;
+    if (x->ndim == 4 && fl_dtype_is_float(x->dtype)) return true;
+    return FL__BAD("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype), FL__SHAPE_TEXT(x)) != NULL;
+}
+
+/* Positions of one dim's windows: i64 [out, kernel] = o * stride - pad_lo + k. */
+static fl_tensor *fl__window_index(const fl_pool2d_args *a, int i, int64_t out) {
+    fl_tensor *o = fl_arange(0, (double)out, 1, FL_I64), *k = fl_arange(0, (double)a->kernel[i], 1, FL_I64);
+    fl_tensor *start = fl_sub(fl_mul(o, fl_int(a->stride[i])), fl_int(a->pad_lo[i]));
+    return fl_add(fl_unsqueeze(start, 1), k);
+}
+
+/* For x of the shape x_shape: i64 [oh, ow, kh * kw] positions h * w of each window's elements, clipped into the image;
+   *inside b8 of the same shape. The pooling compositions gather and scatter with them. */
+static fl_tensor *fl__windows_of(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a, const char *family, fl_tensor **inside) {
+    fl_tensor *pos[2], *in[2];
+    for (int i = 0; i < 2; i++) {
+        fl_shape s = {4, {i ? 1 : y.dim[2], i ? y.dim[3] : 1, i ? 1 : a->kernel[0], i ? a->kernel[1] : 1}};
+        int64_t n = x_shape.dim[2 + i];
+        fl_tensor *p = fl_reshape(fl__window_index(a, i, y.dim[2 + i]), s);
+        in[i] = fl_logical_and(fl_ge(p, fl_int(0)), fl_lt(p, fl_int(n)));
+        pos[i] = fl_minimum(fl_maximum(p, fl_int(0)), fl_int(n - 1));
+    }
+    fl_shape flat = FL_SHAPE(y.dim[2], y.dim[3], a->kernel[0] * a->kernel[1]);
+    *inside = fl_to(fl_reshape(fl_logical_and(in[0], in[1]), flat), family);
+    return fl_to(fl_reshape(fl_add(fl_mul(pos[0], fl_int(x_shape.dim[3])), pos[1]), flat), family);
+}
+
+/* The windows of x as values [n, c, oh * ow, k] with `outside` where they leave the image; *index (n, c expanded) and *inside
+   as above, flat. */
+static fl_tensor *fl__unfold_windows(fl_tensor *x, fl_shape y, const fl_pool2d_args *a, double outside, fl_tensor **index) {
+    fl_tensor *inside;
+    int64_t n = x->shape[0], c = x->shape[1], positions = y.dim[2] * y.dim[3], k = a->kernel[0] * a->kernel[1];
+    fl_tensor *at = fl__windows_of(fl_shape_of(x), y, a, fl_family_name(x), &inside);
+    at = fl_expand(fl_reshape(at, FL_SHAPE(1, 1, positions * k)), FL_SHAPE(n, c, positions * k));
+    fl_tensor *v = fl_gather(fl_reshape(x, FL_SHAPE(n, c, x->shape[2] * x->shape[3])), 2, at);
+    v = fl_where(fl_reshape(inside, FL_SHAPE(positions, k)), fl_reshape(v, FL_SHAPE(n, c, positions, k)), fl_num(outside));
+    *index = fl_reshape(at, FL_SHAPE(n, c, positions, k));
+    return v;
+}
+
+static fl_tensor *fl__compose_max_pool(fl_tensor *x, fl_shape y, const fl_pool2d_args *a, fl_tensor **index) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *at;
+    fl_tensor *v = fl__unfold_windows(x, y, a, -(double)INFINITY, &at);
+    fl_tensor *best = fl_argmax(v, 3, true);
+    fl_tensor *value = fl_reshape(fl_gather(v, 3, best), y), *where = fl_reshape(fl_gather(at, 3, best), y);
+    fl_promote(&s, where);
+    *index = where;
+    return fl_scope_return(&s, value);
+}
+
+fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index, fl_pool2d_opts o) {
+    fl_pool2d_args a;
+    if (!fl__poolable("fl_max_pool2d", x) || !fl_pool2d_resolve(kernel, o, x->shape[2], x->shape[3], &a)) return NULL;
+    fl_shape shape = fl__pooled_shape(x, &a);
+    fl_tensor *at = NULL, *y;
+    if (fl__by_slot(x, FL_OP_max_pool2d)) {
+        fl_call c = {.op = FL_OP_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
+        c.out[0] = fl_call_out(x->family, shape, x->dtype);
+        c.out[1] = at = c.out[0] ? fl_call_out(x->family, shape, FL_I64) : NULL;
+        y = at ? fl__result(&c) : fl_raise();
+    } else {
+        y = fl__compose_max_pool(x, shape, &a, &at);
+    }
+    if (index && y) *index = at;
+    return y;
+}
+
+/* Adds src [n, c, m] at positions index [n, c, m] of zero images of x_shape. */
+static fl_tensor *fl__scatter_images(fl_tensor *src, fl_tensor *index, fl_shape x_shape) {
+    fl_shape flat = FL_SHAPE(x_shape.dim[0], x_shape.dim[1], x_shape.dim[2] * x_shape.dim[3]);
+    fl_tensor *zero = fl_call_out(src->family, flat, src->dtype);
+    if (!zero) return fl_raise();
+    return fl_reshape(fl_scatter_add(fl__fill(zero, 0), 2, index, src), x_shape);
+}
+
+fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape) {
+    if (fl__null("fl_max_pool2d_grad", index) || !fl__poolable("fl_max_pool2d_grad", dy)) return NULL;
+    if (!fl__same_shape(dy, index) || index->dtype != FL_I64 || x_shape.ndim != 4 || x_shape.dim[0] != dy->shape[0] ||
+        x_shape.dim[1] != dy->shape[1] || !fl__same_family("max_pool2d_grad", dy, index))
+        return FL__BAD("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL__SHAPE_TEXT(dy), FL__SHAPE_TEXT(index),
+                       fl_dtype_name(index->dtype), fl__shape_as_text(x_shape).s);
+    if (fl__by_slot(dy, FL_OP_max_pool2d_grad)) {
+        fl_call c = {.op = FL_OP_max_pool2d_grad, .n_out = 1, .n_in = 2, .in = {dy, index}};
+        c.out[0] = fl_call_out(dy->family, x_shape, dy->dtype);
+        return c.out[0] ? fl__result(&c) : fl_raise();
+    }
+    fl_scope s = fl_scope_begin();
+    fl_shape flat = FL_SHAPE(dy->shape[0], dy->shape[1], dy->shape[2] * dy->shape[3]);
+    fl_tensor *src = fl_reshape(dy, flat), *at = fl_reshape(index, flat);
+    return fl_scope_return(&s, src && at ? fl__scatter_images(src, at, x_shape) : NULL);
+}
+
+/* One over the number of elements each window averages, [oh * ow, 1]; on x's family. */
+static fl_tensor *fl__window_weights(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a, fl_dtype dtype, const char *family) {
+    fl_tensor *inside;
+    if (!fl__windows_of(x_shape, y, a, family, &inside)) return NULL;
+    fl_tensor *count = fl_sum(fl_cast(fl_reshape(inside, FL_SHAPE(y.dim[2] * y.dim[3], -1)), dtype), FL_AXES_KEEP(1));
+    if (a->count_pad) count = fl_full_like(count, (double)(a->kernel[0] * a->kernel[1]));
+    return fl_reciprocal(count);
+}
+
+fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
+    if (!fl__poolable("fl_avg_pool2d", x)) return NULL;
+    fl_shape shape = fl__pooled_shape(x, &a);
+    if (fl__by_slot(x, FL_OP_avg_pool2d)) {
+        fl_call c = {.op = FL_OP_avg_pool2d, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
+        c.out[0] = fl_call_out(x->family, shape, x->dtype);
+        return c.out[0] ? fl__result(&c) : fl_raise();
+    }
+    fl_scope s = fl_scope_begin();
+    fl_tensor *at, *v = fl__unfold_windows(x, shape, &a, 0, &at);
+    fl_tensor *w = fl__window_weights(fl_shape_of(x), shape, &a, x->dtype, fl_family_name(x));
+    return fl_scope_return(&s, fl_reshape(fl_mul(fl_sum(v, FL_AXES_KEEP(3)), w), shape));
+}
+
+fl_tensor *fl_avg_pool2d_opt(fl_tensor *x, int64_t kernel, fl_pool2d_opts o) {
+    fl_pool2d_args a;
+    if (!fl__poolable("fl_avg_pool2d", x) || !fl_pool2d_resolve(kernel, o, x->shape[2], x->shape[3], &a)) return NULL;
+    return fl_avg_pool2d_run(x, a);
+}
+
+static fl_tensor *fl__compose_avg_pool_grad(fl_tensor *dy, fl_shape x_shape, const fl_pool2d_args *a) {
+    fl_scope s = fl_scope_begin();
+    fl_shape y = fl_shape_of(dy);
+    int64_t n = y.dim[0], c = y.dim[1], positions = y.dim[2] * y.dim[3], k = a->kernel[0] * a->kernel[1];
+    const char *family = fl_family_name(dy);
+    fl_tensor *inside, *at = fl__windows_of(x_shape, y, a, family, &inside);
+    fl_tensor *w = fl__window_weights(x_shape, y, a, dy->dtype, family);
+    fl_tensor *share = fl_mul(fl_reshape(dy, FL_SHAPE(n, c, positions, 1)), w);
+    share = fl_where(fl_reshape(inside, FL_SHAPE(positions, k)), share, fl_num(0));
+    share = fl_reshape(share, FL_SHAPE(n, c, positions * k));
+    at = fl_expand(fl_reshape(at, FL_SHAPE(1, 1, positions * k)), FL_SHAPE(n, c, positions * k));
+    return fl_scope_return(&s, share && at ? fl__scatter_images(share, at, x_shape) : NULL);
+}
+
+fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a) {
+    if (!fl__poolable("fl_avg_pool2d_grad", dy)) return NULL;
+    bool ok = x_shape.ndim == 4 && x_shape.dim[0] == dy->shape[0] && x_shape.dim[1] == dy->shape[1];
+    for (int i = 0; ok && i < 2; i++)
+        ok = dy->shape[2 + i] == fl__windows(x_shape.dim[2 + i], a.pad_lo[i], a.pad_hi[i], a.kernel[i], a.stride[i]);
+    if (!ok) return FL__BAD("fl_avg_pool2d_grad: dy %s, x %s", FL__SHAPE_TEXT(dy), fl__shape_as_text(x_shape).s);
+    if (!fl__by_slot(dy, FL_OP_avg_pool2d_grad)) return fl__compose_avg_pool_grad(dy, x_shape, &a);
+    fl_call c = {.op = FL_OP_avg_pool2d_grad, .n_out = 1, .n_in = 1, .in = {dy}, .args = &a};
+    c.out[0] = fl_call_out(dy->family, x_shape, dy->dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+/* ---- softmax, fused gradients ---- */
+
+/* Runs an op of one or two operands along an axis, output shaped like the first. */
+static fl_tensor *fl__along(fl_op op, fl_tensor *a, fl_tensor *b, int axis) {
+    fl_axis_args args = {axis};
+    fl_call c = {.op = op, .n_out = 1, .n_in = b ? 2 : 1, .in = {a, b}, .args = &args};
+    c.out[0] = fl__out_like(a, a->dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+static fl_tensor *fl__soft_operand(const char *fn, fl_tensor *x, int *axis) {
+    if (fl__null(fn, x) || !(x = fl__stored(x)) || (*axis = fl__axis(fn, x, *axis)) < 0) return NULL;
+    return fl_dtype_is_float(x->dtype) ? x : fl_cast(x, FL_F32);
+}
+
+fl_tensor *fl_softmax(fl_tensor *x, int axis) {
+    if (!(x = fl__soft_operand("fl_softmax", x, &axis))) return NULL;
+    if (fl__by_slot(x, FL_OP_softmax)) return fl__along(FL_OP_softmax, x, NULL, axis);
+    if (fl_numel(x) == 0) return fl_clone(x);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *e = fl_exp(fl_sub(x, fl__stable_shift(x, FL_AXES(axis))));
+    return fl_scope_return(&s, fl_div(e, fl_sum(e, FL_AXES_KEEP(axis))));
+}
+
+fl_tensor *fl_log_softmax(fl_tensor *x, int axis) {
+    if (!(x = fl__soft_operand("fl_log_softmax", x, &axis))) return NULL;
+    if (fl__by_slot(x, FL_OP_log_softmax)) return fl__along(FL_OP_log_softmax, x, NULL, axis);
+    if (fl_numel(x) == 0) return fl_clone(x);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *d = fl_sub(x, fl__stable_shift(x, FL_AXES(axis)));
+    return fl_scope_return(&s, fl_sub(d, fl_log(fl_sum(fl_exp(d), FL_AXES_KEEP(axis)))));
+}
+
+static bool fl__soft_grad_operands(const char *fn, fl_tensor *y, fl_tensor *dy, int *axis) {
+    if (fl__null(fn, y) || fl__null(fn, dy) || (*axis = fl__axis(fn, y, *axis)) < 0) return false;
+    if (fl__same_shape(y, dy) && y->dtype == dy->dtype && fl_dtype_is_float(y->dtype) && y->family == dy->family) return true;
+    return FL__BAD("%s: y %s and dy %s differ", fn, FL__SHAPE_TEXT(y), FL__SHAPE_TEXT(dy)) != NULL;
+}
+
+fl_tensor *fl_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis) {
+    if (!fl__soft_grad_operands("fl_softmax_grad", y, dy, &axis)) return NULL;
+    if (fl__by_slot(y, FL_OP_softmax_grad)) return fl__along(FL_OP_softmax_grad, y, dy, axis);
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl_mul(y, fl_sub(dy, fl_sum(fl_mul(dy, y), FL_AXES_KEEP(axis)))));
+}
+
+fl_tensor *fl_log_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis) {
+    if (!fl__soft_grad_operands("fl_log_softmax_grad", y, dy, &axis)) return NULL;
+    if (fl__by_slot(y, FL_OP_log_softmax_grad)) return fl__along(FL_OP_log_softmax_grad, y, dy, axis);
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl_sub(dy, fl_mul(fl_exp(y), fl_sum(dy, FL_AXES_KEEP(axis)))));
+}
+
+/* The fused gradient may run: the family has the slot and nobody replaced an op of the formula. */
+static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
+    const fl_backend *be = &fl__families[dy->family];
+    return (be->any || be->op[slot]) && !be->no_grad[op];
+}
+
+fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
+    if ((unsigned)op >= FL_OP_COUNT || fl__ops[op].arity != 1) return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
+    if (fl__null("fl_grad1", x) || fl__null("fl_grad1", y) || fl__null("fl_grad1", dy)) return NULL;
+    if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
+    fl_grad_args a = {op};
+    fl_call c = {.op = FL_OP_grad1, .n_out = 1, .n_in = 3, .in = {x, y, dy}, .args = &a};
+    c.out[0] = fl__out_like(dy, dy->dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy, fl_tensor **da, fl_tensor **db) {
+    if ((unsigned)op >= FL_OP_COUNT || fl__ops[op].arity != 2)
+        return FL__BAD("fl_grad2: op %d has no formula of a and b", (int)op) != NULL;
+    if (fl__null("fl_grad2", a) || fl__null("fl_grad2", b) || fl__null("fl_grad2", y) || fl__null("fl_grad2", dy)) return false;
+    if (!fl__grad_by_slot(dy, FL_OP_grad2, op)) return false;
+    fl_grad_args args = {op};
+    fl_call c = {.op = FL_OP_grad2, .n_out = 2, .n_in = 4, .in = {a, b, y, dy}, .args = &args};
+    for (int i = 0; i < 2; i++)
+        if (want >> i & 1 && !(c.out[i] = fl__out_like(dy, dy->dtype))) return fl_raise() != NULL;
+    if (!fl_run(&c)) return fl_raise() != NULL;
+    if (want & 1) *da = c.out[0];
+    if (want & 2) *db = c.out[1];
+    return true;
+}
+
+/* ---- randomness ---- */
+
+static uint64_t fl__rng_key;
+static uint64_t fl__rng_counter;
+
+void fl_seed(uint64_t key) { fl_rng_set_state((fl_rng){key, 0}); }
+
+fl_rng fl_rng_state(void) {
+    return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED), __atomic_load_n(&fl__rng_counter, __ATOMIC_RELAXED)};
+}
+
+void fl_rng_set_state(fl_rng r) {
+    __atomic_store_n(&fl__rng_key, r.key, __ATOMIC_RELAXED);
+    __atomic_store_n(&fl__rng_counter, r.counter, __ATOMIC_RELAXED);
+}
+
+fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
+    uint64_t blocks = n > 0 ? ((uint64_t)n + 1) / 2 : 0; /* two words an element at most, four a block */
+    if (!rng)
+        return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED),
+                        __atomic_fetch_add(&fl__rng_counter, blocks, __ATOMIC_RELAXED)};
+    fl_rng at = *rng;
+    rng->counter += blocks;
+    return at;
+}
+
+static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
+    if (!t) return NULL;
+    a.rng = fl_rng_take(rng, fl_numel(t));
+    fl_call c = {.op = FL_OP_random, .n_out = 1, .out = {t}, .args = &a};
+    return fl__result(&c);
+}
+
+fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng) {
+    if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype)) return FL__BAD("fl_uniform: %s is not a float", fl_dtype_name(dtype));
+    fl_random_args a = {.dist = FL_UNIFORM, .a = low, .b = high};
+    return fl__random(fl__new("fl_uniform", shape, dtype, FL_F32), a, rng);
+}
+
+fl_tensor *fl_normal(fl_shape shape, double mean, double std, fl_dtype dtype, fl_rng *rng) {
+    if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype)) return FL__BAD("fl_normal: %s is not a float", fl_dtype_name(dtype));
+    fl_random_args a = {.dist = FL_NORMAL, .a = mean, .b = std};
+    return fl__random(fl__new("fl_normal", shape, dtype, FL_F32), a, rng);
+}
+
+fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng) {
+    if (low >= high) return FL__BAD("fl_randint: [%lld, %lld) is empty", (long long)low, (long long)high);
+    fl_random_args a = {.dist = FL_INTEGER, .ia = low, .ib = high};
+    return fl__random(fl__new("fl_randint", shape, FL_I64, FL_I64), a, rng);
+}
+
+fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng) {
+    if (fl__null("fl_dropout", x)) return NULL;
+    return fl_dropout_at(x, p, fl_rng_take(rng, fl_numel(x)));
+}
+
+fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
+    if (fl__null("fl_dropout", x) || !(x = fl__stored(x))) return NULL;
+    if (!fl_dtype_is_float(x->dtype) || !(p >= 0 && p <= 1))
+        return FL__BAD("fl_dropout: p %g, x %s", p, fl_dtype_name(x->dtype));
+    fl_dropout_args a = {p, state};
+    if (fl__by_slot(x, FL_OP_dropout)) {
+        fl_call c = {.op = FL_OP_dropout, .n_out = 1, .n_in = 1, .out = {fl__out_like(x, x->dtype)}, .in = {x}, .args = &a};
+        return c.out[0] ? fl__result(&c) : fl_raise();
+    }
+    fl_scope s = fl_scope_begin();
+    fl_random_args r = {.dist = FL_UNIFORM, .a = 0, .b = 1, .rng = state};
+    fl_call c = {.op = FL_OP_random, .n_out = 1, .out = {fl__out_like(x, FL_F32)}, .args = &r};
+    fl_tensor *u = c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *y = fl_where(fl_ge(u, fl_num(p)), fl_mul(x, fl_num(1 / (1 - p))), fl_num(0));
+    return fl_scope_return(&s, y);
+}
+
+/* ---- optimizer steps ---- */
+
+/* p, g and the states are stored floats of one shape, dtype and family, and may be written. */
+static bool fl__step_operands(const char *fn, fl_tensor *g, int n, fl_tensor *const *state) {
+    if (fl__null(fn, g)) return false;
+    for (int i = 0; i < n; i++) {
+        if (fl__null(fn, state[i])) return false;
+        if (!fl__same_shape(g, state[i]) || g->dtype != state[i]->dtype || g->family != state[i]->family ||
+            !fl_dtype_is_float(g->dtype))
+            return FL__BAD("%s: gradient %s %s and operand %d %s %s do not belong together", fn, fl_dtype_name(g->dtype),
+                           FL__SHAPE_TEXT(g), i, fl_dtype_name(state[i]->dtype), FL__SHAPE_TEXT(state[i])) != NULL;
+        if (!fl__writable(fn, state[i])) return false;
+    }
+    return true;
+}
+
+/* a * x + b * y. */
+static fl_tensor *fl__axpby(double a, fl_tensor *x, double b, fl_tensor *y) {
+    return fl_add(fl_mul(x, fl_num(a)), fl_mul(y, fl_num(b)));
+}
+
+static bool fl__compose_sgd(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a) {
+    fl_scope s = fl_scope_begin();
+    if (a->weight_decay != 0) g = fl_add(g, fl_mul(p, fl_num(a->weight_decay)));
+    fl_tensor *d = g;
+    bool ok = true;
+    if (m) {
+        ok = fl_assign(m, fl__axpby(a->momentum, m, a->first ? 1 : 1 - a->dampening, g));
+        d = a->nesterov ? fl_add(g, fl_mul(m, fl_num(a->momentum))) : m;
+    }
+    ok = ok && fl_assign(p, fl_sub(p, fl_mul(d, fl_num(a->lr))));
+    fl_scope_end(&s);
+    return ok;
+}
+
+bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a) {
+    if (fl__null("fl_sgd_step", a) || !fl__step_operands("fl_sgd_step", g, m ? 2 : 1, (fl_tensor *[]){p, m})) return false;
+    if (!fl__by_slot(p, FL_OP_sgd_step)) return fl__compose_sgd(p, g, m, a);
+    fl_call c = {.op = FL_OP_sgd_step, .n_out = m ? 2 : 1, .n_in = m ? 3 : 2, .out = {p, m}, .in = {g, p, m}, .args = a};
+    return fl_run(&c) || fl_raise();
+}
+
+static bool fl__compose_adam(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *q = p;
+    if (a->weight_decay != 0 && a->decoupled) q = fl_mul(p, fl_num(1 - a->lr * a->weight_decay));
+    else if (a->weight_decay != 0) g = fl_add(g, fl_mul(p, fl_num(a->weight_decay)));
+    bool ok = fl_assign(m, fl__axpby(a->beta1, m, 1 - a->beta1, g)) &&
+              fl_assign(v, fl__axpby(a->beta2, v, 1 - a->beta2, fl_mul(g, g)));
+    fl_tensor *scale = fl_add(fl_mul(fl_sqrt(v), fl_num(1 / sqrt(a->bias2))), fl_num(a->eps));
+    ok = ok && fl_assign(p, fl_sub(q, fl_mul(fl_div(m, scale), fl_num(a->lr / a->bias1))));
+    fl_scope_end(&s);
+    return ok;
+}
+
+bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a) {
+    if (fl__null("fl_adam_step", a) || !fl__step_operands("fl_adam_step", g, 3, (fl_tensor *[]){p, m, v})) return false;
+    if (!fl__by_slot(p, FL_OP_adam_step)) return fl__compose_adam(p, g, m, v, a);
+    fl_call c = {.op = FL_OP_adam_step, .n_out = 3, .n_in = 4, .out = {p, m, v}, .in = {g, p, m, v}, .args = a};
+    return fl_run(&c) || fl_raise();
+}
+
+/* ---- printing: PyTorch's rules ---- */
+
+#define FL__PRINT_WIDTH 75
+#define FL__PRINT_EDGE 3 /* items kept at either end of a long dim */
+
+typedef struct fl__printer {
+    const fl_tensor *t;
+    const char *data; /* element [0, ...] */
+    char *buf;
+    size_t size;
+    int64_t length;   /* of the whole text, as snprintf counts */
+    bool summary, integral, scientific;
+    int width;        /* of an element */
+    double max, min;  /* of the absolute finite nonzero values */
+} fl__printer;
+
+__attribute__((format(printf, 2, 3))) static void fl__emit(fl__printer *pr, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    size_t at = (size_t)pr->length < pr->size ? (size_t)pr->length : pr->size;
+    pr->length += vsnprintf(pr->size ? pr->buf + at : NULL, pr->size - at, format, args);
+    va_end(args);
+}
+
+/* The element `at` elements from the first one, as text; the value as a float in *f. */
+static int fl__element_text(const fl__printer *pr, int64_t at, char *text, size_t size, double *f) {
+    const char *p = pr->data + at * (int64_t)fl_dtype_size(pr->t->dtype);
+    int64_t i = 0;
+    switch (pr->t->dtype) {
+    case FL_F32: *f = (double)*(const float *)(const void *)p; break;
+    case FL_F64: *f = *(const double *)(const void *)p; break;
+    case FL_B8: return snprintf(text, size, "%s", *p ? "True" : "False");
+    case FL_U8: i = *(const uint8_t *)p; break;
+    case FL_I32: i = *(const int32_t *)(const void *)p; break;
+    default: i = *(const int64_t *)(const void *)p; break;
+    }
+    if (!fl_dtype_is_float(pr->t->dtype)) return snprintf(text, size, "%lld", (long long)i);
+    if (!isfinite(*f)) return snprintf(text, size, "%s", isnan(*f) ? "nan" : *f > 0 ? "inf" : "-inf");
+    if (pr->scientific) return snprintf(text, size, "%.4e", *f);
+    return pr->integral ? snprintf(text, size, "%.0f.", *f) : snprintf(text, size, "%.4f", *f);
+}
+
+/* Index of the k-th item that is shown of a dim; -1 stands for "...". *count: items shown, the dots included. */
+static int64_t fl__shown(const fl__printer *pr, int64_t n, int64_t k, int64_t *count) {
+    bool cut = pr->summary && n > 2 * FL__PRINT_EDGE;
+    *count = cut ? 2 * FL__PRINT_EDGE + 1 : n;
+    if (!cut || k < FL__PRINT_EDGE) return k;
+    return k == FL__PRINT_EDGE ? -1 : n - (2 * FL__PRINT_EDGE + 1 - k);
+}
+
+typedef void (*fl__element_fn)(fl__printer *pr, int64_t at);
+static void fl__each_shown(fl__printer *pr, int dim, int64_t at, fl__element_fn fn) {
+    if (dim == pr->t->ndim) {
+        fn(pr, at);
+        return;
+    }
+    int64_t count = 1;
+    for (int64_t k = 0; k < count; k++) {
+        int64_t i = fl__shown(pr, pr->t->shape[dim], k, &count);
+        if (k < count && i >= 0) fl__each_shown(pr, dim + 1, at + i * pr->t->stride[dim], fn);
+    }
+}
+
+static void fl__measure_value(fl__printer *pr, int64_t at) {
+    char text[64];
+    double f = 0;
+    fl__element_text(pr, at, text, sizeof text, &f);
+    if (!isfinite(f) || f == 0) return;
+    if (f != floor(f)) pr->integral = false;
+    if (fabs(f) > pr->max) pr->max = fabs(f);
+    if (fabs(f) < pr->min) pr->min = fabs(f);
+}
+
+static void fl__measure_width(fl__printer *pr, int64_t at) {
+    char text[400];
+    double f;
+    int n = fl__element_text(pr, at, text, sizeof text, &f);
+    if (n > pr->width) pr->width = n;
+}
+
+static void fl__print_dim(fl__printer *pr, int dim, int64_t at, int indent) {
+    const fl_tensor *t = pr->t;
+    char text[400];
+    double f;
+    if (dim == t->ndim) {
+        fl__element_text(pr, at, text, sizeof text, &f);
+        fl__emit(pr, "%*s", t->ndim ? pr->width : 0, text);
+        return;
+    }
+    bool last = dim == t->ndim - 1;
+    int64_t per_line = (FL__PRINT_WIDTH - indent) / (pr->width + 2), count = 1;
+    if (per_line < 1) per_line = 1;
+    fl__emit(pr, "[");
+    for (int64_t k = 0; k < count; k++) {
+        int64_t i = fl__shown(pr, t->shape[dim], k, &count);
+        if (k >= count) break;
+        if (k && last) fl__emit(pr, k % per_line ? ", " : ",\n%*s", indent + 1, "");
+        else if (k) {
+            fl__emit(pr, ",");
+            for (int j = dim; j < t->ndim - 1; j++) fl__emit(pr, "\n");
+            fl__emit(pr, "%*s", indent + 1, "");
+        }
+        if (i < 0) fl__emit(pr, "...");
+        else fl__print_dim(pr, dim + 1, at + i * t->stride[dim], indent + 1);
+    }
+    fl__emit(pr, "]");
+}
+
+int64_t fl_format(fl_tensor *t, char *buf, size_t size) {
+    if (fl__null("fl_format", t)) return -1;
+    fl_scope s = fl_scope_begin();
+    fl__printer pr = {.buf = buf, .size = size, .integral = true, .min = (double)INFINITY};
+    pr.t = t = fl__stored(t);
+    pr.data = t ? fl_map(t, FL_READ) : NULL;
+    if (pr.data) {
+        pr.summary = fl_numel(t) > 1000;
+        fl__each_shown(&pr, 0, 0, fl__measure_value);
+        double low = pr.integral ? 0 : 1e-4;
+        pr.scientific = fl_dtype_is_float(t->dtype) && (pr.max > 1000 * pr.min || pr.max > 1e8 || pr.min < low);
+        fl__each_shown(&pr, 0, 0, fl__measure_width);
+        fl__emit(&pr, "tensor(");
+        if (fl_numel(t) == 0 && t->ndim != 1) fl__emit(&pr, "[], size=%s", FL__SHAPE_TEXT(t));
+        else fl__print_dim(&pr, 0, 0, 7);
+        bool plain = t->dtype == FL_F32 || t->dtype == FL_I64 || t->dtype == FL_B8;
+        if (!plain) fl__emit(&pr, ", dtype=%s", fl_dtype_name(t->dtype));
+        fl__emit(&pr, ")");
+        fl_unmap(t, FL_READ);
+    }
+    fl_scope_end(&s);
+    return pr.data ? pr.length : -1;
+}
+
+bool fl_print(fl_tensor *t) {
+    char small[4096], *text = small;
+    int64_t n = fl_format(t, small, sizeof small);
+    if (n < 0) return false;
+    if (n >= (int64_t)sizeof small) {
+        text = fl__alloc((size_t)n + 1);
+        if (!text) return fl_raise() != NULL;
+        fl_format(t, text, (size_t)n + 1);
+    }
+    bool ok = printf("%s\n", text) >= 0;
+    if (text != small) fl__free(text);
+    return ok || fl_fail("fl_print: cannot write to stdout");
+}
+
+#endif /* FL_TENSOR_IMPL */
+#endif
+
+#if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_KERNELS)
+#define FL_TENSOR_KERNELS
+#include "kernels/cpu/backend.h"
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,50 @@
+/* kernels/cpu/backend.h - the table of the CPU backend, and all its kernels */
+#include "../../fl_tensor.h"
+#include "isa.h"
+#include "common.h"
+#include "elementwise.h"
+#include "copy.h"
+#include "random.h"
+#include "reduce.h"
+#include "index.h"
+#include "softmax.h"
+#include "step.h"
+#include "gemm.h"
+#include "conv.h"
+#include "pool.h"
+#ifndef FL_CPU_BACKEND_H
+#define FL_CPU_BACKEND_H
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_BACKEND_IMPL
+#define FL_CPU_BACKEND_IMPL
+
+#define FL__UNARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_unary,
+#define FL__BINARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_binary,
+#define FL__OTHER_SLOT(op, ...) [FL_OP_##op] = fl__cpu_##op,
+static const fl_backend fl__cpu_table = {
+    .name = "cpu",
+    .op = {FL_UNARY_OPS(FL__UNARY_SLOT) FL_BINARY_OPS(FL__BINARY_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
+    .flags = {[FL_OP_softmax] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_softmax_grad] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_log_softmax] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_log_softmax_grad] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_conv2d] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_conv2d_grad_input] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_conv2d_grad_weight] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,
+              [FL_OP_avg_pool2d_grad] = FL_SLOT_CONTIGUOUS}};
+#undef FL__UNARY_SLOT
+#undef FL__BINARY_SLOT
+#undef FL__OTHER_SLOT
+
+FL_API const fl_backend *fl_backend_cpu(void) {
+    return &fl__cpu_table;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,356 @@
+/* kernels/cpu/common.h - what the CPU kernels share: slot prototypes, ISA regions, passes over operands of any layout
+
+   A pass runs one inner loop over any number of operands in the order of their elements. The loop sees dense pieces
+   only: a dense operand is passed in place, any other goes block by block through a small buffer on the stack, a weak
+   number or a tensor of one repeated element becomes a constant block, and an operand may be a function of the position
+   (random numbers). So an op needs one loop per dtype, whatever the layouts, and the price is a copy in the first-level
+   cache. Work is cut by its size alone. */
+#include "../../fl_tensor.h"
+#include "../fl_math.h"
+#include "isa.h"
+#ifndef FL_CPU_COMMON_H
+#define FL_CPU_COMMON_H
+
+#include <stdlib.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All formulas share two slots, which look at c->op. */
+FL_PRIVATE bool fl__cpu_unary(const fl_backend *self, const fl_call *c);
+FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c);
+#define FL__SLOT(op, ...) FL_PRIVATE bool fl__cpu_##op(const fl_backend *self, const fl_call *c);
+FL_OTHER_OPS(FL__SLOT)
+#undef FL__SLOT
+
+enum {
+    FL__GRAIN = 16384,  /* elements per parallel chunk */
+    FL__BLOCK = 512,    /* elements per buffered block */
+    FL__OPERANDS = 6,   /* of one pass */
+    FL__ELEMENT = 8     /* bytes of the largest element */
+};
+
+/* p[k]: n dense elements of operand k */
+typedef void (*fl__loop)(void *const p[], int64_t n, const void *arg);
+/* Writes elements begin .. begin + n - 1 of a sequence; begin is a multiple of FL__BLOCK, n at most FL__BLOCK. */
+typedef void (*fl__sequence)(void *dst, int64_t begin, int64_t n, const void *arg);
+
+/* An operand: adjacent dims that step evenly are merged, the innermost is dim[0]. */
+typedef enum fl__layout { FL__DENSE, FL__CONSTANT, FL__STRIDED, FL__GENERATED } fl__layout;
+typedef struct fl__walk {
+    char *base;
+    int size, access;
+    fl__layout layout;
+    int ndim;
+    int64_t dim[FL_MAX_DIMS], step[FL_MAX_DIMS]; /* step in bytes */
+    uint64_t number;                             /* bits of a constant that is no tensor: base is NULL */
+    fl__sequence sequence;                       /* of a generated operand */
+    const void *sequence_arg;
+} fl__walk;
+
+typedef struct fl__pass {
+    fl__loop loop;
+    const void *arg;
+    int n;
+    bool blocked; /* pass blocks even if all operands are dense */
+    fl__walk walk[FL__OPERANDS];
+} fl__pass;
+
+/* Adds an operand that the loop reads, writes or both. A weak one becomes a number of dtype `weak_as`. */
+FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as);
+/* Adds a number of `size` bytes; a sequence. */
+FL_PRIVATE void fl__pass_add_number(fl__pass *p, uint64_t bits, int size);
+FL_PRIVATE void fl__pass_add_sequence(fl__pass *p, fl__sequence sequence, const void *arg);
+/* Runs the loop over numel elements of every operand, in parallel. */
+FL_PRIVATE void fl__pass_run(const fl__pass *p, int64_t numel);
+
+/* Words of an element's size, whatever its dtype. */
+typedef uint64_t __attribute__((may_alias)) fl__u64;
+typedef uint32_t __attribute__((may_alias)) fl__u32;
+
+/* A place in a walk. */
+typedef struct fl__cursor {
+    char *ptr;
+    int64_t at[FL_MAX_DIMS];
+} fl__cursor;
+FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access);
+/* Adds the next outer dim to n walks of the same dims (merged if all step evenly); _close makes walks without dims ones of
+   one element. */
+FL_PRIVATE void fl__walk_push(fl__walk *w, int n, int64_t dim, const int64_t *step);
+FL_PRIVATE void fl__walk_close(fl__walk *w, int n);
+FL_PRIVATE fl__cursor fl__walk_seek(const fl__walk *w, int64_t position);
+/* Copies the next n elements to or from dense memory. */
+FL_PRIVATE void fl__walk_read(const fl__walk *w, fl__cursor *c, void *dst, int64_t n);
+FL_PRIVATE void fl__walk_write(const fl__walk *w, fl__cursor *c, const void *src, int64_t n);
+/* Elements that lie in a row at the cursor's step, at most n; moves the cursor by k elements (k within that row). */
+FL_PRIVATE int64_t fl__walk_row(const fl__walk *w, const fl__cursor *c, int64_t n);
+FL_PRIVATE void fl__walk_advance(const fl__walk *w, fl__cursor *c, int64_t k);
+/* Copies n elements of `size` bytes, the steps in bytes. */
+FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n, int size);
+/* n times the one element at src. */
+FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size);
+/* y = elements 0, 1, ... of the sequence, after fl_make. */
+FL_PRIVATE bool fl__fill_sequence(fl_tensor *y, fl__sequence sequence, const void *arg);
+/* The value of a weak number in dtype's bits, in the low bytes. */
+FL_PRIVATE uint64_t fl__weak_bits(const fl_tensor *t, fl_dtype dtype);
+/* Loop of a pass that copies p[1] to p[0]; arg is the element's size_t. */
+FL_PRIVATE void fl__move(void *const p[], int64_t n, const void *arg);
+FL_PRIVATE bool fl__no_kernel(const fl_call *c, fl_dtype d);
+/* The loop of a formula for a dtype at the ISA level in force; NULL if there is none. */
+FL_PRIVATE fl__loop fl__formula_loop(fl_op op, fl_dtype d);
+
+/* Stands before loops without loop-carried dependence, whose output may be the same memory as an input. Loops that call
+   libm stay scalar, which clang would warn of: kernels stand between FL__LOOPS_BEGIN and FL__LOOPS_END. */
+#if defined(__clang__)
+#define FL__VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#define FL__LOOPS_BEGIN \
+    FL_KERNEL_BEGIN _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
+#define FL__LOOPS_END _Pragma("clang diagnostic pop") FL_KERNEL_END
+#else
+#define FL__VECTOR _Pragma("GCC ivdep")
+#define FL__LOOPS_BEGIN FL_KERNEL_BEGIN
+#define FL__LOOPS_END FL_KERNEL_END
+#endif
+
+#define FL__CAT2_(a, b) a##_##b
+#define FL__CAT2(a, b) FL__CAT2_(a, b)
+#define FL__CAT3(a, b, c) FL__CAT2(FL__CAT2(a, b), c)
+
+static inline int64_t fl__min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t fl__ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_CPU_COMMON_H */
+
+#if defined(FL_IMPL_ONLY_CPU_COMMON) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_COMMON_IMPL
+#define FL_CPU_COMMON_IMPL
+FL__LOOPS_BEGIN
+
+#define FL__COPY_ROW(T) \
+    for (int64_t i = 0; i < n; i++) *(T *)(void *)(dst + i * dst_step) = *(const T *)(const void *)(src + i * src_step)
+
+/* One word repeated: the fills and broadcasts. */
+#define FL__FILL_ROW(T) \
+    do { \
+        const T value = *(const T *)(const void *)src; \
+        T *d = (T *)(void *)dst; \
+        for (int64_t i = 0; i < n; i++) d[i] = value; \
+    } while (0)
+
+FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size) {
+    switch (size) {
+    case 8: FL__FILL_ROW(fl__u64); break;
+    case 4: FL__FILL_ROW(fl__u32); break;
+    default: memset(dst, *src, (size_t)n);
+    }
+}
+
+FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n,
+                             int size) {
+    if (dst_step == size && src_step == size) {
+        memcpy(dst, src, (size_t)(n * size));
+    } else if (dst_step == size && src_step == 0) {
+        fl__fill_row(dst, src, n, size);
+    } else {
+        switch (size) {
+        case 8: FL__COPY_ROW(fl__u64); break;
+        case 4: FL__COPY_ROW(fl__u32); break;
+        default: FL__COPY_ROW(char);
+        }
+    }
+}
+#undef FL__COPY_ROW
+#undef FL__FILL_ROW
+
+FL_PRIVATE void fl__walk_push(fl__walk *w, int n, int64_t dim, const int64_t *step) {
+    int last = w->ndim - 1;
+    bool even = last >= 0;
+    if (dim == 1) return;
+    for (int k = 0; k < n && even; k++) even = step[k] == w[k].step[last] * w[k].dim[last];
+    for (int k = 0; k < n; k++) {
+        if (even) {
+            w[k].dim[last] *= dim;
+        } else {
+            w[k].dim[last + 1] = dim;
+            w[k].step[last + 1] = step[k];
+            w[k].ndim++;
+        }
+    }
+}
+
+FL_PRIVATE void fl__walk_close(fl__walk *w, int n) {
+    for (int k = 0; k < n; k++) {
+        if (w[k].ndim > 0) continue;
+        w[k].ndim = 1;
+        w[k].dim[0] = 1;
+        w[k].step[0] = w[k].size;
+    }
+}
+
+FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access) {
+    w->base = fl_data(t);
+    w->size = (int)fl_dtype_size(t->dtype);
+    w->access = access;
+    w->ndim = 0;
+    for (int i = t->ndim - 1; i >= 0; i--) fl__walk_push(w, 1, t->shape[i], &(int64_t){t->stride[i] * w->size});
+    fl__walk_close(w, 1);
+    bool dense = w->ndim == 1 && w->step[0] == w->size, constant = w->ndim == 1 && w->step[0] == 0;
+    w->layout = dense ? FL__DENSE : constant ? FL__CONSTANT : FL__STRIDED;
+}
+
+FL_PRIVATE fl__cursor fl__walk_seek(const fl__walk *w, int64_t position) {
+    fl__cursor c = {.ptr = w->base};
+    for (int k = 0; k < w->ndim; k++) {
+        c.at[k] = position % w->dim[k];
+        position /= w->dim[k];
+        c.ptr += c.at[k] * w->step[k];
+    }
+    return c;
+}
+
+FL_PRIVATE int64_t fl__walk_row(const fl__walk *w, const fl__cursor *c, int64_t n) {
+    return fl__min(n, w->dim[0] - c->at[0]);
+}
+
+FL_PRIVATE void fl__walk_advance(const fl__walk *w, fl__cursor *c, int64_t k) {
+    c->at[0] += k;
+    c->ptr += k * w->step[0];
+    for (int i = 0; i < w->ndim - 1 && c->at[i] == w->dim[i]; i++) {
+        c->ptr += w->step[i + 1] - w->dim[i] * w->step[i];
+        c->at[i] = 0;
+        c->at[i + 1]++;
+    }
+}
+
+FL_PRIVATE void fl__walk_read(const fl__walk *w, fl__cursor *c, void *dst, int64_t n) {
+    for (char *d = dst; n > 0;) {
+        int64_t row = fl__walk_row(w, c, n);
+        fl__copy_row(d, w->size, c->ptr, w->step[0], row, w->size);
+        fl__walk_advance(w, c, row);
+        d += row * w->size;
+        n -= row;
+    }
+}
+
+FL_PRIVATE void fl__walk_write(const fl__walk *w, fl__cursor *c, const void *src, int64_t n) {
+    for (const char *s = src; n > 0;) {
+        int64_t row = fl__walk_row(w, c, n);
+        fl__copy_row(c->ptr, w->step[0], s, w->size, row, w->size);
+        fl__walk_advance(w, c, row);
+        s += row * w->size;
+        n -= row;
+    }
+}
+
+FL_PRIVATE uint64_t fl__weak_bits(const fl_tensor *t, fl_dtype dtype) {
+    switch (dtype) {
+    case FL_F32: return flm__bits32(flm_f64_to_f32(t->f64));
+    case FL_F64: return flm__bits64(t->f64);
+    case FL_B8: return flm_f64_to_b8(t->f64);
+    default: return (uint64_t)t->i64;
+    }
+}
+
+FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as) {
+    if (t->weak) fl__pass_add_number(p, fl__weak_bits(t, weak_as), (int)fl_dtype_size(weak_as));
+    else fl__walk_init(&p->walk[p->n++], t, access);
+}
+
+FL_PRIVATE void fl__pass_add_number(fl__pass *p, uint64_t bits, int size) {
+    p->walk[p->n++] = (fl__walk){.size = size, .access = FL_READ, .layout = FL__CONSTANT, .number = bits};
+}
+
+FL_PRIVATE void fl__pass_add_sequence(fl__pass *p, fl__sequence sequence, const void *arg) {
+    p->walk[p->n++] = (fl__walk){
+        .access = FL_READ, .layout = FL__GENERATED, .sequence = sequence, .sequence_arg = arg};
+}
+
+/* One thread's share of a pass. */
+typedef struct fl__share {
+    _Alignas(FL_ALIGN) char buffer[FL__OPERANDS][FL__BLOCK * FL__ELEMENT];
+    fl__cursor at[FL__OPERANDS];
+    void *ptr[FL__OPERANDS];
+} fl__share;
+
+static void fl__share_begin(fl__share *s, const fl__pass *p, int64_t begin, int64_t end) {
+    for (int k = 0; k < p->n; k++) {
+        const fl__walk *w = &p->walk[k];
+        const char *number = w->base ? w->base : (const char *)&w->number;
+        s->ptr[k] = s->buffer[k];
+        if (w->layout == FL__STRIDED) s->at[k] = fl__walk_seek(w, begin);
+        if (w->layout == FL__CONSTANT) fl__fill_row(s->buffer[k], number, fl__min(end - begin, FL__BLOCK), w->size);
+    }
+}
+
+static void fl__share_read(fl__share *s, const fl__pass *p, int64_t begin, int64_t n) {
+    for (int k = 0; k < p->n; k++) {
+        const fl__walk *w = &p->walk[k];
+        if (w->layout == FL__DENSE) s->ptr[k] = w->base + begin * w->size;
+        if (w->layout == FL__GENERATED) w->sequence(s->buffer[k], begin, n, w->sequence_arg);
+        if (w->layout != FL__STRIDED || !(w->access & FL_READ)) continue;
+        fl__cursor c = s->at[k];
+        fl__walk_read(w, &c, s->buffer[k], n);
+        if (!(w->access & FL_WRITE)) s->at[k] = c;
+    }
+}
+
+static void fl__share_write(fl__share *s, const fl__pass *p, int64_t n) {
+    for (int k = 0; k < p->n; k++) {
+        const fl__walk *w = &p->walk[k];
+        if (w->layout == FL__STRIDED && w->access & FL_WRITE) fl__walk_write(w, &s->at[k], s->buffer[k], n);
+    }
+}
+
+static void fl__pass_task(void *arg, int64_t begin, int64_t end) {
+    const fl__pass *p = arg;
+    fl__share s;
+    fl__share_begin(&s, p, begin, end);
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = p->blocked ? fl__min(end - i, FL__BLOCK) : end - i;
+        fl__share_read(&s, p, i, n);
+        p->loop(s.ptr, n, p->arg);
+        fl__share_write(&s, p, n);
+    }
+}
+
+FL_PRIVATE void fl__pass_run(const fl__pass *pass, int64_t numel) {
+    fl__pass p = *pass;
+    for (int k = 0; k < p.n; k++) {
+        fl__walk *w = &p.walk[k];
+        if (w->layout == FL__CONSTANT && w->access & FL_WRITE) w->layout = FL__STRIDED;
+        p.blocked |= w->layout != FL__DENSE;
+    }
+    fl_parallel(numel, FL__GRAIN, fl__pass_task, &p);
+}
+
+FL_PRIVATE void fl__move(void *const p[], int64_t n, const void *arg) {
+    memcpy(p[0], p[1], (size_t)n * *(const size_t *)arg);
+}
+
+FL_PRIVATE bool fl__fill_sequence(fl_tensor *y, fl__sequence sequence, const void *arg) {
+    size_t size = fl_dtype_size(y->dtype);
+    fl__pass p = {.loop = fl__move, .arg = &size};
+    if (!fl_make(y)) return false;
+    fl__pass_add(&p, y, FL_WRITE, y->dtype);
+    fl__pass_add_sequence(&p, sequence, arg);
+    fl__pass_run(&p, fl_numel(y));
+    return true;
+}
+
+FL_PRIVATE bool fl__no_kernel(const fl_call *c, fl_dtype d) {
+    return fl_fail("%s: the cpu has no kernel for %s", fl_op_get_info(c->op)->name, fl_dtype_name(d));
+}
+
+FL__LOOPS_END
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,177 @@
+/* gemm_tile.h - the inner loops of gemm.h and conv.h for one instruction set and one element type
+
+   gemm.h includes it once for each pair, after defining
+     FL__T          the element: float or double
+     FL__LANES      elements per register
+     FL__ROWS       4, 6 or 14: most rows of a tile that is two registers wide: 2 FL__ROWS + 3 registers must exist
+     FL__FN(name)   the name with a suffix of its own
+     FL__TARGET     the target attribute
+   and it defines FL__FN(kernels), the table that gemm.h describes, and undefines them all.
+
+   A tile holds mr x (nv registers) of C in registers and runs along k: one loop text, always inlined with constant
+   mr and nv, unrolled until every accumulator is a register. */
+
+typedef FL__T FL__FN(vec) __attribute__((vector_size(FL__LANES * sizeof(FL__T))));
+typedef FL__T FL__FN(mem) /* the same, anywhere in memory */
+    __attribute__((vector_size(FL__LANES * sizeof(FL__T)), aligned(sizeof(FL__T)), may_alias));
+typedef FL__T FL__FN(eight) __attribute__((vector_size(8 * sizeof(FL__T))));
+typedef FL__T FL__FN(eight_mem)
+    __attribute__((vector_size(8 * sizeof(FL__T)), aligned(sizeof(FL__T)), may_alias));
+
+/* C (+)= sum over the segments and over p < k of a[i * rsa + p * csa] * b[p * ldb + j], for the whole tile. */
+FL__INLINE FL__TARGET void FL__FN(tile)(const int mr, const int nv, int64_t rsa, const fl__tile *t)
+{
+    FL__CONTRACT
+    FL__FN(vec) acc[FL__TILE_REGISTERS];
+    FL__UNROLL for (int i = 0; i < mr * nv; i++) acc[i] = (FL__FN(vec)){0};
+    for (int64_t s = 0; s < t->segments; s++) {
+        const FL__T *a = t->segment[s].a, *b = t->segment[s].b;
+        for (int64_t p = 0; p < t->k; p++, a += t->csa, b += t->ldb) {
+            FL__FN(vec) row[4];
+            FL__UNROLL for (int j = 0; j < nv; j++)
+                row[j] = *(const FL__FN(mem) *)(b + j * FL__LANES);
+            FL__UNROLL for (int i = 0; i < mr; i++) {
+                FL__FN(vec) x = a[i * rsa] - (FL__FN(vec)){0}; /* exact, and no instruction */
+                FL__UNROLL for (int j = 0; j < nv; j++) acc[i * nv + j] += x * row[j];
+            }
+        }
+    }
+    FL__T *c = t->c;
+    if (t->add)
+        FL__UNROLL for (int i = 0; i < mr * nv; i++)
+            acc[i] += *(const FL__FN(mem) *)(c + i / nv * t->ldc + i % nv * FL__LANES);
+    FL__UNROLL for (int i = 0; i < mr * nv; i++)
+        *(FL__FN(mem) *)(c + i / nv * t->ldc + i % nv * FL__LANES) = acc[i];
+}
+
+/* Tall tiles, two registers wide, find the values of a column of A side by side (rsa is 1). */
+#define FL__TALL(mr) \
+    FL__TARGET static void FL__FN(tall##mr)(const fl__tile *t) { FL__FN(tile)(mr, 2, 1, t); }
+#define FL__TILE_OF(mr, nv) \
+    FL__TARGET static void FL__FN(tile##mr##x##nv)(const fl__tile *t) { \
+        FL__FN(tile)(mr, nv, t->rsa, t); \
+    }
+#define FL__TALL_ROWS(X) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#define FL__ROWS4(X, nv) X(1, nv) X(2, nv) X(3, nv) X(4, nv)
+#define FL__ROWS6(X, nv) FL__ROWS4(X, nv) X(5, nv) X(6, nv)
+#if FL__ROWS == 4
+#define FL__ALL_TILES(X) FL__ROWS4(X, 1) FL__ROWS4(X, 2)
+#elif FL__ROWS == 6
+#define FL__ALL_TILES(X) FL__ROWS6(X, 1) FL__ROWS6(X, 2)
+#else
+#define FL__ALL_TILES(X) FL__ROWS6(X, 1) FL__ROWS6(X, 2) FL__ROWS6(X, 4)
+FL__TALL_ROWS(FL__TALL)
+#endif
+FL__ALL_TILES(FL__TILE_OF)
+
+/* Transposes 8 x 8: dst[p * ldd + i] = src[i][p]. */
+FL__INLINE FL__TARGET void FL__FN(transpose8)(FL__T *dst, int64_t ldd, const FL__T *const src[8])
+{
+    FL__FN(eight) r[8], t[8];
+    FL__UNROLL for (int i = 0; i < 8; i++) r[i] = *(const FL__FN(eight_mem) *)src[i];
+    FL__UNROLL for (int i = 0; i < 8; i += 2) {
+        t[i] = FL__SHUFFLE(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        t[i + 1] = FL__SHUFFLE(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    FL__UNROLL for (int i = 0; i < 8; i += 4) FL__UNROLL for (int h = 0; h < 2; h++) {
+        r[i + 2 * h] = FL__SHUFFLE(t[i + h], t[i + 2 + h], 0, 1, 8, 9, 4, 5, 12, 13);
+        r[i + 2 * h + 1] = FL__SHUFFLE(t[i + h], t[i + 2 + h], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    FL__UNROLL for (int i = 0; i < 4; i++)
+        *(FL__FN(eight_mem) *)(dst + i * ldd) =
+            FL__SHUFFLE(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    FL__UNROLL for (int i = 0; i < 4; i++)
+        *(FL__FN(eight_mem) *)(dst + (i + 4) * ldd) =
+            FL__SHUFFLE(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+/* A vector store may run past the end of a row of dst: the rows behind it, written later, repair that. So many rows
+   are left to the scalar loop that nothing is written past the last one. */
+FL__INLINE int64_t FL__FN(rows_kept)(int64_t n, int64_t step)
+{
+    return n % step == 0 ? 0 : n >= step ? 1 : step;
+}
+
+/* dst[p * ldd + i] = src[i * rs + p * cs] for p < k, i < n. Writes nothing else; reads up to a register past a row. */
+FL__TARGET static void FL__FN(pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src,
+                                    int64_t rs, int64_t cs)
+{
+    FL__T *d = dst;
+    const FL__T *s = src;
+    const int64_t step = rs == 1 ? FL__LANES : 8;
+    int64_t wide = ldd == n ? n : n / step * step, p = 0;
+    int64_t end = k - FL__FN(rows_kept)(wide, step);
+    if (rs == 1) {
+        for (; p < end; p++)
+            for (int64_t i = 0; i < wide; i += FL__LANES)
+                *(FL__FN(mem) *)(d + p * ldd + i) = *(const FL__FN(mem) *)(s + p * cs + i);
+    } else if (cs == 1 && wide > 0) {
+        for (; p + 8 <= end; p += 8)
+            for (int64_t i = (wide - 1) / 8 * 8; i >= 0; i -= 8) {
+                const FL__T *row[8];
+                for (int q = 0; q < 8; q++) row[q] = s + (i + q < n ? i + q : n - 1) * rs + p;
+                FL__FN(transpose8)(d + p * ldd + i, ldd, row);
+            }
+    }
+    for (int64_t q = 0; q < k; q++)
+        for (int64_t i = q < p ? wide : 0; i < n; i++) d[q * ldd + i] = s[i * rs + q * cs];
+}
+
+/* dst[i] += src[i] */
+FL__TARGET static void FL__FN(add)(void *dst, const void *src, int64_t n)
+{
+    FL__T *d = dst;
+    const FL__T *s = src;
+    int64_t i = 0;
+    for (; i + FL__LANES <= n; i += FL__LANES)
+        *(FL__FN(mem) *)(d + i) += *(const FL__FN(mem) *)(s + i);
+    for (; i < n; i++) d[i] += s[i];
+}
+
+/* A panel of image patches: row p of dst is, run by run, the pixels that start at src + offset[p] + run.from. */
+FL__TARGET static void FL__FN(pack_runs)(void *dst, int64_t ldd, int64_t k, const void *src,
+                                         const int64_t *offset, const fl__pixels *run, int runs)
+{
+    FL__T *d = dst;
+    for (int64_t p = 0; p < k; p++, d += ldd) {
+        const FL__T *s = (const FL__T *)src + offset[p];
+        for (int r = 0; r < runs; r++)
+            for (int i = 0; i < run[r].n; i += FL__LANES)
+                *(FL__FN(mem) *)(d + run[r].to + i) = *(const FL__FN(mem) *)(s + run[r].from + i);
+    }
+}
+
+#define FL__ENTRY_TALL(mr) [mr] = FL__FN(tall##mr),
+#define FL__ENTRY(mr, nv) [nv / 2][mr] = FL__FN(tile##mr##x##nv),
+static const fl__kernels FL__FN(kernels) = {
+    .size = sizeof(FL__T),
+    .lanes = FL__LANES,
+    .rows = FL__ROWS,
+#if FL__ROWS > 6
+    .tall = {FL__TALL_ROWS(FL__ENTRY_TALL)},
+    .short_rows = 6,
+    .widest = 4,
+#else
+    .short_rows = FL__ROWS,
+    .widest = 2,
+#endif
+    .tile = {FL__ALL_TILES(FL__ENTRY)},
+    .pack = FL__FN(pack),
+    .pack_runs = FL__FN(pack_runs),
+    .add = FL__FN(add),
+};
+
+#undef FL__T
+#undef FL__LANES
+#undef FL__ROWS
+#undef FL__FN
+#undef FL__TARGET
+#undef FL__TALL
+#undef FL__TILE_OF
+#undef FL__TALL_ROWS
+#undef FL__ROWS4
+#undef FL__ROWS6
+#undef FL__ALL_TILES
+#undef FL__ENTRY_TALL
+#undef FL__ENTRY
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,182 @@
+/* kernels/cpu/index.h - gather and scatter_add along one axis
+
+   y, x and index are walked together over the index's dims; along the axis the indexed tensor stands still and the index
+   moves it. All indices are checked before anything is written. */
+#include "common.h"
+#ifndef FL_CPU_INDEX_H
+#define FL_CPU_INDEX_H
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_INDEX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_INDEX_IMPL
+#define FL_CPU_INDEX_IMPL
+FL__LOOPS_BEGIN
+
+typedef struct fl__range {
+    int64_t size;
+    bool bad;
+} fl__range;
+
+static void fl__find_outside(void *const p[], int64_t n, const void *arg) {
+    fl__range *range = *(fl__range *const *)arg;
+    const int64_t *index = p[0];
+    int bad = 0;
+    for (int64_t i = 0; i < n; i++) bad |= (uint64_t)index[i] >= (uint64_t)range->size;
+    if (bad) __atomic_store_n(&range->bad, true, __ATOMIC_RELAXED);
+}
+
+static bool fl__check_index(const fl_call *c, const fl_tensor *index, int axis, int64_t size) {
+    fl__range range = {.size = size}, *arg = &range;
+    fl__pass p = {.loop = fl__find_outside, .arg = &arg};
+    int64_t value = 0, numel = fl_numel(index);
+    if (numel == 0) return true;
+    fl__pass_add(&p, index, FL_READ, FL_I64);
+    fl__pass_run(&p, numel);
+    if (!range.bad) return true;
+    fl__cursor at = fl__walk_seek(&p.walk[0], 0);
+    do fl__walk_read(&p.walk[0], &at, &value, 1);
+    while ((uint64_t)value < (uint64_t)size);
+    return fl_fail("%s: index %lld is out of range for axis %d of size %lld", fl_op_get_info(c->op)->name,
+                   (long long)value, axis, (long long)size);
+}
+
+/* The indexed tensor t (still along the axis), the index, and the tensor that goes with the index, over its dims. */
+enum { FL__INDEXED, FL__INDEX, FL__OTHER, FL__INDEX_WALKS };
+typedef struct fl__indexing {
+    fl__walk w[FL__INDEX_WALKS];
+    int64_t step;                    /* bytes along the axis of the indexed tensor */
+    int64_t length, index_step, other_step; /* of the axis that scatter_add loops over itself */
+    void (*add)(const struct fl__indexing *s, char *const p[], int64_t n);
+} fl__indexing;
+
+static void fl__indexing_init(fl__indexing *s, const fl_tensor *t, const fl_tensor *index, const fl_tensor *other, int axis,
+                              bool loop_over_axis) {
+    const fl_tensor *tensors[FL__INDEX_WALKS] = {t, index, other};
+    int size = (int)fl_dtype_size(t->dtype);
+    for (int k = 0; k < FL__INDEX_WALKS; k++)
+        s->w[k] = (fl__walk){.base = fl_data(tensors[k]), .size = k == FL__INDEX ? 8 : size};
+    s->step = t->stride[axis] * size;
+    s->length = index->shape[axis];
+    s->index_step = index->stride[axis] * 8;
+    s->other_step = other->stride[axis] * size;
+    for (int i = index->ndim - 1; i >= 0; i--) {
+        int64_t still = i == axis ? 0 : t->stride[i] * size;
+        if (i == axis && loop_over_axis) continue;
+        fl__walk_push(s->w, FL__INDEX_WALKS, index->shape[i],
+                      (int64_t[]){still, index->stride[i] * 8, other->stride[i] * size});
+    }
+    fl__walk_close(s->w, FL__INDEX_WALKS);
+}
+
+/* Calls row on every run of elements of [begin, end), at most `longest` at a time. */
+static void fl__indexing_rows(const fl__indexing *s, int64_t begin, int64_t end, int64_t longest,
+                              void (*row)(const fl__indexing *s, char *const p[], int64_t n)) {
+    fl__cursor c[FL__INDEX_WALKS];
+    for (int k = 0; k < FL__INDEX_WALKS; k++) c[k] = fl__walk_seek(&s->w[k], begin);
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = fl__walk_row(&s->w[0], &c[0], fl__min(longest, end - i));
+        row(s, (char *[]){c[0].ptr, c[1].ptr, c[2].ptr}, n);
+        for (int k = 0; k < FL__INDEX_WALKS; k++) fl__walk_advance(&s->w[k], &c[k], n);
+    }
+}
+
+static int64_t fl__index_at(const char *p) {
+    return *(const int64_t *)(const void *)p;
+}
+
+#define FL__GATHER_ROW(T) \
+    for (int64_t i = 0; i < n; i++) \
+        *(T *)(void *)(y + i * y_step) = \
+            *(const T *)(const void *)(x + i * x_step + fl__index_at(index + i * index_step) * s->step)
+
+static void fl__gather_row(const fl__indexing *s, char *const p[], int64_t n) {
+    const char *x = p[FL__INDEXED], *index = p[FL__INDEX];
+    char *y = p[FL__OTHER];
+    int64_t x_step = s->w[FL__INDEXED].step[0], index_step = s->w[FL__INDEX].step[0], y_step = s->w[FL__OTHER].step[0];
+    int size = s->w[FL__OTHER].size;
+    if (index_step == 0) {
+        fl__copy_row(y, y_step, x + fl__index_at(index) * s->step, x_step, n, size);
+        return;
+    }
+    switch (size) {
+    case 8: FL__GATHER_ROW(fl__u64); break;
+    case 4: FL__GATHER_ROW(fl__u32); break;
+    default: FL__GATHER_ROW(char);
+    }
+}
+#undef FL__GATHER_ROW
+
+static void fl__gather_task(void *arg, int64_t begin, int64_t end) {
+    fl__indexing_rows(arg, begin, end, end - begin, fl__gather_row);
+}
+
+FL_PRIVATE bool fl__cpu_gather(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    const fl_tensor *x = c->in[0], *index = c->in[1];
+    int axis = ((const fl_axis_args *)c->args)->axis;
+    fl_tensor *y = c->out[0];
+    fl__indexing s;
+    if (!fl__check_index(c, index, axis, x->shape[axis]) || !fl_make(y)) return false;
+    fl__indexing_init(&s, x, index, y, axis, false);
+    fl_parallel(fl_numel(y), FL__GRAIN, fl__gather_task, &s);
+    return true;
+}
+
+/* Adds n columns of src, in order along the axis; whole rows at once where the index repeats over them. */
+#define FL__SCATTER(T, name) \
+    static void fl__scatter_##name(const fl__indexing *s, char *const p[], int64_t n) { \
+        int64_t y_step = s->w[FL__INDEXED].step[0], src_step = s->w[FL__OTHER].step[0]; \
+        int64_t index_step = s->w[FL__INDEX].step[0]; \
+        bool whole = index_step == 0 && y_step == sizeof(T) && src_step == sizeof(T); \
+        for (int64_t i = 0; i < s->length; i++) { \
+            const char *index = p[FL__INDEX] + i * s->index_step, *src = p[FL__OTHER] + i * s->other_step; \
+            if (whole) { \
+                T *y = (T *)(void *)(p[FL__INDEXED] + fl__index_at(index) * s->step); \
+                const T *x = (const T *)(const void *)src; \
+                FL__VECTOR for (int64_t j = 0; j < n; j++) y[j] = flm_add_##name(y[j], x[j]); \
+                continue; \
+            } \
+            for (int64_t j = 0; j < n; j++) { \
+                char *at = p[FL__INDEXED] + j * y_step + fl__index_at(index + j * index_step) * s->step; \
+                T *y = (T *)(void *)at; \
+                *y = flm_add_##name(*y, *(const T *)(const void *)(src + j * src_step)); \
+            } \
+        } \
+    }
+FL__SCATTER(uint8_t, b8)
+FL__SCATTER(int64_t, i64)
+FL__SCATTER(float, f32)
+FL__SCATTER(double, f64)
+#undef FL__SCATTER
+
+/* Columns beside each other if src is dense across them, else one at a time, along the axis. */
+static void fl__scatter_task(void *arg, int64_t begin, int64_t end) {
+    const fl__indexing *s = arg;
+    bool across = s->other_step != s->w[FL__OTHER].size;
+    fl__indexing_rows(s, begin, end, across ? FL__BLOCK : 1, s->add);
+}
+
+FL_PRIVATE bool fl__cpu_scatter_add(const fl_backend *self, const fl_call *c) {
+    const fl_tensor *x = c->in[0], *index = c->in[1], *src = c->in[2];
+    int axis = ((const fl_axis_args *)c->args)->axis;
+    fl_tensor *y = c->out[0];
+    fl__indexing s;
+    switch (y->dtype) {
+    case FL_B8: s.add = fl__scatter_b8; break;
+    case FL_I64: s.add = fl__scatter_i64; break;
+    case FL_F32: s.add = fl__scatter_f32; break;
+    case FL_F64: s.add = fl__scatter_f64; break;
+    default: return fl__no_kernel(c, y->dtype);
+    }
+    const fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {c->in[0]}};
+    if (!fl__check_index(c, index, axis, x->shape[axis]) || !fl__cpu_copy(self, &copy)) return false;
+    if (fl_numel(src) == 0) return true;
+    fl__indexing_init(&s, y, index, src, axis, true);
+    fl_parallel(fl_numel(src) / s.length, fl__ceil_div(FL__GRAIN, s.length), fl__scatter_task, &s);
+    return true;
+}
+
+FL__LOOPS_END
+#endif
+#endif
+/* MIT licence: see LICENSE. */

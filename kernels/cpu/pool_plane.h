@@ -1,0 +1,103 @@
+/* pool_plane.h - pooling of one plane of an image, for one element type
+
+   pool.h includes it once for each, after defining FL__T (the element), FL__LOWEST (below all others),
+   FL__IS_NAN(x), FL__FN(name), and FL__AVERAGE if averages are wanted. */
+
+/* Columns o0 .. o0 + n of output row `row`: tap by tap over the whole row, so the loop has no windows in it. best and at
+   (position relative to the window's origin, -1: none yet) stay in the first-level cache. */
+static void FL__FN(max_row)(const fl__pooling *p, const FL__T *x, int64_t row, int64_t o0, int64_t n, FL__T *y,
+                            int64_t *index)
+{
+    FL__T best[FL__POOL_COLUMNS];
+    int32_t at[FL__POOL_COLUMNS];
+    for (int64_t o = 0; o < n; o++) best[o] = FL__LOWEST, at[o] = -1;
+    const int64_t top = row * p->stride[0] - p->pad[0], left = o0 * p->stride[1] - p->pad[1], step = p->stride[1];
+    for (int64_t i = 0; i < p->kernel[0]; i++) {
+        if (top + i < 0 || top + i >= p->h) continue;
+        for (int64_t j = 0; j < p->kernel[1]; j++) {
+            int64_t lo, hi;
+            fl__pooling_inside(left + j, step, p->w, n, &lo, &hi);
+            const FL__T *from = x + (top + i) * p->w + left + j;
+            const int32_t position = (int32_t)(i * p->w + j);
+            for (int64_t o = lo; o < hi; o++) {
+                FL__T v = from[o * step];
+                bool take = (!(v <= best[o]) | (at[o] < 0)) & !FL__IS_NAN(best[o]);
+                best[o] = take ? v : best[o];
+                at[o] = take ? position : at[o];
+            }
+        }
+    }
+    for (int64_t o = 0; o < n; o++) {
+        y[o] = best[o];
+        index[o] = at[o] < 0 ? 0 : top * p->w + left + o * step + at[o];
+    }
+}
+
+static void FL__FN(max)(const fl__pooling *p, int64_t plane)
+{
+    const FL__T *x = (const FL__T *)p->in + plane * p->h * p->w;
+    for (int64_t row = 0; row < p->oh; row++)
+        for (int64_t o = 0; o < p->ow; o += FL__POOL_COLUMNS) {
+            int64_t n = p->ow - o < FL__POOL_COLUMNS ? p->ow - o : FL__POOL_COLUMNS;
+            int64_t to = (plane * p->oh + row) * p->ow + o;
+            FL__FN(max_row)(p, x, row, o, n, (FL__T *)p->out + to, p->index + to);
+        }
+}
+
+static void FL__FN(max_grad)(const fl__pooling *p, int64_t plane)
+{
+    FL__T *dx = (FL__T *)p->out + plane * p->h * p->w;
+    const FL__T *dy = (const FL__T *)p->in + plane * p->oh * p->ow;
+    const int64_t *index = p->index + plane * p->oh * p->ow, outside = p->h * p->w;
+    memset(dx, 0, (size_t)outside * sizeof *dx);
+    for (int64_t o = 0; o < p->oh * p->ow; o++)
+        if (index[o] >= 0 && index[o] < outside) dx[index[o]] += dy[o];
+}
+
+#ifdef FL__AVERAGE
+static void FL__FN(avg)(const fl__pooling *p, int64_t plane)
+{
+    const FL__T *x = (const FL__T *)p->in + plane * p->h * p->w;
+    FL__T *y = (FL__T *)p->out + plane * p->oh * p->ow;
+    for (int64_t row = 0; row < p->oh; row++, y += p->ow) {
+        const int64_t top = row * p->stride[0] - p->pad[0], step = p->stride[1];
+        memset(y, 0, (size_t)p->ow * sizeof *y);
+        for (int64_t i = 0; i < p->kernel[0]; i++) {
+            if (top + i < 0 || top + i >= p->h) continue;
+            for (int64_t j = 0; j < p->kernel[1]; j++) {
+                int64_t lo, hi;
+                fl__pooling_inside(j - p->pad[1], step, p->w, p->ow, &lo, &hi);
+                const FL__T *from = x + (top + i) * p->w + j - p->pad[1];
+                for (int64_t o = lo; o < hi; o++) y[o] += from[o * step];
+            }
+        }
+        for (int64_t o = 0; o < p->ow; o++) y[o] /= (FL__T)fl__pooling_count(p, row, o);
+    }
+}
+
+static void FL__FN(avg_grad)(const fl__pooling *p, int64_t plane)
+{
+    FL__T *dx = (FL__T *)p->out + plane * p->h * p->w;
+    const FL__T *dy = (const FL__T *)p->in + plane * p->oh * p->ow;
+    memset(dx, 0, (size_t)(p->h * p->w) * sizeof *dx);
+    for (int64_t row = 0; row < p->oh; row++, dy += p->ow)
+        for (int64_t i = 0; i < p->kernel[0]; i++) {
+            const int64_t y = row * p->stride[0] - p->pad[0] + i, step = p->stride[1];
+            if (y < 0 || y >= p->h) continue;
+            for (int64_t j = 0; j < p->kernel[1]; j++) {
+                int64_t lo, hi;
+                fl__pooling_inside(j - p->pad[1], step, p->w, p->ow, &lo, &hi);
+                FL__T *to = dx + y * p->w + j - p->pad[1];
+                for (int64_t o = lo; o < hi; o++)
+                    to[o * step] += dy[o] / (FL__T)fl__pooling_count(p, row, o);
+            }
+        }
+}
+#endif
+
+#undef FL__T
+#undef FL__LOWEST
+#undef FL__FN
+#undef FL__IS_NAN
+#undef FL__AVERAGE
+/* MIT licence: see LICENSE. */

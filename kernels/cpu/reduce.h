@@ -1,0 +1,417 @@
+/* kernels/cpu/reduce.h - sum, prod, amax, amin over any axes; argmax, argmin
+
+   The reduced dims are walked in order of their steps. If they are dense in memory, or nothing is, each output folds its
+   elements into FL__LANES accumulators (element i of a row into lane i mod FL__LANES), which fold in halves. If a kept
+   dim is dense, a tile of outputs is folded at once, row by row. Long reductions are cut into chunks of a fixed size,
+   whose partial results fold pairwise. So the tree depends on shape and strides only. f32 sums and products are
+   accumulated in double. */
+#include "common.h"
+#ifndef FL_CPU_REDUCE_H
+#define FL_CPU_REDUCE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FL__LANES = 64, FL__TILE_COLUMNS = 256, FL__CHUNK = 65536 };
+
+/* acc[j] = acc[j] op x[r * stride + j] for r < rows, j < width; the stride in elements. */
+typedef void (*fl__rows)(void *acc, const void *x, int64_t rows, int64_t stride, int64_t width);
+
+/* How an op folds a dtype. */
+typedef enum fl__fold_op { FL__FOLD_SUM, FL__FOLD_PROD, FL__FOLD_AMAX, FL__FOLD_AMIN } fl__fold_op;
+typedef struct fl__fold {
+    fl__rows rows;        /* elements into accumulators */
+    fl__rows combine;     /* accumulators into accumulators */
+    fl_dtype dtype, acc;
+    int size, acc_size;   /* bytes */
+    uint64_t identity;    /* bits of an accumulator */
+} fl__fold;
+/* For f32, f64 and i64. */
+FL_PRIVATE fl__fold fl__fold_of(fl__fold_op op, fl_dtype dtype);
+/* Folds n elements that lie step bytes apart into lanes[0]; dense (step = size), or fewer than FL__LANES. */
+FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int64_t step, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_REDUCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_REDUCE_IMPL
+#define FL_CPU_REDUCE_IMPL
+FL__LOOPS_BEGIN
+
+#define FL__SUM_T double
+#define FL__SUM_S f64
+#define FL__T float
+#define FL__S f32
+#define FL__LEVEL portable
+#define FL__TARGET
+#include "reduce_loops.h"
+#ifdef FL__X86_LEVELS
+#define FL__LEVEL avx2
+#define FL__TARGET FL__TARGET_AVX2
+#include "reduce_loops.h"
+#define FL__LEVEL avx512
+#define FL__TARGET FL__TARGET_AVX512
+#include "reduce_loops.h"
+#endif
+#undef FL__T
+#undef FL__S
+#define FL__T double
+#define FL__S f64
+#define FL__LEVEL portable
+#define FL__TARGET
+#include "reduce_loops.h"
+#undef FL__T
+#undef FL__S
+#undef FL__SUM_T
+#undef FL__SUM_S
+#define FL__SUM_T int64_t
+#define FL__SUM_S i64
+#define FL__T int64_t
+#define FL__S i64
+#define FL__LEVEL portable
+#define FL__TARGET
+#include "reduce_loops.h"
+#undef FL__T
+#undef FL__S
+#undef FL__SUM_T
+#undef FL__SUM_S
+
+#ifdef FL__X86_LEVELS
+#define FL__FOLD_ROW(op) \
+    {fl__##op##_f32_portable, fl__##op##_f32_avx2, fl__##op##_f32_avx512, fl__##op##_f64_portable, fl__##op##_i64_portable}
+#else
+#define FL__FOLD_ROW(op) {fl__##op##_f32_portable, NULL, NULL, fl__##op##_f64_portable, fl__##op##_i64_portable}
+#endif
+static fl__rows fl__rows_of(fl__fold_op op, fl_dtype d) {
+    static const fl__rows table[4][FL__AVX512 + 3] = {
+        FL__FOLD_ROW(sum), FL__FOLD_ROW(prod), FL__FOLD_ROW(amax), FL__FOLD_ROW(amin)};
+    return table[op][d == FL_F32 ? fl__cpu_isa() : d == FL_F64 ? FL__AVX512 + 1 : FL__AVX512 + 2];
+}
+#undef FL__FOLD_ROW
+
+static uint64_t fl__fold_identity(fl__fold_op op, fl_dtype acc) {
+    static const double f[4] = {0, 1, -INFINITY, INFINITY};
+    static const int64_t i[4] = {0, 1, INT64_MIN, INT64_MAX};
+    if (acc == FL_F32) return flm__bits32((float)f[op]);
+    return acc == FL_F64 ? flm__bits64(f[op]) : (uint64_t)i[op];
+}
+
+FL_PRIVATE fl__fold fl__fold_of(fl__fold_op op, fl_dtype dtype) {
+    fl_dtype acc = dtype == FL_F32 && op <= FL__FOLD_PROD ? FL_F64 : dtype;
+    return (fl__fold){.rows = fl__rows_of(op, dtype),
+                      .combine = fl__rows_of(op, acc),
+                      .dtype = dtype,
+                      .acc = acc,
+                      .size = (int)fl_dtype_size(dtype),
+                      .acc_size = (int)fl_dtype_size(acc),
+                      .identity = fl__fold_identity(op, acc)};
+}
+
+static void fl__lanes_begin(const fl__fold *f, void *lanes) {
+    fl__fill_row(lanes, (const char *)&f->identity, FL__LANES, f->acc_size);
+}
+
+static void fl__lanes_add(const fl__fold *f, void *lanes, const char *x, int64_t n) {
+    int64_t full = n / FL__LANES;
+    f->rows(lanes, x, full, FL__LANES, FL__LANES);
+    if (n % FL__LANES) f->rows(lanes, x + full * FL__LANES * f->size, 1, 0, n % FL__LANES);
+}
+
+/* The result is in lane 0. */
+static void fl__lanes_end(const fl__fold *f, void *lanes) {
+    for (int half = FL__LANES / 2; half > 0; half /= 2) f->combine(lanes, (char *)lanes + half * f->acc_size, 1, 0, half);
+}
+
+FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int64_t step, int64_t n) {
+    if (n < FL__LANES) {
+        memcpy(lanes, &f->identity, sizeof f->identity);
+        f->rows(lanes, x, n, step / f->size, 1);
+    } else {
+        fl__lanes_begin(f, lanes);
+        fl__lanes_add(f, lanes, x, n);
+        fl__lanes_end(f, lanes);
+    }
+}
+
+/* >>plan */
+
+typedef struct fl__reduction {
+    fl__fold fold;
+    fl__walk kept, reduced; /* of x */
+    fl__walk y;
+    int64_t outputs, length;  /* elements of y; of x for each */
+    int64_t chunk, chunks;    /* of the length */
+    int64_t tile, tiles;      /* of the innermost kept dim; tile 0: one output at a time */
+    char *partial;            /* [chunks][outputs] accumulators, NULL for one chunk */
+} fl__reduction;
+
+/* The reduced axes by growing step, repeated elements last. */
+static int fl__reduced_axes(const fl_tensor *x, uint32_t axes, int order[FL_MAX_DIMS]) {
+    int n = 0;
+    for (int i = x->ndim - 1; i >= 0; i--) {
+        if (!(axes >> i & 1)) continue;
+        uint64_t key = (uint64_t)llabs(x->stride[i]) - 1;
+        int k = n++;
+        for (; k > 0 && (uint64_t)llabs(x->stride[order[k - 1]]) - 1 > key; k--) order[k] = order[k - 1];
+        order[k] = i;
+    }
+    return n;
+}
+
+static void fl__reduction_walks(fl__reduction *r, const fl_tensor *x, uint32_t axes) {
+    int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order), size = (int)fl_dtype_size(x->dtype);
+    r->kept = r->reduced = (fl__walk){.base = fl_data(x), .size = size};
+    r->length = 1;
+    for (int i = x->ndim - 1; i >= 0; i--)
+        if (!(axes >> i & 1)) fl__walk_push(&r->kept, 1, x->shape[i], &(int64_t){x->stride[i] * size});
+    for (int k = 0; k < n; k++) {
+        r->length *= x->shape[order[k]];
+        fl__walk_push(&r->reduced, 1, x->shape[order[k]], &(int64_t){x->stride[order[k]] * size});
+    }
+    if (r->length == 0) r->reduced.ndim = 0; /* nothing to walk */
+    fl__walk_close(&r->kept, 1);
+    fl__walk_close(&r->reduced, 1);
+}
+
+static void fl__reduction_plan(fl__reduction *r) {
+    bool columns = r->reduced.step[0] != r->reduced.size && r->kept.dim[0] > 1 && r->kept.step[0] == r->kept.size;
+    r->tile = columns ? fl__min(r->kept.dim[0], FL__TILE_COLUMNS) : 0;
+    r->tiles = columns ? fl__ceil_div(r->kept.dim[0], r->tile) : 1;
+    r->chunk = columns ? FL__CHUNK / r->tile : FL__CHUNK;
+    r->chunks = r->length ? fl__ceil_div(r->length, r->chunk) : 1;
+}
+
+/* >>fold */
+
+/* n accumulators become elements position .. of y. */
+static void fl__reduction_store(const fl__reduction *r, const void *acc, int64_t position, int64_t n) {
+    float narrow[FL__TILE_COLUMNS];
+    fl__cursor c = fl__walk_seek(&r->y, position);
+    if (r->fold.acc == r->fold.dtype) {
+        fl__walk_write(&r->y, &c, acc, n);
+        return;
+    }
+    const double *wide = acc;
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = fl__min(n - i, FL__TILE_COLUMNS);
+        for (int64_t j = 0; j < m; j++) narrow[j] = (float)wide[i + j];
+        fl__walk_write(&r->y, &c, narrow, m);
+    }
+}
+
+static void fl__reduction_emit(const fl__reduction *r, const void *acc, int64_t chunk, int64_t position, int64_t n) {
+    int64_t size = r->fold.acc_size;
+    if (r->partial)
+        memcpy(r->partial + (chunk * r->outputs + position) * size, acc, (size_t)(n * size));
+    else
+        fl__reduction_store(r, acc, position, n);
+}
+
+/* Folds elements [begin, end) of the reduced dims of one output into lane 0. */
+static void fl__fold_output(const fl__reduction *r, int64_t output, int64_t begin, int64_t end, void *lanes) {
+    const fl__fold *f = &r->fold;
+    const fl__walk *w = &r->reduced;
+    char buffer[FL__BLOCK * FL__ELEMENT];
+    fl__cursor c = fl__walk_seek(w, begin);
+    c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
+    if (w->ndim == 1 && (w->step[0] == w->size || end - begin < FL__LANES)) {
+        fl__fold_line(f, lanes, c.ptr, w->step[0], end - begin);
+        return;
+    }
+    fl__lanes_begin(f, lanes);
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = fl__walk_row(w, &c, end - i);
+        if (w->step[0] == w->size && n >= FL__LANES) {
+            fl__lanes_add(f, lanes, c.ptr, n);
+            fl__walk_advance(w, &c, n);
+        } else {
+            n = fl__min(end - i, FL__BLOCK);
+            fl__walk_read(w, &c, buffer, n);
+            fl__lanes_add(f, lanes, buffer, n);
+        }
+    }
+    fl__lanes_end(f, lanes);
+}
+
+/* Unit: one chunk of one output. */
+static void fl__reduce_outputs(void *arg, int64_t first, int64_t last) {
+    const fl__reduction *r = arg;
+    _Alignas(FL_ALIGN) char acc[FL__LANES * FL__ELEMENT];
+    for (int64_t unit = first; unit < last; unit++) {
+        int64_t output = unit / r->chunks, begin = unit % r->chunks * r->chunk;
+        fl__fold_output(r, output, begin, fl__min(begin + r->chunk, r->length), acc);
+        fl__reduction_emit(r, acc, unit % r->chunks, output, 1);
+    }
+}
+
+/* Unit: one chunk of one tile of outputs. */
+static void fl__reduce_tiles(void *arg, int64_t first, int64_t last) {
+    const fl__reduction *r = arg;
+    const fl__walk *w = &r->reduced;
+    _Alignas(FL_ALIGN) char acc[FL__TILE_COLUMNS * FL__ELEMENT];
+    for (int64_t unit = first; unit < last; unit++) {
+        int64_t chunk = unit % r->chunks, tile = unit / r->chunks % r->tiles;
+        int64_t output = unit / r->chunks / r->tiles * r->kept.dim[0] + tile * r->tile;
+        int64_t width = fl__min(r->tile, r->kept.dim[0] - tile * r->tile);
+        int64_t begin = chunk * r->chunk, end = fl__min(begin + r->chunk, r->length);
+        fl__cursor c = fl__walk_seek(w, begin);
+        c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
+        fl__fill_row(acc, (const char *)&r->fold.identity, width, r->fold.acc_size);
+        for (int64_t i = begin, n; i < end; i += n) {
+            n = fl__walk_row(w, &c, end - i);
+            r->fold.rows(acc, c.ptr, n, w->step[0] / w->size, width);
+            fl__walk_advance(w, &c, n);
+        }
+        fl__reduction_emit(r, acc, chunk, output, width);
+    }
+}
+
+static void fl__reduce_partials(const fl__reduction *r) {
+    int64_t row = r->outputs * r->fold.acc_size;
+    for (int64_t step = 1; step < r->chunks; step *= 2)
+        for (int64_t i = 0; i + step < r->chunks; i += 2 * step)
+            r->fold.combine(r->partial + i * row, r->partial + (i + step) * row, 1, 0, r->outputs);
+    fl__reduction_store(r, r->partial, 0, r->outputs);
+}
+
+static bool fl__reduction_init(fl__reduction *r, const fl_call *c, fl__fold_op op) {
+    const fl_reduce_args *args = c->args;
+    fl_dtype d = c->in[0]->dtype;
+    if (d != FL_F32 && d != FL_F64 && d != FL_I64) return fl__no_kernel(c, d);
+    if (!fl_make(c->out[0])) return false;
+    r->fold = fl__fold_of(op, d);
+    r->outputs = fl_numel(c->out[0]);
+    r->partial = NULL;
+    fl__walk_init(&r->y, c->out[0], FL_WRITE);
+    fl__reduction_walks(r, c->in[0], args->axes);
+    fl__reduction_plan(r);
+    return true;
+}
+
+static void fl__reduction_run(fl__reduction *r) {
+    int64_t width = r->tile ? r->tile : 1, places = r->tile ? r->outputs / r->kept.dim[0] * r->tiles : r->outputs;
+    int64_t grain = fl__ceil_div(FL__GRAIN, fl__min(r->length, r->chunk) * width + 1);
+    fl_parallel(places * r->chunks, grain, r->tile ? fl__reduce_tiles : fl__reduce_outputs, r);
+}
+
+static bool fl__reduction_run_chunks(fl__reduction *r) {
+    size_t bytes;
+    if (!fl__mul_size((size_t)r->chunks, (size_t)(r->outputs * r->fold.acc_size), &bytes))
+        return fl_fail("reduce: partial results of %lld outputs do not fit", (long long)r->outputs);
+    fl_buffer *scratch = fl_buffer_new(bytes, &(fl_mem_info){.op = "reduce", .lifetime = 1});
+    if (!scratch) return false;
+    r->partial = fl_buffer_map(scratch);
+    if (r->partial) {
+        fl__reduction_run(r);
+        fl__reduce_partials(r);
+        fl_buffer_unmap(scratch);
+    }
+    fl_buffer_drop(scratch);
+    return r->partial != NULL;
+}
+
+static bool fl__fold_axes(const fl_call *c, fl__fold_op op) {
+    fl__reduction r;
+    if (!fl__reduction_init(&r, c, op)) return false;
+    if (r.outputs == 0) return true;
+    if (r.chunks > 1) return fl__reduction_run_chunks(&r);
+    fl__reduction_run(&r);
+    return true;
+}
+
+#define FL__REDUCE_SLOT(name, fold) \
+    FL_PRIVATE bool fl__cpu_##name(const fl_backend *self, const fl_call *c) { \
+        (void)self; \
+        return fl__fold_axes(c, fold); \
+    }
+FL__REDUCE_SLOT(sum, FL__FOLD_SUM)
+FL__REDUCE_SLOT(prod, FL__FOLD_PROD)
+FL__REDUCE_SLOT(amax, FL__FOLD_AMAX)
+FL__REDUCE_SLOT(amin, FL__FOLD_AMIN)
+#undef FL__REDUCE_SLOT
+
+/* >>arg: the extreme of a block by lanes, then, if it beats the best so far, its first place in the block */
+
+#define FL__FIND(T, name) \
+    static int64_t fl__find_##name(const void *block, int64_t n, const void *value) { \
+        const T *x = block, v = *(const T *)value; \
+        for (int64_t i = 0; i < n; i++) \
+            if (x[i] == v || (v != v && x[i] != x[i])) return i; \
+        return -1; \
+    } \
+    static bool fl__beats_##name(const void *value, const void *best, bool largest) { \
+        const T v = *(const T *)value, b = *(const T *)best; \
+        return (v != v && b == b) || (largest ? v > b : v < b); \
+    }
+FL__FIND(float, f32)
+FL__FIND(double, f64)
+FL__FIND(int64_t, i64)
+#undef FL__FIND
+
+typedef struct fl__extreme {
+    fl__reduction r;
+    bool largest;
+    int64_t (*find)(const void *block, int64_t n, const void *value);
+    bool (*beats)(const void *value, const void *best, bool largest);
+} fl__extreme;
+
+static int64_t fl__place_of_extreme(const fl__extreme *e, int64_t output) {
+    const fl__reduction *r = &e->r;
+    const fl__walk *w = &r->reduced;
+    _Alignas(FL_ALIGN) char lanes[FL__LANES * FL__ELEMENT], best[FL__ELEMENT];
+    char buffer[FL__BLOCK * FL__ELEMENT];
+    fl__cursor c = fl__walk_seek(w, 0);
+    int64_t place = 0;
+    c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
+    for (int64_t i = 0, n; i < r->length; i += n) {
+        const char *x = w->step[0] == w->size ? c.ptr : buffer;
+        n = fl__min(r->length - i, FL__BLOCK);
+        if (x == buffer) fl__walk_read(w, &c, buffer, n);
+        else fl__walk_advance(w, &c, n);
+        fl__fold_line(&r->fold, lanes, x, w->size, n);
+        if (i > 0 && !e->beats(lanes, best, e->largest)) continue;
+        memcpy(best, lanes, (size_t)w->size);
+        place = i + e->find(x, n, lanes);
+    }
+    return place;
+}
+
+static void fl__extreme_task(void *arg, int64_t first, int64_t last) {
+    const fl__extreme *e = arg;
+    for (int64_t output = first; output < last; output++) {
+        int64_t place = fl__place_of_extreme(e, output);
+        fl__cursor c = fl__walk_seek(&e->r.y, output);
+        fl__walk_write(&e->r.y, &c, &place, 1);
+    }
+}
+
+static bool fl__arg_extreme(const fl_call *c, fl__fold_op op) {
+    fl__extreme e = {.largest = op == FL__FOLD_AMAX};
+    if (!fl__reduction_init(&e.r, c, op)) return false;
+    if (e.r.outputs == 0) return true;
+    if (e.r.length == 0) return fl_fail("%s: the axis is empty", fl_op_get_info(c->op)->name);
+    fl_dtype d = e.r.fold.dtype;
+    e.find = d == FL_F32 ? fl__find_f32 : d == FL_F64 ? fl__find_f64 : fl__find_i64;
+    e.beats = d == FL_F32 ? fl__beats_f32 : d == FL_F64 ? fl__beats_f64 : fl__beats_i64;
+    fl_parallel(e.r.outputs, fl__ceil_div(FL__GRAIN, e.r.length), fl__extreme_task, &e);
+    return true;
+}
+
+FL_PRIVATE bool fl__cpu_argmax(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    return fl__arg_extreme(c, FL__FOLD_AMAX);
+}
+
+FL_PRIVATE bool fl__cpu_argmin(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    return fl__arg_extreme(c, FL__FOLD_AMIN);
+}
+
+FL__LOOPS_END
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,198 @@
+/* kernels/cpu/softmax.h - softmax and log_softmax along one axis, and their gradients
+
+   Inputs are contiguous, [outer, n, inner]. A line of softmax is cut into pieces that stay in the first-level cache: of a
+   row (inner = 1) FL__TILE_COLUMNS elements each, with the row's maximum and sum repeated beside them; of columns one piece
+   per element, as wide as the tile of columns, with a maximum and sum each. The pieces go through the loops of the op table
+   and of the reductions, so nothing here knows a dtype or an ISA level. */
+#include "common.h"
+#include "reduce.h"
+#ifndef FL_CPU_SOFTMAX_H
+#define FL_CPU_SOFTMAX_H
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_SOFTMAX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_SOFTMAX_IMPL
+#define FL_CPU_SOFTMAX_IMPL
+FL__LOOPS_BEGIN
+
+typedef struct fl__lines fl__lines;
+struct fl__lines {
+    void (*run)(const fl__lines *s, int64_t first, int64_t width); /* one row, or `width` columns */
+    char *out;
+    const char *a, *b;
+    int64_t n, inner;
+    int size;
+    fl__fold largest, sum;
+    fl__loop sub, mul, div, exp, log;
+};
+
+/* One element per column. */
+typedef struct fl__beside {
+    _Alignas(FL_ALIGN) char value[FL__TILE_COLUMNS * FL__ELEMENT];
+} fl__beside;
+
+/* Sums are accumulated in double. */
+static void fl__beside_narrow(const fl__lines *s, fl__beside *to, const char *acc, const fl__fold *f, int64_t width) {
+    if (f->acc == f->dtype) {
+        memcpy(to->value, acc, (size_t)(width * s->size));
+        return;
+    }
+    float *narrow = (float *)(void *)to->value;
+    const double *wide = (const double *)(const void *)acc;
+    for (int64_t j = 0; j < width; j++) narrow[j] = (float)wide[j];
+}
+
+/* to = the fold of each line of x */
+static void fl__lines_fold(const fl__lines *s, const fl__fold *f, fl__beside *to, const char *x, int64_t width) {
+    _Alignas(FL_ALIGN) char acc[FL__TILE_COLUMNS * FL__ELEMENT];
+    if (s->inner > 1) {
+        fl__fill_row(acc, (const char *)&f->identity, width, f->acc_size);
+        f->rows(acc, x, s->n, s->inner, width);
+        fl__beside_narrow(s, to, acc, f, width);
+    } else {
+        fl__fold_line(f, acc, x, s->size, s->n);
+        fl__beside_narrow(s, to, acc, f, 1);
+        fl__fill_row(to->value, to->value, fl__min(s->n, FL__TILE_COLUMNS), s->size);
+    }
+}
+
+/* Goes through the pieces: offset in bytes, number of elements. */
+typedef struct fl__piece {
+    int64_t at, n;
+} fl__piece;
+
+static bool fl__next_piece(const fl__lines *s, int64_t width, int64_t i, fl__piece *p) {
+    int64_t step = s->inner > 1 ? s->inner : FL__TILE_COLUMNS;
+    if (i * step >= s->n * s->inner) return false;
+    p->at = i * step * s->size;
+    p->n = s->inner > 1 ? width : fl__min(FL__TILE_COLUMNS, s->n - i * step);
+    return true;
+}
+
+static void fl__do(fl__loop loop, char *y, const void *a, const void *b, int64_t n) {
+    loop((void *[]){y, (void *)(uintptr_t)a, (void *)(uintptr_t)b}, n, NULL);
+}
+
+/* y = exp(x - max); to = max, sum of y */
+static void fl__lines_exp(const fl__lines *s, char *y, const char *x, fl__beside to[2], int64_t width) {
+    fl__piece p;
+    fl__lines_fold(s, &s->largest, &to[0], x, width);
+    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
+        fl__do(s->sub, y + p.at, x + p.at, to[0].value, p.n);
+        fl__do(s->exp, y + p.at, y + p.at, NULL, p.n);
+    }
+    fl__lines_fold(s, &s->sum, &to[1], y, width);
+}
+
+static void fl__softmax_lines(const fl__lines *s, int64_t first, int64_t width) {
+    char *y = s->out + first;
+    fl__beside to[2];
+    fl__piece p;
+    fl__lines_exp(s, y, s->a + first, to, width);
+    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) fl__do(s->div, y + p.at, y + p.at, to[1].value, p.n);
+}
+
+/* y = (x - max) - log sum */
+static void fl__log_softmax_lines(const fl__lines *s, int64_t first, int64_t width) {
+    const char *x = s->a + first;
+    char *y = s->out + first;
+    fl__beside to[2];
+    fl__piece p;
+    fl__lines_exp(s, y, x, to, width);
+    fl__do(s->log, to[1].value, to[1].value, NULL, s->inner > 1 ? width : fl__min(s->n, FL__TILE_COLUMNS));
+    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
+        fl__do(s->sub, y + p.at, x + p.at, to[0].value, p.n);
+        fl__do(s->sub, y + p.at, y + p.at, to[1].value, p.n);
+    }
+}
+
+/* dx = y (dy - sum y dy) */
+static void fl__softmax_grad_lines(const fl__lines *s, int64_t first, int64_t width) {
+    const char *y = s->a + first, *dy = s->b + first;
+    char *dx = s->out + first;
+    fl__beside sum;
+    fl__piece p;
+    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) fl__do(s->mul, dx + p.at, y + p.at, dy + p.at, p.n);
+    fl__lines_fold(s, &s->sum, &sum, dx, width);
+    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
+        fl__do(s->sub, dx + p.at, dy + p.at, sum.value, p.n);
+        fl__do(s->mul, dx + p.at, y + p.at, dx + p.at, p.n);
+    }
+}
+
+/* dx = dy - exp(y) sum dy */
+static void fl__log_softmax_grad_lines(const fl__lines *s, int64_t first, int64_t width) {
+    const char *y = s->a + first, *dy = s->b + first;
+    char *dx = s->out + first;
+    fl__beside sum;
+    fl__piece p;
+    fl__lines_fold(s, &s->sum, &sum, dy, width);
+    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
+        fl__do(s->exp, dx + p.at, y + p.at, NULL, p.n);
+        fl__do(s->mul, dx + p.at, dx + p.at, sum.value, p.n);
+        fl__do(s->sub, dx + p.at, dy + p.at, dx + p.at, p.n);
+    }
+}
+
+/* Unit: a tile of columns, or a row. */
+static void fl__lines_task(void *arg, int64_t begin, int64_t end) {
+    const fl__lines *s = arg;
+    int64_t tiles = fl__ceil_div(s->inner, FL__TILE_COLUMNS);
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t column = unit % tiles * FL__TILE_COLUMNS;
+        int64_t first = unit / tiles * s->n * s->inner + column;
+        s->run(s, first * s->size, fl__min(FL__TILE_COLUMNS, s->inner - column));
+    }
+}
+
+static bool fl__lines_run(const fl_call *c, void (*run)(const fl__lines *, int64_t, int64_t)) {
+    int axis = ((const fl_axis_args *)c->args)->axis;
+    fl_tensor *out = c->out[0];
+    fl_dtype d = out->dtype;
+    int64_t numel = fl_numel(out), width;
+    if (!fl_dtype_is_float(d)) return fl__no_kernel(c, d);
+    if (!fl_is_contiguous(out)) return fl_fail("%s: the output must be contiguous", fl_op_get_info(c->op)->name);
+    if (!fl_make(out)) return false;
+    if (numel == 0) return true;
+    fl__lines s = {.run = run, .out = fl_data(out), .a = fl_data(c->in[0]), .n = 1, .inner = 1};
+    s.b = c->n_in > 1 ? fl_data(c->in[1]) : NULL;
+    s.size = (int)fl_dtype_size(d);
+    if (out->ndim > 0) s.n = out->shape[axis];
+    for (int i = axis + 1; i < out->ndim; i++) s.inner *= out->shape[i];
+    s.largest = fl__fold_of(FL__FOLD_AMAX, d);
+    s.sum = fl__fold_of(FL__FOLD_SUM, d);
+    s.sub = fl__formula_loop(FL_OP_sub, d);
+    s.mul = fl__formula_loop(FL_OP_mul, d);
+    s.div = fl__formula_loop(FL_OP_div, d);
+    s.exp = fl__formula_loop(FL_OP_exp, d);
+    s.log = fl__formula_loop(FL_OP_log, d);
+    width = fl__min(s.inner, FL__TILE_COLUMNS);
+    fl_parallel(numel / (s.n * s.inner) * fl__ceil_div(s.inner, FL__TILE_COLUMNS),
+                fl__ceil_div(FL__GRAIN / 4, s.n * width), fl__lines_task, &s);
+    return true;
+}
+
+FL_PRIVATE bool fl__cpu_softmax(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    return fl__lines_run(c, fl__softmax_lines);
+}
+
+FL_PRIVATE bool fl__cpu_softmax_grad(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    return fl__lines_run(c, fl__softmax_grad_lines);
+}
+
+FL_PRIVATE bool fl__cpu_log_softmax(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    return fl__lines_run(c, fl__log_softmax_lines);
+}
+
+FL_PRIVATE bool fl__cpu_log_softmax_grad(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    return fl__lines_run(c, fl__log_softmax_grad_lines);
+}
+
+FL__LOOPS_END
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,156 @@
+/* fl_words.h - the closed vocabulary of the op tables: one text, three expansions
+
+   A formula of the op tables, say MUL(dy, SUB(CONST(1), MUL(y, y))), is written in these words
+   only. Each word is defined here once, as a call of FL_W(name); whoever expands a formula says
+   what FL_W makes of a name:
+
+     scalar C     #define FL_W(name) flm_##name##_f32   loops of kernels/, C and CUDA (fl_math.h)
+     text         #define FL_W(name) flm_##name##_f32   in the file generated around "MUL(dy, ..."
+     composition  #define FL_W(name) fl_##name          on tensors: for a backend without the slot
+                  #define FL_W(name) fv_##name          on variables: to record second derivatives
+
+   FL_W may be redefined between expansions. The words are short, and a program may own macros
+   called MIN or EQ: so the first include saves whatever they meant and defines them, and
+
+     #define FL_WORDS_END
+     #include "fl_words.h"
+
+   takes them (with FL_W and FL_WORDS_END) away and gives the old meanings back. Pairs follow
+   each other, they do not nest. LT LE EQ give conditions, which AND OR XOR NOT combine and
+   SELECT(c, a, b) = c ? a : b takes. MOD follows the divisor's sign; RINT rounds half to even;
+   CONST takes a number. */
+#if !defined(FL_WORDS_END) && !defined(FL_WORDS_DEFINED)
+#define FL_WORDS_DEFINED
+
+#pragma push_macro("ADD")
+#pragma push_macro("SUB")
+#pragma push_macro("MUL")
+#pragma push_macro("DIV")
+#pragma push_macro("NEG")
+#pragma push_macro("ABS")
+#pragma push_macro("EXP")
+#pragma push_macro("LOG")
+#pragma push_macro("LOG1P")
+#pragma push_macro("EXPM1")
+#pragma push_macro("SQRT")
+#pragma push_macro("SIN")
+#pragma push_macro("COS")
+#pragma push_macro("TANH")
+#pragma push_macro("ERF")
+#pragma push_macro("POW")
+#pragma push_macro("MOD")
+#pragma push_macro("MAX")
+#pragma push_macro("MIN")
+#pragma push_macro("FLOOR")
+#pragma push_macro("RINT")
+#pragma push_macro("LT")
+#pragma push_macro("LE")
+#pragma push_macro("EQ")
+#pragma push_macro("AND")
+#pragma push_macro("OR")
+#pragma push_macro("XOR")
+#pragma push_macro("NOT")
+#pragma push_macro("SELECT")
+#pragma push_macro("CONST")
+#undef ADD
+#undef SUB
+#undef MUL
+#undef DIV
+#undef NEG
+#undef ABS
+#undef EXP
+#undef LOG
+#undef LOG1P
+#undef EXPM1
+#undef SQRT
+#undef SIN
+#undef COS
+#undef TANH
+#undef ERF
+#undef POW
+#undef MOD
+#undef MAX
+#undef MIN
+#undef FLOOR
+#undef RINT
+#undef LT
+#undef LE
+#undef EQ
+#undef AND
+#undef OR
+#undef XOR
+#undef NOT
+#undef SELECT
+#undef CONST
+
+#define ADD(a, b) FL_W(add)(a, b)
+#define SUB(a, b) FL_W(sub)(a, b)
+#define MUL(a, b) FL_W(mul)(a, b)
+#define DIV(a, b) FL_W(div)(a, b)
+#define NEG(a) FL_W(neg)(a)
+#define ABS(a) FL_W(abs)(a)
+#define EXP(a) FL_W(exp)(a)
+#define LOG(a) FL_W(log)(a)
+#define LOG1P(a) FL_W(log1p)(a)
+#define EXPM1(a) FL_W(expm1)(a)
+#define SQRT(a) FL_W(sqrt)(a)
+#define SIN(a) FL_W(sin)(a)
+#define COS(a) FL_W(cos)(a)
+#define TANH(a) FL_W(tanh)(a)
+#define ERF(a) FL_W(erf)(a)
+#define POW(a, b) FL_W(pow)(a, b)
+#define MOD(a, b) FL_W(remainder)(a, b)
+#define MAX(a, b) FL_W(maximum)(a, b)
+#define MIN(a, b) FL_W(minimum)(a, b)
+#define FLOOR(a) FL_W(floor)(a)
+#define RINT(a) FL_W(rint)(a)
+#define LT(a, b) FL_W(lt)(a, b)
+#define LE(a, b) FL_W(le)(a, b)
+#define EQ(a, b) FL_W(eq)(a, b)
+#define AND(a, b) FL_W(bitwise_and)(a, b)
+#define OR(a, b) FL_W(bitwise_or)(a, b)
+#define XOR(a, b) FL_W(bitwise_xor)(a, b)
+#define NOT(a) FL_W(bitwise_not)(a)
+#define SELECT(c, a, b) FL_W(where)(c, a, b)
+#define CONST(k) FL_W(num)(k)
+
+#elif defined(FL_WORDS_END)
+
+#ifdef FL_WORDS_DEFINED
+#pragma pop_macro("ADD")
+#pragma pop_macro("SUB")
+#pragma pop_macro("MUL")
+#pragma pop_macro("DIV")
+#pragma pop_macro("NEG")
+#pragma pop_macro("ABS")
+#pragma pop_macro("EXP")
+#pragma pop_macro("LOG")
+#pragma pop_macro("LOG1P")
+#pragma pop_macro("EXPM1")
+#pragma pop_macro("SQRT")
+#pragma pop_macro("SIN")
+#pragma pop_macro("COS")
+#pragma pop_macro("TANH")
+#pragma pop_macro("ERF")
+#pragma pop_macro("POW")
+#pragma pop_macro("MOD")
+#pragma pop_macro("MAX")
+#pragma pop_macro("MIN")
+#pragma pop_macro("FLOOR")
+#pragma pop_macro("RINT")
+#pragma pop_macro("LT")
+#pragma pop_macro("LE")
+#pragma pop_macro("EQ")
+#pragma pop_macro("AND")
+#pragma pop_macro("OR")
+#pragma pop_macro("XOR")
+#pragma pop_macro("NOT")
+#pragma pop_macro("SELECT")
+#pragma pop_macro("CONST")
+#undef FL_WORDS_DEFINED
+#undef FL_W
+#endif
+#undef FL_WORDS_END
+
+#endif
+/* MIT licence: see LICENSE. */

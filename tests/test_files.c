@@ -1,0 +1,1279 @@
+/* test_files.c - idx and safetensors files: round trips, hostile files, failing disks, failing memory, killed writers */
+#include "../fl_data.h"
+#include "test.h"
+#include <errno.h>
+#ifndef _WIN32
+#include <sys/stat.h>
+#include <time.h>
+#endif
+
+/* ---- a disk in memory ----
+
+   Files have names and nodes; a node remembers its bytes at the last sync, and the folder its names at the last sync_dir: what a
+   power loss leaves. Call number fail_at of the table fails as `fault` says. */
+
+enum { FILES = 4, NODE_BYTES = 1 << 21 };
+typedef enum fault { FAULT_ERROR, FAULT_ERROR_FROM_HERE, FAULT_EINTR, FAULT_SHORT, FAULT_POWER } fault;
+
+typedef struct node {
+    unsigned char *bytes, *synced;
+    size_t size, synced_size;
+} node;
+
+typedef struct name {
+    char text[64];
+    node *file;
+} name;
+
+static struct {
+    name names[FILES], synced[FILES];
+    node *nodes[256];
+    int n_nodes, calls, fail_at, open;
+    fault fault;
+} disk;
+
+static void disk_reset(void) {
+    for (int i = 0; i < disk.n_nodes; i++) {
+        free(disk.nodes[i]->bytes);
+        free(disk.nodes[i]->synced);
+        free(disk.nodes[i]);
+    }
+    memset(&disk, 0, sizeof disk);
+}
+
+static name *disk_find(const char *text) {
+    for (int i = 0; i < FILES; i++)
+        if (disk.names[i].file && !strcmp(disk.names[i].text, text)) return &disk.names[i];
+    return NULL;
+}
+
+static node *disk_make(const char *text) {
+    name *entry = disk_find(text);
+    for (int i = 0; !entry && i < FILES; i++)
+        if (!disk.names[i].file) entry = &disk.names[i];
+    if (!entry || disk.n_nodes == 256) abort();
+    if (entry->file) {
+        entry->file->size = 0;
+        return entry->file;
+    }
+    node *f = calloc(1, sizeof *f);
+    f->bytes = malloc(NODE_BYTES);
+    f->synced = malloc(1);
+    disk.nodes[disk.n_nodes++] = f;
+    snprintf(entry->text, sizeof entry->text, "%s", text);
+    entry->file = f;
+    return f;
+}
+
+static void disk_write(const char *text, const void *bytes, size_t size) {
+    node *f = disk_make(text);
+    if (size > NODE_BYTES) abort();
+    memcpy(f->bytes, bytes, size);
+    f->size = size;
+}
+
+static void disk_sync_node(node *f) {
+    f->synced = realloc(f->synced, f->size + 1);
+    memcpy(f->synced, f->bytes, f->size);
+    f->synced_size = f->size;
+}
+
+static void disk_sync_all(void) {
+    for (int i = 0; i < disk.n_nodes; i++) disk_sync_node(disk.nodes[i]);
+    memcpy(disk.synced, disk.names, sizeof disk.synced);
+}
+
+/* The power fails: only what was synced is left; of the folder, the old names or the new ones. */
+static void disk_power_loss(bool old_names) {
+    if (old_names) memcpy(disk.names, disk.synced, sizeof disk.names);
+    for (int i = 0; i < disk.n_nodes; i++) {
+        node *f = disk.nodes[i];
+        memcpy(f->bytes, f->synced, f->synced_size);
+        f->size = f->synced_size;
+    }
+}
+
+/* True if this call fails; sets errno. */
+static bool disk_fails(void) {
+    disk.calls++;
+    bool now = disk.calls == disk.fail_at;
+    bool dead = disk.fail_at && disk.calls >= disk.fail_at &&
+                (disk.fault == FAULT_ERROR_FROM_HERE || disk.fault == FAULT_POWER);
+    if (!dead && !(now && disk.fault == FAULT_ERROR)) return false;
+    errno = disk.calls % 2 ? EIO : ENOSPC;
+    return true;
+}
+
+static void *disk_open(void *user, const char *path, fl_data_mode mode) {
+    (void)user;
+    if (disk_fails()) return NULL;
+    name *entry = disk_find(path);
+    errno = ENOENT;
+    if (mode == FL_DATA_READ && !entry) return NULL;
+    disk.open++;
+    return mode == FL_DATA_READ ? entry->file : disk_make(path);
+}
+
+/* Bytes that a read or write of n may do; -1: it fails. */
+static int64_t disk_allows(size_t n) {
+    if (disk_fails()) return -1;
+    bool now = disk.calls == disk.fail_at;
+    if (now && disk.fault == FAULT_EINTR) {
+        errno = EINTR;
+        return -1;
+    }
+    return disk.fail_at && disk.calls >= disk.fail_at && disk.fault == FAULT_SHORT && n > 1 ? 1 : (int64_t)n;
+}
+
+static int64_t disk_read(void *user, void *file, void *dst, size_t n, int64_t at) {
+    (void)user;
+    node *f = file;
+    int64_t allowed = disk_allows(n);
+    if (allowed < 0) return -1;
+    int64_t left = (int64_t)f->size > at ? (int64_t)f->size - at : 0;
+    if (allowed > left) allowed = left;
+    memcpy(dst, f->bytes + at, (size_t)allowed);
+    return allowed;
+}
+
+static int64_t disk_pwrite(void *user, void *file, const void *src, size_t n, int64_t at) {
+    (void)user;
+    node *f = file;
+    int64_t allowed = disk_allows(n);
+    if (allowed < 0) return -1;
+    size_t end = (size_t)(at + allowed);
+    if (end > NODE_BYTES) abort();
+    if ((size_t)at > f->size) memset(f->bytes + f->size, 0, (size_t)at - f->size);
+    memcpy(f->bytes + at, src, (size_t)allowed);
+    if (end > f->size) f->size = end;
+    return allowed;
+}
+
+static int64_t disk_size(void *user, void *file) {
+    (void)user;
+    return disk_fails() ? -1 : (int64_t)((node *)file)->size;
+}
+
+static int disk_sync(void *user, void *file) {
+    (void)user;
+    if (disk_fails()) return -1;
+    disk_sync_node(file);
+    return 0;
+}
+
+static int disk_close(void *user, void *file) {
+    (void)user, (void)file;
+    disk.open--;
+    return disk_fails() ? -1 : 0;
+}
+
+static int disk_rename(void *user, const char *from, const char *to) {
+    (void)user;
+    if (disk_fails()) return -1;
+    name *a = disk_find(from), *b = disk_find(to);
+    if (b) b->file = NULL;
+    snprintf(a->text, sizeof a->text, "%s", to);
+    return 0;
+}
+
+static int disk_remove(void *user, const char *path) {
+    (void)user;
+    if (disk_fails()) return -1;
+    name *entry = disk_find(path);
+    if (entry) entry->file = NULL;
+    return 0;
+}
+
+static int disk_sync_dir(void *user, const char *path) {
+    (void)user, (void)path;
+    if (disk_fails()) return -1;
+    memcpy(disk.synced, disk.names, sizeof disk.synced);
+    return 0;
+}
+
+static const fl_data_io disk_io = {NULL, disk_open, disk_read, disk_pwrite, disk_size, disk_sync,
+                                   disk_close, disk_rename, disk_remove, disk_sync_dir};
+
+/* ---- a heap that counts and fails ---- */
+
+static struct {
+    int64_t calls, fail_at, bytes;
+    bool for_ever;
+} heap;
+
+static void *heap_fn(void *user, void *p, size_t bytes) {
+    (void)user;
+    if (!bytes) {
+        free(p);
+        return NULL;
+    }
+    heap.calls++;
+    heap.bytes += (int64_t)bytes; /* all that was ever asked for: an upper bound of what is in use */
+    bool fails = heap.fail_at && (heap.for_ever ? heap.calls >= heap.fail_at : heap.calls == heap.fail_at);
+    return fails ? NULL : realloc(p, bytes);
+}
+
+static void begin(void) {
+    test_errors_return();
+    fl_heap_use(heap_fn, NULL);
+    fl_scope s = fl_scope_begin();
+    fl_zeros(FL_SHAPE(1), FL_F32); /* the thread's stores of handles fill before anything is counted */
+    fl_scope_end(&s);
+    memset(&heap, 0, sizeof heap);
+    disk_reset();
+    fl_data_io_use(&disk_io);
+    fl_mem_use(fl_mem_native()); /* no caches: the statistics are exact */
+}
+
+/* Nothing may be left open or alive. */
+static void end(fl_scope *s) {
+    fl_scope_end(s);
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(disk.open, 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_live(), 0);
+    fl_mem_use(NULL);
+    fl_data_io_use(NULL);
+    fl_heap_use(NULL, NULL);
+    disk_reset();
+}
+
+static bool same_bits(fl_tensor *a, fl_tensor *b) {
+    if (!a || !b || a->dtype != b->dtype || a->ndim != b->ndim) return false;
+    size_t bytes = (size_t)fl_numel(a) * fl_dtype_size(a->dtype);
+    if (memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape)) return false;
+    void *x = malloc(bytes + 1), *y = malloc(bytes + 1);
+    bool same = fl_to_host(a, x, bytes) && fl_to_host(b, y, bytes) && !memcmp(x, y, bytes);
+    free(x);
+    free(y);
+    return same;
+}
+
+/* ---- safetensors: what goes in comes out ---- */
+
+TEST(safetensors_round_trip) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const uint8_t truth[3] = {1, 0, 1};
+    fl_tensor *m = fl_reshape(fl_arange(0, 6, 1, FL_F32), FL_SHAPE(2, 3));
+    const fl_data_named in[] = {
+        {"layer.0.weight", m},
+        {"transposed", fl_transpose(m, 0, 1)},
+        {"f64 \"quoted\" \\ \n \x01", fl_arange(0, 1, 0.125, FL_F64)},
+        {"i64", fl_arange(-3, 3, 1, FL_I64)},
+        {"i32", fl_cast(fl_arange(-3, 3, 1, FL_I64), FL_I32)},
+        {"u8", fl_cast(fl_arange(0, 256, 1, FL_I64), FL_U8)},
+        {"b8", fl_from_host(truth, FL_SHAPE(3), FL_B8)},
+        {"scalar", fl_full(FL_SCALAR_SHAPE, -2.5, FL_F32)},
+        {"empty", fl_zeros(FL_SHAPE(3, 0), FL_F32)},
+        {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82", fl_arange(0, 1, 1, FL_F32)},
+        {"eight", fl_reshape(fl_arange(0, 4, 1, FL_I64), FL_SHAPE(1, 2, 1, 1, 1, 2, 1, 1))},
+    };
+    enum { N = sizeof in / sizeof in[0] };
+    const fl_data_pair meta[] = {{"step", "17"}, {"", "\t\"\\"}, {"config", ""}};
+    REQUIRE(fl_data_save_safetensors("m", in, N, meta, 3));
+    fl_data_file *f = fl_data_open_safetensors("m");
+    REQUIRE(CHECK_NO_ERROR() && f);
+    CHECK_EQ_INT(fl_data_count(f), N);
+    for (int i = 0; i < N; i++) {
+        fl_tensor *t = fl_data_read(f, in[i].name);
+        CHECK(same_bits(t, in[i].tensor));
+        CHECK(!strcmp(fl_data_name(f, i), in[i].name));
+        CHECK_EQ_INT(fl_data_find(f, in[i].name), i);
+        CHECK_EQ_INT(fl_data_dtype(f, i), in[i].tensor->dtype);
+        CHECK_EQ_INT(fl_data_shape(f, i).ndim, in[i].tensor->ndim);
+    }
+    CHECK(!strcmp(fl_data_meta(f, "step"), "17"));
+    CHECK(!strcmp(fl_data_meta(f, ""), "\t\"\\"));
+    CHECK(!strcmp(fl_data_meta(f, "config"), ""));
+    CHECK(!fl_data_meta(f, "none"));
+    CHECK_EQ_INT(fl_data_find(f, "none"), -1);
+    CHECK_NO_ERROR();
+    CHECK(!fl_data_read(f, "none"));
+    CHECK_ERROR("no tensor 'none'");
+    CHECK(!fl_data_name(f, N));
+    CHECK_ERROR("of 11");
+    fl_data_close(f);
+    end(&s);
+}
+
+TEST(safetensors_of_nothing) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    REQUIRE(fl_data_save_safetensors("m", NULL, 0, NULL, 0));
+    fl_data_file *f = fl_data_open_safetensors("m");
+    REQUIRE(f);
+    CHECK_EQ_INT(fl_data_count(f), 0);
+    fl_data_close(f);
+    end(&s);
+}
+
+/* CRC32C, one bit at a time. */
+static uint32_t slow_crc(const void *bytes, size_t n) {
+    uint32_t c = ~0u;
+    for (size_t i = 0; i < n; i++) {
+        c ^= ((const unsigned char *)bytes)[i];
+        for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82f63b78u : c >> 1;
+    }
+    return ~c;
+}
+
+TEST(safetensors_bytes_are_as_documented) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *digits = fl_from_host("123456789", FL_SHAPE(9), FL_U8);
+    REQUIRE(fl_data_save_safetensors("m", (fl_data_named[]){{"d", digits}}, 1, NULL, 0));
+    const node *f = disk_find("m")->file;
+    const char *want = "{\"__metadata__\":{\"crc32c\":\"????????\",\"crc32c.d\":\"e3069283\"},"
+                       "\"d\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}";
+    CHECK_EQ_INT(slow_crc("123456789", 9), 0xe3069283u);
+    CHECK_EQ_INT(f->bytes[0] + 256 * f->bytes[1], (strlen(want) + 7) / 8 * 8);
+    for (size_t i = 0; i < strlen(want); i++) CHECK(want[i] == '?' || want[i] == (char)f->bytes[8 + i]);
+    CHECK(!memcmp(f->bytes + f->size - 9, "123456789", 9));
+    CHECK(!disk_find("m.tmp"));
+    end(&s);
+}
+
+/* Sums of all lengths and alignments against the slow one. */
+TEST(safetensors_checksums_of_all_lengths) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    uint8_t bytes[40];
+    for (int i = 0; i < 40; i++) bytes[i] = (uint8_t)(i * 37 + 11);
+    for (int n = 1; n <= 40; n++) {
+        char want[9];
+        fl_tensor *t = fl_from_host(bytes, FL_SHAPE(n), FL_U8);
+        REQUIRE(fl_data_save_safetensors("m", (fl_data_named[]){{"t", t}}, 1, NULL, 0));
+        fl_data_file *f = fl_data_open_safetensors("m");
+        REQUIRE(f);
+        snprintf(want, sizeof want, "%08x", (unsigned)slow_crc(bytes, (size_t)n));
+        CHECK(!strcmp(fl_data_meta(f, "crc32c.t"), want));
+        fl_data_close(f);
+    }
+    end(&s);
+}
+
+/* Written by the Python package (safetensors 0.8.0): w f32 [2, 3], flag bool [2], n i64 []. No checksums. */
+static const char python_file[] =
+    "\xd8\x00\x00\x00\x00\x00\x00\x00{\"__metadata__\":{\"note\":\"a \\\"quoted\\\" \xc3\xa9\\n\"},"
+    "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
+    "\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[8,32]},"
+    "\"flag\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[32,34]}}    "
+    "\xf9\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00\x00\x00\x80?\x00\x00\x00@\x00\x00@@\x00\x00\x80@"
+    "\x00\x00\xa0@\x01";
+
+TEST(safetensors_from_python) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    disk_write("p", python_file, sizeof python_file); /* its last byte is the string's NUL */
+    fl_data_file *f = fl_data_open_safetensors("p");
+    REQUIRE(CHECK_NO_ERROR() && f);
+    CHECK(!strcmp(fl_data_meta(f, "note"), "a \"quoted\" \xc3\xa9\n"));
+    CHECK_EQ_INT(fl_item_int(fl_data_read(f, "n")), -7);
+    CHECK(same_bits(fl_data_read(f, "w"), fl_reshape(fl_arange(0, 6, 1, FL_F32), FL_SHAPE(2, 3))));
+    CHECK(same_bits(fl_data_read(f, "flag"), fl_from_host("\1", FL_SHAPE(2), FL_B8)));
+    fl_data_close(f);
+    disk_find("p")->file->bytes[sizeof python_file - 2] = 2; /* neither false nor true */
+    f = fl_data_open_safetensors("p");
+    REQUIRE(f);
+    CHECK(!fl_data_read(f, "flag"));
+    CHECK_ERROR("offset 256: the byte 2 in the BOOL tensor 'flag'");
+    fl_data_close(f);
+    end(&s);
+}
+
+/* Another program may write the header in another order: the checksums are over what it says. */
+TEST(safetensors_checksums_survive_reordering) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const uint8_t bytes[2] = {7, 9};
+    fl_data_named in[] = {{"a", fl_from_host(bytes, FL_SHAPE(1), FL_U8)},
+                          {"b", fl_from_host(bytes + 1, FL_SHAPE(1), FL_U8)}};
+    REQUIRE(fl_data_save_safetensors("m", in, 2, NULL, 0));
+    fl_data_file *f = fl_data_open_safetensors("m");
+    REQUIRE(f);
+    char file[400], *text = file + 8;
+    int len = snprintf(text, sizeof file - 8,
+                       "{ \"b\" : {\"shape\":[1], \"data_offsets\":[0,1], \"dtype\":\"U8\"},\n"
+                       "\"__metadata__\":{\"crc32c.b\":\"%s\",\"crc32c\":\"%s\",\"\\u0063rc32c.a\":\"%s\"},"
+                       "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+                       fl_data_meta(f, "crc32c.b"), fl_data_meta(f, "crc32c"), fl_data_meta(f, "crc32c.a"));
+    memset(file, 0, 8);
+    file[0] = (char)len, file[1] = (char)(len >> 8);
+    text[len] = 9, text[len + 1] = 7;
+    fl_data_close(f);
+    disk_write("m", file, (size_t)len + 10);
+    f = fl_data_open_safetensors("m");
+    REQUIRE(CHECK_NO_ERROR() && f);
+    CHECK_EQ_INT(fl_item_int(fl_data_read(f, "a")), 7);
+    CHECK_EQ_INT(fl_item_int(fl_data_read(f, "b")), 9);
+    fl_data_close(f);
+    end(&s);
+}
+
+TEST(safetensors_save_refuses) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_arange(0, 3, 1, FL_F32);
+    char *longest = malloc(FL_DATA_MAX_NAME + 2);
+    memset(longest, 'x', FL_DATA_MAX_NAME + 1);
+    longest[FL_DATA_MAX_NAME + 1] = 0;
+    const struct { fl_data_named t[2]; int n; fl_data_pair meta[2]; int n_meta; const char *error; } cases[] = {
+        {{{"a", t}, {"a", t}}, 2, {{0}}, 0, "two tensors are named 'a'"},
+        {{{"", t}}, 1, {{0}}, 0, "without name"},
+        {{{NULL, t}}, 1, {{0}}, 0, "a name is NULL"},
+        {{{"__metadata__", t}}, 1, {{0}}, 0, "__metadata__"},
+        {{{"a\xff", t}}, 1, {{0}}, 0, "not UTF-8"},
+        {{{"a\xed\xa0\x80", t}}, 1, {{0}}, 0, "not UTF-8"},
+        {{{longest, t}}, 1, {{0}}, 0, "more than 4096"},
+        {{{"a", NULL}}, 1, {{0}}, 0, "'a' is NULL"},
+        {{{"a", fl_num(1)}}, 1, {{0}}, 0, "a number"},
+        {{{"a", t}}, -1, {{0}}, 0, "negative"},
+        {{{"a", t}}, 1, {{"crc32c", "x"}}, 1, "starts with crc32c"},
+        {{{"a", t}}, 1, {{"k", "\x80"}}, 1, "not UTF-8"},
+        {{{"a", t}}, 1, {{"k", NULL}}, 1, "has a NULL"},
+        {{{"a", t}}, 1, {{"k", "1"}, {"k", "2"}}, 2, "'k' comes twice"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK(!fl_data_save_safetensors("m", cases[i].t, cases[i].n, cases[i].meta, cases[i].n_meta));
+        CHECK_ERROR(cases[i].error);
+    }
+    CHECK(!fl_data_save_safetensors(NULL, NULL, 0, NULL, 0));
+    CHECK_ERROR("path");
+    CHECK(!fl_data_open_safetensors(NULL));
+    CHECK_ERROR("path is NULL");
+    CHECK(!fl_data_open_safetensors("absent"));
+    CHECK_ERROR("absent: cannot open: No such file");
+    CHECK(!disk_find("m") && !disk_find("m.tmp"));
+    longest[FL_DATA_MAX_NAME] = 0;
+    CHECK(fl_data_save_safetensors("m", (fl_data_named[]){{longest, t}}, 1, NULL, 0));
+    fl_data_file *f = fl_data_open_safetensors("m");
+    CHECK(f && same_bits(fl_data_read(f, longest), t));
+    fl_data_close(f);
+    free(longest);
+    end(&s);
+}
+
+/* ---- safetensors: hostile files ---- */
+
+static int64_t memory_before; /* bytes of buffers in use */
+
+static void memory_mark(void) {
+    heap.bytes = 0;
+    fl_mem_stats_reset_peak(NULL);
+    memory_before = fl_mem_stats_of(NULL).in_use;
+}
+
+/* What was asked of heap and manager since the mark is what a reader may ask for a file of that size. */
+static bool memory_bounded(size_t file_size, int64_t factor) {
+    int64_t buffers = fl_mem_stats_of(NULL).peak_in_use - memory_before;
+    return CHECK(heap.bytes + buffers <= factor * (int64_t)file_size + 65536);
+}
+
+/* Opens "m" and reads all of its tensors: true if there was no error. Whatever comes, memory is bounded. */
+static bool opens(void) {
+    fl_scope s = fl_scope_begin();
+    memory_mark();
+    fl_data_file *f = fl_data_open_safetensors("m");
+    bool ok = f != NULL;
+    for (int64_t i = 0; ok && i < fl_data_count(f); i++) ok = fl_data_read(f, fl_data_name(f, i)) != NULL;
+    CHECK(ok == !fl_error());
+    memory_bounded(disk_find("m")->file->size, 16);
+    fl_data_close(f);
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* A file of that header and `data` bytes behind it. */
+static void write_header(const char *header, size_t data) {
+    size_t n = strlen(header);
+    unsigned char *file = calloc(1, 8 + n + data);
+    for (int i = 0; i < 8; i++) file[i] = (unsigned char)((uint64_t)n >> (8 * i));
+    memcpy(file + 8, header, n);
+    disk_write("m", file, 8 + n + data);
+    free(file);
+}
+
+#define T(name, dtype, shape, from, to) \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" from "," to "]}"
+
+TEST(safetensors_malformed_headers) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const struct { const char *header; size_t data; const char *error; } cases[] = {
+        {"[]", 0, "offset 8: expected '{'"},
+        {" {}", 0, "expected '{'"},
+        {"\xef\xbb\xbf{}", 0, "expected '{'"},
+        {"{}{", 0, "behind the header"},
+        {"{}\n", 0, "behind the header"},
+        {"{", 0, "a header of 1 bytes"},
+        {"{ ", 0, "expected '\"'"},
+        {"{}", 1, "1 bytes behind the last tensor"},
+        {"{" T("a", "F32", "1", "0", "4") "}", 3, "4: 0 was next, 3 is the end"},
+        {"{" T("a", "F32", "1", "0", "4") "}", 5, "1 bytes behind"},
+        {"{" T("a", "F32", "1", "1", "5") "}", 5, "0 was next"},
+        {"{" T("a", "F32", "2", "0", "4") "}", 4, "do not fit its shape"},
+        {"{" T("a", "F32", "1", "4", "0") "}", 4, "do not fit its shape"},
+        {"{" T("a", "F32", "4611686018427387904,4", "0", "0") "}", 0, "do not fit its shape"},
+        {"{" T("a", "F32", "4611686018427387904", "0", "0") "}", 0, "do not fit its shape"},
+        {"{" T("a", "F64", "2305843009213693952", "0", "0") "}", 0, "do not fit its shape"},
+        {"{" T("a", "U8", "9223372036854775807", "0", "9223372036854775807") "}", 0, "do not fit its shape"},
+        {"{" T("a", "U8", "4611686018427387904", "0", "4611686018427387904") "}", 0, "0 is the end"},
+        {"{" T("a", "U8", "9223372036854775808", "0", "0") "}", 0, "past 2^63"},
+        {"{" T("a", "U8", "1", "0", "18446744073709551617") "}", 1, "past 2^63"},
+        {"{" T("a", "U8", "-1", "0", "1") "}", 1, "not negative"},
+        {"{" T("a", "U8", "1", "-1", "0") "}", 1, "not negative"},
+        {"{" T("a", "U8", "1.0", "0", "1") "}", 1, "expected ']'"},
+        {"{" T("a", "U8", "1e0", "0", "1") "}", 1, "expected ']'"},
+        {"{" T("a", "U8", "01", "0", "1") "}", 1, "whole number"},
+        {"{" T("a", "U8", "null", "0", "1") "}", 1, "whole number"},
+        {"{" T("a", "U8", "NaN", "0", "1") "}", 1, "whole number"},
+        {"{" T("a", "U8", "[1]", "0", "1") "}", 1, "whole number"},
+        {"{" T("a", "U8", "1,", "0", "1") "}", 1, "whole number"},
+        {"{" T("a", "U8", "1,1,1,1,1,1,1,1,1", "0", "1") "}", 1, "too many numbers"},
+        {"{" T("a", "U8", "1", "0", "1,1") "}", 1, "too many numbers"},
+        {"{" T("a", "BF16", "1", "0", "2") "}", 2, "tensor 'a' has the dtype 'BF16'"},
+        {"{" T("a", "F4", "1", "0", "1") "}", 1, "'F4'"},
+        {"{" T("a", "f32", "1", "0", "4") "}", 4, "'f32'"},
+        {"{" T("a", "", "1", "0", "4") "}", 4, "''"},
+        {"{" T("", "U8", "1", "0", "1") "}", 1, "without name"},
+        {"{" T("a", "U8", "1", "0", "1") "," T("a", "U8", "1", "1", "2") "}", 2, "two tensors are named 'a'"},
+        {"{" T("a", "U8", "1", "0", "1") "," T("\\u0061", "U8", "1", "1", "2") "}", 2, "two tensors are named 'a'"},
+        {"{" T("a", "U8", "2", "0", "2") "," T("b", "U8", "2", "1", "3") "}", 3, "2 was next"},
+        {"{" T("a", "U8", "2", "0", "2") "," T("b", "U8", "2", "0", "2") "}", 2, "2 was next"},
+        {"{" T("a", "U8", "1", "0", "1") "," T("b", "U8", "1", "2", "3") "}", 3, "1 was next"},
+        {"{" T("a", "U8", "1", "0", "1") ",}", 1, "expected '\"'"},
+        {"{" T("a", "U8", "1", "0", "1") "", 1, "expected '}'"},
+        {"{" T("a", "U8", "1", "0", "1") "," T("__metadata__", "U8", "1", "1", "2") "}", 2, "expected '\"'"},
+        {"{\"a\":{}}", 0, "expected '\"'"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0]}}", 0, "lacks dtype, shape or data_offsets"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0]}}", 0, "wants two numbers"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"shape\":[0],\"data_offsets\":[0,0]}}", 0, "a field comes twice"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0],\"x\":1}}", 0, "unknown field"},
+        {"{\"a\":{\"dtype\":8,\"shape\":[0],\"data_offsets\":[0,0]}}", 0, "expected '\"'"},
+        {"{\"a\":1}", 0, "expected '{'"},
+        {"{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 0, "expected '{'"},
+        {"{\"__metadata__\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":1}}}}}}}}}", 0, "expected '\"'"},
+        {"{\"__metadata__\":{\"a\":1}}", 0, "expected '\"'"},
+        {"{\"__metadata__\":null}", 0, "expected '{'"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "a second __metadata__"},
+        {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, "'k' comes twice"},
+        {"{\"__metadata__\":{\"k\":\"1\"", 0, "expected '}'"},
+        {"{\"__metadata__\":{\"k\":\"\\u0000\"}}", 0, "NUL"},
+        {"{\"__metadata__\":{\"k\":\"\x01\"}}", 0, "control character"},
+        {"{\"__metadata__\":{\"k\":\"\xc0\x80\"}}", 0, "invalid UTF-8"},
+        {"{\"__metadata__\":{\"k\":\"\xe0\x9f\x80\"}}", 0, "invalid UTF-8"},
+        {"{\"__metadata__\":{\"k\":\"\xed\xa0\x80\"}}", 0, "invalid UTF-8"},
+        {"{\"__metadata__\":{\"k\":\"\xf4\x90\x80\x80\"}}", 0, "invalid UTF-8"},
+        {"{\"__metadata__\":{\"k\":\"\xe2\x82", 0, "invalid UTF-8"},
+        {"{\"__metadata__\":{\"k\":\"\\ud800\"}}", 0, "bad escape"},
+        {"{\"__metadata__\":{\"k\":\"\\ud800\\u0041\"}}", 0, "bad escape"},
+        {"{\"__metadata__\":{\"k\":\"\\udc00\"}}", 0, "bad escape"},
+        {"{\"__metadata__\":{\"k\":\"\\u12g4\"}}", 0, "bad escape"},
+        {"{\"__metadata__\":{\"k\":\"\\x41\"}}", 0, "bad escape"},
+        {"{\"__metadata__\":{\"k\":\"\\", 0, "bad escape"},
+        {"{\"__metadata__\":{\"k\":\"\\u00", 0, "bad escape"},
+        {"{\"__metadata__\":{\"k\":\"a", 0, "does not end"},
+        {"{\"__metadata__\":{\"crc32c\":\"00000001\"}}", 0, "header's checksum does not match"},
+        {"{\"__metadata__\":{\"crc32c\":\"0\"}}", 0, "bad checksum entry"},
+        {"{\"__metadata__\":{\"crc32c.a\":\"00000000\"}}", 0, "bad checksum entry 'crc32c.a'"},
+        {"{\"__metadata__\":{\"crc32cat\":\"00000000\"}}", 0, "bad checksum entry"},
+        {"{\"__metadata__\":{\"crc32c\":\"00000000\"}," T("a", "U8", "0", "0", "0") "}", 0, "some have none"},
+        {"{\"__metadata__\":{\"crc32c.a\":\"00000000\"}," T("a", "U8", "0", "0", "0") "}", 0, "some have none"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_header(cases[i].header, cases[i].data);
+        if (!CHECK(!opens())) printf("  accepted: %s\n", cases[i].header);
+        if (!CHECK_ERROR(cases[i].error)) printf("  header: %s\n", cases[i].header);
+    }
+    end(&s);
+}
+
+TEST(safetensors_unusual_but_valid_headers) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const struct { const char *header; size_t data; } cases[] = {
+        {"{}", 0},
+        {"{}      ", 0},
+        {"{\"__metadata__\":{}}", 0},
+        {"{\"__metadata__\":{\"k\":\"\\ud83d\\ude42\\/\\b\\f\"}}", 0},
+        {"{\r\n\t\"a\" : { \"data_offsets\" : [ 0 , 4 ] , \"shape\" : [ ] , \"dtype\" : \"F32\" } }", 4},
+        {"{" T("a", "U8", "0,4611686018427387904", "0", "0") "}", 0},
+        {"{" T("b", "U8", "1", "1", "2") "," T("a", "U8", "1", "0", "1") "," T("c", "U8", "0", "1", "1") "}", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_header(cases[i].header, cases[i].data);
+        if (!CHECK(opens())) printf("  refused: %s: %s\n", cases[i].header, fl_error());
+        fl_error_clear();
+    }
+    end(&s);
+}
+
+TEST(safetensors_lying_lengths) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const uint64_t lengths[] = {0, 1, 3, 100000000, 100000001, INT32_MAX, UINT32_MAX, INT64_MAX,
+                                       (uint64_t)INT64_MAX + 1, UINT64_MAX - 7, UINT64_MAX};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        unsigned char file[10] = "\0\0\0\0\0\0\0\0{}";
+        for (int k = 0; k < 8; k++) file[k] = (unsigned char)(lengths[i] >> (8 * k));
+        disk_write("m", file, sizeof file);
+        CHECK(!opens());
+        CHECK_ERROR("offset 0: a header of");
+    }
+    for (size_t n = 0; n < 8; n++) {
+        disk_write("m", "\2\0\0\0\0\0\0\0", n);
+        CHECK(!opens());
+        CHECK_ERROR("early");
+    }
+    end(&s);
+}
+
+/* A megabyte of header in the forms that cost most memory per byte. */
+TEST(safetensors_large_headers_stay_bounded) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    enum { MB = 1 << 20 };
+    char *text = malloc(MB + 200);
+    int len = snprintf(text, 100, "{\"");
+    memset(text + len, 'n', MB);
+    snprintf(text + len + MB, 100, "%s", "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}");
+    write_header(text, 0);
+    CHECK(!opens());
+    CHECK_ERROR("a name of more than 4096 bytes");
+    len = snprintf(text, 100, "{\"__metadata__\":{");
+    for (int i = 0; len < MB; i++) len += snprintf(text + len, 100, "%s\"%x\":\"\"", i ? "," : "", i);
+    snprintf(text + len, 100, "}}");
+    write_header(text, 0);
+    CHECK(opens());
+    len = snprintf(text, 100, "{");
+    for (int i = 0; len < MB; i++)
+        len += snprintf(text + len, 100, "%s\"%x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+                        i ? "," : "", i);
+    snprintf(text + len, 100, "}");
+    write_header(text, 0);
+    memory_mark();
+    fl_data_file *f = fl_data_open_safetensors("m");
+    CHECK(f && fl_data_count(f) > 10000);
+    memory_bounded((size_t)len, 16);
+    fl_data_close(f);
+    memset(text, '[', MB);
+    text[0] = '{';
+    text[MB] = 0;
+    write_header(text, 0);
+    CHECK(!opens());
+    CHECK_ERROR("expected '\"'");
+    free(text);
+    end(&s);
+}
+
+/* The small valid file of the tests below; its bytes. */
+static unsigned char *small_file(size_t *size) {
+    fl_scope s = fl_scope_begin();
+    const fl_data_named in[] = {{"a", fl_arange(0, 2, 1, FL_F32)}, {"b", fl_ones(FL_SHAPE(1), FL_B8)}};
+    const fl_data_pair meta[] = {{"step", "17"}};
+    CHECK(fl_data_save_safetensors("m", in, 2, meta, 1));
+    fl_scope_end(&s);
+    node *f = disk_find("m")->file;
+    unsigned char *bytes = malloc(f->size);
+    memcpy(bytes, f->bytes, f->size);
+    *size = f->size;
+    return bytes;
+}
+
+TEST(safetensors_every_truncation) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    size_t size;
+    unsigned char *bytes = small_file(&size);
+    CHECK(opens());
+    for (size_t n = 0; n < size; n++) {
+        disk_write("m", bytes, n);
+        CHECK(!opens());
+        CHECK_ERROR("m: ");
+    }
+    for (int extra = 1; extra <= 16; extra++) {
+        unsigned char *more = calloc(1, size + (size_t)extra);
+        memcpy(more, bytes, size);
+        disk_write("m", more, size + (size_t)extra);
+        CHECK(!opens());
+        CHECK_ERROR("behind the last tensor");
+        free(more);
+    }
+    free(bytes);
+    end(&s);
+}
+
+/* Every byte in turn takes every other value: the checksums leave none unnoticed. */
+TEST(safetensors_every_byte_change) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    size_t size;
+    unsigned char *bytes = small_file(&size);
+    for (size_t i = 0; i < size; i++)
+        for (int change = 1; change < 256; change++) {
+            disk_find("m")->file->bytes[i] = (unsigned char)(bytes[i] ^ change);
+            if (!CHECK(!opens())) printf("  byte %zu: %02x -> %02x\n", i, bytes[i], bytes[i] ^ change);
+            fl_error_clear();
+            disk_find("m")->file->bytes[i] = bytes[i];
+        }
+    CHECK(opens());
+    free(bytes);
+    end(&s);
+}
+
+/* ---- idx ---- */
+
+static fl_tensor *load_idx(const void *bytes, size_t size) {
+    disk_write("i", bytes, size);
+    memory_mark();
+    fl_tensor *t = fl_data_load_idx("i");
+    CHECK((t != NULL) == !fl_error());
+    return t;
+}
+
+TEST(idx_types) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = load_idx("\0\0\x08\2\0\0\0\2\0\0\0\3\0\1\2\3\4\xff", 18);
+    CHECK(same_bits(t, fl_from_host("\0\1\2\3\4\xff", FL_SHAPE(2, 3), FL_U8)));
+    t = load_idx("\0\0\x0c\1\0\0\0\2\xff\xff\xff\xfe\0\1\0\0", 16);
+    CHECK(same_bits(t, fl_from_host((int32_t[]){-2, 65536}, FL_SHAPE(2), FL_I32)));
+    t = load_idx("\0\0\x0d\1\0\0\0\2\x3f\x80\0\0\xc0\x20\0\0", 16);
+    CHECK(same_bits(t, fl_from_host((float[]){1, -2.5f}, FL_SHAPE(2), FL_F32)));
+    t = load_idx("\0\0\x0e\1\0\0\0\1\xc0\x04\0\0\0\0\0\0", 16);
+    CHECK(same_bits(t, fl_from_host((double[]){-2.5}, FL_SHAPE(1), FL_F64)));
+    t = load_idx("\0\0\x08\2\0\0\0\0\0\0\0\3", 12);
+    CHECK(t && fl_numel(t) == 0 && t->shape[1] == 3);
+    end(&s);
+}
+
+TEST(idx_malformed) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const struct { const char *bytes; size_t size; const char *error; } cases[] = {
+        {"", 0, "ends at offset 0"},
+        {"\0", 1, "ends at offset 1"},
+        {"\0\0\x08", 3, "early"},
+        {"\1\0\x08\1\0\0\0\0", 8, "offset 0: not an idx file"},
+        {"\0\1\x08\1\0\0\0\0", 8, "not an idx file"},
+        {"PK\3\4\0\0\0\0", 8, "not an idx file (it starts with 50 4b)"},
+        {"\0\0\x09\1\0\0\0\0", 8, "element type 0x09"},
+        {"\0\0\0\1\0\0\0\0", 8, "element type 0x00"},
+        {"\0\0\x08\0", 4, "0 dims"},
+        {"\0\0\x08\x09\0\0\0\0", 8, "9 dims"},
+        {"\0\0\x08\xff\0\0\0\0", 8, "255 dims"},
+        {"\0\0\x08\2\0\0\0\1", 8, "ends at offset 8"},
+        {"\0\0\x08\1\0\0\0\2\1", 9, "offset 8: declares 2 bytes of data, the file has 1"},
+        {"\0\0\x08\1\0\0\0\1\1\2", 10, "declares 1 bytes of data, the file has 2"},
+        {"\0\0\x08\1\xff\xff\xff\xff\1", 9, "declares 4294967295 bytes"},
+        {"\0\0\x08\2\xff\xff\xff\xff\xff\xff\xff\xff", 12, "past 2^62"},
+        {"\0\0\x0e\2\x7f\xff\xff\xff\x7f\xff\xff\xff", 12, "past 2^62"},
+        {"\0\0\x08\x08\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0", 36, "past 2^62"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK(!load_idx(cases[i].bytes, cases[i].size));
+        CHECK_ERROR(cases[i].error);
+        memory_bounded(cases[i].size, 16);
+    }
+    CHECK(!fl_data_load_idx(NULL));
+    CHECK_ERROR("path is NULL");
+    CHECK(!fl_data_load_idx("absent"));
+    CHECK_ERROR("fl_data_load_idx: absent: cannot open: No such file");
+    end(&s);
+}
+
+static const unsigned char idx_file[] = {0, 0, 8, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+/* The same through gzip; and one that unpacks to 4,008 bytes and declares 4 GB. */
+static const char idx_gz[] =
+    "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\x63\x60\xe0\x60\x62\x60\x60\x60\x06\x62\x16\x06\x46\x26\x66\x16\x56"
+    "\x36\x76\x0e\x4e\x2e\x6e\x00\x45\xd3\xc0\x84\x18\x00\x00";
+static const char idx_bomb[] =
+    "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xed\xc1\x31\x01\x00\x00\x08\x03\xa0\xf9\xd9\xbf\xb0\xda\xc2\x07\x48"
+    "\xba\xe6\x04\x00\x00\x00\x78\xb7\x27\xfc\x37\xf7\xa8\x0f\x00";
+
+/* Truncations are errors; a changed byte is one too, or changes values only: idx has no checksum. */
+TEST(idx_every_truncation_and_byte_change) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    for (size_t n = 0; n < sizeof idx_file; n++) {
+        CHECK(!load_idx(idx_file, n));
+        CHECK_ERROR("i: ");
+        memory_bounded(n, 16);
+    }
+    for (size_t i = 0; i < sizeof idx_file; i++)
+        for (int change = 1; change < 256; change++) {
+            unsigned char bytes[sizeof idx_file];
+            memcpy(bytes, idx_file, sizeof bytes);
+            bytes[i] = (unsigned char)(bytes[i] ^ change);
+            fl_tensor *t = load_idx(bytes, sizeof bytes);
+            CHECK(i < 12 ? !t : t && t->ndim == 2 && t->shape[0] == 3 && t->shape[1] == 4);
+            memory_bounded(sizeof bytes, 16);
+            fl_error_clear();
+        }
+    end(&s);
+}
+
+/* False, and the error is checked, in a build without zlib. */
+static bool have_zlib(void) {
+    disk_write("gz", idx_gz, sizeof idx_gz);
+    if (fl_data_load_idx("gz")) return true;
+    CHECK_ERROR("install zlib");
+    return false;
+}
+
+TEST(idx_gzip) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    if (!have_zlib()) {
+        end(&s);
+        SKIP("built without zlib");
+    }
+    CHECK(same_bits(load_idx(idx_gz, sizeof idx_gz), load_idx(idx_file, sizeof idx_file)));
+    CHECK(!load_idx(idx_bomb, sizeof idx_bomb));
+    CHECK_ERROR("declares 4294967295 bytes, more than its 43 compressed bytes can hold");
+    memory_bounded(sizeof idx_bomb, 16);
+    char more[sizeof idx_gz + 1] = {0};
+    memcpy(more, idx_gz, sizeof idx_gz);
+    CHECK(!load_idx(more, sizeof more));
+    CHECK_ERROR("bytes behind the gzip data at offset 42");
+    for (size_t n = 2; n < sizeof idx_gz; n++) {
+        CHECK(!load_idx(idx_gz, n));
+        CHECK_ERROR("i: ");
+        memory_bounded(n, 16);
+    }
+    fl_tensor *want = load_idx(idx_file, sizeof idx_file);
+    for (size_t i = 2; i < sizeof idx_gz; i++)
+        for (int change = 1; change < 256; change++) {
+            char bytes[sizeof idx_gz];
+            memcpy(bytes, idx_gz, sizeof bytes);
+            bytes[i] = (char)(bytes[i] ^ change);
+            fl_tensor *t = load_idx(bytes, sizeof bytes);
+            if (t && !same_bits(t, want)) CHECK(!"a damaged gzip file gave other values");
+            memory_bounded(sizeof bytes, 1032);
+            fl_error_clear();
+        }
+    end(&s);
+}
+
+/* Unpacked data of a shape that the stream does not have. */
+TEST(idx_gzip_length_mismatch) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    if (!have_zlib()) {
+        end(&s);
+        SKIP("built without zlib");
+    }
+    /* gzip header, one stored block of 9 bytes (an idx header and one element), checksum, length */
+    unsigned char gz[32] = "\x1f\x8b\x08\0\0\0\0\0\0\xff\x01\x09\0\xf6\xff"
+                           "\0\0\x08\1\0\0\0?\7????\x09\0\0";
+    const struct { unsigned char declared, crc[5]; const char *error; } cases[] = {
+        {2, "\x4d\x7e\xe8\xb2", "the unpacked data ends at offset 9, 1 bytes early"},
+        {0, "\xcf\x1c\xde\x80", "goes on at offset 8, behind what its header declares"},
+        {1, "\x8e\x2d\xc5\x98", "incorrect data check"},
+        {1, "\x8e\x2d\xc5\x99", NULL},
+    };
+    for (int i = 0; i < 4; i++) {
+        gz[22] = cases[i].declared;
+        memcpy(gz + 24, cases[i].crc, 4);
+        fl_tensor *t = load_idx(gz, sizeof gz);
+        if (cases[i].error) CHECK(!t && CHECK_ERROR(cases[i].error));
+        else CHECK(t && fl_numel(t) == 1);
+    }
+    end(&s);
+}
+
+/* ---- failing disks ---- */
+
+static bool save_version(int version) {
+    fl_scope s = fl_scope_begin();
+    char text[16];
+    snprintf(text, sizeof text, "%d", version);
+    const fl_data_named in[] = {{"w", fl_full(FL_SHAPE(50), version, FL_F32)},
+                                {"v", fl_transpose(fl_full(FL_SHAPE(3, 2), version, FL_F64), 0, 1)}};
+    const fl_data_pair meta[] = {{"version", text}};
+    bool ok = in[0].tensor && in[1].tensor && fl_data_save_safetensors("m", in, 2, meta, 1);
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* The version in "m": 0 if it is none, or not the same everywhere. */
+static int load_version(const char *path) {
+    fl_scope s = fl_scope_begin();
+    fl_data_file *f = fl_data_open_safetensors(path);
+    int version = f && fl_data_meta(f, "version") ? atoi(fl_data_meta(f, "version")) : 0;
+    for (int64_t i = 0; version && i < fl_data_count(f); i++) {
+        double x[64];
+        fl_tensor *t = fl_data_read(f, fl_data_name(f, i));
+        t = t ? fl_cast(t, FL_F64) : NULL;
+        if (!t || !fl_to_host(t, x, (size_t)fl_numel(t) * sizeof *x)) version = 0;
+        for (int64_t k = 0; version && k < fl_numel(t); k++)
+            if (x[k] != version) version = 0;
+    }
+    fl_data_close(f);
+    fl_scope_end(&s);
+    return version;
+}
+
+static void disk_fault_at(int call, fault kind) {
+    disk.calls = 0;
+    disk.fail_at = call;
+    disk.fault = kind;
+}
+
+static int count_calls(bool (*action)(void)) {
+    disk_fault_at(0, FAULT_ERROR);
+    CHECK(action());
+    return disk.calls;
+}
+
+static bool save_2(void) { return save_version(2); }
+static bool load_any(void) { return load_version("m") != 0; }
+static bool load_idx_file(void) { return fl_data_load_idx("i") != NULL; }
+static bool load_gz_file(void) { return fl_data_load_idx("gz") != NULL; }
+
+TEST(save_on_a_failing_disk) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    int calls = count_calls(save_2), points = 0;
+    CHECK(calls >= 8);
+    for (int kind = FAULT_ERROR; kind <= FAULT_ERROR_FROM_HERE; kind++)
+        for (int at = 1; at <= calls; at++, points++) {
+            disk_fault_at(0, FAULT_ERROR);
+            CHECK(save_version(1));
+            disk_fault_at(at, (fault)kind);
+            CHECK(!save_2());
+            CHECK_ERROR("cannot ");
+            disk_fault_at(0, FAULT_ERROR);
+            int version = load_version("m");
+            CHECK(at < calls - 1 ? version == 1 : version == 2); /* the last calls, close and sync_dir, follow the rename */
+            CHECK(save_2() && load_version("m") == 2);
+            CHECK(!disk_find("m.tmp"));
+            CHECK_NO_ERROR();
+        }
+    CHECK(points >= 16);
+    end(&s);
+}
+
+/* Short counts and interruptions are no errors: the same bytes come out. */
+TEST(short_and_interrupted_calls) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    int calls = count_calls(save_2);
+    node *f = disk_find("m")->file;
+    size_t size = f->size;
+    unsigned char *want = malloc(size);
+    memcpy(want, f->bytes, size);
+    for (int kind = FAULT_EINTR; kind <= FAULT_SHORT; kind++)
+        for (int at = 1; at <= calls; at++) {
+            disk_fault_at(at, (fault)kind);
+            CHECK(save_2());
+            f = disk_find("m")->file;
+            CHECK(f->size == size && !memcmp(f->bytes, want, size));
+            disk_fault_at(at, (fault)kind);
+            CHECK_EQ_INT(load_version("m"), 2);
+            disk_write("i", idx_file, sizeof idx_file);
+            disk_fault_at(at, (fault)kind);
+            CHECK(load_idx_file());
+        }
+    free(want);
+    end(&s);
+}
+
+static void sweep_reader(bool (*reader)(void)) {
+    int calls = count_calls(reader);
+    CHECK(calls >= 4);
+    for (int kind = FAULT_ERROR; kind <= FAULT_ERROR_FROM_HERE; kind++)
+        for (int at = 1; at < calls; at++) { /* the last call closes: its failure loses nothing */
+            disk_fault_at(at, (fault)kind);
+            CHECK(!reader());
+            CHECK_ERROR("cannot ");
+            disk_fault_at(0, FAULT_ERROR);
+            CHECK(reader());
+        }
+}
+
+TEST(readers_on_a_failing_disk) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    CHECK(save_version(1));
+    disk_write("i", idx_file, sizeof idx_file);
+    sweep_reader(load_any);
+    sweep_reader(load_idx_file);
+    if (have_zlib()) sweep_reader(load_gz_file);
+    end(&s);
+}
+
+/* The power fails at every call; what was not synced is gone. The folder may show the old names or the new ones. */
+TEST(power_loss_at_every_call) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    int calls = count_calls(save_2);
+    for (int at = 1; at <= calls + 1; at++)
+        for (int old_names = 0; old_names < 2; old_names++) {
+            disk_reset();
+            CHECK(save_version(1));
+            disk_sync_all();
+            disk_fault_at(at, FAULT_POWER);
+            bool ok = save_2();
+            CHECK(ok == (at > calls));
+            fl_error_clear();
+            disk_power_loss(old_names);
+            disk_fault_at(0, FAULT_ERROR);
+            disk.open = 0;
+            int version = load_version("m");
+            CHECK(ok ? version == 2 : version == 1 || version == 2);
+            CHECK_NO_ERROR();
+            CHECK(save_version(3) && load_version("m") == 3 && !disk_find("m.tmp"));
+        }
+    end(&s);
+}
+
+/* ---- failing memory ---- */
+
+/* Fails the n-th request for n = 1, 2, ... until the action succeeds without a failure: each failure is an error, nothing stays
+   behind, and doing it again works. Returns the number of points. */
+static int64_t sweep_heap(bool (*action)(void), bool for_ever) {
+    int64_t handles = fl_live(), buffers = fl_mem_live(), n = 0;
+    for (bool done = false; !done && n < 1000;) {
+        fl_scope s = fl_scope_begin();
+        heap.calls = 0, heap.fail_at = ++n, heap.for_ever = for_ever;
+        bool ok = action();
+        done = heap.calls < n;
+        heap.fail_at = 0;
+        CHECK(ok ? !fl_error() || !done : fl_error() != NULL);
+        if (done) CHECK(ok);
+        fl_error_clear();
+        fl_scope_end(&s);
+        s = fl_scope_begin();
+        CHECK(action());
+        CHECK_NO_ERROR();
+        fl_scope_end(&s);
+        CHECK(fl_live() == handles && fl_mem_live() == buffers);
+    }
+    return n - 1;
+}
+
+/* The same for buffers. */
+static int64_t sweep_buffers(bool (*action)(void), bool for_ever) {
+    int64_t handles = fl_live(), buffers = fl_mem_live(), n = 0;
+    for (bool done = false; !done && n < 1000;) {
+        fl_scope s = fl_scope_begin();
+        fl_mem_manager *failing = fl_mem_failing(NULL, ++n, for_ever), *before = fl_mem_use(failing);
+        bool ok = action();
+        fl_mem_use(before);
+        done = ok;
+        CHECK(ok || fl_error());
+        fl_error_clear();
+        CHECK(action());
+        CHECK_NO_ERROR();
+        fl_scope_end(&s);
+        fl_mem_close(failing);
+        CHECK(fl_live() == handles && fl_mem_live() == buffers);
+    }
+    return n - 1;
+}
+
+static bool save_and_load_2(void) { return save_2() && load_version("m") == 2; }
+
+TEST(files_without_memory) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    disk_write("i", idx_file, sizeof idx_file);
+    int64_t points = 0, buffers = 0;
+    bool gz = have_zlib();
+    for (int for_ever = 0; for_ever < 2; for_ever++) {
+        points += sweep_heap(save_and_load_2, for_ever) + sweep_heap(load_idx_file, for_ever);
+        buffers += sweep_buffers(save_and_load_2, for_ever) + sweep_buffers(load_idx_file, for_ever);
+        if (gz) points += sweep_heap(load_gz_file, for_ever);
+    }
+    CHECK(points >= 20);
+    CHECK(buffers >= 6);
+    end(&s);
+}
+
+/* A failed save leaves the file as it was. */
+TEST(save_without_memory_keeps_the_old_file) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    CHECK(save_version(1));
+    for (int64_t n = 1; n < 1000; n++) {
+        heap.calls = 0, heap.fail_at = n, heap.for_ever = true;
+        bool ok = save_2(), reached = heap.calls >= n;
+        heap.fail_at = 0;
+        fl_error_clear();
+        CHECK_EQ_INT(load_version("m"), ok ? 2 : 1);
+        CHECK(!disk_find("m.tmp"));
+        if (!reached) break;
+    }
+    CHECK_EQ_INT(load_version("m"), 2);
+    end(&s);
+}
+
+/* ---- the system's files ---- */
+
+#ifndef _WIN32
+#include <dirent.h>
+
+static char folder[200], target[240], temporary[250];
+
+static void make_folder(void) {
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/fl-test-XXXXXX", base && *base ? base : P_tmpdir);
+    if (!mkdtemp(folder)) folder[0] = 0;
+    snprintf(target, sizeof target, "%s/m.safetensors", folder);
+    snprintf(temporary, sizeof temporary, "%s.tmp", target);
+}
+
+static int files_in_folder(void) {
+    DIR *d = opendir(folder);
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) n += e->d_name[0] != '.';
+    if (d) closedir(d);
+    return n;
+}
+
+static void remove_folder(void) {
+    unlink(target);
+    unlink(temporary);
+    CHECK_EQ_INT(rmdir(folder), 0);
+}
+
+static bool save_to_target(int version, int64_t n) {
+    fl_scope s = fl_scope_begin();
+    char text[16];
+    snprintf(text, sizeof text, "%d", version);
+    fl_data_named in[20];
+    for (int i = 0; i < 20; i++) {
+        in[i].name = (const char *[]){"a", "b", "c", "d", "e", "f", "g", "h", "i", "j",
+                                      "k", "l", "m", "n", "o", "p", "q", "r", "s", "t"}[i];
+        in[i].tensor = fl_full(FL_SHAPE(n), version, FL_F32);
+    }
+    bool ok = fl_data_save_safetensors(target, in, 20, (fl_data_pair[]){{"version", text}}, 1);
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(system_files) {
+    test_errors_return();
+    make_folder();
+    REQUIRE(folder[0]);
+    CHECK(save_to_target(5, 60));
+    CHECK_EQ_INT(load_version(target), 5);
+    CHECK_EQ_INT(files_in_folder(), 1);
+    CHECK(!fl_data_open_safetensors(folder));
+    CHECK_ERROR("Is a directory");
+    CHECK(!fl_data_load_idx(target));
+    CHECK_ERROR("not an idx file");
+    unlink(target);
+    mkdir(target, 0700); /* the rename cannot succeed */
+    CHECK(!save_to_target(6, 60));
+    CHECK_ERROR("cannot rename");
+    CHECK_EQ_INT(files_in_folder(), 1);
+    rmdir(target);
+    CHECK(!fl_data_save_safetensors("no-such-folder/m", NULL, 0, NULL, 0));
+    CHECK_ERROR("no-such-folder/m.tmp: cannot open: No such file");
+    remove_folder();
+}
+
+/* A name without a folder part. */
+TEST(system_files_in_the_working_folder) {
+    test_errors_return();
+    make_folder();
+    REQUIRE(folder[0]);
+    char before[1000];
+    REQUIRE(getcwd(before, sizeof before) && chdir(folder) == 0);
+    CHECK(fl_data_save_safetensors("m.safetensors", NULL, 0, NULL, 0));
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(files_in_folder(), 1);
+    CHECK_EQ_INT(chdir(before), 0);
+    remove_folder();
+}
+
+TEST(second_writer_is_refused) {
+    test_errors_return();
+    make_folder();
+    REQUIRE(folder[0]);
+    const fl_data_io *io = fl_data_io_system();
+    CHECK(save_to_target(1, 60));
+    void *other = io->open(io->user, temporary, FL_DATA_REPLACE);
+    REQUIRE(other);
+    CHECK(!save_to_target(2, 60));
+    CHECK_ERROR("another writer is at it");
+    CHECK_EQ_INT(load_version(target), 1);
+    CHECK_EQ_INT(io->close(io->user, other), 0);
+    CHECK(save_to_target(2, 60)); /* the file that the other left is taken over */
+    CHECK_EQ_INT(load_version(target), 2);
+    CHECK_EQ_INT(files_in_folder(), 1);
+    remove_folder();
+}
+
+static void sleep_microseconds(long us) {
+    nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
+}
+
+/* A child saves version after version and is killed somewhere: the file is always one of them, never an older one than before. */
+TEST(killed_writers) {
+    enum { KILLS = 50 };
+    test_errors_return();
+    make_folder();
+    REQUIRE(folder[0]);
+    int version = 1, left = 0;
+    uint32_t random = 12345;
+    CHECK(save_to_target(version, 60));
+    for (int k = 0; k < KILLS; k++) {
+        pid_t pid = fork();
+        if (pid == 0)
+            for (int v = version + 1;; v++)
+                if (!save_to_target(v, 60)) _exit(1);
+        random = random * 1664525u + 1013904223u;
+        sleep_microseconds((long)(random >> 8) % 15000);
+        CHECK_EQ_INT(kill(pid, SIGKILL), 0);
+        int status;
+        CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+        left += files_in_folder() == 2;
+        int found = load_version(target);
+        CHECK_NO_ERROR();
+        if (!CHECK(found >= version)) break;
+        version = found;
+    }
+    CHECK(left > 0); /* some died in the middle of a save ... */
+    CHECK(save_to_target(version + 1, 60));
+    CHECK_EQ_INT(files_in_folder(), 1); /* ... and leave nothing behind */
+    remove_folder();
+}
+#endif
+
+TEST(real_mnist) {
+    test_errors_return();
+    char path[500];
+    snprintf(path, sizeof path, "%s/mnist/train-labels-idx1-ubyte.gz", test_data_dir());
+    FILE *file = fopen(path, "rb");
+    if (!file) SKIP("no MNIST in the data folder");
+    fclose(file);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *labels = fl_data_load_idx(path);
+    if (!labels) {
+        CHECK_ERROR("install zlib");
+        SKIP("built without zlib");
+    }
+    const uint8_t first[10] = {5, 0, 4, 1, 9, 2, 1, 3, 1, 4};
+    CHECK_EQ_INT(fl_numel(labels), 60000);
+    CHECK(same_bits(fl_slice(labels, 0, 0, 10, 1), fl_from_host(first, FL_SHAPE(10), FL_U8)));
+    snprintf(path, sizeof path, "%s/mnist/t10k-images-idx3-ubyte.gz", test_data_dir());
+    fl_tensor *images = fl_data_load_idx(path);
+    REQUIRE(images);
+    CHECK(images->ndim == 3 && images->shape[0] == 10000 && images->shape[1] == 28 && images->shape[2] == 28);
+    uint8_t *x = malloc(7840000);
+    double sum = 0;
+    CHECK(fl_to_host(images, x, 7840000));
+    for (int i = 0; i < 7840000; i++) sum += x[i];
+    CHECK_NEAR(sum / 7840000 / 255, 0.1325, 0.0001); /* the known mean of the test images */
+    free(x);
+    fl_scope_end(&s);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
+
+/* MIT licence: see LICENSE. */

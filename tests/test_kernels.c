@@ -1,0 +1,563 @@
+/* test_kernels.c - matrix products, convolution and pooling of the CPU against plain loops
+
+   Every case runs at every instruction set this processor has. References are loops over f64 values written here. */
+#include "../fl.h"
+#include "../kernels/cpu/gemm.h"
+#include "test.h"
+
+/* A quick generator of values in [-1, 1) with few bits, so that f32 sums are nearly exact. */
+static uint64_t noise_state = 1;
+static double noise(void)
+{
+    noise_state = noise_state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(noise_state >> 56) / 128 - 1;
+}
+
+static fl_tensor *random_tensor(fl_shape s, fl_dtype d)
+{
+    fl_tensor *t = fl_empty(s, FL_F64);
+    double *x = fl_map(t, FL_WRITE);
+    for (int64_t i = 0; i < fl_numel(t); i++) x[i] = noise();
+    fl_unmap(t, FL_WRITE);
+    if (d == FL_I64) t = fl_mul(t, fl_num(100));
+    return fl_cast(t, d);
+}
+
+/* The values of t, row-major, as f64; the caller frees them. */
+static double *values(fl_tensor *t)
+{
+    double *v = malloc((size_t)(fl_numel(t) + 1) * sizeof *v);
+    if (!fl_to_host(fl_cast(t, FL_F64), v, (size_t)fl_numel(t) * sizeof *v)) CHECK(false);
+    return v;
+}
+
+static bool same_value(double a, double b, double tol)
+{
+    if (a != a || b != b) return a != a && b != b;
+    return a == b || fabs(a - b) <= tol;
+}
+
+/* Compares t with `want`; reports the first difference only. */
+static void check_values(const char *what, fl_tensor *t, const double *want, double tol)
+{
+    if (!CHECK(t != NULL)) {
+        printf("    %s: %s\n", what, fl_error() ? fl_error() : "?");
+        return;
+    }
+    double *got = values(t);
+    for (int64_t i = 0; i < fl_numel(t); i++)
+        if (!same_value(got[i], want[i], tol)) {
+            printf("    %s: element %lld is %g, not %g\n", what, (long long)i, got[i], want[i]);
+            CHECK(same_value(got[i], want[i], tol));
+            break;
+        }
+    free(got);
+}
+
+static double tolerance(fl_dtype d, double terms)
+{
+    return d == FL_F32 ? 4e-7 * terms + 1e-6 : d == FL_F64 ? 1e-14 * terms + 1e-14 : 0;
+}
+
+/* >>levels: each test body runs at every level up to the processor's own */
+
+static int levels(void) { return fl__cpu_isa_cap(FL__AVX512); }
+static const char *const level_name[] = {"portable", "avx2", "avx512"};
+
+/* >>matmul */
+
+static void matmul_reference(const double *a, const double *b, double *y, int64_t m, int64_t n, int64_t k)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t p = 0; p < k; p++) sum += a[i * k + p] * b[p * n + j];
+            y[i * n + j] = sum;
+        }
+}
+
+/* layout bit 0: a is a transposed view, bit 1: b is. */
+static void check_matmul(int64_t m, int64_t n, int64_t k, int layout, fl_dtype d)
+{
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = random_tensor(layout & 1 ? FL_SHAPE(k, m) : FL_SHAPE(m, k), d);
+    fl_tensor *b = random_tensor(layout & 2 ? FL_SHAPE(n, k) : FL_SHAPE(k, n), d);
+    if (layout & 1) a = fl_transpose(a, 0, 1);
+    if (layout & 2) b = fl_transpose(b, 0, 1);
+    double *va = values(a), *vb = values(b), *want = malloc((size_t)(m * n + 1) * sizeof *want);
+    matmul_reference(va, vb, want, m, n, k);
+    int top = levels();
+    for (int level = 0; level <= top; level++) {
+        char what[128];
+        snprintf(what, sizeof what, "%lldx%lldx%lld layout %d %s %s", (long long)m, (long long)n, (long long)k,
+                 layout, fl_dtype_name(d), level_name[level]);
+        fl__cpu_isa_cap(level);
+        check_values(what, fl_matmul(a, b), want, tolerance(d, (double)k));
+    }
+    levels();
+    free(va);
+    free(vb);
+    free(want);
+    fl_scope_end(&s);
+}
+
+static void matmul_sizes(void)
+{
+    static const int64_t size[] = {1, 2, 3, 7, 8, 13, 14, 15, 16, 17, 31, 32, 33, 47, 65};
+    const int count = sizeof size / sizeof *size;
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < count; j++)
+            for (int layout = 0; layout < 4; layout++)
+                check_matmul(size[i], size[j], size[(i * 7 + j * 3) % count], layout, FL_F32);
+}
+
+/* Large enough for packing, several blocks, chunks of k, swapped operands, and splits of k. */
+static void matmul_blocks(void)
+{
+    static const int64_t size[][3] = {{65, 65, 63}, {64, 10, 1024}, {10, 64, 700}, {6, 300, 330}, {8, 513, 321},
+                                      {9, 129, 641}, {201, 33, 65}, {415, 47, 97}, {97, 530, 80}, {3, 5, 20000},
+                                      {31, 33, 8197}, {129, 257, 385}, {50, 400, 200}, {1, 1000, 300}, {1000, 1, 300}};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        for (int layout = 0; layout < 4; layout++) {
+            check_matmul(size[i][0], size[i][1], size[i][2], layout, FL_F32);
+            check_matmul(size[i][0], size[i][1], size[i][2], layout, FL_F64);
+        }
+}
+
+TEST(matmul_sizes) { matmul_sizes(); }
+TEST(matmul_blocks) { matmul_blocks(); }
+
+TEST(matmul_dtypes_and_empty)
+{
+    for (int layout = 0; layout < 4; layout++) {
+        check_matmul(17, 33, 9, layout, FL_I64);
+        check_matmul(17, 33, 9, layout, FL_F64);
+        check_matmul(5, 4, 0, layout, FL_F32);
+        check_matmul(0, 4, 3, layout, FL_F32);
+        check_matmul(5, 0, 3, layout, FL_I64);
+    }
+    fl_scope s = fl_scope_begin();
+    fl_tensor *big = fl_mul(fl_ones(FL_SHAPE(1, 1), FL_I64), fl_int(INT64_MAX));
+    CHECK_EQ_INT(fl_item_int(fl_matmul(big, fl_mul(fl_ones(FL_SHAPE(1, 1), FL_I64), fl_int(3)))), INT64_MAX - 2);
+    fl_scope_end(&s);
+}
+
+#ifdef FL_USE_OPENBLAS
+TEST(matmul_without_openblas)
+{
+    bool old = fl__gemm_use_openblas(false);
+    CHECK(old);
+    matmul_sizes();
+    matmul_blocks();
+    CHECK(!fl__gemm_use_openblas(old));
+}
+#endif
+
+/* [2, 3, m, k] x [1, 3, k, n] and the like: broadcast batches, strided, small and large. */
+static void check_batch(fl_shape sa, fl_shape sb, fl_dtype d)
+{
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = random_tensor(sa, d), *b = random_tensor(sb, d), *y = fl_matmul(a, b);
+    int64_t m = sa.dim[2], k = sa.dim[3], n = sb.dim[3];
+    double *va = values(a), *vb = values(b), *want = malloc((size_t)(fl_numel(y) + 1) * sizeof *want);
+    for (int64_t i = 0; i < y->shape[0]; i++)
+        for (int64_t j = 0; j < y->shape[1]; j++) {
+            int64_t ia = (sa.dim[0] > 1 ? i : 0) * sa.dim[1] + (sa.dim[1] > 1 ? j : 0);
+            int64_t ib = (sb.dim[0] > 1 ? i : 0) * sb.dim[1] + (sb.dim[1] > 1 ? j : 0);
+            matmul_reference(va + ia * m * k, vb + ib * k * n, want + (i * y->shape[1] + j) * m * n, m, n, k);
+        }
+    check_values("batch", y, want, tolerance(d, (double)k));
+    free(va);
+    free(vb);
+    free(want);
+    fl_scope_end(&s);
+}
+
+TEST(matmul_batches)
+{
+    for (int level = 0, top = levels(); level <= top; level++) {
+        fl__cpu_isa_cap(level);
+        check_batch(FL_SHAPE(2, 3, 5, 7), FL_SHAPE(2, 3, 7, 9), FL_F32);
+        check_batch(FL_SHAPE(2, 1, 15, 17), FL_SHAPE(1, 3, 17, 33), FL_F32);
+        check_batch(FL_SHAPE(1, 3, 70, 65), FL_SHAPE(2, 3, 65, 80), FL_F32);
+        check_batch(FL_SHAPE(2, 3, 70, 65), FL_SHAPE(1, 1, 65, 80), FL_F64);
+        check_batch(FL_SHAPE(2, 2, 4, 9000), FL_SHAPE(2, 2, 9000, 6), FL_F32);
+        check_batch(FL_SHAPE(2, 2, 3, 4), FL_SHAPE(1, 2, 4, 5), FL_I64);
+    }
+    levels();
+}
+
+/* A slice with steps and negative strides, times its own transpose. */
+TEST(matmul_any_strides)
+{
+    fl_scope s = fl_scope_begin();
+    for (int step = -2; step <= 2; step++) {
+        if (step == 0) continue;
+        fl_tensor *big = random_tensor(FL_SHAPE(150, 140), FL_F32);
+        fl_tensor *a = step > 0 ? fl_slice(big, 1, 3, FL_SLICE_END, step) : fl_slice(big, 1, -1, FL_SLICE_END, step);
+        fl_tensor *b = fl_transpose(a, 0, 1);
+        double *va = values(a), *vb = values(b), *want = malloc(150 * 150 * sizeof *want);
+        matmul_reference(va, vb, want, 150, 150, a->shape[1]);
+        check_values("strides", fl_matmul(a, b), want, tolerance(FL_F32, 140));
+        free(va);
+        free(vb);
+        free(want);
+    }
+    fl_tensor *row = fl_expand(random_tensor(FL_SHAPE(1, 90), FL_F32), FL_SHAPE(80, 90)); /* stride 0 */
+    fl_tensor *col = random_tensor(FL_SHAPE(90, 70), FL_F32);
+    check_values("broadcast row", fl_matmul(row, col), values(fl_matmul(fl_contiguous(row), col)), 1e-4);
+    fl_scope_end(&s);
+}
+
+TEST(matmul_nan_and_infinity)
+{
+    static const int64_t size[][3] = {{4, 40, 6}, {70, 70, 70}, {20, 300, 90}};
+    for (int level = 0, top = levels(); level <= top; level++)
+        for (int i = 0; i < 3; i++) {
+            fl__cpu_isa_cap(level);
+            fl_scope s = fl_scope_begin();
+            int64_t m = size[i][0], n = size[i][1], k = size[i][2];
+            fl_tensor *a = random_tensor(FL_SHAPE(m, k), FL_F32), *b = random_tensor(FL_SHAPE(k, n), FL_F32);
+            float *x = fl_map(a, FL_WRITE);
+            x[1 * k + 2] = NAN;
+            x[2 * k + 3] = INFINITY;
+            fl_unmap(a, FL_WRITE);
+            x = fl_map(b, FL_WRITE);
+            for (int64_t j = 0; j < n; j++) x[3 * n + j] = j % 3 == 0 ? 0.0f : j % 3 == 1 ? 1.0f : -1.0f;
+            fl_unmap(b, FL_WRITE);
+            double *va = values(a), *vb = values(b), *want = malloc((size_t)(m * n) * sizeof *want);
+            matmul_reference(va, vb, want, m, n, k);
+            CHECK(want[n] != want[n] && want[2 * n] != want[2 * n] && isinf(want[2 * n + 1]));
+            check_values("nan", fl_matmul(a, b), want, 1e-4);
+            free(va);
+            free(vb);
+            free(want);
+            fl_scope_end(&s);
+        }
+    levels();
+}
+
+/* >>conv */
+
+typedef struct conv_case {
+    int64_t n, c, h, w, o, kh, kw;
+    fl_conv2d_args a;
+} conv_case;
+
+static const conv_case conv_cases[] = {
+    {2, 1, 28, 28, 32, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1}},
+    {3, 32, 14, 14, 20, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1}},
+    {1, 3, 9, 11, 4, 3, 3, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {2, 3, 9, 11, 5, 3, 2, {{2, 1}, {1, 0}, {0, 1}, {1, 1}, 1}},
+    {2, 4, 13, 10, 6, 3, 3, {{2, 3}, {1, 2}, {2, 1}, {1, 1}, 2}},
+    {1, 2, 17, 16, 3, 3, 3, {{1, 2}, {2, 2}, {2, 2}, {2, 3}, 1}},
+    {2, 6, 8, 8, 6, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 6}},
+    {2, 3, 10, 10, 9, 5, 3, {{3, 3}, {2, 1}, {2, 1}, {2, 1}, 3}},
+    {3, 8, 7, 7, 16, 1, 1, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {2, 8, 20, 20, 17, 1, 1, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {2, 5, 9, 9, 4, 1, 1, {{2, 2}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {1, 3, 24, 25, 8, 7, 7, {{2, 2}, {3, 3}, {3, 3}, {1, 1}, 1}},
+    {1, 2, 30, 30, 3, 11, 11, {{4, 4}, {2, 2}, {2, 2}, {1, 1}, 1}},
+    {2, 2, 5, 6, 3, 5, 6, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {1, 1, 3, 3, 1, 3, 3, {{1, 1}, {4, 0}, {0, 4}, {1, 1}, 1}},
+    {1, 1, 40, 1, 2, 3, 1, {{1, 1}, {1, 0}, {1, 0}, {1, 1}, 1}},
+    {1, 3, 1, 300, 40, 1, 9, {{1, 1}, {0, 4}, {0, 4}, {1, 1}, 1}},
+    {1, 40, 6, 6, 70, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
+    {1, 2, 2, 2, 2, 2, 2, {{5, 5}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {1, 2, 8, 7, 2, 2, 2, {{3, 4}, {0, 0}, {0, 0}, {1, 1}, 1}},
+};
+
+/* Calls visit(x index, w index, y index) for every product of the convolution. */
+typedef struct conv_sums {
+    const double *x, *w, *dy;
+    double *y, *dx, *dw;
+} conv_sums;
+
+static void conv_reference(const conv_case *t, int64_t oh, int64_t ow, const conv_sums *v)
+{
+    const fl_conv2d_args *a = &t->a;
+    int64_t cg = t->c / a->groups, og = t->o / a->groups;
+    for (int64_t n = 0; n < t->n; n++) for (int64_t o = 0; o < t->o; o++)
+        for (int64_t i = 0; i < oh; i++) for (int64_t j = 0; j < ow; j++)
+            for (int64_t c = 0; c < cg; c++)
+                for (int64_t p = 0; p < t->kh; p++) for (int64_t q = 0; q < t->kw; q++) {
+                    int64_t y = i * a->stride[0] - a->pad_lo[0] + p * a->dilation[0];
+                    int64_t x = j * a->stride[1] - a->pad_lo[1] + q * a->dilation[1];
+                    if (y < 0 || y >= t->h || x < 0 || x >= t->w) continue;
+                    int64_t ix = ((n * t->c + o / og * cg + c) * t->h + y) * t->w + x;
+                    int64_t iw = ((o * cg + c) * t->kh + p) * t->kw + q, iy = ((n * t->o + o) * oh + i) * ow + j;
+                    v->y[iy] += v->x[ix] * v->w[iw];
+                    v->dx[ix] += v->dy[iy] * v->w[iw];
+                    v->dw[iw] += v->dy[iy] * v->x[ix];
+                }
+}
+
+static void check_conv(const conv_case *t, fl_dtype d, int which)
+{
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = random_tensor(FL_SHAPE(t->n, t->c, t->h, t->w), d);
+    fl_tensor *w = random_tensor(FL_SHAPE(t->o, t->c / t->a.groups, t->kh, t->kw), d);
+    fl_tensor *bias = random_tensor(FL_SHAPE(t->o), d), *y = fl_conv2d_run(x, w, NULL, t->a);
+    if (!CHECK(y != NULL)) return;
+    fl_tensor *dy = random_tensor(fl_shape_of(y), d);
+    double *vb = values(bias);
+    conv_sums v = {values(x), values(w), values(dy), calloc((size_t)fl_numel(y), 8),
+                   calloc((size_t)fl_numel(x), 8), calloc((size_t)fl_numel(w), 8)};
+    conv_reference(t, y->shape[2], y->shape[3], &v);
+    double *biased = malloc((size_t)fl_numel(y) * 8);
+    for (int64_t i = 0; i < fl_numel(y); i++)
+        biased[i] = v.y[i] + vb[i / (y->shape[2] * y->shape[3]) % t->o];
+    int top = levels();
+    for (int level = 0; level <= top; level++) {
+        char what[128];
+        fl__cpu_isa_cap(level);
+        double few = tolerance(d, (double)(t->c * t->kh * t->kw));
+        double many = tolerance(d, (double)(t->n * y->shape[2] * y->shape[3]));
+        snprintf(what, sizeof what, "conv case %d %s %s", which, fl_dtype_name(d), level_name[level]);
+        check_values(what, fl_conv2d_run(x, w, NULL, t->a), v.y, few);
+        check_values(what, fl_conv2d_run(x, w, bias, t->a), biased, few);
+        snprintf(what, sizeof what, "conv data gradient %d %s %s", which, fl_dtype_name(d), level_name[level]);
+        check_values(what, fl_conv2d_grad_input(dy, w, fl_shape_of(x), t->a), v.dx,
+                     tolerance(d, (double)(t->o * t->kh * t->kw)));
+        snprintf(what, sizeof what, "conv weight gradient %d %s %s", which, fl_dtype_name(d), level_name[level]);
+        check_values(what, fl_conv2d_grad_weight(x, dy, fl_shape_of(w), t->a), v.dw, many);
+    }
+    free((void *)v.x), free((void *)v.w), free((void *)v.dy), free(v.y), free(v.dx), free(v.dw);
+    free(vb), free(biased);
+    fl_scope_end(&s);
+}
+
+TEST(conv_f32)
+{
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) check_conv(&conv_cases[i], FL_F32, (int)i);
+}
+
+TEST(conv_f64)
+{
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) check_conv(&conv_cases[i], FL_F64, (int)i);
+}
+
+/* A NaN and an infinity reach exactly the outputs whose windows hold them. */
+TEST(conv_nan_and_infinity)
+{
+    for (int level = 0, top = levels(); level <= top; level++) {
+        fl__cpu_isa_cap(level);
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 20, 20), FL_F32);
+        fl_tensor *w = fl_add(fl_zeros(FL_SHAPE(17, 3, 3, 3), FL_F32), fl_num(0.5));
+        float *v = fl_map(x, FL_WRITE);
+        v[10 * 20 + 10] = NAN;
+        v[400 + 2] = INFINITY;
+        fl_unmap(x, FL_WRITE);
+        fl_tensor *y = fl_conv2d(x, w, .pad = 1);
+        double *got = values(y);
+        for (int64_t i = 0; i < fl_numel(y); i++) {
+            int64_t n = i / (17 * 400), row = i / 20 % 20, col = i % 20;
+            bool nan = n == 0 && llabs(row - 10) <= 1 && llabs(col - 10) <= 1;
+            bool inf = n == 0 && row <= 1 && llabs(col - 2) <= 1;
+            if (!CHECK((got[i] != got[i]) == nan) || !CHECK((isinf(got[i]) != 0) == inf)) break;
+        }
+        free(got);
+        fl_scope_end(&s);
+    }
+    levels();
+}
+
+/* >>pool */
+
+typedef struct pool_case {
+    int64_t n, c, h, w;
+    fl_pool2d_args a;
+} pool_case;
+
+static const pool_case pool_cases[] = {
+    {2, 3, 28, 28, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}},   {1, 2, 7, 9, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}},
+    {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true}},   {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, false}},
+    {1, 1, 6, 600, {{2, 3}, {1, 2}, {0, 1}, {1, 0}, false}},  {1, 2, 5, 5, {{5, 5}, {1, 1}, {2, 2}, {2, 2}, false}},
+    {1, 1, 4, 4, {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true}},     {3, 1, 9, 8, {{3, 2}, {4, 3}, {0, 0}, {0, 0}, true}},
+};
+
+/* One window by plain loops: its maximum (first; NaN wins), where it is, its sum and its count of elements inside. */
+typedef struct window {
+    double best, sum;
+    int64_t at, inside;
+} window;
+
+static window window_of(const pool_case *t, const double *plane, int64_t i, int64_t j)
+{
+    window r = {-INFINITY, 0, -1, 0};
+    for (int64_t p = 0; p < t->a.kernel[0]; p++)
+        for (int64_t q = 0; q < t->a.kernel[1]; q++) {
+            int64_t y = i * t->a.stride[0] - t->a.pad_lo[0] + p, x = j * t->a.stride[1] - t->a.pad_lo[1] + q;
+            if (y < 0 || y >= t->h || x < 0 || x >= t->w) continue;
+            double v = plane[y * t->w + x];
+            r.sum += v;
+            r.inside++;
+            if (r.at < 0 || (r.best == r.best && (v > r.best || v != v))) r.best = v, r.at = y * t->w + x;
+        }
+    return r;
+}
+
+static void check_pool(const pool_case *t, fl_dtype d, bool special)
+{
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = random_tensor(FL_SHAPE(t->n, t->c, t->h, t->w), d), *index = NULL;
+    double *vx = values(x);
+    if (special) { /* ties, NaN and a window of -inf */
+        for (int64_t i = 0; i < fl_numel(x); i++) vx[i] = i % 13 == 5 ? NAN : i % 7 < 4 ? -INFINITY : floor(3 * vx[i]);
+        x = fl_cast(fl_from_host(vx, fl_shape_of(x), FL_F64), d);
+    }
+    fl_pool2d_opts o = {.kernel_w = t->a.kernel[1], .stride = t->a.stride[0], .stride_w = t->a.stride[1],
+                        .pad = t->a.pad_lo[0] ? t->a.pad_lo[0] : FL_I0, .pad_w = t->a.pad_lo[1] ? t->a.pad_lo[1] : FL_I0};
+    (void)o;
+    fl_call c = {.op = FL_OP_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &t->a};
+    int64_t oh = (t->h + t->a.pad_lo[0] + t->a.pad_hi[0] - t->a.kernel[0]) / t->a.stride[0] + 1;
+    int64_t ow = (t->w + t->a.pad_lo[1] + t->a.pad_hi[1] - t->a.kernel[1]) / t->a.stride[1] + 1;
+    fl_shape out = FL_SHAPE(t->n, t->c, oh, ow);
+    fl_tensor *y = c.out[0] = fl_call_out(x->family, out, d);
+    index = c.out[1] = fl_call_out(x->family, out, FL_I64);
+    CHECK(fl_run(&c));
+    fl_tensor *dy = random_tensor(out, d);
+    double *vdy = values(dy), *best = calloc((size_t)fl_numel(y), 8), *at = calloc((size_t)fl_numel(y), 8);
+    double *mean = calloc((size_t)fl_numel(y), 8), *dmax = calloc((size_t)fl_numel(x), 8);
+    double *dmean = calloc((size_t)fl_numel(x), 8);
+    for (int64_t e = 0; e < fl_numel(y); e++) {
+        int64_t plane = e / (oh * ow) * t->h * t->w, i = e / ow % oh, j = e % ow;
+        window r = window_of(t, vx + plane, i, j);
+        double count = t->a.count_pad ? (double)(t->a.kernel[0] * t->a.kernel[1]) : (double)r.inside;
+        best[e] = r.best, at[e] = (double)r.at, mean[e] = r.sum / count;
+        dmax[plane + r.at] += vdy[e];
+        for (int64_t p = 0; p < t->a.kernel[0]; p++)
+            for (int64_t q = 0; q < t->a.kernel[1]; q++) {
+                int64_t yy = i * t->a.stride[0] - t->a.pad_lo[0] + p, xx = j * t->a.stride[1] - t->a.pad_lo[1] + q;
+                if (yy < 0 || yy >= t->h || xx < 0 || xx >= t->w) continue;
+                dmean[plane + yy * t->w + xx] += vdy[e] / count;
+            }
+    }
+    check_values("max", y, best, 0);
+    check_values("max index", index, at, 0);
+    check_values("max gradient", fl_max_pool2d_grad(dy, index, fl_shape_of(x)), dmax, d == FL_I64 ? 0 : 1e-5);
+    if (d != FL_I64) {
+        check_values("mean", fl_avg_pool2d_run(x, t->a), mean, tolerance(d, 9));
+        check_values("mean gradient", fl_avg_pool2d_grad(dy, fl_shape_of(x), t->a), dmean, tolerance(d, 9));
+    }
+    free(vx), free(vdy), free(best), free(at), free(mean), free(dmax), free(dmean);
+    fl_scope_end(&s);
+}
+
+TEST(pooling)
+{
+    for (size_t i = 0; i < sizeof pool_cases / sizeof *pool_cases; i++) {
+        check_pool(&pool_cases[i], FL_F32, false);
+        check_pool(&pool_cases[i], FL_F64, false);
+        check_pool(&pool_cases[i], FL_I64, false);
+        check_pool(&pool_cases[i], FL_F32, true);
+        check_pool(&pool_cases[i], FL_F64, true);
+    }
+}
+
+/* >>threads */
+
+/* The results of products and convolutions large enough for many tasks, as one hash of their bits. */
+static uint64_t hash_of(uint64_t h, fl_tensor *t)
+{
+    size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
+    unsigned char *data = malloc(bytes);
+    CHECK(fl_to_host(t, data, bytes));
+    for (size_t i = 0; i < bytes; i++) h = (h ^ data[i]) * 1099511628211u;
+    free(data);
+    return h;
+}
+
+static uint64_t hash_of_everything(fl_dtype d)
+{
+    fl_scope s = fl_scope_begin();
+    noise_state = 7;
+    uint64_t h = 14695981039346656037u;
+    static const int64_t size[][3] = {{300, 600, 500}, {20, 30, 30000}, {64, 1000, 700}, {7, 2000, 300}, {64, 10, 1024}};
+    for (int i = 0; i < 5; i++)
+        for (int layout = 0; layout < 4; layout++) {
+            int64_t m = size[i][0], n = size[i][1], k = size[i][2];
+            fl_tensor *a = fl_div(random_tensor(layout & 1 ? FL_SHAPE(k, m) : FL_SHAPE(m, k), d), fl_num(3));
+            fl_tensor *b = fl_div(random_tensor(layout & 2 ? FL_SHAPE(n, k) : FL_SHAPE(k, n), d), fl_num(7));
+            h = hash_of(h, fl_matmul(layout & 1 ? fl_transpose(a, 0, 1) : a, layout & 2 ? fl_transpose(b, 0, 1) : b));
+        }
+    for (int i = 0; i < 3; i++) {
+        const conv_case *t = &conv_cases[i == 0 ? 1 : i == 1 ? 4 : 17];
+        fl_tensor *x = fl_div(random_tensor(FL_SHAPE(9, t->c, t->h, t->w), d), fl_num(3));
+        fl_tensor *w = fl_div(random_tensor(FL_SHAPE(t->o, t->c / t->a.groups, t->kh, t->kw), d), fl_num(7));
+        fl_tensor *y = fl_conv2d_run(x, w, NULL, t->a);
+        h = hash_of(h, y);
+        h = hash_of(h, fl_conv2d_grad_input(y, w, fl_shape_of(x), t->a));
+        h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), t->a));
+        h = hash_of(h, fl_max_pool2d(y, 2, NULL));
+    }
+    fl_scope_end(&s);
+    return h;
+}
+
+TEST(threads_give_the_same_bits)
+{
+    static const int counts[] = {1, 2, 3, 8};
+    for (int level = 0, top = levels(); level <= top; level++) {
+        fl__cpu_isa_cap(level);
+        uint64_t first[2] = {0, 0};
+        for (int i = 0; i < 4; i++) {
+            CHECK(fl_set_threads(counts[i]));
+            uint64_t f32 = hash_of_everything(FL_F32), f64 = hash_of_everything(FL_F64);
+            if (i == 0) first[0] = f32, first[1] = f64;
+            CHECK(f32 == first[0]);
+            CHECK(f64 == first[1]);
+        }
+    }
+    levels();
+    fl_set_threads(0);
+}
+
+/* >>memory: a scratch buffer that cannot be had is an error, and the next call works */
+
+static void ignore_error(const char *text, void *user)
+{
+    (void)text;
+    (void)user;
+}
+
+TEST(scratch_may_fail)
+{
+    fl_on_error(ignore_error, NULL);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = random_tensor(FL_SHAPE(100, 100), FL_F32), *b = random_tensor(FL_SHAPE(100, 100), FL_F32);
+    fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 12, 12), FL_F32), *w = random_tensor(FL_SHAPE(4, 3, 3, 3), FL_F32);
+    fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    fl_tensor *dy = random_tensor(FL_SHAPE(2, 4, 12, 12), FL_F32);
+    bool worked = false;
+    for (int op = 0; op < 4; op++, worked = false)
+        for (int n = 1; n < 10 && !worked; n++) {
+            fl_mem_manager *failing = fl_mem_failing(NULL, n, false), *old = fl_mem_use(failing);
+            fl_tensor *y = op == 0 ? fl_matmul(a, b)
+                         : op == 1 ? fl_conv2d_run(x, w, NULL, args)
+                         : op == 2 ? fl_conv2d_grad_input(dy, w, fl_shape_of(x), args)
+                                   : fl_conv2d_grad_weight(x, dy, fl_shape_of(w), args);
+            fl_mem_use(old);
+            worked = y != NULL;
+            CHECK(worked == (fl_error() == NULL));
+            fl_error_clear();
+            if (n == 2 && op > 0) CHECK(!worked); /* the output, then the scratch */
+        }
+    fl_scope_end(&s);
+    fl_on_error(NULL, NULL);
+}
+
+TEST(isa_is_capped)
+{
+    int top = levels();
+    CHECK_EQ_INT(fl__cpu_isa(), top);
+    CHECK_EQ_INT(fl__cpu_isa_cap(FL__PORTABLE), FL__PORTABLE);
+    CHECK_EQ_INT(fl__cpu_isa(), FL__PORTABLE);
+    CHECK_EQ_INT(levels(), top);
+    const char *asked = getenv("FL_ISA");
+    if (asked && strcmp(asked, "portable") == 0) CHECK_EQ_INT(top, FL__PORTABLE);
+    if (asked && strcmp(asked, "avx2") == 0) CHECK(top <= FL__AVX2);
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }

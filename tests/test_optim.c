@@ -1,0 +1,606 @@
+/* test_optim.c - optimizers against loops in double, clipping, schedules, resuming bit by bit */
+#include "../fl.h"
+#include "test.h"
+
+/* helpers */
+
+enum { WIDTH = 5, STEPS = 20 };
+
+static fl_tensor *f64(const double *v, int64_t n) { return fl_from_host(v, FL_SHAPE(n), FL_F64); }
+
+static void read_f64(fl_tensor *t, double *out) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *d = fl_cast(t, FL_F64);
+    CHECK(d && fl_to_host(d, out, (size_t)fl_numel(d) * sizeof *out));
+    fl_scope_end(&s);
+}
+
+static void check_values(fl_tensor *t, const double *want, int64_t n, double tol, int line) {
+    double have[64];
+    bool ok = CHECK_EQ_INT(fl_numel(t), n) && n <= 64;
+    if (ok) read_f64(t, have);
+    for (int64_t i = 0; ok && i < n; i++) ok = CHECK_NEAR(have[i], want[i], tol);
+    if (!ok) printf("  called from line %d\n", line);
+}
+#define CHECK_VALUES(t, want, n, tol) check_values((t), (want), (n), (tol), __LINE__)
+
+static void check_nothing_live(void) {
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+static const char *temp_file(const char *name) {
+    static char dir[64], path[128];
+    if (!*dir) snprintf(dir, sizeof dir, "%s/fl_optim_XXXXXX", P_tmpdir);
+    if (strstr(dir, "XXXXXX") && !mkdtemp(dir)) perror("mkdtemp");
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+static void remove_temp(void) {
+    char dir[128];
+    static const char *const names[] = {"a", "b", "a.tmp", "b.tmp"};
+    for (int i = 0; i < 4; i++) remove(temp_file(names[i]));
+    snprintf(dir, sizeof dir, "%s", temp_file("."));
+    dir[strlen(dir) - 2] = '\0';
+    remove(dir);
+}
+
+static const double start[WIDTH] = {1, -0.5, 0.25, 2, -3};
+
+/* The gradient at step t: depends on where p is, so an error would feed back. */
+static double slope(double p, int i, int t) { return 0.7 * p + 0.3 * sin(1.7 * i + 0.9 * t); }
+
+/* Runs STEPS steps of optim on p. */
+static void run(fl_optim *optim, fl_var *p) {
+    for (int t = 0; t < STEPS; t++) {
+        double v[WIDTH], g[WIDTH];
+        fl_scope s = fl_scope_begin();
+        read_f64(fv_value(p), v);
+        for (int i = 0; i < WIDTH; i++) g[i] = slope(v[i], i, t);
+        CHECK(fv_set_grad(p, fv_const(f64(g, WIDTH))));
+        CHECK(fl_optim_step(optim));
+        fl_optim_zero_grad(optim);
+        CHECK(!fv_grad(p));
+        fl_scope_end(&s);
+    }
+}
+
+/* optimizers against loops */
+
+TEST(sgd_is_pytorchs) {
+    static const fl_optim_sgd_opts cases[] = {
+        {.lr = .1},
+        {.lr = .1, .weight_decay = .05},
+        {.lr = .05, .momentum = .9},
+        {.lr = .05, .momentum = .9, .dampening = .3},
+        {.lr = .05, .momentum = .9, .nesterov = true},
+        {.lr = .05, .momentum = .9, .nesterov = true, .weight_decay = .1},
+        {.momentum = .5, .weight_decay = .1, .dampening = FL_ZERO}, /* lr 1e-3 */
+    };
+    for (int k = 0; k < 7; k++) {
+        const fl_optim_sgd_opts *o = &cases[k];
+        const double lr = o->lr != 0 ? o->lr : 1e-3;
+        double p[WIDTH], m[WIDTH];
+        memcpy(p, start, sizeof p);
+        for (int t = 0; t < STEPS; t++)
+            for (int i = 0; i < WIDTH; i++) {
+                double g = slope(p[i], i, t) + o->weight_decay * p[i];
+                m[i] = t ? o->momentum * m[i] + (1 - o->dampening) * g : g;
+                if (o->momentum != 0) g = o->nesterov ? g + o->momentum * m[i] : m[i];
+                p[i] -= lr * g;
+            }
+        fl_scope s = fl_scope_begin();
+        fl_var *v = fv_param(f64(start, WIDTH));
+        fl_optim *optim = fl_optim_sgd_opt(FV_LIST(v), *o);
+        run(optim, v);
+        CHECK_VALUES(fv_value(v), p, WIDTH, 1e-14);
+        fl_optim_free(optim);
+        fl_scope_end(&s);
+    }
+    check_nothing_live();
+}
+
+TEST(adam_is_pytorchs) {
+    static const struct {
+        bool decoupled;
+        fl_optim_adam_opts o;
+        double beta1, beta2, eps, decay; /* what the options mean */
+    } cases[] = {
+        {false, {.lr = .05}, .9, .999, 1e-8, 0},
+        {false, {.lr = .05, .weight_decay = .1}, .9, .999, 1e-8, .1},
+        {false, {.lr = .05, .beta1 = .5, .beta2 = .8, .eps = 1e-3}, .5, .8, 1e-3, 0},
+        {false, {.lr = .05, .beta1 = FL_ZERO}, 0, .999, 1e-8, 0},
+        {false, {.lr = .05, .beta2 = FL_ZERO}, .9, 0, 1e-8, 0},
+        {false, {.lr = .05, .eps = FL_ZERO}, .9, .999, 0, 0},
+        {true, {.lr = .05}, .9, .999, 1e-8, .01},
+        {true, {.lr = .05, .weight_decay = .2}, .9, .999, 1e-8, .2},
+        {true, {.lr = .05, .weight_decay = FL_ZERO}, .9, .999, 1e-8, 0},
+        {true, {.beta1 = .7}, .7, .999, 1e-8, .01}, /* lr 1e-3 */
+    };
+    for (int k = 0; k < 10; k++) {
+        const double lr = cases[k].o.lr != 0 ? cases[k].o.lr : 1e-3, b1 = cases[k].beta1,
+                     b2 = cases[k].beta2;
+        double p[WIDTH], m[WIDTH] = {0}, v[WIDTH] = {0};
+        memcpy(p, start, sizeof p);
+        for (int t = 0; t < STEPS; t++)
+            for (int i = 0; i < WIDTH; i++) {
+                double g = slope(p[i], i, t);
+                if (cases[k].decoupled) p[i] -= lr * cases[k].decay * p[i];
+                else g += cases[k].decay * p[i];
+                m[i] = b1 * m[i] + (1 - b1) * g;
+                v[i] = b2 * v[i] + (1 - b2) * g * g;
+                p[i] -= lr * (m[i] / (1 - pow(b1, t + 1))) /
+                        (sqrt(v[i] / (1 - pow(b2, t + 1))) + cases[k].eps);
+            }
+        fl_scope s = fl_scope_begin();
+        fl_var *x = fv_param(f64(start, WIDTH));
+        fl_optim *optim = cases[k].decoupled ? fl_optim_adamw_opt(FV_LIST(x), cases[k].o)
+                                             : fl_optim_adam_opt(FV_LIST(x), cases[k].o);
+        run(optim, x);
+        CHECK_VALUES(fv_value(x), p, WIDTH, 1e-13);
+        fl_optim_free(optim);
+        fl_scope_end(&s);
+    }
+    check_nothing_live();
+}
+
+TEST(parameters_without_gradient_stand_still) {
+    fl_scope s = fl_scope_begin();
+    const double one = 1;
+    fl_var *a = fv_param(f64(&one, 1)), *b = fv_param(f64(&one, 1));
+    fl_optim *optim = fl_optim_adam(FV_LIST(a, b), .lr = .1);
+    for (int t = 0; t < 3; t++) {
+        fl_optim_zero_grad(optim);
+        fv_set_grad(a, fv_const(f64(&one, 1)));
+        if (t == 2) fv_set_grad(b, fv_const(f64(&one, 1)));
+        CHECK(fl_optim_step(optim));
+        if (t < 2) CHECK_VALUES(fv_value(b), &one, 1, 0);
+    }
+    CHECK_EQ_INT(optim->slot[0].steps, 3);
+    CHECK_EQ_INT(optim->slot[1].steps, 1);
+    /* A constant gradient makes Adam walk by lr; b's first step is corrected as a first one. */
+    CHECK_VALUES(fv_value(a), ((double[]){.7}), 1, 1e-7);
+    CHECK_VALUES(fv_value(b), ((double[]){.9}), 1, 1e-7);
+    fl_optim_free(optim);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+TEST(steps_write_in_place_in_f32_and_take_broadcast_gradients) {
+    fl_scope s = fl_scope_begin();
+    fl_var *p = fv_param(fl_ones(FL_SHAPE(2, 3), FL_F32));
+    fl_tensor *value = fv_value(p);
+    const uint32_t version = fl_version_of(value);
+    fl_optim *optim = fl_optim_sgd(FV_LIST(p), .lr = .5);
+    CHECK(fv_set_grad(p, fv_const(fl_expand(fl_ones(FL_SHAPE(1), FL_F32), FL_SHAPE(2, 3)))));
+    CHECK(fl_optim_step(optim));
+    CHECK(fv_value(p) == value && fl_version_of(value) > version);
+    CHECK_VALUES(value, ((double[]){.5, .5, .5, .5, .5, .5}), 6, 0);
+    fl_optim_free(optim);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+/* An optimizer of one's own: p -= lr sign(beta m + (1 - beta) g), m = beta m + (1 - beta) g. */
+static bool sign_step(fl_optim *o, fl_optim_slot *p) {
+    fl_tensor *m =
+        fl_add(fl_mul(p->state[0], fl_num(o->hyper[0])), fl_mul(p->grad, fl_num(1 - o->hyper[0])));
+    return fl_assign(p->state[0], m) &&
+           fl_assign(fv_value(p->param),
+                     fl_sub(fv_value(p->param), fl_mul(fl_sign(m), fl_num(o->lr))));
+}
+static const fl_optim_type sign_type = {
+    .name = "sign", .state = {"average"}, .hyper = {"beta"}, .step = sign_step};
+
+TEST(an_optimizer_of_ones_own) {
+    fl_scope s = fl_scope_begin();
+    fl_var *p = fv_param(f64(start, WIDTH));
+    const double beta = .8;
+    fl_optim *optim = fl_optim_new(&sign_type, FV_LIST(p), .01, &beta);
+    double want[WIDTH], m[WIDTH] = {0};
+    memcpy(want, start, sizeof want);
+    for (int t = 0; t < STEPS; t++)
+        for (int i = 0; i < WIDTH; i++) {
+            m[i] = beta * m[i] + (1 - beta) * slope(want[i], i, t);
+            want[i] -= .01 * (m[i] > 0 ? 1 : -1);
+        }
+    run(optim, p);
+    CHECK_VALUES(fv_value(p), want, WIDTH, 1e-14);
+    fl_nn_state state = {0};
+    CHECK(fl_optim_state(optim, "o.", &state));
+    static const char *const names[] = {"o.lr", "o.beta", "o.0.average", "o.0.step"};
+    if (CHECK_EQ_INT(state.n, 4))
+        for (int i = 0; i < 4; i++) CHECK(!strcmp(state.item[i].name, names[i]));
+    fl_nn_state_free(&state);
+    fl_optim_free(optim);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+/* clipping and schedules */
+
+TEST(clip_scales_all_gradients) {
+    fl_scope s = fl_scope_begin();
+    fl_var *a = fv_param(fl_zeros(FL_SHAPE(2), FL_F64)),
+           *b = fv_param(fl_zeros(FL_SHAPE(1), FL_F64));
+    fl_var *none = fv_param(fl_zeros(FL_SHAPE(3), FL_F64));
+    const double ga[] = {3, -4}, gb = 12;
+    fv_set_grad(a, fv_const(f64(ga, 2)));
+    fv_set_grad(b, fv_const(f64(&gb, 1)));
+    CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a, none, b), 14), 13, 1e-14);
+    CHECK_VALUES(fv_grad(a), ga, 2, 0); /* below the limit: the same bits */
+    CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a, none, b), 2), 13, 1e-14);
+    const double k = 2 / (13 + 1e-6), want[] = {3 * k, -4 * k}, want_b = 12 * k;
+    CHECK_VALUES(fv_grad(a), want, 2, 1e-15);
+    CHECK_VALUES(fv_grad(b), &want_b, 1, 1e-15);
+    CHECK(!fv_grad(none));
+    CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a, b), 0), 2, 1e-6);
+    CHECK_VALUES(fv_grad(b), &(double){0}, 1, 0);
+    CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(none), 1), 0, 0);
+    /* PyTorch lets a norm that is no number into every gradient. */
+    fv_set_grad(a, fv_const(f64((double[]){NAN, 1}, 2)));
+    CHECK(isnan(fl_optim_clip_grad_norm(FV_LIST(a, b), 1)));
+    CHECK_NO_ERROR();
+    CHECK(isnan(fl_item(fv_grad(b))));
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+TEST(schedules) {
+    CHECK_NEAR(fl_optim_lr_step(.1, 0, 30, .5), .1, 0);
+    CHECK_NEAR(fl_optim_lr_step(.1, 29, 30, .5), .1, 0);
+    CHECK_NEAR(fl_optim_lr_step(.1, 60, 30, .5), .025, 1e-17);
+    CHECK_NEAR(fl_optim_lr_step(.1, 60, 0, .5), .1, 0);
+    CHECK_NEAR(fl_optim_lr_cosine(1, .2, 0, 100), 1, 1e-15);
+    CHECK_NEAR(fl_optim_lr_cosine(1, .2, 50, 100), .6, 1e-15);
+    CHECK_NEAR(fl_optim_lr_cosine(1, .2, 25, 100), .2 + .4 * (1 + sqrt(.5)), 1e-15);
+    CHECK_NEAR(fl_optim_lr_cosine(1, .2, 100, 100), .2, 0);
+    CHECK_NEAR(fl_optim_lr_cosine(1, .2, 5, 0), .2, 0);
+    CHECK_NEAR(fl_optim_lr_warmup(.8, 0, 4), .2, 1e-16);
+    CHECK_NEAR(fl_optim_lr_warmup(.8, 3, 4), .8, 0);
+    CHECK_NEAR(fl_optim_lr_warmup(.8, 99, 4), .8, 0);
+    CHECK_NEAR(fl_optim_lr_warmup(.8, 0, 0), .8, 0);
+}
+
+/* resuming */
+
+typedef struct trainer {
+    fl_nn_module *net;
+    fl_optim *optim;
+    fl_optim_progress at;
+} trainer;
+
+/* kind 0: Nesterov SGD, 1: Adam, 2: AdamW. */
+static trainer trainer_new(uint64_t seed, int kind) {
+    fl_seed(seed);
+    trainer t = {.net = fl_nn_sequential(fl_nn_view(FL_SHAPE(-1, 2, 3, 3)), fl_nn_batch_norm2d(2),
+                                         fl_nn_view(FL_SHAPE(-1, 18)), fl_nn_linear(18, 16),
+                                         fl_nn_gelu(), fl_nn_dropout(.3),
+                                         fl_nn_layer_norm(FL_SHAPE(16)), fl_nn_linear(16, 3))};
+    const fv_list p = fl_nn_parameters(t.net);
+    t.optim = kind == 0   ? fl_optim_sgd(p, .lr = .05, .momentum = .9, .nesterov = true,
+                                         .weight_decay = 1e-3)
+              : kind == 1 ? fl_optim_adam(p, .lr = .01)
+                          : fl_optim_adamw(p, .lr = .01, .beta1 = .8);
+    return t;
+}
+
+static void trainer_free(trainer *t) {
+    fl_optim_free(t->optim);
+    fl_nn_free(t->net);
+}
+
+/* The batch is a function of the position, dropout of the process's generator, lr of the step. */
+static void train(trainer *t, int steps) {
+    for (int i = 0; i < steps; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = {77, (uint64_t)t->at.position * 1000};
+        fl_var *x = fv_const(fl_normal(FL_SHAPE(6, 18), 0, 1, FL_F32, &rng));
+        fl_tensor *target = fl_randint(FL_SHAPE(6), 0, 3, &rng);
+        fl_optim_set_lr(t->optim, fl_optim_lr_warmup(.02, t->at.step, 8));
+        fl_optim_zero_grad(t->optim);
+        CHECK(fl_backward(fl_nn_cross_entropy(fl_nn_forward(t->net, x), target)));
+        fl_optim_clip_grad_norm(fl_nn_parameters(t->net), 1);
+        CHECK(fl_optim_step(t->optim));
+        fl_scope_end(&s);
+        t->at.step++;
+        t->at.position++;
+    }
+}
+
+typedef struct dump {
+    float v[1024];
+    int64_t n;
+} dump;
+static bool dump_value(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
+    dump *d = user;
+    (void)path;
+    fl_tensor *t = fl_cast(param ? fv_value(param) : buffer, FL_F32);
+    CHECK(fl_to_host(t, d->v + d->n, (size_t)fl_numel(t) * sizeof *d->v));
+    d->n += fl_numel(t);
+    return true;
+}
+static dump dump_of(const trainer *t) {
+    dump d = {.n = 0};
+    fl_scope s = fl_scope_begin();
+    fl_nn_named(t->net, dump_value, &d);
+    for (int64_t i = 0; i < t->optim->n; i++) {
+        for (int k = 0; k < FL_OPTIM_STATES && t->optim->slot[i].state[k] && d.n < 900; k++) {
+            fl_tensor *sum = fl_sum(t->optim->slot[i].state[k], FL_ALL_AXES);
+            d.v[d.n++] = (float)fl_item(sum);
+        }
+        d.v[d.n++] = (float)t->optim->slot[i].steps;
+    }
+    d.v[d.n++] = (float)fl_optim_lr(t->optim);
+    fl_scope_end(&s);
+    return d;
+}
+static bool same_dump(const dump *a, const dump *b) {
+    return a->n == b->n && !memcmp(a->v, b->v, (size_t)a->n * sizeof *a->v);
+}
+
+TEST(resumed_training_gives_the_same_bits) {
+    for (int kind = 0; kind < 3; kind++) {
+        trainer whole = trainer_new(1, kind);
+        train(&whole, 5);
+        whole.at.epoch = 3;
+        CHECK(fl_optim_save_checkpoint(temp_file("a"), whole.net, whole.optim, &whole.at));
+        train(&whole, 7);
+        const dump want = dump_of(&whole);
+        /* Another process, as it were: other weights, other random numbers, other hyperparameters.
+           */
+        trainer resumed = trainer_new(99, kind);
+        fl_optim_set_lr(resumed.optim, 123);
+        resumed.optim->hyper[0] = .123;
+        CHECK(fl_optim_load_checkpoint(temp_file("a"), resumed.net, resumed.optim, &resumed.at));
+        CHECK_EQ_INT(resumed.at.step, 5);
+        CHECK_EQ_INT(resumed.at.epoch, 3);
+        CHECK_EQ_INT(resumed.at.position, 5);
+        CHECK_NEAR(fl_optim_lr(resumed.optim), .0125, 1e-17);
+        train(&resumed, 7);
+        const dump have = dump_of(&resumed);
+        CHECK(same_dump(&want, &have));
+        /* Weights alone come out of the same file. */
+        trainer third = trainer_new(5, kind);
+        CHECK(fl_nn_load(third.net, temp_file("a"), .prefix = "model."));
+        trainer_free(&whole);
+        trainer_free(&resumed);
+        trainer_free(&third);
+    }
+    remove_temp();
+    check_nothing_live();
+}
+
+/* Loading must fail with that text and leave model, optimizer, progress and generator alone. */
+static void check_load_fails(trainer *t, const char *path, const char *text, int line) {
+    const dump before = dump_of(t);
+    const fl_rng rng = fl_rng_state();
+    fl_optim_progress at = {7, 8, 9};
+    bool ok = CHECK(!fl_optim_load_checkpoint(path, t->net, t->optim, &at)) && CHECK_ERROR(text);
+    const dump after = dump_of(t);
+    const fl_rng now = fl_rng_state();
+    ok = CHECK(same_dump(&before, &after)) &&
+         CHECK(at.step == 7 && at.epoch == 8 && at.position == 9) && ok;
+    ok = CHECK(now.key == rng.key && now.counter == rng.counter) && ok;
+    if (!ok) printf("  called from line %d\n", line);
+}
+#define CHECK_LOAD_FAILS(t, path, text) check_load_fails(t, path, text, __LINE__)
+
+static int64_t copy_part(const char *from, const char *to, int64_t n, int64_t flip) {
+    static char buf[1 << 17];
+    FILE *f = fopen(from, "rb");
+    if (!f) return -1;
+    const int64_t all = (int64_t)fread(buf, 1, sizeof buf, f);
+    fclose(f);
+    if (flip >= 0 && flip < all) buf[flip] ^= 1;
+    f = fopen(to, "wb");
+    if (!f) return -1;
+    if (fwrite(buf, 1, (size_t)(n < all ? n : all), f) == 0 && n) perror("fwrite");
+    fclose(f);
+    return all;
+}
+
+TEST(checkpoints_are_checked_before_they_are_loaded) {
+    char a[128], b[128];
+    snprintf(a, sizeof a, "%s", temp_file("a"));
+    snprintf(b, sizeof b, "%s", temp_file("b"));
+    trainer sgd = trainer_new(1, 0), adam = trainer_new(2, 1), adamw = trainer_new(3, 2);
+    train(&sgd, 2);
+    train(&adam, 2);
+    train(&adamw, 1);
+    CHECK(fl_optim_save_checkpoint(a, sgd.net, sgd.optim, &sgd.at));
+    CHECK_LOAD_FAILS(&adam, a, "of optimizer 'sgd', this one is 'adam'");
+    CHECK(fl_optim_save_checkpoint(a, adam.net, adam.optim, &adam.at));
+    CHECK_LOAD_FAILS(&adamw, a, "of optimizer 'adam', this one is 'adamw'");
+    CHECK(fl_nn_save(adam.net, b));
+    CHECK_LOAD_FAILS(&adam, b, "of optimizer '', this one is 'adam'");
+    CHECK_LOAD_FAILS(&adam, temp_file("none"), "none");
+    CHECK_LOAD_FAILS(&adam, NULL, "NULL");
+    /* The optimizer of fewer parameters. */
+    fl_optim *some = fl_optim_adam(((fv_list){3, fl_nn_parameters(adam.net).v}));
+    trainer fewer = {.net = adam.net, .optim = some};
+    CHECK_LOAD_FAILS(&fewer, a, "unexpected: optim.");
+    fl_optim_free(some);
+    const int64_t size = copy_part(a, b, 0, -1);
+    CHECK(size > 1000);
+    for (int64_t cut = 0; cut < size; cut += 211) {
+        copy_part(a, b, cut, -1);
+        CHECK_LOAD_FAILS(&adam, b, "b");
+    }
+    copy_part(a, b, size, size - 1);
+    CHECK_LOAD_FAILS(&adam, b, "b");
+    CHECK(fl_optim_load_checkpoint(a, adam.net, adam.optim, NULL));
+    CHECK(fl_optim_save_checkpoint(a, adam.net, adam.optim, NULL));
+    CHECK(!fl_optim_save_checkpoint(NULL, adam.net, adam.optim, NULL));
+    CHECK_ERROR("NULL");
+    CHECK(!fl_optim_save_checkpoint(a, NULL, adam.optim, NULL));
+    CHECK_ERROR("the module is NULL");
+    CHECK(!fl_optim_save_checkpoint(a, adam.net, NULL, NULL));
+    CHECK_ERROR("fl_optim_save_checkpoint: the optimizer is NULL");
+    CHECK(!fl_optim_load_checkpoint(a, adam.net, NULL, NULL));
+    CHECK_ERROR("fl_optim_load_checkpoint: the optimizer is NULL");
+    CHECK(!fl_optim_load_checkpoint(a, NULL, adam.optim, NULL));
+    CHECK_ERROR("the module is NULL");
+    trainer_free(&sgd);
+    trainer_free(&adam);
+    trainer_free(&adamw);
+    remove_temp();
+    check_nothing_live();
+}
+
+/* errors */
+
+TEST(wrong_arguments) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_var *p = fv_param(f64(start, WIDTH));
+    CHECK(!fl_optim_sgd(FV_NONE));
+    CHECK_ERROR("fl_optim_sgd: no parameters");
+    CHECK(!fl_optim_adam(FV_LIST(p, NULL)));
+    CHECK_ERROR("fl_optim_adam: a parameter is NULL");
+    CHECK(!fl_optim_sgd(FV_LIST(p), .lr = -1));
+    CHECK_ERROR("fl_optim_sgd: lr is -1");
+    CHECK(!fl_optim_sgd(FV_LIST(p), .momentum = -1));
+    CHECK_ERROR("fl_optim_sgd: momentum -1");
+    CHECK(!fl_optim_sgd(FV_LIST(p), .nesterov = true));
+    CHECK_ERROR("nesterov wants momentum and no dampening");
+    CHECK(!fl_optim_sgd(FV_LIST(p), .nesterov = true, .momentum = .9, .dampening = .1));
+    CHECK_ERROR("nesterov wants momentum and no dampening");
+    CHECK(!fl_optim_adam(FV_LIST(p), .beta1 = 1));
+    CHECK_ERROR("fl_optim_adam: beta1 1");
+    CHECK(!fl_optim_adamw(FV_LIST(p), .weight_decay = -1));
+    CHECK_ERROR("fl_optim_adamw: beta1 0.9");
+    CHECK(!fl_optim_step(NULL));
+    CHECK_ERROR("fl_optim_step: the optimizer is NULL");
+    CHECK(!fl_optim_set_lr(NULL, 1));
+    CHECK_ERROR("fl_optim_set_lr: the optimizer is NULL");
+    CHECK(isnan(fl_optim_lr(NULL)));
+    CHECK(isnan(fl_optim_clip_grad_norm(FV_NONE, 1)));
+    CHECK_ERROR("fl_optim_clip_grad_norm: no parameters");
+    CHECK(isnan(fl_optim_clip_grad_norm(FV_LIST(p), -1)));
+    CHECK_ERROR("fl_optim_clip_grad_norm: max_norm is -1");
+    fl_nn_state state = {0};
+    CHECK(!fl_optim_state(NULL, "", &state));
+    CHECK_ERROR("fl_optim_state: the optimizer is NULL");
+    CHECK_EQ_INT(state.n, 0);
+    fl_optim_free(NULL);
+    fl_optim_zero_grad(NULL);
+    fl_optim *optim = fl_optim_sgd(FV_LIST(p), .lr = .25);
+    CHECK(!fl_optim_set_lr(optim, -1));
+    CHECK_ERROR("fl_optim_set_lr: lr is -1");
+    CHECK_NEAR(fl_optim_lr(optim), .25, 0);
+    fl_optim_free(optim);
+    CHECK_VALUES(fv_value(p), start, WIDTH, 0);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+TEST(nothing_is_written_while_an_error_is_pending) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_var *p = fv_param(f64(start, WIDTH));
+    fl_optim *optim = fl_optim_adam(FV_LIST(p));
+    fv_set_grad(p, fv_const(f64(start, WIDTH)));
+    fl_fail("something before");
+    CHECK(!fl_optim_step(optim));
+    CHECK(isnan(fl_optim_clip_grad_norm(FV_LIST(p), .1)));
+    CHECK_ERROR("something before");
+    CHECK_VALUES(fv_value(p), start, WIDTH, 0);
+    CHECK_VALUES(fv_grad(p), start, WIDTH, 0);
+    CHECK_EQ_INT(optim->slot[0].steps, 0);
+    CHECK(fl_optim_step(optim));
+    fl_optim_free(optim);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+static int64_t heap_countdown;
+static void *failing_heap(void *user, void *p, size_t bytes) {
+    (void)user;
+    if (!bytes) {
+        free(p);
+        return NULL;
+    }
+    if (heap_countdown > 0 && --heap_countdown == 0) return NULL;
+    return realloc(p, bytes);
+}
+
+TEST(memory_runs_out_anywhere) {
+    test_errors_return();
+    fl_heap_use(failing_heap, NULL);
+    bool made = false, saved = false;
+    int64_t n;
+    for (n = 1; !(made && saved) && n < 2000; n++) {
+        trainer t = trainer_new(1, 1);
+        fl_optim_free(t.optim);
+        const fv_list params = fl_nn_parameters(t.net);
+        heap_countdown = n;
+        t.optim = fl_optim_adam(params);
+        made = t.optim && heap_countdown > 0;
+        heap_countdown = 0;
+        if (!t.optim) t.optim = CHECK_ERROR("memory") ? fl_optim_adam(params) : NULL;
+        if (!t.optim) break;
+        train(&t, 1);
+        const dump before = dump_of(&t);
+        heap_countdown = n;
+        saved = fl_optim_save_checkpoint(temp_file("a"), t.net, t.optim, NULL) &&
+                fl_optim_load_checkpoint(temp_file("a"), t.net, t.optim, NULL) &&
+                heap_countdown > 0;
+        heap_countdown = 0;
+        fl_error_clear();
+        const dump after = dump_of(&t);
+        CHECK(same_dump(&before, &after));
+        trainer_free(&t);
+        if (!CHECK_EQ_INT(fl_live(), 0)) break;
+    }
+    CHECK(made && saved);
+    CHECK(n > 20);
+    fl_heap_use(NULL, NULL);
+    remove_temp();
+    check_nothing_live();
+}
+
+/* Every request of a step may fail: then no parameter has moved, and the step that follows gives
+   the same bits. */
+TEST(a_step_that_fails_moves_nothing) {
+    test_errors_return();
+    dump want = {.n = 0};
+    int failures = 0;
+    bool done = false;
+    for (int64_t n = 0; !done && n < 500; n++) {
+        trainer t = trainer_new(1, 1);
+        train(&t, 1);
+        fl_scope s = fl_scope_begin();
+        for (int64_t i = 0; i < t.optim->n; i++) {
+            fl_tensor *p = fv_value(t.optim->slot[i].param);
+            fv_set_grad(t.optim->slot[i].param,
+                        fv_const(fl_expand(fl_full(FL_SHAPE(1), .5, FL_F32), fl_shape_of(p))));
+        }
+        const dump before = dump_of(&t);
+        fl_mem_manager *failing = n ? fl_mem_failing(NULL, n, false) : NULL,
+                       *old = n ? fl_mem_use(failing) : NULL;
+        const bool ok = fl_optim_step(t.optim);
+        if (n) fl_mem_use(old);
+        if (!ok) {
+            failures++;
+            CHECK_ERROR("memory");
+            const dump after = dump_of(&t);
+            CHECK(same_dump(&before, &after));
+            CHECK(fl_optim_step(t.optim));
+        }
+        const dump have = dump_of(&t);
+        if (!n) want = have;
+        CHECK(same_dump(&want, &have));
+        done = n && ok;
+        fl_scope_end(&s);
+        trainer_free(&t);
+        if (failing) fl_mem_close(failing);
+    }
+    CHECK(done);
+    CHECK(failures > 0);
+    check_nothing_live();
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
