@@ -110,7 +110,8 @@ typedef struct fl_backward_opts {
     char _;
     fl_tensor *grad;    /* of the root; NULL: ones (the root must have one element) */
     bool retain_graph;  /* keep nodes and saved values for another pass */
-    bool create_graph;  /* record the backward pass itself: double backward; implies retain_graph */
+    bool create_graph;  /* record the backward pass itself: double backward; implies retain_graph. The gradients of
+                           leaves then hold graphs that hold the leaves: end with fv_zero_grad, or use fl_grad */
 } fl_backward_opts;
 /* Adds d root / d leaf to the gradient of every leaf that requires one. Iterative; nodes and saved values are freed one by one.
    False after an error (raised); refuses while one is pending. */
@@ -225,7 +226,7 @@ FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng);
 #endif
 #endif /* FL_AUTOGRAD_H: stop here if you only want the API */
 
-/* >>implementation -------------------------------------------------------------------------------------- */
+/* >>implementation ------------------------------------------------------------------------- */
 
 #if defined(FL_IMPL_ONLY_AUTOGRAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_AUTOGRAD_IMPL
@@ -234,11 +235,12 @@ FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng);
 #include <stdio.h>
 #include <string.h>
 
-/* Who holds whom. A variable holds its value, its gradient and its node. A node holds the nodes of its inputs (its edges) and
-   what its backward reads (saved), not its output: an output that backward reads is saved as a tensor and gets a variable
-   again when asked for. So a graph has no cycles, and a value that nothing reads dies with its handle. The end of an edge at a
-   leaf is the leaf's sink, a node without a backward function, made when the leaf is first used; it knows its leaf without
-   holding it. A graph belongs to one thread at a time. */
+/* Who holds whom. A variable holds its value, its gradient and its node. A node holds the nodes
+   of its inputs (its edges) and what its backward reads (saved), not its output: an output that
+   backward reads is saved as a tensor and gets a variable again when asked for. So a graph has no
+   cycles, and a value that nothing reads dies with its handle. An edge to a leaf ends in the
+   leaf's sink, a node without a backward function that is made when the leaf is first used; it
+   knows its leaf without holding it. A graph belongs to one thread at a time. */
 
 #define FV__MAX 8         /* inputs and saved values of a node */
 #define FV__NODE_MAX 1024 /* bytes that fl_obj_new gives */
@@ -246,39 +248,42 @@ enum { FV__NO_GRAD = 1 }; /* in fl_flags */
 enum { FV__OUTPUT = -1, FV__OTHER = -2 };
 
 typedef struct fv__saved {
-    fl_var *var;      /* NULL for the output (then node->out has it) and for what backward does not read */
+    fl_var *var; /* NULL for the output, which node->out has, and for what is not read */
     uint32_t version;
-    int operand;      /* which input it is; FV__OUTPUT, FV__OTHER */
+    int operand; /* which input it is; FV__OUTPUT, FV__OTHER */
 } fv__saved;
 
 struct fl_node {
     fl_obj obj;
-    fl_back_fn back;   /* NULL: the sink of a leaf */
-    const char *name;  /* for messages */
+    fl_back_fn back;  /* NULL: the sink of a leaf */
+    const char *name; /* for messages */
     void *args;
-    fl_var *grad;      /* sum so far of a running pass */
-    fl_tensor *out;    /* the output, if saved */
-    fl_var *leaf;      /* of a sink; not held */
-    fl_var *watched;   /* the output variable, if it has a hook; not held: */
-    fl_var *twin;      /* stands in when it is gone */
-    fl_node *next;     /* in the list of the dying */
-    int64_t pending;   /* edges that lead here from nodes not yet in order */
+    fl_op op;        /* of the tables' ops */
+    fl_var *grad;    /* sum so far of a running pass */
+    fl_tensor *out;  /* the output, if saved */
+    fl_var *leaf;    /* of a sink; not held */
+    fl_var *watched; /* the output variable, if it has a hook; not held: */
+    fl_var *twin;    /* stands in when it is gone */
+    fl_node *next;   /* in the list of the dying */
+    int64_t pending; /* edges that lead here from nodes not yet in order */
     uint8_t n_in, n_saved, ndim[FV__MAX], dtype[FV__MAX];
-    bool seen;         /* by the search of a pass */
-    bool wanted;       /* in a pass: its gradient is of use */
-    bool spent;        /* backward has passed and taken edges and saved values */
+    bool seen;   /* by the search of a pass */
+    bool wanted; /* in a pass: its gradient is of use */
+    bool spent;  /* backward has passed and taken edges and saved values */
     bool heap_args;
     /* behind it: edges, saved values, dims of the inputs, arguments */
 };
 
-_Static_assert(sizeof(struct fl_node) + FV__MAX * (sizeof(void *) + sizeof(fv__saved) + FL_MAX_DIMS * sizeof(int64_t)) <=
-                   FV__NODE_MAX, "the largest node fits an object");
+enum { FV__LARGEST_INPUT = sizeof(void *) + sizeof(fv__saved) + FL_MAX_DIMS * sizeof(int64_t) };
+_Static_assert(sizeof(fl_node) + FV__MAX * FV__LARGEST_INPUT <= FV__NODE_MAX,
+               "a node is an object");
 
 /* What a node is made from. */
 typedef struct fv__spec {
     const char *name;
     fl_back_fn back;
     fv_list in, saved;
+    fl_op op;
     unsigned blocked; /* bit i: the gradient of input i is zero everywhere */
     const void *args;
     size_t bytes;
@@ -297,15 +302,20 @@ static int64_t *fv__dims(const fl_node *n) {
 }
 
 /* "f32 [2, 3]" */
-typedef struct fv__text { char s[256]; } fv__text;
+typedef struct fv__text {
+    char s[256];
+} fv__text;
+
 static const char *fv__describe(const fl_tensor *t, fv__text *to) {
     char shape[200];
-    snprintf(to->s, sizeof to->s, "%s %s", fl_dtype_name(t->dtype), fl_shape_text(fl_shape_of(t), shape, sizeof shape));
+    snprintf(to->s, sizeof to->s, "%s %s", fl_dtype_name(t->dtype),
+             fl_shape_text(fl_shape_of(t), shape, sizeof shape));
     return to->s;
 }
 
 static bool fv__same_shape(const fl_tensor *t, fl_shape s) {
-    return t->ndim == s.ndim && (!s.ndim || !memcmp(t->shape, s.dim, (size_t)s.ndim * sizeof *s.dim));
+    return t->ndim == s.ndim &&
+           (!s.ndim || !memcmp(t->shape, s.dim, (size_t)s.ndim * sizeof *s.dim));
 }
 
 /* ---- variables ---- */
@@ -337,7 +347,8 @@ FL_API fl_var *fv_param(fl_tensor *t) {
     fv__text text;
     if (!t) return NULL;
     if (t->weak || !fl_dtype_is_float(t->dtype)) {
-        fl_fail("fv_param: %s%s cannot have a gradient", t->weak ? "the number " : "", fv__describe(t, &text));
+        fl_fail("fv_param: %s%s cannot have a gradient", t->weak ? "the number " : "",
+                fv__describe(t, &text));
         return fl_raise();
     }
     fl_var *x = fv_const(t);
@@ -387,8 +398,10 @@ FL_API bool fv_set_grad(fl_var *x, fl_var *g) {
     fv__text a, b;
     if (!x || !g) {
         if (!fl_error()) fl_fail("fv_set_grad: %s is NULL", x ? "the gradient" : "the variable");
-    } else if (g->value->dtype != x->value->dtype || !fv__same_shape(g->value, fl_shape_of(x->value))) {
-        fl_fail("fv_set_grad: gradient %s of %s", fv__describe(g->value, &a), fv__describe(x->value, &b));
+    } else if (g->value->dtype != x->value->dtype ||
+               !fv__same_shape(g->value, fl_shape_of(x->value))) {
+        fl_fail("fv_set_grad: gradient %s of %s", fv__describe(g->value, &a),
+                fv__describe(x->value, &b));
     } else {
         fl_var *old = x->grad;
         x->grad = fv_keep(g);
@@ -399,7 +412,8 @@ FL_API bool fv_set_grad(fl_var *x, fl_var *g) {
     return false;
 }
 
-/* The node of a variable must be able to call its hook when the variable is gone: a twin with the same value goes with it. */
+/* A node must be able to call the hook of its variable when that is gone: a twin of the same
+   value stays. */
 static bool fv__watch(fl_node *n, fl_var *x) {
     fl_scope s = fl_scope_begin();
     fl_var *twin = x->hook_ ? fv_const(x->value) : NULL;
@@ -462,7 +476,8 @@ static _Thread_local struct {
     fl_node *first;
 } fv__dying;
 
-/* A chain of a million nodes dies by a list, not by recursion: a node that dies while another is cleared waits for its turn. */
+/* A chain of a million nodes dies by a list, not by recursion: a node that dies while another is
+   cleared waits for its turn. */
 static void fv__node_drop(fl_obj *o) {
     fl_node *n = (fl_node *)o;
     n->next = fv__dying.first;
@@ -471,8 +486,7 @@ static void fv__node_drop(fl_obj *o) {
     fv__dying.busy = true;
     while ((n = fv__dying.first)) {
         fv__dying.first = n->next;
-        fv__node_clear(n);
-        fv_drop(n->grad);
+        if (!n->spent) fv__node_clear(n);
         fl_obj_free(&n->obj);
     }
     fv__dying.busy = false;
@@ -486,20 +500,24 @@ FL_PRIVATE fl_var *fv__out(void) {
 static fl_node *fv__node_new(const fv__spec *s) {
     size_t dims = 0, size = sizeof(fl_node);
     for (int i = 0; i < s->in.n; i++) dims += s->in.v[i] ? (size_t)s->in.v[i]->value->ndim : 0;
-    size += (size_t)s->in.n * sizeof(fl_node *) + (size_t)s->saved.n * sizeof(fv__saved) + dims * sizeof(int64_t);
+    size += (size_t)s->in.n * sizeof(fl_node *) + (size_t)s->saved.n * sizeof(fv__saved) +
+            dims * sizeof(int64_t);
     size_t args_at = (size + 15) & ~(size_t)15;
     bool inside = s->bytes <= FV__NODE_MAX - args_at;
-    fl_node *n = fl_obj_new(inside ? args_at + s->bytes : size, fv__node_drop);
+    fl_node *n = fl_obj_new(inside && s->bytes ? args_at + s->bytes : size, fv__node_drop);
     if (!n) return NULL;
     n->back = s->back;
     n->name = s->name;
+    n->op = s->op;
     n->n_in = (uint8_t)s->in.n;
     n->n_saved = (uint8_t)s->saved.n;
+    if (s->bytes == 0) return n;
     n->args = inside ? (char *)n + args_at : fl__alloc(s->bytes);
     n->heap_args = !inside;
-    if (n->args && s->bytes) memcpy(n->args, s->args, s->bytes);
-    if (n->args) return n;
-    n->n_in = n->n_saved = 0;
+    if (n->args) {
+        memcpy(n->args, s->args, s->bytes);
+        return n;
+    }
     fl_obj_drop(&n->obj);
     return NULL;
 }
@@ -570,13 +588,16 @@ static fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
     return y;
 }
 
-FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in, fv_list saved, const void *args,
-                              size_t bytes) {
-    fv__spec s = {.name = name, .back = back, .in = in, .saved = saved, .args = args, .bytes = bytes};
+FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in,
+                              fv_list saved, const void *args, size_t bytes) {
+    fv__spec s = {
+        .name = name, .back = back, .in = in, .saved = saved, .args = args, .bytes = bytes};
     if (!value) return NULL;
     if (in.n <= FV__MAX && saved.n <= FV__MAX && back) return fv__record(value, &s);
     if (!back) fl_fail("fv_record: %s has no backward function", name);
-    else fl_fail("fv_record: %s has %d inputs and %d saved values, at most %d each", name, in.n, saved.n, FV__MAX);
+    else
+        fl_fail("fv_record: %s has %d inputs and %d saved values, at most %d each", name, in.n,
+                saved.n, FV__MAX);
     return fl_raise();
 }
 
@@ -610,8 +631,14 @@ FL_API fl_var *fv_saved(fl_node *n, int i) {
     if (s->operand >= 0) snprintf(what, sizeof what, "operand %d of", s->operand);
     else if (s->operand == FV__OUTPUT) snprintf(what, sizeof what, "the result of");
     else snprintf(what, sizeof what, "saved value %d of", i);
-    fl_fail("fl_backward: %s %s, %s, was written in place after it was saved", what, n->name, fv__describe(t, &text));
+    fl_fail("fl_backward: %s %s, %s, was written in place after it was saved", what, n->name,
+            fv__describe(t, &text));
     return fl_raise();
+}
+
+/* Saved value i, if there is one. */
+static fl_var *fv__read(fl_node *n, int i) {
+    return i < n->n_saved ? fv_saved(n, i) : NULL;
 }
 
 FL_API const void *fv_args(const fl_node *n) {
@@ -678,11 +705,16 @@ static fl_var *fv__fit(fl_node *n, int i, fl_var *g) {
 }
 
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
+    if (n && (i < 0 || i >= n->n_in)) {
+        fl_fail("fv_add_grad: %s has %d inputs, there is no input %d", n->name, n->n_in, i);
+        return;
+    }
     if (!g || !fv_needs(n, i)) return;
     fl_node *to = fv__edges(n)[i];
     g = fv__fit(n, i, g);
     if (g && to->grad) g = fv_add(to->grad, g);
-    else if (g && to->leaf && !fl_grad_enabled() && fv__is_shared(n, g->value)) g = fv_const(fl_clone(g->value));
+    else if (g && to->leaf && !fl_grad_enabled() && fv__is_shared(n, g->value))
+        g = fv_const(fl_clone(g->value));
     if (!g) return;
     fl_var *old = to->grad;
     to->grad = fv_keep(g);
@@ -691,7 +723,7 @@ FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
 
 /* ---- backward ---- */
 
-/* One pass. Nodes are put in order first (Kahn's algorithm; no recursion), then visited one by one. */
+/* One pass. Nodes are put in order first (Kahn's algorithm, no recursion), then visited. */
 typedef struct fv__pass {
     fl_node **node;
     int64_t n, cap;
@@ -712,7 +744,8 @@ static bool fv__find(fv__pass *p, fl_node *to) {
     to->pending++;
     if (to->seen) return true;
     if (to->spent)
-        return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; pass .retain_graph = true there",
+        return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
+                       "pass .retain_graph = true there",
                        to->name);
     if (!fl__grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
     to->seen = true;
@@ -752,7 +785,8 @@ static void fv__sort(fv__pass *p) {
     }
 }
 
-/* Adds the gradient that arrived at a leaf's sink to the leaf's, which has storage of its own, row-major. */
+/* Adds the gradient that arrived at a sink to its leaf's. That one is row-major and shares no
+   storage. */
 static void fv__accumulate(fl_node *sink) {
     fl_var *x = sink->leaf, *g = sink->grad;
     if (!x || !x->requires_grad) return;
@@ -777,9 +811,8 @@ static void fv__visit(const fv__pass *p, fl_node *n) {
     fl_scope s = fl_scope_begin();
     if (fl_error()) return;
     if (n->twin) fv__call_hook(n);
-    if (n == p->target) ; /* its gradient is the result */
-    else if (n->back && n->grad) n->back(n, n->grad);
-    else if (!n->back && !p->target) fv__accumulate(n);
+    if (n->back && n->grad && n != p->target) n->back(n, n->grad);
+    if (!n->back && !p->target) fv__accumulate(n);
     fl_scope_end(&s);
 }
 
@@ -811,15 +844,15 @@ static fl_var *fv__seed(const char *who, const fl_var *root, fl_tensor *given) {
                 strcmp(who, "fl_grad") ? " or pass .grad" : "");
     else if (given && !fv__same_shape(given, fl_shape_of(v)))
         fl_fail("%s: .grad is %s, the root %s", who, fv__describe(given, &a), fv__describe(v, &b));
-    else if (!given)
-        return fv_const(fl_full_like(v, 1));
+    else if (!given) return fv_const(fl_full_like(v, 1));
     else /* a leaf's gradient has storage of its own */
         return fv_const(fl_cast(root->node ? given : fl_clone(given), v->dtype));
     return NULL;
 }
 
-/* Runs a pass from root in a scope of its own and without calling the error handler in its midst. */
-static bool fv__backward(fv__pass *p, const char *who, fl_var *root, fl_tensor *grad, bool create_graph) {
+/* Runs a pass from root, in a scope of its own; the error handler is not called in its midst. */
+static bool fv__backward(fv__pass *p, const char *who, fl_var *root, fl_tensor *grad,
+                         bool create_graph) {
     uint64_t flags = fl_flags();
     fl_scope s = fl_scope_begin();
     fl_quiet(1);
@@ -845,9 +878,9 @@ FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o) {
     fv__pass p = {.retain = o.retain_graph || o.create_graph};
     if (fl_error()) return false;
     if (!root || !root->requires_grad)
-        fl_fail("fl_backward: the root %s", root ? "does not depend on anything that requires a gradient" : "is NULL");
-    else if (fv__backward(&p, "fl_backward", root, o.grad, o.create_graph))
-        return true;
+        fl_fail("fl_backward: the root %s",
+                root ? "does not depend on anything that requires a gradient" : "is NULL");
+    else if (fv__backward(&p, "fl_backward", root, o.grad, o.create_graph)) return true;
     fl_raise();
     return false;
 }
@@ -875,24 +908,24 @@ FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph) {
 
 /* ---- ops of the tables ---- */
 
-/* The formulas once more, as compositions of fv_ functions: a first gradient where no fused one is better, and every gradient
-   that is itself recorded. */
+/* The formulas once more, as compositions of fv_ functions: for gradients where no fused one is
+   better, and for all that are themselves recorded. */
 typedef fl_var *(*fv__formula)(fl_var *a, fl_var *b, fl_var *y, fl_var *dy);
 #define FL_W(name) fv_##name
 #include "kernels/fl_words.h"
-#define FV__UNARY(op, cls, need, f, g) \
+#define FV__UNARY(op, cls, need, f, g)                                          \
     static fl_var *fv__##op##_dx(fl_var *x, fl_var *b, fl_var *y, fl_var *dy) { \
-        (void)x, (void)b, (void)y, (void)dy; \
-        return g; \
+        (void)x, (void)b, (void)y, (void)dy;                                    \
+        return g;                                                               \
     }
-#define FV__BINARY(op, cls, need, f, ga, gb) \
+#define FV__BINARY(op, cls, need, f, ga, gb)                                    \
     static fl_var *fv__##op##_da(fl_var *a, fl_var *b, fl_var *y, fl_var *dy) { \
-        (void)a, (void)b, (void)y, (void)dy; \
-        return ga; \
-    } \
+        (void)a, (void)b, (void)y, (void)dy;                                    \
+        return ga;                                                              \
+    }                                                                           \
     static fl_var *fv__##op##_db(fl_var *a, fl_var *b, fl_var *y, fl_var *dy) { \
-        (void)a, (void)b, (void)y, (void)dy; \
-        return gb; \
+        (void)a, (void)b, (void)y, (void)dy;                                    \
+        return gb;                                                              \
     }
 FL_UNARY_OPS(FV__UNARY)
 FL_BINARY_OPS(FV__BINARY)
@@ -917,8 +950,8 @@ enum {
     FV__READS_A = 1, /* or x */
     FV__READS_B = 2,
     FV__READS_Y = 4,
-    FV__FLOWS = 8,   /* it is not zero everywhere: it has a dy */
-    FV__LONG = 16,   /* more than one op: fused if the family can */
+    FV__FLOWS = 8, /* it is not zero everywhere: it has a dy */
+    FV__LONG = 16, /* more than one op: fused if the family can */
     FV__KNOWN = 32
 };
 
@@ -946,15 +979,15 @@ static unsigned fv__needs_of(fl_op op) {
     return needs;
 }
 
-/* Where a formula does not read an operand any tensor of the right shape will do for the fused slot: dy. */
+/* For what a formula does not read, the fused slot gets any tensor of the right shape: dy. */
 static fl_tensor *fv__operand(fl_var *x, fl_var *dy) {
     fl_tensor *t = fl_cast(x ? x->value : dy->value, dy->value->dtype);
-    return t && !fv__same_shape(t, fl_shape_of(dy->value)) ? fl_expand(t, fl_shape_of(dy->value)) : t;
+    return t ? fl_expand(t, fl_shape_of(dy->value)) : NULL;
 }
 
 static void fv__unary_back(fl_node *n, fl_var *dy) {
-    fl_op op = *(const fl_op *)fv_args(n);
-    fl_var *x = fv_saved(n, 0), *y = fv_saved(n, 1);
+    fl_op op = n->op;
+    fl_var *x = fv__read(n, 0), *y = fv__read(n, 1);
     fl_tensor *dx = NULL;
     if (fl_error() || !fv_needs(n, 0)) return;
     if (!fl_grad_enabled() && fv__needs_of(op) & FV__LONG)
@@ -968,38 +1001,45 @@ static fl_var *fv__unary(fl_op op, fl_var *x) {
     if (!value || !x->requires_grad) return fv_const(value);
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? fv__out() : NULL};
-    fv__spec s = {.name = fl_op_get_info(op)->name, .back = fv__unary_back, .in = {1, &x}, .saved = {2, saved},
-                  .blocked = !(needs & FV__FLOWS), .args = &op, .bytes = sizeof op};
+    int n_saved = needs & FV__READS_Y ? 2 : needs & FV__READS_A ? 1 : 0;
+    fv__spec s = {.name = fl_op_get_info(op)->name,
+                  .back = fv__unary_back,
+                  .in = {1, &x},
+                  .saved = {n_saved, saved},
+                  .op = op,
+                  .blocked = !(needs & FV__FLOWS)};
     return fv__record(value, &s);
 }
 
-/* A weak number in dy's precision: the formulas combine it with constants, and two numbers make an f32. */
+/* A weak number in dy's precision: formulas combine it with constants, and two numbers make an
+   f32. */
 static fl_var *fv__strong(fl_var *x, fl_var *dy) {
-    return x && x->value->weak ? fv_const(fv__filled(dy->value, FL_SCALAR_SHAPE, x->value->f64)) : x;
+    if (!x || !x->value->weak) return x;
+    return fv_const(fv__filled(dy->value, FL_SCALAR_SHAPE, x->value->f64));
 }
 
-static bool fv__binary_fused(fl_node *n, fl_op op, int want, fl_var *a, fl_var *b, fl_var *y, fl_var *dy) {
-    fl_tensor *d[2] = {NULL, NULL};
-    if (!fl_grad2(op, want, fv__operand(a, dy), fv__operand(b, dy), fv__operand(y, dy), dy->value, &d[0], &d[1])) return false;
+static bool fv__binary_fused(fl_node *n, int want, fl_var *a, fl_var *b, fl_var *y, fl_var *dy) {
+    fl_tensor *d[2] = {NULL, NULL}, *at = fv__operand(a, dy), *bt = fv__operand(b, dy),
+              *yt = fv__operand(y, dy);
+    if (!fl_grad2(n->op, want, at, bt, yt, dy->value, &d[0], &d[1])) return false;
     for (int i = 0; i < 2; i++)
         if (want >> i & 1) fv_add_grad(n, i, fv_const(d[i]));
     return true;
 }
 
 static void fv__binary_back(fl_node *n, fl_var *dy) {
-    fl_op op = *(const fl_op *)fv_args(n);
-    unsigned needs = fv__needs_of(op);
-    fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1), *y = fv_saved(n, 2);
+    unsigned needs = fv__needs_of(n->op);
+    fl_var *a = fv__read(n, 0), *b = fv__read(n, 1), *y = fv__read(n, 2);
     int want = fv_needs(n, 0) | fv_needs(n, 1) << 1;
     if (fl_error()) return;
     if ((want & 1 && needs & FV__LONG) || (want & 2 && needs >> 8 & FV__LONG)) {
         a = fv__strong(a, dy);
         b = fv__strong(b, dy);
-        if (fl_error() || (!fl_grad_enabled() && fv__binary_fused(n, op, want, a, b, y, dy))) return;
+        if (!fl_grad_enabled() && fv__binary_fused(n, want, a, b, y, dy)) return;
     }
     if (fl_error()) return;
     for (int i = 0; i < 2; i++)
-        if (want >> i & 1) fv_add_grad(n, i, fv__formulas[op][i](a, b, y, dy));
+        if (want >> i & 1) fv_add_grad(n, i, fv__formulas[n->op][i](a, b, y, dy));
 }
 
 static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
@@ -1008,14 +1048,26 @@ static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
     unsigned needs = fv__needs_of(op), da = needs & 255, db = needs >> 8;
     unsigned read = (a->requires_grad ? da : 0) | (b->requires_grad ? db : 0);
     fl_var *in[] = {a, b};
-    fl_var *saved[] = {read & FV__READS_A ? a : NULL, read & FV__READS_B ? b : NULL, read & FV__READS_Y ? fv__out() : NULL};
-    fv__spec s = {.name = fl_op_get_info(op)->name, .back = fv__binary_back, .in = {2, in}, .saved = {3, saved},
-                  .blocked = (da & FV__FLOWS ? 0u : 1u) | (db & FV__FLOWS ? 0u : 2u), .args = &op, .bytes = sizeof op};
+    fl_var *saved[] = {read & FV__READS_A ? a : NULL, read & FV__READS_B ? b : NULL,
+                       read & FV__READS_Y ? fv__out() : NULL};
+    int n_saved = read & FV__READS_Y ? 3 : read & FV__READS_B ? 2 : read & FV__READS_A ? 1 : 0;
+    fv__spec s = {.name = fl_op_get_info(op)->name,
+                  .back = fv__binary_back,
+                  .in = {2, in},
+                  .saved = {n_saved, saved},
+                  .op = op,
+                  .blocked = (da & FV__FLOWS ? 0u : 1u) | (db & FV__FLOWS ? 0u : 2u)};
     return fv__record(value, &s);
 }
 
-#define FV__UNARY(op, ...) FL_API fl_var *fv_##op(fl_var *x) { return fv__unary(FL_OP_##op, x); }
-#define FV__BINARY(op, ...) FL_API fl_var *fv_##op(fl_var *a, fl_var *b) { return fv__binary(FL_OP_##op, a, b); }
+#define FV__UNARY(op, ...)               \
+    FL_API fl_var *fv_##op(fl_var *x) {  \
+        return fv__unary(FL_OP_##op, x); \
+    }
+#define FV__BINARY(op, ...)                        \
+    FL_API fl_var *fv_##op(fl_var *a, fl_var *b) { \
+        return fv__binary(FL_OP_##op, a, b);       \
+    }
 FL_UNARY_OPS(FV__UNARY)
 FL_BINARY_OPS(FV__BINARY)
 #undef FV__UNARY
@@ -1033,11 +1085,13 @@ static void fv__where_back(fl_node *n, fl_var *dy) {
 }
 
 FL_API fl_var *fv_where(fl_var *c, fl_var *a, fl_var *b) {
-    return fv_record_args("where", fl_where(fv_value(c), fv_value(a), fv_value(b)), fv__where_back, FV_IN(c, a, b), FV_SAVE(c),
-                          NULL, 0);
+    return fv_record_args("where", fl_where(fv_value(c), fv_value(a), fv_value(b)), fv__where_back,
+                          FV_IN(c, a, b), FV_SAVE(c), NULL, 0);
 }
 
-typedef struct fv__bounds { double low, high; } fv__bounds;
+typedef struct fv__bounds {
+    double low, high;
+} fv__bounds;
 
 static void fv__clip_back(fl_node *n, fl_var *dy) {
     const fv__bounds *to = fv_args(n);
@@ -1048,15 +1102,18 @@ static void fv__clip_back(fl_node *n, fl_var *dy) {
 
 FL_API fl_var *fv_clip(fl_var *x, double low, double high) {
     fv__bounds to = {low, high};
-    return fv_record_args("clip", fl_clip(fv_value(x), low, high), fv__clip_back, FV_IN(x), FV_SAVE(x), &to, sizeof to);
+    return fv_record_args("clip", fl_clip(fv_value(x), low, high), fv__clip_back, FV_IN(x),
+                          FV_SAVE(x), &to, sizeof to);
 }
 
-static void fv__pass_back(fl_node *n, fl_var *dy) { /* fv_add_grad does the rest */
+/* fv_add_grad casts and sums. */
+static void fv__pass_back(fl_node *n, fl_var *dy) {
     fv_add_grad(n, 0, dy);
 }
 
 FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype) {
-    return fv_record_args("cast", fl_cast(fv_value(x), dtype), fv__pass_back, FV_IN(x), FV_NONE, NULL, 0);
+    return fv_record_args("cast", fl_cast(fv_value(x), dtype), fv__pass_back, FV_IN(x), FV_NONE,
+                          NULL, 0);
 }
 
 /* ---- movement ---- */
@@ -1086,7 +1143,9 @@ FL_API fl_var *fv_flatten(fl_var *x, int first, int last) {
     return fv__reshaped("flatten", x, fl_flatten(fv_value(x), first, last));
 }
 
-typedef struct fv__axis_list { int n, axis[FL_MAX_DIMS]; } fv__axis_list;
+typedef struct fv__axis_list {
+    int n, axis[FL_MAX_DIMS];
+} fv__axis_list;
 
 static void fv__permute_back(fl_node *n, fl_var *dy) {
     const fv__axis_list *p = fv_args(n);
@@ -1109,22 +1168,29 @@ static void fv__transpose_back(fl_node *n, fl_var *dy) {
 
 FL_API fl_var *fv_transpose(fl_var *x, int a, int b) {
     int axis[] = {a, b};
-    return fv_record_args("transpose", fl_transpose(fv_value(x), a, b), fv__transpose_back, FV_IN(x), FV_NONE, axis, sizeof axis);
+    return fv_record_args("transpose", fl_transpose(fv_value(x), a, b), fv__transpose_back,
+                          FV_IN(x), FV_NONE, axis, sizeof axis);
 }
 
 FL_API fl_var *fv_expand(fl_var *x, fl_shape shape) {
-    return fv_record_args("expand", fl_expand(fv_value(x), shape), fv__pass_back, FV_IN(x), FV_NONE, NULL, 0);
+    return fv_record_args("expand", fl_expand(fv_value(x), shape), fv__pass_back, FV_IN(x), FV_NONE,
+                          NULL, 0);
 }
 
-typedef struct fv__range { int axis; int64_t start, stop, step; } fv__range;
+typedef struct fv__range {
+    int axis;
+    int64_t start, stop, step;
+} fv__range;
 
-/* The places of the slice as a scatter index of dy's shape: for backends without views to write through. */
+/* The places of a slice as a scatter index of dy's shape: for backends without views to write
+   through. */
 static fl_tensor *fv__range_index(const fl_tensor *dy, fl_shape shape, fv__range r) {
     int axis = r.axis < 0 ? r.axis + shape.ndim : r.axis;
     fl_shape column = {.ndim = shape.ndim};
     for (int d = 0; d < shape.ndim; d++) column.dim[d] = d == axis ? dy->shape[d] : 1;
-    fl_tensor *places = fl_slice(fl_arange(0, (double)shape.dim[axis], 1, FL_I64), 0, r.start, r.stop, r.step);
-    return fl_to(fl_expand(fl_reshape(places, column), fl_shape_of(dy)), fl_family_name(dy));
+    fl_tensor *places = fl_arange(0, (double)shape.dim[axis], 1, FL_I64);
+    places = fl_reshape(fl_slice(places, 0, r.start, r.stop, r.step), column);
+    return fl_to(fl_expand(places, fl_shape_of(dy)), fl_family_name(dy));
 }
 
 static fl_tensor *fv__spread_range(fl_tensor *dy, fl_shape shape, fv__range r) {
@@ -1142,8 +1208,8 @@ static void fv__slice_grad_back(fl_node *n, fl_var *dy) {
 /* Zeros of a shape with dy in a slice of them. */
 static fl_var *fv__slice_grad(fl_var *dy, fl_shape shape, fv__range r) {
     if (!dy) return NULL;
-    return fv_record_args("slice_grad", fv__spread_range(dy->value, shape, r), fv__slice_grad_back, FV_IN(dy), FV_NONE, &r,
-                          sizeof r);
+    return fv_record_args("slice_grad", fv__spread_range(dy->value, shape, r), fv__slice_grad_back,
+                          FV_IN(dy), FV_NONE, &r, sizeof r);
 }
 
 static void fv__slice_back(fl_node *n, fl_var *dy) {
@@ -1152,8 +1218,8 @@ static void fv__slice_back(fl_node *n, fl_var *dy) {
 
 FL_API fl_var *fv_slice(fl_var *x, int axis, int64_t start, int64_t stop, int64_t step) {
     fv__range r = {axis, start, stop, step};
-    return fv_record_args("slice", fl_slice(fv_value(x), axis, start, stop, step), fv__slice_back, FV_IN(x), FV_NONE, &r,
-                          sizeof r);
+    return fv_record_args("slice", fl_slice(fv_value(x), axis, start, stop, step), fv__slice_back,
+                          FV_IN(x), FV_NONE, &r, sizeof r);
 }
 
 static void fv__select_back(fl_node *n, fl_var *dy) {
@@ -1187,10 +1253,12 @@ static void fv__stack_back(fl_node *n, fl_var *dy) {
 
 typedef fl_tensor *(*fv__join_fn)(fl_tensor *const *ts, int n, int axis);
 
-static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_var *const *xs, int n, int axis) {
+static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_var *const *xs,
+                        int n, int axis) {
     fl_tensor *ts[FV__MAX];
     if (!xs || n < 1 || n > FV__MAX) {
-        fl_fail("fv_%s: %d variables; between 1 and %d", name, n, FV__MAX);
+        if (!xs) fl_fail("fv_%s: the list of variables is NULL", name);
+        else fl_fail("fv_%s: %d variables; between 1 and %d", name, n, FV__MAX);
         return fl_raise();
     }
     for (int i = 0; i < n; i++) ts[i] = fv_value(xs[i]);
@@ -1210,12 +1278,16 @@ FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
 /* ---- reductions ---- */
 
 /* A reduction's axes as bits, and its correction. */
-typedef struct fv__reduced { uint32_t axes; int64_t correction; } fv__reduced;
+typedef struct fv__reduced {
+    uint32_t axes;
+    int64_t correction;
+} fv__reduced;
 
 static fv__reduced fv__reduced_of(const fl_var *x, fl_axes axes) {
     int ndim = x ? x->value->ndim : 0;
     fv__reduced r = {axes.n ? 0 : (1u << ndim) - 1, 0};
-    for (int i = 0; i < axes.n; i++) r.axes |= 1u << ((axes.axis[i] < 0 ? axes.axis[i] + ndim : axes.axis[i]) & 31);
+    for (int i = 0; i < axes.n; i++)
+        r.axes |= 1u << ((axes.axis[i] < 0 ? axes.axis[i] + ndim : axes.axis[i]) & 31);
     return r;
 }
 
@@ -1234,7 +1306,8 @@ static int64_t fv__group(fl_shape s, uint32_t axes) {
     return n;
 }
 
-/* A result of the reduction (or its gradient) with the reduced dims as 1, so that it broadcasts to the input. */
+/* A result of the reduction, or its gradient, with the reduced dims as 1: it broadcasts to the
+   input. */
 static fl_var *fv__kept(fl_var *r, fl_shape in, uint32_t axes) {
     for (int d = 0; d < in.ndim; d++)
         if (axes >> d & 1) in.dim[d] = 1;
@@ -1249,7 +1322,8 @@ static void fv__sum_back(fl_node *n, fl_var *dy) {
 
 FL_API fl_var *fv_sum(fl_var *x, fl_axes axes) {
     fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("sum", fl_sum(fv_value(x), axes), fv__sum_back, FV_IN(x), FV_NONE, &r, sizeof r);
+    return fv_record_args("sum", fl_sum(fv_value(x), axes), fv__sum_back, FV_IN(x), FV_NONE, &r,
+                          sizeof r);
 }
 
 static void fv__mean_back(fl_node *n, fl_var *dy) {
@@ -1261,26 +1335,30 @@ static void fv__mean_back(fl_node *n, fl_var *dy) {
 
 FL_API fl_var *fv_mean(fl_var *x, fl_axes axes) {
     fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("mean", fl_mean(fv_value(x), axes), fv__mean_back, FV_IN(x), FV_NONE, &r, sizeof r);
+    return fv_record_args("mean", fl_mean(fv_value(x), axes), fv__mean_back, FV_IN(x), FV_NONE, &r,
+                          sizeof r);
 }
 
-static void fv__variance_back(fl_node *n, fl_var *dy) { /* dx = 2 (x - mean) dy / (n - correction) */
+/* dx = 2 (x - mean) dy / (n - correction) */
+static void fv__variance_back(fl_node *n, fl_var *dy) {
     const fv__reduced *r = fv_args(n);
     fl_shape in = fv_in_shape(n, 0);
     fl_var *x = fv_saved(n, 0);
     int64_t left = fv__group(in, r->axes) - r->correction;
     fl_var *away = fv_sub(x, fv_mean(x, fv__kept_axes(r->axes)));
-    fv_add_grad(n, 0, fv_mul(away, fv__kept(fv_mul(dy, fv_num(2.0 / (double)(left > 0 ? left : 0))), in, r->axes)));
+    fl_var *scaled = fv_mul(dy, fv_num(2.0 / (double)(left > 0 ? left : 0)));
+    fv_add_grad(n, 0, fv_mul(away, fv__kept(scaled, in, r->axes)));
 }
 
 FL_API fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction) {
     fv__reduced r = fv__reduced_of(x, axes);
     r.correction = correction;
-    return fv_record_args("variance", fl_variance(fv_value(x), axes, correction), fv__variance_back, FV_IN(x), FV_SAVE(x), &r,
-                          sizeof r);
+    return fv_record_args("variance", fl_variance(fv_value(x), axes, correction), fv__variance_back,
+                          FV_IN(x), FV_SAVE(x), &r, sizeof r);
 }
 
-static void fv__extreme_back(fl_node *n, fl_var *dy) { /* those that equal the result share dy */
+/* Those that equal the result share dy. */
+static void fv__extreme_back(fl_node *n, fl_var *dy) {
     const fv__reduced *r = fv_args(n);
     fl_shape in = fv_in_shape(n, 0);
     fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
@@ -1291,29 +1369,33 @@ static void fv__extreme_back(fl_node *n, fl_var *dy) { /* those that equal the r
 
 FL_API fl_var *fv_amax(fl_var *x, fl_axes axes) {
     fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("amax", fl_amax(fv_value(x), axes), fv__extreme_back, FV_IN(x), FV_SAVE(x, FV_OUT), &r, sizeof r);
+    return fv_record_args("amax", fl_amax(fv_value(x), axes), fv__extreme_back, FV_IN(x),
+                          FV_SAVE(x, FV_OUT), &r, sizeof r);
 }
 
 FL_API fl_var *fv_amin(fl_var *x, fl_axes axes) {
     fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("amin", fl_amin(fv_value(x), axes), fv__extreme_back, FV_IN(x), FV_SAVE(x, FV_OUT), &r, sizeof r);
+    return fv_record_args("amin", fl_amin(fv_value(x), axes), fv__extreme_back, FV_IN(x),
+                          FV_SAVE(x, FV_OUT), &r, sizeof r);
 }
 
-static void fv__logsumexp_back(fl_node *n, fl_var *dy) { /* dx = dy exp(x - y) */
+/* dx = dy exp(x - y) */
+static void fv__logsumexp_back(fl_node *n, fl_var *dy) {
     const fv__reduced *r = fv_args(n);
     fl_shape in = fv_in_shape(n, 0);
-    fl_var *x = fv_saved(n, 0), *y = fv_saved(n, 1);
-    fv_add_grad(n, 0, fv_mul(fv__kept(dy, in, r->axes), fv_exp(fv_sub(x, fv__kept(y, in, r->axes)))));
+    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
+    fv_add_grad(n, 0, fv_mul(fv__kept(dy, in, r->axes), fv_exp(fv_sub(x, y))));
 }
 
 FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes) {
     fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("logsumexp", fl_logsumexp(fv_value(x), axes), fv__logsumexp_back, FV_IN(x), FV_SAVE(x, FV_OUT), &r,
-                          sizeof r);
+    return fv_record_args("logsumexp", fl_logsumexp(fv_value(x), axes), fv__logsumexp_back,
+                          FV_IN(x), FV_SAVE(x, FV_OUT), &r, sizeof r);
 }
 
-/* x [rows, n], dy [rows, 1] -> dy times the product of the other elements of the row, [rows, n]. A tree of pairwise products
-   goes up, the product of everything else comes down. There is no division, so zeros are right, to every order. */
+/* x [rows, n], dy [rows, 1] -> dy times the product of the other elements of the row, [rows, n].
+   A tree of pairwise products goes up, the product of everything else comes down. There is no
+   division, so zeros are right, to every order. */
 static fl_var *fv__times_others(fl_var *x, fl_var *dy, int64_t rows, int64_t n) {
     fl_var *pairs[64];
     int64_t size[64];
@@ -1330,7 +1412,8 @@ static fl_var *fv__times_others(fl_var *x, fl_var *dy, int64_t rows, int64_t n) 
     }
     while (depth-- > 0 && x) {
         fl_var *swapped = fv_slice(pairs[depth], 2, -1, FL_SLICE_END, -1);
-        dy = fv_reshape(fv_mul(fv_unsqueeze(dy, 2), swapped), FL_SHAPE(rows, (size[depth] + 1) / 2 * 2));
+        dy = fv_reshape(fv_mul(fv_unsqueeze(dy, 2), swapped),
+                        FL_SHAPE(rows, (size[depth] + 1) / 2 * 2));
         if (size[depth] % 2) dy = fv_slice(dy, 1, 0, size[depth], 1);
     }
     return x ? dy : NULL;
@@ -1342,7 +1425,8 @@ static void fv__prod_back(fl_node *n, fl_var *dy) {
     int to[FL_MAX_DIMS], back[FL_MAX_DIMS], k = 0;
     for (int reduced = 0; reduced < 2; reduced++) /* the reduced axes behind the others */
         for (int d = 0; d < in.ndim; d++)
-            if ((int)(r->axes >> d & 1) == reduced) back[d] = k, to[k] = d, moved.dim[k++] = in.dim[d];
+            if ((int)(r->axes >> d & 1) == reduced)
+                back[d] = k, to[k] = d, moved.dim[k++] = in.dim[d];
     int64_t group = fv__group(in, r->axes), rows = fv__group(in, ~r->axes);
     fl_var *x = fv_saved(n, 0);
     if (group == 0 || rows == 0) return; /* no elements, no gradient */
@@ -1353,7 +1437,8 @@ static void fv__prod_back(fl_node *n, fl_var *dy) {
 
 FL_API fl_var *fv_prod(fl_var *x, fl_axes axes) {
     fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("prod", fl_prod(fv_value(x), axes), fv__prod_back, FV_IN(x), FV_SAVE(x), &r, sizeof r);
+    return fv_record_args("prod", fl_prod(fv_value(x), axes), fv__prod_back, FV_IN(x), FV_SAVE(x),
+                          &r, sizeof r);
 }
 
 FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
@@ -1369,7 +1454,8 @@ FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
         if (d < front || have != want) axes |= 1u << d;
     }
     if (!fits) {
-        fl_fail("fv_sum_to: %s does not broadcast to %s", fl_shape_text(shape, a, sizeof a), fv__describe(x->value, &b));
+        fl_fail("fv_sum_to: %s does not broadcast to %s", fl_shape_text(shape, a, sizeof a),
+                fv__describe(x->value, &b));
         return fl_raise();
     }
     if (axes) x = fv_sum(x, fv__kept_axes(axes));
@@ -1386,7 +1472,9 @@ static void fv__gather_back(fl_node *n, fl_var *dy) {
 FL_API fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index) {
     fl_tensor *value = fl_gather(fv_value(x), axis, index);
     fl_var *saved = value ? fv_const(index) : NULL;
-    return saved ? fv_record_args("gather", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis, sizeof axis) : NULL;
+    return saved ? fv_record_args("gather", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
+                                  sizeof axis)
+                 : NULL;
 }
 
 static void fv__scatter_add_back(fl_node *n, fl_var *dy) {
@@ -1399,14 +1487,16 @@ FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src
     fl_tensor *value = fl_scatter_add(fv_value(x), axis, index, fv_value(src));
     fl_var *saved = value ? fv_const(index) : NULL;
     if (!saved) return NULL;
-    return fv_record_args("scatter_add", value, fv__scatter_add_back, FV_IN(x, src), FV_SAVE(saved), &axis, sizeof axis);
+    return fv_record_args("scatter_add", value, fv__scatter_add_back, FV_IN(x, src), FV_SAVE(saved),
+                          &axis, sizeof axis);
 }
 
 static void fv__index_select_back(fl_node *n, fl_var *dy) {
     fl_shape in = fv_in_shape(n, 0), column = {.ndim = in.ndim};
     int axis = *(const int *)fv_args(n);
     for (int d = 0; d < in.ndim; d++) column.dim[d] = d == axis ? dy->value->shape[d] : 1;
-    fl_tensor *index = fl_expand(fl_reshape(fv_value(fv_saved(n, 0)), column), fl_shape_of(dy->value));
+    fl_tensor *index =
+        fl_expand(fl_reshape(fv_value(fv_saved(n, 0)), column), fl_shape_of(dy->value));
     fv_add_grad(n, 0, fv_scatter_add(fv_const(fv__filled(dy->value, in, 0)), axis, index, dy));
 }
 
@@ -1415,7 +1505,8 @@ FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index) {
     fl_var *saved = value ? fv_const(index) : NULL;
     if (!saved) return NULL;
     if (axis < 0) axis += value->ndim;
-    return fv_record_args("index_select", value, fv__index_select_back, FV_IN(x), FV_SAVE(saved), &axis, sizeof axis);
+    return fv_record_args("index_select", value, fv__index_select_back, FV_IN(x), FV_SAVE(saved),
+                          &axis, sizeof axis);
 }
 
 /* ---- matmul ---- */
@@ -1427,7 +1518,8 @@ static fl_var *fv__as_rows(fl_var *x, int64_t columns) {
     return fv_reshape(x, FL_SHAPE(rows, columns));
 }
 
-static void fv__matmul_back(fl_node *n, fl_var *dy) { /* da = dy b', db = a' dy; a row's or column's missing dim comes back */
+/* da = dy b', db = a' dy; the missing dim of a row or column comes back for that. */
+static void fv__matmul_back(fl_node *n, fl_var *dy) {
     fl_shape sa = fv_in_shape(n, 0), sb = fv_in_shape(n, 1);
     fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1);
     int ndim = dy->value->ndim;
@@ -1448,8 +1540,8 @@ static void fv__matmul_back(fl_node *n, fl_var *dy) { /* da = dy b', db = a' dy;
 }
 
 FL_API fl_var *fv_matmul(fl_var *a, fl_var *b) {
-    return fv_record_args("matmul", fl_matmul(fv_value(a), fv_value(b)), fv__matmul_back, FV_IN(a, b),
-                          FV_SAVE(fv__for(b, a), fv__for(a, b)), NULL, 0);
+    return fv_record_args("matmul", fl_matmul(fv_value(a), fv_value(b)), fv__matmul_back,
+                          FV_IN(a, b), FV_SAVE(fv__for(b, a), fv__for(a, b)), NULL, 0);
 }
 
 /* ---- convolution: it and its two gradients are each other's gradients ---- */
@@ -1466,23 +1558,26 @@ static void fv__conv2d_back(fl_node *n, fl_var *dy) {
     if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dy, FL_AXES(0, 2, 3)));
 }
 
-static void fv__conv2d_dx_back(fl_node *n, fl_var *g) { /* inputs dy, w; g has x's shape */
+/* Inputs dy, w; g has x's shape. */
+static void fv__conv2d_dx_back(fl_node *n, fl_var *g) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *dy = fv_saved(n, 0), *w = fv_saved(n, 1);
     if (fv_needs(n, 0)) fv_add_grad(n, 0, fv__conv2d(g, w, NULL, a));
     if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_dw(g, dy, fv_in_shape(n, 1), a));
 }
 
-static void fv__conv2d_dw_back(fl_node *n, fl_var *g) { /* inputs x, dy; g has w's shape */
+/* Inputs x, dy; g has w's shape. */
+static void fv__conv2d_dw_back(fl_node *n, fl_var *g) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *x = fv_saved(n, 0), *dy = fv_saved(n, 1);
     if (fv_needs(n, 0)) fv_add_grad(n, 0, fv__conv2d_dx(dy, g, fv_in_shape(n, 0), a));
     if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d(x, g, NULL, a));
 }
 
-static fl_var *fv__conv2d_record(const char *name, fl_tensor *y, fl_back_fn back, fl_var *x, fl_var *w, fl_var *bias,
-                                 fl_conv2d_args a) {
-    return fv_record_args(name, y, back, FV_IN(x, w, bias), FV_SAVE(fv__for(w, x), fv__for(x, w)), &a, sizeof a);
+static fl_var *fv__conv2d_record(const char *name, fl_tensor *y, fl_back_fn back, fl_var *x,
+                                 fl_var *w, fl_var *bias, fl_conv2d_args a) {
+    return fv_record_args(name, y, back, FV_IN(x, w, bias), FV_SAVE(fv__for(w, x), fv__for(x, w)),
+                          &a, sizeof a);
 }
 
 static fl_var *fv__conv2d(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a) {
@@ -1505,7 +1600,8 @@ FL_API fl_var *fv_conv2d_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_opts 
     o.bias = fv_value(bias);
     fl_tensor *xt = fv_value(x), *wt = fv_value(w), *y = fl_conv2d_opt(xt, wt, o);
     if (!y) return NULL;
-    if (!fl_conv2d_resolve(o, xt->shape[2], xt->shape[3], wt->shape[2], wt->shape[3], &a)) return fl_raise();
+    if (!fl_conv2d_resolve(o, xt->shape[2], xt->shape[3], wt->shape[2], wt->shape[3], &a))
+        return fl_raise();
     return fv__conv2d_record("conv2d", y, fv__conv2d_back, x, w, bias, a);
 }
 
@@ -1523,13 +1619,17 @@ static void fv__max_pool2d_grad_back(fl_node *n, fl_var *g) {
 static void fv__max_pool2d_back(fl_node *n, fl_var *dy) {
     fl_var *index = fv_saved(n, 0);
     fl_tensor *dx = fl_max_pool2d_grad(dy->value, fv_value(index), fv_in_shape(n, 0));
-    fv_add_grad(n, 0, fv_record_args("max_pool2d_grad", dx, fv__max_pool2d_grad_back, FV_IN(dy), FV_SAVE(index), NULL, 0));
+    fv_add_grad(n, 0,
+                fv_record_args("max_pool2d_grad", dx, fv__max_pool2d_grad_back, FV_IN(dy),
+                               FV_SAVE(index), NULL, 0));
 }
 
 FL_API fl_var *fv_max_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o) {
     fl_tensor *index = NULL, *y = fl_max_pool2d_opt(fv_value(x), kernel, &index, o);
     fl_var *saved = y ? fv_const(index) : NULL;
-    return saved ? fv_record_args("max_pool2d", y, fv__max_pool2d_back, FV_IN(x), FV_SAVE(saved), NULL, 0) : NULL;
+    return saved ? fv_record_args("max_pool2d", y, fv__max_pool2d_back, FV_IN(x), FV_SAVE(saved),
+                                  NULL, 0)
+                 : NULL;
 }
 
 static void fv__avg_pool2d_back(fl_node *n, fl_var *dy);
@@ -1537,13 +1637,17 @@ static void fv__avg_pool2d_back(fl_node *n, fl_var *dy);
 static void fv__avg_pool2d_grad_back(fl_node *n, fl_var *g) {
     fl_pool2d_args a = *(const fl_pool2d_args *)fv_args(n);
     fl_tensor *y = fl_avg_pool2d_run(g->value, a);
-    fv_add_grad(n, 0, fv_record_args("avg_pool2d", y, fv__avg_pool2d_back, FV_IN(g), FV_NONE, &a, sizeof a));
+    fv_add_grad(
+        n, 0,
+        fv_record_args("avg_pool2d", y, fv__avg_pool2d_back, FV_IN(g), FV_NONE, &a, sizeof a));
 }
 
 static void fv__avg_pool2d_back(fl_node *n, fl_var *dy) {
     fl_pool2d_args a = *(const fl_pool2d_args *)fv_args(n);
     fl_tensor *dx = fl_avg_pool2d_grad(dy->value, fv_in_shape(n, 0), a);
-    fv_add_grad(n, 0, fv_record_args("avg_pool2d_grad", dx, fv__avg_pool2d_grad_back, FV_IN(dy), FV_NONE, &a, sizeof a));
+    fv_add_grad(n, 0,
+                fv_record_args("avg_pool2d_grad", dx, fv__avg_pool2d_grad_back, FV_IN(dy), FV_NONE,
+                               &a, sizeof a));
 }
 
 FL_API fl_var *fv_avg_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o) {
@@ -1556,7 +1660,8 @@ FL_API fl_var *fv_avg_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o) {
 
 /* ---- softmax, dropout ---- */
 
-static void fv__softmax_back(fl_node *n, fl_var *dy) { /* dx = y (dy - sum dy y) */
+/* dx = y (dy - sum dy y) */
+static void fv__softmax_back(fl_node *n, fl_var *dy) {
     int axis = *(const int *)fv_args(n);
     fl_var *y = fv_saved(n, 0), *dx;
     if (fl_grad_enabled()) dx = fv_mul(y, fv_sub(dy, fv_sum(fv_mul(dy, y), FL_AXES_KEEP(axis))));
@@ -1565,11 +1670,12 @@ static void fv__softmax_back(fl_node *n, fl_var *dy) { /* dx = y (dy - sum dy y)
 }
 
 FL_API fl_var *fv_softmax(fl_var *x, int axis) {
-    return fv_record_args("softmax", fl_softmax(fv_value(x), axis), fv__softmax_back, FV_IN(x), FV_SAVE(FV_OUT), &axis,
-                          sizeof axis);
+    return fv_record_args("softmax", fl_softmax(fv_value(x), axis), fv__softmax_back, FV_IN(x),
+                          FV_SAVE(FV_OUT), &axis, sizeof axis);
 }
 
-static void fv__log_softmax_back(fl_node *n, fl_var *dy) { /* dx = dy - exp(y) sum dy */
+/* dx = dy - exp(y) sum dy */
+static void fv__log_softmax_back(fl_node *n, fl_var *dy) {
     int axis = *(const int *)fv_args(n);
     fl_var *y = fv_saved(n, 0), *dx;
     if (fl_grad_enabled()) dx = fv_sub(dy, fv_mul(fv_exp(y), fv_sum(dy, FL_AXES_KEEP(axis))));
@@ -1578,14 +1684,15 @@ static void fv__log_softmax_back(fl_node *n, fl_var *dy) { /* dx = dy - exp(y) s
 }
 
 FL_API fl_var *fv_log_softmax(fl_var *x, int axis) {
-    return fv_record_args("log_softmax", fl_log_softmax(fv_value(x), axis), fv__log_softmax_back, FV_IN(x), FV_SAVE(FV_OUT),
-                          &axis, sizeof axis);
+    return fv_record_args("log_softmax", fl_log_softmax(fv_value(x), axis), fv__log_softmax_back,
+                          FV_IN(x), FV_SAVE(FV_OUT), &axis, sizeof axis);
 }
 
 static void fv__dropout_back(fl_node *n, fl_var *dy);
 
 static fl_var *fv__dropout_at(fl_var *x, fl_dropout_args a) {
-    return fv_record_args("dropout", fl_dropout_at(fv_value(x), a.p, a.rng), fv__dropout_back, FV_IN(x), FV_NONE, &a, sizeof a);
+    return fv_record_args("dropout", fl_dropout_at(fv_value(x), a.p, a.rng), fv__dropout_back,
+                          FV_IN(x), FV_NONE, &a, sizeof a);
 }
 
 static void fv__dropout_back(fl_node *n, fl_var *dy) {

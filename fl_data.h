@@ -1,7 +1,7 @@
 /* fl_data.h - tensors in files, data sets, loaders, meters and a progress line
 
-   Reads idx and safetensors files as untrusted data, saves so that a kill at any moment leaves the old file or
-   the new one, and composes data sets: slices, shuffles, batches, transforms, worker threads.
+   Reads idx and safetensors files as untrusted data, saves so that a kill at any moment leaves the
+   old file or the new one, and composes data sets: slices, shuffles, batches, transforms, threads.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -32,17 +32,19 @@
      FL_USE_ZLIB   read .gz files through zlib (link -lz)
 
    Concepts
-     Errors      Nothing here calls the error handler: functions return NULL or false, with a text that names file
-                 and offset. The tensor functions that they use are kept quiet too.
-     Files       Every file operation goes through the table fl_data_io, so a test can fail any of them and a
-                 program can bring its own storage. A size read from a file is compared with the bytes that are left
-                 before anything is allocated: memory is bounded by 16 times the file's size (1,032 times for gzip,
-                 deflate's own limit), plus 64 KiB.
-     Tensors     Values read from files are made in the default family, on this thread's innermost scope.
-     Sets        A data set has a size and gives sample i: up to eight tensors. Wrapping a set takes ownership of it,
-                 also when the wrapping fails: free the outermost, once. Two sets over the same tensors are
-                 cheap (views), so a train and a test part are two fl_data_tensors, each with its fl_data_span.
-     Order       What a set gives is a function of its seeds, the epoch and the index: never of threads or timing. */
+     Errors   Nothing here calls the error handler: functions return NULL or false, with a text that
+              names file and offset. The tensor functions that they use are kept quiet too.
+     Files    Every file operation goes through the table fl_data_io, so a test can fail any of them
+              and a program can bring its own storage. A size read from a file is compared with the
+              bytes that are left before anything is allocated: memory is bounded by 16 times the
+              file's size (1,032 times for gzip, deflate's own limit), plus 64 KiB.
+     Tensors  Values read from files are made in the default family, in this thread's scope.
+     Sets     A data set has a size and gives sample i: up to eight tensors. Wrapping a set takes
+              ownership of it, also when the wrapping fails: free the outermost, once. Two sets over
+              the same tensors are cheap (views): a train and a test part are two
+              fl_data_tensors, each with its fl_data_span.
+     Order    What a set gives is a function of its seeds, the epoch and the index: never of threads
+              or timing. */
 #include "fl_tensor.h"
 #ifndef FL_DATA_H
 #define FL_DATA_H
@@ -53,40 +55,43 @@
 extern "C" {
 #endif
 
-/* >>io -------------------------------------------------------------------------------------------------- */
+/* >>io ----------------------------------------------------------------------------------------- */
 
 typedef enum fl_data_mode {
     FL_DATA_READ,   /* an existing file */
-    FL_DATA_REPLACE /* made, or emptied, for one writer; fails with EWOULDBLOCK while another one has it open */
+    FL_DATA_REPLACE /* made, or emptied, for one writer; EWOULDBLOCK while another has it open */
 } fl_data_mode;
 
-/* The file operations. Failures are NULL or -1 with errno set. read and write may do less than asked, or fail with EINTR:
-   both are tried again. All may be called from any thread. */
+/* The file operations. Failures are NULL or -1 with errno set. read and write may do less than
+   asked, or fail with EINTR: both are tried again. All may be called from any thread. */
 typedef struct fl_data_io {
     void *user;
     void *(*open)(void *user, const char *path, fl_data_mode mode);
-    int64_t (*read)(void *user, void *file, void *dst, size_t n, int64_t at); /* bytes read; 0 at the end */
+    /* bytes done; read: 0 at the end */
+    int64_t (*read)(void *user, void *file, void *dst, size_t n, int64_t at);
     int64_t (*write)(void *user, void *file, const void *src, size_t n, int64_t at);
     int64_t (*size)(void *user, void *file);
     int (*sync)(void *user, void *file);  /* returns when the bytes will survive a power loss */
     int (*close)(void *user, void *file); /* the handle is gone even when it fails */
-    int (*rename)(void *user, const char *from, const char *to); /* replaces `to` atomically; `from` may be open */
+    /* replaces `to` atomically; `from` may be open */
+    int (*rename)(void *user, const char *from, const char *to);
     int (*remove)(void *user, const char *path);
     int (*sync_dir)(void *user, const char *path); /* makes a rename to path durable */
 } fl_data_io;
 /* The operating system's files. */
 FL_API const fl_data_io *fl_data_io_system(void);
-/* Makes *io (copied; NULL: the system's) the table of the process. Set it before other threads use files; files that are
-   open keep the table that opened them. */
+/* Makes *io (copied; NULL: the system's) the table of the process. Set it before other threads use
+   files; files that are open keep the table that opened them. */
 FL_API void fl_data_io_use(const fl_data_io *io);
 
-/* >>idx ------------------------------------------------------------------------------------------------- */
+/* >>idx ---------------------------------------------------------------------------------------- */
 
-/* The tensor of an idx file (MNIST's format), gzip-compressed or not (known by its first bytes; gzip wants FL_USE_ZLIB).
-   Element types: unsigned byte -> u8, int -> i32, float -> f32, double -> f64; 1 to 8 dims. */
+/* The tensor of an idx file (MNIST's format), gzip-compressed or not (known by its first bytes;
+   gzip wants FL_USE_ZLIB). Element types: unsigned byte -> u8, int -> i32, float -> f32, double ->
+   f64; 1 to 8 dims. */
 FL_API fl_tensor *fl_data_load_idx(const char *path);
 
-/* >>safetensors ----------------------------------------------------------------------------------------- */
+/* >>safetensors -------------------------------------------------------------------------------- */
 
 #define FL_DATA_MAX_HEADER 100000000 /* bytes of a safetensors header, the format's own limit */
 #define FL_DATA_MAX_NAME 4096        /* bytes of a tensor's name */
@@ -99,17 +104,18 @@ typedef struct fl_data_pair {
     const char *key, *value;
 } fl_data_pair;
 
-/* Saves n named tensors, in the order given, and n_meta pairs of metadata (UTF-8; keys may not start with "crc32c"). The
-   bytes go to "<path>.tmp", reach the disk, and then take path's place: a kill or a power loss at any moment leaves the
-   old file or the new one, and a <path>.tmp that a dead writer left is taken over by the next save. A second writer of
-   the same path at the same time gets an error. CRC32C sums of each tensor and of the header go into __metadata__. */
+/* Saves n named tensors, in the order given, and n_meta pairs of metadata (UTF-8; keys may not
+   start with "crc32c"). The bytes go to "<path>.tmp", reach the disk, and then take path's place: a
+   kill or a power loss at any moment leaves the old file or the new one, and a <path>.tmp that a
+   dead writer left is taken over by the next save. A second writer of the same path at the same
+   time gets an error. CRC32C sums of each tensor and of the header go into __metadata__. */
 FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
                                      const fl_data_pair *meta, int n_meta);
 
 /* A safetensors file open for reading; may be used from several threads at once. */
 typedef struct fl_data_file fl_data_file;
-/* Reads and checks the header only: sizes, names, dtypes (F32 F64 I64 I32 U8 BOOL), offsets that tile the data without
-   overlap or hole, and, where the file has checksums, the header's. */
+/* Reads and checks the header only: sizes, names, dtypes (F32 F64 I64 I32 U8 BOOL), offsets that
+   tile the data without overlap or hole, and, where the file has checksums, the header's. */
 FL_API fl_data_file *fl_data_open_safetensors(const char *path);
 FL_API void fl_data_close(fl_data_file *f); /* NULL is fine */
 FL_API int64_t fl_data_count(const fl_data_file *f);
@@ -124,7 +130,7 @@ FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name);
 /* The metadata of that key; NULL if there is none (no error). Valid until fl_data_close. */
 FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 
-/* >>sets ------------------------------------------------------------------------------------------------ */
+/* >>sets --------------------------------------------------------------------------------------- */
 
 #define FL_DATA_FIELDS 8
 typedef struct fl_data_sample {
@@ -136,19 +142,20 @@ typedef struct fl_data_sample {
 typedef struct fl_data_set fl_data_set;
 struct fl_data_set {
     int64_t size; /* samples */
-    /* Fills *out with values of the innermost scope, or fails (fl_fail). 0 <= i < size. Called from several threads at once
-       below fl_data_prefetch. */
+    /* Fills *out with values of the innermost scope, or fails (fl_fail). 0 <= i < size. Called from
+       several threads at once below fl_data_prefetch. */
     bool (*get)(fl_data_set *self, int64_t i, fl_data_sample *out);
-    bool (*start)(fl_data_set *self, int64_t epoch); /* the epoch changes, before those of the inner sets; NULL: no matter */
-    void (*close)(fl_data_set *self);                /* releases user; NULL: nothing to do */
+    /* The epoch changes: called before the inner sets' own. NULL: no matter. */
+    bool (*start)(fl_data_set *self, int64_t epoch);
+    void (*close)(fl_data_set *self); /* releases user; NULL: nothing to do */
     void *user;
     /* private */
     int64_t epoch_;
     int n_inner_;
     fl_data_set **inner_;
 };
-/* A set of your own: copies the table and takes ownership of n inner sets (freed after close). NULL on failure, or if an
-   inner set is NULL; then everything taken has been freed. */
+/* A set of your own: copies the table and takes ownership of n inner sets (freed after close). NULL
+   on failure, or if an inner set is NULL; then everything taken has been freed. */
 FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const *inner, int n);
 /* Inner set k of a set made by fl_data_set_new. */
 FL_API fl_data_set *fl_data_inner(const fl_data_set *set, int k);
@@ -157,13 +164,14 @@ FL_API void fl_data_free(fl_data_set *set);
 FL_API int64_t fl_data_size(const fl_data_set *set); /* 0 for NULL */
 /* Sample i into *out, owned by the caller's innermost scope. On failure *out stays as it was. */
 FL_API bool fl_data_get(fl_data_set *set, int64_t i, fl_data_sample *out);
-/* Starts an epoch (they begin at 0) in this set and all below: another order of shuffles, other numbers for transforms. No
-   fl_data_get of the set may be under way. */
+/* Starts an epoch (they begin at 0) in this set and all below: another order of shuffles, other
+   numbers for transforms. No fl_data_get of the set may be under way. */
 FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch);
 /* A generator that is a function of its arguments alone. */
 FL_API fl_rng fl_data_rng(uint64_t seed, int64_t epoch, int64_t index);
 
-/* Sample i is element i along the first dim of each of n tensors (kept, not copied; views come out). */
+/* Sample i is element i along the first dim of each of n tensors (kept, not copied; views come
+   out). */
 FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n);
 /* Samples offset, ..., offset + length - 1. */
 FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t length);
@@ -171,28 +179,30 @@ FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t lengt
 FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int64_t n);
 /* In an order that is a function of (seed, epoch): all permutations alike. */
 FL_API fl_data_set *fl_data_shuffle(fl_data_set *set, uint64_t seed);
-/* Every ranks-th sample from `rank`; size / ranks of them, so that all ranks make the same number of steps. */
+/* Every ranks-th sample from `rank`; size / ranks of them, so that all ranks make the same number
+   of steps. */
 FL_API fl_data_set *fl_data_shard(fl_data_set *set, int rank, int ranks);
 /* One set after the other. */
 FL_API fl_data_set *fl_data_concat(fl_data_set *const *sets, int n);
 /* The fields of all sets side by side; they have one size. */
 FL_API fl_data_set *fl_data_zip(fl_data_set *const *sets, int n);
-/* Stacks `size` samples along a new first dim, field by field; shapes and dtypes must be the same. The last batch is shorter,
-   or left out if drop_last. */
+/* Stacks `size` samples along a new first dim, field by field; shapes and dtypes must be the same.
+   The last batch is shorter, or left out if drop_last. */
 FL_API fl_data_set *fl_data_batch(fl_data_set *set, int64_t size, bool drop_last);
-/* Changes a sample in place: replaces tensors, adds or drops fields. rng is a function of (epoch, index): mix your seed into
-   rng->key. Called from several threads at once below fl_data_prefetch. */
+/* Changes a sample in place: replaces tensors, adds or drops fields. rng is a function of (epoch,
+   index): mix your seed into rng->key. Called from several threads below fl_data_prefetch. */
 typedef bool (*fl_data_fn)(fl_data_sample *sample, fl_rng *rng, void *user);
 FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *user);
 
-/* >>loaders --------------------------------------------------------------------------------------------- */
+/* >>loaders ------------------------------------------------------------------------------------ */
 
-/* The same samples, made ahead of time by worker threads: up to `depth` of them wait. For reading in order, from one thread;
-   asking for another index than the next starts anew there. A worker's error comes out of fl_data_get of its sample, which
-   may be asked again. fl_data_free and fl_data_set_epoch wait for the samples being made. */
+/* The same samples, made ahead of time by worker threads: up to `depth` of them wait. For reading
+   in order, from one thread; asking for another index than the next starts anew there. A worker's
+   error comes out of fl_data_get of its sample, which may be asked again. fl_data_free and
+   fl_data_set_epoch wait for the samples being made. */
 FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
 
-/* >>meters ---------------------------------------------------------------------------------------------- */
+/* >>meters ------------------------------------------------------------------------------------- */
 
 /* Weighted mean and variance. Start with {0}. */
 typedef struct fl_data_average {
@@ -226,16 +236,17 @@ typedef struct fl_data_timer {
 FL_API void fl_data_timer_start(fl_data_timer *m);
 FL_API void fl_data_timer_stop(fl_data_timer *m);
 FL_API double fl_data_timer_seconds(const fl_data_timer *m); /* the running part included */
-FL_API double fl_data_timer_per_unit(const fl_data_timer *m); /* seconds / units; NaN without units */
+/* Seconds / units; NaN without units. */
+FL_API double fl_data_timer_per_unit(const fl_data_timer *m);
 /* Seconds of the monotonic clock, from an arbitrary start. */
 FL_API double fl_data_now(void);
 
-/* >>progress -------------------------------------------------------------------------------------------- */
+/* >>progress ----------------------------------------------------------------------------------- */
 
 /* One line, redrawn, on a terminal; a plain line now and then in a log. */
 typedef struct fl_data_progress {
     FILE *out;    /* NULL: off, every call returns at once */
-    double every; /* seconds between lines: 0.1 on a terminal, 10 in a log; may be set after begin */
+    double every; /* seconds between lines: 0.1 on a terminal, 10 in a log; set it after begin */
     /* private */
     const char *label_;
     int64_t total_, done_;
@@ -256,7 +267,7 @@ FL_API void fl_data_progress_end(fl_data_progress *p);
 #endif
 #endif /* FL_DATA_H: stop here if you only want the API */
 
-/* >>implementation -------------------------------------------------------------------------------------- */
+/* >>implementation ----------------------------------------------------------------------------- */
 
 #if defined(FL_IMPL_ONLY_DATA) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_DATA_IMPL
@@ -299,14 +310,15 @@ typedef struct fl__data_fd {
     int fd;
 } fl__data_fd;
 
-/* The lock makes us the only writer, unless somebody renamed or removed the file between our open and our lock: then
-   we hold another file than the one at path. 1: ours, 0: try again, -1: errno. */
+/* The lock makes us the only writer, unless somebody renamed or removed the file between our open
+   and our lock: then we hold another file than the one there. 1: ours, 0: try again, -1: errno. */
 static int fl__data_claim(int fd, const char *path) {
     struct stat ours, there;
     bool unsupported;
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         unsupported = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP;
-        if (!unsupported) return errno == EINTR ? 0 : -1; /* some network file systems have no locks */
+        if (!unsupported)
+            return errno == EINTR ? 0 : -1; /* some network file systems have no locks */
     }
     if (fstat(fd, &ours) < 0) return -1;
     if (stat(path, &there) < 0) return errno == ENOENT ? 0 : -1;
@@ -348,7 +360,8 @@ static int64_t fl__data_system_read(void *user, void *file, void *dst, size_t n,
     return pread(((fl__data_fd *)file)->fd, dst, n, (off_t)at);
 }
 
-static int64_t fl__data_system_write(void *user, void *file, const void *src, size_t n, int64_t at) {
+static int64_t fl__data_system_write(void *user, void *file, const void *src, size_t n,
+                                     int64_t at) {
     (void)user;
     return pwrite(((fl__data_fd *)file)->fd, src, n, (off_t)at);
 }
@@ -374,7 +387,7 @@ static int fl__data_system_close(void *user, void *file) {
     (void)user;
     int fd = ((fl__data_fd *)file)->fd;
     fl__free(file);
-    return close(fd) < 0 && errno != EINTR ? -1 : 0; /* after EINTR the descriptor is gone on Linux */
+    return close(fd) < 0 && errno != EINTR ? -1 : 0; /* after EINTR it is closed on Linux */
 }
 
 static int fl__data_system_rename(void *user, const char *from, const char *to) {
@@ -404,7 +417,8 @@ static int fl__data_system_sync_dir(void *user, const char *path) {
     int r = fsync(fd), reason = errno;
     close(fd);
     errno = reason;
-    return r < 0 && errno != EINVAL && errno != ENOTSUP ? -1 : 0; /* not every file system syncs folders */
+    bool unsupported = reason == EINVAL || reason == ENOTSUP; /* not all can */
+    return r < 0 && !unsupported ? -1 : 0;
 }
 
 #else /* _WIN32 */
@@ -466,11 +480,13 @@ static int64_t fl__data_system_read(void *user, void *file, void *dst, size_t n,
     return fl__data_windows_result(false);
 }
 
-static int64_t fl__data_system_write(void *user, void *file, const void *src, size_t n, int64_t at) {
+static int64_t fl__data_system_write(void *user, void *file, const void *src, size_t n,
+                                     int64_t at) {
     (void)user;
     OVERLAPPED o = fl__data_position(at);
     DWORD done = 0;
-    return WriteFile(file, src, (DWORD)n, &done, &o) ? (int64_t)done : fl__data_windows_result(false);
+    return WriteFile(file, src, (DWORD)n, &done, &o) ? (int64_t)done
+                                                     : fl__data_windows_result(false);
 }
 
 static int64_t fl__data_system_size(void *user, void *file) {
@@ -493,7 +509,9 @@ static int fl__data_system_rename(void *user, const char *from, const char *to) 
     (void)user;
     wchar_t *a = fl__data_wide(from), *b = a ? fl__data_wide(to) : NULL;
     int r = -1;
-    if (b) r = fl__data_windows_result(MoveFileExW(a, b, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH));
+    if (b)
+        r = fl__data_windows_result(
+            MoveFileExW(a, b, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH));
     int reason = errno;
     fl__free(a);
     fl__free(b);
@@ -551,7 +569,8 @@ static bool fl__data_io_fail(const fl__data_stream *f, const char *what) {
     return fl_fail("%s: %s: %s: %s", f->who, f->path, what, strerror(errno));
 }
 
-static bool fl__data_open(fl__data_stream *f, const char *who, const char *path, fl_data_mode mode) {
+static bool fl__data_open(fl__data_stream *f, const char *who, const char *path,
+                          fl_data_mode mode) {
     *f = (fl__data_stream){.io = *fl__data_io, .who = who, .path = path};
     errno = 0;
     f->file = f->io.open(f->io.user, path, mode);
@@ -570,7 +589,8 @@ static bool fl__data_open(fl__data_stream *f, const char *who, const char *path,
 static bool fl__data_read_all(const fl__data_stream *f, void *dst, size_t n, int64_t at) {
     char *p = dst;
     while (n) {
-        int64_t got = f->io.read(f->io.user, f->file, p, n < FL__DATA_PIECE ? n : FL__DATA_PIECE, at);
+        int64_t got =
+            f->io.read(f->io.user, f->file, p, n < FL__DATA_PIECE ? n : FL__DATA_PIECE, at);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return fl__data_io_fail(f, "cannot read");
         if (got == 0 || (size_t)got > n)
@@ -584,7 +604,8 @@ static bool fl__data_read_all(const fl__data_stream *f, void *dst, size_t n, int
 static bool fl__data_write_all(const fl__data_stream *f, const void *src, size_t n, int64_t at) {
     const char *p = src;
     while (n) {
-        int64_t put = f->io.write(f->io.user, f->file, p, n < FL__DATA_PIECE ? n : FL__DATA_PIECE, at);
+        int64_t put =
+            f->io.write(f->io.user, f->file, p, n < FL__DATA_PIECE ? n : FL__DATA_PIECE, at);
         if (put < 0 && errno == EINTR) continue;
         if (put == 0) errno = ENOSPC;
         if (put <= 0 || (size_t)put > n) return fl__data_io_fail(f, "cannot write");
@@ -686,8 +707,10 @@ static int64_t fl__gz_read(fl__idx_source *s, void *dst, size_t n) {
         p += done, left -= done;
         if (r == Z_STREAM_END) s->ended = true;
         else if (r != Z_OK) {
+            const char *what = r == Z_BUF_ERROR ? "it ends early" : "zlib error";
+            if (s->z.msg) what = s->z.msg;
             fl_fail("%s: %s: bad gzip data before offset %lld: %s", s->f.who, s->f.path,
-                    (long long)s->in_at, r == Z_BUF_ERROR ? "it ends early" : s->z.msg ? s->z.msg : "zlib error");
+                    (long long)s->in_at, what);
             return -1;
         }
     }
@@ -697,9 +720,9 @@ static int64_t fl__gz_read(fl__idx_source *s, void *dst, size_t n) {
 static bool fl__gz_read_all(fl__idx_source *s, void *dst, size_t n) {
     int64_t got = fl__gz_read(s, dst, n);
     if (got < 0) return false;
-    return got == (int64_t)n || fl_fail("%s: %s: the unpacked data ends at offset %lld, %lld bytes early",
-                                        s->f.who, s->f.path, (long long)(s->at + got),
-                                        (long long)((int64_t)n - got));
+    return got == (int64_t)n ||
+           fl_fail("%s: %s: the unpacked data ends at offset %lld, %lld bytes early", s->f.who,
+                   s->f.path, (long long)(s->at + got), (long long)((int64_t)n - got));
 }
 
 /* Nothing may follow; only here zlib compares its checksum. */
@@ -708,8 +731,9 @@ static bool fl__gz_finish(fl__idx_source *s) {
     int64_t got = fl__gz_read(s, &more, 1);
     if (got < 0) return false;
     if (got > 0)
-        return fl_fail("%s: %s: unpacked data goes on at offset %lld, behind what its header declares",
-                       s->f.who, s->f.path, (long long)s->at);
+        return fl_fail(
+            "%s: %s: unpacked data goes on at offset %lld, behind what its header declares",
+            s->f.who, s->f.path, (long long)s->at);
     int64_t end = s->in_at - s->z.avail_in;
     return end == s->f.size || fl_fail("%s: %s: bytes behind the gzip data at offset %lld",
                                        s->f.who, s->f.path, (long long)end);
@@ -722,9 +746,10 @@ static void fl__gz_end(fl__idx_source *s) {
 #else
 
 static bool fl__gz_begin(fl__idx_source *s) {
-    return fl_fail("%s: %s is gzip-compressed and this program was built without zlib: install zlib "
-                   "(zlib1g-dev), then compile with -DFL_USE_ZLIB and link -lz, or unpack the file",
-                   s->f.who, s->f.path);
+    return fl_fail(
+        "%s: %s is gzip-compressed and this program was built without zlib: install zlib "
+        "(zlib1g-dev), then compile with -DFL_USE_ZLIB and link -lz, or unpack the file",
+        s->f.who, s->f.path);
 }
 
 static bool fl__gz_read_all(fl__idx_source *s, void *dst, size_t n) {
@@ -749,9 +774,10 @@ static bool fl__idx_read(fl__idx_source *s, void *dst, size_t n) {
     return ok;
 }
 
-/* Compares the bytes that the header declares, `left` of them, with the file before anything is allocated. */
+/* Compares the bytes that the header declares, `left` of them, with the file before anything is
+   allocated. */
 static bool fl__idx_check_size(const fl__idx_source *s, size_t left) {
-    const int64_t deflate_limit = 1032; /* no deflate stream unpacks to more than this times its size */
+    const int64_t deflate_limit = 1032; /* the most that deflate unpacks one byte to */
     if (s->gzipped)
         return (int64_t)(left / deflate_limit) <= s->f.size ||
                fl_fail("%s: %s: declares %zu bytes, more than its %lld compressed bytes can hold",
@@ -791,7 +817,8 @@ static bool fl__idx_header(fl__idx_source *s, fl_dtype *dtype, fl_shape *shape, 
         shape->dim[i] = (int64_t)dim[0] << 24 | dim[1] << 16 | dim[2] << 8 | dim[3];
     }
     int64_t numel = fl_shape_numel(*shape);
-    if (numel < 0 || !fl__mul_size((size_t)numel, fl_dtype_size(*dtype), bytes) || *bytes > INT64_MAX)
+    if (numel < 0 || !fl__mul_size((size_t)numel, fl_dtype_size(*dtype), bytes) ||
+        *bytes > INT64_MAX)
         return fl_fail("%s: %s: offset 4: the dims multiply past 2^62", s->f.who, s->f.path);
     return fl__idx_check_size(s, *bytes);
 }
@@ -876,7 +903,8 @@ typedef struct fl__st_entry {
 } fl__st_entry;
 
 static const struct { const char *name; fl_dtype dtype; } fl__st_dtypes[] = {
-    {"F32", FL_F32}, {"F64", FL_F64}, {"I64", FL_I64}, {"I32", FL_I32}, {"U8", FL_U8}, {"BOOL", FL_B8},
+    {"F32", FL_F32}, {"F64", FL_F64}, {"I64", FL_I64},
+    {"I32", FL_I32}, {"U8", FL_U8},   {"BOOL", FL_B8},
 };
 enum { FL__ST_DTYPES = sizeof fl__st_dtypes / sizeof fl__st_dtypes[0] };
 
@@ -895,8 +923,9 @@ static fl_dtype fl__st_dtype(const char *name) {
 /* Bytes of the UTF-8 character at s (n bytes are left), 0 if it is none. */
 static size_t fl__utf8(const unsigned char *s, size_t n) {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-    if (len < 2 || len > n) return len > n ? 0 : len;
+    if (s[0] < 0x80) return 1;
+    size_t len = s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    if (!len || len > n) return 0;
     uint32_t c = s[0] & (0x7fu >> len);
     for (size_t i = 1; i < len; i++) {
         if ((s[i] & 0xc0) != 0x80) return 0;
@@ -934,7 +963,8 @@ static void fl__st_sort(void *p, int64_t n, size_t size, int (*order)(const void
     if (n > 1) qsort(p, (size_t)n, size, order);
 }
 
-/* A name that comes twice among n sorted entries, or a key among n sorted pairs; NULL if there is none. */
+/* A name that comes twice among n sorted entries, or a key among n sorted pairs; NULL if there is
+   none. */
 static const char *fl__st_twice(fl__st_entry *const *sorted, int64_t n) {
     for (int64_t i = 1; i < n; i++)
         if (!strcmp(sorted[i - 1]->name, sorted[i]->name)) return sorted[i]->name;
@@ -953,7 +983,8 @@ static bool fl__st_is_crc(const char *key) {
     return !strncmp(key, FL__ST_CRC, sizeof FL__ST_CRC - 1);
 }
 
-/* The header's checksum is over its meaning, in sorted order: another program may rewrite the JSON, and the file stays valid. */
+/* The header's checksum is over its meaning, in sorted order: another program may rewrite the JSON,
+   and the file stays valid. */
 static uint32_t fl__st_header_crc(fl__st_entry *const *sorted, int64_t n, const fl_data_pair *meta,
                                   int64_t n_meta) {
     uint32_t crc = 0;
@@ -1001,27 +1032,31 @@ static bool fl__st_puts(fl__st_saver *s, const char *text) {
     return fl__st_put(s, text, strlen(text));
 }
 
-/* text as the inside of a JSON string. */
+/* text as the inside of a JSON string: runs of plain bytes, and escapes between them. */
 static bool fl__st_put_escaped(fl__st_saver *s, const char *text) {
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
+    for (;;) {
+        size_t plain = 0;
+        while ((unsigned char)text[plain] >= 0x20 && text[plain] != '"' && text[plain] != '\\') plain++;
+        if (plain && !fl__st_put(s, text, plain)) return false;
+        text += plain;
+        if (!*text) return true;
         char code[8];
-        if (c == '"' || c == '\\') snprintf(code, sizeof code, "\\%c", c);
-        else if (c < 0x20) snprintf(code, sizeof code, "\\u%04x", c);
-        else snprintf(code, sizeof code, "%c", c);
+        bool control = (unsigned char)*text < 0x20;
+        snprintf(code, sizeof code, control ? "\\u%04x" : "\\%c", (unsigned char)*text++);
         if (!fl__st_puts(s, code)) return false;
     }
-    return true;
 }
 
-static bool fl__st_put_pair(fl__st_saver *s, const char *prefix, const char *key, const char *value) {
+static bool fl__st_put_pair(fl__st_saver *s, const char *prefix, const char *key,
+                            const char *value) {
     return fl__st_puts(s, "\"") && fl__st_puts(s, prefix) && fl__st_put_escaped(s, key) &&
            fl__st_puts(s, "\":\"") && fl__st_put_escaped(s, value) && fl__st_puts(s, "\"");
 }
 
 static bool fl__st_put_entry(fl__st_saver *s, const fl__st_entry *e) {
     char text[400];
-    int len = snprintf(text, sizeof text, "\":{\"dtype\":\"%s\",\"shape\":[", fl__st_dtype_name(e->dtype));
+    int len = snprintf(text, sizeof text, "\":{\"dtype\":\"%s\",\"shape\":[",
+                       fl__st_dtype_name(e->dtype));
     for (int i = 0; i < e->shape.ndim; i++)
         len += snprintf(text + len, sizeof text - (size_t)len, i ? ",%lld" : "%lld",
                         (long long)e->shape.dim[i]);
@@ -1055,9 +1090,11 @@ static void fl__st_put_digits(fl__st_saver *s, int64_t at, uint32_t crc) {
     memcpy(s->text + at, digits, 8);
 }
 
-static bool fl__st_take_tensor(fl__st_saver *s, const fl_data_named *t, int64_t begin, fl__st_entry *e) {
+static bool fl__st_take_tensor(fl__st_saver *s, const fl_data_named *t, int64_t begin,
+                               fl__st_entry *e) {
     if (!t->name) return fl_fail("%s: %s: a name is NULL", s->f.who, s->path);
-    const char *fault = fl__utf8_valid(t->name) ? fl__st_name_fault(t->name) : "a name that is not UTF-8";
+    const char *fault =
+        fl__utf8_valid(t->name) ? fl__st_name_fault(t->name) : "a name that is not UTF-8";
     if (fault) return fl_fail("%s: %s: %s", s->f.who, s->path, fault);
     if (!t->tensor) return fl_fail("%s: %s: tensor '%s' is NULL", s->f.who, s->path, t->name);
     if (t->tensor->weak || !fl__st_dtype_name(t->tensor->dtype))
@@ -1065,8 +1102,12 @@ static bool fl__st_take_tensor(fl__st_saver *s, const fl_data_named *t, int64_t 
                        s->f.who, s->path, t->name, fl_dtype_name(t->tensor->dtype));
     fl_shape shape = fl_shape_of(t->tensor);
     int64_t bytes = fl_shape_numel(shape) * (int64_t)fl_dtype_size(t->tensor->dtype);
-    *e = (fl__st_entry){.name = t->name, .tensor = t->tensor, .dtype = t->tensor->dtype, .shape = shape,
-                        .begin = begin, .end = begin + bytes};
+    *e = (fl__st_entry){.name = t->name,
+                        .tensor = t->tensor,
+                        .dtype = t->tensor->dtype,
+                        .shape = shape,
+                        .begin = begin,
+                        .end = begin + bytes};
     return true;
 }
 
@@ -1091,9 +1132,11 @@ static bool fl__st_take_meta(fl__st_saver *s, const fl_data_pair *meta, int n) {
     for (int i = 0; i < n; i++) {
         if (!meta[i].key || !meta[i].value)
             return fl_fail("%s: %s: metadata pair %d has a NULL", s->f.who, s->path, i);
-        if (fl__st_is_crc(meta[i].key) || !fl__utf8_valid(meta[i].key) || !fl__utf8_valid(meta[i].value))
-            return fl_fail("%s: %s: metadata pair %d is not UTF-8, or its key starts with " FL__ST_CRC,
-                           s->f.who, s->path, i);
+        if (fl__st_is_crc(meta[i].key) || !fl__utf8_valid(meta[i].key) ||
+            !fl__utf8_valid(meta[i].value))
+            return fl_fail(
+                "%s: %s: metadata pair %d is not UTF-8, or its key starts with " FL__ST_CRC,
+                s->f.who, s->path, i);
         s->meta[i] = meta[i];
     }
     s->n_meta = n;
@@ -1124,10 +1167,12 @@ static bool fl__st_write_header(fl__st_saver *s) {
     unsigned char size[8];
     fl__st_put_digits(s, s->crc_digits, fl__st_header_crc(s->sorted, s->n, s->meta, s->n_meta));
     for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)s->len >> (8 * i));
-    return fl__data_write_all(&s->f, size, 8, 0) && fl__data_write_all(&s->f, s->text, (size_t)s->len, 8);
+    return fl__data_write_all(&s->f, size, 8, 0) &&
+           fl__data_write_all(&s->f, s->text, (size_t)s->len, 8);
 }
 
-/* All of it into the temporary file, and that into its place. From the rename on there is nothing to undo. */
+/* All of it into the temporary file, and that into its place. From the rename on there is nothing
+   to undo. */
 static bool fl__st_write(fl__st_saver *s) {
     fl_data_io *io = &s->f.io;
     if (!fl__data_open(&s->f, s->f.who, s->temp, FL_DATA_REPLACE)) return false;
@@ -1141,7 +1186,8 @@ static bool fl__st_write(fl__st_saver *s) {
     }
     if (!renamed) io->remove(io->user, s->temp); /* while we hold it: it is surely ours */
     if (io->close(io->user, s->f.file) < 0 && ok) ok = fl__data_io_fail(&s->f, "cannot close");
-    if (ok && io->sync_dir(io->user, s->path) < 0) ok = fl__data_io_fail(&s->f, "cannot sync the folder");
+    if (ok && io->sync_dir(io->user, s->path) < 0)
+        ok = fl__data_io_fail(&s->f, "cannot sync the folder");
     return ok;
 }
 
@@ -1167,8 +1213,9 @@ FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tens
 
 /* ---- safetensors: the header's JSON ----
 
-   The grammar is fixed (an object of objects of strings and integers), so nothing recurses, and whatever else JSON allows
-   is an error. Strings are unescaped in place: what comes out is never longer. */
+   The grammar is fixed (an object of objects of strings and integers), so nothing recurses, and
+   whatever else JSON allows is an error. Strings are unescaped in place: what comes out is never
+   longer. */
 
 typedef struct fl__json {
     char *text, *p, *end;
@@ -1176,11 +1223,13 @@ typedef struct fl__json {
 } fl__json;
 
 static bool fl__json_fail(const fl__json *j, const char *what) {
-    return fl_fail("%s: %s: offset %lld: %s", j->f->who, j->f->path, 8 + (long long)(j->p - j->text), what);
+    return fl_fail("%s: %s: offset %lld: %s", j->f->who, j->f->path,
+                   8 + (long long)(j->p - j->text), what);
 }
 
 static bool fl__json_try(fl__json *j, char c) {
-    while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r')) j->p++;
+    while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r'))
+        j->p++;
     if (j->p == j->end || *j->p != c) return false;
     j->p++;
     return true;
@@ -1316,7 +1365,8 @@ struct fl_data_file {
 
 static bool fl__st_parse_meta(fl_data_file *s, fl__json *j) {
     if (s->meta) return fl__json_fail(j, "a second __metadata__");
-    if (!fl__grow(&s->meta, &s->meta_cap, 1, sizeof *s->meta) || !fl__json_expect(j, '{')) return false;
+    if (!fl__grow(&s->meta, &s->meta_cap, 1, sizeof *s->meta) || !fl__json_expect(j, '{'))
+        return false;
     if (fl__json_try(j, '}')) return true;
     do {
         if (!fl__grow(&s->meta, &s->meta_cap, s->n_meta + 1, sizeof *s->meta)) return false;
@@ -1381,7 +1431,8 @@ static bool fl__st_parse(fl_data_file *s, int64_t len) {
         do {
             char *name = fl__json_string(&j);
             if (!name || !fl__json_expect(&j, ':')) return false;
-            bool ok = strcmp(name, "__metadata__") ? fl__st_parse_entry(s, &j, name) : fl__st_parse_meta(s, &j);
+            bool ok = strcmp(name, "__metadata__") ? fl__st_parse_entry(s, &j, name)
+                                                   : fl__st_parse_meta(s, &j);
             if (!ok) return false;
         } while (fl__json_try(&j, ','));
         if (!fl__json_expect(&j, '}')) return false;
@@ -1409,13 +1460,15 @@ static bool fl__st_check_ranges(fl_data_file *s) {
             return fl_fail("%s: %s: tensor '%.100s': offsets %lld to %lld do not fit its shape",
                            s->f.who, s->path, e->name, (long long)e->begin, (long long)e->end);
         if (e->begin != at || e->end > s->data_size)
-            return fl_fail("%s: %s: tensor '%.100s' starts at offset %lld of the data and ends at %lld: "
-                           "%lld was next, %lld is the end", s->f.who, s->path, e->name,
-                           (long long)e->begin, (long long)e->end, (long long)at, (long long)s->data_size);
+            return fl_fail(
+                "%s: %s: tensor '%.100s' starts at offset %lld of the data and ends at %lld: "
+                "%lld was next, %lld is the end",
+                s->f.who, s->path, e->name, (long long)e->begin, (long long)e->end, (long long)at,
+                (long long)s->data_size);
         at = e->end;
     }
-    return at == s->data_size || fl_fail("%s: %s: %lld bytes behind the last tensor", s->f.who, s->path,
-                                         (long long)(s->data_size - at));
+    return at == s->data_size || fl_fail("%s: %s: %lld bytes behind the last tensor", s->f.who,
+                                         s->path, (long long)(s->data_size - at));
 }
 
 static bool fl__st_check_names(fl_data_file *s) {
@@ -1435,7 +1488,8 @@ static bool fl__st_parse_crc(const char *digits, uint32_t *crc) {
     return !strcmp(again, digits);
 }
 
-/* A file has all checksums or none. Keys and entries are sorted alike, so both lists are walked once. */
+/* A file has all checksums or none. Keys and entries are sorted alike, so both lists are walked
+   once. */
 static bool fl__st_take_checksums(fl_data_file *s) {
     const size_t prefix = sizeof FL__ST_CRC - 1;
     int64_t at = 0, header = -1;
@@ -1445,13 +1499,15 @@ static bool fl__st_take_checksums(fl_data_file *s) {
         if (!fl__st_is_crc(key)) continue;
         bool ok = fl__st_parse_crc(s->meta[i].value, &crc);
         if (ok && !key[prefix]) header = i;
-        else if (ok && key[prefix] == '.' && at < s->n && !strcmp(key + prefix + 1, s->sorted[at]->name))
+        else if (ok && key[prefix] == '.' && at < s->n &&
+                 !strcmp(key + prefix + 1, s->sorted[at]->name))
             s->sorted[at++]->crc = crc;
         else return fl_fail("%s: %s: bad checksum entry '%.100s'", s->f.who, s->path, key);
     }
     s->checksums = header >= 0;
     if (at != (s->checksums ? s->n : 0))
-        return fl_fail("%s: %s: some tensors have a checksum and some have none", s->f.who, s->path);
+        return fl_fail("%s: %s: some tensors have a checksum and some have none", s->f.who,
+                       s->path);
     if (!s->checksums) return true;
     fl__st_parse_crc(s->meta[header].value, &crc);
     return crc == fl__st_header_crc(s->sorted, s->n, s->meta, s->n_meta) ||
@@ -1463,7 +1519,8 @@ static bool fl__st_read_header(fl_data_file *s) {
     uint64_t len = 0;
     if (!fl__data_read_all(&s->f, size, 8, 0)) return false;
     for (int i = 7; i >= 0; i--) len = len << 8 | size[i];
-    uint64_t most = s->f.size - 8 < FL_DATA_MAX_HEADER ? (uint64_t)s->f.size - 8 : FL_DATA_MAX_HEADER;
+    uint64_t most =
+        s->f.size - 8 < FL_DATA_MAX_HEADER ? (uint64_t)s->f.size - 8 : FL_DATA_MAX_HEADER;
     if (len < 2 || len > most)
         return fl_fail("%s: %s: offset 0: a header of %llu bytes, 2 to %llu are possible", s->f.who,
                        s->path, (unsigned long long)len, (unsigned long long)most);
@@ -1546,7 +1603,8 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key) {
 }
 
 /* A truth value has only two of a byte's values. */
-static bool fl__st_check_bools(const fl_data_file *f, const fl__st_entry *e, const unsigned char *p) {
+static bool fl__st_check_bools(const fl_data_file *f, const fl__st_entry *e,
+                               const unsigned char *p) {
     for (int64_t i = 0; e->dtype == FL_B8 && i < e->end - e->begin; i++)
         if (p[i] > 1)
             return fl_fail("fl_data_read: %s: offset %lld: the byte %d in the BOOL tensor '%.100s'",
@@ -1560,7 +1618,8 @@ static bool fl__st_fill(const fl_data_file *f, const fl__st_entry *e, void *dst)
     size_t bytes = (size_t)(e->end - e->begin);
     if (!fl__data_read_all(&stream, dst, bytes, f->data_at + e->begin)) return false;
     if (f->checksums && fl__crc32c(0, dst, bytes) != e->crc)
-        return fl_fail("fl_data_read: %s: the checksum of tensor '%.100s' does not match", f->path, e->name);
+        return fl_fail("fl_data_read: %s: the checksum of tensor '%.100s' does not match", f->path,
+                       e->name);
     return fl__st_check_bools(f, e, dst);
 }
 
@@ -1577,7 +1636,8 @@ static fl_tensor *fl__st_read(const fl_data_file *f, const fl__st_entry *e) {
 FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name) {
     int64_t i = fl_data_find(f, name);
     if (i < 0) {
-        fl_fail("fl_data_read: %s: no tensor '%.100s'", f ? f->path : "no file", name ? name : "(null)");
+        fl_fail("fl_data_read: %s: no tensor '%.100s'", f ? f->path : "no file",
+                name ? name : "(null)");
         return NULL;
     }
     fl_quiet(+1);
@@ -1593,7 +1653,8 @@ FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const
     fl_data_set *s = NULL;
     bool ok = table && table->get && table->size >= 0 && n >= 0;
     if (!ok) fl_fail("fl_data_set_new: the table is NULL, has no get, or a negative size");
-    for (int i = 0; ok && i < n; i++) ok = inner[i] || fl_fail("fl_data_set_new: inner set %d is NULL", i);
+    for (int i = 0; ok && i < n; i++)
+        ok = inner[i] || fl_fail("fl_data_set_new: inner set %d is NULL", i);
     if (ok) s = fl__alloc(sizeof *s + (size_t)n * sizeof *inner);
     if (s) {
         *s = *table;
@@ -1636,8 +1697,8 @@ static bool fl__data_get_in_scope(fl_data_set *set, int64_t i, fl_data_sample *o
     fl_data_sample r = {0};
     fl_scope scope = fl_scope_begin();
     bool ok = scope.depth_ > 0 && set->get(set, i, &r);
-    if (ok && (r.n < 0 || r.n > FL_DATA_FIELDS)) ok = fl_fail("fl_data_get: sample %lld has %d fields",
-                                                              (long long)i, r.n);
+    if (ok && (r.n < 0 || r.n > FL_DATA_FIELDS))
+        ok = fl_fail("fl_data_get: sample %lld has %d fields", (long long)i, r.n);
     for (int k = 0; ok && k < r.n; k++)
         ok = r.t[k] || fl_fail("fl_data_get: field %d of sample %lld is NULL", k, (long long)i);
     for (int k = 0; ok && k < r.n; k++) fl_keep(r.t[k]);
@@ -1676,7 +1737,8 @@ static uint64_t fl__data_mix(uint64_t x) {
 }
 
 FL_API fl_rng fl_data_rng(uint64_t seed, int64_t epoch, int64_t index) {
-    uint64_t key = fl__data_mix(fl__data_mix(fl__data_mix(seed) + (uint64_t)epoch) + (uint64_t)index);
+    uint64_t key =
+        fl__data_mix(fl__data_mix(fl__data_mix(seed) + (uint64_t)epoch) + (uint64_t)index);
     return (fl_rng){key, 0};
 }
 
@@ -1730,7 +1792,8 @@ FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n) {
                                           .close = fl__data_tensors_close, .user = f}, NULL, 0);
 }
 
-/* Sets that give the inner samples in another order: sample i is index[i] of the inner set, or offset + i * step. */
+/* Sets that give the inner samples in another order: sample i is index[i] of the inner set, or
+   offset + i * step. */
 typedef struct fl__data_order {
     int64_t offset, step, n;
     uint64_t seed;
@@ -1788,8 +1851,8 @@ FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int
     if (!ok) fl_fail("fl_data_resample: %lld indices, or index is NULL", (long long)n);
     for (int64_t i = 0; ok && i < n; i++)
         if (index[i] < 0 || index[i] >= set->size)
-            ok = fl_fail("fl_data_resample: index %lld is %lld, the set has %lld samples", (long long)i,
-                         (long long)index[i], (long long)set->size);
+            ok = fl_fail("fl_data_resample: index %lld is %lld, the set has %lld samples",
+                         (long long)i, (long long)index[i], (long long)set->size);
     if (!ok) return fl__data_refuse(&set, 1);
     fl__data_order *o = fl__data_order_new(0, 1, n);
     if (o && n) memcpy(o->index, index, (size_t)n * sizeof *index);
@@ -1802,7 +1865,8 @@ static bool fl__data_shuffle_start(fl_data_set *self, int64_t epoch) {
     uint64_t state = fl_data_rng(o->seed, epoch, 0).key;
     for (int64_t i = 0; i < o->n; i++) o->index[i] = i;
     for (int64_t i = o->n - 1; i > 0; i--) {
-        int64_t k = (int64_t)(fl__data_mix(state + (uint64_t)i) % ((uint64_t)i + 1)), t = o->index[i];
+        int64_t k = (int64_t)(fl__data_mix(state + (uint64_t)i) % ((uint64_t)i + 1)),
+                t = o->index[i];
         o->index[i] = o->index[k];
         o->index[k] = t;
     }
@@ -1868,14 +1932,15 @@ static bool fl__data_same_kind(const fl_tensor *a, const fl_tensor *b) {
 static bool fl__data_check_like(const fl_data_sample *s, const fl_data_sample *first, int64_t i) {
     char a[96], b[96];
     if (s->n != first->n)
-        return fl_fail("fl_data_batch: sample %lld has %d fields, the batch's first %d", (long long)i,
-                       s->n, first->n);
+        return fl_fail("fl_data_batch: sample %lld has %d fields, the batch's first %d",
+                       (long long)i, s->n, first->n);
     for (int k = 0; k < s->n; k++) {
         const fl_tensor *t = s->t[k], *like = first->t[k];
         if (!fl__data_same_kind(t, like))
-            return fl_fail("fl_data_batch: field %d of sample %lld is %s %s, of the batch's first %s %s", k,
-                           (long long)i, fl_dtype_name(t->dtype), fl_shape_text(fl_shape_of(t), a, sizeof a),
-                           fl_dtype_name(like->dtype), fl_shape_text(fl_shape_of(like), b, sizeof b));
+            return fl_fail(
+                "fl_data_batch: field %d of sample %lld is %s %s, of the batch's first %s %s", k,
+                (long long)i, fl_dtype_name(t->dtype), fl_shape_text(fl_shape_of(t), a, sizeof a),
+                fl_dtype_name(like->dtype), fl_shape_text(fl_shape_of(like), b, sizeof b));
     }
     return true;
 }
@@ -1900,7 +1965,8 @@ static bool fl__data_batch_get(fl_data_set *self, int64_t b, fl_data_sample *out
     fl_data_sample like = {0};
     fl_tensor **ts = fl__alloc((size_t)count * FL_DATA_FIELDS * sizeof *ts);
     bool ok = ts && fl__data_batch_fill(inner, first, count, ts, &like);
-    for (int k = 0; ok && k < like.n; k++) ok = (out->t[k] = fl_stack(ts + k * count, (int)count, 0)) != NULL;
+    for (int k = 0; ok && k < like.n; k++)
+        ok = (out->t[k] = fl_stack(ts + k * count, (int)count, 0)) != NULL;
     out->n = like.n;
     fl__free(ts);
     return ok;
@@ -1930,7 +1996,8 @@ static bool fl__data_transform_get(fl_data_set *self, int64_t i, fl_data_sample 
     const fl__data_change *c = self->user;
     fl_rng rng = fl_data_rng(0, self->epoch_, i);
     if (!fl_data_get(self->inner_[0], i, out)) return false;
-    return c->fn(out, &rng, c->user) || fl_fail("fl_data_transform: sample %lld was refused", (long long)i);
+    return c->fn(out, &rng, c->user) ||
+           fl_fail("fl_data_transform: sample %lld was refused", (long long)i);
 }
 
 FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *user) {
@@ -1947,14 +2014,14 @@ FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *use
 
 /* ---- prefetch ----
 
-   Workers take the numbers from `next` on while they are less than depth ahead of `want`, the number that the reader asks for
-   next, and leave sample i in slot i % depth. A jump starts a new run: slots are emptied, and a worker that comes back
-   from an older run drops what it made. */
+   Workers take the numbers from `next` on while they are less than depth ahead of `want`, which the
+   reader asks for next, and leave sample i in slot i % depth. A jump starts a new run: slots are
+   emptied, and a worker that comes back from an older run drops what it made. */
 
 typedef struct fl__data_slot {
     bool full, ok;
     fl_data_sample sample; /* kept */
-    char error[512];
+    char error[1024];
 } fl__data_slot;
 
 typedef struct fl__data_loader {
@@ -2103,7 +2170,8 @@ FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth) {
     while (l->threads < threads) {
         int reason = pthread_create(&l->thread[l->threads], NULL, fl__data_worker, l);
         if (reason) {
-            fl_fail("fl_data_prefetch: thread %d of %d: %s", l->threads + 1, threads, strerror(reason));
+            fl_fail("fl_data_prefetch: thread %d of %d: %s", l->threads + 1, threads,
+                    strerror(reason));
             fl_data_free(s);
             return NULL;
         }
@@ -2128,7 +2196,7 @@ FL_API double fl_data_average_variance(const fl_data_average *m) {
     return d > 0 ? m->squares_ / d : NAN;
 }
 
-/* t's elements as a row-major array of dtype d, until fl_unmap(*host, FL_READ); NULL after fl_fail. */
+/* t as a row-major array of dtype d, until fl_unmap(*host, FL_READ); NULL after fl_fail. */
 static const void *fl__data_map(fl_tensor *t, fl_dtype d, fl_tensor **host) {
     fl_tensor *cast = fl_cast(t, d);
     *host = cast ? fl_contiguous(cast) : NULL;
@@ -2172,9 +2240,10 @@ FL_API bool fl_data_frame_error_add(fl_data_frame_error *m, fl_tensor *scores, f
     if (fl_dtype_is_float(target->dtype) || extra < 0 || extra > 1 ||
         (!extra && fl_dtype_is_float(scores->dtype)) ||
         memcmp(scores->shape, target->shape, (size_t)target->ndim * sizeof *target->shape))
-        return fl_fail("fl_data_frame_error_add: scores %s %s, target %s %s",
-                       fl_dtype_name(scores->dtype), fl_shape_text(fl_shape_of(scores), a, sizeof a),
-                       fl_dtype_name(target->dtype), fl_shape_text(fl_shape_of(target), b, sizeof b));
+        return fl_fail(
+            "fl_data_frame_error_add: scores %s %s, target %s %s", fl_dtype_name(scores->dtype),
+            fl_shape_text(fl_shape_of(scores), a, sizeof a), fl_dtype_name(target->dtype),
+            fl_shape_text(fl_shape_of(target), b, sizeof b));
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     fl_tensor *guess = extra && fl_numel(target) ? fl_argmax(scores, -1, false) : scores;
@@ -2236,12 +2305,13 @@ FL_API fl_data_progress fl_data_progress_begin(FILE *out, const char *label, int
 static void fl__data_duration(double seconds, char *text, size_t size) {
     int64_t s = (int64_t)(seconds + 0.5);
     if (s >= 3600)
-        snprintf(text, size, "%lld:%02d:%02d", (long long)(s / 3600), (int)(s / 60 % 60), (int)(s % 60));
+        snprintf(text, size, "%lld:%02d:%02d", (long long)(s / 3600), (int)(s / 60 % 60),
+                 (int)(s % 60));
     else snprintf(text, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-static void fl__data_progress_line(const fl_data_progress *p, double now, const char *extra, char *line,
-                                   size_t size) {
+static void fl__data_progress_line(const fl_data_progress *p, double now, const char *extra,
+                                   char *line, size_t size) {
     double share = p->total_ > 0 ? (double)p->done_ / (double)p->total_ : 1;
     double spent = now - p->started_, left = share > 0 ? spent / share - spent : 0;
     bool ended = p->done_ >= p->total_;
@@ -2250,7 +2320,8 @@ static void fl__data_progress_line(const fl_data_progress *p, double now, const 
     bar[20] = 0;
     fl__data_duration(ended ? spent : left, time, sizeof time);
     snprintf(line, size, "%s %s %lld/%lld %s %s%s%s", p->label_, bar, (long long)p->done_,
-             (long long)p->total_, ended ? "in" : "ETA", share > 0 ? time : "-", *extra ? "  " : "", extra);
+             (long long)p->total_, ended ? "in" : "ETA", share > 0 ? time : "-", *extra ? "  " : "",
+             extra);
 }
 
 FL_API void fl_data_progress_step(fl_data_progress *p, int64_t done, const char *format, ...) {

@@ -264,7 +264,8 @@ typedef struct fl_mem_stats {
     int64_t largest_free, free_blocks; /* of the cached memory: fragmentation = 1 - largest_free / (reserved - in_use) */
 } fl_mem_stats;
 
-/* A memory manager: about 40 lines for one of your own. All functions are called from any thread. */
+/* A memory manager: about 40 lines for one of your own. All functions are called from any thread. get may leave the bytes for
+   later: sets restore and the state instead of ptr, and claims the buffer if it declares it pageable. */
 struct fl_mem_manager {
     const char *name;
     bool (*get)(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info); /* sets b->ptr to b->bytes bytes, aligned to
@@ -1907,7 +1908,8 @@ static inline fl_buffer *fl__buffer_from(fl_mem_manager *m, size_t bytes, const 
         fl__record_put(b);
         return NULL;
     }
-    if (b->state != FL_RESIDENT) b->pins_ = FL__AWAY;
+    /* Another thread may be paging a pageable one out already: its claim set the count. */
+    if (!b->pageable && b->state != FL_RESIDENT) b->pins_ = FL__AWAY;
     return b;
 }
 
@@ -1948,7 +1950,7 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     if (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1 &&
         __atomic_sub_fetch(&b->refs_, 1, __ATOMIC_ACQ_REL))
         return;
-    if (b->ptr || b->pageable) { /* a manager has seen the buffer */
+    if (b->pageable || b->ptr) { /* a manager has seen the buffer; it may be taking the bytes of a pageable one away */
         if (fl__tracing()) fl__trace_add(FL__PUT, b, NULL);
         b->manager->put(b->manager, b);
     }

@@ -374,6 +374,10 @@ static const char *fl__nn_shape(const fl_var *x, char *buf) {
 /* modules: making and freeing */
 
 FL_API fl_nn_module *fl_nn_new(const fl_nn_type *type, const void *data, size_t bytes) {
+    if (!type || !type->forward) {
+        fl_fail("fl_nn_new: the type is NULL, or has no forward");
+        return fl_raise();
+    }
     fl_nn_module *m = fl__alloc(sizeof *m);
     void *copy = m && bytes ? fl__alloc(bytes) : NULL;
     if (!m || (bytes && !copy)) {
@@ -671,6 +675,7 @@ FL_API void fl_nn_zero_grad(fl_nn_module *m) {
 
 /* The module that holds the last name of path; *last is that name. */
 static fl_nn_module *fl__nn_holder(fl_nn_module *m, const char *path, const char **last) {
+    if (!path) return NULL;
     for (const char *dot; m && (dot = strchr(path, '.')); path = dot + 1) {
         int64_t i = fl__nn_child_at(m, path, (size_t)(dot - path));
         m = i < 0 ? NULL : m->child[i];
@@ -680,7 +685,7 @@ static fl_nn_module *fl__nn_holder(fl_nn_module *m, const char *path, const char
 }
 
 FL_API fl_nn_module *fl_nn_find(fl_nn_module *m, const char *path) {
-    if (m && !*path) return m;
+    if (m && path && !*path) return m;
     m = fl__nn_holder(m, path, &path);
     const int64_t i = m ? fl__nn_child_at(m, path, strlen(path)) : -1;
     return i < 0 ? NULL : m->child[i];
@@ -739,6 +744,7 @@ FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user) {
     char path[FL_NN_PATH] = "";
     fl__nn_visitor v = {fn, user};
     return fl__nn_given(m, "fl_nn_named", "the module") &&
+           (fn || fl_fail("fl_nn_named: the function is NULL")) &&
            fl__nn_each(m, path, 0, fl__nn_visit, &v);
 }
 
@@ -1047,9 +1053,9 @@ static bool fl__nn_dtype_ok(const char *who, fl_dtype dtype) {
 static fl_nn_module *fl__nn_weighted(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
                                      fl_rng *rng) {
     fl_scope s = fl_scope_begin();
-    int64_t fan_in = 1;
-    for (int i = 1; i < w.ndim; i++) fan_in *= w.dim[i];
-    const double bound = 1 / sqrt((double)fan_in);
+    double fan_in = 1;
+    for (int i = 1; i < w.ndim; i++) fan_in *= (double)w.dim[i];
+    const double bound = 1 / sqrt(fan_in);
     const fl_shape b = FL_SHAPE(w.dim[0]);
     bool ok = m && fl_nn_add_param(m, "weight", fv_param(fl_uniform(w, -bound, bound, dtype, rng)));
     if (ok && !no_bias)
@@ -1464,43 +1470,22 @@ static bool fl__nn_loss_shapes_ok(const fl__nn_class_loss *l, const fl_tensor *x
                    fl_dtype_name(target->dtype), fl_shape_text(fl_shape_of(target), b, sizeof b));
 }
 
-/* Counts the ignored targets; the others are classes, or it fails. Runs on the host: targets come
-   from there, and are few. */
-static bool fl__nn_check_target(const fl__nn_class_loss *l, fl_tensor *target, int64_t classes,
-                                int64_t *ignored) {
-    fl_tensor *flat = fl_contiguous(target);
-    const int64_t *t = flat ? fl_map(flat, FL_READ) : NULL;
-    if (!t) return false;
-    const int64_t n = fl_numel(flat);
-    int64_t bad = -1;
-    *ignored = 0;
-    for (int64_t i = 0; i < n && bad < 0; i++) {
-        if (t[i] == l->ignore) ++*ignored;
-        else if (t[i] < 0 || t[i] >= classes) bad = i;
-    }
-    if (bad >= 0)
-        fl_fail("%s: target %" PRId64 " at %" PRId64 " is no class: there are %" PRId64, l->who,
-                t[bad], bad, classes);
-    fl_unmap(flat, FL_READ);
-    return bad < 0;
-}
-
 static fl_var *fl__nn_reduce(fl_var *loss, fl_nn_reduction r) {
     if (r == FL_NONE) return loss;
     return r == FL_SUM ? fv_sum(loss, FL_ALL_AXES) : fv_mean(loss, FL_ALL_AXES);
 }
 
-/* counts: b8, where the target counts; NULL: everywhere. */
-static fl_var *fl__nn_class_loss_of(const fl__nn_class_loss *l, fl_var *logp, fl_tensor *target,
-                                    fl_tensor *counts) {
+/* No value is read on the host: a step can be recorded, and runs on a device without waiting. Gather refuses a target
+   that is no class. */
+static fl_var *fl__nn_class_loss_of(const fl__nn_class_loss *l, fl_var *logp, fl_tensor *target) {
     const fl_tensor *x = fv_value(logp);
-    if (counts) target = fl_where(counts, target, fl_int(0));
-    fl_var *loss = fv_neg(fv_squeeze(fv_gather(logp, 1, fl_unsqueeze(target, 1)), 1));
+    fl_tensor *counts = fl_ne(target, fl_int(l->ignore));
+    fl_tensor *class_of = fl_unsqueeze(fl_where(counts, target, fl_int(0)), 1);
+    fl_var *loss = fv_neg(fv_squeeze(fv_gather(logp, 1, class_of), 1));
     if (l->smoothing > 0) {
         fl_var *all = fv_mul(fv_sum(logp, FL_AXES(1)), fv_num(-l->smoothing / (double)x->shape[1]));
         loss = fv_add(fv_mul(loss, fv_num(1 - l->smoothing)), all);
     }
-    if (!counts) return fl__nn_reduce(loss, l->reduction);
     loss = fv_where(fv_const(counts), loss, fv_num(0));
     if (l->reduction != FL_MEAN) return fl__nn_reduce(loss, l->reduction);
     fl_tensor *n = fl_cast(fl_sum(counts, FL_ALL_AXES), x->dtype);
@@ -1510,20 +1495,12 @@ static fl_var *fl__nn_class_loss_of(const fl__nn_class_loss *l, fl_var *logp, fl
 /* logits: x goes through a log softmax first. */
 static fl_var *fl__nn_class_loss_run(const fl__nn_class_loss *l, fl_var *x, fl_tensor *target,
                                      bool logits) {
-    int64_t ignored = 0;
     if (!fl__nn_given(x, l->who, "the input") || !fl__nn_given(target, l->who, "the target") ||
         !fl__nn_loss_shapes_ok(l, fv_value(x), target))
         return fl_raise();
     fl_scope s = fl_scope_begin();
-    fl_var *loss = NULL;
-    if (fl__nn_check_target(l, target, fv_value(x)->shape[1], &ignored)) {
-        fl_tensor *counts = ignored ? fl_ne(target, fl_int(l->ignore)) : NULL;
-        if (counts || !ignored)
-            loss = fl__nn_class_loss_of(l, logits ? fv_log_softmax(x, 1) : x, target, counts);
-    }
-    if (loss) return fv_scope_return(&s, loss);
-    fl_scope_end(&s);
-    return fl_raise();
+    fl_var *loss = fl__nn_class_loss_of(l, logits ? fv_log_softmax(x, 1) : x, target);
+    return fv_scope_return(&s, loss);
 }
 
 FL_API fl_var *fl_nn_nll_opt(fl_var *logp, fl_tensor *target, fl_nn_nll_opts o) {
@@ -1561,6 +1538,7 @@ FL_API fl_var *fl_nn_mse_opt(fl_var *x, fl_var *y, fl_nn_mse_opts o) {
 /* saving */
 
 FL_API void fl_nn_state_free(fl_nn_state *s) {
+    if (!s) return;
     for (int64_t i = 0; i < s->n; i++) {
         fl__free(s->item[i].name);
         fl_drop(s->item[i].tensor);
@@ -1582,12 +1560,16 @@ static bool fl__nn_state_push(fl_nn_state *s, const char *prefix, const char *na
 }
 
 FL_API bool fl_nn_state_add(fl_nn_state *s, const char *prefix, const char *name, fl_tensor *t) {
-    return fl__nn_given(t, "fl_nn_state_add", "the tensor") &&
+    return fl__nn_given(s, "fl_nn_state_add", "the state") &&
+           fl__nn_given(t, "fl_nn_state_add", "the tensor") &&
            fl__nn_state_push(s, prefix, name, t, NULL);
 }
 
 FL_API bool fl_nn_state_add_host(fl_nn_state *s, const char *prefix, const char *name, void *host,
                                  fl_shape shape, fl_dtype dtype) {
+    if (!fl__nn_given(s, "fl_nn_state_add_host", "the state") ||
+        !fl__nn_given(host, "fl_nn_state_add_host", "the memory"))
+        return false;
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
     fl_tensor *t = fl_from_host(host, shape, dtype);
@@ -1623,13 +1605,15 @@ static bool fl__nn_collect(fl_nn_module *m, const char *prefix, void *user) {
 FL_API bool fl_nn_state_add_module(fl_nn_state *s, const char *prefix, fl_nn_module *m) {
     char path[FL_NN_PATH] = "";
     fl__nn_collector c = {s, prefix};
-    return fl__nn_given(m, "fl_nn_state_add_module", "the module") &&
+    return fl__nn_given(s, "fl_nn_state_add_module", "the state") &&
+           fl__nn_given(m, "fl_nn_state_add_module", "the module") &&
            fl__nn_each(m, path, 0, fl__nn_collect, &c);
 }
 
 FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_pair *meta,
                              int n_meta) {
     size_t bytes = 0;
+    if (!fl__nn_given(s, "fl_nn_state_save", "the state")) return false;
     if (!fl__mul_size((size_t)s->n, sizeof(fl_data_named), &bytes))
         return fl_fail("fl_nn_state_save: too many tensors");
     fl_data_named *named = fl__alloc(bytes ? bytes : 1);
@@ -1704,6 +1688,9 @@ static bool fl__nn_read_item(fl_nn_item *item, fl_data_file *f) {
 
 FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const char *prefix,
                              bool partial) {
+    if (!fl__nn_given(s, "fl_nn_state_read", "the state") ||
+        !fl__nn_given(f, "fl_nn_state_read", "the file"))
+        return false;
     if (!partial && !fl__nn_names_match(s, f, what, prefix ? prefix : "")) return false;
     for (int64_t i = 0; i < s->n; i++) {
         const int64_t at = fl_data_find(f, s->item[i].name);
@@ -1724,6 +1711,7 @@ static bool fl__nn_commit_item(const fl_nn_item *item) {
 }
 
 FL_API bool fl_nn_state_commit(fl_nn_state *s) {
+    if (!fl__nn_given(s, "fl_nn_state_commit", "the state")) return false;
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
     bool ok = true;
@@ -1737,6 +1725,8 @@ FL_API bool fl_nn_save(fl_nn_module *m, const char *path) {
     const fl_data_pair format = {"format",
                                  "pt"}; /* without it Hugging Face's loader refuses the file */
     fl_nn_state s = {0};
+    if (!fl__nn_given(m, "fl_nn_save", "the module") || !fl__nn_given(path, "fl_nn_save", "the path"))
+        return false;
     const bool ok = fl_nn_state_add_module(&s, "", m) && fl_nn_state_save(&s, path, &format, 1);
     fl_nn_state_free(&s);
     return ok;
@@ -1746,7 +1736,9 @@ FL_API bool fl_nn_load_opt(fl_nn_module *m, const char *path, fl_nn_load_opts o)
     const char *prefix = o.prefix ? o.prefix : "";
     char what[FL_NN_PATH];
     fl_nn_state s = {0};
-    snprintf(what, sizeof what, "fl_nn_load: %s", path ? path : "");
+    if (!fl__nn_given(m, "fl_nn_load", "the module") || !fl__nn_given(path, "fl_nn_load", "the path"))
+        return false;
+    snprintf(what, sizeof what, "fl_nn_load: %s", path);
     bool ok = fl_nn_state_add_module(&s, prefix, m);
     fl_data_file *f = ok ? fl_data_open_safetensors(path) : NULL;
     ok = f && fl_nn_state_read(&s, f, what, prefix, o.partial) && fl_nn_state_commit(&s);

@@ -10,7 +10,7 @@
     #include <stdio.h>
     int main(void) {
         fl_nn_module *net = fl_nn_sequential(fl_nn_linear(2, 8), fl_nn_tanh(), fl_nn_linear(8, 1));
-        fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 0.5, .momentum = 0.9);
+        fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 0.1, .momentum = 0.9);
         const float in[] = {0, 0, 0, 1, 1, 0, 1, 1}, out[] = {0, 1, 1, 0};
         for (int step = 0; step < 500; step++) {
             fl_scope s = fl_scope_begin();
@@ -204,6 +204,10 @@ static bool fl__optim_params_ok(const char *name, fv_list params) {
 
 FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double lr,
                               const double *hyper) {
+    if (!type || !type->step) {
+        fl_fail("fl_optim_new: the type is NULL, or has no step");
+        return fl_raise();
+    }
     if (!fl__optim_params_ok(type->name, params)) return fl_raise();
     if (!(lr >= 0)) {
         fl_fail("fl_optim_%s: lr is %g, must not be negative", type->name, lr);
@@ -473,6 +477,7 @@ static bool fl__optim_add_slot(fl_nn_state *state, const char *prefix, const fl_
 
 FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state) {
     if (!fl__optim_given(o, "fl_optim_state") ||
+        (!state && !fl_fail("fl_optim_state: the state is NULL")) ||
         !fl__optim_add_number(state, prefix, "lr", &o->lr, FL_F64))
         return false;
     for (int k = 0; k < fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS); k++)
@@ -487,6 +492,13 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state) 
 enum { FL__META_STEP, FL__META_EPOCH, FL__META_POSITION, FL__META_KEY, FL__META_COUNTER,
        FL__META_COUNT };
 static const char *const fl__optim_keys[] = {"step", "epoch", "position", "rng.key", "rng.counter"};
+
+static bool fl__optim_checkpoint_given(const char *path, const fl_nn_module *m, const fl_optim *o,
+                                       const char *who) {
+    if (!fl__optim_given(o, who)) return false;
+    if (path && m) return true;
+    return fl_error() ? false : fl_fail("%s: the %s is NULL", who, path ? "module" : "path");
+}
 
 static bool fl__optim_collect(fl_nn_module *m, fl_optim *o, fl_nn_state *state) {
     return fl_nn_state_add_module(state, "model.", m) && fl_optim_state(o, "optim.", state);
@@ -510,7 +522,7 @@ FL_API bool fl_optim_save_checkpoint(const char *path, fl_nn_module *m, fl_optim
         snprintf(text[i], sizeof text[i], "%" PRIu64, numbers[i]);
         meta[i] = (fl_data_pair){fl__optim_keys[i], text[i]};
     }
-    if (!fl__optim_given(o, "fl_optim_save_checkpoint")) return false;
+    if (!fl__optim_checkpoint_given(path, m, o, "fl_optim_save_checkpoint")) return false;
     meta[FL__META_COUNT] = (fl_data_pair){"optim", o->type->name};
     fl_nn_state state = {0};
     const bool ok =
@@ -542,11 +554,11 @@ static bool fl__optim_read_meta(const fl_data_file *f, const char *what, const f
 
 FL_API bool fl_optim_load_checkpoint(const char *path, fl_nn_module *m, fl_optim *o,
                                      fl_optim_progress *at) {
-    if (!fl__optim_given(o, "fl_optim_load_checkpoint")) return false;
+    if (!fl__optim_checkpoint_given(path, m, o, "fl_optim_load_checkpoint")) return false;
     char what[FL_NN_PATH];
     uint64_t numbers[FL__META_COUNT];
     fl_nn_state state = {0};
-    snprintf(what, sizeof what, "fl_optim_load_checkpoint: %s", path ? path : "");
+    snprintf(what, sizeof what, "fl_optim_load_checkpoint: %s", path);
     fl_data_file *f = fl__optim_collect(m, o, &state) ? fl_data_open_safetensors(path) : NULL;
     const bool ok = f && fl__optim_read_meta(f, what, o, numbers) &&
                     fl_nn_state_read(&state, f, what, "", false) && fl_nn_state_commit(&state);

@@ -130,8 +130,9 @@ FL_API fl_scope fl_scope_begin(void);
 FL_API void fl_scope_end(fl_scope *s);
 /* Ends the scope and hands t to the enclosing one; returns t. NULL passes. */
 FL_API fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t);
-/* Hands o, any object, to the scope around s; s stays open. For several results. NULL passes. */
-FL_API void fl_promote(fl_scope *s, void *o);
+/* Hands o, any object, to the scope around s, which stays open, and returns it; NULL after an error. For several results.
+   NULL passes. */
+FL_API void *fl_promote(fl_scope *s, void *o);
 /* Values that the innermost scope owns now. */
 FL_API int64_t fl_scope_size(void);
 /* A word of this thread that scopes save and restore, for the layers above (no-grad, train). Starts 0. */
@@ -171,7 +172,7 @@ FL_API void fl_set_flags(uint64_t flags);
     X(square,      NUM,   OPT, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
     X(reciprocal,  FLOAT, OPT, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
     X(rsqrt,       FLOAT, OPT, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
-    X(sign,        NUM,   OPT, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), x)), CONST(0)) \
+    X(sign,        NUM,   OPT, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
     X(relu,        NUM,   OPT, MAX(x, CONST(0)),                         SELECT(LE(x, CONST(0)), CONST(0), dy)) \
     X(sigmoid,     FLOAT, OPT, DIV(CONST(1), ADD(CONST(1), EXP(NEG(x)))), MUL(dy, MUL(y, SUB(CONST(1), y)))) \
     X(silu,        FLOAT, OPT, DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
@@ -302,9 +303,10 @@ typedef struct fl_fill_args { double f64; int64_t i64; } fl_fill_args; /* the sa
 typedef struct fl_iota_args { double f_start, f_step; int64_t i_start, i_step; } fl_iota_args;
 typedef enum fl_dist { FL_UNIFORM, FL_NORMAL, FL_INTEGER } fl_dist;
 /* Element i (row-major) uses words of Philox block rng.counter + i * w / 4, from word i * w % 4, w words each:
-   UNIFORM f32 w = 1: a + (b - a) * (word >> 8) * 2^-24;  f64 w = 2: 53 bits of word1:word0
-   NORMAL  f32 w = 1 and f64 w = 2: Box-Muller on the pair of elements 2j (cos), 2j + 1 (sin); mean a, deviation b
-   INTEGER i64 w = 2: ia + high 64 bits of word1:word0 * (ib - ia) */
+   UNIFORM f32 w = 1: a + (b - a) * (word >> 8) * 2^-24;  f64 w = 2: ((u >> 5) * 2^26 + (v >> 6)) * 2^-53, u the first word
+   NORMAL  f32 w = 1 and f64 w = 2: Box-Muller on the pair of elements 2j (cos), 2j + 1 (sin), as flm_normal_f32 and
+           flm_normal_f64 of kernels/fl_math.h say; mean a, deviation b
+   INTEGER i64 w = 2: ia + high 64 bits of u:v * (ib - ia) */
 typedef struct fl_random_args { fl_dist dist; double a, b; int64_t ia, ib; fl_rng rng; } fl_random_args;
 typedef struct fl_reduce_args { uint32_t axes; bool keepdim; } fl_reduce_args; /* bit i: axis i is reduced */
 typedef struct fl_axis_args { int axis; } fl_axis_args;
@@ -342,8 +344,9 @@ typedef struct fl_backend fl_backend;
 /* The slot contract. Outputs arrive with shape, dtype and strides and no storage: an eager slot calls fl_make(out) first (a
    no-op for outputs that are written in place), a lazy one sets out->impl. Inputs come promoted and expanded (stride 0),
    with any strides unless flags ask for contiguous; weak inputs of element-wise ops are numbers, to be copied, never kept.
-   In element-wise ops out may equal an input exactly. Returns false after fl_fail. Inside a slot fl_data is valid for every
-   tensor of the call that has a buffer. */
+   In element-wise ops out may equal an input exactly. Returns false after fl_fail; a deferred backend reports what only the
+   data shows (an index out of range, x % 0) at its next sync or map. Inside a slot fl_data is valid for every tensor of the
+   call that has a buffer. */
 typedef bool (*fl_slot)(const fl_backend *self, const fl_call *c);
 typedef enum fl_access { FL_READ = 1, FL_WRITE = 2 } fl_access;
 enum { FL_SLOT_CONTIGUOUS = 1 }; /* flags[op]: inputs are made contiguous first */
@@ -354,7 +357,8 @@ struct fl_backend {
     /* Hooks; NULL: the fl_buffer way. */
     bool (*make)(const fl_backend *self, fl_tensor *out);             /* storage for out, laid out as out->stride says */
     void (*drop)(const fl_backend *self, fl_tensor *t);               /* the handle goes: release impl */
-    void *(*map)(const fl_backend *self, fl_tensor *t, int access);   /* the bytes of element [0, ...], by t->stride */
+    void *(*map)(const fl_backend *self, fl_tensor *t, int access);   /* waits for t; the bytes of element [0, ...], by
+        t->stride */
     void (*unmap)(const fl_backend *self, fl_tensor *t, int access);
     bool (*view)(const fl_backend *self, fl_tensor *out, fl_tensor *in); /* out: other shape, strides and offset over in's
         storage. False (no error): refused, the core copies instead; NULL: shared if `in` has a buffer, else refused */
@@ -370,7 +374,7 @@ struct fl_backend {
 /* The CPU backend as shipped. */
 FL_API const fl_backend *fl_backend_cpu(void);
 /* Copies *b into the table of the family b->name, for the whole process and for existing tensors too; a new name makes a new
-   family. *old (may be NULL) gets the one before (name NULL if new). */
+   family. *old (may be NULL) gets the one before (name NULL if new). Of the slots only copy must be there. */
 FL_API bool fl_use(const fl_backend *b, fl_backend *old);
 /* b->op[op] = slot, and clears the OPT slots and gradients of b that contain op, so every composition passes through it. */
 FL_API bool fl_override(fl_backend *b, fl_op op, fl_slot slot);
@@ -678,6 +682,13 @@ static bool fl__null(const char *fn, const void *p) {
     return true;
 }
 
+/* The same for the operands of an op of the tables. */
+static bool fl__null_operand(const fl_op_info *info, const void *p) {
+    if (p) return false;
+    if (!fl_error()) (void)FL__BAD("fl_%s: an operand is NULL", info->name);
+    return true;
+}
+
 /* ---- objects and scopes: one stack of owned objects per thread, one stack of marks into it ---- */
 
 #define FL__OBJ_CLASSES 16    /* of 64 bytes: objects up to 1024 bytes */
@@ -883,15 +894,12 @@ fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t) {
     return t;
 }
 
-void fl_promote(fl_scope *s, void *obj) {
+void *fl_promote(fl_scope *s, void *obj) {
     fl__context *th = &fl__here;
     fl_obj *o = obj;
-    if (!o || !s || s->depth_ < 1 || s->depth_ > th->depth) return;
+    if (!o || !s || s->depth_ < 1 || s->depth_ > th->depth) return o;
     fl_obj_keep(o);
-    if (!fl_obj_own(o)) {
-        (void)fl_raise();
-        return;
-    }
+    if (!fl_obj_own(o)) return fl_raise();
     /* o now lies on top; it moves to the end of the enclosing scope's part, and the marks above shift by one. */
     int64_t at = th->scope[s->depth_].base;
     if (s->depth_ == th->depth) {
@@ -901,6 +909,7 @@ void fl_promote(fl_scope *s, void *obj) {
     }
     th->value[at] = o;
     for (int64_t d = s->depth_; d <= th->depth; d++) th->scope[d].base++;
+    return o;
 }
 
 int64_t fl_scope_size(void) {
@@ -1221,12 +1230,14 @@ __attribute__((constructor)) static void fl__families_init(void) {
         fl__default_family = fl__n_families - 1;
 }
 
-int fl_family(const char *name) {
+static int fl__family_of(const char *fn, const char *name) {
     for (int i = 0; i < fl__n_families; i++)
         if (name && !strcmp(fl__families[i].name, name)) return i;
-    fl_fail("fl_family: there is no backend family '%s'", name ? name : "(null)");
+    fl_fail("%s: there is no backend family '%s'", fn, name ? name : "(null)");
     return -1;
 }
+
+int fl_family(const char *name) { return fl__family_of("fl_family", name); }
 
 const fl_backend *fl_family_backend(int family) {
     return family >= 0 && family < fl__n_families ? &fl__families[family] : NULL;
@@ -1234,6 +1245,8 @@ const fl_backend *fl_family_backend(int family) {
 
 bool fl_use(const fl_backend *b, fl_backend *old) {
     if (!b || !b->name) return FL__BAD("fl_use: the backend has no name") != NULL;
+    if (!b->any && !b->op[FL_OP_copy])
+        return FL__BAD("fl_use: backend '%s' has no copy: without it nothing can fall back on the cpu", b->name) != NULL;
     int at = 0;
     while (at < fl__n_families && strcmp(fl__families[at].name, b->name)) at++;
     if (at == FL__MAX_FAMILIES)
@@ -1264,7 +1277,7 @@ bool fl_strict(bool on) {
 int64_t fl_fallbacks(void) { return __atomic_load_n(&fl__fallback_count, __ATOMIC_RELAXED); }
 
 bool fl_set_default_family(const char *name) {
-    int f = fl_family(name);
+    int f = fl__family_of("fl_set_default_family", name);
     if (f < 0) return fl_raise() != NULL;
     fl__default_family = f;
     return true;
@@ -1295,7 +1308,7 @@ static bool fl__storage(fl_tensor *t) {
     const fl_backend *be = &fl__families[t->family];
     if (be->make) return be->make(be, t);
     size_t bytes;
-    if (!fl__mul_size((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
+    if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
         return fl_fail("fl_make: %s of %s is too large", FL__SHAPE_TEXT(t), fl_dtype_name(t->dtype));
     fl_mem_info info = {.op = fl__here.op, .ndim = t->ndim, .shape = t->shape};
     t->buffer = fl_buffer_new(bytes, &info);
@@ -1326,7 +1339,9 @@ static int fl__call_family(const fl_call *c) {
     return fl__default_family;
 }
 
-static bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot) {
+static bool fl__paged(const fl_tensor *t) { return t && t->buffer && t->buffer->pageable; }
+
+static bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot) {
     int in = 0, out = 0;
     bool ok = true;
     for (; ok && out < c->n_out; out++) ok = fl__pin_tensor(c->out[out]);
@@ -1338,6 +1353,16 @@ static bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot) {
     ok = ok && slot(be, c);
     for (int i = 0; i < in; i++) fl__unpin_tensor(c->in[i]);
     for (int i = 0; i < out; i++) fl__unpin_tensor(c->out[i]);
+    return ok;
+}
+
+static bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot) {
+    for (int i = 0; i < c->n_out; i++)
+        if (fl__paged(c->out[i])) return fl__run_pinned(be, c, slot);
+    for (int i = 0; i < c->n_in; i++)
+        if (fl__paged(c->in[i])) return fl__run_pinned(be, c, slot);
+    bool ok = slot(be, c);
+    for (int i = 0; i < c->n_out; i++) fl__unpin_tensor(c->out[i]); /* what fl_make pinned */
     return ok;
 }
 
@@ -1398,29 +1423,50 @@ static bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
     return ok;
 }
 
-bool fl_run(const fl_call *c) {
-    fl__context *th = &fl__here;
-    if (fl_in_parallel()) return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op].name);
-    const fl_backend *be = &fl__families[fl__call_family(c)];
-    const fl_hook_fn before = th->before, after = th->after;
-    const char *outer = th->op;
-    bool in_place[4];
-    for (int i = 0; i < c->n_out; i++) in_place[i] = c->out[i] && fl__has_storage(c->out[i]);
-    th->before = th->after = NULL; /* what a hook or a fallback runs is not observed */
-    if (before) before(c, th->hook_user);
-    th->op = fl__ops[c->op].name;
-    bool ok;
+static bool fl__run_composed(const fl_call *c);
+
+/* A fused gradient whose formula holds a replaced op. */
+static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
+    return (c->op == FL_OP_grad1 || c->op == FL_OP_grad2) && be->no_grad[((const fl_grad_args *)c->args)->op];
+}
+
+static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     fl_slot slot = be->op[c->op];
-    if (be->any) ok = be->any(be, c);
-    else if (!slot) ok = fl__run_fallback(be, c);
-    else if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) ok = fl__run_contiguous(be, c, slot);
-    else ok = fl__run_slot(be, c, slot);
-    th->op = outer;
-    for (int i = 0; ok && i < c->n_out; i++)
-        if (in_place[i]) ++*fl__version(c->out[i]);
+    if (be->any) return be->any(be, c);
+    if (!slot && fl__ops[c->op].required) return fl__run_fallback(be, c);
+    if (!slot || fl__replaced_gradient(be, c)) return fl__run_composed(c);
+    if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) return fl__run_contiguous(be, c, slot);
+    return fl__run_slot(be, c, slot);
+}
+
+/* What a hook runs is not observed. */
+static bool fl__run_watched(const fl_backend *be, const fl_call *c) {
+    fl__context *th = &fl__here;
+    const fl_hook_fn before = th->before, after = th->after;
+    th->before = th->after = NULL;
+    if (before) before(c, th->hook_user);
+    bool ok = fl__run_by(be, c);
     if (ok && after) after(c, th->hook_user);
     th->before = before;
     th->after = after;
+    return ok;
+}
+
+bool fl_run(const fl_call *c) {
+    fl__context *th = &fl__here;
+    if (!c || (unsigned)c->op >= FL_OP_COUNT) return fl_fail("fl_run: no record, or no such op (%d)", c ? (int)c->op : -1);
+    if (fl_in_parallel()) return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op].name);
+    const fl_backend *be = &fl__families[fl__call_family(c)];
+    const char *outer = th->op;
+    unsigned in_place = 0;
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i] && fl__has_storage(c->out[i])) in_place |= 1u << i;
+    th->op = fl__ops[c->op].name;
+    bool ok = th->before || th->after ? fl__run_watched(be, c) : fl__run_by(be, c);
+    th->op = outer;
+    if (ok && in_place)
+        for (int i = 0; i < c->n_out; i++)
+            if (in_place >> i & 1) ++*fl__version(c->out[i]);
     return ok;
 }
 
@@ -1563,8 +1609,8 @@ fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
 fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
     if (fl__null("fl_expand", t) || !(t = fl__stored(t))) return NULL;
     int64_t stride[FL_MAX_DIMS] = {0};
-    int extra = shape.ndim - t->ndim;
-    bool ok = extra >= 0 && shape.ndim <= FL_MAX_DIMS;
+    bool ok = shape.ndim >= t->ndim && shape.ndim <= FL_MAX_DIMS;
+    int extra = ok ? shape.ndim - t->ndim : 0;
     for (int i = 0; ok && i < t->ndim; i++) {
         int64_t *d = &shape.dim[extra + i];
         if (*d == -1) *d = t->shape[i];
@@ -1696,23 +1742,33 @@ static fl_dtype fl__promote(int n, fl_tensor *const *t) {
     return d == FL_DTYPE_NONE ? FL_F32 : d;
 }
 
-/* The dtype an op of this class computes in for operands that promote to d; NONE if it does not take them. */
-static fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d) {
-    int category = fl__category(d);
-    if (cls == FL_CLASS_BOOL) return FL_B8;
-    if (d == FL_U8 || d == FL_I32) return FL_DTYPE_NONE; /* storage only */
-    switch (cls) {
-    case FL_CLASS_FLOAT: return category == 2 ? d : FL_F32;
-    case FL_CLASS_NUM: return category > 0 ? d : FL_DTYPE_NONE;
-    case FL_CLASS_INT: return category < 2 ? d : FL_DTYPE_NONE;
-    default: return d;
-    }
-}
+/* The dtype an op of a class computes in for operands that promote to a dtype; NONE (0) if it does not take them. u8 and i32
+   are storage only. */
+static const uint8_t fl__compute_dtypes[][FL_DTYPE_COUNT] = {
+    [FL_CLASS_FLOAT] = {[FL_B8] = FL_F32, [FL_I64] = FL_F32, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
+    [FL_CLASS_NUM] = {[FL_I64] = FL_I64, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
+    [FL_CLASS_ANY] = {[FL_B8] = FL_B8, [FL_I64] = FL_I64, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
+    [FL_CLASS_INT] = {[FL_B8] = FL_B8, [FL_I64] = FL_I64},
+    [FL_CLASS_CMP] = {[FL_B8] = FL_B8, [FL_I64] = FL_I64, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
+    [FL_CLASS_BOOL] = {FL_B8, FL_B8, FL_B8, FL_B8, FL_B8, FL_B8, FL_B8},
+};
+
+static fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d) { return (fl_dtype)fl__compute_dtypes[cls][d]; }
 
 static fl_dtype fl__result_dtype(fl_op_class cls, fl_dtype compute) { return cls == FL_CLASS_CMP ? FL_B8 : compute; }
 
-/* t in the compute dtype; weak numbers pass as they are. */
-static fl_tensor *fl__operand(fl_tensor *t, fl_dtype d) { return t->weak || t->dtype == d ? t : fl_cast(t, d); }
+/* A formula's constant: takes the dtype of its neighbours. */
+static fl_tensor *fl__const(double value) {
+    fl_tensor *t = fl_num(value);
+    if (t) t->dtype = FL_DTYPE_NONE;
+    return t;
+}
+
+/* t in the compute dtype. Weak numbers pass as they are, but for truth values: those are 0 or 1. */
+static fl_tensor *fl__operand(fl_tensor *t, fl_dtype d) {
+    if (t->weak && d == FL_B8) return fl__const(t->f64 != 0);
+    return t->weak || t->dtype == d ? t : fl_cast(t, d);
+}
 
 static bool fl__same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (a->weak || b->weak || a->family == b->family) return true;
@@ -1721,13 +1777,6 @@ static bool fl__same_family(const char *fn, const fl_tensor *a, const fl_tensor 
 }
 
 /* ---- element-wise: formulas of the tables, by slot or as compositions ---- */
-
-/* A formula's constant: takes the dtype of its neighbours. */
-static fl_tensor *fl__const(double value) {
-    fl_tensor *t = fl_num(value);
-    if (t) t->dtype = FL_DTYPE_NONE;
-    return t;
-}
 
 #include "kernels/fl_words.h"
 #define FL_W(op) fl_##op
@@ -1768,7 +1817,7 @@ static bool fl__by_slot(const fl_tensor *t, fl_op op) {
 
 static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
     const fl_op_info *info = &fl__ops[op];
-    if (fl__null(info->name, x) || (x->weak && !(x = fl__stored(x)))) return NULL;
+    if (fl__null_operand(info, x) || (x->weak && !(x = fl__stored(x)))) return NULL;
     fl_dtype d = fl__compute_dtype(info->cls, x->dtype);
     if (d == FL_DTYPE_NONE) return FL__BAD("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
@@ -1804,7 +1853,7 @@ static fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
 
 static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = &fl__ops[op];
-    if (fl__null(info->name, a) || fl__null(info->name, b)) return NULL;
+    if (fl__null_operand(info, a) || fl__null_operand(info, b)) return NULL;
     bool plain = a->dtype == b->dtype && a->family == b->family && !a->weak && !b->weak && fl__same_shape(a, b) &&
                  fl__compute_dtype(info->cls, a->dtype) == a->dtype && fl__by_slot(a, op);
     if (!plain) return fl__binary_general(op, a, b);
@@ -1842,17 +1891,24 @@ fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
 }
 
 fl_tensor *fl_clip(fl_tensor *x, double low, double high) {
+    if (fl__null("fl_clip", x)) return NULL;
     fl_scope s = fl_scope_begin();
     return fl_scope_return(&s, fl_minimum(fl_maximum(x, fl_num(low)), fl_num(high)));
 }
 
 /* ---- creation and reading ---- */
 
-/* A tensor with storage on the default family; shape and dtype as given by a caller. */
+/* Shape and dtype as given by a caller. */
+static bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
+    if (fl_dtype_size(dtype) == 0) return FL__BAD("%s: dtype %d is not known", fn, (int)dtype) != NULL;
+    if (fl_shape_numel(shape) < 0) return FL__BAD("%s: shape %s is not valid", fn, fl__shape_as_text(shape).s) != NULL;
+    return true;
+}
+
+/* A handle on the default family, without storage. */
 static fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise) {
     if (dtype == FL_DTYPE_NONE) dtype = otherwise;
-    if (fl_dtype_size(dtype) == 0) return FL__BAD("%s: dtype %d is not known", fn, (int)dtype);
-    if (fl_shape_numel(shape) < 0) return FL__BAD("%s: shape %s is not valid", fn, fl__shape_as_text(shape).s);
+    if (!fl__creatable(fn, shape, dtype)) return NULL;
     fl_tensor *t = fl_call_out(fl__default_family, shape, dtype);
     return t ? t : fl_raise();
 }
@@ -1888,6 +1944,9 @@ fl_tensor *fl_full_like(fl_tensor *t, double value) {
 fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
     double n = ceil((stop - start) / step);
     if (!(step != 0) || !(n < 4e18)) return FL__BAD("fl_arange: from %g to %g by %g", start, stop, step);
+    if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
+    if ((unsigned)dtype < FL_DTYPE_COUNT && fl__compute_dtype(FL_CLASS_NUM, dtype) != dtype)
+        return FL__BAD("fl_arange: %s is not supported", fl_dtype_name(dtype));
     fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
     fl_iota_args a = {start, step, fl__to_int(start), fl__to_int(step)};
     fl_call c = {.op = FL_OP_iota, .n_out = 1, .out = {t}, .args = &a};
@@ -1895,15 +1954,19 @@ fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
 }
 
 fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
+    if (dtype == FL_DTYPE_NONE) dtype = FL_F32;
+    if (!fl__creatable("fl_eye", FL_SHAPE(n, m), dtype)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *rows = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
     fl_tensor *eq = fl_eq(rows, fl_arange(0, (double)m, 1, FL_I64));
-    return fl_scope_return(&s, fl_cast(eq, dtype == FL_DTYPE_NONE ? FL_F32 : dtype));
+    return fl_scope_return(&s, fl_cast(eq, dtype));
 }
 
 fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {
-    fl_tensor *t = fl_empty(shape, dtype);
+    fl_tensor *t = fl__new("fl_from_host", shape, dtype, FL_F32);
     if (!t) return NULL;
+    if (!data && fl_numel(t)) return FL__BAD("fl_from_host: the data for shape %s is NULL", FL__SHAPE_TEXT(t));
+    if (!fl__storage(t)) return fl_raise();
     size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     return fl_set_host(t, data, bytes) ? t : NULL;
 }
@@ -1921,7 +1984,7 @@ fl_tensor *fl_int(int64_t value) { return fl__weak((double)value, value, FL_I64)
 
 fl_tensor *fl_to(fl_tensor *t, const char *family) {
     if (fl__null("fl_to", t)) return NULL;
-    int f = fl_family(family);
+    int f = fl__family_of("fl_to", family);
     if (f < 0) return fl_raise();
     if (t->weak || t->family == f) return t;
     fl_scope s = fl_scope_begin();
@@ -1933,14 +1996,25 @@ fl_tensor *fl_to(fl_tensor *t, const char *family) {
 
 static int64_t fl__span(const fl_tensor *t) { return t->offset * (int64_t)fl_dtype_size(t->dtype); }
 
+/* A deferred backend runs calls here: they are not the user's, so hooks do not see them. */
+static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
+    fl__context *th = &fl__here;
+    const fl_hook_fn before = th->before, after = th->after;
+    th->before = th->after = NULL;
+    void *p = be->map(be, t, access);
+    th->before = before;
+    th->after = after;
+    return p;
+}
+
 void *fl_map(fl_tensor *t, int access) {
     if (fl__null("fl_map", t)) return NULL;
     if (t->weak) return FL__BAD("fl_map: a weak number has no bytes");
     if (!fl__has_storage(t)) return FL__BAD("fl_map: the tensor has no storage yet");
     if ((access & FL_WRITE) && t->copied) return FL__BAD("fl_map: backend '%s' copies views: a write would be lost", fl_family_name(t));
     const fl_backend *be = &fl__families[t->family];
-    if (!fl_sync(t)) return fl_raise();
-    char *p = be->map ? be->map(be, t, access) : fl_buffer_map(t->buffer);
+    if (!be->map && !fl_sync(t)) return fl_raise(); /* a map hook waits for what t needs, and no more */
+    char *p = be->map ? fl__map_by_hook(be, t, access) : fl_buffer_map(t->buffer);
     if (!p) return fl_raise();
     if (access & FL_WRITE) ++*fl__version(t);
     return be->map ? p : p + fl__span(t);
@@ -2105,19 +2179,23 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
 fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
     if (fl__null("fl_stack", ts)) return NULL;
     if (n < 1) return FL__BAD("fl_stack: %d tensors", n);
-    fl_scope s = fl_scope_begin();
-    fl_tensor **rows = fl__alloc((size_t)n * sizeof *rows);
-    fl_tensor *out = NULL;
-    bool ok = rows != NULL;
-    for (int i = 0; ok && i < n; i++) {
-        ok = (rows[i] = fl_unsqueeze(ts[i], axis)) != NULL;
-        if (ok && !fl__same_shape(rows[0], rows[i]))
-            ok = FL__BAD("fl_stack: shapes %s and %s", FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i])) != NULL;
+    for (int i = 0; i < n; i++) {
+        if (fl__null("fl_stack", ts[i])) return NULL;
+        if (!fl__same_shape(ts[0], ts[i])) return FL__BAD("fl_stack: shapes %s and %s", FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]));
     }
-    if (!rows) (void)fl_raise();
-    if (ok) out = fl_concat(rows, n, axis < 0 ? axis + rows[0]->ndim : axis);
+    int dims = ts[0]->ndim, at = axis < 0 ? axis + dims + 1 : axis;
+    if (at < 0 || at > dims || dims == FL_MAX_DIMS)
+        return FL__BAD("fl_stack: axis %d for shape %s", axis, FL__SHAPE_TEXT(ts[0]));
+    fl_quiet(+1); /* a handler that jumps must not lose the list */
+    fl_scope s = fl_scope_begin();
+    fl_tensor **rows = fl__alloc((size_t)n * sizeof *rows), *out = NULL;
+    bool ok = rows != NULL;
+    for (int i = 0; ok && i < n; i++) ok = (rows[i] = fl_unsqueeze(ts[i], at)) != NULL;
+    if (ok) out = fl_concat(rows, n, at);
     fl__free(rows);
-    return fl_scope_return(&s, out);
+    fl_scope_return(&s, out);
+    fl_quiet(-1);
+    return out ? out : fl_raise();
 }
 
 /* ---- reductions ---- */
@@ -2179,23 +2257,28 @@ fl_tensor *fl_prod(fl_tensor *x, fl_axes axes) {
     x = fl__reduce_operand("fl_prod", x, true);
     return x ? fl__reduce(FL_OP_prod, x, axes, FL_DTYPE_NONE, false) : NULL;
 }
-fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) {
-    x = fl__reduce_operand("fl_amax", x, false);
-    return x ? fl__reduce(FL_OP_amax, x, axes, FL_DTYPE_NONE, true) : NULL;
+/* Slots see b8 as i64. */
+static fl_tensor *fl__reduce_extreme(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
+    x = fl__reduce_operand(fn, x, false);
+    if (!x || x->dtype != FL_B8) return x ? fl__reduce(op, x, axes, FL_DTYPE_NONE, true) : NULL;
+    fl_scope s = fl_scope_begin();
+    x = fl_cast(x, FL_I64);
+    return fl_scope_return(&s, x ? fl_cast(fl__reduce(op, x, axes, FL_DTYPE_NONE, true), FL_B8) : NULL);
 }
-fl_tensor *fl_amin(fl_tensor *x, fl_axes axes) {
-    x = fl__reduce_operand("fl_amin", x, false);
-    return x ? fl__reduce(FL_OP_amin, x, axes, FL_DTYPE_NONE, true) : NULL;
+fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) { return fl__reduce_extreme(FL_OP_amax, "fl_amax", x, axes); }
+fl_tensor *fl_amin(fl_tensor *x, fl_axes axes) { return fl__reduce_extreme(FL_OP_amin, "fl_amin", x, axes); }
+
+static fl_tensor *fl__reduce_arg_extreme(fl_op op, const char *fn, fl_tensor *x, int axis, bool keepdim) {
+    x = fl__reduce_operand(fn, x, false);
+    if (x && x->dtype == FL_B8) x = fl_cast(x, FL_I64);
+    fl_axes axes = {1, {axis}, keepdim};
+    return x ? fl__reduce(op, x, axes, FL_I64, true) : NULL;
 }
 fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim) {
-    x = fl__reduce_operand("fl_argmax", x, false);
-    fl_axes axes = {1, {axis}, keepdim};
-    return x ? fl__reduce(FL_OP_argmax, x, axes, FL_I64, true) : NULL;
+    return fl__reduce_arg_extreme(FL_OP_argmax, "fl_argmax", x, axis, keepdim);
 }
 fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim) {
-    x = fl__reduce_operand("fl_argmin", x, false);
-    fl_axes axes = {1, {axis}, keepdim};
-    return x ? fl__reduce(FL_OP_argmin, x, axes, FL_I64, true) : NULL;
+    return fl__reduce_arg_extreme(FL_OP_argmin, "fl_argmin", x, axis, keepdim);
 }
 
 /* Elements per result of a reduction of x; -1 after an error. */
@@ -2231,11 +2314,13 @@ fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
 }
 
 fl_tensor *fl_all(fl_tensor *x, fl_axes axes) {
+    if (fl__null("fl_all", x) || fl__reduced_count("fl_all", x, axes) < 0) return NULL;
     fl_scope s = fl_scope_begin();
     return fl_scope_return(&s, fl_eq(fl_sum(fl_logical_not(x), axes), fl_int(0)));
 }
 
 fl_tensor *fl_any(fl_tensor *x, fl_axes axes) {
+    if (fl__null("fl_any", x) || fl__reduced_count("fl_any", x, axes) < 0) return NULL;
     fl_scope s = fl_scope_begin();
     return fl_scope_return(&s, fl_gt(fl_sum(fl_cast(x, FL_B8), axes), fl_int(0)));
 }
@@ -2248,7 +2333,7 @@ static fl_tensor *fl__stable_shift(fl_tensor *x, fl_axes axes) {
 }
 
 fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
-    if (fl__null("fl_logsumexp", x) || !(x = fl__stored(x))) return NULL;
+    if (fl__null("fl_logsumexp", x) || !(x = fl__stored(x)) || fl__reduced_count("fl_logsumexp", x, axes) < 0) return NULL;
     if (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))) return NULL;
     fl_scope s = fl_scope_begin();
     fl_axes keep = axes;
@@ -2314,7 +2399,9 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
     if (fl__null("fl_index_select", x) || fl__null("fl_index_select", index) ||
         (axis = fl__axis("fl_index_select", x, axis)) < 0)
         return NULL;
-    if (index->ndim != 1) return FL__BAD("fl_index_select: the index has shape %s, not one dim", FL__SHAPE_TEXT(index));
+    if (index->ndim != 1 || index->dtype != FL_I64)
+        return FL__BAD("fl_index_select: the index is %s of shape %s, not i64 of one dim", fl_dtype_name(index->dtype),
+                       FL__SHAPE_TEXT(index));
     fl_scope s = fl_scope_begin();
     fl_shape column = {x->ndim, {0}}, full = fl_shape_of(x);
     for (int i = 0; i < x->ndim; i++) column.dim[i] = i == axis ? index->shape[0] : 1;
@@ -2323,6 +2410,9 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
 }
 
 fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
+    if (fl__null("fl_one_hot", index)) return NULL;
+    if (index->dtype != FL_I64) return FL__BAD("fl_one_hot: the index is %s, not i64", fl_dtype_name(index->dtype));
+    if (classes < 0 || classes > (int64_t)1 << 53) return FL__BAD("fl_one_hot: %lld classes", (long long)classes);
     fl_scope s = fl_scope_begin();
     fl_tensor *eq = fl_eq(fl_unsqueeze(index, -1), fl_arange(0, (double)classes, 1, FL_I64));
     return fl_scope_return(&s, fl_cast(eq, FL_F32));
@@ -2408,6 +2498,21 @@ bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64
     return true;
 }
 
+/* Resolved arguments may come from anywhere: nothing below divides by zero or overflows. */
+static bool fl__window_args_ok(const char *fn, const int64_t *stride, const int64_t *lo, const int64_t *hi, const int64_t *size) {
+    bool ok = true;
+    for (int i = 0; i < 2; i++)
+        ok = ok && fl__sane(stride[i], 1) && fl__sane(lo[i], 0) && fl__sane(hi[i], 0) && fl__sane(size[i], 1);
+    if (ok) return true;
+    return FL__BAD("%s: stride %lld x %lld, pad %lld x %lld, dilation or window %lld x %lld", fn, (long long)stride[0],
+                   (long long)stride[1], (long long)lo[0], (long long)lo[1], (long long)size[0], (long long)size[1]) != NULL;
+}
+
+static bool fl__conv2d_args_ok(const char *fn, const fl_conv2d_args *a) {
+    if (!fl__sane(a->groups, 1)) return FL__BAD("%s: %lld groups", fn, (long long)a->groups) != NULL;
+    return fl__window_args_ok(fn, a->stride, a->pad_lo, a->pad_hi, a->dilation);
+}
+
 /* Floats of one dtype: the neural ops compute in nothing else. */
 static bool fl__floats(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl__same_family(fn, a, b);
@@ -2424,7 +2529,9 @@ fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o) {
 }
 
 fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a) {
-    if (fl__null("fl_conv2d", x) || fl__null("fl_conv2d", w) || !fl__floats("conv2d", x, w)) return NULL;
+    if (fl__null("fl_conv2d", x) || fl__null("fl_conv2d", w) || !fl__floats("conv2d", x, w) ||
+        !fl__conv2d_args_ok("fl_conv2d", &a))
+        return NULL;
     if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups || w->shape[0] % a.groups)
         return FL__BAD("fl_conv2d: x %s, w %s, %lld groups: channels do not match", FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w),
                        (long long)a.groups);
@@ -2458,7 +2565,7 @@ static bool fl__conv2d_shapes(const char *fn, fl_shape x, fl_shape w, const fl_t
 
 fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a) {
     if (fl__null("fl_conv2d_grad_input", dy) || fl__null("fl_conv2d_grad_input", w) ||
-        !fl__floats("conv2d_grad_input", dy, w) ||
+        !fl__floats("conv2d_grad_input", dy, w) || !fl__conv2d_args_ok("fl_conv2d_grad_input", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_input", x_shape, fl_shape_of(w), dy, &a))
         return NULL;
     fl_call c = {.op = FL_OP_conv2d_grad_input, .n_out = 1, .n_in = 2, .in = {dy, w}, .args = &a};
@@ -2468,7 +2575,7 @@ fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, f
 
 fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a) {
     if (fl__null("fl_conv2d_grad_weight", x) || fl__null("fl_conv2d_grad_weight", dy) ||
-        !fl__floats("conv2d_grad_weight", x, dy) ||
+        !fl__floats("conv2d_grad_weight", x, dy) || !fl__conv2d_args_ok("fl_conv2d_grad_weight", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_weight", fl_shape_of(x), w_shape, dy, &a))
         return NULL;
     fl_call c = {.op = FL_OP_conv2d_grad_weight, .n_out = 1, .n_in = 2, .in = {x, dy}, .args = &a};
@@ -2554,9 +2661,8 @@ static fl_tensor *fl__compose_max_pool(fl_tensor *x, fl_shape y, const fl_pool2d
     fl_tensor *v = fl__unfold_windows(x, y, a, -(double)INFINITY, &at);
     fl_tensor *best = fl_argmax(v, 3, true);
     fl_tensor *value = fl_reshape(fl_gather(v, 3, best), y), *where = fl_reshape(fl_gather(at, 3, best), y);
-    fl_promote(&s, where);
-    *index = where;
-    return fl_scope_return(&s, value);
+    *index = fl_promote(&s, where);
+    return fl_scope_return(&s, *index ? value : NULL);
 }
 
 fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index, fl_pool2d_opts o) {
@@ -2587,7 +2693,7 @@ static fl_tensor *fl__scatter_images(fl_tensor *src, fl_tensor *index, fl_shape 
 fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape) {
     if (fl__null("fl_max_pool2d_grad", index) || !fl__poolable("fl_max_pool2d_grad", dy)) return NULL;
     if (!fl__same_shape(dy, index) || index->dtype != FL_I64 || x_shape.ndim != 4 || x_shape.dim[0] != dy->shape[0] ||
-        x_shape.dim[1] != dy->shape[1] || !fl__same_family("max_pool2d_grad", dy, index))
+        x_shape.dim[1] != dy->shape[1] || fl_shape_numel(x_shape) < 0 || !fl__same_family("max_pool2d_grad", dy, index))
         return FL__BAD("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL__SHAPE_TEXT(dy), FL__SHAPE_TEXT(index),
                        fl_dtype_name(index->dtype), fl__shape_as_text(x_shape).s);
     if (fl__by_slot(dy, FL_OP_max_pool2d_grad)) {
@@ -2611,7 +2717,7 @@ static fl_tensor *fl__window_weights(fl_shape x_shape, fl_shape y, const fl_pool
 }
 
 fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
-    if (!fl__poolable("fl_avg_pool2d", x)) return NULL;
+    if (!fl__poolable("fl_avg_pool2d", x) || !fl__window_args_ok("fl_avg_pool2d", a.stride, a.pad_lo, a.pad_hi, a.kernel)) return NULL;
     fl_shape shape = fl__pooled_shape(x, &a);
     if (fl__by_slot(x, FL_OP_avg_pool2d)) {
         fl_call c = {.op = FL_OP_avg_pool2d, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
@@ -2645,7 +2751,9 @@ static fl_tensor *fl__compose_avg_pool_grad(fl_tensor *dy, fl_shape x_shape, con
 }
 
 fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a) {
-    if (!fl__poolable("fl_avg_pool2d_grad", dy)) return NULL;
+    if (!fl__poolable("fl_avg_pool2d_grad", dy) ||
+        !fl__window_args_ok("fl_avg_pool2d_grad", a.stride, a.pad_lo, a.pad_hi, a.kernel))
+        return NULL;
     bool ok = x_shape.ndim == 4 && x_shape.dim[0] == dy->shape[0] && x_shape.dim[1] == dy->shape[1];
     for (int i = 0; ok && i < 2; i++)
         ok = dy->shape[2 + i] == fl__windows(x_shape.dim[2 + i], a.pad_lo[i], a.pad_hi[i], a.kernel[i], a.stride[i]);
@@ -2692,7 +2800,8 @@ fl_tensor *fl_log_softmax(fl_tensor *x, int axis) {
 static bool fl__soft_grad_operands(const char *fn, fl_tensor *y, fl_tensor *dy, int *axis) {
     if (fl__null(fn, y) || fl__null(fn, dy) || (*axis = fl__axis(fn, y, *axis)) < 0) return false;
     if (fl__same_shape(y, dy) && y->dtype == dy->dtype && fl_dtype_is_float(y->dtype) && y->family == dy->family) return true;
-    return FL__BAD("%s: y %s and dy %s differ", fn, FL__SHAPE_TEXT(y), FL__SHAPE_TEXT(dy)) != NULL;
+    return FL__BAD("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype), FL__SHAPE_TEXT(y),
+                   fl_dtype_name(dy->dtype), FL__SHAPE_TEXT(dy)) != NULL;
 }
 
 fl_tensor *fl_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis) {
@@ -2715,9 +2824,18 @@ static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
     return (be->any || be->op[slot]) && !be->no_grad[op];
 }
 
+/* An operand of a fused gradient: a number, or a float like dy. */
+static bool fl__grad_operand(const char *fn, const fl_tensor *t, const fl_tensor *dy) {
+    if (fl__null(fn, t) || fl__null(fn, dy)) return false;
+    if (t->weak || (t->dtype == dy->dtype && t->family == dy->family && fl_dtype_is_float(dy->dtype) && fl__same_shape(t, dy)))
+        return true;
+    return FL__BAD("%s: operand %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(t->dtype), FL__SHAPE_TEXT(t),
+                   fl_dtype_name(dy->dtype), FL__SHAPE_TEXT(dy)) != NULL;
+}
+
 fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
     if ((unsigned)op >= FL_OP_COUNT || fl__ops[op].arity != 1) return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
-    if (fl__null("fl_grad1", x) || fl__null("fl_grad1", y) || fl__null("fl_grad1", dy)) return NULL;
+    if (!fl__grad_operand("fl_grad1", x, dy) || !fl__grad_operand("fl_grad1", y, dy)) return NULL;
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
     fl_call c = {.op = FL_OP_grad1, .n_out = 1, .n_in = 3, .in = {x, y, dy}, .args = &a};
@@ -2728,7 +2846,8 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
 bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy, fl_tensor **da, fl_tensor **db) {
     if ((unsigned)op >= FL_OP_COUNT || fl__ops[op].arity != 2)
         return FL__BAD("fl_grad2: op %d has no formula of a and b", (int)op) != NULL;
-    if (fl__null("fl_grad2", a) || fl__null("fl_grad2", b) || fl__null("fl_grad2", y) || fl__null("fl_grad2", dy)) return false;
+    if (!fl__grad_operand("fl_grad2", a, dy) || !fl__grad_operand("fl_grad2", b, dy) || !fl__grad_operand("fl_grad2", y, dy))
+        return false;
     if (!fl__grad_by_slot(dy, FL_OP_grad2, op)) return false;
     fl_grad_args args = {op};
     fl_call c = {.op = FL_OP_grad2, .n_out = 2, .n_in = 4, .in = {a, b, y, dy}, .args = &args};
@@ -2791,15 +2910,19 @@ fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng) {
     return fl__random(fl__new("fl_randint", shape, FL_I64, FL_I64), a, rng);
 }
 
+static bool fl__droppable(const fl_tensor *x, double p) {
+    if (fl__null("fl_dropout", x)) return false;
+    if (fl_dtype_is_float(x->dtype) && p >= 0 && p <= 1) return true;
+    return FL__BAD("fl_dropout: p %g, x %s", p, fl_dtype_name(x->dtype)) != NULL;
+}
+
 fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng) {
-    if (fl__null("fl_dropout", x)) return NULL;
+    if (!fl__droppable(x, p)) return NULL;
     return fl_dropout_at(x, p, fl_rng_take(rng, fl_numel(x)));
 }
 
 fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
-    if (fl__null("fl_dropout", x) || !(x = fl__stored(x))) return NULL;
-    if (!fl_dtype_is_float(x->dtype) || !(p >= 0 && p <= 1))
-        return FL__BAD("fl_dropout: p %g, x %s", p, fl_dtype_name(x->dtype));
+    if (!fl__droppable(x, p) || !(x = fl__stored(x))) return NULL;
     fl_dropout_args a = {p, state};
     if (fl__by_slot(x, FL_OP_dropout)) {
         fl_call c = {.op = FL_OP_dropout, .n_out = 1, .n_in = 1, .out = {fl__out_like(x, x->dtype)}, .in = {x}, .args = &a};
@@ -2873,6 +2996,91 @@ bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const 
     if (!fl__by_slot(p, FL_OP_adam_step)) return fl__compose_adam(p, g, m, v, a);
     fl_call c = {.op = FL_OP_adam_step, .n_out = 3, .n_in = 4, .out = {p, m, v}, .in = {g, p, m, v}, .args = a};
     return fl_run(&c) || fl_raise();
+}
+
+/* ---- records of ops without a slot ---- */
+
+/* The gradient formulas as compositions; fl_autograd.h has them on variables, these serve recorded calls. */
+#include "kernels/fl_words.h"
+#define FL_W(op) fl_##op
+#define fl_num fl__const
+#define FL__U(op, class_, need, f, g) \
+    static fl_tensor *fl__gradient_##op(fl_tensor *x, fl_tensor *y, fl_tensor *dy) { \
+        (void)x, (void)y, (void)dy; \
+        return g; \
+    }
+#define FL__B(op, class_, need, f, ga, gb) \
+    static fl_tensor *fl__gradient_##op(int i, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy) { \
+        (void)a, (void)b, (void)y, (void)dy; \
+        return i == 0 ? ga : gb; \
+    }
+FL_UNARY_OPS(FL__U)
+FL_BINARY_OPS(FL__B)
+#undef FL__U
+#undef FL__B
+#undef fl_num
+#undef FL_W
+#define FL_WORDS_END
+#include "kernels/fl_words.h"
+
+static fl_tensor *fl__gradient1(fl_op op, fl_tensor *const *in) {
+    switch (op) {
+#define FL__U(op, ...) \
+    case FL_OP_##op: return fl__gradient_##op(in[0], in[1], in[2]);
+        FL_UNARY_OPS(FL__U)
+#undef FL__U
+    default: return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
+    }
+}
+
+static fl_tensor *fl__gradient2(fl_op op, int i, fl_tensor *const *in) {
+    switch (op) {
+#define FL__B(op, ...) \
+    case FL_OP_##op: return fl__gradient_##op(i, in[0], in[1], in[2], in[3]);
+        FL_BINARY_OPS(FL__B)
+#undef FL__B
+    default: return FL__BAD("fl_grad2: op %d has no formula of a and b", (int)op);
+    }
+}
+
+/* The value of output i of an OPT op's record by its composition: what the public function does without the slot. */
+static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index) {
+    fl_tensor *const *in = c->in;
+    fl_shape shape = fl_shape_of(c->out[i]);
+    if (fl__formulas[c->op]) return fl__formulas[c->op](in[0], in[1]);
+    switch (c->op) {
+    case FL_OP_softmax: return fl_softmax(in[0], ((const fl_axis_args *)c->args)->axis);
+    case FL_OP_log_softmax: return fl_log_softmax(in[0], ((const fl_axis_args *)c->args)->axis);
+    case FL_OP_softmax_grad: return fl_softmax_grad(in[0], in[1], ((const fl_axis_args *)c->args)->axis);
+    case FL_OP_log_softmax_grad: return fl_log_softmax_grad(in[0], in[1], ((const fl_axis_args *)c->args)->axis);
+    case FL_OP_max_pool2d: return i ? *index : fl__compose_max_pool(in[0], shape, c->args, index);
+    case FL_OP_max_pool2d_grad: return fl_max_pool2d_grad(in[0], in[1], shape);
+    case FL_OP_avg_pool2d: return fl_avg_pool2d_run(in[0], *(const fl_pool2d_args *)c->args);
+    case FL_OP_avg_pool2d_grad: return fl_avg_pool2d_grad(in[0], shape, *(const fl_pool2d_args *)c->args);
+    case FL_OP_dropout:
+        return fl_dropout_at(in[0], ((const fl_dropout_args *)c->args)->p, ((const fl_dropout_args *)c->args)->rng);
+    case FL_OP_grad1: return fl__gradient1(((const fl_grad_args *)c->args)->op, in);
+    case FL_OP_grad2: return fl__gradient2(((const fl_grad_args *)c->args)->op, i, in);
+    default: return FL__BAD("fl_%s: it has no composition", fl__ops[c->op].name);
+    }
+}
+
+/* Runs the record of an OPT op that its backend has no slot for. */
+static bool fl__run_composed(const fl_call *c) {
+    if (c->op == FL_OP_sgd_step) return fl__compose_sgd(c->out[0], c->in[0], c->n_out > 1 ? c->out[1] : NULL, c->args);
+    if (c->op == FL_OP_adam_step) return fl__compose_adam(c->out[0], c->in[0], c->out[1], c->out[2], c->args);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *index = NULL;
+    bool ok = true;
+    for (int i = 0; ok && i < c->n_out; i++) {
+        if (!c->out[i]) continue;
+        fl_tensor *v = fl__composed_value(c, i, &index);
+        v = v ? fl_expand(v, fl_shape_of(c->out[i])) : NULL;
+        fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {v}};
+        ok = v && fl_run(&copy);
+    }
+    fl_scope_end(&s);
+    return ok;
 }
 
 /* ---- printing: PyTorch's rules ---- */

@@ -67,9 +67,9 @@ typedef struct digits_style {
 } digits_style;
 
 static inline digits_style digits_make_style(const float *u) {
-    float angle = (u[0] - .5f) * .7f, shear = (u[1] - .5f) * .5f, sx = 15 + 6 * u[2], sy = 17 + 5 * u[3];
-    digits_style s = {.wobble_x = .05f * u[6], .wobble_y = .05f * u[7], .phase_x = 6.28f * u[8], .phase_y = 6.28f * u[9]};
-    float c = cosf(angle), n = sinf(angle), tx = 13.5f + 4 * (u[4] - .5f), ty = 13.5f + 4 * (u[5] - .5f);
+    float angle = (u[0] - .5f) * 1.2f, shear = (u[1] - .5f) * .8f, sx = 11 + 9 * u[2], sy = 12 + 9 * u[3];
+    digits_style s = {.wobble_x = .09f * u[6], .wobble_y = .09f * u[7], .phase_x = 6.28f * u[8], .phase_y = 6.28f * u[9]};
+    float c = cosf(angle), n = sinf(angle), tx = 13.5f + 5 * (u[4] - .5f), ty = 13.5f + 5 * (u[5] - .5f);
     s.a[0][0] = c * sx;
     s.a[0][1] = (c * shear - n) * sy;
     s.a[1][0] = n * sx;
@@ -78,7 +78,7 @@ static inline digits_style digits_make_style(const float *u) {
     s.a[1][2] = ty - .5f * (s.a[1][0] + s.a[1][1]);
     s.bend = 3 + 2 * u[10];
     s.width = .7f + .9f * u[11];
-    s.ink = 190 + 65 * u[12];
+    s.ink = 150 + 105 * u[12];
     return s;
 }
 
@@ -106,10 +106,17 @@ static inline void digits_segment(float *ink, const float *p, const float *q, fl
         }
 }
 
-static inline void digits_strokes(float *ink, int digit, const digits_style *s) {
-    const float(*p)[2] = digits_stroke[digit];
-    for (int begin = 0, end; begin < 24 && p[begin][0] > 0; begin = end + 1) {
-        for (end = begin; p[end][0] >= 0;) end++;
+/* A digit's strokes with their points moved by `jitter`. Strokes that share a point in the model share it here too. */
+static inline void digits_strokes(float *ink, int digit, const digits_style *s, const float *jitter) {
+    const float(*model)[2] = digits_stroke[digit];
+    float p[24][2];
+    for (int i = 0; i < 24; i++) {
+        int first = 0;
+        while (memcmp(model[first], model[i], sizeof model[i])) first++;
+        for (int k = 0; k < 2; k++) p[i][k] = model[i][k] + .045f * jitter[2 * first + k];
+    }
+    for (int begin = 0, end; begin < 24 && model[begin][0] > 0; begin = end + 1) {
+        for (end = begin; model[end][0] >= 0;) end++;
         for (int i = begin; i + 1 < end; i++)
             for (int k = 0; k < 6; k++) {
                 const float *p0 = p[i > begin ? i - 1 : i], *p3 = p[i + 2 < end ? i + 2 : i + 1];
@@ -127,15 +134,16 @@ static inline bool digits_draw(int64_t n, uint64_t seed, digits *out) {
     fl_rng rng = {seed, 0};
     fl_tensor *image = fl_empty(FL_SHAPE(n, DIGITS_SIDE, DIGITS_SIDE), FL_U8), *label = fl_randint(FL_SHAPE(n), 0, 10, &rng);
     fl_tensor *style = fl_uniform(FL_SHAPE(n, 16), 0, 1, FL_F32, &rng);
-    fl_tensor *noise = fl_normal(FL_SHAPE(n, DIGITS_PIXELS), 0, 12, FL_F32, &rng);
+    fl_tensor *jitter = fl_normal(FL_SHAPE(n, 48), 0, 1, FL_F32, &rng);
+    fl_tensor *noise = fl_normal(FL_SHAPE(n, DIGITS_PIXELS), 0, 30, FL_F32, &rng);
     uint8_t *pixel = fl_map(image, FL_WRITE);
     const int64_t *digit = fl_map(label, FL_READ);
-    const float *u = fl_map(style, FL_READ), *e = fl_map(noise, FL_READ);
-    if (!pixel || !digit || !u || !e) return false;
+    const float *u = fl_map(style, FL_READ), *j = fl_map(jitter, FL_READ), *e = fl_map(noise, FL_READ);
+    if (!pixel || !digit || !u || !j || !e) return false;
     for (int64_t i = 0; i < n; i++) {
         float ink[DIGITS_PIXELS] = {0};
         digits_style s = digits_make_style(u + i * 16);
-        digits_strokes(ink, (int)digit[i], &s);
+        digits_strokes(ink, (int)digit[i], &s, j + i * 48);
         for (int k = 0; k < DIGITS_PIXELS; k++) {
             float v = ink[k] * s.ink + e[i * DIGITS_PIXELS + k];
             pixel[i * DIGITS_PIXELS + k] = (uint8_t)fminf(255, fmaxf(0, v));
@@ -144,6 +152,7 @@ static inline bool digits_draw(int64_t n, uint64_t seed, digits *out) {
     fl_unmap(image, FL_WRITE);
     fl_unmap(label, FL_READ);
     fl_unmap(style, FL_READ);
+    fl_unmap(jitter, FL_READ);
     fl_unmap(noise, FL_READ);
     *out = (digits){image, label};
     return true;

@@ -96,7 +96,9 @@ static double train_step(fl_nn_module *net, fl_optim *optim, const fl_data_sampl
     return fl_item(fv_value(loss));
 }
 
-static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, int64_t epoch, curve *c, double *mean_loss) {
+/* The learning rate falls along half a cosine from lr to 0 over the whole training. */
+static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, int64_t epoch, double lr, curve *c,
+                        double *mean_loss) {
     fl_data_average mean = {0};
     char label[32];
     snprintf(label, sizeof label, "epoch %lld", (long long)epoch);
@@ -105,7 +107,7 @@ static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, in
     for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
         fl_scope s = fl_scope_begin();
         fl_data_sample b;
-        ok = fl_data_get(set, i, &b);
+        ok = fl_optim_set_lr(optim, fl_optim_lr_cosine(lr, 0, c->n, c->total)) && fl_data_get(set, i, &b);
         double loss = ok ? train_step(net, optim, &b) : (double)NAN;
         ok = ok && !fl_error();
         fl_scope_end(&s);
@@ -189,7 +191,7 @@ static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_tra
     for (int64_t e = 0; ok && e < o->epochs; e++) {
         epoch_result *r = &result[e];
         double start = fl_data_now();
-        ok = train_epoch(net, optim, set, e, &c, &r->train_loss);
+        ok = train_epoch(net, optim, set, e, o->lr, &c, &r->train_loss);
         r->seconds = fl_data_now() - start;
         ok = ok && evaluate(net, valid, &r->loss, &r->error);
         if (ok)
@@ -224,7 +226,7 @@ static bool get_digits(const options *o, digits *all, digits *test, int64_t *n_t
 }
 
 int main(int argc, char **argv) {
-    options o = {.epochs = 3, .batch = 64, .lr = 0.02, .seed = 1, .save = "mnist.safetensors"};
+    options o = {.epochs = 3, .batch = 64, .lr = 0.03, .seed = 1, .save = "mnist.safetensors"};
     if (!parse(argc, argv, &o)) return 2;
     fl_seed(o.seed);
     fl_scope s = fl_scope_begin();

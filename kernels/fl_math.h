@@ -286,19 +286,6 @@ FLM double flm__mod4(double t) {
     return fabs(t) < 18014398509481984.0 ? t - 4.0 * k : 0.0;
 }
 
-/* x * 2/pi mod 4 for every float up to 2^128 and NaN for infinity: 2/pi in pieces of 29 bits,
-   whose products with the 24 bits of x are exact; the small ones are added first. */
-FLM double flm__quarter_turns(float xf) {
-    double x = xf, s = x * 0.0;
-    s += flm__mod4(x * 0x1.c820ff2000000p-175);
-    s += flm__mod4(x * 0x1.5993c40000000p-148);
-    s += flm__mod4(x * 0x1.b81b6c5000000p-117);
-    s += flm__mod4(x * 0x1.d1f534d000000p-88);
-    s += flm__mod4(x * 0x1.4fe13ab000000p-59);
-    s += flm__mod4(x * 0x1.9391054000000p-30);
-    return s + flm__mod4(x * 0x1.45f306d000000p-1);
-}
-
 /* sin(r + q pi/2) for |r| <= pi/4 */
 FLM float flm__sin_quadrant(double r, uint64_t q) {
     double z = r * r, s = 2.7182745248176924e-06, c = 2.4390043098191887e-05, y;
@@ -314,11 +301,18 @@ FLM float flm__sin_quadrant(double r, uint64_t q) {
     return (float)(q & 2 ? -y : y);
 }
 
-/* The place in the quadrant, and the quadrant in the low bits of *q */
-FLM double flm__quadrant(float x, uint64_t *q) {
-    double s = flm__quarter_turns(x), t = s + 6755399441055744.0;
+/* x = q pi/2 + r, |r| <= pi/4, for every float up to 2^128; NaN for infinity. 2/pi in pieces of 29
+   bits: their products with the 24 bits of x are exact. The sum of what they leave mod 4, rounded,
+   gives q (in the low bits), which goes before the small ones come: nothing that counts is lost. */
+FLM double flm__quadrant(float xf, uint64_t *q) {
+    double x = xf, m0 = flm__mod4(x * 0x1.45f306d000000p-1);
+    double m1 = flm__mod4(x * 0x1.9391054000000p-30), m2 = flm__mod4(x * 0x1.4fe13ab000000p-59);
+    double m3 = flm__mod4(x * 0x1.d1f534d000000p-88), m4 = flm__mod4(x * 0x1.b81b6c5000000p-117);
+    double m5 = flm__mod4(x * 0x1.5993c40000000p-148), m6 = flm__mod4(x * 0x1.c820ff2000000p-175);
+    double t = (m0 + m1 + m2 + m3 + m4 + m5 + m6) + 6755399441055744.0;
+    double r = m0 - (t - 6755399441055744.0) + m1 + m2 + m3 + m4 + m5 + m6;
     *q = flm__bits64(t);
-    return (s - (t - 6755399441055744.0)) * 1.5707963267948966;
+    return (r + x * 0.0) * 1.5707963267948966;
 }
 
 FLM float flm_sin_f32(float x) {

@@ -1,4 +1,5 @@
-/* test_cpu.c - the slots of the CPU backend against hand-written loops in double, over layouts, dtypes, threads and ISA levels */
+/* test_cpu.c - the slots of the CPU backend against hand-written loops in double, over layouts,
+   dtypes, threads and ISA levels */
 #include "../fl_tensor.h"
 #include "../kernels/cpu/isa.h"
 #include "test.h"
@@ -13,7 +14,8 @@ static fl_tensor *out_of(fl_shape shape, fl_dtype d) {
     return fl_call_out(fl_family("cpu"), shape, d);
 }
 
-static fl_tensor *run_args(fl_op op, fl_shape shape, fl_dtype d, const void *args, int n, fl_tensor *const in[]) {
+static fl_tensor *run_args(fl_op op, fl_shape shape, fl_dtype d, const void *args, int n,
+                           fl_tensor *const in[]) {
     fl_tensor *y = out_of(shape, d);
     fl_call c = {.op = op, .n_out = 1, .n_in = n, .out = {y}, .args = args};
     for (int i = 0; i < n; i++) c.in[i] = in[i];
@@ -76,9 +78,24 @@ static fl_tensor *fresh(fl_shape shape, fl_dtype d, uint64_t seed, bool wild) {
     return t;
 }
 
-enum { CONTIGUOUS, TRANSPOSED, REPEATED, CONSTANT, NEGATIVE, STRIDED, SCALAR, EMPTY, SINGLE, EIGHT, LONG, LONG_T, LAYOUTS };
-static const char *const layout_name[] = {"contiguous", "transposed", "repeated", "constant", "negative", "strided",
-                                          "0-d",        "empty",      "single",   "8-d",      "long",     "long transposed"};
+enum {
+    CONTIGUOUS,
+    TRANSPOSED,
+    REPEATED,
+    CONSTANT,
+    NEGATIVE,
+    STRIDED,
+    SCALAR,
+    EMPTY,
+    SINGLE,
+    EIGHT,
+    LONG,
+    LONG_T,
+    LAYOUTS
+};
+static const char *const layout_name[] = {
+    "contiguous", "transposed", "repeated", "constant", "negative", "strided",
+    "0-d",        "empty",      "single",   "8-d",      "long",     "long transposed"};
 
 static fl_shape layout_shape(int layout) {
     switch (layout) {
@@ -86,8 +103,8 @@ static fl_shape layout_shape(int layout) {
     case EMPTY: return FL_SHAPE(3, 0, 2);
     case SINGLE: return FL_SHAPE(1, 1);
     case EIGHT: return FL_SHAPE(2, 1, 3, 2, 1, 2, 2, 3);
-    case LONG: return FL_SHAPE(70001);
-    case LONG_T: return FL_SHAPE(300, 257);
+    case LONG: return FL_SHAPE(40001);
+    case LONG_T: return FL_SHAPE(200, 133);
     default: return FL_SHAPE(6, 5, 7);
     }
 }
@@ -96,13 +113,16 @@ static fl_shape layout_shape(int layout) {
 static fl_tensor *laid_out(int layout, fl_dtype d, uint64_t seed, bool wild) {
     fl_shape s = layout_shape(layout);
     switch (layout) {
-    case TRANSPOSED: return fl_permute(fresh(FL_SHAPE(7, 6, 5), d, seed, wild), 3, (int[]){1, 2, 0});
+    case TRANSPOSED:
+        return fl_permute(fresh(FL_SHAPE(7, 6, 5), d, seed, wild), 3, (int[]){1, 2, 0});
     case REPEATED: return fl_expand(fresh(FL_SHAPE(5, 1), d, seed, wild), s);
     case CONSTANT: return fl_expand(fresh(FL_SHAPE(1), d, seed, wild), s);
-    case NEGATIVE: return fl_slice(fl_slice(fresh(s, d, seed, wild), 2, -1, FL_SLICE_END, -1), 0, -1, FL_SLICE_END, -1);
+    case NEGATIVE:
+        return fl_slice(fl_slice(fresh(s, d, seed, wild), 2, -1, FL_SLICE_END, -1), 0, -1,
+                        FL_SLICE_END, -1);
     case STRIDED: return fl_slice(fresh(FL_SHAPE(6, 5, 15), d, seed, wild), 2, 1, 15, 2);
     case EIGHT: return fl_transpose(fresh(FL_SHAPE(2, 1, 3, 3, 1, 2, 2, 2), d, seed, wild), 3, 7);
-    case LONG_T: return fl_transpose(fresh(FL_SHAPE(257, 300), d, seed, wild), 0, 1);
+    case LONG_T: return fl_transpose(fresh(FL_SHAPE(133, 200), d, seed, wild), 0, 1);
     default: return fresh(s, d, seed, wild);
     }
 }
@@ -110,16 +130,19 @@ static fl_tensor *laid_out(int layout, fl_dtype d, uint64_t seed, bool wild) {
 static bool near(double got, double want, fl_dtype d) {
     if (d == FL_F32) want = (double)(float)want;
     if (isnan(want)) return isnan(got);
-    if (got == want) return got != 0 || d == FL_B8 || d == FL_I64 || signbit(got) == signbit(want);
+    if (got == want) return got != 0 || !fl_dtype_is_float(d) || signbit(got) == signbit(want);
     double rel = d == FL_F64 ? 1e-12 : d == FL_F32 ? 1e-5 : 0;
     return fabs(got - want) <= rel * (fabs(want) + (d == FL_F64 ? 1e-3 : 0.1));
 }
 
-/* The first few wrong elements are printed, with what led to them. */
-static void check_element(double got, double want, fl_dtype d, const char *op, const char *where, int64_t i) {
+/* A wrong element is printed with what led to it. */
+static void check_element(double got, double want, fl_dtype d, const char *op, const char *where,
+                          int64_t i) {
     if (near(got, want, d)) return;
-    printf("%s %s %s element %lld: got %.9g, want %.9g\n", op, fl_dtype_name(d), where, (long long)i, got, want);
     CHECK(!"element differs");
+    if (test__failures < 20)
+        printf("  %s %s %s element %lld: got %.9g, want %.9g\n", op, fl_dtype_name(d), where,
+               (long long)i, got, want);
 }
 
 /* >>references */
@@ -142,7 +165,7 @@ static double ref_unary(fl_op op, double x) {
     case FL_OP_square: return x * x;
     case FL_OP_reciprocal: return 1 / x;
     case FL_OP_rsqrt: return 1 / sqrt(x);
-    case FL_OP_sign: return isnan(x) ? x : x > 0 ? 1 : x < 0 ? -1 : x;
+    case FL_OP_sign: return (x > 0) - (x < 0);
     case FL_OP_relu: return isnan(x) || x > 0 ? x : 0;
     case FL_OP_sigmoid: return x >= 0 ? 1 / (1 + exp(-x)) : 1 - 1 / (1 + exp(x));
     case FL_OP_silu: return x / (1 + exp(-x));
@@ -262,10 +285,12 @@ static void check_unary(fl_op op, fl_dtype d, int layout) {
     for (int64_t i = 0; i < fl_numel(y); i++) {
         if (!real) {
             int64_t want = ref_unary_int(op, get_int(x, i), d), got = get_int(y, i);
-            if (!CHECK_EQ_INT(got, want)) printf("%s %s %s\n", info->name, fl_dtype_name(d), layout_name[layout]);
+            if (!CHECK_EQ_INT(got, want))
+                printf("%s %s %s\n", info->name, fl_dtype_name(d), layout_name[layout]);
             continue;
         }
-        if (op == FL_OP_silu && get(x, i) < -80) continue; /* e^-x overflows f32 where the product is tiny */
+        if (op == FL_OP_silu && get(x, i) < -80)
+            continue; /* e^-x overflows f32 where the product is tiny */
         check_element(get(y, i), ref_unary(op, get(x, i)), yd, info->name, layout_name[layout], i);
     }
 }
@@ -282,7 +307,8 @@ TEST(unary_over_layouts) {
     }
 }
 
-static void check_binary(fl_op op, fl_dtype d, fl_tensor *a, fl_tensor *b, int layout, bool may_fail) {
+static void check_binary(fl_op op, fl_dtype d, fl_tensor *a, fl_tensor *b, int layout,
+                         bool may_fail) {
     const fl_op_info *info = fl_op_get_info(op);
     fl_dtype yd = gives(info->cls, d);
     bool real = fl_dtype_is_float(d), zero = false;
@@ -292,9 +318,11 @@ static void check_binary(fl_op op, fl_dtype d, fl_tensor *a, fl_tensor *b, int l
         zero |= get_int(b, i) == 0;
         if (!real) {
             int64_t want = ref_binary_int(op, get_int(a, i), get_int(b, i), d), got = get_int(y, i);
-            if (!CHECK_EQ_INT(got, want)) printf("%s %s %s\n", info->name, fl_dtype_name(d), layout_name[layout]);
+            if (!CHECK_EQ_INT(got, want))
+                printf("%s %s %s\n", info->name, fl_dtype_name(d), layout_name[layout]);
         } else {
-            check_element(get(y, i), ref_binary(op, get(a, i), get(b, i)), yd, info->name, layout_name[layout], i);
+            check_element(get(y, i), ref_binary(op, get(a, i), get(b, i)), yd, info->name,
+                          layout_name[layout], i);
         }
     }
     if (may_fail && zero) {
@@ -311,7 +339,8 @@ TEST(binary_over_layouts) {
         const fl_op_info *info = fl_op_get_info(op);
         for (int k = 0; k < 4 && info->arity == 2; k++) {
             fl_dtype d = computed[k];
-            bool divides = op == FL_OP_remainder && d == FL_I64, wild = op != FL_OP_pow || d != FL_I64;
+            bool divides = op == FL_OP_remainder && d == FL_I64,
+                 wild = op != FL_OP_pow || d != FL_I64;
             for (int layout = 0; layout < LAYOUTS && takes(info->cls, d); layout++) {
                 fl_scope s = fl_scope_begin();
                 int other = layout <= STRIDED ? (layout * 5 + (int)op) % (STRIDED + 1) : layout;
@@ -335,7 +364,8 @@ TEST(binary_in_place) {
         fl_tensor *before = fl_clone(a);
         CHECK(run((fl_call){.op = FL_OP_sub, .n_out = 1, .n_in = 2, .out = {a}, .in = {b, a}}));
         for (int64_t i = 0; i < fl_numel(a); i++)
-            check_element(get(a, i), get(b, i) - get(before, i), FL_F32, "b - a into a", layout_name[layout], i);
+            check_element(get(a, i), get(b, i) - get(before, i), FL_F32, "b - a into a",
+                          layout_name[layout], i);
     }
 }
 
@@ -347,9 +377,11 @@ TEST(where_over_layouts) {
             fl_tensor *c = laid_out(other, FL_B8, 1, false), *a = laid_out(layout, d, 2, true);
             fl_tensor *b = k % 2 ? fl_num(7) : laid_out(other, d, 3, true);
             if (d == FL_B8) b = laid_out(layout, d, 3, true);
-            fl_tensor *y = run_args(FL_OP_where, layout_shape(layout), d, NULL, 3, (fl_tensor *[]){c, a, b});
+            fl_tensor *y =
+                run_args(FL_OP_where, layout_shape(layout), d, NULL, 3, (fl_tensor *[]){c, a, b});
             for (int64_t i = 0; CHECK(y) && i < fl_numel(y); i++)
-                check_element(get(y, i), get_int(c, i) ? get(a, i) : get(b, i), d, "where", layout_name[layout], i);
+                check_element(get(y, i), get_int(c, i) ? get(a, i) : get(b, i), d, "where",
+                              layout_name[layout], i);
         }
 }
 
@@ -357,12 +389,13 @@ TEST(where_over_layouts) {
 
 static bool smooth(fl_op op) {
     const fl_op_info *info = fl_op_get_info(op);
-    return info->cls == FL_CLASS_FLOAT || op == FL_OP_neg || op == FL_OP_abs || op == FL_OP_square || op == FL_OP_relu ||
-           op == FL_OP_add || op == FL_OP_sub || op == FL_OP_mul || op == FL_OP_pow || op == FL_OP_maximum ||
-           op == FL_OP_minimum;
+    return info->cls == FL_CLASS_FLOAT || op == FL_OP_neg || op == FL_OP_abs ||
+           op == FL_OP_square || op == FL_OP_relu || op == FL_OP_add || op == FL_OP_sub ||
+           op == FL_OP_mul || op == FL_OP_pow || op == FL_OP_maximum || op == FL_OP_minimum;
 }
 
-static void check_slope(double got, double above, double below, double h, double dy, fl_dtype d, const char *op) {
+static void check_slope(double got, double above, double below, double h, double dy, fl_dtype d,
+                        const char *op) {
     double want = dy * (above - below) / (2 * h);
     if (fabs(got - want) <= (d == FL_F32 ? 2e-5 : 1e-7) * (1 + fabs(want))) return;
     printf("%s %s: gradient %.9g, by differences %.9g\n", op, fl_dtype_name(d), got, want);
@@ -373,20 +406,22 @@ TEST(unary_gradients) {
     const double h = 1e-6;
     for (fl_op op = 0; op < FL_OP_COUNT; op++)
         for (int k = 0; k < 2 * LAYOUTS; k++) {
-            fl_scope s = fl_scope_begin();
             fl_dtype d = computed[k % 2];
             int layout = k / 2;
             const fl_op_info *info = fl_op_get_info(op);
             if (info->arity != 1 || !smooth(op)) continue;
+            fl_scope s = fl_scope_begin();
             fl_tensor *x = laid_out(layout, d, 7, false), *dy = laid_out(layout, d, 8, false);
             if (op == FL_OP_log || op == FL_OP_log1p || op == FL_OP_sqrt || op == FL_OP_rsqrt)
                 x = fl_add(fl_abs(x), fl_num(0.25));
             fl_tensor *y = run_args(op, layout_shape(layout), d, NULL, 1, &x);
-            fl_tensor *dx = run_args(FL_OP_grad1, layout_shape(layout), d, &(fl_grad_args){op}, 3, (fl_tensor *[]){x, y, dy});
+            fl_tensor *dx = run_args(FL_OP_grad1, layout_shape(layout), d, &(fl_grad_args){op}, 3,
+                                     (fl_tensor *[]){x, y, dy});
             for (int64_t i = 0; CHECK(dx) && i < fl_numel(dx); i++) {
                 double v = get(x, i);
                 if (fabs(v) < 0.01) continue; /* kinks and poles */
-                check_slope(get(dx, i), ref_unary(op, v + h), ref_unary(op, v - h), h, get(dy, i), d, info->name);
+                check_slope(get(dx, i), ref_unary(op, v + h), ref_unary(op, v - h), h, get(dy, i),
+                            d, info->name);
             }
             fl_scope_end(&s);
         }
@@ -396,24 +431,29 @@ TEST(binary_gradients) {
     const double h = 1e-6;
     for (fl_op op = 0; op < FL_OP_COUNT; op++)
         for (int k = 0; k < 2 * LAYOUTS * 3; k++) {
-            fl_scope s = fl_scope_begin();
             fl_dtype d = computed[k % 2];
             int layout = k / 2 % LAYOUTS, want = k / 2 / LAYOUTS + 1;
             const fl_op_info *info = fl_op_get_info(op);
             if (info->arity != 2 || !smooth(op)) continue;
+            fl_scope s = fl_scope_begin();
             fl_tensor *a = fl_add(fl_abs(laid_out(layout, d, 7, false)), fl_num(0.5));
-            fl_tensor *b = laid_out((layout == LONG) ? LONG : layout, d, 9, false), *dy = laid_out(layout, d, 8, false);
+            fl_tensor *b = laid_out(layout, d, 9, false), *dy = laid_out(layout, d, 8, false);
             fl_tensor *y = run_args(op, layout_shape(layout), d, NULL, 2, (fl_tensor *[]){a, b});
             fl_tensor *da = want & 1 ? out_of(layout_shape(layout), d) : NULL;
             fl_tensor *db = want & 2 ? out_of(layout_shape(layout), d) : NULL;
-            fl_call c = {.op = FL_OP_grad2, .n_out = 2, .n_in = 4, .out = {da, db}, .in = {a, b, y, dy}};
+            fl_call c = {
+                .op = FL_OP_grad2, .n_out = 2, .n_in = 4, .out = {da, db}, .in = {a, b, y, dy}};
             c.args = &(fl_grad_args){op};
             CHECK(run(c));
             for (int64_t i = 0; i < fl_numel(y); i++) {
                 double u = get(a, i), v = get(b, i), g = get(dy, i);
                 if (fabs(v) < 0.1 || fabs(u - v) < 0.01) continue;
-                if (da) check_slope(get(da, i), ref_binary(op, u + h, v), ref_binary(op, u - h, v), h, g, d, info->name);
-                if (db) check_slope(get(db, i), ref_binary(op, u, v + h), ref_binary(op, u, v - h), h, g, d, info->name);
+                if (da)
+                    check_slope(get(da, i), ref_binary(op, u + h, v), ref_binary(op, u - h, v), h,
+                                g, d, info->name);
+                if (db)
+                    check_slope(get(db, i), ref_binary(op, u, v + h), ref_binary(op, u, v - h), h,
+                                g, d, info->name);
             }
             fl_scope_end(&s);
         }
@@ -423,7 +463,8 @@ TEST(binary_gradients) {
 
 static double ref_cast(double x, int64_t k, bool real, fl_dtype to) {
     static const double low[FL_DTYPE_COUNT] = {[FL_I32] = INT32_MIN, [FL_I64] = -0x1p63};
-    static const double high[FL_DTYPE_COUNT] = {[FL_U8] = 255, [FL_I32] = INT32_MAX, [FL_I64] = 0x1p63};
+    static const double high[FL_DTYPE_COUNT] = {
+        [FL_U8] = 255, [FL_I32] = INT32_MAX, [FL_I64] = 0x1p63};
     if (to == FL_B8) return real ? x != 0 : k != 0;
     if (fl_dtype_is_float(to)) return real ? x : (double)k;
     if (real) return isnan(x) ? 0 : x <= low[to] ? low[to] : x >= high[to] ? high[to] : trunc(x);
@@ -435,16 +476,19 @@ TEST(copies_and_casts) {
         for (fl_dtype to = FL_B8; to < FL_DTYPE_COUNT; to++)
             for (int layout = 0; layout < LAYOUTS; layout++) {
                 fl_scope s = fl_scope_begin();
-                fl_tensor *x = laid_out(layout, from, 21, true), *y = out_of(layout_shape(layout), to);
-                if (layout == LONG_T) y = fl_transpose(fl_empty(FL_SHAPE(257, 300), to), 0, 1);
+                fl_tensor *x = laid_out(layout, from, 21, true),
+                          *y = out_of(layout_shape(layout), to);
+                if (layout == LONG_T) y = fl_transpose(fl_empty(FL_SHAPE(133, 200), to), 0, 1);
                 if (layout == STRIDED) y = laid_out(NEGATIVE, to, 4, false);
-                CHECK(run((fl_call){.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {x}}));
+                CHECK(
+                    run((fl_call){.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {x}}));
                 bool real = fl_dtype_is_float(from);
                 for (int64_t i = 0; i < fl_numel(y); i++) {
                     double want = ref_cast(get(x, i), get_int(x, i), real, to);
                     if (to == FL_F32 && from == FL_F64) want = (double)(float)want;
                     if (fl_dtype_is_float(to) || fabs(want) < 1e18)
-                        check_element(get(y, i), want, to, fl_dtype_name(from), layout_name[layout], i);
+                        check_element(get(y, i), want, to, fl_dtype_name(from), layout_name[layout],
+                                      i);
                     else
                         CHECK((get_int(y, i) > 0) == (want > 0) && get(y, i) == want);
                 }
@@ -455,7 +499,8 @@ TEST(copies_and_casts) {
 TEST(transposed_copies) {
     for (int k = 0; k < 3; k++) {
         fl_dtype d = (fl_dtype[]){FL_B8, FL_F32, FL_F64}[k];
-        fl_tensor *x = fl_permute(fresh(FL_SHAPE(3, 70, 2, 95), d, 3, false), 4, (int[]){2, 3, 0, 1});
+        fl_tensor *x =
+            fl_permute(fresh(FL_SHAPE(3, 70, 2, 95), d, 3, false), 4, (int[]){2, 3, 0, 1});
         fl_tensor *y = run_args(FL_OP_copy, FL_SHAPE(2, 95, 3, 70), d, NULL, 1, &x);
         for (int64_t i = 0; CHECK(y) && i < fl_numel(y); i++) CHECK(get(y, i) == get(x, i));
     }
@@ -465,7 +510,8 @@ TEST(fill_and_iota) {
     for (fl_dtype d = FL_B8; d < FL_DTYPE_COUNT; d++) {
         fl_tensor *y = run_args(FL_OP_fill, FL_SHAPE(40000), d, &(fl_fill_args){3, 3}, 0, NULL);
         fl_tensor *part = fl_slice(y, 0, 1, 40000, 3);
-        CHECK(run((fl_call){.op = FL_OP_fill, .n_out = 1, .out = {part}, .args = &(fl_fill_args){1, 1}}));
+        CHECK(run(
+            (fl_call){.op = FL_OP_fill, .n_out = 1, .out = {part}, .args = &(fl_fill_args){1, 1}}));
         for (int64_t i = 0; i < 40000; i++) CHECK(get(y, i) == (d == FL_B8 || i % 3 == 1 ? 1 : 3));
     }
     fl_iota_args a = {0.5, 0.25, -5, 3};
@@ -473,7 +519,8 @@ TEST(fill_and_iota) {
     fl_tensor *g = run_args(FL_OP_iota, FL_SHAPE(30000), FL_F64, &a, 0, NULL);
     fl_tensor *k = run_args(FL_OP_iota, FL_SHAPE(30000), FL_I64, &a, 0, NULL);
     for (int64_t i = 0; i < 30000; i++)
-        CHECK(get(f, i) == 0.5 + 0.25 * (double)i && get(g, i) == get(f, i) && get_int(k, i) == -5 + 3 * i);
+        CHECK(get(f, i) == 0.5 + 0.25 * (double)i && get(g, i) == get(f, i) &&
+              get_int(k, i) == -5 + 3 * i);
 }
 
 /* >>reduce */
@@ -537,8 +584,10 @@ static void check_reduction(fl_op op, fl_tensor *x, uint32_t axes, const char *w
     for (int64_t i = 0; i < n; i++) {
         if (x->dtype == FL_I64) CHECK_EQ_INT(get_int(y, i), k[i]);
         else if (op == FL_OP_sum && isfinite(f[i]))
-            CHECK_NEAR(get(y, i), f[i], (x->dtype == FL_F32 ? 1e-7 * fabs(f[i]) : 0) + 1e-14 * scale[i] + 1e-45);
-        else check_element(get(y, i), f[i], x->dtype, name, where, i);
+            CHECK_NEAR(get(y, i), f[i],
+                       (x->dtype == FL_F32 ? 1e-7 * fabs(f[i]) : 0) + 1e-14 * scale[i] + 1e-45);
+        else
+            check_element(get(y, i), f[i], x->dtype, name, where, i);
     }
     free(f), free(k), free(scale);
 }
@@ -552,17 +601,24 @@ TEST(reductions_over_axes_and_layouts) {
                 fl_tensor *x = laid_out(layout, computed[k], 31, wild);
                 for (uint32_t axes = 0; axes < 1u << x->ndim; axes++)
                     for (int i = 0; i < (layout == EMPTY ? 2 : 4); i++) {
-                        bool overflows = ops[i] == FL_OP_prod && (layout == LONG || layout == LONG_T);
-                        if (!overflows || k == 2) check_reduction(ops[i], x, axes, layout_name[layout]);
+                        /* floating-point products of these depend on their order: they overflow on
+                           the way */
+                        bool overflows =
+                            ops[i] == FL_OP_prod && (wild || layout == LONG || layout == LONG_T);
+                        if (!overflows || k == 2)
+                            check_reduction(ops[i], x, axes, layout_name[layout]);
                     }
                 fl_scope_end(&s);
             }
 }
 
 TEST(reductions_in_chunks) {
-    static const struct { fl_shape shape; uint32_t axes; } cases[] = {
-        {{1, {1000003}}, 1},         {{2, {70000, 5}}, 1},        {{2, {70000, 300}}, 1}, {{2, {3, 200001}}, 2},
-        {{4, {9, 10, 31, 33}}, 013}, {{4, {40, 3, 64, 64}}, 015}, {{3, {700, 40, 9}}, 5}, {{2, {2, 100000}}, 3}};
+    static const struct {
+        fl_shape shape;
+        uint32_t axes;
+    } cases[] = {{{1, {1000003}}, 1},    {{2, {70000, 5}}, 1},        {{2, {70000, 300}}, 1},
+                 {{2, {3, 200001}}, 2},  {{4, {9, 10, 31, 33}}, 013}, {{4, {40, 3, 64, 64}}, 015},
+                 {{3, {700, 40, 9}}, 5}, {{2, {2, 100000}}, 3}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int k = 0; k < 3; k++) {
             fl_scope s = fl_scope_begin();
@@ -573,31 +629,38 @@ TEST(reductions_in_chunks) {
         }
 }
 
+/* Place of the first extreme among n elements of x from `first`, `step` elements apart. */
+static int64_t ref_place(const fl_tensor *x, int64_t first, int64_t step, int64_t n, bool largest) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++) {
+        double v = get(x, first + i * step), b = get(x, first + best * step);
+        int64_t vi = get_int(x, first + i * step), bi = get_int(x, first + best * step);
+        bool real = fl_dtype_is_float(x->dtype), wins = real && isnan(v) && !isnan(b);
+        if (wins || (real ? (largest ? v > b : v < b) : (largest ? vi > bi : vi < bi))) best = i;
+    }
+    return best;
+}
+
+static void check_place(fl_tensor *x, int axis, bool largest, const char *where) {
+    fl_reduce_args args = {1u << axis, true};
+    fl_tensor *y = run_args(largest ? FL_OP_argmax : FL_OP_argmin, reduced_shape(x, args.axes),
+                            FL_I64, &args, 1, &x);
+    int64_t inner = 1, n = x->shape[axis];
+    for (int i = axis + 1; i < x->ndim; i++) inner *= x->shape[i];
+    for (int64_t o = 0; CHECK(y) && o < fl_numel(y); o++) {
+        int64_t want = ref_place(x, o / inner * inner * n + o % inner, inner, n, largest);
+        if (!CHECK_EQ_INT(get_int(y, o), want)) printf("  %s, axis %d\n", where, axis);
+    }
+}
+
 TEST(argmax_and_argmin) {
     for (int layout = 0; layout < LAYOUTS; layout++)
         for (int k = 0; k < 3 * 2; k++) {
             fl_tensor *x = laid_out(layout, computed[k % 3], 41, k >= 3);
-            for (int axis = 0; axis < x->ndim && fl_numel(x) > 0; axis++)
-                for (int largest = 0; largest < 2; largest++) {
-                    fl_shape s = reduced_shape(x, 1u << axis);
-                    fl_reduce_args args = {1u << axis, true};
-                    fl_tensor *y = run_args(largest ? FL_OP_argmax : FL_OP_argmin, s, FL_I64, &args, 1, &x);
-                    for (int64_t o = 0; CHECK(y) && o < fl_numel(y); o++) {
-                        fl_tensor *line = fl_select(fl_transpose(x, axis, 0), 0, 0);
-                        int64_t best = 0, inner = 1, n = x->shape[axis];
-                        (void)line;
-                        for (int i = axis + 1; i < x->ndim; i++) inner *= x->shape[i];
-                        int64_t first = o / inner * inner * n + o % inner;
-                        for (int64_t i = 1; i < n; i++) {
-                            double v = get(x, first + i * inner), b = get(x, first + best * inner);
-                            int64_t vi = get_int(x, first + i * inner), bi = get_int(x, first + best * inner);
-                            bool better = x->dtype == FL_I64 ? (largest ? vi > bi : vi < bi)
-                                                             : (isnan(v) && !isnan(b)) || (largest ? v > b : v < b);
-                            if (better) best = i;
-                        }
-                        if (!CHECK_EQ_INT(get_int(y, o), best)) printf("arg %s axis %d\n", layout_name[layout], axis);
-                    }
-                }
+            for (int axis = 0; axis < x->ndim && fl_numel(x) > 0; axis++) {
+                check_place(x, axis, true, layout_name[layout]);
+                check_place(x, axis, false, layout_name[layout]);
+            }
         }
 }
 
@@ -636,7 +699,8 @@ static void check_scatter(fl_tensor *x, fl_tensor *index, int axis) {
     fl_shape shape = fl_shape_of(index);
     fl_tensor *src = fresh(shape, x->dtype, 15, false), *want = fl_cast(fl_contiguous(x), FL_F64);
     if (want == x) want = fl_clone(x);
-    fl_tensor *y = run_args(FL_OP_scatter_add, fl_shape_of(x), x->dtype, &args, 3, (fl_tensor *[]){x, index, src});
+    fl_tensor *y = run_args(FL_OP_scatter_add, fl_shape_of(x), x->dtype, &args, 3,
+                            (fl_tensor *[]){x, index, src});
     double *sum = fl_data(want);
     for (int64_t i = 0; i < fl_numel(src); i++) {
         double *to = &sum[named(x, shape, axis, get_int(index, i), i)];
@@ -669,7 +733,8 @@ TEST(gather_and_scatter_add) {
                 check_scatter(x, rows, axis);
             }
     fl_tensor *table = fresh(FL_SHAPE(50, 64), FL_F32, 1, false);
-    fl_tensor *words = fl_expand(fl_reshape(random_index(FL_SHAPE(3000), 50, 2), FL_SHAPE(3000, 1)), FL_SHAPE(3000, 64));
+    fl_tensor *words = fl_expand(fl_reshape(random_index(FL_SHAPE(3000), 50, 2), FL_SHAPE(3000, 1)),
+                                 FL_SHAPE(3000, 64));
     check_gather(table, words, 0);
     check_scatter(table, words, 0);
     check_gather(table, random_index(FL_SHAPE(0, 64), 50, 2), 0);
@@ -680,11 +745,15 @@ TEST(index_out_of_range_writes_nothing) {
     test_errors_return();
     for (int k = 0; k < 2; k++) {
         int64_t bad[] = {1, k ? -1 : 4, 0};
-        fl_tensor *x = fl_ones(FL_SHAPE(4), FL_F32), *index = fl_from_host(bad, FL_SHAPE(3), FL_I64);
+        fl_tensor *x = fl_ones(FL_SHAPE(4), FL_F32),
+                  *index = fl_from_host(bad, FL_SHAPE(3), FL_I64);
         fl_tensor *src = fl_ones(FL_SHAPE(3), FL_F32);
-        CHECK(!run_args(FL_OP_gather, FL_SHAPE(3), FL_F32, &(fl_axis_args){0}, 2, (fl_tensor *[]){x, index}));
-        CHECK_ERROR(k ? "gather: index -1 is out of range for axis 0 of size 4" : "gather: index 4 is out");
-        fl_call c = {.op = FL_OP_scatter_add, .n_out = 1, .n_in = 3, .out = {x}, .in = {x, index, src}};
+        CHECK(!run_args(FL_OP_gather, FL_SHAPE(3), FL_F32, &(fl_axis_args){0}, 2,
+                        (fl_tensor *[]){x, index}));
+        CHECK_ERROR(k ? "gather: index -1 is out of range for axis 0 of size 4"
+                      : "gather: index 4 is out");
+        fl_call c = {
+            .op = FL_OP_scatter_add, .n_out = 1, .n_in = 3, .out = {x}, .in = {x, index, src}};
         c.args = &(fl_axis_args){0};
         CHECK(!run(c));
         CHECK_ERROR("scatter_add: index");
@@ -699,7 +768,8 @@ static void ref_philox(uint64_t key, uint64_t counter, uint32_t w[4]) {
     uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), 0, 0};
     for (int round = 0; round < 10; round++, k[0] += 0x9E3779B9u, k[1] += 0xBB67AE85u) {
         uint64_t p0 = 0xD2511F53ull * c[0], p1 = 0xCD9E8D57ull * c[2];
-        uint32_t next[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k[0], (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c[3] ^ k[1], (uint32_t)p0};
+        uint32_t next[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k[0], (uint32_t)p1,
+                            (uint32_t)(p0 >> 32) ^ c[3] ^ k[1], (uint32_t)p0};
         memcpy(c, next, sizeof next);
     }
     memcpy(w, c, sizeof c);
@@ -721,13 +791,15 @@ TEST(random_bits) {
     fl_tensor *g = run_args(FL_OP_random, FL_SHAPE(50001), FL_F64, &u, 0, NULL);
     u.dist = FL_INTEGER;
     fl_tensor *k = run_args(FL_OP_random, FL_SHAPE(50001), FL_I64, &u, 0, NULL);
-    fl_tensor *t = fl_transpose(fl_empty(FL_SHAPE(7, 143), FL_I64), 0, 1); /* the order is row-major, whatever the strides */
+    fl_tensor *t = fl_transpose(fl_empty(FL_SHAPE(7, 143), FL_I64), 0,
+                                1); /* the order is row-major, whatever the strides */
     CHECK(run((fl_call){.op = FL_OP_random, .n_out = 1, .out = {t}, .args = &u}));
     for (int64_t i = 0; i < 50001; i++) {
         uint64_t high = ref_word(rng, 2 * i + 1), low = ref_word(rng, 2 * i);
         CHECK(get(f, i) == (double)(-2.0f + 5.0f * ((float)(ref_word(rng, i) >> 8) * 0x1p-24f)));
         CHECK_NEAR(get(g, i), -2 + 5 * ((double)((high >> 5 << 26) + (low >> 6)) * 0x1p-53), 1e-15);
-        int64_t want = -5 + (int64_t)((high * 1005 + (low * 1005 >> 32)) >> 32); /* of the product's 64 upper bits */
+        int64_t want = -5 + (int64_t)((high * 1005 + (low * 1005 >> 32)) >>
+                                      32); /* of the product's 64 upper bits */
         CHECK(get_int(k, i) == want && (i >= 1001 || get_int(t, i) == want));
     }
 }
@@ -761,13 +833,15 @@ TEST(dropout) {
             int64_t zeros = 0;
             for (int64_t i = 0; CHECK(y) && i < fl_numel(y); i++) {
                 bool keep = (float)(ref_word(rng, i) >> 8) * 0x1p-24f >= 0.3f;
-                check_element(get(y, i), keep ? get(x, i) / 0.7 : 0, computed[d], "dropout", layout_name[layout], i);
+                check_element(get(y, i), keep ? get(x, i) / 0.7 : 0, computed[d], "dropout",
+                              layout_name[layout], i);
                 zeros += !keep;
             }
-            if (layout == LONG) CHECK_NEAR((double)zeros / 70001, 0.3, 0.01);
+            if (layout == LONG) CHECK_NEAR((double)zeros / 40001, 0.3, 0.01);
         }
     fl_tensor *x = fl_ones(FL_SHAPE(100), FL_F32);
-    fl_tensor *all = run_args(FL_OP_dropout, FL_SHAPE(100), FL_F32, &(fl_dropout_args){1, rng}, 1, &x);
+    fl_tensor *all =
+        run_args(FL_OP_dropout, FL_SHAPE(100), FL_F32, &(fl_dropout_args){1, rng}, 1, &x);
     for (int i = 0; i < 100; i++) CHECK(get(all, i) == 0);
 }
 
@@ -775,8 +849,10 @@ TEST(dropout) {
 
 static void check_softmax(fl_shape shape, int axis, fl_dtype d, double scale) {
     fl_axis_args args = {axis};
-    fl_tensor *x = fl_contiguous(fl_mul(fresh(shape, d, 61, false), fl_num(scale))), *dy = fresh(shape, d, 62, false);
-    fl_tensor *y = run_args(FL_OP_softmax, shape, d, &args, 1, &x), *l = run_args(FL_OP_log_softmax, shape, d, &args, 1, &x);
+    fl_tensor *x = fl_contiguous(fl_mul(fresh(shape, d, 61, false), fl_num(scale))),
+              *dy = fresh(shape, d, 62, false);
+    fl_tensor *y = run_args(FL_OP_softmax, shape, d, &args, 1, &x),
+              *l = run_args(FL_OP_log_softmax, shape, d, &args, 1, &x);
     fl_tensor *dx = run_args(FL_OP_softmax_grad, shape, d, &args, 2, (fl_tensor *[]){y, dy});
     fl_tensor *dl = run_args(FL_OP_log_softmax_grad, shape, d, &args, 2, (fl_tensor *[]){l, dy});
     if (!CHECK(y && l && dx && dl)) return;
@@ -804,7 +880,8 @@ static void check_softmax(fl_shape shape, int axis, fl_dtype d, double scale) {
 }
 
 TEST(softmax_along_axes) {
-    static const fl_shape shapes[] = {{2, {64, 10}}, {3, {5, 33, 7}}, {2, {3, 5000}}, {3, {2, 300, 600}}, {1, {1}}};
+    static const fl_shape shapes[] = {
+        {2, {64, 10}}, {3, {5, 33, 7}}, {2, {3, 5000}}, {3, {2, 300, 600}}, {1, {1}}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int axis = 0; axis < shapes[i].ndim; axis++)
             for (int d = 0; d < 2; d++) {
@@ -826,24 +903,46 @@ TEST(optimizer_steps) {
         bool first = k & 8, flag = k & 16;
         fl_tensor *g = laid_out(k & 2 ? STRIDED : LONG, d, 1, false);
         fl_tensor *p[2], *m[2], *v = fl_abs(laid_out(layout, d, 4, false));
-        for (int i = 0; i < 2; i++) p[i] = laid_out(layout, d, 2, false), m[i] = laid_out(layout, d, 3, false);
-        fl_sgd_args sgd = {.lr = 0.1, .momentum = 0.9, .dampening = 0.2, .weight_decay = wd, .nesterov = flag, .first = first};
-        fl_call c = {.op = FL_OP_sgd_step, .n_out = 2, .n_in = 3, .out = {p[0], m[0]}, .in = {g, p[0], m[0]}, .args = &sgd};
+        for (int i = 0; i < 2; i++)
+            p[i] = laid_out(layout, d, 2, false), m[i] = laid_out(layout, d, 3, false);
+        fl_sgd_args sgd = {.lr = 0.1,
+                           .momentum = 0.9,
+                           .dampening = 0.2,
+                           .weight_decay = wd,
+                           .nesterov = flag,
+                           .first = first};
+        fl_call c = {.op = FL_OP_sgd_step,
+                     .n_out = 2,
+                     .n_in = 3,
+                     .out = {p[0], m[0]},
+                     .in = {g, p[0], m[0]},
+                     .args = &sgd};
         CHECK(run(c));
         for (int64_t i = 0; i < fl_numel(g); i++) {
-            double gi = get(g, i) + wd * get(p[1], i), mi = 0.9 * get(m[1], i) + (first ? 1 : 0.8) * gi;
+            double gi = get(g, i) + wd * get(p[1], i),
+                   mi = 0.9 * get(m[1], i) + (first ? 1 : 0.8) * gi;
             CHECK_NEAR(get(m[0], i), mi, tol * 4);
             CHECK_NEAR(get(p[0], i), get(p[1], i) - 0.1 * (flag ? gi + 0.9 * mi : mi), tol * 4);
         }
         p[0] = fl_clone(p[1]);
         sgd.momentum = 0;
-        c = (fl_call){.op = FL_OP_sgd_step, .n_out = 1, .n_in = 2, .out = {p[0]}, .in = {g, p[0]}, .args = &sgd};
+        c = (fl_call){.op = FL_OP_sgd_step,
+                      .n_out = 1,
+                      .n_in = 2,
+                      .out = {p[0]},
+                      .in = {g, p[0]},
+                      .args = &sgd};
         CHECK(run(c));
         for (int64_t i = 0; i < fl_numel(g); i++)
             CHECK_NEAR(get(p[0], i), get(p[1], i) - 0.1 * (get(g, i) + wd * get(p[1], i)), tol * 4);
         fl_adam_args a = {0.01, 0.9, 0.99, 1e-8, wd, 0.5, 0.25, .decoupled = flag};
         fl_tensor *w = fl_clone(p[1]), *m2 = fl_clone(m[1]), *v2 = fl_clone(v);
-        c = (fl_call){.op = FL_OP_adam_step, .n_out = 3, .n_in = 4, .out = {w, m2, v2}, .in = {g, w, m2, v2}, .args = &a};
+        c = (fl_call){.op = FL_OP_adam_step,
+                      .n_out = 3,
+                      .n_in = 4,
+                      .out = {w, m2, v2},
+                      .in = {g, w, m2, v2},
+                      .args = &a};
         CHECK(run(c));
         for (int64_t i = 0; i < fl_numel(g); i++) {
             double pi = get(p[1], i), gi = get(g, i) + (flag ? 0 : wd * pi);
@@ -864,7 +963,8 @@ static uint64_t hash_of(const fl_tensor *t) {
     size_t size = fl_dtype_size(t->dtype);
     for (int64_t i = 0; i < fl_numel(t); i++) {
         const unsigned char *p = (const unsigned char *)place(t, i);
-        bool nan = fl_dtype_is_float(t->dtype) && isnan(get(t, i)); /* the sign of a NaN is nobody's business */
+        bool nan = fl_dtype_is_float(t->dtype) &&
+                   isnan(get(t, i)); /* the sign of a NaN is nobody's business */
         for (size_t k = 0; k < size; k++) h = (h ^ (nan ? 0xff : p[k])) * 1099511628211u;
     }
     return h;
@@ -873,7 +973,8 @@ static uint64_t hash_of(const fl_tensor *t) {
 /* Hashes of many calls, in a fixed order; returns how many. */
 static int hash_everything(uint64_t *hash) {
     int n = 0;
-    fl_tensor *x = fresh(FL_SHAPE(300, 257), FL_F32, 1, true), *z = fl_transpose(fresh(FL_SHAPE(257, 300), FL_F32, 2, true), 0, 1);
+    fl_tensor *x = fresh(FL_SHAPE(300, 257), FL_F32, 1, true),
+              *z = fl_transpose(fresh(FL_SHAPE(257, 300), FL_F32, 2, true), 0, 1);
     fl_tensor *calm = fresh(FL_SHAPE(300, 257), FL_F32, 3, false);
     fl_shape shape = FL_SHAPE(300, 257);
     for (fl_op op = 0; op < FL_OP_COUNT; op++) {
@@ -881,26 +982,37 @@ static int hash_everything(uint64_t *hash) {
         fl_dtype d = gives(info->cls, FL_F32);
         if (info->arity && !takes(info->cls, FL_F32)) continue;
         if (info->arity == 1) hash[n++] = hash_of(run_args(op, shape, d, NULL, 1, &x));
-        if (info->arity == 2) hash[n++] = hash_of(run_args(op, shape, d, NULL, 2, (fl_tensor *[]){x, z}));
+        if (info->arity == 2)
+            hash[n++] = hash_of(run_args(op, shape, d, NULL, 2, (fl_tensor *[]){x, z}));
         if (info->arity == 1 && smooth(op))
-            hash[n++] = hash_of(run_args(FL_OP_grad1, shape, FL_F32, &(fl_grad_args){op}, 3, (fl_tensor *[]){calm, calm, z}));
+            hash[n++] = hash_of(run_args(FL_OP_grad1, shape, FL_F32, &(fl_grad_args){op}, 3,
+                                         (fl_tensor *[]){calm, calm, z}));
     }
     for (uint32_t axes = 0; axes < 4; axes++)
         for (int i = 0; i < 4; i++) {
             fl_op op = (fl_op[]){FL_OP_sum, FL_OP_prod, FL_OP_amax, FL_OP_amin}[i];
-            hash[n++] = hash_of(run_args(op, reduced_shape(calm, axes), FL_F32, &(fl_reduce_args){axes, true}, 1, &calm));
+            hash[n++] = hash_of(run_args(op, reduced_shape(calm, axes), FL_F32,
+                                         &(fl_reduce_args){axes, true}, 1, &calm));
         }
     fl_tensor *long_one = fresh(FL_SHAPE(1000003), FL_F32, 8, false);
-    hash[n++] = hash_of(run_args(FL_OP_sum, FL_SHAPE(1), FL_F32, &(fl_reduce_args){1, true}, 1, &long_one));
+    hash[n++] =
+        hash_of(run_args(FL_OP_sum, FL_SHAPE(1), FL_F32, &(fl_reduce_args){1, true}, 1, &long_one));
     for (int axis = 0; axis < 2; axis++) {
-        hash[n++] = hash_of(run_args(FL_OP_softmax, shape, FL_F32, &(fl_axis_args){axis}, 1, &calm));
-        hash[n++] = hash_of(run_args(FL_OP_log_softmax, shape, FL_F32, &(fl_axis_args){axis}, 1, &calm));
+        hash[n++] =
+            hash_of(run_args(FL_OP_softmax, shape, FL_F32, &(fl_axis_args){axis}, 1, &calm));
+        hash[n++] =
+            hash_of(run_args(FL_OP_log_softmax, shape, FL_F32, &(fl_axis_args){axis}, 1, &calm));
     }
     fl_random_args normal = {FL_NORMAL, 0, 1, 0, 0, {3, 4}};
     hash[n++] = hash_of(run_args(FL_OP_random, FL_SHAPE(70001), FL_F32, &normal, 0, NULL));
     fl_adam_args adam = {0.01, 0.9, 0.99, 1e-8, 0.1, 0.5, 0.25, false};
     fl_tensor *p = fl_clone(calm), *m = fl_clone(calm), *v = fl_abs(calm);
-    run((fl_call){.op = FL_OP_adam_step, .n_out = 3, .n_in = 4, .out = {p, m, v}, .in = {calm, p, m, v}, .args = &adam});
+    run((fl_call){.op = FL_OP_adam_step,
+                  .n_out = 3,
+                  .n_in = 4,
+                  .out = {p, m, v},
+                  .in = {calm, p, m, v},
+                  .args = &adam});
     hash[n++] = hash_of(p);
     return n;
 }
@@ -920,7 +1032,8 @@ TEST(bits_do_not_depend_on_threads_or_level) {
             CHECK(fl_set_threads(threads[t]));
             CHECK_EQ_INT(hash_everything(got), n);
             for (int i = 0; i < n; i++)
-                if (!CHECK(got[i] == want[i])) printf("call %d, level %d, %d threads\n", i, level, threads[t]);
+                if (!CHECK(got[i] == want[i]))
+                    printf("call %d, level %d, %d threads\n", i, level, threads[t]);
             fl_scope_end(&s);
         }
 }

@@ -24,7 +24,8 @@ static int64_t label(fl_data_set *set, int64_t i) {
     int64_t y = -1;
     if (fl_data_get(set, i, &b) && b.n == 2) {
         y = fl_item_int(b.t[1]);
-        CHECK(fl_to_host(b.t[0], x, sizeof x) && x[0] == (float)(2 * y) && x[1] == (float)(2 * y + 1));
+        CHECK(fl_to_host(b.t[0], x, sizeof x) && x[0] == (float)(2 * y) &&
+              x[1] == (float)(2 * y + 1));
     }
     fl_scope_end(&s);
     return y;
@@ -97,14 +98,16 @@ TEST(index_sets) {
 TEST(zip_joins_fields) {
     test_errors_return();
     fl_scope s = fl_scope_begin();
-    fl_data_set *set = fl_data_zip((fl_data_set *[]){numbers(3), fl_data_span(numbers(5), 2, 3)}, 2);
+    fl_data_set *set =
+        fl_data_zip((fl_data_set *[]){numbers(3), fl_data_span(numbers(5), 2, 3)}, 2);
     fl_data_sample b;
     REQUIRE(fl_data_get(set, 1, &b));
     CHECK_EQ_INT(b.n, 4);
     CHECK_EQ_INT(fl_item_int(b.t[1]), 1);
     CHECK_EQ_INT(fl_item_int(b.t[3]), 3);
     fl_data_free(set);
-    set = fl_data_zip((fl_data_set *[]){numbers(3), numbers(3), numbers(3), numbers(3), numbers(3)}, 5);
+    set = fl_data_zip((fl_data_set *[]){numbers(3), numbers(3), numbers(3), numbers(3), numbers(3)},
+                      5);
     CHECK(!fl_data_get(set, 0, &b));
     CHECK_ERROR("more than 8 fields");
     fl_data_free(set);
@@ -164,7 +167,8 @@ TEST(shuffle_is_a_function_of_seed_and_epoch) {
     CHECK(fl_data_set_epoch(set, 1));
     CHECK(is_permutation(set, b));
     CHECK(memcmp(a, b, sizeof a) != 0);
-    CHECK(fl_data_set_epoch(again, 5) && fl_data_set_epoch(again, 1)); /* not of the epochs before */
+    /* not of the epochs before */
+    CHECK(fl_data_set_epoch(again, 5) && fl_data_set_epoch(again, 1));
     CHECK(is_permutation(again, other));
     CHECK(!memcmp(b, other, sizeof b));
     CHECK(fl_data_set_epoch(set, 0));
@@ -234,12 +238,17 @@ TEST(transforms) {
     check_clean();
 }
 
-/* Sample i has i + 1 elements; sample 7 has no tensor, 8 too many fields, 9 fails. */
+/* Sample i has i + 1 elements; sample 6 has two fields, 7 no tensor, 8 too many fields, 9 fails. */
 static bool growing_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     (void)self;
-    out->n = i == 8 ? 9 : 1;
-    out->t[0] = i == 7 ? NULL : fl_zeros(FL_SHAPE(i + 1), FL_F32);
+    out->n = i == 8 ? 9 : i == 6 ? 2 : 1;
+    out->t[0] = out->t[1] = i == 7 ? NULL : fl_zeros(FL_SHAPE(i + 1), FL_F32);
     return i == 9 ? false : true;
+}
+
+static bool no_second_epoch(fl_data_set *self, int64_t epoch) {
+    (void)self;
+    return epoch < 2;
 }
 
 static int closed;
@@ -252,7 +261,8 @@ TEST(a_set_of_ones_own) {
     test_errors_return();
     fl_scope s = fl_scope_begin();
     fl_data_sample b;
-    fl_data_set table = {.size = 10, .get = growing_get, .close = count_close};
+    fl_data_set table = {.size = 10, .get = growing_get, .start = no_second_epoch,
+                         .close = count_close};
     fl_data_set *set = fl_data_set_new(&table, (fl_data_set *[]){numbers(3)}, 1);
     CHECK(fl_data_inner(set, 0) && !fl_data_inner(set, 1));
     CHECK(fl_data_get(set, 2, &b) && fl_numel(b.t[0]) == 3);
@@ -265,10 +275,16 @@ TEST(a_set_of_ones_own) {
     set = fl_data_batch(set, 2, false);
     CHECK(!fl_data_get(set, 1, &b));
     CHECK_ERROR("field 0 of sample 3 is f32 [4], of the batch's first f32 [3]");
+    CHECK(fl_data_set_epoch(set, 1) && !fl_data_set_epoch(set, 2));
+    CHECK_ERROR("a set does not start epoch 2");
+    set = fl_data_span(fl_data_resample(set, (int64_t[]){0, 3}, 2), 0, 2);
+    CHECK(!fl_data_get(set, 1, &b));
+    CHECK_ERROR("field 0 of sample 7 is NULL"); /* from below four wrappers */
     closed = 0;
     fl_data_free(set);
     CHECK_EQ_INT(closed, 1);
-    CHECK(!fl_data_set_new(&table, (fl_data_set *[]){numbers(3), NULL}, 2)); /* takes and frees all the same */
+    /* a failure takes and frees all the same */
+    CHECK(!fl_data_set_new(&table, (fl_data_set *[]){numbers(3), NULL}, 2));
     CHECK_ERROR("inner set 1 is NULL");
     CHECK_EQ_INT(closed, 2);
     fl_scope_end(&s);
@@ -314,9 +330,25 @@ TEST(wrong_arguments) {
     REFUSES(fl_data_set_new(NULL, NULL, 0), "the table is NULL");
     REFUSES(fl_data_set_epoch(NULL, 0), "the set is NULL");
     REFUSES(fl_data_get(NULL, 0, NULL), "the set, or out, is NULL");
-    REFUSES(fl_data_span(fl_data_batch(numbers(3), 0, true), 0, 0), "batches of 0"); /* the first text stays */
+    /* the first text stays */
+    REFUSES(fl_data_span(fl_data_batch(numbers(3), 0, true), 0, 0), "batches of 0");
     CHECK_EQ_INT(fl_data_size(NULL), 0);
     fl_data_free(NULL);
+    fl_scope_end(&s);
+    check_clean();
+}
+
+TEST(batches_of_unlike_samples) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_data_sample b;
+    fl_data_set table = {.size = 10, .get = growing_get};
+    fl_data_set *set = fl_data_resample(fl_data_set_new(&table, NULL, 0), (int64_t[]){4, 6, 6, 6}, 4);
+    set = fl_data_batch(set, 2, true);
+    CHECK(!fl_data_get(set, 0, &b));
+    CHECK_ERROR("sample 1 has 2 fields, the batch's first 1");
+    CHECK(fl_data_get(set, 1, &b) && b.n == 2 && b.t[1]->shape[0] == 2 && b.t[1]->shape[1] == 7);
+    fl_data_free(set);
     fl_scope_end(&s);
     check_clean();
 }
@@ -341,8 +373,8 @@ TEST(prefetch_delivers_in_order) {
     fl_data_set *plain = fl_data_shuffle(numbers(N), 5);
     for (int threads = 1; threads <= 4; threads *= 2)
         for (int depth = 1; depth <= 9; depth += 4) {
-            fl_data_set *set = fl_data_prefetch(fl_data_transform(fl_data_shuffle(numbers(N), 5), slow_fn, NULL),
-                                                threads, depth);
+            fl_data_set *set = fl_data_prefetch(
+                fl_data_transform(fl_data_shuffle(numbers(N), 5), slow_fn, NULL), threads, depth);
             REQUIRE(set);
             for (int epoch = 0; epoch < 2; epoch++) {
                 CHECK(fl_data_set_epoch(plain, epoch) && fl_data_set_epoch(set, epoch));
@@ -373,7 +405,8 @@ TEST(prefetch_jumps) {
 TEST(prefetch_stops_midway) {
     test_errors_return();
     for (int k = 0; k < 40; k++) {
-        fl_data_set *set = fl_data_prefetch(fl_data_transform(numbers(100), slow_fn, NULL), 1 + k % 4, 1 + k % 7);
+        fl_data_set *set =
+            fl_data_prefetch(fl_data_transform(numbers(100), slow_fn, NULL), 1 + k % 4, 1 + k % 7);
         for (int i = 0; i < k % 5; i++) CHECK_EQ_INT(label(set, i), i);
         if (k % 3 == 0) CHECK(fl_data_set_epoch(set, k));
         fl_data_free(set);
@@ -384,7 +417,8 @@ TEST(prefetch_stops_midway) {
 static int fail_times; /* how often sample 3 still fails */
 static bool flaky_fn(fl_data_sample *s, fl_rng *rng, void *user) {
     (void)rng, (void)user;
-    if (fl_item_int(s->t[1]) != 3 || __atomic_fetch_sub(&fail_times, 1, __ATOMIC_RELAXED) <= 0) return true;
+    if (fl_item_int(s->t[1]) != 3 || __atomic_fetch_sub(&fail_times, 1, __ATOMIC_RELAXED) <= 0)
+        return true;
     return fl_fail("flaky_fn: sample 3 is bad today");
 }
 
@@ -421,11 +455,13 @@ static int64_t resident_bytes(void) {
     return resident * (int64_t)4096;
 }
 
-/* 10,000 batches through worker threads: handles, buffers and the process stay as they were after the first thousand. */
+/* 10,000 batches through worker threads: handles, buffers and the process stay as they were after
+   the first thousand. */
 TEST(prefetch_memory_is_flat) {
     test_errors_return();
     enum { N = 512 };
-    fl_data_set *set = fl_data_prefetch(fl_data_batch(fl_data_shuffle(numbers(N), 9), 8, true), 2, 4);
+    fl_data_set *set =
+        fl_data_prefetch(fl_data_batch(fl_data_shuffle(numbers(N), 9), 8, true), 2, 4);
     REQUIRE(set);
     int64_t epochs = 10000 / fl_data_size(set) + 1, resident = 0, reserved = 0, batches = 0;
     for (int64_t e = 0; e < epochs; e++) {
@@ -506,7 +542,8 @@ static bool use_prefetch(void) {
     return ok;
 }
 
-/* Fails the n-th request of the heap for n = 1, 2, ...; each time it is an error and doing it again works. */
+/* Fails the n-th request of the heap for n = 1, 2, ...; each time it is an error and doing it again
+   works. */
 static int64_t sweep(bool (*action)(void), int64_t most, bool for_ever) {
     int64_t n = 0;
     for (bool done = false; !done && n < most;) {
@@ -558,7 +595,8 @@ TEST(average) {
     CHECK_NEAR(fl_data_average_variance(&big), 250.0 / 999, 1e-6);
     fl_scope s = fl_scope_begin();
     fl_data_average t = {0};
-    CHECK(fl_data_average_add_tensor(&t, fl_transpose(fl_reshape(fl_arange(0, 6, 1, FL_I64), FL_SHAPE(2, 3)), 0, 1)));
+    CHECK(fl_data_average_add_tensor(
+        &t, fl_transpose(fl_reshape(fl_arange(0, 6, 1, FL_I64), FL_SHAPE(2, 3)), 0, 1)));
     CHECK(fl_data_average_add_tensor(&t, fl_zeros(FL_SHAPE(0), FL_F32)));
     CHECK_NEAR(t.mean, 2.5, 1e-15);
     CHECK_NEAR(fl_data_average_variance(&t), 3.5, 1e-14);
@@ -575,15 +613,18 @@ TEST(frame_error) {
     CHECK(isnan(fl_data_frame_error_percent(&m)));
     const float scores[] = {0, 1, 0, 3, 2, 1, -5, -4, -3, 1, 1, 1};
     fl_tensor *x = fl_from_host(scores, FL_SHAPE(4, 3), FL_F32); /* classes 1 0 2 0 */
-    CHECK(fl_data_frame_error_add(&m, x, fl_from_host((int64_t[]){1, 0, 0, 0}, FL_SHAPE(4), FL_I64)));
+    CHECK(
+        fl_data_frame_error_add(&m, x, fl_from_host((int64_t[]){1, 0, 0, 0}, FL_SHAPE(4), FL_I64)));
     CHECK(m.wrong == 1 && m.total == 4);
     CHECK(fl_data_frame_error_add(&m, x, fl_from_host("\0\1\2\0", FL_SHAPE(4), FL_U8)));
     CHECK(m.wrong == 3 && m.total == 8);
     CHECK_NEAR(fl_data_frame_error_percent(&m), 37.5, 0);
     fl_tensor *classes = fl_from_host((int32_t[]){1, 2}, FL_SHAPE(2), FL_I32);
-    CHECK(fl_data_frame_error_add(&m, classes, fl_from_host((int64_t[]){1, 3}, FL_SHAPE(2), FL_I64)));
+    CHECK(
+        fl_data_frame_error_add(&m, classes, fl_from_host((int64_t[]){1, 3}, FL_SHAPE(2), FL_I64)));
     CHECK(m.wrong == 4 && m.total == 10);
-    CHECK(fl_data_frame_error_add(&m, fl_zeros(FL_SHAPE(0, 3), FL_F32), fl_zeros(FL_SHAPE(0), FL_I64)));
+    CHECK(fl_data_frame_error_add(&m, fl_zeros(FL_SHAPE(0, 3), FL_F32),
+                                  fl_zeros(FL_SHAPE(0), FL_I64)));
     CHECK(m.wrong == 4 && m.total == 10);
     CHECK(!fl_data_frame_error_add(&m, x, fl_zeros(FL_SHAPE(3), FL_I64)));
     CHECK_ERROR("scores f32 [4, 3], target i64 [3]");
@@ -637,7 +678,8 @@ TEST(progress_in_a_log) {
     fl_data_progress_step(&p, 50, NULL);
     contents(log, text, sizeof text);
     CHECK_STR(text, "epoch 1 #################### 50/50 in 0:00  loss 0.02\n");
-    CHECK(strchr(text, '\n') == strrchr(text, '\n') && !strchr(text, '\r')); /* fast work is one line */
+    /* fast work is one line */
+    CHECK(strchr(text, '\n') == strrchr(text, '\n') && !strchr(text, '\r'));
     fclose(log);
     log = tmpfile();
     p = fl_data_progress_begin(log, "e", 4);

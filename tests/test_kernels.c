@@ -1,20 +1,19 @@
 /* test_kernels.c - matrix products, convolution and pooling of the CPU against plain loops
 
-   Every case runs at every instruction set this processor has. References are loops over f64 values written here. */
-#include "../fl.h"
+   Every case runs at every instruction set this processor has. References are loops over f64 values
+   written here. */
+#include "../fl_tensor.h"
 #include "../kernels/cpu/gemm.h"
 #include "test.h"
 
 /* A quick generator of values in [-1, 1) with few bits, so that f32 sums are nearly exact. */
 static uint64_t noise_state = 1;
-static double noise(void)
-{
+static double noise(void) {
     noise_state = noise_state * 6364136223846793005u + 1442695040888963407u;
     return (double)(int64_t)(noise_state >> 56) / 128 - 1;
 }
 
-static fl_tensor *random_tensor(fl_shape s, fl_dtype d)
-{
+static fl_tensor *random_tensor(fl_shape s, fl_dtype d) {
     fl_tensor *t = fl_empty(s, FL_F64);
     double *x = fl_map(t, FL_WRITE);
     for (int64_t i = 0; i < fl_numel(t); i++) x[i] = noise();
@@ -24,22 +23,19 @@ static fl_tensor *random_tensor(fl_shape s, fl_dtype d)
 }
 
 /* The values of t, row-major, as f64; the caller frees them. */
-static double *values(fl_tensor *t)
-{
+static double *values(fl_tensor *t) {
     double *v = malloc((size_t)(fl_numel(t) + 1) * sizeof *v);
     if (!fl_to_host(fl_cast(t, FL_F64), v, (size_t)fl_numel(t) * sizeof *v)) CHECK(false);
     return v;
 }
 
-static bool same_value(double a, double b, double tol)
-{
+static bool same_value(double a, double b, double tol) {
     if (a != a || b != b) return a != a && b != b;
     return a == b || fabs(a - b) <= tol;
 }
 
 /* Compares t with `want`; reports the first difference only. */
-static void check_values(const char *what, fl_tensor *t, const double *want, double tol)
-{
+static void check_values(const char *what, fl_tensor *t, const double *want, double tol) {
     if (!CHECK(t != NULL)) {
         printf("    %s: %s\n", what, fl_error() ? fl_error() : "?");
         return;
@@ -54,8 +50,7 @@ static void check_values(const char *what, fl_tensor *t, const double *want, dou
     free(got);
 }
 
-static double tolerance(fl_dtype d, double terms)
-{
+static double tolerance(fl_dtype d, double terms) {
     return d == FL_F32 ? 4e-7 * terms + 1e-6 : d == FL_F64 ? 1e-14 * terms + 1e-14 : 0;
 }
 
@@ -66,8 +61,8 @@ static const char *const level_name[] = {"portable", "avx2", "avx512"};
 
 /* >>matmul */
 
-static void matmul_reference(const double *a, const double *b, double *y, int64_t m, int64_t n, int64_t k)
-{
+static void matmul_reference(const double *a, const double *b, double *y, int64_t m, int64_t n,
+                             int64_t k) {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             double sum = 0;
@@ -77,8 +72,7 @@ static void matmul_reference(const double *a, const double *b, double *y, int64_
 }
 
 /* layout bit 0: a is a transposed view, bit 1: b is. */
-static void check_matmul(int64_t m, int64_t n, int64_t k, int layout, fl_dtype d)
-{
+static void check_matmul(int64_t m, int64_t n, int64_t k, int layout, fl_dtype d) {
     fl_scope s = fl_scope_begin();
     fl_tensor *a = random_tensor(layout & 1 ? FL_SHAPE(k, m) : FL_SHAPE(m, k), d);
     fl_tensor *b = random_tensor(layout & 2 ? FL_SHAPE(n, k) : FL_SHAPE(k, n), d);
@@ -89,8 +83,8 @@ static void check_matmul(int64_t m, int64_t n, int64_t k, int layout, fl_dtype d
     int top = levels();
     for (int level = 0; level <= top; level++) {
         char what[128];
-        snprintf(what, sizeof what, "%lldx%lldx%lld layout %d %s %s", (long long)m, (long long)n, (long long)k,
-                 layout, fl_dtype_name(d), level_name[level]);
+        snprintf(what, sizeof what, "%lldx%lldx%lld layout %d %s %s", (long long)m, (long long)n,
+                 (long long)k, layout, fl_dtype_name(d), level_name[level]);
         fl__cpu_isa_cap(level);
         check_values(what, fl_matmul(a, b), want, tolerance(d, (double)k));
     }
@@ -101,8 +95,7 @@ static void check_matmul(int64_t m, int64_t n, int64_t k, int layout, fl_dtype d
     fl_scope_end(&s);
 }
 
-static void matmul_sizes(void)
-{
+static void matmul_sizes(void) {
     static const int64_t size[] = {1, 2, 3, 7, 8, 13, 14, 15, 16, 17, 31, 32, 33, 47, 65};
     const int count = sizeof size / sizeof *size;
     for (int i = 0; i < count; i++)
@@ -112,11 +105,11 @@ static void matmul_sizes(void)
 }
 
 /* Large enough for packing, several blocks, chunks of k, swapped operands, and splits of k. */
-static void matmul_blocks(void)
-{
-    static const int64_t size[][3] = {{65, 65, 63}, {64, 10, 1024}, {10, 64, 700}, {6, 300, 330}, {8, 513, 321},
-                                      {9, 129, 641}, {201, 33, 65}, {415, 47, 97}, {97, 530, 80}, {3, 5, 20000},
-                                      {31, 33, 8197}, {129, 257, 385}, {50, 400, 200}, {1, 1000, 300}, {1000, 1, 300}};
+static void matmul_blocks(void) {
+    static const int64_t size[][3] = {
+        {65, 65, 63},   {64, 10, 1024},  {10, 64, 700},  {6, 300, 330},  {8, 513, 321},
+        {9, 129, 641},  {201, 33, 65},   {415, 47, 97},  {97, 530, 80},  {3, 5, 20000},
+        {31, 33, 8197}, {129, 257, 385}, {50, 400, 200}, {1, 1000, 300}, {1000, 1, 300}};
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         for (int layout = 0; layout < 4; layout++) {
             check_matmul(size[i][0], size[i][1], size[i][2], layout, FL_F32);
@@ -127,8 +120,7 @@ static void matmul_blocks(void)
 TEST(matmul_sizes) { matmul_sizes(); }
 TEST(matmul_blocks) { matmul_blocks(); }
 
-TEST(matmul_dtypes_and_empty)
-{
+TEST(matmul_dtypes_and_empty) {
     for (int layout = 0; layout < 4; layout++) {
         check_matmul(17, 33, 9, layout, FL_I64);
         check_matmul(17, 33, 9, layout, FL_F64);
@@ -138,13 +130,13 @@ TEST(matmul_dtypes_and_empty)
     }
     fl_scope s = fl_scope_begin();
     fl_tensor *big = fl_mul(fl_ones(FL_SHAPE(1, 1), FL_I64), fl_int(INT64_MAX));
-    CHECK_EQ_INT(fl_item_int(fl_matmul(big, fl_mul(fl_ones(FL_SHAPE(1, 1), FL_I64), fl_int(3)))), INT64_MAX - 2);
+    CHECK_EQ_INT(fl_item_int(fl_matmul(big, fl_mul(fl_ones(FL_SHAPE(1, 1), FL_I64), fl_int(3)))),
+                 INT64_MAX - 2);
     fl_scope_end(&s);
 }
 
 #ifdef FL_USE_OPENBLAS
-TEST(matmul_without_openblas)
-{
+TEST(matmul_without_openblas) {
     bool old = fl__gemm_use_openblas(false);
     CHECK(old);
     matmul_sizes();
@@ -154,17 +146,18 @@ TEST(matmul_without_openblas)
 #endif
 
 /* [2, 3, m, k] x [1, 3, k, n] and the like: broadcast batches, strided, small and large. */
-static void check_batch(fl_shape sa, fl_shape sb, fl_dtype d)
-{
+static void check_batch(fl_shape sa, fl_shape sb, fl_dtype d) {
     fl_scope s = fl_scope_begin();
     fl_tensor *a = random_tensor(sa, d), *b = random_tensor(sb, d), *y = fl_matmul(a, b);
     int64_t m = sa.dim[2], k = sa.dim[3], n = sb.dim[3];
-    double *va = values(a), *vb = values(b), *want = malloc((size_t)(fl_numel(y) + 1) * sizeof *want);
+    double *va = values(a), *vb = values(b),
+           *want = malloc((size_t)(fl_numel(y) + 1) * sizeof *want);
     for (int64_t i = 0; i < y->shape[0]; i++)
         for (int64_t j = 0; j < y->shape[1]; j++) {
             int64_t ia = (sa.dim[0] > 1 ? i : 0) * sa.dim[1] + (sa.dim[1] > 1 ? j : 0);
             int64_t ib = (sb.dim[0] > 1 ? i : 0) * sb.dim[1] + (sb.dim[1] > 1 ? j : 0);
-            matmul_reference(va + ia * m * k, vb + ib * k * n, want + (i * y->shape[1] + j) * m * n, m, n, k);
+            matmul_reference(va + ia * m * k, vb + ib * k * n, want + (i * y->shape[1] + j) * m * n,
+                             m, n, k);
         }
     check_values("batch", y, want, tolerance(d, (double)k));
     free(va);
@@ -173,8 +166,7 @@ static void check_batch(fl_shape sa, fl_shape sb, fl_dtype d)
     fl_scope_end(&s);
 }
 
-TEST(matmul_batches)
-{
+TEST(matmul_batches) {
     for (int level = 0, top = levels(); level <= top; level++) {
         fl__cpu_isa_cap(level);
         check_batch(FL_SHAPE(2, 3, 5, 7), FL_SHAPE(2, 3, 7, 9), FL_F32);
@@ -188,13 +180,13 @@ TEST(matmul_batches)
 }
 
 /* A slice with steps and negative strides, times its own transpose. */
-TEST(matmul_any_strides)
-{
+TEST(matmul_any_strides) {
     fl_scope s = fl_scope_begin();
     for (int step = -2; step <= 2; step++) {
         if (step == 0) continue;
         fl_tensor *big = random_tensor(FL_SHAPE(150, 140), FL_F32);
-        fl_tensor *a = step > 0 ? fl_slice(big, 1, 3, FL_SLICE_END, step) : fl_slice(big, 1, -1, FL_SLICE_END, step);
+        fl_tensor *a = step > 0 ? fl_slice(big, 1, 3, FL_SLICE_END, step)
+                                : fl_slice(big, 1, -1, FL_SLICE_END, step);
         fl_tensor *b = fl_transpose(a, 0, 1);
         double *va = values(a), *vb = values(b), *want = malloc(150 * 150 * sizeof *want);
         matmul_reference(va, vb, want, 150, 150, a->shape[1]);
@@ -203,27 +195,31 @@ TEST(matmul_any_strides)
         free(vb);
         free(want);
     }
-    fl_tensor *row = fl_expand(random_tensor(FL_SHAPE(1, 90), FL_F32), FL_SHAPE(80, 90)); /* stride 0 */
+    fl_tensor *row =
+        fl_expand(random_tensor(FL_SHAPE(1, 90), FL_F32), FL_SHAPE(80, 90)); /* stride 0 */
     fl_tensor *col = random_tensor(FL_SHAPE(90, 70), FL_F32);
-    check_values("broadcast row", fl_matmul(row, col), values(fl_matmul(fl_contiguous(row), col)), 1e-4);
+    double *want = values(fl_matmul(fl_contiguous(row), col));
+    check_values("broadcast row", fl_matmul(row, col), want, 1e-4);
+    free(want);
     fl_scope_end(&s);
 }
 
-TEST(matmul_nan_and_infinity)
-{
+TEST(matmul_nan_and_infinity) {
     static const int64_t size[][3] = {{4, 40, 6}, {70, 70, 70}, {20, 300, 90}};
     for (int level = 0, top = levels(); level <= top; level++)
         for (int i = 0; i < 3; i++) {
             fl__cpu_isa_cap(level);
             fl_scope s = fl_scope_begin();
             int64_t m = size[i][0], n = size[i][1], k = size[i][2];
-            fl_tensor *a = random_tensor(FL_SHAPE(m, k), FL_F32), *b = random_tensor(FL_SHAPE(k, n), FL_F32);
+            fl_tensor *a = random_tensor(FL_SHAPE(m, k), FL_F32),
+                      *b = random_tensor(FL_SHAPE(k, n), FL_F32);
             float *x = fl_map(a, FL_WRITE);
             x[1 * k + 2] = NAN;
             x[2 * k + 3] = INFINITY;
             fl_unmap(a, FL_WRITE);
             x = fl_map(b, FL_WRITE);
-            for (int64_t j = 0; j < n; j++) x[3 * n + j] = j % 3 == 0 ? 0.0f : j % 3 == 1 ? 1.0f : -1.0f;
+            for (int64_t j = 0; j < n; j++)
+                x[3 * n + j] = j % 3 == 0 ? 0.0f : j % 3 == 1 ? 1.0f : -1.0f;
             fl_unmap(b, FL_WRITE);
             double *va = values(a), *vb = values(b), *want = malloc((size_t)(m * n) * sizeof *want);
             matmul_reference(va, vb, want, m, n, k);
@@ -267,14 +263,13 @@ static const conv_case conv_cases[] = {
     {1, 2, 8, 7, 2, 2, 2, {{3, 4}, {0, 0}, {0, 0}, {1, 1}, 1}},
 };
 
-/* Calls visit(x index, w index, y index) for every product of the convolution. */
+/* Operands and results of a convolution and its gradients. */
 typedef struct conv_sums {
     const double *x, *w, *dy;
     double *y, *dx, *dw;
 } conv_sums;
 
-static void conv_reference(const conv_case *t, int64_t oh, int64_t ow, const conv_sums *v)
-{
+static void conv_reference(const conv_case *t, int64_t oh, int64_t ow, const conv_sums *v) {
     const fl_conv2d_args *a = &t->a;
     int64_t cg = t->c / a->groups, og = t->o / a->groups;
     for (int64_t n = 0; n < t->n; n++) for (int64_t o = 0; o < t->o; o++)
@@ -285,15 +280,15 @@ static void conv_reference(const conv_case *t, int64_t oh, int64_t ow, const con
                     int64_t x = j * a->stride[1] - a->pad_lo[1] + q * a->dilation[1];
                     if (y < 0 || y >= t->h || x < 0 || x >= t->w) continue;
                     int64_t ix = ((n * t->c + o / og * cg + c) * t->h + y) * t->w + x;
-                    int64_t iw = ((o * cg + c) * t->kh + p) * t->kw + q, iy = ((n * t->o + o) * oh + i) * ow + j;
+                    int64_t iw = ((o * cg + c) * t->kh + p) * t->kw + q,
+                            iy = ((n * t->o + o) * oh + i) * ow + j;
                     v->y[iy] += v->x[ix] * v->w[iw];
                     v->dx[ix] += v->dy[iy] * v->w[iw];
                     v->dw[iw] += v->dy[iy] * v->x[ix];
                 }
 }
 
-static void check_conv(const conv_case *t, fl_dtype d, int which)
-{
+static void check_conv(const conv_case *t, fl_dtype d, int which) {
     fl_scope s = fl_scope_begin();
     fl_tensor *x = random_tensor(FL_SHAPE(t->n, t->c, t->h, t->w), d);
     fl_tensor *w = random_tensor(FL_SHAPE(t->o, t->c / t->a.groups, t->kh, t->kw), d);
@@ -313,13 +308,16 @@ static void check_conv(const conv_case *t, fl_dtype d, int which)
         fl__cpu_isa_cap(level);
         double few = tolerance(d, (double)(t->c * t->kh * t->kw));
         double many = tolerance(d, (double)(t->n * y->shape[2] * y->shape[3]));
-        snprintf(what, sizeof what, "conv case %d %s %s", which, fl_dtype_name(d), level_name[level]);
+        snprintf(what, sizeof what, "conv case %d %s %s", which, fl_dtype_name(d),
+                 level_name[level]);
         check_values(what, fl_conv2d_run(x, w, NULL, t->a), v.y, few);
         check_values(what, fl_conv2d_run(x, w, bias, t->a), biased, few);
-        snprintf(what, sizeof what, "conv data gradient %d %s %s", which, fl_dtype_name(d), level_name[level]);
+        snprintf(what, sizeof what, "conv data gradient %d %s %s", which, fl_dtype_name(d),
+                 level_name[level]);
         check_values(what, fl_conv2d_grad_input(dy, w, fl_shape_of(x), t->a), v.dx,
                      tolerance(d, (double)(t->o * t->kh * t->kw)));
-        snprintf(what, sizeof what, "conv weight gradient %d %s %s", which, fl_dtype_name(d), level_name[level]);
+        snprintf(what, sizeof what, "conv weight gradient %d %s %s", which, fl_dtype_name(d),
+                 level_name[level]);
         check_values(what, fl_conv2d_grad_weight(x, dy, fl_shape_of(w), t->a), v.dw, many);
     }
     free((void *)v.x), free((void *)v.w), free((void *)v.dy), free(v.y), free(v.dx), free(v.dw);
@@ -327,19 +325,18 @@ static void check_conv(const conv_case *t, fl_dtype d, int which)
     fl_scope_end(&s);
 }
 
-TEST(conv_f32)
-{
-    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) check_conv(&conv_cases[i], FL_F32, (int)i);
+TEST(conv_f32) {
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++)
+        check_conv(&conv_cases[i], FL_F32, (int)i);
 }
 
-TEST(conv_f64)
-{
-    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) check_conv(&conv_cases[i], FL_F64, (int)i);
+TEST(conv_f64) {
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++)
+        check_conv(&conv_cases[i], FL_F64, (int)i);
 }
 
 /* A NaN and an infinity reach exactly the outputs whose windows hold them. */
-TEST(conv_nan_and_infinity)
-{
+TEST(conv_nan_and_infinity) {
     for (int level = 0, top = levels(); level <= top; level++) {
         fl__cpu_isa_cap(level);
         fl_scope s = fl_scope_begin();
@@ -371,45 +368,48 @@ typedef struct pool_case {
 } pool_case;
 
 static const pool_case pool_cases[] = {
-    {2, 3, 28, 28, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}},   {1, 2, 7, 9, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}},
-    {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true}},   {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, false}},
-    {1, 1, 6, 600, {{2, 3}, {1, 2}, {0, 1}, {1, 0}, false}},  {1, 2, 5, 5, {{5, 5}, {1, 1}, {2, 2}, {2, 2}, false}},
-    {1, 1, 4, 4, {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true}},     {3, 1, 9, 8, {{3, 2}, {4, 3}, {0, 0}, {0, 0}, true}},
+    {2, 3, 28, 28, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}},
+    {1, 2, 7, 9, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}},
+    {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true}},
+    {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, false}},
+    {1, 1, 6, 600, {{2, 3}, {1, 2}, {0, 1}, {1, 0}, false}},
+    {1, 2, 5, 5, {{5, 5}, {1, 1}, {2, 2}, {2, 2}, false}},
+    {1, 1, 4, 4, {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true}},
+    {3, 1, 9, 8, {{3, 2}, {4, 3}, {0, 0}, {0, 0}, true}},
 };
 
-/* One window by plain loops: its maximum (first; NaN wins), where it is, its sum and its count of elements inside. */
+/* One window by plain loops: its maximum (first; NaN wins), where it is, its sum and its count of
+   elements inside. */
 typedef struct window {
     double best, sum;
     int64_t at, inside;
 } window;
 
-static window window_of(const pool_case *t, const double *plane, int64_t i, int64_t j)
-{
+static window window_of(const pool_case *t, const double *plane, int64_t i, int64_t j) {
     window r = {-INFINITY, 0, -1, 0};
     for (int64_t p = 0; p < t->a.kernel[0]; p++)
         for (int64_t q = 0; q < t->a.kernel[1]; q++) {
-            int64_t y = i * t->a.stride[0] - t->a.pad_lo[0] + p, x = j * t->a.stride[1] - t->a.pad_lo[1] + q;
+            int64_t y = i * t->a.stride[0] - t->a.pad_lo[0] + p,
+                    x = j * t->a.stride[1] - t->a.pad_lo[1] + q;
             if (y < 0 || y >= t->h || x < 0 || x >= t->w) continue;
             double v = plane[y * t->w + x];
             r.sum += v;
             r.inside++;
-            if (r.at < 0 || (r.best == r.best && (v > r.best || v != v))) r.best = v, r.at = y * t->w + x;
+            if (r.at < 0 || (r.best == r.best && (v > r.best || v != v)))
+                r.best = v, r.at = y * t->w + x;
         }
     return r;
 }
 
-static void check_pool(const pool_case *t, fl_dtype d, bool special)
-{
+static void check_pool(const pool_case *t, fl_dtype d, bool special) {
     fl_scope s = fl_scope_begin();
     fl_tensor *x = random_tensor(FL_SHAPE(t->n, t->c, t->h, t->w), d), *index = NULL;
     double *vx = values(x);
     if (special) { /* ties, NaN and a window of -inf */
-        for (int64_t i = 0; i < fl_numel(x); i++) vx[i] = i % 13 == 5 ? NAN : i % 7 < 4 ? -INFINITY : floor(3 * vx[i]);
+        for (int64_t i = 0; i < fl_numel(x); i++)
+            vx[i] = i % 13 == 5 ? NAN : i % 7 < 4 ? -INFINITY : floor(3 * vx[i]);
         x = fl_cast(fl_from_host(vx, fl_shape_of(x), FL_F64), d);
     }
-    fl_pool2d_opts o = {.kernel_w = t->a.kernel[1], .stride = t->a.stride[0], .stride_w = t->a.stride[1],
-                        .pad = t->a.pad_lo[0] ? t->a.pad_lo[0] : FL_I0, .pad_w = t->a.pad_lo[1] ? t->a.pad_lo[1] : FL_I0};
-    (void)o;
     fl_call c = {.op = FL_OP_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &t->a};
     int64_t oh = (t->h + t->a.pad_lo[0] + t->a.pad_hi[0] - t->a.kernel[0]) / t->a.stride[0] + 1;
     int64_t ow = (t->w + t->a.pad_lo[1] + t->a.pad_hi[1] - t->a.kernel[1]) / t->a.stride[1] + 1;
@@ -418,35 +418,38 @@ static void check_pool(const pool_case *t, fl_dtype d, bool special)
     index = c.out[1] = fl_call_out(x->family, out, FL_I64);
     CHECK(fl_run(&c));
     fl_tensor *dy = random_tensor(out, d);
-    double *vdy = values(dy), *best = calloc((size_t)fl_numel(y), 8), *at = calloc((size_t)fl_numel(y), 8);
+    double *vdy = values(dy), *best = calloc((size_t)fl_numel(y), 8),
+           *at = calloc((size_t)fl_numel(y), 8);
     double *mean = calloc((size_t)fl_numel(y), 8), *dmax = calloc((size_t)fl_numel(x), 8);
     double *dmean = calloc((size_t)fl_numel(x), 8);
     for (int64_t e = 0; e < fl_numel(y); e++) {
         int64_t plane = e / (oh * ow) * t->h * t->w, i = e / ow % oh, j = e % ow;
         window r = window_of(t, vx + plane, i, j);
-        double count = t->a.count_pad ? (double)(t->a.kernel[0] * t->a.kernel[1]) : (double)r.inside;
+        double count =
+            t->a.count_pad ? (double)(t->a.kernel[0] * t->a.kernel[1]) : (double)r.inside;
         best[e] = r.best, at[e] = (double)r.at, mean[e] = r.sum / count;
         dmax[plane + r.at] += vdy[e];
         for (int64_t p = 0; p < t->a.kernel[0]; p++)
             for (int64_t q = 0; q < t->a.kernel[1]; q++) {
-                int64_t yy = i * t->a.stride[0] - t->a.pad_lo[0] + p, xx = j * t->a.stride[1] - t->a.pad_lo[1] + q;
+                int64_t yy = i * t->a.stride[0] - t->a.pad_lo[0] + p,
+                        xx = j * t->a.stride[1] - t->a.pad_lo[1] + q;
                 if (yy < 0 || yy >= t->h || xx < 0 || xx >= t->w) continue;
                 dmean[plane + yy * t->w + xx] += vdy[e] / count;
             }
     }
     check_values("max", y, best, 0);
     check_values("max index", index, at, 0);
-    check_values("max gradient", fl_max_pool2d_grad(dy, index, fl_shape_of(x)), dmax, d == FL_I64 ? 0 : 1e-5);
     if (d != FL_I64) {
+        check_values("max gradient", fl_max_pool2d_grad(dy, index, fl_shape_of(x)), dmax, 1e-5);
         check_values("mean", fl_avg_pool2d_run(x, t->a), mean, tolerance(d, 9));
-        check_values("mean gradient", fl_avg_pool2d_grad(dy, fl_shape_of(x), t->a), dmean, tolerance(d, 9));
+        check_values("mean gradient", fl_avg_pool2d_grad(dy, fl_shape_of(x), t->a), dmean,
+                     tolerance(d, 9));
     }
     free(vx), free(vdy), free(best), free(at), free(mean), free(dmax), free(dmean);
     fl_scope_end(&s);
 }
 
-TEST(pooling)
-{
+TEST(pooling) {
     for (size_t i = 0; i < sizeof pool_cases / sizeof *pool_cases; i++) {
         check_pool(&pool_cases[i], FL_F32, false);
         check_pool(&pool_cases[i], FL_F64, false);
@@ -458,9 +461,8 @@ TEST(pooling)
 
 /* >>threads */
 
-/* The results of products and convolutions large enough for many tasks, as one hash of their bits. */
-static uint64_t hash_of(uint64_t h, fl_tensor *t)
-{
+/* The bits of products and convolutions large enough for many tasks, as one hash. */
+static uint64_t hash_of(uint64_t h, fl_tensor *t) {
     size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     unsigned char *data = malloc(bytes);
     CHECK(fl_to_host(t, data, bytes));
@@ -469,23 +471,27 @@ static uint64_t hash_of(uint64_t h, fl_tensor *t)
     return h;
 }
 
-static uint64_t hash_of_everything(fl_dtype d)
-{
+static uint64_t hash_of_everything(fl_dtype d) {
     fl_scope s = fl_scope_begin();
     noise_state = 7;
     uint64_t h = 14695981039346656037u;
-    static const int64_t size[][3] = {{300, 600, 500}, {20, 30, 30000}, {64, 1000, 700}, {7, 2000, 300}, {64, 10, 1024}};
+    static const int64_t size[][3] = {
+        {300, 600, 500}, {20, 30, 30000}, {64, 1000, 700}, {7, 2000, 300}, {64, 10, 1024}};
     for (int i = 0; i < 5; i++)
         for (int layout = 0; layout < 4; layout++) {
             int64_t m = size[i][0], n = size[i][1], k = size[i][2];
-            fl_tensor *a = fl_div(random_tensor(layout & 1 ? FL_SHAPE(k, m) : FL_SHAPE(m, k), d), fl_num(3));
-            fl_tensor *b = fl_div(random_tensor(layout & 2 ? FL_SHAPE(n, k) : FL_SHAPE(k, n), d), fl_num(7));
-            h = hash_of(h, fl_matmul(layout & 1 ? fl_transpose(a, 0, 1) : a, layout & 2 ? fl_transpose(b, 0, 1) : b));
+            fl_tensor *a =
+                fl_div(random_tensor(layout & 1 ? FL_SHAPE(k, m) : FL_SHAPE(m, k), d), fl_num(3));
+            fl_tensor *b =
+                fl_div(random_tensor(layout & 2 ? FL_SHAPE(n, k) : FL_SHAPE(k, n), d), fl_num(7));
+            h = hash_of(h, fl_matmul(layout & 1 ? fl_transpose(a, 0, 1) : a,
+                                     layout & 2 ? fl_transpose(b, 0, 1) : b));
         }
     for (int i = 0; i < 3; i++) {
         const conv_case *t = &conv_cases[i == 0 ? 1 : i == 1 ? 4 : 17];
         fl_tensor *x = fl_div(random_tensor(FL_SHAPE(9, t->c, t->h, t->w), d), fl_num(3));
-        fl_tensor *w = fl_div(random_tensor(FL_SHAPE(t->o, t->c / t->a.groups, t->kh, t->kw), d), fl_num(7));
+        fl_tensor *w =
+            fl_div(random_tensor(FL_SHAPE(t->o, t->c / t->a.groups, t->kh, t->kw), d), fl_num(7));
         fl_tensor *y = fl_conv2d_run(x, w, NULL, t->a);
         h = hash_of(h, y);
         h = hash_of(h, fl_conv2d_grad_input(y, w, fl_shape_of(x), t->a));
@@ -496,8 +502,7 @@ static uint64_t hash_of_everything(fl_dtype d)
     return h;
 }
 
-TEST(threads_give_the_same_bits)
-{
+TEST(threads_give_the_same_bits) {
     static const int counts[] = {1, 2, 3, 8};
     for (int level = 0, top = levels(); level <= top; level++) {
         fl__cpu_isa_cap(level);
@@ -516,18 +521,18 @@ TEST(threads_give_the_same_bits)
 
 /* >>memory: a scratch buffer that cannot be had is an error, and the next call works */
 
-static void ignore_error(const char *text, void *user)
-{
+static void ignore_error(const char *text, void *user) {
     (void)text;
     (void)user;
 }
 
-TEST(scratch_may_fail)
-{
+TEST(scratch_may_fail) {
     fl_on_error(ignore_error, NULL);
     fl_scope s = fl_scope_begin();
-    fl_tensor *a = random_tensor(FL_SHAPE(100, 100), FL_F32), *b = random_tensor(FL_SHAPE(100, 100), FL_F32);
-    fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 12, 12), FL_F32), *w = random_tensor(FL_SHAPE(4, 3, 3, 3), FL_F32);
+    fl_tensor *a = random_tensor(FL_SHAPE(100, 100), FL_F32),
+              *b = random_tensor(FL_SHAPE(100, 100), FL_F32);
+    fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 12, 12), FL_F32),
+              *w = random_tensor(FL_SHAPE(4, 3, 3, 3), FL_F32);
     fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
     fl_tensor *dy = random_tensor(FL_SHAPE(2, 4, 12, 12), FL_F32);
     bool worked = false;
@@ -539,6 +544,7 @@ TEST(scratch_may_fail)
                          : op == 2 ? fl_conv2d_grad_input(dy, w, fl_shape_of(x), args)
                                    : fl_conv2d_grad_weight(x, dy, fl_shape_of(w), args);
             fl_mem_use(old);
+            fl_mem_close(failing);
             worked = y != NULL;
             CHECK(worked == (fl_error() == NULL));
             fl_error_clear();
@@ -548,8 +554,7 @@ TEST(scratch_may_fail)
     fl_on_error(NULL, NULL);
 }
 
-TEST(isa_is_capped)
-{
+TEST(isa_is_capped) {
     int top = levels();
     CHECK_EQ_INT(fl__cpu_isa(), top);
     CHECK_EQ_INT(fl__cpu_isa_cap(FL__PORTABLE), FL__PORTABLE);

@@ -2,7 +2,7 @@
    same bits everywhere
 
      test_math [filter]    a strided set of floats and every exponent boundary: seconds
-     test_math --all       every float for each one-argument f32 function, two threads: an hour
+     test_math --all       every float for each one-argument f32 function: half an hour
 
    Each sweep prints the largest error in ulp, where it is, and a hash of all results: the hashes
    of builds by different compilers must be equal. References are libm's double functions, or
@@ -117,16 +117,16 @@ typedef struct {
     float (*one)(float);
     loop1 loop[LEVELS];
     double (*ref)(double);
-    double bound; /* ulp */
+    double bound; /* ulp; what is promised is 2 for exp and log, 4 for the others */
 } unary;
 
 #define UNARY(name, ref, bound)                                                                    \
     { #name, name##_one, { name##_base, name##_avx2, name##_avx512 }, ref, bound }
 static const unary unaries[] = {
-    UNARY(abs, fabs, 0),     UNARY(floor, floor, 0),   UNARY(rint, rint, 0),
-    UNARY(exp, exp, 2),      UNARY(log, log, 2),       UNARY(sqrt, sqrt, 0.501),
-    UNARY(log1p, log1p, 4),  UNARY(expm1, expm1, 4),   UNARY(tanh, tanh, 4),
-    UNARY(erf, erf, 4),      UNARY(sin, sin, 4),       UNARY(cos, cos, 4),
+    UNARY(abs, fabs, 0),      UNARY(floor, floor, 0),  UNARY(rint, rint, 0),
+    UNARY(exp, exp, 1),       UNARY(log, log, 1),      UNARY(sqrt, sqrt, 0.501),
+    UNARY(log1p, log1p, 1.5), UNARY(expm1, expm1, 2),  UNARY(tanh, tanh, 3),
+    UNARY(erf, erf, 1.5),     UNARY(sin, sin, 0.51),   UNARY(cos, cos, 0.51),
 };
 enum { N_UNARY = sizeof unaries / sizeof *unaries };
 
@@ -235,6 +235,17 @@ static void sweep_function(const unary *f) {
 
 TEST(one_argument_functions_meet_their_bounds_at_every_isa_level) {
     for (int i = 0; i < N_UNARY; i++) sweep_function(&unaries[i]);
+}
+
+/* 16367173 * 2^72 is nearer to a multiple of pi/2 than any other float: 1.6e-9. */
+TEST(sin_and_cos_of_huge_arguments) {
+    static const float x[] = { 0x1.f37c8ap+95f, 3.14159274f, 1.57079637f, 1e22f, 3e38f, FLT_MAX };
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        CHECK(ulp_error(sin_one(x[i]), sin(x[i])) <= 0.51);
+        CHECK(ulp_error(cos_one(x[i]), cos(x[i])) <= 0.51);
+        CHECK(sin_one(-x[i]) == -sin_one(x[i]) && cos_one(-x[i]) == cos_one(x[i]));
+    }
+    CHECK_NEAR(cos_one(x[0]), 0, 1.7e-9);
 }
 
 TEST(special_values) {

@@ -186,7 +186,8 @@ static void sum_chunk(void *arg, int64_t begin, int64_t end) {
     sums *s = arg;
     double sum = 0;
     bool whole = end - begin == s->grain || end == s->n;
-    if (begin % s->grain || !whole || !fl_in_parallel()) __atomic_store_n(&s->bad, true, __ATOMIC_RELAXED);
+    if (begin % s->grain || !whole || !fl_in_parallel())
+        __atomic_store_n(&s->bad, true, __ATOMIC_RELAXED);
     for (int64_t i = begin; i < end; i++) sum += s->x[i];
     s->part[begin / s->grain] += sum;
     __atomic_add_fetch(&s->chunks, 1, __ATOMIC_RELAXED);
@@ -309,7 +310,8 @@ static void failing_body(void *arg, int64_t begin, int64_t end) {
         fl_raise(); /* a handler never runs inside */
         __atomic_store_n(&worker_failed, 1, __ATOMIC_RELEASE);
     }
-    for (int ms = 0; ms < 20000 && !__atomic_load_n(&worker_failed, __ATOMIC_ACQUIRE); ms++) usleep(1000);
+    for (int ms = 0; ms < 20000 && !__atomic_load_n(&worker_failed, __ATOMIC_ACQUIRE); ms++)
+        usleep(1000);
 }
 
 static void failing_chunk(void *arg, int64_t begin, int64_t end) {
@@ -349,7 +351,8 @@ TEST(threads_concurrent_callers) {
     fl_set_threads(1);
     double want = sum_of(numbers, 20000, 64);
     fl_set_threads(3);
-    for (int i = 0; i < 4; i++) REQUIRE(pthread_create(&callers[i], NULL, sum_in_a_loop, &want) == 0);
+    for (int i = 0; i < 4; i++)
+        REQUIRE(pthread_create(&callers[i], NULL, sum_in_a_loop, &want) == 0);
     for (int i = 0; i < 20; i++) fl_set_threads(1 + i % 4);
     for (int i = 0; i < 4; i++) {
         pthread_join(callers[i], &ok);
@@ -376,7 +379,7 @@ TEST(threads_fork) {
             ok = ok && c && fl_mem_live() == 2;
             fl_buffer_drop(c);
             fl_buffer_drop(b);
-            if (UNDER_ASAN) _exit(ok ? 0 : 1); /* its leak checker waits for the threads lost in the fork */
+            if (UNDER_ASAN) _exit(ok ? 0 : 1); /* its leak checker waits for the lost threads */
             exit(ok ? 0 : 1);
         }
         CHECK_EQ_INT(waitpid(pid, &status, 0), pid);
@@ -496,7 +499,8 @@ static void check_sizes(void) {
             REQUIRE(b[i]);
             CHECK_EQ_INT(b[i]->bytes, sizes[i]);
             CHECK_EQ_INT((uintptr_t)b[i]->ptr % FL_ALIGN, 0);
-            CHECK(b[i]->state == FL_RESIDENT && b[i]->version == 0 && b[i]->device == fl_device_host());
+            CHECK(b[i]->state == FL_RESIDENT && b[i]->version == 0);
+            CHECK(b[i]->device == fl_device_host());
             fill(b[i], i);
             const volatile char *spare = (char *)b[i]->ptr + sizes[i];
             for (int k = 0; k < FL_ALIGN; k++) (void)spare[k];
@@ -644,7 +648,7 @@ TEST(buffers_of_a_manager_that_waits_for_the_map) {
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
-/* A pager: keeps at most `budget` bytes resident and writes the least recently mapped buffer to the heap. */
+/* A pager: keeps at most `budget` bytes resident; copies the least recently mapped buffer away. */
 typedef struct pager {
     fl_mem_manager table;
     pthread_mutex_t lock;
@@ -681,7 +685,7 @@ static void pager_evict_one(pager *g) {
 }
 
 static void *pager_take(pager *g, size_t bytes) {
-    for (int tries = 0; g->resident + bytes > g->budget && tries < 64; tries++) pager_evict_one(g);
+    for (int i = 0; i < 64 && g->resident + bytes > g->budget; i++) pager_evict_one(g);
     g->resident += bytes;
     return aligned_alloc(FL_ALIGN, (bytes + 2 * FL_ALIGN - 1) / FL_ALIGN * FL_ALIGN);
 }
@@ -727,7 +731,7 @@ static void pager_put(fl_mem_manager *self, fl_buffer *b) {
     pthread_mutex_unlock(&g->lock);
 }
 
-static pager paging = {.table = {.name = "pager", .get = pager_get, .put = pager_put, .user = &paging},
+static pager paging = {.table = {"pager", pager_get, pager_put, .user = &paging},
                        .lock = PTHREAD_MUTEX_INITIALIZER};
 
 TEST(buffers_paged) {
@@ -1096,7 +1100,7 @@ TEST(arena_random_plans_never_overlap) {
 
 /* ---- trace ---- */
 
-/* Enough of a JSON reader to know that the text is one value: returns its end, NULL if it is malformed. */
+/* Enough of a JSON reader to know that the text is one value: its end, NULL if malformed. */
 static const char *json_value(const char *s) {
     s += strspn(s, " \n");
     if (*s == '{' || *s == '[') {

@@ -23,20 +23,20 @@
 #define FL__UNARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_unary,
 #define FL__BINARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_binary,
 #define FL__OTHER_SLOT(op, ...) [FL_OP_##op] = fl__cpu_##op,
-static const fl_backend fl__cpu_table = {
-    .name = "cpu",
-    .op = {FL_UNARY_OPS(FL__UNARY_SLOT) FL_BINARY_OPS(FL__BINARY_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
-    .flags = {[FL_OP_softmax] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_softmax_grad] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_log_softmax] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_log_softmax_grad] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_conv2d] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_conv2d_grad_input] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_conv2d_grad_weight] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,
-              [FL_OP_avg_pool2d_grad] = FL_SLOT_CONTIGUOUS}};
+static const fl_backend fl__cpu_table = {.name = "cpu",
+                                         .op = {FL_UNARY_OPS(FL__UNARY_SLOT) FL_BINARY_OPS(
+                                             FL__BINARY_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
+                                         .flags = {[FL_OP_softmax] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_softmax_grad] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_log_softmax] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_log_softmax_grad] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_conv2d] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_conv2d_grad_input] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_conv2d_grad_weight] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_avg_pool2d_grad] = FL_SLOT_CONTIGUOUS}};
 #undef FL__UNARY_SLOT
 #undef FL__BINARY_SLOT
 #undef FL__OTHER_SLOT

@@ -1,10 +1,12 @@
-/* kernels/cpu/common.h - what the CPU kernels share: slot prototypes, ISA regions, passes over operands of any layout
+/* kernels/cpu/common.h - what the CPU kernels share: slot prototypes, ISA regions, passes over
+   operands of any layout
 
-   A pass runs one inner loop over any number of operands in the order of their elements. The loop sees dense pieces
-   only: a dense operand is passed in place, any other goes block by block through a small buffer on the stack, a weak
-   number or a tensor of one repeated element becomes a constant block, and an operand may be a function of the position
-   (random numbers). So an op needs one loop per dtype, whatever the layouts, and the price is a copy in the first-level
-   cache. Work is cut by its size alone. */
+   A pass runs one inner loop over any number of operands in the order of their elements. The loop
+   sees dense pieces only: a dense operand is passed in place, any other goes block by block through
+   a small buffer on the stack, a weak number or a tensor of one repeated element becomes a constant
+   block, and an operand may be a function of the position (random numbers). So an op needs one loop
+   per dtype, whatever the layouts, and the price is a copy in the first-level cache. Work is cut by
+   its size alone. */
 #include "../../fl_tensor.h"
 #include "../fl_math.h"
 #include "isa.h"
@@ -33,7 +35,8 @@ enum {
 
 /* p[k]: n dense elements of operand k */
 typedef void (*fl__loop)(void *const p[], int64_t n, const void *arg);
-/* Writes elements begin .. begin + n - 1 of a sequence; begin is a multiple of FL__BLOCK, n at most FL__BLOCK. */
+/* Writes elements begin .. begin + n - 1 of a sequence; begin is a multiple of FL__BLOCK, n at most
+   FL__BLOCK. */
 typedef void (*fl__sequence)(void *dst, int64_t begin, int64_t n, const void *arg);
 
 /* An operand: adjacent dims that step evenly are merged, the innermost is dim[0]. */
@@ -44,8 +47,8 @@ typedef struct fl__walk {
     fl__layout layout;
     int ndim;
     int64_t dim[FL_MAX_DIMS], step[FL_MAX_DIMS]; /* step in bytes */
-    uint64_t number;                             /* bits of a constant that is no tensor: base is NULL */
-    fl__sequence sequence;                       /* of a generated operand */
+    uint64_t number;       /* bits of a constant that is no tensor: base is NULL */
+    fl__sequence sequence; /* of a generated operand */
     const void *sequence_arg;
 } fl__walk;
 
@@ -57,13 +60,21 @@ typedef struct fl__pass {
     fl__walk walk[FL__OPERANDS];
 } fl__pass;
 
-/* Adds an operand that the loop reads, writes or both. A weak one becomes a number of dtype `weak_as`. */
+/* Starts a pass without operands. */
+static inline void fl__pass_begin(fl__pass *p, fl__loop loop, const void *arg) {
+    p->loop = loop;
+    p->arg = arg;
+    p->n = 0;
+    p->blocked = false;
+}
+/* Adds an operand that the loop reads, writes or both. A weak one becomes a number of dtype
+   `weak_as`. */
 FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as);
 /* Adds a number of `size` bytes; a sequence. */
 FL_PRIVATE void fl__pass_add_number(fl__pass *p, uint64_t bits, int size);
 FL_PRIVATE void fl__pass_add_sequence(fl__pass *p, fl__sequence sequence, const void *arg);
 /* Runs the loop over numel elements of every operand, in parallel. */
-FL_PRIVATE void fl__pass_run(const fl__pass *p, int64_t numel);
+FL_PRIVATE void fl__pass_run(fl__pass *p, int64_t numel);
 
 /* Words of an element's size, whatever its dtype. */
 typedef uint64_t __attribute__((may_alias)) fl__u64;
@@ -75,19 +86,21 @@ typedef struct fl__cursor {
     int64_t at[FL_MAX_DIMS];
 } fl__cursor;
 FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access);
-/* Adds the next outer dim to n walks of the same dims (merged if all step evenly); _close makes walks without dims ones of
-   one element. */
+/* Adds the next outer dim to n walks of the same dims (merged if all step evenly); _close makes
+   walks without dims ones of one element. */
 FL_PRIVATE void fl__walk_push(fl__walk *w, int n, int64_t dim, const int64_t *step);
 FL_PRIVATE void fl__walk_close(fl__walk *w, int n);
 FL_PRIVATE fl__cursor fl__walk_seek(const fl__walk *w, int64_t position);
 /* Copies the next n elements to or from dense memory. */
 FL_PRIVATE void fl__walk_read(const fl__walk *w, fl__cursor *c, void *dst, int64_t n);
 FL_PRIVATE void fl__walk_write(const fl__walk *w, fl__cursor *c, const void *src, int64_t n);
-/* Elements that lie in a row at the cursor's step, at most n; moves the cursor by k elements (k within that row). */
+/* Elements that lie in a row at the cursor's step, at most n; moves the cursor by k elements (k
+   within that row). */
 FL_PRIVATE int64_t fl__walk_row(const fl__walk *w, const fl__cursor *c, int64_t n);
 FL_PRIVATE void fl__walk_advance(const fl__walk *w, fl__cursor *c, int64_t k);
 /* Copies n elements of `size` bytes, the steps in bytes. */
-FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n, int size);
+FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step,
+                             int64_t n, int size);
 /* n times the one element at src. */
 FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size);
 /* y = elements 0, 1, ... of the sequence, after fl_make. */
@@ -100,12 +113,14 @@ FL_PRIVATE bool fl__no_kernel(const fl_call *c, fl_dtype d);
 /* The loop of a formula for a dtype at the ISA level in force; NULL if there is none. */
 FL_PRIVATE fl__loop fl__formula_loop(fl_op op, fl_dtype d);
 
-/* Stands before loops without loop-carried dependence, whose output may be the same memory as an input. Loops that call
-   libm stay scalar, which clang would warn of: kernels stand between FL__LOOPS_BEGIN and FL__LOOPS_END. */
+/* Stands before loops without loop-carried dependence, whose output may be the same memory as an
+   input. Loops that call libm stay scalar, which clang would warn of: kernels stand between
+   FL__LOOPS_BEGIN and FL__LOOPS_END. */
 #if defined(__clang__)
 #define FL__VECTOR _Pragma("clang loop vectorize(assume_safety)")
 #define FL__LOOPS_BEGIN \
-    FL_KERNEL_BEGIN _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
+    FL_KERNEL_BEGIN     \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
 #define FL__LOOPS_END _Pragma("clang diagnostic pop") FL_KERNEL_END
 #else
 #define FL__VECTOR _Pragma("GCC ivdep")
@@ -136,7 +151,8 @@ static inline int64_t fl__ceil_div(int64_t a, int64_t b) {
 FL__LOOPS_BEGIN
 
 #define FL__COPY_ROW(T) \
-    for (int64_t i = 0; i < n; i++) *(T *)(void *)(dst + i * dst_step) = *(const T *)(const void *)(src + i * src_step)
+    for (int64_t i = 0; i < n; i++) \
+        *(T *)(void *)(dst + i * dst_step) = *(const T *)(const void *)(src + i * src_step)
 
 /* One word repeated: the fills and broadcasts. */
 #define FL__FILL_ROW(T) \
@@ -154,8 +170,8 @@ FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size) {
     }
 }
 
-FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n,
-                             int size) {
+FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step,
+                             int64_t n, int size) {
     if (dst_step == size && src_step == size) {
         memcpy(dst, src, (size_t)(n * size));
     } else if (dst_step == size && src_step == 0) {
@@ -201,7 +217,8 @@ FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access) {
     w->size = (int)fl_dtype_size(t->dtype);
     w->access = access;
     w->ndim = 0;
-    for (int i = t->ndim - 1; i >= 0; i--) fl__walk_push(w, 1, t->shape[i], &(int64_t){t->stride[i] * w->size});
+    for (int i = t->ndim - 1; i >= 0; i--)
+        fl__walk_push(w, 1, t->shape[i], &(int64_t){t->stride[i] * w->size});
     fl__walk_close(w, 1);
     bool dense = w->ndim == 1 && w->step[0] == w->size, constant = w->ndim == 1 && w->step[0] == 0;
     w->layout = dense ? FL__DENSE : constant ? FL__CONSTANT : FL__STRIDED;
@@ -266,7 +283,12 @@ FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dty
 }
 
 FL_PRIVATE void fl__pass_add_number(fl__pass *p, uint64_t bits, int size) {
-    p->walk[p->n++] = (fl__walk){.size = size, .access = FL_READ, .layout = FL__CONSTANT, .number = bits};
+    fl__walk *w = &p->walk[p->n++];
+    w->base = NULL;
+    w->size = size;
+    w->access = FL_READ;
+    w->layout = FL__CONSTANT;
+    w->number = bits;
 }
 
 FL_PRIVATE void fl__pass_add_sequence(fl__pass *p, fl__sequence sequence, const void *arg) {
@@ -287,7 +309,8 @@ static void fl__share_begin(fl__share *s, const fl__pass *p, int64_t begin, int6
         const char *number = w->base ? w->base : (const char *)&w->number;
         s->ptr[k] = s->buffer[k];
         if (w->layout == FL__STRIDED) s->at[k] = fl__walk_seek(w, begin);
-        if (w->layout == FL__CONSTANT) fl__fill_row(s->buffer[k], number, fl__min(end - begin, FL__BLOCK), w->size);
+        if (w->layout == FL__CONSTANT)
+            fl__fill_row(s->buffer[k], number, fl__min(end - begin, FL__BLOCK), w->size);
     }
 }
 
@@ -306,7 +329,8 @@ static void fl__share_read(fl__share *s, const fl__pass *p, int64_t begin, int64
 static void fl__share_write(fl__share *s, const fl__pass *p, int64_t n) {
     for (int k = 0; k < p->n; k++) {
         const fl__walk *w = &p->walk[k];
-        if (w->layout == FL__STRIDED && w->access & FL_WRITE) fl__walk_write(w, &s->at[k], s->buffer[k], n);
+        if (w->layout == FL__STRIDED && w->access & FL_WRITE)
+            fl__walk_write(w, &s->at[k], s->buffer[k], n);
     }
 }
 
@@ -322,14 +346,13 @@ static void fl__pass_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-FL_PRIVATE void fl__pass_run(const fl__pass *pass, int64_t numel) {
-    fl__pass p = *pass;
-    for (int k = 0; k < p.n; k++) {
-        fl__walk *w = &p.walk[k];
+FL_PRIVATE void fl__pass_run(fl__pass *p, int64_t numel) {
+    for (int k = 0; k < p->n; k++) {
+        fl__walk *w = &p->walk[k];
         if (w->layout == FL__CONSTANT && w->access & FL_WRITE) w->layout = FL__STRIDED;
-        p.blocked |= w->layout != FL__DENSE;
+        p->blocked |= w->layout != FL__DENSE;
     }
-    fl_parallel(numel, FL__GRAIN, fl__pass_task, &p);
+    fl_parallel(numel, FL__GRAIN, fl__pass_task, p);
 }
 
 FL_PRIVATE void fl__move(void *const p[], int64_t n, const void *arg) {
@@ -338,8 +361,9 @@ FL_PRIVATE void fl__move(void *const p[], int64_t n, const void *arg) {
 
 FL_PRIVATE bool fl__fill_sequence(fl_tensor *y, fl__sequence sequence, const void *arg) {
     size_t size = fl_dtype_size(y->dtype);
-    fl__pass p = {.loop = fl__move, .arg = &size};
+    fl__pass p;
     if (!fl_make(y)) return false;
+    fl__pass_begin(&p, fl__move, &size);
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_add_sequence(&p, sequence, arg);
     fl__pass_run(&p, fl_numel(y));
@@ -347,7 +371,8 @@ FL_PRIVATE bool fl__fill_sequence(fl_tensor *y, fl__sequence sequence, const voi
 }
 
 FL_PRIVATE bool fl__no_kernel(const fl_call *c, fl_dtype d) {
-    return fl_fail("%s: the cpu has no kernel for %s", fl_op_get_info(c->op)->name, fl_dtype_name(d));
+    return fl_fail("fl_%s: the cpu has no kernel for %s", fl_op_get_info(c->op)->name,
+                   fl_dtype_name(d));
 }
 
 FL__LOOPS_END

@@ -1,7 +1,7 @@
 /* kernels/cpu/copy.h - copies between layouts and dtypes, fill, iota
 
-   Copies of one dtype go row by row along the dim that y steps through fastest; where x is dense along another dim, in
-   square tiles of both. Casts are passes. */
+   Copies of one dtype go row by row along the dim that y steps through fastest; where x is dense
+   along another dim, in square tiles of both. Casts are passes. */
 #include "common.h"
 #ifndef FL_CPU_COPY_H
 #define FL_CPU_COPY_H
@@ -29,8 +29,9 @@ FL__LOOPS_BEGIN
     FL__CAST(from, F, as, A, f32, float) \
     FL__CAST(from, F, as, A, f64, double)
 #define FL__CAST_ROW(from) \
-    {[FL_B8] = fl__cast_##from##_b8,   [FL_U8] = fl__cast_##from##_u8,   [FL_I32] = fl__cast_##from##_i32, \
-     [FL_I64] = fl__cast_##from##_i64, [FL_F32] = fl__cast_##from##_f32, [FL_F64] = fl__cast_##from##_f64}
+    {[FL_B8] = fl__cast_##from##_b8,   [FL_U8] = fl__cast_##from##_u8, \
+     [FL_I32] = fl__cast_##from##_i32, [FL_I64] = fl__cast_##from##_i64, \
+     [FL_F32] = fl__cast_##from##_f32, [FL_F64] = fl__cast_##from##_f64}
 FL__CASTS(b8, uint8_t, b8, uint8_t)
 FL__CASTS(i32, int32_t, i64, int64_t)
 FL__CASTS(i64, int64_t, i64, int64_t)
@@ -45,14 +46,15 @@ static const fl__loop fl__casts[FL_DTYPE_COUNT][FL_DTYPE_COUNT] = {
 
 static bool fl__cast(fl_tensor *y, const fl_tensor *x) {
     size_t size = fl_dtype_size(y->dtype);
-    fl__pass p = {.loop = x->weak ? fl__move : fl__casts[x->dtype][y->dtype], .arg = &size};
+    fl__pass p;
+    fl__pass_begin(&p, x->weak ? fl__move : fl__casts[x->dtype][y->dtype], &size);
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_add(&p, x, FL_READ, y->dtype);
     fl__pass_run(&p, fl_numel(y));
     return true;
 }
 
-/* >>copies: y and x as walks over the same dims, merged where both step evenly, sorted by y's steps */
+/* >>copies: y and x as walks over the same dims, merged where both step evenly, by y's steps */
 
 typedef struct fl__copies {
     fl__walk y, x;
@@ -76,7 +78,8 @@ static void fl__copies_push(fl__copies *c, int64_t dim, int64_t y_step, int64_t 
 static void fl__copies_merge(fl__copies *c) {
     int n = 0;
     for (int k = 1; k < c->y.ndim; k++) {
-        bool even = c->y.step[k] == c->y.step[n] * c->y.dim[n] && c->x.step[k] == c->x.step[n] * c->y.dim[n];
+        bool even = c->y.step[k] == c->y.step[n] * c->y.dim[n] &&
+                    c->x.step[k] == c->x.step[n] * c->y.dim[n];
         if (even) {
             c->y.dim[n] *= c->y.dim[k];
             continue;
@@ -97,7 +100,8 @@ static fl__copies fl__copies_of(const fl_tensor *y, const fl_tensor *x) {
     c.y.base = fl_data(y);
     c.x.base = fl_data(x);
     for (int i = y->ndim - 1; i >= 0; i--)
-        if (y->shape[i] != 1) fl__copies_push(&c, y->shape[i], y->stride[i] * size, x->stride[i] * size);
+        if (y->shape[i] != 1)
+            fl__copies_push(&c, y->shape[i], y->stride[i] * size, x->stride[i] * size);
     if (c.y.ndim == 0) fl__copies_push(&c, 1, size, size);
     fl__copies_merge(&c);
     return c;
@@ -129,7 +133,7 @@ static void fl__copy_tile(const fl__copies *c, char *y, const char *x, int64_t r
 }
 #undef FL__COPY_TILE
 
-/* Unit i is a strip of FL__TILE rows (dim 1), all columns (dim 0), at one place of the outer dims. */
+/* A unit is a strip of FL__TILE rows (dim 1), all columns (dim 0), at one outer place. */
 static void fl__transpose_task(void *arg, int64_t begin, int64_t end) {
     const fl__copies *c = arg;
     int64_t plane = c->y.dim[0] * c->y.dim[1];
@@ -201,9 +205,11 @@ static uint64_t fl__fill_bits(const fl_fill_args *a, fl_dtype dtype) {
 FL_PRIVATE bool fl__cpu_fill(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl_tensor *y = c->out[0];
-    fl__walk number = {.number = fl__fill_bits(c->args, y->dtype), .size = (int)fl_dtype_size(y->dtype)};
-    fl__pass p = {.loop = fl__fill_loop, .arg = &number};
+    fl__walk number = {.number = fl__fill_bits(c->args, y->dtype),
+                       .size = (int)fl_dtype_size(y->dtype)};
+    fl__pass p;
     if (!fl_make(y)) return false;
+    fl__pass_begin(&p, fl__fill_loop, &number);
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_run(&p, fl_numel(y));
     return true;
@@ -224,7 +230,8 @@ static void fl__iota_f64(void *dst, int64_t begin, int64_t n, const void *arg) {
 static void fl__iota_i64(void *dst, int64_t begin, int64_t n, const void *arg) {
     const fl_iota_args *a = arg;
     int64_t *y = dst;
-    for (int64_t i = 0; i < n; i++) y[i] = flm_add_i64(a->i_start, flm_mul_i64(begin + i, a->i_step));
+    for (int64_t i = 0; i < n; i++)
+        y[i] = flm_add_i64(a->i_start, flm_mul_i64(begin + i, a->i_step));
 }
 
 FL_PRIVATE bool fl__cpu_iota(const fl_backend *self, const fl_call *c) {

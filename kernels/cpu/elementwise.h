@@ -1,7 +1,8 @@
 /* kernels/cpu/elementwise.h - the formulas of the op tables, their gradients, and where
 
-   One slot runs all one-operand formulas, one all two-operand formulas: c->op and the dtype pick the inner loop, for f32
-   with the ISA level. Contiguous operands go straight to it; a pass (common.h) takes the other layouts. */
+   One slot runs all one-operand formulas, one all two-operand formulas: c->op and the dtype pick
+   the inner loop, for f32 with the ISA level. Contiguous operands go straight to it; a pass
+   (common.h) takes the other layouts. */
 #include "common.h"
 #ifndef FL_CPU_ELEMENTWISE_H
 #define FL_CPU_ELEMENTWISE_H
@@ -88,17 +89,20 @@ enum { FL__COL_F64 = FL__AVX512 + 1, FL__COL_I64, FL__COL_B8, FL__COL_NONE, FL__
 #endif
 #define FL__ROW_FLOAT(op) {FL__ROW_F32(op), fl__##op##_f64_portable}
 #define FL__ROW_NUM(op) {FL__ROW_F32(op), fl__##op##_f64_portable, fl__##op##_i64_portable}
-#define FL__ROW_ANY(op) {FL__ROW_F32(op), fl__##op##_f64_portable, fl__##op##_i64_portable, fl__##op##_b8_portable}
+#define FL__ROW_ANY(op) \
+    {FL__ROW_F32(op), fl__##op##_f64_portable, fl__##op##_i64_portable, fl__##op##_b8_portable}
 #define FL__ROW_CMP FL__ROW_ANY
 #define FL__ROW_INT(op) {NULL, NULL, NULL, NULL, fl__##op##_i64_portable, fl__##op##_b8_portable}
 #define FL__ROW_BOOL(op) {NULL, NULL, NULL, NULL, NULL, fl__##op##_b8_portable}
 #define FL__ROW(op, cls, ...) [FL_OP_##op] = FL__ROW_##cls(op),
-static const fl__loop fl__formula_loops[][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW) FL_BINARY_OPS(FL__ROW)};
+static const fl__loop fl__formula_loops[][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW)
+                                                              FL_BINARY_OPS(FL__ROW)};
 #undef FL__ROW
 
 /* Gradients for operands 0 and 1. */
 #define FL__ROW(op, cls, ...) [FL_OP_##op] = FL__GRAD_##cls({FL__ROW_FLOAT(op##_dx)}),
-#define FL__ROW2(op, cls, ...) [FL_OP_##op] = FL__GRAD_##cls({FL__ROW_FLOAT(op##_da), FL__ROW_FLOAT(op##_db)}),
+#define FL__ROW2(op, cls, ...) \
+    [FL_OP_##op] = FL__GRAD_##cls({FL__ROW_FLOAT(op##_da), FL__ROW_FLOAT(op##_db)}),
 #undef FL__GRAD_INT
 #undef FL__GRAD_CMP
 #undef FL__GRAD_BOOL
@@ -106,7 +110,8 @@ static const fl__loop fl__formula_loops[][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW) 
 #define FL__GRAD_INT FL__NO_GRAD
 #define FL__GRAD_CMP FL__NO_GRAD
 #define FL__GRAD_BOOL FL__NO_GRAD
-static const fl__loop fl__gradient_loops[][2][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW) FL_BINARY_OPS(FL__ROW2)};
+static const fl__loop fl__gradient_loops[][2][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW)
+                                                                  FL_BINARY_OPS(FL__ROW2)};
 
 #define FL__CLASS(op, cls, ...) FL_CLASS_##cls,
 static const uint8_t fl__classes[] = {FL_UNARY_OPS(FL__CLASS) FL_BINARY_OPS(FL__CLASS)};
@@ -162,13 +167,21 @@ static fl_dtype fl__dtype_of_numbers(const fl_call *c) {
     }
 }
 
+/* fl_data for dtypes that have loops, whose sizes are known here. */
+static inline void *fl__bytes(const fl_tensor *t) {
+    int shift = t->dtype == FL_F32 ? 2 : t->dtype == FL_B8 ? 0 : 3;
+    return (char *)t->buffer->ptr + t->offset * ((int64_t)1 << shift);
+}
+
 /* True, with the number of elements, if all are contiguous: what nearly every call is. */
-static inline bool fl__all_dense(const fl_tensor *y, const fl_tensor *a, const fl_tensor *b, int64_t *numel) {
+static inline bool fl__all_dense(const fl_tensor *y, const fl_tensor *a, const fl_tensor *b,
+                                 int64_t *numel) {
     int64_t n = 1;
     if (a->weak | b->weak) return false;
     for (int i = y->ndim - 1; i >= 0; i--) {
         int64_t dim = y->shape[i];
-        if (dim != 1 && ((y->stride[i] != n) | (a->stride[i] != n) | (b->stride[i] != n))) return false;
+        if (dim != 1 && ((y->stride[i] != n) | (a->stride[i] != n) | (b->stride[i] != n)))
+            return false;
         n *= dim;
     }
     *numel = n;
@@ -185,10 +198,11 @@ FL_PRIVATE bool fl__cpu_unary(const fl_backend *self, const fl_call *c) {
     if (!loop) return fl__no_kernel(c, d);
     if (!fl_make(y)) return false;
     if (fl__all_dense(y, x, x, &n) && n <= FL__GRAIN) {
-        loop((void *[]){fl_data(y), fl_data(x)}, n, NULL);
+        loop((void *[]){fl__bytes(y), fl__bytes(x)}, n, NULL);
         return true;
     }
-    fl__pass p = {.loop = loop};
+    fl__pass p;
+    fl__pass_begin(&p, loop, NULL);
     fl__pass_add(&p, y, FL_WRITE, d);
     fl__pass_add(&p, x, FL_READ, d);
     fl__pass_run(&p, fl_numel(y));
@@ -206,10 +220,11 @@ static void fl__find_zero(void *const p[], int64_t n, const void *arg) {
 
 static bool fl__check_divisor(const fl_tensor *b, int64_t numel) {
     bool zero = false, *found = &zero;
-    fl__pass p = {.loop = fl__find_zero, .arg = &found};
+    fl__pass p;
+    fl__pass_begin(&p, fl__find_zero, &found);
     fl__pass_add(&p, b, FL_READ, FL_I64);
     fl__pass_run(&p, numel);
-    return !zero || fl_fail("remainder: integer division by zero");
+    return !zero || fl_fail("fl_remainder: integer division by zero");
 }
 
 FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
@@ -223,11 +238,12 @@ FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
     if (!loop) return fl__no_kernel(c, d);
     if (!fl_make(y)) return false;
     if (!divides && fl__all_dense(y, a, b, &n) && n <= FL__GRAIN) {
-        loop((void *[]){fl_data(y), fl_data(a), fl_data(b)}, n, NULL);
+        loop((void *[]){fl__bytes(y), fl__bytes(a), fl__bytes(b)}, n, NULL);
         return true;
     }
     bool ok = !divides || fl__check_divisor(b, fl_numel(y)); /* first: y may be b */
-    fl__pass p = {.loop = loop};
+    fl__pass p;
+    fl__pass_begin(&p, loop, NULL);
     fl__pass_add(&p, y, FL_WRITE, d);
     fl__pass_add(&p, a, FL_READ, d);
     fl__pass_add(&p, b, FL_READ, d);
@@ -239,9 +255,11 @@ FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_grad_args *args = c->args;
     fl_tensor *dx = c->out[0];
-    fl__pass p = {.loop = fl__gradient_loops[args->op][0][fl__column(dx->dtype)]};
-    if (!p.loop) return fl__no_kernel(c, dx->dtype);
+    fl__loop loop = fl__gradient_loops[args->op][0][fl__column(dx->dtype)];
+    fl__pass p;
+    if (!loop) return fl__no_kernel(c, dx->dtype);
     if (!fl_make(dx)) return false;
+    fl__pass_begin(&p, loop, NULL);
     fl__pass_add(&p, dx, FL_WRITE, dx->dtype);
     for (int k = 0; k < 3; k++) fl__pass_add(&p, c->in[k], FL_READ, dx->dtype);
     fl__pass_run(&p, fl_numel(dx));
@@ -261,11 +279,13 @@ FL_PRIVATE bool fl__cpu_grad2(const fl_backend *self, const fl_call *c) {
     fl_tensor *da = c->out[0], *db = c->out[1], *any = da ? da : db;
     if (!any) return true;
     int column = fl__column(any->dtype);
-    const fl__loop loop[2] = {fl__gradient_loops[args->op][0][column], fl__gradient_loops[args->op][1][column]};
+    const fl__loop loop[2] = {fl__gradient_loops[args->op][0][column],
+                              fl__gradient_loops[args->op][1][column]};
     if (!loop[0]) return fl__no_kernel(c, any->dtype);
     if ((da && !fl_make(da)) || (db && !fl_make(db))) return false;
-    fl__pass p = {.loop = loop[da ? 0 : 1]};
-    if (da && db) p = (fl__pass){.loop = fl__grad2_block, .arg = loop, .blocked = true};
+    fl__pass p;
+    fl__pass_begin(&p, da && db ? fl__grad2_block : loop[da ? 0 : 1], loop);
+    p.blocked = da && db;
     if (da) fl__pass_add(&p, da, FL_WRITE, any->dtype);
     if (db) fl__pass_add(&p, db, FL_WRITE, any->dtype);
     for (int k = 0; k < 4; k++) fl__pass_add(&p, c->in[k], FL_READ, any->dtype);
@@ -279,7 +299,10 @@ FL_PRIVATE bool fl__cpu_grad2(const fl_backend *self, const fl_call *c) {
         T *y = p[0]; \
         const uint8_t *c = p[1]; \
         const T *a = p[2], *b = p[3]; \
-        FL__VECTOR for (int64_t i = 0; i < n; i++) y[i] = c[i] ? a[i] : b[i]; \
+        FL__VECTOR for (int64_t i = 0; i < n; i++) { \
+            const T yes = a[i], no = b[i]; \
+            y[i] = c[i] ? yes : no; \
+        } \
     }
 FL__WHERE(uint8_t, b8)
 FL__WHERE(int64_t, i64)
@@ -288,13 +311,16 @@ FL__WHERE(double, f64)
 #undef FL__WHERE
 
 FL_PRIVATE bool fl__cpu_where(const fl_backend *self, const fl_call *c) {
-    static const fl__loop loops[FL_DTYPE_COUNT] = {
-        [FL_B8] = fl__where_b8, [FL_I64] = fl__where_i64, [FL_F32] = fl__where_f32, [FL_F64] = fl__where_f64};
+    static const fl__loop loops[FL_DTYPE_COUNT] = {[FL_B8] = fl__where_b8,
+                                                   [FL_I64] = fl__where_i64,
+                                                   [FL_F32] = fl__where_f32,
+                                                   [FL_F64] = fl__where_f64};
     (void)self;
     fl_tensor *y = c->out[0];
-    fl__pass p = {.loop = loops[y->dtype]};
-    if (!p.loop) return fl__no_kernel(c, y->dtype);
+    fl__pass p;
+    if (!loops[y->dtype]) return fl__no_kernel(c, y->dtype);
     if (!fl_make(y)) return false;
+    fl__pass_begin(&p, loops[y->dtype], NULL);
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_add(&p, c->in[0], FL_READ, FL_B8);
     fl__pass_add(&p, c->in[1], FL_READ, y->dtype);

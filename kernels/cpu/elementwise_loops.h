@@ -5,7 +5,8 @@
      FL__LEVEL    name of the level, FL__TARGET the function attribute that goes with it
      FL__TAKES_<class>(code)  code, or nothing where the class does not take the dtype
      FL__GRADS    if gradients are wanted
-   and gets, for every op that takes the dtype, fl__<op>_<suffix>_<level>(p, n, arg): p[0] is y, the operands follow. */
+   and gets, for every op that takes the dtype, fl__<op>_<suffix>_<level>(p, n, arg): p[0] is y, the
+   operands follow. */
 
 #define FL__LOOP(op) FL__CAT3(fl__##op, FL__S, FL__LEVEL)
 #define FL_W(name) FL__CAT2(flm_##name, FL__S)
@@ -39,8 +40,10 @@
         } \
     }
 #define FL__EXPAND(macro, ...) macro(__VA_ARGS__)
-#define FL__UNARY(op, cls, need, f, g) FL__TAKES_##cls(FL__EXPAND(FL__UNARY_LOOP, op, FL__Y_##cls(f)))
-#define FL__BINARY(op, cls, need, f, ga, gb) FL__TAKES_##cls(FL__EXPAND(FL__BINARY_LOOP, op, FL__Y_##cls(f)))
+#define FL__UNARY(op, cls, need, f, g) \
+    FL__TAKES_##cls(FL__EXPAND(FL__UNARY_LOOP, op, FL__Y_##cls(f)))
+#define FL__BINARY(op, cls, need, f, ga, gb) \
+    FL__TAKES_##cls(FL__EXPAND(FL__BINARY_LOOP, op, FL__Y_##cls(f)))
 FL_UNARY_OPS(FL__UNARY)
 FL_BINARY_OPS(FL__BINARY)
 

@@ -1,15 +1,18 @@
 /* gemm.h - matrix products on the CPU: packed, blocked, register-tiled
 
-   C = A B is cut into blocks of rows and columns by its size alone; the blocks run on the thread pool. A block walks
-   through k in chunks. For each chunk it packs one panel of B after the other (as many columns as a register tile has;
-   the panel stays in the first-level cache) and runs the tiles of its rows over it. A is packed once, before. Panels of B
-   may also come from somewhere else: conv.h cuts them out of images, so no column matrix is ever written.
+   C = A B is cut into blocks of rows and columns by its size alone; the blocks run on the thread
+   pool. A block walks through k in chunks. For each chunk it packs one panel of B after the other
+   (as many columns as a register tile has; the panel stays in the first-level cache) and runs the
+   tiles of its rows over it. A is packed once, before. Panels of B may also come from somewhere
+   else: conv.h cuts them out of images, so no column matrix is ever written.
 
-   Tall heaps of rows are cut into tiles of equal height, so no tile computes rows that do not exist. What packing would not
-   pay for is read in place: small products, few rows, and B transposed under few rows (then C^T = B^T A^T is computed,
-   whose left operand streams through once).
+   Tall heaps of rows are cut into tiles of equal height, so no tile computes rows that do not
+   exist. What packing would not pay for is read in place: small products, few rows, and B
+   transposed under few rows (then C^T = B^T A^T is computed, whose left operand streams through
+   once).
 
-   The bits of the result depend on shapes, strides and the instruction set, never on the number of threads. */
+   The bits of the result depend on shapes, strides and the instruction set, never on the number of
+   threads. */
 #include "../../fl_tensor.h"
 #include "isa.h"
 #ifndef FL_CPU_GEMM_H
@@ -43,8 +46,9 @@ typedef struct fl__kernels {
     fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1 */
     fl__tile_fn tile[3][7];  /* [registers across / 2][rows] */
     /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row */
-    void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs, int64_t cs);
-    /* row p of dst = the runs of src + offset[p]; writes up to a register past a run, in order */
+    void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
+                 int64_t cs);
+    /* row p of dst = the runs of src + offset[p] */
     void (*pack_runs)(void *dst, int64_t ldd, int64_t k, const void *src, const int64_t *offset,
                       const fl__pixels *run, int runs);
     void (*add)(void *dst, const void *src, int64_t n); /* dst[i] += src[i] */
@@ -68,7 +72,8 @@ struct fl__gemm {
     bool add;                 /* C starts from what it holds, not from 0 */
     int rows, width;          /* of a tile; fl__gemm_shape sets them */
     const char *packed;       /* A as fl__gemm_pack lays it out, NULL: read in place */
-    /* packs rows k0 .. k0 + k of columns j .. j + n of B, fl__gemm.width apart; NULL: from b by strides, or in place */
+    /* packs rows k0 .. k0 + k of columns j .. j + n of B, fl__gemm.width apart; NULL: from b by
+       strides, or in place */
     void (*pack_b)(const fl__gemm *g, int64_t k0, int64_t k, int64_t j, int n, void *dst);
     const void *source;       /* for pack_b */
 };
@@ -85,7 +90,8 @@ FL_PRIVATE void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_
 FL_PRIVATE int64_t fl__gemm_chunk(const fl__gemm *g, int64_t left);
 /* A scratch buffer until the op ends, with room for reads past its end. */
 FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char *op);
-/* Whether matrix products go through OpenBLAS: sets it, returns the setting before. False without FL_USE_OPENBLAS. */
+/* Whether matrix products go through OpenBLAS: sets it, returns the setting before. False without
+   FL_USE_OPENBLAS. */
 FL_PRIVATE bool fl__gemm_use_openblas(bool on);
 
 /* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64. */
@@ -98,6 +104,9 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c);
 #define FL_CPU_GEMM_IMPL
 
 #include <string.h>
+
+static inline int64_t fl__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t fl__gemm_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* >>kernels: gemm_tile.h for every element and level */
 
@@ -160,8 +169,7 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c);
 #undef FL__UNROLL
 #undef FL__CONTRACT
 
-FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype)
-{
+FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype) {
     bool f64 = dtype == FL_F64;
 #ifdef FL__X86_LEVELS
     int level = fl__cpu_isa();
@@ -172,9 +180,8 @@ FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype)
 }
 
 /* Copies or adds an m x n corner of a computed tile into C. */
-static void fl__tile_corner(const fl__kernels *ks, int m, int n, const fl__tile *t, const char *part,
-                            int width)
-{
+static void fl__tile_corner(const fl__kernels *ks, int m, int n, const fl__tile *t,
+                            const char *part, int width) {
     for (int i = 0; i < m; i++) {
         char *row = (char *)t->c + (size_t)(i * t->ldc) * ks->size;
         const char *from = part + (size_t)(i * width) * ks->size;
@@ -183,8 +190,7 @@ static void fl__tile_corner(const fl__kernels *ks, int m, int n, const fl__tile 
     }
 }
 
-FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t)
-{
+FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t) {
     bool tall = m > ks->short_rows;
     int across = n > 2 * ks->lanes ? 4 : n > ks->lanes || tall ? 2 : 1;
     fl__tile_fn run = tall ? ks->tall[m] : ks->tile[across / 2][m];
@@ -204,34 +210,27 @@ FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__til
 /* >>blocks */
 
 #define FL__PANEL_BYTES 40960 /* of B: what stays in the first-level cache beside a panel of A */
-#define FL__PANEL_SLACK 128   /* pack_runs writes up to a register past the end, tiles read up to two */
+#define FL__PANEL_SLACK 128   /* tiles read up to two registers past the end */
 
-static int64_t fl__gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t fl__gemm_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-FL_PRIVATE void fl__gemm_shape(fl__gemm *g, bool packed)
-{
+FL_PRIVATE void fl__gemm_shape(fl__gemm *g, bool packed) {
     g->rows = packed ? g->ks->rows : g->ks->short_rows;
     g->width = (packed ? 2 : g->ks->widest) * g->ks->lanes;
 }
 
 FL_PRIVATE int64_t fl__gemm_tiles(const fl__gemm *g) { return fl__gemm_div_up(g->m, g->rows); }
 
-FL_PRIVATE int64_t fl__gemm_row(const fl__gemm *g, int64_t t)
-{
+FL_PRIVATE int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
     int64_t tiles = fl__gemm_tiles(g);
     return t * (g->m / tiles) + fl__gemm_min(t, g->m % tiles);
 }
 
-FL_PRIVATE int64_t fl__gemm_chunk(const fl__gemm *g, int64_t left)
-{
+FL_PRIVATE int64_t fl__gemm_chunk(const fl__gemm *g, int64_t left) {
     int64_t most = fl__gemm_min(384, FL__PANEL_BYTES / (g->width * (int64_t)g->ks->size));
     return left <= most ? left : left < 2 * most ? (left + 1) / 2 : most;
 }
 
 /* The panel of tile t for the chunk at k0 starts at element k0 * m + row(t) * chunk. */
-FL_PRIVATE void fl__gemm_pack(const fl__gemm *g, int64_t t0, int64_t t1, char *dst)
-{
+FL_PRIVATE void fl__gemm_pack(const fl__gemm *g, int64_t t0, int64_t t1, char *dst) {
     int64_t size = (int64_t)g->ks->size;
     for (int64_t k0 = 0, kc; k0 < g->k; k0 += kc) {
         kc = fl__gemm_chunk(g, g->k - k0);
@@ -243,11 +242,11 @@ FL_PRIVATE void fl__gemm_pack(const fl__gemm *g, int64_t t0, int64_t t1, char *d
     }
 }
 
-/* Columns j .. j + n of B, rows k0 .. k0 + kc: in place if the rows are dense and few tiles use them, else packed into
-   `panel`. */
-static const char *fl__gemm_panel(const fl__gemm *g, int64_t k0, int64_t kc, int64_t j, int n, char *panel,
-                                  int64_t *ldb)
-{
+/* Columns j .. j + n of B, rows k0 .. k0 + kc: packed into `panel`, or in place if the rows are
+   dense, few tiles use them and a tile reads less than a register past column n, as a buffer's
+   slack allows (there is no tile three registers wide). */
+static const char *fl__gemm_panel(const fl__gemm *g, int64_t k0, int64_t kc, int64_t j, int n,
+                                  char *panel, int64_t *ldb) {
     const fl__kernels *ks = g->ks;
     *ldb = g->width;
     if (g->pack_b) {
@@ -255,17 +254,17 @@ static const char *fl__gemm_panel(const fl__gemm *g, int64_t k0, int64_t kc, int
         return panel;
     }
     const char *from = g->b + (k0 * g->rsb + j * g->csb) * (int64_t)ks->size;
-    if (g->csb == 1 && !g->packed) {
+    int across = (n + ks->lanes - 1) / ks->lanes;
+    if (g->csb == 1 && !g->packed && across != 3) {
         *ldb = g->rsb;
         return from;
     }
-    int64_t columns = g->csb == 1 ? fl__gemm_div_up(n, ks->lanes) * ks->lanes : n;
+    int64_t columns = g->csb == 1 ? across * ks->lanes : n;
     ks->pack(panel, g->width, columns, kc, from, g->csb, g->rsb);
     return panel;
 }
 
-FL_PRIVATE void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1)
-{
+FL_PRIVATE void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1) {
     _Alignas(64) char panel[FL__PANEL_BYTES + FL__PANEL_SLACK];
     const int64_t size = (int64_t)g->ks->size;
     fl__segment segment;
@@ -293,8 +292,7 @@ FL_PRIVATE void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_
     }
 }
 
-FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char *op)
-{
+FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char *op) {
     size_t bytes;
     if (!fl__mul_size((size_t)elements, size, &bytes) || bytes > SIZE_MAX - FL__PANEL_SLACK) {
         fl_fail("%s: scratch of %lld elements is too large", op, (long long)elements);
@@ -311,21 +309,21 @@ void openblas_set_num_threads(int n);
 static bool fl__openblas = true;
 
 /* OpenBLAS takes dense rows or dense columns, and 32-bit sizes. */
-static bool fl__openblas_takes(int64_t rows, int64_t columns, int64_t rs, int64_t cs)
-{
+static bool fl__openblas_takes(int64_t rows, int64_t columns, int64_t rs, int64_t cs) {
     int64_t ld = cs == 1 ? rs : cs, least = cs == 1 ? columns : rows;
     return (cs == 1 || rs == 1) && ld >= least && ld <= INT32_MAX && rows <= INT32_MAX &&
            columns <= INT32_MAX;
 }
 
-static bool fl__openblas_wants(const fl__gemm *g)
-{
+/* True if g goes to OpenBLAS. Its own threads stay off: our blocks are on ours. */
+static bool fl__openblas_wants(const fl__gemm *g) {
+    static bool single;
+    if (!__atomic_exchange_n(&single, true, __ATOMIC_RELAXED)) openblas_set_num_threads(1);
     return fl__openblas && fl__openblas_takes(g->m, g->k, g->rsa, g->csa) &&
            fl__openblas_takes(g->k, g->n, g->rsb, g->csb) && g->ldc <= INT32_MAX;
 }
 
-static void fl__openblas_block(const fl__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
-{
+static void fl__openblas_block(const fl__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
     int64_t size = (int64_t)g->ks->size;
     const void *a = g->a + i0 * g->rsa * size, *b = g->b + j0 * g->csb * size;
     void *c = g->c + (i0 * g->ldc + j0) * size;
@@ -336,8 +334,7 @@ static void fl__openblas_block(const fl__gemm *g, int64_t i0, int64_t i1, int64_
     else cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
 }
 
-FL_PRIVATE bool fl__gemm_use_openblas(bool on)
-{
+FL_PRIVATE bool fl__gemm_use_openblas(bool on) {
     bool old = fl__openblas;
     fl__openblas = on;
     return old;
@@ -350,8 +347,9 @@ FL_PRIVATE bool fl__gemm_use_openblas(bool on) { return on && false; }
 
 #define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
 
-/* A batch of products and how it is cut: task = ((item * splits + split) * row_blocks + row block) * column_blocks + column
-   block. With splits > 1 each computes its part of k into `parts`, which are then added in order. */
+/* A batch of products and how it is cut: task = ((item * splits + split) * row_blocks + row block)
+   * column_blocks + column block. With splits > 1 each computes its part of k into `parts`, which
+   are then added in order. */
 typedef struct fl__matmul {
     fl__gemm g; /* of the first item */
     int ndim;   /* of the batch */
@@ -365,8 +363,7 @@ typedef struct fl__matmul {
 } fl__matmul;
 
 /* The strides of a product as seen when C^T = B^T A^T is computed instead. */
-static void fl__gemm_swap(fl__gemm *g)
-{
+static void fl__gemm_swap(fl__gemm *g) {
     fl__gemm o = *g;
     g->m = o.n, g->n = o.m;
     g->a = o.b, g->rsa = o.csb, g->csa = o.rsb;
@@ -374,18 +371,17 @@ static void fl__gemm_swap(fl__gemm *g)
 }
 
 /* Columns that the tiles compute, for rows * columns of C. */
-static int64_t fl__gemm_area(const fl__gemm *g, int64_t rows, int64_t columns)
-{
+static int64_t fl__gemm_area(const fl__gemm *g, int64_t rows, int64_t columns) {
     int64_t width = 2 * g->ks->lanes;
     return rows * (fl__gemm_div_up(columns, width) * width);
 }
 
 /* Decides orientation and packing. */
-static void fl__matmul_plan(fl__matmul *p)
-{
+static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
     bool small = g->m * g->n <= FL__SMALL_PRODUCT && g->m * g->n * g->k <= FL__SMALL_PRODUCT;
-    bool stream = g->csb != 1 && g->m <= 128 && g->n >= 2 * g->m; /* packing B would cost as much as the product */
+    bool stream = g->csb != 1 && g->m <= 128 &&
+                  g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
@@ -395,10 +391,9 @@ static void fl__matmul_plan(fl__matmul *p)
     g->ldc = g->n;
 }
 
-/* Cuts the products into blocks: about 200 rows (a chunk of A in the second-level cache) by 512 columns, smaller where that
-   gives few tasks, then along k. */
-static void fl__matmul_cut(fl__matmul *p)
-{
+/* Cuts the products into blocks: about 200 rows (a chunk of A in the second-level cache) by 512
+   columns, smaller where that gives few tasks, then along k. */
+static void fl__matmul_cut(fl__matmul *p) {
     fl__gemm *g = &p->g;
     const int64_t tiles = fl__gemm_tiles(g), enough = 8;
     p->block_tiles = fl__gemm_min(tiles, fl__gemm_div_up(p->swapped ? 256 : 200, g->rows));
@@ -415,14 +410,14 @@ static void fl__matmul_cut(fl__matmul *p)
     p->row_blocks = fl__gemm_div_up(tiles, p->block_tiles);
     p->column_blocks = fl__gemm_div_up(g->n, p->block_columns);
     int64_t tasks = p->items * p->row_blocks * p->column_blocks;
-    if (tasks < enough && g->k >= 4096 && !p->swapped) p->splits = fl__gemm_min(enough, g->k / 2048);
+    if (tasks < enough && g->k >= 4096 && !p->swapped)
+        p->splits = fl__gemm_min(enough, g->k / 2048);
     p->split_k = fl__gemm_div_up(g->k, p->splits);
     p->splits = fl__gemm_div_up(g->k, p->split_k);
 }
 
 /* Element offset of batch item `item` in an operand. */
-static int64_t fl__batch_offset(const fl__matmul *p, const int64_t *stride, int64_t item)
-{
+static int64_t fl__batch_offset(const fl__matmul *p, const int64_t *stride, int64_t item) {
     int64_t at = 0;
     for (int d = p->ndim - 1; d >= 0; d--) {
         at += item % p->shape[d] * stride[d];
@@ -432,8 +427,7 @@ static int64_t fl__batch_offset(const fl__matmul *p, const int64_t *stride, int6
 }
 
 /* The product of one split of one item. */
-static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index)
-{
+static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     fl__gemm g = p->g;
     const int64_t size = (int64_t)g.ks->size, item = index / p->splits;
     const int64_t k0 = index % p->splits * p->split_k;
@@ -447,8 +441,7 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index)
     return g;
 }
 
-static void fl__matmul_pack(void *arg, int64_t begin, int64_t end)
-{
+static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
     for (int64_t task = begin; task < end; task++) {
         fl__gemm g = fl__matmul_part(p, task / p->row_blocks);
@@ -458,8 +451,7 @@ static void fl__matmul_pack(void *arg, int64_t begin, int64_t end)
     }
 }
 
-static void fl__matmul_task(void *arg, int64_t begin, int64_t end)
-{
+static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
     const int64_t size = (int64_t)p->g.ks->size;
     for (int64_t task = begin; task < end; task++) {
@@ -482,8 +474,7 @@ static void fl__matmul_task(void *arg, int64_t begin, int64_t end)
 }
 
 /* Adds the parts of each item in order, over a range of the elements of all items. */
-static void fl__matmul_sum(void *arg, int64_t begin, int64_t end)
-{
+static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
     const int64_t size = (int64_t)p->g.ks->size, mn = p->g.m * p->g.n;
     while (begin < end) {
@@ -496,8 +487,7 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end)
     }
 }
 
-static bool fl__matmul_float(fl__matmul *p)
-{
+static bool fl__matmul_float(fl__matmul *p) {
     fl__gemm *g = &p->g;
     fl__matmul_plan(p);
 #ifdef FL_USE_OPENBLAS
@@ -532,13 +522,13 @@ static bool fl__matmul_float(fl__matmul *p)
 }
 
 /* i64, wrapping: rows of all items, each a sum of rows of B. */
-static void fl__matmul_i64(void *arg, int64_t begin, int64_t end)
-{
+static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
     const fl__gemm *g = &p->g;
     for (int64_t row = begin; row < end; row++) {
         int64_t item = row / g->m, i = row % g->m;
-        const uint64_t *a = (const uint64_t *)g->a + fl__batch_offset(p, p->a_stride, item) + i * g->rsa;
+        const uint64_t *a =
+            (const uint64_t *)g->a + fl__batch_offset(p, p->a_stride, item) + i * g->rsa;
         const uint64_t *b = (const uint64_t *)g->b + fl__batch_offset(p, p->b_stride, item);
         uint64_t *c = (uint64_t *)p->out + row * g->n;
         memset(c, 0, (size_t)g->n * sizeof *c);
@@ -547,8 +537,7 @@ static void fl__matmul_i64(void *arg, int64_t begin, int64_t end)
     }
 }
 
-FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c)
-{
+FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl_tensor *y = c->out[0];
     const fl_tensor *a = c->in[0], *b = c->in[1];
@@ -556,7 +545,8 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c)
     int nd = y->ndim;
     int64_t count = fl_numel(y);
     if (count == 0) return true;
-    fl__matmul p = {.ndim = nd - 2, .shape = y->shape, .a_stride = a->stride, .b_stride = b->stride};
+    fl__matmul p = {
+        .ndim = nd - 2, .shape = y->shape, .a_stride = a->stride, .b_stride = b->stride};
     p.g = (fl__gemm){.m = y->shape[nd - 2], .n = y->shape[nd - 1], .k = a->shape[nd - 1],
                      .a = fl_data(a), .rsa = a->stride[nd - 2], .csa = a->stride[nd - 1],
                      .b = fl_data(b), .rsb = b->stride[nd - 2], .csb = b->stride[nd - 1]};

@@ -3,13 +3,13 @@
    gemm.h includes it once for each pair, after defining
      FL__T          the element: float or double
      FL__LANES      elements per register
-     FL__ROWS       4, 6 or 14: most rows of a tile that is two registers wide: 2 FL__ROWS + 3 registers must exist
+     FL__ROWS       4, 6 or 14: most rows of a tile two registers wide (2 FL__ROWS + 3 must exist)
      FL__FN(name)   the name with a suffix of its own
      FL__TARGET     the target attribute
    and it defines FL__FN(kernels), the table that gemm.h describes, and undefines them all.
 
-   A tile holds mr x (nv registers) of C in registers and runs along k: one loop text, always inlined with constant
-   mr and nv, unrolled until every accumulator is a register. */
+   A tile holds mr x (nv registers) of C in registers and runs along k: one loop text, always
+   inlined with constant mr and nv, unrolled until every accumulator is a register. */
 
 typedef FL__T FL__FN(vec) __attribute__((vector_size(FL__LANES * sizeof(FL__T))));
 typedef FL__T FL__FN(mem) /* the same, anywhere in memory */
@@ -18,9 +18,10 @@ typedef FL__T FL__FN(eight) __attribute__((vector_size(8 * sizeof(FL__T))));
 typedef FL__T FL__FN(eight_mem)
     __attribute__((vector_size(8 * sizeof(FL__T)), aligned(sizeof(FL__T)), may_alias));
 
-/* C (+)= sum over the segments and over p < k of a[i * rsa + p * csa] * b[p * ldb + j], for the whole tile. */
-FL__INLINE FL__TARGET void FL__FN(tile)(const int mr, const int nv, int64_t rsa, const fl__tile *t)
-{
+/* C (+)= sum over the segments and over p < k of a[i * rsa + p * csa] * b[p * ldb + j], for the
+   whole tile. */
+FL__INLINE FL__TARGET void FL__FN(tile)(const int mr, const int nv, int64_t rsa,
+                                        const fl__tile *t) {
     FL__CONTRACT
     FL__FN(vec) acc[FL__TILE_REGISTERS];
     FL__UNROLL for (int i = 0; i < mr * nv; i++) acc[i] = (FL__FN(vec)){0};
@@ -65,8 +66,7 @@ FL__TALL_ROWS(FL__TALL)
 FL__ALL_TILES(FL__TILE_OF)
 
 /* Transposes 8 x 8: dst[p * ldd + i] = src[i][p]. */
-FL__INLINE FL__TARGET void FL__FN(transpose8)(FL__T *dst, int64_t ldd, const FL__T *const src[8])
-{
+FL__INLINE FL__TARGET void FL__FN(transpose8)(FL__T *dst, int64_t ldd, const FL__T *const src[8]) {
     FL__FN(eight) r[8], t[8];
     FL__UNROLL for (int i = 0; i < 8; i++) r[i] = *(const FL__FN(eight_mem) *)src[i];
     FL__UNROLL for (int i = 0; i < 8; i += 2) {
@@ -85,17 +85,16 @@ FL__INLINE FL__TARGET void FL__FN(transpose8)(FL__T *dst, int64_t ldd, const FL_
             FL__SHUFFLE(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
-/* A vector store may run past the end of a row of dst: the rows behind it, written later, repair that. So many rows
-   are left to the scalar loop that nothing is written past the last one. */
-FL__INLINE int64_t FL__FN(rows_kept)(int64_t n, int64_t step)
-{
+/* A vector store may run past the end of a row of dst: the rows behind it, written later, repair
+   that. So many rows are left to the scalar loop that nothing is written past the last one. */
+FL__INLINE int64_t FL__FN(rows_kept)(int64_t n, int64_t step) {
     return n % step == 0 ? 0 : n >= step ? 1 : step;
 }
 
-/* dst[p * ldd + i] = src[i * rs + p * cs] for p < k, i < n. Writes nothing else; reads up to a register past a row. */
+/* dst[p * ldd + i] = src[i * rs + p * cs] for p < k, i < n. Writes nothing else; reads up to a
+   register past a row. */
 FL__TARGET static void FL__FN(pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src,
-                                    int64_t rs, int64_t cs)
-{
+                                    int64_t rs, int64_t cs) {
     FL__T *d = dst;
     const FL__T *s = src;
     const int64_t step = rs == 1 ? FL__LANES : 8;
@@ -106,20 +105,20 @@ FL__TARGET static void FL__FN(pack)(void *dst, int64_t ldd, int64_t n, int64_t k
             for (int64_t i = 0; i < wide; i += FL__LANES)
                 *(FL__FN(mem) *)(d + p * ldd + i) = *(const FL__FN(mem) *)(s + p * cs + i);
     } else if (cs == 1 && wide > 0) {
-        for (; p + 8 <= end; p += 8)
-            for (int64_t i = (wide - 1) / 8 * 8; i >= 0; i -= 8) {
-                const FL__T *row[8];
-                for (int q = 0; q < 8; q++) row[q] = s + (i + q < n ? i + q : n - 1) * rs + p;
-                FL__FN(transpose8)(d + p * ldd + i, ldd, row);
-            }
+        for (int64_t chunk = 64; p + 8 <= end; p = fl__gemm_min(p + chunk, end / 8 * 8))
+            for (int64_t i = (wide - 1) / 8 * 8; i >= 0; i -= 8)
+                for (int64_t r = p; r + 8 <= fl__gemm_min(p + chunk, end); r += 8) {
+                    const FL__T *row[8];
+                    for (int q = 0; q < 8; q++) row[q] = s + (i + q < n ? i + q : n - 1) * rs + r;
+                    FL__FN(transpose8)(d + r * ldd + i, ldd, row);
+                }
     }
     for (int64_t q = 0; q < k; q++)
         for (int64_t i = q < p ? wide : 0; i < n; i++) d[q * ldd + i] = s[i * rs + q * cs];
 }
 
 /* dst[i] += src[i] */
-FL__TARGET static void FL__FN(add)(void *dst, const void *src, int64_t n)
-{
+FL__TARGET static void FL__FN(add)(void *dst, const void *src, int64_t n) {
     FL__T *d = dst;
     const FL__T *s = src;
     int64_t i = 0;
@@ -128,16 +127,43 @@ FL__TARGET static void FL__FN(add)(void *dst, const void *src, int64_t n)
     for (; i < n; i++) d[i] += s[i];
 }
 
-/* A panel of image patches: row p of dst is, run by run, the pixels that start at src + offset[p] + run.from. */
-FL__TARGET static void FL__FN(pack_runs)(void *dst, int64_t ldd, int64_t k, const void *src,
-                                         const int64_t *offset, const fl__pixels *run, int runs)
-{
-    FL__T *d = dst;
+/* One column of pieces of a panel: w elements from each src + offset[p], and w more `second`
+   elements further on. */
+FL__INLINE FL__TARGET void FL__FN(pieces)(FL__T *d, int64_t ldd, int64_t k, const FL__T *src,
+                                          const int64_t *offset, const int w, int64_t second) {
     for (int64_t p = 0; p < k; p++, d += ldd) {
-        const FL__T *s = (const FL__T *)src + offset[p];
+        const FL__T *s = src + offset[p];
+        memcpy(d, s, (size_t)w * sizeof *s);
+        if (w < FL__LANES) memcpy(d + second, s + second, (size_t)w * sizeof *s);
+    }
+}
+
+/* n elements, fewer than a register: two pieces that overlap. */
+FL__TARGET static void FL__FN(short_pieces)(FL__T *d, int64_t ldd, int64_t k, const FL__T *src,
+                                            const int64_t *offset, int64_t n) {
+    if (n >= 8) FL__FN(pieces)(d, ldd, k, src, offset, 8, n - 8);
+    else if (n >= 4) FL__FN(pieces)(d, ldd, k, src, offset, 4, n - 4);
+    else if (n >= 2) FL__FN(pieces)(d, ldd, k, src, offset, 2, n - 2);
+    else FL__FN(pieces)(d, ldd, k, src, offset, 1, 0);
+}
+
+/* A panel of image patches: row p of dst is, run by run, the pixels that start at src + offset[p] +
+   run.from. A register may be stored past the end of a run, not of a row: the next run repairs
+   that. */
+FL__TARGET static void FL__FN(pack_runs)(void *dst, int64_t ldd, int64_t k, const void *src,
+                                         const int64_t *offset, const fl__pixels *run, int runs) {
+    const int64_t chunk = 64; /* rows of the panel at a time, in the first-level cache */
+    for (int64_t p = 0; p < k; p += chunk, offset += chunk) {
+        FL__T *d = (FL__T *)dst + p * ldd;
+        int64_t rows = fl__gemm_min(chunk, k - p);
         for (int r = 0; r < runs; r++)
-            for (int i = 0; i < run[r].n; i += FL__LANES)
-                *(FL__FN(mem) *)(d + run[r].to + i) = *(const FL__FN(mem) *)(s + run[r].from + i);
+            for (int64_t i = 0; i < run[r].n; i += FL__LANES) {
+                const FL__T *s = (const FL__T *)src + run[r].from + i;
+                int64_t to = run[r].to + i;
+                if (to + FL__LANES <= ldd)
+                    FL__FN(pieces)(d + to, ldd, rows, s, offset, FL__LANES, 0);
+                else FL__FN(short_pieces)(d + to, ldd, rows, s, offset, run[r].n - i);
+            }
     }
 }
 

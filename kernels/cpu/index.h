@@ -1,7 +1,7 @@
 /* kernels/cpu/index.h - gather and scatter_add along one axis
 
-   y, x and index are walked together over the index's dims; along the axis the indexed tensor stands still and the index
-   moves it. All indices are checked before anything is written. */
+   y, x and index are walked together over the index's dims; along the axis the indexed tensor
+   stands still and the index moves it. All indices are checked before anything is written. */
 #include "common.h"
 #ifndef FL_CPU_INDEX_H
 #define FL_CPU_INDEX_H
@@ -27,20 +27,22 @@ static void fl__find_outside(void *const p[], int64_t n, const void *arg) {
 
 static bool fl__check_index(const fl_call *c, const fl_tensor *index, int axis, int64_t size) {
     fl__range range = {.size = size}, *arg = &range;
-    fl__pass p = {.loop = fl__find_outside, .arg = &arg};
     int64_t value = 0, numel = fl_numel(index);
+    fl__pass p;
     if (numel == 0) return true;
+    fl__pass_begin(&p, fl__find_outside, &arg);
     fl__pass_add(&p, index, FL_READ, FL_I64);
     fl__pass_run(&p, numel);
     if (!range.bad) return true;
     fl__cursor at = fl__walk_seek(&p.walk[0], 0);
     do fl__walk_read(&p.walk[0], &at, &value, 1);
     while ((uint64_t)value < (uint64_t)size);
-    return fl_fail("%s: index %lld is out of range for axis %d of size %lld", fl_op_get_info(c->op)->name,
-                   (long long)value, axis, (long long)size);
+    return fl_fail("fl_%s: index %lld is out of range for axis %d of size %lld",
+                   fl_op_get_info(c->op)->name, (long long)value, axis, (long long)size);
 }
 
-/* The indexed tensor t (still along the axis), the index, and the tensor that goes with the index, over its dims. */
+/* The indexed tensor t (still along the axis), the index, and the tensor that goes with the index,
+   over its dims. */
 enum { FL__INDEXED, FL__INDEX, FL__OTHER, FL__INDEX_WALKS };
 typedef struct fl__indexing {
     fl__walk w[FL__INDEX_WALKS];
@@ -49,8 +51,8 @@ typedef struct fl__indexing {
     void (*add)(const struct fl__indexing *s, char *const p[], int64_t n);
 } fl__indexing;
 
-static void fl__indexing_init(fl__indexing *s, const fl_tensor *t, const fl_tensor *index, const fl_tensor *other, int axis,
-                              bool loop_over_axis) {
+static void fl__indexing_init(fl__indexing *s, const fl_tensor *t, const fl_tensor *index,
+                              const fl_tensor *other, int axis, bool loop_over_axis) {
     const fl_tensor *tensors[FL__INDEX_WALKS] = {t, index, other};
     int size = (int)fl_dtype_size(t->dtype);
     for (int k = 0; k < FL__INDEX_WALKS; k++)
@@ -85,23 +87,25 @@ static int64_t fl__index_at(const char *p) {
 }
 
 #define FL__GATHER_ROW(T) \
-    for (int64_t i = 0; i < n; i++) \
-        *(T *)(void *)(y + i * y_step) = \
-            *(const T *)(const void *)(x + i * x_step + fl__index_at(index + i * index_step) * s->step)
+    for (int64_t i = 0; i < n; i++) { \
+        const char *from = x + i * x_step + fl__index_at(index + i * index_step) * s->step; \
+        *(T *)(void *)(y + i * y_step) = *(const T *)(const void *)from; \
+    }
 
 static void fl__gather_row(const fl__indexing *s, char *const p[], int64_t n) {
     const char *x = p[FL__INDEXED], *index = p[FL__INDEX];
     char *y = p[FL__OTHER];
-    int64_t x_step = s->w[FL__INDEXED].step[0], index_step = s->w[FL__INDEX].step[0], y_step = s->w[FL__OTHER].step[0];
+    int64_t x_step = s->w[FL__INDEXED].step[0], index_step = s->w[FL__INDEX].step[0],
+            y_step = s->w[FL__OTHER].step[0];
     int size = s->w[FL__OTHER].size;
     if (index_step == 0) {
         fl__copy_row(y, y_step, x + fl__index_at(index) * s->step, x_step, n, size);
         return;
     }
     switch (size) {
-    case 8: FL__GATHER_ROW(fl__u64); break;
-    case 4: FL__GATHER_ROW(fl__u32); break;
-    default: FL__GATHER_ROW(char);
+    case 8: FL__GATHER_ROW(fl__u64) break;
+    case 4: FL__GATHER_ROW(fl__u32) break;
+    default: FL__GATHER_ROW(char)
     }
 }
 #undef FL__GATHER_ROW
@@ -122,14 +126,15 @@ FL_PRIVATE bool fl__cpu_gather(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-/* Adds n columns of src, in order along the axis; whole rows at once where the index repeats over them. */
+/* Adds n columns of src, in order along the axis; whole rows where the index repeats over them. */
 #define FL__SCATTER(T, name) \
     static void fl__scatter_##name(const fl__indexing *s, char *const p[], int64_t n) { \
         int64_t y_step = s->w[FL__INDEXED].step[0], src_step = s->w[FL__OTHER].step[0]; \
         int64_t index_step = s->w[FL__INDEX].step[0]; \
         bool whole = index_step == 0 && y_step == sizeof(T) && src_step == sizeof(T); \
         for (int64_t i = 0; i < s->length; i++) { \
-            const char *index = p[FL__INDEX] + i * s->index_step, *src = p[FL__OTHER] + i * s->other_step; \
+            const char *index = p[FL__INDEX] + i * s->index_step; \
+            const char *src = p[FL__OTHER] + i * s->other_step; \
             if (whole) { \
                 T *y = (T *)(void *)(p[FL__INDEXED] + fl__index_at(index) * s->step); \
                 const T *x = (const T *)(const void *)src; \
@@ -137,7 +142,8 @@ FL_PRIVATE bool fl__cpu_gather(const fl_backend *self, const fl_call *c) {
                 continue; \
             } \
             for (int64_t j = 0; j < n; j++) { \
-                char *at = p[FL__INDEXED] + j * y_step + fl__index_at(index + j * index_step) * s->step; \
+                int64_t to = fl__index_at(index + j * index_step) * s->step; \
+                char *at = p[FL__INDEXED] + j * y_step + to; \
                 T *y = (T *)(void *)at; \
                 *y = flm_add_##name(*y, *(const T *)(const void *)(src + j * src_step)); \
             } \
@@ -169,7 +175,8 @@ FL_PRIVATE bool fl__cpu_scatter_add(const fl_backend *self, const fl_call *c) {
     default: return fl__no_kernel(c, y->dtype);
     }
     const fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {c->in[0]}};
-    if (!fl__check_index(c, index, axis, x->shape[axis]) || !fl__cpu_copy(self, &copy)) return false;
+    if (!fl__check_index(c, index, axis, x->shape[axis]) || !fl__cpu_copy(self, &copy))
+        return false;
     if (fl_numel(src) == 0) return true;
     fl__indexing_init(&s, y, index, src, axis, true);
     fl_parallel(fl_numel(src) / s.length, fl__ceil_div(FL__GRAIN, s.length), fl__scatter_task, &s);

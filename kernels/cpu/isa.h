@@ -1,9 +1,9 @@
 /* isa.h - which instruction set the CPU kernels use, found at run time
 
-   Kernels that pay for it exist at several levels; each call picks by fl__cpu_isa(). A function of one level is
-   marked FL__TARGET_AVX2 or FL__TARGET_AVX512, so that the file itself compiles without -march. The levels above
-   the portable one exist if FL__X86_LEVELS is defined: on x86-64, but not with gcc on Windows, which cannot align
-   its stack for vectors of more than 16 bytes. */
+   Kernels that pay for it exist at several levels; each call picks by fl__cpu_isa(). A function of
+   one level is marked FL__TARGET_AVX2 or FL__TARGET_AVX512, so that the file itself compiles
+   without -march. The levels above the portable one exist if FL__X86_LEVELS is defined: on x86-64,
+   but not with gcc on Windows, which cannot align its stack for vectors of more than 16 bytes. */
 #include "../../fl_mem.h"
 #ifndef FL_CPU_ISA_H
 #define FL_CPU_ISA_H

@@ -6,7 +6,8 @@
 #ifndef FL_CPU_POOL_H
 #define FL_CPU_POOL_H
 
-/* x [n, c, h, w] -> y [n, c, oh, ow], index i64 into h * w of the first maximum (NaN wins, padding never); contiguous. */
+/* x [n, c, h, w] -> y [n, c, oh, ow], index i64 into h * w of the first maximum (NaN wins, padding
+   never); contiguous. */
 FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c);
 /* dy, index -> dx */
 FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c);
@@ -37,16 +38,15 @@ typedef struct fl__pooling {
 } fl__pooling;
 
 /* The outputs o of 0 .. n whose input at + o * step is within 0 .. w: lo .. hi. */
-static inline void fl__pooling_inside(int64_t at, int64_t step, int64_t w, int64_t n, int64_t *lo, int64_t *hi)
-{
+static inline void fl__pooling_inside(int64_t at, int64_t step, int64_t w, int64_t n, int64_t *lo,
+                                      int64_t *hi) {
     *lo = at >= 0 ? 0 : (step - 1 - at) / step;
     int64_t end = at >= w ? 0 : (w - 1 - at) / step + 1;
     *hi = end < n ? end : n;
 }
 
 /* Elements that output (row, col) averages over. */
-static inline int64_t fl__pooling_count(const fl__pooling *p, int64_t row, int64_t col)
-{
+static inline int64_t fl__pooling_count(const fl__pooling *p, int64_t row, int64_t col) {
     if (p->count_pad) return p->kernel[0] * p->kernel[1];
     int64_t at[2] = {row * p->stride[0] - p->pad[0], col * p->stride[1] - p->pad[1]}, count = 1;
     for (int d = 0; d < 2; d++) {
@@ -58,13 +58,13 @@ static inline int64_t fl__pooling_count(const fl__pooling *p, int64_t row, int64
 }
 
 FL_KERNEL_BEGIN
-#define FL__AVERAGE
+#define FL__FLOAT
 #define FL__T float
 #define FL__LOWEST (-INFINITY)
 #define FL__IS_NAN(x) ((x) != (x))
 #define FL__FN(name) fl__pooling_##name##_f32
 #include "pool_plane.h"
-#define FL__AVERAGE
+#define FL__FLOAT
 #define FL__T double
 #define FL__LOWEST (-INFINITY)
 #define FL__IS_NAN(x) ((x) != (x))
@@ -77,31 +77,30 @@ FL_KERNEL_BEGIN
 #include "pool_plane.h"
 FL_KERNEL_END
 
-static void fl__pooling_task(void *arg, int64_t begin, int64_t end)
-{
+static void fl__pooling_task(void *arg, int64_t begin, int64_t end) {
     const fl__pooling *p = arg;
     for (int64_t plane = begin; plane < end; plane++) p->plane(p, plane);
 }
 
 /* Runs p->plane over all planes of image (x or dx) and pooled (y or dy). */
-static bool fl__pooling_run(fl__pooling *p, const fl_tensor *image, const fl_tensor *pooled)
-{
+static bool fl__pooling_run(fl__pooling *p, const fl_tensor *image, const fl_tensor *pooled) {
     p->h = image->shape[2], p->w = image->shape[3];
     p->oh = pooled->shape[2], p->ow = pooled->shape[3];
     if (!p->plane) return fl_fail("pooling: dtype %s", fl_dtype_name(image->dtype));
-    if (p->h * p->w > INT32_MAX) return fl_fail("pooling: planes of %lld elements", (long long)(p->h * p->w));
+    if (p->h * p->w > INT32_MAX)
+        return fl_fail("pooling: planes of %lld elements", (long long)(p->h * p->w));
     int64_t plane = p->h * p->w + 1;
-    fl_parallel(image->shape[0] * image->shape[1], ((1 << 15) + plane - 1) / plane, fl__pooling_task, p);
+    fl_parallel(image->shape[0] * image->shape[1], ((1 << 15) + plane - 1) / plane,
+                fl__pooling_task, p);
     return true;
 }
 
-static fl__pooling fl__pooling_of(const fl_pool2d_args *a)
-{
-    return (fl__pooling){.kernel = a->kernel, .stride = a->stride, .pad = a->pad_lo, .count_pad = a->count_pad};
+static fl__pooling fl__pooling_of(const fl_pool2d_args *a) {
+    return (fl__pooling){
+        .kernel = a->kernel, .stride = a->stride, .pad = a->pad_lo, .count_pad = a->count_pad};
 }
 
-FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c)
-{
+FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl_tensor *y = c->out[0], *index = c->out[1];
     if (!fl_make(y) || !fl_make(index)) return false;
@@ -109,45 +108,48 @@ FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c)
     fl__pooling p = fl__pooling_of(c->args);
     p.in = fl_data(c->in[0]), p.out = fl_data(y), p.index = fl_data(index);
     fl_dtype d = y->dtype;
-    p.plane = d == FL_F32 ? fl__pooling_max_f32 : d == FL_F64 ? fl__pooling_max_f64 : d == FL_I64 ? fl__pooling_max_i64 : NULL;
+    p.plane = d == FL_F32   ? fl__pooling_max_f32
+              : d == FL_F64 ? fl__pooling_max_f64
+              : d == FL_I64 ? fl__pooling_max_i64
+                            : NULL;
     return fl__pooling_run(&p, c->in[0], y);
 }
 
-FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c)
-{
+FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl_tensor *dx = c->out[0];
     if (!fl_make(dx)) return false;
     if (fl_numel(dx) == 0) return true;
     fl__pooling p = {.in = fl_data(c->in[0]), .out = fl_data(dx), .index = fl_data(c->in[1])};
-    fl_dtype d = dx->dtype;
-    p.plane = d == FL_F32 ? fl__pooling_max_grad_f32
-            : d == FL_F64 ? fl__pooling_max_grad_f64
-            : d == FL_I64 ? fl__pooling_max_grad_i64 : NULL;
+    p.plane = dx->dtype == FL_F32   ? fl__pooling_max_grad_f32
+              : dx->dtype == FL_F64 ? fl__pooling_max_grad_f64
+                                    : NULL;
     return fl__pooling_run(&p, dx, c->in[0]);
 }
 
-FL_PRIVATE bool fl__cpu_avg_pool2d(const fl_backend *self, const fl_call *c)
-{
+FL_PRIVATE bool fl__cpu_avg_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl_tensor *y = c->out[0];
     if (!fl_make(y)) return false;
     if (fl_numel(y) == 0) return true;
     fl__pooling p = fl__pooling_of(c->args);
     p.in = fl_data(c->in[0]), p.out = fl_data(y);
-    p.plane = y->dtype == FL_F32 ? fl__pooling_avg_f32 : y->dtype == FL_F64 ? fl__pooling_avg_f64 : NULL;
+    p.plane = y->dtype == FL_F32   ? fl__pooling_avg_f32
+              : y->dtype == FL_F64 ? fl__pooling_avg_f64
+                                   : NULL;
     return fl__pooling_run(&p, c->in[0], y);
 }
 
-FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c)
-{
+FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl_tensor *dx = c->out[0];
     if (!fl_make(dx)) return false;
     if (fl_numel(dx) == 0) return true;
     fl__pooling p = fl__pooling_of(c->args);
     p.in = fl_data(c->in[0]), p.out = fl_data(dx);
-    p.plane = dx->dtype == FL_F32 ? fl__pooling_avg_grad_f32 : dx->dtype == FL_F64 ? fl__pooling_avg_grad_f64 : NULL;
+    p.plane = dx->dtype == FL_F32   ? fl__pooling_avg_grad_f32
+              : dx->dtype == FL_F64 ? fl__pooling_avg_grad_f64
+                                    : NULL;
     return fl__pooling_run(&p, dx, c->in[0]);
 }
 

@@ -1,17 +1,19 @@
 /* pool_plane.h - pooling of one plane of an image, for one element type
 
-   pool.h includes it once for each, after defining FL__T (the element), FL__LOWEST (below all others),
-   FL__IS_NAN(x), FL__FN(name), and FL__AVERAGE if averages are wanted. */
+   pool.h includes it once for each, after defining FL__T (the element), FL__LOWEST (below all
+   others), FL__IS_NAN(x), FL__FN(name), and FL__FLOAT if it is a float: then averages and gradients
+   too. */
 
-/* Columns o0 .. o0 + n of output row `row`: tap by tap over the whole row, so the loop has no windows in it. best and at
-   (position relative to the window's origin, -1: none yet) stay in the first-level cache. */
-static void FL__FN(max_row)(const fl__pooling *p, const FL__T *x, int64_t row, int64_t o0, int64_t n, FL__T *y,
-                            int64_t *index)
-{
+/* Columns o0 .. o0 + n of output row `row`: tap by tap over the whole row, so the loop has no
+   windows in it. best and at (position relative to the window's origin, -1: none yet) stay in the
+   first-level cache. */
+static void FL__FN(max_row)(const fl__pooling *p, const FL__T *x, int64_t row, int64_t o0,
+                            int64_t n, FL__T *y, int64_t *index) {
     FL__T best[FL__POOL_COLUMNS];
     int32_t at[FL__POOL_COLUMNS];
     for (int64_t o = 0; o < n; o++) best[o] = FL__LOWEST, at[o] = -1;
-    const int64_t top = row * p->stride[0] - p->pad[0], left = o0 * p->stride[1] - p->pad[1], step = p->stride[1];
+    const int64_t top = row * p->stride[0] - p->pad[0], left = o0 * p->stride[1] - p->pad[1],
+                  step = p->stride[1];
     for (int64_t i = 0; i < p->kernel[0]; i++) {
         if (top + i < 0 || top + i >= p->h) continue;
         for (int64_t j = 0; j < p->kernel[1]; j++) {
@@ -33,8 +35,7 @@ static void FL__FN(max_row)(const fl__pooling *p, const FL__T *x, int64_t row, i
     }
 }
 
-static void FL__FN(max)(const fl__pooling *p, int64_t plane)
-{
+static void FL__FN(max)(const fl__pooling *p, int64_t plane) {
     const FL__T *x = (const FL__T *)p->in + plane * p->h * p->w;
     for (int64_t row = 0; row < p->oh; row++)
         for (int64_t o = 0; o < p->ow; o += FL__POOL_COLUMNS) {
@@ -44,8 +45,8 @@ static void FL__FN(max)(const fl__pooling *p, int64_t plane)
         }
 }
 
-static void FL__FN(max_grad)(const fl__pooling *p, int64_t plane)
-{
+#ifdef FL__FLOAT
+static void FL__FN(max_grad)(const fl__pooling *p, int64_t plane) {
     FL__T *dx = (FL__T *)p->out + plane * p->h * p->w;
     const FL__T *dy = (const FL__T *)p->in + plane * p->oh * p->ow;
     const int64_t *index = p->index + plane * p->oh * p->ow, outside = p->h * p->w;
@@ -54,9 +55,7 @@ static void FL__FN(max_grad)(const fl__pooling *p, int64_t plane)
         if (index[o] >= 0 && index[o] < outside) dx[index[o]] += dy[o];
 }
 
-#ifdef FL__AVERAGE
-static void FL__FN(avg)(const fl__pooling *p, int64_t plane)
-{
+static void FL__FN(avg)(const fl__pooling *p, int64_t plane) {
     const FL__T *x = (const FL__T *)p->in + plane * p->h * p->w;
     FL__T *y = (FL__T *)p->out + plane * p->oh * p->ow;
     for (int64_t row = 0; row < p->oh; row++, y += p->ow) {
@@ -75,8 +74,7 @@ static void FL__FN(avg)(const fl__pooling *p, int64_t plane)
     }
 }
 
-static void FL__FN(avg_grad)(const fl__pooling *p, int64_t plane)
-{
+static void FL__FN(avg_grad)(const fl__pooling *p, int64_t plane) {
     FL__T *dx = (FL__T *)p->out + plane * p->h * p->w;
     const FL__T *dy = (const FL__T *)p->in + plane * p->oh * p->ow;
     memset(dx, 0, (size_t)(p->h * p->w) * sizeof *dx);
@@ -99,5 +97,5 @@ static void FL__FN(avg_grad)(const fl__pooling *p, int64_t plane)
 #undef FL__LOWEST
 #undef FL__FN
 #undef FL__IS_NAN
-#undef FL__AVERAGE
+#undef FL__FLOAT
 /* MIT licence: see LICENSE. */

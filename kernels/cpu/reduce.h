@@ -1,10 +1,10 @@
 /* kernels/cpu/reduce.h - sum, prod, amax, amin over any axes; argmax, argmin
 
-   The reduced dims are walked in order of their steps. If they are dense in memory, or nothing is, each output folds its
-   elements into FL__LANES accumulators (element i of a row into lane i mod FL__LANES), which fold in halves. If a kept
-   dim is dense, a tile of outputs is folded at once, row by row. Long reductions are cut into chunks of a fixed size,
-   whose partial results fold pairwise. So the tree depends on shape and strides only. f32 sums and products are
-   accumulated in double. */
+   The reduced dims are walked in order of their steps. If they are dense in memory, or nothing is,
+   each output folds its elements into lanes (element i of a row into lane i mod the number of
+   lanes), then the lanes. If a kept dim is dense, a tile of outputs is folded at once, row by row.
+   Long reductions are cut into chunks of a fixed size, whose partial results fold pairwise. So the
+   tree depends on shape and strides only. f32 sums and products are accumulated in double. */
 #include "common.h"
 #ifndef FL_CPU_REDUCE_H
 #define FL_CPU_REDUCE_H
@@ -13,7 +13,12 @@
 extern "C" {
 #endif
 
-enum { FL__LANES = 64, FL__TILE_COLUMNS = 256, FL__CHUNK = 65536 };
+enum {
+    FL__LANES = 64,
+    FL__FEW_LANES = 8,
+    FL__TILE_COLUMNS = 1024,
+    FL__CHUNK = 65536 /* elements, or a quarter of those of a tile */
+};
 
 /* acc[j] = acc[j] op x[r * stride + j] for r < rows, j < width; the stride in elements. */
 typedef void (*fl__rows)(void *acc, const void *x, int64_t rows, int64_t stride, int64_t width);
@@ -29,8 +34,10 @@ typedef struct fl__fold {
 } fl__fold;
 /* For f32, f64 and i64. */
 FL_PRIVATE fl__fold fl__fold_of(fl__fold_op op, fl_dtype dtype);
-/* Folds n elements that lie step bytes apart into lanes[0]; dense (step = size), or fewer than FL__LANES. */
-FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int64_t step, int64_t n);
+/* Folds n elements that lie step bytes apart into lanes[0]; dense (step = size), or fewer than 2
+   FL__FEW_LANES. */
+FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int64_t step,
+                              int64_t n);
 
 #ifdef __cplusplus
 }
@@ -82,9 +89,11 @@ FL__LOOPS_BEGIN
 
 #ifdef FL__X86_LEVELS
 #define FL__FOLD_ROW(op) \
-    {fl__##op##_f32_portable, fl__##op##_f32_avx2, fl__##op##_f32_avx512, fl__##op##_f64_portable, fl__##op##_i64_portable}
+    {fl__##op##_f32_portable, fl__##op##_f32_avx2, fl__##op##_f32_avx512, fl__##op##_f64_portable, \
+     fl__##op##_i64_portable}
 #else
-#define FL__FOLD_ROW(op) {fl__##op##_f32_portable, NULL, NULL, fl__##op##_f64_portable, fl__##op##_i64_portable}
+#define FL__FOLD_ROW(op) \
+    {fl__##op##_f32_portable, NULL, NULL, fl__##op##_f64_portable, fl__##op##_i64_portable}
 #endif
 static fl__rows fl__rows_of(fl__fold_op op, fl_dtype d) {
     static const fl__rows table[4][FL__AVX512 + 3] = {
@@ -123,13 +132,23 @@ static void fl__lanes_add(const fl__fold *f, void *lanes, const char *x, int64_t
 
 /* The result is in lane 0. */
 static void fl__lanes_end(const fl__fold *f, void *lanes) {
-    for (int half = FL__LANES / 2; half > 0; half /= 2) f->combine(lanes, (char *)lanes + half * f->acc_size, 1, 0, half);
+    const char *rest = (const char *)lanes + FL__FEW_LANES * f->acc_size,
+               *others = (const char *)lanes + f->acc_size;
+    f->combine(lanes, rest, FL__LANES / FL__FEW_LANES - 1, FL__FEW_LANES, FL__FEW_LANES);
+    f->combine(lanes, others, FL__FEW_LANES - 1, 1, 1);
 }
 
-FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int64_t step, int64_t n) {
-    if (n < FL__LANES) {
+FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int64_t step,
+                              int64_t n) {
+    if (n < 2 * FL__FEW_LANES) {
         memcpy(lanes, &f->identity, sizeof f->identity);
         f->rows(lanes, x, n, step / f->size, 1);
+    } else if (n < 8 * FL__LANES) {
+        int64_t tail = n % FL__FEW_LANES;
+        fl__fill_row(lanes, (const char *)&f->identity, FL__FEW_LANES, f->acc_size);
+        f->rows(lanes, x, n / FL__FEW_LANES, FL__FEW_LANES, FL__FEW_LANES);
+        f->rows(lanes, (const char *)x + (n - tail) * f->size, tail, 1, 1);
+        f->combine(lanes, (const char *)lanes + f->acc_size, FL__FEW_LANES - 1, 1, 1);
     } else {
         fl__lanes_begin(f, lanes);
         fl__lanes_add(f, lanes, x, n);
@@ -156,18 +175,21 @@ static int fl__reduced_axes(const fl_tensor *x, uint32_t axes, int order[FL_MAX_
         if (!(axes >> i & 1)) continue;
         uint64_t key = (uint64_t)llabs(x->stride[i]) - 1;
         int k = n++;
-        for (; k > 0 && (uint64_t)llabs(x->stride[order[k - 1]]) - 1 > key; k--) order[k] = order[k - 1];
+        for (; k > 0 && (uint64_t)llabs(x->stride[order[k - 1]]) - 1 > key; k--)
+            order[k] = order[k - 1];
         order[k] = i;
     }
     return n;
 }
 
 static void fl__reduction_walks(fl__reduction *r, const fl_tensor *x, uint32_t axes) {
-    int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order), size = (int)fl_dtype_size(x->dtype);
+    int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order),
+                            size = (int)fl_dtype_size(x->dtype);
     r->kept = r->reduced = (fl__walk){.base = fl_data(x), .size = size};
     r->length = 1;
     for (int i = x->ndim - 1; i >= 0; i--)
-        if (!(axes >> i & 1)) fl__walk_push(&r->kept, 1, x->shape[i], &(int64_t){x->stride[i] * size});
+        if (!(axes >> i & 1))
+            fl__walk_push(&r->kept, 1, x->shape[i], &(int64_t){x->stride[i] * size});
     for (int k = 0; k < n; k++) {
         r->length *= x->shape[order[k]];
         fl__walk_push(&r->reduced, 1, x->shape[order[k]], &(int64_t){x->stride[order[k]] * size});
@@ -178,17 +200,19 @@ static void fl__reduction_walks(fl__reduction *r, const fl_tensor *x, uint32_t a
 }
 
 static void fl__reduction_plan(fl__reduction *r) {
-    bool columns = r->reduced.step[0] != r->reduced.size && r->kept.dim[0] > 1 && r->kept.step[0] == r->kept.size;
+    bool columns = r->reduced.step[0] != r->reduced.size && r->kept.dim[0] > 1 &&
+                   r->kept.step[0] == r->kept.size;
     r->tile = columns ? fl__min(r->kept.dim[0], FL__TILE_COLUMNS) : 0;
     r->tiles = columns ? fl__ceil_div(r->kept.dim[0], r->tile) : 1;
-    r->chunk = columns ? FL__CHUNK / r->tile : FL__CHUNK;
+    r->chunk = columns ? 4 * FL__CHUNK / r->tile : FL__CHUNK;
     r->chunks = r->length ? fl__ceil_div(r->length, r->chunk) : 1;
 }
 
 /* >>fold */
 
 /* n accumulators become elements position .. of y. */
-static void fl__reduction_store(const fl__reduction *r, const void *acc, int64_t position, int64_t n) {
+static void fl__reduction_store(const fl__reduction *r, const void *acc, int64_t position,
+                                int64_t n) {
     float narrow[FL__TILE_COLUMNS];
     fl__cursor c = fl__walk_seek(&r->y, position);
     if (r->fold.acc == r->fold.dtype) {
@@ -203,7 +227,8 @@ static void fl__reduction_store(const fl__reduction *r, const void *acc, int64_t
     }
 }
 
-static void fl__reduction_emit(const fl__reduction *r, const void *acc, int64_t chunk, int64_t position, int64_t n) {
+static void fl__reduction_emit(const fl__reduction *r, const void *acc, int64_t chunk,
+                               int64_t position, int64_t n) {
     int64_t size = r->fold.acc_size;
     if (r->partial)
         memcpy(r->partial + (chunk * r->outputs + position) * size, acc, (size_t)(n * size));
@@ -212,13 +237,14 @@ static void fl__reduction_emit(const fl__reduction *r, const void *acc, int64_t 
 }
 
 /* Folds elements [begin, end) of the reduced dims of one output into lane 0. */
-static void fl__fold_output(const fl__reduction *r, int64_t output, int64_t begin, int64_t end, void *lanes) {
+static void fl__fold_output(const fl__reduction *r, int64_t output, int64_t begin, int64_t end,
+                            void *lanes) {
     const fl__fold *f = &r->fold;
     const fl__walk *w = &r->reduced;
     char buffer[FL__BLOCK * FL__ELEMENT];
     fl__cursor c = fl__walk_seek(w, begin);
     c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
-    if (w->ndim == 1 && (w->step[0] == w->size || end - begin < FL__LANES)) {
+    if (w->ndim == 1 && (w->step[0] == w->size || end - begin < 2 * FL__FEW_LANES)) {
         fl__fold_line(f, lanes, c.ptr, w->step[0], end - begin);
         return;
     }
@@ -293,7 +319,8 @@ static bool fl__reduction_init(fl__reduction *r, const fl_call *c, fl__fold_op o
 }
 
 static void fl__reduction_run(fl__reduction *r) {
-    int64_t width = r->tile ? r->tile : 1, places = r->tile ? r->outputs / r->kept.dim[0] * r->tiles : r->outputs;
+    int64_t width = r->tile ? r->tile : 1,
+            places = r->tile ? r->outputs / r->kept.dim[0] * r->tiles : r->outputs;
     int64_t grain = fl__ceil_div(FL__GRAIN, fl__min(r->length, r->chunk) * width + 1);
     fl_parallel(places * r->chunks, grain, r->tile ? fl__reduce_tiles : fl__reduce_outputs, r);
 }
@@ -301,7 +328,7 @@ static void fl__reduction_run(fl__reduction *r) {
 static bool fl__reduction_run_chunks(fl__reduction *r) {
     size_t bytes;
     if (!fl__mul_size((size_t)r->chunks, (size_t)(r->outputs * r->fold.acc_size), &bytes))
-        return fl_fail("reduce: partial results of %lld outputs do not fit", (long long)r->outputs);
+        return fl_fail("fl_reduce: partial results of %lld outputs do not fit", (long long)r->outputs);
     fl_buffer *scratch = fl_buffer_new(bytes, &(fl_mem_info){.op = "reduce", .lifetime = 1});
     if (!scratch) return false;
     r->partial = fl_buffer_map(scratch);
@@ -334,7 +361,8 @@ FL__REDUCE_SLOT(amax, FL__FOLD_AMAX)
 FL__REDUCE_SLOT(amin, FL__FOLD_AMIN)
 #undef FL__REDUCE_SLOT
 
-/* >>arg: the extreme of a block by lanes, then, if it beats the best so far, its first place in the block */
+/* >>arg: the extreme of a block by lanes, then, if it beats the best so far, its first place in the
+   block */
 
 #define FL__FIND(T, name) \
     static int64_t fl__find_##name(const void *block, int64_t n, const void *value) { \
@@ -393,7 +421,7 @@ static bool fl__arg_extreme(const fl_call *c, fl__fold_op op) {
     fl__extreme e = {.largest = op == FL__FOLD_AMAX};
     if (!fl__reduction_init(&e.r, c, op)) return false;
     if (e.r.outputs == 0) return true;
-    if (e.r.length == 0) return fl_fail("%s: the axis is empty", fl_op_get_info(c->op)->name);
+    if (e.r.length == 0) return fl_fail("fl_%s: the axis is empty", fl_op_get_info(c->op)->name);
     fl_dtype d = e.r.fold.dtype;
     e.find = d == FL_F32 ? fl__find_f32 : d == FL_F64 ? fl__find_f64 : fl__find_i64;
     e.beats = d == FL_F32 ? fl__beats_f32 : d == FL_F64 ? fl__beats_f64 : fl__beats_i64;

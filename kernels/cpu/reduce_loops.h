@@ -1,8 +1,9 @@
 /* kernels/cpu/reduce_loops.h - the inner loops of reductions for one dtype at one ISA level
 
-   Included by reduce.h, which defines FL__T and FL__S (dtype), FL__SUM_T and FL__SUM_S (what its sums and products are
-   accumulated in), FL__LEVEL and FL__TARGET. Each loop folds rows of x into one row of accumulators: acc[j] = acc[j] op
-   x[r * stride + j], r in order. Wide rows fill vectors; a row of one is a plain sequential fold. */
+   Included by reduce.h, which defines FL__T and FL__S (dtype), FL__SUM_T and FL__SUM_S (what its
+   sums and products are accumulated in), FL__LEVEL and FL__TARGET. Each loop folds rows of x into
+   one row of accumulators: acc[j] = acc[j] op x[r * stride + j], r in order. Wide rows fill
+   vectors; a row of one is a plain sequential fold. */
 
 #define FL__ROWS(name, op, A, S) \
     FL__TARGET static void FL__CAT3(fl__##name, FL__S, FL__LEVEL)( \
@@ -16,7 +17,8 @@
             return; \
         } \
         for (int64_t r = 0; r < rows; r++) \
-            for (int64_t j = 0; j < width; j++) a[j] = FL__CAT2(flm_##op, S)(a[j], (A)v[r * stride + j]); \
+            for (int64_t j = 0; j < width; j++) \
+                a[j] = FL__CAT2(flm_##op, S)(a[j], (A)v[r * stride + j]); \
     }
 FL__ROWS(sum, add, FL__SUM_T, FL__SUM_S)
 FL__ROWS(prod, mul, FL__SUM_T, FL__SUM_S)

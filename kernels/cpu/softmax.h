@@ -1,9 +1,10 @@
 /* kernels/cpu/softmax.h - softmax and log_softmax along one axis, and their gradients
 
-   Inputs are contiguous, [outer, n, inner]. A line of softmax is cut into pieces that stay in the first-level cache: of a
-   row (inner = 1) FL__TILE_COLUMNS elements each, with the row's maximum and sum repeated beside them; of columns one piece
-   per element, as wide as the tile of columns, with a maximum and sum each. The pieces go through the loops of the op table
-   and of the reductions, so nothing here knows a dtype or an ISA level. */
+   Inputs are contiguous, [outer, n, inner]. A line of softmax is cut into pieces that stay in the
+   first-level cache: of a row (inner = 1) FL__PIECE elements each, with the row's maximum and sum
+   repeated beside them; of columns one piece per element, as wide as the tile of columns, with a
+   maximum and sum each. The pieces go through the loops of the op table and of the reductions, so
+   nothing here knows a dtype or an ISA level. */
 #include "common.h"
 #include "reduce.h"
 #ifndef FL_CPU_SOFTMAX_H
@@ -14,6 +15,8 @@
 #ifndef FL_CPU_SOFTMAX_IMPL
 #define FL_CPU_SOFTMAX_IMPL
 FL__LOOPS_BEGIN
+
+enum { FL__PIECE = 256 };
 
 typedef struct fl__lines fl__lines;
 struct fl__lines {
@@ -28,11 +31,12 @@ struct fl__lines {
 
 /* One element per column. */
 typedef struct fl__beside {
-    _Alignas(FL_ALIGN) char value[FL__TILE_COLUMNS * FL__ELEMENT];
+    _Alignas(FL_ALIGN) char value[FL__PIECE * FL__ELEMENT];
 } fl__beside;
 
 /* Sums are accumulated in double. */
-static void fl__beside_narrow(const fl__lines *s, fl__beside *to, const char *acc, const fl__fold *f, int64_t width) {
+static void fl__beside_narrow(const fl__lines *s, fl__beside *to, const char *acc,
+                              const fl__fold *f, int64_t width) {
     if (f->acc == f->dtype) {
         memcpy(to->value, acc, (size_t)(width * s->size));
         return;
@@ -43,8 +47,9 @@ static void fl__beside_narrow(const fl__lines *s, fl__beside *to, const char *ac
 }
 
 /* to = the fold of each line of x */
-static void fl__lines_fold(const fl__lines *s, const fl__fold *f, fl__beside *to, const char *x, int64_t width) {
-    _Alignas(FL_ALIGN) char acc[FL__TILE_COLUMNS * FL__ELEMENT];
+static void fl__lines_fold(const fl__lines *s, const fl__fold *f, fl__beside *to, const char *x,
+                           int64_t width) {
+    _Alignas(FL_ALIGN) char acc[FL__PIECE * FL__ELEMENT];
     if (s->inner > 1) {
         fl__fill_row(acc, (const char *)&f->identity, width, f->acc_size);
         f->rows(acc, x, s->n, s->inner, width);
@@ -52,7 +57,7 @@ static void fl__lines_fold(const fl__lines *s, const fl__fold *f, fl__beside *to
     } else {
         fl__fold_line(f, acc, x, s->size, s->n);
         fl__beside_narrow(s, to, acc, f, 1);
-        fl__fill_row(to->value, to->value, fl__min(s->n, FL__TILE_COLUMNS), s->size);
+        fl__fill_row(to->value, to->value, fl__min(s->n, FL__PIECE), s->size);
     }
 }
 
@@ -62,10 +67,10 @@ typedef struct fl__piece {
 } fl__piece;
 
 static bool fl__next_piece(const fl__lines *s, int64_t width, int64_t i, fl__piece *p) {
-    int64_t step = s->inner > 1 ? s->inner : FL__TILE_COLUMNS;
+    int64_t step = s->inner > 1 ? s->inner : FL__PIECE;
     if (i * step >= s->n * s->inner) return false;
     p->at = i * step * s->size;
-    p->n = s->inner > 1 ? width : fl__min(FL__TILE_COLUMNS, s->n - i * step);
+    p->n = s->inner > 1 ? width : fl__min(FL__PIECE, s->n - i * step);
     return true;
 }
 
@@ -74,7 +79,8 @@ static void fl__do(fl__loop loop, char *y, const void *a, const void *b, int64_t
 }
 
 /* y = exp(x - max); to = max, sum of y */
-static void fl__lines_exp(const fl__lines *s, char *y, const char *x, fl__beside to[2], int64_t width) {
+static void fl__lines_exp(const fl__lines *s, char *y, const char *x, fl__beside to[2],
+                          int64_t width) {
     fl__piece p;
     fl__lines_fold(s, &s->largest, &to[0], x, width);
     for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
@@ -89,7 +95,8 @@ static void fl__softmax_lines(const fl__lines *s, int64_t first, int64_t width) 
     fl__beside to[2];
     fl__piece p;
     fl__lines_exp(s, y, s->a + first, to, width);
-    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) fl__do(s->div, y + p.at, y + p.at, to[1].value, p.n);
+    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++)
+        fl__do(s->div, y + p.at, y + p.at, to[1].value, p.n);
 }
 
 /* y = (x - max) - log sum */
@@ -99,7 +106,7 @@ static void fl__log_softmax_lines(const fl__lines *s, int64_t first, int64_t wid
     fl__beside to[2];
     fl__piece p;
     fl__lines_exp(s, y, x, to, width);
-    fl__do(s->log, to[1].value, to[1].value, NULL, s->inner > 1 ? width : fl__min(s->n, FL__TILE_COLUMNS));
+    fl__do(s->log, to[1].value, to[1].value, NULL, s->inner > 1 ? width : fl__min(s->n, FL__PIECE));
     for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
         fl__do(s->sub, y + p.at, x + p.at, to[0].value, p.n);
         fl__do(s->sub, y + p.at, y + p.at, to[1].value, p.n);
@@ -112,7 +119,8 @@ static void fl__softmax_grad_lines(const fl__lines *s, int64_t first, int64_t wi
     char *dx = s->out + first;
     fl__beside sum;
     fl__piece p;
-    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) fl__do(s->mul, dx + p.at, y + p.at, dy + p.at, p.n);
+    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++)
+        fl__do(s->mul, dx + p.at, y + p.at, dy + p.at, p.n);
     fl__lines_fold(s, &s->sum, &sum, dx, width);
     for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
         fl__do(s->sub, dx + p.at, dy + p.at, sum.value, p.n);
@@ -137,11 +145,11 @@ static void fl__log_softmax_grad_lines(const fl__lines *s, int64_t first, int64_
 /* Unit: a tile of columns, or a row. */
 static void fl__lines_task(void *arg, int64_t begin, int64_t end) {
     const fl__lines *s = arg;
-    int64_t tiles = fl__ceil_div(s->inner, FL__TILE_COLUMNS);
+    int64_t tiles = fl__ceil_div(s->inner, FL__PIECE);
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t column = unit % tiles * FL__TILE_COLUMNS;
+        int64_t column = unit % tiles * FL__PIECE;
         int64_t first = unit / tiles * s->n * s->inner + column;
-        s->run(s, first * s->size, fl__min(FL__TILE_COLUMNS, s->inner - column));
+        s->run(s, first * s->size, fl__min(FL__PIECE, s->inner - column));
     }
 }
 
@@ -151,7 +159,8 @@ static bool fl__lines_run(const fl_call *c, void (*run)(const fl__lines *, int64
     fl_dtype d = out->dtype;
     int64_t numel = fl_numel(out), width;
     if (!fl_dtype_is_float(d)) return fl__no_kernel(c, d);
-    if (!fl_is_contiguous(out)) return fl_fail("%s: the output must be contiguous", fl_op_get_info(c->op)->name);
+    if (!fl_is_contiguous(out))
+        return fl_fail("fl_%s: the output must be contiguous", fl_op_get_info(c->op)->name);
     if (!fl_make(out)) return false;
     if (numel == 0) return true;
     fl__lines s = {.run = run, .out = fl_data(out), .a = fl_data(c->in[0]), .n = 1, .inner = 1};
@@ -166,8 +175,8 @@ static bool fl__lines_run(const fl_call *c, void (*run)(const fl__lines *, int64
     s.div = fl__formula_loop(FL_OP_div, d);
     s.exp = fl__formula_loop(FL_OP_exp, d);
     s.log = fl__formula_loop(FL_OP_log, d);
-    width = fl__min(s.inner, FL__TILE_COLUMNS);
-    fl_parallel(numel / (s.n * s.inner) * fl__ceil_div(s.inner, FL__TILE_COLUMNS),
+    width = fl__min(s.inner, FL__PIECE);
+    fl_parallel(numel / (s.n * s.inner) * fl__ceil_div(s.inner, FL__PIECE),
                 fl__ceil_div(FL__GRAIN / 4, s.n * width), fl__lines_task, &s);
     return true;
 }

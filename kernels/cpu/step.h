@@ -1,6 +1,7 @@
 /* kernels/cpu/step.h - SGD and Adam, one pass over the parameter and its state, in place
 
-   Formulas at fl_sgd_args and fl_adam_args. The settings are rounded to the parameter's dtype once. */
+   Formulas at fl_sgd_args and fl_adam_args. The settings are rounded to the parameter's dtype
+   once. */
 #include "common.h"
 #ifndef FL_CPU_STEP_H
 #define FL_CPU_STEP_H
@@ -24,7 +25,8 @@ FL__LOOPS_BEGIN
             w[i] -= lr * gi; \
         } \
     } \
-    TARGET static void FL__CAT3(fl__sgd_momentum, S, LEVEL)(void *const p[], int64_t n, const void *arg) { \
+    TARGET static void FL__CAT3(fl__sgd_momentum, S, LEVEL)( \
+        void *const p[], int64_t n, const void *arg) { \
         const fl_sgd_args *a = arg; \
         const T lr = (T)a->lr, decay = (T)a->weight_decay, momentum = (T)a->momentum; \
         const T share = (T)(a->first ? 1 : 1 - a->dampening); \
@@ -44,8 +46,10 @@ FL__LOOPS_BEGIN
 #define FL__ADAM(T, S, LEVEL, TARGET) \
     TARGET static void FL__CAT3(fl__adam, S, LEVEL)(void *const p[], int64_t n, const void *arg) { \
         const fl_adam_args *a = arg; \
-        const T beta1 = (T)a->beta1, beta2 = (T)a->beta2, rest1 = (T)(1 - a->beta1), rest2 = (T)(1 - a->beta2); \
-        const T l2 = a->decoupled ? 0 : (T)a->weight_decay, shrink = a->decoupled ? (T)(a->lr * a->weight_decay) : 0; \
+        const T beta1 = (T)a->beta1, rest1 = (T)(1 - a->beta1); \
+        const T beta2 = (T)a->beta2, rest2 = (T)(1 - a->beta2); \
+        const T l2 = a->decoupled ? 0 : (T)a->weight_decay; \
+        const T shrink = a->decoupled ? (T)(a->lr * a->weight_decay) : 0; \
         const T rate = (T)(a->lr / a->bias1), root = (T)sqrt(a->bias2), eps = (T)a->eps; \
         const T *g = p[0]; \
         T *w = p[1], *m = p[2], *v = p[3]; \
@@ -77,7 +81,8 @@ FL__STEPS(float, f32, avx512, FL__TARGET_AVX512)
 static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__AVX512 + 2]) {
     fl_dtype d = c->in[0]->dtype;
     if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
-    fl__pass p = {.loop = loops[d == FL_F32 ? fl__cpu_isa() : FL__AVX512 + 1], .arg = c->args};
+    fl__pass p;
+    fl__pass_begin(&p, loops[d == FL_F32 ? fl__cpu_isa() : FL__AVX512 + 1], c->args);
     fl__pass_add(&p, c->in[0], FL_READ, d);
     for (int k = 0; k < c->n_out; k++) {
         if (!fl_make(c->out[k])) return false;
@@ -88,7 +93,8 @@ static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__AVX512 + 2])
 }
 
 FL_PRIVATE bool fl__cpu_sgd_step(const fl_backend *self, const fl_call *c) {
-    static const fl__loop loops[2][FL__AVX512 + 2] = {FL__STEP_ROW(fl__sgd), FL__STEP_ROW(fl__sgd_momentum)};
+    static const fl__loop loops[2][FL__AVX512 + 2] = {FL__STEP_ROW(fl__sgd),
+                                                      FL__STEP_ROW(fl__sgd_momentum)};
     (void)self;
     return fl__run_step(c, loops[c->n_out > 1]);
 }

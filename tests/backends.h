@@ -1,0 +1,40 @@
+/* backends.h - a backend by name, for the programs that test any of them */
+#ifndef BACKENDS_H
+#define BACKENDS_H
+
+#include "../fl_tensor.h"
+#include <stdio.h>
+#include <string.h>
+#if defined(__has_include)
+#if __has_include("../examples/strangers/naive.h")
+#include "../examples/strangers/naive.h"
+#define HAVE_NAIVE
+#endif
+#if __has_include("../examples/strangers/recorder.h")
+#include "../examples/strangers/recorder.h"
+#define HAVE_RECORDER
+#endif
+#endif
+
+static void quiet_errors(const char *text, void *user) {
+    (void)text, (void)user;
+}
+
+/* Registers the backend by name and makes it the default; strict where it has all required slots. */
+static bool choose_backend(const char *name) {
+#ifdef HAVE_NAIVE
+    if (!strcmp(name, "naive") && !fl_use(fl_backend_naive(), NULL)) return false;
+#endif
+#ifdef HAVE_RECORDER
+    if (!strcmp(name, "recorder") && !fl_use(fl_backend_recorder(), NULL)) return false;
+#endif
+    if (fl_family(name) < 0 || !fl_set_default_family(name)) return false;
+    bool complete = true;
+    for (int i = 0; i < FL_OP_COUNT; i++)
+        if (fl_op_get_info((fl_op)i)->required && !fl_has(fl_default_family(), (fl_op)i)) complete = false;
+    fl_strict(complete);
+    printf("backend %s: %s\n", name, complete ? "has every required op, fallbacks are errors" : "falls back on cpu");
+    return true;
+}
+
+#endif /* MIT licence: see LICENSE. */

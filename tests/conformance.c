@@ -1,0 +1,240 @@
+/* conformance.c - every public op against reference loops, on any backend
+
+   usage: conformance [backend [group ...]]     backend: cpu (default), naive, recorder, or a family that is linked in
+
+   For each op x dtype x layout it runs shapes from 0-d to 8-d, compares with host loops in f64 (int64_t for integers)
+   within the tolerance that it prints, and prints the matrix of cases passed / run. A combination that the op's class
+   takes and that had no case is a hole, and a failure; `-` means that the op does not take the dtype (then an error is
+   what was checked) or that the layout makes no sense for it. For ops with an optional slot the same cases run again
+   without the slot, on the composition. Groups run in forked processes: a crash costs the rest of its group only.
+   The last line is "N passed, N failed". */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "backends.h"
+#include "conformance.h"
+#include "conformance_elementwise.h"
+#include "conformance_move.h"
+#include "conformance_reduce.h"
+#include "conformance_neural.h"
+#include "conformance_backend.h"
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+typedef struct group {
+    const char *name; /* of an op, if it has an optional slot */
+    void (*run)(int);
+    int arg;
+} group;
+
+static void run_unary(int i) { unary_group(i); }
+static void run_unary_grad(int i) { unary_grad_group(i); }
+static void run_binary(int i) { binary_group(i); }
+static void run_binary_grad(int i) { binary_grad_group(i); }
+
+static const struct {
+    const char *name;
+    unsigned layouts;
+    move_fn fn;
+} moves[] = {
+    {"permute", UNWEAK, permute_case},   {"transpose", UNWEAK, permute_case}, {"reshape", UNWEAK, reshape_case},
+    {"flatten", UNWEAK, reshape_case},   {"squeeze", UNWEAK, squeeze_case},   {"unsqueeze", UNWEAK, squeeze_case},
+    {"expand", UNWEAK, expand_case},     {"slice", UNWEAK, slice_case},       {"select", UNWEAK, select_case},
+    {"copy", UNWEAK, copy_case},         {"contiguous", UNWEAK, copy_case},   {"to", UNWEAK, copy_case},
+    {"cast", UNWEAK, cast_case},         {"assign", UNWEAK, assign_case},     {"concat", UNWEAK, join_case},
+    {"stack", UNWEAK, join_case},        {"set_host", UNWEAK, host_case},
+};
+enum { MOVES = sizeof moves / sizeof *moves };
+
+static void run_move(int i) {
+    each_move(moves[i].name, moves[i].layouts, moves[i].fn);
+    if (moves[i].fn == assign_case)
+        for (int k = 0; k < 6; k++) write_through("assign", all_dtypes[k]);
+}
+
+static void run_create(int i) {
+    (void)i;
+    create_group();
+    arange_group();
+}
+static void run_steps(int i) { step_group(i == 1); }
+
+/* What has no argument. */
+static const struct {
+    const char *name;
+    void (*run)(void);
+} singles[] = {{"where", where_group},       {"clip", clip_group},     {"promotion", promotion_group},
+               {"move errors", move_errors}, {"arg", arg_group},       {"index", index_group},
+               {"matmul", matmul_group},     {"conv", conv_group},     {"random", random_group},
+               {"dropout", dropout_group},   {"hook", hook_group},     {"fallback", fallback_group},
+               {"text", text_group},         {"gradient overrides", gradient_overrides}};
+enum { SINGLES = sizeof singles / sizeof *singles };
+static void run_single(int i) { singles[i].run(); }
+
+static group groups[MAX_ROWS];
+static int n_groups;
+static void add_group(const char *name, void (*run)(int), int arg) {
+    groups[n_groups++] = (group){name, run, arg};
+}
+
+static void make_groups(void) {
+    static const char *const soft[] = {"softmax", "log_softmax", "softmax_grad", "log_softmax_grad"};
+    static const char *const pools[] = {"max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad"};
+    for (int i = 0; i < UNARY_REFS; i++) {
+        add_group(unary_refs[i].op, run_unary, i);
+        add_group(unary_refs[i].op, run_unary_grad, i);
+    }
+    for (int i = 0; i < BINARY_REFS; i++) {
+        add_group(binary_refs[i].op, run_binary, i);
+        add_group(binary_refs[i].op, run_binary_grad, i);
+    }
+    for (int i = 0; i < MOVES; i++) add_group(moves[i].name, run_move, i);
+    add_group("create", run_create, 0);
+    for (int i = 0; i < REDUCTIONS; i++) add_group(reductions[i].name, reduce_group, i);
+    for (int i = 0; i < 4; i++) add_group(pools[i], pool_group, i);
+    for (int i = 0; i < 4; i++) add_group(soft[i], softmax_group, i);
+    add_group("sgd_step", run_steps, 0);
+    add_group("adam_step", run_steps, 1);
+    for (int i = 0; i < SINGLES; i++) add_group(singles[i].name, run_single, i);
+}
+
+static bool wanted(const char *name, int argc, char **argv) {
+    for (int i = 2; i < argc; i++)
+        if (!strcmp(argv[i], name)) return true;
+    return argc <= 2;
+}
+
+/* The same cases on the composition, and through replaced parts. */
+static void run_without_slot(const group *g) {
+    fl_op op = fl_op_named(g->name);
+    fl_backend mine = *backend_in_use();
+    if (op == FL_OP_COUNT || fl_op_get_info(op)->required || mine.any || g->run == run_unary_grad ||
+        g->run == run_binary_grad)
+        return;
+    for (int part = 0; part < FL_OP_COUNT; part++)
+        if (fl_op_holds(op, (fl_op)part) && fl_op_get_info((fl_op)part)->required)
+            override_value((fl_op)part, op, g->run, g->arg);
+    if (!mine.op[op]) return;
+    mine.op[op] = NULL;
+    fl_use(&mine, NULL);
+    composed_run = true;
+    g->run(g->arg);
+    composed_run = false;
+}
+
+static void run_forked(const group *g) {
+    fflush(stdout);
+    shared->shown = 0;
+    snprintf(shared->now, sizeof shared->now, "(start)");
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(120);
+        g->run(g->arg);
+        run_without_slot(g);
+        fflush(stdout);
+        _exit(0);
+    }
+    int status = 0;
+    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status)) {
+        shared->checks.total++;
+        printf("  group %s ended early (%s %d) in: %s\n", g->name, WIFSIGNALED(status) ? "signal" : "status",
+               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), shared->now);
+    }
+}
+
+/* >>the matrix */
+
+static bool must_have(const matrix_row *r, fl_dtype d, int l) {
+    if (l == REFUSED) return takes(r->refused, d);
+    if ((l == WEAK || l == WEAK_RIGHT) && !takes(r->weak, d)) return false;
+    return takes(r->dtypes, d) && r->layouts >> l & 1;
+}
+
+static int print_row(const matrix_row *r) {
+    int holes = 0;
+    for (int k = 0; k < 6; k++) {
+        fl_dtype d = all_dtypes[k];
+        if (!takes(r->dtypes | r->refused, d)) continue;
+        printf("%-18s %-4s", r->name, fl_dtype_name(d));
+        for (int l = 0; l < LAYOUTS; l++) {
+            counts c = r->cell[d][l];
+            char text[32] = "-";
+            bool hole = must_have(r, d, l) && c.total == 0;
+            if (c.total) snprintf(text, sizeof text, "%d/%d%s", c.passed, c.total, c.passed < c.total ? "!" : "");
+            printf(" %8s", hole ? "HOLE" : text);
+            holes += hole;
+        }
+        printf("\n");
+    }
+    return holes;
+}
+
+static int print_matrix(void) {
+    int holes = 0;
+    printf("\ncases passed / run on %s\n%-23s", backend_name, "op, dtype");
+    for (int l = 0; l < LAYOUTS; l++) printf(" %8s", layout_names[l]);
+    printf("\n");
+    for (int i = 0; i < shared->n_rows; i++) holes += print_row(&shared->rows[i]);
+    printf("\ntolerances (none named: exact)\n");
+    for (int i = 0; i < shared->n_rows; i++)
+        if (shared->rows[i].tolerance[0]) printf("%-18s %s\n", shared->rows[i].name, shared->rows[i].tolerance);
+    printf("\nthe same cases on the composition, without the op's slot\n");
+    for (int i = 0; i < shared->n_rows; i++) {
+        const matrix_row *r = &shared->rows[i];
+        if (r->composed.total) printf("%-18s %d/%d\n", r->name, r->composed.passed, r->composed.total);
+    }
+    return holes;
+}
+
+/* Ops of the tables that have no row, or a class other than the suite thinks. */
+static void check_tables(void) {
+    char text[100];
+    for (int i = 0; i < FL_OP_COUNT; i++) {
+        const fl_op_info *info = fl_op_get_info((fl_op)i);
+        bool found = i == FL_OP_grad1 || i == FL_OP_grad2; /* rows "<op> dx", "<op> da db" */
+        for (int k = 0; k < shared->n_rows; k++) found |= !strcmp(shared->rows[k].name, info->name);
+        snprintf(text, sizeof text, "op %s is in the matrix", info->name);
+        check(found, text);
+    }
+    bool same = UNARY_REFS == UNARY_OPS && BINARY_REFS == BINARY_OPS;
+    for (int i = 0; same && i < UNARY_REFS; i++)
+        same = !strcmp(unary_refs[i].op, unary_fns[i].op) &&
+               unary_refs[i].cls == class_letter(fl_op_get_info(fl_op_named(unary_fns[i].op))->cls);
+    for (int i = 0; same && i < BINARY_REFS; i++)
+        same = !strcmp(binary_refs[i].op, binary_fns[i].op) &&
+               binary_refs[i].cls == class_letter(fl_op_get_info(fl_op_named(binary_fns[i].op))->cls);
+    check(same, "the tables' lines, in order and class, are those of the references");
+}
+
+int main(int argc, char **argv) {
+    clock_t start = clock();
+    backend_name = argc > 1 ? argv[1] : "cpu";
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return 2;
+    fl_on_error(quiet_errors, NULL);
+    if (!choose_backend(backend_name)) {
+        printf("conformance: no backend '%s': %s\n0 passed, 1 failed\n", backend_name, fl_error());
+        return 1;
+    }
+    make_groups();
+    int ran = 0;
+    for (int i = 0; i < n_groups; i++)
+        if (wanted(groups[i].name, argc, argv)) run_forked(&groups[i]), ran++;
+    bool all = argc <= 2;
+    if (all) check_tables();
+    int holes = print_matrix();
+    int64_t passed = shared->checks.passed, failed = shared->checks.total - passed + holes + (ran == 0);
+    for (int i = 0; i < shared->n_rows; i++) {
+        const matrix_row *r = &shared->rows[i];
+        const counts *c = &r->cell[0][0];
+        passed += r->composed.passed;
+        failed += r->composed.total - r->composed.passed;
+        for (int k = 0; k < FL_DTYPE_COUNT * LAYOUTS; k++) passed += c[k].passed, failed += c[k].total - c[k].passed;
+    }
+    for (int i = 0; i < shared->n_skipped; i++) printf("skipped: %s\n", shared->skipped[i]);
+    printf("%d holes; %.1f s here, more in the groups\n", holes, (double)(clock() - start) / CLOCKS_PER_SEC);
+    printf("%lld passed, %lld failed\n", (long long)passed, (long long)failed);
+    return failed != 0;
+}
+/* MIT licence: see LICENSE. */

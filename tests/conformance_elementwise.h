@@ -1,0 +1,585 @@
+/* conformance_elementwise.h - the ops of the formula tables, where, clip, their gradients, and promotion */
+
+/* >>references: one element, written from the definitions */
+
+typedef struct unary_ref {
+    const char *op;
+    char cls;                 /* F float, N number, A any, I integer, C comparison, B truth */
+    double (*f)(double);
+    int64_t (*i)(int64_t);
+    double ulp32, ulp64;      /* tolerance ... */
+    double slack, tiny;       /* ... in epsilons of |x|, and in smallest normal numbers */
+    double (*d)(double);      /* derivative; NULL: zero, or none */
+    double d_slack;           /* in epsilons of |dy| (1 + |x|) */
+} unary_ref;
+
+static int64_t wrap_neg(int64_t x) { return (int64_t)(0 - (uint64_t)x); }
+static double f_neg(double x) { return -x; }
+static int64_t i_abs(int64_t x) { return x < 0 ? wrap_neg(x) : x; }
+static int64_t i_same(int64_t x) { return x; }
+static int64_t i_not(int64_t x) { return ~x; }
+static double f_square(double x) { return x * x; }
+static int64_t i_square(int64_t x) { return (int64_t)((uint64_t)x * (uint64_t)x); }
+static double f_reciprocal(double x) { return 1 / x; }
+static double f_rsqrt(double x) { return 1 / sqrt(x); }
+static double f_sign(double x) { return (x > 0) - (x < 0); } /* 0 for NaN, as PyTorch */
+static int64_t i_sign(int64_t x) { return (x > 0) - (x < 0); }
+static double f_relu(double x) { return isnan(x) || x > 0 ? x : 0; }
+static int64_t i_relu(int64_t x) { return x > 0 ? x : 0; }
+static double f_sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+static double f_silu(double x) { return x * f_sigmoid(x); }
+static double f_softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
+static double f_gelu(double x) { return x * (0.5 * erfc(-x / sqrt(2.0))); }
+static double f_isnan(double x) { return isnan(x) != 0; }
+static int64_t i_zero(int64_t x) { return (void)x, 0; }
+static double f_logical_not(double x) { return x == 0; }
+static int64_t i_logical_not(int64_t x) { return x == 0; }
+static double f_rint(double x) {
+    double low = floor(x), rest = x - low;
+    if (isnan(x) || isinf(x)) return x;
+    return copysign(rest < 0.5 ? low : rest > 0.5 ? low + 1 : fmod(low, 2) == 0 ? low : low + 1, x);
+}
+
+static double d_neg(double x) { return (void)x, -1; }
+static double d_abs(double x) { return x == 0 ? 0 : copysign(1, x); }
+static double d_log(double x) { return 1 / x; }
+static double d_log1p(double x) { return 1 / (1 + x); }
+static double d_sqrt(double x) { return 0.5 / sqrt(x); }
+static double d_cos(double x) { return -sin(x); }
+static double d_tanh(double x) { return 1 / (cosh(x) * cosh(x)); }
+static double d_erf(double x) { return 2 / sqrt(acos(-1)) * exp(-x * x); }
+static double d_square(double x) { return x + x; }
+static double d_reciprocal(double x) { return -1 / (x * x); }
+static double d_rsqrt(double x) { return -0.5 / (x * sqrt(x)); }
+static double d_relu(double x) { return x > 0; }
+static double d_sigmoid(double x) { return f_sigmoid(x) * f_sigmoid(-x); }
+static double d_silu(double x) { return f_sigmoid(x) + x * d_sigmoid(x); }
+static double d_gelu(double x) { return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-x * x / 2) / sqrt(2 * acos(-1)); }
+
+static const unary_ref unary_refs[] = {
+    {"neg", 'N', f_neg, wrap_neg, 0, 0, 0, 0, d_neg, 0},
+    {"abs", 'N', fabs, i_abs, 0, 0, 0, 0, d_abs, 0},
+    {"exp", 'F', exp, NULL, 2, 1, 0, 0, exp, 4},
+    {"log", 'F', log, NULL, 2, 1, 0, 0, d_log, 4},
+    {"log1p", 'F', log1p, NULL, 4, 1, 0, 0, d_log1p, 4},
+    {"expm1", 'F', expm1, NULL, 4, 1, 0, 0, exp, 4},
+    {"sqrt", 'F', sqrt, NULL, 0.5, 0.5, 0, 0, d_sqrt, 4},
+    {"sin", 'F', sin, NULL, 4, 1, 0, 0, cos, 4},
+    {"cos", 'F', cos, NULL, 4, 1, 0, 0, d_cos, 4},
+    {"tanh", 'F', tanh, NULL, 4, 2, 0, 0, d_tanh, 8},
+    {"erf", 'F', erf, NULL, 4, 2, 0, 0, d_erf, 8},
+    {"floor", 'N', floor, i_same, 0, 0, 0, 0, NULL, 0},
+    {"rint", 'N', f_rint, i_same, 0, 0, 0, 0, NULL, 0},
+    {"bitwise_not", 'I', NULL, i_not, 0, 0, 0, 0, NULL, 0},
+    {"square", 'N', f_square, i_square, 0.5, 0.5, 0, 0, d_square, 4},
+    {"reciprocal", 'F', f_reciprocal, NULL, 0.5, 0.5, 0, 0, d_reciprocal, 4},
+    {"rsqrt", 'F', f_rsqrt, NULL, 1.5, 1.5, 0, 0, d_rsqrt, 8},
+    {"sign", 'N', f_sign, i_sign, 0, 0, 0, 0, NULL, 0},
+    {"relu", 'N', f_relu, i_relu, 0, 0, 0, 0, d_relu, 0},
+    {"sigmoid", 'F', f_sigmoid, NULL, 5, 4, 0, 1, d_sigmoid, 8},
+    {"silu", 'F', f_silu, NULL, 6, 5, 0, 1024, d_silu, 16},
+    {"softplus", 'F', f_softplus, NULL, 6, 4, 0, 0, f_sigmoid, 8},
+    {"gelu", 'F', f_gelu, NULL, 5, 5, 2, 0, d_gelu, 16},
+    {"isnan", 'C', f_isnan, i_zero, 0, 0, 0, 0, NULL, 0},
+    {"logical_not", 'B', f_logical_not, i_logical_not, 0, 0, 0, 0, NULL, 0},
+};
+
+typedef struct binary_ref {
+    const char *op;
+    char cls;
+    double (*f)(double, double);
+    int64_t (*i)(int64_t, int64_t);
+    double ulp32, ulp64;
+    double (*da)(double, double), (*db)(double, double); /* NULL: zero */
+} binary_ref;
+
+static double f_add(double a, double b) { return a + b; }
+static double f_sub(double a, double b) { return a - b; }
+static double f_mul(double a, double b) { return a * b; }
+static double f_div(double a, double b) { return a / b; }
+static int64_t i_add(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+static int64_t i_sub(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
+static int64_t i_mul(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+static int64_t i_pow(int64_t a, int64_t b) {
+    uint64_t r = 1, x = (uint64_t)a;
+    if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
+    for (uint64_t e = (uint64_t)b; e; e /= 2, x *= x)
+        if (e % 2) r *= x;
+    return (int64_t)r;
+}
+static double f_remainder(double a, double b) {
+    double r = fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+static int64_t i_remainder(int64_t a, int64_t b) {
+    if (b == 0 || b == -1) return 0;
+    int64_t r = a % b;
+    return r != 0 && (r ^ b) < 0 ? r + b : r;
+}
+static double f_max(double a, double b) { return isnan(a) || isnan(b) ? NAN : a > b ? a : b; }
+static double f_min(double a, double b) { return isnan(a) || isnan(b) ? NAN : a < b ? a : b; }
+static int64_t i_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t i_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t i_and(int64_t a, int64_t b) { return a & b; }
+static int64_t i_or(int64_t a, int64_t b) { return a | b; }
+static int64_t i_xor(int64_t a, int64_t b) { return a ^ b; }
+#define COMPARISON(name, sign) \
+    static double f_##name(double a, double b) { return a sign b; } \
+    static int64_t i_##name(int64_t a, int64_t b) { return a sign b; }
+COMPARISON(eq, ==)
+COMPARISON(ne, !=)
+COMPARISON(lt, <)
+COMPARISON(le, <=)
+COMPARISON(gt, >)
+COMPARISON(ge, >=)
+#undef COMPARISON
+
+static double one(double a, double b) { return (void)a, (void)b, 1; }
+static double minus_one(double a, double b) { return (void)a, (void)b, -1; }
+static double second(double a, double b) { return (void)a, b; }
+static double first(double a, double b) { return (void)b, a; }
+static double div_da(double a, double b) { return (void)a, 1 / b; }
+static double div_db(double a, double b) { return -a / (b * b); }
+static double pow_da(double a, double b) { return b == 0 ? 0 : b * pow(a, b - 1); }
+static double pow_db(double a, double b) { return a == 0 && b >= 0 ? 0 : pow(a, b) * log(a); }
+static double remainder_db(double a, double b) { return -floor(a / b); }
+static double max_da(double a, double b) { return a > b ? 1 : a == b ? 0.5 : 0; }
+static double max_db(double a, double b) { return max_da(b, a); }
+
+static const binary_ref binary_refs[] = {
+    {"add", 'A', f_add, i_add, 0.5, 0.5, one, one},
+    {"sub", 'N', f_sub, i_sub, 0.5, 0.5, one, minus_one},
+    {"mul", 'A', f_mul, i_mul, 0.5, 0.5, second, first},
+    {"div", 'F', f_div, NULL, 0.5, 0.5, div_da, div_db},
+    {"pow", 'N', pow, i_pow, 4, 1, pow_da, pow_db},
+    {"remainder", 'N', f_remainder, i_remainder, 1, 1, one, remainder_db},
+    {"maximum", 'A', f_max, i_max, 0, 0, max_da, max_db},
+    {"minimum", 'A', f_min, i_min, 0, 0, max_db, max_da},
+    {"eq", 'C', f_eq, i_eq, 0, 0, NULL, NULL},
+    {"lt", 'C', f_lt, i_lt, 0, 0, NULL, NULL},
+    {"le", 'C', f_le, i_le, 0, 0, NULL, NULL},
+    {"bitwise_and", 'I', NULL, i_and, 0, 0, NULL, NULL},
+    {"bitwise_or", 'I', NULL, i_or, 0, 0, NULL, NULL},
+    {"bitwise_xor", 'I', NULL, i_xor, 0, 0, NULL, NULL},
+    {"ne", 'C', f_ne, i_ne, 0, 0, NULL, NULL},
+    {"gt", 'C', f_gt, i_gt, 0, 0, NULL, NULL},
+    {"ge", 'C', f_ge, i_ge, 0, 0, NULL, NULL},
+    {"logical_and", 'B', NULL, i_and, 0, 0, NULL, NULL},
+    {"logical_or", 'B', NULL, i_or, 0, 0, NULL, NULL},
+    {"logical_xor", 'B', NULL, i_xor, 0, 0, NULL, NULL},
+};
+
+/* The public functions by name. */
+typedef fl_tensor *(*unary_fn)(fl_tensor *);
+typedef fl_tensor *(*binary_fn)(fl_tensor *, fl_tensor *);
+typedef fl_var *(*unary_var)(fl_var *);
+typedef fl_var *(*binary_var)(fl_var *, fl_var *);
+static const struct {
+    const char *op;
+    unary_fn run;
+    unary_var var;
+} unary_fns[] = {
+#define ENTRY(op, ...) {#op, fl_##op, fv_##op},
+    FL_UNARY_OPS(ENTRY)
+};
+static const struct {
+    const char *op;
+    binary_fn run;
+    binary_var var;
+} binary_fns[] = {FL_BINARY_OPS(ENTRY)
+#undef ENTRY
+};
+enum {
+    UNARY_OPS = sizeof unary_fns / sizeof *unary_fns,
+    BINARY_OPS = sizeof binary_fns / sizeof *binary_fns,
+    UNARY_REFS = sizeof unary_refs / sizeof *unary_refs,
+    BINARY_REFS = sizeof binary_refs / sizeof *binary_refs
+};
+
+/* >>classes: which dtypes an op takes, and what it gives */
+
+static unsigned dtypes_of(char cls) {
+    switch (cls) {
+    case 'N': return NUMBERS;
+    case 'I': return I64 | B8;
+    case 'B': return STORED;
+    default: return COMPUTED; /* F casts i64 and b8 to f32 */
+    }
+}
+
+static fl_dtype computes_in(char cls, fl_dtype d) {
+    if (cls == 'B') return FL_B8;
+    return cls == 'F' && !is_float(d) ? FL_F32 : d;
+}
+
+static fl_dtype gives(char cls, fl_dtype d) {
+    return cls == 'C' ? FL_B8 : computes_in(cls, d);
+}
+
+static char class_letter(fl_op_class c) {
+    return "?FNAICB"[c];
+}
+
+static bool takes(unsigned set, fl_dtype d) {
+    return set >> d & 1;
+}
+
+/* >>values */
+
+static void unary_value(const unary_ref *r, const array *x, array *y, int64_t k) {
+    if (r->cls == 'I' && x->dtype == FL_B8) put_int(y, k, !x->i[k]);
+    else if (is_float(x->dtype) && is_float(y->dtype)) y->f[k] = r->f(x->f[k]); /* unrounded: see agrees */
+    else if (is_float(x->dtype)) put_float(y, k, r->f(x->f[k]));
+    else put_int(y, k, r->i(x->i[k]));
+}
+
+static bool unary_agrees(const unary_ref *r, fl_tensor *t, const array *given) {
+    fl_dtype out = gives(r->cls, given->dtype);
+    array x = cast_array(given, computes_in(r->cls, given->dtype)), y = new_array(x.shape, out);
+    double *scale = take((size_t)x.n * sizeof *scale);
+    for (int64_t k = 0; k < x.n; k++) {
+        unary_value(r, &x, &y, k);
+        scale[k] = fabs(x.f[k]);
+    }
+    tolerance tol = {out == FL_F32 ? r->ulp32 : r->ulp64, r->slack, r->tiny};
+    return agrees(t, &y, tol, scale, strcmp(r->op, "relu") != 0);
+}
+
+static void unary_group(int which) {
+    const unary_ref *r = &unary_refs[which];
+    char text[100];
+    expect_row(r->op, dtypes_of(r->cls), ONE_OPERAND, F32 | I64, STORED & ~dtypes_of(r->cls));
+    tell_tolerance(r->op, (tolerance){r->ulp32, r->slack, r->tiny}, (tolerance){r->ulp64, 0, 0});
+    for (int k = 0; k < 6; k++) {
+        fl_dtype d = all_dtypes[k];
+        if (!takes(dtypes_of(r->cls), d)) {
+            if (!case_begin(r->op, d, REFUSED, "[3]")) continue;
+            array a = random_array(FL_SHAPE(3), d, TAME);
+            case_end(was_refused(unary_fns[which].run(dense_tensor(&a))));
+            continue;
+        }
+        for (int l = DENSE; l <= WEAK; l++)
+            for (int s = 0; s < SHAPES; s++) {
+                bool weak = l == WEAK, number = takes(F32 | I64, d);
+                if (l == BROADCAST_RIGHT || (weak && (s || !number)) || !layout_fits((layout)l, shapes[s])) continue;
+                if (!case_begin(r->op, d, (layout)l, "%s", fl_shape_text(shapes[s], text, sizeof text))) continue;
+                operand x = make_operand(shapes[s], d, (layout)l, WILD);
+                case_end(unary_agrees(r, unary_fns[which].run(x.t), &x.a));
+            }
+    }
+}
+
+/* b8 add and mul are or and and. */
+static void binary_value(const binary_ref *r, const array *a, const array *b, array *y, int64_t k) {
+    if (is_float(a->dtype) && is_float(y->dtype)) y->f[k] = r->f(a->f[k], b->f[k]);
+    else if (is_float(a->dtype)) put_float(y, k, r->f(a->f[k], b->f[k]));
+    else put_int(y, k, r->i(a->i[k], b->i[k]));
+}
+
+/* a and b in the dtype that the op computes in; broadcast here. */
+static bool binary_agrees(const binary_ref *r, fl_tensor *t, const array *a, const array *b) {
+    fl_shape s = broadcast_shape(a->shape, b->shape);
+    array x = expand_array(a, s), z = expand_array(b, s), y = new_array(s, gives(r->cls, a->dtype));
+    double *scale = take((size_t)x.n * sizeof *scale);
+    for (int64_t k = 0; k < x.n; k++) {
+        binary_value(r, &x, &z, &y, k);
+        scale[k] = 0;
+    }
+    bool signs = strcmp(r->op, "maximum") && strcmp(r->op, "minimum");
+    return agrees(t, &y, (tolerance){y.dtype == FL_F32 ? r->ulp32 : r->ulp64, 0, 0}, scale, signs);
+}
+
+/* Small divisors and exponents for integers, never zero: the error has a test of its own. */
+static void tame_right(const binary_ref *r, array *b) {
+    bool divides = !strcmp(r->op, "remainder");
+    if (b->dtype != FL_I64 || !divides) return;
+    for (int64_t k = 0; k < b->n; k++)
+        if (b->i[k] == 0) put_int(b, k, 3);
+}
+
+static fl_shape last_dims(fl_shape s, int n) {
+    fl_shape r = {n, {0}};
+    for (int d = 0; d < n; d++) r.dim[d] = s.dim[s.ndim - n + d];
+    return r;
+}
+
+static operand binary_operand(const binary_ref *r, fl_shape s, fl_dtype d, layout l, bool right) {
+    operand o;
+    bool weak = l == (right ? WEAK_RIGHT : WEAK), small = l == (right ? BROADCAST_RIGHT : BROADCAST);
+    if (small && random_below(2)) s = with_ones(s, (unsigned)random_below(1 << s.ndim));
+    else if (small) s = last_dims(s, (int)random_below(s.ndim + 1));
+    o.a = random_array(weak ? FL_SCALAR_SHAPE : s, d, WILD);
+    if (right) tame_right(r, &o.a);
+    if (weak) o.t = is_float(d) ? fl_num(o.a.f[0]) : fl_int(o.a.i[0]);
+    else o.t = lay_out(&o.a, l > CHANNELS_LAST ? (layout)random_below(OFFSET + 1) : l);
+    return o;
+}
+
+/* Layout l on the left operand, the right one, or both. */
+static void binary_case(int which, fl_dtype d, layout l, fl_shape s, int side) {
+    const binary_ref *r = &binary_refs[which];
+    char text[100];
+    if (!case_begin(r->op, d, l, "%s %s", fl_shape_text(s, text, sizeof text), &"both\0left\0right"[side * 5])) return;
+    bool both = l > CHANNELS_LAST || side == 0;
+    operand a = binary_operand(r, s, d, both || side == 1 ? l : DENSE, false);
+    operand b = binary_operand(r, s, d, both || side == 2 ? l : DENSE, true);
+    if (!strcmp(r->op, "logical_and") || d == FL_B8 || random_below(2) == 0) /* some equal elements */
+        for (int64_t k = 0; k < b.a.n && b.a.n == a.a.n && b.t && l <= CHANNELS_LAST; k += 3) put_from(&b.a, k, &a.a, k);
+    tame_right(r, &b.a);
+    if (l <= CHANNELS_LAST) b.t = lay_out(&b.a, both || side == 2 ? l : DENSE);
+    fl_dtype c = computes_in(r->cls, d);
+    array x = cast_array(&a.a, c), y = cast_array(&b.a, c);
+    case_end(binary_agrees(r, binary_fns[which].run(a.t, b.t), &x, &y));
+}
+
+static void binary_group(int which) {
+    const binary_ref *r = &binary_refs[which];
+    expect_row(r->op, dtypes_of(r->cls), TWO_OPERANDS, NUMBERS & dtypes_of(r->cls), STORED & ~dtypes_of(r->cls));
+    tell_tolerance(r->op, (tolerance){r->ulp32, 0, 0}, (tolerance){r->ulp64, 0, 0});
+    for (int k = 0; k < 6; k++) {
+        fl_dtype d = all_dtypes[k];
+        if (!takes(dtypes_of(r->cls), d)) {
+            if (!case_begin(r->op, d, REFUSED, "[3]")) continue;
+            array a = random_array(FL_SHAPE(3), d, TAME);
+            case_end(was_refused(binary_fns[which].run(dense_tensor(&a), dense_tensor(&a))));
+            continue;
+        }
+        for (int l = DENSE; l <= WEAK_RIGHT; l++)
+            for (int s = 0; s < SHAPES; s++) {
+                bool weak = l == WEAK || l == WEAK_RIGHT;
+                if (!layout_fits((layout)l, shapes[s]) || (weak && !takes(NUMBERS, d))) continue;
+                int sides = s < 15 && l != DENSE && l <= CHANNELS_LAST ? 3 : 1;
+                for (int side = 0; side < sides; side++) binary_case(which, d, (layout)l, shapes[s], side);
+            }
+    }
+}
+
+/* >>gradients: the fused slot and the composition, against the derivative */
+
+/* dx by fl_grad1 (if the family has the slot) and by a recorded backward pass, both close to want. */
+static bool unary_grad_agrees(int which, const array *x, const array *dy, layout l, const array *want,
+                              tolerance tol, const double *scale) {
+    fl_op op = fl_op_named(unary_refs[which].op);
+    fl_tensor *xt = lay_out(x, l), *yt = unary_fns[which].run(xt), *dyt = lay_out(dy, l);
+    fl_tensor *fused = yt && dyt ? fl_grad1(op, xt, yt, dyt) : NULL;
+    if (fused && !agrees(fused, want, tol, scale, false)) return false;
+    if (fl_error()) return false;
+    fl_var *v = fv_param(xt), *out = unary_fns[which].var(v);
+    if (!out) return say("no variable");
+    fl_var *g = fl_grad(fv_sum(fv_mul(out, fv_const(dyt)), FL_ALL_AXES), v, true);
+    if (!g && !fl_error()) g = fv_const(fl_full_like(xt, 0));
+    return agrees(fv_value(g), want, tol, scale, false);
+}
+
+static void unary_grad_group(int which) {
+    static const fl_shape grad_shapes[] = {{0, {0}}, {1, {1}}, {1, {33}}, {2, {3, 5}}, {4, {2, 3, 4, 5}}, {2, {0, 3}}};
+    const unary_ref *r = &unary_refs[which];
+    char name[64], text[100];
+    if (r->cls != 'F' && r->cls != 'N' && r->cls != 'A') return;
+    snprintf(name, sizeof name, "%s dx", r->op);
+    expect_row(name, FLOATS, STRIDED, 0, 0);
+    tell_tolerance(name, (tolerance){0.5, r->d_slack, 0}, (tolerance){0.5, r->d_slack, 0});
+    for (int d = FL_F32; d <= FL_F64; d++)
+        for (int l = DENSE; l <= CHANNELS_LAST; l++)
+            for (int s = 0; s < 6; s++) {
+                if (!layout_fits((layout)l, grad_shapes[s])) continue;
+                if (!case_begin(name, (fl_dtype)d, (layout)l, "%s", fl_shape_text(grad_shapes[s], text, sizeof text)))
+                    continue;
+                array x = random_array(grad_shapes[s], (fl_dtype)d, TAME), dy = random_array(x.shape, x.dtype, TAME);
+                array want = new_array(x.shape, x.dtype);
+                double *scale = take((size_t)x.n * sizeof *scale);
+                bool positive = r->f == log || r->f == sqrt || r->f == log1p || r->f == f_rsqrt;
+                for (int64_t k = 0; k < x.n; k++) {
+                    if (positive) x.f[k] = rounded(fabs(x.f[k]) + 0.125, x.dtype);
+                    if (r->f == f_reciprocal && x.f[k] == 0) x.f[k] = 1;
+                    want.f[k] = r->d ? dy.f[k] * r->d(x.f[k]) : 0;
+                    scale[k] = fabs(dy.f[k]) * (1 + fabs(x.f[k]) + (r->d ? fabs(r->d(x.f[k])) : 0));
+                }
+                tolerance tol = {0.5, r->d_slack, 0};
+                case_end(unary_grad_agrees(which, &x, &dy, (layout)l, &want, tol, scale));
+            }
+}
+
+static bool binary_grad_agrees(int which, const array *a, const array *b, const array *dy, layout l, const array want[2],
+                               tolerance tol, double *const scale[2]) {
+    fl_op op = fl_op_named(binary_refs[which].op);
+    fl_tensor *at = lay_out(a, l), *bt = lay_out(b, l), *yt = binary_fns[which].run(at, bt), *dyt = lay_out(dy, l);
+    for (int ask = 1; ask <= 3 && dyt; ask++) {
+        fl_tensor *d[2] = {NULL, NULL};
+        if (!fl_grad2(op, ask, at, bt, yt, dyt, &d[0], &d[1])) break;
+        for (int i = 0; i < 2; i++)
+            if (ask >> i & 1 ? !agrees(d[i], &want[i], tol, scale[i], false) : d[i] != NULL) return say("fused d%d", i);
+    }
+    if (fl_error()) return false;
+    fl_var *v[2] = {fv_param(at), fv_param(bt)}, *out = binary_fns[which].var(v[0], v[1]);
+    if (!out) return say("no variable");
+    fl_var *root = fv_sum(fv_mul(out, fv_const(dyt)), FL_ALL_AXES);
+    for (int i = 0; i < 2; i++) {
+        fl_var *g = fl_grad(root, v[i], true);
+        if (!g && !fl_error()) g = fv_const(fl_full_like(at, 0));
+        if (!agrees(fv_value(g), &want[i], tol, scale[i], false)) return say("composed d%d", i);
+    }
+    return true;
+}
+
+static void binary_grad_group(int which) {
+    static const fl_shape grad_shapes[] = {{0, {0}}, {1, {33}}, {2, {3, 5}}, {4, {2, 3, 4, 5}}};
+    static const double pairs[][2] = {{0, 0}, {0, 1}, {0, 2}, {0, -1}, {2, 0}, {2, 2}, {-2, 3}, {-2, 2}, {1, -1}, {3, 0.5}};
+    const binary_ref *r = &binary_refs[which];
+    char name[64], text[100];
+    if (r->cls != 'F' && r->cls != 'N' && r->cls != 'A') return;
+    snprintf(name, sizeof name, "%s da db", r->op);
+    expect_row(name, FLOATS, STRIDED, 0, 0);
+    tell_tolerance(name, (tolerance){0.5, 16, 0}, (tolerance){0.5, 16, 0});
+    bool power = !strcmp(r->op, "pow"), divides = !strcmp(r->op, "div") || !strcmp(r->op, "remainder");
+    for (int d = FL_F32; d <= FL_F64; d++)
+        for (int l = DENSE; l <= CHANNELS_LAST; l++)
+            for (int s = 0; s < 4; s++) {
+                if (!layout_fits((layout)l, grad_shapes[s])) continue;
+                if (!case_begin(name, (fl_dtype)d, (layout)l, "%s", fl_shape_text(grad_shapes[s], text, sizeof text)))
+                    continue;
+                array a = random_array(grad_shapes[s], (fl_dtype)d, TAME), b = random_array(a.shape, a.dtype, TAME);
+                array dy = random_array(a.shape, a.dtype, TAME);
+                array want[2] = {new_array(a.shape, a.dtype), new_array(a.shape, a.dtype)};
+                double *scale[2] = {take((size_t)a.n * 8 + 8), take((size_t)a.n * 8 + 8)};
+                for (int64_t k = 0; k < a.n; k++) {
+                    const double *p = pairs[random_below(10)];
+                    bool special = k % 3 == 0 && (power || p[1] != 0 || !divides);
+                    if (special) a.f[k] = p[0], b.f[k] = p[1];
+                    else if (power) a.f[k] = rounded(fabs(a.f[k]) + 0.125, a.dtype);
+                    if (divides && fabs(b.f[k]) < 0.25) b.f[k] = 0.75;
+                    if (power && special) dy.f[k] = 1;
+                    want[0].f[k] = r->da ? dy.f[k] * r->da(a.f[k], b.f[k]) : 0;
+                    want[1].f[k] = r->db ? dy.f[k] * r->db(a.f[k], b.f[k]) : 0;
+                    double size = (1 + fabs(a.f[k])) * (1 + fabs(b.f[k]));
+                    for (int i = 0; i < 2; i++) scale[i][k] = (fabs(dy.f[k]) + fabs(want[i].f[k])) * size;
+                }
+                case_end(binary_grad_agrees(which, &a, &b, &dy, (layout)l, want, (tolerance){0.5, 16, 0}, scale));
+            }
+}
+
+/* >>where, clip */
+
+static void where_case(fl_dtype d, layout l, fl_shape s) {
+    char text[100];
+    if (!case_begin("where", d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    fl_shape small = with_ones(s, (unsigned)random_below(1 << s.ndim));
+    bool spread = l == BROADCAST || l == BROADCAST_RIGHT;
+    array c = random_array(spread && l == BROADCAST ? small : s, FL_B8, TAME);
+    array a = random_array(l == WEAK ? FL_SCALAR_SHAPE : l == BROADCAST ? small : s, d, WILD);
+    array b = random_array(l == WEAK_RIGHT ? FL_SCALAR_SHAPE : l == BROADCAST_RIGHT ? small : s, d, WILD);
+    fl_tensor *at = l != WEAK ? lay_out(&a, l) : is_float(d) ? fl_num(a.f[0]) : fl_int(a.i[0]);
+    fl_tensor *bt = l != WEAK_RIGHT ? lay_out(&b, l) : is_float(d) ? fl_num(b.f[0]) : fl_int(b.i[0]);
+    array full = new_array(s, d), x = expand_array(&a, s), z = expand_array(&b, s), cond = expand_array(&c, s);
+    for (int64_t k = 0; k < full.n; k++) put_from(&full, k, cond.i[k] ? &x : &z, k);
+    case_end(equals(fl_where(lay_out(&c, l), at, bt), &full));
+}
+
+static void where_group(void) {
+    expect_row("where", COMPUTED, TWO_OPERANDS, NUMBERS, U8 | I32);
+    for (int k = 0; k < 6; k++)
+        for (int l = DENSE; l <= WEAK_RIGHT; l++)
+            for (int s = 0; s < SHAPES; s++) {
+                fl_dtype d = all_dtypes[k];
+                bool weak = l == WEAK || l == WEAK_RIGHT;
+                if (!takes(COMPUTED, d) || !layout_fits((layout)l, shapes[s]) || (weak && d == FL_B8)) continue;
+                where_case(d, (layout)l, shapes[s]);
+            }
+    for (int d = FL_U8; d <= FL_I32; d++) {
+        if (!case_begin("where", (fl_dtype)d, REFUSED, "[3]")) continue;
+        array a = random_array(FL_SHAPE(3), (fl_dtype)d, TAME), c = random_array(FL_SHAPE(3), FL_B8, TAME);
+        case_end(was_refused(fl_where(dense_tensor(&c), dense_tensor(&a), dense_tensor(&a))));
+    }
+    if (case_begin("where", FL_F32, REFUSED, "f32 condition")) {
+        array a = random_array(FL_SHAPE(3), FL_F32, TAME);
+        fl_tensor *t = dense_tensor(&a);
+        case_end(was_refused(fl_where(t, t, t)));
+    }
+}
+
+static void clip_case(fl_dtype d, layout l, fl_shape s, double low, double high) {
+    char text[100];
+    if (!case_begin("clip", d, l, "%s to %g, %g", fl_shape_text(s, text, sizeof text), low, high)) return;
+    operand x = make_operand(s, d, l, WILD);
+    array from = cast_array(&x.a, is_float(d) ? d : FL_F32), y = new_array(s, from.dtype);
+    for (int64_t k = 0; k < y.n; k++) {
+        double v = from.f[k] < low ? low : from.f[k];
+        put_float(&y, k, v > high ? high : v);
+    }
+    case_end(agrees(fl_clip(x.t, low, high), &y, EXACT, NULL, false));
+}
+
+static void clip_group(void) {
+    static const double bounds[][2] = {{-1, 1}, {0, 2.5}, {-INFINITY, 0.5}, {1, -1}};
+    expect_row("clip", STORED, UNWEAK, 0, 0);
+    for (int k = 0; k < 6; k++)
+        for (int l = DENSE; l <= BROADCAST; l++)
+            for (int s = 0; s < SHAPES; s++)
+                if (layout_fits((layout)l, shapes[s]))
+                    clip_case(all_dtypes[k], (layout)l, shapes[s], bounds[s % 4][0], bounds[s % 4][1]);
+}
+
+/* >>promotion: the whole table, and what 0-d tensors and numbers do to it */
+
+/* Letters b u i l f d = b8 u8 i32 i64 f32 f64, '-' an error; rows are the left operand, columns the right one. */
+static const char dtype_letters[] = "builfd";
+static const char *const promoted[6] = {"builfd", "uuilfd", "iiilfd", "llllfd", "fffffd", "dddddd"};
+/* The right operand has no dims, the left one has: it counts only if its category is higher. */
+static const char *const promoted_0d[6] = {"builfd", "uuuufd", "iiiifd", "llllfd", "ffffff", "dddddd"};
+
+static fl_dtype dtype_of_letter(char c) {
+    const char *p = strchr(dtype_letters, c);
+    return c != '-' && p ? all_dtypes[p - dtype_letters] : FL_DTYPE_NONE;
+}
+
+/* What add, div and lt give for operands that promote to d; NONE: an error. */
+static fl_dtype expected_of(int op, fl_dtype d) {
+    bool storage = d == FL_U8 || d == FL_I32;
+    if (storage) return FL_DTYPE_NONE;
+    return op == 0 ? d : op == 1 ? (is_float(d) ? d : FL_F32) : FL_B8;
+}
+
+static void promotion_check(int op, fl_tensor *a, fl_tensor *b, fl_dtype joint, const char *what) {
+    static const binary_fn fns[] = {fl_add, fl_div, fl_lt};
+    char text[160];
+    fl_tensor *t = fns[op](a, b);
+    fl_dtype want = expected_of(op, joint);
+    snprintf(text, sizeof text, "%s(%s, %s) %s gives %s, not %s", &"add\0div\0lt\0"[op * 4], fl_dtype_name(a->dtype),
+             fl_dtype_name(b->dtype), what, t ? fl_dtype_name(t->dtype) : "an error",
+             want ? fl_dtype_name(want) : "an error");
+    check(want ? t && t->dtype == want : fails(t), text);
+}
+
+static void promotion_group(void) {
+    fl_scope s = fl_scope_begin();
+    for (int op = 0; op < 3; op++)
+        for (int i = 0; i < 6; i++)
+            for (int j = 0; j < 6; j++) {
+                fl_dtype d = all_dtypes[i], e = all_dtypes[j];
+                fl_tensor *a = fl_ones(FL_SHAPE(2), d), *b = fl_ones(FL_SHAPE(2), e);
+                fl_tensor *a0 = fl_ones(FL_SCALAR_SHAPE, d), *b0 = fl_ones(FL_SCALAR_SHAPE, e);
+                promotion_check(op, a, b, dtype_of_letter(promoted[i][j]), "");
+                promotion_check(op, a0, b0, dtype_of_letter(promoted[i][j]), "both 0-d");
+                promotion_check(op, a, b0, dtype_of_letter(promoted_0d[i][j]), "right 0-d");
+                promotion_check(op, b0, a, dtype_of_letter(promoted_0d[i][j]), "left 0-d");
+            }
+    for (int op = 0; op < 3; op++)
+        for (int i = 0; i < 6; i++) {
+            fl_dtype d = all_dtypes[i], with_num = is_float(d) ? d : FL_F32, with_int = d == FL_B8 ? FL_I64 : d;
+            for (int dims = 0; dims < 2; dims++) {
+                fl_tensor *a = fl_ones(dims ? FL_SHAPE(2) : FL_SCALAR_SHAPE, d);
+                promotion_check(op, a, fl_num(2), with_num, "right a number");
+                promotion_check(op, fl_num(2), a, with_num, "left a number");
+                promotion_check(op, a, fl_int(2), with_int, "right an integer");
+                promotion_check(op, fl_int(2), a, with_int, "left an integer");
+            }
+        }
+    check(fl_item(fl_add(fl_num(1.5), fl_int(2))) == 3.5, "a number and an integer add up");
+    check(fl_item(fl_div(fl_int(7), fl_int(2))) == 3.5, "two integers divide truly");
+    fl_tensor *i = fl_full(FL_SHAPE(2), 7, FL_I64);
+    check(fails(fl_remainder(i, fl_int(0))), "integer x % 0 is an error");
+    check(fails(fl_remainder(i, fl_from_host((int64_t[]){2, 0}, FL_SHAPE(2), FL_I64))), "integer x % [2, 0] is an error");
+    check(fails(fl_add(fl_ones(FL_SHAPE(2), FL_F32), fl_ones(FL_SHAPE(3), FL_F32))), "[2] + [3] is an error");
+    fl_scope_end(&s);
+}
+/* MIT licence: see LICENSE. */

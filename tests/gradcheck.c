@@ -1,0 +1,824 @@
+/* gradcheck.c - every differentiable op against finite differences, first and second order, on any backend
+
+   usage: gradcheck [backend [op ...]]
+
+   First order: the full Jacobian in f64, a backward pass for each output element, against central differences in each
+   input element; the passes run twice and must give the same bits; the fused gradients must agree with the recorded
+   compositions, and f32 loosely with f64. Second order: the full Hessian of a random weighting of the outputs, by
+   backward through a recorded backward, against differences of the first gradient. Inputs lie in several layouts and
+   are expanded, 0-d, of size 1 and empty too. Ops run in forked processes. The last line is "N passed, N failed". */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "arrays.h"
+#include "backends.h"
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_IN = 3, MAX_OPS = 128 };
+
+/* A function of up to three variables, and what its case needs to know. */
+typedef struct grad_case grad_case;
+typedef fl_var *(*grad_fn)(fl_var **x, const grad_case *c);
+struct grad_case {
+    grad_fn fn;
+    int which;             /* of a table of functions */
+    int n_in;
+    fl_shape shape[MAX_IN];
+    layout lay;            /* of every input that it fits */
+    double low, high;      /* range of the values, which keep away from multiples of 1/2 by 0.05 */
+    double base[MAX_IN];   /* added to input i */
+    int64_t k[10];         /* settings */
+    fl_axes axes;
+    double step;           /* of the differences; 0: 1e-5 */
+    bool zeros;            /* some inputs are 0 */
+};
+
+/* >>counts, shared by the forked groups */
+
+typedef struct op_counts {
+    char name[24];
+    int passed[2], total[2]; /* first and second order */
+} op_counts;
+typedef struct shared_state {
+    op_counts ops[MAX_OPS];
+    int n_ops, checks, checks_passed, shown;
+    char now[160];
+} shared_state;
+static shared_state *shared;
+static op_counts *running;
+
+static op_counts *counts_of(const char *name) {
+    for (int i = 0; i < shared->n_ops; i++)
+        if (!strcmp(shared->ops[i].name, name)) return &shared->ops[i];
+    if (shared->n_ops == MAX_OPS) exit(2);
+    op_counts *o = &shared->ops[shared->n_ops++];
+    snprintf(o->name, sizeof o->name, "%s", name);
+    return o;
+}
+
+__attribute__((format(printf, 1, 2))) static bool say(const char *format, ...) {
+    va_list args;
+    if (shared->shown++ >= 6) return false;
+    va_start(args, format);
+    printf("  %s: ", shared->now);
+    vprintf(format, args);
+    printf("\n");
+    va_end(args);
+    return false;
+}
+
+static void check(bool ok, const char *what) {
+    shared->checks++;
+    shared->checks_passed += ok;
+    if (!ok) printf("  failed: %s%s%s\n", what, fl_error() ? ": " : "", fl_error() ? fl_error() : "");
+    fl_error_clear();
+}
+
+/* >>inputs */
+
+/* Away from the kinks of abs, relu, floor, rint and clip, which lie at multiples of 1/2. */
+static double smooth_value(double low, double high) {
+    double v = random_in(low, high), near = floor(v * 2 + 0.5) / 2;
+    return fabs(v - near) < 0.05 ? near + random_in(0.05, 0.1) : v;
+}
+
+static void make_inputs(const grad_case *c, array *x) {
+    for (int i = 0; i < c->n_in; i++) {
+        x[i] = new_array(c->shape[i], FL_F64);
+        for (int64_t k = 0; k < x[i].n; k++) {
+            x[i].f[k] = smooth_value(c->low, c->high) + c->base[i];
+            if (c->zeros && random_below(3) == 0) x[i].f[k] = 0;
+        }
+    }
+}
+
+/* Leaves of the values, in the case's layout; `expanded` is what the function sees. */
+static bool make_leaves(const grad_case *c, const array *x, fl_dtype d, fl_var **leaf, fl_var **seen) {
+    for (int i = 0; i < c->n_in; i++) {
+        array a = cast_array(&x[i], d);
+        leaf[i] = seen[i] = fv_param(lay_out(&a, layout_fits(c->lay, a.shape) ? c->lay : DENSE));
+        if (!leaf[i]) return say("no leaf");
+        if (c->lay != BROADCAST || a.shape.ndim == FL_MAX_DIMS) continue;
+        fl_shape wide = {a.shape.ndim + 1, {2}};
+        memcpy(wide.dim + 1, a.shape.dim, sizeof wide.dim - sizeof *wide.dim);
+        seen[i] = fv_select(fv_expand(leaf[i], wide), 0, 1);
+    }
+    return true;
+}
+
+/* The output for x, as values. */
+static bool evaluate(const grad_case *c, const array *x, array *y) {
+    fl_scope s = fl_scope_begin();
+    fl_var *leaf[MAX_IN], *seen[MAX_IN];
+    bool was = fl_no_grad(true);
+    bool ok = make_leaves(c, x, FL_F64, leaf, seen);
+    fl_var *out = ok ? c->fn(seen, c) : NULL;
+    ok = out && read_tensor(fv_value(out), y);
+    fl_no_grad(was);
+    fl_scope_end(&s);
+    return ok;
+}
+
+static bool near_to(double a, double b, double tol) {
+    return (isnan(a) && isnan(b)) || fabs(a - b) <= tol * (1 + fabs(b));
+}
+
+/* The gradient of a leaf as values; zeros if there is none. */
+static bool read_grad(fl_tensor *g, const array *x, fl_dtype d, array *out) {
+    *out = new_array(x->shape, d);
+    if (!g) return true;
+    if (g->dtype != d || fl_numel(g) != x->n) return say("gradient of another shape or dtype");
+    return read_tensor(g, out);
+}
+
+/* >>first order */
+
+/* Row j of the Jacobian for every input: one backward pass from output element j. */
+static bool backward_row(fl_var *out, fl_var **leaf, const grad_case *c, const array *x, int64_t j, array *rows) {
+    array seed = new_array(fl_shape_of(fv_value(out)), FL_F64);
+    seed.f[j] = 1;
+    for (int i = 0; i < c->n_in; i++) fv_zero_grad(leaf[i]);
+    if (!fl_backward(out, .grad = dense_tensor(&seed), .retain_graph = true)) return say("backward failed");
+    for (int i = 0; i < c->n_in; i++)
+        if (!read_grad(fv_grad(leaf[i]), &x[i], FL_F64, &rows[i])) return false;
+    return true;
+}
+
+static bool same_bits(const array *a, const array *b) {
+    return a->n == b->n && !memcmp(a->f, b->f, (size_t)a->n * sizeof *a->f);
+}
+
+/* jacobian[i]: [outputs, elements of input i], by backward passes. */
+static bool jacobian_of(const grad_case *c, const array *x, int64_t m, double **jacobian) {
+    fl_scope s = fl_scope_begin();
+    fl_var *leaf[MAX_IN], *seen[MAX_IN];
+    bool ok = make_leaves(c, x, FL_F64, leaf, seen);
+    fl_var *out = ok ? c->fn(seen, c) : NULL;
+    ok = out != NULL;
+    if (ok && !out->requires_grad) ok = say("the result does not require a gradient");
+    for (int64_t j = 0; ok && j < m; j++) {
+        array row[MAX_IN], again[MAX_IN];
+        ok = backward_row(out, leaf, c, x, j, row) && backward_row(out, leaf, c, x, j, again);
+        for (int i = 0; ok && i < c->n_in; i++) {
+            if (!same_bits(&row[i], &again[i])) ok = say("two passes differ");
+            memcpy(jacobian[i] + j * x[i].n, row[i].f, (size_t)x[i].n * sizeof(double));
+        }
+    }
+    fl_scope_end(&s);
+    return ok;
+}
+
+static double step_of(const grad_case *c, double x) {
+    return (c->step > 0 ? c->step : 1e-5) * (1 + fabs(x));
+}
+
+static double tolerance_of(const grad_case *c) {
+    return c->step > 0 ? 20 * c->step : 3e-7;
+}
+
+static bool check_column(const grad_case *c, const array *x, int i, int64_t k, int64_t m, const double *jacobian) {
+    array up, down;
+    double keep = x[i].f[k], h = step_of(c, keep);
+    x[i].f[k] = keep + h;
+    bool ok = evaluate(c, x, &up);
+    x[i].f[k] = keep - h;
+    ok = ok && evaluate(c, x, &down);
+    x[i].f[k] = keep;
+    if (!ok || up.n != m) return say("cannot be evaluated");
+    for (int64_t j = 0; j < m; j++) {
+        double numeric = (up.f[j] - down.f[j]) / (2 * h), exact = jacobian[j * x[i].n + k];
+        if (!near_to(exact, numeric, tolerance_of(c)))
+            return say("d out[%lld] / d in%d[%lld] is %.12g, by differences %.12g", (long long)j, i, (long long)k, exact, numeric);
+    }
+    return true;
+}
+
+/* Gradients of sum(w out) in dtype d: by the fused slots, or by the composition. */
+static bool weighted_gradient(const grad_case *c, const array *x, fl_dtype d, const array *w, bool composed, array *g) {
+    fl_scope s = fl_scope_begin();
+    fl_var *leaf[MAX_IN], *seen[MAX_IN];
+    bool ok = make_leaves(c, x, d, leaf, seen);
+    array wd = cast_array(w, d);
+    fl_var *out = ok ? c->fn(seen, c) : NULL;
+    fl_var *root = out ? fv_sum(fv_mul(out, fv_const(dense_tensor(&wd))), FL_ALL_AXES) : NULL;
+    ok = root != NULL && (composed || !root->requires_grad || fl_backward(root));
+    for (int i = 0; ok && i < c->n_in; i++) {
+        fl_var *gi = composed ? fl_grad(root, leaf[i], true) : NULL;
+        ok = !fl_error() && read_grad(composed ? fv_value(gi) : fv_grad(leaf[i]), &x[i], d, &g[i]);
+    }
+    fl_scope_end(&s);
+    return ok;
+}
+
+static bool gradients_near(const grad_case *c, const array *a, const array *b, double tol, const char *what) {
+    for (int i = 0; i < c->n_in; i++)
+        for (int64_t k = 0; k < a[i].n; k++)
+            if (!near_to(a[i].f[k], b[i].f[k], tol))
+                return say("%s: d in%d[%lld] is %.12g and %.12g", what, i, (long long)k, a[i].f[k], b[i].f[k]);
+    return true;
+}
+
+static bool first_order(const grad_case *c, const array *x, const array *y, const array *w) {
+    double *jacobian[MAX_IN];
+    array fused[MAX_IN], composed[MAX_IN], single[MAX_IN];
+    for (int i = 0; i < c->n_in; i++) jacobian[i] = take((size_t)(y->n * x[i].n) * sizeof(double) + 8);
+    if (!jacobian_of(c, x, y->n, jacobian)) return false;
+    for (int i = 0; i < c->n_in; i++)
+        for (int64_t k = 0; k < x[i].n; k++)
+            if (!check_column(c, x, i, k, y->n, jacobian[i])) return false;
+    return weighted_gradient(c, x, FL_F64, w, false, fused) && weighted_gradient(c, x, FL_F64, w, true, composed) &&
+           weighted_gradient(c, x, FL_F32, w, false, single) &&
+           gradients_near(c, fused, composed, 1e-11, "fused and composed") &&
+           gradients_near(c, single, fused, 2e-3, "f32 and f64");
+}
+
+/* >>second order */
+
+/* hessian[i][j]: [elements of input i, elements of input j] of L = sum(w out), by backward through backward. */
+static bool hessian_of(const grad_case *c, const array *x, const array *w, double *hessian[MAX_IN][MAX_IN]) {
+    fl_scope s = fl_scope_begin();
+    fl_var *leaf[MAX_IN], *seen[MAX_IN];
+    bool ok = make_leaves(c, x, FL_F64, leaf, seen);
+    fl_var *out = ok ? c->fn(seen, c) : NULL;
+    fl_var *root = out ? fv_sum(fv_mul(out, fv_const(dense_tensor(w))), FL_ALL_AXES) : NULL;
+    ok = root != NULL;
+    for (int i = 0; ok && i < c->n_in; i++) {
+        fl_var *g = fl_grad(root, leaf[i], true);
+        if (!g || !g->requires_grad) continue; /* none, or constant: zeros */
+        for (int64_t k = 0; ok && k < x[i].n; k++) {
+            array pick = new_array(x[i].shape, FL_F64), row;
+            pick.f[k] = 1;
+            fl_var *one = fv_sum(fv_mul(g, fv_const(dense_tensor(&pick))), FL_ALL_AXES);
+            for (int j = 0; ok && j < c->n_in; j++) {
+                fl_var *gg = fl_grad(one, leaf[j], false);
+                ok = !fl_error() && read_grad(fv_value(gg), &x[j], FL_F64, &row);
+                if (ok) memcpy(hessian[i][j] + k * x[j].n, row.f, (size_t)x[j].n * sizeof(double));
+            }
+        }
+    }
+    fl_scope_end(&s);
+    return ok && !fl_error();
+}
+
+static bool second_order(const grad_case *c, const array *x, const array *w) {
+    double *hessian[MAX_IN][MAX_IN];
+    for (int i = 0; i < c->n_in; i++)
+        for (int j = 0; j < c->n_in; j++) hessian[i][j] = take((size_t)(x[i].n * x[j].n) * sizeof(double) + 8);
+    if (!hessian_of(c, x, w, hessian)) return say("double backward failed");
+    for (int j = 0; j < c->n_in; j++)
+        for (int64_t k = 0; k < x[j].n; k++) {
+            array up[MAX_IN], down[MAX_IN];
+            double keep = x[j].f[k], h = step_of(c, keep);
+            x[j].f[k] = keep + h;
+            bool ok = weighted_gradient(c, x, FL_F64, w, false, up);
+            x[j].f[k] = keep - h;
+            ok = ok && weighted_gradient(c, x, FL_F64, w, false, down);
+            x[j].f[k] = keep;
+            if (!ok) return false;
+            for (int i = 0; i < c->n_in; i++)
+                for (int64_t n = 0; n < x[i].n; n++) {
+                    double numeric = (up[i].f[n] - down[i].f[n]) / (2 * h), exact = hessian[i][j][n * x[j].n + k];
+                    if (!near_to(exact, numeric, 10 * tolerance_of(c)))
+                        return say("d2 / d in%d[%lld] d in%d[%lld] is %.12g, by differences %.12g", i, (long long)n, j,
+                                   (long long)k, exact, numeric);
+                }
+        }
+    return true;
+}
+
+static void count(int order, bool ok) {
+    if (fl_error()) ok = say("%s", fl_error());
+    fl_error_clear();
+    running->passed[order] += ok;
+}
+
+/* One case of `op`, first and second order, in every layout that suits its first input. */
+static void run_case(const char *op, grad_case c) {
+    static const layout layouts[] = {DENSE, TRANSPOSED, STEPPED, REVERSED, OFFSET, BROADCAST};
+    char text[100];
+    running = counts_of(op);
+    for (int l = 0; l < 6; l++) {
+        array x[MAX_IN], y;
+        c.lay = layouts[l];
+        if (!layout_fits(c.lay, c.shape[0]) && c.lay != BROADCAST) continue;
+        snprintf(shared->now, sizeof shared->now, "%s %s %s", op, layout_names[c.lay],
+                 fl_shape_text(c.shape[0], text, sizeof text));
+        random_state = 77;
+        for (const char *p = shared->now; *p; p++) random_state = (random_state ^ (uint8_t)*p) * 1099511628211u;
+        pool_at = 0;
+        fl_scope s = fl_scope_begin();
+        make_inputs(&c, x);
+        running->total[0]++;
+        running->total[1]++;
+        if (evaluate(&c, x, &y)) {
+            array w = new_array(y.shape, FL_F64);
+            for (int64_t k = 0; k < w.n; k++) w.f[k] = random_in(0.5, 1.5);
+            count(0, first_order(&c, x, &y, &w));
+            count(1, second_order(&c, x, &w));
+        } else say("%s", fl_error() ? fl_error() : "cannot be evaluated");
+        fl_error_clear();
+        fl_scope_end(&s);
+    }
+}
+
+/* >>element-wise */
+
+static const struct {
+    const char *name;
+    fl_var *(*fn)(fl_var *);
+    double low, high;
+} unary[] = {
+    {"neg", fv_neg, -2, 2},     {"abs", fv_abs, -2, 2},         {"exp", fv_exp, -2, 2},          {"log", fv_log, 0.3, 3},
+    {"log1p", fv_log1p, -0.6, 3}, {"expm1", fv_expm1, -2, 2},   {"sqrt", fv_sqrt, 0.3, 3},       {"sin", fv_sin, -4, 4},
+    {"cos", fv_cos, -4, 4},     {"tanh", fv_tanh, -2, 2},       {"erf", fv_erf, -2, 2},          {"floor", fv_floor, -3, 3},
+    {"rint", fv_rint, -3, 3},   {"square", fv_square, -2, 2},   {"reciprocal", fv_reciprocal, 0.4, 2}, {"rsqrt", fv_rsqrt, 0.4, 3},
+    {"sign", fv_sign, -2, 2},   {"relu", fv_relu, -2, 2},       {"sigmoid", fv_sigmoid, -3, 3},  {"silu", fv_silu, -3, 3},
+    {"softplus", fv_softplus, -3, 3}, {"gelu", fv_gelu, -3, 3},
+};
+enum { UNARY = sizeof unary / sizeof *unary };
+
+static bool is_flat(const char *name) {
+    return !strcmp(name, "floor") || !strcmp(name, "rint") || !strcmp(name, "sign");
+}
+
+/* Piecewise constant functions give results that record nothing: x is added, which the derivative shows. */
+static fl_var *run_unary(fl_var **x, const grad_case *c) {
+    fl_var *y = unary[c->which].fn(x[0]);
+    return is_flat(unary[c->which].name) ? fv_add(y, x[0]) : y;
+}
+
+static const fl_shape small_shapes[] = {{0, {0}},    {1, {1}},       {1, {5}},          {1, {0}}, {2, {2, 3}},
+                                        {2, {1, 1}}, {3, {2, 1, 3}}, {4, {2, 1, 2, 2}}, {3, {2, 0, 3}}};
+enum { SMALL_SHAPES = sizeof small_shapes / sizeof *small_shapes };
+
+static void unary_cases(int which) {
+    for (int s = 0; s < SMALL_SHAPES; s++)
+        run_case(unary[which].name, (grad_case){.fn = run_unary, .which = which, .n_in = 1, .shape = {small_shapes[s]},
+                                                .low = unary[which].low, .high = unary[which].high});
+}
+
+static const struct {
+    const char *name;
+    fl_var *(*fn)(fl_var *, fl_var *);
+    double low, high, base_a, base_b;
+} binary[] = {
+    {"add", fv_add, -2, 2, 0, 0},         {"sub", fv_sub, -2, 2, 0, 0},
+    {"mul", fv_mul, -2, 2, 0, 0},         {"div", fv_div, -0.9, 0.9, 0, 2},
+    {"pow", fv_pow, -0.9, 0.9, 1.3, 0.7}, {"remainder", fv_remainder, 0.1, 0.3, 3, 1},
+    {"maximum", fv_maximum, -2, 2, 0, 0}, {"minimum", fv_minimum, -2, 2, 0, 0},
+};
+enum { BINARY = sizeof binary / sizeof *binary };
+
+static fl_var *run_binary(fl_var **x, const grad_case *c) {
+    if (c->k[0] == 1) return binary[c->which].fn(x[0], fv_num(1.75));
+    if (c->k[0] == 2) return binary[c->which].fn(fv_num(1.75), x[0]);
+    if (c->k[0] == 3) return binary[c->which].fn(x[0], fv_add(x[0], fv_num(0.25)));
+    return binary[c->which].fn(x[0], x[1]);
+}
+
+/* Operands of maximum and minimum differ by a tenth at least: b's grid is moved by a quarter. */
+static fl_var *run_extreme(fl_var **x, const grad_case *c) {
+    fl_var *a = fv_add(fv_mul(x[0], fv_num(0.1)), fv_const(fv_value(fv_floor(fv_mul(x[0], fv_num(2))))));
+    fl_var *b = x[1];
+    b = fv_add(fv_mul(b, fv_num(0.1)), fv_const(fl_add(fl_floor(fl_mul(fv_value(b), fl_num(2))), fl_num(0.5))));
+    return binary[c->which].fn(a, b);
+}
+
+static void binary_cases(int which) {
+    static const fl_shape pairs[][2] = {
+        {{0, {0}}, {0, {0}}},       {{1, {3}}, {1, {3}}},       {{2, {2, 3}}, {1, {3}}}, {{1, {3}}, {2, {2, 3}}},
+        {{2, {2, 1}}, {2, {1, 3}}}, {{0, {0}}, {2, {2, 2}}},    {{2, {2, 2}}, {0, {0}}}, {{1, {0}}, {1, {1}}},
+        {{2, {2, 0}}, {1, {1}}},    {{1, {1}}, {1, {1}}},       {{3, {2, 1, 2}}, {2, {3, 1}}}, {{3, {2, 1, 2}}, {3, {2, 1, 2}}},
+    };
+    bool extreme = !strcmp(binary[which].name, "maximum") || !strcmp(binary[which].name, "minimum");
+    grad_case c = {.which = which, .n_in = 2, .low = binary[which].low, .high = binary[which].high,
+                   .base = {binary[which].base_a, binary[which].base_b}};
+    c.fn = extreme ? run_extreme : run_binary;
+    for (int p = 0; p < 12; p++) {
+        memcpy(c.shape, pairs[p], sizeof pairs[p]);
+        run_case(binary[which].name, c);
+    }
+    c.n_in = 1;
+    c.fn = run_binary;
+    if (!strcmp(binary[which].name, "remainder")) c.base[0] = 0.7; /* 1.75 / x and x / 1.75 stay off the integers */
+    if (!strcmp(binary[which].name, "div")) c.base[0] = 2;
+    for (c.k[0] = 1; c.k[0] <= 3; c.k[0]++)
+        for (int s = 0; s < 5; s++) {
+            c.shape[0] = small_shapes[s];
+            run_case(binary[which].name, c);
+        }
+}
+
+static fl_var *run_where(fl_var **x, const grad_case *c) {
+    array cond = new_array(FL_SHAPE(2, 3), FL_B8);
+    for (int k = 0; k < 6; k++) put_int(&cond, k, k % 3 != 1);
+    fl_var *v = fv_const(c->k[0] ? fl_from_host(&(uint8_t){1}, FL_SCALAR_SHAPE, FL_B8) : dense_tensor(&cond));
+    return c->k[1] ? fv_where(v, x[0], fv_num(0.5)) : fv_where(v, x[0], x[1]);
+}
+static fl_var *run_clip(fl_var **x, const grad_case *c) { return (void)c, fv_clip(x[0], -1, 0.5); }
+static fl_var *run_cast(fl_var **x, const grad_case *c) {
+    fl_dtype d = x[0]->value->dtype;
+    return (void)c, fv_cast(fv_mul(fv_cast(x[0], d == FL_F64 ? FL_F32 : FL_F64), fv_num(3)), d);
+}
+
+static void where_cases(int unused) {
+    static const fl_shape pairs[][2] = {{{2, {2, 3}}, {2, {2, 3}}}, {{1, {3}}, {0, {0}}}, {{2, {2, 1}}, {1, {3}}}};
+    (void)unused;
+    for (int p = 0; p < 3; p++)
+        for (int k = 0; k < 4; k++)
+            run_case("where", (grad_case){.fn = run_where, .n_in = k & 2 ? 1 : 2, .shape = {pairs[p][0], pairs[p][1]}, .low = -2,
+                                          .high = 2, .k = {k & 1, k >> 1}});
+    for (int s = 0; s < SMALL_SHAPES; s++) {
+        run_case("clip", (grad_case){.fn = run_clip, .n_in = 1, .shape = {small_shapes[s]}, .low = -2, .high = 2});
+        run_case("cast", (grad_case){.fn = run_cast, .n_in = 1, .shape = {small_shapes[s]}, .low = -2, .high = 2, .step = 1e-2});
+    }
+}
+
+/* >>movement: squared afterwards, so that second order is not empty */
+
+enum { PERMUTE, TRANSPOSE, RESHAPE, FLATTEN, EXPAND, SLICE, SELECT, SQUEEZE, UNSQUEEZE, SUM_TO, CONCAT, STACK, MOVES };
+static const char *const move_names[] = {"permute", "transpose", "reshape",   "flatten", "expand", "slice",
+                                         "select",  "squeeze",   "unsqueeze", "sum_to",  "concat", "stack"};
+
+static fl_var *move(fl_var **x, const grad_case *c) {
+    const int axes[] = {(int)c->k[0], (int)c->k[1], (int)c->k[2]};
+    fl_shape to = {(int)c->k[4], {c->k[5], c->k[6], c->k[7], c->k[8]}};
+    switch (c->which) {
+    case PERMUTE: return fv_permute(x[0], 3, axes);
+    case TRANSPOSE: return fv_transpose(x[0], axes[0], axes[1]);
+    case RESHAPE: return fv_reshape(x[0], to);
+    case FLATTEN: return fv_flatten(x[0], axes[0], axes[1]);
+    case EXPAND: return fv_expand(x[0], to);
+    case SLICE: return fv_slice(x[0], axes[0], c->k[1], c->k[2], c->k[3]);
+    case SELECT: return fv_select(x[0], axes[0], c->k[1]);
+    case SQUEEZE: return fv_squeeze(x[0], axes[0]);
+    case UNSQUEEZE: return fv_unsqueeze(x[0], axes[0]);
+    case SUM_TO: return fv_sum_to(x[0], to);
+    case CONCAT: return fv_concat(x, c->n_in, axes[0]);
+    default: return fv_stack(x, c->n_in, axes[0]);
+    }
+}
+
+static fl_var *run_move(fl_var **x, const grad_case *c) {
+    fl_var *y = move(x, c);
+    return y ? fv_mul(y, y) : NULL;
+}
+
+static void move_cases(int which) {
+    static const struct {
+        int which;
+        fl_shape shape;
+        int64_t k[9];
+    } cases[] = {
+        {PERMUTE, {3, {2, 1, 3}}, {2, 0, 1}},  {PERMUTE, {3, {2, 3, 2}}, {-1, 1, 0}}, {PERMUTE, {3, {2, 0, 3}}, {1, 2, 0}},
+        {TRANSPOSE, {2, {2, 3}}, {0, 1}},      {TRANSPOSE, {3, {2, 2, 3}}, {-1, 0}},  {TRANSPOSE, {1, {3}}, {0, 0}},
+        {RESHAPE, {2, {2, 3}}, {0, 0, 0, 0, 1, 6}}, {RESHAPE, {1, {6}}, {0, 0, 0, 0, 3, 3, -1, 2}},
+        {RESHAPE, {0, {0}}, {0, 0, 0, 0, 2, 1, 1}}, {RESHAPE, {2, {2, 0}}, {0, 0, 0, 0, 1, 0}},
+        {FLATTEN, {3, {2, 1, 3}}, {1, 2}},     {FLATTEN, {3, {2, 2, 2}}, {0, -1}},    {FLATTEN, {0, {0}}, {0, 0}},
+        {EXPAND, {2, {2, 1}}, {0, 0, 0, 0, 2, 2, 3}}, {EXPAND, {1, {1}}, {0, 0, 0, 0, 2, 2, 3}},
+        {EXPAND, {0, {0}}, {0, 0, 0, 0, 1, 3}}, {EXPAND, {1, {3}}, {0, 0, 0, 0, 2, 2, -1}},
+        {SLICE, {1, {6}}, {0, 1, 5, 2}},       {SLICE, {1, {6}}, {0, -1, FL_SLICE_END, -1}}, {SLICE, {2, {3, 2}}, {0, 2, 0, -1}},
+        {SLICE, {2, {2, 5}}, {-1, 0, FL_SLICE_END, 3}}, {SLICE, {1, {4}}, {0, 2, 2, 1}}, {SLICE, {2, {2, 3}}, {1, -2, -1, 1}},
+        {SELECT, {2, {2, 3}}, {1, 2}},         {SELECT, {2, {2, 3}}, {0, -1}},        {SELECT, {1, {3}}, {-1, 0}},
+        {SQUEEZE, {3, {2, 1, 3}}, {1}},        {SQUEEZE, {2, {2, 1}}, {-1}},          {SQUEEZE, {1, {1}}, {0}},
+        {UNSQUEEZE, {2, {2, 3}}, {1}},         {UNSQUEEZE, {0, {0}}, {0}},            {UNSQUEEZE, {1, {3}}, {-1}},
+        {SUM_TO, {2, {2, 3}}, {0, 0, 0, 0, 1, 3}}, {SUM_TO, {3, {2, 2, 3}}, {0, 0, 0, 0, 2, 2, 1}},
+        {SUM_TO, {2, {2, 3}}, {0, 0, 0, 0, 0}}, {SUM_TO, {1, {3}}, {0, 0, 0, 0, 1, 3}},
+        {CONCAT, {2, {2, 2}}, {1}},            {CONCAT, {1, {2}}, {0}},               {CONCAT, {3, {1, 2, 2}}, {-3}},
+        {STACK, {2, {2, 2}}, {1}},             {STACK, {0, {0}}, {0}},                {STACK, {1, {3}}, {-1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].which != which) continue;
+        grad_case c = {.fn = run_move, .which = which, .n_in = which >= CONCAT ? 3 : 1, .low = -2, .high = 2};
+        for (int k = 0; k < 3; k++) c.shape[k] = cases[i].shape;
+        if (which == CONCAT) c.shape[1].dim[(cases[i].k[0] + c.shape[1].ndim) % c.shape[1].ndim] = 3;
+        memcpy(c.k, cases[i].k, sizeof cases[i].k);
+        run_case(move_names[which], c);
+    }
+}
+
+/* >>reductions */
+
+enum { SUM, PROD, MEAN, VARIANCE, AMAX, AMIN, LOGSUMEXP, REDUCTIONS };
+static const char *const reduction_names[] = {"sum", "prod", "mean", "variance", "amax", "amin", "logsumexp"};
+
+static fl_var *run_reduction(fl_var **x, const grad_case *c) {
+    fl_var *v = x[0];
+    switch (c->which) {
+    case SUM: return fv_sum(fv_mul(v, v), c->axes);
+    case PROD: return fv_prod(v, c->axes);
+    case MEAN: return fv_mean(fv_mul(v, v), c->axes);
+    case VARIANCE: return fv_variance(v, c->axes, c->k[0]);
+    case AMAX: return fv_amax(fv_mul(v, v), c->axes);
+    case AMIN: return fv_amin(fv_mul(v, v), c->axes);
+    default: return fv_logsumexp(v, c->axes);
+    }
+}
+
+static void reduction_cases(int which) {
+    static const fl_shape sizes[] = {{0, {0}}, {1, {1}}, {1, {5}}, {2, {2, 3}}, {3, {2, 3, 2}}, {2, {3, 1}}, {1, {0}}, {2, {0, 2}}};
+    for (int s = 0; s < 8; s++)
+        for (int mask = 0; mask < 1 << sizes[s].ndim; mask++)
+            for (int variant = 0; variant < 2; variant++) {
+                bool no_elements = s >= 6, empty_result = s == 7 && mask == 2;
+                if ((no_elements && which >= MEAN && !empty_result) || (which == VARIANCE && empty_result)) continue;
+                grad_case c = {.fn = run_reduction, .which = which, .n_in = 1, .shape = {sizes[s]}, .low = -2, .high = 2,
+                               .axes = {.keepdim = variant}, .k = {which == VARIANCE && s >= 2 && s != 5 ? variant : 0},
+                               .zeros = which == PROD && variant};
+                for (int d = 0; d < sizes[s].ndim; d++)
+                    if (mask >> d & 1) c.axes.axis[c.axes.n++] = d - (variant ? sizes[s].ndim : 0);
+                int64_t group = 1;
+                for (int d = 0; d < sizes[s].ndim; d++) group *= mask >> d & 1 || !mask ? sizes[s].dim[d] : 1;
+                if (which == VARIANCE && group <= c.k[0]) c.k[0] = 0;
+                run_case(reduction_names[which], c);
+            }
+}
+
+/* >>indexing */
+
+enum { GATHER, SCATTER_ADD, INDEX_SELECT };
+static fl_tensor *index_tensor(const grad_case *c) {
+    array a = new_array(c->which == INDEX_SELECT ? FL_SHAPE(5) : c->shape[1], FL_I64);
+    for (int64_t k = 0; k < a.n; k++) put_int(&a, k, (k * 7 + k / 3) % c->shape[0].dim[c->k[0]]);
+    return lay_out(&a, c->lay == BROADCAST || !layout_fits(c->lay, a.shape) ? DENSE : c->lay);
+}
+
+static fl_var *run_index(fl_var **x, const grad_case *c) {
+    int axis = (int)c->k[0];
+    fl_tensor *index = index_tensor(c);
+    fl_var *y = c->which == GATHER        ? fv_gather(x[0], axis - c->shape[0].ndim, index)
+                : c->which == SCATTER_ADD ? fv_scatter_add(x[0], axis, index, x[1])
+                                          : fv_index_select(x[0], axis, index);
+    return y ? fv_mul(y, y) : NULL;
+}
+
+static void index_cases(int which) {
+    static const char *const names[] = {"gather", "scatter_add", "index_select"};
+    static const struct {
+        fl_shape x, index;
+        int64_t axis;
+    } cases[] = {{{1, {4}}, {1, {6}}, 0},       {{2, {3, 2}}, {2, {4, 2}}, 0}, {{2, {2, 3}}, {2, {2, 4}}, 1},
+                 {{2, {3, 3}}, {2, {2, 2}}, 1}, {{3, {2, 2, 2}}, {3, {2, 3, 2}}, 1}, {{1, {1}}, {1, {1}}, 0},
+                 {{2, {2, 2}}, {2, {0, 2}}, 0}};
+    for (int i = 0; i < 7; i++)
+        run_case(names[which], (grad_case){.fn = run_index, .which = which, .n_in = which == SCATTER_ADD ? 2 : 1,
+                                           .shape = {cases[i].x, cases[i].index}, .low = -2, .high = 2, .k = {cases[i].axis}});
+}
+
+/* >>products */
+
+static fl_var *run_matmul(fl_var **x, const grad_case *c) { return (void)c, fv_matmul(x[0], x[1]); }
+
+static void matmul_cases(int unused) {
+    static const fl_shape pairs[][2] = {
+        {{2, {2, 3}}, {2, {3, 2}}}, {{2, {1, 1}}, {2, {1, 1}}},       {{1, {3}}, {1, {3}}},       {{1, {3}}, {2, {3, 2}}},
+        {{2, {2, 3}}, {1, {3}}},    {{3, {2, 2, 3}}, {2, {3, 2}}},    {{2, {2, 3}}, {3, {2, 3, 2}}}, {{3, {2, 2, 2}}, {1, {2}}},
+        {{1, {2}}, {3, {2, 2, 2}}}, {{4, {2, 1, 1, 2}}, {3, {2, 2, 1}}}, {{3, {1, 2, 2}}, {3, {2, 2, 2}}}, {{2, {2, 0}}, {2, {0, 2}}},
+        {{2, {0, 2}}, {2, {2, 2}}}, {{3, {2, 1, 2}}, {3, {2, 2, 1}}}};
+    (void)unused;
+    for (int p = 0; p < 14; p++)
+        run_case("matmul", (grad_case){.fn = run_matmul, .n_in = 2, .shape = {pairs[p][0], pairs[p][1]}, .low = -2, .high = 2});
+}
+
+/* k: stride h, w; pad h, w; dilation h, w; groups */
+static fl_var *run_conv(fl_var **x, const grad_case *c) {
+    fl_conv2d_opts o = {.stride = c->k[0], .stride_w = c->k[1], .pad = c->k[2] ? c->k[2] : FL_I0,
+                        .pad_w = c->k[3] ? c->k[3] : FL_I0, .dilation = c->k[4], .dilation_w = c->k[5], .groups = c->k[6]};
+    return fv_conv2d_opt(x[0], x[1], c->n_in == 3 ? x[2] : NULL, o);
+}
+
+static void conv_cases(int unused) {
+    static const struct {
+        fl_shape x, w;
+        int64_t k[7];
+    } cases[] = {
+        {{4, {1, 1, 3, 3}}, {4, {1, 1, 2, 2}}, {1, 1, 0, 0, 1, 1, 1}}, {{4, {2, 2, 3, 2}}, {4, {2, 2, 2, 1}}, {1, 1, 1, 0, 1, 1, 1}},
+        {{4, {1, 2, 4, 3}}, {4, {2, 1, 2, 2}}, {2, 1, 1, 1, 1, 1, 2}}, {{4, {1, 1, 4, 4}}, {4, {1, 1, 2, 2}}, {1, 2, 0, 1, 2, 1, 1}},
+        {{4, {1, 1, 3, 4}}, {4, {2, 1, 3, 2}}, {2, 2, FL_SAME, FL_SAME, 1, 1, 1}}, {{4, {1, 2, 2, 2}}, {4, {2, 2, 1, 1}}, {1, 1, 0, 0, 1, 1, 1}},
+        {{4, {1, 2, 3, 3}}, {4, {2, 1, 3, 3}}, {1, 1, 1, 1, 1, 1, 2}}, {{4, {0, 1, 3, 3}}, {4, {1, 1, 2, 2}}, {1, 1, 0, 0, 1, 1, 1}},
+    };
+    (void)unused;
+    for (int i = 0; i < 8; i++)
+        for (int bias = 0; bias < 2; bias++) {
+            grad_case c = {.fn = run_conv, .n_in = 2 + bias, .shape = {cases[i].x, cases[i].w, FL_SHAPE(cases[i].w.dim[0])},
+                           .low = -2, .high = 2};
+            memcpy(c.k, cases[i].k, sizeof cases[i].k);
+            run_case("conv2d", c);
+        }
+}
+
+/* k: kernel h, w; stride h, w; pad h, w; ignore_pad. Windows of distinct values: the maximum's kinks are far. */
+static fl_var *run_pool(fl_var **x, const grad_case *c) {
+    fl_pool2d_opts o = {.kernel_w = c->k[1], .stride = c->k[2], .stride_w = c->k[3], .pad = c->k[4] ? c->k[4] : FL_I0,
+                        .pad_w = c->k[5] ? c->k[5] : FL_I0, .ignore_pad = c->k[6]};
+    fl_var *y = c->which ? fv_avg_pool2d_opt(x[0], c->k[0], o) : fv_max_pool2d_opt(x[0], c->k[0], o);
+    return y ? fv_mul(y, y) : NULL;
+}
+
+static void pool_cases(int which) {
+    static const struct {
+        fl_shape x;
+        int64_t k[7];
+    } cases[] = {{{4, {1, 1, 4, 4}}, {2, 2, 2, 2, 0, 0, 0}}, {{4, {2, 1, 3, 3}}, {2, 2, 1, 1, 0, 0, 0}},
+                 {{4, {1, 2, 4, 3}}, {3, 2, 2, 1, 1, 1, 0}}, {{4, {1, 1, 3, 4}}, {3, 3, 1, 2, 1, 1, 1}},
+                 {{4, {1, 1, 3, 5}}, {2, 2, 2, 2, FL_SAME, FL_SAME, 1}}, {{4, {1, 1, 1, 1}}, {1, 1, 1, 1, 0, 0, 0}},
+                 {{4, {0, 1, 2, 2}}, {2, 2, 2, 2, 0, 0, 0}}};
+    for (int i = 0; i < 7; i++) {
+        grad_case c = {.fn = run_pool, .which = which, .n_in = 1, .shape = {cases[i].x}, .low = -3, .high = 3};
+        memcpy(c.k, cases[i].k, sizeof cases[i].k);
+        run_case(which ? "avg_pool2d" : "max_pool2d", c);
+    }
+}
+
+static fl_var *run_softmax(fl_var **x, const grad_case *c) {
+    return c->which ? fv_log_softmax(x[0], (int)c->k[0]) : fv_softmax(x[0], (int)c->k[0]);
+}
+
+static void softmax_cases(int which) {
+    for (int s = 0; s < SMALL_SHAPES; s++)
+        for (int axis = 0; axis < small_shapes[s].ndim; axis++)
+            run_case(which ? "log_softmax" : "softmax",
+                     (grad_case){.fn = run_softmax, .which = which, .n_in = 1, .shape = {small_shapes[s]}, .low = -2, .high = 2,
+                                 .k = {axis % 2 ? axis - small_shapes[s].ndim : axis}});
+}
+
+static fl_var *run_dropout(fl_var **x, const grad_case *c) {
+    fl_rng rng = {(uint64_t)c->k[0], 3};
+    fl_var *y = fv_dropout(x[0], 0.4, &rng);
+    return y ? fv_mul(y, y) : NULL;
+}
+
+/* A leaf used twice, a branch that joins again, a constant between. */
+static fl_var *run_network(fl_var **x, const grad_case *c) {
+    (void)c;
+    fl_var *h = fv_tanh(fv_matmul(x[0], x[1])), *skip = fv_mul(h, fv_add(h, fv_sigmoid(h)));
+    fl_var *z = fv_matmul(skip, x[1]);
+    return fv_mul(fv_log_softmax(fv_add(z, fv_mean(z, FL_AXES_KEEP(0))), 1), fv_num(-0.5));
+}
+
+static void other_cases(int unused) {
+    (void)unused;
+    for (int s = 0; s < SMALL_SHAPES; s++)
+        run_case("dropout", (grad_case){.fn = run_dropout, .n_in = 1, .shape = {small_shapes[s]}, .low = -2, .high = 2, .k = {s}});
+    run_case("network", (grad_case){.fn = run_network, .n_in = 2, .shape = {FL_SHAPE(3, 2), FL_SHAPE(2, 2)}, .low = -1, .high = 1});
+}
+
+/* >>ties: values that PyTorch defines where the derivative does not exist */
+
+static bool gradient_is(fl_var *out, fl_var *x, const double *want, int n) {
+    array g;
+    fl_var *v = fl_grad(fv_sum(out, FL_ALL_AXES), x, false);
+    bool ok = v && read_tensor(fv_value(v), &g) && g.n == n;
+    for (int k = 0; ok && k < n; k++) ok = g.f[k] == want[k];
+    return ok;
+}
+
+static void tie_cases(int unused) {
+    (void)unused;
+    pool_at = 0;
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_from_host((double[]){0, -1, 1, 2}, FL_SHAPE(4), FL_F64));
+    fl_var *same = fv_param(fl_from_host((double[]){0, -1, 5, 0}, FL_SHAPE(4), FL_F64));
+    check(gradient_is(fv_abs(x), x, (double[]){0, -1, 1, 1}, 4), "abs: 0 at 0");
+    check(gradient_is(fv_relu(x), x, (double[]){0, 0, 1, 1}, 4), "relu: 0 at 0");
+    check(gradient_is(fv_clip(x, -1, 1), x, (double[]){1, 1, 1, 0}, 4), "clip: 1 at its bounds");
+    check(gradient_is(fv_maximum(x, same), x, (double[]){0.5, 0.5, 0, 1}, 4), "maximum: equal operands share");
+    check(gradient_is(fv_maximum(x, same), same, (double[]){0.5, 0.5, 1, 0}, 4), "maximum: equal operands share, right");
+    check(gradient_is(fv_minimum(x, same), x, (double[]){0.5, 0.5, 1, 0}, 4), "minimum: equal operands share");
+    fl_var *ties = fv_param(fl_from_host((double[]){3, 1, 3, 3}, FL_SHAPE(4), FL_F64));
+    check(gradient_is(fv_mul(fv_amax(ties, FL_ALL_AXES), fv_num(3)), ties, (double[]){1, 0, 1, 1}, 4), "amax: equal maxima share");
+    check(gradient_is(fv_amin(ties, FL_ALL_AXES), ties, (double[]){0, 1, 0, 0}, 4), "amin");
+    fl_var *zero = fv_param(fl_zeros(FL_SHAPE(2), FL_F64));
+    check(gradient_is(fv_pow(zero, fv_num(2)), zero, (double[]){0, 0}, 2), "pow: 0 at 0 squared");
+    check(gradient_is(fv_pow(zero, fv_num(0)), zero, (double[]){0, 0}, 2), "pow: 0 at 0 to the 0");
+    check(gradient_is(fv_pow(fv_num(0), zero), zero, (double[]){0, 0}, 2), "pow: 0 to the x at 0");
+    fl_var *negative = fv_param(fl_from_host((double[]){-2, -1}, FL_SHAPE(2), FL_F64));
+    check(gradient_is(fv_pow(negative, fv_num(3)), negative, (double[]){12, 3}, 2), "pow: negative to the 3");
+    fl_var *pooled = fv_param(fl_ones(FL_SHAPE(1, 1, 2, 2), FL_F64));
+    check(gradient_is(fv_max_pool2d(pooled, 2), pooled, (double[]){1, 0, 0, 0}, 4), "max_pool2d: the first of equal maxima");
+    fl_scope_end(&s);
+}
+
+/* Results that have no gradient record nothing. */
+static void constant_cases(int unused) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_full(FL_SHAPE(2), 0.25, FL_F64)), *t = fv_gt(x, fv_num(0));
+    fl_var *const results[] = {fv_eq(x, x),  fv_ne(x, x), fv_lt(x, x),    fv_le(x, x),           fv_gt(x, x),
+                               fv_ge(x, x),  fv_isnan(x), fv_floor(x),    fv_rint(x),            fv_sign(x),
+                               fv_logical_not(x), fv_logical_and(x, x),   fv_logical_or(x, x),   fv_logical_xor(x, x),
+                               fv_bitwise_not(t), fv_bitwise_and(t, t),   fv_bitwise_or(t, t),   fv_bitwise_xor(t, t),
+                               fv_cast(x, FL_I64), fv_detach(x)};
+    char text[60];
+    (void)unused;
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        snprintf(text, sizeof text, "result %d of constants has no gradient", (int)i);
+        fl_var *g = NULL;
+        if (results[i] && fl_dtype_is_float(fv_value(results[i])->dtype)) g = fl_grad(fv_sum(results[i], FL_ALL_AXES), x, false);
+        check(results[i] && !g && !fl_error(), text);
+    }
+    fl_scope_end(&s);
+}
+
+/* >>running */
+
+typedef struct group {
+    const char *name;
+    void (*run)(int);
+    int arg;
+} group;
+static group groups[MAX_OPS];
+static int n_groups;
+
+static void add_group(const char *name, void (*run)(int), int arg) {
+    groups[n_groups++] = (group){name, run, arg};
+}
+
+static void make_groups(void) {
+    static const char *const indexing[] = {"gather", "scatter_add", "index_select"};
+    for (int i = 0; i < UNARY; i++) add_group(unary[i].name, unary_cases, i);
+    for (int i = 0; i < BINARY; i++) add_group(binary[i].name, binary_cases, i);
+    add_group("where clip cast", where_cases, 0);
+    for (int i = 0; i < MOVES; i++) add_group(move_names[i], move_cases, i);
+    for (int i = 0; i < REDUCTIONS; i++) add_group(reduction_names[i], reduction_cases, i);
+    for (int i = 0; i < 3; i++) add_group(indexing[i], index_cases, i);
+    add_group("matmul", matmul_cases, 0);
+    add_group("conv2d", conv_cases, 0);
+    add_group("max_pool2d", pool_cases, 0);
+    add_group("avg_pool2d", pool_cases, 1);
+    add_group("softmax", softmax_cases, 0);
+    add_group("log_softmax", softmax_cases, 1);
+    add_group("other", other_cases, 0);
+    add_group("ties", tie_cases, 0);
+    add_group("constants", constant_cases, 0);
+}
+
+static void run_forked(const group *g) {
+    fflush(stdout);
+    shared->shown = 0;
+    snprintf(shared->now, sizeof shared->now, "(start)");
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(120);
+        g->run(g->arg);
+        fflush(stdout);
+        _exit(0);
+    }
+    int status = 0;
+    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status)) {
+        shared->checks++;
+        printf("  group %s ended early (%s %d) in: %s\n", g->name, WIFSIGNALED(status) ? "signal" : "status",
+               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), shared->now);
+    }
+}
+
+static bool wanted(const char *name, int argc, char **argv) {
+    for (int i = 2; i < argc; i++)
+        if (!strcmp(argv[i], name)) return true;
+    return argc <= 2;
+}
+
+/* Every formula that gives floats has cases. */
+static void check_tables(void) {
+    char text[80];
+    for (int i = 0; i < FL_OP_COUNT; i++) {
+        const fl_op_info *info = fl_op_get_info((fl_op)i);
+        if (info->cls != FL_CLASS_FLOAT && info->cls != FL_CLASS_NUM && info->cls != FL_CLASS_ANY) continue;
+        snprintf(text, sizeof text, "op %s has cases", info->name);
+        check(counts_of(info->name)->total[0] > 0, text);
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "cpu";
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return 2;
+    fl_on_error(quiet_errors, NULL);
+    if (!choose_backend(name)) {
+        printf("gradcheck: no backend '%s': %s\n0 passed, 1 failed\n", name, fl_error());
+        return 1;
+    }
+    make_groups();
+    int ran = 0, passed[2] = {0, 0}, total[2] = {0, 0};
+    for (int i = 0; i < n_groups; i++)
+        if (wanted(groups[i].name, argc, argv)) run_forked(&groups[i]), ran++;
+    if (argc <= 2) check_tables();
+    printf("\n%-16s %14s %14s   cases passed / run\n", "op", "first order", "second order");
+    for (int i = 0; i < shared->n_ops; i++) {
+        const op_counts *o = &shared->ops[i];
+        char cell[2][24];
+        for (int k = 0; k < 2; k++) {
+            snprintf(cell[k], sizeof cell[k], "%d/%d%s", o->passed[k], o->total[k], o->passed[k] < o->total[k] ? "!" : "");
+            passed[k] += o->passed[k];
+            total[k] += o->total[k];
+        }
+        printf("%-16s %14s %14s\n", o->name, cell[0], cell[1]);
+    }
+    printf("%-16s %8d/%5d %8d/%5d\n", "all", passed[0], total[0], passed[1], total[1]);
+    int failed = total[0] - passed[0] + total[1] - passed[1] + shared->checks - shared->checks_passed + (ran == 0);
+    printf("%d passed, %d failed\n", passed[0] + passed[1] + shared->checks_passed, failed);
+    return failed != 0;
+}
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,1433 @@
+/* test_errors.c - every public function with wrong arguments: message, result, and nothing changed
+
+   Each ROW is a call that must fail. It runs three times: with a handler that returns, with an error pending already, and
+   with a handler that leaves by longjmp. The last test compares the functions that have rows with the headers' prototypes.
+     test_errors [--root DIR] [filter]     DIR: the folder of fl.h, default . (where make runs tests) or .. */
+#include "../fl.h"
+#include "test.h"
+
+#include <setjmp.h>
+#include <unistd.h>
+
+/* ---- operands: nothing may change them ---- */
+
+static struct {
+    fl_tensor *f23, *f34, *f4, *f2, *d23, *i23, *b23, *u23, *f03, *image, *kernel, *index, *number;
+    fl_var *v23, *v34, *v4, *vi, *vb, *image_v, *kernel_v;
+    fl_nn_module *net;
+    fl_optim *optim;
+    fl_data_set *set;
+    char file[64], idx[64];
+} o;
+
+static fl_tensor *kept(fl_tensor *t) { return fl_keep(t); }
+
+static void write_file(const char *path, const void *bytes, size_t n) {
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(bytes, 1, n, f) == n);
+    if (f) fclose(f);
+}
+
+static void operands_make(void) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {1, 0};
+    o.f23 = kept(fl_uniform(FL_SHAPE(2, 3), 1, 2, FL_F32, &rng));
+    o.f34 = kept(fl_uniform(FL_SHAPE(3, 4), 1, 2, FL_F32, &rng));
+    o.f4 = kept(fl_ones(FL_SHAPE(4), FL_F32));
+    o.f2 = kept(fl_ones(FL_SHAPE(2), FL_F32));
+    o.d23 = kept(fl_cast(o.f23, FL_F64));
+    o.i23 = kept(fl_randint(FL_SHAPE(2, 3), 1, 3, &rng));
+    o.b23 = kept(fl_gt(o.f23, fl_num(1.5)));
+    o.u23 = kept(fl_cast(o.i23, FL_U8));
+    o.f03 = kept(fl_zeros(FL_SHAPE(0, 3), FL_F32));
+    o.image = kept(fl_uniform(FL_SHAPE(1, 2, 4, 4), 0, 1, FL_F32, &rng));
+    o.kernel = kept(fl_uniform(FL_SHAPE(3, 2, 3, 3), 0, 1, FL_F32, &rng));
+    o.index = kept(fl_full(FL_SHAPE(2, 1), 7, FL_I64)); /* out of range for f23 */
+    o.number = kept(fl_num(2));
+    o.v23 = fv_keep(fv_param(o.f23));
+    o.v34 = fv_keep(fv_param(o.f34));
+    o.v4 = fv_keep(fv_param(o.f4));
+    o.vi = fv_keep(fv_const(o.i23));
+    o.vb = fv_keep(fv_const(o.b23));
+    o.image_v = fv_keep(fv_param(o.image));
+    o.kernel_v = fv_keep(fv_param(o.kernel));
+    o.net = fl_nn_sequential(fl_nn_linear(3, 4), fl_nn_relu());
+    o.optim = fl_optim_sgd(fl_nn_parameters(o.net));
+    o.set = fl_data_tensors(&o.f23, 1);
+    snprintf(o.file, sizeof o.file, "/tmp/fl_errors_%d.safetensors", (int)getpid());
+    snprintf(o.idx, sizeof o.idx, "/tmp/fl_errors_%d.idx", (int)getpid());
+    CHECK(fl_nn_save(o.net, o.file));
+    write_file(o.idx, "\0\0\x08\x01\0\0\0\x09", 8); /* nine bytes that are not there */
+    fl_scope_end(&s);
+}
+
+static void operands_free(void) {
+    fl_tensor *t[] = {o.f23, o.f34, o.f4, o.f2, o.d23, o.i23, o.b23, o.u23, o.f03, o.image, o.kernel, o.index, o.number};
+    fl_var *v[] = {o.v23, o.v34, o.v4, o.vi, o.vb, o.image_v, o.kernel_v};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) fl_drop(t[i]);
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) fv_drop(v[i]);
+    fl_data_free(o.set);
+    fl_optim_free(o.optim);
+    fl_nn_free(o.net);
+    remove(o.file);
+    remove(o.idx);
+}
+
+static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
+    return h;
+}
+
+static uint64_t hash_tensor(uint64_t h, fl_tensor *t) {
+    if (!t || !t->buffer) return h;
+    h = hash_bytes(h, t->shape, sizeof t->shape);
+    h = hash_bytes(h, &t->buffer->version, sizeof t->buffer->version);
+    const void *p = fl_buffer_map(t->buffer);
+    h = hash_bytes(h, p, t->buffer->bytes);
+    fl_buffer_unmap(t->buffer);
+    return h;
+}
+
+/* Everything that a failing call could have changed. */
+typedef struct snapshot {
+    int64_t tensors, buffers, scope;
+    uint64_t bytes, flags;
+    fl_rng rng;
+} snapshot;
+
+static snapshot snapshot_now(void) {
+    fl_tensor *t[] = {o.f23, o.f34, o.f4, o.f2, o.d23, o.i23, o.b23, o.u23, o.image, o.kernel, o.index};
+    fl_var *v[] = {o.v23, o.v34, o.v4, o.image_v, o.kernel_v};
+    snapshot s = {fl_live(), fl_mem_live(), fl_scope_size(), 1469598103934665603u, fl_flags(), fl_rng_state()};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) s.bytes = hash_tensor(s.bytes, t[i]);
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) s.bytes = hash_tensor(s.bytes, fv_grad(v[i]));
+    for (int64_t i = 0; o.optim && i < o.optim->n; i++) {
+        s.bytes = hash_tensor(s.bytes, fv_value(o.optim->slot[i].param));
+        s.bytes = hash_tensor(s.bytes, fv_grad(o.optim->slot[i].param));
+    }
+    s.bytes = hash_bytes(s.bytes, &o.optim->lr, sizeof o.optim->lr);
+    return s;
+}
+
+static void check_unchanged(const snapshot *was) {
+    const snapshot now = snapshot_now();
+    CHECK_EQ_INT(now.tensors, was->tensors);
+    CHECK_EQ_INT(now.buffers, was->buffers);
+    CHECK_EQ_INT(now.scope, was->scope);
+    CHECK(now.bytes == was->bytes && now.flags == was->flags);
+    CHECK(now.rng.key == was->rng.key && now.rng.counter == was->rng.counter);
+}
+
+/* ---- rows ---- */
+
+typedef enum row_mode { LIST, RETURNING, PENDING, JUMPING } row_mode;
+typedef enum row_kind {
+    RAISES, /* returns a value: the handler is called once */
+    QUIET,  /* about files, data, memory: never calls it */
+    SILENT, /* NULL is fine, or an answer: no error at all */
+} row_kind;
+
+static struct {
+    row_mode mode;
+    row_kind kind;
+    const char *fn, *who; /* the function, and its name in messages (NULL: much the same) */
+    int line, calls, failures;
+    bool failed;
+    char text[1024];
+    snapshot before;
+    fl_scope scope;
+    jmp_buf leave;
+    const char *seen[600]; /* functions that have rows */
+    int n_seen;
+} row;
+
+static void on_error(const char *text, void *user) {
+    (void)user;
+    row.calls++;
+    snprintf(row.text, sizeof row.text, "%s", text);
+    if (row.mode == JUMPING) longjmp(row.leave, 1);
+}
+
+static bool listed(const char *const *list, int n, const char *name) {
+    for (int i = 0; i < n; i++)
+        if (!strcmp(list[i], name)) return true;
+    return false;
+}
+
+static bool row_begin(row_kind kind, const char *fn, const char *who, int line) {
+    if (row.mode == LIST) {
+        if (!listed(row.seen, row.n_seen, fn) && row.n_seen < 600) row.seen[row.n_seen++] = fn;
+        return false;
+    }
+    row.kind = kind;
+    row.fn = fn;
+    row.who = who;
+    row.line = line;
+    row.failures = test__failures;
+    row.failed = true;
+    row.before = snapshot_now();
+    row.scope = fl_scope_begin();
+    if (row.mode == PENDING) {
+        fl_quiet(+1);
+        fl_fail("pending");
+        fl_quiet(-1);
+        const row_mode was = row.mode;
+        row.mode = RETURNING;
+        fl_raise();
+        row.mode = was;
+    }
+    row.calls = 0;
+    return true;
+}
+
+/* fv_add reports as fl_add, fl_conv2d_opt as fl_conv2d. */
+static const char *name_in_message(const char *fn, char *buf, size_t size) {
+    snprintf(buf, size, "%s", fn);
+    if (!strncmp(buf, "fv_", 3)) buf[1] = 'l';
+    static const char *const endings[] = {"_opt", "_run", "_resolve", "_of", "_args", "_vars"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        const size_t n = strlen(buf), k = strlen(endings[i]);
+        if (n > k && !strcmp(buf + n - k, endings[i])) buf[n - k] = 0;
+    }
+    return buf;
+}
+
+static void check_message(const char *const *parts) {
+    const char *text = fl_error();
+    char name[100];
+    if (row.kind == SILENT) {
+        CHECK(text == NULL);
+        return;
+    }
+    if (row.who) CHECK_STR(text, row.who);
+    else if (!text || !strstr(text, row.fn)) CHECK_STR(text, name_in_message(row.fn, name, sizeof name));
+    for (; *parts; parts++) CHECK_STR(text, *parts);
+}
+
+static void row_end(const char *const *parts) {
+    CHECK(row.failed);
+    if (row.mode == PENDING) {
+        CHECK_STR(fl_error(), "pending");
+        CHECK_EQ_INT(row.calls, 0);
+    } else {
+        check_message(parts);
+        CHECK_EQ_INT(row.calls, row.kind == RAISES);
+        if (row.calls && fl_error()) CHECK(!strcmp(row.text, fl_error()));
+    }
+    fl_error_clear();
+    fl_scope_end(&row.scope);
+    check_unchanged(&row.before);
+    fl_scope s = fl_scope_begin();
+    CHECK(fl_item(fl_add(o.number, fl_num(3))) == 5); /* all is well afterwards */
+    fl_scope_end(&s);
+    if (test__failures != row.failures)
+        printf("  row of %s in line %d, %s\n", row.fn, row.line,
+               row.mode == PENDING ? "an error pending" : row.mode == JUMPING ? "longjmp" : "handler returns");
+}
+
+#define ROW_OF(kind, fn, who, failing, ...) \
+    do { \
+        if (row_begin(kind, fn, who, __LINE__)) { \
+            if (!setjmp(row.leave)) row.failed = (failing); \
+            row_end((const char *const[]){__VA_ARGS__, NULL}); \
+        } \
+    } while (0)
+
+#define ROW(kind, fn, failing, ...) ROW_OF(kind, fn, NULL, failing, __VA_ARGS__)
+/* NO(f, (args), parts...): f(args) is NULL, false or 0, raised. NO_AS: the message is another function's, which f calls. */
+#define NO(f, args, ...) ROW(RAISES, #f, !(f args), __VA_ARGS__)
+#define NO_AS(f, who, args, ...) ROW_OF(RAISES, #f, who, !(f args), __VA_ARGS__)
+#define NO_FILE(f, args, ...) ROW(QUIET, #f, !(f args), __VA_ARGS__)
+#define NO_FILE_AS(f, who, args, ...) ROW_OF(QUIET, #f, who, !(f args), __VA_ARGS__)
+#define FINE(f, cond) ROW(SILENT, #f, (cond), "")
+#define NULLS "is NULL"
+
+static const fl_shape negative = {2, {2, -3}}, huge = {3, {INT64_MAX, INT64_MAX, 2}}, too_long = {9, {1, 1, 1, 1, 1, 1, 1, 1}},
+                      no_shape = {-1, {0}}, least = {INT32_MIN, {0}};
+
+/* ---- fl_mem.h ---- */
+
+static bool never_restores(fl_buffer *b) {
+    (void)b;
+    return false;
+}
+
+static bool buffer_without_bytes(void) {
+    fl_buffer *b = fl_buffer_absent(100, never_restores, NULL);
+    const bool failed = b && !fl_buffer_map(b);
+    fl_buffer_drop(b);
+    return failed;
+}
+
+static bool arena_in_arena(void) {
+    fl_mem_manager *a = fl_mem_arena(NULL), *b = fl_mem_arena(a);
+    fl_mem_close(a);
+    return !b;
+}
+
+static void rows_of_memory(void) {
+    FINE(fl_dtype_size, fl_dtype_size((fl_dtype)99) == 0 && fl_dtype_size((fl_dtype)-1) == 0);
+    FINE(fl_dtype_name, !strcmp(fl_dtype_name((fl_dtype)99), "?") && !strcmp(fl_dtype_name((fl_dtype)-1), "?"));
+    FINE(fl_dtype_named, !fl_dtype_named("f99") && !fl_dtype_named(NULL) && !fl_dtype_named(""));
+    FINE(fl_dtype_is_float, !fl_dtype_is_float((fl_dtype)99));
+    NO_FILE(fl_set_threads, (1 << 20), "1048576 threads");
+    FINE(fl_parallel, (fl_parallel(0, 1, NULL, NULL), fl_parallel(-5, 1, NULL, NULL), true));
+    NO_FILE(fl_buffer_new, (SIZE_MAX, NULL), "out of memory: asked for 18446744073709551615 bytes");
+    NO_FILE(fl_buffer_new, (SIZE_MAX / 2, NULL), "out of memory: asked for 9223372036854775807 bytes");
+    NO_FILE(fl_buffer_absent, (8, NULL, NULL), "restore is NULL");
+    NO_FILE(fl_buffer_fill, (NULL), NULLS);
+    NO_FILE(fl_buffer_map, (NULL), NULLS);
+    ROW(QUIET, "fl_buffer_map", buffer_without_bytes(), "cannot restore the 100 bytes");
+    FINE(fl_buffer_keep, !fl_buffer_keep(NULL));
+    FINE(fl_buffer_drop, (fl_buffer_drop(NULL), true));
+    FINE(fl_buffer_unmap, (fl_buffer_unmap(NULL), true));
+    ROW(QUIET, "fl_mem_arena", arena_in_arena(), "is an arena itself");
+    NO_FILE(fl_mem_arena_begin, (fl_mem_native()), "not an arena");
+    NO_FILE(fl_mem_arena_begin, (NULL), "not an arena");
+    FINE(fl_mem_arena_bytes, !fl_mem_arena_bytes(NULL) && !fl_mem_arena_bytes(fl_mem_native()));
+    FINE(fl_mem_close, (fl_mem_close(NULL), fl_mem_close(fl_mem_native()), true));
+    NO_FILE(fl_mem_trace_begin, (-1), "max_events -1");
+    NO_FILE(fl_mem_trace_save, (NULL), NULLS);
+    NO_FILE(fl_mem_trace_save, ("/no/folder/x.json"), "no trace was begun");
+}
+
+/* ---- fl_tensor.h ---- */
+
+static bool no_slot(const fl_backend *self, const fl_call *c) {
+    (void)self, (void)c;
+    return false;
+}
+
+static bool hostile_call(fl_op op, int n_in) {
+    fl_call c = {.op = op, .n_out = 1, .n_in = n_in, .in = {o.f23, o.f23}};
+    return fl_run(&c);
+}
+
+static fl_tensor *map_and_back(fl_tensor *t, int access) {
+    void *p = fl_map(t, access);
+    fl_unmap(p ? t : NULL, access);
+    return p ? t : NULL;
+}
+
+static void rows_of_handles(void) {
+    char text[32];
+    FINE(fl_shape_numel, fl_shape_numel(negative) == -1 && fl_shape_numel(huge) == -1 && fl_shape_numel(too_long) == -1 &&
+                             fl_shape_numel(no_shape) == -1 && fl_shape_numel(least) == -1);
+    FINE(fl_shape_text, !strcmp(fl_shape_text(negative, text, sizeof text), "[2, -3]") &&
+                            !strncmp(fl_shape_text(huge, text, 4), "[92", 4) && fl_shape_text(too_long, text, sizeof text));
+    FINE(fl_shape_of, fl_shape_of(NULL).ndim == 0);
+    FINE(fl_numel, fl_numel(NULL) == 0);
+    FINE(fl_is_contiguous, !fl_is_contiguous(NULL));
+    FINE(fl_family_name, !strcmp(fl_family_name(NULL), "none"));
+    FINE(fl_version_of, fl_version_of(NULL) == 0);
+    FINE(fl_keep, !fl_keep(NULL));
+    FINE(fl_drop, (fl_drop(NULL), true));
+    NO_FILE(fl_obj_new, (0, NULL), "size 0");
+    NO_FILE(fl_obj_new, (5000, NULL), "size 5000");
+    FINE(fl_scope_end, (fl_scope_end(NULL), true));
+    FINE(fl_scope_return, !fl_scope_return(NULL, NULL));
+    FINE(fl_promote, (fl_promote(NULL, o.f23), fl_promote(&(fl_scope){-1}, o.f23), fl_promote(&(fl_scope){99}, NULL), true));
+    FINE(fl_op_get_info, !fl_op_get_info((fl_op)-1) && !fl_op_get_info(FL_OP_COUNT));
+    FINE(fl_op_named, fl_op_named(NULL) == FL_OP_COUNT && fl_op_named("no such op") == FL_OP_COUNT);
+    FINE(fl_op_holds, !fl_op_holds(FL_OP_COUNT, FL_OP_add) && !fl_op_holds(FL_OP_gelu, (fl_op)-1));
+    FINE(fl_op_grad_holds, !fl_op_grad_holds(FL_OP_COUNT, 0, FL_OP_add) && !fl_op_grad_holds(FL_OP_mul, 2, FL_OP_mul));
+    FINE(fl_op_grad_words, fl_op_grad_words(FL_OP_COUNT, 0) == 0 && fl_op_grad_words(FL_OP_mul, -1) == 0);
+    NO_FILE(fl_run, (NULL), "fl_run");
+    ROW(QUIET, "fl_run", !hostile_call((fl_op)9999, 1), "fl_run", "9999");
+    NO_FILE(fl_call_out, (0, negative, FL_F32), "[2, -3]");
+    NO_FILE(fl_call_out, (0, least, FL_F32), "shape");
+    NO(fl_use, (NULL, NULL), "no name");
+    NO(fl_use, (&(fl_backend){.name = NULL}, NULL), "no name");
+    NO(fl_override, (NULL, FL_OP_add, no_slot), "no backend");
+    NO(fl_override, (&(fl_backend){.name = "x"}, (fl_op)-1, no_slot), "no such op");
+    ROW(QUIET, "fl_family", fl_family("none") == -1, "no backend family 'none'");
+    ROW(QUIET, "fl_family", fl_family(NULL) == -1, "no backend family");
+    FINE(fl_family_backend, !fl_family_backend(-1) && !fl_family_backend(99));
+    ROW(RAISES, "fl_set_default_family", !fl_set_default_family("none"), "'none'");
+    FINE(fl_has, !fl_has(-1, FL_OP_add) && !fl_has(0, FL_OP_COUNT));
+    FINE(fl_sync, fl_sync(NULL));
+    FINE(fl_option, fl_option(0, 3) == 3 && fl_option(FL_ZERO, 3) == 0);
+    FINE(fl_option_int, fl_option_int(0, 3) == 3 && fl_option_int(FL_I0, 3) == 0);
+}
+
+static bool creation_is_refused(fl_shape shape, fl_dtype dtype) { return !fl_empty(shape, dtype); }
+
+static void rows_of_creation(void) {
+    const fl_dtype none = (fl_dtype)99;
+    NO(fl_empty, (negative, FL_F32), "[2, -3]");
+    NO(fl_empty, (huge, FL_F32), "9223372036854775807");
+    NO(fl_empty, (too_long, FL_F32), "shape");
+    NO(fl_empty, (least, FL_F32), "shape");
+    NO(fl_empty, (FL_SHAPE(2), none), "dtype 99");
+    ROW(RAISES, "fl_make", creation_is_refused(FL_SHAPE((int64_t)1 << 62), FL_F64), "too large", "fl_make");
+    ROW(RAISES, "fl_buffer_new", creation_is_refused(FL_SHAPE((int64_t)1 << 58), FL_F64), "out of memory: asked for");
+    NO(fl_full, (negative, 1, FL_F32), "[2, -3]");
+    NO(fl_full, (FL_SHAPE(2), 1, none), "dtype 99");
+    NO(fl_zeros, (huge, FL_F32), "9223372036854775807");
+    NO(fl_ones, (no_shape, FL_F32), "shape");
+    NO(fl_full_like, (NULL, 1), NULLS);
+    NO(fl_arange, (0, 1, 0, FL_I64), "from 0 to 1 by 0");
+    NO(fl_arange, (0, 1e30, 1, FL_I64), "from 0 to 1e+30");
+    NO(fl_arange, (0, (double)NAN, 1, FL_I64), "nan");
+    NO(fl_arange, (0, 9, 1, none), "dtype 99");
+    NO(fl_eye, (-1, 3, FL_F32), "-1");
+    NO(fl_eye, (3, INT64_MIN, FL_F32), "[3, -9223372036854775808]");
+    NO(fl_eye, (INT64_MAX, INT64_MAX, FL_F32), "9223372036854775807");
+    NO(fl_eye, (2, 2, none), "dtype 99");
+    NO(fl_from_host, (NULL, FL_SHAPE(2, 3), FL_F32), "NULL", "[2, 3]");
+    NO(fl_from_host, ("", negative, FL_F32), "[2, -3]");
+    NO(fl_from_host, ("", FL_SHAPE(2), none), "dtype 99");
+    NO(fl_to, (NULL, "cpu"), NULLS);
+    NO(fl_to, (o.f23, "none"), "no backend family 'none'");
+    NO(fl_to, (o.f23, NULL), "no backend family");
+}
+
+static void rows_of_reading(void) {
+    float out[6] = {-1};
+    NO(fl_map, (NULL, FL_READ), NULLS);
+    NO(fl_map, (o.number, FL_READ), "weak number");
+    ROW(RAISES, "fl_map", !map_and_back(fl_call_out(0, FL_SHAPE(2), FL_F32), FL_READ), "no storage");
+    FINE(fl_unmap, (fl_unmap(NULL, FL_READ), fl_unmap(o.number, FL_READ), true));
+    NO(fl_to_host, (NULL, out, sizeof out), NULLS);
+    NO(fl_to_host, (o.f23, out, 20), "20 bytes", "f32", "[2, 3]", "24");
+    NO(fl_to_host, (o.f23, NULL, 24), "NULL", "[2, 3]");
+    NO(fl_set_host, (NULL, out, 24), NULLS);
+    NO(fl_set_host, (o.f23, out, SIZE_MAX), "18446744073709551615 bytes", "f32", "[2, 3]");
+    NO(fl_set_host, (o.f23, NULL, 24), "NULL");
+    NO(fl_set_host, (o.number, out, 4), "weak number");
+    ROW(RAISES, "fl_item", isnan(fl_item(NULL)), NULLS);
+    ROW(RAISES, "fl_item", isnan(fl_item(o.f23)), "[2, 3]", "6 elements");
+    NO(fl_item_int, (NULL), NULLS);
+    NO(fl_item_int, (o.f03), "[0, 3]");
+    ROW(RAISES, "fl_format", fl_format(NULL, NULL, 0) == -1, NULLS);
+    ROW(RAISES, "fl_format", !fl_print(NULL), NULLS); /* fl_print formats */
+    FINE(fl_print, true);
+    CHECK(row.mode == LIST || out[0] == -1);
+}
+
+static void rows_of_movement(void) {
+    const int twice[] = {0, 0}, far[] = {0, 5};
+    fl_tensor *unlike[] = {o.f23, o.f34}, *number[] = {o.number}, *with_null[] = {o.f23, NULL};
+    NO(fl_reshape, (NULL, FL_SHAPE(6)), NULLS);
+    NO(fl_reshape, (o.f23, FL_SHAPE(4)), "[2, 3] (6 elements)", "[4]");
+    NO(fl_reshape, (o.f23, FL_SHAPE(-1, -1)), "[-1, -1]");
+    NO(fl_reshape, (o.f23, FL_SHAPE(-2, -3)), "[-2, -3]");
+    NO(fl_reshape, (o.f23, FL_SHAPE(0, -1)), "[0, -1]");
+    NO(fl_reshape, (o.f23, huge), "9223372036854775807");
+    NO(fl_reshape, (o.f23, too_long), "9 dims");
+    NO(fl_reshape, (o.f23, least), "dims");
+    NO(fl_permute, (NULL, 2, twice), NULLS);
+    NO(fl_permute, (o.f23, 2, NULL), NULLS);
+    NO(fl_permute, (o.f23, 2, twice), "axis 0 appears twice");
+    NO(fl_permute, (o.f23, 2, far), "axis 5", "[2, 3]");
+    NO(fl_permute, (o.f23, 3, twice), "3 axes", "[2, 3]");
+    NO(fl_permute, (o.f23, -1, twice), "-1 axes");
+    NO(fl_transpose, (NULL, 0, 1), NULLS);
+    NO(fl_transpose, (o.f23, 0, 2), "axis 2", "[2, 3]");
+    NO(fl_transpose, (o.f23, INT32_MIN, 0), "axis -2147483648");
+    NO(fl_expand, (NULL, FL_SHAPE(2)), NULLS);
+    NO(fl_expand, (o.f23, FL_SHAPE(4, 3)), "[2, 3]", "[4, 3]");
+    NO(fl_expand, (o.f23, FL_SHAPE(3)), "[2, 3]", "[3]");
+    NO(fl_expand, (o.f23, FL_SHAPE(-1, 2, 3)), "[-1, 2, 3]");
+    NO(fl_expand, (o.number, huge), "9223372036854775807");
+    NO(fl_expand, (o.f23, least), "[2, 3]");
+    NO(fl_slice, (NULL, 0, 0, 1, 1), NULLS);
+    NO(fl_slice, (o.f23, 2, 0, 1, 1), "axis 2", "[2, 3]");
+    NO(fl_slice, (o.f23, 0, 0, 1, 0), "step 0");
+    NO(fl_slice, (o.f23, 0, 0, 1, INT64_MIN), "step -9223372036854775808");
+    NO(fl_select, (NULL, 0, 0), NULLS);
+    NO(fl_select, (o.f23, 0, 2), "index 2", "axis 0", "[2, 3]");
+    NO(fl_select, (o.f23, 0, INT64_MIN), "index -9223372036854775808");
+    NO(fl_select, (o.f23, -3, 0), "axis -3");
+    NO(fl_squeeze, (NULL, 0), NULLS);
+    NO(fl_squeeze, (o.f23, 0), "axis 0", "[2, 3]");
+    NO(fl_squeeze, (o.f23, INT32_MAX), "axis 2147483647");
+    NO(fl_unsqueeze, (NULL, 0), NULLS);
+    NO(fl_unsqueeze, (o.f23, 4), "axis 4", "[2, 3]");
+    NO(fl_unsqueeze, (o.f23, INT32_MIN), "axis -2147483648");
+    NO(fl_flatten, (NULL, 0, -1), NULLS);
+    NO(fl_flatten, (o.f23, 1, 0), "axes 1..0");
+    NO(fl_flatten, (o.f23, 0, 2), "axis 2", "[2, 3]");
+    NO(fl_concat, (NULL, 2, 0), NULLS);
+    NO(fl_concat, (unlike, 0, 0), "0 tensors");
+    NO(fl_concat, (unlike, 2, 0), "[2, 3]", "[3, 4]");
+    NO(fl_concat, (unlike, 1, 2), "axis 2", "[2, 3]");
+    NO(fl_concat, (number, 1, 0), "weak number");
+    NO(fl_concat, (with_null, 2, 0), NULLS);
+    NO(fl_stack, (NULL, 2, 0), NULLS);
+    NO(fl_stack, (unlike, -2, 0), "-2 tensors");
+    NO(fl_stack, (unlike, 2, 0), "[2, 3]", "[3, 4]");
+    NO(fl_stack, (unlike, 1, 9), "axis 9", "[2, 3]");
+    NO(fl_stack, (with_null, 2, 0), NULLS);
+    NO(fl_cast, (NULL, FL_F32), NULLS);
+    NO(fl_cast, (o.f23, (fl_dtype)99), "dtype 99");
+    NO(fl_cast, (o.f23, (fl_dtype)-1), "dtype -1");
+    NO(fl_contiguous, (NULL), NULLS);
+    NO(fl_clone, (NULL), NULLS);
+    NO(fl_assign, (NULL, o.f23), NULLS);
+    NO(fl_assign, (o.f23, NULL), NULLS);
+    NO(fl_assign, (o.f23, o.f34), "[3, 4]", "[2, 3]");
+    NO(fl_assign, (o.f4, o.f34), "[3, 4]", "[4]");
+    NO(fl_assign, (o.number, o.f23), "weak number");
+    NO(fl_assign, (fl_expand(o.f4, FL_SHAPE(3, 4)), o.f34), "[3, 4] is broadcast");
+}
+
+/* One operand that an op of this class does not take; NULL if it takes all. */
+static fl_tensor *refused_by(fl_op_class c) {
+    return c == FL_CLASS_INT ? o.f23 : c == FL_CLASS_NUM ? o.b23 : c == FL_CLASS_BOOL ? NULL : o.u23;
+}
+
+static void unary_rows(const char *fl, fl_op_class cls, fl_tensor *(*f)(fl_tensor *), const char *fv, fl_var *(*g)(fl_var *)) {
+    fl_tensor *const volatile bad = row.mode == LIST ? NULL : refused_by(cls);
+    ROW(RAISES, fl, !f(NULL), "an operand is NULL");
+    ROW(RAISES, fv, !g(NULL), "an operand is NULL");
+    if (!bad) return;
+    ROW(RAISES, fl, !f(bad), fl_dtype_name(bad->dtype), "not supported");
+    ROW(RAISES, fv, !g(fv_const(bad)), fl_dtype_name(bad->dtype), "not supported");
+}
+
+static void binary_rows(const char *fl, fl_op_class cls, fl_tensor *(*f)(fl_tensor *, fl_tensor *), const char *fv,
+                        fl_var *(*g)(fl_var *, fl_var *)) {
+    fl_tensor *const volatile bad = row.mode == LIST ? NULL : refused_by(cls);
+    fl_tensor *x = cls == FL_CLASS_INT ? o.i23 : o.f23;
+    fl_var *v = cls == FL_CLASS_INT ? o.vi : o.v23;
+    ROW(RAISES, fl, !f(NULL, x), "an operand is NULL");
+    ROW(RAISES, fl, !f(x, NULL), "an operand is NULL");
+    ROW(RAISES, fv, !g(NULL, v), "an operand is NULL");
+    ROW(RAISES, fv, !g(v, NULL), "an operand is NULL");
+    ROW(RAISES, fl, !f(x, fl_slice(x, 1, 0, 2, 1)), "shapes [2, 3] and [2, 2] do not broadcast");
+    ROW(RAISES, fv, !g(v, fv_slice(v, 1, 0, 2, 1)), "shapes [2, 3] and [2, 2] do not broadcast");
+    if (!bad) return;
+    ROW(RAISES, fl, !f(bad, bad), fl_dtype_name(bad->dtype), "not supported");
+    ROW(RAISES, fv, !g(fv_const(bad), fv_const(bad)), fl_dtype_name(bad->dtype), "not supported");
+}
+
+static void rows_of_formulas(void) {
+#define UNARY(op, cls, ...) unary_rows("fl_" #op, FL_CLASS_##cls, fl_##op, "fv_" #op, fv_##op);
+#define BINARY(op, cls, ...) binary_rows("fl_" #op, FL_CLASS_##cls, fl_##op, "fv_" #op, fv_##op);
+    FL_UNARY_OPS(UNARY)
+    FL_BINARY_OPS(BINARY)
+#undef UNARY
+#undef BINARY
+    NO(fl_remainder, (o.i23, fl_int(0)), "division by zero");
+    NO(fl_where, (NULL, o.f23, o.f23), NULLS);
+    NO(fl_where, (o.b23, NULL, o.f23), NULLS);
+    NO(fl_where, (o.b23, o.f23, NULL), NULLS);
+    NO(fl_where, (o.i23, o.f23, o.f23), "i64", "not b8");
+    NO(fl_where, (o.b23, o.f23, o.f34), "[2, 3]", "[3, 4]");
+    NO(fl_where, (o.b23, o.u23, o.u23), "u8 and u8");
+    NO(fl_clip, (NULL, 0, 1), NULLS);
+    NO(fv_where, (NULL, o.v23, o.v23), NULLS);
+    NO(fv_where, (o.v23, o.v23, o.v23), "f32", "not b8");
+    NO(fv_where, (o.vb, o.v23, o.v34), "[2, 3]", "[3, 4]");
+    NO(fv_clip, (NULL, 0, 1), NULLS);
+    NO(fv_cast, (NULL, FL_F32), NULLS);
+    NO(fv_cast, (o.v23, (fl_dtype)99), "dtype 99");
+}
+
+/* Reductions over axes, what they share: f of [2, 3] is called as call(x, axes). */
+#define REDUCTION(f, call, x) \
+    do { \
+        ROW(RAISES, #f, !call(NULL, FL_ALL_AXES), NULLS); \
+        ROW(RAISES, #f, !call(x, FL_AXES(2)), "axis 2", "[2, 3]"); \
+        ROW(RAISES, #f, !call(x, FL_AXES(0, -2)), "axis 0 appears twice"); \
+        ROW(RAISES, #f, !call(x, ((fl_axes){9, {0}, false})), "9 axes"); \
+        ROW(RAISES, #f, !call(x, ((fl_axes){-1, {0}, false})), "-1 axes"); \
+    } while (0)
+
+static fl_tensor *variance(fl_tensor *x, fl_axes axes) { return fl_variance(x, axes, 1); }
+static fl_var *variance_var(fl_var *x, fl_axes axes) { return fv_variance(x, axes, 1); }
+
+static void rows_of_reductions(void) {
+    REDUCTION(fl_sum, fl_sum, o.f23);
+    REDUCTION(fl_prod, fl_prod, o.f23);
+    REDUCTION(fl_mean, fl_mean, o.f23);
+    REDUCTION(fl_variance, variance, o.f23);
+    REDUCTION(fl_amax, fl_amax, o.f23);
+    REDUCTION(fl_amin, fl_amin, o.f23);
+    REDUCTION(fl_all, fl_all, o.b23);
+    REDUCTION(fl_any, fl_any, o.b23);
+    REDUCTION(fl_logsumexp, fl_logsumexp, o.f23);
+    REDUCTION(fv_sum, fv_sum, o.v23);
+    REDUCTION(fv_prod, fv_prod, o.v23);
+    REDUCTION(fv_mean, fv_mean, o.v23);
+    REDUCTION(fv_variance, variance_var, o.v23);
+    REDUCTION(fv_amax, fv_amax, o.v23);
+    REDUCTION(fv_amin, fv_amin, o.v23);
+    REDUCTION(fv_logsumexp, fv_logsumexp, o.v23);
+    NO(fl_mean, (o.i23, FL_ALL_AXES), "i64");
+    NO(fl_variance, (o.b23, FL_ALL_AXES, 1), "b8");
+    NO(fl_amax, (o.u23, FL_ALL_AXES), "u8");
+    NO(fl_amax, (o.f03, FL_AXES(0)), "no elements", "[0, 3]");
+    NO(fl_amin, (o.f03, FL_ALL_AXES), "no elements", "[0, 3]");
+    NO(fl_argmax, (NULL, 0, false), NULLS);
+    NO(fl_argmax, (o.f23, 2, false), "axis 2", "[2, 3]");
+    NO(fl_argmax, (o.f03, 0, false), "no elements", "[0, 3]");
+    NO(fl_argmin, (NULL, 0, false), NULLS);
+    NO(fl_argmin, (o.u23, 0, false), "u8");
+    NO_AS(fv_sum_to, "fl_sum", (NULL, FL_SHAPE(3)), NULLS);
+    NO(fv_sum_to, (o.v23, FL_SHAPE(4)), "[2, 3]", "[4]");
+    NO(fv_sum_to, (o.v23, least), "[2, 3]");
+}
+
+static void rows_of_indexing(void) {
+    fl_tensor *i = o.i23;
+    NO(fl_gather, (NULL, 0, i), NULLS);
+    NO(fl_gather, (o.f23, 0, NULL), NULLS);
+    NO(fl_gather, (o.f23, 2, i), "axis 2", "[2, 3]");
+    NO(fl_gather, (o.f23, 0, o.f23), "f32", "not i64");
+    NO(fl_gather, (o.f34, 1, fl_zeros(FL_SHAPE(4, 2), FL_I64)), "[4, 2]", "[3, 4]");
+    NO(fl_gather, (o.f23, 1, o.index), "index 7", "axis 1", "size 3");
+    NO(fl_scatter_add, (NULL, 0, i, o.f23), NULLS);
+    NO(fl_scatter_add, (o.f23, 0, NULL, o.f23), NULLS);
+    NO(fl_scatter_add, (o.f23, 0, i, NULL), NULLS);
+    NO(fl_scatter_add, (o.f23, 0, i, o.f34), "[2, 3]", "[3, 4]");
+    NO(fl_scatter_add, (o.f23, 0, i, o.d23), "f32", "f64");
+    NO(fl_scatter_add, (o.b23, 0, i, o.b23), "b8");
+    NO(fl_scatter_add, (o.f23, 0, o.f23, o.f23), "f32", "not i64");
+    NO(fl_scatter_add, (o.f23, -3, i, o.f23), "axis -3");
+    NO(fl_scatter_add, (o.f23, 1, o.index, fl_slice(o.f23, 1, 0, 1, 1)), "index 7");
+    NO(fl_index_select, (NULL, 0, i), NULLS);
+    NO(fl_index_select, (o.f23, 0, NULL), NULLS);
+    NO(fl_index_select, (o.f23, 0, i), "[2, 3]");
+    NO(fl_index_select, (o.f23, 5, o.f4), "axis 5");
+    NO(fl_index_select, (o.f23, 0, o.f4), "f32", "not i64");
+    NO(fl_one_hot, (NULL, 3), NULLS);
+    NO(fl_one_hot, (o.f23, 3), "f32", "not i64");
+    NO(fl_one_hot, (i, -1), "-1 classes");
+    NO(fl_one_hot, (i, INT64_MAX), "9223372036854775807 classes");
+    NO(fv_gather, (NULL, 0, i), NULLS);
+    NO(fv_gather, (o.v23, 0, NULL), NULLS);
+    NO(fv_gather, (o.v23, 1, o.index), "index 7");
+    NO(fv_scatter_add, (NULL, 0, i, o.v23), NULLS);
+    NO(fv_scatter_add, (o.v23, 0, i, NULL), NULLS);
+    NO(fv_scatter_add, (o.v23, 0, i, o.v34), "[2, 3]", "[3, 4]");
+    NO(fv_index_select, (NULL, 0, i), NULLS);
+    NO(fv_index_select, (o.v23, 0, i), "[2, 3]");
+    NO(fl_matmul, (NULL, o.f23), NULLS);
+    NO(fl_matmul, (o.f23, NULL), NULLS);
+    NO(fl_matmul, (o.f23, o.f23), "[2, 3] and [2, 3]");
+    NO(fl_matmul, (o.f23, o.number), "[2, 3]", "[]");
+    NO(fl_matmul, (o.b23, fl_transpose(o.b23, 0, 1)), "b8 and b8");
+    NO(fl_matmul, (fl_ones(FL_SHAPE(2, 1, 3), FL_F32), fl_ones(FL_SHAPE(3, 3, 2), FL_F32)), "[2, 1, 3]", "batch");
+    NO(fv_matmul, (NULL, o.v23), NULLS);
+    NO(fv_matmul, (o.v23, o.v23), "[2, 3] and [2, 3]");
+}
+
+static fl_conv2d_args conv_args(int64_t stride, int64_t groups) {
+    return (fl_conv2d_args){{stride, stride}, {1, 1}, {1, 1}, {1, 1}, groups};
+}
+
+static void rows_of_convolution(void) {
+    const fl_conv2d_args good = conv_args(1, 1), zero = {.groups = 0};
+    const fl_shape image = FL_SHAPE(1, 2, 4, 4), kernel = FL_SHAPE(3, 2, 3, 3);
+    fl_tensor *x = o.image, *w = o.kernel, *dy = row.mode == LIST ? NULL : fl_ones(FL_SHAPE(1, 3, 4, 4), FL_F32);
+    fl_conv2d_args out = {.groups = 77};
+    NO(fl_conv2d_opt, (NULL, w, (fl_conv2d_opts){0}), NULLS);
+    NO(fl_conv2d_opt, (x, NULL, (fl_conv2d_opts){0}), NULLS);
+    NO(fl_conv2d_opt, (o.f23, w, (fl_conv2d_opts){0}), "[2, 3]", "[3, 2, 3, 3]");
+    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.stride = -1}), "stride -1");
+    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.stride = FL_I0}), "stride 0");
+    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.pad = INT64_MAX}), "pad 9223372036854775807");
+    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.dilation = INT64_MAX}), "dilation 9223372036854775807");
+    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.dilation = 2}), "larger", "[3, 2, 3, 3]", "[1, 2, 4, 4]");
+    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.groups = 2}), "2 groups", "[1, 2, 4, 4]");
+    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.groups = -1}), "-1 groups");
+    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.bias = o.f4}), "[4]", "[3, 2, 3, 3]");
+    NO(fl_conv2d_opt, (x, fl_cast(w, FL_F64), (fl_conv2d_opts){0}), "f32 and f64");
+    NO(fl_conv2d_opt, (fl_cast(x, FL_I64), fl_cast(w, FL_I64), (fl_conv2d_opts){0}), "i64 and i64");
+    NO(fl_conv2d_resolve, ((fl_conv2d_opts){.stride = -2}, 4, 4, 3, 3, &out), "stride -2");
+    NO(fl_conv2d_resolve, ((fl_conv2d_opts){0}, 4, INT64_MAX, 3, 3, &out), "9223372036854775807");
+    CHECK(row.mode == LIST || out.groups == 77);
+    NO(fl_conv2d_run, (NULL, w, NULL, good), NULLS);
+    NO(fl_conv2d_run, (x, w, NULL, conv_args(1, 3)), "3 groups");
+    NO(fl_conv2d_run, (x, w, NULL, conv_args(0, 1)), "stride 0");
+    NO(fl_conv2d_run, (fl_zeros(FL_SHAPE(1, 0, 4, 4), FL_F32), fl_zeros(FL_SHAPE(3, 0, 3, 3), FL_F32), NULL, zero), "groups");
+    NO(fl_conv2d_run, (x, w, o.f4, good), "[4]");
+    NO(fl_conv2d_grad_input, (NULL, w, image, good), NULLS);
+    NO(fl_conv2d_grad_input, (dy, NULL, image, good), NULLS);
+    NO(fl_conv2d_grad_input, (dy, w, FL_SHAPE(1, 2, 5, 4), good), "[1, 2, 5, 4]", "[3, 2, 3, 3]", "[1, 3, 4, 4]");
+    NO(fl_conv2d_grad_input, (dy, w, FL_SHAPE(2, 3), good), "[2, 3]");
+    NO(fl_conv2d_grad_input, (dy, w, image, zero), "0 groups");
+    NO(fl_conv2d_grad_input, (dy, w, image, conv_args(0, 1)), "stride 0");
+    NO(fl_conv2d_grad_weight, (NULL, dy, kernel, good), NULLS);
+    NO(fl_conv2d_grad_weight, (x, NULL, kernel, good), NULLS);
+    NO(fl_conv2d_grad_weight, (x, dy, FL_SHAPE(3, 2, 3, 4), good), "[3, 2, 3, 4]");
+    NO(fl_conv2d_grad_weight, (x, fl_cast(dy, FL_F64), kernel, good), "f32 and f64");
+    NO(fl_conv2d_grad_weight, (x, dy, kernel, conv_args(0, 1)), "stride 0");
+    NO(fv_conv2d_opt, (NULL, o.kernel_v, NULL, (fl_conv2d_opts){0}), NULLS);
+    NO(fv_conv2d_opt, (o.image_v, NULL, NULL, (fl_conv2d_opts){0}), NULLS);
+    NO(fv_conv2d_opt, (o.image_v, o.kernel_v, o.v4, (fl_conv2d_opts){0}), "[4]");
+    NO(fv_conv2d_opt, (o.image_v, o.kernel_v, NULL, (fl_conv2d_opts){.groups = 2}), "2 groups");
+    NO(fv_conv2d_opt, (o.v23, o.kernel_v, NULL, (fl_conv2d_opts){0}), "[2, 3]");
+}
+
+static void rows_of_pooling(void) {
+    const fl_pool2d_args good = {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}, zero = {.kernel = {2, 2}};
+    const fl_shape image = FL_SHAPE(1, 2, 4, 4);
+    const bool list = row.mode == LIST;
+    fl_tensor *x = o.image, *dy = list ? NULL : fl_ones(FL_SHAPE(1, 2, 2, 2), FL_F32);
+    fl_tensor *at = list ? NULL : fl_zeros(FL_SHAPE(1, 2, 2, 2), FL_I64), *index = o.f23;
+    fl_pool2d_args out = {.kernel = {77, 0}};
+    NO(fl_max_pool2d_opt, (NULL, 2, &index, (fl_pool2d_opts){0}), NULLS);
+    NO(fl_max_pool2d_opt, (o.f23, 2, &index, (fl_pool2d_opts){0}), "f32", "[2, 3]");
+    NO(fl_max_pool2d_opt, (fl_cast(x, FL_I64), 2, &index, (fl_pool2d_opts){0}), "i64", "[1, 2, 4, 4]");
+    NO_AS(fl_max_pool2d_opt, "fl_pool2d", (x, 5, &index, (fl_pool2d_opts){0}), "image 4 x 4", "window 5 x 5");
+    NO_AS(fl_max_pool2d_opt, "fl_pool2d", (x, 2, &index, (fl_pool2d_opts){.pad = 2}), "pad 2 x 2");
+    NO(fl_pool2d_resolve, (0, (fl_pool2d_opts){0}, 4, 4, &out), "window 0 x 0");
+    NO(fl_pool2d_resolve, (INT64_MAX, (fl_pool2d_opts){0}, 4, 4, &out), "window 9223372036854775807");
+    NO(fl_pool2d_resolve, (2, (fl_pool2d_opts){.stride = INT64_MIN}, 4, 4, &out), "stride -9223372036854775808");
+    NO(fl_avg_pool2d_opt, (NULL, 2, (fl_pool2d_opts){0}), NULLS);
+    NO(fl_avg_pool2d_opt, (o.f4, 2, (fl_pool2d_opts){0}), "f32", "[4]");
+    NO(fl_avg_pool2d_run, (NULL, good), NULLS);
+    NO(fl_avg_pool2d_run, (o.f23, good), "[2, 3]");
+    NO(fl_avg_pool2d_run, (x, zero), "stride 0");
+    NO(fl_max_pool2d_grad, (NULL, at, image), NULLS);
+    NO(fl_max_pool2d_grad, (dy, NULL, image), NULLS);
+    NO(fl_max_pool2d_grad, (dy, at, FL_SHAPE(2, 2, 4, 4)), "[1, 2, 2, 2]", "[2, 2, 4, 4]");
+    NO(fl_max_pool2d_grad, (dy, at, FL_SHAPE(1, 2, -4, -4)), "[1, 2, -4, -4]");
+    NO(fl_max_pool2d_grad, (dy, fl_cast(at, FL_F32), image), "f32");
+    NO(fl_avg_pool2d_grad, (NULL, image, good), NULLS);
+    NO(fl_avg_pool2d_grad, (dy, FL_SHAPE(1, 2, 9, 9), good), "[1, 2, 2, 2]", "[1, 2, 9, 9]");
+    NO(fl_avg_pool2d_grad, (dy, image, zero), "stride 0");
+    NO(fv_max_pool2d_opt, (NULL, 2, (fl_pool2d_opts){0}), NULLS);
+    NO(fv_max_pool2d_opt, (o.v23, 2, (fl_pool2d_opts){0}), "[2, 3]");
+    NO(fv_avg_pool2d_opt, (NULL, 2, (fl_pool2d_opts){0}), NULLS);
+    NO(fv_avg_pool2d_opt, (o.v23, 2, (fl_pool2d_opts){0}), "[2, 3]");
+    CHECK(list || (index == o.f23 && out.kernel[0] == 77));
+}
+
+static void rows_of_softmax(void) {
+    fl_tensor *da = o.f4, *db = o.f4;
+    NO(fl_softmax, (NULL, 0), NULLS);
+    NO(fl_softmax, (o.f23, 2), "axis 2", "[2, 3]");
+    NO(fl_log_softmax, (NULL, 0), NULLS);
+    NO(fl_log_softmax, (o.f23, -3), "axis -3", "[2, 3]");
+    NO(fl_softmax_grad, (NULL, o.f23, 0), NULLS);
+    NO(fl_softmax_grad, (o.f23, NULL, 0), NULLS);
+    NO(fl_softmax_grad, (o.f23, o.f34, 0), "[2, 3]", "[3, 4]");
+    NO(fl_softmax_grad, (o.f23, o.d23, 0), "f32", "f64");
+    NO(fl_softmax_grad, (o.f23, o.f23, 7), "axis 7");
+    NO(fl_log_softmax_grad, (NULL, o.f23, 0), NULLS);
+    NO(fl_log_softmax_grad, (o.f23, o.f34, 0), "[2, 3]", "[3, 4]");
+    NO(fl_grad1, ((fl_op)-1, o.f23, o.f23, o.f23), "op -1");
+    NO(fl_grad1, (FL_OP_add, o.f23, o.f23, o.f23), "no formula of x");
+    NO(fl_grad1, (FL_OP_exp, NULL, o.f23, o.f23), NULLS);
+    NO(fl_grad1, (FL_OP_exp, o.f23, o.f23, NULL), NULLS);
+    NO(fl_grad1, (FL_OP_gelu, o.f4, o.f23, o.f23), "[4]", "[2, 3]");
+    NO(fl_grad1, (FL_OP_gelu, o.f23, o.f23, o.d23), "f32", "f64");
+    NO(fl_grad2, (FL_OP_exp, 3, o.f23, o.f23, o.f23, o.f23, &da, &db), "no formula of a and b");
+    NO(fl_grad2, (FL_OP_pow, 3, o.f23, NULL, o.f23, o.f23, &da, &db), NULLS);
+    NO(fl_grad2, (FL_OP_pow, 3, o.f23, o.f4, o.f23, o.f23, &da, &db), "[4]", "[2, 3]");
+    NO(fl_grad2, (FL_OP_pow, 3, o.f23, o.f23, o.f23, o.d23, &da, &db), "f32", "f64");
+    CHECK(row.mode == LIST || (da == o.f4 && db == o.f4));
+    NO(fv_softmax, (NULL, 0), NULLS);
+    NO(fv_softmax, (o.v23, 2), "axis 2", "[2, 3]");
+    NO(fv_log_softmax, (NULL, 0), NULLS);
+    NO(fv_log_softmax, (o.v23, 2), "axis 2", "[2, 3]");
+}
+
+static void rows_of_randomness(void) {
+    FINE(fl_rng_take, fl_rng_take(&(fl_rng){1, 2}, -5).counter == 2);
+    NO(fl_uniform, (negative, 0, 1, FL_F32, NULL), "[2, -3]");
+    NO(fl_uniform, (FL_SHAPE(2), 0, 1, FL_I64, NULL), "i64");
+    NO(fl_uniform, (FL_SHAPE(2), 0, 1, (fl_dtype)99, NULL), "fl_uniform");
+    NO(fl_normal, (huge, 0, 1, FL_F32, NULL), "9223372036854775807");
+    NO(fl_normal, (FL_SHAPE(2), 0, 1, FL_B8, NULL), "b8");
+    NO(fl_randint, (FL_SHAPE(2), 3, 3, NULL), "[3, 3)");
+    NO(fl_randint, (FL_SHAPE(2), INT64_MAX, INT64_MIN, NULL), "9223372036854775807");
+    NO(fl_randint, (negative, 0, 3, NULL), "[2, -3]");
+    NO(fl_dropout, (NULL, 0.5, NULL), NULLS);
+    NO(fl_dropout, (o.f23, 1.5, NULL), "p 1.5", "f32");
+    NO(fl_dropout, (o.f23, (double)NAN, NULL), "p nan");
+    NO(fl_dropout, (o.i23, 0.5, NULL), "i64");
+    NO_AS(fl_dropout_at, "fl_dropout", (NULL, 0.5, (fl_rng){0, 0}), NULLS);
+    NO_AS(fl_dropout_at, "fl_dropout", (o.f23, -1, (fl_rng){0, 0}), "p -1");
+    NO(fv_dropout, (NULL, 0.5, NULL), NULLS);
+    NO(fv_dropout, (o.v23, 7, NULL), "p 7");
+}
+
+static void rows_of_steps(void) {
+    const fl_sgd_args sgd = {.lr = 1};
+    const fl_adam_args adam = {.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .bias1 = 1, .bias2 = 1};
+    NO(fl_sgd_step, (NULL, o.f23, NULL, &sgd), NULLS);
+    NO(fl_sgd_step, (o.f23, NULL, NULL, &sgd), NULLS);
+    NO(fl_sgd_step, (o.f23, o.f23, NULL, NULL), NULLS);
+    NO(fl_sgd_step, (o.f23, o.f34, NULL, &sgd), "f32 [3, 4]", "f32 [2, 3]");
+    NO(fl_sgd_step, (o.f23, o.d23, NULL, &sgd), "f64 [2, 3]", "f32 [2, 3]");
+    NO(fl_sgd_step, (o.i23, o.i23, NULL, &sgd), "i64 [2, 3]");
+    NO(fl_sgd_step, (o.f23, o.f23, o.f4, &sgd), "f32 [4]");
+    NO(fl_sgd_step, (fl_expand(o.f4, FL_SHAPE(3, 4)), o.f34, NULL, &sgd), "[3, 4] is broadcast");
+    NO(fl_adam_step, (o.f23, o.f23, NULL, o.f23, &adam), NULLS);
+    NO(fl_adam_step, (o.f23, o.f23, o.f23, o.f23, NULL), NULLS);
+    NO(fl_adam_step, (o.f23, o.f23, o.f23, o.f4, &adam), "f32 [2, 3]", "f32 [4]");
+}
+
+/* ---- fl_autograd.h ---- */
+
+static bool never_called;
+static void dead_back(fl_node *n, fl_var *dy) {
+    (void)n, (void)dy;
+    never_called = true;
+}
+
+/* What backward functions may ask wrongly: run inside a backward pass. */
+static int wrong_request;
+static void asking_back(fl_node *n, fl_var *dy) {
+    if (wrong_request == 0) CHECK(!fv_saved(n, 1));
+    if (wrong_request == 1) CHECK(!fv_saved(n, -1));
+    if (wrong_request == 2) fv_add_grad(n, 0, fv_const(fl_ones(FL_SHAPE(5), FL_F32)));
+    if (wrong_request == 3) {
+        CHECK(!fv_needs(n, 1) && !fv_needs(n, -1) && fv_in_shape(n, 1).ndim == 0 && !fv_args(n));
+        fv_add_grad(n, 0, NULL);
+        fv_add_grad(n, 0, dy);
+    }
+}
+
+static bool backward_asking(int what) {
+    wrong_request = what;
+    fl_var *x = fv_param(o.f23);
+    fl_var *y = fv_record(fl_clone(o.f23), asking_back, FV_IN(x), FV_SAVE(x));
+    const bool ok = fl_backward(y, .grad = o.f23);
+    CHECK(ok || !fv_grad(x));
+    return ok;
+}
+
+static fl_var *dependent(void) { return fv_exp(o.v23); }
+
+static bool backward_twice(void) {
+    fl_var *x = fv_param(o.f23), *y = fv_sum(fv_exp(x), FL_ALL_AXES);
+    return fl_backward(y) && fl_backward(y);
+}
+
+static void rows_of_variables(void) {
+    FINE(fv_const, !fv_const(NULL));
+    FINE(fv_param, !fv_param(NULL));
+    NO(fv_param, (o.i23), "i64 [2, 3]");
+    NO(fv_param, (o.number), "number");
+    FINE(fv_value, !fv_value(NULL));
+    FINE(fv_grad, !fv_grad(NULL));
+    FINE(fv_detach, !fv_detach(NULL));
+    FINE(fv_keep, !fv_keep(NULL));
+    FINE(fv_drop, (fv_drop(NULL), true));
+    FINE(fv_scope_return, !fv_scope_return(NULL, NULL));
+    FINE(fv_zero_grad, (fv_zero_grad(NULL), true));
+    NO(fv_set_grad, (NULL, o.v23), "the variable is NULL");
+    NO(fv_set_grad, (o.v23, NULL), "the gradient is NULL");
+    NO(fv_set_grad, (o.v23, o.v34), "f32 [3, 4]", "f32 [2, 3]");
+    NO(fv_set_grad, (o.v23, fv_const(o.d23)), "f64 [2, 3]", "f32 [2, 3]");
+    FINE(fv_hook, (fv_hook(NULL, NULL, NULL), true));
+    FINE(fv_record, !fv_record(NULL, dead_back, FV_IN(o.v23), FV_NONE));
+    NO(fv_record, (o.f23, NULL, FV_IN(o.v23), FV_NONE), "no backward function");
+    NO_AS(fv_record_args, "fv_record: mine", ("mine", o.f23, dead_back, ((fv_list){9, (fl_var *[9]){o.v23}}), FV_NONE, NULL, 0),
+          "9 inputs");
+    ROW(RAISES, "fv_saved", !backward_asking(0), "fv_saved", "saved 1 values", "number 1");
+    ROW(RAISES, "fv_saved", !backward_asking(1), "number -1");
+    ROW_OF(RAISES, "fv_add_grad", "fv_sum_to", !backward_asking(2), "[5]", "[2, 3]");
+    FINE(fv_needs, row.mode != RETURNING || backward_asking(3));
+    FINE(fv_in_shape, true); /* and fv_args: in asking_back */
+    FINE(fv_args, true);
+    CHECK(!never_called);
+}
+
+static void rows_of_backward(void) {
+    NO(fl_backward_opt, (NULL, (fl_backward_opts){0}), NULLS);
+    NO(fl_backward_opt, (o.v23, (fl_backward_opts){0}), "[2, 3]");
+    NO(fl_backward_opt, (dependent(), (fl_backward_opts){0}), "f32 [2, 3]");
+    NO(fl_backward_opt, (dependent(), (fl_backward_opts){.grad = o.f34}), "[3, 4]", "[2, 3]");
+    NO(fl_backward_opt, (fv_const(o.f23), (fl_backward_opts){.grad = o.f23}), "root");
+    ROW(RAISES, "fl_backward_opt", !backward_twice(), "freed by an earlier backward");
+    NO(fl_grad, (NULL, o.v23, false), NULLS);
+    NO(fl_grad, (o.v23, NULL, false), NULLS);
+    NO(fl_grad, (dependent(), o.v23, false), "[2, 3]");
+}
+
+static void rows_of_var_movement(void) {
+    const int twice[] = {0, 0};
+    fl_var *unlike[9] = {o.v23, o.v34, o.v23, o.v23, o.v23, o.v23, o.v23, o.v23, o.v23}, *with_null[] = {o.v23, NULL};
+    NO(fv_reshape, (NULL, FL_SHAPE(6)), NULLS);
+    NO(fv_reshape, (o.v23, FL_SHAPE(4)), "[2, 3]", "[4]");
+    NO(fv_permute, (NULL, 2, twice), NULLS);
+    NO(fv_permute, (o.v23, 2, NULL), NULLS);
+    NO(fv_permute, (o.v23, 2, twice), "twice");
+    NO(fv_transpose, (NULL, 0, 1), NULLS);
+    NO(fv_transpose, (o.v23, 0, 2), "axis 2", "[2, 3]");
+    NO(fv_expand, (NULL, FL_SHAPE(3)), NULLS);
+    NO(fv_expand, (o.v23, FL_SHAPE(4, 3)), "[2, 3]", "[4, 3]");
+    NO(fv_slice, (NULL, 0, 0, 1, 1), NULLS);
+    NO(fv_slice, (o.v23, 0, 0, 1, 0), "step 0");
+    NO(fv_select, (NULL, 0, 0), NULLS);
+    NO(fv_select, (o.v23, 0, 9), "index 9", "[2, 3]");
+    NO(fv_squeeze, (NULL, 0), NULLS);
+    NO(fv_squeeze, (o.v23, 0), "axis 0", "[2, 3]");
+    NO(fv_unsqueeze, (NULL, 0), NULLS);
+    NO(fv_unsqueeze, (o.v23, 9), "axis 9", "[2, 3]");
+    NO(fv_flatten, (NULL, 0, 1), NULLS);
+    NO(fv_flatten, (o.v23, 0, 9), "axis 9", "[2, 3]");
+    NO(fv_concat, (NULL, 2, 0), "fv_concat");
+    NO(fv_concat, (with_null, 2, 0), NULLS);
+    NO(fv_concat, (unlike, 2, 0), "[2, 3]", "[3, 4]");
+    NO(fv_concat, (unlike, 9, 0), "9");
+    NO(fv_concat, (unlike, 0, 0), "0");
+    NO(fv_stack, (NULL, 2, 0), "fv_stack");
+    NO(fv_stack, (with_null, 2, 0), NULLS);
+    NO(fv_stack, (unlike, 2, 0), "[2, 3]", "[3, 4]");
+    NO(fv_stack, (unlike, -1, 0), "-1");
+}
+
+/* ---- fl_nn.h ---- */
+
+static fl_vars no_result(fl_nn_module *m, fl_vars in) {
+    (void)m, (void)in;
+    return (fl_vars){0};
+}
+static fl_vars complaint(fl_nn_module *m, fl_vars in) { return fl_nn_fail(m, "%d inputs do not please", in.n); }
+
+/* The result of a module that is made for this call. */
+static fl_var *through(fl_nn_module *m, fl_var *x) {
+    fl_nn_module *volatile made = m;
+    if (!made) return x; /* a maker's failure is no failure of forward */
+    fl_nn_module *owner = fl_nn_sequential(made);
+    fl_quiet(+1);
+    fl_var *y = fl_nn_forward(owner, x);
+    fl_quiet(-1);
+    fl_nn_free(owner);
+    return y ? y : fl_raise();
+}
+
+static bool add_twice(void) {
+    fl_nn_module *child = o.net->child[0];
+    return fl_nn_add(o.net, "again", child) != NULL;
+}
+
+static void rows_of_modules(void) {
+    static const fl_nn_type nothing = {.name = "Nothing", .forward = no_result};
+    fl_nn_module *net = o.net;
+    NO(fl_nn_new, (NULL, NULL, 0), "type");
+    FINE(fl_nn_free, (fl_nn_free(NULL), true));
+    NO(fl_nn_function, ("F", NULL, NULL, NULL), "no forward function");
+    FINE(fl_nn_user, !fl_nn_user(NULL) && !fl_nn_user(net));
+    NO(fl_nn_add, (NULL, "x", NULL), NULLS);
+    NO(fl_nn_add, (net, "x", NULL), NULLS);
+    NO(fl_nn_add, (NULL, "x", fl_nn_relu()), NULLS);
+    NO(fl_nn_add, (net, "x.y", fl_nn_relu()), "'x.y' is no name");
+    NO(fl_nn_add, (net, "", fl_nn_relu()), "'' is no name");
+    NO(fl_nn_add, (net, "0", fl_nn_relu()), "'0' is there already");
+    NO(fl_nn_add, (net, "me", net), "inside itself");
+    ROW(RAISES, "fl_nn_add", !add_twice(), "belongs to another module");
+    NO(fl_nn_add_param, (NULL, "p", o.v23), NULLS);
+    NO(fl_nn_add_param, (net, "p", NULL), NULLS);
+    NO(fl_nn_add_param, (net, NULL, o.v23), "no name");
+    NO(fl_nn_add_param, (net, "0", o.v23), "'0' is there already");
+    NO(fl_nn_add_buffer, (NULL, "b", o.f23), NULLS);
+    NO(fl_nn_add_buffer, (net, "b", NULL), NULLS);
+    NO(fl_nn_add_buffer, (net, "a.b", o.f23), "'a.b' is no name");
+    NO(fl_nn_forward, (NULL, o.v23), NULLS);
+    NO_AS(fl_nn_forward, "fl_nn_sequential", (net, NULL), "input 0 is NULL");
+    ROW(RAISES, "fl_nn_forward_vars", !fl_nn_forward_vars(NULL, FL_VARS(o.v23)).n, NULLS);
+    ROW_OF(RAISES, "fl_nn_forward_vars", "fl_nn_linear '0'", !fl_nn_forward_vars(net->child[0], ((fl_vars){9, {o.v23}})).n,
+           "9 inputs");
+    NO_AS(fl_nn_forward, "fl_nn_linear '0'", (net, o.v34), "[3, 4]", "[4, 3]");
+    ROW_OF(RAISES, "fl_nn_forward", "Nothing '0'", !through(fl_nn_new(&nothing, NULL, 0), o.v23), "no result");
+    ROW_OF(RAISES, "fl_nn_fail", "F '0'", !through(fl_nn_function("F", complaint, NULL, NULL), o.v23), "1 inputs do not please");
+    NO_AS(fl_nn_sequential_of, "fl_nn_add", (1, (fl_nn_module *[]){NULL}), NULLS);
+    NO_AS(fl_nn_sequential_of, "fl_nn_add", (2, (fl_nn_module *[]){fl_nn_relu(), NULL}), NULLS);
+    ROW(RAISES, "fl_nn_parameters", fl_nn_parameters(NULL).n == 0, NULLS);
+    NO_AS(fl_nn_count, "fl_nn_parameters", (NULL), NULLS);
+    FINE(fl_nn_train, (fl_nn_train(NULL, true), true));
+    FINE(fl_nn_zero_grad, (fl_nn_zero_grad(NULL), true));
+    FINE(fl_nn_find, !fl_nn_find(NULL, "0") && !fl_nn_find(net, "7") && !fl_nn_find(net, NULL) && !fl_nn_find(NULL, NULL));
+    FINE(fl_nn_get_param, !fl_nn_get_param(NULL, "0") && !fl_nn_get_param(net, "0.no") && !fl_nn_get_param(net, NULL));
+    FINE(fl_nn_get_buffer, !fl_nn_get_buffer(NULL, "0") && !fl_nn_get_buffer(net, "0.no") && !fl_nn_get_buffer(net, NULL));
+    ROW(QUIET, "fl_nn_named", !fl_nn_named(NULL, NULL, NULL), NULLS);
+    ROW(QUIET, "fl_nn_named", !fl_nn_named(net, NULL, NULL), NULLS);
+    FINE(fl_nn_format, fl_nn_format(NULL, NULL, 0) == 0);
+}
+
+static void rows_of_layers(void) {
+    fl_rng rng = {1, 0};
+    NO(fl_nn_view, (FL_SHAPE(-1, -1, -1)), "[-1, -1, -1]");
+    NO(fl_nn_view, (negative), "[2, -3]");
+    NO(fl_nn_view, (least), "shape");
+    NO(fl_nn_view, (huge), "9223372036854775807");
+    ROW(RAISES, "fl_nn_view", !through(fl_nn_view(FL_SHAPE(-1, 5)), o.v23), "[2, 3]", "[-1, 5]");
+    NO(fl_nn_linear_opt, (0, 4, (fl_nn_linear_opts){0}), "in 0, out 4");
+    NO(fl_nn_linear_opt, (4, -1, (fl_nn_linear_opts){0}), "out -1");
+    NO_AS(fl_nn_linear_opt, "fl_uniform", (INT64_MAX, 4, (fl_nn_linear_opts){0}), "9223372036854775807");
+    NO(fl_nn_linear_opt, (3, 4, (fl_nn_linear_opts){.dtype = FL_I64}), "i64");
+    ROW(RAISES, "fl_nn_linear_opt", !through(fl_nn_linear(4, 2, .rng = &rng), o.v23), "fl_nn_linear '0'", "[2, 3]", "[2, 4]");
+    NO(fl_nn_conv2d_opt, (0, 4, 3, (fl_nn_conv2d_opts){0}), "in 0");
+    NO(fl_nn_conv2d_opt, (4, 4, -3, (fl_nn_conv2d_opts){0}), "-3");
+    NO(fl_nn_conv2d_opt, (4, 4, 3, (fl_nn_conv2d_opts){.stride = -1}), "stride [-1");
+    NO(fl_nn_conv2d_opt, (4, 4, 3, (fl_nn_conv2d_opts){.groups = 3}), "groups 3");
+    NO_AS(fl_nn_conv2d_opt, "fl_uniform", (INT64_MAX, INT64_MAX, 3, (fl_nn_conv2d_opts){0}), "9223372036854775807");
+    NO(fl_nn_conv2d_opt, (2, 2, 3, (fl_nn_conv2d_opts){.dtype = FL_B8}), "b8");
+    ROW(RAISES, "fl_nn_conv2d_opt", !through(fl_nn_conv2d(3, 4, 3, .rng = &rng), o.image_v), "fl_nn_conv2d '0'", "[1, 2, 4, 4]", "3");
+    NO(fl_nn_pool2d_opt, (0, (fl_nn_pool2d_opts){0}), "kernel 0");
+    NO(fl_nn_pool2d_opt, (INT64_MIN, (fl_nn_pool2d_opts){0}), "kernel -9223372036854775808");
+    ROW(RAISES, "fl_nn_pool2d_opt", !through(fl_nn_pool2d(2), o.v23), "[2, 3]");
+    NO(fl_nn_activation, ("A", NULL), "no function");
+    ROW(RAISES, "fl_nn_log_softmax", !through(fl_nn_log_softmax(2), o.v23), "axis 2", "[2, 3]");
+    NO(fl_nn_dropout_opt, (1.5, (fl_nn_dropout_opts){0}), "p is 1.5");
+    NO(fl_nn_dropout_opt, ((double)NAN, (fl_nn_dropout_opts){0}), "nan");
+    NO(fl_nn_batch_norm2d_opt, (0, (fl_nn_batch_norm_opts){0}), "0 channels");
+    NO_AS(fl_nn_batch_norm2d_opt, "fl_ones", (INT64_MAX, (fl_nn_batch_norm_opts){0}), "9223372036854775807");
+    NO(fl_nn_batch_norm2d_opt, (2, (fl_nn_batch_norm_opts){.eps = -1}), "eps -1");
+    NO(fl_nn_batch_norm2d_opt, (2, (fl_nn_batch_norm_opts){.dtype = FL_I64}), "i64");
+    ROW(RAISES, "fl_nn_batch_norm2d_opt", !through(fl_nn_batch_norm2d(3), o.image_v), "[1, 2, 4, 4]", "3");
+    NO(fl_nn_layer_norm_opt, (FL_SCALAR_SHAPE, (fl_nn_layer_norm_opts){0}), "[]");
+    NO(fl_nn_layer_norm_opt, (negative, (fl_nn_layer_norm_opts){0}), "[2, -3]");
+    NO(fl_nn_layer_norm_opt, (huge, (fl_nn_layer_norm_opts){0}), "9223372036854775807");
+    NO(fl_nn_layer_norm_opt, (FL_SHAPE(3), (fl_nn_layer_norm_opts){.dtype = FL_U8}), "u8");
+    ROW(RAISES, "fl_nn_layer_norm_opt", !through(fl_nn_layer_norm(FL_SHAPE(4)), o.v23), "[2, 3]", "[4]");
+}
+
+static void rows_of_init(void) {
+    int64_t in = 77, out = 77;
+    NO(fl_nn_constant_, (NULL, 1), NULLS);
+    NO(fl_nn_uniform_, (NULL, 0, 1, NULL), NULLS);
+    NO(fl_nn_normal_, (NULL, 0, 1, NULL), NULLS);
+    NO(fl_nn_fan, (NULL, &in, &out), NULLS);
+    NO(fl_nn_fan, (o.v4, &in, &out), "[4]");
+    CHECK(row.mode == LIST || (in == 77 && out == 77));
+    NO_AS(fl_nn_kaiming_uniform_, "fl_nn_fan", (NULL, 0, NULL), NULLS);
+    NO_AS(fl_nn_kaiming_uniform_, "fl_nn_fan", (o.v4, 0, NULL), "[4]");
+    NO_AS(fl_nn_kaiming_normal_, "fl_nn_fan", (o.v4, 0, NULL), "[4]");
+    NO_AS(fl_nn_glorot_uniform_, "fl_nn_fan", (o.v4, 1, NULL), "[4]");
+    NO_AS(fl_nn_glorot_normal_, "fl_nn_fan", (o.v4, 1, NULL), "[4]");
+}
+
+static void rows_of_losses(void) {
+    const fl_nn_nll_opts nll = {0};
+    const fl_nn_cross_entropy_opts ce = {0};
+    NO(fl_nn_nll_opt, (NULL, o.i23, nll), NULLS);
+    NO(fl_nn_nll_opt, (o.v23, NULL, nll), NULLS);
+    NO(fl_nn_nll_opt, (o.v23, o.i23, nll), "f32 [2, 3]", "i64 [2, 3]");
+    NO(fl_nn_nll_opt, (o.v23, o.f2, nll), "f32 [2]");
+    NO(fl_nn_nll_opt, (o.vi, fl_zeros(FL_SHAPE(2), FL_I64), nll), "i64 [2, 3]");
+    NO_AS(fl_nn_nll_opt, "fl_gather", (o.v23, fl_full(FL_SHAPE(2), 3, FL_I64), nll), "index 3", "size 3");
+    NO(fl_nn_cross_entropy_opt, (NULL, o.i23, ce), NULLS);
+    NO(fl_nn_cross_entropy_opt, (o.v23, NULL, ce), NULLS);
+    NO(fl_nn_cross_entropy_opt, (o.v23, o.i23, ce), "f32 [2, 3]", "i64 [2, 3]");
+    NO_AS(fl_nn_cross_entropy_opt, "fl_gather", (o.v23, fl_full(FL_SHAPE(2), -1, FL_I64), ce), "index -1", "size 3");
+    NO(fl_nn_mse_opt, (NULL, o.v23, (fl_nn_mse_opts){0}), NULLS);
+    NO(fl_nn_mse_opt, (o.v23, NULL, (fl_nn_mse_opts){0}), NULLS);
+    NO(fl_nn_mse_opt, (o.v23, o.v34, (fl_nn_mse_opts){0}), "[2, 3]", "[3, 4]");
+}
+
+static bool read_state(fl_tensor *t, const char *prefix) {
+    fl_data_file *f = fl_data_open_safetensors(o.file);
+    fl_nn_state s = {0};
+    const bool ok = fl_nn_state_add(&s, "", "0.weight", t) && fl_nn_state_read(&s, f, "mine", prefix, false);
+    fl_nn_state_free(&s);
+    fl_data_close(f);
+    return ok;
+}
+
+static void rows_of_saving(void) {
+    fl_nn_state s = {0};
+    const fl_nn_load_opts load = {0};
+    NO_FILE(fl_nn_save, (NULL, o.file), NULLS);
+    NO_FILE(fl_nn_save, (o.net, NULL), NULLS);
+    NO_FILE_AS(fl_nn_save, "fl_data_save_safetensors", (o.net, "/no/folder/x"), "/no/folder/x", "No such file");
+    NO_FILE(fl_nn_load_opt, (NULL, o.file, load), NULLS);
+    NO_FILE(fl_nn_load_opt, (o.net, NULL, load), NULLS);
+    NO_FILE_AS(fl_nn_load_opt, "fl_data_open_safetensors", (o.net, "/no/such/file", load), "/no/such/file");
+    NO_FILE(fl_nn_load_opt, (o.net, o.file, (fl_nn_load_opts){.prefix = "model."}), "missing");
+    NO_FILE_AS(fl_nn_load_opt, "fl_data_open_safetensors", (o.net, o.idx, load), o.idx);
+    NO_FILE(fl_nn_state_add, (NULL, "", "a", o.f23), NULLS);
+    NO_FILE(fl_nn_state_add, (&s, "", "a", NULL), NULLS);
+    NO_FILE(fl_nn_state_add_host, (NULL, "", "a", &s, FL_SHAPE(1), FL_F32), NULLS);
+    NO_FILE(fl_nn_state_add_host, (&s, "", "a", NULL, FL_SHAPE(1), FL_F32), NULLS);
+    NO_FILE_AS(fl_nn_state_add_host, "fl_from_host", (&s, "", "a", &s, negative, FL_F32), "[2, -3]");
+    NO_FILE_AS(fl_nn_state_add_host, "fl_from_host", (&s, "", "a", &s, FL_SHAPE(1), (fl_dtype)99), "dtype");
+    NO_FILE(fl_nn_state_add_module, (&s, "", NULL), NULLS);
+    NO_FILE(fl_nn_state_save, (NULL, o.file, NULL, 0), NULLS);
+    NO_FILE_AS(fl_nn_state_save, "fl_data_save_safetensors", (&s, NULL, NULL, 0), NULLS);
+    NO_FILE(fl_nn_state_read, (NULL, NULL, "mine", NULL, false), NULLS);
+    ROW_OF(QUIET, "fl_nn_state_read", "mine: ", !read_state(o.f23, "0.weight"), "0.weight", "f32 [2, 3]", "f32 [4, 3]");
+    ROW_OF(QUIET, "fl_nn_state_read", "mine: ", !read_state(o.f34, NULL), "unexpected");
+    NO_FILE(fl_nn_state_commit, (NULL), NULLS);
+    FINE(fl_nn_state_free, (fl_nn_state_free(NULL), true));
+    CHECK(s.n == 0 && !s.item);
+}
+
+/* ---- fl_optim.h ---- */
+
+static bool step_without_states(fl_optim *opt, fl_optim_slot *p) {
+    (void)opt, (void)p;
+    return true;
+}
+
+static void rows_of_optim(void) {
+    static const fl_optim_type mine = {.name = "mine", .step = step_without_states};
+    const fv_list one = FV_LIST(o.v23), hole = FV_LIST(o.v23, NULL);
+    fl_nn_state s = {0};
+    fl_optim_progress at = {7, 7, 7};
+    NO(fl_optim_new, (NULL, one, 0.1, NULL), "type");
+    NO_AS(fl_optim_new, "fl_optim_mine", (&mine, FV_NONE, 0.1, NULL), "no parameters");
+    NO_AS(fl_optim_new, "fl_optim_mine", (&mine, hole, 0.1, NULL), NULLS);
+    NO_AS(fl_optim_new, "fl_optim_mine", (&mine, one, -1, NULL), "lr is -1");
+    FINE(fl_optim_free, (fl_optim_free(NULL), true));
+    NO(fl_optim_sgd_opt, (FV_NONE, (fl_optim_sgd_opts){0}), "no parameters");
+    NO(fl_optim_sgd_opt, (hole, (fl_optim_sgd_opts){0}), NULLS);
+    NO(fl_optim_sgd_opt, (one, (fl_optim_sgd_opts){.lr = -1}), "lr is -1");
+    NO(fl_optim_sgd_opt, (one, (fl_optim_sgd_opts){.nesterov = true}), "momentum 0");
+    NO(fl_optim_adam_opt, (FV_NONE, (fl_optim_adam_opts){0}), "no parameters");
+    NO(fl_optim_adam_opt, (one, (fl_optim_adam_opts){.beta1 = 1}), "1");
+    NO(fl_optim_adam_opt, (one, (fl_optim_adam_opts){.lr = (double)NAN}), "nan");
+    NO(fl_optim_adamw_opt, (hole, (fl_optim_adam_opts){0}), NULLS);
+    NO(fl_optim_adamw_opt, (one, (fl_optim_adam_opts){.eps = -1}), "-1");
+    NO(fl_optim_step, (NULL), NULLS);
+    FINE(fl_optim_zero_grad, (fl_optim_zero_grad(NULL), true));
+    FINE(fl_optim_lr, isnan(fl_optim_lr(NULL)));
+    NO(fl_optim_set_lr, (NULL, 1), NULLS);
+    NO(fl_optim_set_lr, (o.optim, -1), "lr is -1");
+    NO(fl_optim_set_lr, (o.optim, (double)NAN), "nan");
+    ROW(RAISES, "fl_optim_clip_grad_norm", isnan(fl_optim_clip_grad_norm(one, -1)), "max_norm is -1");
+    ROW(RAISES, "fl_optim_clip_grad_norm", isnan(fl_optim_clip_grad_norm(hole, 1)), NULLS);
+    FINE(fl_optim_lr_step, fl_optim_lr_step(0.1, 5, 0, 0.5) == 0.1);
+    FINE(fl_optim_lr_cosine, fl_optim_lr_cosine(0.1, 0, 5, 0) == 0);
+    FINE(fl_optim_lr_warmup, fl_optim_lr_warmup(0.1, 5, 0) == 0.1);
+    NO_FILE(fl_optim_save_checkpoint, (NULL, o.net, o.optim, NULL), NULLS);
+    NO_FILE(fl_optim_save_checkpoint, (o.file, NULL, o.optim, NULL), NULLS);
+    NO_FILE(fl_optim_save_checkpoint, (o.file, o.net, NULL, NULL), NULLS);
+    NO_FILE_AS(fl_optim_save_checkpoint, "fl_data_save_safetensors", ("/no/folder/x", o.net, o.optim, NULL), "/no/folder/x");
+    NO_FILE(fl_optim_load_checkpoint, (NULL, o.net, o.optim, &at), NULLS);
+    NO_FILE(fl_optim_load_checkpoint, (o.file, NULL, o.optim, &at), NULLS);
+    NO_FILE(fl_optim_load_checkpoint, (o.file, o.net, NULL, &at), NULLS);
+    NO_FILE(fl_optim_load_checkpoint, (o.file, o.net, o.optim, &at), o.file);
+    CHECK(at.step == 7 && at.epoch == 7 && at.position == 7);
+    NO_FILE(fl_optim_state, (NULL, "", &s), NULLS);
+    NO_FILE(fl_optim_state, (o.optim, "", NULL), NULLS);
+    CHECK(s.n == 0 && !s.item);
+}
+
+/* ---- fl_data.h ---- */
+
+static bool refuses(fl_data_sample *sample, fl_rng *rng, void *user) {
+    (void)sample, (void)rng;
+    return user && fl_fail("refused");
+}
+
+/* A wrapper of a new set that fails frees what it took. */
+static fl_data_set *fresh(void) { return row.mode == LIST ? NULL : fl_data_tensors(&o.f23, 1); }
+
+static bool get_through(fl_data_set *set, int64_t i) {
+    fl_data_sample s = {.n = 77};
+    const bool ok = fl_data_get(set, i, &s);
+    CHECK(ok || s.n == 77);
+    fl_data_free(set);
+    return ok;
+}
+
+static bool read_from(const char *name) {
+    fl_data_file *f = fl_data_open_safetensors(o.file);
+    const bool ok = fl_data_read(f, name);
+    fl_data_close(f);
+    return ok;
+}
+
+static bool outside_of_file(void) {
+    fl_data_file *f = fl_data_open_safetensors(o.file);
+    const bool failed = !fl_data_name(f, 2) && !fl_data_dtype(f, -1) && fl_data_shape(f, INT64_MAX).ndim == 0;
+    fl_data_close(f);
+    return failed;
+}
+
+static bool unknown_names(void) {
+    fl_data_file *f = fl_data_open_safetensors(o.file);
+    const bool none = fl_data_find(f, "no") == -1 && fl_data_find(f, NULL) == -1 && !fl_data_meta(f, "no") &&
+                      !fl_data_meta(f, NULL) && fl_data_count(f) == 2;
+    fl_data_close(f);
+    return none;
+}
+
+static void rows_of_files(void) {
+    const fl_data_named named[] = {{"a", o.f23}, {"a", o.f23}, {NULL, o.f23}, {"b", NULL}, {"c", o.number}};
+    NO_FILE(fl_data_load_idx, (NULL), NULLS);
+    NO_FILE(fl_data_load_idx, ("/no/such/file"), "/no/such/file", "No such file");
+    NO_FILE(fl_data_load_idx, (o.file), o.file, "not an idx file");
+    NO_FILE(fl_data_load_idx, (o.idx), o.idx, "offset");
+    NO_FILE(fl_data_save_safetensors, (NULL, named, 1, NULL, 0), NULLS);
+    NO_FILE(fl_data_save_safetensors, (o.file, NULL, 1, NULL, 0), NULLS);
+    NO_FILE(fl_data_save_safetensors, (o.file, named, -1, NULL, 0), "negative");
+    NO_FILE(fl_data_save_safetensors, (o.file, named, 2, NULL, 0), "'a'");
+    NO_FILE(fl_data_save_safetensors, (o.file, named + 2, 1, NULL, 0), "name is NULL");
+    NO_FILE(fl_data_save_safetensors, (o.file, named + 3, 1, NULL, 0), "'b' is NULL");
+    NO_FILE(fl_data_save_safetensors, (o.file, named + 4, 1, NULL, 0), "'c'");
+    NO_FILE(fl_data_save_safetensors, ("/no/folder/x", named, 1, NULL, 0), "/no/folder/x");
+    NO_FILE(fl_data_open_safetensors, (NULL), NULLS);
+    NO_FILE(fl_data_open_safetensors, ("/no/such/file"), "/no/such/file");
+    NO_FILE(fl_data_open_safetensors, (o.idx), o.idx);
+    FINE(fl_data_close, (fl_data_close(NULL), true));
+    FINE(fl_data_count, fl_data_count(NULL) == 0);
+    ROW(QUIET, "fl_data_name", outside_of_file(), "tensor 2 of 2");
+    NO_FILE(fl_data_dtype, (NULL, 0), "tensor 0 of 0");
+    ROW(QUIET, "fl_data_shape", fl_data_shape(NULL, 0).ndim == 0, "tensor 0 of 0");
+    FINE(fl_data_find, unknown_names());
+    FINE(fl_data_meta, unknown_names());
+    NO_FILE(fl_data_read, (NULL, "0.weight"), "no file");
+    ROW(QUIET, "fl_data_read", !read_from("no"), o.file, "no tensor 'no'");
+    ROW(QUIET, "fl_data_read", !read_from(NULL), o.file);
+    FINE(fl_data_io_system, fl_data_io_system() != NULL);
+}
+
+static void rows_of_sets(void) {
+    const int64_t far[] = {0, 2};
+    fl_tensor *unlike[] = {o.f23, o.f34};
+    fl_data_sample sample;
+    const fl_data_set no_get = {.size = 3};
+    NO_FILE(fl_data_set_new, (NULL, NULL, 0), NULLS);
+    NO_FILE(fl_data_set_new, (&no_get, NULL, 0), "no get");
+    FINE(fl_data_inner, !fl_data_inner(NULL, 0) && !fl_data_inner(o.set, 5) && !fl_data_inner(o.set, -1));
+    FINE(fl_data_free, (fl_data_free(NULL), true));
+    FINE(fl_data_size, fl_data_size(NULL) == 0);
+    NO_FILE(fl_data_get, (NULL, 0, &sample), NULLS);
+    NO_FILE(fl_data_get, (o.set, 0, NULL), NULLS);
+    NO_FILE(fl_data_get, (o.set, 2, &sample), "sample 2 of 2");
+    NO_FILE(fl_data_get, (o.set, INT64_MIN, &sample), "of 2");
+    NO_FILE(fl_data_set_epoch, (NULL, 1), NULLS);
+    NO_FILE(fl_data_tensors, (NULL, 1), "fl_data_tensors");
+    NO_FILE(fl_data_tensors, (unlike, 9), "9 tensors");
+    NO_FILE(fl_data_tensors, (unlike, 2), "tensor 1");
+    NO_FILE(fl_data_tensors, ((fl_tensor *[]){NULL}, 1), "tensor 0");
+    NO_FILE(fl_data_tensors, (&o.number, 1), "tensor 0");
+    NO_FILE(fl_data_span, (NULL, 0, 1), NULLS);
+    NO_FILE(fl_data_span, (fresh(), 1, 2), "of 2");
+    NO_FILE(fl_data_span, (fresh(), INT64_MAX, INT64_MAX), "of 2");
+    NO_FILE(fl_data_span, (fresh(), -1, 1), "of 2");
+    NO_FILE(fl_data_resample, (NULL, far, 2), NULLS);
+    NO_FILE(fl_data_resample, (fresh(), NULL, 2), NULLS);
+    NO_FILE(fl_data_resample, (fresh(), far, -2), "-2 indices");
+    NO_FILE(fl_data_resample, (fresh(), far, 2), "index 1 is 2", "2 samples");
+    NO_FILE(fl_data_shuffle, (NULL, 1), NULLS);
+    NO_FILE(fl_data_shard, (NULL, 0, 1), NULLS);
+    NO_FILE(fl_data_shard, (fresh(), 2, 2), "rank 2 of 2");
+    NO_FILE(fl_data_shard, (fresh(), 0, 0), "rank 0 of 0");
+    NO_FILE(fl_data_concat, (NULL, 1), "no sets");
+    NO_FILE(fl_data_concat, ((fl_data_set *[]){fresh(), NULL}, 2), "set 1 is NULL");
+    NO_FILE(fl_data_zip, (NULL, 1), "no sets");
+    NO_FILE(fl_data_zip, ((fl_data_set *[]){fresh(), fl_data_span(fresh(), 0, 1)}, 2), "set 1");
+    NO_FILE(fl_data_batch, (NULL, 1, false), NULLS);
+    NO_FILE(fl_data_batch, (fresh(), 0, false), "batches of 0");
+    NO_FILE(fl_data_batch, (fresh(), INT64_MIN, false), "batches of -9223372036854775808");
+    NO_FILE(fl_data_transform, (NULL, refuses, NULL), NULLS);
+    NO_FILE(fl_data_transform, (fresh(), NULL, NULL), NULLS);
+    ROW(QUIET, "fl_data_transform", !get_through(fl_data_transform(fresh(), refuses, NULL), 1), "sample 1 was refused");
+    ROW_OF(QUIET, "fl_data_get", "refused", !get_through(fl_data_transform(fresh(), refuses, &o), 1), "refused");
+    NO_FILE(fl_data_prefetch, (NULL, 1, 1), NULLS);
+    NO_FILE(fl_data_prefetch, (fresh(), 0, 1), "0 threads");
+    NO_FILE(fl_data_prefetch, (fresh(), 1, 0), "depth 0");
+    ROW_OF(QUIET, "fl_data_prefetch", "refused", !get_through(fl_data_prefetch(fl_data_transform(fresh(), refuses, &o), 1, 1), 1), "refused");
+}
+
+static void rows_of_meters(void) {
+    fl_data_average mean = {0};
+    fl_data_frame_error wrong = {0};
+    FINE(fl_data_average_add, (fl_data_average_add(&mean, 1, -1), fl_data_average_add(&mean, 1, (double)NAN), mean.weight == 0));
+    NO_FILE(fl_data_average_add_tensor, (&mean, NULL), NULLS);
+    NO_FILE(fl_data_average_add_tensor, (NULL, o.f23), NULLS);
+    FINE(fl_data_average_variance, isnan(fl_data_average_variance(&mean)));
+    NO_FILE(fl_data_frame_error_add, (NULL, o.f23, o.i23), NULLS);
+    NO_FILE(fl_data_frame_error_add, (&wrong, NULL, o.i23), NULLS);
+    NO_FILE(fl_data_frame_error_add, (&wrong, o.f23, NULL), NULLS);
+    NO_FILE(fl_data_frame_error_add, (&wrong, o.f23, o.f2), "f32");
+    NO_FILE(fl_data_frame_error_add, (&wrong, o.f34, o.i23), "[3, 4]", "[2, 3]");
+    FINE(fl_data_frame_error_percent, isnan(fl_data_frame_error_percent(&wrong)));
+    FINE(fl_data_timer_per_unit, isnan(fl_data_timer_per_unit(&(fl_data_timer){0})));
+    FINE(fl_data_progress_begin, fl_data_progress_begin(NULL, NULL, -5).out == NULL);
+    CHECK(mean.weight == 0 && wrong.total == 0);
+}
+
+/* ---- running them ---- */
+
+static void (*const groups[])(void) = {
+    rows_of_memory,      rows_of_handles, rows_of_creation,   rows_of_reading, rows_of_movement,  rows_of_formulas,
+    rows_of_reductions,  rows_of_indexing, rows_of_convolution, rows_of_pooling, rows_of_softmax,  rows_of_randomness,
+    rows_of_steps,       rows_of_variables, rows_of_backward, rows_of_var_movement, rows_of_modules, rows_of_layers,
+    rows_of_init,        rows_of_losses,  rows_of_saving,     rows_of_optim,   rows_of_files,     rows_of_sets,
+    rows_of_meters,
+};
+
+static void run_rows(void (*rows)(void)) {
+    fl_on_error(on_error, NULL);
+    operands_make();
+    for (row.mode = RETURNING; row.mode <= JUMPING; row.mode++) {
+        fl_scope s = fl_scope_begin();
+        rows();
+        fl_scope_end(&s);
+    }
+    operands_free();
+    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+TEST(memory) { run_rows(rows_of_memory); }
+TEST(handles_and_backends) { run_rows(rows_of_handles); }
+TEST(creation) { run_rows(rows_of_creation); }
+TEST(reading) { run_rows(rows_of_reading); }
+TEST(movement) { run_rows(rows_of_movement); }
+TEST(formulas) { run_rows(rows_of_formulas); }
+TEST(reductions) { run_rows(rows_of_reductions); }
+TEST(indexing) { run_rows(rows_of_indexing); }
+TEST(convolution) { run_rows(rows_of_convolution); }
+TEST(pooling) { run_rows(rows_of_pooling); }
+TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }
+TEST(randomness) { run_rows(rows_of_randomness); }
+TEST(optimizer_steps) { run_rows(rows_of_steps); }
+TEST(variables) { run_rows(rows_of_variables); }
+TEST(backward) { run_rows(rows_of_backward); }
+TEST(movement_of_variables) { run_rows(rows_of_var_movement); }
+TEST(modules) { run_rows(rows_of_modules); }
+TEST(layers) { run_rows(rows_of_layers); }
+TEST(initialisation) { run_rows(rows_of_init); }
+TEST(losses) { run_rows(rows_of_losses); }
+TEST(saving) { run_rows(rows_of_saving); }
+TEST(optimizers) { run_rows(rows_of_optim); }
+TEST(files) { run_rows(rows_of_files); }
+TEST(data_sets) { run_rows(rows_of_sets); }
+TEST(meters) { run_rows(rows_of_meters); }
+
+/* ---- every public function has a row ---- */
+
+/* Functions that take nothing that could be wrong, or whose argument is the caller's word. */
+static const char *const cannot_fail[] = {
+    /* they make, report or read the error and the log themselves */
+    "fl_fail", "fl_raise", "fl_error", "fl_error_clear", "fl_on_error", "fl_quiet", "fl_message", "fl_message_use",
+    /* no arguments, or every value is good */
+    "fl_version", "fl_in_parallel", "fl_threads", "fl_device_host", "fl_mem_current", "fl_mem_native", "fl_mem_caching",
+    "fl_mem_trim", "fl_mem_step", "fl_mem_live", "fl_live", "fl_scope_size", "fl_flags", "fl_set_flags", "fl_backend_cpu",
+    "fl_strict", "fl_fallbacks", "fl_default_family", "fl_seed", "fl_rng_state", "fl_rng_set_state", "fl_no_grad",
+    "fl_grad_enabled", "fl_data_now", "fl_data_rng", "fl_hook", "fl_heap_use", "fl_mem_use", "fl_mem_stats_of",
+    "fl_mem_stats_reset_peak", "fl_mem_report",
+    /* only memory can fail them: test_faults, test_mem */
+    "fl_scope_begin", "fl_num", "fl_int", "fv_num", "fl_mem_failing", "fl_nn_relu", "fl_nn_gelu", "fl_nn_tanh",
+    "fl_nn_sigmoid", "fl_nn_print",
+    /* hot paths for types, slots and managers of one's own: they take what the library made, unchecked */
+    "fl_obj_free", "fl_obj_keep", "fl_obj_drop", "fl_obj_own", "fl_make", "fl_buffer_claim", "fl_buffer_resident",
+    /* they count in the caller's own struct, or set a table */
+    "fl_data_timer_start", "fl_data_timer_stop", "fl_data_timer_seconds", "fl_data_progress_step", "fl_data_progress_end",
+    "fl_data_io_use",
+};
+
+static const char *root_dir;
+
+/* The header up to its implementation, or NULL. */
+static char *read_header(const char *name) {
+    static char text[400000];
+    const char *const dirs[] = {root_dir ? root_dir : ".", ".."};
+    char path[600];
+    FILE *f = NULL;
+    for (int i = 0; !f && i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dirs[i], name);
+        f = fopen(path, "r");
+    }
+    if (!f) return NULL;
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    char *end = strstr(text, "stop here if you only want the API");
+    if (end) *end = 0;
+    return end ? text : NULL;
+}
+
+/* The name before the first parenthesis of a prototype. */
+static void prototype_name(const char *p, char *name, size_t size) {
+    const char *end = strchr(p, '('), *begin = end;
+    while (begin > p && (begin[-1] == '_' || (begin[-1] >= '0' && begin[-1] <= '9') || (begin[-1] >= 'a' && begin[-1] <= 'z')))
+        begin--;
+    snprintf(name, size, "%.*s", (int)(end - begin), begin);
+}
+
+TEST(every_public_function_has_a_row) {
+    static const char *const headers[] = {"fl_mem.h", "fl_tensor.h", "fl_autograd.h", "fl_nn.h", "fl_optim.h", "fl_data.h"};
+    const int n_free = sizeof cannot_fail / sizeof *cannot_fail;
+    row.mode = LIST;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) groups[i]();
+    CHECK(row.n_seen < 600);
+    int functions = 0;
+    for (size_t h = 0; h < sizeof headers / sizeof *headers; h++) {
+        char *text = read_header(headers[h]), name[100];
+        if (!text) SKIP("the headers are not in . or ..: give --root DIR");
+        for (char *p = text; (p = strstr(p, "\nFL_API ")); p++, functions++) {
+            prototype_name(p, name, sizeof name);
+            const bool tested = listed(row.seen, row.n_seen, name), free = listed(cannot_fail, n_free, name);
+            if (!CHECK(tested || free)) printf("  %s has no row\n", name);
+        }
+    }
+    CHECK(functions > 300);
+}
+
+/* ---- the rules of pending errors, and handlers ---- */
+
+TEST(the_first_text_stays_and_nulls_are_silent) {
+    fl_on_error(on_error, NULL);
+    operands_make();
+    row.mode = RETURNING;
+    fl_scope s = fl_scope_begin();
+    /* one mistake in the middle of an expression: one text, one call */
+    fl_tensor *t = fl_sum(fl_add(fl_mul(fl_exp(fl_matmul(o.f23, o.f23)), o.f23), o.f23), FL_ALL_AXES);
+    CHECK(!t && row.calls == 1);
+    CHECK_STR(fl_error(), "fl_matmul: shapes [2, 3] and [2, 3]");
+    CHECK(!fl_add(o.f23, o.f34) && row.calls == 1); /* another mistake is not told */
+    CHECK_STR(fl_error(), "fl_matmul");
+    CHECK(fl_add(o.f23, o.f23)); /* what is right works on */
+    CHECK(!fl_backward(fv_sum(o.v23, FL_ALL_AXES)) && !fv_grad(o.v23) && !fl_optim_step(o.optim) && row.calls == 1);
+    CHECK_ERROR("fl_matmul");
+    CHECK(!fl_neg(NULL) && row.calls == 2); /* nothing pending: a mistake of its own */
+    CHECK_ERROR("fl_neg: an operand is NULL");
+    CHECK(fl_backward(fv_sum(o.v23, FL_ALL_AXES)) && fv_grad(o.v23) && fl_optim_step(o.optim));
+    CHECK_NO_ERROR();
+    fl_scope_end(&s);
+    operands_free();
+}
+
+TEST(quiet_functions_leave_the_error_to_the_next_raise) {
+    fl_on_error(on_error, NULL);
+    row.mode = RETURNING;
+    CHECK(!fl_data_load_idx("/no/such/file") && row.calls == 0);
+    CHECK_STR(fl_error(), "/no/such/file");
+    CHECK(!fl_neg(NULL) && row.calls == 0); /* silent: the reason is known */
+    fl_error_clear();
+    CHECK(!fl_neg(NULL) && row.calls == 1);
+    fl_error_clear();
+}
+
+static int read_end(int *ends, char *text, size_t size) {
+    size_t n = 0;
+    ssize_t got;
+    close(ends[1]);
+    while (n + 1 < size && (got = read(ends[0], text + n, size - 1 - n)) > 0) n += (size_t)got;
+    text[n] = 0;
+    close(ends[0]);
+    return (int)n;
+}
+
+/* The default handler stops a program at its faulty line, and only value functions do. */
+TEST(the_default_handler_stops_at_an_op) {
+    int ends[2], status;
+    char text[400];
+    REQUIRE(pipe(ends) == 0);
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], 2);
+        fl_data_load_idx("/no/such/file");
+        if (!fl_error()) _exit(3);
+        fl_error_clear();
+        fl_matmul(fl_ones(FL_SHAPE(2, 3), FL_F32), fl_ones(FL_SHAPE(2, 3), FL_F32));
+        _exit(0);
+    }
+    CHECK(read_end(ends, text, sizeof text) > 0);
+    CHECK_STR(text, "fl: fl_matmul: shapes [2, 3] and [2, 3]");
+    CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 2 && !strcmp(argv[1], "--root")) {
+        root_dir = argv[2];
+        argv[2] = argv[0];
+        argc -= 2, argv += 2;
+    }
+    return test_main(argc, argv);
+}

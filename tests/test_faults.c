@@ -1,0 +1,391 @@
+/* test_faults.c - memory that runs out at every request of a training step, and for good
+
+   A step of the MNIST network is run with the n-th request for memory failing, for every n: of the memory manager and of
+   the heap, once and for ever, with a handler that returns and with one that leaves by longjmp. Nothing may crash or leak,
+   and the same step, repeated, must give the bits of an undisturbed run. */
+#include "../examples/digits.h"
+#include "test.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <sys/resource.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#endif
+#ifdef SANITIZED
+enum { EVERY = 7, EVERY_LARGE = 20 };
+#else
+enum { EVERY = 1, EVERY_LARGE = 5 };
+#endif
+
+/* ---- a step of training, repeatable ---- */
+
+typedef struct training {
+    fl_nn_module *net;
+    fl_optim *optim;
+    fl_tensor *x, *target;
+    fl_tensor *saved[16]; /* parameters before the step */
+    fl_rng rng;
+    int64_t live, buffers;
+} training;
+
+/* The layers of digits_net, smaller. */
+static fl_nn_module *small_net(void) {
+    return fl_nn_sequential(fl_nn_view(FL_SHAPE(-1, 1, 8, 8)), fl_nn_conv2d(1, 3, 5, .pad = FL_SAME), fl_nn_relu(),
+                            fl_nn_pool2d(2), fl_nn_conv2d(3, 4, 5, .pad = FL_SAME), fl_nn_relu(), fl_nn_pool2d(2),
+                            fl_nn_view(FL_SHAPE(-1, 2 * 2 * 4)), fl_nn_linear(2 * 2 * 4, 8), fl_nn_relu(),
+                            fl_nn_dropout(0.5), fl_nn_linear(8, 10), fl_nn_log_softmax(1));
+}
+
+static training training_new(fl_nn_module *net, int64_t side) {
+    training t = {.net = net};
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {3, 0};
+    t.optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 0.1, .momentum = 0.9);
+    t.x = fl_keep(fl_uniform(FL_SHAPE(2, side, side), -1, 1, FL_F32, &rng));
+    t.target = fl_keep(fl_randint(FL_SHAPE(2), 0, 10, &rng));
+    const fv_list p = fl_nn_parameters(net);
+    CHECK(p.n == 8);
+    for (int i = 0; i < p.n; i++) t.saved[i] = fl_keep(fl_clone(fv_value(p.v[i])));
+    fl_scope_end(&s);
+    t.rng = fl_rng_state();
+    return t;
+}
+
+static void training_free(training *t) {
+    for (int i = 0; i < 16; i++) fl_drop(t->saved[i]);
+    fl_drop(t->x);
+    fl_drop(t->target);
+    fl_optim_free(t->optim);
+    fl_nn_free(t->net);
+}
+
+/* Back to before the first step. */
+static void rewind_training(training *t) {
+    fl_scope s = fl_scope_begin();
+    for (int64_t i = 0; i < t->optim->n; i++) {
+        fl_optim_slot *slot = &t->optim->slot[i];
+        CHECK(fl_assign(fv_value(slot->param), t->saved[i]));
+        for (int k = 0; k < FL_OPTIM_STATES; k++)
+            if (slot->state[k]) CHECK(fl_assign(slot->state[k], fl_num(0)));
+        slot->steps = 0;
+    }
+    fl_optim_zero_grad(t->optim);
+    fl_rng_set_state(t->rng);
+    fl_scope_end(&s);
+}
+
+static double step(training *t) {
+    fl_scope s = fl_scope_begin();
+    fl_optim_zero_grad(t->optim);
+    fl_var *loss = fl_nn_nll(fl_nn_forward(t->net, fv_const(t->x)), t->target);
+    const bool ok = fl_backward(loss) && fl_optim_step(t->optim);
+    const double value = ok ? fl_item(fv_value(loss)) : (double)NAN;
+    fl_scope_end(&s);
+    return value;
+}
+
+static uint64_t hash_tensor(uint64_t h, fl_tensor *t) {
+    if (!t) return h;
+    const unsigned char *p = fl_map(t, FL_READ);
+    CHECK(p != NULL);
+    const int64_t n = fl_numel(t) * (int64_t)fl_dtype_size(t->dtype);
+    for (int64_t i = 0; p && i < n; i++) h = (h ^ p[i]) * 1099511628211u;
+    if (p) fl_unmap(t, FL_READ);
+    return h;
+}
+
+/* Of parameters, optimizer state and gradients. */
+static uint64_t hash_training(const training *t) {
+    uint64_t h = 1469598103934665603u;
+    for (int64_t i = 0; i < t->optim->n; i++) {
+        h = hash_tensor(h, fv_value(t->optim->slot[i].param));
+        h = hash_tensor(h, fv_grad(t->optim->slot[i].param));
+        for (int k = 0; k < FL_OPTIM_STATES; k++) h = hash_tensor(h, t->optim->slot[i].state[k]);
+    }
+    return h;
+}
+
+/* ---- faults ---- */
+
+static struct {
+    int64_t countdown; /* the request that fails; 0: none */
+    bool for_ever;
+    int64_t blocks, failed;
+} heap;
+
+static void *faulty_heap(void *user, void *p, size_t bytes) {
+    (void)user;
+    if (!bytes) {
+        if (p) __atomic_sub_fetch(&heap.blocks, 1, __ATOMIC_RELAXED);
+        free(p);
+        return NULL;
+    }
+    const int64_t left = __atomic_load_n(&heap.countdown, __ATOMIC_RELAXED);
+    if (left > 0 && __atomic_sub_fetch(&heap.countdown, 1, __ATOMIC_RELAXED) <= 0) {
+        if (heap.for_ever) __atomic_store_n(&heap.countdown, 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&heap.failed, 1, __ATOMIC_RELAXED);
+        return NULL;
+    }
+    void *q = realloc(p, bytes);
+    if (q && !p) __atomic_add_fetch(&heap.blocks, 1, __ATOMIC_RELAXED);
+    return q;
+}
+
+static jmp_buf leave;
+static int raised;
+static void handler_returns(const char *text, void *user) {
+    (void)user;
+    raised += strlen(text) > 0;
+}
+static void handler_jumps(const char *text, void *user) {
+    handler_returns(text, user);
+    longjmp(leave, 1);
+}
+
+typedef struct sweep {
+    bool heap, for_ever, jumps;
+    int64_t every;
+} sweep;
+
+typedef enum outcome { REPORTED, ABSORBED, UNDISTURBED } outcome;
+
+/* One step with fault n: an error, or a request that failed and was served after caches were trimmed, or fewer than n. */
+static outcome faulty_step(training *t, const sweep *w, int64_t n, double *loss) {
+    static fl_mem_manager *failing, *before;
+    fl_scope s = fl_scope_begin();
+    raised = 0;
+    fl_on_error(w->jumps ? handler_jumps : handler_returns, NULL);
+    heap.failed = 0;
+    if (w->heap) {
+        heap.for_ever = w->for_ever;
+        heap.countdown = n;
+    } else {
+        failing = fl_mem_failing(NULL, n, w->for_ever);
+        before = fl_mem_use(failing);
+    }
+    *loss = (double)NAN;
+    if (!setjmp(leave)) *loss = step(t);
+    heap.countdown = 0;
+    if (!w->heap) fl_mem_use(before);
+    fl_on_error(handler_returns, NULL);
+    const bool reported = fl_error() || isnan(*loss);
+    if (reported) {
+        CHECK_STR(fl_error(), "out of memory");
+        CHECK_EQ_INT(raised, 1);
+    }
+    fl_error_clear();
+    fl_scope_end(&s);
+    fl_optim_zero_grad(t->optim);
+    if (!w->heap) fl_mem_close(failing);
+    return reported ? REPORTED : heap.failed ? ABSORBED : UNDISTURBED;
+}
+
+/* A fault in the middle of a step, then the step again: the bits of an undisturbed one, and nothing more alive. */
+static bool survives(training *t, const sweep *w, int64_t n, uint64_t want, double want_loss, outcome *o) {
+    double loss;
+    const int failures = test__failures;
+    rewind_training(t);
+    *o = faulty_step(t, w, n, &loss);
+    if (*o != REPORTED) CHECK(loss == want_loss);
+    CHECK_EQ_INT(fl_live(), t->live);
+    CHECK_EQ_INT(fl_mem_live(), t->buffers);
+    CHECK(fl_grad_enabled() && fl_threads() > 0);
+    rewind_training(t);
+    CHECK(step(t) == want_loss && hash_training(t) == want);
+    CHECK_NO_ERROR();
+    return test__failures == failures;
+}
+
+static void run_sweep(training *t, const sweep *w) {
+    rewind_training(t);
+    const double loss = step(t);
+    const uint64_t want = hash_training(t);
+    fl_optim_zero_grad(t->optim);
+    t->live = fl_live();
+    t->buffers = fl_mem_live();
+    CHECK(loss > 0 && loss < 10);
+    outcome o = REPORTED;
+    int64_t n = 1, reported = 0;
+    for (; o != UNDISTURBED && n < 20000; n += w->every) {
+        if (w->heap) fl_mem_trim(); /* empty caches: as many requests as possible */
+        const bool good = survives(t, w, n, want, loss, &o);
+        reported += o == REPORTED;
+        if (good) continue;
+        printf("  request %lld of the %s, %s, handler %s\n", (long long)n, w->heap ? "heap" : "memory manager",
+               w->for_ever ? "for ever" : "once", w->jumps ? "jumps" : "returns");
+        break;
+    }
+    CHECK_EQ_INT(o, UNDISTURBED);
+    CHECK(n > 15 && reported > 0);
+}
+
+static void run_sweeps(fl_nn_module *net, int64_t side, bool of_heap, int64_t every) {
+    fl_seed(11);
+    fl_heap_use(faulty_heap, NULL);
+    fl_on_error(handler_returns, NULL);
+    training t = training_new(net, side);
+    for (int i = 0; i < 4; i++) run_sweep(&t, &(sweep){of_heap, i & 1, i & 2, every});
+    training_free(&t);
+    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+TEST(the_memory_manager_fails_anywhere) { run_sweeps(small_net(), 8, false, EVERY); }
+
+/* The free lists of objects and records are warm: a step asks the heap for little, so each sweep is short. */
+TEST(the_heap_fails_anywhere) { run_sweeps(small_net(), 8, true, EVERY); }
+
+TEST(the_memory_manager_fails_the_mnist_net) {
+    fl_nn_module *net = digits_net();
+    run_sweeps(net, 28, false, EVERY_LARGE);
+}
+
+/* A thread that has just begun has nothing cached: every object comes from the heap. */
+static double cold_loss;
+static bool cold_complete;
+
+static void *cold_step(void *arg) {
+    training *t = arg;
+    fl_scope s = fl_scope_begin();
+    cold_loss = step(t);
+    cold_complete = !fl_error() && !heap.failed;
+    fl_error_clear();
+    fl_scope_end(&s);
+    return NULL;
+}
+
+TEST(the_heap_fails_a_cold_thread) {
+    fl_seed(11);
+    fl_heap_use(faulty_heap, NULL);
+    fl_on_error(handler_returns, NULL);
+    training t = training_new(small_net(), 8);
+    const double want_loss = step(&t);
+    const uint64_t want = hash_training(&t);
+    fl_optim_zero_grad(t.optim);
+    const int64_t live = fl_live(), buffers = fl_mem_live();
+    int64_t n = 1;
+    for (cold_complete = false; !cold_complete && n < 20000; n += EVERY) {
+        pthread_t thread;
+        rewind_training(&t);
+        fl_mem_trim();
+        heap.for_ever = n & 1;
+        heap.failed = 0;
+        heap.countdown = n;
+        const int made = pthread_create(&thread, NULL, cold_step, &t);
+        REQUIRE(made == 0);
+        pthread_join(thread, NULL);
+        heap.countdown = 0;
+        fl_optim_zero_grad(t.optim);
+        CHECK_EQ_INT(fl_live(), live);
+        if (!CHECK_EQ_INT(fl_mem_live(), buffers)) break;
+        rewind_training(&t);
+        if (!CHECK(step(&t) == want_loss && hash_training(&t) == want)) break;
+    }
+    CHECK(cold_complete && n > 20);
+    training_free(&t);
+    CHECK(fl_live() == 0 && fl_mem_live() == 0);
+}
+
+/* Making the network and the optimizer fails anywhere too. */
+TEST(memory_fails_the_makers) {
+    fl_heap_use(faulty_heap, NULL);
+    fl_on_error(handler_returns, NULL);
+    fl_nn_free(small_net()); /* the thread's stacks */
+    for (int source = 0; source < 2; source++) {
+        bool made = false;
+        int64_t n = 1;
+        for (; !made && n < 5000; n += EVERY) {
+            fl_scope s = fl_scope_begin();
+            fl_mem_manager *failing = source ? fl_mem_failing(NULL, n, n & 1) : NULL, *before = NULL;
+            if (failing) before = fl_mem_use(failing);
+            heap.for_ever = n & 1;
+            heap.failed = 0;
+            heap.countdown = source ? 0 : n;
+            fl_nn_module *net = small_net();
+            fl_optim *optim = net ? fl_optim_adam(fl_nn_parameters(net)) : NULL;
+            heap.countdown = 0;
+            if (failing) fl_mem_use(before);
+            made = optim && !heap.failed;
+            CHECK((optim == NULL) == (fl_error() != NULL));
+            fl_error_clear();
+            fl_optim_free(optim);
+            fl_nn_free(net);
+            fl_scope_end(&s);
+            fl_mem_close(failing);
+            if (!CHECK(fl_live() == 0 && fl_mem_live() == 0)) break;
+        }
+        CHECK(made && n > 10);
+    }
+}
+
+/* ---- a process that may have so many bytes only ---- */
+
+#ifndef SANITIZED /* they map terabytes */
+TEST(a_limit_on_the_process_is_reported) {
+    fl_on_error(handler_returns, NULL);
+    const struct rlimit limit = {400 << 20, 400 << 20};
+    REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
+    fl_scope s = fl_scope_begin();
+    int64_t made = 0;
+    for (int i = 0; i < 100 && fl_ones(FL_SHAPE(4 << 20), FL_F32); i++) made++;
+    CHECK(made >= 4 && made < 100);
+    CHECK_EQ_INT(raised, 1);
+    CHECK_STR(fl_error(), "out of memory: asked for 16777216 bytes, in use ");
+    long long in_use = -1;
+    const char *at = fl_error() ? strstr(fl_error(), "in use ") : NULL;
+    CHECK(at && sscanf(at, "in use %lld", &in_use) == 1);
+    CHECK(in_use >= made * (16 << 20) && in_use < 400 << 20);
+    fl_error_clear();
+    CHECK(fl_ones(FL_SHAPE(1000), FL_F32)); /* small things still fit */
+    fl_scope_end(&s);
+    fl_scope again = fl_scope_begin();
+    int64_t second = 0;
+    for (int i = 0; i < 100 && fl_ones(FL_SHAPE(4 << 20), FL_F32); i++) second++;
+    CHECK_EQ_INT(second, made); /* all of it came back */
+    fl_error_clear();
+    fl_scope_end(&again);
+    CHECK(fl_live() == 0 && fl_mem_live() == 0);
+}
+
+/* Blocks of another size: what the caches hold is given back and the request tried again. */
+TEST(caches_are_trimmed_before_memory_is_out) {
+    fl_on_error(handler_returns, NULL);
+    const struct rlimit limit = {400 << 20, 400 << 20};
+    REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
+    for (int64_t mib = 40; mib <= 200; mib *= 2) {
+        fl_scope s = fl_scope_begin();
+        CHECK(fl_ones(FL_SHAPE(mib << 18), FL_F32));
+        fl_scope_end(&s);
+        CHECK_NO_ERROR();
+    }
+}
+
+TEST(training_survives_the_limit) {
+    fl_on_error(handler_returns, NULL);
+    fl_seed(4);
+    training t = training_new(digits_net(), 28);
+    const double want = step(&t);
+    const uint64_t hash = hash_training(&t);
+    const struct rlimit limit = {300 << 20, 300 << 20};
+    REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {5, 0};
+    fl_tensor *much = fl_uniform(FL_SHAPE(1 << 15, 28, 28), 0, 1, FL_F32, &rng); /* 98 MiB; its conv has 3 GiB */
+    CHECK(much && !fl_nn_forward(t.net, fv_const(much)));
+    CHECK_ERROR("out of memory: asked for 3288334336 bytes");
+    fl_scope_end(&s);
+    rewind_training(&t);
+    CHECK(step(&t) == want && hash_training(&t) == hash);
+    training_free(&t);
+    CHECK(fl_live() == 0 && fl_mem_live() == 0);
+}
+#endif
+
+int main(int argc, char **argv) { return test_main(argc, argv); }

@@ -1,0 +1,743 @@
+/* test_life.c - life time: flat memory over long runs, scopes left early, threads, swapped operators, hooks */
+#include "../fl.h"
+#include "test.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <unistd.h>
+
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#endif
+#ifdef SANITIZED
+enum { STEPS = 3000, HANDED = 40000 }; /* sanitizers keep freed memory: there only the counts are compared */
+#else
+enum { STEPS = 10000, HANDED = 1000000 };
+#endif
+
+/* ---- helpers ---- */
+
+#define CHECK_NOTHING_LIVES() (CHECK_EQ_INT(fl_live(), 0), CHECK_EQ_INT(fl_mem_live(), 0))
+
+/* Bytes of this process in memory; 0 where they say nothing. */
+static int64_t resident_bytes(void) {
+#ifdef SANITIZED
+    return 0;
+#else
+    long long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%lld %lld", &pages, &resident) != 2) resident = 0;
+    if (f) fclose(f);
+    return resident * (int64_t)sysconf(_SC_PAGESIZE);
+#endif
+}
+
+/* Blocks that the library has from the heap. */
+static int64_t heap_blocks;
+static void *counting_heap(void *user, void *p, size_t bytes) {
+    (void)user;
+    if (!bytes) {
+        if (p) __atomic_sub_fetch(&heap_blocks, 1, __ATOMIC_RELAXED);
+        free(p);
+        return NULL;
+    }
+    void *q = realloc(p, bytes);
+    if (q && !p) __atomic_add_fetch(&heap_blocks, 1, __ATOMIC_RELAXED);
+    return q;
+}
+
+/* What must not grow from one step to the next. */
+typedef struct state {
+    int64_t tensors, buffers, in_use, blocks, reserved, resident;
+} state;
+
+static state state_now(void) {
+    const fl_mem_stats m = fl_mem_stats_of(NULL);
+    resident_bytes(); /* its own first call takes memory */
+    return (state){fl_live(), fl_mem_live(), m.in_use, heap_blocks, m.reserved, resident_bytes()};
+}
+
+static void check_flat(state was, int64_t spare_blocks) {
+    const state now = state_now();
+    CHECK_EQ_INT(now.tensors, was.tensors);
+    CHECK_EQ_INT(now.buffers, was.buffers);
+    CHECK_EQ_INT(now.in_use, was.in_use);
+    CHECK(now.blocks <= was.blocks + spare_blocks);
+    CHECK_EQ_INT(now.reserved, was.reserved);
+    CHECK(now.resident <= was.resident + was.resident / 100);
+}
+
+/* A small classifier on numbers of its own, with everything that a step of training touches. */
+typedef struct trainer {
+    fl_rng rng;
+    fl_nn_module *net;
+    fl_optim *optim;
+} trainer;
+
+enum { BATCH = 8, INPUTS = 12, CLASSES = 3 };
+
+static trainer trainer_new(uint64_t seed) {
+    trainer t = {.rng = {seed, 0}};
+    fl_scope s = fl_scope_begin();
+    t.net = fl_nn_sequential(fl_nn_linear(INPUTS, 16, .rng = &t.rng), fl_nn_layer_norm(FL_SHAPE(16)),
+                             fl_nn_gelu(), fl_nn_linear(16, CLASSES, .rng = &t.rng),
+                             fl_nn_log_softmax(1));
+    t.optim = fl_optim_sgd(fl_nn_parameters(t.net), .lr = 0.05, .momentum = 0.9);
+    fl_scope_end(&s);
+    return t;
+}
+
+static void trainer_free(trainer *t) {
+    fl_optim_free(t->optim);
+    fl_nn_free(t->net);
+}
+
+/* The target is the place of the largest of the first inputs. */
+static double train_on(trainer *t, fl_tensor *x) {
+    fl_tensor *target = fl_argmax(fl_slice(x, 1, 0, CLASSES, 1), 1, false);
+    fl_var *loss = fl_nn_nll(fl_nn_forward(t->net, fv_const(x)), target);
+    fl_optim_zero_grad(t->optim);
+    if (!fl_backward(loss) || !fl_optim_step(t->optim)) return (double)NAN;
+    return fl_item(fv_value(loss));
+}
+
+static double train_step(trainer *t) {
+    fl_scope s = fl_scope_begin();
+    double loss = train_on(t, fl_normal(FL_SHAPE(BATCH, INPUTS), 0, 1, FL_F32, &t->rng));
+    fl_scope_end(&s);
+    return loss;
+}
+
+/* The first bytes of a hash over all parameters. */
+static uint64_t hash_parameters(fl_nn_module *net) {
+    uint64_t h = 1469598103934665603u;
+    fl_scope s = fl_scope_begin();
+    const fv_list p = fl_nn_parameters(net);
+    for (int i = 0; i < p.n; i++) {
+        fl_tensor *t = fv_value(p.v[i]);
+        const size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
+        const unsigned char *byte = fl_map(t, FL_READ);
+        for (size_t k = 0; byte && k < bytes; k++) h = (h ^ byte[k]) * 1099511628211u;
+        fl_unmap(t, FL_READ);
+    }
+    fl_scope_end(&s);
+    return h;
+}
+
+static float first_element(fl_tensor *t) {
+    const float *p = fl_map(t, FL_READ);
+    float v = p ? *p : NAN;
+    fl_unmap(t, FL_READ);
+    return v;
+}
+
+/* ---- long runs ---- */
+
+TEST(ten_thousand_steps_are_flat) {
+    fl_heap_use(counting_heap, NULL);
+    trainer t = trainer_new(1);
+    double first = train_step(&t), last = 0;
+    for (int i = 0; i < 300; i++) train_step(&t);
+    const state warm = state_now();
+    for (int i = 0; i < STEPS; i++) {
+        last = train_step(&t);
+        if (!CHECK(fl_live() == warm.tensors && fl_mem_live() == warm.buffers)) break;
+    }
+    check_flat(warm, 0);
+    CHECK(last < first / 2);
+    trainer_free(&t);
+    CHECK_NOTHING_LIVES();
+}
+
+static bool to_double_and_back(fl_data_sample *sample, fl_rng *rng, void *user) {
+    (void)rng, (void)user;
+    sample->t[0] = fl_cast(fl_mul(fl_cast(sample->t[0], FL_F64), fl_num(2)), FL_F32);
+    return sample->t[0] != NULL;
+}
+
+/* Worker threads make the batches, this one trains on them and drops them. */
+TEST(ten_thousand_prefetched_batches_are_flat) {
+    fl_heap_use(counting_heap, NULL);
+    enum { SAMPLES = 1024, EPOCH = SAMPLES / BATCH };
+    trainer t = trainer_new(2);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_normal(FL_SHAPE(SAMPLES, INPUTS), 0, 1, FL_F32, &t.rng);
+    fl_data_set *set = fl_data_shuffle(fl_data_tensors(&x, 1), 3);
+    set = fl_data_transform(fl_data_batch(set, BATCH, true), to_double_and_back, NULL);
+    set = fl_data_prefetch(set, 2, 4);
+    REQUIRE(set && t.optim);
+    state warm = {0};
+    double loss = 0;
+    for (int64_t i = 0, epochs = STEPS / EPOCH + 2; i < epochs * EPOCH && !isnan(loss); i++) {
+        if (i % EPOCH == 0) CHECK(fl_data_set_epoch(set, i / EPOCH)); /* nothing is under way then */
+        if (i == epochs / 2 * EPOCH) warm = state_now();
+        fl_scope step = fl_scope_begin();
+        fl_data_sample b;
+        loss = fl_data_get(set, i % EPOCH, &b) ? train_on(&t, b.t[0]) : (double)NAN;
+        fl_scope_end(&step);
+    }
+    CHECK(!isnan(loss));
+    CHECK(fl_data_set_epoch(set, 0));
+    check_flat(warm, 64); /* thread caches and shared lists fill up to their bounds in any order */
+    fl_data_free(set);
+    fl_scope_end(&s);
+    trainer_free(&t);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- tensors that change threads ---- */
+
+enum { HAND = 500 };
+typedef struct channel {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    fl_tensor *box[HAND];
+    bool full, failed;
+    int64_t hands;
+} channel;
+
+static void *make_tensors(void *arg) {
+    channel *c = arg;
+    for (int64_t h = 0; h < c->hands; h++) {
+        fl_tensor *made[HAND];
+        fl_scope s = fl_scope_begin();
+        for (int i = 0; i < HAND; i++)
+            made[i] = fl_keep(fl_full(FL_SHAPE(1 + i % 40), (double)i, FL_F32));
+        fl_scope_end(&s);
+        pthread_mutex_lock(&c->lock);
+        while (c->full) pthread_cond_wait(&c->changed, &c->lock);
+        memcpy(c->box, made, sizeof made);
+        c->full = true;
+        pthread_cond_broadcast(&c->changed);
+        pthread_mutex_unlock(&c->lock);
+    }
+    return NULL;
+}
+
+static void drop_tensors(channel *c) {
+    pthread_mutex_lock(&c->lock);
+    while (!c->full) pthread_cond_wait(&c->changed, &c->lock);
+    for (int i = 0; i < HAND; i++) {
+        if (!c->box[i] || !(first_element(c->box[i]) == (float)i)) c->failed = true;
+        fl_drop(c->box[i]);
+    }
+    c->full = false;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+TEST(tensors_made_here_and_dropped_there) {
+    fl_heap_use(counting_heap, NULL);
+    channel c = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {NULL}, false, false, 0};
+    c.hands = HANDED / HAND;
+    pthread_t maker;
+    state warm = {0}, now = {0};
+    REQUIRE(pthread_create(&maker, NULL, make_tensors, &c) == 0);
+    for (int64_t h = 0; h < c.hands; h++) {
+        if (h == c.hands / 2) warm = state_now();
+        if (h == c.hands - 1) now = state_now();
+        drop_tensors(&c);
+    }
+    pthread_join(maker, NULL);
+    CHECK(!c.failed);
+    CHECK(now.blocks <= warm.blocks + 2 * HAND); /* what may be on its way */
+    CHECK(now.resident <= warm.resident + warm.resident / 100);
+    CHECK_NOTHING_LIVES();
+}
+
+static void *leave_values_in_the_root(void *arg) {
+    for (int i = 0; i < 100; i++)
+        if (!fl_ones(FL_SHAPE(100), FL_F32)) return NULL;
+    fl_scope open = fl_scope_begin(); /* never ended */
+    return open.depth_ > 0 && fl_ones(FL_SHAPE(3), FL_F32) ? arg : NULL;
+}
+
+TEST(the_root_scope_ends_with_its_thread) {
+    fl_heap_use(counting_heap, NULL);
+    int64_t blocks = 0;
+    for (int i = 0; i < 20; i++) {
+        pthread_t t;
+        void *ok = NULL;
+        REQUIRE(pthread_create(&t, NULL, leave_values_in_the_root, &blocks) == 0);
+        pthread_join(t, &ok);
+        CHECK(ok == &blocks);
+        CHECK_NOTHING_LIVES();
+        if (i == 10) blocks = heap_blocks;
+    }
+    CHECK(heap_blocks <= blocks);
+}
+
+/* ---- two threads, two models ---- */
+
+typedef struct lesson {
+    uint64_t seed;
+    uint64_t hash;
+    double loss;
+} lesson;
+
+static void *take_lesson(void *arg) {
+    lesson *l = arg;
+    trainer t = trainer_new(l->seed);
+    for (int i = 0; i < 300; i++) l->loss = train_step(&t);
+    l->hash = hash_parameters(t.net);
+    trainer_free(&t);
+    return NULL;
+}
+
+TEST(two_threads_train_as_one_after_the_other) {
+    lesson alone[2] = {{.seed = 5}, {.seed = 6}}, both[2] = {{.seed = 5}, {.seed = 6}};
+    pthread_t t[2];
+    for (int i = 0; i < 2; i++) take_lesson(&alone[i]);
+    for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&t[i], NULL, take_lesson, &both[i]) == 0);
+    for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
+    CHECK(alone[0].hash == both[0].hash && alone[1].hash == both[1].hash);
+    CHECK(alone[0].hash != alone[1].hash);
+    CHECK(alone[0].loss < 1 && alone[0].loss == both[0].loss);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- scopes ---- */
+
+static fl_tensor *returns_early(int depth) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_ones(FL_SHAPE(10), FL_F32);
+    if (depth == 0) return t; /* leaves depth + 1 scopes open */
+    return fl_add(returns_early(depth - 1), t), fl_scope_size() > 0 && s.depth_ > 0 ? t : NULL;
+}
+
+TEST(an_outer_scope_ends_the_inner_ones) {
+    fl_tensor *root = fl_full(FL_SHAPE(1), 7, FL_F32);
+    for (int i = 0; i < 100; i++) {
+        fl_scope outer = fl_scope_begin();
+        const int64_t live = fl_live();
+        CHECK(returns_early(20) != NULL);
+        CHECK_EQ_INT(fl_live(), live + 41); /* 21 ones, 20 sums */
+        fl_scope_end(&outer);
+        CHECK_EQ_INT(fl_live(), 1);
+    }
+    CHECK_EQ_INT(fl_scope_size(), 1); /* again of the root */
+    CHECK(first_element(root) == 7);
+}
+
+TEST(a_scope_ends_once) {
+    fl_scope a = fl_scope_begin(), b = fl_scope_begin();
+    fl_ones(FL_SHAPE(2), FL_F32);
+    fl_scope_end(&a);
+    fl_scope c = fl_scope_begin();
+    fl_tensor *kept = fl_ones(FL_SHAPE(2), FL_F32);
+    fl_scope_end(&a); /* has ended */
+    CHECK(fl_scope_size() == 1 && fl_live() == 1 && first_element(kept) == 1);
+    fl_scope_end(NULL);
+    fl_scope_end(&c);
+    (void)b;
+    CHECK_NOTHING_LIVES();
+}
+
+static jmp_buf leave;
+static void jump(const char *text, void *user) {
+    (void)text, (void)user;
+    longjmp(leave, 1);
+}
+
+static fl_var *fails_after(int depth, fl_var *x) {
+    fl_scope s = fl_scope_begin();
+    fl_no_grad(depth % 2 == 0);
+    fl_var *y = depth ? fails_after(depth - 1, fv_exp(x)) : fv_matmul(x, x); /* [2, 3] x [2, 3] */
+    return fv_scope_return(&s, y);
+}
+
+TEST(a_longjmp_leaves_all_scopes) {
+    fl_on_error(jump, NULL);
+    for (int i = 0; i < 200; i++) {
+        fl_scope outer = fl_scope_begin();
+        if (setjmp(leave) == 0) {
+            fails_after(12, fv_param(fl_ones(FL_SHAPE(2, 3), FL_F32)));
+            CHECK(!"the handler came back");
+        }
+        CHECK_ERROR("fl_matmul: shapes [2, 3] and [2, 3]");
+        fl_scope_end(&outer);
+        CHECK(fl_grad_enabled() && fl_live() == 0);
+    }
+    fl_on_error(NULL, NULL);
+    CHECK_NOTHING_LIVES();
+}
+
+static bool jump_in_backward;
+static void refusing_back(fl_node *n, fl_var *dy) {
+    if (jump_in_backward) fv_mul(dy, fv_const(fl_ones(FL_SHAPE(5), FL_F32)));
+    fv_add_grad(n, 0, dy);
+}
+
+static fl_vars refusing_forward(fl_nn_module *m, fl_vars in) {
+    (void)m;
+    fl_var *y = fv_relu(in.v[0]);
+    return FL_VARS(fv_record(fl_clone(fv_value(y)), refusing_back, FV_IN(y), FV_NONE));
+}
+
+/* The handler leaves in the middle of a backward pass through modules; later passes are as ever. */
+TEST(a_longjmp_out_of_backward) {
+    fl_scope all = fl_scope_begin();
+    trainer t = trainer_new(8);
+    fl_nn_module *net = fl_nn_sequential(t.net, fl_nn_function("Refuse", refusing_forward, NULL, NULL));
+    fl_tensor *x = fl_ones(FL_SHAPE(BATCH, INPUTS), FL_F32);
+    int64_t live = 0, jumps = 0;
+    fl_on_error(jump, NULL);
+    for (volatile int i = 0; i < 200; i++) {
+        fl_scope s = fl_scope_begin();
+        jump_in_backward = i % 2;
+        fl_nn_zero_grad(net);
+        if (setjmp(leave) == 0) {
+            CHECK(fl_backward(fv_sum(fl_nn_forward(net, fv_const(x)), FL_ALL_AXES)));
+            CHECK(i % 2 == 0 && fv_grad(fl_nn_get_param(net, "0.0.weight")));
+        } else {
+            jumps++;
+            CHECK_ERROR("fl_mul: shapes [8, 3] and [5]");
+        }
+        fl_nn_zero_grad(net);
+        fl_scope_end(&s);
+        if (i == 1) live = fl_live();
+        if (i >= 1 && !CHECK_EQ_INT(fl_live(), live)) break;
+    }
+    CHECK_EQ_INT(jumps, 100);
+    fl_on_error(NULL, NULL);
+    fl_optim_free(t.optim);
+    fl_nn_free(net);
+    fl_scope_end(&all);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(promotion_reaches_any_enclosing_scope) {
+    fl_scope a = fl_scope_begin(), b = fl_scope_begin(), c = fl_scope_begin();
+    fl_tensor *noise[3][4], *t[3];
+    for (int i = 0; i < 3; i++) t[i] = fl_full(FL_SHAPE(4), i + 1, FL_F32);
+    for (int i = 0; i < 4; i++) noise[0][i] = fl_ones(FL_SHAPE(2), FL_F32);
+    fl_promote(&c, t[0]); /* to b */
+    fl_promote(&b, t[1]); /* to a, from inside c */
+    fl_promote(&a, t[2]); /* to the root, from inside c */
+    fl_promote(&a, NULL);
+    fl_promote(NULL, t[0]);
+    CHECK(noise[0][3] && fl_scope_size() == 7);
+    fl_scope_end(&c);
+    CHECK_EQ_INT(fl_scope_size(), 1);
+    CHECK(first_element(t[0]) == 1 && first_element(t[1]) == 2 && first_element(t[2]) == 3);
+    noise[1][0] = fl_ones(FL_SHAPE(2), FL_F32);
+    CHECK(noise[1][0] && fl_scope_size() == 2 && fl_live() == 4);
+    fl_scope_end(&b);
+    CHECK(fl_scope_size() == 1 && fl_live() == 2 && first_element(t[1]) == 2);
+    fl_scope_end(&a);
+    CHECK(fl_scope_size() == 1 && fl_live() == 1 && first_element(t[2]) == 3);
+    fl_promote(&a, t[2]); /* ended: nothing happens */
+    CHECK_EQ_INT(fl_scope_size(), 1);
+}
+
+/* Random scopes, promotions and returns against a plain model of who owns what. */
+TEST(promotion_at_random) {
+    enum { DEPTH = 6, MOST = 4000 };
+    uint32_t random = 12345;
+    fl_scope scope[DEPTH];
+    static int owner_refs[MOST][DEPTH + 1]; /* references that each depth owns */
+    static fl_tensor *value[MOST];
+    int depth = 0, n = 0;
+    while (n < MOST) {
+        random = random * 1664525u + 1013904223u;
+        const int what = (int)(random >> 28), pick = (int)(random >> 8 & 0xfffff);
+        if (what < 3 && depth < DEPTH) {
+            scope[depth++] = fl_scope_begin();
+        } else if (what < 5 && depth > 0) {
+            const int to = what == 3 ? pick % depth : depth - 1; /* also several at once */
+            fl_scope_end(&scope[to]);
+            for (int i = 0; i < n; i++)
+                for (int d = to + 1; d <= depth; d++) owner_refs[i][d] = 0;
+            depth = to;
+        } else if (what < 9 && depth > 0 && n > 0) {
+            const int i = n - 1 - pick % (n < 8 ? n : 8), d = pick / 8 % depth;
+            bool alive = false;
+            for (int k = 0; k <= depth; k++) alive = alive || owner_refs[i][k];
+            if (!alive) continue;
+            fl_promote(&scope[d], value[i]);
+            owner_refs[i][d]++;
+        } else {
+            value[n] = fl_num(n);
+            owner_refs[n++][depth]++;
+        }
+        int64_t alive = 0, here = 0;
+        for (int i = n > 200 ? n - 200 : 0; i < n; i++) here += owner_refs[i][depth];
+        if (n % 50 == 0) {
+            for (int i = 0; i < n; i++) {
+                bool any = false;
+                for (int k = 0; k <= depth; k++) any = any || owner_refs[i][k];
+                alive += any;
+                if (any) CHECK(value[i]->f64 == i);
+            }
+            if (!CHECK_EQ_INT(fl_live(), alive)) return;
+        }
+        if (!CHECK(fl_scope_size() >= here)) return;
+    }
+    while (depth > 0) fl_scope_end(&scope[--depth]);
+}
+
+TEST(kept_values_survive_their_scope) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_keep(fl_full(FL_SHAPE(3, 4), 5, FL_F32)), *view = fl_keep(fl_select(t, 0, 2));
+    fl_var *x = fv_keep(fv_param(t)), *y = fv_keep(fv_sum(fv_square(x), FL_ALL_AXES));
+    fl_scope_end(&s);
+    fl_drop(t); /* view and x still hold the storage */
+    CHECK(first_element(view) == 5 && fl_keep(NULL) == NULL);
+    CHECK(fl_backward(y) && first_element(fv_grad(x)) == 10);
+    fv_drop(y);
+    fv_drop(x);
+    CHECK_EQ_INT(fl_mem_live(), 1);
+    CHECK(first_element(view) == 5);
+    fl_drop(view);
+    fl_drop(NULL);
+    fv_drop(NULL);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(flags_are_restored) {
+    const uint64_t root = fl_flags();
+    fl_scope a = fl_scope_begin();
+    CHECK(!fl_no_grad(true) && !fl_grad_enabled());
+    fl_scope b = fl_scope_begin();
+    CHECK(fl_no_grad(false) && fl_grad_enabled());
+    fl_set_flags(fl_flags() | (uint64_t)1 << 40);
+    fl_scope c = fl_scope_begin();
+    fl_set_flags(~(uint64_t)0);
+    fl_tensor *t = fl_scope_return(&c, fl_ones(FL_SHAPE(1), FL_F32));
+    CHECK(t && fl_grad_enabled() && fl_flags() == (root | (uint64_t)1 << 40));
+    fl_scope_end(&a); /* with b inside */
+    CHECK(fl_flags() == root && fl_grad_enabled());
+    (void)b;
+}
+
+static int warnings;
+static char warning[300];
+static void count_warnings(fl_level level, const char *text, void *user) {
+    (void)user;
+    if (level == FL_LOG_WARN) warnings++;
+    snprintf(warning, sizeof warning, "%s", text);
+}
+
+static void *fill_the_root(void *arg) {
+    int *n = arg;
+    for (int i = 0; i < *n; i++) fl_num(i);
+    return NULL;
+}
+
+TEST(a_large_root_scope_is_warned_about_once) {
+    fl_message_use(count_warnings, NULL, FL_LOG_WARN);
+    for (int i = 0; i < 3000; i++) { /* as many values in scopes are nobody's matter */
+        fl_scope s = fl_scope_begin();
+        for (int k = 0; k < 100; k++) fl_num(k);
+        fl_scope_end(&s);
+    }
+    int n = 100000;
+    fill_the_root(&n);
+    CHECK_EQ_INT(warnings, 0);
+    fl_num(0);
+    CHECK_EQ_INT(warnings, 1);
+    CHECK_STR(warning, "the root scope of this thread owns more than 100000 values");
+    fill_the_root(&n);
+    CHECK_EQ_INT(warnings, 1);
+    pthread_t t;
+    n++;
+    REQUIRE(pthread_create(&t, NULL, fill_the_root, &n) == 0);
+    pthread_join(t, NULL);
+    CHECK_EQ_INT(warnings, 2); /* another thread, another root */
+    fl_message_use(NULL, NULL, FL_LOG_WARN);
+    CHECK_EQ_INT(fl_live(), 200001);
+}
+
+/* ---- swapping operators ---- */
+
+static fl_backend shipped;
+static int64_t additions;
+static bool counted_add(const fl_backend *self, const fl_call *c) {
+    additions++;
+    return shipped.op[FL_OP_add](self, c);
+}
+
+static void swap_add(bool mine) {
+    fl_backend b = *fl_backend_cpu();
+    if (mine) CHECK(fl_override(&b, FL_OP_add, counted_add));
+    CHECK(fl_use(&b, mine ? &shipped : NULL));
+}
+
+typedef fl_tensor *(*unary_fn)(fl_tensor *);
+typedef fl_var *(*unary_var_fn)(fl_var *);
+static const struct {
+    fl_op op;
+    unary_fn fn;
+    unary_var_fn var;
+} unary_ops[] = {
+#define UNARY(op, ...) {FL_OP_##op, fl_##op, fv_##op},
+    FL_UNARY_OPS(UNARY)
+#undef UNARY
+};
+enum { UNARIES = sizeof unary_ops / sizeof *unary_ops };
+
+/* Every unary op whose formula adds, and every gradient whose formula adds, passes through the swapped add. */
+TEST(every_composition_passes_through_an_overridden_add) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {1, 0};
+    fl_tensor *x = fl_uniform(FL_SHAPE(50), 0.1, 2, FL_F32, &rng);
+    int forward = 0, backward = 0;
+    for (int i = 0; i < UNARIES; i++) {
+        const fl_op op = unary_ops[i].op;
+        if (op == FL_OP_bitwise_not) continue; /* takes no floats */
+        fl_tensor *want = fl_cast(unary_ops[i].fn(x), FL_F32);
+        fl_var *p = fv_param(x), *q = fv_param(x);
+        bool differentiable = unary_ops[i].var(p)->requires_grad;
+        if (differentiable) CHECK(fl_backward(unary_ops[i].var(p), .grad = x));
+        swap_add(true);
+        additions = 0;
+        fl_tensor *have = fl_cast(unary_ops[i].fn(x), FL_F32);
+        if (fl_op_holds(op, FL_OP_add)) {
+            forward++;
+            if (!CHECK(additions > 0)) printf("fl_%s did not pass\n", fl_op_get_info(op)->name);
+        }
+        fl_no_grad(false);
+        fl_var *y = unary_ops[i].var(q);
+        additions = 0;
+        if (differentiable) CHECK(fl_backward(y, .grad = x));
+        if (differentiable && fl_op_grad_holds(op, 0, FL_OP_add)) {
+            backward++;
+            if (!CHECK(additions > 0)) printf("gradient of %s did not pass\n", fl_op_get_info(op)->name);
+        }
+        swap_add(false);
+        CHECK(fl_item(fl_amax(fl_abs(fl_sub(want, have)), FL_ALL_AXES)) < 1e-5);
+        CHECK(!fv_grad(p) == !fv_grad(q));
+        if (fv_grad(p) && fv_grad(q))
+            CHECK(fl_item(fl_amax(fl_abs(fl_sub(fv_grad(p), fv_grad(q))), FL_ALL_AXES)) < 1e-4);
+    }
+    CHECK(forward >= 4 && backward >= 3);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* The swap reaches tensors and models that exist; afterwards the bits are the old ones again. */
+TEST(add_is_swapped_in_the_middle_of_training) {
+    trainer t = trainer_new(9), u = trainer_new(9);
+    for (int i = 0; i < 10; i++) CHECK(train_step(&t) == train_step(&u));
+    swap_add(true);
+    additions = 0;
+    double mine = 0, plain = 0;
+    for (int i = 0; i < 10; i++) mine = train_step(&t);
+    CHECK(additions >= 10 * 4);
+    swap_add(false);
+    additions = 0;
+    for (int i = 0; i < 10; i++) plain = train_step(&u);
+    CHECK_NEAR(mine, plain, 1e-3);
+    CHECK_EQ_INT(additions, 0);
+    CHECK_NEAR(train_step(&t), train_step(&u), 1e-3);
+    trainer_free(&t);
+    trainer_free(&u);
+    CHECK_NOTHING_LIVES();
+}
+
+/* A call keeps its backend: a slot may swap the table under itself. */
+static bool swapping_add(const fl_backend *self, const fl_call *c) {
+    additions++;
+    swap_add(false);
+    return shipped.op[FL_OP_add](self, c);
+}
+
+TEST(a_slot_may_swap_itself_out) {
+    fl_scope s = fl_scope_begin();
+    fl_backend b = *fl_backend_cpu();
+    CHECK(fl_override(&b, FL_OP_add, swapping_add) && fl_use(&b, &shipped));
+    fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32);
+    CHECK(first_element(fl_add(fl_add(x, x), fl_add(x, x))) == 4);
+    CHECK_EQ_INT(additions, 1);
+    fl_scope_end(&s);
+}
+
+/* ---- hooks ---- */
+
+static struct {
+    int before, after, elements;
+    fl_op last;
+    bool runs_ops;
+} seen;
+
+static void before_call(const fl_call *c, void *user) {
+    CHECK(user == &seen);
+    seen.before++;
+    seen.last = c->op;
+    if (seen.runs_ops) CHECK(fl_add(c->in[0], c->in[0]) != NULL);
+}
+static void after_call(const fl_call *c, void *user) {
+    CHECK(user == &seen && c->op == seen.last && c->out[0]->buffer);
+    seen.after++;
+    seen.elements += (int)fl_numel(c->out[0]);
+}
+
+static void *call_on_another_thread(void *arg) {
+    fl_scope s = fl_scope_begin();
+    void *ok = fl_exp(arg) ? arg : NULL;
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(hooks_observe_the_calls_of_their_thread) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_ones(FL_SHAPE(2, 3), FL_F32);
+    fl_hook(before_call, after_call, &seen);
+    CHECK(fl_exp(x) && fl_add(x, fl_num(1)));
+    CHECK(fl_reshape(x, FL_SHAPE(6))); /* a view calls nothing */
+    CHECK(seen.before == 2 && seen.after == 2 && seen.elements == 12 && seen.last == FL_OP_add);
+    CHECK(!fl_add(x, fl_ones(FL_SHAPE(2), FL_F32))); /* refused before any call but fl_ones */
+    CHECK(fl_error() && seen.before == 3 && seen.last == FL_OP_fill);
+    fl_error_clear();
+    fl_tensor *index = fl_from_host((int64_t[]){0, 9}, FL_SHAPE(2, 1), FL_I64);
+    CHECK(!fl_gather(x, 1, index)); /* the slot fails: no after */
+    CHECK_ERROR("gather: index 9 is out of range for axis 1 of size 3");
+    CHECK(seen.before == 4 && seen.after == 3 && seen.last == FL_OP_gather);
+    seen.runs_ops = true;
+    CHECK(fl_exp(x) && seen.before == 5 && seen.after == 4);
+    seen.runs_ops = false;
+    pthread_t t;
+    void *ok = NULL;
+    REQUIRE(pthread_create(&t, NULL, call_on_another_thread, x) == 0);
+    pthread_join(t, &ok);
+    CHECK(ok == x && seen.before == 5);
+    fl_hook(NULL, after_call, &seen);
+    seen.last = FL_OP_exp;
+    CHECK(fl_exp(x) && seen.before == 5 && seen.after == 5);
+    fl_hook(NULL, NULL, NULL);
+    CHECK(fl_exp(x) && seen.after == 5);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* A first-NaN finder, as the design promises in a few lines. */
+static char nan_op[40];
+static void find_nan(const fl_call *c, void *user) {
+    (void)user;
+    if (nan_op[0] || !fl_dtype_is_float(c->out[0]->dtype)) return;
+    fl_scope s = fl_scope_begin();
+    if (fl_item(fl_any(fl_isnan(c->out[0]), FL_ALL_AXES)) != 0)
+        snprintf(nan_op, sizeof nan_op, "%s", fl_op_get_info(c->op)->name);
+    fl_scope_end(&s);
+}
+
+TEST(a_hook_finds_the_first_nan) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_full(FL_SHAPE(4), -1, FL_F32);
+    fl_hook(NULL, find_nan, NULL);
+    fl_exp(fl_sqrt(fl_neg(x)));
+    CHECK(!nan_op[0]);
+    fl_exp(fl_log(fl_mul(x, fl_num(2))));
+    fl_hook(NULL, NULL, NULL);
+    CHECK(!strcmp(nan_op, "log"));
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
