@@ -1286,7 +1286,7 @@ typedef struct fv__reduced {
 static fv__reduced fv__reduced_of(const fl_var *x, fl_axes axes) {
     int ndim = x ? x->value->ndim : 0;
     fv__reduced r = {axes.n ? 0 : (1u << ndim) - 1, 0};
-    for (int i = 0; i < axes.n; i++)
+    for (int i = 0; i < axes.n && i < FL_MAX_DIMS; i++) /* fl_sum and the others refuse more */
         r.axes |= 1u << ((axes.axis[i] < 0 ? axes.axis[i] + ndim : axes.axis[i]) & 31);
     return r;
 }

@@ -1829,8 +1829,8 @@ static fl_data_set *fl__data_no_set(const char *who) {
 FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t length) {
     if (!set) return fl__data_no_set("fl_data_span");
     if (offset < 0 || length < 0 || length > set->size || offset > set->size - length) {
-        fl_fail("fl_data_span: samples %lld to %lld of %lld", (long long)offset,
-                (long long)offset + length, (long long)set->size);
+        fl_fail("fl_data_span: %lld samples from %lld of %lld", (long long)length, (long long)offset,
+                (long long)set->size);
         return fl__data_refuse(&set, 1);
     }
     return fl__data_in_order(set, length, fl__data_order_new(offset, 1, 0));
@@ -2049,7 +2049,8 @@ static void fl__data_make(fl_data_set *inner, int64_t i, fl__data_slot *s) {
     s->ok = scope.depth_ > 0 && fl_data_get(inner, i, &s->sample);
     for (int k = 0; k < s->sample.n; k++) fl_keep(s->sample.t[k]);
     const char *text = fl_error();
-    snprintf(s->error, sizeof s->error, "%s", text ? text : "fl_data_prefetch: a sample failed");
+    snprintf(s->error, sizeof s->error, "%.*s", (int)sizeof s->error - 1,
+             text ? text : "fl_data_prefetch: a sample failed");
     fl_error_clear();
     fl_scope_end(&scope);
 }

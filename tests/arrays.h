@@ -1,7 +1,7 @@
 /* arrays.h - host arrays with exact values of every dtype, and tensors of them in every layout
 
-   What conformance and gradcheck share: values live on the host, and lay_out puts them behind the strides that a test
-   wants. Memory of arrays lasts until pool_at is set back. */
+   What conformance and gradcheck share: values live on the host, and lay_out puts them behind the
+   strides that a test wants. Memory of arrays lasts until pool_at is set back. */
 #ifndef ARRAYS_H
 #define ARRAYS_H
 
@@ -14,7 +14,8 @@
 
 #define HELPER __attribute__((unused)) static
 
-/* >>arrays: row-major values on the host. f has every value as a double, i the integer ones exactly. */
+/* >>arrays: row-major values on the host. f has every value as a double, i the integer ones
+   exactly. */
 
 typedef struct array {
     fl_shape shape;
@@ -56,7 +57,8 @@ HELPER double rounded(double v, fl_dtype dtype) {
     return dtype == FL_F32 ? (double)(float)v : v;
 }
 
-/* Values as a cast keeps them: float to integer saturates, NaN gives 0, integers wrap, b8 is x != 0. */
+/* Values as a cast keeps them: float to integer saturates, NaN gives 0, integers wrap, b8 is x !=
+   0. */
 HELPER int64_t saturated(double v, double low, double high) {
     if (isnan(v)) return 0;
     if (v <= low) return (int64_t)low;
@@ -152,15 +154,47 @@ HELPER int64_t random_below(int64_t n) {
 typedef enum values { TAME, WILD } values;
 
 HELPER double wild_float(fl_dtype dtype) {
-    static const double special[] = {
-        NAN, INFINITY, -INFINITY, 0.0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, -1.5, -2.5, 1e-40, -1e-40, 1e-45, 1e30, -1e30,
-        88.7, -87.5, 103, -103, 700, -700, 0.999999940395355, -0.999999940395355, 8388609, -8388607.5, 16777217, 1e-8,
-        3.14159265358979, -1.57079632679490, 1e5, 4.5, -18.5};
+    static const double special[] = {NAN,
+                                     INFINITY,
+                                     -INFINITY,
+                                     0.0,
+                                     -0.0,
+                                     1,
+                                     -1,
+                                     0.5,
+                                     -0.5,
+                                     1.5,
+                                     2.5,
+                                     -1.5,
+                                     -2.5,
+                                     1e-40,
+                                     -1e-40,
+                                     1e-45,
+                                     1e30,
+                                     -1e30,
+                                     88.7,
+                                     -87.5,
+                                     103,
+                                     -103,
+                                     700,
+                                     -700,
+                                     0.999999940395355,
+                                     -0.999999940395355,
+                                     8388609,
+                                     -8388607.5,
+                                     16777217,
+                                     1e-8,
+                                     3.14159265358979,
+                                     -1.57079632679490,
+                                     1e5,
+                                     4.5,
+                                     -18.5};
     switch (random_below(8)) {
     case 0: return special[random_below(sizeof special / sizeof *special)];
     case 1: return (double)(random_below(9) - 4) * 0.5;
     case 2: {
-        double v = ldexp(random_in(1, 2), (int)random_below(dtype == FL_F32 ? 250 : 2000) - (dtype == FL_F32 ? 125 : 1000));
+        double v = ldexp(random_in(1, 2), (int)random_below(dtype == FL_F32 ? 250 : 2000) -
+                                              (dtype == FL_F32 ? 125 : 1000));
         return random_below(2) ? v : -v;
     }
     case 3: return ldexp(random_in(-1, 1), (int)random_below(24) - 12);
@@ -169,8 +203,9 @@ HELPER double wild_float(fl_dtype dtype) {
 }
 
 HELPER int64_t wild_int(void) {
-    static const int64_t special[] = {0, 1, -1, 2, -2, INT64_MIN, INT64_MAX, INT64_MIN + 1, INT32_MIN, INT32_MAX, 255, 256,
-                                      -7, 7, 1 << 24, (1 << 24) + 1, ((int64_t)1 << 53) + 1, 3037000500};
+    static const int64_t special[] = {
+        0,         1,   -1,  2,  -2, INT64_MIN, INT64_MAX,     INT64_MIN + 1,          INT32_MIN,
+        INT32_MAX, 255, 256, -7, 7,  1 << 24,   (1 << 24) + 1, ((int64_t)1 << 53) + 1, 3037000500};
     switch (random_below(4)) {
     case 0: return special[random_below(sizeof special / sizeof *special)];
     case 1: return (int64_t)random_bits();
@@ -186,7 +221,11 @@ HELPER array random_array(fl_shape shape, fl_dtype dtype, values v) {
             put_float(&a, k, v == TAME ? x : wild_float(dtype));
         } else if (dtype == FL_B8) put_int(&a, k, random_below(2));
         else if (dtype == FL_U8) put_int(&a, k, random_below(256));
-        else put_int(&a, k, v == TAME ? random_below(9) - 4 : dtype == FL_I32 ? (int32_t)wild_int() : wild_int());
+        else
+            put_int(&a, k,
+                    v == TAME         ? random_below(9) - 4
+                    : dtype == FL_I32 ? (int32_t)wild_int()
+                                      : wild_int());
     }
     return a;
 }
@@ -194,7 +233,16 @@ HELPER array random_array(fl_shape shape, fl_dtype dtype, values v) {
 /* >>layouts: the same values behind different strides */
 
 typedef enum layout {
-    DENSE, TRANSPOSED, STEPPED, REVERSED, OFFSET, CHANNELS_LAST, BROADCAST, BROADCAST_RIGHT, WEAK, WEAK_RIGHT,
+    DENSE,
+    TRANSPOSED,
+    STEPPED,
+    REVERSED,
+    OFFSET,
+    CHANNELS_LAST,
+    BROADCAST,
+    BROADCAST_RIGHT,
+    WEAK,
+    WEAK_RIGHT,
     REFUSED, /* not a layout: the dtype is not taken, an error is what is expected */
     LAYOUTS
 } layout;
@@ -203,7 +251,8 @@ static const char *const layout_names[] = {"dense", "transp", "step", "revers", 
 /* As bits, for the rows of the matrix. */
 enum {
     PLAIN = 1 << DENSE,
-    STRIDED = PLAIN | 1 << TRANSPOSED | 1 << STEPPED | 1 << REVERSED | 1 << OFFSET | 1 << CHANNELS_LAST,
+    STRIDED = PLAIN | 1 << TRANSPOSED | 1 << STEPPED | 1 << REVERSED | 1 << OFFSET |
+              1 << CHANNELS_LAST,
     ONE_OPERAND = STRIDED | 1 << BROADCAST | 1 << WEAK,
     UNWEAK = STRIDED | 1 << BROADCAST,
     TWO_OPERANDS = STRIDED | 1 << BROADCAST | 1 << BROADCAST_RIGHT | 1 << WEAK | 1 << WEAK_RIGHT
@@ -237,7 +286,8 @@ HELPER fl_tensor *dense_tensor(const array *a) {
     return fl_from_host(p, a->shape, a->dtype);
 }
 
-/* Where the elements of a lie in a larger array `base`: axis d of a is axis `to[d]` of base, from start[d] by step[d]. */
+/* Where the elements of a lie in a larger array `base`: axis d of a is axis `to[d]` of base, from
+   start[d] by step[d]. */
 typedef struct placing {
     fl_shape base;
     int to[FL_MAX_DIMS];
@@ -249,7 +299,9 @@ HELPER placing place(fl_shape s, layout l) {
     for (int d = 0; d < s.ndim; d++) {
         p.to[d] = l == TRANSPOSED ? s.ndim - 1 - d : d;
         if (l == CHANNELS_LAST && d > 0) p.to[d] = d == 1 ? s.ndim - 1 : d - 1;
-        p.step[d] = l == STEPPED ? (d == s.ndim - 1 ? 2 : 1 + d % 3) : l == REVERSED ? (d % 2 == s.ndim % 2 ? -1 : 1) : 1;
+        p.step[d] = l == STEPPED    ? (d == s.ndim - 1 ? 2 : 1 + d % 3)
+                    : l == REVERSED ? (d % 2 == s.ndim % 2 ? -1 : 1)
+                                    : 1;
         if (l == REVERSED && s.ndim == 1) p.step[d] = -1;
         p.start[d] = p.step[d] < 0 ? s.dim[d] - 1 : l == OFFSET || l == STEPPED ? 1 : 0;
         int64_t span = s.dim[d] ? (s.dim[d] - 1) * llabs(p.step[d]) + 1 : 0;
@@ -258,7 +310,8 @@ HELPER placing place(fl_shape s, layout l) {
     return p;
 }
 
-/* a's values with the strides that l stands for; gaps hold values of their own. 0-d: an element of a row. */
+/* a's values with the strides that l stands for; gaps hold values of their own. 0-d: an element of
+   a row. */
 HELPER fl_tensor *lay_out(const array *a, layout l) {
     fl_shape s = a->shape;
     if (l > CHANNELS_LAST || l == DENSE) return dense_tensor(a);
@@ -282,7 +335,8 @@ HELPER fl_tensor *lay_out(const array *a, layout l) {
         int64_t stop = p.step[d] < 0 ? FL_SLICE_END : p.start[d] + (s.dim[d] - 1) * p.step[d] + 1;
         if (s.dim[d] == 0) stop = p.start[d];
         if (s.dim[d] == 0 || p.step[d] != 1 || stop != t->shape[d])
-            t = fl_slice(t, d, s.dim[d] ? p.start[d] : 0, s.dim[d] ? stop : 0, s.dim[d] ? p.step[d] : 1);
+            t = fl_slice(t, d, s.dim[d] ? p.start[d] : 0, s.dim[d] ? stop : 0,
+                         s.dim[d] ? p.step[d] : 1);
     }
     return t;
 }
@@ -315,7 +369,8 @@ HELPER operand make_operand(fl_shape s, fl_dtype dtype, layout l, values v) {
         return o;
     }
     if (l == BROADCAST || l == BROADCAST_RIGHT) {
-        array small = random_array(with_ones(s, (unsigned)random_below((1 << s.ndim) - 1) + 1), dtype, v);
+        array small = random_array(with_ones(s, (unsigned)random_below((1 << s.ndim) - 1) + 1),
+                                   dtype, v);
         o.a = expand_array(&small, s);
         o.t = fl_expand(dense_tensor(&small), s);
         return o;

@@ -20,7 +20,8 @@ static void quiet_errors(const char *text, void *user) {
     (void)text, (void)user;
 }
 
-/* Registers the backend by name and makes it the default; strict where it has all required slots. */
+/* Registers the backend by name and makes it the default; strict where it has all required slots.
+   */
 static bool choose_backend(const char *name) {
 #ifdef HAVE_NAIVE
     if (!strcmp(name, "naive") && !fl_use(fl_backend_naive(), NULL)) return false;
@@ -31,9 +32,11 @@ static bool choose_backend(const char *name) {
     if (fl_family(name) < 0 || !fl_set_default_family(name)) return false;
     bool complete = true;
     for (int i = 0; i < FL_OP_COUNT; i++)
-        if (fl_op_get_info((fl_op)i)->required && !fl_has(fl_default_family(), (fl_op)i)) complete = false;
+        if (fl_op_get_info((fl_op)i)->required && !fl_has(fl_default_family(), (fl_op)i))
+            complete = false;
     fl_strict(complete);
-    printf("backend %s: %s\n", name, complete ? "has every required op, fallbacks are errors" : "falls back on cpu");
+    printf("backend %s: %s\n", name,
+           complete ? "has every required op, fallbacks are errors" : "falls back on cpu");
     return true;
 }
 

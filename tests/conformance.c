@@ -1,13 +1,15 @@
 /* conformance.c - every public op against reference loops, on any backend
 
-   usage: conformance [backend [group ...]]     backend: cpu (default), naive, recorder, or a family that is linked in
+   usage: conformance [backend [group ...]]     backend: cpu (default), naive, recorder, or a family
+   that is linked in
 
-   For each op x dtype x layout it runs shapes from 0-d to 8-d, compares with host loops in f64 (int64_t for integers)
-   within the tolerance that it prints, and prints the matrix of cases passed / run. A combination that the op's class
-   takes and that had no case is a hole, and a failure; `-` means that the op does not take the dtype (then an error is
-   what was checked) or that the layout makes no sense for it. For ops with an optional slot the same cases run again
-   without the slot, on the composition. Groups run in forked processes: a crash costs the rest of its group only.
-   The last line is "N passed, N failed". */
+   For each op x dtype x layout it runs shapes from 0-d to 8-d, compares with host loops in f64
+   (int64_t for integers) within the tolerance that it prints, and prints the matrix of cases passed
+   / run. A combination that the op's class takes and that had no case is a hole, and a failure; `-`
+   means that the op does not take the dtype (then an error is what was checked) or that the layout
+   makes no sense for it. For ops with an optional slot the same cases run again without the slot,
+   on the composition. Groups run in forked processes: a crash costs the rest of its group only. The
+   last line is "N passed, N failed". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -38,12 +40,15 @@ static const struct {
     unsigned layouts;
     move_fn fn;
 } moves[] = {
-    {"permute", UNWEAK, permute_case},   {"transpose", UNWEAK, permute_case}, {"reshape", UNWEAK, reshape_case},
-    {"flatten", UNWEAK, reshape_case},   {"squeeze", UNWEAK, squeeze_case},   {"unsqueeze", UNWEAK, squeeze_case},
-    {"expand", UNWEAK, expand_case},     {"slice", UNWEAK, slice_case},       {"select", UNWEAK, select_case},
-    {"copy", UNWEAK, copy_case},         {"contiguous", UNWEAK, copy_case},   {"to", UNWEAK, copy_case},
-    {"cast", UNWEAK, cast_case},         {"assign", UNWEAK, assign_case},     {"concat", UNWEAK, join_case},
-    {"stack", UNWEAK, join_case},        {"set_host", UNWEAK, host_case},
+    {"permute", UNWEAK, permute_case}, {"transpose", UNWEAK, permute_case},
+    {"reshape", UNWEAK, reshape_case}, {"flatten", UNWEAK, reshape_case},
+    {"squeeze", UNWEAK, squeeze_case}, {"unsqueeze", UNWEAK, squeeze_case},
+    {"expand", UNWEAK, expand_case},   {"slice", UNWEAK, slice_case},
+    {"select", UNWEAK, select_case},   {"copy", UNWEAK, copy_case},
+    {"contiguous", UNWEAK, copy_case}, {"to", UNWEAK, copy_case},
+    {"cast", UNWEAK, cast_case},       {"assign", UNWEAK, assign_case},
+    {"concat", UNWEAK, join_case},     {"stack", UNWEAK, join_case},
+    {"set_host", UNWEAK, host_case},
 };
 enum { MOVES = sizeof moves / sizeof *moves };
 
@@ -64,11 +69,20 @@ static void run_steps(int i) { step_group(i == 1); }
 static const struct {
     const char *name;
     void (*run)(void);
-} singles[] = {{"where", where_group},       {"clip", clip_group},     {"promotion", promotion_group},
-               {"move errors", move_errors}, {"arg", arg_group},       {"index", index_group},
-               {"matmul", matmul_group},     {"conv", conv_group},     {"random", random_group},
-               {"dropout", dropout_group},   {"hook", hook_group},     {"fallback", fallback_group},
-               {"text", text_group},         {"gradient overrides", gradient_overrides}};
+} singles[] = {{"where", where_group},
+               {"clip", clip_group},
+               {"promotion", promotion_group},
+               {"move errors", move_errors},
+               {"arg", arg_group},
+               {"index", index_group},
+               {"matmul", matmul_group},
+               {"conv", conv_group},
+               {"random", random_group},
+               {"dropout", dropout_group},
+               {"hook", hook_group},
+               {"fallback", fallback_group},
+               {"text", text_group},
+               {"gradient overrides", gradient_overrides}};
 enum { SINGLES = sizeof singles / sizeof *singles };
 static void run_single(int i) { singles[i].run(); }
 
@@ -79,8 +93,10 @@ static void add_group(const char *name, void (*run)(int), int arg) {
 }
 
 static void make_groups(void) {
-    static const char *const soft[] = {"softmax", "log_softmax", "softmax_grad", "log_softmax_grad"};
-    static const char *const pools[] = {"max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad"};
+    static const char *const soft[] = {"softmax", "log_softmax", "softmax_grad",
+                                       "log_softmax_grad"};
+    static const char *const pools[] = {"max_pool2d", "max_pool2d_grad", "avg_pool2d",
+                                        "avg_pool2d_grad"};
     for (int i = 0; i < UNARY_REFS; i++) {
         add_group(unary_refs[i].op, run_unary, i);
         add_group(unary_refs[i].op, run_unary_grad, i);
@@ -123,13 +139,19 @@ static void run_without_slot(const group *g) {
     composed_run = false;
 }
 
+/* TEST_TIMEOUT in the environment, as for the other tests. */
+static unsigned seconds_per_group(void) {
+    const char *limit = getenv("TEST_TIMEOUT");
+    return limit ? (unsigned)atoi(limit) : 300;
+}
+
 static void run_forked(const group *g) {
     fflush(stdout);
     shared->shown = 0;
     snprintf(shared->now, sizeof shared->now, "(start)");
     pid_t pid = fork();
     if (pid == 0) {
-        alarm(120);
+        alarm(seconds_per_group());
         g->run(g->arg);
         run_without_slot(g);
         fflush(stdout);
@@ -138,7 +160,8 @@ static void run_forked(const group *g) {
     int status = 0;
     if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status)) {
         shared->checks.total++;
-        printf("  group %s ended early (%s %d) in: %s\n", g->name, WIFSIGNALED(status) ? "signal" : "status",
+        printf("  group %s ended early (%s %d) in: %s\n", g->name,
+               WIFSIGNALED(status) ? "signal" : "status",
                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), shared->now);
     }
 }
@@ -161,7 +184,9 @@ static int print_row(const matrix_row *r) {
             counts c = r->cell[d][l];
             char text[32] = "-";
             bool hole = must_have(r, d, l) && c.total == 0;
-            if (c.total) snprintf(text, sizeof text, "%d/%d%s", c.passed, c.total, c.passed < c.total ? "!" : "");
+            if (c.total)
+                snprintf(text, sizeof text, "%d/%d%s", c.passed, c.total,
+                         c.passed < c.total ? "!" : "");
             printf(" %8s", hole ? "HOLE" : text);
             holes += hole;
         }
@@ -178,11 +203,13 @@ static int print_matrix(void) {
     for (int i = 0; i < shared->n_rows; i++) holes += print_row(&shared->rows[i]);
     printf("\ntolerances (none named: exact)\n");
     for (int i = 0; i < shared->n_rows; i++)
-        if (shared->rows[i].tolerance[0]) printf("%-18s %s\n", shared->rows[i].name, shared->rows[i].tolerance);
+        if (shared->rows[i].tolerance[0])
+            printf("%-18s %s\n", shared->rows[i].name, shared->rows[i].tolerance);
     printf("\nthe same cases on the composition, without the op's slot\n");
     for (int i = 0; i < shared->n_rows; i++) {
         const matrix_row *r = &shared->rows[i];
-        if (r->composed.total) printf("%-18s %d/%d\n", r->name, r->composed.passed, r->composed.total);
+        if (r->composed.total)
+            printf("%-18s %d/%d\n", r->name, r->composed.passed, r->composed.total);
     }
     return holes;
 }
@@ -203,7 +230,8 @@ static void check_tables(void) {
                unary_refs[i].cls == class_letter(fl_op_get_info(fl_op_named(unary_fns[i].op))->cls);
     for (int i = 0; same && i < BINARY_REFS; i++)
         same = !strcmp(binary_refs[i].op, binary_fns[i].op) &&
-               binary_refs[i].cls == class_letter(fl_op_get_info(fl_op_named(binary_fns[i].op))->cls);
+               binary_refs[i].cls ==
+                   class_letter(fl_op_get_info(fl_op_named(binary_fns[i].op))->cls);
     check(same, "the tables' lines, in order and class, are those of the references");
 }
 
@@ -224,16 +252,19 @@ int main(int argc, char **argv) {
     bool all = argc <= 2;
     if (all) check_tables();
     int holes = print_matrix();
-    int64_t passed = shared->checks.passed, failed = shared->checks.total - passed + holes + (ran == 0);
+    int64_t passed = shared->checks.passed,
+            failed = shared->checks.total - passed + holes + (ran == 0);
     for (int i = 0; i < shared->n_rows; i++) {
         const matrix_row *r = &shared->rows[i];
         const counts *c = &r->cell[0][0];
         passed += r->composed.passed;
         failed += r->composed.total - r->composed.passed;
-        for (int k = 0; k < FL_DTYPE_COUNT * LAYOUTS; k++) passed += c[k].passed, failed += c[k].total - c[k].passed;
+        for (int k = 0; k < FL_DTYPE_COUNT * LAYOUTS; k++)
+            passed += c[k].passed, failed += c[k].total - c[k].passed;
     }
     for (int i = 0; i < shared->n_skipped; i++) printf("skipped: %s\n", shared->skipped[i]);
-    printf("%d holes; %.1f s here, more in the groups\n", holes, (double)(clock() - start) / CLOCKS_PER_SEC);
+    printf("%d holes; %.1f s here, more in the groups\n", holes,
+           (double)(clock() - start) / CLOCKS_PER_SEC);
     printf("%lld passed, %lld failed\n", (long long)passed, (long long)failed);
     return failed != 0;
 }

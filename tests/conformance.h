@@ -1,9 +1,9 @@
 /* conformance.h - what the rooms of the conformance suite share: cases, comparisons and the matrix
 
-   A case is one call of a public function on operands of one dtype in one layout. Its expected values come from
-   loops over host arrays, in f64 with libm for floats and in int64_t for the rest; the tables' formulas and fl_math.h
-   take no part. Counts live in memory that the forked groups share with the parent, so what ran before a crash counts
-   and the case that crashed is known. */
+   A case is one call of a public function on operands of one dtype in one layout. Its expected
+   values come from loops over host arrays, in f64 with libm for floats and in int64_t for the rest;
+   the tables' formulas and fl_math.h take no part. Counts live in memory that the forked groups
+   share with the parent, so what ran before a crash counts and the case that crashed is known. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 
@@ -42,7 +42,8 @@ static shared_state *shared;
 
 static const char *backend_name = "cpu";
 static bool composed_run; /* cases count for `composed` */
-static int quick_run;     /* if not 0: that many more cases, dense floats, uncounted: only to see which slots are called */
+/* Not 0: runs that many more cases, dense ones, uncounted: only to see which slots are called. */
+static int quick_run;
 static matrix_row *case_row;
 static fl_dtype case_dtype;
 static layout case_layout;
@@ -64,12 +65,22 @@ static matrix_row *row_of(const char *name) {
 }
 
 enum {
-    B8 = 1 << FL_B8, U8 = 1 << FL_U8, I32 = 1 << FL_I32, I64 = 1 << FL_I64, F32 = 1 << FL_F32, F64 = 1 << FL_F64,
-    FLOATS = F32 | F64, NUMBERS = FLOATS | I64, COMPUTED = NUMBERS | B8, STORED = COMPUTED | U8 | I32
+    B8 = 1 << FL_B8,
+    U8 = 1 << FL_U8,
+    I32 = 1 << FL_I32,
+    I64 = 1 << FL_I64,
+    F32 = 1 << FL_F32,
+    F64 = 1 << FL_F64,
+    FLOATS = F32 | F64,
+    NUMBERS = FLOATS | I64,
+    COMPUTED = NUMBERS | B8,
+    STORED = COMPUTED | U8 | I32
 };
 
-/* Says what row `name` must have: cases for dtypes x layouts (weak numbers of `weak` only), errors for `refused`. */
-static void expect_row(const char *name, unsigned dtypes, unsigned layouts, unsigned weak, unsigned refused) {
+/* Says what row `name` must have: cases for dtypes x layouts (weak numbers of `weak` only), errors
+   for `refused`. */
+static void expect_row(const char *name, unsigned dtypes, unsigned layouts, unsigned weak,
+                       unsigned refused) {
     matrix_row *r = row_of(name);
     r->dtypes = dtypes;
     r->layouts = layouts;
@@ -84,16 +95,18 @@ static counts *case_counts(void) {
 
 __attribute__((format(printf, 4, 5))) static bool case_begin(const char *name, fl_dtype d, layout l,
                                                                     const char *format, ...) {
-    if (quick_run && (l > DENSE || quick_run == 1 || (!is_float(d) && d != FL_I64) || !--quick_run)) return false;
+    if (quick_run && (l > DENSE || quick_run == 1 || (!is_float(d) && d != FL_I64) || !--quick_run))
+        return false;
     va_list args;
     char detail[120];
     va_start(args, format);
     vsnprintf(detail, sizeof detail, format, args);
     va_end(args);
-    snprintf(shared->now, sizeof shared->now, "%s%s %s %s %s", name, composed_run ? " (composed)" : "", fl_dtype_name(d),
-             layout_names[l], detail);
+    snprintf(shared->now, sizeof shared->now, "%s%s %s %s %s", name,
+             composed_run ? " (composed)" : "", fl_dtype_name(d), layout_names[l], detail);
     random_state = 1469598103934665603u;
-    for (const char *p = shared->now; *p; p++) random_state = (random_state ^ (uint8_t)*p) * 1099511628211u;
+    for (const char *p = shared->now; *p; p++)
+        random_state = (random_state ^ (uint8_t)*p) * 1099511628211u;
     case_row = row_of(name);
     case_dtype = d;
     case_layout = l;
@@ -125,7 +138,8 @@ static void case_end(bool ok) {
     if (ok && !quick_run) __atomic_fetch_add(&case_counts()->passed, 1, __ATOMIC_RELAXED);
 }
 
-/* The call failed: no result and a message; or, on a backend that defers its work, a result that cannot be read. */
+/* The call failed: no result and a message; or, on a backend that defers its work, a result that
+   cannot be read. */
 static bool fails(fl_tensor *t) {
     array unread;
     bool failed = !t || (fl_family_backend(t->family)->any && !read_tensor(t, &unread));
@@ -142,7 +156,8 @@ static bool was_refused(fl_tensor *t) {
 static bool check(bool ok, const char *what) {
     shared->checks.total++;
     shared->checks.passed += ok;
-    if (!ok) printf("  failed: %s%s%s\n", what, fl_error() ? ": " : "", fl_error() ? fl_error() : "");
+    if (!ok)
+        printf("  failed: %s%s%s\n", what, fl_error() ? ": " : "", fl_error() ? fl_error() : "");
     fl_error_clear();
     return ok;
 }
@@ -150,7 +165,8 @@ static bool check(bool ok, const char *what) {
 static void skip(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    if (shared->n_skipped < 8) vsnprintf(shared->skipped[shared->n_skipped++], sizeof shared->skipped[0], format, args);
+    if (shared->n_skipped < 8)
+        vsnprintf(shared->skipped[shared->n_skipped++], sizeof shared->skipped[0], format, args);
     va_end(args);
 }
 
@@ -166,8 +182,12 @@ static const tolerance EXACT = {0, 0, 0};
 static void tell_tolerance(const char *name, tolerance f32, tolerance f64) {
     matrix_row *r = row_of(name);
     int n = snprintf(r->tolerance, sizeof r->tolerance, "f32 %g ulp, f64 %g ulp", f32.ulp, f64.ulp);
-    if (f32.slack != 0) n += snprintf(r->tolerance + n, sizeof r->tolerance - (size_t)n, " + %g eps |x|", f32.slack);
-    if (f32.tiny != 0) snprintf(r->tolerance + n, sizeof r->tolerance - (size_t)n, " + %g smallest normal", f32.tiny);
+    if (f32.slack != 0)
+        n += snprintf(r->tolerance + n, sizeof r->tolerance - (size_t)n, " + %g eps |x|",
+                      f32.slack);
+    if (f32.tiny != 0)
+        snprintf(r->tolerance + n, sizeof r->tolerance - (size_t)n, " + %g smallest normal",
+                 f32.tiny);
 }
 
 static double unit(double v, fl_dtype d) {
@@ -181,7 +201,8 @@ static bool close_enough(double got, double want, fl_dtype d, tolerance t, doubl
     double w = rounded(want, d);
     if (isnan(got) || isnan(want)) return isnan(got) && isnan(want);
     if (got == w) return true;
-    double eps = d == FL_F32 ? 0x1p-23 : 0x1p-52, allowed = t.tiny * (d == FL_F32 ? (double)FLT_MIN : DBL_MIN);
+    double eps = d == FL_F32 ? 0x1p-23 : 0x1p-52,
+           allowed = t.tiny * (d == FL_F32 ? (double)FLT_MIN : DBL_MIN);
     if (!isnan(scale) && !isinf(scale)) allowed += eps * t.slack * scale;
     if (isinf(got) || isinf(w)) { /* next to overflow rounding may go either way */
         double edge = d == FL_F32 ? FLT_MAX : DBL_MAX, finite = isinf(got) ? want : got;
@@ -200,19 +221,22 @@ static bool same_shape(fl_shape a, fl_shape b) {
 }
 
 /* t has the shape, dtype and values of want. scale: of the slack, per element; NULL for 1. */
-static bool agrees(fl_tensor *t, const array *want, tolerance tol, const double *scale, bool signs) {
+static bool agrees(fl_tensor *t, const array *want, tolerance tol, const double *scale,
+                   bool signs) {
     char s1[100], s2[100];
     array got;
     if (!t) return say("no result");
     if (t->dtype != want->dtype)
         return say("result is %s, not %s", fl_dtype_name(t->dtype), fl_dtype_name(want->dtype));
     if (!same_shape(fl_shape_of(t), want->shape))
-        return say("shape %s, not %s", fl_shape_text(fl_shape_of(t), s1, 100), fl_shape_text(want->shape, s2, 100));
+        return say("shape %s, not %s", fl_shape_text(fl_shape_of(t), s1, 100),
+                   fl_shape_text(want->shape, s2, 100));
     if (!read_tensor(t, &got)) return say("cannot be read");
     for (int64_t k = 0; k < want->n; k++) {
         if (!is_float(want->dtype)) {
             if (got.i[k] != want->i[k])
-                return say("element %lld is %lld, not %lld", (long long)k, (long long)got.i[k], (long long)want->i[k]);
+                return say("element %lld is %lld, not %lld", (long long)k, (long long)got.i[k],
+                           (long long)want->i[k]);
             continue;
         }
         if (!close_enough(got.f[k], want->f[k], want->dtype, tol, scale ? scale[k] : 1) ||
@@ -226,7 +250,8 @@ static bool equals(fl_tensor *t, const array *want) {
     return agrees(t, want, EXACT, NULL, true);
 }
 
-/* Epsilons of error that a sum of n terms may have; equal terms (a broadcast) round the same way each time. */
+/* Epsilons of error that a sum of n terms may have; equal terms (a broadcast) round the same way
+   each time. */
 static double rounding(layout l, double n) {
     return 4 + (l == BROADCAST ? n / 2 : sqrt(n));
 }
@@ -234,9 +259,26 @@ static double rounding(layout l, double n) {
 /* >>shapes */
 
 static const fl_shape shapes[] = {
-    {0, {0}},    {1, {0}},    {1, {1}},    {1, {3}},       {1, {15}},      {1, {16}},     {1, {17}},
-    {1, {31}},   {1, {33}},   {1, {100}},  {1, {1000}},    {2, {3, 5}},    {2, {17, 33}}, {2, {1, 7}},
-    {2, {5, 1}}, {3, {3, 0, 2}}, {3, {1, 1, 1}}, {4, {2, 3, 4, 5}}, {8, {2, 1, 3, 1, 2, 2, 1, 2}}, {2, {131, 137}},
+    {0, {0}},
+    {1, {0}},
+    {1, {1}},
+    {1, {3}},
+    {1, {15}},
+    {1, {16}},
+    {1, {17}},
+    {1, {31}},
+    {1, {33}},
+    {1, {100}},
+    {1, {1000}},
+    {2, {3, 5}},
+    {2, {17, 33}},
+    {2, {1, 7}},
+    {2, {5, 1}},
+    {3, {3, 0, 2}},
+    {3, {1, 1, 1}},
+    {4, {2, 3, 4, 5}},
+    {8, {2, 1, 3, 1, 2, 2, 1, 2}},
+    {2, {131, 137}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 static const fl_dtype all_dtypes[] = {FL_B8, FL_U8, FL_I32, FL_I64, FL_F32, FL_F64};

@@ -1,4 +1,5 @@
-/* conformance_backend.h - the backend as a whole: overrides, hooks, fallbacks, and the formulas as text */
+/* conformance_backend.h - the backend as a whole: overrides, hooks, fallbacks, and the formulas as
+   text */
 
 static const fl_backend *backend_in_use(void) {
     return fl_family_backend(fl_default_family());
@@ -30,7 +31,8 @@ static void override_value(fl_op part, fl_op op, void (*run)(int), int arg) {
     quick_run = 60;
     run(arg);
     quick_run = 0;
-    snprintf(text, sizeof text, "%s passes through a replaced %s", fl_op_get_info(op)->name, fl_op_get_info(part)->name);
+    snprintf(text, sizeof text, "%s passes through a replaced %s", fl_op_get_info(op)->name,
+             fl_op_get_info(part)->name);
     check(slot_calls > 0, text);
     fl_use(&before, NULL);
 }
@@ -43,12 +45,13 @@ static void override_gradient(fl_op part, fl_op op, int which, int i) {
     fl_scope s = fl_scope_begin();
     fl_tensor *t = fl_full(FL_SHAPE(3), 0.5, FL_F32), *u = fl_full(FL_SHAPE(3), 0.75, FL_F32);
     fl_var *x = fv_param(t), *y = fv_param(u), *at = i ? y : x;
-    fl_var *out = fl_op_get_info(op)->arity == 1 ? unary_fns[which].var(x) : binary_fns[which].var(x, y);
+    fl_var *out = fl_op_get_info(op)->arity == 1 ? unary_fns[which].var(x)
+                                                 : binary_fns[which].var(x, y);
     fl_var *root = fv_sum(out, FL_ALL_AXES);
     count_calls_of(part);
     fl_var *g = fl_grad(root, at, false);
-    snprintf(text, sizeof text, "the gradient of %s passes through a replaced %s", fl_op_get_info(op)->name,
-             fl_op_get_info(part)->name);
+    snprintf(text, sizeof text, "the gradient of %s passes through a replaced %s",
+             fl_op_get_info(op)->name, fl_op_get_info(part)->name);
     check(!fl_error() && (slot_calls > 0 || !g), text);
     fl_scope_end(&s);
     fl_use(&before, NULL);
@@ -62,7 +65,8 @@ static void gradient_overrides(void) {
             fl_op op = fl_op_named(i < UNARY_OPS ? unary_fns[which].op : binary_fns[which].op);
             char cls = class_letter(fl_op_get_info(op)->cls);
             for (int k = 0; k < 2 && strchr("FNA", cls); k++)
-                if (fl_op_grad_holds(op, k, (fl_op)part)) override_gradient((fl_op)part, op, which, k);
+                if (fl_op_grad_holds(op, k, (fl_op)part))
+                    override_gradient((fl_op)part, op, which, k);
         }
 }
 
@@ -88,7 +92,8 @@ static void hook_group(void) {
     fl_tensor *a = fl_ones(FL_SHAPE(3), FL_F32), *i = fl_full(FL_SHAPE(1), 9, FL_I64);
     fl_hook(count_before, count_after, &h);
     fl_tensor *t = fl_add(a, a);
-    check(t && h.before == 1 && h.after == 1 && h.op == FL_OP_add, "one call is seen before and after");
+    check(t && h.before == 1 && h.after == 1 && h.op == FL_OP_add,
+          "one call is seen before and after");
     bool deferred = fl_gather(a, 0, i) != NULL && backend_in_use()->any; /* fails when it is read */
     check(h.before == 2 && h.after == 1 + deferred, "a call that fails is not seen after");
     fl_hook(NULL, NULL, NULL);
@@ -114,8 +119,11 @@ static void fallback_group(void) {
     fl_strict(false);
     int64_t before = fl_fallbacks();
     fl_tensor *y = fl_exp(x);
-    check(y && fl_fallbacks() == before + 1 && !strcmp(fl_family_name(y), "partial"), "a missing slot falls back, counted");
-    check(y && read_tensor(y, &a) && read_tensor(fl_exp(home), &b) && a.n == 3 && fabs(a.f[2] - b.f[2]) < 1e-6, "same values");
+    check(y && fl_fallbacks() == before + 1 && !strcmp(fl_family_name(y), "partial"),
+          "a missing slot falls back, counted");
+    check(y && read_tensor(y, &a) && read_tensor(fl_exp(home), &b) && a.n == 3 &&
+              fabs(a.f[2] - b.f[2]) < 1e-6,
+          "same values");
     fl_strict(true);
     check(fails(fl_exp(x)), "strict: a missing slot is an error");
     fl_scope_end(&s);
@@ -128,8 +136,10 @@ typedef struct text_type {
     fl_dtype dtype;
     const char *suffix, *type;
 } text_type;
-static const text_type text_types[] = {
-    {FL_F32, "f32", "float"}, {FL_F64, "f64", "double"}, {FL_I64, "i64", "int64_t"}, {FL_B8, "b8", "uint8_t"}};
+static const text_type text_types[] = {{FL_F32, "f32", "float"},
+                                       {FL_F64, "f64", "double"},
+                                       {FL_I64, "i64", "int64_t"},
+                                       {FL_B8, "b8", "uint8_t"}};
 
 static bool text_has(char cls, fl_dtype d) {
     return cls == 'B' ? d == FL_B8 : cls == 'F' ? is_float(d) : takes(dtypes_of(cls), d);
@@ -148,15 +158,21 @@ static void write_inputs(FILE *f, const text_type *t, const char *name, const ar
 }
 
 /* One formula: its results, as bits of the output's type. */
-static void write_formula(FILE *f, const text_type *t, char cls, const char *name, const char *text) {
+static void write_formula(FILE *f, const text_type *t, char cls, const char *name,
+                          const char *text) {
     const char *out = cls == 'C' ? "uint8_t" : t->type, *one_bit = cls == 'C' ? ") & 1" : ")";
-    fprintf(f, "static void %s_%s(void) {\n    printf(\"%s %s\");\n    for (int k = 0; k < %d; k++) {\n", name, t->suffix, name,
-            t->suffix, TEXT_N);
-    fprintf(f, "        const %s x = a_%s[k], a = x, b = b_%s[k], y = y_%s[k], dy = d_%s[k];\n", t->type, t->suffix, t->suffix,
-            t->suffix, t->suffix);
-    fprintf(f, "        (void)x, (void)a, (void)b, (void)y, (void)dy;\n        const %s r = (%s)(%s%s;\n", out, out, text,
-            one_bit);
-    fprintf(f, "        uint64_t bits = 0;\n        memcpy(&bits, &r, sizeof r);\n        printf(\" %%llx\", (unsigned long "
+    fprintf(
+        f,
+        "static void %s_%s(void) {\n    printf(\"%s %s\");\n    for (int k = 0; k < %d; k++) {\n",
+        name, t->suffix, name, t->suffix, TEXT_N);
+    fprintf(f, "        const %s x = a_%s[k], a = x, b = b_%s[k], y = y_%s[k], dy = d_%s[k];\n",
+            t->type, t->suffix, t->suffix, t->suffix, t->suffix);
+    fprintf(
+        f,
+        "        (void)x, (void)a, (void)b, (void)y, (void)dy;\n        const %s r = (%s)(%s%s;\n",
+        out, out, text, one_bit);
+    fprintf(f, "        uint64_t bits = 0;\n        memcpy(&bits, &r, sizeof r);\n        "
+               "printf(\" %%llx\", (unsigned long "
                "long)bits);\n    }\n    printf(\"\\n\");\n}\n");
 }
 
@@ -176,7 +192,11 @@ static void each_formula(formula_fn fn, void *user) {
 
 static const char *formula_name(fl_op op, int which) {
     static char name[40];
-    snprintf(name, sizeof name, "%s%s", which < 0 ? "v_" : which ? "g1_" : "g0_", fl_op_get_info(op)->name);
+    snprintf(name, sizeof name, "%s%s",
+             which < 0 ? "v_"
+             : which   ? "g1_"
+                       : "g0_",
+             fl_op_get_info(op)->name);
     return name;
 }
 
@@ -184,7 +204,8 @@ static void write_one(void *user, const text_type *t, fl_op op, int which, const
     static const text_type *last;
     if (t != last) fprintf(user, "#undef FL_W\n#define FL_W(name) flm_##name##_%s\n", t->suffix);
     last = t;
-    write_formula(user, t, which < 0 ? class_letter(fl_op_get_info(op)->cls) : 'F', formula_name(op, which), text);
+    write_formula(user, t, which < 0 ? class_letter(fl_op_get_info(op)->cls) : 'F',
+                  formula_name(op, which), text);
 }
 
 static void call_one(void *user, const text_type *t, fl_op op, int which, const char *text) {
@@ -196,10 +217,12 @@ static array text_inputs[4][4]; /* of each type: a, b, y, dy */
 static bool write_program(const char *path) {
     FILE *f = fopen(path, "w");
     if (!f) return false;
-    fprintf(f, "#include <stdio.h>\n#include <string.h>\n#include \"kernels/fl_math.h\"\n#define FL_W(name) 0\n#include "
+    fprintf(f, "#include <stdio.h>\n#include <string.h>\n#include \"kernels/fl_math.h\"\n#define "
+               "FL_W(name) 0\n#include "
                "\"kernels/fl_words.h\"\n");
     for (int k = 0; k < 4; k++)
-        for (int i = 0; i < 4; i++) write_inputs(f, &text_types[k], &"a\0b\0y\0d"[2 * i], &text_inputs[k][i]);
+        for (int i = 0; i < 4; i++)
+            write_inputs(f, &text_types[k], &"a\0b\0y\0d"[2 * i], &text_inputs[k][i]);
     each_formula(write_one, f);
     fprintf(f, "int main(void) {\n");
     each_formula(call_one, f);
@@ -225,11 +248,12 @@ static fl_tensor *slot_result(const text_type *t, fl_op op, int which) {
 }
 
 static void compare_one(void *user, const text_type *t, fl_op op, int which, const char *text) {
-    char name[64], suffix[8], say_what[120];
+    char name[64], suffix[8], label[220];
     fl_scope s = fl_scope_begin();
     size_t keep = pool_at;
     array got;
-    bool ok = fscanf(user, "%63s %7s", name, suffix) == 2 && !strcmp(name, formula_name(op, which)) && !strcmp(suffix, t->suffix);
+    bool ok = fscanf(user, "%63s %7s", name, suffix) == 2 &&
+              !strcmp(name, formula_name(op, which)) && !strcmp(suffix, t->suffix);
     fl_tensor *r = slot_result(t, op, which);
     bool there = r && read_tensor(r, &got);
     for (int k = 0; k < TEXT_N; k++) {
@@ -239,11 +263,14 @@ static void compare_one(void *user, const text_type *t, fl_op op, int which, con
         if (!there) continue;
         store((char *)&mine, &got, k);
         bool is_nan = is_float(got.dtype) && isnan(got.f[k]);
-        if (is_nan) ok &= got.dtype == FL_F32 ? (bits & 0x7fffffff) > 0x7f800000 : bits << 1 > 0x7ffULL << 53;
+        if (is_nan)
+            ok &= got.dtype == FL_F32 ? (bits & 0x7fffffff) > 0x7f800000
+                                      : bits << 1 > 0x7ffULL << 53;
         else ok &= mine == bits;
     }
-    snprintf(say_what, sizeof say_what, "text of %s for %s: %.80s", formula_name(op, which), t->suffix, text);
-    if (there || which < 0) check(ok && there, say_what);
+    snprintf(label, sizeof label, "text of %s for %s: %.80s", formula_name(op, which), t->suffix,
+             text);
+    if (there || which < 0) check(ok && there, label);
     pool_at = keep;
     fl_scope_end(&s);
 }

@@ -1,4 +1,5 @@
-/* conformance_elementwise.h - the ops of the formula tables, where, clip, their gradients, and promotion */
+/* conformance_elementwise.h - the ops of the formula tables, where, clip, their gradients, and
+   promotion */
 
 /* >>references: one element, written from the definitions */
 
@@ -54,7 +55,9 @@ static double d_rsqrt(double x) { return -0.5 / (x * sqrt(x)); }
 static double d_relu(double x) { return x > 0; }
 static double d_sigmoid(double x) { return f_sigmoid(x) * f_sigmoid(-x); }
 static double d_silu(double x) { return f_sigmoid(x) + x * d_sigmoid(x); }
-static double d_gelu(double x) { return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-x * x / 2) / sqrt(2 * acos(-1)); }
+static double d_gelu(double x) {
+    return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-x * x / 2) / sqrt(2 * acos(-1));
+}
 
 static const unary_ref unary_refs[] = {
     {"neg", 'N', f_neg, wrap_neg, 0, 0, 0, 0, d_neg, 0},
@@ -228,7 +231,8 @@ static bool takes(unsigned set, fl_dtype d) {
 
 static void unary_value(const unary_ref *r, const array *x, array *y, int64_t k) {
     if (r->cls == 'I' && x->dtype == FL_B8) put_int(y, k, !x->i[k]);
-    else if (is_float(x->dtype) && is_float(y->dtype)) y->f[k] = r->f(x->f[k]); /* unrounded: see agrees */
+    else if (is_float(x->dtype) && is_float(y->dtype))
+        y->f[k] = r->f(x->f[k]); /* unrounded: see agrees */
     else if (is_float(x->dtype)) put_float(y, k, r->f(x->f[k]));
     else put_int(y, k, r->i(x->i[k]));
 }
@@ -261,8 +265,12 @@ static void unary_group(int which) {
         for (int l = DENSE; l <= WEAK; l++)
             for (int s = 0; s < SHAPES; s++) {
                 bool weak = l == WEAK, number = takes(F32 | I64, d);
-                if (l == BROADCAST_RIGHT || (weak && (s || !number)) || !layout_fits((layout)l, shapes[s])) continue;
-                if (!case_begin(r->op, d, (layout)l, "%s", fl_shape_text(shapes[s], text, sizeof text))) continue;
+                if (l == BROADCAST_RIGHT || (weak && (s || !number)) ||
+                    !layout_fits((layout)l, shapes[s]))
+                    continue;
+                if (!case_begin(r->op, d, (layout)l, "%s",
+                                fl_shape_text(shapes[s], text, sizeof text)))
+                    continue;
                 operand x = make_operand(shapes[s], d, (layout)l, WILD);
                 case_end(unary_agrees(r, unary_fns[which].run(x.t), &x.a));
             }
@@ -305,7 +313,8 @@ static fl_shape last_dims(fl_shape s, int n) {
 
 static operand binary_operand(const binary_ref *r, fl_shape s, fl_dtype d, layout l, bool right) {
     operand o;
-    bool weak = l == (right ? WEAK_RIGHT : WEAK), small = l == (right ? BROADCAST_RIGHT : BROADCAST);
+    bool weak = l == (right ? WEAK_RIGHT : WEAK),
+         small = l == (right ? BROADCAST_RIGHT : BROADCAST);
     if (small && random_below(2)) s = with_ones(s, (unsigned)random_below(1 << s.ndim));
     else if (small) s = last_dims(s, (int)random_below(s.ndim + 1));
     o.a = random_array(weak ? FL_SCALAR_SHAPE : s, d, WILD);
@@ -319,12 +328,16 @@ static operand binary_operand(const binary_ref *r, fl_shape s, fl_dtype d, layou
 static void binary_case(int which, fl_dtype d, layout l, fl_shape s, int side) {
     const binary_ref *r = &binary_refs[which];
     char text[100];
-    if (!case_begin(r->op, d, l, "%s %s", fl_shape_text(s, text, sizeof text), &"both\0left\0right"[side * 5])) return;
+    if (!case_begin(r->op, d, l, "%s %s", fl_shape_text(s, text, sizeof text),
+                    &"both\0left\0right"[side * 5]))
+        return;
     bool both = l > CHANNELS_LAST || side == 0;
     operand a = binary_operand(r, s, d, both || side == 1 ? l : DENSE, false);
     operand b = binary_operand(r, s, d, both || side == 2 ? l : DENSE, true);
-    if (!strcmp(r->op, "logical_and") || d == FL_B8 || random_below(2) == 0) /* some equal elements */
-        for (int64_t k = 0; k < b.a.n && b.a.n == a.a.n && b.t && l <= CHANNELS_LAST; k += 3) put_from(&b.a, k, &a.a, k);
+    if (!strcmp(r->op, "logical_and") || d == FL_B8 ||
+        random_below(2) == 0) /* some equal elements */
+        for (int64_t k = 0; k < b.a.n && b.a.n == a.a.n && b.t && l <= CHANNELS_LAST; k += 3)
+            put_from(&b.a, k, &a.a, k);
     tame_right(r, &b.a);
     if (l <= CHANNELS_LAST) b.t = lay_out(&b.a, both || side == 2 ? l : DENSE);
     fl_dtype c = computes_in(r->cls, d);
@@ -334,7 +347,8 @@ static void binary_case(int which, fl_dtype d, layout l, fl_shape s, int side) {
 
 static void binary_group(int which) {
     const binary_ref *r = &binary_refs[which];
-    expect_row(r->op, dtypes_of(r->cls), TWO_OPERANDS, NUMBERS & dtypes_of(r->cls), STORED & ~dtypes_of(r->cls));
+    expect_row(r->op, dtypes_of(r->cls), TWO_OPERANDS, NUMBERS & dtypes_of(r->cls),
+               STORED & ~dtypes_of(r->cls));
     tell_tolerance(r->op, (tolerance){r->ulp32, 0, 0}, (tolerance){r->ulp64, 0, 0});
     for (int k = 0; k < 6; k++) {
         fl_dtype d = all_dtypes[k];
@@ -349,16 +363,18 @@ static void binary_group(int which) {
                 bool weak = l == WEAK || l == WEAK_RIGHT;
                 if (!layout_fits((layout)l, shapes[s]) || (weak && !takes(NUMBERS, d))) continue;
                 int sides = s < 15 && l != DENSE && l <= CHANNELS_LAST ? 3 : 1;
-                for (int side = 0; side < sides; side++) binary_case(which, d, (layout)l, shapes[s], side);
+                for (int side = 0; side < sides; side++)
+                    binary_case(which, d, (layout)l, shapes[s], side);
             }
     }
 }
 
 /* >>gradients: the fused slot and the composition, against the derivative */
 
-/* dx by fl_grad1 (if the family has the slot) and by a recorded backward pass, both close to want. */
-static bool unary_grad_agrees(int which, const array *x, const array *dy, layout l, const array *want,
-                              tolerance tol, const double *scale) {
+/* dx by fl_grad1 (if the family has the slot) and by a recorded backward pass, both close to want.
+   */
+static bool unary_grad_agrees(int which, const array *x, const array *dy, layout l,
+                              const array *want, tolerance tol, const double *scale) {
     fl_op op = fl_op_named(unary_refs[which].op);
     fl_tensor *xt = lay_out(x, l), *yt = unary_fns[which].run(xt), *dyt = lay_out(dy, l);
     fl_tensor *fused = yt && dyt ? fl_grad1(op, xt, yt, dyt) : NULL;
@@ -372,7 +388,8 @@ static bool unary_grad_agrees(int which, const array *x, const array *dy, layout
 }
 
 static void unary_grad_group(int which) {
-    static const fl_shape grad_shapes[] = {{0, {0}}, {1, {1}}, {1, {33}}, {2, {3, 5}}, {4, {2, 3, 4, 5}}, {2, {0, 3}}};
+    static const fl_shape grad_shapes[] = {{0, {0}},    {1, {1}},          {1, {33}},
+                                           {2, {3, 5}}, {4, {2, 3, 4, 5}}, {2, {0, 3}}};
     const unary_ref *r = &unary_refs[which];
     char name[64], text[100];
     if (r->cls != 'F' && r->cls != 'N' && r->cls != 'A') return;
@@ -383,9 +400,11 @@ static void unary_grad_group(int which) {
         for (int l = DENSE; l <= CHANNELS_LAST; l++)
             for (int s = 0; s < 6; s++) {
                 if (!layout_fits((layout)l, grad_shapes[s])) continue;
-                if (!case_begin(name, (fl_dtype)d, (layout)l, "%s", fl_shape_text(grad_shapes[s], text, sizeof text)))
+                if (!case_begin(name, (fl_dtype)d, (layout)l, "%s",
+                                fl_shape_text(grad_shapes[s], text, sizeof text)))
                     continue;
-                array x = random_array(grad_shapes[s], (fl_dtype)d, TAME), dy = random_array(x.shape, x.dtype, TAME);
+                array x = random_array(grad_shapes[s], (fl_dtype)d, TAME),
+                      dy = random_array(x.shape, x.dtype, TAME);
                 array want = new_array(x.shape, x.dtype);
                 double *scale = take((size_t)x.n * sizeof *scale);
                 bool positive = r->f == log || r->f == sqrt || r->f == log1p || r->f == f_rsqrt;
@@ -400,15 +419,17 @@ static void unary_grad_group(int which) {
             }
 }
 
-static bool binary_grad_agrees(int which, const array *a, const array *b, const array *dy, layout l, const array want[2],
-                               tolerance tol, double *const scale[2]) {
+static bool binary_grad_agrees(int which, const array *a, const array *b, const array *dy, layout l,
+                               const array want[2], tolerance tol, double *const scale[2]) {
     fl_op op = fl_op_named(binary_refs[which].op);
-    fl_tensor *at = lay_out(a, l), *bt = lay_out(b, l), *yt = binary_fns[which].run(at, bt), *dyt = lay_out(dy, l);
+    fl_tensor *at = lay_out(a, l), *bt = lay_out(b, l), *yt = binary_fns[which].run(at, bt),
+              *dyt = lay_out(dy, l);
     for (int ask = 1; ask <= 3 && dyt; ask++) {
         fl_tensor *d[2] = {NULL, NULL};
         if (!fl_grad2(op, ask, at, bt, yt, dyt, &d[0], &d[1])) break;
         for (int i = 0; i < 2; i++)
-            if (ask >> i & 1 ? !agrees(d[i], &want[i], tol, scale[i], false) : d[i] != NULL) return say("fused d%d", i);
+            if (ask >> i & 1 ? !agrees(d[i], &want[i], tol, scale[i], false) : d[i] != NULL)
+                return say("fused d%d", i);
     }
     if (fl_error()) return false;
     fl_var *v[2] = {fv_param(at), fv_param(bt)}, *out = binary_fns[which].var(v[0], v[1]);
@@ -424,21 +445,25 @@ static bool binary_grad_agrees(int which, const array *a, const array *b, const 
 
 static void binary_grad_group(int which) {
     static const fl_shape grad_shapes[] = {{0, {0}}, {1, {33}}, {2, {3, 5}}, {4, {2, 3, 4, 5}}};
-    static const double pairs[][2] = {{0, 0}, {0, 1}, {0, 2}, {0, -1}, {2, 0}, {2, 2}, {-2, 3}, {-2, 2}, {1, -1}, {3, 0.5}};
+    static const double pairs[][2] = {{0, 0}, {0, 1},  {0, 2},  {0, -1}, {2, 0},
+                                      {2, 2}, {-2, 3}, {-2, 2}, {1, -1}, {3, 0.5}};
     const binary_ref *r = &binary_refs[which];
     char name[64], text[100];
     if (r->cls != 'F' && r->cls != 'N' && r->cls != 'A') return;
     snprintf(name, sizeof name, "%s da db", r->op);
     expect_row(name, FLOATS, STRIDED, 0, 0);
     tell_tolerance(name, (tolerance){0.5, 16, 0}, (tolerance){0.5, 16, 0});
-    bool power = !strcmp(r->op, "pow"), divides = !strcmp(r->op, "div") || !strcmp(r->op, "remainder");
+    bool power = !strcmp(r->op, "pow"),
+         divides = !strcmp(r->op, "div") || !strcmp(r->op, "remainder");
     for (int d = FL_F32; d <= FL_F64; d++)
         for (int l = DENSE; l <= CHANNELS_LAST; l++)
             for (int s = 0; s < 4; s++) {
                 if (!layout_fits((layout)l, grad_shapes[s])) continue;
-                if (!case_begin(name, (fl_dtype)d, (layout)l, "%s", fl_shape_text(grad_shapes[s], text, sizeof text)))
+                if (!case_begin(name, (fl_dtype)d, (layout)l, "%s",
+                                fl_shape_text(grad_shapes[s], text, sizeof text)))
                     continue;
-                array a = random_array(grad_shapes[s], (fl_dtype)d, TAME), b = random_array(a.shape, a.dtype, TAME);
+                array a = random_array(grad_shapes[s], (fl_dtype)d, TAME),
+                      b = random_array(a.shape, a.dtype, TAME);
                 array dy = random_array(a.shape, a.dtype, TAME);
                 array want[2] = {new_array(a.shape, a.dtype), new_array(a.shape, a.dtype)};
                 double *scale[2] = {take((size_t)a.n * 8 + 8), take((size_t)a.n * 8 + 8)};
@@ -452,9 +477,11 @@ static void binary_grad_group(int which) {
                     want[0].f[k] = r->da ? dy.f[k] * r->da(a.f[k], b.f[k]) : 0;
                     want[1].f[k] = r->db ? dy.f[k] * r->db(a.f[k], b.f[k]) : 0;
                     double size = (1 + fabs(a.f[k])) * (1 + fabs(b.f[k]));
-                    for (int i = 0; i < 2; i++) scale[i][k] = (fabs(dy.f[k]) + fabs(want[i].f[k])) * size;
+                    for (int i = 0; i < 2; i++)
+                        scale[i][k] = (fabs(dy.f[k]) + fabs(want[i].f[k])) * size;
                 }
-                case_end(binary_grad_agrees(which, &a, &b, &dy, (layout)l, want, (tolerance){0.5, 16, 0}, scale));
+                case_end(binary_grad_agrees(which, &a, &b, &dy, (layout)l, want,
+                                            (tolerance){0.5, 16, 0}, scale));
             }
 }
 
@@ -467,10 +494,16 @@ static void where_case(fl_dtype d, layout l, fl_shape s) {
     bool spread = l == BROADCAST || l == BROADCAST_RIGHT;
     array c = random_array(spread && l == BROADCAST ? small : s, FL_B8, TAME);
     array a = random_array(l == WEAK ? FL_SCALAR_SHAPE : l == BROADCAST ? small : s, d, WILD);
-    array b = random_array(l == WEAK_RIGHT ? FL_SCALAR_SHAPE : l == BROADCAST_RIGHT ? small : s, d, WILD);
+    array b = random_array(l == WEAK_RIGHT        ? FL_SCALAR_SHAPE
+                           : l == BROADCAST_RIGHT ? small
+                                                  : s,
+                           d, WILD);
     fl_tensor *at = l != WEAK ? lay_out(&a, l) : is_float(d) ? fl_num(a.f[0]) : fl_int(a.i[0]);
-    fl_tensor *bt = l != WEAK_RIGHT ? lay_out(&b, l) : is_float(d) ? fl_num(b.f[0]) : fl_int(b.i[0]);
-    array full = new_array(s, d), x = expand_array(&a, s), z = expand_array(&b, s), cond = expand_array(&c, s);
+    fl_tensor *bt = l != WEAK_RIGHT ? lay_out(&b, l)
+                    : is_float(d)   ? fl_num(b.f[0])
+                                    : fl_int(b.i[0]);
+    array full = new_array(s, d), x = expand_array(&a, s), z = expand_array(&b, s),
+          cond = expand_array(&c, s);
     for (int64_t k = 0; k < full.n; k++) put_from(&full, k, cond.i[k] ? &x : &z, k);
     case_end(equals(fl_where(lay_out(&c, l), at, bt), &full));
 }
@@ -482,12 +515,15 @@ static void where_group(void) {
             for (int s = 0; s < SHAPES; s++) {
                 fl_dtype d = all_dtypes[k];
                 bool weak = l == WEAK || l == WEAK_RIGHT;
-                if (!takes(COMPUTED, d) || !layout_fits((layout)l, shapes[s]) || (weak && d == FL_B8)) continue;
+                if (!takes(COMPUTED, d) || !layout_fits((layout)l, shapes[s]) ||
+                    (weak && d == FL_B8))
+                    continue;
                 where_case(d, (layout)l, shapes[s]);
             }
     for (int d = FL_U8; d <= FL_I32; d++) {
         if (!case_begin("where", (fl_dtype)d, REFUSED, "[3]")) continue;
-        array a = random_array(FL_SHAPE(3), (fl_dtype)d, TAME), c = random_array(FL_SHAPE(3), FL_B8, TAME);
+        array a = random_array(FL_SHAPE(3), (fl_dtype)d, TAME),
+              c = random_array(FL_SHAPE(3), FL_B8, TAME);
         case_end(was_refused(fl_where(dense_tensor(&c), dense_tensor(&a), dense_tensor(&a))));
     }
     if (case_begin("where", FL_F32, REFUSED, "f32 condition")) {
@@ -499,7 +535,8 @@ static void where_group(void) {
 
 static void clip_case(fl_dtype d, layout l, fl_shape s, double low, double high) {
     char text[100];
-    if (!case_begin("clip", d, l, "%s to %g, %g", fl_shape_text(s, text, sizeof text), low, high)) return;
+    if (!case_begin("clip", d, l, "%s to %g, %g", fl_shape_text(s, text, sizeof text), low, high))
+        return;
     operand x = make_operand(s, d, l, WILD);
     array from = cast_array(&x.a, is_float(d) ? d : FL_F32), y = new_array(s, from.dtype);
     for (int64_t k = 0; k < y.n; k++) {
@@ -516,16 +553,19 @@ static void clip_group(void) {
         for (int l = DENSE; l <= BROADCAST; l++)
             for (int s = 0; s < SHAPES; s++)
                 if (layout_fits((layout)l, shapes[s]))
-                    clip_case(all_dtypes[k], (layout)l, shapes[s], bounds[s % 4][0], bounds[s % 4][1]);
+                    clip_case(all_dtypes[k], (layout)l, shapes[s], bounds[s % 4][0],
+                              bounds[s % 4][1]);
 }
 
 /* >>promotion: the whole table, and what 0-d tensors and numbers do to it */
 
-/* Letters b u i l f d = b8 u8 i32 i64 f32 f64, '-' an error; rows are the left operand, columns the right one. */
+/* Letters b u i l f d = b8 u8 i32 i64 f32 f64, '-' an error; rows are the left operand, columns the
+   right one. */
 static const char dtype_letters[] = "builfd";
 static const char *const promoted[6] = {"builfd", "uuilfd", "iiilfd", "llllfd", "fffffd", "dddddd"};
 /* The right operand has no dims, the left one has: it counts only if its category is higher. */
-static const char *const promoted_0d[6] = {"builfd", "uuuufd", "iiiifd", "llllfd", "ffffff", "dddddd"};
+static const char *const promoted_0d[6] = {"builfd", "uuuufd", "iiiifd",
+                                           "llllfd", "ffffff", "dddddd"};
 
 static fl_dtype dtype_of_letter(char c) {
     const char *p = strchr(dtype_letters, c);
@@ -544,9 +584,9 @@ static void promotion_check(int op, fl_tensor *a, fl_tensor *b, fl_dtype joint, 
     char text[160];
     fl_tensor *t = fns[op](a, b);
     fl_dtype want = expected_of(op, joint);
-    snprintf(text, sizeof text, "%s(%s, %s) %s gives %s, not %s", &"add\0div\0lt\0"[op * 4], fl_dtype_name(a->dtype),
-             fl_dtype_name(b->dtype), what, t ? fl_dtype_name(t->dtype) : "an error",
-             want ? fl_dtype_name(want) : "an error");
+    snprintf(text, sizeof text, "%s(%s, %s) %s gives %s, not %s", &"add\0div\0lt\0"[op * 4],
+             fl_dtype_name(a->dtype), fl_dtype_name(b->dtype), what,
+             t ? fl_dtype_name(t->dtype) : "an error", want ? fl_dtype_name(want) : "an error");
     check(want ? t && t->dtype == want : fails(t), text);
 }
 
@@ -565,7 +605,8 @@ static void promotion_group(void) {
             }
     for (int op = 0; op < 3; op++)
         for (int i = 0; i < 6; i++) {
-            fl_dtype d = all_dtypes[i], with_num = is_float(d) ? d : FL_F32, with_int = d == FL_B8 ? FL_I64 : d;
+            fl_dtype d = all_dtypes[i], with_num = is_float(d) ? d : FL_F32,
+                     with_int = d == FL_B8 ? FL_I64 : d;
             for (int dims = 0; dims < 2; dims++) {
                 fl_tensor *a = fl_ones(dims ? FL_SHAPE(2) : FL_SCALAR_SHAPE, d);
                 promotion_check(op, a, fl_num(2), with_num, "right a number");
@@ -578,8 +619,10 @@ static void promotion_group(void) {
     check(fl_item(fl_div(fl_int(7), fl_int(2))) == 3.5, "two integers divide truly");
     fl_tensor *i = fl_full(FL_SHAPE(2), 7, FL_I64);
     check(fails(fl_remainder(i, fl_int(0))), "integer x % 0 is an error");
-    check(fails(fl_remainder(i, fl_from_host((int64_t[]){2, 0}, FL_SHAPE(2), FL_I64))), "integer x % [2, 0] is an error");
-    check(fails(fl_add(fl_ones(FL_SHAPE(2), FL_F32), fl_ones(FL_SHAPE(3), FL_F32))), "[2] + [3] is an error");
+    check(fails(fl_remainder(i, fl_from_host((int64_t[]){2, 0}, FL_SHAPE(2), FL_I64))),
+          "integer x % [2, 0] is an error");
+    check(fails(fl_add(fl_ones(FL_SHAPE(2), FL_F32), fl_ones(FL_SHAPE(3), FL_F32))),
+          "[2] + [3] is an error");
     fl_scope_end(&s);
 }
 /* MIT licence: see LICENSE. */

@@ -1,4 +1,5 @@
-/* conformance_move.h - creation, reading, views, copies, casts, joining: what moves elements without computing */
+/* conformance_move.h - creation, reading, views, copies, casts, joining: what moves elements
+   without computing */
 
 /* Element k of the result is element source[k] of x; -1: `fill`. */
 static bool moved_agrees(fl_tensor *t, const array *x, fl_shape s, const int64_t *source) {
@@ -14,13 +15,16 @@ static void each_move(const char *name, unsigned layouts, move_fn fn) {
     for (int k = 0; k < 6; k++)
         for (int l = DENSE; l <= BROADCAST; l++)
             for (int s = 0; s < SHAPES - 1; s++)
-                if (layouts >> l & 1 && layout_fits((layout)l, shapes[s])) fn(name, all_dtypes[k], (layout)l, shapes[s]);
+                if (layouts >> l & 1 && layout_fits((layout)l, shapes[s]))
+                    fn(name, all_dtypes[k], (layout)l, shapes[s]);
 }
 
 static void permute_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     char text[100];
     bool transpose = !strcmp(name, "transpose");
-    if ((transpose && s.ndim == 0) || !case_begin(name, d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    if ((transpose && s.ndim == 0) ||
+        !case_begin(name, d, l, "%s", fl_shape_text(s, text, sizeof text)))
+        return;
     operand x = make_operand(s, d, l, WILD);
     int axes[FL_MAX_DIMS];
     for (int i = 0; i < s.ndim; i++) axes[i] = i;
@@ -33,7 +37,8 @@ static void permute_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     if (transpose) axes[a] = b, axes[b] = a;
     fl_shape to = {s.ndim, {0}};
     for (int i = 0; i < s.ndim; i++) to.dim[i] = s.dim[axes[i]];
-    int64_t *source = take((size_t)x.a.n * sizeof *source + 1), c[FL_MAX_DIMS] = {0}, at[FL_MAX_DIMS] = {0};
+    int64_t *source = take((size_t)x.a.n * sizeof *source + 1), c[FL_MAX_DIMS] = {0},
+            at[FL_MAX_DIMS] = {0};
     for (int64_t k = 0; k < x.a.n; k++) {
         coords_of(to, k, c);
         for (int i = 0; i < s.ndim; i++) at[axes[i]] = c[i];
@@ -58,7 +63,8 @@ static void reshape_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     if (x.a.n == 1) to.ndim = (int)random_below(3), to.dim[0] = to.dim[1] = 1;
     if (x.a.n == 0) to = FL_SHAPE(4, 0);
     if (!strcmp(name, "flatten")) {
-        int first = s.ndim ? (int)random_below(s.ndim) : 0, last = s.ndim ? first + (int)random_below(s.ndim - first) : 0;
+        int first = s.ndim ? (int)random_below(s.ndim) : 0,
+            last = s.ndim ? first + (int)random_below(s.ndim - first) : 0;
         to = s.ndim ? s : FL_SHAPE(1);
         for (int i = first + 1; i <= last; i++) to.dim[first] *= s.dim[i];
         for (int i = last + 1; i < s.ndim; i++) to.dim[first + i - last] = s.dim[i];
@@ -77,7 +83,8 @@ static void reshape_case(const char *name, fl_dtype d, layout l, fl_shape s) {
 
 static void squeeze_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     char text[100];
-    if (s.ndim == FL_MAX_DIMS || !case_begin(name, d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    if (s.ndim == FL_MAX_DIMS || !case_begin(name, d, l, "%s", fl_shape_text(s, text, sizeof text)))
+        return;
     operand x = make_operand(s, d, l, WILD);
     int axis = (int)random_below(s.ndim + 1);
     array want = x.a;
@@ -121,14 +128,16 @@ static int64_t slice_indices(int64_t n, int64_t *start, int64_t stop, int64_t st
 }
 
 static void slice_once(const char *name, fl_dtype d, layout l, fl_shape s, int variant) {
-    static const int64_t ranges[][3] = {{0, FL_SLICE_END, 2}, {1, -1, 1}, {-1, FL_SLICE_END, -1}, {-2, 0, -1}, {5, 2, 1},
-                                        {-100, 100, 3}, {0, 0, 1}, {100, -100, -2}, {2, FL_SLICE_END, -1}, {1, 3, 1}};
+    static const int64_t ranges[][3] = {
+        {0, FL_SLICE_END, 2}, {1, -1, 1}, {-1, FL_SLICE_END, -1}, {-2, 0, -1},           {5, 2, 1},
+        {-100, 100, 3},       {0, 0, 1},  {100, -100, -2},        {2, FL_SLICE_END, -1}, {1, 3, 1}};
     char text[100];
     const int64_t *r = ranges[variant];
     if (!case_begin(name, d, l, "%s %d", fl_shape_text(s, text, sizeof text), variant)) return;
     operand x = make_operand(s, d, l, WILD);
     int axis = (int)random_below(s.ndim);
-    int64_t start = r[0], count = slice_indices(s.dim[axis], &start, r[1], r[2]), c[FL_MAX_DIMS] = {0};
+    int64_t start = r[0], count = slice_indices(s.dim[axis], &start, r[1], r[2]),
+            c[FL_MAX_DIMS] = {0};
     fl_shape to = s;
     to.dim[axis] = count;
     array want = new_array(to, d);
@@ -173,7 +182,9 @@ static void copy_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     if (!case_begin(name, d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
     operand x = make_operand(s, d, l, WILD);
     bool clone = !strcmp(name, "copy"), contiguous = !strcmp(name, "contiguous");
-    fl_tensor *t = clone ? fl_clone(x.t) : contiguous ? fl_contiguous(x.t) : fl_to(fl_to(x.t, "cpu"), backend_name);
+    fl_tensor *t = clone        ? fl_clone(x.t)
+                   : contiguous ? fl_contiguous(x.t)
+                                : fl_to(fl_to(x.t, "cpu"), backend_name);
     bool ok = equals(t, &x.a);
     if (ok && (clone || contiguous) && !fl_is_contiguous(t)) ok = say("not contiguous");
     if (ok && clone && t == x.t) ok = say("no storage of its own");
@@ -183,18 +194,23 @@ static void copy_case(const char *name, fl_dtype d, layout l, fl_shape s) {
 static void cast_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     char text[100];
     for (int k = 0; k < 6; k++) {
-        if (!case_begin(name, d, l, "to %s %s", fl_dtype_name(all_dtypes[k]), fl_shape_text(s, text, sizeof text))) return;
+        if (!case_begin(name, d, l, "to %s %s", fl_dtype_name(all_dtypes[k]),
+                        fl_shape_text(s, text, sizeof text)))
+            return;
         operand x = make_operand(s, d, l, WILD);
         array want = cast_array(&x.a, all_dtypes[k]);
         case_end(equals(fl_cast(x.t, all_dtypes[k]), &want));
     }
 }
 
-/* dst of layout l, written from a dense or broadcast source of any dtype, through the view into its base. */
+/* dst of layout l, written from a dense or broadcast source of any dtype, through the view into its
+   base. */
 static void assign_once(const char *name, fl_dtype d, layout l, fl_shape s, bool views) {
     char text[100];
     fl_dtype from = all_dtypes[(d + s.ndim) % 6];
-    if (!case_begin(name, d, l, "%s from %s", fl_shape_text(s, text, sizeof text), fl_dtype_name(from))) return;
+    if (!case_begin(name, d, l, "%s from %s", fl_shape_text(s, text, sizeof text),
+                    fl_dtype_name(from)))
+        return;
     operand dst = make_operand(s, d, l, WILD);
     fl_shape small = with_ones(s, (unsigned)random_below(1 << s.ndim));
     array src = random_array(random_below(2) ? s : small, from, WILD), full = expand_array(&src, s);
@@ -202,7 +218,8 @@ static void assign_once(const char *name, fl_dtype d, layout l, fl_shape s, bool
     bool refused = dst.t && dst.t->copied;
     for (int i = 0; dst.t && i < s.ndim; i++) refused |= s.dim[i] > 1 && dst.t->stride[i] == 0;
     uint32_t version = fl_version_of(dst.t);
-    fl_tensor *t = fl_assign(dst.t, lay_out(&src, layout_fits(TRANSPOSED, src.shape) ? TRANSPOSED : DENSE));
+    fl_tensor *t = fl_assign(
+        dst.t, lay_out(&src, layout_fits(TRANSPOSED, src.shape) ? TRANSPOSED : DENSE));
     if (refused) {
         bool ok = was_refused(t) && fl_version_of(dst.t) == version && equals(dst.t, &dst.a);
         case_end(ok && (views ? true : dst.t->copied || l == BROADCAST));
@@ -220,8 +237,10 @@ static void assign_case(const char *name, fl_dtype d, layout l, fl_shape s) {
 /* Writing through a view changes the base, there and only there; a copied view refuses. */
 static void write_through(const char *name, fl_dtype d) {
     if (!case_begin(name, d, OFFSET, "through a view")) return;
-    array base = random_array(FL_SHAPE(4, 6), d, WILD), value = random_array(FL_SHAPE(3, 2), d, WILD);
-    fl_tensor *t = dense_tensor(&base), *v = fl_slice(fl_slice(fl_transpose(t, 0, 1), 0, 1, 6, 2), 1, -1, 1, -1);
+    array base = random_array(FL_SHAPE(4, 6), d, WILD),
+          value = random_array(FL_SHAPE(3, 2), d, WILD);
+    fl_tensor *t = dense_tensor(&base),
+              *v = fl_slice(fl_slice(fl_transpose(t, 0, 1), 0, 1, 6, 2), 1, -1, 1, -1);
     array before = new_array(base.shape, d);
     for (int64_t k = 0; k < base.n; k++) put_from(&before, k, &base, k);
     if (v && v->copied) {
@@ -245,7 +264,8 @@ static void join_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     bool stack = !strcmp(name, "stack");
     if ((!stack && s.ndim == 0) || (stack && s.ndim == FL_MAX_DIMS)) return;
     if (!case_begin(name, d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
-    int n = 1 + (int)random_below(3), axis = (int)random_below(s.ndim + stack), ndim = s.ndim + stack;
+    int n = 1 + (int)random_below(3), axis = (int)random_below(s.ndim + stack),
+        ndim = s.ndim + stack;
     fl_tensor *ts[3];
     array parts[3];
     int64_t ends[3], end = 0;
@@ -289,7 +309,9 @@ static void create_group(void) {
                 if (!case_begin("fill", d, DENSE, "%g shape %d", values_[v], s)) continue;
                 array want = new_array(shapes[s], d);
                 for (int64_t i = 0; i < want.n; i++) put_float(&want, i, values_[v]);
-                fl_tensor *t = v == 0 ? fl_zeros(shapes[s], d) : v == 1 ? fl_ones(shapes[s], d) : fl_full(shapes[s], values_[v], d);
+                fl_tensor *t = v == 0   ? fl_zeros(shapes[s], d)
+                               : v == 1 ? fl_ones(shapes[s], d)
+                                        : fl_full(shapes[s], values_[v], d);
                 case_end(equals(t, &want));
             }
         for (int l = DENSE; l <= CHANNELS_LAST; l++) {
@@ -309,7 +331,8 @@ static void create_group(void) {
 }
 
 static void arange_case(fl_dtype d, double start, double stop, double step) {
-    if (!case_begin("iota", d, takes(NUMBERS, d) ? DENSE : REFUSED, "%g %g %g", start, stop, step)) return;
+    if (!case_begin("iota", d, takes(NUMBERS, d) ? DENSE : REFUSED, "%g %g %g", start, stop, step))
+        return;
     if (!takes(NUMBERS, d)) {
         case_end(was_refused(fl_arange(start, stop, step, d)));
         return;
@@ -338,7 +361,8 @@ static void host_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     size_t size = fl_dtype_size(d);
     char *p = take((size_t)value.n * size + 1);
     for (int64_t k = 0; k < value.n; k++) store(p + (size_t)k * size, &value, k);
-    bool writes = x.t && !x.t->copied && l != BROADCAST, done = fl_set_host(x.t, p, (size_t)value.n * size);
+    bool writes = x.t && !x.t->copied && l != BROADCAST,
+         done = fl_set_host(x.t, p, (size_t)value.n * size);
     if (done || writes || !fl_error()) {
         case_end((done || say("not written")) && equals(x.t, &value));
         return;
@@ -350,7 +374,8 @@ static void host_case(const char *name, fl_dtype d, layout l, fl_shape s) {
 /* What must be refused, whatever the backend. */
 static void move_errors(void) {
     fl_scope s = fl_scope_begin();
-    fl_tensor *t = fl_zeros(FL_SHAPE(2, 3), FL_F32), *pair[] = {t, fl_zeros(FL_SHAPE(2, 4), FL_F32)};
+    fl_tensor *t = fl_zeros(FL_SHAPE(2, 3), FL_F32),
+              *pair[] = {t, fl_zeros(FL_SHAPE(2, 4), FL_F32)};
     check(fails(fl_reshape(t, FL_SHAPE(4, 2))), "reshape of 6 to 8 elements");
     check(fails(fl_reshape(t, FL_SHAPE(-1, -1))), "reshape with two unknowns");
     check(fails(fl_permute(t, 2, (int[]){0, 0})), "permute with an axis twice");

@@ -1,4 +1,5 @@
-/* conformance_neural.h - matrix products, convolution, pooling, softmax, randomness, optimizer steps */
+/* conformance_neural.h - matrix products, convolution, pooling, softmax, randomness, optimizer
+   steps */
 
 /* Sums of products: 1 ulp and (4 + sqrt(terms)) eps of the sum of their absolute values. */
 static const char *const product_tolerance = "1 ulp + (4 + sqrt n) eps, of sum |ab|";
@@ -9,18 +10,32 @@ static bool product_agrees(fl_tensor *t, const array *want, const double *scale,
 /* >>matmul */
 
 static const fl_shape matmul_shapes[][2] = {
-    {{2, {3, 4}}, {2, {4, 5}}},       {{2, {1, 1}}, {2, {1, 1}}},       {{2, {17, 33}}, {2, {33, 19}}},
-    {{2, {70, 65}}, {2, {65, 130}}},  {{1, {4}}, {1, {4}}},             {{1, {4}}, {2, {4, 5}}},
-    {{2, {3, 4}}, {1, {4}}},          {{1, {4}}, {3, {2, 4, 5}}},       {{3, {2, 3, 4}}, {1, {4}}},
-    {{3, {2, 3, 4}}, {2, {4, 5}}},    {{2, {3, 4}}, {3, {2, 4, 5}}},    {{4, {2, 1, 3, 4}}, {3, {5, 4, 2}}},
-    {{3, {1, 3, 4}}, {3, {6, 4, 1}}}, {{2, {3, 0}}, {2, {0, 5}}},       {{2, {0, 4}}, {2, {4, 5}}},
-    {{3, {0, 3, 4}}, {2, {4, 5}}},    {{2, {1, 300}}, {2, {300, 1}}},   {{2, {2, 513}}, {2, {513, 7}}},
-    {{8, {1, 2, 1, 2, 1, 1, 2, 3}}, {2, {3, 2}}}, {{2, {257, 3}}, {2, {3, 129}}},
+    {{2, {3, 4}}, {2, {4, 5}}},
+    {{2, {1, 1}}, {2, {1, 1}}},
+    {{2, {17, 33}}, {2, {33, 19}}},
+    {{2, {70, 65}}, {2, {65, 130}}},
+    {{1, {4}}, {1, {4}}},
+    {{1, {4}}, {2, {4, 5}}},
+    {{2, {3, 4}}, {1, {4}}},
+    {{1, {4}}, {3, {2, 4, 5}}},
+    {{3, {2, 3, 4}}, {1, {4}}},
+    {{3, {2, 3, 4}}, {2, {4, 5}}},
+    {{2, {3, 4}}, {3, {2, 4, 5}}},
+    {{4, {2, 1, 3, 4}}, {3, {5, 4, 2}}},
+    {{3, {1, 3, 4}}, {3, {6, 4, 1}}},
+    {{2, {3, 0}}, {2, {0, 5}}},
+    {{2, {0, 4}}, {2, {4, 5}}},
+    {{3, {0, 3, 4}}, {2, {4, 5}}},
+    {{2, {1, 300}}, {2, {300, 1}}},
+    {{2, {2, 513}}, {2, {513, 7}}},
+    {{8, {1, 2, 1, 2, 1, 1, 2, 3}}, {2, {3, 2}}},
+    {{2, {257, 3}}, {2, {3, 129}}},
 };
 enum { MATMULS = sizeof matmul_shapes / sizeof *matmul_shapes };
 
 static void matmul_reference(const array *a, const array *b, array *want, double *scale) {
-    int64_t k = a->shape.dim[a->shape.ndim - 1], n = b->shape.ndim > 1 ? b->shape.dim[b->shape.ndim - 1] : 1;
+    int64_t k = a->shape.dim[a->shape.ndim - 1],
+            n = b->shape.ndim > 1 ? b->shape.dim[b->shape.ndim - 1] : 1;
     int64_t m = a->shape.ndim > 1 ? a->shape.dim[a->shape.ndim - 2] : 1, c[FL_MAX_DIMS] = {0};
     fl_shape ba = a->shape, bb = b->shape;
     ba.ndim = ba.ndim > 2 ? ba.ndim - 2 : 0;
@@ -64,7 +79,8 @@ static void matmul_group(void) {
         fl_dtype d = all_dtypes[k];
         for (int l = DENSE; l <= BROADCAST && takes(NUMBERS, d); l++)
             for (int n = 0; n < MATMULS; n++)
-                if (layout_fits((layout)l, matmul_shapes[n][0]) || layout_fits((layout)l, matmul_shapes[n][1]))
+                if (layout_fits((layout)l, matmul_shapes[n][0]) ||
+                    layout_fits((layout)l, matmul_shapes[n][1]))
                     matmul_case(d, (layout)l, n);
         if (takes(NUMBERS, d) || !case_begin("matmul", d, REFUSED, "[2, 2]")) continue;
         array x = random_array(FL_SHAPE(2, 2), d, TAME);
@@ -74,7 +90,8 @@ static void matmul_group(void) {
     fl_tensor *a = fl_ones(FL_SHAPE(2, 3), FL_F32);
     check(fails(fl_matmul(a, a)), "matmul of [2, 3] and [2, 3]");
     check(fails(fl_matmul(a, fl_ones(FL_SCALAR_SHAPE, FL_F32))), "matmul of a 0-d tensor");
-    check(fails(fl_matmul(fl_ones(FL_SHAPE(2, 2, 3), FL_F32), fl_ones(FL_SHAPE(3, 3, 2), FL_F32))), "matmul of batches 2 and 3");
+    check(fails(fl_matmul(fl_ones(FL_SHAPE(2, 2, 3), FL_F32), fl_ones(FL_SHAPE(3, 3, 2), FL_F32))),
+          "matmul of batches 2 and 3");
     fl_scope_end(&s);
 }
 
@@ -85,17 +102,25 @@ typedef struct conv_case {
     bool bias;
 } conv_case;
 static const conv_case conv_cases[] = {
-    {2, 3, 5, 6, 4, 3, 3, 1, 1, 0, 0, 1, 1, 1, false},   {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, true},
-    {2, 2, 7, 8, 3, 3, 2, 2, 1, 1, 0, 1, 1, 1, true},    {1, 4, 6, 6, 6, 3, 3, 1, 1, 1, 1, 1, 1, 2, true},
-    {2, 4, 5, 5, 4, 3, 3, 1, 1, 1, 1, 1, 1, 4, false},   {1, 2, 9, 9, 2, 3, 3, 1, 1, 2, 2, 2, 2, 1, false},
-    {1, 3, 8, 7, 2, 5, 5, 1, 1, FL_SAME, FL_SAME, 1, 1, 1, true}, {1, 2, 8, 7, 3, 4, 3, 2, 3, FL_SAME, FL_SAME, 1, 1, 1, false},
-    {3, 2, 6, 5, 5, 1, 1, 1, 1, 0, 0, 1, 1, 1, true},    {1, 2, 10, 11, 2, 3, 2, 3, 2, 1, 2, 2, 3, 1, false},
-    {2, 3, 4, 4, 2, 4, 4, 1, 1, 0, 0, 1, 1, 1, false},   {0, 2, 5, 5, 3, 3, 3, 1, 1, 0, 0, 1, 1, 1, true},
-    {1, 16, 12, 12, 20, 3, 3, 1, 1, 1, 1, 1, 1, 1, true}, {1, 8, 14, 14, 8, 3, 3, 2, 2, 1, 1, 1, 1, 8, false},
+    {2, 3, 5, 6, 4, 3, 3, 1, 1, 0, 0, 1, 1, 1, false},
+    {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, true},
+    {2, 2, 7, 8, 3, 3, 2, 2, 1, 1, 0, 1, 1, 1, true},
+    {1, 4, 6, 6, 6, 3, 3, 1, 1, 1, 1, 1, 1, 2, true},
+    {2, 4, 5, 5, 4, 3, 3, 1, 1, 1, 1, 1, 1, 4, false},
+    {1, 2, 9, 9, 2, 3, 3, 1, 1, 2, 2, 2, 2, 1, false},
+    {1, 3, 8, 7, 2, 5, 5, 1, 1, FL_SAME, FL_SAME, 1, 1, 1, true},
+    {1, 2, 8, 7, 3, 4, 3, 2, 3, FL_SAME, FL_SAME, 1, 1, 1, false},
+    {3, 2, 6, 5, 5, 1, 1, 1, 1, 0, 0, 1, 1, 1, true},
+    {1, 2, 10, 11, 2, 3, 2, 3, 2, 1, 2, 2, 3, 1, false},
+    {2, 3, 4, 4, 2, 4, 4, 1, 1, 0, 0, 1, 1, 1, false},
+    {0, 2, 5, 5, 3, 3, 3, 1, 1, 0, 0, 1, 1, 1, true},
+    {1, 16, 12, 12, 20, 3, 3, 1, 1, 1, 1, 1, 1, 1, true},
+    {1, 8, 14, 14, 8, 3, 3, 2, 2, 1, 1, 1, 1, 8, false},
 };
 enum { CONVS = sizeof conv_cases / sizeof *conv_cases };
 
-static int64_t padding(int64_t pad, int64_t n, int64_t k, int64_t dilation, int64_t stride, bool high) {
+static int64_t padding(int64_t pad, int64_t n, int64_t k, int64_t dilation, int64_t stride,
+                       bool high) {
     if (pad != FL_SAME) return pad;
     int64_t out = (n + stride - 1) / stride, all = (out - 1) * stride + dilation * (k - 1) + 1 - n;
     if (all < 0) all = 0;
@@ -106,10 +131,15 @@ static int64_t padding(int64_t pad, int64_t n, int64_t k, int64_t dilation, int6
 typedef void (*triple_fn)(void *user, int64_t y_at, int64_t x_at, int64_t w_at);
 static fl_shape conv_output(const conv_case *c) {
     int64_t oh = (c->h + padding(c->pad, c->h, c->kh, c->dilation, c->stride, false) +
-                  padding(c->pad, c->h, c->kh, c->dilation, c->stride, true) - c->dilation * (c->kh - 1) - 1) / c->stride + 1;
+                  padding(c->pad, c->h, c->kh, c->dilation, c->stride, true) -
+                  c->dilation * (c->kh - 1) - 1) /
+                     c->stride +
+                 1;
     int64_t ow = (c->w + padding(c->pad_w, c->w, c->kw, c->dilation_w, c->stride_w, false) +
-                  padding(c->pad_w, c->w, c->kw, c->dilation_w, c->stride_w, true) - c->dilation_w * (c->kw - 1) - 1) /
-                 c->stride_w + 1;
+                  padding(c->pad_w, c->w, c->kw, c->dilation_w, c->stride_w, true) -
+                  c->dilation_w * (c->kw - 1) - 1) /
+                     c->stride_w +
+                 1;
     return FL_SHAPE(c->n, c->o, oh, ow);
 }
 
@@ -117,12 +147,14 @@ static void each_triple(const conv_case *c, triple_fn fn, void *user) {
     fl_shape y = conv_output(c), w = FL_SHAPE(c->o, c->c / c->groups, c->kh, c->kw);
     int64_t top = padding(c->pad, c->h, c->kh, c->dilation, c->stride, false);
     int64_t left = padding(c->pad_w, c->w, c->kw, c->dilation_w, c->stride_w, false);
-    int64_t at[4], k[4], y_n = y.dim[0] * y.dim[1] * y.dim[2] * y.dim[3], w_n = w.dim[1] * w.dim[2] * w.dim[3];
+    int64_t at[4], k[4], y_n = y.dim[0] * y.dim[1] * y.dim[2] * y.dim[3],
+                         w_n = w.dim[1] * w.dim[2] * w.dim[3];
     for (int64_t i = 0; i < y_n; i++) {
         coords_of(y, i, at);
         for (int64_t j = 0; j < w_n; j++) {
             coords_of(w, at[1] * w_n + j, k);
-            int64_t row = at[2] * c->stride - top + k[2] * c->dilation, col = at[3] * c->stride_w - left + k[3] * c->dilation_w;
+            int64_t row = at[2] * c->stride - top + k[2] * c->dilation,
+                    col = at[3] * c->stride_w - left + k[3] * c->dilation_w;
             int64_t channel = at[1] / (c->o / c->groups) * (c->c / c->groups) + k[1];
             if (row < 0 || row >= c->h || col < 0 || col >= c->w) continue;
             fn(user, i, ((at[0] * c->c + channel) * c->h + row) * c->w + col, at[1] * w_n + j);
@@ -146,8 +178,12 @@ static void add_triple(void *user, int64_t y_at, int64_t x_at, int64_t w_at) {
 }
 
 static fl_conv2d_opts conv_options(const conv_case *c) {
-    return (fl_conv2d_opts){.stride = c->stride, .stride_w = c->stride_w, .pad = c->pad ? c->pad : FL_I0,
-                            .pad_w = c->pad_w ? c->pad_w : FL_I0, .dilation = c->dilation, .dilation_w = c->dilation_w,
+    return (fl_conv2d_opts){.stride = c->stride,
+                            .stride_w = c->stride_w,
+                            .pad = c->pad ? c->pad : FL_I0,
+                            .pad_w = c->pad_w ? c->pad_w : FL_I0,
+                            .dilation = c->dilation,
+                            .dilation_w = c->dilation_w,
                             .groups = c->groups};
 }
 
@@ -155,12 +191,19 @@ static void conv_case_run(fl_dtype d, layout l, int which, int product) {
     static const char *const names[] = {"conv2d", "conv2d_grad_input", "conv2d_grad_weight"};
     const conv_case *c = &conv_cases[which];
     if (!case_begin(names[product], d, l, "%d", which)) return;
-    fl_shape sx = FL_SHAPE(c->n, c->c, c->h, c->w), sw = FL_SHAPE(c->o, c->c / c->groups, c->kh, c->kw), sy = conv_output(c);
-    operand a = make_operand(product == 1 ? sy : sx, d, l, TAME), b = make_operand(product == 2 ? sy : sw, d, l, TAME);
-    array want = new_array(product == 0 ? sy : product == 1 ? sx : sw, d), bias = random_array(FL_SHAPE(c->o), d, TAME);
+    fl_shape sx = FL_SHAPE(c->n, c->c, c->h, c->w),
+             sw = FL_SHAPE(c->o, c->c / c->groups, c->kh, c->kw), sy = conv_output(c);
+    operand a = make_operand(product == 1 ? sy : sx, d, l, TAME),
+            b = make_operand(product == 2 ? sy : sw, d, l, TAME);
+    array want = new_array(product == 0   ? sy
+                           : product == 1 ? sx
+                                          : sw,
+                           d),
+          bias = random_array(FL_SHAPE(c->o), d, TAME);
     conv_sum sum = {&want, &a.a, &b.a, take((size_t)want.n * 8 + 8), product};
     if (product == 0 && c->bias)
-        for (int64_t k = 0; k < want.n; k++) want.f[k] = bias.f[k / (sy.dim[2] * sy.dim[3]) % c->o], sum.scale[k] = 2;
+        for (int64_t k = 0; k < want.n; k++)
+            want.f[k] = bias.f[k / (sy.dim[2] * sy.dim[3]) % c->o], sum.scale[k] = 2;
     each_triple(c, add_triple, &sum);
     fl_conv2d_opts o = conv_options(c);
     fl_conv2d_args args;
@@ -188,18 +231,22 @@ static void conv_group(void) {
             if (is_float(d) || !case_begin(names[p], d, REFUSED, "[1, 1, 1, 1]")) continue;
             fl_tensor *t = fl_ones(FL_SHAPE(1, 1, 1, 1), d);
             fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1};
-            case_end(was_refused(p == 0 ? fl_conv2d(t, t) : p == 1 ? fl_conv2d_grad_input(t, t, fl_shape_of(t), a)
-                                                                   : fl_conv2d_grad_weight(t, t, fl_shape_of(t), a)));
+            case_end(was_refused(p == 0   ? fl_conv2d(t, t)
+                                 : p == 1 ? fl_conv2d_grad_input(t, t, fl_shape_of(t), a)
+                                          : fl_conv2d_grad_weight(t, t, fl_shape_of(t), a)));
         }
     }
     fl_scope s = fl_scope_begin();
-    fl_tensor *x = fl_ones(FL_SHAPE(1, 4, 5, 5), FL_F32), *w = fl_ones(FL_SHAPE(2, 4, 3, 3), FL_F32);
+    fl_tensor *x = fl_ones(FL_SHAPE(1, 4, 5, 5), FL_F32),
+              *w = fl_ones(FL_SHAPE(2, 4, 3, 3), FL_F32);
     check(fails(fl_conv2d(x, fl_ones(FL_SHAPE(2, 3, 3, 3), FL_F32))), "conv2d of 4 channels by 3");
     check(fails(fl_conv2d(x, w, .groups = 2)), "conv2d of 4 channels by 2 groups of 4");
     check(fails(fl_conv2d(x, w, .dilation = 3)), "conv2d of a kernel larger than the image");
     check(fails(fl_conv2d(x, w, .stride = -1)), "conv2d of a negative stride");
-    check(fails(fl_conv2d(x, w, .bias = fl_ones(FL_SHAPE(3), FL_F32))), "conv2d of a bias of 3 for 2");
-    check(fails(fl_conv2d(x, fl_ones(FL_SHAPE(4, 3, 3), FL_F32))), "conv2d of a kernel of three dims");
+    check(fails(fl_conv2d(x, w, .bias = fl_ones(FL_SHAPE(3), FL_F32))),
+          "conv2d of a bias of 3 for 2");
+    check(fails(fl_conv2d(x, fl_ones(FL_SHAPE(4, 3, 3), FL_F32))),
+          "conv2d of a kernel of three dims");
     fl_scope_end(&s);
 }
 
@@ -210,19 +257,30 @@ typedef struct pool_case {
     bool ignore_pad;
 } pool_case;
 static const pool_case pool_cases[] = {
-    {2, 3, 6, 8, 2, 2, 2, 2, 0, 0, false}, {1, 2, 7, 5, 3, 2, 2, 1, 1, 1, false}, {1, 1, 1, 1, 1, 1, 1, 1, 0, 0, false},
-    {2, 2, 5, 5, 3, 3, 1, 1, 1, 1, true},  {1, 2, 9, 7, 3, 3, 2, 2, FL_SAME, FL_SAME, true}, {1, 1, 4, 4, 4, 4, 4, 4, 0, 0, false},
-    {2, 1, 5, 6, 2, 3, 3, 2, 0, 1, false}, {0, 2, 4, 4, 2, 2, 2, 2, 0, 0, false}, {1, 3, 20, 33, 2, 2, 2, 2, 0, 0, false},
+    {2, 3, 6, 8, 2, 2, 2, 2, 0, 0, false},
+    {1, 2, 7, 5, 3, 2, 2, 1, 1, 1, false},
+    {1, 1, 1, 1, 1, 1, 1, 1, 0, 0, false},
+    {2, 2, 5, 5, 3, 3, 1, 1, 1, 1, true},
+    {1, 2, 9, 7, 3, 3, 2, 2, FL_SAME, FL_SAME, true},
+    {1, 1, 4, 4, 4, 4, 4, 4, 0, 0, false},
+    {2, 1, 5, 6, 2, 3, 3, 2, 0, 1, false},
+    {0, 2, 4, 4, 2, 2, 2, 2, 0, 0, false},
+    {1, 3, 20, 33, 2, 2, 2, 2, 0, 0, false},
 };
 enum { POOLS = sizeof pool_cases / sizeof *pool_cases };
 
 static fl_pool2d_opts pool_options(const pool_case *c) {
-    return (fl_pool2d_opts){.kernel_w = c->kernel_w, .stride = c->stride, .stride_w = c->stride_w,
-                            .pad = c->pad ? c->pad : FL_I0, .pad_w = c->pad_w ? c->pad_w : FL_I0, .ignore_pad = c->ignore_pad};
+    return (fl_pool2d_opts){.kernel_w = c->kernel_w,
+                            .stride = c->stride,
+                            .stride_w = c->stride_w,
+                            .pad = c->pad ? c->pad : FL_I0,
+                            .pad_w = c->pad_w ? c->pad_w : FL_I0,
+                            .ignore_pad = c->ignore_pad};
 }
 
 static int64_t pool_low(const pool_case *c, int i) {
-    return i ? padding(c->pad_w, c->w, c->kernel_w, 1, c->stride_w, false) : padding(c->pad, c->h, c->kernel, 1, c->stride, false);
+    return i ? padding(c->pad_w, c->w, c->kernel_w, 1, c->stride_w, false)
+             : padding(c->pad, c->h, c->kernel, 1, c->stride, false);
 }
 
 static fl_shape pool_output(const pool_case *c) {
@@ -242,7 +300,8 @@ static void window_of(const pool_case *c, int64_t i, int64_t *row, int64_t *col,
 }
 
 /* Sum, number inside and first maximum of a window. */
-static void window_read(const pool_case *c, const array *x, int64_t i, double *sum, double *size, int64_t *inside, int64_t *best) {
+static void window_read(const pool_case *c, const array *x, int64_t i, double *sum, double *size,
+                        int64_t *inside, int64_t *best) {
     int64_t row, col, image;
     window_of(c, i, &row, &col, &image);
     *sum = *size = 0;
@@ -318,7 +377,8 @@ static void avg_pool_case(fl_dtype d, layout l, int which, bool grad) {
     fl_pool2d_args a;
     fl_tensor *t = NULL;
     if (!grad) t = fl_avg_pool2d_opt(in.t, c->kernel, pool_options(c));
-    else if (fl_pool2d_resolve(c->kernel, pool_options(c), c->h, c->w, &a)) t = fl_avg_pool2d_grad(in.t, sx, a);
+    else if (fl_pool2d_resolve(c->kernel, pool_options(c), c->h, c->w, &a))
+        t = fl_avg_pool2d_grad(in.t, sx, a);
     case_end(agrees(t, &want, (tolerance){1, 8, 0}, scale, false));
 }
 
@@ -327,14 +387,18 @@ static void pool_refused(const char *name, fl_dtype d, int which) {
     fl_tensor *t = fl_ones(FL_SHAPE(1, 1, 2, 2), d), *i = fl_zeros(FL_SHAPE(1, 1, 2, 2), FL_I64);
     fl_pool2d_args a = {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true};
     fl_shape s = FL_SHAPE(1, 1, 2, 2);
-    case_end(was_refused(which == 0 ? fl_max_pool2d(t, 2, NULL) : which == 1 ? fl_max_pool2d_grad(t, i, s)
-                         : which == 2 ? fl_avg_pool2d(t, 2) : fl_avg_pool2d_grad(t, s, a)));
+    case_end(was_refused(which == 0   ? fl_max_pool2d(t, 2, NULL)
+                         : which == 1 ? fl_max_pool2d_grad(t, i, s)
+                         : which == 2 ? fl_avg_pool2d(t, 2)
+                                      : fl_avg_pool2d_grad(t, s, a)));
 }
 
 static void pool_group(int which) {
-    static const char *const names[] = {"max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad"};
+    static const char *const names[] = {"max_pool2d", "max_pool2d_grad", "avg_pool2d",
+                                        "avg_pool2d_grad"};
     expect_row(names[which], FLOATS, UNWEAK, 0, STORED & ~FLOATS);
-    snprintf(row_of(names[which])->tolerance, 64, "%s", which ? "1 ulp + 8 eps, of sum |x|" : "exact");
+    snprintf(row_of(names[which])->tolerance, 64, "%s",
+             which ? "1 ulp + 8 eps, of sum |x|" : "exact");
     for (int k = 0; k < 6; k++) {
         fl_dtype d = all_dtypes[k];
         if (!is_float(d)) pool_refused(names[which], d, which);
@@ -377,8 +441,8 @@ static void soft_reference(const array *x, int axis, bool log_, array *y) {
 
 static void softmax_case(fl_dtype d, layout l, fl_shape s, int axis, bool log_, double stretch) {
     char text[100];
-    if (!case_begin(log_ ? "log_softmax" : "softmax", d, l, "%s axis %d times %g", fl_shape_text(s, text, sizeof text), axis,
-                    stretch))
+    if (!case_begin(log_ ? "log_softmax" : "softmax", d, l, "%s axis %d times %g",
+                    fl_shape_text(s, text, sizeof text), axis, stretch))
         return;
     operand x = make_operand(s, d, l, TAME);
     for (int64_t k = 0; k < x.a.n; k++) put_float(&x.a, k, x.a.f[k] * stretch);
@@ -386,14 +450,16 @@ static void softmax_case(fl_dtype d, layout l, fl_shape s, int axis, bool log_, 
     array y = new_array(s, is_float(d) ? d : FL_F32);
     double *scale = take((size_t)y.n * 8 + 8), n = s.dim[axis] ? (double)s.dim[axis] : 1;
     soft_reference(&x.a, axis, log_, &y);
-    for (int64_t k = 0; k < y.n; k++) scale[k] = log_ ? 1 + fabs(x.a.f[k]) : fabs(y.f[k]) * (1 + fabs(x.a.f[k])) + FLT_MIN;
+    for (int64_t k = 0; k < y.n; k++)
+        scale[k] = log_ ? 1 + fabs(x.a.f[k]) : fabs(y.f[k]) * (1 + fabs(x.a.f[k])) + FLT_MIN;
     fl_tensor *t = log_ ? fl_log_softmax(x.t, axis - s.ndim) : fl_softmax(x.t, axis);
     case_end(agrees(t, &y, (tolerance){2, 4 + rounding(l, n), 0}, scale, false));
 }
 
 static void softmax_grad_case(fl_dtype d, layout l, fl_shape s, int axis, bool log_) {
     char text[100];
-    if (!case_begin(log_ ? "log_softmax_grad" : "softmax_grad", d, l, "%s axis %d", fl_shape_text(s, text, sizeof text), axis))
+    if (!case_begin(log_ ? "log_softmax_grad" : "softmax_grad", d, l, "%s axis %d",
+                    fl_shape_text(s, text, sizeof text), axis))
         return;
     operand y = make_operand(s, d, l, TAME), dy = make_operand(s, d, l, TAME);
     array want = new_array(s, d), size = new_array(with_ones(s, 1u << axis), d);
@@ -411,27 +477,35 @@ static void softmax_grad_case(fl_dtype d, layout l, fl_shape s, int axis, bool l
         want.f[k] = log_ ? gk - exp(yk) * (double)sum[j] : yk * (gk - (double)sum[j]);
         scale[k] = log_ ? fabs(gk) + exp(yk) * size.f[j] : fabs(yk) * (fabs(gk) + size.f[j]);
     }
-    fl_tensor *t = log_ ? fl_log_softmax_grad(y.t, dy.t, axis) : fl_softmax_grad(y.t, dy.t, axis - s.ndim);
-    case_end(agrees(t, &want, (tolerance){2, 4 + rounding(l, s.dim[axis] ? (double)s.dim[axis] : 1), 0}, scale, false));
+    fl_tensor *t = log_ ? fl_log_softmax_grad(y.t, dy.t, axis)
+                        : fl_softmax_grad(y.t, dy.t, axis - s.ndim);
+    case_end(agrees(t, &want,
+                    (tolerance){2, 4 + rounding(l, s.dim[axis] ? (double)s.dim[axis] : 1), 0},
+                    scale, false));
 }
 
 static void softmax_group(int which) {
-    static const char *const names[] = {"softmax", "log_softmax", "softmax_grad", "log_softmax_grad"};
+    static const char *const names[] = {"softmax", "log_softmax", "softmax_grad",
+                                        "log_softmax_grad"};
     bool grad = which >= 2;
     expect_row(names[which], grad ? FLOATS : STORED, UNWEAK, 0, grad ? STORED & ~FLOATS : 0);
-    snprintf(row_of(names[which])->tolerance, 64, "2 ulp + (8 + sqrt n) eps, of %s", which ? "1 + |x|" : "y (1 + |x|)");
+    snprintf(row_of(names[which])->tolerance, 64, "2 ulp + (8 + sqrt n) eps, of %s",
+             which ? "1 + |x|" : "y (1 + |x|)");
     for (int k = 0; k < 6; k++) {
         fl_dtype d = all_dtypes[k];
         if (grad && !is_float(d)) {
             if (!case_begin(names[which], d, REFUSED, "[3]")) continue;
             fl_tensor *t = fl_ones(FL_SHAPE(3), d);
-            case_end(was_refused(which == 2 ? fl_softmax_grad(t, t, 0) : fl_log_softmax_grad(t, t, 0)));
+            case_end(
+                was_refused(which == 2 ? fl_softmax_grad(t, t, 0) : fl_log_softmax_grad(t, t, 0)));
             continue;
         }
         for (int l = DENSE; l <= BROADCAST; l++)
             for (int s = 0; s < SHAPES - 1; s++)
                 for (int axis = 0; axis < shapes[s].ndim; axis++) {
-                    if (!layout_fits((layout)l, shapes[s]) || (!is_float(d) && d != FL_I64 && s % 4)) continue;
+                    if (!layout_fits((layout)l, shapes[s]) ||
+                        (!is_float(d) && d != FL_I64 && s % 4))
+                        continue;
                     if (grad) softmax_grad_case(d, (layout)l, shapes[s], axis, which == 3);
                     else softmax_case(d, (layout)l, shapes[s], axis, which == 1, 1);
                 }
@@ -442,10 +516,12 @@ static void softmax_group(int which) {
 /* >>randomness: Philox 4x32-10 from the paper, and its use from fl_random_args */
 
 static void philox(uint64_t key, uint64_t counter, uint32_t out[4]) {
-    uint32_t x[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), 0, 0}, k[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
+    uint32_t x[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), 0, 0},
+             k[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53 * x[0], p1 = (uint64_t)0xCD9E8D57 * x[2];
-        uint32_t y[4] = {(uint32_t)(p1 >> 32) ^ x[1] ^ k[0], (uint32_t)p1, (uint32_t)(p0 >> 32) ^ x[3] ^ k[1], (uint32_t)p0};
+        uint32_t y[4] = {(uint32_t)(p1 >> 32) ^ x[1] ^ k[0], (uint32_t)p1,
+                         (uint32_t)(p0 >> 32) ^ x[3] ^ k[1], (uint32_t)p0};
         memcpy(x, y, sizeof x);
         k[0] += 0x9E3779B9;
         k[1] += 0xBB67AE85;
@@ -465,8 +541,9 @@ static double uniform_01(fl_rng r, int64_t i, fl_dtype d) {
     return (double)(high << 26 | low) * 0x1p-53;
 }
 
-/* Pair j: radius from the first uniform, angle from the second. f32: 31 bits and a half for the radius; the angle's top
-   two bits are its quadrant, the other 30, signed, its place around the quadrant's middle. f64: 53 bits for each. */
+/* Pair j: radius from the first uniform, angle from the second. f32: 31 bits and a half for the
+   radius; the angle's top two bits are its quadrant, the other 30, signed, its place around the
+   quadrant's middle. f64: 53 bits for each. */
 static double normal_01(fl_rng r, int64_t i, fl_dtype d) {
     double u, turn, two_pi = 2 * acos(-1);
     if (d == FL_F32) {
@@ -484,13 +561,16 @@ static double normal_01(fl_rng r, int64_t i, fl_dtype d) {
 
 __extension__ typedef unsigned __int128 two_words;
 static int64_t integer_in(fl_rng r, int64_t i, int64_t low, int64_t high) {
-    uint64_t bits = (uint64_t)philox_word(r, 2 * i + 1) << 32 | philox_word(r, 2 * i), n = (uint64_t)high - (uint64_t)low;
+    uint64_t bits = (uint64_t)philox_word(r, 2 * i + 1) << 32 | philox_word(r, 2 * i),
+             n = (uint64_t)high - (uint64_t)low;
     return (int64_t)((uint64_t)low + (uint64_t)((two_words)bits * n >> 64));
 }
 
 static void random_case(fl_dtype d, int dist, int s, fl_rng rng) {
     char text[100];
-    if (!case_begin("random", d, DENSE, "dist %d %s", dist, fl_shape_text(shapes[s], text, sizeof text))) return;
+    if (!case_begin("random", d, DENSE, "dist %d %s", dist,
+                    fl_shape_text(shapes[s], text, sizeof text)))
+        return;
     fl_rng r = rng;
     double a = s % 2 ? -1 : 0, b = s % 2 ? 2.5 : 1;
     int64_t low = s % 2 ? -5 : INT64_MIN, high = s % 2 ? 12 : INT64_MAX;
@@ -509,7 +589,8 @@ static void random_case(fl_dtype d, int dist, int s, fl_rng rng) {
         want.f[i] = dist == FL_UNIFORM ? rounded(a + product, d) : a + width * z;
         scale[i] = fabs(width) * (1 + fabs(z));
     }
-    bool exact = dist != FL_NORMAL, ok = exact ? equals(t, &want) : agrees(t, &want, (tolerance){4, 4, 0}, scale, false);
+    bool exact = dist != FL_NORMAL,
+         ok = exact ? equals(t, &want) : agrees(t, &want, (tolerance){4, 4, 0}, scale, false);
     if (ok && r.counter == rng.counter && want.n) ok = say("the generator did not advance");
     case_end(ok);
 }
@@ -518,9 +599,11 @@ static void random_group(void) {
     expect_row("random", NUMBERS, PLAIN, 0, B8 | U8 | I32);
     snprintf(row_of("random")->tolerance, 64, "exact; normals 4 ulp + 4 eps, of 1 + |x|");
     for (int s = 0; s < SHAPES; s++) {
-        fl_rng rng = {0x0123456789abcdefu * (uint64_t)(s + 1), s % 3 == 2 ? 0xfffffffeu : (uint64_t)s << 33};
+        fl_rng rng = {0x0123456789abcdefu * (uint64_t)(s + 1),
+                      s % 3 == 2 ? 0xfffffffeu : (uint64_t)s << 33};
         for (int d = FL_F32; d <= FL_F64; d++)
-            for (int dist = FL_UNIFORM; dist <= FL_NORMAL; dist++) random_case((fl_dtype)d, dist, s, rng);
+            for (int dist = FL_UNIFORM; dist <= FL_NORMAL; dist++)
+                random_case((fl_dtype)d, dist, s, rng);
         random_case(FL_I64, FL_INTEGER, s, rng);
     }
     for (int k = 0; k < 3; k++) {
@@ -532,9 +615,11 @@ static void random_group(void) {
     fl_scope s = fl_scope_begin();
     array a, b;
     fl_seed(7);
-    fl_tensor *x = fl_uniform(FL_SHAPE(9), 0, 1, FL_F32, NULL), *y = fl_uniform(FL_SHAPE(9), 0, 1, FL_F32, NULL);
+    fl_tensor *x = fl_uniform(FL_SHAPE(9), 0, 1, FL_F32, NULL),
+              *y = fl_uniform(FL_SHAPE(9), 0, 1, FL_F32, NULL);
     fl_seed(7);
-    check(read_tensor(x, &a) && read_tensor(fl_uniform(FL_SHAPE(9), 0, 1, FL_F32, NULL), &b) && !memcmp(a.f, b.f, 9 * 8),
+    check(read_tensor(x, &a) && read_tensor(fl_uniform(FL_SHAPE(9), 0, 1, FL_F32, NULL), &b) &&
+              !memcmp(a.f, b.f, 9 * 8),
           "the same seed, the same numbers");
     check(read_tensor(y, &b) && memcmp(a.f, b.f, 9 * 8), "the next call, other numbers");
     check(fails(fl_randint(FL_SHAPE(2), 3, 3, NULL)), "randint of an empty range");
@@ -563,7 +648,8 @@ static void dropout_group(void) {
     for (int d = FL_F32; d <= FL_F64; d++)
         for (int l = DENSE; l <= BROADCAST; l++)
             for (int s = 0; s < SHAPES; s++)
-                if (layout_fits((layout)l, shapes[s])) dropout_case((fl_dtype)d, (layout)l, shapes[s], ps[s % 4]);
+                if (layout_fits((layout)l, shapes[s]))
+                    dropout_case((fl_dtype)d, (layout)l, shapes[s], ps[s % 4]);
     fl_scope s = fl_scope_begin();
     check(fails(fl_dropout(fl_ones(FL_SHAPE(3), FL_F32), 1.5, NULL)), "dropout of 1.5");
     fl_scope_end(&s);
@@ -573,17 +659,21 @@ static void dropout_group(void) {
 
 static bool steps_agree(fl_tensor *const *t, const array *want, int n, double size) {
     for (int i = 0; i < n; i++)
-        if (!agrees(t[i], &want[i], (tolerance){2, size, 0}, NULL, false)) return say("state %d", i);
+        if (!agrees(t[i], &want[i], (tolerance){2, size, 0}, NULL, false))
+            return say("state %d", i);
     return true;
 }
 
 static void sgd_case(fl_dtype d, layout l, fl_shape s, int variant) {
-    static const fl_sgd_args settings[] = {{0.1, 0, 0, 0, false, true},     {0.1, 0.9, 0, 0, false, true},
-                                           {0.05, 0.9, 0.5, 0.01, false, true}, {0.1, 0.8, 0, 0.02, true, true},
+    static const fl_sgd_args settings[] = {{0.1, 0, 0, 0, false, true},
+                                           {0.1, 0.9, 0, 0, false, true},
+                                           {0.05, 0.9, 0.5, 0.01, false, true},
+                                           {0.1, 0.8, 0, 0.02, true, true},
                                            {0.2, 0, 0, 0.1, false, true}};
     fl_sgd_args a = settings[variant];
     char text[100];
-    if (!case_begin("sgd_step", d, l, "%s %d", fl_shape_text(s, text, sizeof text), variant)) return;
+    if (!case_begin("sgd_step", d, l, "%s %d", fl_shape_text(s, text, sizeof text), variant))
+        return;
     operand p = make_operand(s, d, l, TAME);
     array want[2] = {p.a, random_array(s, d, TAME)};
     fl_tensor *state[2] = {p.t, a.momentum != 0 ? lay_out(&want[1], l) : NULL};
@@ -594,7 +684,8 @@ static void sgd_case(fl_dtype d, layout l, fl_shape s, int variant) {
         for (int64_t k = 0; k < want[0].n; k++) {
             double grad = g.a.f[k] + a.weight_decay * want[0].f[k], m = grad;
             if (state[1]) {
-                m = want[1].f[k] = a.momentum * want[1].f[k] + (a.first ? 1 : 1 - a.dampening) * grad;
+                m = want[1].f[k] = a.momentum * want[1].f[k] +
+                                   (a.first ? 1 : 1 - a.dampening) * grad;
                 if (a.nesterov) m = grad + a.momentum * m;
             }
             want[0].f[k] -= a.lr * m;
@@ -607,7 +698,8 @@ static void sgd_case(fl_dtype d, layout l, fl_shape s, int variant) {
 static void adam_case(fl_dtype d, layout l, fl_shape s, int variant) {
     double lr = 0.05, b1 = 0.9, b2 = 0.99, eps = variant % 2 ? 1e-3 : 1e-8, wd = variant / 2 * 0.1;
     char text[100];
-    if (!case_begin("adam_step", d, l, "%s %d", fl_shape_text(s, text, sizeof text), variant)) return;
+    if (!case_begin("adam_step", d, l, "%s %d", fl_shape_text(s, text, sizeof text), variant))
+        return;
     operand p = make_operand(s, d, l, TAME);
     array want[3] = {p.a, random_array(s, d, TAME), random_array(s, d, TAME)};
     for (int64_t k = 0; k < want[2].n; k++) want[2].f[k] = fabs(want[2].f[k]) + 0.5;
@@ -643,8 +735,10 @@ static void step_group(bool adam) {
                     else sgd_case(d, (layout)l, shapes[s], v);
                 }
         if (is_float(d) || !case_begin(name, d, REFUSED, "[3]")) continue;
-        fl_tensor *t[4] = {fl_ones(FL_SHAPE(3), d), fl_ones(FL_SHAPE(3), d), fl_ones(FL_SHAPE(3), d), fl_ones(FL_SHAPE(3), d)};
-        bool done = adam ? fl_adam_step(t[0], t[1], t[2], t[3], &(fl_adam_args){0.1, 0.9, 0.9, 1e-8, 0, 1, 1, false})
+        fl_tensor *t[4] = {fl_ones(FL_SHAPE(3), d), fl_ones(FL_SHAPE(3), d),
+                           fl_ones(FL_SHAPE(3), d), fl_ones(FL_SHAPE(3), d)};
+        bool done = adam ? fl_adam_step(t[0], t[1], t[2], t[3],
+                                        &(fl_adam_args){0.1, 0.9, 0.9, 1e-8, 0, 1, 1, false})
                          : fl_sgd_step(t[0], t[1], NULL, &(fl_sgd_args){0.1, 0, 0, 0, false, true});
         case_end(was_refused(done ? t[0] : NULL));
     }

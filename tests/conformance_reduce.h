@@ -7,7 +7,8 @@ static fl_tensor *variance_1(fl_tensor *x, fl_axes a) { return fl_variance(x, a,
 typedef struct reduction {
     const char *name;
     reduce_fn fn;
-    char kind;         /* s sum, p product, M maximum, m minimum, a all, o any, e mean, v variance, l logsumexp */
+    /* s sum, p product, M maximum, m minimum, a all, o any, e mean, v V variance, l logsumexp */
+    char kind;
     unsigned dtypes, refused;
     const char *row;
 } reduction;
@@ -45,8 +46,8 @@ static fl_dtype reduced_dtype(char kind, fl_dtype d) {
     return kind == 'l' && !is_float(d) ? FL_F32 : d;
 }
 
-/* One element more: acc is the float result so far, *i the integer one. Sums of references are long double, so that
-   the tolerance is the op's own. */
+/* One element more: acc is the float result so far, *i the integer one. Sums of references are long
+   double, so that the tolerance is the op's own. */
 static void reduce_step(char kind, long double *acc, int64_t *i, const array *x, int64_t k) {
     double v = x->f[k];
     switch (kind) {
@@ -70,18 +71,23 @@ static void reduce_step(char kind, long double *acc, int64_t *i, const array *x,
     }
 }
 
-/* The second pass: squares around the mean, exponentials around the maximum. `first` has the sums or maxima. */
-static void second_pass(char kind, const array *x, unsigned mask, const long double *first, double count,
-                        long double *second) {
+/* The second pass: squares around the mean, exponentials around the maximum. `first` has the sums
+   or maxima. */
+static void second_pass(char kind, const array *x, unsigned mask, const long double *first,
+                        double count, long double *second) {
     for (int64_t k = 0; k < x->n; k++) {
         int64_t j = result_of(x->shape, mask, k);
-        double from = kind != 'l' ? (double)(first[j] / count) : isinf(first[j]) ? 0 : (double)first[j], v = x->f[k] - from;
+        double from = kind != 'l'       ? (double)(first[j] / count)
+                      : isinf(first[j]) ? 0
+                                        : (double)first[j],
+               v = x->f[k] - from;
         second[j] += kind == 'l' ? exp(v) : v * v;
     }
 }
 
 /* The result in `want`, the scale of the tolerance per element in `scale`. */
-static void reduce_reference(const reduction *r, const array *given, unsigned mask, array *want, double *scale) {
+static void reduce_reference(const reduction *r, const array *given, unsigned mask, array *want,
+                             double *scale) {
     array x = r->kind == 'l' ? cast_array(given, want->dtype) : *given;
     int64_t m = want->n;
     long double *acc = take((size_t)m * sizeof *acc), *more = take((size_t)m * sizeof *more);
@@ -90,7 +96,10 @@ static void reduce_reference(const reduction *r, const array *given, unsigned ma
     for (int64_t j = 0; j < m; j++) {
         bool max = r->kind == 'M' || r->kind == 'l';
         acc[j] = r->kind == 'p' ? 1 : max ? -INFINITY : r->kind == 'm' ? INFINITY : 0;
-        i[j] = r->kind == 'p' || r->kind == 'a' ? 1 : r->kind == 'M' ? INT64_MIN : r->kind == 'm' ? INT64_MAX : 0;
+        i[j] = r->kind == 'p' || r->kind == 'a' ? 1
+               : r->kind == 'M'                 ? INT64_MIN
+               : r->kind == 'm'                 ? INT64_MAX
+                                                : 0;
     }
     for (int64_t k = 0; k < x.n; k++) {
         int64_t j = result_of(x.shape, mask, k);
@@ -103,16 +112,21 @@ static void reduce_reference(const reduction *r, const array *given, unsigned ma
         double left = count - (r->kind == 'V'), sum = (double)acc[j], v = sum;
         if (r->kind == 'p') scale[j] = fabs(sum);
         if (r->kind == 'e') v = (double)(acc[j] / count), scale[j] /= count;
-        if (variance) v = (double)more[j] / (left > 0 ? left : 0), scale[j] = v + scale[j] * scale[j] / (count * count);
-        if (r->kind == 'l') v = log((double)more[j]) + (isinf(sum) ? 0 : sum), scale[j] = 1 + fabs(sum);
+        if (variance)
+            v = (double)more[j] / (left > 0 ? left : 0),
+            scale[j] = v + scale[j] * scale[j] / (count * count);
+        if (r->kind == 'l')
+            v = log((double)more[j]) + (isinf(sum) ? 0 : sum), scale[j] = 1 + fabs(sum);
         if (is_float(want->dtype)) want->f[j] = v;
         else put_int(want, j, i[j]);
     }
 }
 
-static void reduce_case(const reduction *r, fl_dtype d, layout l, fl_shape s, unsigned mask, bool keep) {
+static void reduce_case(const reduction *r, fl_dtype d, layout l, fl_shape s, unsigned mask,
+                        bool keep) {
     char text[100];
-    if (!case_begin(r->row, d, l, "%s axes %x%s %c", fl_shape_text(s, text, sizeof text), mask, keep ? " kept" : "", r->kind))
+    if (!case_begin(r->row, d, l, "%s axes %x%s %c", fl_shape_text(s, text, sizeof text), mask,
+                    keep ? " kept" : "", r->kind))
         return;
     bool exact = strchr("Mmao", r->kind) != NULL;
     operand x = make_operand(s, d, l, exact ? WILD : TAME);
@@ -139,9 +153,10 @@ static void reduce_group(int which) {
     const reduction *r = &reductions[which];
     expect_row(r->row, r->dtypes, UNWEAK, 0, r->refused);
     bool exact = strchr("Mmao", r->kind) != NULL;
-    snprintf(row_of(r->row)->tolerance, 64, "%s", exact            ? "exact"
-                                                  : r->kind == 'p' ? "1 ulp + (4 + n) eps"
-                                                                   : "1 ulp + (4 + sqrt n) eps, of sum |x|");
+    snprintf(row_of(r->row)->tolerance, 64, "%s",
+             exact            ? "exact"
+             : r->kind == 'p' ? "1 ulp + (4 + n) eps"
+                              : "1 ulp + (4 + sqrt n) eps, of sum |x|");
     for (int k = 0; k < 6; k++) {
         fl_dtype d = all_dtypes[k];
         if (takes(r->refused, d)) {
@@ -164,8 +179,8 @@ static void reduce_group(int which) {
 
 static void arg_case(bool max, fl_dtype d, layout l, fl_shape s, int axis, bool keep) {
     char text[100];
-    if (!case_begin(max ? "argmax" : "argmin", d, l, "%s axis %d%s", fl_shape_text(s, text, sizeof text), axis,
-                    keep ? " kept" : ""))
+    if (!case_begin(max ? "argmax" : "argmin", d, l, "%s axis %d%s",
+                    fl_shape_text(s, text, sizeof text), axis, keep ? " kept" : ""))
         return;
     operand x = make_operand(s, d, l, random_below(2) ? WILD : TAME);
     int given = axis - (int)random_below(2) * s.ndim;
@@ -185,7 +200,9 @@ static void arg_case(bool max, fl_dtype d, layout l, fl_shape s, int axis, bool 
             int64_t k = index_of(s, c);
             double v = x.a.f[k], b = x.a.f[best];
             int64_t vi = x.a.i[k], bi = x.a.i[best];
-            bool better = is_float(d) ? !isnan(b) && (isnan(v) || (max ? v > b : v < b)) : max ? vi > bi : vi < bi;
+            bool better = is_float(d) ? !isnan(b) && (isnan(v) || (max ? v > b : v < b))
+                          : max       ? vi > bi
+                                      : vi < bi;
             if (i == 0 || better) best = k, put_int(&want, j, i);
         }
     }
@@ -199,7 +216,8 @@ static void arg_group(void) {
         for (int d = FL_U8; d <= FL_I32; d++) {
             if (!case_begin(name, (fl_dtype)d, REFUSED, "[3]")) continue;
             array x = random_array(FL_SHAPE(3), (fl_dtype)d, TAME);
-            case_end(was_refused(max ? fl_argmax(dense_tensor(&x), 0, false) : fl_argmin(dense_tensor(&x), 0, false)));
+            case_end(was_refused(max ? fl_argmax(dense_tensor(&x), 0, false)
+                                     : fl_argmin(dense_tensor(&x), 0, false)));
         }
         for (int k = 0; k < 6; k++)
             for (int l = DENSE; l <= BROADCAST; l++)
@@ -217,10 +235,17 @@ typedef struct index_case {
     int axis;
 } index_case;
 static const index_case index_cases[] = {
-    {{1, {7}}, {1, {20}}, 0},         {{2, {5, 3}}, {2, {4, 3}}, 0}, {{2, {5, 3}}, {2, {5, 9}}, 1},
-    {{2, {5, 3}}, {2, {2, 2}}, 1},    {{3, {2, 3, 4}}, {3, {2, 5, 4}}, 1}, {{2, {5, 3}}, {2, {0, 3}}, 0},
-    {{4, {2, 3, 4, 5}}, {4, {2, 3, 4, 2}}, 3}, {{1, {1}}, {1, {1}}, 0}, {{2, {40, 33}}, {2, {100, 33}}, 0},
-    {{8, {1, 2, 1, 2, 2, 1, 2, 1}}, {8, {1, 2, 1, 2, 3, 1, 2, 1}}, 4}, {{2, {3, 0}}, {2, {3, 0}}, 0},
+    {{1, {7}}, {1, {20}}, 0},
+    {{2, {5, 3}}, {2, {4, 3}}, 0},
+    {{2, {5, 3}}, {2, {5, 9}}, 1},
+    {{2, {5, 3}}, {2, {2, 2}}, 1},
+    {{3, {2, 3, 4}}, {3, {2, 5, 4}}, 1},
+    {{2, {5, 3}}, {2, {0, 3}}, 0},
+    {{4, {2, 3, 4, 5}}, {4, {2, 3, 4, 2}}, 3},
+    {{1, {1}}, {1, {1}}, 0},
+    {{2, {40, 33}}, {2, {100, 33}}, 0},
+    {{8, {1, 2, 1, 2, 2, 1, 2, 1}}, {8, {1, 2, 1, 2, 3, 1, 2, 1}}, 4},
+    {{2, {3, 0}}, {2, {3, 0}}, 0},
 };
 enum { INDEX_CASES = sizeof index_cases / sizeof *index_cases };
 
@@ -243,14 +268,16 @@ static void gather_case(fl_dtype d, layout l, const index_case *c, int n) {
     if (!case_begin("gather", d, l, "%d", n)) return;
     operand x = make_operand(c->x, d, l, WILD);
     array index = random_index(c->index, c->x.dim[c->axis]), want = new_array(c->index, d);
-    for (int64_t k = 0; k < want.n; k++) put_from(&want, k, &x.a, pointed(&index, c->x, c->axis, k));
+    for (int64_t k = 0; k < want.n; k++)
+        put_from(&want, k, &x.a, pointed(&index, c->x, c->axis, k));
     fl_tensor *at = lay_out(&index, layout_fits(l, c->index) ? l : DENSE);
     case_end(equals(fl_gather(x.t, c->axis - (int)random_below(2) * c->x.ndim, at), &want));
 }
 
 static void scatter_case(fl_dtype d, layout l, const index_case *c, int n) {
     if (!case_begin("scatter_add", d, l, "%d", n)) return;
-    operand x = make_operand(c->x, d, l, TAME), src = make_operand(c->index, d, layout_fits(l, c->index) ? l : DENSE, TAME);
+    operand x = make_operand(c->x, d, l, TAME),
+            src = make_operand(c->index, d, layout_fits(l, c->index) ? l : DENSE, TAME);
     array index = random_index(c->index, c->x.dim[c->axis]), want = new_array(c->x, d);
     double *scale = take((size_t)want.n * 8 + 8);
     for (int64_t k = 0; k < want.n; k++) {
@@ -263,7 +290,8 @@ static void scatter_case(fl_dtype d, layout l, const index_case *c, int n) {
         else put_int(&want, at, i_add(want.i[at], src.a.i[k]));
         scale[at] += fabs(src.a.f[k]);
     }
-    fl_tensor *t = fl_scatter_add(x.t, c->axis, lay_out(&index, layout_fits(l, c->index) ? l : DENSE), src.t);
+    fl_tensor *t = fl_scatter_add(x.t, c->axis,
+                                  lay_out(&index, layout_fits(l, c->index) ? l : DENSE), src.t);
     bool ok = agrees(t, &want, (tolerance){0.5, 8, 0}, scale, false);
     case_end(ok && equals(x.t, &x.a));
 }
@@ -286,7 +314,8 @@ static void index_select_case(fl_dtype d, layout l, const index_case *c, int n) 
 
 static void one_hot_case(layout l, fl_shape s) {
     char text[100];
-    if (!case_begin("one_hot", FL_I64, l, "%s", fl_shape_text(s, text, sizeof text)) || s.ndim == 8) return;
+    if (!case_begin("one_hot", FL_I64, l, "%s", fl_shape_text(s, text, sizeof text)) || s.ndim == 8)
+        return;
     operand x = make_operand(s, FL_I64, l, TAME); /* -4 .. 4: outside is all zeros */
     fl_shape to = s;
     to.dim[to.ndim++] = 3;
@@ -319,13 +348,18 @@ static void index_group(void) {
     }
     for (int l = DENSE; l <= BROADCAST; l++)
         for (int s = 0; s < SHAPES - 1; s++)
-            if (layout_fits((layout)l, shapes[s]) && shapes[s].ndim < 8) one_hot_case((layout)l, shapes[s]);
+            if (layout_fits((layout)l, shapes[s]) && shapes[s].ndim < 8)
+                one_hot_case((layout)l, shapes[s]);
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32);
-    check(fails(fl_gather(x, 0, fl_from_host((int64_t[]){0, 3}, FL_SHAPE(2), FL_I64))), "gather of index 3 of 3");
-    check(fails(fl_gather(x, 0, fl_from_host((int64_t[]){-1}, FL_SHAPE(1), FL_I64))), "gather of index -1");
+    check(fails(fl_gather(x, 0, fl_from_host((int64_t[]){0, 3}, FL_SHAPE(2), FL_I64))),
+          "gather of index 3 of 3");
+    check(fails(fl_gather(x, 0, fl_from_host((int64_t[]){-1}, FL_SHAPE(1), FL_I64))),
+          "gather of index -1");
     check(fails(fl_gather(x, 0, fl_zeros(FL_SHAPE(2), FL_F32))), "gather by floats");
-    check(fails(fl_scatter_add(x, 0, fl_full(FL_SHAPE(1), 3, FL_I64), fl_ones(FL_SHAPE(1), FL_F32))), "scatter to index 3 of 3");
+    check(
+        fails(fl_scatter_add(x, 0, fl_full(FL_SHAPE(1), 3, FL_I64), fl_ones(FL_SHAPE(1), FL_F32))),
+        "scatter to index 3 of 3");
     fl_scope_end(&s);
 }
 /* MIT licence: see LICENSE. */

@@ -1,12 +1,14 @@
-/* gradcheck.c - every differentiable op against finite differences, first and second order, on any backend
+/* gradcheck.c - every differentiable op against finite differences, first and second order, on any
+   backend
 
    usage: gradcheck [backend [op ...]]
 
-   First order: the full Jacobian in f64, a backward pass for each output element, against central differences in each
-   input element; the passes run twice and must give the same bits; the fused gradients must agree with the recorded
-   compositions, and f32 loosely with f64. Second order: the full Hessian of a random weighting of the outputs, by
-   backward through a recorded backward, against differences of the first gradient. Inputs lie in several layouts and
-   are expanded, 0-d, of size 1 and empty too. Ops run in forked processes. The last line is "N passed, N failed". */
+   First order: the full Jacobian in f64, a backward pass for each output element, against central
+   differences in each input element; the passes run twice and must give the same bits; the fused
+   gradients must agree with the recorded compositions, and f32 loosely with f64. Second order: the
+   full Hessian of a random weighting of the outputs, by backward through a recorded backward,
+   against differences of the first gradient. Inputs lie in several layouts and are expanded, 0-d,
+   of size 1 and empty too. Ops run in forked processes. The last line is "N passed, N failed". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -73,7 +75,8 @@ __attribute__((format(printf, 1, 2))) static bool say(const char *format, ...) {
 static void check(bool ok, const char *what) {
     shared->checks++;
     shared->checks_passed += ok;
-    if (!ok) printf("  failed: %s%s%s\n", what, fl_error() ? ": " : "", fl_error() ? fl_error() : "");
+    if (!ok)
+        printf("  failed: %s%s%s\n", what, fl_error() ? ": " : "", fl_error() ? fl_error() : "");
     fl_error_clear();
 }
 
@@ -96,7 +99,8 @@ static void make_inputs(const grad_case *c, array *x) {
 }
 
 /* Leaves of the values, in the case's layout; `expanded` is what the function sees. */
-static bool make_leaves(const grad_case *c, const array *x, fl_dtype d, fl_var **leaf, fl_var **seen) {
+static bool make_leaves(const grad_case *c, const array *x, fl_dtype d, fl_var **leaf,
+                        fl_var **seen) {
     for (int i = 0; i < c->n_in; i++) {
         array a = cast_array(&x[i], d);
         leaf[i] = seen[i] = fv_param(lay_out(&a, layout_fits(c->lay, a.shape) ? c->lay : DENSE));
@@ -137,11 +141,13 @@ static bool read_grad(fl_tensor *g, const array *x, fl_dtype d, array *out) {
 /* >>first order */
 
 /* Row j of the Jacobian for every input: one backward pass from output element j. */
-static bool backward_row(fl_var *out, fl_var **leaf, const grad_case *c, const array *x, int64_t j, array *rows) {
+static bool backward_row(fl_var *out, fl_var **leaf, const grad_case *c, const array *x, int64_t j,
+                         array *rows) {
     array seed = new_array(fl_shape_of(fv_value(out)), FL_F64);
     seed.f[j] = 1;
     for (int i = 0; i < c->n_in; i++) fv_zero_grad(leaf[i]);
-    if (!fl_backward(out, .grad = dense_tensor(&seed), .retain_graph = true)) return say("backward failed");
+    if (!fl_backward(out, .grad = dense_tensor(&seed), .retain_graph = true))
+        return say("backward failed");
     for (int i = 0; i < c->n_in; i++)
         if (!read_grad(fv_grad(leaf[i]), &x[i], FL_F64, &rows[i])) return false;
     return true;
@@ -179,7 +185,8 @@ static double tolerance_of(const grad_case *c) {
     return c->step > 0 ? 20 * c->step : 3e-7;
 }
 
-static bool check_column(const grad_case *c, const array *x, int i, int64_t k, int64_t m, const double *jacobian) {
+static bool check_column(const grad_case *c, const array *x, int i, int64_t k, int64_t m,
+                         const double *jacobian) {
     array up, down;
     double keep = x[i].f[k], h = step_of(c, keep);
     x[i].f[k] = keep + h;
@@ -191,13 +198,15 @@ static bool check_column(const grad_case *c, const array *x, int i, int64_t k, i
     for (int64_t j = 0; j < m; j++) {
         double numeric = (up.f[j] - down.f[j]) / (2 * h), exact = jacobian[j * x[i].n + k];
         if (!near_to(exact, numeric, tolerance_of(c)))
-            return say("d out[%lld] / d in%d[%lld] is %.12g, by differences %.12g", (long long)j, i, (long long)k, exact, numeric);
+            return say("d out[%lld] / d in%d[%lld] is %.12g, by differences %.12g", (long long)j, i,
+                       (long long)k, exact, numeric);
     }
     return true;
 }
 
 /* Gradients of sum(w out) in dtype d: by the fused slots, or by the composition. */
-static bool weighted_gradient(const grad_case *c, const array *x, fl_dtype d, const array *w, bool composed, array *g) {
+static bool weighted_gradient(const grad_case *c, const array *x, fl_dtype d, const array *w,
+                              bool composed, array *g) {
     fl_scope s = fl_scope_begin();
     fl_var *leaf[MAX_IN], *seen[MAX_IN];
     bool ok = make_leaves(c, x, d, leaf, seen);
@@ -213,23 +222,27 @@ static bool weighted_gradient(const grad_case *c, const array *x, fl_dtype d, co
     return ok;
 }
 
-static bool gradients_near(const grad_case *c, const array *a, const array *b, double tol, const char *what) {
+static bool gradients_near(const grad_case *c, const array *a, const array *b, double tol,
+                           const char *what) {
     for (int i = 0; i < c->n_in; i++)
         for (int64_t k = 0; k < a[i].n; k++)
             if (!near_to(a[i].f[k], b[i].f[k], tol))
-                return say("%s: d in%d[%lld] is %.12g and %.12g", what, i, (long long)k, a[i].f[k], b[i].f[k]);
+                return say("%s: d in%d[%lld] is %.12g and %.12g", what, i, (long long)k, a[i].f[k],
+                           b[i].f[k]);
     return true;
 }
 
 static bool first_order(const grad_case *c, const array *x, const array *y, const array *w) {
     double *jacobian[MAX_IN];
     array fused[MAX_IN], composed[MAX_IN], single[MAX_IN];
-    for (int i = 0; i < c->n_in; i++) jacobian[i] = take((size_t)(y->n * x[i].n) * sizeof(double) + 8);
+    for (int i = 0; i < c->n_in; i++)
+        jacobian[i] = take((size_t)(y->n * x[i].n) * sizeof(double) + 8);
     if (!jacobian_of(c, x, y->n, jacobian)) return false;
     for (int i = 0; i < c->n_in; i++)
         for (int64_t k = 0; k < x[i].n; k++)
             if (!check_column(c, x, i, k, y->n, jacobian[i])) return false;
-    return weighted_gradient(c, x, FL_F64, w, false, fused) && weighted_gradient(c, x, FL_F64, w, true, composed) &&
+    return weighted_gradient(c, x, FL_F64, w, false, fused) &&
+           weighted_gradient(c, x, FL_F64, w, true, composed) &&
            weighted_gradient(c, x, FL_F32, w, false, single) &&
            gradients_near(c, fused, composed, 1e-11, "fused and composed") &&
            gradients_near(c, single, fused, 2e-3, "f32 and f64");
@@ -237,8 +250,10 @@ static bool first_order(const grad_case *c, const array *x, const array *y, cons
 
 /* >>second order */
 
-/* hessian[i][j]: [elements of input i, elements of input j] of L = sum(w out), by backward through backward. */
-static bool hessian_of(const grad_case *c, const array *x, const array *w, double *hessian[MAX_IN][MAX_IN]) {
+/* hessian[i][j]: [elements of input i, elements of input j] of L = sum(w out), by backward through
+   backward. */
+static bool hessian_of(const grad_case *c, const array *x, const array *w,
+                       double *hessian[MAX_IN][MAX_IN]) {
     fl_scope s = fl_scope_begin();
     fl_var *leaf[MAX_IN], *seen[MAX_IN];
     bool ok = make_leaves(c, x, FL_F64, leaf, seen);
@@ -266,7 +281,8 @@ static bool hessian_of(const grad_case *c, const array *x, const array *w, doubl
 static bool second_order(const grad_case *c, const array *x, const array *w) {
     double *hessian[MAX_IN][MAX_IN];
     for (int i = 0; i < c->n_in; i++)
-        for (int j = 0; j < c->n_in; j++) hessian[i][j] = take((size_t)(x[i].n * x[j].n) * sizeof(double) + 8);
+        for (int j = 0; j < c->n_in; j++)
+            hessian[i][j] = take((size_t)(x[i].n * x[j].n) * sizeof(double) + 8);
     if (!hessian_of(c, x, w, hessian)) return say("double backward failed");
     for (int j = 0; j < c->n_in; j++)
         for (int64_t k = 0; k < x[j].n; k++) {
@@ -280,10 +296,11 @@ static bool second_order(const grad_case *c, const array *x, const array *w) {
             if (!ok) return false;
             for (int i = 0; i < c->n_in; i++)
                 for (int64_t n = 0; n < x[i].n; n++) {
-                    double numeric = (up[i].f[n] - down[i].f[n]) / (2 * h), exact = hessian[i][j][n * x[j].n + k];
+                    double numeric = (up[i].f[n] - down[i].f[n]) / (2 * h),
+                           exact = hessian[i][j][n * x[j].n + k];
                     if (!near_to(exact, numeric, 10 * tolerance_of(c)))
-                        return say("d2 / d in%d[%lld] d in%d[%lld] is %.12g, by differences %.12g", i, (long long)n, j,
-                                   (long long)k, exact, numeric);
+                        return say("d2 / d in%d[%lld] d in%d[%lld] is %.12g, by differences %.12g",
+                                   i, (long long)n, j, (long long)k, exact, numeric);
                 }
         }
     return true;
@@ -307,7 +324,8 @@ static void run_case(const char *op, grad_case c) {
         snprintf(shared->now, sizeof shared->now, "%s %s %s", op, layout_names[c.lay],
                  fl_shape_text(c.shape[0], text, sizeof text));
         random_state = 77;
-        for (const char *p = shared->now; *p; p++) random_state = (random_state ^ (uint8_t)*p) * 1099511628211u;
+        for (const char *p = shared->now; *p; p++)
+            random_state = (random_state ^ (uint8_t)*p) * 1099511628211u;
         pool_at = 0;
         fl_scope s = fl_scope_begin();
         make_inputs(&c, x);
@@ -331,12 +349,28 @@ static const struct {
     fl_var *(*fn)(fl_var *);
     double low, high;
 } unary[] = {
-    {"neg", fv_neg, -2, 2},     {"abs", fv_abs, -2, 2},         {"exp", fv_exp, -2, 2},          {"log", fv_log, 0.3, 3},
-    {"log1p", fv_log1p, -0.6, 3}, {"expm1", fv_expm1, -2, 2},   {"sqrt", fv_sqrt, 0.3, 3},       {"sin", fv_sin, -4, 4},
-    {"cos", fv_cos, -4, 4},     {"tanh", fv_tanh, -2, 2},       {"erf", fv_erf, -2, 2},          {"floor", fv_floor, -3, 3},
-    {"rint", fv_rint, -3, 3},   {"square", fv_square, -2, 2},   {"reciprocal", fv_reciprocal, 0.4, 2}, {"rsqrt", fv_rsqrt, 0.4, 3},
-    {"sign", fv_sign, -2, 2},   {"relu", fv_relu, -2, 2},       {"sigmoid", fv_sigmoid, -3, 3},  {"silu", fv_silu, -3, 3},
-    {"softplus", fv_softplus, -3, 3}, {"gelu", fv_gelu, -3, 3},
+    {"neg", fv_neg, -2, 2},
+    {"abs", fv_abs, -2, 2},
+    {"exp", fv_exp, -2, 2},
+    {"log", fv_log, 0.3, 3},
+    {"log1p", fv_log1p, -0.6, 3},
+    {"expm1", fv_expm1, -2, 2},
+    {"sqrt", fv_sqrt, 0.3, 3},
+    {"sin", fv_sin, -4, 4},
+    {"cos", fv_cos, -4, 4},
+    {"tanh", fv_tanh, -2, 2},
+    {"erf", fv_erf, -2, 2},
+    {"floor", fv_floor, -3, 3},
+    {"rint", fv_rint, -3, 3},
+    {"square", fv_square, -2, 2},
+    {"reciprocal", fv_reciprocal, 0.4, 2},
+    {"rsqrt", fv_rsqrt, 0.4, 3},
+    {"sign", fv_sign, -2, 2},
+    {"relu", fv_relu, -2, 2},
+    {"sigmoid", fv_sigmoid, -3, 3},
+    {"silu", fv_silu, -3, 3},
+    {"softplus", fv_softplus, -3, 3},
+    {"gelu", fv_gelu, -3, 3},
 };
 enum { UNARY = sizeof unary / sizeof *unary };
 
@@ -344,20 +378,26 @@ static bool is_flat(const char *name) {
     return !strcmp(name, "floor") || !strcmp(name, "rint") || !strcmp(name, "sign");
 }
 
-/* Piecewise constant functions give results that record nothing: x is added, which the derivative shows. */
+/* Piecewise constant functions give results that record nothing: x is added, which the derivative
+   shows. */
 static fl_var *run_unary(fl_var **x, const grad_case *c) {
     fl_var *y = unary[c->which].fn(x[0]);
     return is_flat(unary[c->which].name) ? fv_add(y, x[0]) : y;
 }
 
-static const fl_shape small_shapes[] = {{0, {0}},    {1, {1}},       {1, {5}},          {1, {0}}, {2, {2, 3}},
-                                        {2, {1, 1}}, {3, {2, 1, 3}}, {4, {2, 1, 2, 2}}, {3, {2, 0, 3}}};
+static const fl_shape small_shapes[] = {{0, {0}},       {1, {1}},          {1, {5}},
+                                        {1, {0}},       {2, {2, 3}},       {2, {1, 1}},
+                                        {3, {2, 1, 3}}, {4, {2, 1, 2, 2}}, {3, {2, 0, 3}}};
 enum { SMALL_SHAPES = sizeof small_shapes / sizeof *small_shapes };
 
 static void unary_cases(int which) {
     for (int s = 0; s < SMALL_SHAPES; s++)
-        run_case(unary[which].name, (grad_case){.fn = run_unary, .which = which, .n_in = 1, .shape = {small_shapes[s]},
-                                                .low = unary[which].low, .high = unary[which].high});
+        run_case(unary[which].name, (grad_case){.fn = run_unary,
+                                                .which = which,
+                                                .n_in = 1,
+                                                .shape = {small_shapes[s]},
+                                                .low = unary[which].low,
+                                                .high = unary[which].high});
 }
 
 static const struct {
@@ -381,17 +421,20 @@ static fl_var *run_binary(fl_var **x, const grad_case *c) {
 
 /* Operands of maximum and minimum differ by a tenth at least: b's grid is moved by a quarter. */
 static fl_var *run_extreme(fl_var **x, const grad_case *c) {
-    fl_var *a = fv_add(fv_mul(x[0], fv_num(0.1)), fv_const(fv_value(fv_floor(fv_mul(x[0], fv_num(2))))));
+    fl_var *a = fv_add(fv_mul(x[0], fv_num(0.1)),
+                       fv_const(fv_value(fv_floor(fv_mul(x[0], fv_num(2))))));
     fl_var *b = x[1];
-    b = fv_add(fv_mul(b, fv_num(0.1)), fv_const(fl_add(fl_floor(fl_mul(fv_value(b), fl_num(2))), fl_num(0.5))));
+    b = fv_add(fv_mul(b, fv_num(0.1)),
+               fv_const(fl_add(fl_floor(fl_mul(fv_value(b), fl_num(2))), fl_num(0.5))));
     return binary[c->which].fn(a, b);
 }
 
 static void binary_cases(int which) {
     static const fl_shape pairs[][2] = {
-        {{0, {0}}, {0, {0}}},       {{1, {3}}, {1, {3}}},       {{2, {2, 3}}, {1, {3}}}, {{1, {3}}, {2, {2, 3}}},
-        {{2, {2, 1}}, {2, {1, 3}}}, {{0, {0}}, {2, {2, 2}}},    {{2, {2, 2}}, {0, {0}}}, {{1, {0}}, {1, {1}}},
-        {{2, {2, 0}}, {1, {1}}},    {{1, {1}}, {1, {1}}},       {{3, {2, 1, 2}}, {2, {3, 1}}}, {{3, {2, 1, 2}}, {3, {2, 1, 2}}},
+        {{0, {0}}, {0, {0}}},    {{1, {3}}, {1, {3}}},          {{2, {2, 3}}, {1, {3}}},
+        {{1, {3}}, {2, {2, 3}}}, {{2, {2, 1}}, {2, {1, 3}}},    {{0, {0}}, {2, {2, 2}}},
+        {{2, {2, 2}}, {0, {0}}}, {{1, {0}}, {1, {1}}},          {{2, {2, 0}}, {1, {1}}},
+        {{1, {1}}, {1, {1}}},    {{3, {2, 1, 2}}, {2, {3, 1}}}, {{3, {2, 1, 2}}, {3, {2, 1, 2}}},
     };
     bool extreme = !strcmp(binary[which].name, "maximum") || !strcmp(binary[which].name, "minimum");
     grad_case c = {.which = which, .n_in = 2, .low = binary[which].low, .high = binary[which].high,
@@ -403,7 +446,8 @@ static void binary_cases(int which) {
     }
     c.n_in = 1;
     c.fn = run_binary;
-    if (!strcmp(binary[which].name, "remainder")) c.base[0] = 0.7; /* 1.75 / x and x / 1.75 stay off the integers */
+    if (!strcmp(binary[which].name, "remainder"))
+        c.base[0] = 0.7; /* 1.75 / x and x / 1.75 stay off the integers */
     if (!strcmp(binary[which].name, "div")) c.base[0] = 2;
     for (c.k[0] = 1; c.k[0] <= 3; c.k[0]++)
         for (int s = 0; s < 5; s++) {
@@ -415,7 +459,8 @@ static void binary_cases(int which) {
 static fl_var *run_where(fl_var **x, const grad_case *c) {
     array cond = new_array(FL_SHAPE(2, 3), FL_B8);
     for (int k = 0; k < 6; k++) put_int(&cond, k, k % 3 != 1);
-    fl_var *v = fv_const(c->k[0] ? fl_from_host(&(uint8_t){1}, FL_SCALAR_SHAPE, FL_B8) : dense_tensor(&cond));
+    fl_var *v = fv_const(c->k[0] ? fl_from_host(&(uint8_t){1}, FL_SCALAR_SHAPE, FL_B8)
+                                 : dense_tensor(&cond));
     return c->k[1] ? fv_where(v, x[0], fv_num(0.5)) : fv_where(v, x[0], x[1]);
 }
 static fl_var *run_clip(fl_var **x, const grad_case *c) { return (void)c, fv_clip(x[0], -1, 0.5); }
@@ -425,23 +470,50 @@ static fl_var *run_cast(fl_var **x, const grad_case *c) {
 }
 
 static void where_cases(int unused) {
-    static const fl_shape pairs[][2] = {{{2, {2, 3}}, {2, {2, 3}}}, {{1, {3}}, {0, {0}}}, {{2, {2, 1}}, {1, {3}}}};
+    static const fl_shape pairs[][2] = {
+        {{2, {2, 3}}, {2, {2, 3}}}, {{1, {3}}, {0, {0}}}, {{2, {2, 1}}, {1, {3}}}};
     (void)unused;
     for (int p = 0; p < 3; p++)
         for (int k = 0; k < 4; k++)
-            run_case("where", (grad_case){.fn = run_where, .n_in = k & 2 ? 1 : 2, .shape = {pairs[p][0], pairs[p][1]}, .low = -2,
-                                          .high = 2, .k = {k & 1, k >> 1}});
+            run_case("where", (grad_case){.fn = run_where,
+                                          .n_in = k & 2 ? 1 : 2,
+                                          .shape = {pairs[p][0], pairs[p][1]},
+                                          .low = -2,
+                                          .high = 2,
+                                          .k = {k & 1, k >> 1}});
     for (int s = 0; s < SMALL_SHAPES; s++) {
-        run_case("clip", (grad_case){.fn = run_clip, .n_in = 1, .shape = {small_shapes[s]}, .low = -2, .high = 2});
-        run_case("cast", (grad_case){.fn = run_cast, .n_in = 1, .shape = {small_shapes[s]}, .low = -2, .high = 2, .step = 1e-2});
+        run_case("clip",
+                 (grad_case){
+                     .fn = run_clip, .n_in = 1, .shape = {small_shapes[s]}, .low = -2, .high = 2});
+        run_case("cast", (grad_case){.fn = run_cast,
+                                     .n_in = 1,
+                                     .shape = {small_shapes[s]},
+                                     .low = -2,
+                                     .high = 2,
+                                     .step = 1e-2});
     }
 }
 
 /* >>movement: squared afterwards, so that second order is not empty */
 
-enum { PERMUTE, TRANSPOSE, RESHAPE, FLATTEN, EXPAND, SLICE, SELECT, SQUEEZE, UNSQUEEZE, SUM_TO, CONCAT, STACK, MOVES };
-static const char *const move_names[] = {"permute", "transpose", "reshape",   "flatten", "expand", "slice",
-                                         "select",  "squeeze",   "unsqueeze", "sum_to",  "concat", "stack"};
+enum {
+    PERMUTE,
+    TRANSPOSE,
+    RESHAPE,
+    FLATTEN,
+    EXPAND,
+    SLICE,
+    SELECT,
+    SQUEEZE,
+    UNSQUEEZE,
+    SUM_TO,
+    CONCAT,
+    STACK,
+    MOVES
+};
+static const char *const move_names[] = {"permute",   "transpose", "reshape", "flatten",
+                                         "expand",    "slice",     "select",  "squeeze",
+                                         "unsqueeze", "sum_to",    "concat",  "stack"};
 
 static fl_var *move(fl_var **x, const grad_case *c) {
     const int axes[] = {(int)c->k[0], (int)c->k[1], (int)c->k[2]};
@@ -473,28 +545,56 @@ static void move_cases(int which) {
         fl_shape shape;
         int64_t k[9];
     } cases[] = {
-        {PERMUTE, {3, {2, 1, 3}}, {2, 0, 1}},  {PERMUTE, {3, {2, 3, 2}}, {-1, 1, 0}}, {PERMUTE, {3, {2, 0, 3}}, {1, 2, 0}},
-        {TRANSPOSE, {2, {2, 3}}, {0, 1}},      {TRANSPOSE, {3, {2, 2, 3}}, {-1, 0}},  {TRANSPOSE, {1, {3}}, {0, 0}},
-        {RESHAPE, {2, {2, 3}}, {0, 0, 0, 0, 1, 6}}, {RESHAPE, {1, {6}}, {0, 0, 0, 0, 3, 3, -1, 2}},
-        {RESHAPE, {0, {0}}, {0, 0, 0, 0, 2, 1, 1}}, {RESHAPE, {2, {2, 0}}, {0, 0, 0, 0, 1, 0}},
-        {FLATTEN, {3, {2, 1, 3}}, {1, 2}},     {FLATTEN, {3, {2, 2, 2}}, {0, -1}},    {FLATTEN, {0, {0}}, {0, 0}},
-        {EXPAND, {2, {2, 1}}, {0, 0, 0, 0, 2, 2, 3}}, {EXPAND, {1, {1}}, {0, 0, 0, 0, 2, 2, 3}},
-        {EXPAND, {0, {0}}, {0, 0, 0, 0, 1, 3}}, {EXPAND, {1, {3}}, {0, 0, 0, 0, 2, 2, -1}},
-        {SLICE, {1, {6}}, {0, 1, 5, 2}},       {SLICE, {1, {6}}, {0, -1, FL_SLICE_END, -1}}, {SLICE, {2, {3, 2}}, {0, 2, 0, -1}},
-        {SLICE, {2, {2, 5}}, {-1, 0, FL_SLICE_END, 3}}, {SLICE, {1, {4}}, {0, 2, 2, 1}}, {SLICE, {2, {2, 3}}, {1, -2, -1, 1}},
-        {SELECT, {2, {2, 3}}, {1, 2}},         {SELECT, {2, {2, 3}}, {0, -1}},        {SELECT, {1, {3}}, {-1, 0}},
-        {SQUEEZE, {3, {2, 1, 3}}, {1}},        {SQUEEZE, {2, {2, 1}}, {-1}},          {SQUEEZE, {1, {1}}, {0}},
-        {UNSQUEEZE, {2, {2, 3}}, {1}},         {UNSQUEEZE, {0, {0}}, {0}},            {UNSQUEEZE, {1, {3}}, {-1}},
-        {SUM_TO, {2, {2, 3}}, {0, 0, 0, 0, 1, 3}}, {SUM_TO, {3, {2, 2, 3}}, {0, 0, 0, 0, 2, 2, 1}},
-        {SUM_TO, {2, {2, 3}}, {0, 0, 0, 0, 0}}, {SUM_TO, {1, {3}}, {0, 0, 0, 0, 1, 3}},
-        {CONCAT, {2, {2, 2}}, {1}},            {CONCAT, {1, {2}}, {0}},               {CONCAT, {3, {1, 2, 2}}, {-3}},
-        {STACK, {2, {2, 2}}, {1}},             {STACK, {0, {0}}, {0}},                {STACK, {1, {3}}, {-1}},
+        {PERMUTE, {3, {2, 1, 3}}, {2, 0, 1}},
+        {PERMUTE, {3, {2, 3, 2}}, {-1, 1, 0}},
+        {PERMUTE, {3, {2, 0, 3}}, {1, 2, 0}},
+        {TRANSPOSE, {2, {2, 3}}, {0, 1}},
+        {TRANSPOSE, {3, {2, 2, 3}}, {-1, 0}},
+        {TRANSPOSE, {1, {3}}, {0, 0}},
+        {RESHAPE, {2, {2, 3}}, {0, 0, 0, 0, 1, 6}},
+        {RESHAPE, {1, {6}}, {0, 0, 0, 0, 3, 3, -1, 2}},
+        {RESHAPE, {0, {0}}, {0, 0, 0, 0, 2, 1, 1}},
+        {RESHAPE, {2, {2, 0}}, {0, 0, 0, 0, 1, 0}},
+        {FLATTEN, {3, {2, 1, 3}}, {1, 2}},
+        {FLATTEN, {3, {2, 2, 2}}, {0, -1}},
+        {FLATTEN, {0, {0}}, {0, 0}},
+        {EXPAND, {2, {2, 1}}, {0, 0, 0, 0, 2, 2, 3}},
+        {EXPAND, {1, {1}}, {0, 0, 0, 0, 2, 2, 3}},
+        {EXPAND, {0, {0}}, {0, 0, 0, 0, 1, 3}},
+        {EXPAND, {1, {3}}, {0, 0, 0, 0, 2, 2, -1}},
+        {SLICE, {1, {6}}, {0, 1, 5, 2}},
+        {SLICE, {1, {6}}, {0, -1, FL_SLICE_END, -1}},
+        {SLICE, {2, {3, 2}}, {0, 2, 0, -1}},
+        {SLICE, {2, {2, 5}}, {-1, 0, FL_SLICE_END, 3}},
+        {SLICE, {1, {4}}, {0, 2, 2, 1}},
+        {SLICE, {2, {2, 3}}, {1, -2, -1, 1}},
+        {SELECT, {2, {2, 3}}, {1, 2}},
+        {SELECT, {2, {2, 3}}, {0, -1}},
+        {SELECT, {1, {3}}, {-1, 0}},
+        {SQUEEZE, {3, {2, 1, 3}}, {1}},
+        {SQUEEZE, {2, {2, 1}}, {-1}},
+        {SQUEEZE, {1, {1}}, {0}},
+        {UNSQUEEZE, {2, {2, 3}}, {1}},
+        {UNSQUEEZE, {0, {0}}, {0}},
+        {UNSQUEEZE, {1, {3}}, {-1}},
+        {SUM_TO, {2, {2, 3}}, {0, 0, 0, 0, 1, 3}},
+        {SUM_TO, {3, {2, 2, 3}}, {0, 0, 0, 0, 2, 2, 1}},
+        {SUM_TO, {2, {2, 3}}, {0, 0, 0, 0, 0}},
+        {SUM_TO, {1, {3}}, {0, 0, 0, 0, 1, 3}},
+        {CONCAT, {2, {2, 2}}, {1}},
+        {CONCAT, {1, {2}}, {0}},
+        {CONCAT, {3, {1, 2, 2}}, {-3}},
+        {STACK, {2, {2, 2}}, {1}},
+        {STACK, {0, {0}}, {0}},
+        {STACK, {1, {3}}, {-1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (cases[i].which != which) continue;
-        grad_case c = {.fn = run_move, .which = which, .n_in = which >= CONCAT ? 3 : 1, .low = -2, .high = 2};
+        grad_case c = {
+            .fn = run_move, .which = which, .n_in = which >= CONCAT ? 3 : 1, .low = -2, .high = 2};
         for (int k = 0; k < 3; k++) c.shape[k] = cases[i].shape;
-        if (which == CONCAT) c.shape[1].dim[(cases[i].k[0] + c.shape[1].ndim) % c.shape[1].ndim] = 3;
+        if (which == CONCAT)
+            c.shape[1].dim[(cases[i].k[0] + c.shape[1].ndim) % c.shape[1].ndim] = 3;
         memcpy(c.k, cases[i].k, sizeof cases[i].k);
         run_case(move_names[which], c);
     }
@@ -503,7 +603,8 @@ static void move_cases(int which) {
 /* >>reductions */
 
 enum { SUM, PROD, MEAN, VARIANCE, AMAX, AMIN, LOGSUMEXP, REDUCTIONS };
-static const char *const reduction_names[] = {"sum", "prod", "mean", "variance", "amax", "amin", "logsumexp"};
+static const char *const reduction_names[] = {"sum",  "prod", "mean",     "variance",
+                                              "amax", "amin", "logsumexp"};
 
 static fl_var *run_reduction(fl_var **x, const grad_case *c) {
     fl_var *v = x[0];
@@ -519,19 +620,29 @@ static fl_var *run_reduction(fl_var **x, const grad_case *c) {
 }
 
 static void reduction_cases(int which) {
-    static const fl_shape sizes[] = {{0, {0}}, {1, {1}}, {1, {5}}, {2, {2, 3}}, {3, {2, 3, 2}}, {2, {3, 1}}, {1, {0}}, {2, {0, 2}}};
+    static const fl_shape sizes[] = {{0, {0}},       {1, {1}},    {1, {5}}, {2, {2, 3}},
+                                     {3, {2, 3, 2}}, {2, {3, 1}}, {1, {0}}, {2, {0, 2}}};
     for (int s = 0; s < 8; s++)
         for (int mask = 0; mask < 1 << sizes[s].ndim; mask++)
             for (int variant = 0; variant < 2; variant++) {
                 bool no_elements = s >= 6, empty_result = s == 7 && mask == 2;
-                if ((no_elements && which >= MEAN && !empty_result) || (which == VARIANCE && empty_result)) continue;
-                grad_case c = {.fn = run_reduction, .which = which, .n_in = 1, .shape = {sizes[s]}, .low = -2, .high = 2,
-                               .axes = {.keepdim = variant}, .k = {which == VARIANCE && s >= 2 && s != 5 ? variant : 0},
+                if ((no_elements && which >= MEAN && !empty_result) ||
+                    (which == VARIANCE && empty_result))
+                    continue;
+                grad_case c = {.fn = run_reduction,
+                               .which = which,
+                               .n_in = 1,
+                               .shape = {sizes[s]},
+                               .low = -2,
+                               .high = 2,
+                               .axes = {.keepdim = variant},
+                               .k = {which == VARIANCE && s >= 2 && s != 5 ? variant : 0},
                                .zeros = which == PROD && variant};
                 for (int d = 0; d < sizes[s].ndim; d++)
                     if (mask >> d & 1) c.axes.axis[c.axes.n++] = d - (variant ? sizes[s].ndim : 0);
                 int64_t group = 1;
-                for (int d = 0; d < sizes[s].ndim; d++) group *= mask >> d & 1 || !mask ? sizes[s].dim[d] : 1;
+                for (int d = 0; d < sizes[s].ndim; d++)
+                    group *= mask >> d & 1 || !mask ? sizes[s].dim[d] : 1;
                 if (which == VARIANCE && group <= c.k[0]) c.k[0] = 0;
                 run_case(reduction_names[which], c);
             }
@@ -560,12 +671,21 @@ static void index_cases(int which) {
     static const struct {
         fl_shape x, index;
         int64_t axis;
-    } cases[] = {{{1, {4}}, {1, {6}}, 0},       {{2, {3, 2}}, {2, {4, 2}}, 0}, {{2, {2, 3}}, {2, {2, 4}}, 1},
-                 {{2, {3, 3}}, {2, {2, 2}}, 1}, {{3, {2, 2, 2}}, {3, {2, 3, 2}}, 1}, {{1, {1}}, {1, {1}}, 0},
+    } cases[] = {{{1, {4}}, {1, {6}}, 0},
+                 {{2, {3, 2}}, {2, {4, 2}}, 0},
+                 {{2, {2, 3}}, {2, {2, 4}}, 1},
+                 {{2, {3, 3}}, {2, {2, 2}}, 1},
+                 {{3, {2, 2, 2}}, {3, {2, 3, 2}}, 1},
+                 {{1, {1}}, {1, {1}}, 0},
                  {{2, {2, 2}}, {2, {0, 2}}, 0}};
     for (int i = 0; i < 7; i++)
-        run_case(names[which], (grad_case){.fn = run_index, .which = which, .n_in = which == SCATTER_ADD ? 2 : 1,
-                                           .shape = {cases[i].x, cases[i].index}, .low = -2, .high = 2, .k = {cases[i].axis}});
+        run_case(names[which], (grad_case){.fn = run_index,
+                                           .which = which,
+                                           .n_in = which == SCATTER_ADD ? 2 : 1,
+                                           .shape = {cases[i].x, cases[i].index},
+                                           .low = -2,
+                                           .high = 2,
+                                           .k = {cases[i].axis}});
 }
 
 /* >>products */
@@ -573,20 +693,38 @@ static void index_cases(int which) {
 static fl_var *run_matmul(fl_var **x, const grad_case *c) { return (void)c, fv_matmul(x[0], x[1]); }
 
 static void matmul_cases(int unused) {
-    static const fl_shape pairs[][2] = {
-        {{2, {2, 3}}, {2, {3, 2}}}, {{2, {1, 1}}, {2, {1, 1}}},       {{1, {3}}, {1, {3}}},       {{1, {3}}, {2, {3, 2}}},
-        {{2, {2, 3}}, {1, {3}}},    {{3, {2, 2, 3}}, {2, {3, 2}}},    {{2, {2, 3}}, {3, {2, 3, 2}}}, {{3, {2, 2, 2}}, {1, {2}}},
-        {{1, {2}}, {3, {2, 2, 2}}}, {{4, {2, 1, 1, 2}}, {3, {2, 2, 1}}}, {{3, {1, 2, 2}}, {3, {2, 2, 2}}}, {{2, {2, 0}}, {2, {0, 2}}},
-        {{2, {0, 2}}, {2, {2, 2}}}, {{3, {2, 1, 2}}, {3, {2, 2, 1}}}};
+    static const fl_shape pairs[][2] = {{{2, {2, 3}}, {2, {3, 2}}},
+                                        {{2, {1, 1}}, {2, {1, 1}}},
+                                        {{1, {3}}, {1, {3}}},
+                                        {{1, {3}}, {2, {3, 2}}},
+                                        {{2, {2, 3}}, {1, {3}}},
+                                        {{3, {2, 2, 3}}, {2, {3, 2}}},
+                                        {{2, {2, 3}}, {3, {2, 3, 2}}},
+                                        {{3, {2, 2, 2}}, {1, {2}}},
+                                        {{1, {2}}, {3, {2, 2, 2}}},
+                                        {{4, {2, 1, 1, 2}}, {3, {2, 2, 1}}},
+                                        {{3, {1, 2, 2}}, {3, {2, 2, 2}}},
+                                        {{2, {2, 0}}, {2, {0, 2}}},
+                                        {{2, {0, 2}}, {2, {2, 2}}},
+                                        {{3, {2, 1, 2}}, {3, {2, 2, 1}}}};
     (void)unused;
     for (int p = 0; p < 14; p++)
-        run_case("matmul", (grad_case){.fn = run_matmul, .n_in = 2, .shape = {pairs[p][0], pairs[p][1]}, .low = -2, .high = 2});
+        run_case("matmul", (grad_case){.fn = run_matmul,
+                                       .n_in = 2,
+                                       .shape = {pairs[p][0], pairs[p][1]},
+                                       .low = -2,
+                                       .high = 2});
 }
 
 /* k: stride h, w; pad h, w; dilation h, w; groups */
 static fl_var *run_conv(fl_var **x, const grad_case *c) {
-    fl_conv2d_opts o = {.stride = c->k[0], .stride_w = c->k[1], .pad = c->k[2] ? c->k[2] : FL_I0,
-                        .pad_w = c->k[3] ? c->k[3] : FL_I0, .dilation = c->k[4], .dilation_w = c->k[5], .groups = c->k[6]};
+    fl_conv2d_opts o = {.stride = c->k[0],
+                        .stride_w = c->k[1],
+                        .pad = c->k[2] ? c->k[2] : FL_I0,
+                        .pad_w = c->k[3] ? c->k[3] : FL_I0,
+                        .dilation = c->k[4],
+                        .dilation_w = c->k[5],
+                        .groups = c->k[6]};
     return fv_conv2d_opt(x[0], x[1], c->n_in == 3 ? x[2] : NULL, o);
 }
 
@@ -595,26 +733,39 @@ static void conv_cases(int unused) {
         fl_shape x, w;
         int64_t k[7];
     } cases[] = {
-        {{4, {1, 1, 3, 3}}, {4, {1, 1, 2, 2}}, {1, 1, 0, 0, 1, 1, 1}}, {{4, {2, 2, 3, 2}}, {4, {2, 2, 2, 1}}, {1, 1, 1, 0, 1, 1, 1}},
-        {{4, {1, 2, 4, 3}}, {4, {2, 1, 2, 2}}, {2, 1, 1, 1, 1, 1, 2}}, {{4, {1, 1, 4, 4}}, {4, {1, 1, 2, 2}}, {1, 2, 0, 1, 2, 1, 1}},
-        {{4, {1, 1, 3, 4}}, {4, {2, 1, 3, 2}}, {2, 2, FL_SAME, FL_SAME, 1, 1, 1}}, {{4, {1, 2, 2, 2}}, {4, {2, 2, 1, 1}}, {1, 1, 0, 0, 1, 1, 1}},
-        {{4, {1, 2, 3, 3}}, {4, {2, 1, 3, 3}}, {1, 1, 1, 1, 1, 1, 2}}, {{4, {0, 1, 3, 3}}, {4, {1, 1, 2, 2}}, {1, 1, 0, 0, 1, 1, 1}},
+        {{4, {1, 1, 3, 3}}, {4, {1, 1, 2, 2}}, {1, 1, 0, 0, 1, 1, 1}},
+        {{4, {2, 2, 3, 2}}, {4, {2, 2, 2, 1}}, {1, 1, 1, 0, 1, 1, 1}},
+        {{4, {1, 2, 4, 3}}, {4, {2, 1, 2, 2}}, {2, 1, 1, 1, 1, 1, 2}},
+        {{4, {1, 1, 4, 4}}, {4, {1, 1, 2, 2}}, {1, 2, 0, 1, 2, 1, 1}},
+        {{4, {1, 1, 3, 4}}, {4, {2, 1, 3, 2}}, {2, 2, FL_SAME, FL_SAME, 1, 1, 1}},
+        {{4, {1, 2, 2, 2}}, {4, {2, 2, 1, 1}}, {1, 1, 0, 0, 1, 1, 1}},
+        {{4, {1, 2, 3, 3}}, {4, {2, 1, 3, 3}}, {1, 1, 1, 1, 1, 1, 2}},
+        {{4, {0, 1, 3, 3}}, {4, {1, 1, 2, 2}}, {1, 1, 0, 0, 1, 1, 1}},
     };
     (void)unused;
     for (int i = 0; i < 8; i++)
         for (int bias = 0; bias < 2; bias++) {
-            grad_case c = {.fn = run_conv, .n_in = 2 + bias, .shape = {cases[i].x, cases[i].w, FL_SHAPE(cases[i].w.dim[0])},
-                           .low = -2, .high = 2};
+            grad_case c = {.fn = run_conv,
+                           .n_in = 2 + bias,
+                           .shape = {cases[i].x, cases[i].w, FL_SHAPE(cases[i].w.dim[0])},
+                           .low = -2,
+                           .high = 2};
             memcpy(c.k, cases[i].k, sizeof cases[i].k);
             run_case("conv2d", c);
         }
 }
 
-/* k: kernel h, w; stride h, w; pad h, w; ignore_pad. Windows of distinct values: the maximum's kinks are far. */
+/* k: kernel h, w; stride h, w; pad h, w; ignore_pad. Windows of distinct values: the maximum's
+   kinks are far. */
 static fl_var *run_pool(fl_var **x, const grad_case *c) {
-    fl_pool2d_opts o = {.kernel_w = c->k[1], .stride = c->k[2], .stride_w = c->k[3], .pad = c->k[4] ? c->k[4] : FL_I0,
-                        .pad_w = c->k[5] ? c->k[5] : FL_I0, .ignore_pad = c->k[6]};
-    fl_var *y = c->which ? fv_avg_pool2d_opt(x[0], c->k[0], o) : fv_max_pool2d_opt(x[0], c->k[0], o);
+    fl_pool2d_opts o = {.kernel_w = c->k[1],
+                        .stride = c->k[2],
+                        .stride_w = c->k[3],
+                        .pad = c->k[4] ? c->k[4] : FL_I0,
+                        .pad_w = c->k[5] ? c->k[5] : FL_I0,
+                        .ignore_pad = c->k[6]};
+    fl_var *y = c->which ? fv_avg_pool2d_opt(x[0], c->k[0], o)
+                         : fv_max_pool2d_opt(x[0], c->k[0], o);
     return y ? fv_mul(y, y) : NULL;
 }
 
@@ -622,12 +773,16 @@ static void pool_cases(int which) {
     static const struct {
         fl_shape x;
         int64_t k[7];
-    } cases[] = {{{4, {1, 1, 4, 4}}, {2, 2, 2, 2, 0, 0, 0}}, {{4, {2, 1, 3, 3}}, {2, 2, 1, 1, 0, 0, 0}},
-                 {{4, {1, 2, 4, 3}}, {3, 2, 2, 1, 1, 1, 0}}, {{4, {1, 1, 3, 4}}, {3, 3, 1, 2, 1, 1, 1}},
-                 {{4, {1, 1, 3, 5}}, {2, 2, 2, 2, FL_SAME, FL_SAME, 1}}, {{4, {1, 1, 1, 1}}, {1, 1, 1, 1, 0, 0, 0}},
+    } cases[] = {{{4, {1, 1, 4, 4}}, {2, 2, 2, 2, 0, 0, 0}},
+                 {{4, {2, 1, 3, 3}}, {2, 2, 1, 1, 0, 0, 0}},
+                 {{4, {1, 2, 4, 3}}, {3, 2, 2, 1, 1, 1, 0}},
+                 {{4, {1, 1, 3, 4}}, {3, 3, 1, 2, 1, 1, 1}},
+                 {{4, {1, 1, 3, 5}}, {2, 2, 2, 2, FL_SAME, FL_SAME, 1}},
+                 {{4, {1, 1, 1, 1}}, {1, 1, 1, 1, 0, 0, 0}},
                  {{4, {0, 1, 2, 2}}, {2, 2, 2, 2, 0, 0, 0}}};
     for (int i = 0; i < 7; i++) {
-        grad_case c = {.fn = run_pool, .which = which, .n_in = 1, .shape = {cases[i].x}, .low = -3, .high = 3};
+        grad_case c = {
+            .fn = run_pool, .which = which, .n_in = 1, .shape = {cases[i].x}, .low = -3, .high = 3};
         memcpy(c.k, cases[i].k, sizeof cases[i].k);
         run_case(which ? "avg_pool2d" : "max_pool2d", c);
     }
@@ -641,7 +796,12 @@ static void softmax_cases(int which) {
     for (int s = 0; s < SMALL_SHAPES; s++)
         for (int axis = 0; axis < small_shapes[s].ndim; axis++)
             run_case(which ? "log_softmax" : "softmax",
-                     (grad_case){.fn = run_softmax, .which = which, .n_in = 1, .shape = {small_shapes[s]}, .low = -2, .high = 2,
+                     (grad_case){.fn = run_softmax,
+                                 .which = which,
+                                 .n_in = 1,
+                                 .shape = {small_shapes[s]},
+                                 .low = -2,
+                                 .high = 2,
                                  .k = {axis % 2 ? axis - small_shapes[s].ndim : axis}});
 }
 
@@ -662,8 +822,17 @@ static fl_var *run_network(fl_var **x, const grad_case *c) {
 static void other_cases(int unused) {
     (void)unused;
     for (int s = 0; s < SMALL_SHAPES; s++)
-        run_case("dropout", (grad_case){.fn = run_dropout, .n_in = 1, .shape = {small_shapes[s]}, .low = -2, .high = 2, .k = {s}});
-    run_case("network", (grad_case){.fn = run_network, .n_in = 2, .shape = {FL_SHAPE(3, 2), FL_SHAPE(2, 2)}, .low = -1, .high = 1});
+        run_case("dropout", (grad_case){.fn = run_dropout,
+                                        .n_in = 1,
+                                        .shape = {small_shapes[s]},
+                                        .low = -2,
+                                        .high = 2,
+                                        .k = {s}});
+    run_case("network", (grad_case){.fn = run_network,
+                                    .n_in = 2,
+                                    .shape = {FL_SHAPE(3, 2), FL_SHAPE(2, 2)},
+                                    .low = -1,
+                                    .high = 1});
 }
 
 /* >>ties: values that PyTorch defines where the derivative does not exist */
@@ -685,20 +854,27 @@ static void tie_cases(int unused) {
     check(gradient_is(fv_abs(x), x, (double[]){0, -1, 1, 1}, 4), "abs: 0 at 0");
     check(gradient_is(fv_relu(x), x, (double[]){0, 0, 1, 1}, 4), "relu: 0 at 0");
     check(gradient_is(fv_clip(x, -1, 1), x, (double[]){1, 1, 1, 0}, 4), "clip: 1 at its bounds");
-    check(gradient_is(fv_maximum(x, same), x, (double[]){0.5, 0.5, 0, 1}, 4), "maximum: equal operands share");
-    check(gradient_is(fv_maximum(x, same), same, (double[]){0.5, 0.5, 1, 0}, 4), "maximum: equal operands share, right");
-    check(gradient_is(fv_minimum(x, same), x, (double[]){0.5, 0.5, 1, 0}, 4), "minimum: equal operands share");
+    check(gradient_is(fv_maximum(x, same), x, (double[]){0.5, 0.5, 0, 1}, 4),
+          "maximum: equal operands share");
+    check(gradient_is(fv_maximum(x, same), same, (double[]){0.5, 0.5, 1, 0}, 4),
+          "maximum: equal operands share, right");
+    check(gradient_is(fv_minimum(x, same), x, (double[]){0.5, 0.5, 1, 0}, 4),
+          "minimum: equal operands share");
     fl_var *ties = fv_param(fl_from_host((double[]){3, 1, 3, 3}, FL_SHAPE(4), FL_F64));
-    check(gradient_is(fv_mul(fv_amax(ties, FL_ALL_AXES), fv_num(3)), ties, (double[]){1, 0, 1, 1}, 4), "amax: equal maxima share");
+    check(
+        gradient_is(fv_mul(fv_amax(ties, FL_ALL_AXES), fv_num(3)), ties, (double[]){1, 0, 1, 1}, 4),
+        "amax: equal maxima share");
     check(gradient_is(fv_amin(ties, FL_ALL_AXES), ties, (double[]){0, 1, 0, 0}, 4), "amin");
     fl_var *zero = fv_param(fl_zeros(FL_SHAPE(2), FL_F64));
     check(gradient_is(fv_pow(zero, fv_num(2)), zero, (double[]){0, 0}, 2), "pow: 0 at 0 squared");
     check(gradient_is(fv_pow(zero, fv_num(0)), zero, (double[]){0, 0}, 2), "pow: 0 at 0 to the 0");
     check(gradient_is(fv_pow(fv_num(0), zero), zero, (double[]){0, 0}, 2), "pow: 0 to the x at 0");
     fl_var *negative = fv_param(fl_from_host((double[]){-2, -1}, FL_SHAPE(2), FL_F64));
-    check(gradient_is(fv_pow(negative, fv_num(3)), negative, (double[]){12, 3}, 2), "pow: negative to the 3");
+    check(gradient_is(fv_pow(negative, fv_num(3)), negative, (double[]){12, 3}, 2),
+          "pow: negative to the 3");
     fl_var *pooled = fv_param(fl_ones(FL_SHAPE(1, 1, 2, 2), FL_F64));
-    check(gradient_is(fv_max_pool2d(pooled, 2), pooled, (double[]){1, 0, 0, 0}, 4), "max_pool2d: the first of equal maxima");
+    check(gradient_is(fv_max_pool2d(pooled, 2), pooled, (double[]){1, 0, 0, 0}, 4),
+          "max_pool2d: the first of equal maxima");
     fl_scope_end(&s);
 }
 
@@ -706,17 +882,19 @@ static void tie_cases(int unused) {
 static void constant_cases(int unused) {
     fl_scope s = fl_scope_begin();
     fl_var *x = fv_param(fl_full(FL_SHAPE(2), 0.25, FL_F64)), *t = fv_gt(x, fv_num(0));
-    fl_var *const results[] = {fv_eq(x, x),  fv_ne(x, x), fv_lt(x, x),    fv_le(x, x),           fv_gt(x, x),
-                               fv_ge(x, x),  fv_isnan(x), fv_floor(x),    fv_rint(x),            fv_sign(x),
-                               fv_logical_not(x), fv_logical_and(x, x),   fv_logical_or(x, x),   fv_logical_xor(x, x),
-                               fv_bitwise_not(t), fv_bitwise_and(t, t),   fv_bitwise_or(t, t),   fv_bitwise_xor(t, t),
-                               fv_cast(x, FL_I64), fv_detach(x)};
+    fl_var *const results[] = {
+        fv_eq(x, x),         fv_ne(x, x),          fv_lt(x, x),        fv_le(x, x),
+        fv_gt(x, x),         fv_ge(x, x),          fv_isnan(x),        fv_floor(x),
+        fv_rint(x),          fv_sign(x),           fv_logical_not(x),  fv_logical_and(x, x),
+        fv_logical_or(x, x), fv_logical_xor(x, x), fv_bitwise_not(t),  fv_bitwise_and(t, t),
+        fv_bitwise_or(t, t), fv_bitwise_xor(t, t), fv_cast(x, FL_I64), fv_detach(x)};
     char text[60];
     (void)unused;
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
         snprintf(text, sizeof text, "result %d of constants has no gradient", (int)i);
         fl_var *g = NULL;
-        if (results[i] && fl_dtype_is_float(fv_value(results[i])->dtype)) g = fl_grad(fv_sum(results[i], FL_ALL_AXES), x, false);
+        if (results[i] && fl_dtype_is_float(fv_value(results[i])->dtype))
+            g = fl_grad(fv_sum(results[i], FL_ALL_AXES), x, false);
         check(results[i] && !g && !fl_error(), text);
     }
     fl_scope_end(&s);
@@ -755,13 +933,19 @@ static void make_groups(void) {
     add_group("constants", constant_cases, 0);
 }
 
+/* TEST_TIMEOUT in the environment, as for the other tests. */
+static unsigned seconds_per_group(void) {
+    const char *limit = getenv("TEST_TIMEOUT");
+    return limit ? (unsigned)atoi(limit) : 300;
+}
+
 static void run_forked(const group *g) {
     fflush(stdout);
     shared->shown = 0;
     snprintf(shared->now, sizeof shared->now, "(start)");
     pid_t pid = fork();
     if (pid == 0) {
-        alarm(120);
+        alarm(seconds_per_group());
         g->run(g->arg);
         fflush(stdout);
         _exit(0);
@@ -769,7 +953,8 @@ static void run_forked(const group *g) {
     int status = 0;
     if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status)) {
         shared->checks++;
-        printf("  group %s ended early (%s %d) in: %s\n", g->name, WIFSIGNALED(status) ? "signal" : "status",
+        printf("  group %s ended early (%s %d) in: %s\n", g->name,
+               WIFSIGNALED(status) ? "signal" : "status",
                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), shared->now);
     }
 }
@@ -785,7 +970,8 @@ static void check_tables(void) {
     char text[80];
     for (int i = 0; i < FL_OP_COUNT; i++) {
         const fl_op_info *info = fl_op_get_info((fl_op)i);
-        if (info->cls != FL_CLASS_FLOAT && info->cls != FL_CLASS_NUM && info->cls != FL_CLASS_ANY) continue;
+        if (info->cls != FL_CLASS_FLOAT && info->cls != FL_CLASS_NUM && info->cls != FL_CLASS_ANY)
+            continue;
         snprintf(text, sizeof text, "op %s has cases", info->name);
         check(counts_of(info->name)->total[0] > 0, text);
     }
@@ -810,14 +996,16 @@ int main(int argc, char **argv) {
         const op_counts *o = &shared->ops[i];
         char cell[2][24];
         for (int k = 0; k < 2; k++) {
-            snprintf(cell[k], sizeof cell[k], "%d/%d%s", o->passed[k], o->total[k], o->passed[k] < o->total[k] ? "!" : "");
+            snprintf(cell[k], sizeof cell[k], "%d/%d%s", o->passed[k], o->total[k],
+                     o->passed[k] < o->total[k] ? "!" : "");
             passed[k] += o->passed[k];
             total[k] += o->total[k];
         }
         printf("%-16s %14s %14s\n", o->name, cell[0], cell[1]);
     }
     printf("%-16s %8d/%5d %8d/%5d\n", "all", passed[0], total[0], passed[1], total[1]);
-    int failed = total[0] - passed[0] + total[1] - passed[1] + shared->checks - shared->checks_passed + (ran == 0);
+    int failed = total[0] - passed[0] + total[1] - passed[1] + shared->checks -
+                 shared->checks_passed + (ran == 0);
     printf("%d passed, %d failed\n", passed[0] + passed[1] + shared->checks_passed, failed);
     return failed != 0;
 }

@@ -1,7 +1,7 @@
-/* test_determinism.c - the same bits: twice, with any number of threads, at every instruction set level
+/* test_determinism.c - the same bits: twice, with any number of threads, at every ISA level
 
      test_determinism [filter]
-     test_determinism --train THREADS    prints the hash of a short training (the tests start it with FL_ISA set) */
+     test_determinism --train THREADS   prints the hash of a short training (for FL_ISA's test) */
 #include "../examples/digits.h"
 #include "test.h"
 
@@ -42,7 +42,7 @@ typedef struct outcome {
     double loss;
 } outcome;
 
-/* The MNIST network with dropout and momentum, on digits that it draws, through the data pipeline. */
+/* The MNIST network with dropout and momentum, on digits it draws, through the data pipeline. */
 static outcome train(int threads, int64_t steps) {
     outcome r = {1469598103934665603u, 0};
     CHECK(fl_set_threads(threads));
@@ -52,7 +52,8 @@ static outcome train(int threads, int64_t steps) {
     if (!CHECK(digits_draw(BATCH * 16, 5, &d))) return r;
     fl_data_set *set = fl_data_prefetch(digits_batches(d, 0, BATCH * 16, BATCH, 9), threads, 3);
     fl_nn_module *net = digits_net();
-    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4);
+    fl_optim *optim =
+        fl_optim_sgd(fl_nn_parameters(net), .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4);
     for (int64_t i = 0; i < steps; i++) {
         fl_scope step = fl_scope_begin();
         fl_data_sample b;
@@ -78,7 +79,8 @@ TEST(training_gives_the_same_bits) {
     CHECK(first.loss > 0 && first.loss < 5);
     for (int threads = 1; threads <= 3; threads++) {
         const outcome again = train(threads, STEPS);
-        if (!CHECK(again.parameters == first.parameters && again.loss == first.loss)) printf("  with %d threads\n", threads);
+        if (!CHECK(again.parameters == first.parameters && again.loss == first.loss))
+            printf("  with %d threads\n", threads);
     }
     CHECK(train(2, STEPS - 1).parameters != first.parameters);
 }
@@ -98,19 +100,21 @@ static uint64_t train_elsewhere(const char *isa, int threads) {
 }
 
 TEST(every_instruction_set_level_agrees_with_itself) {
-    static const char *const levels[] = {"portable", "avx2", "avx512"}; /* the best that the processor has, at most */
+    static const char *const levels[] = {"portable", "avx2",
+                                         "avx512"}; /* the best that the processor has, at most */
     if (access("/proc/self/exe", R_OK)) SKIP("no /proc/self/exe to start again");
     for (int i = 0; i < 3; i++) {
         const uint64_t want = train_elsewhere(levels[i], 1);
         CHECK(want != 0);
         for (int threads = 1; threads <= 3; threads++)
-            if (!CHECK(train_elsewhere(levels[i], threads) == want)) printf("  FL_ISA=%s, %d threads\n", levels[i], threads);
+            if (!CHECK(train_elsewhere(levels[i], threads) == want))
+                printf("  FL_ISA=%s, %d threads\n", levels[i], threads);
     }
 }
 
 /* ---- every op, forward and backward ---- */
 
-/* Operands, the same on every call. x [ROWS, COLUMNS] is in (0.1, 1.9), so that every formula is defined. */
+/* The same on every call. x [ROWS, COLUMNS] is in (0.1, 1.9), so that every formula is defined. */
 static struct {
     fl_tensor *x, *y, *wide, *image, *kernel, *bias, *index, *rows, *truth, *whole;
 } in;
@@ -132,13 +136,17 @@ static void make_operands(void) {
 static fl_var *f_clip(fl_var *x) { return fv_clip(x, 0.5, 1.5); }
 static fl_var *f_where(fl_var *x) { return fv_where(fv_const(in.truth), x, fv_const(in.y)); }
 static fl_var *f_cast(fl_var *x) { return fv_cast(x, FL_F64); }
-static fl_var *f_row(fl_var *x) { return fv_mul(fv_select(x, 0, 1), x); } /* broadcast: its gradient is summed */
+static fl_var *f_row(fl_var *x) {
+    return fv_mul(fv_select(x, 0, 1), x);
+} /* broadcast: its gradient is summed */
 static fl_var *f_column(fl_var *x) { return fv_add(fv_slice(x, 1, 3, 4, 1), x); }
 static fl_var *f_reshape(fl_var *x) { return fv_reshape(fv_transpose(x, 0, 1), FL_SHAPE(-1)); }
 static fl_var *f_permute(fl_var *x) {
     return fv_square(fv_permute(fv_unsqueeze(x, 1), 3, (int[]){2, 1, 0}));
 }
-static fl_var *f_expand(fl_var *x) { return fv_square(fv_expand(fv_unsqueeze(x, 0), FL_SHAPE(3, ROWS, COLUMNS))); }
+static fl_var *f_expand(fl_var *x) {
+    return fv_square(fv_expand(fv_unsqueeze(x, 0), FL_SHAPE(3, ROWS, COLUMNS)));
+}
 static fl_var *f_slice(fl_var *x) { return fv_slice(x, 1, -1, FL_SLICE_END, -2); }
 static fl_var *f_flatten(fl_var *x) { return fv_flatten(fv_squeeze(fv_unsqueeze(x, 0), 0), 0, 1); }
 static fl_var *f_concat(fl_var *x) { return fv_concat((fl_var *[]){x, fv_exp(x), x}, 3, 1); }
@@ -160,18 +168,29 @@ static fl_var *f_matmul(fl_var *x) { return fv_matmul(x, fv_const(in.wide)); }
 static fl_var *f_matmul_right(fl_var *x) { return fv_matmul(fv_const(in.wide), x); }
 static fl_var *f_matmul_vector(fl_var *x) { return fv_matmul(x, fv_select(x, 0, 0)); }
 static fl_var *f_matmul_batch(fl_var *x) {
-    return fv_matmul(fv_reshape(x, FL_SHAPE(COLUMNS, 1, ROWS)), fv_reshape(x, FL_SHAPE(COLUMNS, ROWS, 1)));
+    return fv_matmul(fv_reshape(x, FL_SHAPE(COLUMNS, 1, ROWS)),
+                     fv_reshape(x, FL_SHAPE(COLUMNS, ROWS, 1)));
 }
 static fl_var *f_softmax(fl_var *x) { return fv_softmax(x, 1); }
 static fl_var *f_softmax_rows(fl_var *x) { return fv_softmax(x, 0); }
 static fl_var *f_log_softmax(fl_var *x) { return fv_log_softmax(x, -1); }
 static fl_var *f_dropout(fl_var *x) { return fv_dropout(x, 0.3, &(fl_rng){4, 2}); }
-static fl_var *f_conv2d(fl_var *x) { return fv_conv2d(x, fv_const(in.kernel), fv_const(in.bias), .pad = FL_SAME); }
-static fl_var *f_conv2d_stride(fl_var *x) { return fv_conv2d(x, fv_const(in.kernel), NULL, .stride = 2, .dilation = 2); }
-static fl_var *f_conv2d_weight(fl_var *w) { return fv_conv2d(fv_const(in.image), w, fv_const(in.bias), .pad = 1); }
-static fl_var *f_conv2d_bias(fl_var *b) { return fv_conv2d(fv_const(in.image), fv_const(in.kernel), b, .groups = 1); }
+static fl_var *f_conv2d(fl_var *x) {
+    return fv_conv2d(x, fv_const(in.kernel), fv_const(in.bias), .pad = FL_SAME);
+}
+static fl_var *f_conv2d_stride(fl_var *x) {
+    return fv_conv2d(x, fv_const(in.kernel), NULL, .stride = 2, .dilation = 2);
+}
+static fl_var *f_conv2d_weight(fl_var *w) {
+    return fv_conv2d(fv_const(in.image), w, fv_const(in.bias), .pad = 1);
+}
+static fl_var *f_conv2d_bias(fl_var *b) {
+    return fv_conv2d(fv_const(in.image), fv_const(in.kernel), b, .groups = 1);
+}
 static fl_var *f_max_pool2d(fl_var *x) { return fv_max_pool2d(x, 3, .stride = 2, .pad = 1); }
-static fl_var *f_avg_pool2d(fl_var *x) { return fv_avg_pool2d(x, 3, .stride = 2, .pad = 1, .ignore_pad = true); }
+static fl_var *f_avg_pool2d(fl_var *x) {
+    return fv_avg_pool2d(x, 3, .stride = 2, .pad = 1, .ignore_pad = true);
+}
 
 typedef fl_var *(*var_fn)(fl_var *x);
 enum { OF_X, OF_IMAGE, OF_KERNEL, OF_BIAS };
@@ -183,13 +202,47 @@ static const struct {
 #define UNARY(op, ...) {#op, fv_##op, OF_X},
     FL_UNARY_OPS(UNARY)
 #undef UNARY
-#define F(op, ...) {#op, f_##op, OF_##__VA_ARGS__}
-    F(clip, X), F(where, X), F(cast, X), F(row, X), F(column, X), F(reshape, X), F(permute, X), F(expand, X), F(slice, X),
-    F(flatten, X), F(concat, X), F(stack, X), F(sum, X), F(sum_rows, X), F(sum_columns, X), F(prod, X), F(mean, X),
-    F(variance, X), F(amax, X), F(amin, X), F(logsumexp, X), F(sum_to, X), F(gather, X), F(scatter_add, X),
-    F(index_select, X), F(matmul, X), F(matmul_right, X), F(matmul_vector, X), F(matmul_batch, X), F(softmax, X),
-    F(softmax_rows, X), F(log_softmax, X), F(dropout, X), F(conv2d, IMAGE), F(conv2d_stride, IMAGE),
-    F(conv2d_weight, KERNEL), F(conv2d_bias, BIAS), F(max_pool2d, IMAGE), F(avg_pool2d, IMAGE),
+#define F(op, ...) \
+    { #op, f_##op, OF_##__VA_ARGS__ }
+        F(clip, X),
+    F(where, X),
+    F(cast, X),
+    F(row, X),
+    F(column, X),
+    F(reshape, X),
+    F(permute, X),
+    F(expand, X),
+    F(slice, X),
+    F(flatten, X),
+    F(concat, X),
+    F(stack, X),
+    F(sum, X),
+    F(sum_rows, X),
+    F(sum_columns, X),
+    F(prod, X),
+    F(mean, X),
+    F(variance, X),
+    F(amax, X),
+    F(amin, X),
+    F(logsumexp, X),
+    F(sum_to, X),
+    F(gather, X),
+    F(scatter_add, X),
+    F(index_select, X),
+    F(matmul, X),
+    F(matmul_right, X),
+    F(matmul_vector, X),
+    F(matmul_batch, X),
+    F(softmax, X),
+    F(softmax_rows, X),
+    F(log_softmax, X),
+    F(dropout, X),
+    F(conv2d, IMAGE),
+    F(conv2d_stride, IMAGE),
+    F(conv2d_weight, KERNEL),
+    F(conv2d_bias, BIAS),
+    F(max_pool2d, IMAGE),
+    F(avg_pool2d, IMAGE),
 #undef F
 };
 enum { OPS = sizeof ops / sizeof *ops };
@@ -245,7 +298,8 @@ static uint64_t hash_plain(int i) {
     const fl_shape big = FL_SHAPE(ROWS, COLUMNS);
     fl_rng rng = {8, 5};
     fl_tensor *m = fl_zeros(big, FL_F32), *v = fl_ones(big, FL_F32), *p = fl_clone(in.x), *t = NULL;
-    const fl_adam_args adam = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.01};
+    const fl_adam_args adam = {
+        .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.01};
     const fl_sgd_args sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
     switch (i) {
     case 0: t = fl_uniform(big, -3, 5, FL_F64, &rng); break;
@@ -303,7 +357,8 @@ static void check_threads(hash_fn hash, int n, const char *(*name)(int i)) {
     for (int t = 0; t < 4; t++) {
         CHECK(fl_set_threads(threads[t]));
         for (int i = 0; i < n; i++)
-            if (!CHECK(hash(i) == want[i])) printf("  %s %d with %d threads\n", name ? name(i) : "case", i, threads[t]);
+            if (!CHECK(hash(i) == want[i]))
+                printf("  %s %d with %d threads\n", name ? name(i) : "case", i, threads[t]);
     }
     fl_scope_end(&s);
 }
@@ -318,7 +373,8 @@ static int chunks_elsewhere;
 static pthread_t caller;
 static void note_thread(void *arg, int64_t begin, int64_t end) {
     (void)arg, (void)begin, (void)end;
-    if (!pthread_equal(pthread_self(), caller)) __atomic_add_fetch(&chunks_elsewhere, 1, __ATOMIC_RELAXED);
+    if (!pthread_equal(pthread_self(), caller))
+        __atomic_add_fetch(&chunks_elsewhere, 1, __ATOMIC_RELAXED);
     usleep(1000);
 }
 

@@ -1,8 +1,9 @@
 /* test_faults.c - memory that runs out at every request of a training step, and for good
 
-   A step of the MNIST network is run with the n-th request for memory failing, for every n: of the memory manager and of
-   the heap, once and for ever, with a handler that returns and with one that leaves by longjmp. Nothing may crash or leak,
-   and the same step, repeated, must give the bits of an undisturbed run. */
+   A step of the MNIST network is run with the n-th request for memory failing, for every n: of the
+   memory manager and of the heap, once and for ever, with a handler that returns and with one that
+   leaves by longjmp. Nothing may crash or leak, and the same step, repeated, must give the bits of
+   an undisturbed run. */
 #include "../examples/digits.h"
 #include "test.h"
 
@@ -19,7 +20,7 @@
 #define SANITIZED 1
 #endif
 #ifdef SANITIZED
-enum { EVERY = 7, EVERY_LARGE = 20 };
+enum { EVERY = 9, EVERY_LARGE = 33 };
 #else
 enum { EVERY = 1, EVERY_LARGE = 5 };
 #endif
@@ -37,10 +38,11 @@ typedef struct training {
 
 /* The layers of digits_net, smaller. */
 static fl_nn_module *small_net(void) {
-    return fl_nn_sequential(fl_nn_view(FL_SHAPE(-1, 1, 8, 8)), fl_nn_conv2d(1, 3, 5, .pad = FL_SAME), fl_nn_relu(),
-                            fl_nn_pool2d(2), fl_nn_conv2d(3, 4, 5, .pad = FL_SAME), fl_nn_relu(), fl_nn_pool2d(2),
-                            fl_nn_view(FL_SHAPE(-1, 2 * 2 * 4)), fl_nn_linear(2 * 2 * 4, 8), fl_nn_relu(),
-                            fl_nn_dropout(0.5), fl_nn_linear(8, 10), fl_nn_log_softmax(1));
+    return fl_nn_sequential(
+        fl_nn_view(FL_SHAPE(-1, 1, 8, 8)), fl_nn_conv2d(1, 3, 5, .pad = FL_SAME), fl_nn_relu(),
+        fl_nn_pool2d(2), fl_nn_conv2d(3, 4, 5, .pad = FL_SAME), fl_nn_relu(), fl_nn_pool2d(2),
+        fl_nn_view(FL_SHAPE(-1, 2 * 2 * 4)), fl_nn_linear(2 * 2 * 4, 8), fl_nn_relu(),
+        fl_nn_dropout(0.5), fl_nn_linear(8, 10), fl_nn_log_softmax(1));
 }
 
 static training training_new(fl_nn_module *net, int64_t side) {
@@ -156,7 +158,8 @@ typedef struct sweep {
 
 typedef enum outcome { REPORTED, ABSORBED, UNDISTURBED } outcome;
 
-/* One step with fault n: an error, or a request that failed and was served after caches were trimmed, or fewer than n. */
+/* One step with fault n: an error, or a request that failed and was served after caches were
+   trimmed, or fewer requests than n. */
 static outcome faulty_step(training *t, const sweep *w, int64_t n, double *loss) {
     static fl_mem_manager *failing, *before;
     fl_scope s = fl_scope_begin();
@@ -187,8 +190,10 @@ static outcome faulty_step(training *t, const sweep *w, int64_t n, double *loss)
     return reported ? REPORTED : heap.failed ? ABSORBED : UNDISTURBED;
 }
 
-/* A fault in the middle of a step, then the step again: the bits of an undisturbed one, and nothing more alive. */
-static bool survives(training *t, const sweep *w, int64_t n, uint64_t want, double want_loss, outcome *o) {
+/* A fault in the middle of a step, then the step again: the bits of an undisturbed one, and nothing
+   more alive. */
+static bool survives(training *t, const sweep *w, int64_t n, uint64_t want, double want_loss,
+                     outcome *o) {
     double loss;
     const int failures = test__failures;
     rewind_training(t);
@@ -218,8 +223,9 @@ static void run_sweep(training *t, const sweep *w) {
         const bool good = survives(t, w, n, want, loss, &o);
         reported += o == REPORTED;
         if (good) continue;
-        printf("  request %lld of the %s, %s, handler %s\n", (long long)n, w->heap ? "heap" : "memory manager",
-               w->for_ever ? "for ever" : "once", w->jumps ? "jumps" : "returns");
+        printf("  request %lld of the %s, %s, handler %s\n", (long long)n,
+               w->heap ? "heap" : "memory manager", w->for_ever ? "for ever" : "once",
+               w->jumps ? "jumps" : "returns");
         break;
     }
     CHECK_EQ_INT(o, UNDISTURBED);
@@ -239,7 +245,7 @@ static void run_sweeps(fl_nn_module *net, int64_t side, bool of_heap, int64_t ev
 
 TEST(the_memory_manager_fails_anywhere) { run_sweeps(small_net(), 8, false, EVERY); }
 
-/* The free lists of objects and records are warm: a step asks the heap for little, so each sweep is short. */
+/* The free lists of objects and records are warm: a step asks the heap for little. */
 TEST(the_heap_fails_anywhere) { run_sweeps(small_net(), 8, true, EVERY); }
 
 TEST(the_memory_manager_fails_the_mnist_net) {
@@ -303,7 +309,8 @@ TEST(memory_fails_the_makers) {
         int64_t n = 1;
         for (; !made && n < 5000; n += EVERY) {
             fl_scope s = fl_scope_begin();
-            fl_mem_manager *failing = source ? fl_mem_failing(NULL, n, n & 1) : NULL, *before = NULL;
+            fl_mem_manager *failing = source ? fl_mem_failing(NULL, n, n & 1) : NULL,
+                           *before = NULL;
             if (failing) before = fl_mem_use(failing);
             heap.for_ever = n & 1;
             heap.failed = 0;
@@ -377,7 +384,8 @@ TEST(training_survives_the_limit) {
     REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
     fl_scope s = fl_scope_begin();
     fl_rng rng = {5, 0};
-    fl_tensor *much = fl_uniform(FL_SHAPE(1 << 15, 28, 28), 0, 1, FL_F32, &rng); /* 98 MiB; its conv has 3 GiB */
+    fl_tensor *much =
+        fl_uniform(FL_SHAPE(1 << 15, 28, 28), 0, 1, FL_F32, &rng); /* 98 MiB; its conv has 3 GiB */
     CHECK(much && !fl_nn_forward(t.net, fv_const(much)));
     CHECK_ERROR("out of memory: asked for 3288334336 bytes");
     fl_scope_end(&s);

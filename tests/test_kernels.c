@@ -261,6 +261,9 @@ static const conv_case conv_cases[] = {
     {1, 40, 6, 6, 70, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
     {1, 2, 2, 2, 2, 2, 2, {{5, 5}, {0, 0}, {0, 0}, {1, 1}, 1}},
     {1, 2, 8, 7, 2, 2, 2, {{3, 4}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    /* small images, channels that fill tiles: by pixel */
+    {8, 32, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
+    {4, 64, 9, 37, 64, 3, 3, {{2, 3}, {1, 2}, {0, 1}, {1, 2}, 2}},
 };
 
 /* Operands and results of a convolution and its gradients. */
@@ -487,8 +490,9 @@ static uint64_t hash_of_everything(fl_dtype d) {
             h = hash_of(h, fl_matmul(layout & 1 ? fl_transpose(a, 0, 1) : a,
                                      layout & 2 ? fl_transpose(b, 0, 1) : b));
         }
-    for (int i = 0; i < 3; i++) {
-        const conv_case *t = &conv_cases[i == 0 ? 1 : i == 1 ? 4 : 17];
+    static const int cases[] = {1, 4, 17, 20};
+    for (int i = 0; i < 4; i++) {
+        const conv_case *t = &conv_cases[cases[i]];
         fl_tensor *x = fl_div(random_tensor(FL_SHAPE(9, t->c, t->h, t->w), d), fl_num(3));
         fl_tensor *w =
             fl_div(random_tensor(FL_SHAPE(t->o, t->c / t->a.groups, t->kh, t->kw), d), fl_num(7));

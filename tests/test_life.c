@@ -1,4 +1,4 @@
-/* test_life.c - life time: flat memory over long runs, scopes left early, threads, swapped operators, hooks */
+/* test_life.c - life time: flat memory, scopes left early, threads, swapped operators, hooks */
 #include "../fl.h"
 #include "test.h"
 
@@ -15,7 +15,7 @@
 #define SANITIZED 1
 #endif
 #ifdef SANITIZED
-enum { STEPS = 3000, HANDED = 40000 }; /* sanitizers keep freed memory: there only the counts are compared */
+enum { STEPS = 3000, HANDED = 40000 }; /* they keep freed memory: only counts are compared */
 #else
 enum { STEPS = 10000, HANDED = 1000000 };
 #endif
@@ -84,9 +84,9 @@ enum { BATCH = 8, INPUTS = 12, CLASSES = 3 };
 static trainer trainer_new(uint64_t seed) {
     trainer t = {.rng = {seed, 0}};
     fl_scope s = fl_scope_begin();
-    t.net = fl_nn_sequential(fl_nn_linear(INPUTS, 16, .rng = &t.rng), fl_nn_layer_norm(FL_SHAPE(16)),
-                             fl_nn_gelu(), fl_nn_linear(16, CLASSES, .rng = &t.rng),
-                             fl_nn_log_softmax(1));
+    t.net = fl_nn_sequential(fl_nn_linear(INPUTS, 16, .rng = &t.rng),
+                             fl_nn_layer_norm(FL_SHAPE(16)), fl_nn_gelu(),
+                             fl_nn_linear(16, CLASSES, .rng = &t.rng), fl_nn_log_softmax(1));
     t.optim = fl_optim_sgd(fl_nn_parameters(t.net), .lr = 0.05, .momentum = 0.9);
     fl_scope_end(&s);
     return t;
@@ -174,7 +174,8 @@ TEST(ten_thousand_prefetched_batches_are_flat) {
     state warm = {0};
     double loss = 0;
     for (int64_t i = 0, epochs = STEPS / EPOCH + 2; i < epochs * EPOCH && !isnan(loss); i++) {
-        if (i % EPOCH == 0) CHECK(fl_data_set_epoch(set, i / EPOCH)); /* nothing is under way then */
+        if (i % EPOCH == 0)
+            CHECK(fl_data_set_epoch(set, i / EPOCH)); /* nothing is under way then */
         if (i == epochs / 2 * EPOCH) warm = state_now();
         fl_scope step = fl_scope_begin();
         fl_data_sample b;
@@ -383,7 +384,8 @@ static fl_vars refusing_forward(fl_nn_module *m, fl_vars in) {
 TEST(a_longjmp_out_of_backward) {
     fl_scope all = fl_scope_begin();
     trainer t = trainer_new(8);
-    fl_nn_module *net = fl_nn_sequential(t.net, fl_nn_function("Refuse", refusing_forward, NULL, NULL));
+    fl_nn_module *net =
+        fl_nn_sequential(t.net, fl_nn_function("Refuse", refusing_forward, NULL, NULL));
     fl_tensor *x = fl_ones(FL_SHAPE(BATCH, INPUTS), FL_F32);
     int64_t live = 0, jumps = 0;
     fl_on_error(jump, NULL);
@@ -581,7 +583,7 @@ static const struct {
 };
 enum { UNARIES = sizeof unary_ops / sizeof *unary_ops };
 
-/* Every unary op whose formula adds, and every gradient whose formula adds, passes through the swapped add. */
+/* Every unary op whose formula or gradient adds passes through the swapped add. */
 TEST(every_composition_passes_through_an_overridden_add) {
     fl_scope s = fl_scope_begin();
     fl_rng rng = {1, 0};
@@ -607,7 +609,8 @@ TEST(every_composition_passes_through_an_overridden_add) {
         if (differentiable) CHECK(fl_backward(y, .grad = x));
         if (differentiable && fl_op_grad_holds(op, 0, FL_OP_add)) {
             backward++;
-            if (!CHECK(additions > 0)) printf("gradient of %s did not pass\n", fl_op_get_info(op)->name);
+            if (!CHECK(additions > 0))
+                printf("gradient of %s did not pass\n", fl_op_get_info(op)->name);
         }
         swap_add(false);
         CHECK(fl_item(fl_amax(fl_abs(fl_sub(want, have)), FL_ALL_AXES)) < 1e-5);

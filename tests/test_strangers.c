@@ -1,4 +1,5 @@
-/* test_strangers.c - the three strangers of examples/strangers: a naive backend, a recorder, an evicting memory manager */
+/* test_strangers.c - the three strangers of examples/strangers: a naive backend, a recorder, an
+   evicting memory manager */
 #include "../examples/strangers/evictor.h"
 #include "../examples/strangers/naive.h"
 #include "../examples/strangers/recorder.h"
@@ -23,8 +24,8 @@ static void count_warning(fl_level level, const char *text, void *user) {
 static bool same_bits(fl_tensor *a, fl_tensor *b) {
     static char x[1 << 16], y[1 << 16];
     size_t bytes = (size_t)fl_numel(a) * fl_dtype_size(a ? a->dtype : FL_F32);
-    return a && b && fl_numel(a) == fl_numel(b) && a->dtype == b->dtype && bytes <= sizeof x && fl_to_host(a, x, bytes) &&
-           fl_to_host(b, y, bytes) && !memcmp(x, y, bytes);
+    return a && b && fl_numel(a) == fl_numel(b) && a->dtype == b->dtype && bytes <= sizeof x &&
+           fl_to_host(a, x, bytes) && fl_to_host(b, y, bytes) && !memcmp(x, y, bytes);
 }
 
 static bool begin(const fl_backend *b) {
@@ -44,7 +45,8 @@ static void work(fl_tensor **out) {
     fl_rng rng = {7, 0};
     fl_tensor *a = fl_normal(FL_SHAPE(6, 5), 0, 1, FL_F32, &rng), *b = fl_clone(a);
     fl_tensor *strip = fl_slice(b, 0, 1, 4, 1);
-    out[0] = fl_mul(strip, fl_transpose(fl_reshape(fl_arange(0, 15, 1, FL_F32), FL_SHAPE(5, 3)), 0, 1));
+    out[0] =
+        fl_mul(strip, fl_transpose(fl_reshape(fl_arange(0, 15, 1, FL_F32), FL_SHAPE(5, 3)), 0, 1));
     fl_assign(b, fl_add(b, fl_num(1)));
     out[1] = fl_clone(fl_slice(b, 0, 1, 4, 1));
     out[2] = fl_matmul(a, fl_transpose(b, 0, 1));
@@ -67,7 +69,8 @@ static void check_work(const char *family, double tolerance) {
         CHECK_STR(fl_family_name(got[i]), family);
         got[i] = fl_to(got[i], "cpu");
         CHECK(got[i] && got[i]->dtype == want[i]->dtype);
-        fl_tensor *off = fl_amax(fl_abs(fl_sub(fl_cast(got[i], FL_F64), fl_cast(want[i], FL_F64))), FL_ALL_AXES);
+        fl_tensor *off =
+            fl_amax(fl_abs(fl_sub(fl_cast(got[i], FL_F64), fl_cast(want[i], FL_F64))), FL_ALL_AXES);
         CHECK(tolerance > 0 ? fl_item(off) <= tolerance : same_bits(got[i], want[i]));
     }
     fl_scope_end(&s);
@@ -84,7 +87,8 @@ TEST(naive_computes) {
 
 TEST(naive_has_required_ops_only) {
     const fl_backend *b = fl_backend_naive();
-    for (int op = 0; op < FL_OP_COUNT; op++) CHECK((b->op[op] != NULL) == fl_op_get_info((fl_op)op)->required);
+    for (int op = 0; op < FL_OP_COUNT; op++)
+        CHECK((b->op[op] != NULL) == fl_op_get_info((fl_op)op)->required);
 }
 
 TEST(naive_copies_views) {
@@ -97,7 +101,8 @@ TEST(naive_copies_views) {
     CHECK_ERROR("copies views");
     CHECK(!fl_map(row, FL_WRITE));
     CHECK_ERROR("copies views");
-    CHECK(fl_assign(a, fl_num(2)) && fl_item(fl_sum(a, FL_ALL_AXES)) == 24 && fl_item(fl_sum(row, FL_ALL_AXES)) == 0);
+    CHECK(fl_assign(a, fl_num(2)) && fl_item(fl_sum(a, FL_ALL_AXES)) == 24 &&
+          fl_item(fl_sum(row, FL_ALL_AXES)) == 0);
     fl_scope_end(&s);
     CHECK(nothing_lives());
 }
@@ -118,7 +123,8 @@ TEST(naive_errors) {
     CHECK(nothing_lives());
 }
 
-/* Without one of its slots the backend still works, by way of the cpu: warned once, or an error when strict. */
+/* Without one of its slots the backend still works, by way of the cpu: warned once, or an error
+   when strict. */
 TEST(naive_partial) {
     fl_backend partial = *fl_backend_naive();
     partial.op[FL_OP_exp] = NULL;
@@ -130,7 +136,8 @@ TEST(naive_partial) {
     CHECK(!fl_exp(x));
     CHECK_ERROR("backend 'naive' has no slot");
     fl_strict(false);
-    for (int i = 0; i < 3; i++) CHECK_NEAR(fl_item(fl_sum(fl_exp(x), FL_ALL_AXES)), 4 * exp(1), 1e-5);
+    for (int i = 0; i < 3; i++)
+        CHECK_NEAR(fl_item(fl_sum(fl_exp(x), FL_ALL_AXES)), 4 * exp(1), 1e-5);
     CHECK_EQ_INT(warnings, 1);
     CHECK_STR(last_warning, "exp");
     CHECK_NEAR(fl_item(fl_sum(fl_matmul(x, fl_transpose(x, 0, 1)), FL_ALL_AXES)), 8, 0);
@@ -185,7 +192,8 @@ TEST(recorder_waits) {
     REQUIRE(begin(fl_backend_recorder()));
     fl_scope s = fl_scope_begin();
     float host[4] = {1, 2, 3, 4}, back[4];
-    fl_tensor *x = fl_from_host(host, FL_SHAPE(4), FL_F32), *y = fl_square(x), *other = fl_zeros(FL_SHAPE(4), FL_F32);
+    fl_tensor *x = fl_from_host(host, FL_SHAPE(4), FL_F32), *y = fl_square(x),
+              *other = fl_zeros(FL_SHAPE(4), FL_F32);
     CHECK_EQ_INT(recorder_count().recorded, 2);
     fl_from_host(host, FL_SHAPE(4), FL_F32); /* concerns no pending call */
     CHECK_EQ_INT(recorder_count().run, 0);
@@ -214,7 +222,8 @@ TEST(recorder_bounded) {
         fl_scope t = fl_scope_begin();
         fl_assign(x, fl_add(x, fl_num(1)));
         fl_scope_end(&t);
-        CHECK(recorder_count().nodes <= RECORDER_PENDING + 2 && fl_mem_live() <= RECORDER_PENDING + 2);
+        CHECK(recorder_count().nodes <= RECORDER_PENDING + 2 &&
+              fl_mem_live() <= RECORDER_PENDING + 2);
     }
     CHECK_NEAR(fl_item(fl_amax(x, FL_ALL_AXES)), 10 * RECORDER_PENDING + 1, 0);
     fl_scope_end(&s);
@@ -226,7 +235,8 @@ TEST(recorder_late_errors) {
     REQUIRE(begin(fl_backend_recorder()));
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_arange(0, 3, 1, FL_I64);
-    fl_tensor *bad = fl_gather(x, 0, fl_full(FL_SHAPE(1), 3, FL_I64)), *worse = fl_neg(bad), *good = fl_neg(x);
+    fl_tensor *bad = fl_gather(x, 0, fl_full(FL_SHAPE(1), 3, FL_I64)), *worse = fl_neg(bad),
+              *good = fl_neg(x);
     CHECK(worse != NULL);
     CHECK_NO_ERROR();
     CHECK(!fl_map(good, FL_READ));
@@ -331,7 +341,8 @@ TEST(recorder_replays) {
 TEST(recorder_refuses) {
     REQUIRE(begin(fl_backend_recorder()));
     fl_scope s = fl_scope_begin();
-    fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32), *m = fl_zeros(FL_SHAPE(3), FL_F32), *v = fl_zeros(FL_SHAPE(3), FL_F32);
+    fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32), *m = fl_zeros(FL_SHAPE(3), FL_F32),
+              *v = fl_zeros(FL_SHAPE(3), FL_F32);
     CHECK(!recorder_end());
     CHECK_ERROR("records no tape");
     CHECK(recorder_begin());
@@ -347,7 +358,8 @@ TEST(recorder_refuses) {
     fl_rng own = {1, 2};
     CHECK(recorder_begin() && fl_uniform(FL_SHAPE(3), 0, 1, FL_F32, &own) && !recorder_end());
     CHECK_ERROR("generator of its own");
-    fl_adam_args adam = {.lr = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.01};
+    fl_adam_args adam = {
+        .lr = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.01};
     CHECK(recorder_begin() && fl_adam_step(x, x, m, v, &adam) && !recorder_end());
     CHECK_ERROR("Adam");
     fl_sgd_args sgd = {.lr = 1, .momentum = 0.9, .first = true};
@@ -374,7 +386,8 @@ TEST(recorder_trains) {
     fl_set_default_family("recorder");
     fl_scope s = fl_scope_begin();
     stranger_run run;
-    CHECK(stranger_begin(&run, 4, 2) && stranger_step(&run, 0, &got[0]) && stranger_load(&run, 1) && recorder_begin());
+    CHECK(stranger_begin(&run, 4, 2) && stranger_step(&run, 0, &got[0]) && stranger_load(&run, 1) &&
+          recorder_begin());
     fl_tensor *loss = stranger_update(&run);
     recorder_tape *tape = recorder_end();
     REQUIRE(tape != NULL);
@@ -384,7 +397,8 @@ TEST(recorder_trains) {
         got[i] = fl_item(loss);
     }
     recorder_free(tape);
-    CHECK(stranger_hash(&run, &got_hash) && got_hash == want_hash && !memcmp(got, want, sizeof got));
+    CHECK(stranger_hash(&run, &got_hash) && got_hash == want_hash &&
+          !memcmp(got, want, sizeof got));
     stranger_end(&run);
     fl_scope_end(&s);
     CHECK_EQ_INT(recorder_count().nodes, 0);
@@ -440,14 +454,16 @@ TEST(evictor_tiny_budget) {
     fl_mem_manager *m = evictor_begin(3 * 4000);
     REQUIRE(m != NULL);
     fl_scope s = fl_scope_begin();
-    fl_tensor *a = fl_ones(FL_SHAPE(1000), FL_F32), *b = fl_ones(FL_SHAPE(1000), FL_F32), *c = fl_ones(FL_SHAPE(1000), FL_F32);
+    fl_tensor *a = fl_ones(FL_SHAPE(1000), FL_F32), *b = fl_ones(FL_SHAPE(1000), FL_F32),
+              *c = fl_ones(FL_SHAPE(1000), FL_F32);
     CHECK(a && b && c);
     CHECK(!fl_ones(FL_SHAPE(3001), FL_F32));
     CHECK_ERROR("out of memory");
     CHECK(!fl_where(fl_lt(a, b), a, b)); /* 13,000 bytes at once */
     CHECK_ERROR("evictor");
     fl_tensor *sum = fl_add(a, fl_add(b, c));
-    CHECK(sum && fl_item(fl_amax(sum, FL_ALL_AXES)) == 3 && fl_item(fl_amin(sum, FL_ALL_AXES)) == 3);
+    CHECK(sum && fl_item(fl_amax(sum, FL_ALL_AXES)) == 3 &&
+          fl_item(fl_amin(sum, FL_ALL_AXES)) == 3);
     CHECK_NO_ERROR();
     fl_scope_end(&s);
     evictor_end(m);
@@ -484,7 +500,8 @@ TEST(evictor_file_errors) {
     CHECK_ERROR("cannot make the file");
 }
 
-/* Eight threads, each with layers of its own, one budget that holds about half of them: they evict each other's. */
+/* Eight threads, each with layers of its own, one budget that holds about half of them: they evict
+   each other's. */
 enum { LAYERS = 8, SIDE = 48, LAYER_BYTES = SIDE * SIDE * 4 };
 typedef struct evicted_model {
     fl_tensor *layer[LAYERS];
@@ -509,13 +526,17 @@ static void *evicted_thread(void *arg) {
         fl_assign(x, y);
         fl_scope_end(&t);
     }
-    m->sum = fl_error() ? -1 : fl_item_int(fl_sum(fl_cast(fl_mul(x, fl_num(1e6)), FL_I64), FL_ALL_AXES));
+    m->sum =
+        fl_error() ? -1 : fl_item_int(fl_sum(fl_cast(fl_mul(x, fl_num(1e6)), FL_I64), FL_ALL_AXES));
     fl_scope_end(&s);
     return NULL;
 }
 
 TEST(evictor_threads) {
-    enum { N = 8, BUDGET = 48 * LAYER_BYTES }; /* each thread maps three at once, and a few small ones */
+    enum {
+        N = 8,
+        BUDGET = 48 * LAYER_BYTES
+    }; /* each thread maps three at once, and a few small ones */
     evicted_model alone, model[N];
     pthread_t thread[N];
     test_errors_return();

@@ -1,17 +1,21 @@
 /* evictor.h - a stranger's memory manager: a budget of bytes, the rest in a file
 
-   What it shows: a manager may take bytes away, because they are reached only between fl_buffer_map and fl_buffer_unmap.
-   When a request would pass the budget, the least recently mapped buffers that nobody has mapped go to a file; mapping
-   brings them back. Models, ops and backends notice nothing but the time, and compute the same bits.
+   What it shows: a manager may take bytes away, because they are reached only between fl_buffer_map
+   and fl_buffer_unmap. When a request would pass the budget, the least recently mapped buffers that
+   nobody has mapped go to a file; mapping brings them back. Models, ops and backends notice nothing
+   but the time, and compute the same bits.
 
    The contract it exercises
-     get      makes room, sets b->ptr (FL_ALIGN bytes to spare behind the end), and declares itself: pageable, restore, tag.
-     claim    fl_buffer_claim fails for a buffer that is mapped or away: those stay. From a claim until the state is
-              FL_EVICTED, and in restore and put, the lock is held: a thread that maps or drops a claimed buffer waits there.
-     restore  runs in the thread that maps. It finds b->ptr set when a claim was given back (another victim was older, the
-              file could not be written).
-     put      takes the buffer back, in memory or in the file.
-     errors   false after fl_fail: nothing evictable is left (one op needs more than the budget), or the file fails.
+     get      Makes room, sets b->ptr (FL_ALIGN spare bytes behind the end), and declares itself:
+              pageable, restore, tag.
+     claim    fl_buffer_claim fails for a buffer that is mapped or away: those stay. From a claim
+              until the state is FL_EVICTED, and in restore and put, the lock is held: a thread
+              that maps or drops a claimed buffer waits there.
+     restore  Runs in the thread that maps. It finds b->ptr set when a claim was given back
+              (another victim was older, the file could not be written).
+     put      Takes the buffer back, in memory or in the file.
+     errors   False after fl_fail: nothing evictable is left (one op needs more than the budget),
+              or the file fails.
 
      fl_mem_manager *m = evictor_new(64 << 20, "swap.bin"); // 64 MiB
      fl_mem_use(m);
@@ -19,7 +23,8 @@
      fl_mem_use(NULL);
      fl_mem_close(m); // after the last buffer
 
-   Space in the file is taken first-fit between the pages that are there. Lists are walked: fine for thousands of buffers. */
+   Space in the file is taken first-fit between the pages that are there. Lists are walked: fine for
+   thousands of buffers. */
 #ifndef EVICTOR_H
 #define EVICTOR_H
 
@@ -108,7 +113,8 @@ static inline bool evictor_page_out(evictor *e) {
         evictor_unlink(&e->away, p);
         evictor_push(e, p);
         fl_buffer_resident(b);
-        return fl_fail("evictor: cannot write %zu bytes at %lld of the file", b->bytes, (long long)p->at);
+        return fl_fail("evictor: cannot write %zu bytes at %lld of the file", b->bytes,
+                       (long long)p->at);
     }
     evictor_release(e, b);
     b->state = FL_EVICTED;
@@ -131,11 +137,13 @@ static inline bool evictor_take(evictor *e, fl_buffer *b) {
 static inline bool evictor_page_in(evictor *e, evictor_page *p) {
     fl_buffer *b = p->buffer;
     if (!evictor_take(e, b))
-        return fl_fail("evictor: no room for %zu bytes: %lld of the budget's %zu are mapped or cannot be moved", b->bytes,
-                       (long long)e->stats.reserved, e->budget);
+        return fl_fail("evictor: no room for %zu bytes: %lld of the budget's %zu are mapped or "
+                       "cannot be moved",
+                       b->bytes, (long long)e->stats.reserved, e->budget);
     if (!evictor_seek(e, p) || fread(b->ptr, 1, b->bytes, e->file) != b->bytes) {
         evictor_release(e, b);
-        return fl_fail("evictor: cannot read %zu bytes at %lld of the file", b->bytes, (long long)p->at);
+        return fl_fail("evictor: cannot read %zu bytes at %lld of the file", b->bytes,
+                       (long long)p->at);
     }
     evictor_unlink(&e->away, p);
     evictor_push(e, p);
@@ -202,8 +210,9 @@ static inline void evictor_close(fl_mem_manager *self) {
     free(e);
 }
 
-/* A manager that keeps at most `budget` bytes in memory (0: all) and the rest in a new file at path, which loses its name at
-   once, so that nothing stays behind. NULL after fl_fail: no memory, or the file exists or cannot be made. */
+/* A manager that keeps at most `budget` bytes in memory (0: all) and the rest in a new file at
+   path, which loses its name at once, so that nothing stays behind. NULL after fl_fail: no memory,
+   or the file exists or cannot be made. */
 static inline fl_mem_manager *evictor_new(size_t budget, const char *path) {
     evictor *e = calloc(1, sizeof *e);
     if (!e) {
@@ -220,7 +229,8 @@ static inline fl_mem_manager *evictor_new(size_t budget, const char *path) {
     setvbuf(e->file, NULL, _IONBF, 0);
     pthread_mutex_init(&e->lock, NULL);
     e->budget = budget ? budget : SIZE_MAX;
-    e->table = (fl_mem_manager){"evictor", evictor_get, evictor_put, NULL, evictor_stats, evictor_close, e};
+    e->table = (fl_mem_manager){
+        "evictor", evictor_get, evictor_put, NULL, evictor_stats, evictor_close, e};
     return &e->table;
 }
 

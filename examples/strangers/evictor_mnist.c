@@ -1,10 +1,12 @@
-/* evictor_mnist.c - trains the MNIST network of the Flashlight paper in half of the memory it needs, to the same bits
+/* evictor_mnist.c - trains the MNIST network of the Flashlight paper in half of the memory it
+   needs, to the same bits
 
    cc -O2 -I../.. -I.. evictor_mnist.c ../../fl.c -o evictor_mnist -lm -lpthread
    ./evictor_mnist [steps]
 
-   Once without a budget, to measure the peak; once with half of it. The last line says whether the weights agree. The
-   floor is what one op maps at once: the optimizer's step on the large linear layer, three tensors of 12.25 MiB. */
+   Once without a budget, to measure the peak; once with half of it. The last line says whether the
+   weights agree. The floor is what one op maps at once: the optimizer's step on the large linear
+   layer, three tensors of 12.25 MiB. */
 #include "evictor.h"
 
 #include "stranger.h"
@@ -42,16 +44,17 @@ int main(int argc, char **argv) {
     outcome all = {0}, half = {0};
     bool ok = train(0, steps, &all) && train((size_t)all.stats.peak_in_use / 2, steps, &half);
     if (!ok) return fprintf(stderr, "evictor_mnist: %s\n", fl_error()), 1;
-    printf("all in memory: peak %.1f MiB, loss %.6f after %lld steps\n", (double)all.stats.peak_in_use / MIB, all.loss,
-           (long long)steps);
-    printf("budget:        peak %.1f MiB of %.1f MiB in use, loss %.6f\n", (double)half.stats.peak_reserved / MIB,
-           (double)half.stats.peak_in_use / MIB, half.loss);
-    printf("paging:        %lld buffers written, %lld read, file of %.1f MiB\n", (long long)half.written, (long long)half.read,
-           (double)half.file / MIB);
-    ok = all.weights == half.weights && 2 * half.stats.peak_reserved <= all.stats.peak_in_use && half.written > 0 &&
-         half.read > 0 && fl_mem_live() == 0;
-    printf("%s: weights %016llx and %016llx in %.0f %% of the memory\n", ok ? "same bits" : "FAILED",
-           (unsigned long long)all.weights, (unsigned long long)half.weights,
+    printf("all in memory: peak %.1f MiB, loss %.6f after %lld steps\n",
+           (double)all.stats.peak_in_use / MIB, all.loss, (long long)steps);
+    printf("budget:        peak %.1f MiB of %.1f MiB in use, loss %.6f\n",
+           (double)half.stats.peak_reserved / MIB, (double)half.stats.peak_in_use / MIB, half.loss);
+    printf("paging:        %lld buffers written, %lld read, file of %.1f MiB\n",
+           (long long)half.written, (long long)half.read, (double)half.file / MIB);
+    ok = all.weights == half.weights && 2 * half.stats.peak_reserved <= all.stats.peak_in_use &&
+         half.written > 0 && half.read > 0 && fl_mem_live() == 0;
+    printf("%s: weights %016llx and %016llx in %.0f %% of the memory\n",
+           ok ? "same bits" : "FAILED", (unsigned long long)all.weights,
+           (unsigned long long)half.weights,
            100 * (double)half.stats.peak_reserved / (double)all.stats.peak_in_use);
     return !ok;
 }

@@ -360,26 +360,30 @@ static inline bool naive_scatter_add(const fl_backend *self, const fl_call *c) {
 
 /* ---- slots: products ---- */
 
-/* a [batch, m, k] b [batch, k, n] -> y [batch, m, n] */
+/* a [batch, m, k] b [batch, k, n] -> y [batch, m, n], row by row */
 static inline bool naive_matmul(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl_tensor *y = c->out[0], *a = c->in[0], *b = c->in[1];
     const int64_t m = y->shape[y->ndim - 2], n = y->shape[y->ndim - 1], k = a->shape[a->ndim - 1];
-    if (!fl_make(y)) return false;
-    for (int64_t i = 0; i < fl_numel(y); i++) {
-        const int64_t row = i / n, column = i % n;
-        naive_value sum = {fl_dtype_is_float(y->dtype), 0, 0};
+    const naive_value zero = {fl_dtype_is_float(y->dtype), 0, 0};
+    naive_value *sum = malloc((size_t)n * sizeof *sum + 1);
+    bool ok = (sum || fl_fail("naive: out of memory for a row")) && fl_make(y);
+    for (int64_t row = 0; ok && row < (n ? fl_numel(y) / n : 0); row++) {
+        for (int64_t j = 0; j < n; j++) sum[j] = zero;
         for (int64_t l = 0; l < k; l++) {
-            naive_value u = naive_get(a, row * k + l);
-            naive_value v = naive_get(b, (row / m * k + l) * n + column);
-            if (sum.real) sum.f += u.f * v.f;
-            else sum.i = flm_add_i64(sum.i, flm_mul_i64(u.i, v.i));
+            const naive_value u = naive_get(a, row * k + l);
+            const int64_t below = (row / m * k + l) * n;
+            for (int64_t j = 0; j < n; j++)
+                if (zero.real) sum[j].f += u.f * naive_get(b, below + j).f;
+                else sum[j].i = flm_add_i64(sum[j].i, flm_mul_i64(u.i, naive_get(b, below + j).i));
         }
-        naive_set(y, i, sum);
+        for (int64_t j = 0; j < n; j++) naive_set(y, row * n + j, sum[j]);
     }
-    return true;
+    free(sum);
+    return ok;
 }
 
+FL_KERNEL_BEGIN
 /* One channel of an image x [h, w], one kernel w [kh, kw], one plane y [oh, ow]: their product is
    added to whichever of the three is wanted. */
 static inline void naive_plane(fl_op op, const fl_conv2d_args *a, const fl_tensor *const t[3],
@@ -399,6 +403,7 @@ static inline void naive_plane(fl_op op, const fl_conv2d_args *a, const fl_tenso
         }
     }
 }
+FL_KERNEL_END
 
 /* t is y, x, w and p their elements; group by group, an output channel sees w's shape[1] inputs. */
 static inline void naive_planes(fl_op op, const fl_conv2d_args *a, const fl_tensor *const t[3],

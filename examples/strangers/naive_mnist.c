@@ -1,9 +1,11 @@
-/* naive_mnist.c - trains the MNIST network of the Flashlight paper on a backend of triple loops, beside the cpu's
+/* naive_mnist.c - trains the MNIST network of the Flashlight paper on a backend of triple loops,
+   beside the cpu's
 
    cc -O2 -I../.. naive_mnist.c ../../fl.c -o naive_mnist -lm -lpthread
    ./naive_mnist [steps]
 
-   Same seed, same drawn digits, fallbacks forbidden. The last line says whether the losses fall and agree. */
+   Same seed, same drawn digits, fallbacks forbidden. The last line says whether the losses fall and
+   agree. */
 #include "naive.h"
 
 #include "stranger.h"
@@ -22,20 +24,23 @@ static bool train(const char *family, int64_t steps, double *loss) {
     fl_scope s = fl_scope_begin();
     stranger_run run;
     double start = fl_data_now();
-    bool ok = stranger_begin(&run, BATCH, 4);
+    bool ok = stranger_begin(&run, BATCH, 2);
     for (int64_t i = 0; ok && i < steps; i++) ok = stranger_step(&run, i, &loss[i]);
     stranger_end(&run);
     fl_scope_end(&s);
-    if (ok) printf("%-6s loss %.6f -> %.6f, %.1f s\n", family, loss[0], loss[steps - 1], fl_data_now() - start);
+    if (ok)
+        printf("%-6s loss %.6f -> %.6f, %.1f s\n", family, loss[0], loss[steps - 1],
+               fl_data_now() - start);
     return ok;
 }
 
 int main(int argc, char **argv) {
     static double cpu[MAX_STEPS], naive[MAX_STEPS];
-    int64_t steps = stranger_steps(argc, argv, 12);
+    int64_t steps = stranger_steps(argc, argv, 10);
     if (steps > MAX_STEPS) steps = MAX_STEPS;
     fl_strict(true);
-    bool ok = fl_use(fl_backend_naive(), NULL) && train("cpu", steps, cpu) && train("naive", steps, naive);
+    bool ok = fl_use(fl_backend_naive(), NULL) && train("cpu", steps, cpu) &&
+              train("naive", steps, naive);
     if (!ok) return fprintf(stderr, "naive_mnist: %s\n", fl_error()), 1;
     double worst = 0;
     for (int64_t i = 0; i < steps; i++) worst = fmax(worst, fabs(naive[i] - cpu[i]) / cpu[i]);

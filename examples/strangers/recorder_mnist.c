@@ -1,10 +1,12 @@
-/* recorder_mnist.c - records one training step of the MNIST network of the Flashlight paper and replays it
+/* recorder_mnist.c - records one training step of the MNIST network of the Flashlight paper and
+   replays it
 
    cc -O2 -I../.. recorder_mnist.c ../../fl.c -o recorder_mnist -lm -lpthread
    ./recorder_mnist [steps]
 
-   First all steps eagerly on the cpu family; then on the recorder: one as usual (it makes the momentum), one recorded, the
-   others replayed with new batches. Dropout is on. The last line says whether all losses and the weights agree. */
+   First all steps eagerly on the cpu family; then on the recorder: one as usual (it makes the
+   momentum), one recorded, the others replayed with new batches. Dropout is on. The last line says
+   whether all losses and the weights agree. */
 #include "recorder.h"
 
 #include "stranger.h"
@@ -38,8 +40,9 @@ static bool train_recorded(stranger_run *run, int64_t steps, outcome *out) {
     recorder_tape *tape = record(run, &loss);
     bool ok = tape != NULL;
     if (ok) {
-        printf("recorded %lld calls, planned %.1f MiB for temporaries of %.1f MiB\n", (long long)tape->list.n,
-               (double)tape->planned / (1 << 20), (double)tape->unplanned / (1 << 20));
+        printf("recorded %lld calls, planned %.1f MiB for temporaries of %.1f MiB\n",
+               (long long)tape->list.n, (double)tape->planned / (1 << 20),
+               (double)tape->unplanned / (1 << 20));
         out->loss[1] = fl_item(loss);
     }
     for (int64_t i = 2; ok && i < steps; i++) {
@@ -47,7 +50,8 @@ static bool train_recorded(stranger_run *run, int64_t steps, outcome *out) {
         out->loss[i] = ok ? fl_item(loss) : 0;
     }
     if (ok)
-        printf("replayed %lld calls in %lld steps\n", (long long)recorder_count().replayed, (long long)(steps - 2));
+        printf("replayed %lld calls in %lld steps\n", (long long)recorder_count().replayed,
+               (long long)(steps - 2));
     fl_drop(loss);
     recorder_free(tape);
     return ok;
@@ -62,7 +66,9 @@ static bool train(const char *family, int64_t steps, outcome *out) {
     ok = ok && (strcmp(family, "recorder") ? train_eager : train_recorded)(&run, steps, out);
     ok = ok && stranger_hash(&run, &out->weights);
     out->rng = fl_rng_state();
-    if (ok) printf("%-8s loss %.6f after %lld steps, %.1f s\n", family, out->loss[steps - 1], (long long)steps, fl_data_now() - start);
+    if (ok)
+        printf("%-8s loss %.6f after %lld steps, %.1f s\n", family, out->loss[steps - 1],
+               (long long)steps, fl_data_now() - start);
     stranger_end(&run);
     fl_scope_end(&s);
     return ok;
@@ -72,12 +78,14 @@ int main(int argc, char **argv) {
     static outcome eager, replay;
     int64_t steps = stranger_steps(argc, argv, 20);
     steps = steps < 3 ? 3 : steps > MAX_STEPS ? MAX_STEPS : steps;
-    bool ok = fl_use(fl_backend_recorder(), NULL) && train("cpu", steps, &eager) && train("recorder", steps, &replay);
+    bool ok = fl_use(fl_backend_recorder(), NULL) && train("cpu", steps, &eager) &&
+              train("recorder", steps, &replay);
     if (!ok) return fprintf(stderr, "recorder_mnist: %s\n", fl_error()), 1;
-    bool same = !memcmp(eager.loss, replay.loss, sizeof eager.loss) && eager.weights == replay.weights &&
-                eager.rng.counter == replay.rng.counter;
+    bool same = !memcmp(eager.loss, replay.loss, sizeof eager.loss) &&
+                eager.weights == replay.weights && eager.rng.counter == replay.rng.counter;
     ok = same && recorder_count().nodes == 0 && fl_live() == 0 && fl_mem_live() == 0;
-    printf("%s: weights %016llx and %016llx, %lld nodes left\n", ok ? "same bits" : "FAILED", (unsigned long long)eager.weights,
-           (unsigned long long)replay.weights, (long long)recorder_count().nodes);
+    printf("%s: weights %016llx and %016llx, %lld nodes left\n", ok ? "same bits" : "FAILED",
+           (unsigned long long)eager.weights, (unsigned long long)replay.weights,
+           (long long)recorder_count().nodes);
     return !ok;
 }

@@ -1,4 +1,5 @@
-/* stranger.h - the training that the strangers' programs and tests share: the paper's network on drawn digits */
+/* stranger.h - the training that the strangers' programs and tests share: the paper's network on
+   drawn digits */
 #ifndef STRANGER_H
 #define STRANGER_H
 
@@ -25,8 +26,9 @@ static inline void stranger_end(stranger_run *r) {
     fl_data_free(r->batches);
 }
 
-/* Network, optimizer and `count` different batches, on the default family; the same numbers each time. The innermost scope
-   owns the tensors. False after fl_fail; call stranger_end in any case. */
+/* Network, optimizer and `count` different batches, on the default family; the same numbers each
+   time. The innermost scope owns the tensors. False after fl_fail; call stranger_end in any case.
+ */
 static inline bool stranger_begin(stranger_run *r, int64_t batch, int64_t count) {
     digits d;
     *r = (stranger_run){0};
@@ -52,13 +54,14 @@ static inline bool stranger_write(fl_tensor *dst, fl_tensor *src) {
 static inline bool stranger_load(stranger_run *r, int64_t i) {
     fl_scope s = fl_scope_begin();
     fl_data_sample b;
-    bool ok = fl_data_get(r->batches, i % fl_data_size(r->batches), &b) && stranger_write(r->x, b.t[0]) &&
-              stranger_write(r->target, b.t[1]);
+    bool ok = fl_data_get(r->batches, i % fl_data_size(r->batches), &b) &&
+              stranger_write(r->x, b.t[0]) && stranger_write(r->target, b.t[1]);
     fl_scope_end(&s);
     return ok;
 }
 
-/* Forward, backward, update; returns the loss, owned by the innermost scope. NULL after an error. */
+/* Forward, backward, update; returns the loss, owned by the innermost scope. NULL after an error.
+ */
 static inline fl_tensor *stranger_update(stranger_run *r) {
     fl_scope s = fl_scope_begin();
     fl_var *loss = fl_nn_nll(fl_nn_forward(r->net, fv_const(r->x)), r->target);
@@ -84,7 +87,8 @@ static inline bool stranger_hash(stranger_run *r, uint64_t *out) {
         fl_tensor *t = fv_value(params.v[i]);
         const uint8_t *p = fl_map(t, FL_READ);
         if (!p) return false;
-        for (size_t k = 0; k < (size_t)fl_numel(t) * fl_dtype_size(t->dtype); k++) *out = (*out ^ p[k]) * 0x100000001b3u;
+        for (size_t k = 0; k < (size_t)fl_numel(t) * fl_dtype_size(t->dtype); k++)
+            *out = (*out ^ p[k]) * 0x100000001b3u;
         fl_unmap(t, FL_READ);
     }
     return true;

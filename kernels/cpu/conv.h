@@ -87,29 +87,36 @@ static int64_t fl__planes_size(const fl__planes *p) {
     return p->phases[0] * p->phases[1] * p->rows * p->pitch;
 }
 
-/* One row of one phase, from row i of the input (outside: zeros). */
-static void fl__planes_row(const fl__planes *p, char *to, const char *plane, int64_t i,
-                           int64_t phase) {
-    const int64_t size = p->size, s = p->stride[1], shift = phase - p->pad[1];
+/* Phase (a, b) of a plane: what is outside the plane is 0. */
+static void fl__planes_phase(const fl__planes *p, char *to, const char *plane, int64_t a,
+                             int64_t b) {
+    const int64_t size = p->size, s = p->stride[1], shift = b - p->pad[1];
     int64_t lo = fl__conv_max(0, -fl__conv_floor(shift, s)),
             hi = fl__conv_floor(p->w - 1 - shift, s) + 1;
     lo = fl__conv_min(lo, p->pitch);
     hi = fl__conv_max(lo, fl__conv_min(hi, p->pitch));
-    if (i < 0 || i >= p->h) lo = hi = p->pitch;
-    memset(to, 0, (size_t)(lo * size));
-    fl__conv_copy(to + lo * size, 1, plane + (i * p->w + lo * s + shift) * size, s, hi - lo, size);
-    memset(to + hi * size, 0, (size_t)((p->pitch - hi) * size));
+    for (int64_t r = 0; r < p->rows; r++, to += p->pitch * size) {
+        int64_t i = r * p->stride[0] + a - p->pad[0];
+        if (i < 0 || i >= p->h) {
+            memset(to, 0, (size_t)(p->pitch * size));
+            continue;
+        }
+        memset(to, 0, (size_t)(lo * size));
+        fl__conv_copy(to + lo * size, 1, plane + (i * p->w + lo * s + shift) * size, s, hi - lo,
+                      size);
+        memset(to + hi * size, 0, (size_t)((p->pitch - hi) * size));
+    }
 }
 
 static void fl__planes_task(void *arg, int64_t begin, int64_t end) {
     const fl__planes *p = arg;
+    const int64_t phase = p->rows * p->pitch * p->size;
     for (int64_t plane = begin; plane < end; plane++) {
         const char *from = p->from + plane * p->h * p->w * p->size;
         char *to = p->to + plane * fl__planes_size(p) * p->size;
         for (int64_t a = 0; a < p->phases[0]; a++)
-            for (int64_t b = 0; b < p->phases[1]; b++)
-                for (int64_t r = 0; r < p->rows; r++, to += p->pitch * p->size)
-                    fl__planes_row(p, to, from, r * p->stride[0] + a - p->pad[0], b);
+            for (int64_t b = 0; b < p->phases[1]; b++, to += phase)
+                fl__planes_phase(p, to, from, a, b);
     }
 }
 
@@ -141,6 +148,8 @@ typedef struct fl__conv_pass {
     char *temp; /* g.m * rows * cols * images * groups elements, NULL: the tiles write into out */
     bool flat;
     int64_t items, columns, block_tiles, row_blocks, block_columns, column_blocks;
+    int64_t taps, k_tap, depth, k_depth; /* k = tap * k_tap + channel * k_depth */
+    bool by_pixel;
 } fl__conv_pass;
 
 /* What the tiles of one item read. */
@@ -223,11 +232,80 @@ static void fl__conv_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* >>by pixel: the transposed product, for small images, where panels of patches would cost much.
+   The rows of a tile are pixels of an output row, read in place; its columns are channels, a panel
+   of the packed weights. */
+
+#define FL__CONV_TAPS 64
+
+/* Points the segments of a tile, one for each tap, at the pixels from (row, col). */
+static void fl__conv_segments(const fl__conv_pass *p, const char *src, const char *weights,
+                              int64_t row, int64_t col, fl__segment *segment) {
+    const int64_t size = (int64_t)p->g.ks->size;
+    for (int64_t t = 0; t < p->taps; t++) {
+        segment[t].a = src + (p->offset[t * p->k_tap] + row * p->pitch + col) * size;
+        segment[t].b = weights + t * p->k_tap * p->g.width * size;
+    }
+}
+
+/* block[pixel][channel] of an image for one panel of channels. */
+static void fl__conv_pixel_block(const fl__conv_pass *p, const char *src, const char *weights,
+                                 const char *bias, char *block) {
+    const fl__gemm *g = &p->g, line = {.m = p->cols, .rows = g->rows};
+    const int64_t size = (int64_t)g->ks->size, bytes = g->width * size;
+    fl__segment segment[FL__CONV_TAPS];
+    fl__tile tile = {.segments = p->taps, .segment = segment, .k = p->depth, .rsa = 1,
+                     .csa = p->offset[p->k_depth] - p->offset[0], .ldb = p->k_depth * g->width,
+                     .ldc = g->width, .add = bias != NULL};
+    for (int64_t row = 0; row < p->rows; row++)
+        for (int64_t t = 0; t < fl__gemm_tiles(&line); t++) {
+            int64_t col = fl__gemm_row(&line, t), m = fl__gemm_row(&line, t + 1) - col;
+            fl__conv_segments(p, src, weights, row, col, segment);
+            tile.c = block;
+            for (int64_t i = 0; bias && i < m; i++) memcpy(block + i * bytes, bias, (size_t)bytes);
+            fl__gemm_tile(g->ks, (int)m, g->width, &tile);
+            block += m * bytes;
+        }
+}
+
+/* A range of (image, group). */
+static void fl__conv_pixel_task(void *arg, int64_t begin, int64_t end) {
+    const fl__conv_pass *p = arg;
+    const fl__gemm *g = &p->g;
+    const int64_t size = (int64_t)g->ks->size;
+    _Alignas(64) char block[FL__PANEL_BYTES + FL__PANEL_SLACK];
+    for (int64_t item = begin; item < end; item++) {
+        int64_t group = item % p->groups, image = item / p->groups;
+        const char *src = p->src + (image * p->src_image + group * p->src_group) * size;
+        char *out = p->out + image * p->out_image * size;
+        for (int64_t o = group * g->m; o < (group + 1) * g->m; o += g->width) {
+            const char *bias = p->bias ? p->bias + o * size : NULL;
+            fl__conv_pixel_block(p, src, g->packed + o * g->k * size, bias, block);
+            g->ks->pack(out + o * p->out_plane * size, p->out_plane, p->out_plane, g->width, block,
+                        g->width, 1);
+        }
+    }
+}
+
+/* Whether the pass runs by pixel: tiles full of channels and nearly of pixels, the output of an
+   image for a panel in the first-level cache, a panel of weights in the second. */
+static bool fl__conv_wants_pixels(const fl__conv_pass *p) {
+    const fl__gemm *g = &p->g;
+    const int64_t bytes = g->width * (int64_t)g->ks->size, most = 1 << 18;
+    int64_t height = p->cols / fl__conv_div_up(p->cols, g->rows);
+    bool dense = p->out_col == 1 && p->out_row == p->cols && p->out_plane == p->rows * p->cols;
+    return dense && p->images * p->groups >= 8 && p->out_plane <= FL__PANEL_BYTES / bytes &&
+           p->taps > 1 && p->taps <= FL__CONV_TAPS && p->depth >= 8 && g->m % g->width == 0 &&
+           4 * height >= 3 * g->rows && g->k <= most / bytes;
+}
+
 /* Sets items, columns and blocks; true if temp is wanted. */
 static bool fl__conv_cut(fl__conv_pass *p) {
     int64_t pixels = p->rows * p->cols;
     p->g.pack_b = fl__conv_panel;
     fl__gemm_shape(&p->g, true);
+    p->by_pixel = fl__conv_wants_pixels(p);
+    if (p->by_pixel) return false;
     p->flat = pixels < 256 && p->images > 1;
     p->items = p->flat ? p->groups : p->images * p->groups;
     p->columns = p->flat ? p->images * pixels : pixels;
@@ -246,6 +324,11 @@ static bool fl__conv_cut(fl__conv_pass *p) {
 }
 
 static void fl__conv_run(fl__conv_pass *p) {
+    if (p->by_pixel) {
+        int64_t work = p->g.m * p->g.k * p->out_plane;
+        fl_parallel(p->images * p->groups, fl__conv_div_up(1 << 18, work), fl__conv_pixel_task, p);
+        return;
+    }
     int64_t tasks = p->items * p->row_blocks * p->column_blocks;
     int64_t work = p->g.m * p->g.k * p->columns / (p->row_blocks * p->column_blocks) + 1;
     fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__conv_task, p);
@@ -267,12 +350,25 @@ static void fl__conv_pack_weights(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* Panels of g->width rows of A, as [k][row]. */
+static void fl__conv_pack_channels(void *arg, int64_t begin, int64_t end) {
+    const fl__conv_weights *p = arg;
+    const int64_t size = (int64_t)p->g->ks->size, width = p->g->width, k = p->g->k;
+    for (int64_t i = begin; i < end; i++)
+        p->g->ks->pack(p->to + i * width * k * size, width, width, k,
+                       p->g->a + i * width * k * size, k, 1);
+}
+
 /* Packs A, [groups][m][k] at pass->g.a, into `to`. */
 static void fl__conv_pack(fl__conv_pass *pass, char *to) {
     fl__conv_weights arg = {&pass->g, to};
     pass->g.rsa = pass->g.k;
     pass->g.csa = 1;
-    fl_parallel(pass->groups * fl__gemm_tiles(&pass->g),
+    if (pass->by_pixel)
+        fl_parallel(pass->groups * pass->g.m / pass->g.width,
+                    fl__conv_div_up(1 << 14, pass->g.width * pass->g.k), fl__conv_pack_channels,
+                    &arg);
+    else fl_parallel(pass->groups * fl__gemm_tiles(&pass->g),
                 fl__conv_div_up(1 << 14, pass->g.rows * pass->g.k), fl__conv_pack_weights, &arg);
     pass->g.packed = to;
 }
@@ -340,6 +436,10 @@ static bool fl__conv_forward(const fl__conv *v, const char *x, const char *w, co
                        .out_plane = v->oh * v->ow,
                        .out_row = v->ow,
                        .out_col = 1,
+                       .taps = v->kh * v->kw,
+                       .k_tap = 1,
+                       .depth = v->c,
+                       .k_depth = v->kh * v->kw,
                        .bias = bias};
     bool temp = fl__conv_cut(&p);
     int64_t offsets = fl__conv_room(k, v->size), weights = v->groups * v->o * k;
@@ -479,6 +579,7 @@ static fl__conv_pass fl__conv_phase_pass(const fl__conv *v, const fl__planes *pl
         .out = dx + (f->a * v->w + f->b) * v->size,
         .out_image = v->groups * v->c * v->h * v->w, .out_plane = v->h * v->w,
         .out_row = v->stride[0] * v->w, .out_col = v->stride[1],
+        .taps = f->th * f->tw, .k_tap = v->o, .depth = v->o, .k_depth = 1,
     };
 }
 

@@ -58,6 +58,9 @@ FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype);
 /* Runs t on m x n elements of C, m and n within a tile. */
 FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t);
 
+#define FL__PANEL_BYTES 40960 /* of B: what stays in the first-level cache beside a panel of A */
+#define FL__PANEL_SLACK 128   /* tiles read up to two registers past the end */
+
 /* A product of m x k by k x n, or several of them. Strides in elements. */
 typedef struct fl__gemm fl__gemm;
 struct fl__gemm {
@@ -209,9 +212,6 @@ FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__til
 
 /* >>blocks */
 
-#define FL__PANEL_BYTES 40960 /* of B: what stays in the first-level cache beside a panel of A */
-#define FL__PANEL_SLACK 128   /* tiles read up to two registers past the end */
-
 FL_PRIVATE void fl__gemm_shape(fl__gemm *g, bool packed) {
     g->rows = packed ? g->ks->rows : g->ks->short_rows;
     g->width = (packed ? 2 : g->ks->widest) * g->ks->lanes;
@@ -315,9 +315,11 @@ static bool fl__openblas_takes(int64_t rows, int64_t columns, int64_t rs, int64_
            columns <= INT32_MAX;
 }
 
-/* True if g goes to OpenBLAS. Its own threads stay off: our blocks are on ours. */
+/* True if g goes to OpenBLAS: where our tiles are not as fast, which for f32 they are from AVX2 on.
+   Its own threads stay off: our blocks are on ours. */
 static bool fl__openblas_wants(const fl__gemm *g) {
     static bool single;
+    if (g->ks->size == 4 && g->ks->lanes > 4) return false;
     if (!__atomic_exchange_n(&single, true, __ATOMIC_RELAXED)) openblas_set_num_threads(1);
     return fl__openblas && fl__openblas_takes(g->m, g->k, g->rsa, g->csa) &&
            fl__openblas_takes(g->k, g->n, g->rsb, g->csb) && g->ldc <= INT32_MAX;

@@ -101,9 +101,13 @@ FL__TARGET static void FL__FN(pack)(void *dst, int64_t ldd, int64_t n, int64_t k
     int64_t wide = ldd == n ? n : n / step * step, p = 0;
     int64_t end = k - FL__FN(rows_kept)(wide, step);
     if (rs == 1) {
-        for (; p < end; p++)
+        for (; p < end; p++) {
             for (int64_t i = 0; i < wide; i += FL__LANES)
                 *(FL__FN(mem) *)(d + p * ldd + i) = *(const FL__FN(mem) *)(s + p * cs + i);
+            /* the next panel stands beside this one, too far from its next row for the processor */
+            for (int64_t i = 0; i < wide; i += 64 / (int64_t)sizeof *s)
+                __builtin_prefetch(s + p * cs + wide + i, 0, 2);
+        }
     } else if (cs == 1 && wide > 0) {
         for (int64_t chunk = 64; p + 8 <= end; p = fl__gemm_min(p + chunk, end / 8 * 8))
             for (int64_t i = (wide - 1) / 8 * 8; i >= 0; i -= 8)

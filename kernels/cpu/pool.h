@@ -75,7 +75,60 @@ FL_KERNEL_BEGIN
 #define FL__IS_NAN(x) false
 #define FL__FN(name) fl__pooling_##name##_i64
 #include "pool_plane.h"
+
+/* >>pairs: windows of 2 x 2 side by side, f32, four at a time */
+
+typedef float fl__pairs_f32 __attribute__((vector_size(16)));
+typedef float fl__pairs_mem __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t fl__pairs_i32 __attribute__((vector_size(16)));
+
+/* best = the first maximum of best and v, of which NaN is one; at follows. */
+static inline void fl__pairs_take(fl__pairs_f32 *best, fl__pairs_i32 *at, fl__pairs_f32 v,
+                                  int32_t position) {
+    fl__pairs_i32 take = ~(v <= *best) & (*best == *best);
+    *best = (fl__pairs_f32)((take & (fl__pairs_i32)v) | (~take & (fl__pairs_i32)*best));
+    *at = (take & position) | (~take & *at);
+}
+
+/* The maxima of four windows, the first at x; origin is its position in the plane. */
+static inline void fl__pairs_four(const float *x, int64_t w, int64_t origin, float *y,
+                                  int64_t *index) {
+    fl__pairs_f32 best = {0};
+    fl__pairs_i32 at = {0};
+    for (int i = 0; i < 2; i++) {
+        const fl__pairs_mem *row = (const fl__pairs_mem *)(x + i * w);
+        fl__pairs_f32 even = __builtin_shufflevector(row[0], row[1], 0, 2, 4, 6);
+        fl__pairs_f32 odd = __builtin_shufflevector(row[0], row[1], 1, 3, 5, 7);
+        if (i == 0) best = even;
+        else fl__pairs_take(&best, &at, even, (int32_t)w);
+        fl__pairs_take(&best, &at, odd, (int32_t)(i * w + 1));
+    }
+    *(fl__pairs_mem *)y = best;
+    at += (fl__pairs_i32){0, 2, 4, 6};
+    for (int o = 0; o < 4; o++) index[o] = origin + at[o];
+}
+
+static void fl__pooling_max_pairs(const fl__pooling *p, int64_t plane) {
+    const float *x = (const float *)p->in + plane * p->h * p->w;
+    float *y = (float *)p->out + plane * p->oh * p->ow;
+    int64_t *index = p->index + plane * p->oh * p->ow;
+    for (int64_t row = 0; row < p->oh; row++, y += p->ow, index += p->ow)
+        for (int64_t col = 0; col < p->ow; col += 4) {
+            int64_t o = col + 4 <= p->ow ? col : p->ow - 4, origin = 2 * (row * p->w + o);
+            fl__pairs_four(x + origin, p->w, origin, y + o, index + o);
+        }
+}
+
 FL_KERNEL_END
+
+/* Whether fl__pooling_max_pairs takes it: no window reaches past an edge. */
+static bool fl__pooling_is_pairs(const fl__pooling *p, const fl_tensor *x, const fl_tensor *y) {
+    for (int d = 0; d < 2; d++)
+        if (p->kernel[d] != 2 || p->stride[d] != 2 || p->pad[d] != 0 ||
+            2 * y->shape[2 + d] > x->shape[2 + d])
+            return false;
+    return y->dtype == FL_F32 && y->shape[3] >= 4;
+}
 
 static void fl__pooling_task(void *arg, int64_t begin, int64_t end) {
     const fl__pooling *p = arg;
@@ -112,6 +165,7 @@ FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
               : d == FL_F64 ? fl__pooling_max_f64
               : d == FL_I64 ? fl__pooling_max_i64
                             : NULL;
+    if (fl__pooling_is_pairs(&p, c->in[0], y)) p.plane = fl__pooling_max_pairs;
     return fl__pooling_run(&p, c->in[0], y);
 }
 
