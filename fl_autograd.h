@@ -1518,7 +1518,14 @@ static fl_var *fv__as_rows(fl_var *x, int64_t columns) {
     return fv_reshape(x, FL_SHAPE(rows, columns));
 }
 
-/* da = dy b', db = a' dy; the missing dim of a row or column comes back for that. */
+/* Is the matrix a transposed one, as a linear layer's weight? */
+static bool fv__is_turned(const fl_tensor *t) {
+    int d = t->ndim - 2;
+    return t->shape[d] > 1 && t->stride[d] == 1 && t->stride[d + 1] >= t->shape[d];
+}
+
+/* da = dy b', db = a' dy, or the transpose of dy' a if b is a transposed matrix, so that the
+   gradient has its strides; the missing dim of a row or column comes back for that. */
 static void fv__matmul_back(fl_node *n, fl_var *dy) {
     fl_shape sa = fv_in_shape(n, 0), sb = fv_in_shape(n, 1);
     fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1);
@@ -1534,6 +1541,10 @@ static void fv__matmul_back(fl_node *n, fl_var *dy) {
     if (sa.ndim > 2 && sb.ndim == 2) {
         a = fv__as_rows(a, sb.dim[0]);
         dy = fv__as_rows(dy, sb.dim[1]);
+    }
+    if (b && sb.ndim == 2 && fv__is_turned(b->value)) {
+        fv_add_grad(n, 1, fv_transpose(fv_matmul(fv_transpose(dy, -1, -2), a), -1, -2));
+        return;
     }
     fl_var *db = fv_matmul(fv_transpose(a, -1, -2), dy);
     fv_add_grad(n, 1, sb.ndim == 1 ? fv_squeeze(db, -1) : db);

@@ -236,7 +236,7 @@ static void check_tables(void) {
 }
 
 int main(int argc, char **argv) {
-    clock_t start = clock();
+    time_t start = time(NULL);
     backend_name = argc > 1 ? argv[1] : "cpu";
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 2;
@@ -263,8 +263,7 @@ int main(int argc, char **argv) {
             passed += c[k].passed, failed += c[k].total - c[k].passed;
     }
     for (int i = 0; i < shared->n_skipped; i++) printf("skipped: %s\n", shared->skipped[i]);
-    printf("%d holes; %.1f s here, more in the groups\n", holes,
-           (double)(clock() - start) / CLOCKS_PER_SEC);
+    printf("%d holes, %d s\n", holes, (int)(time(NULL) - start));
     printf("%lld passed, %lld failed\n", (long long)passed, (long long)failed);
     return failed != 0;
 }

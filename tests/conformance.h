@@ -24,7 +24,6 @@ typedef struct matrix_row {
     unsigned dtypes;            /* for these */
     unsigned weak;              /* dtypes whose weak numbers it takes */
     unsigned refused;           /* dtypes that must give an error */
-    bool ran;
     char tolerance[120];
     counts cell[FL_DTYPE_COUNT][LAYOUTS];
     counts composed;            /* the same cases without the op's slot */
@@ -86,7 +85,6 @@ static void expect_row(const char *name, unsigned dtypes, unsigned layouts, unsi
     r->layouts = layouts;
     r->weak = weak;
     r->refused = refused;
-    r->ran = true;
 }
 
 static counts *case_counts(void) {

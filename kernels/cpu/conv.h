@@ -373,6 +373,12 @@ static void fl__conv_pack(fl__conv_pass *pass, char *to) {
     pass->g.packed = to;
 }
 
+/* Elements of a part of scratch that is read in whole registers: at least 16 more than its n, so that a read past
+   its end touches nothing that another thread writes. */
+static int64_t fl__conv_part(int64_t n) {
+    return (n + 31) / 16 * 16;
+}
+
 /* A scratch buffer in several parts; all functions below map one and unmap it. */
 static char *fl__conv_map(fl_buffer **scratch, int64_t elements, int64_t size, const char *op) {
     *scratch = fl__gemm_scratch(elements, (size_t)size, op);
@@ -443,7 +449,7 @@ static bool fl__conv_forward(const fl__conv *v, const char *x, const char *w, co
                        .bias = bias};
     bool temp = fl__conv_cut(&p);
     int64_t offsets = fl__conv_room(k, v->size), weights = v->groups * v->o * k;
-    int64_t copy = same ? 0 : planes.count * plane;
+    int64_t copy = same ? 0 : fl__conv_part(planes.count * plane);
     fl_buffer *scratch;
     char *at =
         fl__conv_map(&scratch, offsets + weights + copy + (temp ? p.out_image * v->images : 0),
@@ -618,11 +624,11 @@ static bool fl__conv_backward_data(const fl__conv *v, const char *dy, const char
         .taps = fl__conv_room(2 * (v->kh + v->kw), v->size),
         .offsets = fl__conv_room(v->o * v->kh * v->kw, v->size),
         .weights = v->groups * v->o * v->c * v->kh * v->kw,
-        .planes = same ? 0 : (planes.count * fl__planes_size(&planes) + 31) / 16 * 16,
+        .planes = same ? 0 : fl__conv_part(planes.count * fl__planes_size(&planes)),
         .temp = pixels, /* at most one phase at a time */
     };
     fl_buffer *scratch;
-    int64_t turned = (room.weights + 31) / 16 * 16;
+    int64_t turned = fl__conv_part(room.weights);
     char *at = fl__conv_map(
         &scratch, turned + room.planes + room.taps + room.offsets + 2 * room.weights + room.temp,
         v->size, "conv2d_grad_input");
@@ -833,8 +839,8 @@ static bool fl__conv_backward_weights(const fl__conv *v, const char *x, const ch
     p.wp = (v->ow - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1;
     fl__conv_dw_cut(&p);
     const int64_t size = v->size, items = v->images * v->groups;
-    int64_t xs = (items * p.hp * p.wp * v->c + 31) / 16 * 16,
-            dys = (items * v->oh * v->ow * v->o + 31) / 16 * 16;
+    int64_t xs = fl__conv_part(items * p.hp * p.wp * v->c);
+    int64_t dys = fl__conv_part(items * v->oh * v->ow * v->o);
     int64_t weights = v->groups * p.runs * p.run * v->o;
     fl_buffer *scratch;
     p.parts =
