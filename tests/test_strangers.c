@@ -533,10 +533,7 @@ static void *evicted_thread(void *arg) {
 }
 
 TEST(evictor_threads) {
-    enum {
-        N = 8,
-        BUDGET = 48 * LAYER_BYTES
-    }; /* each thread maps three at once, and a few small ones */
+    enum { N = 8, BUDGET = 48 * LAYER_BYTES }; /* a thread maps up to four at once */
     evicted_model alone, model[N];
     pthread_t thread[N];
     test_errors_return();
