@@ -34,8 +34,7 @@
        momentum (record a later one): recorder_end fails.
      A learning rate, an annealed number, a shape that follows data: frozen, unseen. Record again
        when they change.
-     A host read of an input, say of a loss that checks its targets: let through. What the host
-       concluded from it is frozen.
+     A host read of an input: let through. What the host concluded from it is frozen.
      Results that the next step takes by handle, h = step(h): frozen, unseen. Write them in place,
        with fl_assign.
    End the scope of the step before recorder_end: a value that a handle can reach is not planned.
