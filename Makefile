@@ -109,7 +109,8 @@ test-programs: $(TESTS:%=$(BUILD)/tests/%) $(STRANGERS:%=$(BUILD)/%)
 # One object per header and per kernel file: the same text as the drop-in build, cut by FL_IMPL_ONLY_<NAME>,
 # where fl_mem.h is MEM and kernels/cpu/gemm.h is CPU_GEMM.
 unit_name = $(shell echo $(1) | sed 's,^fl_,,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
-$(BUILD)/%.o: %.h $(BUILD)/flags | $(API_PARTS)
+OBJECTS = $(UNITS:%.h=$(BUILD)/%.o)
+$(OBJECTS): $(BUILD)/%.o: %.h $(BUILD)/flags | $(API_PARTS)
 	@mkdir -p $(@D)
 	@echo CC $<
 	@echo '#include "$<"' | $(CC) -std=c11 $(ALL_CFLAGS) $(OPTIONS) -DFL_IMPL_ONLY -DFL_IMPL_ONLY_$(call unit_name,$*) \
@@ -122,7 +123,6 @@ $(BUILD)/%.o: %.c $(BUILD)/flags | $(API_PARTS)
 	@$(CC) -std=gnu11 $(ALL_CFLAGS) -I. $(DEPFLAGS) -c -o $@ $<
 	@$(use_api_deps)
 
-OBJECTS = $(UNITS:%.h=$(BUILD)/%.o)
 $(BUILD)/libfl.a: $(OBJECTS)
 	@rm -f $@
 	@$(AR) rcs $@ $^

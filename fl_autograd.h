@@ -1445,8 +1445,8 @@ FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
     char a[200];
     fv__text b;
     if (!x) return fl_sum(NULL, FL_ALL_AXES), NULL; /* the same error as any op */
-    int front = x->value->ndim - shape.ndim;
-    bool fits = front >= 0;
+    bool fits = shape.ndim >= 0 && shape.ndim <= x->value->ndim;
+    int front = fits ? x->value->ndim - shape.ndim : 0;
     uint32_t axes = 0;
     for (int d = 0; fits && d < x->value->ndim; d++) {
         int64_t have = x->value->shape[d], want = d < front ? 1 : shape.dim[d - front];

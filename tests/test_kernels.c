@@ -506,6 +506,16 @@ static uint64_t hash_of_everything(fl_dtype d) {
     return h;
 }
 
+TEST(pooling_refuses_an_index_outside) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *dy = fl_ones(FL_SHAPE(1, 1, 1, 2), FL_F32);
+    fl_tensor *index = fl_from_host((int64_t[]){3, 16}, FL_SHAPE(1, 1, 1, 2), FL_I64);
+    CHECK(!fl_max_pool2d_grad(dy, index, FL_SHAPE(1, 1, 4, 4)));
+    CHECK_ERROR("fl_max_pool2d_grad: an index is out of range for images of 4 x 4");
+    fl_scope_end(&s);
+}
+
 TEST(threads_give_the_same_bits) {
     static const int counts[] = {1, 2, 3, 8};
     for (int level = 0, top = levels(); level <= top; level++) {

@@ -295,7 +295,7 @@ FL_PRIVATE void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_
 FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char *op) {
     size_t bytes;
     if (!fl__mul_size((size_t)elements, size, &bytes) || bytes > SIZE_MAX - FL__PANEL_SLACK) {
-        fl_fail("%s: scratch of %lld elements is too large", op, (long long)elements);
+        fl_fail("fl_%s: scratch of %lld elements is too large", op, (long long)elements);
         return NULL;
     }
     return fl_buffer_new(bytes + FL__PANEL_SLACK, &(fl_mem_info){.op = op, .lifetime = 1});
@@ -562,7 +562,7 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
         fl_parallel(p.items * p.g.m, fl__gemm_div_up(1 << 16, p.g.n * p.g.k), fl__matmul_i64, &p);
         return true;
     }
-    if (!fl_dtype_is_float(y->dtype)) return fl_fail("matmul: dtype %s", fl_dtype_name(y->dtype));
+    if (!fl_dtype_is_float(y->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(y->dtype));
     p.g.ks = fl__gemm_kernels(y->dtype);
     return fl__matmul_float(&p);
 }

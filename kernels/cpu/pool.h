@@ -34,6 +34,7 @@ typedef struct fl__pooling {
     int64_t h, w, oh, ow;
     const int64_t *kernel, *stride, *pad; /* h, w; pad: the low side */
     bool count_pad;
+    bool *outside; /* set when an index of max_grad is */
     void (*plane)(const struct fl__pooling *p, int64_t plane);
 } fl__pooling;
 
@@ -139,9 +140,9 @@ static void fl__pooling_task(void *arg, int64_t begin, int64_t end) {
 static bool fl__pooling_run(fl__pooling *p, const fl_tensor *image, const fl_tensor *pooled) {
     p->h = image->shape[2], p->w = image->shape[3];
     p->oh = pooled->shape[2], p->ow = pooled->shape[3];
-    if (!p->plane) return fl_fail("pooling: dtype %s", fl_dtype_name(image->dtype));
+    if (!p->plane) return fl_fail("fl_pool2d: dtype %s", fl_dtype_name(image->dtype));
     if (p->h * p->w > INT32_MAX)
-        return fl_fail("pooling: planes of %lld elements", (long long)(p->h * p->w));
+        return fl_fail("fl_pool2d: planes of %lld elements", (long long)(p->h * p->w));
     int64_t plane = p->h * p->w + 1;
     fl_parallel(image->shape[0] * image->shape[1], ((1 << 15) + plane - 1) / plane,
                 fl__pooling_task, p);
@@ -174,11 +175,15 @@ FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c
     fl_tensor *dx = c->out[0];
     if (!fl_make(dx)) return false;
     if (fl_numel(dx) == 0) return true;
-    fl__pooling p = {.in = fl_data(c->in[0]), .out = fl_data(dx), .index = fl_data(c->in[1])};
+    bool outside = false;
+    fl__pooling p = {.in = fl_data(c->in[0]), .out = fl_data(dx), .index = fl_data(c->in[1]),
+                     .outside = &outside};
     p.plane = dx->dtype == FL_F32   ? fl__pooling_max_grad_f32
               : dx->dtype == FL_F64 ? fl__pooling_max_grad_f64
                                     : NULL;
-    return fl__pooling_run(&p, dx, c->in[0]);
+    if (!fl__pooling_run(&p, dx, c->in[0])) return false;
+    return !outside || fl_fail("fl_max_pool2d_grad: an index is out of range for images of %lld x %lld",
+                               (long long)dx->shape[2], (long long)dx->shape[3]);
 }
 
 FL_PRIVATE bool fl__cpu_avg_pool2d(const fl_backend *self, const fl_call *c) {

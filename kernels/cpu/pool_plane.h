@@ -49,10 +49,11 @@ static void FL__FN(max)(const fl__pooling *p, int64_t plane) {
 static void FL__FN(max_grad)(const fl__pooling *p, int64_t plane) {
     FL__T *dx = (FL__T *)p->out + plane * p->h * p->w;
     const FL__T *dy = (const FL__T *)p->in + plane * p->oh * p->ow;
-    const int64_t *index = p->index + plane * p->oh * p->ow, outside = p->h * p->w;
-    memset(dx, 0, (size_t)outside * sizeof *dx);
+    const int64_t *index = p->index + plane * p->oh * p->ow, size = p->h * p->w;
+    memset(dx, 0, (size_t)size * sizeof *dx);
     for (int64_t o = 0; o < p->oh * p->ow; o++)
-        if (index[o] >= 0 && index[o] < outside) dx[index[o]] += dy[o];
+        if (index[o] >= 0 && index[o] < size) dx[index[o]] += dy[o];
+        else __atomic_store_n(p->outside, true, __ATOMIC_RELAXED);
 }
 
 static void FL__FN(avg)(const fl__pooling *p, int64_t plane) {
