@@ -1,7 +1,8 @@
 /* fl_autograd.h - variables and the tape: reverse-mode differentiation over the public tensor ops
 
-   A fl_var is a value, its gradient and the node that made it. fv_ functions run the fl_ op of the same name and, when an
-   operand requires a gradient, record a node. fl_backward walks the nodes in reverse and frees them as it goes.
+   A fl_var is a value, its gradient and the node that made it. fv_ functions run the fl_ op of the
+   same name and, when an operand requires a gradient, record a node. fl_backward walks the nodes in
+   reverse and frees them as it goes.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -27,11 +28,13 @@
      >>implementation
 
    Concepts
-     Life time   As for tensors: a fl_var * that a function returns belongs to the innermost scope; fv_keep what you store. A kept
-                 variable keeps its graph: store fv_detach(h).
-     Saved       A node saves only what its backward reads, and releases it when backward passes (unless retained).
-     Versions    Every in-place write bumps the version of the storage. Backward fails, naming op and tensor, when a saved value
-                 was written after it was saved. There are no in-place fv_ ops; write a variable's tensor in no-grad regions. */
+     Life time   As for tensors: a fl_var * that a function returns belongs to the innermost scope;
+                 fv_keep what you store. A kept variable keeps its graph: store fv_detach(h).
+     Saved       A node saves only what its backward reads, and releases it when backward passes
+                 (unless retained).
+     Versions    Every in-place write bumps the version of the storage. Backward fails, naming op
+                 and tensor, when a saved value was written after it was saved. There are no
+                 in-place fv_ ops; write a variable's tensor in no-grad regions. */
 #include "fl_tensor.h"
 #ifndef FL_AUTOGRAD_H
 #define FL_AUTOGRAD_H
@@ -40,7 +43,7 @@
 extern "C" {
 #endif
 
-/* >>variables ------------------------------------------------------------------------------------------- */
+/* >>variables ---------------------------------------------------------------------------------- */
 
 typedef struct fl_var fl_var;
 typedef struct fl_node fl_node;
@@ -72,12 +75,14 @@ FL_API fl_var *fv_scope_return(fl_scope *s, fl_var *x);
 /* Drops x's gradient; replaces it (shape and dtype of x). */
 FL_API void fv_zero_grad(fl_var *x);
 FL_API bool fv_set_grad(fl_var *x, fl_var *g);
-/* Calls fn when x's gradient is complete in a backward pass; one hook per variable, NULL removes it. */
+/* Calls fn when x's gradient is complete in a backward pass; one hook per variable, NULL removes
+   it. */
 FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user);
 
-/* >>recording ------------------------------------------------------------------------------------------- */
+/* >>recording ---------------------------------------------------------------------------------- */
 
-/* A backward function: adds to the gradients of the node's inputs, given that of its output. Runs in a scope of its own. */
+/* A backward function: adds to the gradients of the node's inputs, given that of its output. Runs
+   in a scope of its own. */
 typedef void (*fl_back_fn)(fl_node *n, fl_var *dy);
 typedef struct fv_list { int n; fl_var *const *v; } fv_list;
 #define FV_LIST(...) ((fv_list){(int)(sizeof((fl_var *[]){__VA_ARGS__}) / sizeof(fl_var *)), (fl_var *[]){__VA_ARGS__}})
@@ -87,24 +92,26 @@ typedef struct fv_list { int n; fl_var *const *v; } fv_list;
 /* FV_OUT in a save list stands for the output itself. */
 #define FV_OUT (fv__out())
 FL_PRIVATE fl_var *fv__out(void);
-/* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`. Records nothing, so a plain
-   constant, if no input requires a gradient or in no-grad regions. At most 8 of each. value NULL passes; NULL entries in `in`
-   stand for absent optional inputs. */
+/* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
+   Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
+   most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
 FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list saved);
-/* The same with `bytes` of plain arguments copied into the node; read back by fv_args. name: for messages (a literal). */
-FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in, fv_list saved, const void *args,
+/* The same with `bytes` of plain arguments copied into the node; read back by fv_args. name: for
+   messages (a literal). */
+FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in,
+                              fv_list saved, const void *args,
                               size_t bytes);
-/* In a backward function: saved value i (checked against its version), the arguments, whether input i wants a gradient, and
-   its shape. */
+/* In a backward function: saved value i (checked against its version), the arguments, whether input
+   i wants a gradient, and its shape. */
 FL_API fl_var *fv_saved(fl_node *n, int i);
 FL_API const void *fv_args(const fl_node *n);
 FL_API bool fv_needs(const fl_node *n, int i);
 FL_API fl_shape fv_in_shape(const fl_node *n, int i);
-/* Adds g to the gradient of input i; g NULL passes (an error is pending). g is summed to the input's shape if it was broadcast
-   and cast to its dtype. */
+/* Adds g to the gradient of input i; g NULL passes (an error is pending). g is summed to the
+   input's shape if it was broadcast and cast to its dtype. */
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g);
 
-/* >>backward -------------------------------------------------------------------------------------------- */
+/* >>backward ----------------------------------------------------------------------------------- */
 
 typedef struct fl_backward_opts {
     char _;
@@ -113,22 +120,22 @@ typedef struct fl_backward_opts {
     bool create_graph;  /* record the backward pass itself: double backward; implies retain_graph. The gradients of
                            leaves then hold graphs that hold the leaves: end with fv_zero_grad, or use fl_grad */
 } fl_backward_opts;
-/* Adds d root / d leaf to the gradient of every leaf that requires one. Iterative; nodes and saved values are freed one by one.
-   False after an error (raised); refuses while one is pending. */
+/* Adds d root / d leaf to the gradient of every leaf that requires one. Iterative; nodes and saved
+   values are freed one by one. False after an error (raised); refuses while one is pending. */
 #define fl_backward(...) FL__BACKWARD(__VA_ARGS__, ._ = 0)
 #define FL__BACKWARD(root, ...) fl_backward_opt(root, (fl_backward_opts){__VA_ARGS__})
 FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o);
-/* Gradient of root with respect to one variable (leaf or not), without touching any .grad. create_graph as above; the graph is
-   kept. NULL if root does not depend on x (no error). */
+/* Gradient of root with respect to one variable (leaf or not), without touching any .grad.
+   create_graph as above; the graph is kept. NULL if root does not depend on x (no error). */
 FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph);
 
-/* >>modes ----------------------------------------------------------------------------------------------- */
+/* >>modes -------------------------------------------------------------------------------------- */
 
 /* Nothing is recorded until on is false again or the scope ends; returns the setting before. */
 FL_API bool fl_no_grad(bool on);
 FL_API bool fl_grad_enabled(void);
 
-/* >>ops ------------------------------------------------------------------------------------------------- */
+/* >>ops ---------------------------------------------------------------------------------------- */
 
 /* The fl_ op of the same name, differentiable where its line in the table has a gradient. */
 FL_API fl_var *fv_neg(fl_var *x);

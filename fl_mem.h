@@ -1,7 +1,8 @@
-/* fl_mem.h - errors, log, dtypes, threads, devices, memory managers and buffers: the ground floor of fl
+/* fl_mem.h - errors, log, dtypes, threads, devices, memory managers and buffers: the ground floor
+   of fl
 
-   Everything in fl stands on this header. It knows no tensors: it hands out reference-counted buffers of
-   bytes, runs loops on one pool of threads, and keeps the error of each thread.
+   Everything in fl stands on this header. It knows no tensors: it hands out reference-counted
+   buffers of bytes, runs loops on one pool of threads, and keeps the error of each thread.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -28,20 +29,24 @@
      >>implementation
 
    >>build: macros, all optional
-     FL_IMPLEMENTATION  define it in one C file before the include: compiles the family's implementation there
+     FL_IMPLEMENTATION  define it in one C file before the include: compiles the family's
+                        implementation there
      FL_STATIC          everything static, for one-file programs (implies FL_IMPLEMENTATION)
      FL_BUILD_SHARED    export the public functions from a shared library; they are hidden otherwise
-     FL_IMPL_ONLY, FL_IMPL_ONLY_MEM   compile this header's implementation alone (one object per header)
+     FL_IMPL_ONLY, FL_IMPL_ONLY_MEM   compile this header's implementation alone (one object per
+                                      header)
 
    Concepts
-     Errors   A function that fails records one text for its thread and returns NULL or false, outputs untouched.
-              While an error is pending NULL operands pass silently and the first text stays, so nested calls
-              need one check. Failures of functions that return a value handle reach the handler of fl_on_error:
-              the default one prints and stops. Functions about files, data and devices never stop.
-     Threads  One pool per process. Work is cut by its size, never by the number of threads, so any number of
-              threads computes the same bits.
-     Memory   A buffer takes its bytes from the manager in use when it is made and returns them there. Its bytes are
-              reached between fl_buffer_map and fl_buffer_unmap only, so a manager may move, page or recompute them. */
+     Errors   A function that fails records one text for its thread and returns NULL or false,
+              outputs untouched. While an error is pending NULL operands pass silently and the first
+              text stays, so nested calls need one check. Failures of functions that return a value
+              handle reach the handler of fl_on_error: the default one prints and stops. Functions
+              about files, data and devices never stop.
+     Threads  One pool per process. Work is cut by its size, never by the number of threads, so any
+              number of threads computes the same bits.
+     Memory   A buffer takes its bytes from the manager in use when it is made and returns them
+              there. Its bytes are reached between fl_buffer_map and fl_buffer_unmap only, so a
+              manager may move, page or recompute them. */
 #ifndef FL_MEM_H
 #define FL_MEM_H
 
@@ -100,29 +105,32 @@ extern "C" {
 /* "0.1.0" of the compiled implementation. */
 FL_API const char *fl_version(void);
 
-/* >>errors ---------------------------------------------------------------------------------------------- */
+/* >>errors ------------------------------------------------------------------------------------- */
 
-/* Records a failure of this thread: printf format, "function: what, actual shapes or file and offset". The first text
-   stays until fl_error_clear. Returns false, so that a slot or reader can end with `return fl_fail(...)`.
-   Never calls the handler. */
+/* Records a failure of this thread: printf format, "function: what, actual shapes or file and
+   offset". The first text stays until fl_error_clear. Returns false, so that a slot or reader can
+   end with `return fl_fail(...)`. Never calls the handler. */
 FL_API bool fl_fail(const char *format, ...) FL_PRINTF(1, 2);
-/* Hands a recorded failure to the handler, once, unless this thread is quiet. Returns NULL. Functions that return a
-   value handle end their failures with it; nothing may be half-done and no lock held, because a handler may longjmp. */
+/* Hands a recorded failure to the handler, once, unless this thread is quiet. Returns NULL.
+   Functions that return a value handle end their failures with it; nothing may be half-done and no
+   lock held, because a handler may longjmp. */
 FL_API void *fl_raise(void);
-/* The text of the pending error of this thread, NULL if there is none. Valid until fl_error_clear. */
+/* The text of the pending error of this thread, NULL if there is none. Valid until
+   fl_error_clear. */
 FL_API const char *fl_error(void);
 /* Ends the pending error. */
 FL_API void fl_error_clear(void);
 typedef void (*fl_error_fn)(const char *text, void *user);
-/* Installs the process's error handler. The default (fn NULL) prints the text and aborts, so that a debugger stands on
-   the faulty line. A handler that returns makes all errors return values; it may longjmp. It runs on the caller's
-   thread, outside parallel regions, no lock held. */
+/* Installs the process's error handler. The default (fn NULL) prints the text and aborts, so that a
+   debugger stands on the faulty line. A handler that returns makes all errors return values; it may
+   longjmp. It runs on the caller's thread, outside parallel regions, no lock held. */
 FL_API void fl_on_error(fl_error_fn fn, void *user);
-/* Adds delta (+1, then -1) to this thread's quiet count; above zero fl_raise leaves the handler alone. For functions
-   about files and data, which never stop, and for worker threads, which carry their error to the consumer. */
+/* Adds delta (+1, then -1) to this thread's quiet count; above zero fl_raise leaves the handler
+   alone. For functions about files and data, which never stop, and for worker threads, which carry
+   their error to the consumer. */
 FL_API void fl_quiet(int delta);
 
-/* >>log ------------------------------------------------------------------------------------------------- */
+/* >>log ---------------------------------------------------------------------------------------- */
 
 typedef enum fl_level { FL_LOG_DEBUG, FL_LOG_INFO, FL_LOG_WARN, FL_LOG_ERROR, FL_LOG_OFF } fl_level;
 typedef void (*fl_message_fn)(fl_level level, const char *text, void *user);
@@ -131,7 +139,7 @@ FL_API void fl_message(fl_level level, const char *format, ...) FL_PRINTF(2, 3);
 /* Sets sink and threshold. fn NULL: stderr. Default threshold: FL_LOG_WARN. */
 FL_API void fl_message_use(fl_message_fn fn, void *user, fl_level threshold);
 
-/* >>dtypes ---------------------------------------------------------------------------------------------- */
+/* >>dtypes ------------------------------------------------------------------------------------- */
 
 /* 0 means "the default" wherever a dtype is an option. */
 typedef enum fl_dtype {
@@ -152,36 +160,43 @@ FL_API const char *fl_dtype_name(fl_dtype d);
 FL_API fl_dtype fl_dtype_named(const char *name);
 FL_API bool fl_dtype_is_float(fl_dtype d);
 
-/* >>threads --------------------------------------------------------------------------------------------- */
+/* >>threads ------------------------------------------------------------------------------------ */
 
 typedef void (*fl_task)(void *arg, int64_t begin, int64_t end);
-/* Calls task(arg, begin, end) over [0, n) in chunks of exactly `grain` (the last may be shorter), in any order and on
-   any thread; begin is always a multiple of grain. Serial when called inside a parallel body, when another thread
-   holds the pool, when one chunk suffices, or with one thread. Returns when all chunks are done. */
+/* Calls task(arg, begin, end) over [0, n) in chunks of exactly `grain` (the last may be shorter),
+   in any order and on any thread; begin is always a multiple of grain. Serial when called inside a
+   parallel body, when another thread holds the pool, when one chunk suffices, or with one thread.
+   Returns when all chunks are done. */
 FL_API void fl_parallel(int64_t n, int64_t grain, fl_task task, void *arg);
 /* True inside a task of fl_parallel: ops refuse to run there. */
 FL_API bool fl_in_parallel(void);
-/* Threads that fl_parallel uses, the caller included. Default: the processors this process may run on, or FL_THREADS
-   from the environment. Setting joins the old workers; n < 1 restores the default. */
+/* Threads that fl_parallel uses, the caller included. Default: the processors this process may run
+   on, or FL_THREADS from the environment. Setting joins the old workers; n < 1 restores the
+   default. */
 FL_API int fl_threads(void);
 FL_API bool fl_set_threads(int n);
 
-/* >>heap ------------------------------------------------------------------------------------------------ */
+/* >>heap --------------------------------------------------------------------------------------- */
 
-/* All heap use of the library besides buffers. p NULL allocates, bytes 0 frees; returns NULL when it cannot. */
+/* All heap use of the library besides buffers. p NULL allocates, bytes 0 frees; returns NULL when
+   it cannot. */
 typedef void *(*fl_heap_fn)(void *user, void *p, size_t bytes);
-/* Replaces the heap (fault injection, accounting). NULL restores realloc/free. Blocks made before stay valid only if
-   the new function can free them: wrap, do not replace, the C heap once fl has been used. Host blocks below 1 MiB come
-   from here too. The function may be called with a lock of fl held: it must not call fl. */
+/* Replaces the heap (fault injection, accounting). NULL restores realloc/free. Blocks made before
+   stay valid only if the new function can free them: wrap, do not replace, the C heap once fl has
+   been used. Host blocks below 1 MiB come from here too. The function may be called with a lock of
+   fl held: it must not call fl. */
 FL_API void fl_heap_use(fl_heap_fn fn, void *user);
-FL_PRIVATE void *fl__alloc(size_t bytes);                                /* zeroed; records "out of memory" on failure */
-FL_PRIVATE void *fl__realloc(void *p, size_t bytes);                     /* p stays valid on failure */
+/* zeroed; records "out of memory" on failure */
+FL_PRIVATE void *fl__alloc(size_t bytes);
+/* p stays valid on failure */
+FL_PRIVATE void *fl__realloc(void *p, size_t bytes);
 FL_PRIVATE void fl__free(void *p);
-FL_PRIVATE bool fl__grow(void *array, int64_t *cap, int64_t need, size_t size); /* *array doubles until it holds need elements */
+/* *array doubles until it holds need elements */
+FL_PRIVATE bool fl__grow(void *array, int64_t *cap, int64_t need, size_t size);
 /* a * b without overflow; false (no error recorded) if it does not fit. */
 FL_PRIVATE bool fl__mul_size(size_t a, size_t b, size_t *out);
 
-/* >>devices --------------------------------------------------------------------------------------------- */
+/* >>devices ------------------------------------------------------------------------------------ */
 
 typedef struct fl_device fl_device;
 struct fl_device {
@@ -191,10 +206,11 @@ struct fl_device {
     bool (*copy)(const fl_device *self, void *dst, const void *src, size_t bytes);
     size_t (*limit)(const fl_device *self);                              /* bytes it can have in all, 0 if unknown */
 };
-/* Plain memory: large blocks come page-aligned, on huge pages where the system has them, faulted in when taken. */
+/* Plain memory: large blocks come page-aligned, on huge pages where the system has them, faulted in
+   when taken. */
 FL_API const fl_device *fl_device_host(void);
 
-/* >>buffers --------------------------------------------------------------------------------------------- */
+/* >>buffers ------------------------------------------------------------------------------------ */
 
 #define FL_ALIGN 64 /* every buffer starts on this boundary and has as many readable bytes behind its end */
 
@@ -231,29 +247,32 @@ typedef struct fl_mem_info {
     int lifetime;            /* hint: 0 unknown, 1 until the op ends (scratch), 2 until the step ends, 3 for ever */
 } fl_mem_info;
 
-/* A buffer of `bytes` with one reference; its bytes are not cleared. info may be NULL. NULL after fl_fail when memory
-   is out even after every manager trimmed its caches. Does not raise. */
+/* A buffer of `bytes` with one reference; its bytes are not cleared. info may be NULL. NULL after
+   fl_fail when memory is out even after every manager trimmed its caches. Does not raise. */
 FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info);
-/* A buffer whose bytes do not exist yet: restore(b) makes them on first map (from b->tag). The bytes it sets must come
-   from the manager in use: restore calls fl_buffer_fill(b), then writes b->ptr. The tag is the caller's until then; a
-   paging manager may take it over in fill, so read it first if such managers are about. */
+/* A buffer whose bytes do not exist yet: restore(b) makes them on first map (from b->tag). The
+   bytes it sets must come from the manager in use: restore calls fl_buffer_fill(b), then writes
+   b->ptr. The tag is the caller's until then; a paging manager may take it over in fill, so read it
+   first if such managers are about. */
 FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), void *tag);
 /* Gives a buffer that is not resident its bytes from its manager. */
 FL_API bool fl_buffer_fill(fl_buffer *b);
 FL_API fl_buffer *fl_buffer_keep(fl_buffer *b);
 FL_API void fl_buffer_drop(fl_buffer *b); /* NULL is fine */
-/* The bytes, resident and pinned until the matching unmap; NULL after fl_fail if they cannot be brought back. */
+/* The bytes, resident and pinned until the matching unmap; NULL after fl_fail if they cannot be
+   brought back. */
 FL_API void *fl_buffer_map(fl_buffer *b);
 FL_API void fl_buffer_unmap(fl_buffer *b);
-/* For managers: takes a resident, unmapped, pageable buffer out of reach (then save b->ptr, free it, set it NULL and
-   state FL_EVICTED). False if it is mapped or away. Hold the manager's lock from claim until the state is FL_EVICTED and
-   take it in restore and put: another thread may map or drop the buffer meanwhile, and must wait there. restore finds
-   b->ptr already set when the manager changed its mind. */
+/* For managers: takes a resident, unmapped, pageable buffer out of reach (then save b->ptr, free
+   it, set it NULL and state FL_EVICTED). False if it is mapped or away. Hold the manager's lock
+   from claim until the state is FL_EVICTED and take it in restore and put: another thread may map
+   or drop the buffer meanwhile, and must wait there. restore finds b->ptr already set when the
+   manager changed its mind. */
 FL_API bool fl_buffer_claim(fl_buffer *b);
 /* For managers, after claim or in restore: b->ptr is valid again. */
 FL_API void fl_buffer_resident(fl_buffer *b);
 
-/* >>managers -------------------------------------------------------------------------------------------- */
+/* >>managers ----------------------------------------------------------------------------------- */
 
 typedef struct fl_mem_stats {
     int64_t in_use, peak_in_use;     /* bytes handed out, now and at most; blocks below 64 KiB are counted to within
@@ -264,8 +283,9 @@ typedef struct fl_mem_stats {
     int64_t largest_free, free_blocks; /* of the cached memory: fragmentation = 1 - largest_free / (reserved - in_use) */
 } fl_mem_stats;
 
-/* A memory manager: about 40 lines for one of your own. All functions are called from any thread. get may leave the bytes for
-   later: sets restore and the state instead of ptr, and claims the buffer if it declares it pageable. */
+/* A memory manager: about 40 lines for one of your own. All functions are called from any thread.
+   get may leave the bytes for later: sets restore and the state instead of ptr, and claims the
+   buffer if it declares it pageable. */
 struct fl_mem_manager {
     const char *name;
     bool (*get)(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info); /* sets b->ptr to b->bytes bytes, aligned to
@@ -277,39 +297,46 @@ struct fl_mem_manager {
     void *user;
 };
 
-/* Makes m the manager of all buffers made from now on and returns the one before. NULL: the caching one. A buffer
-   remembers its own manager, so swapping is safe at any time; a manager must outlive its buffers. */
+/* Makes m the manager of all buffers made from now on and returns the one before. NULL: the caching
+   one. A buffer remembers its own manager, so swapping is safe at any time; a manager must outlive
+   its buffers. */
 FL_API fl_mem_manager *fl_mem_use(fl_mem_manager *m);
 FL_API fl_mem_manager *fl_mem_current(void);
 /* Straight to the device, nothing kept. */
 FL_API fl_mem_manager *fl_mem_native(void);
-/* The default: size classes with thread caches for small blocks; large blocks best-fit with splitting and merging, in
-   slabs that stay. FL_MEM_SPLIT_LIMIT bytes (environment): blocks above it are never split. */
+/* The default: size classes with thread caches for small blocks; large blocks best-fit with
+   splitting and merging, in slabs that stay. FL_MEM_SPLIT_LIMIT bytes (environment): blocks above
+   it are never split. */
 FL_API fl_mem_manager *fl_mem_caching(void);
-/* Fails the n-th get from now (n = 1 the next), and all after it if for_ever; the rest goes to `inner` (NULL: current). */
+/* Fails the n-th get from now (n = 1 the next), and all after it if for_ever; the rest goes to
+   `inner` (NULL: current). */
 FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever);
-/* Planned offsets for replays. Between arena_begin and the next one is a step; the first step records sizes and
-   lifetimes, then one block is laid out (greedy by size) and each later step gets the planned offsets in order. A
-   request that departs from the plan is served by `inner`. */
+/* Planned offsets for replays. Between arena_begin and the next one is a step; the first step
+   records sizes and lifetimes, then one block is laid out (greedy by size) and each later step gets
+   the planned offsets in order. A request that departs from the plan is served by `inner`. */
 FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner);
 FL_API bool fl_mem_arena_begin(fl_mem_manager *arena);
-FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena); /* size of the planned block, 0 before it is planned */
-/* Closes a manager made by one of the above (the shared ones stay). One that is in use is replaced by the default. */
+/* size of the planned block, 0 before it is planned */
+FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena);
+/* Closes a manager made by one of the above (the shared ones stay). One that is in use is replaced
+   by the default. */
 FL_API void fl_mem_close(fl_mem_manager *m);
 FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m); /* NULL: current */
 FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m);
 /* Several lines of text about m's peak, reuse and fragmentation, through fl_message at level. */
 FL_API void fl_mem_report(fl_mem_manager *m, fl_level level);
-/* Returns all cached memory of the current manager and of the calling thread to the device; bytes returned. */
+/* Returns all cached memory of the current manager and of the calling thread to the device; bytes
+   returned. */
 FL_API size_t fl_mem_trim(void);
 /* Marks the start of the next training step in infos and traces; returns its number. */
 FL_API int64_t fl_mem_step(void);
 /* Buffers alive now, whatever their manager: 0 at the end of a clean program. */
 FL_API int64_t fl_mem_live(void);
 
-/* >>trace ----------------------------------------------------------------------------------------------- */
+/* >>trace -------------------------------------------------------------------------------------- */
 
-/* Records every get, put, map and restore (pointer, bytes, op, step, time), up to max events (0: a million). */
+/* Records every get, put, map and restore (pointer, bytes, op, step, time), up to max events (0: a
+   million). */
 FL_API bool fl_mem_trace_begin(int64_t max_events);
 /* Writes the events as JSON for timeline viewers ("traceEvents") and ends the trace. */
 FL_API bool fl_mem_trace_save(const char *path);

@@ -52,7 +52,7 @@
 extern "C" {
 #endif
 
-/* >>modules --------------------------------------------------------------------------------------------- */
+/* >>modules ------------------------------------------------------------------------------------ */
 
 #define FL_NN_NAME 64 /* bytes of one name, its end included; a path has at most FL_NN_PATH */
 #define FL_NN_PATH 512
@@ -123,7 +123,7 @@ FL_API fl_var *fl_nn_forward(fl_nn_module *m, fl_var *x);
 /* For forward functions: fl_fail with "maker 'path': " in front; returns no results. */
 FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) FL_PRINTF(2, 3);
 
-/* >>trees ----------------------------------------------------------------------------------------------- */
+/* >>trees -------------------------------------------------------------------------------------- */
 
 /* The parameters of the tree, each once, for optimizers and clipping. The array belongs to m: valid
    until the next call. */
@@ -144,7 +144,7 @@ FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user);
 FL_API int64_t fl_nn_format(const fl_nn_module *m, char *buf, size_t size);
 FL_API bool fl_nn_print(const fl_nn_module *m);
 
-/* >>containers ------------------------------------------------------------------------------------------ */
+/* >>containers --------------------------------------------------------------------------------- */
 
 /* Each child's results are the next one's inputs. Owns the children; if it fails, they are freed.
    fl_nn_add adds more. */
@@ -153,7 +153,7 @@ FL_API bool fl_nn_print(const fl_nn_module *m);
                         (fl_nn_module *[]){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_sequential_of(int n, fl_nn_module *const *children);
 
-/* >>layers ---------------------------------------------------------------------------------------------- */
+/* >>layers ------------------------------------------------------------------------------------- */
 
 /* Same elements, other shape. A first dim of -1 is that of the input (the batch); one other may be
    -1. */
@@ -251,7 +251,7 @@ typedef struct fl_nn_layer_norm_opts {
     fl_nn_layer_norm_opt(shape, (fl_nn_layer_norm_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o);
 
-/* >>init ------------------------------------------------------------------------------------------------ */
+/* >>init --------------------------------------------------------------------------------------- */
 
 /* Overwrite the value of p. rng NULL: the process's. False after an error. */
 FL_API bool fl_nn_constant_(fl_var *p, double value);
@@ -268,7 +268,7 @@ FL_API bool fl_nn_kaiming_normal_(fl_var *p, double a, fl_rng *rng);
 FL_API bool fl_nn_glorot_uniform_(fl_var *p, double gain, fl_rng *rng);
 FL_API bool fl_nn_glorot_normal_(fl_var *p, double gain, fl_rng *rng);
 
-/* >>losses ---------------------------------------------------------------------------------------------- */
+/* >>losses ------------------------------------------------------------------------------------- */
 
 typedef enum fl_nn_reduction { FL_MEAN, FL_SUM, FL_NONE } fl_nn_reduction;
 typedef struct fl_nn_nll_opts {
@@ -304,7 +304,7 @@ typedef struct fl_nn_mse_opts {
 #define FL_NN__MSE(x, y, ...) fl_nn_mse_opt(x, y, (fl_nn_mse_opts){__VA_ARGS__})
 FL_API fl_var *fl_nn_mse_opt(fl_var *x, fl_var *y, fl_nn_mse_opts o);
 
-/* >>saving ---------------------------------------------------------------------------------------------- */
+/* >>saving ------------------------------------------------------------------------------------- */
 
 /* Writes all parameters and buffers by path to a safetensors file; the file is replaced in one
    piece or not at all. These functions return false after an error and never stop. */
@@ -353,7 +353,7 @@ FL_API void fl_nn_state_free(fl_nn_state *s);
 #endif
 #endif /* FL_NN_H: stop here if you only want the API */
 
-/* >>implementation -------------------------------------------------------------------------------------- */
+/* >>implementation ----------------------------------------------------------------------------- */
 
 #if defined(FL_IMPL_ONLY_NN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_IMPL
@@ -1475,8 +1475,8 @@ static fl_var *fl__nn_reduce(fl_var *loss, fl_nn_reduction r) {
     return r == FL_SUM ? fv_sum(loss, FL_ALL_AXES) : fv_mean(loss, FL_ALL_AXES);
 }
 
-/* No value is read on the host: a step can be recorded, and runs on a device without waiting. Gather refuses a target
-   that is no class. */
+/* No value is read on the host: a step can be recorded, and runs on a device without waiting.
+   Gather refuses a target that is no class. */
 static fl_var *fl__nn_class_loss_of(const fl__nn_class_loss *l, fl_var *logp, fl_tensor *target) {
     const fl_tensor *x = fv_value(logp);
     fl_tensor *counts = fl_ne(target, fl_int(l->ignore));

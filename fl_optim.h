@@ -50,7 +50,7 @@
 extern "C" {
 #endif
 
-/* >>optimizers ------------------------------------------------------------------------------------------ */
+/* >>optimizers --------------------------------------------------------------------------------- */
 
 #define FL_OPTIM_STATES 3 /* tensors that an optimizer may remember per parameter */
 #define FL_OPTIM_HYPERS 8 /* numbers of an optimizer besides lr */
@@ -116,7 +116,7 @@ FL_API fl_optim *fl_optim_adam_opt(fv_list params, fl_optim_adam_opts o);
 #define FL_OPTIM__ADAMW(params, ...) fl_optim_adamw_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
 FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o);
 
-/* >>steps ----------------------------------------------------------------------------------------------- */
+/* >>steps -------------------------------------------------------------------------------------- */
 
 /* Updates every parameter that has a gradient. False after an error, and while one is pending. */
 FL_API bool fl_optim_step(fl_optim *o);
@@ -127,7 +127,7 @@ FL_API bool fl_optim_set_lr(fl_optim *o, double lr);
    of the squares of all of them, and is returned. NaN after an error. */
 FL_API double fl_optim_clip_grad_norm(fv_list params, double max_norm);
 
-/* >>schedules ------------------------------------------------------------------------------------------- */
+/* >>schedules ---------------------------------------------------------------------------------- */
 
 /* Learning rates as plain functions of the step (or epoch) t = 0, 1, ...: fl_optim_set_lr(o,
    fl_optim_lr_cosine(0.1, 0, t, 1000)). They multiply: warm-up of a cosine is the warm-up of its
@@ -138,7 +138,7 @@ FL_API double fl_optim_lr_cosine(double lr, double low, int64_t t, int64_t total
 /* lr min(1, (t + 1) / steps) */
 FL_API double fl_optim_lr_warmup(double lr, int64_t t, int64_t steps);
 
-/* >>checkpoints ----------------------------------------------------------------------------------------- */
+/* >>checkpoints -------------------------------------------------------------------------------- */
 
 /* Where training stands. The numbers are yours; nothing here reads them. */
 typedef struct fl_optim_progress {
@@ -164,7 +164,7 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state);
 #endif
 #endif /* FL_OPTIM_H: stop here if you only want the API */
 
-/* >>implementation -------------------------------------------------------------------------------------- */
+/* >>implementation ----------------------------------------------------------------------------- */
 
 #if defined(FL_IMPL_ONLY_OPTIM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPTIM_IMPL

@@ -1,7 +1,8 @@
 /* fl_tensor.h - tensors, scopes, the op tables, the call record, backends, and the public ops
 
-   A tensor is a small handle: shape, strides, dtype, and a piece of a buffer (or a backend's own state). Every op builds one
-   call record and hands it to the backend of its operands: replace a slot, a backend, or watch the calls go by.
+   A tensor is a small handle: shape, strides, dtype, and a piece of a buffer (or a backend's own
+   state). Every op builds one call record and hands it to the backend of its operands: replace a
+   slot, a backend, or watch the calls go by.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -28,16 +29,19 @@
      FL_USE_OPENBLAS            matrix products through cblas (link -lopenblas)
 
    Concepts
-     Life time   A function that returns a fl_tensor * returns a value owned by the innermost scope of this thread: nobody frees
-                 temporaries. fl_keep adds a reference to what you store, fl_drop removes it. Arguments are borrowed. Views
-                 share storage.
-     Errors      See fl_mem.h. Every function below returns NULL (or false) after recording what was wrong.
+     Life time   A function that returns a fl_tensor * returns a value owned by the innermost scope
+                 of this thread: nobody frees temporaries. fl_keep adds a reference to what you
+                 store, fl_drop removes it. Arguments are borrowed. Views share storage.
+     Errors      See fl_mem.h. Every function below returns NULL (or false) after recording what was
+                 wrong.
      Broadcast   NumPy's rule: align trailing dims, 1 stretches.
-     Promotion   PyTorch's: category b8 < integer < float; within a category the wider one; 0-d weak numbers (fl_num) never
-                 promote within a category. Float default f32, index and integer default i64.
-     Semantics   PyTorch 2.x decides. Integers wrap; true division of integers gives float; remainder follows the divisor's
-                 sign; float -> integer saturates and NaN gives 0; NaN propagates through maximum, minimum, relu, amax, amin;
-                 sums of b8 and integers are i64; empty: sum 0, prod 1, mean NaN, amax an error. */
+     Promotion   PyTorch's: category b8 < integer < float; within a category the wider one; 0-d weak
+                 numbers (fl_num) never promote within a category. Float default f32, index and
+                 integer default i64.
+     Semantics   PyTorch 2.x decides. Integers wrap; true division of integers gives float;
+                 remainder follows the divisor's sign; float -> integer saturates and NaN gives 0;
+                 NaN propagates through maximum, minimum, relu, amax, amin; sums of b8 and integers
+                 are i64; empty: sum 0, prod 1, mean NaN, amax an error. */
 #include "fl_mem.h"
 #ifndef FL_TENSOR_H
 #define FL_TENSOR_H
@@ -50,7 +54,7 @@ extern "C" {
 #define FL_TENSOR_BACKEND cpu
 #endif
 
-/* >>shapes ---------------------------------------------------------------------------------------------- */
+/* >>shapes ------------------------------------------------------------------------------------- */
 
 #define FL_MAX_DIMS 8
 typedef struct fl_shape {
@@ -66,9 +70,10 @@ FL_API int64_t fl_shape_numel(fl_shape s);
 /* "[2, 3]" into buf; returns buf. */
 FL_API char *fl_shape_text(fl_shape s, char *buf, size_t size);
 
-/* >>tensors --------------------------------------------------------------------------------------------- */
+/* >>tensors ------------------------------------------------------------------------------------ */
 
-/* What a scope holds: the first member of fl_tensor, fl_var and of any type of yours that scopes should own. */
+/* What a scope holds: the first member of fl_tensor, fl_var and of any type of yours that scopes
+   should own. */
 typedef struct fl_obj fl_obj;
 struct fl_obj {
     int refs_;
@@ -111,39 +116,45 @@ FL_API void fl_drop(fl_tensor *t);
 /* Tensor handles alive in the process. */
 FL_API int64_t fl_live(void);
 
-/* For types of your own: a zeroed object with one reference, from bounded per-thread free lists; size <= 1024.
+/* For types of your own: a zeroed object with one reference, from bounded per-thread free lists;
+   size <= 1024.
    NULL after fl_fail. */
 FL_API void *fl_obj_new(size_t size, void (*drop)(fl_obj *self));
 FL_API void fl_obj_free(fl_obj *o);
 FL_API void fl_obj_keep(fl_obj *o);
 FL_API void fl_obj_drop(fl_obj *o);
-/* Gives the caller's reference to the innermost scope. False (and the reference is dropped) when memory is out. */
+/* Gives the caller's reference to the innermost scope. False (and the reference is dropped) when
+   memory is out. */
 FL_API bool fl_obj_own(fl_obj *o);
 
-/* >>scopes ---------------------------------------------------------------------------------------------- */
+/* >>scopes ------------------------------------------------------------------------------------- */
 
 typedef struct fl_scope {
     int64_t depth_; /* its place in this thread's stack of scopes */
 } fl_scope;
 FL_API fl_scope fl_scope_begin(void);
-/* Drops the values owned by the scope and by inner ones left open (early return, longjmp); restores the flags. */
+/* Drops the values owned by the scope and by inner ones left open (early return, longjmp); restores
+   the flags. */
 FL_API void fl_scope_end(fl_scope *s);
 /* Ends the scope and hands t to the enclosing one; returns t. NULL passes. */
 FL_API fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t);
-/* Hands o, any object, to the scope around s, which stays open, and returns it; NULL after an error. For several results.
+/* Hands o, any object, to the scope around s, which stays open, and returns it; NULL after an
+   error. For several results.
    NULL passes. */
 FL_API void *fl_promote(fl_scope *s, void *o);
 /* Values that the innermost scope owns now. */
 FL_API int64_t fl_scope_size(void);
-/* A word of this thread that scopes save and restore, for the layers above (no-grad, train). Starts 0. */
+/* A word of this thread that scopes save and restore, for the layers above (no-grad, train). Starts
+   0. */
 FL_API uint64_t fl_flags(void);
 FL_API void fl_set_flags(uint64_t flags);
 
-/* >>tables ---------------------------------------------------------------------------------------------- */
+/* >>tables ------------------------------------------------------------------------------------- */
 
-/* The only place where an op exists. Formulas use the closed vocabulary of kernels/fl_words.h and are expanded three ways: to
-   scalar C (the loops of kernels/), to text (fl_op_info, generated code), to calls of fl_ and fv_ functions (what a backend
-   without the slot runs, and double backward).
+/* The only place where an op exists. Formulas use the closed vocabulary of kernels/fl_words.h and
+   are expanded three ways: to scalar C (the loops of kernels/), to text (fl_op_info, generated
+   code), to calls of fl_ and fv_ functions (what a backend without the slot runs, and double
+   backward).
 
    class  takes                          gives         need  REQ: every backend has it (or falls back on cpu, warned)
    FLOAT  float (integers become f32)    the same            OPT: a slot where speed wants one; else the formula
@@ -275,11 +286,19 @@ typedef enum fl_op {
     FL_OP_COUNT
 } fl_op;
 
-typedef enum fl_op_class { FL_CLASS_NONE, FL_CLASS_FLOAT, FL_CLASS_NUM, FL_CLASS_ANY, FL_CLASS_INT, FL_CLASS_CMP, FL_CLASS_BOOL } fl_op_class;
+typedef enum fl_op_class {
+    FL_CLASS_NONE,
+    FL_CLASS_FLOAT,
+    FL_CLASS_NUM,
+    FL_CLASS_ANY,
+    FL_CLASS_INT,
+    FL_CLASS_CMP,
+    FL_CLASS_BOOL
+} fl_op_class;
 typedef struct fl_op_info {
     const char *name;
-    int arity;           /* 1, 2: a formula of x, or of a and b; 0: another op */
-    fl_op_class cls;     /* of formulas */
+    int arity;       /* 1, 2: a formula of x, or of a and b; 0: another op */
+    fl_op_class cls; /* of formulas */
     bool required;
     const char *formula; /* text of y; NULL for other ops */
     const char *grad[2]; /* text of dx, or of da and db */
@@ -294,32 +313,70 @@ FL_API bool fl_op_grad_holds(fl_op op, int i, fl_op part);
 /* Words in that gradient formula: 0 passes dy on (or is constant zero), 1 is a single op. */
 FL_API int fl_op_grad_words(fl_op op, int i);
 
-/* >>records --------------------------------------------------------------------------------------------- */
+/* >>records ------------------------------------------------------------------------------------ */
 
 /* Arguments are plain values: a recorder may copy args_size bytes and replay them. */
-typedef struct fl_rng { uint64_t key, counter; } fl_rng; /* Philox 4x32-10; one counter step gives four 32-bit words */
-typedef struct fl_no_args { char _; } fl_no_args;
-typedef struct fl_fill_args { double f64; int64_t i64; } fl_fill_args; /* the same number, for float and integer outputs */
-typedef struct fl_iota_args { double f_start, f_step; int64_t i_start, i_step; } fl_iota_args;
+typedef struct fl_rng {
+    uint64_t key, counter;
+} fl_rng; /* Philox 4x32-10; one counter step gives four 32-bit words */
+typedef struct fl_no_args {
+    char _;
+} fl_no_args;
+typedef struct fl_fill_args {
+    double f64;
+    int64_t i64;
+} fl_fill_args; /* the same number, for float and integer outputs */
+typedef struct fl_iota_args {
+    double f_start, f_step;
+    int64_t i_start, i_step;
+} fl_iota_args;
 typedef enum fl_dist { FL_UNIFORM, FL_NORMAL, FL_INTEGER } fl_dist;
-/* Element i (row-major) uses words of Philox block rng.counter + i * w / 4, from word i * w % 4, w words each:
-   UNIFORM f32 w = 1: a + (b - a) * (word >> 8) * 2^-24;  f64 w = 2: ((u >> 5) * 2^26 + (v >> 6)) * 2^-53, u the first word
-   NORMAL  f32 w = 1 and f64 w = 2: Box-Muller on the pair of elements 2j (cos), 2j + 1 (sin), as flm_normal_f32 and
-           flm_normal_f64 of kernels/fl_math.h say; mean a, deviation b
-   INTEGER i64 w = 2: ia + high 64 bits of u:v * (ib - ia) */
-typedef struct fl_random_args { fl_dist dist; double a, b; int64_t ia, ib; fl_rng rng; } fl_random_args;
-typedef struct fl_reduce_args { uint32_t axes; bool keepdim; } fl_reduce_args; /* bit i: axis i is reduced */
-typedef struct fl_axis_args { int axis; } fl_axis_args;
-typedef struct fl_conv2d_args { int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups; } fl_conv2d_args; /* h, w */
-typedef struct fl_pool2d_args { int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2]; bool count_pad; } fl_pool2d_args;
-typedef struct fl_dropout_args { double p; fl_rng rng; } fl_dropout_args; /* element i: the UNIFORM f32 number i of rng */
-typedef struct fl_grad_args { fl_op op; } fl_grad_args;
+/* Element i (row-major) uses words of Philox block rng.counter + i * w / 4, from word i * w % 4, w
+   words each:
+   UNIFORM f32 w = 1: a + (b - a) * (word >> 8) * 2^-24
+           f64 w = 2: ((second word >> 5) * 2^26 + (first word >> 6)) * 2^-53
+   NORMAL  f32 w = 1 and f64 w = 2: Box-Muller on the pair of elements 2j (cos), 2j + 1 (sin), as
+           flm_normal_f32 and flm_normal_f64 of kernels/fl_math.h say; mean a, deviation b
+   INTEGER i64 w = 2: ia + high 64 bits of (second word * 2^32 + first word) * (ib - ia) */
+typedef struct fl_random_args {
+    fl_dist dist;
+    double a, b;
+    int64_t ia, ib;
+    fl_rng rng;
+} fl_random_args;
+typedef struct fl_reduce_args {
+    uint32_t axes;
+    bool keepdim;
+} fl_reduce_args; /* bit i: axis i is reduced */
+typedef struct fl_axis_args {
+    int axis;
+} fl_axis_args;
+typedef struct fl_conv2d_args {
+    int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
+} fl_conv2d_args; /* h, w */
+typedef struct fl_pool2d_args {
+    int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
+    bool count_pad;
+} fl_pool2d_args;
+typedef struct fl_dropout_args {
+    double p;
+    fl_rng rng;
+} fl_dropout_args; /* element i: the UNIFORM f32 number i of rng */
+typedef struct fl_grad_args {
+    fl_op op;
+} fl_grad_args;
 /* g' = g + weight_decay p;  m = momentum m + (first ? 1 : 1 - dampening) g';  p -= lr (nesterov ? g' + momentum m : m)
    (momentum 0: no m, p -= lr g') */
-typedef struct fl_sgd_args { double lr, momentum, dampening, weight_decay; bool nesterov, first; } fl_sgd_args;
+typedef struct fl_sgd_args {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, first;
+} fl_sgd_args;
 /* L2: g += wd p; decoupled: p -= lr wd p.  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
    p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps),  bias_i = 1 - beta_i^t */
-typedef struct fl_adam_args { double lr, beta1, beta2, eps, weight_decay, bias1, bias2; bool decoupled; } fl_adam_args;
+typedef struct fl_adam_args {
+    double lr, beta1, beta2, eps, weight_decay, bias1, bias2;
+    bool decoupled;
+} fl_adam_args;
 
 typedef struct fl_call {
     fl_op op;
@@ -328,25 +385,28 @@ typedef struct fl_call {
     const void *args; /* the op's argument struct, NULL for fl_no_args */
 } fl_call;
 
-/* Runs a record whose outputs are handles of fl_call_out (shape and dtype set, no storage) or tensors to be written in
-   place. Everything the public ops do ends here: hooks, slot, fallback. False after fl_fail; does not raise. */
+/* Runs a record whose outputs are handles of fl_call_out (shape and dtype set, no storage) or
+   tensors to be written in place. Everything the public ops do ends here: hooks, slot, fallback.
+   False after fl_fail; does not raise. */
 FL_API bool fl_run(const fl_call *c);
-/* An output handle for a record: contiguous strides, no storage, owned by the innermost scope. family: index. */
+/* An output handle for a record: contiguous strides, no storage, owned by the innermost scope.
+   family: index. */
 FL_API fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype);
 typedef void (*fl_hook_fn)(const fl_call *c, void *user);
-/* Observes the calls of this thread, each may be NULL; replaces the pair before. `after` runs on success only. Ops run
-   by a hook are not observed. */
+/* Observes the calls of this thread, each may be NULL; replaces the pair before. `after` runs on
+   success only. Ops run by a hook are not observed. */
 FL_API void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user);
 
-/* >>backends -------------------------------------------------------------------------------------------- */
+/* >>backends ----------------------------------------------------------------------------------- */
 
 typedef struct fl_backend fl_backend;
-/* The slot contract. Outputs arrive with shape, dtype and strides and no storage: an eager slot calls fl_make(out) first (a
-   no-op for outputs that are written in place), a lazy one sets out->impl. Inputs come promoted and expanded (stride 0),
-   with any strides unless flags ask for contiguous; weak inputs of element-wise ops are numbers, to be copied, never kept.
-   In element-wise ops out may equal an input exactly. Returns false after fl_fail; a deferred backend reports what only the
-   data shows (an index out of range, x % 0) at its next sync or map. Inside a slot fl_data is valid for every tensor of the
-   call that has a buffer. */
+/* The slot contract. Outputs arrive with shape, dtype and strides and no storage: an eager slot
+   calls fl_make(out) first (a no-op for outputs that are written in place), a lazy one sets
+   out->impl. Inputs come promoted and expanded (stride 0), with any strides unless flags ask for
+   contiguous; weak inputs of element-wise ops are numbers, to be copied, never kept. In
+   element-wise ops out may equal an input exactly. Returns false after fl_fail; a deferred backend
+   reports what only the data shows (an index out of range, x % 0) at its next sync or map. Inside a
+   slot fl_data is valid for every tensor of the call that has a buffer. */
 typedef bool (*fl_slot)(const fl_backend *self, const fl_call *c);
 typedef enum fl_access { FL_READ = 1, FL_WRITE = 2 } fl_access;
 enum { FL_SLOT_CONTIGUOUS = 1 }; /* flags[op]: inputs are made contiguous first */
@@ -368,15 +428,18 @@ struct fl_backend {
     uint8_t flags[FL_OP_COUNT];
     bool no_grad[FL_OP_COUNT]; /* formulas whose gradient must not go through grad1/grad2 (set by fl_override) */
 };
-/* For a backend that refuses views, fl_copy's record may hold an alias: a handle with the impl of another tensor (dense, as
-   made) but shape, strides and offset of its own. Only `copy` ever sees one. */
+/* For a backend that refuses views, fl_copy's record may hold an alias: a handle with the impl of
+   another tensor (dense, as made) but shape, strides and offset of its own. Only `copy` ever sees
+   one. */
 
 /* The CPU backend as shipped. */
 FL_API const fl_backend *fl_backend_cpu(void);
-/* Copies *b into the table of the family b->name, for the whole process and for existing tensors too; a new name makes a new
-   family. *old (may be NULL) gets the one before (name NULL if new). Of the slots only copy must be there. */
+/* Copies *b into the table of the family b->name, for the whole process and for existing tensors
+   too; a new name makes a new family. *old (may be NULL) gets the one before (name NULL if new). Of
+   the slots only copy must be there. */
 FL_API bool fl_use(const fl_backend *b, fl_backend *old);
-/* b->op[op] = slot, and clears the OPT slots and gradients of b that contain op, so every composition passes through it. */
+/* b->op[op] = slot, and clears the OPT slots and gradients of b that contain op, so every
+   composition passes through it. */
 FL_API bool fl_override(fl_backend *b, fl_op op, fl_slot slot);
 /* Makes any fallback on the cpu an error; returns the setting before. */
 FL_API bool fl_strict(bool on);
@@ -385,7 +448,8 @@ FL_API int64_t fl_fallbacks(void);
 /* Index of a family, -1 with an error if there is none; its table as in use. */
 FL_API int fl_family(const char *name);
 FL_API const fl_backend *fl_family_backend(int family);
-/* Family of new tensors (creation, randomness), process-wide: FL_TENSOR_BACKEND at the start. Returns false if unknown. */
+/* Family of new tensors (creation, randomness), process-wide: FL_TENSOR_BACKEND at the start.
+   Returns false if unknown. */
 FL_API bool fl_set_default_family(const char *name);
 FL_API int fl_default_family(void);
 /* For slots: storage for an output. */
@@ -394,22 +458,24 @@ FL_API bool fl_make(fl_tensor *out);
 static inline void *fl_data(const fl_tensor *t) {
     return (char *)t->buffer->ptr + t->offset * (int64_t)fl_dtype_size(t->dtype);
 }
-/* True if the family runs op by a slot of its own (or an `any`), false if by composition or fallback. */
+/* True if the family runs op by a slot of its own (or an `any`), false if by composition or
+   fallback. */
 FL_API bool fl_has(int family, fl_op op);
 /* Waits for all work of t's backend. */
 FL_API bool fl_sync(const fl_tensor *t);
 
-/* >>options --------------------------------------------------------------------------------------------- */
+/* >>options ------------------------------------------------------------------------------------ */
 
-/* Options are designated initialisers after the required arguments: fl_conv2d(x, w, .stride = 2, .pad = FL_SAME).
-   Zero means default. Where 0 is a legal other value it is written FL_ZERO (float) or FL_I0 (integer). */
+/* Options are designated initialisers after the required arguments: fl_conv2d(x, w, .stride = 2,
+   .pad = FL_SAME). Zero means default. Where 0 is a legal other value it is written FL_ZERO (float)
+   or FL_I0 (integer). */
 #define FL_ZERO (-0.0)
 #define FL_I0 INT32_MIN
 #define FL_SAME (-1) /* padding: output size = ceil(input size / stride), an odd one at the end */
 FL_API double fl_option(double value, double otherwise);  /* 0 -> otherwise, FL_ZERO -> 0 */
 FL_API int64_t fl_option_int(int64_t value, int64_t otherwise); /* 0 -> otherwise, FL_I0 -> 0 */
 
-/* >>create ---------------------------------------------------------------------------------------------- */
+/* >>create ------------------------------------------------------------------------------------- */
 
 /* Uninitialised. dtype FL_DTYPE_NONE: f32. */
 FL_API fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype);
@@ -425,16 +491,18 @@ FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dty
 FL_API fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype);
 /* Copies shape.numel elements of dtype, row-major, from host memory. */
 FL_API fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype);
-/* A weak 0-d number: takes part in ops without promoting within its category (fl_num float, fl_int integer). */
+/* A weak 0-d number: takes part in ops without promoting within its category (fl_num float, fl_int
+   integer). */
 FL_API fl_tensor *fl_num(double value);
 FL_API fl_tensor *fl_int(int64_t value);
 /* The same values on another family (the same tensor if it is there already). */
 FL_API fl_tensor *fl_to(fl_tensor *t, const char *family);
 
-/* >>read ------------------------------------------------------------------------------------------------ */
+/* >>read --------------------------------------------------------------------------------------- */
 
-/* The bytes of element [0, ...], laid out by t->stride, on the host, until fl_unmap with the same access (FL_READ, FL_WRITE
-   or both). Waits for t. Writing counts as an in-place write. NULL after fl_fail. */
+/* The bytes of element [0, ...], laid out by t->stride, on the host, until fl_unmap with the same
+   access (FL_READ, FL_WRITE or both). Waits for t. Writing counts as an in-place write. NULL after
+   fl_fail. */
 FL_API void *fl_map(fl_tensor *t, int access);
 FL_API void fl_unmap(fl_tensor *t, int access);
 /* Copies all elements, row-major, in t's dtype; bytes must be numel * size. */
@@ -444,13 +512,15 @@ FL_API bool fl_set_host(fl_tensor *t, const void *src, size_t bytes);
 /* The value of a one-element tensor; NaN, or 0, after an error. */
 FL_API double fl_item(fl_tensor *t);
 FL_API int64_t fl_item_int(fl_tensor *t);
-/* PyTorch's text (width 75, summary past 1000 elements, precision 4) as snprintf does; fl_print adds a newline on stdout. */
+/* PyTorch's text (width 75, summary past 1000 elements, precision 4) as snprintf does; fl_print
+   adds a newline on stdout. */
 FL_API int64_t fl_format(fl_tensor *t, char *buf, size_t size);
 FL_API bool fl_print(fl_tensor *t);
 
-/* >>move ------------------------------------------------------------------------------------------------ */
+/* >>move --------------------------------------------------------------------------------------- */
 
-/* Same elements, row-major, other shape; one dim may be -1. A view where strides allow, else a copy. */
+/* Same elements, row-major, other shape; one dim may be -1. A view where strides allow, else a
+   copy. */
 FL_API fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape);
 /* Axis i of the result is axis axes[i] of t; naxes = ndim. A view. */
 FL_API fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes);
@@ -458,8 +528,9 @@ FL_API fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes);
 FL_API fl_tensor *fl_transpose(fl_tensor *t, int a, int b);
 /* Broadcasts to shape; -1 keeps a dim. A view. */
 FL_API fl_tensor *fl_expand(fl_tensor *t, fl_shape shape);
-/* Elements start, start + step, ... before stop along axis; negative counts from the end, bounds are clamped as in Python,
-   step may be negative (then stop = FL_SLICE_END runs through element 0). A view. */
+/* Elements start, start + step, ... before stop along axis; negative counts from the end, bounds
+   are clamped as in Python, step may be negative (then stop = FL_SLICE_END runs through element 0).
+   A view. */
 #define FL_SLICE_END INT64_MAX
 FL_API fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step);
 /* Element i along axis, dim dropped. A view. */
@@ -482,7 +553,7 @@ FL_API fl_tensor *fl_clone(fl_tensor *t);
 /* Writes src (broadcast, cast) into dst and through it into the tensor it views; returns dst. */
 FL_API fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src);
 
-/* >>elementwise ----------------------------------------------------------------------------------------- */
+/* >>elementwise -------------------------------------------------------------------------------- */
 
 /* One per line of FL_UNARY_OPS; formulas and dtypes stand there. */
 FL_API fl_tensor *fl_neg(fl_tensor *x);
@@ -516,7 +587,8 @@ FL_API fl_tensor *fl_sub(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_mul(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_div(fl_tensor *a, fl_tensor *b); /* true division */
 FL_API fl_tensor *fl_pow(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_remainder(fl_tensor *a, fl_tensor *b); /* of the divisor's sign; integer x % 0: an error */
+/* of the divisor's sign; integer x % 0: an error */
+FL_API fl_tensor *fl_remainder(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_maximum(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_minimum(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_eq(fl_tensor *a, fl_tensor *b);
@@ -536,7 +608,7 @@ FL_API fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b);
 /* min(max(x, low), high). */
 FL_API fl_tensor *fl_clip(fl_tensor *x, double low, double high);
 
-/* >>reduce ---------------------------------------------------------------------------------------------- */
+/* >>reduce ------------------------------------------------------------------------------------- */
 
 /* Axes of a reduction: {.keepdim = true} keeps the dims as 1. FL_AXES(0, -1); FL_ALL_AXES. */
 typedef struct fl_axes {
@@ -550,7 +622,8 @@ typedef struct fl_axes {
 FL_API fl_tensor *fl_sum(fl_tensor *x, fl_axes axes);
 FL_API fl_tensor *fl_prod(fl_tensor *x, fl_axes axes);
 FL_API fl_tensor *fl_mean(fl_tensor *x, fl_axes axes); /* float only */
-FL_API fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction); /* sum (x - mean)^2 / (n - correction) */
+/* sum (x - mean)^2 / (n - correction) */
+FL_API fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction);
 FL_API fl_tensor *fl_amax(fl_tensor *x, fl_axes axes);
 FL_API fl_tensor *fl_amin(fl_tensor *x, fl_axes axes);
 FL_API fl_tensor *fl_all(fl_tensor *x, fl_axes axes); /* b8 */
@@ -560,23 +633,26 @@ FL_API fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes);
 FL_API fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim);
 FL_API fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim);
 
-/* >>index ----------------------------------------------------------------------------------------------- */
+/* >>index -------------------------------------------------------------------------------------- */
 
-/* y[..i..] = x[..index[..i..]..] along axis; index i64, its other dims at most x's. An index out of range is an error. */
+/* y[..i..] = x[..index[..i..]..] along axis; index i64, its other dims at most x's. An index out of
+   range is an error. */
 FL_API fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index);
-/* Copy of x with src[..i..] added at index[..i..]; repeats add up in order. index and src have one shape. */
+/* Copy of x with src[..i..] added at index[..i..]; repeats add up in order. index and src have one
+   shape. */
 FL_API fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
 /* Rows index (1-D i64) of x along axis. */
 FL_API fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index);
 /* index i64 [...] -> f32 [..., classes]. */
 FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
 
-/* >>linear ---------------------------------------------------------------------------------------------- */
+/* >>linear ------------------------------------------------------------------------------------- */
 
-/* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and vanish. */
+/* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and
+   vanish. */
 FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
 
-/* >>neural ---------------------------------------------------------------------------------------------- */
+/* >>neural ------------------------------------------------------------------------------------- */
 
 typedef struct fl_conv2d_opts {
     char _;
@@ -592,10 +668,13 @@ typedef struct fl_conv2d_opts {
 #define FL__CONV2D(x, w, ...) fl_conv2d_opt(x, w, (fl_conv2d_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o);
 /* Resolves options to the record's arguments for an input of h x w and a kernel of kh x kw. */
-FL_API bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64_t kw, fl_conv2d_args *out);
+FL_API bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64_t kw,
+                              fl_conv2d_args *out);
 /* Gradients of conv2d with resolved args: dx has x_shape, dw has w_shape. */
-FL_API fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a);
-FL_API fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a);
+FL_API fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape,
+                                       fl_conv2d_args a);
+FL_API fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape,
+                                        fl_conv2d_args a);
 /* conv2d with resolved args. bias may be NULL. */
 FL_API fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a);
 
@@ -606,15 +685,17 @@ typedef struct fl_pool2d_opts {
     int64_t pad, pad_w;       /* as in fl_conv2d_opts */
     bool ignore_pad;          /* average over the elements inside the image only */
 } fl_pool2d_opts;
-/* x [n, c, h, w] -> [n, c, oh, ow] over windows kernel x kernel_w. Max: padding counts as -inf; NaN wins. *index (may be NULL)
-   gets the i64 position h * w of the first maximum, of y's shape. */
+/* x [n, c, h, w] -> [n, c, oh, ow] over windows kernel x kernel_w. Max: padding counts as -inf; NaN
+   wins. *index (may be NULL) gets the i64 position h * w of the first maximum, of y's shape. */
 #define fl_max_pool2d(...) FL__MAX_POOL2D(__VA_ARGS__, ._ = 0)
 #define FL__MAX_POOL2D(x, kernel, index, ...) fl_max_pool2d_opt(x, kernel, index, (fl_pool2d_opts){__VA_ARGS__})
-FL_API fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index, fl_pool2d_opts o);
+FL_API fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index,
+                                    fl_pool2d_opts o);
 #define fl_avg_pool2d(...) FL__AVG_POOL2D(__VA_ARGS__, ._ = 0)
 #define FL__AVG_POOL2D(x, kernel, ...) fl_avg_pool2d_opt(x, kernel, (fl_pool2d_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_avg_pool2d_opt(fl_tensor *x, int64_t kernel, fl_pool2d_opts o);
-FL_API bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w, fl_pool2d_args *out);
+FL_API bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w,
+                              fl_pool2d_args *out);
 FL_API fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a);
 FL_API fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape);
 FL_API fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a);
@@ -624,38 +705,46 @@ FL_API fl_tensor *fl_softmax(fl_tensor *x, int axis);
 FL_API fl_tensor *fl_log_softmax(fl_tensor *x, int axis);
 FL_API fl_tensor *fl_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis);
 FL_API fl_tensor *fl_log_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis);
-/* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass. NULL without an error when the family has no
-   grad1 slot for op: run the composition then. */
+/* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass. NULL without an
+   error when the family has no grad1 slot for op: run the composition then. */
 FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy);
-/* The same for FL_BINARY_OPS, all of one shape; want bit 0: *da, bit 1: *db. False without an error: as above. */
-FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy, fl_tensor **da, fl_tensor **db);
+/* The same for FL_BINARY_OPS, all of one shape; want bit 0: *da, bit 1: *db. False without an
+   error: as above. */
+FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
+                     fl_tensor **da, fl_tensor **db);
 
-/* >>random ---------------------------------------------------------------------------------------------- */
+/* >>random ------------------------------------------------------------------------------------- */
 
-/* Seeds the process's generator (counter 0). It starts with key 0. Thread-safe; which numbers a thread gets depends on the
-   order of the threads' calls: give threads fl_rngs of their own. */
+/* Seeds the process's generator (counter 0). It starts with key 0. Thread-safe; which numbers a
+   thread gets depends on the order of the threads' calls: give threads fl_rngs of their own. */
 FL_API void fl_seed(uint64_t key);
-/* Takes n elements' worth of numbers from rng (NULL: the process's) and returns where they start. */
+/* Takes n elements' worth of numbers from rng (NULL: the process's) and returns where they
+   start. */
 FL_API fl_rng fl_rng_take(fl_rng *rng, int64_t n);
 FL_API fl_rng fl_rng_state(void); /* of the process's generator, for checkpoints */
 FL_API void fl_rng_set_state(fl_rng r);
-/* Uniform in [low, high); normal; integers in [low, high) as i64. dtype NONE: f32. rng NULL: the process's. */
+/* Uniform in [low, high); normal; integers in [low, high) as i64. dtype NONE: f32. rng NULL: the
+   process's. */
 FL_API fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng);
 FL_API fl_tensor *fl_normal(fl_shape shape, double mean, double std, fl_dtype dtype, fl_rng *rng);
 FL_API fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng);
-/* x / (1 - p) with probability 1 - p, else 0. dropout_at replays a mask: the gradient is dropout_at(dy, p, the same state). */
+/* x / (1 - p) with probability 1 - p, else 0. dropout_at replays a mask: the gradient is
+   dropout_at(dy, p, the same state). */
 FL_API fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng);
 FL_API fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state);
 
-/* >>step ------------------------------------------------------------------------------------------------ */
+/* >>step --------------------------------------------------------------------------------------- */
 
-/* In-place optimizer steps, formulas at fl_sgd_args and fl_adam_args; p, m, v are written. m NULL: momentum 0. */
+/* In-place optimizer steps, formulas at fl_sgd_args and fl_adam_args; p, m, v are written. m NULL:
+   momentum 0. */
 FL_API bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a);
-FL_API bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a);
+FL_API bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v,
+                         const fl_adam_args *a);
 
-/* >>rooms ----------------------------------------------------------------------------------------------- */
+/* >>rooms -------------------------------------------------------------------------------------- */
 
-/* Between this header and its second room, fl_tensor_ops.h (shape rules and compositions of the ops); not for users. */
+/* Between this header and its second room, fl_tensor_ops.h (shape rules and compositions of the
+   ops); not for users. */
 /* Records a caller's mistake and gives the handler its chance; NULL for any pointer type. */
 #define FL__BAD(...) (fl_fail(__VA_ARGS__), fl_raise())
 typedef struct fl__text {
@@ -665,15 +754,19 @@ typedef struct fl__text {
 FL_PRIVATE fl__text fl__shape_of_text(const fl_tensor *t);
 FL_PRIVATE fl__text fl__shape_as_text(fl_shape s);
 #define FL__SHAPE_TEXT(t) (fl__shape_of_text(t).s)
-FL_PRIVATE bool fl__null(const char *fn, const void *p); /* True for a NULL operand, an error unless one is pending. */
+/* True for a NULL operand, an error unless one is pending. */
+FL_PRIVATE bool fl__null(const char *fn, const void *p);
 FL_PRIVATE bool fl__same_shape(const fl_tensor *a, const fl_tensor *b);
-FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis); /* In [0, ndim); -1 after an error. */
-FL_PRIVATE bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t); /* Broadcasts *s with t's shape; false if they do not. */
+/* In [0, ndim); -1 after an error. */
+FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis);
+/* Broadcasts *s with t's shape; false if they do not. */
+FL_PRIVATE bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t);
 FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype);
 FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
 FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t); /* Weak numbers become 0-d tensors. */
 FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t);
-FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d); /* NONE: the class does not take d. */
+/* NONE: the class does not take d. */
+FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d);
 FL_PRIVATE fl_tensor *fl__const(double value); /* A formula's constant. */
 FL_PRIVATE fl_tensor *fl__operand(fl_tensor *t, fl_dtype d);
 FL_PRIVATE bool fl__same_family(const char *fn, const fl_tensor *a, const fl_tensor *b);
@@ -681,7 +774,8 @@ FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op); /* REQ, or the family
 FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value);
 FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t); /* An in-place op may write t. */
-FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b); /* y of a table formula by its composition */
+/* y of a table formula by its composition */
+FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b);
 FL_PRIVATE bool fl__run_composed(const fl_call *c); /* an OPT op whose family has no slot */
 
 #ifdef __cplusplus
@@ -692,7 +786,7 @@ FL_PRIVATE bool fl__run_composed(const fl_call *c); /* an OPT op whose family ha
 #if defined(FL_IMPL_ONLY_TENSOR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_TENSOR_IMPL
 #define FL_TENSOR_IMPL
-/* >>implementation -------------------------------------------------------------------------------------- */
+/* >>implementation ----------------------------------------------------------------------------- */
 
 #include <math.h>
 #include <pthread.h>
@@ -703,8 +797,8 @@ FL_PRIVATE bool fl__run_composed(const fl_call *c); /* an OPT op whose family ha
 #include FL_TENSOR_BACKEND_H
 #endif
 
-
-/* True for a NULL operand: passes silently while an error is pending, is a mistake of its own otherwise. */
+/* True for a NULL operand: passes silently while an error is pending, is a mistake of its own
+   otherwise. */
 FL_PRIVATE bool fl__null(const char *fn, const void *p) {
     if (p) return false;
     if (!fl_error()) (void)FL__BAD("%s: an operand is NULL", fn);
@@ -718,10 +812,12 @@ static bool fl__null_operand(const fl_op_info *info, const void *p) {
     return true;
 }
 
-/* ---- objects and scopes: one stack of owned objects per thread, one stack of marks into it ---- */
+/* ---- objects and scopes: one stack of owned objects per thread, one stack of marks into it
+   ---- */
 
-#define FL__OBJ_CLASSES 16    /* of 64 bytes: objects up to 1024 bytes */
-#define FL__OBJ_CACHE 1024    /* free objects of a class that a thread keeps; half of them move on overflow */
+#define FL__OBJ_CLASSES 16 /* of 64 bytes: objects up to 1024 bytes */
+#define FL__OBJ_CACHE \
+    1024 /* free objects of a class that a thread keeps; half of them move on overflow */
 #define FL__ROOT_WARN 100000
 
 typedef struct fl__free_obj {
@@ -741,19 +837,19 @@ typedef struct fl__context {
     uint64_t flags;
     fl__free_obj *free[FL__OBJ_CLASSES];
     int n_free[FL__OBJ_CLASSES];
-    int64_t live;    /* tensors made minus dropped on this thread; the process's number is the sum */
+    int64_t live; /* tensors made minus dropped on this thread; the process's number is the sum */
     fl_hook_fn before, after;
     void *hook_user;
-    const char *op;  /* running now, for memory traces */
+    const char *op; /* running now, for memory traces */
     bool registered, warned;
     struct fl__context *next;
 } fl__context;
 
 static _Thread_local fl__context fl__here;
 static pthread_mutex_t fl__obj_lock = PTHREAD_MUTEX_INITIALIZER;
-static fl__context *fl__contexts;                 /* all of the below under the lock */
+static fl__context *fl__contexts; /* all of the below under the lock */
 static fl__free_obj *fl__shared_free[FL__OBJ_CLASSES];
-static int64_t fl__dead_live;                        /* `live` of threads that ended */
+static int64_t fl__dead_live; /* `live` of threads that ended */
 static pthread_key_t fl__context_key;
 
 static void fl__context_end(void *p) {
@@ -849,7 +945,8 @@ static void *fl__obj_raw(size_t size, void (*drop)(fl_obj *self)) {
 
 void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
     if (size < sizeof(fl_obj) || size > FL__OBJ_CLASSES * 64) {
-        fl_fail("fl_obj_new: size %zu is not between %zu and %d", size, sizeof(fl_obj), FL__OBJ_CLASSES * 64);
+        fl_fail("fl_obj_new: size %zu is not between %zu and %d", size, sizeof(fl_obj),
+                FL__OBJ_CLASSES * 64);
         return NULL;
     }
     char *o = fl__obj_raw(size, drop);
@@ -867,11 +964,14 @@ void fl_obj_free(fl_obj *o) {
     if (++th->n_free[c] > FL__OBJ_CACHE) fl__obj_spill(th, c);
 }
 
-void fl_obj_keep(fl_obj *o) { __atomic_fetch_add(&o->refs_, 1, __ATOMIC_RELAXED); }
+void fl_obj_keep(fl_obj *o) {
+    __atomic_fetch_add(&o->refs_, 1, __ATOMIC_RELAXED);
+}
 
 void fl_obj_drop(fl_obj *o) {
     /* With one reference left nobody else can add one: no read-modify-write needed. */
-    if (__atomic_load_n(&o->refs_, __ATOMIC_ACQUIRE) == 1 || __atomic_fetch_sub(&o->refs_, 1, __ATOMIC_ACQ_REL) == 1)
+    if (__atomic_load_n(&o->refs_, __ATOMIC_ACQUIRE) == 1 ||
+        __atomic_fetch_sub(&o->refs_, 1, __ATOMIC_ACQ_REL) == 1)
         o->drop_(o);
 }
 
@@ -888,7 +988,8 @@ bool fl_obj_own(fl_obj *o) {
     if (th->depth == 0 && th->n > FL__ROOT_WARN && !th->warned) {
         th->warned = true;
         fl_message(FL_LOG_WARN,
-                   "the root scope of this thread owns more than %d values: put fl_scope_begin / fl_scope_end around a step",
+                   "the root scope of this thread owns more than %d values: put fl_scope_begin / "
+                   "fl_scope_end around a step",
                    FL__ROOT_WARN);
     }
     return true;
@@ -898,7 +999,8 @@ fl_scope fl_scope_begin(void) {
     fl__context *th = &fl__here;
     if (th->depth + 1 >= th->scope_cap) {
         if (!th->registered) fl__context_begin(th);
-        if (!fl__grow(&th->scope, &th->scope_cap, th->depth + 2, sizeof *th->scope)) return (fl_scope){-1};
+        if (!fl__grow(&th->scope, &th->scope_cap, th->depth + 2, sizeof *th->scope))
+            return (fl_scope){-1};
         th->scope[0].base = 0;
     }
     th->depth++;
@@ -929,7 +1031,8 @@ void *fl_promote(fl_scope *s, void *obj) {
     if (!o || !s || s->depth_ < 1 || s->depth_ > th->depth) return o;
     fl_obj_keep(o);
     if (!fl_obj_own(o)) return fl_raise();
-    /* o now lies on top; it moves to the end of the enclosing scope's part, and the marks above shift by one. */
+    /* o now lies on top; it moves to the end of the enclosing scope's part, and the marks above
+       shift by one. */
     int64_t at = th->scope[s->depth_].base;
     if (s->depth_ == th->depth) {
         th->value[th->n - 1] = th->value[at];
@@ -946,13 +1049,18 @@ int64_t fl_scope_size(void) {
     return th->n - (th->depth ? th->scope[th->depth].base : 0);
 }
 
-uint64_t fl_flags(void) { return fl__here.flags; }
-void fl_set_flags(uint64_t flags) { fl__here.flags = flags; }
+uint64_t fl_flags(void) {
+    return fl__here.flags;
+}
+void fl_set_flags(uint64_t flags) {
+    fl__here.flags = flags;
+}
 
 int64_t fl_live(void) {
     pthread_mutex_lock(&fl__obj_lock);
     int64_t n = fl__dead_live;
-    for (fl__context *t = fl__contexts; t; t = t->next) n += __atomic_load_n(&t->live, __ATOMIC_RELAXED);
+    for (fl__context *t = fl__contexts; t; t = t->next)
+        n += __atomic_load_n(&t->live, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fl__obj_lock);
     return n;
 }
@@ -993,12 +1101,14 @@ static const struct {
     const char *word;
     fl_op op;
 } fl__words[] = {
-    {"ADD", FL_OP_add},         {"SUB", FL_OP_sub},       {"MUL", FL_OP_mul},     {"DIV", FL_OP_div},
-    {"NEG", FL_OP_neg},         {"ABS", FL_OP_abs},       {"EXP", FL_OP_exp},     {"LOG", FL_OP_log},
-    {"LOG1P", FL_OP_log1p},     {"EXPM1", FL_OP_expm1},   {"SQRT", FL_OP_sqrt},   {"SIN", FL_OP_sin},
-    {"COS", FL_OP_cos},         {"TANH", FL_OP_tanh},     {"ERF", FL_OP_erf},     {"POW", FL_OP_pow},
-    {"MOD", FL_OP_remainder},   {"MAX", FL_OP_maximum},   {"MIN", FL_OP_minimum}, {"FLOOR", FL_OP_floor},
-    {"RINT", FL_OP_rint},       {"LT", FL_OP_lt},         {"LE", FL_OP_le},       {"EQ", FL_OP_eq},
+    {"ADD", FL_OP_add},         {"SUB", FL_OP_sub},       {"MUL", FL_OP_mul},
+    {"DIV", FL_OP_div},         {"NEG", FL_OP_neg},       {"ABS", FL_OP_abs},
+    {"EXP", FL_OP_exp},         {"LOG", FL_OP_log},       {"LOG1P", FL_OP_log1p},
+    {"EXPM1", FL_OP_expm1},     {"SQRT", FL_OP_sqrt},     {"SIN", FL_OP_sin},
+    {"COS", FL_OP_cos},         {"TANH", FL_OP_tanh},     {"ERF", FL_OP_erf},
+    {"POW", FL_OP_pow},         {"MOD", FL_OP_remainder}, {"MAX", FL_OP_maximum},
+    {"MIN", FL_OP_minimum},     {"FLOOR", FL_OP_floor},   {"RINT", FL_OP_rint},
+    {"LT", FL_OP_lt},           {"LE", FL_OP_le},         {"EQ", FL_OP_eq},
     {"AND", FL_OP_bitwise_and}, {"OR", FL_OP_bitwise_or}, {"XOR", FL_OP_bitwise_xor},
     {"NOT", FL_OP_bitwise_not}, {"SELECT", FL_OP_where},
 };
@@ -1013,7 +1123,8 @@ fl_op fl_op_named(const char *name) {
     return FL_OP_COUNT;
 }
 
-/* Calls seen(op) for each word of a formula that runs an op; counts them. With part: counts those of that op. */
+/* Calls seen(op) for each word of a formula that runs an op; counts them. With part: counts those
+   of that op. */
 static int fl__formula_words(const char *text, fl_op part) {
     int count = 0;
     for (const char *p = text; p && *p;) {
@@ -1042,11 +1153,14 @@ bool fl_op_holds(fl_op op, fl_op part) {
 }
 
 bool fl_op_grad_holds(fl_op op, int i, fl_op part) {
-    return (unsigned)op < FL_OP_COUNT && (unsigned)i < 2 && fl__formula_words(fl__ops[op].grad[i], part) > 0;
+    return (unsigned)op < FL_OP_COUNT && (unsigned)i < 2 &&
+           fl__formula_words(fl__ops[op].grad[i], part) > 0;
 }
 
 int fl_op_grad_words(fl_op op, int i) {
-    return (unsigned)op < FL_OP_COUNT && (unsigned)i < 2 ? fl__formula_words(fl__ops[op].grad[i], FL_OP_COUNT) : 0;
+    return (unsigned)op < FL_OP_COUNT && (unsigned)i < 2
+               ? fl__formula_words(fl__ops[op].grad[i], FL_OP_COUNT)
+               : 0;
 }
 
 /* ---- shapes ---- */
@@ -1057,8 +1171,10 @@ int64_t fl_shape_numel(fl_shape s) {
     if (s.ndim < 0 || s.ndim > FL_MAX_DIMS) return -1;
     for (int i = 0; i < s.ndim; i++) {
         if (s.dim[i] < 0) return -1;
-        if (s.dim[i] == 0) zero = true;
-        else if (__builtin_mul_overflow(n, s.dim[i], &n) || n > (int64_t)1 << 62) return -1;
+        if (s.dim[i] == 0)
+            zero = true;
+        else if (__builtin_mul_overflow(n, s.dim[i], &n) || n > (int64_t)1 << 62)
+            return -1;
     }
     return zero ? 0 : n;
 }
@@ -1159,7 +1275,9 @@ static int fl__default_family;
 static bool fl__strict_mode;
 static int64_t fl__fallback_count;
 
-static bool fl__has_storage(const fl_tensor *t) { return t->buffer || t->impl; }
+static bool fl__has_storage(const fl_tensor *t) {
+    return t->buffer || t->impl;
+}
 
 static void fl__tensor_drop(fl_obj *o) {
     fl_tensor *t = (fl_tensor *)(void *)o;
@@ -1173,7 +1291,8 @@ static void fl__tensor_drop(fl_obj *o) {
     fl_obj_free(o);
 }
 
-/* A handle without storage, owned by the innermost scope; strides still unset. NULL after fl_fail. */
+/* A handle without storage, owned by the innermost scope; strides still unset. NULL after
+   fl_fail. */
 static fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
     fl_tensor *t = fl__obj_raw(sizeof *t, fl__tensor_drop);
     if (!t) return NULL;
@@ -1237,7 +1356,9 @@ static uint32_t *fl__version(const fl_tensor *t) {
     return t->base_ ? &t->base_->version_ : &((fl_tensor *)(uintptr_t)t)->version_;
 }
 
-uint32_t fl_version_of(const fl_tensor *t) { return t ? *fl__version(t) : 0; }
+uint32_t fl_version_of(const fl_tensor *t) {
+    return t ? *fl__version(t) : 0;
+}
 
 /* ---- backends ---- */
 
@@ -1250,7 +1371,8 @@ FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
 __attribute__((constructor)) static void fl__families_init(void) {
     pthread_key_create(&fl__context_key, fl__context_end);
     fl_use(fl_backend_cpu(), NULL);
-    if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") && fl_use(FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(), NULL))
+    if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") &&
+        fl_use(FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(), NULL))
         fl__default_family = fl__n_families - 1;
 }
 
@@ -1261,7 +1383,9 @@ static int fl__family_of(const char *fn, const char *name) {
     return -1;
 }
 
-int fl_family(const char *name) { return fl__family_of("fl_family", name); }
+int fl_family(const char *name) {
+    return fl__family_of("fl_family", name);
+}
 
 const fl_backend *fl_family_backend(int family) {
     return family >= 0 && family < fl__n_families ? &fl__families[family] : NULL;
@@ -1270,11 +1394,14 @@ const fl_backend *fl_family_backend(int family) {
 bool fl_use(const fl_backend *b, fl_backend *old) {
     if (!b || !b->name) return FL__BAD("fl_use: the backend has no name") != NULL;
     if (!b->any && !b->op[FL_OP_copy])
-        return FL__BAD("fl_use: backend '%s' has no copy: without it nothing can fall back on the cpu", b->name) != NULL;
+        return FL__BAD(
+                   "fl_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
+                   b->name) != NULL;
     int at = 0;
     while (at < fl__n_families && strcmp(fl__families[at].name, b->name)) at++;
     if (at == FL__MAX_FAMILIES)
-        return FL__BAD("fl_use: no room for '%s', the %d families are taken", b->name, FL__MAX_FAMILIES) != NULL;
+        return FL__BAD("fl_use: no room for '%s', the %d families are taken", b->name,
+                       FL__MAX_FAMILIES) != NULL;
     if (old) memset(old, 0, sizeof *old);
     if (old && at < fl__n_families) *old = fl__families[at];
     if (b != &fl__families[at]) fl__families[at] = *b;
@@ -1283,11 +1410,13 @@ bool fl_use(const fl_backend *b, fl_backend *old) {
 }
 
 bool fl_override(fl_backend *b, fl_op op, fl_slot slot) {
-    if (!b || (unsigned)op >= FL_OP_COUNT) return FL__BAD("fl_override: no backend or no such op (%d)", (int)op) != NULL;
+    if (!b || (unsigned)op >= FL_OP_COUNT)
+        return FL__BAD("fl_override: no backend or no such op (%d)", (int)op) != NULL;
     b->op[op] = slot;
     for (int i = 0; i < FL_OP_COUNT; i++) {
         if (!fl__ops[i].required && fl_op_holds((fl_op)i, op)) b->op[i] = NULL;
-        if (fl_op_grad_holds((fl_op)i, 0, op) || fl_op_grad_holds((fl_op)i, 1, op)) b->no_grad[i] = true;
+        if (fl_op_grad_holds((fl_op)i, 0, op) || fl_op_grad_holds((fl_op)i, 1, op))
+            b->no_grad[i] = true;
     }
     return true;
 }
@@ -1298,7 +1427,9 @@ bool fl_strict(bool on) {
     return was;
 }
 
-int64_t fl_fallbacks(void) { return __atomic_load_n(&fl__fallback_count, __ATOMIC_RELAXED); }
+int64_t fl_fallbacks(void) {
+    return __atomic_load_n(&fl__fallback_count, __ATOMIC_RELAXED);
+}
 
 bool fl_set_default_family(const char *name) {
     int f = fl__family_of("fl_set_default_family", name);
@@ -1307,7 +1438,9 @@ bool fl_set_default_family(const char *name) {
     return true;
 }
 
-int fl_default_family(void) { return fl__default_family; }
+int fl_default_family(void) {
+    return fl__default_family;
+}
 
 bool fl_has(int family, fl_op op) {
     const fl_backend *be = fl_family_backend(family);
@@ -1333,14 +1466,15 @@ static bool fl__storage(fl_tensor *t) {
     if (be->make) return be->make(be, t);
     size_t bytes;
     if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
-        return fl_fail("fl_make: %s of %s is too large", FL__SHAPE_TEXT(t), fl_dtype_name(t->dtype));
+        return fl_fail("fl_make: %s of %s is too large", FL__SHAPE_TEXT(t),
+                       fl_dtype_name(t->dtype));
     fl_mem_info info = {.op = fl__here.op, .ndim = t->ndim, .shape = t->shape};
     t->buffer = fl_buffer_new(bytes, &info);
     return t->buffer != NULL;
 }
 
-/* A slot reads and writes through fl_data, so pageable buffers stay mapped while it runs: inputs and outputs written in
-   place from before the slot, new outputs from fl_make on. */
+/* A slot reads and writes through fl_data, so pageable buffers stay mapped while it runs: inputs
+   and outputs written in place from before the slot, new outputs from fl_make on. */
 static bool fl__pin_tensor(fl_tensor *t) {
     return !t || !t->buffer || !t->buffer->pageable || fl_buffer_map(t->buffer);
 }
@@ -1363,7 +1497,9 @@ static int fl__call_family(const fl_call *c) {
     return fl__default_family;
 }
 
-static bool fl__paged(const fl_tensor *t) { return t && t->buffer && t->buffer->pageable; }
+static bool fl__paged(const fl_tensor *t) {
+    return t && t->buffer && t->buffer->pageable;
+}
 
 static bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot) {
     int in = 0, out = 0;
@@ -1371,8 +1507,10 @@ static bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot)
     for (; ok && out < c->n_out; out++) ok = fl__pin_tensor(c->out[out]);
     for (; ok && in < c->n_in; in++) ok = fl__pin_tensor(c->in[in]);
     if (!ok) { /* the last one did not get its pin */
-        if (in > 0) in--;
-        else out--;
+        if (in > 0)
+            in--;
+        else
+            out--;
     }
     ok = ok && slot(be, c);
     for (int i = 0; i < in; i++) fl__unpin_tensor(c->in[i]);
@@ -1416,13 +1554,16 @@ static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
 static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
     static uint8_t warned[FL__MAX_FAMILIES][FL_OP_COUNT];
     long family = be - fl__families;
-    if (family == 0) return fl_fail("fl_%s: the cpu backend has no slot for it", fl__ops[c->op].name);
+    if (family == 0)
+        return fl_fail("fl_%s: the cpu backend has no slot for it", fl__ops[c->op].name);
     if (fl__strict_mode)
-        return fl_fail("fl_%s: backend '%s' has no slot for it, and fallbacks are errors (fl_strict)", fl__ops[c->op].name,
-                       be->name);
+        return fl_fail(
+            "fl_%s: backend '%s' has no slot for it, and fallbacks are errors (fl_strict)",
+            fl__ops[c->op].name, be->name);
     __atomic_fetch_add(&fl__fallback_count, 1, __ATOMIC_RELAXED);
     if (!__atomic_exchange_n(&warned[family][c->op], 1, __ATOMIC_RELAXED))
-        fl_message(FL_LOG_WARN, "backend '%s' has no slot for %s: it runs on the cpu", be->name, fl__ops[c->op].name);
+        fl_message(FL_LOG_WARN, "backend '%s' has no slot for %s: it runs on the cpu", be->name,
+                   fl__ops[c->op].name);
     return true;
 }
 
@@ -1436,8 +1577,9 @@ static bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
         if (!d.in[i]->weak) ok = (d.in[i] = fl_to(d.in[i], fl__families[0].name)) != NULL;
     for (int i = 0; ok && i < d.n_out; i++) {
         if (!c->out[i]) continue;
-        d.out[i] = fl__has_storage(c->out[i]) ? fl_to(c->out[i], fl__families[0].name)
-                                              : fl_call_out(0, fl_shape_of(c->out[i]), c->out[i]->dtype);
+        d.out[i] = fl__has_storage(c->out[i])
+                       ? fl_to(c->out[i], fl__families[0].name)
+                       : fl_call_out(0, fl_shape_of(c->out[i]), c->out[i]->dtype);
         ok = d.out[i] != NULL;
     }
     ok = ok && fl_run(&d);
@@ -1449,7 +1591,8 @@ static bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
 
 /* A fused gradient whose formula holds a replaced op. */
 static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
-    return (c->op == FL_OP_grad1 || c->op == FL_OP_grad2) && be->no_grad[((const fl_grad_args *)c->args)->op];
+    return (c->op == FL_OP_grad1 || c->op == FL_OP_grad2) &&
+           be->no_grad[((const fl_grad_args *)c->args)->op];
 }
 
 static bool fl__run_by(const fl_backend *be, const fl_call *c) {
@@ -1476,8 +1619,10 @@ static bool fl__run_watched(const fl_backend *be, const fl_call *c) {
 
 bool fl_run(const fl_call *c) {
     fl__context *th = &fl__here;
-    if (!c || (unsigned)c->op >= FL_OP_COUNT) return fl_fail("fl_run: no record, or no such op (%d)", c ? (int)c->op : -1);
-    if (fl_in_parallel()) return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op].name);
+    if (!c || (unsigned)c->op >= FL_OP_COUNT)
+        return fl_fail("fl_run: no record, or no such op (%d)", c ? (int)c->op : -1);
+    if (fl_in_parallel())
+        return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op].name);
     const fl_backend *be = &fl__families[fl__call_family(c)];
     const char *outer = th->op;
     unsigned in_place = 0;
@@ -1493,7 +1638,9 @@ bool fl_run(const fl_call *c) {
 }
 
 /* Runs c and returns its first output, or raises. */
-FL_PRIVATE fl_tensor *fl__result(const fl_call *c) { return fl_run(c) ? c->out[0] : fl_raise(); }
+FL_PRIVATE fl_tensor *fl__result(const fl_call *c) {
+    return fl_run(c) ? c->out[0] : fl_raise();
+}
 
 /* ---- views and movement ---- */
 
@@ -1533,13 +1680,15 @@ static fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, 
 FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t) {
     if (!t->weak) return t;
     fl_fill_args a = {t->f64, t->i64};
-    fl_tensor *o = fl_call_out(fl__default_family, FL_SCALAR_SHAPE, t->dtype == FL_DTYPE_NONE ? FL_F32 : t->dtype);
+    fl_tensor *o = fl_call_out(fl__default_family, FL_SCALAR_SHAPE,
+                               t->dtype == FL_DTYPE_NONE ? FL_F32 : t->dtype);
     if (!o) return fl_raise();
     fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {o}, .args = &a};
     return fl__result(&c);
 }
 
-/* Strides of the row-major reading of `shape` over t without moving elements; false if there are none. */
+/* Strides of the row-major reading of `shape` over t without moving elements; false if there are
+   none. */
 static bool fl__reshape_strides(const fl_tensor *t, fl_shape shape, int64_t *stride) {
     int64_t old[FL_MAX_DIMS], old_stride[FL_MAX_DIMS];
     int n = 0;
@@ -1557,8 +1706,10 @@ static bool fl__reshape_strides(const fl_tensor *t, fl_shape shape, int64_t *str
         int first_old = i, first_new = j;
         int64_t a = old[i++], b = shape.dim[j++];
         while (a != b) {
-            if (a < b) a *= old[i++];
-            else b *= shape.dim[j++];
+            if (a < b)
+                a *= old[i++];
+            else
+                b *= shape.dim[j++];
         }
         for (int k = first_old; k + 1 < i; k++)
             if (old_stride[k] != old[k + 1] * old_stride[k + 1]) return false;
@@ -1583,18 +1734,22 @@ fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
     if (fl__null("fl_reshape", t) || !(t = fl__stored(t))) return NULL;
     fl_shape asked = shape;
     int64_t n = fl_numel(t), known = 1, infer = -1;
-    if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS) return FL__BAD("fl_reshape: %d dims", shape.ndim);
+    if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS)
+        return FL__BAD("fl_reshape: %d dims", shape.ndim);
     for (int i = 0; i < shape.ndim; i++) {
-        if (shape.dim[i] == -1 && infer < 0) infer = i;
-        else if (__builtin_mul_overflow(known, shape.dim[i], &known)) known = -1;
+        if (shape.dim[i] == -1 && infer < 0)
+            infer = i;
+        else if (__builtin_mul_overflow(known, shape.dim[i], &known))
+            known = -1;
     }
     if (infer >= 0) shape.dim[infer] = known > 0 && n % known == 0 ? n / known : -1;
     if (fl_shape_numel(shape) != n)
-        return FL__BAD("fl_reshape: shape %s (%lld elements) cannot become %s", FL__SHAPE_TEXT(t), (long long)n,
-                       fl__shape_as_text(asked).s);
+        return FL__BAD("fl_reshape: shape %s (%lld elements) cannot become %s", FL__SHAPE_TEXT(t),
+                       (long long)n, fl__shape_as_text(asked).s);
     if (fl__shape_is(t, shape)) return t;
     int64_t stride[FL_MAX_DIMS];
-    if (n == 0 || fl_is_contiguous(t)) fl__dense_strides(shape, stride);
+    if (n == 0 || fl_is_contiguous(t))
+        fl__dense_strides(shape, stride);
     else if (!fl__reshape_strides(t, shape, stride)) {
         t = fl_contiguous(t);
         if (!t) return NULL;
@@ -1604,11 +1759,13 @@ fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
 }
 
 fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
-    if (fl__null("fl_permute", t) || fl__null("fl_permute", axes) || !(t = fl__stored(t))) return NULL;
+    if (fl__null("fl_permute", t) || fl__null("fl_permute", axes) || !(t = fl__stored(t)))
+        return NULL;
     fl_shape shape = {t->ndim, {0}};
     int64_t stride[FL_MAX_DIMS];
     uint32_t seen = 0;
-    if (naxes != t->ndim) return FL__BAD("fl_permute: %d axes for shape %s", naxes, FL__SHAPE_TEXT(t));
+    if (naxes != t->ndim)
+        return FL__BAD("fl_permute: %d axes for shape %s", naxes, FL__SHAPE_TEXT(t));
     for (int i = 0; i < naxes; i++) {
         int a = fl__axis("fl_permute", t, axes[i]);
         if (a < 0) return NULL;
@@ -1622,7 +1779,8 @@ fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
 
 fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
     int axes[FL_MAX_DIMS];
-    if (fl__null("fl_transpose", t) || (a = fl__axis("fl_transpose", t, a)) < 0 || (b = fl__axis("fl_transpose", t, b)) < 0)
+    if (fl__null("fl_transpose", t) || (a = fl__axis("fl_transpose", t, a)) < 0 ||
+        (b = fl__axis("fl_transpose", t, b)) < 0)
         return NULL;
     for (int i = 0; i < t->ndim; i++) axes[i] = i == a ? b : i == b ? a : i;
     return fl_permute(t, t->ndim, axes);
@@ -1640,11 +1798,13 @@ fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
         stride[extra + i] = t->shape[i] == *d ? t->stride[i] : 0;
     }
     if (!ok || fl_shape_numel(shape) < 0)
-        return FL__BAD("fl_expand: shape %s does not broadcast to %s", FL__SHAPE_TEXT(t), fl__shape_as_text(shape).s);
+        return FL__BAD("fl_expand: shape %s does not broadcast to %s", FL__SHAPE_TEXT(t),
+                       fl__shape_as_text(shape).s);
     return fl__shape_is(t, shape) ? t : fl__view(t, shape, stride, t->offset);
 }
 
-/* Python's clamping of a slice: *start becomes the first index, the result the number of elements. */
+/* Python's clamping of a slice: *start becomes the first index, the result the number of
+   elements. */
 static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t step) {
     int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
     bool to_end = stop == FL_SLICE_END && step < 0;
@@ -1684,13 +1844,15 @@ fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
     if (fl__null("fl_select", t) || (axis = fl__axis("fl_select", t, axis)) < 0) return NULL;
     int64_t at = i < 0 ? i + t->shape[axis] : i;
     if (at < 0 || at >= t->shape[axis])
-        return FL__BAD("fl_select: index %lld is out of range for axis %d of shape %s", (long long)i, axis, FL__SHAPE_TEXT(t));
+        return FL__BAD("fl_select: index %lld is out of range for axis %d of shape %s",
+                       (long long)i, axis, FL__SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset + at * t->stride[axis]);
 }
 
 fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
     if (fl__null("fl_squeeze", t) || (axis = fl__axis("fl_squeeze", t, axis)) < 0) return NULL;
-    if (t->shape[axis] != 1) return FL__BAD("fl_squeeze: axis %d of shape %s is not 1", axis, FL__SHAPE_TEXT(t));
+    if (t->shape[axis] != 1)
+        return FL__BAD("fl_squeeze: axis %d of shape %s is not 1", axis, FL__SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset);
 }
 
@@ -1711,12 +1873,16 @@ fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
 fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
     if (fl__null("fl_flatten", t) || !(t = fl__stored(t))) return NULL;
     if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
-    if ((first = fl__axis("fl_flatten", t, first)) < 0 || (last = fl__axis("fl_flatten", t, last)) < 0) return NULL;
+    if ((first = fl__axis("fl_flatten", t, first)) < 0 ||
+        (last = fl__axis("fl_flatten", t, last)) < 0)
+        return NULL;
     if (last < first) return FL__BAD("fl_flatten: axes %d..%d", first, last);
     fl_shape shape = {0, {0}};
     for (int i = 0; i < t->ndim; i++) {
-        if (i <= first || i > last) shape.dim[shape.ndim++] = t->shape[i];
-        else shape.dim[first] *= t->shape[i];
+        if (i <= first || i > last)
+            shape.dim[shape.ndim++] = t->shape[i];
+        else
+            shape.dim[first] *= t->shape[i];
     }
     return fl_reshape(t, shape);
 }
@@ -1725,13 +1891,15 @@ fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
     if (fl__null("fl_cast", t) || !(t = fl__stored(t))) return NULL;
     if (fl_dtype_size(dtype) == 0) return FL__BAD("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, dtype)}, .in = {t}};
+    fl_call c = {
+        .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, dtype)}, .in = {t}};
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
 fl_tensor *fl_clone(fl_tensor *t) {
     if (fl__null("fl_clone", t) || !(t = fl__stored(t))) return NULL;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, t->dtype)}, .in = {t}};
+    fl_call c = {
+        .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, t->dtype)}, .in = {t}};
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
@@ -1742,7 +1910,9 @@ fl_tensor *fl_contiguous(fl_tensor *t) {
 
 /* ---- promotion ---- */
 
-static int fl__category(fl_dtype d) { return d == FL_DTYPE_NONE ? -1 : d == FL_B8 ? 0 : fl_dtype_is_float(d) ? 2 : 1; }
+static int fl__category(fl_dtype d) {
+    return d == FL_DTYPE_NONE ? -1 : d == FL_B8 ? 0 : fl_dtype_is_float(d) ? 2 : 1;
+}
 
 static fl_dtype fl__wider(fl_dtype a, fl_dtype b) {
     int ca = fl__category(a), cb = fl__category(b);
@@ -1750,8 +1920,8 @@ static fl_dtype fl__wider(fl_dtype a, fl_dtype b) {
     return fl_dtype_size(a) >= fl_dtype_size(b) ? a : b;
 }
 
-/* PyTorch's rule: tensors with dims decide; 0-d tensors, then weak numbers, matter only by a higher category. A weak number of
-   dtype NONE (a formula's constant) never decides anything. */
+/* PyTorch's rule: tensors with dims decide; 0-d tensors, then weak numbers, matter only by a higher
+   category. A weak number of dtype NONE (a formula's constant) never decides anything. */
 FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t) {
     fl_dtype rank[3] = {FL_DTYPE_NONE, FL_DTYPE_NONE, FL_DTYPE_NONE};
     for (int i = 0; i < n; i++) {
@@ -1764,8 +1934,8 @@ FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t) {
     return d == FL_DTYPE_NONE ? FL_F32 : d;
 }
 
-/* The dtype an op of a class computes in for operands that promote to a dtype; NONE (0) if it does not take them. u8 and i32
-   are storage only. */
+/* The dtype an op of a class computes in for operands that promote to a dtype; NONE (0) if it does
+   not take them. u8 and i32 are storage only. */
 static const uint8_t fl__compute_dtypes[][FL_DTYPE_COUNT] = {
     [FL_CLASS_FLOAT] = {[FL_B8] = FL_F32, [FL_I64] = FL_F32, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
     [FL_CLASS_NUM] = {[FL_I64] = FL_I64, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
@@ -1775,9 +1945,13 @@ static const uint8_t fl__compute_dtypes[][FL_DTYPE_COUNT] = {
     [FL_CLASS_BOOL] = {FL_B8, FL_B8, FL_B8, FL_B8, FL_B8, FL_B8, FL_B8},
 };
 
-FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d) { return (fl_dtype)fl__compute_dtypes[cls][d]; }
+FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d) {
+    return (fl_dtype)fl__compute_dtypes[cls][d];
+}
 
-static fl_dtype fl__result_dtype(fl_op_class cls, fl_dtype compute) { return cls == FL_CLASS_CMP ? FL_B8 : compute; }
+static fl_dtype fl__result_dtype(fl_op_class cls, fl_dtype compute) {
+    return cls == FL_CLASS_CMP ? FL_B8 : compute;
+}
 
 /* A formula's constant: takes the dtype of its neighbours. */
 FL_PRIVATE fl_tensor *fl__const(double value) {
@@ -1794,8 +1968,8 @@ FL_PRIVATE fl_tensor *fl__operand(fl_tensor *t, fl_dtype d) {
 
 FL_PRIVATE bool fl__same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (a->weak || b->weak || a->family == b->family) return true;
-    return FL__BAD("fl_%s: operands live on the families '%s' and '%s'; move one with fl_to", fn, fl_family_name(a),
-                   fl_family_name(b)) != NULL;
+    return FL__BAD("fl_%s: operands live on the families '%s' and '%s'; move one with fl_to", fn,
+                   fl_family_name(a), fl_family_name(b)) != NULL;
 }
 
 /* ---- element-wise: formulas of the tables, by slot or as compositions ---- */
@@ -1803,13 +1977,15 @@ FL_PRIVATE bool fl__same_family(const char *fn, const fl_tensor *a, const fl_ten
 #include "kernels/fl_words.h"
 #define FL_W(op) fl_##op
 #define fl_num fl__const
-#define FL__U(op, class_, need, f, g) \
+#define FL__U(op, class_, need, f, g)                                     \
     static fl_tensor *fl__formula_##op(fl_tensor *x, fl_tensor *unused) { \
-        (void)unused; \
-        return f; \
+        (void)unused;                                                     \
+        return f;                                                         \
     }
-#define FL__B(op, class_, need, f, ga, gb) \
-    static fl_tensor *fl__formula_##op(fl_tensor *a, fl_tensor *b) { return f; }
+#define FL__B(op, class_, need, f, ga, gb)                           \
+    static fl_tensor *fl__formula_##op(fl_tensor *a, fl_tensor *b) { \
+        return f;                                                    \
+    }
 FL_UNARY_OPS(FL__U)
 FL_BINARY_OPS(FL__B)
 #undef FL__U
@@ -1847,10 +2023,15 @@ static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
     const fl_op_info *info = &fl__ops[op];
     if (fl__null_operand(info, x) || (x->weak && !(x = fl__stored(x)))) return NULL;
     fl_dtype d = fl__compute_dtype(info->cls, x->dtype);
-    if (d == FL_DTYPE_NONE) return FL__BAD("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
+    if (d == FL_DTYPE_NONE)
+        return FL__BAD("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
     if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL, fl__result_dtype(info->cls, d));
-    fl_call c = {.op = op, .n_out = 1, .n_in = 1, .out = {fl__out_like(x, fl__result_dtype(info->cls, d))}, .in = {x}};
+    fl_call c = {.op = op,
+                 .n_out = 1,
+                 .n_in = 1,
+                 .out = {fl__out_like(x, fl__result_dtype(info->cls, d))},
+                 .in = {x}};
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
@@ -1866,14 +2047,17 @@ static fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
     if (!fl__same_family(info->name, a, b)) return NULL;
     fl_dtype d = fl__compute_dtype(info->cls, fl__promote(2, (fl_tensor *[]){a, b}));
     if (d == FL_DTYPE_NONE)
-        return FL__BAD("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype), fl_dtype_name(b->dtype));
+        return FL__BAD("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
+                       fl_dtype_name(b->dtype));
     if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d))) return NULL;
     fl_tensor *strong = a->weak ? b : a;
     if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
     fl_shape shape = fl_shape_of(strong);
     if (!b->weak && !fl__broadcast_shape(&shape, b))
-        return FL__BAD("fl_%s: shapes %s and %s do not broadcast", info->name, FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
-    if (!(a = fl__broadcast(info->name, a, shape)) || !(b = fl__broadcast(info->name, b, shape))) return NULL;
+        return FL__BAD("fl_%s: shapes %s and %s do not broadcast", info->name, FL__SHAPE_TEXT(a),
+                       FL__SHAPE_TEXT(b));
+    if (!(a = fl__broadcast(info->name, a, shape)) || !(b = fl__broadcast(info->name, b, shape)))
+        return NULL;
     fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};
     c.out[0] = fl_call_out(strong->family, shape, fl__result_dtype(info->cls, d));
     return c.out[0] ? fl__result(&c) : fl_raise();
@@ -1882,36 +2066,49 @@ static fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
 static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = &fl__ops[op];
     if (fl__null_operand(info, a) || fl__null_operand(info, b)) return NULL;
-    bool plain = a->dtype == b->dtype && a->family == b->family && !a->weak && !b->weak && fl__same_shape(a, b) &&
-                 fl__compute_dtype(info->cls, a->dtype) == a->dtype && fl__by_slot(a, op);
+    bool plain = a->dtype == b->dtype && a->family == b->family && !a->weak && !b->weak &&
+                 fl__same_shape(a, b) && fl__compute_dtype(info->cls, a->dtype) == a->dtype &&
+                 fl__by_slot(a, op);
     if (!plain) return fl__binary_general(op, a, b);
     fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};
     c.out[0] = fl__out_like(a, fl__result_dtype(info->cls, a->dtype));
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
-#define FL__U(op, ...) \
-    fl_tensor *fl_##op(fl_tensor *x) { return fl__unary(FL_OP_##op, x); }
-#define FL__B(op, ...) \
-    fl_tensor *fl_##op(fl_tensor *a, fl_tensor *b) { return fl__binary(FL_OP_##op, a, b); }
+#define FL__U(op, ...)                   \
+    fl_tensor *fl_##op(fl_tensor *x) {   \
+        return fl__unary(FL_OP_##op, x); \
+    }
+#define FL__B(op, ...)                               \
+    fl_tensor *fl_##op(fl_tensor *a, fl_tensor *b) { \
+        return fl__binary(FL_OP_##op, a, b);         \
+    }
 FL_UNARY_OPS(FL__U)
 FL_BINARY_OPS(FL__B)
 #undef FL__U
 #undef FL__B
 
 fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
-    if (fl__null("fl_where", c) || fl__null("fl_where", a) || fl__null("fl_where", b) || !(c = fl__stored(c))) return NULL;
-    if (c->dtype != FL_B8) return FL__BAD("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
-    if (!fl__same_family("where", c, a) || !fl__same_family("where", c, b) || !fl__same_family("where", a, b)) return NULL;
+    if (fl__null("fl_where", c) || fl__null("fl_where", a) || fl__null("fl_where", b) ||
+        !(c = fl__stored(c)))
+        return NULL;
+    if (c->dtype != FL_B8)
+        return FL__BAD("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
+    if (!fl__same_family("where", c, a) || !fl__same_family("where", c, b) ||
+        !fl__same_family("where", a, b))
+        return NULL;
     fl_dtype d = fl__compute_dtype(FL_CLASS_ANY, fl__promote(2, (fl_tensor *[]){a, b}));
     if (d == FL_DTYPE_NONE)
-        return FL__BAD("fl_where: %s and %s are not supported", fl_dtype_name(a->dtype), fl_dtype_name(b->dtype));
+        return FL__BAD("fl_where: %s and %s are not supported", fl_dtype_name(a->dtype),
+                       fl_dtype_name(b->dtype));
     fl_shape shape = fl_shape_of(c);
-    if ((!a->weak && !fl__broadcast_shape(&shape, a)) || (!b->weak && !fl__broadcast_shape(&shape, b)))
-        return FL__BAD("fl_where: shapes %s, %s and %s do not broadcast", FL__SHAPE_TEXT(c), FL__SHAPE_TEXT(a),
-                       FL__SHAPE_TEXT(b));
-    if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d)) || !(a = fl__broadcast("where", a, shape)) ||
-        !(b = fl__broadcast("where", b, shape)) || !(c = fl__broadcast("where", c, shape)))
+    if ((!a->weak && !fl__broadcast_shape(&shape, a)) ||
+        (!b->weak && !fl__broadcast_shape(&shape, b)))
+        return FL__BAD("fl_where: shapes %s, %s and %s do not broadcast", FL__SHAPE_TEXT(c),
+                       FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
+    if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d)) ||
+        !(a = fl__broadcast("where", a, shape)) || !(b = fl__broadcast("where", b, shape)) ||
+        !(c = fl__broadcast("where", c, shape)))
         return NULL;
     fl_call call = {.op = FL_OP_where, .n_out = 1, .n_in = 3, .in = {c, a, b}};
     call.out[0] = fl_call_out(c->family, shape, d);
@@ -1928,8 +2125,10 @@ fl_tensor *fl_clip(fl_tensor *x, double low, double high) {
 
 /* Shape and dtype as given by a caller. */
 static bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
-    if (fl_dtype_size(dtype) == 0) return FL__BAD("%s: dtype %d is not known", fn, (int)dtype) != NULL;
-    if (fl_shape_numel(shape) < 0) return FL__BAD("%s: shape %s is not valid", fn, fl__shape_as_text(shape).s) != NULL;
+    if (fl_dtype_size(dtype) == 0)
+        return FL__BAD("%s: dtype %d is not known", fn, (int)dtype) != NULL;
+    if (fl_shape_numel(shape) < 0)
+        return FL__BAD("%s: shape %s is not valid", fn, fl__shape_as_text(shape).s) != NULL;
     return true;
 }
 
@@ -1948,7 +2147,10 @@ fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype) {
 
 /* value as an integer, saturating. */
 static int64_t fl__to_int(double v) {
-    return v != v ? 0 : v >= 9223372036854775807.0 ? INT64_MAX : v <= -9223372036854775808.0 ? INT64_MIN : (int64_t)v;
+    return v != v                        ? 0
+           : v >= 9223372036854775807.0  ? INT64_MAX
+           : v <= -9223372036854775808.0 ? INT64_MIN
+                                         : (int64_t)v;
 }
 
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value) {
@@ -1960,8 +2162,12 @@ FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value) {
 fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype) {
     return fl__fill(fl__new("fl_full", shape, dtype, FL_F32), value);
 }
-fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype) { return fl__fill(fl__new("fl_zeros", shape, dtype, FL_F32), 0); }
-fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) { return fl__fill(fl__new("fl_ones", shape, dtype, FL_F32), 1); }
+fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype) {
+    return fl__fill(fl__new("fl_zeros", shape, dtype, FL_F32), 0);
+}
+fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
+    return fl__fill(fl__new("fl_ones", shape, dtype, FL_F32), 1);
+}
 
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
     if (fl__null("fl_full_like", t) || !(t = fl__stored(t))) return NULL;
@@ -1971,7 +2177,8 @@ fl_tensor *fl_full_like(fl_tensor *t, double value) {
 
 fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
     double n = ceil((stop - start) / step);
-    if (!(step != 0) || !(n < 4e18)) return FL__BAD("fl_arange: from %g to %g by %g", start, stop, step);
+    if (!(step != 0) || !(n < 4e18))
+        return FL__BAD("fl_arange: from %g to %g by %g", start, stop, step);
     if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
     if ((unsigned)dtype < FL_DTYPE_COUNT && fl__compute_dtype(FL_CLASS_NUM, dtype) != dtype)
         return FL__BAD("fl_arange: %s is not supported", fl_dtype_name(dtype));
@@ -1993,7 +2200,8 @@ fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
 fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {
     fl_tensor *t = fl__new("fl_from_host", shape, dtype, FL_F32);
     if (!t) return NULL;
-    if (!data && fl_numel(t)) return FL__BAD("fl_from_host: the data for shape %s is NULL", FL__SHAPE_TEXT(t));
+    if (!data && fl_numel(t))
+        return FL__BAD("fl_from_host: the data for shape %s is NULL", FL__SHAPE_TEXT(t));
     if (!fl__storage(t)) return fl_raise();
     size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     return fl_set_host(t, data, bytes) ? t : NULL;
@@ -2007,8 +2215,12 @@ static fl_tensor *fl__weak(double f64, int64_t i64, fl_dtype dtype) {
     t->i64 = i64;
     return t;
 }
-fl_tensor *fl_num(double value) { return fl__weak(value, fl__to_int(value), FL_F32); }
-fl_tensor *fl_int(int64_t value) { return fl__weak((double)value, value, FL_I64); }
+fl_tensor *fl_num(double value) {
+    return fl__weak(value, fl__to_int(value), FL_F32);
+}
+fl_tensor *fl_int(int64_t value) {
+    return fl__weak((double)value, value, FL_I64);
+}
 
 fl_tensor *fl_to(fl_tensor *t, const char *family) {
     if (fl__null("fl_to", t)) return NULL;
@@ -2022,7 +2234,9 @@ fl_tensor *fl_to(fl_tensor *t, const char *family) {
     return o ? o : fl_raise();
 }
 
-static int64_t fl__span(const fl_tensor *t) { return t->offset * (int64_t)fl_dtype_size(t->dtype); }
+static int64_t fl__span(const fl_tensor *t) {
+    return t->offset * (int64_t)fl_dtype_size(t->dtype);
+}
 
 /* A deferred backend runs calls here: they are not the user's, so hooks do not see them. */
 static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
@@ -2039,9 +2253,12 @@ void *fl_map(fl_tensor *t, int access) {
     if (fl__null("fl_map", t)) return NULL;
     if (t->weak) return FL__BAD("fl_map: a weak number has no bytes");
     if (!fl__has_storage(t)) return FL__BAD("fl_map: the tensor has no storage yet");
-    if ((access & FL_WRITE) && t->copied) return FL__BAD("fl_map: backend '%s' copies views: a write would be lost", fl_family_name(t));
+    if ((access & FL_WRITE) && t->copied)
+        return FL__BAD("fl_map: backend '%s' copies views: a write would be lost",
+                       fl_family_name(t));
     const fl_backend *be = &fl__families[t->family];
-    if (!be->map && !fl_sync(t)) return fl_raise(); /* a map hook waits for what t needs, and no more */
+    if (!be->map && !fl_sync(t))
+        return fl_raise(); /* a map hook waits for what t needs, and no more */
     char *p = be->map ? fl__map_by_hook(be, t, access) : fl_buffer_map(t->buffer);
     if (!p) return fl_raise();
     if (access & FL_WRITE) ++*fl__version(t);
@@ -2051,22 +2268,25 @@ void *fl_map(fl_tensor *t, int access) {
 void fl_unmap(fl_tensor *t, int access) {
     if (!t || t->weak || !fl__has_storage(t)) return;
     const fl_backend *be = &fl__families[t->family];
-    if (be->unmap) be->unmap(be, t, access);
-    else if (!be->map) fl_buffer_unmap(t->buffer);
+    if (be->unmap)
+        be->unmap(be, t, access);
+    else if (!be->map)
+        fl_buffer_unmap(t->buffer);
 }
 
 /* bytes == numel * size, or an error. */
 static bool fl__bytes_match(const char *fn, const fl_tensor *t, const void *p, size_t bytes) {
     size_t need = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     if (bytes == need && (p || !bytes)) return true;
-    return FL__BAD("%s: %zu bytes%s for %s of shape %s, which has %zu", fn, bytes, p ? "" : " at NULL",
-                   fl_dtype_name(t->dtype), FL__SHAPE_TEXT(t), need) != NULL;
+    return FL__BAD("%s: %zu bytes%s for %s of shape %s, which has %zu", fn, bytes,
+                   p ? "" : " at NULL", fl_dtype_name(t->dtype), FL__SHAPE_TEXT(t), need) != NULL;
 }
 
 bool fl_to_host(fl_tensor *t, void *dst, size_t bytes) {
     if (fl__null("fl_to_host", t)) return false;
     fl_scope s = fl_scope_begin();
-    bool ok = (t = fl__stored(t)) && fl__bytes_match("fl_to_host", t, dst, bytes) && (t = fl_contiguous(t)) != NULL;
+    bool ok = (t = fl__stored(t)) && fl__bytes_match("fl_to_host", t, dst, bytes) &&
+              (t = fl_contiguous(t)) != NULL;
     void *p = ok ? fl_map(t, FL_READ) : NULL;
     if (p && bytes) memcpy(dst, p, bytes);
     if (p) fl_unmap(t, FL_READ);
@@ -2081,7 +2301,8 @@ bool fl_set_host(fl_tensor *t, const void *src, size_t bytes) {
     if (!fl_is_contiguous(t)) {
         fl_scope s = fl_scope_begin();
         fl_tensor *dense = fl_call_out(t->family, fl_shape_of(t), t->dtype);
-        bool ok = dense && fl__storage(dense) && fl_set_host(dense, src, bytes) && fl_assign(t, dense);
+        bool ok =
+            dense && fl__storage(dense) && fl_set_host(dense, src, bytes) && fl_assign(t, dense);
         fl_scope_end(&s);
         return ok;
     }
@@ -2099,19 +2320,33 @@ static bool fl__one(const char *fn, fl_tensor *t, double *f, int64_t *i) {
         *i = t->i64;
         return true;
     }
-    if (fl_numel(t) != 1) return FL__BAD("%s: shape %s has %lld elements, not one", fn, FL__SHAPE_TEXT(t), (long long)fl_numel(t)) != NULL;
+    if (fl_numel(t) != 1)
+        return FL__BAD("%s: shape %s has %lld elements, not one", fn, FL__SHAPE_TEXT(t),
+                       (long long)fl_numel(t)) != NULL;
     const void *p = fl_map(t, FL_READ);
     if (!p) return false;
     switch (t->dtype) {
     case FL_B8:
-    case FL_U8: *i = *(const uint8_t *)p; break;
-    case FL_I32: *i = *(const int32_t *)p; break;
-    case FL_I64: *i = *(const int64_t *)p; break;
-    case FL_F32: *f = (double)*(const float *)p; break;
-    default: *f = *(const double *)p; break;
+    case FL_U8:
+        *i = *(const uint8_t *)p;
+        break;
+    case FL_I32:
+        *i = *(const int32_t *)p;
+        break;
+    case FL_I64:
+        *i = *(const int64_t *)p;
+        break;
+    case FL_F32:
+        *f = (double)*(const float *)p;
+        break;
+    default:
+        *f = *(const double *)p;
+        break;
     }
-    if (fl_dtype_is_float(t->dtype)) *i = fl__to_int(*f);
-    else *f = (double)*i;
+    if (fl_dtype_is_float(t->dtype))
+        *i = fl__to_int(*f);
+    else
+        *f = (double)*i;
     fl_unmap(t, FL_READ);
     return true;
 }
@@ -2144,22 +2379,25 @@ static bool fl__may_overlap(const fl_tensor *a, const fl_tensor *b) {
 FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t) {
     if (t->weak) return FL__BAD("%s: a weak number cannot be written", fn) != NULL;
     if (t->copied)
-        return FL__BAD("%s: backend '%s' copies views: the write would be lost; write the whole tensor", fn,
-                       fl_family_name(t)) != NULL;
+        return FL__BAD(
+                   "%s: backend '%s' copies views: the write would be lost; write the whole tensor",
+                   fn, fl_family_name(t)) != NULL;
     for (int i = 0; i < t->ndim; i++)
         if (t->stride[i] == 0 && t->shape[i] > 1)
-            return FL__BAD("%s: shape %s is broadcast, one element would be written several times", fn, FL__SHAPE_TEXT(t)) !=
-                   NULL;
+            return FL__BAD("%s: shape %s is broadcast, one element would be written several times",
+                           fn, FL__SHAPE_TEXT(t)) != NULL;
     return true;
 }
 
 fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
-    if (fl__null("fl_assign", dst) || fl__null("fl_assign", src) || !fl__writable("fl_assign", dst)) return NULL;
+    if (fl__null("fl_assign", dst) || fl__null("fl_assign", src) || !fl__writable("fl_assign", dst))
+        return NULL;
     fl_scope s = fl_scope_begin();
     fl_shape shape = fl_shape_of(dst);
     bool ok = (src = fl__stored(src)) && fl__same_family("assign", dst, src);
     if (ok && (!fl__broadcast_shape(&shape, src) || !fl__shape_is(dst, shape)))
-        ok = FL__BAD("fl_assign: shape %s does not broadcast to %s", FL__SHAPE_TEXT(src), FL__SHAPE_TEXT(dst)) != NULL;
+        ok = FL__BAD("fl_assign: shape %s does not broadcast to %s", FL__SHAPE_TEXT(src),
+                     FL__SHAPE_TEXT(dst)) != NULL;
     ok = ok && (src = fl_expand(src, fl_shape_of(dst)));
     if (ok && fl__may_overlap(dst, src)) ok = (src = fl_clone(src)) != NULL;
     fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {dst}, .in = {src}};
@@ -2189,12 +2427,14 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
     fl_shape shape = fl_shape_of(ts[0]);
     for (int i = 1; i < n; i++) {
         fl_shape rest = fl_shape_of(ts[i]);
-        if (rest.ndim != shape.ndim || __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
-            return FL__BAD("fl_concat: shapes %s and %s", FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]));
+        if (rest.ndim != shape.ndim ||
+            __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
+            return FL__BAD("fl_concat: shapes %s and %s", FL__SHAPE_TEXT(ts[0]),
+                           FL__SHAPE_TEXT(ts[i]));
         for (int d = 0; d < shape.ndim; d++)
             if (d != axis && rest.dim[d] != shape.dim[d])
-                return FL__BAD("fl_concat: shapes %s and %s differ besides axis %d", FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]),
-                               axis);
+                return FL__BAD("fl_concat: shapes %s and %s differ besides axis %d",
+                               FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]), axis);
     }
     fl_tensor *out = fl_call_out(ts[0]->family, shape, fl__promote(n, ts));
     if (!out || !fl__storage(out)) return fl_raise();
@@ -2209,7 +2449,9 @@ fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
     if (n < 1) return FL__BAD("fl_stack: %d tensors", n);
     for (int i = 0; i < n; i++) {
         if (fl__null("fl_stack", ts[i])) return NULL;
-        if (!fl__same_shape(ts[0], ts[i])) return FL__BAD("fl_stack: shapes %s and %s", FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]));
+        if (!fl__same_shape(ts[0], ts[i]))
+            return FL__BAD("fl_stack: shapes %s and %s", FL__SHAPE_TEXT(ts[0]),
+                           FL__SHAPE_TEXT(ts[i]));
     }
     int dims = ts[0]->ndim, at = axis < 0 ? axis + dims + 1 : axis;
     if (at < 0 || at > dims || dims == FL_MAX_DIMS)

@@ -1,7 +1,9 @@
-/* fl_tensor_ops.h - the second room of fl_tensor.h: shape rules and compositions of the ops, and printing
+/* fl_tensor_ops.h - the second room of fl_tensor.h: shape rules and compositions of the ops, and
+   printing
 
-   The prototypes stand in fl_tensor.h, which includes this file. A function here checks its operands, infers the result's
-   shape and dtype, and hands one record to fl_run; or composes other ops where the backend has no slot of its own.
+   The prototypes stand in fl_tensor.h, which includes this file. A function here checks its
+   operands, infers the result's shape and dtype, and hands one record to fl_run; or composes other
+   ops where the backend has no slot of its own.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -18,7 +20,8 @@
    <<example
 
    Contents: search for the marker.
-     >>reductions >>indexing >>product >>convolution >>softmax >>randomness >>optimizers >>composed >>printing */
+     >>reductions >>indexing >>product >>convolution >>softmax >>randomness >>optimizers >>composed
+     >>printing */
 #include "fl_tensor.h"
 
 #if defined(FL_IMPL_ONLY_TENSOR_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -29,7 +32,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* >>reductions ------------------------------------------------------------------------------------- */
+/* >>reductions --------------------------------------------------------------------------------- */
 
 /* Axes as a mask; all of them if none is named. False after an error. */
 static bool fl__axes_mask(const char *fn, const fl_tensor *x, fl_axes axes, uint32_t *mask) {
@@ -57,7 +60,8 @@ static fl_shape fl__reduced_shape(const fl_tensor *x, uint32_t mask, bool keepdi
     return s;
 }
 
-static fl_tensor *fl__reduce(fl_op op, fl_tensor *x, fl_axes axes, fl_dtype out_dtype, bool needs_elements) {
+static fl_tensor *fl__reduce(fl_op op, fl_tensor *x, fl_axes axes, fl_dtype out_dtype,
+                             bool needs_elements) {
     char fn[32];
     snprintf(fn, sizeof fn, "fl_%s", fl_op_get_info(op)->name);
     fl_reduce_args a = {0, axes.keepdim};
@@ -71,7 +75,8 @@ static fl_tensor *fl__reduce(fl_op op, fl_tensor *x, fl_axes axes, fl_dtype out_
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
-/* Operand of a reduction: sums and products of b8 and integers are i64; the others take what can be computed in. */
+/* Operand of a reduction: sums and products of b8 and integers are i64; the others take what can be
+   computed in. */
 static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, bool widen) {
     if (fl__null(fn, x) || !(x = fl__stored(x))) return NULL;
     if (widen && !fl_dtype_is_float(x->dtype)) return fl_cast(x, FL_I64);
@@ -94,12 +99,18 @@ static fl_tensor *fl__reduce_extreme(fl_op op, const char *fn, fl_tensor *x, fl_
     if (!x || x->dtype != FL_B8) return x ? fl__reduce(op, x, axes, FL_DTYPE_NONE, true) : NULL;
     fl_scope s = fl_scope_begin();
     x = fl_cast(x, FL_I64);
-    return fl_scope_return(&s, x ? fl_cast(fl__reduce(op, x, axes, FL_DTYPE_NONE, true), FL_B8) : NULL);
+    return fl_scope_return(&s,
+                           x ? fl_cast(fl__reduce(op, x, axes, FL_DTYPE_NONE, true), FL_B8) : NULL);
 }
-fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) { return fl__reduce_extreme(FL_OP_amax, "fl_amax", x, axes); }
-fl_tensor *fl_amin(fl_tensor *x, fl_axes axes) { return fl__reduce_extreme(FL_OP_amin, "fl_amin", x, axes); }
+fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) {
+    return fl__reduce_extreme(FL_OP_amax, "fl_amax", x, axes);
+}
+fl_tensor *fl_amin(fl_tensor *x, fl_axes axes) {
+    return fl__reduce_extreme(FL_OP_amin, "fl_amin", x, axes);
+}
 
-static fl_tensor *fl__reduce_arg_extreme(fl_op op, const char *fn, fl_tensor *x, int axis, bool keepdim) {
+static fl_tensor *fl__reduce_arg_extreme(fl_op op, const char *fn, fl_tensor *x, int axis,
+                                         bool keepdim) {
     x = fl__reduce_operand(fn, x, false);
     if (x && x->dtype == FL_B8) x = fl_cast(x, FL_I64);
     fl_axes axes = {1, {axis}, keepdim};
@@ -123,7 +134,8 @@ static int64_t fl__reduced_count(const char *fn, const fl_tensor *x, fl_axes axe
 
 fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
     if (fl__null("fl_mean", x) || !(x = fl__stored(x))) return NULL;
-    if (!fl_dtype_is_float(x->dtype)) return FL__BAD("fl_mean: %s is not a float: cast it first", fl_dtype_name(x->dtype));
+    if (!fl_dtype_is_float(x->dtype))
+        return FL__BAD("fl_mean: %s is not a float: cast it first", fl_dtype_name(x->dtype));
     int64_t n = fl__reduced_count("fl_mean", x, axes);
     if (n < 0) return NULL;
     fl_scope s = fl_scope_begin();
@@ -156,7 +168,8 @@ fl_tensor *fl_any(fl_tensor *x, fl_axes axes) {
     return fl_scope_return(&s, fl_gt(fl_sum(fl_cast(x, FL_B8), axes), fl_int(0)));
 }
 
-/* The maximum along axes with dims kept, 0 where it is infinite: what stable exponentials subtract. */
+/* The maximum along axes with dims kept, 0 where it is infinite: what stable exponentials
+   subtract. */
 static fl_tensor *fl__stable_shift(fl_tensor *x, fl_axes axes) {
     axes.keepdim = true;
     fl_tensor *m = fl_amax(x, axes);
@@ -164,7 +177,9 @@ static fl_tensor *fl__stable_shift(fl_tensor *x, fl_axes axes) {
 }
 
 fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
-    if (fl__null("fl_logsumexp", x) || !(x = fl__stored(x)) || fl__reduced_count("fl_logsumexp", x, axes) < 0) return NULL;
+    if (fl__null("fl_logsumexp", x) || !(x = fl__stored(x)) ||
+        fl__reduced_count("fl_logsumexp", x, axes) < 0)
+        return NULL;
     if (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))) return NULL;
     fl_scope s = fl_scope_begin();
     fl_axes keep = axes;
@@ -178,15 +193,17 @@ fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
     return fl_scope_return(&s, y);
 }
 
-/* >>indexing --------------------------------------------------------------------------------------- */
+/* >>indexing ----------------------------------------------------------------------------------- */
 
 /* index fits x: i64, as many dims, none larger besides axis. */
 static bool fl__index_fits(const char *fn, const fl_tensor *x, int axis, const fl_tensor *index) {
-    if (index->dtype != FL_I64) return FL__BAD("%s: the index is %s, not i64", fn, fl_dtype_name(index->dtype)) != NULL;
+    if (index->dtype != FL_I64)
+        return FL__BAD("%s: the index is %s, not i64", fn, fl_dtype_name(index->dtype)) != NULL;
     bool ok = index->ndim == x->ndim;
     for (int i = 0; ok && i < x->ndim; i++) ok = i == axis || index->shape[i] <= x->shape[i];
     if (!ok)
-        FL__BAD("%s: index of shape %s for shape %s, axis %d", fn, FL__SHAPE_TEXT(index), FL__SHAPE_TEXT(x), axis);
+        FL__BAD("%s: index of shape %s for shape %s, axis %d", fn, FL__SHAPE_TEXT(index),
+                FL__SHAPE_TEXT(x), axis);
     return ok;
 }
 
@@ -199,8 +216,9 @@ static fl_tensor *fl__cut_to(fl_tensor *x, int axis, const fl_tensor *index) {
 
 fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
     if (fl__null("fl_gather", x) || fl__null("fl_gather", index) || !(index = fl__stored(index)) ||
-        (axis = fl__axis("fl_gather", x, axis)) < 0 || !fl__index_fits("fl_gather", x, axis, index) ||
-        !fl__same_family("gather", x, index) || !(x = fl__cut_to(x, axis, index)))
+        (axis = fl__axis("fl_gather", x, axis)) < 0 ||
+        !fl__index_fits("fl_gather", x, axis, index) || !fl__same_family("gather", x, index) ||
+        !(x = fl__cut_to(x, axis, index)))
         return NULL;
     fl_axis_args a = {axis};
     fl_call c = {.op = FL_OP_gather, .n_out = 1, .n_in = 2, .in = {x, index}, .args = &a};
@@ -209,15 +227,18 @@ fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
 }
 
 fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) {
-    if (fl__null("fl_scatter_add", x) || fl__null("fl_scatter_add", index) || fl__null("fl_scatter_add", src) ||
-        !(x = fl__stored(x)) || !(index = fl__stored(index)) || !(src = fl__stored(src)) ||
-        (axis = fl__axis("fl_scatter_add", x, axis)) < 0 || !fl__index_fits("fl_scatter_add", x, axis, index) ||
+    if (fl__null("fl_scatter_add", x) || fl__null("fl_scatter_add", index) ||
+        fl__null("fl_scatter_add", src) || !(x = fl__stored(x)) || !(index = fl__stored(index)) ||
+        !(src = fl__stored(src)) || (axis = fl__axis("fl_scatter_add", x, axis)) < 0 ||
+        !fl__index_fits("fl_scatter_add", x, axis, index) ||
         !fl__same_family("scatter_add", x, index) || !fl__same_family("scatter_add", x, src))
         return NULL;
     if (!fl__same_shape(index, src))
-        return FL__BAD("fl_scatter_add: index %s and src %s differ in shape", FL__SHAPE_TEXT(index), FL__SHAPE_TEXT(src));
+        return FL__BAD("fl_scatter_add: index %s and src %s differ in shape", FL__SHAPE_TEXT(index),
+                       FL__SHAPE_TEXT(src));
     if (src->dtype != x->dtype)
-        return FL__BAD("fl_scatter_add: x is %s, src %s", fl_dtype_name(x->dtype), fl_dtype_name(src->dtype));
+        return FL__BAD("fl_scatter_add: x is %s, src %s", fl_dtype_name(x->dtype),
+                       fl_dtype_name(src->dtype));
     if (fl__compute_dtype(FL_CLASS_NUM, x->dtype) == FL_DTYPE_NONE)
         return FL__BAD("fl_scatter_add: %s is not supported", fl_dtype_name(x->dtype));
     fl_axis_args a = {axis};
@@ -231,8 +252,8 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
         (axis = fl__axis("fl_index_select", x, axis)) < 0)
         return NULL;
     if (index->ndim != 1 || index->dtype != FL_I64)
-        return FL__BAD("fl_index_select: the index is %s of shape %s, not i64 of one dim", fl_dtype_name(index->dtype),
-                       FL__SHAPE_TEXT(index));
+        return FL__BAD("fl_index_select: the index is %s of shape %s, not i64 of one dim",
+                       fl_dtype_name(index->dtype), FL__SHAPE_TEXT(index));
     fl_scope s = fl_scope_begin();
     fl_shape column = {x->ndim, {0}}, full = fl_shape_of(x);
     for (int i = 0; i < x->ndim; i++) column.dim[i] = i == axis ? index->shape[0] : 1;
@@ -242,25 +263,31 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
 
 fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
     if (fl__null("fl_one_hot", index)) return NULL;
-    if (index->dtype != FL_I64) return FL__BAD("fl_one_hot: the index is %s, not i64", fl_dtype_name(index->dtype));
-    if (classes < 0 || classes > (int64_t)1 << 53) return FL__BAD("fl_one_hot: %lld classes", (long long)classes);
+    if (index->dtype != FL_I64)
+        return FL__BAD("fl_one_hot: the index is %s, not i64", fl_dtype_name(index->dtype));
+    if (classes < 0 || classes > (int64_t)1 << 53)
+        return FL__BAD("fl_one_hot: %lld classes", (long long)classes);
     fl_scope s = fl_scope_begin();
     fl_tensor *eq = fl_eq(fl_unsqueeze(index, -1), fl_arange(0, (double)classes, 1, FL_I64));
     return fl_scope_return(&s, fl_cast(eq, FL_F32));
 }
 
-/* >>product ---------------------------------------------------------------------------------------- */
+/* >>product ------------------------------------------------------------------------------------ */
 
 fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
-    if (fl__null("fl_matmul", a) || fl__null("fl_matmul", b) || !fl__same_family("matmul", a, b)) return NULL;
+    if (fl__null("fl_matmul", a) || fl__null("fl_matmul", b) || !fl__same_family("matmul", a, b))
+        return NULL;
     if (a->ndim < 1 || b->ndim < 1)
-        return FL__BAD("fl_matmul: shapes %s and %s: both need a dim", FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
+        return FL__BAD("fl_matmul: shapes %s and %s: both need a dim", FL__SHAPE_TEXT(a),
+                       FL__SHAPE_TEXT(b));
     fl_dtype d = fl__compute_dtype(FL_CLASS_NUM, fl__promote(2, (fl_tensor *[]){a, b}));
     if (d == FL_DTYPE_NONE)
-        return FL__BAD("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype), fl_dtype_name(b->dtype));
+        return FL__BAD("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype),
+                       fl_dtype_name(b->dtype));
     bool row = a->ndim == 1, column = b->ndim == 1;
     if (a->shape[a->ndim - 1] != b->shape[column ? 0 : b->ndim - 2])
-        return FL__BAD("fl_matmul: shapes %s and %s: inner dims differ", FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
+        return FL__BAD("fl_matmul: shapes %s and %s: inner dims differ", FL__SHAPE_TEXT(a),
+                       FL__SHAPE_TEXT(b));
     if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d))) return NULL;
     if (row && !(a = fl_unsqueeze(a, 0))) return NULL;
     if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
@@ -269,7 +296,8 @@ fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
     batch_b.ndim -= 2;
     fl_shape shape = fl_shape_of(&batch_a);
     if (!fl__broadcast_shape(&shape, &batch_b))
-        return FL__BAD("fl_matmul: shapes %s and %s: batch dims do not broadcast", FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
+        return FL__BAD("fl_matmul: shapes %s and %s: batch dims do not broadcast",
+                       FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
     int n = shape.ndim;
     shape.ndim += 2;
     fl_shape sa = shape, sb = shape;
@@ -288,13 +316,18 @@ fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
     return y;
 }
 
-/* >>convolution ------------------------------------------------------------------------------------ */
+/* >>convolution -------------------------------------------------------------------------------- */
 
-double fl_option(double value, double otherwise) { return value != 0 ? value : signbit(value) ? 0 : otherwise; }
-int64_t fl_option_int(int64_t value, int64_t otherwise) { return value == FL_I0 ? 0 : value ? value : otherwise; }
+double fl_option(double value, double otherwise) {
+    return value != 0 ? value : signbit(value) ? 0 : otherwise;
+}
+int64_t fl_option_int(int64_t value, int64_t otherwise) {
+    return value == FL_I0 ? 0 : value ? value : otherwise;
+}
 
 /* Padding of one dim: o is a count or FL_SAME. */
-static void fl__resolve_pad(int64_t o, int64_t n, int64_t window, int64_t stride, int64_t *lo, int64_t *hi) {
+static void fl__resolve_pad(int64_t o, int64_t n, int64_t window, int64_t stride, int64_t *lo,
+                            int64_t *hi) {
     *lo = *hi = o;
     if (o != FL_SAME) return;
     int64_t all = ((n + stride - 1) / stride - 1) * stride + window - n;
@@ -309,20 +342,26 @@ static int64_t fl__windows(int64_t n, int64_t lo, int64_t hi, int64_t window, in
 }
 
 /* Settings stay far from overflow in the arithmetic above. */
-static bool fl__sane(int64_t v, int64_t min) { return v >= min && v <= INT32_MAX; }
+static bool fl__sane(int64_t v, int64_t min) {
+    return v >= min && v <= INT32_MAX;
+}
 
-bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64_t kw, fl_conv2d_args *out) {
+bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64_t kw,
+                       fl_conv2d_args *out) {
     int64_t sh = fl_option_int(o.stride, 1), sw = fl_option_int(o.stride_w, sh);
     int64_t dh = fl_option_int(o.dilation, 1), dw = fl_option_int(o.dilation_w, dh);
-    int64_t ph = fl_option_int(o.pad, 0), pw = fl_option_int(o.pad_w, ph), groups = fl_option_int(o.groups, 1);
-    bool ok = fl__sane(sh, 1) && fl__sane(sw, 1) && fl__sane(dh, 1) && fl__sane(dw, 1) && fl__sane(ph, FL_SAME) &&
-              fl__sane(pw, FL_SAME) && fl__sane(groups, 1) && fl__sane(kh, 1) && fl__sane(kw, 1) && fl__sane(h, 0) &&
-              fl__sane(w, 0);
+    int64_t ph = fl_option_int(o.pad, 0), pw = fl_option_int(o.pad_w, ph),
+            groups = fl_option_int(o.groups, 1);
+    bool ok = fl__sane(sh, 1) && fl__sane(sw, 1) && fl__sane(dh, 1) && fl__sane(dw, 1) &&
+              fl__sane(ph, FL_SAME) && fl__sane(pw, FL_SAME) && fl__sane(groups, 1) &&
+              fl__sane(kh, 1) && fl__sane(kw, 1) && fl__sane(h, 0) && fl__sane(w, 0);
     if (!ok)
-        return FL__BAD("fl_conv2d: image %lld x %lld, kernel %lld x %lld, stride %lld x %lld, dilation %lld x %lld, pad %lld x "
+        return FL__BAD("fl_conv2d: image %lld x %lld, kernel %lld x %lld, stride %lld x %lld, "
+                       "dilation %lld x %lld, pad %lld x "
                        "%lld, %lld groups",
-                       (long long)h, (long long)w, (long long)kh, (long long)kw, (long long)sh, (long long)sw, (long long)dh,
-                       (long long)dw, (long long)ph, (long long)pw, (long long)groups) != NULL;
+                       (long long)h, (long long)w, (long long)kh, (long long)kw, (long long)sh,
+                       (long long)sw, (long long)dh, (long long)dw, (long long)ph, (long long)pw,
+                       (long long)groups) != NULL;
     *out = (fl_conv2d_args){{sh, sw}, {0, 0}, {0, 0}, {dh, dw}, groups};
     fl__resolve_pad(ph, h, dh * (kh - 1) + 1, sh, &out->pad_lo[0], &out->pad_hi[0]);
     fl__resolve_pad(pw, w, dw * (kw - 1) + 1, sw, &out->pad_lo[1], &out->pad_hi[1]);
@@ -330,30 +369,36 @@ bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64
 }
 
 /* Resolved arguments may come from anywhere: nothing below divides by zero or overflows. */
-static bool fl__window_args_ok(const char *fn, const int64_t *stride, const int64_t *lo, const int64_t *hi, const int64_t *size) {
+static bool fl__window_args_ok(const char *fn, const int64_t *stride, const int64_t *lo,
+                               const int64_t *hi, const int64_t *size) {
     bool ok = true;
     for (int i = 0; i < 2; i++)
-        ok = ok && fl__sane(stride[i], 1) && fl__sane(lo[i], 0) && fl__sane(hi[i], 0) && fl__sane(size[i], 1);
+        ok = ok && fl__sane(stride[i], 1) && fl__sane(lo[i], 0) && fl__sane(hi[i], 0) &&
+             fl__sane(size[i], 1);
     if (ok) return true;
-    return FL__BAD("%s: stride %lld x %lld, pad %lld x %lld, dilation or window %lld x %lld", fn, (long long)stride[0],
-                   (long long)stride[1], (long long)lo[0], (long long)lo[1], (long long)size[0], (long long)size[1]) != NULL;
+    return FL__BAD("%s: stride %lld x %lld, pad %lld x %lld, dilation or window %lld x %lld", fn,
+                   (long long)stride[0], (long long)stride[1], (long long)lo[0], (long long)lo[1],
+                   (long long)size[0], (long long)size[1]) != NULL;
 }
 
 static bool fl__conv2d_args_ok(const char *fn, const fl_conv2d_args *a) {
-    if (!fl__sane(a->groups, 1)) return FL__BAD("%s: %lld groups", fn, (long long)a->groups) != NULL;
+    if (!fl__sane(a->groups, 1))
+        return FL__BAD("%s: %lld groups", fn, (long long)a->groups) != NULL;
     return fl__window_args_ok(fn, a->stride, a->pad_lo, a->pad_hi, a->dilation);
 }
 
 /* Floats of one dtype: the neural ops compute in nothing else. */
 static bool fl__floats(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl__same_family(fn, a, b);
-    return FL__BAD("fl_%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype), fl_dtype_name(b->dtype)) != NULL;
+    return FL__BAD("fl_%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype),
+                   fl_dtype_name(b->dtype)) != NULL;
 }
 
 fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o) {
     if (fl__null("fl_conv2d", x) || fl__null("fl_conv2d", w) || fl_error()) return NULL;
     if (x->ndim != 4 || w->ndim != 4)
-        return FL__BAD("fl_conv2d: x %s and w %s: both need four dims", FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w));
+        return FL__BAD("fl_conv2d: x %s and w %s: both need four dims", FL__SHAPE_TEXT(x),
+                       FL__SHAPE_TEXT(w));
     fl_conv2d_args a;
     if (!fl_conv2d_resolve(o, x->shape[2], x->shape[3], w->shape[2], w->shape[3], &a)) return NULL;
     return fl_conv2d_run(x, w, o.bias, a);
@@ -363,40 +408,48 @@ fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_
     if (fl__null("fl_conv2d", x) || fl__null("fl_conv2d", w) || !fl__floats("conv2d", x, w) ||
         !fl__conv2d_args_ok("fl_conv2d", &a))
         return NULL;
-    if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups || w->shape[0] % a.groups)
-        return FL__BAD("fl_conv2d: x %s, w %s, %lld groups: channels do not match", FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w),
-                       (long long)a.groups);
-    if (bias && (!fl__floats("conv2d", x, bias) || bias->ndim != 1 || bias->shape[0] != w->shape[0]))
-        return fl_error() ? NULL : FL__BAD("fl_conv2d: bias %s for w %s", FL__SHAPE_TEXT(bias), FL__SHAPE_TEXT(w));
+    if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups ||
+        w->shape[0] % a.groups)
+        return FL__BAD("fl_conv2d: x %s, w %s, %lld groups: channels do not match",
+                       FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w), (long long)a.groups);
+    if (bias &&
+        (!fl__floats("conv2d", x, bias) || bias->ndim != 1 || bias->shape[0] != w->shape[0]))
+        return fl_error() ? NULL
+                          : FL__BAD("fl_conv2d: bias %s for w %s", FL__SHAPE_TEXT(bias),
+                                    FL__SHAPE_TEXT(w));
     fl_shape shape = {4, {x->shape[0], w->shape[0], 0, 0}};
     for (int i = 0; i < 2; i++) {
-        shape.dim[2 + i] = fl__windows(x->shape[2 + i], a.pad_lo[i], a.pad_hi[i], a.dilation[i] * (w->shape[2 + i] - 1) + 1,
-                                       a.stride[i]);
+        shape.dim[2 + i] = fl__windows(x->shape[2 + i], a.pad_lo[i], a.pad_hi[i],
+                                       a.dilation[i] * (w->shape[2 + i] - 1) + 1, a.stride[i]);
         if (shape.dim[2 + i] < 1)
-            return FL__BAD("fl_conv2d: the kernel of w %s is larger than the padded image of x %s", FL__SHAPE_TEXT(w),
-                           FL__SHAPE_TEXT(x));
+            return FL__BAD("fl_conv2d: the kernel of w %s is larger than the padded image of x %s",
+                           FL__SHAPE_TEXT(w), FL__SHAPE_TEXT(x));
     }
-    fl_call c = {.op = FL_OP_conv2d, .n_out = 1, .n_in = bias ? 3 : 2, .in = {x, w, bias}, .args = &a};
+    fl_call c = {
+        .op = FL_OP_conv2d, .n_out = 1, .n_in = bias ? 3 : 2, .in = {x, w, bias}, .args = &a};
     c.out[0] = fl_call_out(x->family, shape, x->dtype);
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
 /* True if conv2d of x and w by a gives dy's shape. */
-static bool fl__conv2d_shapes(const char *fn, fl_shape x, fl_shape w, const fl_tensor *dy, const fl_conv2d_args *a) {
-    bool ok = x.ndim == 4 && w.ndim == 4 && dy->ndim == 4 && x.dim[0] == dy->shape[0] && w.dim[0] == dy->shape[1] &&
-              a->groups > 0 && x.dim[1] == w.dim[1] * a->groups && w.dim[0] % a->groups == 0;
+static bool fl__conv2d_shapes(const char *fn, fl_shape x, fl_shape w, const fl_tensor *dy,
+                              const fl_conv2d_args *a) {
+    bool ok = x.ndim == 4 && w.ndim == 4 && dy->ndim == 4 && x.dim[0] == dy->shape[0] &&
+              w.dim[0] == dy->shape[1] && a->groups > 0 && x.dim[1] == w.dim[1] * a->groups &&
+              w.dim[0] % a->groups == 0;
     for (int i = 0; ok && i < 2; i++)
         ok = dy->shape[2 + i] == fl__windows(x.dim[2 + i], a->pad_lo[i], a->pad_hi[i],
                                              a->dilation[i] * (w.dim[2 + i] - 1) + 1, a->stride[i]);
     if (!ok)
-        FL__BAD("%s: x %s, w %s and dy %s do not belong together", fn, fl__shape_as_text(x).s, fl__shape_as_text(w).s,
-                FL__SHAPE_TEXT(dy));
+        FL__BAD("%s: x %s, w %s and dy %s do not belong together", fn, fl__shape_as_text(x).s,
+                fl__shape_as_text(w).s, FL__SHAPE_TEXT(dy));
     return ok;
 }
 
 fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a) {
     if (fl__null("fl_conv2d_grad_input", dy) || fl__null("fl_conv2d_grad_input", w) ||
-        !fl__floats("conv2d_grad_input", dy, w) || !fl__conv2d_args_ok("fl_conv2d_grad_input", &a) ||
+        !fl__floats("conv2d_grad_input", dy, w) ||
+        !fl__conv2d_args_ok("fl_conv2d_grad_input", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_input", x_shape, fl_shape_of(w), dy, &a))
         return NULL;
     fl_call c = {.op = FL_OP_conv2d_grad_input, .n_out = 1, .n_in = 2, .in = {dy, w}, .args = &a};
@@ -406,7 +459,8 @@ fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, f
 
 fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a) {
     if (fl__null("fl_conv2d_grad_weight", x) || fl__null("fl_conv2d_grad_weight", dy) ||
-        !fl__floats("conv2d_grad_weight", x, dy) || !fl__conv2d_args_ok("fl_conv2d_grad_weight", &a) ||
+        !fl__floats("conv2d_grad_weight", x, dy) ||
+        !fl__conv2d_args_ok("fl_conv2d_grad_weight", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_weight", fl_shape_of(x), w_shape, dy, &a))
         return NULL;
     fl_call c = {.op = FL_OP_conv2d_grad_weight, .n_out = 1, .n_in = 2, .in = {x, dy}, .args = &a};
@@ -414,25 +468,28 @@ fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, 
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
-bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w, fl_pool2d_args *out) {
+bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w,
+                       fl_pool2d_args *out) {
     int64_t kh = kernel, kw = fl_option_int(o.kernel_w, kh);
     int64_t sh = fl_option_int(o.stride, kh), sw = fl_option_int(o.stride_w, o.stride ? sh : kw);
     int64_t ph = fl_option_int(o.pad, 0), pw = fl_option_int(o.pad_w, ph);
-    bool ok = fl__sane(kh, 1) && fl__sane(kw, 1) && fl__sane(sh, 1) && fl__sane(sw, 1) && fl__sane(ph, FL_SAME) &&
-              fl__sane(pw, FL_SAME) && fl__sane(h, 0) && fl__sane(w, 0);
+    bool ok = fl__sane(kh, 1) && fl__sane(kw, 1) && fl__sane(sh, 1) && fl__sane(sw, 1) &&
+              fl__sane(ph, FL_SAME) && fl__sane(pw, FL_SAME) && fl__sane(h, 0) && fl__sane(w, 0);
     fl_pool2d_args a = {{kh, kw}, {sh, sw}, {0, 0}, {0, 0}, !o.ignore_pad};
     if (ok) {
         fl__resolve_pad(ph, h, kh, sh, &a.pad_lo[0], &a.pad_hi[0]);
         fl__resolve_pad(pw, w, kw, sw, &a.pad_lo[1], &a.pad_hi[1]);
         /* half a window at most, so that no window lies outside the image */
-        ok = a.pad_hi[0] <= kh / 2 && a.pad_hi[1] <= kw / 2 && fl__windows(h, a.pad_lo[0], a.pad_hi[0], kh, sh) > 0 &&
+        ok = a.pad_hi[0] <= kh / 2 && a.pad_hi[1] <= kw / 2 &&
+             fl__windows(h, a.pad_lo[0], a.pad_hi[0], kh, sh) > 0 &&
              fl__windows(w, a.pad_lo[1], a.pad_hi[1], kw, sw) > 0;
     }
     if (!ok)
-        return FL__BAD("fl_pool2d: image %lld x %lld, window %lld x %lld, stride %lld x %lld, pad %lld x %lld (at most half a "
+        return FL__BAD("fl_pool2d: image %lld x %lld, window %lld x %lld, stride %lld x %lld, pad "
+                       "%lld x %lld (at most half a "
                        "window)",
-                       (long long)h, (long long)w, (long long)kh, (long long)kw, (long long)sh, (long long)sw, (long long)ph,
-                       (long long)pw) != NULL;
+                       (long long)h, (long long)w, (long long)kh, (long long)kw, (long long)sh,
+                       (long long)sw, (long long)ph, (long long)pw) != NULL;
     *out = a;
     return true;
 }
@@ -440,29 +497,35 @@ bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w, f
 static fl_shape fl__pooled_shape(const fl_tensor *x, const fl_pool2d_args *a) {
     fl_shape s = fl_shape_of(x);
     for (int i = 0; i < 2; i++)
-        s.dim[2 + i] = fl__windows(x->shape[2 + i], a->pad_lo[i], a->pad_hi[i], a->kernel[i], a->stride[i]);
+        s.dim[2 + i] =
+            fl__windows(x->shape[2 + i], a->pad_lo[i], a->pad_hi[i], a->kernel[i], a->stride[i]);
     return s;
 }
 
 static bool fl__poolable(const char *fn, const fl_tensor *x) {
     if (fl__null(fn, x)) return false;
     if (x->ndim == 4 && fl_dtype_is_float(x->dtype)) return true;
-    return FL__BAD("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype), FL__SHAPE_TEXT(x)) != NULL;
+    return FL__BAD("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype),
+                   FL__SHAPE_TEXT(x)) != NULL;
 }
 
 /* Positions of one dim's windows: i64 [out, kernel] = o * stride - pad_lo + k. */
 static fl_tensor *fl__window_index(const fl_pool2d_args *a, int i, int64_t out) {
-    fl_tensor *o = fl_arange(0, (double)out, 1, FL_I64), *k = fl_arange(0, (double)a->kernel[i], 1, FL_I64);
+    fl_tensor *o = fl_arange(0, (double)out, 1, FL_I64),
+              *k = fl_arange(0, (double)a->kernel[i], 1, FL_I64);
     fl_tensor *start = fl_sub(fl_mul(o, fl_int(a->stride[i])), fl_int(a->pad_lo[i]));
     return fl_add(fl_unsqueeze(start, 1), k);
 }
 
-/* For x of the shape x_shape: i64 [oh, ow, kh * kw] positions h * w of each window's elements, clipped into the image;
-   *inside b8 of the same shape. The pooling compositions gather and scatter with them. */
-static fl_tensor *fl__windows_of(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a, const char *family, fl_tensor **inside) {
+/* For x of the shape x_shape: i64 [oh, ow, kh * kw] positions h * w of each window's elements,
+   clipped into the image; *inside b8 of the same shape. The pooling compositions gather and scatter
+   with them. */
+static fl_tensor *fl__windows_of(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a,
+                                 const char *family, fl_tensor **inside) {
     fl_tensor *pos[2], *in[2];
     for (int i = 0; i < 2; i++) {
-        fl_shape s = {4, {i ? 1 : y.dim[2], i ? y.dim[3] : 1, i ? 1 : a->kernel[0], i ? a->kernel[1] : 1}};
+        fl_shape s = {
+            4, {i ? 1 : y.dim[2], i ? y.dim[3] : 1, i ? 1 : a->kernel[0], i ? a->kernel[1] : 1}};
         int64_t n = x_shape.dim[2 + i];
         fl_tensor *p = fl_reshape(fl__window_index(a, i, y.dim[2 + i]), s);
         in[i] = fl_logical_and(fl_ge(p, fl_int(0)), fl_lt(p, fl_int(n)));
@@ -473,32 +536,39 @@ static fl_tensor *fl__windows_of(fl_shape x_shape, fl_shape y, const fl_pool2d_a
     return fl_to(fl_reshape(fl_add(fl_mul(pos[0], fl_int(x_shape.dim[3])), pos[1]), flat), family);
 }
 
-/* The windows of x as values [n, c, oh * ow, k] with `outside` where they leave the image; *index (n, c expanded) and *inside
-   as above, flat. */
-static fl_tensor *fl__unfold_windows(fl_tensor *x, fl_shape y, const fl_pool2d_args *a, double outside, fl_tensor **index) {
+/* The windows of x as values [n, c, oh * ow, k] with `outside` where they leave the image; *index
+   (n, c expanded) and *inside as above, flat. */
+static fl_tensor *fl__unfold_windows(fl_tensor *x, fl_shape y, const fl_pool2d_args *a,
+                                     double outside, fl_tensor **index) {
     fl_tensor *inside;
-    int64_t n = x->shape[0], c = x->shape[1], positions = y.dim[2] * y.dim[3], k = a->kernel[0] * a->kernel[1];
+    int64_t n = x->shape[0], c = x->shape[1], positions = y.dim[2] * y.dim[3],
+            k = a->kernel[0] * a->kernel[1];
     fl_tensor *at = fl__windows_of(fl_shape_of(x), y, a, fl_family_name(x), &inside);
     at = fl_expand(fl_reshape(at, FL_SHAPE(1, 1, positions * k)), FL_SHAPE(n, c, positions * k));
     fl_tensor *v = fl_gather(fl_reshape(x, FL_SHAPE(n, c, x->shape[2] * x->shape[3])), 2, at);
-    v = fl_where(fl_reshape(inside, FL_SHAPE(positions, k)), fl_reshape(v, FL_SHAPE(n, c, positions, k)), fl_num(outside));
+    v = fl_where(fl_reshape(inside, FL_SHAPE(positions, k)),
+                 fl_reshape(v, FL_SHAPE(n, c, positions, k)), fl_num(outside));
     *index = fl_reshape(at, FL_SHAPE(n, c, positions, k));
     return v;
 }
 
-static fl_tensor *fl__compose_max_pool(fl_tensor *x, fl_shape y, const fl_pool2d_args *a, fl_tensor **index) {
+static fl_tensor *fl__compose_max_pool(fl_tensor *x, fl_shape y, const fl_pool2d_args *a,
+                                       fl_tensor **index) {
     fl_scope s = fl_scope_begin();
     fl_tensor *at;
     fl_tensor *v = fl__unfold_windows(x, y, a, -(double)INFINITY, &at);
     fl_tensor *best = fl_argmax(v, 3, true);
-    fl_tensor *value = fl_reshape(fl_gather(v, 3, best), y), *where = fl_reshape(fl_gather(at, 3, best), y);
+    fl_tensor *value = fl_reshape(fl_gather(v, 3, best), y),
+              *where = fl_reshape(fl_gather(at, 3, best), y);
     *index = fl_promote(&s, where);
     return fl_scope_return(&s, *index ? value : NULL);
 }
 
 fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index, fl_pool2d_opts o) {
     fl_pool2d_args a;
-    if (!fl__poolable("fl_max_pool2d", x) || !fl_pool2d_resolve(kernel, o, x->shape[2], x->shape[3], &a)) return NULL;
+    if (!fl__poolable("fl_max_pool2d", x) ||
+        !fl_pool2d_resolve(kernel, o, x->shape[2], x->shape[3], &a))
+        return NULL;
     fl_shape shape = fl__pooled_shape(x, &a);
     fl_tensor *at = NULL, *y;
     if (fl__by_slot(x, FL_OP_max_pool2d)) {
@@ -522,11 +592,14 @@ static fl_tensor *fl__scatter_images(fl_tensor *src, fl_tensor *index, fl_shape 
 }
 
 fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape) {
-    if (fl__null("fl_max_pool2d_grad", index) || !fl__poolable("fl_max_pool2d_grad", dy)) return NULL;
-    if (!fl__same_shape(dy, index) || index->dtype != FL_I64 || x_shape.ndim != 4 || x_shape.dim[0] != dy->shape[0] ||
-        x_shape.dim[1] != dy->shape[1] || fl_shape_numel(x_shape) < 0 || !fl__same_family("max_pool2d_grad", dy, index))
-        return FL__BAD("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL__SHAPE_TEXT(dy), FL__SHAPE_TEXT(index),
-                       fl_dtype_name(index->dtype), fl__shape_as_text(x_shape).s);
+    if (fl__null("fl_max_pool2d_grad", index) || !fl__poolable("fl_max_pool2d_grad", dy))
+        return NULL;
+    if (!fl__same_shape(dy, index) || index->dtype != FL_I64 || x_shape.ndim != 4 ||
+        x_shape.dim[0] != dy->shape[0] || x_shape.dim[1] != dy->shape[1] ||
+        fl_shape_numel(x_shape) < 0 || !fl__same_family("max_pool2d_grad", dy, index))
+        return FL__BAD("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL__SHAPE_TEXT(dy),
+                       FL__SHAPE_TEXT(index), fl_dtype_name(index->dtype),
+                       fl__shape_as_text(x_shape).s);
     if (fl__by_slot(dy, FL_OP_max_pool2d_grad)) {
         fl_call c = {.op = FL_OP_max_pool2d_grad, .n_out = 1, .n_in = 2, .in = {dy, index}};
         c.out[0] = fl_call_out(dy->family, x_shape, dy->dtype);
@@ -539,16 +612,20 @@ fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape)
 }
 
 /* One over the number of elements each window averages, [oh * ow, 1]; on x's family. */
-static fl_tensor *fl__window_weights(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a, fl_dtype dtype, const char *family) {
+static fl_tensor *fl__window_weights(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a,
+                                     fl_dtype dtype, const char *family) {
     fl_tensor *inside;
     if (!fl__windows_of(x_shape, y, a, family, &inside)) return NULL;
-    fl_tensor *count = fl_sum(fl_cast(fl_reshape(inside, FL_SHAPE(y.dim[2] * y.dim[3], -1)), dtype), FL_AXES_KEEP(1));
+    fl_tensor *count = fl_sum(fl_cast(fl_reshape(inside, FL_SHAPE(y.dim[2] * y.dim[3], -1)), dtype),
+                              FL_AXES_KEEP(1));
     if (a->count_pad) count = fl_full_like(count, (double)(a->kernel[0] * a->kernel[1]));
     return fl_reciprocal(count);
 }
 
 fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
-    if (!fl__poolable("fl_avg_pool2d", x) || !fl__window_args_ok("fl_avg_pool2d", a.stride, a.pad_lo, a.pad_hi, a.kernel)) return NULL;
+    if (!fl__poolable("fl_avg_pool2d", x) ||
+        !fl__window_args_ok("fl_avg_pool2d", a.stride, a.pad_lo, a.pad_hi, a.kernel))
+        return NULL;
     fl_shape shape = fl__pooled_shape(x, &a);
     if (fl__by_slot(x, FL_OP_avg_pool2d)) {
         fl_call c = {.op = FL_OP_avg_pool2d, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
@@ -563,14 +640,18 @@ fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
 
 fl_tensor *fl_avg_pool2d_opt(fl_tensor *x, int64_t kernel, fl_pool2d_opts o) {
     fl_pool2d_args a;
-    if (!fl__poolable("fl_avg_pool2d", x) || !fl_pool2d_resolve(kernel, o, x->shape[2], x->shape[3], &a)) return NULL;
+    if (!fl__poolable("fl_avg_pool2d", x) ||
+        !fl_pool2d_resolve(kernel, o, x->shape[2], x->shape[3], &a))
+        return NULL;
     return fl_avg_pool2d_run(x, a);
 }
 
-static fl_tensor *fl__compose_avg_pool_grad(fl_tensor *dy, fl_shape x_shape, const fl_pool2d_args *a) {
+static fl_tensor *fl__compose_avg_pool_grad(fl_tensor *dy, fl_shape x_shape,
+                                            const fl_pool2d_args *a) {
     fl_scope s = fl_scope_begin();
     fl_shape y = fl_shape_of(dy);
-    int64_t n = y.dim[0], c = y.dim[1], positions = y.dim[2] * y.dim[3], k = a->kernel[0] * a->kernel[1];
+    int64_t n = y.dim[0], c = y.dim[1], positions = y.dim[2] * y.dim[3],
+            k = a->kernel[0] * a->kernel[1];
     const char *family = fl_family_name(dy);
     fl_tensor *inside, *at = fl__windows_of(x_shape, y, a, family, &inside);
     fl_tensor *w = fl__window_weights(x_shape, y, a, dy->dtype, family);
@@ -587,15 +668,18 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         return NULL;
     bool ok = x_shape.ndim == 4 && x_shape.dim[0] == dy->shape[0] && x_shape.dim[1] == dy->shape[1];
     for (int i = 0; ok && i < 2; i++)
-        ok = dy->shape[2 + i] == fl__windows(x_shape.dim[2 + i], a.pad_lo[i], a.pad_hi[i], a.kernel[i], a.stride[i]);
-    if (!ok) return FL__BAD("fl_avg_pool2d_grad: dy %s, x %s", FL__SHAPE_TEXT(dy), fl__shape_as_text(x_shape).s);
+        ok = dy->shape[2 + i] ==
+             fl__windows(x_shape.dim[2 + i], a.pad_lo[i], a.pad_hi[i], a.kernel[i], a.stride[i]);
+    if (!ok)
+        return FL__BAD("fl_avg_pool2d_grad: dy %s, x %s", FL__SHAPE_TEXT(dy),
+                       fl__shape_as_text(x_shape).s);
     if (!fl__by_slot(dy, FL_OP_avg_pool2d_grad)) return fl__compose_avg_pool_grad(dy, x_shape, &a);
     fl_call c = {.op = FL_OP_avg_pool2d_grad, .n_out = 1, .n_in = 1, .in = {dy}, .args = &a};
     c.out[0] = fl_call_out(dy->family, x_shape, dy->dtype);
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
-/* >>softmax ---------------------------------------------------------------------------------------- */
+/* >>softmax ------------------------------------------------------------------------------------ */
 
 /* Runs an op of one or two operands along an axis, output shaped like the first. */
 static fl_tensor *fl__along(fl_op op, fl_tensor *a, fl_tensor *b, int axis) {
@@ -606,7 +690,8 @@ static fl_tensor *fl__along(fl_op op, fl_tensor *a, fl_tensor *b, int axis) {
 }
 
 static fl_tensor *fl__soft_operand(const char *fn, fl_tensor *x, int *axis) {
-    if (fl__null(fn, x) || !(x = fl__stored(x)) || (*axis = fl__axis(fn, x, *axis)) < 0) return NULL;
+    if (fl__null(fn, x) || !(x = fl__stored(x)) || (*axis = fl__axis(fn, x, *axis)) < 0)
+        return NULL;
     return fl_dtype_is_float(x->dtype) ? x : fl_cast(x, FL_F32);
 }
 
@@ -630,9 +715,11 @@ fl_tensor *fl_log_softmax(fl_tensor *x, int axis) {
 
 static bool fl__soft_grad_operands(const char *fn, fl_tensor *y, fl_tensor *dy, int *axis) {
     if (fl__null(fn, y) || fl__null(fn, dy) || (*axis = fl__axis(fn, y, *axis)) < 0) return false;
-    if (fl__same_shape(y, dy) && y->dtype == dy->dtype && fl_dtype_is_float(y->dtype) && y->family == dy->family) return true;
-    return FL__BAD("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype), FL__SHAPE_TEXT(y),
-                   fl_dtype_name(dy->dtype), FL__SHAPE_TEXT(dy)) != NULL;
+    if (fl__same_shape(y, dy) && y->dtype == dy->dtype && fl_dtype_is_float(y->dtype) &&
+        y->family == dy->family)
+        return true;
+    return FL__BAD("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype),
+                   FL__SHAPE_TEXT(y), fl_dtype_name(dy->dtype), FL__SHAPE_TEXT(dy)) != NULL;
 }
 
 fl_tensor *fl_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis) {
@@ -644,7 +731,8 @@ fl_tensor *fl_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis) {
 
 fl_tensor *fl_log_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis) {
     if (!fl__soft_grad_operands("fl_log_softmax_grad", y, dy, &axis)) return NULL;
-    if (fl__by_slot(y, FL_OP_log_softmax_grad)) return fl__along(FL_OP_log_softmax_grad, y, dy, axis);
+    if (fl__by_slot(y, FL_OP_log_softmax_grad))
+        return fl__along(FL_OP_log_softmax_grad, y, dy, axis);
     fl_scope s = fl_scope_begin();
     return fl_scope_return(&s, fl_sub(dy, fl_mul(fl_exp(y), fl_sum(dy, FL_AXES_KEEP(axis)))));
 }
@@ -658,14 +746,17 @@ static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
 /* An operand of a fused gradient: a number, or a float like dy. */
 static bool fl__grad_operand(const char *fn, const fl_tensor *t, const fl_tensor *dy) {
     if (fl__null(fn, t) || fl__null(fn, dy)) return false;
-    if (t->weak || (t->dtype == dy->dtype && t->family == dy->family && fl_dtype_is_float(dy->dtype) && fl__same_shape(t, dy)))
+    if (t->weak || (t->dtype == dy->dtype && t->family == dy->family &&
+                    fl_dtype_is_float(dy->dtype) && fl__same_shape(t, dy)))
         return true;
-    return FL__BAD("%s: operand %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(t->dtype), FL__SHAPE_TEXT(t),
-                   fl_dtype_name(dy->dtype), FL__SHAPE_TEXT(dy)) != NULL;
+    return FL__BAD("%s: operand %s %s and dy %s %s differ, or are no floats", fn,
+                   fl_dtype_name(t->dtype), FL__SHAPE_TEXT(t), fl_dtype_name(dy->dtype),
+                   FL__SHAPE_TEXT(dy)) != NULL;
 }
 
 fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
-    if ((unsigned)op >= FL_OP_COUNT || fl_op_get_info(op)->arity != 1) return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
+    if ((unsigned)op >= FL_OP_COUNT || fl_op_get_info(op)->arity != 1)
+        return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
     if (!fl__grad_operand("fl_grad1", x, dy) || !fl__grad_operand("fl_grad1", y, dy)) return NULL;
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
@@ -674,10 +765,12 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
-bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy, fl_tensor **da, fl_tensor **db) {
+bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
+              fl_tensor **da, fl_tensor **db) {
     if ((unsigned)op >= FL_OP_COUNT || fl_op_get_info(op)->arity != 2)
         return FL__BAD("fl_grad2: op %d has no formula of a and b", (int)op) != NULL;
-    if (!fl__grad_operand("fl_grad2", a, dy) || !fl__grad_operand("fl_grad2", b, dy) || !fl__grad_operand("fl_grad2", y, dy))
+    if (!fl__grad_operand("fl_grad2", a, dy) || !fl__grad_operand("fl_grad2", b, dy) ||
+        !fl__grad_operand("fl_grad2", y, dy))
         return false;
     if (!fl__grad_by_slot(dy, FL_OP_grad2, op)) return false;
     fl_grad_args args = {op};
@@ -690,15 +783,18 @@ bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_t
     return true;
 }
 
-/* >>randomness ------------------------------------------------------------------------------------- */
+/* >>randomness --------------------------------------------------------------------------------- */
 
 static uint64_t fl__rng_key;
 static uint64_t fl__rng_counter;
 
-void fl_seed(uint64_t key) { fl_rng_set_state((fl_rng){key, 0}); }
+void fl_seed(uint64_t key) {
+    fl_rng_set_state((fl_rng){key, 0});
+}
 
 fl_rng fl_rng_state(void) {
-    return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED), __atomic_load_n(&fl__rng_counter, __ATOMIC_RELAXED)};
+    return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED),
+                    __atomic_load_n(&fl__rng_counter, __ATOMIC_RELAXED)};
 }
 
 void fl_rng_set_state(fl_rng r) {
@@ -707,7 +803,8 @@ void fl_rng_set_state(fl_rng r) {
 }
 
 fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
-    uint64_t blocks = n > 0 ? ((uint64_t)n + 1) / 2 : 0; /* two words an element at most, four a block */
+    uint64_t blocks =
+        n > 0 ? ((uint64_t)n + 1) / 2 : 0; /* two words an element at most, four a block */
     if (!rng)
         return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED),
                         __atomic_fetch_add(&fl__rng_counter, blocks, __ATOMIC_RELAXED)};
@@ -724,19 +821,22 @@ static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
 }
 
 fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng) {
-    if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype)) return FL__BAD("fl_uniform: %s is not a float", fl_dtype_name(dtype));
+    if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype))
+        return FL__BAD("fl_uniform: %s is not a float", fl_dtype_name(dtype));
     fl_random_args a = {.dist = FL_UNIFORM, .a = low, .b = high};
     return fl__random(fl__new("fl_uniform", shape, dtype, FL_F32), a, rng);
 }
 
 fl_tensor *fl_normal(fl_shape shape, double mean, double std, fl_dtype dtype, fl_rng *rng) {
-    if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype)) return FL__BAD("fl_normal: %s is not a float", fl_dtype_name(dtype));
+    if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype))
+        return FL__BAD("fl_normal: %s is not a float", fl_dtype_name(dtype));
     fl_random_args a = {.dist = FL_NORMAL, .a = mean, .b = std};
     return fl__random(fl__new("fl_normal", shape, dtype, FL_F32), a, rng);
 }
 
 fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng) {
-    if (low >= high) return FL__BAD("fl_randint: [%lld, %lld) is empty", (long long)low, (long long)high);
+    if (low >= high)
+        return FL__BAD("fl_randint: [%lld, %lld) is empty", (long long)low, (long long)high);
     fl_random_args a = {.dist = FL_INTEGER, .ia = low, .ib = high};
     return fl__random(fl__new("fl_randint", shape, FL_I64, FL_I64), a, rng);
 }
@@ -756,7 +856,12 @@ fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
     if (!fl__droppable(x, p) || !(x = fl__stored(x))) return NULL;
     fl_dropout_args a = {p, state};
     if (fl__by_slot(x, FL_OP_dropout)) {
-        fl_call c = {.op = FL_OP_dropout, .n_out = 1, .n_in = 1, .out = {fl__out_like(x, x->dtype)}, .in = {x}, .args = &a};
+        fl_call c = {.op = FL_OP_dropout,
+                     .n_out = 1,
+                     .n_in = 1,
+                     .out = {fl__out_like(x, x->dtype)},
+                     .in = {x},
+                     .args = &a};
         return c.out[0] ? fl__result(&c) : fl_raise();
     }
     fl_scope s = fl_scope_begin();
@@ -767,17 +872,18 @@ fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
     return fl_scope_return(&s, y);
 }
 
-/* >>optimizers ------------------------------------------------------------------------------------- */
+/* >>optimizers --------------------------------------------------------------------------------- */
 
 /* p, g and the states are stored floats of one shape, dtype and family, and may be written. */
 static bool fl__step_operands(const char *fn, fl_tensor *g, int n, fl_tensor *const *state) {
     if (fl__null(fn, g)) return false;
     for (int i = 0; i < n; i++) {
         if (fl__null(fn, state[i])) return false;
-        if (!fl__same_shape(g, state[i]) || g->dtype != state[i]->dtype || g->family != state[i]->family ||
-            !fl_dtype_is_float(g->dtype))
-            return FL__BAD("%s: gradient %s %s and operand %d %s %s do not belong together", fn, fl_dtype_name(g->dtype),
-                           FL__SHAPE_TEXT(g), i, fl_dtype_name(state[i]->dtype), FL__SHAPE_TEXT(state[i])) != NULL;
+        if (!fl__same_shape(g, state[i]) || g->dtype != state[i]->dtype ||
+            g->family != state[i]->family || !fl_dtype_is_float(g->dtype))
+            return FL__BAD("%s: gradient %s %s and operand %d %s %s do not belong together", fn,
+                           fl_dtype_name(g->dtype), FL__SHAPE_TEXT(g), i,
+                           fl_dtype_name(state[i]->dtype), FL__SHAPE_TEXT(state[i])) != NULL;
         if (!fl__writable(fn, state[i])) return false;
     }
     return true;
@@ -803,17 +909,27 @@ static bool fl__compose_sgd(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_s
 }
 
 bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a) {
-    if (fl__null("fl_sgd_step", a) || !fl__step_operands("fl_sgd_step", g, m ? 2 : 1, (fl_tensor *[]){p, m})) return false;
+    if (fl__null("fl_sgd_step", a) ||
+        !fl__step_operands("fl_sgd_step", g, m ? 2 : 1, (fl_tensor *[]){p, m}))
+        return false;
     if (!fl__by_slot(p, FL_OP_sgd_step)) return fl__compose_sgd(p, g, m, a);
-    fl_call c = {.op = FL_OP_sgd_step, .n_out = m ? 2 : 1, .n_in = m ? 3 : 2, .out = {p, m}, .in = {g, p, m}, .args = a};
+    fl_call c = {.op = FL_OP_sgd_step,
+                 .n_out = m ? 2 : 1,
+                 .n_in = m ? 3 : 2,
+                 .out = {p, m},
+                 .in = {g, p, m},
+                 .args = a};
     return fl_run(&c) || fl_raise();
 }
 
-static bool fl__compose_adam(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a) {
+static bool fl__compose_adam(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v,
+                             const fl_adam_args *a) {
     fl_scope s = fl_scope_begin();
     fl_tensor *q = p;
-    if (a->weight_decay != 0 && a->decoupled) q = fl_mul(p, fl_num(1 - a->lr * a->weight_decay));
-    else if (a->weight_decay != 0) g = fl_add(g, fl_mul(p, fl_num(a->weight_decay)));
+    if (a->weight_decay != 0 && a->decoupled)
+        q = fl_mul(p, fl_num(1 - a->lr * a->weight_decay));
+    else if (a->weight_decay != 0)
+        g = fl_add(g, fl_mul(p, fl_num(a->weight_decay)));
     bool ok = fl_assign(m, fl__axpby(a->beta1, m, 1 - a->beta1, g)) &&
               fl_assign(v, fl__axpby(a->beta2, v, 1 - a->beta2, fl_mul(g, g)));
     fl_tensor *scale = fl_add(fl_mul(fl_sqrt(v), fl_num(1 / sqrt(a->bias2))), fl_num(a->eps));
@@ -823,27 +939,36 @@ static bool fl__compose_adam(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor
 }
 
 bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a) {
-    if (fl__null("fl_adam_step", a) || !fl__step_operands("fl_adam_step", g, 3, (fl_tensor *[]){p, m, v})) return false;
+    if (fl__null("fl_adam_step", a) ||
+        !fl__step_operands("fl_adam_step", g, 3, (fl_tensor *[]){p, m, v}))
+        return false;
     if (!fl__by_slot(p, FL_OP_adam_step)) return fl__compose_adam(p, g, m, v, a);
-    fl_call c = {.op = FL_OP_adam_step, .n_out = 3, .n_in = 4, .out = {p, m, v}, .in = {g, p, m, v}, .args = a};
+    fl_call c = {.op = FL_OP_adam_step,
+                 .n_out = 3,
+                 .n_in = 4,
+                 .out = {p, m, v},
+                 .in = {g, p, m, v},
+                 .args = a};
     return fl_run(&c) || fl_raise();
 }
 
-/* >>composed --------------------------------------------------------------------------------------- */
+/* >>composed ----------------------------------------------------------------------------------- */
 
-/* The gradient formulas as compositions; fl_autograd.h has them on variables, these serve recorded calls. */
+/* The gradient formulas as compositions; fl_autograd.h has them on variables, these serve recorded
+   calls. */
 #include "kernels/fl_words.h"
 #define FL_W(op) fl_##op
 #define fl_num fl__const
-#define FL__U(op, class_, need, f, g) \
+#define FL__U(op, class_, need, f, g)                                                \
     static fl_tensor *fl__gradient_##op(fl_tensor *x, fl_tensor *y, fl_tensor *dy) { \
-        (void)x, (void)y, (void)dy; \
-        return g; \
+        (void)x, (void)y, (void)dy;                                                  \
+        return g;                                                                    \
     }
-#define FL__B(op, class_, need, f, ga, gb) \
-    static fl_tensor *fl__gradient_##op(int i, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy) { \
-        (void)a, (void)b, (void)y, (void)dy; \
-        return i == 0 ? ga : gb; \
+#define FL__B(op, class_, need, f, ga, gb)                                               \
+    static fl_tensor *fl__gradient_##op(int i, fl_tensor *a, fl_tensor *b, fl_tensor *y, \
+                                        fl_tensor *dy) {                                 \
+        (void)a, (void)b, (void)y, (void)dy;                                             \
+        return i == 0 ? ga : gb;                                                         \
     }
 FL_UNARY_OPS(FL__U)
 FL_BINARY_OPS(FL__B)
@@ -857,49 +982,68 @@ FL_BINARY_OPS(FL__B)
 static fl_tensor *fl__gradient1(fl_op op, fl_tensor *const *in) {
     switch (op) {
 #define FL__U(op, ...) \
-    case FL_OP_##op: return fl__gradient_##op(in[0], in[1], in[2]);
+    case FL_OP_##op:   \
+        return fl__gradient_##op(in[0], in[1], in[2]);
         FL_UNARY_OPS(FL__U)
 #undef FL__U
-    default: return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
+    default:
+        return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
     }
 }
 
 static fl_tensor *fl__gradient2(fl_op op, int i, fl_tensor *const *in) {
     switch (op) {
 #define FL__B(op, ...) \
-    case FL_OP_##op: return fl__gradient_##op(i, in[0], in[1], in[2], in[3]);
+    case FL_OP_##op:   \
+        return fl__gradient_##op(i, in[0], in[1], in[2], in[3]);
         FL_BINARY_OPS(FL__B)
 #undef FL__B
-    default: return FL__BAD("fl_grad2: op %d has no formula of a and b", (int)op);
+    default:
+        return FL__BAD("fl_grad2: op %d has no formula of a and b", (int)op);
     }
 }
 
-/* The value of output i of an OPT op's record by its composition: what the public function does without the slot. */
+/* The value of output i of an OPT op's record by its composition: what the public function does
+   without the slot. */
 static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index) {
     fl_tensor *const *in = c->in;
     fl_shape shape = fl_shape_of(c->out[i]);
     if (fl_op_get_info(c->op)->arity) return fl__formula(c->op, in[0], in[1]);
     switch (c->op) {
-    case FL_OP_softmax: return fl_softmax(in[0], ((const fl_axis_args *)c->args)->axis);
-    case FL_OP_log_softmax: return fl_log_softmax(in[0], ((const fl_axis_args *)c->args)->axis);
-    case FL_OP_softmax_grad: return fl_softmax_grad(in[0], in[1], ((const fl_axis_args *)c->args)->axis);
-    case FL_OP_log_softmax_grad: return fl_log_softmax_grad(in[0], in[1], ((const fl_axis_args *)c->args)->axis);
-    case FL_OP_max_pool2d: return i ? *index : fl__compose_max_pool(in[0], shape, c->args, index);
-    case FL_OP_max_pool2d_grad: return fl_max_pool2d_grad(in[0], in[1], shape);
-    case FL_OP_avg_pool2d: return fl_avg_pool2d_run(in[0], *(const fl_pool2d_args *)c->args);
-    case FL_OP_avg_pool2d_grad: return fl_avg_pool2d_grad(in[0], shape, *(const fl_pool2d_args *)c->args);
+    case FL_OP_softmax:
+        return fl_softmax(in[0], ((const fl_axis_args *)c->args)->axis);
+    case FL_OP_log_softmax:
+        return fl_log_softmax(in[0], ((const fl_axis_args *)c->args)->axis);
+    case FL_OP_softmax_grad:
+        return fl_softmax_grad(in[0], in[1], ((const fl_axis_args *)c->args)->axis);
+    case FL_OP_log_softmax_grad:
+        return fl_log_softmax_grad(in[0], in[1], ((const fl_axis_args *)c->args)->axis);
+    case FL_OP_max_pool2d:
+        return i ? *index : fl__compose_max_pool(in[0], shape, c->args, index);
+    case FL_OP_max_pool2d_grad:
+        return fl_max_pool2d_grad(in[0], in[1], shape);
+    case FL_OP_avg_pool2d:
+        return fl_avg_pool2d_run(in[0], *(const fl_pool2d_args *)c->args);
+    case FL_OP_avg_pool2d_grad:
+        return fl_avg_pool2d_grad(in[0], shape, *(const fl_pool2d_args *)c->args);
     case FL_OP_dropout:
-        return fl_dropout_at(in[0], ((const fl_dropout_args *)c->args)->p, ((const fl_dropout_args *)c->args)->rng);
-    case FL_OP_grad1: return fl__gradient1(((const fl_grad_args *)c->args)->op, in);
-    case FL_OP_grad2: return fl__gradient2(((const fl_grad_args *)c->args)->op, i, in);
-    default: return FL__BAD("fl_%s: it has no composition", fl_op_get_info(c->op)->name);
+        return fl_dropout_at(in[0], ((const fl_dropout_args *)c->args)->p,
+                             ((const fl_dropout_args *)c->args)->rng);
+    case FL_OP_grad1:
+        return fl__gradient1(((const fl_grad_args *)c->args)->op, in);
+    case FL_OP_grad2:
+        return fl__gradient2(((const fl_grad_args *)c->args)->op, i, in);
+    default:
+        return FL__BAD("fl_%s: it has no composition", fl_op_get_info(c->op)->name);
     }
 }
 
 /* Runs the record of an OPT op that its backend has no slot for. */
 FL_PRIVATE bool fl__run_composed(const fl_call *c) {
-    if (c->op == FL_OP_sgd_step) return fl__compose_sgd(c->out[0], c->in[0], c->n_out > 1 ? c->out[1] : NULL, c->args);
-    if (c->op == FL_OP_adam_step) return fl__compose_adam(c->out[0], c->in[0], c->out[1], c->out[2], c->args);
+    if (c->op == FL_OP_sgd_step)
+        return fl__compose_sgd(c->out[0], c->in[0], c->n_out > 1 ? c->out[1] : NULL, c->args);
+    if (c->op == FL_OP_adam_step)
+        return fl__compose_adam(c->out[0], c->in[0], c->out[1], c->out[2], c->args);
     fl_scope s = fl_scope_begin();
     fl_tensor *index = NULL;
     bool ok = true;
@@ -914,7 +1058,7 @@ FL_PRIVATE bool fl__run_composed(const fl_call *c) {
     return ok;
 }
 
-/* >>printing --------------------------------------------------------------------------------------- */
+/* >>printing ----------------------------------------------------------------------------------- */
 
 #define FL__PRINT_WIDTH 75
 #define FL__PRINT_EDGE 3 /* items kept at either end of a long dim */
@@ -924,13 +1068,14 @@ typedef struct fl__printer {
     const char *data; /* element [0, ...] */
     char *buf;
     size_t size;
-    int64_t length;   /* of the whole text, as snprintf counts */
+    int64_t length; /* of the whole text, as snprintf counts */
     bool summary, integral, scientific;
-    int width;        /* of an element */
-    double max, min;  /* of the absolute finite nonzero values */
+    int width;       /* of an element */
+    double max, min; /* of the absolute finite nonzero values */
 } fl__printer;
 
-__attribute__((format(printf, 2, 3))) static void fl__emit(fl__printer *pr, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void fl__emit(fl__printer *pr, const char *format,
+                                                           ...) {
     va_list args;
     va_start(args, format);
     size_t at = (size_t)pr->length < pr->size ? (size_t)pr->length : pr->size;
@@ -943,20 +1088,33 @@ static int fl__element_text(const fl__printer *pr, int64_t at, char *text, size_
     const char *p = pr->data + at * (int64_t)fl_dtype_size(pr->t->dtype);
     int64_t i = 0;
     switch (pr->t->dtype) {
-    case FL_F32: *f = (double)*(const float *)(const void *)p; break;
-    case FL_F64: *f = *(const double *)(const void *)p; break;
-    case FL_B8: return snprintf(text, size, "%s", *p ? "True" : "False");
-    case FL_U8: i = *(const uint8_t *)p; break;
-    case FL_I32: i = *(const int32_t *)(const void *)p; break;
-    default: i = *(const int64_t *)(const void *)p; break;
+    case FL_F32:
+        *f = (double)*(const float *)(const void *)p;
+        break;
+    case FL_F64:
+        *f = *(const double *)(const void *)p;
+        break;
+    case FL_B8:
+        return snprintf(text, size, "%s", *p ? "True" : "False");
+    case FL_U8:
+        i = *(const uint8_t *)p;
+        break;
+    case FL_I32:
+        i = *(const int32_t *)(const void *)p;
+        break;
+    default:
+        i = *(const int64_t *)(const void *)p;
+        break;
     }
     if (!fl_dtype_is_float(pr->t->dtype)) return snprintf(text, size, "%lld", (long long)i);
-    if (!isfinite(*f)) return snprintf(text, size, "%s", isnan(*f) ? "nan" : *f > 0 ? "inf" : "-inf");
+    if (!isfinite(*f))
+        return snprintf(text, size, "%s", isnan(*f) ? "nan" : *f > 0 ? "inf" : "-inf");
     if (pr->scientific) return snprintf(text, size, "%.4e", *f);
     return pr->integral ? snprintf(text, size, "%.0f.", *f) : snprintf(text, size, "%.4f", *f);
 }
 
-/* Index of the k-th item that is shown of a dim; -1 stands for "...". *count: items shown, the dots included. */
+/* Index of the k-th item that is shown of a dim; -1 stands for "...". *count: items shown, the dots
+   included. */
 static int64_t fl__shown(const fl__printer *pr, int64_t n, int64_t k, int64_t *count) {
     bool cut = pr->summary && n > 2 * FL__PRINT_EDGE;
     *count = cut ? 2 * FL__PRINT_EDGE + 1 : n;
@@ -1010,14 +1168,17 @@ static void fl__print_dim(fl__printer *pr, int dim, int64_t at, int indent) {
     for (int64_t k = 0; k < count; k++) {
         int64_t i = fl__shown(pr, t->shape[dim], k, &count);
         if (k >= count) break;
-        if (k && last) fl__emit(pr, k % per_line ? ", " : ",\n%*s", indent + 1, "");
+        if (k && last)
+            fl__emit(pr, k % per_line ? ", " : ",\n%*s", indent + 1, "");
         else if (k) {
             fl__emit(pr, ",");
             for (int j = dim; j < t->ndim - 1; j++) fl__emit(pr, "\n");
             fl__emit(pr, "%*s", indent + 1, "");
         }
-        if (i < 0) fl__emit(pr, "...");
-        else fl__print_dim(pr, dim + 1, at + i * t->stride[dim], indent + 1);
+        if (i < 0)
+            fl__emit(pr, "...");
+        else
+            fl__print_dim(pr, dim + 1, at + i * t->stride[dim], indent + 1);
     }
     fl__emit(pr, "]");
 }
@@ -1032,11 +1193,14 @@ int64_t fl_format(fl_tensor *t, char *buf, size_t size) {
         pr.summary = fl_numel(t) > 1000;
         fl__each_shown(&pr, 0, 0, fl__measure_value);
         double low = pr.integral ? 0 : 1e-4;
-        pr.scientific = fl_dtype_is_float(t->dtype) && (pr.max > 1000 * pr.min || pr.max > 1e8 || pr.min < low);
+        pr.scientific =
+            fl_dtype_is_float(t->dtype) && (pr.max > 1000 * pr.min || pr.max > 1e8 || pr.min < low);
         fl__each_shown(&pr, 0, 0, fl__measure_width);
         fl__emit(&pr, "tensor(");
-        if (fl_numel(t) == 0 && t->ndim != 1) fl__emit(&pr, "[], size=%s", FL__SHAPE_TEXT(t));
-        else fl__print_dim(&pr, 0, 0, 7);
+        if (fl_numel(t) == 0 && t->ndim != 1)
+            fl__emit(&pr, "[], size=%s", FL__SHAPE_TEXT(t));
+        else
+            fl__print_dim(&pr, 0, 0, 7);
         bool plain = t->dtype == FL_F32 || t->dtype == FL_I64 || t->dtype == FL_B8;
         if (!plain) fl__emit(&pr, ", dtype=%s", fl_dtype_name(t->dtype));
         fl__emit(&pr, ")");

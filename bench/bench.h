@@ -1,4 +1,5 @@
-/* bench.h - what the benchmarks share: a clock, medians, and the line `figure <tab> value <tab> unit <tab> note` */
+/* bench.h - what the benchmarks share: a clock, medians, and the line `figure <tab> value <tab>
+   unit <tab> note` */
 #ifndef BENCH_H
 #define BENCH_H
 
@@ -19,7 +20,8 @@ static inline double bench_median(double *seconds, int n) {
     return seconds[n / 2];
 }
 
-/* Median seconds of one call: `rounds` samples of `repeat` calls each, after one that is not counted. */
+/* Median seconds of one call: `rounds` samples of `repeat` calls each, after one that is not
+   counted. */
 static inline double bench_time(bench_fn fn, void *arg, int rounds, int repeat) {
     double sample[101];
     for (int r = -1; r < rounds; r++) {
@@ -30,7 +32,8 @@ static inline double bench_time(bench_fn fn, void *arg, int rounds, int repeat) 
     return bench_median(sample, rounds);
 }
 
-static inline void bench_line(const char *figure, double value, const char *unit, const char *note) {
+static inline void bench_line(const char *figure, double value, const char *unit,
+                              const char *note) {
     printf("%s\t%.4g\t%s\t%s\n", figure, value, unit, note);
     fflush(stdout);
 }

@@ -1,7 +1,9 @@
-/* mnist.c - training speed of the paper's MNIST network, batch 64, on random data (make bench-mnist)
+/* mnist.c - training speed of the paper's MNIST network, batch 64, on random data (make
+   bench-mnist)
 
-   mnist_100_iterations  seconds of 100 iterations of forward, NLL, backward and SGD with momentum, for 1 and 2 threads:
-                         the median over rounds, after a warm-up. Rounds of the two alternate. */
+   mnist_100_iterations  seconds of 100 iterations of forward, NLL, backward and SGD with momentum,
+                         for 1 and 2 threads: the median over rounds, after a warm-up. Rounds of the
+                         two alternate. */
 #include "../examples/digits.h"
 #include "bench.h"
 
@@ -41,9 +43,12 @@ int main(int argc, char **argv) {
             seconds[threads - 1][r] = (fl_data_now() - start) * 100 / n;
         }
     fl_mem_stats m = fl_mem_stats_of(NULL);
-    bench_line("mnist_100_iterations_1_thread", bench_median(seconds[0], ROUNDS), "s", "batch 64; budget 5.0");
-    bench_line("mnist_100_iterations_2_threads", bench_median(seconds[1], ROUNDS), "s", "batch 64; budget 2.8");
-    bench_line("mnist_peak_memory", (double)m.peak_in_use / 1e6, "MB", "of the memory manager, parameters and state included");
+    bench_line("mnist_100_iterations_1_thread", bench_median(seconds[0], ROUNDS), "s",
+               "batch 64; budget 5.0");
+    bench_line("mnist_100_iterations_2_threads", bench_median(seconds[1], ROUNDS), "s",
+               "batch 64; budget 2.8");
+    bench_line("mnist_peak_memory", (double)m.peak_in_use / 1e6, "MB",
+               "of the memory manager, parameters and state included");
     fl_optim_free(t.optim);
     fl_nn_free(t.net);
     fl_scope_end(&s);

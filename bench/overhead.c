@@ -1,4 +1,5 @@
-/* overhead.c - what the framework costs around a kernel: tiny tensors, one thread (make bench-overhead)
+/* overhead.c - what the framework costs around a kernel: tiny tensors, one thread (make
+   bench-overhead)
 
    add_1, add_64        one add of two f32 tensors, its result's allocation and release included
    add_record           the same on variables that require a gradient
@@ -65,8 +66,10 @@ static void bench_add(const char *figure, int64_t n) {
 static void bench_record(void) {
     fl_scope s = fl_scope_begin();
     ones = fl_ones(FL_SHAPE(64), FL_F32);
-    fl_var *ab[2] = {fv_param(fl_ones(FL_SHAPE(64), FL_F32)), fv_const(fl_ones(FL_SHAPE(64), FL_F32))};
-    bench_line("add_record", bench_time(record, ab, 51, 5000) / CHAIN * 1e9, "ns", "64 floats, forward with recording, per op");
+    fl_var *ab[2] = {fv_param(fl_ones(FL_SHAPE(64), FL_F32)),
+                     fv_const(fl_ones(FL_SHAPE(64), FL_F32))};
+    bench_line("add_record", bench_time(record, ab, 51, 5000) / CHAIN * 1e9, "ns",
+               "64 floats, forward with recording, per op");
     bench_line("add_record_backward", bench_time(record_backward, ab, 51, 5000) / CHAIN * 1e9, "ns",
                "64 floats, forward and backward, per op; budget 150");
     fl_scope_end(&s);
@@ -74,11 +77,12 @@ static void bench_record(void) {
 
 static void bench_mlp(void) {
     fl_scope s = fl_scope_begin();
-    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(32, 32), fl_nn_relu(), fl_nn_linear(32, 32), fl_nn_relu(),
-                                         fl_nn_linear(32, 32));
-    mlp m = {net, fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-3), fv_const(fl_ones(FL_SHAPE(8, 32), FL_F32)),
-             fl_ones(FL_SHAPE(8, 32), FL_F32)};
-    bench_line("mlp_step", bench_time(mlp_step, &m, 51, 2000) * 1e6, "us", "3 layers, width 32, batch 8, MSE, SGD; budget 10");
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(32, 32), fl_nn_relu(), fl_nn_linear(32, 32),
+                                         fl_nn_relu(), fl_nn_linear(32, 32));
+    mlp m = {net, fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-3),
+             fv_const(fl_ones(FL_SHAPE(8, 32), FL_F32)), fl_ones(FL_SHAPE(8, 32), FL_F32)};
+    bench_line("mlp_step", bench_time(mlp_step, &m, 51, 2000) * 1e6, "us",
+               "3 layers, width 32, batch 8, MSE, SGD; budget 10");
     fl_optim_free(m.optim);
     fl_nn_free(net);
     fl_scope_end(&s);

@@ -1,7 +1,8 @@
 /* digits.h - handwritten digits to train on, and the network of the Flashlight paper
 
-   digits_load reads MNIST's four idx files; digits_draw makes a data set of its own from strokes, so that the
-   examples, tests and benchmarks work without any download. Shared by them; not part of the library. */
+   digits_load reads MNIST's four idx files; digits_draw makes a data set of its own from strokes,
+   so that the examples, tests and benchmarks work without any download. Shared by them; not part of
+   the library. */
 #ifndef DIGITS_H
 #define DIGITS_H
 
@@ -43,8 +44,8 @@ static inline bool digits_load(const char *dir, const char *part, digits *out) {
     return out->label != NULL;
 }
 
-/* Each digit is up to three strokes, each of up to 9 points in the unit square (y down), -1 ends a stroke. A point with
-   its predecessors makes a smooth curve (Catmull-Rom). */
+/* Each digit is up to three strokes, each of up to 9 points in the unit square (y down), -1 ends a
+   stroke. A point with its predecessors makes a smooth curve (Catmull-Rom). */
 #define DIGITS_END {-1, -1}
 static const float digits_stroke[10][24][2] = {
     {{.50f, .08f}, {.24f, .22f}, {.16f, .52f}, {.26f, .82f}, {.50f, .92f}, {.74f, .80f}, {.84f, .50f}, {.76f, .20f}, {.50f, .08f}, DIGITS_END},
@@ -61,15 +62,20 @@ static const float digits_stroke[10][24][2] = {
 
 /* How one drawing differs from the model: u[0..] are uniform in [0, 1). */
 typedef struct digits_style {
-    float a[2][3];       /* affine map of the unit square into pixels */
+    float a[2][3]; /* affine map of the unit square into pixels */
     float wobble_x, wobble_y, phase_x, phase_y, bend;
-    float width, ink;    /* of the pen, in pixels; darkness */
+    float width, ink; /* of the pen, in pixels; darkness */
 } digits_style;
 
 static inline digits_style digits_make_style(const float *u) {
-    float angle = (u[0] - .5f) * 1.2f, shear = (u[1] - .5f) * .8f, sx = 11 + 9 * u[2], sy = 12 + 9 * u[3];
-    digits_style s = {.wobble_x = .09f * u[6], .wobble_y = .09f * u[7], .phase_x = 6.28f * u[8], .phase_y = 6.28f * u[9]};
-    float c = cosf(angle), n = sinf(angle), tx = 13.5f + 5 * (u[4] - .5f), ty = 13.5f + 5 * (u[5] - .5f);
+    float angle = (u[0] - .5f) * 1.2f, shear = (u[1] - .5f) * .8f, sx = 11 + 9 * u[2],
+          sy = 12 + 9 * u[3];
+    digits_style s = {.wobble_x = .09f * u[6],
+                      .wobble_y = .09f * u[7],
+                      .phase_x = 6.28f * u[8],
+                      .phase_y = 6.28f * u[9]};
+    float c = cosf(angle), n = sinf(angle), tx = 13.5f + 5 * (u[4] - .5f),
+          ty = 13.5f + 5 * (u[5] - .5f);
     s.a[0][0] = c * sx;
     s.a[0][1] = (c * shear - n) * sy;
     s.a[1][0] = n * sx;
@@ -83,21 +89,26 @@ static inline digits_style digits_make_style(const float *u) {
 }
 
 /* Point t in [0, 1] between p[1] and p[2] of a Catmull-Rom curve, bent and mapped into pixels. */
-static inline void digits_point(const digits_style *s, const float *p0, const float *p1, const float *p2, const float *p3, float t,
-                                float *out) {
+static inline void digits_point(const digits_style *s, const float *p0, const float *p1,
+                                const float *p2, const float *p3, float t, float *out) {
     float q[2];
     for (int k = 0; k < 2; k++)
-        q[k] = .5f * (2 * p1[k] + t * (p2[k] - p0[k] + t * (2 * p0[k] - 5 * p1[k] + 4 * p2[k] - p3[k] +
-                                                           t * (3 * p1[k] - p0[k] - 3 * p2[k] + p3[k]))));
-    float x = q[0] + s->wobble_x * sinf(s->bend * q[1] + s->phase_x), y = q[1] + s->wobble_y * sinf(s->bend * q[0] + s->phase_y);
+        q[k] = .5f * (2 * p1[k] + t * (p2[k] - p0[k] +
+                                       t * (2 * p0[k] - 5 * p1[k] + 4 * p2[k] - p3[k] +
+                                            t * (3 * p1[k] - p0[k] - 3 * p2[k] + p3[k]))));
+    float x = q[0] + s->wobble_x * sinf(s->bend * q[1] + s->phase_x),
+          y = q[1] + s->wobble_y * sinf(s->bend * q[0] + s->phase_y);
     for (int k = 0; k < 2; k++) out[k] = s->a[k][0] * x + s->a[k][1] * y + s->a[k][2];
 }
 
-/* Darkens the pixels along a segment, more the nearer they are: one pixel of soft edge around the pen. */
+/* Darkens the pixels along a segment, more the nearer they are: one pixel of soft edge around the
+   pen. */
 static inline void digits_segment(float *ink, const float *p, const float *q, float width) {
     float reach = width + 1, dx = q[0] - p[0], dy = q[1] - p[1], length = dx * dx + dy * dy + 1e-9f;
-    for (int y = (int)fmaxf(0, fminf(p[1], q[1]) - reach); y < DIGITS_SIDE && (float)y <= fmaxf(p[1], q[1]) + reach; y++)
-        for (int x = (int)fmaxf(0, fminf(p[0], q[0]) - reach); x < DIGITS_SIDE && (float)x <= fmaxf(p[0], q[0]) + reach; x++) {
+    for (int y = (int)fmaxf(0, fminf(p[1], q[1]) - reach);
+         y < DIGITS_SIDE && (float)y <= fmaxf(p[1], q[1]) + reach; y++)
+        for (int x = (int)fmaxf(0, fminf(p[0], q[0]) - reach);
+             x < DIGITS_SIDE && (float)x <= fmaxf(p[0], q[0]) + reach; x++) {
             float t = (((float)x - p[0]) * dx + ((float)y - p[1]) * dy) / length;
             t = fminf(1, fmaxf(0, t));
             float ex = (float)x - p[0] - t * dx, ey = (float)y - p[1] - t * dy;
@@ -106,8 +117,10 @@ static inline void digits_segment(float *ink, const float *p, const float *q, fl
         }
 }
 
-/* A digit's strokes with their points moved by `jitter`. Strokes that share a point in the model share it here too. */
-static inline void digits_strokes(float *ink, int digit, const digits_style *s, const float *jitter) {
+/* A digit's strokes with their points moved by `jitter`. Strokes that share a point in the model
+   share it here too. */
+static inline void digits_strokes(float *ink, int digit, const digits_style *s,
+                                  const float *jitter) {
     const float(*model)[2] = digits_stroke[digit];
     float p[24][2];
     for (int i = 0; i < 24; i++) {
@@ -128,17 +141,19 @@ static inline void digits_strokes(float *ink, int digit, const digits_style *s, 
     }
 }
 
-/* n drawings of random digits: strokes under a random affine map, bent, with a random pen and noise. The same seed gives
-   the same drawings. False after fl_fail. */
+/* n drawings of random digits: strokes under a random affine map, bent, with a random pen and
+   noise. The same seed gives the same drawings. False after fl_fail. */
 static inline bool digits_draw(int64_t n, uint64_t seed, digits *out) {
     fl_rng rng = {seed, 0};
-    fl_tensor *image = fl_empty(FL_SHAPE(n, DIGITS_SIDE, DIGITS_SIDE), FL_U8), *label = fl_randint(FL_SHAPE(n), 0, 10, &rng);
+    fl_tensor *image = fl_empty(FL_SHAPE(n, DIGITS_SIDE, DIGITS_SIDE), FL_U8),
+              *label = fl_randint(FL_SHAPE(n), 0, 10, &rng);
     fl_tensor *style = fl_uniform(FL_SHAPE(n, 16), 0, 1, FL_F32, &rng);
     fl_tensor *jitter = fl_normal(FL_SHAPE(n, 48), 0, 1, FL_F32, &rng);
     fl_tensor *noise = fl_normal(FL_SHAPE(n, DIGITS_PIXELS), 0, 30, FL_F32, &rng);
     uint8_t *pixel = fl_map(image, FL_WRITE);
     const int64_t *digit = fl_map(label, FL_READ);
-    const float *u = fl_map(style, FL_READ), *j = fl_map(jitter, FL_READ), *e = fl_map(noise, FL_READ);
+    const float *u = fl_map(style, FL_READ), *j = fl_map(jitter, FL_READ),
+                *e = fl_map(noise, FL_READ);
     if (!pixel || !digit || !u || !j || !e) return false;
     for (int64_t i = 0; i < n; i++) {
         float ink[DIGITS_PIXELS] = {0};
@@ -158,7 +173,8 @@ static inline bool digits_draw(int64_t n, uint64_t seed, digits *out) {
     return true;
 }
 
-/* Pixels u8 [n, 28, 28] -> f32 with about zero mean and unit deviation (MNIST's numbers); a fl_data_fn. */
+/* Pixels u8 [n, 28, 28] -> f32 with about zero mean and unit deviation (MNIST's numbers); a
+   fl_data_fn. */
 static inline bool digits_normalize(fl_data_sample *sample, fl_rng *rng, void *user) {
     (void)rng, (void)user;
     fl_tensor *x = fl_mul(fl_cast(sample->t[0], FL_F32), fl_num(1 / (255 * 0.3081)));
@@ -166,9 +182,12 @@ static inline bool digits_normalize(fl_data_sample *sample, fl_rng *rng, void *u
     return sample->t[0] != NULL;
 }
 
-/* Samples offset .. offset + n - 1 in batches. seed 0: in order; else shuffled. Owns nothing of d. */
-static inline fl_data_set *digits_batches(digits d, int64_t offset, int64_t n, int64_t batch, uint64_t seed) {
-    fl_data_set *set = fl_data_span(fl_data_tensors((fl_tensor *[]){d.image, d.label}, 2), offset, n);
+/* Samples offset .. offset + n - 1 in batches. seed 0: in order; else shuffled. Owns nothing of
+   d. */
+static inline fl_data_set *digits_batches(digits d, int64_t offset, int64_t n, int64_t batch,
+                                          uint64_t seed) {
+    fl_data_set *set =
+        fl_data_span(fl_data_tensors((fl_tensor *[]){d.image, d.label}, 2), offset, n);
     if (seed) set = fl_data_shuffle(set, seed);
     return fl_data_transform(fl_data_batch(set, batch, false), digits_normalize, NULL);
 }
@@ -176,12 +195,10 @@ static inline fl_data_set *digits_batches(digits d, int64_t offset, int64_t n, i
 /* The network of the paper's listing 8. */
 static inline fl_nn_module *digits_net(void) {
     return fl_nn_sequential(
-        fl_nn_view(FL_SHAPE(-1, 1, 28, 28)),
-        fl_nn_conv2d(1, 32, 5, .pad = FL_SAME), fl_nn_relu(), fl_nn_pool2d(2),
-        fl_nn_conv2d(32, 64, 5, .pad = FL_SAME), fl_nn_relu(), fl_nn_pool2d(2),
-        fl_nn_view(FL_SHAPE(-1, 7 * 7 * 64)),
-        fl_nn_linear(7 * 7 * 64, 1024), fl_nn_relu(), fl_nn_dropout(0.5),
-        fl_nn_linear(1024, 10), fl_nn_log_softmax(1));
+        fl_nn_view(FL_SHAPE(-1, 1, 28, 28)), fl_nn_conv2d(1, 32, 5, .pad = FL_SAME), fl_nn_relu(),
+        fl_nn_pool2d(2), fl_nn_conv2d(32, 64, 5, .pad = FL_SAME), fl_nn_relu(), fl_nn_pool2d(2),
+        fl_nn_view(FL_SHAPE(-1, 7 * 7 * 64)), fl_nn_linear(7 * 7 * 64, 1024), fl_nn_relu(),
+        fl_nn_dropout(0.5), fl_nn_linear(1024, 10), fl_nn_log_softmax(1));
 }
 
 #endif

@@ -31,7 +31,8 @@ typedef struct curve {
 } curve;
 
 static void usage(void) {
-    puts("mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load FILE] [--eval]");
+    puts("mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load "
+         "FILE] [--eval]");
 }
 
 static bool parse_number(const char *name, const char *text, double low, double high, double *out) {
@@ -52,14 +53,22 @@ static bool parse(int argc, char **argv, options *o) {
             continue;
         }
         if (!value) return usage(), false;
-        if (!strcmp(name, "--data")) o->data = value;
-        else if (!strcmp(name, "--save")) o->save = value;
-        else if (!strcmp(name, "--load")) o->load = value;
-        else if (!strcmp(name, "--epochs")) ok = parse_number(name, value, 1, MAX_EPOCHS, &v), o->epochs = (int64_t)v;
-        else if (!strcmp(name, "--batch")) ok = parse_number(name, value, 1, 10000, &v), o->batch = (int64_t)v;
-        else if (!strcmp(name, "--lr")) ok = parse_number(name, value, 0, 1e3, &o->lr);
-        else if (!strcmp(name, "--seed")) ok = parse_number(name, value, 0, 9e15, &v), o->seed = (uint64_t)v;
-        else return usage(), false;
+        if (!strcmp(name, "--data"))
+            o->data = value;
+        else if (!strcmp(name, "--save"))
+            o->save = value;
+        else if (!strcmp(name, "--load"))
+            o->load = value;
+        else if (!strcmp(name, "--epochs"))
+            ok = parse_number(name, value, 1, MAX_EPOCHS, &v), o->epochs = (int64_t)v;
+        else if (!strcmp(name, "--batch"))
+            ok = parse_number(name, value, 1, 10000, &v), o->batch = (int64_t)v;
+        else if (!strcmp(name, "--lr"))
+            ok = parse_number(name, value, 0, 1e3, &o->lr);
+        else if (!strcmp(name, "--seed"))
+            ok = parse_number(name, value, 0, 9e15, &v), o->seed = (uint64_t)v;
+        else
+            return usage(), false;
         if (!ok) return false;
         i++;
     }
@@ -78,7 +87,9 @@ static bool evaluate(fl_nn_module *net, fl_data_set *set, double *loss, double *
         fl_data_sample b;
         ok = fl_data_get(set, i, &b);
         fl_var *y = ok ? fl_nn_forward(net, fv_const(b.t[0])) : NULL;
-        if (y) fl_data_average_add(&mean, fl_item(fv_value(fl_nn_nll(y, b.t[1]))), (double)b.t[1]->shape[0]);
+        if (y)
+            fl_data_average_add(&mean, fl_item(fv_value(fl_nn_nll(y, b.t[1]))),
+                                (double)b.t[1]->shape[0]);
         ok = y && fl_data_frame_error_add(&wrong, fv_value(y), b.t[1]);
         fl_scope_end(&s);
     }
@@ -97,8 +108,8 @@ static double train_step(fl_nn_module *net, fl_optim *optim, const fl_data_sampl
 }
 
 /* The learning rate falls along half a cosine from lr to 0 over the whole training. */
-static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, int64_t epoch, double lr, curve *c,
-                        double *mean_loss) {
+static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, int64_t epoch,
+                        double lr, curve *c, double *mean_loss) {
     fl_data_average mean = {0};
     char label[32];
     snprintf(label, sizeof label, "epoch %lld", (long long)epoch);
@@ -107,7 +118,8 @@ static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, in
     for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
         fl_scope s = fl_scope_begin();
         fl_data_sample b;
-        ok = fl_optim_set_lr(optim, fl_optim_lr_cosine(lr, 0, c->n, c->total)) && fl_data_get(set, i, &b);
+        ok = fl_optim_set_lr(optim, fl_optim_lr_cosine(lr, 0, c->n, c->total)) &&
+             fl_data_get(set, i, &b);
         double loss = ok ? train_step(net, optim, &b) : (double)NAN;
         ok = ok && !fl_error();
         fl_scope_end(&s);
@@ -156,19 +168,28 @@ static bool write_svg(const char *path, const curve *c, const epoch_result *r, i
     for (int64_t e = 0; e < epochs; e++) worst = fmax(worst, r[e].error);
     FILE *f = fopen(path, "w");
     if (!f) return fl_fail("mnist: cannot write %s", path);
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n"
-               "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-               "<path d=\"M%d %d V%d H%d\" fill=\"none\" stroke=\"black\"/>\n<polyline fill=\"none\" stroke=\"#1f77b4\" points=\"",
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+            "font-family=\"sans-serif\" font-size=\"12\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+            "<path d=\"M%d %d V%d H%d\" fill=\"none\" stroke=\"black\"/>\n<polyline fill=\"none\" "
+            "stroke=\"#1f77b4\" points=\"",
             W, H, M, M / 2, H - M, W - M);
     for (int i = 0; i < CURVE; i++)
-        if (c->loss[i] > 0) fprintf(f, "%.1f,%.1f ", M + (i + 0.5) * (W - 2 * M) / CURVE, H - M - c->loss[i] / top * (H - 1.5 * M));
+        if (c->loss[i] > 0)
+            fprintf(f, "%.1f,%.1f ", M + (i + 0.5) * (W - 2 * M) / CURVE,
+                    H - M - c->loss[i] / top * (H - 1.5 * M));
     fprintf(f, "\"/>\n");
     for (int64_t e = 0; e < epochs; e++)
-        fprintf(f, "<circle r=\"4\" fill=\"#d62728\" cx=\"%.1f\" cy=\"%.1f\"/>\n", M + (double)(e + 1) * (W - 2 * M) / (double)epochs,
+        fprintf(f, "<circle r=\"4\" fill=\"#d62728\" cx=\"%.1f\" cy=\"%.1f\"/>\n",
+                M + (double)(e + 1) * (W - 2 * M) / (double)epochs,
                 H - M - r[e].error / worst * (H - 1.5 * M));
-    fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#1f77b4\">training loss, 0 to %.3f</text>\n", M + 8, M / 2, top);
-    fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#d62728\">validation error, 0 to %.2f %%</text>\n", W / 2, M / 2, worst);
-    fprintf(f, "<text x=\"%d\" y=\"%d\">%lld epochs</text>\n</svg>\n", W / 2 - 20, H - M / 3, (long long)epochs);
+    fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#1f77b4\">training loss, 0 to %.3f</text>\n", M + 8,
+            M / 2, top);
+    fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#d62728\">validation error, 0 to %.2f %%</text>\n",
+            W / 2, M / 2, worst);
+    fprintf(f, "<text x=\"%d\" y=\"%d\">%lld epochs</text>\n</svg>\n", W / 2 - 20, H - M / 3,
+            (long long)epochs);
     bool ok = !ferror(f);
     return (fclose(f) == 0 && ok) || fl_fail("mnist: cannot write %s", path);
 }
@@ -176,16 +197,18 @@ static bool write_svg(const char *path, const curve *c, const epoch_result *r, i
 static void print_table(const epoch_result *r, int64_t epochs, int64_t images) {
     puts("\n epoch  train loss  valid loss  valid error  seconds  images/s");
     for (int64_t e = 0; e < epochs; e++)
-        printf("%6lld  %10.4f  %10.4f  %9.2f %%  %7.1f  %8.0f\n", (long long)e, r[e].train_loss, r[e].loss, r[e].error, r[e].seconds,
-               (double)images / r[e].seconds);
+        printf("%6lld  %10.4f  %10.4f  %9.2f %%  %7.1f  %8.0f\n", (long long)e, r[e].train_loss,
+               r[e].loss, r[e].error, r[e].seconds, (double)images / r[e].seconds);
 }
 
 static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_train) {
     static epoch_result result[MAX_EPOCHS];
     int64_t held_out = all.image->shape[0] - n_train;
-    fl_data_set *set = fl_data_prefetch(digits_batches(all, 0, n_train, o->batch, o->seed + 1), 1, 4);
+    fl_data_set *set =
+        fl_data_prefetch(digits_batches(all, 0, n_train, o->batch, o->seed + 1), 1, 4);
     fl_data_set *valid = digits_batches(all, n_train, held_out, 250, 0);
-    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = fl_option(o->lr, FL_ZERO), .momentum = 0.9);
+    fl_optim *optim =
+        fl_optim_sgd(fl_nn_parameters(net), .lr = fl_option(o->lr, FL_ZERO), .momentum = 0.9);
     curve c = {.total = fl_data_size(set) * o->epochs};
     bool ok = set && valid && optim;
     for (int64_t e = 0; ok && e < o->epochs; e++) {
@@ -195,8 +218,9 @@ static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_tra
         r->seconds = fl_data_now() - start;
         ok = ok && evaluate(net, valid, &r->loss, &r->error);
         if (ok)
-            printf("Epoch %lld: Avg Train Loss: %.4f Validation Loss: %.4f Validation Error (%%): %.2f\n", (long long)e,
-                   r->train_loss, r->loss, r->error);
+            printf("Epoch %lld: Avg Train Loss: %.4f Validation Loss: %.4f Validation Error (%%): "
+                   "%.2f\n",
+                   (long long)e, r->train_loss, r->loss, r->error);
         fflush(stdout);
     }
     fl_optim_free(optim);
@@ -216,7 +240,8 @@ static bool get_digits(const options *o, digits *all, digits *test, int64_t *n_t
             fl_error_clear();
         } else {
             *n_train = all->image->shape[0] - HELD_OUT;
-            return *n_train > 0 || fl_fail("mnist: %lld images are too few", (long long)all->image->shape[0]);
+            return *n_train > 0 ||
+                   fl_fail("mnist: %lld images are too few", (long long)all->image->shape[0]);
         }
     } else {
         puts("No --data given: training on digits drawn here.");
@@ -237,7 +262,8 @@ int main(int argc, char **argv) {
     bool ok = net && get_digits(&o, &all, &test, &n_train) && (!o.load || fl_nn_load(net, o.load));
     if (ok && !o.eval) {
         fl_nn_print(net);
-        printf("%lld parameters, %lld training images\n", (long long)fl_nn_count(net), (long long)n_train);
+        printf("%lld parameters, %lld training images\n", (long long)fl_nn_count(net),
+               (long long)n_train);
         ok = train(net, &o, all, n_train);
         if (ok) printf("\nWeights: %s, curve: mnist.svg\n", o.save);
     }
@@ -246,8 +272,10 @@ int main(int argc, char **argv) {
         ok = evaluate(net, set, &loss, &error);
         fl_data_free(set);
     }
-    if (ok) printf("Test loss: %.4f\nTest accuracy: %.2f %%\n", loss, 100 - error);
-    else fprintf(stderr, "mnist: %s\n", fl_error() ? fl_error() : "failed");
+    if (ok)
+        printf("Test loss: %.4f\nTest accuracy: %.2f %%\n", loss, 100 - error);
+    else
+        fprintf(stderr, "mnist: %s\n", fl_error() ? fl_error() : "failed");
     fl_nn_free(net);
     fl_scope_end(&s);
     return ok ? 0 : 1;

@@ -373,8 +373,8 @@ static void fl__conv_pack(fl__conv_pass *pass, char *to) {
     pass->g.packed = to;
 }
 
-/* Elements of a part of scratch that is read in whole registers: at least 16 more than its n, so that a read past
-   its end touches nothing that another thread writes. */
+/* Elements of a part of scratch that is read in whole registers: at least 16 more than its n, so
+   that a read past its end touches nothing that another thread writes. */
 static int64_t fl__conv_part(int64_t n) {
     return (n + 31) / 16 * 16;
 }
