@@ -4,6 +4,7 @@
 #   make test SAN=address,undefined   or SAN=thread: with sanitizers
 #   make OPENBLAS=no ZLIB=no       without optional parts that were found
 #   make test TESTS="test_mem test_nn"   some test programs only
+#   make test COMPILE=no              without tests/compile, which tries every compiler by itself
 
 CFLAGS ?= -O2 -g1
 WARN = -Wall -Wextra -Wpedantic -Wmissing-prototypes -Wshadow
@@ -99,7 +100,7 @@ help: ## this list
 RUNS_OF_conformance = $(BACKENDS:%=conformance:%)
 RUNS_OF_gradcheck = gradcheck:cpu
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
-            $(if $(filter file,$(origin TESTS)),$(STRANGERS) $(if $(SAN),,compile))
+            $(if $(filter file,$(origin TESTS)),$(STRANGERS) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
 
 .PHONY: test-programs
 test-programs: $(TESTS:%=$(BUILD)/tests/%) $(STRANGERS:%=$(BUILD)/%)
