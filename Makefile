@@ -18,7 +18,7 @@ TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
 STRANGERS := $(basename $(wildcard examples/strangers/*.c))
-BACKENDS := cpu $(basename $(notdir $(wildcard examples/strangers/naive.h examples/strangers/recorder.h)))
+BACKENDS := cpu $(basename $(notdir $(wildcard examples/strangers/naive.h examples/strangers/recorder.h examples/strangers/evictor.h)))
 
 # --- the variant -----------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ test: ## build and run all tests; the last line is the grand total
 test-compile: ## every header alone and together, C and C++, both compilers, lint
 	@CC="$(CC)" tests/compile/run
 
-conformance: $(BUILD)/tests/conformance ## every op against reference loops: make conformance BACKEND=cpu|naive|recorder
+conformance: $(BUILD)/tests/conformance ## every op against reference loops: make conformance BACKEND=cpu|naive|recorder|evictor
 	$< $(BACKEND)
 
 gradcheck: $(BUILD)/tests/gradcheck ## every gradient against finite differences: make gradcheck BACKEND=...

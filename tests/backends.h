@@ -14,15 +14,34 @@
 #include "../examples/strangers/recorder.h"
 #define HAVE_RECORDER
 #endif
+#if __has_include("../examples/strangers/evictor.h")
+#include "../examples/strangers/evictor.h"
+#define HAVE_EVICTOR
+#endif
 #endif
 
 static void quiet_errors(const char *text, void *user) {
     (void)text, (void)user;
 }
 
+#ifdef HAVE_EVICTOR
+/* The cpu on a memory manager that pages all but a few operands to a file. */
+static bool choose_evictor(void) {
+    fl_mem_manager *m = evictor_new(8 << 20, "conformance.pages");
+    if (m) fl_mem_use(m);
+    return m != NULL;
+}
+#endif
+
 /* Registers the backend by name and makes it the default; strict where it has all required slots.
-   */
+   "evictor" is the cpu backend on the memory manager of that name. */
 static bool choose_backend(const char *name) {
+#ifdef HAVE_EVICTOR
+    if (!strcmp(name, "evictor")) {
+        if (!choose_evictor()) return false;
+        name = "cpu";
+    }
+#endif
 #ifdef HAVE_NAIVE
     if (!strcmp(name, "naive") && !fl_use(fl_backend_naive(), NULL)) return false;
 #endif
