@@ -191,7 +191,9 @@ TEST(ten_thousand_prefetched_batches_are_flat) {
     }
     CHECK(!isnan(loss));
     CHECK(fl_data_set_epoch(set, 0));
-    check_flat(warm, 64); /* thread caches and shared lists fill up to their bounds in any order */
+    /* Handles wander from the loader's threads to this one, whose cache of 1,024 a size may still
+       fill, in any order; one block lost a batch would be 5,000. */
+    check_flat(warm, 2048);
     fl_data_free(set);
     fl_scope_end(&s);
     trainer_free(&t);
