@@ -209,7 +209,13 @@ FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes);
 /* Sums x down to a shape that broadcasts to x's: the gradient of a broadcast. */
 FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape);
 
+FL_API fl_var *fv_cumsum(fl_var *x, int axis);
+FL_API fl_var *fv_cumprod(fl_var *x, int axis);
+FL_API fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index);
+FL_API fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index);
+
 FL_API fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index);
+FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src);
 FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src);
 FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index);
 FL_API fl_var *fv_matmul(fl_var *a, fl_var *b);
@@ -1496,6 +1502,87 @@ FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src
     if (!saved) return NULL;
     return fv_record_args("scatter_add", value, fv__scatter_add_back, FV_IN(x, src), FV_SAVE(saved),
                           &axis, sizeof axis);
+}
+
+/* b8, of index's shape: true for the elements that are the last to write their place. */
+static fl_tensor *fv__winners(fl_tensor *index, fl_shape in, int axis) {
+    fl_shape shape = fl_shape_of(index);
+    fl_tensor *number = fl_arange(0, (double)fl_numel(index), 1, FL_I64);
+    number = fl_to(fl_reshape(number, shape), fl_family_name(index));
+    fl_tensor *last = fl_to(fl_full(in, -1, FL_I64), fl_family_name(index));
+    return fl_eq(fl_gather(fl_scatter(last, axis, index, number), axis, index), number);
+}
+
+static void fv__scatter_back(fl_node *n, fl_var *dy) {
+    int axis = *(const int *)fv_args(n);
+    fl_tensor *index = fv_value(fv_saved(n, 0));
+    if (!index) return;
+    fl_var *zeros = fv_const(fv__filled(dy->value, fl_shape_of(index), 0));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_scatter(dy, axis, index, zeros));
+    if (!fv_needs(n, 1)) return;
+    fl_tensor *won = fv__winners(index, fv_in_shape(n, 0), axis);
+    fv_add_grad(n, 1, fv_where(fv_const(won), fv_gather(dy, axis, index), fv_num(0)));
+}
+
+FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
+    fl_tensor *value = fl_scatter(fv_value(x), axis, index, fv_value(src));
+    fl_var *saved = value ? fv_const(index) : NULL;
+    if (!saved) return NULL;
+    return fv_record_args("scatter", value, fv__scatter_back, FV_IN(x, src), FV_SAVE(saved), &axis,
+                          sizeof axis);
+}
+
+/* The values are those at the places, so that is how the gradient goes back. */
+FL_API fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index) {
+    fl_tensor *places, *value = fl_sort(fv_value(x), axis, descending, &places);
+    fl_var *saved = value ? fv_const(places) : NULL;
+    if (!saved) return NULL;
+    if (index) *index = places;
+    return fv_record_args("sort", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
+                          sizeof axis);
+}
+
+FL_API fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
+    fl_tensor *places, *value = fl_topk(fv_value(x), k, axis, smallest, &places);
+    fl_var *saved = value ? fv_const(places) : NULL;
+    if (!saved) return NULL;
+    if (index) *index = places;
+    return fv_record_args("topk", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
+                          sizeof axis);
+}
+
+static fl_var *fv__reversed(fl_var *x, int axis) {
+    return fv_slice(x, axis, -1, FL_SLICE_END, -1);
+}
+
+static void fv__cumsum_back(fl_node *n, fl_var *dy) {
+    int axis = *(const int *)fv_args(n);
+    fv_add_grad(n, 0, fv__reversed(fv_cumsum(fv__reversed(dy, axis), axis), axis));
+}
+
+FL_API fl_var *fv_cumsum(fl_var *x, int axis) {
+    return fv_record_args("cumsum", fl_cumsum(fv_value(x), axis), fv__cumsum_back, FV_IN(x),
+                          FV_NONE, &axis, sizeof axis);
+}
+
+/* By doubling: after k rounds each element holds the product of 2^k. There is no division, so zeros
+   are right, to every order. */
+static fl_var *fv__doubled_products(fl_var *x, int axis) {
+    int64_t n = x->value->shape[axis];
+    for (int64_t reach = 1; reach < n && x; reach *= 2) {
+        fl_var *head = fv_slice(x, axis, 0, reach, 1);
+        fl_var *tail = fv_mul(fv_slice(x, axis, reach, n, 1), fv_slice(x, axis, 0, n - reach, 1));
+        fl_var *both[] = {head, tail};
+        x = fv_concat(both, 2, axis);
+    }
+    return x;
+}
+
+FL_API fl_var *fv_cumprod(fl_var *x, int axis) {
+    fl_tensor *value = fl_cumprod(fv_value(x), axis);
+    if (!value) return NULL;
+    if (!x->requires_grad || !fl_grad_enabled()) return fv_const(value);
+    return fv__doubled_products(x, axis < 0 ? axis + value->ndim : axis);
 }
 
 static void fv__index_select_back(fl_node *n, fl_var *dy) {

@@ -790,6 +790,8 @@ static bool fl__idx_check_size(const fl__idx_source *s, size_t left) {
 static fl_dtype fl__idx_dtype(int code) {
     switch (code) {
     case 0x08: return FL_U8;
+    case 0x09: return FL_I8;
+    case 0x0b: return FL_I16;
     case 0x0c: return FL_I32;
     case 0x0d: return FL_F32;
     case 0x0e: return FL_F64;
@@ -806,8 +808,8 @@ static bool fl__idx_header(fl__idx_source *s, fl_dtype *dtype, fl_shape *shape, 
                        s->f.path, head[0], head[1]);
     *dtype = fl__idx_dtype(head[2]);
     if (*dtype == FL_DTYPE_NONE)
-        return fl_fail("%s: %s: offset 2: element type 0x%02x is not supported (0x08 u8, 0x0c i32, "
-                       "0x0d f32, 0x0e f64 are)", s->f.who, s->f.path, head[2]);
+        return fl_fail("%s: %s: offset 2: element type 0x%02x is not supported (0x08 u8, 0x09 i8, "
+                       "0x0b i16, 0x0c i32, 0x0d f32, 0x0e f64 are)", s->f.who, s->f.path, head[2]);
     shape->ndim = head[3];
     if (shape->ndim < 1 || shape->ndim > FL_MAX_DIMS)
         return fl_fail("%s: %s: offset 3: %d dims, 1 to %d are possible", s->f.who, s->f.path,
@@ -826,18 +828,12 @@ static bool fl__idx_header(fl__idx_source *s, fl_dtype *dtype, fl_shape *shape, 
 /* Big-endian numbers to ours. */
 static void fl__idx_swap(void *bytes, size_t n, size_t size) {
     char *p = bytes;
-    for (size_t i = 0; size == 4 && i < n; i += 4) {
-        uint32_t v;
-        memcpy(&v, p + i, 4);
-        v = __builtin_bswap32(v);
-        memcpy(p + i, &v, 4);
-    }
-    for (size_t i = 0; size == 8 && i < n; i += 8) {
-        uint64_t v;
-        memcpy(&v, p + i, 8);
-        v = __builtin_bswap64(v);
-        memcpy(p + i, &v, 8);
-    }
+    for (size_t i = 0; i + size <= n; i += size)
+        for (size_t k = 0; k < size / 2; k++) {
+            char c = p[i + k];
+            p[i + k] = p[i + size - 1 - k];
+            p[i + size - 1 - k] = c;
+        }
 }
 
 static fl_tensor *fl__idx_tensor(fl__idx_source *s) {
@@ -903,8 +899,9 @@ typedef struct fl__st_entry {
 } fl__st_entry;
 
 static const struct { const char *name; fl_dtype dtype; } fl__st_dtypes[] = {
-    {"F32", FL_F32}, {"F64", FL_F64}, {"I64", FL_I64},
-    {"I32", FL_I32}, {"U8", FL_U8},   {"BOOL", FL_B8},
+    {"F16", FL_F16}, {"BF16", FL_BF16}, {"F32", FL_F32}, {"F64", FL_F64}, {"BOOL", FL_B8},
+    {"U8", FL_U8},   {"U16", FL_U16},   {"U32", FL_U32}, {"U64", FL_U64}, {"I8", FL_I8},
+    {"I16", FL_I16}, {"I32", FL_I32},   {"I64", FL_I64},
 };
 enum { FL__ST_DTYPES = sizeof fl__st_dtypes / sizeof fl__st_dtypes[0] };
 

@@ -145,10 +145,17 @@ FL_API void fl_message_use(fl_message_fn fn, void *user, fl_level threshold);
 typedef enum fl_dtype {
     FL_DTYPE_NONE,
     FL_B8,  /* truth value, one byte, 0 or 1 */
-    FL_U8,  /* storage and casts only, as is FL_I32 */
+    FL_U8,
+    FL_I8,
+    FL_I16,
     FL_I32,
     FL_I64, /* the default integer */
-    FL_F32, /* the default float */
+    FL_U16, /* this one, FL_U32 and FL_U64: storage, casts, copies and comparisons only */
+    FL_U32,
+    FL_U64,
+    FL_F16,  /* IEEE binary16 */
+    FL_BF16, /* the upper half of an f32 */
+    FL_F32,  /* the default float */
     FL_F64,
     FL_DTYPE_COUNT
 } fl_dtype;
@@ -159,6 +166,8 @@ FL_API const char *fl_dtype_name(fl_dtype d);
 /* The dtype of that name, FL_DTYPE_NONE if there is none (no error). */
 FL_API fl_dtype fl_dtype_named(const char *name);
 FL_API bool fl_dtype_is_float(fl_dtype d);
+/* The dtype that arithmetic on d is done in: f32 for f16 and bf16, i64 for integers, else d. */
+FL_API fl_dtype fl_dtype_wide(fl_dtype d);
 
 /* >>threads ------------------------------------------------------------------------------------ */
 
@@ -517,9 +526,13 @@ FL_API void fl_message_use(fl_message_fn fn, void *user, fl_level threshold) {
 static const struct {
     const char *name;
     size_t size;
+    fl_dtype wide;
 } fl__dtypes[FL_DTYPE_COUNT] = {
-    [FL_B8] = {"b8", 1},   [FL_U8] = {"u8", 1},   [FL_I32] = {"i32", 4},
-    [FL_I64] = {"i64", 8}, [FL_F32] = {"f32", 4}, [FL_F64] = {"f64", 8},
+    [FL_B8] = {"b8", 1, FL_B8},     [FL_U8] = {"u8", 1, FL_I64},     [FL_I8] = {"i8", 1, FL_I64},
+    [FL_I16] = {"i16", 2, FL_I64},  [FL_I32] = {"i32", 4, FL_I64},   [FL_I64] = {"i64", 8, FL_I64},
+    [FL_U16] = {"u16", 2, FL_I64},  [FL_U32] = {"u32", 4, FL_I64},   [FL_U64] = {"u64", 8, FL_I64},
+    [FL_F16] = {"f16", 2, FL_F32},  [FL_BF16] = {"bf16", 2, FL_F32}, [FL_F32] = {"f32", 4, FL_F32},
+    [FL_F64] = {"f64", 8, FL_F64},
 };
 
 FL_API size_t fl_dtype_size(fl_dtype d) {
@@ -537,7 +550,11 @@ FL_API fl_dtype fl_dtype_named(const char *name) {
 }
 
 FL_API bool fl_dtype_is_float(fl_dtype d) {
-    return d == FL_F32 || d == FL_F64;
+    return d >= FL_F16 && d <= FL_F64;
+}
+
+FL_API fl_dtype fl_dtype_wide(fl_dtype d) {
+    return fl_dtype_size(d) ? fl__dtypes[d].wide : FL_DTYPE_NONE;
 }
 
 /* ---- heap ---- */

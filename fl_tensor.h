@@ -20,7 +20,7 @@
 
    Contents: search for the marker.
      >>build >>shapes >>tensors >>scopes >>tables >>records >>backends >>options
-     >>create >>read >>move >>elementwise >>reduce >>index >>linear >>neural >>random >>step
+     >>create >>read >>move >>elementwise >>reduce >>order >>index >>linear >>neural >>random >>step
      >>rooms >>implementation
 
    >>build: macros, all optional (besides those of fl_mem.h)
@@ -40,8 +40,9 @@
                  integer default i64.
      Semantics   PyTorch 2.x decides. Integers wrap; true division of integers gives float;
                  remainder follows the divisor's sign; float -> integer saturates and NaN gives 0;
-                 NaN propagates through maximum, minimum, relu, amax, amin; sums of b8 and integers
-                 are i64; empty: sum 0, prod 1, mean NaN, amax an error. */
+                 f16 and bf16 compute in f32, narrow integers in i64, and round or wrap once at the
+                 end of the op; NaN propagates through maximum, minimum, relu, amax, amin; sums of
+                 b8 and integers are i64; empty: sum 0, prod 1, mean NaN, amax an error. */
 #include "fl_mem.h"
 #ifndef FL_TENSOR_H
 #define FL_TENSOR_H
@@ -158,10 +159,10 @@ FL_API void fl_set_flags(uint64_t flags);
 
    class  takes                          gives         need  REQ: every backend has it (or falls back on cpu, warned)
    FLOAT  float (integers become f32)    the same            OPT: a slot where speed wants one; else the formula
-   NUM    float, i64                     the same
-   ANY    float, i64, b8                 the same
-   INT    i64, b8                        the same
-   CMP    float, i64, b8                 b8
+   NUM    float, integers                the same
+   ANY    float, integers, b8            the same
+   INT    integers, b8                   the same
+   CMP    anything                       b8
    BOOL   anything, as x != 0            b8
 
          op          class  need  y = f(x)                                dx = g(x, y, dy)                          */
@@ -248,10 +249,19 @@ FL_API void fl_set_flags(uint64_t flags);
     /* x -> i64 index of the first extreme (NaN is the most extreme) along the one axis of args.axes */ \
     X(argmax,              REQ, fl_reduce_args,  "") \
     X(argmin,              REQ, fl_reduce_args,  "") \
+    /* x -> y of its shape: sums, products of the elements up to and with each along one axis */ \
+    X(cumsum,              REQ, fl_axis_args,    "") \
+    X(cumprod,             REQ, fl_axis_args,    "") \
     /* x, index i64 -> y of index's shape: y[..i..] = x[..index[..i..]..]; indices are in range (checked by the slot) */ \
     X(gather,              REQ, fl_axis_args,    "") \
     /* x, index, src -> y = copy of x, then y[..index[..i..]..] += src[..i..] in order of i */ \
     X(scatter_add,         REQ, fl_axis_args,    "") \
+    /* the same, but y[..index[..i..]..] = src[..i..]: of repeats the last one stays */ \
+    X(scatter,             REQ, fl_axis_args,    "") \
+    /* x -> y, index i64, of x's shape: stable order along one axis, NaN largest; y = x at index */ \
+    X(sort,                REQ, fl_sort_args,    "") \
+    /* x b8 -> y i64 [n, ndim]: coordinates of the true elements, row-major; the core counts n before */ \
+    X(nonzero,             REQ, fl_no_args,      "") \
     /* a [..., m, k], b [..., k, n] -> [..., m, n]; batch dims equal (stride 0 where broadcast), ndim >= 2 */ \
     X(matmul,              REQ, fl_no_args,      "") \
     /* x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow] */ \
@@ -351,6 +361,10 @@ typedef struct fl_reduce_args {
 typedef struct fl_axis_args {
     int axis;
 } fl_axis_args;
+typedef struct fl_sort_args {
+    int axis;
+    bool descending;
+} fl_sort_args;
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
 } fl_conv2d_args; /* h, w */
@@ -409,7 +423,10 @@ typedef struct fl_backend fl_backend;
    slot fl_data is valid for every tensor of the call that has a buffer. */
 typedef bool (*fl_slot)(const fl_backend *self, const fl_call *c);
 typedef enum fl_access { FL_READ = 1, FL_WRITE = 2 } fl_access;
-enum { FL_SLOT_CONTIGUOUS = 1 }; /* flags[op]: inputs are made contiguous first */
+/* flags[op]. CONTIGUOUS: inputs are made contiguous first. NARROW: the slot takes f16, bf16 and the
+   integers narrower than i64 itself; without it the core casts its operands to the wide dtype
+   (fl_dtype_wide) and the results back. copy and fill always take every dtype. */
+enum { FL_SLOT_CONTIGUOUS = 1, FL_SLOT_NARROW = 2 };
 
 struct fl_backend {
     const char *name; /* of the family */
@@ -512,6 +529,16 @@ FL_API bool fl_set_host(fl_tensor *t, const void *src, size_t bytes);
 /* The value of a one-element tensor; NaN, or 0, after an error. */
 FL_API double fl_item(fl_tensor *t);
 FL_API int64_t fl_item_int(fl_tensor *t);
+/* One element on the host, as a number: f is always set, i if it is an integer (of a u64 its bits).
+   NaN for NULL or an unknown dtype. */
+typedef struct fl_number {
+    bool real; /* the value is f; else i */
+    double f;
+    int64_t i;
+} fl_number;
+FL_API fl_number fl_number_load(fl_dtype d, const void *p);
+/* Stores v as a cast does; NULL passes. */
+FL_API void fl_number_store(fl_dtype d, void *p, fl_number v);
 /* PyTorch's text (width 75, summary past 1000 elements, precision 4) as snprintf does; fl_print
    adds a newline on stdout. */
 FL_API int64_t fl_format(fl_tensor *t, char *buf, size_t size);
@@ -633,6 +660,22 @@ FL_API fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes);
 FL_API fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim);
 FL_API fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim);
 
+/* Sum, product of the elements up to and with each along axis; b8 and integers give i64. */
+FL_API fl_tensor *fl_cumsum(fl_tensor *x, int axis);
+FL_API fl_tensor *fl_cumprod(fl_tensor *x, int axis);
+
+/* >>order -------------------------------------------------------------------------------------- */
+
+/* x in ascending (descending) order along axis: stable, NaN is the largest. *index (may be NULL)
+   gets the i64 place in x of each. */
+FL_API fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index);
+/* The places alone. */
+FL_API fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending);
+/* The k largest (smallest) along axis, in order; *index as above. */
+FL_API fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index);
+/* Coordinates of the nonzero elements, i64 [n, ndim], row-major; waits for x. */
+FL_API fl_tensor *fl_nonzero(fl_tensor *x);
+
 /* >>index -------------------------------------------------------------------------------------- */
 
 /* y[..i..] = x[..index[..i..]..] along axis; index i64, its other dims at most x's. An index out of
@@ -641,6 +684,8 @@ FL_API fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index);
 /* Copy of x with src[..i..] added at index[..i..]; repeats add up in order. index and src have one
    shape. */
 FL_API fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
+/* Copy of x with src[..i..] written at index[..i..]; of repeats the last one stays. */
+FL_API fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
 /* Rows index (1-D i64) of x along axis. */
 FL_API fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index);
 /* index i64 [...] -> f32 [..., classes]. */
@@ -767,6 +812,7 @@ FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t); /* Weak numbers become 0-d tenso
 FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t);
 /* NONE: the class does not take d. */
 FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d);
+FL_PRIVATE bool fl__narrow(const fl_tensor *t); /* its arithmetic is done in a wider dtype */
 FL_PRIVATE fl_tensor *fl__const(double value); /* A formula's constant. */
 FL_PRIVATE fl_tensor *fl__operand(fl_tensor *t, fl_dtype d);
 FL_PRIVATE bool fl__same_family(const char *fn, const fl_tensor *a, const fl_tensor *b);
@@ -793,6 +839,7 @@ FL_PRIVATE bool fl__run_composed(const fl_call *c); /* an OPT op whose family ha
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/fl_math.h"
 #ifdef FL_TENSOR_BACKEND_H
 #include FL_TENSOR_BACKEND_H
 #endif
@@ -1497,8 +1544,27 @@ static int fl__call_family(const fl_call *c) {
     return fl__default_family;
 }
 
-static bool fl__paged(const fl_tensor *t) {
-    return t && t->buffer && t->buffer->pageable;
+/* What the operands of a call decide: how it runs. */
+typedef struct fl__traits {
+    uint32_t dtypes; /* that occur, as bits */
+    bool paged;      /* a buffer needs its pin */
+} fl__traits;
+
+static fl__traits fl__traits_of(const fl_call *c) {
+    fl__traits r = {0, false};
+    for (int i = 0; i < c->n_out; i++) {
+        const fl_tensor *t = c->out[i];
+        if (!t) continue;
+        r.dtypes |= 1u << t->dtype;
+        if (t->buffer) r.paged |= t->buffer->pageable;
+    }
+    for (int i = 0; i < c->n_in; i++) {
+        const fl_tensor *t = c->in[i];
+        if (t->weak) continue;
+        r.dtypes |= 1u << t->dtype;
+        if (t->buffer) r.paged |= t->buffer->pageable;
+    }
+    return r;
 }
 
 static bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot) {
@@ -1518,11 +1584,8 @@ static bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot)
     return ok;
 }
 
-static bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot) {
-    for (int i = 0; i < c->n_out; i++)
-        if (fl__paged(c->out[i])) return fl__run_pinned(be, c, slot);
-    for (int i = 0; i < c->n_in; i++)
-        if (fl__paged(c->in[i])) return fl__run_pinned(be, c, slot);
+static bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged) {
+    if (paged) return fl__run_pinned(be, c, slot);
     bool ok = slot(be, c);
     for (int i = 0; i < c->n_out; i++) fl__unpin_tensor(c->out[i]); /* what fl_make pinned */
     return ok;
@@ -1535,7 +1598,7 @@ static bool fl__run_contiguous(const fl_backend *be, const fl_call *c, fl_slot s
     bool ok = true;
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak) ok = (d.in[i] = fl_contiguous(d.in[i])) != NULL;
-    ok = ok && fl__run_slot(be, &d, slot);
+    ok = ok && fl__run_slot(be, &d, slot, fl__traits_of(&d).paged);
     fl_scope_end(&s);
     return ok;
 }
@@ -1595,13 +1658,60 @@ static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
            be->no_grad[((const fl_grad_args *)c->args)->op];
 }
 
+/* Dtypes as bits that are not computed in but in a wider one. */
+#define FL__NARROW_DTYPES \
+    (1u << FL_U8 | 1u << FL_I8 | 1u << FL_I16 | 1u << FL_I32 | 1u << FL_U16 | 1u << FL_U32 | \
+     1u << FL_U64 | 1u << FL_F16 | 1u << FL_BF16)
+
+FL_PRIVATE bool fl__narrow(const fl_tensor *t) {
+    return FL__NARROW_DTYPES >> t->dtype & 1;
+}
+
+static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
+    return op == FL_OP_copy || op == FL_OP_fill || be->flags[op] & FL_SLOT_NARROW;
+}
+
+static bool fl__run_by(const fl_backend *be, const fl_call *c);
+
+/* What out[i] of c becomes in the wide record d: the input that it is written over, or a handle. */
+static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
+    fl_tensor *y = c->out[i];
+    if (!y || !fl__narrow(y)) return y;
+    for (int k = 0; k < c->n_in; k++)
+        if (c->in[k] == y) return d->in[k];
+    if (fl__has_storage(y)) return fl_cast(y, fl_dtype_wide(y->dtype));
+    return fl_call_out(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype));
+}
+
+/* Runs c in wide dtypes; its outputs round or wrap. */
+static bool fl__run_wide(const fl_backend *be, const fl_call *c) {
+    fl_scope s = fl_scope_begin();
+    fl_call d = *c;
+    bool ok = true;
+    for (int i = 0; ok && i < d.n_in; i++)
+        if (!d.in[i]->weak && fl__narrow(d.in[i]))
+            ok = (d.in[i] = fl_cast(d.in[i], fl_dtype_wide(d.in[i]->dtype))) != NULL;
+    for (int i = 0; ok && i < d.n_out; i++)
+        if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
+    ok = ok && fl__run_by(be, &d);
+    for (int i = 0; ok && i < d.n_out; i++) {
+        fl_call copy = {
+            .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {d.out[i]}};
+        if (d.out[i] != c->out[i]) ok = fl__run_by(be, &copy);
+    }
+    fl_scope_end(&s);
+    return ok;
+}
+
 static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     fl_slot slot = be->op[c->op];
+    const fl__traits is = fl__traits_of(c);
+    if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
     if (be->any) return be->any(be, c);
     if (!slot && fl__ops[c->op].required) return fl__run_fallback(be, c);
     if (!slot || fl__replaced_gradient(be, c)) return fl__run_composed(c);
     if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) return fl__run_contiguous(be, c, slot);
-    return fl__run_slot(be, c, slot);
+    return fl__run_slot(be, c, slot, is.paged);
 }
 
 /* What a hook runs is not observed. */
@@ -1914,10 +2024,23 @@ static int fl__category(fl_dtype d) {
     return d == FL_DTYPE_NONE ? -1 : d == FL_B8 ? 0 : fl_dtype_is_float(d) ? 2 : 1;
 }
 
+static bool fl__unsigned(fl_dtype d) {
+    return d == FL_U8 || (d >= FL_U16 && d <= FL_U64);
+}
+
+/* The narrowest dtype that holds both: of u8 and i8 it is i16, of f16 and bf16 f32; of u64 and a
+   signed integer i64. */
 static fl_dtype fl__wider(fl_dtype a, fl_dtype b) {
+    static const fl_dtype twice[] = {[FL_U8] = FL_I16, [FL_U16] = FL_I32, [FL_U32] = FL_I64,
+                                     [FL_U64] = FL_I64};
     int ca = fl__category(a), cb = fl__category(b);
     if (ca != cb) return ca > cb ? a : b;
-    return fl_dtype_size(a) >= fl_dtype_size(b) ? a : b;
+    if (a == b) return a;
+    size_t size_a = fl_dtype_size(a), size_b = fl_dtype_size(b);
+    if (ca == 2) return size_a == size_b ? FL_F32 : size_a > size_b ? a : b;
+    if (fl__unsigned(a) == fl__unsigned(b)) return size_a > size_b ? a : b;
+    fl_dtype without = fl__unsigned(a) ? a : b, with = fl__unsigned(a) ? b : a;
+    return fl_dtype_size(with) > fl_dtype_size(without) ? with : twice[without];
 }
 
 /* PyTorch's rule: tensors with dims decide; 0-d tensors, then weak numbers, matter only by a higher
@@ -1934,19 +2057,30 @@ FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t) {
     return d == FL_DTYPE_NONE ? FL_F32 : d;
 }
 
-/* The dtype an op of a class computes in for operands that promote to a dtype; NONE (0) if it does
-   not take them. u8 and i32 are storage only. */
-static const uint8_t fl__compute_dtypes[][FL_DTYPE_COUNT] = {
-    [FL_CLASS_FLOAT] = {[FL_B8] = FL_F32, [FL_I64] = FL_F32, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
-    [FL_CLASS_NUM] = {[FL_I64] = FL_I64, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
-    [FL_CLASS_ANY] = {[FL_B8] = FL_B8, [FL_I64] = FL_I64, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
-    [FL_CLASS_INT] = {[FL_B8] = FL_B8, [FL_I64] = FL_I64},
-    [FL_CLASS_CMP] = {[FL_B8] = FL_B8, [FL_I64] = FL_I64, [FL_F32] = FL_F32, [FL_F64] = FL_F64},
-    [FL_CLASS_BOOL] = {FL_B8, FL_B8, FL_B8, FL_B8, FL_B8, FL_B8, FL_B8},
+/* The dtypes that an op of a class takes as they are. */
+#define FL__FLOAT_DTYPES (1u << FL_F16 | 1u << FL_BF16 | 1u << FL_F32 | 1u << FL_F64)
+#define FL__INTEGER_DTYPES \
+    (1u << FL_U8 | 1u << FL_I8 | 1u << FL_I16 | 1u << FL_I32 | 1u << FL_I64)
+static const uint32_t fl__class_dtypes[] = {
+    [FL_CLASS_FLOAT] = FL__FLOAT_DTYPES,
+    [FL_CLASS_NUM] = FL__FLOAT_DTYPES | FL__INTEGER_DTYPES,
+    [FL_CLASS_ANY] = FL__FLOAT_DTYPES | FL__INTEGER_DTYPES | 1u << FL_B8,
+    [FL_CLASS_INT] = FL__INTEGER_DTYPES | 1u << FL_B8,
+    [FL_CLASS_CMP] = ~0u,
+    [FL_CLASS_BOOL] = 1u << FL_B8,
 };
 
+static bool fl__class_takes(fl_op_class cls, fl_dtype d) {
+    return fl__class_dtypes[cls] >> d & 1;
+}
+
+/* The dtype that the operands of an op of a class take if they promote to d; NONE (0) if it does
+   not take them. Slots see it, or its wide one. */
 FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d) {
-    return (fl_dtype)fl__compute_dtypes[cls][d];
+    if (fl__class_takes(cls, d)) return d;
+    if (cls == FL_CLASS_BOOL) return FL_B8;
+    bool whole = cls == FL_CLASS_FLOAT && fl__class_takes(FL_CLASS_INT, d);
+    return whole ? FL_F32 : FL_DTYPE_NONE;
 }
 
 static fl_dtype fl__result_dtype(fl_op_class cls, fl_dtype compute) {
@@ -2007,16 +2141,30 @@ FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
 }
 
 /* The cast is for formulas that give nothing but constants. */
+static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b);
+
 static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b, fl_dtype dtype) {
     fl_scope s = fl_scope_begin();
     fl_tensor *y = fl__formulas[op](a, b);
     return fl_scope_return(&s, y ? fl_cast(y, dtype) : NULL);
 }
 
-/* A slot of its own, or nothing else to do: REQ ops never compose. */
+/* A slot of its own, or nothing else to do: REQ ops never compose, and narrow operands become wide
+   before they do. */
 FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op) {
     const fl_backend *be = &fl__families[t->family];
-    return fl__ops[op].required || be->any || be->op[op];
+    return fl__ops[op].required || be->any || be->op[op] || fl__narrow(t);
+}
+
+/* u64 as an i64 of the same order. */
+static fl_tensor *fl__ordered(fl_tensor *t) {
+    if (t->weak) return fl_int(t->i64 ^ INT64_MIN);
+    return fl_bitwise_xor(fl_cast(t, FL_I64), fl_int(INT64_MIN));
+}
+
+static fl_tensor *fl__compare_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl__binary(op, fl__ordered(a), fl__ordered(b)));
 }
 
 static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
@@ -2046,6 +2194,7 @@ static fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
     if (a->weak && b->weak && !(a = fl__stored(a))) return NULL;
     if (!fl__same_family(info->name, a, b)) return NULL;
     fl_dtype d = fl__compute_dtype(info->cls, fl__promote(2, (fl_tensor *[]){a, b}));
+    if (d == FL_U64 && info->cls == FL_CLASS_CMP) return fl__compare_u64(op, a, b);
     if (d == FL_DTYPE_NONE)
         return FL__BAD("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));
@@ -2067,8 +2216,8 @@ static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = &fl__ops[op];
     if (fl__null_operand(info, a) || fl__null_operand(info, b)) return NULL;
     bool plain = a->dtype == b->dtype && a->family == b->family && !a->weak && !b->weak &&
-                 fl__same_shape(a, b) && fl__compute_dtype(info->cls, a->dtype) == a->dtype &&
-                 fl__by_slot(a, op);
+                 fl__same_shape(a, b) && fl__class_takes(info->cls, a->dtype) &&
+                 a->dtype != FL_U64 && fl__by_slot(a, op);
     if (!plain) return fl__binary_general(op, a, b);
     fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};
     c.out[0] = fl__out_like(a, fl__result_dtype(info->cls, a->dtype));
@@ -2097,10 +2246,7 @@ fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
     if (!fl__same_family("where", c, a) || !fl__same_family("where", c, b) ||
         !fl__same_family("where", a, b))
         return NULL;
-    fl_dtype d = fl__compute_dtype(FL_CLASS_ANY, fl__promote(2, (fl_tensor *[]){a, b}));
-    if (d == FL_DTYPE_NONE)
-        return FL__BAD("fl_where: %s and %s are not supported", fl_dtype_name(a->dtype),
-                       fl_dtype_name(b->dtype));
+    fl_dtype d = fl__promote(2, (fl_tensor *[]){a, b});
     fl_shape shape = fl_shape_of(c);
     if ((!a->weak && !fl__broadcast_shape(&shape, a)) ||
         (!b->weak && !fl__broadcast_shape(&shape, b)))
@@ -2145,16 +2291,8 @@ fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype) {
     return t && !fl__storage(t) ? fl_raise() : t;
 }
 
-/* value as an integer, saturating. */
-static int64_t fl__to_int(double v) {
-    return v != v                        ? 0
-           : v >= 9223372036854775807.0  ? INT64_MAX
-           : v <= -9223372036854775808.0 ? INT64_MIN
-                                         : (int64_t)v;
-}
-
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value) {
-    fl_fill_args a = {value, fl__to_int(value)};
+    fl_fill_args a = {value, flm_f64_to_i64(value)};
     fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {t}, .args = &a};
     return t ? fl__result(&c) : NULL;
 }
@@ -2183,7 +2321,7 @@ fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
     if ((unsigned)dtype < FL_DTYPE_COUNT && fl__compute_dtype(FL_CLASS_NUM, dtype) != dtype)
         return FL__BAD("fl_arange: %s is not supported", fl_dtype_name(dtype));
     fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
-    fl_iota_args a = {start, step, fl__to_int(start), fl__to_int(step)};
+    fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
     fl_call c = {.op = FL_OP_iota, .n_out = 1, .out = {t}, .args = &a};
     return t ? fl__result(&c) : NULL;
 }
@@ -2216,7 +2354,7 @@ static fl_tensor *fl__weak(double f64, int64_t i64, fl_dtype dtype) {
     return t;
 }
 fl_tensor *fl_num(double value) {
-    return fl__weak(value, fl__to_int(value), FL_F32);
+    return fl__weak(value, flm_f64_to_i64(value), FL_F32);
 }
 fl_tensor *fl_int(int64_t value) {
     return fl__weak((double)value, value, FL_I64);
@@ -2312,6 +2450,62 @@ bool fl_set_host(fl_tensor *t, const void *src, size_t bytes) {
     return p != NULL;
 }
 
+fl_number fl_number_load(fl_dtype d, const void *p) {
+    if (!p) return (fl_number){true, (double)NAN, 0};
+    switch (d) {
+#define FL__LOAD(D, T, real, as_float, as_int)                \
+    case D: {                                                 \
+        T v;                                                  \
+        memcpy(&v, p, sizeof v);                              \
+        return (fl_number){real, (double)(as_float), as_int}; \
+    }
+        FL__LOAD(FL_B8, uint8_t, false, v, v)
+        FL__LOAD(FL_U8, uint8_t, false, v, v)
+        FL__LOAD(FL_I8, int8_t, false, v, v)
+        FL__LOAD(FL_I16, int16_t, false, v, v)
+        FL__LOAD(FL_I32, int32_t, false, v, v)
+        FL__LOAD(FL_I64, int64_t, false, v, v)
+        FL__LOAD(FL_U16, uint16_t, false, v, v)
+        FL__LOAD(FL_U32, uint32_t, false, v, v)
+        FL__LOAD(FL_U64, uint64_t, false, v, (int64_t)v)
+        FL__LOAD(FL_F16, uint16_t, true, flm_f16_to_f32(v), 0)
+        FL__LOAD(FL_BF16, uint16_t, true, flm_bf16_to_f32(v), 0)
+        FL__LOAD(FL_F32, float, true, v, 0)
+        FL__LOAD(FL_F64, double, true, v, 0)
+#undef FL__LOAD
+    default: return (fl_number){true, (double)NAN, 0};
+    }
+}
+
+/* Rounded once; of a u64 past INT64_MAX i is negative and f is not. */
+static float fl__number_f32(fl_number v) {
+    if (v.real) return (float)v.f;
+    return v.i < 0 && v.f > 0 ? (float)(uint64_t)v.i : (float)v.i;
+}
+
+void fl_number_store(fl_dtype d, void *p, fl_number v) {
+    if (!p) return;
+    switch (d) {
+#define FL__STORE(D, T, name) \
+    case D: memcpy(p, &(T){v.real ? flm_f64_to_##name(v.f) : (T)v.i}, sizeof(T)); break
+        FL__STORE(FL_U8, uint8_t, u8);
+        FL__STORE(FL_I8, int8_t, i8);
+        FL__STORE(FL_I16, int16_t, i16);
+        FL__STORE(FL_I32, int32_t, i32);
+        FL__STORE(FL_I64, int64_t, i64);
+        FL__STORE(FL_U16, uint16_t, u16);
+        FL__STORE(FL_U32, uint32_t, u32);
+        FL__STORE(FL_U64, uint64_t, u64);
+#undef FL__STORE
+    case FL_F16: memcpy(p, &(uint16_t){flm_f32_to_f16(fl__number_f32(v))}, 2); break;
+    case FL_BF16: memcpy(p, &(uint16_t){flm_f32_to_bf16(fl__number_f32(v))}, 2); break;
+    case FL_F32: memcpy(p, &(float){fl__number_f32(v)}, 4); break;
+    case FL_F64: memcpy(p, &v.f, 8); break;
+    case FL_B8: *(uint8_t *)p = v.real ? v.f != 0 : v.i != 0; break;
+    default: break;
+    }
+}
+
 /* The one element of t as f64 and i64. */
 static bool fl__one(const char *fn, fl_tensor *t, double *f, int64_t *i) {
     if (fl__null(fn, t)) return false;
@@ -2325,28 +2519,9 @@ static bool fl__one(const char *fn, fl_tensor *t, double *f, int64_t *i) {
                        (long long)fl_numel(t)) != NULL;
     const void *p = fl_map(t, FL_READ);
     if (!p) return false;
-    switch (t->dtype) {
-    case FL_B8:
-    case FL_U8:
-        *i = *(const uint8_t *)p;
-        break;
-    case FL_I32:
-        *i = *(const int32_t *)p;
-        break;
-    case FL_I64:
-        *i = *(const int64_t *)p;
-        break;
-    case FL_F32:
-        *f = (double)*(const float *)p;
-        break;
-    default:
-        *f = *(const double *)p;
-        break;
-    }
-    if (fl_dtype_is_float(t->dtype))
-        *i = fl__to_int(*f);
-    else
-        *f = (double)*i;
+    const fl_number v = fl_number_load(t->dtype, p);
+    *f = v.f;
+    *i = v.real ? flm_f64_to_i64(v.f) : v.i;
     fl_unmap(t, FL_READ);
     return true;
 }

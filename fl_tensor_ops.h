@@ -20,8 +20,8 @@
    <<example
 
    Contents: search for the marker.
-     >>reductions >>indexing >>product >>convolution >>softmax >>randomness >>optimizers >>composed
-     >>printing */
+     >>reductions >>order >>indexing >>product >>convolution >>softmax >>randomness >>optimizers
+     >>composed >>printing */
 #include "fl_tensor.h"
 
 #if defined(FL_IMPL_ONLY_TENSOR_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -139,6 +139,8 @@ fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
     int64_t n = fl__reduced_count("fl_mean", x, axes);
     if (n < 0) return NULL;
     fl_scope s = fl_scope_begin();
+    if (fl__narrow(x))
+        return fl_scope_return(&s, fl_cast(fl_mean(fl_cast(x, FL_F32), axes), x->dtype));
     return fl_scope_return(&s, fl_div(fl_sum(x, axes), fl_num((double)n)));
 }
 
@@ -149,6 +151,9 @@ fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
     int64_t n = fl__reduced_count("fl_variance", x, axes);
     if (n < 0) return NULL;
     fl_scope s = fl_scope_begin();
+    if (fl__narrow(x))
+        return fl_scope_return(
+            &s, fl_cast(fl_variance(fl_cast(x, FL_F32), axes, correction), x->dtype));
     fl_axes keep = axes;
     keep.keepdim = true;
     fl_tensor *d = fl_sub(x, fl_mean(x, keep));
@@ -182,6 +187,8 @@ fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
         return NULL;
     if (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))) return NULL;
     fl_scope s = fl_scope_begin();
+    if (fl__narrow(x))
+        return fl_scope_return(&s, fl_cast(fl_logsumexp(fl_cast(x, FL_F32), axes), x->dtype));
     fl_axes keep = axes;
     keep.keepdim = true;
     fl_tensor *m = fl__stable_shift(x, axes);
@@ -191,6 +198,60 @@ fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
     if (y && !axes.keepdim && fl__axes_mask("fl_logsumexp", x, axes, &mask))
         y = fl_reshape(y, fl__reduced_shape(x, mask, false, &count));
     return fl_scope_return(&s, y);
+}
+
+static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) {
+    if (!(x = fl__reduce_operand(fn, x, true)) || (axis = fl__axis(fn, x, axis)) < 0) return NULL;
+    fl_axis_args a = {axis};
+    fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
+    c.out[0] = fl__out_like(x, x->dtype);
+    return c.out[0] ? fl__result(&c) : fl_raise();
+}
+fl_tensor *fl_cumsum(fl_tensor *x, int axis) {
+    return fl__scan_op(FL_OP_cumsum, "fl_cumsum", x, axis);
+}
+fl_tensor *fl_cumprod(fl_tensor *x, int axis) {
+    return fl__scan_op(FL_OP_cumprod, "fl_cumprod", x, axis);
+}
+
+/* >>order -------------------------------------------------------------------------------------- */
+
+fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index) {
+    if (fl__null("fl_sort", x) || (axis = fl__axis("fl_sort", x, axis)) < 0) return NULL;
+    if (fl__compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
+        return FL__BAD("fl_sort: %s is not supported", fl_dtype_name(x->dtype));
+    fl_sort_args a = {axis, descending};
+    fl_call c = {.op = FL_OP_sort, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
+    c.out[0] = fl__out_like(x, x->dtype);
+    c.out[1] = c.out[0] ? fl__out_like(x, FL_I64) : NULL;
+    fl_tensor *y = c.out[1] ? fl__result(&c) : fl_raise();
+    if (y && index) *index = c.out[1];
+    return y;
+}
+
+fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending) {
+    fl_tensor *index;
+    return fl_sort(x, axis, descending, &index) ? index : NULL;
+}
+
+fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
+    if (fl__null("fl_topk", x) || (axis = fl__axis("fl_topk", x, axis)) < 0) return NULL;
+    if (k < 0 || k > x->shape[axis])
+        return FL__BAD("fl_topk: %lld of axis %d of shape %s", (long long)k, axis,
+                       FL__SHAPE_TEXT(x));
+    fl_tensor *places, *y = fl_slice(fl_sort(x, axis, !smallest, &places), axis, 0, k, 1);
+    if (y && index && !(*index = fl_slice(places, axis, 0, k, 1))) return NULL;
+    return y;
+}
+
+fl_tensor *fl_nonzero(fl_tensor *x) {
+    if (fl__null("fl_nonzero", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *truth = fl_cast(x, FL_B8), *y = NULL;
+    fl_tensor *count = truth ? fl_sum(truth, FL_ALL_AXES) : NULL;
+    if (count) y = fl_call_out(truth->family, FL_SHAPE(fl_item_int(count), truth->ndim), FL_I64);
+    fl_call c = {.op = FL_OP_nonzero, .n_out = 1, .n_in = 1, .out = {y}, .in = {truth}};
+    return fl_scope_return(&s, fl_error() ? NULL : y ? fl__result(&c) : fl_raise());
 }
 
 /* >>indexing ----------------------------------------------------------------------------------- */
@@ -226,25 +287,31 @@ fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
-fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) {
-    if (fl__null("fl_scatter_add", x) || fl__null("fl_scatter_add", index) ||
-        fl__null("fl_scatter_add", src) || !(x = fl__stored(x)) || !(index = fl__stored(index)) ||
-        !(src = fl__stored(src)) || (axis = fl__axis("fl_scatter_add", x, axis)) < 0 ||
-        !fl__index_fits("fl_scatter_add", x, axis, index) ||
-        !fl__same_family("scatter_add", x, index) || !fl__same_family("scatter_add", x, src))
+static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axis, fl_tensor *index,
+                                 fl_tensor *src) {
+    if (fl__null(fn, x) || fl__null(fn, index) || fl__null(fn, src) || !(x = fl__stored(x)) ||
+        !(index = fl__stored(index)) || !(src = fl__stored(src)) ||
+        (axis = fl__axis(fn, x, axis)) < 0 || !fl__index_fits(fn, x, axis, index) ||
+        !fl__same_family(fn + 3, x, index) || !fl__same_family(fn + 3, x, src))
         return NULL;
     if (!fl__same_shape(index, src))
-        return FL__BAD("fl_scatter_add: index %s and src %s differ in shape", FL__SHAPE_TEXT(index),
+        return FL__BAD("%s: index %s and src %s differ in shape", fn, FL__SHAPE_TEXT(index),
                        FL__SHAPE_TEXT(src));
     if (src->dtype != x->dtype)
-        return FL__BAD("fl_scatter_add: x is %s, src %s", fl_dtype_name(x->dtype),
+        return FL__BAD("%s: x is %s, src %s", fn, fl_dtype_name(x->dtype),
                        fl_dtype_name(src->dtype));
-    if (fl__compute_dtype(FL_CLASS_NUM, x->dtype) == FL_DTYPE_NONE)
-        return FL__BAD("fl_scatter_add: %s is not supported", fl_dtype_name(x->dtype));
+    if (op == FL_OP_scatter_add && !fl__compute_dtype(FL_CLASS_NUM, x->dtype))
+        return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_axis_args a = {axis};
-    fl_call c = {.op = FL_OP_scatter_add, .n_out = 1, .n_in = 3, .in = {x, index, src}, .args = &a};
+    fl_call c = {.op = op, .n_out = 1, .n_in = 3, .in = {x, index, src}, .args = &a};
     c.out[0] = fl__out_like(x, x->dtype);
     return c.out[0] ? fl__result(&c) : fl_raise();
+}
+fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) {
+    return fl__scatter_op(FL_OP_scatter_add, "fl_scatter_add", x, axis, index, src);
+}
+fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) {
+    return fl__scatter_op(FL_OP_scatter, "fl_scatter", x, axis, index, src);
 }
 
 fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
@@ -1086,27 +1153,11 @@ __attribute__((format(printf, 2, 3))) static void fl__emit(fl__printer *pr, cons
 /* The element `at` elements from the first one, as text; the value as a float in *f. */
 static int fl__element_text(const fl__printer *pr, int64_t at, char *text, size_t size, double *f) {
     const char *p = pr->data + at * (int64_t)fl_dtype_size(pr->t->dtype);
-    int64_t i = 0;
-    switch (pr->t->dtype) {
-    case FL_F32:
-        *f = (double)*(const float *)(const void *)p;
-        break;
-    case FL_F64:
-        *f = *(const double *)(const void *)p;
-        break;
-    case FL_B8:
-        return snprintf(text, size, "%s", *p ? "True" : "False");
-    case FL_U8:
-        i = *(const uint8_t *)p;
-        break;
-    case FL_I32:
-        i = *(const int32_t *)(const void *)p;
-        break;
-    default:
-        i = *(const int64_t *)(const void *)p;
-        break;
-    }
-    if (!fl_dtype_is_float(pr->t->dtype)) return snprintf(text, size, "%lld", (long long)i);
+    const fl_number v = fl_number_load(pr->t->dtype, p);
+    *f = v.f;
+    if (pr->t->dtype == FL_B8) return snprintf(text, size, "%s", v.i ? "True" : "False");
+    if (pr->t->dtype == FL_U64) return snprintf(text, size, "%llu", (unsigned long long)v.i);
+    if (!v.real) return snprintf(text, size, "%lld", (long long)v.i);
     if (!isfinite(*f))
         return snprintf(text, size, "%s", isnan(*f) ? "nan" : *f > 0 ? "inf" : "-inf");
     if (pr->scientific) return snprintf(text, size, "%.4e", *f);

@@ -461,41 +461,89 @@ FLM uint8_t flm_bitwise_xor_b8(uint8_t a, uint8_t b) { return a ^ b; }
 FLM uint8_t flm_bitwise_not_b8(uint8_t a) { return 1 ^ a; }
 
 /* >>casts: from float to integer saturates and NaN gives 0; between integers wraps; to b8 is x
-   != 0 */
+   != 0; to a narrower float rounds to nearest even. f16 and bf16 are held as their bits. */
 
-#define FLM__TO_INT(s, S, t, T, lo, hi, min, max)                                                  \
-    FLM T flm_##s##_to_##t(S x) { return x >= hi ? max : x > lo ? (T)x : x == x ? min : 0; }
+FLM float flm_bf16_to_f32(uint16_t h) { return flm__float((uint32_t)h << 16); }
+
+/* NaN keeps its sign and upper bits, and stays one. */
+FLM uint16_t flm_f32_to_bf16(float x) {
+    uint32_t u = flm__bits32(x);
+    uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+    return (uint16_t)(x == x ? rounded : u >> 16 | 0x40);
+}
+
+/* The exponent moves by multiplication with 2^112, which makes denormals normal; infinity and NaN
+   would land at 2^16 and above. */
+FLM float flm_f16_to_f32(uint16_t h) {
+    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
+    float scaled = flm__float(magnitude) * 0x1p112f;
+    uint32_t special = magnitude | 0x7f800000u;
+    return flm__float(sign | (magnitude >= 0x7c00u << 13 ? special : flm__bits32(scaled)));
+}
+
+/* Normal numbers round in integer arithmetic; denormals by adding 0.5, whose last place is that of
+   the smallest f16. */
+FLM uint16_t flm_f32_to_f16(float x) {
+    uint32_t u = flm__bits32(x), sign = u >> 16 & 0x8000, m = u & 0x7fffffff;
+    uint32_t normal = (m + 0xfff + (m >> 13 & 1) - (112u << 23)) >> 13;
+    uint32_t denormal = flm__bits32(flm__float(m) + 0.5f) - 0x3f000000u;
+    uint32_t finite = m < 0x38800000u ? denormal : m >= 0x477ff000u ? 0x7c00u : normal;
+    uint32_t nan = 0x7e00u | (m >> 13 & 0x3ff);
+    return (uint16_t)(sign | (m > 0x7f800000u ? nan : finite));
+}
+
+/* Casts from the dtypes that ops compute in to all: X(name, C type, minimum, maximum, the power of
+   two above it). The way back is C's conversion; u64 to float must not pass through i64. */
+#define FLM__INTEGERS(X, ...)                                                                      \
+    X(u8, uint8_t, 0, UINT8_MAX, 0x1p8, __VA_ARGS__)                                               \
+    X(i8, int8_t, INT8_MIN, INT8_MAX, 0x1p7, __VA_ARGS__)                                          \
+    X(i16, int16_t, INT16_MIN, INT16_MAX, 0x1p15, __VA_ARGS__)                                     \
+    X(i32, int32_t, INT32_MIN, INT32_MAX, 0x1p31, __VA_ARGS__)                                     \
+    X(i64, int64_t, INT64_MIN, INT64_MAX, 0x1p63, __VA_ARGS__)                                     \
+    X(u16, uint16_t, 0, UINT16_MAX, 0x1p16, __VA_ARGS__)                                           \
+    X(u32, uint32_t, 0, UINT32_MAX, 0x1p32, __VA_ARGS__)                                           \
+    X(u64, uint64_t, 0, UINT64_MAX, 0x1p64, __VA_ARGS__)
+#define FLM__SATURATE(t, T, min, max, above, s, S)                                                 \
+    FLM T flm_##s##_to_##t(S x) {                                                                  \
+        return x >= (S)above ? max : x > (S)min ? (T)x : x == x ? min : 0;                         \
+    }
+#define FLM__WRAP(t, T, min, max, above, s, S)                                                     \
+    FLM T flm_##s##_to_##t(S x) { return (T)x; }
 #define FLM__CAST(s, S, t, T)                                                                      \
     FLM T flm_##s##_to_##t(S x) { return (T)x; }
+#define FLM__HALVES(s, S)                                                                          \
+    FLM uint16_t flm_##s##_to_f16(S x) { return flm_f32_to_f16((float)x); }                        \
+    FLM uint16_t flm_##s##_to_bf16(S x) { return flm_f32_to_bf16((float)x); }
 #define FLM__TO_B8(s, S)                                                                           \
     FLM uint8_t flm_##s##_to_b8(S x) { return x != 0; }
 
-FLM__TO_INT(f32, float, i64, int64_t, -0x1p63f, 0x1p63f, INT64_MIN, INT64_MAX)
-FLM__TO_INT(f64, double, i64, int64_t, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX)
-FLM__TO_INT(f32, float, i32, int32_t, -0x1p31f, 0x1p31f, INT32_MIN, INT32_MAX)
-FLM__TO_INT(f64, double, i32, int32_t, -0x1p31, 0x1p31, INT32_MIN, INT32_MAX)
-FLM__TO_INT(f32, float, u8, uint8_t, 0.0f, 255.0f, 0, 255)
-FLM__TO_INT(f64, double, u8, uint8_t, 0.0, 255.0, 0, 255)
+FLM__INTEGERS(FLM__SATURATE, f32, float)
+FLM__INTEGERS(FLM__SATURATE, f64, double)
+FLM__INTEGERS(FLM__WRAP, i64, int64_t)
+FLM__INTEGERS(FLM__WRAP, b8, uint8_t)
 FLM__CAST(f32, float, f32, float)
 FLM__CAST(f32, float, f64, double)
 FLM__CAST(f64, double, f32, float)
 FLM__CAST(f64, double, f64, double)
 FLM__CAST(i64, int64_t, f32, float)
 FLM__CAST(i64, int64_t, f64, double)
-FLM__CAST(i64, int64_t, i64, int64_t)
-FLM__CAST(i64, int64_t, i32, int32_t)
-FLM__CAST(i64, int64_t, u8, uint8_t)
 FLM__CAST(b8, uint8_t, f32, float)
 FLM__CAST(b8, uint8_t, f64, double)
-FLM__CAST(b8, uint8_t, i64, int64_t)
-FLM__CAST(b8, uint8_t, i32, int32_t)
-FLM__CAST(b8, uint8_t, u8, uint8_t)
+FLM__CAST(u64, uint64_t, f32, float)
+FLM__CAST(u64, uint64_t, f64, double)
+FLM__HALVES(f64, double)
+FLM__HALVES(u64, uint64_t)
+FLM__HALVES(i64, int64_t)
+FLM__HALVES(b8, uint8_t)
 FLM__TO_B8(f32, float)
 FLM__TO_B8(f64, double)
 FLM__TO_B8(i64, int64_t)
 FLM__TO_B8(b8, uint8_t)
-#undef FLM__TO_INT
+#undef FLM__INTEGERS
+#undef FLM__SATURATE
+#undef FLM__WRAP
 #undef FLM__CAST
+#undef FLM__HALVES
 #undef FLM__TO_B8
 
 FLM int64_t flm_num_i64(double k) { return flm_f64_to_i64(k); }

@@ -42,7 +42,7 @@ HELPER void *take(size_t bytes) {
 }
 
 HELPER bool is_float(fl_dtype d) {
-    return d == FL_F32 || d == FL_F64;
+    return d == FL_F16 || d == FL_BF16 || d == FL_F32 || d == FL_F64;
 }
 
 HELPER array new_array(fl_shape shape, fl_dtype dtype) {
@@ -53,8 +53,35 @@ HELPER array new_array(fl_shape shape, fl_dtype dtype) {
     return a;
 }
 
+/* What a float dtype can hold. */
+typedef struct float_format {
+    int digits, lowest; /* bits of a significand; exponent of the smallest denormal number */
+    double largest;
+} float_format;
+
+HELPER float_format format_of(fl_dtype d) {
+    return d == FL_F16    ? (float_format){11, -24, 65504}
+           : d == FL_BF16 ? (float_format){8, -133, 0x1.fep127}
+           : d == FL_F32  ? (float_format){24, -149, (double)FLT_MAX}
+                          : (float_format){53, -1074, DBL_MAX};
+}
+
+/* The distance of the dtype's numbers around v. */
+HELPER double unit(double v, fl_dtype d) {
+    float_format f = format_of(d);
+    int e = 0;
+    frexp(v, &e);
+    e -= f.digits;
+    return ldexp(1, e < f.lowest ? f.lowest : e);
+}
+
+/* f16 and bf16 are rounded from f32, as PyTorch's are. */
 HELPER double rounded(double v, fl_dtype dtype) {
-    return dtype == FL_F32 ? (double)(float)v : v;
+    if (dtype == FL_F64) return v;
+    v = (double)(float)v;
+    if (dtype == FL_F32 || isnan(v) || isinf(v)) return v;
+    double step = unit(v, dtype), r = rint(v / step) * step;
+    return fabs(r) > format_of(dtype).largest ? copysign(INFINITY, v) : r;
 }
 
 /* Values as a cast keeps them: float to integer saturates, NaN gives 0, integers wrap, b8 is x !=
@@ -62,36 +89,54 @@ HELPER double rounded(double v, fl_dtype dtype) {
 HELPER int64_t saturated(double v, double low, double high) {
     if (isnan(v)) return 0;
     if (v <= low) return (int64_t)low;
+    if (high == 0x1p64) return v >= high ? -1 : (int64_t)(uint64_t)v; /* the bits of a u64 */
     if (v < high) return (int64_t)v;
     return high >= 0x1p63 ? INT64_MAX : (int64_t)high;
 }
 
+/* i holds the bits of a u64. */
+HELPER double integer_as_double(int64_t i, fl_dtype d) {
+    return d == FL_U64 ? (double)(uint64_t)i : (double)i;
+}
+
 HELPER void put_float(array *a, int64_t k, double v) {
     switch (a->dtype) {
-    case FL_F32:
-    case FL_F64: a->f[k] = rounded(v, a->dtype); return;
     case FL_B8: a->i[k] = v != 0; break;
     case FL_U8: a->i[k] = saturated(v, 0, 255); break;
+    case FL_I8: a->i[k] = saturated(v, -128, 127); break;
+    case FL_I16: a->i[k] = saturated(v, -32768, 32767); break;
     case FL_I32: a->i[k] = saturated(v, INT32_MIN, INT32_MAX); break;
-    default: a->i[k] = saturated(v, -0x1p63, 0x1p63); break;
+    case FL_I64: a->i[k] = saturated(v, -0x1p63, 0x1p63); break;
+    case FL_U16: a->i[k] = saturated(v, 0, 65535); break;
+    case FL_U32: a->i[k] = saturated(v, 0, UINT32_MAX); break;
+    case FL_U64: a->i[k] = saturated(v, 0, 0x1p64); break;
+    default: a->f[k] = rounded(v, a->dtype); return;
     }
-    a->f[k] = (double)a->i[k];
+    a->f[k] = integer_as_double(a->i[k], a->dtype);
 }
 
 HELPER void put_int(array *a, int64_t k, int64_t v) {
     switch (a->dtype) {
-    case FL_F32: a->f[k] = (double)(float)v; return;
-    case FL_F64: a->f[k] = (double)v; return;
     case FL_B8: a->i[k] = v != 0; break;
     case FL_U8: a->i[k] = (int64_t)(uint8_t)v; break;
+    case FL_I8: a->i[k] = (int64_t)(int8_t)(uint8_t)v; break;
+    case FL_I16: a->i[k] = (int64_t)(int16_t)(uint16_t)v; break;
     case FL_I32: a->i[k] = (int64_t)(int32_t)(uint32_t)v; break;
-    default: a->i[k] = v; break;
+    case FL_U16: a->i[k] = (int64_t)(uint16_t)v; break;
+    case FL_U32: a->i[k] = (int64_t)(uint32_t)v; break;
+    case FL_I64:
+    case FL_U64: a->i[k] = v; break;
+    case FL_F64: a->f[k] = (double)v; return;
+    default: a->f[k] = rounded((double)(float)v, a->dtype); return;
     }
-    a->f[k] = (double)a->i[k];
+    a->f[k] = integer_as_double(a->i[k], a->dtype);
 }
 
 HELPER void put_from(array *a, int64_t k, const array *from, int64_t j) {
-    if (is_float(from->dtype)) put_float(a, k, from->f[j]);
+    if (from->dtype == FL_U64 && is_float(a->dtype))
+        a->f[k] = a->dtype == FL_F64 ? from->f[j]
+                                     : rounded((double)(float)(uint64_t)from->i[j], a->dtype);
+    else if (is_float(from->dtype)) put_float(a, k, from->f[j]);
     else put_int(a, k, from->i[j]);
 }
 
@@ -193,8 +238,8 @@ HELPER double wild_float(fl_dtype dtype) {
     case 0: return special[random_below(sizeof special / sizeof *special)];
     case 1: return (double)(random_below(9) - 4) * 0.5;
     case 2: {
-        double v = ldexp(random_in(1, 2), (int)random_below(dtype == FL_F32 ? 250 : 2000) -
-                                              (dtype == FL_F32 ? 125 : 1000));
+        int range = dtype == FL_F64 ? 1000 : dtype == FL_F16 ? 22 : 125;
+        double v = ldexp(random_in(1, 2), (int)random_below(2 * range) - range);
         return random_below(2) ? v : -v;
     }
     case 3: return ldexp(random_in(-1, 1), (int)random_below(24) - 12);
@@ -205,12 +250,17 @@ HELPER double wild_float(fl_dtype dtype) {
 HELPER int64_t wild_int(void) {
     static const int64_t special[] = {
         0,         1,   -1,  2,  -2, INT64_MIN, INT64_MAX,     INT64_MIN + 1,          INT32_MIN,
-        INT32_MAX, 255, 256, -7, 7,  1 << 24,   (1 << 24) + 1, ((int64_t)1 << 53) + 1, 3037000500};
+        INT32_MAX, 255, 256, -7, 7,  1 << 24,   (1 << 24) + 1, ((int64_t)1 << 53) + 1, 3037000500,
+        -128,      127, INT16_MIN,   INT16_MAX, UINT16_MAX,    UINT32_MAX};
     switch (random_below(4)) {
     case 0: return special[random_below(sizeof special / sizeof *special)];
     case 1: return (int64_t)random_bits();
     default: return random_below(21) - 10;
     }
+}
+
+HELPER bool is_unsigned(fl_dtype d) {
+    return d == FL_U8 || d == FL_U16 || d == FL_U32 || d == FL_U64;
 }
 
 HELPER array random_array(fl_shape shape, fl_dtype dtype, values v) {
@@ -220,12 +270,8 @@ HELPER array random_array(fl_shape shape, fl_dtype dtype, values v) {
             double x = random_below(8) ? random_in(-2, 2) : (double)(random_below(5) - 2);
             put_float(&a, k, v == TAME ? x : wild_float(dtype));
         } else if (dtype == FL_B8) put_int(&a, k, random_below(2));
-        else if (dtype == FL_U8) put_int(&a, k, random_below(256));
-        else
-            put_int(&a, k,
-                    v == TAME         ? random_below(9) - 4
-                    : dtype == FL_I32 ? (int32_t)wild_int()
-                                      : wild_int());
+        else if (v == TAME) put_int(&a, k, random_below(9) - (is_unsigned(dtype) ? 0 : 4));
+        else put_int(&a, k, wild_int());
     }
     return a;
 }
@@ -258,25 +304,58 @@ enum {
     TWO_OPERANDS = STRIDED | 1 << BROADCAST | 1 << BROADCAST_RIGHT | 1 << WEAK | 1 << WEAK_RIGHT
 };
 
+/* Sixteen bits of a number that they can hold: sign, exponent with its bias, fraction. */
+HELPER uint16_t half_bits(double v, int fraction, int bias) {
+    int e = 0, sign = signbit(v) ? 0x8000 : 0, top = (2 * bias + 1) << fraction;
+    if (isnan(v)) return (uint16_t)(sign | top | 1 << (fraction - 1));
+    if (isinf(v)) return (uint16_t)(sign | top);
+    if (v == 0) return (uint16_t)sign;
+    double m = frexp(fabs(v), &e); /* m in [0.5, 1) */
+    int exponent = e - 1 + bias, all = (int)ldexp(m, fraction + 1);
+    if (exponent < 1) return (uint16_t)(sign | (int)ldexp(m, e + bias - 1 + fraction));
+    return (uint16_t)(sign | exponent << fraction | (all - (1 << fraction)));
+}
+
+HELPER double half_value(uint16_t bits, int fraction, int bias) {
+    int exponent = (bits & 0x7fff) >> fraction, rest = bits & ((1 << fraction) - 1);
+    double v = exponent == 2 * bias + 1 ? (rest ? NAN : INFINITY)
+               : exponent == 0          ? ldexp(rest, 1 - bias - fraction)
+                                        : ldexp((1 << fraction) + rest, exponent - bias - fraction);
+    return bits & 0x8000 ? -v : v;
+}
+
 HELPER void store(char *dst, const array *a, int64_t k) {
     switch (a->dtype) {
+    case FL_F16: *(uint16_t *)(void *)dst = half_bits(a->f[k], 10, 15); break;
+    case FL_BF16: *(uint16_t *)(void *)dst = half_bits(a->f[k], 7, 127); break;
     case FL_F32: *(float *)(void *)dst = (float)a->f[k]; break;
     case FL_F64: *(double *)(void *)dst = a->f[k]; break;
-    case FL_I32: *(int32_t *)(void *)dst = (int32_t)a->i[k]; break;
-    case FL_I64: *(int64_t *)(void *)dst = a->i[k]; break;
+    case FL_I16:
+    case FL_U16: *(uint16_t *)(void *)dst = (uint16_t)a->i[k]; break;
+    case FL_I32:
+    case FL_U32: *(uint32_t *)(void *)dst = (uint32_t)a->i[k]; break;
+    case FL_I64:
+    case FL_U64: *(int64_t *)(void *)dst = a->i[k]; break;
     default: *dst = (char)a->i[k]; break;
     }
 }
 
 HELPER void load(array *a, int64_t k, const char *src) {
     switch (a->dtype) {
+    case FL_F16: a->f[k] = half_value(*(const uint16_t *)(const void *)src, 10, 15); return;
+    case FL_BF16: a->f[k] = half_value(*(const uint16_t *)(const void *)src, 7, 127); return;
     case FL_F32: a->f[k] = (double)*(const float *)(const void *)src; return;
     case FL_F64: a->f[k] = *(const double *)(const void *)src; return;
+    case FL_I8: a->i[k] = *(const int8_t *)src; break;
+    case FL_I16: a->i[k] = *(const int16_t *)(const void *)src; break;
+    case FL_U16: a->i[k] = *(const uint16_t *)(const void *)src; break;
     case FL_I32: a->i[k] = *(const int32_t *)(const void *)src; break;
-    case FL_I64: a->i[k] = *(const int64_t *)(const void *)src; break;
+    case FL_U32: a->i[k] = *(const uint32_t *)(const void *)src; break;
+    case FL_I64:
+    case FL_U64: a->i[k] = *(const int64_t *)(const void *)src; break;
     default: a->i[k] = *(const uint8_t *)src; break;
     }
-    a->f[k] = (double)a->i[k];
+    a->f[k] = integer_as_double(a->i[k], a->dtype);
 }
 
 HELPER fl_tensor *dense_tensor(const array *a) {

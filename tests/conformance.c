@@ -18,6 +18,7 @@
 #include "conformance_elementwise.h"
 #include "conformance_move.h"
 #include "conformance_reduce.h"
+#include "conformance_order.h"
 #include "conformance_neural.h"
 #include "conformance_backend.h"
 #include <signal.h>
@@ -55,7 +56,7 @@ enum { MOVES = sizeof moves / sizeof *moves };
 static void run_move(int i) {
     each_move(moves[i].name, moves[i].layouts, moves[i].fn);
     if (moves[i].fn == assign_case)
-        for (int k = 0; k < 6; k++) write_through("assign", all_dtypes[k]);
+        for (int k = 0; k < DTYPES; k++) write_through("assign", all_dtypes[k]);
 }
 
 static void run_create(int i) {
@@ -75,6 +76,7 @@ static const struct {
                {"move errors", move_errors},
                {"arg", arg_group},
                {"index", index_group},
+               {"order", order_group},
                {"matmul", matmul_group},
                {"conv", conv_group},
                {"random", random_group},
@@ -176,7 +178,7 @@ static bool must_have(const matrix_row *r, fl_dtype d, int l) {
 
 static int print_row(const matrix_row *r) {
     int holes = 0;
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < DTYPES; k++) {
         fl_dtype d = all_dtypes[k];
         if (!takes(r->dtypes | r->refused, d)) continue;
         printf("%-18s %-4s", r->name, fl_dtype_name(d));

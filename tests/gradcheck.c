@@ -650,7 +650,7 @@ static void reduction_cases(int which) {
 
 /* >>indexing */
 
-enum { GATHER, SCATTER_ADD, INDEX_SELECT };
+enum { GATHER, SCATTER_ADD, INDEX_SELECT, SCATTER };
 static fl_tensor *index_tensor(const grad_case *c) {
     array a = new_array(c->which == INDEX_SELECT ? FL_SHAPE(5) : c->shape[1], FL_I64);
     for (int64_t k = 0; k < a.n; k++) put_int(&a, k, (k * 7 + k / 3) % c->shape[0].dim[c->k[0]]);
@@ -662,12 +662,13 @@ static fl_var *run_index(fl_var **x, const grad_case *c) {
     fl_tensor *index = index_tensor(c);
     fl_var *y = c->which == GATHER        ? fv_gather(x[0], axis - c->shape[0].ndim, index)
                 : c->which == SCATTER_ADD ? fv_scatter_add(x[0], axis, index, x[1])
+                : c->which == SCATTER     ? fv_scatter(x[0], axis, index, x[1])
                                           : fv_index_select(x[0], axis, index);
     return y ? fv_mul(y, y) : NULL;
 }
 
 static void index_cases(int which) {
-    static const char *const names[] = {"gather", "scatter_add", "index_select"};
+    static const char *const names[] = {"gather", "scatter_add", "index_select", "scatter"};
     static const struct {
         fl_shape x, index;
         int64_t axis;
@@ -681,11 +682,41 @@ static void index_cases(int which) {
     for (int i = 0; i < 7; i++)
         run_case(names[which], (grad_case){.fn = run_index,
                                            .which = which,
-                                           .n_in = which == SCATTER_ADD ? 2 : 1,
+                                           .n_in = which == SCATTER_ADD || which == SCATTER ? 2 : 1,
                                            .shape = {cases[i].x, cases[i].index},
                                            .low = -2,
                                            .high = 2,
                                            .k = {cases[i].axis}});
+}
+
+/* >>order: values apart by more than the step of the differences, so no place changes */
+
+enum { CUMSUM, CUMPROD, SORT, TOPK, ORDERS };
+static const char *const order_names[] = {"cumsum", "cumprod", "sort", "topk"};
+
+static fl_var *run_order(fl_var **x, const grad_case *c) {
+    int axis = (int)c->k[0] - c->shape[0].ndim;
+    fl_var *y = c->which == CUMSUM    ? fv_cumsum(x[0], axis)
+                : c->which == CUMPROD ? fv_cumprod(x[0], axis)
+                : c->which == SORT    ? fv_sort(x[0], axis, c->k[1], NULL)
+                                      : fv_topk(x[0], (c->shape[0].dim[c->k[0]] + 1) / 2, axis,
+                                                c->k[1], NULL);
+    return y ? fv_mul(y, y) : NULL;
+}
+
+static void order_cases(int which) {
+    static const fl_shape sizes[] = {{1, {1}}, {1, {6}}, {2, {3, 4}}, {3, {2, 3, 2}}, {2, {0, 3}}};
+    for (int s = 0; s < 5; s++)
+        for (int axis = 0; axis < sizes[s].ndim; axis++)
+            for (int down = 0; down < 2; down++)
+                run_case(order_names[which], (grad_case){.fn = run_order,
+                                                         .which = which,
+                                                         .n_in = 1,
+                                                         .shape = {sizes[s]},
+                                                         .low = -2,
+                                                         .high = 2,
+                                                         .zeros = which == CUMPROD && down,
+                                                         .k = {axis, down}});
 }
 
 /* >>products */
@@ -915,13 +946,14 @@ static void add_group(const char *name, void (*run)(int), int arg) {
 }
 
 static void make_groups(void) {
-    static const char *const indexing[] = {"gather", "scatter_add", "index_select"};
+    static const char *const indexing[] = {"gather", "scatter_add", "index_select", "scatter"};
     for (int i = 0; i < UNARY; i++) add_group(unary[i].name, unary_cases, i);
     for (int i = 0; i < BINARY; i++) add_group(binary[i].name, binary_cases, i);
     add_group("where clip cast", where_cases, 0);
     for (int i = 0; i < MOVES; i++) add_group(move_names[i], move_cases, i);
     for (int i = 0; i < REDUCTIONS; i++) add_group(reduction_names[i], reduction_cases, i);
-    for (int i = 0; i < 3; i++) add_group(indexing[i], index_cases, i);
+    for (int i = 0; i < 4; i++) add_group(indexing[i], index_cases, i);
+    for (int i = 0; i < ORDERS; i++) add_group(order_names[i], order_cases, i);
     add_group("matmul", matmul_cases, 0);
     add_group("conv2d", conv_cases, 0);
     add_group("max_pool2d", pool_cases, 0);

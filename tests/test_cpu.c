@@ -31,22 +31,13 @@ static const char *place(const fl_tensor *t, int64_t flat) {
     return (const char *)fl_data(t) + at * (int64_t)fl_dtype_size(t->dtype);
 }
 
+/* Conformance reads all dtypes by hand; here fl_number_load will do. */
 static int64_t get_int(const fl_tensor *t, int64_t flat) {
-    const void *p = t->weak ? NULL : place(t, flat);
-    switch (t->weak ? FL_DTYPE_NONE : t->dtype) {
-    case FL_B8:
-    case FL_U8: return *(const uint8_t *)p;
-    case FL_I32: return *(const int32_t *)p;
-    case FL_I64: return *(const int64_t *)p;
-    default: return t->i64;
-    }
+    return t->weak ? t->i64 : fl_number_load(t->dtype, place(t, flat)).i;
 }
 
 static double get(const fl_tensor *t, int64_t flat) {
-    if (t->weak) return t->f64;
-    if (t->dtype == FL_F32) return (double)*(const float *)(const void *)place(t, flat);
-    if (t->dtype == FL_F64) return *(const double *)(const void *)place(t, flat);
-    return (double)get_int(t, flat);
+    return t->weak ? t->f64 : fl_number_load(t->dtype, place(t, flat)).f;
 }
 
 static uint64_t test_random(uint64_t *state) {
@@ -67,11 +58,9 @@ static fl_tensor *fresh(fl_shape shape, fl_dtype d, uint64_t seed, bool wild) {
         bool special = wild && r % 3 == 0;
         double x = special ? specials[test_random(&seed) % 16] : (double)(r % 80001) / 10000 - 4;
         int64_t k = special ? int_specials[test_random(&seed) % 10] : (int64_t)(r % 41) - 20;
-        if (d == FL_F32) ((float *)(void *)bytes)[i] = (float)x;
-        else if (d == FL_F64) ((double *)(void *)bytes)[i] = x;
-        else if (d == FL_I64) ((int64_t *)(void *)bytes)[i] = k;
-        else if (d == FL_I32) ((int32_t *)(void *)bytes)[i] = (int32_t)k;
-        else bytes[i] = (char)(d == FL_B8 ? r & 1 : r & 255);
+        if (d == FL_B8) k = r & 1;
+        fl_number_store(d, bytes + (size_t)i * fl_dtype_size(d),
+                        (fl_number){fl_dtype_is_float(d), fl_dtype_is_float(d) ? x : (double)k, k});
     }
     fl_tensor *t = fl_from_host(bytes, shape, d);
     free(bytes);
@@ -462,19 +451,39 @@ TEST(binary_gradients) {
 /* >>copy, create */
 
 static double ref_cast(double x, int64_t k, bool real, fl_dtype to) {
-    static const double low[FL_DTYPE_COUNT] = {[FL_I32] = INT32_MIN, [FL_I64] = -0x1p63};
+    static const double low[FL_DTYPE_COUNT] = {
+        [FL_I8] = -128, [FL_I16] = INT16_MIN, [FL_I32] = INT32_MIN, [FL_I64] = -0x1p63};
     static const double high[FL_DTYPE_COUNT] = {
-        [FL_U8] = 255, [FL_I32] = INT32_MAX, [FL_I64] = 0x1p63};
+        [FL_U8] = 255,     [FL_I8] = 127,          [FL_I16] = INT16_MAX,  [FL_I32] = INT32_MAX,
+        [FL_I64] = 0x1p63, [FL_U16] = UINT16_MAX, [FL_U32] = UINT32_MAX, [FL_U64] = 0x1p64};
     if (to == FL_B8) return real ? x != 0 : k != 0;
-    if (fl_dtype_is_float(to)) return real ? x : (double)k;
+    if (fl_dtype_is_float(to)) return x; /* of integers too, u64 included */
     if (real) return isnan(x) ? 0 : x <= low[to] ? low[to] : x >= high[to] ? high[to] : trunc(x);
-    return to == FL_U8 ? (double)(uint8_t)k : to == FL_I32 ? (double)(int32_t)k : (double)k;
+    switch (to) {
+    case FL_U8: return (uint8_t)k;
+    case FL_I8: return (int8_t)k;
+    case FL_I16: return (int16_t)k;
+    case FL_I32: return (int32_t)k;
+    case FL_U16: return (uint16_t)k;
+    case FL_U32: return (uint32_t)k;
+    case FL_U64: return (double)(uint64_t)k;
+    default: return (double)k;
+    }
+}
+
+/* want as the dtype holds it; conversions of halves have their own tests, in test_math.c. */
+static double through(fl_dtype d, double want) {
+    char bytes[8];
+    fl_number_store(d, bytes, (fl_number){true, want, 0});
+    return fl_number_load(d, bytes).f;
 }
 
 TEST(copies_and_casts) {
     for (fl_dtype from = FL_B8; from < FL_DTYPE_COUNT; from++)
         for (fl_dtype to = FL_B8; to < FL_DTYPE_COUNT; to++)
             for (int layout = 0; layout < LAYOUTS; layout++) {
+                bool narrow = fl_dtype_wide(from) != from && fl_dtype_wide(to) != to;
+                if (narrow && (int)(from + to) % LAYOUTS != layout) continue;
                 fl_scope s = fl_scope_begin();
                 fl_tensor *x = laid_out(layout, from, 21, true),
                           *y = out_of(layout_shape(layout), to);
@@ -485,12 +494,12 @@ TEST(copies_and_casts) {
                 bool real = fl_dtype_is_float(from);
                 for (int64_t i = 0; i < fl_numel(y); i++) {
                     double want = ref_cast(get(x, i), get_int(x, i), real, to);
-                    if (to == FL_F32 && from == FL_F64) want = (double)(float)want;
+                    if (fl_dtype_is_float(to)) want = through(to, want);
                     if (fl_dtype_is_float(to) || fabs(want) < 1e18)
                         check_element(get(y, i), want, to, fl_dtype_name(from), layout_name[layout],
                                       i);
                     else
-                        CHECK((get_int(y, i) > 0) == (want > 0) && get(y, i) == want);
+                        CHECK(get(y, i) == want);
                 }
                 fl_scope_end(&s);
             }

@@ -39,7 +39,7 @@ static void operands_make(void) {
     o.d23 = kept(fl_cast(o.f23, FL_F64));
     o.i23 = kept(fl_randint(FL_SHAPE(2, 3), 1, 3, &rng));
     o.b23 = kept(fl_gt(o.f23, fl_num(1.5)));
-    o.u23 = kept(fl_cast(o.i23, FL_U8));
+    o.u23 = kept(fl_cast(o.i23, FL_U16));
     o.f03 = kept(fl_zeros(FL_SHAPE(0, 3), FL_F32));
     o.image = kept(fl_uniform(FL_SHAPE(1, 2, 4, 4), 0, 1, FL_F32, &rng));
     o.kernel = kept(fl_uniform(FL_SHAPE(3, 2, 3, 3), 0, 1, FL_F32, &rng));
@@ -281,6 +281,9 @@ static void rows_of_memory(void) {
          !strcmp(fl_dtype_name((fl_dtype)99), "?") && !strcmp(fl_dtype_name((fl_dtype)-1), "?"));
     FINE(fl_dtype_named, !fl_dtype_named("f99") && !fl_dtype_named(NULL) && !fl_dtype_named(""));
     FINE(fl_dtype_is_float, !fl_dtype_is_float((fl_dtype)99));
+    FINE(fl_dtype_wide, !fl_dtype_wide((fl_dtype)99) && !fl_dtype_wide((fl_dtype)-1));
+    FINE(fl_number_load, isnan(fl_number_load(FL_F32, NULL).f) && isnan(fl_number_load(99, "x").f));
+    FINE(fl_number_store, (fl_number_store(FL_F32, NULL, (fl_number){0}), true));
     NO_FILE(fl_set_threads, (1 << 20), "1048576 threads");
     FINE(fl_parallel, (fl_parallel(0, 1, NULL, NULL), fl_parallel(-5, 1, NULL, NULL), true));
     NO_FILE(fl_buffer_new, (SIZE_MAX, NULL), "out of memory: asked for 18446744073709551615 bytes");
@@ -496,7 +499,7 @@ static void rows_of_movement(void) {
 static fl_tensor *refused_by(fl_op_class c) {
     return c == FL_CLASS_INT    ? o.f23
            : c == FL_CLASS_NUM  ? o.b23
-           : c == FL_CLASS_BOOL ? NULL
+           : c == FL_CLASS_BOOL || c == FL_CLASS_CMP ? NULL
                                 : o.u23;
 }
 
@@ -539,7 +542,6 @@ static void rows_of_formulas(void) {
     NO(fl_where, (o.b23, o.f23, NULL), NULLS);
     NO(fl_where, (o.i23, o.f23, o.f23), "i64", "not b8");
     NO(fl_where, (o.b23, o.f23, o.f34), "[2, 3]", "[3, 4]");
-    NO(fl_where, (o.b23, o.u23, o.u23), "u8 and u8");
     NO(fl_clip, (NULL, 0, 1), NULLS);
     NO(fv_where, (NULL, o.v23, o.v23), NULLS);
     NO(fv_where, (o.v23, o.v23, o.v23), "f32", "not b8");
@@ -581,17 +583,39 @@ static void rows_of_reductions(void) {
     REDUCTION(fv_logsumexp, fv_logsumexp, o.v23);
     NO(fl_mean, (o.i23, FL_ALL_AXES), "i64");
     NO(fl_variance, (o.b23, FL_ALL_AXES, 1), "b8");
-    NO(fl_amax, (o.u23, FL_ALL_AXES), "u8");
+    NO(fl_amax, (o.u23, FL_ALL_AXES), "u16");
     NO(fl_amax, (o.f03, FL_AXES(0)), "no elements", "[0, 3]");
     NO(fl_amin, (o.f03, FL_ALL_AXES), "no elements", "[0, 3]");
     NO(fl_argmax, (NULL, 0, false), NULLS);
     NO(fl_argmax, (o.f23, 2, false), "axis 2", "[2, 3]");
     NO(fl_argmax, (o.f03, 0, false), "no elements", "[0, 3]");
     NO(fl_argmin, (NULL, 0, false), NULLS);
-    NO(fl_argmin, (o.u23, 0, false), "u8");
+    NO(fl_argmin, (o.u23, 0, false), "u16");
     NO_AS(fv_sum_to, "fl_sum", (NULL, FL_SHAPE(3)), NULLS);
     NO(fv_sum_to, (o.v23, FL_SHAPE(4)), "[2, 3]", "[4]");
     NO(fv_sum_to, (o.v23, least), "[2, 3]");
+}
+
+static void rows_of_order(void) {
+    NO(fl_cumsum, (NULL, 0), NULLS);
+    NO(fl_cumsum, (o.f23, 2), "axis 2", "[2, 3]");
+    NO(fl_cumprod, (NULL, 0), NULLS);
+    NO(fl_cumprod, (o.f23, -3), "axis -3", "[2, 3]");
+    NO(fl_sort, (NULL, 0, false, NULL), NULLS);
+    NO(fl_sort, (o.f23, 2, false, NULL), "axis 2", "[2, 3]");
+    NO(fl_sort, (o.u23, 0, false, NULL), "u16");
+    NO_AS(fl_argsort, "fl_sort", (NULL, 0, false), NULLS);
+    NO_AS(fl_argsort, "fl_sort", (o.u23, 0, false), "u16");
+    NO(fl_topk, (NULL, 1, 0, false, NULL), NULLS);
+    NO(fl_topk, (o.f23, 4, 1, false, NULL), "4 of axis 1 of shape [2, 3]");
+    NO(fl_topk, (o.f23, -1, 1, false, NULL), "-1 of axis 1");
+    NO(fl_topk, (o.f23, 1, 2, false, NULL), "axis 2");
+    NO(fl_nonzero, (NULL), NULLS);
+    NO(fv_cumsum, (NULL, 0), NULLS);
+    NO(fv_cumprod, (NULL, 0), NULLS);
+    NO(fv_cumprod, (o.v23, 2), "axis 2");
+    NO(fv_sort, (NULL, 0, false, NULL), NULLS);
+    NO(fv_topk, (o.v23, 4, 1, false, NULL), "4 of axis 1");
 }
 
 static void rows_of_indexing(void) {
@@ -611,6 +635,13 @@ static void rows_of_indexing(void) {
     NO(fl_scatter_add, (o.f23, 0, o.f23, o.f23), "f32", "not i64");
     NO(fl_scatter_add, (o.f23, -3, i, o.f23), "axis -3");
     NO(fl_scatter_add, (o.f23, 1, o.index, fl_slice(o.f23, 1, 0, 1, 1)), "index 7");
+    NO(fl_scatter, (NULL, 0, i, o.f23), NULLS);
+    NO(fl_scatter, (o.f23, 0, NULL, o.f23), NULLS);
+    NO(fl_scatter, (o.f23, 0, i, NULL), NULLS);
+    NO(fl_scatter, (o.f23, 0, i, o.f34), "[2, 3]", "[3, 4]");
+    NO(fl_scatter, (o.f23, 0, i, o.d23), "f32", "f64");
+    NO(fl_scatter, (o.f23, 0, o.f23, o.f23), "f32", "not i64");
+    NO(fl_scatter, (o.f23, 1, o.index, fl_slice(o.f23, 1, 0, 1, 1)), "index 7");
     NO(fl_index_select, (NULL, 0, i), NULLS);
     NO(fl_index_select, (o.f23, 0, NULL), NULLS);
     NO(fl_index_select, (o.f23, 0, i), "[2, 3]");
@@ -626,6 +657,9 @@ static void rows_of_indexing(void) {
     NO(fv_scatter_add, (NULL, 0, i, o.v23), NULLS);
     NO(fv_scatter_add, (o.v23, 0, i, NULL), NULLS);
     NO(fv_scatter_add, (o.v23, 0, i, o.v34), "[2, 3]", "[3, 4]");
+    NO(fv_scatter, (NULL, 0, i, o.v23), NULLS);
+    NO(fv_scatter, (o.v23, 0, i, NULL), NULLS);
+    NO(fv_scatter, (o.v23, 0, i, o.v34), "[2, 3]", "[3, 4]");
     NO(fv_index_select, (NULL, 0, i), NULLS);
     NO(fv_index_select, (o.v23, 0, i), "[2, 3]");
     NO(fl_matmul, (NULL, o.f23), NULLS);
@@ -1314,7 +1348,7 @@ static void rows_of_meters(void) {
 
 static void (*const groups[])(void) = {
     rows_of_memory,      rows_of_handles,   rows_of_creation,   rows_of_reading,
-    rows_of_movement,    rows_of_formulas,  rows_of_reductions, rows_of_indexing,
+    rows_of_movement,    rows_of_formulas,  rows_of_reductions, rows_of_order, rows_of_indexing,
     rows_of_convolution, rows_of_pooling,   rows_of_softmax,    rows_of_randomness,
     rows_of_steps,       rows_of_variables, rows_of_backward,   rows_of_var_movement,
     rows_of_modules,     rows_of_layers,    rows_of_init,       rows_of_losses,
@@ -1342,6 +1376,7 @@ TEST(reading) { run_rows(rows_of_reading); }
 TEST(movement) { run_rows(rows_of_movement); }
 TEST(formulas) { run_rows(rows_of_formulas); }
 TEST(reductions) { run_rows(rows_of_reductions); }
+TEST(order) { run_rows(rows_of_order); }
 TEST(indexing) { run_rows(rows_of_indexing); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }

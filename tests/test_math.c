@@ -518,6 +518,15 @@ TEST(casts_saturate_and_nan_is_zero) {
     CHECK_EQ_INT(flm_f64_to_i32(2147483646.9), 2147483646);
     CHECK_EQ_INT(flm_f64_to_i32(-2147483648.9), INT32_MIN);
     CHECK_EQ_INT(flm_f32_to_i32(NAN), 0);
+    CHECK_EQ_INT(flm_f32_to_i8(-128.9f), -128);
+    CHECK_EQ_INT(flm_f32_to_i8(127.9f), 127);
+    CHECK_EQ_INT(flm_f32_to_i16(-40000.0f), INT16_MIN);
+    CHECK_EQ_INT(flm_f32_to_u16(65535.9f), UINT16_MAX);
+    CHECK_EQ_INT(flm_f64_to_u32(-1.0), 0);
+    CHECK_EQ_INT(flm_f64_to_u32(4294967295.5), UINT32_MAX);
+    CHECK(flm_f64_to_u64(0x1p64) == UINT64_MAX && flm_f64_to_u64(0x1p63) == (uint64_t)1 << 63);
+    CHECK(flm_u64_to_f32(UINT64_MAX) == 0x1p64f && flm_u64_to_f64((uint64_t)1 << 63) == 0x1p63);
+    CHECK_EQ_INT(flm_i64_to_i8(200), -56);
     CHECK_EQ_INT(flm_f32_to_u8(-0.9f), 0);
     CHECK_EQ_INT(flm_f32_to_u8(-7.0f), 0);
     CHECK_EQ_INT(flm_f32_to_u8(254.9f), 254);
@@ -624,6 +633,66 @@ TEST(normals_at_the_extreme_words) {
         flm_normal_f64(w, d);
         CHECK(fabsf(z[0]) < 6.7f && fabsf(z[1]) < 6.7f && fabs(d[0]) < 8.6 && fabs(d[1]) < 8.6);
     }
+}
+
+/* >>halves: f16 has 10 bits of fraction and bias 15, bf16 has 7 and 127 */
+
+/* The value of sixteen bits, from their definition. */
+static double half_value(uint16_t bits, int fraction, int bias) {
+    int exponent = (bits & 0x7fff) >> fraction, rest = bits & ((1 << fraction) - 1);
+    double v = exponent == 2 * bias + 1 ? (rest ? NAN : INFINITY)
+               : exponent == 0          ? ldexp(rest, 1 - bias - fraction)
+                                        : ldexp((1 << fraction) + rest, exponent - bias - fraction);
+    return bits & 0x8000 ? -v : v;
+}
+
+/* The bits nearest to v, ties to the even one: by search among all positive ones, whose order is
+   that of their values. */
+static uint16_t nearest_half(double v, int fraction, int bias) {
+    int low = 0, high = (2 * bias + 1) << fraction; /* infinity stands for 2^(bias + 1) */
+    double size = fabs(v), last = ldexp(1, bias + 1);
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (half_value((uint16_t)middle, fraction, bias) <= size) low = middle;
+        else high = middle;
+    }
+    bool past = high == (2 * bias + 1) << fraction;
+    double above = past ? last : half_value((uint16_t)high, fraction, bias);
+    double down = size - half_value((uint16_t)low, fraction, bias), up = above - size;
+    int best = isinf(v) || down > up || (down == up && low % 2) ? high : low;
+    return (uint16_t)(best | (signbit(v) ? 0x8000 : 0));
+}
+
+static void check_half(float v) {
+    uint16_t f16 = flm_f32_to_f16(v), bf16 = flm_f32_to_bf16(v);
+    if (isnan(v)) {
+        CHECK((f16 & 0x7fff) > 0x7c00 && (bf16 & 0x7fff) > 0x7f80);
+        return;
+    }
+    CHECK_EQ_INT(f16, nearest_half((double)v, 10, 15));
+    CHECK_EQ_INT(bf16, nearest_half((double)v, 7, 127));
+}
+
+TEST(halves) {
+    for (uint32_t k = 0; k < 1 << 16; k++) {
+        uint16_t bits = (uint16_t)k;
+        double f16 = half_value(bits, 10, 15), bf16 = half_value(bits, 7, 127);
+        double got = (double)flm_f16_to_f32(bits), brain = (double)flm_bf16_to_f32(bits);
+        CHECK(isnan(f16) ? isnan(got) : got == f16 && signbit(got) == signbit(f16));
+        CHECK(isnan(bf16) ? isnan(brain) : brain == bf16 && signbit(brain) == signbit(bf16));
+        if (!isnan(f16)) CHECK_EQ_INT(flm_f32_to_f16(flm_f16_to_f32(bits)), bits);
+        if (!isnan(bf16)) CHECK_EQ_INT(flm_f32_to_bf16(flm_bf16_to_f32(bits)), bits);
+    }
+    static const float edges[] = {
+        65504,       65519.99f,       65520,       65536,     0x1p-24f,       0x1p-25f,
+        0x1.8p-25f,  0x1.000002p-25f, 0x1p-14f,    0x1.ffcp-15f, 0x1.ffep-15f, 0x1.fep127f,
+        0x1.fefffep127f, 0x1.ffp127f, 0x1p-133f,   0x1p-134f, 0x1.8p-134f,    INFINITY,
+        NAN,         0,               1,           1.00048828125f, 1.00146484375f};
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+        check_half(edges[i]);
+        check_half(-edges[i]);
+    }
+    for (uint32_t u = 0; u < UINT32_MAX - 8191; u += 8191) check_half(flm__float(u));
 }
 
 int main(int argc, char **argv) {

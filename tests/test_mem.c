@@ -156,14 +156,21 @@ TEST(dtypes) {
         const char *name;
         size_t size;
         bool is_float;
-    } want[] = {{FL_B8, "b8", 1, false},   {FL_U8, "u8", 1, false},  {FL_I32, "i32", 4, false},
-                {FL_I64, "i64", 8, false}, {FL_F32, "f32", 4, true}, {FL_F64, "f64", 8, true}};
+        fl_dtype wide;
+    } want[] = {{FL_B8, "b8", 1, false, FL_B8},    {FL_U8, "u8", 1, false, FL_I64},
+                {FL_I8, "i8", 1, false, FL_I64},   {FL_I16, "i16", 2, false, FL_I64},
+                {FL_I32, "i32", 4, false, FL_I64}, {FL_I64, "i64", 8, false, FL_I64},
+                {FL_U16, "u16", 2, false, FL_I64}, {FL_U32, "u32", 4, false, FL_I64},
+                {FL_U64, "u64", 8, false, FL_I64}, {FL_F16, "f16", 2, true, FL_F32},
+                {FL_BF16, "bf16", 2, true, FL_F32}, {FL_F32, "f32", 4, true, FL_F32},
+                {FL_F64, "f64", 8, true, FL_F64}};
     CHECK_EQ_INT(sizeof want / sizeof want[0], FL_DTYPE_COUNT - 1);
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         CHECK_EQ_INT(fl_dtype_size(want[i].d), want[i].size);
         CHECK(!strcmp(fl_dtype_name(want[i].d), want[i].name));
         CHECK_EQ_INT(fl_dtype_named(want[i].name), want[i].d);
         CHECK_EQ_INT(fl_dtype_is_float(want[i].d), want[i].is_float);
+        CHECK_EQ_INT(fl_dtype_wide(want[i].d), want[i].wide);
     }
     CHECK_EQ_INT(fl_dtype_size((fl_dtype)99), 0);
     CHECK_EQ_INT(fl_dtype_size((fl_dtype)-1), 0);

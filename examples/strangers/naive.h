@@ -19,8 +19,8 @@
      op tables   The 28 formulas are the REQ lines of FL_UNARY_OPS and FL_BINARY_OPS, expanded
                  with the words of fl_words.h and the scalar functions of fl_math.h.
 
-   Dtypes: f32 f64 i64 b8; u8 and i32 in copy, fill, gather and map. Shapes and dtypes were checked
-   by the core: a slot checks what only data can tell.
+   Dtypes: f32 f64 i64 b8, the rest only in copy, fill and map: the core casts them for all other
+   ops. Shapes and dtypes were checked by the core: a slot checks what only data can tell.
 
      fl_use(fl_backend_naive(), NULL);
      fl_set_default_family("naive");
@@ -39,47 +39,26 @@
 
 /* ---- values ---- */
 
-typedef struct naive_value {
-    bool real; /* the value is f; else i */
-    double f;
-    int64_t i;
-} naive_value;
-
-static inline naive_value naive_real(double f) {
-    return (naive_value){true, f, 0};
+static inline fl_number naive_real(double f) {
+    return (fl_number){true, f, 0};
 }
 
-static inline naive_value naive_whole(int64_t i) {
-    return (naive_value){false, 0, i};
+static inline fl_number naive_whole(int64_t i) {
+    return (fl_number){false, (double)i, i};
 }
 
-static inline naive_value naive_get(const fl_tensor *t, int64_t at) {
-    const void *p = t->impl;
-    switch (t->dtype) {
-    case FL_F32: return naive_real((double)((const float *)p)[at]);
-    case FL_F64: return naive_real(((const double *)p)[at]);
-    case FL_I64: return naive_whole(((const int64_t *)p)[at]);
-    case FL_I32: return naive_whole(((const int32_t *)p)[at]);
-    default: return naive_whole(((const uint8_t *)p)[at]);
-    }
+static inline fl_number naive_get(const fl_tensor *t, int64_t at) {
+    return fl_number_load(t->dtype, (const char *)t->impl + at * (int64_t)fl_dtype_size(t->dtype));
 }
 
 /* Stores v as a cast would. */
-static inline void naive_set(fl_tensor *t, int64_t at, naive_value v) {
-    void *p = t->impl;
-    switch (t->dtype) {
-    case FL_F32: ((float *)p)[at] = v.real ? (float)v.f : (float)v.i; break;
-    case FL_F64: ((double *)p)[at] = v.real ? v.f : (double)v.i; break;
-    case FL_I64: ((int64_t *)p)[at] = v.real ? flm_f64_to_i64(v.f) : v.i; break;
-    case FL_I32: ((int32_t *)p)[at] = v.real ? flm_f64_to_i32(v.f) : (int32_t)v.i; break;
-    case FL_U8: ((uint8_t *)p)[at] = v.real ? flm_f64_to_u8(v.f) : (uint8_t)v.i; break;
-    default: ((uint8_t *)p)[at] = v.real ? v.f != 0 : v.i != 0; break;
-    }
+static inline void naive_set(fl_tensor *t, int64_t at, fl_number v) {
+    fl_number_store(t->dtype, (char *)t->impl + at * (int64_t)fl_dtype_size(t->dtype), v);
 }
 
 /* Element `at` of an operand that takes part in arithmetic of dtype d; a weak number has the same
    value everywhere. */
-static inline naive_value naive_operand(const fl_tensor *t, int64_t at, fl_dtype d) {
+static inline fl_number naive_operand(const fl_tensor *t, int64_t at, fl_dtype d) {
     if (!t->weak) return naive_get(t, at);
     if (d == FL_F32) return naive_real((double)(float)t->f64);
     if (d == FL_F64) return naive_real(t->f64);
@@ -129,13 +108,13 @@ static inline int64_t naive_formula_i64(fl_op op, int64_t a, int64_t b) {
 #include "../../kernels/fl_words.h"
 
 /* y = f(a) or f(a, b). Truth values are integers that naive_set makes 0 or 1 again. */
-static inline naive_value naive_apply(fl_op op, naive_value a, naive_value b) {
+static inline fl_number naive_apply(fl_op op, fl_number a, fl_number b) {
     return a.real ? naive_real(naive_formula_f64(op, a.f, b.f))
                   : naive_whole(naive_formula_i64(op, a.i, b.i));
 }
 
 /* Element i of a random tensor of dtype d: see fl_random_args. */
-static inline naive_value naive_draw(const fl_random_args *r, fl_dtype d, int64_t i) {
+static inline fl_number naive_draw(const fl_random_args *r, fl_dtype d, int64_t i) {
     const int64_t per_block = d == FL_F32 ? 4 : 2;
     uint32_t block[4], *w = block + i % per_block * (4 / per_block);
     float pair[2];
@@ -215,8 +194,10 @@ static inline void *naive_map(const fl_backend *self, fl_tensor *t, int access) 
 
 /* ---- slots: create, copy, element-wise ---- */
 
-static inline bool naive_copy(const fl_backend *self, const fl_call *c) {
-    (void)self;
+#define NAIVE_FN(name) \
+    static inline bool name(const fl_backend *self __attribute__((unused)), const fl_call *c)
+
+NAIVE_FN(naive_copy) {
     fl_tensor *y = c->out[0];
     if (!fl_make(y)) return false;
     naive_walk w = naive_over(y, c->in[0], -1);
@@ -225,31 +206,28 @@ static inline bool naive_copy(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-static inline bool naive_fill(const fl_backend *self, const fl_call *c) {
-    (void)self;
+NAIVE_FN(naive_fill) {
     fl_tensor *y = c->out[0];
     const fl_fill_args *a = c->args;
-    const naive_value v = y->dtype == FL_I64 ? naive_whole(a->i64) : naive_real(a->f64);
+    const fl_number v = {y->dtype != FL_I64, a->f64, a->i64};
     if (!fl_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) naive_set(y, i, v);
     return true;
 }
 
-static inline bool naive_iota(const fl_backend *self, const fl_call *c) {
-    (void)self;
+NAIVE_FN(naive_iota) {
     fl_tensor *y = c->out[0];
     const fl_iota_args *a = c->args;
     if (!fl_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) {
-        int64_t whole = flm_add_i64(a->i_start, flm_mul_i64(i, a->i_step));
-        double real = a->f_start + (double)i * a->f_step;
-        naive_set(y, i, y->dtype == FL_I64 ? naive_whole(whole) : naive_real(real));
+        const int64_t whole = flm_add_i64(a->i_start, flm_mul_i64(i, a->i_step));
+        const double real = a->f_start + (double)i * a->f_step;
+        naive_set(y, i, (fl_number){y->dtype != FL_I64, real, whole});
     }
     return true;
 }
 
-static inline bool naive_random(const fl_backend *self, const fl_call *c) {
-    (void)self;
+NAIVE_FN(naive_random) {
     fl_tensor *y = c->out[0];
     if (!fl_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) naive_set(y, i, naive_draw(c->args, y->dtype, i));
@@ -257,14 +235,13 @@ static inline bool naive_random(const fl_backend *self, const fl_call *c) {
 }
 
 /* All formulas, of one operand or two. */
-static inline bool naive_elementwise(const fl_backend *self, const fl_call *c) {
-    (void)self;
+NAIVE_FN(naive_elementwise) {
     fl_tensor *y = c->out[0];
     const fl_tensor *a = c->in[0], *b = c->in[c->n_in - 1];
     const fl_dtype d = a->weak ? b->dtype : a->dtype; /* one of the two is no weak number */
     if (!fl_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) {
-        naive_value u = naive_operand(a, i, d), v = naive_operand(b, i, d);
+        fl_number u = naive_operand(a, i, d), v = naive_operand(b, i, d);
         if (c->op == FL_OP_remainder && !v.real && v.i == 0)
             return fl_fail("remainder: integer division by zero");
         if (c->op == FL_OP_bitwise_not && d == FL_B8) naive_set(y, i, naive_whole(!u.i));
@@ -273,14 +250,11 @@ static inline bool naive_elementwise(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-static inline bool naive_where(const fl_backend *self, const fl_call *c) {
-    (void)self;
+NAIVE_FN(naive_where) {
     fl_tensor *y = c->out[0];
     if (!fl_make(y)) return false;
-    for (int64_t i = 0; i < fl_numel(y); i++) {
-        const fl_tensor *chosen = c->in[naive_get(c->in[0], i).i ? 1 : 2];
-        naive_set(y, i, naive_operand(chosen, i, y->dtype));
-    }
+    for (int64_t i = 0; i < fl_numel(y); i++)
+        naive_set(y, i, naive_operand(c->in[naive_get(c->in[0], i).i ? 1 : 2], i, y->dtype));
     return true;
 }
 
@@ -288,17 +262,17 @@ static inline bool naive_where(const fl_backend *self, const fl_call *c) {
 
 /* The fold of all elements that w walks over, from element `from` of x; for argmax and argmin the
    position of the first extreme. NaN is the most extreme. */
-static inline naive_value naive_fold(fl_op op, const fl_tensor *x, naive_walk w, int64_t from) {
+static inline fl_number naive_fold(fl_op op, const fl_tensor *x, naive_walk w, int64_t from) {
     const bool sum = op == FL_OP_sum, product = op == FL_OP_prod, largest = op == FL_OP_argmax;
     const fl_op step = sum              ? FL_OP_add
                        : product        ? FL_OP_mul
                        : op == FL_OP_amax ? FL_OP_maximum
                                           : FL_OP_minimum;
     const bool find = largest || op == FL_OP_argmin, real = fl_dtype_is_float(x->dtype);
-    naive_value y = {real, product, product};
+    fl_number y = {real, product, product};
     int64_t place = 0;
     for (int64_t i = 0; i < w.n; i++, naive_next(&w)) {
-        const naive_value v = naive_get(x, from + w.at[0]);
+        const fl_number v = naive_get(x, from + w.at[0]);
         if (i == 0 && !sum && !product) y = v;
         if (!find) y = naive_apply(step, y, v);
         else if (real ? y.f == y.f && (v.f != v.f || (largest ? v.f > y.f : v.f < y.f))
@@ -308,8 +282,7 @@ static inline naive_value naive_fold(fl_op op, const fl_tensor *x, naive_walk w,
     return find ? naive_whole(place) : y;
 }
 
-static inline bool naive_reduce(const fl_backend *self, const fl_call *c) {
-    (void)self;
+NAIVE_FN(naive_reduce) {
     fl_tensor *y = c->out[0], *x = c->in[0];
     const fl_reduce_args *a = c->args;
     if (!fl_make(y)) return false;
@@ -332,46 +305,88 @@ static inline int64_t naive_index(const fl_call *c, const fl_tensor *t, const fl
     return -1;
 }
 
-static inline bool naive_gather(const fl_backend *self, const fl_call *c) {
-    (void)self;
+/* gather reads x at the indices; the scatters copy x and write or add src there. */
+NAIVE_FN(naive_by_index) {
     fl_tensor *y = c->out[0], *x = c->in[0], *index = c->in[1];
+    const bool gather = c->op == FL_OP_gather, add = c->op == FL_OP_scatter_add;
     if (!fl_make(y)) return false;
+    for (int64_t i = 0; !gather && i < fl_numel(x); i++) naive_set(y, i, naive_get(x, i));
     naive_walk w = naive_over(index, x, ((const fl_axis_args *)c->args)->axis);
     for (int64_t i = 0, at; i < w.n; i++, naive_next(&w)) {
         if ((at = naive_index(c, x, index, i)) < 0) return false;
-        naive_set(y, i, naive_get(x, at + w.at[1]));
+        at += w.at[1];
+        fl_number v = gather ? naive_get(x, at) : naive_get(c->in[2], i);
+        if (add) v = naive_apply(FL_OP_add, naive_get(y, at), v);
+        naive_set(y, gather ? i : at, v);
     }
     return true;
 }
 
-static inline bool naive_scatter_add(const fl_backend *self, const fl_call *c) {
-    (void)self;
-    fl_tensor *y = c->out[0], *x = c->in[0], *index = c->in[1], *src = c->in[2];
+/* ---- slots: order along one axis; element i's predecessor there is i - inner ---- */
+
+NAIVE_FN(naive_scan) {
+    fl_tensor *y = c->out[0], *x = c->in[0];
+    const int axis = ((const fl_axis_args *)c->args)->axis;
+    const int64_t inner = x->stride[axis];
+    const fl_op step = c->op == FL_OP_cumsum ? FL_OP_add : FL_OP_mul;
     if (!fl_make(y)) return false;
-    for (int64_t i = 0; i < fl_numel(x); i++) naive_set(y, i, naive_get(x, i));
-    naive_walk w = naive_over(index, y, ((const fl_axis_args *)c->args)->axis);
-    for (int64_t i = 0, at; i < w.n; i++, naive_next(&w)) {
-        if ((at = naive_index(c, y, index, i)) < 0) return false;
-        at += w.at[1];
-        naive_set(y, at, naive_apply(FL_OP_add, naive_get(y, at), naive_get(src, i)));
+    for (int64_t i = 0; i < fl_numel(y); i++) {
+        const fl_number v = naive_get(x, i);
+        const bool later = i / inner % x->shape[axis] != 0;
+        naive_set(y, i, later ? naive_apply(step, naive_get(y, i - inner), v) : v);
     }
     return true;
+}
+
+/* u comes before v; NaN is the largest. */
+static inline bool naive_before(fl_number u, fl_number v) {
+    if (!u.real) return u.i < v.i;
+    return u.f == u.f && (v.f != v.f || u.f < v.f);
+}
+
+/* By insertion: element i goes back past all that must come after it. */
+NAIVE_FN(naive_sort) {
+    fl_tensor *y = c->out[0], *index = c->out[1], *x = c->in[0];
+    const fl_sort_args *a = c->args;
+    const int64_t n = x->shape[a->axis], inner = x->stride[a->axis];
+    if (!fl_make(y) || !fl_make(index)) return false;
+    for (int64_t i = 0; i < fl_numel(x); i++) {
+        const fl_number v = naive_get(x, i);
+        int64_t at = i, *places = index->impl;
+        for (int64_t k = i / inner % n; k > 0; k--, at -= inner) {
+            const fl_number u = naive_get(y, at - inner);
+            if (a->descending ? !naive_before(u, v) : !naive_before(v, u)) break;
+            naive_set(y, at, u);
+            places[at] = places[at - inner];
+        }
+        naive_set(y, at, v);
+        places[at] = i / inner % n;
+    }
+    return true;
+}
+
+NAIVE_FN(naive_nonzero) {
+    fl_tensor *x = c->in[0];
+    int64_t *to = fl_make(c->out[0]) ? c->out[0]->impl : NULL;
+    for (int64_t i = 0; to && i < fl_numel(x); i++)
+        for (int d = 0; d < x->ndim && naive_get(x, i).i; d++)
+            *to++ = i / x->stride[d] % x->shape[d];
+    return to != NULL;
 }
 
 /* ---- slots: products ---- */
 
 /* a [batch, m, k] b [batch, k, n] -> y [batch, m, n], row by row */
-static inline bool naive_matmul(const fl_backend *self, const fl_call *c) {
-    (void)self;
+NAIVE_FN(naive_matmul) {
     fl_tensor *y = c->out[0], *a = c->in[0], *b = c->in[1];
     const int64_t m = y->shape[y->ndim - 2], n = y->shape[y->ndim - 1], k = a->shape[a->ndim - 1];
-    const naive_value zero = {fl_dtype_is_float(y->dtype), 0, 0};
-    naive_value *sum = malloc((size_t)n * sizeof *sum + 1);
+    const fl_number zero = {fl_dtype_is_float(y->dtype), 0, 0};
+    fl_number *sum = malloc((size_t)n * sizeof *sum + 1);
     bool ok = (sum || fl_fail("naive: out of memory for a row")) && fl_make(y);
     for (int64_t row = 0; ok && row < (n ? fl_numel(y) / n : 0); row++) {
         for (int64_t j = 0; j < n; j++) sum[j] = zero;
         for (int64_t l = 0; l < k; l++) {
-            const naive_value u = naive_get(a, row * k + l);
+            const fl_number u = naive_get(a, row * k + l);
             const int64_t below = (row / m * k + l) * n;
             for (int64_t j = 0; j < n; j++)
                 if (zero.real) sum[j].f += u.f * naive_get(b, below + j).f;
@@ -421,8 +436,7 @@ static inline void naive_planes(fl_op op, const fl_conv2d_args *a, const fl_tens
 }
 
 /* x, w, [bias] -> y;  dy, w -> dx;  x, dy -> dw */
-static inline bool naive_conv2d(const fl_backend *self, const fl_call *c) {
-    (void)self;
+NAIVE_FN(naive_conv2d) {
     fl_tensor *out = c->out[0];
     const bool forward = c->op == FL_OP_conv2d, input = c->op == FL_OP_conv2d_grad_input;
     const fl_tensor *const t[3] = {forward ? out : c->in[!input], input ? out : c->in[0],
@@ -465,8 +479,13 @@ static inline const fl_backend *fl_backend_naive(void) {
                [FL_OP_amin] = naive_reduce,
                [FL_OP_argmax] = naive_reduce,
                [FL_OP_argmin] = naive_reduce,
-               [FL_OP_gather] = naive_gather,
-               [FL_OP_scatter_add] = naive_scatter_add,
+               [FL_OP_gather] = naive_by_index,
+               [FL_OP_scatter_add] = naive_by_index,
+               [FL_OP_scatter] = naive_by_index,
+               [FL_OP_cumsum] = naive_scan,
+               [FL_OP_cumprod] = naive_scan,
+               [FL_OP_sort] = naive_sort,
+               [FL_OP_nonzero] = naive_nonzero,
                [FL_OP_matmul] = naive_matmul,
                [FL_OP_conv2d] = naive_conv2d,
                [FL_OP_conv2d_grad_input] = naive_conv2d,

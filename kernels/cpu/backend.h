@@ -7,6 +7,8 @@
 #include "random.h"
 #include "reduce.h"
 #include "index.h"
+#include "scan.h"
+#include "sort.h"
 #include "softmax.h"
 #include "step.h"
 #include "gemm.h"
@@ -26,7 +28,13 @@
 static const fl_backend fl__cpu_table = {.name = "cpu",
                                          .op = {FL_UNARY_OPS(FL__UNARY_SLOT) FL_BINARY_OPS(
                                              FL__BINARY_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
-                                         .flags = {[FL_OP_softmax] = FL_SLOT_CONTIGUOUS,
+                                         .flags = {[FL_OP_gather] = FL_SLOT_NARROW,
+                                                   [FL_OP_scatter] = FL_SLOT_NARROW,
+                                                   [FL_OP_cumsum] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_softmax] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_softmax_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_log_softmax] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_log_softmax_grad] = FL_SLOT_CONTIGUOUS,

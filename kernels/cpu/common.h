@@ -79,6 +79,7 @@ FL_PRIVATE void fl__pass_run(fl__pass *p, int64_t numel);
 /* Words of an element's size, whatever its dtype. */
 typedef uint64_t __attribute__((may_alias)) fl__u64;
 typedef uint32_t __attribute__((may_alias)) fl__u32;
+typedef uint16_t __attribute__((may_alias)) fl__u16;
 
 /* A place in a walk. */
 typedef struct fl__cursor {
@@ -166,6 +167,7 @@ FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size) {
     switch (size) {
     case 8: FL__FILL_ROW(fl__u64); break;
     case 4: FL__FILL_ROW(fl__u32); break;
+    case 2: FL__FILL_ROW(fl__u16); break;
     default: memset(dst, *src, (size_t)n);
     }
 }
@@ -180,6 +182,7 @@ FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64
         switch (size) {
         case 8: FL__COPY_ROW(fl__u64); break;
         case 4: FL__COPY_ROW(fl__u32); break;
+        case 2: FL__COPY_ROW(fl__u16); break;
         default: FL__COPY_ROW(char);
         }
     }
@@ -269,12 +272,10 @@ FL_PRIVATE void fl__walk_write(const fl__walk *w, fl__cursor *c, const void *src
 }
 
 FL_PRIVATE uint64_t fl__weak_bits(const fl_tensor *t, fl_dtype dtype) {
-    switch (dtype) {
-    case FL_F32: return flm__bits32(flm_f64_to_f32(t->f64));
-    case FL_F64: return flm__bits64(t->f64);
-    case FL_B8: return flm_f64_to_b8(t->f64);
-    default: return (uint64_t)t->i64;
-    }
+    uint64_t bits = 0;
+    bool real = fl_dtype_is_float(dtype) || dtype == FL_B8;
+    fl_number_store(dtype, &bits, (fl_number){real, t->f64, t->i64});
+    return bits;
 }
 
 FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as) {

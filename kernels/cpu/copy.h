@@ -12,42 +12,96 @@
 #define FL_CPU_COPY_IMPL
 FL__LOOPS_BEGIN
 
-/* >>casts: i32 converts as i64 does and u8 as b8 does, whose bytes may be any here */
+/* >>casts: from the dtypes that ops compute in to all, and from the narrow ones to their wide
+   dtype, through which they pass on the way to others */
 
-#define FL__CAST(from, F, as, A, to, T) \
+#define FL__CAST(from, F, to, T, f) \
     static void fl__cast_##from##_##to(void *const p[], int64_t n, const void *arg) { \
         (void)arg; \
         T *y = p[0]; \
         const F *x = p[1]; \
-        for (int64_t i = 0; i < n; i++) y[i] = flm_##as##_to_##to((A)x[i]); \
+        FL__VECTOR for (int64_t i = 0; i < n; i++) y[i] = f(x[i]); \
     }
-#define FL__CASTS(from, F, as, A) \
-    FL__CAST(from, F, as, A, b8, uint8_t) \
-    FL__CAST(from, F, as, A, u8, uint8_t) \
-    FL__CAST(from, F, as, A, i32, int32_t) \
-    FL__CAST(from, F, as, A, i64, int64_t) \
-    FL__CAST(from, F, as, A, f32, float) \
-    FL__CAST(from, F, as, A, f64, double)
+#define FL__CASTS(from, F) \
+    FL__CAST(from, F, b8, uint8_t, flm_##from##_to_b8) \
+    FL__CAST(from, F, u8, uint8_t, flm_##from##_to_u8) \
+    FL__CAST(from, F, i8, int8_t, flm_##from##_to_i8) \
+    FL__CAST(from, F, i16, int16_t, flm_##from##_to_i16) \
+    FL__CAST(from, F, i32, int32_t, flm_##from##_to_i32) \
+    FL__CAST(from, F, i64, int64_t, flm_##from##_to_i64) \
+    FL__CAST(from, F, u16, uint16_t, flm_##from##_to_u16) \
+    FL__CAST(from, F, u32, uint32_t, flm_##from##_to_u32) \
+    FL__CAST(from, F, u64, uint64_t, flm_##from##_to_u64) \
+    FL__CAST(from, F, f16, uint16_t, flm_##from##_to_f16) \
+    FL__CAST(from, F, bf16, uint16_t, flm_##from##_to_bf16) \
+    FL__CAST(from, F, f32, float, flm_##from##_to_f32) \
+    FL__CAST(from, F, f64, double, flm_##from##_to_f64)
 #define FL__CAST_ROW(from) \
-    {[FL_B8] = fl__cast_##from##_b8,   [FL_U8] = fl__cast_##from##_u8, \
-     [FL_I32] = fl__cast_##from##_i32, [FL_I64] = fl__cast_##from##_i64, \
-     [FL_F32] = fl__cast_##from##_f32, [FL_F64] = fl__cast_##from##_f64}
-FL__CASTS(b8, uint8_t, b8, uint8_t)
-FL__CASTS(i32, int32_t, i64, int64_t)
-FL__CASTS(i64, int64_t, i64, int64_t)
-FL__CASTS(f32, float, f32, float)
-FL__CASTS(f64, double, f64, double)
+    {[FL_B8] = fl__cast_##from##_b8,     [FL_U8] = fl__cast_##from##_u8, \
+     [FL_I8] = fl__cast_##from##_i8,     [FL_I16] = fl__cast_##from##_i16, \
+     [FL_I32] = fl__cast_##from##_i32,   [FL_I64] = fl__cast_##from##_i64, \
+     [FL_U16] = fl__cast_##from##_u16,   [FL_U32] = fl__cast_##from##_u32, \
+     [FL_U64] = fl__cast_##from##_u64,   [FL_F16] = fl__cast_##from##_f16, \
+     [FL_BF16] = fl__cast_##from##_bf16, [FL_F32] = fl__cast_##from##_f32, \
+     [FL_F64] = fl__cast_##from##_f64}
+FL__CASTS(b8, uint8_t)
+FL__CASTS(i64, int64_t)
+FL__CASTS(f32, float)
+FL__CASTS(f64, double)
+FL__CAST(u8, uint8_t, i64, int64_t, (int64_t))
+FL__CAST(i8, int8_t, i64, int64_t, (int64_t))
+FL__CAST(i16, int16_t, i64, int64_t, (int64_t))
+FL__CAST(i32, int32_t, i64, int64_t, (int64_t))
+FL__CAST(u16, uint16_t, i64, int64_t, (int64_t))
+FL__CAST(u32, uint32_t, i64, int64_t, (int64_t))
+FL__CAST(u64, uint64_t, i64, int64_t, (int64_t))
+FL__CAST(u64, uint64_t, f16, uint16_t, flm_u64_to_f16)
+FL__CAST(u64, uint64_t, bf16, uint16_t, flm_u64_to_bf16)
+FL__CAST(u64, uint64_t, f32, float, flm_u64_to_f32)
+FL__CAST(u64, uint64_t, f64, double, flm_u64_to_f64)
+FL__CAST(f16, uint16_t, f32, float, flm_f16_to_f32)
+FL__CAST(bf16, uint16_t, f32, float, flm_bf16_to_f32)
 static const fl__loop fl__casts[FL_DTYPE_COUNT][FL_DTYPE_COUNT] = {
-    [FL_B8] = FL__CAST_ROW(b8),   [FL_U8] = FL__CAST_ROW(b8),   [FL_I32] = FL__CAST_ROW(i32),
-    [FL_I64] = FL__CAST_ROW(i64), [FL_F32] = FL__CAST_ROW(f32), [FL_F64] = FL__CAST_ROW(f64)};
+    [FL_B8] = FL__CAST_ROW(b8),
+    [FL_I64] = FL__CAST_ROW(i64),
+    [FL_F32] = FL__CAST_ROW(f32),
+    [FL_F64] = FL__CAST_ROW(f64),
+    [FL_U8] = {[FL_I64] = fl__cast_u8_i64},
+    [FL_I8] = {[FL_I64] = fl__cast_i8_i64},
+    [FL_I16] = {[FL_I64] = fl__cast_i16_i64},
+    [FL_I32] = {[FL_I64] = fl__cast_i32_i64},
+    [FL_U16] = {[FL_I64] = fl__cast_u16_i64},
+    [FL_U32] = {[FL_I64] = fl__cast_u32_i64},
+    [FL_U64] = {[FL_I64] = fl__cast_u64_i64,
+                [FL_F16] = fl__cast_u64_f16,
+                [FL_BF16] = fl__cast_u64_bf16,
+                [FL_F32] = fl__cast_u64_f32,
+                [FL_F64] = fl__cast_u64_f64},
+    [FL_F16] = {[FL_F32] = fl__cast_f16_f32},
+    [FL_BF16] = {[FL_F32] = fl__cast_bf16_f32}};
 #undef FL__CAST
 #undef FL__CASTS
 #undef FL__CAST_ROW
 
+/* x -> its wide dtype -> y, block by block. */
+static void fl__cast_twice(void *const p[], int64_t n, const void *arg) {
+    const fl__loop *casts = arg;
+    _Alignas(FL_ALIGN) char wide[FL__BLOCK * FL__ELEMENT];
+    casts[0]((void *[]){wide, p[1]}, n, NULL);
+    casts[1]((void *[]){p[0], wide}, n, NULL);
+}
+
 static bool fl__cast(fl_tensor *y, const fl_tensor *x) {
     size_t size = fl_dtype_size(y->dtype);
+    fl_dtype wide = fl_dtype_wide(x->dtype);
+    const fl__loop direct = x->weak ? fl__move : fl__casts[x->dtype][y->dtype],
+                   casts[2] = {fl__casts[x->dtype][wide], fl__casts[wide][y->dtype]};
     fl__pass p;
-    fl__pass_begin(&p, x->weak ? fl__move : fl__casts[x->dtype][y->dtype], &size);
+    fl__pass_begin(&p, direct ? direct : fl__cast_twice, &size);
+    if (!direct) {
+        p.arg = casts;
+        p.blocked = true;
+    }
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_add(&p, x, FL_READ, y->dtype);
     fl__pass_run(&p, fl_numel(y));
@@ -128,6 +182,7 @@ static void fl__copy_tile(const fl__copies *c, char *y, const char *x, int64_t r
     switch (c->y.size) {
     case 8: FL__COPY_TILE(fl__u64); break;
     case 4: FL__COPY_TILE(fl__u32); break;
+    case 2: FL__COPY_TILE(fl__u16); break;
     default: FL__COPY_TILE(char);
     }
 }
@@ -192,14 +247,10 @@ static void fl__fill_loop(void *const p[], int64_t n, const void *arg) {
 }
 
 static uint64_t fl__fill_bits(const fl_fill_args *a, fl_dtype dtype) {
-    switch (dtype) {
-    case FL_F32: return flm__bits32(flm_f64_to_f32(a->f64));
-    case FL_F64: return flm__bits64(a->f64);
-    case FL_B8: return flm_f64_to_b8(a->f64);
-    case FL_U8: return flm_f64_to_u8(a->f64);
-    case FL_I32: return (uint64_t)flm_f64_to_i32(a->f64);
-    default: return (uint64_t)a->i64;
-    }
+    uint64_t bits = 0;
+    bool real = dtype != FL_I64;
+    fl_number_store(dtype, &bits, (fl_number){real, a->f64, a->i64});
+    return bits;
 }
 
 FL_PRIVATE bool fl__cpu_fill(const fl_backend *self, const fl_call *c) {

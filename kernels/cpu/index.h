@@ -1,4 +1,4 @@
-/* kernels/cpu/index.h - gather and scatter_add along one axis
+/* kernels/cpu/index.h - gather, scatter and scatter_add along one axis
 
    y, x and index are walked together over the index's dims; along the axis the indexed tensor
    stands still and the index moves it. All indices are checked before anything is written. */
@@ -47,9 +47,10 @@ enum { FL__INDEXED, FL__INDEX, FL__OTHER, FL__INDEX_WALKS };
 typedef struct fl__indexing {
     fl__walk w[FL__INDEX_WALKS];
     int64_t step;                    /* bytes along the axis of the indexed tensor */
-    int64_t length, index_step, other_step; /* of the axis that scatter_add loops over itself */
-    void (*add)(const struct fl__indexing *s, char *const p[], int64_t n);
+    int64_t length, index_step, other_step; /* of the axis that scatters loop over themselves */
+    void (*scatter)(const struct fl__indexing *s, char *const p[], int64_t n);
 } fl__indexing;
+typedef void (*fl__scatter_row)(const fl__indexing *s, char *const p[], int64_t n);
 
 static void fl__indexing_init(fl__indexing *s, const fl_tensor *t, const fl_tensor *index,
                               const fl_tensor *other, int axis, bool loop_over_axis) {
@@ -105,6 +106,7 @@ static void fl__gather_row(const fl__indexing *s, char *const p[], int64_t n) {
     switch (size) {
     case 8: FL__GATHER_ROW(fl__u64) break;
     case 4: FL__GATHER_ROW(fl__u32) break;
+    case 2: FL__GATHER_ROW(fl__u16) break;
     default: FL__GATHER_ROW(char)
     }
 }
@@ -126,8 +128,10 @@ FL_PRIVATE bool fl__cpu_gather(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-/* Adds n columns of src, in order along the axis; whole rows where the index repeats over them. */
-#define FL__SCATTER(T, name) \
+/* Adds n columns of src, or writes them, in order along the axis; whole rows where the index
+   repeats over them. */
+#define FL__SECOND(a, b) (b)
+#define FL__SCATTER(T, name, join) \
     static void fl__scatter_##name(const fl__indexing *s, char *const p[], int64_t n) { \
         int64_t y_step = s->w[FL__INDEXED].step[0], src_step = s->w[FL__OTHER].step[0]; \
         int64_t index_step = s->w[FL__INDEX].step[0]; \
@@ -138,42 +142,41 @@ FL_PRIVATE bool fl__cpu_gather(const fl_backend *self, const fl_call *c) {
             if (whole) { \
                 T *y = (T *)(void *)(p[FL__INDEXED] + fl__index_at(index) * s->step); \
                 const T *x = (const T *)(const void *)src; \
-                FL__VECTOR for (int64_t j = 0; j < n; j++) y[j] = flm_add_##name(y[j], x[j]); \
+                FL__VECTOR for (int64_t j = 0; j < n; j++) y[j] = join(y[j], x[j]); \
                 continue; \
             } \
             for (int64_t j = 0; j < n; j++) { \
                 int64_t to = fl__index_at(index + j * index_step) * s->step; \
                 char *at = p[FL__INDEXED] + j * y_step + to; \
                 T *y = (T *)(void *)at; \
-                *y = flm_add_##name(*y, *(const T *)(const void *)(src + j * src_step)); \
+                *y = join(*y, *(const T *)(const void *)(src + j * src_step)); \
             } \
         } \
     }
-FL__SCATTER(uint8_t, b8)
-FL__SCATTER(int64_t, i64)
-FL__SCATTER(float, f32)
-FL__SCATTER(double, f64)
+FL__SCATTER(uint8_t, add_b8, flm_add_b8)
+FL__SCATTER(int64_t, add_i64, flm_add_i64)
+FL__SCATTER(float, add_f32, flm_add_f32)
+FL__SCATTER(double, add_f64, flm_add_f64)
+FL__SCATTER(uint8_t, bytes1, FL__SECOND)
+FL__SCATTER(fl__u16, bytes2, FL__SECOND)
+FL__SCATTER(fl__u32, bytes4, FL__SECOND)
+FL__SCATTER(fl__u64, bytes8, FL__SECOND)
 #undef FL__SCATTER
+#undef FL__SECOND
 
 /* Columns beside each other if src is dense across them, else one at a time, along the axis. */
 static void fl__scatter_task(void *arg, int64_t begin, int64_t end) {
     const fl__indexing *s = arg;
     bool across = s->other_step != s->w[FL__OTHER].size;
-    fl__indexing_rows(s, begin, end, across ? FL__BLOCK : 1, s->add);
+    fl__indexing_rows(s, begin, end, across ? FL__BLOCK : 1, s->scatter);
 }
 
-FL_PRIVATE bool fl__cpu_scatter_add(const fl_backend *self, const fl_call *c) {
+static bool fl__scatter(const fl_backend *self, const fl_call *c, fl__scatter_row row) {
     const fl_tensor *x = c->in[0], *index = c->in[1], *src = c->in[2];
     int axis = ((const fl_axis_args *)c->args)->axis;
     fl_tensor *y = c->out[0];
-    fl__indexing s;
-    switch (y->dtype) {
-    case FL_B8: s.add = fl__scatter_b8; break;
-    case FL_I64: s.add = fl__scatter_i64; break;
-    case FL_F32: s.add = fl__scatter_f32; break;
-    case FL_F64: s.add = fl__scatter_f64; break;
-    default: return fl__no_kernel(c, y->dtype);
-    }
+    fl__indexing s = {.scatter = row};
+    if (!row) return fl__no_kernel(c, y->dtype);
     const fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {c->in[0]}};
     if (!fl__check_index(c, index, axis, x->shape[axis]) || !fl__cpu_copy(self, &copy))
         return false;
@@ -181,6 +184,22 @@ FL_PRIVATE bool fl__cpu_scatter_add(const fl_backend *self, const fl_call *c) {
     fl__indexing_init(&s, y, index, src, axis, true);
     fl_parallel(fl_numel(src) / s.length, fl__ceil_div(FL__GRAIN, s.length), fl__scatter_task, &s);
     return true;
+}
+
+FL_PRIVATE bool fl__cpu_scatter_add(const fl_backend *self, const fl_call *c) {
+    static const fl__scatter_row rows[FL_DTYPE_COUNT] = {[FL_B8] = fl__scatter_add_b8,
+                                                         [FL_I64] = fl__scatter_add_i64,
+                                                         [FL_F32] = fl__scatter_add_f32,
+                                                         [FL_F64] = fl__scatter_add_f64};
+    return fl__scatter(self, c, rows[c->out[0]->dtype]);
+}
+
+FL_PRIVATE bool fl__cpu_scatter(const fl_backend *self, const fl_call *c) {
+    static const fl__scatter_row rows[9] = {[1] = fl__scatter_bytes1,
+                                            [2] = fl__scatter_bytes2,
+                                            [4] = fl__scatter_bytes4,
+                                            [8] = fl__scatter_bytes8};
+    return fl__scatter(self, c, rows[fl_dtype_size(c->out[0]->dtype)]);
 }
 
 FL__LOOPS_END

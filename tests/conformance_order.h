@@ -1,0 +1,178 @@
+/* conformance_order.h - what depends on order along an axis: cumsum cumprod sort argsort topk
+   nonzero, and scatter, which writes in order */
+#include "conformance.h"
+
+/* Element k of s with its coordinate along axis replaced. */
+static int64_t beside(fl_shape s, int64_t k, int axis, int64_t at) {
+    int64_t c[FL_MAX_DIMS] = {0};
+    coords_of(s, k, c);
+    c[axis] = at;
+    return index_of(s, c);
+}
+
+static int64_t along(fl_shape s, int64_t k, int axis) {
+    int64_t c[FL_MAX_DIMS] = {0};
+    coords_of(s, k, c);
+    return c[axis];
+}
+
+/* >>cumulative: f64 sums in order, as f32 does too; the slack grows with the terms' sizes */
+
+static void cumulative_case(const char *name, fl_dtype d, layout l, fl_shape s, int axis) {
+    char text[100];
+    bool sum = !strcmp(name, "cumsum");
+    if (!case_begin(name, d, l, "%s axis %d", fl_shape_text(s, text, sizeof text), axis)) return;
+    operand x = make_operand(s, d, l, TAME);
+    array want = new_array(s, is_float(d) ? d : FL_I64);
+    double *scale = take((size_t)x.a.n * 8 + 8);
+    for (int64_t k = 0; k < x.a.n; k++) {
+        int64_t at = along(s, k, axis), before = at ? beside(s, k, axis, at - 1) : 0;
+        double v = x.a.f[k], so_far = at ? want.f[before] : sum ? 0 : 1;
+        int64_t i = x.a.i[k], count = at ? want.i[before] : sum ? 0 : 1;
+        if (is_float(d)) want.f[k] = sum ? so_far + v : so_far * v;
+        else put_int(&want, k, sum ? i_add(count, i) : i_mul(count, i));
+        scale[k] = sum ? (at ? scale[before] : 0) + fabs(v) : fabs(want.f[k]) * (double)(at + 1);
+    }
+    int given = axis - (int)random_below(2) * s.ndim;
+    fl_tensor *y = sum ? fl_cumsum(x.t, given) : fl_cumprod(x.t, given);
+    case_end(agrees(y, &want, (tolerance){0.5, rounding(l, (double)s.dim[axis]), 1}, scale, false));
+}
+
+/* >>sorting: places by counting what must come before, which is stable by construction */
+
+static bool comes_before(const array *a, int64_t j, int64_t k, bool descending) {
+    double u = a->f[j], v = a->f[k];
+    bool less = is_float(a->dtype) ? !isnan(u) && (isnan(v) || u < v) : a->i[j] < a->i[k];
+    bool more = is_float(a->dtype) ? !isnan(v) && (isnan(u) || v < u) : a->i[k] < a->i[j];
+    return descending ? more : less;
+}
+
+static int64_t rank_of(const array *a, int64_t k, int axis, bool descending) {
+    int64_t rank = 0, at = along(a->shape, k, axis);
+    for (int64_t i = 0; i < a->shape.dim[axis]; i++) {
+        int64_t j = beside(a->shape, k, axis, i);
+        bool tie = !comes_before(a, j, k, descending) && !comes_before(a, k, j, descending);
+        rank += tie ? i < at : comes_before(a, j, k, descending);
+    }
+    return rank;
+}
+
+/* want, places: the first `keep` along axis of a in order. */
+static void sorted(const array *a, int axis, bool descending, array *want, array *places) {
+    for (int64_t k = 0; k < a->n; k++) {
+        int64_t rank = rank_of(a, k, axis, descending);
+        if (rank >= want->shape.dim[axis]) continue;
+        int64_t c[FL_MAX_DIMS] = {0};
+        coords_of(a->shape, k, c);
+        int64_t at = c[axis];
+        c[axis] = rank;
+        put_from(want, index_of(want->shape, c), a, k);
+        put_int(places, index_of(want->shape, c), at);
+    }
+}
+
+static void sort_case(const char *name, fl_dtype d, layout l, fl_shape s, int axis) {
+    char text[100];
+    if (!case_begin(name, d, l, "%s axis %d", fl_shape_text(s, text, sizeof text), axis)) return;
+    bool top = !strcmp(name, "topk"), down = random_below(2);
+    operand x = make_operand(s, d, l, random_below(2) ? WILD : TAME);
+    int64_t k = s.dim[axis] ? random_below(s.dim[axis] + 1) : 0;
+    fl_shape to = s;
+    if (top) to.dim[axis] = k;
+    array want = new_array(to, d), places = new_array(to, FL_I64);
+    if (want.n) sorted(&x.a, axis, down, &want, &places);
+    int given = axis - (int)random_below(2) * s.ndim;
+    fl_tensor *index = NULL, *y;
+    if (!strcmp(name, "argsort")) {
+        case_end(equals(fl_argsort(x.t, given, down), &places));
+        return;
+    }
+    y = top ? fl_topk(x.t, k, given, !down, &index) : fl_sort(x.t, given, down, &index);
+    case_end(agrees(y, &want, EXACT, NULL, false) && equals(index, &places));
+}
+
+/* >>nonzero */
+
+static void nonzero_case(fl_dtype d, layout l, fl_shape s) {
+    char text[100];
+    if (!case_begin("nonzero", d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    operand x = make_operand(s, d, l, random_below(2) ? WILD : TAME);
+    int64_t n = 0, c[FL_MAX_DIMS] = {0};
+    for (int64_t k = 0; k < x.a.n; k++) n += is_float(d) ? x.a.f[k] != 0 : x.a.i[k] != 0;
+    array want = new_array(FL_SHAPE(n, s.ndim), FL_I64);
+    for (int64_t k = 0, row = 0; k < x.a.n; k++) {
+        if (is_float(d) ? x.a.f[k] == 0 : x.a.i[k] == 0) continue;
+        coords_of(s, k, c);
+        for (int i = 0; i < s.ndim; i++) put_int(&want, row * s.ndim + i, c[i]);
+        row++;
+    }
+    case_end(equals(fl_nonzero(x.t), &want));
+}
+
+/* >>scatter: the last of equal indices along the axis stays */
+
+static void scatter_write_case(fl_dtype d, layout l, const index_case *c, int n) {
+    if (!case_begin("scatter", d, l, "%d", n)) return;
+    operand x = make_operand(c->x, d, l, WILD),
+            src = make_operand(c->index, d, layout_fits(l, c->index) ? l : DENSE, WILD);
+    array index = random_index(c->index, c->x.dim[c->axis]), want = cast_array(&x.a, d);
+    for (int64_t k = 0; k < src.a.n; k++) /* row-major order is order along every axis */
+        put_from(&want, pointed(&index, c->x, c->axis, k), &src.a, k);
+    fl_tensor *at = lay_out(&index, layout_fits(l, c->index) ? l : DENSE);
+    bool ok = equals(fl_scatter(x.t, c->axis - c->x.ndim, at, src.t), &want);
+    case_end(ok && equals(x.t, &x.a));
+}
+
+static void order_cases(fl_dtype d, layout l) {
+    static const char *const sorts[] = {"sort", "argsort", "topk"};
+    for (int s = 0; s < SHAPES - 1; s++) { /* the references are quadratic */
+        if (!layout_fits(l, shapes[s])) continue;
+        if (takes(STORED, d)) nonzero_case(d, l, shapes[s]);
+        for (int axis = 0; axis < shapes[s].ndim; axis++) {
+            cumulative_case("cumsum", d, l, shapes[s], axis);
+            cumulative_case("cumprod", d, l, shapes[s], axis);
+            for (int i = 0; i < 3 && takes(COMPUTED, d); i++)
+                sort_case(sorts[i], d, l, shapes[s], axis);
+        }
+    }
+    for (int n = 0; n < INDEX_CASES; n++)
+        if (layout_fits(l, index_cases[n].x)) scatter_write_case(d, l, &index_cases[n], n);
+}
+
+static void order_group(void) {
+    static const char *const any[] = {"cumsum", "cumprod", "nonzero", "scatter"};
+    static const char *const ordered[] = {"sort", "argsort", "topk"};
+    for (int i = 0; i < 4; i++) expect_row(any[i], STORED, UNWEAK, 0, 0);
+    for (int i = 0; i < 3; i++) expect_row(ordered[i], COMPUTED, UNWEAK, 0, STORED & ~COMPUTED);
+    snprintf(row_of("cumsum")->tolerance, 64, "0.5 ulp + (4 + sqrt n) eps, of sum |x|");
+    snprintf(row_of("cumprod")->tolerance, 64, "0.5 ulp + n eps");
+    for (int k = 0; k < DTYPES; k++) {
+        for (int l = DENSE; l <= BROADCAST; l++) order_cases(all_dtypes[k], (layout)l);
+        for (int i = 0; i < 3 && !takes(COMPUTED, all_dtypes[k]); i++) {
+            if (!case_begin(ordered[i], all_dtypes[k], REFUSED, "[3]")) continue;
+            array x = random_array(FL_SHAPE(3), all_dtypes[k], TAME);
+            fl_tensor *t = dense_tensor(&x);
+            case_end(was_refused(i == 0   ? fl_sort(t, 0, false, NULL)
+                                 : i == 1 ? fl_argsort(t, 0, false)
+                                          : fl_topk(t, 1, 0, false, NULL)));
+        }
+    }
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_from_host((float[]){1, -0.0f, NAN, 0, 1}, FL_SHAPE(5), FL_F32), *index;
+    int64_t up[5], down[5];
+    check(fl_sort(x, 0, false, &index) && fl_to_host(index, up, sizeof up) &&
+              !memcmp(up, (int64_t[]){1, 3, 0, 4, 2}, sizeof up),
+          "ascending: -0 and 0 keep their order, NaN is last");
+    check(fl_sort(x, 0, true, &index) && fl_to_host(index, down, sizeof down) &&
+              !memcmp(down, (int64_t[]){2, 0, 4, 1, 3}, sizeof down),
+          "descending: NaN is first, ties keep their order");
+    check(fails(fl_topk(x, 6, 0, false, NULL)), "topk of 6 of 5");
+    check(fails(fl_topk(x, -1, 0, false, NULL)), "topk of -1");
+    check(fails(fl_sort(x, 1, false, NULL)), "sort along axis 1 of 1");
+    check(fails(fl_cumsum(x, -2)), "cumsum along axis -2 of 1");
+    fl_tensor *five = fl_full(FL_SHAPE(1), 5, FL_I64), *one = fl_ones(FL_SHAPE(1), FL_F32);
+    check(fails(fl_scatter(x, 0, five, one)), "scatter to index 5 of 5");
+    check(fails(fl_scatter(x, 0, five, fl_cast(one, FL_F64))), "scatter of f64 into f32");
+    fl_scope_end(&s);
+}
+/* MIT licence: see LICENSE. */
