@@ -327,13 +327,12 @@ NAIVE_FN(naive_by_index) {
 NAIVE_FN(naive_scan) {
     fl_tensor *y = c->out[0], *x = c->in[0];
     const int axis = ((const fl_axis_args *)c->args)->axis;
-    const int64_t inner = x->stride[axis];
+    const int64_t inner = x->stride[axis], n = x->shape[axis];
     const fl_op step = c->op == FL_OP_cumsum ? FL_OP_add : FL_OP_mul;
     if (!fl_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) {
         const fl_number v = naive_get(x, i);
-        const bool later = i / inner % x->shape[axis] != 0;
-        naive_set(y, i, later ? naive_apply(step, naive_get(y, i - inner), v) : v);
+        naive_set(y, i, i / inner % n ? naive_apply(step, naive_get(y, i - inner), v) : v);
     }
     return true;
 }
