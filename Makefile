@@ -12,8 +12,8 @@ BACKEND ?= cpu
 
 # --- what there is ---------------------------------------------------------------------------------------
 
-HEADERS  := $(wildcard fl*.h kernels/*.h kernels/cpu/*.h)
-UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h kernels/cpu/*.h 2>/dev/null)
+HEADERS  := $(wildcard fl*.h kernels/*.h kernels/*/*.h)
+UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h kernels/*/*.h 2>/dev/null)
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
@@ -129,7 +129,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags | $(API_PARTS)
 
 $(BUILD)/libfl.a: $(OBJECTS)
 	@rm -f $@
-	@$(AR) rcs $@ $^
+	@$(AR) qcs $@ $^
 	@echo AR $@
 
 $(BUILD)/libfl.so: $(OBJECTS)

@@ -43,7 +43,7 @@
      Options  See fl_tensor.h: designated initialisers, 0 is the default, FL_ZERO and FL_I0 are
               zero. Layers with parameters take .dtype (f32), and .rng (NULL: the process's
               generator) where their initial values are random. */
-#include "fl_autograd.h"
+#include "fl_composed.h"
 #include "fl_data.h"
 #ifndef FL_NN_H
 #define FL_NN_H

@@ -159,7 +159,7 @@ FL_API void fl_set_flags(uint64_t flags);
 
    class  takes                          gives         need  REQ: every backend has it (or falls back on cpu, warned)
    FLOAT  float (integers become f32)    the same            OPT: a slot where speed wants one; else the formula
-   NUM    float, integers                the same
+   NUM    float, integers                the same            DEF: the formula; the cpu has no loops for it
    ANY    float, integers, b8            the same
    INT    integers, b8                   the same
    CMP    anything                       b8
@@ -181,10 +181,62 @@ FL_API void fl_set_flags(uint64_t flags);
     X(floor,       NUM,   REQ, FLOOR(x),                                 CONST(0)) \
     X(rint,        NUM,   REQ, RINT(x),                                  CONST(0)) \
     X(bitwise_not, INT,   REQ, NOT(x),                                   CONST(0)) \
+    X(ceil,        NUM,   OPT, NEG(FLOOR(NEG(x))),                       CONST(0)) \
+    X(trunc,       NUM,   OPT, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x)), CONST(0)) \
+    X(frac,        NUM,   DEF, SUB(x, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x))), dy) \
     X(square,      NUM,   OPT, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
     X(reciprocal,  FLOAT, OPT, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
     X(rsqrt,       FLOAT, OPT, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
     X(sign,        NUM,   OPT, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
+    X(deg2rad,     FLOAT, DEF, MUL(x, CONST(0.017453292519943295)),      MUL(dy, CONST(0.017453292519943295))) \
+    X(rad2deg,     FLOAT, DEF, MUL(x, CONST(57.29577951308232)),         MUL(dy, CONST(57.29577951308232))) \
+    /* logarithms of whole powers of the base are exact */ \
+    X(exp2,        FLOAT, DEF, POW(CONST(2), x),                         MUL(dy, MUL(y, CONST(0.6931471805599453)))) \
+    X(log2,        FLOAT, DEF, \
+      SELECT(EQ(POW(CONST(2), RINT(MUL(LOG(x), CONST(1.4426950408889634)))), x), \
+             RINT(MUL(LOG(x), CONST(1.4426950408889634))), MUL(LOG(x), CONST(1.4426950408889634))), \
+      DIV(dy, MUL(x, CONST(0.6931471805599453)))) \
+    X(log10,       FLOAT, DEF, \
+      SELECT(AND(LT(CONST(1e-37), x), EQ(POW(CONST(10), RINT(MUL(LOG(x), CONST(0.4342944819032518)))), x)), \
+             RINT(MUL(LOG(x), CONST(0.4342944819032518))), MUL(LOG(x), CONST(0.4342944819032518))), \
+      DIV(dy, MUL(x, CONST(2.302585092994046)))) \
+    X(tan,         FLOAT, DEF, DIV(SIN(x), COS(x)),                      MUL(dy, ADD(CONST(1), MUL(y, y)))) \
+    X(asin,        FLOAT, DEF, ATAN2(x, SQRT(MUL(SUB(CONST(1), x), ADD(CONST(1), x)))), \
+      DIV(dy, SQRT(MUL(SUB(CONST(1), x), ADD(CONST(1), x))))) \
+    X(acos,        FLOAT, DEF, ATAN2(SQRT(MUL(SUB(CONST(1), x), ADD(CONST(1), x))), x), \
+      NEG(DIV(dy, SQRT(MUL(SUB(CONST(1), x), ADD(CONST(1), x)))))) \
+    X(atan,        FLOAT, DEF, ATAN2(x, CONST(1)),                       DIV(dy, ADD(CONST(1), MUL(x, x)))) \
+    /* differences of opposite signs: nothing cancels. e^x overflows before sinh and cosh do, its square root not */ \
+    X(sinh,        FLOAT, DEF, SELECT(LT(ABS(x), CONST(80)), MUL(CONST(0.5), SUB(EXPM1(x), EXPM1(NEG(x)))), \
+      SUB(MUL(MUL(CONST(0.5), EXP(MUL(CONST(0.5), x))), EXP(MUL(CONST(0.5), x))), \
+          MUL(MUL(CONST(0.5), EXP(MUL(CONST(-0.5), x))), EXP(MUL(CONST(-0.5), x))))), \
+      MUL(dy, MUL(CONST(0.5), ADD(EXP(x), EXP(NEG(x)))))) \
+    X(cosh,        FLOAT, DEF, \
+      ADD(MUL(MUL(CONST(0.5), EXP(MUL(CONST(0.5), x))), EXP(MUL(CONST(0.5), x))), \
+          MUL(MUL(CONST(0.5), EXP(MUL(CONST(-0.5), x))), EXP(MUL(CONST(-0.5), x)))), \
+      MUL(dy, MUL(CONST(0.5), SUB(EXPM1(x), EXPM1(NEG(x)))))) \
+    /* with log(2 |x|) where x^2 could overflow */ \
+    X(asinh,       FLOAT, DEF, SELECT(EQ(x, CONST(0)), x, MUL(SELECT(LT(x, CONST(0)), CONST(-1), CONST(1)), \
+      SELECT(LT(CONST(1e8), ABS(x)), ADD(LOG(ABS(x)), CONST(0.6931471805599453)), \
+             LOG1P(ADD(ABS(x), DIV(MUL(x, x), ADD(CONST(1), SQRT(ADD(MUL(x, x), CONST(1)))))))))), \
+      DIV(dy, SQRT(ADD(MUL(x, x), CONST(1))))) \
+    X(acosh,       FLOAT, DEF, SELECT(LT(CONST(1e8), x), ADD(LOG(x), CONST(0.6931471805599453)), \
+      LOG1P(ADD(SUB(x, CONST(1)), MUL(SQRT(SUB(x, CONST(1))), SQRT(ADD(x, CONST(1))))))), \
+      DIV(dy, MUL(SQRT(SUB(x, CONST(1))), SQRT(ADD(x, CONST(1)))))) \
+    X(atanh,       FLOAT, DEF, MUL(CONST(0.5), SUB(LOG1P(x), LOG1P(NEG(x)))), \
+      DIV(dy, MUL(SUB(CONST(1), x), ADD(CONST(1), x)))) \
+    /* sin(pi x) = +-sin(pi (x - rint(x))), zero where it must be; the derivative near 0 by its series */ \
+    X(sinc,        FLOAT, DEF, SELECT(EQ(x, CONST(0)), CONST(1), \
+      DIV(MUL(SUB(CONST(1), MUL(CONST(2), MOD(RINT(x), CONST(2)))), \
+              SIN(MUL(CONST(3.141592653589793), SUB(x, RINT(x))))), MUL(CONST(3.141592653589793), x))), \
+      MUL(dy, SELECT(LT(ABS(x), CONST(0.03)), \
+        MUL(x, ADD(CONST(-3.289868133696453), MUL(MUL(x, x), \
+          ADD(CONST(3.2469697011334144), MUL(MUL(x, x), \
+            ADD(CONST(-1.1445109447325051), MUL(MUL(x, x), CONST(0.20918278253462464)))))))), \
+        DIV(SUB(COS(MUL(CONST(3.141592653589793), x)), y), x)))) \
+    X(logit,       FLOAT, DEF, SELECT(LT(x, CONST(0.25)), SUB(LOG(x), LOG1P(NEG(x))), \
+      SUB(LOG1P(SUB(MUL(CONST(2), x), CONST(1))), LOG1P(SUB(CONST(1), MUL(CONST(2), x))))), \
+      DIV(dy, MUL(x, SUB(CONST(1), x)))) \
     X(relu,        NUM,   OPT, MAX(x, CONST(0)),                         SELECT(LE(x, CONST(0)), CONST(0), dy)) \
     X(sigmoid,     FLOAT, OPT, DIV(CONST(1), ADD(CONST(1), EXP(NEG(x)))), MUL(dy, MUL(y, SUB(CONST(1), y)))) \
     X(silu,        FLOAT, OPT, DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
@@ -194,7 +246,35 @@ FL_API void fl_set_flags(uint64_t flags);
     X(gelu,        FLOAT, OPT, MUL(MUL(CONST(0.5), x), ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
       MUL(dy, ADD(MUL(CONST(0.5), ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
                   MUL(MUL(x, CONST(0.3989422804014327)), EXP(MUL(CONST(-0.5), MUL(x, x))))))) \
+    X(gelu_tanh,   FLOAT, OPT, \
+      DIV(x, ADD(CONST(1), EXP(MUL(x, ADD(CONST(-1.5957691216057308), MUL(CONST(-0.07135481627260026), MUL(x, x))))))), \
+      MUL(dy, ADD( \
+        DIV(CONST(1), ADD(CONST(1), EXP(MUL(x, ADD(CONST(-1.5957691216057308), MUL(CONST(-0.07135481627260026), MUL(x, x))))))), \
+        MUL(MUL(y, ADD(CONST(1.5957691216057308), MUL(CONST(0.21406444881780077), MUL(x, x)))), \
+            DIV(CONST(1), ADD(CONST(1), EXP(MUL(x, ADD(CONST(1.5957691216057308), MUL(CONST(0.07135481627260026), MUL(x, x))))))))))) \
+    X(relu6,       NUM,   OPT, MIN(MAX(x, CONST(0)), CONST(6)), \
+      SELECT(LE(x, CONST(0)), CONST(0), SELECT(LE(CONST(6), x), CONST(0), dy))) \
+    X(hardsigmoid, FLOAT, DEF, DIV(MIN(MAX(ADD(x, CONST(3)), CONST(0)), CONST(6)), CONST(6)), \
+      SELECT(LE(x, CONST(-3)), CONST(0), SELECT(LE(CONST(3), x), CONST(0), DIV(dy, CONST(6))))) \
+    X(hardswish,   FLOAT, OPT, MUL(x, DIV(MIN(MAX(ADD(x, CONST(3)), CONST(0)), CONST(6)), CONST(6))), \
+      SELECT(LE(x, CONST(-3)), CONST(0), SELECT(LT(x, CONST(3)), MUL(dy, ADD(DIV(x, CONST(3)), CONST(0.5))), dy))) \
+    X(mish,        FLOAT, DEF, MUL(x, TANH(ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))))), \
+      MUL(dy, ADD(TANH(ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x)))))), MUL(DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
+        SUB(CONST(1), MUL(TANH(ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x)))))), \
+                          TANH(ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x)))))))))))) \
+    X(selu,        FLOAT, DEF, SELECT(LT(CONST(0), x), MUL(CONST(1.0507009873554805), x), \
+      MUL(CONST(1.7580993408473766), EXPM1(MIN(x, CONST(0))))), \
+      SELECT(LT(CONST(0), x), MUL(CONST(1.0507009873554805), dy), MUL(dy, ADD(y, CONST(1.7580993408473766))))) \
+    X(softsign,    FLOAT, DEF, DIV(x, ADD(CONST(1), ABS(x))), \
+      DIV(dy, MUL(ADD(CONST(1), ABS(x)), ADD(CONST(1), ABS(x))))) \
+    X(logsigmoid,  FLOAT, DEF, SUB(MIN(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))), DIV(dy, ADD(CONST(1), EXP(x)))) \
+    X(tanhshrink,  FLOAT, DEF, SUB(x, TANH(x)),                          MUL(dy, MUL(TANH(x), TANH(x)))) \
     X(isnan,       CMP,   OPT, NOT(EQ(x, x)),                            CONST(0)) \
+    X(isfinite,    CMP,   DEF, EQ(MUL(x, CONST(0)), CONST(0)),           CONST(0)) \
+    X(isinf,       CMP,   DEF, AND(EQ(x, x), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
+    X(isposinf,    CMP,   DEF, AND(LT(CONST(0), x), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
+    X(isneginf,    CMP,   DEF, AND(LT(x, CONST(0)), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
+    X(signbit,     CMP,   DEF, OR(LT(x, CONST(0)), LT(DIV(CONST(1), x), CONST(0))), CONST(0)) \
     X(logical_not, BOOL,  OPT, NOT(x),                                   CONST(0))
 
 /*       op           class  need  y = f(a, b)            da = g(a, b, y, dy)                    db                 */
@@ -207,6 +287,8 @@ FL_API void fl_set_flags(uint64_t flags);
       SELECT(EQ(b, CONST(0)), CONST(0), MUL(dy, MUL(b, POW(a, SUB(b, CONST(1)))))), \
       SELECT(AND(EQ(a, CONST(0)), LE(CONST(0), b)), CONST(0), MUL(dy, MUL(y, LOG(a))))) \
     X(remainder,    NUM,   REQ, MOD(a, b),              dy,                                     NEG(MUL(dy, FLOOR(DIV(a, b))))) \
+    X(atan2,        FLOAT, REQ, ATAN2(a, b), \
+      DIV(MUL(dy, b), ADD(MUL(a, a), MUL(b, b))),       NEG(DIV(MUL(dy, a), ADD(MUL(a, a), MUL(b, b))))) \
     X(maximum,      ANY,   REQ, MAX(a, b), \
       SELECT(LT(a, b), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy)), \
       SELECT(LT(b, a), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy))) \
@@ -219,6 +301,36 @@ FL_API void fl_set_flags(uint64_t flags);
     X(bitwise_and,  INT,   REQ, AND(a, b),              CONST(0),                               CONST(0)) \
     X(bitwise_or,   INT,   REQ, OR(a, b),               CONST(0),                               CONST(0)) \
     X(bitwise_xor,  INT,   REQ, XOR(a, b),              CONST(0),                               CONST(0)) \
+    X(shift_left,   INT,   REQ, SHL(a, b),              CONST(0),                               CONST(0)) \
+    X(shift_right,  INT,   REQ, SHR(a, b),              CONST(0),                               CONST(0)) \
+    /* where the signs differ, the remainder by -b, but for b = INT_MIN (= -b), and 0, where it is NaN */ \
+    X(fmod,         NUM,   DEF, SELECT(XOR(LT(a, CONST(0)), LT(b, CONST(0))), \
+      SELECT(EQ(b, NEG(b)), ADD(a, MUL(CONST(0), MOD(a, b))), MOD(a, NEG(b))), MOD(a, b)), \
+      dy, NEG(MUL(dy, SELECT(LT(DIV(a, b), CONST(0)), NEG(FLOOR(NEG(DIV(a, b)))), FLOOR(DIV(a, b)))))) \
+    X(fmax,         ANY,   DEF, SELECT(EQ(a, a), SELECT(EQ(b, b), MAX(a, b), a), b), \
+      SELECT(OR(LE(b, a), NOT(EQ(b, b))), dy, CONST(0)), SELECT(OR(LE(b, a), NOT(EQ(b, b))), CONST(0), dy)) \
+    X(fmin,         ANY,   DEF, SELECT(EQ(a, a), SELECT(EQ(b, b), MIN(a, b), a), b), \
+      SELECT(OR(LE(a, b), NOT(EQ(b, b))), dy, CONST(0)), SELECT(OR(LE(a, b), NOT(EQ(b, b))), CONST(0), dy)) \
+    X(copysign,     FLOAT, DEF, SELECT(OR(LT(b, CONST(0)), LT(DIV(CONST(1), b), CONST(0))), NEG(ABS(a)), ABS(a)), \
+      MUL(dy, SELECT(EQ(a, CONST(0)), CONST(0), DIV(y, a))), CONST(0)) \
+    X(heaviside,    NUM,   DEF, SELECT(LT(CONST(0), a), CONST(1), SELECT(EQ(a, CONST(0)), b, CONST(0))), \
+      CONST(0), SELECT(EQ(a, CONST(0)), dy, CONST(0))) \
+    /* 0 and +-inf stay. In two steps: 2^b alone may overflow; bounded for b = +-inf */ \
+    X(ldexp,        FLOAT, DEF, SELECT(EQ(a, ADD(a, a)), a, \
+      MUL(MUL(a, POW(CONST(2), FLOOR(MUL(CONST(0.5), MAX(MIN(b, CONST(3000)), CONST(-3000)))))), \
+          POW(CONST(2), SUB(MAX(MIN(b, CONST(3000)), CONST(-3000)), FLOOR(MUL(CONST(0.5), MAX(MIN(b, CONST(3000)), CONST(-3000)))))))), \
+      MUL(dy, POW(CONST(2), b)), MUL(dy, MUL(y, CONST(0.6931471805599453)))) \
+    X(xlogy,        FLOAT, DEF, SELECT(AND(EQ(a, CONST(0)), EQ(b, b)), CONST(0), MUL(a, LOG(b))), \
+      SELECT(AND(EQ(a, CONST(0)), LE(b, CONST(0))), CONST(0), MUL(dy, LOG(b))), DIV(MUL(dy, a), b)) \
+    /* equal operands apart: their difference is NaN where they are infinite */ \
+    X(logaddexp,    FLOAT, DEF, SELECT(EQ(a, b), ADD(a, CONST(0.6931471805599453)), \
+      ADD(MAX(a, b), LOG1P(EXP(NEG(ABS(SUB(a, b))))))), \
+      DIV(dy, ADD(CONST(1), EXP(SUB(b, a)))), DIV(dy, ADD(CONST(1), EXP(SUB(a, b))))) \
+    X(logaddexp2,   FLOAT, DEF, SELECT(EQ(a, b), ADD(a, CONST(1)), ADD(MAX(a, b), \
+      MUL(CONST(1.4426950408889634), LOG1P(POW(CONST(2), NEG(ABS(SUB(a, b)))))))), \
+      DIV(dy, ADD(CONST(1), POW(CONST(2), SUB(b, a)))), DIV(dy, ADD(CONST(1), POW(CONST(2), SUB(a, b))))) \
+    X(prelu,        FLOAT, OPT, SELECT(LT(CONST(0), a), a, MUL(b, a)), \
+      SELECT(LT(CONST(0), a), dy, MUL(dy, b)),          SELECT(LT(CONST(0), a), CONST(0), MUL(dy, a))) \
     X(ne,           CMP,   OPT, NOT(EQ(a, b)),          CONST(0),                               CONST(0)) \
     X(gt,           CMP,   OPT, LT(b, a),               CONST(0),                               CONST(0)) \
     X(ge,           CMP,   OPT, LE(b, a),               CONST(0),                               CONST(0)) \
@@ -597,16 +709,49 @@ FL_API fl_tensor *fl_erf(fl_tensor *x);
 FL_API fl_tensor *fl_floor(fl_tensor *x);
 FL_API fl_tensor *fl_rint(fl_tensor *x); /* halves to even */
 FL_API fl_tensor *fl_bitwise_not(fl_tensor *x);
+FL_API fl_tensor *fl_ceil(fl_tensor *x);
+FL_API fl_tensor *fl_trunc(fl_tensor *x); /* towards 0 */
+FL_API fl_tensor *fl_frac(fl_tensor *x); /* x - trunc(x) */
 FL_API fl_tensor *fl_square(fl_tensor *x);
 FL_API fl_tensor *fl_reciprocal(fl_tensor *x);
 FL_API fl_tensor *fl_rsqrt(fl_tensor *x); /* 1 / sqrt(x) */
 FL_API fl_tensor *fl_sign(fl_tensor *x);
+FL_API fl_tensor *fl_deg2rad(fl_tensor *x);
+FL_API fl_tensor *fl_rad2deg(fl_tensor *x);
+FL_API fl_tensor *fl_exp2(fl_tensor *x);
+FL_API fl_tensor *fl_log2(fl_tensor *x);
+FL_API fl_tensor *fl_log10(fl_tensor *x);
+FL_API fl_tensor *fl_tan(fl_tensor *x);
+FL_API fl_tensor *fl_asin(fl_tensor *x);
+FL_API fl_tensor *fl_acos(fl_tensor *x);
+FL_API fl_tensor *fl_atan(fl_tensor *x);
+FL_API fl_tensor *fl_sinh(fl_tensor *x);
+FL_API fl_tensor *fl_cosh(fl_tensor *x);
+FL_API fl_tensor *fl_asinh(fl_tensor *x);
+FL_API fl_tensor *fl_acosh(fl_tensor *x);
+FL_API fl_tensor *fl_atanh(fl_tensor *x);
+FL_API fl_tensor *fl_sinc(fl_tensor *x); /* sin(pi x) / (pi x) */
+FL_API fl_tensor *fl_logit(fl_tensor *x); /* log(x / (1 - x)) */
 FL_API fl_tensor *fl_relu(fl_tensor *x);
 FL_API fl_tensor *fl_sigmoid(fl_tensor *x);
 FL_API fl_tensor *fl_silu(fl_tensor *x);     /* x sigmoid(x) */
 FL_API fl_tensor *fl_softplus(fl_tensor *x); /* log(1 + exp(x)) */
 FL_API fl_tensor *fl_gelu(fl_tensor *x);     /* x Phi(x), by erf */
+FL_API fl_tensor *fl_gelu_tanh(fl_tensor *x); /* x Phi(x), by tanh as in GPT-2 */
+FL_API fl_tensor *fl_relu6(fl_tensor *x); /* min(max(x, 0), 6) */
+FL_API fl_tensor *fl_hardsigmoid(fl_tensor *x); /* relu6(x + 3) / 6 */
+FL_API fl_tensor *fl_hardswish(fl_tensor *x); /* x relu6(x + 3) / 6 */
+FL_API fl_tensor *fl_mish(fl_tensor *x); /* x tanh(softplus(x)) */
+FL_API fl_tensor *fl_selu(fl_tensor *x);
+FL_API fl_tensor *fl_softsign(fl_tensor *x); /* x / (1 + |x|) */
+FL_API fl_tensor *fl_logsigmoid(fl_tensor *x); /* log(sigmoid(x)) */
+FL_API fl_tensor *fl_tanhshrink(fl_tensor *x); /* x - tanh(x) */
 FL_API fl_tensor *fl_isnan(fl_tensor *x);
+FL_API fl_tensor *fl_isfinite(fl_tensor *x);
+FL_API fl_tensor *fl_isinf(fl_tensor *x);
+FL_API fl_tensor *fl_isposinf(fl_tensor *x);
+FL_API fl_tensor *fl_isneginf(fl_tensor *x);
+FL_API fl_tensor *fl_signbit(fl_tensor *x); /* of -0 too; false for NaN */
 FL_API fl_tensor *fl_logical_not(fl_tensor *x);
 /* One per line of FL_BINARY_OPS. */
 FL_API fl_tensor *fl_add(fl_tensor *a, fl_tensor *b);
@@ -616,6 +761,7 @@ FL_API fl_tensor *fl_div(fl_tensor *a, fl_tensor *b); /* true division */
 FL_API fl_tensor *fl_pow(fl_tensor *a, fl_tensor *b);
 /* of the divisor's sign; integer x % 0: an error */
 FL_API fl_tensor *fl_remainder(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_atan2(fl_tensor *a, fl_tensor *b); /* the angle of (b, a) */
 FL_API fl_tensor *fl_maximum(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_minimum(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_eq(fl_tensor *a, fl_tensor *b);
@@ -627,6 +773,22 @@ FL_API fl_tensor *fl_ge(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_bitwise_and(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_bitwise_or(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_bitwise_xor(fl_tensor *a, fl_tensor *b);
+/* a 2^b; 0 past the width and for b < 0 */
+FL_API fl_tensor *fl_shift_left(fl_tensor *a, fl_tensor *b);
+/* a / 2^b, rounded down; the sign past the width and for b < 0 */
+FL_API fl_tensor *fl_shift_right(fl_tensor *a, fl_tensor *b);
+/* a - b trunc(a / b): of a's sign; integer x % 0: an error */
+FL_API fl_tensor *fl_fmod(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_fmax(fl_tensor *a, fl_tensor *b); /* maximum and minimum that pass a NaN by */
+FL_API fl_tensor *fl_fmin(fl_tensor *a, fl_tensor *b);
+/* |a| with the sign of b; that of NaN counts as + */
+FL_API fl_tensor *fl_copysign(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_heaviside(fl_tensor *a, fl_tensor *b); /* a < 0: 0; a == 0: b; a > 0: 1 */
+FL_API fl_tensor *fl_ldexp(fl_tensor *a, fl_tensor *b); /* a 2^b */
+FL_API fl_tensor *fl_xlogy(fl_tensor *a, fl_tensor *b); /* a log(b), 0 where a is 0 */
+FL_API fl_tensor *fl_logaddexp(fl_tensor *a, fl_tensor *b); /* log(exp(a) + exp(b)) */
+FL_API fl_tensor *fl_logaddexp2(fl_tensor *a, fl_tensor *b); /* log2(2^a + 2^b) */
+FL_API fl_tensor *fl_prelu(fl_tensor *a, fl_tensor *b); /* a > 0 ? a : b a */
 FL_API fl_tensor *fl_logical_and(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_logical_or(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_logical_xor(fl_tensor *a, fl_tensor *b);
@@ -1123,6 +1285,7 @@ static void fl__count_live(int64_t delta) {
 static const fl_op_info fl__ops[FL_OP_COUNT] = {
 #define FL__IS_REQ true
 #define FL__IS_OPT false
+#define FL__IS_DEF false
 #define FL__U(op, class_, need, f, g) \
     [FL_OP_##op] = {#op, 1, FL_CLASS_##class_, FL__IS_##need, #f, {#g, NULL}, 0},
 #define FL__B(op, class_, need, f, ga, gb) \
@@ -1135,6 +1298,7 @@ static const fl_op_info fl__ops[FL_OP_COUNT] = {
 #undef FL__O
 #undef FL__IS_REQ
 #undef FL__IS_OPT
+#undef FL__IS_DEF
 };
 
 static const char *const fl__holds[FL_OP_COUNT] = {
@@ -1153,6 +1317,7 @@ static const struct {
     {"EXP", FL_OP_exp},         {"LOG", FL_OP_log},       {"LOG1P", FL_OP_log1p},
     {"EXPM1", FL_OP_expm1},     {"SQRT", FL_OP_sqrt},     {"SIN", FL_OP_sin},
     {"COS", FL_OP_cos},         {"TANH", FL_OP_tanh},     {"ERF", FL_OP_erf},
+    {"ATAN2", FL_OP_atan2},     {"SHL", FL_OP_shift_left}, {"SHR", FL_OP_shift_right},
     {"POW", FL_OP_pow},         {"MOD", FL_OP_remainder}, {"MAX", FL_OP_maximum},
     {"MIN", FL_OP_minimum},     {"FLOOR", FL_OP_floor},   {"RINT", FL_OP_rint},
     {"LT", FL_OP_lt},           {"LE", FL_OP_le},         {"EQ", FL_OP_eq},
@@ -2136,7 +2301,21 @@ static const fl__formula_fn fl__formulas[FL_OP_COUNT] = {
 #undef FL__F
 };
 
+/* A weak operand of a composition in the dtype of the op: combined with constants, and by itself, it
+   would be an f32 of the default family. */
+static fl_tensor *fl__strong(fl_tensor *t, const fl_tensor *like) {
+    if (!t->weak) return t;
+    fl_fill_args a = {t->f64, t->i64};
+    fl_tensor *o = fl_call_out(like->family, FL_SCALAR_SHAPE, like->dtype);
+    fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {o}, .args = &a};
+    return o ? fl__result(&c) : fl_raise();
+}
+
 FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
+    if (b && a->weak != b->weak) {
+        const fl_tensor *like = a->weak ? b : a;
+        if (!(a = fl__strong(a, like)) || !(b = fl__strong(b, like))) return NULL;
+    }
     return fl__formulas[op](a, b);
 }
 
@@ -2145,7 +2324,7 @@ static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b);
 
 static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b, fl_dtype dtype) {
     fl_scope s = fl_scope_begin();
-    fl_tensor *y = fl__formulas[op](a, b);
+    fl_tensor *y = fl__formula(op, a, b);
     return fl_scope_return(&s, y ? fl_cast(y, dtype) : NULL);
 }
 
@@ -2200,11 +2379,11 @@ static fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
                        fl_dtype_name(b->dtype));
     if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d))) return NULL;
     fl_tensor *strong = a->weak ? b : a;
-    if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
     fl_shape shape = fl_shape_of(strong);
     if (!b->weak && !fl__broadcast_shape(&shape, b))
         return FL__BAD("fl_%s: shapes %s and %s do not broadcast", info->name, FL__SHAPE_TEXT(a),
                        FL__SHAPE_TEXT(b));
+    if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
     if (!(a = fl__broadcast(info->name, a, shape)) || !(b = fl__broadcast(info->name, b, shape)))
         return NULL;
     fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};

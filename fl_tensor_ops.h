@@ -1117,6 +1117,12 @@ FL_PRIVATE bool fl__run_composed(const fl_call *c) {
     for (int i = 0; ok && i < c->n_out; i++) {
         if (!c->out[i]) continue;
         fl_tensor *v = fl__composed_value(c, i, &index);
+        if (v && v->weak) { /* a formula that is a constant */
+            fl_fill_args a = {v->f64, v->i64};
+            fl_call fill = {.op = FL_OP_fill, .n_out = 1, .out = {c->out[i]}, .args = &a};
+            ok = fl_run(&fill);
+            continue;
+        }
         v = v ? fl_expand(v, fl_shape_of(c->out[i])) : NULL;
         fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {v}};
         ok = v && fl_run(&copy);

@@ -371,6 +371,29 @@ FLM float flm_pow_f32(float xf, float yf) {
     return ((y == 0.0) | (x == 1.0)) ? 1.0f : (float)r;
 }
 
+/* The angle of the point (x, y) in double: that of the octant where it lies, |u| <= sqrt(2) - 1,
+   then back by pi/4, pi/2 and pi. */
+FLM float flm_atan2_f32(float yf, float xf) {
+    double x = fabs((double)xf), y = fabs((double)yf), hi = x > y ? x : y, lo = x > y ? y : x;
+    int both = lo == INFINITY, steep = y > x, left = (int)(flm__bits32(xf) >> 31), mid;
+    double u, z, p = -0.04043033696147106;
+    lo = both ? 1.0 : lo;
+    hi = (both | (hi == 0.0)) ? 1.0 : hi;
+    mid = lo > 0.41421356237309503 * hi;
+    u = (mid ? lo - hi : lo) / (mid ? lo + hi : hi);
+    z = u * u;
+    p = p * z + 0.07135234647464041;
+    p = p * z - 0.09028967562110418;
+    p = p * z + 0.11107493853432703;
+    p = p * z - 0.14285612465275252;
+    p = p * z + 0.19999998916690562;
+    p = p * z - 0.33333333331439496;
+    p = u + u * z * p + (mid ? 0.78539816339744831 : 0.0);
+    p = steep ? 1.5707963267948966 - p : p;
+    p = left ? 3.1415926535897931 - p : p;
+    return ((xf != xf) | (yf != yf)) ? NAN : copysignf((float)p, yf);
+}
+
 /* >>f64 */
 
 FLM double flm_abs_f64(double x) { return fabs(x); }
@@ -383,6 +406,7 @@ FLM double flm_sin_f64(double x) { return sin(x); }
 FLM double flm_cos_f64(double x) { return cos(x); }
 FLM double flm_tanh_f64(double x) { return tanh(x); }
 FLM double flm_erf_f64(double x) { return erf(x); }
+FLM double flm_atan2_f64(double y, double x) { return atan2(y, x); }
 FLM double flm_pow_f64(double x, double y) { return pow(x, y); }
 
 FLM double flm_maximum_f64(double a, double b) {
@@ -426,6 +450,15 @@ FLM int64_t flm_bitwise_or_i64(int64_t a, int64_t b) { return a | b; }
 FLM int64_t flm_bitwise_xor_i64(int64_t a, int64_t b) { return a ^ b; }
 FLM int64_t flm_bitwise_not_i64(int64_t a) { return ~a; }
 
+/* A shift by 64 or more leaves no bit of a, but its sign to the right; a negative one counts as
+   such. */
+FLM int64_t flm_shift_left_i64(int64_t a, int64_t n) {
+    return (uint64_t)n < 64 ? (int64_t)((uint64_t)a << ((uint64_t)n & 63)) : 0;
+}
+FLM int64_t flm_shift_right_i64(int64_t a, int64_t n) {
+    return a >> ((uint64_t)n < 64 ? n : 63);
+}
+
 /* Rounds down, so that FLOOR(DIV(a, b)) is floor_divide for integers too; 0 for b = 0. */
 FLM int64_t flm_div_i64(int64_t a, int64_t b) {
     if (b == 0) return 0;
@@ -449,16 +482,19 @@ FLM int64_t flm_pow_i64(int64_t a, int64_t n) {
     return (int64_t)y;
 }
 
-/* >>b8: add is or, mul is and */
+/* >>b8: add is or, mul and div are and; a shift is that of the integer, where 2 is as true as 1 */
 
 FLM uint8_t flm_add_b8(uint8_t a, uint8_t b) { return a | b; }
 FLM uint8_t flm_mul_b8(uint8_t a, uint8_t b) { return a & b; }
+FLM uint8_t flm_div_b8(uint8_t a, uint8_t b) { return a & b; }
 FLM uint8_t flm_maximum_b8(uint8_t a, uint8_t b) { return a | b; }
 FLM uint8_t flm_minimum_b8(uint8_t a, uint8_t b) { return a & b; }
 FLM uint8_t flm_bitwise_and_b8(uint8_t a, uint8_t b) { return a & b; }
 FLM uint8_t flm_bitwise_or_b8(uint8_t a, uint8_t b) { return a | b; }
 FLM uint8_t flm_bitwise_xor_b8(uint8_t a, uint8_t b) { return a ^ b; }
 FLM uint8_t flm_bitwise_not_b8(uint8_t a) { return 1 ^ a; }
+FLM uint8_t flm_shift_left_b8(uint8_t a, uint8_t n) { return (void)n, a; }
+FLM uint8_t flm_shift_right_b8(uint8_t a, uint8_t n) { return a & (1 ^ n); }
 
 /* >>casts: from float to integer saturates and NaN gives 0; between integers wraps; to b8 is x
    != 0; to a narrower float rounds to nearest even. f16 and bf16 are held as their bits. */

@@ -18,7 +18,7 @@
    takes them (with FL_W and FL_WORDS_END) away and gives the old meanings back. Pairs follow
    each other, they do not nest. LT LE EQ give conditions, which AND OR XOR NOT combine and
    SELECT(c, a, b) = c ? a : b takes. MOD follows the divisor's sign; RINT rounds half to even;
-   CONST takes a number. */
+   ATAN2(a, b) is the angle of the point (b, a); SHL and SHR shift integers; CONST takes a number. */
 #if !defined(FL_WORDS_END) && !defined(FL_WORDS_DEFINED)
 #define FL_WORDS_DEFINED
 
@@ -37,6 +37,7 @@
 #pragma push_macro("COS")
 #pragma push_macro("TANH")
 #pragma push_macro("ERF")
+#pragma push_macro("ATAN2")
 #pragma push_macro("POW")
 #pragma push_macro("MOD")
 #pragma push_macro("MAX")
@@ -50,6 +51,8 @@
 #pragma push_macro("OR")
 #pragma push_macro("XOR")
 #pragma push_macro("NOT")
+#pragma push_macro("SHL")
+#pragma push_macro("SHR")
 #pragma push_macro("SELECT")
 #pragma push_macro("CONST")
 #undef ADD
@@ -67,6 +70,7 @@
 #undef COS
 #undef TANH
 #undef ERF
+#undef ATAN2
 #undef POW
 #undef MOD
 #undef MAX
@@ -80,6 +84,8 @@
 #undef OR
 #undef XOR
 #undef NOT
+#undef SHL
+#undef SHR
 #undef SELECT
 #undef CONST
 
@@ -98,6 +104,7 @@
 #define COS(a) FL_W(cos)(a)
 #define TANH(a) FL_W(tanh)(a)
 #define ERF(a) FL_W(erf)(a)
+#define ATAN2(a, b) FL_W(atan2)(a, b)
 #define POW(a, b) FL_W(pow)(a, b)
 #define MOD(a, b) FL_W(remainder)(a, b)
 #define MAX(a, b) FL_W(maximum)(a, b)
@@ -111,6 +118,8 @@
 #define OR(a, b) FL_W(bitwise_or)(a, b)
 #define XOR(a, b) FL_W(bitwise_xor)(a, b)
 #define NOT(a) FL_W(bitwise_not)(a)
+#define SHL(a, b) FL_W(shift_left)(a, b)
+#define SHR(a, b) FL_W(shift_right)(a, b)
 #define SELECT(c, a, b) FL_W(where)(c, a, b)
 #define CONST(k) FL_W(num)(k)
 
@@ -132,6 +141,7 @@
 #pragma pop_macro("COS")
 #pragma pop_macro("TANH")
 #pragma pop_macro("ERF")
+#pragma pop_macro("ATAN2")
 #pragma pop_macro("POW")
 #pragma pop_macro("MOD")
 #pragma pop_macro("MAX")
@@ -145,6 +155,8 @@
 #pragma pop_macro("OR")
 #pragma pop_macro("XOR")
 #pragma pop_macro("NOT")
+#pragma pop_macro("SHL")
+#pragma pop_macro("SHR")
 #pragma pop_macro("SELECT")
 #pragma pop_macro("CONST")
 #undef FL_WORDS_DEFINED

@@ -72,6 +72,7 @@ static const struct {
     void (*run)(void);
 } singles[] = {{"where", where_group},
                {"clip", clip_group},
+               {"compositions", composition_group},
                {"promotion", promotion_group},
                {"move errors", move_errors},
                {"arg", arg_group},
@@ -226,11 +227,14 @@ static void check_tables(void) {
         snprintf(text, sizeof text, "op %s is in the matrix", info->name);
         check(found, text);
     }
-    bool same = UNARY_REFS == UNARY_OPS && BINARY_REFS == BINARY_OPS;
-    for (int i = 0; same && i < UNARY_REFS; i++)
+    bool same = UNARY_REFS == UNARY_FNS && BINARY_REFS == BINARY_FNS;
+    for (int i = 0; same && i < UNARY_REFS; i++) same = !strcmp(unary_refs[i].op, unary_fns[i].op);
+    for (int i = 0; same && i < UNARY_OPS; i++)
         same = !strcmp(unary_refs[i].op, unary_fns[i].op) &&
                unary_refs[i].cls == class_letter(fl_op_get_info(fl_op_named(unary_fns[i].op))->cls);
     for (int i = 0; same && i < BINARY_REFS; i++)
+        same = !strcmp(binary_refs[i].op, binary_fns[i].op);
+    for (int i = 0; same && i < BINARY_OPS; i++)
         same = !strcmp(binary_refs[i].op, binary_fns[i].op) &&
                binary_refs[i].cls ==
                    class_letter(fl_op_get_info(fl_op_named(binary_fns[i].op))->cls);

@@ -14,7 +14,7 @@
 
 /* >>cases and the matrix */
 
-enum { MAX_ROWS = 256 };
+enum { MAX_ROWS = 512 };
 typedef struct counts {
     int32_t passed, total, seen;
 } counts;

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_IN = 3, MAX_OPS = 128 };
+enum { MAX_IN = 3, MAX_OPS = 256 };
 
 /* A function of up to three variables, and what its case needs to know. */
 typedef struct grad_case grad_case;
@@ -344,6 +344,16 @@ static void run_case(const char *op, grad_case c) {
 
 /* >>element-wise */
 
+static fl_var *elu(fl_var *x) { return fv_elu(x, 1.5); }
+static fl_var *celu(fl_var *x) { return fv_celu(x, 1.5); }
+static fl_var *leaky_relu(fl_var *x) { return fv_leaky_relu(x, 0.125); }
+static fl_var *threshold(fl_var *x) { return fv_threshold(x, 0.5, 3); }
+static fl_var *hardshrink(fl_var *x) { return fv_hardshrink(x, 0.5); }
+static fl_var *softshrink(fl_var *x) { return fv_softshrink(x, 0.5); }
+static fl_var *swish(fl_var *x) { return fv_swish(x, 1.5); }
+static fl_var *round_units(fl_var *x) { return fv_round(x, 0); }
+static fl_var *nan_to_num(fl_var *x) { return fv_nan_to_num(x, 0, 1, -1); }
+
 static const struct {
     const char *name;
     fl_var *(*fn)(fl_var *);
@@ -362,23 +372,68 @@ static const struct {
     {"erf", fv_erf, -2, 2},
     {"floor", fv_floor, -3, 3},
     {"rint", fv_rint, -3, 3},
+    {"ceil", fv_ceil, -3, 3},
+    {"trunc", fv_trunc, -3, 3},
+    {"frac", fv_frac, -3, 3},
     {"square", fv_square, -2, 2},
     {"reciprocal", fv_reciprocal, 0.4, 2},
     {"rsqrt", fv_rsqrt, 0.4, 3},
     {"sign", fv_sign, -2, 2},
+    {"deg2rad", fv_deg2rad, -2, 2},
+    {"rad2deg", fv_rad2deg, -2, 2},
+    {"exp2", fv_exp2, -2, 2},
+    {"log2", fv_log2, 0.3, 3},
+    {"log10", fv_log10, 0.3, 3},
+    {"tan", fv_tan, -1.2, 1.2},
+    {"asin", fv_asin, -0.8, 0.8},
+    {"acos", fv_acos, -0.8, 0.8},
+    {"atan", fv_atan, -3, 3},
+    {"sinh", fv_sinh, -2, 2},
+    {"cosh", fv_cosh, -2, 2},
+    {"asinh", fv_asinh, -3, 3},
+    {"acosh", fv_acosh, 1.2, 3},
+    {"atanh", fv_atanh, -0.8, 0.8},
+    {"sinc", fv_sinc, -2, 2},
+    {"logit", fv_logit, 0.2, 0.8},
     {"relu", fv_relu, -2, 2},
     {"sigmoid", fv_sigmoid, -3, 3},
     {"silu", fv_silu, -3, 3},
     {"softplus", fv_softplus, -3, 3},
     {"gelu", fv_gelu, -3, 3},
+    {"gelu_tanh", fv_gelu_tanh, -3, 3},
+    {"relu6", fv_relu6, -2, 8},
+    {"hardsigmoid", fv_hardsigmoid, -5, 5},
+    {"hardswish", fv_hardswish, -5, 5},
+    {"mish", fv_mish, -3, 3},
+    {"selu", fv_selu, -2, 2},
+    {"softsign", fv_softsign, -2, 2},
+    {"logsigmoid", fv_logsigmoid, -3, 3},
+    {"tanhshrink", fv_tanhshrink, -2, 2},
+    {"elu", elu, -2, 2},
+    {"celu", celu, -2, 2},
+    {"leaky_relu", leaky_relu, -2, 2},
+    {"threshold", threshold, -2, 2},
+    {"hardshrink", hardshrink, -2, 2},
+    {"softshrink", softshrink, -2, 2},
+    {"swish", swish, -2, 2},
+    {"round", round_units, -2, 2},
+    {"nan_to_num", nan_to_num, -2, 2},
+    {"lgamma", fv_lgamma, 0.3, 4},
+    {"digamma", fv_digamma, 0.3, 4},
+    {"erfc", fv_erfc, -1.2, 1.2},
+    {"erfinv", fv_erfinv, -0.8, 0.8},
 };
 enum { UNARY = sizeof unary / sizeof *unary };
 
 static bool is_flat(const char *name) {
-    return !strcmp(name, "floor") || !strcmp(name, "rint") || !strcmp(name, "sign");
+    static const char *const flat[] = {"floor",     "rint",     "ceil", "trunc", "sign", "round",
+                                       "heaviside", "copysign", "floor_divide"};
+    for (size_t i = 0; i < sizeof flat / sizeof *flat; i++)
+        if (!strcmp(name, flat[i])) return true;
+    return false;
 }
 
-/* Piecewise constant functions give results that record nothing: x is added, which the derivative
+/* Piecewise constant functions (of one operand at least) give results that record nothing: x is added, which the derivative
    shows. */
 static fl_var *run_unary(fl_var **x, const grad_case *c) {
     fl_var *y = unary[c->which].fn(x[0]);
@@ -409,14 +464,26 @@ static const struct {
     {"mul", fv_mul, -2, 2, 0, 0},         {"div", fv_div, -0.9, 0.9, 0, 2},
     {"pow", fv_pow, -0.9, 0.9, 1.3, 0.7}, {"remainder", fv_remainder, 0.1, 0.3, 3, 1},
     {"maximum", fv_maximum, -2, 2, 0, 0}, {"minimum", fv_minimum, -2, 2, 0, 0},
+    {"atan2", fv_atan2, -0.9, 0.9, 0, 2}, {"fmod", fv_fmod, 0.1, 0.3, 3, 1},
+    {"fmax", fv_fmax, -2, 2, 0, 0},       {"fmin", fv_fmin, -2, 2, 0, 0},
+    {"copysign", fv_copysign, -2, 2, 0, 0}, {"heaviside", fv_heaviside, -2, 2, 0, 0},
+    {"ldexp", fv_ldexp, -2, 2, 0, 0},     {"xlogy", fv_xlogy, -0.9, 0.9, 0, 2},
+    {"logaddexp", fv_logaddexp, -2, 2, 0, 0}, {"logaddexp2", fv_logaddexp2, -2, 2, 0, 0},
+    {"prelu", fv_prelu, -2, 2, 0, 0},     {"hypot", fv_hypot, 0.1, 2, 0, 0},
+    {"floor_divide", fv_floor_divide, 0.1, 0.3, 3, 1},
 };
 enum { BINARY = sizeof binary / sizeof *binary };
 
-static fl_var *run_binary(fl_var **x, const grad_case *c) {
+static fl_var *call_binary(fl_var **x, const grad_case *c) {
     if (c->k[0] == 1) return binary[c->which].fn(x[0], fv_num(1.75));
     if (c->k[0] == 2) return binary[c->which].fn(fv_num(1.75), x[0]);
     if (c->k[0] == 3) return binary[c->which].fn(x[0], fv_add(x[0], fv_num(0.25)));
     return binary[c->which].fn(x[0], x[1]);
+}
+
+static fl_var *run_binary(fl_var **x, const grad_case *c) {
+    fl_var *y = call_binary(x, c);
+    return is_flat(binary[c->which].name) ? fv_add(y, x[0]) : y;
 }
 
 /* Operands of maximum and minimum differ by a tenth at least: b's grid is moved by a quarter. */
@@ -436,7 +503,9 @@ static void binary_cases(int which) {
         {{2, {2, 2}}, {0, {0}}}, {{1, {0}}, {1, {1}}},          {{2, {2, 0}}, {1, {1}}},
         {{1, {1}}, {1, {1}}},    {{3, {2, 1, 2}}, {2, {3, 1}}}, {{3, {2, 1, 2}}, {3, {2, 1, 2}}},
     };
-    bool extreme = !strcmp(binary[which].name, "maximum") || !strcmp(binary[which].name, "minimum");
+    const char *name = binary[which].name;
+    bool extreme = !strcmp(name, "maximum") || !strcmp(name, "minimum") || !strcmp(name, "fmax") ||
+                   !strcmp(name, "fmin");
     grad_case c = {.which = which, .n_in = 2, .low = binary[which].low, .high = binary[which].high,
                    .base = {binary[which].base_a, binary[which].base_b}};
     c.fn = extreme ? run_extreme : run_binary;
@@ -446,9 +515,9 @@ static void binary_cases(int which) {
     }
     c.n_in = 1;
     c.fn = run_binary;
-    if (!strcmp(binary[which].name, "remainder"))
+    if (!strcmp(name, "remainder") || !strcmp(name, "fmod") || !strcmp(name, "floor_divide"))
         c.base[0] = 0.7; /* 1.75 / x and x / 1.75 stay off the integers */
-    if (!strcmp(binary[which].name, "div")) c.base[0] = 2;
+    if (!strcmp(name, "div") || !strcmp(name, "xlogy")) c.base[0] = 2;
     for (c.k[0] = 1; c.k[0] <= 3; c.k[0]++)
         for (int s = 0; s < 5; s++) {
             c.shape[0] = small_shapes[s];

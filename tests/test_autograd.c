@@ -1,5 +1,5 @@
 /* test_autograd.c - the tape: life time, accumulation, hooks, versions, errors, double backward */
-#include "../fl_autograd.h"
+#include "../fl_composed.h"
 #include "test.h"
 
 #include <pthread.h>

@@ -106,6 +106,7 @@ LOOPS1(sin)
 LOOPS1(cos)
 LOOPS1(floor)
 LOOPS1(rint)
+LOOPS2(atan2)
 LOOPS2(pow)
 LOOPS2(remainder)
 LOOPS2(maximum)
@@ -323,6 +324,7 @@ typedef struct {
 #define BINARY(name, ref, bound)                                                                   \
     { #name, name##_one, { name##_base, name##_avx2, name##_avx512 }, ref, bound }
 static const binary binaries[] = {
+    BINARY(atan2, atan2, 0.51),
     BINARY(pow, pow, 4),
     BINARY(remainder, ref_remainder, 0.501),
     BINARY(maximum, ref_maximum, 0),
@@ -420,6 +422,7 @@ TEST(f64_functions_are_the_ones_they_say) {
     CHECK_NEAR(flm_cos_f64(1), 0.5403023058681398, 1e-15);
     CHECK_NEAR(flm_tanh_f64(0.5), 0.46211715726000973, 1e-15);
     CHECK_NEAR(flm_erf_f64(0.5), 0.5204998778130465, 1e-15);
+    CHECK_NEAR(flm_atan2_f64(1, -1), 2.356194490192345, 1e-15);
     CHECK_NEAR(flm_pow_f64(2, 0.5), 1.4142135623730951, 1e-15);
     CHECK_NEAR(flm_abs_f64(-3), 3, 0);
     CHECK_NEAR(flm_sub_f64(7, 2), 5, 0);
@@ -466,6 +469,20 @@ TEST(i64_wraps_and_rounds_down) {
     CHECK_EQ_INT(flm_num_i64(-3), -3);
 }
 
+TEST(i64_shifts) {
+    for (int n = 0; n < 64; n++) {
+        CHECK(flm_shift_left_i64(-3, n) == (int64_t)(UINT64_C(0) - 3 * (UINT64_C(1) << n)));
+        CHECK(flm_shift_right_i64(INT64_MIN + 1, n) == (int64_t)floor_div(INT64_MIN + 1, (wide)1 << n));
+        CHECK(flm_shift_right_i64(INT64_MAX, n) == (int64_t)(INT64_MAX / ((wide)1 << n)));
+    }
+    static const int64_t past[] = { 64, 65, INT64_MAX, -1, INT64_MIN };
+    for (size_t i = 0; i < sizeof past / sizeof *past; i++) {
+        CHECK_EQ_INT(flm_shift_left_i64(-1, past[i]), 0);
+        CHECK_EQ_INT(flm_shift_right_i64(-5, past[i]), -1);
+        CHECK_EQ_INT(flm_shift_right_i64(5, past[i]), 0);
+    }
+}
+
 TEST(i64_powers) {
     for (int64_t a = -9; a <= 9; a++) {
         uint64_t product = 1;
@@ -492,6 +509,8 @@ TEST(b8_truth_tables) {
         CHECK_EQ_INT(flm_bitwise_or_b8(a, b), a || b);
         CHECK_EQ_INT(flm_bitwise_xor_b8(a, b), a != b);
         CHECK_EQ_INT(flm_bitwise_not_b8(a), !a);
+        CHECK_EQ_INT(flm_shift_left_b8(a, b), a << b != 0);
+        CHECK_EQ_INT(flm_shift_right_b8(a, b), a >> b);
         CHECK_EQ_INT(flm_lt_b8(a, b), a < b);
         CHECK_EQ_INT(flm_le_b8(a, b), a <= b);
         CHECK_EQ_INT(flm_eq_b8(a, b), a == b);

@@ -16,7 +16,7 @@
                  are dense.
      slots       Inputs come checked, promoted and broadcast. Weak numbers are no arrays: the value
                  is in the handle. A failing slot says why with fl_fail and returns false.
-     op tables   The 28 formulas are the REQ lines of FL_UNARY_OPS and FL_BINARY_OPS, expanded
+     op tables   The 31 formulas are the REQ lines of FL_UNARY_OPS and FL_BINARY_OPS, expanded
                  with the words of fl_words.h and the scalar functions of fl_math.h.
 
    Dtypes: f32 f64 i64 b8, the rest only in copy, fill and map: the core casts them for all other
@@ -73,6 +73,7 @@ FL_KERNEL_BEGIN
 #define NAIVE_NO(...)
 #define NAIVE_REQ NAIVE_YES
 #define NAIVE_OPT NAIVE_NO
+#define NAIVE_DEF NAIVE_NO
 #define NAIVE_CASE(op, cls, need, f, ...) NAIVE_##need(NAIVE_##cls(case FL_OP_##op: return f;))
 
 #define NAIVE_NUM NAIVE_YES
@@ -183,8 +184,7 @@ static inline bool naive_make(const fl_backend *self, fl_tensor *t) {
 }
 
 static inline void naive_drop(const fl_backend *self, fl_tensor *t) {
-    (void)self;
-    free(t->impl);
+    (void)self, free(t->impl);
 }
 
 static inline void *naive_map(const fl_backend *self, fl_tensor *t, int access) {

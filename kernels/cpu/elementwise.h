@@ -16,6 +16,10 @@ FL__LOOPS_BEGIN
 
 #define FL__YES(...) __VA_ARGS__
 #define FL__NO(...)
+/* Which lines have loops. */
+#define FL__HAS_REQ FL__YES
+#define FL__HAS_OPT FL__YES
+#define FL__HAS_DEF FL__NO
 /* Which classes have gradients: what gives floats. */
 #define FL__GRAD_FLOAT FL__YES
 #define FL__GRAD_NUM FL__YES
@@ -94,15 +98,17 @@ enum { FL__COL_F64 = FL__AVX512 + 1, FL__COL_I64, FL__COL_B8, FL__COL_NONE, FL__
 #define FL__ROW_CMP FL__ROW_ANY
 #define FL__ROW_INT(op) {NULL, NULL, NULL, NULL, fl__##op##_i64_portable, fl__##op##_b8_portable}
 #define FL__ROW_BOOL(op) {NULL, NULL, NULL, NULL, NULL, fl__##op##_b8_portable}
-#define FL__ROW(op, cls, ...) [FL_OP_##op] = FL__ROW_##cls(op),
-static const fl__loop fl__formula_loops[][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW)
+#define FL__ROW(op, cls, need, ...) FL__HAS_##need([FL_OP_##op] = FL__ROW_##cls(op), )
+enum { FL__FORMULAS = FL_OP_copy }; /* the first op that is none */
+static const fl__loop fl__formula_loops[FL__FORMULAS][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW)
                                                               FL_BINARY_OPS(FL__ROW)};
 #undef FL__ROW
 
 /* Gradients for operands 0 and 1. */
-#define FL__ROW(op, cls, ...) [FL_OP_##op] = FL__GRAD_##cls({FL__ROW_FLOAT(op##_dx)}),
-#define FL__ROW2(op, cls, ...) \
-    [FL_OP_##op] = FL__GRAD_##cls({FL__ROW_FLOAT(op##_da), FL__ROW_FLOAT(op##_db)}),
+#define FL__ROW(op, cls, need, ...) \
+    FL__HAS_##need([FL_OP_##op] = FL__GRAD_##cls({FL__ROW_FLOAT(op##_dx)}), )
+#define FL__ROW2(op, cls, need, ...) \
+    FL__HAS_##need([FL_OP_##op] = FL__GRAD_##cls({FL__ROW_FLOAT(op##_da), FL__ROW_FLOAT(op##_db)}), )
 #undef FL__GRAD_INT
 #undef FL__GRAD_CMP
 #undef FL__GRAD_BOOL
@@ -110,7 +116,7 @@ static const fl__loop fl__formula_loops[][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW)
 #define FL__GRAD_INT FL__NO_GRAD
 #define FL__GRAD_CMP FL__NO_GRAD
 #define FL__GRAD_BOOL FL__NO_GRAD
-static const fl__loop fl__gradient_loops[][2][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW)
+static const fl__loop fl__gradient_loops[FL__FORMULAS][2][FL__COLUMNS] = {FL_UNARY_OPS(FL__ROW)
                                                                   FL_BINARY_OPS(FL__ROW2)};
 
 #define FL__CLASS(op, cls, ...) FL_CLASS_##cls,
@@ -139,6 +145,9 @@ static const uint8_t fl__classes[] = {FL_UNARY_OPS(FL__CLASS) FL_BINARY_OPS(FL__
 #undef FL__TAKES_INT
 #undef FL__TAKES_CMP
 #undef FL__TAKES_BOOL
+#undef FL__HAS_REQ
+#undef FL__HAS_OPT
+#undef FL__HAS_DEF
 #undef FL__YES
 #undef FL__NO
 #define FL_WORDS_END

@@ -5,7 +5,7 @@
      FL__LEVEL    name of the level, FL__TARGET the function attribute that goes with it
      FL__TAKES_<class>(code)  code, or nothing where the class does not take the dtype
      FL__GRADS    if gradients are wanted
-   and gets, for every op that takes the dtype, fl__<op>_<suffix>_<level>(p, n, arg): p[0] is y, the
+   and gets, for every op that takes the dtype and has loops, fl__<op>_<suffix>_<level>(p, n, arg): p[0] is y, the
    operands follow. */
 
 #define FL__LOOP(op) FL__CAT3(fl__##op, FL__S, FL__LEVEL)
@@ -41,16 +41,17 @@
     }
 #define FL__EXPAND(macro, ...) macro(__VA_ARGS__)
 #define FL__UNARY(op, cls, need, f, g) \
-    FL__TAKES_##cls(FL__EXPAND(FL__UNARY_LOOP, op, FL__Y_##cls(f)))
+    FL__HAS_##need(FL__TAKES_##cls(FL__EXPAND(FL__UNARY_LOOP, op, FL__Y_##cls(f))))
 #define FL__BINARY(op, cls, need, f, ga, gb) \
-    FL__TAKES_##cls(FL__EXPAND(FL__BINARY_LOOP, op, FL__Y_##cls(f)))
+    FL__HAS_##need(FL__TAKES_##cls(FL__EXPAND(FL__BINARY_LOOP, op, FL__Y_##cls(f))))
 FL_UNARY_OPS(FL__UNARY)
 FL_BINARY_OPS(FL__BINARY)
 
 #ifdef FL__GRADS
-#define FL__UNARY_GRAD(op, cls, need, f, g) FL__GRAD_##cls(FL__UNARY_GRAD_LOOP(op##_dx, g))
+#define FL__UNARY_GRAD(op, cls, need, f, g) \
+    FL__HAS_##need(FL__GRAD_##cls(FL__UNARY_GRAD_LOOP(op##_dx, g)))
 #define FL__BINARY_GRAD(op, cls, need, f, ga, gb) \
-    FL__GRAD_##cls(FL__BINARY_GRAD_LOOP(op##_da, ga) FL__BINARY_GRAD_LOOP(op##_db, gb))
+    FL__HAS_##need(FL__GRAD_##cls(FL__BINARY_GRAD_LOOP(op##_da, ga) FL__BINARY_GRAD_LOOP(op##_db, gb)))
 #define FL__UNARY_GRAD_LOOP(op, formula) \
     FL__TARGET static void FL__LOOP(op)(void *const p[], int64_t n, const void *arg) { \
         (void)arg; \

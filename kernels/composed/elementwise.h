@@ -1,0 +1,333 @@
+/* kernels/composed/elementwise.h - element-wise ops with settings or steps of their own
+
+   Prototypes and formulas stand in fl_composed.h. A branch that SELECT does not take is computed
+   all the same: its operands are made harmless first, or 0 * inf would be NaN in the gradient. */
+#ifndef FL_T
+#include "../../fl_composed.h"
+#if defined(FL_IMPL_ONLY_COMPOSED_ELEMENTWISE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_COMPOSED_ELEMENTWISE_IMPL
+#define FL_COMPOSED_ELEMENTWISE_IMPL
+#include <math.h>
+#include <stdlib.h>
+#define FL_TEXT "elementwise.h"
+#include "twice.h"
+#endif
+#endif
+#else /* the text: see twice.h */
+
+/* >>activations */
+
+FL_T *FL_W(elu)(FL_T *x, double alpha) {
+    if (FL_ABSENT("elu", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *given = x;
+    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
+    FL_T *above = LT(CONST(0), x), *low = SELECT(above, CONST(0), x);
+    FL_T *y = SELECT(above, x, MUL(CONST(alpha), EXPM1(low)));
+    return FL_GIVE(&s, FL_W(_narrowed)(y, given));
+}
+
+FL_T *FL_W(celu)(FL_T *x, double alpha) {
+    if (FL_ABSENT("celu", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *given = x;
+    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
+    FL_T *above = LT(CONST(0), x), *low = SELECT(above, CONST(0), x);
+    FL_T *curve = MUL(CONST(alpha), EXPM1(DIV(low, CONST(alpha))));
+    return FL_GIVE(&s, FL_W(_narrowed)(SELECT(above, x, curve), given));
+}
+
+FL_T *FL_W(leaky_relu)(FL_T *x, double slope) {
+    if (FL_ABSENT("leaky_relu", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    return FL_GIVE(&s, FL_W(prelu)(x, CONST(slope)));
+}
+
+FL_T *FL_W(threshold)(FL_T *x, double limit, double value) {
+    if (FL_ABSENT("threshold", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
+    return FL_GIVE(&s, SELECT(LE(x, CONST(limit)), CONST(value), x));
+}
+
+FL_T *FL_W(hardshrink)(FL_T *x, double lambda) {
+    if (FL_ABSENT("hardshrink", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
+    return FL_GIVE(&s, SELECT(LE(ABS(x), CONST(lambda)), CONST(0), x));
+}
+
+FL_T *FL_W(softshrink)(FL_T *x, double lambda) {
+    if (FL_ABSENT("softshrink", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
+    return FL_GIVE(&s, SUB(x, FL_W(clip)(x, -lambda, lambda)));
+}
+
+FL_T *FL_W(swish)(FL_T *x, double beta) {
+    if (FL_ABSENT("swish", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *given = x;
+    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
+    return FL_GIVE(&s, FL_W(_narrowed)(MUL(x, FL_W(sigmoid)(MUL(x, CONST(beta)))), given));
+}
+
+FL_T *FL_W(glu)(FL_T *x, int axis) {
+    if (FL_ABSENT("glu", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    int ndim = FL_VALUE(x)->ndim, at = axis < 0 ? axis + ndim : axis;
+    int64_t n = at >= 0 && at < ndim ? FL_VALUE(x)->shape[at] : 0;
+    if (n % 2) {
+        fl_fail("fl_glu: axis %d has %lld elements, an odd number", axis, (long long)n);
+        fl_scope_end(&s);
+        return fl_raise();
+    }
+    FL_T *gate = FL_W(slice)(x, axis, n / 2, n, 1);
+    return FL_GIVE(&s, MUL(FL_W(slice)(x, axis, 0, n / 2, 1), FL_W(sigmoid)(gate)));
+}
+
+/* >>arithmetic */
+
+FL_T *FL_W(round)(FL_T *x, int decimals) {
+    if (FL_ABSENT("round", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    if (decimals == 0) return FL_GIVE(&s, RINT(x));
+    if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
+    double scale = pow(10, abs(decimals));
+    FL_T *scaled = decimals > 0 ? MUL(x, CONST(scale)) : DIV(x, CONST(scale));
+    FL_T *y = decimals > 0 ? DIV(RINT(scaled), CONST(scale)) : MUL(RINT(scaled), CONST(scale));
+    return FL_GIVE(&s, SELECT(FL_W(isfinite)(scaled), y, RINT(x))); /* or it has no decimals */
+}
+
+FL_T *FL_W(clamp)(FL_T *x, FL_T *low, FL_T *high) {
+    if (FL_ABSENT("clamp", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *y = low ? MAX(x, low) : x;
+    return FL_GIVE(&s, high ? MIN(y, high) : y);
+}
+
+FL_T *FL_W(nan_to_num)(FL_T *x, double nan, double above, double below) {
+    if (FL_ABSENT("nan_to_num", x)) return NULL;
+    if (!FL_VALUE(x)->weak && !fl_dtype_is_float(FL_VALUE(x)->dtype)) return x;
+    fl_scope s = fl_scope_begin();
+    FL_T *y = SELECT(FL_W(isposinf)(x), CONST(above), x);
+    y = SELECT(FL_W(isneginf)(x), CONST(below), y);
+    return FL_GIVE(&s, SELECT(EQ(x, x), y, CONST(nan)));
+}
+
+/* With the larger operand drawn out, so that no square overflows. */
+FL_T *FL_W(hypot)(FL_T *a, FL_T *b) {
+    if (FL_ABSENT("hypot", a) || FL_ABSENT("hypot", b)) return NULL;
+    fl_scope s = fl_scope_begin();
+    if (!(a = FL_W(_matched)(a, b)) || !(b = FL_W(_matched)(b, a))) return FL_GIVE(&s, NULL);
+    FL_T *given = FL_VALUE(a)->dtype == FL_VALUE(b)->dtype ? a : NULL;
+    if (given && (!(a = FL_W(_widened)(a)) || !(b = FL_W(_widened)(b)))) return FL_GIVE(&s, NULL);
+    FL_T *hi = MAX(ABS(a), ABS(b)), *lo = MIN(ABS(a), ABS(b));
+    FL_T *r = DIV(lo, SELECT(EQ(hi, CONST(0)), CONST(1), hi));
+    FL_T *y = MUL(hi, SQRT(ADD(CONST(1), MUL(r, r))));
+    FL_T *infinite = OR(FL_W(isinf)(a), FL_W(isinf)(b));
+    y = SELECT(infinite, CONST(INFINITY), y);
+    return FL_GIVE(&s, given ? FL_W(_narrowed)(y, given) : y);
+}
+
+/* From the nearer end: exact at both. */
+FL_T *FL_W(lerp)(FL_T *a, FL_T *b, FL_T *w) {
+    if (FL_ABSENT("lerp", a) || FL_ABSENT("lerp", b) || FL_ABSENT("lerp", w)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *d = SUB(b, a);
+    FL_T *from_a = ADD(a, MUL(w, d)), *from_b = SUB(b, MUL(d, SUB(CONST(1), w)));
+    return FL_GIVE(&s, SELECT(LT(ABS(w), CONST(0.5)), from_a, from_b));
+}
+
+FL_T *FL_W(addcmul)(FL_T *x, FL_T *a, FL_T *b, double value) {
+    if (FL_ABSENT("addcmul", x) || FL_ABSENT("addcmul", a) || FL_ABSENT("addcmul", b)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *product = MUL(a, b);
+    return FL_GIVE(&s, ADD(x, value == 1 ? product : MUL(CONST(value), product)));
+}
+
+FL_T *FL_W(addcdiv)(FL_T *x, FL_T *a, FL_T *b, double value) {
+    if (FL_ABSENT("addcdiv", x) || FL_ABSENT("addcdiv", a) || FL_ABSENT("addcdiv", b)) return NULL;
+    fl_scope s = fl_scope_begin();
+    return FL_GIVE(&s, ADD(x, MUL(CONST(value), DIV(a, b))));
+}
+
+/* >>gamma: Stirling's series for z >= 8; below, 8 is added, which a product or a sum over the steps
+   takes back. In f64: f32 rounds once. x < 1/2 by reflection at 1/2, where sin(pi x) is taken from
+   the nearest integer. */
+
+/* z for the series: x or 1 - x, at least 1/2. *r: x less the nearest integer. */
+static FL_T *FL_W(_reflected)(FL_T *x, FL_T *left, FL_T **r) {
+    *r = SELECT(LE(ABS(x), CONST(0.5)), x, SUB(x, RINT(x)));
+    return SELECT(left, SUB(CONST(1), x), x);
+}
+
+FL_T *FL_W(lgamma)(FL_T *x) {
+    static const double series[] = {1 / 12.0, -1 / 360.0, 1 / 1260.0, -1 / 1680.0, 1 / 1188.0,
+                                    -691 / 360360.0, 1 / 156.0, -3617 / 122400.0};
+    if (FL_ABSENT("lgamma", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *r, *given = FL_W(_floating)(x);
+    if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
+    FL_T *left = LT(x, CONST(0.5)), *z = FL_W(_reflected)(x, left, &r);
+    FL_T *small = LT(z, CONST(8)), *w = SELECT(small, ADD(z, CONST(8)), z);
+    FL_T *step = SELECT(small, z, CONST(1)), *product = step;
+    for (int k = 1; k < 8; k++) product = MUL(product, ADD(step, CONST(k)));
+    FL_T *inverse = DIV(CONST(1), w);
+    FL_T *y = ADD(SUB(MUL(w, SUB(LOG(w), CONST(1))), MUL(CONST(0.5), LOG(w))),
+                  ADD(CONST(0.91893853320467274), /* log(2 pi) / 2 */
+                      MUL(inverse, FL_W(_poly)(MUL(inverse, inverse), series, 8))));
+    y = SUB(y, SELECT(small, LOG(product), CONST(0)));
+    FL_T *sine = SIN(MUL(CONST(3.1415926535897931), SELECT(left, ABS(r), CONST(0.5))));
+    y = SELECT(left, SUB(SUB(CONST(1.1447298858494002), LOG(sine)), y), y); /* log(pi) */
+    y = SELECT(FL_W(isinf)(x), CONST(INFINITY), y);
+    return y ? FL_GIVE(&s, FL_W(cast)(y, FL_VALUE(given)->dtype)) : FL_GIVE(&s, NULL);
+}
+
+FL_T *FL_W(digamma)(FL_T *x) {
+    static const double series[] = {0, -1 / 12.0, 1 / 120.0, -1 / 252.0, 1 / 240.0,
+                                    -1 / 132.0, 691 / 32760.0, -1 / 12.0, 3617 / 8160.0};
+    if (FL_ABSENT("digamma", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *r, *given = FL_W(_floating)(x);
+    if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
+    FL_T *left = LT(x, CONST(0.5)), *z = FL_W(_reflected)(x, left, &r);
+    FL_T *small = LT(z, CONST(8)), *w = SELECT(small, ADD(z, CONST(8)), z);
+    FL_T *step = SELECT(small, z, CONST(1)), *sum = DIV(CONST(1), step);
+    for (int k = 1; k < 8; k++) sum = ADD(sum, DIV(CONST(1), ADD(step, CONST(k))));
+    FL_T *inverse = DIV(CONST(1), w);
+    FL_T *y = SUB(ADD(LOG(w), FL_W(_poly)(MUL(inverse, inverse), series, 9)),
+                  MUL(CONST(0.5), inverse));
+    y = SUB(y, SELECT(small, sum, CONST(0)));
+    FL_T *turn = MUL(CONST(3.1415926535897931), SELECT(left, r, CONST(0.25)));
+    FL_T *cotangent = DIV(MUL(CONST(3.1415926535897931), COS(turn)), SIN(turn));
+    y = SELECT(left, SUB(y, cotangent), y);
+    y = SELECT(AND(EQ(r, CONST(0)), LT(x, CONST(0))), CONST(NAN), y); /* a pole, but at +-0 */
+    return y ? FL_GIVE(&s, FL_W(cast)(y, FL_VALUE(given)->dtype)) : FL_GIVE(&s, NULL);
+}
+
+#ifdef FL_ON_TENSORS
+/* 1 - erf(x) for x < 1/2, and Chebyshev's series for -log(erfc z) of t = 2 / (2 + z) above (Press et
+   al., Numerical Recipes, 3rd ed., 6.2.2), in f64. z^2 is split so that its rounding does not count:
+   to 1/16 exactly, and the rest. */
+fl_tensor *fl_erfc(fl_tensor *x) {
+    static const double c[28] = {
+        -1.3026537197817094,  6.4196979235649026e-1, 1.9476473204185836e-2, -9.561514786808631e-3,
+        -9.46595344482036e-4, 3.66839497852761e-4,   4.2523324806907e-5,    -2.0278578112534e-5,
+        -1.624290004647e-6,   1.303655835580e-6,     1.5626441722e-8,       -8.5238095915e-8,
+        6.529054439e-9,       5.059343495e-9,        -9.91364156e-10,       -2.27365122e-10,
+        9.6467911e-11,        2.394038e-12,          -6.886027e-12,         8.94487e-13,
+        3.13092e-13,          -1.12708e-13,          3.81e-16,              7.106e-15,
+        -1.523e-15,           -9.4e-17,              1.21e-16,              -2.8e-17};
+    if (fl__null("fl_erfc", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *given = fl__floating(x), *d = NULL, *before = NULL;
+    if (!given || !(x = fl_cast(given, FL_F64))) return fl_scope_return(&s, NULL);
+    fl_tensor *small = LT(x, CONST(0.5)), *z = SELECT(small, CONST(1), MIN(x, CONST(30)));
+    fl_tensor *t = DIV(CONST(2), ADD(CONST(2), z)), *u = SUB(MUL(CONST(4), t), CONST(2));
+    d = before = MUL(u, CONST(0));
+    for (int j = 27; j > 0; j--) {
+        fl_tensor *next = ADD(SUB(MUL(u, d), before), CONST(c[j]));
+        before = d;
+        d = next;
+    }
+    fl_tensor *series = SUB(MUL(CONST(0.5), ADD(CONST(c[0]), MUL(u, d))), before);
+    fl_tensor *whole = MUL(RINT(MUL(z, CONST(16))), CONST(0.0625));
+    fl_tensor *rest = SUB(series, MUL(SUB(z, whole), ADD(z, whole)));
+    fl_tensor *tail = MUL(MUL(t, EXP(NEG(MUL(whole, whole)))), EXP(rest));
+    fl_tensor *y = SELECT(small, SUB(CONST(1), ERF(x)), tail);
+    return fl_scope_return(&s, y ? fl_cast(y, given->dtype) : NULL);
+}
+
+/* A rational approximation, and two Newton steps, on erfc where y is near 1, in f64. */
+fl_tensor *fl_erfinv(fl_tensor *y) {
+    static const double a[] = {0.886226899, -1.645349621, 0.914624893, -0.140543331};
+    static const double b[] = {1, -2.118377725, 1.442710462, -0.329097515, 0.012229801};
+    static const double c[] = {-1.970840454, -1.624906493, 3.429567803, 1.641345311};
+    static const double d[] = {1, 3.543889200, 1.637067800};
+    if (fl__null("fl_erfinv", y)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *given = fl__floating(y);
+    if (!given || !(y = fl_cast(given, FL_F64))) return fl_scope_return(&s, NULL);
+    fl_tensor *size = ABS(y), *z = MUL(y, y);
+    fl_tensor *middle = DIV(MUL(size, fl__poly(z, a, 4)), fl__poly(z, b, 5));
+    fl_tensor *w = SQRT(NEG(LOG(MUL(CONST(0.5), SUB(CONST(1), size)))));
+    fl_tensor *tail = DIV(fl__poly(w, c, 4), fl__poly(w, d, 3));
+    fl_tensor *x = SELECT(LE(size, CONST(0.7)), middle, tail);
+    for (int i = 0; i < 2; i++) {
+        fl_tensor *slope = MUL(CONST(1.1283791670955126), EXP(NEG(MUL(x, x))));
+        fl_tensor *off = SELECT(LE(size, CONST(0.7)), SUB(ERF(x), size),
+                                SUB(SUB(CONST(1), size), fl_erfc(x)));
+        x = SUB(x, DIV(off, slope));
+    }
+    fl_tensor *end = DIV(CONST(1), SQRT(SUB(CONST(1), size))); /* inf at 1, NaN above */
+    x = SELECT(LE(CONST(1), size), end, x);
+    x = SELECT(EQ(y, CONST(0)), y, SELECT(LT(y, CONST(0)), NEG(x), x));
+    return fl_scope_return(&s, x ? fl_cast(x, given->dtype) : NULL);
+}
+
+/* The integer quotient a / b, rounded to 0, of an a less its remainder: by way of f64, and what that
+   rounded away by way of f64 again. */
+static fl_tensor *fl__integer_quotient(fl_tensor *whole, fl_tensor *b) {
+    fl_tensor *divisor = fl_cast(b, FL_F64);
+    if (!divisor) return NULL;
+    fl_tensor *q = fl_cast(DIV(fl_cast(whole, FL_F64), divisor), FL_I64);
+    fl_tensor *left = SUB(whole, MUL(q, b));
+    return left ? ADD(q, fl_cast(DIV(fl_cast(left, FL_F64), divisor), FL_I64)) : NULL;
+}
+
+fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b) {
+    if (fl__null("fl_floor_divide", a) || fl__null("fl_floor_divide", b)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_dtype d = fl__promote(2, (fl_tensor *[]){a, b});
+    bool real = fl_dtype_is_float(a->dtype) || fl_dtype_is_float(b->dtype);
+    bool half = d == FL_F16 || d == FL_BF16;
+    if (half && (!(a = fl__widened(a)) || !(b = fl__widened(b)))) return fl_scope_return(&s, NULL);
+    if (real && (!(a = fl__matched(a, b)) || !(b = fl__matched(b, a))))
+        return fl_scope_return(&s, NULL);
+    fl_tensor *r = fl_fmod(a, b), *whole = SUB(a, r);
+    fl_tensor *q = real ? RINT(DIV(whole, b)) : whole ? fl__integer_quotient(whole, b) : NULL;
+    fl_tensor *past = AND(NOT(EQ(r, CONST(0))), XOR(LT(r, CONST(0)), LT(b, CONST(0))));
+    q = q && past ? SUB(q, fl_cast(past, q->dtype)) : NULL;
+    if (real) q = SELECT(EQ(b, CONST(0)), DIV(a, b), q);
+    return fl_scope_return(&s, q ? fl_cast(q, d) : NULL);
+}
+
+fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan) {
+    if (fl__null("fl_isclose", a) || fl__null("fl_isclose", b)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *off = ABS(SUB(a, b)), *allowed = ADD(CONST(atol), MUL(CONST(rtol), ABS(b)));
+    fl_tensor *y = OR(EQ(a, b), AND(fl_isfinite(off), LE(off, allowed)));
+    if (equal_nan) y = OR(y, AND(fl_isnan(a), fl_isnan(b)));
+    return fl_scope_return(&s, y);
+}
+#endif
+
+#ifdef FL_ON_VARS
+/* -2 / sqrt(pi) exp(-x^2) */
+static void fv__erfc_back(fl_node *n, fl_var *dy) {
+    fl_var *x = fv_saved(n, 0);
+    fv_add_grad(n, 0, MUL(dy, MUL(CONST(-1.1283791670955126), EXP(NEG(MUL(x, x))))));
+}
+
+fl_var *fv_erfc(fl_var *x) {
+    return fv_record_args("erfc", fl_erfc(fv_value(x)), fv__erfc_back, FV_IN(x), FV_SAVE(x), NULL, 0);
+}
+
+/* sqrt(pi) / 2 exp(x^2) of the result x */
+static void fv__erfinv_back(fl_node *n, fl_var *dy) {
+    fl_var *x = fv_saved(n, 0);
+    fv_add_grad(n, 0, MUL(dy, MUL(CONST(0.88622692545275801), EXP(MUL(x, x)))));
+}
+
+fl_var *fv_erfinv(fl_var *y) {
+    return fv_record_args("erfinv", fl_erfinv(fv_value(y)), fv__erfinv_back, FV_IN(y),
+                          FV_SAVE(FV_OUT), NULL, 0);
+}
+fl_var *fv_floor_divide(fl_var *a, fl_var *b) {
+    return fv_const(fl_floor_divide(fv_value(a), fv_value(b)));
+}
+#endif
+
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,60 @@
+/* kernels/composed/twice.h - expands a text of compositions for tensors and for variables
+
+   A file of this folder is one text, FL_TEXT. It includes this file, which includes it back twice:
+   once where FL_T is fl_tensor and FL_W(add) is fl_add, once where they are fl_var and fv_add. So a
+   composition is written once, and its gradients, of any order and in both directions, are those of
+   the ops it runs. The text is written in the words of fl_words.h and in
+
+     FL_W(name)        fl_name or fv_name
+     FL_T              fl_tensor or fl_var
+     FL_VALUE(x)       the tensor of an x that is not NULL
+     FL_OF(t)          the constant t
+     FL_ABSENT(fn, x)  true, with an error that names fn, for an operand that is NULL
+     FL_GIVE(s, y)     ends the scope *s and hands y out
+     FL_PROMOTE(s, y)  hands y out of the scope *s, which stays open: for second results
+
+   FL_ON_TENSORS is defined in the first expansion, FL_ON_VARS in the second: for helpers that
+   exist once, and for the few ops whose two forms differ. */
+#include "../fl_words.h"
+
+#define FL_ON_TENSORS
+#define FL_W(name) fl_##name
+#define FL_T fl_tensor
+#define FL_VALUE(x) (x)
+#define FL_OF(t) (t)
+#define FL_ABSENT(fn, x) fl__null("fl_" fn, x)
+#define FL_GIVE(s, y) fl_scope_return(s, y)
+#define FL_PROMOTE(s, y) fl_promote(s, y)
+#include "common.h"
+#include FL_TEXT
+#undef FL_ON_TENSORS
+#undef FL_W
+#undef FL_T
+#undef FL_VALUE
+#undef FL_OF
+#undef FL_ABSENT
+#undef FL_GIVE
+#undef FL_PROMOTE
+
+#define FL_ON_VARS
+#define FL_W(name) fv_##name
+#define FL_T fl_var
+#define FL_VALUE(x) ((x)->value)
+#define FL_OF(t) fv_const(t)
+#define FL_ABSENT(fn, x) fl__null("fv_" fn, x)
+#define FL_GIVE(s, y) fv_scope_return(s, y)
+#define FL_PROMOTE(s, y) fl_promote(s, y)
+#include "common.h"
+#include FL_TEXT
+#undef FL_ON_VARS
+#undef FL_T
+#undef FL_VALUE
+#undef FL_OF
+#undef FL_ABSENT
+#undef FL_GIVE
+#undef FL_PROMOTE
+#undef FL_TEXT
+
+#define FL_WORDS_END
+#include "../fl_words.h"
+/* MIT licence: see LICENSE. */
