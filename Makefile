@@ -108,6 +108,34 @@ TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
 .PHONY: test-programs
 test-programs: $(TESTS:%=$(BUILD)/tests/%) $(STRANGERS:%=$(BUILD)/%)
 
+# Clang only, and nothing else of this file depends on it. Inputs worth keeping gather in build/fuzz/corpus.
+FUZZ := build/fuzz
+FUZZERS := $(basename $(notdir $(wildcard tests/fuzz_*.c)))
+FUZZ_CC = $(if $(findstring clang,$(CC)),$(CC),clang)
+T ?= 60
+
+.PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
+fuzz: ## libFuzzer on readers, printers, ops and autograd, T seconds each: make fuzz T=60
+	@mkdir -p $(FUZZ)
+	@echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' > $(FUZZ)/probe.c
+	@if $(FUZZ_CC) -w -fsanitize=fuzzer -o $(FUZZ)/probe $(FUZZ)/probe.c > /dev/null 2>&1; \
+	then $(MAKE) --no-print-directory -k CC=$(FUZZ_CC) SAN=address,undefined,fuzzer-no-link CFLAGS="-O1 -g" \
+	    BUILD=$(FUZZ) T=$(T) fuzz-run; \
+	else echo 'absent: clang with libFuzzer (make fuzz): apt-get install clang'; fi
+
+fuzz-run: $(FUZZERS:%=run-%)
+	@echo "$(words $^) passed, 0 failed"
+
+$(FUZZERS:%=run-%): run-fuzz_%: $(FUZZ)/fuzz_%
+	@mkdir -p $(FUZZ)/corpus/$*
+	@$< -max_total_time=$(T) -max_len=1024 -len_control=0 -timeout=20 -close_fd_mask=1 \
+	    -artifact_prefix=$(FUZZ)/$*- $(FUZZ)/corpus/$* > $<.log 2>&1 || { tail -n 40 $<.log; false; }
+	@echo "fuzz_$*: $$(sed -n 's/^Done \(.*\)/\1/p' $<.log)"
+
+$(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h $(FUZZ)/libfl.a
+	@$(CC) -std=gnu11 $(ALL_CFLAGS) -fsanitize=fuzzer -DFUZZ_MAIN=0 -I. -o $@ $< $(FUZZ)/libfl.a $(LIBS)
+	@echo LD $@
+
 # --- rules -----------------------------------------------------------------------------------------------
 
 # One object per header and per kernel file: the same text as the drop-in build, cut by FL_IMPL_ONLY_<NAME>,

@@ -491,7 +491,7 @@ FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user) {
     if (!x) return;
     x->hook_ = fn;
     x->hook_user_ = user;
-    if (x->node && !fv__watch(x->node, x)) x->hook_ = NULL;
+    if (x->node && !x->node->spent && !fv__watch(x->node, x)) x->hook_ = NULL;
 }
 
 /* ---- modes ---- */

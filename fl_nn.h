@@ -1478,6 +1478,7 @@ static fl_var *fl__nn_reduce(fl_var *loss, fl_nn_reduction r) {
 /* No value is read on the host: a step can be recorded, and runs on a device without waiting.
    Gather refuses a target that is no class. */
 static fl_var *fl__nn_class_loss_of(const fl__nn_class_loss *l, fl_var *logp, fl_tensor *target) {
+    if (!logp) return NULL;
     const fl_tensor *x = fv_value(logp);
     fl_tensor *counts = fl_ne(target, fl_int(l->ignore));
     fl_tensor *class_of = fl_unsqueeze(fl_where(counts, target, fl_int(0)), 1);

@@ -1388,7 +1388,8 @@ int64_t fl_shape_numel(fl_shape s) {
         else if (__builtin_mul_overflow(n, s.dim[i], &n) || n > (int64_t)1 << 62)
             return -1;
     }
-    return zero ? 0 : n;
+    if (zero) return n > (int64_t)1 << 59 ? -1 : 0; /* strides in bytes must fit */
+    return n;
 }
 
 char *fl_shape_text(fl_shape s, char *buf, size_t size) {

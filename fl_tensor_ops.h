@@ -157,7 +157,7 @@ fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
     fl_axes keep = axes;
     keep.keepdim = true;
     fl_tensor *d = fl_sub(x, fl_mean(x, keep));
-    double left = n > correction ? (double)(n - correction) : 0;
+    double left = n > correction ? (double)n - (double)correction : 0;
     return fl_scope_return(&s, fl_div(fl_sum(fl_mul(d, d), axes), fl_num(left)));
 }
 
@@ -476,7 +476,7 @@ fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_
         !fl__conv2d_args_ok("fl_conv2d", &a))
         return NULL;
     if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups ||
-        w->shape[0] % a.groups)
+        w->shape[0] % a.groups || w->shape[1] < 1 || w->shape[2] < 1 || w->shape[3] < 1)
         return FL__BAD("fl_conv2d: x %s, w %s, %lld groups: channels do not match",
                        FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w), (long long)a.groups);
     if (bias &&
@@ -505,7 +505,8 @@ static bool fl__conv2d_shapes(const char *fn, fl_shape x, fl_shape w, const fl_t
               w.dim[0] == dy->shape[1] && a->groups > 0 && x.dim[1] == w.dim[1] * a->groups &&
               w.dim[0] % a->groups == 0;
     for (int i = 0; ok && i < 2; i++)
-        ok = dy->shape[2 + i] == fl__windows(x.dim[2 + i], a->pad_lo[i], a->pad_hi[i],
+        ok = fl__sane(x.dim[2 + i], 0) && fl__sane(w.dim[2 + i], 1) &&
+             dy->shape[2 + i] == fl__windows(x.dim[2 + i], a->pad_lo[i], a->pad_hi[i],
                                              a->dilation[i] * (w.dim[2 + i] - 1) + 1, a->stride[i]);
     if (!ok)
         FL__BAD("%s: x %s, w %s and dy %s do not belong together", fn, fl__shape_as_text(x).s,
@@ -735,7 +736,7 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         return NULL;
     bool ok = x_shape.ndim == 4 && x_shape.dim[0] == dy->shape[0] && x_shape.dim[1] == dy->shape[1];
     for (int i = 0; ok && i < 2; i++)
-        ok = dy->shape[2 + i] ==
+        ok = fl__sane(x_shape.dim[2 + i], 0) && dy->shape[2 + i] ==
              fl__windows(x_shape.dim[2 + i], a.pad_lo[i], a.pad_hi[i], a.kernel[i], a.stride[i]);
     if (!ok)
         return FL__BAD("fl_avg_pool2d_grad: dy %s, x %s", FL__SHAPE_TEXT(dy),
@@ -813,8 +814,8 @@ static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
 /* An operand of a fused gradient: a number, or a float like dy. */
 static bool fl__grad_operand(const char *fn, const fl_tensor *t, const fl_tensor *dy) {
     if (fl__null(fn, t) || fl__null(fn, dy)) return false;
-    if (t->weak || (t->dtype == dy->dtype && t->family == dy->family &&
-                    fl_dtype_is_float(dy->dtype) && fl__same_shape(t, dy)))
+    if (!dy->weak && (t->weak || (t->dtype == dy->dtype && t->family == dy->family &&
+                                  fl_dtype_is_float(dy->dtype) && fl__same_shape(t, dy))))
         return true;
     return FL__BAD("%s: operand %s %s and dy %s %s differ, or are no floats", fn,
                    fl_dtype_name(t->dtype), FL__SHAPE_TEXT(t), fl_dtype_name(dy->dtype),
@@ -1185,6 +1186,7 @@ static void fl__each_shown(fl__printer *pr, int dim, int64_t at, fl__element_fn 
         fn(pr, at);
         return;
     }
+    if (fl_numel(pr->t) == 0) return;
     int64_t count = 1;
     for (int64_t k = 0; k < count; k++) {
         int64_t i = fl__shown(pr, pr->t->shape[dim], k, &count);

@@ -1,0 +1,631 @@
+/* fuzz_autograd.c - the input as a program of variables: fv_ ops, backward and double backward,
+   layers with random options, losses, optimizers
+
+   As fuzz_ops.c: a step picks a row, operands and arguments; memory fails now and then; values are
+   overwritten between an op and its backward pass. After each step an error is pending exactly when
+   it failed, and gradients have the shape and dtype of their variables. After each program nothing
+   is left. A new op is one line of `rows`. */
+#include "fuzz.h"
+
+enum { REGISTERS = 8, STEPS = 40, SMALL = 256, LEAVES = 96, MODULES = 3 };
+
+static struct {
+    fl_var *r[REGISTERS];      /* kept */
+    fl_var *leaf[LEAVES];      /* kept: gradients with graphs are dropped at the end */
+    fl_nn_module *m[MODULES];
+    int n_leaves;
+    fl_rng rng;
+    bool none;                 /* the row may give nothing without an error */
+} vm;
+
+/* ---- arguments ---- */
+
+static fl_var *operand(void) {
+    const unsigned b = fuzz_byte();
+    fl_var *x = b < 253 ? vm.r[b % REGISTERS] : NULL;
+    if (x && fl_numel(fv_value(x)) > SMALL) x = vm.r[0];
+    fuzz_show(" ", fv_value(x));
+    return x && fl_numel(fv_value(x)) > SMALL ? NULL : x;
+}
+
+static fl_rng *rng(void) {
+    return fuzz_byte() & 1 ? &vm.rng : NULL;
+}
+
+static double probability(void) {
+    return fuzz_rarely(8) ? fuzz_double() : fuzz_below(5) / 4.0;
+}
+
+/* ---- forms ---- */
+
+typedef void (*fn)(void);
+typedef fl_var *V;
+#define CALL(f, type, ...) (((V(*) type)(f))(__VA_ARGS__))
+
+/* A gradient may hold a graph that holds its variable: it is dropped at the end. False when no more
+   can be remembered. */
+static bool remember(V x) {
+    if (vm.n_leaves == LEAVES) return false;
+    vm.leaf[vm.n_leaves++] = fv_keep(x);
+    return true;
+}
+
+static V new_leaf(fl_tensor *t) {
+    V x = fv_param(t);
+    return x && !remember(x) ? fv_detach(x) : x;
+}
+
+/* Mostly floats with 2 to 4 dims of 1 to 3, so that operands fit each other. */
+static V param(fn f) {
+    const unsigned b = fuzz_byte();
+    const fl_shape s = {2 + (int)(b & 1) * 2, {2, 1 + (b >> 1 & 1), 3, 2 + (b >> 2 & 1)}};
+    (void)f;
+    return new_leaf(fuzz_fill(s, b & 128 ? FL_F64 : FL_F32));
+}
+
+static V image(fn f) {
+    (void)f;
+    return new_leaf(fuzz_image());
+}
+
+static V x_(fn f) {
+    return CALL(f, (V), operand());
+}
+
+static V xy_(fn f) {
+    V x = operand(), y = operand();
+    return CALL(f, (V, V), x, y);
+}
+
+static V xyz_(fn f) {
+    V x = operand(), y = operand(), z = operand();
+    return CALL(f, (V, V, V), x, y, z);
+}
+
+static V x_axis(fn f) {
+    V x = operand();
+    return CALL(f, (V, int), x, fuzz_axis());
+}
+
+static V x_axis_axis(fn f) {
+    V x = operand();
+    const int a = fuzz_axis(), b = fuzz_axis();
+    return CALL(f, (V, int, int), x, a, b);
+}
+
+static V x_axes(fn f) {
+    V x = operand();
+    return CALL(f, (V, fl_axes), x, fuzz_axes());
+}
+
+static V x_axes_int(fn f) {
+    V x = operand();
+    const fl_axes a = fuzz_axes();
+    return CALL(f, (V, fl_axes, int64_t), x, a, fuzz_int());
+}
+
+static V x_shape(fn f) {
+    V x = operand();
+    return CALL(f, (V, fl_shape), x, fuzz_shape_for(fv_value(x)));
+}
+
+static V x_perm(fn f) {
+    V x = operand();
+    int list[16];
+    const int n = fuzz_rarely(16) ? fuzz_below(11) - 1 : x ? fv_value(x)->ndim : 0;
+    const int turn = fuzz_below(16);
+    for (int i = 0; i < n; i++) list[i] = turn < 12 ? (i + turn) % n : fuzz_axis();
+    return CALL(f, (V, int, const int *), x, n, list);
+}
+
+static V x_slice(fn f) {
+    V x = operand();
+    const int axis = fuzz_axis();
+    const int64_t start = fuzz_int(), stop = fuzz_int(), step = fuzz_int();
+    return CALL(f, (V, int, int64_t, int64_t, int64_t), x, axis, start, stop, step);
+}
+
+static V x_axis_int(fn f) {
+    V x = operand();
+    const int axis = fuzz_axis();
+    return CALL(f, (V, int, int64_t), x, axis, fuzz_int());
+}
+
+static V x_dtype(fn f) {
+    V x = operand();
+    return CALL(f, (V, fl_dtype), x, fuzz_dtype());
+}
+
+static V x_numbers(fn f) {
+    V x = operand();
+    const double a = fuzz_double(), b = fuzz_double();
+    return CALL(f, (V, double, double), x, a, b);
+}
+
+static V x_number_rng(fn f) {
+    V x = operand();
+    const double p = probability();
+    return CALL(f, (V, double, fl_rng *), x, p, rng());
+}
+
+static V list_axis(fn f) {
+    V list[10];
+    const int n = fuzz_rarely(32) ? fuzz_below(11) - 1 : 1 + fuzz_below(3);
+    for (int i = 0; i < n; i++) list[i] = operand();
+    return CALL(f, (V const *, int, int), list, n, fuzz_axis());
+}
+
+/* An index with as many dims as x, or with one. */
+static fl_tensor *index_for(const fl_var *x) {
+    return fuzz_index(x && fuzz_byte() & 1 ? fv_value(x)->ndim : 1);
+}
+
+static V x_axis_index(fn f) {
+    V x = operand();
+    fl_tensor *index = index_for(x);
+    return CALL(f, (V, int, fl_tensor *), x, fuzz_axis(), index);
+}
+
+static V x_axis_index_src(fn f) {
+    V x = operand(), src = operand();
+    fl_tensor *index = index_for(x);
+    const bool fits = x && index && fuzz_byte() & 1;
+    if (fits) src = fv_const(fuzz_fill(fl_shape_of(index), fv_value(x)->dtype));
+    return CALL(f, (V, int, fl_tensor *, V), x, fuzz_axis(), index, src);
+}
+
+/* Classes along axis 1 of x, for each of its other positions. */
+static fl_tensor *target_for(const fl_var *x) {
+    const fl_tensor *t = fv_value(x);
+    fl_shape s = t ? fl_shape_of(t) : FL_SHAPE(1);
+    int64_t data[SMALL];
+    if (s.ndim < 2 || fuzz_rarely(8)) return fuzz_index(1);
+    for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
+    s.ndim--;
+    for (int i = 0; i < SMALL; i++) data[i] = i < 8 ? fuzz_below(3) : data[i - 8];
+    return fl_shape_numel(s) <= SMALL ? fl_from_host(data, s, FL_I64) : fl_full(s, 0, FL_I64);
+}
+
+/* The places of the elements come out as well, if asked for. */
+static V x_sort(fn f) {
+    V x = operand();
+    const int axis = fuzz_axis();
+    const unsigned b = fuzz_byte();
+    fl_tensor *index = NULL;
+    V y = CALL(f, (V, int, bool, fl_tensor **), x, axis, b & 1, b & 2 ? &index : NULL);
+    if (b & 2 && !y != !index) fuzz_bug("values and places disagree");
+    return y;
+}
+
+static V x_topk(fn f) {
+    V x = operand();
+    const int axis = fuzz_axis();
+    const int64_t k = fuzz_size();
+    const unsigned b = fuzz_byte();
+    fl_tensor *index = NULL;
+    V y = CALL(f, (V, int64_t, int, bool, fl_tensor **), x, k, axis, b & 1, b & 2 ? &index : NULL);
+    if (b & 2 && !y != !index) fuzz_bug("values and places disagree");
+    return y;
+}
+
+static V xyz_conv(fn f) {
+    V x = operand(), w = fuzz_byte() & 1 ? image(NULL) : operand();
+    V bias = fuzz_byte() & 1 ? operand() : NULL;
+    return CALL(f, (V, V, V, fl_conv2d_opts), x, w, bias, fuzz_conv(NULL));
+}
+
+static V x_pool(fn f) {
+    V x = operand();
+    const int64_t kernel = fuzz_size();
+    return CALL(f, (V, int64_t, fl_pool2d_opts), x, kernel, fuzz_pool());
+}
+
+static V x_target_nll(fn f) {
+    V x = operand();
+    fl_nn_nll_opts o = {0};
+    o.reduction = (fl_nn_reduction)fuzz_below(3);
+    if (fuzz_byte() & 1) o.ignore_index = fuzz_int();
+    return CALL(f, (V, fl_tensor *, fl_nn_nll_opts), x, target_for(x), o);
+}
+
+static V x_target_entropy(fn f) {
+    V x = operand();
+    fl_nn_cross_entropy_opts o = {0};
+    o.reduction = (fl_nn_reduction)fuzz_below(4);
+    if (fuzz_byte() & 1) o.ignore_index = fuzz_int();
+    if (fuzz_byte() & 1) o.label_smoothing = probability();
+    return CALL(f, (V, fl_tensor *, fl_nn_cross_entropy_opts), x, target_for(x), o);
+}
+
+static V xy_mse(fn f) {
+    V x = operand(), y = operand();
+    const fl_nn_mse_opts o = {0, (fl_nn_reduction)fuzz_below(4)};
+    return CALL(f, (V, V, fl_nn_mse_opts), x, y, o);
+}
+
+/* ---- variables ---- */
+
+static V odd_param(fn f) {
+    (void)f;
+    return new_leaf(fuzz_tensor());
+}
+
+static V constant(fn f) {
+    (void)f;
+    return fv_const(fuzz_tensor());
+}
+
+static V number(fn f) {
+    (void)f;
+    return fv_num(fuzz_double());
+}
+
+static V done(bool ok, V x) {
+    return ok ? x : NULL;
+}
+
+static V overwrite(fn f) {
+    V x = operand();
+    (void)f;
+    return done(fl_assign(fv_value(x), fl_num(fuzz_double())) != NULL, x);
+}
+
+static V set_grad(fn f) {
+    V x = operand(), g = operand();
+    (void)f;
+    return x && remember(x) ? done(fv_set_grad(x, g), x) : fv_neg(x);
+}
+
+static V zero_grad(fn f) {
+    V x = operand();
+    (void)f;
+    if (x) fv_zero_grad(x);
+    return x ? x : fv_num(1);
+}
+
+static void double_it(fl_var *x, void *user) {
+    (void)user;
+    if (x->grad) fv_set_grad(x, fv_add(x->grad, x->grad));
+}
+
+static V hook(fn f) {
+    V x = operand();
+    (void)f;
+    if (x) fv_hook(x, fuzz_byte() & 1 ? double_it : NULL, NULL);
+    return x ? x : fv_num(1);
+}
+
+static V no_grad(fn f) {
+    (void)f;
+    fl_no_grad(fuzz_rarely(4));
+    return fv_num(fl_grad_enabled() ? 1 : 0);
+}
+
+static V scoped(fn f) {
+    fl_scope s = fl_scope_begin();
+    (void)f;
+    fl_no_grad(fuzz_byte() & 1);
+    V x = operand();
+    return fv_scope_return(&s, fv_exp(fv_add(x, x)));
+}
+
+/* An op of our own: y = 3 a b, whose backward reads two saved values, the output and arguments. */
+static void triple_back(fl_node *n, fl_var *dy) {
+    const double *k = fv_args(n);
+    V g = fv_mul(dy, fv_num(*k));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_sum_to(fv_mul(g, fv_saved(n, 1)), fv_in_shape(n, 0)));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_mul(g, fv_saved(n, 0)));
+    fv_saved(n, 2);
+}
+
+static V own_op(fn f) {
+    V a = operand(), b = operand();
+    const double k = 3;
+    (void)f;
+    fl_tensor *y = fl_mul(fl_mul(fv_value(a), fv_value(b)), fl_num(k));
+    return fv_record_args("triple", y, triple_back, FV_IN(a, b), FV_SAVE(a, b, FV_OUT), &k,
+                          sizeof k);
+}
+
+/* ---- backward ---- */
+
+static fl_backward_opts backward_opts(V root) {
+    fl_backward_opts o = {0};
+    const unsigned b = fuzz_byte();
+    o.retain_graph = b & 1;
+    o.create_graph = b & 2;
+    if (b & 4) o.grad = fv_value(operand());
+    if (b & 8 && root) o.grad = fl_full_like(fv_value(root), 0.5);
+    return o;
+}
+
+/* Of the sum of an operand's elements, or of the operand itself. */
+static V backward(fn f) {
+    V x = operand();
+    const bool summed = fuzz_byte() & 3;
+    (void)f;
+    V root = summed ? fv_sum(x, FL_ALL_AXES) : x;
+    return done(fl_backward_opt(root, backward_opts(root)), root);
+}
+
+static V grad(fn f) {
+    V root = operand(), x = operand();
+    (void)f;
+    if (fuzz_byte() & 1) root = fv_sum(root, FL_ALL_AXES);
+    vm.none = true;
+    return fl_grad(root, x, fuzz_byte() & 1);
+}
+
+/* NULL passes. */
+static V detach(fn f) {
+    vm.none = true;
+    (void)f;
+    return fv_detach(operand());
+}
+
+static V gradient_of(fn f) {
+    V x = operand();
+    (void)f;
+    return x && x->grad ? x->grad : fv_neg(x);
+}
+
+/* ---- layers ---- */
+
+static int64_t width(void) {
+    return fuzz_rarely(16) ? fuzz_int() : 1 + fuzz_below(4);
+}
+
+static fl_nn_module *new_conv(void) {
+    const int64_t in = width(), out = width(), kernel = fuzz_size();
+    const fl_conv2d_opts c = fuzz_conv(NULL);
+    const unsigned b = fuzz_byte();
+    fl_nn_conv2d_opts o = {.stride = c.stride, .stride_w = c.stride_w, .pad = c.pad,
+                           .pad_w = c.pad_w, .dilation = c.dilation, .dilation_w = c.dilation_w,
+                           .groups = c.groups, .no_bias = b & 1, .rng = &vm.rng};
+    if (b & 2) o.kernel_w = fuzz_size();
+    if (b & 4) o.dtype = fuzz_dtype();
+    return fl_nn_conv2d_opt(in, out, kernel, o);
+}
+
+static fl_nn_module *new_pool(void) {
+    const int64_t kernel = fuzz_size();
+    const fl_pool2d_opts p = fuzz_pool();
+    return fl_nn_pool2d(kernel, .kernel_w = p.kernel_w, .stride = p.stride, .stride_w = p.stride_w,
+                        .pad = p.pad, .pad_w = p.pad_w, .average = fuzz_byte() & 1,
+                        .ignore_pad = p.ignore_pad);
+}
+
+static fl_nn_module *new_linear(void) {
+    const int64_t in = width(), out = width();
+    const unsigned b = fuzz_byte();
+    const fl_dtype d = b & 2 ? fuzz_dtype() : FL_DTYPE_NONE;
+    return fl_nn_linear(in, out, .no_bias = b & 1, .dtype = d, .rng = rng());
+}
+
+static fl_nn_module *new_batch_norm(void) {
+    const int64_t channels = width();
+    const unsigned b = fuzz_byte();
+    fl_nn_batch_norm_opts o = {.cumulative = b & 1, .no_affine = b & 2, .no_track = b & 4};
+    if (b & 8) o.eps = fuzz_double();
+    if (b & 16) o.momentum = fuzz_double();
+    if (b & 32) o.dtype = fuzz_dtype();
+    return fl_nn_batch_norm2d_opt(channels, o);
+}
+
+static fl_nn_module *new_layer_norm(void) {
+    const fl_shape s = fuzz_shape();
+    const unsigned b = fuzz_byte();
+    fl_nn_layer_norm_opts o = {.no_affine = b & 1, .no_bias = b & 2};
+    if (b & 8) o.eps = fuzz_double();
+    if (b & 32) o.dtype = fuzz_dtype();
+    return fl_nn_layer_norm_opt(s, o);
+}
+
+static fl_nn_module *new_view(void) {
+    return fl_nn_view(fuzz_shape());
+}
+
+static fl_nn_module *new_dropout(void) {
+    const double p = probability();
+    return fl_nn_dropout(p, .rng = rng());
+}
+
+static fl_nn_module *new_softmax(void) {
+    return fl_nn_log_softmax(fuzz_axis());
+}
+
+static fl_nn_module *new_silu(void) {
+    return fl_nn_activation("SiLU", fv_silu);
+}
+
+static fl_nn_module *(*const makers[])(void) = {
+    new_linear, new_linear, new_conv, new_conv, new_pool, new_batch_norm, new_layer_norm, new_view,
+    new_dropout, new_softmax, new_silu, fl_nn_relu, fl_nn_gelu, fl_nn_tanh, fl_nn_sigmoid,
+};
+enum { MAKERS = sizeof makers / sizeof makers[0] };
+
+/* A layer, or several in a row, in the place of another. */
+static V make_module(fn f) {
+    const int i = fuzz_below(MODULES), n = 1 + fuzz_below(3);
+    (void)f;
+    fl_nn_module *layers[3], *m;
+    for (int k = 0; k < n; k++) layers[k] = makers[fuzz_below(MAKERS)]();
+    m = n == 1 ? layers[0] : fl_nn_sequential_of(n, layers);
+    fl_nn_free(vm.m[i]);
+    vm.m[i] = m;
+    if (!m) return NULL;
+    const fv_list p = fl_nn_parameters(m);
+    if (!p.v && fl_error()) return NULL;
+    for (int k = 0; k < p.n; k++) p.v[k]->requires_grad = remember(p.v[k]);
+    fl_nn_train(m, fuzz_byte() & 1);
+    return fv_num((double)fl_nn_count(m));
+}
+
+static V forward(fn f) {
+    fl_nn_module *m = vm.m[fuzz_below(MODULES)];
+    V x = operand();
+    (void)f;
+    return m ? fl_nn_forward(m, x) : fv_neg(x);
+}
+
+/* Several inputs at once, which layers refuse. */
+static V forward_many(fn f) {
+    fl_nn_module *m = vm.m[fuzz_below(MODULES)];
+    V x = operand();
+    fl_vars in = {fuzz_below(4), {x, x, x}};
+    (void)f;
+    if (!m) return fv_num(1);
+    const fl_vars out = fl_nn_forward_vars(m, in);
+    return out.n ? out.v[0] : NULL;
+}
+
+static V parameter(fn f) {
+    fl_nn_module *m = vm.m[fuzz_below(MODULES)];
+    (void)f;
+    const fv_list p = m ? fl_nn_parameters(m) : FV_NONE;
+    return p.n ? p.v[fuzz_below(p.n)] : fl_error() ? NULL : fv_num(1);
+}
+
+/* Overwrites a parameter as initialisers do. */
+static V initialise(fn f) {
+    V x = operand();
+    const unsigned how = fuzz_byte();
+    const double a = fuzz_double(), b = fuzz_double();
+    int64_t in, out;
+    (void)f;
+    switch (how % 8) {
+    case 0: return done(fl_nn_constant_(x, a), x);
+    case 1: return done(fl_nn_uniform_(x, a, b, &vm.rng), x);
+    case 2: return done(fl_nn_normal_(x, a, b, &vm.rng), x);
+    case 3: return done(fl_nn_kaiming_uniform_(x, a, &vm.rng), x);
+    case 4: return done(fl_nn_kaiming_normal_(x, a, &vm.rng), x);
+    case 5: return done(fl_nn_glorot_uniform_(x, a, &vm.rng), x);
+    case 6: return done(fl_nn_glorot_normal_(x, a, &vm.rng), x);
+    default: return done(fl_nn_fan(x, &in, &out), x);
+    }
+}
+
+/* ---- optimizers ---- */
+
+static fl_optim *new_optim(fv_list params) {
+    const unsigned b = fuzz_byte();
+    const double lr = probability(), x = probability(), y = probability();
+    if (b % 3 == 0) return fl_optim_adam(params, .lr = lr, .beta1 = x, .beta2 = y);
+    if (b % 3 == 1) return fl_optim_adamw(params, .lr = lr, .eps = x, .weight_decay = y);
+    return fl_optim_sgd(params, .lr = lr, .momentum = x, .weight_decay = y, .nesterov = b & 64,
+                        .dampening = b & 128 ? 0.5 : 0);
+}
+
+/* Over a module's parameters, or over operands. */
+static V optimize(fn f) {
+    fl_nn_module *m = vm.m[fuzz_below(MODULES)];
+    V list[2] = {operand(), NULL};
+    (void)f;
+    list[1] = operand();
+    const fv_list p = m && fuzz_byte() & 1 ? fl_nn_parameters(m) : (fv_list){fuzz_below(3), list};
+    fl_optim *o = new_optim(p);
+    bool ok = o != NULL;
+    if (ok && fuzz_byte() & 1) {
+        const double norm = fl_optim_clip_grad_norm(p, fuzz_double());
+        ok = !fl_error();
+        fuzz_note(&norm, sizeof norm);
+    }
+    for (int i = fuzz_below(3); ok && i > 0; i--) ok = fl_optim_step(o);
+    if (ok) fl_optim_zero_grad(o);
+    fl_optim_free(o);
+    return ok ? fv_num(1) : NULL;
+}
+
+/* ---- the table ---- */
+
+typedef struct row {
+    const char *name;
+    V (*form)(fn f);
+    fn f;
+} row;
+
+#define OP(form, name) {#name, form, (fn)fv_##name}
+#define LOSS(form, name) {#name, form, (fn)fl_nn_##name}
+#define SELF(form) {#form, form, NULL}
+#define UNARY(op, ...) OP(x_, op),
+#define BINARY(op, ...) OP(xy_, op),
+
+static const row rows[] = {
+    FL_UNARY_OPS(UNARY) FL_BINARY_OPS(BINARY)
+    SELF(param), SELF(param), SELF(param), SELF(param), SELF(param), SELF(param), SELF(image),
+    SELF(image), SELF(odd_param),
+    SELF(constant), SELF(number), SELF(overwrite), SELF(set_grad), SELF(zero_grad), SELF(hook),
+    SELF(no_grad), SELF(scoped), SELF(own_op), SELF(detach),
+    OP(xyz_, where), OP(x_numbers, clip), OP(x_dtype, cast), OP(x_shape, reshape),
+    OP(x_perm, permute), OP(x_axis_axis, transpose), OP(x_shape, expand), OP(x_slice, slice),
+    OP(x_axis_int, select), OP(x_axis, squeeze), OP(x_axis, unsqueeze), OP(x_axis_axis, flatten),
+    OP(list_axis, concat), OP(list_axis, stack),
+    OP(x_axes, sum), OP(x_axes, prod), OP(x_axes, mean), OP(x_axes_int, variance),
+    OP(x_axes, amax), OP(x_axes, amin), OP(x_axes, logsumexp), OP(x_shape, sum_to),
+    OP(x_axis_index, gather), OP(x_axis_index_src, scatter_add),
+    OP(x_axis_index_src, scatter), OP(x_axis, cumsum), OP(x_axis, cumprod), OP(x_sort, sort),
+    OP(x_topk, topk), OP(x_axis_index, index_select),
+    OP(xy_, matmul), OP(xy_, matmul), OP(xyz_conv, conv2d_opt), OP(xyz_conv, conv2d_opt),
+    OP(x_pool, max_pool2d_opt), OP(x_pool, avg_pool2d_opt), OP(x_axis, softmax),
+    OP(x_axis, log_softmax), OP(x_number_rng, dropout),
+    SELF(backward), SELF(backward), SELF(backward), SELF(backward), SELF(backward), SELF(backward),
+    SELF(grad), SELF(grad), SELF(grad), SELF(grad), SELF(gradient_of), SELF(gradient_of),
+    SELF(make_module), SELF(make_module), SELF(make_module), SELF(forward), SELF(forward),
+    SELF(forward), SELF(forward), SELF(forward_many), SELF(parameter), SELF(initialise),
+    LOSS(x_target_nll, nll_opt), LOSS(x_target_entropy, cross_entropy_opt), LOSS(xy_mse, mse_opt),
+    SELF(optimize), SELF(optimize),
+};
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+/* ---- the machine ---- */
+
+static void keep_in(int i, fl_var *x) {
+    fv_keep(x);
+    fv_drop(vm.r[i]);
+    vm.r[i] = x;
+}
+
+static void check_variable(const fl_var *x) {
+    const fl_tensor *t = fv_value(x), *g = fv_grad(x);
+    if (!t) fuzz_bug("a variable without a value");
+    fuzz_check_tensor(t);
+    fuzz_note_tensor(t);
+    if (!g) return;
+    fuzz_check_tensor(g);
+    fuzz_note_tensor(g);
+    if (g->dtype != t->dtype || g->ndim != t->ndim) fuzz_bug("a gradient of another kind");
+    for (int i = 0; i < t->ndim; i++)
+        if (g->shape[i] != t->shape[i]) fuzz_bug("dim %d of a gradient differs", i);
+}
+
+static void step(void) {
+    const row *r = &rows[fuzz_word(2) % ROWS];
+    const unsigned b = fuzz_byte();
+    if (b < 240) fl_error_clear();
+    if (b >= 200 && b < 216) fuzz_faults(1 + b % 16, 0);
+    if (b >= 216 && b < 230) fuzz_faults(0, 1 + b % 14);
+    const bool pending = fl_error() != NULL;
+    fuzz_doing = r->name;
+    vm.none = false;
+    if (fuzz_shows) fprintf(stderr, "%s(", r->name);
+    fl_var *x = r->form(r->f);
+    fuzz_faults(0, 0);
+    fuzz_show(" ) ->", fv_value(x));
+    if (!x && !fl_error() && !vm.none) fuzz_bug("failed without an error");
+    if (x && fl_error() && !pending) fuzz_bug("gave a result and an error");
+    if (x) check_variable(x);
+    fuzz_show_end();
+    if (x) keep_in(fuzz_below(REGISTERS), x);
+}
+
+static void fuzz_one(void) {
+    memset(&vm, 0, sizeof vm);
+    for (int i = 0; i < STEPS && fuzz_input.left; i++) step();
+    fl_error_clear();
+    fuzz_doing = "end of the program";
+    for (int i = 0; i < vm.n_leaves; i++) check_variable(vm.leaf[i]);
+    for (int i = 0; i < MODULES; i++) fl_nn_free(vm.m[i]);
+    for (int i = 0; i < vm.n_leaves; i++) fv_zero_grad(vm.leaf[i]);
+    for (int i = 0; i < REGISTERS; i++) keep_in(i, NULL);
+    for (int i = 0; i < vm.n_leaves; i++) fv_drop(vm.leaf[i]);
+}
