@@ -128,6 +128,10 @@ FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o);
 /* Gradient of root with respect to one variable (leaf or not), without touching any .grad.
    create_graph as above; the graph is kept. NULL if root does not depend on x (no error). */
 FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph);
+/* Forward mode: the derivative of y (of any shape) in the direction v of x (x's shape): J v, of y's
+   shape. The gradient u J is linear in u; its own gradient is J v: so every op whose backward can be
+   differentiated has a forward mode, by the same tables. create_graph and NULL as for fl_grad. */
+FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph);
 
 /* >>modes -------------------------------------------------------------------------------------- */
 
@@ -963,6 +967,29 @@ FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph) {
     if (ok && (!g || fl_obj_own(&g->obj))) return g;
     if (!ok) fv_drop(g);
     return fl_raise();
+}
+
+FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph) {
+    if (fl_error()) return NULL;
+    if (!y || !x || !v) {
+        fl_fail("fl_jvp: the %s is NULL", !y ? "result" : !x ? "variable" : "direction");
+        return fl_raise();
+    }
+    if (!y->requires_grad || !x->requires_grad) return NULL;
+    fl_shape want = fl_shape_of(x->value), have = fl_shape_of(v->value);
+    if (want.ndim != have.ndim || memcmp(want.dim, have.dim, sizeof *want.dim * (size_t)want.ndim)) {
+        char a[100], b[100];
+        fl_fail("fl_jvp: the direction has shape %s, the variable %s",
+                fl_shape_text(have, a, sizeof a), fl_shape_text(want, b, sizeof b));
+        return fl_raise();
+    }
+    fl_scope s = fl_scope_begin();
+    bool recorded = fl_no_grad(false);
+    fl_var *u = fv_param(fl_full_like(y->value, 1));
+    fl_var *g = fl_grad(fv_sum(fv_mul(y, u), FL_ALL_AXES), x, true);
+    fl_var *jv = g ? fl_grad(fv_sum(fv_mul(g, v), FL_ALL_AXES), u, create_graph) : NULL;
+    fl_no_grad(recorded);
+    return fv_scope_return(&s, jv);
 }
 
 /* ---- ops of the tables ---- */

@@ -1,5 +1,5 @@
-/* gradcheck.c - every differentiable op against finite differences, first and second order, on any
-   backend
+/* gradcheck.c - every differentiable op against finite differences, first and second order, and its
+   forward mode against its backward, on any backend
 
    usage: gradcheck [backend [op ...]]
 
@@ -7,7 +7,7 @@
    differences in each input element; the passes run twice and must give the same bits; the fused
    gradients must agree with the recorded compositions, and f32 loosely with f64. Second order: the
    full Hessian of a random weighting of the outputs, by backward through a recorded backward,
-   against differences of the first gradient. Inputs lie in several layouts and are expanded, 0-d,
+   against differences of the first gradient. Forward: J v of fl_jvp against the Jacobian. Inputs lie in several layouts and are expanded, 0-d,
    of size 1 and empty too. Ops run in forked processes. The last line is "N passed, N failed". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -19,7 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_IN = 3, MAX_OPS = 256 };
+enum { MAX_IN = 3, MAX_OPS = 512 };
+enum { FIRST, SECOND, FORWARD, ORDERS };
 
 /* A function of up to three variables, and what its case needs to know. */
 typedef struct grad_case grad_case;
@@ -42,7 +43,7 @@ struct grad_case {
 
 typedef struct op_counts {
     char name[24];
-    int passed[2], total[2]; /* first and second order */
+    int passed[ORDERS], total[ORDERS];
 } op_counts;
 typedef struct shared_state {
     op_counts ops[MAX_OPS];
@@ -232,11 +233,35 @@ static bool gradients_near(const grad_case *c, const array *a, const array *b, d
     return true;
 }
 
-static bool first_order(const grad_case *c, const array *x, const array *y, const array *w) {
-    double *jacobian[MAX_IN];
+/* Forward mode: J v for a random direction of each input, against the Jacobian. */
+static bool forward_mode(const grad_case *c, const array *x, int64_t m, double **jacobian) {
+    fl_scope s = fl_scope_begin();
+    fl_var *leaf[MAX_IN], *seen[MAX_IN];
+    fl_var *out = make_leaves(c, x, FL_F64, leaf, seen) ? c->fn(seen, c) : NULL;
+    bool ok = out != NULL;
+    for (int i = 0; ok && i < c->n_in; i++) {
+        array v = new_array(x[i].shape, FL_F64), got = new_array(fl_shape_of(fv_value(out)), FL_F64);
+        for (int64_t k = 0; k < v.n; k++) v.f[k] = random_in(-1, 1);
+        fl_var *jv = fl_jvp(out, leaf[i], fv_const(dense_tensor(&v)), false);
+        if (jv) ok = read_tensor(fv_value(jv), &got) && got.n == m;
+        for (int64_t j = 0; ok && j < m; j++) {
+            double want = 0, size = 0;
+            for (int64_t k = 0; k < v.n; k++) {
+                want += jacobian[i][j * v.n + k] * v.f[k];
+                size += fabs(jacobian[i][j * v.n + k]);
+            }
+            if (!near_to(got.f[j], want, (c->step > 0 ? 1e-7 : 1e-11) * (1 + size)))
+                ok = say("(J v)[%lld] of in%d is %.12g, by the Jacobian %.12g", (long long)j, i,
+                         got.f[j], want);
+        }
+    }
+    fl_scope_end(&s);
+    return ok && !fl_error();
+}
+
+static bool first_order(const grad_case *c, const array *x, const array *y, const array *w,
+                        double **jacobian) {
     array fused[MAX_IN], composed[MAX_IN], single[MAX_IN];
-    for (int i = 0; i < c->n_in; i++)
-        jacobian[i] = take((size_t)(y->n * x[i].n) * sizeof(double) + 8);
     if (!jacobian_of(c, x, y->n, jacobian)) return false;
     for (int i = 0; i < c->n_in; i++)
         for (int64_t k = 0; k < x[i].n; k++)
@@ -329,13 +354,16 @@ static void run_case(const char *op, grad_case c) {
         pool_at = 0;
         fl_scope s = fl_scope_begin();
         make_inputs(&c, x);
-        running->total[0]++;
-        running->total[1]++;
+        for (int order = 0; order < ORDERS; order++) running->total[order]++;
         if (evaluate(&c, x, &y)) {
             array w = new_array(y.shape, FL_F64);
             for (int64_t k = 0; k < w.n; k++) w.f[k] = random_in(0.5, 1.5);
-            count(0, first_order(&c, x, &y, &w));
-            count(1, second_order(&c, x, &w));
+            double *jacobian[MAX_IN];
+            for (int i = 0; i < c.n_in; i++)
+                jacobian[i] = take((size_t)(y.n * x[i].n) * sizeof(double) + 8);
+            count(FIRST, first_order(&c, x, &y, &w, jacobian));
+            count(SECOND, second_order(&c, x, &w));
+            count(FORWARD, forward_mode(&c, x, y.n, jacobian));
         } else say("%s", fl_error() ? fl_error() : "cannot be evaluated");
         fl_error_clear();
         fl_scope_end(&s);
@@ -760,7 +788,7 @@ static void index_cases(int which) {
 
 /* >>order: values apart by more than the step of the differences, so no place changes */
 
-enum { CUMSUM, CUMPROD, SORT, TOPK, ORDERS };
+enum { CUMSUM, CUMPROD, SORT, TOPK, ORDER_OPS };
 static const char *const order_names[] = {"cumsum", "cumprod", "sort", "topk"};
 
 static fl_var *run_order(fl_var **x, const grad_case *c) {
@@ -1022,7 +1050,7 @@ static void make_groups(void) {
     for (int i = 0; i < MOVES; i++) add_group(move_names[i], move_cases, i);
     for (int i = 0; i < REDUCTIONS; i++) add_group(reduction_names[i], reduction_cases, i);
     for (int i = 0; i < 4; i++) add_group(indexing[i], index_cases, i);
-    for (int i = 0; i < ORDERS; i++) add_group(order_names[i], order_cases, i);
+    for (int i = 0; i < ORDER_OPS; i++) add_group(order_names[i], order_cases, i);
     add_group("matmul", matmul_cases, 0);
     add_group("conv2d", conv_cases, 0);
     add_group("max_pool2d", pool_cases, 0);
@@ -1088,26 +1116,31 @@ int main(int argc, char **argv) {
         return 1;
     }
     make_groups();
-    int ran = 0, passed[2] = {0, 0}, total[2] = {0, 0};
+    int ran = 0, passed[ORDERS] = {0}, total[ORDERS] = {0}, sum = 0, of = 0;
     for (int i = 0; i < n_groups; i++)
         if (wanted(groups[i].name, argc, argv)) run_forked(&groups[i]), ran++;
     if (argc <= 2) check_tables();
-    printf("\n%-16s %14s %14s   cases passed / run\n", "op", "first order", "second order");
+    printf("\n%-16s %14s %14s %14s   cases passed / run\n", "op", "first order", "second order",
+           "forward mode");
     for (int i = 0; i < shared->n_ops; i++) {
         const op_counts *o = &shared->ops[i];
-        char cell[2][24];
-        for (int k = 0; k < 2; k++) {
-            snprintf(cell[k], sizeof cell[k], "%d/%d%s", o->passed[k], o->total[k],
-                     o->passed[k] < o->total[k] ? "!" : "");
+        printf("%-16s", o->name);
+        for (int k = 0; k < ORDERS; k++) {
+            printf(" %8d/%5d%s", o->passed[k], o->total[k], o->passed[k] < o->total[k] ? "!" : "");
             passed[k] += o->passed[k];
             total[k] += o->total[k];
         }
-        printf("%-16s %14s %14s\n", o->name, cell[0], cell[1]);
+        printf("\n");
     }
-    printf("%-16s %8d/%5d %8d/%5d\n", "all", passed[0], total[0], passed[1], total[1]);
-    int failed = total[0] - passed[0] + total[1] - passed[1] + shared->checks -
-                 shared->checks_passed + (ran == 0);
-    printf("%d passed, %d failed\n", passed[0] + passed[1] + shared->checks_passed, failed);
+    printf("%-16s", "all");
+    for (int k = 0; k < ORDERS; k++) {
+        printf(" %8d/%5d", passed[k], total[k]);
+        sum += passed[k];
+        of += total[k];
+    }
+    printf("\n");
+    int failed = of - sum + shared->checks - shared->checks_passed + (ran == 0);
+    printf("%d passed, %d failed\n", sum + shared->checks_passed, failed);
     return failed != 0;
 }
 /* MIT licence: see LICENSE. */

@@ -964,6 +964,10 @@ static void rows_of_backward(void) {
     NO(fl_grad, (NULL, o.v23, false), NULLS);
     NO(fl_grad, (o.v23, NULL, false), NULLS);
     NO(fl_grad, (dependent(), o.v23, false), "[2, 3]");
+    NO(fl_jvp, (NULL, o.v23, o.v23, false), NULLS);
+    NO(fl_jvp, (o.v23, NULL, o.v23, false), NULLS);
+    NO(fl_jvp, (o.v23, o.v23, NULL, false), NULLS);
+    NO(fl_jvp, (fv_exp(fv_param(o.f23)), fv_param(o.f23), o.v34, false), "[3, 4]", "[2, 3]");
 }
 
 static void rows_of_var_movement(void) {
