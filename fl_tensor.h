@@ -683,8 +683,12 @@ FL_API fl_tensor *fl_flatten(fl_tensor *t, int first, int last);
 FL_API fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis);
 /* Along a new axis. */
 FL_API fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis);
-/* Other dtype, saturating; the same tensor if it has it. */
+/* Other dtype, saturating; the same tensor if it has it. A registered dtype's last axis counts
+   blocks: [..., n] becomes [..., n / block], and back. */
 FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
+/* "q8": 32 numbers as 8-bit integers and an f16 scale, 34 bytes (ggml's Q8_0): scale = max |x| / 127.
+   Registered at the first call. */
+FL_API fl_dtype fl_q8(void);
 /* Row-major without gaps; the same tensor if it is. */
 FL_API fl_tensor *fl_contiguous(fl_tensor *t);
 /* A copy with storage of its own. */
@@ -856,7 +860,7 @@ FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
 /* >>linear ------------------------------------------------------------------------------------- */
 
 /* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and
-   vanish. */
+   vanish. Blocks of a registered dtype are unpacked to f32. */
 FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
 
 /* >>neural ------------------------------------------------------------------------------------- */
@@ -974,6 +978,10 @@ FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t); /* Weak numbers become 0-d tenso
 FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t);
 /* NONE: the class does not take d. */
 FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d);
+/* Storage for t by its backend's hook or from the memory manager; not pinned. */
+FL_PRIVATE bool fl__storage(fl_tensor *t);
+/* t cast from or to a registered dtype */
+FL_PRIVATE fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype);
 FL_PRIVATE bool fl__narrow(const fl_tensor *t); /* its arithmetic is done in a wider dtype */
 FL_PRIVATE fl_tensor *fl__const(double value); /* A formula's constant. */
 FL_PRIVATE fl_tensor *fl__operand(fl_tensor *t, fl_dtype d);
@@ -1672,8 +1680,7 @@ void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user) {
     fl__here.hook_user = user;
 }
 
-/* Storage for t by its backend's hook or from the memory manager; not pinned. */
-static bool fl__storage(fl_tensor *t) {
+FL_PRIVATE bool fl__storage(fl_tensor *t) {
     if (fl__has_storage(t)) return true;
     const fl_backend *be = &fl__families[t->family];
     if (be->make) return be->make(be, t);
@@ -1869,9 +1876,36 @@ static bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     return ok;
 }
 
+/* Blocks are copied as bytes: one more axis. */
+static void fl__as_bytes(fl_tensor *alias, const fl_tensor *t) {
+    int64_t size = (int64_t)fl_dtype_size(t->dtype);
+    *alias = *t;
+    alias->dtype = FL_U8;
+    alias->offset *= size;
+    for (int i = 0; i < t->ndim; i++) alias->stride[i] *= size;
+    alias->shape[t->ndim] = size;
+    alias->stride[t->ndim] = 1;
+    alias->ndim++;
+}
+
+/* A record with registered dtypes: copies only. */
+static bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
+    fl_tensor *y = c->out[0], to, from;
+    const fl_tensor *x = c->in[0];
+    if (c->op != FL_OP_copy || x->weak || x->dtype != y->dtype)
+        return fl_fail("fl_%s: takes no blocks of numbers: cast them", fl__ops[c->op].name);
+    if (y->ndim == FL_MAX_DIMS) return fl_fail("fl_copy: %d dims of blocks", y->ndim);
+    if (!fl__storage(y)) return false;
+    fl__as_bytes(&to, y);
+    fl__as_bytes(&from, x);
+    fl_call bytes = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {&to}, .in = {&from}};
+    return fl__run_by(be, &bytes);
+}
+
 static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     fl_slot slot = be->op[c->op];
     const fl__traits is = fl__traits_of(c);
+    if (is.dtypes >> FL_DTYPE_COUNT) return fl__run_blocks(be, c);
     if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
     if (be->any) return be->any(be, c);
     if (!slot && fl__ops[c->op].required) return fl__run_fallback(be, c);
@@ -2167,6 +2201,7 @@ fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
     if (fl__null("fl_cast", t) || !(t = fl__stored(t))) return NULL;
     if (fl_dtype_size(dtype) == 0) return FL__BAD("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
+    if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
     fl_call c = {
         .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, dtype)}, .in = {t}};
     return c.out[0] ? fl__result(&c) : fl_raise();
@@ -2232,7 +2267,7 @@ static const uint32_t fl__class_dtypes[] = {
     [FL_CLASS_NUM] = FL__FLOAT_DTYPES | FL__INTEGER_DTYPES,
     [FL_CLASS_ANY] = FL__FLOAT_DTYPES | FL__INTEGER_DTYPES | 1u << FL_B8,
     [FL_CLASS_INT] = FL__INTEGER_DTYPES | 1u << FL_B8,
-    [FL_CLASS_CMP] = ~0u,
+    [FL_CLASS_CMP] = (1u << FL_DTYPE_COUNT) - 1,
     [FL_CLASS_BOOL] = 1u << FL_B8,
 };
 

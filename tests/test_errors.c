@@ -281,6 +281,9 @@ static void rows_of_memory(void) {
          !strcmp(fl_dtype_name((fl_dtype)99), "?") && !strcmp(fl_dtype_name((fl_dtype)-1), "?"));
     FINE(fl_dtype_named, !fl_dtype_named("f99") && !fl_dtype_named(NULL) && !fl_dtype_named(""));
     FINE(fl_dtype_is_float, !fl_dtype_is_float((fl_dtype)99));
+    NO_FILE(fl_dtype_register, (NULL), "a name, a size, a block");
+    FINE(fl_dtype_registered,
+         !fl_dtype_registered((fl_dtype)-1) && !fl_dtype_registered((fl_dtype)99));
     FINE(fl_dtype_wide, !fl_dtype_wide((fl_dtype)99) && !fl_dtype_wide((fl_dtype)-1));
     FINE(fl_number_load, isnan(fl_number_load(FL_F32, NULL).f) && isnan(fl_number_load(99, "x").f));
     FINE(fl_number_store, (fl_number_store(FL_F32, NULL, (fl_number){0}), true));
@@ -1481,6 +1484,7 @@ static const char *const cannot_fail[] = {
     "fl_scope_size",
     "fl_flags",
     "fl_set_flags",
+    "fl_q8",
     "fl_backend_cpu",
     "fl_strict",
     "fl_fallbacks",
