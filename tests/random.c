@@ -6,9 +6,9 @@
    through views, broadcasts, reductions, indexing, joins, casts, products, on values with NaN,
    infinities and -0. The interpreter keeps the elements of each storage in a host array, and for
    each tensor the places of its elements there: so it knows what a write through one view changes
-   in all the others. A step is computed by plain loops from what the tensors hold, compared, and what
-   fl gave is taken over, so that errors do not add up. Every eighth program runs on variables, and
-   its gradient is compared with a difference quotient.
+   in all the others. A step is computed by plain loops from what the tensors hold, compared, and
+   what fl gave is taken over, so that errors do not add up. Every eighth program runs on variables,
+   and its gradient is compared with a difference quotient.
 
    A failing program is shortened by leaving out steps, and printed as a list of the rest. */
 #ifndef _GNU_SOURCE
