@@ -19,7 +19,7 @@
    <<example
 
    Contents: search for the marker.
-     >>elementwise
+     >>elementwise >>linear
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -87,6 +87,44 @@ FL_API fl_var *fv_floor_divide(fl_var *a, fl_var *b);
 /* |a - b| <= atol + rtol |b|, or a = b, or both NaN with equal_nan -> b8 */
 FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan);
 
+/* >>linear ------------------------------------------------------------------------------------- */
+
+/* sum a b of two vectors;  [m], [n] -> [m, n]: a_i b_j;  blocks a_ij b of at most 4 dims */
+FL_API fl_tensor *fl_dot(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_dot(fl_var *a, fl_var *b);
+FL_API fl_tensor *fl_outer(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_outer(fl_var *a, fl_var *b);
+FL_API fl_tensor *fl_kron(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_kron(fl_var *a, fl_var *b);
+/* The vector product along axis, of 3 elements in both; the other dims broadcast. */
+FL_API fl_tensor *fl_cross(fl_tensor *a, fl_tensor *b, int axis);
+FL_API fl_var *fv_cross(fl_var *a, fl_var *b, int axis);
+/* Sums over n axes of a and as many of b, in pairs; NULL, NULL: the last of a, the first of b. */
+FL_API fl_tensor *fl_tensordot(fl_tensor *a, fl_tensor *b, int n, const int *axes_a,
+                               const int *axes_b);
+FL_API fl_var *fv_tensordot(fl_var *a, fl_var *b, int n, const int *axes_a, const int *axes_b);
+/* Einstein's sum of 1 to 8 operands: "ij,jk->ik". A letter names a dim, twice in one operand its
+   diagonal; without "->" the result has what appears once, in the alphabet's order (capitals
+   first); "..." stands for dims that broadcast. What the result lacks is summed: from left to
+   right, by matmul; letters of one operand alone as by fl_sum. */
+FL_API fl_tensor *fl_einsum(const char *equation, fl_tensor *const *xs, int n);
+FL_API fl_var *fv_einsum(const char *equation, fl_var *const *xs, int n);
+/* Sum of the diagonal of a matrix. */
+FL_API fl_tensor *fl_trace(fl_tensor *x);
+FL_API fl_var *fv_trace(fl_var *x);
+/* beta c + alpha a b, c broadcast; c is not read where beta is 0 */
+FL_API fl_tensor *fl_addmm(fl_tensor *c, fl_tensor *a, fl_tensor *b, double beta, double alpha);
+FL_API fl_var *fv_addmm(fl_var *c, fl_var *a, fl_var *b, double beta, double alpha);
+/* [..., m, k], [..., n, k] -> [..., m, n]: the p-norm of a_i - b_j, p >= 0, INFINITY too */
+FL_API fl_tensor *fl_cdist(fl_tensor *a, fl_tensor *b, double p);
+FL_API fl_var *fv_cdist(fl_var *a, fl_var *b, double p);
+/* x [..., in], w [out, in] -> x w^T + bias;  a [..., i], b [..., j], w [out, i, j] -> a w b + bias;
+   bias [out] may be NULL */
+FL_API fl_tensor *fl_linear(fl_tensor *x, fl_tensor *w, fl_tensor *bias);
+FL_API fl_var *fv_linear(fl_var *x, fl_var *w, fl_var *bias);
+FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);
+FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
+
 #ifdef __cplusplus
 }
 #endif
@@ -98,6 +136,7 @@ FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double ato
 #ifndef FL_COMPOSED_IMPL
 #define FL_COMPOSED_IMPL
 #include "kernels/composed/elementwise.h"
+#include "kernels/composed/linear.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */
