@@ -19,7 +19,7 @@
    <<example
 
    Contents: search for the marker.
-     >>elementwise >>linear
+     >>elementwise >>linear >>factor
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -125,6 +125,52 @@ FL_API fl_var *fv_linear(fl_var *x, fl_var *w, fl_var *bias);
 FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
 
+/* >>factor ------------------------------------------------------------------------------------- */
+
+/* Of float matrices, the last two dims, in batches; by LAPACK, without which all but
+   solve_triangular are an error (FL_USE_LAPACK). The first matrix of a batch that has no answer is
+   an error that names it. Gradients of q, u, vt, v hold for distinct (singular) values only, and of
+   cholesky and eigh, which read the lower triangle, are symmetric. */
+/* a^-1 b: b [..., n, k], or a vector [n] for each matrix */
+FL_API fl_tensor *fl_solve(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_solve(fl_var *a, fl_var *b);
+/* The same, reading only a's lower (upper) triangle; with `unit` its diagonal is taken as ones. */
+FL_API fl_tensor *fl_solve_triangular(fl_tensor *a, fl_tensor *b, bool upper, bool unit);
+FL_API fl_var *fv_solve_triangular(fl_var *a, fl_var *b, bool upper, bool unit);
+/* x^-1;  x x ... x, of the inverse for n < 0 */
+FL_API fl_tensor *fl_inverse(fl_tensor *x);
+FL_API fl_var *fv_inverse(fl_var *x);
+FL_API fl_tensor *fl_matrix_power(fl_tensor *x, int64_t n);
+FL_API fl_var *fv_matrix_power(fl_var *x, int64_t n);
+/* l and u in one matrix, l's diagonal of ones left out: l u = x with row i and row pivot[i] swapped,
+   i = 0, 1, ...; *pivot i64 [..., n] */
+FL_API fl_tensor *fl_lu_factor(fl_tensor *x, fl_tensor **pivot);
+/* Determinants; log |det| with *sign (-1, 0, 1; may be NULL). Their gradients need an inverse. */
+FL_API fl_tensor *fl_det(fl_tensor *x);
+FL_API fl_var *fv_det(fl_var *x);
+FL_API fl_tensor *fl_slogdet(fl_tensor *x, fl_tensor **sign);
+FL_API fl_var *fv_slogdet(fl_var *x, fl_tensor **sign);
+/* l lower: l l^T = x */
+FL_API fl_tensor *fl_cholesky(fl_tensor *x);
+FL_API fl_var *fv_cholesky(fl_var *x);
+/* q [..., m, k] with orthonormal columns, *r [..., k, n] upper: q r = x; k = min(m, n) */
+FL_API fl_tensor *fl_qr(fl_tensor *x, fl_tensor **r);
+FL_API fl_var *fv_qr(fl_var *x, fl_var **r);
+/* u [..., m, k], *s [..., k] descending, *vt [..., k, n]: u diag(s) vt = x;  s alone */
+FL_API fl_tensor *fl_svd(fl_tensor *x, fl_tensor **s, fl_tensor **vt);
+FL_API fl_var *fv_svd(fl_var *x, fl_var **s, fl_var **vt);
+FL_API fl_tensor *fl_svdvals(fl_tensor *x);
+FL_API fl_var *fv_svdvals(fl_var *x);
+/* Eigenvalues of symmetric matrices, ascending; *v (may be NULL): their vectors as columns */
+FL_API fl_tensor *fl_eigh(fl_tensor *x, fl_tensor **v);
+FL_API fl_var *fv_eigh(fl_var *x, fl_var **v);
+/* The x of least norm with the least |a x - b|, a of full rank;  Moore and Penrose's inverse, of
+   singular values past rcond (0: max(m, n) eps) times the largest */
+FL_API fl_tensor *fl_lstsq(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_lstsq(fl_var *a, fl_var *b);
+FL_API fl_tensor *fl_pinv(fl_tensor *x, double rcond);
+FL_API fl_var *fv_pinv(fl_var *x, double rcond);
+
 #ifdef __cplusplus
 }
 #endif
@@ -137,6 +183,7 @@ FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
 #define FL_COMPOSED_IMPL
 #include "kernels/composed/elementwise.h"
 #include "kernels/composed/linear.h"
+#include "kernels/composed/factor.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */

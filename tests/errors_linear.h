@@ -70,4 +70,73 @@ static void rows_of_linear(void) {
     NO(fl_einsum, ("abcd,efgh,i", nine, 3), "more than 8 dims at 11");
     NO(fv_einsum, ("ij,ik", vars, 2), "dim 0 of operand 1");
 }
+
+/* What takes square float matrices alone, called as call(x). */
+#define SQUARE_ONLY(f, call, v)                                       \
+    do {                                                              \
+        ROW(RAISES, #f, !call(NULL), NULLS);                          \
+        ROW(RAISES, #f, !call(v(o.f23)), "[2, 3]: no square matrices"); \
+        ROW(RAISES, #f, !call(v(o.f4)), "[4]");                       \
+    } while (0)
+#define ITSELF(t) (t)
+static fl_tensor *some_tensor;
+static fl_var *some_var;
+static fl_tensor *power(fl_tensor *x) { return fl_matrix_power(x, 2); }
+static fl_var *power_var(fl_var *x) { return fv_matrix_power(x, 2); }
+static fl_tensor *lu_factor(fl_tensor *x) { return fl_lu_factor(x, &some_tensor); }
+static fl_tensor *slogdet(fl_tensor *x) { return fl_slogdet(x, &some_tensor); }
+static fl_var *slogdet_var(fl_var *x) { return fv_slogdet(x, NULL); }
+static fl_tensor *eigh(fl_tensor *x) { return fl_eigh(x, &some_tensor); }
+static fl_var *eigh_var(fl_var *x) { return fv_eigh(x, &some_var); }
+
+static void rows_of_factor(void) {
+    SQUARE_ONLY(fl_inverse, fl_inverse, ITSELF);
+    SQUARE_ONLY(fv_inverse, fv_inverse, fv_const);
+    SQUARE_ONLY(fl_matrix_power, power, ITSELF);
+    SQUARE_ONLY(fv_matrix_power, power_var, fv_const);
+    SQUARE_ONLY(fl_lu_factor, lu_factor, ITSELF);
+    SQUARE_ONLY(fl_det, fl_det, ITSELF);
+    SQUARE_ONLY(fv_det, fv_det, fv_const);
+    SQUARE_ONLY(fl_slogdet, slogdet, ITSELF);
+    SQUARE_ONLY(fv_slogdet, slogdet_var, fv_const);
+    SQUARE_ONLY(fl_cholesky, fl_cholesky, ITSELF);
+    SQUARE_ONLY(fv_cholesky, fv_cholesky, fv_const);
+    SQUARE_ONLY(fl_eigh, eigh, ITSELF);
+    SQUARE_ONLY(fv_eigh, eigh_var, fv_const);
+    NO(fl_lu_factor, (o.f23, NULL), NULLS);
+    NO(fl_qr, (NULL, &some_tensor), NULLS);
+    NO(fl_qr, (o.f23, NULL), NULLS);
+    NO(fl_qr, (o.f4, &some_tensor), "[4]: no matrices");
+    NO(fl_qr, (o.i23, &some_tensor), "i64 is not a float");
+    NO(fv_qr, (NULL, &some_var), NULLS);
+    NO(fv_qr, (o.v23, NULL), NULLS);
+    NO(fv_qr, (o.v4, &some_var), "[4]: no matrices");
+    NO(fl_svd, (NULL, &some_tensor, &some_tensor), NULLS);
+    NO(fl_svd, (o.f23, NULL, &some_tensor), NULLS);
+    NO(fl_svd, (o.f23, &some_tensor, NULL), NULLS);
+    NO(fl_svd, (o.i23, &some_tensor, &some_tensor), "i64 is not a float");
+    NO(fv_svd, (o.v23, NULL, &some_var), NULLS);
+    NO(fv_svd, (NULL, &some_var, &some_var), NULLS);
+    NO(fv_svd, (o.v4, &some_var, &some_var), "[4]");
+    NO(fl_svdvals, (NULL), NULLS);
+    NO(fl_svdvals, (o.f4), "[4]");
+    NO(fv_svdvals, (NULL), NULLS);
+    NO(fl_solve, (NULL, o.f23), NULLS);
+    NO(fl_solve, (o.f23, o.f23), "[2, 3]: no square");
+    NO(fl_solve, (fl_eye(2, 2, FL_F32), o.f34), "[2, 2] and [3, 4]");
+    NO(fl_solve, (fl_eye(2, 2, FL_F32), o.number), "[2, 2] and []");
+    NO(fl_solve, (fl_ones(FL_SHAPE(3, 2, 2), FL_F32), fl_ones(FL_SHAPE(2, 2, 1), FL_F32)),
+       "batches do not broadcast");
+    NO(fv_solve, (o.v23, NULL), NULLS);
+    NO(fl_solve_triangular, (NULL, o.f23, false, false), NULLS);
+    NO(fl_solve_triangular, (o.f23, o.f23, false, false), "[2, 3]: no square");
+    NO(fl_solve_triangular, (fl_eye(2, 2, FL_F32), o.f4, false, false), "[2, 2] and [4]");
+    NO(fv_solve_triangular, (NULL, o.v23, false, false), NULLS);
+    NO(fl_lstsq, (NULL, o.f23), NULLS);
+    NO(fl_lstsq, (o.f23, o.f34), "[2, 3] and [3, 4]");
+    NO(fv_lstsq, (o.v23, NULL), NULLS);
+    NO(fl_pinv, (NULL, 0), NULLS);
+    NO(fl_pinv, (o.i23, 0), "i64 is not a float");
+    NO(fv_pinv, (NULL, 0), NULLS);
+}
 /* MIT licence: see LICENSE. */

@@ -174,15 +174,6 @@ FL_T *FL_W(cdist)(FL_T *a, FL_T *b, double p) {
     return FL_GIVE(&s, FL_W(_rounded)(FL_W(_p_norm)(apart, p), d));
 }
 
-/* The diagonal of the last two dims, of one size: one element of n + 1 of them in a row. */
-static FL_T *FL_W(_diagonal)(FL_T *x) {
-    if (!x) return NULL;
-    fl_shape flat = fl_shape_of(FL_VALUE(x));
-    int64_t n = flat.dim[--flat.ndim];
-    flat.dim[flat.ndim - 1] = n * n;
-    return FL_W(slice)(FL_W(reshape)(x, flat), -1, 0, n * n, n + 1);
-}
-
 FL_T *FL_W(trace)(FL_T *x) {
     if (FL_ABSENT("trace", x)) return NULL;
     fl_tensor *t = FL_VALUE(x);
