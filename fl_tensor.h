@@ -991,6 +991,8 @@ FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis);
 FL_PRIVATE bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t);
 FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype);
 FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
+/* t's elements with other shape, strides and offset; a dense copy where the backend refuses */
+FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
 FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t); /* Weak numbers become 0-d tensors. */
 FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t);
 /* NONE: the class does not take d. */
@@ -1979,7 +1981,8 @@ FL_PRIVATE fl_tensor *fl__result(const fl_call *c) {
 /* ---- views and movement ---- */
 
 /* A view of t with other shape, strides and offset; a dense copy where the backend refuses. */
-static fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset) {
+FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride,
+                                int64_t offset) {
     const fl_backend *be = &fl__families[t->family];
     fl_tensor *v = fl__handle(t->family, t->dtype, shape.ndim);
     if (!v) return fl_raise();
