@@ -989,7 +989,11 @@ FL_PRIVATE bool fl__same_shape(const fl_tensor *a, const fl_tensor *b);
 FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis);
 /* Broadcasts *s with t's shape; false if they do not. */
 FL_PRIVATE bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t);
-FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype);
+FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype); /* row-major */
+/* Lays out, which has no storage yet, as t: the same order of axes, if t has the same shape and is
+   dense in that order (channels-last images stay so). Returns out. */
+FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t);
+FL_PRIVATE void fl__axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]);
 FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
 /* t's elements with other shape, strides and offset; a dense copy where the backend refuses */
 FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
@@ -1578,6 +1582,29 @@ FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype) {
     return o;
 }
 
+/* The axes of t by falling stride; equal ones keep their order. */
+FL_PRIVATE void fl__axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
+    for (int i = 0; i < t->ndim; i++) {
+        int k = i;
+        for (; k > 0 && llabs(t->stride[order[k - 1]]) < llabs(t->stride[i]); k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+    }
+}
+
+FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t) {
+    int order[FL_MAX_DIMS];
+    int64_t n = 1;
+    if (!out || t->weak || t->ndim < 2 || fl_is_contiguous(t) || !fl__same_shape(out, t)) return out;
+    fl__axes_by_stride(t, order);
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[order[i]] != 1 && t->stride[order[i]] != n) return out;
+        n *= t->shape[order[i]];
+    }
+    memcpy(out->stride, t->stride, sizeof out->stride);
+    return out;
+}
+
 fl_tensor *fl_keep(fl_tensor *t) {
     if (t) fl_obj_keep(&t->obj);
     return t;
@@ -1835,7 +1862,8 @@ static bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
         if (!c->out[i]) continue;
         d.out[i] = fl__has_storage(c->out[i])
                        ? fl_to(c->out[i], fl__families[0].name)
-                       : fl_call_out(0, fl_shape_of(c->out[i]), c->out[i]->dtype);
+                       : fl__laid_out_as(fl_call_out(0, fl_shape_of(c->out[i]), c->out[i]->dtype),
+                                         c->out[i]);
         ok = d.out[i] != NULL;
     }
     ok = ok && fl_run(&d);
@@ -2420,7 +2448,7 @@ static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
     fl_call c = {.op = op,
                  .n_out = 1,
                  .n_in = 1,
-                 .out = {fl__out_like(x, fl__result_dtype(info->cls, d))},
+                 .out = {fl__laid_out_as(fl__out_like(x, fl__result_dtype(info->cls, d)), x)},
                  .in = {x}};
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
@@ -2451,6 +2479,7 @@ static fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
         return NULL;
     fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};
     c.out[0] = fl_call_out(strong->family, shape, fl__result_dtype(info->cls, d));
+    c.out[0] = fl__laid_out_as(fl__laid_out_as(c.out[0], b), a);
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
@@ -2462,7 +2491,7 @@ static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
                  a->dtype != FL_U64 && fl__by_slot(a, op);
     if (!plain) return fl__binary_general(op, a, b);
     fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};
-    c.out[0] = fl__out_like(a, fl__result_dtype(info->cls, a->dtype));
+    c.out[0] = fl__laid_out_as(fl__out_like(a, fl__result_dtype(info->cls, a->dtype)), a);
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
@@ -2499,7 +2528,7 @@ fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
         !(c = fl__broadcast("where", c, shape)))
         return NULL;
     fl_call call = {.op = FL_OP_where, .n_out = 1, .n_in = 3, .in = {c, a, b}};
-    call.out[0] = fl_call_out(c->family, shape, d);
+    call.out[0] = fl__laid_out_as(fl__laid_out_as(fl_call_out(c->family, shape, d), b), a);
     return call.out[0] ? fl__result(&call) : fl_raise();
 }
 

@@ -912,7 +912,7 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
     fl_call c = {.op = FL_OP_grad1, .n_out = 1, .n_in = 3, .in = {x, y, dy}, .args = &a};
-    c.out[0] = fl__out_like(dy, dy->dtype);
+    c.out[0] = fl__laid_out_as(fl__out_like(dy, dy->dtype), dy);
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
@@ -927,7 +927,8 @@ bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_t
     fl_grad_args args = {op};
     fl_call c = {.op = FL_OP_grad2, .n_out = 2, .n_in = 4, .in = {a, b, y, dy}, .args = &args};
     for (int i = 0; i < 2; i++)
-        if (want >> i & 1 && !(c.out[i] = fl__out_like(dy, dy->dtype))) return fl_raise() != NULL;
+        if (want >> i & 1 && !(c.out[i] = fl__laid_out_as(fl__out_like(dy, dy->dtype), dy)))
+            return fl_raise() != NULL;
     if (!fl_run(&c)) return fl_raise() != NULL;
     if (want & 1) *da = c.out[0];
     if (want & 2) *db = c.out[1];

@@ -59,6 +59,8 @@ typedef struct fl__pass {
     const void *arg;
     int n;
     bool blocked; /* pass blocks even if all operands are dense */
+    const int *order; /* of the axes, outermost first; NULL: as they are */
+    int axes[FL_MAX_DIMS];
     fl__walk walk[FL__OPERANDS];
 } fl__pass;
 
@@ -68,6 +70,13 @@ static inline void fl__pass_begin(fl__pass *p, fl__loop loop, const void *arg) {
     p->arg = arg;
     p->n = 0;
     p->blocked = false;
+    p->order = NULL;
+}
+/* Before operands are added: the order of elements does not matter, so take the one in which y lies
+   in memory. */
+static inline void fl__pass_follow(fl__pass *p, const fl_tensor *y) {
+    fl__axes_by_stride(y, p->axes);
+    p->order = p->axes;
 }
 /* Adds an operand that the loop reads, writes or both. A weak one becomes a number of dtype
    `weak_as`. */
@@ -90,7 +99,8 @@ typedef struct fl__cursor {
     char *ptr;
     int64_t at[FL_MAX_DIMS];
 } fl__cursor;
-FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access);
+/* order: the axes, outermost first; NULL: as they are. */
+FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access, const int *order);
 /* Converts between memory of dtype d and its wide dtype. */
 FL_PRIVATE void fl__walk_widen(fl__walk *w, fl_dtype d);
 /* Adds the next outer dim to n walks of the same dims (merged if all step evenly); _close makes
@@ -223,14 +233,16 @@ FL_PRIVATE void fl__walk_close(fl__walk *w, int n) {
     }
 }
 
-FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access) {
+FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access, const int *order) {
     w->base = fl_data(t);
     w->size = w->raw = (int)fl_dtype_size(t->dtype);
     w->load = w->save = NULL;
     w->access = access;
     w->ndim = 0;
-    for (int i = t->ndim - 1; i >= 0; i--)
-        fl__walk_push(w, 1, t->shape[i], &(int64_t){t->stride[i] * w->size});
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        int k = order ? order[i] : i;
+        fl__walk_push(w, 1, t->shape[k], &(int64_t){t->stride[k] * w->size});
+    }
     fl__walk_close(w, 1);
     bool dense = w->ndim == 1 && w->step[0] == w->size, constant = w->ndim == 1 && w->step[0] == 0;
     w->layout = dense ? FL__DENSE : constant ? FL__CONSTANT : FL__STRIDED;
@@ -327,7 +339,7 @@ FL_PRIVATE uint64_t fl__weak_bits(const fl_tensor *t, fl_dtype dtype) {
 
 FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as) {
     if (t->weak) fl__pass_add_number(p, fl__weak_bits(t, weak_as), (int)fl_dtype_size(weak_as));
-    else fl__walk_init(&p->walk[p->n++], t, access);
+    else fl__walk_init(&p->walk[p->n++], t, access, p->order);
 }
 
 FL_PRIVATE void fl__pass_add_wide(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as) {

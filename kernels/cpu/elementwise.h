@@ -213,6 +213,7 @@ FL_PRIVATE bool fl__cpu_unary(const fl_backend *self, const fl_call *c) {
     }
     fl__pass p;
     fl__pass_begin(&p, loop, NULL);
+    fl__pass_follow(&p, y);
     fl__pass_add_wide(&p, y, FL_WRITE, wide);
     fl__pass_add_wide(&p, x, FL_READ, wide);
     fl__pass_run(&p, fl_numel(y));
@@ -255,6 +256,7 @@ FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
     bool ok = !divides || fl__check_divisor(b, fl_numel(y)); /* first: y may be b */
     fl__pass p;
     fl__pass_begin(&p, loop, NULL);
+    fl__pass_follow(&p, y);
     fl__pass_add_wide(&p, y, FL_WRITE, wide);
     fl__pass_add_wide(&p, a, FL_READ, wide);
     fl__pass_add_wide(&p, b, FL_READ, wide);
@@ -272,6 +274,7 @@ FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
     if (!loop) return fl__no_kernel(c, dx->dtype);
     if (!fl_make(dx)) return false;
     fl__pass_begin(&p, loop, NULL);
+    fl__pass_follow(&p, dx);
     fl__pass_add_wide(&p, dx, FL_WRITE, wide);
     for (int k = 0; k < 3; k++) fl__pass_add_wide(&p, c->in[k], FL_READ, wide);
     fl__pass_run(&p, fl_numel(dx));
@@ -299,6 +302,7 @@ FL_PRIVATE bool fl__cpu_grad2(const fl_backend *self, const fl_call *c) {
     fl__pass p;
     fl__pass_begin(&p, da && db ? fl__grad2_block : loop[da ? 0 : 1], loop);
     p.blocked = da && db;
+    fl__pass_follow(&p, any);
     if (da) fl__pass_add_wide(&p, da, FL_WRITE, wide);
     if (db) fl__pass_add_wide(&p, db, FL_WRITE, wide);
     for (int k = 0; k < 4; k++) fl__pass_add_wide(&p, c->in[k], FL_READ, wide);
@@ -335,6 +339,7 @@ FL_PRIVATE bool fl__cpu_where(const fl_backend *self, const fl_call *c) {
     if (!loops[wide]) return fl__no_kernel(c, y->dtype);
     if (!fl_make(y)) return false;
     fl__pass_begin(&p, loops[wide], NULL);
+    fl__pass_follow(&p, y);
     fl__pass_add_wide(&p, y, FL_WRITE, wide);
     fl__pass_add(&p, c->in[0], FL_READ, FL_B8);
     fl__pass_add_wide(&p, c->in[1], FL_READ, wide);

@@ -182,21 +182,40 @@ static int fl__reduced_axes(const fl_tensor *x, uint32_t axes, int order[FL_MAX_
     return n;
 }
 
+/* The kept axes in the order in which x lies in memory, for x and y alike. */
+static void fl__kept_walks(fl__reduction *r, const fl_tensor *x, const fl_tensor *y, uint32_t axes,
+                           bool keepdim) {
+    int order[FL_MAX_DIMS], y_axis[FL_MAX_DIMS];
+    fl__axes_by_stride(x, order);
+    for (int i = 0, k = 0; i < x->ndim; i++) {
+        y_axis[i] = k;
+        k += keepdim || !(axes >> i & 1);
+    }
+    r->y = (fl__walk){.base = fl_data(y), .access = FL_WRITE};
+    r->y.size = r->y.raw = (int)fl_dtype_size(y->dtype);
+    for (int i = x->ndim - 1; i >= 0; i--) {
+        int axis = order[i];
+        if (axes >> axis & 1) continue;
+        fl__walk_push(&r->kept, 1, x->shape[axis], &(int64_t){x->stride[axis] * r->kept.raw});
+        fl__walk_push(&r->y, 1, x->shape[axis],
+                      &(int64_t){y->stride[y_axis[axis]] * (int64_t)r->y.raw});
+    }
+    fl__walk_close(&r->kept, 1);
+    fl__walk_close(&r->y, 1);
+    fl__walk_widen(&r->y, y->dtype);
+}
+
 static void fl__reduction_walks(fl__reduction *r, const fl_tensor *x, uint32_t axes) {
     int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order),
                             size = (int)fl_dtype_size(x->dtype);
     r->kept = r->reduced = (fl__walk){.base = fl_data(x), .size = size, .raw = size};
     fl__walk_widen(&r->reduced, x->dtype);
     r->length = 1;
-    for (int i = x->ndim - 1; i >= 0; i--)
-        if (!(axes >> i & 1))
-            fl__walk_push(&r->kept, 1, x->shape[i], &(int64_t){x->stride[i] * size});
     for (int k = 0; k < n; k++) {
         r->length *= x->shape[order[k]];
         fl__walk_push(&r->reduced, 1, x->shape[order[k]], &(int64_t){x->stride[order[k]] * size});
     }
     if (r->length == 0) r->reduced.ndim = 0; /* nothing to walk */
-    fl__walk_close(&r->kept, 1);
     fl__walk_close(&r->reduced, 1);
 }
 
@@ -315,9 +334,8 @@ static bool fl__reduction_init(fl__reduction *r, const fl_call *c, fl__fold_op o
     r->fold = fl__fold_of(op, d);
     r->outputs = fl_numel(c->out[0]);
     r->partial = NULL;
-    fl__walk_init(&r->y, c->out[0], FL_WRITE);
-    fl__walk_widen(&r->y, c->out[0]->dtype);
     fl__reduction_walks(r, c->in[0], args->axes);
+    fl__kept_walks(r, c->in[0], c->out[0], args->axes, args->keepdim);
     fl__reduction_plan(r);
     return true;
 }
