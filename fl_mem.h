@@ -159,6 +159,20 @@ typedef enum fl_dtype {
     FL_F64,
     FL_DTYPE_COUNT
 } fl_dtype;
+/* The table is open: a dtype of yours packs `block` numbers into each element of `size` bytes. A
+   tensor of it counts such blocks, along its last axis: it is stored, viewed, copied, cast from and
+   to floats, and taken by fl_matmul; other ops ask for a cast. n: blocks. */
+typedef struct fl_dtype_info {
+    const char *name; /* a literal */
+    size_t size;
+    int block;
+    void (*unpack)(const void *blocks, float *numbers, int64_t n);
+    void (*pack)(const float *numbers, void *blocks, int64_t n);
+} fl_dtype_info;
+/* The dtype of that name, new or known; FL_DTYPE_NONE with an error after 16. Thread-safe. */
+FL_API fl_dtype fl_dtype_register(const fl_dtype_info *info);
+/* Its entry; NULL (no error) unless it was registered. */
+FL_API const fl_dtype_info *fl_dtype_registered(fl_dtype d);
 /* Bytes of one element; 0 for an unknown dtype. */
 FL_API size_t fl_dtype_size(fl_dtype d);
 /* "f32", "i64", ...; "?" for an unknown dtype. */
@@ -166,7 +180,8 @@ FL_API const char *fl_dtype_name(fl_dtype d);
 /* The dtype of that name, FL_DTYPE_NONE if there is none (no error). */
 FL_API fl_dtype fl_dtype_named(const char *name);
 FL_API bool fl_dtype_is_float(fl_dtype d);
-/* The dtype that arithmetic on d is done in: f32 for f16 and bf16, i64 for integers, else d. */
+/* The dtype that arithmetic on d is done in: f32 for f16, bf16 and registered ones, i64 for
+   integers, else d. */
 FL_API fl_dtype fl_dtype_wide(fl_dtype d);
 
 /* >>threads ------------------------------------------------------------------------------------ */
@@ -535,17 +550,50 @@ static const struct {
     [FL_F64] = {"f64", 8, FL_F64},
 };
 
+enum { FL__OWN_DTYPES = 16 };
+static fl_dtype_info fl__own_dtypes[FL__OWN_DTYPES]; /* dtype FL_DTYPE_COUNT and up */
+static int fl__n_own_dtypes;                         /* entries before it never change */
+
+FL_API const fl_dtype_info *fl_dtype_registered(fl_dtype d) {
+    int i = (int)d - FL_DTYPE_COUNT;
+    return i >= 0 && i < __atomic_load_n(&fl__n_own_dtypes, __ATOMIC_ACQUIRE) ? &fl__own_dtypes[i] : NULL;
+}
+
+FL_API fl_dtype fl_dtype_register(const fl_dtype_info *info) {
+    if (!info || !info->name || info->size < 1 || info->block < 1 || !info->unpack || !info->pack) {
+        fl_fail("fl_dtype_register: a name, a size, a block and both conversions are needed");
+        return FL_DTYPE_NONE;
+    }
+    pthread_mutex_lock(&fl__lock);
+    fl_dtype d = fl_dtype_named(info->name);
+    bool full = fl__n_own_dtypes == FL__OWN_DTYPES;
+    if (d == FL_DTYPE_NONE && !full) {
+        fl__own_dtypes[fl__n_own_dtypes] = *info;
+        d = (fl_dtype)(FL_DTYPE_COUNT + fl__n_own_dtypes);
+        __atomic_store_n(&fl__n_own_dtypes, fl__n_own_dtypes + 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&fl__lock);
+    if (d == FL_DTYPE_NONE) fl_fail("fl_dtype_register: '%s' is one too many", info->name);
+    return d;
+}
+
 FL_API size_t fl_dtype_size(fl_dtype d) {
-    return (unsigned)d < FL_DTYPE_COUNT ? fl__dtypes[d].size : 0;
+    if ((unsigned)d < FL_DTYPE_COUNT) return fl__dtypes[d].size;
+    const fl_dtype_info *own = fl_dtype_registered(d);
+    return own ? own->size : 0;
 }
 
 FL_API const char *fl_dtype_name(fl_dtype d) {
-    return fl_dtype_size(d) ? fl__dtypes[d].name : "?";
+    if (d > FL_DTYPE_NONE && d < FL_DTYPE_COUNT) return fl__dtypes[d].name;
+    const fl_dtype_info *own = fl_dtype_registered(d);
+    return own ? own->name : "?";
 }
 
 FL_API fl_dtype fl_dtype_named(const char *name) {
     for (int d = FL_DTYPE_NONE + 1; name && d < FL_DTYPE_COUNT; d++)
         if (!strcmp(name, fl__dtypes[d].name)) return (fl_dtype)d;
+    for (int i = 0; name && i < __atomic_load_n(&fl__n_own_dtypes, __ATOMIC_ACQUIRE); i++)
+        if (!strcmp(name, fl__own_dtypes[i].name)) return (fl_dtype)(FL_DTYPE_COUNT + i);
     return FL_DTYPE_NONE;
 }
 
@@ -554,7 +602,8 @@ FL_API bool fl_dtype_is_float(fl_dtype d) {
 }
 
 FL_API fl_dtype fl_dtype_wide(fl_dtype d) {
-    return fl_dtype_size(d) ? fl__dtypes[d].wide : FL_DTYPE_NONE;
+    if ((unsigned)d < FL_DTYPE_COUNT) return fl__dtypes[d].wide;
+    return fl_dtype_registered(d) ? FL_F32 : FL_DTYPE_NONE;
 }
 
 /* ---- heap ---- */

@@ -27,6 +27,7 @@
      FL_TENSOR_BACKEND=cpu      family of new tensors; fl_backend_<name>() must exist
      FL_TENSOR_BACKEND_H='"x"'  header that brings it, included by the implementation
      FL_USE_OPENBLAS            matrix products through cblas (link -lopenblas)
+     FL_USE_LAPACK              solve, cholesky, qr, svd, eigh, det (link -lopenblas or -llapack)
 
    Concepts
      Life time   A function that returns a fl_tensor * returns a value owned by the innermost scope
@@ -338,7 +339,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(logical_or,   BOOL,  OPT, OR(a, b),               CONST(0),                               CONST(0)) \
     X(logical_xor,  BOOL,  OPT, XOR(a, b),              CONST(0),                               CONST(0))
 
-/* Ops that are not element-wise formulas. `holds`: the REQ ops that an OPT op's composition runs.
+/* Ops that are not element-wise formulas. `holds`: the REQ ops that an OPT op's composition runs;
+   "cpu": it has none, and runs on the cpu where the backend has no slot.
    Inputs -> outputs, with shapes; "any strides" unless said otherwise. [in] optional input.
 
          op                  need  args              holds                                                         */
@@ -353,7 +355,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(random,              REQ, fl_random_args,  "") \
     /* c b8, a, b -> y = c ? a : b; all the same shape (a or b may be weak) */ \
     X(where,               REQ, fl_no_args,      "") \
-    /* x -> y over args.axes; y has the final shape, with or without the reduced dims; b8 and integers arrive as i64 */ \
+    /* x -> y over args.axes; y has the final shape, with or without the reduced dims; sums and products of integers \
+       are i64, b8 arrives as an integer */ \
     X(sum,                 REQ, fl_reduce_args,  "") \
     X(prod,                REQ, fl_reduce_args,  "") \
     X(amax,                REQ, fl_reduce_args,  "") \
@@ -399,7 +402,18 @@ FL_API void fl_set_flags(uint64_t flags);
     X(grad2,               OPT, fl_grad_args,    "") \
     /* in place: g, p, [m] -> p, [m];  g, p, m, v -> p, m, v.  out[i] are the same handles as the inputs */ \
     X(sgd_step,            OPT, fl_sgd_args,     "mul add sub copy") \
-    X(adam_step,           OPT, fl_adam_args,    "mul add sub div sqrt copy")
+    X(adam_step,           OPT, fl_adam_args,    "mul add sub div sqrt copy") \
+    /* matrices are the last two dims, in batches; outputs of svd and eigh may be absent (out[i] NULL).
+       x [n, n] -> l u in one matrix, i64 pivot [n]: row i was swapped with row pivot[i];  a [n, n], b [n, k] -> x */ \
+    X(lu_factor,           OPT, fl_no_args,      "cpu") \
+    X(solve,               OPT, fl_no_args,      "cpu") \
+    X(solve_triangular,    OPT, fl_triangle_args, "cpu") \
+    /* x [n, n], its lower triangle -> l lower, zeros above;  x [m, n] -> q [m, k], r [k, n], k = min(m, n) */ \
+    X(cholesky,            OPT, fl_no_args,      "cpu") \
+    X(qr,                  OPT, fl_no_args,      "cpu") \
+    /* x [m, n] -> [u [m, k]], s [k] descending, [vt [k, n]];  x [n, n], its lower triangle -> w [n] ascending, [v [n, n]] */ \
+    X(svd,                 OPT, fl_no_args,      "cpu") \
+    X(eigh,                OPT, fl_no_args,      "cpu")
 
 typedef enum fl_op {
 #define FL__ENUM(op, ...) FL_OP_##op,
@@ -477,6 +491,9 @@ typedef struct fl_sort_args {
     int axis;
     bool descending;
 } fl_sort_args;
+typedef struct fl_triangle_args {
+    bool upper, unit; /* the other triangle, the diagonal (ones) are not read */
+} fl_triangle_args;
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
 } fl_conv2d_args; /* h, w */
@@ -567,8 +584,8 @@ FL_API const fl_backend *fl_backend_cpu(void);
    too; a new name makes a new family. *old (may be NULL) gets the one before (name NULL if new). Of
    the slots only copy must be there. */
 FL_API bool fl_use(const fl_backend *b, fl_backend *old);
-/* b->op[op] = slot, and clears the OPT slots and gradients of b that contain op, so every
-   composition passes through it. */
+/* b->op[op] = slot, with no flags, and clears the OPT slots and gradients of b that contain op, so
+   every composition passes through it. */
 FL_API bool fl_override(fl_backend *b, fl_op op, fl_slot slot);
 /* Makes any fallback on the cpu an error; returns the setting before. */
 FL_API bool fl_strict(bool on);
@@ -683,8 +700,12 @@ FL_API fl_tensor *fl_flatten(fl_tensor *t, int first, int last);
 FL_API fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis);
 /* Along a new axis. */
 FL_API fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis);
-/* Other dtype, saturating; the same tensor if it has it. */
+/* Other dtype, saturating; the same tensor if it has it. A registered dtype's last axis counts
+   blocks: [..., n] becomes [..., n / block], and back. */
 FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
+/* "q8": 32 numbers as 8-bit integers and an f16 scale, 34 bytes (ggml's Q8_0): scale = max |x| / 127.
+   Registered at the first call. */
+FL_API fl_dtype fl_q8(void);
 /* Row-major without gaps; the same tensor if it is. */
 FL_API fl_tensor *fl_contiguous(fl_tensor *t);
 /* A copy with storage of its own. */
@@ -856,7 +877,7 @@ FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
 /* >>linear ------------------------------------------------------------------------------------- */
 
 /* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and
-   vanish. */
+   vanish. Blocks of a registered dtype are unpacked to f32. */
 FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
 
 /* >>neural ------------------------------------------------------------------------------------- */
@@ -970,10 +991,16 @@ FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis);
 FL_PRIVATE bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t);
 FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype);
 FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
+/* t's elements with other shape, strides and offset; a dense copy where the backend refuses */
+FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
 FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t); /* Weak numbers become 0-d tensors. */
 FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t);
 /* NONE: the class does not take d. */
 FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d);
+/* Storage for t by its backend's hook or from the memory manager; not pinned. */
+FL_PRIVATE bool fl__storage(fl_tensor *t);
+/* t cast from or to a registered dtype */
+FL_PRIVATE fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype);
 FL_PRIVATE bool fl__narrow(const fl_tensor *t); /* its arithmetic is done in a wider dtype */
 FL_PRIVATE fl_tensor *fl__const(double value); /* A formula's constant. */
 FL_PRIVATE fl_tensor *fl__operand(fl_tensor *t, fl_dtype d);
@@ -1626,6 +1653,7 @@ bool fl_override(fl_backend *b, fl_op op, fl_slot slot) {
     if (!b || (unsigned)op >= FL_OP_COUNT)
         return FL__BAD("fl_override: no backend or no such op (%d)", (int)op) != NULL;
     b->op[op] = slot;
+    b->flags[op] = 0;
     for (int i = 0; i < FL_OP_COUNT; i++) {
         if (!fl__ops[i].required && fl_op_holds((fl_op)i, op)) b->op[i] = NULL;
         if (fl_op_grad_holds((fl_op)i, 0, op) || fl_op_grad_holds((fl_op)i, 1, op))
@@ -1672,8 +1700,7 @@ void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user) {
     fl__here.hook_user = user;
 }
 
-/* Storage for t by its backend's hook or from the memory manager; not pinned. */
-static bool fl__storage(fl_tensor *t) {
+FL_PRIVATE bool fl__storage(fl_tensor *t) {
     if (fl__has_storage(t)) return true;
     const fl_backend *be = &fl__families[t->family];
     if (be->make) return be->make(be, t);
@@ -1818,6 +1845,11 @@ static bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
     return ok;
 }
 
+/* Without a slot the cpu runs it: it is required, or has no composition. */
+static bool fl__falls_back(fl_op op) {
+    return fl__ops[op].required || (fl__holds[op] && !strcmp(fl__holds[op], "cpu"));
+}
+
 /* A fused gradient whose formula holds a replaced op. */
 static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
     return (c->op == FL_OP_grad1 || c->op == FL_OP_grad2) &&
@@ -1834,7 +1866,8 @@ FL_PRIVATE bool fl__narrow(const fl_tensor *t) {
 }
 
 static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
-    return op == FL_OP_copy || op == FL_OP_fill || be->flags[op] & FL_SLOT_NARROW;
+    bool by_slot = be->any || be->op[op];
+    return op == FL_OP_copy || op == FL_OP_fill || (by_slot && be->flags[op] & FL_SLOT_NARROW);
 }
 
 static bool fl__run_by(const fl_backend *be, const fl_call *c);
@@ -1869,12 +1902,39 @@ static bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     return ok;
 }
 
+/* Blocks are copied as bytes: one more axis. */
+static void fl__as_bytes(fl_tensor *alias, const fl_tensor *t) {
+    int64_t size = (int64_t)fl_dtype_size(t->dtype);
+    *alias = *t;
+    alias->dtype = FL_U8;
+    alias->offset *= size;
+    for (int i = 0; i < t->ndim; i++) alias->stride[i] *= size;
+    alias->shape[t->ndim] = size;
+    alias->stride[t->ndim] = 1;
+    alias->ndim++;
+}
+
+/* A record with registered dtypes: copies only. */
+static bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
+    fl_tensor *y = c->out[0], to, from;
+    const fl_tensor *x = c->in[0];
+    if (c->op != FL_OP_copy || x->weak || x->dtype != y->dtype)
+        return fl_fail("fl_%s: takes no blocks of numbers: cast them", fl__ops[c->op].name);
+    if (y->ndim == FL_MAX_DIMS) return fl_fail("fl_copy: %d dims of blocks", y->ndim);
+    if (!fl__storage(y)) return false;
+    fl__as_bytes(&to, y);
+    fl__as_bytes(&from, x);
+    fl_call bytes = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {&to}, .in = {&from}};
+    return fl__run_by(be, &bytes);
+}
+
 static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     fl_slot slot = be->op[c->op];
     const fl__traits is = fl__traits_of(c);
+    if (is.dtypes >> FL_DTYPE_COUNT) return fl__run_blocks(be, c);
     if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
     if (be->any) return be->any(be, c);
-    if (!slot && fl__ops[c->op].required) return fl__run_fallback(be, c);
+    if (!slot && fl__falls_back(c->op)) return fl__run_fallback(be, c);
     if (!slot || fl__replaced_gradient(be, c)) return fl__run_composed(c);
     if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) return fl__run_contiguous(be, c, slot);
     return fl__run_slot(be, c, slot, is.paged);
@@ -1921,7 +1981,8 @@ FL_PRIVATE fl_tensor *fl__result(const fl_call *c) {
 /* ---- views and movement ---- */
 
 /* A view of t with other shape, strides and offset; a dense copy where the backend refuses. */
-static fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset) {
+FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride,
+                                int64_t offset) {
     const fl_backend *be = &fl__families[t->family];
     fl_tensor *v = fl__handle(t->family, t->dtype, shape.ndim);
     if (!v) return fl_raise();
@@ -2167,6 +2228,7 @@ fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
     if (fl__null("fl_cast", t) || !(t = fl__stored(t))) return NULL;
     if (fl_dtype_size(dtype) == 0) return FL__BAD("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
+    if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
     fl_call c = {
         .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, dtype)}, .in = {t}};
     return c.out[0] ? fl__result(&c) : fl_raise();
@@ -2232,7 +2294,7 @@ static const uint32_t fl__class_dtypes[] = {
     [FL_CLASS_NUM] = FL__FLOAT_DTYPES | FL__INTEGER_DTYPES,
     [FL_CLASS_ANY] = FL__FLOAT_DTYPES | FL__INTEGER_DTYPES | 1u << FL_B8,
     [FL_CLASS_INT] = FL__INTEGER_DTYPES | 1u << FL_B8,
-    [FL_CLASS_CMP] = ~0u,
+    [FL_CLASS_CMP] = (1u << FL_DTYPE_COUNT) - 1,
     [FL_CLASS_BOOL] = 1u << FL_B8,
 };
 

@@ -20,8 +20,8 @@
    <<example
 
    Contents: search for the marker.
-     >>reductions >>order >>indexing >>product >>convolution >>softmax >>randomness >>optimizers
-     >>composed >>printing */
+     >>reductions >>blocks >>order >>indexing >>product >>convolution >>softmax >>randomness
+     >>optimizers >>composed >>printing */
 #include "fl_tensor.h"
 
 #if defined(FL_IMPL_ONLY_TENSOR_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -31,6 +31,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "kernels/fl_math.h"
 
 /* >>reductions --------------------------------------------------------------------------------- */
 
@@ -75,32 +76,31 @@ static fl_tensor *fl__reduce(fl_op op, fl_tensor *x, fl_axes axes, fl_dtype out_
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
-/* Operand of a reduction: sums and products of b8 and integers are i64; the others take what can be
-   computed in. */
-static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, bool widen) {
+/* Operand of a reduction. Slots see b8 as u8. */
+static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, fl_op_class cls) {
     if (fl__null(fn, x) || !(x = fl__stored(x))) return NULL;
-    if (widen && !fl_dtype_is_float(x->dtype)) return fl_cast(x, FL_I64);
-    if (fl__compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
+    if (x->dtype == FL_B8) return fl_cast(x, FL_U8);
+    if (fl__compute_dtype(cls, x->dtype) == FL_DTYPE_NONE)
         return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     return x;
 }
 
+/* Sums and products of b8 and integers are i64. */
+static fl_tensor *fl__reduce_whole(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
+    x = fl__reduce_operand(fn, x, FL_CLASS_CMP);
+    return x ? fl__reduce(op, x, axes, fl_dtype_is_float(x->dtype) ? x->dtype : FL_I64, false) : NULL;
+}
 fl_tensor *fl_sum(fl_tensor *x, fl_axes axes) {
-    x = fl__reduce_operand("fl_sum", x, true);
-    return x ? fl__reduce(FL_OP_sum, x, axes, FL_DTYPE_NONE, false) : NULL;
+    return fl__reduce_whole(FL_OP_sum, "fl_sum", x, axes);
 }
 fl_tensor *fl_prod(fl_tensor *x, fl_axes axes) {
-    x = fl__reduce_operand("fl_prod", x, true);
-    return x ? fl__reduce(FL_OP_prod, x, axes, FL_DTYPE_NONE, false) : NULL;
+    return fl__reduce_whole(FL_OP_prod, "fl_prod", x, axes);
 }
-/* Slots see b8 as i64. */
+
 static fl_tensor *fl__reduce_extreme(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
-    x = fl__reduce_operand(fn, x, false);
-    if (!x || x->dtype != FL_B8) return x ? fl__reduce(op, x, axes, FL_DTYPE_NONE, true) : NULL;
-    fl_scope s = fl_scope_begin();
-    x = fl_cast(x, FL_I64);
-    return fl_scope_return(&s,
-                           x ? fl_cast(fl__reduce(op, x, axes, FL_DTYPE_NONE, true), FL_B8) : NULL);
+    fl_tensor *operand = fl__reduce_operand(fn, x, FL_CLASS_ANY);
+    fl_tensor *y = operand ? fl__reduce(op, operand, axes, FL_DTYPE_NONE, true) : NULL;
+    return y && x->dtype == FL_B8 ? fl_cast(y, FL_B8) : y;
 }
 fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) {
     return fl__reduce_extreme(FL_OP_amax, "fl_amax", x, axes);
@@ -111,8 +111,7 @@ fl_tensor *fl_amin(fl_tensor *x, fl_axes axes) {
 
 static fl_tensor *fl__reduce_arg_extreme(fl_op op, const char *fn, fl_tensor *x, int axis,
                                          bool keepdim) {
-    x = fl__reduce_operand(fn, x, false);
-    if (x && x->dtype == FL_B8) x = fl_cast(x, FL_I64);
+    x = fl__reduce_operand(fn, x, FL_CLASS_ANY);
     fl_axes axes = {1, {axis}, keepdim};
     return x ? fl__reduce(op, x, axes, FL_I64, true) : NULL;
 }
@@ -201,7 +200,9 @@ fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
 }
 
 static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) {
-    if (!(x = fl__reduce_operand(fn, x, true)) || (axis = fl__axis(fn, x, axis)) < 0) return NULL;
+    x = fl__reduce_operand(fn, x, FL_CLASS_CMP);
+    if (x && !fl_dtype_is_float(x->dtype)) x = fl_cast(x, FL_I64);
+    if (!x || (axis = fl__axis(fn, x, axis)) < 0) return NULL;
     fl_axis_args a = {axis};
     fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
     c.out[0] = fl__out_like(x, x->dtype);
@@ -212,6 +213,87 @@ fl_tensor *fl_cumsum(fl_tensor *x, int axis) {
 }
 fl_tensor *fl_cumprod(fl_tensor *x, int axis) {
     return fl__scan_op(FL_OP_cumprod, "fl_cumprod", x, axis);
+}
+
+/* >>blocks ------------------------------------------------------------------------------------- */
+
+typedef struct fl__blocks {
+    const fl_dtype_info *info;
+    const char *from;
+    char *to;
+    bool pack;
+} fl__blocks;
+
+static void fl__convert_blocks(void *arg, int64_t begin, int64_t end) {
+    const fl__blocks *b = arg;
+    int64_t packed = (int64_t)b->info->size, plain = b->info->block * (int64_t)sizeof(float);
+    const char *from = b->from + begin * (b->pack ? plain : packed);
+    char *to = b->to + begin * (b->pack ? packed : plain);
+    if (b->pack) b->info->pack((const float *)(const void *)from, to, end - begin);
+    else b->info->unpack(from, (float *)(void *)to, end - begin);
+}
+
+/* Both contiguous, one of blocks and one f32: on the host, for any backend. */
+static bool fl__convert(fl_tensor *y, fl_tensor *x, const fl_dtype_info *info, bool pack) {
+    void *from = fl_map(x, FL_READ), *to = from ? fl_map(y, FL_WRITE) : NULL;
+    fl__blocks b = {info, from, to, pack};
+    if (to) fl_parallel(fl_numel(pack ? y : x), 1 << 10, fl__convert_blocks, &b);
+    if (to) fl_unmap(y, FL_WRITE);
+    if (from) fl_unmap(x, FL_READ);
+    return to != NULL;
+}
+
+FL_PRIVATE fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype) {
+    bool pack = t->dtype < FL_DTYPE_COUNT;
+    const fl_dtype_info *info = fl_dtype_registered(pack ? dtype : t->dtype);
+    fl_shape shape = fl_shape_of(t);
+    int64_t *last = &shape.dim[shape.ndim - 1];
+    if (!info || shape.ndim == 0 || (pack && *last % info->block))
+        return FL__BAD("fl_cast: %s to %s: the last axis of shape %s has no whole blocks of %d",
+                       fl_dtype_name(t->dtype), fl_dtype_name(dtype), FL__SHAPE_TEXT(t),
+                       info ? info->block : 0);
+    if (pack) *last /= info->block;
+    else if (__builtin_mul_overflow(*last, info->block, last) || fl_shape_numel(shape) < 0)
+        return FL__BAD("fl_cast: shape %s of blocks is too large", FL__SHAPE_TEXT(t));
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_contiguous(pack ? fl_cast(t, FL_F32) : t);
+    fl_tensor *y = x ? fl_call_out(t->family, shape, pack ? dtype : FL_F32) : NULL;
+    if (y && (!fl__storage(y) || !fl__convert(y, x, info, pack))) y = fl_raise();
+    return fl_scope_return(&s, y && !pack ? fl_cast(y, dtype) : y);
+}
+
+/* A scale past f16 stays its largest: the numbers saturate. NaN counts as 0. */
+static void fl__q8_pack(const float *x, void *blocks, int64_t n) {
+    char *to = blocks;
+    for (int64_t b = 0; b < n; b++, x += 32, to += 34) {
+        float most = 0;
+        for (int i = 0; i < 32; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        uint16_t half = flm_f32_to_f16(most / 127 > 65504 ? 65504 : most / 127);
+        float scale = flm_f16_to_f32(half);
+        memcpy(to, &half, 2);
+        for (int i = 0; i < 32; i++) {
+            float v = scale > 0 ? rintf(x[i] / scale) : 0;
+            to[2 + i] = (char)(int8_t)(v >= 127 ? 127 : v <= -127 ? -127 : v == v ? v : 0);
+        }
+    }
+}
+
+static void fl__q8_unpack(const void *blocks, float *x, int64_t n) {
+    const char *from = blocks;
+    for (int64_t b = 0; b < n; b++, x += 32, from += 34) {
+        uint16_t half;
+        memcpy(&half, from, 2);
+        for (int i = 0; i < 32; i++) x[i] = flm_f16_to_f32(half) * (float)(int8_t)from[2 + i];
+    }
+}
+
+fl_dtype fl_q8(void) {
+    return fl_dtype_register(&(fl_dtype_info){"q8", 34, 32, fl__q8_unpack, fl__q8_pack});
+}
+
+/* t, or what the blocks of t hold. */
+static fl_tensor *fl__unpacked(fl_tensor *t) {
+    return t && t->dtype >= FL_DTYPE_COUNT ? fl_cast(t, FL_F32) : t;
 }
 
 /* >>order -------------------------------------------------------------------------------------- */
@@ -342,7 +424,8 @@ fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
 /* >>product ------------------------------------------------------------------------------------ */
 
 fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
-    if (fl__null("fl_matmul", a) || fl__null("fl_matmul", b) || !fl__same_family("matmul", a, b))
+    if (fl__null("fl_matmul", a) || fl__null("fl_matmul", b) || !fl__same_family("matmul", a, b) ||
+        !(a = fl__unpacked(a)) || !(b = fl__unpacked(b)))
         return NULL;
     if (a->ndim < 1 || b->ndim < 1)
         return FL__BAD("fl_matmul: shapes %s and %s: both need a dim", FL__SHAPE_TEXT(a),
@@ -1246,7 +1329,8 @@ int64_t fl_format(fl_tensor *t, char *buf, size_t size) {
     if (fl__null("fl_format", t)) return -1;
     fl_scope s = fl_scope_begin();
     fl__printer pr = {.buf = buf, .size = size, .integral = true, .min = (double)INFINITY};
-    pr.t = t = fl__stored(t);
+    fl_dtype dtype = t->dtype;
+    pr.t = t = fl__unpacked(fl__stored(t));
     pr.data = t ? fl_map(t, FL_READ) : NULL;
     if (pr.data) {
         pr.summary = fl_numel(t) > 1000;
@@ -1260,8 +1344,8 @@ int64_t fl_format(fl_tensor *t, char *buf, size_t size) {
             fl__emit(&pr, "[], size=%s", FL__SHAPE_TEXT(t));
         else
             fl__print_dim(&pr, 0, 0, 7);
-        bool plain = t->dtype == FL_F32 || t->dtype == FL_I64 || t->dtype == FL_B8;
-        if (!plain) fl__emit(&pr, ", dtype=%s", fl_dtype_name(t->dtype));
+        bool plain = dtype == FL_F32 || dtype == FL_I64 || dtype == FL_B8;
+        if (!plain) fl__emit(&pr, ", dtype=%s", fl_dtype_name(dtype));
         fl__emit(&pr, ")");
         fl_unmap(t, FL_READ);
     }

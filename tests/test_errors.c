@@ -281,6 +281,9 @@ static void rows_of_memory(void) {
          !strcmp(fl_dtype_name((fl_dtype)99), "?") && !strcmp(fl_dtype_name((fl_dtype)-1), "?"));
     FINE(fl_dtype_named, !fl_dtype_named("f99") && !fl_dtype_named(NULL) && !fl_dtype_named(""));
     FINE(fl_dtype_is_float, !fl_dtype_is_float((fl_dtype)99));
+    NO_FILE(fl_dtype_register, (NULL), "a name, a size, a block");
+    FINE(fl_dtype_registered,
+         !fl_dtype_registered((fl_dtype)-1) && !fl_dtype_registered((fl_dtype)99));
     FINE(fl_dtype_wide, !fl_dtype_wide((fl_dtype)99) && !fl_dtype_wide((fl_dtype)-1));
     FINE(fl_number_load, isnan(fl_number_load(FL_F32, NULL).f) && isnan(fl_number_load(99, "x").f));
     FINE(fl_number_store, (fl_number_store(FL_F32, NULL, (fl_number){0}), true));
@@ -1403,6 +1406,8 @@ static void rows_of_meters(void) {
 
 /* ---- running them ---- */
 
+#include "errors_linear.h"
+
 static void (*const groups[])(void) = {
     rows_of_memory,      rows_of_handles,   rows_of_creation,   rows_of_reading,
     rows_of_movement,    rows_of_formulas,  rows_of_reductions, rows_of_order, rows_of_indexing,
@@ -1410,7 +1415,7 @@ static void (*const groups[])(void) = {
     rows_of_steps,       rows_of_variables, rows_of_backward,   rows_of_var_movement,
     rows_of_modules,     rows_of_layers,    rows_of_init,       rows_of_losses,
     rows_of_saving,      rows_of_optim,     rows_of_files,      rows_of_sets,
-    rows_of_meters,
+    rows_of_meters,      rows_of_linear,    rows_of_factor,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -1438,6 +1443,8 @@ TEST(indexing) { run_rows(rows_of_indexing); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }
 TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }
+TEST(linear_algebra) { run_rows(rows_of_linear); }
+TEST(factorisations) { run_rows(rows_of_factor); }
 TEST(randomness) { run_rows(rows_of_randomness); }
 TEST(optimizer_steps) { run_rows(rows_of_steps); }
 TEST(variables) { run_rows(rows_of_variables); }
@@ -1481,6 +1488,7 @@ static const char *const cannot_fail[] = {
     "fl_scope_size",
     "fl_flags",
     "fl_set_flags",
+    "fl_q8",
     "fl_backend_cpu",
     "fl_strict",
     "fl_fallbacks",
