@@ -1026,6 +1026,11 @@ static void edge_cases(int unused) {
     fl_var *zero = fv_param(fl_zeros(FL_SHAPE(4), FL_F64));
     check(gradient_is(fv_xlogy(zero, fv_detach(zero)), zero, (double[]){0, 0, 0, 0}, 4),
           "xlogy: 0 at 0 log 0");
+    check(gradient_is(fv_xlogy(zero, fv_num(-1)), zero, (double[]){0, 0, 0, 0}, 4),
+          "xlogy: 0 at 0 log -1");
+    check(gradient_is(fv_xlogy(x, fv_detach(zero)), x,
+                      (double[]){-INFINITY, 0, -INFINITY, -INFINITY}, 4),
+          "xlogy: log b where a is not 0");
     check(gradient_is(fv_heaviside(x, zero), zero, (double[]){0, 1, 0, 0}, 4),
           "heaviside: b's where a is 0");
     check(gradient_is(fv_sinc(zero), zero, (double[]){0, 0, 0, 0}, 4), "sinc: 0 at 0");
