@@ -53,7 +53,7 @@ LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared examples mnist test test-compile conformance gradcheck mutants parity metrics clean help FORCE
+.PHONY: all lib shared examples mnist test test-compile conformance gradcheck mutants bits parity metrics clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -85,6 +85,9 @@ gradcheck: $(BUILD)/tests/gradcheck ## every gradient against finite differences
 
 mutants: ## edits the op table and counts how many edits the suites catch
 	@CC="$(CC)" tests/mutants
+
+bits: ## every op's bits: threads against threads, gcc against clang
+	@MAKE="$(MAKE)" tests/same_bits
 
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)

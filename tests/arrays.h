@@ -239,10 +239,14 @@ HELPER double wild_float(fl_dtype dtype) {
     case 1: return (double)(random_below(9) - 4) * 0.5;
     case 2: {
         int range = dtype == FL_F64 ? 1000 : dtype == FL_F16 ? 22 : 125;
-        double v = ldexp(random_in(1, 2), (int)random_below(2 * range) - range);
+        int e = (int)random_below(2 * range) - range; /* before the fraction, in every compiler */
+        double v = ldexp(random_in(1, 2), e);
         return random_below(2) ? v : -v;
     }
-    case 3: return ldexp(random_in(-1, 1), (int)random_below(24) - 12);
+    case 3: {
+        int e = (int)random_below(24) - 12;
+        return ldexp(random_in(-1, 1), e);
+    }
     default: return random_in(-4, 4);
     }
 }

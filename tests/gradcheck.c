@@ -1006,6 +1006,48 @@ static void tie_cases(int unused) {
     fl_scope_end(&s);
 }
 
+/* Gradients where formulas change, and logarithms of whole powers, which are exact. */
+static void edge_cases(int unused) {
+    (void)unused;
+    pool_at = 0;
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_from_host((double[]){-3, 0, 3, 6}, FL_SHAPE(4), FL_F64));
+    check(gradient_is(fv_hardswish(x), x, (double[]){0, 0.5, 1, 1}, 4),
+          "hardswish: 0 at -3, 1 at 3");
+    check(gradient_is(fv_hardsigmoid(x), x, (double[]){0, 1.0 / 6, 0, 0}, 4),
+          "hardsigmoid: 0 at -3 and 3");
+    check(gradient_is(fv_relu6(x), x, (double[]){0, 0, 1, 0}, 4), "relu6: 0 at 0 and 6");
+    check(gradient_is(fv_prelu(x, fv_num(0.25)), x, (double[]){0.25, 0.25, 1, 1}, 4),
+          "prelu: the slope at 0");
+    check(gradient_is(fv_fmax(x, fv_num(0)), x, (double[]){0, 1, 1, 1}, 4), "fmax: a's at a = b");
+    check(gradient_is(fv_fmin(x, fv_num(0)), x, (double[]){1, 1, 0, 0}, 4), "fmin: a's at a = b");
+    check(gradient_is(fv_copysign(x, fv_num(-1)), x, (double[]){1, 0, -1, -1}, 4),
+          "copysign: 0 at 0");
+    fl_var *zero = fv_param(fl_zeros(FL_SHAPE(4), FL_F64));
+    check(gradient_is(fv_xlogy(zero, fv_detach(zero)), zero, (double[]){0, 0, 0, 0}, 4),
+          "xlogy: 0 at 0 log 0");
+    check(gradient_is(fv_xlogy(zero, fv_num(-1)), zero, (double[]){0, 0, 0, 0}, 4),
+          "xlogy: 0 at 0 log -1");
+    check(gradient_is(fv_xlogy(x, fv_detach(zero)), x,
+                      (double[]){-INFINITY, 0, -INFINITY, -INFINITY}, 4),
+          "xlogy: log b where a is not 0");
+    check(gradient_is(fv_heaviside(x, zero), zero, (double[]){0, 1, 0, 0}, 4),
+          "heaviside: b's where a is 0");
+    check(gradient_is(fv_sinc(zero), zero, (double[]){0, 0, 0, 0}, 4), "sinc: 0 at 0");
+    bool two = true, ten = true;
+    for (int e = -1022; e < 1024 && two; e++)
+        two = fl_item(fl_log2(fl_full(FL_SCALAR_SHAPE, ldexp(1, e), FL_F64))) == e;
+    for (int e = 0; e <= 22 && ten; e++)
+        ten = fl_item(fl_log10(fl_full(FL_SCALAR_SHAPE, pow(10, e), FL_F64))) == e;
+    for (int e = -126; e < 128 && two; e++)
+        two = fl_item(fl_log2(fl_full(FL_SCALAR_SHAPE, ldexp(1, e), FL_F32))) == e;
+    for (int e = 0; e <= 10 && ten; e++)
+        ten = fl_item(fl_log10(fl_full(FL_SCALAR_SHAPE, pow(10, e), FL_F32))) == e;
+    check(two, "log2 of powers of 2 is exact");
+    check(ten, "log10 of powers of 10 is exact");
+    fl_scope_end(&s);
+}
+
 /* Results that have no gradient record nothing. */
 static void constant_cases(int unused) {
     fl_scope s = fl_scope_begin();
@@ -1063,6 +1105,7 @@ static void make_groups(void) {
     add_group("log_softmax", softmax_cases, 1);
     add_group("other", other_cases, 0);
     add_group("ties", tie_cases, 0);
+    add_group("ties", edge_cases, 0);
     add_group("constants", constant_cases, 0);
 }
 

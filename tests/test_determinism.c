@@ -164,6 +164,13 @@ static fl_var *f_sum_to(fl_var *x) { return fv_sum_to(x, FL_SHAPE(COLUMNS)); }
 static fl_var *f_gather(fl_var *x) { return fv_gather(x, 0, in.index); }
 static fl_var *f_scatter_add(fl_var *x) { return fv_scatter_add(x, 0, in.index, fv_square(x)); }
 static fl_var *f_index_select(fl_var *x) { return fv_index_select(x, 0, in.rows); }
+static fl_var *f_scatter(fl_var *x) { return fv_scatter(x, 0, in.index, fv_square(x)); }
+static fl_var *f_cumsum(fl_var *x) { return fv_cumsum(x, 1); }
+static fl_var *f_cumsum_rows(fl_var *x) { return fv_cumsum(x, 0); }
+static fl_var *f_cumprod(fl_var *x) { return fv_cumprod(x, 0); }
+static fl_var *f_sort(fl_var *x) { return fv_sort(x, 1, false, NULL); }
+static fl_var *f_sort_rows(fl_var *x) { return fv_sort(x, 0, true, NULL); }
+static fl_var *f_topk(fl_var *x) { return fv_topk(x, 50, 1, false, NULL); }
 static fl_var *f_matmul(fl_var *x) { return fv_matmul(x, fv_const(in.wide)); }
 static fl_var *f_matmul_right(fl_var *x) { return fv_matmul(fv_const(in.wide), x); }
 static fl_var *f_matmul_vector(fl_var *x) { return fv_matmul(x, fv_select(x, 0, 0)); }
@@ -229,6 +236,13 @@ static const struct {
     F(gather, X),
     F(scatter_add, X),
     F(index_select, X),
+    F(scatter, X),
+    F(cumsum, X),
+    F(cumsum_rows, X),
+    F(cumprod, X),
+    F(sort, X),
+    F(sort_rows, X),
+    F(topk, X),
     F(matmul, X),
     F(matmul_right, X),
     F(matmul_vector, X),
@@ -292,7 +306,7 @@ static uint64_t hash_binary(int i) {
 }
 
 /* What has no gradient. */
-enum { PLAIN = 14 };
+enum { PLAIN = 15 };
 static uint64_t hash_plain(int i) {
     fl_scope s = fl_scope_begin();
     const fl_shape big = FL_SHAPE(ROWS, COLUMNS);
@@ -314,7 +328,8 @@ static uint64_t hash_plain(int i) {
     case 9: t = fl_sum(in.whole, FL_ALL_AXES); break;
     case 10: t = fl_one_hot(in.rows, ROWS); break;
     case 11: t = fl_full_like(in.x, 3); break;
-    case 12: t = fl_sgd_step(p, in.y, m, &sgd) ? fl_add(p, m) : NULL; break;
+    case 12: t = fl_nonzero(in.truth); break;
+    case 13: t = fl_sgd_step(p, in.y, m, &sgd) ? fl_add(p, m) : NULL; break;
     default: t = fl_adam_step(p, in.y, m, v, &adam) ? fl_add(p, fl_mul(m, v)) : NULL; break;
     }
     CHECK(t != NULL);
@@ -349,9 +364,9 @@ static const char *binary_name(int i) { return binary_ops[i].name; }
 /* All hashes with 1 thread, then again with each number of threads. */
 static void check_threads(hash_fn hash, int n, const char *(*name)(int i)) {
     static const int threads[] = {1, 2, 3, 8};
-    uint64_t want[128];
+    uint64_t want[256];
     fl_scope s = fl_scope_begin();
-    CHECK(n <= 128 && fl_set_threads(1));
+    CHECK(n <= 256 && fl_set_threads(1));
     make_operands();
     for (int i = 0; i < n; i++) want[i] = hash(i);
     for (int t = 0; t < 4; t++) {
