@@ -43,6 +43,9 @@ FL_API fl_tensor *fl_celu(fl_tensor *x, double alpha);
 FL_API fl_var *fv_celu(fl_var *x, double alpha);
 FL_API fl_tensor *fl_leaky_relu(fl_tensor *x, double slope);
 FL_API fl_var *fv_leaky_relu(fl_var *x, double slope);
+/* prelu with a number w [1], or w [c] with one for each place along axis 1 of x */
+FL_API fl_tensor *fl_prelu_channels(fl_tensor *x, fl_tensor *w);
+FL_API fl_var *fv_prelu_channels(fl_var *x, fl_var *w);
 /* x > limit ? x : value;  |x| > lambda ? x : 0;  x less the part of it in [-lambda, lambda] */
 FL_API fl_tensor *fl_threshold(fl_tensor *x, double limit, double value);
 FL_API fl_var *fv_threshold(fl_var *x, double limit, double value);

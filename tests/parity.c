@@ -516,6 +516,8 @@ static int rates(parity_case *c, fl_var **y) {
                                           .ignore_index = INT("ignore_index"), \
                                           .label_smoothing = NUM("label_smoothing")))
 
+#include "parity_reduce.h"
+
 #define UNARY_OP(op, ...) OP_BODY(op, fv_##op(IN(0)))
 #define BINARY_OP(op, ...) OP_BODY(op, fv_##op(IN(0), IN(1)))
 #define OP_BODY(op, expression) \
@@ -524,6 +526,7 @@ static int rates(parity_case *c, fl_var **y) {
         return 1; \
     }
 OPS(OP_BODY)
+REDUCE_OPS(OP_BODY)
 FL_UNARY_OPS(UNARY_OP)
 FL_BINARY_OPS(BINARY_OP)
 
@@ -535,7 +538,8 @@ typedef struct op_line {
 } op_line;
 #define OP_LINE(op, ...) {#op, op_##op, 0},
 static const op_line table[] = {
-    OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
+    REDUCE_PARITY
+    OPS(OP_LINE) REDUCE_OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
     {"max_pool2d", max_pool2d, 0},
     {"sort", sort, 0},
     {"argsort", argsort, 0},

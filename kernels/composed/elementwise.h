@@ -43,6 +43,17 @@ FL_T *FL_W(leaky_relu)(FL_T *x, double slope) {
     return FL_GIVE(&s, FL_W(prelu)(x, CONST(slope)));
 }
 
+FL_T *FL_W(prelu_channels)(FL_T *x, FL_T *w) {
+    if (FL_ABSENT("prelu_channels", x) || FL_ABSENT("prelu_channels", w)) return NULL;
+    fl_tensor *t = FL_VALUE(x), *u = FL_VALUE(w);
+    if (u->ndim != 1 || (u->shape[0] != 1 && (t->ndim < 2 || u->shape[0] != t->shape[1])))
+        return FL__BAD("fl_prelu_channels: x %s and w %s: w needs a number for each place of axis 1",
+                       FL__SHAPE_TEXT(t), FL__SHAPE_TEXT(u));
+    fl_scope s = fl_scope_begin();
+    fl_shape one_each = {t->ndim > 1 ? t->ndim - 1 : 1, {u->shape[0], 1, 1, 1, 1, 1, 1, 1}};
+    return FL_GIVE(&s, FL_W(prelu)(x, FL_W(reshape)(w, one_each)));
+}
+
 FL_T *FL_W(threshold)(FL_T *x, double limit, double value) {
     if (FL_ABSENT("threshold", x)) return NULL;
     fl_scope s = fl_scope_begin();
