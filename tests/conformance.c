@@ -18,8 +18,11 @@
 #include "conformance_elementwise.h"
 #include "conformance_move.h"
 #include "conformance_reduce.h"
+#include "conformance_reduction.h"
 #include "conformance_order.h"
 #include "conformance_neural.h"
+#include "conformance_linear.h"
+#include "conformance_factor.h"
 #include "conformance_backend.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -77,8 +80,11 @@ static const struct {
                {"move errors", move_errors},
                {"arg", arg_group},
                {"index", index_group},
+               {"reduction", reduction_group},
                {"order", order_group},
                {"matmul", matmul_group},
+               {"linear", linear_group},
+               {"factor", factor_group},
                {"conv", conv_group},
                {"random", random_group},
                {"dropout", dropout_group},
