@@ -1097,10 +1097,11 @@ static fl_var *fv__unary(fl_op op, fl_var *x) {
     return fv__record(value, &s);
 }
 
-/* A weak number in dy's precision: formulas combine it with constants, and two numbers make an
-   f32. */
+/* x in dy's precision: formulas combine it with constants and itself, which makes an f32 of two
+   numbers, and must not round where the other operand is wider. */
 static fl_var *fv__strong(fl_var *x, fl_var *dy) {
-    if (!x || !x->value->weak) return x;
+    if (!x) return NULL;
+    if (!x->value->weak) return fv_cast(x, dy->value->dtype);
     return fv_const(fv__filled(dy->value, FL_SCALAR_SHAPE, x->value->f64));
 }
 

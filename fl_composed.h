@@ -19,7 +19,7 @@
    <<example
 
    Contents: search for the marker.
-     >>elementwise >>linear >>factor >>move
+     >>elementwise >>linear >>factor >>move >>reduce
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -43,6 +43,9 @@ FL_API fl_tensor *fl_celu(fl_tensor *x, double alpha);
 FL_API fl_var *fv_celu(fl_var *x, double alpha);
 FL_API fl_tensor *fl_leaky_relu(fl_tensor *x, double slope);
 FL_API fl_var *fv_leaky_relu(fl_var *x, double slope);
+/* prelu with a number w [1], or w [c] with one for each place along axis 1 of x */
+FL_API fl_tensor *fl_prelu_channels(fl_tensor *x, fl_tensor *w);
+FL_API fl_var *fv_prelu_channels(fl_var *x, fl_var *w);
 /* x > limit ? x : value;  |x| > lambda ? x : 0;  x less the part of it in [-lambda, lambda] */
 FL_API fl_tensor *fl_threshold(fl_tensor *x, double limit, double value);
 FL_API fl_var *fv_threshold(fl_var *x, double limit, double value);
@@ -71,6 +74,20 @@ FL_API fl_tensor *fl_addcmul(fl_tensor *x, fl_tensor *a, fl_tensor *b, double va
 FL_API fl_var *fv_addcmul(fl_var *x, fl_var *a, fl_var *b, double value);
 FL_API fl_tensor *fl_addcdiv(fl_tensor *x, fl_tensor *a, fl_tensor *b, double value);
 FL_API fl_var *fv_addcdiv(fl_var *x, fl_var *a, fl_var *b, double value);
+/* beta x > threshold ? x : log(1 + exp(beta x)) / beta */
+FL_API fl_tensor *fl_softplus_beta(fl_tensor *x, double beta, double threshold);
+FL_API fl_var *fv_softplus_beta(fl_var *x, double beta, double threshold);
+/* a log(1 + b), 0 where a is 0;  a^b in f64 */
+FL_API fl_tensor *fl_xlog1py(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_xlog1py(fl_var *a, fl_var *b);
+FL_API fl_tensor *fl_float_power(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_float_power(fl_var *a, fl_var *b);
+/* -x log(x), 0 at 0, -inf below */
+FL_API fl_tensor *fl_entr(fl_tensor *x);
+FL_API fl_var *fv_entr(fl_var *x);
+/* The normal distribution's integral up to x. */
+FL_API fl_tensor *fl_ndtr(fl_tensor *x);
+FL_API fl_var *fv_ndtr(fl_var *x);
 /* log |gamma(x)|, within 1e-14 near its zeros, and its derivative. Computed in f64. */
 FL_API fl_tensor *fl_lgamma(fl_tensor *x);
 FL_API fl_var *fv_lgamma(fl_var *x);
@@ -262,6 +279,65 @@ FL_API fl_var *fv_triu(fl_var *x, int64_t k);
 /* dst += src (broadcast, cast) through dst into what it views; returns dst. */
 FL_API fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src);
 
+/* >>reduce ------------------------------------------------------------------------------------- */
+
+/* sqrt of fl_variance. Computed in f64: the terms of its second derivative cancel. */
+FL_API fl_tensor *fl_std(fl_tensor *x, fl_axes axes, int64_t correction);
+FL_API fl_var *fv_std(fl_var *x, fl_axes axes, int64_t correction);
+/* (sum |x|^p)^(1/p); p = inf, -inf: the largest, smallest |x|; 0: the number of x != 0.
+   Gradient 0 at 0. */
+FL_API fl_tensor *fl_norm(fl_tensor *x, double p, fl_axes axes);
+FL_API fl_var *fv_norm(fl_var *x, double p, fl_axes axes);
+/* How many are not 0 -> i64 */
+FL_API fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes);
+/* Sum and mean of what is not NaN; of nothing: 0 and NaN */
+FL_API fl_tensor *fl_nansum(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_nansum(fl_var *x, fl_axes axes);
+FL_API fl_tensor *fl_nanmean(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_nanmean(fl_var *x, fl_axes axes);
+/* The first extreme along axis, NaN wins; *index (may be NULL) gets its place. */
+FL_API fl_tensor *fl_max_along(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_max_along(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_tensor *fl_min_along(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_min_along(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+/* Number k, from 1, in ascending order along axis; NaN last. */
+FL_API fl_tensor *fl_kthvalue(fl_tensor *x, int64_t k, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_kthvalue(fl_var *x, int64_t k, int axis, bool keepdim, fl_tensor **index);
+/* The middle one along axis, of an even number the lower; a NaN wins, or is passed by. */
+FL_API fl_tensor *fl_median(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_median(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_tensor *fl_nanmedian(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_nanmedian(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+typedef enum fl_interpolation {
+    FL_LINEAR,
+    FL_LOWER,
+    FL_HIGHER,
+    FL_NEAREST,
+    FL_MIDPOINT
+} fl_interpolation;
+/* The place q (n - 1) in ascending order along axis, 0 <= q <= 1; between two elements by method. */
+FL_API fl_tensor *fl_quantile(fl_tensor *x, double q, int axis, bool keepdim,
+                               fl_interpolation method);
+FL_API fl_var *fv_quantile(fl_var *x, double q, int axis, bool keepdim,
+                            fl_interpolation method);
+FL_API fl_tensor *fl_nanquantile(fl_tensor *x, double q, int axis, bool keepdim,
+                                 fl_interpolation method);
+FL_API fl_var *fv_nanquantile(fl_var *x, double q, int axis, bool keepdim,
+                            fl_interpolation method);
+/* The extreme of the elements up to each along axis, of equals the last; *index as above. */
+FL_API fl_tensor *fl_cummax(fl_tensor *x, int axis, fl_tensor **index);
+FL_API fl_var *fv_cummax(fl_var *x, int axis, fl_tensor **index);
+FL_API fl_tensor *fl_cummin(fl_tensor *x, int axis, fl_tensor **index);
+FL_API fl_var *fv_cummin(fl_var *x, int axis, fl_tensor **index);
+/* log of the sums of exp(x) up to each along axis. Computed in f64. */
+FL_API fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis);
+FL_API fl_var *fv_logcumsumexp(fl_var *x, int axis);
+/* x[1:] - x[:-1] along axis;  dx / 2 times the sum of y[1:] + y[:-1] */
+FL_API fl_tensor *fl_diff(fl_tensor *x, int axis);
+FL_API fl_var *fv_diff(fl_var *x, int axis);
+FL_API fl_tensor *fl_trapezoid(fl_tensor *y, double dx, int axis);
+FL_API fl_var *fv_trapezoid(fl_var *y, double dx, int axis);
+
 #ifdef __cplusplus
 }
 #endif
@@ -276,6 +352,7 @@ FL_API fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src);
 #include "kernels/composed/linear.h"
 #include "kernels/composed/factor.h"
 #include "kernels/composed/move.h"
+#include "kernels/composed/reduce.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */

@@ -230,10 +230,11 @@ FL_API void fl_set_flags(uint64_t flags);
     X(sinc,        FLOAT, DEF, SELECT(EQ(x, CONST(0)), CONST(1), \
       DIV(MUL(SUB(CONST(1), MUL(CONST(2), MOD(RINT(x), CONST(2)))), \
               SIN(MUL(CONST(3.141592653589793), SUB(x, RINT(x))))), MUL(CONST(3.141592653589793), x))), \
-      MUL(dy, SELECT(LT(ABS(x), CONST(0.03)), \
-        MUL(x, ADD(CONST(-3.289868133696453), MUL(MUL(x, x), \
-          ADD(CONST(3.2469697011334144), MUL(MUL(x, x), \
-            ADD(CONST(-1.1445109447325051), MUL(MUL(x, x), CONST(0.20918278253462464)))))))), \
+      MUL(dy, SELECT(LT(ABS(x), CONST(0.25)), \
+        MUL(x, ADD(CONST(-3.289868133696453), MUL(MUL(x, x), ADD(CONST(3.2469697011334144), MUL(MUL(x, x), \
+          ADD(CONST(-1.1445109447325053), MUL(MUL(x, x), ADD(CONST(0.2091827825412384), MUL(MUL(x, x), \
+          ADD(CONST(-0.023460810354558236), MUL(MUL(x, x), ADD(CONST(0.001781145516372852), MUL(MUL(x, x), \
+          ADD(CONST(-9.766223126318933e-05), MUL(MUL(x, x), ADD(CONST(4.049947846619244e-06), MUL(MUL(x, x), CONST(-1.3148481279991994e-07)))))))))))))))))), \
         DIV(SUB(COS(MUL(CONST(3.141592653589793), x)), y), x)))) \
     X(logit,       FLOAT, DEF, SELECT(LT(x, CONST(0.25)), SUB(LOG(x), LOG1P(NEG(x))), \
       SUB(LOG1P(SUB(MUL(CONST(2), x), CONST(1))), LOG1P(SUB(CONST(1), MUL(CONST(2), x))))), \
@@ -247,12 +248,14 @@ FL_API void fl_set_flags(uint64_t flags);
     X(gelu,        FLOAT, OPT, MUL(MUL(CONST(0.5), x), ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
       MUL(dy, ADD(MUL(CONST(0.5), ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
                   MUL(MUL(x, CONST(0.3989422804014327)), EXP(MUL(CONST(-0.5), MUL(x, x))))))) \
+    /* the derivative with e^-|u|, which overflows nowhere, nor do its derivatives */ \
     X(gelu_tanh,   FLOAT, OPT, \
       DIV(x, ADD(CONST(1), EXP(MUL(x, ADD(CONST(-1.5957691216057308), MUL(CONST(-0.07135481627260026), MUL(x, x))))))), \
-      MUL(dy, ADD( \
-        DIV(CONST(1), ADD(CONST(1), EXP(MUL(x, ADD(CONST(-1.5957691216057308), MUL(CONST(-0.07135481627260026), MUL(x, x))))))), \
+      MUL(dy, DIV(ADD( \
+        SELECT(LT(x, CONST(0)), EXP(MUL(SELECT(LT(x, CONST(0)), x, NEG(x)), ADD(CONST(1.5957691216057308), MUL(CONST(0.07135481627260026), MUL(x, x))))), CONST(1)), \
         MUL(MUL(y, ADD(CONST(1.5957691216057308), MUL(CONST(0.21406444881780077), MUL(x, x)))), \
-            DIV(CONST(1), ADD(CONST(1), EXP(MUL(x, ADD(CONST(1.5957691216057308), MUL(CONST(0.07135481627260026), MUL(x, x))))))))))) \
+            SELECT(LT(x, CONST(0)), CONST(1), EXP(MUL(SELECT(LT(x, CONST(0)), x, NEG(x)), ADD(CONST(1.5957691216057308), MUL(CONST(0.07135481627260026), MUL(x, x)))))))), \
+        ADD(CONST(1), EXP(MUL(SELECT(LT(x, CONST(0)), x, NEG(x)), ADD(CONST(1.5957691216057308), MUL(CONST(0.07135481627260026), MUL(x, x))))))))) \
     X(relu6,       NUM,   OPT, MIN(MAX(x, CONST(0)), CONST(6)), \
       SELECT(LE(x, CONST(0)), CONST(0), SELECT(LE(CONST(6), x), CONST(0), dy))) \
     X(hardsigmoid, FLOAT, DEF, DIV(MIN(MAX(ADD(x, CONST(3)), CONST(0)), CONST(6)), CONST(6)), \
@@ -796,7 +799,7 @@ FL_API fl_tensor *fl_bitwise_or(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_bitwise_xor(fl_tensor *a, fl_tensor *b);
 /* a 2^b; 0 past the width and for b < 0 */
 FL_API fl_tensor *fl_shift_left(fl_tensor *a, fl_tensor *b);
-/* a / 2^b, rounded down; the sign past the width and for b < 0 */
+/* a / 2^b, rounded down; 0 past the width and for b < 0 */
 FL_API fl_tensor *fl_shift_right(fl_tensor *a, fl_tensor *b);
 /* a - b trunc(a / b): of a's sign; integer x % 0: an error */
 FL_API fl_tensor *fl_fmod(fl_tensor *a, fl_tensor *b);
@@ -1894,11 +1897,18 @@ FL_PRIVATE bool fl__narrow(const fl_tensor *t) {
 }
 
 static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
+    if (op == FL_OP_shift_right) return false; /* its width counts: see fl__past_width */
     bool by_slot = be->any || be->op[op];
     return op == FL_OP_copy || op == FL_OP_fill || (by_slot && be->flags[op] & FL_SLOT_NARROW);
 }
 
 static bool fl__run_by(const fl_backend *be, const fl_call *c);
+
+/* For a shift of integers of that many bits in a wider dtype: by at least so many is by all. */
+static fl_tensor *fl__past_width(fl_tensor *n, int64_t bits) {
+    if (n->weak) return n->i64 < bits ? n : fl_int(64);
+    return fl_where(fl_lt(n, fl_int(bits)), n, fl_int(64));
+}
 
 /* What out[i] of c becomes in the wide record d: the input that it is written over, or a handle. */
 static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
@@ -1918,6 +1928,9 @@ static bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak && fl__narrow(d.in[i]))
             ok = (d.in[i] = fl_cast(d.in[i], fl_dtype_wide(d.in[i]->dtype))) != NULL;
+    if (ok && c->op == FL_OP_shift_right)
+        ok = (d.in[1] = fl__past_width(d.in[1], 8 * (int64_t)fl_dtype_size(c->out[0]->dtype))) !=
+             NULL;
     for (int i = 0; ok && i < d.n_out; i++)
         if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
     ok = ok && fl__run_by(be, &d);

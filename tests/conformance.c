@@ -18,6 +18,7 @@
 #include "conformance_elementwise.h"
 #include "conformance_move.h"
 #include "conformance_reduce.h"
+#include "conformance_reduction.h"
 #include "conformance_order.h"
 #include "conformance_neural.h"
 #include "conformance_linear.h"
@@ -79,6 +80,7 @@ static const struct {
                {"move errors", move_errors},
                {"arg", arg_group},
                {"index", index_group},
+               {"reduction", reduction_group},
                {"order", order_group},
                {"matmul", matmul_group},
                {"linear", linear_group},

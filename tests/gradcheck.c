@@ -379,6 +379,7 @@ static fl_var *threshold(fl_var *x) { return fv_threshold(x, 0.5, 3); }
 static fl_var *hardshrink(fl_var *x) { return fv_hardshrink(x, 0.5); }
 static fl_var *softshrink(fl_var *x) { return fv_softshrink(x, 0.5); }
 static fl_var *swish(fl_var *x) { return fv_swish(x, 1.5); }
+static fl_var *softplus_beta(fl_var *x) { return fv_softplus_beta(x, 1.5, 2); }
 static fl_var *round_units(fl_var *x) { return fv_round(x, 0); }
 static fl_var *nan_to_num(fl_var *x) { return fv_nan_to_num(x, 0, 1, -1); }
 
@@ -449,6 +450,9 @@ static const struct {
     {"lgamma", fv_lgamma, 0.3, 4},
     {"digamma", fv_digamma, 0.3, 4},
     {"erfc", fv_erfc, -1.2, 1.2},
+    {"softplus_beta", softplus_beta, -2, 2},
+    {"entr", fv_entr, 0.3, 3},
+    {"ndtr", fv_ndtr, -1.5, 1.5},
     {"erfinv", fv_erfinv, -0.8, 0.8},
 };
 enum { UNARY = sizeof unary / sizeof *unary };
@@ -499,6 +503,7 @@ static const struct {
     {"logaddexp", fv_logaddexp, -2, 2, 0, 0}, {"logaddexp2", fv_logaddexp2, -2, 2, 0, 0},
     {"prelu", fv_prelu, -2, 2, 0, 0},     {"hypot", fv_hypot, 0.1, 2, 0, 0},
     {"floor_divide", fv_floor_divide, 0.1, 0.3, 3, 1},
+    {"xlog1py", fv_xlog1py, -0.9, 0.9, 0, 2}, {"float_power", fv_float_power, -0.9, 0.9, 1.3, 0.7},
 };
 enum { BINARY = sizeof binary / sizeof *binary };
 
@@ -744,6 +749,8 @@ static void reduction_cases(int which) {
                 run_case(reduction_names[which], c);
             }
 }
+
+#include "gradcheck_reduce.h"
 
 /* >>indexing */
 
@@ -1093,6 +1100,8 @@ static void make_groups(void) {
     add_group("where clip cast", where_cases, 0);
     for (int i = 0; i < MOVES; i++) add_group(move_names[i], move_cases, i);
     for (int i = 0; i < REDUCTIONS; i++) add_group(reduction_names[i], reduction_cases, i);
+    for (int i = 0; i < COMPOSED_REDUCTIONS; i++)
+        add_group(composed_reductions[i], composed_reduction_cases, i);
     for (int i = 0; i < 4; i++) add_group(indexing[i], index_cases, i);
     for (int i = 0; i < ORDER_OPS; i++) add_group(order_names[i], order_cases, i);
     add_group("matmul", matmul_cases, 0);

@@ -518,6 +518,8 @@ static int rates(parity_case *c, fl_var **y) {
                                           .ignore_index = INT("ignore_index"), \
                                           .label_smoothing = NUM("label_smoothing")))
 
+#include "parity_reduce.h"
+
 #define UNARY_OP(op, ...) OP_BODY(op, fv_##op(IN(0)))
 #define BINARY_OP(op, ...) OP_BODY(op, fv_##op(IN(0), IN(1)))
 #define OP_BODY(op, expression) \
@@ -526,6 +528,7 @@ static int rates(parity_case *c, fl_var **y) {
         return 1; \
     }
 OPS(OP_BODY)
+REDUCE_OPS(OP_BODY)
 FL_UNARY_OPS(UNARY_OP)
 FL_BINARY_OPS(BINARY_OP)
 #include "parity_linear.h"
@@ -538,7 +541,8 @@ typedef struct op_line {
 } op_line;
 #define OP_LINE(op, ...) {#op, op_##op, 0},
 static const op_line table[] = {
-    OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
+    REDUCE_PARITY
+    OPS(OP_LINE) REDUCE_OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
     LINEAR_PARITY
     MOVE_PARITY
     {"max_pool2d", max_pool2d, 0},

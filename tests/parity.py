@@ -425,7 +425,9 @@ unary("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), -5, 5, ints="", spec
     loose=True)
 unary("log_sigmoid", F.logsigmoid, -5, 5, ints="", special=False, loose=True)
 unary("relu6", F.relu6, -3, 9, ints="")
-unary("hardsigmoid", F.hardsigmoid, -5, 5, ints="", special=False, loose=True, grad=1)
+# F.hardsigmoid's derivative is the f32 nearest 1/6 in f64 too
+unary("hardsigmoid", lambda x: F.relu6(x + 3) / 6, -5, 5, ints="", special=False, loose=True,
+    grad=1)
 unary("hardswish", F.hardswish, -5, 5, ints="", special=False, loose=True)
 unary("selu", F.selu, -5, 5, ints="", special=False, loose=True)
 unary("softsign", F.softsign, -5, 5, ints="", special=False)

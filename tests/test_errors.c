@@ -652,6 +652,8 @@ static void rows_of_reductions(void) {
     NO(fv_sum_to, (o.v23, least), "[2, 3]");
 }
 
+#include "errors_reduce.h"
+
 static void rows_of_order(void) {
     NO(fl_cumsum, (NULL, 0), NULLS);
     NO(fl_cumsum, (o.f23, 2), "axis 2", "[2, 3]");
@@ -1439,6 +1441,7 @@ TEST(movement) { run_rows(rows_of_movement); }
 TEST(formulas) { run_rows(rows_of_formulas); }
 TEST(reductions) { run_rows(rows_of_reductions); }
 TEST(order) { run_rows(rows_of_order); }
+TEST(reductions_composed) { run_rows(rows_of_composed_reductions); }
 TEST(indexing) { run_rows(rows_of_indexing); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }

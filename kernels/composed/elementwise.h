@@ -43,6 +43,17 @@ FL_T *FL_W(leaky_relu)(FL_T *x, double slope) {
     return FL_GIVE(&s, FL_W(prelu)(x, CONST(slope)));
 }
 
+FL_T *FL_W(prelu_channels)(FL_T *x, FL_T *w) {
+    if (FL_ABSENT("prelu_channels", x) || FL_ABSENT("prelu_channels", w)) return NULL;
+    fl_tensor *t = FL_VALUE(x), *u = FL_VALUE(w);
+    if (u->ndim != 1 || (u->shape[0] != 1 && (t->ndim < 2 || u->shape[0] != t->shape[1])))
+        return FL__BAD("fl_prelu_channels: x %s and w %s: w needs a number for each place of axis 1",
+                       FL__SHAPE_TEXT(t), FL__SHAPE_TEXT(u));
+    fl_scope s = fl_scope_begin();
+    fl_shape one_each = {t->ndim > 1 ? t->ndim - 1 : 1, {u->shape[0], 1, 1, 1, 1, 1, 1, 1}};
+    return FL_GIVE(&s, FL_W(prelu)(x, FL_W(reshape)(w, one_each)));
+}
+
 FL_T *FL_W(threshold)(FL_T *x, double limit, double value) {
     if (FL_ABSENT("threshold", x)) return NULL;
     fl_scope s = fl_scope_begin();
@@ -62,6 +73,16 @@ FL_T *FL_W(softshrink)(FL_T *x, double lambda) {
     fl_scope s = fl_scope_begin();
     if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
     return FL_GIVE(&s, SUB(x, FL_W(clip)(x, -lambda, lambda)));
+}
+
+FL_T *FL_W(softplus_beta)(FL_T *x, double beta, double threshold) {
+    if (FL_ABSENT("softplus_beta", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *given = x;
+    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
+    FL_T *scaled = MUL(x, CONST(beta)), *straight = LT(CONST(threshold), scaled);
+    FL_T *curve = DIV(FL_W(softplus)(SELECT(straight, CONST(0), scaled)), CONST(beta));
+    return FL_GIVE(&s, FL_W(_narrowed)(SELECT(straight, x, curve), given));
 }
 
 FL_T *FL_W(swish)(FL_T *x, double beta) {
@@ -128,6 +149,46 @@ FL_T *FL_W(hypot)(FL_T *a, FL_T *b) {
     FL_T *infinite = OR(FL_W(isinf)(a), FL_W(isinf)(b));
     y = SELECT(infinite, CONST(INFINITY), y);
     return FL_GIVE(&s, y ? FL_W(cast)(y, d) : y);
+}
+
+FL_T *FL_W(xlog1py)(FL_T *a, FL_T *b) {
+    if (FL_ABSENT("xlog1py", a) || FL_ABSENT("xlog1py", b)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_dtype d = fl__promote(2, (fl_tensor *[]){FL_VALUE(a), FL_VALUE(b)});
+    if (!fl_dtype_is_float(d)) d = FL_F32;
+    FL_T *left = FL_W(_matched)(a, b, d), *right = FL_W(_matched)(b, a, d);
+    if (!(a = left) || !(b = right)) return FL_GIVE(&s, NULL);
+    FL_T *off = AND(LE(b, CONST(-1)), EQ(a, CONST(0))), *inside = SELECT(off, CONST(0), b);
+    FL_T *none = AND(EQ(a, CONST(0)), EQ(b, ADD(b, b))); /* 0 log(inf) */
+    FL_T *y = SELECT(none, CONST(0), MUL(a, LOG1P(inside)));
+    return FL_GIVE(&s, y ? FL_W(cast)(y, d) : NULL);
+}
+
+FL_T *FL_W(float_power)(FL_T *a, FL_T *b) {
+    if (FL_ABSENT("float_power", a) || FL_ABSENT("float_power", b)) return NULL;
+    fl_scope s = fl_scope_begin();
+    a = FL_W(cast)(a, FL_F64);
+    b = FL_W(cast)(b, FL_F64);
+    return FL_GIVE(&s, POW(a, b));
+}
+
+FL_T *FL_W(entr)(FL_T *x) {
+    if (FL_ABSENT("entr", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *given = x;
+    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
+    FL_T *none = LE(x, CONST(0)), *some = SELECT(none, CONST(1), x);
+    FL_T *edge = SELECT(EQ(x, CONST(0)), CONST(0), CONST(-(double)INFINITY));
+    return FL_GIVE(&s, FL_W(_narrowed)(SELECT(none, edge, NEG(MUL(some, LOG(some)))), given));
+}
+
+FL_T *FL_W(ndtr)(FL_T *x) {
+    if (FL_ABSENT("ndtr", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *given = FL_W(_floating)(x);
+    if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
+    FL_T *y = MUL(CONST(0.5), FL_W(erfc)(MUL(x, CONST(-0.7071067811865476))));
+    return FL_GIVE(&s, y ? FL_W(cast)(y, FL_VALUE(given)->dtype) : NULL);
 }
 
 /* From the nearer end: exact at both. */
