@@ -1406,6 +1406,8 @@ static void rows_of_meters(void) {
 
 /* ---- running them ---- */
 
+#include "errors_index.h"
+
 static void (*const groups[])(void) = {
     rows_of_memory,      rows_of_handles,   rows_of_creation,   rows_of_reading,
     rows_of_movement,    rows_of_formulas,  rows_of_reductions, rows_of_order, rows_of_indexing,
@@ -1414,6 +1416,7 @@ static void (*const groups[])(void) = {
     rows_of_modules,     rows_of_layers,    rows_of_init,       rows_of_losses,
     rows_of_saving,      rows_of_optim,     rows_of_files,      rows_of_sets,
     rows_of_meters,
+    rows_of_index_reads, rows_of_index_writes, rows_of_masks,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -1438,6 +1441,9 @@ TEST(formulas) { run_rows(rows_of_formulas); }
 TEST(reductions) { run_rows(rows_of_reductions); }
 TEST(order) { run_rows(rows_of_order); }
 TEST(indexing) { run_rows(rows_of_indexing); }
+TEST(index_reads) { run_rows(rows_of_index_reads); }
+TEST(index_writes) { run_rows(rows_of_index_writes); }
+TEST(masks) { run_rows(rows_of_masks); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }
 TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }
