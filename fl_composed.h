@@ -110,8 +110,8 @@ FL_API fl_var *fv_index_put(fl_var *x, fl_tensor *const *index, int n, fl_var *v
 /* n vectors of indices become grid[0 .. n), with which the two above read and write the Cartesian
    product, as numpy.ix_ does. */
 FL_API bool fl_ix(fl_tensor *const *index, int n, fl_tensor **grid);
-/* Copies of x with alpha src added to, src written to, or value in the places index (a vector) along
-   axis. src has x's shape but for axis. index_fill: [-size, size) */
+/* Copies of x with alpha src added to, src written to, or value in the places index (a vector)
+   along axis. src has x's shape but for axis. index_fill: [-size, size) */
 FL_API fl_tensor *fl_index_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src,
                                double alpha);
 FL_API fl_var *fv_index_add(fl_var *x, int axis, fl_tensor *index, fl_var *src, double alpha);
@@ -131,12 +131,12 @@ FL_API fl_var *fv_masked_scatter(fl_var *x, fl_tensor *mask, fl_var *src);
    or the sums of their weights (or NULL): f32 for f32, else f64. */
 FL_API fl_tensor *fl_bincount(fl_tensor *x, fl_tensor *weights, int64_t least);
 FL_API fl_var *fv_bincount(fl_tensor *x, fl_var *weights, int64_t least);
-/* Elements in each of equal bins from low to high (0, 0: the least and the largest element), the last
-   one closed; others do not count. In x's dtype, of integers f32. */
+/* Elements in each of equal bins from low to high (low = high: of the least and largest element),
+   the last one closed; others do not count. In x's dtype, of integers f32. */
 FL_API fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high);
-/* The distinct elements, sorted (each NaN is one), or one of each run of equal neighbours, in row-
-   major order; *inverse (of x's shape) and *counts, which may be NULL: the place of each element of x
-   among them, and how many are equal to each. Waits for x. */
+/* The distinct elements, sorted (each NaN is one), or one of each run of equal neighbours in
+   row-major order; *inverse (of x's shape) and *counts, which may be NULL: the place of each
+   element of x among them, and how many are equal to each. Waits for x. */
 FL_API fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
 FL_API fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
 /* Where v would be inserted among elements in ascending order (NaN last): before those equal to it,

@@ -7,8 +7,10 @@ static array small_array(fl_shape s, fl_dtype d, int64_t below) {
     array a = new_array(s, d);
     for (int64_t k = 0; k < a.n; k++) {
         int64_t v = random_below(below);
-        if (is_float(d)) put_float(&a, k, (double)v);
-        else put_int(&a, k, v);
+        if (is_float(d))
+            put_float(&a, k, (double)v);
+        else
+            put_int(&a, k, v);
     }
     return a;
 }
@@ -55,10 +57,14 @@ static void coords_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     array want = put ? cast_array(&x, d) : new_array(to, d);
     for (int64_t k = 0; k < v.n; k++) { /* in order */
         int64_t at = place_of(&i, &j, s, to, k);
-        if (!put) put_from(&want, k, &x, at);
-        else if (!add) put_from(&want, at, &v, k);
-        else if (is_float(d)) put_float(&want, at, want.f[at] + v.f[k]);
-        else put_int(&want, at, want.i[at] + v.i[k]);
+        if (!put)
+            put_from(&want, k, &x, at);
+        else if (!add)
+            put_from(&want, at, &v, k);
+        else if (is_float(d))
+            put_float(&want, at, want.f[at] + v.f[k]);
+        else
+            put_int(&want, at, want.i[at] + v.i[k]);
     }
     fl_tensor *t = lay_out(&x, l), *src = lay_out(&v, fitting(l, to));
     fl_tensor *index[] = {dense_tensor(&i), dense_tensor(&j)};
@@ -92,11 +98,16 @@ static void part_case(const char *name, fl_dtype d, layout l, fl_shape s, int ax
         coords_of(part, k, c);
         c[axis] = unsigned_at(&index, c[axis], s.dim[axis]);
         int64_t at = index_of(s, c);
-        if (fill && is_float(d)) put_float(&want, at, 3);
-        else if (fill) put_int(&want, at, 3);
-        else if (!add) put_from(&want, at, &v, k);
-        else if (is_float(d)) put_float(&want, at, want.f[at] - 2 * v.f[k]);
-        else put_int(&want, at, want.i[at] - 2 * v.i[k]);
+        if (fill && is_float(d))
+            put_float(&want, at, 3);
+        else if (fill)
+            put_int(&want, at, 3);
+        else if (!add)
+            put_from(&want, at, &v, k);
+        else if (is_float(d))
+            put_float(&want, at, want.f[at] - 2 * v.f[k]);
+        else
+            put_int(&want, at, want.i[at] - 2 * v.i[k]);
     }
     fl_tensor *t = lay_out(&x, l), *src = lay_out(&v, fitting(l, part)), *at = dense_tensor(&index);
     case_end(equals(add    ? fl_index_add(t, axis - s.ndim, at, src, -2)
@@ -116,10 +127,14 @@ static void mask_case(const char *name, fl_dtype d, layout l, fl_shape s, bool w
     int64_t n = 0;
     for (int64_t k = 0; k < x.a.n; k++) {
         if (!mask.i[k % mask.n]) continue;
-        if (pick) put_from(&want, n, &x.a, k);
-        else if (!fill) put_from(&want, k, &src.a, n);
-        else if (is_float(d)) put_float(&want, k, 3);
-        else put_int(&want, k, 3);
+        if (pick)
+            put_from(&want, n, &x.a, k);
+        else if (!fill)
+            put_from(&want, k, &src.a, n);
+        else if (is_float(d))
+            put_float(&want, k, 3);
+        else
+            put_int(&want, k, 3);
         n++;
     }
     if (pick) want.shape = FL_SHAPE(n), want.n = n;
@@ -165,8 +180,8 @@ static void search_case(const char *name, fl_dtype d, layout l, fl_shape s) {
         put_int(&want, k, in ? equal > 0 : right ? below + equal : below);
     }
     fl_tensor *t = lay_out(&x, l), *list = dense_tensor(&line);
-    case_end(equals(in ? fl_isin(t, list) : fl_searchsorted(fl_sort(list, 0, false, NULL), t, right),
-                    &want));
+    case_end(equals(
+        in ? fl_isin(t, list) : fl_searchsorted(fl_sort(list, 0, false, NULL), t, right), &want));
 }
 
 static void composed_index_cases(fl_dtype d, layout l, fl_shape s) {
@@ -215,9 +230,9 @@ static void count_checks(void) {
 }
 
 static void composed_index_group(void) {
-    static const char *const any[] = {"take",        "index",       "index_put",     "index_copy",
-                                      "index_fill",  "masked_fill", "masked_select",
-                                      "masked_scatter", "unique",   "searchsorted",  "isin"};
+    static const char *const any[] = {
+        "take",          "index",          "index_put", "index_copy",   "index_fill", "masked_fill",
+        "masked_select", "masked_scatter", "unique",    "searchsorted", "isin"};
     for (int i = 0; i < 11; i++) expect_row(any[i], i < 5 ? STORED : COMPUTED, UNWEAK, 0, 0);
     expect_row("index_put_add", NUMBERS, UNWEAK, 0, 0);
     expect_row("index_add", NUMBERS, UNWEAK, 0, 0);

@@ -3,7 +3,7 @@
 static fl_tensor *numbers(fl_shape s, fl_dtype d, const int64_t *v) {
     return fl_cast(fl_from_host(v, s, FL_I64), d);
 }
-#define VECTOR(...) \
+#define VECTOR(...)                                                            \
     numbers(FL_SHAPE((int64_t)(sizeof((int64_t[]){__VA_ARGS__}) / 8)), FL_I64, \
             (int64_t[]){__VA_ARGS__})
 
@@ -76,8 +76,8 @@ static fl_var *run_squared(fl_var **x, const grad_case *c) {
 static void index_table_group(int unused) {
     (void)unused;
     for (int i = 0; i < (int)(sizeof index_table / sizeof *index_table); i++) {
-        grad_case c = {.fn = run_squared, .which = i, .n_in = index_table[i].n_in, .low = -2,
-                       .high = 2};
+        grad_case c = {
+            .fn = run_squared, .which = i, .n_in = index_table[i].n_in, .low = -2, .high = 2};
         for (int k = 0; k < c.n_in; k++) c.shape[k] = index_table[i].shape[k];
         run_case(index_table[i].name, c);
     }

@@ -1,6 +1,8 @@
 /* parity_index.h - the lines of parity.c for indices and masks */
 
-static int run_take(parity_case *c, fl_var **y) { return y[0] = fv_take(IN(0), T(1)), 1; }
+static int run_take(parity_case *c, fl_var **y) {
+    return y[0] = fv_take(IN(0), T(1)), 1;
+}
 static int run_take_along(parity_case *c, fl_var **y) {
     return y[0] = fv_take_along(IN(0), T(1), AXIS("axis")), 1;
 }
@@ -49,13 +51,13 @@ static int run_isin(parity_case *c, fl_var **y) {
     return y[0] = CONST_OF(fl_isin(T(0), T(1))), 1;
 }
 
-#define INDEX_PARITY \
-    {"take", run_take, 2}, {"take_along", run_take_along, 2}, \
-    {"index_coords", run_index_coords, 3}, {"index_cartesian", run_index_cartesian, 3}, \
-    {"index_put", run_index_put, 4}, {"index_put_add", run_index_put, 4}, \
-    {"index_add", run_index_add, 3}, {"index_copy", run_index_copy, 3}, \
-    {"index_fill", run_index_fill, 2}, {"masked_fill", run_masked_fill, 2}, \
-    {"masked_select", run_masked_select, 2}, {"masked_scatter", run_masked_scatter, 3}, \
-    {"unique", run_unique, 1}, {"unique_consecutive", run_unique, 1}, \
-    {"searchsorted", run_searchsorted, 2}, {"isin", run_isin, 2},
+#define INDEX_PARITY                                                                        \
+    {"take", run_take, 2}, {"take_along", run_take_along, 2},                               \
+        {"index_coords", run_index_coords, 3}, {"index_cartesian", run_index_cartesian, 3}, \
+        {"index_put", run_index_put, 4}, {"index_put_add", run_index_put, 4},               \
+        {"index_add", run_index_add, 3}, {"index_copy", run_index_copy, 3},                 \
+        {"index_fill", run_index_fill, 2}, {"masked_fill", run_masked_fill, 2},             \
+        {"masked_select", run_masked_select, 2}, {"masked_scatter", run_masked_scatter, 3}, \
+        {"unique", run_unique, 1}, {"unique_consecutive", run_unique, 1},                   \
+        {"searchsorted", run_searchsorted, 2}, {"isin", run_isin, 2},
 /* MIT licence: see LICENSE. */

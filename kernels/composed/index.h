@@ -74,8 +74,8 @@ static fl_shape fl__part_shape(const fl_tensor *x, int axis, const fl_tensor *in
 }
 
 /* A vector of places along axis as scatters take it. src (or NULL) must have that shape. */
-static fl_tensor *fl__spread(const char *fn, const fl_tensor *x, int axis, fl_tensor *index,
-                             const fl_tensor *src) {
+static fl_tensor *fl__along_axis(const char *fn, const fl_tensor *x, int axis, fl_tensor *index,
+                                 const fl_tensor *src) {
     if (!fl__is_index(fn, index)) return NULL;
     if (index->ndim != 1)
         return FL__BAD("%s: the index has shape %s, not one dim", fn, FL__SHAPE_TEXT(index));
@@ -92,7 +92,7 @@ static fl_tensor *fl__spread(const char *fn, const fl_tensor *x, int axis, fl_te
 }
 
 /* A 0-d tensor beside like */
-static fl_tensor *fl__beside(const fl_tensor *like, double value, fl_dtype dtype) {
+static fl_tensor *fl__like_number(const fl_tensor *like, double value, fl_dtype dtype) {
     fl_tensor *t = fl_full(FL_SCALAR_SHAPE, value, dtype);
     return like->weak ? t : fl_to(t, fl_family_name(like));
 }
@@ -118,13 +118,13 @@ static fl_tensor *fl__true_places(fl_tensor *mask) {
 #endif
 
 /* x as a matrix: its first n dims, the others */
-static FL_T *FL_W(_rows)(FL_T *x, int n) {
+static FL_T *FL_W(_lead_rows)(FL_T *x, int n) {
     fl_shape two = FL_SHAPE(1, 1);
     for (int i = 0; i < FL_VALUE(x)->ndim; i++) two.dim[i >= n] *= FL_VALUE(x)->shape[i];
     return FL_W(reshape)(x, two);
 }
 
-static FL_T *FL_W(_vector)(FL_T *x) {
+static FL_T *FL_W(_as_vector)(FL_T *x) {
     return FL_W(reshape)(x, FL_SHAPE(fl_numel(FL_VALUE(x))));
 }
 
@@ -136,7 +136,7 @@ FL_T *FL_W(take)(FL_T *x, fl_tensor *index) {
     fl_tensor *at = fl__wrapped("fl_take", index, 0, fl_numel(FL_VALUE(x)));
     fl_tensor *line = at ? fl_reshape(at, FL_SHAPE(fl_numel(at))) : NULL;
     if (!line) return FL_GIVE(&s, NULL);
-    FL_T *y = FL_W(index_select)(FL_W(_vector)(x), 0, line);
+    FL_T *y = FL_W(index_select)(FL_W(_as_vector)(x), 0, line);
     return FL_GIVE(&s, FL_W(reshape)(y, fl_shape_of(at)));
 }
 
@@ -167,7 +167,7 @@ FL_T *FL_W(index)(FL_T *x, fl_tensor *const *index, int n) {
     fl_shape shape;
     fl_tensor *at = fl__flat_index("fl_index", FL_VALUE(x), index, n, &shape);
     if (!at) return FL_GIVE(&s, NULL);
-    FL_T *rows = FL_W(index_select)(FL_W(_rows)(x, n), 0, at);
+    FL_T *rows = FL_W(index_select)(FL_W(_lead_rows)(x, n), 0, at);
     return FL_GIVE(&s, FL_W(reshape)(rows, fl__and_rest(shape, FL_VALUE(x), n)));
 }
 
@@ -176,15 +176,15 @@ FL_T *FL_W(index_put)(FL_T *x, fl_tensor *const *index, int n, FL_T *values, boo
     fl_scope s = fl_scope_begin();
     fl_shape shape;
     fl_tensor *t = FL_VALUE(x), *at = fl__flat_index("fl_index_put", t, index, n, &shape);
-    FL_T *rows = at ? FL_W(_rows)(x, n) : NULL;
+    FL_T *rows = at ? FL_W(_lead_rows)(x, n) : NULL;
     if (!rows) return FL_GIVE(&s, NULL);
     if (FL_VALUE(values)->weak) values = FL_W(cast)(values, t->dtype);
     fl_shape part = FL_SHAPE(fl_numel(at), FL_VALUE(rows)->shape[1]);
     values = FL_W(expand)(values, fl__and_rest(shape, t, n));
     values = FL_W(reshape)(values, part);
     at = fl_expand(fl_unsqueeze(at, 1), part);
-    FL_T *y = accumulate ? FL_W(scatter_add)(rows, 0, at, values)
-                         : FL_W(scatter)(rows, 0, at, values);
+    FL_T *y =
+        accumulate ? FL_W(scatter_add)(rows, 0, at, values) : FL_W(scatter)(rows, 0, at, values);
     return FL_GIVE(&s, FL_W(reshape)(y, fl_shape_of(t)));
 }
 
@@ -197,7 +197,7 @@ FL_T *FL_W(index_add)(FL_T *x, int axis, fl_tensor *index, FL_T *src, double alp
     if (!is_float && alpha != floor(alpha))
         return FL__BAD("%s: alpha %g for %s", fn, alpha, fl_dtype_name(t->dtype));
     fl_scope s = fl_scope_begin();
-    fl_tensor *at = fl__spread(fn, t, axis, index, FL_VALUE(src));
+    fl_tensor *at = fl__along_axis(fn, t, axis, index, FL_VALUE(src));
     if (!at) return FL_GIVE(&s, NULL);
     FL_T *factor = is_float ? CONST(alpha) : FL_OF(fl_int((int64_t)alpha));
     if (alpha != 1) src = MUL(factor, src);
@@ -208,7 +208,7 @@ FL_T *FL_W(index_copy)(FL_T *x, int axis, fl_tensor *index, FL_T *src) {
     if (FL_ABSENT("index_copy", x) || FL_ABSENT("index_copy", src)) return NULL;
     if ((axis = fl__axis("fl_index_copy", FL_VALUE(x), axis)) < 0) return NULL;
     fl_scope s = fl_scope_begin();
-    fl_tensor *at = fl__spread("fl_index_copy", FL_VALUE(x), axis, index, FL_VALUE(src));
+    fl_tensor *at = fl__along_axis("fl_index_copy", FL_VALUE(x), axis, index, FL_VALUE(src));
     return FL_GIVE(&s, at ? FL_W(scatter)(x, axis, at, src) : NULL);
 }
 
@@ -218,9 +218,9 @@ FL_T *FL_W(index_fill)(FL_T *x, int axis, fl_tensor *index, double value) {
     if ((axis = fl__axis("fl_index_fill", t, axis)) < 0) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *at = fl__wrapped("fl_index_fill", index, axis, t->shape[axis]);
-    if (at) at = fl__spread("fl_index_fill", t, axis, at, NULL);
+    if (at) at = fl__along_axis("fl_index_fill", t, axis, at, NULL);
     if (!at) return FL_GIVE(&s, NULL);
-    fl_tensor *src = fl_expand(fl__beside(t, value, t->dtype), fl_shape_of(at));
+    fl_tensor *src = fl_expand(fl__like_number(t, value, t->dtype), fl_shape_of(at));
     return FL_GIVE(&s, FL_W(scatter)(x, axis, at, FL_OF(src)));
 }
 
@@ -231,7 +231,7 @@ FL_T *FL_W(masked_fill)(FL_T *x, fl_tensor *mask, double value) {
     fl_scope s = fl_scope_begin();
     fl_shape shape;
     fl_tensor *over = fl__mask_over("fl_masked_fill", FL_VALUE(x), mask, &shape);
-    fl_tensor *number = over ? fl__beside(FL_VALUE(x), value, FL_VALUE(x)->dtype) : NULL;
+    fl_tensor *number = over ? fl__like_number(FL_VALUE(x), value, FL_VALUE(x)->dtype) : NULL;
     return FL_GIVE(&s, number ? SELECT(FL_OF(over), FL_OF(number), x) : NULL);
 }
 
@@ -242,7 +242,7 @@ FL_T *FL_W(masked_select)(FL_T *x, fl_tensor *mask) {
     fl_tensor *over = fl__mask_over("fl_masked_select", FL_VALUE(x), mask, &shape);
     FL_T *line = over ? FL_W(expand)(x, shape) : NULL;
     fl_tensor *at = line ? fl__true_places(over) : NULL;
-    return FL_GIVE(&s, at ? FL_W(index_select)(FL_W(_vector)(line), 0, at) : NULL);
+    return FL_GIVE(&s, at ? FL_W(index_select)(FL_W(_as_vector)(line), 0, at) : NULL);
 }
 
 FL_T *FL_W(masked_scatter)(FL_T *x, fl_tensor *mask, FL_T *src) {
@@ -259,8 +259,8 @@ FL_T *FL_W(masked_scatter)(FL_T *x, fl_tensor *mask, FL_T *src) {
         return FL__BAD("fl_masked_scatter: %lld elements for %lld places", (long long)have,
                        (long long)n);
     }
-    FL_T *part = FL_W(slice)(FL_W(_vector)(src), 0, 0, n, 1);
-    return FL_GIVE(&s, FL_W(reshape)(FL_W(scatter)(FL_W(_vector)(line), 0, at, part), shape));
+    FL_T *part = FL_W(slice)(FL_W(_as_vector)(src), 0, 0, n, 1);
+    return FL_GIVE(&s, FL_W(reshape)(FL_W(scatter)(FL_W(_as_vector)(line), 0, at, part), shape));
 }
 
 /* >>counts */
@@ -278,12 +278,13 @@ FL_T *FL_W(bincount)(fl_tensor *x, FL_T *weights, int64_t least) {
     fl_scope s = fl_scope_begin();
     if (!(x = fl_cast(x, FL_I64))) return FL_GIVE(&s, NULL);
     int64_t most = fl_numel(x) ? fl_item_int(fl_amax(x, FL_ALL_AXES)) : -1;
-    if (most == INT64_MAX) return FL_GIVE(&s, FL__BAD("%s: %lld is too large", fn, (long long)most));
+    if (most == INT64_MAX)
+        return FL_GIVE(&s, FL__BAD("%s: %lld is too large", fn, (long long)most));
     int64_t bins = most >= least ? most + 1 : least;
     FL_T *w = weights ? weights : FL_OF(fl_full_like(x, 1));
     if (weights && FL_VALUE(w)->dtype != FL_F32) w = FL_W(cast)(w, FL_F64);
     if (!w) return FL_GIVE(&s, NULL);
-    fl_tensor *none = fl__beside(x, 0, FL_VALUE(w)->dtype);
+    fl_tensor *none = fl__like_number(x, 0, FL_VALUE(w)->dtype);
     FL_T *zeros = FL_OF(fl_expand(none, FL_SHAPE(bins)));
     return FL_GIVE(&s, FL_W(scatter_add)(zeros, 0, x, w));
 }
@@ -296,7 +297,7 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
         return FL__BAD("fl_histc: %lld bins from %g to %g", (long long)bins, low, high);
     fl_scope s = fl_scope_begin();
     fl_tensor *given = fl__floating(x);
-    if (!given || !(x = fl__vector(fl__widened(given)))) return FL_GIVE(&s, NULL);
+    if (!given || !(x = fl__as_vector(fl__widened(given)))) return FL_GIVE(&s, NULL);
     if (low == high && fl_numel(x)) {
         low = fl_item(fl_amin(x, FL_ALL_AXES));
         high = fl_item(fl_amax(x, FL_ALL_AXES));
@@ -308,7 +309,7 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
     fl_tensor *at = DIV(MUL(SUB(x, CONST(low)), CONST((double)bins)), CONST(high - low));
     at = fl_cast(SELECT(inside, at, CONST(0)), FL_I64);
     at = fl_minimum(at, fl_int(bins - 1));
-    fl_tensor *none = fl_expand(fl__beside(x, 0, FL_I64), FL_SHAPE(bins));
+    fl_tensor *none = fl_expand(fl__like_number(x, 0, FL_I64), FL_SHAPE(bins));
     fl_tensor *counts = at ? fl_scatter_add(none, 0, at, fl_cast(inside, FL_I64)) : NULL;
     return FL_GIVE(&s, fl_cast(counts, given->dtype));
 }
@@ -335,7 +336,7 @@ bool fl_ix(fl_tensor *const *index, int n, fl_tensor **grid) {
 static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_shape shape,
                            fl_tensor **inverse, fl_tensor **counts) {
     int64_t n = line ? line->shape[0] : 0;
-    fl_tensor *first = line ? fl_expand(fl__beside(line, 1, FL_B8), FL_SHAPE(n > 0)) : NULL;
+    fl_tensor *first = line ? fl_expand(fl__like_number(line, 1, FL_B8), FL_SHAPE(n > 0)) : NULL;
     fl_tensor *change = fl_ne(fl_slice(line, 0, 1, n, 1), fl_slice(line, 0, 0, n ? n - 1 : 0, 1));
     fl_tensor *heads = first ? fl_concat((fl_tensor *[]){first, change}, 2, 0) : NULL;
     fl_tensor *start = heads ? fl__true_places(heads) : NULL;
@@ -343,7 +344,7 @@ static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_sh
     fl_tensor *run = fl_sub(fl_cumsum(heads, 0), fl_int(1));
     if (order) run = fl_scatter(fl_full_like(order, 0), 0, order, run);
     run = fl_reshape(run, shape);
-    fl_tensor *end = fl_expand(fl__beside(line, (double)n, FL_I64), FL_SHAPE(1));
+    fl_tensor *end = fl_expand(fl__like_number(line, (double)n, FL_I64), FL_SHAPE(1));
     fl_tensor *edges = fl_concat((fl_tensor *[]){start, end}, 2, 0);
     int64_t runs = start->shape[0];
     fl_tensor *sizes = fl_sub(fl_slice(edges, 0, 1, runs + 1, 1), fl_slice(edges, 0, 0, runs, 1));
@@ -357,14 +358,14 @@ static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_sh
 fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
     if (fl__null("fl_unique", x)) return NULL;
     fl_scope s = fl_scope_begin();
-    fl_tensor *order = NULL, *line = fl_sort(fl__vector(x), 0, false, &order);
+    fl_tensor *order = NULL, *line = fl_sort(fl__as_vector(x), 0, false, &order);
     return fl__runs(&s, line, order, fl_shape_of(x), inverse, counts);
 }
 
 fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
     if (fl__null("fl_unique_consecutive", x)) return NULL;
     fl_scope s = fl_scope_begin();
-    return fl__runs(&s, fl__vector(x), NULL, fl_shape_of(x), inverse, counts);
+    return fl__runs(&s, fl__as_vector(x), NULL, fl_shape_of(x), inverse, counts);
 }
 
 /* at + step where the element before that place comes before v, else at. NaN comes last. */
@@ -374,7 +375,8 @@ static fl_tensor *fl__step_right(fl_tensor *sorted, fl_tensor *v, bool right, fl
     fl_tensor *size = fl_int(sorted->shape[sorted->ndim - 1]), *to = fl_add(at, fl_int(step));
     fl_tensor *there = fl_sub(fl_minimum(to, size), fl_int(1));
     fl_tensor *e = fl_gather(sorted, -1, there);
-    fl_tensor *before = right ? OR(LE(e, v), fl_ne(v, v)) : OR(LT(e, v), AND(EQ(e, e), fl_ne(v, v)));
+    fl_tensor *before =
+        right ? OR(LE(e, v), fl_ne(v, v)) : OR(LT(e, v), AND(EQ(e, e), fl_ne(v, v)));
     return FL_GIVE(&s, fl_where(AND(before, LE(to, size)), to, at));
 }
 
@@ -388,8 +390,8 @@ fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
     fl_scope s = fl_scope_begin();
     fl_shape shape = fl_shape_of(v);
     int64_t n = sorted->shape[sorted->ndim - 1], step = 1;
-    if (sorted->ndim == 1) v = fl__vector(v);
-    fl_tensor *at = v ? fl_expand(fl__beside(sorted, 0, FL_I64), fl_shape_of(v)) : NULL;
+    if (sorted->ndim == 1) v = fl__as_vector(v);
+    fl_tensor *at = v ? fl_expand(fl__like_number(sorted, 0, FL_I64), fl_shape_of(v)) : NULL;
     while (step <= n / 2) step *= 2;
     for (; at && n && step; step /= 2) at = fl__step_right(sorted, v, right, at, step);
     return FL_GIVE(&s, fl_contiguous(fl_reshape(at, shape)));
@@ -399,9 +401,9 @@ fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among) {
     if (fl__null("fl_isin", x) || fl__null("fl_isin", among)) return NULL;
     fl_scope s = fl_scope_begin();
     int64_t n = fl_numel(among);
-    fl_tensor *none = n ? NULL : fl__beside(x, 0, FL_B8);
+    fl_tensor *none = n ? NULL : fl__like_number(x, 0, FL_B8);
     if (!n) return FL_GIVE(&s, fl_contiguous(fl_expand(none, fl_shape_of(x))));
-    fl_tensor *sorted = fl_sort(fl__vector(among), 0, false, NULL);
+    fl_tensor *sorted = fl_sort(fl__as_vector(among), 0, false, NULL);
     fl_tensor *at = sorted ? fl_searchsorted(sorted, x, false) : NULL;
     fl_tensor *near = at ? fl_take(sorted, fl_minimum(at, fl_int(n - 1))) : NULL;
     return FL_GIVE(&s, near ? fl_eq(near, x) : NULL);
