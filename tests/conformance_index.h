@@ -36,7 +36,7 @@ static layout fitting(layout l, fl_shape s) {
 
 /* >>coordinates: x[i, j] with i [5] and j [2, 1] */
 
-static int64_t place_of(const array *i, const array *j, fl_shape x, fl_shape y, int64_t k) {
+static int64_t coords_place(const array *i, const array *j, fl_shape x, fl_shape y, int64_t k) {
     int64_t c[FL_MAX_DIMS] = {0};
     coords_of(y, k, c);
     c[1] = unsigned_at(i, c[1], x.dim[0]);
@@ -56,7 +56,7 @@ static void coords_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     array v = add ? small_array(to, d, 9) : random_array(to, d, WILD);
     array want = put ? cast_array(&x, d) : new_array(to, d);
     for (int64_t k = 0; k < v.n; k++) { /* in order */
-        int64_t at = place_of(&i, &j, s, to, k);
+        int64_t at = coords_place(&i, &j, s, to, k);
         if (!put)
             put_from(&want, k, &x, at);
         else if (!add)

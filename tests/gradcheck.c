@@ -1029,6 +1029,7 @@ static void constant_cases(int unused) {
 }
 
 #include "gradcheck_index.h"
+#include "gradcheck_linear.h"
 
 /* >>running */
 
@@ -1055,6 +1056,8 @@ static void make_groups(void) {
     for (int i = 0; i < ORDER_OPS; i++) add_group(order_names[i], order_cases, i);
     add_group("indices", index_table_group, 0);
     add_group("matmul", matmul_cases, 0);
+    add_group("linear", linear_group, 0);
+    add_group("factor", factor_group, 0);
     add_group("conv2d", conv_cases, 0);
     add_group("max_pool2d", pool_cases, 0);
     add_group("avg_pool2d", pool_cases, 1);

@@ -1407,6 +1407,7 @@ static void rows_of_meters(void) {
 /* ---- running them ---- */
 
 #include "errors_index.h"
+#include "errors_linear.h"
 
 static void (*const groups[])(void) = {
     rows_of_memory,      rows_of_handles,   rows_of_creation,   rows_of_reading,
@@ -1417,6 +1418,7 @@ static void (*const groups[])(void) = {
     rows_of_saving,      rows_of_optim,     rows_of_files,      rows_of_sets,
     rows_of_meters,
     rows_of_index_reads, rows_of_index_writes, rows_of_masks,
+    rows_of_meters,      rows_of_linear,    rows_of_factor,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -1447,6 +1449,8 @@ TEST(masks) { run_rows(rows_of_masks); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }
 TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }
+TEST(linear_algebra) { run_rows(rows_of_linear); }
+TEST(factorisations) { run_rows(rows_of_factor); }
 TEST(randomness) { run_rows(rows_of_randomness); }
 TEST(optimizer_steps) { run_rows(rows_of_steps); }
 TEST(variables) { run_rows(rows_of_variables); }
