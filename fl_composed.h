@@ -19,7 +19,7 @@
    <<example
 
    Contents: search for the marker.
-     >>elementwise >>linear >>factor >>move >>reduce
+     >>elementwise >>linear >>factor >>move >>reduce >>index
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -104,6 +104,63 @@ FL_API fl_var *fv_floor_divide(fl_var *a, fl_var *b);
 /* |a - b| <= atol + rtol |b|, or a = b, or both NaN with equal_nan -> b8 */
 FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan);
 
+/* >>index -------------------------------------------------------------------------------------- */
+
+/* Index tensors are i64, masks b8, src of x's dtype. Of repeated indices the last one stays; where
+   things add up, they do so in order. An index outside its axis is an error; those below 0 count
+   from the end where it says so. */
+/* Elements index of x as a vector, in index's shape. [-n, n) */
+FL_API fl_tensor *fl_take(fl_tensor *x, fl_tensor *index);
+FL_API fl_var *fv_take(fl_var *x, fl_tensor *index);
+/* fl_gather with x and index broadcast in the dims besides axis */
+FL_API fl_tensor *fl_take_along(fl_tensor *x, fl_tensor *index, int axis);
+FL_API fl_var *fv_take_along(fl_var *x, fl_tensor *index, int axis);
+/* x[i, j, ...]: n indices, broadcast with each other, one for each leading axis; what is left of
+   x's dims follows theirs. [-size, size). index_put: a copy of x with values (a number, or of a
+   shape that broadcasts to that) written there, or added. */
+FL_API fl_tensor *fl_index(fl_tensor *x, fl_tensor *const *index, int n);
+FL_API fl_var *fv_index(fl_var *x, fl_tensor *const *index, int n);
+FL_API fl_tensor *fl_index_put(fl_tensor *x, fl_tensor *const *index, int n, fl_tensor *values,
+                               bool accumulate);
+FL_API fl_var *fv_index_put(fl_var *x, fl_tensor *const *index, int n, fl_var *values,
+                            bool accumulate);
+/* n vectors of indices become grid[0 .. n), with which the two above read and write the Cartesian
+   product, as numpy.ix_ does. */
+FL_API bool fl_ix(fl_tensor *const *index, int n, fl_tensor **grid);
+/* Copies of x with alpha src added to, src written to, or value in the places index (a vector)
+   along axis. src has x's shape but for axis. index_fill: [-size, size) */
+FL_API fl_tensor *fl_index_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src,
+                               double alpha);
+FL_API fl_var *fv_index_add(fl_var *x, int axis, fl_tensor *index, fl_var *src, double alpha);
+FL_API fl_tensor *fl_index_copy(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
+FL_API fl_var *fv_index_copy(fl_var *x, int axis, fl_tensor *index, fl_var *src);
+FL_API fl_tensor *fl_index_fill(fl_tensor *x, int axis, fl_tensor *index, double value);
+FL_API fl_var *fv_index_fill(fl_var *x, int axis, fl_tensor *index, double value);
+/* With x and mask broadcast: value where it is true;  the elements where it is true, a vector;  the
+   first elements of src in turn where it is true, which must be enough */
+FL_API fl_tensor *fl_masked_fill(fl_tensor *x, fl_tensor *mask, double value);
+FL_API fl_var *fv_masked_fill(fl_var *x, fl_tensor *mask, double value);
+FL_API fl_tensor *fl_masked_select(fl_tensor *x, fl_tensor *mask);
+FL_API fl_var *fv_masked_select(fl_var *x, fl_tensor *mask);
+FL_API fl_tensor *fl_masked_scatter(fl_tensor *x, fl_tensor *mask, fl_tensor *src);
+FL_API fl_var *fv_masked_scatter(fl_var *x, fl_tensor *mask, fl_var *src);
+/* How often 0, 1, ... appear in a vector of integers, none below 0, in at least so many bins: i64;
+   or the sums of their weights (or NULL): f32 for f32, else f64. */
+FL_API fl_tensor *fl_bincount(fl_tensor *x, fl_tensor *weights, int64_t least);
+FL_API fl_var *fv_bincount(fl_tensor *x, fl_var *weights, int64_t least);
+/* Elements in each of equal bins from low to high (low = high: of the least and largest element),
+   the last one closed; others do not count. In x's dtype, of integers f32. */
+FL_API fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high);
+/* The distinct elements, sorted (each NaN is one), or one of each run of equal neighbours in
+   row-major order; *inverse (of x's shape) and *counts, which may be NULL: the place of each
+   element of x among them, and how many are equal to each. Waits for x. */
+FL_API fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
+FL_API fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
+/* Where v would be inserted among elements in ascending order (NaN last): before those equal to it,
+   or after (right). sorted: a vector, or lines [..., n] for v's lines [..., m]. */
+FL_API fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right);
+/* x is one of `among`'s elements -> b8 */
+FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
 /* >>linear ------------------------------------------------------------------------------------- */
 
 /* sum a b of two vectors;  [m], [n] -> [m, n]: a_i b_j;  blocks a_ij b of at most 4 dims */
@@ -349,6 +406,7 @@ FL_API fl_var *fv_trapezoid(fl_var *y, double dx, int axis);
 #ifndef FL_COMPOSED_IMPL
 #define FL_COMPOSED_IMPL
 #include "kernels/composed/elementwise.h"
+#include "kernels/composed/index.h"
 #include "kernels/composed/linear.h"
 #include "kernels/composed/factor.h"
 #include "kernels/composed/move.h"

@@ -20,6 +20,7 @@
 #include "conformance_reduce.h"
 #include "conformance_reduction.h"
 #include "conformance_order.h"
+#include "conformance_index.h"
 #include "conformance_neural.h"
 #include "conformance_linear.h"
 #include "conformance_factor.h"
@@ -82,6 +83,7 @@ static const struct {
                {"index", index_group},
                {"reduction", reduction_group},
                {"order", order_group},
+               {"composed index", composed_index_group},
                {"matmul", matmul_group},
                {"linear", linear_group},
                {"factor", factor_group},

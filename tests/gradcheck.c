@@ -1077,6 +1077,7 @@ static void constant_cases(int unused) {
     fl_scope_end(&s);
 }
 
+#include "gradcheck_index.h"
 #include "gradcheck_linear.h"
 
 /* >>running */
@@ -1104,6 +1105,7 @@ static void make_groups(void) {
         add_group(composed_reductions[i], composed_reduction_cases, i);
     for (int i = 0; i < 4; i++) add_group(indexing[i], index_cases, i);
     for (int i = 0; i < ORDER_OPS; i++) add_group(order_names[i], order_cases, i);
+    add_group("indices", index_table_group, 0);
     add_group("matmul", matmul_cases, 0);
     add_group("linear", linear_group, 0);
     add_group("factor", factor_group, 0);

@@ -531,6 +531,7 @@ OPS(OP_BODY)
 REDUCE_OPS(OP_BODY)
 FL_UNARY_OPS(UNARY_OP)
 FL_BINARY_OPS(BINARY_OP)
+#include "parity_index.h"
 #include "parity_linear.h"
 
 /* An op writes its outputs to y and returns their number. inputs: it looks into so many. */
@@ -543,6 +544,8 @@ typedef struct op_line {
 static const op_line table[] = {
     REDUCE_PARITY
     OPS(OP_LINE) REDUCE_OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
+    OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
+    INDEX_PARITY
     LINEAR_PARITY
     MOVE_PARITY
     {"max_pool2d", max_pool2d, 0},

@@ -1408,6 +1408,7 @@ static void rows_of_meters(void) {
 
 /* ---- running them ---- */
 
+#include "errors_index.h"
 #include "errors_linear.h"
 
 static void (*const groups[])(void) = {
@@ -1417,6 +1418,8 @@ static void (*const groups[])(void) = {
     rows_of_steps,       rows_of_variables, rows_of_backward,   rows_of_var_movement,
     rows_of_modules,     rows_of_layers,    rows_of_init,       rows_of_losses,
     rows_of_saving,      rows_of_optim,     rows_of_files,      rows_of_sets,
+    rows_of_meters,
+    rows_of_index_reads, rows_of_index_writes, rows_of_masks,
     rows_of_meters,      rows_of_linear,    rows_of_factor,
 };
 
@@ -1443,6 +1446,9 @@ TEST(reductions) { run_rows(rows_of_reductions); }
 TEST(order) { run_rows(rows_of_order); }
 TEST(reductions_composed) { run_rows(rows_of_composed_reductions); }
 TEST(indexing) { run_rows(rows_of_indexing); }
+TEST(index_reads) { run_rows(rows_of_index_reads); }
+TEST(index_writes) { run_rows(rows_of_index_writes); }
+TEST(masks) { run_rows(rows_of_masks); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }
 TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }

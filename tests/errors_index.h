@@ -1,0 +1,101 @@
+/* errors_index.h - the rows of test_errors.c for indices and masks */
+
+static void rows_of_index_writes(void) {
+    fl_tensor *seven = fl_full(FL_SHAPE(2), 7, FL_I64), *one = fl_ones(FL_SHAPE(2), FL_I64);
+    fl_tensor *three = fl_ones(FL_SHAPE(3), FL_I64), *below = fl_full(FL_SHAPE(2), -1, FL_I64);
+    fl_tensor *far[] = {one, seven}, *two[] = {one, three}, *none[] = {one, NULL};
+    fl_tensor *ok[] = {one, one}, *floats[] = {o.f2, o.f2};
+    NO(fl_index, (NULL, ok, 2), NULLS);
+    NO(fl_index, (o.f23, NULL, 2), NULLS);
+    NO(fl_index, (o.f23, none, 2), NULLS);
+    NO(fl_index, (o.f23, ok, 3), "3 indices", "[2, 3]");
+    NO(fl_index, (o.f23, ok, 0), "0 indices");
+    NO(fl_index, (o.f23, far, 2), "index 7", "axis 1", "size 3");
+    NO(fl_index, (o.f23, two, 2), "index 1 of shape [3]");
+    NO(fl_index, (o.f23, floats, 1), "f32", "not i64");
+    NO(fv_index, (NULL, ok, 2), NULLS);
+    NO_AS(fv_index, "fl_index", (o.v23, far, 2), "index 7");
+    NO(fl_index_put, (NULL, ok, 2, o.f2, false), NULLS);
+    NO(fl_index_put, (o.f23, ok, 2, NULL, false), NULLS);
+    NO(fl_index_put, (o.f23, far, 2, o.f2, false), "index 7", "axis 1", "size 3");
+    NO_AS(fl_index_put, "fl_expand", (o.f23, ok, 2, o.f4, true), "[4]", "[2]");
+    NO_AS(fl_index_put, "fl_scatter", (o.f23, ok, 2, fl_cast(o.f2, FL_F64), false), "f64");
+    NO(fv_index_put, (o.v23, ok, 2, NULL, false), NULLS);
+    NO(fl_index_add, (NULL, 0, one, o.f23, 1), NULLS);
+    NO(fl_index_add, (o.f23, 0, NULL, o.f23, 1), NULLS);
+    NO(fl_index_add, (o.f23, 0, one, NULL, 1), NULLS);
+    NO(fl_index_add, (o.f23, 2, one, o.f23, 1), "axis 2");
+    NO(fl_index_add, (o.f23, 0, three, o.f23, 1), "[2, 3], not [3, 3]");
+    NO(fl_index_add, (o.f23, 0, o.index, o.f23, 1), "[2, 1]", "not one dim");
+    NO(fl_index_add, (o.i23, 0, one, o.i23, 0.5), "alpha 0.5", "i64");
+    NO_AS(fl_index_add, "fl_scatter_add", (o.f23, 0, seven, o.f23, 1), "index 7", "size 2");
+    NO_AS(fl_index_add, "fl_scatter_add", (o.f23, 0, below, o.f23, 1), "index -1");
+    NO(fv_index_add, (o.v23, 0, one, NULL, 1), NULLS);
+    NO(fl_index_copy, (NULL, 0, one, o.f23), NULLS);
+    NO(fl_index_copy, (o.f23, 0, one, o.f34), "[3, 4], not [2, 3]");
+    NO_AS(fl_index_copy, "fl_scatter", (o.f23, 0, seven, o.f23), "index 7", "size 2");
+    NO(fv_index_copy, (o.v23, 0, one, NULL), NULLS);
+    NO(fl_index_fill, (NULL, 0, one, 1), NULLS);
+    NO(fl_index_fill, (o.f23, 0, NULL, 1), NULLS);
+    NO(fl_index_fill, (o.f23, 5, one, 1), "axis 5");
+    NO(fl_index_fill, (o.f23, 0, seven, 1), "index 7", "axis 0", "size 2");
+    NO(fv_index_fill, (NULL, 0, one, 1), NULLS);
+}
+
+static void rows_of_index_reads(void) {
+    fl_tensor *seven = fl_full(FL_SHAPE(2), 7, FL_I64), *grid[2], *flat[] = {o.index, seven};
+    fl_tensor *far = fl_full(FL_SHAPE(2), -7, FL_I64), *below = fl_full(FL_SHAPE(2), -1, FL_I64);
+    NO(fl_take, (NULL, seven), NULLS);
+    NO(fl_take, (o.f23, NULL), NULLS);
+    NO(fl_take, (o.f23, seven), "index 7", "size 6");
+    NO(fl_take, (o.f23, far), "index -7", "size 6");
+    NO(fl_take, (o.f23, o.f2), "f32", "not i64");
+    NO(fv_take, (NULL, seven), NULLS);
+    NO(fl_take_along, (NULL, o.index, 1), NULLS);
+    NO(fl_take_along, (o.f23, NULL, 1), NULLS);
+    NO(fl_take_along, (o.f23, o.index, 2), "axis 2");
+    NO(fl_take_along, (o.f34, o.index, 1), "[2, 1]", "[3, 4]");
+    NO_AS(fl_take_along, "fl_gather", (o.f23, o.index, 1), "index 7", "size 3");
+    NO(fv_take_along, (NULL, o.index, 1), NULLS);
+    ROW(RAISES, "fl_ix", !fl_ix(NULL, 2, grid), NULLS);
+    ROW(RAISES, "fl_ix", !fl_ix(flat, 2, NULL), NULLS);
+    ROW(RAISES, "fl_ix", !fl_ix(flat, 2, grid), "index 0", "[2, 1]");
+    ROW(RAISES, "fl_ix", !fl_ix(flat, 9, grid), "9 indices");
+    NO(fl_bincount, (NULL, NULL, 0), NULLS);
+    NO(fl_bincount, (o.f4, NULL, 0), "f32", "[4]");
+    NO(fl_bincount, (o.i23, NULL, 0), "[2, 3]");
+    NO(fl_bincount, (seven, NULL, -1), "at least -1");
+    NO(fl_bincount, (seven, o.f4, 0), "[4]", "[2]");
+    NO_AS(fl_bincount, "fl_scatter_add", (below, NULL, 0), "index -1");
+    NO(fv_bincount, (NULL, o.v4, 0), NULLS);
+    NO(fl_histc, (NULL, 4, 0, 1), NULLS);
+    NO(fl_histc, (o.f4, 0, 0, 1), "0 bins");
+    NO(fl_histc, (o.f4, 4, 1, 0), "from 1 to 0");
+    NO(fl_histc, (o.f4, 4, 0, INFINITY), "from 0 to inf");
+    NO(fl_unique, (NULL, NULL, NULL), NULLS);
+    NO_AS(fl_unique, "fl_sort", (o.u23, NULL, NULL), "u16");
+    NO(fl_unique_consecutive, (NULL, NULL, NULL), NULLS);
+    NO(fl_searchsorted, (NULL, o.f4, false), NULLS);
+    NO(fl_searchsorted, (o.f4, NULL, false), NULLS);
+    NO(fl_searchsorted, (o.f34, o.f23, false), "[2, 3] in [3, 4]");
+    NO(fl_isin, (NULL, o.f4), NULLS);
+    NO(fl_isin, (o.f4, NULL), NULLS);
+}
+
+static void rows_of_masks(void) {
+    NO(fl_masked_fill, (NULL, o.b23, 1), NULLS);
+    NO(fl_masked_fill, (o.f23, NULL, 1), NULLS);
+    NO(fl_masked_fill, (o.f23, o.f23, 1), "f32", "not b8");
+    NO(fl_masked_fill, (o.f34, o.b23, 1), "[2, 3]", "[3, 4]");
+    NO(fv_masked_fill, (NULL, o.b23, 1), NULLS);
+    NO(fl_masked_select, (NULL, o.b23), NULLS);
+    NO(fl_masked_select, (o.f23, NULL), NULLS);
+    NO(fl_masked_select, (o.f34, o.b23), "[2, 3]", "[3, 4]");
+    NO(fv_masked_select, (NULL, o.b23), NULLS);
+    NO(fl_masked_scatter, (NULL, o.b23, o.f23), NULLS);
+    NO(fl_masked_scatter, (o.f23, o.b23, NULL), NULLS);
+    NO(fl_masked_scatter, (o.f23, o.f23, o.f23), "f32", "not b8");
+    NO(fl_masked_scatter, (o.f23, fl_ones(FL_SHAPE(3), FL_B8), o.f4), "4 elements for 6 places");
+    NO(fv_masked_scatter, (o.v23, o.b23, NULL), NULLS);
+}
+/* MIT licence: see LICENSE. */
