@@ -19,7 +19,7 @@
    <<example
 
    Contents: search for the marker.
-     >>elementwise
+     >>elementwise >>image
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -87,6 +87,73 @@ FL_API fl_var *fv_floor_divide(fl_var *a, fl_var *b);
 /* |a - b| <= atol + rtol |b|, or a = b, or both NaN with equal_nan -> b8 */
 FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan);
 
+/* >>image -------------------------------------------------------------------------------------- */
+
+typedef struct fl_conv_opts {
+    char _;
+    int64_t stride[3], dilation[3]; /* per spatial dim, 0 -> that of the dim before, the first: 1 */
+    int64_t pad[3];                 /* zeros on both sides, or FL_SAME; FL_I0: 0 after others */
+    int64_t output_pad[3];          /* transposed: more elements at the end, fewer than the stride */
+    int64_t groups;                 /* 0 -> 1 */
+} fl_conv_opts;
+/* Cross-correlation of 1 to 3 spatial dims: x [n, c, spatial...], w [o, c / groups, kernel...], bias
+   [o] or NULL, floats of one dtype -> [n, o, ...], as fl_conv2d: fl_conv(x, w, NULL, .pad = {1}). */
+#define fl_conv(...) FL__CONV(__VA_ARGS__, ._ = 0)
+#define FL__CONV(x, w, bias, ...) fl_conv_opt(x, w, bias, (fl_conv_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_conv_opt(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv_opts o);
+#define fv_conv(...) FV__CONV(__VA_ARGS__, ._ = 0)
+#define FV__CONV(x, w, bias, ...) fv_conv_opt(x, w, bias, (fl_conv_opts){__VA_ARGS__})
+FL_API fl_var *fv_conv_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
+/* Its gradient with regard to x: x [n, c, ...], w [c, o / groups, kernel...] -> [n, o, ...] of
+   (d - 1) stride - 2 pad + dilation (k - 1) + output_pad + 1 elements in a dim of d; no FL_SAME. */
+#define fl_conv_transpose(...) FL__CONV_TRANSPOSE(__VA_ARGS__, ._ = 0)
+#define FL__CONV_TRANSPOSE(x, w, bias, ...) fl_conv_transpose_opt(x, w, bias, (fl_conv_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_conv_transpose_opt(fl_tensor *x, fl_tensor *w, fl_tensor *bias,
+                                        fl_conv_opts o);
+#define fv_conv_transpose(...) FV__CONV_TRANSPOSE(__VA_ARGS__, ._ = 0)
+#define FV__CONV_TRANSPOSE(x, w, bias, ...) fv_conv_transpose_opt(x, w, bias, (fl_conv_opts){__VA_ARGS__})
+FL_API fl_var *fv_conv_transpose_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
+
+/* Pooling and resampling of a float x [n, c, spatial...] of 1 to 3 spatial dims. */
+typedef struct fl_pool_opts {
+    char _;
+    int64_t kernel[3], stride[3]; /* per dim, 0 -> that of the dim before; no stride: the kernel */
+    int64_t pad[3];               /* on both sides, at most half a window, or FL_SAME; FL_I0: 0 */
+    bool ignore_pad;              /* average over the elements inside the image only */
+} fl_pool_opts;
+/* The largest of each window; padding counts as -inf, NaN wins. *index (may be NULL) gets the i64
+   row-major place of the first maximum in its image: fl_max_pool(x, NULL, .kernel = {3, 2}). */
+#define fl_max_pool(...) FL__MAX_POOL(__VA_ARGS__, ._ = 0)
+#define FL__MAX_POOL(x, index, ...) fl_max_pool_opt(x, index, (fl_pool_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_max_pool_opt(fl_tensor *x, fl_tensor **index, fl_pool_opts o);
+#define fv_max_pool(...) FV__MAX_POOL(__VA_ARGS__, ._ = 0)
+#define FV__MAX_POOL(x, index, ...) fv_max_pool_opt(x, index, (fl_pool_opts){__VA_ARGS__})
+FL_API fl_var *fv_max_pool_opt(fl_var *x, fl_tensor **index, fl_pool_opts o);
+/* The mean of each window, padding counted as 0. */
+#define fl_avg_pool(...) FL__AVG_POOL(__VA_ARGS__, ._ = 0)
+#define FL__AVG_POOL(x, ...) fl_avg_pool_opt(x, (fl_pool_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_avg_pool_opt(fl_tensor *x, fl_pool_opts o);
+#define fv_avg_pool(...) FV__AVG_POOL(__VA_ARGS__, ._ = 0)
+#define FV__AVG_POOL(x, ...) fv_avg_pool_opt(x, (fl_pool_opts){__VA_ARGS__})
+FL_API fl_var *fv_avg_pool_opt(fl_var *x, fl_pool_opts o);
+/* (sum x^p)^(1 / p) of each window, p > 0 */
+#define fl_lp_pool(...) FL__LP_POOL(__VA_ARGS__, ._ = 0)
+#define FL__LP_POOL(x, p, ...) fl_lp_pool_opt(x, p, (fl_pool_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_lp_pool_opt(fl_tensor *x, double p, fl_pool_opts o);
+#define fv_lp_pool(...) FV__LP_POOL(__VA_ARGS__, ._ = 0)
+#define FV__LP_POOL(x, p, ...) fv_lp_pool_opt(x, p, (fl_pool_opts){__VA_ARGS__})
+FL_API fl_var *fv_lp_pool_opt(fl_var *x, double p, fl_pool_opts o);
+/* Windows i n / size to (i + 1) n / size, rounded outwards: size has one entry per spatial dim. */
+FL_API fl_tensor *fl_adaptive_max_pool(fl_tensor *x, fl_shape size, fl_tensor **index);
+FL_API fl_var *fv_adaptive_max_pool(fl_var *x, fl_shape size, fl_tensor **index);
+FL_API fl_tensor *fl_adaptive_avg_pool(fl_tensor *x, fl_shape size);
+FL_API fl_var *fv_adaptive_avg_pool(fl_var *x, fl_shape size);
+/* Resamples x to size: nearest (rounded down), linear in each dim, cubic (a = -0.75), or the mean
+   over areas. align: the centres of the corners stay where they are, else the edges do. */
+typedef enum fl_interpolation { FL_NEAREST, FL_LINEAR, FL_CUBIC, FL_AREA } fl_interpolation;
+FL_API fl_tensor *fl_interpolate(fl_tensor *x, fl_shape size, fl_interpolation mode, bool align);
+FL_API fl_var *fv_interpolate(fl_var *x, fl_shape size, fl_interpolation mode, bool align);
+
 #ifdef __cplusplus
 }
 #endif
@@ -98,6 +165,7 @@ FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double ato
 #ifndef FL_COMPOSED_IMPL
 #define FL_COMPOSED_IMPL
 #include "kernels/composed/elementwise.h"
+#include "kernels/composed/image.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */

@@ -1028,6 +1028,8 @@ static void constant_cases(int unused) {
     fl_scope_end(&s);
 }
 
+#include "gradcheck_image.h"
+
 /* >>running */
 
 typedef struct group {
@@ -1053,6 +1055,7 @@ static void make_groups(void) {
     for (int i = 0; i < ORDER_OPS; i++) add_group(order_names[i], order_cases, i);
     add_group("matmul", matmul_cases, 0);
     add_group("conv2d", conv_cases, 0);
+    add_group("image", image_group, 0);
     add_group("max_pool2d", pool_cases, 0);
     add_group("avg_pool2d", pool_cases, 1);
     add_group("softmax", softmax_cases, 0);

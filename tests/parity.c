@@ -526,6 +526,7 @@ static int rates(parity_case *c, fl_var **y) {
 OPS(OP_BODY)
 FL_UNARY_OPS(UNARY_OP)
 FL_BINARY_OPS(BINARY_OP)
+#include "parity_image.h"
 
 /* An op writes its outputs to y and returns their number. inputs: it looks into so many. */
 typedef struct op_line {
@@ -536,6 +537,7 @@ typedef struct op_line {
 #define OP_LINE(op, ...) {#op, op_##op, 0},
 static const op_line table[] = {
     OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
+    IMAGE_PARITY
     {"max_pool2d", max_pool2d, 0},
     {"sort", sort, 0},
     {"argsort", argsort, 0},

@@ -1406,6 +1406,8 @@ static void rows_of_meters(void) {
 
 /* ---- running them ---- */
 
+#include "errors_image.h"
+
 static void (*const groups[])(void) = {
     rows_of_memory,      rows_of_handles,   rows_of_creation,   rows_of_reading,
     rows_of_movement,    rows_of_formulas,  rows_of_reductions, rows_of_order, rows_of_indexing,
@@ -1413,7 +1415,7 @@ static void (*const groups[])(void) = {
     rows_of_steps,       rows_of_variables, rows_of_backward,   rows_of_var_movement,
     rows_of_modules,     rows_of_layers,    rows_of_init,       rows_of_losses,
     rows_of_saving,      rows_of_optim,     rows_of_files,      rows_of_sets,
-    rows_of_meters,
+    rows_of_meters,      rows_of_image_conv, rows_of_image_pooling,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -1440,6 +1442,8 @@ TEST(order) { run_rows(rows_of_order); }
 TEST(indexing) { run_rows(rows_of_indexing); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }
+TEST(image_convolution) { run_rows(rows_of_image_conv); }
+TEST(image_pooling) { run_rows(rows_of_image_pooling); }
 TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }
 TEST(randomness) { run_rows(rows_of_randomness); }
 TEST(optimizer_steps) { run_rows(rows_of_steps); }
