@@ -154,6 +154,43 @@ typedef enum fl_interpolation { FL_NEAREST, FL_LINEAR, FL_CUBIC, FL_AREA } fl_in
 FL_API fl_tensor *fl_interpolate(fl_tensor *x, fl_shape size, fl_interpolation mode, bool align);
 FL_API fl_var *fv_interpolate(fl_var *x, fl_shape size, fl_interpolation mode, bool align);
 
+typedef struct fl_window_opts {
+    char _;
+    int64_t kernel[3], stride[3], dilation[3], pad[3]; /* as in fl_conv_opts */
+} fl_window_opts;
+/* im2col: x [n, c, spatial...] -> [n, c kernel..., positions], and its adjoint, which sums what
+   overlaps to an image of size: fl_unfold(x, .kernel = {3}) */
+#define fl_unfold(...) FL__UNFOLD(__VA_ARGS__, ._ = 0)
+#define FL__UNFOLD(x, ...) fl_unfold_opt(x, (fl_window_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_unfold_opt(fl_tensor *x, fl_window_opts o);
+#define fv_unfold(...) FV__UNFOLD(__VA_ARGS__, ._ = 0)
+#define FV__UNFOLD(x, ...) fv_unfold_opt(x, (fl_window_opts){__VA_ARGS__})
+FL_API fl_var *fv_unfold_opt(fl_var *x, fl_window_opts o);
+#define fl_fold(...) FL__FOLD(__VA_ARGS__, ._ = 0)
+#define FL__FOLD(x, size, ...) fl_fold_opt(x, size, (fl_window_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_fold_opt(fl_tensor *x, fl_shape size, fl_window_opts o);
+#define fv_fold(...) FV__FOLD(__VA_ARGS__, ._ = 0)
+#define FV__FOLD(x, size, ...) fv_fold_opt(x, size, (fl_window_opts){__VA_ARGS__})
+FL_API fl_var *fv_fold_opt(fl_var *x, fl_shape size, fl_window_opts o);
+
+typedef enum fl_grid_outside { FL_GRID_ZEROS, FL_GRID_BORDER, FL_GRID_REFLECT } fl_grid_outside;
+typedef struct fl_grid_opts {
+    char _;
+    bool nearest; /* else linear */
+    bool align;   /* -1 and 1 are the centres of the corners, else the edges */
+    fl_grid_outside outside;
+} fl_grid_opts;
+/* x [n, c, h, w] at the places (x, y) in [-1, 1] of grid [n, oh, ow, 2] -> [n, c, oh, ow] */
+#define fl_grid_sample(...) FL__GRID_SAMPLE(__VA_ARGS__, ._ = 0)
+#define FL__GRID_SAMPLE(x, grid, ...) fl_grid_sample_opt(x, grid, (fl_grid_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_grid_sample_opt(fl_tensor *x, fl_tensor *grid, fl_grid_opts o);
+#define fv_grid_sample(...) FV__GRID_SAMPLE(__VA_ARGS__, ._ = 0)
+#define FV__GRID_SAMPLE(x, grid, ...) fv_grid_sample_opt(x, grid, (fl_grid_opts){__VA_ARGS__})
+FL_API fl_var *fv_grid_sample_opt(fl_var *x, fl_var *grid, fl_grid_opts o);
+/* The grid [n, h, w, 2] of theta [n, 2, 3]: theta (x, y, 1) */
+FL_API fl_tensor *fl_affine_grid(fl_tensor *theta, int64_t h, int64_t w, bool align);
+FL_API fl_var *fv_affine_grid(fl_var *theta, int64_t h, int64_t w, bool align);
+
 #ifdef __cplusplus
 }
 #endif

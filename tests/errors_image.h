@@ -35,7 +35,8 @@ static void rows_of_image_conv(void) {
 static void rows_of_image_pooling(void) {
     const fl_pool_opts two = {.kernel = {2}};
     const fl_shape one = FL_SHAPE(2);
-    fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32), *empty = fl_ones(FL_SHAPE(1, 2, 0), FL_F32);
+    fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32);
+    fl_tensor *empty = fl_ones(FL_SHAPE(1, 2, 0), FL_F32);
     NO(fl_max_pool_opt, (NULL, NULL, two), NULLS);
     NO(fl_max_pool_opt, (o.f23, NULL, two), "f32 of shape [2, 3]");
     NO(fl_max_pool_opt, (empty, NULL, two), "[1, 2, 0]");
@@ -61,5 +62,31 @@ static void rows_of_image_pooling(void) {
     NO(fl_interpolate, (line, one, (fl_interpolation)9, false), "mode 9");
     NO(fl_interpolate, (empty, one, FL_CUBIC, false), "[1, 2, 0]");
     NO(fv_interpolate, (NULL, one, FL_AREA, false), NULLS);
+}
+
+static void rows_of_image_places(void) {
+    const fl_window_opts two = {.kernel = {2}};
+    const fl_grid_opts plain = {0};
+    const fl_shape five = FL_SHAPE(5);
+    fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32);
+    fl_tensor *image = fl_ones(FL_SHAPE(1, 2, 4, 4), FL_F32);
+    NO(fl_unfold_opt, (NULL, two), NULLS);
+    NO(fl_unfold_opt, (o.f23, two), "[2, 3]");
+    NO(fl_unfold_opt, (line, (fl_window_opts){.kernel = {6}}), "[5]");
+    NO_AS(fv_unfold_opt, "fv_unfold", (NULL, two), NULLS);
+    NO(fl_fold_opt, (NULL, five, two), NULLS);
+    NO(fl_fold_opt, (line, five, two), "[1, 2, 5]", "[n, c 2, 4]");
+    NO(fl_fold_opt, (line, FL_SCALAR_SHAPE, two), "[]");
+    NO(fl_fold_opt, (line, FL_SHAPE(1), two), "[1]");
+    NO_AS(fv_fold_opt, "fv_fold", (NULL, five, two), NULLS);
+    NO(fl_grid_sample_opt, (NULL, image, plain), NULLS);
+    NO(fl_grid_sample_opt, (image, NULL, plain), NULLS);
+    NO(fl_grid_sample_opt, (o.f23, image, plain), "[2, 3]");
+    NO(fl_grid_sample_opt, (image, image, plain), "grid [1, 2, 4, 4]");
+    NO_AS(fv_grid_sample_opt, "fv_grid_sample", (NULL, o.image_v, plain), NULLS);
+    NO(fl_affine_grid, (NULL, 2, 2, false), NULLS);
+    NO(fl_affine_grid, (o.f23, 2, 2, false), "[2, 3]");
+    NO(fl_affine_grid, (fl_ones(FL_SHAPE(1, 2, 3), FL_F32), 0, 2, false), "0 x 2");
+    NO(fv_affine_grid, (NULL, 2, 2, false), NULLS);
 }
 /* MIT licence: see LICENSE. */

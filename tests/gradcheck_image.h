@@ -46,6 +46,26 @@ static fl_var *run_interpolate(fl_var **x, const grad_case *c) {
     return y ? fv_mul(y, y) : NULL;
 }
 
+static const fl_window_opts window_settings[] = {
+    {.kernel = {2}}, {.kernel = {2, 3}, .stride = {2}, .pad = {1}}, {.kernel = {2}, .dilation = {2}}};
+
+static fl_var *run_unfold(fl_var **x, const grad_case *c) {
+    fl_var *y = fv_unfold_opt(x[0], window_settings[c->which]);
+    return y ? fv_mul(y, y) : NULL;
+}
+static fl_var *run_fold(fl_var **x, const grad_case *c) {
+    fl_var *y = fv_fold_opt(x[0], FL_SHAPE(3, 2), window_settings[c->which]);
+    return y ? fv_mul(y, y) : NULL;
+}
+static fl_var *run_grid_sample(fl_var **x, const grad_case *c) {
+    fl_grid_opts o = {.align = c->which % 2 != 0, .outside = (fl_grid_outside)(c->which / 2)};
+    return fv_grid_sample_opt(x[0], fv_mul(x[1], fv_num(0.4)), o);
+}
+static fl_var *run_affine_grid(fl_var **x, const grad_case *c) {
+    fl_var *y = fv_affine_grid(x[0], 2, 3, c->which != 0);
+    return y ? fv_mul(y, y) : NULL;
+}
+
 static const struct {
     const char *name;
     grad_fn fn;
@@ -82,6 +102,15 @@ static const struct {
     {"interpolate", run_interpolate, 4, 1, {{4, {1, 1, 3, 2}}}},
     {"interpolate", run_interpolate, 5, 1, {{3, {1, 1, 5}}}},
     {"interpolate", run_interpolate, 6, 1, {{4, {1, 1, 5, 3}}}},
+    {"unfold", run_unfold, 0, 1, {{3, {1, 2, 4}}}},
+    {"unfold", run_unfold, 1, 1, {{4, {1, 1, 3, 3}}}},
+    {"unfold", run_unfold, 2, 1, {{5, {1, 1, 3, 3, 3}}}},
+    {"fold", run_fold, 0, 1, {{3, {1, 4, 2}}}},
+    {"fold", run_fold, 1, 1, {{3, {1, 6, 2}}}},
+    {"grid_sample", run_grid_sample, 0, 2, {{4, {1, 1, 3, 2}}, {4, {1, 1, 2, 2}}}},
+    {"grid_sample", run_grid_sample, 3, 2, {{4, {1, 1, 3, 2}}, {4, {1, 1, 2, 2}}}},
+    {"affine_grid", run_affine_grid, 0, 1, {{3, {1, 2, 3}}}},
+    {"affine_grid", run_affine_grid, 1, 1, {{3, {1, 2, 3}}}},
 };
 enum { IMAGE_CASES = sizeof image_cases / sizeof *image_cases };
 

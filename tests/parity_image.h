@@ -65,7 +65,36 @@ static int interpolate(parity_case *c, fl_var **y) {
     return 1;
 }
 
+static int fold(parity_case *c, fl_var **y) {
+    fl_window_opts o = {0};
+    settings_of(c, "kernel", o.kernel);
+    settings_of(c, "stride", o.stride);
+    settings_of(c, "pad", o.pad);
+    settings_of(c, "dilation", o.dilation);
+    y[0] = c->op[0] == 'f' ? fv_fold_opt(IN(0), SHAPE("size"), o) : fv_unfold_opt(IN(0), o);
+    return 1;
+}
+
+static int grid_sample(parity_case *c, fl_var **y) {
+    const char *outside = text_of(c, "padding");
+    fl_grid_opts o = {.nearest = !strcmp(text_of(c, "mode"), "nearest"), .align = INT("align") != 0,
+                      .outside = !strcmp(outside, "zeros")    ? FL_GRID_ZEROS
+                                 : !strcmp(outside, "border") ? FL_GRID_BORDER
+                                                              : FL_GRID_REFLECT};
+    y[0] = fv_grid_sample_opt(IN(0), IN(1), o);
+    return 1;
+}
+
+static int affine_grid(parity_case *c, fl_var **y) {
+    y[0] = fv_affine_grid(IN(0), item_of(c, "size", 2), item_of(c, "size", 3), INT("align") != 0);
+    return 1;
+}
+
 #define IMAGE_PARITY \
+    {"unfold", fold, 0}, \
+    {"fold", fold, 0}, \
+    {"grid_sample", grid_sample, 0}, \
+    {"affine_grid", affine_grid, 0}, \
     {"conv1d", conv, 0}, \
     {"conv3d", conv, 0}, \
     {"conv_transpose1d", conv, 0}, \

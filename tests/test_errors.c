@@ -1416,6 +1416,7 @@ static void (*const groups[])(void) = {
     rows_of_modules,     rows_of_layers,    rows_of_init,       rows_of_losses,
     rows_of_saving,      rows_of_optim,     rows_of_files,      rows_of_sets,
     rows_of_meters,      rows_of_image_conv, rows_of_image_pooling,
+    rows_of_image_places,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -1443,6 +1444,7 @@ TEST(indexing) { run_rows(rows_of_indexing); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }
 TEST(image_convolution) { run_rows(rows_of_image_conv); }
+TEST(image_places) { run_rows(rows_of_image_places); }
 TEST(image_pooling) { run_rows(rows_of_image_pooling); }
 TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }
 TEST(randomness) { run_rows(rows_of_randomness); }

@@ -221,8 +221,8 @@ static FL_T *FL_W(_largest_all)(FL_T *x, const fl__axis_map *m, fl_tensor **inde
     return FL_GIVE(&s, !index || *index ? x : NULL);
 }
 
-/* >>convolution: 1d is conv2d of one row. 3d is one conv2d of the planes: the depths under the kernel
-   become channels, beside each other; transposed, the products' depths add up where they overlap. */
+/* >>convolution: 1d is conv2d of one row. 3d is one conv2d of the planes: the depths under the
+   kernel become channels; transposed, the products' depths add up where they overlap. */
 
 #ifdef FL_ON_TENSORS
 /* True for floats x and w of the same 3 to 5 dims; the settings' ranges are checked later. */
@@ -334,20 +334,24 @@ FL_T *FL_W(conv_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     return FL_GIVE(&s, y ? FL_W(squeeze)(y, 3) : NULL);
 }
 
-/* The adjoint of _spread along axis 2: [n, c, d, k, h, w] -> [n, c, m.n, h, w], sums. */
-static FL_T *FL_W(_folded)(FL_T *x, const fl__axis_map *m) {
+/* The adjoint of _spread: [..., out, k, ...] -> [..., m.n, ...], sums. */
+static FL_T *FL_W(_folded)(FL_T *x, int axis, const fl__axis_map *m) {
     fl__axis_taps t;
     if (!x || !fl__taps_of(m, FL_VALUE(x), &t)) return NULL;
-    if (t.inside) x = SELECT(FL_OF(fl__taps_table(t.inside, 2)), x, CONST(0));
+    int after = FL_VALUE(x)->ndim - axis - 2;
+    if (t.inside) x = SELECT(FL_OF(fl__taps_table(t.inside, after)), x, CONST(0));
     if (!x) return NULL;
-    const int64_t *d = FL_VALUE(x)->shape;
-    fl_shape flat = FL_SHAPE(d[0], d[1], d[2] * d[3], d[4], d[5]), all = flat;
-    all.dim[2] = m->n;
-    fl_tensor *at = fl_reshape(t.at, FL_SHAPE(1, 1, flat.dim[2], 1, 1));
+    fl_shape flat = fl_shape_of(FL_VALUE(x)), all, column = {--flat.ndim, {0}};
+    memmove(&flat.dim[axis + 1], &flat.dim[axis + 2], (size_t)after * sizeof *flat.dim);
+    flat.dim[axis] = t.out * t.k;
+    for (int i = 0; i < flat.ndim; i++) column.dim[i] = i == axis ? flat.dim[axis] : 1;
+    all = flat;
+    all.dim[axis] = m->n;
+    fl_tensor *at = fl_reshape(t.at, column);
     fl_tensor *zeros = fl_to(fl_zeros(all, FL_VALUE(x)->dtype), fl_family_name(FL_VALUE(x)));
     at = at && zeros ? fl_expand(at, flat) : NULL;
     x = at ? FL_W(reshape)(x, flat) : NULL;
-    return x ? FL_W(scatter_add)(FL_OF(zeros), 2, at, x) : NULL;
+    return x ? FL_W(scatter_add)(FL_OF(zeros), axis, at, x) : NULL;
 }
 
 /* The adjoint of conv's planes: x's depths as images. */
@@ -376,7 +380,7 @@ FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     fl_shape to = FL_SHAPE(FL_VALUE(x)->shape[0], channels * depth, nd > 1 ? m[nd - 2].n : 1,
                            m[nd - 1].n);
     FL_T *y = FL_W(conv2d_grad_input)(x, w, to, fl__conv2d_args_of(m, nd, groups));
-    if (nd == 3) y = FL_W(_folded)(FL_W(_volumes)(y, image->shape[0], image->shape[2], depth), m);
+    if (nd == 3) y = FL_W(_folded)(FL_W(_volumes)(y, image->shape[0], image->shape[2], depth), 2, m);
     else if (nd == 1 && y) y = FL_W(squeeze)(y, 2);
     if (!y || !bias) return FL_GIVE(&s, y);
     FL_T *row = FL_W(reshape)(bias, fl__bias_shape(channels, nd));
@@ -477,6 +481,183 @@ FL_T *FL_W(interpolate)(FL_T *x, fl_shape size, fl_interpolation mode, bool alig
     like.align = align;
     if (!fl__size_maps("fl_interpolate", FL_VALUE(x), size, m, like)) return NULL;
     return FL_W(_resample_all)(x, m);
+}
+
+/* >>windows */
+
+#ifdef FL_ON_TENSORS
+static bool fl__window_maps(const char *fn, fl_shape size, fl_window_opts o, fl__axis_map *m) {
+    char text[128];
+    bool ok = size.ndim >= 1 && size.ndim <= 3;
+    for (int i = 0; ok && i < size.ndim; i++)
+        ok = fl__slide(&m[i], size.dim[i], fl__setting(o.kernel, i, 0),
+                       fl__setting(o.stride, i, 1), fl__setting(o.pad, i, 0),
+                       fl__setting(o.dilation, i, 1));
+    if (ok) return true;
+    return FL__BAD("%s: the windows do not fit an image of %s", fn,
+                   fl_shape_text(size, text, sizeof text)) != NULL;
+}
+
+/* The axes n, c, out and kernel of each of nd dims in turn, sorted: n, c, kernels, outs. */
+static void fl__window_order(int nd, int *sorted, int *back) {
+    for (int i = 0; i < 2 + 2 * nd; i++)
+        sorted[i] = i < 2 ? i : i < 2 + nd ? 2 * i - 1 : 2 * (i - nd) - 2;
+    for (int i = 0; i < 2 + 2 * nd; i++) back[sorted[i]] = i;
+}
+#endif
+
+FL_T *FL_W(unfold_opt)(FL_T *x, fl_window_opts o) {
+    fl__axis_map m[3];
+    fl__axis_taps t;
+    int sorted[FL_MAX_DIMS], back[FL_MAX_DIMS];
+    if (FL_ABSENT("unfold", x) || !fl__is_image("fl_unfold", FL_VALUE(x))) return NULL;
+    fl_shape in = fl_shape_of(FL_VALUE(x)), size = {in.ndim - 2, {0}};
+    for (int i = 0; i < size.ndim; i++) size.dim[i] = in.dim[2 + i];
+    if (!fl__window_maps("fl_unfold", size, o, m)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_shape out = FL_SHAPE(in.dim[0], in.dim[1], 1);
+    for (int i = size.ndim - 1; x && i >= 0; i--) {
+        x = fl__taps_of(&m[i], FL_VALUE(x), &t) ? FL_W(_spread)(x, 2 + i, &t, 0) : NULL;
+        out.dim[1] *= m[i].k;
+        out.dim[2] *= m[i].out;
+    }
+    fl__window_order(size.ndim, sorted, back);
+    x = x ? FL_W(permute)(x, 2 + 2 * size.ndim, sorted) : NULL;
+    return FL_GIVE(&s, x ? FL_W(reshape)(x, out) : NULL);
+}
+
+FL_T *FL_W(fold_opt)(FL_T *x, fl_shape size, fl_window_opts o) {
+    fl__axis_map m[3];
+    int nd = size.ndim, sorted[FL_MAX_DIMS], back[FL_MAX_DIMS];
+    if (FL_ABSENT("fold", x) || !fl__window_maps("fl_fold", size, o, m)) return NULL;
+    fl_shape in = fl_shape_of(FL_VALUE(x)), apart = {2 + 2 * nd, {in.dim[0]}};
+    int64_t k = 1, positions = 1;
+    for (int i = 0; i < nd; i++) {
+        k *= apart.dim[2 + i] = m[i].k;
+        positions *= apart.dim[2 + nd + i] = m[i].out;
+    }
+    if (in.ndim != 3 || in.dim[1] % k || in.dim[2] != positions ||
+        !fl_dtype_is_float(FL_VALUE(x)->dtype))
+        return FL__BAD("fl_fold: x %s %s is not a float [n, c %lld, %lld]",
+                       fl_dtype_name(FL_VALUE(x)->dtype), FL__SHAPE_TEXT(FL_VALUE(x)),
+                       (long long)k, (long long)positions);
+    apart.dim[1] = in.dim[1] / k;
+    fl__window_order(nd, sorted, back);
+    fl_scope s = fl_scope_begin();
+    x = FL_W(reshape)(x, apart);
+    x = x ? FL_W(permute)(x, 2 + 2 * nd, back) : NULL;
+    for (int i = 0; i < nd; i++) x = FL_W(_folded)(x, 2 + i, &m[i]);
+    return FL_GIVE(&s, x);
+}
+
+/* >>grids */
+
+/* Places beyond the ends low and low + span folded back, as in mirrors. */
+static FL_T *FL_W(_mirrored)(FL_T *at, double low, double span) {
+    if (span <= 0) return MUL(at, CONST(0));
+    FL_T *off = ABS(SUB(at, CONST(low))), *turns = FLOOR(DIV(off, CONST(span)));
+    FL_T *rest = SUB(off, MUL(turns, CONST(span)));
+    FL_T *back = EQ(MOD(turns, CONST(2)), CONST(1));
+    return ADD(SELECT(back, SUB(CONST(span), rest), rest), CONST(low));
+}
+
+/* Places on an axis of n of coordinate `axis` of a grid, [images, places]. */
+static FL_T *FL_W(_grid_place)(FL_T *grid, int axis, int64_t n, fl_grid_opts o) {
+    fl_shape g = fl_shape_of(FL_VALUE(grid));
+    double last = (double)n - 1;
+    FL_T *at = FL_W(select)(grid, 3, axis);
+    if (!at || !(at = FL_W(reshape)(at, FL_SHAPE(g.dim[0], g.dim[1] * g.dim[2])))) return NULL;
+    at = ADD(at, CONST(1));
+    at = o.align ? MUL(at, CONST(last / 2)) : SUB(MUL(at, CONST((last + 1) / 2)), CONST(0.5));
+    if (o.outside == FL_GRID_REFLECT)
+        at = o.align ? FL_W(_mirrored)(at, 0, last) : FL_W(_mirrored)(at, -0.5, last + 1);
+    return at && o.outside != FL_GRID_ZEROS ? FL_W(clip)(at, 0, last) : at;
+}
+
+/* x [n, c, h w] at the whole places (px, py) [n, p], 0 outside. */
+static FL_T *FL_W(_grid_read)(FL_T *x, fl_tensor *px, fl_tensor *py, int64_t h, int64_t w) {
+    if (!px || !py) return NULL;
+    fl_tensor *in_x = fl_logical_and(fl_ge(px, fl_int(0)), fl_lt(px, fl_int(w)));
+    fl_tensor *in_y = fl_logical_and(fl_ge(py, fl_int(0)), fl_lt(py, fl_int(h)));
+    fl_tensor *inside = fl_logical_and(in_x, in_y), *zero = fl_num(0);
+    px = fl_cast(fl_where(inside, px, zero), FL_I64);
+    py = fl_cast(fl_where(inside, py, zero), FL_I64);
+    fl_tensor *at = fl_unsqueeze(fl_add(fl_mul(py, fl_int(w)), px), 1);
+    if (!at) return NULL;
+    fl_shape s = fl_shape_of(FL_VALUE(x));
+    s.dim[2] = at->shape[2];
+    FL_T *v = FL_W(gather)(x, 2, fl_expand(at, s));
+    return SELECT(FL_OF(fl_unsqueeze(inside, 1)), v, CONST(0));
+}
+
+/* The four neighbours, weighted; the weights carry the gradient of the places. */
+static FL_T *FL_W(_grid_blend)(FL_T *x, FL_T *px, FL_T *py, int64_t h, int64_t w) {
+    fl_tensor *left = fl_floor(FL_VALUE(px)), *top = fl_floor(FL_VALUE(py));
+    if (!left || !top) return NULL;
+    FL_T *fx = SUB(px, FL_OF(left)), *fy = SUB(py, FL_OF(top)), *y = NULL;
+    for (int k = 0; k < 4; k++) {
+        FL_T *wx = k & 1 ? fx : SUB(CONST(1), fx), *wy = k & 2 ? fy : SUB(CONST(1), fy);
+        FL_T *weight = MUL(wx, wy);
+        FL_T *v = FL_W(_grid_read)(x, fl_add(left, fl_num(k & 1)), fl_add(top, fl_num(k >> 1)), h,
+                                   w);
+        if (!v || !weight || !(v = MUL(v, FL_W(unsqueeze)(weight, 1)))) return NULL;
+        y = k ? ADD(y, v) : v;
+    }
+    return y;
+}
+
+FL_T *FL_W(grid_sample_opt)(FL_T *x, FL_T *grid, fl_grid_opts o) {
+    if (FL_ABSENT("grid_sample", x) || FL_ABSENT("grid_sample", grid)) return NULL;
+    fl_tensor *image = FL_VALUE(x), *places = FL_VALUE(grid);
+    fl_shape s = fl_shape_of(image), g = fl_shape_of(places);
+    if (!fl__is_image("fl_grid_sample", image)) return NULL;
+    if (s.ndim != 4 || g.ndim != 4 || g.dim[0] != s.dim[0] || g.dim[3] != 2 ||
+        places->dtype != image->dtype)
+        return FL__BAD("fl_grid_sample: x %s [n, c, h, w] and grid %s [n, oh, ow, 2], of one dtype",
+                       FL__SHAPE_TEXT(image), FL__SHAPE_TEXT(places));
+    fl_scope scope = fl_scope_begin();
+    FL_T *given = x, *y = NULL;
+    grid = FL_W(_widened)(grid);
+    x = grid ? FL_W(_widened)(x) : NULL;
+    x = x ? FL_W(reshape)(x, FL_SHAPE(s.dim[0], s.dim[1], s.dim[2] * s.dim[3])) : NULL;
+    FL_T *px = x ? FL_W(_grid_place)(grid, 0, s.dim[3], o) : NULL;
+    FL_T *py = px ? FL_W(_grid_place)(grid, 1, s.dim[2], o) : NULL;
+    if (py && o.nearest)
+        y = FL_W(_grid_read)(x, fl_rint(FL_VALUE(px)), fl_rint(FL_VALUE(py)), s.dim[2], s.dim[3]);
+    else if (py) y = FL_W(_grid_blend)(x, px, py, s.dim[2], s.dim[3]);
+    y = y ? FL_W(reshape)(y, FL_SHAPE(s.dim[0], s.dim[1], g.dim[1], g.dim[2])) : NULL;
+    return FL_GIVE(&scope, FL_W(_narrowed)(y, given));
+}
+
+#ifdef FL_ON_TENSORS
+/* n coordinates from -1 to 1: the ends with align, else the middles of n places. */
+static fl_tensor *fl__grid_axis(const fl_tensor *like, int64_t n, bool align) {
+    double step = align ? (n > 1 ? 2 / (double)(n - 1) : 0) : 2 / (double)n;
+    double first = align ? (n > 1 ? -1 : 0) : 1 / (double)n - 1;
+    fl_tensor *i = fl_cast(fl_arange(0, (double)n, 1, FL_I64), like->dtype);
+    i = fl_to(i, fl_family_name(like));
+    return i ? fl_add(fl_mul(i, fl_num(step)), fl_num(first)) : NULL;
+}
+#endif
+
+FL_T *FL_W(affine_grid)(FL_T *theta, int64_t h, int64_t w, bool align) {
+    if (FL_ABSENT("affine_grid", theta)) return NULL;
+    fl_tensor *t = FL_VALUE(theta);
+    if (t->ndim != 3 || t->shape[1] != 2 || t->shape[2] != 3 || !fl_dtype_is_float(t->dtype) ||
+        !fl__in_range(h, 1) || !fl__in_range(w, 1))
+        return FL__BAD("fl_affine_grid: theta %s is not [n, 2, 3], or no grid of %lld x %lld",
+                       FL__SHAPE_TEXT(t), (long long)h, (long long)w);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl__grid_axis(t, w, align), *y = fl__grid_axis(t, h, align);
+    if (!x || !y || !(y = fl_unsqueeze(fl_unsqueeze(y, 1), 2)) || !(x = fl_unsqueeze(x, 1)))
+        return FL_GIVE(&s, NULL);
+    FL_T *part[3];
+    for (int i = 0; i < 3; i++) {
+        part[i] = FL_W(select)(theta, 2, i);
+        part[i] = part[i] ? FL_W(reshape)(part[i], FL_SHAPE(t->shape[0], 1, 1, 2)) : NULL;
+        if (!part[i]) return FL_GIVE(&s, NULL);
+    }
+    return FL_GIVE(&s, ADD(ADD(MUL(part[0], FL_OF(x)), MUL(part[1], FL_OF(y))), part[2]));
 }
 
 #endif
