@@ -20,6 +20,7 @@
 #include "conformance_reduce.h"
 #include "conformance_order.h"
 #include "conformance_neural.h"
+#include "conformance_image.h"
 #include "conformance_backend.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -80,6 +81,7 @@ static const struct {
                {"order", order_group},
                {"matmul", matmul_group},
                {"conv", conv_group},
+               {"image", image_group},
                {"random", random_group},
                {"dropout", dropout_group},
                {"hook", hook_group},

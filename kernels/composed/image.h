@@ -374,17 +374,20 @@ FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     int64_t depth = nd == 3 ? kernel->shape[2] : 1, channels = kernel->shape[1] * groups;
     if (bias && !fl__bias_ok("fl_conv_transpose", FL_VALUE(bias), image, channels)) return NULL;
     fl_scope s = fl_scope_begin();
-    x = nd == 3 ? FL_W(_depths)(x) : FL_W(_as_2d)(x);
-    w = x ? FL_W(_as_2d)(w) : NULL;
+    FL_T *given = x; /* half floats sum up in f32 */
+    x = FL_W(_widened)(x);
+    w = x ? FL_W(_widened)(w) : NULL;
+    if (w) x = nd == 3 ? FL_W(_depths)(x) : FL_W(_as_2d)(x);
+    w = w && x ? FL_W(_as_2d)(w) : NULL;
     if (!w) return FL_GIVE(&s, NULL);
     fl_shape to = FL_SHAPE(FL_VALUE(x)->shape[0], channels * depth, nd > 1 ? m[nd - 2].n : 1,
                            m[nd - 1].n);
     FL_T *y = FL_W(conv2d_grad_input)(x, w, to, fl__conv2d_args_of(m, nd, groups));
     if (nd == 3) y = FL_W(_folded)(FL_W(_volumes)(y, image->shape[0], image->shape[2], depth), 2, m);
     else if (nd == 1 && y) y = FL_W(squeeze)(y, 2);
-    if (!y || !bias) return FL_GIVE(&s, y);
-    FL_T *row = FL_W(reshape)(bias, fl__bias_shape(channels, nd));
-    return FL_GIVE(&s, row ? ADD(y, row) : NULL);
+    if (!y || !bias) return FL_GIVE(&s, FL_W(_narrowed)(y, given));
+    FL_T *column = FL_W(reshape)(bias, fl__bias_shape(channels, nd));
+    return FL_GIVE(&s, column ? FL_W(_narrowed)(ADD(y, column), given) : NULL);
 }
 
 /* >>pooling */
