@@ -47,7 +47,8 @@ static fl_var *run_interpolate(fl_var **x, const grad_case *c) {
 }
 
 static const fl_window_opts window_settings[] = {
-    {.kernel = {2}}, {.kernel = {2, 3}, .stride = {2}, .pad = {1}}, {.kernel = {2}, .dilation = {2}}};
+    {.kernel = {2}}, {.kernel = {2, 3}, .stride = {2}, .pad = {1}},
+    {.kernel = {2}, .dilation = {2}}};
 
 static fl_var *run_unfold(fl_var **x, const grad_case *c) {
     fl_var *y = fv_unfold_opt(x[0], window_settings[c->which]);

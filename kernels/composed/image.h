@@ -383,8 +383,10 @@ FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     fl_shape to = FL_SHAPE(FL_VALUE(x)->shape[0], channels * depth, nd > 1 ? m[nd - 2].n : 1,
                            m[nd - 1].n);
     FL_T *y = FL_W(conv2d_grad_input)(x, w, to, fl__conv2d_args_of(m, nd, groups));
-    if (nd == 3) y = FL_W(_folded)(FL_W(_volumes)(y, image->shape[0], image->shape[2], depth), 2, m);
-    else if (nd == 1 && y) y = FL_W(squeeze)(y, 2);
+    if (nd == 3) {
+        y = FL_W(_volumes)(y, image->shape[0], image->shape[2], depth);
+        y = FL_W(_folded)(y, 2, m);
+    } else if (nd == 1 && y) y = FL_W(squeeze)(y, 2);
     if (!y || !bias) return FL_GIVE(&s, FL_W(_narrowed)(y, given));
     FL_T *column = FL_W(reshape)(bias, fl__bias_shape(channels, nd));
     return FL_GIVE(&s, column ? FL_W(_narrowed)(ADD(y, column), given) : NULL);
