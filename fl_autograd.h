@@ -274,6 +274,9 @@ FL_API fl_var *fv_matmul(fl_var *a, fl_var *b);
 #define fv_conv2d(...) FV__CONV2D(__VA_ARGS__, ._ = 0)
 #define FV__CONV2D(x, w, bias, ...) fv_conv2d_opt(x, w, bias, (fl_conv2d_opts){__VA_ARGS__})
 FL_API fl_var *fv_conv2d_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_opts o);
+/* With resolved args: conv2d, and the gradient of its x of x_shape. */
+FL_API fl_var *fv_conv2d_run(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a);
+FL_API fl_var *fv_conv2d_grad_input(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a);
 #define fv_max_pool2d(...) FV__MAX_POOL2D(__VA_ARGS__, ._ = 0)
 #define FV__MAX_POOL2D(x, kernel, ...) fv_max_pool2d_opt(x, kernel, (fl_pool2d_opts){__VA_ARGS__})
 FL_API fl_var *fv_max_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o);
@@ -1725,14 +1728,12 @@ FL_API fl_var *fv_matmul(fl_var *a, fl_var *b) {
 
 /* ---- convolution: it and its two gradients are each other's gradients ---- */
 
-static fl_var *fv__conv2d(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a);
-static fl_var *fv__conv2d_dx(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a);
 static fl_var *fv__conv2d_dw(fl_var *x, fl_var *dy, fl_shape w_shape, fl_conv2d_args a);
 
 static void fv__conv2d_back(fl_node *n, fl_var *dy) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
-    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv__conv2d_dx(dy, w, fv_in_shape(n, 0), a));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_grad_input(dy, w, fv_in_shape(n, 0), a));
     if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_dw(x, dy, fv_in_shape(n, 1), a));
     if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dy, FL_AXES(0, 2, 3)));
 }
@@ -1741,7 +1742,7 @@ static void fv__conv2d_back(fl_node *n, fl_var *dy) {
 static void fv__conv2d_dx_back(fl_node *n, fl_var *g) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *dy = fv_saved(n, 0), *w = fv_saved(n, 1);
-    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv__conv2d(g, w, NULL, a));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_run(g, w, NULL, a));
     if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_dw(g, dy, fv_in_shape(n, 1), a));
 }
 
@@ -1749,8 +1750,8 @@ static void fv__conv2d_dx_back(fl_node *n, fl_var *g) {
 static void fv__conv2d_dw_back(fl_node *n, fl_var *g) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *x = fv_saved(n, 0), *dy = fv_saved(n, 1);
-    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv__conv2d_dx(dy, g, fv_in_shape(n, 0), a));
-    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d(x, g, NULL, a));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_grad_input(dy, g, fv_in_shape(n, 0), a));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_conv2d_run(x, g, NULL, a));
 }
 
 static fl_var *fv__conv2d_record(const char *name, fl_tensor *y, fl_back_fn back, fl_var *x,
@@ -1759,12 +1760,12 @@ static fl_var *fv__conv2d_record(const char *name, fl_tensor *y, fl_back_fn back
                           &a, sizeof a);
 }
 
-static fl_var *fv__conv2d(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a) {
+FL_API fl_var *fv_conv2d_run(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a) {
     fl_tensor *y = fl_conv2d_run(fv_value(x), fv_value(w), fv_value(bias), a);
     return fv__conv2d_record("conv2d", y, fv__conv2d_back, x, w, bias, a);
 }
 
-static fl_var *fv__conv2d_dx(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a) {
+FL_API fl_var *fv_conv2d_grad_input(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a) {
     fl_tensor *dx = fl_conv2d_grad_input(fv_value(dy), fv_value(w), x_shape, a);
     return fv__conv2d_record("conv2d_grad_input", dx, fv__conv2d_dx_back, dy, w, NULL, a);
 }

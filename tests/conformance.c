@@ -22,6 +22,7 @@
 #include "conformance_order.h"
 #include "conformance_index.h"
 #include "conformance_neural.h"
+#include "conformance_image.h"
 #include "conformance_linear.h"
 #include "conformance_factor.h"
 #include "conformance_backend.h"
@@ -88,6 +89,7 @@ static const struct {
                {"linear", linear_group},
                {"factor", factor_group},
                {"conv", conv_group},
+               {"image", image_group},
                {"random", random_group},
                {"dropout", dropout_group},
                {"hook", hook_group},

@@ -1078,6 +1078,7 @@ static void constant_cases(int unused) {
 }
 
 #include "gradcheck_index.h"
+#include "gradcheck_image.h"
 #include "gradcheck_linear.h"
 
 /* >>running */
@@ -1110,6 +1111,7 @@ static void make_groups(void) {
     add_group("linear", linear_group, 0);
     add_group("factor", factor_group, 0);
     add_group("conv2d", conv_cases, 0);
+    add_group("image", image_group, 0);
     add_group("max_pool2d", pool_cases, 0);
     add_group("avg_pool2d", pool_cases, 1);
     add_group("softmax", softmax_cases, 0);

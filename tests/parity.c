@@ -532,6 +532,7 @@ REDUCE_OPS(OP_BODY)
 FL_UNARY_OPS(UNARY_OP)
 FL_BINARY_OPS(BINARY_OP)
 #include "parity_index.h"
+#include "parity_image.h"
 #include "parity_linear.h"
 
 /* An op writes its outputs to y and returns their number. inputs: it looks into so many. */
@@ -546,6 +547,7 @@ static const op_line table[] = {
     OPS(OP_LINE) REDUCE_OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
     OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
     INDEX_PARITY
+    IMAGE_PARITY
     LINEAR_PARITY
     MOVE_PARITY
     {"max_pool2d", max_pool2d, 0},

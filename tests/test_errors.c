@@ -1409,6 +1409,7 @@ static void rows_of_meters(void) {
 /* ---- running them ---- */
 
 #include "errors_index.h"
+#include "errors_image.h"
 #include "errors_linear.h"
 
 static void (*const groups[])(void) = {
@@ -1421,6 +1422,8 @@ static void (*const groups[])(void) = {
     rows_of_meters,
     rows_of_index_reads, rows_of_index_writes, rows_of_masks,
     rows_of_meters,      rows_of_linear,    rows_of_factor,
+    rows_of_meters,      rows_of_image_conv, rows_of_image_pooling,
+    rows_of_image_places, rows_of_linear,    rows_of_factor,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -1451,6 +1454,9 @@ TEST(index_writes) { run_rows(rows_of_index_writes); }
 TEST(masks) { run_rows(rows_of_masks); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }
+TEST(image_convolution) { run_rows(rows_of_image_conv); }
+TEST(image_places) { run_rows(rows_of_image_places); }
+TEST(image_pooling) { run_rows(rows_of_image_pooling); }
 TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }
 TEST(linear_algebra) { run_rows(rows_of_linear); }
 TEST(factorisations) { run_rows(rows_of_factor); }

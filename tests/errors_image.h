@@ -1,0 +1,92 @@
+/* errors_image.h - the rows of test_errors.c for convolution, pooling and sampling */
+
+static void rows_of_image_conv(void) {
+    const fl_conv_opts plain = {0};
+    fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32), *w = fl_ones(FL_SHAPE(2, 2, 3), FL_F32);
+    const fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    NO(fl_conv_opt, (NULL, w, NULL, plain), NULLS);
+    NO(fl_conv_opt, (line, NULL, NULL, plain), NULLS);
+    NO(fl_conv_opt, (o.f23, w, NULL, plain), "f32 of shape [2, 3]");
+    NO(fl_conv_opt, (fl_cast(line, FL_I64), w, NULL, plain), "i64 of shape [1, 2, 5]");
+    NO(fl_conv_opt, (line, o.image, NULL, plain), "[1, 2, 5]");
+    NO(fl_conv_opt, (line, fl_cast(w, FL_F64), NULL, plain), "f64 [2, 2, 3]");
+    NO(fl_conv_opt, (line, w, NULL, (fl_conv_opts){.dilation = {3}}), "[1, 2, 5]", "dilation 3");
+    NO(fl_conv_opt, (line, w, NULL, (fl_conv_opts){.stride = {-1}}), "stride -1");
+    NO(fl_conv_opt, (line, w, NULL, (fl_conv_opts){.pad = {-2}}), "pad -2");
+    NO(fl_conv_opt, (line, w, NULL, (fl_conv_opts){.pad = {INT64_MAX}}), "pad 9223372036854775807");
+    NO_AS(fl_conv_opt, "fl_conv2d", (line, w, o.f4, plain), "bias [4]");
+    NO_AS(fl_conv_opt, "fl_conv2d", (line, w, NULL, (fl_conv_opts){.groups = 2}), "2 groups");
+    NO_AS(fv_conv_opt, "fv_conv", (NULL, o.v23, NULL, plain), NULLS);
+    NO(fl_conv_transpose_opt, (NULL, w, NULL, plain), NULLS);
+    NO(fl_conv_transpose_opt, (line, NULL, NULL, plain), NULLS);
+    NO(fl_conv_transpose_opt, (line, o.image, NULL, plain), "[1, 2, 5]");
+    NO(fl_conv_transpose_opt, (line, w, NULL, (fl_conv_opts){.pad = {FL_SAME}}), "pad -1");
+    NO(fl_conv_transpose_opt, (line, w, NULL, (fl_conv_opts){.pad = {4}}), "pad 4");
+    NO(fl_conv_transpose_opt, (line, w, NULL, (fl_conv_opts){.output_pad = {1}}), "output_pad 1");
+    NO(fl_conv_transpose_opt, (line, w, NULL, (fl_conv_opts){.groups = -1}), "-1 groups");
+    NO(fl_conv_transpose_opt, (line, w, o.f4, plain), "bias f32 [4], not f32 [2]");
+    NO_AS(fv_conv_transpose_opt, "fv_conv_transpose", (o.v23, NULL, NULL, plain), NULLS);
+    NO(fv_conv2d_run, (NULL, o.kernel_v, NULL, args), NULLS);
+    NO(fv_conv2d_run, (o.image_v, o.kernel_v, o.v4, args), "[4]");
+    NO(fv_conv2d_grad_input, (NULL, o.kernel_v, FL_SHAPE(1, 2, 4, 4), args), NULLS);
+    NO(fv_conv2d_grad_input, (o.image_v, o.kernel_v, FL_SHAPE(2, 3), args), "[2, 3]");
+}
+
+static void rows_of_image_pooling(void) {
+    const fl_pool_opts two = {.kernel = {2}};
+    const fl_shape one = FL_SHAPE(2);
+    fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32);
+    fl_tensor *empty = fl_ones(FL_SHAPE(1, 2, 0), FL_F32);
+    NO(fl_max_pool_opt, (NULL, NULL, two), NULLS);
+    NO(fl_max_pool_opt, (o.f23, NULL, two), "f32 of shape [2, 3]");
+    NO(fl_max_pool_opt, (empty, NULL, two), "[1, 2, 0]");
+    NO(fl_max_pool_opt, (line, NULL, (fl_pool_opts){0}), "[1, 2, 5]", "window 0");
+    NO(fl_max_pool_opt, (line, NULL, (fl_pool_opts){.kernel = {6}}), "window 6");
+    NO(fl_max_pool_opt, (line, NULL, (fl_pool_opts){.kernel = {2}, .pad = {2}}), "pad 2");
+    NO_AS(fv_max_pool_opt, "fv_max_pool", (NULL, NULL, two), NULLS);
+    NO(fl_avg_pool_opt, (NULL, two), NULLS);
+    NO(fl_avg_pool_opt, (line, (fl_pool_opts){.kernel = {2}, .stride = {-3}}), "stride -3");
+    NO_AS(fv_avg_pool_opt, "fv_avg_pool", (NULL, two), NULLS);
+    NO(fl_lp_pool_opt, (NULL, 2, two), NULLS);
+    NO(fl_lp_pool_opt, (line, 0, two), "p = 0");
+    NO(fl_lp_pool_opt, (line, 2, (fl_pool_opts){.kernel = {6}}), "window 6");
+    NO_AS(fv_lp_pool_opt, "fv_lp_pool", (NULL, 2, two), NULLS);
+    NO(fl_adaptive_max_pool, (NULL, one, NULL), NULLS);
+    NO(fl_adaptive_max_pool, (line, FL_SHAPE(2, 2), NULL), "[2, 2]", "[1, 2, 5]");
+    NO(fv_adaptive_max_pool, (NULL, one, NULL), NULLS);
+    NO(fl_adaptive_avg_pool, (NULL, one), NULLS);
+    NO(fl_adaptive_avg_pool, (line, FL_SHAPE(0)), "[0]", "[1, 2, 5]");
+    NO(fv_adaptive_avg_pool, (NULL, one), NULLS);
+    NO(fl_interpolate, (NULL, one, FL_LINEAR, false), NULLS);
+    NO(fl_interpolate, (line, FL_SHAPE(-1), FL_LINEAR, false), "[-1]");
+    NO(fl_interpolate, (line, one, (fl_interpolation)9, false), "mode 9");
+    NO(fl_interpolate, (empty, one, FL_CUBIC, false), "[1, 2, 0]");
+    NO(fv_interpolate, (NULL, one, FL_AREA, false), NULLS);
+}
+
+static void rows_of_image_places(void) {
+    const fl_window_opts two = {.kernel = {2}};
+    const fl_grid_opts plain = {0};
+    const fl_shape five = FL_SHAPE(5);
+    fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32);
+    fl_tensor *image = fl_ones(FL_SHAPE(1, 2, 4, 4), FL_F32);
+    NO(fl_unfold_opt, (NULL, two), NULLS);
+    NO(fl_unfold_opt, (o.f23, two), "[2, 3]");
+    NO(fl_unfold_opt, (line, (fl_window_opts){.kernel = {6}}), "[5]");
+    NO_AS(fv_unfold_opt, "fv_unfold", (NULL, two), NULLS);
+    NO(fl_fold_opt, (NULL, five, two), NULLS);
+    NO(fl_fold_opt, (line, five, two), "[1, 2, 5]", "[n, c 2, 4]");
+    NO(fl_fold_opt, (line, FL_SCALAR_SHAPE, two), "[]");
+    NO(fl_fold_opt, (line, FL_SHAPE(1), two), "[1]");
+    NO_AS(fv_fold_opt, "fv_fold", (NULL, five, two), NULLS);
+    NO(fl_grid_sample_opt, (NULL, image, plain), NULLS);
+    NO(fl_grid_sample_opt, (image, NULL, plain), NULLS);
+    NO(fl_grid_sample_opt, (o.f23, image, plain), "[2, 3]");
+    NO(fl_grid_sample_opt, (image, image, plain), "grid [1, 2, 4, 4]");
+    NO_AS(fv_grid_sample_opt, "fv_grid_sample", (NULL, o.image_v, plain), NULLS);
+    NO(fl_affine_grid, (NULL, 2, 2, false), NULLS);
+    NO(fl_affine_grid, (o.f23, 2, 2, false), "[2, 3]");
+    NO(fl_affine_grid, (fl_ones(FL_SHAPE(1, 2, 3), FL_F32), 0, 2, false), "0 x 2");
+    NO(fv_affine_grid, (NULL, 2, 2, false), NULLS);
+}
+/* MIT licence: see LICENSE. */
