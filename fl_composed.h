@@ -19,7 +19,7 @@
    <<example
 
    Contents: search for the marker.
-     >>elementwise >>linear >>factor
+     >>elementwise >>linear >>factor >>fft
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -171,6 +171,26 @@ FL_API fl_var *fv_lstsq(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_pinv(fl_tensor *x, double rcond);
 FL_API fl_var *fv_pinv(fl_var *x, double rcond);
 
+/* >>fft ---------------------------------------------------------------------------------------- */
+
+/* Discrete Fourier transforms along one axis of complex numbers, which are pairs along the last axis:
+   [..., n, ..., 2]; the pairs' axis does not count. y_k = sum x_j exp(-2 pi i j k / n), its inverse
+   with + and 1 / n, and both along the last two axes. Any n > 0. */
+FL_API fl_tensor *fl_fft(fl_tensor *x, int axis);
+FL_API fl_var *fv_fft(fl_var *x, int axis);
+FL_API fl_tensor *fl_ifft(fl_tensor *x, int axis);
+FL_API fl_var *fv_ifft(fl_var *x, int axis);
+FL_API fl_tensor *fl_fft2(fl_tensor *x);
+FL_API fl_var *fv_fft2(fl_var *x);
+FL_API fl_tensor *fl_ifft2(fl_tensor *x);
+FL_API fl_var *fv_ifft2(fl_var *x);
+/* Of n real numbers: frequencies 0 to n / 2 as pairs;  and back, to n numbers (n / 2 + 1 pairs or
+   more, of which the rest is left out). */
+FL_API fl_tensor *fl_rfft(fl_tensor *x, int axis);
+FL_API fl_var *fv_rfft(fl_var *x, int axis);
+FL_API fl_tensor *fl_irfft(fl_tensor *x, int64_t n, int axis);
+FL_API fl_var *fv_irfft(fl_var *x, int64_t n, int axis);
+
 #ifdef __cplusplus
 }
 #endif
@@ -184,6 +204,7 @@ FL_API fl_var *fv_pinv(fl_var *x, double rcond);
 #include "kernels/composed/elementwise.h"
 #include "kernels/composed/linear.h"
 #include "kernels/composed/factor.h"
+#include "kernels/composed/fft.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */
