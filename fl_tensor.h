@@ -355,7 +355,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(random,              REQ, fl_random_args,  "") \
     /* c b8, a, b -> y = c ? a : b; all the same shape (a or b may be weak) */ \
     X(where,               REQ, fl_no_args,      "") \
-    /* x -> y over args.axes; y has the final shape, with or without the reduced dims; b8 and integers arrive as i64 */ \
+    /* x -> y over args.axes; y has the final shape, with or without the reduced dims; sums and products of integers \
+       are i64, b8 arrives as an integer */ \
     X(sum,                 REQ, fl_reduce_args,  "") \
     X(prod,                REQ, fl_reduce_args,  "") \
     X(amax,                REQ, fl_reduce_args,  "") \
@@ -589,8 +590,8 @@ FL_API const fl_backend *fl_backend_cpu(void);
    too; a new name makes a new family. *old (may be NULL) gets the one before (name NULL if new). Of
    the slots only copy must be there. */
 FL_API bool fl_use(const fl_backend *b, fl_backend *old);
-/* b->op[op] = slot, and clears the OPT slots and gradients of b that contain op, so every
-   composition passes through it. */
+/* b->op[op] = slot, with no flags, and clears the OPT slots and gradients of b that contain op, so
+   every composition passes through it. */
 FL_API bool fl_override(fl_backend *b, fl_op op, fl_slot slot);
 /* Makes any fallback on the cpu an error; returns the setting before. */
 FL_API bool fl_strict(bool on);
@@ -996,6 +997,8 @@ FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis);
 FL_PRIVATE bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t);
 FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype);
 FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
+/* t's elements with other shape, strides and offset; a dense copy where the backend refuses */
+FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
 FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t); /* Weak numbers become 0-d tensors. */
 FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t);
 /* NONE: the class does not take d. */
@@ -1656,6 +1659,7 @@ bool fl_override(fl_backend *b, fl_op op, fl_slot slot) {
     if (!b || (unsigned)op >= FL_OP_COUNT)
         return FL__BAD("fl_override: no backend or no such op (%d)", (int)op) != NULL;
     b->op[op] = slot;
+    b->flags[op] = 0;
     for (int i = 0; i < FL_OP_COUNT; i++) {
         if (!fl__ops[i].required && fl_op_holds((fl_op)i, op)) b->op[i] = NULL;
         if (fl_op_grad_holds((fl_op)i, 0, op) || fl_op_grad_holds((fl_op)i, 1, op))
@@ -1868,7 +1872,8 @@ FL_PRIVATE bool fl__narrow(const fl_tensor *t) {
 }
 
 static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
-    return op == FL_OP_copy || op == FL_OP_fill || be->flags[op] & FL_SLOT_NARROW;
+    bool by_slot = be->any || be->op[op];
+    return op == FL_OP_copy || op == FL_OP_fill || (by_slot && be->flags[op] & FL_SLOT_NARROW);
 }
 
 static bool fl__run_by(const fl_backend *be, const fl_call *c);
@@ -1982,7 +1987,8 @@ FL_PRIVATE fl_tensor *fl__result(const fl_call *c) {
 /* ---- views and movement ---- */
 
 /* A view of t with other shape, strides and offset; a dense copy where the backend refuses. */
-static fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset) {
+FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride,
+                                int64_t offset) {
     const fl_backend *be = &fl__families[t->family];
     fl_tensor *v = fl__handle(t->family, t->dtype, shape.ndim);
     if (!v) return fl_raise();

@@ -458,6 +458,8 @@ static int rates(parity_case *c, fl_var **y) {
     return 1;
 }
 
+#include "parity_move.h"
+
 /* >>the table: op, its output as a variable (CONST_OF: of a tensor, without gradient) ---------- */
 
 #define OPS(OP) \
@@ -538,6 +540,7 @@ typedef struct op_line {
 static const op_line table[] = {
     OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
     LINEAR_PARITY
+    MOVE_PARITY
     {"max_pool2d", max_pool2d, 0},
     {"sort", sort, 0},
     {"argsort", argsort, 0},

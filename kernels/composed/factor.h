@@ -224,7 +224,7 @@ static fl_tensor *fl__lu_diagonal(fl_tensor *x, fl_tensor **sign) {
     fl_tensor *swaps = fl_sum(fl_ne(pivot, places), FL_AXES(-1));
     fl_tensor *odd = fl_cast(fl_bitwise_and(swaps, fl_int(1)), lu->dtype);
     *sign = SUB(CONST(1), MUL(CONST(2), odd));
-    return fl__diagonal(lu);
+    return fl_diagonal(lu, 0, -2, -1);
 }
 
 fl_tensor *fl_det(fl_tensor *x) {

@@ -178,10 +178,8 @@ FL_T *FL_W(trace)(FL_T *x) {
     if (FL_ABSENT("trace", x)) return NULL;
     fl_tensor *t = FL_VALUE(x);
     if (t->ndim != 2) return FL__BAD("fl_trace: shape %s: not a matrix", FL__SHAPE_TEXT(t));
-    int64_t n = t->shape[0] < t->shape[1] ? t->shape[0] : t->shape[1];
     fl_scope s = fl_scope_begin();
-    FL_T *square = FL_W(slice)(FL_W(slice)(x, 0, 0, n, 1), 1, 0, n, 1);
-    return FL_GIVE(&s, FL_W(sum)(FL_W(_diagonal)(square), FL_ALL_AXES));
+    return FL_GIVE(&s, FL_W(sum)(FL_W(diagonal)(x, 0, 0, 1), FL_ALL_AXES));
 }
 
 /* >>tensordot */
@@ -428,7 +426,7 @@ static FL_T *FL_W(_einsum_diagonal)(FL_T *x, fl__term *t, int p, int q) {
     x = FL_W(permute)(x, t->n, axes);
     t->label[n] = label;
     t->n = n + 1;
-    return FL_W(_diagonal)(x);
+    return FL_W(diagonal)(x, 0, -2, -1);
 }
 
 /* Operand i with every label once and at its full size, without those that nobody else has. */
