@@ -416,7 +416,9 @@ FL_API void fl_set_flags(uint64_t flags);
     X(qr,                  OPT, fl_no_args,      "cpu") \
     /* x [m, n] -> [u [m, k]], s [k] descending, [vt [k, n]];  x [n, n], its lower triangle -> w [n] ascending, [v [n, n]] */ \
     X(svd,                 OPT, fl_no_args,      "cpu") \
-    X(eigh,                OPT, fl_no_args,      "cpu")
+    X(eigh,                OPT, fl_no_args,      "cpu") \
+    /* x [..., n, ..., 2] -> y: sum over j of x_j exp(-+2 pi i j k / n) of complex pairs along one axis */ \
+    X(fft,                 OPT, fl_fft_args,     "iota mul remainder cos sin neg copy matmul")
 
 typedef enum fl_op {
 #define FL__ENUM(op, ...) FL_OP_##op,
@@ -497,6 +499,10 @@ typedef struct fl_sort_args {
 typedef struct fl_triangle_args {
     bool upper, unit; /* the other triangle, the diagonal (ones) are not read */
 } fl_triangle_args;
+typedef struct fl_fft_args {
+    int axis;
+    bool inverse; /* with +, and without 1 / n */
+} fl_fft_args;
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
 } fl_conv2d_args; /* h, w */

@@ -1155,6 +1155,29 @@ static fl_tensor *fl__gradient2(fl_op op, int i, fl_tensor *const *in) {
     }
 }
 
+/* The transform as a matrix [2 n, 2 n] of re and im: [[cos, sin], [-sin, cos]] of the angles. */
+static fl_tensor *fl__fft_matrix(int64_t n, bool inverse, const fl_tensor *like) {
+    fl_tensor *k = fl_arange(0, (double)n, 1, FL_I64);
+    fl_tensor *jk = fl_remainder(fl_mul(fl_unsqueeze(k, 1), k), fl_int(n));
+    double angle = (inverse ? 6.283185307179586 : -6.283185307179586) / (double)n;
+    fl_tensor *a = fl_mul(fl_cast(jk, FL_F64), fl_num(angle)), *c = fl_cos(a), *s = fl_sin(a);
+    fl_tensor *re[] = {c, s}, *im[] = {fl_neg(s), c};
+    fl_tensor *rows[] = {fl_stack(re, 2, -1), fl_stack(im, 2, -1)};
+    fl_tensor *w = fl_reshape(fl_stack(rows, 2, 1), FL_SHAPE(2 * n, 2 * n));
+    return w ? fl_to(fl_cast(w, like->dtype), fl_family_name(like)) : NULL;
+}
+
+static fl_tensor *fl__compose_fft(fl_tensor *x, const fl_fft_args *a) {
+    int last = x->ndim - 2;
+    fl_tensor *lines = fl_contiguous(fl_transpose(x, a->axis, last));
+    if (!lines) return NULL;
+    fl_shape pairs = fl_shape_of(lines), flat = pairs;
+    int64_t n = pairs.dim[last];
+    flat.dim[--flat.ndim - 1] = 2 * n;
+    fl_tensor *y = fl_matmul(fl_reshape(lines, flat), fl__fft_matrix(n, a->inverse, x));
+    return fl_transpose(fl_reshape(y, pairs), a->axis, last);
+}
+
 /* The value of output i of an OPT op's record by its composition: what the public function does
    without the slot. */
 static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index) {
@@ -1181,6 +1204,8 @@ static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index)
     case FL_OP_dropout:
         return fl_dropout_at(in[0], ((const fl_dropout_args *)c->args)->p,
                              ((const fl_dropout_args *)c->args)->rng);
+    case FL_OP_fft:
+        return fl__compose_fft(in[0], c->args);
     case FL_OP_grad1:
         return fl__gradient1(((const fl_grad_args *)c->args)->op, in);
     case FL_OP_grad2:

@@ -25,6 +25,7 @@
 #include "conformance_image.h"
 #include "conformance_linear.h"
 #include "conformance_factor.h"
+#include "conformance_fft.h"
 #include "conformance_backend.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -123,6 +124,7 @@ static void make_groups(void) {
     for (int i = 0; i < REDUCTIONS; i++) add_group(reductions[i].name, reduce_group, i);
     for (int i = 0; i < 4; i++) add_group(pools[i], pool_group, i);
     for (int i = 0; i < 4; i++) add_group(soft[i], softmax_group, i);
+    add_group("fft", fft_group, 0);
     add_group("sgd_step", run_steps, 0);
     add_group("adam_step", run_steps, 1);
     for (int i = 0; i < SINGLES; i++) add_group(singles[i].name, run_single, i);

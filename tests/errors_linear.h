@@ -139,4 +139,31 @@ static void rows_of_factor(void) {
     NO(fl_pinv, (o.i23, 0), "i64 is not a float");
     NO(fv_pinv, (NULL, 0), NULLS);
 }
+
+static void rows_of_fft(void) {
+    NO(fl_fft, (NULL, 0), NULLS);
+    NO(fl_fft, (o.f23, 0), "[2, 3]: no pairs");
+    NO(fl_fft, (o.f2, 0), "[2]: no pairs");
+    NO(fl_fft, (fl_zeros(FL_SHAPE(3, 2), FL_F32), 1), "axis 1 of shape [3, 2]");
+    NO(fl_fft, (fl_zeros(FL_SHAPE(3, 2), FL_F32), -2), "axis -2");
+    NO(fl_fft, (fl_zeros(FL_SHAPE(0, 2), FL_F32), 0), "[0, 2]");
+    NO(fv_fft, (NULL, 0), NULLS);
+    NO(fl_ifft, (NULL, 0), NULLS);
+    NO(fl_ifft, (o.f23, 0), "[2, 3]: no pairs");
+    NO(fv_ifft, (o.v23, 0), "[2, 3]: no pairs");
+    NO(fl_fft2, (NULL), NULLS);
+    NO(fl_fft2, (fl_zeros(FL_SHAPE(3, 2), FL_F32)), "axis -2 of shape [3, 2]");
+    NO(fv_fft2, (o.v23), "[2, 3]: no pairs");
+    NO(fl_ifft2, (NULL), NULLS);
+    NO(fv_ifft2, (o.v23), "[2, 3]: no pairs");
+    NO(fl_rfft, (NULL, 0), NULLS);
+    NO(fl_rfft, (o.f23, 2), "axis 2 of shape [2, 3]");
+    NO(fl_rfft, (o.f03, 0), "axis 0 of shape [0, 3]");
+    NO(fv_rfft, (o.v23, -3), "axis -3");
+    NO(fl_irfft, (NULL, 4, 0), NULLS);
+    NO(fl_irfft, (o.f23, 4, 0), "[2, 3]: no pairs");
+    NO(fl_irfft, (fl_zeros(FL_SHAPE(3, 2), FL_F32), 6, 0), "6 numbers of 3 frequencies");
+    NO(fl_irfft, (fl_zeros(FL_SHAPE(3, 2), FL_F32), 0, 0), "0 numbers");
+    NO(fv_irfft, (o.v23, 4, 0), "[2, 3]: no pairs");
+}
 /* MIT licence: see LICENSE. */

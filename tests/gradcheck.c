@@ -1110,6 +1110,7 @@ static void make_groups(void) {
     add_group("matmul", matmul_cases, 0);
     add_group("linear", linear_group, 0);
     add_group("factor", factor_group, 0);
+    add_group("fft", fft_group, 0);
     add_group("conv2d", conv_cases, 0);
     add_group("image", image_group, 0);
     add_group("max_pool2d", pool_cases, 0);

@@ -210,4 +210,40 @@ static void factor_group(int unused) {
     }
     fl_strict(was);
 }
+
+/* >>fft, squared */
+
+static fl_var *run_fft(fl_var **x, const grad_case *c) {
+    int axis = (int)c->k[0];
+    fl_var *y = c->which == 0   ? fv_fft(x[0], axis)
+                : c->which == 1 ? fv_ifft(x[0], axis)
+                : c->which == 2 ? fv_fft2(x[0])
+                : c->which == 3 ? fv_ifft2(x[0])
+                : c->which == 4 ? fv_rfft(x[0], axis)
+                                : fv_irfft(x[0], c->k[1], axis);
+    return y ? fv_mul(y, y) : NULL;
+}
+
+static void fft_group(int unused) {
+    static const struct {
+        const char *name;
+        int which;
+        fl_shape shape;
+        int64_t axis, n;
+    } cases[] = {{"fft", 0, {2, {4, 2}}, 0, 0},     {"fft", 0, {3, {3, 2, 2}}, 0, 0},
+                 {"ifft", 1, {2, {5, 2}}, -1, 0},   {"ifft", 1, {2, {1, 2}}, 0, 0},
+                 {"fft2", 2, {3, {2, 3, 2}}, 0, 0}, {"ifft2", 3, {3, {2, 3, 2}}, 0, 0},
+                 {"rfft", 4, {1, {5}}, 0, 0},       {"rfft", 4, {2, {4, 2}}, 0, 0},
+                 {"irfft", 5, {2, {3, 2}}, 0, 4},   {"irfft", 5, {3, {2, 3, 2}}, 1, 5},
+                 {"irfft", 5, {2, {3, 2}}, -1, 1}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        run_case(cases[i].name, (grad_case){.fn = run_fft,
+                                            .which = cases[i].which,
+                                            .n_in = 1,
+                                            .shape = {cases[i].shape},
+                                            .low = -2,
+                                            .high = 2,
+                                            .k = {cases[i].axis, cases[i].n}});
+}
 /* MIT licence: see LICENSE. */

@@ -21,7 +21,13 @@
     OP(svdvals, fv_svdvals(IN(0))) \
     OP(eigvalsh, fv_eigh(symmetric(IN(0)), NULL)) \
     OP(lstsq, fv_lstsq(IN(0), IN(1))) \
-    OP(pinv, fv_pinv(IN(0), 0))
+    OP(pinv, fv_pinv(IN(0), 0)) \
+    OP(fft, fv_fft(IN(0), -1)) \
+    OP(ifft, fv_ifft(IN(0), -1)) \
+    OP(fft2, fv_fft2(IN(0))) \
+    OP(ifft2, fv_ifft2(IN(0))) \
+    OP(rfft, fv_rfft(IN(0), -1)) \
+    OP(irfft, fv_irfft(IN(0), INT("n"), -1))
 
 static fl_var *symmetric(fl_var *x) {
     return fv_mul(fv_num(0.5), fv_add(x, fv_transpose(x, -1, -2)));

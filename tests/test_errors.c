@@ -1424,6 +1424,7 @@ static void (*const groups[])(void) = {
     rows_of_meters,      rows_of_linear,    rows_of_factor,
     rows_of_meters,      rows_of_image_conv, rows_of_image_pooling,
     rows_of_image_places, rows_of_linear,    rows_of_factor,
+    rows_of_meters,      rows_of_linear,    rows_of_factor,     rows_of_fft,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -1460,6 +1461,7 @@ TEST(image_pooling) { run_rows(rows_of_image_pooling); }
 TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }
 TEST(linear_algebra) { run_rows(rows_of_linear); }
 TEST(factorisations) { run_rows(rows_of_factor); }
+TEST(fourier) { run_rows(rows_of_fft); }
 TEST(randomness) { run_rows(rows_of_randomness); }
 TEST(optimizer_steps) { run_rows(rows_of_steps); }
 TEST(variables) { run_rows(rows_of_variables); }

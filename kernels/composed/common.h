@@ -39,14 +39,5 @@ static inline FL_T *FL_W(_poly)(FL_T *x, const double *c, int n) {
     for (int i = n - 2; i > 0; i--) y = MUL(x, ADD(y, CONST(c[i])));
     return ADD(y, CONST(c[0]));
 }
-
-/* The diagonal of the last two dims, of one size: one element of n + 1 of them in a row. */
-static inline FL_T *FL_W(_diagonal)(FL_T *x) {
-    if (!x) return NULL;
-    fl_shape flat = fl_shape_of(FL_VALUE(x));
-    int64_t n = flat.dim[--flat.ndim];
-    flat.dim[flat.ndim - 1] = n * n;
-    return FL_W(slice)(FL_W(reshape)(x, flat), -1, 0, n * n, n + 1);
-}
 #endif
 /* MIT licence: see LICENSE. */

@@ -62,7 +62,7 @@ static bool fl__joint_batch(const char *fn, const fl_tensor *a, const fl_tensor 
 /* A constant of x's dtype and family: ones in the lower, upper triangle of n x n, or the diagonal;
    the first two with it or without it. */
 enum { FL__LOWER, FL__UPPER, FL__DIAGONAL };
-static fl_tensor *fl__triangle(const fl_tensor *x, int64_t n, int which, bool strict) {
+static fl_tensor *fl__ones_where(const fl_tensor *x, int64_t n, int which, bool strict) {
     fl_tensor *column = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
     fl_tensor *row = fl_arange(0, (double)n, 1, FL_I64);
     fl_tensor *low = which == FL__UPPER ? column : row, *high = which == FL__UPPER ? row : column;
@@ -127,7 +127,7 @@ static void fv__solve_triangular_back(fl_node *n, fl_var *dx) {
     fv_add_grad(n, 1, db);
     if (!fv_needs(n, 0) || !a) return;
     int64_t size = a->value->shape[a->value->ndim - 1];
-    fl_tensor *read = fl__triangle(a->value, size, t.upper ? FL__UPPER : FL__LOWER, t.unit);
+    fl_tensor *read = fl__ones_where(a->value, size, t.upper ? FL__UPPER : FL__LOWER, t.unit);
     fl_var *da = fv_matmul(db, fv__turn(fv_saved(n, 1)));
     fv_add_grad(n, 0, NEG(MUL(da, fv_const(read))));
 }
@@ -180,7 +180,7 @@ FL_T *FL_W(inverse)(FL_T *x) {
     fl_tensor *t = FL_VALUE(x);
     if (!fl__are_matrices("fl_inverse", t, true)) return NULL;
     fl_scope s = fl_scope_begin();
-    fl_tensor *ones = fl__triangle(t, t->shape[t->ndim - 1], FL__DIAGONAL, false);
+    fl_tensor *ones = fl__ones_where(t, t->shape[t->ndim - 1], FL__DIAGONAL, false);
     ones = fl_expand(ones, fl_shape_of(t)); /* of x's dims: matrices, not a vector for each */
     return FL_GIVE(&s, ones ? FL_W(_solve)(x, FL_OF(ones)) : NULL);
 }
@@ -196,7 +196,7 @@ FL_T *FL_W(matrix_power)(FL_T *x, int64_t n) {
         if (rest >>= 1) power = FL_W(matmul)(power, power);
     }
     if (n) return FL_GIVE(&s, y);
-    fl_tensor *ones = fl__triangle(t, t->shape[t->ndim - 1], FL__DIAGONAL, false);
+    fl_tensor *ones = fl__ones_where(t, t->shape[t->ndim - 1], FL__DIAGONAL, false);
     return FL_GIVE(&s, FL_OF(fl_contiguous(fl_expand(ones, fl_shape_of(t)))));
 }
 
@@ -224,7 +224,7 @@ static fl_tensor *fl__lu_diagonal(fl_tensor *x, fl_tensor **sign) {
     fl_tensor *swaps = fl_sum(fl_ne(pivot, places), FL_AXES(-1));
     fl_tensor *odd = fl_cast(fl_bitwise_and(swaps, fl_int(1)), lu->dtype);
     *sign = SUB(CONST(1), MUL(CONST(2), odd));
-    return fl__diagonal(lu);
+    return fl_diagonal(lu, 0, -2, -1);
 }
 
 fl_tensor *fl_det(fl_tensor *x) {
@@ -277,8 +277,8 @@ fl_tensor *fl_cholesky(fl_tensor *x) {
 static fl_var *fv__mirrored(fl_var *m) {
     if (!m) return NULL;
     int64_t n = m->value->shape[m->value->ndim - 1];
-    fl_var *with = fv_const(fl__triangle(m->value, n, FL__LOWER, false));
-    fl_var *without = fv_const(fl__triangle(m->value, n, FL__LOWER, true));
+    fl_var *with = fv_const(fl__ones_where(m->value, n, FL__LOWER, false));
+    fl_var *without = fv_const(fl__ones_where(m->value, n, FL__LOWER, true));
     return with && without ? ADD(MUL(m, with), fv__turn(MUL(m, without))) : NULL;
 }
 
@@ -359,7 +359,7 @@ static fl_var *fv__gaps(fl_var *s) {
 static fl_var *fv__spread(fl_var *d) {
     if (!d) return NULL;
     fl_tensor *t = d->value;
-    fl_var *ones = fv_const(fl__triangle(t, t->shape[t->ndim - 1], FL__DIAGONAL, false));
+    fl_var *ones = fv_const(fl__ones_where(t, t->shape[t->ndim - 1], FL__DIAGONAL, false));
     return ones ? MUL(ones, fv_unsqueeze(d, -1)) : NULL;
 }
 #endif

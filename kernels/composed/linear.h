@@ -22,7 +22,7 @@ enum { FL__TERMS = 8 }; /* operands of a sum of products */
 
 /* Operands of several steps, NULL passes: where the result is a half float, floats become f32.
    Returns the result's dtype; NONE after an error. */
-static fl_dtype FL_W(_wider)(int n, FL_T **x) {
+static fl_dtype FL_W(_unhalved)(int n, FL_T **x) {
     fl_tensor *t[FL__TERMS] = {0};
     int count = 0;
     for (int i = 0; i < n; i++)
@@ -32,7 +32,7 @@ static fl_dtype FL_W(_wider)(int n, FL_T **x) {
         if (x[i] && !(x[i] = FL_W(_widened)(x[i]))) return FL_DTYPE_NONE;
     return d;
 }
-static FL_T *FL_W(_rounded)(FL_T *y, fl_dtype d) {
+static FL_T *FL_W(_halved)(FL_T *y, fl_dtype d) {
     return y && (d == FL_F16 || d == FL_BF16) ? FL_W(cast)(y, d) : y;
 }
 
@@ -92,10 +92,10 @@ FL_T *FL_W(cross)(FL_T *a, FL_T *b, int axis) {
                        FL__SHAPE_TEXT(ta), FL__SHAPE_TEXT(tb), axis);
     FL_T *x[] = {a, b};
     fl_scope s = fl_scope_begin();
-    fl_dtype d = FL_W(_wider)(2, x);
+    fl_dtype d = FL_W(_unhalved)(2, x);
     FL_T *plus = MUL(FL_W(_turned)(x[0], at, 1), FL_W(_turned)(x[1], at, 2));
     FL_T *minus = MUL(FL_W(_turned)(x[0], at, 2), FL_W(_turned)(x[1], at, 1));
-    return FL_GIVE(&s, FL_W(_rounded)(SUB(plus, minus), d));
+    return FL_GIVE(&s, FL_W(_halved)(SUB(plus, minus), d));
 }
 
 /* value x; integers stay what they are where value is whole. */
@@ -109,10 +109,10 @@ FL_T *FL_W(addmm)(FL_T *c, FL_T *a, FL_T *b, double beta, double alpha) {
     if (FL_ABSENT("addmm", c) || FL_ABSENT("addmm", a) || FL_ABSENT("addmm", b)) return NULL;
     FL_T *x[] = {a, b, beta == 0 ? NULL : c};
     fl_scope s = fl_scope_begin();
-    fl_dtype d = FL_W(_wider)(3, x);
+    fl_dtype d = FL_W(_unhalved)(3, x);
     FL_T *y = FL_W(_scaled)(FL_W(matmul)(x[0], x[1]), alpha);
     if (x[2]) y = ADD(FL_W(_scaled)(x[2], beta), y);
-    return FL_GIVE(&s, FL_W(_rounded)(y, d));
+    return FL_GIVE(&s, FL_W(_halved)(y, d));
 }
 
 FL_T *FL_W(linear)(FL_T *x, FL_T *w, FL_T *bias) {
@@ -123,9 +123,9 @@ FL_T *FL_W(linear)(FL_T *x, FL_T *w, FL_T *bias) {
     FL_T *all[] = {x, w, bias};
     fl_scope s = fl_scope_begin();
     if (!bias) return FL_GIVE(&s, FL_W(matmul)(x, FL_W(transpose)(w, 0, 1)));
-    fl_dtype d = FL_W(_wider)(3, all);
+    fl_dtype d = FL_W(_unhalved)(3, all);
     FL_T *y = FL_W(matmul)(all[0], FL_W(transpose)(all[1], 0, 1));
-    return FL_GIVE(&s, FL_W(_rounded)(ADD(y, all[2]), d));
+    return FL_GIVE(&s, FL_W(_halved)(ADD(y, all[2]), d));
 }
 
 FL_T *FL_W(bilinear)(FL_T *a, FL_T *b, FL_T *w, FL_T *bias) {
@@ -133,9 +133,9 @@ FL_T *FL_W(bilinear)(FL_T *a, FL_T *b, FL_T *w, FL_T *bias) {
         return NULL;
     FL_T *x[] = {a, w, b, bias};
     fl_scope s = fl_scope_begin();
-    fl_dtype d = FL_W(_wider)(4, x);
+    fl_dtype d = FL_W(_unhalved)(4, x);
     FL_T *y = FL_W(einsum)("...i,oij,...j->...o", x, 3);
-    return FL_GIVE(&s, FL_W(_rounded)(bias ? ADD(y, x[3]) : y, d));
+    return FL_GIVE(&s, FL_W(_halved)(bias ? ADD(y, x[3]) : y, d));
 }
 
 /* |x|^p, whose gradient at 0 is 0 */
@@ -168,20 +168,18 @@ FL_T *FL_W(cdist)(FL_T *a, FL_T *b, double p) {
                        FL__SHAPE_TEXT(tb));
     FL_T *x[] = {a, b};
     fl_scope s = fl_scope_begin();
-    fl_dtype d = FL_W(_wider)(2, x);
+    fl_dtype d = FL_W(_unhalved)(2, x);
     FL_T *apart = SUB(FL_W(unsqueeze)(x[0], -2), FL_W(unsqueeze)(x[1], -3));
     if (apart) apart = FL_W(_floating)(apart);
-    return FL_GIVE(&s, FL_W(_rounded)(FL_W(_p_norm)(apart, p), d));
+    return FL_GIVE(&s, FL_W(_halved)(FL_W(_p_norm)(apart, p), d));
 }
 
 FL_T *FL_W(trace)(FL_T *x) {
     if (FL_ABSENT("trace", x)) return NULL;
     fl_tensor *t = FL_VALUE(x);
     if (t->ndim != 2) return FL__BAD("fl_trace: shape %s: not a matrix", FL__SHAPE_TEXT(t));
-    int64_t n = t->shape[0] < t->shape[1] ? t->shape[0] : t->shape[1];
     fl_scope s = fl_scope_begin();
-    FL_T *square = FL_W(slice)(FL_W(slice)(x, 0, 0, n, 1), 1, 0, n, 1);
-    return FL_GIVE(&s, FL_W(sum)(FL_W(_diagonal)(square), FL_ALL_AXES));
+    return FL_GIVE(&s, FL_W(sum)(FL_W(diagonal)(x, 0, 0, 1), FL_ALL_AXES));
 }
 
 /* >>tensordot */
@@ -394,7 +392,7 @@ static bool fl__einsum_in_one(const fl__einsum *e) {
 #endif
 
 /* x, of labels t, with its dims in the order of `to`, which has the same labels. */
-static FL_T *FL_W(_ordered)(FL_T *x, const fl__term *t, const fl__term *to) {
+static FL_T *FL_W(_relabelled)(FL_T *x, const fl__term *t, const fl__term *to) {
     int axes[FL_MAX_DIMS];
     for (int i = 0; i < to->n; i++) {
         axes[i] = 0;
@@ -428,7 +426,7 @@ static FL_T *FL_W(_einsum_diagonal)(FL_T *x, fl__term *t, int p, int q) {
     x = FL_W(permute)(x, t->n, axes);
     t->label[n] = label;
     t->n = n + 1;
-    return FL_W(_diagonal)(x);
+    return FL_W(diagonal)(x, 0, -2, -1);
 }
 
 /* Operand i with every label once and at its full size, without those that nobody else has. */
@@ -466,8 +464,8 @@ static FL_T *FL_W(_einsum_pair)(const fl__einsum *e, FL_T *x, fl__term *t, int i
     fl__einsum_take(e, &right, in_b & ~in_x, &product);
     if (product.n > FL_MAX_DIMS)
         return FL__BAD("fl_einsum: \"%.80s\": %d dims after operand %d", e->equation, product.n, i);
-    x = FL_W(reshape)(FL_W(_ordered)(x, t, &left), FL_SHAPE(batch, rows, inner));
-    b = FL_W(reshape)(FL_W(_ordered)(b, &right, &turned), FL_SHAPE(batch, inner, columns));
+    x = FL_W(reshape)(FL_W(_relabelled)(x, t, &left), FL_SHAPE(batch, rows, inner));
+    b = FL_W(reshape)(FL_W(_relabelled)(b, &right, &turned), FL_SHAPE(batch, inner, columns));
     fl_shape shape = {product.n, {0}};
     for (int d = 0; d < product.n; d++) shape.dim[d] = e->size[product.label[d]];
     *t = product;
@@ -488,10 +486,10 @@ FL_T *FL_W(einsum)(const char *equation, FL_T *const *xs, int n) {
     }
     if (!fl__einsum_parse(&e, equation, n, values)) return NULL;
     fl_scope s = fl_scope_begin();
-    fl_dtype d = fl__einsum_in_one(&e) ? FL_DTYPE_NONE : FL_W(_wider)(n, x);
+    fl_dtype d = fl__einsum_in_one(&e) ? FL_DTYPE_NONE : FL_W(_unhalved)(n, x);
     FL_T *y = FL_W(_einsum_operand)(&e, 0, x[0], &t);
     for (int i = 1; i < n; i++) y = FL_W(_einsum_pair)(&e, y, &t, i, x[i]);
-    return FL_GIVE(&s, y ? FL_W(_rounded)(FL_W(_ordered)(y, &t, &e.out), d) : NULL);
+    return FL_GIVE(&s, y ? FL_W(_halved)(FL_W(_relabelled)(y, &t, &e.out), d) : NULL);
 }
 
 #endif

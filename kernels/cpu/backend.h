@@ -15,6 +15,7 @@
 #include "conv.h"
 #include "pool.h"
 #include "lapack.h"
+#include "fft.h"
 #ifndef FL_CPU_BACKEND_H
 #define FL_CPU_BACKEND_H
 #endif
@@ -67,6 +68,7 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_fft] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_lu_factor] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_solve] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_solve_triangular] = FL_SLOT_CONTIGUOUS,
