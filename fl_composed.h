@@ -468,22 +468,22 @@ FL_API fl_tensor *fl_median(fl_tensor *x, int axis, bool keepdim, fl_tensor **in
 FL_API fl_var *fv_median(fl_var *x, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_tensor *fl_nanmedian(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_var *fv_nanmedian(fl_var *x, int axis, bool keepdim, fl_tensor **index);
-typedef enum fl_interpolation {
-    FL_LINEAR,
-    FL_LOWER,
-    FL_HIGHER,
-    FL_NEAREST,
-    FL_MIDPOINT
-} fl_interpolation;
+typedef enum fl_between {
+    FL_BETWEEN_LINEAR,
+    FL_BETWEEN_LOWER,
+    FL_BETWEEN_HIGHER,
+    FL_BETWEEN_NEAREST,
+    FL_BETWEEN_MIDPOINT
+} fl_between;
 /* The place q (n - 1) in ascending order along axis, 0 <= q <= 1; between two elements by method. */
 FL_API fl_tensor *fl_quantile(fl_tensor *x, double q, int axis, bool keepdim,
-                               fl_interpolation method);
+                               fl_between method);
 FL_API fl_var *fv_quantile(fl_var *x, double q, int axis, bool keepdim,
-                            fl_interpolation method);
+                            fl_between method);
 FL_API fl_tensor *fl_nanquantile(fl_tensor *x, double q, int axis, bool keepdim,
-                                 fl_interpolation method);
+                                 fl_between method);
 FL_API fl_var *fv_nanquantile(fl_var *x, double q, int axis, bool keepdim,
-                            fl_interpolation method);
+                            fl_between method);
 /* The extreme of the elements up to each along axis, of equals the last; *index as above. */
 FL_API fl_tensor *fl_cummax(fl_tensor *x, int axis, fl_tensor **index);
 FL_API fl_var *fv_cummax(fl_var *x, int axis, fl_tensor **index);

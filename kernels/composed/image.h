@@ -160,7 +160,7 @@ static bool fl__is_image(const char *fn, const fl_tensor *x) {
 /* >>taps */
 
 /* The taps of each element beside it: [..., n, ...] -> [..., out, k, ...]. */
-static FL_T *FL_W(_spread)(FL_T *x, int axis, const fl__axis_taps *t, double outside) {
+static FL_T *FL_W(_image_spread)(FL_T *x, int axis, const fl__axis_taps *t, double outside) {
     if (!x || !(x = FL_W(index_select)(x, axis, t->at))) return NULL;
     fl_shape s = fl_shape_of(FL_VALUE(x));
     int after = s.ndim++ - axis - 1;
@@ -178,7 +178,7 @@ static FL_T *FL_W(_resample)(FL_T *x, int axis, const fl__axis_map *m) {
     if (!x || !fl__taps_of(m, FL_VALUE(x), &t)) return NULL;
     int after = FL_VALUE(x)->ndim - axis - 1;
     if (m->tap == fl__tap_nearest) return FL_W(index_select)(x, axis, t.at);
-    FL_T *y = FL_W(_spread)(x, axis, &t, 0);
+    FL_T *y = FL_W(_image_spread)(x, axis, &t, 0);
     y = y ? MUL(y, FL_OF(fl__taps_table(t.weight, after))) : NULL;
     return y ? FL_W(sum)(y, FL_AXES(axis + 1)) : NULL;
 }
@@ -196,10 +196,10 @@ static FL_T *FL_W(_resample_all)(FL_T *x, const fl__axis_map *m) {
 static FL_T *FL_W(_largest)(FL_T *x, int axis, const fl__axis_map *m, fl_tensor **place) {
     fl__axis_taps t;
     if (!x || !fl__taps_of(m, FL_VALUE(x), &t)) return NULL;
-    if (!(x = FL_W(_spread)(x, axis, &t, -(double)INFINITY))) return NULL;
+    if (!(x = FL_W(_image_spread)(x, axis, &t, -(double)INFINITY))) return NULL;
     fl_tensor *best = fl_argmax(FL_VALUE(x), axis + 1, true);
     t.inside = NULL;
-    *place = fl__spread(*place, axis, &t, 0);
+    *place = fl__image_spread(*place, axis, &t, 0);
     if (!best || !*place) return NULL;
     if (!(*place = fl_squeeze(fl_gather(*place, axis + 1, best), axis + 1))) return NULL;
     x = FL_W(gather)(x, axis + 1, best);
@@ -294,7 +294,7 @@ static bool fl__bias_ok(const char *fn, fl_tensor *bias, fl_tensor *x, int64_t c
 #endif
 
 /* [n, c, d, k, h, w] -> [n d, c k, h, w] and back: depths as images, taps as channels */
-static FL_T *FL_W(_planes)(FL_T *x) {
+static FL_T *FL_W(_image_planes)(FL_T *x) {
     if (!x || !(x = FL_W(permute)(x, 6, (int[]){0, 2, 1, 3, 4, 5}))) return NULL;
     const int64_t *d = FL_VALUE(x)->shape;
     return FL_W(reshape)(x, FL_SHAPE(d[0] * d[1], d[2] * d[3], d[4], d[5]));
@@ -324,7 +324,7 @@ FL_T *FL_W(conv_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     int nd = image->ndim - 2;
     int64_t groups = fl_option_int(o.groups, 1);
     fl_scope s = fl_scope_begin();
-    if (nd == 3) x = fl__taps_of(m, image, &t) ? FL_W(_planes)(FL_W(_spread)(x, 2, &t, 0)) : NULL;
+    if (nd == 3) x = fl__taps_of(m, image, &t) ? FL_W(_image_planes)(FL_W(_image_spread)(x, 2, &t, 0)) : NULL;
     else x = FL_W(_as_2d)(x);
     w = x ? FL_W(_as_2d)(w) : NULL;
     FL_T *y = w ? FL_W(conv2d_run)(x, w, bias, fl__conv2d_args_of(m, nd, groups)) : NULL;
@@ -358,7 +358,7 @@ static FL_T *FL_W(_folded)(FL_T *x, int axis, const fl__axis_map *m) {
 static FL_T *FL_W(_depths)(FL_T *x) {
     fl_shape s = fl_shape_of(FL_VALUE(x));
     const int64_t *d = s.dim;
-    return FL_W(_planes)(FL_W(reshape)(x, FL_SHAPE(d[0], d[1], d[2], 1, d[3], d[4])));
+    return FL_W(_image_planes)(FL_W(reshape)(x, FL_SHAPE(d[0], d[1], d[2], 1, d[3], d[4])));
 }
 
 FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
@@ -522,7 +522,7 @@ FL_T *FL_W(unfold_opt)(FL_T *x, fl_window_opts o) {
     fl_scope s = fl_scope_begin();
     fl_shape out = FL_SHAPE(in.dim[0], in.dim[1], 1);
     for (int i = size.ndim - 1; x && i >= 0; i--) {
-        x = fl__taps_of(&m[i], FL_VALUE(x), &t) ? FL_W(_spread)(x, 2 + i, &t, 0) : NULL;
+        x = fl__taps_of(&m[i], FL_VALUE(x), &t) ? FL_W(_image_spread)(x, 2 + i, &t, 0) : NULL;
         out.dim[1] *= m[i].k;
         out.dim[2] *= m[i].out;
     }
@@ -558,7 +558,7 @@ FL_T *FL_W(fold_opt)(FL_T *x, fl_shape size, fl_window_opts o) {
 /* >>grids */
 
 /* Places beyond the ends low and low + span folded back, as in mirrors. */
-static FL_T *FL_W(_mirrored)(FL_T *at, double low, double span) {
+static FL_T *FL_W(_grid_mirrored)(FL_T *at, double low, double span) {
     if (span <= 0) return MUL(at, CONST(0));
     FL_T *off = ABS(SUB(at, CONST(low))), *turns = FLOOR(DIV(off, CONST(span)));
     FL_T *rest = SUB(off, MUL(turns, CONST(span)));
@@ -575,7 +575,7 @@ static FL_T *FL_W(_grid_place)(FL_T *grid, int axis, int64_t n, fl_grid_opts o) 
     at = ADD(at, CONST(1));
     at = o.align ? MUL(at, CONST(last / 2)) : SUB(MUL(at, CONST((last + 1) / 2)), CONST(0.5));
     if (o.outside == FL_GRID_REFLECT)
-        at = o.align ? FL_W(_mirrored)(at, 0, last) : FL_W(_mirrored)(at, -0.5, last + 1);
+        at = o.align ? FL_W(_grid_mirrored)(at, 0, last) : FL_W(_grid_mirrored)(at, -0.5, last + 1);
     return at && o.outside != FL_GRID_ZEROS ? FL_W(clip)(at, 0, last) : at;
 }
 

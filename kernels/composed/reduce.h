@@ -181,19 +181,19 @@ FL_T *FL_W(nanmedian)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
 }
 
 /* Where between its two neighbours a quantile lies: 0 at the lower one. */
-static fl_tensor *FL_W(_share)(fl_tensor *place, fl_interpolation method) {
+static fl_tensor *FL_W(_quantile_share)(fl_tensor *place, fl_between method) {
     fl_tensor *low = fl_floor(place), *part = fl_sub(place, low);
     switch (method) {
-    case FL_LOWER: return fl_mul(part, fl_num(0));
-    case FL_HIGHER: return fl_ceil(part);
-    case FL_NEAREST: return fl_sub(fl_rint(place), low);
-    case FL_MIDPOINT: return fl_mul(fl_ceil(part), fl_num(0.5));
+    case FL_BETWEEN_LOWER: return fl_mul(part, fl_num(0));
+    case FL_BETWEEN_HIGHER: return fl_ceil(part);
+    case FL_BETWEEN_NEAREST: return fl_sub(fl_rint(place), low);
+    case FL_BETWEEN_MIDPOINT: return fl_mul(fl_ceil(part), fl_num(0.5));
     default: return part;
     }
 }
 
 static FL_T *FL_W(_quantile)(const char *fn, FL_T *x, double q, int axis, bool keepdim,
-                             fl_interpolation method, bool skip_nan) {
+                             fl_between method, bool skip_nan) {
     int64_t n = FL_W(_length)(fn, FL_VALUE(x), axis);
     if (n < 0) return NULL;
     if (!(q >= 0 && q <= 1)) return FL__BAD("fl_%s: %g is not in [0, 1]", fn, q);
@@ -202,7 +202,7 @@ static FL_T *FL_W(_quantile)(const char *fn, FL_T *x, double q, int axis, bool k
     if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
     fl_tensor *t = FL_VALUE(x), *order = fl_argsort(t, axis, false);
     fl_tensor *last = fl_sub(FL_W(_counted)(t, n, axis, skip_nan), fl_num(1));
-    fl_tensor *place = fl_mul(last, fl_num(q)), *share = FL_W(_share)(place, method);
+    fl_tensor *place = fl_mul(last, fl_num(q)), *share = FL_W(_quantile_share)(place, method);
     if (!order || !place || !share) return FL_GIVE(&s, NULL);
     fl_tensor *low = fl_cast(fl_floor(place), FL_I64), *high = fl_cast(fl_ceil(place), FL_I64);
     FL_T *below = FL_W(gather)(x, axis, fl_gather(order, axis, low));
@@ -214,12 +214,12 @@ static FL_T *FL_W(_quantile)(const char *fn, FL_T *x, double q, int axis, bool k
     return FL_GIVE(&s, FL_W(_narrowed)(y, given));
 }
 
-FL_T *FL_W(quantile)(FL_T *x, double q, int axis, bool keepdim, fl_interpolation method) {
+FL_T *FL_W(quantile)(FL_T *x, double q, int axis, bool keepdim, fl_between method) {
     if (FL_ABSENT("quantile", x)) return NULL;
     return FL_W(_quantile)("quantile", x, q, axis, keepdim, method, false);
 }
 
-FL_T *FL_W(nanquantile)(FL_T *x, double q, int axis, bool keepdim, fl_interpolation method) {
+FL_T *FL_W(nanquantile)(FL_T *x, double q, int axis, bool keepdim, fl_between method) {
     if (FL_ABSENT("nanquantile", x)) return NULL;
     return FL_W(_quantile)("nanquantile", x, q, axis, keepdim, method, true);
 }
@@ -228,16 +228,16 @@ FL_T *FL_W(nanquantile)(FL_T *x, double q, int axis, bool keepdim, fl_interpolat
 
 #ifdef FL_ON_TENSORS
 /* A scan of x [outer, n, inner], row-major, in f64 or i64. */
-typedef struct fl__lines {
+typedef struct fl__scan_lines {
     int64_t outer, n, inner;
     int axis;
-} fl__lines;
+} fl__scan_lines;
 
-static bool fl__lines_of(const char *fn, const fl_tensor *x, int axis, fl__lines *l) {
+static bool fl__lines_of(const char *fn, const fl_tensor *x, int axis, fl__scan_lines *l) {
     int at = axis < 0 ? axis + x->ndim : axis;
     if (at < 0 || at >= x->ndim)
         return FL__BAD("fl_%s: axis %d of shape %s", fn, axis, FL__SHAPE_TEXT(x)) != NULL;
-    *l = (fl__lines){1, x->shape[at], 1, at};
+    *l = (fl__scan_lines){1, x->shape[at], 1, at};
     for (int i = 0; i < at; i++) l->outer *= x->shape[i];
     for (int i = at + 1; i < x->ndim; i++) l->inner *= x->shape[i];
     return true;
@@ -252,7 +252,7 @@ static bool fl__new_integer(int64_t v, int64_t best, bool max) {
 }
 
 /* index[i]: the place along its line of the extreme up to element i. */
-static void fl__extremes(const void *data, bool real, bool max, fl__lines l, int64_t *index) {
+static void fl__extremes(const void *data, bool real, bool max, fl__scan_lines l, int64_t *index) {
     const double *f = data;
     const int64_t *k = data;
     for (int64_t i = 0; i < l.outer * l.n * l.inner; i++) {
@@ -264,7 +264,7 @@ static void fl__extremes(const void *data, bool real, bool max, fl__lines l, int
 }
 
 static fl_tensor *fl__extreme_index(const char *fn, fl_tensor *x, int axis, bool max) {
-    fl__lines l;
+    fl__scan_lines l;
     if (!fl__lines_of(fn, x, axis, &l)) return NULL;
     fl_scope s = fl_scope_begin();
     bool real = fl_dtype_is_float(x->dtype);
@@ -284,7 +284,7 @@ static double fl__log_add(double a, double b) {
 }
 
 fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis) {
-    fl__lines l;
+    fl__scan_lines l;
     if (fl__null("fl_logcumsumexp", x) || !fl__lines_of("logcumsumexp", x, axis, &l)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *given = fl__floating(x), *host = given ? fl_clone(fl_cast(given, FL_F64)) : NULL;
