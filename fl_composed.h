@@ -21,6 +21,8 @@
    Contents: search for the marker.
      >>elementwise
      >>move
+     >>create
+     >>random
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -180,6 +182,37 @@ FL_API fl_var *fv_triu(fl_var *x, int64_t k);
 /* dst += src (broadcast, cast) through dst into what it views; returns dst. */
 FL_API fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src);
 
+/* >>create ------------------------------------------------------------------------------------- */
+
+/* Shape, dtype and family of t. */
+FL_API fl_tensor *fl_empty_like(fl_tensor *t);
+FL_API fl_tensor *fl_zeros_like(fl_tensor *t);
+FL_API fl_tensor *fl_ones_like(fl_tensor *t);
+/* n numbers from start to stop, evenly; base to the power of those. dtype NONE, here and below:
+   f32. */
+FL_API fl_tensor *fl_linspace(double start, double stop, int64_t n, fl_dtype dtype);
+FL_API fl_tensor *fl_logspace(double start, double stop, int64_t n, double base, fl_dtype dtype);
+/* [n, m]: ones up to diagonal k, else 0 */
+FL_API fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype);
+/* Windows of n values for spectra; periodic: those of n + 1 without the last. */
+FL_API fl_tensor *fl_hann_window(int64_t n, bool periodic, fl_dtype dtype);
+FL_API fl_tensor *fl_hamming_window(int64_t n, bool periodic, fl_dtype dtype);
+FL_API fl_tensor *fl_blackman_window(int64_t n, bool periodic, fl_dtype dtype);
+FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
+
+/* >>random: rng NULL is the process's ---------------------------------------------------------- */
+
+/* 1 with probability p, else 0, of p's shape and dtype; p in [0, 1]. Waits for p. */
+FL_API fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng);
+/* 0 ... n - 1 in random order, i64 */
+FL_API fl_tensor *fl_permutation(int64_t n, fl_rng *rng);
+/* n indices, i64, drawn by weights [k] or, for each row, [m, k]; without replacement: each index
+   once, in the order of the draws. Waits for the weights. */
+FL_API fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement, fl_rng *rng);
+/* Normal numbers, those outside of [low, high] drawn again. */
+FL_API fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, double low,
+                                      double high, fl_dtype dtype, fl_rng *rng);
+
 #ifdef __cplusplus
 }
 #endif
@@ -192,6 +225,7 @@ FL_API fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src);
 #define FL_COMPOSED_IMPL
 #include "kernels/composed/elementwise.h"
 #include "kernels/composed/move.h"
+#include "kernels/composed/create.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */
