@@ -1406,7 +1406,10 @@ static void rows_of_meters(void) {
 
 /* ---- running them ---- */
 
+#include "errors_move.h"
+
 static void (*const groups[])(void) = {
+    rows_of_more_movement, rows_of_parts, rows_of_more_creation,
     rows_of_memory,      rows_of_handles,   rows_of_creation,   rows_of_reading,
     rows_of_movement,    rows_of_formulas,  rows_of_reductions, rows_of_order, rows_of_indexing,
     rows_of_convolution, rows_of_pooling,   rows_of_softmax,    rows_of_randomness,
@@ -1429,6 +1432,9 @@ static void run_rows(void (*rows)(void)) {
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
+TEST(more_movement) { run_rows(rows_of_more_movement); }
+TEST(parts) { run_rows(rows_of_parts); }
+TEST(more_creation) { run_rows(rows_of_more_creation); }
 TEST(memory) { run_rows(rows_of_memory); }
 TEST(handles_and_backends) { run_rows(rows_of_handles); }
 TEST(creation) { run_rows(rows_of_creation); }
