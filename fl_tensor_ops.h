@@ -76,33 +76,31 @@ static fl_tensor *fl__reduce(fl_op op, fl_tensor *x, fl_axes axes, fl_dtype out_
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
-/* Operand of a reduction: sums and products of b8 and integers are i64; the others take what can be
-   computed in. */
-static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, bool widen) {
+/* Operand of a reduction. Slots see b8 as u8. */
+static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, fl_op_class cls) {
     if (fl__null(fn, x) || !(x = fl__stored(x))) return NULL;
-    bool blocks = x->dtype >= FL_DTYPE_COUNT;
-    if (widen && !blocks && !fl_dtype_is_float(x->dtype)) return fl_cast(x, FL_I64);
-    if (blocks || fl__compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
+    if (x->dtype == FL_B8) return fl_cast(x, FL_U8);
+    if (fl__compute_dtype(cls, x->dtype) == FL_DTYPE_NONE)
         return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     return x;
 }
 
+/* Sums and products of b8 and integers are i64. */
+static fl_tensor *fl__reduce_whole(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
+    x = fl__reduce_operand(fn, x, FL_CLASS_CMP);
+    return x ? fl__reduce(op, x, axes, fl_dtype_is_float(x->dtype) ? x->dtype : FL_I64, false) : NULL;
+}
 fl_tensor *fl_sum(fl_tensor *x, fl_axes axes) {
-    x = fl__reduce_operand("fl_sum", x, true);
-    return x ? fl__reduce(FL_OP_sum, x, axes, FL_DTYPE_NONE, false) : NULL;
+    return fl__reduce_whole(FL_OP_sum, "fl_sum", x, axes);
 }
 fl_tensor *fl_prod(fl_tensor *x, fl_axes axes) {
-    x = fl__reduce_operand("fl_prod", x, true);
-    return x ? fl__reduce(FL_OP_prod, x, axes, FL_DTYPE_NONE, false) : NULL;
+    return fl__reduce_whole(FL_OP_prod, "fl_prod", x, axes);
 }
-/* Slots see b8 as i64. */
+
 static fl_tensor *fl__reduce_extreme(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
-    x = fl__reduce_operand(fn, x, false);
-    if (!x || x->dtype != FL_B8) return x ? fl__reduce(op, x, axes, FL_DTYPE_NONE, true) : NULL;
-    fl_scope s = fl_scope_begin();
-    x = fl_cast(x, FL_I64);
-    return fl_scope_return(&s,
-                           x ? fl_cast(fl__reduce(op, x, axes, FL_DTYPE_NONE, true), FL_B8) : NULL);
+    fl_tensor *operand = fl__reduce_operand(fn, x, FL_CLASS_ANY);
+    fl_tensor *y = operand ? fl__reduce(op, operand, axes, FL_DTYPE_NONE, true) : NULL;
+    return y && x->dtype == FL_B8 ? fl_cast(y, FL_B8) : y;
 }
 fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) {
     return fl__reduce_extreme(FL_OP_amax, "fl_amax", x, axes);
@@ -113,8 +111,7 @@ fl_tensor *fl_amin(fl_tensor *x, fl_axes axes) {
 
 static fl_tensor *fl__reduce_arg_extreme(fl_op op, const char *fn, fl_tensor *x, int axis,
                                          bool keepdim) {
-    x = fl__reduce_operand(fn, x, false);
-    if (x && x->dtype == FL_B8) x = fl_cast(x, FL_I64);
+    x = fl__reduce_operand(fn, x, FL_CLASS_ANY);
     fl_axes axes = {1, {axis}, keepdim};
     return x ? fl__reduce(op, x, axes, FL_I64, true) : NULL;
 }
@@ -203,7 +200,9 @@ fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
 }
 
 static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) {
-    if (!(x = fl__reduce_operand(fn, x, true)) || (axis = fl__axis(fn, x, axis)) < 0) return NULL;
+    x = fl__reduce_operand(fn, x, FL_CLASS_CMP);
+    if (x && !fl_dtype_is_float(x->dtype)) x = fl_cast(x, FL_I64);
+    if (!x || (axis = fl__axis(fn, x, axis)) < 0) return NULL;
     fl_axis_args a = {axis};
     fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
     c.out[0] = fl__out_like(x, x->dtype);

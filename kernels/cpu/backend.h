@@ -14,6 +14,7 @@
 #include "gemm.h"
 #include "conv.h"
 #include "pool.h"
+#include "lapack.h"
 #ifndef FL_CPU_BACKEND_H
 #define FL_CPU_BACKEND_H
 #endif
@@ -32,13 +33,25 @@
 #define FL__NO_GRAD_OPT(op)
 #define FL__NO_GRAD_DEF(op) [FL_OP_##op] = true,
 #define FL__NO_GRAD(op, cls, need, ...) FL__NO_GRAD_##need(op)
+#define FL__NARROW(op, ...) [FL_OP_##op] = FL_SLOT_NARROW,
 #define FL__OTHER_SLOT(op, ...) [FL_OP_##op] = fl__cpu_##op,
 static const fl_backend fl__cpu_table = {.name = "cpu",
                                          .op = {FL_UNARY_OPS(FL__UNARY_SLOT) FL_BINARY_OPS(
                                              FL__BINARY_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
                                          .no_grad = {FL_UNARY_OPS(FL__NO_GRAD)
                                                          FL_BINARY_OPS(FL__NO_GRAD)},
-                                         .flags = {[FL_OP_gather] = FL_SLOT_NARROW,
+                                         .flags = {FL_UNARY_OPS(FL__NARROW)
+                                                       FL_BINARY_OPS(FL__NARROW)
+                                                   [FL_OP_where] = FL_SLOT_NARROW,
+                                                   [FL_OP_grad1] = FL_SLOT_NARROW,
+                                                   [FL_OP_grad2] = FL_SLOT_NARROW,
+                                                   [FL_OP_sum] = FL_SLOT_NARROW,
+                                                   [FL_OP_prod] = FL_SLOT_NARROW,
+                                                   [FL_OP_amax] = FL_SLOT_NARROW,
+                                                   [FL_OP_amin] = FL_SLOT_NARROW,
+                                                   [FL_OP_argmax] = FL_SLOT_NARROW,
+                                                   [FL_OP_argmin] = FL_SLOT_NARROW,
+                                                   [FL_OP_gather] = FL_SLOT_NARROW,
                                                    [FL_OP_scatter] = FL_SLOT_NARROW,
                                                    [FL_OP_cumsum] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
@@ -54,6 +67,13 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_lu_factor] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_solve] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_solve_triangular] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_cholesky] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_qr] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_svd] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_eigh] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_avg_pool2d_grad] = FL_SLOT_CONTIGUOUS}};
 #undef FL__SLOT_REQ
 #undef FL__SLOT_OPT
@@ -65,6 +85,7 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
 #undef FL__UNARY_SLOT
 #undef FL__BINARY_SLOT
 #undef FL__OTHER_SLOT
+#undef FL__NARROW
 
 FL_API const fl_backend *fl_backend_cpu(void) {
     return &fl__cpu_table;

@@ -4,9 +4,9 @@
    A pass runs one inner loop over any number of operands in the order of their elements. The loop
    sees dense pieces only: a dense operand is passed in place, any other goes block by block through
    a small buffer on the stack, a weak number or a tensor of one repeated element becomes a constant
-   block, and an operand may be a function of the position (random numbers). So an op needs one loop
-   per dtype, whatever the layouts, and the price is a copy in the first-level cache. Work is cut by
-   its size alone. */
+   block, an operand may be a function of the position (random numbers), and one of a narrow dtype is
+   converted on its way through the buffer. So an op needs one loop per wide dtype, whatever the
+   layouts, and the price is a copy in the first-level cache. Work is cut by its size alone. */
 #include "../../fl_tensor.h"
 #include "../fl_math.h"
 #include "isa.h"
@@ -43,7 +43,9 @@ typedef void (*fl__sequence)(void *dst, int64_t begin, int64_t n, const void *ar
 typedef enum fl__layout { FL__DENSE, FL__CONSTANT, FL__STRIDED, FL__GENERATED } fl__layout;
 typedef struct fl__walk {
     char *base;
-    int size, access;
+    int size, raw;         /* bytes of an element for the loop; in memory */
+    fl__loop load, save;   /* between the two, where they differ; else NULL */
+    int access;
     fl__layout layout;
     int ndim;
     int64_t dim[FL_MAX_DIMS], step[FL_MAX_DIMS]; /* step in bytes */
@@ -70,6 +72,8 @@ static inline void fl__pass_begin(fl__pass *p, fl__loop loop, const void *arg) {
 /* Adds an operand that the loop reads, writes or both. A weak one becomes a number of dtype
    `weak_as`. */
 FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as);
+/* The same for a loop of t's wide dtype. */
+FL_PRIVATE void fl__pass_add_wide(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as);
 /* Adds a number of `size` bytes; a sequence. */
 FL_PRIVATE void fl__pass_add_number(fl__pass *p, uint64_t bits, int size);
 FL_PRIVATE void fl__pass_add_sequence(fl__pass *p, fl__sequence sequence, const void *arg);
@@ -87,14 +91,16 @@ typedef struct fl__cursor {
     int64_t at[FL_MAX_DIMS];
 } fl__cursor;
 FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access);
+/* Converts between memory of dtype d and its wide dtype. */
+FL_PRIVATE void fl__walk_widen(fl__walk *w, fl_dtype d);
 /* Adds the next outer dim to n walks of the same dims (merged if all step evenly); _close makes
    walks without dims ones of one element. */
 FL_PRIVATE void fl__walk_push(fl__walk *w, int n, int64_t dim, const int64_t *step);
 FL_PRIVATE void fl__walk_close(fl__walk *w, int n);
 FL_PRIVATE fl__cursor fl__walk_seek(const fl__walk *w, int64_t position);
-/* Copies the next n elements to or from dense memory. */
+/* Copies the next n elements to or from dense memory in the loop's dtype. */
 FL_PRIVATE void fl__walk_read(const fl__walk *w, fl__cursor *c, void *dst, int64_t n);
-FL_PRIVATE void fl__walk_write(const fl__walk *w, fl__cursor *c, const void *src, int64_t n);
+FL_PRIVATE void fl__walk_write(const fl__walk *w, fl__cursor *c, void *src, int64_t n);
 /* Elements that lie in a row at the cursor's step, at most n; moves the cursor by k elements (k
    within that row). */
 FL_PRIVATE int64_t fl__walk_row(const fl__walk *w, const fl__cursor *c, int64_t n);
@@ -111,6 +117,8 @@ FL_PRIVATE uint64_t fl__weak_bits(const fl_tensor *t, fl_dtype dtype);
 /* Loop of a pass that copies p[1] to p[0]; arg is the element's size_t. */
 FL_PRIVATE void fl__move(void *const p[], int64_t n, const void *arg);
 FL_PRIVATE bool fl__no_kernel(const fl_call *c, fl_dtype d);
+/* The loop that casts p[1] to p[0]; NULL where it takes two, by way of the wide dtype. */
+FL_PRIVATE fl__loop fl__cast_loop(fl_dtype from, fl_dtype to);
 /* The loop of a formula for a dtype at the ISA level in force; NULL if there is none. */
 FL_PRIVATE fl__loop fl__formula_loop(fl_op op, fl_dtype d);
 
@@ -217,7 +225,8 @@ FL_PRIVATE void fl__walk_close(fl__walk *w, int n) {
 
 FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access) {
     w->base = fl_data(t);
-    w->size = (int)fl_dtype_size(t->dtype);
+    w->size = w->raw = (int)fl_dtype_size(t->dtype);
+    w->load = w->save = NULL;
     w->access = access;
     w->ndim = 0;
     for (int i = t->ndim - 1; i >= 0; i--)
@@ -225,6 +234,15 @@ FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access) {
     fl__walk_close(w, 1);
     bool dense = w->ndim == 1 && w->step[0] == w->size, constant = w->ndim == 1 && w->step[0] == 0;
     w->layout = dense ? FL__DENSE : constant ? FL__CONSTANT : FL__STRIDED;
+}
+
+FL_PRIVATE void fl__walk_widen(fl__walk *w, fl_dtype d) {
+    fl_dtype wide = fl_dtype_wide(d);
+    if (wide == d) return;
+    w->size = (int)fl_dtype_size(wide);
+    w->load = fl__cast_loop(d, wide);
+    w->save = fl__cast_loop(wide, d);
+    w->layout = FL__STRIDED;
 }
 
 FL_PRIVATE fl__cursor fl__walk_seek(const fl__walk *w, int64_t position) {
@@ -251,20 +269,49 @@ FL_PRIVATE void fl__walk_advance(const fl__walk *w, fl__cursor *c, int64_t k) {
     }
 }
 
+/* n elements at src, `step` bytes apart, to dense ones of the loop's dtype. */
+static void fl__load_row(const fl__walk *w, char *dst, char *src, int64_t n) {
+    char raw[FL__BLOCK * FL__ELEMENT];
+    if (w->step[0] == w->raw) {
+        w->load((void *[]){dst, src}, n, NULL);
+        return;
+    }
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = fl__min(n - i, FL__BLOCK);
+        fl__copy_row(raw, w->raw, src + i * w->step[0], w->step[0], m, w->raw);
+        w->load((void *[]){dst + i * w->size, raw}, m, NULL);
+    }
+}
+
+static void fl__save_row(const fl__walk *w, char *dst, char *src, int64_t n) {
+    char raw[FL__BLOCK * FL__ELEMENT];
+    if (w->step[0] == w->raw) {
+        w->save((void *[]){dst, src}, n, NULL);
+        return;
+    }
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = fl__min(n - i, FL__BLOCK);
+        w->save((void *[]){raw, src + i * w->size}, m, NULL);
+        fl__copy_row(dst + i * w->step[0], w->step[0], raw, w->raw, m, w->raw);
+    }
+}
+
 FL_PRIVATE void fl__walk_read(const fl__walk *w, fl__cursor *c, void *dst, int64_t n) {
     for (char *d = dst; n > 0;) {
         int64_t row = fl__walk_row(w, c, n);
-        fl__copy_row(d, w->size, c->ptr, w->step[0], row, w->size);
+        if (w->load) fl__load_row(w, d, c->ptr, row);
+        else fl__copy_row(d, w->size, c->ptr, w->step[0], row, w->size);
         fl__walk_advance(w, c, row);
         d += row * w->size;
         n -= row;
     }
 }
 
-FL_PRIVATE void fl__walk_write(const fl__walk *w, fl__cursor *c, const void *src, int64_t n) {
-    for (const char *s = src; n > 0;) {
+FL_PRIVATE void fl__walk_write(const fl__walk *w, fl__cursor *c, void *src, int64_t n) {
+    for (char *s = src; n > 0;) {
         int64_t row = fl__walk_row(w, c, n);
-        fl__copy_row(c->ptr, w->step[0], s, w->size, row, w->size);
+        if (w->save) fl__save_row(w, c->ptr, s, row);
+        else fl__copy_row(c->ptr, w->step[0], s, w->size, row, w->size);
         fl__walk_advance(w, c, row);
         s += row * w->size;
         n -= row;
@@ -283,10 +330,16 @@ FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dty
     else fl__walk_init(&p->walk[p->n++], t, access);
 }
 
+FL_PRIVATE void fl__pass_add_wide(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as) {
+    fl__pass_add(p, t, access, weak_as);
+    if (!t->weak) fl__walk_widen(&p->walk[p->n - 1], t->dtype);
+}
+
 FL_PRIVATE void fl__pass_add_number(fl__pass *p, uint64_t bits, int size) {
     fl__walk *w = &p->walk[p->n++];
     w->base = NULL;
-    w->size = size;
+    w->size = w->raw = size;
+    w->load = w->save = NULL;
     w->access = FL_READ;
     w->layout = FL__CONSTANT;
     w->number = bits;

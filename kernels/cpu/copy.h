@@ -83,6 +83,10 @@ static const fl__loop fl__casts[FL_DTYPE_COUNT][FL_DTYPE_COUNT] = {
 #undef FL__CASTS
 #undef FL__CAST_ROW
 
+FL_PRIVATE fl__loop fl__cast_loop(fl_dtype from, fl_dtype to) {
+    return fl__casts[from][to];
+}
+
 /* x -> its wide dtype -> y, block by block. */
 static void fl__cast_twice(void *const p[], int64_t n, const void *arg) {
     const fl__loop *casts = arg;

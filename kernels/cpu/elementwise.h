@@ -2,7 +2,7 @@
 
    One slot runs all one-operand formulas, one all two-operand formulas: c->op and the dtype pick
    the inner loop, for f32 with the ISA level. Contiguous operands go straight to it; a pass
-   (common.h) takes the other layouts. */
+   (common.h) takes the other layouts and the narrow dtypes. */
 #include "common.h"
 #ifndef FL_CPU_ELEMENTWISE_H
 #define FL_CPU_ELEMENTWISE_H
@@ -202,18 +202,19 @@ FL_PRIVATE bool fl__cpu_unary(const fl_backend *self, const fl_call *c) {
     fl_tensor *y = c->out[0];
     const fl_tensor *x = c->in[0];
     fl_dtype d = x->weak ? fl__dtype_of_numbers(c) : x->dtype;
-    fl__loop loop = fl__formula_loops[c->op][fl__column(d)];
+    fl_dtype wide = fl_dtype_wide(d);
+    fl__loop loop = fl__formula_loops[c->op][fl__column(wide)];
     int64_t n;
     if (!loop) return fl__no_kernel(c, d);
     if (!fl_make(y)) return false;
-    if (fl__all_dense(y, x, x, &n) && n <= FL__GRAIN) {
+    if (wide == d && fl__all_dense(y, x, x, &n) && n <= FL__GRAIN) {
         loop((void *[]){fl__bytes(y), fl__bytes(x)}, n, NULL);
         return true;
     }
     fl__pass p;
     fl__pass_begin(&p, loop, NULL);
-    fl__pass_add(&p, y, FL_WRITE, d);
-    fl__pass_add(&p, x, FL_READ, d);
+    fl__pass_add_wide(&p, y, FL_WRITE, wide);
+    fl__pass_add_wide(&p, x, FL_READ, wide);
     fl__pass_run(&p, fl_numel(y));
     return true;
 }
@@ -231,7 +232,7 @@ static bool fl__check_divisor(const fl_tensor *b, int64_t numel) {
     bool zero = false, *found = &zero;
     fl__pass p;
     fl__pass_begin(&p, fl__find_zero, &found);
-    fl__pass_add(&p, b, FL_READ, FL_I64);
+    fl__pass_add_wide(&p, b, FL_READ, FL_I64);
     fl__pass_run(&p, numel);
     return !zero || fl_fail("fl_remainder: integer division by zero");
 }
@@ -241,21 +242,22 @@ FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
     fl_tensor *y = c->out[0];
     const fl_tensor *a = c->in[0], *b = c->in[1];
     fl_dtype d = !a->weak ? a->dtype : !b->weak ? b->dtype : fl__dtype_of_numbers(c);
-    fl__loop loop = fl__formula_loops[c->op][fl__column(d)];
-    bool divides = c->op == FL_OP_remainder && d == FL_I64;
+    fl_dtype wide = fl_dtype_wide(d);
+    fl__loop loop = fl__formula_loops[c->op][fl__column(wide)];
+    bool divides = c->op == FL_OP_remainder && wide == FL_I64;
     int64_t n;
     if (!loop) return fl__no_kernel(c, d);
     if (!fl_make(y)) return false;
-    if (!divides && fl__all_dense(y, a, b, &n) && n <= FL__GRAIN) {
+    if (wide == d && !divides && fl__all_dense(y, a, b, &n) && n <= FL__GRAIN) {
         loop((void *[]){fl__bytes(y), fl__bytes(a), fl__bytes(b)}, n, NULL);
         return true;
     }
     bool ok = !divides || fl__check_divisor(b, fl_numel(y)); /* first: y may be b */
     fl__pass p;
     fl__pass_begin(&p, loop, NULL);
-    fl__pass_add(&p, y, FL_WRITE, d);
-    fl__pass_add(&p, a, FL_READ, d);
-    fl__pass_add(&p, b, FL_READ, d);
+    fl__pass_add_wide(&p, y, FL_WRITE, wide);
+    fl__pass_add_wide(&p, a, FL_READ, wide);
+    fl__pass_add_wide(&p, b, FL_READ, wide);
     fl__pass_run(&p, fl_numel(y));
     return ok;
 }
@@ -264,13 +266,14 @@ FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_grad_args *args = c->args;
     fl_tensor *dx = c->out[0];
-    fl__loop loop = fl__gradient_loops[args->op][0][fl__column(dx->dtype)];
+    fl_dtype wide = fl_dtype_wide(dx->dtype);
+    fl__loop loop = fl__gradient_loops[args->op][0][fl__column(wide)];
     fl__pass p;
     if (!loop) return fl__no_kernel(c, dx->dtype);
     if (!fl_make(dx)) return false;
     fl__pass_begin(&p, loop, NULL);
-    fl__pass_add(&p, dx, FL_WRITE, dx->dtype);
-    for (int k = 0; k < 3; k++) fl__pass_add(&p, c->in[k], FL_READ, dx->dtype);
+    fl__pass_add_wide(&p, dx, FL_WRITE, wide);
+    for (int k = 0; k < 3; k++) fl__pass_add_wide(&p, c->in[k], FL_READ, wide);
     fl__pass_run(&p, fl_numel(dx));
     return true;
 }
@@ -287,7 +290,8 @@ FL_PRIVATE bool fl__cpu_grad2(const fl_backend *self, const fl_call *c) {
     const fl_grad_args *args = c->args;
     fl_tensor *da = c->out[0], *db = c->out[1], *any = da ? da : db;
     if (!any) return true;
-    int column = fl__column(any->dtype);
+    fl_dtype wide = fl_dtype_wide(any->dtype);
+    int column = fl__column(wide);
     const fl__loop loop[2] = {fl__gradient_loops[args->op][0][column],
                               fl__gradient_loops[args->op][1][column]};
     if (!loop[0]) return fl__no_kernel(c, any->dtype);
@@ -295,9 +299,9 @@ FL_PRIVATE bool fl__cpu_grad2(const fl_backend *self, const fl_call *c) {
     fl__pass p;
     fl__pass_begin(&p, da && db ? fl__grad2_block : loop[da ? 0 : 1], loop);
     p.blocked = da && db;
-    if (da) fl__pass_add(&p, da, FL_WRITE, any->dtype);
-    if (db) fl__pass_add(&p, db, FL_WRITE, any->dtype);
-    for (int k = 0; k < 4; k++) fl__pass_add(&p, c->in[k], FL_READ, any->dtype);
+    if (da) fl__pass_add_wide(&p, da, FL_WRITE, wide);
+    if (db) fl__pass_add_wide(&p, db, FL_WRITE, wide);
+    for (int k = 0; k < 4; k++) fl__pass_add_wide(&p, c->in[k], FL_READ, wide);
     fl__pass_run(&p, fl_numel(any));
     return true;
 }
@@ -326,14 +330,15 @@ FL_PRIVATE bool fl__cpu_where(const fl_backend *self, const fl_call *c) {
                                                    [FL_F64] = fl__where_f64};
     (void)self;
     fl_tensor *y = c->out[0];
+    fl_dtype wide = fl_dtype_wide(y->dtype);
     fl__pass p;
-    if (!loops[y->dtype]) return fl__no_kernel(c, y->dtype);
+    if (!loops[wide]) return fl__no_kernel(c, y->dtype);
     if (!fl_make(y)) return false;
-    fl__pass_begin(&p, loops[y->dtype], NULL);
-    fl__pass_add(&p, y, FL_WRITE, y->dtype);
+    fl__pass_begin(&p, loops[wide], NULL);
+    fl__pass_add_wide(&p, y, FL_WRITE, wide);
     fl__pass_add(&p, c->in[0], FL_READ, FL_B8);
-    fl__pass_add(&p, c->in[1], FL_READ, y->dtype);
-    fl__pass_add(&p, c->in[2], FL_READ, y->dtype);
+    fl__pass_add_wide(&p, c->in[1], FL_READ, wide);
+    fl__pass_add_wide(&p, c->in[2], FL_READ, wide);
     fl__pass_run(&p, fl_numel(y));
     return true;
 }

@@ -185,7 +185,8 @@ static int fl__reduced_axes(const fl_tensor *x, uint32_t axes, int order[FL_MAX_
 static void fl__reduction_walks(fl__reduction *r, const fl_tensor *x, uint32_t axes) {
     int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order),
                             size = (int)fl_dtype_size(x->dtype);
-    r->kept = r->reduced = (fl__walk){.base = fl_data(x), .size = size};
+    r->kept = r->reduced = (fl__walk){.base = fl_data(x), .size = size, .raw = size};
+    fl__walk_widen(&r->reduced, x->dtype);
     r->length = 1;
     for (int i = x->ndim - 1; i >= 0; i--)
         if (!(axes >> i & 1))
@@ -200,8 +201,8 @@ static void fl__reduction_walks(fl__reduction *r, const fl_tensor *x, uint32_t a
 }
 
 static void fl__reduction_plan(fl__reduction *r) {
-    bool columns = r->reduced.step[0] != r->reduced.size && r->kept.dim[0] > 1 &&
-                   r->kept.step[0] == r->kept.size;
+    bool columns = r->reduced.step[0] != r->reduced.raw && r->kept.dim[0] > 1 &&
+                   r->kept.step[0] == r->kept.raw;
     r->tile = columns ? fl__min(r->kept.dim[0], FL__TILE_COLUMNS) : 0;
     r->tiles = columns ? fl__ceil_div(r->kept.dim[0], r->tile) : 1;
     r->chunk = columns ? 4 * FL__CHUNK / r->tile : FL__CHUNK;
@@ -211,7 +212,7 @@ static void fl__reduction_plan(fl__reduction *r) {
 /* >>fold */
 
 /* n accumulators become elements position .. of y. */
-static void fl__reduction_store(const fl__reduction *r, const void *acc, int64_t position,
+static void fl__reduction_store(const fl__reduction *r, void *acc, int64_t position,
                                 int64_t n) {
     float narrow[FL__TILE_COLUMNS];
     fl__cursor c = fl__walk_seek(&r->y, position);
@@ -227,7 +228,7 @@ static void fl__reduction_store(const fl__reduction *r, const void *acc, int64_t
     }
 }
 
-static void fl__reduction_emit(const fl__reduction *r, const void *acc, int64_t chunk,
+static void fl__reduction_emit(const fl__reduction *r, void *acc, int64_t chunk,
                                int64_t position, int64_t n) {
     int64_t size = r->fold.acc_size;
     if (r->partial)
@@ -244,14 +245,15 @@ static void fl__fold_output(const fl__reduction *r, int64_t output, int64_t begi
     char buffer[FL__BLOCK * FL__ELEMENT];
     fl__cursor c = fl__walk_seek(w, begin);
     c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
-    if (w->ndim == 1 && (w->step[0] == w->size || end - begin < 2 * FL__FEW_LANES)) {
+    bool dense = w->step[0] == w->size && !w->load;
+    if (!w->load && w->ndim == 1 && (dense || end - begin < 2 * FL__FEW_LANES)) {
         fl__fold_line(f, lanes, c.ptr, w->step[0], end - begin);
         return;
     }
     fl__lanes_begin(f, lanes);
     for (int64_t i = begin, n; i < end; i += n) {
         n = fl__walk_row(w, &c, end - i);
-        if (w->step[0] == w->size && n >= FL__LANES) {
+        if (dense && n >= FL__LANES) {
             fl__lanes_add(f, lanes, c.ptr, n);
             fl__walk_advance(w, &c, n);
         } else {
@@ -278,7 +280,7 @@ static void fl__reduce_outputs(void *arg, int64_t first, int64_t last) {
 static void fl__reduce_tiles(void *arg, int64_t first, int64_t last) {
     const fl__reduction *r = arg;
     const fl__walk *w = &r->reduced;
-    _Alignas(FL_ALIGN) char acc[FL__TILE_COLUMNS * FL__ELEMENT];
+    _Alignas(FL_ALIGN) char acc[FL__TILE_COLUMNS * FL__ELEMENT], row[FL__TILE_COLUMNS * FL__ELEMENT];
     for (int64_t unit = first; unit < last; unit++) {
         int64_t chunk = unit % r->chunks, tile = unit / r->chunks % r->tiles;
         int64_t output = unit / r->chunks / r->tiles * r->kept.dim[0] + tile * r->tile;
@@ -288,8 +290,9 @@ static void fl__reduce_tiles(void *arg, int64_t first, int64_t last) {
         c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
         fl__fill_row(acc, (const char *)&r->fold.identity, width, r->fold.acc_size);
         for (int64_t i = begin, n; i < end; i += n) {
-            n = fl__walk_row(w, &c, end - i);
-            r->fold.rows(acc, c.ptr, n, w->step[0] / w->size, width);
+            n = w->load ? 1 : fl__walk_row(w, &c, end - i);
+            if (w->load) w->load((void *[]){row, c.ptr}, width, NULL);
+            r->fold.rows(acc, w->load ? row : c.ptr, n, w->step[0] / w->size, width);
             fl__walk_advance(w, &c, n);
         }
         fl__reduction_emit(r, acc, chunk, output, width);
@@ -306,13 +309,14 @@ static void fl__reduce_partials(const fl__reduction *r) {
 
 static bool fl__reduction_init(fl__reduction *r, const fl_call *c, fl__fold_op op) {
     const fl_reduce_args *args = c->args;
-    fl_dtype d = c->in[0]->dtype;
+    fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
     if (d != FL_F32 && d != FL_F64 && d != FL_I64) return fl__no_kernel(c, d);
     if (!fl_make(c->out[0])) return false;
     r->fold = fl__fold_of(op, d);
     r->outputs = fl_numel(c->out[0]);
     r->partial = NULL;
     fl__walk_init(&r->y, c->out[0], FL_WRITE);
+    fl__walk_widen(&r->y, c->out[0]->dtype);
     fl__reduction_walks(r, c->in[0], args->axes);
     fl__reduction_plan(r);
     return true;
@@ -396,7 +400,7 @@ static int64_t fl__place_of_extreme(const fl__extreme *e, int64_t output) {
     int64_t place = 0;
     c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
     for (int64_t i = 0, n; i < r->length; i += n) {
-        const char *x = w->step[0] == w->size ? c.ptr : buffer;
+        const char *x = w->step[0] == w->size && !w->load ? c.ptr : buffer;
         n = fl__min(r->length - i, FL__BLOCK);
         if (x == buffer) fl__walk_read(w, &c, buffer, n);
         else fl__walk_advance(w, &c, n);
