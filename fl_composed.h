@@ -19,7 +19,7 @@
    <<example
 
    Contents: search for the marker.
-     >>elementwise >>linear >>factor >>move >>reduce >>index >>image >>fft
+     >>elementwise >>linear >>factor >>move >>reduce >>index >>image >>fft >>create >>random
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -599,6 +599,36 @@ FL_API fl_tensor *fl_rfft(fl_tensor *x, int axis);
 FL_API fl_var *fv_rfft(fl_var *x, int axis);
 FL_API fl_tensor *fl_irfft(fl_tensor *x, int64_t n, int axis);
 FL_API fl_var *fv_irfft(fl_var *x, int64_t n, int axis);
+/* >>create ------------------------------------------------------------------------------------- */
+
+/* Shape, dtype and family of t. */
+FL_API fl_tensor *fl_empty_like(fl_tensor *t);
+FL_API fl_tensor *fl_zeros_like(fl_tensor *t);
+FL_API fl_tensor *fl_ones_like(fl_tensor *t);
+/* n numbers from start to stop, evenly; base to the power of those. dtype NONE, here and below:
+   f32. */
+FL_API fl_tensor *fl_linspace(double start, double stop, int64_t n, fl_dtype dtype);
+FL_API fl_tensor *fl_logspace(double start, double stop, int64_t n, double base, fl_dtype dtype);
+/* [n, m]: ones up to diagonal k, else 0 */
+FL_API fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype);
+/* Windows of n values for spectra; periodic: those of n + 1 without the last. */
+FL_API fl_tensor *fl_hann_window(int64_t n, bool periodic, fl_dtype dtype);
+FL_API fl_tensor *fl_hamming_window(int64_t n, bool periodic, fl_dtype dtype);
+FL_API fl_tensor *fl_blackman_window(int64_t n, bool periodic, fl_dtype dtype);
+FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
+
+/* >>random: rng NULL is the process's ---------------------------------------------------------- */
+
+/* 1 with probability p, else 0, of p's shape and dtype; p in [0, 1]. Waits for p. */
+FL_API fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng);
+/* 0 ... n - 1 in random order, i64 */
+FL_API fl_tensor *fl_permutation(int64_t n, fl_rng *rng);
+/* n indices, i64, drawn by weights [k] or, for each row, [m, k]; without replacement: each index
+   once, in the order of the draws. Waits for the weights. */
+FL_API fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement, fl_rng *rng);
+/* Normal numbers, those outside of [low, high] drawn again. */
+FL_API fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, double low,
+                                      double high, fl_dtype dtype, fl_rng *rng);
 
 #ifdef __cplusplus
 }
@@ -621,6 +651,7 @@ FL_API fl_var *fv_irfft(fl_var *x, int64_t n, int axis);
 #include "kernels/composed/linear.h"
 #include "kernels/composed/factor.h"
 #include "kernels/composed/fft.h"
+#include "kernels/composed/create.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */

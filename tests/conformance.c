@@ -17,6 +17,7 @@
 #include "conformance.h"
 #include "conformance_elementwise.h"
 #include "conformance_move.h"
+#include "conformance_moves.h"
 #include "conformance_reduce.h"
 #include "conformance_reduction.h"
 #include "conformance_order.h"
@@ -81,6 +82,7 @@ static const struct {
                {"compositions", composition_group},
                {"promotion", promotion_group},
                {"move errors", move_errors},
+               {"moves", moves_group},
                {"arg", arg_group},
                {"index", index_group},
                {"reduction", reduction_group},
@@ -120,6 +122,7 @@ static void make_groups(void) {
         add_group(binary_refs[i].op, run_binary_grad, i);
     }
     for (int i = 0; i < MOVES; i++) add_group(moves[i].name, run_move, i);
+    for (int i = 0; i < MOVINGS; i++) add_group(movings[i].name, run_moving, i);
     add_group("create", run_create, 0);
     for (int i = 0; i < REDUCTIONS; i++) add_group(reductions[i].name, reduce_group, i);
     for (int i = 0; i < 4; i++) add_group(pools[i], pool_group, i);

@@ -702,6 +702,8 @@ static void move_cases(int which) {
     }
 }
 
+#include "gradcheck_move.h"
+
 /* >>reductions */
 
 enum { SUM, PROD, MEAN, VARIANCE, AMAX, AMIN, LOGSUMEXP, REDUCTIONS };
@@ -1101,6 +1103,7 @@ static void make_groups(void) {
     for (int i = 0; i < BINARY; i++) add_group(binary[i].name, binary_cases, i);
     add_group("where clip cast", where_cases, 0);
     for (int i = 0; i < MOVES; i++) add_group(move_names[i], move_cases, i);
+    for (int i = 0; i < MOVE_FNS; i++) add_group(move_fns[i].name, move_fn_cases, i);
     for (int i = 0; i < REDUCTIONS; i++) add_group(reduction_names[i], reduction_cases, i);
     for (int i = 0; i < COMPOSED_REDUCTIONS; i++)
         add_group(composed_reductions[i], composed_reduction_cases, i);

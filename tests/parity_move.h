@@ -1,4 +1,5 @@
-/* parity_move.h - lines of parity.c's table for the ops of kernels/composed/move.h */
+/* parity_move.h - lines of parity.c's table for the ops of kernels/composed/move.h
+   and create.h */
 
 static int movedim(parity_case *c, fl_var **y) {
     y[0] = fv_movedim(IN(0), AXIS("a"), AXIS("b"));
@@ -127,6 +128,35 @@ static int add_into_slice(parity_case *c, fl_var **y) {
     return 1;
 }
 
+static int linspace(parity_case *c, fl_var **y) {
+    double start = NUM("start"), stop = NUM("stop");
+    fl_dtype d = DTYPE("dtype");
+    y[0] = fv_const(!strcmp(c->op, "logspace") ? fl_logspace(start, stop, INT("n"), NUM("base"), d)
+                                               : fl_linspace(start, stop, INT("n"), d));
+    return 1;
+}
+
+static int tri(parity_case *c, fl_var **y) {
+    y[0] = fv_const(fl_tri(INT("n"), INT("m"), INT("k"), DTYPE("dtype")));
+    return 1;
+}
+
+static int window(parity_case *c, fl_var **y) {
+    bool periodic = INT("periodic") != 0;
+    int64_t n = INT("n");
+    y[0] = fv_const(!strcmp(c->op, "hann_window") ? fl_hann_window(n, periodic, FL_F32)
+                    : !strcmp(c->op, "hamming_window") ? fl_hamming_window(n, periodic, FL_F32)
+                    : !strcmp(c->op, "blackman_window") ? fl_blackman_window(n, periodic, FL_F32)
+                                                        : fl_bartlett_window(n, periodic, FL_F32));
+    return 1;
+}
+
+static int truncated_normal(parity_case *c, fl_var **y) {
+    fl_rng rng = {1, 0};
+    return measured(fl_truncated_normal(SHAPE("shape"), NUM("mean"), NUM("std"), NUM("low"),
+                                        NUM("high"), FL_F32, &rng), true, y);
+}
+
 #define MOVE_PARITY                                                                      \
     {"movedim", movedim, 1}, {"narrow", narrow, 1}, {"flip", flip, 1}, {"roll", roll, 1}, \
     {"rot90", rot90, 1}, {"unflatten", unflatten, 1}, {"split", split, 1},               \
@@ -139,4 +169,8 @@ static int add_into_slice(parity_case *c, fl_var **y) {
     {"swap_axes_contiguous", swap_axes_contiguous, 1},                                   \
     {"broadcast_tensors", broadcast_tensors, 1}, {"meshgrid", meshgrid, 1},              \
     {"diagonal", diagonal, 1}, {"diag_embed", diag_embed, 1}, {"tril", triangle, 1},     \
-    {"triu", triangle, 1}, {"add_into_slice", add_into_slice, 2},
+    {"triu", triangle, 1}, {"add_into_slice", add_into_slice, 2},           \
+    {"linspace", linspace, 0}, {"logspace", linspace, 0}, {"tri", tri, 0},               \
+    {"hann_window", window, 0}, {"hamming_window", window, 0},                           \
+    {"blackman_window", window, 0}, {"bartlett_window", window, 0},                      \
+    {"init_truncated_normal", truncated_normal, 0},

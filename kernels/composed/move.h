@@ -453,7 +453,7 @@ FL_T *FL_W(diag_embed)(FL_T *x, int64_t offset) {
 }
 
 /* x where column - row <= k (lower) or >= k, else 0 */
-static FL_T *FL_W(_triangle)(FL_T *x, int64_t k, bool lower) {
+static FL_T *FL_W(_kept_triangle)(FL_T *x, int64_t k, bool lower) {
     fl_tensor *t = FL_VALUE(x);
     if (t->ndim < 2)
         return FL__BAD("fl_tri%c: shape %s", lower ? 'l' : 'u', FL__SHAPE_TEXT(t));
@@ -464,11 +464,11 @@ static FL_T *FL_W(_triangle)(FL_T *x, int64_t k, bool lower) {
 }
 
 FL_T *FL_W(tril)(FL_T *x, int64_t k) {
-    return FL_ABSENT("tril", x) ? NULL : FL_W(_triangle)(x, k, true);
+    return FL_ABSENT("tril", x) ? NULL : FL_W(_kept_triangle)(x, k, true);
 }
 
 FL_T *FL_W(triu)(FL_T *x, int64_t k) {
-    return FL_ABSENT("triu", x) ? NULL : FL_W(_triangle)(x, k, false);
+    return FL_ABSENT("triu", x) ? NULL : FL_W(_kept_triangle)(x, k, false);
 }
 
 /* >>in place */
