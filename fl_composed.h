@@ -264,89 +264,6 @@ FL_API fl_var *fv_grid_sample_opt(fl_var *x, fl_var *grid, fl_grid_opts o);
 /* The grid [n, h, w, 2] of theta [n, 2, 3]: theta (x, y, 1) */
 FL_API fl_tensor *fl_affine_grid(fl_tensor *theta, int64_t h, int64_t w, bool align);
 FL_API fl_var *fv_affine_grid(fl_var *theta, int64_t h, int64_t w, bool align);
-/* >>linear ------------------------------------------------------------------------------------- */
-
-/* sum a b of two vectors;  [m], [n] -> [m, n]: a_i b_j;  blocks a_ij b of at most 4 dims */
-FL_API fl_tensor *fl_dot(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_dot(fl_var *a, fl_var *b);
-FL_API fl_tensor *fl_outer(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_outer(fl_var *a, fl_var *b);
-FL_API fl_tensor *fl_kron(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_kron(fl_var *a, fl_var *b);
-/* The vector product along axis, of 3 elements in both; the other dims broadcast. */
-FL_API fl_tensor *fl_cross(fl_tensor *a, fl_tensor *b, int axis);
-FL_API fl_var *fv_cross(fl_var *a, fl_var *b, int axis);
-/* Sums over n axes of a and as many of b, in pairs; NULL, NULL: the last of a, the first of b. */
-FL_API fl_tensor *fl_tensordot(fl_tensor *a, fl_tensor *b, int n, const int *axes_a,
-                               const int *axes_b);
-FL_API fl_var *fv_tensordot(fl_var *a, fl_var *b, int n, const int *axes_a, const int *axes_b);
-/* Einstein's sum of 1 to 8 operands: "ij,jk->ik". A letter names a dim, twice in one operand its
-   diagonal; without "->" the result has what appears once, in the alphabet's order (capitals
-   first); "..." stands for dims that broadcast. What the result lacks is summed: from left to
-   right, by matmul; letters of one operand alone as by fl_sum. */
-FL_API fl_tensor *fl_einsum(const char *equation, fl_tensor *const *xs, int n);
-FL_API fl_var *fv_einsum(const char *equation, fl_var *const *xs, int n);
-/* Sum of the diagonal of a matrix. */
-FL_API fl_tensor *fl_trace(fl_tensor *x);
-FL_API fl_var *fv_trace(fl_var *x);
-/* beta c + alpha a b, c broadcast; c is not read where beta is 0 */
-FL_API fl_tensor *fl_addmm(fl_tensor *c, fl_tensor *a, fl_tensor *b, double beta, double alpha);
-FL_API fl_var *fv_addmm(fl_var *c, fl_var *a, fl_var *b, double beta, double alpha);
-/* [..., m, k], [..., n, k] -> [..., m, n]: the p-norm of a_i - b_j, p >= 0, INFINITY too */
-FL_API fl_tensor *fl_cdist(fl_tensor *a, fl_tensor *b, double p);
-FL_API fl_var *fv_cdist(fl_var *a, fl_var *b, double p);
-/* x [..., in], w [out, in] -> x w^T + bias;  a [..., i], b [..., j], w [out, i, j] -> a w b + bias;
-   bias [out] may be NULL */
-FL_API fl_tensor *fl_linear(fl_tensor *x, fl_tensor *w, fl_tensor *bias);
-FL_API fl_var *fv_linear(fl_var *x, fl_var *w, fl_var *bias);
-FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);
-FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
-
-/* >>factor ------------------------------------------------------------------------------------- */
-
-/* Of float matrices, the last two dims, in batches; by LAPACK, without which all but
-   solve_triangular are an error (FL_USE_LAPACK). The first matrix of a batch that has no answer is
-   an error that names it. Gradients of q, u, vt, v hold for distinct (singular) values only, and of
-   cholesky and eigh, which read the lower triangle, are symmetric. */
-/* a^-1 b: b [..., n, k], or a vector [n] for each matrix */
-FL_API fl_tensor *fl_solve(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_solve(fl_var *a, fl_var *b);
-/* The same, reading only a's lower (upper) triangle; with `unit` its diagonal is taken as ones. */
-FL_API fl_tensor *fl_solve_triangular(fl_tensor *a, fl_tensor *b, bool upper, bool unit);
-FL_API fl_var *fv_solve_triangular(fl_var *a, fl_var *b, bool upper, bool unit);
-/* x^-1;  x x ... x, of the inverse for n < 0 */
-FL_API fl_tensor *fl_inverse(fl_tensor *x);
-FL_API fl_var *fv_inverse(fl_var *x);
-FL_API fl_tensor *fl_matrix_power(fl_tensor *x, int64_t n);
-FL_API fl_var *fv_matrix_power(fl_var *x, int64_t n);
-/* l and u in one matrix, l's diagonal of ones left out: l u = x with row i and row pivot[i] swapped,
-   i = 0, 1, ...; *pivot i64 [..., n] */
-FL_API fl_tensor *fl_lu_factor(fl_tensor *x, fl_tensor **pivot);
-/* Determinants; log |det| with *sign (-1, 0, 1; may be NULL). Their gradients need an inverse. */
-FL_API fl_tensor *fl_det(fl_tensor *x);
-FL_API fl_var *fv_det(fl_var *x);
-FL_API fl_tensor *fl_slogdet(fl_tensor *x, fl_tensor **sign);
-FL_API fl_var *fv_slogdet(fl_var *x, fl_tensor **sign);
-/* l lower: l l^T = x */
-FL_API fl_tensor *fl_cholesky(fl_tensor *x);
-FL_API fl_var *fv_cholesky(fl_var *x);
-/* q [..., m, k] with orthonormal columns, *r [..., k, n] upper: q r = x; k = min(m, n) */
-FL_API fl_tensor *fl_qr(fl_tensor *x, fl_tensor **r);
-FL_API fl_var *fv_qr(fl_var *x, fl_var **r);
-/* u [..., m, k], *s [..., k] descending, *vt [..., k, n]: u diag(s) vt = x;  s alone */
-FL_API fl_tensor *fl_svd(fl_tensor *x, fl_tensor **s, fl_tensor **vt);
-FL_API fl_var *fv_svd(fl_var *x, fl_var **s, fl_var **vt);
-FL_API fl_tensor *fl_svdvals(fl_tensor *x);
-FL_API fl_var *fv_svdvals(fl_var *x);
-/* Eigenvalues of symmetric matrices, ascending; *v (may be NULL): their vectors as columns */
-FL_API fl_tensor *fl_eigh(fl_tensor *x, fl_tensor **v);
-FL_API fl_var *fv_eigh(fl_var *x, fl_var **v);
-/* The x of least norm with the least |a x - b|, a of full rank;  Moore and Penrose's inverse, of
-   singular values past rcond (0: max(m, n) eps) times the largest */
-FL_API fl_tensor *fl_lstsq(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_lstsq(fl_var *a, fl_var *b);
-FL_API fl_tensor *fl_pinv(fl_tensor *x, double rcond);
-FL_API fl_var *fv_pinv(fl_var *x, double rcond);
 /* >>move --------------------------------------------------------------------------------------- */
 
 /* Axis `from` becomes axis `to`, the others keep their order. A view. */
@@ -641,17 +558,14 @@ FL_API fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, d
 #ifndef FL_COMPOSED_IMPL
 #define FL_COMPOSED_IMPL
 #include "kernels/composed/elementwise.h"
-#include "kernels/composed/index.h"
-#include "kernels/composed/image.h"
-#include "kernels/composed/linear.h"
-#include "kernels/composed/factor.h"
+#include "kernels/composed/create.h"
 #include "kernels/composed/move.h"
 #include "kernels/composed/reduce.h"
-#include "kernels/composed/move.h"
+#include "kernels/composed/index.h"
 #include "kernels/composed/linear.h"
 #include "kernels/composed/factor.h"
 #include "kernels/composed/fft.h"
-#include "kernels/composed/create.h"
+#include "kernels/composed/image.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */

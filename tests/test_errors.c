@@ -1586,7 +1586,7 @@ static void prototype_name(const char *p, char *name, size_t size) {
 }
 
 TEST(every_public_function_has_a_row) {
-    static const char *const headers[] = {"fl_mem.h", "fl_tensor.h", "fl_autograd.h",
+    static const char *const headers[] = {"fl_mem.h", "fl_tensor.h", "fl_autograd.h", "fl_composed.h",
                                           "fl_nn.h",  "fl_optim.h",  "fl_data.h"};
     const int n_free = sizeof cannot_fail / sizeof *cannot_fail;
     row.mode = LIST;

@@ -26,7 +26,7 @@ fl_tensor *fl_ones_like(fl_tensor *t) {
 /* >>sequences */
 
 /* 0, 1, ... n - 1 in f64 */
-static fl_tensor *fl__counted(const char *fn, int64_t n) {
+static fl_tensor *fl__create_counted(const char *fn, int64_t n) {
     if (n < 0 || n > (int64_t)1 << 53) return FL__BAD("%s: %lld elements", fn, (long long)n);
     return fl_arange(0, (double)n, 1, FL_F64);
 }
@@ -34,7 +34,7 @@ static fl_tensor *fl__counted(const char *fn, int64_t n) {
 /* Each half from its own end: exact at both, and symmetric. */
 static fl_tensor *fl__spaced(const char *fn, double start, double stop, int64_t n) {
     double step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
-    fl_tensor *i = fl__counted(fn, n), *left = fl_lt(i, fl_num((double)n / 2));
+    fl_tensor *i = fl__create_counted(fn, n), *left = fl_lt(i, fl_num((double)n / 2));
     fl_tensor *from_start = fl_add(fl_num(start), fl_mul(fl_num(step), i));
     fl_tensor *rest = fl_sub(fl_num((double)(n - 1)), i);
     return fl_where(left, from_start, fl_sub(fl_num(stop), fl_mul(fl_num(step), rest)));
@@ -62,7 +62,7 @@ fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype) {
 
 /* The angles, in turns: 0 to 1, where 1 is element n, or n - 1 if not periodic. */
 static fl_tensor *fl__turns(const char *fn, int64_t n, bool periodic) {
-    fl_tensor *i = fl__counted(fn, n);
+    fl_tensor *i = fl__create_counted(fn, n);
     int64_t last = periodic ? n : n - 1;
     return i ? fl_div(i, fl_num((double)(last > 0 ? last : 1))) : NULL;
 }
