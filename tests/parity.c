@@ -290,7 +290,7 @@ static int topk(parity_case *c, fl_var **y) {
     return 2;
 }
 
-static fl_nn_reduction reduction_of(const parity_case *c) {
+static fl_reduction reduction_of(const parity_case *c) {
     const char *r = text_of(c, "reduction");
     return !strcmp(r, "mean") ? FL_MEAN : !strcmp(r, "sum") ? FL_SUM : FL_NONE;
 }
@@ -458,6 +458,8 @@ static int rates(parity_case *c, fl_var **y) {
     return 1;
 }
 
+#include "parity_neural.h"
+
 /* >>the table: op, its output as a variable (CONST_OF: of a tensor, without gradient) ---------- */
 
 #define OPS(OP) \
@@ -524,6 +526,8 @@ static int rates(parity_case *c, fl_var **y) {
         return 1; \
     }
 OPS(OP_BODY)
+NEURAL_OPS(OP_BODY)
+LOSS_OPS(OP_BODY)
 FL_UNARY_OPS(UNARY_OP)
 FL_BINARY_OPS(BINARY_OP)
 
@@ -535,7 +539,8 @@ typedef struct op_line {
 } op_line;
 #define OP_LINE(op, ...) {#op, op_##op, 0},
 static const op_line table[] = {
-    OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
+    OPS(OP_LINE) NEURAL_OPS(OP_LINE) LOSS_OPS(OP_LINE) NEURAL_PARITY
+    FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
     {"max_pool2d", max_pool2d, 0},
     {"sort", sort, 0},
     {"argsort", argsort, 0},

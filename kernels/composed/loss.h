@@ -1,0 +1,185 @@
+/* kernels/composed/loss.h - losses
+
+   Prototypes and formulas stand in fl_composed.h. Each is the formula of one element, and
+   _reduced. */
+#ifndef FL_T
+#include "../../fl_composed.h"
+#if defined(FL_IMPL_ONLY_COMPOSED_LOSS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_COMPOSED_LOSS_IMPL
+#define FL_COMPOSED_LOSS_IMPL
+#define FL_TEXT "loss.h"
+#include "twice.h"
+#endif
+#endif
+#else /* the text: see twice.h */
+
+/* The operands of a loss as computed in; false after an error. */
+static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {
+    for (int i = 0; i < n; i++)
+        if (FL_ABSENT("loss", x[i])) return false;
+    for (int i = 0; i < n; i++) {
+        fl_shape all = fl_shape_of(FL_VALUE(x[0]));
+        if (!fl__broadcast_shape(&all, FL_VALUE(x[i])))
+            return FL__BAD("%s: shapes %s and %s", fn, FL__SHAPE_TEXT(FL_VALUE(x[0])),
+                           FL__SHAPE_TEXT(FL_VALUE(x[i]))) != NULL;
+    }
+    for (int i = 0; i < n; i++)
+        if (!(x[i] = FL_W(_widened)(x[i]))) return false;
+    return true;
+}
+
+/* Ends s with the loss in the dtype of `given`. */
+static FL_T *FL_W(_reduced)(fl_scope *s, FL_T *loss, fl_reduction r, FL_T *given) {
+    if (r == FL_MEAN) loss = FL_W(mean)(loss, FL_ALL_AXES);
+    if (r == FL_SUM) loss = FL_W(sum)(loss, FL_ALL_AXES);
+    return FL_GIVE(s, FL_W(_narrowed)(loss, given));
+}
+
+FL_T *FL_W(mse_loss)(FL_T *x, FL_T *y, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y};
+    if (!FL_W(_loss_operands)("fl_mse_loss", in, 2)) return FL_GIVE(&s, NULL);
+    return FL_W(_reduced)(&s, FL_W(square)(SUB(in[0], in[1])), r, x);
+}
+
+FL_T *FL_W(l1_loss)(FL_T *x, FL_T *y, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y};
+    if (!FL_W(_loss_operands)("fl_l1_loss", in, 2)) return FL_GIVE(&s, NULL);
+    return FL_W(_reduced)(&s, ABS(SUB(in[0], in[1])), r, x);
+}
+
+FL_T *FL_W(huber_loss)(FL_T *x, FL_T *y, double delta, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y};
+    if (!FL_W(_loss_operands)("fl_huber_loss", in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *d = SUB(in[0], in[1]), *size = ABS(d);
+    FL_T *outside = MUL(CONST(delta), SUB(size, CONST(delta / 2)));
+    FL_T *loss = SELECT(LT(size, CONST(delta)), MUL(CONST(0.5), FL_W(square)(d)), outside);
+    return FL_W(_reduced)(&s, loss, r, x);
+}
+
+FL_T *FL_W(smooth_l1_loss)(FL_T *x, FL_T *y, double beta, fl_reduction r) {
+    if (beta == 0) return FL_W(l1_loss)(x, y, r);
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y};
+    if (!FL_W(_loss_operands)("fl_smooth_l1_loss", in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *d = SUB(in[0], in[1]), *size = ABS(d);
+    FL_T *inside = MUL(CONST(0.5 / beta), FL_W(square)(d));
+    FL_T *loss = SELECT(LT(size, CONST(beta)), inside, SUB(size, CONST(beta / 2)));
+    return FL_W(_reduced)(&s, loss, r, x);
+}
+
+/* log(p), at least -100, where p is at most exp(-100) */
+static FL_T *FL_W(_bounded_log)(FL_T *p) {
+    FL_T *low = LE(p, CONST(3.720075976020836e-44));
+    return SELECT(low, CONST(-100), LOG(SELECT(low, CONST(1), p)));
+}
+
+FL_T *FL_W(binary_cross_entropy)(FL_T *p, FL_T *y, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {p, y};
+    if (!FL_W(_loss_operands)("fl_binary_cross_entropy", in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *yes = MUL(in[1], FL_W(_bounded_log)(in[0]));
+    FL_T *no = MUL(SUB(CONST(1), in[1]), FL_W(_bounded_log)(SUB(CONST(1), in[0])));
+    return FL_W(_reduced)(&s, NEG(ADD(yes, no)), r, p);
+}
+
+FL_T *FL_W(binary_cross_entropy_with_logits)(FL_T *x, FL_T *y, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y};
+    if (!FL_W(_loss_operands)("fl_binary_cross_entropy_with_logits", in, 2))
+        return FL_GIVE(&s, NULL);
+    return FL_W(_reduced)(&s, SUB(FL_W(softplus)(in[0]), MUL(in[0], in[1])), r, x);
+}
+
+FL_T *FL_W(kl_div)(FL_T *x, FL_T *y, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y};
+    if (!FL_W(_loss_operands)("fl_kl_div", in, 2)) return FL_GIVE(&s, NULL);
+    return FL_W(_reduced)(&s, SUB(FL_W(xlogy)(in[1], in[1]), MUL(in[1], in[0])), r, x);
+}
+
+FL_T *FL_W(poisson_nll_loss)(FL_T *x, FL_T *y, bool log_input, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y};
+    if (!FL_W(_loss_operands)("fl_poisson_nll_loss", in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *loss = log_input ? SUB(EXP(in[0]), MUL(in[1], in[0]))
+                           : SUB(in[0], MUL(in[1], LOG(ADD(in[0], CONST(1e-8)))));
+    return FL_W(_reduced)(&s, loss, r, x);
+}
+
+FL_T *FL_W(gaussian_nll_loss)(FL_T *x, FL_T *y, FL_T *var, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y, var};
+    if (!FL_W(_loss_operands)("fl_gaussian_nll_loss", in, 3)) return FL_GIVE(&s, NULL);
+    FL_T *v = MAX(in[2], CONST(1e-6)), *d = FL_W(square)(SUB(in[0], in[1]));
+    return FL_W(_reduced)(&s, MUL(CONST(0.5), ADD(LOG(v), DIV(d, v))), r, x);
+}
+
+FL_T *FL_W(soft_margin_loss)(FL_T *x, FL_T *y, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y};
+    if (!FL_W(_loss_operands)("fl_soft_margin_loss", in, 2)) return FL_GIVE(&s, NULL);
+    return FL_W(_reduced)(&s, FL_W(softplus)(NEG(MUL(in[0], in[1]))), r, x);
+}
+
+FL_T *FL_W(hinge_embedding_loss)(FL_T *x, FL_T *y, double margin, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, y};
+    if (!FL_W(_loss_operands)("fl_hinge_embedding_loss", in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *far = FL_W(relu)(SUB(CONST(margin), in[0]));
+    return FL_W(_reduced)(&s, SELECT(LT(CONST(0), in[1]), in[0], far), r, x);
+}
+
+FL_T *FL_W(margin_ranking_loss)(FL_T *a, FL_T *b, FL_T *y, double margin, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {a, b, y};
+    if (!FL_W(_loss_operands)("fl_margin_ranking_loss", in, 3)) return FL_GIVE(&s, NULL);
+    FL_T *behind = MUL(in[2], SUB(in[1], in[0]));
+    return FL_W(_reduced)(&s, FL_W(relu)(ADD(behind, CONST(margin))), r, a);
+}
+
+FL_T *FL_W(cosine_embedding_loss)(FL_T *a, FL_T *b, FL_T *y, double margin, fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {a, b};
+    if (FL_ABSENT("cosine_embedding_loss", y) ||
+        !FL_W(_loss_operands)("fl_cosine_embedding_loss", in, 2))
+        return FL_GIVE(&s, NULL);
+    FL_T *size_a = ADD(FL_W(sum)(FL_W(square)(in[0]), FL_AXES(-1)), CONST(1e-12));
+    FL_T *size_b = ADD(FL_W(sum)(FL_W(square)(in[1]), FL_AXES(-1)), CONST(1e-12));
+    FL_T *product = FL_W(sum)(MUL(in[0], in[1]), FL_AXES(-1));
+    FL_T *cosine = DIV(product, SQRT(MUL(size_a, size_b)));
+    FL_T *far = FL_W(relu)(SUB(cosine, CONST(margin)));
+    return FL_W(_reduced)(&s, SELECT(LT(CONST(0), y), SUB(CONST(1), cosine), far), r, a);
+}
+
+FL_T *FL_W(triplet_margin_loss)(FL_T *anchor, FL_T *positive, FL_T *negative, double margin,
+                                fl_reduction r) {
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {anchor, positive, negative};
+    if (!FL_W(_loss_operands)("fl_triplet_margin_loss", in, 3)) return FL_GIVE(&s, NULL);
+    FL_T *near = FL_W(pairwise_distance)(in[0], in[1], 2, 1e-6);
+    FL_T *far = FL_W(pairwise_distance)(in[0], in[2], 2, 1e-6);
+    return FL_W(_reduced)(&s, FL_W(relu)(ADD(SUB(near, far), CONST(margin))), r, anchor);
+}
+
+/* The class itself has margin 0, so its term is relu(0) = 0. */
+FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_reduction r) {
+    if (FL_ABSENT("multi_margin_loss", x) || FL_ABSENT("multi_margin_loss", target)) return NULL;
+    const fl_tensor *t = FL_VALUE(x);
+    if (t->ndim != 2 || target->ndim != 1 || target->shape[0] != t->shape[0])
+        return FL__BAD("fl_multi_margin_loss: input %s, target %s; want [n, c] and [n]",
+                       FL__SHAPE_TEXT(t), FL__SHAPE_TEXT(target));
+    fl_scope s = fl_scope_begin();
+    fl_tensor *column = fl_unsqueeze(target, 1), *own = fl_one_hot(target, t->shape[1]);
+    FL_T *wide = FL_W(_widened)(x);
+    if (!own || !wide) return FL_GIVE(&s, NULL);
+    FL_T *margins = FL_OF(fl_where(fl_cast(own, FL_B8), fl_num(0), fl_num(margin)));
+    FL_T *over = ADD(SUB(wide, FL_W(gather)(wide, 1, column)), margins);
+    FL_T *loss = FL_W(mean)(FL_W(relu)(over), FL_AXES(1));
+    return FL_W(_reduced)(&s, loss, r, x);
+}
+
+#endif
+/* MIT licence: see LICENSE. */
