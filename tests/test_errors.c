@@ -141,7 +141,7 @@ static struct {
     snapshot before;
     fl_scope scope;
     jmp_buf leave;
-    const char *seen[600]; /* functions that have rows */
+    const char *seen[1200]; /* functions that have rows */
     int n_seen;
 } row;
 
@@ -160,7 +160,7 @@ static bool listed(const char *const *list, int n, const char *name) {
 
 static bool row_begin(row_kind kind, const char *fn, const char *who, int line) {
     if (row.mode == LIST) {
-        if (!listed(row.seen, row.n_seen, fn) && row.n_seen < 600) row.seen[row.n_seen++] = fn;
+        if (!listed(row.seen, row.n_seen, fn) && row.n_seen < 1200) row.seen[row.n_seen++] = fn;
         return false;
     }
     row.kind = kind;
@@ -1406,7 +1406,10 @@ static void rows_of_meters(void) {
 
 /* ---- running them ---- */
 
+#include "errors_neural.h"
+
 static void (*const groups[])(void) = {
+    rows_of_nets,        rows_of_var_nets,
     rows_of_memory,      rows_of_handles,   rows_of_creation,   rows_of_reading,
     rows_of_movement,    rows_of_formulas,  rows_of_reductions, rows_of_order, rows_of_indexing,
     rows_of_convolution, rows_of_pooling,   rows_of_softmax,    rows_of_randomness,
@@ -1565,7 +1568,7 @@ TEST(every_public_function_has_a_row) {
     const int n_free = sizeof cannot_fail / sizeof *cannot_fail;
     row.mode = LIST;
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) groups[i]();
-    CHECK(row.n_seen < 600);
+    CHECK(row.n_seen < 1200);
     int functions = 0;
     for (size_t h = 0; h < sizeof headers / sizeof *headers; h++) {
         char *text = read_header(headers[h]), name[100];

@@ -16,7 +16,7 @@
 /* The operands of a loss as computed in; false after an error. */
 static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {
     for (int i = 0; i < n; i++)
-        if (FL_ABSENT("loss", x[i])) return false;
+        if (fl__null(fn, x[i])) return false;
     for (int i = 0; i < n; i++) {
         fl_shape all = fl_shape_of(FL_VALUE(x[0]));
         if (!fl__broadcast_shape(&all, FL_VALUE(x[i])))

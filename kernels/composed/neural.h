@@ -359,33 +359,36 @@ FL_T *FL_W(attention)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, bool causal, double
 enum { FL__RNN_TANH, FL__RNN_RELU, FL__GRU, FL__LSTM };
 static const int fl__gates[] = {1, 1, 3, 4};
 static const char *const fl__rnn_names[] = {"fl_rnn_tanh", "fl_rnn_relu", "fl_gru", "fl_lstm"};
+static const char *const fl__cell_names[] = {"fl_rnn_tanh_cell", "fl_rnn_relu_cell", "fl_gru_cell",
+                                             "fl_lstm_cell"};
 
 /* x [..., n, in], h [..., n, hidden] and the weights of one cell fit. */
-static bool fl__cell_fits(int kind, const fl_tensor *x, const fl_tensor *h, fl_tensor *const w[4]) {
+static bool fl__cell_fits(const char *fn, int gates, const fl_tensor *x, const fl_tensor *h,
+                          fl_tensor *const w[4]) {
     bool ok = x->ndim >= 2 && h->ndim >= 2 && x->shape[x->ndim - 2] == h->shape[h->ndim - 2];
     int64_t in = ok ? x->shape[x->ndim - 1] : 0, hidden = ok ? h->shape[h->ndim - 1] : 0;
     for (int i = 0; ok && i < 4; i++) {
         int64_t columns = i ? hidden : in;
         if (!w[i] && i > 1) continue;
-        ok = w[i]->ndim == (i < 2 ? 2 : 1) && w[i]->shape[0] == fl__gates[kind] * hidden &&
+        ok = w[i]->ndim == (i < 2 ? 2 : 1) && w[i]->shape[0] == gates * hidden &&
              (i > 1 || w[i]->shape[1] == columns);
     }
-    return ok || FL__BAD("%s: input %s and state %s do not fit weights %s and %s",
-                         fl__rnn_names[kind], FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(h),
-                         FL__SHAPE_TEXT(w[0]), FL__SHAPE_TEXT(w[1]));
+    return ok || FL__BAD("%s: input %s and state %s do not fit weights %s and %s", fn,
+                         FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(h), FL__SHAPE_TEXT(w[0]),
+                         FL__SHAPE_TEXT(w[1]));
 }
 #endif
 
 /* Copies the weights of a cell, as computed in; checks them. */
-static bool FL_W(_cell_weights)(int kind, FL_T *x, FL_T *h, FL_T *const *given, FL_T *w[4]) {
+static bool FL_W(_cell_weights)(const char *fn, int gates, FL_T *x, FL_T *h, FL_T *const *given,
+                                FL_T *w[4]) {
     fl_tensor *values[4];
-    if (FL_ABSENT("rnn", given) || FL_ABSENT("rnn", given[0]) || FL_ABSENT("rnn", given[1]))
-        return false;
+    if (fl__null(fn, given) || fl__null(fn, given[0]) || fl__null(fn, given[1])) return false;
     for (int i = 0; i < 4; i++) {
         w[i] = given[i];
         values[i] = w[i] ? FL_VALUE(w[i]) : NULL;
     }
-    return fl__cell_fits(kind, FL_VALUE(x), FL_VALUE(h), values) && FL_W(_widen)(w, 4);
+    return fl__cell_fits(fn, gates, FL_VALUE(x), FL_VALUE(h), values) && FL_W(_widen)(w, 4);
 }
 
 static FL_T *FL_W(_projected)(FL_T *x, FL_T *w, FL_T *bias) {
@@ -430,13 +433,13 @@ static FL_T *FL_W(_step)(int kind, FL_T *x, FL_T *h, FL_T **c, FL_T *const w[4])
 
 static FL_T *FL_W(_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *given, FL_T **c_out) {
     FL_T *w[4], *state[] = {x, h, c};
-    const char *fn = fl__rnn_names[kind] + 3;
-    if (FL_ABSENT("rnn", x) || FL_ABSENT("rnn", h)) return NULL;
+    const char *fn = fl__cell_names[kind];
+    if (fl__null(fn, x) || fl__null(fn, h)) return NULL;
     if (kind == FL__LSTM && !fl__same_shape(FL_VALUE(h), FL_VALUE(c)))
-        return FL__BAD("fl_%s_cell: states %s and %s", fn, FL__SHAPE_TEXT(FL_VALUE(h)),
+        return FL__BAD("%s: states %s and %s", fn, FL__SHAPE_TEXT(FL_VALUE(h)),
                        FL__SHAPE_TEXT(FL_VALUE(c)));
     fl_scope s = fl_scope_begin();
-    if (!FL_W(_cell_weights)(kind, x, h, given, w) || !FL_W(_widen)(state, 3))
+    if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, h, given, w) || !FL_W(_widen)(state, 3))
         return FL_GIVE(&s, NULL);
     FL_T *y = FL_W(_step)(kind, FL_W(_projected)(state[0], w[0], w[2]), state[1], &state[2], w);
     if (!(y = FL_W(_narrowed)(y, h))) return FL_GIVE(&s, NULL);
@@ -478,10 +481,11 @@ static FL_T *FL_W(_joined)(FL_T **part, int64_t n) {
 /* One layer in one direction over x [steps, n, in]; *h, *c [n, hidden] are the state. */
 static FL_T *FL_W(_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *given, bool back) {
     FL_T *w[4], *y = NULL;
-    if (!FL_W(_cell_weights)(kind, x, *h, given, w)) return NULL;
+    const char *fn = fl__rnn_names[kind];
+    if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, *h, given, w)) return NULL;
     int64_t steps = FL_VALUE(x)->shape[0];
     FL_T **out = fl__alloc((size_t)steps * sizeof *out);
-    if (!out) return fl_fail("fl_rnn: out of memory for %lld steps", (long long)steps), NULL;
+    if (!out) return FL__BAD("%s: out of memory for %lld steps", fn, (long long)steps);
     FL_T *projected = FL_W(_projected)(x, w[0], w[2]);
     for (int64_t i = 0; *h && projected && i < steps; i++) {
         int64_t t = back ? steps - 1 - i : i;
@@ -498,7 +502,7 @@ static FL_T *FL_W(_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *give
 static FL_T *FL_W(_layers)(int kind, FL_T *x, FL_T **state, FL_T *const *w, int layers, int ways) {
     int count = layers * ways, states = kind == FL__LSTM ? 2 : 1;
     FL_T **last = fl__alloc((size_t)(count * states) * sizeof *last);
-    if (!last) return fl_fail("fl_rnn: out of memory for %d layers", layers), NULL;
+    if (!last) return FL__BAD("%s: out of memory for %d layers", fl__rnn_names[kind], layers);
     for (int i = 0; x && i < count; i += ways) {
         FL_T *side[2] = {0};
         for (int k = 0; k < ways; k++) {
@@ -532,10 +536,11 @@ static bool fl__sequence_fits(int kind, const fl_tensor *x, const fl_tensor *sta
 static FL_T *FL_W(_recurrent)(int kind, FL_T *x, FL_T *const *given, FL_T *const *w, int layers,
                               bool bidirectional, FL_T **h_out, FL_T **c_out) {
     int states = kind == FL__LSTM ? 2 : 1, ways = bidirectional ? 2 : 1;
-    if (FL_ABSENT("rnn", x) || FL_ABSENT("rnn", w)) return NULL;
+    const char *fn = fl__rnn_names[kind];
+    if (fl__null(fn, x) || fl__null(fn, w)) return NULL;
     FL_T *in[] = {x, given[0], given[1]}, **out[] = {h_out, c_out};
     for (int k = 0; k < states; k++)
-        if (FL_ABSENT("rnn", given[k]) ||
+        if (fl__null(fn, given[k]) ||
             !fl__sequence_fits(kind, FL_VALUE(x), FL_VALUE(given[k]), layers, ways))
             return NULL;
     fl_scope s = fl_scope_begin();
