@@ -1028,6 +1028,8 @@ static void constant_cases(int unused) {
     fl_scope_end(&s);
 }
 
+#include "gradcheck_neural.h"
+
 /* >>running */
 
 typedef struct group {
@@ -1058,6 +1060,7 @@ static void make_groups(void) {
     add_group("softmax", softmax_cases, 0);
     add_group("log_softmax", softmax_cases, 1);
     add_group("other", other_cases, 0);
+    for (int i = 0; i < NET_OPS; i++) add_group(net_ops[i].name, net_cases, i);
     add_group("ties", tie_cases, 0);
     add_group("constants", constant_cases, 0);
 }
