@@ -114,8 +114,8 @@ typedef struct fl_batch_norm_opts {
     double eps;            /* 0 -> 1e-5 */
 } fl_batch_norm_opts;
 /* The same per channel of x [n, c, ...] over all else, or with running statistics. */
-#define fl_batch_norm(x, weight, ...) FL__BATCH_NORM(fl_, x, weight, __VA_ARGS__, ._ = 0)
-#define fv_batch_norm(x, weight, ...) FL__BATCH_NORM(fv_, x, weight, __VA_ARGS__, ._ = 0)
+#define fl_batch_norm(...) FL__BATCH_NORM(fl_, __VA_ARGS__, ._ = 0)
+#define fv_batch_norm(...) FL__BATCH_NORM(fv_, __VA_ARGS__, ._ = 0)
 #define FL__BATCH_NORM(p, x, weight, bias, ...) \
     p##batch_norm_opt(x, weight, bias, (fl_batch_norm_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_batch_norm_opt(fl_tensor *x, fl_tensor *weight, fl_tensor *bias,
@@ -234,6 +234,22 @@ FL_API fl_var *fv_triplet_margin_loss(fl_var *anchor, fl_var *positive, fl_var *
 FL_API fl_tensor *fl_multi_margin_loss(fl_tensor *x, fl_tensor *target, double margin,
                                        fl_reduction r);
 FL_API fl_var *fv_multi_margin_loss(fl_var *x, fl_tensor *target, double margin, fl_reduction r);
+typedef struct fl_ctc_loss_opts {
+    char _;
+    int64_t blank;          /* its class */
+    fl_reduction reduction; /* FL_MEAN: each loss by its target's length, then over the batch */
+    bool zero_infinity;     /* 0 instead of inf for targets that no alignment gives */
+} fl_ctc_loss_opts;
+/* -log P(target), summed over all alignments: log probabilities [t, n, c]; i64: target [n, l], and of
+   each sequence the steps (beyond t: t) and the target's length, [n]. Gradient of inf: 0. */
+#define fl_ctc_loss(...) FL__CTC_LOSS(fl_, __VA_ARGS__, ._ = 0)
+#define fv_ctc_loss(...) FL__CTC_LOSS(fv_, __VA_ARGS__, ._ = 0)
+#define FL__CTC_LOSS(p, logp, target, steps, lengths, ...) \
+    p##ctc_loss_opt(logp, target, steps, lengths, (fl_ctc_loss_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_ctc_loss_opt(fl_tensor *logp, fl_tensor *target, fl_tensor *steps,
+                                  fl_tensor *lengths, fl_ctc_loss_opts o);
+FL_API fl_var *fv_ctc_loss_opt(fl_var *logp, fl_tensor *target, fl_tensor *steps,
+                               fl_tensor *lengths, fl_ctc_loss_opts o);
 
 #ifdef __cplusplus
 }

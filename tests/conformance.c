@@ -19,6 +19,7 @@
 #include "conformance_move.h"
 #include "conformance_reduce.h"
 #include "conformance_order.h"
+#include "conformance_nets.h"
 #include "conformance_neural.h"
 #include "conformance_backend.h"
 #include <signal.h>
@@ -78,6 +79,7 @@ static const struct {
                {"arg", arg_group},
                {"index", index_group},
                {"order", order_group},
+               {"nets", nets_group},
                {"matmul", matmul_group},
                {"conv", conv_group},
                {"random", random_group},

@@ -119,6 +119,16 @@ static void rows_of_nets(void) {
     NO(fl_lstm, (NULL, o.f23, o.f23, w, 1, false, NULL, NULL), NULLS);
     NO(fl_lstm, (o.f23, o.f23, NULL, w, 1, false, NULL, NULL), "[2, 3]");
     NO(fl_lstm, (o.f23, o.f23, o.f23, w, 1, true, NULL, NULL), "2 directions");
+    fl_tensor *two = fl_zeros(FL_SHAPE(2), FL_I64), *seven = fl_full(FL_SHAPE(2), 7, FL_I64);
+    const fl_ctc_loss_opts plain = {0}, fifth = {.blank = 4};
+    fl_tensor *cube = fl_ones(FL_SHAPE(3, 2, 4), FL_F32);
+    NO(fl_ctc_loss_opt, (NULL, o.i23, two, two, plain), NULLS);
+    NO(fl_ctc_loss_opt, (cube, NULL, two, two, plain), NULLS);
+    NO(fl_ctc_loss_opt, (cube, o.i23, NULL, two, plain), NULLS);
+    NO(fl_ctc_loss_opt, (cube, o.i23, two, NULL, plain), NULLS);
+    NO(fl_ctc_loss_opt, (o.f23, o.i23, two, two, plain), "[2, 3]");
+    NO(fl_ctc_loss_opt, (cube, o.i23, two, two, fifth), "blank 4 of 4 classes");
+    NO_AS(fl_ctc_loss_opt, "fl_gather", (cube, o.i23, two, seven, plain), "out of range");
 }
 
 static void rows_of_var_nets(void) {
@@ -238,6 +248,16 @@ static void rows_of_var_nets(void) {
     NO(fv_lstm, (NULL, o.v23, o.v23, w, 1, false, NULL, NULL), NULLS);
     NO(fv_lstm, (o.v23, o.v23, NULL, w, 1, false, NULL, NULL), "[2, 3]");
     NO(fv_lstm, (o.v23, o.v23, o.v23, w, 1, true, NULL, NULL), "2 directions");
+    fl_tensor *two = fl_zeros(FL_SHAPE(2), FL_I64), *seven = fl_full(FL_SHAPE(2), 7, FL_I64);
+    const fl_ctc_loss_opts plain = {0}, fifth = {.blank = 4};
+    fl_var *cube = fv_const(fl_ones(FL_SHAPE(3, 2, 4), FL_F32));
+    NO(fv_ctc_loss_opt, (NULL, o.i23, two, two, plain), NULLS);
+    NO(fv_ctc_loss_opt, (cube, NULL, two, two, plain), NULLS);
+    NO(fv_ctc_loss_opt, (cube, o.i23, NULL, two, plain), NULLS);
+    NO(fv_ctc_loss_opt, (cube, o.i23, two, NULL, plain), NULLS);
+    NO(fv_ctc_loss_opt, (o.v23, o.i23, two, two, plain), "[2, 3]");
+    NO(fv_ctc_loss_opt, (cube, o.i23, two, two, fifth), "blank 4 of 4 classes");
+    NO_AS(fv_ctc_loss_opt, "fl_gather", (cube, o.i23, two, seven, plain), "out of range");
 }
 
 #endif /* MIT licence: see LICENSE. */

@@ -132,6 +132,15 @@ static fl_var *net_multi_margin(fl_var **x) {
     return fv_multi_margin_loss(fv_mul(x[0], x[0]), target, 20, FL_NONE);
 }
 
+/* x as four steps of three sequences; y [4, 4] gives the steps' classes. */
+static fl_var *net_ctc(fl_var **x) {
+    fl_tensor *target = fl_from_host((int64_t[]){1, 1, 2, 1, 3, 0}, FL_SHAPE(3, 2), FL_I64);
+    fl_tensor *steps = fl_from_host((int64_t[]){4, 4, 3}, FL_SHAPE(3), FL_I64);
+    fl_tensor *lengths = fl_from_host((int64_t[]){2, 2, 0}, FL_SHAPE(3), FL_I64);
+    fl_var *each = fv_mul(fv_unsqueeze(x[0], 0), fv_unsqueeze(x[1], 1));
+    return fv_ctc_loss(each, target, steps, lengths, .reduction = FL_NONE);
+}
+
 /* y: its shape is [4] (VECTOR), [4, 4] (SQUARE), x's [3, 4] (ALIKE), or there is none. */
 enum { ALONE, VECTOR, ALIKE, SQUARE };
 static const struct {
@@ -159,7 +168,8 @@ static const struct {
     {"poisson_nll_loss", net_poisson, ALIKE}, {"gaussian_nll_loss", net_gaussian, ALIKE},
     {"soft_margin_loss", net_soft_margin, ALIKE}, {"hinge_embedding_loss", net_hinge, ALIKE},
     {"margin_ranking_loss", net_ranking, ALIKE}, {"cosine_embedding_loss", net_cosine_loss, ALIKE},
-    {"triplet_margin_loss", net_triplet, ALIKE}, {"multi_margin_loss", net_multi_margin, ALONE}};
+    {"triplet_margin_loss", net_triplet, ALIKE}, {"multi_margin_loss", net_multi_margin, ALONE},
+    {"ctc_loss", net_ctc, SQUARE}};
 enum { NET_OPS = sizeof net_ops / sizeof *net_ops };
 
 static fl_var *run_net(fl_var **x, const grad_case *c) {

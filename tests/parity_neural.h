@@ -61,6 +61,7 @@ static int recurrent(parity_case *c, fl_var **y) {
     OP(attention, fv_attention(IN(0), IN(1), IN(2), c->n_in > 3 ? IN(3) : NULL, INT("causal") != 0, \
                                NUM("scale")))
 
+/* ctc: PyTorch's gradient holds that of a log softmax before it, which keeps log probabilities. */
 #define REDUCTION reduction_of(c)
 #define LOSS_OPS(OP) \
     OP(l1, fv_l1_loss(IN(0), IN(1), REDUCTION)) \
@@ -76,7 +77,8 @@ static int recurrent(parity_case *c, fl_var **y) {
     OP(margin_ranking, fv_margin_ranking_loss(IN(0), IN(1), IN(2), NUM("margin"), REDUCTION)) \
     OP(cosine_embedding, fv_cosine_embedding_loss(IN(0), IN(1), IN(2), NUM("margin"), REDUCTION)) \
     OP(triplet_margin, fv_triplet_margin_loss(IN(0), IN(1), IN(2), NUM("margin"), REDUCTION)) \
-    OP(multi_margin, fv_multi_margin_loss(IN(0), T(1), NUM("margin"), REDUCTION))
+    OP(multi_margin, fv_multi_margin_loss(IN(0), T(1), NUM("margin"), REDUCTION)) \
+    OP(ctc, fv_ctc_loss(fv_log_softmax(IN(0), 2), T(1), T(2), T(3), .reduction = REDUCTION))
 
 #define NEURAL_PARITY \
     {"batch_norm", batch_norm, 5}, {"rnn_tanh_cell", rnn_tanh_cell, 6}, \

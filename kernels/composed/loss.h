@@ -7,6 +7,7 @@
 #if defined(FL_IMPL_ONLY_COMPOSED_LOSS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_COMPOSED_LOSS_IMPL
 #define FL_COMPOSED_LOSS_IMPL
+#include <math.h>
 #define FL_TEXT "loss.h"
 #include "twice.h"
 #endif
@@ -179,6 +180,110 @@ FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_redu
     FL_T *over = ADD(SUB(wide, FL_W(gather)(wide, 1, column)), margins);
     FL_T *loss = FL_W(mean)(FL_W(relu)(over), FL_AXES(1));
     return FL_W(_reduced)(&s, loss, r, x);
+}
+
+/* >>ctc: the forward pass in log space over blank, label 1, blank, label 2, ... blank, a step for each
+   time for the whole batch. FL__NEVER stands for log 0: its sums stay finite, so gradients of any
+   order do. */
+
+#ifdef FL_ON_TENSORS
+#define FL__NEVER (-1e30)
+#endif
+
+/* x [n, s] moved to the right along axis 1, `fill` on the left */
+static FL_T *FL_W(_shifted)(FL_T *x, int64_t by, double fill) {
+    if (!x) return NULL;
+    int64_t size = FL_VALUE(x)->shape[1], rest = size > by ? size - by : 0;
+    fl_tensor *edge = fl_slice(FL_VALUE(x), 1, 0, size - rest, 1);
+    if (!edge || !(edge = fl_full_like(edge, fill))) return NULL;
+    FL_T *parts[] = {FL_OF(edge), FL_W(slice)(x, 1, 0, rest, 1)};
+    return parts[0] && parts[1] ? FL_W(concat)(parts, 2, 1) : NULL;
+}
+
+#ifdef FL_ON_TENSORS
+/* blank, label 1, blank, ... [n, 2 l + 1]; blanks past a target's end */
+static fl_tensor *fl__ctc_labels(fl_tensor *target, fl_tensor *lengths, int64_t blank) {
+    int64_t n = target->shape[0], l = target->shape[1];
+    fl_tensor *place = fl_to(fl_arange(0, (double)l, 1, FL_I64), fl_family_name(target));
+    fl_tensor *inside = LT(place, fl_unsqueeze(lengths, 1));
+    fl_tensor *label = SELECT(inside, target, fl_int(blank));
+    fl_tensor *pair[] = {fl_full_like(target, (double)blank), label};
+    if (!pair[0] || !label) return NULL;
+    fl_tensor *both = fl_reshape(fl_stack(pair, 2, -1), FL_SHAPE(n, 2 * l));
+    fl_tensor *parts[] = {both, fl_full_like(fl_unsqueeze(lengths, 1), (double)blank)};
+    return both && parts[1] ? fl_concat(parts, 2, 1) : NULL;
+}
+
+static bool fl__ctc_fits(const fl_tensor *x, const fl_tensor *target, const fl_tensor *steps,
+                         const fl_tensor *lengths, int64_t blank) {
+    bool ok = x->ndim == 3 && target->ndim == 2 && steps->ndim == 1 && lengths->ndim == 1 &&
+              target->shape[0] == x->shape[1] && fl__same_shape(steps, lengths) &&
+              steps->shape[0] == x->shape[1] && target->dtype == FL_I64 &&
+              steps->dtype == FL_I64 && lengths->dtype == FL_I64;
+    if (!ok)
+        return FL__BAD("fl_ctc_loss: input %s, target %s, lengths %s and %s; want [t, n, c], and "
+                       "i64 [n, l], [n], [n]", FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(target),
+                       FL__SHAPE_TEXT(steps), FL__SHAPE_TEXT(lengths)) != NULL;
+    return (blank >= 0 && blank < x->shape[2]) ||
+           FL__BAD("fl_ctc_loss: blank %lld of %lld classes", (long long)blank,
+                   (long long)x->shape[2]);
+}
+#endif
+
+/* Log probability of each place after all steps, [n, s], of emitted [t, n, s]. */
+static FL_T *FL_W(_ctc_forward)(FL_T *emitted, fl_tensor *labels, fl_tensor *steps, int64_t blank) {
+    fl_tensor *skips = fl_ne(labels, fl__shifted(labels, 2, (double)blank));
+    fl_tensor *never = fl_select(FL_VALUE(emitted), 0, 0), *left = fl_unsqueeze(steps, 1);
+    never = never ? fl_full_like(never, FL__NEVER) : NULL;
+    fl_tensor *start = never ? fl_slice(fl__shifted(never, 1, 0), 1, 0, 1, 1) : NULL;
+    if (!skips || !start || !left) return NULL;
+    fl_tensor *parts[] = {start, fl_slice(never, 1, 1, never->shape[1], 1)};
+    FL_T *a = FL_OF(parts[1] ? fl_concat(parts, 2, 1) : NULL);
+    for (int64_t t = 0; a && t < FL_VALUE(emitted)->shape[0]; t++) {
+        fl_scope s = fl_scope_begin();
+        FL_T *ways[] = {a, FL_W(_shifted)(a, 1, FL__NEVER), FL_W(_shifted)(a, 2, FL__NEVER)};
+        ways[2] = SELECT(FL_OF(skips), ways[2], FL_OF(never));
+        FL_T *all = ways[1] && ways[2] ? FL_W(stack)(ways, 3, 0) : NULL;
+        FL_T *next = ADD(FL_W(logsumexp)(all, FL_AXES(0)), FL_W(select)(emitted, 0, t));
+        a = FL_GIVE(&s, SELECT(FL_OF(fl_gt(left, fl_int(t))), next, a));
+    }
+    return a;
+}
+
+/* log P of the targets [n]: at the last blank, or at the label before it */
+static FL_T *FL_W(_ctc_total)(FL_T *a, fl_tensor *lengths) {
+    fl_tensor *end = fl_unsqueeze(fl_mul(lengths, fl_int(2)), 1);
+    fl_tensor *before = fl_maximum(fl_sub(end, fl_int(1)), fl_int(0));
+    if (!a || !end || !before) return NULL;
+    FL_T *label = FL_W(gather)(a, 1, before), *last = FL_W(gather)(a, 1, end);
+    label = SELECT(FL_OF(fl_eq(end, fl_int(0))), CONST(FL__NEVER), label);
+    FL_T *both[] = {last, label};
+    return last && label ? FL_W(logsumexp)(FL_W(concat)(both, 2, 1), FL_AXES(1)) : NULL;
+}
+
+FL_T *FL_W(ctc_loss_opt)(FL_T *logp, fl_tensor *target, fl_tensor *steps, fl_tensor *lengths,
+                         fl_ctc_loss_opts o) {
+    if (FL_ABSENT("ctc_loss", logp) || FL_ABSENT("ctc_loss", target) ||
+        FL_ABSENT("ctc_loss", steps) || FL_ABSENT("ctc_loss", lengths) ||
+        !fl__ctc_fits(FL_VALUE(logp), target, steps, lengths, o.blank))
+        return NULL;
+    fl_scope s = fl_scope_begin();
+    const fl_tensor *t = FL_VALUE(logp);
+    fl_tensor *labels = fl__ctc_labels(target, lengths, o.blank);
+    FL_T *x = FL_W(_widened)(logp);
+    if (!labels || !x) return FL_GIVE(&s, NULL);
+    fl_shape every = FL_SHAPE(t->shape[0], t->shape[1], labels->shape[1]);
+    FL_T *emitted = FL_W(gather)(x, 2, fl_expand(labels, every));
+    emitted = MAX(emitted, CONST(FL__NEVER));
+    FL_T *a = emitted ? FL_W(_ctc_forward)(emitted, labels, steps, o.blank) : NULL;
+    FL_T *total = FL_W(_ctc_total)(a, lengths);
+    FL_T *impossible = LT(total, CONST(FL__NEVER / 2));
+    FL_T *loss = SELECT(impossible, CONST(o.zero_infinity ? 0 : INFINITY), NEG(total));
+    if (o.reduction == FL_MEAN && loss) {
+        fl_tensor *n = fl_maximum(lengths, fl_int(1));
+        loss = DIV(loss, FL_OF(n ? fl_cast(n, FL_VALUE(loss)->dtype) : NULL));
+    }
+    return FL_W(_reduced)(&s, loss, o.reduction, logp);
 }
 
 #endif
