@@ -2,7 +2,7 @@
 #
 #   make CC=clang                  another compiler; every variant has a folder of its own under build/
 #   make test SAN=address,undefined   or SAN=thread: with sanitizers
-#   make OPENBLAS=no ZLIB=no       without optional parts that were found
+#   make OPENBLAS=no LAPACK=no ZLIB=no   without optional parts that were found (LAPACK needs OPENBLAS)
 #   make test TESTS="test_mem test_nn"   some test programs only
 #   make test COMPILE=no              without tests/compile, which tries every compiler by itself
 
@@ -40,6 +40,10 @@ endif
 ifeq ($(filter no,$(OPENBLAS))$(filter thread,$(SAN)),)
 OPTIONS += $(OPENBLAS_FLAGS)
 LIBS += $(OPENBLAS_LIBS)
+ifneq ($(LAPACK),no)
+OPTIONS += $(LAPACK_FLAGS)
+LIBS += $(LAPACK_LIBS)
+endif
 endif
 ifneq ($(ZLIB),no)
 OPTIONS += $(ZLIB_FLAGS)
@@ -102,6 +106,7 @@ help: ## this list
 # program[:argument] for tests/run. Sanitized runs leave tests/compile out: it builds plain programs of its own.
 RUNS_OF_conformance = $(BACKENDS:%=conformance:%)
 RUNS_OF_gradcheck = gradcheck:cpu
+RUNS_OF_random = $(patsubst %,random:%,$(filter-out evictor,$(BACKENDS)))
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
             $(if $(filter file,$(origin TESTS)),$(STRANGERS) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
 
@@ -189,9 +194,9 @@ $(BUILD)/flags: FORCE
 
 # --- optional parts --------------------------------------------------------------------------------------
 
-# $(call probe,NAME,header,call,libs,package,what for): tries to compile and link a program that uses it.
+# $(call probe,NAME,header,call,libs,package,what for,declaration): tries to compile and link a program that uses it.
 define probe
-printf '#include <stddef.h>\n#include <$(2)>\nint main(void) { return $(3) != 0; }\n' > $(@D)/probe.c; \
+printf '#include <stddef.h>\n#include <$(2)>\n$(7)\nint main(void) { return $(3) != 0; }\n' > $(@D)/probe.c; \
 if $(CC) -o $(@D)/probe $(@D)/probe.c $(4) >/dev/null 2>&1; \
 then printf '$(1)_FLAGS = -DFL_USE_$(1)\n$(1)_LIBS = $(4)\n' >> $@.new; \
 else echo 'absent: $(1) ($(6)): apt-get install $(5)' | tee -a $(@D)/absent; fi; rm -f $(@D)/probe $(@D)/probe.c
@@ -200,4 +205,5 @@ $(BUILD)/config.mk: Makefile
 	@mkdir -p $(@D); : > $@.new; : > $(@D)/absent
 	@$(call probe,ZLIB,zlib.h,zlibVersion()[0],-lz,zlib1g-dev,reads gzipped data sets)
 	@$(call probe,OPENBLAS,cblas.h,cblas_ddot(0$(comma) NULL$(comma) 1$(comma) NULL$(comma) 1),-lopenblas,libopenblas-dev,faster matrix products)
+	@$(call probe,LAPACK,stddef.h,dgesdd_(),-lopenblas,libopenblas-dev,factorisations of matrices,int dgesdd_(void);)
 	@mv $@.new $@

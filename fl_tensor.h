@@ -27,6 +27,7 @@
      FL_TENSOR_BACKEND=cpu      family of new tensors; fl_backend_<name>() must exist
      FL_TENSOR_BACKEND_H='"x"'  header that brings it, included by the implementation
      FL_USE_OPENBLAS            matrix products through cblas (link -lopenblas)
+     FL_USE_LAPACK              solve, cholesky, qr, svd, eigh, det (link -lopenblas or -llapack)
 
    Concepts
      Life time   A function that returns a fl_tensor * returns a value owned by the innermost scope
@@ -338,7 +339,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(logical_or,   BOOL,  OPT, OR(a, b),               CONST(0),                               CONST(0)) \
     X(logical_xor,  BOOL,  OPT, XOR(a, b),              CONST(0),                               CONST(0))
 
-/* Ops that are not element-wise formulas. `holds`: the REQ ops that an OPT op's composition runs.
+/* Ops that are not element-wise formulas. `holds`: the REQ ops that an OPT op's composition runs;
+   "cpu": it has none, and runs on the cpu where the backend has no slot.
    Inputs -> outputs, with shapes; "any strides" unless said otherwise. [in] optional input.
 
          op                  need  args              holds                                                         */
@@ -400,7 +402,18 @@ FL_API void fl_set_flags(uint64_t flags);
     X(grad2,               OPT, fl_grad_args,    "") \
     /* in place: g, p, [m] -> p, [m];  g, p, m, v -> p, m, v.  out[i] are the same handles as the inputs */ \
     X(sgd_step,            OPT, fl_sgd_args,     "mul add sub copy") \
-    X(adam_step,           OPT, fl_adam_args,    "mul add sub div sqrt copy")
+    X(adam_step,           OPT, fl_adam_args,    "mul add sub div sqrt copy") \
+    /* matrices are the last two dims, in batches; outputs of svd and eigh may be absent (out[i] NULL).
+       x [n, n] -> l u in one matrix, i64 pivot [n]: row i was swapped with row pivot[i];  a [n, n], b [n, k] -> x */ \
+    X(lu_factor,           OPT, fl_no_args,      "cpu") \
+    X(solve,               OPT, fl_no_args,      "cpu") \
+    X(solve_triangular,    OPT, fl_triangle_args, "cpu") \
+    /* x [n, n], its lower triangle -> l lower, zeros above;  x [m, n] -> q [m, k], r [k, n], k = min(m, n) */ \
+    X(cholesky,            OPT, fl_no_args,      "cpu") \
+    X(qr,                  OPT, fl_no_args,      "cpu") \
+    /* x [m, n] -> [u [m, k]], s [k] descending, [vt [k, n]];  x [n, n], its lower triangle -> w [n] ascending, [v [n, n]] */ \
+    X(svd,                 OPT, fl_no_args,      "cpu") \
+    X(eigh,                OPT, fl_no_args,      "cpu")
 
 typedef enum fl_op {
 #define FL__ENUM(op, ...) FL_OP_##op,
@@ -478,6 +491,9 @@ typedef struct fl_sort_args {
     int axis;
     bool descending;
 } fl_sort_args;
+typedef struct fl_triangle_args {
+    bool upper, unit; /* the other triangle, the diagonal (ones) are not read */
+} fl_triangle_args;
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
 } fl_conv2d_args; /* h, w */
@@ -975,6 +991,8 @@ FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis);
 FL_PRIVATE bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t);
 FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype);
 FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
+/* t's elements with other shape, strides and offset; a dense copy where the backend refuses */
+FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
 FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t); /* Weak numbers become 0-d tensors. */
 FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t);
 /* NONE: the class does not take d. */
@@ -1827,6 +1845,11 @@ static bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
     return ok;
 }
 
+/* Without a slot the cpu runs it: it is required, or has no composition. */
+static bool fl__falls_back(fl_op op) {
+    return fl__ops[op].required || (fl__holds[op] && !strcmp(fl__holds[op], "cpu"));
+}
+
 /* A fused gradient whose formula holds a replaced op. */
 static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
     return (c->op == FL_OP_grad1 || c->op == FL_OP_grad2) &&
@@ -1911,7 +1934,7 @@ static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     if (is.dtypes >> FL_DTYPE_COUNT) return fl__run_blocks(be, c);
     if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
     if (be->any) return be->any(be, c);
-    if (!slot && fl__ops[c->op].required) return fl__run_fallback(be, c);
+    if (!slot && fl__falls_back(c->op)) return fl__run_fallback(be, c);
     if (!slot || fl__replaced_gradient(be, c)) return fl__run_composed(c);
     if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) return fl__run_contiguous(be, c, slot);
     return fl__run_slot(be, c, slot, is.paged);
@@ -1958,7 +1981,8 @@ FL_PRIVATE fl_tensor *fl__result(const fl_call *c) {
 /* ---- views and movement ---- */
 
 /* A view of t with other shape, strides and offset; a dense copy where the backend refuses. */
-static fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset) {
+FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride,
+                                int64_t offset) {
     const fl_backend *be = &fl__families[t->family];
     fl_tensor *v = fl__handle(t->family, t->dtype, shape.ndim);
     if (!v) return fl_raise();

@@ -21,6 +21,8 @@
 #include "conformance_order.h"
 #include "conformance_nets.h"
 #include "conformance_neural.h"
+#include "conformance_linear.h"
+#include "conformance_factor.h"
 #include "conformance_backend.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -81,6 +83,8 @@ static const struct {
                {"order", order_group},
                {"nets", nets_group},
                {"matmul", matmul_group},
+               {"linear", linear_group},
+               {"factor", factor_group},
                {"conv", conv_group},
                {"random", random_group},
                {"dropout", dropout_group},

@@ -33,7 +33,8 @@ static void norm_case(bool centred, fl_dtype d, layout l, fl_shape s) {
 
 /* >>attention */
 
-static void attention_row(const double *q, const array *k, const array *v, int64_t last, double *y) {
+static void attention_row(const double *q, const array *k, const array *v, int64_t last,
+                          double *y) {
     int64_t m = k->shape.dim[0], d = k->shape.dim[1], e = v->shape.dim[1];
     double largest = -INFINITY, sum = 0, score[16];
     for (int64_t j = 0; j < m; j++) {
@@ -49,7 +50,8 @@ static void attention_row(const double *q, const array *k, const array *v, int64
 
 static void attention_case(fl_dtype d, layout l, bool causal) {
     if (!case_begin("attention", d, l, "%d", causal)) return;
-    operand q = make_operand(FL_SHAPE(4, 3), d, l, TAME), k = make_operand(FL_SHAPE(5, 3), d, l, TAME),
+    operand q = make_operand(FL_SHAPE(4, 3), d, l, TAME),
+            k = make_operand(FL_SHAPE(5, 3), d, l, TAME),
             v = make_operand(FL_SHAPE(5, 2), d, l, TAME);
     array want = new_array(FL_SHAPE(4, 2), d);
     double scale[8], largest = 1;
@@ -106,7 +108,8 @@ static void ctc_case(fl_dtype d, layout l, int which) {
 
 static void nets_group(void) {
     static const char *const names[] = {"layer_norm", "rms_norm", "attention", "ctc_loss"};
-    static const fl_shape rows[] = {{2, {3, 5}}, {2, {17, 33}}, {2, {1, 7}}, {2, {5, 1}}, {2, {0, 3}}};
+    static const fl_shape rows[] = {
+        {2, {3, 5}}, {2, {17, 33}}, {2, {1, 7}}, {2, {5, 1}}, {2, {0, 3}}};
     for (int i = 0; i < 4; i++) {
         unsigned layouts = i < 2 ? UNWEAK & ~(1u << CHANNELS_LAST) : UNWEAK; /* rows are 2-d */
         expect_row(names[i], FLOATS, layouts, 0, 0);

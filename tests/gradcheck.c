@@ -1028,6 +1028,7 @@ static void constant_cases(int unused) {
     fl_scope_end(&s);
 }
 
+#include "gradcheck_linear.h"
 #include "gradcheck_neural.h"
 
 /* >>running */
@@ -1054,6 +1055,8 @@ static void make_groups(void) {
     for (int i = 0; i < 4; i++) add_group(indexing[i], index_cases, i);
     for (int i = 0; i < ORDER_OPS; i++) add_group(order_names[i], order_cases, i);
     add_group("matmul", matmul_cases, 0);
+    add_group("linear", linear_group, 0);
+    add_group("factor", factor_group, 0);
     add_group("conv2d", conv_cases, 0);
     add_group("max_pool2d", pool_cases, 0);
     add_group("avg_pool2d", pool_cases, 1);

@@ -1406,6 +1406,7 @@ static void rows_of_meters(void) {
 
 /* ---- running them ---- */
 
+#include "errors_linear.h"
 #include "errors_neural.h"
 
 static void (*const groups[])(void) = {
@@ -1416,7 +1417,7 @@ static void (*const groups[])(void) = {
     rows_of_steps,       rows_of_variables, rows_of_backward,   rows_of_var_movement,
     rows_of_modules,     rows_of_layers,    rows_of_init,       rows_of_losses,
     rows_of_saving,      rows_of_optim,     rows_of_files,      rows_of_sets,
-    rows_of_meters,
+    rows_of_meters,      rows_of_linear,    rows_of_factor,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -1444,6 +1445,8 @@ TEST(indexing) { run_rows(rows_of_indexing); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }
 TEST(softmax_and_gradients) { run_rows(rows_of_softmax); }
+TEST(linear_algebra) { run_rows(rows_of_linear); }
+TEST(factorisations) { run_rows(rows_of_factor); }
 TEST(randomness) { run_rows(rows_of_randomness); }
 TEST(optimizer_steps) { run_rows(rows_of_steps); }
 TEST(variables) { run_rows(rows_of_variables); }

@@ -3,8 +3,10 @@
    A step of the MNIST network is run with the n-th request for memory failing, for every n: of the
    memory manager and of the heap, once and for ever, with a handler that returns and with one that
    leaves by longjmp. Nothing may crash or leak, and the same step, repeated, must give the bits of
-   an undisturbed run. */
+   an undisturbed run. The same for the jobs of fault_scenarios.h, each on a thread that has nothing
+   cached. */
 #include "../examples/digits.h"
+#include "fault_scenarios.h"
 #include "test.h"
 
 #include <pthread.h>
@@ -330,6 +332,109 @@ TEST(memory_fails_the_makers) {
         }
         CHECK(made && n > 10);
     }
+}
+
+/* ---- jobs of every kind ---- */
+
+typedef struct job {
+    int scenario;
+    fl_tensor *x;
+    uint64_t hash; /* of the result; 0: it failed */
+    bool reported; /* with an error that says why */
+} job;
+
+/* Runs on a thread of its own, so that every object comes from the heap. */
+static void *run_job(void *arg) {
+    job *j = arg;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = scenarios[j->scenario].run(j->x);
+    fl_tensor *dense = t ? fl_contiguous(t) : NULL;
+    heap.countdown = 0;
+    j->hash = dense ? hash_tensor(1469598103934665603u, dense) : 0;
+    j->reported = fl_error() && strstr(fl_error(), "out of memory");
+    fl_error_clear();
+    fl_scope_end(&s);
+    return NULL;
+}
+
+static bool run_thread(job *j) {
+    pthread_t thread;
+    fl_mem_trim();
+    return CHECK(pthread_create(&thread, NULL, run_job, j) == 0 && !pthread_join(thread, NULL));
+}
+
+/* With request n failing: of the heap, or of the memory manager. */
+static bool run_faulty(job *j, bool of_heap, bool for_ever, int64_t n) {
+    fl_mem_manager *failing = of_heap ? NULL : fl_mem_failing(NULL, n, for_ever), *before = NULL;
+    if (failing) before = fl_mem_use(failing);
+    heap.failed = 0;
+    heap.for_ever = for_ever;
+    heap.countdown = of_heap ? n : 0;
+    const bool ran = run_thread(j);
+    if (failing) fl_mem_use(before);
+    fl_mem_close(failing);
+    return ran;
+}
+
+static void rewrite(void) {
+    float data[24];
+    for (int i = 0; i < 24; i++) data[i] = (float)(i * i) - 50;
+    CHECK(fl_set_host(written, data, sizeof data));
+}
+
+/* What is alive and what `written` holds, for before and after. */
+typedef struct state {
+    int64_t live, buffers;
+    uint64_t written;
+} state;
+static state state_now(void) { return (state){fl_live(), fl_mem_live(), hash_tensor(1, written)}; }
+
+/* All faults of one kind in one scenario; returns how many. */
+static int64_t sweep_scenario(job *j, bool of_heap, bool for_ever) {
+    rewrite();
+    const state before = state_now();
+    if (!run_thread(j) || !CHECK(j->hash != 0)) return 0;
+    const uint64_t want = j->hash;
+    const state after = state_now();
+    int64_t n = 1, failed = 0;
+    for (;; n += EVERY) {
+        rewrite();
+        if (!run_faulty(j, of_heap, for_ever, n)) break;
+        const state now = state_now();
+        const bool complete = j->hash != 0;
+        failed += !complete;
+        bool good = CHECK(complete ? j->hash == want : j->reported);
+        good &= CHECK(now.written == after.written || (!complete && now.written == before.written));
+        good &= CHECK_EQ_INT(now.live, before.live) && CHECK_EQ_INT(now.buffers, before.buffers);
+        rewrite();
+        good &= run_thread(j) && CHECK(j->hash == want);
+        if (!good || (complete && !heap.failed)) break;
+    }
+    return failed;
+}
+
+TEST(memory_fails_every_kind_of_job) {
+    int64_t points = 0;
+    char folder[] = P_tmpdir "/fl-faults-XXXXXX";
+    REQUIRE(mkdtemp(folder) != NULL);
+    snprintf(fault_file, sizeof fault_file, "%s/m", folder);
+    fl_heap_use(faulty_heap, NULL);
+    fl_on_error(handler_returns, NULL);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_uniform(FL_SHAPE(4, 6), 0.1, 1.9, FL_F32, &(fl_rng){21, 0});
+    written = fl_zeros(FL_SHAPE(4, 6), FL_F32);
+    REQUIRE(x && written);
+    for (int i = 0; i < SCENARIOS; i++) {
+        job j = {.scenario = i, .x = x};
+        const int before = test__failures;
+        for (int k = 0; k < 4; k++) points += sweep_scenario(&j, k & 1, k & 2);
+        if (test__failures > before) printf("  in %s\n", scenarios[i].name);
+    }
+    fl_scope_end(&s);
+    remove(fault_file);
+    CHECK(remove(folder) == 0 && fl_live() == 0 && fl_mem_live() == 0);
+    printf("%d scenarios, %lld points of failure\n", SCENARIOS, (long long)points);
+    CHECK(SCENARIOS >= 40 && points * EVERY >= 5000);
 }
 
 /* ---- a process that may have so many bytes only ---- */

@@ -119,15 +119,15 @@ FL_T *FL_W(nan_to_num)(FL_T *x, double nan, double above, double below) {
 FL_T *FL_W(hypot)(FL_T *a, FL_T *b) {
     if (FL_ABSENT("hypot", a) || FL_ABSENT("hypot", b)) return NULL;
     fl_scope s = fl_scope_begin();
-    if (!(a = FL_W(_matched)(a, b)) || !(b = FL_W(_matched)(b, a))) return FL_GIVE(&s, NULL);
-    FL_T *given = FL_VALUE(a)->dtype == FL_VALUE(b)->dtype ? a : NULL;
-    if (given && (!(a = FL_W(_widened)(a)) || !(b = FL_W(_widened)(b)))) return FL_GIVE(&s, NULL);
+    fl_dtype d = fl__promote(2, (fl_tensor *[]){FL_VALUE(a), FL_VALUE(b)});
+    if (!fl_dtype_is_float(d)) d = FL_F32;
+    if (!(a = FL_W(_matched)(a, b, d)) || !(b = FL_W(_matched)(b, a, d))) return FL_GIVE(&s, NULL);
     FL_T *hi = MAX(ABS(a), ABS(b)), *lo = MIN(ABS(a), ABS(b));
     FL_T *r = DIV(lo, SELECT(EQ(hi, CONST(0)), CONST(1), hi));
     FL_T *y = MUL(hi, SQRT(ADD(CONST(1), MUL(r, r))));
     FL_T *infinite = OR(FL_W(isinf)(a), FL_W(isinf)(b));
     y = SELECT(infinite, CONST(INFINITY), y);
-    return FL_GIVE(&s, given ? FL_W(_narrowed)(y, given) : y);
+    return FL_GIVE(&s, y ? FL_W(cast)(y, d) : y);
 }
 
 /* From the nearer end: exact at both. */
@@ -280,11 +280,10 @@ fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b) {
     if (fl__null("fl_floor_divide", a) || fl__null("fl_floor_divide", b)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_dtype d = fl__promote(2, (fl_tensor *[]){a, b});
-    bool real = fl_dtype_is_float(a->dtype) || fl_dtype_is_float(b->dtype);
-    bool half = d == FL_F16 || d == FL_BF16;
-    if (half && (!(a = fl__widened(a)) || !(b = fl__widened(b)))) return fl_scope_return(&s, NULL);
-    if (real && (!(a = fl__matched(a, b)) || !(b = fl__matched(b, a))))
-        return fl_scope_return(&s, NULL);
+    bool real = fl_dtype_is_float(d);
+    fl_tensor *left = real ? fl__matched(a, b, d) : fl_cast(a, d);
+    fl_tensor *right = real ? fl__matched(b, a, d) : fl_cast(b, d);
+    if (!(a = left) || !(b = right)) return fl_scope_return(&s, NULL);
     fl_tensor *r = fl_fmod(a, b), *whole = SUB(a, r);
     fl_tensor *q = real ? RINT(DIV(whole, b)) : whole ? fl__integer_quotient(whole, b) : NULL;
     fl_tensor *past = AND(NOT(EQ(r, CONST(0))), XOR(LT(r, CONST(0)), LT(b, CONST(0))));

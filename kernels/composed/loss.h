@@ -182,9 +182,9 @@ FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_redu
     return FL_W(_reduced)(&s, loss, r, x);
 }
 
-/* >>ctc: the forward pass in log space over blank, label 1, blank, label 2, ... blank, a step for each
-   time for the whole batch. FL__NEVER stands for log 0: its sums stay finite, so gradients of any
-   order do. */
+/* >>ctc: the forward pass in log space over blank, label 1, blank, label 2, ... blank, a step for
+   each time for the whole batch. FL__NEVER stands for log 0: its sums stay finite, so gradients of
+   any order do. */
 
 #ifdef FL_ON_TENSORS
 #define FL__NEVER (-1e30)

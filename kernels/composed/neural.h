@@ -320,8 +320,8 @@ static bool fl__attention_fits(const fl_tensor *q, const fl_tensor *k, const fl_
     bool ok = q->ndim >= 2 && k->ndim >= 2 && v->ndim >= 2 &&
               q->shape[q->ndim - 1] == k->shape[k->ndim - 1] &&
               k->shape[k->ndim - 2] == v->shape[v->ndim - 2];
-    return ok || FL__BAD("fl_attention: q %s, k %s, v %s; want [..., n, d], [..., m, d], [..., m, e]",
-                         FL__SHAPE_TEXT(q), FL__SHAPE_TEXT(k), FL__SHAPE_TEXT(v));
+    return ok || FL__BAD("fl_attention: q %s, k %s, v %s; want [..., n, d], [..., m, d], "
+                         "[..., m, e]", FL__SHAPE_TEXT(q), FL__SHAPE_TEXT(k), FL__SHAPE_TEXT(v));
 }
 #endif
 
@@ -391,12 +391,7 @@ static bool FL_W(_cell_weights)(const char *fn, int gates, FL_T *x, FL_T *h, FL_
     return fl__cell_fits(fn, gates, FL_VALUE(x), FL_VALUE(h), values) && FL_W(_widen)(w, 4);
 }
 
-static FL_T *FL_W(_projected)(FL_T *x, FL_T *w, FL_T *bias) {
-    FL_T *y = FL_W(matmul)(x, FL_W(transpose)(w, 0, 1));
-    return bias ? ADD(y, bias) : y;
-}
-
-/* Gate i of n along the last axis. */
+/* Gate i along the last axis. */
 static FL_T *FL_W(_gate)(FL_T *x, int i, int64_t hidden) {
     return FL_W(slice)(x, -1, i * hidden, (i + 1) * hidden, 1);
 }
@@ -423,7 +418,7 @@ static FL_T *FL_W(_lstm_step)(FL_T *gates, FL_T **c) {
 
 /* The next state h; *c is the LSTM's cell. x is projected. */
 static FL_T *FL_W(_step)(int kind, FL_T *x, FL_T *h, FL_T **c, FL_T *const w[4]) {
-    FL_T *hw = FL_W(_projected)(h, w[1], w[3]);
+    FL_T *hw = FL_W(linear)(h, w[1], w[3]);
     if (!x || !hw) return NULL;
     if (kind == FL__GRU) return FL_W(_gru_step)(x, hw, h);
     FL_T *sum = ADD(x, hw);
@@ -441,7 +436,7 @@ static FL_T *FL_W(_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *given
     fl_scope s = fl_scope_begin();
     if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, h, given, w) || !FL_W(_widen)(state, 3))
         return FL_GIVE(&s, NULL);
-    FL_T *y = FL_W(_step)(kind, FL_W(_projected)(state[0], w[0], w[2]), state[1], &state[2], w);
+    FL_T *y = FL_W(_step)(kind, FL_W(linear)(state[0], w[0], w[2]), state[1], &state[2], w);
     if (!(y = FL_W(_narrowed)(y, h))) return FL_GIVE(&s, NULL);
     if (c_out && !(*c_out = FL_PROMOTE(&s, FL_W(_narrowed)(state[2], c)))) return FL_GIVE(&s, NULL);
     return FL_GIVE(&s, y);
@@ -486,7 +481,7 @@ static FL_T *FL_W(_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *give
     int64_t steps = FL_VALUE(x)->shape[0];
     FL_T **out = fl__alloc((size_t)steps * sizeof *out);
     if (!out) return FL__BAD("%s: out of memory for %lld steps", fn, (long long)steps);
-    FL_T *projected = FL_W(_projected)(x, w[0], w[2]);
+    FL_T *projected = FL_W(linear)(x, w[0], w[2]);
     for (int64_t i = 0; *h && projected && i < steps; i++) {
         int64_t t = back ? steps - 1 - i : i;
         *h = FL_W(_step)(kind, FL_W(select)(projected, 0, t), *h, c, w);

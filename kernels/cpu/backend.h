@@ -14,6 +14,7 @@
 #include "gemm.h"
 #include "conv.h"
 #include "pool.h"
+#include "lapack.h"
 #ifndef FL_CPU_BACKEND_H
 #define FL_CPU_BACKEND_H
 #endif
@@ -66,6 +67,13 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_lu_factor] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_solve] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_solve_triangular] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_cholesky] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_qr] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_svd] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_eigh] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_avg_pool2d_grad] = FL_SLOT_CONTIGUOUS}};
 #undef FL__SLOT_REQ
 #undef FL__SLOT_OPT

@@ -1,0 +1,575 @@
+/* kernels/composed/factor.h - what solves and factorises matrices, and its gradients
+
+   Prototypes stand in fl_composed.h, the slots in kernels/cpu/lapack.h. The gradients are those of
+   M. Giles, "An extended collection of matrix derivative results" (2008), written in fv_ ops, so
+   they have gradients themselves. */
+#ifndef FL_T
+#include "../../fl_composed.h"
+#if defined(FL_IMPL_ONLY_COMPOSED_FACTOR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_COMPOSED_FACTOR_IMPL
+#define FL_COMPOSED_FACTOR_IMPL
+#include <string.h>
+#define FL_TEXT "factor.h"
+#include "twice.h"
+#endif
+#endif
+#else /* the text: see twice.h */
+
+static inline FL_T *FL_W(_turn)(FL_T *x) {
+    return FL_W(transpose)(x, -1, -2);
+}
+
+#ifdef FL_ON_TENSORS
+/* x holds float matrices, square ones. */
+static bool fl__are_matrices(const char *fn, const fl_tensor *x, bool square) {
+    if (x->ndim < 2 || (square && x->shape[x->ndim - 1] != x->shape[x->ndim - 2]))
+        return FL__BAD("%s: shape %s: no%s matrices", fn, FL__SHAPE_TEXT(x),
+                       square ? " square" : "") != NULL;
+    if (!fl_dtype_is_float(x->dtype))
+        return FL__BAD("%s: %s is not a float: cast it", fn, fl_dtype_name(x->dtype)) != NULL;
+    return true;
+}
+
+/* t's shape with other last dims: `dims` of them, 0 to 2. */
+static fl_shape fl__batch_of(const fl_tensor *t, int dims, int64_t rows, int64_t columns) {
+    fl_shape s = fl_shape_of(t);
+    s.ndim += dims - 2;
+    if (dims > 0) s.dim[s.ndim - dims] = rows;
+    if (dims > 1) s.dim[s.ndim - 1] = columns;
+    return s;
+}
+
+/* Runs c, whose inputs are set, for outputs of these shapes, whose last dims these are. */
+static bool fl__factor_call(fl_call *c, const fl_shape *out) {
+    const fl_tensor *x = c->in[0];
+    for (int i = 0; i < c->n_out; i++)
+        if (out[i].ndim >= 0 && !(c->out[i] = fl_call_out(x->family, out[i], x->dtype)))
+            return fl_raise() != NULL;
+    return fl_run(c) || fl_raise() != NULL;
+}
+static const fl_shape fl__unwanted = {-1, {0}};
+
+/* Batches of a and b as one shape, of no matrix dims. */
+static bool fl__joint_batch(const char *fn, const fl_tensor *a, const fl_tensor *b, fl_shape *s) {
+    fl_tensor short_b = *b; /* shape only */
+    short_b.ndim -= 2;
+    *s = fl__batch_of(a, 0, 0, 0);
+    if (fl__broadcast_shape(s, &short_b)) return true;
+    return FL__BAD("%s: shapes %s and %s: batches do not broadcast", fn, FL__SHAPE_TEXT(a),
+                   FL__SHAPE_TEXT(b)) != NULL;
+}
+
+/* A constant of x's dtype and family: ones in the lower, upper triangle of n x n, or the diagonal;
+   the first two with it or without it. */
+enum { FL__LOWER, FL__UPPER, FL__DIAGONAL };
+static fl_tensor *fl__triangle(const fl_tensor *x, int64_t n, int which, bool strict) {
+    fl_tensor *column = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
+    fl_tensor *row = fl_arange(0, (double)n, 1, FL_I64);
+    fl_tensor *low = which == FL__UPPER ? column : row, *high = which == FL__UPPER ? row : column;
+    fl_tensor *in = which == FL__DIAGONAL ? fl_eq(row, column)
+                    : strict              ? fl_lt(low, high)
+                                          : fl_le(low, high);
+    return in ? fl_to(fl_cast(in, x->dtype), fl_family_name(x)) : NULL;
+}
+#endif
+
+/* a and b of one dtype, their batches expanded to one. False after an error. */
+static bool FL_W(_joined)(const char *fn, FL_T **a, FL_T **b) {
+    fl_tensor *t[] = {FL_VALUE(*a), FL_VALUE(*b)};
+    fl_dtype d = fl__promote(2, t);
+    fl_shape s;
+    if (!fl__joint_batch(fn, t[0], t[1], &s)) return false;
+    for (int i = 0; i < 2; i++) {
+        fl_shape full = s;
+        full.ndim += 2;
+        full.dim[s.ndim] = t[i]->shape[t[i]->ndim - 2];
+        full.dim[s.ndim + 1] = t[i]->shape[t[i]->ndim - 1];
+        FL_T **x = i ? b : a;
+        if (!(*x = FL_W(expand)(FL_W(cast)(*x, d), full))) return false;
+    }
+    return true;
+}
+
+/* >>solve */
+
+#ifdef FL_ON_TENSORS
+static fl_tensor *fl__solve(fl_tensor *a, fl_tensor *b) {
+    fl_call c = {.op = FL_OP_solve, .n_out = 1, .n_in = 2, .in = {a, b}};
+    return fl__factor_call(&c, (fl_shape[]){fl_shape_of(b)}) ? c.out[0] : NULL;
+}
+
+static fl_tensor *fl__solve_triangular(fl_tensor *a, fl_tensor *b, fl_triangle_args t) {
+    fl_call c = {.op = FL_OP_solve_triangular, .n_out = 1, .n_in = 2, .in = {a, b}, .args = &t};
+    return fl__factor_call(&c, (fl_shape[]){fl_shape_of(b)}) ? c.out[0] : NULL;
+}
+#endif
+
+#ifdef FL_ON_VARS
+/* db = a^-T dx, da = -db x^T */
+static fl_var *fv__solve(fl_var *a, fl_var *b);
+static void fv__solve_back(fl_node *n, fl_var *dx) {
+    fl_var *db = fv__solve(fv__turn(fv_saved(n, 0)), dx);
+    fv_add_grad(n, 1, db);
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, NEG(fv_matmul(db, fv__turn(fv_saved(n, 1)))));
+}
+static fl_var *fv__solve(fl_var *a, fl_var *b) {
+    if (!a || !b) return NULL;
+    return fv_record_args("solve", fl__solve(fv_value(a), fv_value(b)), fv__solve_back, FV_IN(a, b),
+                          FV_SAVE(a, FV_OUT), NULL, 0);
+}
+
+/* The same, but da is zero where a is not read. */
+static fl_var *fv__solve_triangular(fl_var *a, fl_var *b, fl_triangle_args t);
+static void fv__solve_triangular_back(fl_node *n, fl_var *dx) {
+    fl_triangle_args t = *(const fl_triangle_args *)fv_args(n);
+    fl_var *a = fv_saved(n, 0);
+    fl_var *db = fv__solve_triangular(fv__turn(a), dx, (fl_triangle_args){!t.upper, t.unit});
+    fv_add_grad(n, 1, db);
+    if (!fv_needs(n, 0) || !a) return;
+    int64_t size = a->value->shape[a->value->ndim - 1];
+    fl_tensor *read = fl__triangle(a->value, size, t.upper ? FL__UPPER : FL__LOWER, t.unit);
+    fl_var *da = fv_matmul(db, fv__turn(fv_saved(n, 1)));
+    fv_add_grad(n, 0, NEG(MUL(da, fv_const(read))));
+}
+static fl_var *fv__solve_triangular(fl_var *a, fl_var *b, fl_triangle_args t) {
+    if (!a || !b) return NULL;
+    fl_tensor *x = fl__solve_triangular(fv_value(a), fv_value(b), t);
+    return fv_record_args("solve_triangular", x, fv__solve_triangular_back, FV_IN(a, b),
+                          FV_SAVE(a, FV_OUT), &t, sizeof t);
+}
+#endif
+
+/* b is one vector for each matrix of a: PyTorch's rule. */
+static bool FL_W(_are_vectors)(const FL_T *a, const FL_T *b) {
+    const fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
+    bool same = tb->ndim == ta->ndim - 1;
+    for (int i = 0; same && i < tb->ndim; i++) same = tb->shape[i] == ta->shape[i];
+    return tb->ndim == 1 || same;
+}
+
+FL_T *FL_W(solve)(FL_T *a, FL_T *b) {
+    if (FL_ABSENT("solve", a) || FL_ABSENT("solve", b)) return NULL;
+    fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
+    if (!fl__are_matrices("fl_solve", ta, true)) return NULL;
+    bool vectors = FL_W(_are_vectors)(a, b);
+    int rows = tb->ndim - (vectors ? 1 : 2);
+    if (rows < 0 || tb->shape[rows] != ta->shape[ta->ndim - 1])
+        return FL__BAD("fl_solve: shapes %s and %s do not fit", FL__SHAPE_TEXT(ta),
+                       FL__SHAPE_TEXT(tb));
+    fl_scope s = fl_scope_begin();
+    if (vectors) b = FL_W(unsqueeze)(b, -1);
+    FL_T *x = b && FL_W(_joined)("fl_solve", &a, &b) ? FL_W(_solve)(a, b) : NULL;
+    return FL_GIVE(&s, vectors ? FL_W(squeeze)(x, -1) : x);
+}
+
+FL_T *FL_W(solve_triangular)(FL_T *a, FL_T *b, bool upper, bool unit) {
+    if (FL_ABSENT("solve_triangular", a) || FL_ABSENT("solve_triangular", b)) return NULL;
+    fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
+    if (!fl__are_matrices("fl_solve_triangular", ta, true)) return NULL;
+    if (tb->ndim < 2 || tb->shape[tb->ndim - 2] != ta->shape[ta->ndim - 1])
+        return FL__BAD("fl_solve_triangular: shapes %s and %s do not fit", FL__SHAPE_TEXT(ta),
+                       FL__SHAPE_TEXT(tb));
+    fl_triangle_args t = {upper, unit};
+    fl_scope s = fl_scope_begin();
+    bool ok = FL_W(_joined)("fl_solve_triangular", &a, &b);
+    return FL_GIVE(&s, ok ? FL_W(_solve_triangular)(a, b, t) : NULL);
+}
+
+FL_T *FL_W(inverse)(FL_T *x) {
+    if (FL_ABSENT("inverse", x)) return NULL;
+    fl_tensor *t = FL_VALUE(x);
+    if (!fl__are_matrices("fl_inverse", t, true)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *ones = fl__triangle(t, t->shape[t->ndim - 1], FL__DIAGONAL, false);
+    ones = fl_expand(ones, fl_shape_of(t)); /* of x's dims: matrices, not a vector for each */
+    return FL_GIVE(&s, ones ? FL_W(_solve)(x, FL_OF(ones)) : NULL);
+}
+
+FL_T *FL_W(matrix_power)(FL_T *x, int64_t n) {
+    if (FL_ABSENT("matrix_power", x)) return NULL;
+    fl_tensor *t = FL_VALUE(x);
+    if (!fl__are_matrices("fl_matrix_power", t, true)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *power = n < 0 ? FL_W(inverse)(x) : x, *y = NULL;
+    for (uint64_t rest = n < 0 ? 0 - (uint64_t)n : (uint64_t)n; rest && power;) {
+        if (rest & 1) y = y ? FL_W(matmul)(y, power) : power;
+        if (rest >>= 1) power = FL_W(matmul)(power, power);
+    }
+    if (n) return FL_GIVE(&s, y);
+    fl_tensor *ones = fl__triangle(t, t->shape[t->ndim - 1], FL__DIAGONAL, false);
+    return FL_GIVE(&s, FL_OF(fl_contiguous(fl_expand(ones, fl_shape_of(t)))));
+}
+
+/* >>determinants */
+
+#ifdef FL_ON_TENSORS
+fl_tensor *fl_lu_factor(fl_tensor *x, fl_tensor **pivot) {
+    if (fl__null("fl_lu_factor", x) || fl__null("fl_lu_factor", pivot) ||
+        !fl__are_matrices("fl_lu_factor", x, true))
+        return NULL;
+    fl_call c = {.op = FL_OP_lu_factor, .n_out = 2, .n_in = 1, .in = {x}};
+    c.out[0] = fl_call_out(x->family, fl_shape_of(x), x->dtype);
+    c.out[1] = fl_call_out(x->family, fl__batch_of(x, 1, x->shape[x->ndim - 1], 0), FL_I64);
+    if (!c.out[0] || !c.out[1] || !fl_run(&c)) return fl_raise();
+    *pivot = c.out[1];
+    return c.out[0];
+}
+
+/* u's diagonal; *sign: -1 for each swap of rows. */
+static fl_tensor *fl__lu_diagonal(fl_tensor *x, fl_tensor **sign) {
+    fl_tensor *pivot, *lu = fl_lu_factor(x, &pivot);
+    if (!lu) return NULL;
+    fl_tensor *places = fl_arange(0, (double)x->shape[x->ndim - 1], 1, FL_I64);
+    places = fl_to(places, fl_family_name(x));
+    fl_tensor *swaps = fl_sum(fl_ne(pivot, places), FL_AXES(-1));
+    fl_tensor *odd = fl_cast(fl_bitwise_and(swaps, fl_int(1)), lu->dtype);
+    *sign = SUB(CONST(1), MUL(CONST(2), odd));
+    return fl__diagonal(lu);
+}
+
+fl_tensor *fl_det(fl_tensor *x) {
+    if (fl__null("fl_det", x) || !fl__are_matrices("fl_det", x, true)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *sign, *d = fl__lu_diagonal(x, &sign);
+    return fl_scope_return(&s, d ? MUL(sign, fl_prod(d, FL_AXES(-1))) : NULL);
+}
+
+fl_tensor *fl_slogdet(fl_tensor *x, fl_tensor **sign) {
+    if (fl__null("fl_slogdet", x) || !fl__are_matrices("fl_slogdet", x, true)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *swaps, *d = fl__lu_diagonal(x, &swaps);
+    fl_tensor *y = d ? fl_sum(LOG(ABS(d)), FL_AXES(-1)) : NULL;
+    fl_tensor *signs = y ? MUL(swaps, fl_prod(fl_sign(d), FL_AXES(-1))) : NULL;
+    if (sign && signs) *sign = fl_promote(&s, signs);
+    return fl_scope_return(&s, signs ? y : NULL);
+}
+#endif
+
+#ifdef FL_ON_VARS
+/* dx = dy x^-T, times det x. */
+static void fv__det_back(fl_node *n, fl_var *dy) {
+    fl_var *det = fv_saved(n, 1), *scale = det ? MUL(dy, det) : dy;
+    fl_var *turned = fv__turn(fv_inverse(fv_saved(n, 0)));
+    fv_add_grad(n, 0, MUL(turned, fv_unsqueeze(fv_unsqueeze(scale, -1), -1)));
+}
+fl_var *fv_det(fl_var *x) {
+    return fv_record_args("det", fl_det(fv_value(x)), fv__det_back, FV_IN(x), FV_SAVE(x, FV_OUT),
+                          NULL, 0);
+}
+fl_var *fv_slogdet(fl_var *x, fl_tensor **sign) {
+    return fv_record_args("slogdet", fl_slogdet(fv_value(x), sign), fv__det_back, FV_IN(x),
+                          FV_SAVE(x, NULL), NULL, 0);
+}
+#endif
+
+/* >>cholesky */
+
+#ifdef FL_ON_TENSORS
+fl_tensor *fl_cholesky(fl_tensor *x) {
+    if (fl__null("fl_cholesky", x) || !fl__are_matrices("fl_cholesky", x, true)) return NULL;
+    fl_call c = {.op = FL_OP_cholesky, .n_out = 1, .n_in = 1, .in = {x}};
+    return fl__factor_call(&c, (fl_shape[]){fl_shape_of(x)}) ? c.out[0] : NULL;
+}
+#endif
+
+#ifdef FL_ON_VARS
+/* The symmetric matrix with m's lower triangle */
+static fl_var *fv__mirrored(fl_var *m) {
+    if (!m) return NULL;
+    int64_t n = m->value->shape[m->value->ndim - 1];
+    fl_var *with = fv_const(fl__triangle(m->value, n, FL__LOWER, false));
+    fl_var *without = fv_const(fl__triangle(m->value, n, FL__LOWER, true));
+    return with && without ? ADD(MUL(m, with), fv__turn(MUL(m, without))) : NULL;
+}
+
+/* y r^-T, of an upper r, or y l^-1 as (l^-T y^T)^T for r = l^T */
+static fl_var *fv__right_solve(fl_var *y, fl_var *r) {
+    return fv__turn(fv__solve_triangular(r, fv__turn(y), (fl_triangle_args){true, false}));
+}
+
+/* dx = l^-T mirrored(l^T dl) l^-1 / 2 */
+static void fv__cholesky_back(fl_node *n, fl_var *dl) {
+    fl_var *u = fv__turn(fv_saved(n, 0)), *m = fv__mirrored(fv_matmul(u, dl));
+    fl_var *left = fv__solve_triangular(u, m, (fl_triangle_args){true, false});
+    fv_add_grad(n, 0, MUL(CONST(0.5), fv__right_solve(left, u)));
+}
+fl_var *fv_cholesky(fl_var *x) {
+    return fv_record_args("cholesky", fl_cholesky(fv_value(x)), fv__cholesky_back, FV_IN(x),
+                          FV_SAVE(FV_OUT), NULL, 0);
+}
+#endif
+
+/* >>several results: a node has one output, so theirs is all of them, each matrix as a row, end to
+   end. */
+
+#ifdef FL_ON_VARS
+typedef struct fv__parts {
+    int n;
+    fl_shape shape[3];
+} fv__parts;
+
+/* Elements of part i of one batch item */
+static int64_t fv__part_size(const fv__parts *p, int i, int batch_dims) {
+    int64_t n = 1;
+    for (int d = batch_dims; d < p->shape[i].ndim; d++) n *= p->shape[i].dim[d];
+    return n;
+}
+
+static fl_var *fv__part(fl_var *all, const fv__parts *p, int i) {
+    int64_t at = 0;
+    if (!all) return NULL;
+    int batch_dims = all->value->ndim - 1;
+    for (int k = 0; k < i; k++) at += fv__part_size(p, k, batch_dims);
+    int64_t end = at + fv__part_size(p, i, batch_dims);
+    return fv_reshape(fv_slice(all, -1, at, end, 1), p->shape[i]);
+}
+
+/* Variables of the results t of a factorisation of x, from one node. */
+static bool fv__split(const char *name, fl_var *x, fl_back_fn back, int n, fl_tensor **t,
+                      fl_var **y) {
+    fv__parts p = {.n = n};
+    fl_tensor *row[3];
+    bool recorded = x->requires_grad && fl_grad_enabled(), ok = true;
+    for (int i = 0; i < n; i++) p.shape[i] = fl_shape_of(t[i]);
+    for (int i = 0; i < n; i++) {
+        fl_shape flat = fl__batch_of(x->value, 1, 0, 0);
+        flat.dim[flat.ndim - 1] = fv__part_size(&p, i, flat.ndim - 1);
+        ok = ok && (recorded ? (row[i] = fl_reshape(t[i], flat)) != NULL
+                             : (y[i] = fv_const(t[i])) != NULL);
+    }
+    if (!ok || !recorded) return ok;
+    fl_var *all = fv_record_args(name, fl_concat(row, n, -1), back, FV_IN(x), FV_SAVE(FV_OUT), &p,
+                                 sizeof p);
+    for (int i = 0; i < n; i++) ok = ok && (y[i] = fv__part(all, &p, i)) != NULL;
+    return ok;
+}
+
+/* x - p p^T x: what of x lies outside the columns of p */
+static fl_var *fv__outside(fl_var *x, fl_var *p) {
+    return SUB(x, fv_matmul(p, fv_matmul(fv__turn(p), x)));
+}
+
+/* 1 / (s_j - s_i) beside the diagonal; 0 on it and where the two are equal */
+static fl_var *fv__gaps(fl_var *s) {
+    fl_var *apart = SUB(fv_unsqueeze(s, -2), fv_unsqueeze(s, -1)), *same = EQ(apart, CONST(0));
+    return SELECT(same, CONST(0), DIV(CONST(1), SELECT(same, CONST(1), apart)));
+}
+
+/* Matrices with the diagonal d */
+static fl_var *fv__spread(fl_var *d) {
+    if (!d) return NULL;
+    fl_tensor *t = d->value;
+    fl_var *ones = fv_const(fl__triangle(t, t->shape[t->ndim - 1], FL__DIAGONAL, false));
+    return ones ? MUL(ones, fv_unsqueeze(d, -1)) : NULL;
+}
+#endif
+
+/* >>qr */
+
+#ifdef FL_ON_TENSORS
+fl_tensor *fl_qr(fl_tensor *x, fl_tensor **r) {
+    if (fl__null("fl_qr", x) || fl__null("fl_qr", r) || !fl__are_matrices("fl_qr", x, false))
+        return NULL;
+    int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1], k = m < n ? m : n;
+    fl_call c = {.op = FL_OP_qr, .n_out = 2, .n_in = 1, .in = {x}};
+    fl_shape out[] = {fl__batch_of(x, 2, m, k), fl__batch_of(x, 2, k, n)};
+    if (!fl__factor_call(&c, out)) return NULL;
+    *r = c.out[1];
+    return c.out[0];
+}
+#endif
+
+#ifdef FL_ON_VARS
+/* dx = (dq + q mirrored(r dr^T - dq^T q)) r^-T */
+static void fv__qr_back(fl_node *n, fl_var *dy) {
+    const fv__parts *p = fv_args(n);
+    fl_var *q = fv__part(fv_saved(n, 0), p, 0), *r = fv__part(fv_saved(n, 0), p, 1);
+    fl_var *dq = fv__part(dy, p, 0), *dr = fv__part(dy, p, 1);
+    fl_var *m = SUB(fv_matmul(r, fv__turn(dr)), fv_matmul(fv__turn(dq), q));
+    fv_add_grad(n, 0, fv__right_solve(ADD(dq, fv_matmul(q, fv__mirrored(m))), r));
+}
+
+fl_var *fv_qr(fl_var *x, fl_var **r) {
+    fl_tensor *t[2];
+    fl_var *y[2];
+    if (fl__null("fv_qr", x) || fl__null("fv_qr", r) ||
+        !fl__are_matrices("fl_qr", x->value, false))
+        return NULL;
+    int64_t m = x->value->shape[x->value->ndim - 2], n = x->value->shape[x->value->ndim - 1];
+    fl_scope s = fl_scope_begin();
+    fl_var *square = fv_slice(x, -1, 0, m, 1), *rest = n > m ? fv_slice(x, -1, m, n, 1) : NULL;
+    bool ok = square && (t[0] = fl_qr(fv_value(square), &t[1])) != NULL &&
+              fv__split("qr", square, fv__qr_back, 2, t, y);
+    if (ok && rest) { /* r = q^T x */
+        fl_var *both[] = {y[1], fv_matmul(fv__turn(y[0]), rest)};
+        ok = (y[1] = fv_concat(both, 2, -1)) != NULL;
+    }
+    if (ok) *r = fl_promote(&s, y[1]);
+    return fv_scope_return(&s, ok ? y[0] : NULL);
+}
+#endif
+
+/* >>svd */
+
+#ifdef FL_ON_TENSORS
+/* t: u, s, vt; or s alone. */
+static bool fl__svd(const char *fn, fl_tensor *x, bool vectors, fl_tensor **t) {
+    if (fl__null(fn, x) || !fl__are_matrices(fn, x, false)) return false;
+    int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1], k = m < n ? m : n;
+    fl_call c = {.op = FL_OP_svd, .n_out = 3, .n_in = 1, .in = {x}};
+    fl_shape out[] = {vectors ? fl__batch_of(x, 2, m, k) : fl__unwanted, fl__batch_of(x, 1, k, 0),
+                      vectors ? fl__batch_of(x, 2, k, n) : fl__unwanted};
+    if (!fl__factor_call(&c, out)) return false;
+    for (int i = 0; i < 3; i++) t[i] = c.out[i];
+    return true;
+}
+
+fl_tensor *fl_svd(fl_tensor *x, fl_tensor **s, fl_tensor **vt) {
+    fl_tensor *t[3];
+    if (fl__null("fl_svd", s) || fl__null("fl_svd", vt) || !fl__svd("fl_svd", x, true, t))
+        return NULL;
+    *s = t[1];
+    *vt = t[2];
+    return t[0];
+}
+
+fl_tensor *fl_svdvals(fl_tensor *x) {
+    fl_tensor *t[3];
+    return fl__svd("fl_svdvals", x, false, t) ? t[1] : NULL;
+}
+#endif
+
+#ifdef FL_ON_VARS
+/* x's tangent in the bases u and v: with w(a) = (a - a^T) / (s_j^2 - s_i^2),
+   dx = u (w(u^T du) s + s w(v^T dv) + ds) v^T, and what of du and dv lies outside u and v. */
+static void fv__svd_back(fl_node *n, fl_var *dy) {
+    const fv__parts *p = fv_args(n);
+    fl_var *all = fv_saved(n, 0), *u = fv__part(all, p, 0), *s = fv__part(all, p, 1);
+    fl_var *vt = fv__part(all, p, 2), *v = fv__turn(vt), *du = fv__part(dy, p, 0);
+    fl_var *ds = fv__part(dy, p, 1), *dv = fv__turn(fv__part(dy, p, 2));
+    fl_var *gaps = fv__gaps(MUL(s, s)), *row = fv_unsqueeze(s, -2), *column = fv_unsqueeze(s, -1);
+    fl_var *a = fv_matmul(fv__turn(u), du), *b = fv_matmul(fv__turn(v), dv);
+    a = MUL(MUL(SUB(a, fv__turn(a)), gaps), row);
+    b = MUL(MUL(SUB(b, fv__turn(b)), gaps), column);
+    fl_var *dx = fv_matmul(fv_matmul(u, ADD(ADD(a, b), fv__spread(ds))), vt);
+    fl_var *safe = SELECT(EQ(row, CONST(0)), CONST(1), row);
+    fl_shape x = fv_in_shape(n, 0), k = p->shape[1];
+    if (x.dim[x.ndim - 2] > k.dim[k.ndim - 1])
+        dx = ADD(dx, fv_matmul(fv__outside(DIV(du, safe), u), vt));
+    if (x.dim[x.ndim - 1] > k.dim[k.ndim - 1])
+        dx = ADD(dx, fv_matmul(u, fv__turn(fv__outside(DIV(dv, safe), v))));
+    fv_add_grad(n, 0, dx);
+}
+
+fl_var *fv_svd(fl_var *x, fl_var **s, fl_var **vt) {
+    fl_tensor *t[3];
+    fl_var *y[3];
+    if (fl__null("fv_svd", x) || fl__null("fv_svd", s) || fl__null("fv_svd", vt)) return NULL;
+    fl_scope scope = fl_scope_begin();
+    bool ok = fl__svd("fl_svd", x->value, true, t) && fv__split("svd", x, fv__svd_back, 3, t, y);
+    if (ok) *s = fl_promote(&scope, y[1]);
+    if (ok) *vt = fl_promote(&scope, y[2]);
+    return fv_scope_return(&scope, ok ? y[0] : NULL);
+}
+
+fl_var *fv_svdvals(fl_var *x) {
+    fl_var *s, *vt;
+    if (fl__null("fv_svdvals", x)) return NULL;
+    if (!x->requires_grad || !fl_grad_enabled()) return fv_const(fl_svdvals(x->value));
+    fl_scope scope = fl_scope_begin();
+    return fv_scope_return(&scope, fv_svd(x, &s, &vt) ? s : NULL);
+}
+#endif
+
+/* >>eigh */
+
+#ifdef FL_ON_TENSORS
+fl_tensor *fl_eigh(fl_tensor *x, fl_tensor **v) {
+    if (fl__null("fl_eigh", x) || !fl__are_matrices("fl_eigh", x, true)) return NULL;
+    fl_call c = {.op = FL_OP_eigh, .n_out = 2, .n_in = 1, .in = {x}};
+    fl_shape out[] = {fl__batch_of(x, 1, x->shape[x->ndim - 1], 0),
+                      v ? fl_shape_of(x) : fl__unwanted};
+    if (!fl__factor_call(&c, out)) return NULL;
+    if (v) *v = c.out[1];
+    return c.out[0];
+}
+#endif
+
+#ifdef FL_ON_VARS
+/* dx = v (v^T dv / (w_j - w_i) + dw) v^T */
+static void fv__eigh_back(fl_node *n, fl_var *dy) {
+    const fv__parts *p = fv_args(n);
+    fl_var *w = fv__part(fv_saved(n, 0), p, 0), *v = fv__part(fv_saved(n, 0), p, 1);
+    fl_var *dw = fv__part(dy, p, 0), *dv = fv__part(dy, p, 1);
+    fl_var *inner = ADD(MUL(fv_matmul(fv__turn(v), dv), fv__gaps(w)), fv__spread(dw));
+    fv_add_grad(n, 0, fv_matmul(v, fv_matmul(inner, fv__turn(v))));
+}
+
+fl_var *fv_eigh(fl_var *x, fl_var **v) {
+    fl_tensor *t[2];
+    fl_var *y[2];
+    if (fl__null("fv_eigh", x)) return NULL;
+    if (!v && (!x->requires_grad || !fl_grad_enabled())) return fv_const(fl_eigh(x->value, NULL));
+    fl_scope s = fl_scope_begin();
+    bool ok = (t[0] = fl_eigh(x->value, &t[1])) && fv__split("eigh", x, fv__eigh_back, 2, t, y);
+    if (ok && v) *v = fl_promote(&s, y[1]);
+    return fv_scope_return(&s, ok ? y[0] : NULL);
+}
+#endif
+
+/* >>least squares */
+
+/* a = q r: x = r^-1 q^T b;  wide, a^T = q r: x = q r^-T b */
+FL_T *FL_W(lstsq)(FL_T *a, FL_T *b) {
+    if (FL_ABSENT("lstsq", a) || FL_ABSENT("lstsq", b)) return NULL;
+    fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
+    if (!fl__are_matrices("fl_lstsq", ta, false)) return NULL;
+    bool wide = ta->shape[ta->ndim - 2] < ta->shape[ta->ndim - 1];
+    if (tb->ndim < 2 || tb->shape[tb->ndim - 2] != ta->shape[ta->ndim - 2])
+        return FL__BAD("fl_lstsq: shapes %s and %s do not fit", FL__SHAPE_TEXT(ta),
+                       FL__SHAPE_TEXT(tb));
+    fl_scope s = fl_scope_begin();
+    FL_T *r, *q = FL_W(qr)(wide ? FL_W(_turn)(a) : a, &r), *x = NULL;
+    if (q && wide) x = FL_W(matmul)(q, FL_W(solve_triangular)(FL_W(_turn)(r), b, false, false));
+    if (q && !wide)
+        x = FL_W(solve_triangular)(r, FL_W(matmul)(FL_W(_turn)(q), b), true, false);
+    return FL_GIVE(&s, x);
+}
+
+#ifdef FL_ON_TENSORS
+fl_tensor *fl_pinv(fl_tensor *x, double rcond) {
+    if (fl__null("fl_pinv", x) || !fl__are_matrices("fl_pinv", x, false)) return NULL;
+    fl_scope scope = fl_scope_begin();
+    int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1];
+    if (m == 0 || n == 0) return fl_scope_return(&scope, fl_clone(fl__turn(x)));
+    fl_dtype d = x->dtype;
+    fl_tensor *s, *vt, *u = fl_svd(fl__widened(x), &s, &vt);
+    if (!u) return fl_scope_return(&scope, NULL);
+    double eps = d == FL_F64 ? 0x1p-52 : 0x1p-23;
+    if (rcond == 0) rcond = (double)(m > n ? m : n) * eps;
+    fl_tensor *least = MUL(CONST(rcond), fl_amax(s, FL_AXES_KEEP(-1)));
+    fl_tensor *counts = LT(least, s);
+    fl_tensor *t = SELECT(counts, DIV(CONST(1), SELECT(counts, s, CONST(1))), CONST(0));
+    fl_tensor *y = fl_matmul(MUL(fl__turn(vt), fl_unsqueeze(t, -2)), fl__turn(u));
+    return fl_scope_return(&scope, y ? fl_cast(y, d) : NULL);
+}
+#endif
+
+#ifdef FL_ON_VARS
+/* y = x^+: dx = -y^T dy y^T + (1 - x y) dy^T y y^T + y^T y dy^T (1 - y x) */
+static void fv__pinv_back(fl_node *n, fl_var *dy) {
+    fl_var *x = fv_saved(n, 0), *y = fv_saved(n, 1), *yt = fv__turn(y), *t = fv__turn(dy);
+    fl_var *inside = fv_matmul(fv_matmul(yt, dy), yt);
+    fl_var *left = fv_matmul(fv_matmul(t, y), yt), *right = fv_matmul(fv_matmul(yt, y), t);
+    left = SUB(left, fv_matmul(x, fv_matmul(y, left)));
+    right = SUB(right, fv_matmul(fv_matmul(right, y), x));
+    fv_add_grad(n, 0, SUB(ADD(left, right), inside));
+}
+fl_var *fv_pinv(fl_var *x, double rcond) {
+    return fv_record_args("pinv", fl_pinv(fv_value(x), rcond), fv__pinv_back, FV_IN(x),
+                          FV_SAVE(x, FV_OUT), NULL, 0);
+}
+#endif
+
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,307 @@
+/* kernels/cpu/lapack.h - factorisations of batches of matrices, by LAPACK; triangular systems
+
+   LAPACK's matrices are column-major, ours row-major, so some are turned on their way in or out;
+   the others are read as what they are to LAPACK, the transpose. f32 is computed in f64 and
+   rounded. The matrices of a batch run in parallel, each on one thread. Without FL_USE_LAPACK the
+   slots fail. */
+#include "common.h"
+#ifndef FL_CPU_LAPACK_H
+#define FL_CPU_LAPACK_H
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_LAPACK) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_LAPACK_IMPL
+#define FL_CPU_LAPACK_IMPL
+#include <limits.h>
+
+enum { FL__MATRIX_TASKS = 64 };
+
+typedef struct fl__factoring fl__factoring;
+struct fl__factoring {
+    const fl_call *c;
+    int (*one)(const fl__factoring *f, int64_t i, double *scratch); /* LAPACK's info of matrix i */
+    int64_t m, n, k;           /* rows, columns; the smaller of them, or the columns of b */
+    int64_t work;              /* doubles of LAPACK's workspace, at the end of the scratch */
+    int64_t scratch;           /* doubles that a task needs */
+    int64_t batch, per_task;
+    double *space;
+    int64_t bad;               /* the first matrix with an info > 0, or -1; atomic */
+};
+
+/* ---- matrices in and out ---- */
+
+static double fl__element(const fl_tensor *x, int64_t at) {
+    const void *p = fl_data(x);
+    return x->dtype == FL_F32 ? ((const float *)p)[at] : ((const double *)p)[at];
+}
+
+/* Matrix i of a dense tensor, row-major or turned. */
+static void fl__matrix_in(const fl_tensor *x, int64_t i, int64_t rows, int64_t columns, bool turn,
+                          double *to) {
+    int64_t at = i * rows * columns;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            to[turn ? c * rows + r : r * columns + c] = fl__element(x, at++);
+}
+
+/* The same way back; an output that nobody wants passes. */
+static void fl__matrix_out(fl_tensor *y, int64_t i, int64_t rows, int64_t columns, bool turn,
+                           const double *from) {
+    if (!y) return;
+    int64_t at = i * rows * columns;
+    float *f32 = y->dtype == FL_F32 ? fl_data(y) : NULL;
+    double *f64 = fl_data(y);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++, at++) {
+            double v = from[turn ? c * rows + r : r * columns + c];
+            if (f32) f32[at] = (float)v;
+            else f64[at] = v;
+        }
+}
+
+/* ---- batches ---- */
+
+static void fl__factor_task(void *arg, int64_t begin, int64_t end) {
+    fl__factoring *f = arg;
+    for (int64_t task = begin; task < end; task++) {
+        double *scratch = f->space + task * f->scratch;
+        int64_t i = task * f->per_task, last = fl__min(i + f->per_task, f->batch);
+        for (; i < last; i++) {
+            int64_t bad = __atomic_load_n(&f->bad, __ATOMIC_RELAXED);
+            if (f->one(f, i, scratch) == 0) continue;
+            while ((bad < 0 || i < bad) &&
+                   !__atomic_compare_exchange_n(&f->bad, &bad, i, false, __ATOMIC_RELAXED,
+                                                __ATOMIC_RELAXED)) {}
+        }
+    }
+}
+
+/* Runs all matrices; `refused` is what LAPACK's info > 0 means. */
+static bool fl__factor(fl__factoring *f, const char *refused) {
+    const fl_call *c = f->c;
+    const char *name = fl_op_get_info(c->op)->name;
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i] && !fl_make(c->out[i])) return false;
+    if (fl_numel(c->in[0]) == 0 || (c->n_in > 1 && fl_numel(c->in[1]) == 0)) return true;
+    f->batch = fl_numel(c->in[0]) / (f->m * f->n);
+    f->bad = -1;
+    int64_t tasks = fl__min(f->batch, FL__MATRIX_TASKS);
+    f->per_task = fl__ceil_div(f->batch, tasks);
+    size_t bytes = (size_t)(tasks * f->scratch) * sizeof(double);
+    if (f->m > INT_MAX || f->n > INT_MAX || f->k > INT_MAX || f->work > INT_MAX)
+        return fl_fail("fl_%s: a matrix of %lld x %lld is too large for LAPACK", name,
+                       (long long)f->m, (long long)f->n);
+    if (!(f->space = fl__alloc(bytes)))
+        return fl_fail("fl_%s: out of memory: %zu bytes", name, bytes);
+    fl_parallel(tasks, fl__ceil_div(FL__GRAIN, f->per_task * f->m * f->n), fl__factor_task, f);
+    fl__free(f->space);
+    return f->bad < 0 || fl_fail("fl_%s: matrix %lld of %lld %s", name, (long long)f->bad,
+                                 (long long)f->batch, refused);
+}
+
+static fl__factoring fl__factoring_of(const fl_call *c) {
+    const fl_tensor *x = c->in[0];
+    fl__factoring f = {.c = c, .m = x->shape[x->ndim - 2], .n = x->shape[x->ndim - 1]};
+    f.k = c->n_in > 1 ? c->in[1]->shape[c->in[1]->ndim - 1] : fl__min(f.m, f.n);
+    return f;
+}
+
+/* ---- triangular systems: rows of the solution from those before ---- */
+
+static int fl__triangle_one(const fl__factoring *f, int64_t i, double *scratch) {
+    const fl_triangle_args *t = f->c->args;
+    int64_t n = f->n, k = f->k;
+    double *a = scratch, *x = a + n * n;
+    fl__matrix_in(f->c->in[0], i, n, n, false, a);
+    fl__matrix_in(f->c->in[1], i, n, k, false, x);
+    for (int64_t step = 0; step < n; step++) {
+        int64_t r = t->upper ? n - 1 - step : step;
+        for (int64_t q = t->upper ? r + 1 : 0; q < (t->upper ? n : r); q++)
+            for (int64_t j = 0; j < k; j++) x[r * k + j] -= a[r * n + q] * x[q * k + j];
+        for (int64_t j = 0; j < k && !t->unit; j++) x[r * k + j] /= a[r * n + r];
+    }
+    fl__matrix_out(f->c->out[0], i, n, k, false, x);
+    return 0;
+}
+
+FL_PRIVATE bool fl__cpu_solve_triangular(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    fl__factoring f = fl__factoring_of(c);
+    f.one = fl__triangle_one;
+    f.scratch = f.n * f.n + f.n * f.k;
+    return fl__factor(&f, "");
+}
+
+#ifdef FL_USE_LAPACK
+/* ---- LAPACK ---- */
+
+void dgetrf_(const int *m, const int *n, double *a, const int *lda, int *pivot, int *info);
+void dgesv_(const int *n, const int *k, double *a, const int *lda, int *pivot, double *b,
+            const int *ldb, int *info);
+void dpotrf_(const char *uplo, const int *n, double *a, const int *lda, int *info, size_t);
+void dgeqrf_(const int *m, const int *n, double *a, const int *lda, double *tau, double *work,
+             const int *size, int *info);
+void dorgqr_(const int *m, const int *n, const int *k, double *a, const int *lda, const double *tau,
+             double *work, const int *size, int *info);
+void dgesdd_(const char *job, const int *m, const int *n, double *a, const int *lda, double *s,
+             double *u, const int *ldu, double *vt, const int *ldvt, double *work, const int *size,
+             int *iwork, int *info, size_t);
+void dsyevd_(const char *job, const char *uplo, const int *n, double *a, const int *lda, double *w,
+             double *work, const int *size, int *iwork, const int *isize, int *info, size_t,
+             size_t);
+
+/* OpenBLAS's own threads would meet ours. */
+static void fl__one_thread(void) {
+#ifdef FL_USE_OPENBLAS
+    static bool single;
+    void openblas_set_num_threads(int n);
+    if (!__atomic_exchange_n(&single, true, __ATOMIC_RELAXED)) openblas_set_num_threads(1);
+#endif
+}
+
+static int fl__lu_one(const fl__factoring *f, int64_t i, double *scratch) {
+    int n = (int)f->n, info, *pivot = (int *)(void *)(scratch + f->n * f->n);
+    int64_t *to = (int64_t *)fl_data(f->c->out[1]) + i * f->n;
+    fl__matrix_in(f->c->in[0], i, n, n, true, scratch);
+    dgetrf_(&n, &n, scratch, &n, pivot, &info); /* a pivot of 0 is no error: the determinant is 0 */
+    fl__matrix_out(f->c->out[0], i, n, n, true, scratch);
+    for (int k = 0; k < n; k++) to[k] = pivot[k] - 1;
+    return 0;
+}
+
+static int fl__solve_one(const fl__factoring *f, int64_t i, double *scratch) {
+    int n = (int)f->n, k = (int)f->k, info;
+    double *b = scratch + f->n * f->n;
+    fl__matrix_in(f->c->in[0], i, n, n, true, scratch);
+    fl__matrix_in(f->c->in[1], i, n, k, true, b);
+    dgesv_(&n, &k, scratch, &n, (int *)(void *)(b + f->n * f->k), b, &n, &info);
+    fl__matrix_out(f->c->out[0], i, n, k, true, b);
+    return info;
+}
+
+/* Our lower triangle is LAPACK's upper one. */
+static int fl__cholesky_one(const fl__factoring *f, int64_t i, double *scratch) {
+    int n = (int)f->n, info;
+    fl__matrix_in(f->c->in[0], i, n, n, false, scratch);
+    dpotrf_("U", &n, scratch, &n, &info, 1);
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t c = r + 1; c < n; c++) scratch[r * n + c] = 0;
+    fl__matrix_out(f->c->out[0], i, n, n, false, scratch);
+    return info;
+}
+
+static int fl__qr_one(const fl__factoring *f, int64_t i, double *scratch) {
+    int m = (int)f->m, n = (int)f->n, k = (int)f->k, size = (int)f->work, info;
+    double *r = scratch + f->m * f->n, *tau = r + f->k * f->n, *work = tau + f->k;
+    fl__matrix_in(f->c->in[0], i, m, n, true, scratch);
+    dgeqrf_(&m, &n, scratch, &m, tau, work, &size, &info);
+    for (int64_t row = 0; row < k; row++)
+        for (int64_t c = 0; c < n; c++) r[row * n + c] = c < row ? 0 : scratch[c * m + row];
+    dorgqr_(&m, &k, &k, scratch, &m, tau, work, &size, &info);
+    fl__matrix_out(f->c->out[0], i, m, k, true, scratch);
+    fl__matrix_out(f->c->out[1], i, k, n, false, r);
+    return info;
+}
+
+/* LAPACK sees the transpose, v s u': its v is our vt, its u' our u, without turning. */
+static int fl__svd_one(const fl__factoring *f, int64_t i, double *scratch) {
+    int m = (int)f->m, n = (int)f->n, k = (int)f->k, size = (int)f->work, info;
+    fl_tensor *const *out = f->c->out;
+    double *u = scratch + f->m * f->n, *vt = u + f->m * f->k, *s = vt + f->k * f->n;
+    double *iwork = s + f->k, *work = iwork + 4 * f->k;
+    fl__matrix_in(f->c->in[0], i, m, n, false, scratch);
+    dgesdd_(out[0] || out[2] ? "S" : "N", &n, &m, scratch, &n, s, vt, &n, u, &k, work, &size,
+            (int *)(void *)iwork, &info, 1);
+    fl__matrix_out(out[0], i, m, k, false, u);
+    fl__matrix_out(out[1], i, 1, k, false, s);
+    fl__matrix_out(out[2], i, k, n, false, vt);
+    return info;
+}
+
+/* The vectors are LAPACK's columns, our rows: they are turned. */
+static int fl__eigh_one(const fl__factoring *f, int64_t i, double *scratch) {
+    int n = (int)f->n, size = (int)f->work, isize = 5 * n + 3, info;
+    double *w = scratch + f->n * f->n, *iwork = w + f->n, *work = iwork + 3 * f->n + 3;
+    fl__matrix_in(f->c->in[0], i, n, n, false, scratch);
+    dsyevd_(f->c->out[1] ? "V" : "N", "U", &n, scratch, &n, w, work, &size, (int *)(void *)iwork,
+            &isize, &info, 1, 1);
+    fl__matrix_out(f->c->out[0], i, 1, n, false, w);
+    fl__matrix_out(f->c->out[1], i, n, n, true, scratch);
+    return info;
+}
+
+FL_PRIVATE bool fl__cpu_lu_factor(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    fl__one_thread();
+    fl__factoring f = fl__factoring_of(c);
+    f.one = fl__lu_one;
+    f.scratch = f.n * f.n + f.n;
+    return fl__factor(&f, "");
+}
+
+FL_PRIVATE bool fl__cpu_solve(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    fl__one_thread();
+    fl__factoring f = fl__factoring_of(c);
+    f.one = fl__solve_one;
+    f.scratch = f.n * f.n + f.n * f.k + f.n;
+    return fl__factor(&f, "is singular");
+}
+
+FL_PRIVATE bool fl__cpu_cholesky(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    fl__one_thread();
+    fl__factoring f = fl__factoring_of(c);
+    f.one = fl__cholesky_one;
+    f.scratch = f.n * f.n;
+    return fl__factor(&f, "is not positive definite");
+}
+
+FL_PRIVATE bool fl__cpu_qr(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    fl__one_thread();
+    fl__factoring f = fl__factoring_of(c);
+    f.one = fl__qr_one;
+    f.work = 64 * f.n;
+    f.scratch = f.m * f.n + f.k * f.n + f.k + f.work;
+    return fl__factor(&f, "has no QR");
+}
+
+FL_PRIVATE bool fl__cpu_svd(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    fl__one_thread();
+    fl__factoring f = fl__factoring_of(c);
+    f.one = fl__svd_one;
+    f.work = 4 * f.k * f.k + 7 * f.k + 64 * (f.m + f.n);
+    f.scratch = f.m * f.n + f.m * f.k + f.k * f.n + 5 * f.k + f.work;
+    return fl__factor(&f, "did not converge, or has NaN");
+}
+
+FL_PRIVATE bool fl__cpu_eigh(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    fl__one_thread();
+    fl__factoring f = fl__factoring_of(c);
+    f.one = fl__eigh_one;
+    f.work = 2 * f.n * f.n + 70 * f.n + 1;
+    f.scratch = f.n * f.n + 4 * f.n + 3 + f.work;
+    return fl__factor(&f, "did not converge");
+}
+
+#else
+#define FL__WITHOUT_LAPACK(op) \
+    FL_PRIVATE bool fl__cpu_##op(const fl_backend *self, const fl_call *c) { \
+        (void)self, (void)c; \
+        return fl_fail("fl_" #op ": built without LAPACK: install libopenblas-dev and rebuild"); \
+    }
+FL__WITHOUT_LAPACK(lu_factor)
+FL__WITHOUT_LAPACK(solve)
+FL__WITHOUT_LAPACK(cholesky)
+FL__WITHOUT_LAPACK(qr)
+FL__WITHOUT_LAPACK(svd)
+FL__WITHOUT_LAPACK(eigh)
+#undef FL__WITHOUT_LAPACK
+#endif
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,142 @@
+/* errors_linear.h - the rows of test_errors.c for linear algebra */
+
+static void rows_of_linear(void) {
+    fl_tensor *two[] = {o.f23, o.f34}, *none[] = {o.f23, NULL};
+    fl_tensor *nine[] = {o.image, o.image, o.f4};
+    fl_var *vars[] = {o.v23, o.v34};
+    NO(fl_dot, (NULL, o.f4), NULLS);
+    NO(fl_dot, (o.f4, o.f2), "[4] and [2]");
+    NO(fv_dot, (o.v4, NULL), NULLS);
+    NO(fv_dot, (o.v23, o.v23), "[2, 3] and [2, 3]");
+    NO(fl_outer, (NULL, o.f4), NULLS);
+    NO(fl_outer, (o.f4, o.f23), "[4] and [2, 3]");
+    NO(fv_outer, (o.v4, NULL), NULLS);
+    NO(fl_kron, (NULL, o.f4), NULLS);
+    NO(fl_kron, (fl_ones(FL_SHAPE(1, 1, 1, 1, 1), FL_F32), o.f4), "[1, 1, 1, 1, 1] and [4]");
+    NO(fv_kron, (o.v4, NULL), NULLS);
+    NO(fl_cross, (NULL, o.f4, 0), NULLS);
+    NO(fl_cross, (o.f23, o.f23, 0), "axis 0", "[2, 3]");
+    NO(fl_cross, (o.f23, o.f23, 2), "axis 2");
+    NO(fl_cross, (o.f23, fl_ones(FL_SHAPE(3), FL_F32), 1), "[2, 3] and [3]");
+    NO(fv_cross, (o.v23, NULL, 1), NULLS);
+    NO(fl_tensordot, (NULL, o.f23, 1, NULL, NULL), NULLS);
+    NO(fl_tensordot, (o.f23, o.f23, 1, NULL, NULL), "[2, 3] and [2, 3]", "1 axes");
+    NO(fl_tensordot, (o.f23, o.f34, 3, NULL, NULL), "3 axes");
+    NO(fl_tensordot, (o.f23, o.f23, -1, NULL, NULL), "-1 axes");
+    NO(fl_tensordot, (o.f23, o.f23, 2, (int[]){0, 0}, (int[]){0, 0}), "2 axes");
+    NO(fl_tensordot, (o.f23, o.f23, 1, (int[]){2}, (int[]){0}), "1 axes");
+    NO(fv_tensordot, (o.v23, NULL, 1, NULL, NULL), NULLS);
+    NO(fl_trace, (NULL), NULLS);
+    NO(fl_trace, (o.f4), "[4]");
+    NO(fv_trace, (NULL), NULLS);
+    NO(fl_addmm, (NULL, o.f23, o.f34, 1, 1), NULLS);
+    NO(fl_addmm, (o.f4, NULL, o.f34, 1, 1), NULLS);
+    NO_AS(fl_addmm, "fl_matmul", (o.f4, o.f23, o.f23, 1, 1), "[2, 3] and [2, 3]");
+    NO_AS(fl_addmm, "fl_add", (o.f23, o.f23, o.f34, 1, 1), "[2, 3]", "[2, 4]");
+    NO(fv_addmm, (o.v4, o.v23, NULL, 1, 1), NULLS);
+    NO(fl_cdist, (NULL, o.f23, 2), NULLS);
+    NO(fl_cdist, (o.f23, o.f34, 2), "[2, 3] and [3, 4]");
+    NO(fl_cdist, (o.f23, o.f23, -1), "p = -1");
+    NO(fl_cdist, (o.f23, o.f23, NAN), "p = nan");
+    NO(fl_cdist, (o.f4, o.f4, 2), "[4] and [4]");
+    NO(fv_cdist, (o.v23, NULL, 2), NULLS);
+    NO(fl_linear, (NULL, o.f23, NULL), NULLS);
+    NO(fl_linear, (o.f23, o.f4, NULL), "[4], not [out, in]");
+    NO_AS(fl_linear, "fl_matmul", (o.f4, o.f23, NULL), "[4] and [3, 2]");
+    NO(fv_linear, (o.v23, NULL, NULL), NULLS);
+    NO(fl_bilinear, (o.f23, o.f23, NULL, NULL), NULLS);
+    NO_AS(fl_bilinear, "fl_einsum", (o.f23, o.f23, o.f23, NULL), "operand 1", "[2, 3]");
+    NO(fv_bilinear, (o.v23, NULL, o.v23, NULL), NULLS);
+    NO(fl_einsum, (NULL, two, 2), NULLS);
+    NO(fl_einsum, ("ij,jk", NULL, 2), NULLS);
+    NO(fl_einsum, ("ij,jk", none, 2), NULLS);
+    NO(fl_einsum, ("ij,jk", two, 0), "0 operands");
+    NO(fl_einsum, ("ij,jk", two, 9), "9 operands");
+    NO(fl_einsum, ("ij;jk", two, 2), "\"ij;jk\"", "no letter at 2");
+    NO(fl_einsum, ("ij,..jk", two, 2), "no letter at 3");
+    NO(fl_einsum, ("i...j...,jk", two, 2), "a second \"...\" at 5");
+    NO(fl_einsum, ("abcdefghi,jk", two, 2), "too many dims at 8");
+    NO(fl_einsum, ("ij", two, 2), "fewer terms than operands at 2");
+    NO(fl_einsum, ("ij->ij", two, 2), "fewer terms than operands at 2");
+    NO(fl_einsum, ("ij,jk,kl", two, 2), "more terms than operands at 5");
+    NO(fl_einsum, ("ij,jk-ik", two, 2), "no \"->\" at 5");
+    NO(fl_einsum, ("ij,jk->ik,", two, 2), "more than one result at 9");
+    NO(fl_einsum, ("ij,jk->ii", two, 2), "twice in the result at 7");
+    NO(fl_einsum, ("ij,jk->im", two, 2), "of no operand", "at 7");
+    NO(fl_einsum, ("ijk,jk", two, 2), "operand 0 of shape [2, 3] has 3 letters");
+    NO(fl_einsum, ("i,jk", two, 2), "operand 0 of shape [2, 3] has 1 letters");
+    NO(fl_einsum, ("ij,ik", two, 2), "dim 0 of operand 1", "[3, 4]", "does not fit 2");
+    NO(fl_einsum, ("ii,jk", two, 2), "dim 1 of operand 0", "[2, 3]");
+    NO(fl_einsum, ("abcd,efgh,i", nine, 3), "more than 8 dims at 11");
+    NO(fv_einsum, ("ij,ik", vars, 2), "dim 0 of operand 1");
+}
+
+/* What takes square float matrices alone, called as call(x). */
+#define SQUARE_ONLY(f, call, v)                                       \
+    do {                                                              \
+        ROW(RAISES, #f, !call(NULL), NULLS);                          \
+        ROW(RAISES, #f, !call(v(o.f23)), "[2, 3]: no square matrices"); \
+        ROW(RAISES, #f, !call(v(o.f4)), "[4]");                       \
+    } while (0)
+#define ITSELF(t) (t)
+static fl_tensor *some_tensor;
+static fl_var *some_var;
+static fl_tensor *power(fl_tensor *x) { return fl_matrix_power(x, 2); }
+static fl_var *power_var(fl_var *x) { return fv_matrix_power(x, 2); }
+static fl_tensor *lu_factor(fl_tensor *x) { return fl_lu_factor(x, &some_tensor); }
+static fl_tensor *slogdet(fl_tensor *x) { return fl_slogdet(x, &some_tensor); }
+static fl_var *slogdet_var(fl_var *x) { return fv_slogdet(x, NULL); }
+static fl_tensor *eigh(fl_tensor *x) { return fl_eigh(x, &some_tensor); }
+static fl_var *eigh_var(fl_var *x) { return fv_eigh(x, &some_var); }
+
+static void rows_of_factor(void) {
+    SQUARE_ONLY(fl_inverse, fl_inverse, ITSELF);
+    SQUARE_ONLY(fv_inverse, fv_inverse, fv_const);
+    SQUARE_ONLY(fl_matrix_power, power, ITSELF);
+    SQUARE_ONLY(fv_matrix_power, power_var, fv_const);
+    SQUARE_ONLY(fl_lu_factor, lu_factor, ITSELF);
+    SQUARE_ONLY(fl_det, fl_det, ITSELF);
+    SQUARE_ONLY(fv_det, fv_det, fv_const);
+    SQUARE_ONLY(fl_slogdet, slogdet, ITSELF);
+    SQUARE_ONLY(fv_slogdet, slogdet_var, fv_const);
+    SQUARE_ONLY(fl_cholesky, fl_cholesky, ITSELF);
+    SQUARE_ONLY(fv_cholesky, fv_cholesky, fv_const);
+    SQUARE_ONLY(fl_eigh, eigh, ITSELF);
+    SQUARE_ONLY(fv_eigh, eigh_var, fv_const);
+    NO(fl_lu_factor, (o.f23, NULL), NULLS);
+    NO(fl_qr, (NULL, &some_tensor), NULLS);
+    NO(fl_qr, (o.f23, NULL), NULLS);
+    NO(fl_qr, (o.f4, &some_tensor), "[4]: no matrices");
+    NO(fl_qr, (o.i23, &some_tensor), "i64 is not a float");
+    NO(fv_qr, (NULL, &some_var), NULLS);
+    NO(fv_qr, (o.v23, NULL), NULLS);
+    NO(fv_qr, (o.v4, &some_var), "[4]: no matrices");
+    NO(fl_svd, (NULL, &some_tensor, &some_tensor), NULLS);
+    NO(fl_svd, (o.f23, NULL, &some_tensor), NULLS);
+    NO(fl_svd, (o.f23, &some_tensor, NULL), NULLS);
+    NO(fl_svd, (o.i23, &some_tensor, &some_tensor), "i64 is not a float");
+    NO(fv_svd, (o.v23, NULL, &some_var), NULLS);
+    NO(fv_svd, (NULL, &some_var, &some_var), NULLS);
+    NO(fv_svd, (o.v4, &some_var, &some_var), "[4]");
+    NO(fl_svdvals, (NULL), NULLS);
+    NO(fl_svdvals, (o.f4), "[4]");
+    NO(fv_svdvals, (NULL), NULLS);
+    NO(fl_solve, (NULL, o.f23), NULLS);
+    NO(fl_solve, (o.f23, o.f23), "[2, 3]: no square");
+    NO(fl_solve, (fl_eye(2, 2, FL_F32), o.f34), "[2, 2] and [3, 4]");
+    NO(fl_solve, (fl_eye(2, 2, FL_F32), o.number), "[2, 2] and []");
+    NO(fl_solve, (fl_ones(FL_SHAPE(3, 2, 2), FL_F32), fl_ones(FL_SHAPE(2, 2, 1), FL_F32)),
+       "batches do not broadcast");
+    NO(fv_solve, (o.v23, NULL), NULLS);
+    NO(fl_solve_triangular, (NULL, o.f23, false, false), NULLS);
+    NO(fl_solve_triangular, (o.f23, o.f23, false, false), "[2, 3]: no square");
+    NO(fl_solve_triangular, (fl_eye(2, 2, FL_F32), o.f4, false, false), "[2, 2] and [4]");
+    NO(fv_solve_triangular, (NULL, o.v23, false, false), NULLS);
+    NO(fl_lstsq, (NULL, o.f23), NULLS);
+    NO(fl_lstsq, (o.f23, o.f34), "[2, 3] and [3, 4]");
+    NO(fv_lstsq, (o.v23, NULL), NULLS);
+    NO(fl_pinv, (NULL, 0), NULLS);
+    NO(fl_pinv, (o.i23, 0), "i64 is not a float");
+    NO(fv_pinv, (NULL, 0), NULLS);
+}
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,457 @@
+/* fault_scenarios.h - small jobs of every kind, for test_faults.c to run with requests for memory
+   failing
+
+   A scenario takes x, f32 [4, 6] in (0.1, 1.9), and may overwrite `written`, of the same shape. It
+   returns what it computed, or NULL with an error pending; what it did not hand out is dropped. */
+#ifndef FAULT_SCENARIOS_H
+#define FAULT_SCENARIOS_H
+
+#include "../examples/digits.h"
+#include "../fl_composed.h"
+#include <string.h>
+
+typedef fl_tensor *T;
+static T written;            /* what a scenario may write in place */
+static char fault_file[300]; /* what it may write to disk */
+
+static T either(bool ok, T t) {
+    return ok ? t : NULL;
+}
+/* Of several results, as one row. */
+static T row_of(int n, const T *t) {
+    T flat[8];
+    for (int i = 0; i < n; i++) {
+        T f = t[i] ? fl_cast(t[i], FL_F64) : NULL;
+        if (!f || !(flat[i] = fl_reshape(f, FL_SHAPE(-1)))) return NULL;
+    }
+    return fl_concat(flat, n, 0);
+}
+#define ROW(...) row_of((int)(sizeof((T[]){__VA_ARGS__}) / sizeof(T)), (T[]){__VA_ARGS__})
+static T whole(T x) {
+    return fl_cast(fl_mul(x, fl_num(9)), FL_I32);
+}
+static T index_of_x(T x) {
+    return fl_cast(x, FL_I64);
+} /* 0 and 1 */
+static T image_of(T x) {
+    return fl_reshape(fl_concat((T[]){x, x, x}, 3, 1), FL_SHAPE(1, 2, 6, 6));
+}
+
+/* >>views and writes */
+
+static T views(T x) {
+    T t = fl_slice(fl_transpose(x, 0, 1), 0, -1, FL_SLICE_END, -2);
+    return ROW(fl_select(t, 0, 1), fl_squeeze(fl_unsqueeze(t, 1), 1),
+               fl_expand(t, FL_SHAPE(2, 3, 4)));
+}
+static T reshaped(T x) {
+    return fl_flatten(fl_reshape(fl_transpose(x, 0, 1), FL_SHAPE(3, -1)), 0, 1);
+}
+static T copies(T x) {
+    return fl_clone(fl_contiguous(fl_permute(x, 2, (int[]){1, 0})));
+}
+static T joined(T x) {
+    return fl_concat((T[]){x, fl_cast(x, FL_F64), fl_cast(x, FL_U8)}, 3, 1);
+}
+static T stacked(T x) {
+    return fl_stack((T[]){x, fl_transpose(fl_transpose(x, 0, 1), 0, 1)}, 2, 1);
+}
+static T casts(T x) {
+    return fl_cast(fl_cast(fl_cast(fl_cast(x, FL_F16), FL_BF16), FL_I8), FL_F64);
+}
+static T assigned(T x) {
+    return fl_assign(fl_transpose(written, 0, 1), fl_transpose(x, 0, 1));
+}
+static T assigned_cast(T x) {
+    return fl_assign(written, fl_cast(x, FL_I32));
+}
+static T assigned_over_itself(T x) {
+    T flipped = fl_slice(written, 1, -1, FL_SLICE_END, -1);
+    return x ? fl_assign(written, flipped) : NULL;
+}
+static T set_through_a_view(T x) {
+    static const float row[6] = {1, 2, 3, 4, 5, 6};
+    T to = fl_slice(fl_select(written, 0, 1), 0, -1, FL_SLICE_END, -1);
+    return either(x && to && fl_set_host(to, row, sizeof row), to);
+}
+static T read_back(T x) {
+    float data[24];
+    T t = fl_transpose(x, 0, 1);
+    return t && fl_to_host(t, data, sizeof data) ? fl_from_host(data, FL_SHAPE(24), FL_F32) : NULL;
+}
+
+/* >>element-wise */
+
+static T unary(T x) {
+    return fl_exp(fl_sin(fl_sqrt(fl_neg(fl_log(fl_mul(x, fl_num(0.5)))))));
+}
+static T formulas(T x) {
+    return ROW(fl_sinc(x), fl_mish(x), fl_asinh(x), fl_log10(x), fl_ldexp(x, x));
+}
+static T broadcasts(T x) {
+    return fl_div(fl_select(x, 0, 1), fl_add(x, fl_slice(x, 1, 0, 1, 1)));
+}
+static T half(T x) {
+    T h = fl_cast(x, FL_F16);
+    return fl_maximum(fl_mul(h, fl_num(2)), fl_pow(h, h));
+}
+static T integers(T x) {
+    T i = whole(x), b = fl_cast(i, FL_U8);
+    return ROW(fl_remainder(i, fl_int(3)), fl_bitwise_xor(b, fl_int(5)), fl_shift_left(b, b));
+}
+static T chosen(T x) {
+    return fl_where(fl_gt(x, fl_num(1)), fl_clip(x, 0.5, 1.5), fl_num(7));
+}
+static T composed(T x) {
+    return ROW(fl_hypot(x, x), fl_lerp(x, fl_neg(x), x), fl_addcmul(x, x, x, 2), fl_elu(x, 1));
+}
+static T composed_wide(T x) {
+    return ROW(fl_lgamma(x), fl_digamma(x), fl_erfc(x), fl_erfinv(fl_frac(x)));
+}
+static T composed_more(T x) {
+    return ROW(fl_glu(x, 1), fl_round(x, 2), fl_floor_divide(whole(x), fl_int(2)),
+               fl_cast(fl_isclose(x, x, 0, 0, true), FL_F32));
+}
+
+/* >>reductions, order and index */
+
+static T sums(T x) {
+    return ROW(fl_sum(x, FL_AXES(0)), fl_mean(x, FL_ALL_AXES), fl_variance(x, FL_AXES(1), 1));
+}
+static T extremes_of(T x) {
+    return ROW(fl_amax(x, FL_AXES(0)), fl_amin(x, FL_ALL_AXES), fl_prod(x, FL_AXES(1)));
+}
+static T truths(T x) {
+    T t = fl_lt(x, fl_num(1));
+    return ROW(fl_all(t, FL_AXES(0)), fl_any(t, FL_AXES(1)), fl_logsumexp(x, FL_AXES(1)));
+}
+static T scans(T x) {
+    return ROW(fl_argmax(x, 1, true), fl_cumsum(x, 0), fl_cumprod(x, 1), fl_argmin(x, 0, false));
+}
+static T sorts(T x) {
+    T places = NULL, y = fl_sort(x, 1, true, &places);
+    return y ? ROW(y, places, fl_argsort(x, 0, false)) : NULL;
+}
+static T tops(T x) {
+    T places = NULL, y = fl_topk(fl_transpose(x, 0, 1), 3, 0, false, &places);
+    return y ? ROW(y, places) : NULL;
+}
+static T nonzeros(T x) {
+    return fl_nonzero(index_of_x(x));
+}
+static T gathers(T x) {
+    return ROW(fl_gather(x, 0, index_of_x(x)), fl_index_select(x, 1, fl_arange(0, 6, 2, FL_I64)));
+}
+static T scatters(T x) {
+    return ROW(fl_scatter(x, 1, index_of_x(x), x), fl_scatter_add(x, 0, index_of_x(x), x));
+}
+static T one_hots(T x) {
+    return fl_one_hot(index_of_x(x), 3);
+}
+
+/* >>linear and neural */
+
+static T products(T x) {
+    return ROW(fl_matmul(x, fl_transpose(x, 0, 1)),
+               fl_matmul(whole(x), fl_arange(0, 6, 1, FL_I64)));
+}
+static T batches(T x) {
+    T a = fl_reshape(x, FL_SHAPE(2, 2, 6));
+    return fl_matmul(a, fl_transpose(a, 1, 2));
+}
+static T convolved(T x) {
+    T w = fl_uniform(FL_SHAPE(3, 2, 3, 3), -1, 1, FL_F32, &(fl_rng){1, 0});
+    return fl_conv2d(image_of(x), w, .pad = 1, .bias = fl_ones(FL_SHAPE(3), FL_F32));
+}
+static T grouped(T x) {
+    T w = fl_uniform(FL_SHAPE(4, 1, 2, 2), -1, 1, FL_F16, &(fl_rng){1, 0});
+    return fl_conv2d(fl_cast(image_of(x), FL_F16), w, .stride = 2, .groups = 2, .dilation = 2);
+}
+static T max_pooled(T x) {
+    T places = NULL, y = fl_max_pool2d(image_of(x), 2, &places, .stride = 1);
+    return y ? ROW(y, places, fl_max_pool2d_grad(y, places, FL_SHAPE(1, 2, 6, 6))) : NULL;
+}
+static T avg_pooled(T x) {
+    return fl_avg_pool2d(image_of(x), 3, .pad = 1, .ignore_pad = true);
+}
+static T softmaxes(T x) {
+    return ROW(fl_softmax(x, 0), fl_log_softmax(x, 1), fl_softmax(fl_cast(x, FL_BF16), 1));
+}
+
+/* >>creation and randomness */
+
+static T created(T x) {
+    return ROW(fl_full(FL_SHAPE(2, 3), 7, FL_I16), fl_arange(0, 9, 2, FL_F32), fl_eye(3, 4, FL_F64),
+               fl_full_like(x, 2), fl_zeros(FL_SHAPE(0, 3), FL_F32));
+}
+static T drawn(T x) {
+    fl_rng r = {4, 0};
+    T u = fl_uniform(FL_SHAPE(5), 0, 1, FL_F64, &r), n = fl_normal(FL_SHAPE(7), 0, 1, FL_F32, &r);
+    return ROW(u, n, fl_randint(FL_SHAPE(3), -5, 5, &r), fl_dropout(x, 0.5, &r));
+}
+static T scoped(T x) {
+    fl_scope outer = fl_scope_begin();
+    T kept[8];
+    int n = 0;
+    for (; n < 8; n++) {
+        fl_scope inner = fl_scope_begin();
+        if (!(kept[n] = fl_scope_return(&inner, fl_add(x, fl_num(n))))) break;
+        if (!fl_promote(&outer, kept[n])) break;
+    }
+    fl_scope_end(&outer);
+    return n == 8 ? row_of(8, kept) : NULL;
+}
+static T printed(T x) {
+    char text[4000];
+    T large = fl_expand(x, FL_SHAPE(60, 4, 6));
+    int64_t n = large ? fl_format(large, text, sizeof text) : -1;
+    return n > 0 && n < 4000 ? fl_from_host(text, FL_SHAPE(n), FL_U8) : NULL;
+}
+
+/* >>gradients */
+
+static fl_var *chain(fl_var *v) {
+    fl_var *y = fv_tanh(fv_matmul(v, fv_transpose(v, 0, 1)));
+    return fv_sum(fv_mul(fv_softmax(y, 1), fv_sqrt(fv_square(y))), FL_ALL_AXES);
+}
+static T backward(T x) {
+    fl_var *v = fv_param(x);
+    return v && fl_backward(chain(v)) ? fv_grad(v) : NULL;
+}
+static T backward_of_moves(T x) {
+    fl_var *v = fv_param(x);
+    fl_var *y = fv_concat(
+        (fl_var *[]){fv_slice(v, 1, -1, FL_SLICE_END, -2), fv_sort(v, 1, true, NULL)}, 2, 1);
+    y = fv_gather(fv_cumsum(fv_expand(fv_unsqueeze(y, 0), FL_SHAPE(2, 4, 9)), 2), 0,
+                  index_of_x(fl_reshape(x, FL_SHAPE(2, 4, 3))));
+    return v && fl_backward(fv_sum(fv_square(y), FL_ALL_AXES)) ? fv_grad(v) : NULL;
+}
+static T twice(T x) {
+    fl_var *v = fv_param(x), *g = v ? fl_grad(chain(v), v, true) : NULL;
+    fl_var *h = g ? fl_grad(fv_sum(fv_square(g), FL_ALL_AXES), v, false) : NULL;
+    return fv_value(h);
+}
+static T forward_mode(T x) {
+    fl_var *v = fv_param(x), *y = v ? chain(v) : NULL;
+    fl_var *d = y ? fl_jvp(y, v, fv_const(x), false) : NULL;
+    return fv_value(d);
+}
+static T backward_of_images(T x) {
+    fl_var *v = fv_param(image_of(x));
+    fl_var *w =
+        v ? fv_param(fl_uniform(FL_SHAPE(3, 2, 3, 3), -1, 1, FL_F32, &(fl_rng){1, 0})) : NULL;
+    fl_var *y = fv_max_pool2d(fv_relu(fv_conv2d(v, w, NULL, .pad = 1)), 2);
+    y = fv_avg_pool2d(fv_dropout(y, 0.2, &(fl_rng){3, 0}), 2);
+    return w && fl_backward(fv_sum(y, FL_ALL_AXES)) ? ROW(fv_grad(v), fv_grad(w)) : NULL;
+}
+static T backward_of_compositions(T x) {
+    fl_var *v = fv_param(x);
+    fl_var *y = fv_add(fv_lgamma(v), fv_hypot(fv_elu(v, 1), fv_swish(v, 2)));
+    return v && fl_backward(fv_mean(y, FL_ALL_AXES)) ? fv_grad(v) : NULL;
+}
+
+/* >>modules, optimizers */
+
+/* The value and all gradients of a module's loss; frees m. */
+static T through(fl_nn_module *m, T in) {
+    fl_var *v = m ? fv_param(in) : NULL, *y = v ? fl_nn_forward(m, v) : NULL;
+    T t = y && fl_backward(fv_sum(fv_square(y), FL_ALL_AXES)) ? ROW(fv_value(y), fv_grad(v)) : NULL;
+    const fv_list p = m ? fl_nn_parameters(m) : (fv_list){0, NULL};
+    for (int i = 0; i < p.n && t; i++) t = ROW(t, fv_grad(p.v[i]));
+    fl_nn_free(m);
+    return either(!fl_error(), t); /* the list of parameters may be what failed */
+}
+static fl_nn_module *dense(fl_rng *r) {
+    return fl_nn_sequential(fl_nn_linear(6, 5, .rng = r), fl_nn_tanh(),
+                            fl_nn_layer_norm(FL_SHAPE(5)), fl_nn_linear(5, 3, .rng = r));
+}
+static T layers(T x) {
+    return through(dense(&(fl_rng){2, 0}), x);
+}
+static T image_layers(T x) {
+    fl_rng r = {2, 0};
+    return through(fl_nn_sequential(fl_nn_conv2d(2, 4, 3, .rng = &r), fl_nn_batch_norm2d(4),
+                                    fl_nn_gelu(), fl_nn_pool2d(2), fl_nn_view(FL_SHAPE(1, -1))),
+                   image_of(x));
+}
+static T formatted(T x) {
+    char text[2000] = "";
+    fl_nn_module *m = x ? dense(&(fl_rng){2, 0}) : NULL;
+    int64_t n = m ? fl_nn_format(m, text, sizeof text) : -1;
+    fl_nn_free(m);
+    return n > 0 && n < 2000 ? fl_from_host(text, FL_SHAPE(n), FL_U8) : NULL;
+}
+static T losses(T x) {
+    T target = fl_randint(FL_SHAPE(4), 0, 6, &(fl_rng){3, 0});
+    fl_var *v = target ? fv_param(x) : NULL;
+    fl_var *loss = fv_add(fl_nn_cross_entropy(v, target), fl_nn_mse(v, fv_const(fl_neg(x))));
+    return v && fl_backward(loss) ? ROW(fv_grad(v), fv_value(loss)) : NULL;
+}
+static T initialised(T x) {
+    fl_rng r = {8, 0};
+    fl_var *p = fv_param(fl_clone(x));
+    bool ok = p && fl_nn_kaiming_normal_(p, 0, &r) && fl_nn_glorot_uniform_(p, 1, &r) &&
+              fl_nn_constant_(p, 0.5) && fl_nn_normal_(p, 0, 1, &r);
+    return either(ok, fv_value(p));
+}
+/* Two steps; each may fail. Frees o. */
+static T optimized(fl_optim *o, fl_var *p) {
+    bool ok = o != NULL;
+    for (int i = 0; ok && i < 2; i++) {
+        fl_optim_zero_grad(o);
+        ok = fl_backward(fv_sum(fv_exp(p), FL_ALL_AXES)) && fl_optim_step(o);
+    }
+    fl_optim_free(o);
+    return either(ok, fv_value(p));
+}
+static T sgd(T x) {
+    fl_var *p = fv_param(fl_clone(x));
+    return p ? optimized(fl_optim_sgd(FV_LIST(p), .lr = 0.1, .momentum = 0.9), p) : NULL;
+}
+static T adam(T x) {
+    fl_var *p = fv_param(fl_clone(x));
+    return p ? optimized(fl_optim_adamw(FV_LIST(p), .lr = 0.1), p) : NULL;
+}
+static T clipped(T x) {
+    fl_var *p = fv_param(x);
+    bool ok = p && fl_backward(chain(p)) && fl_optim_clip_grad_norm(FV_LIST(p), 0.01) > 0;
+    return either(ok, p ? fv_grad(p) : NULL);
+}
+
+/* >>data and files */
+
+static bool scale_sample(fl_data_sample *s, fl_rng *rng, void *user) {
+    T noise = fl_uniform(FL_SHAPE(6), 0, 1, FL_F32, rng);
+    (void)user;
+    return (s->t[0] = fl_add(s->t[0], noise)) != NULL;
+}
+/* All batches of a set, as one tensor; frees it. */
+static T all_batches(fl_data_set *set) {
+    T t[4];
+    int n = 0;
+    fl_data_sample s;
+    for (; set && n < fl_data_size(set) && n < 4 && fl_data_get(set, n, &s); n++) t[n] = s.t[0];
+    bool complete = set && n == fl_data_size(set);
+    fl_data_free(set);
+    return complete ? row_of(n, t) : NULL;
+}
+static fl_data_set *shuffled(T x) {
+    fl_data_set *set = fl_data_tensors((T[]){x, x}, 2);
+    set = fl_data_transform(fl_data_shuffle(set, 3), scale_sample, NULL);
+    return fl_data_batch(fl_data_concat((fl_data_set *[]){set}, 1), 2, false);
+}
+static T data(T x) {
+    return all_batches(shuffled(x));
+}
+static T loaded_ahead(T x) {
+    return all_batches(fl_data_prefetch(shuffled(x), 2, 2));
+}
+static T metered(T x) {
+    fl_data_average a = {0};
+    fl_data_frame_error e = {0};
+    bool ok =
+        fl_data_average_add_tensor(&a, x) && fl_data_frame_error_add(&e, x, fl_argmin(x, 1, false));
+    return ok ? fl_full(FL_SHAPE(1), fl_data_average_variance(&a), FL_F64) : NULL;
+}
+static T saved(T x) {
+    fl_data_named named[] = {{"x", x}, {"y", fl_transpose(x, 0, 1)}};
+    if (!named[1].tensor || !fl_data_save_safetensors(fault_file, named, 2, NULL, 0)) return NULL;
+    fl_data_file *f = fl_data_open_safetensors(fault_file);
+    T t = f ? fl_data_read(f, "y") : NULL;
+    fl_data_close(f);
+    return t;
+}
+static T saved_module(T x) {
+    fl_nn_module *m = dense(&(fl_rng){2, 0}), *other = m ? dense(&(fl_rng){5, 0}) : NULL;
+    bool ok = x && other && fl_nn_save(m, fault_file) && fl_nn_load(other, fault_file);
+    fl_var *y = ok ? fl_nn_forward(other, fv_const(x)) : NULL;
+    fl_nn_free(m);
+    fl_nn_free(other);
+    return fv_value(y);
+}
+static T checkpoint(T x) {
+    fl_nn_module *m = dense(&(fl_rng){2, 0});
+    fl_optim *o = m ? fl_optim_adam(fl_nn_parameters(m)) : NULL;
+    fl_optim_progress at = {1, 2, 3};
+    fl_var *y = o ? fl_nn_forward(m, fv_const(x)) : NULL;
+    bool ok = y && fl_backward(fv_sum(y, FL_ALL_AXES)) && fl_optim_step(o) &&
+              fl_optim_save_checkpoint(fault_file, m, o, &at) &&
+              fl_optim_load_checkpoint(fault_file, m, o, &at);
+    y = ok ? fl_nn_forward(m, fv_const(x)) : NULL;
+    fl_optim_free(o);
+    fl_nn_free(m);
+    return fv_value(y);
+}
+
+static const struct {
+    const char *name;
+    T (*run)(T x);
+} scenarios[] = {
+#define S(name) \
+    { #name, name }
+    S(views),
+    S(reshaped),
+    S(copies),
+    S(joined),
+    S(stacked),
+    S(casts),
+    S(assigned),
+    S(assigned_cast),
+    S(assigned_over_itself),
+    S(set_through_a_view),
+    S(read_back),
+    S(unary),
+    S(formulas),
+    S(broadcasts),
+    S(half),
+    S(integers),
+    S(chosen),
+    S(composed),
+    S(composed_wide),
+    S(composed_more),
+    S(sums),
+    S(extremes_of),
+    S(truths),
+    S(scans),
+    S(sorts),
+    S(tops),
+    S(nonzeros),
+    S(gathers),
+    S(scatters),
+    S(one_hots),
+    S(products),
+    S(batches),
+    S(convolved),
+    S(grouped),
+    S(max_pooled),
+    S(avg_pooled),
+    S(softmaxes),
+    S(created),
+    S(drawn),
+    S(scoped),
+    S(printed),
+    S(backward),
+    S(backward_of_moves),
+    S(twice),
+    S(forward_mode),
+    S(backward_of_images),
+    S(backward_of_compositions),
+    S(layers),
+    S(image_layers),
+    S(formatted),
+    S(losses),
+    S(initialised),
+    S(sgd),
+    S(adam),
+    S(clipped),
+    S(data),
+    S(loaded_ahead),
+    S(metered),
+    S(saved),
+    S(saved_module),
+    S(checkpoint),
+#undef S
+};
+enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
+
+#endif /* MIT licence: see LICENSE. */
