@@ -24,8 +24,8 @@ static void norm_case(bool centred, fl_dtype d, layout l, fl_shape s) {
         for (int64_t i = 0; i < s.dim[1]; i++) y[i] *= w.f[i];
     }
     fl_tensor *weight = dense_tensor(&w);
-    fl_tensor *y = centred ? fl_layer_norm(x.t, 1, weight, NULL, 0.1)
-                           : fl_rms_norm(x.t, 1, weight, 0.1);
+    fl_tensor *y =
+        centred ? fl_layer_norm(x.t, 1, weight, NULL, 0.1) : fl_rms_norm(x.t, 1, weight, 0.1);
     double *scale = take((size_t)want.n * sizeof *scale + 8);
     for (int64_t k = 0; k < want.n; k++) scale[k] = 1 + fabs(w.f[k % s.dim[1]]);
     case_end(agrees(y, &want, (tolerance){4, 32, 0}, scale, false));

@@ -1,7 +1,7 @@
 /* kernels/composed/loss.h - losses
 
    Prototypes and formulas stand in fl_composed.h. Each is the formula of one element, and
-   _reduced. */
+   _loss_reduced. */
 #ifndef FL_T
 #include "../../fl_composed.h"
 #if defined(FL_IMPL_ONLY_COMPOSED_LOSS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -30,7 +30,7 @@ static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {
 }
 
 /* Ends s with the loss in the dtype of `given`. */
-static FL_T *FL_W(_reduced)(fl_scope *s, FL_T *loss, fl_reduction r, FL_T *given) {
+static FL_T *FL_W(_loss_reduced)(fl_scope *s, FL_T *loss, fl_reduction r, FL_T *given) {
     if (r == FL_MEAN) loss = FL_W(mean)(loss, FL_ALL_AXES);
     if (r == FL_SUM) loss = FL_W(sum)(loss, FL_ALL_AXES);
     return FL_GIVE(s, FL_W(_narrowed)(loss, given));
@@ -40,14 +40,14 @@ FL_T *FL_W(mse_loss)(FL_T *x, FL_T *y, fl_reduction r) {
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, y};
     if (!FL_W(_loss_operands)("fl_mse_loss", in, 2)) return FL_GIVE(&s, NULL);
-    return FL_W(_reduced)(&s, FL_W(square)(SUB(in[0], in[1])), r, x);
+    return FL_W(_loss_reduced)(&s, FL_W(square)(SUB(in[0], in[1])), r, x);
 }
 
 FL_T *FL_W(l1_loss)(FL_T *x, FL_T *y, fl_reduction r) {
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, y};
     if (!FL_W(_loss_operands)("fl_l1_loss", in, 2)) return FL_GIVE(&s, NULL);
-    return FL_W(_reduced)(&s, ABS(SUB(in[0], in[1])), r, x);
+    return FL_W(_loss_reduced)(&s, ABS(SUB(in[0], in[1])), r, x);
 }
 
 FL_T *FL_W(huber_loss)(FL_T *x, FL_T *y, double delta, fl_reduction r) {
@@ -57,7 +57,7 @@ FL_T *FL_W(huber_loss)(FL_T *x, FL_T *y, double delta, fl_reduction r) {
     FL_T *d = SUB(in[0], in[1]), *size = ABS(d);
     FL_T *outside = MUL(CONST(delta), SUB(size, CONST(delta / 2)));
     FL_T *loss = SELECT(LT(size, CONST(delta)), MUL(CONST(0.5), FL_W(square)(d)), outside);
-    return FL_W(_reduced)(&s, loss, r, x);
+    return FL_W(_loss_reduced)(&s, loss, r, x);
 }
 
 FL_T *FL_W(smooth_l1_loss)(FL_T *x, FL_T *y, double beta, fl_reduction r) {
@@ -68,7 +68,7 @@ FL_T *FL_W(smooth_l1_loss)(FL_T *x, FL_T *y, double beta, fl_reduction r) {
     FL_T *d = SUB(in[0], in[1]), *size = ABS(d);
     FL_T *inside = MUL(CONST(0.5 / beta), FL_W(square)(d));
     FL_T *loss = SELECT(LT(size, CONST(beta)), inside, SUB(size, CONST(beta / 2)));
-    return FL_W(_reduced)(&s, loss, r, x);
+    return FL_W(_loss_reduced)(&s, loss, r, x);
 }
 
 /* log(p), at least -100, where p is at most exp(-100) */
@@ -83,7 +83,7 @@ FL_T *FL_W(binary_cross_entropy)(FL_T *p, FL_T *y, fl_reduction r) {
     if (!FL_W(_loss_operands)("fl_binary_cross_entropy", in, 2)) return FL_GIVE(&s, NULL);
     FL_T *yes = MUL(in[1], FL_W(_bounded_log)(in[0]));
     FL_T *no = MUL(SUB(CONST(1), in[1]), FL_W(_bounded_log)(SUB(CONST(1), in[0])));
-    return FL_W(_reduced)(&s, NEG(ADD(yes, no)), r, p);
+    return FL_W(_loss_reduced)(&s, NEG(ADD(yes, no)), r, p);
 }
 
 FL_T *FL_W(binary_cross_entropy_with_logits)(FL_T *x, FL_T *y, fl_reduction r) {
@@ -91,14 +91,14 @@ FL_T *FL_W(binary_cross_entropy_with_logits)(FL_T *x, FL_T *y, fl_reduction r) {
     FL_T *in[] = {x, y};
     if (!FL_W(_loss_operands)("fl_binary_cross_entropy_with_logits", in, 2))
         return FL_GIVE(&s, NULL);
-    return FL_W(_reduced)(&s, SUB(FL_W(softplus)(in[0]), MUL(in[0], in[1])), r, x);
+    return FL_W(_loss_reduced)(&s, SUB(FL_W(softplus)(in[0]), MUL(in[0], in[1])), r, x);
 }
 
 FL_T *FL_W(kl_div)(FL_T *x, FL_T *y, fl_reduction r) {
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, y};
     if (!FL_W(_loss_operands)("fl_kl_div", in, 2)) return FL_GIVE(&s, NULL);
-    return FL_W(_reduced)(&s, SUB(FL_W(xlogy)(in[1], in[1]), MUL(in[1], in[0])), r, x);
+    return FL_W(_loss_reduced)(&s, SUB(FL_W(xlogy)(in[1], in[1]), MUL(in[1], in[0])), r, x);
 }
 
 FL_T *FL_W(poisson_nll_loss)(FL_T *x, FL_T *y, bool log_input, fl_reduction r) {
@@ -107,7 +107,7 @@ FL_T *FL_W(poisson_nll_loss)(FL_T *x, FL_T *y, bool log_input, fl_reduction r) {
     if (!FL_W(_loss_operands)("fl_poisson_nll_loss", in, 2)) return FL_GIVE(&s, NULL);
     FL_T *loss = log_input ? SUB(EXP(in[0]), MUL(in[1], in[0]))
                            : SUB(in[0], MUL(in[1], LOG(ADD(in[0], CONST(1e-8)))));
-    return FL_W(_reduced)(&s, loss, r, x);
+    return FL_W(_loss_reduced)(&s, loss, r, x);
 }
 
 FL_T *FL_W(gaussian_nll_loss)(FL_T *x, FL_T *y, FL_T *var, fl_reduction r) {
@@ -115,14 +115,14 @@ FL_T *FL_W(gaussian_nll_loss)(FL_T *x, FL_T *y, FL_T *var, fl_reduction r) {
     FL_T *in[] = {x, y, var};
     if (!FL_W(_loss_operands)("fl_gaussian_nll_loss", in, 3)) return FL_GIVE(&s, NULL);
     FL_T *v = MAX(in[2], CONST(1e-6)), *d = FL_W(square)(SUB(in[0], in[1]));
-    return FL_W(_reduced)(&s, MUL(CONST(0.5), ADD(LOG(v), DIV(d, v))), r, x);
+    return FL_W(_loss_reduced)(&s, MUL(CONST(0.5), ADD(LOG(v), DIV(d, v))), r, x);
 }
 
 FL_T *FL_W(soft_margin_loss)(FL_T *x, FL_T *y, fl_reduction r) {
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, y};
     if (!FL_W(_loss_operands)("fl_soft_margin_loss", in, 2)) return FL_GIVE(&s, NULL);
-    return FL_W(_reduced)(&s, FL_W(softplus)(NEG(MUL(in[0], in[1]))), r, x);
+    return FL_W(_loss_reduced)(&s, FL_W(softplus)(NEG(MUL(in[0], in[1]))), r, x);
 }
 
 FL_T *FL_W(hinge_embedding_loss)(FL_T *x, FL_T *y, double margin, fl_reduction r) {
@@ -130,7 +130,7 @@ FL_T *FL_W(hinge_embedding_loss)(FL_T *x, FL_T *y, double margin, fl_reduction r
     FL_T *in[] = {x, y};
     if (!FL_W(_loss_operands)("fl_hinge_embedding_loss", in, 2)) return FL_GIVE(&s, NULL);
     FL_T *far = FL_W(relu)(SUB(CONST(margin), in[0]));
-    return FL_W(_reduced)(&s, SELECT(LT(CONST(0), in[1]), in[0], far), r, x);
+    return FL_W(_loss_reduced)(&s, SELECT(LT(CONST(0), in[1]), in[0], far), r, x);
 }
 
 FL_T *FL_W(margin_ranking_loss)(FL_T *a, FL_T *b, FL_T *y, double margin, fl_reduction r) {
@@ -138,7 +138,7 @@ FL_T *FL_W(margin_ranking_loss)(FL_T *a, FL_T *b, FL_T *y, double margin, fl_red
     FL_T *in[] = {a, b, y};
     if (!FL_W(_loss_operands)("fl_margin_ranking_loss", in, 3)) return FL_GIVE(&s, NULL);
     FL_T *behind = MUL(in[2], SUB(in[1], in[0]));
-    return FL_W(_reduced)(&s, FL_W(relu)(ADD(behind, CONST(margin))), r, a);
+    return FL_W(_loss_reduced)(&s, FL_W(relu)(ADD(behind, CONST(margin))), r, a);
 }
 
 FL_T *FL_W(cosine_embedding_loss)(FL_T *a, FL_T *b, FL_T *y, double margin, fl_reduction r) {
@@ -152,7 +152,7 @@ FL_T *FL_W(cosine_embedding_loss)(FL_T *a, FL_T *b, FL_T *y, double margin, fl_r
     FL_T *product = FL_W(sum)(MUL(in[0], in[1]), FL_AXES(-1));
     FL_T *cosine = DIV(product, SQRT(MUL(size_a, size_b)));
     FL_T *far = FL_W(relu)(SUB(cosine, CONST(margin)));
-    return FL_W(_reduced)(&s, SELECT(LT(CONST(0), y), SUB(CONST(1), cosine), far), r, a);
+    return FL_W(_loss_reduced)(&s, SELECT(LT(CONST(0), y), SUB(CONST(1), cosine), far), r, a);
 }
 
 FL_T *FL_W(triplet_margin_loss)(FL_T *anchor, FL_T *positive, FL_T *negative, double margin,
@@ -162,7 +162,7 @@ FL_T *FL_W(triplet_margin_loss)(FL_T *anchor, FL_T *positive, FL_T *negative, do
     if (!FL_W(_loss_operands)("fl_triplet_margin_loss", in, 3)) return FL_GIVE(&s, NULL);
     FL_T *near = FL_W(pairwise_distance)(in[0], in[1], 2, 1e-6);
     FL_T *far = FL_W(pairwise_distance)(in[0], in[2], 2, 1e-6);
-    return FL_W(_reduced)(&s, FL_W(relu)(ADD(SUB(near, far), CONST(margin))), r, anchor);
+    return FL_W(_loss_reduced)(&s, FL_W(relu)(ADD(SUB(near, far), CONST(margin))), r, anchor);
 }
 
 /* The class itself has margin 0, so its term is relu(0) = 0. */
@@ -179,7 +179,7 @@ FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_redu
     FL_T *margins = FL_OF(fl_where(fl_cast(own, FL_B8), fl_num(0), fl_num(margin)));
     FL_T *over = ADD(SUB(wide, FL_W(gather)(wide, 1, column)), margins);
     FL_T *loss = FL_W(mean)(FL_W(relu)(over), FL_AXES(1));
-    return FL_W(_reduced)(&s, loss, r, x);
+    return FL_W(_loss_reduced)(&s, loss, r, x);
 }
 
 /* >>ctc: the forward pass in log space over blank, label 1, blank, label 2, ... blank, a step for
@@ -218,15 +218,15 @@ static bool fl__ctc_fits(const fl_tensor *x, const fl_tensor *target, const fl_t
                          const fl_tensor *lengths, int64_t blank) {
     bool ok = x->ndim == 3 && target->ndim == 2 && steps->ndim == 1 && lengths->ndim == 1 &&
               target->shape[0] == x->shape[1] && fl__same_shape(steps, lengths) &&
-              steps->shape[0] == x->shape[1] && target->dtype == FL_I64 &&
-              steps->dtype == FL_I64 && lengths->dtype == FL_I64;
+              steps->shape[0] == x->shape[1] && target->dtype == FL_I64 && steps->dtype == FL_I64 &&
+              lengths->dtype == FL_I64;
     if (!ok)
         return FL__BAD("fl_ctc_loss: input %s, target %s, lengths %s and %s; want [t, n, c], and "
-                       "i64 [n, l], [n], [n]", FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(target),
-                       FL__SHAPE_TEXT(steps), FL__SHAPE_TEXT(lengths)) != NULL;
-    return (blank >= 0 && blank < x->shape[2]) ||
-           FL__BAD("fl_ctc_loss: blank %lld of %lld classes", (long long)blank,
-                   (long long)x->shape[2]);
+                       "i64 [n, l], [n], [n]",
+                       FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(target), FL__SHAPE_TEXT(steps),
+                       FL__SHAPE_TEXT(lengths)) != NULL;
+    return (blank >= 0 && blank < x->shape[2]) || FL__BAD("fl_ctc_loss: blank %lld of %lld classes",
+                                                          (long long)blank, (long long)x->shape[2]);
 }
 #endif
 
@@ -283,7 +283,7 @@ FL_T *FL_W(ctc_loss_opt)(FL_T *logp, fl_tensor *target, fl_tensor *steps, fl_ten
         fl_tensor *n = fl_maximum(lengths, fl_int(1));
         loss = DIV(loss, FL_OF(n ? fl_cast(n, FL_VALUE(loss)->dtype) : NULL));
     }
-    return FL_W(_reduced)(&s, loss, o.reduction, logp);
+    return FL_W(_loss_reduced)(&s, loss, o.reduction, logp);
 }
 
 #endif

@@ -35,8 +35,8 @@ static fl_axes fl__axes_from(const fl_tensor *t, int first) {
 static bool fl__ends_as(const char *fn, const fl_tensor *x, int first, const fl_tensor *w) {
     bool ok = !w || w->ndim == x->ndim - first;
     for (int i = 0; ok && w && i < w->ndim; i++) ok = w->shape[i] == x->shape[first + i];
-    return ok || FL__BAD("%s: the last dims of %s are not %s", fn, FL__SHAPE_TEXT(x),
-                         FL__SHAPE_TEXT(w));
+    return ok ||
+           FL__BAD("%s: the last dims of %s are not %s", fn, FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w));
 }
 
 /* x has channels [n, c, ...], and w is NULL or [c]. */
@@ -219,7 +219,7 @@ FL_T *FL_W(local_response_norm)(FL_T *x, int64_t size, double alpha, double beta
 }
 
 /* (sum |x|^p)^(1/p) over the axes; its gradient where all are 0: 0 */
-static FL_T *FL_W(_p_norm)(FL_T *x, double p, fl_axes axes) {
+static FL_T *FL_W(_norm_along)(FL_T *x, double p, fl_axes axes) {
     FL_T *sum = p == 2 ? FL_W(square)(x) : p == 1 ? ABS(x) : POW(ABS(x), CONST(p));
     sum = FL_W(sum)(sum, axes);
     if (p == 1) return sum;
@@ -230,7 +230,7 @@ static FL_T *FL_W(_p_norm)(FL_T *x, double p, fl_axes axes) {
 FL_T *FL_W(normalize)(FL_T *x, double p, int axis, double eps) {
     if (FL_ABSENT("normalize", x)) return NULL;
     fl_scope s = fl_scope_begin();
-    FL_T *wide = FL_W(_widened)(x), *size = FL_W(_p_norm)(wide, p, FL_AXES_KEEP(axis));
+    FL_T *wide = FL_W(_widened)(x), *size = FL_W(_norm_along)(wide, p, FL_AXES_KEEP(axis));
     return FL_GIVE(&s, FL_W(_narrowed)(DIV(wide, MAX(size, CONST(eps))), x));
 }
 
@@ -244,7 +244,7 @@ FL_T *FL_W(weight_norm)(FL_T *v, FL_T *g, int axis) {
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {v, g};
     if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
-    FL_T *size = others.n ? FL_W(_p_norm)(in[0], 2, others) : ABS(in[0]);
+    FL_T *size = others.n ? FL_W(_norm_along)(in[0], 2, others) : ABS(in[0]);
     return FL_GIVE(&s, FL_W(_narrowed)(MUL(in[0], DIV(in[1], size)), v));
 }
 
@@ -254,8 +254,8 @@ FL_T *FL_W(cosine_similarity)(FL_T *a, FL_T *b, int axis, double eps) {
     FL_T *in[] = {a, b};
     if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
     FL_T *product = FL_W(sum)(MUL(in[0], in[1]), FL_AXES(axis));
-    FL_T *size_a = MAX(FL_W(_p_norm)(in[0], 2, FL_AXES(axis)), CONST(eps));
-    FL_T *size_b = MAX(FL_W(_p_norm)(in[1], 2, FL_AXES(axis)), CONST(eps));
+    FL_T *size_a = MAX(FL_W(_norm_along)(in[0], 2, FL_AXES(axis)), CONST(eps));
+    FL_T *size_b = MAX(FL_W(_norm_along)(in[1], 2, FL_AXES(axis)), CONST(eps));
     return FL_GIVE(&s, FL_W(_narrowed)(DIV(product, MUL(size_a, size_b)), a));
 }
 
@@ -264,7 +264,7 @@ FL_T *FL_W(pairwise_distance)(FL_T *a, FL_T *b, double p, double eps) {
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {a, b};
     if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
-    FL_T *y = FL_W(_p_norm)(ADD(SUB(in[0], in[1]), CONST(eps)), p, FL_AXES(-1));
+    FL_T *y = FL_W(_norm_along)(ADD(SUB(in[0], in[1]), CONST(eps)), p, FL_AXES(-1));
     return FL_GIVE(&s, FL_W(_narrowed)(y, a));
 }
 
@@ -321,7 +321,8 @@ static bool fl__attention_fits(const fl_tensor *q, const fl_tensor *k, const fl_
               q->shape[q->ndim - 1] == k->shape[k->ndim - 1] &&
               k->shape[k->ndim - 2] == v->shape[v->ndim - 2];
     return ok || FL__BAD("fl_attention: q %s, k %s, v %s; want [..., n, d], [..., m, d], "
-                         "[..., m, e]", FL__SHAPE_TEXT(q), FL__SHAPE_TEXT(k), FL__SHAPE_TEXT(v));
+                         "[..., m, e]",
+                         FL__SHAPE_TEXT(q), FL__SHAPE_TEXT(k), FL__SHAPE_TEXT(v));
 }
 #endif
 
@@ -373,9 +374,9 @@ static bool fl__cell_fits(const char *fn, int gates, const fl_tensor *x, const f
         ok = w[i]->ndim == (i < 2 ? 2 : 1) && w[i]->shape[0] == gates * hidden &&
              (i > 1 || w[i]->shape[1] == columns);
     }
-    return ok || FL__BAD("%s: input %s and state %s do not fit weights %s and %s", fn,
-                         FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(h), FL__SHAPE_TEXT(w[0]),
-                         FL__SHAPE_TEXT(w[1]));
+    return ok ||
+           FL__BAD("%s: input %s and state %s do not fit weights %s and %s", fn, FL__SHAPE_TEXT(x),
+                   FL__SHAPE_TEXT(h), FL__SHAPE_TEXT(w[0]), FL__SHAPE_TEXT(w[1]));
 }
 #endif
 
@@ -392,32 +393,32 @@ static bool FL_W(_cell_weights)(const char *fn, int gates, FL_T *x, FL_T *h, FL_
 }
 
 /* Gate i along the last axis. */
-static FL_T *FL_W(_gate)(FL_T *x, int i, int64_t hidden) {
+static FL_T *FL_W(_rnn_gate)(FL_T *x, int i, int64_t hidden) {
     return FL_W(slice)(x, -1, i * hidden, (i + 1) * hidden, 1);
 }
 
 /* Gates r, z, n: n = tanh(x_n + r h_n), h' = n + z (h - n). */
 static FL_T *FL_W(_gru_step)(FL_T *x, FL_T *hw, FL_T *h) {
     int64_t hidden = FL_VALUE(h)->shape[FL_VALUE(h)->ndim - 1];
-    FL_T *r = FL_W(sigmoid)(ADD(FL_W(_gate)(x, 0, hidden), FL_W(_gate)(hw, 0, hidden)));
-    FL_T *z = FL_W(sigmoid)(ADD(FL_W(_gate)(x, 1, hidden), FL_W(_gate)(hw, 1, hidden)));
-    FL_T *n = TANH(ADD(FL_W(_gate)(x, 2, hidden), MUL(r, FL_W(_gate)(hw, 2, hidden))));
+    FL_T *r = FL_W(sigmoid)(ADD(FL_W(_rnn_gate)(x, 0, hidden), FL_W(_rnn_gate)(hw, 0, hidden)));
+    FL_T *z = FL_W(sigmoid)(ADD(FL_W(_rnn_gate)(x, 1, hidden), FL_W(_rnn_gate)(hw, 1, hidden)));
+    FL_T *n = TANH(ADD(FL_W(_rnn_gate)(x, 2, hidden), MUL(r, FL_W(_rnn_gate)(hw, 2, hidden))));
     return ADD(n, MUL(z, SUB(h, n)));
 }
 
 /* Gates i, f, g, o: c' = f c + i g, h' = o tanh(c'). */
 static FL_T *FL_W(_lstm_step)(FL_T *gates, FL_T **c) {
     int64_t hidden = FL_VALUE(*c)->shape[FL_VALUE(*c)->ndim - 1];
-    FL_T *i = FL_W(sigmoid)(FL_W(_gate)(gates, 0, hidden));
-    FL_T *f = FL_W(sigmoid)(FL_W(_gate)(gates, 1, hidden));
-    FL_T *g = TANH(FL_W(_gate)(gates, 2, hidden));
-    FL_T *o = FL_W(sigmoid)(FL_W(_gate)(gates, 3, hidden));
+    FL_T *i = FL_W(sigmoid)(FL_W(_rnn_gate)(gates, 0, hidden));
+    FL_T *f = FL_W(sigmoid)(FL_W(_rnn_gate)(gates, 1, hidden));
+    FL_T *g = TANH(FL_W(_rnn_gate)(gates, 2, hidden));
+    FL_T *o = FL_W(sigmoid)(FL_W(_rnn_gate)(gates, 3, hidden));
     *c = ADD(MUL(f, *c), MUL(i, g));
     return MUL(o, TANH(*c));
 }
 
 /* The next state h; *c is the LSTM's cell. x is projected. */
-static FL_T *FL_W(_step)(int kind, FL_T *x, FL_T *h, FL_T **c, FL_T *const w[4]) {
+static FL_T *FL_W(_rnn_step)(int kind, FL_T *x, FL_T *h, FL_T **c, FL_T *const w[4]) {
     FL_T *hw = FL_W(linear)(h, w[1], w[3]);
     if (!x || !hw) return NULL;
     if (kind == FL__GRU) return FL_W(_gru_step)(x, hw, h);
@@ -426,7 +427,8 @@ static FL_T *FL_W(_step)(int kind, FL_T *x, FL_T *h, FL_T **c, FL_T *const w[4])
     return kind == FL__RNN_RELU ? FL_W(relu)(sum) : TANH(sum);
 }
 
-static FL_T *FL_W(_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *given, FL_T **c_out) {
+static FL_T *FL_W(_rnn_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *given,
+                             FL_T **c_out) {
     FL_T *w[4], *state[] = {x, h, c};
     const char *fn = fl__cell_names[kind];
     if (fl__null(fn, x) || fl__null(fn, h)) return NULL;
@@ -436,31 +438,31 @@ static FL_T *FL_W(_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *given
     fl_scope s = fl_scope_begin();
     if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, h, given, w) || !FL_W(_widen)(state, 3))
         return FL_GIVE(&s, NULL);
-    FL_T *y = FL_W(_step)(kind, FL_W(linear)(state[0], w[0], w[2]), state[1], &state[2], w);
+    FL_T *y = FL_W(_rnn_step)(kind, FL_W(linear)(state[0], w[0], w[2]), state[1], &state[2], w);
     if (!(y = FL_W(_narrowed)(y, h))) return FL_GIVE(&s, NULL);
     if (c_out && !(*c_out = FL_PROMOTE(&s, FL_W(_narrowed)(state[2], c)))) return FL_GIVE(&s, NULL);
     return FL_GIVE(&s, y);
 }
 
 FL_T *FL_W(rnn_tanh_cell)(FL_T *x, FL_T *h, FL_T *const w[4]) {
-    return FL_W(_cell)(FL__RNN_TANH, x, h, NULL, w, NULL);
+    return FL_W(_rnn_cell)(FL__RNN_TANH, x, h, NULL, w, NULL);
 }
 
 FL_T *FL_W(rnn_relu_cell)(FL_T *x, FL_T *h, FL_T *const w[4]) {
-    return FL_W(_cell)(FL__RNN_RELU, x, h, NULL, w, NULL);
+    return FL_W(_rnn_cell)(FL__RNN_RELU, x, h, NULL, w, NULL);
 }
 
 FL_T *FL_W(gru_cell)(FL_T *x, FL_T *h, FL_T *const w[4]) {
-    return FL_W(_cell)(FL__GRU, x, h, NULL, w, NULL);
+    return FL_W(_rnn_cell)(FL__GRU, x, h, NULL, w, NULL);
 }
 
 FL_T *FL_W(lstm_cell)(FL_T *x, FL_T *h, FL_T *c, FL_T *const w[4], FL_T **c_out) {
     if (FL_ABSENT("lstm_cell", c)) return NULL;
-    return FL_W(_cell)(FL__LSTM, x, h, c, w, c_out);
+    return FL_W(_rnn_cell)(FL__LSTM, x, h, c, w, c_out);
 }
 
 /* Joins n parts along axis 0, eight at a time; the list is overwritten. */
-static FL_T *FL_W(_joined)(FL_T **part, int64_t n) {
+static FL_T *FL_W(_rnn_joined)(FL_T **part, int64_t n) {
     while (n > 1) {
         int64_t to = 0;
         for (int64_t i = 0; i < n; i += 8, to++) {
@@ -474,7 +476,7 @@ static FL_T *FL_W(_joined)(FL_T **part, int64_t n) {
 }
 
 /* One layer in one direction over x [steps, n, in]; *h, *c [n, hidden] are the state. */
-static FL_T *FL_W(_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *given, bool back) {
+static FL_T *FL_W(_rnn_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *given, bool back) {
     FL_T *w[4], *y = NULL;
     const char *fn = fl__rnn_names[kind];
     if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, *h, given, w)) return NULL;
@@ -484,17 +486,18 @@ static FL_T *FL_W(_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *give
     FL_T *projected = FL_W(linear)(x, w[0], w[2]);
     for (int64_t i = 0; *h && projected && i < steps; i++) {
         int64_t t = back ? steps - 1 - i : i;
-        *h = FL_W(_step)(kind, FL_W(select)(projected, 0, t), *h, c, w);
+        *h = FL_W(_rnn_step)(kind, FL_W(select)(projected, 0, t), *h, c, w);
         out[t] = FL_W(unsqueeze)(*h, 0);
         if (!out[t]) *h = NULL;
     }
-    if (*h && projected) y = FL_W(_joined)(out, steps);
+    if (*h && projected) y = FL_W(_rnn_joined)(out, steps);
     fl__free(out);
     return y;
 }
 
 /* state: h0 and, of an LSTM, c0, [layers * ways, n, hidden]; becomes the last states. */
-static FL_T *FL_W(_layers)(int kind, FL_T *x, FL_T **state, FL_T *const *w, int layers, int ways) {
+static FL_T *FL_W(_rnn_layers)(int kind, FL_T *x, FL_T **state, FL_T *const *w, int layers,
+                               int ways) {
     int count = layers * ways, states = kind == FL__LSTM ? 2 : 1;
     FL_T **last = fl__alloc((size_t)(count * states) * sizeof *last);
     if (!last) return FL__BAD("%s: out of memory for %d layers", fl__rnn_names[kind], layers);
@@ -504,14 +507,15 @@ static FL_T *FL_W(_layers)(int kind, FL_T *x, FL_T **state, FL_T *const *w, int 
             FL_T *h = FL_W(select)(state[0], 0, i + k);
             FL_T *c = states > 1 ? FL_W(select)(state[1], 0, i + k) : NULL;
             if (h && (c || states == 1))
-                side[k] = FL_W(_way)(kind, x, &h, &c, w + 4 * (i + k), k == 1);
+                side[k] = FL_W(_rnn_way)(kind, x, &h, &c, w + 4 * (i + k), k == 1);
             last[i + k] = side[k] ? FL_W(unsqueeze)(h, 0) : NULL;
             if (states > 1) last[count + i + k] = side[k] ? FL_W(unsqueeze)(c, 0) : NULL;
         }
         bool ok = side[0] && (ways == 1 || side[1]);
         x = !ok ? NULL : ways == 1 ? side[0] : FL_W(concat)(side, 2, -1);
     }
-    for (int k = 0; k < states; k++) state[k] = x ? FL_W(_joined)(last + k * count, count) : NULL;
+    for (int k = 0; k < states; k++)
+        state[k] = x ? FL_W(_rnn_joined)(last + k * count, count) : NULL;
     fl__free(last);
     return x;
 }
@@ -522,9 +526,9 @@ static bool fl__sequence_fits(int kind, const fl_tensor *x, const fl_tensor *sta
                               int ways) {
     bool ok = x->ndim == 3 && x->shape[0] > 0 && state->ndim == 3 && layers > 0 &&
               layers <= INT_MAX / 16 && state->shape[0] == (int64_t)layers * ways;
-    return ok || FL__BAD("%s: input %s and state %s of %d layers in %d directions",
-                         fl__rnn_names[kind], FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(state), layers,
-                         ways);
+    return ok ||
+           FL__BAD("%s: input %s and state %s of %d layers in %d directions", fl__rnn_names[kind],
+                   FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(state), layers, ways);
 }
 #endif
 
@@ -540,7 +544,7 @@ static FL_T *FL_W(_recurrent)(int kind, FL_T *x, FL_T *const *given, FL_T *const
             return NULL;
     fl_scope s = fl_scope_begin();
     if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
-    FL_T *y = FL_W(_layers)(kind, in[0], in + 1, w, layers, ways);
+    FL_T *y = FL_W(_rnn_layers)(kind, in[0], in + 1, w, layers, ways);
     for (int k = 0; y && k < states; k++) {
         FL_T *last = in[1 + k] ? FL_W(_narrowed)(in[1 + k], given[k]) : NULL;
         if (!last) return FL_GIVE(&s, NULL);
