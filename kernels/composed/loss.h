@@ -216,15 +216,16 @@ static fl_tensor *fl__ctc_labels(fl_tensor *target, fl_tensor *lengths, int64_t 
 
 static bool fl__ctc_fits(const fl_tensor *x, const fl_tensor *target, const fl_tensor *steps,
                          const fl_tensor *lengths, int64_t blank) {
-    bool ok = x->ndim == 3 && target->ndim == 2 && steps->ndim == 1 && lengths->ndim == 1 &&
-              target->shape[0] == x->shape[1] && fl__same_shape(steps, lengths) &&
-              steps->shape[0] == x->shape[1] && target->dtype == FL_I64 && steps->dtype == FL_I64 &&
-              lengths->dtype == FL_I64;
+    bool ok = x->ndim == 3 && x->shape[0] > 0 && target->ndim == 2 && steps->ndim == 1 &&
+              lengths->ndim == 1 && target->shape[0] == x->shape[1] &&
+              fl__same_shape(steps, lengths) && steps->shape[0] == x->shape[1] &&
+              target->dtype == FL_I64 && steps->dtype == FL_I64 && lengths->dtype == FL_I64;
     if (!ok)
-        return FL__BAD("fl_ctc_loss: input %s, target %s, lengths %s and %s; want [t, n, c], and "
-                       "i64 [n, l], [n], [n]",
-                       FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(target), FL__SHAPE_TEXT(steps),
-                       FL__SHAPE_TEXT(lengths)) != NULL;
+        return FL__BAD(
+                   "fl_ctc_loss: input %s, target %s, lengths %s and %s; want [t > 0, n, c] and "
+                   "i64 [n, l], [n], [n]",
+                   FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(target), FL__SHAPE_TEXT(steps),
+                   FL__SHAPE_TEXT(lengths)) != NULL;
     return (blank >= 0 && blank < x->shape[2]) || FL__BAD("fl_ctc_loss: blank %lld of %lld classes",
                                                           (long long)blank, (long long)x->shape[2]);
 }
