@@ -270,10 +270,9 @@ FL_API bool fl_nn_glorot_normal_(fl_var *p, double gain, fl_rng *rng);
 
 /* >>losses ------------------------------------------------------------------------------------- */
 
-typedef enum fl_nn_reduction { FL_MEAN, FL_SUM, FL_NONE } fl_nn_reduction;
 typedef struct fl_nn_nll_opts {
     char _;
-    fl_nn_reduction reduction; /* FL_MEAN: over the targets that count */
+    fl_reduction reduction; /* FL_MEAN: over the targets that count */
     int64_t ignore_index;      /* targets of this value do not count; 0 -> -100, FL_I0 -> 0 */
 } fl_nn_nll_opts;
 /* -logp[i, target[i]]: log probabilities [n, c, ...], target i64 [n, ...] -> a number ([n, ...]
@@ -284,7 +283,7 @@ FL_API fl_var *fl_nn_nll_opt(fl_var *logp, fl_tensor *target, fl_nn_nll_opts o);
 
 typedef struct fl_nn_cross_entropy_opts {
     char _;
-    fl_nn_reduction reduction;
+    fl_reduction reduction;
     int64_t ignore_index;
     double label_smoothing; /* this share of the target's probability is spread over all classes */
 } fl_nn_cross_entropy_opts;
@@ -297,7 +296,7 @@ FL_API fl_var *fl_nn_cross_entropy_opt(fl_var *logits, fl_tensor *target,
 
 typedef struct fl_nn_mse_opts {
     char _;
-    fl_nn_reduction reduction;
+    fl_reduction reduction;
 } fl_nn_mse_opts;
 /* (x - y)^2 of two variables of one shape. */
 #define fl_nn_mse(...) FL_NN__MSE(__VA_ARGS__, ._ = 0)
@@ -1183,11 +1182,6 @@ FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel,
 
 /* layers that normalise */
 
-/* 1 / sqrt(var + eps). */
-static fl_var *fl__nn_inverse_deviation(fl_var *var, double eps) {
-    return fv_rsqrt(fv_add(var, fv_num(eps)));
-}
-
 /* Weight one and bias zero of that shape. */
 static bool fl__nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype) {
     return fl_nn_add_param(m, "weight", fv_param(fl_ones(shape, dtype))) &&
@@ -1202,37 +1196,6 @@ typedef struct fl__nn_batch_norm {
 
 enum { FL__NN_RUNNING_MEAN, FL__NN_RUNNING_VAR, FL__NN_BATCHES }; /* the buffers' order */
 
-/* (1 - factor) running + factor batch. */
-static fl_tensor *fl__nn_blend(fl_tensor *running, fl_tensor *batch, double factor) {
-    fl_tensor *flat = fl_reshape(batch, fl_shape_of(running));
-    return fl_add(fl_mul(running, fl_num(1 - factor)), fl_mul(flat, fl_num(factor)));
-}
-
-/* New values first, then all three are written: an error leaves the statistics as they were. */
-static bool fl__nn_batch_norm_update(fl_nn_module *m, fl_tensor *mean, fl_tensor *var, int64_t n) {
-    const fl__nn_batch_norm *b = m->data;
-    fl_tensor *batches = m->buffer[FL__NN_BATCHES].tensor;
-    fl_tensor *running_mean = m->buffer[FL__NN_RUNNING_MEAN].tensor;
-    fl_tensor *running_var = m->buffer[FL__NN_RUNNING_VAR].tensor;
-    const double factor = b->cumulative ? 1.0 / (double)(fl_item_int(batches) + 1) : b->momentum;
-    fl_tensor *unbiased = fl_mul(var, fl_num((double)n / (double)(n - 1)));
-    fl_tensor *new_mean = fl__nn_blend(running_mean, mean, factor);
-    fl_tensor *new_var = fl__nn_blend(running_var, unbiased, factor);
-    fl_tensor *new_batches = fl_add(batches, fl_int(1));
-    return new_mean && new_var && new_batches && fl_assign(running_mean, new_mean) &&
-           fl_assign(running_var, new_var) && fl_assign(batches, new_batches);
-}
-
-/* y = (x - mean) * (weight / deviation) + bias, all but x of shape [1, c, 1, 1]. */
-static fl_var *fl__nn_batch_norm_apply(const fl_nn_module *m, fl_var *centred, fl_var *var) {
-    const fl__nn_batch_norm *b = m->data;
-    const fl_shape shape = FL_SHAPE(1, b->channels, 1, 1);
-    fl_var *scale = fl__nn_inverse_deviation(var, b->eps);
-    if (!m->n_param) return fv_mul(centred, scale);
-    scale = fv_mul(scale, fv_reshape(fl__nn_param(m, 0), shape));
-    return fv_add(fv_mul(centred, scale), fv_reshape(fl__nn_param(m, 1), shape));
-}
-
 static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_batch_norm *b = m->data;
     const fl_tensor *x = fv_value(in.v[0]);
@@ -1245,18 +1208,20 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     if (batch && n < 2)
         return fl_nn_fail(m, "input %s has %" PRId64 " values per channel, batch statistics want 2",
                           fl__nn_shape(in.v[0], text), n);
-    if (!batch) {
-        const fl_shape shape = FL_SHAPE(1, b->channels, 1, 1);
-        fl_var *mean = fv_const(fl_reshape(m->buffer[FL__NN_RUNNING_MEAN].tensor, shape));
-        fl_var *var = fv_const(fl_reshape(m->buffer[FL__NN_RUNNING_VAR].tensor, shape));
-        return FL_VARS(fl__nn_batch_norm_apply(m, fv_sub(in.v[0], mean), var));
+    fl_batch_norm_opts o = {.train = batch, .momentum = b->momentum, .eps = b->eps};
+    fl_tensor *batches = b->track ? m->buffer[FL__NN_BATCHES].tensor : NULL;
+    fl_tensor *next = batch && b->track ? fl_add(batches, fl_int(1)) : NULL;
+    if (b->track) {
+        o.mean = m->buffer[FL__NN_RUNNING_MEAN].tensor;
+        o.var = m->buffer[FL__NN_RUNNING_VAR].tensor;
+        if (batch && !next) return (fl_vars){0};
+        if (batch && b->cumulative) o.momentum = 1.0 / (double)fl_item_int(next);
     }
-    fl_var *mean = fv_mean(in.v[0], FL_AXES_KEEP(0, 2, 3));
-    fl_var *centred = fv_sub(in.v[0], mean);
-    fl_var *var = fv_mean(fv_square(centred), FL_AXES_KEEP(0, 2, 3));
-    fl_var *y = fl__nn_batch_norm_apply(m, centred, var);
-    if (y && b->track && !fl__nn_batch_norm_update(m, fv_value(mean), fv_value(var), n))
-        return (fl_vars){0};
+    if (o.momentum == 0) o.momentum = FL_ZERO;
+    if (o.eps == 0) o.eps = FL_ZERO;
+    fl_var *weight = m->n_param ? fl__nn_param(m, 0) : NULL;
+    fl_var *y = fv_batch_norm_opt(in.v[0], weight, weight ? fl__nn_param(m, 1) : NULL, o);
+    if (y && next && !fl_assign(batches, next)) return (fl_vars){0};
     return FL_VARS(y);
 }
 
@@ -1308,31 +1273,23 @@ typedef struct fl__nn_layer_norm {
     double eps;
 } fl__nn_layer_norm;
 
-/* The last dims of x are those of shape; axes: these dims. */
-static bool fl__nn_trailing(const fl_tensor *x, const fl_shape *shape, fl_axes *axes) {
+/* The last dims of x are those of shape. */
+static bool fl__nn_trailing(const fl_tensor *x, const fl_shape *shape) {
     const int lead = x->ndim - shape->ndim;
-    *axes = (fl_axes){.n = shape->ndim, .keepdim = true};
-    for (int i = 0; i < shape->ndim; i++) {
-        if (lead < 0 || x->shape[lead + i] != shape->dim[i]) return false;
-        axes->axis[i] = lead + i;
-    }
-    return true;
+    bool ok = lead >= 0;
+    for (int i = 0; ok && i < shape->ndim; i++) ok = x->shape[lead + i] == shape->dim[i];
+    return ok;
 }
 
 static fl_vars fl__nn_layer_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_layer_norm *l = m->data;
-    fl_axes axes;
-    if (!fl__nn_trailing(fv_value(in.v[0]), &l->shape, &axes)) {
+    if (!fl__nn_trailing(fv_value(in.v[0]), &l->shape)) {
         char a[FL__NN_SHAPE], b[FL__NN_SHAPE];
         return fl_nn_fail(m, "input %s does not end in %s", fl__nn_shape(in.v[0], a),
                           fl_shape_text(l->shape, b, sizeof b));
     }
-    fl_var *centred = fv_sub(in.v[0], fv_mean(in.v[0], axes));
-    fl_var *var = fv_mean(fv_square(centred), axes);
-    fl_var *y = fv_mul(centred, fl__nn_inverse_deviation(var, l->eps));
-    if (m->n_param > 0) y = fv_mul(y, fl__nn_param(m, 0));
-    if (m->n_param > 1) y = fv_add(y, fl__nn_param(m, 1));
-    return FL_VARS(y);
+    return FL_VARS(fv_layer_norm(in.v[0], l->shape.ndim, m->n_param > 0 ? fl__nn_param(m, 0) : NULL,
+                                 m->n_param > 1 ? fl__nn_param(m, 1) : NULL, l->eps));
 }
 
 static void fl__nn_layer_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
@@ -1452,7 +1409,7 @@ FL_API bool fl_nn_glorot_normal_(fl_var *p, double gain, fl_rng *rng) {
 
 typedef struct fl__nn_class_loss {
     const char *who;
-    fl_nn_reduction reduction;
+    fl_reduction reduction;
     int64_t ignore;
     double smoothing;
 } fl__nn_class_loss;
@@ -1470,7 +1427,7 @@ static bool fl__nn_loss_shapes_ok(const fl__nn_class_loss *l, const fl_tensor *x
                    fl_dtype_name(target->dtype), fl_shape_text(fl_shape_of(target), b, sizeof b));
 }
 
-static fl_var *fl__nn_reduce(fl_var *loss, fl_nn_reduction r) {
+static fl_var *fl__nn_reduce(fl_var *loss, fl_reduction r) {
     if (r == FL_NONE) return loss;
     return r == FL_SUM ? fv_sum(loss, FL_ALL_AXES) : fv_mean(loss, FL_ALL_AXES);
 }
@@ -1532,8 +1489,7 @@ FL_API fl_var *fl_nn_mse_opt(fl_var *x, fl_var *y, fl_nn_mse_opts o) {
         fl_fail("fl_nn_mse: shapes %s and %s", fl__nn_shape(x, first), fl__nn_shape(y, second));
         return fl_raise();
     }
-    fl_scope s = fl_scope_begin();
-    return fv_scope_return(&s, fl__nn_reduce(fv_square(fv_sub(x, y)), o.reduction));
+    return fv_mse_loss(x, y, o.reduction);
 }
 
 /* saving */

@@ -22,6 +22,7 @@
 #include "conformance_reduction.h"
 #include "conformance_order.h"
 #include "conformance_index.h"
+#include "conformance_nets.h"
 #include "conformance_neural.h"
 #include "conformance_image.h"
 #include "conformance_linear.h"
@@ -88,6 +89,7 @@ static const struct {
                {"reduction", reduction_group},
                {"order", order_group},
                {"composed index", composed_index_group},
+               {"nets", nets_group},
                {"matmul", matmul_group},
                {"linear", linear_group},
                {"factor", factor_group},

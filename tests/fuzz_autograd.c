@@ -223,7 +223,7 @@ static V x_pool(fn f) {
 static V x_target_nll(fn f) {
     V x = operand();
     fl_nn_nll_opts o = {0};
-    o.reduction = (fl_nn_reduction)fuzz_below(3);
+    o.reduction = (fl_reduction)fuzz_below(3);
     if (fuzz_byte() & 1) o.ignore_index = fuzz_int();
     return CALL(f, (V, fl_tensor *, fl_nn_nll_opts), x, target_for(x), o);
 }
@@ -231,7 +231,7 @@ static V x_target_nll(fn f) {
 static V x_target_entropy(fn f) {
     V x = operand();
     fl_nn_cross_entropy_opts o = {0};
-    o.reduction = (fl_nn_reduction)fuzz_below(4);
+    o.reduction = (fl_reduction)fuzz_below(4);
     if (fuzz_byte() & 1) o.ignore_index = fuzz_int();
     if (fuzz_byte() & 1) o.label_smoothing = probability();
     return CALL(f, (V, fl_tensor *, fl_nn_cross_entropy_opts), x, target_for(x), o);
@@ -239,7 +239,7 @@ static V x_target_entropy(fn f) {
 
 static V xy_mse(fn f) {
     V x = operand(), y = operand();
-    const fl_nn_mse_opts o = {0, (fl_nn_reduction)fuzz_below(4)};
+    const fl_nn_mse_opts o = {0, (fl_reduction)fuzz_below(4)};
     return CALL(f, (V, V, fl_nn_mse_opts), x, y, o);
 }
 

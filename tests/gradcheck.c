@@ -1082,6 +1082,7 @@ static void constant_cases(int unused) {
 #include "gradcheck_index.h"
 #include "gradcheck_image.h"
 #include "gradcheck_linear.h"
+#include "gradcheck_neural.h"
 
 /* >>running */
 
@@ -1121,6 +1122,7 @@ static void make_groups(void) {
     add_group("softmax", softmax_cases, 0);
     add_group("log_softmax", softmax_cases, 1);
     add_group("other", other_cases, 0);
+    for (int i = 0; i < NET_OPS; i++) add_group(net_ops[i].name, net_cases, i);
     add_group("ties", tie_cases, 0);
     add_group("ties", edge_cases, 0);
     add_group("constants", constant_cases, 0);

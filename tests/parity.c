@@ -290,7 +290,7 @@ static int topk(parity_case *c, fl_var **y) {
     return 2;
 }
 
-static fl_nn_reduction reduction_of(const parity_case *c) {
+static fl_reduction reduction_of(const parity_case *c) {
     const char *r = text_of(c, "reduction");
     return !strcmp(r, "mean") ? FL_MEAN : !strcmp(r, "sum") ? FL_SUM : FL_NONE;
 }
@@ -459,6 +459,7 @@ static int rates(parity_case *c, fl_var **y) {
 }
 
 #include "parity_move.h"
+#include "parity_neural.h"
 
 /* >>the table: op, its output as a variable (CONST_OF: of a tensor, without gradient) ---------- */
 
@@ -529,6 +530,8 @@ static int rates(parity_case *c, fl_var **y) {
     }
 OPS(OP_BODY)
 REDUCE_OPS(OP_BODY)
+NEURAL_OPS(OP_BODY)
+LOSS_OPS(OP_BODY)
 FL_UNARY_OPS(UNARY_OP)
 FL_BINARY_OPS(BINARY_OP)
 #include "parity_index.h"
@@ -548,8 +551,10 @@ static const op_line table[] = {
     OPS(OP_LINE) FL_UNARY_OPS(OP_LINE) FL_BINARY_OPS(OP_LINE)
     INDEX_PARITY
     IMAGE_PARITY
+    NEURAL_OPS(OP_LINE) LOSS_OPS(OP_LINE)
     LINEAR_PARITY
     MOVE_PARITY
+    NEURAL_PARITY
     {"max_pool2d", max_pool2d, 0},
     {"sort", sort, 0},
     {"argsort", argsort, 0},

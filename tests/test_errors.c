@@ -1412,9 +1412,11 @@ static void rows_of_meters(void) {
 #include "errors_image.h"
 #include "errors_move.h"
 #include "errors_linear.h"
+#include "errors_neural.h"
 
 static void (*const groups[])(void) = {
     rows_of_more_movement, rows_of_parts, rows_of_more_creation,
+    rows_of_nets,        rows_of_var_nets,
     rows_of_memory,      rows_of_handles,   rows_of_creation,   rows_of_reading,
     rows_of_movement,    rows_of_formulas,  rows_of_reductions, rows_of_order, rows_of_indexing,
     rows_of_convolution, rows_of_pooling,   rows_of_softmax,    rows_of_randomness,

@@ -1,0 +1,580 @@
+/* kernels/composed/neural.h - norms, embeddings, attention, recurrent layers
+
+   Prototypes and formulas stand in fl_composed.h. */
+#ifndef FL_T
+#include "../../fl_composed.h"
+#if defined(FL_IMPL_ONLY_COMPOSED_NEURAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_COMPOSED_NEURAL_IMPL
+#define FL_COMPOSED_NEURAL_IMPL
+#include <limits.h>
+#include <math.h>
+#define FL_TEXT "neural.h"
+#include "twice.h"
+#endif
+#endif
+#else /* the text: see twice.h */
+
+/* Half floats of a list to f32; NULLs stay. False after an error. */
+static bool FL_W(_widen)(FL_T **x, int n) {
+    for (int i = 0; i < n; i++)
+        if (x[i] && !(x[i] = FL_W(_widened)(x[i]))) return false;
+    return true;
+}
+
+/* >>norms */
+
+#ifdef FL_ON_TENSORS
+/* The axes of t from `first` on. */
+static fl_axes fl__axes_from(const fl_tensor *t, int first) {
+    fl_axes a = {.n = t->ndim - first, .keepdim = true};
+    for (int i = 0; i < a.n; i++) a.axis[i] = first + i;
+    return a;
+}
+
+/* w is NULL, or has the last dims of x, from `first` on. */
+static bool fl__ends_as(const char *fn, const fl_tensor *x, int first, const fl_tensor *w) {
+    bool ok = !w || w->ndim == x->ndim - first;
+    for (int i = 0; ok && w && i < w->ndim; i++) ok = w->shape[i] == x->shape[first + i];
+    return ok ||
+           FL__BAD("%s: the last dims of %s are not %s", fn, FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w));
+}
+
+/* x has channels [n, c, ...], and w is NULL or [c]. */
+static bool fl__per_channel(const char *fn, const fl_tensor *x, const fl_tensor *w) {
+    bool ok = x->ndim >= 2 && (!w || (w->ndim == 1 && w->shape[0] == x->shape[1]));
+    return ok || FL__BAD("%s: %s does not have the channels of %s", fn, FL__SHAPE_TEXT(x),
+                         w ? FL__SHAPE_TEXT(w) : "[n, c, ...]");
+}
+
+/* The first axis of the last `dims` of x; -1 after an error. */
+static int fl__first_of(const char *fn, const fl_tensor *x, int dims) {
+    if (dims >= 1 && dims <= x->ndim) return x->ndim - dims;
+    (void)FL__BAD("%s: the last %d dims of shape %s", fn, dims, FL__SHAPE_TEXT(x));
+    return -1;
+}
+#endif
+
+/* (x - mean) / sqrt(var + eps), mean and biased var over the axes */
+static FL_T *FL_W(_standardised)(FL_T *x, fl_axes axes, double eps) {
+    FL_T *centred = SUB(x, FL_W(mean)(x, axes));
+    FL_T *var = FL_W(mean)(FL_W(square)(centred), axes);
+    return MUL(centred, FL_W(rsqrt)(ADD(var, CONST(eps))));
+}
+
+static FL_T *FL_W(_affine)(FL_T *y, FL_T *weight, FL_T *bias) {
+    if (weight) y = MUL(y, weight);
+    return bias ? ADD(y, bias) : y;
+}
+
+/* w [c] as [c, 1, ...], which broadcasts with [n, c, ...] of ndim dims; NULL stays */
+static FL_T *FL_W(_as_channels)(FL_T *w, int ndim) {
+    fl_shape s = {ndim - 1, {0}};
+    if (!w) return NULL;
+    for (int i = 0; i < s.ndim; i++) s.dim[i] = i ? 1 : FL_VALUE(w)->shape[0];
+    return FL_W(reshape)(w, s);
+}
+
+FL_T *FL_W(layer_norm)(FL_T *x, int dims, FL_T *weight, FL_T *bias, double eps) {
+    if (FL_ABSENT("layer_norm", x)) return NULL;
+    const fl_tensor *t = FL_VALUE(x);
+    int first = fl__first_of("fl_layer_norm", t, dims);
+    if (first < 0 || !fl__ends_as("fl_layer_norm", t, first, weight ? FL_VALUE(weight) : NULL) ||
+        !fl__ends_as("fl_layer_norm", t, first, bias ? FL_VALUE(bias) : NULL))
+        return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, weight, bias};
+    if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
+    FL_T *y = FL_W(_standardised)(in[0], fl__axes_from(t, first), eps);
+    return FL_GIVE(&s, FL_W(_narrowed)(FL_W(_affine)(y, in[1], in[2]), x));
+}
+
+FL_T *FL_W(rms_norm)(FL_T *x, int dims, FL_T *weight, double eps) {
+    if (FL_ABSENT("rms_norm", x)) return NULL;
+    const fl_tensor *t = FL_VALUE(x);
+    int first = fl__first_of("fl_rms_norm", t, dims);
+    if (first < 0 || !fl__ends_as("fl_rms_norm", t, first, weight ? FL_VALUE(weight) : NULL))
+        return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, weight};
+    if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *mean = FL_W(mean)(FL_W(square)(in[0]), fl__axes_from(t, first));
+    FL_T *y = MUL(in[0], FL_W(rsqrt)(ADD(mean, CONST(eps))));
+    return FL_GIVE(&s, FL_W(_narrowed)(FL_W(_affine)(y, in[1], NULL), x));
+}
+
+/* Of both, or false after an error. */
+static bool FL_W(_channels_fit)(const char *fn, FL_T *x, FL_T *weight, FL_T *bias) {
+    return fl__per_channel(fn, FL_VALUE(x), weight ? FL_VALUE(weight) : NULL) &&
+           fl__per_channel(fn, FL_VALUE(x), bias ? FL_VALUE(bias) : NULL);
+}
+
+/* fn: of group_norm, or of instance_norm, whose groups are the channels */
+static FL_T *FL_W(_grouped_norm)(const char *fn, FL_T *x, int64_t groups, FL_T *weight, FL_T *bias,
+                                 double eps) {
+    const fl_tensor *t = FL_VALUE(x);
+    if (!FL_W(_channels_fit)(fn, x, weight, bias)) return NULL;
+    if (groups < 1 || t->shape[1] % groups)
+        return FL__BAD("%s: %lld groups of the channels of %s", fn, (long long)groups,
+                       FL__SHAPE_TEXT(t));
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, weight, bias};
+    if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
+    fl_shape parts = {t->ndim + 1, {t->shape[0], groups, t->shape[1] / groups}};
+    for (int i = 2; i < t->ndim; i++) parts.dim[i + 1] = t->shape[i];
+    FL_T *y = FL_W(reshape)(in[0], parts);
+    if (y) y = FL_W(_standardised)(y, fl__axes_from(FL_VALUE(y), 2), eps);
+    y = FL_W(_affine)(FL_W(reshape)(y, fl_shape_of(t)), FL_W(_as_channels)(in[1], t->ndim),
+                      FL_W(_as_channels)(in[2], t->ndim));
+    return FL_GIVE(&s, FL_W(_narrowed)(y, x));
+}
+
+FL_T *FL_W(group_norm)(FL_T *x, int64_t groups, FL_T *weight, FL_T *bias, double eps) {
+    if (FL_ABSENT("group_norm", x)) return NULL;
+    return FL_W(_grouped_norm)("fl_group_norm", x, groups, weight, bias, eps);
+}
+
+FL_T *FL_W(instance_norm)(FL_T *x, FL_T *weight, FL_T *bias, double eps) {
+    if (FL_ABSENT("instance_norm", x)) return NULL;
+    int64_t channels = FL_VALUE(x)->ndim >= 2 ? FL_VALUE(x)->shape[1] : 1;
+    return FL_W(_grouped_norm)("fl_instance_norm", x, channels ? channels : 1, weight, bias, eps);
+}
+
+#ifdef FL_ON_TENSORS
+/* (1 - momentum) running + momentum batch, of running's shape and dtype */
+static fl_tensor *fl__blended(fl_tensor *running, fl_tensor *batch, double momentum) {
+    fl_tensor *flat = fl_reshape(batch, fl_shape_of(running));
+    fl_tensor *y = ADD(MUL(running, CONST(1 - momentum)), MUL(flat, CONST(momentum)));
+    return y ? fl_cast(y, running->dtype) : NULL;
+}
+
+/* Both new values first, then both are written. n: values per channel */
+static bool fl__blend_statistics(const fl_batch_norm_opts *o, fl_tensor *mean, fl_tensor *var,
+                                 int64_t n) {
+    double momentum = fl_option(o->momentum, 0.1);
+    fl_tensor *m = NULL, *v = NULL;
+    if (o->mean && !(m = fl__blended(o->mean, mean, momentum))) return false;
+    var = MUL(var, CONST((double)n / (double)(n - 1)));
+    if (o->var && !(v = fl__blended(o->var, var, momentum))) return false;
+    return (!m || fl_assign(o->mean, m)) && (!v || fl_assign(o->var, v));
+}
+
+static bool fl__batch_norm_fits(const fl_tensor *x, const fl_batch_norm_opts *o) {
+    const char *fn = "fl_batch_norm";
+    if (!fl__per_channel(fn, x, o->mean) || !fl__per_channel(fn, x, o->var)) return false;
+    if (!o->train && (!o->mean || !o->var))
+        return FL__BAD("%s: running mean and variance are wanted out of training", fn) != NULL;
+    int64_t n = x->shape[0];
+    for (int i = 2; i < x->ndim; i++) n *= x->shape[i];
+    return !o->train || n > 1 ||
+           FL__BAD("%s: input %s has %lld values per channel, batch statistics want 2", fn,
+                   FL__SHAPE_TEXT(x), (long long)n);
+}
+#endif
+
+FL_T *FL_W(batch_norm_opt)(FL_T *x, FL_T *weight, FL_T *bias, fl_batch_norm_opts o) {
+    if (FL_ABSENT("batch_norm", x) || !FL_W(_channels_fit)("fl_batch_norm", x, weight, bias) ||
+        !fl__batch_norm_fits(FL_VALUE(x), &o))
+        return NULL;
+    const fl_tensor *t = FL_VALUE(x);
+    int64_t channels = t->shape[1], n = channels ? fl_numel(t) / channels : 2;
+    fl_axes axes = fl__axes_from(t, 1);
+    axes.axis[0] = 0;
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, weight, bias};
+    if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
+    FL_T *mean = o.train ? FL_W(mean)(in[0], axes) : FL_W(_as_channels)(FL_OF(o.mean), t->ndim);
+    FL_T *centred = SUB(in[0], mean);
+    FL_T *var = o.train ? FL_W(mean)(FL_W(square)(centred), axes)
+                        : FL_W(_as_channels)(FL_OF(o.var), t->ndim);
+    FL_T *scale = FL_W(rsqrt)(ADD(var, CONST(fl_option(o.eps, 1e-5))));
+    if (weight) scale = MUL(scale, FL_W(_as_channels)(in[1], t->ndim));
+    FL_T *y = FL_W(_affine)(MUL(centred, scale), NULL, FL_W(_as_channels)(in[2], t->ndim));
+    bool ok = y && (!o.train || fl__blend_statistics(&o, FL_VALUE(mean), FL_VALUE(var), n));
+    return FL_GIVE(&s, ok ? FL_W(_narrowed)(y, x) : NULL);
+}
+
+/* A sum of slices of the squares with zeros around: `size` of them, but no more than overlap x. */
+FL_T *FL_W(local_response_norm)(FL_T *x, int64_t size, double alpha, double beta, double k) {
+    if (FL_ABSENT("local_response_norm", x)) return NULL;
+    const fl_tensor *t = FL_VALUE(x);
+    if (t->ndim < 2 || size < 1)
+        return FL__BAD("fl_local_response_norm: size %lld of channels of %s", (long long)size,
+                       FL__SHAPE_TEXT(t));
+    fl_scope s = fl_scope_begin();
+    FL_T *wide = FL_W(_widened)(x), *squares = FL_W(square)(wide), *sum = squares;
+    int64_t c = t->shape[1], before = size / 2, after = size - 1 - before;
+    if (!sum) return FL_GIVE(&s, NULL);
+    for (int64_t d = -(before < c ? before : c - 1); d <= (after < c ? after : c - 1); d++) {
+        if (d == 0) continue;
+        int64_t from = d < 0 ? 0 : d, to = d < 0 ? c + d : c;
+        FL_T *part = FL_W(slice)(squares, 1, from, to, 1);
+        if (!part) return FL_GIVE(&s, NULL);
+        fl_tensor *outside = fl_slice(FL_VALUE(squares), 1, 0, c - (to - from), 1);
+        FL_T *zeros = FL_OF(fl_full_like(outside, 0));
+        FL_T *pair[] = {d < 0 ? zeros : part, d < 0 ? part : zeros};
+        sum = zeros ? ADD(sum, FL_W(concat)(pair, 2, 1)) : NULL;
+    }
+    FL_T *scale = ADD(CONST(k), MUL(CONST(alpha / (double)size), sum));
+    return FL_GIVE(&s, FL_W(_narrowed)(DIV(wide, POW(scale, CONST(beta))), x));
+}
+
+/* (sum |x|^p)^(1/p) over the axes; its gradient where all are 0: 0 */
+static FL_T *FL_W(_norm_along)(FL_T *x, double p, fl_axes axes) {
+    FL_T *sum = p == 2 ? FL_W(square)(x) : p == 1 ? ABS(x) : POW(ABS(x), CONST(p));
+    sum = FL_W(sum)(sum, axes);
+    if (p == 1) return sum;
+    FL_T *zero = EQ(sum, CONST(0)), *safe = SELECT(zero, CONST(1), sum);
+    return SELECT(zero, CONST(0), p == 2 ? SQRT(safe) : POW(safe, CONST(1 / p)));
+}
+
+FL_T *FL_W(normalize)(FL_T *x, double p, int axis, double eps) {
+    if (FL_ABSENT("normalize", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *wide = FL_W(_widened)(x), *size = FL_W(_norm_along)(wide, p, FL_AXES_KEEP(axis));
+    return FL_GIVE(&s, FL_W(_narrowed)(DIV(wide, MAX(size, CONST(eps))), x));
+}
+
+FL_T *FL_W(weight_norm)(FL_T *v, FL_T *g, int axis) {
+    if (FL_ABSENT("weight_norm", v) || FL_ABSENT("weight_norm", g)) return NULL;
+    int kept = fl__axis("fl_weight_norm", FL_VALUE(v), axis);
+    if (kept < 0) return NULL;
+    fl_axes others = {.keepdim = true};
+    for (int i = 0; i < FL_VALUE(v)->ndim; i++)
+        if (i != kept) others.axis[others.n++] = i;
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {v, g};
+    if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *size = others.n ? FL_W(_norm_along)(in[0], 2, others) : ABS(in[0]);
+    return FL_GIVE(&s, FL_W(_narrowed)(MUL(in[0], DIV(in[1], size)), v));
+}
+
+FL_T *FL_W(cosine_similarity)(FL_T *a, FL_T *b, int axis, double eps) {
+    if (FL_ABSENT("cosine_similarity", a) || FL_ABSENT("cosine_similarity", b)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {a, b};
+    if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *product = FL_W(sum)(MUL(in[0], in[1]), FL_AXES(axis));
+    FL_T *size_a = MAX(FL_W(_norm_along)(in[0], 2, FL_AXES(axis)), CONST(eps));
+    FL_T *size_b = MAX(FL_W(_norm_along)(in[1], 2, FL_AXES(axis)), CONST(eps));
+    return FL_GIVE(&s, FL_W(_narrowed)(DIV(product, MUL(size_a, size_b)), a));
+}
+
+FL_T *FL_W(pairwise_distance)(FL_T *a, FL_T *b, double p, double eps) {
+    if (FL_ABSENT("pairwise_distance", a) || FL_ABSENT("pairwise_distance", b)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {a, b};
+    if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *y = FL_W(_norm_along)(ADD(SUB(in[0], in[1]), CONST(eps)), p, FL_AXES(-1));
+    return FL_GIVE(&s, FL_W(_narrowed)(y, a));
+}
+
+/* >>embedding */
+
+static FL_T *FL_W(_without_gradient)(FL_T *x) {
+#ifdef FL_ON_VARS
+    return fv_detach(x);
+#else
+    return x;
+#endif
+}
+
+FL_T *FL_W(embedding)(fl_tensor *index, FL_T *weight, int64_t padding) {
+    if (FL_ABSENT("embedding", index) || FL_ABSENT("embedding", weight)) return NULL;
+    const fl_tensor *w = FL_VALUE(weight);
+    if (w->ndim != 2 || index->ndim == FL_MAX_DIMS)
+        return FL__BAD("fl_embedding: rows %s of weight %s", FL__SHAPE_TEXT(index),
+                       FL__SHAPE_TEXT(w));
+    fl_scope s = fl_scope_begin();
+    fl_shape shape = fl_shape_of(index);
+    shape.dim[shape.ndim++] = w->shape[1];
+    fl_tensor *rows = fl_reshape(index, FL_SHAPE(fl_numel(index)));
+    FL_T *y = rows ? FL_W(index_select)(weight, 0, rows) : NULL;
+    if (y && padding >= 0) {
+        FL_T *pads = FL_OF(fl_eq(fl_unsqueeze(rows, 1), fl_int(padding)));
+        y = SELECT(pads, FL_W(_without_gradient)(y), y);
+    }
+    return FL_GIVE(&s, FL_W(reshape)(y, shape));
+}
+
+FL_T *FL_W(embedding_bag)(fl_tensor *index, FL_T *weight, bool mean) {
+    if (FL_ABSENT("embedding_bag", index) || FL_ABSENT("embedding_bag", weight)) return NULL;
+    if (index->ndim < 1)
+        return FL__BAD("fl_embedding_bag: rows %s, wants [..., k]", FL__SHAPE_TEXT(index));
+    fl_scope s = fl_scope_begin();
+    FL_T *rows = FL_W(embedding)(index, weight, -1);
+    return FL_GIVE(&s, mean ? FL_W(mean)(rows, FL_AXES(-2)) : FL_W(sum)(rows, FL_AXES(-2)));
+}
+
+/* >>attention */
+
+#ifdef FL_ON_TENSORS
+/* b8 [n, m], true where the key is not after the query */
+static fl_tensor *fl__causal(const fl_tensor *q, int64_t n, int64_t m) {
+    const char *family = fl_family_name(q);
+    fl_tensor *row = fl_to(fl_arange(0, (double)n, 1, FL_I64), family);
+    fl_tensor *column = fl_to(fl_arange(0, (double)m, 1, FL_I64), family);
+    return LE(column, fl_unsqueeze(row, 1));
+}
+
+static bool fl__attention_fits(const fl_tensor *q, const fl_tensor *k, const fl_tensor *v) {
+    bool ok = q->ndim >= 2 && k->ndim >= 2 && v->ndim >= 2 &&
+              q->shape[q->ndim - 1] == k->shape[k->ndim - 1] &&
+              k->shape[k->ndim - 2] == v->shape[v->ndim - 2];
+    return ok || FL__BAD("fl_attention: q %s, k %s, v %s; want [..., n, d], [..., m, d], "
+                         "[..., m, e]",
+                         FL__SHAPE_TEXT(q), FL__SHAPE_TEXT(k), FL__SHAPE_TEXT(v));
+}
+#endif
+
+/* softmax along the last axis; where all are -inf, 0 */
+static FL_T *FL_W(_shares)(FL_T *scores) {
+    if (!scores || FL_VALUE(scores)->shape[FL_VALUE(scores)->ndim - 1] == 0) return scores;
+    fl_tensor *largest = fl_amax(FL_VALUE(scores), FL_AXES_KEEP(-1));
+    FL_T *nothing = FL_OF(fl_isneginf(largest));
+    FL_T *y = FL_W(softmax)(SELECT(nothing, CONST(0), scores), -1);
+    return SELECT(nothing, CONST(0), y);
+}
+
+FL_T *FL_W(attention)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, bool causal, double scale) {
+    if (FL_ABSENT("attention", q) || FL_ABSENT("attention", k) || FL_ABSENT("attention", v) ||
+        !fl__attention_fits(FL_VALUE(q), FL_VALUE(k), FL_VALUE(v)))
+        return NULL;
+    fl_scope s = fl_scope_begin();
+    const fl_tensor *t = FL_VALUE(q), *keys = FL_VALUE(k);
+    bool chooses = mask && FL_VALUE(mask)->dtype == FL_B8;
+    FL_T *in[] = {q, k, v, chooses ? NULL : mask};
+    if (!FL_W(_widen)(in, 4)) return FL_GIVE(&s, NULL);
+    if (scale == 0) scale = 1 / sqrt((double)t->shape[t->ndim - 1]);
+    FL_T *y = FL_W(matmul)(MUL(in[0], CONST(scale)), FL_W(transpose)(in[1], -1, -2));
+    if (causal) {
+        fl_tensor *past = fl__causal(t, t->shape[t->ndim - 2], keys->shape[keys->ndim - 2]);
+        y = SELECT(FL_OF(past), y, CONST(-INFINITY));
+    }
+    if (mask) y = chooses ? SELECT(mask, y, CONST(-INFINITY)) : ADD(y, in[3]);
+    return FL_GIVE(&s, FL_W(_narrowed)(FL_W(matmul)(FL_W(_shares)(y), in[2]), q));
+}
+
+/* >>recurrent: a step takes x W_ih^T + b_ih, of all steps in one product, and the state */
+
+#ifdef FL_ON_TENSORS
+enum { FL__RNN_TANH, FL__RNN_RELU, FL__GRU, FL__LSTM };
+static const int fl__gates[] = {1, 1, 3, 4};
+static const char *const fl__rnn_names[] = {"fl_rnn_tanh", "fl_rnn_relu", "fl_gru", "fl_lstm"};
+static const char *const fl__cell_names[] = {"fl_rnn_tanh_cell", "fl_rnn_relu_cell", "fl_gru_cell",
+                                             "fl_lstm_cell"};
+
+/* x [..., n, in], h [..., n, hidden] and the weights of one cell fit. */
+static bool fl__cell_fits(const char *fn, int gates, const fl_tensor *x, const fl_tensor *h,
+                          fl_tensor *const w[4]) {
+    bool ok = x->ndim >= 2 && h->ndim >= 2 && x->shape[x->ndim - 2] == h->shape[h->ndim - 2];
+    int64_t in = ok ? x->shape[x->ndim - 1] : 0, hidden = ok ? h->shape[h->ndim - 1] : 0;
+    for (int i = 0; ok && i < 4; i++) {
+        int64_t columns = i ? hidden : in;
+        if (!w[i] && i > 1) continue;
+        ok = w[i]->ndim == (i < 2 ? 2 : 1) && w[i]->shape[0] == gates * hidden &&
+             (i > 1 || w[i]->shape[1] == columns);
+    }
+    return ok ||
+           FL__BAD("%s: input %s and state %s do not fit weights %s and %s", fn, FL__SHAPE_TEXT(x),
+                   FL__SHAPE_TEXT(h), FL__SHAPE_TEXT(w[0]), FL__SHAPE_TEXT(w[1]));
+}
+#endif
+
+/* Copies the weights of a cell, as computed in; checks them. */
+static bool FL_W(_cell_weights)(const char *fn, int gates, FL_T *x, FL_T *h, FL_T *const *given,
+                                FL_T *w[4]) {
+    fl_tensor *values[4];
+    if (fl__null(fn, given) || fl__null(fn, given[0]) || fl__null(fn, given[1])) return false;
+    for (int i = 0; i < 4; i++) {
+        w[i] = given[i];
+        values[i] = w[i] ? FL_VALUE(w[i]) : NULL;
+    }
+    return fl__cell_fits(fn, gates, FL_VALUE(x), FL_VALUE(h), values) && FL_W(_widen)(w, 4);
+}
+
+/* Gate i along the last axis. */
+static FL_T *FL_W(_rnn_gate)(FL_T *x, int i, int64_t hidden) {
+    return FL_W(slice)(x, -1, i * hidden, (i + 1) * hidden, 1);
+}
+
+/* Gates r, z, n: n = tanh(x_n + r h_n), h' = n + z (h - n). */
+static FL_T *FL_W(_gru_step)(FL_T *x, FL_T *hw, FL_T *h) {
+    int64_t hidden = FL_VALUE(h)->shape[FL_VALUE(h)->ndim - 1];
+    FL_T *r = FL_W(sigmoid)(ADD(FL_W(_rnn_gate)(x, 0, hidden), FL_W(_rnn_gate)(hw, 0, hidden)));
+    FL_T *z = FL_W(sigmoid)(ADD(FL_W(_rnn_gate)(x, 1, hidden), FL_W(_rnn_gate)(hw, 1, hidden)));
+    FL_T *n = TANH(ADD(FL_W(_rnn_gate)(x, 2, hidden), MUL(r, FL_W(_rnn_gate)(hw, 2, hidden))));
+    return ADD(n, MUL(z, SUB(h, n)));
+}
+
+/* Gates i, f, g, o: c' = f c + i g, h' = o tanh(c'). */
+static FL_T *FL_W(_lstm_step)(FL_T *gates, FL_T **c) {
+    int64_t hidden = FL_VALUE(*c)->shape[FL_VALUE(*c)->ndim - 1];
+    FL_T *i = FL_W(sigmoid)(FL_W(_rnn_gate)(gates, 0, hidden));
+    FL_T *f = FL_W(sigmoid)(FL_W(_rnn_gate)(gates, 1, hidden));
+    FL_T *g = TANH(FL_W(_rnn_gate)(gates, 2, hidden));
+    FL_T *o = FL_W(sigmoid)(FL_W(_rnn_gate)(gates, 3, hidden));
+    *c = ADD(MUL(f, *c), MUL(i, g));
+    return MUL(o, TANH(*c));
+}
+
+/* The next state h; *c is the LSTM's cell. x is projected. */
+static FL_T *FL_W(_rnn_step)(int kind, FL_T *x, FL_T *h, FL_T **c, FL_T *const w[4]) {
+    FL_T *hw = FL_W(linear)(h, w[1], w[3]);
+    if (!x || !hw) return NULL;
+    if (kind == FL__GRU) return FL_W(_gru_step)(x, hw, h);
+    FL_T *sum = ADD(x, hw);
+    if (kind == FL__LSTM) return FL_W(_lstm_step)(sum, c);
+    return kind == FL__RNN_RELU ? FL_W(relu)(sum) : TANH(sum);
+}
+
+static FL_T *FL_W(_rnn_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *given,
+                             FL_T **c_out) {
+    FL_T *w[4], *state[] = {x, h, c};
+    const char *fn = fl__cell_names[kind];
+    if (fl__null(fn, x) || fl__null(fn, h)) return NULL;
+    if (kind == FL__LSTM && !fl__same_shape(FL_VALUE(h), FL_VALUE(c)))
+        return FL__BAD("%s: states %s and %s", fn, FL__SHAPE_TEXT(FL_VALUE(h)),
+                       FL__SHAPE_TEXT(FL_VALUE(c)));
+    fl_scope s = fl_scope_begin();
+    if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, h, given, w) || !FL_W(_widen)(state, 3))
+        return FL_GIVE(&s, NULL);
+    FL_T *y = FL_W(_rnn_step)(kind, FL_W(linear)(state[0], w[0], w[2]), state[1], &state[2], w);
+    if (!(y = FL_W(_narrowed)(y, h))) return FL_GIVE(&s, NULL);
+    if (c_out && !(*c_out = FL_PROMOTE(&s, FL_W(_narrowed)(state[2], c)))) return FL_GIVE(&s, NULL);
+    return FL_GIVE(&s, y);
+}
+
+FL_T *FL_W(rnn_tanh_cell)(FL_T *x, FL_T *h, FL_T *const w[4]) {
+    return FL_W(_rnn_cell)(FL__RNN_TANH, x, h, NULL, w, NULL);
+}
+
+FL_T *FL_W(rnn_relu_cell)(FL_T *x, FL_T *h, FL_T *const w[4]) {
+    return FL_W(_rnn_cell)(FL__RNN_RELU, x, h, NULL, w, NULL);
+}
+
+FL_T *FL_W(gru_cell)(FL_T *x, FL_T *h, FL_T *const w[4]) {
+    return FL_W(_rnn_cell)(FL__GRU, x, h, NULL, w, NULL);
+}
+
+FL_T *FL_W(lstm_cell)(FL_T *x, FL_T *h, FL_T *c, FL_T *const w[4], FL_T **c_out) {
+    if (FL_ABSENT("lstm_cell", c)) return NULL;
+    return FL_W(_rnn_cell)(FL__LSTM, x, h, c, w, c_out);
+}
+
+/* Joins n parts along axis 0, eight at a time; the list is overwritten. */
+static FL_T *FL_W(_rnn_joined)(FL_T **part, int64_t n) {
+    while (n > 1) {
+        int64_t to = 0;
+        for (int64_t i = 0; i < n; i += 8, to++) {
+            int count = n - i < 8 ? (int)(n - i) : 8;
+            part[to] = FL_W(concat)(part + i, count, 0);
+            if (!part[to]) return NULL;
+        }
+        n = to;
+    }
+    return part[0];
+}
+
+/* One layer in one direction over x [steps, n, in]; *h, *c [n, hidden] are the state. */
+static FL_T *FL_W(_rnn_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *given, bool back) {
+    FL_T *w[4], *y = NULL;
+    const char *fn = fl__rnn_names[kind];
+    if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, *h, given, w)) return NULL;
+    int64_t steps = FL_VALUE(x)->shape[0];
+    FL_T **out = fl__alloc((size_t)steps * sizeof *out);
+    if (!out) return FL__BAD("%s: out of memory for %lld steps", fn, (long long)steps);
+    FL_T *projected = FL_W(linear)(x, w[0], w[2]);
+    for (int64_t i = 0; *h && projected && i < steps; i++) {
+        int64_t t = back ? steps - 1 - i : i;
+        *h = FL_W(_rnn_step)(kind, FL_W(select)(projected, 0, t), *h, c, w);
+        out[t] = FL_W(unsqueeze)(*h, 0);
+        if (!out[t]) *h = NULL;
+    }
+    if (*h && projected) y = FL_W(_rnn_joined)(out, steps);
+    fl__free(out);
+    return y;
+}
+
+/* state: h0 and, of an LSTM, c0, [layers * ways, n, hidden]; becomes the last states. */
+static FL_T *FL_W(_rnn_layers)(int kind, FL_T *x, FL_T **state, FL_T *const *w, int layers,
+                               int ways) {
+    int count = layers * ways, states = kind == FL__LSTM ? 2 : 1;
+    FL_T **last = fl__alloc((size_t)(count * states) * sizeof *last);
+    if (!last) return FL__BAD("%s: out of memory for %d layers", fl__rnn_names[kind], layers);
+    for (int i = 0; x && i < count; i += ways) {
+        FL_T *side[2] = {0};
+        for (int k = 0; k < ways; k++) {
+            FL_T *h = FL_W(select)(state[0], 0, i + k);
+            FL_T *c = states > 1 ? FL_W(select)(state[1], 0, i + k) : NULL;
+            if (h && (c || states == 1))
+                side[k] = FL_W(_rnn_way)(kind, x, &h, &c, w + 4 * (i + k), k == 1);
+            last[i + k] = side[k] ? FL_W(unsqueeze)(h, 0) : NULL;
+            if (states > 1) last[count + i + k] = side[k] ? FL_W(unsqueeze)(c, 0) : NULL;
+        }
+        bool ok = side[0] && (ways == 1 || side[1]);
+        x = !ok ? NULL : ways == 1 ? side[0] : FL_W(concat)(side, 2, -1);
+    }
+    for (int k = 0; k < states; k++)
+        state[k] = x ? FL_W(_rnn_joined)(last + k * count, count) : NULL;
+    fl__free(last);
+    return x;
+}
+
+#ifdef FL_ON_TENSORS
+/* x [steps, n, in] with steps > 0, and a state [count, n, hidden] */
+static bool fl__sequence_fits(int kind, const fl_tensor *x, const fl_tensor *state, int layers,
+                              int ways) {
+    bool ok = x->ndim == 3 && x->shape[0] > 0 && state->ndim == 3 && layers > 0 &&
+              layers <= INT_MAX / 16 && state->shape[0] == (int64_t)layers * ways;
+    return ok ||
+           FL__BAD("%s: input %s and state %s of %d layers in %d directions", fl__rnn_names[kind],
+                   FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(state), layers, ways);
+}
+#endif
+
+static FL_T *FL_W(_recurrent)(int kind, FL_T *x, FL_T *const *given, FL_T *const *w, int layers,
+                              bool bidirectional, FL_T **h_out, FL_T **c_out) {
+    int states = kind == FL__LSTM ? 2 : 1, ways = bidirectional ? 2 : 1;
+    const char *fn = fl__rnn_names[kind];
+    if (fl__null(fn, x) || fl__null(fn, w)) return NULL;
+    FL_T *in[] = {x, given[0], given[1]}, **out[] = {h_out, c_out};
+    for (int k = 0; k < states; k++)
+        if (fl__null(fn, given[k]) ||
+            !fl__sequence_fits(kind, FL_VALUE(x), FL_VALUE(given[k]), layers, ways))
+            return NULL;
+    fl_scope s = fl_scope_begin();
+    if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
+    FL_T *y = FL_W(_rnn_layers)(kind, in[0], in + 1, w, layers, ways);
+    for (int k = 0; y && k < states; k++) {
+        FL_T *last = in[1 + k] ? FL_W(_narrowed)(in[1 + k], given[k]) : NULL;
+        if (!last) return FL_GIVE(&s, NULL);
+        if (out[k] && !(*out[k] = FL_PROMOTE(&s, last))) return FL_GIVE(&s, NULL);
+    }
+    return FL_GIVE(&s, FL_W(_narrowed)(y, x));
+}
+
+FL_T *FL_W(rnn_tanh)(FL_T *x, FL_T *h0, FL_T *const *w, int layers, bool bidirectional,
+                     FL_T **h_out) {
+    return FL_W(_recurrent)(FL__RNN_TANH, x, (FL_T *[]){h0, NULL}, w, layers, bidirectional, h_out,
+                            NULL);
+}
+
+FL_T *FL_W(rnn_relu)(FL_T *x, FL_T *h0, FL_T *const *w, int layers, bool bidirectional,
+                     FL_T **h_out) {
+    return FL_W(_recurrent)(FL__RNN_RELU, x, (FL_T *[]){h0, NULL}, w, layers, bidirectional, h_out,
+                            NULL);
+}
+
+FL_T *FL_W(gru)(FL_T *x, FL_T *h0, FL_T *const *w, int layers, bool bidirectional, FL_T **h_out) {
+    return FL_W(_recurrent)(FL__GRU, x, (FL_T *[]){h0, NULL}, w, layers, bidirectional, h_out,
+                            NULL);
+}
+
+FL_T *FL_W(lstm)(FL_T *x, FL_T *h0, FL_T *c0, FL_T *const *w, int layers, bool bidirectional,
+                 FL_T **h_out, FL_T **c_out) {
+    return FL_W(_recurrent)(FL__LSTM, x, (FL_T *[]){h0, c0}, w, layers, bidirectional, h_out,
+                            c_out);
+}
+
+#endif
+/* MIT licence: see LICENSE. */

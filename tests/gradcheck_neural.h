@@ -1,0 +1,191 @@
+/* gradcheck_neural.h - gradients of the neural ops and losses of fl_composed.h, for gradcheck.c */
+#ifndef GRADCHECK_NEURAL_H
+#define GRADCHECK_NEURAL_H
+
+/* Inputs by their uses: x and y [3, 4] with w [4] or [3, 4]. */
+static fl_var *net_layer_norm(fl_var **x) { return fv_layer_norm(x[0], 1, x[1], x[1], 0.1); }
+static fl_var *net_layer_norm2(fl_var **x) { return fv_layer_norm(x[0], 2, NULL, NULL, 0.1); }
+static fl_var *net_rms_norm(fl_var **x) { return fv_rms_norm(x[0], 1, x[1], 0.1); }
+static fl_var *net_group_norm(fl_var **x) { return fv_group_norm(x[0], 2, x[1], x[1], 0.1); }
+static fl_var *net_instance_norm(fl_var **x) {
+    fl_var *image = fv_reshape(x[0], FL_SHAPE(1, 4, 3));
+    return fv_instance_norm(image, x[1], NULL, 0.1);
+}
+static fl_var *net_batch_norm(fl_var **x) {
+    return fv_batch_norm(x[0], x[1], x[1], .train = true, .eps = 0.1);
+}
+static fl_var *net_batch_norm_off(fl_var **x) {
+    fl_tensor *mean = fl_full(FL_SHAPE(4), 0.25, FL_F64), *var = fl_full(FL_SHAPE(4), 2, FL_F64);
+    return fv_batch_norm(x[0], x[1], x[1], .mean = mean, .var = var);
+}
+static fl_var *net_response_norm(fl_var **x) {
+    return fv_local_response_norm(x[0], 3, 0.5, 0.75, 1);
+}
+static fl_var *net_normalize(fl_var **x) { return fv_normalize(x[0], 2, 1, 1e-12); }
+static fl_var *net_normalize3(fl_var **x) { return fv_normalize(x[0], 3, 0, 1e-12); }
+static fl_var *net_weight_norm(fl_var **x) { return fv_weight_norm(x[0], x[1], 1); }
+static fl_var *net_cosine(fl_var **x) { return fv_cosine_similarity(x[0], x[1], 1, 1e-8); }
+static fl_var *net_distance(fl_var **x) { return fv_pairwise_distance(x[0], x[1], 2, 1e-6); }
+
+static fl_var *net_embedding(fl_var **x) {
+    fl_tensor *index = fl_from_host((int64_t[]){2, 0, 2, 1}, FL_SHAPE(2, 2), FL_I64);
+    fl_var *y = fv_embedding(index, x[0], -1);
+    return y ? fv_mul(y, y) : NULL;
+}
+static fl_var *net_embedding_bag(fl_var **x) {
+    fl_tensor *index = fl_from_host((int64_t[]){2, 0, 2, 1}, FL_SHAPE(2, 2), FL_I64);
+    fl_var *y = fv_embedding_bag(index, x[0], true);
+    return y ? fv_mul(y, y) : NULL;
+}
+
+static fl_var *net_attention(fl_var **x) {
+    return fv_attention(x[0], x[1], x[1], NULL, false, 0);
+}
+static fl_var *net_attention_causal(fl_var **x) {
+    return fv_attention(x[0], x[1], x[0], NULL, true, 0.5);
+}
+static fl_var *net_attention_masked(fl_var **x) { /* query 1 sees nothing */
+    fl_tensor *mask = fl_from_host((uint8_t[]){1, 0, 1, 0, 0, 0, 1, 1, 1}, FL_SHAPE(3, 3), FL_B8);
+    return fv_attention(x[0], x[1], x[1], fv_const(mask), false, 0);
+}
+static fl_var *net_attention_added(fl_var **x) {
+    fl_var *mask = fv_matmul(x[1], fv_transpose(x[1], 0, 1));
+    return fv_attention(x[0], x[1], x[1], mask, false, 0);
+}
+
+/* Weights of n gates for inputs and states of 4, made of x [3, 4] and y [4, 4]. */
+static void cell_weights(fl_var **w, fl_var *x, fl_var *y, int gates) {
+    fl_var *bias = fv_mean(x, FL_AXES(0)), *ih[4], *hh[4], *b[4];
+    for (int i = 0; i < gates; i++) {
+        ih[i] = fv_mul(y, fv_num(0.5 - 0.2 * i));
+        hh[i] = fv_mul(fv_transpose(y, 0, 1), fv_num(0.3 * i - 0.4));
+        b[i] = fv_mul(bias, fv_num(i - 1.5));
+    }
+    w[0] = fv_concat(ih, gates, 0);
+    w[1] = fv_concat(hh, gates, 0);
+    w[2] = w[3] = fv_concat(b, gates, 0);
+}
+static fl_var *net_rnn_tanh_cell(fl_var **x) {
+    fl_var *w[4];
+    cell_weights(w, x[0], x[1], 1);
+    return fv_rnn_tanh_cell(x[0], x[0], w);
+}
+static fl_var *net_gru_cell(fl_var **x) {
+    fl_var *w[4];
+    cell_weights(w, x[0], x[1], 3);
+    return fv_gru_cell(x[0], x[0], w);
+}
+static fl_var *net_lstm_cell(fl_var **x) {
+    fl_var *w[4], *c;
+    cell_weights(w, x[0], x[1], 4);
+    fl_var *h = fv_lstm_cell(x[0], x[0], x[0], w, &c);
+    return h ? fv_add(h, c) : NULL;
+}
+static fl_var *net_lstm(fl_var **x) { /* three steps, one layer in both directions */
+    fl_var *w[8], *h, *c;
+    cell_weights(w, x[0], x[1], 4);
+    cell_weights(w + 4, x[0], x[1], 4);
+    fl_var *state = fv_expand(fv_select(x[0], 0, 1), FL_SHAPE(2, 1, 4));
+    fl_var *y = fv_lstm(fv_unsqueeze(x[0], 1), state, state, w, 1, true, &h, &c);
+    return y ? fv_add(y, fv_reshape(fv_mul(h, c), FL_SHAPE(1, 1, 8))) : NULL;
+}
+static fl_var *net_gru(fl_var **x) { /* two layers */
+    fl_var *w[8], *h;
+    cell_weights(w, x[0], x[1], 3);
+    cell_weights(w + 4, x[0], x[1], 3);
+    fl_var *state = fv_expand(fv_select(x[0], 0, 1), FL_SHAPE(2, 1, 4));
+    fl_var *y = fv_gru(fv_unsqueeze(x[0], 1), state, w, 2, false, &h);
+    return y ? fv_mul(y, fv_select(h, 0, 0)) : NULL;
+}
+
+static fl_var *net_mse(fl_var **x) { return fv_mse_loss(x[0], x[1], FL_MEAN); }
+static fl_var *net_l1(fl_var **x) { return fv_l1_loss(x[0], x[1], FL_NONE); }
+static fl_var *net_huber(fl_var **x) { return fv_huber_loss(x[0], x[1], 0.7, FL_NONE); }
+static fl_var *net_smooth_l1(fl_var **x) { return fv_smooth_l1_loss(x[0], x[1], 0.7, FL_SUM); }
+static fl_var *net_bce(fl_var **x) {
+    return fv_binary_cross_entropy(fv_sigmoid(x[0]), x[1], FL_NONE);
+}
+static fl_var *net_bce_logits(fl_var **x) {
+    return fv_binary_cross_entropy_with_logits(x[0], x[1], FL_MEAN);
+}
+static fl_var *net_kl_div(fl_var **x) { return fv_kl_div(x[0], fv_sigmoid(x[1]), FL_NONE); }
+static fl_var *net_poisson(fl_var **x) { return fv_poisson_nll_loss(x[0], x[1], true, FL_SUM); }
+static fl_var *net_gaussian(fl_var **x) {
+    return fv_gaussian_nll_loss(x[0], x[1], fv_exp(x[0]), FL_NONE);
+}
+static fl_var *net_soft_margin(fl_var **x) { return fv_soft_margin_loss(x[0], x[1], FL_MEAN); }
+static fl_var *net_hinge(fl_var **x) {
+    return fv_hinge_embedding_loss(fv_mul(x[0], x[0]), fv_sign(x[1]), 1.3, FL_NONE);
+}
+static fl_var *net_ranking(fl_var **x) {
+    return fv_margin_ranking_loss(fv_mul(x[0], x[0]), x[1], fv_sign(x[0]), 0.1, FL_NONE);
+}
+static fl_var *net_cosine_loss(fl_var **x) {
+    fl_tensor *sign = fl_from_host((double[]){1, -1, -1}, FL_SHAPE(3), FL_F64);
+    return fv_cosine_embedding_loss(x[0], x[1], fv_const(sign), -1.5, FL_NONE);
+}
+static fl_var *net_triplet(fl_var **x) {
+    return fv_triplet_margin_loss(x[0], x[1], fv_mul(x[1], x[0]), 9, FL_NONE);
+}
+static fl_var *net_multi_margin(fl_var **x) {
+    fl_tensor *target = fl_from_host((int64_t[]){3, 0, 1}, FL_SHAPE(3), FL_I64);
+    return fv_multi_margin_loss(fv_mul(x[0], x[0]), target, 20, FL_NONE);
+}
+
+/* x as four steps of three sequences; y [4, 4] gives the steps' classes. */
+static fl_var *net_ctc(fl_var **x) {
+    fl_tensor *target = fl_from_host((int64_t[]){1, 1, 2, 1, 3, 0}, FL_SHAPE(3, 2), FL_I64);
+    fl_tensor *steps = fl_from_host((int64_t[]){4, 4, 3}, FL_SHAPE(3), FL_I64);
+    fl_tensor *lengths = fl_from_host((int64_t[]){2, 2, 0}, FL_SHAPE(3), FL_I64);
+    fl_var *each = fv_mul(fv_unsqueeze(x[0], 0), fv_unsqueeze(x[1], 1));
+    return fv_ctc_loss(each, target, steps, lengths, .reduction = FL_NONE);
+}
+
+/* y: its shape is [4] (VECTOR), [4, 4] (SQUARE), x's [3, 4] (ALIKE), or there is none. */
+enum { ALONE, VECTOR, ALIKE, SQUARE };
+static const struct {
+    const char *name;
+    fl_var *(*fn)(fl_var **x);
+    int y;
+} net_ops[] = {
+    {"layer_norm", net_layer_norm, VECTOR},   {"layer_norm", net_layer_norm2, ALONE},
+    {"rms_norm", net_rms_norm, VECTOR},       {"group_norm", net_group_norm, VECTOR},
+    {"instance_norm", net_instance_norm, VECTOR},
+    {"batch_norm", net_batch_norm, VECTOR},   {"batch_norm", net_batch_norm_off, VECTOR},
+    {"local_response_norm", net_response_norm, ALONE},
+    {"normalize", net_normalize, ALONE},      {"normalize", net_normalize3, ALONE},
+    {"weight_norm", net_weight_norm, VECTOR}, {"cosine_similarity", net_cosine, ALIKE},
+    {"pairwise_distance", net_distance, ALIKE},
+    {"embedding", net_embedding, ALONE},      {"embedding_bag", net_embedding_bag, ALONE},
+    {"attention", net_attention, ALIKE},      {"attention", net_attention_causal, ALIKE},
+    {"attention", net_attention_masked, ALIKE}, {"attention", net_attention_added, ALIKE},
+    {"rnn_tanh_cell", net_rnn_tanh_cell, SQUARE}, {"gru_cell", net_gru_cell, SQUARE},
+    {"lstm_cell", net_lstm_cell, SQUARE},     {"lstm", net_lstm, SQUARE},
+    {"gru", net_gru, SQUARE},                 {"mse_loss", net_mse, ALIKE},
+    {"l1_loss", net_l1, ALIKE},               {"huber_loss", net_huber, ALIKE},
+    {"smooth_l1_loss", net_smooth_l1, ALIKE}, {"binary_cross_entropy", net_bce, ALIKE},
+    {"bce_with_logits", net_bce_logits, ALIKE}, {"kl_div", net_kl_div, ALIKE},
+    {"poisson_nll_loss", net_poisson, ALIKE}, {"gaussian_nll_loss", net_gaussian, ALIKE},
+    {"soft_margin_loss", net_soft_margin, ALIKE}, {"hinge_embedding_loss", net_hinge, ALIKE},
+    {"margin_ranking_loss", net_ranking, ALIKE}, {"cosine_embedding_loss", net_cosine_loss, ALIKE},
+    {"triplet_margin_loss", net_triplet, ALIKE}, {"multi_margin_loss", net_multi_margin, ALONE},
+    {"ctc_loss", net_ctc, SQUARE}};
+enum { NET_OPS = sizeof net_ops / sizeof *net_ops };
+
+static fl_var *run_net(fl_var **x, const grad_case *c) {
+    return net_ops[c->which].fn(x);
+}
+
+static void net_cases(int which) {
+    static const fl_shape second[] = {{0, {0}}, {1, {4}}, {2, {3, 4}}, {2, {4, 4}}};
+    int y = net_ops[which].y;
+    run_case(net_ops[which].name, (grad_case){.fn = run_net,
+                                              .which = which,
+                                              .n_in = y == ALONE ? 1 : 2,
+                                              .shape = {FL_SHAPE(3, 4), second[y]},
+                                              .low = 0.55,
+                                              .high = 1.95,
+                                              .base = {0, y == ALIKE ? -0.9 : 0}});
+}
+
+#endif /* MIT licence: see LICENSE. */
