@@ -728,7 +728,6 @@ FL_API fl_var *fv_ctc_loss_opt(fl_var *logp, fl_tensor *target, fl_tensor *steps
 #include "kernels/composed/factor.h"
 #include "kernels/composed/fft.h"
 #include "kernels/composed/image.h"
-#include "kernels/composed/move.h"
 #include "kernels/composed/neural.h"
 #include "kernels/composed/loss.h"
 #endif
