@@ -66,9 +66,9 @@ static double fl__tap_place(const fl__axis_map *m, int64_t o) {
 
 static int64_t fl__tap_linear(const fl__axis_map *m, int64_t o, int64_t j, double *weight) {
     double place = fl__tap_place(m, o), from = place > 0 ? floor(place) : 0;
-    double far = place > 0 ? place - from : 0;
+    double part = place > 0 ? place - from : 0;
     int64_t at = (int64_t)from + j;
-    *weight = j ? far : 1 - far;
+    *weight = j ? part : 1 - part;
     return at < m->n ? at : m->n - 1;
 }
 

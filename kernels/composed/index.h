@@ -405,8 +405,8 @@ fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among) {
     if (!n) return FL_GIVE(&s, fl_contiguous(fl_expand(none, fl_shape_of(x))));
     fl_tensor *sorted = fl_sort(fl__as_vector(among), 0, false, NULL);
     fl_tensor *at = sorted ? fl_searchsorted(sorted, x, false) : NULL;
-    fl_tensor *near = at ? fl_take(sorted, fl_minimum(at, fl_int(n - 1))) : NULL;
-    return FL_GIVE(&s, near ? fl_eq(near, x) : NULL);
+    fl_tensor *found = at ? fl_take(sorted, fl_minimum(at, fl_int(n - 1))) : NULL;
+    return FL_GIVE(&s, found ? fl_eq(found, x) : NULL);
 }
 #endif
 #endif
