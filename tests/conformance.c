@@ -80,6 +80,7 @@ static const struct {
     void (*run)(void);
 } singles[] = {{"where", where_group},
                {"clip", clip_group},
+               {"pairs", pairs_group},
                {"compositions", composition_group},
                {"promotion", promotion_group},
                {"move errors", move_errors},

@@ -206,14 +206,14 @@ FL_T *FL_W(ndtr)(FL_T *x) {
     return FL_GIVE(&s, y ? FL_W(cast)(y, FL_VALUE(given)->dtype) : NULL);
 }
 
-/* The continued fraction of the normal distribution's tail below -3; nearer, the logarithm of the
+/* The continued fraction of the normal distribution's tail below -5; nearer, the logarithm of the
    smaller side. */
 FL_T *FL_W(log_ndtr)(FL_T *x) {
     if (FL_ABSENT("log_ndtr", x)) return NULL;
     fl_scope s = fl_scope_begin();
     FL_T *given = FL_W(_floating)(x);
     if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
-    FL_T *far = LT(x, CONST(-3)), *above = LT(CONST(0), x), *z = SELECT(far, NEG(x), CONST(3));
+    FL_T *far = LT(x, CONST(-5)), *above = LT(CONST(0), x), *z = SELECT(far, NEG(x), CONST(5));
     FL_T *fraction = z;
     for (int k = 30; k > 0; k--) fraction = ADD(z, DIV(CONST(k), fraction));
     FL_T *tail = SUB(MUL(CONST(-0.5), MUL(z, z)), LOG(fraction));
