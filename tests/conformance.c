@@ -96,6 +96,7 @@ static const struct {
                {"factor", factor_group},
                {"conv", conv_group},
                {"image", image_group},
+               {"resampling", resampling_group},
                {"random", random_group},
                {"dropout", dropout_group},
                {"hook", hook_group},
