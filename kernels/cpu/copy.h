@@ -16,7 +16,8 @@ FL__LOOPS_BEGIN
    dtype, through which they pass on the way to others */
 
 #define FL__CAST_AT(level, target, from, F, to, T, f) \
-    target static void fl__cast_##from##_##to##level(void *const p[], int64_t n, const void *arg) { \
+    target static void fl__cast_##from##_##to##level( \
+        void *const p[], int64_t n, const void *arg) { \
         (void)arg; \
         T *y = p[0]; \
         const F *x = p[1]; \
