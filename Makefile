@@ -108,7 +108,7 @@ help: ## this list
 
 # program[:argument] for tests/run. Sanitized runs leave tests/compile out: it builds plain programs of its own.
 RUNS_OF_conformance = $(BACKENDS:%=conformance:%)
-RUNS_OF_gradcheck = gradcheck:cpu
+RUNS_OF_gradcheck = $(BACKENDS:%=gradcheck:%)
 RUNS_OF_random = $(patsubst %,random:%,$(filter-out evictor,$(BACKENDS)))
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
             $(if $(filter file,$(origin TESTS)),$(STRANGERS) $(if $(SAN)$(filter no,$(COMPILE)),,compile))

@@ -1415,20 +1415,15 @@ static void rows_of_meters(void) {
 #include "errors_neural.h"
 
 static void (*const groups[])(void) = {
-    rows_of_more_movement, rows_of_parts, rows_of_more_creation,
-    rows_of_nets,        rows_of_var_nets,
-    rows_of_memory,      rows_of_handles,   rows_of_creation,   rows_of_reading,
-    rows_of_movement,    rows_of_formulas,  rows_of_reductions, rows_of_order, rows_of_indexing,
-    rows_of_convolution, rows_of_pooling,   rows_of_softmax,    rows_of_randomness,
-    rows_of_steps,       rows_of_variables, rows_of_backward,   rows_of_var_movement,
-    rows_of_modules,     rows_of_layers,    rows_of_init,       rows_of_losses,
-    rows_of_saving,      rows_of_optim,     rows_of_files,      rows_of_sets,
-    rows_of_meters,
-    rows_of_index_reads, rows_of_index_writes, rows_of_masks,
-    rows_of_meters,      rows_of_linear,    rows_of_factor,
-    rows_of_meters,      rows_of_image_conv, rows_of_image_pooling,
-    rows_of_image_places, rows_of_linear,    rows_of_factor,
-    rows_of_meters,      rows_of_linear,    rows_of_factor,     rows_of_fft,
+    rows_of_more_movement, rows_of_parts, rows_of_more_creation, rows_of_nets, rows_of_var_nets,
+    rows_of_memory, rows_of_handles, rows_of_creation, rows_of_reading, rows_of_movement,
+    rows_of_formulas, rows_of_reductions, rows_of_composed_reductions, rows_of_order,
+    rows_of_indexing, rows_of_convolution, rows_of_pooling, rows_of_softmax, rows_of_randomness,
+    rows_of_steps, rows_of_variables, rows_of_backward, rows_of_var_movement, rows_of_modules,
+    rows_of_layers, rows_of_init, rows_of_losses, rows_of_saving, rows_of_optim, rows_of_files,
+    rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes, rows_of_masks,
+    rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling, rows_of_image_places,
+    rows_of_fft,
 };
 
 static void run_rows(void (*rows)(void)) {
