@@ -384,7 +384,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(scatter_add,         REQ, fl_axis_args,    "") \
     /* the same, but y[..index[..i..]..] = src[..i..]: of repeats the last one stays */ \
     X(scatter,             REQ, fl_axis_args,    "") \
-    /* x -> y, index i64, of x's shape: stable order along one axis, NaN largest; y = x at index */ \
+    /* x -> y, index i64, of x's shape: stable order along one axis, NaN largest; y = x at index; where \
+       y is shorter along the axis, the first of that order */ \
     X(sort,                REQ, fl_sort_args,    "") \
     /* x b8 -> y i64 [n, ndim]: coordinates of the true elements, row-major; the core counts n before */ \
     X(nonzero,             REQ, fl_no_args,      "") \

@@ -298,17 +298,25 @@ static fl_tensor *fl__unpacked(fl_tensor *t) {
 
 /* >>order -------------------------------------------------------------------------------------- */
 
-fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index) {
-    if (fl__null("fl_sort", x) || (axis = fl__axis("fl_sort", x, axis)) < 0) return NULL;
+/* The first `keep` of x in order along axis; `fn` has checked that there are as many. */
+static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descending, int64_t keep,
+                             fl_tensor **index) {
     if (fl__compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
-        return FL__BAD("fl_sort: %s is not supported", fl_dtype_name(x->dtype));
+        return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_sort_args a = {axis, descending};
     fl_call c = {.op = FL_OP_sort, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl__out_like(x, x->dtype);
-    c.out[1] = c.out[0] ? fl__out_like(x, FL_I64) : NULL;
+    fl_shape shape = fl_shape_of(x);
+    shape.dim[axis] = keep;
+    c.out[0] = fl_call_out(x->family, shape, x->dtype);
+    c.out[1] = c.out[0] ? fl_call_out(x->family, shape, FL_I64) : NULL;
     fl_tensor *y = c.out[1] ? fl__result(&c) : fl_raise();
     if (y && index) *index = c.out[1];
     return y;
+}
+
+fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index) {
+    if (fl__null("fl_sort", x) || (axis = fl__axis("fl_sort", x, axis)) < 0) return NULL;
+    return fl__sorted("fl_sort", x, axis, descending, x->shape[axis], index);
 }
 
 fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending) {
@@ -321,9 +329,7 @@ fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor *
     if (k < 0 || k > x->shape[axis])
         return FL__BAD("fl_topk: %lld of axis %d of shape %s", (long long)k, axis,
                        FL__SHAPE_TEXT(x));
-    fl_tensor *places, *y = fl_slice(fl_sort(x, axis, !smallest, &places), axis, 0, k, 1);
-    if (y && index && !(*index = fl_slice(places, axis, 0, k, 1))) return NULL;
-    return y;
+    return fl__sorted("fl_topk", x, axis, !smallest, k, index);
 }
 
 fl_tensor *fl_nonzero(fl_tensor *x) {

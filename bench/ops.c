@@ -122,13 +122,14 @@ static void run_order(void *arg) {
     if (j->kind == 1) fl_topk(j->x, 50, -1, false, NULL);
     if (j->kind == 2) fl_scatter_add(j->x, 0, j->index, j->src);
     if (j->kind == 3) fl_cumsum(j->x, -1);
+    if (j->kind == 4) fl_argmax(j->x, -1, false);
     fl_scope_end(&s);
 }
 
 static void orders(void) {
-    static const char *const figures[] = {"sort", "topk_50", "scatter_add", "cumsum"};
+    static const char *const figures[] = {"sort", "topk_50", "scatter_add", "cumsum", "argmax"};
     fl_rng rng = {4, 0};
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 5; k++)
         for (int line = 0; line < 2; line++) {
             fl_scope s = fl_scope_begin();
             char figure[60];

@@ -91,6 +91,52 @@ static void sort_case(const char *name, fl_dtype d, layout l, fl_shape s, int ax
     case_end(agrees(y, &want, EXACT, NULL, false) && equals(index, &places));
 }
 
+/* A few of a long line are found by selection: the same elements as the first of the sorted line,
+   with and without many ties, in either direction of order. */
+static void long_topk_case(fl_tensor *x, int64_t k, bool smallest) {
+    fl_tensor *some, *all, *y = fl_topk(x, k, 0, smallest, &some),
+                           *sorted_x = fl_sort(x, 0, !smallest, &all);
+    fl_tensor *first = fl_slice(sorted_x, 0, 0, k, 1), *places = fl_slice(all, 0, 0, k, 1);
+    int64_t n = fl_numel(y), wrong = fl_item_int(fl_sum(fl_ne(some, places), FL_ALL_AXES));
+    bool nan = fl_dtype_is_float(x->dtype);
+    fl_tensor *same = nan ? fl_logical_or(fl_eq(y, first), fl_ne(first, first)) : fl_eq(y, first);
+    check(wrong == 0 && fl_item_int(fl_sum(same, FL_ALL_AXES)) == n, "topk is the first of sort");
+}
+
+static void long_topk_cases(void) {
+    static const int64_t keep[] = {1, 50, 300, 620};
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {5, 0};
+    fl_tensor *x[5] = {fl_normal(FL_SHAPE(5000, 3), 0, 1, FL_F32, &rng),
+                       fl_randint(FL_SHAPE(5000, 2), 0, 40, &rng),
+                       fl_arange(0, 6000, 1, FL_F64), fl_zeros(FL_SHAPE(5000), FL_F32)};
+    x[4] = fl_sqrt(x[0]); /* half of it NaN */
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 8; k++) long_topk_case(x[i], keep[k / 2], k % 2);
+    fl_scope_end(&s);
+}
+
+/* An extreme of a line of many chunks: its first place, NaN before all else. */
+static void long_argmax_cases(void) {
+    enum { LONG = 200000 };
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_zeros(FL_SHAPE(2, LONG), FL_F32);
+    float *v = fl_map(x, FL_WRITE);
+    int64_t most[2] = {0}, least[2] = {0};
+    memset(v, 0, 2 * LONG * sizeof *v);
+    v[70000] = v[150000] = 3;
+    v[69999] = v[199999] = -3;
+    v[LONG + 140000] = v[LONG + 190000] = NAN;
+    fl_unmap(x, FL_WRITE);
+    check(fl_to_host(fl_argmax(x, 1, false), most, sizeof most) && most[0] == 70000 &&
+              most[1] == 140000,
+          "argmax of a long line");
+    check(fl_to_host(fl_argmin(x, 1, false), least, sizeof least) && least[0] == 69999 &&
+              least[1] == 140000,
+          "argmin of a long line");
+    fl_scope_end(&s);
+}
+
 /* >>nonzero */
 
 static void nonzero_case(fl_dtype d, layout l, fl_shape s) {
@@ -157,6 +203,8 @@ static void order_group(void) {
                                           : fl_topk(t, 1, 0, false, NULL)));
         }
     }
+    long_topk_cases();
+    long_argmax_cases();
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_from_host((float[]){1, -0.0f, NAN, 0, 1}, FL_SHAPE(5), FL_F32), *index;
     int64_t up[5], down[5];

@@ -343,21 +343,24 @@ static inline bool naive_before(fl_number u, fl_number v) {
     return u.f == u.f && (v.f != v.f || u.f < v.f);
 }
 
-/* By insertion: element i goes back past all that must come after it. */
+/* By insertion: an element goes back past all that must come after it; y may be shorter than x. */
 NAIVE_FN(naive_sort) {
     fl_tensor *y = c->out[0], *index = c->out[1], *x = c->in[0];
     const fl_sort_args *a = c->args;
-    const int64_t n = x->shape[a->axis], inner = x->stride[a->axis];
+    const int64_t n = x->shape[a->axis], keep = y->shape[a->axis], inner = x->stride[a->axis];
     if (!fl_make(y) || !fl_make(index)) return false;
     for (int64_t i = 0; i < fl_numel(x); i++) {
         const fl_number v = naive_get(x, i);
-        int64_t at = i, *places = index->impl;
-        for (int64_t k = i / inner % n; k > 0; k--, at -= inner) {
+        int64_t k = i / inner % n < keep ? i / inner % n : keep, *places = index->impl;
+        int64_t at = (i / inner / n * keep + k) * inner + i % inner;
+        for (; k > 0; k--, at -= inner) {
             const fl_number u = naive_get(y, at - inner);
             if (a->descending ? !naive_before(u, v) : !naive_before(v, u)) break;
+            if (k == keep) continue;
             naive_set(y, at, u);
             places[at] = places[at - inner];
         }
+        if (k == keep) continue;
         naive_set(y, at, v);
         places[at] = i / inner % n;
     }

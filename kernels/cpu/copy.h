@@ -15,13 +15,15 @@ FL__LOOPS_BEGIN
 /* >>casts: from the dtypes that ops compute in to all, and from the narrow ones to their wide
    dtype, through which they pass on the way to others */
 
-#define FL__CAST(from, F, to, T, f) \
-    static void fl__cast_##from##_##to(void *const p[], int64_t n, const void *arg) { \
+#define FL__CAST_AT(level, target, from, F, to, T, f) \
+    target static void fl__cast_##from##_##to##level( \
+        void *const p[], int64_t n, const void *arg) { \
         (void)arg; \
         T *y = p[0]; \
         const F *x = p[1]; \
         FL__VECTOR for (int64_t i = 0; i < n; i++) y[i] = f(x[i]); \
     }
+#define FL__CAST(...) FL__CAST_AT(, , __VA_ARGS__)
 #define FL__CASTS(from, F) \
     FL__CAST(from, F, b8, uint8_t, flm_##from##_to_b8) \
     FL__CAST(from, F, u8, uint8_t, flm_##from##_to_u8) \
@@ -79,12 +81,47 @@ static const fl__loop fl__casts[FL_DTYPE_COUNT][FL_DTYPE_COUNT] = {
                 [FL_F64] = fl__cast_u64_f64},
     [FL_F16] = {[FL_F32] = fl__cast_f16_f32},
     [FL_BF16] = {[FL_F32] = fl__cast_bf16_f32}};
+
+/* Those that ops on narrow dtypes spend their time in, at the other levels. */
+#define FL__HOT_CASTS(level, target) \
+    FL__CAST_AT(level, target, f32, float, f16, uint16_t, flm_f32_to_f16) \
+    FL__CAST_AT(level, target, f32, float, bf16, uint16_t, flm_f32_to_bf16) \
+    FL__CAST_AT(level, target, f16, uint16_t, f32, float, flm_f16_to_f32) \
+    FL__CAST_AT(level, target, bf16, uint16_t, f32, float, flm_bf16_to_f32) \
+    FL__CAST_AT(level, target, i64, int64_t, u8, uint8_t, flm_i64_to_u8) \
+    FL__CAST_AT(level, target, i64, int64_t, i8, int8_t, flm_i64_to_i8) \
+    FL__CAST_AT(level, target, i64, int64_t, i32, int32_t, flm_i64_to_i32) \
+    FL__CAST_AT(level, target, u8, uint8_t, i64, int64_t, (int64_t)) \
+    FL__CAST_AT(level, target, i8, int8_t, i64, int64_t, (int64_t)) \
+    FL__CAST_AT(level, target, i32, int32_t, i64, int64_t, (int64_t))
+#define FL__HOT_TABLE(level) \
+    {[FL_F32] = {[FL_F16] = fl__cast_f32_f16##level, [FL_BF16] = fl__cast_f32_bf16##level}, \
+     [FL_F16] = {[FL_F32] = fl__cast_f16_f32##level}, \
+     [FL_BF16] = {[FL_F32] = fl__cast_bf16_f32##level}, \
+     [FL_I64] = {[FL_U8] = fl__cast_i64_u8##level, \
+                 [FL_I8] = fl__cast_i64_i8##level, \
+                 [FL_I32] = fl__cast_i64_i32##level}, \
+     [FL_U8] = {[FL_I64] = fl__cast_u8_i64##level}, \
+     [FL_I8] = {[FL_I64] = fl__cast_i8_i64##level}, \
+     [FL_I32] = {[FL_I64] = fl__cast_i32_i64##level}}
+#ifdef FL__X86_LEVELS
+FL__HOT_CASTS(_avx2, FL__TARGET_AVX2)
+FL__HOT_CASTS(_avx512, FL__TARGET_AVX512)
+static const fl__loop fl__hot_casts[FL__AVX512 + 1][FL_DTYPE_COUNT][FL_DTYPE_COUNT] = {
+    [FL__AVX2] = FL__HOT_TABLE(_avx2), [FL__AVX512] = FL__HOT_TABLE(_avx512)};
+#else
+static const fl__loop fl__hot_casts[FL__AVX512 + 1][FL_DTYPE_COUNT][FL_DTYPE_COUNT];
+#endif
+#undef FL__HOT_CASTS
+#undef FL__HOT_TABLE
+#undef FL__CAST_AT
 #undef FL__CAST
 #undef FL__CASTS
 #undef FL__CAST_ROW
 
 FL_PRIVATE fl__loop fl__cast_loop(fl_dtype from, fl_dtype to) {
-    return fl__casts[from][to];
+    fl__loop hot = fl__hot_casts[fl__cpu_isa()][from][to];
+    return hot ? hot : fl__casts[from][to];
 }
 
 /* x -> its wide dtype -> y, block by block. */
@@ -98,8 +135,8 @@ static void fl__cast_twice(void *const p[], int64_t n, const void *arg) {
 static bool fl__cast(fl_tensor *y, const fl_tensor *x) {
     size_t size = fl_dtype_size(y->dtype);
     fl_dtype wide = fl_dtype_wide(x->dtype);
-    const fl__loop direct = x->weak ? fl__move : fl__casts[x->dtype][y->dtype],
-                   casts[2] = {fl__casts[x->dtype][wide], fl__casts[wide][y->dtype]};
+    const fl__loop direct = x->weak ? fl__move : fl__cast_loop(x->dtype, y->dtype),
+                   casts[2] = {fl__cast_loop(x->dtype, wide), fl__cast_loop(wide, y->dtype)};
     fl__pass p;
     fl__pass_begin(&p, direct ? direct : fl__cast_twice, &size);
     if (!direct) {

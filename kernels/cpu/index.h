@@ -165,10 +165,20 @@ FL__SCATTER(fl__u64, bytes8, FL__SECOND)
 #undef FL__SECOND
 
 /* Columns beside each other if src is dense across them, else one at a time, along the axis. */
+static bool fl__scatter_across(const fl__indexing *s) {
+    return s->other_step != s->w[FL__OTHER].size;
+}
+
 static void fl__scatter_task(void *arg, int64_t begin, int64_t end) {
     const fl__indexing *s = arg;
-    bool across = s->other_step != s->w[FL__OTHER].size;
-    fl__indexing_rows(s, begin, end, across ? FL__BLOCK : 1, s->scatter);
+    fl__indexing_rows(s, begin, end, fl__scatter_across(s) ? FL__BLOCK : 1, s->scatter);
+}
+
+/* Columns of one task: enough work, and where they are beside each other whole cache lines. */
+static int64_t fl__scatter_grain(const fl__indexing *s) {
+    int64_t enough = fl__ceil_div(FL__GRAIN, s->length);
+    int64_t line = fl__scatter_across(s) ? FL_ALIGN / s->w[FL__OTHER].size : 1;
+    return enough > line ? enough : line;
 }
 
 static bool fl__scatter(const fl_backend *self, const fl_call *c, fl__scatter_row row) {
@@ -182,7 +192,7 @@ static bool fl__scatter(const fl_backend *self, const fl_call *c, fl__scatter_ro
         return false;
     if (fl_numel(src) == 0) return true;
     fl__indexing_init(&s, y, index, src, axis, true);
-    fl_parallel(fl_numel(src) / s.length, fl__ceil_div(FL__GRAIN, s.length), fl__scatter_task, &s);
+    fl_parallel(fl_numel(src) / s.length, fl__scatter_grain(&s), fl__scatter_task, &s);
     return true;
 }
 

@@ -256,17 +256,23 @@ static void fl__reduction_emit(const fl__reduction *r, void *acc, int64_t chunk,
         fl__reduction_store(r, acc, position, n);
 }
 
-/* Folds elements [begin, end) of the reduced dims of one output into lane 0. */
-static void fl__fold_output(const fl__reduction *r, int64_t output, int64_t begin, int64_t end,
+/* Folds elements [begin, end) of the reduced dims of the output whose first element is at x into
+   lane 0. */
+static void fl__fold_output(const fl__reduction *r, char *x, int64_t begin, int64_t end,
                             void *lanes) {
     const fl__fold *f = &r->fold;
     const fl__walk *w = &r->reduced;
     char buffer[FL__BLOCK * FL__ELEMENT];
-    fl__cursor c = fl__walk_seek(w, begin);
-    c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
     bool dense = w->step[0] == w->size && !w->load;
     if (!w->load && w->ndim == 1 && (dense || end - begin < 2 * FL__FEW_LANES)) {
-        fl__fold_line(f, lanes, c.ptr, w->step[0], end - begin);
+        fl__fold_line(f, lanes, x + begin * w->step[0], w->step[0], end - begin);
+        return;
+    }
+    fl__cursor c = fl__walk_seek(w, begin);
+    c.ptr += x - w->base;
+    if (end - begin <= FL__BLOCK) {
+        fl__walk_read(w, &c, buffer, end - begin);
+        fl__fold_line(f, lanes, buffer, w->size, end - begin);
         return;
     }
     fl__lanes_begin(f, lanes);
@@ -285,13 +291,30 @@ static void fl__fold_output(const fl__reduction *r, int64_t output, int64_t begi
 }
 
 /* Unit: one chunk of one output. */
-static void fl__reduce_outputs(void *arg, int64_t first, int64_t last) {
+static void fl__reduce_chunks(void *arg, int64_t first, int64_t last) {
     const fl__reduction *r = arg;
     _Alignas(FL_ALIGN) char acc[FL__LANES * FL__ELEMENT];
     for (int64_t unit = first; unit < last; unit++) {
         int64_t output = unit / r->chunks, begin = unit % r->chunks * r->chunk;
-        fl__fold_output(r, output, begin, fl__min(begin + r->chunk, r->length), acc);
+        char *x = fl__walk_seek(&r->kept, output).ptr;
+        fl__fold_output(r, x, begin, fl__min(begin + r->chunk, r->length), acc);
         fl__reduction_emit(r, acc, unit % r->chunks, output, 1);
+    }
+}
+
+/* Unit: one output of one chunk; stored many at a time. */
+static void fl__reduce_outputs(void *arg, int64_t first, int64_t last) {
+    const fl__reduction *r = arg;
+    _Alignas(FL_ALIGN) char lanes[FL__LANES * FL__ELEMENT], acc[FL__TILE_COLUMNS * FL__ELEMENT];
+    fl__cursor c = fl__walk_seek(&r->kept, first);
+    for (int64_t i = first, n; i < last; i += n) {
+        n = fl__min(last - i, FL__TILE_COLUMNS);
+        for (int64_t k = 0; k < n; k++) {
+            fl__fold_output(r, c.ptr, 0, r->length, lanes);
+            fl__copy_row(acc + k * r->fold.acc_size, 0, lanes, 0, 1, r->fold.acc_size);
+            fl__walk_advance(&r->kept, &c, 1);
+        }
+        fl__reduction_store(r, acc, i, n);
     }
 }
 
@@ -344,7 +367,8 @@ static void fl__reduction_run(fl__reduction *r) {
     int64_t width = r->tile ? r->tile : 1,
             places = r->tile ? r->outputs / r->kept.dim[0] * r->tiles : r->outputs;
     int64_t grain = fl__ceil_div(FL__GRAIN, fl__min(r->length, r->chunk) * width + 1);
-    fl_parallel(places * r->chunks, grain, r->tile ? fl__reduce_tiles : fl__reduce_outputs, r);
+    fl_task task = r->chunks > 1 ? fl__reduce_chunks : fl__reduce_outputs;
+    fl_parallel(places * r->chunks, grain, r->tile ? fl__reduce_tiles : task, r);
 }
 
 static bool fl__reduction_run_chunks(fl__reduction *r) {
@@ -402,41 +426,83 @@ FL__FIND(double, f64)
 FL__FIND(int64_t, i64)
 #undef FL__FIND
 
+typedef struct fl__champion {
+    _Alignas(FL__ELEMENT) char value[FL__ELEMENT];
+    int64_t place;
+} fl__champion;
+
 typedef struct fl__extreme {
     fl__reduction r;
     bool largest;
     int64_t (*find)(const void *block, int64_t n, const void *value);
     bool (*beats)(const void *value, const void *best, bool largest);
+    int64_t chunks;      /* of FL__CHUNK elements, for each output */
+    fl__champion *found; /* [outputs][chunks], if there are chunks */
 } fl__extreme;
 
-static int64_t fl__place_of_extreme(const fl__extreme *e, int64_t output) {
-    const fl__reduction *r = &e->r;
-    const fl__walk *w = &r->reduced;
-    _Alignas(FL_ALIGN) char lanes[FL__LANES * FL__ELEMENT], best[FL__ELEMENT];
+/* The first extreme of elements [begin, end) of one output. */
+static fl__champion fl__find_extreme(const fl__extreme *e, int64_t output, int64_t begin,
+                                     int64_t end) {
+    const fl__walk *w = &e->r.reduced;
+    _Alignas(FL_ALIGN) char lanes[FL__LANES * FL__ELEMENT];
     char buffer[FL__BLOCK * FL__ELEMENT];
-    fl__cursor c = fl__walk_seek(w, 0);
-    int64_t place = 0;
-    c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
-    for (int64_t i = 0, n; i < r->length; i += n) {
+    fl__champion best = {{0}, 0};
+    fl__cursor c = fl__walk_seek(w, begin);
+    c.ptr += fl__walk_seek(&e->r.kept, output).ptr - e->r.kept.base;
+    for (int64_t i = begin, n; i < end; i += n) {
         const char *x = w->step[0] == w->size && !w->load ? c.ptr : buffer;
-        n = fl__min(r->length - i, FL__BLOCK);
+        n = fl__min(end - i, FL__BLOCK);
         if (x == buffer) fl__walk_read(w, &c, buffer, n);
         else fl__walk_advance(w, &c, n);
-        fl__fold_line(&r->fold, lanes, x, w->size, n);
-        if (i > 0 && !e->beats(lanes, best, e->largest)) continue;
-        memcpy(best, lanes, (size_t)w->size);
-        place = i + e->find(x, n, lanes);
+        fl__fold_line(&e->r.fold, lanes, x, w->size, n);
+        if (i > begin && !e->beats(lanes, best.value, e->largest)) continue;
+        memcpy(best.value, lanes, (size_t)w->size);
+        best.place = i + e->find(x, n, lanes);
     }
-    return place;
+    return best;
 }
 
+/* Unit: one output. */
 static void fl__extreme_task(void *arg, int64_t first, int64_t last) {
     const fl__extreme *e = arg;
+    fl__cursor c = fl__walk_seek(&e->r.y, first);
     for (int64_t output = first; output < last; output++) {
-        int64_t place = fl__place_of_extreme(e, output);
-        fl__cursor c = fl__walk_seek(&e->r.y, output);
+        int64_t place = fl__find_extreme(e, output, 0, e->r.length).place;
         fl__walk_write(&e->r.y, &c, &place, 1);
     }
+}
+
+/* Unit: one chunk of one output. */
+static void fl__extreme_chunk_task(void *arg, int64_t first, int64_t last) {
+    const fl__extreme *e = arg;
+    for (int64_t unit = first; unit < last; unit++) {
+        int64_t begin = unit % e->chunks * FL__CHUNK, end = fl__min(begin + FL__CHUNK, e->r.length);
+        e->found[unit] = fl__find_extreme(e, unit / e->chunks, begin, end);
+    }
+}
+
+/* The chunks' champions in order: a later one must beat the best so far. */
+static void fl__extreme_store(const fl__extreme *e) {
+    fl__cursor c = fl__walk_seek(&e->r.y, 0);
+    for (int64_t output = 0; output < e->r.outputs; output++) {
+        const fl__champion *found = e->found + output * e->chunks, *best = found;
+        for (int64_t k = 1; k < e->chunks; k++)
+            if (e->beats(found[k].value, best->value, e->largest)) best = found + k;
+        int64_t place = best->place;
+        fl__walk_write(&e->r.y, &c, &place, 1);
+    }
+}
+
+static bool fl__extreme_chunks(fl__extreme *e) {
+    size_t bytes;
+    if (!fl__mul_size((size_t)(e->r.outputs * e->chunks), sizeof *e->found, &bytes) ||
+        !(e->found = fl__alloc(bytes)))
+        return fl_fail("fl_argmax: out of memory for chunks of %lld outputs",
+                       (long long)e->r.outputs);
+    fl_parallel(e->r.outputs * e->chunks, 1, fl__extreme_chunk_task, e);
+    fl__extreme_store(e);
+    fl__free(e->found);
+    return true;
 }
 
 static bool fl__arg_extreme(const fl_call *c, fl__fold_op op) {
@@ -447,6 +513,8 @@ static bool fl__arg_extreme(const fl_call *c, fl__fold_op op) {
     fl_dtype d = e.r.fold.dtype;
     e.find = d == FL_F32 ? fl__find_f32 : d == FL_F64 ? fl__find_f64 : fl__find_i64;
     e.beats = d == FL_F32 ? fl__beats_f32 : d == FL_F64 ? fl__beats_f64 : fl__beats_i64;
+    e.chunks = fl__ceil_div(e.r.length, FL__CHUNK);
+    if (e.chunks > 1) return fl__extreme_chunks(&e);
     fl_parallel(e.r.outputs, fl__ceil_div(FL__GRAIN, e.r.length), fl__extreme_task, &e);
     return true;
 }

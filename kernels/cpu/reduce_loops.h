@@ -3,7 +3,7 @@
    Included by reduce.h, which defines FL__T and FL__S (dtype), FL__SUM_T and FL__SUM_S (what its
    sums and products are accumulated in), FL__LEVEL and FL__TARGET. Each loop folds rows of x into
    one row of accumulators: acc[j] = acc[j] op x[r * stride + j], r in order. Wide rows fill
-   vectors; a row of one is a plain sequential fold. */
+   vectors; a row of one is a plain sequential fold, a row of few stays in registers. */
 
 #define FL__ROWS(name, op, A, S) \
     FL__TARGET static void FL__CAT3(fl__##name, FL__S, FL__LEVEL)( \
@@ -14,6 +14,15 @@
             A one = a[0]; \
             for (int64_t r = 0; r < rows; r++) one = FL__CAT2(flm_##op, S)(one, (A)v[r * stride]); \
             a[0] = one; \
+            return; \
+        } \
+        if (width == FL__FEW_LANES) { \
+            A few[FL__FEW_LANES]; \
+            memcpy(few, a, sizeof few); \
+            for (int64_t r = 0; r < rows; r++) \
+                for (int64_t j = 0; j < FL__FEW_LANES; j++) \
+                    few[j] = FL__CAT2(flm_##op, S)(few[j], (A)v[r * stride + j]); \
+            memcpy(a, few, sizeof few); \
             return; \
         } \
         for (int64_t r = 0; r < rows; r++) \

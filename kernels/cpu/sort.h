@@ -3,7 +3,8 @@
    Values become unsigned keys of the same order (NaN above infinity, -0 equal to +0; inverted for
    descending order), and pairs of key and index go through a radix sort of one byte a pass, lowest
    first: stable, linear in n, no comparisons. Passes whose byte is the same in all keys are
-   skipped. Short lines are sorted by insertion. */
+   skipped. Short lines are sorted by insertion. Where only a few of a line are wanted, a scan keeps
+   those that can still be among them, and only these are sorted. */
 #include "common.h"
 #ifndef FL_CPU_SORT_H
 #define FL_CPU_SORT_H
@@ -14,7 +15,7 @@
 #define FL_CPU_SORT_IMPL
 FL__LOOPS_BEGIN
 
-enum { FL__SHORT_LINE = 32, FL__SORT_TASKS = 64, FL__SORT_SCRATCH = 1 << 22 };
+enum { FL__SHORT_LINE = 32, FL__SORT_BLOCK = 64, FL__SORT_TASKS = 64, FL__SORT_SCRATCH = 1 << 22 };
 
 typedef struct fl__pair {
     uint64_t key;
@@ -27,21 +28,28 @@ typedef struct fl__sorting {
     int64_t *index;
     fl_dtype dtype;
     uint64_t flip; /* all ones for descending order */
-    int64_t n, inner, lines, lines_per_task;
-    fl__pair *scratch; /* 2 n pairs for each task */
+    int64_t n, keep, inner, lines, lines_per_task; /* keep: elements of a line of y */
+    int64_t room;      /* pairs that are sorted at once: n, or fewer if few are kept */
+    fl__pair *scratch; /* 2 room pairs for each task */
 } fl__sorting;
 
-static uint64_t fl__sort_key(fl_dtype d, const char *p) {
-    if (d == FL_B8) return *(const uint8_t *)p;
-    if (d == FL_I64) return *(const fl__u64 *)(const void *)p ^ (uint64_t)1 << 63;
-    if (d == FL_F32) {
-        float v = *(const float *)(const void *)p;
-        uint32_t u = v == 0 ? 0 : flm__bits32(v);
-        return v != v ? UINT32_MAX : u >> 31 ? (uint32_t)~u : u | (uint32_t)1 << 31;
-    }
-    double v = *(const double *)(const void *)p;
-    uint64_t u = v == 0 ? 0 : flm__bits64(v);
-    return v != v ? UINT64_MAX : u >> 63 ? ~u : u | (uint64_t)1 << 63;
+/* Adding 0 makes -0 equal to 0. */
+static inline uint64_t fl__sort_key_f32(float v) {
+    uint32_t u = flm__bits32(v + 0.0f);
+    return v != v ? UINT32_MAX : u ^ (-(u >> 31) | (uint32_t)1 << 31);
+}
+
+static inline uint64_t fl__sort_key_f64(double v) {
+    uint64_t u = flm__bits64(v + 0.0);
+    return v != v ? UINT64_MAX : u ^ (-(u >> 63) | (uint64_t)1 << 63);
+}
+
+static inline uint64_t fl__sort_key_i64(uint64_t v) {
+    return v ^ (uint64_t)1 << 63;
+}
+
+static inline uint64_t fl__sort_key_b8(uint8_t v) {
+    return v;
 }
 
 static void fl__sort_short(fl__pair *a, int64_t n) {
@@ -73,20 +81,61 @@ static fl__pair *fl__sort_radix(fl__pair *a, fl__pair *b, int64_t n, int bytes) 
     return a;
 }
 
-static void fl__sort_line(const fl__sorting *s, int64_t line, fl__pair *a) {
-    int64_t first = line / s->inner * s->n * s->inner + line % s->inner;
-    int size = (int)fl_dtype_size(s->dtype);
-    for (int64_t i = 0; i < s->n; i++) {
-        const char *p = s->x + (first + i * s->inner) * size;
-        a[i] = (fl__pair){fl__sort_key(s->dtype, p) ^ s->flip, i};
+static fl__pair *fl__sort_pairs(const fl__sorting *s, fl__pair *a, int64_t n) {
+    if (n > FL__SHORT_LINE)
+        return fl__sort_radix(a, a + s->room, n, (int)fl_dtype_size(s->dtype));
+    fl__sort_short(a, n);
+    return a;
+}
+
+/* The keys of n elements of x from element `first`, inner apart. */
+static void fl__sort_keys(const fl__sorting *s, int64_t first, int64_t n, uint64_t *key) {
+#define FL__KEYS(T, f) \
+    for (int64_t i = 0; i < n; i++) key[i] = f(((const T *)x)[i * s->inner]) ^ s->flip
+    const void *x = s->x + first * (int64_t)fl_dtype_size(s->dtype);
+    switch (s->dtype) {
+    case FL_B8: FL__KEYS(uint8_t, fl__sort_key_b8); break;
+    case FL_I64: FL__KEYS(fl__u64, fl__sort_key_i64); break;
+    case FL_F32: FL__KEYS(float, fl__sort_key_f32); break;
+    default: FL__KEYS(double, fl__sort_key_f64);
     }
-    fl__pair *sorted = a;
-    if (s->n <= FL__SHORT_LINE) fl__sort_short(a, s->n);
-    else sorted = fl__sort_radix(a, a + s->n, s->n, size);
-    for (int64_t i = 0; i < s->n; i++) s->index[first + i * s->inner] = sorted[i].index;
-    for (int64_t i = 0; i < s->n; i++)
-        memcpy(s->y + (first + i * s->inner) * size,
-               s->x + (first + sorted[i].index * s->inner) * size, (size_t)size);
+#undef FL__KEYS
+}
+
+/* Reads a line into pairs and sorts them. If there is not room for all, the first `keep` so far
+   stay whenever it is full; from then on only what comes before the last of them is taken. */
+static fl__pair *fl__sort_first(const fl__sorting *s, int64_t first, fl__pair *a) {
+    uint64_t key[FL__SORT_BLOCK], last = UINT64_MAX; /* the last key to take */
+    int64_t held = 0;
+    for (int64_t i = 0, n; i < s->n; i += n) {
+        n = fl__min(s->n - i, FL__SORT_BLOCK);
+        if (held + n > s->room) {
+            fl__pair *sorted = fl__sort_pairs(s, a, held);
+            held = s->keep;
+            if (sorted[held - 1].key == 0) return sorted;
+            last = sorted[held - 1].key - 1;
+            if (sorted != a) memcpy(a, sorted, (size_t)held * sizeof *a);
+        }
+        fl__sort_keys(s, first + i * s->inner, n, key);
+        bool any = false;
+        for (int64_t j = 0; j < n; j++) any |= key[j] <= last;
+        for (int64_t j = 0; any && j < n; j++) {
+            a[held] = (fl__pair){key[j], i + j};
+            held += key[j] <= last;
+        }
+    }
+    return fl__sort_pairs(s, a, held);
+}
+
+static void fl__sort_line(const fl__sorting *s, int64_t line, fl__pair *a) {
+    int64_t outer = line / s->inner, column = line % s->inner;
+    int64_t from = outer * s->n * s->inner + column, to = outer * s->keep * s->inner + column;
+    size_t size = fl_dtype_size(s->dtype);
+    const fl__pair *sorted = fl__sort_first(s, from, a);
+    for (int64_t i = 0; i < s->keep; i++) s->index[to + i * s->inner] = sorted[i].index;
+    for (int64_t i = 0; i < s->keep; i++)
+        memcpy(s->y + (to + i * s->inner) * (int64_t)size,
+               s->x + (from + sorted[i].index * s->inner) * (int64_t)size, size);
 }
 
 static void fl__sort_task(void *arg, int64_t begin, int64_t end) {
@@ -94,8 +143,13 @@ static void fl__sort_task(void *arg, int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; task++) {
         int64_t line = task * s->lines_per_task;
         int64_t last = fl__min(line + s->lines_per_task, s->lines);
-        for (; line < last; line++) fl__sort_line(s, line, s->scratch + task * 2 * s->n);
+        for (; line < last; line++) fl__sort_line(s, line, s->scratch + task * 2 * s->room);
     }
+}
+
+/* Few: the kept ones, as many new ones, and a block. */
+static int64_t fl__sort_room(int64_t n, int64_t keep) {
+    return keep < n / 8 ? fl__min(n, 2 * keep + 2 * FL__SORT_BLOCK) : n;
 }
 
 FL_PRIVATE bool fl__cpu_sort(const fl_backend *self, const fl_call *c) {
@@ -106,18 +160,19 @@ FL_PRIVATE bool fl__cpu_sort(const fl_backend *self, const fl_call *c) {
     bool known = x->dtype == FL_B8 || fl_dtype_wide(x->dtype) == x->dtype;
     if (!known) return fl__no_kernel(c, x->dtype);
     if (!fl_make(y) || !fl_make(index)) return false;
-    int64_t numel = fl_numel(x);
-    if (numel == 0) return true;
+    if (fl_numel(y) == 0) return true;
     fl__sorting s = {.x = fl_data(x), .y = fl_data(y), .index = fl_data(index), .dtype = x->dtype};
     s.flip = a->descending ? UINT64_MAX >> (64 - 8 * fl_dtype_size(x->dtype)) : 0;
     s.n = x->shape[a->axis];
+    s.keep = y->shape[a->axis];
+    s.room = fl__sort_room(s.n, s.keep);
     s.inner = 1;
     for (int d = a->axis + 1; d < x->ndim; d++) s.inner *= x->shape[d];
-    s.lines = numel / s.n;
-    int64_t tasks = fl__min(s.lines, fl__min(FL__SORT_TASKS, 1 + FL__SORT_SCRATCH / s.n));
+    s.lines = fl_numel(x) / s.n;
+    int64_t tasks = fl__min(s.lines, fl__min(FL__SORT_TASKS, 1 + FL__SORT_SCRATCH / s.room));
     s.lines_per_task = fl__ceil_div(s.lines, tasks);
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)(tasks * 2), (size_t)s.n * sizeof *s.scratch, &bytes) ||
+    if (__builtin_mul_overflow((size_t)(tasks * 2), (size_t)s.room * sizeof *s.scratch, &bytes) ||
         !(s.scratch = fl__alloc(bytes)))
         return fl_fail("fl_sort: out of memory for lines of %lld elements", (long long)s.n);
     fl_parallel(tasks, fl__ceil_div(FL__GRAIN, s.lines_per_task * s.n), fl__sort_task, &s);
