@@ -748,8 +748,8 @@ static T x_weights_statistics(fn f) {
     T x = channels(c), w = maybe_of_shape(FL_SHAPE(c)), bias = maybe_of_shape(FL_SHAPE(c));
     const unsigned b = fuzz_byte();
     fl_batch_norm_opts o = {.train = b & 1};
-    if (b & 2) o.mean = fuzz_fill(FL_SHAPE(c), FL_F32);
-    if (b & 4) o.var = fuzz_fill(FL_SHAPE(b < 240 ? c : 2), fuzz_dtype());
+    if (b & 2) o.mean = value(fresh(fuzz_fill(FL_SHAPE(c), FL_F32)));
+    if (b & 4) o.var = value(fresh(fuzz_fill(FL_SHAPE(b < 240 ? c : 2), FL_F32)));
     if (b & 8) o.momentum = fuzz_double();
     if (b & 16) o.eps = fuzz_double();
     return CALL(f, (T, T, T, fl_batch_norm_opts), x, w, bias, o);
