@@ -34,6 +34,17 @@ static T maybe_of_shape(fl_shape s) {
     return flip_coin() ? float_of_shape(s) : NULL;
 }
 
+/* Another operand, x itself, or a new tensor of x's dtype and its shape or a part of it. */
+static T peer(T x) {
+    const fl_tensor *t = value(x);
+    const unsigned b = fuzz_byte();
+    if (b < 100 || !t || (b < 140 && t->ndim == 0)) return operand();
+    if (b < 120) return x;
+    fl_shape s = fl_shape_of(t);
+    if (b < 140) s = (fl_shape){1, {s.dim[b % (unsigned)s.ndim]}};
+    return fresh(fuzz_fill(s, t->dtype));
+}
+
 /* Indices of that shape, mostly 0 to 2. */
 static fl_tensor *indices(fl_shape s) {
     int64_t data[64];
@@ -79,6 +90,13 @@ static T spatial(void) {
     fl_shape s = {3 + (int)(b % 3), {1 + (b >> 2 & 1), 1 + (b >> 3 & 1), 1 + (b >> 4 & 3)}};
     s.dim[3] = s.dim[4] = 1 + (b >> 6 & 3);
     return of_shape(s);
+}
+
+/* Of x in most cases. */
+static int axis_of(T x) {
+    const unsigned b = fuzz_byte();
+    const int ndim = x ? value(x)->ndim : 0;
+    return b < 24 || !ndim ? fuzz_axis() : (int)(b % (unsigned)(2 * ndim)) - ndim;
 }
 
 /* One to three numbers, often 0. */
@@ -128,29 +146,29 @@ static T x_(fn f) {
 }
 
 static T xy_(fn f) {
-    T x = operand(), y = operand();
+    T x = operand(), y = peer(x);
     return CALL(f, (T, T), x, y);
 }
 
 static T xyz_(fn f) {
-    T x = operand(), y = operand(), z = operand();
+    T x = operand(), y = peer(x), z = peer(x);
     return CALL(f, (T, T, T), x, y, z);
 }
 
 static T x_axis(fn f) {
     T x = operand();
-    return CALL(f, (T, int), x, fuzz_axis());
+    return CALL(f, (T, int), x, axis_of(x));
 }
 
 static T x_axis_axis(fn f) {
     T x = operand();
-    const int a = fuzz_axis(), b = fuzz_axis();
+    const int a = axis_of(x), b = axis_of(x);
     return CALL(f, (T, int, int), x, a, b);
 }
 
 static T xy_axis(fn f) {
-    T x = operand(), y = operand();
-    return CALL(f, (T, T, int), x, y, fuzz_axis());
+    T x = operand(), y = peer(x);
+    return CALL(f, (T, T, int), x, y, axis_of(x));
 }
 
 static T x_axes(fn f) {
@@ -177,8 +195,9 @@ static T x_shape(fn f) {
 
 static T x_axis_shape(fn f) {
     T x = operand();
-    const int axis = fuzz_axis();
-    return CALL(f, (T, int, fl_shape), x, axis, fuzz_shape());
+    const int axis = axis_of(x);
+    const fl_shape s = flip_coin() ? FL_SHAPE(1 + fuzz_below(2), -1) : fuzz_shape();
+    return CALL(f, (T, int, fl_shape), x, axis, s);
 }
 
 static T x_perm(fn f) {
@@ -186,27 +205,34 @@ static T x_perm(fn f) {
     int list[16];
     const int n = fuzz_rarely(16) ? fuzz_below(11) - 1 : x ? value(x)->ndim : 0;
     const int turn = fuzz_below(16);
-    for (int i = 0; i < n; i++) list[i] = turn < 12 ? (i + turn) % n : fuzz_axis();
+    for (int i = 0; i < n; i++) list[i] = turn < 12 ? (i + turn) % n : axis_of(x);
     return CALL(f, (T, int, const int *), x, n, list);
 }
 
 static T x_slice(fn f) {
     T x = operand();
-    const int axis = fuzz_axis();
+    const int axis = axis_of(x);
     const int64_t start = fuzz_int(), stop = fuzz_int(), step = fuzz_int();
     return CALL(f, (T, int, int64_t, int64_t, int64_t), x, axis, start, stop, step);
 }
 
+static T x_windows(fn f) {
+    T x = operand();
+    const int axis = axis_of(x);
+    const int64_t size = fuzz_size(), step = fuzz_size(), dilation = fuzz_size();
+    return CALL(f, (T, int, int64_t, int64_t, int64_t), x, axis, size, step, dilation);
+}
+
 static T x_axis_int(fn f) {
     T x = operand();
-    const int axis = fuzz_axis();
+    const int axis = axis_of(x);
     return CALL(f, (T, int, int64_t), x, axis, fuzz_int());
 }
 
 static T x_axis_ints(fn f) {
     T x = operand();
-    const int axis = fuzz_axis();
-    const int64_t a = fuzz_int(), b = fuzz_int();
+    const int axis = axis_of(x);
+    const int64_t a = fuzz_size(), b = fuzz_size();
     return CALL(f, (T, int, int64_t, int64_t), x, axis, a, b);
 }
 
@@ -218,13 +244,13 @@ static T x_int(fn f) {
 static T x_int_axis(fn f) {
     T x = operand();
     const int64_t n = fuzz_int();
-    return CALL(f, (T, int64_t, int), x, n, fuzz_axis());
+    return CALL(f, (T, int64_t, int), x, n, axis_of(x));
 }
 
 static T x_int_axis_axis(fn f) {
     T x = operand();
     const int64_t n = fuzz_int();
-    const int a = fuzz_axis(), b = fuzz_axis();
+    const int a = axis_of(x), b = axis_of(x);
     return CALL(f, (T, int64_t, int, int), x, n, a, b);
 }
 
@@ -266,42 +292,42 @@ static T x_int_3numbers(fn f) {
 static T x_number_axis(fn f) {
     T x = operand();
     const double a = fuzz_double();
-    return CALL(f, (T, double, int), x, a, fuzz_axis());
+    return CALL(f, (T, double, int), x, a, axis_of(x));
 }
 
 static T x_number_axis_number(fn f) {
     T x = operand();
     const double p = fuzz_double(), eps = fuzz_double();
-    return CALL(f, (T, double, int, double), x, p, fuzz_axis(), eps);
+    return CALL(f, (T, double, int, double), x, p, axis_of(x), eps);
 }
 
 static T x_quantile(fn f) {
     T x = operand();
     const double q = flip_coin() ? fuzz_below(9) / 8.0 : fuzz_double();
-    const int axis = fuzz_axis();
+    const int axis = axis_of(x);
     const bool keep = flip_coin();
     return CALL(f, (T, double, int, bool, fl_between), x, q, axis, keep, (fl_between)fuzz_below(6));
 }
 
 static T xy_numbers(fn f) {
-    T x = operand(), y = operand();
+    T x = operand(), y = peer(x);
     const double a = fuzz_double(), b = fuzz_double();
     return CALL(f, (T, T, double, double), x, y, a, b);
 }
 
 static T xy_axis_number(fn f) {
-    T x = operand(), y = operand();
-    const int axis = fuzz_axis();
+    T x = operand(), y = peer(x);
+    const int axis = axis_of(x);
     return CALL(f, (T, T, int, double), x, y, axis, fuzz_double());
 }
 
 static T xyz_number(fn f) {
-    T x = operand(), y = operand(), z = operand();
+    T x = operand(), y = peer(x), z = peer(x);
     return CALL(f, (T, T, T, double), x, y, z, fuzz_double());
 }
 
 static T xyz_numbers(fn f) {
-    T x = operand(), y = operand(), z = operand();
+    T x = operand(), y = peer(x), z = peer(x);
     const double a = fuzz_double(), b = fuzz_double();
     return CALL(f, (T, T, T, double, double), x, y, z, a, b);
 }
@@ -317,7 +343,7 @@ static T list_axis(fn f) {
 static T list_to_list(fn f) {
     T list[10] = {NULL}, out[10] = {NULL};
     const int n = fuzz_rarely(32) ? fuzz_below(11) - 1 : 1 + fuzz_below(3);
-    for (int i = 0; i < n; i++) list[i] = operand();
+    for (int i = 0; i < n; i++) list[i] = i ? peer(list[0]) : operand();
     const bool inside = flip_coin();
     T *to = inside ? list : out;
     const bool ok = ((bool (*)(T const *, int, T *))f)(list, n, to);
@@ -326,7 +352,7 @@ static T list_to_list(fn f) {
 
 static T x_split(fn f) {
     T x = operand(), out[16];
-    const int axis = fuzz_axis(), max = fuzz_below(17) - fuzz_rarely(8);
+    const int axis = axis_of(x), max = fuzz_below(17) - fuzz_rarely(8);
     const int64_t size = fuzz_size();
     const int n = ((int (*)(T, int, int64_t, T *, int))f)(x, axis, size, out, max);
     if (n > max && n) fuzz_bug("%d parts in %d places", n, max);
@@ -335,7 +361,7 @@ static T x_split(fn f) {
 
 static T x_chunk(fn f) {
     T x = operand(), out[16];
-    const int axis = fuzz_axis(), most = fuzz_below(17) - fuzz_rarely(8);
+    const int axis = axis_of(x), most = fuzz_below(17) - fuzz_rarely(8);
     const int n = ((int (*)(T, int, int, T *))f)(x, axis, most, out);
     if (n > most && n) fuzz_bug("%d parts in %d places", n, most);
     return n > 0 ? out[fuzz_below(n)] : NULL;
@@ -364,20 +390,20 @@ static T x_index(fn f) {
 static T x_index_axis(fn f) {
     T x = operand();
     fl_tensor *index = indices_for(x);
-    return CALL(f, (T, fl_tensor *, int), x, index, fuzz_axis());
+    return CALL(f, (T, fl_tensor *, int), x, index, axis_of(x));
 }
 
 static T x_axis_index(fn f) {
     T x = operand();
     fl_tensor *index = indices_for(x);
-    return CALL(f, (T, int, fl_tensor *), x, fuzz_axis(), index);
+    return CALL(f, (T, int, fl_tensor *), x, axis_of(x), index);
 }
 
 static T x_axis_index_number(fn f) {
     T x = operand();
     fl_tensor *index = indices_for(x);
     const double a = fuzz_double();
-    return CALL(f, (T, int, fl_tensor *, double), x, fuzz_axis(), index, a);
+    return CALL(f, (T, int, fl_tensor *, double), x, axis_of(x), index, a);
 }
 
 /* What is written has the shape of the index, or x's but for axis, or any. */
@@ -394,14 +420,14 @@ static T source_for(T x, int axis, fl_tensor *index) {
 static T x_axis_index_src(fn f) {
     T x = operand();
     fl_tensor *index = indices_for(x);
-    const int axis = fuzz_axis();
+    const int axis = axis_of(x);
     return CALL(f, (T, int, fl_tensor *, T), x, axis, index, source_for(x, axis, index));
 }
 
 static T x_axis_index_src_number(fn f) {
     T x = operand();
     fl_tensor *index = indices_for(x);
-    const int axis = fuzz_axis();
+    const int axis = axis_of(x);
     T src = source_for(x, axis, index);
     const double a = fuzz_double();
     return CALL(f, (T, int, fl_tensor *, T, double), x, axis, index, src, a);
@@ -421,7 +447,7 @@ static T x_indices(fn f) {
 }
 
 static T x_indices_src_flag(fn f) {
-    T x = operand(), src = operand();
+    T x = operand(), src = fuzz_byte() & 1 ? fresh(fl_num(2)) : peer(x);
     fl_tensor *list[10];
     const int n = index_list(list);
     return CALL(f, (T, fl_tensor *const *, int, T, bool), x, list, n, src, flip_coin());
@@ -478,7 +504,7 @@ static T either(T y, T other, unsigned b) {
 static T x_axis_out(fn f) {
     T x = operand();
     fl_tensor *out = NULL;
-    const int axis = fuzz_axis();
+    const int axis = axis_of(x);
     const unsigned b = fuzz_byte();
     T y = CALL(f, (T, int, fl_tensor **), x, axis, b & 2 ? &out : NULL);
     return tensor_or(y, out, b);
@@ -487,7 +513,7 @@ static T x_axis_out(fn f) {
 static T x_axis_flag_out(fn f) {
     T x = operand();
     fl_tensor *out = NULL;
-    const int axis = fuzz_axis();
+    const int axis = axis_of(x);
     const unsigned b = fuzz_byte();
     T y = CALL(f, (T, int, bool, fl_tensor **), x, axis, b & 1, b & 2 ? &out : NULL);
     return tensor_or(y, out, b);
@@ -496,7 +522,7 @@ static T x_axis_flag_out(fn f) {
 static T x_int_axis_flag_out(fn f) {
     T x = operand();
     fl_tensor *out = NULL;
-    const int axis = fuzz_axis();
+    const int axis = axis_of(x);
     const int64_t k = fuzz_size();
     const unsigned b = fuzz_byte();
     T y = CALL(f, (T, int64_t, int, bool, fl_tensor **), x, k, axis, b & 1, b & 2 ? &out : NULL);
@@ -527,8 +553,41 @@ static T ab_weight_bias(fn f) {
     return CALL(f, (T, T, T, T), a, b, w, maybe_of_shape(FL_SHAPE(out)));
 }
 
+static T vectors(fn f) {
+    const int64_t n = fuzz_below(5), m = flip_coin() ? n : fuzz_below(5);
+    T x = of_shape(FL_SHAPE(n)), y = of_shape(FL_SHAPE(m));
+    return CALL(f, (T, T), x, y);
+}
+
+static T triples(fn f) {
+    T x = of_shape(FL_SHAPE(2, 3, 1)), y = of_shape(FL_SHAPE(3, 1 + fuzz_below(2)));
+    return CALL(f, (T, T, int), x, y, axis_of(y));
+}
+
+static T pairs_axis(fn f) {
+    T x = of_shape(FL_SHAPE(fuzz_below(3), fuzz_below(6), 2));
+    return CALL(f, (T, int), x, axis_of(x));
+}
+
+static T pairs(fn f) {
+    return CALL(f, (T), of_shape(FL_SHAPE(fuzz_below(3), fuzz_below(6), fuzz_below(6), 2)));
+}
+
+static T pairs_int_axis(fn f) {
+    T x = of_shape(FL_SHAPE(fuzz_below(3), fuzz_below(6), 2));
+    const int64_t n = fuzz_size();
+    return CALL(f, (T, int64_t, int), x, n, axis_of(x));
+}
+
+/* Channels and sides that a factor of 1 or 2 divides. */
+static T pixels_int(fn f) {
+    const unsigned b = fuzz_byte();
+    T x = of_shape(FL_SHAPE(1 + (b & 1), b & 12, b >> 4 & 6, b >> 6 & 2));
+    return CALL(f, (T, int64_t), x, fuzz_size());
+}
+
 static T ab_axes(fn f) {
-    T x = operand(), y = operand();
+    T x = operand(), y = peer(x);
     int a[10], b[10];
     const int n = fuzz_rarely(16) ? fuzz_below(11) - 1 : fuzz_below(3);
     const bool given = flip_coin();
@@ -554,7 +613,7 @@ static void equation(char *to, const T *xs, int n) {
         for (int k = fuzz_rarely(16) ? 1 : 0; k < ndim; k++) *p++ = letters[fuzz_below(8)];
     }
     if (flip_coin()) p += sprintf(p, fuzz_rarely(8) ? "->..." : "->");
-    for (int i = fuzz_below(4); i > 0 && p[-1] != ','; i--) *p++ = letters[fuzz_below(8)];
+    for (int i = fuzz_below(4); i > 0; i--) *p++ = letters[fuzz_below(8)];
     *p = 0;
 }
 
@@ -562,7 +621,7 @@ static T einsum_(fn f) {
     T xs[9];
     char text[256];
     const int n = fuzz_rarely(32) ? 9 : 1 + fuzz_below(3);
-    for (int i = 0; i < n; i++) xs[i] = operand();
+    for (int i = 0; i < n; i++) xs[i] = i ? peer(xs[0]) : operand();
     equation(text, xs, n);
     if (fuzz_shows) fprintf(stderr, " \"%s\"", text);
     return CALL(f, (const char *, T const *, int), fuzz_rarely(64) ? NULL : text, xs, n);
@@ -831,29 +890,29 @@ static T lstm_(fn f) {
 /* ---- losses ---- */
 
 static T xy_reduced(fn f) {
-    T x = operand(), y = operand();
+    T x = operand(), y = peer(x);
     return CALL(f, (T, T, fl_reduction), x, y, reduction());
 }
 
 static T xy_flag_reduced(fn f) {
-    T x = operand(), y = operand();
+    T x = operand(), y = peer(x);
     const bool flag = flip_coin();
     return CALL(f, (T, T, bool, fl_reduction), x, y, flag, reduction());
 }
 
 static T xy_number_reduced(fn f) {
-    T x = operand(), y = operand();
+    T x = operand(), y = peer(x);
     const double a = fuzz_double();
     return CALL(f, (T, T, double, fl_reduction), x, y, a, reduction());
 }
 
 static T xyz_reduced(fn f) {
-    T x = operand(), y = operand(), z = operand();
+    T x = operand(), y = peer(x), z = peer(x);
     return CALL(f, (T, T, T, fl_reduction), x, y, z, reduction());
 }
 
 static T xyz_number_reduced(fn f) {
-    T x = operand(), y = operand(), z = operand();
+    T x = operand(), y = peer(x), z = peer(x);
     const double a = fuzz_double();
     return CALL(f, (T, T, T, double, fl_reduction), x, y, z, a, reduction());
 }
@@ -894,8 +953,8 @@ static T ctc(fn f) {
     VIEW(x_axis_axis, movedim), VIEW(x_axis_ints, narrow), VIEW(x_perm, flip), \
     OP(x_int_axis, roll), VIEW(x_int_axis_axis, rot90), VIEW(x_axis_shape, unflatten), \
     VIEW(x_split, split), VIEW(x_chunk, chunk), OP(x_shape, tile), OP(x_shape, repeat), \
-    OP(x_int_axis, repeat_interleave), OP(x_pad, pad_opt), VIEW(x_slice, sliding_windows), \
-    OP(x_int, pixel_shuffle), OP(x_int, pixel_unshuffle), OP(x_int, channel_shuffle), \
+    OP(x_int_axis, repeat_interleave), OP(x_pad, pad_opt), VIEW(x_windows, sliding_windows), \
+    OP(pixels_int, pixel_shuffle), OP(pixels_int, pixel_unshuffle), OP(pixels_int, channel_shuffle), \
     OP(x_, channels_last), VIEW(list_to_list, broadcast_tensors), VIEW(list_to_list, meshgrid), \
     VIEW(x_int_axis_axis, diagonal), OP(x_int, diag_embed), OP(x_int, tril), OP(x_int, triu), \
     /* reduce */ \
@@ -912,14 +971,14 @@ static T ctc(fn f) {
     OP(x_mask_number, masked_fill), OP(x_mask, masked_select), OP(x_mask_src, masked_scatter), \
     OP(index_weights_int, bincount), \
     /* linear, factor, fft */ \
-    OP(xy_, dot), OP(xy_, outer), OP(xy_, kron), OP(xy_axis, cross), OP(ab_axes, tensordot), \
+    OP(vectors, dot), OP(vectors, outer), OP(xy_, kron), OP(triples, cross), OP(ab_axes, tensordot), \
     OP(einsum_, einsum), OP(einsum_, einsum), OP(einsum_, einsum), OP(m_, trace), \
     OP(xyz_numbers, addmm), OP(ab_, cdist), OP(x_weight_bias, linear), \
     OP(ab_weight_bias, bilinear), OP(mb_, solve), OP(mb_flags, solve_triangular), \
     OP(m_, inverse), OP(m_int, matrix_power), OP(m_, det), OP(m_tensor_out, slogdet), \
     OP(m_, cholesky), OP(m_out, qr), OP(m_outs, svd), OP(m_, svdvals), OP(m_out, eigh), \
-    OP(mb_, lstsq), OP(m_number, pinv), OP(x_axis, fft), OP(x_axis, ifft), OP(x_, fft2), \
-    OP(x_, ifft2), OP(x_axis, rfft), OP(x_int_axis, irfft), \
+    OP(mb_, lstsq), OP(m_number, pinv), OP(pairs_axis, fft), OP(pairs_axis, ifft), \
+    OP(pairs, fft2), OP(pairs, ifft2), OP(x_axis, rfft), OP(pairs_int_axis, irfft), \
     /* image */ \
     OP(conv_, conv_opt), OP(conv_, conv_transpose_opt), OP(image_out_pool, max_pool_opt), \
     OP(image_pool, avg_pool_opt), OP(image_number_pool, lp_pool_opt), \

@@ -225,6 +225,13 @@ static T x_int_numbers(fn f) {
     return CALL(f, (T, int64_t, double, double), x, n, a, b);
 }
 
+static T indices_to_grid(fn f) {
+    T list[4] = {NULL}, grid[4] = {NULL};
+    const int n = 1 + fuzz_below(4);
+    for (int i = 0; i < n; i++) list[i] = fuzz_byte() < 240 ? fuzz_index(1) : operand();
+    return ((bool (*)(T const *, int, T *))f)(list, n, grid) ? grid[fuzz_below(n)] : NULL;
+}
+
 /* What is distinct; or its places, or how many of each. */
 static T x_outs(fn f) {
     T x = operand(), inverse = NULL, counts = NULL;
@@ -608,7 +615,7 @@ static const row rows[] = {
     OP(x_axis_index, gather), OP(x_axis_index_src, scatter_add), OP(x_axis_index, index_select),
     OP(x_axis_index_src, scatter), OP(x_int, one_hot),
     OP(x_int_numbers, histc), OP(x_outs, unique), OP(x_outs, unique_consecutive),
-    OP(xy_flag, searchsorted), OP(xy_, isin), OP(list_to_list, ix), OP(m_out, lu_factor),
+    OP(xy_flag, searchsorted), OP(xy_, isin), OP(indices_to_grid, ix), OP(m_out, lu_factor),
     /* order */
     OP(x_axis, cumsum), OP(x_axis, cumprod), OP(x_sort, sort), OP(x_axis_keep, argsort),
     OP(x_topk, topk), OP(x_, nonzero),
