@@ -194,7 +194,7 @@ FL_T *FL_W(index_add)(FL_T *x, int axis, fl_tensor *index, FL_T *src, double alp
     fl_tensor *t = FL_VALUE(x);
     if ((axis = fl__axis(fn, t, axis)) < 0) return NULL;
     bool is_float = fl_dtype_is_float(t->dtype);
-    if (!is_float && alpha != floor(alpha))
+    if (!is_float && !(alpha == floor(alpha) && fabs(alpha) < 0x1p63))
         return FL__BAD("%s: alpha %g for %s", fn, alpha, fl_dtype_name(t->dtype));
     fl_scope s = fl_scope_begin();
     fl_tensor *at = fl__along_axis(fn, t, axis, index, FL_VALUE(src));
