@@ -1,8 +1,8 @@
 /* fl_composed.h - the ops that are composed of others, on tensors and on variables
 
    Each composition is one text in kernels/composed/, expanded twice: fl_ on tensors and fv_ on
-   variables, whose gradients of any order are those of the ops it runs. So whatever you put in place
-   of an op of the tables works in all of these.
+   variables, whose gradients of any order are those of the ops it runs. So whatever you put in
+   place of an op of the tables works in all of these.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -19,7 +19,8 @@
    <<example
 
    Contents: search for the marker.
-     >>elementwise >>linear >>factor >>move >>reduce >>index >>image >>fft >>create >>random >>neural >>recurrent >>losses
+     >>elementwise >>create >>random >>move >>reduce >>index >>linear >>factor >>fft >>image
+     >>neural >>recurrent >>losses
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
