@@ -920,7 +920,8 @@ static void pair_case(const char *name, fl_dtype d, layout l, fl_shape s) {
 
 static void maxout_case(fl_dtype d, layout l, fl_shape s, int axis) {
     char text[100];
-    if (!case_begin("maxout", d, l, "%s axis %d", fl_shape_text(s, text, sizeof text), axis)) return;
+    if (!case_begin("maxout", d, l, "%s axis %d", fl_shape_text(s, text, sizeof text), axis))
+        return;
     operand x = make_operand(s, d, l, WILD);
     int64_t n = s.dim[axis], pieces = n % 3 ? n % 2 ? n : 2 : 3, c[FL_MAX_DIMS] = {0};
     fl_shape to = s;
@@ -931,7 +932,8 @@ static void maxout_case(fl_dtype d, layout l, fl_shape s, int axis) {
         bool first = c[axis] % pieces == 0;
         c[axis] /= pieces;
         int64_t at = index_of(to, c);
-        bool larger = is_float(d) ? isnan(x.a.f[k]) || x.a.f[k] > want.f[at] : x.a.i[k] > want.i[at];
+        bool larger = is_float(d) ? isnan(x.a.f[k]) || x.a.f[k] > want.f[at]
+                                  : x.a.i[k] > want.i[at];
         if (first || larger) put_from(&want, at, &x.a, k);
     }
     case_end(agrees(fl_maxout(x.t, pieces, axis - s.ndim), &want, EXACT, NULL, false));

@@ -142,7 +142,8 @@ static void image_pool_case(fl_dtype d, layout l, int which, int kind) {
     double *scale = take((size_t)want.n * 8 + 8);
     for (int64_t e = 0; e < want.n; e++)
         want.f[e] = pooled(kind, &v, &x.a, e, &place.i[e], &scale[e]);
-    fl_pool_opts o = {.stride = {c->stride}, .pad = {c->pad}, .ignore_pad = kind == AVG_POOL_INSIDE};
+    fl_pool_opts o = {.stride = {c->stride}, .pad = {c->pad},
+                      .ignore_pad = kind == AVG_POOL_INSIDE};
     for (int i = 0; i < 3; i++) o.kernel[i] = c->kernel[i];
     fl_tensor *index = NULL;
     fl_tensor *t = kind == MAX_POOL  ? fl_max_pool_opt(x.t, &index, o)
@@ -282,7 +283,8 @@ static void grid_case(fl_dtype d, layout l, bool align, fl_grid_outside outside)
         int64_t y = e / (H * W), row = e / W % H, column = e % W, o = y % OUT, n = y / OUT / C;
         double gx = grid_place(grid.f[(n * OUT + o) * 2], W, align, outside);
         double gy = grid_place(grid.f[(n * OUT + o) * 2 + 1], H, align, outside);
-        double wx = fmax(0, 1 - fabs(gx - (double)column)), wy = fmax(0, 1 - fabs(gy - (double)row));
+        double wx = fmax(0, 1 - fabs(gx - (double)column));
+        double wy = fmax(0, 1 - fabs(gy - (double)row));
         double f = x.a.f[y / OUT * H * W + row * W + column];
         want.f[y] += wx * wy * f;
         scale[y] += 4; /* the places' rounding moves the weights */
@@ -304,7 +306,8 @@ static void affine_case(fl_dtype d, layout l, int64_t h, int64_t w, bool align) 
                          : (double)(2 * y + 1) / (double)h - 1;
         want.f[e] = row[0] * u + row[1] * v + row[2];
     }
-    case_end(agrees(fl_affine_grid(theta.t, h, w, align), &want, (tolerance){2, 16, 0}, NULL, false));
+    fl_tensor *t = fl_affine_grid(theta.t, h, w, align);
+    case_end(agrees(t, &want, (tolerance){2, 16, 0}, NULL, false));
 }
 
 static void resampling_cases(fl_dtype d, layout l) {

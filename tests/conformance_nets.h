@@ -302,7 +302,8 @@ static void layers_group(void) {
                 channels_case(d, (layout)l, images[i], true, 0);
                 channels_case(d, (layout)l, images[i], false, 2);
                 for (int n = 0; n < LOSSES && l < BROADCAST; n++)
-                    if (layout_fits((layout)l, of_losses[i])) loss_case(n, d, (layout)l, of_losses[i]);
+                    if (layout_fits((layout)l, of_losses[i]))
+                        loss_case(n, d, (layout)l, of_losses[i]);
             }
             if (l == CHANNELS_LAST) continue;
             for (int i = 0; i < 4; i++) {
