@@ -140,7 +140,7 @@ $(FUZZERS:%=run-%): run-fuzz_%: $(FUZZ)/fuzz_%
 	    -artifact_prefix=$(FUZZ)/$*- $(FUZZ)/corpus/$* > $<.log 2>&1 || { tail -n 40 $<.log; false; }
 	@echo "fuzz_$*: $$(sed -n 's/^Done \(.*\)/\1/p' $<.log)"
 
-$(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h $(FUZZ)/libfl.a
+$(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h tests/fuzz_composed.h $(FUZZ)/libfl.a
 	@$(CC) -std=gnu11 $(ALL_CFLAGS) -fsanitize=fuzzer -DFUZZ_MAIN=0 -I. -o $@ $< $(FUZZ)/libfl.a $(LIBS)
 	@echo LD $@
 

@@ -58,6 +58,9 @@ FL_API fl_tensor *fl_swish(fl_tensor *x, double beta);
 FL_API fl_var *fv_swish(fl_var *x, double beta);
 FL_API fl_tensor *fl_glu(fl_tensor *x, int axis);
 FL_API fl_var *fv_glu(fl_var *x, int axis);
+/* The largest of each `pieces` neighbours along axis, whose size they divide. */
+FL_API fl_tensor *fl_maxout(fl_tensor *x, int64_t pieces, int axis);
+FL_API fl_var *fv_maxout(fl_var *x, int64_t pieces, int axis);
 /* To that many decimals, which may be negative, halves to even; gradient 0. */
 FL_API fl_tensor *fl_round(fl_tensor *x, int decimals);
 FL_API fl_var *fv_round(fl_var *x, int decimals);
@@ -85,9 +88,14 @@ FL_API fl_var *fv_float_power(fl_var *a, fl_var *b);
 /* -x log(x), 0 at 0, -inf below */
 FL_API fl_tensor *fl_entr(fl_tensor *x);
 FL_API fl_var *fv_entr(fl_var *x);
-/* The normal distribution's integral up to x. */
+/* The normal distribution's integral up to x, and its logarithm, for very small x too. */
 FL_API fl_tensor *fl_ndtr(fl_tensor *x);
 FL_API fl_var *fv_ndtr(fl_var *x);
+FL_API fl_tensor *fl_log_ndtr(fl_tensor *x);
+FL_API fl_var *fv_log_ndtr(fl_var *x);
+/* The modified Bessel function of the first kind, of order 0. Computed in f64. */
+FL_API fl_tensor *fl_i0(fl_tensor *x);
+FL_API fl_var *fv_i0(fl_var *x);
 /* log |gamma(x)|, within 1e-14 near its zeros, and its derivative. Computed in f64. */
 FL_API fl_tensor *fl_lgamma(fl_tensor *x);
 FL_API fl_var *fv_lgamma(fl_var *x);
@@ -101,6 +109,11 @@ FL_API fl_var *fv_erfinv(fl_var *y);
 /* floor(a / b), of integers exactly; integer x / 0: an error. Gradient 0. */
 FL_API fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_floor_divide(fl_var *a, fl_var *b);
+/* Greatest common divisor and least common multiple of integers, not negative; wrap as * does. */
+FL_API fl_tensor *fl_gcd(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_lcm(fl_tensor *a, fl_tensor *b);
+/* The float next to a on the way to b, and b if they are equal. Waits for a and b. */
+FL_API fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b);
 /* |a - b| <= atol + rtol |b|, or a = b, or both NaN with equal_nan -> b8 */
 FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan);
 

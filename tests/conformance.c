@@ -19,8 +19,8 @@
 #include "conformance_move.h"
 #include "conformance_moves.h"
 #include "conformance_reduce.h"
-#include "conformance_reduction.h"
 #include "conformance_order.h"
+#include "conformance_reduction.h"
 #include "conformance_index.h"
 #include "conformance_nets.h"
 #include "conformance_neural.h"
@@ -80,6 +80,7 @@ static const struct {
     void (*run)(void);
 } singles[] = {{"where", where_group},
                {"clip", clip_group},
+               {"pairs", pairs_group},
                {"compositions", composition_group},
                {"promotion", promotion_group},
                {"move errors", move_errors},
@@ -90,11 +91,13 @@ static const struct {
                {"order", order_group},
                {"composed index", composed_index_group},
                {"nets", nets_group},
+               {"layers", layers_group},
                {"matmul", matmul_group},
                {"linear", linear_group},
                {"factor", factor_group},
                {"conv", conv_group},
                {"image", image_group},
+               {"resampling", resampling_group},
                {"random", random_group},
                {"dropout", dropout_group},
                {"hook", hook_group},

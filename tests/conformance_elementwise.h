@@ -163,6 +163,28 @@ static double f_erfinv(double y) { /* bisection of erfc, which is precise on bot
     return copysign(a < 1e-30 ? a * sqrt(acos(-1)) / 2 : high, y);
 }
 
+static double f_i0(double x) { /* the power series up to 40, then the asymptotic one */
+    long double y = 1, term = 1, a = fabs(x), z = a * a / 4;
+    for (int k = 1; k <= 120 && a <= 40; k++) y += term *= z / ((long double)k * k);
+    if (a <= 40 || isnan(x)) return (double)(y + (a - a));
+    for (int k = 1; k <= 40; k++) y += term *= (2 * k - 1) * (2 * k - 1) / (8 * k * a);
+    return isinf(x) ? (double)a : (double)(y * expl(a) / sqrtl(2 * acosl(-1) * a));
+}
+static double d_i0(double x) {
+    long double term = 0.5L * x, y = term, z = 0.25L * x * x;
+    for (int k = 1; k <= 60; k++) y += term *= z / ((long double)k * (k + 1));
+    return (double)y;
+}
+static double f_log_ndtr(double x) {
+    long double root = sqrtl(2), a = x, w = 1 / (a * a);
+    if (x > 0) return (double)log1pl(-erfcl(a / root) / 2);
+    if (!(x < -100)) return (double)logl(erfcl(-a / root) / 2);
+    return (double)(-a * a / 2 - logl(-a * sqrtl(2 * acosl(-1))) + log1pl(w * (3 * w - 1)));
+}
+static double d_log_ndtr(double x) {
+    return exp(-x * x / 2) * sqrt(2 / acos(-1)) / erfc(-x / sqrt(2));
+}
+
 static double d_elu(double x) { return x > 0 ? 1 : 1.5 * exp(x); }
 static double d_celu(double x) { return x > 0 ? 1 : exp(x / 1.5); }
 static double d_leaky_relu(double x) { return x > 0 ? 1 : 0.125; }
@@ -248,6 +270,8 @@ static const unary_ref unary_refs[] = {
     {"digamma", 'T', f_digamma, NULL, 1, 8, 80, 0, d_digamma, 256},
     {"erfc", 'T', erfc, NULL, 1, 8, 0, 0, d_erfc, 8},
     {"erfinv", 'T', f_erfinv, NULL, 1, 16, 0, 0, d_erfinv, 64},
+    {"i0", 'T', f_i0, NULL, 1, 16, 0, 0, d_i0, 8},
+    {"log_ndtr", 'T', f_log_ndtr, NULL, 1, 2048, 0, 1, d_log_ndtr, 32}, /* x / sqrt 2 rounds */
 };
 
 /* Where a derivative is tested, if not on [-2, 2]. */
@@ -462,7 +486,8 @@ static const struct {
     COMPOSED(elu) COMPOSED(celu) COMPOSED(leaky_relu) COMPOSED(threshold) COMPOSED(hardshrink)
     COMPOSED(softshrink) COMPOSED(swish)
 #undef COMPOSED
-    ENTRY(lgamma, ) ENTRY(digamma, ) ENTRY(erfc, ) ENTRY(erfinv, )
+    ENTRY(lgamma, ) ENTRY(digamma, ) ENTRY(erfc, ) ENTRY(erfinv, ) ENTRY(i0, )
+    ENTRY(log_ndtr, )
 };
 static const struct {
     const char *op;
@@ -855,6 +880,87 @@ static void clip_group(void) {
                 if (layout_fits((layout)l, shapes[s]))
                     clip_case(all_dtypes[k], (layout)l, shapes[s], bounds[s % 4][0],
                               bounds[s % 4][1]);
+}
+
+/* >>gcd, lcm, nextafter, maxout */
+
+/* The next number of d after a on the way to b; those of the other dtypes are exact in f64. */
+static double next_of(double a, double b, fl_dtype d) {
+    if (d == FL_F64 || isnan(a) || isnan(b) || a == b) return nextafter(a, b);
+    double size = fabs(a), largest = format_of(d).largest;
+    if (a == 0) return copysign(ldexp(1, format_of(d).lowest), b);
+    if (isinf(a)) return copysign(largest, a);
+    bool away = (b > a) == (a > 0);
+    size = away ? size + unit(size, d) : size - unit(nextafter(size, 0), d);
+    return copysign(size > largest ? INFINITY : size, a);
+}
+
+static uint64_t magnitude(int64_t i) { return i < 0 ? 0 - (uint64_t)i : (uint64_t)i; }
+static uint64_t divisor_of(uint64_t a, uint64_t b) { return b ? divisor_of(b, a % b) : a; }
+
+static void integer_pair(array *want, int64_t k, int64_t a, int64_t b, bool lcm) {
+    uint64_t u = magnitude(a), v = magnitude(b), g = divisor_of(u, v);
+    put_int(want, k, (int64_t)(!lcm ? g : g ? u / g * v : 0));
+    if (want->i[k] < 0) put_int(want, k, i_sub(0, want->i[k]));
+}
+
+static void pair_case(const char *name, fl_dtype d, layout l, fl_shape s) {
+    char text[100];
+    if (!case_begin(name, d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    bool real = is_float(d), lcm = !strcmp(name, "lcm");
+    operand a = make_operand(s, d, l, random_below(2) ? WILD : TAME);
+    operand b = make_operand(s, d, l, random_below(2) ? WILD : TAME);
+    array want = new_array(s, d);
+    for (int64_t k = 0; k < want.n; k++)
+        if (real) want.f[k] = next_of(a.a.f[k], b.a.f[k], d);
+        else integer_pair(&want, k, a.a.i[k], b.a.i[k], lcm);
+    fl_tensor *y = real ? fl_nextafter(a.t, b.t) : lcm ? fl_lcm(a.t, b.t) : fl_gcd(a.t, b.t);
+    case_end(equals(y, &want));
+}
+
+static void maxout_case(fl_dtype d, layout l, fl_shape s, int axis) {
+    char text[100];
+    if (!case_begin("maxout", d, l, "%s axis %d", fl_shape_text(s, text, sizeof text), axis)) return;
+    operand x = make_operand(s, d, l, WILD);
+    int64_t n = s.dim[axis], pieces = n % 3 ? n % 2 ? n : 2 : 3, c[FL_MAX_DIMS] = {0};
+    fl_shape to = s;
+    to.dim[axis] /= pieces;
+    array want = new_array(to, d);
+    for (int64_t k = 0; k < x.a.n; k++) {
+        coords_of(s, k, c);
+        bool first = c[axis] % pieces == 0;
+        c[axis] /= pieces;
+        int64_t at = index_of(to, c);
+        bool larger = is_float(d) ? isnan(x.a.f[k]) || x.a.f[k] > want.f[at] : x.a.i[k] > want.i[at];
+        if (first || larger) put_from(&want, at, &x.a, k);
+    }
+    case_end(agrees(fl_maxout(x.t, pieces, axis - s.ndim), &want, EXACT, NULL, false));
+}
+
+static void pairs_group(void) {
+    expect_row("gcd", INTEGERS, UNWEAK, 0, STORED & ~INTEGERS);
+    expect_row("lcm", INTEGERS, UNWEAK, 0, STORED & ~INTEGERS);
+    expect_row("nextafter", FLOATS, UNWEAK, 0, STORED & ~FLOATS);
+    expect_row("maxout", NUMBERS, UNWEAK, 0, 0);
+    for (int k = 0; k < DTYPES; k++) {
+        fl_dtype d = all_dtypes[k];
+        for (int i = 0; i < 3; i++) {
+            static const char *const names[] = {"gcd", "lcm", "nextafter"};
+            if (takes(i < 2 ? INTEGERS : FLOATS, d) || !case_begin(names[i], d, REFUSED, "[3]"))
+                continue;
+            fl_tensor *t = fl_ones(FL_SHAPE(3), d);
+            case_end(was_refused(i == 0 ? fl_gcd(t, t) : i == 1 ? fl_lcm(t, t)
+                                                                : fl_nextafter(t, t)));
+        }
+        for (int l = DENSE; l <= BROADCAST; l++)
+            for (int s = 0; s < SHAPES && takes(NUMBERS, d); s++) {
+                if (!layout_fits((layout)l, shapes[s])) continue;
+                pair_case(is_float(d) ? "nextafter" : "gcd", d, (layout)l, shapes[s]);
+                if (!is_float(d)) pair_case("lcm", d, (layout)l, shapes[s]);
+                for (int axis = 0; axis < shapes[s].ndim && shapes[s].ndim < FL_MAX_DIMS; axis++)
+                    if (shapes[s].dim[axis]) maxout_case(d, (layout)l, shapes[s], axis);
+            }
+    }
 }
 
 /* >>other compositions, by their values */

@@ -1,4 +1,4 @@
-/* conformance_image.h - convolution and pooling of 1 to 3 spatial dims
+/* conformance_image.h - convolution, pooling and resampling of 1 to 3 spatial dims
 
    The references are loops over all positions and kernel places of three dims; what has fewer is
    an image of height and depth 1. */
@@ -108,33 +108,243 @@ static void image_conv_case(fl_dtype d, layout l, int which, bool transposed) {
     case_end(product_agrees(t, &want, scale, terms));
 }
 
-static void image_pool_case(fl_dtype d, layout l, int which, bool max) {
+enum { MAX_POOL, AVG_POOL, AVG_POOL_INSIDE, LP_POOL };
+static const char *const image_pools[] = {"max_pool", "avg_pool", "avg_pool inside", "lp_pool"};
+
+/* Element e of a pooling; *place: of the largest; *sum: of sizes. */
+static double pooled(int kind, const volume *v, const array *x, int64_t e, int64_t *place,
+                     double *sum) {
+    int64_t in = volume_size(v->in), out = volume_size(v->out), k = volume_size(v->k), inside = 0;
+    double y = kind == MAX_POOL ? -(double)INFINITY : 0;
+    for (int64_t j = 0; j < k; j++) {
+        int64_t at = strided_place(v, v->out, v->in, e % out, j);
+        if (at < 0) continue;
+        double f = x->f[e / out * in + at];
+        inside++;
+        *sum += fabs(f);
+        if (kind == LP_POOL) y += f * f;
+        else if (kind != MAX_POOL) y += f;
+        else if (f > y) y = f, *place = at;
+    }
+    if (kind == LP_POOL) return sqrt(y);
+    return kind == MAX_POOL ? y : y / (double)(kind == AVG_POOL ? k : inside);
+}
+
+static void image_pool_case(fl_dtype d, layout l, int which, int kind) {
     const image_case *c = &image_cases[which];
     image_case plain = *c;
     plain.dilation = 1;
     volume v = volume_of(&plain, false);
-    if (!case_begin(max ? "max_pool" : "avg_pool", d, l, "%d", which)) return;
+    if (!case_begin(image_pools[kind], d, l, "%d", which)) return;
     operand x = make_operand(c->x, d, layout_fits(l, c->x) ? l : DENSE, TAME);
     fl_shape s = image_shape(c, c->x.dim[1], v.out);
     array want = new_array(s, d), place = new_array(s, FL_I64);
     double *scale = take((size_t)want.n * 8 + 8);
-    int64_t in = volume_size(v.in), out = volume_size(v.out), k = volume_size(v.k);
-    for (int64_t e = 0; e < want.n; e++) {
-        want.f[e] = max ? -(double)INFINITY : 0;
-        for (int64_t j = 0; j < k; j++) {
-            int64_t at = strided_place(&v, v.out, v.in, e % out, j);
-            double f = at < 0 ? 0 : x.a.f[e / out * in + at];
-            scale[e] += fabs(f) / (double)k;
-            if (!max) want.f[e] += f / (double)k;
-            else if (at >= 0 && f > want.f[e]) want.f[e] = f, place.i[e] = at;
-        }
-    }
-    fl_pool_opts o = {.stride = {c->stride}, .pad = {c->pad}};
+    for (int64_t e = 0; e < want.n; e++)
+        want.f[e] = pooled(kind, &v, &x.a, e, &place.i[e], &scale[e]);
+    fl_pool_opts o = {.stride = {c->stride}, .pad = {c->pad}, .ignore_pad = kind == AVG_POOL_INSIDE};
     for (int i = 0; i < 3; i++) o.kernel[i] = c->kernel[i];
     fl_tensor *index = NULL;
-    fl_tensor *t = max ? fl_max_pool_opt(x.t, &index, o) : fl_avg_pool_opt(x.t, o);
-    tolerance tol = {1, rounding(l, (double)k), 0};
-    case_end(max ? equals(t, &want) && equals(index, &place) : agrees(t, &want, tol, scale, false));
+    fl_tensor *t = kind == MAX_POOL  ? fl_max_pool_opt(x.t, &index, o)
+                   : kind == LP_POOL ? fl_lp_pool_opt(x.t, 2, o)
+                                     : fl_avg_pool_opt(x.t, o);
+    tolerance tol = {1, rounding(l, (double)volume_size(v.k)), 0};
+    case_end(kind == MAX_POOL ? equals(t, &want) && equals(index, &place)
+                              : agrees(t, &want, tol, scale, false));
+}
+
+/* unfold: [n, c k, positions]; fold: its adjoint, which sums. */
+static void window_case(fl_dtype d, layout l, int which, bool fold) {
+    const image_case *c = &image_cases[which];
+    volume v = volume_of(c, false);
+    int64_t in = volume_size(v.in), out = volume_size(v.out), k = volume_size(v.k);
+    if (!case_begin(fold ? "fold" : "unfold", d, l, "%d", which)) return;
+    fl_shape columns = FL_SHAPE(c->x.dim[0], c->x.dim[1] * k, out), from = fold ? columns : c->x;
+    operand x = make_operand(from, d, layout_fits(l, from) ? l : DENSE, TAME);
+    array want = new_array(fold ? c->x : columns, d);
+    double *scale = take((size_t)want.n * 8 + 8);
+    for (int64_t e = 0; e < (fold ? x.a.n : want.n); e++) {
+        int64_t at = strided_place(&v, v.out, v.in, e % out, e / out % k);
+        int64_t pixel = e / out / k * in + at;
+        if (at < 0) continue;
+        want.f[fold ? pixel : e] += x.a.f[fold ? e : pixel];
+        scale[fold ? pixel : e] += fabs(x.a.f[fold ? e : pixel]);
+    }
+    fl_window_opts o = {.stride = {c->stride}, .dilation = {c->dilation}, .pad = {c->pad}};
+    for (int i = 0; i < c->x.ndim - 2; i++) o.kernel[i] = c->kernel[i];
+    fl_shape size = {c->x.ndim - 2, {0}};
+    for (int i = 0; i < size.ndim; i++) size.dim[i] = c->x.dim[i + 2];
+    fl_tensor *t = fold ? fl_fold_opt(x.t, size, o) : fl_unfold_opt(x.t, o);
+    case_end(agrees(t, &want, (tolerance){0.5, rounding(l, (double)k), 0}, scale, false));
+}
+
+/* >>resampling: the weight of element i of n in element o of `out`, in one dim; a result is the sum
+   over all elements of an image, weighted by the product of the dims' */
+
+typedef enum sampling { NEAREST, LINEAR, CUBIC, AREA } sampling;
+
+static double cubic_kernel(double d) {
+    double a = -0.75;
+    if (d <= 1) return (a + 2) * d * d * d - (a + 3) * d * d + 1;
+    return d < 2 ? a * d * d * d - 5 * a * d * d + 8 * a * d - 4 * a : 0;
+}
+
+static double sample_weight(sampling how, bool align, int64_t n, int64_t out, int64_t o,
+                            int64_t i) {
+    double place = align ? out > 1 ? (double)(o * (n - 1)) / (double)(out - 1) : 0
+                         : ((double)o + 0.5) * (double)n / (double)out - 0.5, sum = 0;
+    if (how == NEAREST) return i == o * n / out;
+    if (how == AREA) {
+        int64_t low = o * n / out, high = ((o + 1) * n + out - 1) / out;
+        return i >= low && i < high ? 1 / (double)(high - low) : 0;
+    }
+    if (how == LINEAR && place < 0) place = 0;
+    for (int64_t tap = (int64_t)floor(place) - 1; tap <= (int64_t)floor(place) + 2; tap++) {
+        double far = fabs(place - (double)tap);
+        bool here = i == (tap < 0 ? 0 : tap < n ? tap : n - 1);
+        if (here) sum += how == CUBIC ? cubic_kernel(far) : far < 1 ? 1 - far : 0;
+    }
+    return sum;
+}
+
+static void sample_case(const char *name, fl_dtype d, layout l, int which, sampling how,
+                        bool align) {
+    const image_case *c = &image_cases[which];
+    static const int64_t sizes[][3] = {{3, 2, 4}, {9, 7, 5}, {1, 8, 2}};
+    volume v = volume_of(c, false);
+    if (!case_begin(name, d, l, "%d way %d%s", which, how, align ? " align" : "")) return;
+    operand x = make_operand(c->x, d, layout_fits(l, c->x) ? l : DENSE, TAME);
+    fl_shape size = {c->x.ndim - 2, {0}};
+    for (int i = 0; i < 3; i++) v.out[i] = i < 3 - size.ndim ? 1 : sizes[which % 3][i];
+    for (int i = 0; i < size.ndim; i++) size.dim[i] = v.out[i + 3 - size.ndim];
+    array want = new_array(image_shape(c, c->x.dim[1], v.out), d);
+    int64_t in = volume_size(v.in), out = volume_size(v.out);
+    double *scale = take((size_t)want.n * 8 + 8);
+    for (int64_t e = 0; e < want.n * in; e++) {
+        int64_t y = e / in, i = e % in, o = y % out;
+        double w = 1;
+        for (int at = 2; at >= 0; i /= v.in[at], o /= v.out[at], at--)
+            w *= sample_weight(how, align, v.in[at], v.out[at], o % v.out[at], i % v.in[at]);
+        want.f[y] += w * x.a.f[y / out * in + e % in];
+        scale[y] += (e % in == 0) + /* weights of 0 round too */
+                    fabs(w * x.a.f[y / out * in + e % in]);
+    }
+    bool adaptive = name[0] == 'a';
+    fl_tensor *t = adaptive ? fl_adaptive_avg_pool(x.t, size)
+                            : fl_interpolate(x.t, size, (fl_interpolation)how, align);
+    case_end(agrees(t, &want, (tolerance){1, 64, 0}, scale, false));
+}
+
+static void adaptive_max_case(fl_dtype d, layout l, int which) {
+    const image_case *c = &image_cases[which];
+    volume v = volume_of(c, false);
+    if (!case_begin("adaptive_max_pool", d, l, "%d", which)) return;
+    operand x = make_operand(c->x, d, layout_fits(l, c->x) ? l : DENSE, TAME);
+    fl_shape size = {c->x.ndim - 2, {3, 2, 2}};
+    for (int i = 0; i < 3; i++) v.out[i] = i < 3 - size.ndim ? 1 : size.dim[i - 3 + size.ndim];
+    fl_shape s = image_shape(c, c->x.dim[1], v.out);
+    array want = new_array(s, d), place = new_array(s, FL_I64);
+    int64_t in = volume_size(v.in), out = volume_size(v.out);
+    for (int64_t e = 0; e < want.n * in; e++) {
+        int64_t y = e / in, i = e % in, o = y % out;
+        double w = 1, f = x.a.f[y / out * in + i];
+        if (i == 0) want.f[y] = -(double)INFINITY;
+        for (int at = 2; at >= 0; i /= v.in[at], o /= v.out[at], at--)
+            w *= sample_weight(AREA, false, v.in[at], v.out[at], o % v.out[at], i % v.in[at]);
+        if (w > 0 && f > want.f[y]) want.f[y] = f, place.i[y] = e % in;
+    }
+    fl_tensor *index = NULL, *t = fl_adaptive_max_pool(x.t, size, &index);
+    case_end(equals(t, &want) && equals(index, &place));
+}
+
+/* >>grids */
+
+/* The place along n elements that g in [-1, 1] stands for. */
+static double grid_place(double g, int64_t n, bool align, fl_grid_outside outside) {
+    double last = (double)(n - 1), low = align ? 0 : -0.5, length = align ? last : (double)n;
+    double at = align ? (g + 1) / 2 * last : ((g + 1) * (double)n - 1) / 2;
+    if (outside == FL_GRID_ZEROS) return at;
+    if (outside == FL_GRID_REFLECT) {
+        double turn = length > 0 ? fmod(fabs(at - low), 2 * length) : 0;
+        at = low + (turn > length ? 2 * length - turn : turn);
+    }
+    return at < 0 ? 0 : at > last ? last : at;
+}
+
+static void grid_case(fl_dtype d, layout l, bool align, fl_grid_outside outside) {
+    if (!case_begin("grid_sample", d, l, "%d %d", align, outside)) return;
+    enum { N = 2, C = 3, H = 4, W = 5, OUT = 6 };
+    operand x = make_operand(FL_SHAPE(N, C, H, W), d, l, TAME);
+    array grid = random_array(FL_SHAPE(N, OUT, 1, 2), d, TAME);
+    array want = new_array(FL_SHAPE(N, C, OUT, 1), d);
+    double *scale = take((size_t)want.n * 8);
+    for (int64_t e = 0; e < want.n * H * W; e++) {
+        int64_t y = e / (H * W), row = e / W % H, column = e % W, o = y % OUT, n = y / OUT / C;
+        double gx = grid_place(grid.f[(n * OUT + o) * 2], W, align, outside);
+        double gy = grid_place(grid.f[(n * OUT + o) * 2 + 1], H, align, outside);
+        double wx = fmax(0, 1 - fabs(gx - (double)column)), wy = fmax(0, 1 - fabs(gy - (double)row));
+        double f = x.a.f[y / OUT * H * W + row * W + column];
+        want.f[y] += wx * wy * f;
+        scale[y] += 4; /* the places' rounding moves the weights */
+    }
+    fl_tensor *t = fl_grid_sample(x.t, dense_tensor(&grid), .align = align, .outside = outside);
+    case_end(agrees(t, &want, (tolerance){1, 1, 0}, scale, false));
+}
+
+static void affine_case(fl_dtype d, layout l, int64_t h, int64_t w, bool align) {
+    if (!case_begin("affine_grid", d, l, "[%d, %d] %d", (int)h, (int)w, align)) return;
+    operand theta = make_operand(FL_SHAPE(2, 2, 3), d, l, TAME);
+    array want = new_array(FL_SHAPE(2, h, w, 2), d);
+    for (int64_t e = 0; e < want.n; e++) {
+        int64_t x = e / 2 % w, y = e / 2 / w % h;
+        const double *row = theta.a.f + (e / 2 / w / h * 2 + e % 2) * 3;
+        double u = align ? w > 1 ? 2.0 * (double)x / (double)(w - 1) - 1 : 0
+                         : (double)(2 * x + 1) / (double)w - 1;
+        double v = align ? h > 1 ? 2.0 * (double)y / (double)(h - 1) - 1 : 0
+                         : (double)(2 * y + 1) / (double)h - 1;
+        want.f[e] = row[0] * u + row[1] * v + row[2];
+    }
+    case_end(agrees(fl_affine_grid(theta.t, h, w, align), &want, (tolerance){2, 16, 0}, NULL, false));
+}
+
+static void resampling_cases(fl_dtype d, layout l) {
+    for (int n = 0; n < IMAGES; n++) {
+        sample_case("adaptive_avg_pool", d, l, n, AREA, false);
+        adaptive_max_case(d, l, n);
+        for (int how = NEAREST; how <= AREA; how++) {
+            sample_case("interpolate", d, l, n, (sampling)how, false);
+            if (how == LINEAR || how == CUBIC)
+                sample_case("interpolate", d, l, n, (sampling)how, true);
+        }
+        window_case(d, l, n, false);
+        window_case(d, l, n, true);
+    }
+    for (int i = 0; i < 6; i++) grid_case(d, l, i % 2, (fl_grid_outside)(i / 2));
+    for (int i = 0; i < 4; i++) affine_case(d, l, 1 + i, 4 - i, i % 2);
+}
+
+static void resampling_group(void) {
+    static const char *const names[] = {"avg_pool inside", "lp_pool", "unfold", "fold",
+                                        "adaptive_avg_pool", "adaptive_max_pool", "interpolate",
+                                        "grid_sample", "affine_grid"};
+    static const char *const bounds[] = {"1 ulp + (4 + sqrt n) eps, of sum |x|",
+                                         "1 ulp + (4 + sqrt n) eps, of sum |x|", "exact",
+                                         "0.5 ulp + (4 + sqrt n) eps, of sum |x|",
+                                         "1 ulp + 64 eps, of 1 + sum |w x|", "exact",
+                                         "1 ulp + 64 eps, of 1 + sum |w x|", "1 ulp + 80 eps",
+                                         "2 ulp + 16 eps"};
+    for (int i = 0; i < 9; i++) {
+        expect_row(names[i], FLOATS, UNWEAK, 0, 0);
+        snprintf(row_of(names[i])->tolerance, 64, "%s", bounds[i]);
+    }
+    for (int k = 0; k < DTYPES; k++)
+        for (int l = DENSE; l <= BROADCAST && is_float(all_dtypes[k]); l++) {
+            for (int n = 0; n < IMAGES; n++) {
+                image_pool_case(all_dtypes[k], (layout)l, n, AVG_POOL_INSIDE);
+                image_pool_case(all_dtypes[k], (layout)l, n, LP_POOL);
+            }
+            resampling_cases(all_dtypes[k], (layout)l);
+        }
 }
 
 static void image_group(void) {
@@ -147,7 +357,7 @@ static void image_group(void) {
             for (int l = DENSE; l <= BROADCAST && is_float(d); l++)
                 for (int n = 0; n < IMAGES; n++)
                     if (p < 2) image_conv_case(d, (layout)l, n, p == 1);
-                    else image_pool_case(d, (layout)l, n, p == 2);
+                    else image_pool_case(d, (layout)l, n, p == 2 ? MAX_POOL : AVG_POOL);
             if (is_float(d) || !case_begin(names[p], d, REFUSED, "[1, 1, 1]")) continue;
             fl_tensor *t = fl_ones(FL_SHAPE(1, 1, 1), d);
             case_end(was_refused(p == 0   ? fl_conv(t, t, NULL)

@@ -1,4 +1,4 @@
-/* conformance_nets.h - norms, attention, a recurrent cell and CTC against loops in f64 */
+/* conformance_nets.h - norms, attention, cells, embeddings, losses and CTC against loops in f64 */
 #ifndef CONFORMANCE_NETS_H
 #define CONFORMANCE_NETS_H
 
@@ -104,6 +104,212 @@ static void ctc_case(fl_dtype d, layout l, int which) {
                                fl_from_host(lengths, FL_SHAPE(3), FL_I64), .reduction = FL_NONE);
     double scale[3] = {200, 200, 200};
     case_end(agrees(y, &want, (tolerance){8, 8, 0}, scale, false));
+}
+
+/* >>normalisation of images [n, c, rest...]: over groups of channels, or over n and rest */
+
+static void channels_case(fl_dtype d, layout l, fl_shape s, bool batch, int64_t groups) {
+    const char *name = batch ? "batch_norm" : "group_norm";
+    char text[100];
+    if (!case_begin(name, d, l, "%s %d", fl_shape_text(s, text, sizeof text), (int)groups)) return;
+    operand x = make_operand(s, d, l, TAME);
+    int64_t c = s.dim[1], rest = fl_shape_numel(s) / s.dim[0] / c;
+    array w = random_array(FL_SHAPE(c), d, TAME), b = random_array(FL_SHAPE(c), d, TAME);
+    array want = new_array(s, d), members = new_array(s, FL_I64);
+    double *scale = take((size_t)want.n * 8 + 8), *mean = take(4096), *square = take(4096);
+    double *count = take(4096);
+    for (int64_t k = 0; k < x.a.n; k++) { /* the set of element k */
+        int64_t channel = k / rest % c;
+        members.i[k] = batch ? channel : k / rest / c * groups + channel / (c / groups);
+        mean[members.i[k]] += x.a.f[k];
+        count[members.i[k]]++;
+    }
+    for (int64_t k = 0; k < x.a.n; k++) {
+        int64_t m = members.i[k];
+        square[m] += pow(x.a.f[k] - mean[m] / count[m], 2) / count[m];
+    }
+    for (int64_t k = 0; k < x.a.n; k++) {
+        int64_t m = members.i[k], channel = k / rest % c;
+        double part = (x.a.f[k] - mean[m] / count[m]) / sqrt(square[m] + 0.1);
+        want.f[k] = part * w.f[channel] + b.f[channel];
+        scale[k] = 1 + fabs(w.f[channel]) + fabs(b.f[channel]);
+    }
+    fl_tensor *weight = dense_tensor(&w), *bias = dense_tensor(&b);
+    fl_tensor *y = batch ? fl_batch_norm(x.t, weight, bias, .train = true, .eps = 0.1)
+                         : fl_group_norm(x.t, groups, weight, bias, 0.1);
+    case_end(agrees(y, &want, (tolerance){4, 32, 0}, scale, false));
+}
+
+/* >>cells: x [n, in], h [n, hidden] */
+
+/* Gate row g of one of the two products, with its bias. */
+static double gate_part(const array *x, int64_t n, const array *w, const array *b, int64_t g) {
+    int64_t in = x->shape.dim[1];
+    double sum = b->f[g];
+    for (int64_t i = 0; i < in; i++) sum += w->f[g * in + i] * x->f[n * in + i];
+    return sum;
+}
+
+static double logistic(double x) { return 1 / (1 + exp(-x)); }
+
+static void cell_case(fl_dtype d, layout l, bool lstm) {
+    enum { N = 3, IN = 4, HIDDEN = 5 };
+    if (!case_begin(lstm ? "lstm_cell" : "gru_cell", d, l, "[%d, %d]", N, IN)) return;
+    int64_t gates = lstm ? 4 : 3;
+    operand x = make_operand(FL_SHAPE(N, IN), d, l, TAME);
+    operand h = make_operand(FL_SHAPE(N, HIDDEN), d, l, TAME);
+    array c = random_array(FL_SHAPE(N, HIDDEN), d, TAME), w[4];
+    for (int i = 0; i < 4; i++)
+        w[i] = random_array(i < 2 ? FL_SHAPE(gates * HIDDEN, i ? HIDDEN : IN)
+                                  : FL_SHAPE(gates * HIDDEN), d, TAME);
+    array want = new_array(FL_SHAPE(N, HIDDEN), d), next = new_array(want.shape, d);
+    double scale[N * HIDDEN];
+    for (int64_t k = 0; k < want.n; k++) {
+        double a[4] = {0}, b[4] = {0};
+        for (int64_t g = 0; g < gates; g++) {
+            a[g] = gate_part(&x.a, k / HIDDEN, &w[0], &w[2], g * HIDDEN + k % HIDDEN);
+            b[g] = gate_part(&h.a, k / HIDDEN, &w[1], &w[3], g * HIDDEN + k % HIDDEN);
+        }
+        double first = logistic(a[0] + b[0]), second = logistic(a[1] + b[1]);
+        next.f[k] = second * c.f[k] + first * tanh(a[2] + b[2]);
+        if (lstm) want.f[k] = logistic(a[3] + b[3]) * tanh(next.f[k]);
+        else want.f[k] = (1 - second) * tanh(a[2] + first * b[2]) + second * h.a.f[k];
+        scale[k] = 64; /* the products' sizes */
+    }
+    fl_tensor *wt[4], *cell = NULL, *y;
+    for (int i = 0; i < 4; i++) wt[i] = dense_tensor(&w[i]);
+    if (lstm) y = fl_lstm_cell(x.t, h.t, dense_tensor(&c), wt, &cell);
+    else y = fl_gru_cell(x.t, h.t, wt);
+    tolerance tol = {4, 2, 0};
+    bool ok = agrees(y, &want, tol, scale, false);
+    case_end(ok && (!lstm || agrees(cell, &next, tol, scale, false)));
+}
+
+/* >>embeddings */
+
+static void embedding_case(fl_dtype d, layout l, bool bag, bool mean) {
+    if (!case_begin(bag ? "embedding_bag" : "embedding", d, l, "%d", mean)) return;
+    operand w = make_operand(FL_SHAPE(7, 3), d, l, TAME);
+    int64_t at[8];
+    for (int i = 0; i < 8; i++) at[i] = random_below(7);
+    array want = new_array(bag ? FL_SHAPE(2, 3) : FL_SHAPE(2, 4, 3), d);
+    for (int64_t k = 0; k < 24; k++) {
+        double v = w.a.f[at[k / 3] * 3 + k % 3];
+        want.f[bag ? k / 12 * 3 + k % 3 : k] += mean ? v / 4 : v;
+    }
+    double scale[24];
+    for (int i = 0; i < 24; i++) scale[i] = 8;
+    fl_tensor *index = fl_from_host(at, FL_SHAPE(2, 4), FL_I64);
+    fl_tensor *y = bag ? fl_embedding_bag(index, w.t, mean) : fl_embedding(index, w.t, -1);
+    case_end(agrees(y, &want, bag ? (tolerance){1, 2, 0} : EXACT, scale, false));
+}
+
+/* >>losses of two operands, element by element */
+
+static double r_mse(double x, double y) { return (x - y) * (x - y); }
+static double r_l1(double x, double y) { return fabs(x - y); }
+static double r_huber(double x, double y) {
+    double d = fabs(x - y);
+    return d < 0.7 ? d * d / 2 : 0.7 * (d - 0.35);
+}
+static double r_smooth(double x, double y) { return r_huber(x, y) / 0.7; }
+static double r_bce(double x, double y) { return -y * log(x) - (1 - y) * log1p(-x); }
+static double r_bce_logits(double x, double y) {
+    return y * log1p(exp(-x)) + (1 - y) * log1p(exp(x));
+}
+static double r_kl(double x, double y) { return y * (log(y) - x); }
+static double r_poisson(double x, double y) { return exp(x) - y * x; }
+static double r_soft_margin(double x, double y) { return log1p(exp(-y * x)); }
+static double r_hinge(double x, double y) { return y > 0 ? x : fmax(0, 1 - x); }
+
+static fl_tensor *l_huber(fl_tensor *x, fl_tensor *y, fl_reduction r) {
+    return fl_huber_loss(x, y, 0.7, r);
+}
+static fl_tensor *l_smooth(fl_tensor *x, fl_tensor *y, fl_reduction r) {
+    return fl_smooth_l1_loss(x, y, 0.7, r);
+}
+static fl_tensor *l_poisson(fl_tensor *x, fl_tensor *y, fl_reduction r) {
+    return fl_poisson_nll_loss(x, y, true, r);
+}
+static fl_tensor *l_hinge(fl_tensor *x, fl_tensor *y, fl_reduction r) {
+    return fl_hinge_embedding_loss(x, y, 1, r);
+}
+
+/* Operands: r any, p in (0, 1), s 1 or -1. */
+static const struct {
+    const char *name;
+    double (*f)(double, double);
+    fl_tensor *(*run)(fl_tensor *, fl_tensor *, fl_reduction);
+    char x, y;
+} loss_refs[] = {
+    {"mse_loss", r_mse, fl_mse_loss, 'r', 'r'},
+    {"l1_loss", r_l1, fl_l1_loss, 'r', 'r'},
+    {"huber_loss", r_huber, l_huber, 'r', 'r'},
+    {"smooth_l1_loss", r_smooth, l_smooth, 'r', 'r'},
+    {"bce", r_bce, fl_binary_cross_entropy, 'p', 'p'},
+    {"bce_with_logits", r_bce_logits, fl_binary_cross_entropy_with_logits, 'r', 'p'},
+    {"kl_div", r_kl, fl_kl_div, 'r', 'p'},
+    {"poisson_nll_loss", r_poisson, l_poisson, 'r', 'p'},
+    {"soft_margin_loss", r_soft_margin, fl_soft_margin_loss, 'r', 's'},
+    {"hinge_embedding_loss", r_hinge, l_hinge, 'r', 's'},
+};
+enum { LOSSES = sizeof loss_refs / sizeof *loss_refs };
+
+static array loss_operand(fl_shape s, fl_dtype d, char kind) {
+    array a = random_array(s, d, TAME);
+    for (int64_t k = 0; k < a.n && kind != 'r'; k++)
+        a.f[k] = kind == 's' ? (a.f[k] < 0 ? -1 : 1) : rounded(0.06 + 0.4 * fabs(a.f[k]), d);
+    return a;
+}
+
+static void loss_case(int which, fl_dtype d, layout l, fl_shape s) {
+    char text[100];
+    if (!case_begin(loss_refs[which].name, d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    array x = loss_operand(s, d, loss_refs[which].x), y = loss_operand(s, d, loss_refs[which].y);
+    array want = new_array(s, d), mean = new_array(FL_SCALAR_SHAPE, d);
+    double *scale = take((size_t)want.n * 8 + 8), size = 0;
+    for (int64_t k = 0; k < want.n; k++) {
+        want.f[k] = loss_refs[which].f(x.f[k], y.f[k]);
+        mean.f[0] += want.f[k] / (double)want.n;
+        size += (scale[k] = 8) / (double)want.n;
+    }
+    fl_tensor *a = lay_out(&x, l), *b = lay_out(&y, l);
+    tolerance tol = {4, 4, 0};
+    bool ok = agrees(loss_refs[which].run(a, b, FL_NONE), &want, tol, scale, false);
+    case_end(ok && agrees(loss_refs[which].run(a, b, FL_MEAN), &mean, tol, &size, false));
+}
+
+static void layers_group(void) {
+    static const char *const names[] = {"batch_norm", "group_norm",    "lstm_cell",
+                                        "gru_cell",   "embedding_bag", "embedding"};
+    static const fl_shape images[] = {{3, {2, 4, 3}}, {4, {2, 6, 3, 2}}, {5, {3, 2, 2, 1, 2}}};
+    static const fl_shape of_losses[] = {{1, {17}}, {2, {3, 5}}, {3, {2, 3, 4}}};
+    for (int i = 0; i < 6 + LOSSES; i++) {
+        const char *name = i < 6 ? names[i] : loss_refs[i - 6].name;
+        bool flat = i > 1 && i < 6;
+        expect_row(name, FLOATS, flat ? UNWEAK & ~(1u << CHANNELS_LAST) : i < 2 ? UNWEAK : STRIDED,
+                   0, 0);
+        snprintf(row_of(name)->tolerance, 64, "%s", i < 2    ? "4 ulp + 32 eps |w|"
+                                                    : i < 4  ? "4 ulp + 128 eps"
+                                                    : i == 4 ? "1 ulp + 16 eps"
+                                                    : i == 5 ? "exact"
+                                                             : "4 ulp + 32 eps");
+    }
+    for (int k = 0; k < DTYPES; k++)
+        for (int l = DENSE; l <= BROADCAST && is_float(all_dtypes[k]); l++) {
+            fl_dtype d = all_dtypes[k];
+            for (int i = 0; i < 3; i++) {
+                channels_case(d, (layout)l, images[i], true, 0);
+                channels_case(d, (layout)l, images[i], false, 2);
+                for (int n = 0; n < LOSSES && l < BROADCAST; n++)
+                    if (layout_fits((layout)l, of_losses[i])) loss_case(n, d, (layout)l, of_losses[i]);
+            }
+            if (l == CHANNELS_LAST) continue;
+            for (int i = 0; i < 4; i++) {
+                cell_case(d, (layout)l, i & 1);
+                embedding_case(d, (layout)l, i & 1, i == 3);
+            }
+        }
 }
 
 static void nets_group(void) {

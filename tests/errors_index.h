@@ -28,6 +28,7 @@ static void rows_of_index_writes(void) {
     NO(fl_index_add, (o.f23, 0, three, o.f23, 1), "[2, 3], not [3, 3]");
     NO(fl_index_add, (o.f23, 0, o.index, o.f23, 1), "[2, 1]", "not one dim");
     NO(fl_index_add, (o.i23, 0, one, o.i23, 0.5), "alpha 0.5", "i64");
+    NO(fl_index_add, (o.i23, 0, one, o.i23, 1e39), "alpha 1e+39", "i64");
     NO_AS(fl_index_add, "fl_scatter_add", (o.f23, 0, seven, o.f23, 1), "index 7", "size 2");
     NO_AS(fl_index_add, "fl_scatter_add", (o.f23, 0, below, o.f23, 1), "index -1");
     NO(fv_index_add, (o.v23, 0, one, NULL, 1), NULLS);

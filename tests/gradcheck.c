@@ -380,6 +380,10 @@ static fl_var *hardshrink(fl_var *x) { return fv_hardshrink(x, 0.5); }
 static fl_var *softshrink(fl_var *x) { return fv_softshrink(x, 0.5); }
 static fl_var *swish(fl_var *x) { return fv_swish(x, 1.5); }
 static fl_var *softplus_beta(fl_var *x) { return fv_softplus_beta(x, 1.5, 2); }
+static fl_var *maxout(fl_var *x) {
+    fl_var *both[] = {x, fv_sub(fv_num(0.3), x)};
+    return fv_squeeze(fv_maxout(fv_stack(both, 2, -1), 2, -1), -1);
+}
 static fl_var *round_units(fl_var *x) { return fv_round(x, 0); }
 static fl_var *nan_to_num(fl_var *x) { return fv_nan_to_num(x, 0, 1, -1); }
 
@@ -453,6 +457,9 @@ static const struct {
     {"softplus_beta", softplus_beta, -2, 2},
     {"entr", fv_entr, 0.3, 3},
     {"ndtr", fv_ndtr, -1.5, 1.5},
+    {"log_ndtr", fv_log_ndtr, -6, 2},
+    {"i0", fv_i0, -2, 2},
+    {"maxout", maxout, -2, 2},
     {"erfinv", fv_erfinv, -0.8, 0.8},
 };
 enum { UNARY = sizeof unary / sizeof *unary };

@@ -68,6 +68,17 @@ WITH_INDEX(kthvalue, fv_kthvalue(IN(0), INT("k"), AXIS("axis"), false, &index))
     OP(float_power, fv_float_power(IN(0), IN(1))) \
     OP(entr, fv_entr(IN(0))) \
     OP(ndtr, fv_ndtr(IN(0))) \
+    OP(log_ndtr, fv_log_ndtr(IN(0))) \
+    OP(i0, fv_i0(IN(0))) \
+    OP(erfinv, fv_erfinv(IN(0))) \
+    OP(lgamma, fv_lgamma(IN(0))) \
+    OP(digamma, fv_digamma(IN(0))) \
+    OP(gcd, CONST_OF(fl_gcd(T(0), T(1)))) \
+    OP(lcm, CONST_OF(fl_lcm(T(0), T(1)))) \
+    OP(nextafter, CONST_OF(fl_nextafter(T(0), T(1)))) \
+    OP(histogram, CONST_OF(fl_histc(T(0), INT("bins"), NUM("low"), NUM("high")))) \
+    OP(bincount, CONST_OF(fl_bincount(T(0), NULL, INT("minlength")))) \
+    OP(bincount_weights, CONST_OF(fl_bincount(T(0), T(1), INT("minlength")))) \
     OP(positive, IN(0)) \
     OP(nan_to_num, fv_nan_to_num(IN(0), 0, largest_of(T(0)), -largest_of(T(0)))) \
     OP(nan_to_num_with, fv_nan_to_num(IN(0), NUM("nan"), NUM("posinf"), NUM("neginf")))

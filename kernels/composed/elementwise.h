@@ -9,6 +9,7 @@
 #define FL_COMPOSED_ELEMENTWISE_IMPL
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #define FL_TEXT "elementwise.h"
 #include "twice.h"
 #endif
@@ -107,6 +108,20 @@ FL_T *FL_W(glu)(FL_T *x, int axis) {
     return FL_GIVE(&s, MUL(FL_W(slice)(x, axis, 0, n / 2, 1), FL_W(sigmoid)(gate)));
 }
 
+FL_T *FL_W(maxout)(FL_T *x, int64_t pieces, int axis) {
+    if (FL_ABSENT("maxout", x)) return NULL;
+    fl_shape s = fl_shape_of(FL_VALUE(x));
+    int at = axis < 0 ? axis + s.ndim : axis;
+    if (at < 0 || at >= s.ndim || s.ndim == FL_MAX_DIMS || pieces < 1 || s.dim[at] % pieces)
+        return FL__BAD("fl_maxout: axis %d of shape %s in groups of %lld", axis,
+                       FL__SHAPE_TEXT(FL_VALUE(x)), (long long)pieces);
+    fl_scope scope = fl_scope_begin();
+    for (int i = s.ndim++; i > at + 1; i--) s.dim[i] = s.dim[i - 1];
+    s.dim[at] /= pieces;
+    s.dim[at + 1] = pieces;
+    return FL_GIVE(&scope, FL_W(amax)(FL_W(reshape)(x, s), FL_AXES(at + 1)));
+}
+
 /* >>arithmetic */
 
 FL_T *FL_W(round)(FL_T *x, int decimals) {
@@ -188,6 +203,45 @@ FL_T *FL_W(ndtr)(FL_T *x) {
     FL_T *given = FL_W(_floating)(x);
     if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
     FL_T *y = MUL(CONST(0.5), FL_W(erfc)(MUL(x, CONST(-0.7071067811865476))));
+    return FL_GIVE(&s, y ? FL_W(cast)(y, FL_VALUE(given)->dtype) : NULL);
+}
+
+/* The continued fraction of the normal distribution's tail below -5; nearer, the logarithm of the
+   smaller side. */
+FL_T *FL_W(log_ndtr)(FL_T *x) {
+    if (FL_ABSENT("log_ndtr", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *given = FL_W(_floating)(x);
+    if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
+    FL_T *far = LT(x, CONST(-5)), *above = LT(CONST(0), x), *z = SELECT(far, NEG(x), CONST(5));
+    FL_T *fraction = z;
+    for (int k = 30; k > 0; k--) fraction = ADD(z, DIV(CONST(k), fraction));
+    FL_T *tail = SUB(MUL(CONST(-0.5), MUL(z, z)), LOG(fraction));
+    tail = SUB(tail, CONST(0.91893853320467274)); /* log(2 pi) / 2 */
+    FL_T *size = SELECT(above, x, NEG(SELECT(far, CONST(0), x)));
+    FL_T *beyond = MUL(CONST(0.5), FL_W(erfc)(MUL(size, CONST(0.7071067811865476))));
+    FL_T *right = LOG1P(NEG(SELECT(above, beyond, CONST(0))));
+    FL_T *y = SELECT(above, right, SELECT(far, tail, LOG(SELECT(above, CONST(1), beyond))));
+    return FL_GIVE(&s, y ? FL_W(cast)(y, FL_VALUE(given)->dtype) : NULL);
+}
+
+/* The power series, whose terms are all positive, up to 20; above, the asymptotic one, times exp(x)
+   in two parts: it overflows before the product does. */
+FL_T *FL_W(i0)(FL_T *x) {
+    if (FL_ABSENT("i0", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *given = FL_W(_floating)(x);
+    if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
+    FL_T *far = LT(CONST(20), ABS(x)), *near = SELECT(far, CONST(0), x), *low = CONST(1);
+    FL_T *square = MUL(near, MUL(near, CONST(0.25)));
+    for (int k = 40; k > 0; k--) low = ADD(CONST(1), MUL(low, DIV(square, CONST(k * k))));
+    FL_T *z = SELECT(far, ABS(x), CONST(20)), *high = CONST(1), *eighth = DIV(CONST(0.125), z);
+    for (int k = 30; k > 0; k--)
+        high = ADD(CONST(1), MUL(MUL(high, CONST((2 * k - 1) * (2 * k - 1) / (double)k)), eighth));
+    FL_T *root = EXP(MUL(z, CONST(0.5)));
+    high = MUL(MUL(root, DIV(high, SQRT(MUL(CONST(6.2831853071795865), z)))), root);
+    high = SELECT(FL_W(isinf)(x), CONST(INFINITY), high);
+    FL_T *y = SELECT(far, high, low);
     return FL_GIVE(&s, y ? FL_W(cast)(y, FL_VALUE(given)->dtype) : NULL);
 }
 
@@ -351,6 +405,82 @@ fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b) {
     q = q && past ? SUB(q, fl_cast(past, q->dtype)) : NULL;
     if (real) q = SELECT(EQ(b, CONST(0)), DIV(a, b), q);
     return fl_scope_return(&s, q ? fl_cast(q, d) : NULL);
+}
+
+/* The operands as integers of one dtype. */
+static bool fl__both_integers(const char *fn, fl_tensor **a, fl_tensor **b) {
+    if (fl__null(fn, *a) || fl__null(fn, *b)) return false;
+    fl_dtype d = fl__promote(2, (fl_tensor *[]){*a, *b});
+    if (d == FL_B8 || fl_dtype_is_float(d))
+        return FL__BAD("%s: %s and %s, not integers", fn, fl_dtype_name((*a)->dtype),
+                       fl_dtype_name((*b)->dtype)) != NULL;
+    return (*a = fl_cast(*a, d)) && (*b = fl_cast(*b, d));
+}
+
+/* Euclid's steps, for all elements until the last one is done. */
+fl_tensor *fl_gcd(fl_tensor *a, fl_tensor *b) {
+    fl_scope s = fl_scope_begin();
+    if (!fl__both_integers("fl_gcd", &a, &b)) return FL_GIVE(&s, NULL);
+    fl_tensor *none = fl_mul(b, fl_int(0));
+    a = fl_add(a, none); /* of the common shape */
+    b = a ? fl_add(b, fl_mul(a, fl_int(0))) : NULL;
+    while (b && fl_numel(b) && fl_item_int(fl_any(b, FL_ALL_AXES))) {
+        fl_tensor *done = EQ(b, fl_int(0));
+        fl_tensor *rest = fl_fmod(a, SELECT(done, fl_int(1), b));
+        a = SELECT(done, a, b);
+        b = SELECT(done, b, rest);
+    }
+    return FL_GIVE(&s, b ? ABS(a) : NULL);
+}
+
+fl_tensor *fl_lcm(fl_tensor *a, fl_tensor *b) {
+    fl_scope s = fl_scope_begin();
+    if (!fl__both_integers("fl_lcm", &a, &b)) return FL_GIVE(&s, NULL);
+    fl_tensor *divisor = fl_gcd(a, b);
+    divisor = divisor ? SELECT(EQ(divisor, fl_int(0)), fl_int(1), divisor) : NULL;
+    return FL_GIVE(&s, divisor ? ABS(fl_mul(fl_floor_divide(a, divisor), b)) : NULL);
+}
+
+/* x, floats, with step (-1, 0 or 1) added to the bits of each element. */
+static fl_tensor *fl__bits_moved(fl_tensor *x, fl_tensor *step) {
+    size_t n = (size_t)fl_numel(x), size = fl_dtype_size(x->dtype);
+    char *bits = fl__alloc(n * (size + 1) + 1); /* the steps follow the elements */
+    signed char *by = bits ? (signed char *)bits + n * size : NULL;
+    bool ok = bits && fl_to_host(x, bits, n * size) && fl_to_host(step, by, n);
+    for (size_t i = 0; ok && i < n; i++) {
+        uint16_t u16;
+        uint32_t u32;
+        uint64_t u64;
+        char *p = bits + i * size;
+        if (size == 2) memcpy(&u16, p, 2), u16 = (uint16_t)(u16 + by[i]), memcpy(p, &u16, 2);
+        if (size == 4) memcpy(&u32, p, 4), u32 += (uint32_t)by[i], memcpy(p, &u32, 4);
+        if (size == 8) memcpy(&u64, p, 8), u64 += (uint64_t)by[i], memcpy(p, &u64, 8);
+    }
+    fl_tensor *y = ok ? fl_from_host(bits, fl_shape_of(x), x->dtype) : NULL;
+    fl__free(bits);
+    return y ? fl_to(y, fl_family_name(x)) : NULL;
+}
+
+fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b) {
+    if (fl__null("fl_nextafter", a) || fl__null("fl_nextafter", b)) return NULL;
+    fl_dtype d = fl__promote(2, (fl_tensor *[]){a, b});
+    if (!fl_dtype_is_float(d))
+        return FL__BAD("fl_nextafter: %s and %s, not floats", fl_dtype_name(a->dtype),
+                       fl_dtype_name(b->dtype));
+    fl_scope s = fl_scope_begin();
+    fl_tensor *toward = fl_cast(b, d), *from = fl_cast(a, d);
+    fl_tensor *equal = EQ(from, toward);
+    from = equal ? fl_expand(from, fl_shape_of(equal)) : NULL;
+    fl_tensor *away = XOR(LT(toward, from), LT(CONST(0), from)); /* from 0 */
+    fl_tensor *step = away ? fl_cast(SELECT(away, fl_int(1), fl_int(-1)), FL_I8) : NULL;
+    fl_tensor *y = step ? fl__bits_moved(from, step) : NULL;
+    double least = d == FL_F64   ? 0x1p-1074
+                   : d == FL_F32 ? 0x1p-149
+                   : d == FL_F16 ? 0x1p-24
+                                 : 0x1p-133;
+    y = SELECT(EQ(from, CONST(0)), fl_copysign(fl_full_like(from, least), toward), y);
+    fl_tensor *none = OR(fl_isnan(from), fl_isnan(toward));
+    return FL_GIVE(&s, SELECT(none, CONST(NAN), SELECT(equal, toward, y)));
 }
 
 fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan) {

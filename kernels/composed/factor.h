@@ -191,11 +191,13 @@ FL_T *FL_W(matrix_power)(FL_T *x, int64_t n) {
     if (!fl__are_matrices("fl_matrix_power", t, true)) return NULL;
     fl_scope s = fl_scope_begin();
     FL_T *power = n < 0 ? FL_W(inverse)(x) : x, *y = NULL;
+    bool first = true;
     for (uint64_t rest = n < 0 ? 0 - (uint64_t)n : (uint64_t)n; rest && power;) {
-        if (rest & 1) y = y ? FL_W(matmul)(y, power) : power;
+        if (rest & 1) y = first ? power : FL_W(matmul)(y, power);
+        if (rest & 1) first = false;
         if (rest >>= 1) power = FL_W(matmul)(power, power);
     }
-    if (n) return FL_GIVE(&s, y);
+    if (n) return FL_GIVE(&s, power ? y : NULL);
     fl_tensor *ones = fl__ones_where(t, t->shape[t->ndim - 1], FL__DIAGONAL, false);
     return FL_GIVE(&s, FL_OF(fl_contiguous(fl_expand(ones, fl_shape_of(t)))));
 }

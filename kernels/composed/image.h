@@ -66,9 +66,9 @@ static double fl__tap_place(const fl__axis_map *m, int64_t o) {
 
 static int64_t fl__tap_linear(const fl__axis_map *m, int64_t o, int64_t j, double *weight) {
     double place = fl__tap_place(m, o), from = place > 0 ? floor(place) : 0;
-    double far = place > 0 ? place - from : 0;
+    double part = place > 0 ? place - from : 0;
     int64_t at = (int64_t)from + j;
-    *weight = j ? far : 1 - far;
+    *weight = j ? part : 1 - part;
     return at < m->n ? at : m->n - 1;
 }
 
@@ -549,10 +549,12 @@ FL_T *FL_W(fold_opt)(FL_T *x, fl_shape size, fl_window_opts o) {
     apart.dim[1] = in.dim[1] / k;
     fl__window_order(nd, sorted, back);
     fl_scope s = fl_scope_begin();
-    x = FL_W(reshape)(x, apart);
+    FL_T *given = x;
+    x = FL_W(_widened)(x);
+    x = x ? FL_W(reshape)(x, apart) : NULL;
     x = x ? FL_W(permute)(x, 2 + 2 * nd, back) : NULL;
     for (int i = 0; i < nd; i++) x = FL_W(_folded)(x, 2 + i, &m[i]);
-    return FL_GIVE(&s, x);
+    return FL_GIVE(&s, FL_W(_narrowed)(x, given));
 }
 
 /* >>grids */
@@ -653,6 +655,9 @@ FL_T *FL_W(affine_grid)(FL_T *theta, int64_t h, int64_t w, bool align) {
         return FL__BAD("fl_affine_grid: theta %s is not [n, 2, 3], or no grid of %lld x %lld",
                        FL__SHAPE_TEXT(t), (long long)h, (long long)w);
     fl_scope s = fl_scope_begin();
+    FL_T *given = theta;
+    if (!(theta = FL_W(_widened)(theta))) return FL_GIVE(&s, NULL);
+    t = FL_VALUE(theta);
     fl_tensor *x = fl__grid_axis(t, w, align), *y = fl__grid_axis(t, h, align);
     if (!x || !y || !(y = fl_unsqueeze(fl_unsqueeze(y, 1), 2)) || !(x = fl_unsqueeze(x, 1)))
         return FL_GIVE(&s, NULL);
@@ -662,7 +667,8 @@ FL_T *FL_W(affine_grid)(FL_T *theta, int64_t h, int64_t w, bool align) {
         part[i] = part[i] ? FL_W(reshape)(part[i], FL_SHAPE(t->shape[0], 1, 1, 2)) : NULL;
         if (!part[i]) return FL_GIVE(&s, NULL);
     }
-    return FL_GIVE(&s, ADD(ADD(MUL(part[0], FL_OF(x)), MUL(part[1], FL_OF(y))), part[2]));
+    FL_T *grid = ADD(ADD(MUL(part[0], FL_OF(x)), MUL(part[1], FL_OF(y))), part[2]);
+    return FL_GIVE(&s, FL_W(_narrowed)(grid, given));
 }
 
 #endif

@@ -194,7 +194,7 @@ FL_T *FL_W(index_add)(FL_T *x, int axis, fl_tensor *index, FL_T *src, double alp
     fl_tensor *t = FL_VALUE(x);
     if ((axis = fl__axis(fn, t, axis)) < 0) return NULL;
     bool is_float = fl_dtype_is_float(t->dtype);
-    if (!is_float && alpha != floor(alpha))
+    if (!is_float && !(alpha == floor(alpha) && fabs(alpha) < 0x1p63))
         return FL__BAD("%s: alpha %g for %s", fn, alpha, fl_dtype_name(t->dtype));
     fl_scope s = fl_scope_begin();
     fl_tensor *at = fl__along_axis(fn, t, axis, index, FL_VALUE(src));
@@ -405,8 +405,8 @@ fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among) {
     if (!n) return FL_GIVE(&s, fl_contiguous(fl_expand(none, fl_shape_of(x))));
     fl_tensor *sorted = fl_sort(fl__as_vector(among), 0, false, NULL);
     fl_tensor *at = sorted ? fl_searchsorted(sorted, x, false) : NULL;
-    fl_tensor *near = at ? fl_take(sorted, fl_minimum(at, fl_int(n - 1))) : NULL;
-    return FL_GIVE(&s, near ? fl_eq(near, x) : NULL);
+    fl_tensor *found = at ? fl_take(sorted, fl_minimum(at, fl_int(n - 1))) : NULL;
+    return FL_GIVE(&s, found ? fl_eq(found, x) : NULL);
 }
 #endif
 #endif

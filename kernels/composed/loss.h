@@ -129,8 +129,8 @@ FL_T *FL_W(hinge_embedding_loss)(FL_T *x, FL_T *y, double margin, fl_reduction r
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, y};
     if (!FL_W(_loss_operands)("fl_hinge_embedding_loss", in, 2)) return FL_GIVE(&s, NULL);
-    FL_T *far = FL_W(relu)(SUB(CONST(margin), in[0]));
-    return FL_W(_loss_reduced)(&s, SELECT(LT(CONST(0), in[1]), in[0], far), r, x);
+    FL_T *away = FL_W(relu)(SUB(CONST(margin), in[0]));
+    return FL_W(_loss_reduced)(&s, SELECT(LT(CONST(0), in[1]), in[0], away), r, x);
 }
 
 FL_T *FL_W(margin_ranking_loss)(FL_T *a, FL_T *b, FL_T *y, double margin, fl_reduction r) {
@@ -151,8 +151,8 @@ FL_T *FL_W(cosine_embedding_loss)(FL_T *a, FL_T *b, FL_T *y, double margin, fl_r
     FL_T *size_b = ADD(FL_W(sum)(FL_W(square)(in[1]), FL_AXES(-1)), CONST(1e-12));
     FL_T *product = FL_W(sum)(MUL(in[0], in[1]), FL_AXES(-1));
     FL_T *cosine = DIV(product, SQRT(MUL(size_a, size_b)));
-    FL_T *far = FL_W(relu)(SUB(cosine, CONST(margin)));
-    return FL_W(_loss_reduced)(&s, SELECT(LT(CONST(0), y), SUB(CONST(1), cosine), far), r, a);
+    FL_T *away = FL_W(relu)(SUB(cosine, CONST(margin)));
+    return FL_W(_loss_reduced)(&s, SELECT(LT(CONST(0), y), SUB(CONST(1), cosine), away), r, a);
 }
 
 FL_T *FL_W(triplet_margin_loss)(FL_T *anchor, FL_T *positive, FL_T *negative, double margin,
@@ -160,9 +160,9 @@ FL_T *FL_W(triplet_margin_loss)(FL_T *anchor, FL_T *positive, FL_T *negative, do
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {anchor, positive, negative};
     if (!FL_W(_loss_operands)("fl_triplet_margin_loss", in, 3)) return FL_GIVE(&s, NULL);
-    FL_T *near = FL_W(pairwise_distance)(in[0], in[1], 2, 1e-6);
-    FL_T *far = FL_W(pairwise_distance)(in[0], in[2], 2, 1e-6);
-    return FL_W(_loss_reduced)(&s, FL_W(relu)(ADD(SUB(near, far), CONST(margin))), r, anchor);
+    FL_T *close = FL_W(pairwise_distance)(in[0], in[1], 2, 1e-6);
+    FL_T *away = FL_W(pairwise_distance)(in[0], in[2], 2, 1e-6);
+    return FL_W(_loss_reduced)(&s, FL_W(relu)(ADD(SUB(close, away), CONST(margin))), r, anchor);
 }
 
 /* The class itself has margin 0, so its term is relu(0) = 0. */

@@ -69,8 +69,11 @@ FL_T *FL_W(nanmean)(FL_T *x, fl_axes axes) {
 FL_T *FL_W(trapezoid)(FL_T *y, double dx, int axis) {
     if (FL_ABSENT("trapezoid", y)) return NULL;
     fl_scope s = fl_scope_begin();
+    FL_T *given = y;
+    if (!(y = FL_W(_widened)(y))) return FL_GIVE(&s, NULL);
     FL_T *pairs = ADD(FL_W(slice)(y, axis, 1, FL_SLICE_END, 1), FL_W(slice)(y, axis, 0, -1, 1));
-    return FL_GIVE(&s, MUL(FL_W(sum)(pairs, FL_AXES(axis)), CONST(0.5 * dx)));
+    FL_T *area = MUL(FL_W(sum)(pairs, FL_AXES(axis)), CONST(0.5 * dx));
+    return FL_GIVE(&s, FL_W(_narrowed)(area, given));
 }
 
 FL_T *FL_W(diff)(FL_T *x, int axis) {

@@ -203,6 +203,13 @@ static int fl__qr_one(const fl__factoring *f, int64_t i, double *scratch) {
     return info;
 }
 
+/* The iterations below may not end with an inf. */
+static bool fl__all_finite(const double *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(x[i])) return false;
+    return true;
+}
+
 /* LAPACK sees the transpose, v s u': its v is our vt, its u' our u, without turning. */
 static int fl__svd_one(const fl__factoring *f, int64_t i, double *scratch) {
     int m = (int)f->m, n = (int)f->n, k = (int)f->k, size = (int)f->work, info;
@@ -210,6 +217,7 @@ static int fl__svd_one(const fl__factoring *f, int64_t i, double *scratch) {
     double *u = scratch + f->m * f->n, *vt = u + f->m * f->k, *s = vt + f->k * f->n;
     double *iwork = s + f->k, *work = iwork + 4 * f->k;
     fl__matrix_in(f->c->in[0], i, m, n, false, scratch);
+    if (!fl__all_finite(scratch, f->m * f->n)) return 1;
     dgesdd_(out[0] || out[2] ? "S" : "N", &n, &m, scratch, &n, s, vt, &n, u, &k, work, &size,
             (int *)(void *)iwork, &info, 1);
     fl__matrix_out(out[0], i, m, k, false, u);
@@ -223,6 +231,7 @@ static int fl__eigh_one(const fl__factoring *f, int64_t i, double *scratch) {
     int n = (int)f->n, size = (int)f->work, isize = 5 * n + 3, info;
     double *w = scratch + f->n * f->n, *iwork = w + f->n, *work = iwork + 3 * f->n + 3;
     fl__matrix_in(f->c->in[0], i, n, n, false, scratch);
+    if (!fl__all_finite(scratch, f->n * f->n)) return 1;
     dsyevd_(f->c->out[1] ? "V" : "N", "U", &n, scratch, &n, w, work, &size, (int *)(void *)iwork,
             &isize, &info, 1, 1);
     fl__matrix_out(f->c->out[0], i, 1, n, false, w);
@@ -274,7 +283,7 @@ FL_PRIVATE bool fl__cpu_svd(const fl_backend *self, const fl_call *c) {
     f.one = fl__svd_one;
     f.work = 4 * f.k * f.k + 7 * f.k + 64 * (f.m + f.n);
     f.scratch = f.m * f.n + f.m * f.k + f.k * f.n + 5 * f.k + f.work;
-    return fl__factor(&f, "did not converge, or has NaN");
+    return fl__factor(&f, "did not converge, or has inf or NaN");
 }
 
 FL_PRIVATE bool fl__cpu_eigh(const fl_backend *self, const fl_call *c) {
@@ -284,7 +293,7 @@ FL_PRIVATE bool fl__cpu_eigh(const fl_backend *self, const fl_call *c) {
     f.one = fl__eigh_one;
     f.work = 2 * f.n * f.n + 70 * f.n + 1;
     f.scratch = f.n * f.n + 4 * f.n + 3 + f.work;
-    return fl__factor(&f, "did not converge");
+    return fl__factor(&f, "did not converge, or has inf or NaN");
 }
 
 #else
