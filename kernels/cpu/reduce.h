@@ -262,10 +262,15 @@ static void fl__fold_output(const fl__reduction *r, char *x, int64_t begin, int6
                             void *lanes) {
     const fl__fold *f = &r->fold;
     const fl__walk *w = &r->reduced;
-    char buffer[FL__BLOCK * FL__ELEMENT];
+    _Alignas(FL_ALIGN) char buffer[FL__BLOCK * FL__ELEMENT];
     bool dense = w->step[0] == w->size && !w->load;
     if (!w->load && w->ndim == 1 && (dense || end - begin < 2 * FL__FEW_LANES)) {
         fl__fold_line(f, lanes, x + begin * w->step[0], w->step[0], end - begin);
+        return;
+    }
+    if (w->load && w->ndim == 1 && w->step[0] == w->raw && end - begin <= FL__BLOCK) {
+        w->load((void *[]){buffer, x + begin * w->raw}, end - begin, NULL);
+        fl__fold_line(f, lanes, buffer, w->size, end - begin);
         return;
     }
     fl__cursor c = fl__walk_seek(w, begin);
