@@ -1,5 +1,5 @@
-/* fuzz_composed.h - forms and rows that fuzz_ops.c and fuzz_autograd.c share: how the ops that exist
-   on tensors and on variables are called, and those of fl_composed.h by name
+/* fuzz_composed.h - forms and rows that fuzz_ops.c and fuzz_autograd.c share: how the ops that
+   exist on tensors and on variables are called, and those of fl_composed.h by name
 
    The harness defines T (fl_tensor * or fl_var *), operand(), value(), fresh(), rng(), and OP and
    VIEW, a row of a form and a name. Most arguments fit each other; each may be something else. */
@@ -871,7 +871,8 @@ static T sequence(fn f, int64_t gates) {
         return either(y, h_out, b << 1);
     }
     T c = float_of_shape(state);
-    T y = CALL(f, (T, T, T, T const *, int, bool, T *, T *), x, h, c, w, l, ways == 2, h_to, &c_out);
+    T y = CALL(f, (T, T, T, T const *, int, bool, T *, T *), x, h, c, w, l, ways == 2, h_to,
+               &c_out);
     return either(either(y, h_out, b << 1), c_out, b >> 4 | 2);
 }
 
@@ -934,8 +935,8 @@ static T ctc(fn f) {
     o.blank = fuzz_size();
     o.reduction = reduction();
     o.zero_infinity = flip_coin();
-    return CALL(f, (T, fl_tensor *, fl_tensor *, fl_tensor *, fl_ctc_loss_opts), logp, target, steps,
-                lengths, o);
+    return CALL(f, (T, fl_tensor *, fl_tensor *, fl_tensor *, fl_ctc_loss_opts), logp, target,
+                steps, lengths, o);
 }
 
 /* ---- the rows of both tables ---- */
