@@ -213,15 +213,15 @@ FL_T *FL_W(log_ndtr)(FL_T *x) {
     fl_scope s = fl_scope_begin();
     FL_T *given = FL_W(_floating)(x);
     if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
-    FL_T *far = LT(x, CONST(-5)), *above = LT(CONST(0), x), *z = SELECT(far, NEG(x), CONST(5));
+    FL_T *deep = LT(x, CONST(-5)), *above = LT(CONST(0), x), *z = SELECT(deep, NEG(x), CONST(5));
     FL_T *fraction = z;
     for (int k = 30; k > 0; k--) fraction = ADD(z, DIV(CONST(k), fraction));
     FL_T *tail = SUB(MUL(CONST(-0.5), MUL(z, z)), LOG(fraction));
     tail = SUB(tail, CONST(0.91893853320467274)); /* log(2 pi) / 2 */
-    FL_T *size = SELECT(above, x, NEG(SELECT(far, CONST(0), x)));
+    FL_T *size = SELECT(above, x, NEG(SELECT(deep, CONST(0), x)));
     FL_T *beyond = MUL(CONST(0.5), FL_W(erfc)(MUL(size, CONST(0.7071067811865476))));
     FL_T *right = LOG1P(NEG(SELECT(above, beyond, CONST(0))));
-    FL_T *y = SELECT(above, right, SELECT(far, tail, LOG(SELECT(above, CONST(1), beyond))));
+    FL_T *y = SELECT(above, right, SELECT(deep, tail, LOG(SELECT(above, CONST(1), beyond))));
     return FL_GIVE(&s, y ? FL_W(cast)(y, FL_VALUE(given)->dtype) : NULL);
 }
 
@@ -232,16 +232,16 @@ FL_T *FL_W(i0)(FL_T *x) {
     fl_scope s = fl_scope_begin();
     FL_T *given = FL_W(_floating)(x);
     if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
-    FL_T *far = LT(CONST(20), ABS(x)), *near = SELECT(far, CONST(0), x), *low = CONST(1);
-    FL_T *square = MUL(near, MUL(near, CONST(0.25)));
+    FL_T *large = LT(CONST(20), ABS(x)), *inner = SELECT(large, CONST(0), x), *low = CONST(1);
+    FL_T *square = MUL(inner, MUL(inner, CONST(0.25)));
     for (int k = 40; k > 0; k--) low = ADD(CONST(1), MUL(low, DIV(square, CONST(k * k))));
-    FL_T *z = SELECT(far, ABS(x), CONST(20)), *high = CONST(1), *eighth = DIV(CONST(0.125), z);
+    FL_T *z = SELECT(large, ABS(x), CONST(20)), *high = CONST(1), *eighth = DIV(CONST(0.125), z);
     for (int k = 30; k > 0; k--)
         high = ADD(CONST(1), MUL(MUL(high, CONST((2 * k - 1) * (2 * k - 1) / (double)k)), eighth));
     FL_T *root = EXP(MUL(z, CONST(0.5)));
     high = MUL(MUL(root, DIV(high, SQRT(MUL(CONST(6.2831853071795865), z)))), root);
     high = SELECT(FL_W(isinf)(x), CONST(INFINITY), high);
-    FL_T *y = SELECT(far, high, low);
+    FL_T *y = SELECT(large, high, low);
     return FL_GIVE(&s, y ? FL_W(cast)(y, FL_VALUE(given)->dtype) : NULL);
 }
 
@@ -285,14 +285,14 @@ FL_T *FL_W(lgamma)(FL_T *x) {
     FL_T *r, *given = FL_W(_floating)(x);
     if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
     FL_T *left = LT(x, CONST(0.5)), *z = FL_W(_reflected)(x, left, &r);
-    FL_T *small = LT(z, CONST(8)), *w = SELECT(small, ADD(z, CONST(8)), z);
-    FL_T *step = SELECT(small, z, CONST(1)), *product = step;
+    FL_T *below = LT(z, CONST(8)), *w = SELECT(below, ADD(z, CONST(8)), z);
+    FL_T *step = SELECT(below, z, CONST(1)), *product = step;
     for (int k = 1; k < 8; k++) product = MUL(product, ADD(step, CONST(k)));
     FL_T *inverse = DIV(CONST(1), w);
     FL_T *y = ADD(SUB(MUL(w, SUB(LOG(w), CONST(1))), MUL(CONST(0.5), LOG(w))),
                   ADD(CONST(0.91893853320467274), /* log(2 pi) / 2 */
                       MUL(inverse, FL_W(_poly)(MUL(inverse, inverse), series, 8))));
-    y = SUB(y, SELECT(small, LOG(product), CONST(0)));
+    y = SUB(y, SELECT(below, LOG(product), CONST(0)));
     FL_T *sine = SIN(MUL(CONST(3.1415926535897931), SELECT(left, ABS(r), CONST(0.5))));
     y = SELECT(left, SUB(SUB(CONST(1.1447298858494002), LOG(sine)), y), y); /* log(pi) */
     y = SELECT(FL_W(isinf)(x), CONST(INFINITY), y);
@@ -307,13 +307,13 @@ FL_T *FL_W(digamma)(FL_T *x) {
     FL_T *r, *given = FL_W(_floating)(x);
     if (!given || !(x = FL_W(cast)(given, FL_F64))) return FL_GIVE(&s, NULL);
     FL_T *left = LT(x, CONST(0.5)), *z = FL_W(_reflected)(x, left, &r);
-    FL_T *small = LT(z, CONST(8)), *w = SELECT(small, ADD(z, CONST(8)), z);
-    FL_T *step = SELECT(small, z, CONST(1)), *sum = DIV(CONST(1), step);
+    FL_T *below = LT(z, CONST(8)), *w = SELECT(below, ADD(z, CONST(8)), z);
+    FL_T *step = SELECT(below, z, CONST(1)), *sum = DIV(CONST(1), step);
     for (int k = 1; k < 8; k++) sum = ADD(sum, DIV(CONST(1), ADD(step, CONST(k))));
     FL_T *inverse = DIV(CONST(1), w);
     FL_T *y = SUB(ADD(LOG(w), FL_W(_poly)(MUL(inverse, inverse), series, 9)),
                   MUL(CONST(0.5), inverse));
-    y = SUB(y, SELECT(small, sum, CONST(0)));
+    y = SUB(y, SELECT(below, sum, CONST(0)));
     FL_T *turn = MUL(CONST(3.1415926535897931), SELECT(left, r, CONST(0.25)));
     FL_T *cotangent = DIV(MUL(CONST(3.1415926535897931), COS(turn)), SIN(turn));
     y = SELECT(left, SUB(y, cotangent), y);
@@ -338,7 +338,7 @@ fl_tensor *fl_erfc(fl_tensor *x) {
     fl_scope s = fl_scope_begin();
     fl_tensor *given = fl__floating(x), *d = NULL, *before = NULL;
     if (!given || !(x = fl_cast(given, FL_F64))) return fl_scope_return(&s, NULL);
-    fl_tensor *small = LT(x, CONST(0.5)), *z = SELECT(small, CONST(1), MIN(x, CONST(30)));
+    fl_tensor *below = LT(x, CONST(0.5)), *z = SELECT(below, CONST(1), MIN(x, CONST(30)));
     fl_tensor *t = DIV(CONST(2), ADD(CONST(2), z)), *u = SUB(MUL(CONST(4), t), CONST(2));
     d = before = MUL(u, CONST(0));
     for (int j = 27; j > 0; j--) {
@@ -350,7 +350,7 @@ fl_tensor *fl_erfc(fl_tensor *x) {
     fl_tensor *whole = MUL(RINT(MUL(z, CONST(16))), CONST(0.0625));
     fl_tensor *rest = SUB(series, MUL(SUB(z, whole), ADD(z, whole)));
     fl_tensor *tail = MUL(MUL(t, EXP(NEG(MUL(whole, whole)))), EXP(rest));
-    fl_tensor *y = SELECT(small, SUB(CONST(1), ERF(x)), tail);
+    fl_tensor *y = SELECT(below, SUB(CONST(1), ERF(x)), tail);
     return fl_scope_return(&s, y ? fl_cast(y, given->dtype) : NULL);
 }
 
