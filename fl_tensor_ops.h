@@ -247,7 +247,7 @@ FL_PRIVATE fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype) {
     bool pack = t->dtype < FL_DTYPE_COUNT;
     const fl_dtype_info *info = fl_dtype_registered(pack ? dtype : t->dtype);
     fl_shape shape = fl_shape_of(t);
-    int64_t *last = &shape.dim[shape.ndim - 1];
+    int64_t *last = &shape.dim[shape.ndim ? shape.ndim - 1 : 0];
     if (!info || shape.ndim == 0 || (pack && *last % info->block))
         return FL__BAD("fl_cast: %s to %s: the last axis of shape %s has no whole blocks of %d",
                        fl_dtype_name(t->dtype), fl_dtype_name(dtype), FL__SHAPE_TEXT(t),

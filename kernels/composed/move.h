@@ -78,8 +78,9 @@ FL_T *FL_W(unflatten)(FL_T *x, int axis, fl_shape shape) {
     if ((axis = fl__axis("fl_unflatten", FL_VALUE(x), axis)) < 0) return NULL;
     fl_shape from = fl_shape_of(FL_VALUE(x)), to = from;
     int64_t known = 1, unknown = -1;
-    to.ndim += shape.ndim - 1;
-    if (shape.ndim < 1 || to.ndim > FL_MAX_DIMS)
+    bool fits = shape.ndim >= 1 && shape.ndim <= FL_MAX_DIMS - from.ndim + 1;
+    to.ndim += fits ? shape.ndim - 1 : 0;
+    if (!fits)
         return FL__BAD("fl_unflatten: %d dims for an axis of shape %s", shape.ndim,
                        FL__SHAPE_TEXT(FL_VALUE(x)));
     for (int i = 0; i < shape.ndim; i++) {
