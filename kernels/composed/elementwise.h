@@ -8,7 +8,6 @@
 #ifndef FL_COMPOSED_ELEMENTWISE_IMPL
 #define FL_COMPOSED_ELEMENTWISE_IMPL
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #define FL_TEXT "elementwise.h"
 #include "twice.h"
@@ -129,7 +128,7 @@ FL_T *FL_W(round)(FL_T *x, int decimals) {
     fl_scope s = fl_scope_begin();
     if (decimals == 0) return FL_GIVE(&s, RINT(x));
     if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
-    double scale = pow(10, abs(decimals));
+    double scale = pow(10, fabs((double)decimals));
     FL_T *scaled = decimals > 0 ? MUL(x, CONST(scale)) : DIV(x, CONST(scale));
     FL_T *y = decimals > 0 ? DIV(RINT(scaled), CONST(scale)) : MUL(RINT(scaled), CONST(scale));
     return FL_GIVE(&s, SELECT(FL_W(isfinite)(scaled), y, RINT(x))); /* or it has no decimals */
