@@ -736,12 +736,10 @@ static bool fv__has_in_shape(const fl_node *n, int i, const fl_tensor *t) {
     return true;
 }
 
-/* New tensors of like's family and dtype. */
+/* A new tensor of like's family and dtype */
 static fl_tensor *fv__filled(const fl_tensor *like, fl_shape shape, double value) {
     fl_tensor *out = fl_call_out(like->family, shape, like->dtype);
-    fl_fill_args args = {.f64 = value, .i64 = (int64_t)value};
-    fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {out}, .args = &args};
-    return out && fl_run(&c) ? out : fl_raise();
+    return out ? fl__fill(out, value) : fl_raise();
 }
 
 static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {

@@ -459,8 +459,8 @@ FL_API fl_var *fv_addmm(fl_var *c, fl_var *a, fl_var *b, double beta, double alp
 /* [..., m, k], [..., n, k] -> [..., m, n]: the p-norm of a_i - b_j, p >= 0, INFINITY too */
 FL_API fl_tensor *fl_cdist(fl_tensor *a, fl_tensor *b, double p);
 FL_API fl_var *fv_cdist(fl_var *a, fl_var *b, double p);
-/* x [..., in], w [out, in] -> x w^T + bias;  a [..., i], b [..., j], w [out, i, j] -> a w b + bias;
-   bias [out] may be NULL */
+/* linear: x [..., in], w [out, in], or [out, in / 32] of blocks such as fl_q8 -> x w^T + bias;
+   bilinear: a [..., i], b [..., j], w [out, i, j] -> a w b + bias; bias [out] may be NULL */
 FL_API fl_tensor *fl_linear(fl_tensor *x, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_linear(fl_var *x, fl_var *w, fl_var *bias);
 FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);

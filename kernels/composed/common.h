@@ -4,6 +4,12 @@
 #if (defined(FL_ON_TENSORS) && !defined(FL_COMPOSED_TENSORS)) || (defined(FL_ON_VARS) && !defined(FL_COMPOSED_VARS))
 #ifdef FL_ON_TENSORS
 #define FL_COMPOSED_TENSORS
+
+/* value as a 0-d tensor of dtype d beside t */
+static inline fl_tensor *fl__number_beside(const fl_tensor *t, double value, fl_dtype d) {
+    fl_tensor *y = fl_full(FL_SCALAR_SHAPE, value, d);
+    return t->weak ? y : fl_to(y, fl_family_name(t));
+}
 #else
 #define FL_COMPOSED_VARS
 #endif
@@ -19,9 +25,18 @@ static inline FL_T *FL_W(_widened)(FL_T *x) {
     fl_dtype d = FL_VALUE(x)->dtype;
     return d == FL_F16 || d == FL_BF16 ? FL_W(cast)(x, FL_F32) : FL_W(_floating)(x);
 }
-static inline FL_T *FL_W(_narrowed)(FL_T *y, FL_T *given) {
-    fl_dtype d = FL_VALUE(given)->dtype;
+static inline FL_T *FL_W(_halved)(FL_T *y, fl_dtype d) {
     return y && (d == FL_F16 || d == FL_BF16) ? FL_W(cast)(y, d) : y;
+}
+static inline FL_T *FL_W(_narrowed)(FL_T *y, FL_T *given) {
+    return FL_W(_halved)(y, FL_VALUE(given)->dtype);
+}
+
+/* All of a list widened; NULLs stay. False after an error. */
+static inline bool FL_W(_widen)(FL_T **x, int n) {
+    for (int i = 0; i < n; i++)
+        if (x[i] && !(x[i] = FL_W(_widened)(x[i]))) return false;
+    return true;
 }
 
 /* x rounded to d, what it and other promote to, before the steps are done in its wide dtype; a

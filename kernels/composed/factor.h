@@ -63,13 +63,11 @@ static bool fl__joint_batch(const char *fn, const fl_tensor *a, const fl_tensor 
    the first two with it or without it. */
 enum { FL__LOWER, FL__UPPER, FL__DIAGONAL };
 static fl_tensor *fl__ones_where(const fl_tensor *x, int64_t n, int which, bool strict) {
-    fl_tensor *column = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
-    fl_tensor *row = fl_arange(0, (double)n, 1, FL_I64);
-    fl_tensor *low = which == FL__UPPER ? column : row, *high = which == FL__UPPER ? row : column;
-    fl_tensor *in = which == FL__DIAGONAL ? fl_eq(row, column)
-                    : strict              ? fl_lt(low, high)
-                                          : fl_le(low, high);
-    return in ? fl_to(fl_cast(in, x->dtype), fl_family_name(x)) : NULL;
+    fl_tensor *one = fl__number_beside(x, 1, x->dtype);
+    fl_tensor *ones = one ? fl_expand(one, FL_SHAPE(n, n)) : NULL;
+    if (!ones) return NULL;
+    if (which == FL__DIAGONAL) return fl_tril(fl_triu(ones, 0), 0);
+    return which == FL__UPPER ? fl_triu(ones, strict) : fl_tril(ones, -(int64_t)strict);
 }
 #endif
 

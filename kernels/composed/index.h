@@ -91,12 +91,6 @@ static fl_tensor *fl__along_axis(const char *fn, const fl_tensor *x, int axis, f
     return fl_expand(fl_reshape(index, column), part);
 }
 
-/* A 0-d tensor beside like */
-static fl_tensor *fl__like_number(const fl_tensor *like, double value, fl_dtype dtype) {
-    fl_tensor *t = fl_full(FL_SCALAR_SHAPE, value, dtype);
-    return like->weak ? t : fl_to(t, fl_family_name(like));
-}
-
 /* mask broadcast with x; *shape: theirs */
 static fl_tensor *fl__mask_over(const char *fn, const fl_tensor *x, fl_tensor *mask,
                                 fl_shape *shape) {
@@ -220,7 +214,7 @@ FL_T *FL_W(index_fill)(FL_T *x, int axis, fl_tensor *index, double value) {
     fl_tensor *at = fl__wrapped("fl_index_fill", index, axis, t->shape[axis]);
     if (at) at = fl__along_axis("fl_index_fill", t, axis, at, NULL);
     if (!at) return FL_GIVE(&s, NULL);
-    fl_tensor *src = fl_expand(fl__like_number(t, value, t->dtype), fl_shape_of(at));
+    fl_tensor *src = fl_expand(fl__number_beside(t, value, t->dtype), fl_shape_of(at));
     return FL_GIVE(&s, FL_W(scatter)(x, axis, at, FL_OF(src)));
 }
 
@@ -231,7 +225,7 @@ FL_T *FL_W(masked_fill)(FL_T *x, fl_tensor *mask, double value) {
     fl_scope s = fl_scope_begin();
     fl_shape shape;
     fl_tensor *over = fl__mask_over("fl_masked_fill", FL_VALUE(x), mask, &shape);
-    fl_tensor *number = over ? fl__like_number(FL_VALUE(x), value, FL_VALUE(x)->dtype) : NULL;
+    fl_tensor *number = over ? fl__number_beside(FL_VALUE(x), value, FL_VALUE(x)->dtype) : NULL;
     return FL_GIVE(&s, number ? SELECT(FL_OF(over), FL_OF(number), x) : NULL);
 }
 
@@ -284,7 +278,7 @@ FL_T *FL_W(bincount)(fl_tensor *x, FL_T *weights, int64_t least) {
     FL_T *w = weights ? weights : FL_OF(fl_full_like(x, 1));
     if (weights && FL_VALUE(w)->dtype != FL_F32) w = FL_W(cast)(w, FL_F64);
     if (!w) return FL_GIVE(&s, NULL);
-    fl_tensor *none = fl__like_number(x, 0, FL_VALUE(w)->dtype);
+    fl_tensor *none = fl__number_beside(x, 0, FL_VALUE(w)->dtype);
     FL_T *zeros = FL_OF(fl_expand(none, FL_SHAPE(bins)));
     return FL_GIVE(&s, FL_W(scatter_add)(zeros, 0, x, w));
 }
@@ -309,7 +303,7 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
     fl_tensor *at = DIV(MUL(SUB(x, CONST(low)), CONST((double)bins)), CONST(high - low));
     at = fl_cast(SELECT(inside, at, CONST(0)), FL_I64);
     at = fl_minimum(at, fl_int(bins - 1));
-    fl_tensor *none = fl_expand(fl__like_number(x, 0, FL_I64), FL_SHAPE(bins));
+    fl_tensor *none = fl_expand(fl__number_beside(x, 0, FL_I64), FL_SHAPE(bins));
     fl_tensor *counts = at ? fl_scatter_add(none, 0, at, fl_cast(inside, FL_I64)) : NULL;
     return FL_GIVE(&s, fl_cast(counts, given->dtype));
 }
@@ -336,7 +330,7 @@ bool fl_ix(fl_tensor *const *index, int n, fl_tensor **grid) {
 static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_shape shape,
                            fl_tensor **inverse, fl_tensor **counts) {
     int64_t n = line ? line->shape[0] : 0;
-    fl_tensor *first = line ? fl_expand(fl__like_number(line, 1, FL_B8), FL_SHAPE(n > 0)) : NULL;
+    fl_tensor *first = line ? fl_expand(fl__number_beside(line, 1, FL_B8), FL_SHAPE(n > 0)) : NULL;
     fl_tensor *change = fl_ne(fl_slice(line, 0, 1, n, 1), fl_slice(line, 0, 0, n ? n - 1 : 0, 1));
     fl_tensor *heads = first ? fl_concat((fl_tensor *[]){first, change}, 2, 0) : NULL;
     fl_tensor *start = heads ? fl__true_places(heads) : NULL;
@@ -344,7 +338,7 @@ static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_sh
     fl_tensor *run = fl_sub(fl_cumsum(heads, 0), fl_int(1));
     if (order) run = fl_scatter(fl_full_like(order, 0), 0, order, run);
     run = fl_reshape(run, shape);
-    fl_tensor *end = fl_expand(fl__like_number(line, (double)n, FL_I64), FL_SHAPE(1));
+    fl_tensor *end = fl_expand(fl__number_beside(line, (double)n, FL_I64), FL_SHAPE(1));
     fl_tensor *edges = fl_concat((fl_tensor *[]){start, end}, 2, 0);
     int64_t runs = start->shape[0];
     fl_tensor *sizes = fl_sub(fl_slice(edges, 0, 1, runs + 1, 1), fl_slice(edges, 0, 0, runs, 1));
@@ -391,7 +385,7 @@ fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
     fl_shape shape = fl_shape_of(v);
     int64_t n = sorted->shape[sorted->ndim - 1], step = 1;
     if (sorted->ndim == 1) v = fl__as_vector(v);
-    fl_tensor *at = v ? fl_expand(fl__like_number(sorted, 0, FL_I64), fl_shape_of(v)) : NULL;
+    fl_tensor *at = v ? fl_expand(fl__number_beside(sorted, 0, FL_I64), fl_shape_of(v)) : NULL;
     while (step <= n / 2) step *= 2;
     for (; at && n && step; step /= 2) at = fl__step_right(sorted, v, right, at, step);
     return FL_GIVE(&s, fl_contiguous(fl_reshape(at, shape)));
@@ -401,7 +395,7 @@ fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among) {
     if (fl__null("fl_isin", x) || fl__null("fl_isin", among)) return NULL;
     fl_scope s = fl_scope_begin();
     int64_t n = fl_numel(among);
-    fl_tensor *none = n ? NULL : fl__like_number(x, 0, FL_B8);
+    fl_tensor *none = n ? NULL : fl__number_beside(x, 0, FL_B8);
     if (!n) return FL_GIVE(&s, fl_contiguous(fl_expand(none, fl_shape_of(x))));
     fl_tensor *sorted = fl_sort(fl__as_vector(among), 0, false, NULL);
     fl_tensor *at = sorted ? fl_searchsorted(sorted, x, false) : NULL;

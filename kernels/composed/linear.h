@@ -32,9 +32,6 @@ static fl_dtype FL_W(_unhalved)(int n, FL_T **x) {
         if (x[i] && !(x[i] = FL_W(_widened)(x[i]))) return FL_DTYPE_NONE;
     return d;
 }
-static FL_T *FL_W(_halved)(FL_T *y, fl_dtype d) {
-    return y && (d == FL_F16 || d == FL_BF16) ? FL_W(cast)(y, d) : y;
-}
 
 FL_T *FL_W(dot)(FL_T *a, FL_T *b) {
     if (FL_ABSENT("dot", a) || FL_ABSENT("dot", b)) return NULL;
@@ -101,7 +98,8 @@ FL_T *FL_W(cross)(FL_T *a, FL_T *b, int axis) {
 /* value x; integers stay what they are where value is whole. */
 static FL_T *FL_W(_scaled)(FL_T *x, double value) {
     if (!x || value == 1) return x;
-    bool whole = !fl_dtype_is_float(FL_VALUE(x)->dtype) && value == rint(value);
+    bool whole = value == rint(value) && fabs(value) < 0x1p63;
+    whole = whole && !fl_dtype_is_float(FL_VALUE(x)->dtype);
     return MUL(x, whole ? FL_OF(fl_int((int64_t)value)) : CONST(value));
 }
 
@@ -120,8 +118,10 @@ FL_T *FL_W(linear)(FL_T *x, FL_T *w, FL_T *bias) {
     if (FL_VALUE(w)->ndim != 2)
         return FL__BAD("fl_linear: the weight's shape is %s, not [out, in]",
                        FL__SHAPE_TEXT(FL_VALUE(w)));
-    FL_T *all[] = {x, w, bias};
     fl_scope s = fl_scope_begin();
+    if (FL_VALUE(w)->dtype >= FL_DTYPE_COUNT) w = FL_W(cast)(w, FL_F32);
+    if (!w) return FL_GIVE(&s, NULL);
+    FL_T *all[] = {x, w, bias};
     if (!bias) return FL_GIVE(&s, FL_W(matmul)(x, FL_W(transpose)(w, 0, 1)));
     fl_dtype d = FL_W(_unhalved)(3, all);
     FL_T *y = FL_W(matmul)(all[0], FL_W(transpose)(all[1], 0, 1));
@@ -138,27 +138,6 @@ FL_T *FL_W(bilinear)(FL_T *a, FL_T *b, FL_T *w, FL_T *bias) {
     return FL_GIVE(&s, FL_W(_halved)(bias ? ADD(y, x[3]) : y, d));
 }
 
-/* |x|^p, whose gradient at 0 is 0 */
-static FL_T *FL_W(_power_of_size)(FL_T *x, double p) {
-    FL_T *size = ABS(x);
-    if (p == 1) return size;
-    if (p == 2) return MUL(x, x);
-    FL_T *none = EQ(x, CONST(0)), *safe = SELECT(none, CONST(1), size);
-    return p == 0 ? SELECT(none, MUL(size, CONST(0)), DIV(safe, safe))
-                  : SELECT(none, CONST(0), POW(safe, CONST(p)));
-}
-
-/* The p-norm along the last axis */
-static FL_T *FL_W(_p_norm)(FL_T *x, double p) {
-    if (!x) return NULL;
-    bool empty = FL_VALUE(x)->shape[FL_VALUE(x)->ndim - 1] == 0;
-    if (isinf(p) && !empty) return FL_W(amax)(ABS(x), FL_AXES(-1));
-    FL_T *sum = FL_W(sum)(FL_W(_power_of_size)(x, empty ? 1 : p), FL_AXES(-1));
-    if (p == 0 || p == 1 || empty) return sum;
-    FL_T *none = EQ(sum, CONST(0)), *safe = SELECT(none, CONST(1), sum);
-    return SELECT(none, CONST(0), p == 2 ? SQRT(safe) : POW(safe, CONST(1 / p)));
-}
-
 FL_T *FL_W(cdist)(FL_T *a, FL_T *b, double p) {
     if (FL_ABSENT("cdist", a) || FL_ABSENT("cdist", b)) return NULL;
     fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
@@ -171,7 +150,8 @@ FL_T *FL_W(cdist)(FL_T *a, FL_T *b, double p) {
     fl_dtype d = FL_W(_unhalved)(2, x);
     FL_T *apart = SUB(FL_W(unsqueeze)(x[0], -2), FL_W(unsqueeze)(x[1], -3));
     if (apart) apart = FL_W(_floating)(apart);
-    return FL_GIVE(&s, FL_W(_halved)(FL_W(_p_norm)(apart, p), d));
+    bool empty = ta->shape[ta->ndim - 1] == 0; /* of which there is no largest */
+    return FL_GIVE(&s, FL_W(_halved)(FL_W(norm)(apart, empty ? 1 : p, FL_AXES(-1)), d));
 }
 
 FL_T *FL_W(trace)(FL_T *x) {

@@ -24,9 +24,7 @@ static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {
             return FL__BAD("%s: shapes %s and %s", fn, FL__SHAPE_TEXT(FL_VALUE(x[0])),
                            FL__SHAPE_TEXT(FL_VALUE(x[i]))) != NULL;
     }
-    for (int i = 0; i < n; i++)
-        if (!(x[i] = FL_W(_widened)(x[i]))) return false;
-    return true;
+    return FL_W(_widen)(x, n);
 }
 
 /* Ends s with the loss in the dtype of `given`. */

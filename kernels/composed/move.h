@@ -176,11 +176,6 @@ FL_T *FL_W(repeat_interleave)(FL_T *x, int64_t n, int axis) {
 /* >>padding */
 
 #ifdef FL_ON_TENSORS
-/* 0-d, dtype and family of like: what neither promotes nor moves it */
-static fl_tensor *fl__number_like(fl_tensor *like, double value) {
-    return fl_to(fl_full(FL_SCALAR_SHAPE, value, like->dtype), fl_family_name(like));
-}
-
 /* For places -low ... n + high - 1 of an axis of n > 0 elements, the elements that stand there. */
 static fl_tensor *fl__pad_index(fl_tensor *like, int64_t n, int64_t low, int64_t high,
                                 fl_pad_mode mode) {
@@ -215,7 +210,7 @@ static FL_T *FL_W(_pad_constant)(FL_T *x, int axis, int64_t low, int64_t high, d
     if (!x || (low <= 0 && high <= 0)) return x;
     fl_shape before = fl_shape_of(FL_VALUE(x)), after = before;
     before.dim[axis] = low > 0 ? low : 0, after.dim[axis] = high > 0 ? high : 0;
-    fl_tensor *number = fl__number_like(FL_VALUE(x), value);
+    fl_tensor *number = fl__number_beside(FL_VALUE(x), value, FL_VALUE(x)->dtype);
     FL_T *parts[] = {FL_OF(fl_expand(number, before)), x, FL_OF(fl_expand(number, after))};
     return parts[0] && parts[2] ? FL_W(concat)(parts, 3, axis) : NULL;
 }
@@ -448,7 +443,8 @@ FL_T *FL_W(diag_embed)(FL_T *x, int64_t offset) {
     fl_scope s = fl_scope_begin();
     int64_t n = t->shape[t->ndim - 1] + more;
     fl_tensor *on = fl_eq(fl__diagonal_numbers(t, n, n), fl_int(offset));
-    FL_T *zero = FL_OF(fl__number_like(t, 0)), *row = FL_W(_pad_constant)(x, t->ndim - 1, 0, more, 0);
+    FL_T *zero = FL_OF(fl__number_beside(t, 0, t->dtype));
+    FL_T *row = FL_W(_pad_constant)(x, t->ndim - 1, 0, more, 0);
     row = FL_W(unsqueeze)(row, offset < 0 ? -2 : -1);
     return FL_GIVE(&s, SELECT(FL_OF(on), row, zero));
 }
@@ -461,7 +457,7 @@ static FL_T *FL_W(_kept_triangle)(FL_T *x, int64_t k, bool lower) {
     fl_scope s = fl_scope_begin();
     fl_tensor *d = fl__diagonal_numbers(t, t->shape[t->ndim - 2], t->shape[t->ndim - 1]);
     fl_tensor *kept = lower ? fl_le(d, fl_int(k)) : fl_ge(d, fl_int(k));
-    return FL_GIVE(&s, SELECT(FL_OF(kept), x, FL_OF(fl__number_like(t, 0))));
+    return FL_GIVE(&s, SELECT(FL_OF(kept), x, FL_OF(fl__number_beside(t, 0, t->dtype))));
 }
 
 FL_T *FL_W(tril)(FL_T *x, int64_t k) {

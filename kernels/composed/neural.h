@@ -14,13 +14,6 @@
 #endif
 #else /* the text: see twice.h */
 
-/* Half floats of a list to f32; NULLs stay. False after an error. */
-static bool FL_W(_widen)(FL_T **x, int n) {
-    for (int i = 0; i < n; i++)
-        if (x[i] && !(x[i] = FL_W(_widened)(x[i]))) return false;
-    return true;
-}
-
 /* >>norms */
 
 #ifdef FL_ON_TENSORS
@@ -218,19 +211,10 @@ FL_T *FL_W(local_response_norm)(FL_T *x, int64_t size, double alpha, double beta
     return FL_GIVE(&s, FL_W(_narrowed)(DIV(wide, POW(scale, CONST(beta))), x));
 }
 
-/* (sum |x|^p)^(1/p) over the axes; its gradient where all are 0: 0 */
-static FL_T *FL_W(_norm_along)(FL_T *x, double p, fl_axes axes) {
-    FL_T *sum = p == 2 ? FL_W(square)(x) : p == 1 ? ABS(x) : POW(ABS(x), CONST(p));
-    sum = FL_W(sum)(sum, axes);
-    if (p == 1) return sum;
-    FL_T *zero = EQ(sum, CONST(0)), *safe = SELECT(zero, CONST(1), sum);
-    return SELECT(zero, CONST(0), p == 2 ? SQRT(safe) : POW(safe, CONST(1 / p)));
-}
-
 FL_T *FL_W(normalize)(FL_T *x, double p, int axis, double eps) {
     if (FL_ABSENT("normalize", x)) return NULL;
     fl_scope s = fl_scope_begin();
-    FL_T *wide = FL_W(_widened)(x), *size = FL_W(_norm_along)(wide, p, FL_AXES_KEEP(axis));
+    FL_T *wide = FL_W(_widened)(x), *size = FL_W(norm)(wide, p, FL_AXES_KEEP(axis));
     return FL_GIVE(&s, FL_W(_narrowed)(DIV(wide, MAX(size, CONST(eps))), x));
 }
 
@@ -244,7 +228,7 @@ FL_T *FL_W(weight_norm)(FL_T *v, FL_T *g, int axis) {
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {v, g};
     if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
-    FL_T *size = others.n ? FL_W(_norm_along)(in[0], 2, others) : ABS(in[0]);
+    FL_T *size = others.n ? FL_W(norm)(in[0], 2, others) : ABS(in[0]);
     return FL_GIVE(&s, FL_W(_narrowed)(MUL(in[0], DIV(in[1], size)), v));
 }
 
@@ -254,8 +238,8 @@ FL_T *FL_W(cosine_similarity)(FL_T *a, FL_T *b, int axis, double eps) {
     FL_T *in[] = {a, b};
     if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
     FL_T *product = FL_W(sum)(MUL(in[0], in[1]), FL_AXES(axis));
-    FL_T *size_a = MAX(FL_W(_norm_along)(in[0], 2, FL_AXES(axis)), CONST(eps));
-    FL_T *size_b = MAX(FL_W(_norm_along)(in[1], 2, FL_AXES(axis)), CONST(eps));
+    FL_T *size_a = MAX(FL_W(norm)(in[0], 2, FL_AXES(axis)), CONST(eps));
+    FL_T *size_b = MAX(FL_W(norm)(in[1], 2, FL_AXES(axis)), CONST(eps));
     return FL_GIVE(&s, FL_W(_narrowed)(DIV(product, MUL(size_a, size_b)), a));
 }
 
@@ -264,7 +248,7 @@ FL_T *FL_W(pairwise_distance)(FL_T *a, FL_T *b, double p, double eps) {
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {a, b};
     if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
-    FL_T *y = FL_W(_norm_along)(ADD(SUB(in[0], in[1]), CONST(eps)), p, FL_AXES(-1));
+    FL_T *y = FL_W(norm)(ADD(SUB(in[0], in[1]), CONST(eps)), p, FL_AXES(-1));
     return FL_GIVE(&s, FL_W(_narrowed)(y, a));
 }
 
@@ -310,10 +294,8 @@ FL_T *FL_W(embedding_bag)(fl_tensor *index, FL_T *weight, bool mean) {
 #ifdef FL_ON_TENSORS
 /* b8 [n, m], true where the key is not after the query */
 static fl_tensor *fl__causal(const fl_tensor *q, int64_t n, int64_t m) {
-    const char *family = fl_family_name(q);
-    fl_tensor *row = fl_to(fl_arange(0, (double)n, 1, FL_I64), family);
-    fl_tensor *column = fl_to(fl_arange(0, (double)m, 1, FL_I64), family);
-    return LE(column, fl_unsqueeze(row, 1));
+    fl_tensor *all = fl__number_beside(q, 1, FL_B8);
+    return all ? fl_tril(fl_expand(all, FL_SHAPE(n, m)), 0) : NULL;
 }
 
 static bool fl__attention_fits(const fl_tensor *q, const fl_tensor *k, const fl_tensor *v) {
