@@ -455,6 +455,20 @@ TEST(leaves_accumulate) {
     CHECK_NOTHING_LIVES();
 }
 
+static void infinite_back(fl_node *n, fl_var *dy) {
+    (void)dy;
+    fv_add_grad(n, 0, fv_num(-INFINITY));
+}
+
+TEST(a_number_may_be_a_gradient) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = PARAM(FL_SHAPE(2), 1, 2);
+    CHECK(fl_backward(total(fv_record(fl_neg(x->value), infinite_back, FV_IN(x), FV_NONE))));
+    CHECK_VALUES(fv_grad(x), 0, -INFINITY, -INFINITY);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(gradients_of_leaves_have_storage_of_their_own) {
     fl_scope s = fl_scope_begin();
     fl_var *x = PARAM(FL_SHAPE(2, 2), 1, 2, 3, 4), *y = PARAM(FL_SHAPE(2, 2), 1, 2, 3, 4),
