@@ -246,8 +246,8 @@ FL_API fl_var *fv_select(fl_var *x, int axis, int64_t i);
 FL_API fl_var *fv_squeeze(fl_var *x, int axis);
 FL_API fl_var *fv_unsqueeze(fl_var *x, int axis);
 FL_API fl_var *fv_flatten(fl_var *x, int first, int last);
-FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis); /* n <= 8 */
-FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);  /* n <= 8 */
+FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis);
+FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
 
 FL_API fl_var *fv_sum(fl_var *x, fl_axes axes);
 FL_API fl_var *fv_prod(fl_var *x, fl_axes axes);
@@ -1341,12 +1341,13 @@ static void fv__stack_back(fl_node *n, fl_var *dy) {
 
 typedef fl_tensor *(*fv__join_fn)(fl_tensor *const *ts, int n, int axis);
 
+/* n <= FV__MAX */
 static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_var *const *xs,
                         int n, int axis) {
     fl_tensor *ts[FV__MAX];
-    if (!xs || n < 1 || n > FV__MAX) {
+    if (!xs || n < 1) {
         if (!xs) fl_fail("fv_%s: the list of variables is NULL", name);
-        else fl_fail("fv_%s: %d variables; between 1 and %d", name, n, FV__MAX);
+        else fl_fail("fv_%s: %d variables", name, n);
         return fl_raise();
     }
     for (int i = 0; i < n; i++) ts[i] = fv_value(xs[i]);
@@ -1355,11 +1356,26 @@ static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_
     return fv_record_args(name, value, back, (fv_list){n, xs}, FV_NONE, &axis, sizeof axis);
 }
 
+/* More than a node has inputs: groups of them are joined first. */
+static fl_var *fv__join_groups(fl_var *(*join)(fl_var *const *xs, int n, int axis),
+                               fl_var *const *xs, int n, int axis) {
+    fl_scope s = fl_scope_begin();
+    fl_var *group[FV__MAX];
+    bool ok = true;
+    for (int64_t i = 0; ok && i < FV__MAX; i++) {
+        int from = (int)(n * i / FV__MAX), to = (int)(n * (i + 1) / FV__MAX);
+        ok = (group[i] = join(xs + from, to - from, axis)) != NULL;
+    }
+    return fv_scope_return(&s, ok ? fv_concat(group, FV__MAX, axis) : NULL);
+}
+
 FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis) {
+    if (xs && n > FV__MAX) return fv__join_groups(fv_concat, xs, n, axis);
     return fv__join("concat", fl_concat, fv__concat_back, xs, n, axis);
 }
 
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
+    if (xs && n > FV__MAX) return fv__join_groups(fv_stack, xs, n, axis);
     return fv__join("stack", fl_stack, fv__stack_back, xs, n, axis);
 }
 

@@ -407,6 +407,11 @@ FL_API void fl_set_flags(uint64_t flags);
     X(max_pool2d_grad,     OPT, fl_no_args,      "scatter_add") \
     X(avg_pool2d,          OPT, fl_pool2d_args,  "gather where sum mul") \
     X(avg_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add mul where") \
+    /* x, w, b -> y, [mean], rstd = 1 / sqrt(var + eps): (x - mean) rstd w + b over the last args.dims dims, which w and b
+       have (or are numbers); mean and rstd have x's shape with those dims 1, in the dtype it computes in; rms: no mean */ \
+    X(layer_norm,          OPT, fl_norm_args,    "sum add sub mul div sqrt") \
+    /* x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db] */ \
+    X(layer_norm_grad,     OPT, fl_norm_args,    "sum add sub mul div") \
     /* x -> y = x / (1 - p) where the uniform number of that element is >= p, else 0; its own gradient with the same rng */ \
     X(dropout,             OPT, fl_dropout_args, "random le where mul") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
@@ -523,6 +528,11 @@ typedef struct fl_dropout_args {
     double p;
     fl_rng rng;
 } fl_dropout_args; /* element i: the UNIFORM f32 number i of rng */
+typedef struct fl_norm_args {
+    int dims; /* the last ones, at least 1 */
+    double eps;
+    bool rms; /* 1 / sqrt(mean(x^2) + eps), and nothing is subtracted */
+} fl_norm_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
@@ -1034,6 +1044,11 @@ FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t); /* An in-place
 /* y of a table formula by its composition */
 FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b);
 FL_PRIVATE bool fl__run_composed(const fl_call *c); /* an OPT op whose family has no slot */
+/* The outputs of c that are wanted, by other ops; false after an error. */
+typedef bool (*fl__compose_fn)(const fl_call *c, fl_tensor **value);
+/* Runs the record of an OPT op whose composition stands above this header, and hands it over for
+   all families that have no slot. A slot that leaves a case to it calls fl__run_composed. Raises. */
+FL_PRIVATE bool fl__run_fused(const fl_call *c, fl__compose_fn compose);
 
 #ifdef __cplusplus
 }

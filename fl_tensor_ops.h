@@ -1221,27 +1221,39 @@ static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index)
     }
 }
 
+/* y becomes v, which may be a number or broadcast. */
+static bool fl__composed_out(fl_tensor *y, fl_tensor *v) {
+    if (v && v->weak) { /* a formula that is a constant */
+        fl_fill_args a = {v->f64, v->i64};
+        fl_call fill = {.op = FL_OP_fill, .n_out = 1, .out = {y}, .args = &a};
+        return fl_run(&fill);
+    }
+    v = v ? fl_expand(v, fl_shape_of(y)) : NULL;
+    fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {v}};
+    return v && fl_run(&copy);
+}
+
+/* Compositions of the ops that headers above this one have run so far. */
+static fl__compose_fn fl__compositions[FL_OP_COUNT];
+
+FL_PRIVATE bool fl__run_fused(const fl_call *c, fl__compose_fn compose) {
+    __atomic_store_n(&fl__compositions[c->op], compose, __ATOMIC_RELAXED);
+    return fl_run(c) || fl_raise();
+}
+
 /* Runs the record of an OPT op that its backend has no slot for. */
 FL_PRIVATE bool fl__run_composed(const fl_call *c) {
     if (c->op == FL_OP_sgd_step)
         return fl__compose_sgd(c->out[0], c->in[0], c->n_out > 1 ? c->out[1] : NULL, c->args);
     if (c->op == FL_OP_adam_step)
         return fl__compose_adam(c->out[0], c->in[0], c->out[1], c->out[2], c->args);
+    fl__compose_fn above = __atomic_load_n(&fl__compositions[c->op], __ATOMIC_RELAXED);
     fl_scope s = fl_scope_begin();
-    fl_tensor *index = NULL;
-    bool ok = true;
+    fl_tensor *index = NULL, *value[4] = {NULL};
+    bool ok = !above || above(c, value);
     for (int i = 0; ok && i < c->n_out; i++) {
         if (!c->out[i]) continue;
-        fl_tensor *v = fl__composed_value(c, i, &index);
-        if (v && v->weak) { /* a formula that is a constant */
-            fl_fill_args a = {v->f64, v->i64};
-            fl_call fill = {.op = FL_OP_fill, .n_out = 1, .out = {c->out[i]}, .args = &a};
-            ok = fl_run(&fill);
-            continue;
-        }
-        v = v ? fl_expand(v, fl_shape_of(c->out[i])) : NULL;
-        fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {v}};
-        ok = v && fl_run(&copy);
+        ok = fl__composed_out(c->out[i], above ? value[i] : fl__composed_value(c, i, &index));
     }
     fl_scope_end(&s);
     return ok;

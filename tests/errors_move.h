@@ -126,6 +126,7 @@ static void rows_of_more_creation(void) {
     NO(fl_logspace, (0, 1, -1, 10, FL_F32), "-1 elements");
     NO_AS(fl_tri, "fl_ones", (-1, 2, 0, FL_F32), "[-1, 2]");
     NO(fl_hann_window, (-1, true, FL_F32), "-1 elements");
+    NO(fl_hann_window, (INT64_MIN, false, FL_F32), "-9223372036854775808 elements");
     NO(fl_hamming_window, (-1, true, FL_F32), "-1 elements");
     NO(fl_blackman_window, (-1, true, FL_F32), "-1 elements");
     NO(fl_bartlett_window, (-1, true, FL_F32), "-1 elements");

@@ -1001,7 +1001,6 @@ static void rows_of_var_movement(void) {
     NO(fv_concat, (NULL, 2, 0), "fv_concat");
     NO(fv_concat, (with_null, 2, 0), NULLS);
     NO(fv_concat, (unlike, 2, 0), "[2, 3]", "[3, 4]");
-    NO(fv_concat, (unlike, 9, 0), "9");
     NO(fv_concat, (unlike, 0, 0), "0");
     NO(fv_stack, (NULL, 2, 0), "fv_stack");
     NO(fv_stack, (with_null, 2, 0), NULLS);

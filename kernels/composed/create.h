@@ -63,8 +63,9 @@ fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype) {
 /* The angles, in turns: 0 to 1, where 1 is element n, or n - 1 if not periodic. */
 static fl_tensor *fl__turns(const char *fn, int64_t n, bool periodic) {
     fl_tensor *i = fl__create_counted(fn, n);
+    if (!i) return NULL;
     int64_t last = periodic ? n : n - 1;
-    return i ? fl_div(i, fl_num((double)(last > 0 ? last : 1))) : NULL;
+    return fl_div(i, fl_num((double)(last > 0 ? last : 1)));
 }
 
 /* a - b cos(2 pi t) + c cos(4 pi t) */

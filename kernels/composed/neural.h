@@ -67,32 +67,141 @@ static FL_T *FL_W(_as_channels)(FL_T *w, int ndim) {
     return FL_W(reshape)(w, s);
 }
 
+/* Gradients of (x - mean) rstd w + b, given that of the result: of x, w, b where they are wanted. mean,
+   rstd: of the forward pass, or NULL: computed here, and differentiable. With n = (x - mean) rstd and
+   g = dy w, and means over the normalised dims: dx = rstd (g - mean(g) - n mean(g n)); rms: without
+   the first mean. */
+static bool FL_W(_layer_norm_grads)(FL_T *const *in, FL_T *dy, fl_norm_args a, const bool *wanted,
+                                    FL_T **d) {
+    FL_T *x = in[0], *w = in[1], *mean = in[2], *rstd = in[3];
+    int rows = FL_VALUE(x)->ndim - a.dims;
+    fl_axes inner = fl__axes_from(FL_VALUE(x), rows), outer = {.n = rows};
+    for (int i = 0; i < rows; i++) outer.axis[i] = i;
+    FL_T *centred = a.rms ? x : SUB(x, mean ? mean : FL_W(mean)(x, inner));
+    if (!rstd) rstd = FL_W(rsqrt)(ADD(FL_W(mean)(FL_W(square)(centred), inner), CONST(a.eps)));
+    FL_T *n = MUL(centred, rstd), *g = MUL(dy, w);
+    FL_T *rest = MUL(n, FL_W(mean)(MUL(g, n), inner));
+    if (!a.rms) rest = ADD(rest, FL_W(mean)(g, inner));
+    if (wanted[0]) d[0] = MUL(rstd, SUB(g, rest));
+    if (wanted[1]) d[1] = rows ? FL_W(sum)(MUL(dy, n), outer) : MUL(dy, n);
+    if (wanted[2]) d[2] = rows ? FL_W(sum)(dy, outer) : dy;
+    return rest != NULL;
+}
+
+/* What the record takes: x as a float, a half or what it promotes to with w and b; these in the
+   dtype that computes, and numbers where they are NULL. */
+static bool FL_W(_norm_operands)(const char *fn, FL_T **in, int dims) {
+    FL_T *x = in[0], *w = in[1], *b = in[2];
+    int first = fl__first_of(fn, FL_VALUE(x), dims);
+    if (first < 0 || !fl__ends_as(fn, FL_VALUE(x), first, w ? FL_VALUE(w) : NULL) ||
+        !fl__ends_as(fn, FL_VALUE(x), first, b ? FL_VALUE(b) : NULL) || !(x = FL_W(_floating)(x)))
+        return false;
+    fl_tensor *t = FL_VALUE(x), *all[] = {t, w ? FL_VALUE(w) : t, b ? FL_VALUE(b) : t};
+    fl_dtype wide = fl_dtype_wide(fl__narrow(t) ? t->dtype : fl__promote(3, all));
+    in[0] = fl__narrow(t) ? x : FL_W(cast)(x, wide);
+    in[1] = w ? FL_W(cast)(w, wide) : CONST(1);
+    in[2] = b ? FL_W(cast)(b, wide) : CONST(0);
+    return in[0] && in[1] && in[2];
+}
+
+#ifdef FL_ON_TENSORS
+static bool fl__compose_layer_norm(const fl_call *c, fl_tensor **y) {
+    const fl_norm_args *a = c->args;
+    fl_tensor *x = c->in[0];
+    fl_axes inner = fl__axes_from(x, x->ndim - a->dims);
+    y[1] = a->rms ? NULL : fl_mean(x, inner);
+    fl_tensor *centred = a->rms ? x : fl_sub(x, y[1]);
+    y[2] = fl_rsqrt(fl_add(fl_mean(fl_square(centred), inner), fl_num(a->eps)));
+    y[0] = fl_add(fl_mul(fl_mul(centred, y[2]), c->in[1]), c->in[2]);
+    return y[0] != NULL;
+}
+
+static bool fl__compose_layer_norm_grad(const fl_call *c, fl_tensor **d) {
+    const bool wanted[] = {c->out[0], c->out[1], c->out[2]};
+    return fl__layer_norm_grads(c->in, c->in[4], *(const fl_norm_args *)c->args, wanted, d);
+}
+
+/* y, mean and rstd: see FL_OP_layer_norm. */
+static bool fl__run_layer_norm(fl_tensor *const *in, fl_norm_args a, fl_tensor **y) {
+    fl_tensor *x = in[0];
+    fl_shape rows = fl_shape_of(x);
+    for (int i = x->ndim - a.dims; i < x->ndim; i++) rows.dim[i] = 1;
+    fl_dtype wide = fl_dtype_wide(x->dtype);
+    fl_call c = {.op = FL_OP_layer_norm, .n_out = 3, .n_in = 3, .args = &a};
+    for (int i = 0; i < 3; i++) c.in[i] = in[i];
+    c.out[0] = y[0] = fl_call_out(x->family, fl_shape_of(x), x->dtype);
+    c.out[1] = y[1] = a.rms ? NULL : fl_call_out(x->family, rows, wide);
+    c.out[2] = y[2] = fl_call_out(x->family, rows, wide);
+    if (!y[0] || (!y[1] && !a.rms) || !y[2]) return fl_raise();
+    return fl__run_fused(&c, fl__compose_layer_norm);
+}
+
+/* in: x, w, mean, rstd */
+static bool fl__run_layer_norm_grad(fl_tensor *const *in, fl_tensor *dy, fl_norm_args a,
+                                    const bool *wanted, fl_tensor **d) {
+    fl_call c = {.op = FL_OP_layer_norm_grad, .n_out = 3, .n_in = 5, .args = &a};
+    fl_tensor *x = in[0];
+    fl_shape w = {a.dims, {0}};
+    for (int i = 0; i < a.dims; i++) w.dim[i] = x->shape[x->ndim - a.dims + i];
+    for (int i = 0; i < 4; i++) c.in[i] = in[i];
+    c.in[4] = dy;
+    for (int i = 0; i < 3; i++) {
+        if (!wanted[i]) continue;
+        c.out[i] = d[i] = fl_call_out(x->family, i ? w : fl_shape_of(x),
+                                      i ? fl_dtype_wide(x->dtype) : x->dtype);
+        if (!d[i]) return fl_raise();
+    }
+    return fl__run_fused(&c, fl__compose_layer_norm_grad);
+}
+
+static fl_tensor *fl__normed(const char *fn, fl_tensor *x, fl_tensor *w, fl_tensor *b,
+                             fl_norm_args a) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *in[] = {x, w, b}, *y[3] = {NULL};
+    bool ok = fl__norm_operands(fn, in, a.dims) && fl__run_layer_norm(in, a, y);
+    return fl_scope_return(&s, ok ? y[0] : NULL);
+}
+#else
+static void fv__layer_norm_back(fl_node *n, fl_var *dy) {
+    fl_norm_args a = *(const fl_norm_args *)fv_args(n);
+    fl_var *in[4], *d[3] = {NULL};
+    fl_tensor *t[4], *dt[3] = {NULL};
+    const bool wanted[] = {fv_needs(n, 0), fv_needs(n, 1), fv_needs(n, 2)};
+    for (int i = 0; i < 4; i++) t[i] = fv_value(in[i] = fv_saved(n, i));
+    if (fl_grad_enabled()) {
+        in[2] = in[3] = NULL;
+        fv__layer_norm_grads(in, dy, a, wanted, d);
+    } else if (fl__run_layer_norm_grad(t, dy->value, a, wanted, dt)) {
+        for (int i = 0; i < 3; i++) d[i] = fv_const(dt[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        if (wanted[i]) fv_add_grad(n, i, d[i]);
+}
+
+static fl_var *fv__normed(const char *fn, fl_var *x, fl_var *w, fl_var *b, fl_norm_args a) {
+    fl_scope s = fl_scope_begin();
+    fl_var *in[] = {x, w, b};
+    fl_tensor *y[3] = {NULL};
+    if (!fv__norm_operands(fn, in, a.dims)) return fv_scope_return(&s, NULL);
+    fl_tensor *t[] = {in[0]->value, in[1]->value, in[2]->value};
+    if (!fl__run_layer_norm(t, a, y)) return fv_scope_return(&s, NULL);
+    fl_var *mean = a.rms ? fv_num(0) : fv_const(y[1]), *rstd = fv_const(y[2]);
+    return fv_scope_return(&s, fv_record_args("layer_norm", y[0], fv__layer_norm_back,
+                                              FV_IN(in[0], in[1], in[2]),
+                                              FV_SAVE(in[0], in[1], mean, rstd), &a, sizeof a));
+}
+#endif
+
 FL_T *FL_W(layer_norm)(FL_T *x, int dims, FL_T *weight, FL_T *bias, double eps) {
     if (FL_ABSENT("layer_norm", x)) return NULL;
-    const fl_tensor *t = FL_VALUE(x);
-    int first = fl__first_of("fl_layer_norm", t, dims);
-    if (first < 0 || !fl__ends_as("fl_layer_norm", t, first, weight ? FL_VALUE(weight) : NULL) ||
-        !fl__ends_as("fl_layer_norm", t, first, bias ? FL_VALUE(bias) : NULL))
-        return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *in[] = {x, weight, bias};
-    if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
-    FL_T *y = FL_W(_standardised)(in[0], fl__axes_from(t, first), eps);
-    return FL_GIVE(&s, FL_W(_narrowed)(FL_W(_affine)(y, in[1], in[2]), x));
+    fl_norm_args a = {.dims = dims, .eps = eps};
+    return FL_W(_normed)("fl_layer_norm", x, weight, bias, a);
 }
 
 FL_T *FL_W(rms_norm)(FL_T *x, int dims, FL_T *weight, double eps) {
     if (FL_ABSENT("rms_norm", x)) return NULL;
-    const fl_tensor *t = FL_VALUE(x);
-    int first = fl__first_of("fl_rms_norm", t, dims);
-    if (first < 0 || !fl__ends_as("fl_rms_norm", t, first, weight ? FL_VALUE(weight) : NULL))
-        return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *in[] = {x, weight};
-    if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
-    FL_T *mean = FL_W(mean)(FL_W(square)(in[0]), fl__axes_from(t, first));
-    FL_T *y = MUL(in[0], FL_W(rsqrt)(ADD(mean, CONST(eps))));
-    return FL_GIVE(&s, FL_W(_narrowed)(FL_W(_affine)(y, in[1], NULL), x));
+    fl_norm_args a = {.dims = dims, .eps = eps, .rms = true};
+    return FL_W(_normed)("fl_rms_norm", x, weight, NULL, a);
 }
 
 /* Of both, or false after an error. */

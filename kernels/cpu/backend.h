@@ -10,6 +10,7 @@
 #include "scan.h"
 #include "sort.h"
 #include "softmax.h"
+#include "norm.h"
 #include "step.h"
 #include "gemm.h"
 #include "conv.h"
