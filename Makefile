@@ -92,7 +92,7 @@ bits: ## every op's bits: threads against threads, gcc against clang
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)
 
-bench-%: $(BUILD)/bench/% ## bench-overhead, bench-mnist: figures as TSV
+bench-%: $(BUILD)/bench/% ## bench-overhead, bench-mnist, bench-ops, bench-peaks: figures as TSV
 	@$< $(ARGS)
 
 metrics: ## lines, slots, build seconds, sizes as TSV (python3; N=20 for fewer incremental builds)
