@@ -23,10 +23,9 @@ PRESETS = {
     "detr": {"cpu": (1, 800), "paper": (12, 800), "tiny": (1, 128)},
     "capsule": {"cpu": (32, 28), "paper": (128, 28), "tiny": (2, 28)},
 }
-SIX = ("alexnet", "vgg16", "resnet50", "bert", "asr", "vit")
 PARAMETERS = {  # of the presets that are not tiny
     "alexnet": 61100840, "vgg16": 138357544, "resnet50": 25557032, "bert": 406828032, "asr": 262946088,
-    "vit": 86567656, "resnet34": 21797672,
+    "vit": 86567656, "resnet34": 21797672, "lm": 256996864, "capsule": 6804224,
 }
 CLASSES, WORDS, PIECES, MELS = 1000, 50265, 9000, 80
 LAYER_DROP = 0.4
@@ -112,5 +111,6 @@ def line(a, framework, seconds, flops, memory, rss):
     rate = flops / seconds[0] * 1e-9
     fields = [a.model, f"{framework}/{a.variant}", a.batch, "cpu", a.dtype, a.threads, "train"]
     fields += [f"{s:.6g}" for s in seconds]
-    fields += [f"{rate:.4g}", f"{100 * rate / a.peak:.3g}" if a.peak else "-", "-" if memory is None else int(memory), rss, "-"]
+    fields += [f"{rate:.4g}", f"{100 * rate / a.peak:.3g}" if a.peak else "-", "-" if memory is None else int(memory), rss]
+    fields += ["-", f"{flops * 1e-9:.5g}", "-"]
     print("\t".join(str(f) for f in fields), flush=True)
