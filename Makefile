@@ -92,8 +92,8 @@ bits: ## every op's bits: threads against threads, gcc against clang
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)
 
-bench-%: $(BUILD)/bench/% ## bench-overhead, bench-mnist, bench-ops, bench-peaks: figures as TSV
-	@$< $(ARGS)
+bench-%: $(BUILD)/bench/% ## one program of bench/ as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks ...
+	@env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $< $(ARGS)
 
 # MODELS, THREADS, PEERS (0: none), EXCLUDE, ROUNDS, DTYPE, PRESET, WARMUP, ITERATIONS, VARIANTS, TIMEOUT, RESULTS
 BENCH_SETTINGS = models threads peers exclude rounds dtype preset warmup iterations variants timeout results
