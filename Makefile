@@ -17,6 +17,7 @@ UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h kernels/*/*.h 2>/dev/n
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
+MODELS   := $(basename $(wildcard bench/models/*.c))
 STRANGERS := $(basename $(wildcard examples/strangers/*.c))
 BACKENDS := cpu $(basename $(notdir $(wildcard examples/strangers/naive.h examples/strangers/recorder.h examples/strangers/evictor.h)))
 
@@ -92,7 +93,7 @@ bits: ## every op's bits: threads against threads, gcc against clang
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)
 
-bench-%: $(BUILD)/bench/% ## bench-overhead, bench-mnist, bench-ops, bench-peaks: figures as TSV
+bench-%: $(BUILD)/bench/% ## bench-overhead, bench-mnist, bench-ops, bench-peaks, bench-model: figures as TSV
 	@$< $(ARGS)
 
 metrics: ## lines, slots, build seconds, sizes as TSV (python3; N=20 for fewer incremental builds)
@@ -174,8 +175,9 @@ $(BUILD)/libfl.so: $(OBJECTS)
 
 PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c))
 $(PROGRAMS): %: %.o $(BUILD)/libfl.a
-	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/libfl.a $(LIBS)
+	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(LIBS)
 	@echo LD $@
+$(BUILD)/bench/model $(BUILD)/tests/test_models: $(MODELS:%=$(BUILD)/%.o)
 
 # An object sees only the API part of the other headers, what stands before their FL_IMPL_ONLY_ line. So it depends
 # on build/api/<header>, a copy of that part whose time changes only when its text does: an edit of an
@@ -194,7 +196,7 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(ALL_CFLAGS) $(OPTIONS) $(LIBS)' > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
--include $(OBJECTS:.o=.d) $(PROGRAMS:=.d)
+-include $(OBJECTS:.o=.d) $(PROGRAMS:=.d) $(MODELS:%=$(BUILD)/%.d)
 
 # --- optional parts --------------------------------------------------------------------------------------
 
