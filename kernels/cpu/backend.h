@@ -13,6 +13,7 @@
 #include "norm.h"
 #include "step.h"
 #include "gemm.h"
+#include "attention.h"
 #include "conv.h"
 #include "pool.h"
 #include "lapack.h"
