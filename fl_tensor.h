@@ -413,6 +413,11 @@ FL_API void fl_set_flags(uint64_t flags);
     X(layer_norm,          OPT, fl_norm_args,    "sum add sub mul div sqrt") \
     /* x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db] */ \
     X(layer_norm_grad,     OPT, fl_norm_args,    "sum add sub mul div") \
+    /* q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true takes part; a float is added; a number: no \
+       mask) -> y = dropout(softmax(scale q k^T)) v [..., n, e], lse [..., n, 1] = log of the sum of exp(scores), inf for a \
+       query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
+    X(attention,           OPT, fl_attention_args, "matmul mul add where amax sub exp sum div log") \
+    X(attention_grad,      OPT, fl_attention_args, "matmul mul add where amax sub exp sum div") \
     /* x -> y = x / (1 - p) where the uniform number of that element is >= p, else 0; its own gradient with the same rng */ \
     X(dropout,             OPT, fl_dropout_args, "random le where mul") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
@@ -534,6 +539,12 @@ typedef struct fl_norm_args {
     double eps;
     bool rms; /* 1 / sqrt(mean(x^2) + eps), and nothing is subtracted */
 } fl_norm_args;
+typedef struct fl_attention_args {
+    double scale;
+    bool causal; /* query i sees keys 0 to i */
+    double p;    /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
+    fl_rng rng;
+} fl_attention_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
@@ -920,7 +931,8 @@ typedef struct fl_conv2d_opts {
     fl_tensor *bias;              /* [o]; fl_var conv takes its own */
 } fl_conv2d_opts;
 /* Cross-correlation: x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow],
-   oh = (h + pads - dilation (kh - 1) - 1) / stride + 1. */
+   oh = (h + pads - dilation (kh - 1) - 1) / stride + 1. The result is stored channels-last if x or w
+   is (fl_channels_last), as are the gradients if one of their operands is. */
 #define fl_conv2d(...) FL__CONV2D(__VA_ARGS__, ._ = 0)
 #define FL__CONV2D(x, w, ...) fl_conv2d_opt(x, w, (fl_conv2d_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o);
