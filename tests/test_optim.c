@@ -603,6 +603,41 @@ TEST(a_step_that_fails_moves_nothing) {
     check_nothing_live();
 }
 
+static void count_copies(const fl_call *c, void *user) { *(int *)user += c->op == FL_OP_copy; }
+
+/* A weight that lies channels-last keeps its state and gradient so: no step converts, and the
+   numbers are those of a dense one. */
+TEST(layouts_are_kept) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {9, 0};
+    fl_tensor *plain = fl_normal(FL_SHAPE(4, 3, 5, 5), 0, 1, FL_F32, &rng);
+    fl_tensor *last = fl_permute(fl_clone(fl_permute(plain, 4, (int[]){0, 2, 3, 1})), 4,
+                                 (int[]){0, 3, 1, 2});
+    fl_var *a = fv_param(fl_clone(plain)), *b = fv_param(last);
+    fl_var *x = fv_const(fl_normal(FL_SHAPE(4, 3, 5, 5), 0, 1, FL_F32, &rng));
+    fl_optim *one = fl_optim_adam(FV_LIST(a), .lr = .1), *two = fl_optim_adam(FV_LIST(b), .lr = .1);
+    int copies = 0;
+    for (int i = 0; i < 3; i++) {
+        fl_optim_zero_grad(one);
+        fl_optim_zero_grad(two);
+        CHECK(fl_backward(fv_sum(fv_square(fv_mul(a, x)), FL_ALL_AXES)));
+        CHECK(fl_backward(fv_sum(fv_square(fv_mul(b, x)), FL_ALL_AXES)));
+        fl_hook(NULL, count_copies, &copies);
+        const double norm = fl_optim_clip_grad_norm(FV_LIST(b), 1);
+        CHECK(fl_optim_step(two));
+        fl_hook(NULL, NULL, NULL);
+        CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a), 1), norm, 1e-5);
+        CHECK(fl_optim_step(one));
+    }
+    CHECK_EQ_INT(copies, 0);
+    CHECK(two->slot[0].state[0]->stride[1] == 1 && fv_value(b)->stride[1] == 1);
+    CHECK_NEAR(fl_item(fl_amax(fl_abs(fl_sub(fv_value(a), fv_value(b))), FL_ALL_AXES)), 0, 1e-5);
+    fl_optim_free(one);
+    fl_optim_free(two);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
 /* memory */
 
 enum { DEPTH = 8, UNITS = 128, ROWS = 1024 };

@@ -99,6 +99,7 @@ static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__AVX512 + 2])
     if (fl__step_at_once(c, loop)) return true;
     fl__pass p;
     fl__pass_begin(&p, loop, c->args);
+    fl__pass_follow(&p, c->out[0]);
     fl__pass_add(&p, c->in[0], FL_READ, d);
     for (int k = 0; k < c->n_out; k++) fl__pass_add(&p, c->out[k], FL_READ | FL_WRITE, d);
     fl__pass_run(&p, fl_numel(c->out[0]));
