@@ -563,9 +563,9 @@ FL_PRIVATE fl_var *fv__out(void) {
     return &fv__output;
 }
 
-static fl_node *fv__node_new(const fv__spec *s) {
-    size_t dims = 0, size = sizeof(fl_node);
-    for (int i = 0; i < s->in.n; i++) dims += s->in.v[i] ? (size_t)s->in.v[i]->value->ndim : 0;
+/* dims: of all inputs together. */
+static fl_node *fv__node_new(const fv__spec *s, size_t dims) {
+    size_t size = sizeof(fl_node);
     size += (size_t)s->in.n * sizeof(fl_node *) + (size_t)s->saved.n * sizeof(fv__saved) +
             dims * sizeof(int64_t);
     size_t args_at = (size + 15) & ~(size_t)15;
@@ -592,7 +592,7 @@ static fl_node *fv__node_new(const fv__spec *s) {
 static fl_node *fv__end_of(fl_var *x) {
     static const fv__spec sink = {.name = "a leaf"};
     if (!x->node && !x->sink_) {
-        if (!(x->sink_ = fv__node_new(&sink))) return NULL;
+        if (!(x->sink_ = fv__node_new(&sink, 0))) return NULL;
         x->sink_->leaf = x;
     }
     fl_node *to = x->node ? x->node : x->sink_;
@@ -632,17 +632,23 @@ static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
     }
 }
 
-/* True if a result of these inputs is to be recorded. */
-static bool fv__tracks(const fl_tensor *value, fv_list in) {
+/* True if a result of these inputs is to be recorded; *dims: of all inputs together. */
+static bool fv__tracks(const fl_tensor *value, fv_list in, size_t *dims) {
     bool any = false;
-    for (int i = 0; i < in.n; i++) any |= in.v[i] && in.v[i]->requires_grad;
-    return any && value && fl_dtype_is_float(value->dtype) && fl_grad_enabled();
+    *dims = 0;
+    for (int i = 0; i < in.n; i++) {
+        if (!in.v[i]) continue;
+        any |= in.v[i]->requires_grad;
+        *dims += (size_t)in.v[i]->value->ndim;
+    }
+    return any && fl_dtype_is_float(value->dtype) && fl_grad_enabled();
 }
 
 static fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
     fl_var *y = fv_const(value);
-    if (!y || !fv__tracks(value, s->in)) return y;
-    fl_node *n = fv__node_new(s);
+    size_t dims;
+    if (!y || !fv__tracks(value, s->in, &dims)) return y;
+    fl_node *n = fv__node_new(s, dims);
     if (!n) return fl_raise();
     if (!fv__connect(n, s)) {
         fl_obj_drop(&n->obj);
@@ -877,6 +883,7 @@ static void fv__sort(fv__pass *p) {
 
 /* g stored as leaf is, if that is dense, else row-major: then steps read both in one line. */
 static fl_tensor *fv__stored_as(fl_tensor *g, const fl_tensor *leaf) {
+    if (fl_is_contiguous(g) && fl_is_contiguous(leaf)) return g;
     fl_tensor *y = fl__laid_out_as(fl__out_like(g, g->dtype), leaf);
     bool alike = y != NULL;
     for (int i = 0; alike && i < g->ndim; i++)
