@@ -731,29 +731,6 @@ static void fl__nn_project_each(fl_nn_module *m, const fl_vars *in, fl_var *qkv[
     }
 }
 
-/* true where step i sees step j: [n, m] */
-static fl_var *fl__nn_past(const fl_tensor *q, const fl_tensor *k) {
-    const fl_shape s = FL_SHAPE(q->shape[q->ndim - 2], k->shape[k->ndim - 2]);
-    return fv_const(fl_to(fl_tril(fl_ones(s, FL_B8), 0), fl_family_name(q)));
-}
-
-/* fl_attention with a dropout of the weights. Where a row sees nothing they are 0. */
-static fl_var *fl__nn_attend_dropping(const fl__nn_attention *a, fl_var *const qkv[3],
-                                      fl_var *mask) {
-    const fl_tensor *q = fv_value(qkv[0]);
-    const double scale = 1 / sqrt((double)q->shape[q->ndim - 1]);
-    fl_var *never = fv_num(-INFINITY);
-    fl_var *y = fv_matmul(fv_mul(qkv[0], fv_num(scale)), fv_transpose(qkv[1], -1, -2));
-    if (a->causal) y = fv_where(fl__nn_past(q, fv_value(qkv[1])), y, never);
-    if (mask) y = fv_value(mask)->dtype == FL_B8 ? fv_where(mask, y, never) : fv_add(y, mask);
-    if (!y) return NULL;
-    fl_var *blind = mask ? fv_const(fl_isneginf(fl_amax(fv_value(y), FL_AXES_KEEP(-1)))) : NULL;
-    if (mask) y = fv_where(blind, fv_num(0), y);
-    y = fv_softmax(y, -1);
-    if (mask) y = fv_where(blind, fv_num(0), y);
-    return fv_matmul(fv_dropout(y, a->dropout, NULL), qkv[2]);
-}
-
 /* q, k, v are [n, ., dim] of one n, k and v of one length; else fails. */
 static bool fl__nn_attention_ok(const fl_nn_module *m, const fl_vars *in) {
     const fl__nn_attention *a = m->data;
@@ -780,9 +757,8 @@ static fl_vars fl__nn_attention_forward(fl_nn_module *m, fl_vars in) {
     if (in.n < 3) fl__nn_project_self(m, in.v[0], qkv);
     else fl__nn_project_each(m, &in, qkv);
     if (!qkv[0] || !qkv[1] || !qkv[2]) return (fl_vars){0};
-    fl_var *y = m->train && a->dropout > 0
-                    ? fl__nn_attend_dropping(a, qkv, mask)
-                    : fv_attention(qkv[0], qkv[1], qkv[2], mask, a->causal, 0);
+    const fl_attention_opts o = {.causal = a->causal, .dropout = m->train ? a->dropout : 0};
+    fl_var *y = fv_attention_opt(qkv[0], qkv[1], qkv[2], mask, o);
     y = fv_reshape(fv_transpose(y, 1, 2), fl_shape_of(fv_value(in.v[0])));
     return fl_nn_forward_vars(m->child[0], FL_VARS(y));
 }
