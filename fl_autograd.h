@@ -875,12 +875,24 @@ static void fv__sort(fv__pass *p) {
     }
 }
 
-/* Adds the gradient that arrived at a sink to its leaf's. That one is row-major and shares no
-   storage. */
+/* g has a place in memory for each element, and the same one as x has: a weight that is stored
+   channels-last and its gradient, say. */
+static bool fv__stored_as(const fl_tensor *g, const fl_tensor *x) {
+    int64_t last = 0;
+    for (int i = 0; i < g->ndim; i++) {
+        if (g->stride[i] != x->stride[i] || g->stride[i] <= 0) return false;
+        last += (g->shape[i] - 1) * g->stride[i];
+    }
+    return last + 1 == fl_numel(g);
+}
+
+/* Adds the gradient that arrived at a sink to its leaf's. That one is stored as the leaf is, or
+   row-major, and shares no storage. */
 static void fv__accumulate(fl_node *sink) {
     fl_var *x = sink->leaf, *g = sink->grad;
     if (!x || !x->requires_grad) return;
-    if (!fl_grad_enabled() && !fl_is_contiguous(g->value)) g = fv_const(fl_contiguous(g->value));
+    const bool ready = fl_is_contiguous(g->value) || fv__stored_as(g->value, x->value);
+    if (!fl_grad_enabled() && !ready) g = fv_const(fl_contiguous(g->value));
     if (g && x->grad) g = fv__sum_of(x->grad, g);
     if (!g || !fv_set_grad(x, g) || !x->hook_) return;
     fv_keep(x);

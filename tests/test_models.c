@@ -132,6 +132,7 @@ TEST(bert) { check_losses(&model_bert); }
 TEST(asr) { check_losses(&model_asr); }
 TEST(vit) { check_losses(&model_vit); }
 TEST(lm) { check_losses(&model_lm); }
+TEST(detr) { check_losses(&model_detr); }
 TEST(capsule) { check_losses(&model_capsule); }
 
 TEST(channels_last_trains_alike) {

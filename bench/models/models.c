@@ -7,7 +7,7 @@
 
 const model *const models[] = {&model_alexnet, &model_vgg16,   &model_resnet50, &model_bert,
                                &model_asr,     &model_vit,     &model_resnet34, &model_lm,
-                               &model_capsule, NULL};
+                               &model_detr,    &model_capsule, NULL};
 
 const model *model_find(const char *name) {
     for (int i = 0; models[i]; i++)
