@@ -53,7 +53,8 @@ TEST(drop_path_leaves_out_samples) {
     fl_nn_module *m = fl_nn_drop_path(0.25, .rng = &rng);
     fl_scope s = fl_scope_begin();
     fl_var *x = fv_param(fl_ones(FL_SHAPE(N, 2, 3), FL_F64)), *y = fl_nn_forward(m, x);
-    fl_tensor *low = fl_amin(fv_value(y), FL_AXES(1, 2)), *high = fl_amax(fv_value(y), FL_AXES(1, 2));
+    fl_tensor *low = fl_amin(fv_value(y), FL_AXES(1, 2)),
+              *high = fl_amax(fv_value(y), FL_AXES(1, 2));
     CHECK_NEAR(apart(low, high), 0, 0);
     CHECK_NEAR(item(fl_amax(high, FL_ALL_AXES)), 1 / 0.75, 1e-15);
     CHECK_NEAR(item(fl_mean(high, FL_ALL_AXES)), 1, 5 * sqrt(0.25 / 0.75 / N));
@@ -90,8 +91,8 @@ TEST(masks_pass_through_a_stack_of_transformers) {
     for (int i = 0; i < 2; i++) {
         fl_rng again = rng;
         fl_nn_add(plain, NULL, fl_nn_transformer(DIM, 2, 16, .dtype = FL_F64, .rng = &rng));
-        fl_nn_add(causal, NULL, fl_nn_transformer(DIM, 2, 16, .causal = true, .dtype = FL_F64,
-                                                  .rng = &again));
+        fl_nn_add(causal, NULL,
+                  fl_nn_transformer(DIM, 2, 16, .causal = true, .dtype = FL_F64, .rng = &again));
     }
     fl_scope s = fl_scope_begin();
     fl_var *x = reals(FL_SHAPE(N, T, DIM), 5);
@@ -128,7 +129,8 @@ TEST(dropout_of_attention_is_for_training) {
 
 TEST(adaptive_softmax_shares_add_up) {
     enum { WORDS = 12, DIM = 8 };
-    fl_nn_module *m = fl_nn_adaptive_softmax(DIM, FL_SHAPE(3, 7, WORDS), .divide = 2, .dtype = FL_F64);
+    fl_nn_module *m =
+        fl_nn_adaptive_softmax(DIM, FL_SHAPE(3, 7, WORDS), .divide = 2, .dtype = FL_F64);
     fl_scope s = fl_scope_begin();
     fl_var *x = fv_expand(reals(FL_SHAPE(1, DIM), 4), FL_SHAPE(WORDS, DIM));
     fl_tensor *words = fl_arange(0, WORDS, 1, FL_I64);
@@ -188,7 +190,8 @@ TEST(channels_last_network) {
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(last), .lr = 0.1, .momentum = 0.9);
     CHECK(has_channels_last(optim->slot[0].state[0]));
     fl_scope s = fl_scope_begin();
-    fl_var *x = reals(FL_SHAPE(2, 3, 8, 7), 3), *y = fl_nn_forward(first, x), *z = fl_nn_forward(last, x);
+    fl_var *x = reals(FL_SHAPE(2, 3, 8, 7), 3), *y = fl_nn_forward(first, x),
+           *z = fl_nn_forward(last, x);
     CHECK_NEAR(apart(fv_value(y), fv_value(z)), 0, 1e-13);
     fl_backward(fv_sum(fv_square(y), FL_ALL_AXES));
     fl_backward(fv_sum(fv_square(z), FL_ALL_AXES));
@@ -229,19 +232,28 @@ TEST(printing) {
     char text[2048];
     fl_nn_module *m = fl_nn_sequential(
         fl_nn_embedding(9, 4, .padding = 2), fl_nn_position(8, 4), fl_nn_sinusoid(4, 2),
-        fl_nn_transformer(4, 2, 6, .norm_first = true, .drop_path = 0.1), fl_nn_conv1d(4, 6, 3, .pad = 1),
-        fl_nn_glu(1), fl_nn_transpose(1, -1), fl_nn_group_norm(2, 4), fl_nn_rms_norm(FL_SHAPE(4)),
-        fl_nn_capsules(2, 3, 4, 5), fl_nn_adaptive_softmax(8, FL_SHAPE(2, 4)),
-        fl_nn_adaptive_avg_pool2d(1, 2), fl_nn_layer_drop(0.2));
+        fl_nn_transformer(4, 2, 6, .norm_first = true, .drop_path = 0.1),
+        fl_nn_conv1d(4, 6, 3, .pad = 1), fl_nn_glu(1), fl_nn_transpose(1, -1),
+        fl_nn_group_norm(2, 4), fl_nn_rms_norm(FL_SHAPE(4)), fl_nn_capsules(2, 3, 4, 5),
+        fl_nn_adaptive_softmax(8, FL_SHAPE(2, 4)), fl_nn_adaptive_avg_pool2d(1, 2),
+        fl_nn_layer_drop(0.2));
     static const char *const parts[] = {
-        "(0): Embedding(9, 4, padding_idx=2)", "(1): Position(8, 4)", "(2): Sinusoid(4, scale=2)",
-        "(3): TransformerEncoderLayer(norm_first=True", "(self_attn): MultiheadAttention(4, 2, dropout=0",
-        "(out_proj): Linear(in_features=4, out_features=4, bias=True)", "(drop_path): DropPath(p=0.1)",
-        "(4): Conv1d(4, 6, kernel_size=(3,), stride=(1,), padding=1)", "(5): GLU(dim=1)",
-        "(6): Transpose(1, -1)", "(7): GroupNorm(2, 4, eps=1e-05, affine=True)",
-        "(8): RMSNorm((4,), eps=1e-05, elementwise_affine=True)", "(9): Capsules(2 x 3 to 4 x 5, rounds=3)",
+        "(0): Embedding(9, 4, padding_idx=2)",
+        "(1): Position(8, 4)",
+        "(2): Sinusoid(4, scale=2)",
+        "(3): TransformerEncoderLayer(norm_first=True",
+        "(self_attn): MultiheadAttention(4, 2, dropout=0",
+        "(out_proj): Linear(in_features=4, out_features=4, bias=True)",
+        "(drop_path): DropPath(p=0.1)",
+        "(4): Conv1d(4, 6, kernel_size=(3,), stride=(1,), padding=1)",
+        "(5): GLU(dim=1)",
+        "(6): Transpose(1, -1)",
+        "(7): GroupNorm(2, 4, eps=1e-05, affine=True)",
+        "(8): RMSNorm((4,), eps=1e-05, elementwise_affine=True)",
+        "(9): Capsules(2 x 3 to 4 x 5, rounds=3)",
         "AdaptiveLogSoftmaxWithLoss(8, cutoffs=(2, 4), div_value=4",
-        "AdaptiveAvgPool2d(output_size=(1, 2))", "LayerDrop(p=0.2)"};
+        "AdaptiveAvgPool2d(output_size=(1, 2))",
+        "LayerDrop(p=0.2)"};
     CHECK(fl_nn_format(m, text, sizeof text) < (int64_t)sizeof text);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) CHECK_STR(text, parts[i]);
     fl_nn_free(m);

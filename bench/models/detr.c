@@ -9,13 +9,9 @@
 
 enum { OBJECTS = 4, MOST_QUERIES = 100 };
 
-static int64_t kinds(const model_preset *p) {
-    return p->tiny ? 8 : 91;
-}
+static int64_t kinds(const model_preset *p) { return p->tiny ? 8 : 91; }
 
-static int64_t queries(const model_preset *p) {
-    return p->tiny ? 6 : MOST_QUERIES;
-}
+static int64_t queries(const model_preset *p) { return p->tiny ? 6 : MOST_QUERIES; }
 
 /* ---- layers: positions are added to queries and keys, not to values ---- */
 
@@ -49,8 +45,8 @@ static fl_nn_module *layer_of(const model_preset *p, int64_t dim, bool decoder) 
     const int64_t heads = 8, wide = p->tiny ? 64 : 2048;
     const double drop = model_drop(p, 0.1);
     layer *l = calloc(1, sizeof *l);
-    fl_nn_module *m = fl_nn_function(decoder ? "TransformerDecoderLayer" : "TransformerEncoderLayer",
-                                     layer_forward, l, free);
+    fl_nn_module *m = fl_nn_function(
+        decoder ? "TransformerDecoderLayer" : "TransformerEncoderLayer", layer_forward, l, free);
     l->self = fl_nn_add(m, "self_attn", fl_nn_attention(dim, heads, .dropout = drop));
     if (decoder)
         l->other = fl_nn_add(m, "multihead_attn", fl_nn_attention(dim, heads, .dropout = drop));
@@ -81,7 +77,8 @@ static fl_tensor *places(int64_t h, int64_t w, int64_t dim) {
     float *v = malloc((size_t)(h * w * dim) * sizeof *v);
     for (int64_t i = 0; v && i < h * w * dim; i++) {
         const int64_t k = i % dim, at = i / dim, j = k % half;
-        const double place = k < half ? (double)(at / w + 1) / (double)h : (double)(at % w + 1) / (double)w;
+        const double place =
+            k < half ? (double)(at / w + 1) / (double)h : (double)(at % w + 1) / (double)w;
         const double angle = 2 * acos(-1) * place / pow(10000, (double)(j / 2 * 2) / (double)half);
         v[i] = (float)(j % 2 ? cos(angle) : sin(angle));
     }
@@ -129,9 +126,10 @@ static fl_nn_module *build(const model_preset *p) {
     }
     d->norm = fl_nn_add(net, "norm", fl_nn_layer_norm(FL_SHAPE(dim)));
     d->kind = fl_nn_add(net, "class_embed", fl_nn_linear(dim, kinds(p) + 1));
-    d->box = fl_nn_add(net, "bbox_embed",
-                       fl_nn_sequential(fl_nn_linear(dim, dim), fl_nn_relu(), fl_nn_linear(dim, dim),
-                                        fl_nn_relu(), fl_nn_linear(dim, 4)));
+    d->box =
+        fl_nn_add(net, "bbox_embed",
+                  fl_nn_sequential(fl_nn_linear(dim, dim), fl_nn_relu(), fl_nn_linear(dim, dim),
+                                   fl_nn_relu(), fl_nn_linear(dim, 4)));
     return net;
 }
 
@@ -159,8 +157,10 @@ static void assign(int n, int m, const double *cost, int *column_of) {
             }
             const double step = least[next];
             for (int j = 0; j <= m; j++) {
-                if (used[j]) u[owner[j]] += step, v[j] -= step;
-                else least[j] -= step;
+                if (used[j])
+                    u[owner[j]] += step, v[j] -= step;
+                else
+                    least[j] -= step;
             }
             at = next;
         }
@@ -180,8 +180,8 @@ static fl_var *giou(fl_var *a, fl_var *b) {
         hi[i] = fv_add(centre, fv_mul(size, half));
         area[i] = fv_prod(size, FL_AXES(-1));
     }
-    fl_var *inner = fv_prod(fv_relu(fv_sub(fv_minimum(hi[0], hi[1]), fv_maximum(lo[0], lo[1]))),
-                            FL_AXES(-1));
+    fl_var *inner =
+        fv_prod(fv_relu(fv_sub(fv_minimum(hi[0], hi[1]), fv_maximum(lo[0], lo[1]))), FL_AXES(-1));
     fl_var *hull = fv_prod(fv_sub(fv_maximum(hi[0], hi[1]), fv_minimum(lo[0], lo[1])), FL_AXES(-1));
     fl_var *both = fv_sub(fv_add(area[0], area[1]), inner);
     return fv_sub(fv_div(inner, both), fv_div(fv_sub(hull, both), hull));
@@ -214,7 +214,8 @@ static fl_tensor *matched(const model_preset *p, fl_vars y, const model_batch *b
 
 /* Weighted cross-entropy of the kinds: a query without an object should say so, and counts a
    tenth. */
-static fl_var *kind_loss(const model_preset *p, fl_var *logits, fl_tensor *query, const model_batch *b) {
+static fl_var *kind_loss(const model_preset *p, fl_var *logits, fl_tensor *query,
+                         const model_batch *b) {
     const int64_t n = p->batch, none = kinds(p);
     fl_tensor *empty = fl_full(FL_SHAPE(n, queries(p)), (double)none, FL_I64);
     fl_tensor *want = fl_reshape(fl_scatter(empty, 1, query, b->t[1]), FL_SHAPE(n * queries(p)));
@@ -250,7 +251,8 @@ static model_batch batch(const model_preset *p) {
 const model model_detr = {
     .name = "detr",
     .parameters = 41524768,
-    .preset = {{"cpu", 1, 800, false, false}, {"paper", 12, 800, false, false},
+    .preset = {{"cpu", 1, 800, false, false},
+               {"paper", 12, 800, false, false},
                {"tiny", 2, 96, true, false}},
     .build = build,
     .batch = batch,
