@@ -54,7 +54,7 @@ LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared examples mnist test test-compile conformance gradcheck mutants bits parity metrics clean help FORCE
+.PHONY: all lib shared examples mnist test test-compile conformance gradcheck mutants bits parity bench metrics clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -93,8 +93,14 @@ bits: ## every op's bits: threads against threads, gcc against clang
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)
 
-bench-%: $(BUILD)/bench/% ## bench-overhead, bench-mnist, bench-ops, bench-peaks, bench-model: figures as TSV
-	@$< $(ARGS)
+bench-%: $(BUILD)/bench/% ## one program of bench/ as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks ...
+	@env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $< $(ARGS)
+
+# MODELS, THREADS, PEERS (0: none), EXCLUDE, ROUNDS, DTYPE, PRESET, WARMUP, ITERATIONS, VARIANTS, TIMEOUT, RESULTS
+BENCH_SETTINGS = models threads peers exclude rounds dtype preset warmup iterations variants timeout results
+bench: $(BUILD)/bench/model ## the models beside other frameworks: make bench MODELS="vit bert:8" THREADS=2 PEERS=0 ROUNDS=3
+	@python3 bench/run $< $(foreach s,$(BENCH_SETTINGS),$(call bench_setting,$(s),$(shell echo $(s) | tr a-z A-Z)))
+bench_setting = $(if $(filter command line environment,$(origin $(2))),--$(1) "$($(2))")
 
 metrics: ## lines, slots, build seconds, sizes as TSV (python3; N=20 for fewer incremental builds)
 	@CC="$(CC)" python3 bench/metrics $(if $(N),--edits $(N))

@@ -875,24 +875,25 @@ static void fv__sort(fv__pass *p) {
     }
 }
 
-/* g has a place in memory for each element, and the same one as x has: a weight that is stored
-   channels-last and its gradient, say. */
-static bool fv__stored_as(const fl_tensor *g, const fl_tensor *x) {
-    int64_t last = 0;
-    for (int i = 0; i < g->ndim; i++) {
-        if (g->stride[i] != x->stride[i] || g->stride[i] <= 0) return false;
-        last += (g->shape[i] - 1) * g->stride[i];
-    }
-    return last + 1 == fl_numel(g);
+/* g stored as leaf is, if that is dense, else row-major: then steps read both in one line. */
+static fl_tensor *fv__stored_as(fl_tensor *g, const fl_tensor *leaf) {
+    fl_tensor *y = fl__laid_out_as(fl__out_like(g, g->dtype), leaf);
+    bool alike = y != NULL;
+    for (int i = 0; alike && i < g->ndim; i++)
+        alike = g->shape[i] == 1 || g->stride[i] == y->stride[i];
+    if (alike) return g;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {g}};
+    return y ? fl__result(&c) : fl_raise();
 }
 
-/* Adds the gradient that arrived at a sink to its leaf's. That one is stored as the leaf is, or
-   row-major, and shares no storage. */
+/* Adds the gradient that arrived at a sink to its leaf's. That one shares no storage. */
 static void fv__accumulate(fl_node *sink) {
     fl_var *x = sink->leaf, *g = sink->grad;
     if (!x || !x->requires_grad) return;
-    const bool ready = fl_is_contiguous(g->value) || fv__stored_as(g->value, x->value);
-    if (!fl_grad_enabled() && !ready) g = fv_const(fl_contiguous(g->value));
+    if (!fl_grad_enabled()) {
+        fl_tensor *stored = fv__stored_as(g->value, x->value);
+        if (stored != g->value) g = fv_const(stored);
+    }
     if (g && x->grad) g = fv__sum_of(x->grad, g);
     if (!g || !fv_set_grad(x, g) || !x->hook_) return;
     fv_keep(x);

@@ -931,7 +931,8 @@ typedef struct fl_conv2d_opts {
     fl_tensor *bias;              /* [o]; fl_var conv takes its own */
 } fl_conv2d_opts;
 /* Cross-correlation: x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow],
-   oh = (h + pads - dilation (kh - 1) - 1) / stride + 1. */
+   oh = (h + pads - dilation (kh - 1) - 1) / stride + 1. The result is stored channels-last if x or w
+   is (fl_channels_last), as are the gradients if one of their operands is. */
 #define fl_conv2d(...) FL__CONV2D(__VA_ARGS__, ._ = 0)
 #define FL__CONV2D(x, w, ...) fl_conv2d_opt(x, w, (fl_conv2d_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o);
