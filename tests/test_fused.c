@@ -158,4 +158,35 @@ TEST(layer_norm) {
         }
 }
 
+static fl_var *batch_norm(const fused *f, fl_var *const *x) {
+    bool relu = f->name[11] == 'r';
+    fl_tensor *mean = fl_zeros(fl_shape_of(x[1]->value), f->dtype), *var = fl_ones_like(mean);
+    fl_var *y = f->n == 4 ? fv_batch_norm_add(x[0], x[1], x[2], x[3], .train = true, .mean = mean,
+                                              .var = var, .relu = relu)
+                          : fv_batch_norm(x[0], x[1], x[2], .train = true, .mean = mean,
+                                          .var = var, .relu = relu);
+    return fv_add(y, fv_const(fl_reshape(fl_mul(mean, var), FL_SHAPE(-1, 1, 1))));
+}
+static fl_var *plain_batch_norm(const fused *f, fl_var *const *x) {
+    (void)f;
+    return fv_batch_norm(x[0], NULL, NULL, .train = true, .eps = 0.1);
+}
+
+#define BATCH_NORM FL_OP_batch_norm, FL_OP_batch_norm_grad
+TEST(batch_norm) {
+    static const fl_shape shape[] = {{4, {2, 1, 1, 1}},   {4, {3, 3, 5, 7}},  {4, {2, 16, 8, 8}},
+                                     {4, {9, 17, 11, 13}}, {4, {2, 65, 3, 3}}, {4, {2, 3, 65, 67}},
+                                     {4, {70, 5, 1, 1}}};
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
+        for (int k = 0; k < 6; k++) {
+            fl_dtype d = k & 1 ? FL_F64 : FL_F32;
+            fl_shape s = shape[i];
+            check_fused(&(fused){"batch_norm", plain_batch_norm, s, 1, k / 2, {BATCH_NORM}, d});
+            check_fused(&(fused){"batch_norm plain", batch_norm, s, 3, k / 2, {BATCH_NORM}, d});
+            check_fused(&(fused){"batch_norm relu", batch_norm, s, 3, k / 2, {BATCH_NORM}, d});
+            check_fused(&(fused){"batch_norm plain", batch_norm, s, 4, k / 2, {BATCH_NORM}, d});
+            check_fused(&(fused){"batch_norm relu", batch_norm, s, 4, k / 2, {BATCH_NORM}, d});
+        }
+}
+
 int main(int argc, char **argv) { return test_main(argc, argv); }

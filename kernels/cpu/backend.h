@@ -11,6 +11,7 @@
 #include "sort.h"
 #include "softmax.h"
 #include "norm.h"
+#include "batch_norm.h"
 #include "step.h"
 #include "gemm.h"
 #include "attention.h"

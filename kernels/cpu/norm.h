@@ -14,17 +14,7 @@
 #define FL_CPU_NORM_IMPL
 FL__LOOPS_BEGIN
 
-#define FL__NORM_INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define FL__NORM_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define FL__NORM_UNROLL _Pragma("GCC unroll 8")
-#endif
-
-enum {
-    FL__NORM_BLOCK = 4096, /* elements of a row that are summed in their own dtype */
-    FL__NORM_PARTS = 64    /* most blocks of rows */
-};
+enum { FL__NORM_PARTS = 64 /* most blocks of rows */ };
 
 typedef struct fl__norm {
     const void *x, *w, *b, *dy;        /* rows of n; w and b one each */
@@ -68,8 +58,6 @@ typedef struct fl__norm_kernels {
 #include "norm_rows.h"
 #undef FL__FN
 #endif
-#undef FL__NORM_INLINE
-#undef FL__NORM_UNROLL
 
 static const fl__norm_kernels *fl__norm_kernels_of(fl_dtype d) {
 #ifdef FL__X86_LEVELS

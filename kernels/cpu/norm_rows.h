@@ -4,43 +4,9 @@
      FL__T          the element: float or double, FL__LANES of them a register
      FL__FN(name)   the name with a suffix of its own
      FL__TARGET     the target attribute
-   and it undefines them all but FL__FN. Sums run in four registers over FL__NORM_BLOCK elements,
-   then in double, so they lose little in long rows. */
+   and it undefines them all but FL__FN. */
 
-typedef FL__T FL__FN(vec) __attribute__((vector_size(FL__LANES * sizeof(FL__T))));
-typedef FL__T FL__FN(mem) /* the same, anywhere in memory */
-    __attribute__((vector_size(FL__LANES * sizeof(FL__T)), aligned(sizeof(FL__T)), may_alias));
-#define FL__LOAD(p) (*(const FL__FN(mem) *)(p))
-#define FL__STORE(p) (*(FL__FN(mem) *)(p))
-
-/* What four registers hold, added pairwise. */
-FL__NORM_INLINE FL__TARGET FL__T FL__FN(total)(const FL__FN(vec) *acc) {
-    FL__FN(vec) all = (acc[0] + acc[1]) + (acc[2] + acc[3]);
-    FL__T lane[FL__LANES];
-    memcpy(lane, &all, sizeof lane);
-    for (int half = FL__LANES / 2; half > 0; half /= 2)
-        for (int j = 0; j < half; j++) lane[j] += lane[j + half];
-    return lane[0];
-}
-
-/* sum of x - shift, or of its squares */
-FL__NORM_INLINE FL__TARGET double FL__FN(row_sum)(const FL__T *x, int64_t n, FL__T shift,
-                                                  const bool squares) {
-    double sum = 0;
-    for (int64_t i = 0; i < n;) {
-        FL__FN(vec) acc[4] = {{0}, {0}, {0}, {0}};
-        int64_t end = i + fl__min(n - i, FL__NORM_BLOCK);
-        for (; i + 4 * FL__LANES <= end; i += 4 * FL__LANES)
-            FL__NORM_UNROLL for (int k = 0; k < 4; k++) {
-                FL__FN(vec) v = FL__LOAD(x + i + k * FL__LANES) - shift;
-                acc[k] += squares ? v * v : v;
-            }
-        FL__T rest = 0;
-        for (; i < end; i++) rest += squares ? (x[i] - shift) * (x[i] - shift) : x[i] - shift;
-        sum += (double)(FL__FN(total)(acc) + rest);
-    }
-    return sum;
-}
+#include "norm_sums.h"
 
 /* y = (x - mean) rstd w + b */
 FL__TARGET static void FL__FN(rows)(const fl__norm *s, int64_t begin, int64_t end) {
@@ -59,14 +25,14 @@ FL__TARGET static void FL__FN(rows)(const fl__norm *s, int64_t begin, int64_t en
 }
 
 /* sum of g and of g (x - mean) rstd, where g = dy w: [0] and [1] */
-FL__NORM_INLINE FL__TARGET void FL__FN(grad_sums)(const FL__T *x, const FL__T *dy, const FL__T *w,
+FL__SUM_INLINE FL__TARGET void FL__FN(grad_sums)(const FL__T *x, const FL__T *dy, const FL__T *w,
                                                   int64_t n, FL__T mean, FL__T rstd, double *sum) {
     sum[0] = sum[1] = 0;
     for (int64_t i = 0; i < n;) {
         FL__FN(vec) acc[2][4] = {{{0}, {0}, {0}, {0}}, {{0}, {0}, {0}, {0}}};
-        int64_t end = i + fl__min(n - i, FL__NORM_BLOCK);
+        int64_t end = i + fl__min(n - i, FL__SUM_BLOCK);
         for (; i + 4 * FL__LANES <= end; i += 4 * FL__LANES)
-            FL__NORM_UNROLL for (int k = 0; k < 4; k++) {
+            FL__SUM_UNROLL for (int k = 0; k < 4; k++) {
                 int64_t at = i + k * FL__LANES;
                 FL__FN(vec) g = FL__LOAD(dy + at) * FL__LOAD(w + at);
                 acc[0][k] += g;
