@@ -1,4 +1,4 @@
-/* kernels/cpu/norm_sums.h - sums along rows, for norm_rows.h and batch_norm_rows.h, which include it
+/* kernels/cpu/norm_sums.h - sums along rows: norm_rows.h and batch_norm_rows.h include it
 
    They run in four registers over FL__SUM_BLOCK elements, then in double, so they lose little in
    long rows. */
