@@ -233,12 +233,13 @@ typedef struct fl_nn_batch_norm_opts {
     double eps;      /* 0 -> 1e-5 */
     bool no_affine;  /* no weight and bias */
     bool no_track;   /* no running statistics: those of the batch always */
-    bool relu;       /* y = max(0, that) */
+    bool relu;       /* y = max(0, that), after the second input, if there is one, was added */
     fl_dtype dtype;
 } fl_nn_batch_norm_opts;
 /* y = (x - mean) / sqrt(var + eps) * weight + bias per channel of x [n, c, h, w]. In training mean
    and var (biased) are the batch's, and running_mean, running_var (unbiased) and
-   num_batches_tracked (i64) are updated; else the running ones. */
+   num_batches_tracked (i64) are updated; else the running ones. A second input of x's shape is
+   added to y: the end of a residual block in one pass. */
 #define fl_nn_batch_norm2d(...) FL_NN__BATCH_NORM2D(__VA_ARGS__, ._ = 0)
 #define FL_NN__BATCH_NORM2D(channels, ...) \
     fl_nn_batch_norm2d_opt(channels, (fl_nn_batch_norm_opts){__VA_ARGS__})
@@ -1281,6 +1282,7 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl_tensor *x = fv_value(in.v[0]);
     const bool batch = m->train || !b->track;
     char text[FL__NN_SHAPE];
+    if (in.n != 1 && in.n != 2) return fl_nn_fail(m, "%d inputs, takes 1 or 2", in.n);
     if (x->ndim != 4 || x->shape[1] != b->channels)
         return fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", h, w]", fl__nn_shape(in.v[0], text),
                           b->channels);
@@ -1288,7 +1290,8 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     if (batch && n < 2)
         return fl_nn_fail(m, "input %s has %" PRId64 " values per channel, batch statistics want 2",
                           fl__nn_shape(in.v[0], text), n);
-    fl_batch_norm_opts o = {.train = batch, .momentum = b->momentum, .eps = b->eps};
+    fl_batch_norm_opts o = {
+        .train = batch, .momentum = b->momentum, .eps = b->eps, .relu = b->relu};
     fl_tensor *batches = b->track ? m->buffer[FL__NN_BATCHES].tensor : NULL;
     fl_tensor *next = batch && b->track ? fl_add(batches, fl_int(1)) : NULL;
     if (b->track) {
@@ -1300,9 +1303,11 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     if (o.momentum == 0) o.momentum = FL_ZERO;
     if (o.eps == 0) o.eps = FL_ZERO;
     fl_var *weight = m->n_param ? fl__nn_param(m, 0) : NULL;
-    fl_var *y = fv_batch_norm_opt(in.v[0], weight, weight ? fl__nn_param(m, 1) : NULL, o);
+    fl_var *bias = weight ? fl__nn_param(m, 1) : NULL;
+    fl_var *y = in.n == 2 ? fv_batch_norm_add_opt(in.v[0], weight, bias, in.v[1], o)
+                          : fv_batch_norm_opt(in.v[0], weight, bias, o);
     if (y && next && !fl_assign(batches, next)) return (fl_vars){0};
-    return FL_VARS(b->relu ? fv_relu(y) : y);
+    return FL_VARS(y);
 }
 
 static void fl__nn_batch_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
@@ -1319,7 +1324,6 @@ static void fl__nn_batch_norm_describe(const fl_nn_module *m, char *buf, size_t 
 static const fl_nn_type fl__nn_batch_norm_type = {
     .name = "BatchNorm2d",
     .maker = "fl_nn_batch_norm2d",
-    .inputs = 1,
     .forward = fl__nn_batch_norm_forward,
     .describe = fl__nn_batch_norm_describe,
 };

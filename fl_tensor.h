@@ -413,6 +413,11 @@ FL_API void fl_set_flags(uint64_t flags);
     X(layer_norm,          OPT, fl_norm_args,    "sum add sub mul div sqrt") \
     /* x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db] */ \
     X(layer_norm_grad,     OPT, fl_norm_args,    "sum add sub mul div") \
+    /* x [n, c, ...], w, b, add -> y, mean, var (biased), over all but the channels: (x - mean) / sqrt(var + eps) w + b +
+       add, at least 0 with relu; w and b are [c, 1, ...] or numbers, mean and var [1, c, 1, ...], add like x or 0 */ \
+    X(batch_norm,          OPT, fl_batch_norm_args, "sum add sub mul div sqrt maximum") \
+    /* x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd] */ \
+    X(batch_norm_grad,     OPT, fl_batch_norm_args, "sum add sub mul div sqrt where le") \
     /* q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true takes part; a float is added; a number: no \
        mask) -> y = dropout(softmax(scale q k^T)) v [..., n, e], lse [..., n, 1] = log of the sum of exp(scores), inf for a \
        query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
@@ -545,6 +550,10 @@ typedef struct fl_attention_args {
     double p;    /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
     fl_rng rng;
 } fl_attention_args;
+typedef struct fl_batch_norm_args {
+    double eps;
+    bool relu;
+} fl_batch_norm_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;

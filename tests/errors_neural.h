@@ -21,6 +21,9 @@ static void rows_of_nets(void) {
     NO(fl_batch_norm_opt, (NULL, NULL, NULL, norm), NULLS);
     NO(fl_batch_norm_opt, (o.f23, o.f4, NULL, norm), "[2, 3]", "[4]");
     NO(fl_batch_norm_opt, (o.f23, NULL, NULL, norm), "running mean");
+    NO(fl_batch_norm_add_opt, (NULL, NULL, NULL, o.f23, train), NULLS);
+    NO(fl_batch_norm_add_opt, (o.f23, NULL, NULL, NULL, train), NULLS);
+    NO(fl_batch_norm_add_opt, (o.f23, NULL, NULL, o.f34, train), "[2, 3]", "[3, 4]");
     NO(fl_batch_norm_opt, (o.f23, NULL, NULL, other), "[2, 3]", "[4]");
     NO(fl_batch_norm_opt, (fl_reshape(o.f4, FL_SHAPE(1, 4)), NULL, NULL, train),
        "1 values per channel");
@@ -150,6 +153,9 @@ static void rows_of_var_nets(void) {
     NO(fv_batch_norm_opt, (NULL, NULL, NULL, norm), NULLS);
     NO(fv_batch_norm_opt, (o.v23, o.v4, NULL, norm), "[2, 3]", "[4]");
     NO(fv_batch_norm_opt, (o.v23, NULL, NULL, norm), "running mean");
+    NO(fv_batch_norm_add_opt, (NULL, NULL, NULL, o.v23, train), NULLS);
+    NO(fv_batch_norm_add_opt, (o.v23, NULL, NULL, NULL, train), NULLS);
+    NO(fv_batch_norm_add_opt, (o.v23, NULL, NULL, o.v34, train), "[2, 3]", "[3, 4]");
     NO(fv_batch_norm_opt, (o.v23, NULL, NULL, other), "[2, 3]", "[4]");
     NO(fv_batch_norm_opt, (fv_reshape(o.v4, FL_SHAPE(1, 4)), NULL, NULL, train),
        "1 values per channel");

@@ -14,6 +14,10 @@ static fl_var *net_instance_norm(fl_var **x) {
 static fl_var *net_batch_norm(fl_var **x) {
     return fv_batch_norm(x[0], x[1], x[1], .train = true, .eps = 0.1);
 }
+static fl_var *net_batch_norm_add(fl_var **x) {
+    fl_var *y = fv_mul(x[0], x[1]);
+    return fv_batch_norm_add(x[0], x[1], NULL, y, .train = true, .eps = 0.1, .relu = true);
+}
 static fl_var *net_batch_norm_off(fl_var **x) {
     fl_tensor *mean = fl_full(FL_SHAPE(4), 0.25, FL_F64), *var = fl_full(FL_SHAPE(4), 2, FL_F64);
     return fv_batch_norm(x[0], x[1], x[1], .mean = mean, .var = var);
@@ -152,6 +156,7 @@ static const struct {
     {"rms_norm", net_rms_norm, VECTOR},       {"group_norm", net_group_norm, VECTOR},
     {"instance_norm", net_instance_norm, VECTOR},
     {"batch_norm", net_batch_norm, VECTOR},   {"batch_norm", net_batch_norm_off, VECTOR},
+    {"batch_norm_add", net_batch_norm_add, VECTOR},
     {"local_response_norm", net_response_norm, ALONE},
     {"normalize", net_normalize, ALONE},      {"normalize", net_normalize3, ALONE},
     {"weight_norm", net_weight_norm, VECTOR}, {"cosine_similarity", net_cosine, ALIKE},
