@@ -6,7 +6,7 @@
    A block of scores has a row of FL__ATT_ROW elements for each key, of which the first `width` are
    computed. What belongs to a query is an array of as many elements. */
 
-#define FL__EXP FL__CAT2(flm_exp, FL__S)
+#define FL__EXP FL__CAT2(flm_exp_share, FL__S)
 #define FL__LOG FL__CAT2(flm_log, FL__S)
 
 /* x *= by */

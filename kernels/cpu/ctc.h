@@ -43,9 +43,12 @@ FL__LOOPS_BEGIN
         void *e, const void *logp, int64_t step, const int64_t *label, int64_t places) { \
         T *y = e; \
         const T *x = logp; \
-        for (int64_t s = 0; s < places; s++) { \
+        const T blank = x[label[0] * step] < FL__CTC_NEVER ? FL__CTC_NEVER : x[label[0] * step]; \
+        y[0] = blank; \
+        for (int64_t s = 1; s < places; s += 2) { \
             const T v = x[label[s] * step]; \
             y[s] = v < FL__CTC_NEVER ? FL__CTC_NEVER : v; \
+            y[s + 1] = blank; \
         } \
     } \
     TARGET static void FL__CAT3(fl__ctc_step, S, LEVEL)( \
@@ -55,9 +58,8 @@ FL__LOOPS_BEGIN
         FL__VECTOR for (int64_t s = 0; s < places; s++) { \
             const T a = x[s], b = x1[s], c = x2[s] + over[s]; \
             const T ab = a > b ? a : b, top = ab > c ? ab : c; \
-            const T sum = FL__CAT2(flm_exp, S)(a - top) + FL__CAT2(flm_exp, S)(b - top) + \
-                          FL__CAT2(flm_exp, S)(c - top); \
-            y[s] = top + FL__CAT2(flm_log, S)(sum); \
+            const T ea = FL__CAT2(flm_exp_share, S)(a - top), eb = FL__CAT2(flm_exp_share, S)(b - top); \
+            y[s] = top + FL__CAT2(flm_log, S)(ea + eb + FL__CAT2(flm_exp_share, S)(c - top)); \
         } \
         if (plus) FL__VECTOR for (int64_t s = 0; s < places; s++) y[s] += plus[s]; \
     } \
@@ -70,14 +72,16 @@ FL__LOOPS_BEGIN
     TARGET static void FL__CAT3(fl__ctc_share, S, LEVEL)( \
         void *dlogp, int64_t step, const int64_t *label, const void *alpha, const void *beta, \
         double total, double dy, int64_t places) { \
-        T *d = dlogp, part[64]; \
+        T *d = dlogp, part[64], blank = 0; \
         const T *a = alpha, *b = beta, all = (T)total, f = (T)dy; \
         for (int64_t s = 0; s < places; s += 64) { \
             const int64_t n = fl__min(64, places - s); \
             FL__VECTOR for (int64_t i = 0; i < n; i++) \
-                part[i] = f * FL__CAT2(flm_exp, S)(a[s + i] + b[s + i] - all); \
-            for (int64_t i = 0; i < n; i++) d[label[s + i] * step] += part[i]; \
+                part[i] = f * FL__CAT2(flm_exp_share, S)(a[s + i] + b[s + i] - all); \
+            for (int64_t i = 0; i < n; i += 2) blank += part[i]; \
+            for (int64_t i = 1; i < n; i += 2) d[label[s + i] * step] += part[i]; \
         } \
+        d[label[0] * step] += blank; \
     } \
     static const fl__ctc_loops FL__CAT3(fl__ctc_loops, S, LEVEL) = { \
         FL__CAT3(fl__ctc_emit, S, LEVEL), FL__CAT3(fl__ctc_step, S, LEVEL), \
