@@ -304,4 +304,57 @@ TEST(ctc_bits_do_not_depend_on_threads) {
     fl_set_threads(0);
 }
 
+/* >>rows */
+
+/* Rows of src [n, ...] added to rows of x by plain loops, in order. */
+static double *rows_added(fl_tensor *x, fl_tensor *index, fl_tensor *src) {
+    double *y = values(x), *at = values(index), *add = values(src);
+    int64_t n = src->shape[0], row = n ? fl_numel(src) / n : 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < row; j++) y[(int64_t)at[i] * row + j] += add[i * row + j];
+    free(at);
+    free(add);
+    return y;
+}
+
+static void check_rows(int64_t rows, int64_t n, int64_t a, int64_t b, fl_dtype d) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {12, 0};
+    fl_tensor *x = fl_cast(fl_randint(FL_SHAPE(rows, a, b), -9, 9, &rng), d);
+    fl_tensor *src = fl_cast(fl_randint(FL_SHAPE(n, a, b), -9, 9, &rng), d);
+    fl_tensor *index = fl_reshape(fl_randint(FL_SHAPE(n), 0, rows, &rng), FL_SHAPE(n, 1, 1));
+    double *want = rows_added(x, index, src);
+    fl_tensor *sum = fl_from_host(want, fl_shape_of(x), FL_F64);
+    for (int level = 0, top = levels(); level <= top; level++)
+        for (int threads = 1; threads <= 3; threads++) {
+            fl__cpu_isa_cap(level);
+            CHECK(fl_set_threads(threads));
+            close_to("rows", fl_scatter_add(x, 0, fl_expand(index, fl_shape_of(src)), src), sum, 0);
+        }
+    fl_set_threads(0);
+    levels();
+    free(want);
+    fl_scope_end(&s);
+}
+
+TEST(rows_are_added) {
+    static const fl_dtype dtypes[] = {FL_F32, FL_F64, FL_I64, FL_BF16};
+    for (int i = 0; i < 4; i++) {
+        check_rows(1, 1, 1, 1, dtypes[i]);
+        check_rows(7, 30, 3, 5, dtypes[i]);
+        check_rows(3, 0, 3, 5, dtypes[i]);
+    }
+    check_rows(50, 3000, 40, 9, FL_F32);
+    check_rows(100000, 900, 1, 128, FL_F32);
+}
+
+TEST(embedding_gradient_of_a_bad_index) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *index = fl_expand(fl_from_host((int64_t[]){1, 4}, FL_SHAPE(2, 1), FL_I64), FL_SHAPE(2, 9));
+    CHECK(!fl_scatter_add(fl_zeros(FL_SHAPE(4, 9), FL_F32), 0, index, fl_ones(FL_SHAPE(2, 9), FL_F32)));
+    CHECK_ERROR("fl_scatter_add: index 4 is out of range for axis 0 of size 4");
+    fl_scope_end(&s);
+}
+
 int main(int argc, char **argv) { return test_main(argc, argv); }
