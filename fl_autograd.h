@@ -1615,7 +1615,8 @@ FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
 /* ---- indexing ---- */
 
 static void fv__gather_back(fl_node *n, fl_var *dy) {
-    fl_var *index = fv_saved(n, 0), *zeros = fv_const(fv__filled(dy->value, fv_in_shape(n, 0), 0));
+    fl_tensor *zero = fv__filled(dy->value, FL_SCALAR_SHAPE, 0);
+    fl_var *index = fv_saved(n, 0), *zeros = fv_const(fl_expand(zero, fv_in_shape(n, 0)));
     fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), fv_value(index), dy));
 }
 

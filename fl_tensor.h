@@ -423,6 +423,10 @@ FL_API void fl_set_flags(uint64_t flags);
        query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
     X(attention,           OPT, fl_attention_args, "matmul mul add where amax sub exp sum div log") \
     X(attention_grad,      OPT, fl_attention_args, "matmul mul add where amax sub exp sum div") \
+    /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
+       gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
+    X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
+    X(ctc_grad,            OPT, fl_ctc_args,     "gather scatter_add amax sub exp sum log add mul where") \
     /* x -> y = x / (1 - p) where the uniform number of that element is >= p, else 0; its own gradient with the same rng */ \
     X(dropout,             OPT, fl_dropout_args, "random le where mul") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
@@ -554,6 +558,9 @@ typedef struct fl_batch_norm_args {
     double eps;
     bool relu;
 } fl_batch_norm_args;
+typedef struct fl_ctc_args {
+    int64_t blank; /* its class */
+} fl_ctc_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
