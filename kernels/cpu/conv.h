@@ -1026,7 +1026,40 @@ static void fl__dw_store_task(void *arg, int64_t begin, int64_t end) {
     fl__room_leave(&p->rooms, room);
 }
 
+/* Adds up and stores what parts hold. */
+static void fl__dw_store(fl__conv_dw *p) {
+    const fl__conv *v = p->v;
+    int64_t blocks = v->groups * fl__conv_div_up(v->kh * v->kw * v->c, FL__DW_TURN);
+    fl_parallel(blocks, fl__conv_div_up(1 << 14, FL__DW_TURN * v->o), fl__dw_store_task, p);
+}
+
+/* The weight gradient by winograd.h: its sums are one part of 3 runs of 3 taps. */
+static bool fl__dw_winograd(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
+    fl__winograd w = {.v = v, .in = x, .out = dy, .in_h = v->h, .in_w = v->w, .rows = v->oh,
+                      .cols = v->ow, .depth = v->c, .o = v->o, .at_h = -v->pad[0],
+                      .at_w = -v->pad[1]};
+    fl__conv_dw p = {.v = v, .dw = dw, .tw = 3, .runs = 3, .c = v->c, .c_chunks = 1, .splits = 1};
+    fl__winograd_plan(&w);
+    int64_t kernel = 36 * w.o * w.depth, channels = fl__conv_max(w.depth, w.o);
+    int64_t shared = kernel + 36 * (w.image_step + w.result_step) + channels + 9 * w.o * w.depth;
+    if (!fl__rooms_open(&p.rooms, shared, FL__DW_TURN * v->o, INT32_MAX, 4, "conv2d_grad_weight"))
+        return false;
+    w.kernel = (float *)p.rooms.at;
+    w.image = w.kernel + kernel;
+    w.result = w.image + 36 * w.image_step;
+    w.zero = w.result + 36 * w.result_step;
+    w.part = w.zero + channels;
+    memset(w.zero, 0, (size_t)channels * sizeof *w.zero);
+    fl__winograd_weights(&w);
+    p.parts = (char *)w.part;
+    fl__dw_store(&p);
+    fl__rooms_close(&p.rooms);
+    return true;
+}
+
 static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
+    if (fl__winograd_wants(v, &x, &dy, v->oh, v->ow, v->c, v->o))
+        return fl__dw_winograd(v, x, dy, dw);
     fl__conv_dw p = {.v = v, .x = x, .dy = dy, .dw = dw};
     fl__dw_plan(&p);
     int64_t parts = v->groups * p.runs * p.c_chunks * p.tw * p.c * v->o, rows = v->kh * v->kw * v->c;
@@ -1039,7 +1072,7 @@ static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image 
     p.parts = p.rooms.at;
     int64_t work = p.tw * p.c * fl__conv_min(p.o, v->o) * p.split_units * p.length;
     fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__dw_task, &p);
-    fl_parallel(blocks, fl__conv_div_up(1 << 14, FL__DW_TURN * v->o), fl__dw_store_task, &p);
+    fl__dw_store(&p);
     fl__rooms_close(&p.rooms);
     return true;
 }

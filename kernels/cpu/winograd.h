@@ -24,7 +24,7 @@ typedef struct fl__winograd {
     int64_t across, down, tiles;        /* of an image, in all */
     int64_t group, first, count;        /* tiles of a group; the one at work */
     int64_t image_step, result_step;    /* between the elements of a patch */
-    float *kernel, *image, *result, *zero;
+    float *kernel, *image, *result, *zero, *part; /* part: of the weight gradient */
     fl__rooms rooms;
 } fl__winograd;
 
@@ -167,6 +167,60 @@ static void fl__winograd_product_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* >>weight gradient: in is x, out is dy; kernel[36][d][o] sums over all tiles */
+
+/* result[36][panel][tile][width]: the transforms of dy. */
+static void fl__winograd_grad_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    const int64_t width = 2 * p->v->ks->lanes;
+    float *from[16], *to[36];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t n, r, q;
+        fl__winograd_tile(p, p->first + t, &n, &r, &q);
+        fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, 4, p->zero, from);
+        for (int64_t o = 0; o < p->o; o += width) {
+            for (int e = 0; e < 36; e++)
+                to[e] = p->result + e * p->result_step + o * p->group + t * width;
+            p->transform[FL__WINO_GRAD]((const float *const *)from, to, width, NULL);
+            for (int i = 0; i < 16; i++) from[i] += width;
+        }
+    }
+}
+
+/* kernel[e][d][o] (+)= sum over tiles of image[e][tile][d] result[e][tile][o], for a range of (e,
+   panel). */
+static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    const fl__kernels *ks = p->v->ks;
+    const int64_t width = 2 * ks->lanes, panels = p->o / width;
+    const int64_t tiles = fl__conv_div_up(p->depth, ks->rows);
+    for (int64_t task = begin; task < end; task++) {
+        int64_t e = task / panels, o = task % panels * width;
+        const float *image = p->image + e * p->image_step;
+        fl__segment segment = {.b = p->result + e * p->result_step + o * p->group};
+        fl__tile tile = {.segments = 1, .segment = &segment, .k = p->count, .rsa = 1,
+                         .csa = p->depth, .ldb = width, .ldc = p->o, .add = p->first > 0};
+        for (int64_t t = 0, i = 0, m; t < tiles; t++, i += m) {
+            m = p->depth / tiles + (t < p->depth % tiles);
+            segment.a = image + i;
+            tile.c = p->kernel + (e * p->depth + i) * p->o + o;
+            fl__gemm_tile(ks, (int)m, (int)width, &tile);
+        }
+    }
+}
+
+/* part[tap][d][o] of a range of d. */
+static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    const float *from[36];
+    float *to[9];
+    for (int64_t d = begin; d < end; d++) {
+        for (int e = 0; e < 36; e++) from[e] = p->kernel + (e * p->depth + d) * p->o;
+        for (int t = 0; t < 9; t++) to[t] = p->part + (t * p->depth + d) * p->o;
+        p->transform[FL__WINO_KERNEL_GRAD](from, to, p->o, NULL);
+    }
+}
+
 /* >>the whole */
 
 static void fl__winograd_plan(fl__winograd *p) {
@@ -206,5 +260,18 @@ static bool fl__winograd_run(fl__winograd *p, const char *op) {
     }
     fl__rooms_close(&p->rooms);
     return true;
+}
+
+/* part[tap][d][o] = the weight gradient; the caller made the plan and the rooms. */
+static void fl__winograd_weights(fl__winograd *p) {
+    const int64_t width = 2 * p->v->ks->lanes;
+    for (p->first = 0; p->first < p->tiles; p->first += p->group) {
+        p->count = fl__conv_min(p->group, p->tiles - p->first);
+        fl_parallel(p->count, fl__conv_div_up(1 << 10, p->depth), fl__winograd_image_task, p);
+        fl_parallel(p->count, fl__conv_div_up(1 << 10, p->o), fl__winograd_grad_task, p);
+        fl_parallel(36 * p->o / width, fl__conv_div_up(1 << 20, p->count * p->depth * width),
+                    fl__winograd_sum_task, p);
+    }
+    fl_parallel(p->depth, fl__conv_div_up(1 << 12, p->o), fl__winograd_part_task, p);
 }
 /* MIT licence: see LICENSE. */
