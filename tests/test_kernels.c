@@ -3,6 +3,7 @@
    Every case runs at every instruction set this processor has. References are loops over f64 values
    written here. */
 #include "../fl_tensor.h"
+#include "../kernels/cpu/conv.h"
 #include "../kernels/cpu/gemm.h"
 #include "test.h"
 
@@ -264,6 +265,11 @@ static const conv_case conv_cases[] = {
     /* small images, channels that fill tiles: by pixel */
     {8, 32, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
     {4, 64, 9, 37, 64, 3, 3, {{2, 3}, {1, 2}, {0, 1}, {1, 2}, 2}},
+    /* what Winograd's way takes, with tiles that stick out */
+    {2, 16, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
+    {3, 32, 9, 11, 32, 3, 3, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {1, 64, 5, 7, 32, 3, 3, {{1, 1}, {2, 1}, {0, 3}, {1, 1}, 1}},
+    {17, 32, 16, 12, 64, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
 };
 
 /* Operands and results of a convolution and its gradients. */
@@ -318,24 +324,30 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
     double *biased = malloc((size_t)fl_numel(y) * 8);
     for (int64_t i = 0; i < fl_numel(y); i++)
         biased[i] = v.y[i] + vb[i / (y->shape[2] * y->shape[3]) % t->o];
+    const bool wino = how == LAST && d == FL_F32;
     int top = levels();
-    for (int level = 0; level <= top; level++) {
-        char what[128];
-        fl__cpu_isa_cap(level);
-        double few = tolerance(d, (double)(t->c * t->kh * t->kw));
-        double many = tolerance(d, (double)(t->n * y->shape[2] * y->shape[3]));
-        snprintf(what, sizeof what, "conv case %d %s %s stored %d", which, fl_dtype_name(d),
-                 level_name[level], how);
-        check_values(what, fl_conv2d_run(x, w, NULL, t->a), v.y, few);
-        check_values(what, fl_conv2d_run(x, w, bias, t->a), biased, few);
-        snprintf(what, sizeof what, "conv data gradient %d %s %s", which, fl_dtype_name(d),
-                 level_name[level]);
-        check_values(what, fl_conv2d_grad_input(dy, w, fl_shape_of(x), t->a), v.dx,
-                     tolerance(d, (double)(t->o * t->kh * t->kw)));
-        snprintf(what, sizeof what, "conv weight gradient %d %s %s", which, fl_dtype_name(d),
-                 level_name[level]);
-        check_values(what, fl_conv2d_grad_weight(x, dy, fl_shape_of(w), t->a), v.dw, many);
-    }
+    for (int level = 0; level <= top; level++)
+        for (int way = wino ? FL__CONV_DIRECT : FL__CONV_AUTO; way <= FL__CONV_WINOGRAD; way++) {
+            if (!wino && way > FL__CONV_AUTO) break;
+            fl__cpu_isa_cap(level);
+            fl__conv_force(way);
+            char what[128];
+            int len = snprintf(what, sizeof what, "conv %d %s %s stored %d way %d ", which,
+                               fl_dtype_name(d), level_name[level], how, way);
+            double slack = way == FL__CONV_WINOGRAD ? 10 : 1;
+            double few = slack * tolerance(d, (double)(t->c * t->kh * t->kw));
+            double back = slack * tolerance(d, (double)(t->o * t->kh * t->kw));
+            double many = slack * tolerance(d, (double)(t->n * y->shape[2] * y->shape[3]));
+            snprintf(what + len, sizeof what - (size_t)len, "forward");
+            check_values(what, fl_conv2d_run(x, w, NULL, t->a), v.y, few);
+            check_values(what, fl_conv2d_run(x, w, bias, t->a), biased, few);
+            snprintf(what + len, sizeof what - (size_t)len, "data gradient");
+            check_values(what, fl_conv2d_grad_input(dy, w, fl_shape_of(x), t->a), v.dx, back);
+            snprintf(what + len, sizeof what - (size_t)len, "weight gradient");
+            check_values(what, fl_conv2d_grad_weight(x, dy, fl_shape_of(w), t->a), v.dw, many);
+        }
+    fl__conv_force(FL__CONV_AUTO);
+    levels();
     free((void *)v.x), free((void *)v.w), free((void *)v.dy), free(v.y), free(v.dx), free(v.dw);
     free(vb), free(biased);
     fl_scope_end(&s);
