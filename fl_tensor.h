@@ -240,7 +240,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(logit,       FLOAT, DEF, SELECT(LT(x, CONST(0.25)), SUB(LOG(x), LOG1P(NEG(x))), \
       SUB(LOG1P(SUB(MUL(CONST(2), x), CONST(1))), LOG1P(SUB(CONST(1), MUL(CONST(2), x))))), \
       DIV(dy, MUL(x, SUB(CONST(1), x)))) \
-    X(relu,        NUM,   OPT, MAX(x, CONST(0)),                         SELECT(LE(x, CONST(0)), CONST(0), dy)) \
+    /* by y, which the next layer saves too */ \
+    X(relu,        NUM,   OPT, MAX(x, CONST(0)),                         SELECT(LE(y, CONST(0)), CONST(0), dy)) \
     X(sigmoid,     FLOAT, OPT, DIV(CONST(1), ADD(CONST(1), EXP(NEG(x)))), MUL(dy, MUL(y, SUB(CONST(1), y)))) \
     X(silu,        FLOAT, OPT, DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
       MUL(dy, DIV(ADD(CONST(1), SUB(x, y)), ADD(CONST(1), EXP(NEG(x)))))) \
@@ -1231,8 +1232,10 @@ void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
                 FL__OBJ_CLASSES * 64);
         return NULL;
     }
-    char *o = fl__obj_raw(&fl__here, size, drop);
-    if (o) memset(o + sizeof(fl_obj), 0, size - sizeof(fl_obj));
+    char *o = fl__obj_raw(&fl__here, size, drop), *end = o + size;
+    if (!o) return NULL;
+    memset(o + sizeof(fl_obj), 0, 64 - sizeof(fl_obj));
+    for (char *p = o + 64; p < end; p += 64) memset(p, 0, 64); /* a block is whole lines */
     return o;
 }
 
