@@ -7,9 +7,9 @@
    else: conv.h cuts them out of images, so no column matrix is ever written.
 
    Tall heaps of rows are cut into tiles of equal height, so no tile computes rows that do not
-   exist. What packing would not pay for is read in place: small products, few rows, and B
-   transposed under few rows (then C^T = B^T A^T is computed, whose left operand streams through
-   once).
+   exist. What packing would not pay for is read in place: small products, and B transposed under
+   few rows (then C^T = B^T A^T is computed, whose left operand streams through once). A handful of
+   rows, bound by the reading of B, have loops of their own, for B as it is and transposed.
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
@@ -38,6 +38,7 @@ typedef struct fl__pixels {
 
 /* What gemm_tile.h makes for an element type and an instruction set. */
 typedef void (*fl__tile_fn)(const fl__tile *t);
+typedef void (*fl__few_fn)(const fl__tile *t, int64_t n);
 typedef struct fl__kernels {
     size_t size;             /* of an element */
     int lanes;               /* elements per register */
@@ -45,6 +46,8 @@ typedef struct fl__kernels {
     int short_rows, widest;  /* most rows and most registers across of a tile with any rsa */
     fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1 */
     fl__tile_fn tile[3][7];  /* [registers across / 2][rows] */
+    fl__few_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
+    fl__few_fn axpys[5];     /* the same where b is [k][n] */
     /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row */
     void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
                  int64_t cs);
@@ -387,18 +390,18 @@ static void fl__matmul_plan(fl__matmul *p) {
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
-    bool in_place = small || stream || (g->m <= 8 && g->csb == 1);
+    bool in_place = small || stream;
     fl__gemm_shape(g, !in_place);
     g->packed = in_place ? NULL : ""; /* set for each task */
     g->ldc = g->n;
 }
 
-/* Cuts the products into blocks: about 200 rows (a chunk of A in the second-level cache) by 512
-   columns, smaller where that gives few tasks, then along k. */
+/* Cuts the products into blocks: about 400 rows (a chunk of A in the second-level cache, for which
+   a panel of B is packed once) by 512 columns, smaller where that gives few tasks, then along k. */
 static void fl__matmul_cut(fl__matmul *p) {
     fl__gemm *g = &p->g;
     const int64_t tiles = fl__gemm_tiles(g), enough = 8;
-    p->block_tiles = fl__gemm_min(tiles, fl__gemm_div_up(p->swapped ? 256 : 200, g->rows));
+    p->block_tiles = fl__gemm_min(tiles, fl__gemm_div_up(p->swapped ? 256 : 400, g->rows));
     p->block_columns = 512;
     p->splits = 1;
     if (g->m * g->n * g->k > FL__SMALL_PRODUCT) {
@@ -489,8 +492,63 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* >>few: at most 8 rows, for each of which B would be read: it is read once, in the order of memory */
+
+enum { FL__FEW_ROWS = 8, FL__FEW_DOTS = 1024, FL__FEW_AXPYS = 16 };
+
+/* One block of columns: a chunk of k at a time over all rows. */
+static void fl__few_block(const fl__gemm *g, int64_t j, int64_t n) {
+    const int64_t size = (int64_t)g->ks->size;
+    const bool dots = g->csb != 1;
+    fl__segment segment;
+    fl__tile tile = {.segments = 1, .segment = &segment, .rsa = g->rsa, .csa = g->csa,
+                     .ldb = dots ? g->csb : g->rsb, .ldc = g->ldc};
+    for (int64_t k0 = 0; k0 < g->k; k0 += tile.k) {
+        tile.k = fl__gemm_min(g->k - k0, dots ? FL__FEW_DOTS : FL__FEW_AXPYS);
+        tile.add = k0 > 0;
+        segment.b = g->b + (k0 * g->rsb + j * g->csb) * size;
+        for (int64_t i = 0, mr; i < g->m; i += mr) {
+            mr = g->m - i >= 4 ? 4 : g->m - i >= 2 ? 2 : 1;
+            segment.a = g->a + (i * g->rsa + k0 * g->csa) * size;
+            tile.c = g->c + (i * g->ldc + j) * size;
+            (dots ? g->ks->dots : g->ks->axpys)[mr](&tile, n);
+        }
+    }
+}
+
+static void fl__few_task(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    for (int64_t task = begin; task < end; task++) {
+        fl__gemm g = fl__matmul_part(p, task / p->column_blocks);
+        int64_t j = task % p->column_blocks * p->block_columns;
+        fl__few_block(&g, j, fl__gemm_min(p->block_columns, g.n - j));
+    }
+}
+
+/* Runs the product if it has few rows, or one column. */
+static bool fl__matmul_few(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    p->swapped = g->n == 1 && g->m > FL__FEW_ROWS;
+    if (p->swapped) fl__gemm_swap(g);
+    bool takes = g->m <= FL__FEW_ROWS && (g->csb == 1 || (g->rsb == 1 && g->csa == 1));
+    if (!takes || g->m * g->n * g->k < 4096) {
+        if (p->swapped) fl__gemm_swap(g);
+        return false;
+    }
+    g->ldc = g->n;
+    p->splits = 1;
+    p->split_k = g->k;
+    p->block_columns = g->csb == 1 ? 1024 : 16;
+    p->column_blocks = fl__gemm_div_up(g->n, p->block_columns);
+    int64_t work = g->m * g->k * p->block_columns;
+    fl_parallel(p->items * p->column_blocks, fl__gemm_div_up(FL__SMALL_PRODUCT, work), fl__few_task,
+                p);
+    return true;
+}
+
 static bool fl__matmul_float(fl__matmul *p) {
     fl__gemm *g = &p->g;
+    if (fl__matmul_few(p)) return true;
     fl__matmul_plan(p);
 #ifdef FL_USE_OPENBLAS
     p->openblas = g->packed && fl__openblas_wants(g);
