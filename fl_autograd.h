@@ -746,11 +746,26 @@ static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
     return a && b && (a == b || (a->buffer && a->buffer == b->buffer));
 }
 
+/* Has x's value `handles` handles in all, x's own among them, and does nobody else hold that or x? */
+static bool fv__is_sole(const fl_var *x, int handles) {
+    const fl_tensor *t = x->value;
+    return __atomic_load_n(&x->obj.refs_, __ATOMIC_ACQUIRE) == 1 &&
+           __atomic_load_n(&t->obj.refs_, __ATOMIC_ACQUIRE) == 1 && t->buffer &&
+           __atomic_load_n(&t->buffer->refs_, __ATOMIC_ACQUIRE) == handles;
+}
+
+/* Is g all of n's gradient, seen otherwise, which dies when n's backward has passed? */
+static bool fv__inherits(const fl_node *n, const fl_tensor *g) {
+    const fl_tensor *dy = n->grad->value;
+    return fl_numel(g) == fl_numel(dy) && fv__is_sole(n->grad, g == dy ? 1 : 2);
+}
+
 /* Does g share storage with something else that n's backward sees? */
 static bool fv__is_shared(const fl_node *n, const fl_tensor *g) {
     fl_node **in = fv__edges(n);
     const fv__saved *saved = fv__saves(n);
-    bool shared = fv__same_storage(g, fv_value(n->grad)) || fv__same_storage(g, n->out);
+    bool shared = (fv__same_storage(g, fv_value(n->grad)) && !fv__inherits(n, g)) ||
+                  fv__same_storage(g, n->out);
     for (int i = 0; i < n->n_in; i++) shared |= in[i] && fv__same_storage(g, fv_value(in[i]->grad));
     for (int i = 0; i < n->n_saved; i++) shared |= fv__same_storage(g, fv_value(saved[i].var));
     return shared;
@@ -768,6 +783,17 @@ static fl_var *fv__fit(fl_node *n, int i, fl_var *g) {
     return g && g->value->dtype != dtype ? fv_cast(g, dtype) : g;
 }
 
+/* sum + g, in place where nobody else sees sum. */
+static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
+    fl_tensor *t = sum->value;
+    bool alike = t->dtype == g->value->dtype && t->family == g->value->family && !g->value->weak &&
+                 fv__same_shape(t, fl_shape_of(g->value));
+    if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fl_is_contiguous(t))
+        return fv_add(sum, g);
+    fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {t}, .in = {t, g->value}};
+    return fl_run(&c) ? sum : fl_raise();
+}
+
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
     if (n && (i < 0 || i >= n->n_in)) {
         fl_fail("fv_add_grad: %s has %d inputs, there is no input %d", n->name, n->n_in, i);
@@ -776,7 +802,7 @@ FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
     if (!g || !fv_needs(n, i)) return;
     fl_node *to = fv__edges(n)[i];
     g = fv__fit(n, i, g);
-    if (g && to->grad) g = fv_add(to->grad, g);
+    if (g && to->grad) g = fv__sum_of(to->grad, g);
     else if (g && to->leaf && !fl_grad_enabled() && fv__is_shared(n, g->value))
         g = fv_const(fl_clone(g->value));
     if (!g) return;
@@ -811,7 +837,7 @@ static bool fv__find(fv__pass *p, fl_node *to) {
         return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
                        "pass .retain_graph = true there",
                        to->name);
-    if (!fl__grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
+    if (p->n == p->cap && !fl__grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
     to->seen = true;
     p->node[p->n++] = to;
     return true;
@@ -849,13 +875,26 @@ static void fv__sort(fv__pass *p) {
     }
 }
 
-/* Adds the gradient that arrived at a sink to its leaf's. That one is row-major and shares no
-   storage. */
+/* g stored as leaf is, if that is dense, else row-major: then steps read both in one line. */
+static fl_tensor *fv__stored_as(fl_tensor *g, const fl_tensor *leaf) {
+    fl_tensor *y = fl__laid_out_as(fl__out_like(g, g->dtype), leaf);
+    bool alike = y != NULL;
+    for (int i = 0; alike && i < g->ndim; i++)
+        alike = g->shape[i] == 1 || g->stride[i] == y->stride[i];
+    if (alike) return g;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {g}};
+    return y ? fl__result(&c) : fl_raise();
+}
+
+/* Adds the gradient that arrived at a sink to its leaf's. That one shares no storage. */
 static void fv__accumulate(fl_node *sink) {
     fl_var *x = sink->leaf, *g = sink->grad;
     if (!x || !x->requires_grad) return;
-    if (!fl_grad_enabled() && !fl_is_contiguous(g->value)) g = fv_const(fl_contiguous(g->value));
-    if (g && x->grad) g = fv_add(x->grad, g);
+    if (!fl_grad_enabled()) {
+        fl_tensor *stored = fv__stored_as(g->value, x->value);
+        if (stored != g->value) g = fv_const(stored);
+    }
+    if (g && x->grad) g = fv__sum_of(x->grad, g);
     if (!g || !fv_set_grad(x, g) || !x->hook_) return;
     fv_keep(x);
     x->hook_(x, x->hook_user_);
@@ -1703,14 +1742,14 @@ static fl_var *fv__as_rows(fl_var *x, int64_t columns) {
     return fv_reshape(x, FL_SHAPE(rows, columns));
 }
 
-/* Is the matrix a transposed one, as a linear layer's weight? */
+/* Is t one transposed matrix, as a linear layer's weight? */
 static bool fv__is_turned(const fl_tensor *t) {
     int d = t->ndim - 2;
-    return t->shape[d] > 1 && t->stride[d] == 1 && t->stride[d + 1] >= t->shape[d];
+    return d == 0 && t->shape[d] > 1 && t->stride[d] == 1 && t->stride[d + 1] >= t->shape[d];
 }
 
-/* da = dy b', db = a' dy, or the transpose of dy' a if b is a transposed matrix, so that the
-   gradient has its strides; the missing dim of a row or column comes back for that. */
+/* da = dy b', db = a' dy, or the transpose of dy' a if b is a transposed matrix (the argument), so
+   that the gradient has its strides; the missing dim of a row or column comes back for that. */
 static void fv__matmul_back(fl_node *n, fl_var *dy) {
     fl_shape sa = fv_in_shape(n, 0), sb = fv_in_shape(n, 1);
     fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1);
@@ -1727,7 +1766,7 @@ static void fv__matmul_back(fl_node *n, fl_var *dy) {
         a = fv__as_rows(a, sb.dim[0]);
         dy = fv__as_rows(dy, sb.dim[1]);
     }
-    if (b && sb.ndim == 2 && fv__is_turned(b->value)) {
+    if (*(const bool *)fv_args(n)) {
         fv_add_grad(n, 1, fv_transpose(fv_matmul(fv_transpose(dy, -1, -2), a), -1, -2));
         return;
     }
@@ -1736,8 +1775,10 @@ static void fv__matmul_back(fl_node *n, fl_var *dy) {
 }
 
 FL_API fl_var *fv_matmul(fl_var *a, fl_var *b) {
-    return fv_record_args("matmul", fl_matmul(fv_value(a), fv_value(b)), fv__matmul_back,
-                          FV_IN(a, b), FV_SAVE(fv__for(b, a), fv__for(a, b)), NULL, 0);
+    fl_tensor *y = fl_matmul(fv_value(a), fv_value(b));
+    bool turned = y && fv__is_turned(b->value);
+    return fv_record_args("matmul", y, fv__matmul_back, FV_IN(a, b),
+                          FV_SAVE(fv__for(b, a), fv__for(a, b)), &turned, sizeof turned);
 }
 
 /* ---- convolution: it and its two gradients are each other's gradients ---- */

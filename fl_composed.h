@@ -620,6 +620,18 @@ FL_API fl_tensor *fl_attention(fl_tensor *q, fl_tensor *k, fl_tensor *v, fl_tens
                                bool causal, double scale);
 FL_API fl_var *fv_attention(fl_var *q, fl_var *k, fl_var *v, fl_var *mask, bool causal,
                             double scale);
+typedef struct fl_attention_opts {
+    bool causal;
+    double scale;   /* 0: 1 / sqrt(d) */
+    double dropout; /* share of the softmax's results that become 0; the others grow by 1 / (1 - p) */
+    fl_rng *rng;    /* NULL: the process's */
+} fl_attention_opts;
+/* The same with dropout. The record saves one number per query, not the scores; from the cpu's
+   slot, in a causal product, NaN and infinities among the values of hidden keys may stay unseen. */
+FL_API fl_tensor *fl_attention_opt(fl_tensor *q, fl_tensor *k, fl_tensor *v, fl_tensor *mask,
+                                   fl_attention_opts o);
+FL_API fl_var *fv_attention_opt(fl_var *q, fl_var *k, fl_var *v, fl_var *mask,
+                                fl_attention_opts o);
 
 /* >>recurrent ---------------------------------------------------------------------------------- */
 

@@ -42,7 +42,7 @@
      Resuming  A checkpoint holds the model, the optimizer, the process's random numbers and where
                you were. Training that stops at step k and resumes gives the same bits as training
                that did not. */
-#include "fl_nn.h"
+#include "fl_nn_layers.h"
 #ifndef FL_OPTIM_H
 #define FL_OPTIM_H
 

@@ -550,6 +550,29 @@ static bool fl__floats(const char *fn, const fl_tensor *a, const fl_tensor *b) {
                    fl_dtype_name(b->dtype)) != NULL;
 }
 
+/* True for an image stored [n, h, w, c] that cannot pass for row-major. */
+static bool fl__is_channels_last(const fl_tensor *t) {
+    static const int order[] = {1, 3, 2, 0};
+    int64_t n = 1;
+    for (int i = 0; i < 4; i++) {
+        if (t->shape[order[i]] != 1 && t->stride[order[i]] != n) return false;
+        n *= t->shape[order[i]];
+    }
+    return !fl_is_contiguous(t);
+}
+
+/* Lays out an image, which has no storage yet, channels-last if one of the operands is so. */
+static fl_tensor *fl__image_as(fl_tensor *out, const fl_tensor *a, const fl_tensor *b) {
+    static const int order[] = {1, 3, 2, 0};
+    if (!out || (!fl__is_channels_last(a) && !fl__is_channels_last(b))) return out;
+    int64_t n = 1;
+    for (int i = 0; i < 4; i++) {
+        out->stride[order[i]] = n;
+        n *= out->shape[order[i]] ? out->shape[order[i]] : 1;
+    }
+    return out;
+}
+
 fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o) {
     if (fl__null("fl_conv2d", x) || fl__null("fl_conv2d", w) || fl_error()) return NULL;
     if (x->ndim != 4 || w->ndim != 4)
@@ -583,7 +606,7 @@ fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_
     }
     fl_call c = {
         .op = FL_OP_conv2d, .n_out = 1, .n_in = bias ? 3 : 2, .in = {x, w, bias}, .args = &a};
-    c.out[0] = fl_call_out(x->family, shape, x->dtype);
+    c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, w);
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
@@ -610,7 +633,7 @@ fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, f
         !fl__conv2d_shapes("fl_conv2d_grad_input", x_shape, fl_shape_of(w), dy, &a))
         return NULL;
     fl_call c = {.op = FL_OP_conv2d_grad_input, .n_out = 1, .n_in = 2, .in = {dy, w}, .args = &a};
-    c.out[0] = fl_call_out(dy->family, x_shape, dy->dtype);
+    c.out[0] = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, w);
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 
@@ -621,7 +644,7 @@ fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, 
         !fl__conv2d_shapes("fl_conv2d_grad_weight", fl_shape_of(x), w_shape, dy, &a))
         return NULL;
     fl_call c = {.op = FL_OP_conv2d_grad_weight, .n_out = 1, .n_in = 2, .in = {x, dy}, .args = &a};
-    c.out[0] = fl_call_out(x->family, w_shape, x->dtype);
+    c.out[0] = fl__image_as(fl_call_out(x->family, w_shape, x->dtype), x, dy);
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 

@@ -292,13 +292,26 @@ static void conv_reference(const conv_case *t, int64_t oh, int64_t ow, const con
                 }
 }
 
-static void check_conv(const conv_case *t, fl_dtype d, int which) {
+/* The same values stored in another way: row-major, channels-last, or with gaps. */
+typedef enum storing { ROW_MAJOR, LAST, GAPS, STORINGS } storing;
+static fl_tensor *stored(fl_tensor *t, storing how) {
+    if (how == LAST) {
+        fl_tensor *dense = fl_contiguous(fl_permute(t, 4, (int[]){0, 2, 3, 1}));
+        return fl_permute(dense, 4, (int[]){0, 3, 1, 2});
+    }
+    if (how == ROW_MAJOR) return t;
+    fl_tensor *twice = fl_stack((fl_tensor *[]){t, t}, 2, 4);
+    return fl_select(twice, 4, 1);
+}
+
+static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
     fl_scope s = fl_scope_begin();
     fl_tensor *x = random_tensor(FL_SHAPE(t->n, t->c, t->h, t->w), d);
     fl_tensor *w = random_tensor(FL_SHAPE(t->o, t->c / t->a.groups, t->kh, t->kw), d);
     fl_tensor *bias = random_tensor(FL_SHAPE(t->o), d), *y = fl_conv2d_run(x, w, NULL, t->a);
     if (!CHECK(y != NULL)) return;
     fl_tensor *dy = random_tensor(fl_shape_of(y), d);
+    x = stored(x, how), w = stored(w, which % 2 ? how : ROW_MAJOR), dy = stored(dy, how);
     double *vb = values(bias);
     conv_sums v = {values(x), values(w), values(dy), calloc((size_t)fl_numel(y), 8),
                    calloc((size_t)fl_numel(x), 8), calloc((size_t)fl_numel(w), 8)};
@@ -312,8 +325,8 @@ static void check_conv(const conv_case *t, fl_dtype d, int which) {
         fl__cpu_isa_cap(level);
         double few = tolerance(d, (double)(t->c * t->kh * t->kw));
         double many = tolerance(d, (double)(t->n * y->shape[2] * y->shape[3]));
-        snprintf(what, sizeof what, "conv case %d %s %s", which, fl_dtype_name(d),
-                 level_name[level]);
+        snprintf(what, sizeof what, "conv case %d %s %s stored %d", which, fl_dtype_name(d),
+                 level_name[level], how);
         check_values(what, fl_conv2d_run(x, w, NULL, t->a), v.y, few);
         check_values(what, fl_conv2d_run(x, w, bias, t->a), biased, few);
         snprintf(what, sizeof what, "conv data gradient %d %s %s", which, fl_dtype_name(d),
@@ -331,12 +344,14 @@ static void check_conv(const conv_case *t, fl_dtype d, int which) {
 
 TEST(conv_f32) {
     for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++)
-        check_conv(&conv_cases[i], FL_F32, (int)i);
+        for (int how = 0; how < STORINGS; how++)
+            check_conv(&conv_cases[i], FL_F32, (int)i, (storing)how);
 }
 
 TEST(conv_f64) {
     for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++)
-        check_conv(&conv_cases[i], FL_F64, (int)i);
+        for (int how = 0; how < STORINGS; how++)
+            check_conv(&conv_cases[i], FL_F64, (int)i, (storing)how);
 }
 
 /* A NaN and an infinity reach exactly the outputs whose windows hold them. */

@@ -427,7 +427,8 @@ static inline void naive_planes(fl_op op, const fl_conv2d_args *a, const fl_tens
                                 double *const p[3]) {
     const int64_t outputs = t[0]->shape[1], inputs = t[2]->shape[1];
     const int64_t per_group = outputs / a->groups;
-    const int64_t y = t[0]->stride[1], x = t[1]->stride[1], w = t[2]->stride[1];
+    const int64_t y = t[0]->shape[2] * t[0]->shape[3], x = t[1]->shape[2] * t[1]->shape[3],
+                  w = t[2]->shape[2] * t[2]->shape[3];
     for (int64_t n = 0; n < t[0]->shape[0]; n++)
         for (int64_t o = 0; o < outputs; o++)
             for (int64_t i = 0; i < inputs; i++) {
@@ -453,7 +454,7 @@ NAIVE_FN(naive_conv2d) {
         if (t[k] == out) result = p[k];
     }
     for (int64_t i = 0; ok && c->n_in > 2 && i < fl_numel(out); i++) /* the bias */
-        result[i] = naive_get(c->in[2], i / out->stride[1] % out->shape[1]).f;
+        result[i] = naive_get(c->in[2], i / out->shape[3] / out->shape[2] % out->shape[1]).f;
     if (ok) naive_planes(c->op, c->args, t, p);
     for (int64_t i = 0; ok && i < fl_numel(out); i++) naive_set(out, i, naive_real(result[i]));
     for (int k = 0; k < 3; k++) free(p[k]);

@@ -415,6 +415,20 @@ static bool fl__attention_fits(const fl_tensor *q, const fl_tensor *k, const fl_
                          "[..., m, e]",
                          FL__SHAPE_TEXT(q), FL__SHAPE_TEXT(k), FL__SHAPE_TEXT(v));
 }
+
+/* The batch dims, broadcast, of q, k, v and the mask (NULL: none), all on one family. */
+static bool fl__attention_batch(fl_tensor *const *t, fl_shape *batch) {
+    for (int i = 0; i < 4; i++) {
+        if (!t[i]) continue;
+        fl_tensor dims = *t[i];
+        dims.ndim = t[i]->ndim > 2 ? t[i]->ndim - 2 : 0;
+        if (!fl__same_family("attention", t[0], t[i])) return false;
+        if (!fl__broadcast_shape(batch, &dims))
+            return FL__BAD("fl_attention: the batch dims of %s and %s do not broadcast",
+                           FL__SHAPE_TEXT(t[0]), FL__SHAPE_TEXT(t[i])) != NULL;
+    }
+    return true;
+}
 #endif
 
 /* softmax along the last axis; where all are -inf, 0 */
@@ -426,23 +440,180 @@ static FL_T *FL_W(_shares)(FL_T *scores) {
     return SELECT(nothing, CONST(0), y);
 }
 
-FL_T *FL_W(attention)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, bool causal, double scale) {
-    if (FL_ABSENT("attention", q) || FL_ABSENT("attention", k) || FL_ABSENT("attention", v) ||
-        !fl__attention_fits(FL_VALUE(q), FL_VALUE(k), FL_VALUE(v)))
-        return NULL;
-    fl_scope s = fl_scope_begin();
-    const fl_tensor *t = FL_VALUE(q), *keys = FL_VALUE(k);
-    bool chooses = mask && FL_VALUE(mask)->dtype == FL_B8;
-    FL_T *in[] = {q, k, v, chooses ? NULL : mask};
-    if (!FL_W(_widen)(in, 4)) return FL_GIVE(&s, NULL);
-    if (scale == 0) scale = 1 / sqrt((double)t->shape[t->ndim - 1]);
-    FL_T *y = FL_W(matmul)(MUL(in[0], CONST(scale)), FL_W(transpose)(in[1], -1, -2));
-    if (causal) {
+/* scale q k^T, masked: what is hidden is -inf. in: q, k, v, mask as the record FL_OP_attention has
+   them. */
+static FL_T *FL_W(_scores)(FL_T *const *in, fl_attention_args a) {
+    const fl_tensor *t = FL_VALUE(in[0]), *keys = FL_VALUE(in[1]), *mask = FL_VALUE(in[3]);
+    FL_T *y = FL_W(matmul)(MUL(in[0], CONST(a.scale)), FL_W(transpose)(in[1], -1, -2));
+    if (a.causal) {
         fl_tensor *past = fl__causal(t, t->shape[t->ndim - 2], keys->shape[keys->ndim - 2]);
         y = SELECT(FL_OF(past), y, CONST(-INFINITY));
     }
-    if (mask) y = chooses ? SELECT(mask, y, CONST(-INFINITY)) : ADD(y, in[3]);
-    return FL_GIVE(&s, FL_W(_narrowed)(FL_W(matmul)(FL_W(_shares)(y), in[2]), q));
+    if (mask->dtype == FL_B8) return SELECT(in[3], y, CONST(-INFINITY));
+    return mask->weak ? y : ADD(y, in[3]);
+}
+
+/* Dropout, always with the same numbers. */
+static FL_T *FL_W(_attention_dropped)(FL_T *x, fl_attention_args a) {
+    return a.p > 0 ? FL_W(dropout)(x, a.p, &a.rng) : x;
+}
+
+/* Gradients of q, k, v and the mask, where they are wanted; differentiable. With p the shares:
+   dp = dropped(dy v^T), ds = p (dp - sum p dp). */
+static bool FL_W(_attention_grads)(FL_T *const *in, FL_T *dy, fl_attention_args a,
+                                   const bool *wanted, FL_T **d) {
+    FL_T *p = FL_W(_shares)(FL_W(_scores)(in, a));
+    FL_T *kept = p ? FL_W(_attention_dropped)(p, a) : NULL;
+    FL_T *dp = FL_W(matmul)(dy, FL_W(transpose)(in[2], -1, -2));
+    dp = dp ? FL_W(_attention_dropped)(dp, a) : NULL;
+    FL_T *ds = MUL(p, SUB(dp, FL_W(sum)(MUL(p, dp), FL_AXES_KEEP(-1))));
+    FL_T *scaled = MUL(ds, CONST(a.scale));
+    if (wanted[0]) d[0] = FL_W(matmul)(scaled, in[1]);
+    if (wanted[1]) d[1] = FL_W(matmul)(FL_W(transpose)(scaled, -1, -2), in[0]);
+    if (wanted[2]) d[2] = FL_W(matmul)(FL_W(transpose)(kept, -1, -2), dy);
+    if (wanted[3]) d[3] = ds;
+    return scaled && kept;
+}
+
+/* What the record takes: all in one dtype that computes and with all batch dims. NULL for a mask
+   becomes a number. */
+static bool FL_W(_attention_operands)(FL_T **in) {
+    bool chooses = in[3] && FL_VALUE(in[3])->dtype == FL_B8;
+    fl_shape batch = FL_SCALAR_SHAPE;
+    fl_tensor *t[4];
+    if (!FL_W(_widen)(in, chooses ? 3 : 4)) return false;
+    for (int i = 0; i < 4; i++) t[i] = in[i] ? FL_VALUE(in[i]) : NULL;
+    if (!fl__attention_batch(t, &batch)) return false;
+    t[3] = t[3] && !chooses ? t[3] : t[0];
+    fl_dtype d = fl__promote(4, t);
+    int64_t rows[] = {t[0]->shape[t[0]->ndim - 2], t[1]->shape[t[1]->ndim - 2]};
+    for (int i = 0; i < 4; i++) {
+        if (!in[i]) continue;
+        const fl_tensor *x = FL_VALUE(in[i]);
+        fl_shape s = batch;
+        s.dim[s.ndim++] = rows[i == 1 || i == 2];
+        s.dim[s.ndim++] = i == 3 ? rows[1] : x->shape[x->ndim - 1];
+        if (x->dtype != FL_B8) in[i] = FL_W(cast)(in[i], d);
+        if (!in[i] || !(in[i] = FL_W(expand)(in[i], s))) return false;
+    }
+    if (!in[3]) in[3] = CONST(0);
+    return in[3] != NULL;
+}
+
+#ifdef FL_ON_TENSORS
+/* lse: log of the sum of exp(scores), inf for a query that sees no key */
+static fl_tensor *fl__attention_lse(fl_tensor *scores) {
+    if (!scores) return NULL;
+    fl_shape s = fl_shape_of(scores);
+    s.dim[s.ndim - 1] = 1;
+    if (scores->shape[scores->ndim - 1] == 0)
+        return fl_to(fl_full(s, INFINITY, scores->dtype), fl_family_name(scores));
+    fl_tensor *lse = fl_logsumexp(scores, FL_AXES_KEEP(-1));
+    return SELECT(fl_isneginf(lse), CONST(INFINITY), lse);
+}
+
+static bool fl__compose_attention(const fl_call *c, fl_tensor **y) {
+    fl_attention_args a = *(const fl_attention_args *)c->args;
+    fl_tensor *scores = fl__scores(c->in, a), *p = fl__shares(scores);
+    y[0] = p ? fl_matmul(fl__attention_dropped(p, a), c->in[2]) : NULL;
+    y[1] = fl__attention_lse(scores);
+    return y[0] && y[1];
+}
+
+static bool fl__compose_attention_grad(const fl_call *c, fl_tensor **d) {
+    const bool wanted[] = {true, true, true, false};
+    return fl__attention_grads(c->in, c->in[6], *(const fl_attention_args *)c->args, wanted, d);
+}
+
+/* An output with dense rows whose axes lie in memory in the order of t's: heads that are a view
+   give results that can be viewed the same way. */
+static fl_tensor *fl__attention_out(const fl_tensor *t, int64_t columns) {
+    int order[FL_MAX_DIMS];
+    fl_shape s = fl_shape_of(t);
+    s.dim[s.ndim - 1] = columns;
+    fl_tensor *y = fl_call_out(t->family, s, t->dtype);
+    fl__axes_by_stride(t, order);
+    if (!y || order[s.ndim - 1] != s.ndim - 1) return y;
+    int64_t n = 1;
+    for (int i = s.ndim - 1; i >= 0; n *= s.dim[order[i--]]) y->stride[order[i]] = n;
+    return y;
+}
+
+/* y and lse: see FL_OP_attention. in: q, k, v, mask */
+static bool fl__run_attention(fl_tensor *const *in, fl_attention_args a, fl_tensor **y) {
+    fl_call c = {.op = FL_OP_attention, .n_out = 2, .n_in = 4, .args = &a};
+    fl_shape rows = fl_shape_of(in[0]);
+    rows.dim[rows.ndim - 1] = 1;
+    for (int i = 0; i < 4; i++) c.in[i] = in[i];
+    c.out[0] = y[0] = fl__attention_out(in[0], in[2]->shape[in[2]->ndim - 1]);
+    c.out[1] = y[1] = fl_call_out(in[0]->family, rows, in[0]->dtype);
+    return y[0] && y[1] ? fl__run_fused(&c, fl__compose_attention) : fl_raise() != NULL;
+}
+
+/* in: q, k, v, mask, y, lse, dy */
+static bool fl__run_attention_grad(fl_tensor *const *in, fl_attention_args a, fl_tensor **d) {
+    fl_call c = {.op = FL_OP_attention_grad, .n_out = 3, .n_in = 7, .args = &a};
+    for (int i = 0; i < 7; i++) c.in[i] = in[i];
+    for (int i = 0; i < 3; i++) {
+        c.out[i] = d[i] = fl__attention_out(in[i], in[i]->shape[in[i]->ndim - 1]);
+        if (!d[i]) return fl_raise() != NULL;
+    }
+    return fl__run_fused(&c, fl__compose_attention_grad);
+}
+
+static fl_tensor *fl__attended(fl_tensor *const *in, fl_attention_args a) {
+    fl_tensor *y[2];
+    return fl__run_attention(in, a, y) ? y[0] : NULL;
+}
+#else
+static void fv__attention_back(fl_node *n, fl_var *dy) {
+    fl_attention_args a = *(const fl_attention_args *)fv_args(n);
+    fl_var *in[7], *d[4] = {NULL};
+    fl_tensor *t[7], *dt[3] = {NULL};
+    const bool wanted[] = {fv_needs(n, 0), fv_needs(n, 1), fv_needs(n, 2), fv_needs(n, 3)};
+    for (int i = 0; i < 6; i++) t[i] = fv_value(in[i] = fv_saved(n, i));
+    t[6] = dy->value;
+    if (fl_grad_enabled() || wanted[3]) {
+        fv__attention_grads(in, dy, a, wanted, d);
+    } else if (fl__run_attention_grad(t, a, dt)) {
+        for (int i = 0; i < 3; i++) d[i] = fv_const(dt[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        if (wanted[i]) fv_add_grad(n, i, d[i]);
+}
+
+static fl_var *fv__attended(fl_var *const *in, fl_attention_args a) {
+    fl_tensor *y[2], *t[4];
+    for (int i = 0; i < 4; i++) t[i] = in[i]->value;
+    if (!fl__run_attention(t, a, y)) return NULL;
+    return fv_record_args("attention", y[0], fv__attention_back, FV_IN(in[0], in[1], in[2], in[3]),
+                          FV_SAVE(in[0], in[1], in[2], in[3], FV_OUT, fv_const(y[1])), &a,
+                          sizeof a);
+}
+#endif
+
+FL_T *FL_W(attention_opt)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, fl_attention_opts o) {
+    if (FL_ABSENT("attention", q) || FL_ABSENT("attention", k) || FL_ABSENT("attention", v) ||
+        !fl__attention_fits(FL_VALUE(q), FL_VALUE(k), FL_VALUE(v)))
+        return NULL;
+    if (!(o.dropout >= 0 && o.dropout <= 1))
+        return FL__BAD("fl_attention: dropout %g", o.dropout);
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {q, k, v, mask};
+    if (!FL_W(_attention_operands)(in)) return FL_GIVE(&s, NULL);
+    const fl_tensor *t = FL_VALUE(in[0]), *keys = FL_VALUE(in[1]);
+    fl_attention_args a = {.scale = o.scale, .causal = o.causal, .p = o.dropout};
+    if (a.scale == 0) a.scale = 1 / sqrt((double)t->shape[t->ndim - 1]);
+    if (a.p > 0) {
+        int64_t columns = t->shape[t->ndim - 1], m = keys->shape[keys->ndim - 2];
+        a.rng = fl_rng_take(o.rng, columns ? fl_numel(t) / columns * m : 0);
+    }
+    return FL_GIVE(&s, FL_W(_narrowed)(FL_W(_attended)(in, a), q));
+}
+
+FL_T *FL_W(attention)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, bool causal, double scale) {
+    fl_attention_opts o = {.causal = causal, .scale = scale};
+    return FL_W(attention_opt)(q, k, v, mask, o);
 }
 
 /* >>recurrent: a step takes x W_ih^T + b_ih, of all steps in one product, and the state */

@@ -13,6 +13,7 @@
 #include "norm.h"
 #include "step.h"
 #include "gemm.h"
+#include "attention.h"
 #include "conv.h"
 #include "pool.h"
 #include "lapack.h"
@@ -63,9 +64,6 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_softmax_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_log_softmax] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_log_softmax_grad] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_conv2d] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_conv2d_grad_input] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_conv2d_grad_weight] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,

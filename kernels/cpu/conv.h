@@ -1,26 +1,30 @@
-/* conv.h - 2-D convolution and its two gradients on the CPU, as matrix products without a column
-   matrix
+/* conv.h - 2-D convolution and its two gradients on the CPU, direct: no column matrix
 
-   Forward: y[image][o][pixel] = sum over k = (c, tap) of w[o][k] x[offset[k] + pixel]. The input is
-   copied once into planes with its padding, split into stride_h x stride_w phases, so that the
-   pixels of an output row stand side by side in the source for every tap, whatever stride and
-   dilation. Panels of B are then cut straight from the planes by vector copies (gemm.h's
-   pack_runs); without padding and stride they are cut from the input itself.
+   Everything runs over channels-last data, where the values that a kernel row of an output pixel
+   reads stand side by side. A task copies the rows of the image that it needs into a band with its
+   padding, which stays in the second-level cache; that copy also turns images of any other layout.
+   Where nothing is padded and the image is channels-last, it is read in place. A pixel's products
+   are sums over segments of a band (a kernel row of values each) with packed weights; conv_tile.h
+   computes two halves of a few pixels by two registers of output channels at a time. Results are
+   stored where they belong, or, for other layouts than channels-last, turned block by block.
+
+   Forward: y[n][o][r][q] = sum over i, j, c of x[n][c][r s + i d - p][q s + j d - p] w[o][c][i][j].
 
    Data gradient: the pixels of dx that share ih mod stride_h and iw mod stride_w see the same taps;
    each such phase is a convolution of stride 1 of dy with those taps, with the roles of o and c
    exchanged. It runs through the same pass.
 
-   Weight gradient: dw[(tap, c)][o] = sum over pixels of x[pixel + tap][c] dy[pixel][o]. Both are
-   turned channels-last once; then a row of taps of x (kw * c values side by side) and a row of dy
-   are the operands of a register tile where they stand. The sum over pixels is cut into parts by
-   size, added in order. */
+   Weight gradient: dw[(tap, c)][o] = sum over pixels of x[pixel + tap][c] dy[pixel][o], with the
+   tall tiles of gemm.h: a task owns some rows (tap, c) and columns o for a part of the pixels, and
+   copies the x and dy of some hundred pixels at a time. The parts are added in order.
+
+   Work is cut by size only: the bits do not depend on the number of threads, nor on the layout. */
 #include "../../fl_tensor.h"
 #include "gemm.h"
 #ifndef FL_CPU_CONV_H
 #define FL_CPU_CONV_H
 
-/* x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; contiguous; f32, f64. */
+/* x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; any strides; f32, f64. */
 FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c);
 /* dy, w -> dx */
 FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call *c);
@@ -35,25 +39,132 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call
 
 #include <string.h>
 
+/* >>kernels: conv_tile.h for every element and level */
+
+/* Two halves of a tile; lengths in elements. */
+typedef struct fl__conv_tile {
+    const void *a[2];       /* the first pixel of each half, where segment offset 0 is */
+    const int64_t *segment; /* offsets */
+    int64_t segments, k;    /* k: values of a segment */
+    int64_t pixel;          /* from a pixel to the next */
+    const void *w;          /* [segments][k][2 registers] */
+    const void *bias;       /* [2 registers] or NULL */
+    void *c[2];
+    int64_t ldc[2];
+    bool add;               /* c holds a sum already */
+} fl__conv_tile;
+
+#define FL__INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define FL__UNROLL _Pragma("clang loop unroll(full)")
+#define FL__CONTRACT _Pragma("clang fp contract(fast)")
+#else
+#define FL__UNROLL _Pragma("GCC unroll 32")
+#define FL__CONTRACT
+#pragma GCC push_options
+#pragma GCC optimize("O2", "fp-contract=fast")
+#endif
+
+#define FL__TARGET
+#define FL__T float
+#define FL__LANES 4
+#define FL__HALF 2
+#define FL__FN(name) fl__f32_portable_##name
+#include "conv_tile.h"
+#define FL__TARGET
+#define FL__T double
+#define FL__LANES 2
+#define FL__HALF 2
+#define FL__FN(name) fl__f64_portable_##name
+#include "conv_tile.h"
+#ifdef FL__X86_LEVELS
+#define FL__TARGET FL__TARGET_AVX2
+#define FL__T float
+#define FL__LANES 8
+#define FL__HALF 3
+#define FL__FN(name) fl__f32_avx2_##name
+#include "conv_tile.h"
+#define FL__TARGET FL__TARGET_AVX2
+#define FL__T double
+#define FL__LANES 4
+#define FL__HALF 3
+#define FL__FN(name) fl__f64_avx2_##name
+#include "conv_tile.h"
+#define FL__TARGET FL__TARGET_AVX512
+#define FL__T float
+#define FL__LANES 16
+#define FL__HALF 7
+#define FL__FN(name) fl__f32_avx512_##name
+#include "conv_tile.h"
+#define FL__TARGET FL__TARGET_AVX512
+#define FL__T double
+#define FL__LANES 8
+#define FL__HALF 7
+#define FL__FN(name) fl__f64_avx512_##name
+#include "conv_tile.h"
+#endif
+
+#ifndef __clang__
+#pragma GCC pop_options
+#endif
+#undef FL__INLINE
+#undef FL__UNROLL
+#undef FL__CONTRACT
+
+/* What a pass needs of an element and a level. */
+typedef struct fl__conv_kernels {
+    void (*tile)(const fl__conv_tile *t);
+    int half; /* pixels */
+} fl__conv_kernels;
+
+static fl__conv_kernels fl__conv_kernels_of(fl_dtype dtype) {
+    bool f64 = dtype == FL_F64;
+#ifdef FL__X86_LEVELS
+    int level = fl__cpu_isa();
+    if (level == FL__AVX512)
+        return (fl__conv_kernels){f64 ? fl__f64_avx512_conv_tile : fl__f32_avx512_conv_tile, 7};
+    if (level == FL__AVX2)
+        return (fl__conv_kernels){f64 ? fl__f64_avx2_conv_tile : fl__f32_avx2_conv_tile, 3};
+#endif
+    return (fl__conv_kernels){f64 ? fl__f64_portable_conv_tile : fl__f32_portable_conv_tile, 2};
+}
+
+/* >>sizes */
+
+static int64_t fl__conv_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t fl__conv_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t fl__conv_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t fl__conv_floor(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+static int64_t fl__conv_clamp(int64_t v, int64_t lo, int64_t hi) {
+    return fl__conv_max(lo, fl__conv_min(v, hi));
+}
+
+/* Four strides over data, in elements: of images or weights. */
+typedef struct fl__image {
+    char *data;
+    int64_t n, c, h, w;
+} fl__image;
+
+static fl__image fl__image_of(const fl_tensor *t) {
+    return (fl__image){fl_data(t), t->stride[0], t->stride[1], t->stride[2], t->stride[3]};
+}
+
 /* The sizes of a convolution. */
 typedef struct fl__conv {
     const fl__kernels *ks;
+    fl__conv_kernels ck;
     int64_t size; /* of an element */
     int64_t images, groups, c, o; /* c, o: channels per group */
     int64_t h, w, oh, ow, kh, kw;
     const int64_t *stride, *pad, *dilation; /* h, w; pad: the low side */
 } fl__conv;
 
-static int64_t fl__conv_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t fl__conv_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t fl__conv_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t fl__conv_floor(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
-
 static fl__conv fl__conv_of(const fl_call *c, const fl_tensor *x, const fl_tensor *w,
                             const fl_tensor *y) {
     const fl_conv2d_args *a = c->args;
     return (fl__conv){
-        .ks = fl__gemm_kernels(x->dtype), .size = (int64_t)fl_dtype_size(x->dtype),
+        .ks = fl__gemm_kernels(x->dtype), .ck = fl__conv_kernels_of(x->dtype),
+        .size = (int64_t)fl_dtype_size(x->dtype),
         .images = x->shape[0], .groups = a->groups, .c = w->shape[1], .o = w->shape[0] / a->groups,
         .h = x->shape[2], .w = x->shape[3], .oh = y->shape[2], .ow = y->shape[3],
         .kh = w->shape[2], .kw = w->shape[3],
@@ -73,305 +184,7 @@ static void fl__conv_copy(char *to, int64_t to_step, const char *from, int64_t f
     }
 }
 
-/* >>planes: a padded copy of images, split into phases */
-
-typedef struct fl__planes {
-    const char *from;
-    char *to;
-    int64_t size, count, h, w;          /* planes of h x w */
-    int64_t stride[2], pad[2];          /* pixel i of phase p is row i stride + p - pad */
-    int64_t phases[2], rows, pitch;     /* of each phase */
-} fl__planes;
-
-static int64_t fl__planes_size(const fl__planes *p) {
-    return p->phases[0] * p->phases[1] * p->rows * p->pitch;
-}
-
-/* Phase (a, b) of a plane: what is outside the plane is 0. */
-static void fl__planes_phase(const fl__planes *p, char *to, const char *plane, int64_t a,
-                             int64_t b) {
-    const int64_t size = p->size, s = p->stride[1], shift = b - p->pad[1];
-    int64_t lo = fl__conv_max(0, -fl__conv_floor(shift, s)),
-            hi = fl__conv_floor(p->w - 1 - shift, s) + 1;
-    lo = fl__conv_min(lo, p->pitch);
-    hi = fl__conv_max(lo, fl__conv_min(hi, p->pitch));
-    for (int64_t r = 0; r < p->rows; r++, to += p->pitch * size) {
-        int64_t i = r * p->stride[0] + a - p->pad[0];
-        if (i < 0 || i >= p->h) {
-            memset(to, 0, (size_t)(p->pitch * size));
-            continue;
-        }
-        memset(to, 0, (size_t)(lo * size));
-        fl__conv_copy(to + lo * size, 1, plane + (i * p->w + lo * s + shift) * size, s, hi - lo,
-                      size);
-        memset(to + hi * size, 0, (size_t)((p->pitch - hi) * size));
-    }
-}
-
-static void fl__planes_task(void *arg, int64_t begin, int64_t end) {
-    const fl__planes *p = arg;
-    const int64_t phase = p->rows * p->pitch * p->size;
-    for (int64_t plane = begin; plane < end; plane++) {
-        const char *from = p->from + plane * p->h * p->w * p->size;
-        char *to = p->to + plane * fl__planes_size(p) * p->size;
-        for (int64_t a = 0; a < p->phases[0]; a++)
-            for (int64_t b = 0; b < p->phases[1]; b++, to += phase)
-                fl__planes_phase(p, to, from, a, b);
-    }
-}
-
-static void fl__planes_make(fl__planes *p) {
-    fl_parallel(p->count, fl__conv_div_up(1 << 15, fl__planes_size(p)), fl__planes_task, p);
-}
-
-/* True if the phases would be the planes themselves. */
-static bool fl__planes_same(const fl__planes *p) {
-    return p->pad[0] == 0 && p->pad[1] == 0 && p->stride[0] == 1 && p->stride[1] == 1 &&
-           p->rows == p->h && p->pitch == p->w;
-}
-
-/* >>pass: products of packed weights by patches of planes */
-
-/* For each image and group: out[i][row][col] = bias[i] + sum over k of A[i][k] src[offset[k] + row
-   * pitch + col]. Small images are strung together into one row of columns (flat), so that tiles
-   are full. */
-typedef struct fl__conv_pass {
-    fl__gemm g; /* of group 0; g.packed holds all groups */
-    int64_t images, groups;
-    const char *src;
-    int64_t src_image, src_group, pitch; /* in elements, as are the strides of out */
-    const int64_t *offset;
-    int64_t rows, cols;
-    char *out;
-    int64_t out_image, out_plane, out_row, out_col;
-    const char *bias; /* NULL: none */
-    char *temp; /* g.m * rows * cols * images * groups elements, NULL: the tiles write into out */
-    bool flat;
-    int64_t items, columns, block_tiles, row_blocks, block_columns, column_blocks;
-    int64_t taps, k_tap, depth, k_depth; /* k = tap * k_tap + channel * k_depth */
-    bool by_pixel;
-} fl__conv_pass;
-
-/* What the tiles of one item read. */
-typedef struct fl__conv_item {
-    const fl__conv_pass *pass;
-    const char *src;
-} fl__conv_item;
-
-/* Cuts columns j .. j + n into pixels that stand side by side in the source; returns how many
-   pieces. */
-static int fl__conv_runs(const fl__conv_pass *p, int64_t j, int64_t n, fl__pixels *run) {
-    int count = 0;
-    for (int64_t to = 0; to < n; count++) {
-        int64_t pixel = (j + to) % (p->rows * p->cols), image = (j + to) / (p->rows * p->cols);
-        int64_t row = pixel / p->cols, col = pixel % p->cols;
-        int64_t left = p->pitch == p->cols ? p->rows * p->cols - pixel : p->cols - col;
-        run[count].from = image * p->src_image + row * p->pitch + col;
-        run[count].to = (int)to;
-        run[count].n = (int)fl__conv_min(left, n - to);
-        to += run[count].n;
-    }
-    return count;
-}
-
-static void fl__conv_panel(const fl__gemm *g, int64_t k0, int64_t k, int64_t j, int n, void *dst) {
-    const fl__conv_item *item = g->source;
-    fl__pixels run[64];
-    int runs = fl__conv_runs(item->pass, j, n, run);
-    g->ks->pack_runs(dst, g->width, k, item->src, item->pass->offset + k0, run, runs);
-}
-
-static void fl__conv_fill_bias(const fl__conv_pass *p, const fl__gemm *g, int64_t group, int64_t i0,
-                               int64_t i1, int64_t j0, int64_t j1) {
-    int64_t size = (int64_t)g->ks->size;
-    for (int64_t i = i0; i < i1; i++) {
-        char *row = g->c + (i * g->ldc + j0) * size;
-        const char *value = p->bias + (group * g->m + i) * size;
-        fl__conv_copy(row, 1, value, 0, j1 - j0, size);
-    }
-}
-
-/* Columns j0 .. j1 of rows i0 .. i1 from temp to where they belong. */
-static void fl__conv_scatter(const fl__conv_pass *p, const fl__gemm *g, char *out, int64_t i0,
-                             int64_t i1, int64_t j0, int64_t j1) {
-    const int64_t size = (int64_t)g->ks->size, pixels = p->rows * p->cols;
-    bool dense = p->out_col == 1 && p->out_row == p->cols;
-    for (int64_t i = i0; i < i1; i++) {
-        const char *from = g->c + i * g->ldc * size;
-        for (int64_t j = j0, n; j < j1; j += n) {
-            int64_t image = j / pixels, pixel = j % pixels, row = pixel / p->cols,
-                    col = pixel % p->cols;
-            int64_t at =
-                image * p->out_image + i * p->out_plane + row * p->out_row + col * p->out_col;
-            n = fl__conv_min(j1 - j, dense ? pixels - pixel : p->cols - col);
-            fl__conv_copy(out + at * size, p->out_col, from + j * size, 1, n, size);
-        }
-    }
-}
-
-static void fl__conv_task(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_pass *p = arg;
-    const int64_t size = (int64_t)p->g.ks->size;
-    for (int64_t task = begin; task < end; task++) {
-        int64_t j0 = task % p->column_blocks * p->block_columns;
-        int64_t j1 = fl__conv_min(j0 + p->block_columns, p->columns),
-                block = task / p->column_blocks;
-        int64_t item = block / p->row_blocks, group = item % p->groups, image = item / p->groups;
-        fl__gemm g = p->g;
-        int64_t t0 = block % p->row_blocks * p->block_tiles;
-        int64_t t1 = fl__conv_min(t0 + p->block_tiles, fl__gemm_tiles(&g));
-        int64_t i0 = fl__gemm_row(&g, t0), i1 = fl__gemm_row(&g, t1);
-        char *out = p->out + (image * p->out_image + group * g.m * p->out_plane) * size;
-        fl__conv_item source = {p, p->src + (image * p->src_image + group * p->src_group) * size};
-        g.source = &source;
-        g.packed += group * g.m * g.k * size;
-        g.c = p->temp ? p->temp + item * g.m * p->columns * size : out;
-        if (p->bias) fl__conv_fill_bias(p, &g, group, i0, i1, j0, j1);
-        fl__gemm_block(&g, t0, t1, j0, j1);
-        if (p->temp) fl__conv_scatter(p, &g, out, i0, i1, j0, j1);
-    }
-}
-
-/* >>by pixel: the transposed product, for small images, where panels of patches would cost much.
-   The rows of a tile are pixels of an output row, read in place; its columns are channels, a panel
-   of the packed weights. */
-
-#define FL__CONV_TAPS 64
-
-/* Points the segments of a tile, one for each tap, at the pixels from (row, col). */
-static void fl__conv_segments(const fl__conv_pass *p, const char *src, const char *weights,
-                              int64_t row, int64_t col, fl__segment *segment) {
-    const int64_t size = (int64_t)p->g.ks->size;
-    for (int64_t t = 0; t < p->taps; t++) {
-        segment[t].a = src + (p->offset[t * p->k_tap] + row * p->pitch + col) * size;
-        segment[t].b = weights + t * p->k_tap * p->g.width * size;
-    }
-}
-
-/* block[pixel][channel] of an image for one panel of channels. */
-static void fl__conv_pixel_block(const fl__conv_pass *p, const char *src, const char *weights,
-                                 const char *bias, char *block) {
-    const fl__gemm *g = &p->g, line = {.m = p->cols, .rows = g->rows};
-    const int64_t size = (int64_t)g->ks->size, bytes = g->width * size;
-    fl__segment segment[FL__CONV_TAPS];
-    fl__tile tile = {.segments = p->taps, .segment = segment, .k = p->depth, .rsa = 1,
-                     .csa = p->offset[p->k_depth] - p->offset[0], .ldb = p->k_depth * g->width,
-                     .ldc = g->width, .add = bias != NULL};
-    for (int64_t row = 0; row < p->rows; row++)
-        for (int64_t t = 0; t < fl__gemm_tiles(&line); t++) {
-            int64_t col = fl__gemm_row(&line, t), m = fl__gemm_row(&line, t + 1) - col;
-            fl__conv_segments(p, src, weights, row, col, segment);
-            tile.c = block;
-            for (int64_t i = 0; bias && i < m; i++) memcpy(block + i * bytes, bias, (size_t)bytes);
-            fl__gemm_tile(g->ks, (int)m, g->width, &tile);
-            block += m * bytes;
-        }
-}
-
-/* A range of (image, group). */
-static void fl__conv_pixel_task(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_pass *p = arg;
-    const fl__gemm *g = &p->g;
-    const int64_t size = (int64_t)g->ks->size;
-    _Alignas(64) char block[FL__PANEL_BYTES + FL__PANEL_SLACK];
-    for (int64_t item = begin; item < end; item++) {
-        int64_t group = item % p->groups, image = item / p->groups;
-        const char *src = p->src + (image * p->src_image + group * p->src_group) * size;
-        char *out = p->out + image * p->out_image * size;
-        for (int64_t o = group * g->m; o < (group + 1) * g->m; o += g->width) {
-            const char *bias = p->bias ? p->bias + o * size : NULL;
-            fl__conv_pixel_block(p, src, g->packed + o * g->k * size, bias, block);
-            g->ks->pack(out + o * p->out_plane * size, p->out_plane, p->out_plane, g->width, block,
-                        g->width, 1);
-        }
-    }
-}
-
-/* Whether the pass runs by pixel: tiles full of channels and nearly of pixels, the output of an
-   image for a panel in the first-level cache, a panel of weights in the second. */
-static bool fl__conv_wants_pixels(const fl__conv_pass *p) {
-    const fl__gemm *g = &p->g;
-    const int64_t bytes = g->width * (int64_t)g->ks->size, most = 1 << 18;
-    int64_t height = p->cols / fl__conv_div_up(p->cols, g->rows);
-    bool dense = p->out_col == 1 && p->out_row == p->cols && p->out_plane == p->rows * p->cols;
-    return dense && p->images * p->groups >= 8 && p->out_plane <= FL__PANEL_BYTES / bytes &&
-           p->taps > 1 && p->taps <= FL__CONV_TAPS && p->depth >= 8 && g->m % g->width == 0 &&
-           4 * height >= 3 * g->rows && g->k <= most / bytes;
-}
-
-/* Sets items, columns and blocks; true if temp is wanted. */
-static bool fl__conv_cut(fl__conv_pass *p) {
-    int64_t pixels = p->rows * p->cols;
-    p->g.pack_b = fl__conv_panel;
-    fl__gemm_shape(&p->g, true);
-    p->by_pixel = fl__conv_wants_pixels(p);
-    if (p->by_pixel) return false;
-    p->flat = pixels < 256 && p->images > 1;
-    p->items = p->flat ? p->groups : p->images * p->groups;
-    p->columns = p->flat ? p->images * pixels : pixels;
-    int64_t tiles = fl__gemm_tiles(&p->g), width = p->g.width;
-    p->block_tiles = fl__conv_min(tiles, fl__conv_div_up(256, p->g.rows));
-    p->row_blocks = fl__conv_div_up(tiles, p->block_tiles);
-    int64_t most = 512, rest = p->items * p->row_blocks;
-    while (most > 64 && rest * fl__conv_div_up(p->columns, most) < 8) most /= 2;
-    int64_t blocks = fl__conv_div_up(p->columns, most);
-    p->block_columns = fl__conv_div_up(fl__conv_div_up(p->columns, blocks), width) * width;
-    p->column_blocks = fl__conv_div_up(p->columns, p->block_columns);
-    p->g.add = p->bias != NULL;
-    bool temp = p->flat || p->out_col != 1 || p->out_row != p->cols;
-    p->g.ldc = temp ? p->columns : p->out_plane;
-    return temp;
-}
-
-static void fl__conv_run(fl__conv_pass *p) {
-    if (p->by_pixel) {
-        int64_t work = p->g.m * p->g.k * p->out_plane;
-        fl_parallel(p->images * p->groups, fl__conv_div_up(1 << 18, work), fl__conv_pixel_task, p);
-        return;
-    }
-    int64_t tasks = p->items * p->row_blocks * p->column_blocks;
-    int64_t work = p->g.m * p->g.k * p->columns / (p->row_blocks * p->column_blocks) + 1;
-    fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__conv_task, p);
-}
-
-typedef struct fl__conv_weights {
-    const fl__gemm *g;
-    char *to;
-} fl__conv_weights;
-
-static void fl__conv_pack_weights(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_weights *p = arg;
-    fl__gemm g = *p->g;
-    int64_t tiles = fl__gemm_tiles(&g), size = (int64_t)g.ks->size;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t group = i / tiles, t = i % tiles;
-        g.a = p->g->a + group * g.m * g.k * size;
-        fl__gemm_pack(&g, t, t + 1, p->to + group * g.m * g.k * size);
-    }
-}
-
-/* Panels of g->width rows of A, as [k][row]. */
-static void fl__conv_pack_channels(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_weights *p = arg;
-    const int64_t size = (int64_t)p->g->ks->size, width = p->g->width, k = p->g->k;
-    for (int64_t i = begin; i < end; i++)
-        p->g->ks->pack(p->to + i * width * k * size, width, width, k,
-                       p->g->a + i * width * k * size, k, 1);
-}
-
-/* Packs A, [groups][m][k] at pass->g.a, into `to`. */
-static void fl__conv_pack(fl__conv_pass *pass, char *to) {
-    fl__conv_weights arg = {&pass->g, to};
-    pass->g.rsa = pass->g.k;
-    pass->g.csa = 1;
-    if (pass->by_pixel)
-        fl_parallel(pass->groups * pass->g.m / pass->g.width,
-                    fl__conv_div_up(1 << 14, pass->g.width * pass->g.k), fl__conv_pack_channels,
-                    &arg);
-    else fl_parallel(pass->groups * fl__gemm_tiles(&pass->g),
-                fl__conv_div_up(1 << 14, pass->g.rows * pass->g.k), fl__conv_pack_weights, &arg);
-    pass->g.packed = to;
-}
+/* >>room: the scratch of a call, and parts of it that tasks borrow */
 
 /* Elements of a part of scratch that is read in whole registers: at least 16 more than its n, so
    that a read past its end touches nothing that another thread writes. */
@@ -379,94 +192,524 @@ static int64_t fl__conv_part(int64_t n) {
     return (n + 31) / 16 * 16;
 }
 
-/* A scratch buffer in several parts; all functions below map one and unmap it. */
-static char *fl__conv_map(fl_buffer **scratch, int64_t elements, int64_t size, const char *op) {
-    *scratch = fl__gemm_scratch(elements, (size_t)size, op);
-    char *at = *scratch ? fl_buffer_map(*scratch) : NULL;
-    if (!at) fl_buffer_drop(*scratch);
-    return at;
+/* As many rooms as threads may run tasks at once. A task takes a free one: which, makes no
+   difference. */
+typedef struct fl__rooms {
+    fl_buffer *buffer;
+    char *at;       /* the part that all tasks share */
+    char *first;    /* room 0 */
+    int64_t bytes;  /* of a room */
+    int count;
+    unsigned char *taken;
+} fl__rooms;
+
+/* Maps `shared` elements, and `each` for every room. */
+static bool fl__rooms_open(fl__rooms *r, int64_t shared, int64_t each, int64_t tasks, int64_t size,
+                           const char *op) {
+    r->count = (int)fl__conv_clamp(fl_threads(), 1, fl__conv_max(1, tasks));
+    each = fl__conv_part(each);
+    r->bytes = each * size;
+    shared = fl__conv_part(shared);
+    r->buffer = fl__gemm_scratch(shared + r->count * each + r->count, (size_t)size, op);
+    r->at = r->buffer ? fl_buffer_map(r->buffer) : NULL;
+    if (!r->at) {
+        fl_buffer_drop(r->buffer);
+        return false;
+    }
+    r->first = r->at + shared * size;
+    r->taken = (unsigned char *)(r->first + r->count * r->bytes);
+    memset(r->taken, 0, (size_t)r->count);
+    return true;
 }
 
-static void fl__conv_unmap(fl_buffer *scratch) {
-    fl_buffer_unmap(scratch);
-    fl_buffer_drop(scratch);
+static void fl__rooms_close(fl__rooms *r) {
+    fl_buffer_unmap(r->buffer);
+    fl_buffer_drop(r->buffer);
 }
 
-/* Bytes of `n` offsets, in elements of `size`, rounded so that what follows stays aligned. */
-static int64_t fl__conv_room(int64_t n, int64_t size) { return (n * 8 / size + 15) / 16 * 16; }
+static int fl__room_take(fl__rooms *r) {
+    for (int i = 0;; i = (i + 1) % r->count)
+        if (!__atomic_exchange_n(&r->taken[i], 1, __ATOMIC_ACQUIRE)) return i;
+}
+
+static void fl__room_leave(fl__rooms *r, int i) {
+    __atomic_store_n(&r->taken[i], 0, __ATOMIC_RELEASE);
+}
+
+/* >>band: rows of images with their padding, channels last and dense */
+
+typedef struct fl__band {
+    const fl__kernels *ks;
+    int64_t size;
+    fl__image in;
+    int64_t h, w, depth;   /* of an image; what lies outside is 0 */
+    int64_t left, width;   /* pixels -left .. -left + width of a row */
+} fl__band;
+
+/* Row y of the image at `from` (its element (0, 0, 0)): width x depth elements. */
+static void fl__band_row(const fl__band *b, const char *from, int64_t y, char *to) {
+    const int64_t pixel = b->depth * b->size;
+    int64_t lo = fl__conv_clamp(b->left, 0, b->width);
+    int64_t hi = fl__conv_clamp(b->left + b->w, lo, b->width);
+    if (y < 0 || y >= b->h) lo = hi = b->width;
+    memset(to, 0, (size_t)(lo * pixel));
+    from += (y * b->in.h + (lo - b->left) * b->in.w) * b->size;
+    if (hi == lo) ;
+    else if (b->in.c == 1 && b->in.w == b->depth) memcpy(to + lo * pixel, from, (size_t)((hi - lo) * pixel));
+    else b->ks->pack(to + lo * pixel, b->depth, b->depth, hi - lo, from, b->in.c, b->in.w);
+    memset(to + hi * pixel, 0, (size_t)((b->width - hi) * pixel));
+}
+
+/* >>pass: sums over taps of an image by packed weights */
+
+/* out[n][o][r][q] = bias[o] + sum over i < th, j < tw, d < depth of
+   in[n][d][r step_h + at_h[i]][q step_w + at_w[j]] weight[o][d][i][j], per group */
+typedef struct fl__conv_pass {
+    const fl__conv *v;
+    fl__band band; /* in: of all groups; left = -at_w[0] */
+    fl__image out;
+    int64_t images, groups, depth, o, rows, cols;
+    const int64_t *step;
+    int64_t th, tw;
+    const int64_t *at_h, *at_w;   /* ascending */
+    const int64_t *tap_h, *tap_w; /* the weights' taps that they stand for */
+    fl__image w;                  /* n: over o, c: over depth; w.data of group 0 */
+    int64_t w_group;
+    const char *bias;             /* NULL: none */
+    int64_t bias_step;
+    /* the plan */
+    bool in_place, direct, merged;     /* merged: a kernel row is one segment */
+    int64_t pieces, k, chunk, segments; /* pieces of a tap; values, segments per call, in all */
+    int64_t width, panels;             /* channels of a panel */
+    int64_t line_halves, halves;       /* of a line; most in a band */
+    int64_t line_blocks, block_halves; /* a long line is cut */
+    int64_t image_bands, band_rows, band_images, bands, panel_blocks, block_panels;
+    int64_t image_rows;                /* of a band, per image */
+    char *packed;
+    int64_t *segment;
+    fl__rooms rooms;
+} fl__conv_pass;
+
+#define FL__TILE_BYTES 2048        /* at least of a tile's results */
+#define FL__BAND_BYTES (384 << 10) /* of a band: it stays in the second-level cache */
+#define FL__BAND_PIXELS 448        /* of its output: a panel of weights is used that often */
+#define FL__CONV_TASKS 32          /* wanted at least, if there is so much to cut */
+
+/* Half a tile: its pixels first .. first + count stand at in, out. */
+typedef struct fl__conv_half {
+    const char *in;
+    char *out;
+    int first, count;
+} fl__conv_half;
+
+/* What a task computes. */
+typedef struct fl__conv_area {
+    int64_t group, n0, n1, r0, r1, h0, h1; /* images, rows, halves of each row */
+    int64_t panel0, panel1;
+} fl__conv_area;
+
+static int64_t fl__pass_taps(const fl__conv_pass *p) { return p->th * p->tw; }
+
+/* True if taps along w read pixels side by side. */
+static bool fl__pass_dense_taps(const fl__conv_pass *p) {
+    return p->tw == 1 || p->at_w[1] - p->at_w[0] == 1;
+}
+
+/* True if a pass need not copy its input. */
+static bool fl__pass_reads_in_place(const fl__conv_pass *p) {
+    const fl__band *b = &p->band;
+    return b->in.c == 1 && p->at_h[0] >= 0 && p->at_w[0] >= 0 && p->cols >= p->v->ck.half &&
+           (p->rows - 1) * p->step[0] + p->at_h[p->th - 1] < b->h &&
+           (p->cols - 1) * p->step[1] + p->at_w[p->tw - 1] < b->w;
+}
+
+/* A 1 x 1 pass over dense images is one long line of pixels. */
+static void fl__pass_flatten(fl__conv_pass *p) {
+    const fl__image *in = &p->band.in, *out = &p->out;
+    bool one = fl__pass_taps(p) == 1 && p->step[0] == 1 && p->step[1] == 1 && p->at_h[0] == 0 &&
+               p->at_w[0] == 0 && p->rows <= p->band.h && p->cols == p->band.w;
+    bool dense = in->c == 1 && out->c == 1 && (p->rows == 1 || (in->h == p->cols * in->w &&
+                 out->h == p->cols * out->w)) && (p->images == 1 ||
+                 (in->n == p->rows * p->cols * in->w && out->n == p->rows * p->cols * out->w));
+    if (!one || !dense) return;
+    p->cols = p->band.w = p->images * p->rows * p->cols;
+    p->images = p->rows = p->band.h = 1;
+}
+
+/* Segments, and how many of them a call of the tile sums: about 768 values. */
+static void fl__pass_plan_segments(fl__conv_pass *p) {
+    const int64_t most = 768;
+    int64_t pixel = p->in_place ? p->band.in.w : p->depth;
+    p->merged = fl__pass_dense_taps(p) && pixel == p->depth && p->tw * p->depth <= 2 * most;
+    p->pieces = p->depth > 2 * most ? fl__conv_div_up(p->depth, most) : 1;
+    p->k = p->merged ? p->tw * p->depth : fl__conv_div_up(p->depth, p->pieces);
+    p->segments = (p->merged ? p->th : fl__pass_taps(p)) * p->pieces;
+    p->chunk = p->pieces > 1 ? 1 : fl__conv_clamp(most / p->k, 1, p->segments);
+}
+
+/* Rows that one image of a band holds for `rows` rows of output. */
+static int64_t fl__pass_band_height(const fl__conv_pass *p, int64_t rows) {
+    return (rows - 1) * p->step[0] + p->at_h[p->th - 1] - p->at_h[0] + 1;
+}
+
+/* Bands: rows of an image, whole images, or parts of one long line. */
+static void fl__pass_plan_bands(fl__conv_pass *p) {
+    const int64_t row = p->band.width * p->depth * p->v->size, half = p->v->ck.half;
+    int64_t most = fl__conv_clamp(FL__BAND_BYTES / (p->depth * p->v->size), 8 * half, FL__BAND_PIXELS);
+    p->line_halves = p->block_halves = fl__conv_div_up(p->cols, half);
+    p->line_blocks = 1;
+    p->band_rows = fl__conv_clamp(FL__BAND_PIXELS / p->cols, 1, p->rows);
+    while (p->band_rows > 1 && fl__pass_band_height(p, p->band_rows) * row > FL__BAND_BYTES)
+        p->band_rows--;
+    p->image_bands = fl__conv_div_up(p->rows, p->band_rows);
+    p->band_rows = fl__conv_div_up(p->rows, p->image_bands);
+    p->image_bands = fl__conv_div_up(p->rows, p->band_rows);
+    p->image_rows = fl__pass_band_height(p, p->band_rows);
+    p->band_images = 1;
+    if (p->in_place && p->cols > 2 * most) {
+        p->line_blocks = fl__conv_div_up(p->cols, most);
+        p->block_halves = fl__conv_div_up(p->line_halves, p->line_blocks);
+        p->line_blocks = fl__conv_div_up(p->line_halves, p->block_halves);
+    } else if (p->image_bands == 1) {
+        p->band_images = fl__conv_min(FL__BAND_PIXELS / (p->rows * p->cols),
+                                      FL__BAND_BYTES / (p->image_rows * row));
+        p->band_images = fl__conv_clamp(p->band_images, 1, p->images);
+    }
+    p->bands = fl__conv_div_up(p->images, p->band_images) * p->image_bands *
+               (p->line_blocks > 1 ? p->band_rows : 1) * p->line_blocks;
+    p->halves = p->band_images * p->band_rows * p->block_halves;
+}
+
+static void fl__pass_plan(fl__conv_pass *p) {
+    const fl__conv *v = p->v;
+    fl__pass_flatten(p);
+    p->in_place = fl__pass_reads_in_place(p);
+    p->direct = p->out.c == 1;
+    p->width = 2 * v->ks->lanes;
+    p->panels = fl__conv_div_up(p->o, p->width);
+    p->band.ks = v->ks;
+    p->band.size = v->size;
+    p->band.depth = p->depth;
+    p->band.left = -p->at_w[0];
+    p->band.width = (p->cols - 1) * p->step[1] + p->at_w[p->tw - 1] - p->at_w[0] + 1;
+    fl__pass_plan_segments(p);
+    fl__pass_plan_bands(p);
+    int64_t blocks = fl__conv_div_up(FL__CONV_TASKS, p->bands * p->groups);
+    p->block_panels = fl__conv_div_up(p->panels, fl__conv_min(blocks, p->panels));
+    p->panel_blocks = fl__conv_div_up(p->panels, p->block_panels);
+}
+
+/* Where segment s starts, from the first value of a pixel. */
+static int64_t fl__pass_segment(const fl__conv_pass *p, int64_t s) {
+    int64_t tap = s / p->pieces, i = p->merged ? tap : tap / p->tw, j = p->merged ? 0 : tap % p->tw;
+    int64_t row = p->in_place ? p->band.in.h : p->band.width * p->depth;
+    int64_t pixel = p->in_place ? p->band.in.w : p->depth;
+    int64_t y = p->in_place ? p->at_h[i] : p->at_h[i] - p->at_h[0];
+    int64_t x = p->in_place ? p->at_w[j] : p->at_w[j] - p->at_w[0];
+    return y * row + x * pixel + s % p->pieces * p->k;
+}
+
+/* Elements of a task's room: the band, a block of results, the halves. */
+static int64_t fl__pass_band_part(const fl__conv_pass *p) {
+    int64_t slack = p->v->ck.half * p->step[1] * p->depth; /* read by halves that are not full */
+    int64_t row = p->band.width * p->depth;
+    return p->in_place ? 0 : fl__conv_part(p->band_images * p->image_rows * row + slack);
+}
+
+static int64_t fl__pass_block_part(const fl__conv_pass *p) {
+    int64_t pixels = p->band_images * p->band_rows * p->cols;
+    return p->direct ? 0 : fl__conv_part((pixels + p->v->ck.half) * p->width);
+}
+
+static int64_t fl__pass_room(const fl__conv_pass *p) {
+    int64_t halves = (p->halves + 1) * (int64_t)sizeof(fl__conv_half) / p->v->size;
+    return fl__pass_band_part(p) + fl__pass_block_part(p) + fl__conv_part(halves);
+}
+
+/* >>weights: [group][panel][tap][depth][width] */
+
+static int64_t fl__pass_panel_size(const fl__conv_pass *p) {
+    return fl__pass_taps(p) * p->depth * p->width;
+}
+
+/* Packs taps of panels: a range of (group, panel, tap). */
+static void fl__pass_pack_task(void *arg, int64_t begin, int64_t end) {
+    const fl__conv_pass *p = arg;
+    const int64_t size = p->v->size, taps = fl__pass_taps(p), bytes = p->depth * p->width * size;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t tap = at % taps, panel = at / taps % p->panels, group = at / taps / p->panels;
+        int64_t o = panel * p->width, n = fl__conv_min(p->width, p->o - o);
+        char *to = p->packed + at * bytes;
+        const char *from = p->w.data + (group * p->w_group + o * p->w.n + p->tap_h[tap / p->tw] *
+                           p->w.h + p->tap_w[tap % p->tw] * p->w.w) * size;
+        if (n < p->width) memset(to, 0, (size_t)bytes);
+        p->v->ks->pack(to, p->width, n, p->depth, from, p->w.n, p->w.c);
+    }
+}
+
+/* >>tasks */
+
+static fl__conv_area fl__pass_area(const fl__conv_pass *p, int64_t task) {
+    int64_t block = task % p->panel_blocks, band = task / p->panel_blocks;
+    fl__conv_area a = {.group = band % p->groups, .h1 = p->line_halves};
+    band /= p->groups;
+    if (p->line_blocks > 1) {
+        a.h0 = band % p->line_blocks * p->block_halves;
+        a.h1 = fl__conv_min(a.h0 + p->block_halves, p->line_halves);
+        band /= p->line_blocks;
+        a.n0 = band / p->rows;
+        a.r0 = band % p->rows;
+        a.r1 = a.r0 + 1;
+    } else {
+        a.n0 = band / p->image_bands * p->band_images;
+        a.r0 = band % p->image_bands * p->band_rows;
+        a.r1 = fl__conv_min(a.r0 + p->band_rows, p->rows);
+    }
+    a.n1 = fl__conv_min(a.n0 + p->band_images, p->images);
+    a.panel0 = block * p->block_panels;
+    a.panel1 = fl__conv_min(a.panel0 + p->block_panels, p->panels);
+    return a;
+}
+
+/* Fills the band with the rows of an area. */
+static void fl__pass_copy(const fl__conv_pass *p, const fl__conv_area *a, char *band) {
+    const fl__band *b = &p->band;
+    const int64_t row = b->width * p->depth * b->size, rows = fl__pass_band_height(p, a->r1 - a->r0);
+    for (int64_t n = a->n0; n < a->n1; n++) {
+        const char *from = b->in.data + (n * b->in.n + a->group * p->depth * b->in.c) * b->size;
+        for (int64_t r = 0; r < rows; r++)
+            fl__band_row(b, from, a->r0 * p->step[0] + p->at_h[0] + r, band + r * row);
+        band += p->image_rows * row;
+    }
+}
+
+/* Lists the halves of an area; returns their number. */
+static int64_t fl__pass_halves(const fl__conv_pass *p, const fl__conv_area *a, char *band, char *block,
+                               fl__conv_half *half) {
+    const int64_t size = p->v->size, H = p->v->ck.half, depth = p->depth;
+    const fl__image *in = &p->band.in, *out = &p->out;
+    const int64_t pixel = p->step[1] * (p->in_place ? in->w : depth) * size;
+    const int64_t out_pixel = (p->direct ? out->w : p->width) * size;
+    fl__conv_half *at = half;
+    for (int64_t n = a->n0; n < a->n1; n++)
+        for (int64_t r = a->r0; r < a->r1; r++) {
+            const char *from = p->in_place
+                ? in->data + (n * in->n + a->group * depth * in->c + r * p->step[0] * in->h) * size
+                : band + ((n - a->n0) * p->image_rows + (r - a->r0) * p->step[0]) * p->band.width *
+                      depth * size;
+            char *to = p->direct ? out->data + (n * out->n + r * out->h + a->group * p->o) * size
+                : block + ((n - a->n0) * (a->r1 - a->r0) + r - a->r0) * p->cols * out_pixel;
+            for (int64_t h = a->h0; h < a->h1; h++, at++) {
+                int64_t q = h * H, count = fl__conv_min(H, p->cols - q);
+                int64_t back = p->cols >= H ? H - count : 0; /* read no pixel past the line */
+                *at = (fl__conv_half){from + (q - back) * pixel, to + q * out_pixel, (int)back,
+                                      (int)count};
+            }
+        }
+    return at - half;
+}
+
+/* Moves the pixels of a half that is not full, or not of full width, between its own place and a
+   tile's. */
+static void fl__pass_corner(const fl__conv_pass *p, const fl__conv_half *half, char *out, char *tile,
+                            int64_t n, bool load) {
+    const int64_t bytes = p->width * p->v->size, step = (p->direct ? p->out.w : p->width) * p->v->size;
+    tile += half->first * bytes;
+    for (int i = 0; i < half->count; i++)
+        if (load) memcpy(tile + i * bytes, out + i * step, (size_t)(n * p->v->size));
+        else memcpy(out + i * step, tile + i * bytes, (size_t)(n * p->v->size));
+}
+
+/* One call of the tile: a pair of halves, at `out` bytes behind their first channel, n channels. */
+static void fl__pass_pair(const fl__conv_pass *p, const fl__conv_half *pair, fl__conv_tile *t,
+                          int64_t out, int64_t n) {
+    _Alignas(64) char corner[2][FL__TILE_BYTES / 2];
+    const bool full = n == p->width;
+    bool whole[2];
+    for (int h = 0; h < 2; h++) {
+        whole[h] = full && pair[h].count == p->v->ck.half;
+        t->a[h] = pair[h].in;
+        t->c[h] = whole[h] ? pair[h].out + out : corner[h];
+        t->ldc[h] = whole[h] && p->direct ? p->out.w : p->width;
+        if (t->add && !whole[h]) fl__pass_corner(p, &pair[h], pair[h].out + out, corner[h], n, true);
+    }
+    p->v->ck.tile(t);
+    for (int h = 0; h < 2; h++)
+        if (!whole[h]) fl__pass_corner(p, &pair[h], pair[h].out + out, corner[h], n, false);
+}
+
+/* One panel of channels for all halves of an area, chunk by chunk. */
+static void fl__pass_panel(const fl__conv_pass *p, const fl__conv_half *half, int64_t halves,
+                           int64_t group, int64_t panel) {
+    const int64_t size = p->v->size, first = panel * p->width;
+    const int64_t n = p->direct ? fl__conv_min(p->width, p->o - first) : p->width;
+    const char *w = p->packed + (group * p->panels + panel) * fl__pass_panel_size(p) * size;
+    _Alignas(64) char bias[128] = {0};
+    fl__conv_tile t = {.bias = p->bias ? bias : NULL, .segments = p->chunk,
+                       .pixel = p->step[1] * (p->in_place ? p->band.in.w : p->depth)};
+    if (p->bias)
+        fl__conv_copy(bias, 1, p->bias + (group * p->o + first) * p->bias_step * size, p->bias_step,
+                      fl__conv_min(p->width, p->o - first), size);
+    for (int64_t s = 0; s < p->segments; s += t.segments) {
+        t.k = (s + 1) % p->pieces ? p->k : p->pieces > 1 ? p->depth - (p->pieces - 1) * p->k : p->k;
+        t.segments = fl__conv_min(p->chunk, p->segments - s);
+        t.segment = p->segment + s;
+        t.w = w;
+        for (int64_t h = 0; h + 1 < halves; h += 2)
+            fl__pass_pair(p, half + h, &t, p->direct ? first * size : 0, n);
+        w += t.segments * t.k * p->width * size;
+        t.add = true;
+    }
+}
+
+/* The results of a panel from block to where they belong. */
+static void fl__pass_scatter(const fl__conv_pass *p, const fl__conv_area *a, int64_t panel,
+                             const char *block) {
+    const int64_t size = p->v->size, first = panel * p->width, width = p->width;
+    const int64_t n = fl__conv_min(width, p->o - first), rows = a->r1 - a->r0;
+    const fl__image *out = &p->out;
+    const bool dense = out->w == 1 && out->h == p->cols;
+    for (int64_t i = a->n0; i < a->n1; i++, block += rows * p->cols * width * size) {
+        char *to = out->data + (i * out->n + (a->group * p->o + first) * out->c + a->r0 * out->h) * size;
+        if (dense) {
+            p->v->ks->pack(to, out->c, rows * p->cols, n, block, width, 1);
+            continue;
+        }
+        for (int64_t c = 0; c < n; c++)
+            for (int64_t r = 0; r < rows; r++)
+                fl__conv_copy(to + (c * out->c + r * out->h) * size, out->w,
+                              block + (r * p->cols * width + c) * size, width, p->cols, size);
+    }
+}
+
+static void fl__conv_pass_task(void *arg, int64_t begin, int64_t end) {
+    fl__conv_pass *p = arg;
+    const int64_t size = p->v->size;
+    int room = fl__room_take(&p->rooms);
+    char *band = p->rooms.first + room * p->rooms.bytes;
+    char *block = band + fl__pass_band_part(p) * size;
+    fl__conv_half *half = (fl__conv_half *)(block + fl__pass_block_part(p) * size);
+    int64_t filled = -1;
+    for (int64_t task = begin; task < end; task++) {
+        fl__conv_area a = fl__pass_area(p, task);
+        if (!p->in_place && filled != task / p->panel_blocks) fl__pass_copy(p, &a, band);
+        filled = task / p->panel_blocks;
+        int64_t halves = fl__pass_halves(p, &a, band, block, half);
+        if (halves % 2) {
+            half[halves] = half[halves - 1];
+            half[halves++].count = 0;
+        }
+        for (int64_t panel = a.panel0; panel < a.panel1; panel++) {
+            fl__pass_panel(p, half, halves, a.group, panel);
+            if (!p->direct) fl__pass_scatter(p, &a, panel, block);
+        }
+    }
+    fl__room_leave(&p->rooms, room);
+}
+
+/* Plans, packs and runs. `shared` elements of the call's own come first in the scratch; the caller
+   closes p->rooms. */
+static bool fl__pass_open(fl__conv_pass *p, int64_t *shared, const char *op) {
+    const int64_t size = p->v->size;
+    fl__pass_plan(p);
+    int64_t weights = p->groups * p->panels * fl__pass_panel_size(p);
+    int64_t offsets = fl__conv_part(p->segments * 8 / size);
+    int64_t tasks = p->bands * p->groups * p->panel_blocks, own = fl__conv_part(*shared);
+    if (!fl__rooms_open(&p->rooms, own + offsets + weights, fl__pass_room(p), tasks, size, op))
+        return false;
+    p->segment = (int64_t *)(p->rooms.at + own * size);
+    p->packed = p->rooms.at + (own + offsets) * size;
+    for (int64_t s = 0; s < p->segments; s++) p->segment[s] = fl__pass_segment(p, s);
+    return true;
+}
+
+static void fl__conv_pass_run(fl__conv_pass *p) {
+    int64_t taps = fl__pass_taps(p), tasks = p->bands * p->groups * p->panel_blocks;
+    fl_parallel(p->groups * p->panels * taps, fl__conv_div_up(1 << 14, p->depth * p->width),
+                fl__pass_pack_task, p);
+    int64_t work = p->halves * p->v->ck.half * p->block_panels * fl__pass_panel_size(p);
+    fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__conv_pass_task, p);
+}
+
+/* >>turn: weights with their channels last */
+
+typedef struct fl__conv_turned {
+    const fl__conv *v;
+    fl__image w;
+    char *to; /* [o][kh][kw][c] of all groups */
+} fl__conv_turned;
+
+static void fl__conv_turn_task(void *arg, int64_t begin, int64_t end) {
+    const fl__conv_turned *p = arg;
+    const fl__conv *v = p->v;
+    const bool dense = p->w.h == v->kw * p->w.w;
+    const int64_t taps = dense ? v->kh * v->kw : v->kw, calls = dense ? 1 : v->kh;
+    for (int64_t o = begin; o < end; o++)
+        for (int64_t i = 0; i < calls; i++)
+            v->ks->pack(p->to + (o * v->kh * v->kw + i * v->kw) * v->c * v->size, v->c, v->c, taps,
+                        p->w.data + (o * p->w.n + i * p->w.h) * v->size, p->w.c, p->w.w);
+}
+
+/* Elements of the turned weights: 0 if they are read as they are. */
+static int64_t fl__conv_turned_size(const fl__conv *v, const fl__image *w) {
+    return w->c == 1 || v->c == 1 ? 0 : v->groups * v->o * v->c * v->kh * v->kw;
+}
+
+static fl__image fl__conv_turn(const fl__conv *v, fl__image w, char *to) {
+    if (fl__conv_turned_size(v, &w) == 0) return w;
+    fl__conv_turned arg = {v, w, to};
+    int64_t row = v->c * v->kh * v->kw;
+    fl_parallel(v->groups * v->o, fl__conv_div_up(1 << 14, row), fl__conv_turn_task, &arg);
+    return (fl__image){to, row, 1, v->kw * v->c, v->c};
+}
 
 /* >>forward */
 
-static fl__planes fl__conv_input_planes(const fl__conv *v) {
-    fl__planes p = {.size = v->size, .count = v->images * v->groups * v->c, .h = v->h, .w = v->w};
-    const int64_t k[2] = {v->kh, v->kw}, out[2] = {v->oh, v->ow};
-    int64_t extent[2];
-    for (int d = 0; d < 2; d++) {
-        p.stride[d] = v->stride[d];
-        p.pad[d] = v->pad[d];
-        p.phases[d] = fl__conv_min(v->stride[d], (k[d] - 1) * v->dilation[d] + 1);
-        extent[d] = out[d] + (k[d] - 1) * v->dilation[d] / v->stride[d];
+/* Taps 0 .. k along dim d, and where they read. */
+static void fl__conv_forward_taps(const fl__conv *v, int d, int64_t k, int64_t *at, int64_t *tap) {
+    for (int64_t i = 0; i < k; i++) {
+        at[i] = i * v->dilation[d] - v->pad[d];
+        tap[i] = i;
     }
-    p.rows = extent[0];
-    p.pitch = extent[1];
-    return p;
 }
 
-/* offset[(c, tap)] in the planes of an image. */
-static void fl__conv_input_offsets(const fl__conv *v, const fl__planes *p, int64_t *offset) {
-    for (int64_t c = 0; c < v->c; c++)
-        for (int64_t i = 0; i < v->kh; i++)
-            for (int64_t j = 0; j < v->kw; j++) {
-                int64_t y = i * v->dilation[0], x = j * v->dilation[1];
-                int64_t phase = y % v->stride[0] * p->phases[1] + x % v->stride[1];
-                *offset++ = c * fl__planes_size(p) + phase * p->rows * p->pitch +
-                            y / v->stride[0] * p->pitch + x / v->stride[1];
-            }
+/* Tables of taps, of which there may be many: 2 (kh + kw) numbers in a buffer of their own. */
+static int64_t *fl__conv_tables(const fl__conv *v, fl_buffer **buffer, const char *op) {
+    *buffer = fl__gemm_scratch(2 * (v->kh + v->kw), sizeof(int64_t), op);
+    int64_t *at = *buffer ? fl_buffer_map(*buffer) : NULL;
+    if (!at) fl_buffer_drop(*buffer);
+    return at;
 }
 
-static bool fl__conv_forward(const fl__conv *v, const char *x, const char *w, const char *bias,
-                             char *y) {
-    fl__planes planes = fl__conv_input_planes(v);
-    int64_t plane = fl__planes_size(&planes), k = v->c * v->kh * v->kw;
-    bool same = fl__planes_same(&planes);
-    fl__conv_pass p = {.g = {.ks = v->ks, .m = v->o, .k = k, .a = w},
-                       .images = v->images,
-                       .groups = v->groups,
-                       .src_image = v->groups * v->c * plane,
-                       .src_group = v->c * plane,
-                       .pitch = planes.pitch,
-                       .rows = v->oh,
-                       .cols = v->ow,
-                       .out = y,
-                       .out_image = v->groups * v->o * v->oh * v->ow,
-                       .out_plane = v->oh * v->ow,
-                       .out_row = v->ow,
-                       .out_col = 1,
-                       .taps = v->kh * v->kw,
-                       .k_tap = 1,
-                       .depth = v->c,
-                       .k_depth = v->kh * v->kw,
-                       .bias = bias};
-    bool temp = fl__conv_cut(&p);
-    int64_t offsets = fl__conv_room(k, v->size), weights = v->groups * v->o * k;
-    int64_t copy = same ? 0 : fl__conv_part(planes.count * plane);
-    fl_buffer *scratch;
-    char *at =
-        fl__conv_map(&scratch, offsets + weights + copy + (temp ? p.out_image * v->images : 0),
-                     v->size, "conv2d");
-    if (!at) return false;
-    fl__conv_input_offsets(v, &planes, (int64_t *)at);
-    p.offset = (int64_t *)at;
-    planes.from = p.src = x;
-    if (!same) {
-        p.src = planes.to = at + (offsets + weights) * v->size;
-        fl__planes_make(&planes);
+static void fl__conv_unmap(fl_buffer *buffer) {
+    fl_buffer_unmap(buffer);
+    fl_buffer_drop(buffer);
+}
+
+static bool fl__conv_forward(const fl__conv *v, fl__image x, fl__image w, const fl_tensor *bias,
+                             fl__image y) {
+    fl_buffer *tables;
+    int64_t *at_h = fl__conv_tables(v, &tables, "conv2d");
+    if (!at_h) return false;
+    int64_t *at_w = at_h + v->kh, *tap_h = at_w + v->kw, *tap_w = tap_h + v->kh;
+    fl__conv_forward_taps(v, 0, v->kh, at_h, tap_h);
+    fl__conv_forward_taps(v, 1, v->kw, at_w, tap_w);
+    fl__conv_pass p = {
+        .v = v, .band = {.in = x, .h = v->h, .w = v->w}, .out = y, .images = v->images,
+        .groups = v->groups, .depth = v->c, .o = v->o, .rows = v->oh, .cols = v->ow,
+        .step = v->stride, .th = v->kh, .tw = v->kw, .at_h = at_h, .at_w = at_w, .tap_h = tap_h,
+        .tap_w = tap_w, .bias = bias ? fl_data(bias) : NULL, .bias_step = bias ? bias->stride[0] : 0,
+    };
+    int64_t turned = fl__conv_turned_size(v, &w);
+    bool ok = fl__pass_open(&p, &turned, "conv2d");
+    if (ok) {
+        p.w = fl__conv_turn(v, w, p.rooms.at);
+        p.w_group = v->o * p.w.n;
+        fl__conv_pass_run(&p);
+        fl__rooms_close(&p.rooms);
     }
-    p.temp = temp ? at + (offsets + weights + copy) * v->size : NULL;
-    fl__conv_pack(&p, at + offsets * v->size);
-    fl__conv_run(&p);
-    fl__conv_unmap(scratch);
-    return true;
+    fl__conv_unmap(tables);
+    return ok;
 }
 
 FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
@@ -475,180 +718,64 @@ FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
     if (!fl_make(y)) return false;
     if (fl_numel(y) == 0) return true;
     fl__conv v = fl__conv_of(c, c->in[0], c->in[1], y);
-    const char *bias = c->n_in > 2 && c->in[2] ? fl_data(c->in[2]) : NULL;
-    return fl__conv_forward(&v, fl_data(c->in[0]), fl_data(c->in[1]), bias, fl_data(y));
+    return fl__conv_forward(&v, fl__image_of(c->in[0]), fl__image_of(c->in[1]),
+                            c->n_in > 2 ? c->in[2] : NULL, fl__image_of(y));
 }
 
 /* >>data gradient */
 
-/* The taps that reach the pixels of dx with ih mod stride = phase along dim d: dy's row for pixel
-   number r of the phase is r + shift. Returns how many. */
-static int64_t fl__conv_taps(const fl__conv *v, int d, int64_t phase, int64_t *tap,
-                             int64_t *shift) {
+/* The taps that reach the pixels of dx with ih mod stride = phase along dim d, last first: dy's row
+   for pixel number r of the phase is r + at. Returns how many. */
+static int64_t fl__conv_taps(const fl__conv *v, int d, int64_t phase, int64_t *at, int64_t *tap) {
     int64_t count = 0, k = d == 0 ? v->kh : v->kw;
-    for (int64_t t = 0; t < k; t++) {
-        int64_t at = phase + v->pad[d] - t * v->dilation[d];
-        if (at - fl__conv_floor(at, v->stride[d]) * v->stride[d] != 0) continue;
+    for (int64_t t = k - 1; t >= 0; t--) {
+        int64_t from = phase + v->pad[d] - t * v->dilation[d];
+        if (from - fl__conv_floor(from, v->stride[d]) * v->stride[d] != 0) continue;
+        if (at) at[count] = fl__conv_floor(from, v->stride[d]);
         if (tap) tap[count] = t;
-        if (shift) shift[count] = fl__conv_floor(at, v->stride[d]);
         count++;
     }
     return count;
 }
 
-/* dy with as much zero padding as any pixel of dx reaches past its edges. */
-static fl__planes fl__conv_output_planes(const fl__conv *v) {
-    fl__planes p = {.size = v->size, .count = v->images * v->groups * v->o, .h = v->oh, .w = v->ow,
-                    .stride = {1, 1}, .phases = {1, 1}};
-    const int64_t k[2] = {v->kh, v->kw}, in[2] = {v->h, v->w}, out[2] = {v->oh, v->ow};
-    int64_t extent[2];
-    for (int d = 0; d < 2; d++) {
-        int64_t first = fl__conv_floor(v->pad[d] - (k[d] - 1) * v->dilation[d], v->stride[d]);
-        int64_t last = fl__conv_floor(in[d] - 1 + v->pad[d], v->stride[d]);
-        p.pad[d] = fl__conv_max(0, -first);
-        extent[d] = p.pad[d] + fl__conv_max(out[d], last + 1);
-    }
-    p.rows = extent[0];
-    p.pitch = extent[1];
-    return p;
-}
-
-/* One phase of dx: its taps, and where its tables are. */
-typedef struct fl__conv_phase {
-    const fl__conv *v;
-    int64_t a, b;       /* ih mod stride_h, iw mod stride_w */
-    int64_t th, tw;     /* taps along h, w */
-    int64_t *tap_h, *tap_w, *shift_h, *shift_w;
-    const char *turned; /* [groups][c, kh, kw][o] */
-    char *to;           /* [groups][c][th, tw, o] */
-} fl__conv_phase;
-
-/* turned[group][c, tap][o] = w[group, o][c, tap], for blocks begin .. end of FL__TURN rows of a
-   group. */
-#define FL__TURN 64
-typedef struct fl__conv_turned {
-    const fl__conv *v;
-    const char *w;
-    char *turned;
-} fl__conv_turned;
-
-static void fl__conv_turn_task(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_turned *p = arg;
-    const fl__conv *v = p->v;
-    const int64_t rows = v->c * v->kh * v->kw, blocks = fl__conv_div_up(rows, FL__TURN);
-    for (int64_t i = begin; i < end; i++) {
-        int64_t group = i / blocks * rows * v->o, r = i % blocks * FL__TURN;
-        v->ks->pack(p->turned + (group + r * v->o) * v->size, v->o, v->o,
-                    fl__conv_min(FL__TURN, rows - r), p->w + (group + r) * v->size, rows, 1);
-    }
-}
-
-/* to[group, c][t][o] = turned[group, c, tap t][o], for a range of (group, c). */
-static void fl__conv_pick_taps(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_phase *p = arg;
-    const fl__conv *v = p->v;
-    const int64_t row = v->o * v->size;
-    char *to = p->to + begin * p->th * p->tw * row;
-    for (int64_t c = begin; c < end; c++)
-        for (int64_t i = 0; i < p->th; i++)
-            for (int64_t j = 0; j < p->tw; j++, to += row)
-                memcpy(to, p->turned + ((c * v->kh + p->tap_h[i]) * v->kw + p->tap_w[j]) * row,
-                       (size_t)row);
-}
-
-/* offset[(tap, o)] in the planes of an image of dy. */
-static void fl__conv_output_offsets(const fl__conv_phase *p, const fl__planes *planes,
-                                    int64_t *offset) {
-    for (int64_t i = 0; i < p->th; i++)
-        for (int64_t j = 0; j < p->tw; j++)
-            for (int64_t o = 0; o < p->v->o; o++)
-                *offset++ = o * fl__planes_size(planes) +
-                            (planes->pad[0] + p->shift_h[i]) * planes->pitch + planes->pad[1] +
-                            p->shift_w[j];
-}
-
-/* Scratch of the data gradient, in elements. */
-typedef struct fl__conv_room_of {
-    int64_t taps, offsets, weights, planes, temp;
-} fl__conv_room_of;
-
-static fl__conv_pass fl__conv_phase_pass(const fl__conv *v, const fl__planes *planes,
-                                         const fl__conv_phase *f, char *dx) {
-    int64_t plane = fl__planes_size(planes);
-    return (fl__conv_pass){
-        .g = {.ks = v->ks, .m = v->c, .k = v->o * f->th * f->tw},
-        .images = v->images, .groups = v->groups,
-        .src = planes->to ? planes->to : planes->from,
-        .src_image = v->groups * v->o * plane, .src_group = v->o * plane, .pitch = planes->pitch,
-        .rows = (v->h - f->a + v->stride[0] - 1) / v->stride[0],
-        .cols = (v->w - f->b + v->stride[1] - 1) / v->stride[1],
-        .out = dx + (f->a * v->w + f->b) * v->size,
-        .out_image = v->groups * v->c * v->h * v->w, .out_plane = v->h * v->w,
-        .out_row = v->stride[0] * v->w, .out_col = v->stride[1],
-        .taps = f->th * f->tw, .k_tap = v->o, .depth = v->o, .k_depth = 1,
+/* The pixels (a, b) of dx modulo the strides. w: channels last or as it is. */
+static bool fl__conv_data_phase(const fl__conv *v, fl__image dy, fl__image w, fl__image dx, int64_t a,
+                                int64_t b, int64_t *tables) {
+    static const int64_t one[2] = {1, 1};
+    int64_t *at_h = tables, *at_w = at_h + v->kh, *tap_h = at_w + v->kw, *tap_w = tap_h + v->kh;
+    fl__conv_pass p = {
+        .v = v, .band = {.in = dy, .h = v->oh, .w = v->ow}, .images = v->images,
+        .groups = v->groups, .depth = v->o, .o = v->c, .step = one,
+        .rows = fl__conv_div_up(v->h - a, v->stride[0]), .cols = fl__conv_div_up(v->w - b, v->stride[1]),
+        .th = fl__conv_taps(v, 0, a, at_h, tap_h), .tw = fl__conv_taps(v, 1, b, at_w, tap_w),
+        .at_h = at_h, .at_w = at_w, .tap_h = tap_h, .tap_w = tap_w,
+        .w = {w.data, w.c, w.n, w.h, w.w}, .w_group = v->o * w.n,
+        .out = {dx.data + (a * dx.h + b * dx.w) * v->size, dx.n, dx.c, dx.h * v->stride[0],
+                dx.w * v->stride[1]},
     };
-}
-
-/* The tables, weights and the product of one phase. `at` is the scratch behind the planes. */
-static void fl__conv_run_phase(fl__conv_phase *f, const fl__planes *planes,
-                               const fl__conv_room_of *room, char *at, char *dx) {
-    const fl__conv *v = f->v;
-    f->tap_h = (int64_t *)at;
-    f->shift_h = f->tap_h + v->kh;
-    f->tap_w = f->shift_h + v->kh;
-    f->shift_w = f->tap_w + v->kw;
-    f->th = fl__conv_taps(v, 0, f->a, f->tap_h, f->shift_h);
-    f->tw = fl__conv_taps(v, 1, f->b, f->tap_w, f->shift_w);
-    fl__conv_pass p = fl__conv_phase_pass(v, planes, f, dx);
-    if (p.g.k == 0) return;
-    int64_t *offset = (int64_t *)(at + room->taps * v->size);
-    fl__conv_output_offsets(f, planes, offset);
-    p.offset = offset;
-    at += (room->taps + room->offsets) * v->size;
-    if (f->th == v->kh && f->tw == v->kw) {
-        p.g.a = f->turned;
-    } else {
-        p.g.a = f->to = at;
-        fl_parallel(v->groups * v->c, fl__conv_div_up(1 << 14, p.g.k), fl__conv_pick_taps, f);
-    }
-    if (fl__conv_cut(&p)) p.temp = at + 2 * room->weights * v->size;
-    fl__conv_pack(&p, at + room->weights * v->size);
-    fl__conv_run(&p);
-}
-
-static bool fl__conv_backward_data(const fl__conv *v, const char *dy, const char *w, char *dx) {
-    fl__planes planes = fl__conv_output_planes(v);
-    bool same = fl__planes_same(&planes);
-    int64_t pixels = v->images * v->groups * v->c * v->h * v->w;
-    fl__conv_room_of room = {
-        .taps = fl__conv_room(2 * (v->kh + v->kw), v->size),
-        .offsets = fl__conv_room(v->o * v->kh * v->kw, v->size),
-        .weights = v->groups * v->o * v->c * v->kh * v->kw,
-        .planes = same ? 0 : fl__conv_part(planes.count * fl__planes_size(&planes)),
-        .temp = pixels, /* at most one phase at a time */
-    };
-    fl_buffer *scratch;
-    int64_t turned = fl__conv_part(room.weights);
-    char *at = fl__conv_map(
-        &scratch, turned + room.planes + room.taps + room.offsets + 2 * room.weights + room.temp,
-        v->size, "conv2d_grad_input");
-    if (!at) return false;
-    fl__conv_turned turn = {v, w, at};
-    fl_parallel(v->groups * fl__conv_div_up(v->c * v->kh * v->kw, FL__TURN),
-                fl__conv_div_up(1 << 8, v->o), fl__conv_turn_task, &turn);
-    at += turned * v->size;
-    planes.from = dy;
-    if (!same) {
-        planes.to = at;
-        fl__planes_make(&planes);
-    }
-    for (int64_t a = 0; a < fl__conv_min(v->stride[0], v->h); a++)
-        for (int64_t b = 0; b < fl__conv_min(v->stride[1], v->w); b++) {
-            fl__conv_phase f = {.v = v, .a = a, .b = b, .turned = turn.turned};
-            fl__conv_run_phase(&f, &planes, &room, at + room.planes * v->size, dx);
-        }
-    fl__conv_unmap(scratch);
+    int64_t shared = 0;
+    if (p.th * p.tw == 0) return true;
+    if (!fl__pass_open(&p, &shared, "conv2d_grad_input")) return false;
+    fl__conv_pass_run(&p);
+    fl__rooms_close(&p.rooms);
     return true;
+}
+
+static bool fl__conv_backward_data(const fl__conv *v, fl__image dy, fl__image w, fl__image dx) {
+    int64_t turned = fl__conv_turned_size(v, &w), tables = fl__conv_part(2 * (v->kh + v->kw) * 8 / v->size);
+    fl_buffer *scratch = fl__gemm_scratch(tables + turned, (size_t)v->size, "conv2d_grad_input");
+    char *at = scratch ? fl_buffer_map(scratch) : NULL;
+    bool ok = at != NULL;
+    if (!ok) {
+        fl_buffer_drop(scratch);
+        return false;
+    }
+    w = fl__conv_turn(v, w, at + tables * v->size);
+    for (int64_t a = 0; a < fl__conv_min(v->stride[0], v->h); a++)
+        for (int64_t b = 0; ok && b < fl__conv_min(v->stride[1], v->w); b++)
+            ok = fl__conv_data_phase(v, dy, w, dx, a, b, (int64_t *)at);
+    fl__conv_unmap(scratch);
+    return ok;
 }
 
 /* True if some pixel of dx is reached by no tap: it stays 0. */
@@ -668,198 +795,200 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call 
     if (fl_numel(c->in[0]) == 0 || fl__conv_has_gaps(&v))
         memset(fl_data(dx), 0, (size_t)fl_numel(dx) * fl_dtype_size(dx->dtype));
     if (fl_numel(c->in[0]) == 0) return true;
-    return fl__conv_backward_data(&v, fl_data(c->in[0]), fl_data(c->in[1]), fl_data(dx));
+    return fl__conv_backward_data(&v, fl__image_of(c->in[0]), fl__image_of(c->in[1]),
+                                  fl__image_of(dx));
 }
 
 /* >>weight gradient */
 
-/* Rows of dw^T that stand side by side in x: `runs` of them per group, `run` values each ((kw, c),
-   or c with dilation). Units of the sum: `units` rows of `length` pixels. */
+/* A task owns rows [tap of a run][channel of a chunk] and a chunk of columns o of dw, and sums a
+   split of the units: rows of dy's pixels, or parts of long ones. */
 typedef struct fl__conv_dw {
     const fl__conv *v;
-    int64_t hp, wp;                  /* the padded image */
-    int64_t runs, run, units, length, unit_rows; /* unit_rows: units per image */
-    int64_t splits, split_units, row_blocks, block_tiles;
-    const char *x_from, *dy_from;
-    char *x, *dy;                    /* [image][group][hp][wp][c], [image][group][oh][ow][o] */
-    char *parts, *sum;               /* [split][group][run][value][o], [group][c, tap][o] */
-    char *dw;
+    fl__image x, dy, dw;
+    int64_t tw, runs;                 /* taps of a run; runs = kh, or kh kw with dilation */
+    int64_t c, c_chunks, o, o_chunks; /* channels of a chunk */
+    int64_t length, row_units, units, block; /* pixels of a unit; units per row, in all, at a time */
+    int64_t pixels, line;             /* pixels, copied pixels of a block's unit */
+    int64_t splits, split_units, width;
+    char *parts;                      /* [split][group][run][c chunk][tap][c][o] */
+    fl__rooms rooms;
 } fl__conv_dw;
 
-/* x and dy of a range of (image, group), channels last. Writes past a row are repaired by the next
-   row. */
-static void fl__conv_channels_last(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_dw *p = arg;
+#define FL__DW_PIXELS 256   /* of a block: its part of dy is a panel in the first-level cache */
+#define FL__DW_SEGMENTS 128 /* most units of a block */
+#define FL__DW_ROWS 384     /* of a task: its part of dw stays in the second-level cache */
+#define FL__DW_COLUMNS 128
+#define FL__DW_PARTS (1 << 22) /* most elements of all parts */
+
+static void fl__dw_plan(fl__conv_dw *p) {
     const fl__conv *v = p->v;
-    const int64_t size = v->size, row_bytes = p->wp * v->c * size, hw = v->h * v->w,
-                  out = v->oh * v->ow;
-    for (int64_t i = begin; i < end; i++) {
-        v->ks->pack(p->dy + i * out * v->o * size, v->o, v->o, out,
-                    p->dy_from + i * out * v->o * size, out, 1);
-        const char *from = p->x_from + i * hw * v->c * size;
-        char *to = p->x + i * p->hp * row_bytes;
-        for (int64_t r = 0; r < p->hp; r++, to += row_bytes) {
-            int64_t y = r - v->pad[0], left = fl__conv_min(v->pad[1], p->wp),
-                    n = fl__conv_min(v->w, p->wp - left);
-            if (y < 0 || y >= v->h || n <= 0) {
-                memset(to, 0, (size_t)row_bytes);
-                continue;
-            }
-            memset(to, 0, (size_t)(left * v->c * size));
-            v->ks->pack(to + left * v->c * size, v->c, v->c, n, from + y * v->w * size, hw, 1);
-            memset(to + (left + n) * v->c * size, 0, (size_t)((p->wp - left - n) * v->c * size));
-        }
-    }
-}
-
-/* Where value 0 of run r starts, for output pixel (0, 0). */
-static int64_t fl__conv_run_offset(const fl__conv_dw *p, int64_t r) {
-    const fl__conv *v = p->v;
-    int64_t per_row = p->runs / v->kh;
-    return (r / per_row * v->dilation[0] * p->wp + r % per_row * v->dilation[1]) * v->c;
-}
-
-#define FL__DW_PIXELS \
-    256 /* of one block of the sum: its rows of dy stay in the second-level cache */
-#define FL__DW_SEGMENTS 256
-
-/* Adds a block of units u0 .. u1, pixels k0 .. k0 + k of each, to row tiles t0 .. t1 of run r. */
-static void fl__conv_dw_block(const fl__conv_dw *p, const fl__gemm *g, fl__tile tile, int64_t group,
-                              int64_t r, int64_t u0, int64_t u1, int64_t k0, int64_t t0,
-                              int64_t t1) {
-    const fl__conv *v = p->v;
-    const int64_t size = v->size;
-    fl__segment first[FL__DW_SEGMENTS], segment[FL__DW_SEGMENTS];
-    for (int64_t u = u0; u < u1; u++) {
-        int64_t at = u / p->unit_rows * v->groups + group, row = u % p->unit_rows;
-        first[u - u0].a = p->x + ((at * p->hp + row * v->stride[0]) * p->wp * v->c +
-                                  k0 * tile.csa + fl__conv_run_offset(p, r)) * size;
-        first[u - u0].b = p->dy + (at * v->oh * v->ow + row * p->length + k0) * v->o * size;
-    }
-    tile.segments = u1 - u0;
-    tile.segment = segment;
-    for (int64_t j = 0; j < g->n; j += g->width)
-        for (int64_t t = t0; t < t1; t++) {
-            int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
-            for (int64_t s = 0; s < tile.segments; s++) {
-                segment[s].a = (const char *)first[s].a + i * size;
-                segment[s].b = (const char *)first[s].b + j * size;
-            }
-            tile.c = g->c + (i * g->ldc + j) * size;
-            fl__gemm_tile(g->ks, (int)m, (int)fl__conv_min(g->width, g->n - j), &tile);
-        }
-}
-
-static fl__gemm fl__conv_dw_product(const fl__conv_dw *p) {
-    fl__gemm g = {.ks = p->v->ks, .m = p->run, .n = p->v->o, .ldc = p->v->o};
-    fl__gemm_shape(&g, true);
-    return g;
-}
-
-/* Task = ((split * groups + group) * runs + run) * row_blocks + row block. */
-static void fl__conv_dw_task(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_dw *p = arg;
-    const fl__conv *v = p->v;
-    fl__gemm g = fl__conv_dw_product(p);
-    for (int64_t task = begin; task < end; task++) {
-        int64_t t0 = task % p->row_blocks * p->block_tiles, index = task / p->row_blocks;
-        int64_t t1 = fl__conv_min(t0 + p->block_tiles, fl__gemm_tiles(&g));
-        int64_t r = index % p->runs, group = index / p->runs % v->groups,
-                split = index / p->runs / v->groups;
-        int64_t u_end = fl__conv_min((split + 1) * p->split_units, p->units);
-        int64_t step = fl__conv_min(FL__DW_SEGMENTS, fl__conv_max(1, FL__DW_PIXELS / p->length));
-        fl__tile tile = {.rsa = 1, .csa = v->stride[1] * v->c, .ldb = v->o, .ldc = g.ldc};
-        g.c = p->parts + index * p->run * v->o * v->size;
-        for (int64_t u = split * p->split_units; u < u_end; u += step)
-            for (int64_t k0 = 0; k0 < p->length; k0 += tile.k) {
-                tile.k = fl__conv_min(p->length - k0, FL__DW_PIXELS);
-                fl__conv_dw_block(p, &g, tile, group, r, u, fl__conv_min(u + step, u_end), k0, t0,
-                                  t1);
-                tile.add = true;
-            }
-    }
-}
-
-/* sum[group][c, tap][o] = the parts [group][run][value][o] added in order, for a range of (group,
-   c). */
-static void fl__conv_dw_sum(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_dw *p = arg;
-    const fl__conv *v = p->v;
-    const int64_t row = v->o * v->size, per_row = p->runs / v->kh,
-                  part = v->groups * p->runs * p->run * row;
-    char *to = p->sum + begin * v->kh * v->kw * row;
-    for (int64_t at = begin; at < end; at++)
-        for (int64_t tap = 0; tap < v->kh * v->kw; tap++, to += row) {
-            int64_t group = at / v->c, j = tap % v->kw,
-                    run = tap / v->kw * per_row + (per_row > 1 ? j : 0);
-            int64_t value = (per_row > 1 ? 0 : j * v->c) + at % v->c;
-            const char *from = p->parts + ((group * p->runs + run) * p->run + value) * row;
-            memcpy(to, from, (size_t)row);
-            for (int64_t s = 1; s < p->splits; s++) v->ks->add(to, from + s * part, v->o);
-        }
-}
-
-/* dw[group, o][c, tap] = sum[group][c, tap][o], for blocks of FL__TURN o of a group. */
-static void fl__conv_dw_turn(void *arg, int64_t begin, int64_t end) {
-    const fl__conv_dw *p = arg;
-    const fl__conv *v = p->v;
-    const int64_t rows = v->c * v->kh * v->kw, blocks = fl__conv_div_up(v->o, FL__TURN);
-    for (int64_t i = begin; i < end; i++) {
-        int64_t group = i / blocks * rows * v->o, o = i % blocks * FL__TURN;
-        v->ks->pack(p->dw + (group + o * rows) * v->size, rows, rows,
-                    fl__conv_min(FL__TURN, v->o - o), p->sum + (group + o) * v->size, v->o, 1);
-    }
-}
-
-/* Units, splits and blocks: about 16 tasks, by size alone. */
-static void fl__conv_dw_cut(fl__conv_dw *p) {
-    const fl__conv *v = p->v;
-    bool merged =
-        v->stride[0] == 1 && v->stride[1] == 1 && p->wp == v->ow; /* rows follow each other */
-    bool wide = v->dilation[1] == 1 || v->kw == 1;
-    p->runs = wide ? v->kh : v->kh * v->kw;
-    p->run = wide ? v->kw * v->c : v->c;
-    p->unit_rows = merged ? 1 : v->oh;
-    p->length = merged ? v->oh * v->ow : v->ow;
-    p->units = v->images * p->unit_rows;
-    fl__gemm g = fl__conv_dw_product(p);
-    int64_t tiles = fl__gemm_tiles(&g), weights = v->groups * p->runs * p->run * v->o;
-    p->row_blocks = fl__conv_div_up(tiles, 8);
-    p->block_tiles = fl__conv_div_up(tiles, p->row_blocks);
-    p->row_blocks = fl__conv_div_up(tiles, p->block_tiles);
-    p->splits = fl__conv_min(fl__conv_div_up(16, v->groups * p->runs * p->row_blocks), p->units);
-    while (p->splits > 1 && p->splits * weights > (1 << 22)) p->splits /= 2;
+    const bool wide = v->dilation[1] == 1 || v->kw == 1;
+    p->tw = wide ? v->kw : 1;
+    p->runs = v->kh * (wide ? 1 : v->kw);
+    p->width = 2 * v->ks->lanes;
+    p->c_chunks = fl__conv_div_up(v->c, fl__conv_max(1, FL__DW_ROWS / p->tw));
+    p->c = fl__conv_div_up(v->c, p->c_chunks);
+    p->o = fl__conv_min(FL__DW_COLUMNS, fl__conv_div_up(v->o, p->width) * p->width);
+    p->o_chunks = fl__conv_div_up(v->o, p->o);
+    p->row_units = fl__conv_div_up(v->ow, 2 * FL__DW_PIXELS);
+    p->length = fl__conv_div_up(v->ow, p->row_units);
+    p->units = v->images * v->oh * p->row_units;
+    p->block = p->row_units > 1 ? 1 : fl__conv_clamp(FL__DW_PIXELS / p->length, 1, FL__DW_SEGMENTS);
+    p->line = p->tw == 1 ? p->length * v->stride[1] : (p->length - 1) * v->stride[1] + p->tw;
+    int64_t tasks = v->groups * p->runs * p->c_chunks * p->o_chunks;
+    int64_t weights = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
+    p->splits = fl__conv_min(fl__conv_div_up(FL__CONV_TASKS, tasks), fl__conv_div_up(p->units, p->block));
+    while (p->splits > 1 && p->splits * weights > FL__DW_PARTS) p->splits /= 2;
     p->split_units = fl__conv_div_up(p->units, p->splits);
     p->splits = fl__conv_div_up(p->units, p->split_units);
 }
 
-static bool fl__conv_backward_weights(const fl__conv *v, const char *x, const char *dy, char *dw) {
-    fl__conv_dw p = {.v = v, .x_from = x, .dy_from = dy, .dw = dw};
-    p.hp = (v->oh - 1) * v->stride[0] + (v->kh - 1) * v->dilation[0] + 1;
-    p.wp = (v->ow - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1;
-    fl__conv_dw_cut(&p);
-    const int64_t size = v->size, items = v->images * v->groups;
-    int64_t xs = fl__conv_part(items * p.hp * p.wp * v->c);
-    int64_t dys = fl__conv_part(items * v->oh * v->ow * v->o);
-    int64_t weights = v->groups * p.runs * p.run * v->o;
-    fl_buffer *scratch;
-    p.parts =
-        fl__conv_map(&scratch, p.splits * weights + xs + dys + weights, size, "conv2d_grad_weight");
-    if (!p.parts) return false;
-    p.x = p.parts + p.splits * weights * size;
-    p.dy = p.x + xs * size;
-    p.sum = p.dy + dys * size;
-    int64_t image = p.hp * p.wp * v->c + v->oh * v->ow * v->o;
-    fl_parallel(items, fl__conv_div_up(1 << 14, image), fl__conv_channels_last, &p);
-    int64_t work = p.run / p.row_blocks * v->o * p.split_units * p.length + 1;
-    fl_parallel(p.splits * v->groups * p.runs * p.row_blocks, fl__conv_div_up(1 << 18, work),
-                fl__conv_dw_task, &p);
-    int64_t rows = v->c * v->kh * v->kw;
-    fl_parallel(v->groups * v->c, fl__conv_div_up(1 << 14, v->kh * v->kw * v->o), fl__conv_dw_sum,
-                &p);
-    fl_parallel(v->groups * fl__conv_div_up(v->o, FL__TURN), fl__conv_div_up(1 << 8, rows),
-                fl__conv_dw_turn, &p);
-    fl__conv_unmap(scratch);
+/* What a task works on. */
+typedef struct fl__dw_block {
+    int64_t group, run, c0, c, o0, o;  /* channels c0 .. c0 + c of the group, o0 .. o0 + o */
+    int64_t u0, units, length;         /* a block of units */
+    char *x, *dy, *part;               /* part: its row 0, column o0 */
+} fl__dw_block;
+
+/* Image and row of unit u, and the first pixel in that row. */
+static void fl__dw_unit(const fl__conv_dw *p, int64_t u, int64_t *image, int64_t *row, int64_t *pixel) {
+    *pixel = u % p->row_units * p->length;
+    *row = u / p->row_units % p->v->oh;
+    *image = u / p->row_units / p->v->oh;
+}
+
+/* Copies what the run reads of x for a block of units: [unit][line][c]. */
+static void fl__dw_copy_x(const fl__conv_dw *p, const fl__dw_block *b) {
+    const fl__conv *v = p->v;
+    const int64_t i = p->tw == 1 ? b->run / v->kw : b->run, j = p->tw == 1 ? b->run % v->kw : 0;
+    fl__band band = {.ks = v->ks, .size = v->size, .in = p->x, .h = v->h, .w = v->w, .depth = b->c,
+                     .width = p->line};
+    for (int64_t u = 0; u < b->units; u++) {
+        int64_t image, row, pixel;
+        fl__dw_unit(p, b->u0 + u, &image, &row, &pixel);
+        band.left = v->pad[1] - j * v->dilation[1] - pixel * v->stride[1];
+        const char *from = p->x.data + (image * p->x.n + (b->group * v->c + b->c0) * p->x.c) * v->size;
+        fl__band_row(&band, from, row * v->stride[0] + i * v->dilation[0] - v->pad[0],
+                     b->x + u * p->line * b->c * v->size);
+    }
+}
+
+/* Packs columns o .. o + n of dy for a block of units: [unit][pixel][width]. */
+static void fl__dw_copy_dy(const fl__conv_dw *p, const fl__dw_block *b, int64_t o, int64_t n) {
+    const fl__conv *v = p->v;
+    for (int64_t u = 0; u < b->units; u++) {
+        int64_t image, row, pixel;
+        fl__dw_unit(p, b->u0 + u, &image, &row, &pixel);
+        const char *from = p->dy.data + (image * p->dy.n + (b->group * v->o + o) * p->dy.c +
+                                         row * p->dy.h + pixel * p->dy.w) * v->size;
+        v->ks->pack(b->dy + u * b->length * p->width * v->size, p->width, n, b->length, from, p->dy.c,
+                    p->dy.w);
+    }
+}
+
+/* Adds a block of units to the task's part. */
+static void fl__dw_block_add(const fl__conv_dw *p, const fl__dw_block *b, bool add) {
+    const fl__conv *v = p->v;
+    const int64_t size = v->size, csa = v->stride[1] * b->c;
+    const bool one = p->tw == 1 && p->row_units == 1; /* the units' pixels stand in one line */
+    fl__segment segment[FL__DW_SEGMENTS];
+    fl__tile tile = {.segments = one ? 1 : b->units, .segment = segment, .rsa = 1, .csa = csa,
+                     .k = one ? b->units * b->length : b->length, .ldb = p->width, .ldc = v->o, .add = add};
+    fl__gemm g = {.ks = v->ks, .m = p->tw * b->c};
+    fl__gemm_shape(&g, true);
+    fl__dw_copy_x(p, b);
+    for (int64_t o = 0; o < b->o; o += p->width) {
+        int64_t n = fl__conv_min(p->width, b->o - o);
+        fl__dw_copy_dy(p, b, b->o0 + o, n);
+        for (int64_t t = 0; t < fl__gemm_tiles(&g); t++) {
+            int64_t i = fl__gemm_row(&g, t), m = fl__gemm_row(&g, t + 1) - i;
+            for (int64_t s = 0; s < tile.segments; s++) {
+                segment[s].a = b->x + (s * p->line * b->c + i) * size;
+                segment[s].b = b->dy + s * b->length * p->width * size;
+            }
+            tile.c = b->part + (i * v->o + o) * size;
+            fl__gemm_tile(v->ks, (int)m, (int)n, &tile);
+        }
+    }
+}
+
+static int64_t fl__dw_x_part(const fl__conv_dw *p) { return fl__conv_part(p->block * p->line * p->c); }
+
+/* Task = (((split * groups + group) * runs + run) * c_chunks + c chunk) * o_chunks + o chunk. */
+static void fl__dw_task(void *arg, int64_t begin, int64_t end) {
+    fl__conv_dw *p = arg;
+    const fl__conv *v = p->v;
+    int room = fl__room_take(&p->rooms);
+    char *at = p->rooms.first + room * p->rooms.bytes;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t part = task / p->o_chunks, run = part / p->c_chunks, split = run / p->runs / v->groups;
+        fl__dw_block b = {.group = run / p->runs % v->groups, .run = run % p->runs, .x = at,
+                          .dy = at + fl__dw_x_part(p) * v->size,
+                          .c0 = part % p->c_chunks * p->c, .o0 = task % p->o_chunks * p->o};
+        b.c = fl__conv_min(p->c, v->c - b.c0);
+        b.o = fl__conv_min(p->o, v->o - b.o0);
+        b.part = p->parts + (part * p->tw * p->c * v->o + b.o0) * v->size;
+        int64_t first = split * p->split_units, last = fl__conv_min(first + p->split_units, p->units);
+        for (b.u0 = first; b.u0 < last; b.u0 += b.units) {
+            b.units = fl__conv_min(p->block, last - b.u0);
+            b.length = fl__conv_min(p->length, v->ow - b.u0 % p->row_units * p->length);
+            fl__dw_block_add(p, &b, b.u0 > first);
+        }
+    }
+    fl__room_leave(&p->rooms, room);
+}
+
+#define FL__DW_TURN 64 /* rows of dw that are summed and turned at a time */
+
+/* Where row (tap, c) of a group is in the parts. */
+static const char *fl__dw_row(const fl__conv_dw *p, int64_t group, int64_t tap, int64_t c) {
+    const fl__conv *v = p->v;
+    int64_t run = p->tw == 1 ? tap : tap / v->kw, j = p->tw == 1 ? 0 : tap % v->kw;
+    int64_t chunk = c / p->c, height = fl__conv_min(p->c, v->c - chunk * p->c);
+    int64_t part = (group * p->runs + run) * p->c_chunks + chunk;
+    return p->parts + (part * p->tw * p->c + j * height + c % p->c) * v->o * v->size;
+}
+
+/* Adds the parts in order and stores dw, for a range of (group, block of rows); the rows are in dw's
+   order, (tap, c) or (c, tap). */
+static void fl__dw_store_task(void *arg, int64_t begin, int64_t end) {
+    fl__conv_dw *p = arg;
+    const fl__conv *v = p->v;
+    const int64_t size = v->size, taps = v->kh * v->kw, rows = taps * v->c;
+    const int64_t blocks = fl__conv_div_up(rows, FL__DW_TURN);
+    const int64_t part = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
+    const bool last = p->dw.c == 1;
+    int room = fl__room_take(&p->rooms);
+    char *sum = p->rooms.first + room * p->rooms.bytes;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t group = i / blocks, r0 = i % blocks * FL__DW_TURN, n = fl__conv_min(FL__DW_TURN, rows - r0);
+        char *at = sum;
+        for (int64_t r = r0; r < r0 + n; r++, at += v->o * size) {
+            const char *from = fl__dw_row(p, group, last ? r / v->c : r % taps, last ? r % v->c : r / taps);
+            memcpy(at, from, (size_t)(v->o * size));
+            for (int64_t s = 1; s < p->splits; s++) v->ks->add(at, from + s * part * size, v->o);
+        }
+        v->ks->pack(p->dw.data + (group * v->o * p->dw.n + r0) * size, p->dw.n, n, v->o, sum, v->o, 1);
+    }
+    fl__room_leave(&p->rooms, room);
+}
+
+static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
+    fl__conv_dw p = {.v = v, .x = x, .dy = dy, .dw = dw};
+    fl__dw_plan(&p);
+    int64_t parts = v->groups * p.runs * p.c_chunks * p.tw * p.c * v->o, rows = v->kh * v->kw * v->c;
+    int64_t each = fl__dw_x_part(&p) + fl__conv_part(p.block * p.length * p.width);
+    int64_t tasks = p.splits * v->groups * p.runs * p.c_chunks * p.o_chunks;
+    int64_t blocks = v->groups * fl__conv_div_up(rows, FL__DW_TURN);
+    if (!fl__rooms_open(&p.rooms, p.splits * parts, fl__conv_max(each, FL__DW_TURN * v->o),
+                        fl__conv_max(tasks, blocks), v->size, "conv2d_grad_weight"))
+        return false;
+    p.parts = p.rooms.at;
+    int64_t work = p.tw * p.c * fl__conv_min(p.o, v->o) * p.split_units * p.length;
+    fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__dw_task, &p);
+    fl_parallel(blocks, fl__conv_div_up(1 << 14, FL__DW_TURN * v->o), fl__dw_store_task, &p);
+    fl__rooms_close(&p.rooms);
     return true;
 }
 
@@ -873,7 +1002,8 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call
         return true;
     }
     fl__conv v = fl__conv_of(c, c->in[0], dw, c->in[1]);
-    return fl__conv_backward_weights(&v, fl_data(c->in[0]), fl_data(c->in[1]), fl_data(dw));
+    return fl__conv_backward_weights(&v, fl__image_of(c->in[0]), fl__image_of(c->in[1]),
+                                     fl__image_of(dw));
 }
 
 #endif /* FL_CPU_CONV_IMPL */

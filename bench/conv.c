@@ -1,0 +1,188 @@
+/* conv.c - the convolutions of AlexNet, VGG16, ResNet-50 and the MNIST network, against the FMA peak
+   (make bench-conv)
+
+   One line for each shape, direction (forward, data, weight), layout (last: every operand stored
+   channels-last, nchw) and number of threads: GFLOP/s of the direct convolution's operations, and in
+   the note the percentage of the FMA peak. Operation and peak are sampled in turns: the best time
+   counts, and the median of the ratios to the peak just before and after.
+
+     make bench-conv ARGS="r50 last 2"       shapes whose name holds r50, one layout, two threads
+     make bench-conv ARGS="vgg all 1 cpu"    one thread by its processor time: for a busy machine */
+#include "bench.h"
+#include "kernels/cpu/conv.h"
+#include "kernels/cpu/isa.h"
+#include <string.h>
+#include <time.h>
+
+static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
+static double (*now)(void) = fl_data_now;
+
+/* >>peak: independent chains of fused multiply-adds in registers */
+
+typedef struct peak_run {
+    int64_t rounds;
+    float sink[64]; /* what the chains end with, by thread */
+} peak_run;
+
+#define CHAINS 12
+#define PEAK_LOOP(target, lanes, name) \
+    typedef float name##_vec __attribute__((vector_size(4 * lanes))); \
+    target static void name(void *arg, int64_t begin, int64_t end) { \
+        peak_run *p = arg; \
+        name##_vec acc[CHAINS], x = {0}, y = {0}; \
+        for (int i = 0; i < lanes; i++) x[i] = 0.5f, y[i] = 1; \
+        for (int c = 0; c < CHAINS; c++) acc[c] = x + (float)c; \
+        for (int64_t r = 0; r < p->rounds; r++) \
+            _Pragma("GCC unroll 12") for (int c = 0; c < CHAINS; c++) acc[c] = acc[c] * x + y; \
+        for (int c = 1; c < CHAINS; c++) acc[0] += acc[c]; \
+        p->sink[begin % 64] = acc[0][0] + (float)end; \
+    }
+PEAK_LOOP(, 4, peak_portable)
+#ifdef FL__X86_LEVELS
+PEAK_LOOP(FL__TARGET_AVX2, 8, peak_avx2)
+PEAK_LOOP(FL__TARGET_AVX512, 16, peak_avx512)
+#endif
+
+/* Operations a second of all threads together, of about 2 ms. */
+static double peak_sample(int threads) {
+    peak_run p = {.rounds = 200000};
+    fl_task task = peak_portable;
+    int lanes = 4;
+#ifdef FL__X86_LEVELS
+    if (fl__cpu_isa() == FL__AVX2) task = peak_avx2, lanes = 8;
+    if (fl__cpu_isa() == FL__AVX512) task = peak_avx512, lanes = 16;
+#endif
+    double start = now();
+    fl_parallel(threads, 1, task, &p);
+    return 2.0 * lanes * CHAINS * (double)p.rounds * threads / (now() - start);
+}
+
+/* >>shapes */
+
+typedef struct shape {
+    const char *name;
+    int64_t n, c, size, o, kernel, stride, pad, groups;
+} shape;
+
+static const shape shapes[] = {
+    {"alex_11x11s4_3_64", 32, 3, 224, 64, 11, 4, 2, 1},
+    {"alex_5x5_64_192_27", 32, 64, 27, 192, 5, 1, 2, 1},
+    {"alex_3x3_192_384_13", 32, 192, 13, 384, 3, 1, 1, 1},
+    {"alex_3x3_384_256_13", 32, 384, 13, 256, 3, 1, 1, 1},
+    {"alex_3x3_256_256_13", 32, 256, 13, 256, 3, 1, 1, 1},
+    {"vgg_3x3_3_64_224", 4, 3, 224, 64, 3, 1, 1, 1},
+    {"vgg_3x3_64_64_224", 4, 64, 224, 64, 3, 1, 1, 1},
+    {"vgg_3x3_64_128_112", 4, 64, 112, 128, 3, 1, 1, 1},
+    {"vgg_3x3_128_128_112", 4, 128, 112, 128, 3, 1, 1, 1},
+    {"vgg_3x3_128_256_56", 4, 128, 56, 256, 3, 1, 1, 1},
+    {"vgg_3x3_256_256_56", 4, 256, 56, 256, 3, 1, 1, 1},
+    {"vgg_3x3_256_512_28", 4, 256, 28, 512, 3, 1, 1, 1},
+    {"vgg_3x3_512_512_28", 4, 512, 28, 512, 3, 1, 1, 1},
+    {"vgg_3x3_512_512_14", 4, 512, 14, 512, 3, 1, 1, 1},
+    {"r50_7x7s2_3_64", 4, 3, 224, 64, 7, 2, 3, 1},
+    {"r50_1x1_64_64_56", 4, 64, 56, 64, 1, 1, 0, 1},
+    {"r50_3x3_64_64_56", 4, 64, 56, 64, 3, 1, 1, 1},
+    {"r50_1x1_64_256_56", 4, 64, 56, 256, 1, 1, 0, 1},
+    {"r50_1x1_256_64_56", 4, 256, 56, 64, 1, 1, 0, 1},
+    {"r50_1x1_256_128_56", 4, 256, 56, 128, 1, 1, 0, 1},
+    {"r50_3x3s2_128_128_56", 4, 128, 56, 128, 3, 2, 1, 1},
+    {"r50_1x1s2_256_512_56", 4, 256, 56, 512, 1, 2, 0, 1},
+    {"r50_1x1_128_512_28", 4, 128, 28, 512, 1, 1, 0, 1},
+    {"r50_1x1_512_128_28", 4, 512, 28, 128, 1, 1, 0, 1},
+    {"r50_3x3_128_128_28", 4, 128, 28, 128, 3, 1, 1, 1},
+    {"r50_1x1_512_256_28", 4, 512, 28, 256, 1, 1, 0, 1},
+    {"r50_3x3s2_256_256_28", 4, 256, 28, 256, 3, 2, 1, 1},
+    {"r50_1x1s2_512_1024_28", 4, 512, 28, 1024, 1, 2, 0, 1},
+    {"r50_1x1_256_1024_14", 4, 256, 14, 1024, 1, 1, 0, 1},
+    {"r50_1x1_1024_256_14", 4, 1024, 14, 256, 1, 1, 0, 1},
+    {"r50_3x3_256_256_14", 4, 256, 14, 256, 3, 1, 1, 1},
+    {"r50_1x1_1024_512_14", 4, 1024, 14, 512, 1, 1, 0, 1},
+    {"r50_3x3s2_512_512_14", 4, 512, 14, 512, 3, 2, 1, 1},
+    {"r50_1x1s2_1024_2048_14", 4, 1024, 14, 2048, 1, 2, 0, 1},
+    {"r50_1x1_512_2048_7", 4, 512, 7, 2048, 1, 1, 0, 1},
+    {"r50_1x1_2048_512_7", 4, 2048, 7, 512, 1, 1, 0, 1},
+    {"r50_3x3_512_512_7", 4, 512, 7, 512, 3, 1, 1, 1},
+    {"mnist_5x5_1_32_28", 64, 1, 28, 32, 5, 1, 2, 1},
+    {"mnist_5x5_32_64_14", 64, 32, 14, 64, 5, 1, 2, 1},
+    {"depthwise_3x3_128_56", 4, 128, 56, 128, 3, 1, 1, 128},
+    {"depthwise_3x3s2_128_56", 4, 128, 56, 128, 3, 2, 1, 128},
+};
+
+typedef enum direction { FORWARD, DATA, WEIGHT } direction;
+static const char *const directions[] = {"forward", "data", "weight"};
+
+typedef struct job {
+    direction direction;
+    fl_tensor *x, *w, *dy;
+    fl_conv2d_args args;
+} job;
+
+static double job_sample(const job *j) {
+    fl_scope s = fl_scope_begin();
+    double start = now();
+    if (j->direction == FORWARD) fl_conv2d_run(j->x, j->w, NULL, j->args);
+    if (j->direction == DATA) fl_conv2d_grad_input(j->dy, j->w, fl_shape_of(j->x), j->args);
+    if (j->direction == WEIGHT) fl_conv2d_grad_weight(j->x, j->dy, fl_shape_of(j->w), j->args);
+    double seconds = now() - start;
+    fl_scope_end(&s);
+    return seconds;
+}
+
+static void measure(const shape *t, const job *j, const char *layout, int threads) {
+    enum { ROUNDS = 5 };
+    double best = 1e9, part[50], spent = 0;
+    int rounds = 0;
+    job_sample(j);
+    double pixels = (double)(j->dy->shape[0] * j->dy->shape[2] * j->dy->shape[3] * t->o);
+    double work = 2 * pixels * (double)(t->c / t->groups * t->kernel * t->kernel);
+    for (double before = peak_sample(threads); rounds < ROUNDS || (spent < 0.02 && rounds < 50);) {
+        double seconds = job_sample(j), after = peak_sample(threads);
+        part[rounds++] = 2 * work / seconds / (before + after);
+        spent += seconds;
+        best = seconds < best ? seconds : best;
+        before = after;
+    }
+    char figure[100], note[60];
+    snprintf(figure, sizeof figure, "%s_%s_%s_%dt", t->name, directions[j->direction], layout,
+             threads);
+    snprintf(note, sizeof note, "%3.0f %% of peak, %.3f ms", 100 * bench_median(part, rounds),
+             best * 1e3);
+    bench_line(figure, work / best / 1e9, "GFLOP/s", note);
+}
+
+/* All directions of a shape in one layout. */
+static void run_shape(const shape *t, bool last, int threads) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {5, 0};
+    job j = {.args = {{t->stride, t->stride}, {t->pad, t->pad}, {t->pad, t->pad}, {1, 1}, t->groups}};
+    j.x = fl_uniform(FL_SHAPE(t->n, t->c, t->size, t->size), -1, 1, FL_F32, &rng);
+    j.w = fl_uniform(FL_SHAPE(t->o, t->c / t->groups, t->kernel, t->kernel), -1, 1, FL_F32, &rng);
+    j.dy = fl_conv2d_run(j.x, j.w, NULL, j.args);
+    if (last) {
+        j.x = fl_channels_last(j.x);
+        j.w = fl_channels_last(j.w);
+        j.dy = fl_channels_last(j.dy);
+    }
+    for (int d = FORWARD; d <= WEIGHT; d++) {
+        j.direction = (direction)d;
+        measure(t, &j, last ? "last" : "nchw", threads);
+    }
+    fl_scope_end(&s);
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "", *layout = argc > 2 ? argv[2] : "";
+    int only = argc > 3 ? atoi(argv[3]) : 0;
+    if (argc > 4 && !strcmp(argv[4], "cpu")) now = cpu_seconds;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int last = 1; last >= 0; last--)
+            for (int threads = 1; threads <= 2; threads++) {
+                bool wanted = strstr(shapes[i].name, name) && (only == 0 || only == threads);
+                if (!wanted || !strstr(last ? "last" : "nchw", strcmp(layout, "all") ? layout : ""))
+                    continue;
+                fl_set_threads(threads);
+                run_shape(&shapes[i], last, threads);
+            }
+    return fl_error() != NULL;
+}
+/* MIT licence: see LICENSE. */
