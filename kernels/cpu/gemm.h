@@ -13,8 +13,7 @@
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
-#include "../../fl_tensor.h"
-#include "isa.h"
+#include "common.h"
 #ifndef FL_CPU_GEMM_H
 #define FL_CPU_GEMM_H
 
@@ -64,6 +63,16 @@ FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__til
 #define FL__PANEL_BYTES 40960 /* of B: what stays in the first-level cache beside a panel of A */
 #define FL__PANEL_SLACK 128   /* tiles read up to two registers past the end */
 
+/* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there,
+   then act(z). The loops may be NULL. */
+typedef struct fl__finish {
+    fl__loop add, act;
+    size_t size;
+    const char *bias;
+    char *z; /* NULL, or rows n apart */
+    int64_t n;
+} fl__finish;
+
 /* A product of m x k by k x n, or several of them. Strides in elements. */
 typedef struct fl__gemm fl__gemm;
 struct fl__gemm {
@@ -82,6 +91,7 @@ struct fl__gemm {
        strides, or in place */
     void (*pack_b)(const fl__gemm *g, int64_t k0, int64_t k, int64_t j, int n, void *dst);
     const void *source;       /* for pack_b */
+    const fl__finish *finish; /* NULL: none */
 };
 /* Chooses the tile: for packed A, or for A in place. */
 FL_PRIVATE void fl__gemm_shape(fl__gemm *g, bool packed);
@@ -267,6 +277,19 @@ static const char *fl__gemm_panel(const fl__gemm *g, int64_t k0, int64_t kc, int
     return panel;
 }
 
+/* Finishes rows i .. i + m, columns j .. j + n of C, the first of which is at c. */
+static void fl__gemm_finish(const fl__finish *f, char *c, int64_t ldc, int64_t i, int64_t m,
+                            int64_t j, int64_t n) {
+    const int64_t size = (int64_t)f->size;
+    for (int64_t end = i + m; i < end; i++, c += ldc * size) {
+        char *z = f->z ? f->z + (i * f->n + j) * size : c;
+        if (f->add) f->add((void *[]){z, c, (char *)(uintptr_t)f->bias + j * size}, n, NULL);
+        else if (z != c) memcpy(z, c, (size_t)(n * size));
+        if (f->act) f->act((void *[]){c, z}, n, NULL);
+        else if (f->add && z != c) memcpy(c, z, (size_t)(n * size));
+    }
+}
+
 FL_PRIVATE void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1) {
     _Alignas(64) char panel[FL__PANEL_BYTES + FL__PANEL_SLACK];
     const int64_t size = (int64_t)g->ks->size;
@@ -290,6 +313,8 @@ FL_PRIVATE void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_
                 }
                 tile.c = g->c + (i * g->ldc + j) * size;
                 fl__gemm_tile(g->ks, (int)m, n, &tile);
+                if (g->finish && k0 + tile.k == g->k)
+                    fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
             }
         }
     }
@@ -361,6 +386,7 @@ typedef struct fl__matmul {
     const int64_t *shape, *a_stride, *b_stride;
     int64_t items, splits, split_k, row_blocks, block_tiles, column_blocks, block_columns;
     bool swapped;  /* g computes C^T */
+    const fl__finish *finish; /* of C, of one item; NULL: none */
     bool openblas;
     char *packed;  /* m * k elements per item */
     char *parts;   /* C^T of each item, or the parts of C; NULL: straight into out */
@@ -443,6 +469,7 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     g.k = fl__gemm_min(p->split_k, g.k - k0);
     if (g.packed) g.packed = p->packed + (item * p->g.k + k0) * g.m * size;
     g.c = (p->parts ? p->parts : p->out) + index * g.m * g.n * size;
+    if (!p->swapped && p->splits == 1 && !p->openblas) g.finish = p->finish;
     return g;
 }
 
@@ -472,9 +499,10 @@ static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
         else
 #endif
             fl__gemm_block(&g, t0, t1, j0, j1);
-        if (p->swapped) /* out[j][i] = C^T[i][j] */
-            g.ks->pack(p->out + ((index * g.n + j0) * g.m + i0) * size, g.m, i1 - i0, j1 - j0,
-                       g.c + (i0 * g.ldc + j0) * size, g.ldc, 1);
+        if (!p->swapped) continue;
+        char *out = p->out + ((index * g.n + j0) * g.m + i0) * size; /* out[j][i] = C^T[i][j] */
+        g.ks->pack(out, g.m, i1 - i0, j1 - j0, g.c + (i0 * g.ldc + j0) * size, g.ldc, 1);
+        if (p->finish) fl__gemm_finish(p->finish, out, g.m, j0, j1 - j0, i0, i1 - i0);
     }
 }
 
@@ -514,6 +542,8 @@ static void fl__few_block(const fl__gemm *g, int64_t j, int64_t n) {
             (dots ? g->ks->dots : g->ks->axpys)[mr](&tile, n);
         }
     }
+    if (g->finish)
+        fl__gemm_finish(g->finish, g->c + j * size, g->ldc, 0, g->m, j, n);
 }
 
 static void fl__few_task(void *arg, int64_t begin, int64_t end) {
@@ -546,9 +576,24 @@ static bool fl__matmul_few(fl__matmul *p) {
     return true;
 }
 
+/* Rows of C that no block could finish. */
+static void fl__matmul_finish(void *arg, int64_t begin, int64_t end) {
+    const fl__finish *f = ((const fl__matmul *)arg)->finish;
+    char *c = ((const fl__matmul *)arg)->out + begin * f->n * (int64_t)f->size;
+    fl__gemm_finish(f, c, f->n, begin, end - begin, 0, f->n);
+}
+
+static void fl__matmul_finish_rows(fl__matmul *p, int64_t rows) {
+    if (p->finish)
+        fl_parallel(rows, fl__gemm_div_up(1 << 14, p->finish->n), fl__matmul_finish, p);
+}
+
 static bool fl__matmul_float(fl__matmul *p) {
     fl__gemm *g = &p->g;
-    if (fl__matmul_few(p)) return true;
+    if (fl__matmul_few(p)) {
+        if (p->swapped) fl__matmul_finish_rows(p, g->n);
+        return true;
+    }
     fl__matmul_plan(p);
 #ifdef FL_USE_OPENBLAS
     p->openblas = g->packed && fl__openblas_wants(g);
@@ -574,6 +619,7 @@ static bool fl__matmul_float(fl__matmul *p) {
     int64_t grain = work < FL__SMALL_PRODUCT ? fl__gemm_div_up(FL__SMALL_PRODUCT, work + 1) : 1;
     fl_parallel(tasks, grain, fl__matmul_task, p);
     if (p->splits > 1) fl_parallel(p->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
+    if (p->splits > 1 || (p->openblas && !p->swapped)) fl__matmul_finish_rows(p, g->m);
     if (scratch) {
         fl_buffer_unmap(scratch);
         fl_buffer_drop(scratch);
@@ -623,6 +669,30 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
     if (!fl_dtype_is_float(y->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(y->dtype));
     p.g.ks = fl__gemm_kernels(y->dtype);
     return fl__matmul_float(&p);
+}
+
+FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
+    fl_tensor *y = c->out[0], *z = c->n_out > 1 ? c->out[1] : NULL;
+    const fl_tensor *x = c->in[0], *w = c->in[1], *b = c->n_in > 2 ? c->in[2] : NULL;
+    fl_op act = ((const fl_linear_args *)c->args)->act;
+    int64_t m = y->shape[0], n = y->shape[1], k = x->shape[1];
+    if (b && n > 1 && b->stride[0] != 1) return fl__run_composed(c);
+    (void)self;
+    if (!fl_make(y) || (z && !fl_make(z))) return false;
+    if (m == 0 || n == 0) return true;
+    fl__finish f = {.size = fl_dtype_size(y->dtype), .bias = b ? fl_data(b) : NULL, .n = n,
+                    .z = z ? fl_data(z) : NULL};
+    if (b) f.add = fl__formula_loop(FL_OP_add, y->dtype);
+    if (act != FL_OP_COUNT) f.act = fl__formula_loop(act, y->dtype);
+    fl__matmul p = {.items = 1, .out = fl_data(y)};
+    p.finish = f.add || f.act || f.z ? &f : NULL;
+    p.g = (fl__gemm){.ks = fl__gemm_kernels(y->dtype), .m = m, .n = n, .k = k,
+                     .a = fl_data(x), .rsa = x->stride[0], .csa = x->stride[1],
+                     .b = fl_data(w), .rsb = w->stride[1], .csb = w->stride[0]};
+    if (k > 0) return fl__matmul_float(&p);
+    memset(p.out, 0, (size_t)(m * n) * f.size);
+    fl__matmul_finish_rows(&p, m);
+    return true;
 }
 
 #endif /* FL_CPU_GEMM_IMPL */
