@@ -92,6 +92,9 @@ typedef struct fv_list { int n; fl_var *const *v; } fv_list;
 /* FV_OUT in a save list stands for the output itself. */
 #define FV_OUT (fv__out())
 FL_PRIVATE fl_var *fv__out(void);
+/* The node of the table's op, whose value is known; does its gradient read x? */
+FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value);
+FL_PRIVATE bool fv__unary_reads_x(fl_op op);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -1129,8 +1132,7 @@ static void fv__unary_back(fl_node *n, fl_var *dy) {
     else if (!fl_error()) fv_add_grad(n, 0, fv__formulas[op][0](x, NULL, y, dy));
 }
 
-static fl_var *fv__unary(fl_op op, fl_var *x) {
-    fl_tensor *value = fv__unary_fn[op](fv_value(x));
+FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value) {
     if (!value || !x->requires_grad) return fv_const(value);
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? fv__out() : NULL};
@@ -1143,6 +1145,12 @@ static fl_var *fv__unary(fl_op op, fl_var *x) {
                   .blocked = !(needs & FV__FLOWS)};
     return fv__record(value, &s);
 }
+
+static fl_var *fv__unary(fl_op op, fl_var *x) {
+    return fv__unary_of(op, x, fv__unary_fn[op](fv_value(x)));
+}
+
+FL_PRIVATE bool fv__unary_reads_x(fl_op op) { return fv__needs_of(op) & FV__READS_A; }
 
 /* x in dy's precision: formulas combine it with constants and itself, which makes an f32 of two
    numbers, and must not round where the other operand is wider. */

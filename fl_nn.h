@@ -1123,12 +1123,7 @@ static fl_vars fl__nn_linear_forward(fl_nn_module *m, fl_vars in) {
         char a[FL__NN_SHAPE], c[FL__NN_SHAPE];
         return fl_nn_fail(m, "input %s, weight %s", fl__nn_shape(x, a), fl__nn_shape(w, c));
     }
-    /* One matrix product, whatever the leading dims: their product is the number of rows. */
-    if (shape.ndim != 2) x = fv_reshape(x, FL_SHAPE(fl_shape_numel(shape) / l->in, l->in));
-    fl_var *y = fv_matmul(x, fv_transpose(w, 0, 1));
-    if (b) y = fv_add(y, b);
-    shape.dim[shape.ndim - 1] = l->out;
-    return FL_VARS(shape.ndim != 2 ? fv_reshape(y, shape) : y);
+    return FL_VARS(fv_linear(x, w, b));
 }
 
 static void fl__nn_linear_describe(const fl_nn_module *m, char *buf, size_t size) {

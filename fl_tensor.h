@@ -397,6 +397,8 @@ FL_API void fl_set_flags(uint64_t flags);
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
     X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
+    /* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]: floats of one dtype */ \
+    X(linear,              OPT, fl_linear_args,  "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid") \
     /* x -> y along one axis;  y, dy -> dx */ \
     X(softmax,             OPT, fl_axis_args,    "amax sub exp sum div") \
     X(softmax_grad,        OPT, fl_axis_args,    "mul sum sub") \
@@ -561,6 +563,9 @@ typedef struct fl_batch_norm_args {
 typedef struct fl_ctc_args {
     int64_t blank; /* its class */
 } fl_ctc_args;
+typedef struct fl_linear_args {
+    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_COUNT: none */
+} fl_linear_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
