@@ -17,6 +17,7 @@ UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h kernels/*/*.h 2>/dev/n
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
+MODELS   := $(basename $(wildcard bench/models/*.c))
 STRANGERS := $(basename $(wildcard examples/strangers/*.c))
 BACKENDS := cpu $(basename $(notdir $(wildcard examples/strangers/naive.h examples/strangers/recorder.h examples/strangers/evictor.h)))
 
@@ -53,7 +54,7 @@ LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared examples mnist test test-compile conformance gradcheck mutants bits parity metrics clean help FORCE
+.PHONY: all lib shared examples mnist test test-compile conformance gradcheck mutants bits parity bench metrics clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -92,8 +93,14 @@ bits: ## every op's bits: threads against threads, gcc against clang
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)
 
-bench-%: $(BUILD)/bench/% ## bench-overhead, bench-mnist: figures as TSV
-	@$< $(ARGS)
+bench-%: $(BUILD)/bench/% ## one program of bench/ as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks ...
+	@env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $< $(ARGS)
+
+# MODELS, THREADS, PEERS (0: none), EXCLUDE, ROUNDS, DTYPE, PRESET, WARMUP, ITERATIONS, VARIANTS, TIMEOUT, RESULTS
+BENCH_SETTINGS = models threads peers exclude rounds dtype preset warmup iterations variants timeout results
+bench: $(BUILD)/bench/model ## the models beside other frameworks: make bench MODELS="vit bert:8" THREADS=2 PEERS=0 ROUNDS=3
+	@python3 bench/run $< $(foreach s,$(BENCH_SETTINGS),$(call bench_setting,$(s),$(shell echo $(s) | tr a-z A-Z)))
+bench_setting = $(if $(filter command line environment,$(origin $(2))),--$(1) "$($(2))")
 
 metrics: ## lines, slots, build seconds, sizes as TSV (python3; N=20 for fewer incremental builds)
 	@CC="$(CC)" python3 bench/metrics $(if $(N),--edits $(N))
@@ -174,8 +181,9 @@ $(BUILD)/libfl.so: $(OBJECTS)
 
 PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c))
 $(PROGRAMS): %: %.o $(BUILD)/libfl.a
-	@$(CC) $(ALL_CFLAGS) -o $@ $< $(BUILD)/libfl.a $(LIBS)
+	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(LIBS)
 	@echo LD $@
+$(BUILD)/bench/model $(BUILD)/tests/test_models: $(MODELS:%=$(BUILD)/%.o)
 
 # An object sees only the API part of the other headers, what stands before their FL_IMPL_ONLY_ line. So it depends
 # on build/api/<header>, a copy of that part whose time changes only when its text does: an edit of an
@@ -194,7 +202,7 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(ALL_CFLAGS) $(OPTIONS) $(LIBS)' > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
--include $(OBJECTS:.o=.d) $(PROGRAMS:=.d)
+-include $(OBJECTS:.o=.d) $(PROGRAMS:=.d) $(MODELS:%=$(BUILD)/%.d)
 
 # --- optional parts --------------------------------------------------------------------------------------
 

@@ -246,8 +246,8 @@ FL_API fl_var *fv_select(fl_var *x, int axis, int64_t i);
 FL_API fl_var *fv_squeeze(fl_var *x, int axis);
 FL_API fl_var *fv_unsqueeze(fl_var *x, int axis);
 FL_API fl_var *fv_flatten(fl_var *x, int first, int last);
-FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis); /* n <= 8 */
-FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);  /* n <= 8 */
+FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis);
+FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
 
 FL_API fl_var *fv_sum(fl_var *x, fl_axes axes);
 FL_API fl_var *fv_prod(fl_var *x, fl_axes axes);
@@ -563,9 +563,9 @@ FL_PRIVATE fl_var *fv__out(void) {
     return &fv__output;
 }
 
-static fl_node *fv__node_new(const fv__spec *s) {
-    size_t dims = 0, size = sizeof(fl_node);
-    for (int i = 0; i < s->in.n; i++) dims += s->in.v[i] ? (size_t)s->in.v[i]->value->ndim : 0;
+/* dims: of all inputs together. */
+static fl_node *fv__node_new(const fv__spec *s, size_t dims) {
+    size_t size = sizeof(fl_node);
     size += (size_t)s->in.n * sizeof(fl_node *) + (size_t)s->saved.n * sizeof(fv__saved) +
             dims * sizeof(int64_t);
     size_t args_at = (size + 15) & ~(size_t)15;
@@ -592,7 +592,7 @@ static fl_node *fv__node_new(const fv__spec *s) {
 static fl_node *fv__end_of(fl_var *x) {
     static const fv__spec sink = {.name = "a leaf"};
     if (!x->node && !x->sink_) {
-        if (!(x->sink_ = fv__node_new(&sink))) return NULL;
+        if (!(x->sink_ = fv__node_new(&sink, 0))) return NULL;
         x->sink_->leaf = x;
     }
     fl_node *to = x->node ? x->node : x->sink_;
@@ -632,17 +632,23 @@ static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
     }
 }
 
-/* True if a result of these inputs is to be recorded. */
-static bool fv__tracks(const fl_tensor *value, fv_list in) {
+/* True if a result of these inputs is to be recorded; *dims: of all inputs together. */
+static bool fv__tracks(const fl_tensor *value, fv_list in, size_t *dims) {
     bool any = false;
-    for (int i = 0; i < in.n; i++) any |= in.v[i] && in.v[i]->requires_grad;
-    return any && value && fl_dtype_is_float(value->dtype) && fl_grad_enabled();
+    *dims = 0;
+    for (int i = 0; i < in.n; i++) {
+        if (!in.v[i]) continue;
+        any |= in.v[i]->requires_grad;
+        *dims += (size_t)in.v[i]->value->ndim;
+    }
+    return any && fl_dtype_is_float(value->dtype) && fl_grad_enabled();
 }
 
 static fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
     fl_var *y = fv_const(value);
-    if (!y || !fv__tracks(value, s->in)) return y;
-    fl_node *n = fv__node_new(s);
+    size_t dims;
+    if (!y || !fv__tracks(value, s->in, &dims)) return y;
+    fl_node *n = fv__node_new(s, dims);
     if (!n) return fl_raise();
     if (!fv__connect(n, s)) {
         fl_obj_drop(&n->obj);
@@ -746,11 +752,26 @@ static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
     return a && b && (a == b || (a->buffer && a->buffer == b->buffer));
 }
 
+/* Has x's value `handles` handles in all, x's own among them, and does nobody else hold that or x? */
+static bool fv__is_sole(const fl_var *x, int handles) {
+    const fl_tensor *t = x->value;
+    return __atomic_load_n(&x->obj.refs_, __ATOMIC_ACQUIRE) == 1 &&
+           __atomic_load_n(&t->obj.refs_, __ATOMIC_ACQUIRE) == 1 && t->buffer &&
+           __atomic_load_n(&t->buffer->refs_, __ATOMIC_ACQUIRE) == handles;
+}
+
+/* Is g all of n's gradient, seen otherwise, which dies when n's backward has passed? */
+static bool fv__inherits(const fl_node *n, const fl_tensor *g) {
+    const fl_tensor *dy = n->grad->value;
+    return fl_numel(g) == fl_numel(dy) && fv__is_sole(n->grad, g == dy ? 1 : 2);
+}
+
 /* Does g share storage with something else that n's backward sees? */
 static bool fv__is_shared(const fl_node *n, const fl_tensor *g) {
     fl_node **in = fv__edges(n);
     const fv__saved *saved = fv__saves(n);
-    bool shared = fv__same_storage(g, fv_value(n->grad)) || fv__same_storage(g, n->out);
+    bool shared = (fv__same_storage(g, fv_value(n->grad)) && !fv__inherits(n, g)) ||
+                  fv__same_storage(g, n->out);
     for (int i = 0; i < n->n_in; i++) shared |= in[i] && fv__same_storage(g, fv_value(in[i]->grad));
     for (int i = 0; i < n->n_saved; i++) shared |= fv__same_storage(g, fv_value(saved[i].var));
     return shared;
@@ -768,6 +789,17 @@ static fl_var *fv__fit(fl_node *n, int i, fl_var *g) {
     return g && g->value->dtype != dtype ? fv_cast(g, dtype) : g;
 }
 
+/* sum + g, in place where nobody else sees sum. */
+static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
+    fl_tensor *t = sum->value;
+    bool alike = t->dtype == g->value->dtype && t->family == g->value->family && !g->value->weak &&
+                 fv__same_shape(t, fl_shape_of(g->value));
+    if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fl_is_contiguous(t))
+        return fv_add(sum, g);
+    fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {t}, .in = {t, g->value}};
+    return fl_run(&c) ? sum : fl_raise();
+}
+
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
     if (n && (i < 0 || i >= n->n_in)) {
         fl_fail("fv_add_grad: %s has %d inputs, there is no input %d", n->name, n->n_in, i);
@@ -776,7 +808,7 @@ FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
     if (!g || !fv_needs(n, i)) return;
     fl_node *to = fv__edges(n)[i];
     g = fv__fit(n, i, g);
-    if (g && to->grad) g = fv_add(to->grad, g);
+    if (g && to->grad) g = fv__sum_of(to->grad, g);
     else if (g && to->leaf && !fl_grad_enabled() && fv__is_shared(n, g->value))
         g = fv_const(fl_clone(g->value));
     if (!g) return;
@@ -811,7 +843,7 @@ static bool fv__find(fv__pass *p, fl_node *to) {
         return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
                        "pass .retain_graph = true there",
                        to->name);
-    if (!fl__grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
+    if (p->n == p->cap && !fl__grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
     to->seen = true;
     p->node[p->n++] = to;
     return true;
@@ -849,13 +881,27 @@ static void fv__sort(fv__pass *p) {
     }
 }
 
-/* Adds the gradient that arrived at a sink to its leaf's. That one is row-major and shares no
-   storage. */
+/* g stored as leaf is, if that is dense, else row-major: then steps read both in one line. */
+static fl_tensor *fv__stored_as(fl_tensor *g, const fl_tensor *leaf) {
+    if (fl_is_contiguous(g) && fl_is_contiguous(leaf)) return g;
+    fl_tensor *y = fl__laid_out_as(fl__out_like(g, g->dtype), leaf);
+    bool alike = y != NULL;
+    for (int i = 0; alike && i < g->ndim; i++)
+        alike = g->shape[i] == 1 || g->stride[i] == y->stride[i];
+    if (alike) return g;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {g}};
+    return y ? fl__result(&c) : fl_raise();
+}
+
+/* Adds the gradient that arrived at a sink to its leaf's. That one shares no storage. */
 static void fv__accumulate(fl_node *sink) {
     fl_var *x = sink->leaf, *g = sink->grad;
     if (!x || !x->requires_grad) return;
-    if (!fl_grad_enabled() && !fl_is_contiguous(g->value)) g = fv_const(fl_contiguous(g->value));
-    if (g && x->grad) g = fv_add(x->grad, g);
+    if (!fl_grad_enabled()) {
+        fl_tensor *stored = fv__stored_as(g->value, x->value);
+        if (stored != g->value) g = fv_const(stored);
+    }
+    if (g && x->grad) g = fv__sum_of(x->grad, g);
     if (!g || !fv_set_grad(x, g) || !x->hook_) return;
     fv_keep(x);
     x->hook_(x, x->hook_user_);
@@ -1341,12 +1387,13 @@ static void fv__stack_back(fl_node *n, fl_var *dy) {
 
 typedef fl_tensor *(*fv__join_fn)(fl_tensor *const *ts, int n, int axis);
 
+/* n <= FV__MAX */
 static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_var *const *xs,
                         int n, int axis) {
     fl_tensor *ts[FV__MAX];
-    if (!xs || n < 1 || n > FV__MAX) {
+    if (!xs || n < 1) {
         if (!xs) fl_fail("fv_%s: the list of variables is NULL", name);
-        else fl_fail("fv_%s: %d variables; between 1 and %d", name, n, FV__MAX);
+        else fl_fail("fv_%s: %d variables", name, n);
         return fl_raise();
     }
     for (int i = 0; i < n; i++) ts[i] = fv_value(xs[i]);
@@ -1355,11 +1402,26 @@ static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_
     return fv_record_args(name, value, back, (fv_list){n, xs}, FV_NONE, &axis, sizeof axis);
 }
 
+/* More than a node has inputs: groups of them are joined first. */
+static fl_var *fv__join_groups(fl_var *(*join)(fl_var *const *xs, int n, int axis),
+                               fl_var *const *xs, int n, int axis) {
+    fl_scope s = fl_scope_begin();
+    fl_var *group[FV__MAX];
+    bool ok = true;
+    for (int64_t i = 0; ok && i < FV__MAX; i++) {
+        int from = (int)(n * i / FV__MAX), to = (int)(n * (i + 1) / FV__MAX);
+        ok = (group[i] = join(xs + from, to - from, axis)) != NULL;
+    }
+    return fv_scope_return(&s, ok ? fv_concat(group, FV__MAX, axis) : NULL);
+}
+
 FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis) {
+    if (xs && n > FV__MAX) return fv__join_groups(fv_concat, xs, n, axis);
     return fv__join("concat", fl_concat, fv__concat_back, xs, n, axis);
 }
 
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
+    if (xs && n > FV__MAX) return fv__join_groups(fv_stack, xs, n, axis);
     return fv__join("stack", fl_stack, fv__stack_back, xs, n, axis);
 }
 
@@ -1553,7 +1615,8 @@ FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
 /* ---- indexing ---- */
 
 static void fv__gather_back(fl_node *n, fl_var *dy) {
-    fl_var *index = fv_saved(n, 0), *zeros = fv_const(fv__filled(dy->value, fv_in_shape(n, 0), 0));
+    fl_tensor *zero = fv__filled(dy->value, FL_SCALAR_SHAPE, 0);
+    fl_var *index = fv_saved(n, 0), *zeros = fv_const(fl_expand(zero, fv_in_shape(n, 0)));
     fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), fv_value(index), dy));
 }
 
@@ -1687,14 +1750,14 @@ static fl_var *fv__as_rows(fl_var *x, int64_t columns) {
     return fv_reshape(x, FL_SHAPE(rows, columns));
 }
 
-/* Is the matrix a transposed one, as a linear layer's weight? */
+/* Is t one transposed matrix, as a linear layer's weight? */
 static bool fv__is_turned(const fl_tensor *t) {
     int d = t->ndim - 2;
-    return t->shape[d] > 1 && t->stride[d] == 1 && t->stride[d + 1] >= t->shape[d];
+    return d == 0 && t->shape[d] > 1 && t->stride[d] == 1 && t->stride[d + 1] >= t->shape[d];
 }
 
-/* da = dy b', db = a' dy, or the transpose of dy' a if b is a transposed matrix, so that the
-   gradient has its strides; the missing dim of a row or column comes back for that. */
+/* da = dy b', db = a' dy, or the transpose of dy' a if b is a transposed matrix (the argument), so
+   that the gradient has its strides; the missing dim of a row or column comes back for that. */
 static void fv__matmul_back(fl_node *n, fl_var *dy) {
     fl_shape sa = fv_in_shape(n, 0), sb = fv_in_shape(n, 1);
     fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1);
@@ -1711,7 +1774,7 @@ static void fv__matmul_back(fl_node *n, fl_var *dy) {
         a = fv__as_rows(a, sb.dim[0]);
         dy = fv__as_rows(dy, sb.dim[1]);
     }
-    if (b && sb.ndim == 2 && fv__is_turned(b->value)) {
+    if (*(const bool *)fv_args(n)) {
         fv_add_grad(n, 1, fv_transpose(fv_matmul(fv_transpose(dy, -1, -2), a), -1, -2));
         return;
     }
@@ -1720,8 +1783,10 @@ static void fv__matmul_back(fl_node *n, fl_var *dy) {
 }
 
 FL_API fl_var *fv_matmul(fl_var *a, fl_var *b) {
-    return fv_record_args("matmul", fl_matmul(fv_value(a), fv_value(b)), fv__matmul_back,
-                          FV_IN(a, b), FV_SAVE(fv__for(b, a), fv__for(a, b)), NULL, 0);
+    fl_tensor *y = fl_matmul(fv_value(a), fv_value(b));
+    bool turned = y && fv__is_turned(b->value);
+    return fv_record_args("matmul", y, fv__matmul_back, FV_IN(a, b),
+                          FV_SAVE(fv__for(b, a), fv__for(a, b)), &turned, sizeof turned);
 }
 
 /* ---- convolution: it and its two gradients are each other's gradients ---- */

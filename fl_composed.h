@@ -582,6 +582,7 @@ typedef struct fl_batch_norm_opts {
     bool train;            /* statistics of the batch, at least 2 values; updates mean and var */
     double momentum;       /* 0 -> 0.1; mean = (1 - momentum) mean + momentum batch, var unbiased */
     double eps;            /* 0 -> 1e-5 */
+    bool relu;             /* the result, at least 0 */
 } fl_batch_norm_opts;
 /* The same per channel of x [n, c, ...] over all else, or with running statistics. */
 #define fl_batch_norm(...) FL__BATCH_NORM(fl_, __VA_ARGS__, ._ = 0)
@@ -591,6 +592,15 @@ typedef struct fl_batch_norm_opts {
 FL_API fl_tensor *fl_batch_norm_opt(fl_tensor *x, fl_tensor *weight, fl_tensor *bias,
                                     fl_batch_norm_opts o);
 FL_API fl_var *fv_batch_norm_opt(fl_var *x, fl_var *weight, fl_var *bias, fl_batch_norm_opts o);
+/* The same plus y, which has x's shape, before the relu: the end of a residual block. */
+#define fl_batch_norm_add(...) FL__BATCH_NORM_ADD(fl_, __VA_ARGS__, ._ = 0)
+#define fv_batch_norm_add(...) FL__BATCH_NORM_ADD(fv_, __VA_ARGS__, ._ = 0)
+#define FL__BATCH_NORM_ADD(p, x, weight, bias, y, ...) \
+    p##batch_norm_add_opt(x, weight, bias, y, (fl_batch_norm_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_batch_norm_add_opt(fl_tensor *x, fl_tensor *weight, fl_tensor *bias,
+                                        fl_tensor *y, fl_batch_norm_opts o);
+FL_API fl_var *fv_batch_norm_add_opt(fl_var *x, fl_var *weight, fl_var *bias, fl_var *y,
+                                     fl_batch_norm_opts o);
 /* x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta, zeros outside; x
    [n, c, ...] */
 FL_API fl_tensor *fl_local_response_norm(fl_tensor *x, int64_t size, double alpha, double beta,
@@ -620,6 +630,18 @@ FL_API fl_tensor *fl_attention(fl_tensor *q, fl_tensor *k, fl_tensor *v, fl_tens
                                bool causal, double scale);
 FL_API fl_var *fv_attention(fl_var *q, fl_var *k, fl_var *v, fl_var *mask, bool causal,
                             double scale);
+typedef struct fl_attention_opts {
+    bool causal;
+    double scale;   /* 0: 1 / sqrt(d) */
+    double dropout; /* share of the softmax's results that become 0; the others grow by 1 / (1 - p) */
+    fl_rng *rng;    /* NULL: the process's */
+} fl_attention_opts;
+/* The same with dropout. The record saves one number per query, not the scores; from the cpu's
+   slot, in a causal product, NaN and infinities among the values of hidden keys may stay unseen. */
+FL_API fl_tensor *fl_attention_opt(fl_tensor *q, fl_tensor *k, fl_tensor *v, fl_tensor *mask,
+                                   fl_attention_opts o);
+FL_API fl_var *fv_attention_opt(fl_var *q, fl_var *k, fl_var *v, fl_var *mask,
+                                fl_attention_opts o);
 
 /* >>recurrent ---------------------------------------------------------------------------------- */
 

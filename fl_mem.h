@@ -89,6 +89,10 @@
 #define FL_PRIVATE __attribute__((visibility("hidden")))
 #endif
 
+/* Keeps rare paths out of the hot functions, and hot ones together. */
+#define FL__COLD __attribute__((noinline, cold))
+#define FL__HOT inline __attribute__((always_inline))
+
 #if defined(_WIN32) && !defined(__clang__)
 #define FL_PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
 #else
@@ -415,7 +419,6 @@ FL_API bool fl_mem_trace_save(const char *path);
 #endif
 
 #define FL__TEXT 1024
-#define FL__COLD __attribute__((noinline, cold)) /* keeps rare paths out of the hot functions */
 
 /* The one lock of everything shared but the pool: settings, thread records, caches, trace. */
 static pthread_mutex_t fl__lock = PTHREAD_MUTEX_INITIALIZER;
@@ -1114,15 +1117,17 @@ static size_t fl__class_size(int c) {
 /* ---- thread records ----
 
    What a thread keeps for itself, so that a small buffer is made and dropped without a lock or an
-   atomic read-modify-write: free buffer records, bins of free small blocks, counters. All of it is
+   atomic read-modify-write: free buffer records, shelves of small buffers that are ready (a record
+   with its block, as it was dropped), counters. All of it is
    bounded; the surplus goes to the shared lists, in batches, and everything does when the thread
    ends. Records stand on the heap and are linked, so that counters can be summed and a forked child
    can outlive the threads it lost. */
 
 #define FL__RECORDS_MAX 64
-#define FL__BIN_BLOCKS 256                  /* blocks in one bin, */
+#define FL__BIN_BLOCKS 256                  /* buffers on one shelf, */
 #define FL__BIN_BYTES ((size_t)64 << 10)    /* and their bytes; but four blocks are always kept */
-#define FL__REFILL_BYTES ((size_t)16 << 10) /* one trip to the shared bins */
+#define FL__REFILL 8                        /* buffers from one trip to the shared bins, */
+#define FL__REFILL_BYTES ((size_t)16 << 10) /* and their bytes at most */
 
 typedef struct fl__node {
     struct fl__node *next;
@@ -1131,18 +1136,23 @@ typedef struct fl__node {
 typedef struct fl__bin {
     fl__node *head;
     int64_t count; /* blocks */
-    int size;      /* bytes of one */
-    int most;      /* blocks a thread keeps */
 } fl__bin;
+
+typedef struct fl__shelf {
+    fl_buffer *head;
+    int64_t count;
+    int size; /* bytes of a block */
+    int most; /* buffers a thread keeps */
+} fl__shelf;
 
 /* Counters are written by their thread and read by all. Few of them: every store counts on the hot
    path. */
 typedef struct fl__thread {
     fl_buffer *records;
     int64_t n_records;
-    int64_t taken; /* records that came in minus those given away: taken - n_records buffers live */
+    int64_t taken; /* records that came in minus those given away: what is not free or on a shelf lives */
     int64_t gets;  /* small blocks served */
-    fl__bin bins[FL__SMALL_CLASSES];
+    fl__shelf shelves[FL__SMALL_CLASSES];
     fl_mem_info info; /* what managers are told when the caller tells nothing */
     int id;
     struct fl__thread *next;
@@ -1198,8 +1208,8 @@ static FL__COLD fl__thread *fl__thread_start(void) {
     memset(t, 0, sizeof *t);
     for (int c = 0; c < FL__SMALL_CLASSES; c++) {
         size_t size = fl__class_size(c), most = FL__BIN_BYTES / size;
-        t->bins[c].size = (int)size;
-        t->bins[c].most = most > FL__BIN_BLOCKS ? FL__BIN_BLOCKS : most < 4 ? 4 : (int)most;
+        t->shelves[c].size = (int)size;
+        t->shelves[c].most = most > FL__BIN_BLOCKS ? FL__BIN_BLOCKS : most < 4 ? 4 : (int)most;
     }
     if (fl__shared.ready) pthread_setspecific(fl__shared.key, t);
     pthread_mutex_lock(&fl__lock);
@@ -1257,21 +1267,22 @@ static void fl__records_share(fl__thread *t, int keep) {
     for (; t->n_records > keep; fl__bump(&t->taken, -1)) fl__record_share(fl__record_pop(t));
 }
 
+/* Under fl__lock: a shared record, or a new one. */
+static bool fl__record_take(fl__thread *t) {
+    fl_buffer *b = fl__shared.records;
+    if (b) fl__shared.records = b->next_;
+    else if (!(b = fl__heap_raw(NULL, sizeof *b))) return false;
+    fl__record_push(t, b);
+    fl__bump(&t->taken, 1);
+    return true;
+}
+
 static FL__COLD bool fl__records_refill(fl__thread *t) {
     pthread_mutex_lock(&fl__lock);
-    while (fl__shared.records && t->n_records < FL__RECORDS_MAX / 2) {
-        fl_buffer *b = fl__shared.records;
-        fl__shared.records = b->next_;
-        fl__record_push(t, b);
-        fl__bump(&t->taken, 1);
-    }
+    bool ok = fl__record_take(t);
+    while (ok && fl__shared.records && t->n_records < FL__RECORDS_MAX / 2) fl__record_take(t);
     pthread_mutex_unlock(&fl__lock);
-    fl_buffer *b = t->records ? NULL : fl__heap_raw(NULL, sizeof *b);
-    if (b) {
-        fl__record_push(t, b);
-        fl__bump(&t->taken, 1);
-    }
-    return t->records != NULL;
+    return ok;
 }
 
 static inline fl_buffer *fl__record_get(void) {
@@ -1306,8 +1317,10 @@ static inline void fl__record_put(fl_buffer *b) {
 /* Under fl__lock. */
 static int64_t fl__live(void) {
     int64_t n = fl__shared.taken;
-    for (const fl__thread *t = fl__shared.threads; t; t = t->next)
+    for (const fl__thread *t = fl__shared.threads; t; t = t->next) {
         n += fl__load(&t->taken) - fl__load(&t->n_records);
+        for (int c = 0; c < FL__SMALL_CLASSES; c++) n -= fl__load(&t->shelves[c].count);
+    }
     return n;
 }
 
@@ -1586,18 +1599,38 @@ static void *fl__carve(int c) {
     return (char *)run + FL__HEADER + run->carved++ * size;
 }
 
-/* Moves blocks from the shared bin to the thread's. False: none left. */
-static FL__COLD bool fl__bin_refill(fl__thread *t, int c) {
-    size_t size = fl__class_size(c);
-    int n = size < FL__REFILL_BYTES / 32 ? 32
-            : size > FL__REFILL_BYTES    ? 1
-                                         : (int)(FL__REFILL_BYTES / size);
-    fl__bin *from = &fl__cache.bins[c], *to = &t->bins[c];
+static inline void fl__shelf_push(fl__shelf *shelf, fl_buffer *b) {
+    fl__poison(b->ptr, (size_t)shelf->size);
+    b->next_ = shelf->head;
+    shelf->head = b;
+    fl__bump(&shelf->count, 1);
+}
+
+static inline fl_buffer *fl__shelf_pop(fl__shelf *shelf) {
+    fl_buffer *b = shelf->head;
+    shelf->head = b->next_;
+    fl__bump(&shelf->count, -1);
+    return b;
+}
+
+/* A record for one more buffer; from the heap only if it is the first. Under fl__lock. */
+static bool fl__has_record(fl__thread *t, bool first) {
+    return t->records || ((first || fl__shared.records) && fl__record_take(t));
+}
+
+/* Makes buffers of blocks from the shared bin. False: none left. */
+static FL__COLD bool fl__shelf_refill(fl__thread *t, int c) {
+    fl__shelf *to = &t->shelves[c];
+    fl__bin *from = &fl__cache.bins[c];
+    size_t size = (size_t)to->size;
+    int n = size > FL__REFILL_BYTES / FL__REFILL ? 1 : FL__REFILL;
     pthread_mutex_lock(&fl__lock);
-    while (to->count < n) {
+    while (to->count < n && fl__has_record(t, to->count == 0)) {
         void *block = from->head ? (void *)fl__bin_pop(from) : fl__carve(c);
         if (!block) break;
-        fl__bin_push(to, block, size);
+        fl_buffer *b = fl__record_pop(t);
+        b->ptr = block;
+        fl__shelf_push(to, b);
     }
     fl__cache.small_out += to->count;
     fl__stats_took(&fl__cache.stats, (int64_t)size * to->count);
@@ -1605,12 +1638,16 @@ static FL__COLD bool fl__bin_refill(fl__thread *t, int c) {
     return to->count > 0;
 }
 
-/* Moves blocks from the thread's bin to the shared one until `keep` are left. Under fl__lock. */
-static void fl__bin_share(fl__thread *t, int c, int64_t keep) {
-    size_t size = fl__class_size(c);
-    fl__bin *from = &t->bins[c];
+/* Takes the thread's buffers of a class apart, until `keep` are left. Under fl__lock. */
+static void fl__shelf_share(fl__thread *t, int c, int64_t keep) {
+    fl__shelf *from = &t->shelves[c];
+    size_t size = (size_t)from->size;
     int64_t moved = from->count > keep ? from->count - keep : 0;
-    while (from->count > keep) fl__bin_push(&fl__cache.bins[c], fl__bin_pop(from), size);
+    for (; from->count > keep; fl__bump(&t->taken, -1)) {
+        fl_buffer *b = fl__shelf_pop(from);
+        fl__bin_push(&fl__cache.bins[c], b->ptr, size);
+        fl__record_share(b);
+    }
     fl__cache.small_out -= moved;
     fl__cache.stats.in_use -= (int64_t)size * moved;
 }
@@ -1618,16 +1655,18 @@ static void fl__bin_share(fl__thread *t, int c, int64_t keep) {
 /* Everything a thread keeps goes to the shared lists. Under fl__lock. */
 static void fl__trim_thread(fl__thread *t) {
     fl__records_share(t, 0);
-    for (int c = 0; c < FL__SMALL_CLASSES; c++) fl__bin_share(t, c, 0);
+    for (int c = 0; c < FL__SMALL_CLASSES; c++) fl__shelf_share(t, c, 0);
 }
 
-static inline bool fl__small_get(fl_buffer *b, int c) {
+/* A ready buffer, with the fields that do not change on a shelf; NULL when there is no memory. */
+static FL__HOT fl_buffer *fl__small_take(size_t bytes) {
+    int c = fl__class(bytes + FL_ALIGN);
     fl__thread *t = fl__this_thread();
-    if (!t || (!t->bins[c].head && !fl__bin_refill(t, c))) return false;
-    b->ptr = fl__bin_pop(&t->bins[c]);
-    fl__unpoison(b->ptr, b->bytes + FL_ALIGN);
+    if (!t || (!t->shelves[c].head && !fl__shelf_refill(t, c))) return NULL;
+    fl_buffer *b = fl__shelf_pop(&t->shelves[c]);
+    fl__unpoison(b->ptr, bytes + FL_ALIGN);
     fl__bump(&t->gets, 1);
-    return true;
+    return b;
 }
 
 /* A thread that gets no record (the heap is out) gives straight to the shared bin. */
@@ -1640,22 +1679,22 @@ static FL__COLD void fl__small_put_shared(void *block, int c) {
     pthread_mutex_unlock(&fl__lock);
 }
 
-/* A bin that has grown too large gives half of it away. */
-static FL__COLD void fl__bin_overflow(fl__thread *t, int c) {
+/* A shelf that has grown too long gives half of it away. */
+static FL__COLD void fl__shelf_overflow(fl__thread *t, int c) {
     pthread_mutex_lock(&fl__lock);
-    fl__bin_share(t, c, t->bins[c].count / 2);
+    fl__shelf_share(t, c, t->shelves[c].count / 2);
     pthread_mutex_unlock(&fl__lock);
 }
 
-static inline void fl__small_put(void *block, int c) {
+/* Puts a dropped buffer away, record and block. False: this thread has no shelves. */
+static FL__HOT bool fl__small_put(fl_buffer *b) {
+    int c = fl__class(b->bytes + FL_ALIGN);
     fl__thread *t = fl__this_thread();
-    if (!t) {
-        fl__small_put_shared(block, c);
-        return;
-    }
-    fl__bin *bin = &t->bins[c];
-    fl__bin_push(bin, block, (size_t)bin->size);
-    if (bin->count > bin->most) fl__bin_overflow(t, c);
+    if (!t) return false;
+    fl__shelf *shelf = &t->shelves[c];
+    fl__shelf_push(shelf, b);
+    if (shelf->count > shelf->most) fl__shelf_overflow(t, c);
+    return true;
 }
 
 /* ---- large blocks: under fl__lock ---- */
@@ -1865,21 +1904,36 @@ static size_t fl__cache_trim(fl_mem_manager *self) {
 
 /* ---- the caching manager: its table ---- */
 
+static bool fl__is_small(size_t bytes) {
+    return bytes <= FL__SMALL_MAX - FL_ALIGN;
+}
+
+/* A small block for a buffer that has a record already, as other managers ask for. */
 static bool fl__cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     if (b->device != &fl__host) return fl__native_get(self, b, info);
-    if (b->bytes > FL__SMALL_MAX - FL_ALIGN) return fl__large_get(b);
-    return fl__small_get(b, fl__class(b->bytes + FL_ALIGN));
+    if (!fl__is_small(b->bytes)) return fl__large_get(b);
+    fl_buffer *ready = fl__small_take(b->bytes);
+    if (!ready) return false;
+    b->ptr = ready->ptr;
+    fl__record_put(ready);
+    return true;
 }
 
 static void fl__cache_put(fl_mem_manager *self, fl_buffer *b) {
-    if (b->device != &fl__host)
+    if (b->device != &fl__host) {
         fl__native_put(self, b);
-    else if (!b->ptr)
-        return;
-    else if (b->bytes > FL__SMALL_MAX - FL_ALIGN)
+    } else if (b->ptr && !fl__is_small(b->bytes)) {
         fl__large_put(b->ptr);
-    else
-        fl__small_put(b->ptr, fl__class(b->bytes + FL_ALIGN));
+    } else if (b->ptr) {
+        fl_buffer *record = fl__record_get();
+        if (record) {
+            record->ptr = b->ptr;
+            record->bytes = b->bytes;
+            fl__small_put(record);
+        } else {
+            fl__small_put_shared(b->ptr, fl__class(b->bytes + FL_ALIGN));
+        }
+    }
 }
 
 /* What threads keep in their bins is not in use; a small block came back if it is in any bin. Under
@@ -1889,9 +1943,9 @@ static void fl__stats_add_small(fl_mem_stats *out) {
     for (const fl__thread *t = fl__shared.threads; t; t = t->next) {
         gets += fl__load(&t->gets);
         for (int c = 0; c < FL__SMALL_CLASSES; c++) {
-            int64_t idle = fl__load(&t->bins[c].count);
+            int64_t idle = fl__load(&t->shelves[c].count);
             used -= idle;
-            out->in_use -= idle * t->bins[c].size;
+            out->in_use -= idle * t->shelves[c].size;
         }
     }
     out->gets += gets;
@@ -1962,26 +2016,22 @@ static FL__COLD bool fl__get_again(fl_mem_manager *m, fl_buffer *b, const fl_mem
 
 /* Asks m for the bytes of b; m may hand the buffer on to another manager. Without info this thread
    has a record, since b came from it. */
-static inline bool fl__get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+static bool fl__get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
     if (!info) {
         fl__self->info.step = fl__load(&fl__step);
         info = &fl__self->info;
     }
     b->manager = m;
     b->device = info->device ? info->device : &fl__host;
-    if (__builtin_expect(b->bytes > SIZE_MAX / 4 || !m->get(m, b, info), 0) &&
-        !fl__get_again(m, b, info))
+    if ((b->bytes > SIZE_MAX / 4 || !m->get(m, b, info)) && !fl__get_again(m, b, info))
         return false;
     if (fl__tracing()) fl__trace_add(FL__GET, b, info->op);
     return true;
 }
 
-/* A record with one reference. Field by field: compilers make a slow string instruction of a
-   literal. */
-static inline fl_buffer *fl__buffer_blank(size_t bytes) {
-    fl_buffer *b = fl__record_get();
-    if (!b) return NULL;
-    b->ptr = NULL;
+/* One reference, everything but ptr, manager and device. Field by field: compilers make a slow
+   string instruction of a literal. */
+static inline fl_buffer *fl__buffer_begin(fl_buffer *b, size_t bytes) {
     b->bytes = bytes;
     memset(&b->stream, 0, offsetof(fl_buffer, refs_) - offsetof(fl_buffer, stream));
     b->refs_ = 1;
@@ -1989,12 +2039,19 @@ static inline fl_buffer *fl__buffer_blank(size_t bytes) {
     return b;
 }
 
+static fl_buffer *fl__buffer_blank(size_t bytes) {
+    fl_buffer *b = fl__record_get();
+    if (!b) return NULL;
+    b->ptr = NULL;
+    return fl__buffer_begin(b, bytes);
+}
+
 static FL__COLD fl_buffer *fl__no_record(size_t bytes) {
     fl_fail("fl_buffer_new: out of memory: no record for a buffer of %zu bytes", bytes);
     return NULL;
 }
 
-static inline fl_buffer *fl__buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_info *info) {
+static FL__COLD fl_buffer *fl__buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_info *info) {
     fl_buffer *b = fl__buffer_blank(bytes);
     if (!b) return fl__no_record(bytes);
     if (!fl__get(m, b, info)) {
@@ -2006,8 +2063,15 @@ static inline fl_buffer *fl__buffer_from(fl_mem_manager *m, size_t bytes, const 
     return b;
 }
 
+/* Small ones of the default manager are taken from this thread's shelf as they are. */
 FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info) {
-    return fl__buffer_from(fl_mem_current(), bytes, info);
+    fl_mem_manager *m = fl_mem_current();
+    bool plain = m == &fl__caching && fl__is_small(bytes) && !(info && info->device) && !fl__tracing();
+    fl_buffer *b = plain ? fl__small_take(bytes) : NULL;
+    if (!b) return fl__buffer_from(m, bytes, info);
+    b->manager = m;
+    b->device = &fl__host;
+    return fl__buffer_begin(b, bytes);
 }
 
 FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), void *tag) {
@@ -2043,10 +2107,11 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     if (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1 &&
         __atomic_sub_fetch(&b->refs_, 1, __ATOMIC_ACQ_REL))
         return;
-    if (b->pageable || b->ptr) { /* a manager has seen the buffer; it may be taking the bytes of a pageable one away */
-        if (fl__tracing()) fl__trace_add(FL__PUT, b, NULL);
-        b->manager->put(b->manager, b);
-    }
+    bool held = b->pageable || b->ptr; /* a manager has seen it; it may be taking the bytes of a pageable one away */
+    if (held && fl__tracing()) fl__trace_add(FL__PUT, b, NULL);
+    bool plain = b->manager == &fl__caching && b->device == &fl__host && !b->pageable;
+    if (plain && b->ptr && fl__is_small(b->bytes) && fl__small_put(b)) return;
+    if (held) b->manager->put(b->manager, b);
     fl__record_put(b);
 }
 

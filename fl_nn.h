@@ -28,7 +28,7 @@
 
    Contents: search for the marker.
      >>modules  >>trees  >>containers  >>layers  >>init  >>losses  >>saving
-     >>implementation
+     >>rooms  >>implementation
 
    Concepts
      Owning   A module is a plain object: its maker owns it, fl_nn_add hands it to a parent,
@@ -188,6 +188,11 @@ typedef struct fl_nn_conv2d_opts {
 #define FL_NN__CONV2D(in, out, kernel, ...) \
     fl_nn_conv2d_opt(in, out, kernel, (fl_nn_conv2d_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv2d_opts o);
+/* Lays the tree out for images stored [n, h, w, c], once, before an optimizer is made: weights of
+   2-d convolutions are stored so from here on, and such a layer converts an input that is stored
+   otherwise. As what follows a channels-last image stays so, that is the first one's. Shapes,
+   values and files are what they were. False after an error. */
+FL_API bool fl_nn_channels_last(fl_nn_module *m);
 
 typedef struct fl_nn_pool2d_opts {
     char _;
@@ -228,11 +233,13 @@ typedef struct fl_nn_batch_norm_opts {
     double eps;      /* 0 -> 1e-5 */
     bool no_affine;  /* no weight and bias */
     bool no_track;   /* no running statistics: those of the batch always */
+    bool relu;       /* y = max(0, that), after the second input, if there is one, was added */
     fl_dtype dtype;
 } fl_nn_batch_norm_opts;
 /* y = (x - mean) / sqrt(var + eps) * weight + bias per channel of x [n, c, h, w]. In training mean
    and var (biased) are the batch's, and running_mean, running_var (unbiased) and
-   num_batches_tracked (i64) are updated; else the running ones. */
+   num_batches_tracked (i64) are updated; else the running ones. A second input of x's shape is
+   added to y: the end of a residual block in one pass. */
 #define fl_nn_batch_norm2d(...) FL_NN__BATCH_NORM2D(__VA_ARGS__, ._ = 0)
 #define FL_NN__BATCH_NORM2D(channels, ...) \
     fl_nn_batch_norm2d_opt(channels, (fl_nn_batch_norm_opts){__VA_ARGS__})
@@ -347,6 +354,29 @@ FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, 
 FL_API bool fl_nn_state_commit(fl_nn_state *s);
 FL_API void fl_nn_state_free(fl_nn_state *s);
 
+/* >>rooms -------------------------------------------------------------------------------------- */
+
+/* Between this header and its second room, fl_nn_layers.h; not for users. */
+#define FL__NN_SHAPE 192 /* bytes of a shape's text */
+/* The shape of x as text, for messages. */
+FL_PRIVATE const char *fl__nn_shape(const fl_var *x, char *buf);
+/* False for a NULL operand, an error unless one is pending. */
+FL_PRIVATE bool fl__nn_given(const void *p, const char *who, const char *what);
+/* The end of a maker, which ran quietly: m as it is, or nothing. */
+FL_PRIVATE fl_nn_module *fl__nn_made(fl_nn_module *m, bool ok);
+/* Parameter i, NULL if the layer has none such (no bias). */
+FL_PRIVATE fl_var *fl__nn_param(const fl_nn_module *m, int64_t i);
+FL_PRIVATE bool fl__nn_dtype_ok(const char *who, fl_dtype dtype);
+/* Ends the maker of m with a weight of that shape and a bias of its first dim, both uniform within
+   1 / sqrt(fan in) of 0: PyTorch's kaiming_uniform(a = sqrt(5)) comes to the same bound. */
+FL_PRIVATE fl_nn_module *fl__nn_weighted(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
+                                         fl_rng *rng);
+/* Weight one and bias zero of that shape. */
+FL_PRIVATE bool fl__nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype);
+/* The last dims of x are those of shape. */
+FL_PRIVATE bool fl__nn_trailing(const fl_tensor *x, const fl_shape *shape);
+FL_PRIVATE void fl__nn_describe_shape(const fl_shape *s, char *buf, size_t size);
+
 #ifdef __cplusplus
 }
 #endif
@@ -363,10 +393,7 @@ FL_API void fl_nn_state_free(fl_nn_state *s);
 #include <stdio.h>
 #include <string.h>
 
-#define FL__NN_SHAPE 192 /* bytes of a shape's text */
-
-/* The shape of x as text, for messages. */
-static const char *fl__nn_shape(const fl_var *x, char *buf) {
+FL_PRIVATE const char *fl__nn_shape(const fl_var *x, char *buf) {
     return fl_shape_text(fl_shape_of(fv_value(x)), buf, FL__NN_SHAPE);
 }
 
@@ -416,8 +443,7 @@ FL_API void fl_nn_free(fl_nn_module *m) {
     fl__free(m);
 }
 
-/* The end of a maker, which ran quietly: m as it is, or nothing. */
-static fl_nn_module *fl__nn_made(fl_nn_module *m, bool ok) {
+FL_PRIVATE fl_nn_module *fl__nn_made(fl_nn_module *m, bool ok) {
     fl_quiet(-1);
     if (ok) return m;
     fl_nn_free(m);
@@ -515,8 +541,7 @@ static bool fl__nn_name_free(const fl_nn_module *m, const char *who, const char 
     return true;
 }
 
-/* A NULL operand: silent while an error is pending. */
-static bool fl__nn_given(const void *p, const char *who, const char *what) {
+FL_PRIVATE bool fl__nn_given(const void *p, const char *who, const char *what) {
     if (!p && !fl_error()) fl_fail("%s: %s is NULL", who, what);
     return p != NULL;
 }
@@ -794,8 +819,34 @@ FL_API bool fl_nn_print(const fl_nn_module *m) {
 
 /* containers */
 
+/* Values that the scope holds through this one object, so that they can go before it ends. */
+typedef struct fl__nn_held {
+    fl_obj obj;
+    fl_vars vars;
+} fl__nn_held;
+
+static void fl__nn_let_go(fl_vars vars) {
+    for (int i = 0; i < vars.n; i++) fv_drop(vars.v[i]);
+}
+
+static void fl__nn_held_drop(fl_obj *o) {
+    fl__nn_let_go(((fl__nn_held *)(void *)o)->vars);
+    fl_obj_free(o);
+}
+
+/* What a layer gave dies as soon as the next one has run, unless its backward reads it. */
 static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
-    for (int64_t i = 0; i < m->n_child && in.n; i++) in = fl_nn_forward_vars(m->child[i], in);
+    fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
+    if (!held || !fl_obj_own(&held->obj)) return (fl_vars){0};
+    for (int64_t i = 0; i < m->n_child && in.n; i++) {
+        const fl_vars last = held->vars;
+        fl_scope s = fl_scope_begin();
+        in = fl_nn_forward_vars(m->child[i], in);
+        for (int k = 0; k < in.n; k++) fv_keep(in.v[k]);
+        held->vars = in;
+        fl_scope_end(&s);
+        fl__nn_let_go(last);
+    }
     return in;
 }
 
@@ -818,7 +869,7 @@ FL_API fl_nn_module *fl_nn_sequential_of(int n, fl_nn_module *const *children) {
 
 /* layers without parameters */
 
-static void fl__nn_describe_shape(const fl_shape *s, char *buf, size_t size) {
+FL_PRIVATE void fl__nn_describe_shape(const fl_shape *s, char *buf, size_t size) {
     fl__nn_text t = {buf, size, 0};
     fl__nn_put(&t, "(");
     for (int i = 0; i < s->ndim; i++) fl__nn_put(&t, "%s%" PRId64, i ? ", " : "", s->dim[i]);
@@ -1037,20 +1088,17 @@ FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool2d_opts o) {
 
 /* layers with parameters */
 
-/* Parameter i, NULL if the layer has none such (no bias). */
-static fl_var *fl__nn_param(const fl_nn_module *m, int64_t i) {
+FL_PRIVATE fl_var *fl__nn_param(const fl_nn_module *m, int64_t i) {
     return i < m->n_param ? m->param[i].var : NULL;
 }
 
-static bool fl__nn_dtype_ok(const char *who, fl_dtype dtype) {
+FL_PRIVATE bool fl__nn_dtype_ok(const char *who, fl_dtype dtype) {
     return dtype == FL_DTYPE_NONE || fl_dtype_is_float(dtype) ? true
         : fl_fail("%s: dtype %s, parameters are float", who, fl_dtype_name(dtype));
 }
 
-/* A weight of that shape and a bias of its first dim, both uniform within 1 / sqrt(fan in) of 0:
-   PyTorch's kaiming_uniform(a = sqrt(5)) comes to the same bound. */
-static fl_nn_module *fl__nn_weighted(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
-                                     fl_rng *rng) {
+FL_PRIVATE fl_nn_module *fl__nn_weighted(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
+                                         fl_rng *rng) {
     fl_scope s = fl_scope_begin();
     double fan_in = 1;
     for (int i = 1; i < w.ndim; i++) fan_in *= (double)w.dim[i];
@@ -1109,8 +1157,16 @@ FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts
 
 typedef struct fl__nn_conv2d {
     int64_t in, out, kernel[2];
+    bool channels_last;
     fl_conv2d_opts opts;
 } fl__nn_conv2d;
+
+/* x [n, c, h, w] lies in memory as [n, h, w, c]. */
+static bool fl__nn_is_channels_last(const fl_tensor *x) {
+    const int64_t c = x->shape[1], h = x->shape[2], w = x->shape[3];
+    return (c == 1 || x->stride[1] == 1) && (w == 1 || x->stride[3] == c) &&
+           (h == 1 || x->stride[2] == c * w) && (x->shape[0] == 1 || x->stride[0] == c * w * h);
+}
 
 static fl_vars fl__nn_conv2d_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_conv2d *c = m->data;
@@ -1120,7 +1176,9 @@ static fl_vars fl__nn_conv2d_forward(fl_nn_module *m, fl_vars in) {
         return fl_nn_fail(m, "input %s, weight %s, wants [n, %" PRId64 ", h, w]",
                           fl__nn_shape(in.v[0], a), fl__nn_shape(fl__nn_param(m, 0), b), c->in);
     }
-    return FL_VARS(fv_conv2d_opt(in.v[0], fl__nn_param(m, 0), fl__nn_param(m, 1), c->opts));
+    fl_var *image = in.v[0];
+    if (c->channels_last && !fl__nn_is_channels_last(x)) image = fv_channels_last(image);
+    return FL_VARS(fv_conv2d_opt(image, fl__nn_param(m, 0), fl__nn_param(m, 1), c->opts));
 }
 
 static void fl__nn_conv2d_describe(const fl_nn_module *m, char *buf, size_t size) {
@@ -1173,17 +1231,40 @@ FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel,
                                  .pad = o.pad, .pad_w = o.pad_w,
                                  .dilation = o.dilation, .dilation_w = o.dilation_w,
                                  .groups = o.groups};
-    const fl__nn_conv2d c = {in, out, {kernel, kw}, opts};
+    const fl__nn_conv2d c = {in, out, {kernel, kw}, false, opts};
     if (!fl__nn_conv2d_ok(&c) || !fl__nn_dtype_ok("fl_nn_conv2d", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__nn_conv2d_type, &c, sizeof c);
     return fl__nn_weighted(m, FL_SHAPE(out, in / groups, kernel, kw), o.no_bias, o.dtype, o.rng);
 }
 
+static bool fl__nn_to_channels_last(fl_nn_module *m, const char *prefix, void *user) {
+    (void)prefix, (void)user;
+    if (m->type != &fl__nn_conv2d_type) return true;
+    fl_scope s = fl_scope_begin();
+    fl_var *w = fl__nn_param(m, 0);
+    fl_tensor *stored = fl_channels_last(fv_value(w));
+    fl_var *next = stored ? fv_keep(fv_param(stored)) : NULL;
+    fl_scope_end(&s);
+    if (!next) return false;
+    m->param[0].var = next;
+    fv_drop(w);
+    ((fl__nn_conv2d *)m->data)->channels_last = true;
+    return true;
+}
+
+FL_API bool fl_nn_channels_last(fl_nn_module *m) {
+    char path[FL_NN_PATH] = "";
+    if (fl__nn_given(m, "fl_nn_channels_last", "the module") &&
+        fl__nn_each(m, path, 0, fl__nn_to_channels_last, NULL))
+        return true;
+    fl_raise();
+    return false;
+}
+
 /* layers that normalise */
 
-/* Weight one and bias zero of that shape. */
-static bool fl__nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype) {
+FL_PRIVATE bool fl__nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype) {
     return fl_nn_add_param(m, "weight", fv_param(fl_ones(shape, dtype))) &&
            (no_bias || fl_nn_add_param(m, "bias", fv_param(fl_zeros(shape, dtype))));
 }
@@ -1191,7 +1272,7 @@ static bool fl__nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_
 typedef struct fl__nn_batch_norm {
     int64_t channels;
     double momentum, eps;
-    bool cumulative, track;
+    bool cumulative, track, relu;
 } fl__nn_batch_norm;
 
 enum { FL__NN_RUNNING_MEAN, FL__NN_RUNNING_VAR, FL__NN_BATCHES }; /* the buffers' order */
@@ -1201,6 +1282,7 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl_tensor *x = fv_value(in.v[0]);
     const bool batch = m->train || !b->track;
     char text[FL__NN_SHAPE];
+    if (in.n != 1 && in.n != 2) return fl_nn_fail(m, "%d inputs, takes 1 or 2", in.n);
     if (x->ndim != 4 || x->shape[1] != b->channels)
         return fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", h, w]", fl__nn_shape(in.v[0], text),
                           b->channels);
@@ -1208,7 +1290,8 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     if (batch && n < 2)
         return fl_nn_fail(m, "input %s has %" PRId64 " values per channel, batch statistics want 2",
                           fl__nn_shape(in.v[0], text), n);
-    fl_batch_norm_opts o = {.train = batch, .momentum = b->momentum, .eps = b->eps};
+    fl_batch_norm_opts o = {
+        .train = batch, .momentum = b->momentum, .eps = b->eps, .relu = b->relu};
     fl_tensor *batches = b->track ? m->buffer[FL__NN_BATCHES].tensor : NULL;
     fl_tensor *next = batch && b->track ? fl_add(batches, fl_int(1)) : NULL;
     if (b->track) {
@@ -1220,7 +1303,9 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     if (o.momentum == 0) o.momentum = FL_ZERO;
     if (o.eps == 0) o.eps = FL_ZERO;
     fl_var *weight = m->n_param ? fl__nn_param(m, 0) : NULL;
-    fl_var *y = fv_batch_norm_opt(in.v[0], weight, weight ? fl__nn_param(m, 1) : NULL, o);
+    fl_var *bias = weight ? fl__nn_param(m, 1) : NULL;
+    fl_var *y = in.n == 2 ? fv_batch_norm_add_opt(in.v[0], weight, bias, in.v[1], o)
+                          : fv_batch_norm_opt(in.v[0], weight, bias, o);
     if (y && next && !fl_assign(batches, next)) return (fl_vars){0};
     return FL_VARS(y);
 }
@@ -1233,12 +1318,12 @@ static void fl__nn_batch_norm_describe(const fl_nn_module *m, char *buf, size_t 
     else fl__nn_put(&t, "%g", b->momentum);
     fl__nn_put(&t, ", affine=%s, track_running_stats=%s", m->n_param ? "True" : "False",
                b->track ? "True" : "False");
+    if (b->relu) fl__nn_put(&t, ", relu=True");
 }
 
 static const fl_nn_type fl__nn_batch_norm_type = {
     .name = "BatchNorm2d",
     .maker = "fl_nn_batch_norm2d",
-    .inputs = 1,
     .forward = fl__nn_batch_norm_forward,
     .describe = fl__nn_batch_norm_describe,
 };
@@ -1251,7 +1336,7 @@ static bool fl__nn_add_statistics(fl_nn_module *m, fl_shape shape, fl_dtype dtyp
 
 FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_opts o) {
     const fl__nn_batch_norm b = {channels, fl_option(o.momentum, 0.1), fl_option(o.eps, 1e-5),
-                                 o.cumulative, !o.no_track};
+                                 o.cumulative, !o.no_track, o.relu};
     if (channels < 1 || !(b.eps >= 0) || !(b.momentum >= 0 && b.momentum <= 1)) {
         fl_fail("fl_nn_batch_norm2d: %" PRId64 " channels, momentum %g, eps %g", channels,
                 b.momentum, b.eps);
@@ -1273,8 +1358,7 @@ typedef struct fl__nn_layer_norm {
     double eps;
 } fl__nn_layer_norm;
 
-/* The last dims of x are those of shape. */
-static bool fl__nn_trailing(const fl_tensor *x, const fl_shape *shape) {
+FL_PRIVATE bool fl__nn_trailing(const fl_tensor *x, const fl_shape *shape) {
     const int lead = x->ndim - shape->ndim;
     bool ok = lead >= 0;
     for (int i = 0; ok && i < shape->ndim; i++) ok = x->shape[lead + i] == shape->dim[i];

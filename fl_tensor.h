@@ -240,7 +240,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(logit,       FLOAT, DEF, SELECT(LT(x, CONST(0.25)), SUB(LOG(x), LOG1P(NEG(x))), \
       SUB(LOG1P(SUB(MUL(CONST(2), x), CONST(1))), LOG1P(SUB(CONST(1), MUL(CONST(2), x))))), \
       DIV(dy, MUL(x, SUB(CONST(1), x)))) \
-    X(relu,        NUM,   OPT, MAX(x, CONST(0)),                         SELECT(LE(x, CONST(0)), CONST(0), dy)) \
+    /* by y, which the next layer saves too */ \
+    X(relu,        NUM,   OPT, MAX(x, CONST(0)),                         SELECT(LE(y, CONST(0)), CONST(0), dy)) \
     X(sigmoid,     FLOAT, OPT, DIV(CONST(1), ADD(CONST(1), EXP(NEG(x)))), MUL(dy, MUL(y, SUB(CONST(1), y)))) \
     X(silu,        FLOAT, OPT, DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
       MUL(dy, DIV(ADD(CONST(1), SUB(x, y)), ADD(CONST(1), EXP(NEG(x)))))) \
@@ -412,6 +413,20 @@ FL_API void fl_set_flags(uint64_t flags);
     X(layer_norm,          OPT, fl_norm_args,    "sum add sub mul div sqrt") \
     /* x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db] */ \
     X(layer_norm_grad,     OPT, fl_norm_args,    "sum add sub mul div") \
+    /* x [n, c, ...], w, b, add -> y, mean, var (biased), over all but the channels: (x - mean) / sqrt(var + eps) w + b +
+       add, at least 0 with relu; w and b are [c, 1, ...] or numbers, mean and var [1, c, 1, ...], add like x or 0 */ \
+    X(batch_norm,          OPT, fl_batch_norm_args, "sum add sub mul div sqrt maximum") \
+    /* x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd] */ \
+    X(batch_norm_grad,     OPT, fl_batch_norm_args, "sum add sub mul div sqrt where le") \
+    /* q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true takes part; a float is added; a number: no \
+       mask) -> y = dropout(softmax(scale q k^T)) v [..., n, e], lse [..., n, 1] = log of the sum of exp(scores), inf for a \
+       query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
+    X(attention,           OPT, fl_attention_args, "matmul mul add where amax sub exp sum div log") \
+    X(attention_grad,      OPT, fl_attention_args, "matmul mul add where amax sub exp sum div") \
+    /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
+       gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
+    X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
+    X(ctc_grad,            OPT, fl_ctc_args,     "gather scatter_add amax sub exp sum log add mul where") \
     /* x -> y = x / (1 - p) where the uniform number of that element is >= p, else 0; its own gradient with the same rng */ \
     X(dropout,             OPT, fl_dropout_args, "random le where mul") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
@@ -533,6 +548,19 @@ typedef struct fl_norm_args {
     double eps;
     bool rms; /* 1 / sqrt(mean(x^2) + eps), and nothing is subtracted */
 } fl_norm_args;
+typedef struct fl_attention_args {
+    double scale;
+    bool causal; /* query i sees keys 0 to i */
+    double p;    /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
+    fl_rng rng;
+} fl_attention_args;
+typedef struct fl_batch_norm_args {
+    double eps;
+    bool relu;
+} fl_batch_norm_args;
+typedef struct fl_ctc_args {
+    int64_t blank; /* its class */
+} fl_ctc_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
@@ -657,7 +685,7 @@ FL_API fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype);
 FL_API fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype);
 FL_API fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype);
 FL_API fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype);
-/* Shape, dtype and family of t. */
+/* Shape, dtype and family of t, and its layout if that has no gaps. */
 FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
 /* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
 FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
@@ -1167,7 +1195,7 @@ static void fl__context_begin(fl__context *th) {
 }
 
 /* Moves half of a full class to the shared list, or refills an empty one from it. */
-static void fl__obj_spill(fl__context *th, int c) {
+static FL__COLD void fl__obj_spill(fl__context *th, int c) {
     pthread_mutex_lock(&fl__obj_lock);
     for (int i = 0; i < FL__OBJ_CACHE / 2; i++) {
         fl__free_obj *o = th->free[c];
@@ -1179,7 +1207,7 @@ static void fl__obj_spill(fl__context *th, int c) {
     pthread_mutex_unlock(&fl__obj_lock);
 }
 
-static void *fl__obj_refill(fl__context *th, int c) {
+static FL__COLD void *fl__obj_refill(fl__context *th, int c) {
     if (!th->registered) fl__context_begin(th);
     pthread_mutex_lock(&fl__obj_lock);
     for (int i = 0; i < FL__OBJ_CACHE / 4 && fl__shared_free[c]; i++) {
@@ -1198,18 +1226,15 @@ static void *fl__obj_refill(fl__context *th, int c) {
 }
 
 /* An object whose bytes behind the header are not cleared. */
-static void *fl__obj_raw(size_t size, void (*drop)(fl_obj *self)) {
-    fl__context *th = &fl__here;
+static FL__HOT void *fl__obj_raw(fl__context *th, size_t size, void (*drop)(fl_obj *self)) {
     int c = (int)((size - 1) / 64);
     fl__free_obj *f = th->free[c];
-    fl_obj *o;
+    fl_obj *o = (fl_obj *)(void *)f;
     if (f) {
         th->free[c] = f->next;
         th->n_free[c]--;
-        o = (fl_obj *)(void *)f;
-    } else {
-        o = fl__obj_refill(th, c);
-        if (!o) return NULL;
+    } else if (!(o = fl__obj_refill(th, c))) {
+        return NULL;
     }
     __atomic_store_n(&o->refs_, 1, __ATOMIC_RELAXED);
     o->size_ = (uint32_t)size;
@@ -1223,8 +1248,10 @@ void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
                 FL__OBJ_CLASSES * 64);
         return NULL;
     }
-    char *o = fl__obj_raw(size, drop);
-    if (o) memset(o + sizeof(fl_obj), 0, size - sizeof(fl_obj));
+    char *o = fl__obj_raw(&fl__here, size, drop), *end = o + size;
+    if (!o) return NULL;
+    memset(o + sizeof(fl_obj), 0, 64 - sizeof(fl_obj));
+    for (char *p = o + 64; p < end; p += 64) memset(p, 0, 64); /* a block is whole lines */
     return o;
 }
 
@@ -1249,24 +1276,32 @@ void fl_obj_drop(fl_obj *o) {
         o->drop_(o);
 }
 
-bool fl_obj_own(fl_obj *o) {
-    fl__context *th = &fl__here;
-    if (th->n == th->cap) {
-        if (!th->registered) fl__context_begin(th);
-        if (!fl__grow(&th->value, &th->cap, th->n + 1, sizeof *th->value)) {
-            fl_obj_drop(o);
-            return false;
-        }
-    }
+/* Makes room on a full stack, or drops o. */
+static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
+    if (!th->registered) fl__context_begin(th);
+    if (fl__grow(&th->value, &th->cap, th->n + 1, sizeof *th->value)) return true;
+    fl_obj_drop(o);
+    return false;
+}
+
+static FL__COLD void fl__root_warn(fl__context *th) {
+    if (th->depth || th->warned) return;
+    th->warned = true;
+    fl_message(FL_LOG_WARN,
+               "the root scope of this thread owns more than %d values: put fl_scope_begin / "
+               "fl_scope_end around a step",
+               FL__ROOT_WARN);
+}
+
+static inline bool fl__own(fl__context *th, fl_obj *o) {
+    if (th->n == th->cap && !fl__scope_grow(th, o)) return false;
     th->value[th->n++] = o;
-    if (th->depth == 0 && th->n > FL__ROOT_WARN && !th->warned) {
-        th->warned = true;
-        fl_message(FL_LOG_WARN,
-                   "the root scope of this thread owns more than %d values: put fl_scope_begin / "
-                   "fl_scope_end around a step",
-                   FL__ROOT_WARN);
-    }
+    if (th->n > FL__ROOT_WARN) fl__root_warn(th);
     return true;
+}
+
+bool fl_obj_own(fl_obj *o) {
+    return fl__own(&fl__here, o);
 }
 
 fl_scope fl_scope_begin(void) {
@@ -1340,8 +1375,7 @@ int64_t fl_live(void) {
 }
 
 /* Only this thread writes its number; others read it. */
-static void fl__count_live(int64_t delta) {
-    fl__context *th = &fl__here;
+static void fl__count_live(fl__context *th, int64_t delta) {
     __atomic_store_n(&th->live, th->live + delta, __ATOMIC_RELAXED);
 }
 
@@ -1565,16 +1599,17 @@ static void fl__tensor_drop(fl_obj *o) {
         if (be->drop) be->drop(be, t);
     }
     if (t->base_) fl_obj_drop(&t->base_->obj);
-    fl__count_live(-1);
+    fl__count_live(&fl__here, -1);
     fl_obj_free(o);
 }
 
 /* A handle without storage, owned by the innermost scope; strides still unset. NULL after
    fl_fail. */
-static fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
-    fl_tensor *t = fl__obj_raw(sizeof *t, fl__tensor_drop);
+static FL__HOT fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
+    fl__context *th = &fl__here;
+    fl_tensor *t = fl__obj_raw(th, sizeof *t, fl__tensor_drop);
     if (!t) return NULL;
-    fl__count_live(1);
+    fl__count_live(th, 1);
     t->dtype = dtype;
     t->family = (uint8_t)family;
     t->weak = t->copied = false;
@@ -1584,7 +1619,7 @@ static fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
     t->impl = NULL;
     t->version_ = 0;
     t->base_ = NULL;
-    return fl_obj_own(&t->obj) ? t : NULL;
+    return fl__own(th, &t->obj) ? t : NULL;
 }
 
 fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype) {
@@ -1603,17 +1638,32 @@ fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype) {
     return t;
 }
 
-/* An output shaped like t: its numel is known to be valid. */
-FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype) {
+/* An output shaped like t, whose numel is known to be valid; *dense: t is row-major too. */
+static inline fl_tensor *fl__out_shaped(const fl_tensor *t, fl_dtype dtype, bool *dense) {
     fl_tensor *o = fl__handle(t->family, dtype, t->ndim);
     if (!o) return NULL;
     int64_t n = 1;
+    *dense = true;
     for (int i = t->ndim - 1; i >= 0; i--) {
-        o->shape[i] = t->shape[i];
+        int64_t dim = t->shape[i];
+        o->shape[i] = dim;
         o->stride[i] = n;
-        n *= t->shape[i] ? t->shape[i] : 1;
+        *dense &= dim == 1 || t->stride[i] == n;
+        n *= dim ? dim : 1;
     }
     return o;
+}
+
+FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype) {
+    bool dense;
+    return fl__out_shaped(t, dtype, &dense);
+}
+
+/* Laid out as t too: what element-wise ops give. */
+static inline fl_tensor *fl__out_same(const fl_tensor *t, fl_dtype dtype) {
+    bool dense;
+    fl_tensor *o = fl__out_shaped(t, dtype, &dense);
+    return !o || dense ? o : fl__laid_out_as(o, t);
 }
 
 /* The axes of t by falling stride; equal ones keep their order. */
@@ -1761,8 +1811,7 @@ void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user) {
     fl__here.hook_user = user;
 }
 
-FL_PRIVATE bool fl__storage(fl_tensor *t) {
-    if (fl__has_storage(t)) return true;
+static FL__HOT bool fl__storage_new(fl_tensor *t) {
     const fl_backend *be = &fl__families[t->family];
     if (be->make) return be->make(be, t);
     size_t bytes;
@@ -1772,6 +1821,10 @@ FL_PRIVATE bool fl__storage(fl_tensor *t) {
     fl_mem_info info = {.op = fl__here.op, .ndim = t->ndim, .shape = t->shape};
     t->buffer = fl_buffer_new(bytes, &info);
     return t->buffer != NULL;
+}
+
+FL_PRIVATE bool fl__storage(fl_tensor *t) {
+    return fl__has_storage(t) || fl__storage_new(t);
 }
 
 /* A slot reads and writes through fl_data, so pageable buffers stay mapped while it runs: inputs
@@ -1785,7 +1838,7 @@ static void fl__unpin_tensor(fl_tensor *t) {
 
 bool fl_make(fl_tensor *out) {
     if (fl__has_storage(out)) return true;
-    if (!fl__storage(out)) return false;
+    if (!fl__storage_new(out)) return false;
     if (fl__pin_tensor(out)) return true;
     fl_buffer_drop(out->buffer);
     out->buffer = NULL;
@@ -1800,28 +1853,29 @@ static int fl__call_family(const fl_call *c) {
 
 /* What the operands of a call decide: how it runs. */
 typedef struct fl__traits {
-    uint32_t dtypes; /* that occur, as bits */
-    bool paged;      /* a buffer needs its pin */
+    uint32_t dtypes;  /* that occur, as bits */
+    uint32_t written; /* outputs that have storage: they are written in place */
+    bool paged;       /* a buffer needs its pin */
 } fl__traits;
 
-static fl__traits fl__traits_of(const fl_call *c) {
-    fl__traits r = {0, false};
+static inline fl__traits fl__traits_of(const fl_call *c) {
+    fl__traits r = {0, 0, false};
     for (int i = 0; i < c->n_out; i++) {
         const fl_tensor *t = c->out[i];
         if (!t) continue;
         r.dtypes |= 1u << t->dtype;
+        r.written |= (uint32_t)fl__has_storage(t) << i;
         if (t->buffer) r.paged |= t->buffer->pageable;
     }
-    for (int i = 0; i < c->n_in; i++) {
+    for (int i = 0; i < c->n_in; i++) { /* numbers count as f32 or i64, which change nothing */
         const fl_tensor *t = c->in[i];
-        if (t->weak) continue;
         r.dtypes |= 1u << t->dtype;
         if (t->buffer) r.paged |= t->buffer->pageable;
     }
     return r;
 }
 
-static bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot) {
+static FL__COLD bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot) {
     int in = 0, out = 0;
     bool ok = true;
     for (; ok && out < c->n_out; out++) ok = fl__pin_tensor(c->out[out]);
@@ -1838,7 +1892,7 @@ static bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot)
     return ok;
 }
 
-static bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged) {
+static FL__HOT bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged) {
     if (paged) return fl__run_pinned(be, c, slot);
     bool ok = slot(be, c);
     for (int i = 0; i < c->n_out; i++) fl__unpin_tensor(c->out[i]); /* what fl_make pinned */
@@ -1846,7 +1900,7 @@ static bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot, b
 }
 
 /* Runs c with copies of the inputs that are not contiguous. */
-static bool fl__run_contiguous(const fl_backend *be, const fl_call *c, fl_slot slot) {
+static FL__COLD bool fl__run_contiguous(const fl_backend *be, const fl_call *c, fl_slot slot) {
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
@@ -1885,7 +1939,7 @@ static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
 }
 
 /* A missing slot: the operands go to the cpu, the results come back. */
-static bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
+static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
     if (!fl__fallback_allowed(be, c)) return false;
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
@@ -1952,7 +2006,7 @@ static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
 }
 
 /* Runs c in wide dtypes; its outputs round or wrap. */
-static bool fl__run_wide(const fl_backend *be, const fl_call *c) {
+static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
@@ -1987,7 +2041,7 @@ static void fl__as_bytes(fl_tensor *alias, const fl_tensor *t) {
 }
 
 /* A record with registered dtypes: copies only. */
-static bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
+static FL__COLD bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
     fl_tensor *y = c->out[0], to, from;
     const fl_tensor *x = c->in[0];
     if (c->op != FL_OP_copy || x->weak || x->dtype != y->dtype)
@@ -2000,9 +2054,8 @@ static bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
     return fl__run_by(be, &bytes);
 }
 
-static bool fl__run_by(const fl_backend *be, const fl_call *c) {
+static FL__HOT bool fl__run_as(const fl_backend *be, const fl_call *c, fl__traits is) {
     fl_slot slot = be->op[c->op];
-    const fl__traits is = fl__traits_of(c);
     if (is.dtypes >> FL_DTYPE_COUNT) return fl__run_blocks(be, c);
     if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
     if (be->any) return be->any(be, c);
@@ -2012,8 +2065,12 @@ static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     return fl__run_slot(be, c, slot, is.paged);
 }
 
+static bool fl__run_by(const fl_backend *be, const fl_call *c) {
+    return fl__run_as(be, c, fl__traits_of(c));
+}
+
 /* What a hook runs is not observed. */
-static bool fl__run_watched(const fl_backend *be, const fl_call *c) {
+static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c) {
     fl__context *th = &fl__here;
     const fl_hook_fn before = th->before, after = th->after;
     th->before = th->after = NULL;
@@ -2032,16 +2089,13 @@ bool fl_run(const fl_call *c) {
     if (fl_in_parallel())
         return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op].name);
     const fl_backend *be = &fl__families[fl__call_family(c)];
+    const fl__traits is = fl__traits_of(c);
     const char *outer = th->op;
-    unsigned in_place = 0;
-    for (int i = 0; i < c->n_out; i++)
-        if (c->out[i] && fl__has_storage(c->out[i])) in_place |= 1u << i;
     th->op = fl__ops[c->op].name;
-    bool ok = th->before || th->after ? fl__run_watched(be, c) : fl__run_by(be, c);
+    bool ok = th->before || th->after ? fl__run_watched(be, c) : fl__run_as(be, c, is);
     th->op = outer;
-    if (ok && in_place)
-        for (int i = 0; i < c->n_out; i++)
-            if (in_place >> i & 1) ++*fl__version(c->out[i]);
+    for (int i = 0; ok && is.written >> i; i++)
+        if (is.written >> i & 1) ++*fl__version(c->out[i]);
     return ok;
 }
 
@@ -2481,6 +2535,20 @@ static fl_tensor *fl__compare_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
     return fl_scope_return(&s, fl__binary(op, fl__ordered(a), fl__ordered(b)));
 }
 
+/* y = op(a) or op(a, b). The record is filled field by field: compilers make a slow string
+   instruction of a literal, and nobody reads past n_in. */
+static inline fl_tensor *fl__run_elements(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b) {
+    fl_call c;
+    c.op = op;
+    c.n_out = 1;
+    c.n_in = b ? 2 : 1;
+    c.out[0] = y;
+    c.in[0] = a;
+    c.in[1] = b;
+    c.args = NULL;
+    return fl_run(&c) ? y : fl_raise();
+}
+
 static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
     const fl_op_info *info = &fl__ops[op];
     if (fl__null_operand(info, x) || (x->weak && !(x = fl__stored(x)))) return NULL;
@@ -2489,12 +2557,8 @@ static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
         return FL__BAD("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
     if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL, fl__result_dtype(info->cls, d));
-    fl_call c = {.op = op,
-                 .n_out = 1,
-                 .n_in = 1,
-                 .out = {fl__laid_out_as(fl__out_like(x, fl__result_dtype(info->cls, d)), x)},
-                 .in = {x}};
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *y = fl__out_same(x, fl__result_dtype(info->cls, d));
+    return y ? fl__run_elements(op, y, x, NULL) : fl_raise();
 }
 
 static fl_tensor *fl__broadcast(const char *fn, fl_tensor *t, fl_shape shape) {
@@ -2503,7 +2567,7 @@ static fl_tensor *fl__broadcast(const char *fn, fl_tensor *t, fl_shape shape) {
 }
 
 /* Operands of different shape, dtype or weight: everything but the common case of fl__binary. */
-static fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
+static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = &fl__ops[op];
     if (a->weak && b->weak && !(a = fl__stored(a))) return NULL;
     if (!fl__same_family(info->name, a, b)) return NULL;
@@ -2521,10 +2585,9 @@ static fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
     if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
     if (!(a = fl__broadcast(info->name, a, shape)) || !(b = fl__broadcast(info->name, b, shape)))
         return NULL;
-    fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};
-    c.out[0] = fl_call_out(strong->family, shape, fl__result_dtype(info->cls, d));
-    c.out[0] = fl__laid_out_as(fl__laid_out_as(c.out[0], b), a);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *y = fl_call_out(strong->family, shape, fl__result_dtype(info->cls, d));
+    y = fl__laid_out_as(fl__laid_out_as(y, b), a);
+    return y ? fl__run_elements(op, y, a, b) : fl_raise();
 }
 
 static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
@@ -2534,9 +2597,8 @@ static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
                  fl__same_shape(a, b) && fl__class_takes(info->cls, a->dtype) &&
                  a->dtype != FL_U64 && fl__by_slot(a, op);
     if (!plain) return fl__binary_general(op, a, b);
-    fl_call c = {.op = op, .n_out = 1, .n_in = 2, .in = {a, b}};
-    c.out[0] = fl__laid_out_as(fl__out_like(a, fl__result_dtype(info->cls, a->dtype)), a);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *y = fl__out_same(a, fl__result_dtype(info->cls, a->dtype));
+    return y ? fl__run_elements(op, y, a, b) : fl_raise();
 }
 
 #define FL__U(op, ...)                   \
@@ -2624,7 +2686,7 @@ fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
 
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
     if (fl__null("fl_full_like", t) || !(t = fl__stored(t))) return NULL;
-    fl_tensor *o = fl__out_like(t, t->dtype);
+    fl_tensor *o = fl__laid_out_as(fl__out_like(t, t->dtype), t);
     return o ? fl__fill(o, value) : fl_raise();
 }
 

@@ -132,6 +132,8 @@ static void make_groups(void) {
     for (int i = 0; i < REDUCTIONS; i++) add_group(reductions[i].name, reduce_group, i);
     for (int i = 0; i < 4; i++) add_group(pools[i], pool_group, i);
     for (int i = 0; i < 4; i++) add_group(soft[i], softmax_group, i);
+    add_group("layer_norm", norm_group, 0);
+    add_group("layer_norm_grad", norm_group, 1);
     add_group("fft", fft_group, 0);
     add_group("sgd_step", run_steps, 0);
     add_group("adam_step", run_steps, 1);

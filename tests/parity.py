@@ -1435,6 +1435,126 @@ def ctc_inputs(g, s, d):
 loss("ctc", lambda x, y, xn, yn, reduction: F.ctc_loss(x, y, xn, yn, reduction=reduction),
     ctc_inputs, shapes=((8, 2, 4), (10, 3, 5)), dtypes="f64", diff=[0], grad=1)
 
+# --- layers of fl_nn_layers.h ---------------------------------------------------------------------
+
+group("layers")
+
+
+def conv1d(x, w, b=None, *, stride, pad, dilation, groups):
+    return F.conv1d(x, w, b, stride, pad, dilation, groups)
+
+
+layer("nn_conv1d", conv1d, [([(2, 4, 9), (6, 4, 3), (6,)], dict(stride=2, pad=1, dilation=1, groups=1)),
+    ([(1, 4, 7), (4, 2, 2)], dict(stride=1, pad=0, dilation=2, groups=2))], dtypes="f64", tol=32)
+layer("nn_adaptive_avg_pool2d", lambda x, h, w: F.adaptive_avg_pool2d(x, (h, w)),
+    [([(2, 3, 5, 4)], dict(h=2, w=3)), ([(1, 2, 7, 7)], dict(h=1, w=1))])
+layer("nn_glu", lambda x, axis: F.glu(x, axis), [([(2, 4, 3)], dict(axis=1)),
+    ([(2, 6)], dict(axis=-1))], tol=32)
+layer("nn_rms_norm", lambda x, w, eps: x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * w,
+    [([(2, 3, 4), (4,)], dict(eps=e)) for e in (1e-5, 0.1)], dtypes="f64", tol=32)
+layer("nn_group_norm", lambda x, w, b, groups, eps: F.group_norm(x, groups, w, b, eps),
+    [([(2, 6, 3), (6,), (6,)], dict(groups=g, eps=1e-5)) for g in (2, 3)], dtypes="f64", tol=64)
+layer("nn_embedding", lambda i, w, padding: F.embedding(i, w, None if padding < 0 else padding),
+    [([lambda g: g.i(2, 3, lo=0, hi=4), (5, 3)], dict(padding=p)) for p in (-1, 0, 2)],
+    dtypes="f64", diff=[1])
+
+
+def sinusoid(x, scale):
+    t, d = x.shape[1:]
+    angle = torch.arange(t, dtype=torch.float64)[:, None] * torch.exp(
+        torch.arange(0, d, 2, dtype=torch.float64) * (-math.log(10000.0) / d))
+    return x * scale + torch.stack([angle.sin(), angle.cos()], -1).reshape(t, -1)[:, :d].to(x.dtype)
+
+
+layer("nn_sinusoid", sinusoid, [([(2, 5, d)], dict(scale=s)) for d, s in ((6, 1.0), (5, 2.5))],
+    dtypes="f64")
+
+
+def attention_layer(*x, inputs, heads, causal):
+    mask = x[inputs - 1] if inputs in (2, 4) else None
+    q, k, v = x[:3] if inputs > 2 else x[:1] * 3
+    p = x[inputs:]
+    w, b, ow, ob = p if len(p) == 4 else (p[0], None, p[1], None)
+    if causal:
+        mask = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).triu(1)
+    elif mask is not None:
+        mask = (mask.expand(q.shape[0], heads, q.shape[1], k.shape[1])
+            .reshape(-1, q.shape[1], k.shape[1]))
+    y = F.multi_head_attention_forward(*(t.transpose(0, 1) for t in (q, k, v)), q.shape[2], heads,
+        w, b, None, None, False, 0.0, ow, ob, need_weights=False, attn_mask=mask)[0]
+    return y.transpose(0, 1)
+
+
+PARTS = [(12, 4), (12,), (4, 4), (4,)]
+layer("nn_attention", attention_layer, [([(2, 3, 4)] + PARTS, dict(inputs=1, heads=2, causal=0)),
+    ([(1, 5, 4), (12, 4), (4, 4)], dict(inputs=1, heads=4, causal=1)),
+    ([(2, 3, 4), (2, 1, 1, 3)] + PARTS, dict(inputs=2, heads=2, causal=0)),
+    ([(2, 3, 4), (2, 5, 4), (2, 5, 4)] + PARTS, dict(inputs=3, heads=2, causal=0)),
+    ([(2, 3, 4), (2, 2, 4), (2, 2, 4), (3, 2)] + PARTS, dict(inputs=4, heads=1, causal=0))],
+    dtypes="f64", tol=64, grad=1)
+
+
+def transformer(x, *p, heads, norm_first, gelu):
+    act = F.gelu if gelu else F.relu
+    a = lambda z: attention_layer(z, *p[:4], inputs=1, heads=heads, causal=False)
+    h = lambda z: F.linear(act(F.linear(z, p[4], p[5])), p[6], p[7])
+    n1, n2 = (lambda z, i=i: F.layer_norm(z, z.shape[-1:], p[i], p[i + 1]) for i in (8, 10))
+    if norm_first:
+        x = x + a(n1(x))
+        return x + h(n2(x))
+    x = n1(x + a(x))
+    return n2(x + h(x))
+
+
+layer("nn_transformer", transformer, [([(2, 3, 4)] + PARTS + [(6, 4), (6,), (4, 6), (4,)] + [(4,)] * 4,
+    dict(heads=2, norm_first=f, gelu=a)) for f, a in ((0, 0), (1, 1))], dtypes="f64", tol=128, grad=1)
+
+
+def adaptive_softmax(x, words, *w, cutoffs, divide):
+    m = torch.nn.AdaptiveLogSoftmaxWithLoss(x.shape[1], cutoffs[-1], cutoffs[:-1], divide)
+    names = ["head.weight", "tail.0.0.weight", "tail.0.1.weight", "tail.1.0.weight",
+        "tail.1.1.weight"]
+    return torch.nn.utils.stateless.functional_call(m.to(x.dtype), dict(zip(names, w)),
+        (x, words)).output
+
+
+layer("nn_adaptive_softmax", adaptive_softmax, [([(6, 8), lambda g: torch.tensor([0, 7, 3, 2, 9, 8]),
+    (5, 8), (4, 8), (4, 4), (2, 8), (3, 2)], dict(cutoffs=[3, 7, 10], divide=2)),
+    ([(2, 4), lambda g: torch.tensor([1, 0]), (4, 4), (1, 4), (2, 1)], dict(cutoffs=[3, 5], divide=4))],
+    dtypes="f64", tol=64, grad=1)
+
+
+def adaptive_embedding(words, e0, w0, e1, w1, cutoffs, divide):
+    low = words < cutoffs[0]
+    return torch.where(low[..., None], F.linear(F.embedding(words * low, e0), w0),
+        F.linear(F.embedding((words - cutoffs[0]) * ~low, e1), w1))
+
+
+layer("nn_adaptive_embedding", adaptive_embedding, [([lambda g: g.i(2, 4, lo=0, hi=6), (3, 4), (4, 4),
+    (4, 2), (4, 2)], dict(cutoffs=[3, 7], divide=2))], dtypes="f64", diff=[1, 2, 3, 4], tol=32)
+
+
+def squash(x):
+    n = x.square().sum(-1, keepdim=True)
+    return x * n / (1 + n) / n.sqrt()
+
+
+def capsules(x, w, rounds):
+    u = torch.einsum("nik,ijdk->nijd", x, w)
+    b = torch.zeros_like(u[..., :1])
+    for r in range(rounds):
+        v = squash((b.softmax(2) * u).sum(1))
+        b = b + (u * v[:, None]).sum(-1, keepdim=True)
+    return v
+
+
+layer("nn_capsules", capsules, [([(2, 3, 2), (3, 4, 5, 2)], dict(rounds=r)) for r in (1, 3)],
+    dtypes="f64", tol=64, grad=1)
+layer("nn_ctc", lambda x, y, xn, yn, reduction, blank: F.ctc_loss(x.log_softmax(2).transpose(0, 1), y,
+    xn, yn, blank, reduction), [([(2, 8, 4), lambda g: g.i(2, 3, lo=0, hi=2),
+    lambda g: torch.tensor([8, 7]), lambda g: torch.tensor([3, 1])], dict(reduction=r, blank=3))
+    for r in ("mean", "sum")], dtypes="f64", diff=[0], tol=64, grad=1)
+
 # --- training -------------------------------------------------------------------------------------
 
 group("train")

@@ -1001,7 +1001,6 @@ static void rows_of_var_movement(void) {
     NO(fv_concat, (NULL, 2, 0), "fv_concat");
     NO(fv_concat, (with_null, 2, 0), NULLS);
     NO(fv_concat, (unlike, 2, 0), "[2, 3]", "[3, 4]");
-    NO(fv_concat, (unlike, 9, 0), "9");
     NO(fv_concat, (unlike, 0, 0), "0");
     NO(fv_stack, (NULL, 2, 0), "fv_stack");
     NO(fv_stack, (with_null, 2, 0), NULLS);
@@ -1108,6 +1107,7 @@ static void rows_of_layers(void) {
     NO(fl_nn_conv2d_opt, (2, 2, 3, (fl_nn_conv2d_opts){.dtype = FL_B8}), "b8");
     ROW(RAISES, "fl_nn_conv2d_opt", !through(fl_nn_conv2d(3, 4, 3, .rng = &rng), o.image_v),
         "fl_nn_conv2d '0'", "[1, 2, 4, 4]", "3");
+    ROW(RAISES, "fl_nn_channels_last", !fl_nn_channels_last(NULL), NULLS);
     NO(fl_nn_pool2d_opt, (0, (fl_nn_pool2d_opts){0}), "kernel 0");
     NO(fl_nn_pool2d_opt, (INT64_MIN, (fl_nn_pool2d_opts){0}), "kernel -9223372036854775808");
     ROW(RAISES, "fl_nn_pool2d_opt", !through(fl_nn_pool2d(2), o.v23), "[2, 3]");
@@ -1413,6 +1413,7 @@ static void rows_of_meters(void) {
 #include "errors_move.h"
 #include "errors_linear.h"
 #include "errors_neural.h"
+#include "errors_layers.h"
 
 static void (*const groups[])(void) = {
     rows_of_more_movement, rows_of_parts, rows_of_more_creation, rows_of_nets, rows_of_var_nets,
@@ -1420,7 +1421,9 @@ static void (*const groups[])(void) = {
     rows_of_formulas, rows_of_reductions, rows_of_composed_reductions, rows_of_order,
     rows_of_indexing, rows_of_convolution, rows_of_pooling, rows_of_softmax, rows_of_randomness,
     rows_of_steps, rows_of_variables, rows_of_backward, rows_of_var_movement, rows_of_modules,
-    rows_of_layers, rows_of_init, rows_of_losses, rows_of_saving, rows_of_optim, rows_of_files,
+    rows_of_layers, rows_of_sequences, rows_of_embeddings, rows_of_attention,
+    rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
+    rows_of_optim, rows_of_files,
     rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes, rows_of_masks,
     rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling, rows_of_image_places,
     rows_of_fft,
@@ -1471,6 +1474,11 @@ TEST(backward) { run_rows(rows_of_backward); }
 TEST(movement_of_variables) { run_rows(rows_of_var_movement); }
 TEST(modules) { run_rows(rows_of_modules); }
 TEST(layers) { run_rows(rows_of_layers); }
+TEST(sequences) { run_rows(rows_of_sequences); }
+TEST(embeddings) { run_rows(rows_of_embeddings); }
+TEST(attention) { run_rows(rows_of_attention); }
+TEST(vocabularies) { run_rows(rows_of_vocabularies); }
+TEST(capsules) { run_rows(rows_of_capsules); }
 TEST(initialisation) { run_rows(rows_of_init); }
 TEST(losses) { run_rows(rows_of_losses); }
 TEST(saving) { run_rows(rows_of_saving); }
@@ -1584,7 +1592,7 @@ static void prototype_name(const char *p, char *name, size_t size) {
 
 TEST(every_public_function_has_a_row) {
     static const char *const headers[] = {"fl_mem.h", "fl_tensor.h", "fl_autograd.h", "fl_composed.h",
-                                          "fl_nn.h",  "fl_optim.h",  "fl_data.h"};
+                                          "fl_nn.h", "fl_nn_layers.h", "fl_optim.h", "fl_data.h"};
     const int n_free = sizeof cannot_fail / sizeof *cannot_fail;
     row.mode = LIST;
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) groups[i]();

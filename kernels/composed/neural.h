@@ -273,26 +273,194 @@ static bool fl__batch_norm_fits(const fl_tensor *x, const fl_batch_norm_opts *o)
 }
 #endif
 
-FL_T *FL_W(batch_norm_opt)(FL_T *x, FL_T *weight, FL_T *bias, fl_batch_norm_opts o) {
-    if (FL_ABSENT("batch_norm", x) || !FL_W(_channels_fit)("fl_batch_norm", x, weight, bias) ||
+#ifdef FL_ON_TENSORS
+/* All axes but the channels'. */
+static fl_axes fl__axes_but_channels(const fl_tensor *x) {
+    fl_axes a = fl__axes_from(x, 1);
+    a.axis[0] = 0;
+    return a;
+}
+#endif
+
+/* Gradients of relu((x - mean) / sqrt(var + eps) w + b + add), given that of the result: of x, w, b,
+   add where they are wanted. in: x, w, mean, var, y; mean and var of the forward pass, or NULL:
+   computed here, and differentiable. With n the normalised x, g = dy where y > 0, and means per
+   channel: dx = w / sqrt(var + eps) (g - mean(g) - n mean(g n)). */
+static bool FL_W(_batch_norm_grads)(FL_T *const *in, FL_T *dy, fl_batch_norm_args a,
+                                    const bool *wanted, FL_T **d) {
+    FL_T *x = in[0], *w = in[1], *mean = in[2], *var = in[3];
+    fl_axes axes = fl__axes_but_channels(FL_VALUE(x));
+    fl_shape channels = {FL_VALUE(x)->ndim - 1, {FL_VALUE(x)->shape[1]}};
+    for (int i = 1; i < channels.ndim; i++) channels.dim[i] = 1;
+    FL_T *g = a.relu ? SELECT(LE(in[4], CONST(0)), CONST(0), dy) : dy;
+    FL_T *centred = SUB(x, mean ? mean : FL_W(mean)(x, axes));
+    if (!var) var = FL_W(mean)(FL_W(square)(centred), axes);
+    FL_T *rstd = FL_W(rsqrt)(ADD(var, CONST(a.eps))), *n = MUL(centred, rstd), *gn = MUL(g, n);
+    FL_T *rest = ADD(MUL(n, FL_W(mean)(gn, axes)), FL_W(mean)(g, axes));
+    if (wanted[0]) d[0] = MUL(MUL(rstd, w), SUB(g, rest));
+    if (wanted[1]) d[1] = FL_W(reshape)(FL_W(sum)(gn, axes), channels);
+    if (wanted[2]) d[2] = FL_W(reshape)(FL_W(sum)(g, axes), channels);
+    if (wanted[3]) d[3] = g;
+    return rest != NULL;
+}
+
+/* x, w, b, add become what the record takes: of one dtype, that computes, and numbers for NULLs. */
+static bool FL_W(_batch_operands)(FL_T **in) {
+    fl_tensor *all[4];
+    int ndim = FL_VALUE(in[0])->ndim, n = 0;
+    for (int i = 0; i < 4; i++)
+        if (in[i]) all[n++] = FL_VALUE(in[i]);
+    fl_dtype d = fl_dtype_wide(fl__promote(n, all));
+    if (!fl_dtype_is_float(d)) d = FL_F32;
+    for (int i = 0; i < 4; i++) {
+        if (in[i] && !(in[i] = FL_W(cast)(in[i], d))) return false;
+        if (in[i] && (i == 1 || i == 2)) in[i] = FL_W(_as_channels)(in[i], ndim);
+        else if (!in[i]) in[i] = CONST(i == 1);
+        if (!in[i]) return false;
+    }
+    return true;
+}
+
+#ifdef FL_ON_TENSORS
+static bool fl__compose_batch_norm(const fl_call *c, fl_tensor **y) {
+    const fl_batch_norm_args *a = c->args;
+    fl_axes axes = fl__axes_but_channels(c->in[0]);
+    y[1] = fl_mean(c->in[0], axes);
+    fl_tensor *centred = fl_sub(c->in[0], y[1]);
+    y[2] = fl_mean(fl_square(centred), axes);
+    fl_tensor *scale = fl_mul(fl_rsqrt(fl_add(y[2], fl_num(a->eps))), c->in[1]);
+    y[0] = fl_add(fl_mul(centred, scale), c->in[2]);
+    if (!c->in[3]->weak) y[0] = fl_add(y[0], c->in[3]);
+    if (a->relu) y[0] = fl_relu(y[0]);
+    return y[0] != NULL;
+}
+
+static bool fl__compose_batch_norm_grad(const fl_call *c, fl_tensor **d) {
+    const bool wanted[] = {c->out[0], c->out[1], c->out[2], c->out[3]};
+    const fl_batch_norm_args *a = c->args;
+    return fl__batch_norm_grads(c->in, c->in[5], *a, wanted, d);
+}
+
+/* Where t's elements lie as x's do: t, or a copy that lies so. */
+static fl_tensor *fl__lying_as(fl_tensor *t, const fl_tensor *x) {
+    fl_tensor *out = fl__laid_out_as(fl__out_like(t, t->dtype), x);
+    if (!out) return fl_raise();
+    bool same = true;
+    for (int i = 0; i < t->ndim; i++) same &= t->stride[i] == out->stride[i] || t->shape[i] == 1;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {out}, .in = {t}};
+    return same ? t : fl__result(&c);
+}
+
+/* y, mean and var: see FL_OP_batch_norm. All images lie as x, which has no gaps. */
+static bool fl__run_batch_norm(fl_tensor *const *in, fl_batch_norm_args a, fl_tensor **y) {
+    fl_tensor *x = fl__lying_as(in[0], in[0]);
+    fl_tensor *add = x && !in[3]->weak ? fl__lying_as(in[3], x) : in[3];
+    if (!x || !add) return false;
+    fl_shape channels = {x->ndim, {0}};
+    for (int i = 0; i < x->ndim; i++) channels.dim[i] = i == 1 ? x->shape[1] : 1;
+    fl_call c = {.op = FL_OP_batch_norm, .n_out = 3, .n_in = 4, .args = &a};
+    c.in[0] = x, c.in[1] = in[1], c.in[2] = in[2], c.in[3] = add;
+    c.out[0] = y[0] = fl__laid_out_as(fl__out_like(x, x->dtype), x);
+    for (int i = 1; i < 3; i++) c.out[i] = y[i] = fl_call_out(x->family, channels, x->dtype);
+    if (!y[0] || !y[1] || !y[2]) return fl_raise();
+    return fl__run_fused(&c, fl__compose_batch_norm);
+}
+
+/* in: x, w, mean, var, y */
+static bool fl__run_batch_norm_grad(fl_tensor *const *in, fl_tensor *dy, fl_batch_norm_args a,
+                                    const bool *wanted, fl_tensor **d) {
+    fl_tensor *x = fl__lying_as(in[0], in[0]);
+    if (!x || !(dy = fl__lying_as(dy, x))) return false;
+    fl_shape channels = {x->ndim - 1, {x->shape[1]}};
+    for (int i = 1; i < channels.ndim; i++) channels.dim[i] = 1;
+    fl_call c = {.op = FL_OP_batch_norm_grad, .n_out = 4, .n_in = 6, .args = &a};
+    for (int i = 0; i < 5; i++) c.in[i] = i ? in[i] : x;
+    c.in[5] = dy;
+    for (int i = 0; i < 4; i++) {
+        if (!wanted[i]) continue;
+        d[i] = i % 3 ? fl_call_out(x->family, channels, x->dtype)
+                     : fl__laid_out_as(fl__out_like(x, x->dtype), x);
+        if (!(c.out[i] = d[i])) return fl_raise();
+    }
+    return fl__run_fused(&c, fl__compose_batch_norm_grad);
+}
+
+static fl_tensor *fl__batch_normed(fl_tensor *const *in, fl_batch_norm_args a, fl_tensor **stats) {
+    fl_tensor *y[3] = {NULL};
+    if (!fl__run_batch_norm(in, a, y)) return NULL;
+    stats[0] = y[1], stats[1] = y[2];
+    return y[0];
+}
+#else
+static void fv__batch_norm_back(fl_node *n, fl_var *dy) {
+    fl_batch_norm_args a = *(const fl_batch_norm_args *)fv_args(n);
+    fl_var *in[5], *d[4] = {NULL};
+    fl_tensor *t[5], *dt[4] = {NULL};
+    bool wanted[] = {fv_needs(n, 0), fv_needs(n, 1), fv_needs(n, 2), fv_needs(n, 3)};
+    for (int i = 0; i < 5; i++) t[i] = fv_value(in[i] = fv_saved(n, i));
+    if (wanted[3] && !a.relu) fv_add_grad(n, 3, dy);
+    wanted[3] = wanted[3] && a.relu;
+    if (fl_grad_enabled()) {
+        in[2] = in[3] = NULL;
+        fv__batch_norm_grads(in, dy, a, wanted, d);
+    } else if (fl__run_batch_norm_grad(t, dy->value, a, wanted, dt)) {
+        for (int i = 0; i < 4; i++) d[i] = fv_const(dt[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        if (wanted[i]) fv_add_grad(n, i, d[i]);
+}
+
+static fl_var *fv__batch_normed(fl_var *const *in, fl_batch_norm_args a, fl_tensor **stats) {
+    fl_tensor *t[4], *y[3] = {NULL};
+    for (int i = 0; i < 4; i++) t[i] = in[i]->value;
+    if (!fl__run_batch_norm(t, a, y)) return NULL;
+    stats[0] = y[1], stats[1] = y[2];
+    fl_var *mean = fv_const(y[1]), *var = fv_const(y[2]), *kept = a.relu ? FV_OUT : fv_num(1);
+    return fv_record_args("batch_norm", y[0], fv__batch_norm_back, FV_IN(in[0], in[1], in[2], in[3]),
+                          FV_SAVE(in[0], in[1], mean, var, kept), &a, sizeof a);
+}
+#endif
+
+/* The running statistics instead of the batch's. */
+static FL_T *FL_W(_batch_norm_fixed)(FL_T *const *in, const fl_batch_norm_opts *o, double eps) {
+    int ndim = FL_VALUE(in[0])->ndim;
+    FL_T *mean = FL_W(_as_channels)(FL_OF(o->mean), ndim);
+    FL_T *var = FL_W(_as_channels)(FL_OF(o->var), ndim);
+    FL_T *scale = MUL(FL_W(rsqrt)(ADD(var, CONST(eps))), in[1]);
+    FL_T *y = ADD(MUL(SUB(in[0], mean), scale), in[2]);
+    if (!FL_VALUE(in[3])->weak) y = ADD(y, in[3]);
+    return o->relu ? FL_W(relu)(y) : y;
+}
+
+/* add: NULL, or what is added */
+static FL_T *FL_W(_batch_norm)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *add, fl_batch_norm_opts o) {
+    if (!FL_W(_channels_fit)("fl_batch_norm", x, weight, bias) ||
         !fl__batch_norm_fits(FL_VALUE(x), &o))
         return NULL;
     const fl_tensor *t = FL_VALUE(x);
     int64_t channels = t->shape[1], n = channels ? fl_numel(t) / channels : 2;
-    fl_axes axes = fl__axes_from(t, 1);
-    axes.axis[0] = 0;
+    fl_batch_norm_args a = {.eps = fl_option(o.eps, 1e-5), .relu = o.relu};
     fl_scope s = fl_scope_begin();
-    FL_T *in[] = {x, weight, bias};
-    if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
-    FL_T *mean = o.train ? FL_W(mean)(in[0], axes) : FL_W(_as_channels)(FL_OF(o.mean), t->ndim);
-    FL_T *centred = SUB(in[0], mean);
-    FL_T *var = o.train ? FL_W(mean)(FL_W(square)(centred), axes)
-                        : FL_W(_as_channels)(FL_OF(o.var), t->ndim);
-    FL_T *scale = FL_W(rsqrt)(ADD(var, CONST(fl_option(o.eps, 1e-5))));
-    if (weight) scale = MUL(scale, FL_W(_as_channels)(in[1], t->ndim));
-    FL_T *y = FL_W(_affine)(MUL(centred, scale), NULL, FL_W(_as_channels)(in[2], t->ndim));
-    bool ok = y && (!o.train || fl__blend_statistics(&o, FL_VALUE(mean), FL_VALUE(var), n));
+    FL_T *in[] = {x, weight, bias, add}, *y;
+    fl_tensor *stats[2] = {NULL};
+    bool ok = FL_W(_batch_operands)(in);
+    if (ok && o.train) y = FL_W(_batch_normed)(in, a, stats);
+    else y = ok ? FL_W(_batch_norm_fixed)(in, &o, a.eps) : NULL;
+    ok = y && (!o.train || fl__blend_statistics(&o, stats[0], stats[1], n));
     return FL_GIVE(&s, ok ? FL_W(_narrowed)(y, x) : NULL);
+}
+
+FL_T *FL_W(batch_norm_opt)(FL_T *x, FL_T *weight, FL_T *bias, fl_batch_norm_opts o) {
+    if (FL_ABSENT("batch_norm", x)) return NULL;
+    return FL_W(_batch_norm)(x, weight, bias, NULL, o);
+}
+
+FL_T *FL_W(batch_norm_add_opt)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *y, fl_batch_norm_opts o) {
+    if (FL_ABSENT("batch_norm_add", x) || FL_ABSENT("batch_norm_add", y)) return NULL;
+    if (!fl__same_shape(FL_VALUE(x), FL_VALUE(y)))
+        return FL__BAD("fl_batch_norm_add: shapes %s and %s", FL__SHAPE_TEXT(FL_VALUE(x)),
+                       FL__SHAPE_TEXT(FL_VALUE(y)));
+    return FL_W(_batch_norm)(x, weight, bias, y, o);
 }
 
 /* A sum of slices of the squares with zeros around: `size` of them, but no more than overlap x. */
@@ -415,6 +583,20 @@ static bool fl__attention_fits(const fl_tensor *q, const fl_tensor *k, const fl_
                          "[..., m, e]",
                          FL__SHAPE_TEXT(q), FL__SHAPE_TEXT(k), FL__SHAPE_TEXT(v));
 }
+
+/* The batch dims, broadcast, of q, k, v and the mask (NULL: none), all on one family. */
+static bool fl__attention_batch(fl_tensor *const *t, fl_shape *batch) {
+    for (int i = 0; i < 4; i++) {
+        if (!t[i]) continue;
+        fl_tensor dims = *t[i];
+        dims.ndim = t[i]->ndim > 2 ? t[i]->ndim - 2 : 0;
+        if (!fl__same_family("attention", t[0], t[i])) return false;
+        if (!fl__broadcast_shape(batch, &dims))
+            return FL__BAD("fl_attention: the batch dims of %s and %s do not broadcast",
+                           FL__SHAPE_TEXT(t[0]), FL__SHAPE_TEXT(t[i])) != NULL;
+    }
+    return true;
+}
 #endif
 
 /* softmax along the last axis; where all are -inf, 0 */
@@ -426,23 +608,180 @@ static FL_T *FL_W(_shares)(FL_T *scores) {
     return SELECT(nothing, CONST(0), y);
 }
 
-FL_T *FL_W(attention)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, bool causal, double scale) {
-    if (FL_ABSENT("attention", q) || FL_ABSENT("attention", k) || FL_ABSENT("attention", v) ||
-        !fl__attention_fits(FL_VALUE(q), FL_VALUE(k), FL_VALUE(v)))
-        return NULL;
-    fl_scope s = fl_scope_begin();
-    const fl_tensor *t = FL_VALUE(q), *keys = FL_VALUE(k);
-    bool chooses = mask && FL_VALUE(mask)->dtype == FL_B8;
-    FL_T *in[] = {q, k, v, chooses ? NULL : mask};
-    if (!FL_W(_widen)(in, 4)) return FL_GIVE(&s, NULL);
-    if (scale == 0) scale = 1 / sqrt((double)t->shape[t->ndim - 1]);
-    FL_T *y = FL_W(matmul)(MUL(in[0], CONST(scale)), FL_W(transpose)(in[1], -1, -2));
-    if (causal) {
+/* scale q k^T, masked: what is hidden is -inf. in: q, k, v, mask as the record FL_OP_attention has
+   them. */
+static FL_T *FL_W(_scores)(FL_T *const *in, fl_attention_args a) {
+    const fl_tensor *t = FL_VALUE(in[0]), *keys = FL_VALUE(in[1]), *mask = FL_VALUE(in[3]);
+    FL_T *y = FL_W(matmul)(MUL(in[0], CONST(a.scale)), FL_W(transpose)(in[1], -1, -2));
+    if (a.causal) {
         fl_tensor *past = fl__causal(t, t->shape[t->ndim - 2], keys->shape[keys->ndim - 2]);
         y = SELECT(FL_OF(past), y, CONST(-INFINITY));
     }
-    if (mask) y = chooses ? SELECT(mask, y, CONST(-INFINITY)) : ADD(y, in[3]);
-    return FL_GIVE(&s, FL_W(_narrowed)(FL_W(matmul)(FL_W(_shares)(y), in[2]), q));
+    if (mask->dtype == FL_B8) return SELECT(in[3], y, CONST(-INFINITY));
+    return mask->weak ? y : ADD(y, in[3]);
+}
+
+/* Dropout, always with the same numbers. */
+static FL_T *FL_W(_attention_dropped)(FL_T *x, fl_attention_args a) {
+    return a.p > 0 ? FL_W(dropout)(x, a.p, &a.rng) : x;
+}
+
+/* Gradients of q, k, v and the mask, where they are wanted; differentiable. With p the shares:
+   dp = dropped(dy v^T), ds = p (dp - sum p dp). */
+static bool FL_W(_attention_grads)(FL_T *const *in, FL_T *dy, fl_attention_args a,
+                                   const bool *wanted, FL_T **d) {
+    FL_T *p = FL_W(_shares)(FL_W(_scores)(in, a));
+    FL_T *kept = p ? FL_W(_attention_dropped)(p, a) : NULL;
+    FL_T *dp = FL_W(matmul)(dy, FL_W(transpose)(in[2], -1, -2));
+    dp = dp ? FL_W(_attention_dropped)(dp, a) : NULL;
+    FL_T *ds = MUL(p, SUB(dp, FL_W(sum)(MUL(p, dp), FL_AXES_KEEP(-1))));
+    FL_T *scaled = MUL(ds, CONST(a.scale));
+    if (wanted[0]) d[0] = FL_W(matmul)(scaled, in[1]);
+    if (wanted[1]) d[1] = FL_W(matmul)(FL_W(transpose)(scaled, -1, -2), in[0]);
+    if (wanted[2]) d[2] = FL_W(matmul)(FL_W(transpose)(kept, -1, -2), dy);
+    if (wanted[3]) d[3] = ds;
+    return scaled && kept;
+}
+
+/* What the record takes: all in one dtype that computes and with all batch dims. NULL for a mask
+   becomes a number. */
+static bool FL_W(_attention_operands)(FL_T **in) {
+    bool chooses = in[3] && FL_VALUE(in[3])->dtype == FL_B8;
+    fl_shape batch = FL_SCALAR_SHAPE;
+    fl_tensor *t[4];
+    if (!FL_W(_widen)(in, chooses ? 3 : 4)) return false;
+    for (int i = 0; i < 4; i++) t[i] = in[i] ? FL_VALUE(in[i]) : NULL;
+    if (!fl__attention_batch(t, &batch)) return false;
+    t[3] = t[3] && !chooses ? t[3] : t[0];
+    fl_dtype d = fl__promote(4, t);
+    int64_t rows[] = {t[0]->shape[t[0]->ndim - 2], t[1]->shape[t[1]->ndim - 2]};
+    for (int i = 0; i < 4; i++) {
+        if (!in[i]) continue;
+        const fl_tensor *x = FL_VALUE(in[i]);
+        fl_shape s = batch;
+        s.dim[s.ndim++] = rows[i == 1 || i == 2];
+        s.dim[s.ndim++] = i == 3 ? rows[1] : x->shape[x->ndim - 1];
+        if (x->dtype != FL_B8) in[i] = FL_W(cast)(in[i], d);
+        if (!in[i] || !(in[i] = FL_W(expand)(in[i], s))) return false;
+    }
+    if (!in[3]) in[3] = CONST(0);
+    return in[3] != NULL;
+}
+
+#ifdef FL_ON_TENSORS
+/* lse: log of the sum of exp(scores), inf for a query that sees no key */
+static fl_tensor *fl__attention_lse(fl_tensor *scores) {
+    if (!scores) return NULL;
+    fl_shape s = fl_shape_of(scores);
+    s.dim[s.ndim - 1] = 1;
+    if (scores->shape[scores->ndim - 1] == 0)
+        return fl_to(fl_full(s, INFINITY, scores->dtype), fl_family_name(scores));
+    fl_tensor *lse = fl_logsumexp(scores, FL_AXES_KEEP(-1));
+    return SELECT(fl_isneginf(lse), CONST(INFINITY), lse);
+}
+
+static bool fl__compose_attention(const fl_call *c, fl_tensor **y) {
+    fl_attention_args a = *(const fl_attention_args *)c->args;
+    fl_tensor *scores = fl__scores(c->in, a), *p = fl__shares(scores);
+    y[0] = p ? fl_matmul(fl__attention_dropped(p, a), c->in[2]) : NULL;
+    y[1] = fl__attention_lse(scores);
+    return y[0] && y[1];
+}
+
+static bool fl__compose_attention_grad(const fl_call *c, fl_tensor **d) {
+    const bool wanted[] = {true, true, true, false};
+    return fl__attention_grads(c->in, c->in[6], *(const fl_attention_args *)c->args, wanted, d);
+}
+
+/* An output with dense rows whose axes lie in memory in the order of t's: heads that are a view
+   give results that can be viewed the same way. */
+static fl_tensor *fl__attention_out(const fl_tensor *t, int64_t columns) {
+    int order[FL_MAX_DIMS];
+    fl_shape s = fl_shape_of(t);
+    s.dim[s.ndim - 1] = columns;
+    fl_tensor *y = fl_call_out(t->family, s, t->dtype);
+    fl__axes_by_stride(t, order);
+    if (!y || order[s.ndim - 1] != s.ndim - 1) return y;
+    int64_t n = 1;
+    for (int i = s.ndim - 1; i >= 0; n *= s.dim[order[i--]]) y->stride[order[i]] = n;
+    return y;
+}
+
+/* y and lse: see FL_OP_attention. in: q, k, v, mask */
+static bool fl__run_attention(fl_tensor *const *in, fl_attention_args a, fl_tensor **y) {
+    fl_call c = {.op = FL_OP_attention, .n_out = 2, .n_in = 4, .args = &a};
+    fl_shape rows = fl_shape_of(in[0]);
+    rows.dim[rows.ndim - 1] = 1;
+    for (int i = 0; i < 4; i++) c.in[i] = in[i];
+    c.out[0] = y[0] = fl__attention_out(in[0], in[2]->shape[in[2]->ndim - 1]);
+    c.out[1] = y[1] = fl_call_out(in[0]->family, rows, in[0]->dtype);
+    return y[0] && y[1] ? fl__run_fused(&c, fl__compose_attention) : fl_raise() != NULL;
+}
+
+/* in: q, k, v, mask, y, lse, dy */
+static bool fl__run_attention_grad(fl_tensor *const *in, fl_attention_args a, fl_tensor **d) {
+    fl_call c = {.op = FL_OP_attention_grad, .n_out = 3, .n_in = 7, .args = &a};
+    for (int i = 0; i < 7; i++) c.in[i] = in[i];
+    for (int i = 0; i < 3; i++) {
+        c.out[i] = d[i] = fl__attention_out(in[i], in[i]->shape[in[i]->ndim - 1]);
+        if (!d[i]) return fl_raise() != NULL;
+    }
+    return fl__run_fused(&c, fl__compose_attention_grad);
+}
+
+static fl_tensor *fl__attended(fl_tensor *const *in, fl_attention_args a) {
+    fl_tensor *y[2];
+    return fl__run_attention(in, a, y) ? y[0] : NULL;
+}
+#else
+static void fv__attention_back(fl_node *n, fl_var *dy) {
+    fl_attention_args a = *(const fl_attention_args *)fv_args(n);
+    fl_var *in[7], *d[4] = {NULL};
+    fl_tensor *t[7], *dt[3] = {NULL};
+    const bool wanted[] = {fv_needs(n, 0), fv_needs(n, 1), fv_needs(n, 2), fv_needs(n, 3)};
+    for (int i = 0; i < 6; i++) t[i] = fv_value(in[i] = fv_saved(n, i));
+    t[6] = dy->value;
+    if (fl_grad_enabled() || wanted[3]) {
+        fv__attention_grads(in, dy, a, wanted, d);
+    } else if (fl__run_attention_grad(t, a, dt)) {
+        for (int i = 0; i < 3; i++) d[i] = fv_const(dt[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        if (wanted[i]) fv_add_grad(n, i, d[i]);
+}
+
+static fl_var *fv__attended(fl_var *const *in, fl_attention_args a) {
+    fl_tensor *y[2], *t[4];
+    for (int i = 0; i < 4; i++) t[i] = in[i]->value;
+    if (!fl__run_attention(t, a, y)) return NULL;
+    return fv_record_args("attention", y[0], fv__attention_back, FV_IN(in[0], in[1], in[2], in[3]),
+                          FV_SAVE(in[0], in[1], in[2], in[3], FV_OUT, fv_const(y[1])), &a,
+                          sizeof a);
+}
+#endif
+
+FL_T *FL_W(attention_opt)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, fl_attention_opts o) {
+    if (FL_ABSENT("attention", q) || FL_ABSENT("attention", k) || FL_ABSENT("attention", v) ||
+        !fl__attention_fits(FL_VALUE(q), FL_VALUE(k), FL_VALUE(v)))
+        return NULL;
+    if (!(o.dropout >= 0 && o.dropout <= 1))
+        return FL__BAD("fl_attention: dropout %g", o.dropout);
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {q, k, v, mask};
+    if (!FL_W(_attention_operands)(in)) return FL_GIVE(&s, NULL);
+    const fl_tensor *t = FL_VALUE(in[0]), *keys = FL_VALUE(in[1]);
+    fl_attention_args a = {.scale = o.scale, .causal = o.causal, .p = o.dropout};
+    if (a.scale == 0) a.scale = 1 / sqrt((double)t->shape[t->ndim - 1]);
+    if (a.p > 0) {
+        int64_t columns = t->shape[t->ndim - 1], m = keys->shape[keys->ndim - 2];
+        a.rng = fl_rng_take(o.rng, columns ? fl_numel(t) / columns * m : 0);
+    }
+    return FL_GIVE(&s, FL_W(_narrowed)(FL_W(_attended)(in, a), q));
+}
+
+FL_T *FL_W(attention)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, bool causal, double scale) {
+    fl_attention_opts o = {.causal = causal, .scale = scale};
+    return FL_W(attention_opt)(q, k, v, mask, o);
 }
 
 /* >>recurrent: a step takes x W_ih^T + b_ih, of all steps in one product, and the state */

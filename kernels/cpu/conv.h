@@ -615,7 +615,7 @@ static void fl__pass_scatter(const fl__conv_pass *p, const fl__conv_area *a, int
     }
 }
 
-static void fl__pass_task(void *arg, int64_t begin, int64_t end) {
+static void fl__conv_pass_task(void *arg, int64_t begin, int64_t end) {
     fl__conv_pass *p = arg;
     const int64_t size = p->v->size;
     int room = fl__room_take(&p->rooms);
@@ -656,12 +656,12 @@ static bool fl__pass_open(fl__conv_pass *p, int64_t *shared, const char *op) {
     return true;
 }
 
-static void fl__pass_run(fl__conv_pass *p) {
+static void fl__conv_pass_run(fl__conv_pass *p) {
     int64_t taps = fl__pass_taps(p), tasks = p->bands * p->groups * p->panel_blocks;
     fl_parallel(p->groups * p->panels * taps, fl__conv_div_up(1 << 14, p->depth * p->width),
                 fl__pass_pack_task, p);
     int64_t work = p->halves * p->v->ck.half * p->block_panels * fl__pass_panel_size(p);
-    fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__pass_task, p);
+    fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__conv_pass_task, p);
 }
 
 /* >>turn: weights with their channels last */
@@ -748,7 +748,7 @@ static bool fl__conv_forward(const fl__conv *v, fl__image x, fl__image w, const 
     if (ok) {
         p.w = fl__conv_turn(v, w, p.rooms.at);
         p.w_group = v->o * p.w.n;
-        fl__pass_run(&p);
+        fl__conv_pass_run(&p);
         fl__rooms_close(&p.rooms);
     }
     fl__conv_unmap(tables);
@@ -799,7 +799,7 @@ static bool fl__conv_data_phase(const fl__conv *v, fl__image dy, fl__image w, fl
     int64_t shared = 0;
     if (p.th * p.tw == 0) return true;
     if (!fl__pass_open(&p, &shared, "conv2d_grad_input")) return false;
-    fl__pass_run(&p);
+    fl__conv_pass_run(&p);
     fl__rooms_close(&p.rooms);
     return true;
 }

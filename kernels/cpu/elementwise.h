@@ -197,26 +197,33 @@ static inline bool fl__all_dense(const fl_tensor *y, const fl_tensor *a, const f
     return true;
 }
 
-FL_PRIVATE bool fl__cpu_unary(const fl_backend *self, const fl_call *c) {
-    (void)self;
+static bool fl__unary_pass(const fl_call *c) {
     fl_tensor *y = c->out[0];
     const fl_tensor *x = c->in[0];
     fl_dtype d = x->weak ? fl__dtype_of_numbers(c) : x->dtype;
     fl_dtype wide = fl_dtype_wide(d);
-    fl__loop loop = fl__formula_loops[c->op][fl__column(wide)];
-    int64_t n;
+    fl__loop loop = fl__formula_loop(c->op, wide);
+    fl__pass p;
     if (!loop) return fl__no_kernel(c, d);
     if (!fl_make(y)) return false;
-    if (wide == d && fl__all_dense(y, x, x, &n) && n <= FL__GRAIN) {
-        loop((void *[]){fl__bytes(y), fl__bytes(x)}, n, NULL);
-        return true;
-    }
-    fl__pass p;
     fl__pass_begin(&p, loop, NULL);
     fl__pass_follow(&p, y);
     fl__pass_add_wide(&p, y, FL_WRITE, wide);
     fl__pass_add_wide(&p, x, FL_READ, wide);
     fl__pass_run(&p, fl_numel(y));
+    return true;
+}
+
+/* Small dense operands go straight to the loop. Narrow dtypes have none of their own. */
+FL_PRIVATE bool fl__cpu_unary(const fl_backend *self, const fl_call *c) {
+    fl_tensor *y = c->out[0];
+    const fl_tensor *x = c->in[0];
+    fl__loop loop = fl__formula_loop(c->op, x->dtype);
+    int64_t n;
+    (void)self;
+    if (!loop || !fl__all_dense(y, x, x, &n) || n > FL__GRAIN) return fl__unary_pass(c);
+    if (!fl_make(y)) return false;
+    loop((void *[]){fl__bytes(y), fl__bytes(x)}, n, NULL);
     return true;
 }
 
@@ -238,23 +245,17 @@ static bool fl__check_divisor(const fl_tensor *b, int64_t numel) {
     return !zero || fl_fail("fl_remainder: integer division by zero");
 }
 
-FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
-    (void)self;
+static bool fl__binary_pass(const fl_call *c) {
     fl_tensor *y = c->out[0];
     const fl_tensor *a = c->in[0], *b = c->in[1];
     fl_dtype d = !a->weak ? a->dtype : !b->weak ? b->dtype : fl__dtype_of_numbers(c);
     fl_dtype wide = fl_dtype_wide(d);
-    fl__loop loop = fl__formula_loops[c->op][fl__column(wide)];
+    fl__loop loop = fl__formula_loop(c->op, wide);
     bool divides = c->op == FL_OP_remainder && wide == FL_I64;
-    int64_t n;
+    fl__pass p;
     if (!loop) return fl__no_kernel(c, d);
     if (!fl_make(y)) return false;
-    if (wide == d && !divides && fl__all_dense(y, a, b, &n) && n <= FL__GRAIN) {
-        loop((void *[]){fl__bytes(y), fl__bytes(a), fl__bytes(b)}, n, NULL);
-        return true;
-    }
     bool ok = !divides || fl__check_divisor(b, fl_numel(y)); /* first: y may be b */
-    fl__pass p;
     fl__pass_begin(&p, loop, NULL);
     fl__pass_follow(&p, y);
     fl__pass_add_wide(&p, y, FL_WRITE, wide);
@@ -262,6 +263,20 @@ FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
     fl__pass_add_wide(&p, b, FL_READ, wide);
     fl__pass_run(&p, fl_numel(y));
     return ok;
+}
+
+FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
+    fl_tensor *y = c->out[0];
+    const fl_tensor *a = c->in[0], *b = c->in[1];
+    fl__loop loop = fl__formula_loop(c->op, a->dtype);
+    bool checked = c->op == FL_OP_remainder; /* its divisor */
+    int64_t n;
+    (void)self;
+    if (!loop || checked || !fl__all_dense(y, a, b, &n) || n > FL__GRAIN)
+        return fl__binary_pass(c);
+    if (!fl_make(y)) return false;
+    loop((void *[]){fl__bytes(y), fl__bytes(a), fl__bytes(b)}, n, NULL);
+    return true;
 }
 
 FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {

@@ -1,0 +1,125 @@
+/* attention.c - attention, forward and with its gradient, against the FMA peak of the same seconds and
+   against its composition (make bench-attention; the peer: bench/peers/torch_attention.py)
+
+   GFLOP/s of the products alone, half of them where causal: 4 n m d forward, 10 n m d for the
+   gradient. The peak is a loop of multiply-adds in registers on all threads, timed between the
+   samples. */
+#include "bench.h"
+#include <math.h>
+#include <string.h>
+
+typedef float lanes __attribute__((vector_size(64)));
+
+enum { CHAINS = 16, STEPS = 1 << 16 };
+
+/* CHAINS independent chains of fused multiply-adds. */
+static void fma_loop(void *arg, int64_t begin, int64_t end) {
+    lanes x[CHAINS], a = {0}, b = {0};
+    for (int i = 0; i < 16; i++) a[i] = 0.5f, b[i] = 1.0f;
+    for (int c = 0; c < CHAINS; c++) x[c] = b;
+    for (int64_t s = begin * STEPS; s < end * STEPS; s++)
+        for (int c = 0; c < CHAINS; c++) x[c] = x[c] * a + b;
+    for (int c = 0; c < CHAINS; c++) ((volatile float *)arg)[begin % 16] += x[c][0];
+}
+#if defined(__x86_64__) && !defined(__clang__)
+__attribute__((target("avx512f"), optimize("O3", "fp-contract=fast"))) static void fma_wide(
+    void *arg, int64_t begin, int64_t end) {
+    lanes x[CHAINS], a = {0}, b = {0};
+    for (int i = 0; i < 16; i++) a[i] = 0.5f, b[i] = 1.0f;
+    for (int c = 0; c < CHAINS; c++) x[c] = b;
+    for (int64_t s = begin * STEPS; s < end * STEPS; s++)
+#pragma GCC unroll 16
+        for (int c = 0; c < CHAINS; c++) x[c] = x[c] * a + b;
+    for (int c = 0; c < CHAINS; c++) ((volatile float *)arg)[begin % 16] += x[c][0];
+}
+#else
+#define fma_wide fma_loop
+#endif
+
+/* FLOP/s of one sample on all threads. */
+static double peak(void) {
+    float sink[16] = {0};
+    int64_t tasks = 8 * fl_threads();
+    double start = fl_data_now();
+    fl_parallel(tasks, 1, __builtin_cpu_supports("avx512f") ? fma_wide : fma_loop, sink);
+    return (double)tasks * STEPS * CHAINS * 32 / (fl_data_now() - start);
+}
+
+typedef struct setting {
+    const char *name;
+    int64_t batch, heads, n, d;
+    bool causal;
+} setting;
+
+static const setting settings[] = {{"bert", 8, 16, 128, 64, false},
+                                   {"asr", 1, 4, 600, 192, false},
+                                   {"vit", 4, 12, 197, 64, false},
+                                   {"lm", 8, 8, 2048, 128, true}};
+
+typedef struct job {
+    fl_var *x[3];
+    fl_tensor *dy;
+    bool causal, gradient;
+} job;
+
+static void run(void *arg) {
+    job *j = arg;
+    fl_scope s = fl_scope_begin();
+    fl_var *h[3];
+    for (int i = 0; i < 3; i++) h[i] = fv_transpose(j->x[i], 1, 2);
+    fl_var *y = fv_attention(h[0], h[1], h[2], NULL, j->causal, 0);
+    if (j->gradient) {
+        fl_backward(y, .grad = j->dy);
+        for (int i = 0; i < 3; i++) fv_zero_grad(j->x[i]);
+    }
+    fl_scope_end(&s);
+}
+
+/* The best of a few samples, and its share of the peak measured beside it. */
+static void measure(const setting *c, job *j, const char *how, int rounds) {
+    char name[64], note[64];
+    double flop = (j->gradient ? 14 : 4) * (double)(c->batch * c->heads * c->n * c->n * c->d);
+    double best = INFINITY, share = 0, top = 0;
+    if (c->causal) flop /= 2;
+    run(j);
+    for (int r = 0; r < rounds; r++) {
+        double before = peak(), start = fl_data_now();
+        run(j);
+        double seconds = fl_data_now() - start, after = peak();
+        double now = before > after ? before : after;
+        top = now > top ? now : top;
+        if (seconds < best) best = seconds;
+    }
+    share = flop / best / top;
+    snprintf(name, sizeof name, "%s_%s%s", c->name, j->gradient ? "forward_backward" : "forward", how);
+    snprintf(note, sizeof note, "%.3g ms, %.0f %% of the peak of %.0f", best * 1e3, 100 * share,
+             top / 1e9);
+    bench_line(name, flop / best / 1e9, "GFLOP/s", note);
+}
+
+static void compare(const setting *c, bool composed) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {1, 0};
+    job j = {.causal = c->causal};
+    fl_backend part = *fl_backend_cpu(), whole;
+    part.op[FL_OP_attention] = part.op[FL_OP_attention_grad] = NULL;
+    fl_shape shape = FL_SHAPE(c->batch, c->n, c->heads, c->d);
+    for (int i = 0; i < 3; i++) j.x[i] = fv_param(fl_uniform(shape, -1, 1, FL_F32, &rng));
+    j.dy = fl_transpose(fl_uniform(shape, -1, 1, FL_F32, &rng), 1, 2);
+    for (int g = 0; g < 2; g++) {
+        j.gradient = g;
+        measure(c, &j, "", c->n > 1000 ? 3 : 15);
+        if (!composed) continue;
+        fl_use(&part, &whole);
+        measure(c, &j, "_composed", c->n > 1000 ? 1 : 5);
+        fl_use(&whole, NULL);
+    }
+    fl_scope_end(&s);
+}
+
+int main(int argc, char **argv) {
+    bool composed = argc < 2 || strcmp(argv[1], "alone") != 0;
+    for (int i = 0; i < 4; i++) compare(&settings[i], composed);
+    return fl_error() != NULL;
+}
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,274 @@
+/* model.c - trains one model of bench/models on a random batch and prints what it takes: one line
+   of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
+
+   model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
+         [--nchw] [--plain]
+     --list   names and presets, --columns  the names of the figures
+     --nchw   images as they are; otherwise networks for images work channels-last
+     --plain  without dropout and layer drop
+
+   A step is forward and loss, backward, and SGD with momentum. GFLOP counts two for each
+   multiply-add of linear layers, convolutions, attention and capsules in the forward pass, three
+   times: the gradients of inputs and of weights cost as much each. Memory is the most that the
+   allocator had handed out above parameters, gradients, optimizer state and batch. */
+#include "models/model.h"
+#include "peaks.h"
+
+#include <math.h>
+#include <sys/resource.h>
+
+typedef struct settings {
+    const model *m;
+    model_preset preset;
+    int threads, warmup, iterations;
+    bool nchw;
+} settings;
+
+static const char columns[] =
+    "model\tframework\tbatch\tdevice\tdtype\tthreads\tmode\tmedian_s\tmin_s\tforward_s\tbackward_"
+    "s\t"
+    "step_s\tgflops\tpercent_of_fma\tmemory_bytes\trss_bytes\tcommit\tgflop\tlayout_conversions";
+
+/* ---- floating-point operations: each type of layer gets a forward that counts ---- */
+
+enum { COUNTED = 5 };
+static const fl_nn_type *counted_type[COUNTED];
+static fl_nn_type counting_type[COUNTED];
+static double forward_flop;
+
+static double numel_of(const fl_var *x) { return (double)fl_numel(fv_value(x)); }
+
+/* Of a layer whose weight [out, ...] is used once for each out numbers of the result. */
+static double flop_of_weight(fl_nn_module *m, fl_var *y) {
+    fl_var *w = fl_nn_get_param(m, "weight");
+    return 2 * numel_of(y) * numel_of(w) / (double)fv_value(w)->shape[0];
+}
+
+/* The three products with in_proj_weight, q k^T and the product with v. */
+static double flop_of_attention(fl_vars in) {
+    const fl_vars all = in.n < 3 ? FL_VARS(in.v[0], in.v[0], in.v[0]) : in;
+    const double dim = (double)fv_value(all.v[0])->shape[2],
+                 keys = (double)fv_value(all.v[1])->shape[1];
+    double flop = 4 * numel_of(all.v[0]) * keys;
+    for (int i = 0; i < 3; i++) flop += 2 * numel_of(all.v[i]) * dim;
+    return flop;
+}
+
+static fl_vars counting_forward(fl_nn_module *m, fl_vars in) {
+    int i = 0;
+    while (m->type != &counting_type[i]) i++;
+    const fl_vars out = counted_type[i]->forward(m, in);
+    const char *name = m->type->name;
+    if (!out.n || !out.v[0]) return out;
+    if (!strcmp(name, "MultiheadAttention"))
+        forward_flop += flop_of_attention(in);
+    else if (!strcmp(name, "Capsules"))
+        forward_flop +=
+            2 * (double)fv_value(in.v[0])->shape[0] * numel_of(fl_nn_get_param(m, "weight"));
+    else
+        forward_flop += flop_of_weight(m, out.v[0]);
+    return out;
+}
+
+/* Puts counting_forward in front of the forward of each layer that counts. */
+static void count_in(fl_nn_module *m) {
+    static const char *const names[COUNTED] = {"Linear", "Conv2d", "Conv1d", "MultiheadAttention",
+                                               "Capsules"};
+    for (int i = 0; i < COUNTED; i++) {
+        if (strcmp(m->type->name, names[i])) continue;
+        counted_type[i] = m->type;
+        counting_type[i] = *m->type;
+        counting_type[i].forward = counting_forward;
+        m->type = &counting_type[i];
+        break;
+    }
+    for (int64_t i = 0; i < m->n_child; i++) count_in(m->child[i]);
+}
+
+/* ---- layout: copies of images from one order of axes to the other ---- */
+
+static fl_slot plain_copy;
+static int64_t conversions;
+
+static bool channels_first_of(const fl_tensor *t, bool *first) {
+    if (t->ndim != 4 || t->shape[1] == 1 || t->shape[2] * t->shape[3] == 1) return false;
+    *first = t->stride[1] > t->stride[3];
+    return true;
+}
+
+static bool counting_copy(const fl_backend *self, const fl_call *c) {
+    bool from, to;
+    if (channels_first_of(c->in[0], &from) && channels_first_of(c->out[0], &to) && from != to)
+        conversions++;
+    return plain_copy(self, c);
+}
+
+static void count_conversions(void) {
+    fl_backend b = *fl_family_backend(fl_default_family());
+    plain_copy = b.op[FL_OP_copy];
+    b.op[FL_OP_copy] = counting_copy;
+    fl_use(&b, NULL);
+}
+
+/* ---- training ---- */
+
+typedef struct figures {
+    double seconds[4][100]; /* whole steps; forward, backward, optimizer */
+    double flop, memory;
+    int64_t conversions; /* in one step */
+} figures;
+
+static double gradient_bytes(fl_nn_module *net) {
+    const fv_list p = fl_nn_parameters(net);
+    double bytes = 0;
+    for (int i = 0; i < p.n; i++)
+        if (fv_grad(p.v[i]))
+            bytes +=
+                (double)fl_numel(fv_grad(p.v[i])) * (double)fl_dtype_size(fv_grad(p.v[i])->dtype);
+    return bytes;
+}
+
+static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const model_batch *batch,
+                 double seconds[4]) {
+    fl_scope scope = fl_scope_begin();
+    fl_optim_zero_grad(optim);
+    const double start = fl_data_now();
+    fl_var *loss = s->m->loss(net, &s->preset, batch);
+    const double forward = fl_data_now();
+    fl_backward(loss);
+    const double backward = fl_data_now();
+    fl_optim_step(optim);
+    fl_scope_end(&scope);
+    const double end = fl_data_now();
+    const double parts[] = {end - start, forward - start, backward - forward, end - backward};
+    memcpy(seconds, parts, sizeof parts);
+}
+
+static void train(const settings *s, fl_nn_module *net, const model_batch *batch, figures *f) {
+    double part[4];
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
+    for (int i = 0; i < s->warmup; i++) step(s, net, optim, batch, part);
+    fl_optim_zero_grad(optim);
+    fl_mem_stats_reset_peak(NULL);
+    const int64_t before = fl_mem_stats_of(NULL).in_use;
+    conversions = 0;
+    for (int i = 0; i < s->iterations; i++) {
+        forward_flop = 0;
+        step(s, net, optim, batch, part);
+        for (int k = 0; k < 4; k++) f->seconds[k][i] = part[k];
+    }
+    f->flop = 3 * forward_flop;
+    f->conversions = conversions / s->iterations;
+    f->memory = (double)(fl_mem_stats_of(NULL).peak_in_use - before) - gradient_bytes(net);
+    fl_optim_free(optim);
+}
+
+static void print_line(const settings *s, figures *f, double peak) {
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
+    double median[4];
+    for (int k = 0; k < 4; k++) median[k] = bench_median(f->seconds[k], s->iterations);
+    const double rate = f->flop / median[0] * 1e-9;
+    const char *commit = getenv("COMMIT");
+    printf(
+        "%s\tfl/%s\t%lld\tcpu\tf32\t%d\ttrain\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
+        "\t%s\t%.5g\t%lld\n",
+        s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch, s->threads,
+        median[0], f->seconds[0][0], median[1], median[2], median[3], rate, 100 * rate / peak,
+        f->memory, (long long)usage.ru_maxrss * 1024, commit ? commit : "-", f->flop * 1e-9,
+        (long long)f->conversions);
+}
+
+/* What a program that asks for layout conversions gets: an image batch in the network's layout. */
+static void lay_out(const settings *s, fl_nn_module *net, model_batch *batch) {
+    if (s->nchw || batch->t[0]->ndim != 4) return;
+    fl_nn_channels_last(net);
+    batch->t[0] = fl_channels_last(batch->t[0]);
+}
+
+static int run(const settings *s) {
+    static figures f;
+    fl_set_threads(s->threads);
+    fl_scope scope = fl_scope_begin();
+    const double peak_before = peak_fma(s->threads);
+    fl_seed(1);
+    fl_nn_module *net = s->m->build(&s->preset);
+    model_batch batch = s->m->batch(&s->preset);
+    if (!s->preset.tiny && fl_nn_count(net) != s->m->parameters) {
+        fprintf(stderr, "%s: %lld parameters instead of %lld\n", s->m->name,
+                (long long)fl_nn_count(net), (long long)s->m->parameters);
+        return 1;
+    }
+    lay_out(s, net, &batch);
+    count_in(net);
+    count_conversions();
+    train(s, net, &batch, &f);
+    print_line(s, &f, fmax(peak_before, peak_fma(s->threads)));
+    fl_nn_free(net);
+    fl_scope_end(&scope);
+    if (!f.conversions || s->nchw) return 0;
+    fprintf(stderr, "%s: %lld conversions of layout in a step\n", s->m->name,
+            (long long)f.conversions);
+    return 1;
+}
+
+/* ---- arguments ---- */
+
+static int list(void) {
+    for (int i = 0; models[i]; i++) {
+        printf("%s", models[i]->name);
+        for (int k = 0; k < MODEL_PRESETS && models[i]->preset[k].name; k++)
+            printf("\t%s", models[i]->preset[k].name);
+        printf("\n");
+    }
+    return 0;
+}
+
+/* The number after the argument at i of that name; false if it is another. */
+static bool number_option(char **argv, int *i, const char *name, int64_t *value) {
+    if (strcmp(argv[*i], name) || !argv[*i + 1]) return false;
+    *value = strtoll(argv[++*i], NULL, 10);
+    return true;
+}
+
+static bool read_arguments(settings *s, int argc, char **argv) {
+    const char *preset = "cpu";
+    int64_t batch = 0, size = 0, threads = fl_threads(), warmup = 2, iterations = 5;
+    bool plain = false;
+    for (int i = 2; i < argc; i++) {
+        if (!strcmp(argv[i], "--preset") && argv[i + 1])
+            preset = argv[++i];
+        else if (!strcmp(argv[i], "--nchw"))
+            s->nchw = true;
+        else if (!strcmp(argv[i], "--plain"))
+            plain = true;
+        else if (!number_option(argv, &i, "--batch", &batch) &&
+                 !number_option(argv, &i, "--size", &size) &&
+                 !number_option(argv, &i, "--threads", &threads) &&
+                 !number_option(argv, &i, "--warmup", &warmup) &&
+                 !number_option(argv, &i, "--iterations", &iterations))
+            return false;
+    }
+    s->m = argc > 1 ? model_find(argv[1]) : NULL;
+    const model_preset *p = s->m ? model_preset_find(s->m, preset) : NULL;
+    if (!p || iterations < 1 || iterations > 100) return false;
+    s->preset = *p;
+    s->preset.plain = plain;
+    if (batch) s->preset.batch = batch;
+    if (size) s->preset.size = size;
+    s->threads = (int)threads;
+    s->warmup = (int)warmup;
+    s->iterations = (int)iterations;
+    return true;
+}
+
+int main(int argc, char **argv) {
+    settings s = {0};
+    if (argc == 2 && !strcmp(argv[1], "--list")) return list();
+    if (argc == 2 && !strcmp(argv[1], "--columns")) return puts(columns) < 0;
+    if (read_arguments(&s, argc, argv)) return run(&s);
+    fprintf(stderr,
+            "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
+            " [--iterations N] [--nchw] [--plain] | --list | --columns\n");
+    return 2;
+}

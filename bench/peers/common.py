@@ -1,0 +1,117 @@
+"""What the peers' model programs share: arguments, presets, timing and the TSV line of bench/README.md.
+
+Import it before the framework: thread pools and malloc read the environment when they are loaded, so a
+variant that needs another environment starts the program anew with it."""
+import argparse
+import os
+import random
+import resource
+import statistics
+import sys
+import time
+
+# name: (batch, size) of the three presets; size is the side of an image, tokens or frames. A tiny preset
+# also has fewer layers.
+PRESETS = {
+    "alexnet": {"cpu": (32, 224), "paper": (32, 224), "tiny": (1, 224)},
+    "vgg16": {"cpu": (4, 224), "paper": (32, 224), "tiny": (1, 224)},
+    "resnet50": {"cpu": (4, 224), "paper": (32, 224), "tiny": (1, 64)},
+    "bert": {"cpu": (1, 128), "paper": (8, 128), "tiny": (1, 16)},
+    "asr": {"cpu": (1, 600), "paper": (10, 1500), "tiny": (1, 60)},
+    "vit": {"cpu": (4, 224), "paper": (128, 224), "tiny": (1, 224)},
+    "resnet34": {"cpu": (4, 224), "paper": (192, 224), "tiny": (1, 64)},
+    "lm": {"cpu": (1, 256), "paper": (1, 2048), "tiny": (1, 16)},
+    "detr": {"cpu": (1, 800), "paper": (12, 800), "tiny": (1, 128)},
+    "capsule": {"cpu": (32, 28), "paper": (128, 28), "tiny": (2, 28)},
+}
+PARAMETERS = {  # of the presets that are not tiny
+    "alexnet": 61100840, "vgg16": 138357544, "resnet50": 25557032, "bert": 406828032, "asr": 262946088,
+    "vit": 86567656, "resnet34": 21797672, "lm": 256996864, "capsule": 6804224,
+}
+CLASSES, WORDS, PIECES, MELS = 1000, 50265, 9000, 80
+LAYER_DROP = 0.4
+
+# malloc that keeps what it has and asks for huge pages, as a training program would want it
+HUGE = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:glibc.malloc.top_pad=67108864"
+ONE_POOL = "/usr/lib/x86_64-linux-gnu/openblas-openmp"
+ENVIRONMENT = {  # by part of a variant
+    "huge": {"GLIBC_TUNABLES": HUGE},
+    "passive": {"OMP_WAIT_POLICY": "passive"},
+    "onepool": {"LD_LIBRARY_PATH": ONE_POOL},
+}
+
+
+def arguments(description, models, variant="eager"):
+    p = argparse.ArgumentParser(description=description)
+    p.add_argument("model", choices=models)
+    p.add_argument("--list", action="store_true", help="print the variants for this model, best bets first")
+    p.add_argument("--variant", default=variant, help="parts joined by +, see --list")
+    p.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
+    p.add_argument("--preset", default="cpu", choices=["cpu", "paper", "tiny"])
+    p.add_argument("--batch", type=int, default=0)
+    p.add_argument("--size", type=int, default=0, help="side of the image, tokens or frames")
+    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--warmup", type=int, default=2, help="iterations before the clock starts")
+    p.add_argument("--iterations", type=int, default=5)
+    p.add_argument("--peak", type=float, default=0, help="FMA peak in GFLOP/s, for the column in per cent")
+    a = p.parse_args()
+    batch, size = PRESETS[a.model][a.preset]
+    a.batch, a.size = a.batch or batch, a.size or size
+    a.tiny = a.preset == "tiny"
+    a.parts = a.variant.split("+")
+    if not a.list:
+        use_environment(a)
+    return a
+
+
+def use_environment(a):
+    """Threads and the variant's environment; the program starts anew where that needs it."""
+    threads = {k: str(a.threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    wanted = dict(threads, NPROC=str(a.threads), TF_NUM_INTRAOP_THREADS=str(a.threads), TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+    for part in a.parts:
+        wanted.update(ENVIRONMENT.get(part, {}))
+    unwanted = [k for k in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE") if k in os.environ]
+    if unwanted or any(os.environ.get(k) != v for k, v in wanted.items()):
+        env = {k: v for k, v in os.environ.items() if k not in unwanted}
+        os.execve(sys.executable, [sys.executable] + sys.argv, dict(env, **wanted))
+
+
+def left_out(layers):
+    """Layers that layer drop leaves out, its mean: the same in all iterations, so that they cost the same."""
+    return random.Random(1).sample(range(layers), round(layers * LAYER_DROP))
+
+
+def max_rss():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(a, iteration):
+    """Medians (whole, forward, backward, step) and the minimum of the whole, in seconds.
+
+    iteration() does one and returns the seconds of its forward, backward and step."""
+    for _ in range(a.warmup):
+        iteration()
+    whole, parts = [], []
+    for _ in range(a.iterations):
+        start = time.perf_counter()
+        parts.append(iteration())
+        whole.append(time.perf_counter() - start)
+    median = [statistics.median(p[i] for p in parts) for i in range(3)]
+    return [statistics.median(whole), min(whole)] + median
+
+
+def check_parameters(a, count):
+    if a.tiny or a.model not in PARAMETERS:
+        return
+    if count != PARAMETERS[a.model]:
+        sys.exit(f"{a.model}: {count} parameters instead of {PARAMETERS[a.model]}")
+
+
+def line(a, framework, seconds, flops, memory, rss):
+    """flops are of one iteration; memory None where nothing can tell."""
+    rate = flops / seconds[0] * 1e-9
+    fields = [a.model, f"{framework}/{a.variant}", a.batch, "cpu", a.dtype, a.threads, "train"]
+    fields += [f"{s:.6g}" for s in seconds]
+    fields += [f"{rate:.4g}", f"{100 * rate / a.peak:.3g}" if a.peak else "-", "-" if memory is None else int(memory), rss]
+    fields += ["-", f"{flops * 1e-9:.5g}", "-"]
+    print("\t".join(str(f) for f in fields), flush=True)

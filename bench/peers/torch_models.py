@@ -1,0 +1,483 @@
+#!/usr/bin/env python3
+"""The models of bench/models in PyTorch (1.13 or 2): bench/peers/torch_models.py vit --variant eager+huge --threads 2
+
+Trains one model on a random batch, forward, backward and SGD with momentum, and prints the TSV line of
+bench/README.md. Parts of a variant: eager or compile; channels-last; fused (the optimizer); huge (malloc
+that keeps its memory, on huge pages); passive (OpenMP threads sleep while they wait); onepool (Debian's
+OpenBLAS with OpenMP threads); anything else is an error."""
+import contextlib
+import itertools
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+
+import common
+
+ARGS = common.arguments(__doc__.split("\n")[0], list(common.PRESETS))
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+NEW = int(torch.__version__.split(".")[0]) >= 2
+VISION = ("alexnet", "vgg16", "resnet50", "resnet34", "detr", "capsule")
+
+
+# --- layers ------------------------------------------------------------------------------------------------
+
+class Attention(nn.Module):
+    """Of x to itself, or to `memory`."""
+
+    def __init__(self, dim, heads, dropout=0.0, causal=False):
+        super().__init__()
+        self.heads, self.dropout, self.causal, self.flops = heads, dropout, causal, 0
+        self.q, self.kv, self.out = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+
+    def split(self, x):
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2) if NEW else \
+            x.view(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
+
+    def forward(self, x, memory=None):
+        memory = x if memory is None else memory
+        k, v = (self.split(y) for y in self.kv(memory).chunk(2, -1))
+        q = self.split(self.q(x))
+        self.flops = 4 * x.numel() * memory.shape[1]
+        p = self.dropout if self.training else 0.0
+        if NEW:
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=self.causal)
+        else:
+            s = torch.matmul(q / math.sqrt(q.shape[-1]), k.transpose(-2, -1))
+            if self.causal:
+                s = s + torch.full(s.shape[-2:], -math.inf).triu(1)
+            y = torch.matmul(F.dropout(F.softmax(s, -1), p), v)
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+class Block(nn.Module):
+    """A transformer layer; with memory a decoder's."""
+
+    def __init__(self, dim, heads, hidden, dropout=0.0, pre=True, act=F.relu, eps=1e-5, causal=False, memory=False):
+        super().__init__()
+        self.att, self.n1 = Attention(dim, heads, dropout, causal), nn.LayerNorm(dim, eps=eps)
+        self.cross, self.n3 = (Attention(dim, heads, dropout), nn.LayerNorm(dim, eps=eps)) if memory else (None, None)
+        self.up, self.down, self.n2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim), nn.LayerNorm(dim, eps=eps)
+        self.drop, self.pre, self.act = nn.Dropout(dropout), pre, act
+
+    def feed(self, x):
+        return self.down(self.drop(self.act(self.up(x))))
+
+    def forward(self, x, memory=None):
+        if self.pre:
+            x = x + self.drop(self.att(self.n1(x)))
+            return x + self.drop(self.feed(self.n2(x)))
+        x = self.n1(x + self.drop(self.att(x)))
+        if memory is not None:
+            x = self.n3(x + self.drop(self.cross(x, memory)))
+        return self.n2(x + self.drop(self.feed(x)))
+
+
+def relu_conv(cin, cout, k, **kw):
+    return [nn.Conv2d(cin, cout, k, **kw), nn.ReLU(inplace=True)]
+
+
+def conv_norm(cin, cout, k, stride=1):
+    return [nn.Conv2d(cin, cout, k, stride=stride, padding=k // 2, bias=False), nn.BatchNorm2d(cout)]
+
+
+def sinusoid(steps, dim):
+    angle = torch.arange(steps)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
+    return torch.cat([angle.sin(), angle.cos()], 1)
+
+
+# --- models ------------------------------------------------------------------------------------------------
+
+def alexnet(tiny):
+    return nn.Sequential(
+        *relu_conv(3, 64, 11, stride=4, padding=2), nn.MaxPool2d(3, 2),
+        *relu_conv(64, 192, 5, padding=2), nn.MaxPool2d(3, 2),
+        *relu_conv(192, 384, 3, padding=1), *relu_conv(384, 256, 3, padding=1), *relu_conv(256, 256, 3, padding=1),
+        nn.MaxPool2d(3, 2), nn.Flatten(),
+        nn.Dropout(), nn.Linear(256 * 36, 4096), nn.ReLU(inplace=True),
+        nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Linear(4096, common.CLASSES))
+
+
+def vgg16(tiny):
+    layers, c = [], 3
+    for width, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(depth):
+            layers += relu_conv(c, width, 3, padding=1)
+            c = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(512 * 49, 4096), nn.ReLU(inplace=True), nn.Dropout(),
+        nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, common.CLASSES))
+
+
+class Residual(nn.Module):
+    def __init__(self, cin, cout, stride, *body):
+        super().__init__()
+        self.body = nn.Sequential(*body)
+        self.skip = nn.Sequential(*conv_norm(cin, cout, 1, stride)) if stride > 1 or cin != cout else nn.Identity()
+
+    def forward(self, x):
+        return F.relu(self.body(x) + self.skip(x), inplace=True)
+
+
+def bottleneck(cin, mid, stride):
+    return Residual(cin, 4 * mid, stride, *conv_norm(cin, mid, 1), nn.ReLU(inplace=True),
+                    *conv_norm(mid, mid, 3, stride), nn.ReLU(inplace=True), *conv_norm(mid, 4 * mid, 1))
+
+
+def basic(cin, mid, stride):
+    return Residual(cin, mid, stride, *conv_norm(cin, mid, 3, stride), nn.ReLU(inplace=True), *conv_norm(mid, mid, 3))
+
+
+def resnet_body(block, widen):
+    layers, c = [*conv_norm(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)], 64
+    for mid, depth, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for i in range(depth):
+            layers.append(block(c, mid, stride if i == 0 else 1))
+            c = widen * mid
+    return nn.Sequential(*layers)
+
+
+def resnet(block, widen):
+    return nn.Sequential(resnet_body(block, widen), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                         nn.Linear(512 * widen, common.CLASSES))
+
+
+def resnet50(tiny):
+    return resnet(bottleneck, 4)
+
+
+def resnet34(tiny):
+    return resnet(basic, 1)
+
+
+class Vit(nn.Module):
+    def __init__(self, tiny, dim=768):
+        super().__init__()
+        self.patch = nn.Conv2d(3, dim, 16, stride=16)
+        self.cls = nn.Parameter(torch.zeros(1, 1, dim))
+        self.pos = nn.Parameter(torch.randn(1, 197, dim) * 0.02)
+        self.blocks = nn.Sequential(*[Block(dim, 12, 4 * dim, act=F.gelu, eps=1e-6) for _ in range(2 if tiny else 12)])
+        self.norm, self.head = nn.LayerNorm(dim, eps=1e-6), nn.Linear(dim, common.CLASSES)
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls.expand(x.shape[0], -1, -1), x], 1) + self.pos
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+class Bert(nn.Module):
+    def __init__(self, tiny, dim=1024):
+        super().__init__()
+        self.word, self.pos = nn.Embedding(common.WORDS, dim), nn.Parameter(torch.randn(1, 512, dim) * 0.02)
+        self.drop = nn.Dropout(0.1)
+        self.blocks = nn.Sequential(*[Block(dim, 16, 4 * dim, 0.1, act=F.gelu) for _ in range(2 if tiny else 24)])
+        self.norm, self.mix = nn.LayerNorm(dim), nn.Linear(dim, dim)
+        self.head = nn.Linear(dim, common.WORDS, bias=False)
+
+    def forward(self, words):
+        x = self.drop(self.word(words) + self.pos[:, :words.shape[1]])
+        return self.head(F.gelu(self.mix(self.norm(self.blocks(x)))))
+
+
+class Asr(nn.Module):
+    def __init__(self, tiny, dim=768):
+        super().__init__()
+        self.conv, self.drop = nn.Conv1d(common.MELS, 2 * dim, 7, stride=3, padding=3), nn.Dropout(0.3)
+        self.blocks = nn.ModuleList([Block(dim, 4, 3072, 0.4, pre=False) for _ in range(2 if tiny else 36)])
+        self.left_out = common.left_out(len(self.blocks))
+        self.head = nn.Linear(dim, common.PIECES)
+
+    def forward(self, x):
+        x = self.drop(F.glu(self.conv(F.layer_norm(x, x.shape[1:])), 1)).transpose(1, 2)
+        x = x.float() + sinusoid(x.shape[1], x.shape[2])
+        for i, block in enumerate(self.blocks):
+            if i not in self.left_out:
+                x = block(x)
+        return self.head(x)
+
+
+class Lm(nn.Module):
+    CUTOFFS = (10000, 50000, 150000)
+
+    def __init__(self, tiny, dim=1024):
+        super().__init__()
+        sizes = [b - a for a, b in zip((0,) + self.CUTOFFS, self.CUTOFFS)]
+        self.tables = nn.ModuleList([
+            nn.Sequential(nn.Embedding(n, dim // 4 ** i), nn.Linear(dim // 4 ** i, dim, bias=False)) for i, n in enumerate(sizes)])
+        self.drop = nn.Dropout(0.1)
+        self.blocks = nn.Sequential(*[Block(dim, 8, 4 * dim, 0.1, pre=False, causal=True) for _ in range(1 if tiny else 16)])
+        self.criterion = nn.AdaptiveLogSoftmaxWithLoss(dim, self.CUTOFFS[-1], list(self.CUTOFFS[:-1]), div_value=4)
+
+    def embed(self, words):
+        flat, low = words.flatten(), 0
+        out = torch.zeros(flat.numel(), self.criterion.in_features)
+        for table, high in zip(self.tables, self.CUTOFFS):
+            here = ((flat >= low) & (flat < high)).nonzero()[:, 0]
+            out = out.index_copy(0, here, table(flat[here] - low).to(out.dtype))
+            low = high
+        return out.view(*words.shape, -1)
+
+    def forward(self, words):
+        x = self.embed(words) * math.sqrt(self.criterion.in_features) + sinusoid(words.shape[1], self.criterion.in_features)
+        return self.blocks(self.drop(x))
+
+
+class Detr(nn.Module):
+    QUERIES, KINDS = 100, 91
+
+    def __init__(self, tiny, dim=256):
+        super().__init__()
+        self.body, self.project, self.dim = resnet_body(bottleneck, 4), nn.Conv2d(2048, dim, 1), dim
+        for m in self.body.modules():
+            if isinstance(m, nn.BatchNorm2d):  # frozen: a scale and a shift
+                m.momentum = 0.0
+                m.weight.requires_grad_(False), m.bias.requires_grad_(False)
+        depth = 1 if tiny else 6
+        self.encoder = nn.Sequential(*[Block(dim, 8, 2048, 0.1, pre=False) for _ in range(depth)])
+        self.decoder = nn.ModuleList([Block(dim, 8, 2048, 0.1, pre=False, memory=True) for _ in range(depth)])
+        self.queries = nn.Parameter(torch.randn(1, self.QUERIES, dim))
+        self.kind = nn.Linear(dim, self.KINDS + 1)
+        self.box = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 4))
+
+    def train(self, mode=True):
+        super().train(mode)
+        for m in self.body.modules():
+            if isinstance(m, nn.BatchNorm2d):
+                m.eval()
+        return self
+
+    def forward(self, x):
+        x = self.project(self.body(x)).flatten(2).transpose(1, 2)
+        memory = self.encoder(x + sinusoid(x.shape[1], self.dim))
+        y = self.queries.expand(x.shape[0], -1, -1)
+        for block in self.decoder:
+            y = block(y, memory)
+        return self.kind(y), self.box(y).sigmoid()
+
+
+class Capsule(nn.Module):
+    """Digit capsules by dynamic routing (arXiv 1710.09829), without the decoder."""
+
+    def __init__(self, tiny):
+        super().__init__()
+        self.conv, self.primary = nn.Conv2d(1, 256, 9), nn.Conv2d(256, 256, 9, stride=2)
+        self.weight = nn.Parameter(torch.randn(1152, 10, 16, 8) * 0.05)
+        self.flops = 0
+
+    @staticmethod
+    def squash(x):
+        square = (x * x).sum(-1, keepdim=True)
+        return x * square.sqrt() / (1 + square)
+
+    def forward(self, x):
+        x = self.primary(F.relu(self.conv(x)))
+        u = self.squash(x.view(x.shape[0], 32, 8, 36).transpose(2, 3).reshape(-1, 1152, 8))
+        votes = torch.einsum("ijdk,nik->nijd", self.weight, u)
+        self.flops = 2 * x.shape[0] * self.weight.numel()
+        b = torch.zeros(votes.shape[:-1])
+        for i in range(3):
+            v = self.squash((b.softmax(2)[..., None] * votes).sum(1))
+            if i < 2:
+                b = b + (votes * v[:, None]).sum(-1)
+        return (v * v).sum(-1).sqrt()
+
+
+MAKERS = dict(alexnet=alexnet, vgg16=vgg16, resnet50=resnet50, resnet34=resnet34, vit=Vit, bert=Bert, asr=Asr,
+              lm=Lm, detr=Detr, capsule=Capsule)
+
+
+# --- data and losses ---------------------------------------------------------------------------------------
+
+def assign(cost):
+    """Of each row a column of its own, the sum of costs least (shortest augmenting paths); rows <= columns."""
+    n, m = len(cost), len(cost[0])
+    u, v, owner, way = [0.0] * (n + 1), [0.0] * (m + 1), [0] * (m + 1), [0] * (m + 1)
+    for i in range(1, n + 1):
+        owner[0], j0, least, used = i, 0, [math.inf] * (m + 1), [False] * (m + 1)
+        while owner[j0]:
+            used[j0] = True
+            for j in range(1, m + 1):
+                d = cost[owner[j0] - 1][j - 1] - u[owner[j0]] - v[j]
+                if not used[j] and d < least[j]:
+                    least[j], way[j] = d, j0
+            j1 = min((j for j in range(1, m + 1) if not used[j]), key=lambda j: least[j])
+            step = least[j1]
+            for j in range(m + 1):
+                if used[j]:
+                    u[owner[j]] += step
+                    v[j] -= step
+                else:
+                    least[j] -= step
+            j0 = j1
+        while j0:
+            owner[j0], j0 = owner[way[j0]], way[j0]
+    return [owner.index(i) - 1 for i in range(1, n + 1)]
+
+
+def box_giou(a, b):
+    """Generalised IoU of boxes (centre, size), pair by pair."""
+    corners = lambda x: (x[..., :2] - x[..., 2:] / 2, x[..., :2] + x[..., 2:] / 2)
+    (a0, a1), (b0, b1) = corners(a), corners(b)
+    inner = (torch.minimum(a1, b1) - torch.maximum(a0, b0)).clamp(min=0).prod(-1)
+    hull = (torch.maximum(a1, b1) - torch.minimum(a0, b0)).prod(-1)
+    union = a[..., 2:].prod(-1) + b[..., 2:].prod(-1) - inner
+    return inner / union - (hull - union) / hull
+
+
+def detection_loss(out, target):
+    """DETR's set criterion: costs 1, 5, 2 of kind, box and giou; the empty kind counts a tenth."""
+    (kinds, boxes), (kind, box) = [o.float() for o in out], target
+    wanted, weight = torch.full(kinds.shape[:2], Detr.KINDS), torch.ones(Detr.KINDS + 1)
+    weight[-1] = 0.1
+    total = 0.0
+    for n in range(kinds.shape[0]):
+        with torch.no_grad():
+            cost = -kinds[n].softmax(-1)[:, kind[n]].T + 5 * (box[n][:, None] - boxes[n][None]).abs().sum(-1) \
+                - 2 * box_giou(box[n][:, None], boxes[n][None])
+            rows = assign(cost.tolist())
+        wanted[n, rows] = kind[n]
+        mine = boxes[n][rows]
+        total = total + 5 * (mine - box[n]).abs().sum() + 2 * (1 - box_giou(mine, box[n])).sum()
+    return F.cross_entropy(kinds.flatten(0, 1), wanted.flatten(), weight) + total / box.shape[0] / box.shape[1]
+
+
+def margin_loss(length, y):
+    hit = F.one_hot(y, 10)
+    return (hit * F.relu(0.9 - length) ** 2 + 0.5 * (1 - hit) * F.relu(length - 0.1) ** 2).sum(1).mean()
+
+
+def ctc_loss(out, y):
+    logs = F.log_softmax(out.float(), -1).transpose(0, 1)
+    full = lambda n: torch.full((out.shape[0],), n, dtype=torch.long)
+    return F.ctc_loss(logs, y, full(logs.shape[0]), full(y.shape[1]), zero_infinity=True)
+
+
+def make_data(a, model):
+    """A batch, its targets and the loss."""
+    g = torch.Generator().manual_seed(1)
+    ints = lambda high, *shape, low=0: torch.randint(low, high, shape, generator=g)
+    n = a.batch
+    if a.model in ("bert", "lm"):
+        words = common.WORDS if a.model == "bert" else Lm.CUTOFFS[-1]
+        loss = (lambda o, t: F.cross_entropy(o.float().flatten(0, 1), t.flatten())) if a.model == "bert" else \
+            (lambda o, t: model.criterion(o.float().flatten(0, 1), t.flatten()).loss)
+        return ints(words, n, a.size), ints(words, n, a.size), loss
+    if a.model == "asr":
+        return torch.randn(n, common.MELS, a.size, generator=g), ints(common.PIECES, n, max(1, min(100, a.size // 12)), low=1), ctc_loss
+    if a.model == "capsule":
+        return torch.randn(n, 1, a.size, a.size, generator=g), ints(10, n), margin_loss
+    x = torch.randn(n, 3, a.size, a.size, generator=g)
+    if a.model == "detr":
+        return x, (ints(Detr.KINDS, n, 4), torch.rand(n, 4, 4, generator=g) * 0.4 + 0.1), detection_loss
+    return x, ints(common.CLASSES, n), lambda o, t: F.cross_entropy(o.float(), t)
+
+
+# --- measuring ---------------------------------------------------------------------------------------------
+
+def forward_flops(model, run):
+    """Of one forward pass: 2 for a multiply-add of linear layers, convolutions and attention."""
+    total = [0]
+
+    def hook(m, inputs, out):
+        if isinstance(m, nn.Linear):
+            total[0] += 2 * out.numel() * m.in_features
+        elif isinstance(m, (nn.Conv1d, nn.Conv2d)):
+            total[0] += 2 * out.numel() * m.weight[0].numel()
+        else:
+            total[0] += getattr(m, "flops", 0)
+
+    hooks = [m.register_forward_hook(hook) for m in model.modules()]
+    with torch.no_grad():
+        run()
+    for h in hooks:
+        h.remove()
+    return total[0]
+
+
+def most_allocated(iteration):
+    """Most bytes that one iteration has allocated at a time, by the profiler of the allocator."""
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
+        iteration()
+    handle, path = tempfile.mkstemp(suffix=".json")
+    os.close(handle)
+    p.export_chrome_trace(path)
+    with open(path) as f:
+        trace = json.load(f)
+    os.unlink(path)
+    if isinstance(trace, dict):
+        return max(e["args"]["Total Allocated"] for e in trace["traceEvents"] if e.get("name") == "[memory]")
+    ends = sorted(p.events(), key=lambda e: e.time_range.end)  # a build without the tracer: what each op kept
+    return max(itertools.accumulate(e.self_cpu_memory_usage for e in ends))
+
+
+def make_optimizer(model, fused):
+    """Its state is there from the start: a layer that is left out at first has none, and fused SGD stumbles."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=1e-4, momentum=0.9, **({"fused": True} if fused else {}))
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    return optimizer
+
+
+def variants(a):
+    """Best bets first; a benchmark may try the first few only."""
+    layout = ["channels-last", ""] if a.model in VISION else [""]
+    pools = ["passive"] + (["onepool"] if not NEW and os.path.isdir(common.ONE_POOL) else [])
+    runs = ["compile", "eager"] if NEW and a.model not in ("detr", "lm") else ["eager"]
+    fused = ["fused"] if NEW else []
+    join = lambda *parts: "+".join(p for p in parts if p)
+    tuned = [join(r, c, *fused, "huge", p) for p in pools for r in runs for c in layout]
+    return tuned + [join(r, c, *fused, *m) for r in runs for c in layout for m in (["huge"], ["passive"])] + ["eager"]
+
+
+def check_variant(a):
+    known = {"eager", "channels-last", "huge", "passive", "onepool"} | ({"compile", "fused"} if NEW else set())
+    for part in a.parts:
+        if part not in known:
+            sys.exit(f"torch {torch.__version__}: no variant {part}")
+
+
+def main(a):
+    if a.list:
+        print("\n".join(variants(a)))
+        return
+    check_variant(a)
+    torch.set_num_threads(a.threads)
+    torch.manual_seed(0)
+    model = MAKERS[a.model](a.tiny).train()
+    common.check_parameters(a, sum(p.numel() for p in model.parameters()))
+    x, y, loss_of = make_data(a, model)
+    if "channels-last" in a.parts:
+        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    flops = 3 * forward_flops(model, lambda: loss_of(model(x), y))
+    optimizer = make_optimizer(model, "fused" in a.parts)
+    run = torch.compile(model) if "compile" in a.parts else model
+    amp = (lambda: torch.autocast("cpu", dtype=torch.bfloat16)) if a.dtype == "bf16" else contextlib.nullcontext
+
+    def iteration(keep_grads=False):
+        optimizer.zero_grad(set_to_none=not keep_grads)
+        start = time.perf_counter()
+        with amp():
+            loss = loss_of(run(x), y)
+        forward = time.perf_counter()
+        loss.backward()
+        backward = time.perf_counter()
+        optimizer.step()
+        return forward - start, backward - forward, time.perf_counter() - backward
+
+    seconds, rss = common.measure(a, iteration), common.max_rss()
+    memory = most_allocated(lambda: iteration(keep_grads=True))
+    common.line(a, "torch-" + torch.__version__.split("+")[0], seconds, flops, memory, rss)
+
+
+if __name__ == "__main__":
+    main(ARGS)

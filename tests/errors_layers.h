@@ -1,0 +1,135 @@
+/* errors_layers.h - rows of test_errors.c for fl_nn_layers.h */
+#ifndef ERRORS_LAYERS_H
+#define ERRORS_LAYERS_H
+
+/* A layer in a container, whose call must fail: what it says, and the layer's place. */
+#define BAD_CALL(fn, made, x, ...) ROW(RAISES, #fn, !through(made, x), __VA_ARGS__)
+
+/* The result of a module that is made for this call, on several inputs. */
+static fl_var *through_all(fl_nn_module *m, fl_vars in) {
+    fl_nn_module *volatile made = m;
+    if (!made) return in.v[0];
+    fl_quiet(+1);
+    fl_var *y = fl_nn_forward_vars(made, in).v[0];
+    fl_quiet(-1);
+    fl_nn_free(made);
+    return y ? y : fl_raise();
+}
+
+static void rows_of_sequences(void) {
+    fl_rng rng = {1, 0};
+    const fl_nn_conv1d_opts conv = {0};
+    NO(fl_nn_conv1d_opt, (0, 4, 3, conv), "in 0");
+    NO(fl_nn_conv1d_opt, (4, 4, -3, conv), "kernel -3");
+    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.stride = -1}), "stride -1");
+    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.groups = 3}), "groups 3");
+    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.dtype = FL_I64}), "i64");
+    BAD_CALL(fl_nn_conv1d_opt, fl_nn_conv1d(3, 4, 3, .rng = &rng), o.v23, "[2, 3]", "[n, 3, t]");
+    NO(fl_nn_adaptive_avg_pool2d, (0, 3), "[0, 3]");
+    BAD_CALL(fl_nn_adaptive_avg_pool2d, fl_nn_adaptive_avg_pool2d(2, 2), o.v23, "[2, 3]");
+    BAD_CALL(fl_nn_glu, fl_nn_glu(2), o.v23, "axis 2", "[2, 3]");
+    ROW_OF(RAISES, "fl_nn_glu", "fl_glu", !through(fl_nn_glu(1), o.v23), "axis 1 has 3");
+    BAD_CALL(fl_nn_transpose, fl_nn_transpose(0, -3), o.v23, "axis -3", "[2, 3]");
+    NO(fl_nn_layer_drop_opt, (1.5, (fl_nn_layer_drop_opts){0}), "p is 1.5");
+    NO(fl_nn_drop_path_opt, ((double)NAN, (fl_nn_dropout_opts){0}), "nan");
+    NO(fl_nn_rms_norm_opt, (FL_SCALAR_SHAPE, (fl_nn_layer_norm_opts){0}), "[]");
+    NO(fl_nn_rms_norm_opt, (FL_SHAPE(3), (fl_nn_layer_norm_opts){.eps = -1}), "eps -1");
+    BAD_CALL(fl_nn_rms_norm_opt, fl_nn_rms_norm(FL_SHAPE(4)), o.v23, "[2, 3]", "[4]");
+    NO(fl_nn_group_norm_opt, (2, 3, (fl_nn_layer_norm_opts){0}), "2 groups of 3 channels");
+    NO(fl_nn_group_norm_opt, (1, 3, (fl_nn_layer_norm_opts){.dtype = FL_U8}), "u8");
+    BAD_CALL(fl_nn_group_norm_opt, fl_nn_group_norm(2, 4), o.v23, "[2, 3]", "[n, 4, ...]");
+}
+
+static void rows_of_embeddings(void) {
+    fl_rng rng = {1, 0};
+    const fl_nn_embedding_opts plain = {0};
+    const fl_nn_position_opts position = {0};
+    NO(fl_nn_embedding_opt, (0, 3, plain), "0 rows of 3");
+    NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.padding = 4}), "padding 4");
+    NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.dtype = FL_I64}), "i64");
+    BAD_CALL(fl_nn_embedding_opt, fl_nn_embedding(4, 3, .rng = &rng), o.v23, "f32 [2, 3]");
+    ROW_OF(RAISES, "fl_nn_embedding_opt", "fl_gather",
+           !through(fl_nn_embedding(2, 3, .rng = &rng), o.vi), "size 2");
+    NO(fl_nn_position_opt, (0, 3, position), "0 steps of 3");
+    NO(fl_nn_position_opt, (2, 3, (fl_nn_position_opts){.dtype = FL_B8}), "b8");
+    BAD_CALL(fl_nn_position_opt, fl_nn_position(5, 3, .rng = &rng), o.v23, "[2, 3]",
+             "at most 5 steps");
+    NO(fl_nn_sinusoid, (0, 1), "dim 0");
+    BAD_CALL(fl_nn_sinusoid, fl_nn_sinusoid(4, 0), o.v23, "[2, 3]", "[n, t, 4]");
+}
+
+static fl_var *one_sequence(void) { return fv_unsqueeze(o.v23, 0); }
+
+/* n inputs for an attention of dim 3, the second longer than the others. */
+static fl_vars sequences(int n) {
+    fl_var *x = one_sequence(), *longer = fv_unsqueeze(fv_transpose(o.v34, 0, 1), 0);
+    return (fl_vars){n, {x, longer, x, x, x}};
+}
+
+static fl_tensor *nines(void) { return fl_full(FL_SHAPE(2), 9, FL_I64); }
+
+static void rows_of_attention(void) {
+    const fl_nn_attention_opts plain = {0};
+    fl_rng rng = {1, 0};
+    NO(fl_nn_attention_opt, (6, 4, plain), "4 heads of dim 6");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dropout = 2}), "dropout 2");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dtype = FL_I64}), "i64");
+    BAD_CALL(fl_nn_attention_opt, fl_nn_attention(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, 4]");
+    ROW(RAISES, "fl_nn_attention_opt",
+        !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(5)), "5 inputs");
+    ROW(RAISES, "fl_nn_attention_opt",
+        !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(3)), "[1, 2, 3]", "[1, 4, 3]");
+    NO_AS(fl_nn_transformer_opt, "fl_nn_attention", (6, 4, 8, (fl_nn_transformer_opts){0}),
+          "4 heads");
+    NO_AS(fl_nn_transformer_opt, "fl_nn_linear", (6, 2, 0, (fl_nn_transformer_opts){.rng = &rng}),
+          "out 0");
+    NO_AS(fl_nn_transformer_opt, "fl_nn_drop_path",
+          (6, 2, 8, (fl_nn_transformer_opts){.drop_path = 2, .rng = &rng}), "p is 2");
+    ROW(RAISES, "fl_nn_transformer_opt",
+        !through_all(fl_nn_transformer(3, 1, 2, .rng = &rng), sequences(3)),
+        "3 inputs, takes 1 or 2");
+}
+
+static void rows_of_vocabularies(void) {
+    const fl_shape cuts = FL_SHAPE(2, 4);
+    const fl_nn_adaptive_opts plain = {0};
+    fl_rng rng = {1, 0};
+    NO(fl_nn_adaptive_embedding_opt, (8, FL_SHAPE(4, 2), plain), "[4, 2]");
+    NO(fl_nn_adaptive_embedding_opt, (2, cuts, plain), "dim 2 divided by 4");
+    NO(fl_nn_adaptive_embedding_opt, (8, cuts, (fl_nn_adaptive_opts){.dtype = FL_I64}), "i64");
+    BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng), o.v23,
+             "f32");
+    BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng),
+             fv_const(nines()), "2 words are not in [0, 4)");
+    NO(fl_nn_adaptive_softmax_opt, (8, FL_SCALAR_SHAPE, plain), "cutoffs []");
+    NO(fl_nn_adaptive_softmax_opt, (8, cuts, (fl_nn_adaptive_opts){.divide = -1}), "by -1");
+    NO(fl_nn_adaptive_softmax_opt, (8, cuts, (fl_nn_adaptive_opts){.dtype = FL_U8}), "u8");
+    ROW(RAISES, "fl_nn_adaptive_softmax_opt",
+        !through_all(fl_nn_adaptive_softmax(4, cuts, .rng = &rng),
+                     FL_VARS(o.v23, fv_const(nines()))),
+        "[2, 3]", "[k, 4]");
+    ROW(RAISES, "fl_nn_adaptive_softmax_opt",
+        !through_all(fl_nn_adaptive_softmax(3, FL_SHAPE(2), .rng = &rng),
+                     FL_VARS(o.v23, fv_const(o.f2))),
+        "f32");
+    ROW(RAISES, "fl_nn_adaptive_softmax_opt",
+        !through_all(fl_nn_adaptive_softmax(3, FL_SHAPE(2), .rng = &rng),
+                     FL_VARS(o.v23, fv_const(nines()))),
+        "2 words are not in [0, 2)");
+}
+
+static void rows_of_capsules(void) {
+    fl_rng rng = {1, 0};
+    NO(fl_nn_squash, (NULL), NULLS);
+    NO(fl_nn_capsules_opt, (0, 2, 3, 4, (fl_nn_capsules_opts){0}), "0 of 2");
+    NO(fl_nn_capsules_opt, (1, 2, 3, 4, (fl_nn_capsules_opts){.rounds = -1}), "-1 rounds");
+    NO(fl_nn_capsules_opt, (1, 2, 3, 4, (fl_nn_capsules_opts){.dtype = FL_I64}), "i64");
+    BAD_CALL(fl_nn_capsules_opt, fl_nn_capsules(2, 3, 2, 2, .rng = &rng), o.v23, "[2, 3]",
+             "[n, 2, 3]");
+    NO(fl_nn_ctc_opt, (NULL, o.i23, o.i23, o.i23, (fl_ctc_loss_opts){0}), NULLS);
+    NO(fl_nn_ctc_opt, (o.v23, o.i23, o.i23, o.i23, (fl_ctc_loss_opts){0}), "[2, 3]");
+    NO_AS(fl_nn_ctc_opt, "fl_ctc_loss",
+          (one_sequence(), o.i23, o.i23, o.i23, (fl_ctc_loss_opts){0}), "[2, 1, 3]");
+}
+
+#endif /* MIT licence: see LICENSE. */

@@ -1,0 +1,169 @@
+/* test_models.c - the models of bench/models: parameters, losses against PyTorch's, layouts
+
+   A rate and the losses of ten steps of each tiny preset stand in tests/golden/models.tsv, written
+   by tests/models.py, which makes the same weights and batches by the same formulas. */
+#include "../bench/models/model.h"
+#include "test.h"
+
+enum { STEPS = 10 };
+
+/* ---- a family of tensors without numbers: the parameters of models that would not fit ---- */
+
+static bool nothing_to_do(const fl_backend *self, const fl_call *c) {
+    (void)self, (void)c;
+    return true;
+}
+
+static bool nothing_to_make(const fl_backend *self, fl_tensor *out) {
+    (void)self, (void)out;
+    return true;
+}
+
+static bool any_view(const fl_backend *self, fl_tensor *out, fl_tensor *in) {
+    (void)self, (void)out, (void)in;
+    return true;
+}
+
+static void use_shapes_only(void) {
+    fl_backend b = {
+        .name = "shapes", .any = nothing_to_do, .make = nothing_to_make, .view = any_view};
+    b.op[FL_OP_copy] = nothing_to_do;
+    CHECK(fl_use(&b, NULL));
+    CHECK(fl_set_default_family("shapes"));
+}
+
+TEST(parameters_of_the_full_models) {
+    use_shapes_only();
+    for (int i = 0; models[i]; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_nn_module *net = models[i]->build(&models[i]->preset[0]);
+        CHECK_STR(models[i]->preset[0].name, "cpu");
+        if (!CHECK_EQ_INT(fl_nn_count(net), models[i]->parameters))
+            printf("  %s\n", models[i]->name);
+        fl_nn_free(net);
+        fl_scope_end(&s);
+    }
+    CHECK(fl_mem_stats_of(NULL).peak_in_use < 1 << 20);
+}
+
+/* ---- training ---- */
+
+static bool ends_in(const char *text, const char *end) {
+    const size_t n = strlen(text), k = strlen(end);
+    return n >= k && !strcmp(text + n - k, end);
+}
+
+/* As weight() of tests/models.py. */
+static bool fill_by_formula(const char *path, fl_var *p, fl_tensor *buffer, void *user) {
+    (void)buffer, (void)user;
+    if (!p) return true;
+    const fl_shape s = fl_shape_of(fv_value(p));
+    const int64_t n = fl_shape_numel(s);
+    const double bound = s.ndim > 1 ? sqrt(3 / (double)(n / s.dim[0])) : 0.1;
+    const double centre = s.ndim == 1 && ends_in(path, "weight") ? 1 : 0;
+    fl_scope scope = fl_scope_begin();
+    float *v = malloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; v && i < n; i++) v[i] = (float)(centre + bound * model_number(path, i));
+    const bool ok = v && fl_assign(fv_value(p), fl_from_host(v, s, FL_F32));
+    free(v);
+    fl_scope_end(&scope);
+    return ok;
+}
+
+/* The losses of STEPS steps of the tiny preset, from weights by the formula. */
+static void train(const model *m, bool channels_last, double rate, double *losses) {
+    model_preset p = *model_preset_find(m, "tiny");
+    p.plain = true;
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = m->build(&p);
+    CHECK(fl_nn_named(net, fill_by_formula, NULL));
+    if (channels_last) CHECK(fl_nn_channels_last(net));
+    const model_batch batch = m->batch(&p);
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = rate, .momentum = 0.9);
+    for (int i = 0; i < STEPS; i++) {
+        fl_scope step = fl_scope_begin();
+        fl_var *loss = m->loss(net, &p, &batch);
+        fl_optim_zero_grad(optim);
+        fl_backward(loss);
+        fl_optim_step(optim);
+        losses[i] = loss ? fl_item(fv_value(loss)) : NAN;
+        fl_scope_end(&step);
+    }
+    fl_optim_free(optim);
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
+/* The rate and PyTorch's losses of that model; false if the file lacks them. */
+static bool golden_losses(const char *name, double *rate, double *losses) {
+    static const char *const paths[] = {"tests/golden/models.tsv", "golden/models.tsv",
+                                        "../tests/golden/models.tsv"};
+    char word[64];
+    FILE *f = NULL;
+    for (int i = 0; i < 3 && !f; i++) f = fopen(paths[i], "r");
+    bool found = false;
+    while (f && !found && fscanf(f, "%63s", word) == 1) {
+        found = !strcmp(word, name);
+        if (fscanf(f, "%lf", rate) != 1) found = false;
+        for (int i = 0; i < STEPS; i++)
+            if (fscanf(f, "%lf", &losses[i]) != 1) found = false;
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+static void check_losses(const model *m) {
+    double rate, losses[STEPS], want[STEPS];
+    REQUIRE(golden_losses(m->name, &rate, want));
+    train(m, false, rate, losses);
+    for (int i = 0; i < STEPS; i++) {
+        if (CHECK_NEAR(losses[i], want[i], 1e-4 * fmax(1, want[i]))) continue;
+        printf("  %s, step %d\n", m->name, i);
+        break;
+    }
+    CHECK(losses[STEPS - 1] < 0.9 * losses[0]);
+}
+
+TEST(alexnet) { check_losses(&model_alexnet); }
+TEST(vgg16) { check_losses(&model_vgg16); }
+TEST(resnet50) { check_losses(&model_resnet50); }
+TEST(resnet34) { check_losses(&model_resnet34); }
+TEST(bert) { check_losses(&model_bert); }
+TEST(asr) { check_losses(&model_asr); }
+TEST(vit) { check_losses(&model_vit); }
+TEST(lm) { check_losses(&model_lm); }
+TEST(detr) { check_losses(&model_detr); }
+TEST(capsule) { check_losses(&model_capsule); }
+
+TEST(channels_last_trains_alike) {
+    const model *const nets[] = {&model_alexnet, &model_resnet50, &model_vit};
+    for (int k = 0; k < 3; k++) {
+        double first[STEPS], last[STEPS];
+        train(nets[k], false, 0.002, first);
+        train(nets[k], true, 0.002, last);
+        for (int i = 0; i < STEPS; i++) CHECK_NEAR(last[i], first[i], 1e-4 * fmax(1, first[i]));
+    }
+}
+
+/* As the benchmarks train: with dropout and layer drop; what they leave out changes the loss. */
+TEST(dropout_and_layer_drop) {
+    for (int i = 0; models[i]; i++) {
+        const model *m = models[i];
+        const model_preset *p = model_preset_find(m, "tiny");
+        fl_scope s = fl_scope_begin();
+        fl_seed(1);
+        fl_nn_module *net = m->build(p);
+        const model_batch batch = m->batch(p);
+        CHECK(fl_backward(m->loss(net, p, &batch)));
+        fl_nn_train(net, false);
+        const double once = fl_item(fv_value(m->loss(net, p, &batch)));
+        CHECK_NEAR(fl_item(fv_value(m->loss(net, p, &batch))), once, 0);
+        fl_nn_free(net);
+        fl_scope_end(&s);
+        CHECK_NO_ERROR();
+    }
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
