@@ -21,6 +21,7 @@
    Work is cut by size only: the bits do not depend on the number of threads, nor on the layout. */
 #include "../../fl_tensor.h"
 #include "gemm.h"
+#include "rooms.h"
 #ifndef FL_CPU_CONV_H
 #define FL_CPU_CONV_H
 
@@ -217,56 +218,10 @@ static void fl__conv_copy(char *to, int64_t to_step, const char *from, int64_t f
     }
 }
 
-/* >>room: the scratch of a call, and parts of it that tasks borrow */
-
 /* Elements of a part of scratch that is read in whole registers: at least 16 more than its n, so
    that a read past its end touches nothing that another thread writes. */
 static int64_t fl__conv_part(int64_t n) {
     return (n + 31) / 16 * 16;
-}
-
-/* As many rooms as threads may run tasks at once. A task takes a free one: which, makes no
-   difference. */
-typedef struct fl__rooms {
-    fl_buffer *buffer;
-    char *at;       /* the part that all tasks share */
-    char *first;    /* room 0 */
-    int64_t bytes;  /* of a room */
-    int count;
-    unsigned char *taken;
-} fl__rooms;
-
-/* Maps `shared` elements, and `each` for every room. */
-static bool fl__rooms_open(fl__rooms *r, int64_t shared, int64_t each, int64_t tasks, int64_t size,
-                           const char *op) {
-    r->count = (int)fl__conv_clamp(fl_threads(), 1, fl__conv_max(1, tasks));
-    each = fl__conv_part(each);
-    r->bytes = each * size;
-    shared = fl__conv_part(shared);
-    r->buffer = fl__gemm_scratch(shared + r->count * each + r->count, (size_t)size, op);
-    r->at = r->buffer ? fl_buffer_map(r->buffer) : NULL;
-    if (!r->at) {
-        fl_buffer_drop(r->buffer);
-        return false;
-    }
-    r->first = r->at + shared * size;
-    r->taken = (unsigned char *)(r->first + r->count * r->bytes);
-    memset(r->taken, 0, (size_t)r->count);
-    return true;
-}
-
-static void fl__rooms_close(fl__rooms *r) {
-    fl_buffer_unmap(r->buffer);
-    fl_buffer_drop(r->buffer);
-}
-
-static int fl__room_take(fl__rooms *r) {
-    for (int i = 0;; i = (i + 1) % r->count)
-        if (!__atomic_exchange_n(&r->taken[i], 1, __ATOMIC_ACQUIRE)) return i;
-}
-
-static void fl__room_leave(fl__rooms *r, int i) {
-    __atomic_store_n(&r->taken[i], 0, __ATOMIC_RELEASE);
 }
 
 /* >>band: rows of images with their padding, channels last and dense */
@@ -618,8 +573,7 @@ static void fl__pass_scatter(const fl__conv_pass *p, const fl__conv_area *a, int
 static void fl__conv_pass_task(void *arg, int64_t begin, int64_t end) {
     fl__conv_pass *p = arg;
     const int64_t size = p->v->size;
-    int room = fl__room_take(&p->rooms);
-    char *band = p->rooms.first + room * p->rooms.bytes;
+    char *band = fl__room_enter(&p->rooms);
     char *block = band + fl__pass_band_part(p) * size;
     fl__conv_half *half = (fl__conv_half *)(block + fl__pass_block_part(p) * size);
     int64_t filled = -1;
@@ -637,7 +591,7 @@ static void fl__conv_pass_task(void *arg, int64_t begin, int64_t end) {
             if (!p->direct) fl__pass_scatter(p, &a, panel, block);
         }
     }
-    fl__room_leave(&p->rooms, room);
+    fl__room_leave(&p->rooms, band);
 }
 
 /* Plans, packs and runs. `shared` elements of the call's own come first in the scratch; the caller
@@ -648,10 +602,10 @@ static bool fl__pass_open(fl__conv_pass *p, int64_t *shared, const char *op) {
     int64_t weights = p->groups * p->panels * fl__pass_panel_size(p);
     int64_t offsets = fl__conv_part(p->segments * 8 / size);
     int64_t tasks = p->bands * p->groups * p->panel_blocks, own = fl__conv_part(*shared);
-    if (!fl__rooms_open(&p->rooms, own + offsets + weights, fl__pass_room(p), tasks, size, op))
+    if (!fl__rooms_open(&p->rooms, tasks, fl__pass_room(p) * size, (own + offsets + weights) * size, op))
         return false;
-    p->segment = (int64_t *)(p->rooms.at + own * size);
-    p->packed = p->rooms.at + (own + offsets) * size;
+    p->segment = (int64_t *)(p->rooms.more + own * size);
+    p->packed = p->rooms.more + (own + offsets) * size;
     for (int64_t s = 0; s < p->segments; s++) p->segment[s] = fl__pass_segment(p, s);
     return true;
 }
@@ -746,7 +700,7 @@ static bool fl__conv_forward(const fl__conv *v, fl__image x, fl__image w, const 
     int64_t turned = fl__conv_turned_size(v, &w);
     bool ok = fl__pass_open(&p, &turned, "conv2d");
     if (ok) {
-        p.w = fl__conv_turn(v, w, p.rooms.at);
+        p.w = fl__conv_turn(v, w, p.rooms.more);
         p.w_group = v->o * p.w.n;
         fl__conv_pass_run(&p);
         fl__rooms_close(&p.rooms);
@@ -971,8 +925,7 @@ static int64_t fl__dw_x_part(const fl__conv_dw *p) { return fl__conv_part(p->blo
 static void fl__dw_task(void *arg, int64_t begin, int64_t end) {
     fl__conv_dw *p = arg;
     const fl__conv *v = p->v;
-    int room = fl__room_take(&p->rooms);
-    char *at = p->rooms.first + room * p->rooms.bytes;
+    char *at = fl__room_enter(&p->rooms);
     for (int64_t task = begin; task < end; task++) {
         int64_t part = task / p->o_chunks, run = part / p->c_chunks, split = run / p->runs / v->groups;
         fl__dw_block b = {.group = run / p->runs % v->groups, .run = run % p->runs, .x = at,
@@ -988,7 +941,7 @@ static void fl__dw_task(void *arg, int64_t begin, int64_t end) {
             fl__dw_block_add(p, &b, b.u0 > first);
         }
     }
-    fl__room_leave(&p->rooms, room);
+    fl__room_leave(&p->rooms, at);
 }
 
 #define FL__DW_TURN 64 /* rows of dw that are summed and turned at a time */
@@ -1011,8 +964,7 @@ static void fl__dw_store_task(void *arg, int64_t begin, int64_t end) {
     const int64_t blocks = fl__conv_div_up(rows, FL__DW_TURN);
     const int64_t part = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
     const bool last = p->dw.c == 1;
-    int room = fl__room_take(&p->rooms);
-    char *sum = p->rooms.first + room * p->rooms.bytes;
+    char *sum = fl__room_enter(&p->rooms);
     for (int64_t i = begin; i < end; i++) {
         int64_t group = i / blocks, r0 = i % blocks * FL__DW_TURN, n = fl__conv_min(FL__DW_TURN, rows - r0);
         char *at = sum;
@@ -1023,7 +975,7 @@ static void fl__dw_store_task(void *arg, int64_t begin, int64_t end) {
         }
         v->ks->pack(p->dw.data + (group * v->o * p->dw.n + r0) * size, p->dw.n, n, v->o, sum, v->o, 1);
     }
-    fl__room_leave(&p->rooms, room);
+    fl__room_leave(&p->rooms, sum);
 }
 
 /* Adds up and stores what parts hold. */
@@ -1042,9 +994,9 @@ static bool fl__dw_winograd(const fl__conv *v, fl__image x, fl__image dy, fl__im
     fl__winograd_plan(&w);
     int64_t kernel = 36 * w.o * w.depth, channels = fl__conv_max(w.depth, w.o);
     int64_t shared = kernel + 36 * (w.image_step + w.result_step) + channels + 9 * w.o * w.depth;
-    if (!fl__rooms_open(&p.rooms, shared, FL__DW_TURN * v->o, INT32_MAX, 4, "conv2d_grad_weight"))
+    if (!fl__rooms_open(&p.rooms, INT32_MAX, FL__DW_TURN * v->o * 4, shared * 4, "conv2d_grad_weight"))
         return false;
-    w.kernel = (float *)p.rooms.at;
+    w.kernel = (float *)p.rooms.more;
     w.image = w.kernel + kernel;
     w.result = w.image + 36 * w.image_step;
     w.zero = w.result + 36 * w.result_step;
@@ -1066,10 +1018,11 @@ static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image 
     int64_t each = fl__dw_x_part(&p) + fl__conv_part(p.block * p.length * p.o);
     int64_t tasks = p.splits * v->groups * p.runs * p.c_chunks * p.o_chunks;
     int64_t blocks = v->groups * fl__conv_div_up(rows, FL__DW_TURN);
-    if (!fl__rooms_open(&p.rooms, p.splits * parts, fl__conv_max(each, FL__DW_TURN * v->o),
-                        fl__conv_max(tasks, blocks), v->size, "conv2d_grad_weight"))
+    if (!fl__rooms_open(&p.rooms, fl__conv_max(tasks, blocks),
+                        fl__conv_max(each, FL__DW_TURN * v->o) * v->size, p.splits * parts * v->size,
+                        "conv2d_grad_weight"))
         return false;
-    p.parts = p.rooms.at;
+    p.parts = p.rooms.more;
     int64_t work = p.tw * p.c * fl__conv_min(p.o, v->o) * p.split_units * p.length;
     fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__dw_task, &p);
     fl__dw_store(&p);

@@ -73,8 +73,8 @@ static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
     const int64_t step = p->o * p->depth;
     const float *w = (const float *)p->w.data, *from[9];
     float *to[36];
-    int room = fl__room_take(&p->rooms);
-    float *part = (float *)(p->rooms.first + room * p->rooms.bytes); /* [36][width][lanes] */
+    char *room = fl__room_enter(&p->rooms);
+    float *part = (float *)(void *)room; /* [36][width][lanes] */
     for (int64_t task = begin; task < end; task++) {
         int64_t o = task / blocks * width, d = task % blocks * lanes;
         float *kernel = p->kernel + (o * p->depth + d * width);
@@ -132,8 +132,8 @@ static void fl__winograd_result_task(void *arg, int64_t begin, int64_t end) {
     fl__winograd *p = arg;
     const float *from[36];
     float *to[16];
-    int room = fl__room_take(&p->rooms);
-    float *none = (float *)(p->rooms.first + room * p->rooms.bytes);
+    char *room = fl__room_enter(&p->rooms);
+    float *none = (float *)(void *)room;
     for (int64_t t = begin; t < end; t++) {
         int64_t n, r, q;
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
@@ -242,10 +242,10 @@ static bool fl__winograd_run(fl__winograd *p, const char *op) {
     fl__winograd_plan(p);
     int64_t kernel = 36 * p->o * p->depth, turned = fl__conv_turned_size(p->v, &p->w);
     int64_t shared = kernel + 36 * (p->image_step + p->result_step) + channels;
-    if (!fl__rooms_open(&p->rooms, shared + turned, fl__conv_max(72 * lanes * lanes, channels),
-                        INT32_MAX, p->v->size, op))
+    if (!fl__rooms_open(&p->rooms, INT32_MAX, fl__conv_max(72 * lanes * lanes, channels) * p->v->size,
+                        (shared + turned) * p->v->size, op))
         return false;
-    p->kernel = (float *)p->rooms.at;
+    p->kernel = (float *)p->rooms.more;
     p->image = p->kernel + kernel;
     p->result = p->image + 36 * p->image_step;
     p->zero = p->result + 36 * p->result_step;
