@@ -819,8 +819,34 @@ FL_API bool fl_nn_print(const fl_nn_module *m) {
 
 /* containers */
 
+/* Values that the scope holds through this one object, so that they can go before it ends. */
+typedef struct fl__nn_held {
+    fl_obj obj;
+    fl_vars vars;
+} fl__nn_held;
+
+static void fl__nn_let_go(fl_vars vars) {
+    for (int i = 0; i < vars.n; i++) fv_drop(vars.v[i]);
+}
+
+static void fl__nn_held_drop(fl_obj *o) {
+    fl__nn_let_go(((fl__nn_held *)(void *)o)->vars);
+    fl_obj_free(o);
+}
+
+/* What a layer gave dies as soon as the next one has run, unless its backward reads it. */
 static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
-    for (int64_t i = 0; i < m->n_child && in.n; i++) in = fl_nn_forward_vars(m->child[i], in);
+    fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
+    if (!held || !fl_obj_own(&held->obj)) return (fl_vars){0};
+    for (int64_t i = 0; i < m->n_child && in.n; i++) {
+        const fl_vars last = held->vars;
+        fl_scope s = fl_scope_begin();
+        in = fl_nn_forward_vars(m->child[i], in);
+        for (int k = 0; k < in.n; k++) fv_keep(in.v[k]);
+        held->vars = in;
+        fl_scope_end(&s);
+        fl__nn_let_go(last);
+    }
     return in;
 }
 
@@ -1097,12 +1123,7 @@ static fl_vars fl__nn_linear_forward(fl_nn_module *m, fl_vars in) {
         char a[FL__NN_SHAPE], c[FL__NN_SHAPE];
         return fl_nn_fail(m, "input %s, weight %s", fl__nn_shape(x, a), fl__nn_shape(w, c));
     }
-    /* One matrix product, whatever the leading dims: their product is the number of rows. */
-    if (shape.ndim != 2) x = fv_reshape(x, FL_SHAPE(fl_shape_numel(shape) / l->in, l->in));
-    fl_var *y = fv_matmul(x, fv_transpose(w, 0, 1));
-    if (b) y = fv_add(y, b);
-    shape.dim[shape.ndim - 1] = l->out;
-    return FL_VARS(shape.ndim != 2 ? fv_reshape(y, shape) : y);
+    return FL_VARS(fv_linear(x, w, b));
 }
 
 static void fl__nn_linear_describe(const fl_nn_module *m, char *buf, size_t size) {

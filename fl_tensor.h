@@ -397,6 +397,8 @@ FL_API void fl_set_flags(uint64_t flags);
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
     X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
+    /* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]: floats of one dtype */ \
+    X(linear,              OPT, fl_linear_args,  "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid") \
     /* x -> y along one axis;  y, dy -> dx */ \
     X(softmax,             OPT, fl_axis_args,    "amax sub exp sum div") \
     X(softmax_grad,        OPT, fl_axis_args,    "mul sum sub") \
@@ -428,6 +430,10 @@ FL_API void fl_set_flags(uint64_t flags);
     X(cross_entropy,       OPT, fl_cross_entropy_args, "amax sub exp sum log gather mul add ne where") \
     /* x, target, largest, sum, dy [n] -> dx */ \
     X(cross_entropy_grad,  OPT, fl_cross_entropy_args, "sub exp div eq mul ne where") \
+    /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
+       gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
+    X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
+    X(ctc_grad,            OPT, fl_ctc_args,     "gather scatter_add amax sub exp sum log add mul where") \
     /* x -> y = x / (1 - p) where the uniform number of that element is >= p, else 0; its own gradient with the same rng */ \
     X(dropout,             OPT, fl_dropout_args, "random le where mul") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
@@ -563,6 +569,12 @@ typedef struct fl_cross_entropy_args {
     double smoothing;
     int64_t ignore;
 } fl_cross_entropy_args;
+typedef struct fl_ctc_args {
+    int64_t blank; /* its class */
+} fl_ctc_args;
+typedef struct fl_linear_args {
+    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_COUNT: none */
+} fl_linear_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
@@ -687,7 +699,8 @@ FL_API fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype);
 FL_API fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype);
 FL_API fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype);
 FL_API fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype);
-/* Shape, dtype and family of t. */
+/* Shape, dtype and family of t, and its layout if that has no gaps. */
+FL_API fl_tensor *fl_empty_like(fl_tensor *t);
 FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
 /* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
 FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
@@ -2686,10 +2699,16 @@ fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
     return fl__fill(fl__new("fl_ones", shape, dtype, FL_F32), 1);
 }
 
+fl_tensor *fl_empty_like(fl_tensor *t) {
+    if (fl__null("fl_empty_like", t) || !(t = fl__stored(t))) return NULL;
+    fl_tensor *y = fl__out_same(t, t->dtype);
+    return y && fl__storage(y) ? y : fl_raise();
+}
+
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
     if (fl__null("fl_full_like", t) || !(t = fl__stored(t))) return NULL;
-    fl_tensor *o = fl__out_like(t, t->dtype);
-    return o ? fl__fill(o, value) : fl_raise();
+    fl_tensor *y = fl__out_same(t, t->dtype);
+    return y ? fl__fill(y, value) : fl_raise();
 }
 
 fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {

@@ -57,6 +57,12 @@ static fl_var *net_attention_added(fl_var **x) {
     return fv_attention(x[0], x[1], x[1], mask, false, 0);
 }
 
+static fl_var *net_attention_dropped(fl_var **x) { /* each call drops the same */
+    fl_rng rng = {3, 0};
+    fl_attention_opts o = {.causal = true, .dropout = 0.4, .rng = &rng};
+    return fv_attention_opt(x[0], x[1], x[1], NULL, o);
+}
+
 /* Weights of n gates for inputs and states of 4, made of x [3, 4] and y [4, 4]. */
 static void cell_weights(fl_var **w, fl_var *x, fl_var *y, int gates) {
     fl_var *bias = fv_mean(x, FL_AXES(0)), *ih[4], *hh[4], *b[4];
@@ -168,6 +174,7 @@ static const struct {
     {"embedding", net_embedding, ALONE},      {"embedding_bag", net_embedding_bag, ALONE},
     {"attention", net_attention, ALIKE},      {"attention", net_attention_causal, ALIKE},
     {"attention", net_attention_masked, ALIKE}, {"attention", net_attention_added, ALIKE},
+    {"attention_opt", net_attention_dropped, ALIKE},
     {"rnn_tanh_cell", net_rnn_tanh_cell, SQUARE}, {"gru_cell", net_gru_cell, SQUARE},
     {"lstm_cell", net_lstm_cell, SQUARE},     {"lstm", net_lstm, SQUARE},
     {"gru", net_gru, SQUARE},                 {"mse_loss", net_mse, ALIKE},

@@ -59,8 +59,9 @@ static fl_nn_module *block_of(int64_t in, int64_t width, int64_t stride, bool bo
     }
     block *b = fl_nn_user(m);
     if (stride == 1 && in == out) return m;
-    b->downsample = fl_nn_add(m, "downsample", fl_nn_sequential(conv_of(in, out, 1, stride),
-                                                                norm_of(out, false, frozen)));
+    b->downsample =
+        fl_nn_add(m, "downsample",
+                  fl_nn_sequential(conv_of(in, out, 1, stride), norm_of(out, false, frozen)));
     return m;
 }
 
@@ -104,23 +105,19 @@ fl_nn_module *model_resnet_body(const model_preset *p, bool frozen) {
     return body;
 }
 
-int64_t model_resnet_channels(const model_preset *p) {
-    return p->tiny ? 256 : 2048;
-}
+int64_t model_resnet_channels(const model_preset *p) { return p->tiny ? 256 : 2048; }
 
-static fl_nn_module *build50(const model_preset *p) {
-    return resnet(p, true);
-}
+static fl_nn_module *build50(const model_preset *p) { return resnet(p, true); }
 
-static fl_nn_module *build34(const model_preset *p) {
-    return resnet(p, false);
-}
+static fl_nn_module *build34(const model_preset *p) { return resnet(p, false); }
 
 const model model_resnet50 = {
     .name = "resnet50",
     .parameters = 25557032,
-    .preset = {{"cpu", 4, 224, false, false}, {"cpu32", 32, 224, false, false},
-               {"paper", 32, 224, false, false}, {"tiny", 2, 64, true, false}},
+    .preset = {{"cpu", 4, 224, false, false},
+               {"cpu32", 32, 224, false, false},
+               {"paper", 32, 224, false, false},
+               {"tiny", 2, 64, true, false}},
     .build = build50,
     .batch = model_images,
     .loss = model_class_loss,
@@ -129,7 +126,8 @@ const model model_resnet50 = {
 const model model_resnet34 = {
     .name = "resnet34",
     .parameters = 21797672,
-    .preset = {{"cpu", 4, 224, false, false}, {"paper", 192, 224, false, false},
+    .preset = {{"cpu", 4, 224, false, false},
+               {"paper", 192, 224, false, false},
                {"tiny", 2, 64, true, false}},
     .build = build34,
     .batch = model_images,
