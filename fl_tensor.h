@@ -425,6 +425,11 @@ FL_API void fl_set_flags(uint64_t flags);
        query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
     X(attention,           OPT, fl_attention_args, "matmul mul add where amax sub exp sum div log") \
     X(attention_grad,      OPT, fl_attention_args, "matmul mul add where amax sub exp sum div") \
+    /* x [n, c], target i64 [n] -> loss [n], largest [n, 1] of each row, sum [n, 1] of exp(x - largest); with logp = x -
+       largest - log sum: -(1 - smoothing) logp[target] - smoothing mean(logp), or 0 where the target is args.ignore */ \
+    X(cross_entropy,       OPT, fl_cross_entropy_args, "amax sub exp sum log gather mul add ne where") \
+    /* x, target, largest, sum, dy [n] -> dx */ \
+    X(cross_entropy_grad,  OPT, fl_cross_entropy_args, "sub exp div eq mul ne where") \
     /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
        gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
     X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
@@ -560,6 +565,10 @@ typedef struct fl_batch_norm_args {
     double eps;
     bool relu;
 } fl_batch_norm_args;
+typedef struct fl_cross_entropy_args {
+    double smoothing;
+    int64_t ignore;
+} fl_cross_entropy_args;
 typedef struct fl_ctc_args {
     int64_t blank; /* its class */
 } fl_ctc_args;

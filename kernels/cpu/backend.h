@@ -12,6 +12,7 @@
 #include "softmax.h"
 #include "norm.h"
 #include "batch_norm.h"
+#include "cross_entropy.h"
 #include "step.h"
 #include "gemm.h"
 #include "rooms.h"
@@ -69,6 +70,8 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_log_softmax_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_layer_norm] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_layer_norm_grad] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_cross_entropy] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_cross_entropy_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,
