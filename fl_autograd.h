@@ -747,8 +747,12 @@ static bool fv__has_in_shape(const fl_node *n, int i, const fl_tensor *t) {
 
 /* A new tensor of like's family and dtype */
 static fl_tensor *fv__filled(const fl_tensor *like, fl_shape shape, double value) {
-    fl_tensor *out = fl_call_out(like->family, shape, like->dtype);
-    return out ? fl__fill(out, value) : fl_raise();
+    const fl_tensor *number = fl_num(value);
+    if (!number) return NULL;
+    fl_fill_args args = {number->f64, number->i64};
+    fl_call c = {.op = FL_OP_fill, .n_out = 1, .args = &args};
+    c.out[0] = fl_call_out(like->family, shape, like->dtype);
+    return c.out[0] && fl_run(&c) ? c.out[0] : fl_raise();
 }
 
 static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
@@ -885,15 +889,14 @@ static void fv__sort(fv__pass *p) {
 }
 
 /* g stored as leaf is, if that is dense, else row-major: then steps read both in one line. */
-static fl_tensor *fv__stored_as(fl_tensor *g, const fl_tensor *leaf) {
-    if (fl_is_contiguous(g) && fl_is_contiguous(leaf)) return g;
-    fl_tensor *y = fl__laid_out_as(fl__out_like(g, g->dtype), leaf);
+static fl_tensor *fv__stored_as(fl_tensor *g, fl_tensor *leaf) {
+    if (fl_is_contiguous(leaf)) return fl_contiguous(g);
+    fl_tensor *y = fl_empty_like(leaf);
     bool alike = y != NULL;
     for (int i = 0; alike && i < g->ndim; i++)
         alike = g->shape[i] == 1 || g->stride[i] == y->stride[i];
-    if (alike) return g;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {g}};
-    return y ? fl__result(&c) : fl_raise();
+    if (!y) return NULL;
+    return alike ? g : fl_assign(y, g);
 }
 
 /* Adds the gradient that arrived at a sink to its leaf's. That one shares no storage. */

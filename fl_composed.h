@@ -535,8 +535,7 @@ FL_API fl_tensor *fl_irfft(fl_tensor *x, int64_t n, int axis);
 FL_API fl_var *fv_irfft(fl_var *x, int64_t n, int axis);
 /* >>create ------------------------------------------------------------------------------------- */
 
-/* Shape, dtype and family of t. */
-FL_API fl_tensor *fl_empty_like(fl_tensor *t);
+/* As fl_full_like. */
 FL_API fl_tensor *fl_zeros_like(fl_tensor *t);
 FL_API fl_tensor *fl_ones_like(fl_tensor *t);
 /* n numbers from start to stop, evenly; base to the power of those. dtype NONE, here and below:

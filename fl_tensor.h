@@ -694,6 +694,7 @@ FL_API fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype);
 FL_API fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype);
 FL_API fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype);
 /* Shape, dtype and family of t, and its layout if that has no gaps. */
+FL_API fl_tensor *fl_empty_like(fl_tensor *t);
 FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
 /* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
 FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
@@ -2704,10 +2705,16 @@ fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
     return fl__fill(fl__new("fl_ones", shape, dtype, FL_F32), 1);
 }
 
+fl_tensor *fl_empty_like(fl_tensor *t) {
+    if (fl__null("fl_empty_like", t) || !(t = fl__stored(t))) return NULL;
+    fl_tensor *y = fl__out_same(t, t->dtype);
+    return y && fl__storage(y) ? y : fl_raise();
+}
+
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
     if (fl__null("fl_full_like", t) || !(t = fl__stored(t))) return NULL;
-    fl_tensor *o = fl__laid_out_as(fl__out_like(t, t->dtype), t);
-    return o ? fl__fill(o, value) : fl_raise();
+    fl_tensor *y = fl__out_same(t, t->dtype);
+    return y ? fl__fill(y, value) : fl_raise();
 }
 
 fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
