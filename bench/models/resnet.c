@@ -7,8 +7,8 @@
 
 /* ---- blocks ---- */
 
-/* y = relu(branch(x) + shortcut(x)): convolutions conv1, conv2, ..., each with its norm bn1, ...,
-   whose relu is left out after the last. Children, the tree's. */
+/* y = relu(branch(x) + shortcut(x)): convolutions conv1, conv2, ..., each with its norm bn1, ... and
+   its relu; the last norm adds the shortcut first. Children, the tree's. */
 typedef struct block {
     int n;
     fl_nn_module *conv[3], *norm[3], *downsample; /* NULL: the identity */
@@ -16,10 +16,11 @@ typedef struct block {
 
 static fl_vars block_forward(fl_nn_module *m, fl_vars in) {
     const block *b = fl_nn_user(m);
+    const int last = b->n - 1;
     fl_var *x = in.v[0], *y = x;
-    for (int i = 0; i < b->n; i++) y = fl_nn_forward(b->norm[i], fl_nn_forward(b->conv[i], y));
+    for (int i = 0; i < last; i++) y = fl_nn_forward(b->norm[i], fl_nn_forward(b->conv[i], y));
     if (b->downsample) x = fl_nn_forward(b->downsample, x);
-    return FL_VARS(fv_relu(fv_add(y, x)));
+    return fl_nn_forward_vars(b->norm[last], FL_VARS(fl_nn_forward(b->conv[last], y), x));
 }
 
 static fl_nn_module *conv_of(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
@@ -51,10 +52,10 @@ static fl_nn_module *block_of(int64_t in, int64_t width, int64_t stride, bool bo
     if (bottleneck) {
         add_pair(m, conv_of(in, width, 1, 1), norm_of(width, true, frozen));
         add_pair(m, conv_of(width, width, 3, stride), norm_of(width, true, frozen));
-        add_pair(m, conv_of(width, out, 1, 1), norm_of(out, false, frozen));
+        add_pair(m, conv_of(width, out, 1, 1), norm_of(out, true, frozen));
     } else {
         add_pair(m, conv_of(in, width, 3, stride), norm_of(width, true, frozen));
-        add_pair(m, conv_of(width, out, 3, 1), norm_of(out, false, frozen));
+        add_pair(m, conv_of(width, out, 3, 1), norm_of(out, true, frozen));
     }
     block *b = fl_nn_user(m);
     if (stride == 1 && in == out) return m;

@@ -4,6 +4,7 @@ Import it before the framework: thread pools and malloc read the environment whe
 variant that needs another environment starts the program anew with it."""
 import argparse
 import os
+import random
 import resource
 import statistics
 import sys
@@ -40,11 +41,11 @@ ENVIRONMENT = {  # by part of a variant
 }
 
 
-def arguments(description, models):
+def arguments(description, models, variant="eager"):
     p = argparse.ArgumentParser(description=description)
     p.add_argument("model", choices=models)
     p.add_argument("--list", action="store_true", help="print the variants for this model, best bets first")
-    p.add_argument("--variant", default="eager", help="parts joined by +, see --list")
+    p.add_argument("--variant", default=variant, help="parts joined by +, see --list")
     p.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
     p.add_argument("--preset", default="cpu", choices=["cpu", "paper", "tiny"])
     p.add_argument("--batch", type=int, default=0)
@@ -66,7 +67,7 @@ def arguments(description, models):
 def use_environment(a):
     """Threads and the variant's environment; the program starts anew where that needs it."""
     threads = {k: str(a.threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    wanted = dict(threads, TF_NUM_INTRAOP_THREADS=str(a.threads), TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+    wanted = dict(threads, NPROC=str(a.threads), TF_NUM_INTRAOP_THREADS=str(a.threads), TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
     for part in a.parts:
         wanted.update(ENVIRONMENT.get(part, {}))
     unwanted = [k for k in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE") if k in os.environ]
@@ -75,9 +76,9 @@ def use_environment(a):
         os.execve(sys.executable, [sys.executable] + sys.argv, dict(env, **wanted))
 
 
-def dropped(layers):
-    """Layers that layer drop leaves out of an iteration: its mean, always, so that iterations cost the same."""
-    return round(layers * LAYER_DROP)
+def left_out(layers):
+    """Layers that layer drop leaves out, its mean: the same in all iterations, so that they cost the same."""
+    return random.Random(1).sample(range(layers), round(layers * LAYER_DROP))
 
 
 def max_rss():

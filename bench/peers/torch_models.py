@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import os
-import random
 import sys
 import tempfile
 import time
@@ -192,14 +191,14 @@ class Asr(nn.Module):
         super().__init__()
         self.conv, self.drop = nn.Conv1d(common.MELS, 2 * dim, 7, stride=3, padding=3), nn.Dropout(0.3)
         self.blocks = nn.ModuleList([Block(dim, 4, 3072, 0.4, pre=False) for _ in range(2 if tiny else 36)])
+        self.left_out = common.left_out(len(self.blocks))
         self.head = nn.Linear(dim, common.PIECES)
 
     def forward(self, x):
         x = self.drop(F.glu(self.conv(F.layer_norm(x, x.shape[1:])), 1)).transpose(1, 2)
         x = x.float() + sinusoid(x.shape[1], x.shape[2])
-        left_out = random.sample(range(len(self.blocks)), common.dropped(len(self.blocks)))
         for i, block in enumerate(self.blocks):
-            if i not in left_out:
+            if i not in self.left_out:
                 x = block(x)
         return self.head(x)
 
@@ -324,7 +323,8 @@ def assign(cost):
 
 def box_giou(a, b):
     """Generalised IoU of boxes (centre, size), pair by pair."""
-    a0, a1, b0, b1 = a[..., :2] - a[..., 2:] / 2, a[..., :2] + a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2
+    corners = lambda x: (x[..., :2] - x[..., 2:] / 2, x[..., :2] + x[..., 2:] / 2)
+    (a0, a1), (b0, b1) = corners(a), corners(b)
     inner = (torch.minimum(a1, b1) - torch.maximum(a0, b0)).clamp(min=0).prod(-1)
     hull = (torch.maximum(a1, b1) - torch.minimum(a0, b0)).prod(-1)
     union = a[..., 2:].prod(-1) + b[..., 2:].prod(-1) - inner
@@ -428,14 +428,6 @@ def make_optimizer(model, fused):
     return optimizer
 
 
-def compiled(model):
-    """Layers one by one where layer drop chooses among them."""
-    if isinstance(model, Asr):
-        model.blocks = nn.ModuleList([torch.compile(b) for b in model.blocks])
-        return model
-    return torch.compile(model)
-
-
 def variants(a):
     """Best bets first; a benchmark may try the first few only."""
     layout = ["channels-last", ""] if a.model in VISION else [""]
@@ -461,7 +453,6 @@ def main(a):
     check_variant(a)
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    random.seed(0)
     model = MAKERS[a.model](a.tiny).train()
     common.check_parameters(a, sum(p.numel() for p in model.parameters()))
     x, y, loss_of = make_data(a, model)
@@ -469,7 +460,7 @@ def main(a):
         model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     flops = 3 * forward_flops(model, lambda: loss_of(model(x), y))
     optimizer = make_optimizer(model, "fused" in a.parts)
-    run = compiled(model) if "compile" in a.parts else model
+    run = torch.compile(model) if "compile" in a.parts else model
     amp = (lambda: torch.autocast("cpu", dtype=torch.bfloat16)) if a.dtype == "bf16" else contextlib.nullcontext
 
     def iteration(keep_grads=False):
