@@ -92,6 +92,9 @@ typedef struct fv_list { int n; fl_var *const *v; } fv_list;
 /* FV_OUT in a save list stands for the output itself. */
 #define FV_OUT (fv__out())
 FL_PRIVATE fl_var *fv__out(void);
+/* The node of the table's op, whose value is known; does its gradient read x? */
+FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value);
+FL_PRIVATE bool fv__unary_reads_x(fl_op op);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -563,9 +566,9 @@ FL_PRIVATE fl_var *fv__out(void) {
     return &fv__output;
 }
 
-static fl_node *fv__node_new(const fv__spec *s) {
-    size_t dims = 0, size = sizeof(fl_node);
-    for (int i = 0; i < s->in.n; i++) dims += s->in.v[i] ? (size_t)s->in.v[i]->value->ndim : 0;
+/* dims: of all inputs together. */
+static fl_node *fv__node_new(const fv__spec *s, size_t dims) {
+    size_t size = sizeof(fl_node);
     size += (size_t)s->in.n * sizeof(fl_node *) + (size_t)s->saved.n * sizeof(fv__saved) +
             dims * sizeof(int64_t);
     size_t args_at = (size + 15) & ~(size_t)15;
@@ -592,7 +595,7 @@ static fl_node *fv__node_new(const fv__spec *s) {
 static fl_node *fv__end_of(fl_var *x) {
     static const fv__spec sink = {.name = "a leaf"};
     if (!x->node && !x->sink_) {
-        if (!(x->sink_ = fv__node_new(&sink))) return NULL;
+        if (!(x->sink_ = fv__node_new(&sink, 0))) return NULL;
         x->sink_->leaf = x;
     }
     fl_node *to = x->node ? x->node : x->sink_;
@@ -632,17 +635,23 @@ static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
     }
 }
 
-/* True if a result of these inputs is to be recorded. */
-static bool fv__tracks(const fl_tensor *value, fv_list in) {
+/* True if a result of these inputs is to be recorded; *dims: of all inputs together. */
+static bool fv__tracks(const fl_tensor *value, fv_list in, size_t *dims) {
     bool any = false;
-    for (int i = 0; i < in.n; i++) any |= in.v[i] && in.v[i]->requires_grad;
-    return any && value && fl_dtype_is_float(value->dtype) && fl_grad_enabled();
+    *dims = 0;
+    for (int i = 0; i < in.n; i++) {
+        if (!in.v[i]) continue;
+        any |= in.v[i]->requires_grad;
+        *dims += (size_t)in.v[i]->value->ndim;
+    }
+    return any && fl_dtype_is_float(value->dtype) && fl_grad_enabled();
 }
 
 static fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
     fl_var *y = fv_const(value);
-    if (!y || !fv__tracks(value, s->in)) return y;
-    fl_node *n = fv__node_new(s);
+    size_t dims;
+    if (!y || !fv__tracks(value, s->in, &dims)) return y;
+    fl_node *n = fv__node_new(s, dims);
     if (!n) return fl_raise();
     if (!fv__connect(n, s)) {
         fl_obj_drop(&n->obj);
@@ -738,8 +747,12 @@ static bool fv__has_in_shape(const fl_node *n, int i, const fl_tensor *t) {
 
 /* A new tensor of like's family and dtype */
 static fl_tensor *fv__filled(const fl_tensor *like, fl_shape shape, double value) {
-    fl_tensor *out = fl_call_out(like->family, shape, like->dtype);
-    return out ? fl__fill(out, value) : fl_raise();
+    const fl_tensor *number = fl_num(value);
+    if (!number) return NULL;
+    fl_fill_args args = {number->f64, number->i64};
+    fl_call c = {.op = FL_OP_fill, .n_out = 1, .args = &args};
+    c.out[0] = fl_call_out(like->family, shape, like->dtype);
+    return c.out[0] && fl_run(&c) ? c.out[0] : fl_raise();
 }
 
 static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
@@ -876,14 +889,14 @@ static void fv__sort(fv__pass *p) {
 }
 
 /* g stored as leaf is, if that is dense, else row-major: then steps read both in one line. */
-static fl_tensor *fv__stored_as(fl_tensor *g, const fl_tensor *leaf) {
-    fl_tensor *y = fl__laid_out_as(fl__out_like(g, g->dtype), leaf);
+static fl_tensor *fv__stored_as(fl_tensor *g, fl_tensor *leaf) {
+    if (fl_is_contiguous(leaf)) return fl_contiguous(g);
+    fl_tensor *y = fl_empty_like(leaf);
     bool alike = y != NULL;
     for (int i = 0; alike && i < g->ndim; i++)
         alike = g->shape[i] == 1 || g->stride[i] == y->stride[i];
-    if (alike) return g;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {g}};
-    return y ? fl__result(&c) : fl_raise();
+    if (!y) return NULL;
+    return alike ? g : fl_assign(y, g);
 }
 
 /* Adds the gradient that arrived at a sink to its leaf's. That one shares no storage. */
@@ -1122,8 +1135,7 @@ static void fv__unary_back(fl_node *n, fl_var *dy) {
     else if (!fl_error()) fv_add_grad(n, 0, fv__formulas[op][0](x, NULL, y, dy));
 }
 
-static fl_var *fv__unary(fl_op op, fl_var *x) {
-    fl_tensor *value = fv__unary_fn[op](fv_value(x));
+FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value) {
     if (!value || !x->requires_grad) return fv_const(value);
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? fv__out() : NULL};
@@ -1136,6 +1148,12 @@ static fl_var *fv__unary(fl_op op, fl_var *x) {
                   .blocked = !(needs & FV__FLOWS)};
     return fv__record(value, &s);
 }
+
+static fl_var *fv__unary(fl_op op, fl_var *x) {
+    return fv__unary_of(op, x, fv__unary_fn[op](fv_value(x)));
+}
+
+FL_PRIVATE bool fv__unary_reads_x(fl_op op) { return fv__needs_of(op) & FV__READS_A; }
 
 /* x in dy's precision: formulas combine it with constants and itself, which makes an f32 of two
    numbers, and must not round where the other operand is wider. */
@@ -1608,7 +1626,8 @@ FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
 /* ---- indexing ---- */
 
 static void fv__gather_back(fl_node *n, fl_var *dy) {
-    fl_var *index = fv_saved(n, 0), *zeros = fv_const(fv__filled(dy->value, fv_in_shape(n, 0), 0));
+    fl_tensor *zero = fv__filled(dy->value, FL_SCALAR_SHAPE, 0);
+    fl_var *index = fv_saved(n, 0), *zeros = fv_const(fl_expand(zero, fv_in_shape(n, 0)));
     fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), fv_value(index), dy));
 }
 

@@ -463,6 +463,9 @@ FL_API fl_var *fv_cdist(fl_var *a, fl_var *b, double p);
    bilinear: a [..., i], b [..., j], w [out, i, j] -> a w b + bias; bias [out] may be NULL */
 FL_API fl_tensor *fl_linear(fl_tensor *x, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_linear(fl_var *x, fl_var *w, fl_var *bias);
+/* act(linear(x, w, bias)) in one pass, act one of FL_OP_relu, gelu, gelu_tanh, silu, sigmoid, tanh */
+FL_API fl_tensor *fl_linear_act(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_op act);
+FL_API fl_var *fv_linear_act(fl_var *x, fl_var *w, fl_var *bias, fl_op act);
 FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
 
@@ -532,8 +535,7 @@ FL_API fl_tensor *fl_irfft(fl_tensor *x, int64_t n, int axis);
 FL_API fl_var *fv_irfft(fl_var *x, int64_t n, int axis);
 /* >>create ------------------------------------------------------------------------------------- */
 
-/* Shape, dtype and family of t. */
-FL_API fl_tensor *fl_empty_like(fl_tensor *t);
+/* As fl_full_like. */
 FL_API fl_tensor *fl_zeros_like(fl_tensor *t);
 FL_API fl_tensor *fl_ones_like(fl_tensor *t);
 /* n numbers from start to stop, evenly; base to the power of those. dtype NONE, here and below:
@@ -582,6 +584,7 @@ typedef struct fl_batch_norm_opts {
     bool train;            /* statistics of the batch, at least 2 values; updates mean and var */
     double momentum;       /* 0 -> 0.1; mean = (1 - momentum) mean + momentum batch, var unbiased */
     double eps;            /* 0 -> 1e-5 */
+    bool relu;             /* the result, at least 0 */
 } fl_batch_norm_opts;
 /* The same per channel of x [n, c, ...] over all else, or with running statistics. */
 #define fl_batch_norm(...) FL__BATCH_NORM(fl_, __VA_ARGS__, ._ = 0)
@@ -591,6 +594,15 @@ typedef struct fl_batch_norm_opts {
 FL_API fl_tensor *fl_batch_norm_opt(fl_tensor *x, fl_tensor *weight, fl_tensor *bias,
                                     fl_batch_norm_opts o);
 FL_API fl_var *fv_batch_norm_opt(fl_var *x, fl_var *weight, fl_var *bias, fl_batch_norm_opts o);
+/* The same plus y, which has x's shape, before the relu: the end of a residual block. */
+#define fl_batch_norm_add(...) FL__BATCH_NORM_ADD(fl_, __VA_ARGS__, ._ = 0)
+#define fv_batch_norm_add(...) FL__BATCH_NORM_ADD(fv_, __VA_ARGS__, ._ = 0)
+#define FL__BATCH_NORM_ADD(p, x, weight, bias, y, ...) \
+    p##batch_norm_add_opt(x, weight, bias, y, (fl_batch_norm_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_batch_norm_add_opt(fl_tensor *x, fl_tensor *weight, fl_tensor *bias,
+                                        fl_tensor *y, fl_batch_norm_opts o);
+FL_API fl_var *fv_batch_norm_add_opt(fl_var *x, fl_var *weight, fl_var *bias, fl_var *y,
+                                     fl_batch_norm_opts o);
 /* x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta, zeros outside; x
    [n, c, ...] */
 FL_API fl_tensor *fl_local_response_norm(fl_tensor *x, int64_t size, double alpha, double beta,

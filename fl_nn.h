@@ -233,12 +233,13 @@ typedef struct fl_nn_batch_norm_opts {
     double eps;      /* 0 -> 1e-5 */
     bool no_affine;  /* no weight and bias */
     bool no_track;   /* no running statistics: those of the batch always */
-    bool relu;       /* y = max(0, that) */
+    bool relu;       /* y = max(0, that), after the second input, if there is one, was added */
     fl_dtype dtype;
 } fl_nn_batch_norm_opts;
 /* y = (x - mean) / sqrt(var + eps) * weight + bias per channel of x [n, c, h, w]. In training mean
    and var (biased) are the batch's, and running_mean, running_var (unbiased) and
-   num_batches_tracked (i64) are updated; else the running ones. */
+   num_batches_tracked (i64) are updated; else the running ones. A second input of x's shape is
+   added to y: the end of a residual block in one pass. */
 #define fl_nn_batch_norm2d(...) FL_NN__BATCH_NORM2D(__VA_ARGS__, ._ = 0)
 #define FL_NN__BATCH_NORM2D(channels, ...) \
     fl_nn_batch_norm2d_opt(channels, (fl_nn_batch_norm_opts){__VA_ARGS__})
@@ -818,8 +819,34 @@ FL_API bool fl_nn_print(const fl_nn_module *m) {
 
 /* containers */
 
+/* Values that the scope holds through this one object, so that they can go before it ends. */
+typedef struct fl__nn_held {
+    fl_obj obj;
+    fl_vars vars;
+} fl__nn_held;
+
+static void fl__nn_let_go(fl_vars vars) {
+    for (int i = 0; i < vars.n; i++) fv_drop(vars.v[i]);
+}
+
+static void fl__nn_held_drop(fl_obj *o) {
+    fl__nn_let_go(((fl__nn_held *)(void *)o)->vars);
+    fl_obj_free(o);
+}
+
+/* What a layer gave dies as soon as the next one has run, unless its backward reads it. */
 static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
-    for (int64_t i = 0; i < m->n_child && in.n; i++) in = fl_nn_forward_vars(m->child[i], in);
+    fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
+    if (!held || !fl_obj_own(&held->obj)) return (fl_vars){0};
+    for (int64_t i = 0; i < m->n_child && in.n; i++) {
+        const fl_vars last = held->vars;
+        fl_scope s = fl_scope_begin();
+        in = fl_nn_forward_vars(m->child[i], in);
+        for (int k = 0; k < in.n; k++) fv_keep(in.v[k]);
+        held->vars = in;
+        fl_scope_end(&s);
+        fl__nn_let_go(last);
+    }
     return in;
 }
 
@@ -1096,12 +1123,7 @@ static fl_vars fl__nn_linear_forward(fl_nn_module *m, fl_vars in) {
         char a[FL__NN_SHAPE], c[FL__NN_SHAPE];
         return fl_nn_fail(m, "input %s, weight %s", fl__nn_shape(x, a), fl__nn_shape(w, c));
     }
-    /* One matrix product, whatever the leading dims: their product is the number of rows. */
-    if (shape.ndim != 2) x = fv_reshape(x, FL_SHAPE(fl_shape_numel(shape) / l->in, l->in));
-    fl_var *y = fv_matmul(x, fv_transpose(w, 0, 1));
-    if (b) y = fv_add(y, b);
-    shape.dim[shape.ndim - 1] = l->out;
-    return FL_VARS(shape.ndim != 2 ? fv_reshape(y, shape) : y);
+    return FL_VARS(fv_linear(x, w, b));
 }
 
 static void fl__nn_linear_describe(const fl_nn_module *m, char *buf, size_t size) {
@@ -1255,6 +1277,7 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl_tensor *x = fv_value(in.v[0]);
     const bool batch = m->train || !b->track;
     char text[FL__NN_SHAPE];
+    if (in.n != 1 && in.n != 2) return fl_nn_fail(m, "%d inputs, takes 1 or 2", in.n);
     if (x->ndim != 4 || x->shape[1] != b->channels)
         return fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", h, w]", fl__nn_shape(in.v[0], text),
                           b->channels);
@@ -1262,7 +1285,8 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     if (batch && n < 2)
         return fl_nn_fail(m, "input %s has %" PRId64 " values per channel, batch statistics want 2",
                           fl__nn_shape(in.v[0], text), n);
-    fl_batch_norm_opts o = {.train = batch, .momentum = b->momentum, .eps = b->eps};
+    fl_batch_norm_opts o = {
+        .train = batch, .momentum = b->momentum, .eps = b->eps, .relu = b->relu};
     fl_tensor *batches = b->track ? m->buffer[FL__NN_BATCHES].tensor : NULL;
     fl_tensor *next = batch && b->track ? fl_add(batches, fl_int(1)) : NULL;
     if (b->track) {
@@ -1274,9 +1298,11 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     if (o.momentum == 0) o.momentum = FL_ZERO;
     if (o.eps == 0) o.eps = FL_ZERO;
     fl_var *weight = m->n_param ? fl__nn_param(m, 0) : NULL;
-    fl_var *y = fv_batch_norm_opt(in.v[0], weight, weight ? fl__nn_param(m, 1) : NULL, o);
+    fl_var *bias = weight ? fl__nn_param(m, 1) : NULL;
+    fl_var *y = in.n == 2 ? fv_batch_norm_add_opt(in.v[0], weight, bias, in.v[1], o)
+                          : fv_batch_norm_opt(in.v[0], weight, bias, o);
     if (y && next && !fl_assign(batches, next)) return (fl_vars){0};
-    return FL_VARS(b->relu ? fv_relu(y) : y);
+    return FL_VARS(y);
 }
 
 static void fl__nn_batch_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
@@ -1293,7 +1319,6 @@ static void fl__nn_batch_norm_describe(const fl_nn_module *m, char *buf, size_t 
 static const fl_nn_type fl__nn_batch_norm_type = {
     .name = "BatchNorm2d",
     .maker = "fl_nn_batch_norm2d",
-    .inputs = 1,
     .forward = fl__nn_batch_norm_forward,
     .describe = fl__nn_batch_norm_describe,
 };

@@ -7,9 +7,9 @@
     int main(void) {
         fl_nn_module *layers = fl_nn_layer_drop(0.1); // skips one layer in ten
         for (int i = 0; i < 2; i++)
-            fl_nn_add(layers, NULL, fl_nn_transformer(16, 4, 64, .norm_first = true, .causal = true));
-        fl_nn_module *net = fl_nn_sequential(fl_nn_embedding(100, 16), fl_nn_position(32, 16), layers,
-                                             fl_nn_linear(16, 100));
+            fl_nn_add(layers, NULL, fl_nn_transformer(16, 4, 64, .causal = true));
+        fl_nn_module *net = fl_nn_sequential(fl_nn_embedding(100, 16), fl_nn_position(32, 16),
+                                             layers, fl_nn_linear(16, 100));
         fl_scope s = fl_scope_begin();
         fl_tensor *words = fl_randint(FL_SHAPE(2, 9), 0, 100, NULL);
         fl_var *y = fl_nn_forward(net, fv_const(words)); // [2, 9, 100]
@@ -67,7 +67,8 @@ typedef struct fl_nn_layer_drop_opts {
     fl_rng *rng; /* NULL: the process's; must outlive the layer */
 } fl_nn_layer_drop_opts;
 /* A sequence of the children that fl_nn_add gives it, each of which maps its inputs to the same
-   shapes: in training each is left out, so is the identity, with probability p (arXiv 1909.11556). */
+   shapes: in training each is left out, so is the identity, with probability p (arXiv
+   1909.11556). */
 #define fl_nn_layer_drop(...) FL_NN__LAYER_DROP(__VA_ARGS__, ._ = 0)
 #define FL_NN__LAYER_DROP(p, ...) fl_nn_layer_drop_opt(p, (fl_nn_layer_drop_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_layer_drop_opt(double p, fl_nn_layer_drop_opts o);
@@ -88,7 +89,8 @@ FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o)
 #define fl_nn_group_norm(...) FL_NN__GROUP_NORM(__VA_ARGS__, ._ = 0)
 #define FL_NN__GROUP_NORM(groups, channels, ...) \
     fl_nn_group_norm_opt(groups, channels, (fl_nn_layer_norm_opts){__VA_ARGS__})
-FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels, fl_nn_layer_norm_opts o);
+FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
+                                          fl_nn_layer_norm_opts o);
 
 /* >>embeddings --------------------------------------------------------------------------------- */
 
@@ -101,7 +103,8 @@ typedef struct fl_nn_embedding_opts {
 } fl_nn_embedding_opts;
 /* Indices [...] -> rows [..., dim] of weight [n, dim], normal numbers at first. */
 #define fl_nn_embedding(...) FL_NN__EMBEDDING(__VA_ARGS__, ._ = 0)
-#define FL_NN__EMBEDDING(n, dim, ...) fl_nn_embedding_opt(n, dim, (fl_nn_embedding_opts){__VA_ARGS__})
+#define FL_NN__EMBEDDING(n, dim, ...) \
+    fl_nn_embedding_opt(n, dim, (fl_nn_embedding_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_embedding_opt(int64_t n, int64_t dim, fl_nn_embedding_opts o);
 
 typedef struct fl_nn_position_opts {
@@ -131,7 +134,8 @@ typedef struct fl_nn_attention_opts {
 } fl_nn_attention_opts;
 /* Multi-head attention as nn.MultiheadAttention(batch_first=True): in_proj_weight [3 dim, dim] and
    in_proj_bias [3 dim] give q, k and v, each of `heads` parts of dim / heads numbers; fl_attention
-   of each; out_proj is a linear layer of the parts side by side. Inputs (results: the first's shape):
+   of each; out_proj is a linear layer of the parts side by side. Inputs (the result has the first's
+   shape):
      x [n, t, dim]                          attends to itself
      x, mask                                the same; a mask as fl_attention takes, with the heads'
                                             axis: it broadcasts to [n, heads, t, t]
@@ -261,8 +265,10 @@ static void fl__nn_conv1d_describe(const fl_nn_module *m, char *buf, size_t size
     const fl__nn_conv1d *c = m->data;
     char pad[32];
     snprintf(pad, sizeof pad, "%" PRId64, c->opts.pad[0]);
-    snprintf(buf, size, "%" PRId64 ", %" PRId64 ", kernel_size=(%" PRId64 ",), stride=(%" PRId64
-             ",), padding=%s%s", c->in, c->out, c->kernel, fl_option_int(c->opts.stride[0], 1),
+    snprintf(buf, size,
+             "%" PRId64 ", %" PRId64 ", kernel_size=(%" PRId64 ",), stride=(%" PRId64
+             ",), padding=%s%s",
+             c->in, c->out, c->kernel, fl_option_int(c->opts.stride[0], 1),
              c->opts.pad[0] == FL_SAME ? "same" : pad, fl__nn_param(m, 1) ? "" : ", bias=False");
 }
 
@@ -277,12 +283,16 @@ static const fl_nn_type fl__nn_conv1d_type = {
 FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel,
                                       fl_nn_conv1d_opts o) {
     const int64_t groups = fl_option_int(o.groups, 1);
-    const fl__nn_conv1d c = {in, out, kernel, {.stride = {o.stride}, .dilation = {o.dilation},
-                                               .pad = {o.pad}, .groups = o.groups}};
+    const fl__nn_conv1d c = {
+        in,
+        out,
+        kernel,
+        {.stride = {o.stride}, .dilation = {o.dilation}, .pad = {o.pad}, .groups = o.groups}};
     if (in < 1 || out < 1 || kernel < 1 || o.stride < 0 || o.dilation < 0 || groups < 1 ||
         in % groups || out % groups) {
         fl_fail("fl_nn_conv1d: in %" PRId64 ", out %" PRId64 ", kernel %" PRId64 ", stride %" PRId64
-                ", dilation %" PRId64 ": must be positive; groups %" PRId64 " must divide in and out",
+                ", dilation %" PRId64 ": must be positive; groups %" PRId64
+                " must divide in and out",
                 in, out, kernel, o.stride, o.dilation, groups);
         return fl_raise();
     }
@@ -316,7 +326,8 @@ static const fl_nn_type fl__nn_adaptive_pool_type = {
 FL_API fl_nn_module *fl_nn_adaptive_avg_pool2d(int64_t h, int64_t w) {
     const fl_shape size = {2, {h, w}};
     if (h < 1 || w < 1) {
-        fl_fail("fl_nn_adaptive_avg_pool2d: size [%" PRId64 ", %" PRId64 "]: must be positive", h, w);
+        fl_fail("fl_nn_adaptive_avg_pool2d: size [%" PRId64 ", %" PRId64 "]: must be positive", h,
+                w);
         return fl_raise();
     }
     return fl_nn_new(&fl__nn_adaptive_pool_type, &size, sizeof size);
@@ -731,29 +742,6 @@ static void fl__nn_project_each(fl_nn_module *m, const fl_vars *in, fl_var *qkv[
     }
 }
 
-/* true where step i sees step j: [n, m] */
-static fl_var *fl__nn_past(const fl_tensor *q, const fl_tensor *k) {
-    const fl_shape s = FL_SHAPE(q->shape[q->ndim - 2], k->shape[k->ndim - 2]);
-    return fv_const(fl_to(fl_tril(fl_ones(s, FL_B8), 0), fl_family_name(q)));
-}
-
-/* fl_attention with a dropout of the weights. Where a row sees nothing they are 0. */
-static fl_var *fl__nn_attend_dropping(const fl__nn_attention *a, fl_var *const qkv[3],
-                                      fl_var *mask) {
-    const fl_tensor *q = fv_value(qkv[0]);
-    const double scale = 1 / sqrt((double)q->shape[q->ndim - 1]);
-    fl_var *never = fv_num(-INFINITY);
-    fl_var *y = fv_matmul(fv_mul(qkv[0], fv_num(scale)), fv_transpose(qkv[1], -1, -2));
-    if (a->causal) y = fv_where(fl__nn_past(q, fv_value(qkv[1])), y, never);
-    if (mask) y = fv_value(mask)->dtype == FL_B8 ? fv_where(mask, y, never) : fv_add(y, mask);
-    if (!y) return NULL;
-    fl_var *blind = mask ? fv_const(fl_isneginf(fl_amax(fv_value(y), FL_AXES_KEEP(-1)))) : NULL;
-    if (mask) y = fv_where(blind, fv_num(0), y);
-    y = fv_softmax(y, -1);
-    if (mask) y = fv_where(blind, fv_num(0), y);
-    return fv_matmul(fv_dropout(y, a->dropout, NULL), qkv[2]);
-}
-
 /* q, k, v are [n, ., dim] of one n, k and v of one length; else fails. */
 static bool fl__nn_attention_ok(const fl_nn_module *m, const fl_vars *in) {
     const fl__nn_attention *a = m->data;
@@ -777,12 +765,13 @@ static fl_vars fl__nn_attention_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_attention *a = m->data;
     if (!fl__nn_attention_ok(m, &in)) return (fl_vars){0};
     fl_var *qkv[3], *mask = in.n == 2 ? in.v[1] : in.n == 4 ? in.v[3] : NULL;
-    if (in.n < 3) fl__nn_project_self(m, in.v[0], qkv);
-    else fl__nn_project_each(m, &in, qkv);
+    if (in.n < 3)
+        fl__nn_project_self(m, in.v[0], qkv);
+    else
+        fl__nn_project_each(m, &in, qkv);
     if (!qkv[0] || !qkv[1] || !qkv[2]) return (fl_vars){0};
-    fl_var *y = m->train && a->dropout > 0
-                    ? fl__nn_attend_dropping(a, qkv, mask)
-                    : fv_attention(qkv[0], qkv[1], qkv[2], mask, a->causal, 0);
+    const fl_attention_opts o = {.causal = a->causal, .dropout = m->train ? a->dropout : 0};
+    fl_var *y = fv_attention_opt(qkv[0], qkv[1], qkv[2], mask, o);
     y = fv_reshape(fv_transpose(y, 1, 2), fl_shape_of(fv_value(in.v[0])));
     return fl_nn_forward_vars(m->child[0], FL_VARS(y));
 }
@@ -807,15 +796,16 @@ static bool fl__nn_attention_fill(fl_nn_module *m, int64_t dim, const fl_nn_atte
     if (!o->no_bias &&
         !fl_nn_add_param(m, "in_proj_bias", fv_param(fl_zeros(FL_SHAPE(3 * dim), o->dtype))))
         return false;
-    fl_nn_module *out = fl_nn_add(m, "out_proj",
-                                  fl_nn_linear(dim, dim, .no_bias = o->no_bias, .dtype = o->dtype,
-                                               .rng = o->rng));
+    fl_nn_module *out =
+        fl_nn_add(m, "out_proj",
+                  fl_nn_linear(dim, dim, .no_bias = o->no_bias, .dtype = o->dtype, .rng = o->rng));
     return out && (o->no_bias || fl_nn_constant_(fl_nn_get_param(out, "bias"), 0));
 }
 
 FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_attention_opts o) {
     const fl__nn_attention a = {dim, heads, o.dropout, o.causal};
-    if (dim < 1 || dim > INT32_MAX || heads < 1 || dim % heads || !(o.dropout >= 0 && o.dropout <= 1)) {
+    if (dim < 1 || dim > INT32_MAX || heads < 1 || dim % heads ||
+        !(o.dropout >= 0 && o.dropout <= 1)) {
         fl_fail("fl_nn_attention: %" PRId64 " heads of dim %" PRId64 ", dropout %g", heads, dim,
                 o.dropout);
         return fl_raise();
@@ -870,7 +860,8 @@ static fl_vars fl__nn_transformer_forward(fl_nn_module *m, fl_vars in) {
 }
 
 static void fl__nn_transformer_describe(const fl_nn_module *m, char *buf, size_t size) {
-    snprintf(buf, size, "norm_first=%s", ((fl__nn_transformer *)m->data)->norm_first ? "True" : "False");
+    snprintf(buf, size, "norm_first=%s",
+             ((fl__nn_transformer *)m->data)->norm_first ? "True" : "False");
 }
 
 static const fl_nn_type fl__nn_transformer_type = {
@@ -897,8 +888,10 @@ static fl_nn_module *fl__nn_block_norm(int64_t dim, const fl_nn_transformer_opts
 static bool fl__nn_transformer_fill(fl_nn_module *m, int64_t dim, int64_t heads, int64_t hidden,
                                     const fl_nn_transformer_opts *o) {
     fl__nn_transformer *t = m->data;
-    const fl_nn_attention_opts attention = {.dropout = o->dropout, .causal = o->causal,
-                                            .no_bias = o->no_bias, .dtype = o->dtype,
+    const fl_nn_attention_opts attention = {.dropout = o->dropout,
+                                            .causal = o->causal,
+                                            .no_bias = o->no_bias,
+                                            .dtype = o->dtype,
                                             .rng = o->rng};
     return fl__nn_part(m, "self_attn", fl_nn_attention_opt(dim, heads, attention), &t->attention) &&
            fl__nn_part(m, "linear1", fl__nn_wide(dim, hidden, o), &t->up) &&
@@ -954,7 +947,8 @@ static bool fl__nn_adaptive_ok(const char *who, const fl__nn_adaptive *a, fl_dty
 
 /* words is i64; else fails. */
 static bool fl__nn_words_ok(const fl_nn_module *m, const fl_tensor *words) {
-    if (words->dtype != FL_I64) fl_nn_fail(m, "words are %s, must be i64", fl_dtype_name(words->dtype));
+    if (words->dtype != FL_I64)
+        fl_nn_fail(m, "words are %s, must be i64", fl_dtype_name(words->dtype));
     return words->dtype == FL_I64;
 }
 
@@ -962,7 +956,8 @@ static bool fl__nn_words_ok(const fl_nn_module *m, const fl_tensor *words) {
 static fl_tensor *fl__nn_words_of(const fl__nn_adaptive *a, fl_tensor *words, int p,
                                   fl_tensor **local) {
     const int64_t first = fl__nn_part_first(a, p);
-    fl_tensor *in = fl_logical_and(fl_ge(words, fl_int(first)), fl_lt(words, fl_int(a->cutoffs.dim[p])));
+    fl_tensor *in =
+        fl_logical_and(fl_ge(words, fl_int(first)), fl_lt(words, fl_int(a->cutoffs.dim[p])));
     fl_tensor *rows = fl_nonzero(in);
     rows = rows ? fl_reshape(rows, FL_SHAPE(fl_numel(rows))) : NULL;
     *local = rows ? fl_sub(fl_index_select(words, 0, rows), fl_int(first)) : NULL;
@@ -1022,8 +1017,8 @@ FL_API fl_nn_module *fl_nn_adaptive_embedding_opt(int64_t dim, fl_shape cutoffs,
     bool ok = parts != NULL;
     for (int p = 0; ok && p < cutoffs.ndim; p++) {
         const int64_t n = cutoffs.dim[p] - fl__nn_part_first(&a, p), d = fl__nn_part_dim(&a, p);
-        fl_nn_module *table = fl_nn_embedding(n, d, .std = 1 / sqrt((double)d), .dtype = o.dtype,
-                                              .rng = o.rng);
+        fl_nn_module *table =
+            fl_nn_embedding(n, d, .std = 1 / sqrt((double)d), .dtype = o.dtype, .rng = o.rng);
         fl_nn_module *wider = fl_nn_linear(d, dim, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
         ok = fl_nn_add(parts, NULL, fl_nn_sequential(table, wider)) != NULL;
     }
@@ -1050,7 +1045,8 @@ static fl_vars fl__nn_adaptive_softmax_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_adaptive *a = m->data;
     const fl_tensor *x = fv_value(in.v[0]);
     fl_tensor *words = fv_value(in.v[1]);
-    if (x->ndim != 2 || x->shape[1] != a->dim || words->ndim != 1 || words->shape[0] != x->shape[0]) {
+    if (x->ndim != 2 || x->shape[1] != a->dim || words->ndim != 1 ||
+        words->shape[0] != x->shape[0]) {
         char s[FL__NN_SHAPE], t[FL__NN_SHAPE];
         return fl_nn_fail(m, "input %s, words %s, wants [k, %" PRId64 "] and [k]",
                           fl__nn_shape(in.v[0], s), fl__nn_shape(in.v[1], t), a->dim);
@@ -1063,7 +1059,8 @@ static fl_vars fl__nn_adaptive_softmax_forward(fl_nn_module *m, fl_vars in) {
         rows = fl__nn_words_of(a, words, p, &local);
         if (!rows || !fl_numel(rows)) continue;
         found += fl_numel(rows);
-        if (!y) y = fl__nn_log_share(fl_nn_forward(m->child[0], in.v[0]), fl__nn_head_class(a, words));
+        if (!y)
+            y = fl__nn_log_share(fl_nn_forward(m->child[0], in.v[0]), fl__nn_head_class(a, words));
         fl_var *part = fl_nn_forward(m->child[1]->child[p - 1], fv_index_select(in.v[0], 0, rows));
         y = fv_index_add(y, 0, rows, fl__nn_log_share(part, local), 1);
     }
@@ -1088,13 +1085,15 @@ FL_API fl_nn_module *fl_nn_adaptive_softmax_opt(int64_t dim, fl_shape cutoffs,
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__nn_adaptive_softmax_type, &a, sizeof a);
     const int64_t classes = cutoffs.dim[0] + cutoffs.ndim - 1;
-    fl_nn_module *head = fl_nn_linear(dim, classes, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
+    fl_nn_module *head =
+        fl_nn_linear(dim, classes, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
     bool ok = m && fl_nn_add(m, "head", head);
     if (!m) fl_nn_free(head);
     fl_nn_module *tail = ok ? fl_nn_add(m, "tail", fl_nn_sequential_of(0, NULL)) : NULL;
     for (int p = 1; tail && ok && p < cutoffs.ndim; p++) {
         const int64_t n = cutoffs.dim[p] - fl__nn_part_first(&a, p), d = fl__nn_part_dim(&a, p);
-        fl_nn_module *narrow = fl_nn_linear(dim, d, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
+        fl_nn_module *narrow =
+            fl_nn_linear(dim, d, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
         fl_nn_module *words = fl_nn_linear(d, n, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
         ok = fl_nn_add(tail, NULL, fl_nn_sequential(narrow, words)) != NULL;
     }
@@ -1165,14 +1164,16 @@ FL_API fl_nn_module *fl_nn_capsules_opt(int64_t in, int64_t in_dim, int64_t out,
     const fl__nn_capsules c = {in, in_dim, out, out_dim, o.rounds ? o.rounds : 3};
     if (in < 1 || in_dim < 1 || out < 1 || out_dim < 1 || c.rounds < 1) {
         fl_fail("fl_nn_capsules: %" PRId64 " of %" PRId64 " to %" PRId64 " of %" PRId64 ", %" PRId64
-                " rounds: must be positive", in, in_dim, out, out_dim, c.rounds);
+                " rounds: must be positive",
+                in, in_dim, out, out_dim, c.rounds);
         return fl_raise();
     }
     if (!fl__nn_dtype_ok("fl_nn_capsules", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     fl_nn_module *m = fl_nn_new(&fl__nn_capsules_type, &c, sizeof c);
-    fl_tensor *w = m ? fl_normal(FL_SHAPE(in, out, out_dim, in_dim), 0, 0.01, o.dtype, o.rng) : NULL;
+    fl_tensor *w =
+        m ? fl_normal(FL_SHAPE(in, out, out_dim, in_dim), 0, 0.01, o.dtype, o.rng) : NULL;
     const bool ok = w && fl_nn_add_param(m, "weight", fv_param(w));
     fl_scope_end(&s);
     return fl__nn_made(m, ok);

@@ -348,12 +348,25 @@ static bool fl__optim_given(const fl_optim *o, const char *who) {
     return o != NULL;
 }
 
+/* t with its axes in the order in which it lies in memory: contiguous if it is dense in any. */
+static fl_tensor *fl__optim_in_order(fl_tensor *t) {
+    int order[FL_MAX_DIMS];
+    if (fl_is_contiguous(t)) return t;
+    fl__axes_by_stride(t, order);
+    return fl_permute(t, t->ndim, order);
+}
+
+static bool fl__optim_is_dense(fl_tensor *t) {
+    fl_tensor *in_order = fl__optim_in_order(t);
+    return in_order && fl_is_contiguous(in_order);
+}
+
 /* Broadcast gradients (of a sum, say) become dense here, before any parameter is written: the steps
    themselves are in place and take no memory. */
 static bool fl__optim_gather_grads(fl_optim *o) {
     for (int64_t i = 0; i < o->n; i++) {
         fl_tensor *g = fv_grad(o->slot[i].param);
-        o->slot[i].grad = g ? fl_contiguous(g) : NULL;
+        o->slot[i].grad = !g ? NULL : fl__optim_is_dense(g) ? g : fl_contiguous(g);
         if (g && !o->slot[i].grad) return false;
     }
     return true;
@@ -402,27 +415,46 @@ FL_API bool fl_optim_set_lr(fl_optim *o, double lr) {
     return ok;
 }
 
+/* The sum of the squares of g, in pieces whose squares stay in the caches; NaN after an error. */
+static double fl__optim_sum_squares(fl_tensor *g) {
+    enum { PIECE = 1 << 18 };
+    double sum = 0;
+    fl_scope all = fl_scope_begin();
+    fl_tensor *dense = fl__optim_in_order(g), *flat = dense ? fl_reshape(dense, FL_SHAPE(-1)) : NULL;
+    for (int64_t i = 0, n = fl_numel(flat); flat && i < n; i += PIECE) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *part = fl_slice(flat, 0, i, i + PIECE, 1);
+        fl_tensor *squares = fl_sum(fl_square(part), FL_ALL_AXES);
+        sum += squares ? fl_item(squares) : NAN;
+        fl_scope_end(&s);
+    }
+    fl_scope_end(&all);
+    return flat && !fl_error() ? sum : NAN;
+}
+
 /* The root of the sum of squares of all gradients, added up in double. NaN after an error. */
 static double fl__optim_grad_norm(fv_list params) {
     double sum = 0;
-    for (int i = 0; i < params.n; i++) {
+    for (int i = 0; i < params.n && !fl_error(); i++) {
         fl_tensor *g = fv_grad(params.v[i]);
-        if (!g) continue;
-        fl_scope s = fl_scope_begin();
-        fl_tensor *squares = fl_sum(fl_square(g), FL_ALL_AXES);
-        sum += squares ? fl_item(squares) : NAN;
-        fl_scope_end(&s);
-        if (!squares) return NAN;
+        if (g) sum += fl__optim_sum_squares(g);
     }
     return sqrt(sum);
 }
 
+/* In place, but for gradients that are not dense, such as broadcast ones. */
 static bool fl__optim_scale_grad(fl_var *p, double factor) {
     fl_tensor *g = fv_grad(p);
     if (!g) return true;
     fl_scope s = fl_scope_begin();
-    fl_var *scaled = fv_const(fl_mul(g, fl_num(factor)));
-    const bool ok = scaled && fv_set_grad(p, scaled);
+    fl_call c = {.op = FL_OP_mul, .n_out = 1, .n_in = 2, .out = {g}, .in = {g, fl_num(factor)}};
+    bool ok = c.in[1] != NULL;
+    if (ok && fl__optim_is_dense(g)) {
+        ok = fl_run(&c);
+    } else if (ok) {
+        fl_var *scaled = fv_const(fl_mul(g, c.in[1]));
+        ok = scaled && fv_set_grad(p, scaled);
+    }
     fl_scope_end(&s);
     return ok;
 }

@@ -397,6 +397,8 @@ FL_API void fl_set_flags(uint64_t flags);
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
     X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
+    /* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]: floats of one dtype */ \
+    X(linear,              OPT, fl_linear_args,  "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid") \
     /* x -> y along one axis;  y, dy -> dx */ \
     X(softmax,             OPT, fl_axis_args,    "amax sub exp sum div") \
     X(softmax_grad,        OPT, fl_axis_args,    "mul sum sub") \
@@ -413,11 +415,20 @@ FL_API void fl_set_flags(uint64_t flags);
     X(layer_norm,          OPT, fl_norm_args,    "sum add sub mul div sqrt") \
     /* x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db] */ \
     X(layer_norm_grad,     OPT, fl_norm_args,    "sum add sub mul div") \
+    /* x [n, c, ...], w, b, add -> y, mean, var (biased), over all but the channels: (x - mean) / sqrt(var + eps) w + b +
+       add, at least 0 with relu; w and b are [c, 1, ...] or numbers, mean and var [1, c, 1, ...], add like x or 0 */ \
+    X(batch_norm,          OPT, fl_batch_norm_args, "sum add sub mul div sqrt maximum") \
+    /* x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd] */ \
+    X(batch_norm_grad,     OPT, fl_batch_norm_args, "sum add sub mul div sqrt where le") \
     /* q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true takes part; a float is added; a number: no \
        mask) -> y = dropout(softmax(scale q k^T)) v [..., n, e], lse [..., n, 1] = log of the sum of exp(scores), inf for a \
        query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
     X(attention,           OPT, fl_attention_args, "matmul mul add where amax sub exp sum div log") \
     X(attention_grad,      OPT, fl_attention_args, "matmul mul add where amax sub exp sum div") \
+    /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
+       gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
+    X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
+    X(ctc_grad,            OPT, fl_ctc_args,     "gather scatter_add amax sub exp sum log add mul where") \
     /* x -> y = x / (1 - p) where the uniform number of that element is >= p, else 0; its own gradient with the same rng */ \
     X(dropout,             OPT, fl_dropout_args, "random le where mul") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
@@ -545,6 +556,16 @@ typedef struct fl_attention_args {
     double p;    /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
     fl_rng rng;
 } fl_attention_args;
+typedef struct fl_batch_norm_args {
+    double eps;
+    bool relu;
+} fl_batch_norm_args;
+typedef struct fl_ctc_args {
+    int64_t blank; /* its class */
+} fl_ctc_args;
+typedef struct fl_linear_args {
+    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_COUNT: none */
+} fl_linear_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
@@ -669,7 +690,8 @@ FL_API fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype);
 FL_API fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype);
 FL_API fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype);
 FL_API fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype);
-/* Shape, dtype and family of t. */
+/* Shape, dtype and family of t, and its layout if that has no gaps. */
+FL_API fl_tensor *fl_empty_like(fl_tensor *t);
 FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
 /* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
 FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
@@ -2668,10 +2690,16 @@ fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
     return fl__fill(fl__new("fl_ones", shape, dtype, FL_F32), 1);
 }
 
+fl_tensor *fl_empty_like(fl_tensor *t) {
+    if (fl__null("fl_empty_like", t) || !(t = fl__stored(t))) return NULL;
+    fl_tensor *y = fl__out_same(t, t->dtype);
+    return y && fl__storage(y) ? y : fl_raise();
+}
+
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
     if (fl__null("fl_full_like", t) || !(t = fl__stored(t))) return NULL;
-    fl_tensor *o = fl__out_like(t, t->dtype);
-    return o ? fl__fill(o, value) : fl_raise();
+    fl_tensor *y = fl__out_same(t, t->dtype);
+    return y ? fl__fill(y, value) : fl_raise();
 }
 
 fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {

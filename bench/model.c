@@ -25,7 +25,8 @@ typedef struct settings {
 } settings;
 
 static const char columns[] =
-    "model\tframework\tbatch\tdevice\tdtype\tthreads\tmode\tmedian_s\tmin_s\tforward_s\tbackward_s\t"
+    "model\tframework\tbatch\tdevice\tdtype\tthreads\tmode\tmedian_s\tmin_s\tforward_s\tbackward_"
+    "s\t"
     "step_s\tgflops\tpercent_of_fma\tmemory_bytes\trss_bytes\tcommit\tgflop\tlayout_conversions";
 
 /* ---- floating-point operations: each type of layer gets a forward that counts ---- */
@@ -35,9 +36,7 @@ static const fl_nn_type *counted_type[COUNTED];
 static fl_nn_type counting_type[COUNTED];
 static double forward_flop;
 
-static double numel_of(const fl_var *x) {
-    return (double)fl_numel(fv_value(x));
-}
+static double numel_of(const fl_var *x) { return (double)fl_numel(fv_value(x)); }
 
 /* Of a layer whose weight [out, ...] is used once for each out numbers of the result. */
 static double flop_of_weight(fl_nn_module *m, fl_var *y) {
@@ -48,7 +47,8 @@ static double flop_of_weight(fl_nn_module *m, fl_var *y) {
 /* The three products with in_proj_weight, q k^T and the product with v. */
 static double flop_of_attention(fl_vars in) {
     const fl_vars all = in.n < 3 ? FL_VARS(in.v[0], in.v[0], in.v[0]) : in;
-    const double dim = (double)fv_value(all.v[0])->shape[2], keys = (double)fv_value(all.v[1])->shape[1];
+    const double dim = (double)fv_value(all.v[0])->shape[2],
+                 keys = (double)fv_value(all.v[1])->shape[1];
     double flop = 4 * numel_of(all.v[0]) * keys;
     for (int i = 0; i < 3; i++) flop += 2 * numel_of(all.v[i]) * dim;
     return flop;
@@ -60,10 +60,13 @@ static fl_vars counting_forward(fl_nn_module *m, fl_vars in) {
     const fl_vars out = counted_type[i]->forward(m, in);
     const char *name = m->type->name;
     if (!out.n || !out.v[0]) return out;
-    if (!strcmp(name, "MultiheadAttention")) forward_flop += flop_of_attention(in);
+    if (!strcmp(name, "MultiheadAttention"))
+        forward_flop += flop_of_attention(in);
     else if (!strcmp(name, "Capsules"))
-        forward_flop += 2 * (double)fv_value(in.v[0])->shape[0] * numel_of(fl_nn_get_param(m, "weight"));
-    else forward_flop += flop_of_weight(m, out.v[0]);
+        forward_flop +=
+            2 * (double)fv_value(in.v[0])->shape[0] * numel_of(fl_nn_get_param(m, "weight"));
+    else
+        forward_flop += flop_of_weight(m, out.v[0]);
     return out;
 }
 
@@ -120,7 +123,8 @@ static double gradient_bytes(fl_nn_module *net) {
     double bytes = 0;
     for (int i = 0; i < p.n; i++)
         if (fv_grad(p.v[i]))
-            bytes += (double)fl_numel(fv_grad(p.v[i])) * (double)fl_dtype_size(fv_grad(p.v[i])->dtype);
+            bytes +=
+                (double)fl_numel(fv_grad(p.v[i])) * (double)fl_dtype_size(fv_grad(p.v[i])->dtype);
     return bytes;
 }
 
@@ -166,12 +170,13 @@ static void print_line(const settings *s, figures *f, double peak) {
     for (int k = 0; k < 4; k++) median[k] = bench_median(f->seconds[k], s->iterations);
     const double rate = f->flop / median[0] * 1e-9;
     const char *commit = getenv("COMMIT");
-    printf("%s\tfl/%s\t%lld\tcpu\tf32\t%d\ttrain\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
-           "\t%s\t%.5g\t%lld\n",
-           s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch, s->threads,
-           median[0], f->seconds[0][0], median[1], median[2], median[3], rate, 100 * rate / peak,
-           f->memory, (long long)usage.ru_maxrss * 1024, commit ? commit : "-", f->flop * 1e-9,
-           (long long)f->conversions);
+    printf(
+        "%s\tfl/%s\t%lld\tcpu\tf32\t%d\ttrain\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
+        "\t%s\t%.5g\t%lld\n",
+        s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch, s->threads,
+        median[0], f->seconds[0][0], median[1], median[2], median[3], rate, 100 * rate / peak,
+        f->memory, (long long)usage.ru_maxrss * 1024, commit ? commit : "-", f->flop * 1e-9,
+        (long long)f->conversions);
 }
 
 /* What a program that asks for layout conversions gets: an image batch in the network's layout. */
@@ -202,7 +207,8 @@ static int run(const settings *s) {
     fl_nn_free(net);
     fl_scope_end(&scope);
     if (!f.conversions || s->nchw) return 0;
-    fprintf(stderr, "%s: %lld conversions of layout in a step\n", s->m->name, (long long)f.conversions);
+    fprintf(stderr, "%s: %lld conversions of layout in a step\n", s->m->name,
+            (long long)f.conversions);
     return 1;
 }
 
@@ -230,9 +236,12 @@ static bool read_arguments(settings *s, int argc, char **argv) {
     int64_t batch = 0, size = 0, threads = fl_threads(), warmup = 2, iterations = 5;
     bool plain = false;
     for (int i = 2; i < argc; i++) {
-        if (!strcmp(argv[i], "--preset") && argv[i + 1]) preset = argv[++i];
-        else if (!strcmp(argv[i], "--nchw")) s->nchw = true;
-        else if (!strcmp(argv[i], "--plain")) plain = true;
+        if (!strcmp(argv[i], "--preset") && argv[i + 1])
+            preset = argv[++i];
+        else if (!strcmp(argv[i], "--nchw"))
+            s->nchw = true;
+        else if (!strcmp(argv[i], "--plain"))
+            plain = true;
         else if (!number_option(argv, &i, "--batch", &batch) &&
                  !number_option(argv, &i, "--size", &size) &&
                  !number_option(argv, &i, "--threads", &threads) &&
@@ -258,7 +267,8 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--list")) return list();
     if (argc == 2 && !strcmp(argv[1], "--columns")) return puts(columns) < 0;
     if (read_arguments(&s, argc, argv)) return run(&s);
-    fprintf(stderr, "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-                    " [--iterations N] [--nchw] [--plain] | --list | --columns\n");
+    fprintf(stderr,
+            "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
+            " [--iterations N] [--nchw] [--plain] | --list | --columns\n");
     return 2;
 }

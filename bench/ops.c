@@ -3,8 +3,12 @@
    Each line: GB/s of the bytes that the op must read and write, and in the note the copy's GB/s
    divided by it (issue: at most 2 for element-wise ops and reductions in contiguous, channels-last
    and inner-contiguous layouts). The copy is memcpy by the pool's threads between warm buffers.
-   Sorting and scattering: millions of elements a second. */
+   Sorting and scattering: millions of elements a second. The ops of networks, forward and with
+   their gradients, on tensors past the last cache and on ones of 1.5 MiB: there the note has the
+   share of a copy of as many bytes in plain stores, timed between the same calls, minima of both.
+   ARGS=nets: these only; bench/peers/torch_ops.py prints the same rows. */
 #include "bench.h"
+#include <math.h>
 #include <string.h>
 
 enum { N = 1 << 24 }; /* elements: 64 MiB of f32, past the caches */
@@ -149,13 +153,186 @@ static void orders(void) {
         }
 }
 
-int main(void) {
+/* An op of networks: y of x, with or without gradients, that moves so many bytes per element of x
+   when nothing is read or written twice that need not be (batch norm reads x and dy twice). */
+typedef struct net net;
+struct net {
+    const char *figure;
+    fl_var *(*run)(const net *job);
+    fl_shape shape;
+    double forward, both;
+    bool channels_last;
+    fl_var *x, *weight, *bias;
+    fl_tensor *dy, *target;
+    bool backward;
+};
+
+static fl_var *run_add(const net *j) { return fv_add(j->x, j->x); }
+static fl_var *run_relu(const net *j) { return fv_relu(j->x); }
+static fl_var *run_gelu(const net *j) { return fv_gelu(j->x); }
+static fl_var *run_gelu_tanh(const net *j) { return fv_gelu_tanh(j->x); }
+static fl_var *run_softmax(const net *j) { return fv_softmax(j->x, -1); }
+static fl_var *run_dropout(const net *j) { return fv_dropout(j->x, 0.1, NULL); }
+static fl_var *run_max_pool(const net *j) { return fv_max_pool2d(j->x, 3, .stride = 2, .pad = 1); }
+static fl_var *run_avg_pool(const net *j) { return fv_avg_pool2d(j->x, 2); }
+static fl_var *run_cross_entropy(const net *j) { return fl_nn_cross_entropy(j->x, j->target); }
+static fl_var *run_layer_norm(const net *j) {
+    return fv_layer_norm(j->x, 1, j->weight, j->bias, 1e-5);
+}
+static fl_var *run_batch_norm(const net *j) {
+    return fv_batch_norm(j->x, j->weight, j->bias, .train = true);
+}
+
+#define ROWS_OF(n) {2, {n, 768}}
+static const net nets[] = {
+    {.figure = "add", .run = run_add, .shape = ROWS_OF(16384), .forward = 12},
+    {.figure = "relu", .run = run_relu, .shape = ROWS_OF(16384), .forward = 8, .both = 20},
+    {.figure = "gelu", .run = run_gelu, .shape = ROWS_OF(16384), .forward = 8, .both = 20},
+    {.figure = "gelu_tanh", .run = run_gelu_tanh, .shape = ROWS_OF(16384), .forward = 8, .both = 20},
+    {.figure = "softmax", .run = run_softmax, .shape = ROWS_OF(16384), .forward = 8, .both = 20},
+    {.figure = "dropout", .run = run_dropout, .shape = ROWS_OF(16384), .forward = 8, .both = 16},
+    {.figure = "layer_norm", .run = run_layer_norm, .shape = ROWS_OF(16384), .forward = 8, .both = 20},
+    {.figure = "batch_norm", .run = run_batch_norm, .shape = {4, {32, 64, 56, 56}}, .forward = 12,
+     .both = 32},
+    {.figure = "batch_norm_cl", .run = run_batch_norm, .shape = {4, {32, 64, 56, 56}}, .forward = 12,
+     .both = 32, .channels_last = true},
+    {.figure = "max_pool", .run = run_max_pool, .shape = {4, {32, 64, 112, 112}}, .forward = 7,
+     .both = 14},
+    {.figure = "max_pool_cl", .run = run_max_pool, .shape = {4, {32, 64, 112, 112}}, .forward = 7,
+     .both = 14, .channels_last = true},
+    {.figure = "avg_pool", .run = run_avg_pool, .shape = {4, {32, 64, 112, 112}}, .forward = 5,
+     .both = 10},
+    {.figure = "avg_pool_cl", .run = run_avg_pool, .shape = {4, {32, 64, 112, 112}}, .forward = 5,
+     .both = 10, .channels_last = true},
+    {.figure = "cross_entropy", .run = run_cross_entropy, .shape = {2, {2048, 50265}}, .forward = 4,
+     .both = 12},
+    {.figure = "relu_small", .run = run_relu, .shape = ROWS_OF(512), .forward = 8, .both = 20},
+    {.figure = "gelu_small", .run = run_gelu, .shape = ROWS_OF(512), .forward = 8, .both = 20},
+    {.figure = "softmax_small", .run = run_softmax, .shape = ROWS_OF(512), .forward = 8, .both = 20},
+    {.figure = "dropout_small", .run = run_dropout, .shape = ROWS_OF(512), .forward = 8, .both = 16},
+    {.figure = "layer_norm_small", .run = run_layer_norm, .shape = ROWS_OF(512), .forward = 8,
+     .both = 20},
+    {.figure = "batch_norm_small", .run = run_batch_norm, .shape = {4, {4, 64, 39, 39}},
+     .forward = 12, .both = 32},
+    {.figure = "batch_norm_cl_small", .run = run_batch_norm, .shape = {4, {4, 64, 39, 39}},
+     .forward = 12, .both = 32, .channels_last = true},
+};
+
+/* The leaf of a channels-last image is dense, as its gradient is. */
+static void run_net(void *arg) {
+    net j = *(const net *)arg;
+    fl_scope s = fl_scope_begin();
+    fl_no_grad(!j.backward);
+    fl_var *leaf = j.x;
+    if (j.channels_last) j.x = fv_permute(leaf, 4, (int[]){0, 3, 1, 2});
+    fl_var *y = j.run(&j);
+    if (j.backward) {
+        fl_backward(y, .grad = j.dy);
+        fv_zero_grad(leaf);
+        fv_zero_grad(j.weight);
+        fv_zero_grad(j.bias);
+    }
+    fl_scope_end(&s);
+}
+
+static fl_shape channels_behind(fl_shape s) {
+    return FL_SHAPE(s.dim[0], s.dim[2], s.dim[3], s.dim[1]);
+}
+
+/* In plain stores: memcpy goes past the caches where the copy is large. */
+static void copy_plain(void *arg, int64_t begin, int64_t end) {
+    typedef float vector __attribute__((vector_size(32)));
+    const copying *c = arg;
+    vector *to = (vector *)(void *)c->to;
+    const vector *from = (const vector *)(const void *)c->from;
+    for (int64_t i = begin; i < end; i++) {
+        to[i] = from[i];
+        __asm__ volatile("" ::: "memory");
+    }
+}
+
+typedef struct plain {
+    copying c;
+    int64_t bytes;
+} plain;
+
+static void copy_plainly(void *arg) {
+    plain *p = arg;
+    fl_parallel(p->bytes / 32, 1 << 12, copy_plain, &p->c);
+}
+
+static double once(bench_fn fn, void *arg) {
+    double start = fl_data_now();
+    fn(arg);
+    return fl_data_now() - start;
+}
+
+/* Seconds of the job, and of copying as many bytes as it moves: the least of `rounds`. */
+static double share_of_copy(net *j, double bytes, double *seconds) {
+    fl_tensor *x = j->x->value, *to = fl_empty_like(x), *from = fl_ones_like(x);
+    plain p = {{fl_map(to, FL_WRITE), fl_map(from, FL_READ)}, fl_numel(x) * 4};
+    if (p.bytes > 1 << 26) p.bytes = 1 << 26;
+    double copy = 1e9, least = 1e9;
+    const int rounds = p.bytes < 1 << 22 ? 200 : 9;
+    for (int r = 0; r < rounds; r++) {
+        copy = fmin(copy, once(copy_plainly, &p));
+        least = fmin(least, once(run_net, j));
+    }
+    fl_unmap(to, FL_WRITE);
+    fl_unmap(from, FL_READ);
+    *seconds = least;
+    return copy * bytes / (2.0 * (double)p.bytes) / least;
+}
+
+static void net_operands(net *j) {
+    fl_rng rng = {6, 0};
+    fl_shape s = j->shape;
+    int64_t channels = s.dim[1];
+    bool behind = j->channels_last;
+    j->x = fv_param(fl_normal(behind ? channels_behind(s) : s, 0, 1, FL_F32, &rng));
+    j->weight = fv_param(fl_ones(FL_SHAPE(channels), FL_F32));
+    j->bias = fv_param(fl_zeros(FL_SHAPE(channels), FL_F32));
+    if (j->run == run_cross_entropy)
+        j->target = fl_randint(FL_SHAPE(s.dim[0]), 0, channels, &rng);
+    net wide = *j;
+    if (behind) wide.x = fv_permute(j->x, 4, (int[]){0, 3, 1, 2});
+    fl_shape y = fl_shape_of(fv_value(j->run(&wide)));
+    j->dy = fl_normal(behind ? channels_behind(y) : y, 0, 1, FL_F32, &rng);
+    if (behind) j->dy = fl_permute(j->dy, 4, (int[]){0, 3, 1, 2});
+}
+
+/* Of the ops whose names start with `only`. */
+static void networks(const char *only) {
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
+        for (int backward = 0; backward < 2; backward++) {
+            net j = nets[i];
+            double bytes = backward ? j.both : j.forward, seconds;
+            if (bytes == 0 || strncmp(j.figure, only, strlen(only)) != 0) continue;
+            fl_scope s = fl_scope_begin();
+            char figure[60], note[60];
+            net_operands(&j);
+            j.backward = backward;
+            bytes *= (double)fl_shape_numel(j.shape);
+            double share = share_of_copy(&j, bytes, &seconds);
+            snprintf(figure, sizeof figure, "%s_%s", j.figure, backward ? "both" : "forward");
+            snprintf(note, sizeof note, "%.0f %% of the copy, %.3g ms", 100 * share, seconds * 1e3);
+            bench_line(figure, bytes / seconds / 1e9, "GB/s", note);
+            fl_scope_end(&s);
+        }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "nets") == 0) {
+        networks(argc > 2 ? argv[2] : "");
+        return fl_error() != NULL;
+    }
     measure_copy();
     layouts(FL_F32);
     layouts(FL_BF16);
     layouts(FL_I8);
     moves();
     orders();
+    networks("");
     return fl_error() != NULL;
 }
 /* MIT licence: see LICENSE. */

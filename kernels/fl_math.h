@@ -197,6 +197,15 @@ FLM float flm_exp_f32(float x) {
     return (1.0f + flm__expm1_poly(r)) * flm__exp2i(half) * flm__exp2i(n - half);
 }
 
+/* e^x for shares, x <= 0 or little more: 0 below -87, where denormals begin, which cost a hundred
+   times as much */
+FLM float flm_exp_share_f32(float x) {
+    int32_t n;
+    float r = flm__split_ln2(x < -87.0f ? -87.0f : x, &n);
+    float y = (1.0f + flm__expm1_poly(r)) * flm__exp2i(n);
+    return x < -87.0f ? 0.0f : y;
+}
+
 /* 2^n ((1 - 2^-n) + (e^r - 1)), sign not yet that of x = -0; -1 below -18 */
 FLM float flm__expm1_core(float x) {
     int32_t n, half;
@@ -399,6 +408,7 @@ FLM float flm_atan2_f32(float yf, float xf) {
 FLM double flm_abs_f64(double x) { return fabs(x); }
 FLM double flm_sqrt_f64(double x) { return flm__libm_sqrt(x); }
 FLM double flm_exp_f64(double x) { return exp(x); }
+FLM double flm_exp_share_f64(double x) { return exp(x); }
 FLM double flm_log_f64(double x) { return log(x); }
 FLM double flm_log1p_f64(double x) { return log1p(x); }
 FLM double flm_expm1_f64(double x) { return expm1(x); }

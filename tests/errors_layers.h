@@ -48,11 +48,12 @@ static void rows_of_embeddings(void) {
     NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.padding = 4}), "padding 4");
     NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_embedding_opt, fl_nn_embedding(4, 3, .rng = &rng), o.v23, "f32 [2, 3]");
-    ROW_OF(RAISES, "fl_nn_embedding_opt", "fl_gather", !through(fl_nn_embedding(2, 3, .rng = &rng), o.vi),
-           "size 2");
+    ROW_OF(RAISES, "fl_nn_embedding_opt", "fl_gather",
+           !through(fl_nn_embedding(2, 3, .rng = &rng), o.vi), "size 2");
     NO(fl_nn_position_opt, (0, 3, position), "0 steps of 3");
     NO(fl_nn_position_opt, (2, 3, (fl_nn_position_opts){.dtype = FL_B8}), "b8");
-    BAD_CALL(fl_nn_position_opt, fl_nn_position(5, 3, .rng = &rng), o.v23, "[2, 3]", "at most 5 steps");
+    BAD_CALL(fl_nn_position_opt, fl_nn_position(5, 3, .rng = &rng), o.v23, "[2, 3]",
+             "at most 5 steps");
     NO(fl_nn_sinusoid, (0, 1), "dim 0");
     BAD_CALL(fl_nn_sinusoid, fl_nn_sinusoid(4, 0), o.v23, "[2, 3]", "[n, t, 4]");
 }
@@ -74,15 +75,18 @@ static void rows_of_attention(void) {
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dropout = 2}), "dropout 2");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_attention_opt, fl_nn_attention(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, 4]");
-    ROW(RAISES, "fl_nn_attention_opt", !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(5)), "5 inputs");
-    ROW(RAISES, "fl_nn_attention_opt", !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(3)),
-        "[1, 2, 3]", "[1, 4, 3]");
+    ROW(RAISES, "fl_nn_attention_opt",
+        !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(5)), "5 inputs");
+    ROW(RAISES, "fl_nn_attention_opt",
+        !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(3)), "[1, 2, 3]", "[1, 4, 3]");
     NO_AS(fl_nn_transformer_opt, "fl_nn_attention", (6, 4, 8, (fl_nn_transformer_opts){0}),
           "4 heads");
-    NO_AS(fl_nn_transformer_opt, "fl_nn_linear", (6, 2, 0, (fl_nn_transformer_opts){.rng = &rng}), "out 0");
+    NO_AS(fl_nn_transformer_opt, "fl_nn_linear", (6, 2, 0, (fl_nn_transformer_opts){.rng = &rng}),
+          "out 0");
     NO_AS(fl_nn_transformer_opt, "fl_nn_drop_path",
           (6, 2, 8, (fl_nn_transformer_opts){.drop_path = 2, .rng = &rng}), "p is 2");
-    ROW(RAISES, "fl_nn_transformer_opt", !through_all(fl_nn_transformer(3, 1, 2, .rng = &rng), sequences(3)),
+    ROW(RAISES, "fl_nn_transformer_opt",
+        !through_all(fl_nn_transformer(3, 1, 2, .rng = &rng), sequences(3)),
         "3 inputs, takes 1 or 2");
 }
 
@@ -93,19 +97,24 @@ static void rows_of_vocabularies(void) {
     NO(fl_nn_adaptive_embedding_opt, (8, FL_SHAPE(4, 2), plain), "[4, 2]");
     NO(fl_nn_adaptive_embedding_opt, (2, cuts, plain), "dim 2 divided by 4");
     NO(fl_nn_adaptive_embedding_opt, (8, cuts, (fl_nn_adaptive_opts){.dtype = FL_I64}), "i64");
-    BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng), o.v23, "f32");
-    BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng), fv_const(nines()),
-             "2 words are not in [0, 4)");
+    BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng), o.v23,
+             "f32");
+    BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng),
+             fv_const(nines()), "2 words are not in [0, 4)");
     NO(fl_nn_adaptive_softmax_opt, (8, FL_SCALAR_SHAPE, plain), "cutoffs []");
     NO(fl_nn_adaptive_softmax_opt, (8, cuts, (fl_nn_adaptive_opts){.divide = -1}), "by -1");
     NO(fl_nn_adaptive_softmax_opt, (8, cuts, (fl_nn_adaptive_opts){.dtype = FL_U8}), "u8");
     ROW(RAISES, "fl_nn_adaptive_softmax_opt",
-        !through_all(fl_nn_adaptive_softmax(4, cuts, .rng = &rng), FL_VARS(o.v23, fv_const(nines()))), "[2, 3]",
-        "[k, 4]");
+        !through_all(fl_nn_adaptive_softmax(4, cuts, .rng = &rng),
+                     FL_VARS(o.v23, fv_const(nines()))),
+        "[2, 3]", "[k, 4]");
     ROW(RAISES, "fl_nn_adaptive_softmax_opt",
-        !through_all(fl_nn_adaptive_softmax(3, FL_SHAPE(2), .rng = &rng), FL_VARS(o.v23, fv_const(o.f2))), "f32");
+        !through_all(fl_nn_adaptive_softmax(3, FL_SHAPE(2), .rng = &rng),
+                     FL_VARS(o.v23, fv_const(o.f2))),
+        "f32");
     ROW(RAISES, "fl_nn_adaptive_softmax_opt",
-        !through_all(fl_nn_adaptive_softmax(3, FL_SHAPE(2), .rng = &rng), FL_VARS(o.v23, fv_const(nines()))),
+        !through_all(fl_nn_adaptive_softmax(3, FL_SHAPE(2), .rng = &rng),
+                     FL_VARS(o.v23, fv_const(nines()))),
         "2 words are not in [0, 2)");
 }
 
@@ -115,7 +124,8 @@ static void rows_of_capsules(void) {
     NO(fl_nn_capsules_opt, (0, 2, 3, 4, (fl_nn_capsules_opts){0}), "0 of 2");
     NO(fl_nn_capsules_opt, (1, 2, 3, 4, (fl_nn_capsules_opts){.rounds = -1}), "-1 rounds");
     NO(fl_nn_capsules_opt, (1, 2, 3, 4, (fl_nn_capsules_opts){.dtype = FL_I64}), "i64");
-    BAD_CALL(fl_nn_capsules_opt, fl_nn_capsules(2, 3, 2, 2, .rng = &rng), o.v23, "[2, 3]", "[n, 2, 3]");
+    BAD_CALL(fl_nn_capsules_opt, fl_nn_capsules(2, 3, 2, 2, .rng = &rng), o.v23, "[2, 3]",
+             "[n, 2, 3]");
     NO(fl_nn_ctc_opt, (NULL, o.i23, o.i23, o.i23, (fl_ctc_loss_opts){0}), NULLS);
     NO(fl_nn_ctc_opt, (o.v23, o.i23, o.i23, o.i23, (fl_ctc_loss_opts){0}), "[2, 3]");
     NO_AS(fl_nn_ctc_opt, "fl_ctc_loss",

@@ -21,6 +21,9 @@ static void rows_of_nets(void) {
     NO(fl_batch_norm_opt, (NULL, NULL, NULL, norm), NULLS);
     NO(fl_batch_norm_opt, (o.f23, o.f4, NULL, norm), "[2, 3]", "[4]");
     NO(fl_batch_norm_opt, (o.f23, NULL, NULL, norm), "running mean");
+    NO(fl_batch_norm_add_opt, (NULL, NULL, NULL, o.f23, train), NULLS);
+    NO(fl_batch_norm_add_opt, (o.f23, NULL, NULL, NULL, train), NULLS);
+    NO(fl_batch_norm_add_opt, (o.f23, NULL, NULL, o.f34, train), "[2, 3]", "[3, 4]");
     NO(fl_batch_norm_opt, (o.f23, NULL, NULL, other), "[2, 3]", "[4]");
     NO(fl_batch_norm_opt, (fl_reshape(o.f4, FL_SHAPE(1, 4)), NULL, NULL, train),
        "1 values per channel");
@@ -45,6 +48,9 @@ static void rows_of_nets(void) {
     NO(fl_attention, (o.f23, NULL, o.f23, NULL, false, 0), NULLS);
     NO(fl_attention, (o.f23, o.f23, NULL, NULL, false, 0), NULLS);
     NO(fl_attention, (o.f23, o.f34, o.f23, NULL, false, 0), "[2, 3]", "[3, 4]");
+    const fl_attention_opts exact = {0}, lossy = {.dropout = 1.5};
+    NO_AS(fl_attention_opt, "fl_attention", (NULL, o.f23, o.f23, NULL, exact), NULLS);
+    NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, NULL, lossy), "1.5");
     NO(fl_mse_loss, (NULL, o.f23, FL_MEAN), NULLS);
     NO(fl_mse_loss, (o.f23, NULL, FL_MEAN), NULLS);
     NO(fl_mse_loss, (o.f23, o.f34, FL_SUM), "[2, 3]", "[3, 4]");
@@ -128,7 +134,7 @@ static void rows_of_nets(void) {
     NO(fl_ctc_loss_opt, (cube, o.i23, two, NULL, plain), NULLS);
     NO(fl_ctc_loss_opt, (o.f23, o.i23, two, two, plain), "[2, 3]");
     NO(fl_ctc_loss_opt, (cube, o.i23, two, two, fifth), "blank 4 of 4 classes");
-    NO_AS(fl_ctc_loss_opt, "fl_gather", (cube, o.i23, two, seven, plain), "out of range");
+    NO_AS(fl_ctc_loss_opt, "fl_ctc_loss", (cube, o.i23, two, seven, plain), "out of range");
 }
 
 static void rows_of_var_nets(void) {
@@ -150,6 +156,9 @@ static void rows_of_var_nets(void) {
     NO(fv_batch_norm_opt, (NULL, NULL, NULL, norm), NULLS);
     NO(fv_batch_norm_opt, (o.v23, o.v4, NULL, norm), "[2, 3]", "[4]");
     NO(fv_batch_norm_opt, (o.v23, NULL, NULL, norm), "running mean");
+    NO(fv_batch_norm_add_opt, (NULL, NULL, NULL, o.v23, train), NULLS);
+    NO(fv_batch_norm_add_opt, (o.v23, NULL, NULL, NULL, train), NULLS);
+    NO(fv_batch_norm_add_opt, (o.v23, NULL, NULL, o.v34, train), "[2, 3]", "[3, 4]");
     NO(fv_batch_norm_opt, (o.v23, NULL, NULL, other), "[2, 3]", "[4]");
     NO(fv_batch_norm_opt, (fv_reshape(o.v4, FL_SHAPE(1, 4)), NULL, NULL, train),
        "1 values per channel");
@@ -174,6 +183,9 @@ static void rows_of_var_nets(void) {
     NO(fv_attention, (o.v23, NULL, o.v23, NULL, false, 0), NULLS);
     NO(fv_attention, (o.v23, o.v23, NULL, NULL, false, 0), NULLS);
     NO(fv_attention, (o.v23, o.v34, o.v23, NULL, false, 0), "[2, 3]", "[3, 4]");
+    const fl_attention_opts exact = {0}, lossy = {.dropout = 1.5};
+    NO_AS(fv_attention_opt, "fv_attention", (NULL, o.v23, o.v23, NULL, exact), NULLS);
+    NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, NULL, lossy), "1.5");
     NO(fv_mse_loss, (NULL, o.v23, FL_MEAN), NULLS);
     NO(fv_mse_loss, (o.v23, NULL, FL_MEAN), NULLS);
     NO(fv_mse_loss, (o.v23, o.v34, FL_SUM), "[2, 3]", "[3, 4]");
@@ -257,7 +269,7 @@ static void rows_of_var_nets(void) {
     NO(fv_ctc_loss_opt, (cube, o.i23, two, NULL, plain), NULLS);
     NO(fv_ctc_loss_opt, (o.v23, o.i23, two, two, plain), "[2, 3]");
     NO(fv_ctc_loss_opt, (cube, o.i23, two, two, fifth), "blank 4 of 4 classes");
-    NO_AS(fv_ctc_loss_opt, "fl_gather", (cube, o.i23, two, seven, plain), "out of range");
+    NO_AS(fv_ctc_loss_opt, "fl_ctc_loss", (cube, o.i23, two, seven, plain), "out of range");
 }
 
 #endif /* MIT licence: see LICENSE. */

@@ -14,6 +14,10 @@ static fl_var *net_instance_norm(fl_var **x) {
 static fl_var *net_batch_norm(fl_var **x) {
     return fv_batch_norm(x[0], x[1], x[1], .train = true, .eps = 0.1);
 }
+static fl_var *net_batch_norm_add(fl_var **x) {
+    fl_var *y = fv_mul(x[0], x[1]);
+    return fv_batch_norm_add(x[0], x[1], NULL, y, .train = true, .eps = 0.1, .relu = true);
+}
 static fl_var *net_batch_norm_off(fl_var **x) {
     fl_tensor *mean = fl_full(FL_SHAPE(4), 0.25, FL_F64), *var = fl_full(FL_SHAPE(4), 2, FL_F64);
     return fv_batch_norm(x[0], x[1], x[1], .mean = mean, .var = var);
@@ -51,6 +55,12 @@ static fl_var *net_attention_masked(fl_var **x) { /* query 1 sees nothing */
 static fl_var *net_attention_added(fl_var **x) {
     fl_var *mask = fv_matmul(x[1], fv_transpose(x[1], 0, 1));
     return fv_attention(x[0], x[1], x[1], mask, false, 0);
+}
+
+static fl_var *net_attention_dropped(fl_var **x) { /* each call drops the same */
+    fl_rng rng = {3, 0};
+    fl_attention_opts o = {.causal = true, .dropout = 0.4, .rng = &rng};
+    return fv_attention_opt(x[0], x[1], x[1], NULL, o);
 }
 
 /* Weights of n gates for inputs and states of 4, made of x [3, 4] and y [4, 4]. */
@@ -152,6 +162,7 @@ static const struct {
     {"rms_norm", net_rms_norm, VECTOR},       {"group_norm", net_group_norm, VECTOR},
     {"instance_norm", net_instance_norm, VECTOR},
     {"batch_norm", net_batch_norm, VECTOR},   {"batch_norm", net_batch_norm_off, VECTOR},
+    {"batch_norm_add", net_batch_norm_add, VECTOR},
     {"local_response_norm", net_response_norm, ALONE},
     {"normalize", net_normalize, ALONE},      {"normalize", net_normalize3, ALONE},
     {"weight_norm", net_weight_norm, VECTOR}, {"cosine_similarity", net_cosine, ALIKE},
@@ -159,6 +170,7 @@ static const struct {
     {"embedding", net_embedding, ALONE},      {"embedding_bag", net_embedding_bag, ALONE},
     {"attention", net_attention, ALIKE},      {"attention", net_attention_causal, ALIKE},
     {"attention", net_attention_masked, ALIKE}, {"attention", net_attention_added, ALIKE},
+    {"attention_opt", net_attention_dropped, ALIKE},
     {"rnn_tanh_cell", net_rnn_tanh_cell, SQUARE}, {"gru_cell", net_gru_cell, SQUARE},
     {"lstm_cell", net_lstm_cell, SQUARE},     {"lstm", net_lstm, SQUARE},
     {"gru", net_gru, SQUARE},                 {"mse_loss", net_mse, ALIKE},

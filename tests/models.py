@@ -7,6 +7,7 @@ usage: models.py [--verify]
 A line is the model's name, a rate, and the losses of SGD of that rate with momentum 0.9, on the
 batch of bench/models by its formula, from weights by the same formula (see weight). Modules have
 the names of bench/models, so parameters match by name. Needs PyTorch 1.13 and NumPy."""
+import itertools
 import math
 import os
 import sys
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-RATE, RATES, STEPS, BATCH = 0.01, {"alexnet": 0.002}, 10, 2
+RATE, RATES, STEPS, BATCH = 0.01, {"alexnet": 0.002, "detr": 0.001}, 10, 2
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden", "models.tsv")
 
 
@@ -116,8 +117,18 @@ def vgg16():
             nn.Linear(64, 64), nn.ReLU(), nn.Identity(), nn.Linear(64, 10)))
 
 
+class Frozen(nn.BatchNorm2d):
+    """Of running statistics, which stay what they are."""
+
+    def __init__(self, n):
+        super().__init__(n, affine=False)
+
+    def forward(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, eps=self.eps)
+
+
 class Residual(nn.Module):
-    def __init__(self, cin, width, stride, bottleneck):
+    def __init__(self, cin, width, stride, bottleneck, norm):
         super().__init__()
         out = 4 * width if bottleneck else width
         sizes = [(cin, width, 1, 1), (width, width, 3, stride), (width, out, 1, 1)] if bottleneck else \
@@ -125,9 +136,9 @@ class Residual(nn.Module):
         self.n = len(sizes)
         for i, (a, b, k, s) in enumerate(sizes, 1):
             self.add_module(f"conv{i}", nn.Conv2d(a, b, k, s, k // 2, bias=False))
-            self.add_module(f"bn{i}", nn.BatchNorm2d(b))
+            self.add_module(f"bn{i}", norm(b))
         self.downsample = None if stride == 1 and cin == out else nn.Sequential(
-            nn.Conv2d(cin, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            nn.Conv2d(cin, out, 1, stride, bias=False), norm(out))
 
     def forward(self, x):
         y = x
@@ -137,13 +148,19 @@ class Residual(nn.Module):
         return F.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
-def resnet(bottleneck):
-    net, c, widen = named(conv1=nn.Conv2d(3, 8, 7, 2, 3, bias=False), bn1=nn.BatchNorm2d(8),
-        relu=nn.ReLU(), maxpool=nn.MaxPool2d(3, 2, 1)), 8, 4 if bottleneck else 1
+def resnet_body(bottleneck, norm):
+    net, c = named(conv1=nn.Conv2d(3, 8, 7, 2, 3, bias=False), bn1=norm(8), relu=nn.ReLU(),
+        maxpool=nn.MaxPool2d(3, 2, 1)), 8
     for s in range(4):
-        net.add_module(f"layer{s + 1}", nn.Sequential(Residual(c, 8 << s, 2 if s else 1, bottleneck)))
-        c = (8 << s) * widen
-    for name, m in dict(avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(c, 10)).items():
+        net.add_module(f"layer{s + 1}", nn.Sequential(Residual(c, 8 << s, 2 if s else 1, bottleneck, norm)))
+        c = (8 << s) * (4 if bottleneck else 1)
+    return net
+
+
+def resnet(bottleneck):
+    net = resnet_body(bottleneck, nn.BatchNorm2d)
+    for name, m in dict(avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(),
+            fc=nn.Linear(256 if bottleneck else 64, 10)).items():
         net.add_module(name, m)
     return net
 
@@ -237,6 +254,51 @@ def capsule():
         digits=Capsules(144))
 
 
+class DetrLayer(nn.Module):
+    """Positions are added to queries and keys."""
+
+    def __init__(self, decoder):
+        super().__init__()
+        attention = lambda: nn.MultiheadAttention(32, 8, batch_first=True)
+        self.self_attn, self.multihead_attn = attention(), attention() if decoder else None
+        self.linear1, self.linear2 = nn.Linear(32, 64), nn.Linear(64, 32)
+        self.norm1, self.norm2 = nn.LayerNorm(32), nn.LayerNorm(32)
+        self.norm3 = nn.LayerNorm(32) if decoder else None
+
+    def forward(self, x, place, image=None, image_place=None):
+        q = x + place
+        x = self.norm1(x + self.self_attn(q, q, x)[0])
+        if self.norm3 is not None:
+            x = self.norm2(x + self.multihead_attn(x + place, image + image_place, image)[0])
+        return (self.norm3 or self.norm2)(x + self.linear2(F.relu(self.linear1(x))))
+
+
+def places(h, w, dim):
+    """Sines of the place in y, then in x, each from 0 to 2 pi."""
+    y, x = torch.meshgrid(torch.arange(1, h + 1) / h, torch.arange(1, w + 1) / w, indexing="ij")
+    scale = 10000.0 ** (torch.arange(0, dim // 2, 2, dtype=torch.float64) * 2 / dim)
+    angles = [2 * math.pi * p[..., None].double() / scale for p in (y, x)]
+    return torch.cat([torch.stack([a.sin(), a.cos()], -1).flatten(-2) for a in angles], -1).reshape(1, h * w, dim).float()
+
+
+class Detr(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query_embed = nn.Parameter(torch.empty(6, 32))
+        self.backbone, self.input_proj = resnet_body(True, Frozen), nn.Conv2d(256, 32, 1)
+        self.encoder, self.decoder = nn.ModuleList([DetrLayer(False)]), nn.ModuleList([DetrLayer(True)])
+        self.norm, self.class_embed = nn.LayerNorm(32), nn.Linear(32, 9)
+        self.bbox_embed = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+
+    def forward(self, x):
+        x = self.input_proj(self.backbone(x))
+        place, x = places(*x.shape[2:], 32), x.flatten(2).transpose(1, 2)
+        x = self.encoder[0](x, place)
+        query = self.query_embed.expand(x.shape[0], -1, -1)
+        y = self.norm(self.decoder[0](torch.zeros_like(query), query, x, place))
+        return self.class_embed(y), self.bbox_embed(y).sigmoid()
+
+
 # --- batches and losses ---------------------------------------------------------------------------
 
 def classes(side, channels=3):
@@ -264,13 +326,41 @@ def capsule_loss():
     return loss
 
 
+def giou(a, b):
+    """Of boxes (centre, size), pair by pair."""
+    (a0, a1), (b0, b1) = ((t[..., :2] - t[..., 2:] / 2, t[..., :2] + t[..., 2:] / 2) for t in (a, b))
+    inner = F.relu(torch.minimum(a1, b1) - torch.maximum(a0, b0)).prod(-1)
+    hull = (torch.maximum(a1, b1) - torch.minimum(a0, b0)).prod(-1)
+    both = a[..., 2:].prod(-1) + b[..., 2:].prod(-1) - inner
+    return inner / both - (hull - both) / hull
+
+
+def detr_loss():
+    x, kind = reals("images", BATCH, 3, 96, 96), integers("kinds", 0, 8, BATCH, 4)
+    box = 0.4 + 0.1 * reals("boxes", BATCH, 4, 4)
+
+    def loss(net):
+        kinds, boxes = net(x)
+        want, total = torch.full((BATCH, 6), 8), 0.0
+        for n in range(BATCH):
+            a, b = box[n][:, None], boxes[n][None].detach()
+            cost = 5 * (a - b).abs().sum(-1) - 2 * giou(a, b) - kinds[n].softmax(-1).T[kind[n]]
+            query = list(min(itertools.permutations(range(6), 4),
+                key=lambda q: sum(cost[i, j].item() for i, j in enumerate(q))))
+            want[n, query] = kind[n]
+            total = total + 5 * (boxes[n][query] - box[n]).abs().sum() + 2 * (1 - giou(boxes[n][query], box[n])).sum()
+        weight = torch.tensor([1.0] * 8 + [0.1])
+        return F.cross_entropy(kinds.flatten(0, 1), want.flatten(), weight) + total / (4 * BATCH)
+    return loss
+
+
 MODELS = {
     "alexnet": (alexnet, classes(95)), "vgg16": (vgg16, classes(32)),
     "resnet50": (lambda: resnet(True), classes(64)), "resnet34": (lambda: resnet(False), classes(64)),
     "bert": (bert, words(50, lambda net, x, y: F.cross_entropy(net(x).flatten(0, 1), y.flatten()))),
     "asr": (asr, asr_loss()), "vit": (Vit, classes(48)),
     "lm": (lm, words(60, lambda net, x, y: net["softmax"](net["body"](x).flatten(0, 1), y.flatten()).loss)),
-    "capsule": (capsule, capsule_loss()),
+    "detr": (Detr, detr_loss()), "capsule": (capsule, capsule_loss()),
 }
 
 

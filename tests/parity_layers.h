@@ -10,10 +10,10 @@ static void bind_all(parity_case *c, fl_nn_module *m, int first, const char *con
 static int nn_conv1d(parity_case *c, fl_var **y) {
     static const char *const names[] = {"weight", "bias"};
     const fl_tensor *w = T(1);
-    fl_nn_module *m = fl_nn_conv1d(w->shape[1] * INT("groups"), w->shape[0], w->shape[2],
-                                   .stride = INT("stride"), .pad = INT("pad"),
-                                   .dilation = INT("dilation"), .groups = INT("groups"),
-                                   .no_bias = c->n_in < 3, .dtype = w->dtype);
+    fl_nn_module *m =
+        fl_nn_conv1d(w->shape[1] * INT("groups"), w->shape[0], w->shape[2], .stride = INT("stride"),
+                     .pad = INT("pad"), .dilation = INT("dilation"), .groups = INT("groups"),
+                     .no_bias = c->n_in < 3, .dtype = w->dtype);
     bind_all(c, m, 1, names);
     return forward(c, m, y);
 }
@@ -22,9 +22,7 @@ static int nn_adaptive_avg_pool2d(parity_case *c, fl_var **y) {
     return forward(c, fl_nn_adaptive_avg_pool2d(INT("h"), INT("w")), y);
 }
 
-static int nn_glu(parity_case *c, fl_var **y) {
-    return forward(c, fl_nn_glu(AXIS("axis")), y);
-}
+static int nn_glu(parity_case *c, fl_var **y) { return forward(c, fl_nn_glu(AXIS("axis")), y); }
 
 static int nn_rms_norm(parity_case *c, fl_var **y) {
     fl_nn_module *m = fl_nn_rms_norm(fl_shape_of(T(1)), .eps = NUM("eps"), .dtype = T(1)->dtype);
@@ -34,8 +32,8 @@ static int nn_rms_norm(parity_case *c, fl_var **y) {
 
 static int nn_group_norm(parity_case *c, fl_var **y) {
     static const char *const names[] = {"weight", "bias"};
-    fl_nn_module *m = fl_nn_group_norm(INT("groups"), T(1)->shape[0], .eps = NUM("eps"),
-                                       .dtype = T(1)->dtype);
+    fl_nn_module *m =
+        fl_nn_group_norm(INT("groups"), T(1)->shape[0], .eps = NUM("eps"), .dtype = T(1)->dtype);
     bind_all(c, m, 1, names);
     return forward(c, m, y);
 }
@@ -43,7 +41,9 @@ static int nn_group_norm(parity_case *c, fl_var **y) {
 static int nn_embedding(parity_case *c, fl_var **y) {
     const int64_t padding = INT("padding");
     fl_nn_module *m = fl_nn_embedding(T(1)->shape[0], T(1)->shape[1], .dtype = T(1)->dtype,
-                                      .padding = padding < 0 ? 0 : padding ? padding : FL_I0);
+                                      .padding = padding < 0 ? 0
+                                                 : padding   ? padding
+                                                             : FL_I0);
     bind(c, m, "weight", 1);
     return forward(c, m, y);
 }
@@ -73,14 +73,21 @@ static int nn_attention(parity_case *c, fl_var **y) {
 }
 
 static int nn_transformer(parity_case *c, fl_var **y) {
-    static const char *const names[] = {
-        "self_attn.in_proj_weight", "self_attn.in_proj_bias", "self_attn.out_proj.weight",
-        "self_attn.out_proj.bias", "linear1.weight", "linear1.bias", "linear2.weight",
-        "linear2.bias", "norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"};
-    fl_nn_module *m = fl_nn_transformer(T(0)->shape[2], INT("heads"), T(5)->shape[0],
-                                        .norm_first = INT("norm_first") != 0,
-                                        .activation = INT("gelu") ? fv_gelu : NULL,
-                                        .dtype = T(0)->dtype);
+    static const char *const names[] = {"self_attn.in_proj_weight",
+                                        "self_attn.in_proj_bias",
+                                        "self_attn.out_proj.weight",
+                                        "self_attn.out_proj.bias",
+                                        "linear1.weight",
+                                        "linear1.bias",
+                                        "linear2.weight",
+                                        "linear2.bias",
+                                        "norm1.weight",
+                                        "norm1.bias",
+                                        "norm2.weight",
+                                        "norm2.bias"};
+    fl_nn_module *m = fl_nn_transformer(
+        T(0)->shape[2], INT("heads"), T(5)->shape[0], .norm_first = INT("norm_first") != 0,
+        .activation = INT("gelu") ? fv_gelu : NULL, .dtype = T(0)->dtype);
     bind_all(c, m, 1, names);
     return forward(c, m, y);
 }
@@ -107,8 +114,8 @@ static int nn_adaptive_embedding(parity_case *c, fl_var **y) {
 
 static int nn_capsules(parity_case *c, fl_var **y) {
     const int64_t *w = T(1)->shape;
-    fl_nn_module *m = fl_nn_capsules(w[0], w[3], w[1], w[2], .rounds = INT("rounds"),
-                                     .dtype = T(1)->dtype);
+    fl_nn_module *m =
+        fl_nn_capsules(w[0], w[3], w[1], w[2], .rounds = INT("rounds"), .dtype = T(1)->dtype);
     bind(c, m, "weight", 1);
     return forward(c, m, y);
 }
@@ -118,13 +125,13 @@ static int nn_ctc(parity_case *c, fl_var **y) {
     return 1;
 }
 
-#define LAYERS_PARITY \
-    {"nn_conv1d", nn_conv1d, 2}, {"nn_adaptive_avg_pool2d", nn_adaptive_avg_pool2d, 1}, \
-        {"nn_glu", nn_glu, 1}, {"nn_rms_norm", nn_rms_norm, 2}, \
-        {"nn_group_norm", nn_group_norm, 3}, {"nn_embedding", nn_embedding, 2}, \
-        {"nn_sinusoid", nn_sinusoid, 1}, {"nn_attention", nn_attention, 3}, \
+#define LAYERS_PARITY                                                                            \
+    {"nn_conv1d", nn_conv1d, 2}, {"nn_adaptive_avg_pool2d", nn_adaptive_avg_pool2d, 1},          \
+        {"nn_glu", nn_glu, 1}, {"nn_rms_norm", nn_rms_norm, 2},                                  \
+        {"nn_group_norm", nn_group_norm, 3}, {"nn_embedding", nn_embedding, 2},                  \
+        {"nn_sinusoid", nn_sinusoid, 1}, {"nn_attention", nn_attention, 3},                      \
         {"nn_transformer", nn_transformer, 13}, {"nn_adaptive_softmax", nn_adaptive_softmax, 3}, \
-        {"nn_adaptive_embedding", nn_adaptive_embedding, 3}, {"nn_capsules", nn_capsules, 2}, \
+        {"nn_adaptive_embedding", nn_adaptive_embedding, 3}, {"nn_capsules", nn_capsules, 2},    \
         {"nn_ctc", nn_ctc, 4},
 
 #endif /* MIT licence: see LICENSE. */

@@ -511,6 +511,48 @@ TEST(gradients_of_leaves_have_storage_of_their_own) {
     fl_scope_end(&s);
 }
 
+static void count_copies(const fl_call *c, void *user) { *(int *)user += c->op == FL_OP_copy; }
+
+/* The gradient of a weight comes through a transpose: its storage is handed on, not copied. */
+TEST(gradients_are_handed_on_through_views) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_const(sample(FL_SHAPE(5, 3), 1)), *w = fv_param(sample(FL_SHAPE(4, 3), 2));
+    int copies = 0;
+    fl_var *y = fv_sum(fv_square(fv_matmul(x, fv_transpose(w, 0, 1))), FL_ALL_AXES);
+    fl_hook(NULL, count_copies, &copies);
+    CHECK(fl_backward(y));
+    fl_hook(NULL, NULL, NULL);
+    CHECK_EQ_INT(copies, 0);
+    CHECK(fl_is_contiguous(fv_grad(w)));
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+static void keep_gradient(fl_var *x, void *user) { *(fl_var **)user = fv_keep(x->grad); }
+
+/* Gradients add up in place, but not in what a sum handed to two operands, a hook kept, or the
+   caller gave. */
+TEST(sums_in_place_are_not_seen_elsewhere) {
+    fl_scope s = fl_scope_begin();
+    fl_var *kept = NULL, *x = PARAM(FL_SHAPE(2), 1, 2);
+    fl_var *u = fv_mul(x, fv_num(2)), *v = fv_mul(x, fv_num(3)), *z = fv_add(u, v);
+    fl_tensor *given = TENSOR(FL_SHAPE(2), 1, 10);
+    fv_hook(z, keep_gradient, &kept);
+    fl_var *w = fv_add(fv_add(fv_mul(u, fv_num(5)), fv_mul(u, fv_num(7))), z);
+    CHECK(fl_backward(w, .grad = given));
+    CHECK_VALUES(fv_grad(x), 0, 2 * 13 + 3, 290);
+    CHECK_VALUES(given, 0, 1, 10);
+    CHECK_VALUES(kept ? kept->value : NULL, 0, 1, 10);
+    fl_var *first = fv_keep(x->grad);
+    CHECK(fl_backward(fv_mul(x, fv_num(4)), .grad = given));
+    CHECK_VALUES(fv_grad(x), 0, 33, 330);
+    CHECK_VALUES(first->value, 0, 29, 290);
+    fv_drop(first);
+    fv_drop(kept);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(frozen_leaves_and_dropped_leaves) {
     fl_scope s = fl_scope_begin();
     fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *w = PARAM(FL_SHAPE(2), 3, 4);

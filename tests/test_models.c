@@ -1,7 +1,7 @@
 /* test_models.c - the models of bench/models: parameters, losses against PyTorch's, layouts
 
-   A rate and the losses of ten steps of each tiny preset stand in tests/golden/models.tsv, written by
-   tests/models.py, which makes the same weights and batches by the same formulas. */
+   A rate and the losses of ten steps of each tiny preset stand in tests/golden/models.tsv, written
+   by tests/models.py, which makes the same weights and batches by the same formulas. */
 #include "../bench/models/model.h"
 #include "test.h"
 
@@ -25,7 +25,8 @@ static bool any_view(const fl_backend *self, fl_tensor *out, fl_tensor *in) {
 }
 
 static void use_shapes_only(void) {
-    fl_backend b = {.name = "shapes", .any = nothing_to_do, .make = nothing_to_make, .view = any_view};
+    fl_backend b = {
+        .name = "shapes", .any = nothing_to_do, .make = nothing_to_make, .view = any_view};
     b.op[FL_OP_copy] = nothing_to_do;
     CHECK(fl_use(&b, NULL));
     CHECK(fl_set_default_family("shapes"));
@@ -132,6 +133,7 @@ TEST(bert) { check_losses(&model_bert); }
 TEST(asr) { check_losses(&model_asr); }
 TEST(vit) { check_losses(&model_vit); }
 TEST(lm) { check_losses(&model_lm); }
+TEST(detr) { check_losses(&model_detr); }
 TEST(capsule) { check_losses(&model_capsule); }
 
 TEST(channels_last_trains_alike) {

@@ -603,4 +603,83 @@ TEST(a_step_that_fails_moves_nothing) {
     check_nothing_live();
 }
 
+static void count_copies(const fl_call *c, void *user) { *(int *)user += c->op == FL_OP_copy; }
+
+/* A weight that lies channels-last keeps its state and gradient so: no step converts, and the
+   numbers are those of a dense one. */
+TEST(layouts_are_kept) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {9, 0};
+    fl_tensor *plain = fl_normal(FL_SHAPE(4, 3, 5, 5), 0, 1, FL_F32, &rng);
+    fl_tensor *last = fl_permute(fl_clone(fl_permute(plain, 4, (int[]){0, 2, 3, 1})), 4,
+                                 (int[]){0, 3, 1, 2});
+    fl_var *a = fv_param(fl_clone(plain)), *b = fv_param(last);
+    fl_var *x = fv_const(fl_normal(FL_SHAPE(4, 3, 5, 5), 0, 1, FL_F32, &rng));
+    fl_optim *one = fl_optim_adam(FV_LIST(a), .lr = .1), *two = fl_optim_adam(FV_LIST(b), .lr = .1);
+    int copies = 0;
+    for (int i = 0; i < 3; i++) {
+        fl_optim_zero_grad(one);
+        fl_optim_zero_grad(two);
+        CHECK(fl_backward(fv_sum(fv_square(fv_mul(a, x)), FL_ALL_AXES)));
+        CHECK(fl_backward(fv_sum(fv_square(fv_mul(b, x)), FL_ALL_AXES)));
+        fl_hook(NULL, count_copies, &copies);
+        const double norm = fl_optim_clip_grad_norm(FV_LIST(b), 1);
+        CHECK(fl_optim_step(two));
+        fl_hook(NULL, NULL, NULL);
+        CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a), 1), norm, 1e-5);
+        CHECK(fl_optim_step(one));
+    }
+    CHECK_EQ_INT(copies, 0);
+    CHECK(two->slot[0].state[0]->stride[1] == 1 && fv_value(b)->stride[1] == 1);
+    CHECK_NEAR(fl_item(fl_amax(fl_abs(fl_sub(fv_value(a), fv_value(b))), FL_ALL_AXES)), 0, 1e-5);
+    fl_optim_free(one);
+    fl_optim_free(two);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+/* memory */
+
+enum { DEPTH = 8, UNITS = 128, ROWS = 1024 };
+
+static void deep_step(fl_nn_module *net, fl_optim *optim, fl_var *x, fl_tensor *target) {
+    fl_scope s = fl_scope_begin();
+    fl_var *loss = fl_nn_mse(fl_nn_forward(net, x), fv_const(target));
+    CHECK(fl_backward(loss));
+    CHECK(fl_optim_step(optim));
+    fl_optim_zero_grad(optim);
+    fl_scope_end(&s);
+}
+
+/* From the second step on nothing comes from the device, and the peak is one activation a layer
+   (relu and the next layer save the same one) and a few for the layer that backward is in. */
+TEST(training_takes_its_memory_in_the_first_step) {
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *layer[2 * DEPTH + 1], *net;
+    for (int i = 0; i < DEPTH; i++) {
+        layer[2 * i] = fl_nn_linear(i ? UNITS : 64, UNITS);
+        layer[2 * i + 1] = fl_nn_relu();
+    }
+    layer[2 * DEPTH] = fl_nn_linear(UNITS, 8);
+    net = fl_nn_sequential_of(2 * DEPTH + 1, layer);
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-3, .momentum = .9);
+    fl_var *x = fv_const(fl_ones(FL_SHAPE(ROWS, 64), FL_F32));
+    fl_tensor *target = fl_ones(FL_SHAPE(ROWS, 8), FL_F32);
+    for (int i = 0; i < 2; i++) deep_step(net, optim, x, target);
+    fl_mem_stats_reset_peak(NULL);
+    const fl_mem_stats before = fl_mem_stats_of(NULL);
+    for (int i = 0; i < 5; i++) deep_step(net, optim, x, target);
+    const fl_mem_stats after = fl_mem_stats_of(NULL);
+    CHECK_EQ_INT(after.device_gets, before.device_gets);
+    CHECK_EQ_INT(after.reserved, before.reserved);
+    CHECK_EQ_INT(after.in_use, before.in_use);
+    const double activation = 4.0 * ROWS * UNITS, above = (double)(after.peak_in_use - before.in_use);
+    CHECK(above < (DEPTH + 4) * activation);
+    if (above >= (DEPTH + 4) * activation) printf("%.2f activations\n", above / activation);
+    fl_optim_free(optim);
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
 int main(int argc, char **argv) { return test_main(argc, argv); }

@@ -231,4 +231,130 @@ TEST(attention_keeps_the_order_of_axes) {
     fl_scope_end(&s);
 }
 
+/* >>ctc */
+
+typedef struct ctc_case {
+    int64_t t, n, c, l;
+    bool odd; /* some log probabilities are -inf, some sequences have no steps or no labels */
+} ctc_case;
+
+static const ctc_case ctc_cases[] = {{1, 1, 2, 0, false}, {1, 2, 3, 1, false}, {7, 3, 4, 3, false},
+                                     {40, 5, 6, 9, true}, {30, 2, 20, 40, false}, {90, 3, 5, 33, true},
+                                     {12, 2, 3, 8, true}, {3, 0, 4, 2, false}};
+
+/* The losses and the gradient of their weighted sum; the caller owns them. */
+static void transcribe(const ctc_case *c, fl_dtype d, fl_reduction r, bool zero, fl_tensor *out[2]) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {11, 0};
+    fl_tensor *u = fl_uniform(FL_SHAPE(c->n, c->t, c->c), -3, 3, FL_F32, &rng);
+    if (c->odd) u = fl_where(fl_gt(u, fl_num(2.7)), fl_num(-INFINITY), u);
+    fl_var *x = fv_param(fl_cast(u, d));
+    fl_tensor *target = fl_randint(FL_SHAPE(c->n, c->l), c->odd ? 0 : 1, c->c, &rng);
+    fl_tensor *steps = fl_randint(FL_SHAPE(c->n), c->odd ? 0 : c->t, c->t + 3, &rng);
+    fl_tensor *lengths = fl_randint(FL_SHAPE(c->n), c->odd ? 0 : c->l, c->l + 1, &rng);
+    fl_var *loss = fv_ctc_loss(fv_transpose(fv_log_softmax(x, 2), 0, 1), target, steps, lengths,
+                               .blank = c->odd, .reduction = r, .zero_infinity = zero);
+    fl_shape shape = loss ? fl_shape_of(loss->value) : FL_SCALAR_SHAPE;
+    CHECK(loss && fl_backward(loss, .grad = fl_cast(fl_uniform(shape, 0, 1, FL_F32, &rng), d)));
+    out[0] = fl_keep(loss ? loss->value : NULL);
+    out[1] = fl_keep(fv_grad(x));
+    fl_scope_end(&s);
+}
+
+static void check_ctc(int which, fl_dtype d, fl_reduction r, bool zero) {
+    fl_tensor *want[2], *got[2];
+    without_slots(FL_OP_ctc, FL_OP_ctc_grad);
+    transcribe(&ctc_cases[which], FL_F64, r, zero, want);
+    with_slots();
+    for (int level = 0, top = levels(); level <= top; level++) {
+        char what[60];
+        fl__cpu_isa_cap(level);
+        transcribe(&ctc_cases[which], d, r, zero, got);
+        snprintf(what, sizeof what, "ctc %d %s level %d", which, fl_dtype_name(d), level);
+        close_to(what, got[0], want[0], d == FL_F64 ? 1e-10 : 1e-3);
+        close_to(what, got[1], want[1], d == FL_F64 ? 1e-11 : 1e-3);
+        fl_drop(got[0]);
+        fl_drop(got[1]);
+    }
+    levels();
+    fl_drop(want[0]);
+    fl_drop(want[1]);
+}
+
+TEST(ctc_slot_is_its_composition) {
+    for (int i = 0; i < (int)(sizeof ctc_cases / sizeof *ctc_cases); i++)
+        for (int r = 0; r < 3; r++) {
+            check_ctc(i, FL_F32, (fl_reduction)r, r == 1);
+            check_ctc(i, FL_F64, (fl_reduction)r, r != 1);
+        }
+}
+
+TEST(ctc_bits_do_not_depend_on_threads) {
+    uint64_t first = 0;
+    for (int threads = 1; threads <= 4; threads++) {
+        fl_tensor *t[2];
+        CHECK(fl_set_threads(threads));
+        transcribe(&ctc_cases[3], FL_F32, FL_NONE, false, t);
+        uint64_t h = hash_of(t[1], hash_of(t[0], 14695981039346656037u));
+        if (threads == 1) first = h;
+        CHECK(h == first);
+        fl_drop(t[0]);
+        fl_drop(t[1]);
+    }
+    fl_set_threads(0);
+}
+
+/* >>rows */
+
+/* Rows of src [n, ...] added to rows of x by plain loops, in order. */
+static double *rows_added(fl_tensor *x, fl_tensor *index, fl_tensor *src) {
+    double *y = values(x), *at = values(index), *add = values(src);
+    int64_t n = src->shape[0], row = n ? fl_numel(src) / n : 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < row; j++) y[(int64_t)at[i] * row + j] += add[i * row + j];
+    free(at);
+    free(add);
+    return y;
+}
+
+static void check_rows(int64_t rows, int64_t n, int64_t a, int64_t b, fl_dtype d) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {12, 0};
+    fl_tensor *x = fl_cast(fl_randint(FL_SHAPE(rows, a, b), -9, 9, &rng), d);
+    fl_tensor *src = fl_cast(fl_randint(FL_SHAPE(n, a, b), -9, 9, &rng), d);
+    fl_tensor *index = fl_reshape(fl_randint(FL_SHAPE(n), 0, rows, &rng), FL_SHAPE(n, 1, 1));
+    double *want = rows_added(x, index, src);
+    fl_tensor *sum = fl_from_host(want, fl_shape_of(x), FL_F64);
+    for (int level = 0, top = levels(); level <= top; level++)
+        for (int threads = 1; threads <= 3; threads++) {
+            fl__cpu_isa_cap(level);
+            CHECK(fl_set_threads(threads));
+            close_to("rows", fl_scatter_add(x, 0, fl_expand(index, fl_shape_of(src)), src), sum, 0);
+        }
+    fl_set_threads(0);
+    levels();
+    free(want);
+    fl_scope_end(&s);
+}
+
+TEST(rows_are_added) {
+    static const fl_dtype dtypes[] = {FL_F32, FL_F64, FL_I64, FL_BF16};
+    for (int i = 0; i < 4; i++) {
+        check_rows(1, 1, 1, 1, dtypes[i]);
+        check_rows(7, 30, 3, 5, dtypes[i]);
+        check_rows(3, 0, 3, 5, dtypes[i]);
+    }
+    check_rows(50, 3000, 40, 9, FL_F32);
+    check_rows(100000, 900, 1, 128, FL_F32);
+}
+
+TEST(embedding_gradient_of_a_bad_index) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *index = fl_expand(fl_from_host((int64_t[]){1, 4}, FL_SHAPE(2, 1), FL_I64), FL_SHAPE(2, 9));
+    CHECK(!fl_scatter_add(fl_zeros(FL_SHAPE(4, 9), FL_F32), 0, index, fl_ones(FL_SHAPE(2, 9), FL_F32)));
+    CHECK_ERROR("fl_scatter_add: index 4 is out of range for axis 0 of size 4");
+    fl_scope_end(&s);
+}
+
 int main(int argc, char **argv) { return test_main(argc, argv); }

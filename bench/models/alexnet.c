@@ -5,18 +5,19 @@
 static fl_nn_module *features(const model_preset *p) {
     const int64_t d = p->tiny ? 8 : 1;
     return fl_nn_sequential(
-        fl_nn_conv2d(3, 64 / d, 11, .stride = 4, .pad = 2), fl_nn_relu(), fl_nn_pool2d(3, .stride = 2),
-        fl_nn_conv2d(64 / d, 192 / d, 5, .pad = 2), fl_nn_relu(), fl_nn_pool2d(3, .stride = 2),
-        fl_nn_conv2d(192 / d, 384 / d, 3, .pad = 1), fl_nn_relu(),
+        fl_nn_conv2d(3, 64 / d, 11, .stride = 4, .pad = 2), fl_nn_relu(),
+        fl_nn_pool2d(3, .stride = 2), fl_nn_conv2d(64 / d, 192 / d, 5, .pad = 2), fl_nn_relu(),
+        fl_nn_pool2d(3, .stride = 2), fl_nn_conv2d(192 / d, 384 / d, 3, .pad = 1), fl_nn_relu(),
         fl_nn_conv2d(384 / d, 256 / d, 3, .pad = 1), fl_nn_relu(),
         fl_nn_conv2d(256 / d, 256 / d, 3, .pad = 1), fl_nn_relu(), fl_nn_pool2d(3, .stride = 2));
 }
 
 static fl_nn_module *classifier(const model_preset *p) {
     const int64_t in = 36 * (p->tiny ? 256 / 8 : 256), hidden = p->tiny ? 64 : 4096;
-    return fl_nn_sequential(fl_nn_dropout(model_drop(p, 0.5)), fl_nn_linear(in, hidden), fl_nn_relu(),
-                            fl_nn_dropout(model_drop(p, 0.5)), fl_nn_linear(hidden, hidden),
-                            fl_nn_relu(), fl_nn_linear(hidden, model_classes(p)));
+    return fl_nn_sequential(fl_nn_dropout(model_drop(p, 0.5)), fl_nn_linear(in, hidden),
+                            fl_nn_relu(), fl_nn_dropout(model_drop(p, 0.5)),
+                            fl_nn_linear(hidden, hidden), fl_nn_relu(),
+                            fl_nn_linear(hidden, model_classes(p)));
 }
 
 static fl_nn_module *build(const model_preset *p) {

@@ -11,9 +11,7 @@ enum { BANKS = 80, STRIDE = 3, MOST = 100 /* pieces of a transcript */ };
 enum { DROP_KEY = 3 };
 static fl_rng drop_rng;
 
-static int64_t pieces(const model_preset *p) {
-    return p->tiny ? 20 : 9000;
-}
+static int64_t pieces(const model_preset *p) { return p->tiny ? 20 : 9000; }
 
 static int64_t transcript(const model_preset *p) {
     const int64_t n = p->size / 12;
@@ -55,7 +53,8 @@ static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch 
 const model model_asr = {
     .name = "asr",
     .parameters = 262946088,
-    .preset = {{"cpu", 1, 600, false, false}, {"paper", 10, 1500, false, false},
+    .preset = {{"cpu", 1, 600, false, false},
+               {"paper", 10, 1500, false, false},
                {"tiny", 2, 48, true, false}},
     .build = build,
     .batch = batch,

@@ -3,9 +3,7 @@
    words. */
 #include "model.h"
 
-static int64_t vocabulary(const model_preset *p) {
-    return p->tiny ? 50 : 50265;
-}
+static int64_t vocabulary(const model_preset *p) { return p->tiny ? 50 : 50265; }
 
 static fl_nn_module *build(const model_preset *p) {
     const int64_t dim = p->tiny ? 32 : 1024, heads = p->tiny ? 2 : 16, words = vocabulary(p);
@@ -15,8 +13,9 @@ static fl_nn_module *build(const model_preset *p) {
     fl_nn_add(net, "position_embeddings", fl_nn_position(p->tiny ? 32 : 512, dim));
     fl_nn_add(net, "dropout", fl_nn_dropout(drop));
     for (int i = 0; i < (p->tiny ? 2 : 24); i++)
-        fl_nn_add(layers, NULL, fl_nn_transformer(dim, heads, 4 * dim, .dropout = drop,
-                                                  .norm_first = true, .activation = fv_gelu));
+        fl_nn_add(layers, NULL,
+                  fl_nn_transformer(dim, heads, 4 * dim, .dropout = drop, .norm_first = true,
+                                    .activation = fv_gelu));
     fl_nn_add(net, "layers", layers);
     fl_nn_add(net, "norm", fl_nn_layer_norm(FL_SHAPE(dim)));
     fl_nn_add(net, "dense", fl_nn_linear(dim, dim));
@@ -25,9 +24,7 @@ static fl_nn_module *build(const model_preset *p) {
     return net;
 }
 
-static model_batch batch(const model_preset *p) {
-    return model_words(p, vocabulary(p));
-}
+static model_batch batch(const model_preset *p) { return model_words(p, vocabulary(p)); }
 
 static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
     fl_var *y = fl_nn_forward(net, fv_const(b->t[0]));
@@ -39,8 +36,10 @@ static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch 
 const model model_bert = {
     .name = "bert",
     .parameters = 406828032,
-    .preset = {{"cpu", 1, 128, false, false}, {"cpu8", 8, 128, false, false},
-               {"paper", 8, 128, false, false}, {"long", 128, 128, false, false},
+    .preset = {{"cpu", 1, 128, false, false},
+               {"cpu8", 8, 128, false, false},
+               {"paper", 8, 128, false, false},
+               {"long", 128, 128, false, false},
                {"tiny", 2, 12, true, false}},
     .build = build,
     .batch = batch,

@@ -27,17 +27,15 @@ static fl_nn_module *build(const model_preset *p) {
     return both;
 }
 
-static model_batch batch(const model_preset *p) {
-    return model_words(p, cutoffs(p).dim[2]);
-}
+static model_batch batch(const model_preset *p) { return model_words(p, cutoffs(p).dim[2]); }
 
 static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
     const int64_t n = p->batch * p->size;
     fl_var *y = fl_nn_forward(fl_nn_find(net, "body"), fv_const(b->t[0]));
     if (!y) return NULL;
     const int64_t dim = fv_value(y)->shape[2];
-    const fl_vars in = FL_VARS(fv_reshape(y, FL_SHAPE(n, dim)),
-                               fv_const(fl_reshape(b->t[1], FL_SHAPE(n))));
+    const fl_vars in =
+        FL_VARS(fv_reshape(y, FL_SHAPE(n, dim)), fv_const(fl_reshape(b->t[1], FL_SHAPE(n))));
     fl_var *logp = fl_nn_forward_vars(fl_nn_find(net, "softmax"), in).v[0];
     return fv_neg(fv_mean(logp, FL_ALL_AXES));
 }
@@ -45,7 +43,8 @@ static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch 
 const model model_lm = {
     .name = "lm",
     .parameters = 257005568,
-    .preset = {{"cpu", 1, 256, false, false}, {"paper", 1, 2048, false, false},
+    .preset = {{"cpu", 1, 256, false, false},
+               {"paper", 1, 2048, false, false},
                {"tiny", 2, 12, true, false}},
     .build = build,
     .batch = batch,

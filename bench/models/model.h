@@ -1,4 +1,5 @@
-/* model.h - the models of the benchmarks and of tests/test_models.c, one in each file of this folder
+/* model.h - the models of the benchmarks and of tests/test_models.c, one in each file of this
+   folder
 
    A model is a name, a few presets (how many samples of what size), a function that builds the
    module, one that makes a batch, and one that gives the loss of that batch. A preset called tiny
@@ -38,8 +39,8 @@ typedef struct model {
     fl_var *(*loss)(fl_nn_module *net, const model_preset *p, const model_batch *b);
 } model;
 
-extern const model model_alexnet, model_vgg16, model_resnet50, model_resnet34, model_bert, model_asr,
-    model_vit, model_lm, model_detr, model_capsule;
+extern const model model_alexnet, model_vgg16, model_resnet50, model_resnet34, model_bert,
+    model_asr, model_vit, model_lm, model_detr, model_capsule;
 
 /* All of them, ended by NULL; by name, NULL if there is none. */
 extern const model *const models[];

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const model *const models[] = {&model_alexnet, &model_vgg16,   &model_resnet50, &model_bert,
-                               &model_asr,     &model_vit,     &model_resnet34, &model_lm,
-                               &model_capsule, NULL};
+const model *const models[] = {
+    &model_alexnet,  &model_vgg16, &model_resnet50, &model_bert,    &model_asr, &model_vit,
+    &model_resnet34, &model_lm,    &model_detr,     &model_capsule, NULL};
 
 const model *model_find(const char *name) {
     for (int i = 0; models[i]; i++)
@@ -34,9 +34,7 @@ static double number_at(uint32_t seed, int64_t i) {
     return (double)(h ^ h >> 16) / 2147483648.0 - 1;
 }
 
-double model_number(const char *name, int64_t i) {
-    return number_at(seed_of(name), i);
-}
+double model_number(const char *name, int64_t i) { return number_at(seed_of(name), i); }
 
 fl_tensor *model_numbers(const char *name, fl_shape shape) {
     const int64_t n = fl_shape_numel(shape);
@@ -61,9 +59,7 @@ fl_tensor *model_integers(const char *name, fl_shape shape, int64_t low, int64_t
     return t;
 }
 
-int64_t model_classes(const model_preset *p) {
-    return p->tiny ? 10 : 1000;
-}
+int64_t model_classes(const model_preset *p) { return p->tiny ? 10 : 1000; }
 
 model_batch model_images(const model_preset *p) {
     return (model_batch){{model_numbers("images", FL_SHAPE(p->batch, 3, p->size, p->size)),
@@ -77,10 +73,8 @@ fl_var *model_class_loss(fl_nn_module *net, const model_preset *p, const model_b
 
 model_batch model_words(const model_preset *p, int64_t words) {
     const fl_shape shape = FL_SHAPE(p->batch, p->size);
-    return (model_batch){{model_integers("words", shape, 0, words),
-                          model_integers("next words", shape, 0, words)}};
+    return (model_batch){
+        {model_integers("words", shape, 0, words), model_integers("next words", shape, 0, words)}};
 }
 
-double model_drop(const model_preset *p, double rate) {
-    return p->plain ? 0 : rate;
-}
+double model_drop(const model_preset *p, double rate) { return p->plain ? 0 : rate; }

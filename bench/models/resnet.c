@@ -7,8 +7,8 @@
 
 /* ---- blocks ---- */
 
-/* y = relu(branch(x) + shortcut(x)): convolutions conv1, conv2, ..., each with its norm bn1, ...,
-   whose relu is left out after the last. Children, the tree's. */
+/* y = relu(branch(x) + shortcut(x)): convolutions conv1, conv2, ..., each with its norm bn1, ... and
+   its relu; the last norm adds the shortcut first. Children, the tree's. */
 typedef struct block {
     int n;
     fl_nn_module *conv[3], *norm[3], *downsample; /* NULL: the identity */
@@ -16,10 +16,11 @@ typedef struct block {
 
 static fl_vars block_forward(fl_nn_module *m, fl_vars in) {
     const block *b = fl_nn_user(m);
+    const int last = b->n - 1;
     fl_var *x = in.v[0], *y = x;
-    for (int i = 0; i < b->n; i++) y = fl_nn_forward(b->norm[i], fl_nn_forward(b->conv[i], y));
+    for (int i = 0; i < last; i++) y = fl_nn_forward(b->norm[i], fl_nn_forward(b->conv[i], y));
     if (b->downsample) x = fl_nn_forward(b->downsample, x);
-    return FL_VARS(fv_relu(fv_add(y, x)));
+    return fl_nn_forward_vars(b->norm[last], FL_VARS(fl_nn_forward(b->conv[last], y), x));
 }
 
 static fl_nn_module *conv_of(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
@@ -51,15 +52,16 @@ static fl_nn_module *block_of(int64_t in, int64_t width, int64_t stride, bool bo
     if (bottleneck) {
         add_pair(m, conv_of(in, width, 1, 1), norm_of(width, true, frozen));
         add_pair(m, conv_of(width, width, 3, stride), norm_of(width, true, frozen));
-        add_pair(m, conv_of(width, out, 1, 1), norm_of(out, false, frozen));
+        add_pair(m, conv_of(width, out, 1, 1), norm_of(out, true, frozen));
     } else {
         add_pair(m, conv_of(in, width, 3, stride), norm_of(width, true, frozen));
-        add_pair(m, conv_of(width, out, 3, 1), norm_of(out, false, frozen));
+        add_pair(m, conv_of(width, out, 3, 1), norm_of(out, true, frozen));
     }
     block *b = fl_nn_user(m);
     if (stride == 1 && in == out) return m;
-    b->downsample = fl_nn_add(m, "downsample", fl_nn_sequential(conv_of(in, out, 1, stride),
-                                                                norm_of(out, false, frozen)));
+    b->downsample =
+        fl_nn_add(m, "downsample",
+                  fl_nn_sequential(conv_of(in, out, 1, stride), norm_of(out, false, frozen)));
     return m;
 }
 
@@ -103,23 +105,19 @@ fl_nn_module *model_resnet_body(const model_preset *p, bool frozen) {
     return body;
 }
 
-int64_t model_resnet_channels(const model_preset *p) {
-    return p->tiny ? 256 : 2048;
-}
+int64_t model_resnet_channels(const model_preset *p) { return p->tiny ? 256 : 2048; }
 
-static fl_nn_module *build50(const model_preset *p) {
-    return resnet(p, true);
-}
+static fl_nn_module *build50(const model_preset *p) { return resnet(p, true); }
 
-static fl_nn_module *build34(const model_preset *p) {
-    return resnet(p, false);
-}
+static fl_nn_module *build34(const model_preset *p) { return resnet(p, false); }
 
 const model model_resnet50 = {
     .name = "resnet50",
     .parameters = 25557032,
-    .preset = {{"cpu", 4, 224, false, false}, {"cpu32", 32, 224, false, false},
-               {"paper", 32, 224, false, false}, {"tiny", 2, 64, true, false}},
+    .preset = {{"cpu", 4, 224, false, false},
+               {"cpu32", 32, 224, false, false},
+               {"paper", 32, 224, false, false},
+               {"tiny", 2, 64, true, false}},
     .build = build50,
     .batch = model_images,
     .loss = model_class_loss,
@@ -128,7 +126,8 @@ const model model_resnet50 = {
 const model model_resnet34 = {
     .name = "resnet34",
     .parameters = 21797672,
-    .preset = {{"cpu", 4, 224, false, false}, {"paper", 192, 224, false, false},
+    .preset = {{"cpu", 4, 224, false, false},
+               {"paper", 192, 224, false, false},
                {"tiny", 2, 64, true, false}},
     .build = build34,
     .batch = model_images,

@@ -19,9 +19,10 @@ static fl_nn_module *features(int64_t divide) {
 
 static fl_nn_module *classifier(const model_preset *p) {
     const int64_t in = 49 * (p->tiny ? 512 / 8 : 512), hidden = p->tiny ? 64 : 4096;
-    return fl_nn_sequential(fl_nn_linear(in, hidden), fl_nn_relu(), fl_nn_dropout(model_drop(p, 0.5)),
-                            fl_nn_linear(hidden, hidden), fl_nn_relu(),
-                            fl_nn_dropout(model_drop(p, 0.5)), fl_nn_linear(hidden, model_classes(p)));
+    return fl_nn_sequential(fl_nn_linear(in, hidden), fl_nn_relu(),
+                            fl_nn_dropout(model_drop(p, 0.5)), fl_nn_linear(hidden, hidden),
+                            fl_nn_relu(), fl_nn_dropout(model_drop(p, 0.5)),
+                            fl_nn_linear(hidden, model_classes(p)));
 }
 
 static fl_nn_module *build(const model_preset *p) {
@@ -36,7 +37,8 @@ static fl_nn_module *build(const model_preset *p) {
 const model model_vgg16 = {
     .name = "vgg16",
     .parameters = 138357544,
-    .preset = {{"cpu", 4, 224, false, false}, {"paper", 32, 224, false, false},
+    .preset = {{"cpu", 4, 224, false, false},
+               {"paper", 32, 224, false, false},
                {"tiny", 2, 32, true, false}},
     .build = build,
     .batch = model_images,

@@ -1,4 +1,5 @@
-/* vit.c - the vision transformer ViT-B/16 (arXiv 2010.11929), as in torchvision: 86.57 M parameters */
+/* vit.c - the vision transformer ViT-B/16 (arXiv 2010.11929), as in torchvision: 86.57 M
+   parameters */
 #include "model.h"
 
 #include <stdlib.h>
@@ -41,8 +42,9 @@ static fl_nn_module *build(const model_preset *p) {
     v->position = fl_nn_add(net, "pos_embedding", fl_nn_position(1 + side * side, dim));
     v->layers = fl_nn_add(net, "layers", fl_nn_sequential_of(0, NULL));
     for (int i = 0; i < (p->tiny ? 2 : 12); i++)
-        fl_nn_add(v->layers, NULL, fl_nn_transformer(dim, heads, 4 * dim, .norm_first = true,
-                                                     .activation = fv_gelu, .eps = 1e-6));
+        fl_nn_add(v->layers, NULL,
+                  fl_nn_transformer(dim, heads, 4 * dim, .norm_first = true, .activation = fv_gelu,
+                                    .eps = 1e-6));
     v->norm = fl_nn_add(net, "ln", fl_nn_layer_norm(FL_SHAPE(dim), .eps = 1e-6));
     v->head = fl_nn_add(net, "head", fl_nn_linear(dim, model_classes(p)));
     return net;
@@ -51,7 +53,8 @@ static fl_nn_module *build(const model_preset *p) {
 const model model_vit = {
     .name = "vit",
     .parameters = 86567656,
-    .preset = {{"cpu", 4, 224, false, false}, {"paper", 128, 224, false, false},
+    .preset = {{"cpu", 4, 224, false, false},
+               {"paper", 128, 224, false, false},
                {"tiny", 2, 48, true, false}},
     .build = build,
     .batch = model_images,

@@ -260,6 +260,86 @@ static FL_T *FL_W(_ctc_total)(FL_T *a, fl_tensor *lengths) {
     return last && label ? FL_W(logsumexp)(FL_W(concat)(both, 2, 1), FL_AXES(1)) : NULL;
 }
 
+/* The likelihood by other ops, a graph of a dozen nodes for each step. */
+static FL_T *FL_W(_ctc_composed)(FL_T *x, fl_tensor *const *of, int64_t blank) {
+    const fl_tensor *t = FL_VALUE(x);
+    fl_tensor *labels = fl__ctc_labels(of[0], of[2], blank);
+    if (!labels) return NULL;
+    fl_shape every = FL_SHAPE(t->shape[0], t->shape[1], labels->shape[1]);
+    FL_T *emitted = FL_W(gather)(x, 2, fl_expand(labels, every));
+    emitted = MAX(emitted, CONST(FL__NEVER));
+    FL_T *a = emitted ? FL_W(_ctc_forward)(emitted, labels, of[1], blank) : NULL;
+    return FL_W(_ctc_total)(a, of[2]);
+}
+
+#ifdef FL_ON_TENSORS
+static bool fl__compose_ctc(const fl_call *c, fl_tensor **y) {
+    y[0] = fl__ctc_composed(c->in[0], &c->in[1], ((const fl_ctc_args *)c->args)->blank);
+    return y[0] != NULL;
+}
+
+/* Of: target, steps, lengths. */
+static fl_tensor *fl__ctc_likelihood(fl_tensor *x, fl_tensor *const *of, int64_t blank) {
+    fl_ctc_args a = {blank};
+    fl_call c = {.op = FL_OP_ctc, .n_out = 1, .n_in = 4, .in = {x, of[0], of[1], of[2]}, .args = &a};
+    c.out[0] = fl_call_out(x->family, FL_SHAPE(x->shape[1]), x->dtype);
+    if (!c.out[0]) return fl_raise();
+    return fl__run_fused(&c, fl__compose_ctc) ? c.out[0] : NULL;
+}
+#else
+/* dy times the derivative of the likelihood by x, through the graph of its composition. */
+static fl_var *fv__ctc_gradient(fl_var *x, fl_tensor *const *of, int64_t blank, fl_var *dy) {
+    const bool again = fl_grad_enabled();
+    const bool recorded = fl_no_grad(false);
+    if (!again) x = fv_param(x->value);
+    fl_var *y = x ? fv__ctc_composed(x, of, blank) : NULL;
+    fl_tensor *possible = y ? fl_gt(y->value, fl_num(FL__NEVER / 2)) : NULL;
+    fl_var *root = possible ? fv_sum(SELECT(fv_const(possible), MUL(y, dy), CONST(0)), FL_ALL_AXES)
+                            : NULL;
+    fl_var *dx = root ? fl_grad(root, x, again) : NULL;
+    fl_no_grad(recorded);
+    return dx;
+}
+
+static bool fv__compose_ctc_grad(const fl_call *c, fl_tensor **d) {
+    fl_var *x = fv_const(c->in[0]), *dy = fv_const(c->in[5]);
+    const int64_t blank = ((const fl_ctc_args *)c->args)->blank;
+    const bool recorded = fl_no_grad(true);
+    fl_var *dx = x && dy ? fv__ctc_gradient(x, &c->in[1], blank, dy) : NULL;
+    fl_no_grad(recorded);
+    d[0] = dx ? dx->value : NULL;
+    return d[0] != NULL;
+}
+
+static void fv__ctc_back(fl_node *n, fl_var *dy) {
+    fl_ctc_args a = *(const fl_ctc_args *)fv_args(n);
+    fl_var *x = fv_saved(n, 0);
+    fl_tensor *in[5];
+    for (int i = 0; i < 5; i++) in[i] = fv_value(fv_saved(n, i));
+    if (fl_grad_enabled()) {
+        fv_add_grad(n, 0, x ? fv__ctc_gradient(x, &in[1], a.blank, dy) : NULL);
+        return;
+    }
+    fl_call c = {.op = FL_OP_ctc_grad, .n_out = 1, .n_in = 6, .args = &a};
+    for (int i = 0; i < 5; i++)
+        if (!(c.in[i] = in[i])) return;
+    c.in[5] = dy->value;
+    c.out[0] = fl_call_out(in[0]->family, fl_shape_of(in[0]), in[0]->dtype);
+    if (!c.out[0]) fl_raise();
+    else if (fl__run_fused(&c, fv__compose_ctc_grad)) fv_add_grad(n, 0, fv_const(c.out[0]));
+}
+
+static fl_var *fv__ctc_likelihood(fl_var *x, fl_tensor *const *of, int64_t blank) {
+    fl_ctc_args a = {blank};
+    fl_tensor *y = fl__ctc_likelihood(x->value, of, blank);
+    fl_var *kept[3];
+    for (int i = 0; i < 3; i++) kept[i] = y ? fv_const(of[i]) : NULL;
+    if (!y || !kept[0] || !kept[1] || !kept[2]) return NULL;
+    return fv_record_args("ctc_loss", y, fv__ctc_back, FV_IN(x),
+                          FV_SAVE(x, kept[0], kept[1], kept[2], FV_OUT), &a, sizeof a);
+}
+#endif
+
 FL_T *FL_W(ctc_loss_opt)(FL_T *logp, fl_tensor *target, fl_tensor *steps, fl_tensor *lengths,
                          fl_ctc_loss_opts o) {
     if (FL_ABSENT("ctc_loss", logp) || FL_ABSENT("ctc_loss", target) ||
@@ -267,15 +347,8 @@ FL_T *FL_W(ctc_loss_opt)(FL_T *logp, fl_tensor *target, fl_tensor *steps, fl_ten
         !fl__ctc_fits(FL_VALUE(logp), target, steps, lengths, o.blank))
         return NULL;
     fl_scope s = fl_scope_begin();
-    const fl_tensor *t = FL_VALUE(logp);
-    fl_tensor *labels = fl__ctc_labels(target, lengths, o.blank);
-    FL_T *x = FL_W(_widened)(logp);
-    if (!labels || !x) return FL_GIVE(&s, NULL);
-    fl_shape every = FL_SHAPE(t->shape[0], t->shape[1], labels->shape[1]);
-    FL_T *emitted = FL_W(gather)(x, 2, fl_expand(labels, every));
-    emitted = MAX(emitted, CONST(FL__NEVER));
-    FL_T *a = emitted ? FL_W(_ctc_forward)(emitted, labels, steps, o.blank) : NULL;
-    FL_T *total = FL_W(_ctc_total)(a, lengths);
+    fl_tensor *of[] = {target, steps, lengths};
+    FL_T *x = FL_W(_widened)(logp), *total = x ? FL_W(_ctc_likelihood)(x, of, o.blank) : NULL;
     FL_T *impossible = LT(total, CONST(FL__NEVER / 2));
     FL_T *loss = SELECT(impossible, CONST(o.zero_infinity ? 0 : INFINITY), NEG(total));
     if (o.reduction == FL_MEAN && loss) {

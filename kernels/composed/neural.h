@@ -273,26 +273,194 @@ static bool fl__batch_norm_fits(const fl_tensor *x, const fl_batch_norm_opts *o)
 }
 #endif
 
-FL_T *FL_W(batch_norm_opt)(FL_T *x, FL_T *weight, FL_T *bias, fl_batch_norm_opts o) {
-    if (FL_ABSENT("batch_norm", x) || !FL_W(_channels_fit)("fl_batch_norm", x, weight, bias) ||
+#ifdef FL_ON_TENSORS
+/* All axes but the channels'. */
+static fl_axes fl__axes_but_channels(const fl_tensor *x) {
+    fl_axes a = fl__axes_from(x, 1);
+    a.axis[0] = 0;
+    return a;
+}
+#endif
+
+/* Gradients of relu((x - mean) / sqrt(var + eps) w + b + add), given that of the result: of x, w, b,
+   add where they are wanted. in: x, w, mean, var, y; mean and var of the forward pass, or NULL:
+   computed here, and differentiable. With n the normalised x, g = dy where y > 0, and means per
+   channel: dx = w / sqrt(var + eps) (g - mean(g) - n mean(g n)). */
+static bool FL_W(_batch_norm_grads)(FL_T *const *in, FL_T *dy, fl_batch_norm_args a,
+                                    const bool *wanted, FL_T **d) {
+    FL_T *x = in[0], *w = in[1], *mean = in[2], *var = in[3];
+    fl_axes axes = fl__axes_but_channels(FL_VALUE(x));
+    fl_shape channels = {FL_VALUE(x)->ndim - 1, {FL_VALUE(x)->shape[1]}};
+    for (int i = 1; i < channels.ndim; i++) channels.dim[i] = 1;
+    FL_T *g = a.relu ? SELECT(LE(in[4], CONST(0)), CONST(0), dy) : dy;
+    FL_T *centred = SUB(x, mean ? mean : FL_W(mean)(x, axes));
+    if (!var) var = FL_W(mean)(FL_W(square)(centred), axes);
+    FL_T *rstd = FL_W(rsqrt)(ADD(var, CONST(a.eps))), *n = MUL(centred, rstd), *gn = MUL(g, n);
+    FL_T *rest = ADD(MUL(n, FL_W(mean)(gn, axes)), FL_W(mean)(g, axes));
+    if (wanted[0]) d[0] = MUL(MUL(rstd, w), SUB(g, rest));
+    if (wanted[1]) d[1] = FL_W(reshape)(FL_W(sum)(gn, axes), channels);
+    if (wanted[2]) d[2] = FL_W(reshape)(FL_W(sum)(g, axes), channels);
+    if (wanted[3]) d[3] = g;
+    return rest != NULL;
+}
+
+/* x, w, b, add become what the record takes: of one dtype, that computes, and numbers for NULLs. */
+static bool FL_W(_batch_operands)(FL_T **in) {
+    fl_tensor *all[4];
+    int ndim = FL_VALUE(in[0])->ndim, n = 0;
+    for (int i = 0; i < 4; i++)
+        if (in[i]) all[n++] = FL_VALUE(in[i]);
+    fl_dtype d = fl_dtype_wide(fl__promote(n, all));
+    if (!fl_dtype_is_float(d)) d = FL_F32;
+    for (int i = 0; i < 4; i++) {
+        if (in[i] && !(in[i] = FL_W(cast)(in[i], d))) return false;
+        if (in[i] && (i == 1 || i == 2)) in[i] = FL_W(_as_channels)(in[i], ndim);
+        else if (!in[i]) in[i] = CONST(i == 1);
+        if (!in[i]) return false;
+    }
+    return true;
+}
+
+#ifdef FL_ON_TENSORS
+static bool fl__compose_batch_norm(const fl_call *c, fl_tensor **y) {
+    const fl_batch_norm_args *a = c->args;
+    fl_axes axes = fl__axes_but_channels(c->in[0]);
+    y[1] = fl_mean(c->in[0], axes);
+    fl_tensor *centred = fl_sub(c->in[0], y[1]);
+    y[2] = fl_mean(fl_square(centred), axes);
+    fl_tensor *scale = fl_mul(fl_rsqrt(fl_add(y[2], fl_num(a->eps))), c->in[1]);
+    y[0] = fl_add(fl_mul(centred, scale), c->in[2]);
+    if (!c->in[3]->weak) y[0] = fl_add(y[0], c->in[3]);
+    if (a->relu) y[0] = fl_relu(y[0]);
+    return y[0] != NULL;
+}
+
+static bool fl__compose_batch_norm_grad(const fl_call *c, fl_tensor **d) {
+    const bool wanted[] = {c->out[0], c->out[1], c->out[2], c->out[3]};
+    const fl_batch_norm_args *a = c->args;
+    return fl__batch_norm_grads(c->in, c->in[5], *a, wanted, d);
+}
+
+/* Where t's elements lie as x's do: t, or a copy that lies so. */
+static fl_tensor *fl__lying_as(fl_tensor *t, const fl_tensor *x) {
+    fl_tensor *out = fl__laid_out_as(fl__out_like(t, t->dtype), x);
+    if (!out) return fl_raise();
+    bool same = true;
+    for (int i = 0; i < t->ndim; i++) same &= t->stride[i] == out->stride[i] || t->shape[i] == 1;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {out}, .in = {t}};
+    return same ? t : fl__result(&c);
+}
+
+/* y, mean and var: see FL_OP_batch_norm. All images lie as x, which has no gaps. */
+static bool fl__run_batch_norm(fl_tensor *const *in, fl_batch_norm_args a, fl_tensor **y) {
+    fl_tensor *x = fl__lying_as(in[0], in[0]);
+    fl_tensor *add = x && !in[3]->weak ? fl__lying_as(in[3], x) : in[3];
+    if (!x || !add) return false;
+    fl_shape channels = {x->ndim, {0}};
+    for (int i = 0; i < x->ndim; i++) channels.dim[i] = i == 1 ? x->shape[1] : 1;
+    fl_call c = {.op = FL_OP_batch_norm, .n_out = 3, .n_in = 4, .args = &a};
+    c.in[0] = x, c.in[1] = in[1], c.in[2] = in[2], c.in[3] = add;
+    c.out[0] = y[0] = fl__laid_out_as(fl__out_like(x, x->dtype), x);
+    for (int i = 1; i < 3; i++) c.out[i] = y[i] = fl_call_out(x->family, channels, x->dtype);
+    if (!y[0] || !y[1] || !y[2]) return fl_raise();
+    return fl__run_fused(&c, fl__compose_batch_norm);
+}
+
+/* in: x, w, mean, var, y */
+static bool fl__run_batch_norm_grad(fl_tensor *const *in, fl_tensor *dy, fl_batch_norm_args a,
+                                    const bool *wanted, fl_tensor **d) {
+    fl_tensor *x = fl__lying_as(in[0], in[0]);
+    if (!x || !(dy = fl__lying_as(dy, x))) return false;
+    fl_shape channels = {x->ndim - 1, {x->shape[1]}};
+    for (int i = 1; i < channels.ndim; i++) channels.dim[i] = 1;
+    fl_call c = {.op = FL_OP_batch_norm_grad, .n_out = 4, .n_in = 6, .args = &a};
+    for (int i = 0; i < 5; i++) c.in[i] = i ? in[i] : x;
+    c.in[5] = dy;
+    for (int i = 0; i < 4; i++) {
+        if (!wanted[i]) continue;
+        d[i] = i % 3 ? fl_call_out(x->family, channels, x->dtype)
+                     : fl__laid_out_as(fl__out_like(x, x->dtype), x);
+        if (!(c.out[i] = d[i])) return fl_raise();
+    }
+    return fl__run_fused(&c, fl__compose_batch_norm_grad);
+}
+
+static fl_tensor *fl__batch_normed(fl_tensor *const *in, fl_batch_norm_args a, fl_tensor **stats) {
+    fl_tensor *y[3] = {NULL};
+    if (!fl__run_batch_norm(in, a, y)) return NULL;
+    stats[0] = y[1], stats[1] = y[2];
+    return y[0];
+}
+#else
+static void fv__batch_norm_back(fl_node *n, fl_var *dy) {
+    fl_batch_norm_args a = *(const fl_batch_norm_args *)fv_args(n);
+    fl_var *in[5], *d[4] = {NULL};
+    fl_tensor *t[5], *dt[4] = {NULL};
+    bool wanted[] = {fv_needs(n, 0), fv_needs(n, 1), fv_needs(n, 2), fv_needs(n, 3)};
+    for (int i = 0; i < 5; i++) t[i] = fv_value(in[i] = fv_saved(n, i));
+    if (wanted[3] && !a.relu) fv_add_grad(n, 3, dy);
+    wanted[3] = wanted[3] && a.relu;
+    if (fl_grad_enabled()) {
+        in[2] = in[3] = NULL;
+        fv__batch_norm_grads(in, dy, a, wanted, d);
+    } else if (fl__run_batch_norm_grad(t, dy->value, a, wanted, dt)) {
+        for (int i = 0; i < 4; i++) d[i] = fv_const(dt[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        if (wanted[i]) fv_add_grad(n, i, d[i]);
+}
+
+static fl_var *fv__batch_normed(fl_var *const *in, fl_batch_norm_args a, fl_tensor **stats) {
+    fl_tensor *t[4], *y[3] = {NULL};
+    for (int i = 0; i < 4; i++) t[i] = in[i]->value;
+    if (!fl__run_batch_norm(t, a, y)) return NULL;
+    stats[0] = y[1], stats[1] = y[2];
+    fl_var *mean = fv_const(y[1]), *var = fv_const(y[2]), *kept = a.relu ? FV_OUT : fv_num(1);
+    return fv_record_args("batch_norm", y[0], fv__batch_norm_back, FV_IN(in[0], in[1], in[2], in[3]),
+                          FV_SAVE(in[0], in[1], mean, var, kept), &a, sizeof a);
+}
+#endif
+
+/* The running statistics instead of the batch's. */
+static FL_T *FL_W(_batch_norm_fixed)(FL_T *const *in, const fl_batch_norm_opts *o, double eps) {
+    int ndim = FL_VALUE(in[0])->ndim;
+    FL_T *mean = FL_W(_as_channels)(FL_OF(o->mean), ndim);
+    FL_T *var = FL_W(_as_channels)(FL_OF(o->var), ndim);
+    FL_T *scale = MUL(FL_W(rsqrt)(ADD(var, CONST(eps))), in[1]);
+    FL_T *y = ADD(MUL(SUB(in[0], mean), scale), in[2]);
+    if (!FL_VALUE(in[3])->weak) y = ADD(y, in[3]);
+    return o->relu ? FL_W(relu)(y) : y;
+}
+
+/* add: NULL, or what is added */
+static FL_T *FL_W(_batch_norm)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *add, fl_batch_norm_opts o) {
+    if (!FL_W(_channels_fit)("fl_batch_norm", x, weight, bias) ||
         !fl__batch_norm_fits(FL_VALUE(x), &o))
         return NULL;
     const fl_tensor *t = FL_VALUE(x);
     int64_t channels = t->shape[1], n = channels ? fl_numel(t) / channels : 2;
-    fl_axes axes = fl__axes_from(t, 1);
-    axes.axis[0] = 0;
+    fl_batch_norm_args a = {.eps = fl_option(o.eps, 1e-5), .relu = o.relu};
     fl_scope s = fl_scope_begin();
-    FL_T *in[] = {x, weight, bias};
-    if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
-    FL_T *mean = o.train ? FL_W(mean)(in[0], axes) : FL_W(_as_channels)(FL_OF(o.mean), t->ndim);
-    FL_T *centred = SUB(in[0], mean);
-    FL_T *var = o.train ? FL_W(mean)(FL_W(square)(centred), axes)
-                        : FL_W(_as_channels)(FL_OF(o.var), t->ndim);
-    FL_T *scale = FL_W(rsqrt)(ADD(var, CONST(fl_option(o.eps, 1e-5))));
-    if (weight) scale = MUL(scale, FL_W(_as_channels)(in[1], t->ndim));
-    FL_T *y = FL_W(_affine)(MUL(centred, scale), NULL, FL_W(_as_channels)(in[2], t->ndim));
-    bool ok = y && (!o.train || fl__blend_statistics(&o, FL_VALUE(mean), FL_VALUE(var), n));
+    FL_T *in[] = {x, weight, bias, add}, *y;
+    fl_tensor *stats[2] = {NULL};
+    bool ok = FL_W(_batch_operands)(in);
+    if (ok && o.train) y = FL_W(_batch_normed)(in, a, stats);
+    else y = ok ? FL_W(_batch_norm_fixed)(in, &o, a.eps) : NULL;
+    ok = y && (!o.train || fl__blend_statistics(&o, stats[0], stats[1], n));
     return FL_GIVE(&s, ok ? FL_W(_narrowed)(y, x) : NULL);
+}
+
+FL_T *FL_W(batch_norm_opt)(FL_T *x, FL_T *weight, FL_T *bias, fl_batch_norm_opts o) {
+    if (FL_ABSENT("batch_norm", x)) return NULL;
+    return FL_W(_batch_norm)(x, weight, bias, NULL, o);
+}
+
+FL_T *FL_W(batch_norm_add_opt)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *y, fl_batch_norm_opts o) {
+    if (FL_ABSENT("batch_norm_add", x) || FL_ABSENT("batch_norm_add", y)) return NULL;
+    if (!fl__same_shape(FL_VALUE(x), FL_VALUE(y)))
+        return FL__BAD("fl_batch_norm_add: shapes %s and %s", FL__SHAPE_TEXT(FL_VALUE(x)),
+                       FL__SHAPE_TEXT(FL_VALUE(y)));
+    return FL_W(_batch_norm)(x, weight, bias, y, o);
 }
 
 /* A sum of slices of the squares with zeros around: `size` of them, but no more than overlap x. */

@@ -1,9 +1,10 @@
 /* kernels/cpu/attention.h - attention and its gradient without a score matrix in memory
 
-   A block of 64 queries walks over the keys, 128 at a time. Scores are computed transposed, keys by
-   queries: then the tiles of gemm.h read keys, values and gradients where they lie, with any
-   stride between their rows (heads are views), and what belongs to a query is a lane of a register.
-   Only the queries of a block are packed, once.
+   A block of up to 256 queries walks over the keys, up to 140 at a time. Scores are computed
+   transposed, keys by queries: what belongs to a query is a lane of a register, and the shares are
+   the packed operand of the next product as they stand. All else that the tiles of gemm.h read is
+   packed into panels that stay in the first-level cache, from any strides: heads are views whose
+   rows lie a power of two apart, which no cache likes.
 
      forward    s = k q^T scale, p = exp(s - top so far), y = y exp(top before - top) + p^T v;
                 at the end y /= sum, and lse = top + log sum is saved for
@@ -15,6 +16,7 @@
    hidden from all queries of a block (causal) are not looked at. */
 #include "common.h"
 #include "gemm.h"
+#include "rooms.h"
 #ifndef FL_CPU_ATTENTION_H
 #define FL_CPU_ATTENTION_H
 #endif
@@ -23,13 +25,14 @@
 #ifndef FL_CPU_ATTENTION_IMPL
 #define FL_CPU_ATTENTION_IMPL
 
-enum { FL__ATT_QUERIES = 64, FL__ATT_KEYS = 128 };
-#define FL__ATT_PANEL 65536 /* bytes of packed queries: all of d up to 256, else in chunks */
+/* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two */
+enum { FL__ATT_QUERIES = 256, FL__ATT_KEYS = 140, FL__ATT_GRAD_KEYS = 70, FL__ATT_ROW = 272 };
 
 /* >>loops: see attention_loops.h */
 typedef struct fl__att_loops {
     void (*scale)(void *x, int64_t n, double by);
-    void (*mul)(void *x, const void *by, int64_t n);
+    void (*fill)(void *x, int64_t n, double value);
+    void (*mul)(void *scores, const void *by, int64_t keys, int64_t width);
     void (*scale_rows)(void *y, int64_t row, int64_t n, int64_t columns, const void *by);
     void (*hide_future)(void *scores, int64_t keys, int64_t width, int64_t first);
     void (*choose)(void *scores, int64_t keys, int64_t queries, const void *mask, int64_t row,
@@ -38,8 +41,8 @@ typedef struct fl__att_loops {
                 int64_t column);
     void (*softmax)(void *scores, int64_t keys, int64_t width, void *top, void *sum, void *fix);
     void (*close)(const void *top, void *sum, int64_t queries, void *lse, int64_t step);
-    void (*dots)(const void *y, int64_t y_row, const void *dy, int64_t dy_row, int64_t queries,
-                 int64_t columns, void *delta);
+    void (*dots)(const void *y, const int64_t *y_step, const void *dy, const int64_t *dy_step,
+                 int64_t queries, int64_t columns, void *delta);
     void (*grads)(void *s, void *dp, int64_t keys, int64_t width, const void *lse,
                   const void *delta, double scale);
     void (*keep)(void *keep, int64_t keys, int64_t queries, uint64_t first, uint64_t row,
@@ -91,25 +94,29 @@ typedef struct fl__attention {
     const fl__kernels *ks;
     const fl__att_loops *loops;
     const fl_tensor *q, *k, *v, *mask, *y, *lse, *dy, *dq, *dk, *dv; /* mask NULL: none */
-    int64_t items, n, m, d, e;
+    int64_t items, n, m, d, e, size; /* size of an element */
+    int64_t wide;                    /* columns of a panel: two registers */
+    int64_t keys;                    /* most in a block */
     int64_t query_blocks, splits, split_blocks; /* of the gradient: query blocks a task has */
-    char *parts[2]; /* dk, dv of each item and split, if splits > 1 */
+    char *parts[2];                  /* dk, dv of each item and split, if splits > 1 */
+    fl__rooms rooms;
 } fl__attention;
 
-/* One task's room, and where it is. */
+/* A task's room, and where it is. Panels of a matrix [rows, columns]: `across` are the columns,
+   `wide` at a time, [columns / wide][rows][wide]; `down` is the same of the transposed matrix. */
 typedef struct fl__att_block {
-    _Alignas(64) char scores[FL__ATT_KEYS * FL__ATT_QUERIES * 8];
-    _Alignas(64) char dp[FL__ATT_KEYS * FL__ATT_QUERIES * 8];
-    _Alignas(64) char keep[FL__ATT_KEYS * FL__ATT_QUERIES * 8];
-    _Alignas(64) char queries[FL__ATT_PANEL], dys[FL__ATT_PANEL];
-    _Alignas(64) char top[FL__ATT_QUERIES * 8], sum[FL__ATT_QUERIES * 8], fix[FL__ATT_QUERIES * 8];
-    int64_t item, q0, nq, width; /* queries, and columns computed */
-    int64_t j0, nj;              /* keys */
+    char *s, *dp, *keep;              /* [keys][FL__ATT_ROW] */
+    char *q_down, *dy_down;           /* of the queries and their dy */
+    char *q_across, *dy_across;       /* the same with panels of four registers */
+    char *keys, *values;              /* a tile of rows, and a panel of columns */
+    char *top, *sum, *fix;            /* [queries] */
+    int64_t item, q0, nq, width;      /* queries, and columns computed */
+    int64_t j0, nj, end;              /* keys, and where they end */
 } fl__att_block;
 
-/* Element [item][row][0]. */
-static char *fl__att_at(const fl_tensor *t, int64_t item, int64_t row) {
-    int64_t at = row * t->stride[t->ndim - 2];
+/* Element [item][row][column]. */
+static char *fl__att_at(const fl_tensor *t, int64_t item, int64_t row, int64_t column) {
+    int64_t at = row * t->stride[t->ndim - 2] + column * t->stride[t->ndim - 1];
     for (int i = t->ndim - 3; i >= 0; i--) {
         at += item % t->shape[i] * t->stride[i];
         item /= t->shape[i];
@@ -117,79 +124,140 @@ static char *fl__att_at(const fl_tensor *t, int64_t item, int64_t row) {
     return (char *)fl_data(t) + at * (int64_t)fl_dtype_size(t->dtype);
 }
 
-static int64_t fl__att_row(const fl_tensor *t) { return t->stride[t->ndim - 2]; }
+/* Steps from row to row and from column to column. */
+static const int64_t *fl__att_step(const fl_tensor *t) { return &t->stride[t->ndim - 2]; }
 
-/* C (+)= A B in tiles of equal height; A has any strides, B and C dense rows. No tile is three
-   registers wide, so none reads a whole register past a row of B. */
-static void fl__att_product(const fl__gemm *g) {
-    const fl__kernels *ks = g->ks;
-    const int64_t size = (int64_t)ks->size, widest = ks->widest * ks->lanes;
-    const int64_t tiles = fl__ceil_div(g->m, ks->short_rows), height = g->m / tiles;
+/* The next `bytes` of a room, with space behind for reads past the end. */
+static char *fl__att_carve(char *base, int64_t *at, int64_t bytes) {
+    int64_t here = *at;
+    *at += (bytes + FL__PANEL_SLACK + 63) / 64 * 64;
+    return base + here;
+}
+
+/* Lays out a room at base; returns its size. */
+static int64_t fl__att_room(const fl__attention *a, fl__att_block *b, char *base, bool gradient) {
+    const int64_t queries = FL__ATT_QUERIES * a->size, block = a->keys * FL__ATT_ROW * a->size;
+    const int64_t rows = a->d > a->e ? a->d : a->e, none = 0, four = 2 * a->wide * queries;
+    const int64_t across = fl__ceil_div(rows, 2 * a->wide) * four;
+    int64_t at = 0;
+    b->s = fl__att_carve(base, &at, block);
+    b->dp = fl__att_carve(base, &at, gradient ? block : none);
+    b->keep = fl__att_carve(base, &at, a->args->p > 0 ? block : none);
+    b->q_down = fl__att_carve(base, &at, a->d * queries);
+    b->dy_down = fl__att_carve(base, &at, gradient ? a->e * queries : none);
+    b->q_across = fl__att_carve(base, &at, gradient ? across : none);
+    b->dy_across = fl__att_carve(base, &at, gradient ? across : none);
+    b->keys = fl__att_carve(base, &at, rows * a->ks->rows * a->size);
+    b->values = fl__att_carve(base, &at, a->keys * a->wide * a->size);
+    b->top = fl__att_carve(base, &at, queries);
+    b->sum = fl__att_carve(base, &at, queries);
+    b->fix = fl__att_carve(base, &at, queries);
+    return at;
+}
+
+/* The block's rows of t, transposed and times `by`; zeros behind the last query. */
+static void fl__att_pack_down(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
+                              double by, char *to) {
+    const int64_t columns = t->shape[t->ndim - 1], panel = columns * a->wide, *step = fl__att_step(t);
+    for (int64_t i = 0; i < b->nq; i += a->wide, to += panel * a->size) {
+        const int64_t n = fl__min(a->wide, b->nq - i);
+        if (n < a->wide) memset(to, 0, (size_t)(panel * a->size));
+        a->ks->pack(to, a->wide, n, columns, fl__att_at(t, b->item, b->q0 + i, 0), step[0], step[1]);
+        if (by != 1) a->loops->scale(to, panel, by);
+    }
+}
+
+/* The block's rows of t in panels of up to four registers. */
+static void fl__att_pack_across(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
+                                char *to) {
+    const int64_t columns = t->shape[t->ndim - 1], wide = a->ks->widest * a->ks->lanes;
+    const int64_t *step = fl__att_step(t);
+    for (int64_t j = 0; j < columns; j += wide, to += wide * FL__ATT_QUERIES * a->size)
+        a->ks->pack(to, wide, fl__min(wide, columns - j), b->nq,
+                    fl__att_at(t, b->item, b->q0, j), step[1], step[0]);
+}
+
+/* Rows of a block in tiles of equal height: the height of the one at row i, given the most. */
+static int64_t fl__att_height(int64_t rows, int64_t i, int64_t most) {
+    return fl__ceil_div(rows - i, fl__ceil_div(rows - i, most));
+}
+
+/* out [nj][queries] = the block's keys, rows of t, times the packed queries. */
+static void fl__att_scores(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
+                           const char *queries, char *out) {
+    const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
+    fl__segment s = {.a = b->keys};
+    fl__tile tile = {.segments = 1, .segment = &s, .k = columns, .rsa = 1, .ldb = a->wide,
+                     .ldc = FL__ATT_ROW};
+    for (int64_t j = 0, rows; j < b->nj; j += rows) {
+        tile.csa = rows = fl__att_height(b->nj, j, a->ks->rows);
+        a->ks->pack(b->keys, rows, rows, columns, fl__att_at(t, b->item, b->j0 + j, 0), step[0],
+                    step[1]);
+        for (int64_t i = 0; i < b->width; i += a->wide) {
+            s.b = queries + i * columns * a->size;
+            tile.c = out + (j * FL__ATT_ROW + i) * a->size;
+            fl__gemm_tile(a->ks, (int)rows, (int)a->wide, &tile);
+        }
+    }
+}
+
+/* The block's rows of y (+)= p^T times its keys, rows of t. */
+static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const char *p,
+                          const fl_tensor *t, const fl_tensor *y) {
+    const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
+    fl__segment s = {.b = b->values};
+    fl__tile tile = {.segments = 1, .segment = &s, .k = b->nj, .rsa = 1, .csa = FL__ATT_ROW,
+                     .ldb = a->wide, .ldc = fl__att_step(y)[0], .add = b->j0 > 0};
+    for (int64_t j = 0; j < columns; j += a->wide) {
+        const int64_t n = fl__min(a->wide, columns - j);
+        char *to = fl__att_at(y, b->item, b->q0, j);
+        a->ks->pack(b->values, a->wide, n, b->nj, fl__att_at(t, b->item, b->j0, j), step[1],
+                    step[0]);
+        for (int64_t i = 0, rows; i < b->nq; i += rows) {
+            rows = fl__att_height(b->nq, i, a->ks->rows);
+            s.a = p + i * a->size;
+            tile.c = to + i * tile.ldc * a->size;
+            fl__gemm_tile(a->ks, (int)rows, (int)n, &tile);
+        }
+    }
+}
+
+/* sum [nj][columns], its rows `row` apart, += p times the block's queries, packed across. 64
+   queries at a time, whose panel stays in the first-level cache. */
+static void fl__att_gather(const fl__attention *a, const fl__att_block *b, const char *p,
+                           const char *queries, int64_t columns, char *sum, int64_t row) {
+    const int64_t wide = a->ks->widest * a->ks->lanes;
     fl__segment s;
-    fl__tile t = {.segments = 1, .segment = &s, .k = g->k, .rsa = g->rsa, .csa = g->csa,
-                  .ldb = g->rsb, .ldc = g->ldc, .add = g->add};
-    for (int64_t j = 0, columns; j < g->n; j += columns) {
-        columns = fl__min(g->n - j, widest);
-        if (columns > 2 * ks->lanes && columns <= 3 * ks->lanes) columns = 2 * ks->lanes;
-        s.b = g->b + j * size;
-        for (int64_t i = 0, rows, taller = g->m % tiles; i < g->m; i += rows, taller--) {
-            rows = taller > 0 ? height + 1 : height;
-            s.a = g->a + i * g->rsa * size;
-            t.c = g->c + (i * g->ldc + j) * size;
-            fl__gemm_tile(ks, (int)rows, (int)columns, &t);
+    fl__tile tile = {.segments = 1, .segment = &s, .rsa = FL__ATT_ROW, .csa = 1, .ldb = wide,
+                     .ldc = row, .add = true};
+    for (int64_t j = 0; j < columns; j += wide, queries += wide * FL__ATT_QUERIES * a->size)
+        for (int64_t k = 0; k < b->nq; k += tile.k) {
+            tile.k = fl__min(64, b->nq - k);
+            s.b = queries + k * wide * a->size;
+            for (int64_t i = 0, rows; i < b->nj; i += rows) {
+                rows = fl__att_height(b->nj, i, a->ks->short_rows);
+                s.a = p + (i * FL__ATT_ROW + k) * a->size;
+                tile.c = sum + ((b->j0 + i) * row + j) * a->size;
+                fl__gemm_tile(a->ks, (int)rows, (int)fl__min(wide, columns - j), &tile);
+            }
         }
-    }
-}
-
-/* Packs columns d0 .. d0 + nd of the block's rows of t: [nd][64], zeros behind the last query. */
-static void fl__att_pack(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
-                         int64_t d0, int64_t nd, char *panel) {
-    const int64_t size = (int64_t)a->ks->size, column = t->stride[t->ndim - 1];
-    if (b->nq < b->width) memset(panel, 0, (size_t)(nd * FL__ATT_QUERIES * size));
-    a->ks->pack(panel, FL__ATT_QUERIES, b->nq, nd,
-                fl__att_at(t, b->item, b->q0) + d0 * column * size, fl__att_row(t), column);
-}
-
-/* out = rows j0 .. of keys times the block's rows of t, transposed, times `by`; [nj][64]. The panel
-   is packed for the first keys, and again only where d has several chunks. */
-static void fl__att_scores(const fl__attention *a, fl__att_block *b, const fl_tensor *keys,
-                           const fl_tensor *t, double by, char *panel, char *out) {
-    const int64_t size = (int64_t)a->ks->size, d = t->shape[t->ndim - 1];
-    const int64_t most = FL__ATT_PANEL / (FL__ATT_QUERIES * size);
-    const int64_t column = keys->stride[keys->ndim - 1];
-    fl__gemm g = {.ks = a->ks, .m = b->nj, .n = b->width, .rsa = fl__att_row(keys), .csa = column,
-                  .b = panel, .rsb = FL__ATT_QUERIES, .c = out, .ldc = FL__ATT_QUERIES};
-    if (d == 0) memset(out, 0, (size_t)(b->nj * FL__ATT_QUERIES * size));
-    for (int64_t d0 = 0; d0 < d; d0 += g.k) {
-        g.k = fl__min(most, d - d0);
-        if (d > most || b->j0 == 0) {
-            fl__att_pack(a, b, t, d0, g.k, panel);
-            if (by != 1) a->loops->scale(panel, g.k * FL__ATT_QUERIES, by);
-        }
-        g.a = fl__att_at(keys, b->item, b->j0) + d0 * column * size;
-        g.add = d0 > 0;
-        fl__att_product(&g);
-    }
 }
 
 /* What the masks leave of the scores. */
-static void fl__att_mask(const fl__attention *a, fl__att_block *b) {
+static void fl__att_mask(const fl__attention *a, const fl__att_block *b) {
     if (a->args->causal && b->j0 + b->nj - 1 > b->q0)
-        a->loops->hide_future(b->scores, b->nj, b->width, b->j0 - b->q0);
+        a->loops->hide_future(b->s, b->nj, b->width, b->j0 - b->q0);
     if (!a->mask) return;
-    const fl_tensor *mask = a->mask;
-    const int64_t column = mask->stride[mask->ndim - 1];
-    const char *at = fl__att_at(mask, b->item, b->q0);
-    at += b->j0 * column * (int64_t)fl_dtype_size(mask->dtype);
-    if (mask->dtype == FL_B8)
-        a->loops->choose(b->scores, b->nj, b->nq, at, fl__att_row(mask), column);
-    else a->loops->add(b->scores, b->nj, b->nq, at, fl__att_row(mask), column);
+    const int64_t *step = fl__att_step(a->mask);
+    const char *at = fl__att_at(a->mask, b->item, b->q0, b->j0);
+    if (a->mask->dtype == FL_B8) a->loops->choose(b->s, b->nj, b->nq, at, step[0], step[1]);
+    else a->loops->add(b->s, b->nj, b->nq, at, step[0], step[1]);
 }
 
-/* x *= keep, of the block's scores. */
-static void fl__att_keep(const fl__attention *a, fl__att_block *b) {
+/* The factors of dropout, of the block's scores. */
+static void fl__att_keep(const fl__attention *a, const fl__att_block *b) {
     const uint64_t first = (uint64_t)((b->item * a->n + b->q0) * a->m + b->j0);
-    memset(b->keep, 0, (size_t)(b->nj * FL__ATT_QUERIES) * a->ks->size);
+    memset(b->keep, 0, (size_t)(b->nj * FL__ATT_ROW * a->size));
     a->loops->keep(b->keep, b->nj, b->nq, first, (uint64_t)a->m, a->args);
 }
 
@@ -197,118 +265,110 @@ static void fl__att_begin(const fl__attention *a, fl__att_block *b, int64_t item
     b->item = item;
     b->q0 = block * FL__ATT_QUERIES;
     b->nq = fl__min(FL__ATT_QUERIES, a->n - b->q0);
-    b->width = fl__ceil_div(b->nq, 16) * 16;
-    b->j0 = -FL__ATT_KEYS;
+    b->width = fl__ceil_div(b->nq, a->wide) * a->wide;
+    b->end = a->args->causal ? fl__min(a->m, b->q0 + b->nq) : a->m;
+    b->j0 = b->nj = 0;
 }
 
 /* The next keys that a query of the block may see. */
 static bool fl__att_next(const fl__attention *a, fl__att_block *b) {
-    int64_t end = a->args->causal ? fl__min(a->m, b->q0 + b->nq) : a->m;
-    b->j0 += FL__ATT_KEYS;
-    b->nj = fl__min(FL__ATT_KEYS, end - b->j0);
+    b->j0 += b->nj;
+    b->nj = b->j0 < b->end ? fl__att_height(b->end, b->j0, a->keys) : 0;
     return b->nj > 0;
 }
 
 /* >>forward */
 
 static void fl__att_forward(const fl__attention *a, fl__att_block *b) {
-    const int64_t row = fl__att_row(a->y), size = (int64_t)a->ks->size;
-    char *y = fl__att_at(a->y, b->item, b->q0);
-    fl__gemm g = {.ks = a->ks, .m = b->nq, .n = a->e, .rsa = 1, .csa = FL__ATT_QUERIES,
-                  .a = b->scores, .rsb = fl__att_row(a->v), .c = y, .ldc = row};
-    double nothing = -INFINITY;
-    memset(b->sum, 0, sizeof b->sum);
-    for (int64_t i = 0; i < FL__ATT_QUERIES; i++)
-        fl_number_store(a->y->dtype, b->top + i * size, (fl_number){true, nothing, 0});
+    const int64_t row = fl__att_step(a->y)[0];
+    char *y = fl__att_at(a->y, b->item, b->q0, 0);
+    a->loops->fill(b->top, FL__ATT_QUERIES, -INFINITY);
+    a->loops->fill(b->sum, FL__ATT_QUERIES, 0);
+    fl__att_pack_down(a, b, a->q, a->args->scale, b->q_down);
     while (fl__att_next(a, b)) {
-        fl__att_scores(a, b, a->k, a->q, a->args->scale, b->queries, b->scores);
+        fl__att_scores(a, b, a->k, b->q_down, b->s);
         fl__att_mask(a, b);
-        a->loops->softmax(b->scores, b->nj, b->width, b->top, b->sum, b->fix);
+        a->loops->softmax(b->s, b->nj, b->width, b->top, b->sum, b->fix);
         if (a->args->p > 0) {
             fl__att_keep(a, b);
-            a->loops->mul(b->scores, b->keep, b->nj * FL__ATT_QUERIES);
+            a->loops->mul(b->s, b->keep, b->nj, b->width);
         }
         if (b->j0 > 0) a->loops->scale_rows(y, row, b->nq, a->e, b->fix);
-        g.k = b->nj;
-        g.b = fl__att_at(a->v, b->item, b->j0);
-        g.add = b->j0 > 0;
-        fl__att_product(&g);
+        fl__att_apply(a, b, b->s, a->v, a->y);
     }
-    a->loops->close(b->top, b->sum, b->nq, fl__att_at(a->lse, b->item, b->q0),
-                    fl__att_row(a->lse));
+    a->loops->close(b->top, b->sum, b->nq, fl__att_at(a->lse, b->item, b->q0, 0),
+                    fl__att_step(a->lse)[0]);
     a->loops->scale_rows(y, row, b->nq, a->e, b->sum);
 }
 
 static void fl__att_forward_task(void *arg, int64_t begin, int64_t end) {
     const fl__attention *a = arg;
     fl__att_block b;
+    char *room = fl__room_enter(&a->rooms);
+    fl__att_room(a, &b, room, false);
     for (int64_t task = begin; task < end; task++) {
         fl__att_begin(a, &b, task / a->query_blocks, task % a->query_blocks);
         fl__att_forward(a, &b);
     }
+    fl__room_leave(&a->rooms, room);
 }
 
 /* >>gradient */
 
-/* Where the task of split s adds up dk (0) or dv (1) of its item, and how far its rows are apart. */
+/* Where the task of a split adds up dk (0) or dv (1) of its item, and how far its rows are apart. */
 static char *fl__att_sum(const fl__attention *a, int which, int64_t item, int64_t split,
                          int64_t *row) {
     const fl_tensor *t = which ? a->dv : a->dk;
-    *row = a->splits > 1 ? t->shape[t->ndim - 1] : fl__att_row(t);
-    if (a->splits == 1) return fl__att_at(t, item, 0);
-    return a->parts[which] + (item * a->splits + split) * a->m * *row * (int64_t)a->ks->size;
+    *row = a->splits > 1 ? t->shape[t->ndim - 1] : fl__att_step(t)[0];
+    if (a->splits == 1) return fl__att_at(t, item, 0, 0);
+    return a->parts[which] + (item * a->splits + split) * a->m * *row * a->size;
 }
 
-/* p^T of the block times its rows of t, added to rows j0 .. of sum. */
-static void fl__att_gather(const fl__attention *a, const fl__att_block *b, const char *p,
-                           const fl_tensor *t, char *sum, int64_t row) {
-    fl__gemm g = {.ks = a->ks, .m = b->nj, .n = t->shape[t->ndim - 1], .k = b->nq, .a = p,
-                  .rsa = FL__ATT_QUERIES, .csa = 1, .b = fl__att_at(t, b->item, b->q0),
-                  .rsb = fl__att_row(t), .c = sum + b->j0 * row * (int64_t)a->ks->size,
-                  .ldc = row, .add = true};
-    fl__att_product(&g);
+/* Packs what a block of queries needs; top becomes its lse, fix its dy . y. */
+static void fl__att_backward_begin(const fl__attention *a, fl__att_block *b) {
+    const int64_t step = fl__att_step(a->lse)[0] * a->size;
+    const char *lse = fl__att_at(a->lse, b->item, b->q0, 0);
+    fl__att_pack_down(a, b, a->q, a->args->scale, b->q_down);
+    fl__att_pack_down(a, b, a->dy, 1, b->dy_down);
+    fl__att_pack_across(a, b, a->q, b->q_across);
+    fl__att_pack_across(a, b, a->dy, b->dy_across);
+    a->loops->fill(b->top, FL__ATT_QUERIES, 0);
+    a->loops->fill(b->fix, FL__ATT_QUERIES, 0);
+    fl__copy_row(b->top, a->size, lse, step, b->nq, (int)a->size);
+    a->loops->dots(fl__att_at(a->y, b->item, b->q0, 0), fl__att_step(a->y),
+                   fl__att_at(a->dy, b->item, b->q0, 0), fl__att_step(a->dy), b->nq, a->e, b->fix);
 }
 
 /* One block of queries: its dq, and what it adds to dk and dv. */
 static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *const sum[2],
                              const int64_t row[2]) {
-    fl__gemm g = {.ks = a->ks, .m = b->nq, .n = a->d, .rsa = 1, .csa = FL__ATT_QUERIES, .a = b->dp,
-                  .rsb = fl__att_row(a->k), .ldc = fl__att_row(a->dq),
-                  .c = fl__att_at(a->dq, b->item, b->q0)};
-    const char *lse = fl__att_at(a->lse, b->item, b->q0);
-    memset(b->fix, 0, sizeof b->fix);
-    memset(b->top, 0, sizeof b->top);
-    memcpy(b->top, lse, (size_t)b->nq * a->ks->size);
-    a->loops->dots(fl__att_at(a->y, b->item, b->q0), fl__att_row(a->y),
-                   fl__att_at(a->dy, b->item, b->q0), fl__att_row(a->dy), b->nq, a->e, b->fix);
+    fl__att_backward_begin(a, b);
     while (fl__att_next(a, b)) {
-        int64_t all = b->nj * FL__ATT_QUERIES;
-        fl__att_scores(a, b, a->k, a->q, a->args->scale, b->queries, b->scores);
+        fl__att_scores(a, b, a->k, b->q_down, b->s);
         fl__att_mask(a, b);
-        fl__att_scores(a, b, a->v, a->dy, 1, b->dys, b->dp);
+        fl__att_scores(a, b, a->v, b->dy_down, b->dp);
         if (a->args->p > 0) {
             fl__att_keep(a, b);
-            a->loops->mul(b->dp, b->keep, all);
+            a->loops->mul(b->dp, b->keep, b->nj, b->width);
         }
-        a->loops->grads(b->scores, b->dp, b->nj, b->width, b->top, b->fix, a->args->scale);
-        if (a->args->p > 0) a->loops->mul(b->scores, b->keep, all);
-        fl__att_gather(a, b, b->dp, a->q, sum[0], row[0]);
-        fl__att_gather(a, b, b->scores, a->dy, sum[1], row[1]);
-        g.k = b->nj;
-        g.b = fl__att_at(a->k, b->item, b->j0);
-        g.add = b->j0 > 0;
-        fl__att_product(&g);
+        a->loops->grads(b->s, b->dp, b->nj, b->width, b->top, b->fix, a->args->scale);
+        if (a->args->p > 0) a->loops->mul(b->s, b->keep, b->nj, b->width);
+        fl__att_gather(a, b, b->dp, b->q_across, a->d, sum[0], row[0]);
+        fl__att_gather(a, b, b->s, b->dy_across, a->e, sum[1], row[1]);
+        fl__att_apply(a, b, b->dp, a->k, a->dq);
     }
 }
 
 static void fl__att_zero(const fl__attention *a, char *at, int64_t row, int64_t columns) {
-    const int64_t size = (int64_t)a->ks->size;
-    for (int64_t i = 0; i < a->m; i++) memset(at + i * row * size, 0, (size_t)(columns * size));
+    for (int64_t i = 0; i < a->m; i++)
+        memset(at + i * row * a->size, 0, (size_t)(columns * a->size));
 }
 
 static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
     const fl__attention *a = arg;
     fl__att_block b;
+    char *room = fl__room_enter(&a->rooms);
+    fl__att_room(a, &b, room, true);
     for (int64_t task = begin; task < end; task++) {
         const int64_t item = task / a->splits, split = task % a->splits;
         int64_t row[2], first = split * a->split_blocks;
@@ -321,6 +381,7 @@ static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
             fl__att_backward(a, &b, sum, row);
         }
     }
+    fl__room_leave(&a->rooms, room);
 }
 
 /* dk and dv from the parts, a row of an item each. */
@@ -330,32 +391,26 @@ static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
         for (int which = 0; which < 2; which++) {
             const fl_tensor *t = which ? a->dv : a->dk;
             const int64_t item = i / a->m, j = i % a->m, columns = t->shape[t->ndim - 1];
-            const size_t bytes = (size_t)columns * a->ks->size, step = bytes * (size_t)a->m;
-            const char *part = a->parts[which] + (size_t)(item * a->splits) * step +
-                               (size_t)j * bytes;
-            char *to = fl__att_at(t, item, j);
-            memcpy(to, part, bytes);
-            for (int64_t s = 1; s < a->splits; s++)
-                a->ks->add(to, part + (size_t)s * step, columns);
+            const int64_t bytes = columns * a->size, step = bytes * a->m;
+            const char *part = a->parts[which] + item * a->splits * step + j * bytes;
+            char *to = fl__att_at(t, item, j, 0);
+            memcpy(to, part, (size_t)bytes);
+            for (int64_t s = 1; s < a->splits; s++) a->ks->add(to, part + s * step, columns);
         }
 }
 
 /* >>slots */
 
-/* True if the rows of t are dense, as what the tiles read as B and write must be. */
-static bool fl__att_dense(const fl_tensor *t) {
-    return t->stride[t->ndim - 1] == 1 || t->shape[t->ndim - 1] <= 1;
-}
-
 static fl__attention fl__att_of(const fl_call *c) {
     const fl_tensor *q = c->in[0], *v = c->in[2], *mask = c->in[3];
     int nd = q->ndim;
-    fl__attention a = {.args = c->args, .q = q, .k = c->in[1], .v = v, .splits = 1,
+    fl__attention a = {.args = c->args, .q = q, .k = c->in[1], .v = v, .splits = 1, .items = 1,
                        .mask = mask->weak ? NULL : mask, .n = q->shape[nd - 2],
                        .m = v->shape[nd - 2], .d = q->shape[nd - 1], .e = v->shape[nd - 1]};
     a.ks = fl__gemm_kernels(q->dtype);
     a.loops = fl__att_loops_of(q->dtype);
-    a.items = 1;
+    a.size = (int64_t)a.ks->size;
+    a.wide = 2 * a.ks->lanes;
     for (int i = 0; i < nd - 2; i++) a.items *= q->shape[i];
     a.query_blocks = fl__ceil_div(a.n, FL__ATT_QUERIES);
     return a;
@@ -363,35 +418,15 @@ static fl__attention fl__att_of(const fl_call *c) {
 
 /* Tasks of at least about 2^17 products. */
 static int64_t fl__att_grain(const fl__attention *a, int64_t queries) {
-    int64_t work = queries * (a->m + 1) * fl__min(a->d + a->e + 1, 1 << 20);
+    int64_t work = fl__min(queries, a->n) * (a->m + 1) * fl__min(a->d + a->e + 1, 1 << 20);
     return fl__ceil_div(1 << 17, work);
 }
 
-/* Runs the record with dense copies of the operands whose rows are not. */
-static bool fl__att_settle(const fl_call *c) {
-    fl_scope s = fl_scope_begin();
-    fl_call d = *c;
-    bool ok = true;
-    for (int i = 0; ok && i < c->n_in; i++)
-        if (!d.in[i]->weak && d.in[i]->dtype != FL_B8)
-            ok = (d.in[i] = fl_contiguous(d.in[i])) != NULL;
-    ok = ok && fl_run(&d);
-    fl_scope_end(&s);
-    return ok;
-}
-
-/* True if the slot can run c as it is. */
-static bool fl__att_takes(const fl_call *c) {
-    for (int i = 0; i < c->n_in; i++)
-        if (i != 3 && !fl__att_dense(c->in[i])) return false;
-    return c->n_in < 6 || fl_is_contiguous(c->in[5]);
-}
-
-/* Storage for the outputs, cleared where the loops only add to them or have nothing to do. */
+/* Storage for the outputs, which have dense rows; cleared if there is nothing to compute. */
 static bool fl__att_make(const fl_call *c, bool clear) {
     for (int i = 0; i < c->n_out; i++) {
         fl_tensor *y = c->out[i];
-        if (!fl__att_dense(y))
+        if (y->stride[y->ndim - 1] != 1 && y->shape[y->ndim - 1] > 1)
             return fl_fail("fl_%s: the rows of the outputs must be dense",
                            fl_op_get_info(c->op)->name);
         if (!fl_make(y)) return false;
@@ -400,57 +435,52 @@ static bool fl__att_make(const fl_call *c, bool clear) {
     return true;
 }
 
+/* Runs the tasks, and joins their parts of dk and dv. */
+static bool fl__att_run(fl__attention *a, int64_t tasks, int64_t grain, fl_task task) {
+    fl__att_block b;
+    const bool gradient = task == fl__att_backward_task;
+    const int64_t rows = a->splits > 1 ? a->items * a->splits * a->m * a->size : 0;
+    if (!fl__rooms_open(&a->rooms, tasks, fl__att_room(a, &b, NULL, gradient),
+                        rows * (a->d + a->e), gradient ? "attention_grad" : "attention"))
+        return false;
+    a->parts[0] = a->rooms.more;
+    a->parts[1] = a->rooms.more + rows * a->d;
+    fl_parallel(tasks, grain, task, a);
+    if (a->splits > 1) fl_parallel(a->items * a->m, 64, fl__att_join_task, a);
+    fl__rooms_close(&a->rooms);
+    return true;
+}
+
 FL_PRIVATE bool fl__cpu_attention(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_dtype d = c->in[0]->dtype;
     if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
-    if (!fl__att_takes(c)) return fl__att_settle(c);
     fl__attention a = fl__att_of(c);
+    a.keys = FL__ATT_KEYS;
     if (!fl__att_make(c, a.m == 0)) return false;
     a.y = c->out[0];
     a.lse = c->out[1];
-    fl_parallel(a.items * a.query_blocks, fl__att_grain(&a, FL__ATT_QUERIES),
-                fl__att_forward_task, &a);
-    return true;
-}
-
-/* With few heads the queries are cut into about 8 tasks together, if there are as many blocks. */
-static bool fl__att_split(fl__attention *a, fl_buffer **scratch) {
-    int64_t splits = fl__min(fl__ceil_div(8, a->items), fl__ceil_div(a->query_blocks, 2));
-    a->split_blocks = fl__ceil_div(a->query_blocks, splits);
-    a->splits = fl__ceil_div(a->query_blocks, a->split_blocks);
-    if (a->splits == 1) return true;
-    const int64_t rows = a->items * a->splits * a->m, size = (int64_t)a->ks->size;
-    *scratch = fl__gemm_scratch(rows * (a->d + a->e), a->ks->size, "attention_grad");
-    a->parts[0] = *scratch ? fl_buffer_map(*scratch) : NULL;
-    if (a->parts[0]) a->parts[1] = a->parts[0] + rows * a->d * size;
-    return a->parts[0] != NULL;
-}
-
-static bool fl__att_gradient(fl__attention *a) {
-    fl_buffer *scratch = NULL;
-    bool ok = fl__att_split(a, &scratch);
-    if (ok) {
-        fl_parallel(a->items * a->splits,
-                    fl__att_grain(a, a->split_blocks * FL__ATT_QUERIES), fl__att_backward_task, a);
-        if (a->splits > 1) fl_parallel(a->items * a->m, 64, fl__att_join_task, a);
-        if (scratch) fl_buffer_unmap(scratch);
-    }
-    fl_buffer_drop(scratch);
-    return ok;
+    return a.items * a.n == 0 ||
+           fl__att_run(&a, a.items * a.query_blocks, fl__att_grain(&a, FL__ATT_QUERIES),
+                       fl__att_forward_task);
 }
 
 FL_PRIVATE bool fl__cpu_attention_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_dtype d = c->in[0]->dtype;
     if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
-    if (!fl__att_takes(c)) return fl__att_settle(c);
     fl__attention a = fl__att_of(c);
-    bool nothing = a.items * a.n * a.m == 0;
+    const bool nothing = a.items * a.n * a.m == 0;
+    a.keys = FL__ATT_GRAD_KEYS;
     if (!fl__att_make(c, nothing)) return false;
+    if (nothing) return true;
     a.y = c->in[4], a.lse = c->in[5], a.dy = c->in[6];
     a.dq = c->out[0], a.dk = c->out[1], a.dv = c->out[2];
-    return nothing || fl__att_gradient(&a);
+    /* with few heads about 8 tasks together, if there are as many blocks */
+    a.split_blocks = fl__ceil_div(a.query_blocks, fl__ceil_div(8, a.items));
+    a.splits = fl__ceil_div(a.query_blocks, a.split_blocks);
+    return fl__att_run(&a, a.items * a.splits,
+                       fl__att_grain(&a, a.split_blocks * FL__ATT_QUERIES), fl__att_backward_task);
 }
 
 #endif

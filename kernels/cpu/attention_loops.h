@@ -3,10 +3,10 @@
    attention.h includes it for each pair, after defining FL__T, its flm_ suffix FL__S, FL__FN(name)
    and FL__TARGET; it defines FL__FN(loops) and undefines them all.
 
-   A block of scores has a row for each key and FL__ATT_QUERIES columns, of which the first `width`,
-   a multiple of 16, are computed. What belongs to a query is an array of as many elements. */
+   A block of scores has a row of FL__ATT_ROW elements for each key, of which the first `width` are
+   computed. What belongs to a query is an array of as many elements. */
 
-#define FL__EXP FL__CAT2(flm_exp, FL__S)
+#define FL__EXP FL__CAT2(flm_exp_share, FL__S)
 #define FL__LOG FL__CAT2(flm_log, FL__S)
 
 /* x *= by */
@@ -15,19 +15,25 @@ FL__TARGET static void FL__FN(scale)(void *x, int64_t n, double by) {
     for (int64_t i = 0; i < n; i++) y[i] *= f;
 }
 
-/* x *= by, element by element */
-FL__TARGET static void FL__FN(mul)(void *x, const void *by, int64_t n) {
-    FL__T *y = x;
-    const FL__T *f = by;
-    FL__VECTOR for (int64_t i = 0; i < n; i++) y[i] *= f[i];
+FL__TARGET static void FL__FN(fill)(void *x, int64_t n, double value) {
+    for (int64_t i = 0; i < n; i++) ((FL__T *)x)[i] = (FL__T)value;
 }
 
-/* Rows of y, each by its own factor. */
+/* scores *= by, element by element */
+FL__TARGET static void FL__FN(mul)(void *scores, const void *by, int64_t keys, int64_t width) {
+    FL__T *s = scores;
+    const FL__T *f = by;
+    for (int64_t j = 0; j < keys; j++, s += FL__ATT_ROW, f += FL__ATT_ROW)
+        FL__VECTOR for (int64_t i = 0; i < width; i++) s[i] *= f[i];
+}
+
+/* Rows of y, each by its own factor, which often is 1. */
 FL__TARGET static void FL__FN(scale_rows)(void *y, int64_t row, int64_t n, int64_t columns,
                                           const void *by) {
     const FL__T *f = by;
     for (int64_t i = 0; i < n; i++) {
         FL__T *x = (FL__T *)y + i * row, fi = f[i];
+        if (fi == 1) continue;
         for (int64_t j = 0; j < columns; j++) x[j] *= fi;
     }
 }
@@ -36,7 +42,7 @@ FL__TARGET static void FL__FN(scale_rows)(void *y, int64_t row, int64_t n, int64
 FL__TARGET static void FL__FN(hide_future)(void *scores, int64_t keys, int64_t width,
                                            int64_t first) {
     for (int64_t j = 0; j < keys; j++) {
-        FL__T *s = (FL__T *)scores + j * FL__ATT_QUERIES;
+        FL__T *s = (FL__T *)scores + j * FL__ATT_ROW;
         for (int64_t i = 0; i < fl__min(width, first + j); i++) s[i] = -INFINITY;
     }
 }
@@ -46,7 +52,7 @@ FL__TARGET static void FL__FN(choose)(void *scores, int64_t keys, int64_t querie
                                       const void *mask, int64_t row, int64_t column) {
     const uint8_t *at = mask;
     for (int64_t j = 0; j < keys; j++, at += column) {
-        FL__T *s = (FL__T *)scores + j * FL__ATT_QUERIES;
+        FL__T *s = (FL__T *)scores + j * FL__ATT_ROW;
         if (row == 0 && *at) continue;
         for (int64_t i = 0; i < queries; i++) s[i] = at[i * row] ? s[i] : -INFINITY;
     }
@@ -56,7 +62,7 @@ FL__TARGET static void FL__FN(add)(void *scores, int64_t keys, int64_t queries, 
                                    int64_t row, int64_t column) {
     const FL__T *at = mask;
     for (int64_t j = 0; j < keys; j++, at += column) {
-        FL__T *s = (FL__T *)scores + j * FL__ATT_QUERIES;
+        FL__T *s = (FL__T *)scores + j * FL__ATT_ROW;
         if (row == 0)
             for (int64_t i = 0; i < queries; i++) s[i] += *at;
         else
@@ -73,7 +79,7 @@ FL__TARGET static void FL__FN(softmax)(void *scores, int64_t keys, int64_t width
     for (int64_t i = 0; i < width; i++) base[i] = t[i];
     for (int64_t j = 0; j < keys; j++)
         FL__VECTOR for (int64_t i = 0; i < width; i++) {
-            const FL__T x = s[j * FL__ATT_QUERIES + i];
+            const FL__T x = s[j * FL__ATT_ROW + i];
             base[i] = x > base[i] ? x : base[i];
         }
     for (int64_t i = 0; i < width; i++) {
@@ -85,8 +91,8 @@ FL__TARGET static void FL__FN(softmax)(void *scores, int64_t keys, int64_t width
     }
     for (int64_t j = 0; j < keys; j++)
         FL__VECTOR for (int64_t i = 0; i < width; i++) {
-            const FL__T p = FL__EXP(s[j * FL__ATT_QUERIES + i] - base[i]);
-            s[j * FL__ATT_QUERIES + i] = p;
+            const FL__T p = FL__EXP(s[j * FL__ATT_ROW + i] - base[i]);
+            s[j * FL__ATT_ROW + i] = p;
             z[i] += p;
         }
 }
@@ -105,14 +111,16 @@ FL__TARGET static void FL__FN(close)(const void *top, void *sum, int64_t queries
 }
 
 /* delta = y . dy of each query */
-FL__TARGET static void FL__FN(dots)(const void *y, int64_t y_row, const void *dy, int64_t dy_row,
-                                    int64_t queries, int64_t columns, void *delta) {
+FL__TARGET static void FL__FN(dots)(const void *y, const int64_t *y_step, const void *dy,
+                                    const int64_t *dy_step, int64_t queries, int64_t columns,
+                                    void *delta) {
     for (int64_t i = 0; i < queries; i++) {
-        const FL__T *a = (const FL__T *)y + i * y_row, *b = (const FL__T *)dy + i * dy_row;
+        const FL__T *a = (const FL__T *)y + i * y_step[0], *b = (const FL__T *)dy + i * dy_step[0];
         FL__T part[16] = {0}, sum = 0;
-        for (int64_t j = 0; j + 16 <= columns; j += 16)
+        int64_t whole = y_step[1] == 1 && dy_step[1] == 1 ? columns / 16 * 16 : 0;
+        for (int64_t j = 0; j < whole; j += 16)
             FL__VECTOR for (int64_t k = 0; k < 16; k++) part[k] += a[j + k] * b[j + k];
-        for (int64_t j = columns / 16 * 16; j < columns; j++) sum += a[j] * b[j];
+        for (int64_t j = whole; j < columns; j++) sum += a[j * y_step[1]] * b[j * dy_step[1]];
         for (int64_t k = 0; k < 16; k++) sum += part[k];
         ((FL__T *)delta)[i] = sum;
     }
@@ -123,7 +131,7 @@ FL__TARGET static void FL__FN(grads)(void *s, void *dp, int64_t keys, int64_t wi
                                      const void *lse, const void *delta, double scale) {
     FL__T *ps = s, *ds = dp, f = (FL__T)scale;
     const FL__T *l = lse, *d = delta;
-    for (int64_t j = 0; j < keys; j++, ps += FL__ATT_QUERIES, ds += FL__ATT_QUERIES)
+    for (int64_t j = 0; j < keys; j++, ps += FL__ATT_ROW, ds += FL__ATT_ROW)
         FL__VECTOR for (int64_t i = 0; i < width; i++) {
             const FL__T p = FL__EXP(ps[i] - l[i]);
             ps[i] = p;
@@ -143,12 +151,13 @@ FL__TARGET static void FL__FN(keep)(void *keep, int64_t keys, int64_t queries, u
         for (int64_t j = 0; j < keys / 4 + 2; j++)
             flm_philox(a->rng.key, block + (uint64_t)j, w + 4 * j);
         for (int64_t j = 0; j < keys; j++)
-            z[j * FL__ATT_QUERIES] = drop <= flm_uniform_f32(w[at % 4 + (uint64_t)j]) ? kept : 0;
+            z[j * FL__ATT_ROW] = drop <= flm_uniform_f32(w[at % 4 + (uint64_t)j]) ? kept : 0;
     }
 }
 
 static const fl__att_loops FL__FN(loops) = {
     .scale = FL__FN(scale),
+    .fill = FL__FN(fill),
     .mul = FL__FN(mul),
     .scale_rows = FL__FN(scale_rows),
     .hide_future = FL__FN(hide_future),

@@ -11,9 +11,12 @@
 #include "sort.h"
 #include "softmax.h"
 #include "norm.h"
+#include "batch_norm.h"
 #include "step.h"
 #include "gemm.h"
+#include "rooms.h"
 #include "attention.h"
+#include "ctc.h"
 #include "conv.h"
 #include "pool.h"
 #include "lapack.h"
@@ -64,6 +67,8 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_softmax_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_log_softmax] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_log_softmax_grad] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_layer_norm] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_layer_norm_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,

@@ -147,6 +147,15 @@ FL_PRIVATE fl__loop fl__formula_loop(fl_op op, fl_dtype d);
 #define FL__LOOPS_END FL_KERNEL_END
 #endif
 
+/* Loops over a few registers, unrolled; functions with constant arguments. */
+#ifdef __clang__
+#define FL__SUM_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define FL__SUM_UNROLL _Pragma("GCC unroll 8")
+#endif
+#define FL__SUM_INLINE static inline __attribute__((always_inline))
+enum { FL__SUM_BLOCK = 4096 }; /* elements of a row that are summed in their own dtype */
+
 #define FL__CAT2_(a, b) a##_##b
 #define FL__CAT2(a, b) FL__CAT2_(a, b)
 #define FL__CAT3(a, b, c) FL__CAT2(FL__CAT2(a, b), c)

@@ -21,6 +21,7 @@
    Work is cut by size only: the bits do not depend on the number of threads, nor on the layout. */
 #include "../../fl_tensor.h"
 #include "gemm.h"
+#include "rooms.h"
 #ifndef FL_CPU_CONV_H
 #define FL_CPU_CONV_H
 
@@ -30,6 +31,11 @@ FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c);
 FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call *c);
 /* x, dy -> dw */
 FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call *c);
+
+/* Which way convolutions go from now on, where they can; returns the setting before. For tests and
+   benchmarks: the default chooses by size. */
+enum { FL__CONV_AUTO, FL__CONV_DIRECT, FL__CONV_WINOGRAD };
+FL_PRIVATE int fl__conv_force(int algorithm);
 
 #endif /* FL_CPU_CONV_H: stop here if you only want the declarations */
 
@@ -54,6 +60,13 @@ typedef struct fl__conv_tile {
     bool add;               /* c holds a sum already */
 } fl__conv_tile;
 
+/* A transform of winograd.h: squares of n channels each. bias: for results. */
+typedef enum fl__winograd_kind {
+    FL__WINO_IMAGE, FL__WINO_KERNEL, FL__WINO_RESULT, FL__WINO_GRAD, FL__WINO_KERNEL_GRAD
+} fl__winograd_kind;
+typedef void (*fl__winograd_fn)(const float *const *from, float *const *to, int64_t n,
+                                const float *bias);
+
 #define FL__INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define FL__UNROLL _Pragma("clang loop unroll(full)")
@@ -77,6 +90,10 @@ typedef struct fl__conv_tile {
 #define FL__HALF 2
 #define FL__FN(name) fl__f64_portable_##name
 #include "conv_tile.h"
+#define FL__TARGET
+#define FL__LANES 4
+#define FL__FN(name) fl__f32_portable_##name
+#include "winograd_tile.h"
 #ifdef FL__X86_LEVELS
 #define FL__TARGET FL__TARGET_AVX2
 #define FL__T float
@@ -102,6 +119,14 @@ typedef struct fl__conv_tile {
 #define FL__HALF 7
 #define FL__FN(name) fl__f64_avx512_##name
 #include "conv_tile.h"
+#define FL__TARGET FL__TARGET_AVX2
+#define FL__LANES 8
+#define FL__FN(name) fl__f32_avx2_##name
+#include "winograd_tile.h"
+#define FL__TARGET FL__TARGET_AVX512
+#define FL__LANES 16
+#define FL__FN(name) fl__f32_avx512_##name
+#include "winograd_tile.h"
 #endif
 
 #ifndef __clang__
@@ -127,6 +152,15 @@ static fl__conv_kernels fl__conv_kernels_of(fl_dtype dtype) {
         return (fl__conv_kernels){f64 ? fl__f64_avx2_conv_tile : fl__f32_avx2_conv_tile, 3};
 #endif
     return (fl__conv_kernels){f64 ? fl__f64_portable_conv_tile : fl__f32_portable_conv_tile, 2};
+}
+
+static const fl__winograd_fn *fl__winograd_of(void) {
+#ifdef FL__X86_LEVELS
+    int level = fl__cpu_isa();
+    if (level == FL__AVX512) return fl__f32_avx512_winograd;
+    if (level == FL__AVX2) return fl__f32_avx2_winograd;
+#endif
+    return fl__f32_portable_winograd;
 }
 
 /* >>sizes */
@@ -190,50 +224,6 @@ static void fl__conv_copy(char *to, int64_t to_step, const char *from, int64_t f
    that a read past its end touches nothing that another thread writes. */
 static int64_t fl__conv_part(int64_t n) {
     return (n + 31) / 16 * 16;
-}
-
-/* As many rooms as threads may run tasks at once. A task takes a free one: which, makes no
-   difference. */
-typedef struct fl__rooms {
-    fl_buffer *buffer;
-    char *at;       /* the part that all tasks share */
-    char *first;    /* room 0 */
-    int64_t bytes;  /* of a room */
-    int count;
-    unsigned char *taken;
-} fl__rooms;
-
-/* Maps `shared` elements, and `each` for every room. */
-static bool fl__rooms_open(fl__rooms *r, int64_t shared, int64_t each, int64_t tasks, int64_t size,
-                           const char *op) {
-    r->count = (int)fl__conv_clamp(fl_threads(), 1, fl__conv_max(1, tasks));
-    each = fl__conv_part(each);
-    r->bytes = each * size;
-    shared = fl__conv_part(shared);
-    r->buffer = fl__gemm_scratch(shared + r->count * each + r->count, (size_t)size, op);
-    r->at = r->buffer ? fl_buffer_map(r->buffer) : NULL;
-    if (!r->at) {
-        fl_buffer_drop(r->buffer);
-        return false;
-    }
-    r->first = r->at + shared * size;
-    r->taken = (unsigned char *)(r->first + r->count * r->bytes);
-    memset(r->taken, 0, (size_t)r->count);
-    return true;
-}
-
-static void fl__rooms_close(fl__rooms *r) {
-    fl_buffer_unmap(r->buffer);
-    fl_buffer_drop(r->buffer);
-}
-
-static int fl__room_take(fl__rooms *r) {
-    for (int i = 0;; i = (i + 1) % r->count)
-        if (!__atomic_exchange_n(&r->taken[i], 1, __ATOMIC_ACQUIRE)) return i;
-}
-
-static void fl__room_leave(fl__rooms *r, int i) {
-    __atomic_store_n(&r->taken[i], 0, __ATOMIC_RELEASE);
 }
 
 /* >>band: rows of images with their padding, channels last and dense */
@@ -368,7 +358,7 @@ static void fl__pass_plan_bands(fl__conv_pass *p) {
     p->band_images = 1;
     if (p->in_place && p->cols > 2 * most) {
         p->line_blocks = fl__conv_div_up(p->cols, most);
-        p->block_halves = fl__conv_div_up(p->line_halves, p->line_blocks);
+        p->block_halves = fl__conv_div_up(p->line_halves, 2 * p->line_blocks) * 2;
         p->line_blocks = fl__conv_div_up(p->line_halves, p->block_halves);
     } else if (p->image_bands == 1) {
         p->band_images = fl__conv_min(FL__BAND_PIXELS / (p->rows * p->cols),
@@ -585,8 +575,7 @@ static void fl__pass_scatter(const fl__conv_pass *p, const fl__conv_area *a, int
 static void fl__conv_pass_task(void *arg, int64_t begin, int64_t end) {
     fl__conv_pass *p = arg;
     const int64_t size = p->v->size;
-    int room = fl__room_take(&p->rooms);
-    char *band = p->rooms.first + room * p->rooms.bytes;
+    char *band = fl__room_enter(&p->rooms);
     char *block = band + fl__pass_band_part(p) * size;
     fl__conv_half *half = (fl__conv_half *)(block + fl__pass_block_part(p) * size);
     int64_t filled = -1;
@@ -604,7 +593,7 @@ static void fl__conv_pass_task(void *arg, int64_t begin, int64_t end) {
             if (!p->direct) fl__pass_scatter(p, &a, panel, block);
         }
     }
-    fl__room_leave(&p->rooms, room);
+    fl__room_leave(&p->rooms, band);
 }
 
 /* Plans, packs and runs. `shared` elements of the call's own come first in the scratch; the caller
@@ -615,10 +604,11 @@ static bool fl__pass_open(fl__conv_pass *p, int64_t *shared, const char *op) {
     int64_t weights = p->groups * p->panels * fl__pass_panel_size(p);
     int64_t offsets = fl__conv_part(p->segments * 8 / size);
     int64_t tasks = p->bands * p->groups * p->panel_blocks, own = fl__conv_part(*shared);
-    if (!fl__rooms_open(&p->rooms, own + offsets + weights, fl__pass_room(p), tasks, size, op))
+    if (!fl__rooms_open(&p->rooms, tasks, fl__pass_room(p) * size,
+                        (own + offsets + weights) * size, op))
         return false;
-    p->segment = (int64_t *)(p->rooms.at + own * size);
-    p->packed = p->rooms.at + (own + offsets) * size;
+    p->segment = (int64_t *)(void *)(p->rooms.more + own * size);
+    p->packed = p->rooms.more + (own + offsets) * size;
     for (int64_t s = 0; s < p->segments; s++) p->segment[s] = fl__pass_segment(p, s);
     return true;
 }
@@ -663,6 +653,8 @@ static fl__image fl__conv_turn(const fl__conv *v, fl__image w, char *to) {
     return (fl__image){to, row, 1, v->kw * v->c, v->c};
 }
 
+#include "winograd.h"
+
 /* >>forward */
 
 /* Taps 0 .. k along dim d, and where they read. */
@@ -688,6 +680,14 @@ static void fl__conv_unmap(fl_buffer *buffer) {
 
 static bool fl__conv_forward(const fl__conv *v, fl__image x, fl__image w, const fl_tensor *bias,
                              fl__image y) {
+    if ((!bias || bias->stride[0] == 1) &&
+        fl__winograd_wants(v, &x, &y, v->oh, v->ow, v->c, v->o)) {
+        fl__winograd wino = {.v = v, .in = x, .out = y, .w = w, .in_h = v->h, .in_w = v->w,
+                             .rows = v->oh, .cols = v->ow, .depth = v->c, .o = v->o,
+                             .at_h = -v->pad[0], .at_w = -v->pad[1],
+                             .bias = bias ? fl_data(bias) : NULL};
+        return fl__winograd_run(&wino, "conv2d");
+    }
     fl_buffer *tables;
     int64_t *at_h = fl__conv_tables(v, &tables, "conv2d");
     if (!at_h) return false;
@@ -703,7 +703,7 @@ static bool fl__conv_forward(const fl__conv *v, fl__image x, fl__image w, const 
     int64_t turned = fl__conv_turned_size(v, &w);
     bool ok = fl__pass_open(&p, &turned, "conv2d");
     if (ok) {
-        p.w = fl__conv_turn(v, w, p.rooms.at);
+        p.w = fl__conv_turn(v, w, p.rooms.more);
         p.w_group = v->o * p.w.n;
         fl__conv_pass_run(&p);
         fl__rooms_close(&p.rooms);
@@ -762,6 +762,12 @@ static bool fl__conv_data_phase(const fl__conv *v, fl__image dy, fl__image w, fl
 }
 
 static bool fl__conv_backward_data(const fl__conv *v, fl__image dy, fl__image w, fl__image dx) {
+    if (fl__winograd_wants(v, &dy, &dx, v->h, v->w, v->o, v->c)) {
+        fl__winograd wino = {.v = v, .in = dy, .out = dx, .w = w, .in_h = v->oh, .in_w = v->ow,
+                             .rows = v->h, .cols = v->w, .depth = v->o, .o = v->c,
+                             .at_h = v->pad[0] - 2, .at_w = v->pad[1] - 2, .turned = true};
+        return fl__winograd_run(&wino, "conv2d_grad_input");
+    }
     int64_t turned = fl__conv_turned_size(v, &w), tables = fl__conv_part(2 * (v->kh + v->kw) * 8 / v->size);
     fl_buffer *scratch = fl__gemm_scratch(tables + turned, (size_t)v->size, "conv2d_grad_input");
     char *at = scratch ? fl_buffer_map(scratch) : NULL;
@@ -838,7 +844,7 @@ static void fl__dw_plan(fl__conv_dw *p) {
     p->line = p->tw == 1 ? p->length * v->stride[1] : (p->length - 1) * v->stride[1] + p->tw;
     int64_t tasks = v->groups * p->runs * p->c_chunks * p->o_chunks;
     int64_t weights = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
-    p->splits = fl__conv_min(fl__conv_div_up(FL__CONV_TASKS, tasks), fl__conv_div_up(p->units, p->block));
+    p->splits = fl__conv_min(fl__conv_div_up(FL__CONV_TASKS / 2, tasks), fl__conv_div_up(p->units, p->block));
     while (p->splits > 1 && p->splits * weights > FL__DW_PARTS) p->splits /= 2;
     p->split_units = fl__conv_div_up(p->units, p->splits);
     p->splits = fl__conv_div_up(p->units, p->split_units);
@@ -874,41 +880,44 @@ static void fl__dw_copy_x(const fl__conv_dw *p, const fl__dw_block *b) {
     }
 }
 
-/* Packs columns o .. o + n of dy for a block of units: [unit][pixel][width]. */
-static void fl__dw_copy_dy(const fl__conv_dw *p, const fl__dw_block *b, int64_t o, int64_t n) {
+/* Packs the task's columns of dy for a block of units: [panel][unit][pixel][width]. */
+static void fl__dw_copy_dy(const fl__conv_dw *p, const fl__dw_block *b) {
     const fl__conv *v = p->v;
+    const int64_t panel = b->units * b->length * p->width * v->size;
     for (int64_t u = 0; u < b->units; u++) {
         int64_t image, row, pixel;
         fl__dw_unit(p, b->u0 + u, &image, &row, &pixel);
-        const char *from = p->dy.data + (image * p->dy.n + (b->group * v->o + o) * p->dy.c +
+        const char *from = p->dy.data + (image * p->dy.n + (b->group * v->o + b->o0) * p->dy.c +
                                          row * p->dy.h + pixel * p->dy.w) * v->size;
-        v->ks->pack(b->dy + u * b->length * p->width * v->size, p->width, n, b->length, from, p->dy.c,
-                    p->dy.w);
+        char *to = b->dy + u * b->length * p->width * v->size;
+        for (int64_t o = 0; o < b->o; o += p->width, to += panel)
+            v->ks->pack(to, p->width, fl__conv_min(p->width, b->o - o), b->length,
+                        from + o * p->dy.c * v->size, p->dy.c, p->dy.w);
     }
 }
 
 /* Adds a block of units to the task's part. */
 static void fl__dw_block_add(const fl__conv_dw *p, const fl__dw_block *b, bool add) {
     const fl__conv *v = p->v;
-    const int64_t size = v->size, csa = v->stride[1] * b->c;
+    const int64_t size = v->size, unit = b->length * p->width * size, rows = p->tw * b->c;
+    const int64_t tiles = fl__conv_div_up(rows, v->ks->rows);
     const bool one = p->tw == 1 && p->row_units == 1; /* the units' pixels stand in one line */
     fl__segment segment[FL__DW_SEGMENTS];
-    fl__tile tile = {.segments = one ? 1 : b->units, .segment = segment, .rsa = 1, .csa = csa,
-                     .k = one ? b->units * b->length : b->length, .ldb = p->width, .ldc = v->o, .add = add};
-    fl__gemm g = {.ks = v->ks, .m = p->tw * b->c};
-    fl__gemm_shape(&g, true);
+    fl__tile tile = {.segments = one ? 1 : b->units, .segment = segment, .rsa = 1,
+                     .csa = v->stride[1] * b->c, .k = one ? b->units * b->length : b->length,
+                     .ldb = p->width, .ldc = v->o, .add = add};
     fl__dw_copy_x(p, b);
+    fl__dw_copy_dy(p, b);
     for (int64_t o = 0; o < b->o; o += p->width) {
-        int64_t n = fl__conv_min(p->width, b->o - o);
-        fl__dw_copy_dy(p, b, b->o0 + o, n);
-        for (int64_t t = 0; t < fl__gemm_tiles(&g); t++) {
-            int64_t i = fl__gemm_row(&g, t), m = fl__gemm_row(&g, t + 1) - i;
+        const char *dy = b->dy + o / p->width * b->units * unit;
+        for (int64_t t = 0, i = 0, m; t < tiles; t++, i += m) {
+            m = rows / tiles + (t < rows % tiles);
             for (int64_t s = 0; s < tile.segments; s++) {
                 segment[s].a = b->x + (s * p->line * b->c + i) * size;
-                segment[s].b = b->dy + s * b->length * p->width * size;
+                segment[s].b = dy + s * unit;
             }
             tile.c = b->part + (i * v->o + o) * size;
-            fl__gemm_tile(v->ks, (int)m, (int)n, &tile);
+            fl__gemm_tile(v->ks, (int)m, (int)fl__conv_min(p->width, b->o - o), &tile);
         }
     }
 }
@@ -919,8 +928,7 @@ static int64_t fl__dw_x_part(const fl__conv_dw *p) { return fl__conv_part(p->blo
 static void fl__dw_task(void *arg, int64_t begin, int64_t end) {
     fl__conv_dw *p = arg;
     const fl__conv *v = p->v;
-    int room = fl__room_take(&p->rooms);
-    char *at = p->rooms.first + room * p->rooms.bytes;
+    char *at = fl__room_enter(&p->rooms);
     for (int64_t task = begin; task < end; task++) {
         int64_t part = task / p->o_chunks, run = part / p->c_chunks, split = run / p->runs / v->groups;
         fl__dw_block b = {.group = run / p->runs % v->groups, .run = run % p->runs, .x = at,
@@ -936,7 +944,7 @@ static void fl__dw_task(void *arg, int64_t begin, int64_t end) {
             fl__dw_block_add(p, &b, b.u0 > first);
         }
     }
-    fl__room_leave(&p->rooms, room);
+    fl__room_leave(&p->rooms, at);
 }
 
 #define FL__DW_TURN 64 /* rows of dw that are summed and turned at a time */
@@ -959,8 +967,7 @@ static void fl__dw_store_task(void *arg, int64_t begin, int64_t end) {
     const int64_t blocks = fl__conv_div_up(rows, FL__DW_TURN);
     const int64_t part = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
     const bool last = p->dw.c == 1;
-    int room = fl__room_take(&p->rooms);
-    char *sum = p->rooms.first + room * p->rooms.bytes;
+    char *sum = fl__room_enter(&p->rooms);
     for (int64_t i = begin; i < end; i++) {
         int64_t group = i / blocks, r0 = i % blocks * FL__DW_TURN, n = fl__conv_min(FL__DW_TURN, rows - r0);
         char *at = sum;
@@ -971,23 +978,58 @@ static void fl__dw_store_task(void *arg, int64_t begin, int64_t end) {
         }
         v->ks->pack(p->dw.data + (group * v->o * p->dw.n + r0) * size, p->dw.n, n, v->o, sum, v->o, 1);
     }
-    fl__room_leave(&p->rooms, room);
+    fl__room_leave(&p->rooms, sum);
+}
+
+/* Adds up and stores what parts hold. */
+static void fl__dw_store(fl__conv_dw *p) {
+    const fl__conv *v = p->v;
+    int64_t blocks = v->groups * fl__conv_div_up(v->kh * v->kw * v->c, FL__DW_TURN);
+    fl_parallel(blocks, fl__conv_div_up(1 << 14, FL__DW_TURN * v->o), fl__dw_store_task, p);
+}
+
+/* The weight gradient by winograd.h: its sums are one part of 3 runs of 3 taps. */
+static bool fl__dw_winograd(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
+    fl__winograd w = {.v = v, .in = x, .out = dy, .in_h = v->h, .in_w = v->w, .rows = v->oh,
+                      .cols = v->ow, .depth = v->c, .o = v->o, .at_h = -v->pad[0],
+                      .at_w = -v->pad[1]};
+    fl__conv_dw p = {.v = v, .dw = dw, .tw = 3, .runs = 3, .c = v->c, .c_chunks = 1, .splits = 1};
+    fl__winograd_plan(&w);
+    int64_t kernel = 36 * w.o * w.depth, channels = fl__conv_max(w.depth, w.o);
+    int64_t shared = kernel + 36 * (w.image_step + w.result_step) + channels + 9 * w.o * w.depth;
+    if (!fl__rooms_open(&p.rooms, INT32_MAX, FL__DW_TURN * v->o * 4, shared * 4,
+                        "conv2d_grad_weight"))
+        return false;
+    w.kernel = (float *)(void *)p.rooms.more;
+    w.image = w.kernel + kernel;
+    w.result = w.image + 36 * w.image_step;
+    w.zero = w.result + 36 * w.result_step;
+    w.part = w.zero + channels;
+    memset(w.zero, 0, (size_t)channels * sizeof *w.zero);
+    fl__winograd_weights(&w);
+    p.parts = (char *)w.part;
+    fl__dw_store(&p);
+    fl__rooms_close(&p.rooms);
+    return true;
 }
 
 static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
+    if (fl__winograd_wants(v, &x, &dy, v->oh, v->ow, v->c, v->o))
+        return fl__dw_winograd(v, x, dy, dw);
     fl__conv_dw p = {.v = v, .x = x, .dy = dy, .dw = dw};
     fl__dw_plan(&p);
     int64_t parts = v->groups * p.runs * p.c_chunks * p.tw * p.c * v->o, rows = v->kh * v->kw * v->c;
-    int64_t each = fl__dw_x_part(&p) + fl__conv_part(p.block * p.length * p.width);
+    int64_t each = fl__dw_x_part(&p) + fl__conv_part(p.block * p.length * p.o);
     int64_t tasks = p.splits * v->groups * p.runs * p.c_chunks * p.o_chunks;
     int64_t blocks = v->groups * fl__conv_div_up(rows, FL__DW_TURN);
-    if (!fl__rooms_open(&p.rooms, p.splits * parts, fl__conv_max(each, FL__DW_TURN * v->o),
-                        fl__conv_max(tasks, blocks), v->size, "conv2d_grad_weight"))
+    if (!fl__rooms_open(&p.rooms, fl__conv_max(tasks, blocks),
+                        fl__conv_max(each, FL__DW_TURN * v->o) * v->size,
+                        p.splits * parts * v->size, "conv2d_grad_weight"))
         return false;
-    p.parts = p.rooms.at;
+    p.parts = p.rooms.more;
     int64_t work = p.tw * p.c * fl__conv_min(p.o, v->o) * p.split_units * p.length;
     fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__dw_task, &p);
-    fl_parallel(blocks, fl__conv_div_up(1 << 14, FL__DW_TURN * v->o), fl__dw_store_task, &p);
+    fl__dw_store(&p);
     fl__rooms_close(&p.rooms);
     return true;
 }

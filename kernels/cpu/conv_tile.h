@@ -42,8 +42,8 @@ FL__TARGET static void FL__FN(conv_tile)(const fl__conv_tile *t) {
         for (int64_t q = 0; q < t->k; q++, w += 2 * FL__LANES) {
             FL__FN(conv_vec) w0 = *(const FL__FN(conv_mem) *)w,
                              w1 = *(const FL__FN(conv_mem) *)(w + FL__LANES);
-            __builtin_prefetch(w + 32 * FL__LANES);
-            __builtin_prefetch(w + 33 * FL__LANES);
+            __builtin_prefetch(w + 16 * FL__LANES);
+            __builtin_prefetch(w + 17 * FL__LANES);
             FL__UNROLL for (int i = 0; i < 2 * H; i++) {
                 FL__FN(conv_vec) x = a[i / H * P + i % H / 3][i % H % 3 * pixel] -
                                      (FL__FN(conv_vec)){0}; /* exact, and no instruction */

@@ -27,11 +27,15 @@ static void fl__find_outside(void *const p[], int64_t n, const void *arg) {
 
 static bool fl__check_index(const fl_call *c, const fl_tensor *index, int axis, int64_t size) {
     fl__range range = {.size = size}, *arg = &range;
-    int64_t value = 0, numel = fl_numel(index);
+    fl_tensor once = *index; /* what is broadcast is looked at once */
+    int64_t value = 0, numel;
     fl__pass p;
-    if (numel == 0) return true;
+    if (fl_numel(index) == 0) return true;
+    for (int i = 0; i < once.ndim; i++)
+        if (once.stride[i] == 0) once.shape[i] = 1;
+    numel = fl_numel(&once);
     fl__pass_begin(&p, fl__find_outside, &arg);
-    fl__pass_add(&p, index, FL_READ, FL_I64);
+    fl__pass_add(&p, &once, FL_READ, FL_I64);
     fl__pass_run(&p, numel);
     if (!range.bad) return true;
     fl__cursor at = fl__walk_seek(&p.walk[0], 0);
@@ -181,6 +185,43 @@ static int64_t fl__scatter_grain(const fl__indexing *s) {
     return enough > line ? enough : line;
 }
 
+/* Whole rows added to whole rows. A task has a range of the rows of y, finds theirs in the index
+   and adds them in order. */
+typedef struct fl__row_adds {
+    fl__loop add;
+    char *y;
+    const char *src, *index;
+    int64_t n, index_step, elements, bytes; /* rows of src; of a row */
+} fl__row_adds;
+
+static void fl__row_adds_task(void *arg, int64_t begin, int64_t end) {
+    const fl__row_adds *r = arg;
+    for (int64_t i = 0; i < r->n; i++) {
+        const int64_t to = fl__index_at(r->index + i * r->index_step);
+        if (to < begin || to >= end) continue;
+        char *y = r->y + to * r->bytes;
+        r->add((void *[]){y, y, (void *)(uintptr_t)(r->src + i * r->bytes)}, r->elements, NULL);
+    }
+}
+
+/* Tries it; false where it does not apply: one axis, the outermost, of dense tensors with an index
+   that is the same all along a row. */
+static bool fl__add_rows(const fl_tensor *y, const fl_tensor *index, const fl_tensor *src, int axis) {
+    if (axis != 0 || !fl_is_contiguous(y) || !fl_is_contiguous(src)) return false;
+    for (int i = 1; i < index->ndim; i++)
+        if (index->shape[i] != y->shape[i] || (index->shape[i] > 1 && index->stride[i])) return false;
+    const int64_t size = (int64_t)fl_dtype_size(y->dtype), elements = fl_numel(src) / src->shape[0];
+    fl__row_adds r = {.y = fl_data(y), .src = fl_data(src), .index = fl_data(index),
+                      .n = src->shape[0], .index_step = index->stride[0] * 8,
+                      .elements = elements, .bytes = elements * size};
+    if (y->dtype != FL_B8) r.add = fl__formula_loop(FL_OP_add, y->dtype);
+    /* finding rows costs as much as adding one element of each */
+    int64_t tasks = fl__min(fl__min(64, elements / 4), fl__ceil_div(fl_numel(src), 4 * FL__GRAIN));
+    if (!r.add || elements < 8) return false;
+    fl_parallel(y->shape[0], fl__ceil_div(y->shape[0], tasks), fl__row_adds_task, &r);
+    return true;
+}
+
 static bool fl__scatter(const fl_backend *self, const fl_call *c, fl__scatter_row row) {
     const fl_tensor *x = c->in[0], *index = c->in[1], *src = c->in[2];
     int axis = ((const fl_axis_args *)c->args)->axis;
@@ -191,6 +232,7 @@ static bool fl__scatter(const fl_backend *self, const fl_call *c, fl__scatter_ro
     if (!fl__check_index(c, index, axis, x->shape[axis]) || !fl__cpu_copy(self, &copy))
         return false;
     if (fl_numel(src) == 0) return true;
+    if (c->op == FL_OP_scatter_add && fl__add_rows(y, index, src, axis)) return true;
     fl__indexing_init(&s, y, index, src, axis, true);
     fl_parallel(fl_numel(src) / s.length, fl__scatter_grain(&s), fl__scatter_task, &s);
     return true;

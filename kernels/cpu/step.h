@@ -77,17 +77,31 @@ FL__STEPS(float, f32, avx512, FL__TARGET_AVX512)
 #undef FL__ADAM
 #undef FL__STEPS
 
+/* Small dense tensors, as the many biases of a network, go straight to the loop. */
+static bool fl__step_at_once(const fl_call *c, fl__loop loop) {
+    void *at[4] = {fl_data(c->in[0])};
+    if (fl_numel(c->in[0]) > FL__GRAIN || !fl_is_contiguous(c->in[0])) return false;
+    for (int k = 0; k < c->n_out; k++) {
+        if (!fl_is_contiguous(c->out[k])) return false;
+        at[k + 1] = fl_data(c->out[k]);
+    }
+    loop(at, fl_numel(c->in[0]), c->args);
+    return true;
+}
+
 /* in[] is the gradient, then what is written: out[]. */
 static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__AVX512 + 2]) {
     fl_dtype d = c->in[0]->dtype;
     if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
-    fl__pass p;
-    fl__pass_begin(&p, loops[d == FL_F32 ? fl__cpu_isa() : FL__AVX512 + 1], c->args);
-    fl__pass_add(&p, c->in[0], FL_READ, d);
-    for (int k = 0; k < c->n_out; k++) {
+    fl__loop loop = loops[d == FL_F32 ? fl__cpu_isa() : FL__AVX512 + 1];
+    for (int k = 0; k < c->n_out; k++)
         if (!fl_make(c->out[k])) return false;
-        fl__pass_add(&p, c->out[k], FL_READ | FL_WRITE, d);
-    }
+    if (fl__step_at_once(c, loop)) return true;
+    fl__pass p;
+    fl__pass_begin(&p, loop, c->args);
+    fl__pass_follow(&p, c->out[0]);
+    fl__pass_add(&p, c->in[0], FL_READ, d);
+    for (int k = 0; k < c->n_out; k++) fl__pass_add(&p, c->out[k], FL_READ | FL_WRITE, d);
     fl__pass_run(&p, fl_numel(c->out[0]));
     return true;
 }

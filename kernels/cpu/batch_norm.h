@@ -1,0 +1,283 @@
+/* kernels/cpu/batch_norm.h - batch norm in training, with what follows it in networks: a sum, ReLU
+
+   Two passes over memory forward and two backward, the least there is: sums, then values. Images
+   are planes of one channel, or have their channels innermost; all of a record lie alike. Sums are
+   taken of units of fixed size, in parallel, then over a channel's units in their order. */
+#include "common.h"
+#include "gemm.h"
+#ifndef FL_CPU_BATCH_NORM_H
+#define FL_CPU_BATCH_NORM_H
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_BATCH_NORM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_BATCH_NORM_IMPL
+#define FL_CPU_BATCH_NORM_IMPL
+FL__LOOPS_BEGIN
+
+enum {
+    FL__BNORM_UNIT = 8192, /* elements of a block of rows, unless the rows are long */
+    FL__BNORM_ROWS = 512,  /* most and least rows of it */
+    FL__BNORM_FEW = 64
+};
+
+typedef struct fl__bnorm {
+    const void *x, *dy, *add;          /* images; NULL where there is none */
+    void *y, *dx, *dadd;
+    const void *w, *b;                 /* a number per channel, as are all below but part */
+    void *mean, *var, *dw, *db;
+    void *scale, *rstd, *mean_of[2];
+    void *part;                        /* two numbers for each channel of each unit */
+    int64_t channels, width, units, count; /* width: of a plane; count: values per channel */
+    int64_t rows, rows_of_unit;        /* channels innermost */
+    double eps;
+    bool last, relu;                   /* last: channels are innermost */
+    const struct fl__bnorm_kernels *kernels;
+} fl__bnorm;
+
+typedef struct fl__bnorm_kernels {
+    void (*moments)(const fl__bnorm *s, int64_t unit);
+    void (*statistics)(const fl__bnorm *s, int64_t channel);
+    void (*scales)(const fl__bnorm *s);
+    void (*apply)(const fl__bnorm *s, int64_t unit);
+    void (*grad_sums)(const fl__bnorm *s, int64_t unit);
+    void (*grad_statistics)(const fl__bnorm *s, int64_t channel);
+    void (*grad_apply)(const fl__bnorm *s, int64_t unit);
+} fl__bnorm_kernels;
+
+/* The first element of a unit; its rows, with channels innermost. */
+static inline int64_t fl__bnorm_at(const fl__bnorm *s, int64_t unit) {
+    return unit * (s->last ? s->rows_of_unit * s->channels : s->width);
+}
+
+static inline int64_t fl__bnorm_rows(const fl__bnorm *s, int64_t unit) {
+    return fl__min(s->rows_of_unit, s->rows - unit * s->rows_of_unit);
+}
+
+/* A unit's first number among the parts. */
+static inline int64_t fl__bnorm_part(const fl__bnorm *s, int64_t unit) {
+    return unit * 2 * (s->last ? s->channels : 1);
+}
+
+/* The parts of a channel: numbers first + k step, and as many `second` behind them; each of _size
+   values. */
+typedef struct fl__bnorm_walk {
+    int64_t n, first, step, second;
+} fl__bnorm_walk;
+
+static inline fl__bnorm_walk fl__bnorm_of(const fl__bnorm *s, int64_t channel) {
+    const int64_t c = s->channels;
+    return s->last ? (fl__bnorm_walk){s->units, channel, 2 * c, c}
+                   : (fl__bnorm_walk){s->units / c, 2 * channel, 2 * c, 1};
+}
+
+static inline int64_t fl__bnorm_size(const fl__bnorm *s, int64_t k) {
+    return s->last ? fl__bnorm_rows(s, k) : s->width;
+}
+
+#define FL__FN(name) fl__bnorm_##name##_f32
+#define FL__T float
+#define FL__I int32_t
+#define FL__LANES 4
+#define FL__TARGET
+#include "batch_norm_rows.h"
+#undef FL__FN
+#define FL__FN(name) fl__bnorm_##name##_f64
+#define FL__T double
+#define FL__I int64_t
+#define FL__LANES 2
+#define FL__TARGET
+#include "batch_norm_rows.h"
+#undef FL__FN
+#ifdef FL__X86_LEVELS
+#define FL__FN(name) fl__bnorm_##name##_f32_avx2
+#define FL__T float
+#define FL__I int32_t
+#define FL__LANES 8
+#define FL__TARGET FL__TARGET_AVX2
+#include "batch_norm_rows.h"
+#undef FL__FN
+#define FL__FN(name) fl__bnorm_##name##_f32_avx512
+#define FL__T float
+#define FL__I int32_t
+#define FL__LANES 16
+#define FL__TARGET FL__TARGET_AVX512
+#include "batch_norm_rows.h"
+#undef FL__FN
+#endif
+
+static const fl__bnorm_kernels *fl__bnorm_kernels_of(fl_dtype d) {
+#ifdef FL__X86_LEVELS
+    int level = fl__cpu_isa();
+    if (d == FL_F32 && level == FL__AVX512) return &fl__bnorm_kernels_f32_avx512;
+    if (d == FL_F32 && level == FL__AVX2) return &fl__bnorm_kernels_f32_avx2;
+#endif
+    return d == FL_F32 ? &fl__bnorm_kernels_f32 : d == FL_F64 ? &fl__bnorm_kernels_f64 : NULL;
+}
+
+/* Channels innermost, without gaps. */
+static bool fl__bnorm_is_last(const fl_tensor *x) {
+    int64_t step = x->shape[1];
+    bool ok = x->stride[1] == 1 || x->shape[1] == 1;
+    for (int i = x->ndim - 1; ok && i >= 0; i--) {
+        if (i == 1) continue;
+        ok = x->stride[i] == step || x->shape[i] == 1;
+        step *= x->shape[i];
+    }
+    return ok;
+}
+
+/* t is a number, or has x's dtype and lies as x does. */
+static bool fl__bnorm_alike(const fl_tensor *t, const fl_tensor *x) {
+    bool ok = t->weak || (t->dtype == x->dtype && t->ndim == x->ndim);
+    for (int i = 0; ok && !t->weak && i < x->ndim; i++)
+        ok = t->shape[i] == x->shape[i] && (t->stride[i] == x->stride[i] || x->shape[i] == 1);
+    return ok;
+}
+
+/* A number per channel, of x's dtype, dense. */
+static bool fl__bnorm_per_channel(const fl_tensor *w, const fl_tensor *x) {
+    return w->weak || (w->dtype == x->dtype && fl_is_contiguous(w));
+}
+
+/* Whether the kernels take images like x; then *s has its sizes. */
+static bool fl__bnorm_begin(fl__bnorm *s, const fl_call *c) {
+    const fl_batch_norm_args *a = c->args;
+    const fl_tensor *x = c->in[0];
+    int64_t numel = fl_numel(x);
+    *s = (fl__bnorm){.eps = a->eps, .relu = a->relu, .channels = x->shape[1], .width = 1};
+    s->kernels = fl__bnorm_kernels_of(x->dtype);
+    if (numel == 0 || !s->kernels) return false;
+    for (int i = 2; i < x->ndim; i++) s->width *= x->shape[i];
+    s->last = fl__bnorm_is_last(x);
+    if (!s->last && !fl_is_contiguous(x)) return false;
+    s->rows = s->count = numel / s->channels;
+    int64_t rows = fl__min(FL__BNORM_UNIT / s->channels, FL__BNORM_ROWS);
+    s->rows_of_unit = rows > FL__BNORM_FEW ? rows : FL__BNORM_FEW;
+    s->units = s->last ? fl__ceil_div(s->rows, s->rows_of_unit) : numel / s->width;
+    s->x = fl_data(x);
+    return true;
+}
+
+/* Shares out `room`: n rows of a number per channel, then the parts. */
+static void fl__bnorm_share(fl__bnorm *s, char *room, int64_t size, void **row[], int n) {
+    for (int i = 0; i < n; i++) *row[i] = room + i * s->channels * size;
+    s->part = room + n * s->channels * size;
+}
+
+static int64_t fl__bnorm_room(const fl__bnorm *s, int rows) {
+    return rows * s->channels + 2 * s->units * (s->last ? s->channels : 1);
+}
+
+/* A tensor's numbers, or `row` filled with the number it is. */
+static const void *fl__bnorm_row(const fl__bnorm *s, const fl_tensor *w, fl_dtype d, void *row) {
+    if (!w->weak) return fl_data(w);
+    uint64_t bits = fl__weak_bits(w, d);
+    fl__fill_row(row, (const char *)&bits, s->channels, (int)fl_dtype_size(d));
+    return row;
+}
+
+/* A step over units or channels. */
+typedef struct fl__bnorm_step {
+    const fl__bnorm *s;
+    void (*run)(const fl__bnorm *s, int64_t i);
+} fl__bnorm_step;
+
+static void fl__bnorm_task(void *arg, int64_t begin, int64_t end) {
+    const fl__bnorm_step *step = arg;
+    for (int64_t i = begin; i < end; i++) step->run(step->s, i);
+}
+
+static void fl__bnorm_units(const fl__bnorm *s, void (*run)(const fl__bnorm *s, int64_t unit)) {
+    int64_t size = s->last ? s->rows_of_unit * s->channels : s->width;
+    fl_parallel(s->units, fl__ceil_div(FL__GRAIN, size), fl__bnorm_task, &(fl__bnorm_step){s, run});
+}
+
+static void fl__bnorm_channels(const fl__bnorm *s, void (*run)(const fl__bnorm *s, int64_t i)) {
+    int64_t parts = s->last ? s->units : s->units / s->channels;
+    fl_parallel(s->channels, fl__ceil_div(FL__GRAIN / 4, parts), fl__bnorm_task,
+                &(fl__bnorm_step){s, run});
+}
+
+static bool fl__bnorm_forward(fl__bnorm *s, const fl_call *c) {
+    fl_dtype d = c->in[0]->dtype;
+    int64_t size = (int64_t)fl_dtype_size(d);
+    fl_buffer *scratch = fl__gemm_scratch(fl__bnorm_room(s, 4), (size_t)size, "batch_norm");
+    char *room = scratch ? fl_buffer_map(scratch) : NULL;
+    if (room) {
+        void *w, *b;
+        fl__bnorm_share(s, room, size, (void **[]){&w, &b, &s->scale, &s->rstd}, 4);
+        s->w = fl__bnorm_row(s, c->in[1], d, w);
+        s->b = fl__bnorm_row(s, c->in[2], d, b);
+        fl__bnorm_units(s, s->kernels->moments);
+        fl__bnorm_channels(s, s->kernels->statistics);
+        s->kernels->scales(s);
+        fl__bnorm_units(s, s->kernels->apply);
+        fl_buffer_unmap(scratch);
+    }
+    fl_buffer_drop(scratch);
+    return room != NULL;
+}
+
+FL_PRIVATE bool fl__cpu_batch_norm(const fl_backend *self, const fl_call *c) {
+    const fl_tensor *x = c->in[0], *add = c->in[3];
+    fl__bnorm s;
+    (void)self;
+    if (!fl__bnorm_begin(&s, c) || !fl__bnorm_alike(add, x) || !fl__bnorm_alike(c->out[0], x) ||
+        (add->weak && add->f64 != 0) || !fl__bnorm_per_channel(c->in[1], x) ||
+        !fl__bnorm_per_channel(c->in[2], x))
+        return fl__run_composed(c);
+    for (int i = 0; i < 3; i++)
+        if (!fl_make(c->out[i])) return false;
+    s.add = add->weak ? NULL : fl_data(add);
+    s.y = fl_data(c->out[0]);
+    s.mean = fl_data(c->out[1]);
+    s.var = fl_data(c->out[2]);
+    return fl__bnorm_forward(&s, c);
+}
+
+static bool fl__bnorm_backward(fl__bnorm *s, const fl_call *c) {
+    fl_dtype d = c->in[0]->dtype;
+    int64_t size = (int64_t)fl_dtype_size(d);
+    fl_buffer *scratch = fl__gemm_scratch(fl__bnorm_room(s, 5), (size_t)size, "batch_norm_grad");
+    char *room = scratch ? fl_buffer_map(scratch) : NULL;
+    if (room) {
+        void *w;
+        fl__bnorm_share(s, room, size,
+                        (void **[]){&w, &s->scale, &s->rstd, &s->mean_of[0], &s->mean_of[1]}, 5);
+        s->w = fl__bnorm_row(s, c->in[1], d, w);
+        s->kernels->scales(s);
+        fl__bnorm_units(s, s->kernels->grad_sums);
+        fl__bnorm_channels(s, s->kernels->grad_statistics);
+        if (s->dx || s->dadd) fl__bnorm_units(s, s->kernels->grad_apply);
+        fl_buffer_unmap(scratch);
+    }
+    fl_buffer_drop(scratch);
+    return room != NULL;
+}
+
+FL_PRIVATE bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c) {
+    const fl_tensor *x = c->in[0], *y = c->in[4], *dy = c->in[5];
+    fl__bnorm s;
+    (void)self;
+    bool ok = fl__bnorm_begin(&s, c) && !dy->weak && fl__bnorm_alike(dy, x) &&
+              fl__bnorm_alike(y, x) && s.relu == !y->weak;
+    for (int i = 1; ok && i < 4; i++) ok = fl__bnorm_per_channel(c->in[i], x);
+    for (int i = 0; ok && i < 4; i += 3) ok = !c->out[i] || fl__bnorm_alike(c->out[i], x);
+    if (!ok) return fl__run_composed(c);
+    void **out[] = {&s.dx, &s.dw, &s.db, &s.dadd};
+    for (int i = 0; i < 4; i++) {
+        if (!c->out[i]) continue;
+        if (!fl_make(c->out[i])) return false;
+        *out[i] = fl_data(c->out[i]);
+    }
+    s.mean = fl_data(c->in[2]);
+    s.var = fl_data(c->in[3]);
+    s.y = y->weak ? NULL : fl_data(y);
+    s.dy = fl_data(dy);
+    return fl__bnorm_backward(&s, c);
+}
+
+FL__LOOPS_END
+#endif
+#endif
+/* MIT licence: see LICENSE. */

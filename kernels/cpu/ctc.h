@@ -1,0 +1,295 @@
+/* kernels/cpu/ctc.h - the likelihood of CTC and its gradient, alpha and beta in log space
+
+   The places of a target of length l are blank, label 1, blank, ... blank: 2 l + 1 of them. With
+   e[t][s] = max(logp[t][label s], FL__CTC_NEVER), which stands for log 0,
+
+     alpha[t][s] = log(exp alpha[t-1][s] + exp alpha[t-1][s-1] + exp alpha[t-1][s-2]) + e[t][s]
+     beta[t][s]  = the same of (beta + e)[t+1] at s, s+1, s+2
+     d log P / d logp[t][c] = sum over the places s of class c of exp(alpha + beta - log P)
+
+   where a place is reached over another one (s-2, s+2) only if both have different labels. One task
+   is one sequence; its places are the lanes of a register. The gradient computes alpha again, into
+   scratch of steps x places. */
+#include "common.h"
+#include "rooms.h"
+#ifndef FL_CPU_CTC_H
+#define FL_CPU_CTC_H
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_CTC) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_CTC_IMPL
+#define FL_CPU_CTC_IMPL
+
+#define FL__CTC_NEVER (-1e30f)
+enum { FL__CTC_EDGE = 16 }; /* elements before and behind a row that stand for places outside */
+
+/* Rows are of the element type; x[-1], x[-2] and x[places], x[places + 1] are there. */
+typedef struct fl__ctc_loops {
+    /* e[s] = max(logp[label[s] * step], NEVER) */
+    void (*emit)(void *e, const void *logp, int64_t step, const int64_t *label, int64_t places);
+    /* y[s] = log(exp x[s] + exp x[s + by] + exp(x[s + 2 by] + skip[s])) + e[s]; e NULL: no e */
+    void (*step)(void *y, const void *x, const void *skip, const void *e, int64_t by,
+                 int64_t places);
+    void (*add)(void *y, const void *a, const void *b, int64_t places);
+    /* dlogp[label[s] * step] += dy exp(alpha[s] + beta[s] - total), in order */
+    void (*share)(void *dlogp, int64_t step, const int64_t *label, const void *alpha,
+                  const void *beta, double total, double dy, int64_t places);
+} fl__ctc_loops;
+
+FL__LOOPS_BEGIN
+
+#define FL__CTC(T, S, LEVEL, TARGET) \
+    TARGET static void FL__CAT3(fl__ctc_emit, S, LEVEL)( \
+        void *e, const void *logp, int64_t step, const int64_t *label, int64_t places) { \
+        T *y = e; \
+        const T *x = logp; \
+        const T blank = x[label[0] * step] < FL__CTC_NEVER ? FL__CTC_NEVER : x[label[0] * step]; \
+        y[0] = blank; \
+        for (int64_t s = 1; s < places; s += 2) { \
+            const T v = x[label[s] * step]; \
+            y[s] = v < FL__CTC_NEVER ? FL__CTC_NEVER : v; \
+            y[s + 1] = blank; \
+        } \
+    } \
+    TARGET static void FL__CAT3(fl__ctc_step, S, LEVEL)( \
+        void *to, const void *from, const void *skip, const void *e, int64_t by, int64_t places) { \
+        T *y = to; \
+        const T *x = from, *x1 = x + by, *x2 = x1 + by, *over = skip, *plus = e; \
+        FL__VECTOR for (int64_t s = 0; s < places; s++) { \
+            const T a = x[s], b = x1[s], c = x2[s] + over[s]; \
+            const T ab = a > b ? a : b, top = ab > c ? ab : c; \
+            const T ea = FL__CAT2(flm_exp_share, S)(a - top), eb = FL__CAT2(flm_exp_share, S)(b - top); \
+            y[s] = top + FL__CAT2(flm_log, S)(ea + eb + FL__CAT2(flm_exp_share, S)(c - top)); \
+        } \
+        if (plus) FL__VECTOR for (int64_t s = 0; s < places; s++) y[s] += plus[s]; \
+    } \
+    TARGET static void FL__CAT3(fl__ctc_add, S, LEVEL)(void *to, const void *a, const void *b, \
+                                                       int64_t places) { \
+        T *y = to; \
+        const T *x = a, *z = b; \
+        FL__VECTOR for (int64_t s = 0; s < places; s++) y[s] = x[s] + z[s]; \
+    } \
+    TARGET static void FL__CAT3(fl__ctc_share, S, LEVEL)( \
+        void *dlogp, int64_t step, const int64_t *label, const void *alpha, const void *beta, \
+        double total, double dy, int64_t places) { \
+        T *d = dlogp, part[64], blank = 0; \
+        const T *a = alpha, *b = beta, all = (T)total, f = (T)dy; \
+        for (int64_t s = 0; s < places; s += 64) { \
+            const int64_t n = fl__min(64, places - s); \
+            FL__VECTOR for (int64_t i = 0; i < n; i++) \
+                part[i] = f * FL__CAT2(flm_exp_share, S)(a[s + i] + b[s + i] - all); \
+            for (int64_t i = 0; i < n; i += 2) blank += part[i]; \
+            for (int64_t i = 1; i < n; i += 2) d[label[s + i] * step] += part[i]; \
+        } \
+        d[label[0] * step] += blank; \
+    } \
+    static const fl__ctc_loops FL__CAT3(fl__ctc_loops, S, LEVEL) = { \
+        FL__CAT3(fl__ctc_emit, S, LEVEL), FL__CAT3(fl__ctc_step, S, LEVEL), \
+        FL__CAT3(fl__ctc_add, S, LEVEL), FL__CAT3(fl__ctc_share, S, LEVEL)};
+FL__CTC(float, f32, portable, )
+FL__CTC(double, f64, portable, )
+#ifdef FL__X86_LEVELS
+FL__CTC(float, f32, avx2, FL__TARGET_AVX2)
+FL__CTC(float, f32, avx512, FL__TARGET_AVX512)
+#endif
+#undef FL__CTC
+FL__LOOPS_END
+
+static const fl__ctc_loops *fl__ctc_loops_of(fl_dtype d) {
+    if (d == FL_F64) return &fl__ctc_loops_f64_portable;
+#ifdef FL__X86_LEVELS
+    if (fl__cpu_isa() == FL__AVX512) return &fl__ctc_loops_f32_avx512;
+    if (fl__cpu_isa() == FL__AVX2) return &fl__ctc_loops_f32_avx2;
+#endif
+    return &fl__ctc_loops_f32_portable;
+}
+
+/* >>sequences */
+
+typedef struct fl__ctc {
+    const fl__ctc_loops *loops;
+    const fl_tensor *logp, *target, *steps, *lengths, *total, *dy; /* dy NULL: forward */
+    fl_tensor *y;
+    fl_dtype dtype;
+    int64_t blank, size, row; /* bytes of an element, and of a row of places with its edges */
+    fl__rooms rooms;
+} fl__ctc;
+
+/* One sequence. skip: 0 where a place is reached over the one before, else NEVER; skip_on the same
+   seen from the place two before. */
+typedef struct fl__ctc_line {
+    char never[FL__ELEMENT];
+    int64_t n, steps, places;
+    int64_t *label;
+    char *skip, *skip_on, *e, *beta, *next, *alpha; /* alpha: the rows before and behind all steps */
+} fl__ctc_line;
+
+static int64_t fl__ctc_int(const fl_tensor *t, int64_t n) {
+    return ((const int64_t *)fl_data(t))[n * t->stride[0]];
+}
+
+static void fl__ctc_set(const fl__ctc *c, char *row, int64_t s, double value) {
+    fl_number_store(c->dtype, row + s * c->size, (fl_number){true, value, 0});
+}
+
+/* A row where every place, and what is outside, is impossible. */
+static void fl__ctc_clear(const fl__ctc *c, const fl__ctc_line *x, char *row) {
+    fl__fill_row(row - FL__CTC_EDGE * c->size, x->never, c->row / c->size, (int)c->size);
+}
+
+/* Rows of a room: six, then one for each step; the labels behind them. */
+static char *fl__ctc_row(const fl__ctc *c, char *room, int64_t i) {
+    return room + i * c->row + FL__CTC_EDGE * c->size;
+}
+
+static fl__ctc_line fl__ctc_begin(const fl__ctc *c, char *room, int64_t n) {
+    const int64_t l = fl__ctc_int(c->lengths, n), t = c->logp->shape[0];
+    fl__ctc_line x = {.n = n, .places = 2 * l + 1};
+    const int64_t *target = (const int64_t *)fl_data(c->target) + n * c->target->stride[0];
+    x.steps = fl__min(fl__ctc_int(c->steps, n), t);
+    x.label = (int64_t *)(void *)room;
+    room += fl__ceil_div((2 * c->target->shape[1] + 1) * 8, FL_ALIGN) * FL_ALIGN;
+    fl__ctc_set(c, x.never, 0, FL__CTC_NEVER);
+    for (int i = 0; i < 6; i++) fl__ctc_clear(c, &x, fl__ctc_row(c, room, i));
+    x.skip = fl__ctc_row(c, room, 0), x.skip_on = fl__ctc_row(c, room, 1);
+    x.e = fl__ctc_row(c, room, 2), x.beta = fl__ctc_row(c, room, 3);
+    x.next = fl__ctc_row(c, room, 4), x.alpha = fl__ctc_row(c, room, 5);
+    for (int64_t s = 0; s < x.places; s++) {
+        x.label[s] = s % 2 ? target[s / 2 * c->target->stride[1]] : c->blank;
+        if (s < 2 ? x.label[s] == c->blank : x.label[s] == x.label[s - 2]) continue;
+        fl__ctc_set(c, x.skip, s, 0);
+        if (s >= 2) fl__ctc_set(c, x.skip_on, s - 2, 0);
+    }
+    fl__ctc_set(c, x.alpha, 0, 0);
+    return x;
+}
+
+static void fl__ctc_emit(const fl__ctc *c, const fl__ctc_line *x, int64_t t) {
+    const fl_tensor *p = c->logp;
+    const int64_t at = t * p->stride[0] + x->n * p->stride[1];
+    c->loops->emit(x->e, (const char *)fl_data(p) + at * c->size, p->stride[2], x->label,
+                   x->places);
+}
+
+/* alpha after all steps; `keep`: the rows of all steps stay, else two take turns. */
+static const char *fl__ctc_alpha(const fl__ctc *c, const fl__ctc_line *x, bool keep) {
+    char *from = x->alpha;
+    for (int64_t t = 0; t < x->steps; t++) {
+        char *to = keep ? from + c->row : t % 2 ? x->alpha : x->next;
+        if (keep) fl__ctc_clear(c, x, to);
+        fl__ctc_emit(c, x, t);
+        c->loops->step(to, from, x->skip, x->e, -1, x->places);
+        from = to;
+    }
+    return from;
+}
+
+static double fl__ctc_get(const fl__ctc *c, const char *row, int64_t s) {
+    return fl_number_load(c->dtype, row + s * c->size).f;
+}
+
+/* log P: at the last blank, or at the label before it */
+static double fl__ctc_line_total(const fl__ctc *c, const fl__ctc_line *x, const char *alpha) {
+    const double a = fl__ctc_get(c, alpha, x->places - 1);
+    const double b = x->places > 1 ? fl__ctc_get(c, alpha, x->places - 2) : (double)FL__CTC_NEVER;
+    const double top = a > b ? a : b;
+    return top + log(exp(a - top) + exp(b - top));
+}
+
+static void fl__ctc_forward_task(void *arg, int64_t begin, int64_t end) {
+    const fl__ctc *c = arg;
+    char *room = fl__room_enter(&c->rooms);
+    for (int64_t n = begin; n < end; n++) {
+        const fl__ctc_line x = fl__ctc_begin(c, room, n);
+        const double total = fl__ctc_line_total(c, &x, fl__ctc_alpha(c, &x, false));
+        fl__ctc_set(c, fl_data(c->y), n * c->y->stride[0], total);
+    }
+    fl__room_leave(&c->rooms, room);
+}
+
+/* beta from the last step to the first, and with it the gradient of each. */
+static void fl__ctc_backward(const fl__ctc *c, const fl__ctc_line *x, double total, double dy) {
+    const int64_t *step = c->y->stride;
+    const char *alpha = fl__ctc_alpha(c, x, true);
+    fl__ctc_set(c, x->beta, x->places - 1, 0);
+    if (x->places > 1) fl__ctc_set(c, x->beta, x->places - 2, 0);
+    for (int64_t t = x->steps - 1; t >= 0; t--, alpha -= c->row) {
+        char *to = (char *)fl_data(c->y) + (t * step[0] + x->n * step[1]) * c->size;
+        c->loops->share(to, step[2], x->label, alpha, x->beta, total, dy, x->places);
+        fl__ctc_emit(c, x, t);
+        c->loops->add(x->next, x->beta, x->e, x->places);
+        c->loops->step(x->beta, x->next, x->skip_on, NULL, 1, x->places);
+    }
+}
+
+static void fl__ctc_backward_task(void *arg, int64_t begin, int64_t end) {
+    const fl__ctc *c = arg;
+    const fl_tensor *y = c->y;
+    char *room = fl__room_enter(&c->rooms);
+    for (int64_t n = begin; n < end; n++) {
+        for (int64_t t = 0; t < y->shape[0]; t++) /* rows are dense */
+            memset((char *)fl_data(y) + (t * y->stride[0] + n * y->stride[1]) * c->size, 0,
+                   (size_t)(y->shape[2] * c->size));
+        const double total = fl__ctc_get(c, fl_data(c->total), n * c->total->stride[0]);
+        if (total < FL__CTC_NEVER / 2) continue;
+        const fl__ctc_line x = fl__ctc_begin(c, room, n);
+        fl__ctc_backward(c, &x, total, fl__ctc_get(c, fl_data(c->dy), n * c->dy->stride[0]));
+    }
+    fl__room_leave(&c->rooms, room);
+}
+
+/* >>slots */
+
+static bool fl__ctc_check(const fl__ctc *c) {
+    const fl_tensor *target = c->target;
+    const int64_t *at = fl_data(target), l = target->shape[1], classes = c->logp->shape[2];
+    for (int64_t n = 0; n < target->shape[0]; n++) {
+        const int64_t length = fl__ctc_int(c->lengths, n);
+        if (length < 0 || length > l)
+            return fl_fail("fl_ctc_loss: target length %lld is out of range for targets of %lld",
+                           (long long)length, (long long)l);
+        for (int64_t s = 0; s < length; s++) {
+            const int64_t label = at[n * target->stride[0] + s * target->stride[1]];
+            if (label < 0 || label >= classes)
+                return fl_fail("fl_ctc_loss: label %lld is out of range for %lld classes",
+                               (long long)label, (long long)classes);
+        }
+    }
+    return true;
+}
+
+static bool fl__ctc_run(const fl_call *call, fl_task task) {
+    const bool gradient = task == fl__ctc_backward_task;
+    fl_tensor *const *in = call->in;
+    fl__ctc c = {.logp = in[0], .target = in[1], .steps = in[2], .lengths = in[3],
+                 .total = gradient ? in[4] : NULL, .dy = gradient ? in[5] : NULL,
+                 .y = call->out[0], .dtype = in[0]->dtype,
+                 .blank = ((const fl_ctc_args *)call->args)->blank};
+    if (c.dtype != FL_F32 && c.dtype != FL_F64) return fl__no_kernel(call, c.dtype);
+    const int64_t l = c.target->shape[1], n = c.target->shape[0], steps = c.logp->shape[0];
+    c.loops = fl__ctc_loops_of(c.dtype);
+    c.size = (int64_t)fl_dtype_size(c.dtype);
+    c.row = fl__ceil_div((2 * l + 1 + 2 * FL__CTC_EDGE) * c.size, FL_ALIGN) * FL_ALIGN;
+    const int64_t rows = 6 + (gradient ? steps : 0);
+    if (!fl__ctc_check(&c) || !fl_make(c.y)) return false;
+    if (!fl__rooms_open(&c.rooms, n, (2 * l + 1) * 8 + FL_ALIGN + rows * c.row, 0,
+                        fl_op_get_info(call->op)->name))
+        return false;
+    fl_parallel(n, fl__ceil_div(FL__GRAIN / 4, (steps + 1) * (2 * l + 1)), task, &c);
+    fl__rooms_close(&c.rooms);
+    return true;
+}
+
+FL_PRIVATE bool fl__cpu_ctc(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    return fl__ctc_run(c, fl__ctc_forward_task);
+}
+
+FL_PRIVATE bool fl__cpu_ctc_grad(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    return fl__ctc_run(c, fl__ctc_backward_task);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

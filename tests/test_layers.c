@@ -1,0 +1,263 @@
+/* test_layers.c - the layers of fl_nn_layers.h and channels-last networks: what parity with PyTorch
+   (tests/parity.c) does not see, which is modes, randomness, masks, layouts and printing */
+#include "../fl.h"
+#include "test.h"
+
+static double item(fl_tensor *t) { return t ? fl_item(t) : NAN; }
+
+/* The largest difference; NaN if there is none to tell. */
+static double apart(fl_tensor *a, fl_tensor *b) {
+    return item(fl_amax(fl_abs(fl_sub(a, b)), FL_ALL_AXES));
+}
+
+static fl_var *reals(fl_shape s, uint64_t key) {
+    fl_rng rng = {key, 0};
+    return fv_param(fl_normal(s, 0, 1, FL_F64, &rng));
+}
+
+static void check_nothing_live(void) {
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+static fl_var *plus_one(fl_var *x) { return fv_add(x, fv_num(1)); }
+
+TEST(layer_drop_leaves_out_children) {
+    enum { N = 400 };
+    fl_rng rng = {7, 0};
+    fl_nn_module *m = fl_nn_layer_drop(0.4, .rng = &rng), *all = fl_nn_layer_drop(1);
+    for (int i = 0; i < N; i++) fl_nn_add(m, NULL, fl_nn_activation("PlusOne", plus_one));
+    fl_nn_add(all, NULL, fl_nn_activation("PlusOne", plus_one));
+    CHECK(fl_nn_find(m, "399") != NULL);
+    fl_scope s = fl_scope_begin();
+    fl_var *zero = fv_const(fl_zeros(FL_SHAPE(2), FL_F64));
+    const double first = item(fl_amax(fv_value(fl_nn_forward(m, zero)), FL_ALL_AXES));
+    CHECK_NEAR(first, 0.6 * N, 5 * sqrt(N * 0.24));
+    const double second = item(fl_amax(fv_value(fl_nn_forward(m, zero)), FL_ALL_AXES));
+    rng = (fl_rng){7, 0}; /* the same numbers leave out the same children */
+    CHECK_NEAR(item(fl_amax(fv_value(fl_nn_forward(m, zero)), FL_ALL_AXES)), first, 0);
+    CHECK(first != second);
+    CHECK(fl_nn_forward(all, zero) == zero);
+    fl_nn_train(m, false);
+    CHECK_NEAR(item(fl_amin(fv_value(fl_nn_forward(m, zero)), FL_ALL_AXES)), N, 0);
+    fl_scope_end(&s);
+    fl_nn_free(m);
+    fl_nn_free(all);
+    check_nothing_live();
+}
+
+TEST(drop_path_leaves_out_samples) {
+    enum { N = 1000 };
+    fl_rng rng = {3, 0};
+    fl_nn_module *m = fl_nn_drop_path(0.25, .rng = &rng);
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_ones(FL_SHAPE(N, 2, 3), FL_F64)), *y = fl_nn_forward(m, x);
+    fl_tensor *low = fl_amin(fv_value(y), FL_AXES(1, 2)),
+              *high = fl_amax(fv_value(y), FL_AXES(1, 2));
+    CHECK_NEAR(apart(low, high), 0, 0);
+    CHECK_NEAR(item(fl_amax(high, FL_ALL_AXES)), 1 / 0.75, 1e-15);
+    CHECK_NEAR(item(fl_mean(high, FL_ALL_AXES)), 1, 5 * sqrt(0.25 / 0.75 / N));
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+    CHECK_NEAR(apart(fv_grad(x), fv_value(y)), 0, 0);
+    fl_nn_train(m, false);
+    CHECK(fl_nn_forward(m, x) == x);
+    fl_scope_end(&s);
+    fl_nn_free(m);
+    check_nothing_live();
+}
+
+TEST(embedding_starts_and_stays_zero_at_the_padding) {
+    fl_nn_module *m = fl_nn_embedding(200, 50, .std = 0.5, .padding = FL_I0, .dtype = FL_F64);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *w = fv_value(fl_nn_get_param(m, "weight"));
+    CHECK_NEAR(item(fl_amax(fl_abs(fl_select(w, 0, 0)), FL_ALL_AXES)), 0, 0);
+    CHECK_NEAR(item(fl_std(w, FL_ALL_AXES, 1)), 0.5, 0.02);
+    const int64_t words[] = {0, 3, 0, 3};
+    fl_var *y = fl_nn_forward(m, fv_const(fl_from_host(words, FL_SHAPE(2, 2), FL_I64)));
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+    fl_tensor *g = fv_grad(fl_nn_get_param(m, "weight"));
+    CHECK_NEAR(item(fl_sum(g, FL_ALL_AXES)), 2 * 50, 0);
+    CHECK_NEAR(item(fl_sum(fl_select(g, 0, 3), FL_ALL_AXES)), 2 * 50, 0);
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+TEST(masks_pass_through_a_stack_of_transformers) {
+    enum { N = 2, T = 5, DIM = 8 };
+    fl_rng rng = {1, 0};
+    fl_nn_module *plain = fl_nn_sequential_of(0, NULL), *causal = fl_nn_sequential_of(0, NULL);
+    for (int i = 0; i < 2; i++) {
+        fl_rng again = rng;
+        fl_nn_add(plain, NULL, fl_nn_transformer(DIM, 2, 16, .dtype = FL_F64, .rng = &rng));
+        fl_nn_add(causal, NULL,
+                  fl_nn_transformer(DIM, 2, 16, .causal = true, .dtype = FL_F64, .rng = &again));
+    }
+    fl_scope s = fl_scope_begin();
+    fl_var *x = reals(FL_SHAPE(N, T, DIM), 5);
+    fl_var *past = fv_const(fl_tril(fl_ones(FL_SHAPE(T, T), FL_B8), 0));
+    const fl_vars masked = fl_nn_forward_vars(plain, FL_VARS(x, past));
+    CHECK_EQ_INT(masked.n, 2);
+    CHECK(masked.v[1] == past);
+    fl_var *y = fl_nn_forward(causal, x);
+    CHECK_NEAR(apart(fv_value(masked.v[0]), fv_value(y)), 0, 1e-13);
+    CHECK(apart(fv_value(fl_nn_forward(plain, x)), fv_value(y)) > 1e-3);
+    /* no step depends on a later one */
+    CHECK(fl_backward(fv_sum(fv_slice(y, 1, 0, 3, 1), FL_ALL_AXES)));
+    fl_tensor *later = fl_slice(fv_grad(x), 1, 3, T, 1);
+    CHECK_NEAR(item(fl_amax(fl_abs(later), FL_ALL_AXES)), 0, 0);
+    fl_scope_end(&s);
+    fl_nn_free(plain);
+    fl_nn_free(causal);
+    check_nothing_live();
+}
+
+TEST(dropout_of_attention_is_for_training) {
+    fl_rng rng = {1, 0};
+    fl_nn_module *m = fl_nn_attention(8, 2, .dropout = 0.5, .dtype = FL_F64, .rng = &rng);
+    fl_scope s = fl_scope_begin();
+    fl_var *x = reals(FL_SHAPE(2, 6, 8), 2), *one = fl_nn_forward(m, x), *two = fl_nn_forward(m, x);
+    CHECK(apart(fv_value(one), fv_value(two)) > 1e-3);
+    fl_nn_train(m, false);
+    one = fl_nn_forward(m, x), two = fl_nn_forward(m, x);
+    CHECK_NEAR(apart(fv_value(one), fv_value(two)), 0, 0);
+    fl_scope_end(&s);
+    fl_nn_free(m);
+    check_nothing_live();
+}
+
+TEST(adaptive_softmax_shares_add_up) {
+    enum { WORDS = 12, DIM = 8 };
+    fl_nn_module *m =
+        fl_nn_adaptive_softmax(DIM, FL_SHAPE(3, 7, WORDS), .divide = 2, .dtype = FL_F64);
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_expand(reals(FL_SHAPE(1, DIM), 4), FL_SHAPE(WORDS, DIM));
+    fl_tensor *words = fl_arange(0, WORDS, 1, FL_I64);
+    fl_var *logp = fl_nn_forward_vars(m, FL_VARS(x, fv_const(words))).v[0];
+    CHECK_NEAR(item(fl_sum(fl_exp(fv_value(logp)), FL_ALL_AXES)), 1, 1e-14);
+    fl_scope_end(&s);
+    fl_nn_free(m);
+    check_nothing_live();
+}
+
+TEST(squash_of_nothing) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_zeros(FL_SHAPE(2, 3), FL_F64));
+    CHECK(fl_backward(fv_sum(fl_nn_squash(x), FL_ALL_AXES)));
+    CHECK_NEAR(item(fl_amax(fl_abs(fv_grad(x)), FL_ALL_AXES)), 0, 0);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+TEST(batch_norm_with_relu) {
+    fl_nn_module *plain = fl_nn_batch_norm2d(3, .dtype = FL_F64);
+    fl_nn_module *both = fl_nn_batch_norm2d(3, .relu = true, .dtype = FL_F64);
+    fl_scope s = fl_scope_begin();
+    fl_var *x = reals(FL_SHAPE(4, 3, 5, 5), 9);
+    for (int train = 1; train >= 0; train--) {
+        fl_nn_train(plain, train);
+        fl_nn_train(both, train);
+        fl_var *want = fv_relu(fl_nn_forward(plain, x));
+        CHECK_NEAR(apart(fv_value(fl_nn_forward(both, x)), fv_value(want)), 0, 1e-14);
+    }
+    fl_scope_end(&s);
+    fl_nn_free(plain);
+    fl_nn_free(both);
+    check_nothing_live();
+}
+
+/* ---- channels-last ---- */
+
+static fl_nn_module *image_net(void) {
+    fl_rng rng = {1, 0};
+    return fl_nn_sequential(
+        fl_nn_conv2d(3, 4, 3, .pad = 1, .dtype = FL_F64, .rng = &rng), fl_nn_relu(),
+        fl_nn_conv2d(4, 6, 3, .stride = 2, .no_bias = true, .dtype = FL_F64, .rng = &rng),
+        fl_nn_adaptive_avg_pool2d(1, 1), fl_nn_view(FL_SHAPE(-1, 6)));
+}
+
+static bool has_channels_last(const fl_tensor *t) {
+    return t->ndim == 4 && t->stride[1] == 1 && t->stride[3] == t->shape[1];
+}
+
+TEST(channels_last_network) {
+    fl_nn_module *first = image_net(), *last = image_net();
+    CHECK(fl_nn_channels_last(last));
+    CHECK_EQ_INT(fl_nn_count(last), fl_nn_count(first));
+    fl_var *w = fl_nn_get_param(last, "0.weight");
+    CHECK(has_channels_last(fv_value(w)));
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(last), .lr = 0.1, .momentum = 0.9);
+    CHECK(has_channels_last(optim->slot[0].state[0]));
+    fl_scope s = fl_scope_begin();
+    fl_var *x = reals(FL_SHAPE(2, 3, 8, 7), 3), *y = fl_nn_forward(first, x),
+           *z = fl_nn_forward(last, x);
+    CHECK_NEAR(apart(fv_value(y), fv_value(z)), 0, 1e-13);
+    fl_backward(fv_sum(fv_square(y), FL_ALL_AXES));
+    fl_backward(fv_sum(fv_square(z), FL_ALL_AXES));
+    CHECK_NEAR(apart(fv_grad(fl_nn_get_param(first, "0.weight")), fv_grad(w)), 0, 1e-12);
+    CHECK(fl_optim_step(optim));
+    CHECK(has_channels_last(fv_value(w)));
+    fl_scope_end(&s);
+    fl_optim_free(optim);
+    fl_nn_free(first);
+    fl_nn_free(last);
+    check_nothing_live();
+}
+
+TEST(channels_last_files_are_alike) {
+    char path[64];
+    snprintf(path, sizeof path, "%s/fl_layers_%d.safetensors", P_tmpdir, (int)getpid());
+    fl_nn_module *first = image_net(), *last = image_net();
+    fl_scope s = fl_scope_begin();
+    CHECK(fl_nn_channels_last(last));
+    CHECK(fl_nn_save(last, path));
+    CHECK(fl_nn_constant_(fl_nn_get_param(first, "0.weight"), 0));
+    CHECK(fl_nn_load(first, path));
+    fl_tensor *a = fv_value(fl_nn_get_param(first, "0.weight"));
+    fl_tensor *b = fv_value(fl_nn_get_param(last, "0.weight"));
+    CHECK_NEAR(apart(a, b), 0, 0);
+    CHECK(fl_is_contiguous(a) && has_channels_last(b));
+    CHECK(fl_nn_load(last, path));
+    CHECK(has_channels_last(b));
+    CHECK_NEAR(apart(a, b), 0, 0);
+    remove(path);
+    fl_scope_end(&s);
+    fl_nn_free(first);
+    fl_nn_free(last);
+    check_nothing_live();
+}
+
+TEST(printing) {
+    char text[2048];
+    fl_nn_module *m = fl_nn_sequential(
+        fl_nn_embedding(9, 4, .padding = 2), fl_nn_position(8, 4), fl_nn_sinusoid(4, 2),
+        fl_nn_transformer(4, 2, 6, .norm_first = true, .drop_path = 0.1),
+        fl_nn_conv1d(4, 6, 3, .pad = 1), fl_nn_glu(1), fl_nn_transpose(1, -1),
+        fl_nn_group_norm(2, 4), fl_nn_rms_norm(FL_SHAPE(4)), fl_nn_capsules(2, 3, 4, 5),
+        fl_nn_adaptive_softmax(8, FL_SHAPE(2, 4)), fl_nn_adaptive_avg_pool2d(1, 2),
+        fl_nn_layer_drop(0.2));
+    static const char *const parts[] = {
+        "(0): Embedding(9, 4, padding_idx=2)",
+        "(1): Position(8, 4)",
+        "(2): Sinusoid(4, scale=2)",
+        "(3): TransformerEncoderLayer(norm_first=True",
+        "(self_attn): MultiheadAttention(4, 2, dropout=0",
+        "(out_proj): Linear(in_features=4, out_features=4, bias=True)",
+        "(drop_path): DropPath(p=0.1)",
+        "(4): Conv1d(4, 6, kernel_size=(3,), stride=(1,), padding=1)",
+        "(5): GLU(dim=1)",
+        "(6): Transpose(1, -1)",
+        "(7): GroupNorm(2, 4, eps=1e-05, affine=True)",
+        "(8): RMSNorm((4,), eps=1e-05, elementwise_affine=True)",
+        "(9): Capsules(2 x 3 to 4 x 5, rounds=3)",
+        "AdaptiveLogSoftmaxWithLoss(8, cutoffs=(2, 4), div_value=4",
+        "AdaptiveAvgPool2d(output_size=(1, 2))",
+        "LayerDrop(p=0.2)"};
+    CHECK(fl_nn_format(m, text, sizeof text) < (int64_t)sizeof text);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) CHECK_STR(text, parts[i]);
+    fl_nn_free(m);
+    check_nothing_live();
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
