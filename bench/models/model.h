@@ -32,7 +32,8 @@ typedef struct model_batch {
 
 typedef struct model {
     const char *name;
-    int64_t parameters; /* of all presets that are not tiny */
+    int64_t parameters;  /* of all presets that are not tiny */
+    int64_t conversions; /* of layout in a step: 0, but where images become other things */
     model_preset preset[MODEL_PRESETS];
     fl_nn_module *(*build)(const model_preset *p);
     model_batch (*batch)(const model_preset *p);
