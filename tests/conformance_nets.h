@@ -131,6 +131,72 @@ static void attention_case(fl_dtype d, layout l, bool causal) {
     case_end(agrees(y, &want, (tolerance){4, 32, 0}, scale, false));
 }
 
+/* Shares p, ds = p (dp - sum p dp) / sqrt(d) of query r, and what they give. */
+static void attention_back(const array *q, const array *k, const array *v, const double *dy,
+                           int64_t r, array *want) {
+    double p[5], dp[5], sum = 0, delta = 0, root = sqrt(3.0);
+    for (int j = 0; j < 5; j++) {
+        double score = 0;
+        for (int i = 0; i < 3; i++) score += q->f[r * 3 + i] * k->f[j * 3 + i] / root;
+        sum += p[j] = exp(score);
+    }
+    for (int j = 0; j < 5; j++) {
+        p[j] /= sum;
+        dp[j] = dy[r * 2] * v->f[j * 2] + dy[r * 2 + 1] * v->f[j * 2 + 1];
+        delta += p[j] * dp[j];
+    }
+    for (int j = 0; j < 5; j++) {
+        for (int i = 0; i < 3; i++) {
+            want[0].f[r * 3 + i] += p[j] * (dp[j] - delta) / root * k->f[j * 3 + i];
+            want[1].f[j * 3 + i] += p[j] * (dp[j] - delta) / root * q->f[r * 3 + i];
+        }
+        for (int i = 0; i < 2; i++) want[2].f[j * 2 + i] += p[j] * dy[r * 2 + i];
+    }
+}
+
+static void attention_grad_case(fl_dtype d, layout l) {
+    if (!case_begin("attention_grad", d, l, "4 queries, 5 keys")) return;
+    operand q = make_operand(FL_SHAPE(4, 3), d, l, TAME),
+            k = make_operand(FL_SHAPE(5, 3), d, l, TAME),
+            v = make_operand(FL_SHAPE(5, 2), d, l, TAME);
+    array dy = random_array(FL_SHAPE(4, 2), d, TAME);
+    array want[] = {new_array(FL_SHAPE(4, 3), d), new_array(FL_SHAPE(5, 3), d),
+                    new_array(FL_SHAPE(5, 2), d)};
+    double scale[15], largest = 1;
+    for (int64_t i = 0; i < v.a.n; i++) largest = fmax(largest, fabs(v.a.f[i]));
+    for (int64_t i = 0; i < q.a.n; i++) largest = fmax(largest, fabs(q.a.f[i]));
+    for (int64_t i = 0; i < k.a.n; i++) largest = fmax(largest, fabs(k.a.f[i]));
+    for (int64_t i = 0; i < dy.n; i++) largest = fmax(largest, fabs(dy.f[i]));
+    for (int i = 0; i < 15; i++) scale[i] = pow(largest, 5);
+    for (int64_t r = 0; r < 4; r++) attention_back(&q.a, &k.a, &v.a, dy.f, r, want);
+    fl_var *in[] = {fv_param(q.t), fv_param(k.t), fv_param(v.t)};
+    fl_var *y = fv_attention(in[0], in[1], in[2], NULL, false, 0);
+    bool ok = y && fl_backward(y, .grad = dense_tensor(&dy));
+    for (int i = 0; ok && i < 3; i++)
+        ok = agrees(fv_grad(in[i]), &want[i], (tolerance){4, 64, 0}, scale, false);
+    case_end(ok);
+}
+
+/* a s, or dy s and dy a s (1 - s), of the halves of [3, 8] */
+static void glu_case(fl_dtype d, layout l, bool grad) {
+    if (!case_begin(grad ? "glu_grad" : "glu", d, l, "[3, 8]")) return;
+    operand x = make_operand(FL_SHAPE(3, 8), d, l, TAME);
+    array dy = random_array(FL_SHAPE(3, 4), d, TAME);
+    array want = new_array(grad ? FL_SHAPE(3, 8) : FL_SHAPE(3, 4), d);
+    double scale[24];
+    for (int i = 0; i < 12; i++) {
+        const int at = i / 4 * 8 + i % 4;
+        const double a = x.a.f[at], s = 1 / (1 + exp(-x.a.f[at + 4]));
+        if (!grad) want.f[i] = a * s;
+        else want.f[at] = dy.f[i] * s, want.f[at + 4] = dy.f[i] * a * s * (1 - s);
+        if (!grad) scale[i] = fabs(a);
+        else scale[at] = fabs(dy.f[i]), scale[at + 4] = fabs(dy.f[i] * a);
+    }
+    fl_var *in = fv_param(x.t), *y = fv_glu(in, -1);
+    bool ok = y && (!grad || fl_backward(y, .grad = dense_tensor(&dy)));
+    case_end(ok && agrees(grad ? fv_grad(in) : y->value, &want, (tolerance){4, 8, 0}, scale, false));
+}
+
 /* >>ctc: the sum over every path of classes that collapses to the target */
 
 static bool collapses(const int *path, int t, const int64_t *target, int64_t length) {
@@ -142,34 +208,46 @@ static bool collapses(const int *path, int t, const int64_t *target, int64_t len
     return at == length;
 }
 
-static double ctc_by_force(const array *x, int n, int t, const int64_t *target, int64_t length) {
+/* share [t * batch * c], or NULL: gets the gradient, minus the part of the sum that has class c at t */
+static double ctc_by_force(const array *x, int n, int t, const int64_t *target, int64_t length,
+                           double *share) {
     int c = (int)x->shape.dim[2], batch = (int)x->shape.dim[1], path[6] = {0}, i = 0;
     double sum = 0;
     while (i < t) {
         double p = 0;
         for (int k = 0; k < t; k++) p += x->f[(k * batch + n) * c + path[k]];
-        if (collapses(path, t, target, length)) sum += exp(p);
+        bool right = collapses(path, t, target, length);
+        if (right) sum += exp(p);
+        for (int k = 0; right && share && k < t; k++) share[(k * batch + n) * c + path[k]] -= exp(p);
         for (i = 0; i < t && ++path[i] == c; i++) path[i] = 0;
     }
+    for (int k = 0; sum > 0 && share && k < t * c; k++)
+        share[(k / c * batch + n) * c + k % c] /= sum;
     return -log(sum);
 }
 
-static void ctc_case(fl_dtype d, layout l, int which) {
-    if (!case_begin("ctc_loss", d, l, "%d", which)) return;
+/* The losses; under the name ctc_grad the gradient of their sum. */
+static void ctc_case(const char *name, fl_dtype d, layout l, int which) {
+    if (!case_begin(name, d, l, "%d", which)) return;
+    const bool grad = strcmp(name, "ctc_grad") == 0;
     operand x = make_operand(FL_SHAPE(5, 3, 3), d, l, TAME);
-    array want = new_array(FL_SHAPE(3), d);
+    array want = new_array(FL_SHAPE(3), d), share = new_array(FL_SHAPE(5, 3, 3), d);
     int64_t target[9], steps[3], lengths[3];
     for (int i = 0; i < 9; i++) target[i] = 1 + random_below(2);
     for (int i = 0; i < 3; i++) {
         steps[i] = 1 + random_below(5);
         lengths[i] = random_below(4);
-        want.f[i] = ctc_by_force(&x.a, i, (int)steps[i], target + 3 * i, lengths[i]);
+        want.f[i] = ctc_by_force(&x.a, i, (int)steps[i], target + 3 * i, lengths[i], share.f);
     }
-    fl_tensor *y = fl_ctc_loss(x.t, fl_from_host(target, FL_SHAPE(3, 3), FL_I64),
-                               fl_from_host(steps, FL_SHAPE(3), FL_I64),
-                               fl_from_host(lengths, FL_SHAPE(3), FL_I64), .reduction = FL_NONE);
-    double scale[3] = {200, 200, 200};
-    case_end(agrees(y, &want, (tolerance){8, 8, 0}, scale, false));
+    fl_var *in = fv_param(x.t);
+    fl_var *y = fv_ctc_loss(in, fl_from_host(target, FL_SHAPE(3, 3), FL_I64),
+                            fl_from_host(steps, FL_SHAPE(3), FL_I64),
+                            fl_from_host(lengths, FL_SHAPE(3), FL_I64), .reduction = FL_NONE);
+    double scale[45];
+    for (int i = 0; i < 45; i++) scale[i] = 200;
+    bool ok = y && (!grad || fl_backward(y, .grad = fl_ones(FL_SHAPE(3), y->value->dtype)));
+    case_end(ok && agrees(grad ? fv_grad(in) : y->value, grad ? &share : &want, (tolerance){8, 8, 0},
+                          scale, false));
 }
 
 /* >>normalisation of images [n, c, rest...]: over groups of channels, or over n and rest */
@@ -487,17 +565,20 @@ static void layers_group(void) {
 }
 
 static void nets_group(void) {
-    static const char *const names[] = {"attention", "ctc_loss"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const names[] = {"ctc_loss", "ctc", "ctc_grad", "attention",
+                                        "attention_grad", "glu", "glu_grad"};
+    for (int i = 0; i < 7; i++) {
         expect_row(names[i], FLOATS, UNWEAK, 0, 0);
-        snprintf(row_of(names[i])->tolerance, 64, i ? "8 ulp + 1600 eps" : "4 ulp + 32 eps");
+        snprintf(row_of(names[i])->tolerance, 64, i < 3 ? "8 ulp + 1600 eps" : "4 ulp + 64 eps");
     }
     for (int k = 0; k < DTYPES; k++) {
         fl_dtype d = all_dtypes[k];
         if (!takes(FLOATS, d)) continue;
         for (int l = DENSE; l <= BROADCAST; l++) {
             for (int i = 0; i < 2; i++) attention_case(d, (layout)l, i);
-            for (int i = 0; i < 12; i++) ctc_case(d, (layout)l, i);
+            attention_grad_case(d, (layout)l);
+            for (int i = 0; i < 2; i++) glu_case(d, (layout)l, i);
+            for (int i = 0; i < 36; i++) ctc_case(names[i % 3], d, (layout)l, i);
         }
     }
 }
