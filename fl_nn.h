@@ -1526,13 +1526,14 @@ static fl_var *fl__nn_class_losses(const fl__nn_class_loss *l, fl_var *logp, fl_
     return fv_where(fv_const(counts), loss, fv_num(0));
 }
 
-/* The same of logits; one pass where they are rows of classes. */
+/* The same of logits; one pass, in f32 for halves, where they are rows of classes. */
 static fl_var *fl__nn_logit_losses(const fl__nn_class_loss *l, fl_var *x, fl_tensor *target) {
     const fl_tensor *t = fv_value(x);
-    const bool rows = t->ndim == 2 && !t->weak && (t->dtype == FL_F32 || t->dtype == FL_F64);
     fl_cross_entropy_args a = {.smoothing = l->smoothing, .ignore = l->ignore};
-    return rows && fl_numel(t) > 0 ? fv__cross_entropy(x, target, a)
-                                   : fl__nn_class_losses(l, fv_log_softmax(x, 1), target);
+    if (t->ndim != 2 || t->weak || fl_numel(t) == 0)
+        return fl__nn_class_losses(l, fv_log_softmax(x, 1), target);
+    fl_var *wide = fv_cast(x, fl_dtype_wide(t->dtype));
+    return wide ? fv_cast(fv__cross_entropy(wide, target, a), t->dtype) : NULL;
 }
 
 /* logits: x goes through a log softmax first. */
