@@ -92,6 +92,9 @@ typedef struct fv_list { int n; fl_var *const *v; } fv_list;
 /* FV_OUT in a save list stands for the output itself. */
 #define FV_OUT (fv__out())
 FL_PRIVATE fl_var *fv__out(void);
+/* The node of the table's op, whose value is known; does its gradient read x? */
+FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value);
+FL_PRIVATE bool fv__unary_reads_x(fl_op op);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -744,8 +747,12 @@ static bool fv__has_in_shape(const fl_node *n, int i, const fl_tensor *t) {
 
 /* A new tensor of like's family and dtype */
 static fl_tensor *fv__filled(const fl_tensor *like, fl_shape shape, double value) {
-    fl_tensor *out = fl_call_out(like->family, shape, like->dtype);
-    return out ? fl__fill(out, value) : fl_raise();
+    const fl_tensor *number = fl_num(value);
+    if (!number) return NULL;
+    fl_fill_args args = {number->f64, number->i64};
+    fl_call c = {.op = FL_OP_fill, .n_out = 1, .args = &args};
+    c.out[0] = fl_call_out(like->family, shape, like->dtype);
+    return c.out[0] && fl_run(&c) ? c.out[0] : fl_raise();
 }
 
 static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
@@ -882,15 +889,14 @@ static void fv__sort(fv__pass *p) {
 }
 
 /* g stored as leaf is, if that is dense, else row-major: then steps read both in one line. */
-static fl_tensor *fv__stored_as(fl_tensor *g, const fl_tensor *leaf) {
-    if (fl_is_contiguous(g) && fl_is_contiguous(leaf)) return g;
-    fl_tensor *y = fl__laid_out_as(fl__out_like(g, g->dtype), leaf);
+static fl_tensor *fv__stored_as(fl_tensor *g, fl_tensor *leaf) {
+    if (fl_is_contiguous(leaf)) return fl_contiguous(g);
+    fl_tensor *y = fl_empty_like(leaf);
     bool alike = y != NULL;
     for (int i = 0; alike && i < g->ndim; i++)
         alike = g->shape[i] == 1 || g->stride[i] == y->stride[i];
-    if (alike) return g;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {g}};
-    return y ? fl__result(&c) : fl_raise();
+    if (!y) return NULL;
+    return alike ? g : fl_assign(y, g);
 }
 
 /* Adds the gradient that arrived at a sink to its leaf's. That one shares no storage. */
@@ -1129,8 +1135,7 @@ static void fv__unary_back(fl_node *n, fl_var *dy) {
     else if (!fl_error()) fv_add_grad(n, 0, fv__formulas[op][0](x, NULL, y, dy));
 }
 
-static fl_var *fv__unary(fl_op op, fl_var *x) {
-    fl_tensor *value = fv__unary_fn[op](fv_value(x));
+FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value) {
     if (!value || !x->requires_grad) return fv_const(value);
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? fv__out() : NULL};
@@ -1143,6 +1148,12 @@ static fl_var *fv__unary(fl_op op, fl_var *x) {
                   .blocked = !(needs & FV__FLOWS)};
     return fv__record(value, &s);
 }
+
+static fl_var *fv__unary(fl_op op, fl_var *x) {
+    return fv__unary_of(op, x, fv__unary_fn[op](fv_value(x)));
+}
+
+FL_PRIVATE bool fv__unary_reads_x(fl_op op) { return fv__needs_of(op) & FV__READS_A; }
 
 /* x in dy's precision: formulas combine it with constants and itself, which makes an f32 of two
    numbers, and must not round where the other operand is wider. */

@@ -463,6 +463,9 @@ FL_API fl_var *fv_cdist(fl_var *a, fl_var *b, double p);
    bilinear: a [..., i], b [..., j], w [out, i, j] -> a w b + bias; bias [out] may be NULL */
 FL_API fl_tensor *fl_linear(fl_tensor *x, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_linear(fl_var *x, fl_var *w, fl_var *bias);
+/* act(linear(x, w, bias)) in one pass, act one of FL_OP_relu, gelu, gelu_tanh, silu, sigmoid, tanh */
+FL_API fl_tensor *fl_linear_act(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_op act);
+FL_API fl_var *fv_linear_act(fl_var *x, fl_var *w, fl_var *bias, fl_op act);
 FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
 
@@ -532,8 +535,7 @@ FL_API fl_tensor *fl_irfft(fl_tensor *x, int64_t n, int axis);
 FL_API fl_var *fv_irfft(fl_var *x, int64_t n, int axis);
 /* >>create ------------------------------------------------------------------------------------- */
 
-/* Shape, dtype and family of t. */
-FL_API fl_tensor *fl_empty_like(fl_tensor *t);
+/* As fl_full_like. */
 FL_API fl_tensor *fl_zeros_like(fl_tensor *t);
 FL_API fl_tensor *fl_ones_like(fl_tensor *t);
 /* n numbers from start to stop, evenly; base to the power of those. dtype NONE, here and below:
@@ -744,6 +746,9 @@ FL_API fl_tensor *fl_ctc_loss_opt(fl_tensor *logp, fl_tensor *target, fl_tensor 
                                   fl_tensor *lengths, fl_ctc_loss_opts o);
 FL_API fl_var *fv_ctc_loss_opt(fl_var *logp, fl_tensor *target, fl_tensor *steps,
                                fl_tensor *lengths, fl_ctc_loss_opts o);
+
+/* private: the loss of each row, see FL_OP_cross_entropy; x [n, c] is f32 or f64 and not empty */
+FL_PRIVATE fl_var *fv__cross_entropy(fl_var *x, fl_tensor *target, fl_cross_entropy_args a);
 
 #ifdef __cplusplus
 }

@@ -188,8 +188,7 @@ static int fl__optim_names(const char *const *names, int most) {
 static bool fl__optim_init_slot(fl_optim_slot *slot, const fl_optim_type *type, fl_var *param) {
     slot->param = fv_keep(param);
     for (int k = 0; k < fl__optim_names(type->state, FL_OPTIM_STATES); k++) {
-        fl_tensor *p = fv_value(param);
-        slot->state[k] = fl_keep(fl__fill(fl__laid_out_as(fl__out_like(p, p->dtype), p), 0));
+        slot->state[k] = fl_keep(fl_full_like(fv_value(param), 0));
         if (!slot->state[k]) return false;
     }
     return true;

@@ -397,6 +397,8 @@ FL_API void fl_set_flags(uint64_t flags);
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
     X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
+    /* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]: floats of one dtype */ \
+    X(linear,              OPT, fl_linear_args,  "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid") \
     /* x -> y along one axis;  y, dy -> dx */ \
     X(softmax,             OPT, fl_axis_args,    "amax sub exp sum div") \
     X(softmax_grad,        OPT, fl_axis_args,    "mul sum sub") \
@@ -423,6 +425,14 @@ FL_API void fl_set_flags(uint64_t flags);
        query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
     X(attention,           OPT, fl_attention_args, "matmul mul add where amax sub exp sum div log") \
     X(attention_grad,      OPT, fl_attention_args, "matmul mul add where amax sub exp sum div") \
+    /* x [n, c], target i64 [n] -> loss [n], largest [n, 1] of each row, sum [n, 1] of exp(x - largest); with logp = x -
+       largest - log sum: -(1 - smoothing) logp[target] - smoothing mean(logp), or 0 where the target is args.ignore */ \
+    X(cross_entropy,       OPT, fl_cross_entropy_args, "amax sub exp sum log gather mul add ne where") \
+    /* x, target, largest, sum, dy [n] -> dx */ \
+    X(cross_entropy_grad,  OPT, fl_cross_entropy_args, "sub exp div eq mul ne where") \
+    /* x, an even number along the axis: a, then g -> y = a / (1 + exp(-g));  x, dy -> dx */ \
+    X(glu,                 OPT, fl_axis_args,    "mul div add exp neg copy") \
+    X(glu_grad,            OPT, fl_axis_args,    "mul sub div add exp neg copy") \
     /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
        gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
     X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
@@ -558,9 +568,16 @@ typedef struct fl_batch_norm_args {
     double eps;
     bool relu;
 } fl_batch_norm_args;
+typedef struct fl_cross_entropy_args {
+    double smoothing;
+    int64_t ignore;
+} fl_cross_entropy_args;
 typedef struct fl_ctc_args {
     int64_t blank; /* its class */
 } fl_ctc_args;
+typedef struct fl_linear_args {
+    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_COUNT: none */
+} fl_linear_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
@@ -686,6 +703,7 @@ FL_API fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype);
 FL_API fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype);
 FL_API fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype);
 /* Shape, dtype and family of t, and its layout if that has no gaps. */
+FL_API fl_tensor *fl_empty_like(fl_tensor *t);
 FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
 /* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
 FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
@@ -1050,6 +1068,9 @@ FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype); /* row-m
 /* Lays out, which has no storage yet, as t: the same order of axes, if t has the same shape and is
    dense in that order (channels-last images stay so). Returns out. */
 FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t);
+/* Lays out, which has no storage yet, densely with its axes in the order in which t's lie in memory;
+   for a shape other than t's. Returns out. */
+FL_PRIVATE fl_tensor *fl__ordered_as(fl_tensor *out, const fl_tensor *t);
 FL_PRIVATE void fl__axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]);
 FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
 /* t's elements with other shape, strides and offset; a dense copy where the backend refuses */
@@ -1686,6 +1707,15 @@ FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t) {
         n *= t->shape[order[i]];
     }
     memcpy(out->stride, t->stride, sizeof out->stride);
+    return out;
+}
+
+FL_PRIVATE fl_tensor *fl__ordered_as(fl_tensor *out, const fl_tensor *t) {
+    int order[FL_MAX_DIMS];
+    int64_t n = 1;
+    if (!out) return NULL;
+    fl__axes_by_stride(t, order);
+    for (int i = t->ndim - 1; i >= 0; n *= out->shape[order[i--]]) out->stride[order[i]] = n;
     return out;
 }
 
@@ -2684,10 +2714,16 @@ fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
     return fl__fill(fl__new("fl_ones", shape, dtype, FL_F32), 1);
 }
 
+fl_tensor *fl_empty_like(fl_tensor *t) {
+    if (fl__null("fl_empty_like", t) || !(t = fl__stored(t))) return NULL;
+    fl_tensor *y = fl__out_same(t, t->dtype);
+    return y && fl__storage(y) ? y : fl_raise();
+}
+
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
     if (fl__null("fl_full_like", t) || !(t = fl__stored(t))) return NULL;
-    fl_tensor *o = fl__laid_out_as(fl__out_like(t, t->dtype), t);
-    return o ? fl__fill(o, value) : fl_raise();
+    fl_tensor *y = fl__out_same(t, t->dtype);
+    return y ? fl__fill(y, value) : fl_raise();
 }
 
 fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {

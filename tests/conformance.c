@@ -91,9 +91,10 @@ static const struct {
                {"order", order_group},
                {"composed index", composed_index_group},
                {"nets", nets_group},
+               {"cross_entropy", cross_entropy_group},
                {"layers", layers_group},
                {"matmul", matmul_group},
-               {"linear", linear_group},
+               {"products", linear_group},
                {"factor", factor_group},
                {"conv", conv_group},
                {"image", image_group},
@@ -134,6 +135,7 @@ static void make_groups(void) {
     for (int i = 0; i < 4; i++) add_group(soft[i], softmax_group, i);
     add_group("layer_norm", norm_group, 0);
     add_group("layer_norm_grad", norm_group, 1);
+    add_group("linear", linear_act_group, 0);
     add_group("fft", fft_group, 0);
     add_group("sgd_step", run_steps, 0);
     add_group("adam_step", run_steps, 1);

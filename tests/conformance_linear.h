@@ -223,6 +223,57 @@ static void cdist_case(fl_dtype d, layout l, int64_t k, double p) {
     case_end(agrees(y, &want, (tolerance){4, rounding(l, (double)k), 0}, NULL, false));
 }
 
+/* >>linear: the product, a bias and an activation in one record */
+
+static double activation_of(fl_op act, double z) {
+    switch (act) {
+    case FL_OP_relu: return z <= 0 ? 0 : z;
+    case FL_OP_gelu: return 0.5 * z * (1 + erf(z * sqrt(0.5)));
+    case FL_OP_gelu_tanh:
+        return 0.5 * z * (1 + tanh(0.7978845608028654 * (z + 0.044715 * z * z * z)));
+    case FL_OP_silu: return z / (1 + exp(-z));
+    case FL_OP_sigmoid: return 1 / (1 + exp(-z));
+    case FL_OP_tanh: return tanh(z);
+    default: return z;
+    }
+}
+
+/* x [2, rows, in] and w [out, in]; scale: what the rounding of the sum and of act may move. */
+static void linear_act_case(fl_dtype d, layout l, fl_op act, int64_t in, int64_t out) {
+    const fl_op_info *info = fl_op_get_info(act);
+    if (!case_begin("linear_act", d, l, "%s %d %d", info ? info->name : "", (int)in, (int)out)) return;
+    operand x = make_operand(FL_SHAPE(2, 3, in), d, l, TAME);
+    operand w = make_operand(FL_SHAPE(out, in), d, l, TAME);
+    operand b = make_operand(FL_SHAPE(out), d, DENSE, TAME);
+    array want = new_array(FL_SHAPE(2, 3, out), d);
+    double *scale = take((size_t)want.n * 8);
+    for (int64_t i = 0; i < want.n; i++) {
+        double z = b.a.f[i % out];
+        scale[i] = fabs(z) + 1;
+        for (int64_t k = 0; k < in; k++) {
+            double p = x.a.f[i / out * in + k] * w.a.f[i % out * in + k];
+            z += p;
+            scale[i] += 2 * fabs(p);
+        }
+        want.f[i] = activation_of(act, z);
+    }
+    fl_tensor *y = act == FL_OP_COUNT ? fl_linear(x.t, w.t, b.t) : fl_linear_act(x.t, w.t, b.t, act);
+    case_end(product_agrees(y, &want, scale, in + 8));
+}
+
+static void linear_act_group(int unused) {
+    static const fl_op acts[] = {FL_OP_COUNT, FL_OP_relu, FL_OP_gelu,   FL_OP_gelu_tanh,
+                                 FL_OP_silu,  FL_OP_tanh, FL_OP_sigmoid};
+    static const int64_t size[][2] = {{5, 4}, {70, 33}, {1, 1}};
+    (void)unused;
+    expect_row("linear_act", FLOATS, UNWEAK & ~(1u << CHANNELS_LAST), 0, 0);
+    snprintf(row_of("linear_act")->tolerance, 64, "%s", product_tolerance);
+    for (int k = 0; k < DTYPES; k++)
+        for (int l = DENSE; l <= BROADCAST && is_float(all_dtypes[k]); l++)
+            for (int i = 0; i < 7 * 3 && l != CHANNELS_LAST; i++)
+                linear_act_case(all_dtypes[k], (layout)l, acts[i % 7], size[i / 7][0], size[i / 7][1]);
+}
+
 static void linear_cases_of(fl_dtype d, layout l) {
     static const double norms[] = {0, 0.5, 1, 2, 3, INFINITY};
     for (int i = 0; i < SUM_CASES; i++)

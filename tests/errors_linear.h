@@ -44,6 +44,13 @@ static void rows_of_linear(void) {
     NO(fl_linear, (o.f23, o.f4, NULL), "[4], not [out, in]");
     NO_AS(fl_linear, "fl_matmul", (o.f4, o.f23, NULL), "[4] and [3, 2]");
     NO(fv_linear, (o.v23, NULL, NULL), NULLS);
+    NO(fl_linear_act, (o.f23, NULL, NULL, FL_OP_relu), NULLS);
+    NO(fl_linear_act, (o.f23, o.f23, NULL, FL_OP_exp), "exp is no activation");
+    NO(fl_linear_act, (o.f23, o.f23, NULL, FL_OP_COUNT), "an op outside the tables");
+    NO_AS(fl_linear_act, "fl_matmul", (o.f4, o.f23, NULL, FL_OP_relu), "[4] and [3, 2]");
+    NO_AS(fl_linear_act, "fl_add", (o.f23, o.f23, o.f4, FL_OP_relu), "[2, 2]", "[4]");
+    NO(fv_linear_act, (NULL, o.v23, NULL, FL_OP_relu), NULLS);
+    NO(fv_linear_act, (o.v23, o.v23, NULL, FL_OP_matmul), "matmul is no activation");
     NO(fl_bilinear, (o.f23, o.f23, NULL, NULL), NULLS);
     NO_AS(fl_bilinear, "fl_einsum", (o.f23, o.f23, o.f23, NULL), "operand 1", "[2, 3]");
     NO(fv_bilinear, (o.v23, NULL, o.v23, NULL), NULLS);

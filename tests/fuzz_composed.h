@@ -546,6 +546,14 @@ static T x_weight_bias(fn f) {
     return CALL(f, (T, T, T), x, w, maybe_of_shape(FL_SHAPE(out)));
 }
 
+static T x_weight_bias_act(fn f) {
+    static const fl_op acts[] = {FL_OP_relu, FL_OP_gelu,    FL_OP_gelu_tanh, FL_OP_silu,
+                                 FL_OP_tanh, FL_OP_sigmoid, FL_OP_exp,       FL_OP_COUNT};
+    const int64_t in = fuzz_below(4), out = fuzz_below(4);
+    T x = float_of_shape(FL_SHAPE(2, in)), w = float_of_shape(FL_SHAPE(out, in));
+    return CALL(f, (T, T, T, fl_op), x, w, maybe_of_shape(FL_SHAPE(out)), acts[fuzz_below(8)]);
+}
+
 static T ab_weight_bias(fn f) {
     const int64_t i = fuzz_below(4), j = fuzz_below(4), out = fuzz_below(4);
     T a = float_of_shape(FL_SHAPE(2, i)), b = float_of_shape(FL_SHAPE(2, j));
@@ -975,6 +983,7 @@ static T ctc(fn f) {
     OP(vectors, dot), OP(vectors, outer), OP(xy_, kron), OP(triples, cross), OP(ab_axes, tensordot), \
     OP(einsum_, einsum), OP(einsum_, einsum), OP(einsum_, einsum), OP(m_, trace), \
     OP(xyz_numbers, addmm), OP(ab_, cdist), OP(x_weight_bias, linear), \
+    OP(x_weight_bias_act, linear_act), \
     OP(ab_weight_bias, bilinear), OP(mb_, solve), OP(mb_flags, solve_triangular), \
     OP(m_, inverse), OP(m_int, matrix_power), OP(m_, det), OP(m_tensor_out, slogdet), \
     OP(m_, cholesky), OP(m_out, qr), OP(m_outs, svd), OP(m_, svdvals), OP(m_out, eigh), \

@@ -20,6 +20,11 @@ static fl_var *run_addmm(fl_var **x, const grad_case *c) {
 static fl_var *run_linear(fl_var **x, const grad_case *c) {
     return fv_linear(x[0], x[1], c->n_in > 2 ? x[2] : NULL);
 }
+static fl_var *run_linear_act(fl_var **x, const grad_case *c) {
+    static const fl_op acts[] = {FL_OP_relu, FL_OP_gelu, FL_OP_gelu_tanh,
+                                 FL_OP_silu, FL_OP_sigmoid, FL_OP_tanh};
+    return fv_linear_act(x[0], x[1], c->n_in > 2 ? x[2] : NULL, acts[c->which]);
+}
 static fl_var *run_bilinear(fl_var **x, const grad_case *c) {
     return (void)c, fv_bilinear(x[0], x[1], x[2], NULL);
 }
@@ -57,6 +62,12 @@ static const struct {
     {"addmm", run_addmm, 0, 3, {{1, {2}}, {2, {2, 3}}, {2, {3, 2}}}, 0},
     {"linear", run_linear, 0, 3, {{2, {2, 3}}, {2, {2, 3}}, {1, {2}}}, 0},
     {"linear", run_linear, 0, 2, {{3, {2, 1, 2}}, {2, {3, 2}}}, 0},
+    {"linear_act", run_linear_act, 0, 3, {{2, {2, 3}}, {2, {2, 3}}, {1, {2}}}, 0},
+    {"linear_act", run_linear_act, 1, 3, {{3, {2, 1, 2}}, {2, {3, 2}}, {1, {3}}}, 0},
+    {"linear_act", run_linear_act, 2, 2, {{2, {2, 3}}, {2, {2, 3}}}, 0},
+    {"linear_act", run_linear_act, 3, 3, {{1, {3}}, {2, {2, 3}}, {1, {2}}}, 0},
+    {"linear_act", run_linear_act, 4, 3, {{2, {2, 2}}, {2, {2, 2}}, {1, {1}}}, 0},
+    {"linear_act", run_linear_act, 5, 3, {{2, {2, 3}}, {2, {1, 3}}, {1, {1}}}, 0},
     {"bilinear", run_bilinear, 0, 3, {{2, {2, 2}}, {2, {2, 3}}, {3, {2, 2, 3}}}, 0},
     {"cdist", run_cdist, 0, 2, {{2, {3, 2}}, {2, {2, 2}}}, 2},
     {"cdist", run_cdist, 0, 2, {{3, {2, 2, 2}}, {2, {1, 2}}}, 3},

@@ -173,6 +173,10 @@ static fl_var *f_sort_rows(fl_var *x) { return fv_sort(x, 0, true, NULL); }
 static fl_var *f_topk(fl_var *x) { return fv_topk(x, 50, 1, false, NULL); }
 static fl_var *f_matmul(fl_var *x) { return fv_matmul(x, fv_const(in.wide)); }
 static fl_var *f_matmul_right(fl_var *x) { return fv_matmul(fv_const(in.wide), x); }
+static fl_var *f_linear(fl_var *x) {
+    fl_var *w = fv_const(in.wide);
+    return fv_linear_act(x, fv_transpose(w, 0, 1), fv_select(w, 0, 0), FL_OP_gelu);
+}
 static fl_var *f_matmul_vector(fl_var *x) { return fv_matmul(x, fv_select(x, 0, 0)); }
 static fl_var *f_matmul_batch(fl_var *x) {
     return fv_matmul(fv_reshape(x, FL_SHAPE(COLUMNS, 1, ROWS)),
@@ -245,6 +249,7 @@ static const struct {
     F(topk, X),
     F(matmul, X),
     F(matmul_right, X),
+    F(linear, X),
     F(matmul_vector, X),
     F(matmul_batch, X),
     F(softmax, X),

@@ -110,7 +110,8 @@ static void matmul_blocks(void) {
     static const int64_t size[][3] = {
         {65, 65, 63},   {64, 10, 1024},  {10, 64, 700},  {6, 300, 330},  {8, 513, 321},
         {9, 129, 641},  {201, 33, 65},   {415, 47, 97},  {97, 530, 80},  {3, 5, 20000},
-        {31, 33, 8197}, {129, 257, 385}, {50, 400, 200}, {1, 1000, 300}, {1000, 1, 300}};
+        {31, 33, 8197}, {129, 257, 385}, {50, 400, 200}, {1, 1000, 300}, {1000, 1, 300},
+        {7, 1030, 40},  {5, 41, 2100},   {8, 18, 1025},  {1, 3000, 17},  {2, 1025, 33}};
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         for (int layout = 0; layout < 4; layout++) {
             check_matmul(size[i][0], size[i][1], size[i][2], layout, FL_F32);
@@ -229,6 +230,112 @@ TEST(matmul_nan_and_infinity) {
             free(va);
             free(vb);
             free(want);
+            fl_scope_end(&s);
+        }
+    levels();
+}
+
+/* >>linear */
+
+static double activated(fl_op act, double z) {
+    const double u = 0.7978845608028654 * (z + 0.044715 * z * z * z);
+    switch (act) {
+    case FL_OP_relu: return z <= 0 ? 0 : z;
+    case FL_OP_gelu: return isinf(z) ? (z < 0 ? NAN : z) : z * 0.5 * (1 + erf(z * sqrt(0.5)));
+    case FL_OP_gelu_tanh: return isinf(z) ? (z < 0 ? 0 : z) : 0.5 * z * (1 + tanh(u));
+    case FL_OP_silu: return z / (1 + exp(-z));
+    case FL_OP_sigmoid: return 1 / (1 + exp(-z));
+    case FL_OP_tanh: return tanh(z);
+    default: return z;
+    }
+}
+
+/* The record with and without z and a bias; layout bit 0: x is a transposed view, bit 1: w is. */
+static void check_linear(int64_t m, int64_t n, int64_t k, int layout, fl_op act, fl_dtype d) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = random_tensor(layout & 1 ? FL_SHAPE(k, m) : FL_SHAPE(m, k), d);
+    fl_tensor *w = random_tensor(layout & 2 ? FL_SHAPE(k, n) : FL_SHAPE(n, k), d);
+    fl_tensor *b = random_tensor(FL_SHAPE(n), d);
+    if (layout & 1) x = fl_transpose(x, 0, 1);
+    if (layout & 2) w = fl_transpose(w, 0, 1);
+    double *vx = values(x), *vw = values(fl_contiguous(fl_transpose(w, 0, 1))), *vb = values(b);
+    double *z = malloc((size_t)(m * n + 1) * sizeof *z), *y = malloc((size_t)(m * n + 1) * sizeof *y);
+    for (int form = 0; form < 4; form++) {
+        matmul_reference(vx, vw, z, m, n, k);
+        for (int64_t i = 0; i < m * n; i++) y[i] = activated(act, z[i] += form & 1 ? vb[i % n] : 0);
+        for (int level = 0, top = levels(); level <= top; level++) {
+            fl__cpu_isa_cap(level);
+            fl_linear_args a = {act};
+            fl_tensor *out[] = {fl_call_out(x->family, FL_SHAPE(m, n), d),
+                                fl_call_out(x->family, FL_SHAPE(m, n), d)};
+            fl_call c = {.op = FL_OP_linear, .n_out = form & 2 ? 2 : 1, .n_in = form & 1 ? 3 : 2,
+                         .out = {out[0], out[1]}, .in = {x, w, b}, .args = &a};
+            char what[128];
+            snprintf(what, sizeof what, "linear %lldx%lldx%lld layout %d act %d form %d %s",
+                     (long long)m, (long long)n, (long long)k, layout, (int)act, form,
+                     level_name[level]);
+            CHECK(fl_run(&c));
+            check_values(what, out[0], y, 2 * tolerance(d, (double)k));
+            if (form & 2) check_values(what, out[1], z, tolerance(d, (double)k));
+        }
+        levels();
+    }
+    free(vx), free(vw), free(vb), free(z), free(y);
+    fl_scope_end(&s);
+}
+
+static const fl_op acts[] = {FL_OP_COUNT, FL_OP_relu, FL_OP_gelu,   FL_OP_gelu_tanh,
+                             FL_OP_silu,  FL_OP_tanh, FL_OP_sigmoid};
+
+/* Few rows, one column, small, packed, swapped, cut along k: each has its own end. */
+TEST(linear_paths) {
+    static const int64_t size[][3] = {{3, 5, 7},     {1, 65, 80},  {4, 1030, 33}, {5, 7, 1500},
+                                      {70, 1, 130},  {65, 64, 63}, {66, 97, 400}, {201, 33, 65},
+                                      {20, 300, 90}, {31, 33, 8197}, {90, 10, 700}, {7, 3, 1}};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        for (int layout = 0; layout < 4; layout++) {
+            fl_op act = acts[(i + (size_t)layout) % 7];
+            check_linear(size[i][0], size[i][1], size[i][2], layout, act, FL_F32);
+            if (size[i][2] < 500)
+                check_linear(size[i][0], size[i][1], size[i][2], layout, act, FL_F64);
+        }
+    for (int i = 0; i < 7; i++) {
+        check_linear(30, 40, 50, 0, acts[i], FL_F32);
+        check_linear(5, 4, 0, 0, acts[i], FL_F32);
+        check_linear(0, 4, 3, 0, acts[i], FL_F32);
+    }
+}
+
+/* A NaN and infinities in x and the bias come out where they come out of the ops one by one. */
+TEST(linear_nan_and_infinity) {
+    static const int64_t size[][3] = {{4, 90, 60}, {70, 70, 70}, {20, 300, 90}};
+    for (int level = 0, top = levels(); level <= top; level++)
+        for (int i = 0; i < 21; i++) {
+            fl__cpu_isa_cap(level);
+            fl_scope s = fl_scope_begin();
+            int64_t m = size[i % 3][0], n = size[i % 3][1], k = size[i % 3][2];
+            fl_tensor *x = random_tensor(FL_SHAPE(m, k), FL_F32);
+            fl_tensor *w = random_tensor(FL_SHAPE(n, k), FL_F32), *b = fl_zeros(FL_SHAPE(n), FL_F32);
+            float *p = fl_map(x, FL_WRITE), *q = fl_map(b, FL_WRITE);
+            p[k + 2] = NAN;
+            p[2 * k + 3] = INFINITY;
+            q[1] = -INFINITY, q[2] = INFINITY, q[3] = NAN;
+            fl_unmap(x, FL_WRITE);
+            fl_unmap(b, FL_WRITE);
+            fl_op act = acts[i / 3];
+            fl_tensor *z = fl_add(fl_matmul(x, fl_transpose(w, 0, 1)), b);
+            fl_tensor *y = fl_call_out(z->family, FL_SHAPE(m, n), FL_F32), *want = z;
+            fl_call one = {.op = act, .n_out = 1, .n_in = 1, .in = {z}};
+            if (act != FL_OP_COUNT)
+                one.out[0] = want = fl_call_out(z->family, FL_SHAPE(m, n), FL_F32);
+            CHECK(act == FL_OP_COUNT || fl_run(&one));
+            fl_linear_args a = {act};
+            fl_call c = {.op = FL_OP_linear, .n_out = 1, .n_in = 3, .out = {y}, .in = {x, w, b},
+                         .args = &a};
+            CHECK(fl_run(&c));
+            double *v = values(want);
+            check_values("nan in linear", y, v, 1e-4);
+            free(v);
             fl_scope_end(&s);
         }
     levels();

@@ -9,12 +9,6 @@
 
 /* >>like another */
 
-fl_tensor *fl_empty_like(fl_tensor *t) {
-    if (fl__null("fl_empty_like", t) || !(t = fl__stored(t))) return NULL;
-    fl_tensor *y = fl__out_like(t, t->dtype);
-    return y && fl__storage(y) ? y : fl_raise();
-}
-
 fl_tensor *fl_zeros_like(fl_tensor *t) {
     return fl__null("fl_zeros_like", t) ? NULL : fl_full_like(t, 0);
 }

@@ -113,8 +113,100 @@ FL_T *FL_W(addmm)(FL_T *c, FL_T *a, FL_T *b, double beta, double alpha) {
     return FL_GIVE(&s, FL_W(_halved)(y, d));
 }
 
-FL_T *FL_W(linear)(FL_T *x, FL_T *w, FL_T *bias) {
-    if (FL_ABSENT("linear", x) || FL_ABSENT("linear", w)) return NULL;
+/* y = act(x) for the activations of fl_linear_args */
+static FL_T *FL_W(_activated)(FL_T *x, fl_op act) {
+    switch (act) {
+    case FL_OP_relu: return FL_W(relu)(x);
+    case FL_OP_gelu: return FL_W(gelu)(x);
+    case FL_OP_gelu_tanh: return FL_W(gelu_tanh)(x);
+    case FL_OP_silu: return FL_W(silu)(x);
+    case FL_OP_sigmoid: return FL_W(sigmoid)(x);
+    case FL_OP_tanh: return FL_W(tanh)(x);
+    default: return x;
+    }
+}
+
+#ifdef FL_ON_TENSORS
+static bool fl__is_activation(fl_op act) {
+    return act == FL_OP_relu || act == FL_OP_gelu || act == FL_OP_gelu_tanh || act == FL_OP_silu ||
+           act == FL_OP_sigmoid || act == FL_OP_tanh;
+}
+
+static bool fl__compose_linear(const fl_call *c, fl_tensor **y) {
+    fl_tensor *in[] = {c->in[0], c->in[1], c->n_in > 2 ? c->in[2] : NULL};
+    if (!fl__widen(in, 3)) return false;
+    fl_tensor *z = fl_matmul(in[0], fl_transpose(in[1], 0, 1));
+    if (in[2]) z = fl_add(z, in[2]);
+    y[0] = fl__activated(z, ((const fl_linear_args *)c->args)->act);
+    y[1] = z;
+    return y[0] != NULL;
+}
+
+/* The record of y, and of z if it is not NULL; bias may be. */
+static bool fl__run_linear(fl_tensor *const *in, fl_op act, fl_tensor **y, fl_tensor **z) {
+    fl_linear_args a = {act};
+    fl_call c = {.op = FL_OP_linear, .n_out = z ? 2 : 1, .n_in = in[2] ? 3 : 2, .args = &a};
+    fl_shape shape = FL_SHAPE(in[0]->shape[0], in[1]->shape[0]);
+    for (int i = 0; i < c.n_in; i++) c.in[i] = in[i];
+    c.out[0] = *y = fl_call_out(in[0]->family, shape, in[0]->dtype);
+    if (z) c.out[1] = *z = fl_call_out(in[0]->family, shape, in[0]->dtype);
+    if (!*y || (z && !*z)) return fl_raise();
+    return fl__run_fused(&c, fl__compose_linear);
+}
+
+/* Do the operands make a record: floats, a bias [out] or none, all of one family? The others take
+   several ops, which say what is wrong. */
+static bool fl__fits_linear(int n, fl_tensor *const *t) {
+    fl_tensor *x = t[0], *w = t[1], *b = n > 2 ? t[2] : NULL;
+    bool fits = !x->weak && !w->weak && x->ndim > 0 && x->shape[x->ndim - 1] == w->shape[1] &&
+                x->family == w->family;
+    return fits && (!b || (!b->weak && b->ndim == 1 && b->shape[0] == w->shape[0] &&
+                           b->family == x->family));
+}
+
+static fl_tensor *fl__linear_node(fl_tensor *const *in, fl_op act) {
+    fl_tensor *y;
+    return fl__run_linear(in, act, &y, NULL) ? y : NULL;
+}
+#else
+/* dx = dz w, dw = dz^T x, db = the sum of dz's rows */
+static void fv__linear_back(fl_node *n, fl_var *dz) {
+    fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_matmul(dz, w));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_matmul(fv_transpose(dz, 0, 1), x));
+    if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dz, FL_AXES(0)));
+}
+
+/* Two nodes that one record computes: z, and act of it, whose gradient finds z saved if it reads it;
+   else no z is written, and y stands for it. */
+static fl_var *fv__linear_node(fl_var *const *in, fl_op act) {
+    fl_var *b = in[2];
+    fl_tensor *t[] = {in[0]->value, in[1]->value, b ? b->value : NULL}, *y, *z = NULL;
+    bool recorded = in[0]->requires_grad || in[1]->requires_grad || (b && b->requires_grad);
+    bool wants_z = recorded && act != FL_OP_COUNT && fv__unary_reads_x(act);
+    if (!fl__run_linear(t, act, &y, wants_z ? &z : NULL)) return NULL;
+    fl_var *x = in[1]->requires_grad ? in[0] : NULL, *w = in[0]->requires_grad ? in[1] : NULL;
+    fl_var *linear = fv_record_args("linear", z ? z : y, fv__linear_back,
+                                    (fv_list){b ? 3 : 2, in}, FV_SAVE(x, w), NULL, 0);
+    return !linear || act == FL_OP_COUNT ? linear : fv__unary_of(act, linear, y);
+}
+#endif
+
+/* One product of the rows of x, whatever its leading dims. */
+static FL_T *FL_W(_linear_fused)(FL_T **in, fl_op act, fl_dtype d) {
+    fl_shape shape = fl_shape_of(FL_VALUE(in[0]));
+    int64_t rows = 1, columns = shape.dim[shape.ndim - 1];
+    for (int i = 0; i + 1 < shape.ndim; i++) rows *= shape.dim[i];
+    FL_T *all[3] = {NULL};
+    for (int i = 0; i < 3; i++)
+        if (in[i] && !(all[i] = FL_W(cast)(in[i], d))) return NULL;
+    if (shape.ndim != 2 && !(all[0] = FL_W(reshape)(all[0], FL_SHAPE(rows, columns)))) return NULL;
+    FL_T *y = FL_W(_linear_node)(all, act);
+    shape.dim[shape.ndim - 1] = FL_VALUE(in[1])->shape[0];
+    return y && shape.ndim != 2 ? FL_W(reshape)(y, shape) : y;
+}
+
+static FL_T *FL_W(_linear_of)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
     if (FL_VALUE(w)->ndim != 2)
         return FL__BAD("fl_linear: the weight's shape is %s, not [out, in]",
                        FL__SHAPE_TEXT(FL_VALUE(w)));
@@ -122,10 +214,29 @@ FL_T *FL_W(linear)(FL_T *x, FL_T *w, FL_T *bias) {
     if (FL_VALUE(w)->dtype >= FL_DTYPE_COUNT) w = FL_W(cast)(w, FL_F32);
     if (!w) return FL_GIVE(&s, NULL);
     FL_T *all[] = {x, w, bias};
-    if (!bias) return FL_GIVE(&s, FL_W(matmul)(x, FL_W(transpose)(w, 0, 1)));
-    fl_dtype d = FL_W(_unhalved)(3, all);
-    FL_T *y = FL_W(matmul)(all[0], FL_W(transpose)(all[1], 0, 1));
-    return FL_GIVE(&s, FL_W(_halved)(ADD(y, all[2]), d));
+    fl_tensor *t[] = {FL_VALUE(x), FL_VALUE(w), bias ? FL_VALUE(bias) : NULL};
+    fl_dtype d = fl__promote(bias ? 3 : 2, t);
+    if (d < FL_DTYPE_COUNT && fl_dtype_is_float(d) && fl__fits_linear(bias ? 3 : 2, t))
+        return FL_GIVE(&s, FL_W(_linear_fused)(all, act, d));
+    if (!bias) return FL_GIVE(&s, FL_W(_activated)(FL_W(matmul)(x, FL_W(transpose)(w, 0, 1)), act));
+    d = FL_W(_unhalved)(3, all);
+    FL_T *y = ADD(FL_W(matmul)(all[0], FL_W(transpose)(all[1], 0, 1)), all[2]);
+    return FL_GIVE(&s, FL_W(_halved)(FL_W(_activated)(y, act), d));
+}
+
+FL_T *FL_W(linear)(FL_T *x, FL_T *w, FL_T *bias) {
+    if (FL_ABSENT("linear", x) || FL_ABSENT("linear", w)) return NULL;
+    return FL_W(_linear_of)(x, w, bias, FL_OP_COUNT);
+}
+
+FL_T *FL_W(linear_act)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
+    if (FL_ABSENT("linear_act", x) || FL_ABSENT("linear_act", w)) return NULL;
+    if (!fl__is_activation(act)) {
+        const fl_op_info *info = fl_op_get_info(act);
+        return FL__BAD("fl_linear_act: %s is no activation that it takes",
+                       info ? info->name : "an op outside the tables");
+    }
+    return FL_W(_linear_of)(x, w, bias, act);
 }
 
 FL_T *FL_W(bilinear)(FL_T *a, FL_T *b, FL_T *w, FL_T *bias) {

@@ -7,14 +7,13 @@
    else: conv.h cuts them out of images, so no column matrix is ever written.
 
    Tall heaps of rows are cut into tiles of equal height, so no tile computes rows that do not
-   exist. What packing would not pay for is read in place: small products, few rows, and B
-   transposed under few rows (then C^T = B^T A^T is computed, whose left operand streams through
-   once).
+   exist. What packing would not pay for is read in place: small products, and B transposed under
+   few rows (then C^T = B^T A^T is computed, whose left operand streams through once). A handful of
+   rows, bound by the reading of B, have loops of their own, for B as it is and transposed.
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
-#include "../../fl_tensor.h"
-#include "isa.h"
+#include "common.h"
 #ifndef FL_CPU_GEMM_H
 #define FL_CPU_GEMM_H
 
@@ -38,6 +37,7 @@ typedef struct fl__pixels {
 
 /* What gemm_tile.h makes for an element type and an instruction set. */
 typedef void (*fl__tile_fn)(const fl__tile *t);
+typedef void (*fl__few_fn)(const fl__tile *t, int64_t n);
 typedef struct fl__kernels {
     size_t size;             /* of an element */
     int lanes;               /* elements per register */
@@ -45,6 +45,8 @@ typedef struct fl__kernels {
     int short_rows, widest;  /* most rows and most registers across of a tile with any rsa */
     fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1 */
     fl__tile_fn tile[3][7];  /* [registers across / 2][rows] */
+    fl__few_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
+    fl__few_fn axpys[5];     /* the same where b is [k][n] */
     /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row */
     void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
                  int64_t cs);
@@ -60,6 +62,16 @@ FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__til
 
 #define FL__PANEL_BYTES 40960 /* of B: what stays in the first-level cache beside a panel of A */
 #define FL__PANEL_SLACK 128   /* tiles read up to two registers past the end */
+
+/* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there,
+   then act(z). The loops may be NULL. */
+typedef struct fl__finish {
+    fl__loop add, act;
+    size_t size;
+    const char *bias;
+    char *z; /* NULL, or rows n apart */
+    int64_t n;
+} fl__finish;
 
 /* A product of m x k by k x n, or several of them. Strides in elements. */
 typedef struct fl__gemm fl__gemm;
@@ -79,6 +91,7 @@ struct fl__gemm {
        strides, or in place */
     void (*pack_b)(const fl__gemm *g, int64_t k0, int64_t k, int64_t j, int n, void *dst);
     const void *source;       /* for pack_b */
+    const fl__finish *finish; /* NULL: none */
 };
 /* Chooses the tile: for packed A, or for A in place. */
 FL_PRIVATE void fl__gemm_shape(fl__gemm *g, bool packed);
@@ -264,6 +277,19 @@ static const char *fl__gemm_panel(const fl__gemm *g, int64_t k0, int64_t kc, int
     return panel;
 }
 
+/* Finishes rows i .. i + m, columns j .. j + n of C, the first of which is at c. */
+static void fl__gemm_finish(const fl__finish *f, char *c, int64_t ldc, int64_t i, int64_t m,
+                            int64_t j, int64_t n) {
+    const int64_t size = (int64_t)f->size;
+    for (int64_t end = i + m; i < end; i++, c += ldc * size) {
+        char *z = f->z ? f->z + (i * f->n + j) * size : c;
+        if (f->add) f->add((void *[]){z, c, (char *)(uintptr_t)f->bias + j * size}, n, NULL);
+        else if (z != c) memcpy(z, c, (size_t)(n * size));
+        if (f->act) f->act((void *[]){c, z}, n, NULL);
+        else if (f->add && z != c) memcpy(c, z, (size_t)(n * size));
+    }
+}
+
 FL_PRIVATE void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1) {
     _Alignas(64) char panel[FL__PANEL_BYTES + FL__PANEL_SLACK];
     const int64_t size = (int64_t)g->ks->size;
@@ -287,6 +313,8 @@ FL_PRIVATE void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_
                 }
                 tile.c = g->c + (i * g->ldc + j) * size;
                 fl__gemm_tile(g->ks, (int)m, n, &tile);
+                if (g->finish && k0 + tile.k == g->k)
+                    fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
             }
         }
     }
@@ -358,6 +386,7 @@ typedef struct fl__matmul {
     const int64_t *shape, *a_stride, *b_stride;
     int64_t items, splits, split_k, row_blocks, block_tiles, column_blocks, block_columns;
     bool swapped;  /* g computes C^T */
+    const fl__finish *finish; /* of C, of one item; NULL: none */
     bool openblas;
     char *packed;  /* m * k elements per item */
     char *parts;   /* C^T of each item, or the parts of C; NULL: straight into out */
@@ -387,18 +416,18 @@ static void fl__matmul_plan(fl__matmul *p) {
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
-    bool in_place = small || stream || (g->m <= 8 && g->csb == 1);
+    bool in_place = small || stream;
     fl__gemm_shape(g, !in_place);
     g->packed = in_place ? NULL : ""; /* set for each task */
     g->ldc = g->n;
 }
 
-/* Cuts the products into blocks: about 200 rows (a chunk of A in the second-level cache) by 512
-   columns, smaller where that gives few tasks, then along k. */
+/* Cuts the products into blocks: about 400 rows (a chunk of A in the second-level cache, for which
+   a panel of B is packed once) by 512 columns, smaller where that gives few tasks, then along k. */
 static void fl__matmul_cut(fl__matmul *p) {
     fl__gemm *g = &p->g;
     const int64_t tiles = fl__gemm_tiles(g), enough = 8;
-    p->block_tiles = fl__gemm_min(tiles, fl__gemm_div_up(p->swapped ? 256 : 200, g->rows));
+    p->block_tiles = fl__gemm_min(tiles, fl__gemm_div_up(p->swapped ? 256 : 400, g->rows));
     p->block_columns = 512;
     p->splits = 1;
     if (g->m * g->n * g->k > FL__SMALL_PRODUCT) {
@@ -440,6 +469,7 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     g.k = fl__gemm_min(p->split_k, g.k - k0);
     if (g.packed) g.packed = p->packed + (item * p->g.k + k0) * g.m * size;
     g.c = (p->parts ? p->parts : p->out) + index * g.m * g.n * size;
+    if (!p->swapped && p->splits == 1 && !p->openblas) g.finish = p->finish;
     return g;
 }
 
@@ -469,9 +499,10 @@ static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
         else
 #endif
             fl__gemm_block(&g, t0, t1, j0, j1);
-        if (p->swapped) /* out[j][i] = C^T[i][j] */
-            g.ks->pack(p->out + ((index * g.n + j0) * g.m + i0) * size, g.m, i1 - i0, j1 - j0,
-                       g.c + (i0 * g.ldc + j0) * size, g.ldc, 1);
+        if (!p->swapped) continue;
+        char *out = p->out + ((index * g.n + j0) * g.m + i0) * size; /* out[j][i] = C^T[i][j] */
+        g.ks->pack(out, g.m, i1 - i0, j1 - j0, g.c + (i0 * g.ldc + j0) * size, g.ldc, 1);
+        if (p->finish) fl__gemm_finish(p->finish, out, g.m, j0, j1 - j0, i0, i1 - i0);
     }
 }
 
@@ -489,8 +520,80 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* >>few: at most 8 rows, for each of which B would be read: it is read once, in the order of memory */
+
+enum { FL__FEW_ROWS = 8, FL__FEW_DOTS = 1024, FL__FEW_AXPYS = 16 };
+
+/* One block of columns: a chunk of k at a time over all rows. */
+static void fl__few_block(const fl__gemm *g, int64_t j, int64_t n) {
+    const int64_t size = (int64_t)g->ks->size;
+    const bool dots = g->csb != 1;
+    fl__segment segment;
+    fl__tile tile = {.segments = 1, .segment = &segment, .rsa = g->rsa, .csa = g->csa,
+                     .ldb = dots ? g->csb : g->rsb, .ldc = g->ldc};
+    for (int64_t k0 = 0; k0 < g->k; k0 += tile.k) {
+        tile.k = fl__gemm_min(g->k - k0, dots ? FL__FEW_DOTS : FL__FEW_AXPYS);
+        tile.add = k0 > 0;
+        segment.b = g->b + (k0 * g->rsb + j * g->csb) * size;
+        for (int64_t i = 0, mr; i < g->m; i += mr) {
+            mr = g->m - i >= 4 ? 4 : g->m - i >= 2 ? 2 : 1;
+            segment.a = g->a + (i * g->rsa + k0 * g->csa) * size;
+            tile.c = g->c + (i * g->ldc + j) * size;
+            (dots ? g->ks->dots : g->ks->axpys)[mr](&tile, n);
+        }
+    }
+    if (g->finish)
+        fl__gemm_finish(g->finish, g->c + j * size, g->ldc, 0, g->m, j, n);
+}
+
+static void fl__few_task(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    for (int64_t task = begin; task < end; task++) {
+        fl__gemm g = fl__matmul_part(p, task / p->column_blocks);
+        int64_t j = task % p->column_blocks * p->block_columns;
+        fl__few_block(&g, j, fl__gemm_min(p->block_columns, g.n - j));
+    }
+}
+
+/* Runs the product if it has few rows, or one column. */
+static bool fl__matmul_few(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    p->swapped = g->n == 1 && g->m > FL__FEW_ROWS;
+    if (p->swapped) fl__gemm_swap(g);
+    bool takes = g->m <= FL__FEW_ROWS && (g->csb == 1 || (g->rsb == 1 && g->csa == 1));
+    if (!takes || g->m * g->n * g->k < 4096) {
+        if (p->swapped) fl__gemm_swap(g);
+        return false;
+    }
+    g->ldc = g->n;
+    p->splits = 1;
+    p->split_k = g->k;
+    p->block_columns = g->csb == 1 ? 1024 : 16;
+    p->column_blocks = fl__gemm_div_up(g->n, p->block_columns);
+    int64_t work = g->m * g->k * p->block_columns;
+    fl_parallel(p->items * p->column_blocks, fl__gemm_div_up(FL__SMALL_PRODUCT, work), fl__few_task,
+                p);
+    return true;
+}
+
+/* Rows of C that no block could finish. */
+static void fl__matmul_finish(void *arg, int64_t begin, int64_t end) {
+    const fl__finish *f = ((const fl__matmul *)arg)->finish;
+    char *c = ((const fl__matmul *)arg)->out + begin * f->n * (int64_t)f->size;
+    fl__gemm_finish(f, c, f->n, begin, end - begin, 0, f->n);
+}
+
+static void fl__matmul_finish_rows(fl__matmul *p, int64_t rows) {
+    if (p->finish)
+        fl_parallel(rows, fl__gemm_div_up(1 << 14, p->finish->n), fl__matmul_finish, p);
+}
+
 static bool fl__matmul_float(fl__matmul *p) {
     fl__gemm *g = &p->g;
+    if (fl__matmul_few(p)) {
+        if (p->swapped) fl__matmul_finish_rows(p, g->n);
+        return true;
+    }
     fl__matmul_plan(p);
 #ifdef FL_USE_OPENBLAS
     p->openblas = g->packed && fl__openblas_wants(g);
@@ -516,6 +619,7 @@ static bool fl__matmul_float(fl__matmul *p) {
     int64_t grain = work < FL__SMALL_PRODUCT ? fl__gemm_div_up(FL__SMALL_PRODUCT, work + 1) : 1;
     fl_parallel(tasks, grain, fl__matmul_task, p);
     if (p->splits > 1) fl_parallel(p->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
+    if (p->splits > 1 || (p->openblas && !p->swapped)) fl__matmul_finish_rows(p, g->m);
     if (scratch) {
         fl_buffer_unmap(scratch);
         fl_buffer_drop(scratch);
@@ -565,6 +669,30 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
     if (!fl_dtype_is_float(y->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(y->dtype));
     p.g.ks = fl__gemm_kernels(y->dtype);
     return fl__matmul_float(&p);
+}
+
+FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
+    fl_tensor *y = c->out[0], *z = c->n_out > 1 ? c->out[1] : NULL;
+    const fl_tensor *x = c->in[0], *w = c->in[1], *b = c->n_in > 2 ? c->in[2] : NULL;
+    fl_op act = ((const fl_linear_args *)c->args)->act;
+    int64_t m = y->shape[0], n = y->shape[1], k = x->shape[1];
+    if (b && n > 1 && b->stride[0] != 1) return fl__run_composed(c);
+    (void)self;
+    if (!fl_make(y) || (z && !fl_make(z))) return false;
+    if (m == 0 || n == 0) return true;
+    fl__finish f = {.size = fl_dtype_size(y->dtype), .bias = b ? fl_data(b) : NULL, .n = n,
+                    .z = z ? fl_data(z) : NULL};
+    if (b) f.add = fl__formula_loop(FL_OP_add, y->dtype);
+    if (act != FL_OP_COUNT) f.act = fl__formula_loop(act, y->dtype);
+    fl__matmul p = {.items = 1, .out = fl_data(y)};
+    p.finish = f.add || f.act || f.z ? &f : NULL;
+    p.g = (fl__gemm){.ks = fl__gemm_kernels(y->dtype), .m = m, .n = n, .k = k,
+                     .a = fl_data(x), .rsa = x->stride[0], .csa = x->stride[1],
+                     .b = fl_data(w), .rsb = w->stride[1], .csb = w->stride[0]};
+    if (k > 0) return fl__matmul_float(&p);
+    memset(p.out, 0, (size_t)(m * n) * f.size);
+    fl__matmul_finish_rows(&p, m);
+    return true;
 }
 
 #endif /* FL_CPU_GEMM_IMPL */

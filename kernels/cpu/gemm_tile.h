@@ -65,6 +65,79 @@ FL__TALL_ROWS(FL__TALL)
 #endif
 FL__ALL_TILES(FL__TILE_OF)
 
+/* Few rows of C, and B transposed: sums along k, whole registers at a time. mr x nc dot products. */
+#define FL__DOTS (FL__ROWS > 6 ? 4 : 2)
+FL__INLINE FL__TARGET void FL__FN(dot)(const int mr, const int nc, const FL__T *b,
+                                       const fl__tile *t, FL__T *c) {
+    FL__CONTRACT
+    FL__FN(vec) acc[16];
+    const FL__T *a = t->segment->a;
+    int64_t p = 0;
+    FL__UNROLL for (int i = 0; i < mr * nc; i++) acc[i] = (FL__FN(vec)){0};
+    for (; p + FL__LANES <= t->k; p += FL__LANES) {
+        FL__FN(vec) x[4];
+        FL__UNROLL for (int i = 0; i < mr; i++) x[i] = *(const FL__FN(mem) *)(a + i * t->rsa + p);
+        FL__UNROLL for (int j = 0; j < nc; j++) {
+            FL__FN(vec) y = *(const FL__FN(mem) *)(b + j * t->ldb + p);
+            FL__UNROLL for (int i = 0; i < mr; i++) acc[i * nc + j] += x[i] * y;
+        }
+    }
+    FL__UNROLL for (int i = 0; i < mr * nc; i++) {
+        const FL__T *x = a + i / nc * t->rsa, *y = b + i % nc * t->ldb;
+        FL__T *to = c + i / nc * t->ldc + i % nc, sum = t->add ? *to : 0;
+        FL__UNROLL for (int l = 0; l < FL__LANES; l++) sum += acc[i][l];
+        for (int64_t q = p; q < t->k; q++) sum += x[q] * y[q];
+        *to = sum;
+    }
+}
+
+/* Few rows of C, and B as it is: C += np rows of B times as many columns of A. */
+FL__INLINE FL__TARGET void FL__FN(axpy)(const int mr, const int np, const FL__T *a, const FL__T *b,
+                                        const fl__tile *t, bool add, int64_t n) {
+    FL__CONTRACT
+    FL__FN(vec) x[16];
+    FL__T *c = t->c;
+    int64_t j = 0;
+    FL__UNROLL for (int i = 0; i < mr * np; i++)
+        x[i] = a[i / np * t->rsa + i % np * t->csa] - (FL__FN(vec)){0};
+    for (; j + FL__LANES <= n; j += FL__LANES) {
+        FL__FN(vec) acc[4];
+        FL__UNROLL for (int i = 0; i < mr; i++) acc[i] = (FL__FN(vec)){0};
+        if (add)
+            FL__UNROLL for (int i = 0; i < mr; i++) acc[i] = *(FL__FN(mem) *)(c + i * t->ldc + j);
+        FL__UNROLL for (int p = 0; p < np; p++) {
+            FL__FN(vec) y = *(const FL__FN(mem) *)(b + p * t->ldb + j);
+            FL__UNROLL for (int i = 0; i < mr; i++) acc[i] += x[i * np + p] * y;
+        }
+        FL__UNROLL for (int i = 0; i < mr; i++) *(FL__FN(mem) *)(c + i * t->ldc + j) = acc[i];
+    }
+    for (; j < n; j++)
+        FL__UNROLL for (int i = 0; i < mr; i++) {
+            FL__T sum = add ? c[i * t->ldc + j] : 0;
+            FL__UNROLL for (int p = 0; p < np; p++) sum += x[i * np + p][0] * b[p * t->ldb + j];
+            c[i * t->ldc + j] = sum;
+        }
+}
+
+/* mr x n elements of C by either. */
+#define FL__FEW(mr) \
+    FL__TARGET static void FL__FN(dots##mr)(const fl__tile *t, int64_t n) { \
+        const FL__T *b = t->segment->b; \
+        int64_t j = 0; \
+        for (; j + FL__DOTS <= n; j += FL__DOTS) \
+            FL__FN(dot)(mr, FL__DOTS, b + j * t->ldb, t, (FL__T *)t->c + j); \
+        for (; j < n; j++) FL__FN(dot)(mr, 1, b + j * t->ldb, t, (FL__T *)t->c + j); \
+    } \
+    FL__TARGET static void FL__FN(axpys##mr)(const fl__tile *t, int64_t n) { \
+        const FL__T *a = t->segment->a, *b = t->segment->b; \
+        int64_t p = 0; \
+        for (; p + FL__DOTS <= t->k; p += FL__DOTS) \
+            FL__FN(axpy)(mr, FL__DOTS, a + p * t->csa, b + p * t->ldb, t, t->add || p > 0, n); \
+        for (; p < t->k; p++) \
+            FL__FN(axpy)(mr, 1, a + p * t->csa, b + p * t->ldb, t, t->add || p > 0, n); \
+    }
+FL__FEW(1) FL__FEW(2) FL__FEW(4)
+
 /* Transposes 8 x 8: dst[p * ldd + i] = src[i][p]. */
 FL__INLINE FL__TARGET void FL__FN(transpose8)(FL__T *dst, int64_t ldd, const FL__T *const src[8]) {
     FL__FN(eight) r[8], t[8];
@@ -186,6 +259,8 @@ static const fl__kernels FL__FN(kernels) = {
     .widest = 2,
 #endif
     .tile = {FL__ALL_TILES(FL__ENTRY)},
+    .dots = {[1] = FL__FN(dots1), [2] = FL__FN(dots2), [4] = FL__FN(dots4)},
+    .axpys = {[1] = FL__FN(axpys1), [2] = FL__FN(axpys2), [4] = FL__FN(axpys4)},
     .pack = FL__FN(pack),
     .pack_runs = FL__FN(pack_runs),
     .add = FL__FN(add),
@@ -198,6 +273,8 @@ static const fl__kernels FL__FN(kernels) = {
 #undef FL__TARGET
 #undef FL__TALL
 #undef FL__TILE_OF
+#undef FL__DOTS
+#undef FL__FEW
 #undef FL__TALL_ROWS
 #undef FL__ROWS4
 #undef FL__ROWS6
