@@ -17,7 +17,7 @@ UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h kernels/*/*.h 2>/dev/n
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
-MODELS   := $(basename $(wildcard bench/models/*.c))
+MODEL_UNITS := $(basename $(wildcard bench/models/*.c))
 STRANGERS := $(basename $(wildcard examples/strangers/*.c))
 BACKENDS := cpu $(basename $(notdir $(wildcard examples/strangers/naive.h examples/strangers/recorder.h examples/strangers/evictor.h)))
 
@@ -183,7 +183,7 @@ PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUI
 $(PROGRAMS): %: %.o $(BUILD)/libfl.a
 	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(LIBS)
 	@echo LD $@
-$(BUILD)/bench/model $(BUILD)/tests/test_models: $(MODELS:%=$(BUILD)/%.o)
+$(BUILD)/bench/model $(BUILD)/tests/test_models: $(MODEL_UNITS:%=$(BUILD)/%.o)
 
 # An object sees only the API part of the other headers, what stands before their FL_IMPL_ONLY_ line. So it depends
 # on build/api/<header>, a copy of that part whose time changes only when its text does: an edit of an
@@ -202,7 +202,7 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(ALL_CFLAGS) $(OPTIONS) $(LIBS)' > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
--include $(OBJECTS:.o=.d) $(PROGRAMS:=.d) $(MODELS:%=$(BUILD)/%.d)
+-include $(OBJECTS:.o=.d) $(PROGRAMS:=.d) $(MODEL_UNITS:%=$(BUILD)/%.d)
 
 # --- optional parts --------------------------------------------------------------------------------------
 

@@ -747,6 +747,9 @@ FL_API fl_tensor *fl_ctc_loss_opt(fl_tensor *logp, fl_tensor *target, fl_tensor 
 FL_API fl_var *fv_ctc_loss_opt(fl_var *logp, fl_tensor *target, fl_tensor *steps,
                                fl_tensor *lengths, fl_ctc_loss_opts o);
 
+/* private: the loss of each row, see FL_OP_cross_entropy; x [n, c] is f32 or f64 and not empty */
+FL_PRIVATE fl_var *fv__cross_entropy(fl_var *x, fl_tensor *target, fl_cross_entropy_args a);
+
 #ifdef __cplusplus
 }
 #endif

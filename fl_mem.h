@@ -1546,7 +1546,7 @@ static struct {
     fl__block *vacant[FL__CLASSES];
     size_t split_limit; /* 0: not read yet */
     int64_t small_out;  /* small blocks that are not in the shared bins */
-    fl_mem_stats stats; /* in_use includes the bins of the threads; gets, puts: large ones */
+    fl_mem_stats stats; /* in_use includes the shelves of the threads; gets, puts: large ones */
 } fl__cache;
 
 static void fl__poison(const void *p, size_t bytes) {
@@ -1936,7 +1936,7 @@ static void fl__cache_put(fl_mem_manager *self, fl_buffer *b) {
     }
 }
 
-/* What threads keep in their bins is not in use; a small block came back if it is in any bin. Under
+/* What threads keep on shelves is not in use; a small block came back if it is there or in a bin. Under
    fl__lock. */
 static void fl__stats_add_small(fl_mem_stats *out) {
     int64_t gets = fl__shared.gets, used = fl__cache.small_out;
@@ -2107,7 +2107,8 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     if (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1 &&
         __atomic_sub_fetch(&b->refs_, 1, __ATOMIC_ACQ_REL))
         return;
-    bool held = b->pageable || b->ptr; /* a manager has seen it; it may be taking the bytes of a pageable one away */
+    /* A manager has seen it; it may be taking the bytes of a pageable one away. */
+    bool held = b->pageable || b->ptr;
     if (held && fl__tracing()) fl__trace_add(FL__PUT, b, NULL);
     bool plain = b->manager == &fl__caching && b->device == &fl__host && !b->pageable;
     if (plain && b->ptr && fl__is_small(b->bytes) && fl__small_put(b)) return;

@@ -1511,9 +1511,9 @@ static fl_var *fl__nn_reduce(fl_var *loss, fl_reduction r) {
     return r == FL_SUM ? fv_sum(loss, FL_ALL_AXES) : fv_mean(loss, FL_ALL_AXES);
 }
 
-/* No value is read on the host: a step can be recorded, and runs on a device without waiting.
-   Gather refuses a target that is no class. */
-static fl_var *fl__nn_class_loss_of(const fl__nn_class_loss *l, fl_var *logp, fl_tensor *target) {
+/* Of each target, 0 where it does not count. No value is read on the host: a step can be recorded,
+   and runs on a device without waiting. Gather refuses a target that is no class. */
+static fl_var *fl__nn_class_losses(const fl__nn_class_loss *l, fl_var *logp, fl_tensor *target) {
     if (!logp) return NULL;
     const fl_tensor *x = fv_value(logp);
     fl_tensor *counts = fl_ne(target, fl_int(l->ignore));
@@ -1523,10 +1523,16 @@ static fl_var *fl__nn_class_loss_of(const fl__nn_class_loss *l, fl_var *logp, fl
         fl_var *all = fv_mul(fv_sum(logp, FL_AXES(1)), fv_num(-l->smoothing / (double)x->shape[1]));
         loss = fv_add(fv_mul(loss, fv_num(1 - l->smoothing)), all);
     }
-    loss = fv_where(fv_const(counts), loss, fv_num(0));
-    if (l->reduction != FL_MEAN) return fl__nn_reduce(loss, l->reduction);
-    fl_tensor *n = fl_cast(fl_sum(counts, FL_ALL_AXES), x->dtype);
-    return fv_div(fv_sum(loss, FL_ALL_AXES), fv_const(n));
+    return fv_where(fv_const(counts), loss, fv_num(0));
+}
+
+/* The same of logits; one pass where they are rows of classes. */
+static fl_var *fl__nn_logit_losses(const fl__nn_class_loss *l, fl_var *x, fl_tensor *target) {
+    const fl_tensor *t = fv_value(x);
+    const bool rows = t->ndim == 2 && !t->weak && (t->dtype == FL_F32 || t->dtype == FL_F64);
+    fl_cross_entropy_args a = {.smoothing = l->smoothing, .ignore = l->ignore};
+    return rows && fl_numel(t) > 0 ? fv__cross_entropy(x, target, a)
+                                   : fl__nn_class_losses(l, fv_log_softmax(x, 1), target);
 }
 
 /* logits: x goes through a log softmax first. */
@@ -1536,8 +1542,12 @@ static fl_var *fl__nn_class_loss_run(const fl__nn_class_loss *l, fl_var *x, fl_t
         !fl__nn_loss_shapes_ok(l, fv_value(x), target))
         return fl_raise();
     fl_scope s = fl_scope_begin();
-    fl_var *loss = fl__nn_class_loss_of(l, logits ? fv_log_softmax(x, 1) : x, target);
-    return fv_scope_return(&s, loss);
+    fl_var *each =
+        logits ? fl__nn_logit_losses(l, x, target) : fl__nn_class_losses(l, x, target);
+    if (l->reduction != FL_MEAN) return fv_scope_return(&s, fl__nn_reduce(each, l->reduction));
+    fl_tensor *n = fl_sum(fl_ne(target, fl_int(l->ignore)), FL_ALL_AXES);
+    n = n ? fl_cast(n, fv_value(x)->dtype) : NULL;
+    return fv_scope_return(&s, fv_div(fv_sum(each, FL_ALL_AXES), fv_const(n)));
 }
 
 FL_API fl_var *fl_nn_nll_opt(fl_var *logp, fl_tensor *target, fl_nn_nll_opts o) {

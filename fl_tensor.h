@@ -425,6 +425,14 @@ FL_API void fl_set_flags(uint64_t flags);
        query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
     X(attention,           OPT, fl_attention_args, "matmul mul add where amax sub exp sum div log") \
     X(attention_grad,      OPT, fl_attention_args, "matmul mul add where amax sub exp sum div") \
+    /* x [n, c], target i64 [n] -> loss [n], largest [n, 1] of each row, sum [n, 1] of exp(x - largest); with logp = x -
+       largest - log sum: -(1 - smoothing) logp[target] - smoothing mean(logp), or 0 where the target is args.ignore */ \
+    X(cross_entropy,       OPT, fl_cross_entropy_args, "amax sub exp sum log gather mul add ne where") \
+    /* x, target, largest, sum, dy [n] -> dx */ \
+    X(cross_entropy_grad,  OPT, fl_cross_entropy_args, "sub exp div eq mul ne where") \
+    /* x, an even number along the axis: a, then g -> y = a / (1 + exp(-g));  x, dy -> dx */ \
+    X(glu,                 OPT, fl_axis_args,    "mul div add exp neg copy") \
+    X(glu_grad,            OPT, fl_axis_args,    "mul sub div add exp neg copy") \
     /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
        gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
     X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
@@ -560,6 +568,10 @@ typedef struct fl_batch_norm_args {
     double eps;
     bool relu;
 } fl_batch_norm_args;
+typedef struct fl_cross_entropy_args {
+    double smoothing;
+    int64_t ignore;
+} fl_cross_entropy_args;
 typedef struct fl_ctc_args {
     int64_t blank; /* its class */
 } fl_ctc_args;
@@ -1056,6 +1068,9 @@ FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype); /* row-m
 /* Lays out, which has no storage yet, as t: the same order of axes, if t has the same shape and is
    dense in that order (channels-last images stay so). Returns out. */
 FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t);
+/* Lays out, which has no storage yet, densely with its axes in the order in which t's lie in memory;
+   for a shape other than t's. Returns out. */
+FL_PRIVATE fl_tensor *fl__ordered_as(fl_tensor *out, const fl_tensor *t);
 FL_PRIVATE void fl__axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]);
 FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
 /* t's elements with other shape, strides and offset; a dense copy where the backend refuses */
@@ -1692,6 +1707,15 @@ FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t) {
         n *= t->shape[order[i]];
     }
     memcpy(out->stride, t->stride, sizeof out->stride);
+    return out;
+}
+
+FL_PRIVATE fl_tensor *fl__ordered_as(fl_tensor *out, const fl_tensor *t) {
+    int order[FL_MAX_DIMS];
+    int64_t n = 1;
+    if (!out) return NULL;
+    fl__axes_by_stride(t, order);
+    for (int i = t->ndim - 1; i >= 0; n *= out->shape[order[i--]]) out->stride[order[i]] = n;
     return out;
 }
 

@@ -753,8 +753,8 @@ fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index, fl
     fl_tensor *at = NULL, *y;
     if (fl__by_slot(x, FL_OP_max_pool2d)) {
         fl_call c = {.op = FL_OP_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
-        c.out[0] = fl_call_out(x->family, shape, x->dtype);
-        c.out[1] = at = c.out[0] ? fl_call_out(x->family, shape, FL_I64) : NULL;
+        c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
+        c.out[1] = at = c.out[0] ? fl__image_as(fl_call_out(x->family, shape, FL_I64), x, x) : NULL;
         y = at ? fl__result(&c) : fl_raise();
     } else {
         y = fl__compose_max_pool(x, shape, &a, &at);
@@ -782,7 +782,7 @@ fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape)
                        fl__shape_as_text(x_shape).s);
     if (fl__by_slot(dy, FL_OP_max_pool2d_grad)) {
         fl_call c = {.op = FL_OP_max_pool2d_grad, .n_out = 1, .n_in = 2, .in = {dy, index}};
-        c.out[0] = fl_call_out(dy->family, x_shape, dy->dtype);
+        c.out[0] = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, index);
         return c.out[0] ? fl__result(&c) : fl_raise();
     }
     fl_scope s = fl_scope_begin();

@@ -118,16 +118,6 @@ typedef struct figures {
     int64_t conversions; /* in one step */
 } figures;
 
-static double gradient_bytes(fl_nn_module *net) {
-    const fv_list p = fl_nn_parameters(net);
-    double bytes = 0;
-    for (int i = 0; i < p.n; i++)
-        if (fv_grad(p.v[i]))
-            bytes +=
-                (double)fl_numel(fv_grad(p.v[i])) * (double)fl_dtype_size(fv_grad(p.v[i])->dtype);
-    return bytes;
-}
-
 static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const model_batch *batch,
                  double seconds[4]) {
     fl_scope scope = fl_scope_begin();
@@ -144,13 +134,20 @@ static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const mo
     memcpy(seconds, parts, sizeof parts);
 }
 
+/* Most bytes above what is there: gradients stay from the step before, so they are not among them. */
+static double memory_of(const settings *s, fl_nn_module *net, const model_batch *batch) {
+    fl_mem_stats_reset_peak(NULL);
+    const int64_t before = fl_mem_stats_of(NULL).in_use;
+    fl_scope scope = fl_scope_begin();
+    fl_backward(s->m->loss(net, &s->preset, batch));
+    fl_scope_end(&scope);
+    return (double)(fl_mem_stats_of(NULL).peak_in_use - before);
+}
+
 static void train(const settings *s, fl_nn_module *net, const model_batch *batch, figures *f) {
     double part[4];
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
     for (int i = 0; i < s->warmup; i++) step(s, net, optim, batch, part);
-    fl_optim_zero_grad(optim);
-    fl_mem_stats_reset_peak(NULL);
-    const int64_t before = fl_mem_stats_of(NULL).in_use;
     conversions = 0;
     for (int i = 0; i < s->iterations; i++) {
         forward_flop = 0;
@@ -159,7 +156,7 @@ static void train(const settings *s, fl_nn_module *net, const model_batch *batch
     }
     f->flop = 3 * forward_flop;
     f->conversions = conversions / s->iterations;
-    f->memory = (double)(fl_mem_stats_of(NULL).peak_in_use - before) - gradient_bytes(net);
+    f->memory = memory_of(s, net, batch);
     fl_optim_free(optim);
 }
 

@@ -91,6 +91,7 @@ static const struct {
                {"order", order_group},
                {"composed index", composed_index_group},
                {"nets", nets_group},
+               {"cross_entropy", cross_entropy_group},
                {"layers", layers_group},
                {"matmul", matmul_group},
                {"products", linear_group},

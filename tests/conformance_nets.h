@@ -2,6 +2,7 @@
 #ifndef CONFORMANCE_NETS_H
 #define CONFORMANCE_NETS_H
 
+#include "../fl_nn.h"
 #include "conformance.h"
 
 /* >>norms: of rows [n, c], each over all of it */
@@ -249,6 +250,64 @@ static void batch_norm_grad_case(fl_dtype d, layout l, fl_shape s) {
     for (int i = 0; ok && i < 3; i++)
         ok = agrees(fv_grad(in[i]), &want[i], (tolerance){4, 32, 0}, scale[i], false);
     case_end(ok);
+}
+
+/* >>cross_entropy of rows x [n, c]: the loss, or with dy [n] the gradient of the logits */
+
+static void cross_entropy_row(const double *x, int64_t c, int64_t target, double smoothing,
+                              double dy, double *loss, double *dx) {
+    double largest = -INFINITY, sum = 0, mean = 0;
+    for (int64_t i = 0; i < c; i++) largest = fmax(largest, x[i]);
+    for (int64_t i = 0; i < c; i++) sum += exp(x[i] - largest), mean += x[i] / (double)c;
+    double all = largest + log(sum);
+    *loss = (1 - smoothing) * (all - x[target]) + smoothing * (all - mean);
+    for (int64_t i = 0; i < c; i++)
+        dx[i] = dy * (exp(x[i] - all) - (1 - smoothing) * (i == target) - smoothing / (double)c);
+}
+
+static void cross_entropy_case(fl_dtype d, layout l, fl_shape s, double smoothing, bool grad) {
+    char text[100];
+    if (!case_begin(grad ? "cross_entropy_grad" : "cross_entropy", d, l, "%s smoothing %g",
+                    fl_shape_text(s, text, sizeof text), smoothing))
+        return;
+    int64_t n = s.dim[0], c = s.dim[1], target[32] = {0};
+    operand x = make_operand(s, d, l, TAME);
+    array dy = random_array(FL_SHAPE(n), d, TAME), loss = new_array(FL_SHAPE(n), d);
+    array dx = new_array(s, d);
+    double *scale = take((size_t)dx.n * sizeof *scale + 8), *size = take((size_t)n * 8 + 8);
+    for (int64_t r = 0; r < n; r++) {
+        const double *row = x.a.f + r * c;
+        target[r] = random_below((int)c);
+        if (r == 1) target[r] = -100; /* ignored: zeros */
+        else cross_entropy_row(row, c, target[r], smoothing, dy.f[r], loss.f + r, dx.f + r * c);
+        size[r] = 8;
+        for (int64_t i = 0; i < c; i++) size[r] += fabs(row[i]);
+        for (int64_t i = 0; i < c; i++) scale[r * c + i] = fabs(dy.f[r]) * size[r];
+    }
+    fl_tensor *to = fl_from_host(target, FL_SHAPE(n), FL_I64);
+    fl_var *in = fv_param(x.t);
+    fl_var *y = fl_nn_cross_entropy(in, to, .label_smoothing = smoothing, .reduction = FL_NONE);
+    bool ok = y != NULL;
+    if (ok && grad) ok = fl_backward(y, .grad = dense_tensor(&dy));
+    case_end(ok && (grad ? agrees(fv_grad(in), &dx, (tolerance){4, 8, 0}, scale, false)
+                         : agrees(y->value, &loss, (tolerance){4, 8, 0}, size, false)));
+}
+
+static void cross_entropy_group(void) {
+    static const fl_shape rows[] = {{2, {3, 5}}, {2, {17, 33}}, {2, {1, 1}}, {2, {2, 130}}};
+    for (int grad = 0; grad < 2; grad++) {
+        const char *name = grad ? "cross_entropy_grad" : "cross_entropy";
+        expect_row(name, FLOATS, UNWEAK & ~(1u << CHANNELS_LAST), 0, 0); /* rows are 2-d */
+        snprintf(row_of(name)->tolerance, 64, "4 ulp + 8 eps of sum |x|");
+    }
+    for (int k = 0; k < DTYPES; k++)
+        for (int l = DENSE; takes(FLOATS, all_dtypes[k]) && l <= BROADCAST; l++)
+            for (int i = 0; i < 8; i++) {
+                if (!layout_fits((layout)l, rows[i % 4])) continue;
+                for (int grad = 0; grad < 2; grad++)
+                    cross_entropy_case(all_dtypes[k], (layout)l, rows[i % 4], i < 4 ? 0 : 0.1,
+                                       grad);
+            }
 }
 
 /* >>cells: x [n, in], h [n, hidden] */

@@ -12,6 +12,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "../fl_nn.h"
 #include "arrays.h"
 #include "backends.h"
 #include <stdarg.h>

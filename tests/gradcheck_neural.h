@@ -142,6 +142,10 @@ static fl_var *net_multi_margin(fl_var **x) {
     return fv_multi_margin_loss(fv_mul(x[0], x[0]), target, 20, FL_NONE);
 }
 
+static fl_var *net_cross_entropy(fl_var **x) {
+    fl_tensor *target = fl_from_host((int64_t[]){3, -100, 1}, FL_SHAPE(3), FL_I64);
+    return fl_nn_cross_entropy(x[0], target, .label_smoothing = 0.1, .reduction = FL_NONE);
+}
 /* x as four steps of three sequences; y [4, 4] gives the steps' classes. */
 static fl_var *net_ctc(fl_var **x) {
     fl_tensor *target = fl_from_host((int64_t[]){1, 1, 2, 1, 3, 0}, FL_SHAPE(3, 2), FL_I64);
@@ -181,7 +185,7 @@ static const struct {
     {"soft_margin_loss", net_soft_margin, ALIKE}, {"hinge_embedding_loss", net_hinge, ALIKE},
     {"margin_ranking_loss", net_ranking, ALIKE}, {"cosine_embedding_loss", net_cosine_loss, ALIKE},
     {"triplet_margin_loss", net_triplet, ALIKE}, {"multi_margin_loss", net_multi_margin, ALONE},
-    {"ctc_loss", net_ctc, SQUARE}};
+    {"cross_entropy", net_cross_entropy, ALONE}, {"ctc_loss", net_ctc, SQUARE}};
 enum { NET_OPS = sizeof net_ops / sizeof *net_ops };
 
 static fl_var *run_net(fl_var **x, const grad_case *c) {

@@ -37,7 +37,8 @@ static fl_tensor *spoilt(fl_tensor *x, int how) {
 }
 
 static fl_tensor *laid_out(fl_tensor *t, int layout) {
-    if (layout == TRANSPOSED) return fl_transpose(fl_contiguous(fl_transpose(t, 0, 1)), 0, 1);
+    if (layout == TRANSPOSED && t->ndim > 1)
+        return fl_transpose(fl_contiguous(fl_transpose(t, 0, 1)), 0, 1);
     if (layout != CHANNELS_LAST || t->ndim != 4) return t;
     t = fl_contiguous(fl_permute(t, 4, (int[]){0, 2, 3, 1}));
     return fl_permute(t, 4, (int[]){0, 3, 1, 2});
@@ -186,6 +187,29 @@ TEST(batch_norm) {
             check_fused(&(fused){"batch_norm relu", batch_norm, s, 3, k / 2, {BATCH_NORM}, d});
             check_fused(&(fused){"batch_norm plain", batch_norm, s, 4, k / 2, {BATCH_NORM}, d});
             check_fused(&(fused){"batch_norm relu", batch_norm, s, 4, k / 2, {BATCH_NORM}, d});
+        }
+}
+
+/* >>losses */
+
+static fl_var *cross_entropy(const fused *f, fl_var *const *x) {
+    fl_rng rng = {5, 0};
+    fl_tensor *target = fl_randint(FL_SHAPE(f->shape.dim[0]), 0, f->shape.dim[1], &rng);
+    return fl_nn_cross_entropy(x[0], target, .reduction = FL_NONE, .ignore_index = 1,
+                               .label_smoothing = f->name[14] == 's' ? 0.1 : 0);
+}
+
+#define CROSS_ENTROPY FL_OP_cross_entropy, FL_OP_cross_entropy_grad
+TEST(cross_entropy) {
+    static const int64_t size[][2] = {{1, 1},  {3, 2},   {7, 15},    {9, 64},    {65, 17},
+                                      {5, 65}, {2, 1023}, {3, 1025}, {70, 300}, {2, 5000}};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        for (int k = 0; k < 4; k++) {
+            fl_shape s = FL_SHAPE(size[i][0], size[i][1]);
+            fl_dtype d = k & 1 ? FL_F64 : FL_F32;
+            int layout = k & 2 ? TRANSPOSED : PLAIN;
+            check_fused(&(fused){"cross_entropy plain", cross_entropy, s, 1, layout, {CROSS_ENTROPY}, d});
+            check_fused(&(fused){"cross_entropy smooth", cross_entropy, s, 1, layout, {CROSS_ENTROPY}, d});
         }
 }
 

@@ -205,6 +205,42 @@ TEST(channels_last_network) {
     check_nothing_live();
 }
 
+/* Bit for bit, and stored as x is. */
+static void check_pooling(fl_tensor *x, int64_t kernel, fl_pool2d_opts o) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *at, *at_last, *last = fl_channels_last(x);
+    fl_tensor *y = fl_max_pool2d_opt(x, kernel, &at, o);
+    fl_tensor *y_last = fl_max_pool2d_opt(last, kernel, &at_last, o);
+    CHECK(has_channels_last(y_last) && has_channels_last(at_last));
+    CHECK(fl_item(fl_all(fl_isclose(y, y_last, 0, 0, true), FL_ALL_AXES)) == 1);
+    CHECK(fl_item(fl_all(fl_eq(at, at_last), FL_ALL_AXES)) == 1);
+    fl_rng rng = {3, 0};
+    fl_tensor *dy = fl_uniform(fl_shape_of(y), -1, 1, x->dtype, &rng);
+    fl_tensor *dx = fl_max_pool2d_grad(dy, at, fl_shape_of(x));
+    fl_tensor *dx_last = fl_max_pool2d_grad(dy, at_last, fl_shape_of(x));
+    CHECK(has_channels_last(dx_last));
+    CHECK(fl_item(fl_all(fl_eq(dx, dx_last), FL_ALL_AXES)) == 1);
+    fl_scope_end(&s);
+}
+
+TEST(max_pool_channels_last) {
+    static const fl_dtype dtypes[] = {FL_F32, FL_F64};
+    static const int64_t channels[] = {2, 15, 17, 256, 300};
+    for (int d = 0; d < 2; d++)
+        for (int k = 0; k < 5; k++) {
+            fl_rng rng = {(uint64_t)k, 0};
+            fl_scope s = fl_scope_begin();
+            fl_tensor *x = fl_rint(fl_uniform(FL_SHAPE(2, channels[k], 7, 6), -3, 3, dtypes[d], &rng));
+            x = fl_where(fl_eq(x, fl_num(-3)), fl_num(-INFINITY), x);
+            x = fl_where(fl_eq(x, fl_num(-2)), fl_num(NAN), x);
+            check_pooling(x, 2, (fl_pool2d_opts){0});
+            check_pooling(x, 3, (fl_pool2d_opts){.stride = 2, .pad = 1});
+            check_pooling(x, 3, (fl_pool2d_opts){.kernel_w = 2, .stride = 1});
+            fl_scope_end(&s);
+        }
+    check_nothing_live();
+}
+
 TEST(channels_last_files_are_alike) {
     char path[64];
     snprintf(path, sizeof path, "%s/fl_layers_%d.safetensors", P_tmpdir, (int)getpid());

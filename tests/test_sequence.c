@@ -304,6 +304,44 @@ TEST(ctc_bits_do_not_depend_on_threads) {
     fl_set_threads(0);
 }
 
+/* >>glu */
+
+/* y and dx of x [4, 6, 50], in a layout, gated along an axis; the caller owns them. */
+static void gate(int axis, bool turned, fl_dtype d, fl_tensor *out[2]) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {13, 0};
+    fl_tensor *u = fl_uniform(FL_SHAPE(50, 6, 4), -9, 9, FL_F32, &rng);
+    u = fl_where(fl_gt(u, fl_num(8.9)), fl_num(-INFINITY), u);
+    fl_var *x = fv_param(fl_cast(turned ? fl_permute(u, 3, (int[]){2, 1, 0}) : u, d));
+    fl_var *y = fv_glu(x, axis);
+    CHECK(y && fl_backward(y, .grad = fl_ones(fl_shape_of(y->value), d)));
+    out[0] = fl_keep(y ? y->value : NULL);
+    out[1] = fl_keep(fv_grad(x));
+    fl_scope_end(&s);
+}
+
+TEST(glu_slot_is_its_composition) {
+    static const fl_dtype dtypes[] = {FL_F32, FL_F64, FL_BF16};
+    for (int i = 0; i < 3 * 2 * 3; i++) {
+        const fl_dtype d = dtypes[i / 6];
+        fl_tensor *want[2], *got[2];
+        without_slots(FL_OP_glu, FL_OP_glu_grad);
+        gate(i % 3 == 2 ? -1 : i % 3, i / 3 % 2, d, want);
+        with_slots();
+        for (int level = 0, top = levels(); level <= top; level++) {
+            fl__cpu_isa_cap(level);
+            gate(i % 3 == 2 ? -1 : i % 3, i / 3 % 2, d, got);
+            for (int k = 0; k < 2; k++) {
+                close_to("glu", got[k], want[k], d == FL_BF16 ? 0.1 : d == FL_F32 ? 2e-6 : 1e-14);
+                fl_drop(got[k]);
+            }
+        }
+        levels();
+        fl_drop(want[0]);
+        fl_drop(want[1]);
+    }
+}
+
 /* >>rows */
 
 /* Rows of src [n, ...] added to rows of x by plain loops, in order. */

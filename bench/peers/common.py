@@ -11,7 +11,7 @@ import sys
 import time
 
 # name: (batch, size) of the three presets; size is the side of an image, tokens or frames. A tiny preset
-# also has fewer layers.
+# also has fewer layers: it is for trying the programs out, and no measure of ours.
 PRESETS = {
     "alexnet": {"cpu": (32, 224), "paper": (32, 224), "tiny": (1, 224)},
     "vgg16": {"cpu": (4, 224), "paper": (32, 224), "tiny": (1, 224)},
@@ -32,7 +32,8 @@ CLASSES, WORDS, PIECES, MELS = 1000, 50265, 9000, 80
 LAYER_DROP = 0.4
 
 # malloc that keeps what it has and asks for huge pages, as a training program would want it
-HUGE = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:glibc.malloc.top_pad=67108864"
+HUGE = ("glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:"
+        "glibc.malloc.top_pad=67108864")
 ONE_POOL = "/usr/lib/x86_64-linux-gnu/openblas-openmp"
 ENVIRONMENT = {  # by part of a variant
     "huge": {"GLIBC_TUNABLES": HUGE},
@@ -66,8 +67,8 @@ def arguments(description, models, variant="eager"):
 
 def use_environment(a):
     """Threads and the variant's environment; the program starts anew where that needs it."""
-    threads = {k: str(a.threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    wanted = dict(threads, NPROC=str(a.threads), TF_NUM_INTRAOP_THREADS=str(a.threads), TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+    wanted = {k: str(a.threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")}
+    wanted.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
     for part in a.parts:
         wanted.update(ENVIRONMENT.get(part, {}))
     unwanted = [k for k in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE") if k in os.environ]
@@ -112,6 +113,6 @@ def line(a, framework, seconds, flops, memory, rss):
     rate = flops / seconds[0] * 1e-9
     fields = [a.model, f"{framework}/{a.variant}", a.batch, "cpu", a.dtype, a.threads, "train"]
     fields += [f"{s:.6g}" for s in seconds]
-    fields += [f"{rate:.4g}", f"{100 * rate / a.peak:.3g}" if a.peak else "-", "-" if memory is None else int(memory), rss]
-    fields += ["-", f"{flops * 1e-9:.5g}", "-"]
+    fields += [f"{rate:.4g}", f"{100 * rate / a.peak:.3g}" if a.peak else "-"]
+    fields += ["-" if memory is None else int(memory), rss, "-", f"{flops * 1e-9:.5g}", "-"]
     print("\t".join(str(f) for f in fields), flush=True)

@@ -62,7 +62,8 @@ class Block(nn.Module):
     def __init__(self, dim, heads, hidden, dropout=0.0, pre=True, act=F.relu, eps=1e-5, causal=False, memory=False):
         super().__init__()
         self.att, self.n1 = Attention(dim, heads, dropout, causal), nn.LayerNorm(dim, eps=eps)
-        self.cross, self.n3 = (Attention(dim, heads, dropout), nn.LayerNorm(dim, eps=eps)) if memory else (None, None)
+        if memory:
+            self.cross, self.n3 = Attention(dim, heads, dropout), nn.LayerNorm(dim, eps=eps)
         self.up, self.down, self.n2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim), nn.LayerNorm(dim, eps=eps)
         self.drop, self.pre, self.act = nn.Dropout(dropout), pre, act
 
@@ -163,7 +164,8 @@ class Vit(nn.Module):
         self.patch = nn.Conv2d(3, dim, 16, stride=16)
         self.cls = nn.Parameter(torch.zeros(1, 1, dim))
         self.pos = nn.Parameter(torch.randn(1, 197, dim) * 0.02)
-        self.blocks = nn.Sequential(*[Block(dim, 12, 4 * dim, act=F.gelu, eps=1e-6) for _ in range(2 if tiny else 12)])
+        depth = 2 if tiny else 12
+        self.blocks = nn.Sequential(*[Block(dim, 12, 4 * dim, act=F.gelu, eps=1e-6) for _ in range(depth)])
         self.norm, self.head = nn.LayerNorm(dim, eps=1e-6), nn.Linear(dim, common.CLASSES)
 
     def forward(self, x):
@@ -210,9 +212,10 @@ class Lm(nn.Module):
         super().__init__()
         sizes = [b - a for a, b in zip((0,) + self.CUTOFFS, self.CUTOFFS)]
         self.tables = nn.ModuleList([
-            nn.Sequential(nn.Embedding(n, dim // 4 ** i), nn.Linear(dim // 4 ** i, dim, bias=False)) for i, n in enumerate(sizes)])
-        self.drop = nn.Dropout(0.1)
-        self.blocks = nn.Sequential(*[Block(dim, 8, 4 * dim, 0.1, pre=False, causal=True) for _ in range(1 if tiny else 16)])
+            nn.Sequential(nn.Embedding(n, dim // 4 ** i), nn.Linear(dim // 4 ** i, dim, bias=False))
+            for i, n in enumerate(sizes)])
+        self.drop, depth = nn.Dropout(0.1), 1 if tiny else 16
+        self.blocks = nn.Sequential(*[Block(dim, 8, 4 * dim, 0.1, pre=False, causal=True) for _ in range(depth)])
         self.criterion = nn.AdaptiveLogSoftmaxWithLoss(dim, self.CUTOFFS[-1], list(self.CUTOFFS[:-1]), div_value=4)
 
     def embed(self, words):
@@ -225,8 +228,8 @@ class Lm(nn.Module):
         return out.view(*words.shape, -1)
 
     def forward(self, words):
-        x = self.embed(words) * math.sqrt(self.criterion.in_features) + sinusoid(words.shape[1], self.criterion.in_features)
-        return self.blocks(self.drop(x))
+        dim = self.criterion.in_features
+        return self.blocks(self.drop(self.embed(words) * math.sqrt(dim) + sinusoid(words.shape[1], dim)))
 
 
 class Detr(nn.Module):
@@ -370,7 +373,8 @@ def make_data(a, model):
             (lambda o, t: model.criterion(o.float().flatten(0, 1), t.flatten()).loss)
         return ints(words, n, a.size), ints(words, n, a.size), loss
     if a.model == "asr":
-        return torch.randn(n, common.MELS, a.size, generator=g), ints(common.PIECES, n, max(1, min(100, a.size // 12)), low=1), ctc_loss
+        pieces = ints(common.PIECES, n, max(1, min(100, a.size // 12)), low=1)
+        return torch.randn(n, common.MELS, a.size, generator=g), pieces, ctc_loss
     if a.model == "capsule":
         return torch.randn(n, 1, a.size, a.size, generator=g), ints(10, n), margin_loss
     x = torch.randn(n, 3, a.size, a.size, generator=g)

@@ -93,18 +93,81 @@ FL_T *FL_W(swish)(FL_T *x, double beta) {
     return FL_GIVE(&s, FL_W(_narrowed)(MUL(x, FL_W(sigmoid)(MUL(x, CONST(beta)))), given));
 }
 
+/* The halves a, g of x and s = sigmoid(g); false after an error. */
+static bool FL_W(_glu_parts)(FL_T *x, int axis, FL_T *part[3]) {
+    const int64_t n = FL_VALUE(x)->shape[axis];
+    part[0] = FL_W(slice)(x, axis, 0, n / 2, 1);
+    part[1] = FL_W(slice)(x, axis, n / 2, n, 1);
+    part[2] = part[1] ? FL_W(sigmoid)(part[1]) : NULL;
+    return part[0] && part[2];
+}
+
+/* dy s and dy a s (1 - s), side by side */
+static FL_T *FL_W(_glu_grad)(FL_T *x, FL_T *dy, int axis) {
+    FL_T *part[3], *d[2];
+    if (!FL_W(_glu_parts)(x, axis, part)) return NULL;
+    d[0] = MUL(dy, part[2]);
+    d[1] = MUL(MUL(d[0], part[0]), SUB(CONST(1), part[2]));
+    return d[1] ? FL_W(concat)(d, 2, axis) : NULL;
+}
+
+#ifdef FL_ON_TENSORS
+static bool fl__compose_glu(const fl_call *c, fl_tensor **y) {
+    fl_tensor *part[3];
+    if (!fl__glu_parts(c->in[0], ((const fl_axis_args *)c->args)->axis, part)) return false;
+    y[0] = fl_mul(part[0], part[2]);
+    return y[0] != NULL;
+}
+
+static bool fl__compose_glu_grad(const fl_call *c, fl_tensor **d) {
+    d[0] = fl__glu_grad(c->in[0], c->in[1], ((const fl_axis_args *)c->args)->axis);
+    return d[0] != NULL;
+}
+
+static fl_tensor *fl__gated(fl_tensor *x, int axis) {
+    fl_axis_args a = {axis};
+    fl_shape half = fl_shape_of(x);
+    half.dim[axis] /= 2;
+    fl_call c = {.op = FL_OP_glu, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
+    c.out[0] = fl__ordered_as(fl_call_out(x->family, half, x->dtype), x);
+    if (!c.out[0]) return fl_raise();
+    return fl__run_fused(&c, fl__compose_glu) ? c.out[0] : NULL;
+}
+#else
+static void fv__glu_back(fl_node *n, fl_var *dy) {
+    fl_axis_args a = *(const fl_axis_args *)fv_args(n);
+    fl_var *x = fv_saved(n, 0);
+    if (!x) return;
+    if (fl_grad_enabled()) {
+        fv_add_grad(n, 0, fv__glu_grad(x, dy, a.axis));
+        return;
+    }
+    fl_call c = {.op = FL_OP_glu_grad, .n_out = 1, .n_in = 2, .in = {x->value, dy->value},
+                 .args = &a};
+    c.out[0] = fl__ordered_as(fl_call_out(x->value->family, fl_shape_of(x->value), x->value->dtype),
+                              x->value);
+    if (!c.out[0]) fl_raise();
+    else if (fl__run_fused(&c, fl__compose_glu_grad)) fv_add_grad(n, 0, fv_const(c.out[0]));
+}
+
+static fl_var *fv__gated(fl_var *x, int axis) {
+    fl_tensor *y = fl__gated(x->value, axis);
+    return y ? fv_record_args("glu", y, fv__glu_back, FV_IN(x), FV_SAVE(x), &axis, sizeof axis)
+             : NULL;
+}
+#endif
+
 FL_T *FL_W(glu)(FL_T *x, int axis) {
     if (FL_ABSENT("glu", x)) return NULL;
+    const fl_tensor *t = FL_VALUE(x);
+    const int at = fl__axis("fl_glu", t, axis);
+    if (at < 0) return NULL;
+    if (t->ndim == 0 || t->shape[at] % 2)
+        return FL__BAD("fl_glu: axis %d has %lld elements, an odd number", axis,
+                       t->ndim ? (long long)t->shape[at] : 1);
     fl_scope s = fl_scope_begin();
-    int ndim = FL_VALUE(x)->ndim, at = axis < 0 ? axis + ndim : axis;
-    int64_t n = at >= 0 && at < ndim ? FL_VALUE(x)->shape[at] : 0;
-    if (n % 2) {
-        fl_fail("fl_glu: axis %d has %lld elements, an odd number", axis, (long long)n);
-        fl_scope_end(&s);
-        return fl_raise();
-    }
-    FL_T *gate = FL_W(slice)(x, axis, n / 2, n, 1);
-    return FL_GIVE(&s, MUL(FL_W(slice)(x, axis, 0, n / 2, 1), FL_W(sigmoid)(gate)));
+    x = FL_W(_floating)(x);
+    return FL_GIVE(&s, x ? FL_W(_gated)(x, at) : NULL);
 }
 
 FL_T *FL_W(maxout)(FL_T *x, int64_t pieces, int axis) {

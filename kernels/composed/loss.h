@@ -180,6 +180,76 @@ FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_redu
     return FL_W(_loss_reduced)(&s, loss, r, x);
 }
 
+/* >>cross_entropy: of logits [n, c] */
+
+#ifdef FL_ON_TENSORS
+static bool fl__compose_cross_entropy(const fl_call *c, fl_tensor **y) {
+    const fl_cross_entropy_args *a = c->args;
+    fl_tensor *x = c->in[0], *target = c->in[1], *counts = fl_ne(target, fl_int(a->ignore));
+    fl_tensor *place = fl_unsqueeze(SELECT(counts, target, fl_int(0)), 1);
+    y[1] = fl_amax(x, FL_AXES_KEEP(1));
+    fl_tensor *below = SUB(x, y[1]);
+    y[2] = fl_sum(EXP(below), FL_AXES_KEEP(1));
+    fl_tensor *logp = SUB(below, LOG(y[2]));
+    fl_tensor *loss = NEG(fl_squeeze(fl_gather(logp, 1, place), 1));
+    if (a->smoothing > 0) {
+        fl_tensor *all = MUL(fl_mean(logp, FL_AXES(1)), CONST(-a->smoothing));
+        loss = ADD(MUL(loss, CONST(1 - a->smoothing)), all);
+    }
+    return (y[0] = SELECT(counts, loss, CONST(0))) != NULL;
+}
+#endif
+
+/* dx, given the softmax p of x */
+static FL_T *FL_W(_cross_entropy_dx)(FL_T *p, fl_tensor *target, FL_T *dy,
+                                     fl_cross_entropy_args a) {
+    if (!p) return NULL;
+    int64_t classes = FL_VALUE(p)->shape[1];
+    fl_tensor *counts = fl_ne(target, fl_int(a.ignore));
+    fl_tensor *own = fl_one_hot(fl_where(counts, target, fl_int(0)), classes);
+    own = own ? fl_cast(own, FL_VALUE(p)->dtype) : NULL;
+    fl_tensor *want = fl_add(fl_mul(own, fl_num(1 - a.smoothing)),
+                             fl_num(a.smoothing / (double)classes));
+    FL_T *dx = MUL(SUB(p, FL_OF(want)), FL_W(unsqueeze)(dy, 1));
+    return SELECT(FL_OF(fl_unsqueeze(counts, 1)), dx, CONST(0));
+}
+
+#ifdef FL_ON_TENSORS
+static bool fl__compose_cross_entropy_grad(const fl_call *c, fl_tensor **d) {
+    fl_tensor *p = DIV(EXP(SUB(c->in[0], c->in[2])), c->in[3]);
+    const fl_cross_entropy_args *a = c->args;
+    return (d[0] = fl__cross_entropy_dx(p, c->in[1], c->in[4], *a)) != NULL;
+}
+#else
+static void fv__cross_entropy_back(fl_node *n, fl_var *dy) {
+    fl_cross_entropy_args a = *(const fl_cross_entropy_args *)fv_args(n);
+    fl_var *x = fv_saved(n, 0);
+    fl_tensor *target = fv_value(fv_saved(n, 1));
+    if (fl_grad_enabled()) {
+        fv_add_grad(n, 0, fv__cross_entropy_dx(fv_softmax(x, 1), target, dy, a));
+        return;
+    }
+    fl_call c = {.op = FL_OP_cross_entropy_grad, .n_out = 1, .n_in = 5, .args = &a};
+    c.out[0] = fl__out_like(x->value, x->value->dtype);
+    for (int i = 0; i < 4; i++) c.in[i] = fv_value(fv_saved(n, i));
+    c.in[4] = dy->value;
+    if (!c.out[0]) (void)fl_raise();
+    else if (fl__run_fused(&c, fl__compose_cross_entropy_grad)) fv_add_grad(n, 0, fv_const(c.out[0]));
+}
+
+FL_PRIVATE fl_var *fv__cross_entropy(fl_var *x, fl_tensor *target, fl_cross_entropy_args a) {
+    fl_tensor *t = x->value;
+    fl_call c = {.op = FL_OP_cross_entropy, .n_out = 3, .n_in = 2, .in = {t, target}, .args = &a};
+    fl_shape rows = FL_SHAPE(t->shape[0]), column = FL_SHAPE(t->shape[0], 1);
+    for (int i = 0; i < 3; i++)
+        if (!(c.out[i] = fl_call_out(t->family, i ? column : rows, t->dtype))) return fl_raise();
+    if (!fl__run_fused(&c, fl__compose_cross_entropy)) return NULL;
+    fl_var *largest = fv_const(c.out[1]), *sum = fv_const(c.out[2]);
+    return fv_record_args("cross_entropy", c.out[0], fv__cross_entropy_back, FV_IN(x),
+                          FV_SAVE(x, fv_const(target), largest, sum), &a, sizeof a);
+}
+#endif
+
 /* >>ctc: the forward pass in log space over blank, label 1, blank, label 2, ... blank, a step for
    each time for the whole batch. FL__NEVER stands for log 0: its sums stay finite, so gradients of
    any order do. */

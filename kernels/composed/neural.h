@@ -701,10 +701,7 @@ static fl_tensor *fl__attention_out(const fl_tensor *t, int64_t columns) {
     s.dim[s.ndim - 1] = columns;
     fl_tensor *y = fl_call_out(t->family, s, t->dtype);
     fl__axes_by_stride(t, order);
-    if (!y || order[s.ndim - 1] != s.ndim - 1) return y;
-    int64_t n = 1;
-    for (int i = s.ndim - 1; i >= 0; n *= s.dim[order[i--]]) y->stride[order[i]] = n;
-    return y;
+    return order[s.ndim - 1] == s.ndim - 1 ? fl__ordered_as(y, t) : y;
 }
 
 /* y and lse: see FL_OP_attention. in: q, k, v, mask */

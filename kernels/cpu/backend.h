@@ -12,11 +12,13 @@
 #include "softmax.h"
 #include "norm.h"
 #include "batch_norm.h"
+#include "cross_entropy.h"
 #include "step.h"
 #include "gemm.h"
 #include "rooms.h"
 #include "attention.h"
 #include "ctc.h"
+#include "glu.h"
 #include "conv.h"
 #include "pool.h"
 #include "lapack.h"
@@ -59,6 +61,8 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_argmin] = FL_SLOT_NARROW,
                                                    [FL_OP_gather] = FL_SLOT_NARROW,
                                                    [FL_OP_scatter] = FL_SLOT_NARROW,
+                                                   [FL_OP_glu] = FL_SLOT_NARROW,
+                                                   [FL_OP_glu_grad] = FL_SLOT_NARROW,
                                                    [FL_OP_cumsum] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
@@ -69,8 +73,8 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_log_softmax_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_layer_norm] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_layer_norm_grad] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_max_pool2d] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_max_pool2d_grad] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_cross_entropy] = FL_SLOT_CONTIGUOUS,
+                                                   [FL_OP_cross_entropy_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_fft] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_lu_factor] = FL_SLOT_CONTIGUOUS,

@@ -218,8 +218,6 @@ static void fl__conv_copy(char *to, int64_t to_step, const char *from, int64_t f
     }
 }
 
-/* >>room: the scratch of a call, and parts of it that tasks borrow */
-
 /* Elements of a part of scratch that is read in whole registers: at least 16 more than its n, so
    that a read past its end touches nothing that another thread writes. */
 static int64_t fl__conv_part(int64_t n) {
@@ -604,10 +602,9 @@ static bool fl__pass_open(fl__conv_pass *p, int64_t *shared, const char *op) {
     int64_t weights = p->groups * p->panels * fl__pass_panel_size(p);
     int64_t offsets = fl__conv_part(p->segments * 8 / size);
     int64_t tasks = p->bands * p->groups * p->panel_blocks, own = fl__conv_part(*shared);
-    if (!fl__rooms_open(&p->rooms, tasks, fl__pass_room(p) * size,
-                        (own + offsets + weights) * size, op))
+    if (!fl__rooms_open(&p->rooms, tasks, fl__pass_room(p) * size, (own + offsets + weights) * size, op))
         return false;
-    p->segment = (int64_t *)(void *)(p->rooms.more + own * size);
+    p->segment = (int64_t *)(p->rooms.more + own * size);
     p->packed = p->rooms.more + (own + offsets) * size;
     for (int64_t s = 0; s < p->segments; s++) p->segment[s] = fl__pass_segment(p, s);
     return true;
@@ -997,10 +994,9 @@ static bool fl__dw_winograd(const fl__conv *v, fl__image x, fl__image dy, fl__im
     fl__winograd_plan(&w);
     int64_t kernel = 36 * w.o * w.depth, channels = fl__conv_max(w.depth, w.o);
     int64_t shared = kernel + 36 * (w.image_step + w.result_step) + channels + 9 * w.o * w.depth;
-    if (!fl__rooms_open(&p.rooms, INT32_MAX, FL__DW_TURN * v->o * 4, shared * 4,
-                        "conv2d_grad_weight"))
+    if (!fl__rooms_open(&p.rooms, INT32_MAX, FL__DW_TURN * v->o * 4, shared * 4, "conv2d_grad_weight"))
         return false;
-    w.kernel = (float *)(void *)p.rooms.more;
+    w.kernel = (float *)p.rooms.more;
     w.image = w.kernel + kernel;
     w.result = w.image + 36 * w.image_step;
     w.zero = w.result + 36 * w.result_step;
@@ -1023,8 +1019,8 @@ static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image 
     int64_t tasks = p.splits * v->groups * p.runs * p.c_chunks * p.o_chunks;
     int64_t blocks = v->groups * fl__conv_div_up(rows, FL__DW_TURN);
     if (!fl__rooms_open(&p.rooms, fl__conv_max(tasks, blocks),
-                        fl__conv_max(each, FL__DW_TURN * v->o) * v->size,
-                        p.splits * parts * v->size, "conv2d_grad_weight"))
+                        fl__conv_max(each, FL__DW_TURN * v->o) * v->size, p.splits * parts * v->size,
+                        "conv2d_grad_weight"))
         return false;
     p.parts = p.rooms.more;
     int64_t work = p.tw * p.c * fl__conv_min(p.o, v->o) * p.split_units * p.length;

@@ -37,6 +37,9 @@ typedef struct fl__ctc_loops {
 } fl__ctc_loops;
 
 FL__LOOPS_BEGIN
+#ifndef __clang__
+#pragma GCC optimize("fp-contract=fast")
+#endif
 
 #define FL__CTC(T, S, LEVEL, TARGET) \
     TARGET static void FL__CAT3(fl__ctc_emit, S, LEVEL)( \

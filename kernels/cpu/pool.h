@@ -1,13 +1,14 @@
 /* pool.h - 2-D max and average pooling on the CPU, and their gradients
 
-   Planes of images are independent: they run on the thread pool. */
+   Planes of images are independent: they run on the thread pool. Maxima of channels-last images are
+   of rows of channels, their gradients of blocks of them. */
 #include "../../fl_tensor.h"
 #include "../fl_math.h"
 #ifndef FL_CPU_POOL_H
 #define FL_CPU_POOL_H
 
 /* x [n, c, h, w] -> y [n, c, oh, ow], index i64 into h * w of the first maximum (NaN wins, padding
-   never); contiguous. */
+   never). Outputs are row-major or channels-last, alike. */
 FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c);
 /* dy, index -> dx */
 FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c);
@@ -26,17 +27,25 @@ FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c
 #include <string.h>
 
 #define FL__POOL_COLUMNS 256
+#define FL__POOL_BLOCK 16
 
 typedef struct fl__pooling {
     const void *in;
     void *out;
     int64_t *index;
-    int64_t h, w, oh, ow;
+    int64_t h, w, oh, ow, c;
     const int64_t *kernel, *stride, *pad; /* h, w; pad: the low side */
     bool count_pad;
     bool *outside; /* set when an index of max_grad is */
     void (*plane)(const struct fl__pooling *p, int64_t plane);
 } fl__pooling;
+
+/* t [n, c, h, w] as kernels read it: row-major, or with the channels last; t itself if it is so. */
+static fl_tensor *fl__pooling_input(fl_tensor *t, bool channels_last) {
+    static const int last[] = {0, 2, 3, 1}, first[] = {0, 3, 1, 2};
+    if (!channels_last) return fl_contiguous(t);
+    return fl_permute(fl_contiguous(fl_permute(t, 4, last)), 4, first);
+}
 
 /* The outputs o of 0 .. n whose input at + o * step is within 0 .. w: lo .. hi. */
 static inline void fl__pooling_inside(int64_t at, int64_t step, int64_t w, int64_t n, int64_t *lo,
@@ -136,17 +145,22 @@ static void fl__pooling_task(void *arg, int64_t begin, int64_t end) {
     for (int64_t plane = begin; plane < end; plane++) p->plane(p, plane);
 }
 
-/* Runs p->plane over all planes of image (x or dx) and pooled (y or dy). */
-static bool fl__pooling_run(fl__pooling *p, const fl_tensor *image, const fl_tensor *pooled) {
+/* Runs p->plane over all parts (planes, say) of image (x or dx) and pooled (y or dy). */
+static bool fl__pooling_run(fl__pooling *p, const fl_tensor *image, const fl_tensor *pooled,
+                            int64_t parts) {
+    p->c = image->shape[1];
     p->h = image->shape[2], p->w = image->shape[3];
     p->oh = pooled->shape[2], p->ow = pooled->shape[3];
     if (!p->plane) return fl_fail("fl_pool2d: dtype %s", fl_dtype_name(image->dtype));
     if (p->h * p->w > INT32_MAX)
         return fl_fail("fl_pool2d: planes of %lld elements", (long long)(p->h * p->w));
-    int64_t plane = p->h * p->w + 1;
-    fl_parallel(image->shape[0] * image->shape[1], ((1 << 15) + plane - 1) / plane,
-                fl__pooling_task, p);
+    int64_t size = fl_numel(image) / parts + 1;
+    fl_parallel(parts, ((1 << 15) + size - 1) / size, fl__pooling_task, p);
     return true;
+}
+
+static int64_t fl__pooling_planes(const fl_tensor *image) {
+    return image->shape[0] * image->shape[1];
 }
 
 static fl__pooling fl__pooling_of(const fl_pool2d_args *a) {
@@ -154,20 +168,40 @@ static fl__pooling fl__pooling_of(const fl_pool2d_args *a) {
         .kernel = a->kernel, .stride = a->stride, .pad = a->pad_lo, .count_pad = a->count_pad};
 }
 
+typedef void (*fl__pooling_plane)(const fl__pooling *p, int64_t plane);
+
+/* NULL: no kernel for that dtype. */
+static fl__pooling_plane fl__pooling_max_of(fl_dtype d, bool last) {
+    if (d == FL_F32) return last ? fl__pooling_max_line_f32 : fl__pooling_max_f32;
+    if (d == FL_F64) return last ? fl__pooling_max_line_f64 : fl__pooling_max_f64;
+    if (d == FL_I64) return last ? fl__pooling_max_line_i64 : fl__pooling_max_i64;
+    return NULL;
+}
+
+static fl__pooling_plane fl__pooling_max_grad_of(fl_dtype d, bool last) {
+    if (d == FL_F32) return last ? fl__pooling_max_grad_block_f32 : fl__pooling_max_grad_f32;
+    if (d == FL_F64) return last ? fl__pooling_max_grad_block_f64 : fl__pooling_max_grad_f64;
+    return NULL;
+}
+
 FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl_tensor *y = c->out[0], *index = c->out[1];
     if (!fl_make(y) || !fl_make(index)) return false;
     if (fl_numel(y) == 0) return true;
+    const bool last = !fl_is_contiguous(y);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl__pooling_input(c->in[0], last);
     fl__pooling p = fl__pooling_of(c->args);
-    p.in = fl_data(c->in[0]), p.out = fl_data(y), p.index = fl_data(index);
-    fl_dtype d = y->dtype;
-    p.plane = d == FL_F32   ? fl__pooling_max_f32
-              : d == FL_F64 ? fl__pooling_max_f64
-              : d == FL_I64 ? fl__pooling_max_i64
-                            : NULL;
-    if (fl__pooling_is_pairs(&p, c->in[0], y)) p.plane = fl__pooling_max_pairs;
-    return fl__pooling_run(&p, c->in[0], y);
+    bool ok = x != NULL;
+    if (ok) {
+        p.in = fl_data(x), p.out = fl_data(y), p.index = fl_data(index);
+        p.plane = fl__pooling_max_of(y->dtype, last);
+        if (!last && fl__pooling_is_pairs(&p, x, y)) p.plane = fl__pooling_max_pairs;
+        ok = fl__pooling_run(&p, x, y, last ? y->shape[0] * y->shape[2] : fl__pooling_planes(x));
+    }
+    fl_scope_end(&s);
+    return ok;
 }
 
 FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c) {
@@ -175,13 +209,19 @@ FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c
     fl_tensor *dx = c->out[0];
     if (!fl_make(dx)) return false;
     if (fl_numel(dx) == 0) return true;
+    const bool last = !fl_is_contiguous(dx);
+    const int64_t blocks = (dx->shape[1] + FL__POOL_BLOCK - 1) / FL__POOL_BLOCK;
     bool outside = false;
-    fl__pooling p = {.in = fl_data(c->in[0]), .out = fl_data(dx), .index = fl_data(c->in[1]),
-                     .outside = &outside};
-    p.plane = dx->dtype == FL_F32   ? fl__pooling_max_grad_f32
-              : dx->dtype == FL_F64 ? fl__pooling_max_grad_f64
-                                    : NULL;
-    if (!fl__pooling_run(&p, dx, c->in[0])) return false;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *dy = fl__pooling_input(c->in[0], last), *index = fl__pooling_input(c->in[1], last);
+    bool ok = dy && index;
+    if (ok) {
+        fl__pooling p = {.in = fl_data(dy), .out = fl_data(dx), .index = fl_data(index),
+                         .outside = &outside, .plane = fl__pooling_max_grad_of(dx->dtype, last)};
+        ok = fl__pooling_run(&p, dx, dy, last ? dx->shape[0] * blocks : fl__pooling_planes(dx));
+    }
+    fl_scope_end(&s);
+    if (!ok) return false;
     return !outside || fl_fail("fl_max_pool2d_grad: an index is out of range for images of %lld x %lld",
                                (long long)dx->shape[2], (long long)dx->shape[3]);
 }
@@ -196,7 +236,7 @@ FL_PRIVATE bool fl__cpu_avg_pool2d(const fl_backend *self, const fl_call *c) {
     p.plane = y->dtype == FL_F32   ? fl__pooling_avg_f32
               : y->dtype == FL_F64 ? fl__pooling_avg_f64
                                    : NULL;
-    return fl__pooling_run(&p, c->in[0], y);
+    return fl__pooling_run(&p, c->in[0], y, fl__pooling_planes(y));
 }
 
 FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c) {
@@ -209,7 +249,7 @@ FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c
     p.plane = dx->dtype == FL_F32   ? fl__pooling_avg_grad_f32
               : dx->dtype == FL_F64 ? fl__pooling_avg_grad_f64
                                     : NULL;
-    return fl__pooling_run(&p, dx, c->in[0]);
+    return fl__pooling_run(&p, dx, c->in[0], fl__pooling_planes(dx));
 }
 
 #endif /* FL_CPU_POOL_IMPL */

@@ -1,4 +1,4 @@
-/* pool_plane.h - pooling of one plane of an image, for one element type
+/* pool_plane.h - pooling of one plane of an image, or of channels side by side, for one element type
 
    pool.h includes it once for each, after defining FL__T (the element), FL__LOWEST (below all
    others), FL__IS_NAN(x), FL__FN(name), and FL__FLOAT if it is a float: then averages and gradients
@@ -45,7 +45,59 @@ static void FL__FN(max)(const fl__pooling *p, int64_t plane) {
         }
 }
 
+/* Channels-last: n channels from x on, of the output in that row and column. */
+static void FL__FN(max_place)(const fl__pooling *p, const FL__T *x, int64_t row, int64_t col,
+                              int64_t n, FL__T *y, int64_t *index) {
+    FL__T best[FL__POOL_COLUMNS];
+    int32_t at[FL__POOL_COLUMNS];
+    for (int64_t k = 0; k < n; k++) best[k] = FL__LOWEST, at[k] = -1;
+    const int64_t top = row * p->stride[0] - p->pad[0], left = col * p->stride[1] - p->pad[1];
+    for (int64_t i = 0; i < p->kernel[0]; i++) {
+        if (top + i < 0 || top + i >= p->h) continue;
+        for (int64_t j = 0; j < p->kernel[1]; j++) {
+            if (left + j < 0 || left + j >= p->w) continue;
+            const int32_t position = (int32_t)((top + i) * p->w + left + j);
+            const FL__T *from = x + position * p->c;
+            for (int64_t k = 0; k < n; k++) {
+                FL__T v = from[k];
+                bool take = (!(v <= best[k]) | (at[k] < 0)) & !FL__IS_NAN(best[k]);
+                best[k] = take ? v : best[k];
+                at[k] = take ? position : at[k];
+            }
+        }
+    }
+    for (int64_t k = 0; k < n; k++) y[k] = best[k], index[k] = at[k] < 0 ? 0 : at[k];
+}
+
+/* Output row `line` of all images' rows. */
+static void FL__FN(max_line)(const fl__pooling *p, int64_t line) {
+    const FL__T *x = (const FL__T *)p->in + line / p->oh * p->h * p->w * p->c;
+    for (int64_t col = 0; col < p->ow; col++)
+        for (int64_t k = 0; k < p->c; k += FL__POOL_COLUMNS) {
+            int64_t n = p->c - k < FL__POOL_COLUMNS ? p->c - k : FL__POOL_COLUMNS;
+            int64_t to = (line * p->ow + col) * p->c + k;
+            FL__FN(max_place)(p, x + k, line % p->oh, col, n, (FL__T *)p->out + to, p->index + to);
+        }
+}
+
 #ifdef FL__FLOAT
+/* Channels-last: a block of an image's channels. */
+static void FL__FN(max_grad_block)(const fl__pooling *p, int64_t block) {
+    const int64_t blocks = (p->c + FL__POOL_BLOCK - 1) / FL__POOL_BLOCK, image = block / blocks;
+    const int64_t first = block % blocks * FL__POOL_BLOCK, size = p->h * p->w;
+    const int64_t n = p->c - first < FL__POOL_BLOCK ? p->c - first : FL__POOL_BLOCK;
+    const int64_t from = image * p->oh * p->ow * p->c + first;
+    FL__T *dx = (FL__T *)p->out + image * size * p->c + first;
+    for (int64_t i = 0; i < size; i++) memset(dx + i * p->c, 0, (size_t)n * sizeof *dx);
+    for (int64_t o = 0; o < p->oh * p->ow; o++) {
+        const FL__T *dy = (const FL__T *)p->in + from + o * p->c;
+        const int64_t *index = p->index + from + o * p->c;
+        for (int64_t k = 0; k < n; k++)
+            if (index[k] >= 0 && index[k] < size) dx[index[k] * p->c + k] += dy[k];
+            else __atomic_store_n(p->outside, true, __ATOMIC_RELAXED);
+    }
+}
+
 static void FL__FN(max_grad)(const fl__pooling *p, int64_t plane) {
     FL__T *dx = (FL__T *)p->out + plane * p->h * p->w;
     const FL__T *dy = (const FL__T *)p->in + plane * p->oh * p->ow;

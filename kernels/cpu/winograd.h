@@ -47,12 +47,13 @@ static bool fl__winograd_can(const fl__conv *v, const fl__image *in, const fl__i
            out->c == 1 && depth % v->ks->lanes == 0 && o % (2 * v->ks->lanes) == 0;
 }
 
-/* Measured: it pays from 32 channels on if the tiles waste little and are many beside the channels,
-   whose kernels are transformed at each call. */
+/* Measured: it pays from 64 channels on if the tiles do not stick out too far, and are many beside
+   the channels, whose kernels are transformed at each call. */
 static bool fl__winograd_pays(const fl__conv *v, int64_t rows, int64_t cols, int64_t depth, int64_t o) {
     int64_t tiles = v->images * fl__conv_div_up(rows, 4) * fl__conv_div_up(cols, 4);
-    bool waste = 16 * tiles * 3 > v->images * rows * cols * 4;
-    return !waste && depth >= 32 && o >= 32 && tiles >= 64 && 4 * tiles >= depth && 4 * tiles >= o;
+    bool waste = 10 * tiles > v->images * rows * cols;
+    return !waste && depth >= 64 && o >= 64 && (depth + o > 128 || tiles >= 2048) && tiles >= 64 &&
+           8 * tiles >= fl__conv_max(depth, o);
 }
 
 /* Whether to go this way, for a result of rows x cols. */
@@ -241,11 +242,10 @@ static bool fl__winograd_run(fl__winograd *p, const char *op) {
     fl__winograd_plan(p);
     int64_t kernel = 36 * p->o * p->depth, turned = fl__conv_turned_size(p->v, &p->w);
     int64_t shared = kernel + 36 * (p->image_step + p->result_step) + channels;
-    if (!fl__rooms_open(&p->rooms, INT32_MAX,
-                        fl__conv_max(72 * lanes * lanes, channels) * p->v->size,
+    if (!fl__rooms_open(&p->rooms, INT32_MAX, fl__conv_max(72 * lanes * lanes, channels) * p->v->size,
                         (shared + turned) * p->v->size, op))
         return false;
-    p->kernel = (float *)(void *)p->rooms.more;
+    p->kernel = (float *)p->rooms.more;
     p->image = p->kernel + kernel;
     p->result = p->image + 36 * p->image_step;
     p->zero = p->result + 36 * p->result_step;

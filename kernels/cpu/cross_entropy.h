@@ -1,0 +1,128 @@
+/* kernels/cpu/cross_entropy.h - softmax cross-entropy of logits, and its gradient
+
+   A row of logits stays in the second-level cache between the search for its largest and the sum of
+   its exponentials, so the forward pass reads memory once and writes a few numbers a row, and the
+   gradient reads it once and writes once: log probabilities are never stored. */
+#include "common.h"
+#ifndef FL_CPU_CROSS_ENTROPY_H
+#define FL_CPU_CROSS_ENTROPY_H
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_CROSS_ENTROPY) || \
+    (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_CROSS_ENTROPY_IMPL
+#define FL_CPU_CROSS_ENTROPY_IMPL
+FL__LOOPS_BEGIN
+
+enum { FL__ENTROPY_PIECE = 1024 }; /* exponentials that are summed at once */
+
+typedef struct fl__entropy {
+    const void *x, *dy; /* rows of classes; a number a row, as are all below but dx */
+    void *loss, *largest, *sum, *dx;
+    const int64_t *target;
+    int64_t rows, classes, ignore;
+    double smoothing;
+    const struct fl__entropy_kernels *kernels;
+} fl__entropy;
+
+typedef struct fl__entropy_kernels {
+    void (*rows)(const fl__entropy *s, int64_t begin, int64_t end);
+    void (*grad_rows)(const fl__entropy *s, int64_t begin, int64_t end);
+} fl__entropy_kernels;
+
+#define FL__FN(name) fl__entropy_##name##_f32
+#define FL__T float
+#define FL__S f32
+#define FL__I int32_t
+#define FL__LANES 4
+#define FL__TARGET
+#include "cross_entropy_rows.h"
+#undef FL__FN
+#define FL__FN(name) fl__entropy_##name##_f64
+#define FL__T double
+#define FL__S f64
+#define FL__I int64_t
+#define FL__LANES 2
+#define FL__TARGET
+#include "cross_entropy_rows.h"
+#undef FL__FN
+#ifdef FL__X86_LEVELS
+#define FL__FN(name) fl__entropy_##name##_f32_avx2
+#define FL__T float
+#define FL__S f32
+#define FL__I int32_t
+#define FL__LANES 8
+#define FL__TARGET FL__TARGET_AVX2
+#include "cross_entropy_rows.h"
+#undef FL__FN
+#define FL__FN(name) fl__entropy_##name##_f32_avx512
+#define FL__T float
+#define FL__S f32
+#define FL__I int32_t
+#define FL__LANES 16
+#define FL__TARGET FL__TARGET_AVX512
+#include "cross_entropy_rows.h"
+#undef FL__FN
+#endif
+
+static const fl__entropy_kernels *fl__entropy_kernels_of(fl_dtype d) {
+#ifdef FL__X86_LEVELS
+    int level = fl__cpu_isa();
+    if (d == FL_F32 && level == FL__AVX512) return &fl__entropy_kernels_f32_avx512;
+    if (d == FL_F32 && level == FL__AVX2) return &fl__entropy_kernels_f32_avx2;
+#endif
+    return d == FL_F32 ? &fl__entropy_kernels_f32 : d == FL_F64 ? &fl__entropy_kernels_f64 : NULL;
+}
+
+/* Whether the kernels take the record; its error of a target that is no class is the composition's. */
+static bool fl__entropy_begin(fl__entropy *s, const fl_call *c) {
+    const fl_cross_entropy_args *a = c->args;
+    const fl_tensor *x = c->in[0];
+    *s = (fl__entropy){.x = fl_data(x), .target = fl_data(c->in[1]), .rows = x->shape[0],
+                       .classes = x->shape[1], .ignore = a->ignore, .smoothing = a->smoothing};
+    s->kernels = fl__entropy_kernels_of(x->dtype);
+    bool ok = s->kernels && s->rows > 0 && s->classes > 0;
+    for (int64_t r = 0; ok && r < s->rows; r++)
+        ok = s->target[r] == s->ignore || (s->target[r] >= 0 && s->target[r] < s->classes);
+    return ok;
+}
+
+static void fl__entropy_task(void *arg, int64_t begin, int64_t end) {
+    const fl__entropy *s = arg;
+    if (s->dx) s->kernels->grad_rows(s, begin, end);
+    else s->kernels->rows(s, begin, end);
+}
+
+static bool fl__entropy_run(fl__entropy *s) {
+    fl_parallel(s->rows, fl__ceil_div(FL__GRAIN / 2, s->classes), fl__entropy_task, s);
+    return true;
+}
+
+FL_PRIVATE bool fl__cpu_cross_entropy(const fl_backend *self, const fl_call *c) {
+    fl__entropy s;
+    (void)self;
+    if (!fl__entropy_begin(&s, c)) return fl__run_composed(c);
+    void **out[] = {&s.loss, &s.largest, &s.sum};
+    for (int i = 0; i < 3; i++) {
+        if (!fl_make(c->out[i])) return false;
+        *out[i] = fl_data(c->out[i]);
+    }
+    return fl__entropy_run(&s);
+}
+
+FL_PRIVATE bool fl__cpu_cross_entropy_grad(const fl_backend *self, const fl_call *c) {
+    fl__entropy s;
+    (void)self;
+    if (!fl__entropy_begin(&s, c)) return fl__run_composed(c);
+    if (!fl_make(c->out[0])) return false;
+    s.dx = fl_data(c->out[0]);
+    s.largest = fl_data(c->in[2]);
+    s.sum = fl_data(c->in[3]);
+    s.dy = fl_data(c->in[4]);
+    return fl__entropy_run(&s);
+}
+
+FL__LOOPS_END
+#endif
+#endif
+/* MIT licence: see LICENSE. */
