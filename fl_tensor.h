@@ -2032,7 +2032,7 @@ static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
     for (int k = 0; k < c->n_in; k++)
         if (c->in[k] == y) return d->in[k];
     if (fl__has_storage(y)) return fl_cast(y, fl_dtype_wide(y->dtype));
-    return fl_call_out(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype));
+    return fl__laid_out_as(fl_call_out(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
 }
 
 /* Runs c in wide dtypes; its outputs round or wrap. */

@@ -1507,7 +1507,7 @@ def transformer(x, *p, heads, norm_first, gelu):
 
 
 layer("nn_transformer", transformer, [([(2, 3, 4)] + PARTS + [(6, 4), (6,), (4, 6), (4,)] + [(4,)] * 4,
-    dict(heads=2, norm_first=f, gelu=a)) for f, a in ((0, 0), (1, 1))], dtypes="f64", tol=128, grad=1)
+    dict(heads=2, norm_first=f, gelu=a)) for f, a in ((0, 0), (1, 1))], dtypes="f64", tol=256, grad=1)
 
 
 def adaptive_softmax(x, words, *w, cutoffs, divide):
