@@ -131,7 +131,7 @@ static const int64_t *fl__att_step(const fl_tensor *t) { return &t->stride[t->nd
 static char *fl__att_carve(char *base, int64_t *at, int64_t bytes) {
     int64_t here = *at;
     *at += (bytes + FL__PANEL_SLACK + 63) / 64 * 64;
-    return base + here;
+    return base ? base + here : NULL;
 }
 
 /* Lays out a room at base; returns its size. */
