@@ -2,48 +2,11 @@
    against its composition (make bench-attention; the peer: bench/peers/torch_attention.py)
 
    GFLOP/s of the products alone, half of them where causal: 4 n m d forward, 10 n m d for the
-   gradient. The peak is a loop of multiply-adds in registers on all threads, timed between the
-   samples. */
-#include "bench.h"
+   gradient. The peak is sampled between them. */
+#include "peaks.h"
+
 #include <math.h>
 #include <string.h>
-
-typedef float lanes __attribute__((vector_size(64)));
-
-enum { CHAINS = 16, STEPS = 1 << 16 };
-
-/* CHAINS independent chains of fused multiply-adds. */
-static void fma_loop(void *arg, int64_t begin, int64_t end) {
-    lanes x[CHAINS], a = {0}, b = {0};
-    for (int i = 0; i < 16; i++) a[i] = 0.5f, b[i] = 1.0f;
-    for (int c = 0; c < CHAINS; c++) x[c] = b;
-    for (int64_t s = begin * STEPS; s < end * STEPS; s++)
-        for (int c = 0; c < CHAINS; c++) x[c] = x[c] * a + b;
-    for (int c = 0; c < CHAINS; c++) ((volatile float *)arg)[begin % 16] += x[c][0];
-}
-#if defined(__x86_64__) && !defined(__clang__)
-__attribute__((target("avx512f"), optimize("O3", "fp-contract=fast"))) static void fma_wide(
-    void *arg, int64_t begin, int64_t end) {
-    lanes x[CHAINS], a = {0}, b = {0};
-    for (int i = 0; i < 16; i++) a[i] = 0.5f, b[i] = 1.0f;
-    for (int c = 0; c < CHAINS; c++) x[c] = b;
-    for (int64_t s = begin * STEPS; s < end * STEPS; s++)
-#pragma GCC unroll 16
-        for (int c = 0; c < CHAINS; c++) x[c] = x[c] * a + b;
-    for (int c = 0; c < CHAINS; c++) ((volatile float *)arg)[begin % 16] += x[c][0];
-}
-#else
-#define fma_wide fma_loop
-#endif
-
-/* FLOP/s of one sample on all threads. */
-static double peak(void) {
-    float sink[16] = {0};
-    int64_t tasks = 8 * fl_threads();
-    double start = fl_data_now();
-    fl_parallel(tasks, 1, __builtin_cpu_supports("avx512f") ? fma_wide : fma_loop, sink);
-    return (double)tasks * STEPS * CHAINS * 32 / (fl_data_now() - start);
-}
 
 typedef struct setting {
     const char *name;
@@ -83,17 +46,17 @@ static void measure(const setting *c, job *j, const char *how, int rounds) {
     if (c->causal) flop /= 2;
     run(j);
     for (int r = 0; r < rounds; r++) {
-        double before = peak(), start = fl_data_now();
+        double before = peak_fma_sample(fl_data_now), start = fl_data_now();
         run(j);
-        double seconds = fl_data_now() - start, after = peak();
+        double seconds = fl_data_now() - start, after = peak_fma_sample(fl_data_now);
         double now = before > after ? before : after;
         top = now > top ? now : top;
         if (seconds < best) best = seconds;
     }
-    share = flop / best / top;
+    share = 1e-9 * flop / best / top;
     snprintf(name, sizeof name, "%s_%s%s", c->name, j->gradient ? "forward_backward" : "forward", how);
     snprintf(note, sizeof note, "%.3g ms, %.0f %% of the peak of %.0f", best * 1e3, 100 * share,
-             top / 1e9);
+             top);
     bench_line(name, flop / best / 1e9, "GFLOP/s", note);
 }
 

@@ -9,7 +9,7 @@
      make bench-conv ARGS="r50 last 2"       shapes whose name holds r50, one layout, two threads
      make bench-conv ARGS="vgg all 1 cpu"    one thread by its processor time: for a busy machine
      make bench-conv ARGS="vgg last 2 wall direct"    or winograd: that way only */
-#include "bench.h"
+#include "peaks.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/isa.h"
 #include <string.h>
@@ -17,46 +17,6 @@
 
 static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 static double (*now)(void) = fl_data_now;
-
-/* >>peak: independent chains of fused multiply-adds in registers */
-
-typedef struct peak_run {
-    int64_t rounds;
-    float sink[64]; /* what the chains end with, by thread */
-} peak_run;
-
-#define CHAINS 12
-#define PEAK_LOOP(target, lanes, name) \
-    typedef float name##_vec __attribute__((vector_size(4 * lanes))); \
-    target static void name(void *arg, int64_t begin, int64_t end) { \
-        peak_run *p = arg; \
-        name##_vec acc[CHAINS], x = {0}, y = {0}; \
-        for (int i = 0; i < lanes; i++) x[i] = 0.5f, y[i] = 1; \
-        for (int c = 0; c < CHAINS; c++) acc[c] = x + (float)c; \
-        for (int64_t r = 0; r < p->rounds; r++) \
-            _Pragma("GCC unroll 12") for (int c = 0; c < CHAINS; c++) acc[c] = acc[c] * x + y; \
-        for (int c = 1; c < CHAINS; c++) acc[0] += acc[c]; \
-        p->sink[begin % 64] = acc[0][0] + (float)end; \
-    }
-PEAK_LOOP(, 4, peak_portable)
-#ifdef FL__X86_LEVELS
-PEAK_LOOP(FL__TARGET_AVX2, 8, peak_avx2)
-PEAK_LOOP(FL__TARGET_AVX512, 16, peak_avx512)
-#endif
-
-/* Operations a second of all threads together, of about 2 ms. */
-static double peak_sample(int threads) {
-    peak_run p = {.rounds = 200000};
-    fl_task task = peak_portable;
-    int lanes = 4;
-#ifdef FL__X86_LEVELS
-    if (fl__cpu_isa() == FL__AVX2) task = peak_avx2, lanes = 8;
-    if (fl__cpu_isa() == FL__AVX512) task = peak_avx512, lanes = 16;
-#endif
-    double start = now();
-    fl_parallel(threads, 1, task, &p);
-    return 2.0 * lanes * CHAINS * (double)p.rounds * threads / (now() - start);
-}
 
 /* >>shapes */
 
@@ -136,9 +96,9 @@ static void measure(const shape *t, const job *j, const char *layout, int thread
     job_sample(j);
     double pixels = (double)(j->dy->shape[0] * j->dy->shape[2] * j->dy->shape[3] * t->o);
     double work = 2 * pixels * (double)(t->c / t->groups * t->kernel * t->kernel);
-    for (double before = peak_sample(threads); rounds < ROUNDS || (spent < 0.02 && rounds < 50);) {
-        double seconds = job_sample(j), after = peak_sample(threads);
-        part[rounds++] = 2 * work / seconds / (before + after);
+    for (double before = peak_fma_sample(now); rounds < ROUNDS || (spent < 0.02 && rounds < 50);) {
+        double seconds = job_sample(j), after = peak_fma_sample(now);
+        part[rounds++] = 2e-9 * work / seconds / (before + after);
         spent += seconds;
         best = seconds < best ? seconds : best;
         before = after;

@@ -6,7 +6,8 @@
    a batch of products: nn, nt. Each line: GFLOP/s; the note says which part of the roofline that
    is, min(FMA peak, operations * read bandwidth / bytes touched once), and what OpenBLAS does on
    the same operands with its own threads, if it is linked. */
-#include "peak.h"
+#include "peaks.h"
+#include <time.h>
 
 typedef struct layer {
     const char *name;
@@ -65,11 +66,19 @@ static void run_openblas(const product *p) {
     fl_unmap(p->b, FL_READ);
 }
 
+/* Seconds: of this thread if it is the only one, else of the wall. */
+static double now(void) {
+    struct timespec t;
+    if (fl_threads() > 1 || clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) != 0) return fl_data_now();
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* GFLOP/s */
 static double rate_of(void (*run)(const product *), const product *p) {
-    double start = peak_now();
+    double start = now();
     run(p);
     double flops = 2.0 * (double)p->items * (double)p->m * (double)p->n * (double)p->k;
-    return flops * (double)p->repeat / (peak_now() - start);
+    return flops * (double)p->repeat / (now() - start) * 1e-9;
 }
 
 enum { ROUNDS = 5 };
@@ -84,8 +93,8 @@ static void measure(const char *figure, product *p) {
     p->repeat = flops > 5e8 ? 1 : (int64_t)(5e8 / flops);
     run_ours(p);
     for (int round = 0; round < ROUNDS; round++) {
-        peak[round] = peak_fma();
-        if (!cached) read[round] = peak_read();
+        peak[round] = peak_fma_sample(now);
+        if (!cached) read[round] = peak_read_sample(now);
         ours[round] = rate_of(run_ours, p);
         if (blas) theirs[round] = rate_of(run_openblas, p);
     }
@@ -94,9 +103,9 @@ static void measure(const char *figure, product *p) {
     bool bound = !cached && memory < fma;
     char note[160];
     snprintf(note, sizeof note, "%.0f %% of %s (peak %.0f, %.0f GB/s), OpenBLAS %.1f",
-             100 * rate / (bound ? memory : fma), bound ? "reading" : "the peak", fma / 1e9,
-             read[ROUNDS / 2] / 1e9, bench_median(theirs, ROUNDS) / 1e9);
-    bench_line(figure, rate / 1e9, "GFLOP/s", note);
+             100 * rate / (bound ? memory : fma), bound ? "reading" : "the peak", fma,
+             read[ROUNDS / 2], bench_median(theirs, ROUNDS));
+    bench_line(figure, rate, "GFLOP/s", note);
 }
 
 static fl_tensor *values_of(int64_t items, int64_t rows, int64_t columns) {

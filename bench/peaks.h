@@ -132,15 +132,29 @@ static inline void peak_compute_round(void *arg) {
     fl_parallel(PEAK_TASKS * ((peak_compute *)arg)->threads, 1, peak_compute_task, arg);
 }
 
+/* Operations of a round. */
+static inline double peak_work(peak_compute p, double flops_of_one) {
+    return flops_of_one * PEAK_CHAINS * PEAK_FMA_ROUNDS * PEAK_TASKS * p.threads;
+}
+
 static inline double peak_flops(peak_compute p, double flops_of_one) {
-    double flops = flops_of_one * PEAK_CHAINS * PEAK_FMA_ROUNDS * PEAK_TASKS * p.threads;
-    return peak_rate(p.threads, peak_compute_round, &p, flops) * 1e-9;
+    return peak_rate(p.threads, peak_compute_round, &p, peak_work(p, flops_of_one)) * 1e-9;
 }
 
 /* f32 multiply-add, GFLOP/s. */
 static inline double peak_fma(int threads) {
     const peak_loops *best = peak_best_loops();
     return peak_flops((peak_compute){best->fma, threads}, best->flops);
+}
+
+/* One sample of it, a few milliseconds by `clock` on the threads there are: for what is measured in
+   turns with the machine. */
+static inline double peak_fma_sample(double (*clock)(void)) {
+    const peak_loops *best = peak_best_loops();
+    peak_compute p = {best->fma, fl_threads()};
+    double start = clock();
+    peak_compute_round(&p);
+    return peak_work(p, best->flops) / (clock() - start) * 1e-9;
 }
 
 /* Dot products of bf16 pairs added to f32, GFLOP/s. */
@@ -212,6 +226,16 @@ static inline double peak_bandwidth(int threads, int what, int bytes) {
 
 static inline double peak_read(int threads) {
     return peak_bandwidth(threads, PEAK_READ, 4);
+}
+
+/* One sample: once through a buffer, which stays. */
+static inline double peak_read_sample(double (*clock)(void)) {
+    static peak_pass p = {.what = PEAK_READ};
+    if (!p.buffers.x && (p.buffers.x = peak_buffer(&p.buffers.memory[0], true)))
+        memset(p.buffers.x, 0, (size_t)PEAK_BUFFER);
+    double start = clock();
+    for (int64_t i = 0; p.buffers.x && i < PEAK_BUFFER / 4; i += PEAK_WINDOW) peak_pass_round(&p);
+    return p.buffers.x ? (double)PEAK_BUFFER / (clock() - start) * 1e-9 : 0;
 }
 
 /* Plain stores, which read the line that they overwrite. */
