@@ -6,8 +6,9 @@
    the kernel turned by 180 degrees; the weight gradient is G' [sum over tiles (B' x B) . (A dy A')] G.
 
    The transforms are for channels-last images, f32, whole registers of channels. They round more than
-   sums do: an error of at most 4e-6 times the sum of |x w| over a window's whole patch and channels
-   (direct: about 2e-7), measured below 1e-6. A NaN or an infinity reaches all 16 results of its tile
+   sums do. Of normal numbers, 28 x 28 pixels: the root mean square of the errors is 1.3e-6 (32
+   channels) to 4.5e-6 (512) of that of the results, four times the direct way's 3e-7 to 1.2e-6;
+   2.1e-6 in the weight gradient, eight times 2.7e-7. A NaN or an infinity reaches all 16 results of its tile
    and of those beside it whose patches hold it, not only those whose windows do.
 
    Tiles go through in groups whose transforms stay in the last-level cache. */
