@@ -1269,10 +1269,10 @@ void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
                 FL__OBJ_CLASSES * 64);
         return NULL;
     }
-    char *o = fl__obj_raw(&fl__here, size, drop), *end = o + size;
+    char *o = fl__obj_raw(&fl__here, size, drop);
     if (!o) return NULL;
     memset(o + sizeof(fl_obj), 0, 64 - sizeof(fl_obj));
-    for (char *p = o + 64; p < end; p += 64) memset(p, 0, 64); /* a block is whole lines */
+    for (size_t at = 64; at < size; at += 64) memset(o + at, 0, 64); /* a block is whole lines */
     return o;
 }
 
