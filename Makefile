@@ -128,7 +128,9 @@ FUZZ := build/fuzz
 FUZZERS := $(basename $(notdir $(wildcard tests/fuzz_*.c)))
 FUZZ_CC = $(if $(findstring clang,$(CC)),$(CC),clang)
 T ?= 60
-SEED ?= 0# libFuzzer's, 0 draws one: what CI repeats it names, new inputs are looked for by hand
+# What CI repeats it names: a seed and a number of runs. New inputs are looked for by hand: 0 draws a seed, -1 has no end.
+SEED ?= 0
+RUNS ?= -1
 
 .PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
 fuzz: ## libFuzzer on readers, printers, ops and autograd, T seconds each: make fuzz T=60
@@ -136,7 +138,7 @@ fuzz: ## libFuzzer on readers, printers, ops and autograd, T seconds each: make 
 	@echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' > $(FUZZ)/probe.c
 	@if $(FUZZ_CC) -w -fsanitize=fuzzer -o $(FUZZ)/probe $(FUZZ)/probe.c > /dev/null 2>&1; \
 	then $(MAKE) --no-print-directory -k CC=$(FUZZ_CC) SAN=address,undefined,fuzzer-no-link CFLAGS="-O1 -g" \
-	    BUILD=$(FUZZ) T=$(T) SEED=$(SEED) fuzz-run; \
+	    BUILD=$(FUZZ) T=$(T) SEED=$(SEED) RUNS=$(RUNS) fuzz-run; \
 	else echo 'absent: clang with libFuzzer (make fuzz): apt-get install clang'; fi
 
 fuzz-run: $(FUZZERS:%=run-%)
@@ -144,7 +146,7 @@ fuzz-run: $(FUZZERS:%=run-%)
 
 $(FUZZERS:%=run-%): run-fuzz_%: $(FUZZ)/fuzz_%
 	@mkdir -p $(FUZZ)/corpus/$*
-	@$< -seed=$(SEED) -max_total_time=$(T) -max_len=1024 -len_control=0 -timeout=20 -close_fd_mask=1 \
+	@$< -seed=$(SEED) -runs=$(RUNS) -max_total_time=$(T) -max_len=1024 -len_control=0 -timeout=20 -close_fd_mask=1 \
 	    -artifact_prefix=$(FUZZ)/$*- $(FUZZ)/corpus/$* > $<.log 2>&1 || { tail -n 40 $<.log; false; }
 	@echo "fuzz_$*: $$(sed -n 's/^Done \(.*\)/\1/p' $<.log)"
 

@@ -122,6 +122,7 @@ static void rows_of_more_creation(void) {
     NO(fl_zeros_like, (NULL), NULLS);
     NO(fl_ones_like, (NULL), NULLS);
     NO(fl_linspace, (0, 1, -1, FL_F32), "-1 elements");
+    NO(fl_linspace, (0, 1, INT64_MIN, FL_F32), "-9223372036854775808 elements");
     NO_AS(fl_linspace, "fl_cast", (0, 1, 2, (fl_dtype)99), "dtype 99");
     NO(fl_logspace, (0, 1, -1, 10, FL_F32), "-1 elements");
     NO_AS(fl_tri, "fl_ones", (-1, 2, 0, FL_F32), "[-1, 2]");

@@ -28,7 +28,9 @@ static fl_tensor *fl__create_counted(const char *fn, int64_t n) {
 /* Each half from its own end: exact at both, and symmetric. */
 static fl_tensor *fl__spaced(const char *fn, double start, double stop, int64_t n) {
     double step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
-    fl_tensor *i = fl__create_counted(fn, n), *left = fl_lt(i, fl_num((double)n / 2));
+    fl_tensor *i = fl__create_counted(fn, n);
+    if (!i) return NULL;
+    fl_tensor *left = fl_lt(i, fl_num((double)n / 2));
     fl_tensor *from_start = fl_add(fl_num(start), fl_mul(fl_num(step), i));
     fl_tensor *rest = fl_sub(fl_num((double)(n - 1)), i);
     return fl_where(left, from_start, fl_sub(fl_num(stop), fl_mul(fl_num(step), rest)));
