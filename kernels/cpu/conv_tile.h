@@ -12,7 +12,8 @@ typedef FL__T FL__FN(conv_vec) __attribute__((vector_size(FL__LANES * sizeof(FL_
 typedef FL__T FL__FN(conv_mem) /* the same, anywhere in memory */
     __attribute__((vector_size(FL__LANES * sizeof(FL__T)), aligned(sizeof(FL__T)), may_alias));
 
-/* Starts the accumulators of half h: from what c holds, from the bias, or from 0. */
+/* Starts the accumulators of half h: from what c holds, from the bias, or from 0; c is fetched while
+   the sums run. */
 FL__INLINE FL__TARGET void FL__FN(conv_start)(const fl__conv_tile *t, const int h,
                                               FL__FN(conv_vec) *acc) {
     const FL__T *c = t->c[h], *bias = t->bias;
@@ -21,36 +22,42 @@ FL__INLINE FL__TARGET void FL__FN(conv_start)(const fl__conv_tile *t, const int 
         if (t->add) acc[i] = *(const FL__FN(conv_mem) *)(c + i / 2 * t->ldc[h] + j);
         else if (bias) acc[i] = *(const FL__FN(conv_mem) *)(bias + j);
         else acc[i] = (FL__FN(conv_vec)){0};
+        if (!t->add) __builtin_prefetch(c + i / 2 * t->ldc[h] + j, 1);
     }
 }
 
 /* Two halves of FL__HALF pixels by two registers of channels:
    c[h][i][j] (+)= sum over segments s and q < k of a[h][segment[s] + i * pixel + q] w[s * k + q][j]
-   Three pixels share a pointer, which leaves enough registers for the addresses. */
+   The processor follows too few of the pixels: each line of theirs is fetched one line ahead. */
 FL__TARGET static void FL__FN(conv_tile)(const fl__conv_tile *t) {
     FL__CONTRACT
-    enum { H = FL__HALF, P = (H + 2) / 3 };
+    enum { H = FL__HALF, LINE = 64 / sizeof(FL__T) };
     FL__FN(conv_vec) acc[4 * H];
-    const int64_t pixel = t->pixel;
+    int64_t at[H]; /* bytes from the first pixel of a half */
+    FL__UNROLL for (int i = 0; i < H; i++) at[i] = i * t->pixel * (int64_t)sizeof(FL__T);
     const FL__T *w = t->w;
     FL__FN(conv_start)(t, 0, acc);
     FL__FN(conv_start)(t, 1, acc + 2 * H);
     for (int64_t s = 0; s < t->segments; s++) {
-        const FL__T *a[2 * P];
-        FL__UNROLL for (int g = 0; g < 2 * P; g++)
-            a[g] = (const FL__T *)t->a[g / P] + t->segment[s] + g % P * 3 * pixel;
-        for (int64_t q = 0; q < t->k; q++, w += 2 * FL__LANES) {
-            FL__FN(conv_vec) w0 = *(const FL__FN(conv_mem) *)w,
-                             w1 = *(const FL__FN(conv_mem) *)(w + FL__LANES);
-            __builtin_prefetch(w + 16 * FL__LANES);
-            __builtin_prefetch(w + 17 * FL__LANES);
-            FL__UNROLL for (int i = 0; i < 2 * H; i++) {
-                FL__FN(conv_vec) x = a[i / H * P + i % H / 3][i % H % 3 * pixel] -
-                                     (FL__FN(conv_vec)){0}; /* exact, and no instruction */
-                acc[2 * i] += x * w0;
-                acc[2 * i + 1] += x * w1;
+        const char *a[2];
+        for (int h = 0; h < 2; h++) a[h] = (const char *)((const FL__T *)t->a[h] + t->segment[s]);
+        for (int64_t left = t->k; left > 0; left -= LINE) {
+            const FL__T *end = w + (left < LINE ? left : LINE) * 2 * FL__LANES;
+            FL__UNROLL for (int i = 0; i < 2 * H; i++)
+                __builtin_prefetch(a[i / H] + at[i % H] + 64);
+            for (; w < end; w += 2 * FL__LANES) {
+                FL__FN(conv_vec) w0 = *(const FL__FN(conv_mem) *)w,
+                                 w1 = *(const FL__FN(conv_mem) *)(w + FL__LANES);
+                __builtin_prefetch(w + 16 * FL__LANES);
+                __builtin_prefetch(w + 17 * FL__LANES);
+                FL__UNROLL for (int i = 0; i < 2 * H; i++) {
+                    FL__FN(conv_vec) x = *(const FL__T *)(a[i / H] + at[i % H]) -
+                                         (FL__FN(conv_vec)){0}; /* exact, and no instruction */
+                    acc[2 * i] += x * w0;
+                    acc[2 * i + 1] += x * w1;
+                }
+                FL__UNROLL for (int h = 0; h < 2; h++) a[h] += sizeof(FL__T);
             }
-            FL__UNROLL for (int g = 0; g < 2 * P; g++) a[g]++;
         }
     }
     FL__UNROLL for (int i = 0; i < 4 * H; i++) {
