@@ -34,7 +34,7 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call
 
 /* Which way convolutions go from now on, where they can; returns the setting before. For tests and
    benchmarks: the default chooses by size. */
-enum { FL__CONV_AUTO, FL__CONV_DIRECT, FL__CONV_WINOGRAD };
+enum { FL__CONV_AUTO, FL__CONV_DIRECT, FL__CONV_COLUMNS, FL__CONV_WINOGRAD };
 FL_PRIVATE int fl__conv_force(int algorithm);
 
 #endif /* FL_CPU_CONV_H: stop here if you only want the declarations */
@@ -171,6 +171,14 @@ static int64_t fl__conv_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t fl__conv_floor(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 static int64_t fl__conv_clamp(int64_t v, int64_t lo, int64_t hi) {
     return fl__conv_max(lo, fl__conv_min(v, hi));
+}
+
+static int fl__conv_algorithm = FL__CONV_AUTO;
+
+FL_PRIVATE int fl__conv_force(int algorithm) {
+    int old = fl__conv_algorithm;
+    fl__conv_algorithm = algorithm;
+    return old;
 }
 
 /* Four strides over data, in elements: of images or weights. */
@@ -651,6 +659,7 @@ static fl__image fl__conv_turn(const fl__conv *v, fl__image w, char *to) {
 }
 
 #include "winograd.h"
+#include "columns.h"
 
 /* >>forward */
 
@@ -675,16 +684,17 @@ static void fl__conv_unmap(fl_buffer *buffer) {
     fl_buffer_drop(buffer);
 }
 
+static bool fl__winograd_forward(const fl__conv *v, fl__image x, fl__image w, const fl_tensor *bias,
+                                 fl__image y) {
+    fl__winograd wino = {.v = v, .in = x, .out = y, .w = w, .in_h = v->h, .in_w = v->w,
+                         .rows = v->oh, .cols = v->ow, .depth = v->c, .o = v->o,
+                         .at_h = -v->pad[0], .at_w = -v->pad[1],
+                         .bias = bias ? fl_data(bias) : NULL};
+    return fl__winograd_run(&wino, "conv2d");
+}
+
 static bool fl__conv_forward(const fl__conv *v, fl__image x, fl__image w, const fl_tensor *bias,
                              fl__image y) {
-    if ((!bias || bias->stride[0] == 1) &&
-        fl__winograd_wants(v, &x, &y, v->oh, v->ow, v->c, v->o)) {
-        fl__winograd wino = {.v = v, .in = x, .out = y, .w = w, .in_h = v->h, .in_w = v->w,
-                             .rows = v->oh, .cols = v->ow, .depth = v->c, .o = v->o,
-                             .at_h = -v->pad[0], .at_w = -v->pad[1],
-                             .bias = bias ? fl_data(bias) : NULL};
-        return fl__winograd_run(&wino, "conv2d");
-    }
     fl_buffer *tables;
     int64_t *at_h = fl__conv_tables(v, &tables, "conv2d");
     if (!at_h) return false;
@@ -715,8 +725,14 @@ FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
     if (!fl_make(y)) return false;
     if (fl_numel(y) == 0) return true;
     fl__conv v = fl__conv_of(c, c->in[0], c->in[1], y);
-    return fl__conv_forward(&v, fl__image_of(c->in[0]), fl__image_of(c->in[1]),
-                            c->n_in > 2 ? c->in[2] : NULL, fl__image_of(y));
+    const fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL;
+    fl__image x = fl__image_of(c->in[0]), w = fl__image_of(c->in[1]), out = fl__image_of(y);
+    bool dense = !bias || bias->stride[0] == 1;
+    if (dense && fl__winograd_wants(&v, &x, &out, v.oh, v.ow, v.c, v.o))
+        return fl__winograd_forward(&v, x, w, bias, out);
+    if (dense && fl__columns_wants(&v, &x, &w, &out, fl__columns_forward_pays(&v)))
+        return fl__columns_forward(&v, c);
+    return fl__conv_forward(&v, x, w, bias, out);
 }
 
 /* >>data gradient */
@@ -758,13 +774,14 @@ static bool fl__conv_data_phase(const fl__conv *v, fl__image dy, fl__image w, fl
     return true;
 }
 
+static bool fl__winograd_data(const fl__conv *v, fl__image dy, fl__image w, fl__image dx) {
+    fl__winograd wino = {.v = v, .in = dy, .out = dx, .w = w, .in_h = v->oh, .in_w = v->ow,
+                         .rows = v->h, .cols = v->w, .depth = v->o, .o = v->c,
+                         .at_h = v->pad[0] - 2, .at_w = v->pad[1] - 2, .turned = true};
+    return fl__winograd_run(&wino, "conv2d_grad_input");
+}
+
 static bool fl__conv_backward_data(const fl__conv *v, fl__image dy, fl__image w, fl__image dx) {
-    if (fl__winograd_wants(v, &dy, &dx, v->h, v->w, v->o, v->c)) {
-        fl__winograd wino = {.v = v, .in = dy, .out = dx, .w = w, .in_h = v->oh, .in_w = v->ow,
-                             .rows = v->h, .cols = v->w, .depth = v->o, .o = v->c,
-                             .at_h = v->pad[0] - 2, .at_w = v->pad[1] - 2, .turned = true};
-        return fl__winograd_run(&wino, "conv2d_grad_input");
-    }
     int64_t turned = fl__conv_turned_size(v, &w), tables = fl__conv_part(2 * (v->kh + v->kw) * 8 / v->size);
     fl_buffer *scratch = fl__gemm_scratch(tables + turned, (size_t)v->size, "conv2d_grad_input");
     char *at = scratch ? fl_buffer_map(scratch) : NULL;
@@ -795,11 +812,15 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call 
     if (!fl_make(dx)) return false;
     if (fl_numel(dx) == 0) return true;
     fl__conv v = fl__conv_of(c, dx, c->in[1], c->in[0]);
-    if (fl_numel(c->in[0]) == 0 || fl__conv_has_gaps(&v))
+    fl__image dy = fl__image_of(c->in[0]), w = fl__image_of(c->in[1]), out = fl__image_of(dx);
+    const bool empty = fl_numel(c->in[0]) == 0;
+    if (!empty && fl__winograd_wants(&v, &dy, &out, v.h, v.w, v.o, v.c))
+        return fl__winograd_data(&v, dy, w, out);
+    if (!empty && fl__columns_wants(&v, &out, &w, &dy, fl__columns_pay(&v, v.o)))
+        return fl__columns_data(&v, c);
+    if (empty || fl__conv_has_gaps(&v))
         memset(fl_data(dx), 0, (size_t)fl_numel(dx) * fl_dtype_size(dx->dtype));
-    if (fl_numel(c->in[0]) == 0) return true;
-    return fl__conv_backward_data(&v, fl__image_of(c->in[0]), fl__image_of(c->in[1]),
-                                  fl__image_of(dx));
+    return empty || fl__conv_backward_data(&v, dy, w, out);
 }
 
 /* >>weight gradient */
@@ -1010,8 +1031,6 @@ static bool fl__dw_winograd(const fl__conv *v, fl__image x, fl__image dy, fl__im
 }
 
 static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
-    if (fl__winograd_wants(v, &x, &dy, v->oh, v->ow, v->c, v->o))
-        return fl__dw_winograd(v, x, dy, dw);
     fl__conv_dw p = {.v = v, .x = x, .dy = dy, .dw = dw};
     fl__dw_plan(&p);
     int64_t parts = v->groups * p.runs * p.c_chunks * p.tw * p.c * v->o, rows = v->kh * v->kw * v->c;
@@ -1040,8 +1059,12 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call
         return true;
     }
     fl__conv v = fl__conv_of(c, c->in[0], dw, c->in[1]);
-    return fl__conv_backward_weights(&v, fl__image_of(c->in[0]), fl__image_of(c->in[1]),
-                                     fl__image_of(dw));
+    fl__image x = fl__image_of(c->in[0]), dy = fl__image_of(c->in[1]), out = fl__image_of(dw);
+    if (fl__winograd_wants(&v, &x, &dy, v.oh, v.ow, v.c, v.o))
+        return fl__dw_winograd(&v, x, dy, out);
+    if (fl__columns_wants(&v, &x, &out, &dy, fl__columns_weights_pays(&v)))
+        return fl__columns_weights(&v, c);
+    return fl__conv_backward_weights(&v, x, dy, out);
 }
 
 #endif /* FL_CPU_CONV_IMPL */

@@ -32,14 +32,6 @@ typedef struct fl__winograd {
 #define FL__WINO_BYTES (8 << 20) /* of a group's transforms, about */
 #define FL__WINO_TILES 196       /* of a group at least: what the kernels' transforms are read for */
 
-static int fl__conv_algorithm = FL__CONV_AUTO;
-
-FL_PRIVATE int fl__conv_force(int algorithm) {
-    int old = fl__conv_algorithm;
-    fl__conv_algorithm = algorithm;
-    return old;
-}
-
 /* True for a convolution between images with `depth` and `o` channels that Winograd's way can do. */
 static bool fl__winograd_can(const fl__conv *v, const fl__image *in, const fl__image *out, int64_t depth,
                              int64_t o) {
@@ -60,8 +52,9 @@ static bool fl__winograd_pays(const fl__conv *v, int64_t rows, int64_t cols, int
 /* Whether to go this way, for a result of rows x cols. */
 static bool fl__winograd_wants(const fl__conv *v, const fl__image *in, const fl__image *out,
                                int64_t rows, int64_t cols, int64_t depth, int64_t o) {
-    if (fl__conv_algorithm == FL__CONV_DIRECT || !fl__winograd_can(v, in, out, depth, o)) return false;
-    return fl__conv_algorithm == FL__CONV_WINOGRAD || fl__winograd_pays(v, rows, cols, depth, o);
+    bool wanted = fl__conv_algorithm == FL__CONV_WINOGRAD ||
+                  (fl__conv_algorithm == FL__CONV_AUTO && fl__winograd_pays(v, rows, cols, depth, o));
+    return wanted && fl__winograd_can(v, in, out, depth, o);
 }
 
 /* >>kernels */
