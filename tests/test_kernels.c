@@ -372,6 +372,10 @@ static const conv_case conv_cases[] = {
     /* small images, channels that fill tiles: by pixel */
     {8, 32, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
     {4, 64, 9, 37, 64, 3, 3, {{2, 3}, {1, 2}, {0, 1}, {1, 2}, 2}},
+    /* each channel by itself */
+    {3, 83, 9, 8, 83, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 83}},
+    {2, 70, 12, 21, 70, 3, 5, {{2, 3}, {0, 2}, {1, 1}, {2, 1}, 70}},
+    {2, 5, 8, 7, 5, 2, 2, {{3, 4}, {0, 0}, {0, 0}, {1, 1}, 5}},
     /* channels over one register, columns that overlap, leave gaps and are the image */
     {3, 40, 7, 6, 33, 3, 3, {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1}},
     {2, 17, 9, 8, 48, 1, 1, {{2, 3}, {0, 0}, {0, 0}, {1, 1}, 1}},
@@ -477,28 +481,37 @@ TEST(conv_f64) {
 }
 
 /* A NaN and an infinity reach exactly the outputs whose windows hold them (not so by Winograd's way,
-   which these sizes do not take). */
+   which these sizes do not take), directly, by columns, and each channel by itself. */
+static void check_conv_nan(int way) {
+    fl_scope s = fl_scope_begin();
+    const bool each = way == FL__CONV_AUTO;
+    const int64_t o = each ? 3 : 17;
+    fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 20, 20), FL_F32);
+    fl_tensor *w = fl_add(fl_zeros(FL_SHAPE(o, each ? 1 : 3, 3, 3), FL_F32), fl_num(0.5));
+    float *v = fl_map(x, FL_WRITE);
+    v[10 * 20 + 10] = NAN;
+    v[400 * !each + 2] = INFINITY;
+    fl_unmap(x, FL_WRITE);
+    fl__conv_force(way);
+    fl_tensor *y = fl_conv2d(stored(x, LAST), stored(w, LAST), .pad = 1, .groups = each ? 3 : 1);
+    double *got = values(y);
+    for (int64_t i = 0; i < fl_numel(y); i++) {
+        int64_t n = i / (o * 400), row = i / 20 % 20, col = i % 20;
+        bool hit = n == 0 && (!each || i < 400);
+        bool nan = hit && llabs(row - 10) <= 1 && llabs(col - 10) <= 1;
+        bool inf = hit && row <= 1 && llabs(col - 2) <= 1;
+        if (!CHECK((got[i] != got[i]) == nan) || !CHECK((isinf(got[i]) != 0) == inf)) break;
+    }
+    free(got);
+    fl_scope_end(&s);
+}
+
 TEST(conv_nan_and_infinity) {
     for (int level = 0, top = levels(); level <= top; level++) {
         fl__cpu_isa_cap(level);
-        fl_scope s = fl_scope_begin();
-        fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 20, 20), FL_F32);
-        fl_tensor *w = fl_add(fl_zeros(FL_SHAPE(17, 3, 3, 3), FL_F32), fl_num(0.5));
-        float *v = fl_map(x, FL_WRITE);
-        v[10 * 20 + 10] = NAN;
-        v[400 + 2] = INFINITY;
-        fl_unmap(x, FL_WRITE);
-        fl_tensor *y = fl_conv2d(x, w, .pad = 1);
-        double *got = values(y);
-        for (int64_t i = 0; i < fl_numel(y); i++) {
-            int64_t n = i / (17 * 400), row = i / 20 % 20, col = i % 20;
-            bool nan = n == 0 && llabs(row - 10) <= 1 && llabs(col - 10) <= 1;
-            bool inf = n == 0 && row <= 1 && llabs(col - 2) <= 1;
-            if (!CHECK((got[i] != got[i]) == nan) || !CHECK((isinf(got[i]) != 0) == inf)) break;
-        }
-        free(got);
-        fl_scope_end(&s);
+        for (int way = FL__CONV_AUTO; way < FL__CONV_WINOGRAD; way++) check_conv_nan(way);
     }
+    fl__conv_force(FL__CONV_AUTO);
     levels();
 }
 
@@ -653,6 +666,13 @@ static uint64_t hash_of_everything(fl_dtype d) {
         h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), args));
     }
     fl__conv_force(FL__CONV_AUTO);
+    fl_conv2d_args each = {{1, 2}, {1, 1}, {1, 1}, {1, 1}, 70};
+    fl_tensor *x = stored(fl_div(random_tensor(FL_SHAPE(9, 70, 17, 19), d), fl_num(3)), LAST);
+    fl_tensor *w = fl_div(random_tensor(FL_SHAPE(70, 1, 3, 3), d), fl_num(7));
+    fl_tensor *y = fl_conv2d_run(x, w, NULL, each);
+    h = hash_of(h, y);
+    h = hash_of(h, fl_conv2d_grad_input(y, w, fl_shape_of(x), each));
+    h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), each));
     fl_scope_end(&s);
     return h;
 }

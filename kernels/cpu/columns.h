@@ -1,17 +1,17 @@
 /* columns.h - a part of conv.h: convolutions as products of whole matrices
 
-   Where the weights are large beside the images, packing them at each call costs as much as the sums,
-   and pixels of many channels lie so far apart that they push each other out of the cache. There the
-   columns, a row [tap][channel] for each pixel of the result, are written out, and the matrix
-   products read the weights as they lie:
+   Where the weights are large beside the images, packing them at each call costs as much as the
+   sums, and pixels of many channels lie so far apart that they push each other out of the cache.
+   There the columns, a row [tap][channel] for each pixel of the result, are written out, and the
+   matrix products read the weights as they lie:
 
-     y [pixel][o] = columns [pixel][tap, c] times w [o][tap, c] turned,
-     dw [o][tap, c] = dy [pixel][o] turned times columns [pixel][tap, c],
-     dx = the sum of columns [pixel][tap, c] = dy [pixel][o] times w [o][tap, c] over the taps of each
-     pixel of x, in their order.
+     y[pixel][o] = columns[pixel][tap, c] times w[o][tap, c] turned,
+     dw[o][tap, c] = dy[pixel][o] turned times columns[pixel][tap, c],
+     dx = the sum of columns[pixel][tap, c] = dy[pixel][o] times w[o][tap, c] over the taps that
+     reach a pixel of x, in their order.
 
-   An image that a 1 x 1 kernel reads pixel by pixel is its columns. Everything is channels-last, in
-   one group. */
+   An image that a 1 x 1 kernel reads pixel by pixel is its columns. Everything is channels-last,
+   in one group. */
 
 #define FL__COLUMNS_MOST (1 << 24) /* elements of the columns */
 
@@ -32,8 +32,9 @@ static int64_t fl__columns_width(const fl__conv *v) { return v->kh * v->kw * v->
 
 /* True if x is its own columns. */
 static bool fl__columns_are(const fl__conv *v, const fl__image *x) {
-    return v->kh * v->kw == 1 && v->stride[0] * v->stride[1] == 1 && v->pad[0] == 0 && v->pad[1] == 0 &&
-           v->h == v->oh && v->w == v->ow && fl__image_dense(x, v->images, v->c, v->h, v->w);
+    return v->kh * v->kw == 1 && v->stride[0] * v->stride[1] == 1 && v->pad[0] == 0 &&
+           v->pad[1] == 0 && v->h == v->oh && v->w == v->ow &&
+           fl__image_dense(x, v->images, v->c, v->h, v->w);
 }
 
 /* True if operands of these layouts can go this way; x: or dx, y: or dy. */
@@ -62,7 +63,8 @@ static bool fl__columns_weights_pays(const fl__conv *v) {
 /* Whether to go this way: pays is what was measured for the direction. */
 static bool fl__columns_wants(const fl__conv *v, const fl__image *x, const fl__image *w,
                               const fl__image *y, bool pays) {
-    bool wanted = fl__conv_algorithm == FL__CONV_COLUMNS || (fl__conv_algorithm == FL__CONV_AUTO && pays);
+    bool wanted = fl__conv_algorithm == FL__CONV_COLUMNS ||
+                  (fl__conv_algorithm == FL__CONV_AUTO && pays);
     return wanted && fl__columns_can(v, x, w, y);
 }
 
@@ -79,17 +81,18 @@ static void fl__columns_task(void *arg, int64_t begin, int64_t end) {
             for (int64_t t = 0; t < v->kh * v->kw; t++, to += pixel) {
                 int64_t y = y0 + t / v->kw * v->dilation[0];
                 int64_t x = q * v->stride[1] - v->pad[1] + t % v->kw * v->dilation[1];
-                bool inside = y >= 0 && y < v->h && x >= 0 && x < v->w;
-                if (inside) memcpy(to, image + (y * p->image.h + x * p->image.w) * v->size, (size_t)pixel);
+                const char *from = image + (y * p->image.h + x * p->image.w) * v->size;
+                if (y >= 0 && y < v->h && x >= 0 && x < v->w) memcpy(to, from, (size_t)pixel);
                 else memset(to, 0, (size_t)pixel);
             }
     }
 }
 
-/* The pixel of the result that tap t of dimension d reads pixel `at` of x for; -1 if there is none. */
+/* Along dimension d: the pixel of the result for which tap t reads pixel `at` of x, or -1. */
 static int64_t fl__columns_reach(const fl__conv *v, int d, int64_t at, int64_t t) {
     int64_t from = at + v->pad[d] - t * v->dilation[d], last = d == 0 ? v->oh : v->ow;
-    return from >= 0 && from % v->stride[d] == 0 && from / v->stride[d] < last ? from / v->stride[d] : -1;
+    bool is = from >= 0 && from % v->stride[d] == 0 && from / v->stride[d] < last;
+    return is ? from / v->stride[d] : -1;
 }
 
 /* Sums what the columns hold for a range of rows of dx. */
@@ -103,7 +106,8 @@ static void fl__columns_sum_task(void *arg, int64_t begin, int64_t end) {
             char *to = p->image.data + (n * p->image.n + y * p->image.h + x * p->image.w) * v->size;
             bool first = true;
             for (int64_t t = 0; t < taps; t++) {
-                int64_t r = fl__columns_reach(v, 0, y, t / v->kw), q = fl__columns_reach(v, 1, x, t % v->kw);
+                int64_t r = fl__columns_reach(v, 0, y, t / v->kw);
+                int64_t q = fl__columns_reach(v, 1, x, t % v->kw);
                 if (r < 0 || q < 0) continue;
                 const char *from = p->data + (((n * v->oh + r) * v->ow + q) * taps + t) * pixel;
                 if (first) memcpy(to, from, (size_t)pixel);
@@ -150,7 +154,8 @@ static bool fl__columns_open(const fl__conv *v, const fl_tensor *x, bool fill, f
         return false;
     }
     fl__columns p = {v, image, fl_data(columns)};
-    if (fill) fl_parallel(v->images * v->oh, fl__conv_div_up(1 << 14, v->ow * width), fl__columns_task, &p);
+    int64_t grain = fl__conv_div_up(1 << 14, v->ow * width);
+    if (fill) fl_parallel(v->images * v->oh, grain, fl__columns_task, &p);
     return true;
 }
 
@@ -164,8 +169,9 @@ static bool fl__columns_forward(const fl__conv *v, const fl_call *c) {
     fl_tensor columns, w = fl__columns_matrix(c->in[1], v->o, width),
               y = fl__columns_matrix(c->out[0], pixels, v->o);
     if (!fl__columns_open(v, c->in[0], true, &columns, "conv2d")) return false;
+    const fl_linear_args plain = {.act = FL_OP_COUNT};
     fl_call product = {.op = FL_OP_linear, .n_out = 1, .n_in = c->n_in, .out = {&y},
-                       .in = {&columns, &w, c->in[2]}, .args = &(fl_linear_args){.act = FL_OP_COUNT}};
+                       .in = {&columns, &w, c->in[2]}, .args = &plain};
     bool ok = fl__cpu_linear(NULL, &product);
     fl__columns_close(&columns, c->in[0]);
     return ok;
@@ -176,11 +182,13 @@ static bool fl__columns_data(const fl__conv *v, const fl_call *c) {
     fl_tensor columns, *dx = c->out[0], dy = fl__columns_matrix(c->in[0], pixels, v->o),
               w = fl__columns_matrix(c->in[1], v->o, width);
     if (!fl__columns_open(v, dx, false, &columns, "conv2d_grad_input")) return false;
-    fl_call product = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2, .out = {&columns}, .in = {&dy, &w}};
+    fl_call product = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2, .out = {&columns},
+                       .in = {&dy, &w}};
     bool ok = fl__cpu_matmul(NULL, &product);
     fl__columns p = {v, fl__image_of(dx), fl_data(&columns)};
+    int64_t grain = fl__conv_div_up(1 << 14, v->w * width);
     if (ok && columns.buffer != dx->buffer)
-        fl_parallel(v->images * v->h, fl__conv_div_up(1 << 14, v->w * width), fl__columns_sum_task, &p);
+        fl_parallel(v->images * v->h, grain, fl__columns_sum_task, &p);
     fl__columns_close(&columns, dx);
     return ok;
 }
@@ -190,7 +198,8 @@ static bool fl__columns_weights(const fl__conv *v, const fl_call *c) {
     fl_tensor columns, dy = fl__columns_turned(c->in[1], v->o, pixels),
               dw = fl__columns_matrix(c->out[0], v->o, width);
     if (!fl__columns_open(v, c->in[0], true, &columns, "conv2d_grad_weight")) return false;
-    fl_call product = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2, .out = {&dw}, .in = {&dy, &columns}};
+    fl_call product = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2, .out = {&dw},
+                       .in = {&dy, &columns}};
     bool ok = fl__cpu_matmul(NULL, &product);
     fl__columns_close(&columns, c->in[0]);
     return ok;

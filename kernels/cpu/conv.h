@@ -1,4 +1,7 @@
-/* conv.h - 2-D convolution and its two gradients on the CPU, direct: no column matrix
+/* conv.h - 2-D convolution and its two gradients on the CPU, direct, with three ways around
+
+   winograd.h does 3 x 3 kernels with fewer products, columns.h those whose weights are heavier than
+   the images as matrix products, depthwise.h channels that have a kernel each. All else goes here.
 
    Everything runs over channels-last data, where the values that a kernel row of an output pixel
    reads stand side by side. A task copies the rows of the image that it needs into a band with its
@@ -18,7 +21,8 @@
    tall tiles of gemm.h: a task owns some rows (tap, c) and columns o for a part of the pixels, and
    copies the x and dy of some hundred pixels at a time. The parts are added in order.
 
-   Work is cut by size only: the bits do not depend on the number of threads, nor on the layout. */
+   Work is cut by size only: the bits do not depend on the number of threads; the layout decides
+   which way a convolution goes, but not the bits of this one. */
 #include "../../fl_tensor.h"
 #include "gemm.h"
 #include "rooms.h"
@@ -136,22 +140,30 @@ typedef void (*fl__winograd_fn)(const float *const *from, float *const *to, int6
 #undef FL__UNROLL
 #undef FL__CONTRACT
 
-/* What a pass needs of an element and a level. */
+/* What conv_tile.h makes for an element and a level. */
 typedef struct fl__conv_kernels {
     void (*tile)(const fl__conv_tile *t);
     int half; /* pixels */
+    /* y[j] = start[j] + sum over i < count of a[i][j] b[i][j], j < n */
+    void (*line)(void *y, const void *start, const void *const *a, const void *const *b,
+                 int64_t count, int64_t n);
 } fl__conv_kernels;
 
 static fl__conv_kernels fl__conv_kernels_of(fl_dtype dtype) {
-    bool f64 = dtype == FL_F64;
+#define FL__CONV_KERNELS(name, half) {fl__##name##_conv_tile, half, fl__##name##_conv_line}
+    static const fl__conv_kernels f32[] = {
+        FL__CONV_KERNELS(f32_portable, 2),
 #ifdef FL__X86_LEVELS
-    int level = fl__cpu_isa();
-    if (level == FL__AVX512)
-        return (fl__conv_kernels){f64 ? fl__f64_avx512_conv_tile : fl__f32_avx512_conv_tile, 7};
-    if (level == FL__AVX2)
-        return (fl__conv_kernels){f64 ? fl__f64_avx2_conv_tile : fl__f32_avx2_conv_tile, 3};
+        FL__CONV_KERNELS(f32_avx2, 3), FL__CONV_KERNELS(f32_avx512, 7),
 #endif
-    return (fl__conv_kernels){f64 ? fl__f64_portable_conv_tile : fl__f32_portable_conv_tile, 2};
+    }, f64[] = {
+        FL__CONV_KERNELS(f64_portable, 2),
+#ifdef FL__X86_LEVELS
+        FL__CONV_KERNELS(f64_avx2, 3), FL__CONV_KERNELS(f64_avx512, 7),
+#endif
+    };
+#undef FL__CONV_KERNELS
+    return dtype == FL_F64 ? f64[fl__cpu_isa()] : f32[fl__cpu_isa()];
 }
 
 static const fl__winograd_fn *fl__winograd_of(void) {
@@ -660,6 +672,7 @@ static fl__image fl__conv_turn(const fl__conv *v, fl__image w, char *to) {
 
 #include "winograd.h"
 #include "columns.h"
+#include "depthwise.h"
 
 /* >>forward */
 
@@ -730,6 +743,7 @@ FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
     bool dense = !bias || bias->stride[0] == 1;
     if (dense && fl__winograd_wants(&v, &x, &out, v.oh, v.ow, v.c, v.o))
         return fl__winograd_forward(&v, x, w, bias, out);
+    if (dense && fl__depthwise_wants(&v, &x, &out)) return fl__depthwise_forward(&v, x, w, bias, out);
     if (dense && fl__columns_wants(&v, &x, &w, &out, fl__columns_forward_pays(&v)))
         return fl__columns_forward(&v, c);
     return fl__conv_forward(&v, x, w, bias, out);
@@ -816,6 +830,7 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call 
     const bool empty = fl_numel(c->in[0]) == 0;
     if (!empty && fl__winograd_wants(&v, &dy, &out, v.h, v.w, v.o, v.c))
         return fl__winograd_data(&v, dy, w, out);
+    if (!empty && fl__depthwise_wants(&v, &out, &dy)) return fl__depthwise_data(&v, dy, w, out);
     if (!empty && fl__columns_wants(&v, &out, &w, &dy, fl__columns_pay(&v, v.o)))
         return fl__columns_data(&v, c);
     if (empty || fl__conv_has_gaps(&v))
@@ -1062,6 +1077,7 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call
     fl__image x = fl__image_of(c->in[0]), dy = fl__image_of(c->in[1]), out = fl__image_of(dw);
     if (fl__winograd_wants(&v, &x, &dy, v.oh, v.ow, v.c, v.o))
         return fl__dw_winograd(&v, x, dy, out);
+    if (fl__depthwise_wants(&v, &x, &dy)) return fl__depthwise_weights(&v, x, dy, out);
     if (fl__columns_wants(&v, &x, &out, &dy, fl__columns_weights_pays(&v)))
         return fl__columns_weights(&v, c);
     return fl__conv_backward_weights(&v, x, dy, out);

@@ -6,7 +6,7 @@
      FL__HALF       7, 3 or 2: pixels of half a tile (4 FL__HALF + 3 registers must exist)
      FL__FN(name)   the name with a suffix of its own
      FL__TARGET     the target attribute
-   and it defines FL__FN(conv_tile), and undefines them all. */
+   and it defines FL__FN(conv_tile) and FL__FN(conv_line), and undefines them all. */
 
 typedef FL__T FL__FN(conv_vec) __attribute__((vector_size(FL__LANES * sizeof(FL__T))));
 typedef FL__T FL__FN(conv_mem) /* the same, anywhere in memory */
@@ -63,6 +63,43 @@ FL__TARGET static void FL__FN(conv_tile)(const fl__conv_tile *t) {
     FL__UNROLL for (int i = 0; i < 4 * H; i++) {
         FL__T *c = (FL__T *)t->c[i / (2 * H)] + i % (2 * H) / 2 * t->ldc[i / (2 * H)];
         *(FL__FN(conv_mem) *)(c + i % 2 * FL__LANES) = acc[i];
+    }
+}
+
+/* nv registers of channels from c on: y[j] = start[j] + sum over i < count of a[i][j] b[i][j] */
+FL__INLINE FL__TARGET void FL__FN(conv_line_part)(const int nv, int64_t c, FL__T *y,
+                                                  const FL__T *start, const void *const *a,
+                                                  const void *const *b, int64_t count) {
+    FL__CONTRACT
+    FL__FN(conv_vec) acc[4];
+    FL__UNROLL for (int j = 0; j < nv; j++) {
+        acc[j] = (FL__FN(conv_vec)){0};
+        if (start) acc[j] = *(const FL__FN(conv_mem) *)(start + c + j * FL__LANES);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const FL__T *p = (const FL__T *)a[i] + c, *q = (const FL__T *)b[i] + c;
+        FL__UNROLL for (int j = 0; j < nv; j++)
+            acc[j] += *(const FL__FN(conv_mem) *)(p + j * FL__LANES) *
+                      *(const FL__FN(conv_mem) *)(q + j * FL__LANES);
+    }
+    FL__UNROLL for (int j = 0; j < nv; j++)
+        *(FL__FN(conv_mem) *)(y + c + j * FL__LANES) = acc[j];
+}
+
+/* The same for n channels; start: NULL for 0, or y itself. */
+FL__TARGET static void FL__FN(conv_line)(void *y, const void *start, const void *const *a,
+                                         const void *const *b, int64_t count, int64_t n) {
+    FL__T *to = y;
+    const FL__T *from = start;
+    int64_t c = 0;
+    for (; c + 4 * FL__LANES <= n; c += 4 * FL__LANES)
+        FL__FN(conv_line_part)(4, c, to, from, a, b, count);
+    for (; c + FL__LANES <= n; c += FL__LANES) FL__FN(conv_line_part)(1, c, to, from, a, b, count);
+    for (; c < n; c++) {
+        FL__T sum = from ? from[c] : 0;
+        for (int64_t i = 0; i < count; i++)
+            sum += ((const FL__T *)a[i])[c] * ((const FL__T *)b[i])[c];
+        to[c] = sum;
     }
 }
 
