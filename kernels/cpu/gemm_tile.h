@@ -164,7 +164,7 @@ FL__INLINE FL__TARGET void FL__FN(transpose8)(FL__T *dst, int64_t ldd, const FL_
 /* A vector store may run past the end of a row of dst: the rows behind it, written later, repair
    that. So many rows are left to the scalar loop that nothing is written past the last one. */
 FL__INLINE int64_t FL__FN(rows_kept)(int64_t n, int64_t step) {
-    return n % step == 0 ? 0 : n >= step ? 1 : step;
+    return n % step == 0 ? 0 : (step - n % step + n - 1) / n;
 }
 
 /* dst[p * ldd + i] = src[i * rs + p * cs] for p < k, i < n. Writes nothing else; reads up to a
@@ -180,9 +180,6 @@ FL__TARGET static void FL__FN(pack)(void *dst, int64_t ldd, int64_t n, int64_t k
         for (; p < end; p++) {
             for (int64_t i = 0; i < wide; i += FL__LANES)
                 *(FL__FN(mem) *)(d + p * ldd + i) = *(const FL__FN(mem) *)(s + p * cs + i);
-            /* the next panel stands beside this one, too far from its next row for the processor */
-            for (int64_t i = 0; i < wide; i += 64 / (int64_t)sizeof *s)
-                __builtin_prefetch(s + p * cs + wide + i, 0, 2);
         }
     } else if (cs == 1 && wide > 0) {
         for (int64_t chunk = 64; p + 8 <= end; p = fl__min(p + chunk, end / 8 * 8))

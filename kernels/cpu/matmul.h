@@ -1,9 +1,9 @@
 /* matmul.h - matrix products on the CPU: packed, blocked, in the register tiles of gemm.h
 
-   C = A B goes along k in chunks so long that C is seldom read again. For each chunk the threads pack
-   A; then blocks of rows and columns of C, cut by its size alone, run on the thread pool. A block packs one
-   panel of B after the other (as many columns as a tile has) into the second-level cache and runs
-   the tiles of its rows over it.
+   C = A B goes along k in chunks so long that C is seldom read again. For each chunk the threads
+   pack A; then blocks of rows and columns of C, cut by its size alone, run on the thread pool. A
+   block packs one panel of B after the other (as many columns as a tile has) into the second-level
+   cache and runs the tiles of its rows over it.
 
    Tall heaps of rows are cut into tiles of equal height, so no tile computes rows that do not
    exist. What packing would not pay for is read in place: small products, and B transposed under
@@ -33,11 +33,10 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c);
 #include <string.h>
 
 #define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
-#define FL__PANEL_BYTES 98304            /* of B, in the second-level cache */
 enum {
-    FL__MATMUL_CHUNK = 768,      /* most of k at a time */
-    FL__MATMUL_BLOCK_ROWS = 1024, /* rows that use a panel of B */
-    FL__MATMUL_TASKS = 8         /* least number of tasks to aim at */
+    FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
+    FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
+    FL__MATMUL_TASKS = 8          /* least number to aim at */
 };
 
 /* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there,
@@ -220,7 +219,7 @@ static void fl__matmul_plan(fl__matmul *p) {
     if (p->swapped) fl__gemm_swap(g);
     bool in_place = small || stream;
     g->rows = in_place ? g->ks->short_rows : g->ks->rows;
-    g->width = (in_place ? g->ks->widest : 2) * g->ks->lanes;
+    g->width = (in_place && g->n > 2 * g->ks->lanes ? g->ks->widest : 2) * g->ks->lanes;
     g->packed = in_place ? NULL : ""; /* set for each task */
     g->ldc = g->n;
 }
@@ -253,8 +252,7 @@ static void fl__matmul_cut(fl__matmul *p) {
         p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
     p->split_k = fl__gemm_div_up(g->k, p->splits);
     p->splits = fl__gemm_div_up(g->k, p->split_k);
-    int64_t most = fl__min(FL__MATMUL_CHUNK, FL__PANEL_BYTES / (g->width * (int64_t)g->ks->size));
-    if (p->openblas) most = p->split_k;
+    int64_t most = p->openblas ? p->split_k : FL__MATMUL_CHUNK;
     p->chunk = fl__gemm_div_up(p->split_k, fl__gemm_div_up(p->split_k, most));
 }
 
