@@ -2,8 +2,8 @@
 
    C = A B goes along k in chunks so long that C is seldom read again. For each chunk the threads
    pack A; then blocks of rows and columns of C, cut by its size alone, run on the thread pool. A
-   block packs one panel of B after the other (as many columns as a tile has) into the second-level
-   cache and runs the tiles of its rows over it.
+   block packs a few panels of B after the other (each as many columns as a tile has) into the
+   second-level cache and runs the tiles of its rows over them.
 
    Tall heaps of rows are cut into tiles of equal height, so no tile computes rows that do not
    exist. What packing would not pay for is read in place: small products, and B transposed under
@@ -35,8 +35,10 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c);
 #define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
 enum {
     FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
+    FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
+    FL__MATMUL_SLAB = 16,         /* of k, at a time */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
-    FL__MATMUL_TASKS = 8          /* least number to aim at */
+    FL__MATMUL_TASKS = 6          /* least number to aim at */
 };
 
 /* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there,
@@ -77,7 +79,7 @@ typedef struct fl__matmul {
     bool swapped;      /* g computes C^T */
     const fl__finish *finish; /* of C, of one item; NULL: none */
     bool openblas;
-    fl__rooms rooms; /* a panel of B for each task, and besides */
+    fl__rooms rooms; /* panels of B for each task, and besides */
     char *packed;    /* A of the chunk, m * chunk elements per part */
     char *parts;     /* C^T of each item, or the parts of C; NULL: straight into out */
     char *out;       /* [items][m][n] of C */
@@ -95,19 +97,47 @@ static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
     return t * (g->m / tiles) + fl__min(t, g->m % tiles);
 }
 
-/* Columns j .. j + n of B: packed into `panel`, or in place if the rows are dense, few tiles use them
-   and a tile reads less than a register past column n, as a buffer's slack allows (there is no tile
-   three registers wide). */
-static const char *fl__gemm_panel(const fl__gemm *g, int64_t j, int n, char *panel, int64_t *ldb) {
-    const fl__kernels *ks = g->ks;
-    const char *from = g->b + j * g->csb * (int64_t)ks->size;
-    int across = (n + ks->lanes - 1) / ks->lanes;
-    *ldb = g->rsb;
-    if (g->csb == 1 && !g->packed && across != 3) return from;
-    *ldb = g->width;
-    int64_t columns = g->csb == 1 ? across * ks->lanes : n;
-    ks->pack(panel, g->width, columns, g->k, from, g->csb, g->rsb);
-    return panel;
+/* Columns of B that are packed together: one panel for a few tiles, else several. */
+static int64_t fl__gemm_group(const fl__gemm *g) {
+    return g->width * (g->packed ? FL__MATMUL_GROUP : 1);
+}
+
+/* How much of k is packed at a time: where panels lie side by side in memory, a few rows of all of
+   them, which the processor then fetches in a row. */
+static int64_t fl__gemm_slab(const fl__gemm *g, int64_t stride_across) {
+    return stride_across == 1 ? FL__MATMUL_SLAB : g->k;
+}
+
+/* Packs the panels of row tiles t0 .. t1 of A. */
+static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
+    const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->rsa);
+    for (int64_t p = 0; p < g->k; p += slab)
+        for (int64_t t = t0; t < t1; t++) {
+            int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+            char *dst = (char *)(uintptr_t)g->packed + (i * g->k + p * m) * size;
+            g->ks->pack(dst, m, m, fl__min(slab, g->k - p), g->a + (i * g->rsa + p * g->csa) * size,
+                        g->rsa, g->csa);
+        }
+}
+
+/* Packs columns j0 .. j1 of B, one panel behind the other. */
+static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *panels) {
+    const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->csb);
+    const int64_t lanes = g->csb == 1 ? g->ks->lanes : 1; /* whole registers where B has the rest */
+    for (int64_t p = 0; p < g->k; p += slab)
+        for (int64_t j = j0; j < j1; j += g->width) {
+            int64_t n = fl__gemm_div_up(fl__min(g->width, j1 - j), lanes) * lanes;
+            g->ks->pack(panels + ((j - j0) * g->k + p * g->width) * size, g->width, n,
+                        fl__min(slab, g->k - p), g->b + (p * g->rsb + j * g->csb) * size, g->csb,
+                        g->rsb);
+        }
+}
+
+/* Whether n columns of B are read in place: if the rows are dense, few tiles use them and a tile
+   reads less than a register past column n, as a buffer's slack allows (there is no tile three
+   registers wide). */
+static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
+    return !g->packed && g->csb == 1 && fl__gemm_div_up(n, g->ks->lanes) != 3;
 }
 
 /* Finishes rows i .. i + m, columns j .. j + n of C, the first of which is at c. */
@@ -123,27 +153,39 @@ static void fl__gemm_finish(const fl__finish *f, char *c, int64_t ldc, int64_t i
     }
 }
 
-/* Computes row tiles t0 .. t1, columns j0 .. j1 of C, with room for a panel of B. */
-static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
-                           char *panel) {
+/* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b. */
+static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j, int64_t n,
+                            const char *b, int64_t ldb) {
     const int64_t size = (int64_t)g->ks->size;
-    fl__segment segment;
+    fl__segment segment = {.b = b};
     fl__tile tile = {.segments = 1, .segment = &segment, .k = g->k, .rsa = g->rsa, .csa = g->csa,
-                     .ldc = g->ldc, .add = g->add};
-    for (int64_t j = j0; j < j1; j += g->width) {
-        int n = (int)fl__min(g->width, j1 - j);
-        segment.b = fl__gemm_panel(g, j, n, panel, &tile.ldb);
-        for (int64_t t = t0; t < t1; t++) {
-            int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
-            segment.a = g->a + i * g->rsa * size;
-            if (g->packed) {
-                segment.a = g->packed + i * g->k * size;
-                tile.rsa = 1;
-                tile.csa = m;
-            }
-            tile.c = g->c + (i * g->ldc + j) * size;
-            fl__gemm_tile(g->ks, (int)m, n, &tile);
-            if (g->finish) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
+                     .ldb = ldb, .ldc = g->ldc, .add = g->add};
+    for (int64_t t = t0; t < t1; t++) {
+        int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+        segment.a = g->a + i * g->rsa * size;
+        if (g->packed) {
+            segment.a = g->packed + i * g->k * size;
+            tile.rsa = 1;
+            tile.csa = m;
+        }
+        tile.c = g->c + (i * g->ldc + j) * size;
+        fl__gemm_tile(g->ks, (int)m, (int)n, &tile);
+        if (g->finish) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
+    }
+}
+
+/* Row tiles t0 .. t1, columns j0 .. j1 of C, with room for a group of panels of B. */
+static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
+                           char *panels) {
+    const int64_t size = (int64_t)g->ks->size, group = fl__gemm_group(g);
+    for (int64_t first = j0, end; first < j1; first = end) {
+        end = fl__min(first + group, j1);
+        bool in_place = fl__gemm_in_place(g, end - first);
+        if (!in_place) fl__gemm_pack_b(g, first, end, panels);
+        for (int64_t j = first; j < end; j += g->width) {
+            int64_t n = fl__min(g->width, end - j);
+            if (in_place) fl__gemm_column(g, t0, t1, j, n, g->b + j * size, g->rsb);
+            else fl__gemm_column(g, t0, t1, j, n, panels + (j - first) * g->k * size, g->width);
         }
     }
 }
@@ -285,15 +327,14 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     return g;
 }
 
-/* Task: a tile of A of one part. */
+/* Task: some tiles of A of one part. */
 static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
-    const int64_t tiles = fl__gemm_tiles(&p->g), size = (int64_t)p->g.ks->size;
-    for (int64_t task = begin; task < end; task++) {
+    const int64_t tiles = fl__gemm_tiles(&p->g);
+    for (int64_t task = begin, last; task < end; task = last) {
         fl__gemm g = fl__matmul_part(p, task / tiles);
-        int64_t i = fl__gemm_row(&g, task % tiles), m = fl__gemm_row(&g, task % tiles + 1) - i;
-        char *dst = (char *)(uintptr_t)g.packed + i * g.k * size;
-        if (g.k > 0) g.ks->pack(dst, m, m, g.k, g.a + i * g.rsa * size, g.rsa, g.csa);
+        last = fl__min(end, (task / tiles + 1) * tiles);
+        fl__gemm_pack_a(&g, task % tiles, task % tiles + last - task);
     }
 }
 
@@ -308,7 +349,7 @@ static void fl__matmul_turn(const fl__matmul *p, const fl__gemm *g, int64_t item
 
 static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
-    char *panel = p->rooms.buffer ? fl__room_enter(&p->rooms) : NULL;
+    char *panels = p->rooms.buffer ? fl__room_enter(&p->rooms) : NULL;
     for (int64_t task = begin; task < end; task++) {
         int64_t block = task / p->column_blocks, index = block / p->row_blocks;
         fl__gemm g = fl__matmul_part(p, index);
@@ -322,10 +363,10 @@ static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
         if (p->openblas) fl__openblas_block(&g, i0, i1, j0, j1);
         else
 #endif
-            fl__gemm_block(&g, t0, t1, j0, j1, panel);
+            fl__gemm_block(&g, t0, t1, j0, j1, panels);
         if (p->swapped && p->at + g.k == p->split_k) fl__matmul_turn(p, &g, index, i0, i1, j0, j1);
     }
-    if (panel) fl__room_leave(&p->rooms, panel);
+    if (panels) fl__room_leave(&p->rooms, panels);
 }
 
 /* Adds the parts of each item in order, over a range of the elements of all items. */
@@ -418,15 +459,9 @@ static void fl__matmul_run(fl__matmul *p) {
     const int64_t grain = work < FL__SMALL_PRODUCT ? fl__gemm_div_up(FL__SMALL_PRODUCT, work + 1) : 1;
     for (p->at = 0; p->at < p->split_k; p->at += p->chunk) {
         if (g->packed)
-            fl_parallel(tiles, fl__gemm_div_up(1 << 14, g->rows * p->chunk), fl__matmul_pack, p);
+            fl_parallel(tiles, FL__MATMUL_GROUP, fl__matmul_pack, p);
         fl_parallel(tasks, grain, fl__matmul_task, p);
     }
-}
-
-/* Whether no panel of B has to be packed. */
-static bool fl__matmul_in_place(const fl__matmul *p) {
-    const int64_t lanes = p->g.ks->lanes, rest = p->g.n % p->g.width;
-    return !p->g.packed && p->g.csb == 1 && fl__gemm_div_up(rest, lanes) != 3;
 }
 
 static bool fl__matmul_float(fl__matmul *p) {
@@ -444,9 +479,10 @@ static bool fl__matmul_float(fl__matmul *p) {
     fl__matmul_cut(p);
     int64_t pack = g->packed ? p->items * p->splits * g->m * p->chunk : 0;
     int64_t parts = p->swapped || p->splits > 1 ? p->items * p->splits * g->m * g->n : 0;
-    if (pack + parts > 0 || !(p->openblas || fl__matmul_in_place(p))) {
-        int64_t panel = p->openblas ? 0 : g->width * p->chunk * size;
-        if (!fl__rooms_open(&p->rooms, fl__matmul_tasks(p), panel, (pack + parts) * size, "matmul"))
+    bool panels = !p->openblas && !fl__gemm_in_place(g, g->n % g->width);
+    if (pack + parts > 0 || panels) {
+        int64_t room = panels ? fl__gemm_group(g) * p->chunk * size : 0;
+        if (!fl__rooms_open(&p->rooms, fl__matmul_tasks(p), room, (pack + parts) * size, "matmul"))
             return false;
         p->packed = p->rooms.more;
         p->parts = parts ? p->rooms.more + pack * size : NULL;
