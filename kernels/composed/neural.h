@@ -178,6 +178,13 @@ static void fv__layer_norm_back(fl_node *n, fl_var *dy) {
         if (wanted[i]) fv_add_grad(n, i, d[i]);
 }
 
+static fl_tensor *fv__layer_norm_again(fl_node *n) {
+    fl_tensor *y[3], *t[] = {fv_value(fv_saved(n, 0)), fv_value(fv_saved(n, 1)),
+                             fv_value(fv_saved(n, 4))};
+    if (!t[0] || !t[1] || !t[2]) return NULL;
+    return fl__run_layer_norm(t, *(const fl_norm_args *)fv_args(n), y) ? y[0] : NULL;
+}
+
 static fl_var *fv__normed(const char *fn, fl_var *x, fl_var *w, fl_var *b, fl_norm_args a) {
     fl_scope s = fl_scope_begin();
     fl_var *in[] = {x, w, b};
@@ -186,9 +193,9 @@ static fl_var *fv__normed(const char *fn, fl_var *x, fl_var *w, fl_var *b, fl_no
     fl_tensor *t[] = {in[0]->value, in[1]->value, in[2]->value};
     if (!fl__run_layer_norm(t, a, y)) return fv_scope_return(&s, NULL);
     fl_var *mean = a.rms ? fv_num(0) : fv_const(y[1]), *rstd = fv_const(y[2]);
-    return fv_scope_return(&s, fv_record_args("layer_norm", y[0], fv__layer_norm_back,
-                                              FV_IN(in[0], in[1], in[2]),
-                                              FV_SAVE(in[0], in[1], mean, rstd), &a, sizeof a));
+    fl_var *n = fv_record_args("layer_norm", y[0], fv__layer_norm_back, FV_IN(in[0], in[1], in[2]),
+                               FV_SAVE(in[0], in[1], mean, rstd, in[2]), &a, sizeof a);
+    return fv_scope_return(&s, fv__again(n, fv__layer_norm_again));
 }
 #endif
 
