@@ -100,6 +100,9 @@ FL_PRIVATE bool fv__unary_reads_x(fl_op op);
    was done. Returns y, which may be NULL. */
 typedef fl_tensor *(*fv__again_fn)(fl_node *n);
 FL_PRIVATE fl_var *fv__again(fl_var *y, fv__again_fn again);
+/* In a backward function: what the gradient of input i adds up to so far, that of an earlier pass
+   included, which may be added to in place; NULL if there is nothing, or somebody else sees it. */
+FL_PRIVATE fl_tensor *fv__sum_so_far(fl_node *n, int i);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -826,15 +829,38 @@ static fl_var *fv__fit(fl_node *n, int i, fl_var *g) {
     return g && g->value->dtype != dtype ? fv_cast(g, dtype) : g;
 }
 
+/* Are t's elements one block of memory, each once, in any order of axes? */
+static bool fv__is_dense(const fl_tensor *t) {
+    int64_t n = 1;
+    for (int64_t known = 0; known != n;) {
+        known = n;
+        for (int d = 0; d < t->ndim; d++)
+            if (t->shape[d] > 1 && t->stride[d] == n) n *= t->shape[d];
+    }
+    return n == fl_numel(t);
+}
+
 /* sum + g, in place where nobody else sees sum. */
 static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
     fl_tensor *t = sum->value;
     bool alike = t->dtype == g->value->dtype && t->family == g->value->family && !g->value->weak &&
                  fv__same_shape(t, fl_shape_of(g->value));
-    if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fl_is_contiguous(t))
+    if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fv__is_dense(t))
         return fv_add(sum, g);
     fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {t}, .in = {t, g->value}};
     return fl_run(&c) ? sum : fl_raise();
+}
+
+FL_PRIVATE fl_tensor *fv__sum_so_far(fl_node *n, int i) {
+    fl_node *to = fv_needs(n, i) && !fl_grad_enabled() ? fv__edges(n)[i] : NULL;
+    if (to && !to->grad && to->adds && to->leaf) {
+        to->grad = to->leaf->grad;
+        to->leaf->grad = NULL;
+        to->moved = true;
+    }
+    fl_tensor *t = to && to->grad && fv__is_sole(to->grad, 1) ? to->grad->value : NULL;
+    bool fits = t && (int)t->dtype == n->dtype[i] && fv__has_in_shape(n, i, t);
+    return fits && fv__is_dense(t) ? t : NULL;
 }
 
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
@@ -907,6 +933,7 @@ static void fv__sort(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         n->seen = false;
+        n->adds = !p->target && !n->back;
         fl_obj_keep(&n->obj);
         for (int k = 0; k < n->n_in; k++)
             if (in[k] && --in[k]->pending == 0) p->node[p->n++] = in[k];
@@ -970,7 +997,9 @@ static void fv__run(fv__pass *p) {
         if (n != p->target) {
             fl_var *g = n->grad;
             n->grad = NULL;
-            fv_drop(g);
+            if (n->moved && n->leaf && !n->leaf->grad) n->leaf->grad = g; /* after an error */
+            else fv_drop(g);
+            n->moved = false;
         }
         if (!p->retain && n->back && !fl_error()) {
             n->spent = true;
@@ -1670,9 +1699,13 @@ FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
 
 /* ---- indexing ---- */
 
+/* One zero, seen in that shape: what a scatter starts from is read once. */
+static fl_var *fv__zeros(const fl_tensor *like, fl_shape shape) {
+    return fv_const(fl_expand(fv__filled(like, FL_SCALAR_SHAPE, 0), shape));
+}
+
 static void fv__gather_back(fl_node *n, fl_var *dy) {
-    fl_tensor *zero = fv__filled(dy->value, FL_SCALAR_SHAPE, 0);
-    fl_var *index = fv_saved(n, 0), *zeros = fv_const(fl_expand(zero, fv_in_shape(n, 0)));
+    fl_var *index = fv_saved(n, 0), *zeros = fv__zeros(dy->value, fv_in_shape(n, 0));
     fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), fv_value(index), dy));
 }
 
@@ -1785,7 +1818,7 @@ static void fv__index_select_back(fl_node *n, fl_var *dy) {
     for (int d = 0; d < in.ndim; d++) column.dim[d] = d == axis ? dy->value->shape[d] : 1;
     fl_tensor *index =
         fl_expand(fl_reshape(fv_value(fv_saved(n, 0)), column), fl_shape_of(dy->value));
-    fv_add_grad(n, 0, fv_scatter_add(fv_const(fv__filled(dy->value, in, 0)), axis, index, dy));
+    fv_add_grad(n, 0, fv_scatter_add(fv__zeros(dy->value, in), axis, index, dy));
 }
 
 FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index) {
