@@ -8,7 +8,7 @@
 
      make bench-conv ARGS="r50 last 2"       shapes whose name holds r50, one layout, two threads
      make bench-conv ARGS="vgg all 1 cpu"    one thread by its processor time: for a busy machine
-     make bench-conv ARGS="vgg last 2 wall direct"    or winograd: that way only */
+     make bench-conv ARGS="vgg last 2 wall direct"    or columns, winograd: that way only */
 #include "peaks.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/isa.h"
@@ -135,7 +135,9 @@ int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "", *layout = argc > 2 ? argv[2] : "";
     int only = argc > 3 ? atoi(argv[3]) : 0;
     if (argc > 4 && !strcmp(argv[4], "cpu")) now = cpu_seconds;
-    if (argc > 5) fl__conv_force(strcmp(argv[5], "direct") ? FL__CONV_WINOGRAD : FL__CONV_DIRECT);
+    static const char *const ways[] = {"auto", "direct", "columns", "winograd"};
+    for (int way = 0; argc > 5 && way < 4; way++)
+        if (!strcmp(argv[5], ways[way])) fl__conv_force(way);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int last = 1; last >= 0; last--)
             for (int threads = 1; threads <= 2; threads++) {

@@ -2,10 +2,11 @@
    of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
 
    model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-         [--nchw] [--plain]
+         [--nchw] [--plain] [--ops]
      --list   names and presets, --columns  the names of the figures
      --nchw   images as they are; otherwise networks for images work channels-last
      --plain  without dropout and layer drop
+     --ops    and a line for each op: calls, seconds and per cent of a step
 
    A step is forward and loss, backward, and SGD with momentum. GFLOP counts two for each
    multiply-add of linear layers, convolutions, attention and capsules in the forward pass, three
@@ -21,7 +22,7 @@ typedef struct settings {
     const model *m;
     model_preset preset;
     int threads, warmup, iterations;
-    bool nchw;
+    bool nchw, ops;
 } settings;
 
 static const char columns[] =
@@ -111,6 +112,44 @@ static void count_conversions(void) {
     fl_use(&b, NULL);
 }
 
+/* ---- where the time goes: calls and seconds of each op, and of each op's gradient ---- */
+
+typedef struct op_time {
+    fl_op op;
+    bool gradient;
+    int64_t calls;
+    double seconds;
+} op_time;
+static op_time op_times[2 * FL_OP_COUNT];
+static double op_began;
+
+static void op_begins(const fl_call *c, void *user) {
+    (void)c;
+    (void)user;
+    op_began = fl_data_now();
+}
+
+static void op_ends(const fl_call *c, void *user) {
+    (void)user;
+    bool gradient = c->op == FL_OP_grad1 || c->op == FL_OP_grad2;
+    fl_op op = gradient ? ((const fl_grad_args *)c->args)->op : c->op;
+    op_time *t = &op_times[op + (gradient ? FL_OP_COUNT : 0)];
+    *t = (op_time){op, gradient, t->calls + 1, t->seconds + fl_data_now() - op_began};
+}
+
+static int longer_first(const void *a, const void *b) {
+    double x = ((const op_time *)a)->seconds, y = ((const op_time *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+static void print_ops(int iterations, double step_seconds) {
+    qsort(op_times, 2 * FL_OP_COUNT, sizeof *op_times, longer_first);
+    for (const op_time *t = op_times; t->calls; t++)
+        printf("op\t%s%s\t%.4g\t%.3g s\t%.1f %%\n", fl_op_get_info(t->op)->name,
+               t->gradient ? "_grad" : "", (double)t->calls / iterations, t->seconds / iterations,
+               100 * t->seconds / iterations / step_seconds);
+}
+
 /* ---- training ---- */
 
 typedef struct figures {
@@ -150,11 +189,13 @@ static void train(const settings *s, fl_nn_module *net, const model_batch *batch
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
     for (int i = 0; i < s->warmup; i++) step(s, net, optim, batch, part);
     conversions = 0;
+    if (s->ops) fl_hook(op_begins, op_ends, NULL);
     for (int i = 0; i < s->iterations; i++) {
         forward_flop = 0;
         step(s, net, optim, batch, part);
         for (int k = 0; k < 4; k++) f->seconds[k][i] = part[k];
     }
+    fl_hook(NULL, NULL, NULL);
     f->flop = 3 * forward_flop;
     f->conversions = conversions / s->iterations;
     f->memory = memory_of(s, net, batch);
@@ -202,6 +243,7 @@ static int run(const settings *s) {
     count_conversions();
     train(s, net, &batch, &f);
     print_line(s, &f, fmax(peak_before, peak_fma(s->threads)));
+    if (s->ops) print_ops(s->iterations, bench_median(f.seconds[0], s->iterations));
     fl_nn_free(net);
     fl_scope_end(&scope);
     if (f.conversions <= s->m->conversions || s->nchw) return 0;
@@ -240,6 +282,8 @@ static bool read_arguments(settings *s, int argc, char **argv) {
             s->nchw = true;
         else if (!strcmp(argv[i], "--plain"))
             plain = true;
+        else if (!strcmp(argv[i], "--ops"))
+            s->ops = true;
         else if (!number_option(argv, &i, "--batch", &batch) &&
                  !number_option(argv, &i, "--size", &size) &&
                  !number_option(argv, &i, "--threads", &threads) &&
@@ -267,6 +311,6 @@ int main(int argc, char **argv) {
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr,
             "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-            " [--iterations N] [--nchw] [--plain] | --list | --columns\n");
+            " [--iterations N] [--nchw] [--plain] [--ops] | --list | --columns\n");
     return 2;
 }

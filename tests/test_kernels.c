@@ -2,9 +2,9 @@
 
    Every case runs at every instruction set this processor has. References are loops over f64 values
    written here. */
-#include "../fl_tensor.h"
+#include "../fl_composed.h"
 #include "../kernels/cpu/conv.h"
-#include "../kernels/cpu/gemm.h"
+#include "../kernels/cpu/matmul.h"
 #include "test.h"
 
 /* A quick generator of values in [-1, 1) with few bits, so that f32 sums are nearly exact. */
@@ -111,7 +111,8 @@ static void matmul_blocks(void) {
         {65, 65, 63},   {64, 10, 1024},  {10, 64, 700},  {6, 300, 330},  {8, 513, 321},
         {9, 129, 641},  {201, 33, 65},   {415, 47, 97},  {97, 530, 80},  {3, 5, 20000},
         {31, 33, 8197}, {129, 257, 385}, {50, 400, 200}, {1, 1000, 300}, {1000, 1, 300},
-        {7, 1030, 40},  {5, 41, 2100},   {8, 18, 1025},  {1, 3000, 17},  {2, 1025, 33}};
+        {7, 1030, 40},  {5, 41, 2100},   {8, 18, 1025},  {1, 3000, 17},  {2, 1025, 33},
+        {20, 90, 2100}, {129, 70, 1025}, {1100, 40, 50}, {40, 10, 2049}};
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         for (int layout = 0; layout < 4; layout++) {
             check_matmul(size[i][0], size[i][1], size[i][2], layout, FL_F32);
@@ -121,6 +122,27 @@ static void matmul_blocks(void) {
 
 TEST(matmul_sizes) { matmul_sizes(); }
 TEST(matmul_blocks) { matmul_blocks(); }
+
+/* Linear layers whose products are packed, swapped, in one chunk and in several: the bias and the
+   activation come once, after the last. */
+TEST(linear_finishes_once) {
+    static const int64_t size[][3] = {{20, 90, 2100}, {129, 70, 1025}, {65, 70, 64}, {40, 10, 2049}, {31, 33, 8197}};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        for (int level = 0, top = levels(); level <= top; level++) {
+            fl_scope s = fl_scope_begin();
+            int64_t m = size[i][0], n = size[i][1], k = size[i][2];
+            fl_tensor *x = random_tensor(FL_SHAPE(m, k), FL_F32);
+            fl_tensor *w = random_tensor(FL_SHAPE(n, k), FL_F32), *b = random_tensor(FL_SHAPE(n), FL_F32);
+            fl__cpu_isa_cap(FL__AVX512);
+            double *want = values(fl_relu(fl_add(fl_matmul(x, fl_transpose(w, 0, 1)), b)));
+            fl__cpu_isa_cap(level);
+            check_values(level_name[level], fl_linear_act(x, w, b, FL_OP_relu), want,
+                         tolerance(FL_F32, (double)k));
+            free(want);
+            fl_scope_end(&s);
+        }
+    levels();
+}
 
 TEST(matmul_dtypes_and_empty) {
     for (int layout = 0; layout < 4; layout++) {
@@ -137,15 +159,12 @@ TEST(matmul_dtypes_and_empty) {
     fl_scope_end(&s);
 }
 
-#ifdef FL_USE_OPENBLAS
 TEST(matmul_without_openblas) {
     bool old = fl__gemm_use_openblas(false);
-    CHECK(old);
     matmul_sizes();
     matmul_blocks();
     CHECK(!fl__gemm_use_openblas(old));
 }
-#endif
 
 /* [2, 3, m, k] x [1, 3, k, n] and the like: broadcast batches, strided, small and large. */
 static void check_batch(fl_shape sa, fl_shape sb, fl_dtype d) {
@@ -372,6 +391,14 @@ static const conv_case conv_cases[] = {
     /* small images, channels that fill tiles: by pixel */
     {8, 32, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
     {4, 64, 9, 37, 64, 3, 3, {{2, 3}, {1, 2}, {0, 1}, {1, 2}, 2}},
+    /* each channel by itself */
+    {3, 83, 9, 8, 83, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 83}},
+    {2, 70, 12, 21, 70, 3, 5, {{2, 3}, {0, 2}, {1, 1}, {2, 1}, 70}},
+    {2, 5, 8, 7, 5, 2, 2, {{3, 4}, {0, 0}, {0, 0}, {1, 1}, 5}},
+    /* channels over one register, columns that overlap, leave gaps and are the image */
+    {3, 40, 7, 6, 33, 3, 3, {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1}},
+    {2, 17, 9, 8, 48, 1, 1, {{2, 3}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {2, 48, 7, 7, 40, 1, 1, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
     /* what Winograd's way takes, with tiles that stick out */
     {2, 16, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
     {3, 32, 9, 11, 32, 3, 3, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
@@ -423,7 +450,7 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
     fl_tensor *bias = random_tensor(FL_SHAPE(t->o), d), *y = fl_conv2d_run(x, w, NULL, t->a);
     if (!CHECK(y != NULL)) return;
     fl_tensor *dy = random_tensor(fl_shape_of(y), d);
-    x = stored(x, how), w = stored(w, which % 2 ? how : ROW_MAJOR), dy = stored(dy, how);
+    x = stored(x, how), w = stored(w, which % 4 < 3 ? how : ROW_MAJOR), dy = stored(dy, how);
     double *vb = values(bias);
     conv_sums v = {values(x), values(w), values(dy), calloc((size_t)fl_numel(y), 8),
                    calloc((size_t)fl_numel(x), 8), calloc((size_t)fl_numel(w), 8)};
@@ -431,11 +458,11 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
     double *biased = malloc((size_t)fl_numel(y) * 8);
     for (int64_t i = 0; i < fl_numel(y); i++)
         biased[i] = v.y[i] + vb[i / (y->shape[2] * y->shape[3]) % t->o];
-    const bool wino = how == LAST && d == FL_F32;
+    const bool last = how == LAST;
     int top = levels();
     for (int level = 0; level <= top; level++)
-        for (int way = wino ? FL__CONV_DIRECT : FL__CONV_AUTO; way <= FL__CONV_WINOGRAD; way++) {
-            if (!wino && way > FL__CONV_AUTO) break;
+        for (int way = last ? FL__CONV_DIRECT : FL__CONV_AUTO; way <= FL__CONV_WINOGRAD; way++) {
+            if (!last && way > FL__CONV_AUTO) break;
             fl__cpu_isa_cap(level);
             fl__conv_force(way);
             char what[128];
@@ -473,28 +500,37 @@ TEST(conv_f64) {
 }
 
 /* A NaN and an infinity reach exactly the outputs whose windows hold them (not so by Winograd's way,
-   which these sizes do not take). */
+   which these sizes do not take), directly, by columns, and each channel by itself. */
+static void check_conv_nan(int way) {
+    fl_scope s = fl_scope_begin();
+    const bool each = way == FL__CONV_AUTO;
+    const int64_t o = each ? 3 : 17;
+    fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 20, 20), FL_F32);
+    fl_tensor *w = fl_add(fl_zeros(FL_SHAPE(o, each ? 1 : 3, 3, 3), FL_F32), fl_num(0.5));
+    float *v = fl_map(x, FL_WRITE);
+    v[10 * 20 + 10] = NAN;
+    v[400 * !each + 2] = INFINITY;
+    fl_unmap(x, FL_WRITE);
+    fl__conv_force(way);
+    fl_tensor *y = fl_conv2d(stored(x, LAST), stored(w, LAST), .pad = 1, .groups = each ? 3 : 1);
+    double *got = values(y);
+    for (int64_t i = 0; i < fl_numel(y); i++) {
+        int64_t n = i / (o * 400), row = i / 20 % 20, col = i % 20;
+        bool hit = n == 0 && (!each || i < 400);
+        bool nan = hit && llabs(row - 10) <= 1 && llabs(col - 10) <= 1;
+        bool inf = hit && row <= 1 && llabs(col - 2) <= 1;
+        if (!CHECK((got[i] != got[i]) == nan) || !CHECK((isinf(got[i]) != 0) == inf)) break;
+    }
+    free(got);
+    fl_scope_end(&s);
+}
+
 TEST(conv_nan_and_infinity) {
     for (int level = 0, top = levels(); level <= top; level++) {
         fl__cpu_isa_cap(level);
-        fl_scope s = fl_scope_begin();
-        fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 20, 20), FL_F32);
-        fl_tensor *w = fl_add(fl_zeros(FL_SHAPE(17, 3, 3, 3), FL_F32), fl_num(0.5));
-        float *v = fl_map(x, FL_WRITE);
-        v[10 * 20 + 10] = NAN;
-        v[400 + 2] = INFINITY;
-        fl_unmap(x, FL_WRITE);
-        fl_tensor *y = fl_conv2d(x, w, .pad = 1);
-        double *got = values(y);
-        for (int64_t i = 0; i < fl_numel(y); i++) {
-            int64_t n = i / (17 * 400), row = i / 20 % 20, col = i % 20;
-            bool nan = n == 0 && llabs(row - 10) <= 1 && llabs(col - 10) <= 1;
-            bool inf = n == 0 && row <= 1 && llabs(col - 2) <= 1;
-            if (!CHECK((got[i] != got[i]) == nan) || !CHECK((isinf(got[i]) != 0) == inf)) break;
-        }
-        free(got);
-        fl_scope_end(&s);
+        for (int way = FL__CONV_AUTO; way < FL__CONV_WINOGRAD; way++) check_conv_nan(way);
     }
+    fl__conv_force(FL__CONV_AUTO);
     levels();
 }
 
@@ -649,6 +685,13 @@ static uint64_t hash_of_everything(fl_dtype d) {
         h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), args));
     }
     fl__conv_force(FL__CONV_AUTO);
+    fl_conv2d_args each = {{1, 2}, {1, 1}, {1, 1}, {1, 1}, 70};
+    fl_tensor *x = stored(fl_div(random_tensor(FL_SHAPE(9, 70, 17, 19), d), fl_num(3)), LAST);
+    fl_tensor *w = fl_div(random_tensor(FL_SHAPE(70, 1, 3, 3), d), fl_num(7));
+    fl_tensor *y = fl_conv2d_run(x, w, NULL, each);
+    h = hash_of(h, y);
+    h = hash_of(h, fl_conv2d_grad_input(y, w, fl_shape_of(x), each));
+    h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), each));
     fl_scope_end(&s);
     return h;
 }

@@ -16,6 +16,7 @@
 #include "step.h"
 #include "gemm.h"
 #include "rooms.h"
+#include "matmul.h"
 #include "attention.h"
 #include "ctc.h"
 #include "glu.h"

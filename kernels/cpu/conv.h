@@ -1,4 +1,7 @@
-/* conv.h - 2-D convolution and its two gradients on the CPU, direct: no column matrix
+/* conv.h - 2-D convolution and its two gradients on the CPU, direct, with three ways around
+
+   winograd.h does 3 x 3 kernels with fewer products, columns.h those whose weights are heavier than
+   the images as matrix products, depthwise.h channels that have a kernel each. All else goes here.
 
    Everything runs over channels-last data, where the values that a kernel row of an output pixel
    reads stand side by side. A task copies the rows of the image that it needs into a band with its
@@ -18,7 +21,8 @@
    tall tiles of gemm.h: a task owns some rows (tap, c) and columns o for a part of the pixels, and
    copies the x and dy of some hundred pixels at a time. The parts are added in order.
 
-   Work is cut by size only: the bits do not depend on the number of threads, nor on the layout. */
+   Work is cut by size only: the bits do not depend on the number of threads; the layout decides
+   which way a convolution goes, but not the bits of this one. */
 #include "../../fl_tensor.h"
 #include "gemm.h"
 #include "rooms.h"
@@ -34,7 +38,7 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call
 
 /* Which way convolutions go from now on, where they can; returns the setting before. For tests and
    benchmarks: the default chooses by size. */
-enum { FL__CONV_AUTO, FL__CONV_DIRECT, FL__CONV_WINOGRAD };
+enum { FL__CONV_AUTO, FL__CONV_DIRECT, FL__CONV_COLUMNS, FL__CONV_WINOGRAD };
 FL_PRIVATE int fl__conv_force(int algorithm);
 
 #endif /* FL_CPU_CONV_H: stop here if you only want the declarations */
@@ -136,22 +140,30 @@ typedef void (*fl__winograd_fn)(const float *const *from, float *const *to, int6
 #undef FL__UNROLL
 #undef FL__CONTRACT
 
-/* What a pass needs of an element and a level. */
+/* What conv_tile.h makes for an element and a level. */
 typedef struct fl__conv_kernels {
     void (*tile)(const fl__conv_tile *t);
     int half; /* pixels */
+    /* y[j] = start[j] + sum over i < count of a[i][j] b[i][j], j < n */
+    void (*line)(void *y, const void *start, const void *const *a, const void *const *b,
+                 int64_t count, int64_t n);
 } fl__conv_kernels;
 
 static fl__conv_kernels fl__conv_kernels_of(fl_dtype dtype) {
-    bool f64 = dtype == FL_F64;
+#define FL__CONV_KERNELS(name, half) {fl__##name##_conv_tile, half, fl__##name##_conv_line}
+    static const fl__conv_kernels f32[] = {
+        FL__CONV_KERNELS(f32_portable, 2),
 #ifdef FL__X86_LEVELS
-    int level = fl__cpu_isa();
-    if (level == FL__AVX512)
-        return (fl__conv_kernels){f64 ? fl__f64_avx512_conv_tile : fl__f32_avx512_conv_tile, 7};
-    if (level == FL__AVX2)
-        return (fl__conv_kernels){f64 ? fl__f64_avx2_conv_tile : fl__f32_avx2_conv_tile, 3};
+        FL__CONV_KERNELS(f32_avx2, 3), FL__CONV_KERNELS(f32_avx512, 7),
 #endif
-    return (fl__conv_kernels){f64 ? fl__f64_portable_conv_tile : fl__f32_portable_conv_tile, 2};
+    }, f64[] = {
+        FL__CONV_KERNELS(f64_portable, 2),
+#ifdef FL__X86_LEVELS
+        FL__CONV_KERNELS(f64_avx2, 3), FL__CONV_KERNELS(f64_avx512, 7),
+#endif
+    };
+#undef FL__CONV_KERNELS
+    return dtype == FL_F64 ? f64[fl__cpu_isa()] : f32[fl__cpu_isa()];
 }
 
 static const fl__winograd_fn *fl__winograd_of(void) {
@@ -171,6 +183,14 @@ static int64_t fl__conv_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t fl__conv_floor(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 static int64_t fl__conv_clamp(int64_t v, int64_t lo, int64_t hi) {
     return fl__conv_max(lo, fl__conv_min(v, hi));
+}
+
+static int fl__conv_algorithm = FL__CONV_AUTO;
+
+FL_PRIVATE int fl__conv_force(int algorithm) {
+    int old = fl__conv_algorithm;
+    fl__conv_algorithm = algorithm;
+    return old;
 }
 
 /* Four strides over data, in elements: of images or weights. */
@@ -651,6 +671,8 @@ static fl__image fl__conv_turn(const fl__conv *v, fl__image w, char *to) {
 }
 
 #include "winograd.h"
+#include "columns.h"
+#include "depthwise.h"
 
 /* >>forward */
 
@@ -675,16 +697,17 @@ static void fl__conv_unmap(fl_buffer *buffer) {
     fl_buffer_drop(buffer);
 }
 
+static bool fl__winograd_forward(const fl__conv *v, fl__image x, fl__image w, const fl_tensor *bias,
+                                 fl__image y) {
+    fl__winograd wino = {.v = v, .in = x, .out = y, .w = w, .in_h = v->h, .in_w = v->w,
+                         .rows = v->oh, .cols = v->ow, .depth = v->c, .o = v->o,
+                         .at_h = -v->pad[0], .at_w = -v->pad[1],
+                         .bias = bias ? fl_data(bias) : NULL};
+    return fl__winograd_run(&wino, "conv2d");
+}
+
 static bool fl__conv_forward(const fl__conv *v, fl__image x, fl__image w, const fl_tensor *bias,
                              fl__image y) {
-    if ((!bias || bias->stride[0] == 1) &&
-        fl__winograd_wants(v, &x, &y, v->oh, v->ow, v->c, v->o)) {
-        fl__winograd wino = {.v = v, .in = x, .out = y, .w = w, .in_h = v->h, .in_w = v->w,
-                             .rows = v->oh, .cols = v->ow, .depth = v->c, .o = v->o,
-                             .at_h = -v->pad[0], .at_w = -v->pad[1],
-                             .bias = bias ? fl_data(bias) : NULL};
-        return fl__winograd_run(&wino, "conv2d");
-    }
     fl_buffer *tables;
     int64_t *at_h = fl__conv_tables(v, &tables, "conv2d");
     if (!at_h) return false;
@@ -715,8 +738,15 @@ FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
     if (!fl_make(y)) return false;
     if (fl_numel(y) == 0) return true;
     fl__conv v = fl__conv_of(c, c->in[0], c->in[1], y);
-    return fl__conv_forward(&v, fl__image_of(c->in[0]), fl__image_of(c->in[1]),
-                            c->n_in > 2 ? c->in[2] : NULL, fl__image_of(y));
+    const fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL;
+    fl__image x = fl__image_of(c->in[0]), w = fl__image_of(c->in[1]), out = fl__image_of(y);
+    bool dense = !bias || bias->stride[0] == 1;
+    if (dense && fl__winograd_wants(&v, &x, &out, v.oh, v.ow, v.c, v.o))
+        return fl__winograd_forward(&v, x, w, bias, out);
+    if (dense && fl__depthwise_wants(&v, &x, &out)) return fl__depthwise_forward(&v, x, w, bias, out);
+    if (dense && fl__columns_wants(&v, &x, &w, &out, fl__columns_forward_pays(&v)))
+        return fl__columns_forward(&v, c);
+    return fl__conv_forward(&v, x, w, bias, out);
 }
 
 /* >>data gradient */
@@ -758,13 +788,14 @@ static bool fl__conv_data_phase(const fl__conv *v, fl__image dy, fl__image w, fl
     return true;
 }
 
+static bool fl__winograd_data(const fl__conv *v, fl__image dy, fl__image w, fl__image dx) {
+    fl__winograd wino = {.v = v, .in = dy, .out = dx, .w = w, .in_h = v->oh, .in_w = v->ow,
+                         .rows = v->h, .cols = v->w, .depth = v->o, .o = v->c,
+                         .at_h = v->pad[0] - 2, .at_w = v->pad[1] - 2, .turned = true};
+    return fl__winograd_run(&wino, "conv2d_grad_input");
+}
+
 static bool fl__conv_backward_data(const fl__conv *v, fl__image dy, fl__image w, fl__image dx) {
-    if (fl__winograd_wants(v, &dy, &dx, v->h, v->w, v->o, v->c)) {
-        fl__winograd wino = {.v = v, .in = dy, .out = dx, .w = w, .in_h = v->oh, .in_w = v->ow,
-                             .rows = v->h, .cols = v->w, .depth = v->o, .o = v->c,
-                             .at_h = v->pad[0] - 2, .at_w = v->pad[1] - 2, .turned = true};
-        return fl__winograd_run(&wino, "conv2d_grad_input");
-    }
     int64_t turned = fl__conv_turned_size(v, &w), tables = fl__conv_part(2 * (v->kh + v->kw) * 8 / v->size);
     fl_buffer *scratch = fl__gemm_scratch(tables + turned, (size_t)v->size, "conv2d_grad_input");
     char *at = scratch ? fl_buffer_map(scratch) : NULL;
@@ -795,11 +826,16 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call 
     if (!fl_make(dx)) return false;
     if (fl_numel(dx) == 0) return true;
     fl__conv v = fl__conv_of(c, dx, c->in[1], c->in[0]);
-    if (fl_numel(c->in[0]) == 0 || fl__conv_has_gaps(&v))
+    fl__image dy = fl__image_of(c->in[0]), w = fl__image_of(c->in[1]), out = fl__image_of(dx);
+    const bool empty = fl_numel(c->in[0]) == 0;
+    if (!empty && fl__winograd_wants(&v, &dy, &out, v.h, v.w, v.o, v.c))
+        return fl__winograd_data(&v, dy, w, out);
+    if (!empty && fl__depthwise_wants(&v, &out, &dy)) return fl__depthwise_data(&v, dy, w, out);
+    if (!empty && fl__columns_wants(&v, &out, &w, &dy, fl__columns_pay(&v, v.o)))
+        return fl__columns_data(&v, c);
+    if (empty || fl__conv_has_gaps(&v))
         memset(fl_data(dx), 0, (size_t)fl_numel(dx) * fl_dtype_size(dx->dtype));
-    if (fl_numel(c->in[0]) == 0) return true;
-    return fl__conv_backward_data(&v, fl__image_of(c->in[0]), fl__image_of(c->in[1]),
-                                  fl__image_of(dx));
+    return empty || fl__conv_backward_data(&v, dy, w, out);
 }
 
 /* >>weight gradient */
@@ -1010,8 +1046,6 @@ static bool fl__dw_winograd(const fl__conv *v, fl__image x, fl__image dy, fl__im
 }
 
 static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
-    if (fl__winograd_wants(v, &x, &dy, v->oh, v->ow, v->c, v->o))
-        return fl__dw_winograd(v, x, dy, dw);
     fl__conv_dw p = {.v = v, .x = x, .dy = dy, .dw = dw};
     fl__dw_plan(&p);
     int64_t parts = v->groups * p.runs * p.c_chunks * p.tw * p.c * v->o, rows = v->kh * v->kw * v->c;
@@ -1040,8 +1074,13 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call
         return true;
     }
     fl__conv v = fl__conv_of(c, c->in[0], dw, c->in[1]);
-    return fl__conv_backward_weights(&v, fl__image_of(c->in[0]), fl__image_of(c->in[1]),
-                                     fl__image_of(dw));
+    fl__image x = fl__image_of(c->in[0]), dy = fl__image_of(c->in[1]), out = fl__image_of(dw);
+    if (fl__winograd_wants(&v, &x, &dy, v.oh, v.ow, v.c, v.o))
+        return fl__dw_winograd(&v, x, dy, out);
+    if (fl__depthwise_wants(&v, &x, &dy)) return fl__depthwise_weights(&v, x, dy, out);
+    if (fl__columns_wants(&v, &x, &out, &dy, fl__columns_weights_pays(&v)))
+        return fl__columns_weights(&v, c);
+    return fl__conv_backward_weights(&v, x, dy, out);
 }
 
 #endif /* FL_CPU_CONV_IMPL */

@@ -29,8 +29,11 @@ FL__INLINE FL__TARGET void FL__FN(tile)(const int mr, const int nv, int64_t rsa,
         const FL__T *a = t->segment[s].a, *b = t->segment[s].b;
         for (int64_t p = 0; p < t->k; p++, a += t->csa, b += t->ldb) {
             FL__FN(vec) row[4];
-            FL__UNROLL for (int j = 0; j < nv; j++)
+            __builtin_prefetch(a + FL__AHEAD_A * t->csa);
+            FL__UNROLL for (int j = 0; j < nv; j++) {
                 row[j] = *(const FL__FN(mem) *)(b + j * FL__LANES);
+                __builtin_prefetch(b + FL__AHEAD_B * t->ldb + j * FL__LANES);
+            }
             FL__UNROLL for (int i = 0; i < mr; i++) {
                 FL__FN(vec) x = a[i * rsa] - (FL__FN(vec)){0}; /* exact, and no instruction */
                 FL__UNROLL for (int j = 0; j < nv; j++) acc[i * nv + j] += x * row[j];
@@ -161,7 +164,7 @@ FL__INLINE FL__TARGET void FL__FN(transpose8)(FL__T *dst, int64_t ldd, const FL_
 /* A vector store may run past the end of a row of dst: the rows behind it, written later, repair
    that. So many rows are left to the scalar loop that nothing is written past the last one. */
 FL__INLINE int64_t FL__FN(rows_kept)(int64_t n, int64_t step) {
-    return n % step == 0 ? 0 : n >= step ? 1 : step;
+    return n % step == 0 ? 0 : (step - n % step + n - 1) / n;
 }
 
 /* dst[p * ldd + i] = src[i * rs + p * cs] for p < k, i < n. Writes nothing else; reads up to a
@@ -177,14 +180,11 @@ FL__TARGET static void FL__FN(pack)(void *dst, int64_t ldd, int64_t n, int64_t k
         for (; p < end; p++) {
             for (int64_t i = 0; i < wide; i += FL__LANES)
                 *(FL__FN(mem) *)(d + p * ldd + i) = *(const FL__FN(mem) *)(s + p * cs + i);
-            /* the next panel stands beside this one, too far from its next row for the processor */
-            for (int64_t i = 0; i < wide; i += 64 / (int64_t)sizeof *s)
-                __builtin_prefetch(s + p * cs + wide + i, 0, 2);
         }
     } else if (cs == 1 && wide > 0) {
-        for (int64_t chunk = 64; p + 8 <= end; p = fl__gemm_min(p + chunk, end / 8 * 8))
+        for (int64_t chunk = 64; p + 8 <= end; p = fl__min(p + chunk, end / 8 * 8))
             for (int64_t i = (wide - 1) / 8 * 8; i >= 0; i -= 8)
-                for (int64_t r = p; r + 8 <= fl__gemm_min(p + chunk, end); r += 8) {
+                for (int64_t r = p; r + 8 <= fl__min(p + chunk, end); r += 8) {
                     const FL__T *row[8];
                     for (int q = 0; q < 8; q++) row[q] = s + (i + q < n ? i + q : n - 1) * rs + r;
                     FL__FN(transpose8)(d + r * ldd + i, ldd, row);
@@ -202,46 +202,6 @@ FL__TARGET static void FL__FN(add)(void *dst, const void *src, int64_t n) {
     for (; i + FL__LANES <= n; i += FL__LANES)
         *(FL__FN(mem) *)(d + i) += *(const FL__FN(mem) *)(s + i);
     for (; i < n; i++) d[i] += s[i];
-}
-
-/* One column of pieces of a panel: w elements from each src + offset[p], and w more `second`
-   elements further on. */
-FL__INLINE FL__TARGET void FL__FN(pieces)(FL__T *d, int64_t ldd, int64_t k, const FL__T *src,
-                                          const int64_t *offset, const int w, int64_t second) {
-    for (int64_t p = 0; p < k; p++, d += ldd) {
-        const FL__T *s = src + offset[p];
-        memcpy(d, s, (size_t)w * sizeof *s);
-        if (w < FL__LANES) memcpy(d + second, s + second, (size_t)w * sizeof *s);
-    }
-}
-
-/* n elements, fewer than a register: two pieces that overlap. */
-FL__TARGET static void FL__FN(short_pieces)(FL__T *d, int64_t ldd, int64_t k, const FL__T *src,
-                                            const int64_t *offset, int64_t n) {
-    if (n >= 8) FL__FN(pieces)(d, ldd, k, src, offset, 8, n - 8);
-    else if (n >= 4) FL__FN(pieces)(d, ldd, k, src, offset, 4, n - 4);
-    else if (n >= 2) FL__FN(pieces)(d, ldd, k, src, offset, 2, n - 2);
-    else FL__FN(pieces)(d, ldd, k, src, offset, 1, 0);
-}
-
-/* A panel of image patches: row p of dst is, run by run, the pixels that start at src + offset[p] +
-   run.from. A register may be stored past the end of a run, not of a row: the next run repairs
-   that. */
-FL__TARGET static void FL__FN(pack_runs)(void *dst, int64_t ldd, int64_t k, const void *src,
-                                         const int64_t *offset, const fl__pixels *run, int runs) {
-    const int64_t chunk = 64; /* rows of the panel at a time, in the first-level cache */
-    for (int64_t p = 0; p < k; p += chunk, offset += chunk) {
-        FL__T *d = (FL__T *)dst + p * ldd;
-        int64_t rows = fl__gemm_min(chunk, k - p);
-        for (int r = 0; r < runs; r++)
-            for (int64_t i = 0; i < run[r].n; i += FL__LANES) {
-                const FL__T *s = (const FL__T *)src + run[r].from + i;
-                int64_t to = run[r].to + i;
-                if (to + FL__LANES <= ldd)
-                    FL__FN(pieces)(d + to, ldd, rows, s, offset, FL__LANES, 0);
-                else FL__FN(short_pieces)(d + to, ldd, rows, s, offset, run[r].n - i);
-            }
-    }
 }
 
 #define FL__ENTRY_TALL(mr) [mr] = FL__FN(tall##mr),
@@ -262,7 +222,6 @@ static const fl__kernels FL__FN(kernels) = {
     .dots = {[1] = FL__FN(dots1), [2] = FL__FN(dots2), [4] = FL__FN(dots4)},
     .axpys = {[1] = FL__FN(axpys1), [2] = FL__FN(axpys2), [4] = FL__FN(axpys4)},
     .pack = FL__FN(pack),
-    .pack_runs = FL__FN(pack_runs),
     .add = FL__FN(add),
 };
 

@@ -29,16 +29,13 @@ typedef struct fl__winograd {
     fl__rooms rooms;
 } fl__winograd;
 
-#define FL__WINO_BYTES (8 << 20) /* of a group's transforms, about */
-#define FL__WINO_TILES 196       /* of a group at least: what the kernels' transforms are read for */
-
-static int fl__conv_algorithm = FL__CONV_AUTO;
-
-FL_PRIVATE int fl__conv_force(int algorithm) {
-    int old = fl__conv_algorithm;
-    fl__conv_algorithm = algorithm;
-    return old;
-}
+/* Tiles of a group: its transforms are of so many bytes, but for so many tiles at least the transforms
+   of the kernels are read. Few channels go through the second-level cache, many through the last. */
+#define FL__WINO_FEW 256 /* channels of both images */
+#define FL__WINO_FEW_BYTES (1 << 20)
+#define FL__WINO_FEW_TILES 28
+#define FL__WINO_BYTES (8 << 20)
+#define FL__WINO_TILES 196
 
 /* True for a convolution between images with `depth` and `o` channels that Winograd's way can do. */
 static bool fl__winograd_can(const fl__conv *v, const fl__image *in, const fl__image *out, int64_t depth,
@@ -53,15 +50,15 @@ static bool fl__winograd_can(const fl__conv *v, const fl__image *in, const fl__i
 static bool fl__winograd_pays(const fl__conv *v, int64_t rows, int64_t cols, int64_t depth, int64_t o) {
     int64_t tiles = v->images * fl__conv_div_up(rows, 4) * fl__conv_div_up(cols, 4);
     bool waste = 10 * tiles > v->images * rows * cols;
-    return !waste && depth >= 64 && o >= 64 && (depth + o > 128 || tiles >= 2048) && tiles >= 64 &&
-           8 * tiles >= fl__conv_max(depth, o);
+    return !waste && depth >= 64 && o >= 64 && tiles >= 64 && 8 * tiles >= fl__conv_max(depth, o);
 }
 
 /* Whether to go this way, for a result of rows x cols. */
 static bool fl__winograd_wants(const fl__conv *v, const fl__image *in, const fl__image *out,
                                int64_t rows, int64_t cols, int64_t depth, int64_t o) {
-    if (fl__conv_algorithm == FL__CONV_DIRECT || !fl__winograd_can(v, in, out, depth, o)) return false;
-    return fl__conv_algorithm == FL__CONV_WINOGRAD || fl__winograd_pays(v, rows, cols, depth, o);
+    bool wanted = fl__conv_algorithm == FL__CONV_WINOGRAD ||
+                  (fl__conv_algorithm == FL__CONV_AUTO && fl__winograd_pays(v, rows, cols, depth, o));
+    return wanted && fl__winograd_can(v, in, out, depth, o);
 }
 
 /* >>kernels */
@@ -230,8 +227,10 @@ static void fl__winograd_plan(fl__winograd *p) {
     p->across = fl__conv_div_up(p->cols, 4);
     p->down = fl__conv_div_up(p->rows, 4);
     p->tiles = p->v->images * p->across * p->down;
-    int64_t group = FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o));
-    int64_t groups = fl__conv_div_up(p->tiles, fl__conv_max(FL__WINO_TILES, group));
+    const bool few = p->depth + p->o <= FL__WINO_FEW;
+    int64_t group = (few ? FL__WINO_FEW_BYTES : FL__WINO_BYTES) / (36 * p->v->size * (p->depth + p->o));
+    group = fl__conv_max(few ? FL__WINO_FEW_TILES : FL__WINO_TILES, group);
+    int64_t groups = fl__conv_div_up(p->tiles, group);
     int64_t pair = 2 * p->v->ck.half;
     p->group = fl__conv_div_up(fl__conv_div_up(p->tiles, groups), pair) * pair;
     p->image_step = p->group * p->depth + 16; /* not a multiple of a page */

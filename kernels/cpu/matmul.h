@@ -1,0 +1,567 @@
+/* matmul.h - matrix products on the CPU: packed, blocked, in the register tiles of gemm.h
+
+   C = A B goes along k in chunks so long that C is seldom read again. For each chunk the threads
+   pack A; then blocks of rows and columns of C, cut by its size alone, run on the thread pool. A
+   block packs a few panels of B after the other (each as many columns as a tile has) into the
+   second-level cache and runs the tiles of its rows over them.
+
+   Tall heaps of rows are cut into tiles of equal height, so no tile computes rows that do not
+   exist. What packing would not pay for is read in place: small products, and B transposed under
+   few rows (then C^T = B^T A^T is computed, whose left operand streams through once). A handful of
+   rows, bound by the reading of B, have loops of their own, for B as it is and transposed.
+
+   The bits of the result depend on shapes, strides and the instruction set, never on the number of
+   threads. */
+#include "gemm.h"
+#include "rooms.h"
+#ifndef FL_CPU_MATMUL_H
+#define FL_CPU_MATMUL_H
+
+/* Whether matrix products go through OpenBLAS: sets it, returns the setting before. False without
+   FL_USE_OPENBLAS. */
+FL_PRIVATE bool fl__gemm_use_openblas(bool on);
+
+/* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64. */
+FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c);
+
+#endif /* FL_CPU_MATMUL_H: stop here if you only want the declarations */
+
+#if defined(FL_IMPL_ONLY_CPU_MATMUL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_MATMUL_IMPL
+#define FL_CPU_MATMUL_IMPL
+
+#include <string.h>
+
+#define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
+enum {
+    FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
+    FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
+    FL__MATMUL_SLAB = 16,         /* of k, at a time */
+    FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
+    FL__MATMUL_TASKS = 6          /* least number to aim at */
+};
+
+/* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there,
+   then act(z). The loops may be NULL. */
+typedef struct fl__finish {
+    fl__loop add, act;
+    size_t size;
+    const char *bias;
+    char *z; /* NULL, or rows n apart */
+    int64_t n;
+} fl__finish;
+
+/* A product of m x k by k x n, or a chunk of one. Strides in elements. */
+typedef struct fl__gemm {
+    const fl__kernels *ks;
+    int64_t m, n, k;
+    const char *a;
+    int64_t rsa, csa;
+    const char *b;
+    int64_t rsb, csb;
+    char *c; /* rows ldc apart */
+    int64_t ldc;
+    bool add;         /* C starts from what it holds, not from 0 */
+    int rows, width;  /* of a tile */
+    const char *packed; /* A, the panel of a tile at row(t) * k; NULL: read in place */
+    const fl__finish *finish; /* NULL: none */
+} fl__gemm;
+
+/* A batch of products and how it is cut: task = ((item * splits + split) * row_blocks + row block)
+   * column_blocks + column block. With splits > 1 each computes its part of k into `parts`, which
+   are then added in order. */
+typedef struct fl__matmul {
+    fl__gemm g; /* of the first item */
+    int ndim;   /* of the batch */
+    const int64_t *shape, *a_stride, *b_stride;
+    int64_t items, splits, split_k, row_blocks, block_tiles, column_blocks, block_columns;
+    int64_t at, chunk; /* the chunk of each split that is at work: from where, how long */
+    bool swapped;      /* g computes C^T */
+    const fl__finish *finish; /* of C, of one item; NULL: none */
+    bool openblas;
+    fl__rooms rooms; /* panels of B for each task, and besides */
+    char *packed;    /* A of the chunk, m * chunk elements per part */
+    char *parts;     /* C^T of each item, or the parts of C; NULL: straight into out */
+    char *out;       /* [items][m][n] of C */
+} fl__matmul;
+
+/* >>blocks: one chunk of k */
+
+static inline int64_t fl__gemm_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int64_t fl__gemm_tiles(const fl__gemm *g) { return fl__gemm_div_up(g->m, g->rows); }
+
+/* The first row of tile t, m for the one behind the last. */
+static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
+    int64_t tiles = fl__gemm_tiles(g);
+    return t * (g->m / tiles) + fl__min(t, g->m % tiles);
+}
+
+/* Columns of B that are packed together: one panel for a few tiles, else several. */
+static int64_t fl__gemm_group(const fl__gemm *g) {
+    return g->width * (g->packed ? FL__MATMUL_GROUP : 1);
+}
+
+/* How much of k is packed at a time: where panels lie side by side in memory, a few rows of all of
+   them, which the processor then fetches in a row. */
+static int64_t fl__gemm_slab(const fl__gemm *g, int64_t stride_across) {
+    return stride_across == 1 ? FL__MATMUL_SLAB : g->k;
+}
+
+/* Packs the panels of row tiles t0 .. t1 of A. */
+static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
+    const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->rsa);
+    for (int64_t p = 0; p < g->k; p += slab)
+        for (int64_t t = t0; t < t1; t++) {
+            int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+            char *dst = (char *)(uintptr_t)g->packed + (i * g->k + p * m) * size;
+            g->ks->pack(dst, m, m, fl__min(slab, g->k - p), g->a + (i * g->rsa + p * g->csa) * size,
+                        g->rsa, g->csa);
+        }
+}
+
+/* Packs columns j0 .. j1 of B, one panel behind the other. */
+static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *panels) {
+    const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->csb);
+    const int64_t lanes = g->csb == 1 ? g->ks->lanes : 1; /* whole registers where B has the rest */
+    for (int64_t p = 0; p < g->k; p += slab)
+        for (int64_t j = j0; j < j1; j += g->width) {
+            int64_t n = fl__gemm_div_up(fl__min(g->width, j1 - j), lanes) * lanes;
+            g->ks->pack(panels + ((j - j0) * g->k + p * g->width) * size, g->width, n,
+                        fl__min(slab, g->k - p), g->b + (p * g->rsb + j * g->csb) * size, g->csb,
+                        g->rsb);
+        }
+}
+
+/* Whether n columns of B are read in place: if the rows are dense, few tiles use them and a tile
+   reads less than a register past column n, as a buffer's slack allows (there is no tile three
+   registers wide). */
+static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
+    return !g->packed && g->csb == 1 && fl__gemm_div_up(n, g->ks->lanes) != 3;
+}
+
+/* Finishes rows i .. i + m, columns j .. j + n of C, the first of which is at c. */
+static void fl__gemm_finish(const fl__finish *f, char *c, int64_t ldc, int64_t i, int64_t m,
+                            int64_t j, int64_t n) {
+    const int64_t size = (int64_t)f->size;
+    for (int64_t end = i + m; i < end; i++, c += ldc * size) {
+        char *z = f->z ? f->z + (i * f->n + j) * size : c;
+        if (f->add) f->add((void *[]){z, c, (char *)(uintptr_t)f->bias + j * size}, n, NULL);
+        else if (z != c) memcpy(z, c, (size_t)(n * size));
+        if (f->act) f->act((void *[]){c, z}, n, NULL);
+        else if (f->add && z != c) memcpy(c, z, (size_t)(n * size));
+    }
+}
+
+/* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b. */
+static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j, int64_t n,
+                            const char *b, int64_t ldb) {
+    const int64_t size = (int64_t)g->ks->size;
+    fl__segment segment = {.b = b};
+    fl__tile tile = {.segments = 1, .segment = &segment, .k = g->k, .rsa = g->rsa, .csa = g->csa,
+                     .ldb = ldb, .ldc = g->ldc, .add = g->add};
+    for (int64_t t = t0; t < t1; t++) {
+        int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+        segment.a = g->a + i * g->rsa * size;
+        if (g->packed) {
+            segment.a = g->packed + i * g->k * size;
+            tile.rsa = 1;
+            tile.csa = m;
+        }
+        tile.c = g->c + (i * g->ldc + j) * size;
+        fl__gemm_tile(g->ks, (int)m, (int)n, &tile);
+        if (g->finish) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
+    }
+}
+
+/* Row tiles t0 .. t1, columns j0 .. j1 of C, with room for a group of panels of B. */
+static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
+                           char *panels) {
+    const int64_t size = (int64_t)g->ks->size, group = fl__gemm_group(g);
+    for (int64_t first = j0, end; first < j1; first = end) {
+        end = fl__min(first + group, j1);
+        bool in_place = fl__gemm_in_place(g, end - first);
+        if (!in_place) fl__gemm_pack_b(g, first, end, panels);
+        for (int64_t j = first; j < end; j += g->width) {
+            int64_t n = fl__min(g->width, end - j);
+            if (in_place) fl__gemm_column(g, t0, t1, j, n, g->b + j * size, g->rsb);
+            else fl__gemm_column(g, t0, t1, j, n, panels + (j - first) * g->k * size, g->width);
+        }
+    }
+}
+
+/* >>openblas */
+
+#ifdef FL_USE_OPENBLAS
+#include <cblas.h>
+void openblas_set_num_threads(int n);
+static bool fl__openblas = true;
+
+/* OpenBLAS takes dense rows or dense columns, and 32-bit sizes. */
+static bool fl__openblas_takes(int64_t rows, int64_t columns, int64_t rs, int64_t cs) {
+    int64_t ld = cs == 1 ? rs : cs, least = cs == 1 ? columns : rows;
+    return (cs == 1 || rs == 1) && ld >= least && ld <= INT32_MAX && rows <= INT32_MAX &&
+           columns <= INT32_MAX;
+}
+
+/* True if g goes to OpenBLAS: where our tiles are not as fast, which for f32 they are from AVX2 on.
+   Its own threads stay off: our blocks are on ours. */
+static bool fl__openblas_wants(const fl__gemm *g) {
+    static bool single;
+    if (g->ks->size == 4 && g->ks->lanes > 4) return false;
+    if (!__atomic_exchange_n(&single, true, __ATOMIC_RELAXED)) openblas_set_num_threads(1);
+    return fl__openblas && fl__openblas_takes(g->m, g->k, g->rsa, g->csa) &&
+           fl__openblas_takes(g->k, g->n, g->rsb, g->csb) && g->ldc <= INT32_MAX;
+}
+
+static void fl__openblas_block(const fl__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+    int64_t size = (int64_t)g->ks->size;
+    const void *a = g->a + i0 * g->rsa * size, *b = g->b + j0 * g->csb * size;
+    void *c = g->c + (i0 * g->ldc + j0) * size;
+    int m = (int)(i1 - i0), n = (int)(j1 - j0), k = (int)g->k, ldc = (int)g->ldc;
+    int lda = (int)(g->csa == 1 ? g->rsa : g->csa), ldb = (int)(g->csb == 1 ? g->rsb : g->csb);
+    int ta = g->csa == 1 ? CblasNoTrans : CblasTrans, tb = g->csb == 1 ? CblasNoTrans : CblasTrans;
+    if (size == 4) cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
+    else cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
+}
+
+FL_PRIVATE bool fl__gemm_use_openblas(bool on) {
+    bool old = fl__openblas;
+    fl__openblas = on;
+    return old;
+}
+#else
+FL_PRIVATE bool fl__gemm_use_openblas(bool on) { return on && false; }
+#endif
+
+/* >>matmul */
+
+/* The strides of a product as seen when C^T = B^T A^T is computed instead. */
+static void fl__gemm_swap(fl__gemm *g) {
+    fl__gemm o = *g;
+    g->m = o.n, g->n = o.m;
+    g->a = o.b, g->rsa = o.csb, g->csa = o.rsb;
+    g->b = o.a, g->rsb = o.csa, g->csb = o.rsa;
+}
+
+/* Columns that the tiles compute, for rows * columns of C. */
+static int64_t fl__gemm_area(const fl__gemm *g, int64_t rows, int64_t columns) {
+    int64_t width = 2 * g->ks->lanes;
+    return rows * (fl__gemm_div_up(columns, width) * width);
+}
+
+/* Decides orientation and packing. */
+static void fl__matmul_plan(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    bool small = g->m * g->n <= FL__SMALL_PRODUCT && g->m * g->n * g->k <= FL__SMALL_PRODUCT;
+    bool stream = g->csb != 1 && g->m <= 128 &&
+                  g->n >= 2 * g->m; /* packing B would cost as much as the product */
+    bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
+    p->swapped = !small && (stream || waste);
+    if (p->swapped) fl__gemm_swap(g);
+    bool in_place = small || stream;
+    g->rows = in_place ? g->ks->short_rows : g->ks->rows;
+    g->width = (in_place && g->n > 2 * g->ks->lanes ? g->ks->widest : 2) * g->ks->lanes;
+    g->packed = in_place ? NULL : ""; /* set for each task */
+    g->ldc = g->n;
+}
+
+static int64_t fl__matmul_tasks(const fl__matmul *p) {
+    return p->items * p->splits * p->row_blocks * p->column_blocks;
+}
+
+static void fl__matmul_blocks(fl__matmul *p, int64_t tiles, int64_t columns) {
+    p->block_tiles = tiles;
+    p->block_columns = columns;
+    p->row_blocks = fl__gemm_div_up(fl__gemm_tiles(&p->g), tiles);
+    p->column_blocks = fl__gemm_div_up(p->g.n, columns);
+}
+
+/* Cuts the products into blocks of rows, for which a panel of B is packed once, by 512 columns,
+   smaller where that gives few tasks; then along k, into splits and chunks. */
+static void fl__matmul_cut(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    const int64_t rows = p->swapped ? 256 : FL__MATMUL_BLOCK_ROWS;
+    p->splits = 1;
+    fl__matmul_blocks(p, fl__min(fl__gemm_tiles(g), fl__gemm_div_up(rows, g->rows)), 512);
+    if (g->m * g->n * g->k > FL__SMALL_PRODUCT) {
+        while (p->block_columns > 64 && fl__matmul_tasks(p) < FL__MATMUL_TASKS)
+            fl__matmul_blocks(p, p->block_tiles, p->block_columns / 2);
+        while (p->block_tiles > 4 && fl__matmul_tasks(p) < FL__MATMUL_TASKS)
+            fl__matmul_blocks(p, (p->block_tiles + 1) / 2, p->block_columns);
+    }
+    if (fl__matmul_tasks(p) < FL__MATMUL_TASKS && g->k >= 4096 && !p->swapped)
+        p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
+    p->split_k = fl__gemm_div_up(g->k, p->splits);
+    p->splits = fl__gemm_div_up(g->k, p->split_k);
+    int64_t most = p->openblas ? p->split_k : FL__MATMUL_CHUNK;
+    p->chunk = fl__gemm_div_up(p->split_k, fl__gemm_div_up(p->split_k, most));
+}
+
+/* Element offset of batch item `item` in an operand. */
+static int64_t fl__batch_offset(const fl__matmul *p, const int64_t *stride, int64_t item) {
+    int64_t at = 0;
+    for (int d = p->ndim - 1; d >= 0; d--) {
+        at += item % p->shape[d] * stride[d];
+        item /= p->shape[d];
+    }
+    return at;
+}
+
+/* The chunk at work of one split of one item; k < 1 if that split has ended. */
+static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
+    fl__gemm g = p->g;
+    const int64_t size = (int64_t)g.ks->size, item = index / p->splits;
+    const int64_t begin = index % p->splits * p->split_k, k0 = begin + p->at;
+    const int64_t end = fl__min(begin + p->split_k, g.k);
+    const int64_t *sa = p->swapped ? p->b_stride : p->a_stride;
+    const int64_t *sb = p->swapped ? p->a_stride : p->b_stride;
+    g.a += (fl__batch_offset(p, sa, item) + k0 * g.csa) * size;
+    g.b += (fl__batch_offset(p, sb, item) + k0 * g.rsb) * size;
+    g.k = fl__min(p->chunk, end - k0);
+    g.add = p->at > 0;
+    if (g.packed) g.packed = p->packed + index * g.m * p->chunk * size;
+    g.c = (p->parts ? p->parts : p->out) + index * g.m * g.n * size;
+    bool last = k0 + g.k == end;
+    if (last && !p->swapped && p->splits == 1 && !p->openblas) g.finish = p->finish;
+    return g;
+}
+
+/* Task: some tiles of A of one part. */
+static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    const int64_t tiles = fl__gemm_tiles(&p->g);
+    for (int64_t task = begin, last; task < end; task = last) {
+        fl__gemm g = fl__matmul_part(p, task / tiles);
+        last = fl__min(end, (task / tiles + 1) * tiles);
+        fl__gemm_pack_a(&g, task % tiles, task % tiles + last - task);
+    }
+}
+
+/* Writes rows i0 .. i1, columns j0 .. j1 of C^T into C. */
+static void fl__matmul_turn(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0,
+                            int64_t i1, int64_t j0, int64_t j1) {
+    const int64_t size = (int64_t)g->ks->size;
+    char *out = p->out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
+    g->ks->pack(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
+    if (p->finish) fl__gemm_finish(p->finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
+}
+
+static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    char *panels = p->rooms.buffer ? fl__room_enter(&p->rooms) : NULL;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t block = task / p->column_blocks, index = block / p->row_blocks;
+        fl__gemm g = fl__matmul_part(p, index);
+        if (g.k < 1) continue;
+        int64_t t0 = block % p->row_blocks * p->block_tiles;
+        int64_t t1 = fl__min(t0 + p->block_tiles, fl__gemm_tiles(&g));
+        int64_t j0 = task % p->column_blocks * p->block_columns;
+        int64_t j1 = fl__min(j0 + p->block_columns, g.n);
+        int64_t i0 = fl__gemm_row(&g, t0), i1 = fl__gemm_row(&g, t1);
+#ifdef FL_USE_OPENBLAS
+        if (p->openblas) fl__openblas_block(&g, i0, i1, j0, j1);
+        else
+#endif
+            fl__gemm_block(&g, t0, t1, j0, j1, panels);
+        if (p->swapped && p->at + g.k == p->split_k) fl__matmul_turn(p, &g, index, i0, i1, j0, j1);
+    }
+    if (panels) fl__room_leave(&p->rooms, panels);
+}
+
+/* Adds the parts of each item in order, over a range of the elements of all items. */
+static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    const int64_t size = (int64_t)p->g.ks->size, mn = p->g.m * p->g.n;
+    while (begin < end) {
+        int64_t item = begin / mn, at = begin % mn, n = fl__min(end - begin, mn - at);
+        char *dst = p->out + begin * size;
+        const char *src = p->parts + (item * p->splits * mn + at) * size;
+        memcpy(dst, src, (size_t)(n * size));
+        for (int64_t s = 1; s < p->splits; s++) p->g.ks->add(dst, src + s * mn * size, n);
+        begin += n;
+    }
+}
+
+/* >>few: at most 8 rows, for each of which B would be read: it is read once, in the order of memory */
+
+enum { FL__FEW_ROWS = 8, FL__FEW_DOTS = 1024, FL__FEW_AXPYS = 16 };
+
+/* One block of columns: a chunk of k at a time over all rows. */
+static void fl__few_block(const fl__gemm *g, int64_t j, int64_t n) {
+    const int64_t size = (int64_t)g->ks->size;
+    const bool dots = g->csb != 1;
+    fl__segment segment;
+    fl__tile tile = {.segments = 1, .segment = &segment, .rsa = g->rsa, .csa = g->csa,
+                     .ldb = dots ? g->csb : g->rsb, .ldc = g->ldc};
+    for (int64_t k0 = 0; k0 < g->k; k0 += tile.k) {
+        tile.k = fl__min(g->k - k0, dots ? FL__FEW_DOTS : FL__FEW_AXPYS);
+        tile.add = k0 > 0;
+        segment.b = g->b + (k0 * g->rsb + j * g->csb) * size;
+        for (int64_t i = 0, mr; i < g->m; i += mr) {
+            mr = g->m - i >= 4 ? 4 : g->m - i >= 2 ? 2 : 1;
+            segment.a = g->a + (i * g->rsa + k0 * g->csa) * size;
+            tile.c = g->c + (i * g->ldc + j) * size;
+            (dots ? g->ks->dots : g->ks->axpys)[mr](&tile, n);
+        }
+    }
+    if (g->finish)
+        fl__gemm_finish(g->finish, g->c + j * size, g->ldc, 0, g->m, j, n);
+}
+
+static void fl__few_task(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    for (int64_t task = begin; task < end; task++) {
+        fl__gemm g = fl__matmul_part(p, task / p->column_blocks);
+        int64_t j = task % p->column_blocks * p->block_columns;
+        fl__few_block(&g, j, fl__min(p->block_columns, g.n - j));
+    }
+}
+
+/* Runs the product if it has few rows, or one column. */
+static bool fl__matmul_few(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    p->swapped = g->n == 1 && g->m > FL__FEW_ROWS;
+    if (p->swapped) fl__gemm_swap(g);
+    bool takes = g->m <= FL__FEW_ROWS && (g->csb == 1 || (g->rsb == 1 && g->csa == 1));
+    if (!takes || g->m * g->n * g->k < 4096) {
+        if (p->swapped) fl__gemm_swap(g);
+        return false;
+    }
+    g->ldc = g->n;
+    p->splits = 1;
+    p->split_k = p->chunk = g->k;
+    p->block_columns = g->csb == 1 ? 1024 : 16;
+    p->column_blocks = fl__gemm_div_up(g->n, p->block_columns);
+    int64_t work = g->m * g->k * p->block_columns;
+    fl_parallel(p->items * p->column_blocks, fl__gemm_div_up(FL__SMALL_PRODUCT, work), fl__few_task,
+                p);
+    return true;
+}
+
+/* Rows of C that no block could finish. */
+static void fl__matmul_finish(void *arg, int64_t begin, int64_t end) {
+    const fl__finish *f = ((const fl__matmul *)arg)->finish;
+    char *c = ((const fl__matmul *)arg)->out + begin * f->n * (int64_t)f->size;
+    fl__gemm_finish(f, c, f->n, begin, end - begin, 0, f->n);
+}
+
+static void fl__matmul_finish_rows(fl__matmul *p, int64_t rows) {
+    if (p->finish)
+        fl_parallel(rows, fl__gemm_div_up(1 << 14, p->finish->n), fl__matmul_finish, p);
+}
+
+/* All chunks of a product that is cut. */
+static void fl__matmul_run(fl__matmul *p) {
+    const fl__gemm *g = &p->g;
+    const int64_t tasks = fl__matmul_tasks(p), tiles = p->items * p->splits * fl__gemm_tiles(g);
+    const int64_t work = g->m * g->n * p->chunk / (p->row_blocks * p->column_blocks);
+    const int64_t grain = work < FL__SMALL_PRODUCT ? fl__gemm_div_up(FL__SMALL_PRODUCT, work + 1) : 1;
+    for (p->at = 0; p->at < p->split_k; p->at += p->chunk) {
+        if (g->packed)
+            fl_parallel(tiles, FL__MATMUL_GROUP, fl__matmul_pack, p);
+        fl_parallel(tasks, grain, fl__matmul_task, p);
+    }
+}
+
+static bool fl__matmul_float(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    const int64_t size = (int64_t)g->ks->size;
+    if (fl__matmul_few(p)) {
+        if (p->swapped) fl__matmul_finish_rows(p, g->n);
+        return true;
+    }
+    fl__matmul_plan(p);
+#ifdef FL_USE_OPENBLAS
+    p->openblas = g->packed && fl__openblas_wants(g);
+    if (p->openblas) g->packed = NULL;
+#endif
+    fl__matmul_cut(p);
+    int64_t pack = g->packed ? p->items * p->splits * g->m * p->chunk : 0;
+    int64_t parts = p->swapped || p->splits > 1 ? p->items * p->splits * g->m * g->n : 0;
+    bool panels = !p->openblas && !fl__gemm_in_place(g, g->n % g->width);
+    if (pack + parts > 0 || panels) {
+        int64_t room = panels ? fl__gemm_group(g) * p->chunk * size : 0;
+        if (!fl__rooms_open(&p->rooms, fl__matmul_tasks(p), room, (pack + parts) * size, "matmul"))
+            return false;
+        p->packed = p->rooms.more;
+        p->parts = parts ? p->rooms.more + pack * size : NULL;
+    }
+    fl__matmul_run(p);
+    if (p->splits > 1) fl_parallel(p->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
+    if (p->splits > 1 || (p->openblas && !p->swapped)) fl__matmul_finish_rows(p, g->m);
+    if (p->rooms.buffer) fl__rooms_close(&p->rooms);
+    return true;
+}
+
+/* i64, wrapping: rows of all items, each a sum of rows of B. */
+static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    const fl__gemm *g = &p->g;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t item = row / g->m, i = row % g->m;
+        const uint64_t *a =
+            (const uint64_t *)g->a + fl__batch_offset(p, p->a_stride, item) + i * g->rsa;
+        const uint64_t *b = (const uint64_t *)g->b + fl__batch_offset(p, p->b_stride, item);
+        uint64_t *c = (uint64_t *)p->out + row * g->n;
+        memset(c, 0, (size_t)g->n * sizeof *c);
+        for (int64_t q = 0; q < g->k; q++)
+            for (int64_t j = 0; j < g->n; j++) c[j] += a[q * g->csa] * b[q * g->rsb + j * g->csb];
+    }
+}
+
+FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    fl_tensor *y = c->out[0];
+    const fl_tensor *a = c->in[0], *b = c->in[1];
+    if (!fl_make(y)) return false;
+    int nd = y->ndim;
+    int64_t count = fl_numel(y);
+    if (count == 0) return true;
+    fl__matmul p = {
+        .ndim = nd - 2, .shape = y->shape, .a_stride = a->stride, .b_stride = b->stride};
+    p.g = (fl__gemm){.m = y->shape[nd - 2], .n = y->shape[nd - 1], .k = a->shape[nd - 1],
+                     .a = fl_data(a), .rsa = a->stride[nd - 2], .csa = a->stride[nd - 1],
+                     .b = fl_data(b), .rsb = b->stride[nd - 2], .csb = b->stride[nd - 1]};
+    p.out = fl_data(y);
+    if (p.g.k == 0) {
+        memset(p.out, 0, (size_t)count * fl_dtype_size(y->dtype));
+        return true;
+    }
+    p.items = count / (p.g.m * p.g.n);
+    if (y->dtype == FL_I64) {
+        fl_parallel(p.items * p.g.m, fl__gemm_div_up(1 << 16, p.g.n * p.g.k), fl__matmul_i64, &p);
+        return true;
+    }
+    if (!fl_dtype_is_float(y->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(y->dtype));
+    p.g.ks = fl__gemm_kernels(y->dtype);
+    return fl__matmul_float(&p);
+}
+
+FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
+    fl_tensor *y = c->out[0], *z = c->n_out > 1 ? c->out[1] : NULL;
+    const fl_tensor *x = c->in[0], *w = c->in[1], *b = c->n_in > 2 ? c->in[2] : NULL;
+    fl_op act = ((const fl_linear_args *)c->args)->act;
+    int64_t m = y->shape[0], n = y->shape[1], k = x->shape[1];
+    if (b && n > 1 && b->stride[0] != 1) return fl__run_composed(c);
+    (void)self;
+    if (!fl_make(y) || (z && !fl_make(z))) return false;
+    if (m == 0 || n == 0) return true;
+    fl__finish f = {.size = fl_dtype_size(y->dtype), .bias = b ? fl_data(b) : NULL, .n = n,
+                    .z = z ? fl_data(z) : NULL};
+    if (b) f.add = fl__formula_loop(FL_OP_add, y->dtype);
+    if (act != FL_OP_COUNT) f.act = fl__formula_loop(act, y->dtype);
+    fl__matmul p = {.items = 1, .out = fl_data(y)};
+    p.finish = f.add || f.act || f.z ? &f : NULL;
+    p.g = (fl__gemm){.ks = fl__gemm_kernels(y->dtype), .m = m, .n = n, .k = k,
+                     .a = fl_data(x), .rsa = x->stride[0], .csa = x->stride[1],
+                     .b = fl_data(w), .rsb = w->stride[1], .csb = w->stride[0]};
+    if (k > 0) return fl__matmul_float(&p);
+    memset(p.out, 0, (size_t)(m * n) * f.size);
+    fl__matmul_finish_rows(&p, m);
+    return true;
+}
+
+#endif /* FL_CPU_MATMUL_IMPL */
+#endif
+/* MIT licence: see LICENSE. */
