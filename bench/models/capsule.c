@@ -44,7 +44,7 @@ static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch 
 const model model_capsule = {
     .name = "capsule",
     .parameters = 6804224,
-    .conversions = 2, /* of one channel there is no layout; a weight's gradient looks like an image */
+    .conversions = 2, /* one channel has no layout; a weight looks like an image */
     .preset = {{"cpu", 32, 28, false, false},
                {"paper", 128, 28, false, false},
                {"tiny", 2, 28, true, false}},
