@@ -656,6 +656,7 @@ static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
             if (s->in.v[k] == x) to[i].operand = k;
         to[i].again = to[i].operand >= 0 && fv__comes_again(n, to[i].operand, x);
         if (!to[i].again) to[i].var = fv_keep(x);
+        else n->again = NULL; /* of a long chain every second value is kept */
     }
 }
 
@@ -705,7 +706,10 @@ FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list 
 }
 
 FL_PRIVATE fl_var *fv__again(fl_var *y, fv__again_fn again) {
-    if (y && y->node) y->node->again = again;
+    const fl_node *n = y ? y->node : NULL;
+    bool reads = n != NULL;
+    for (int i = 0; reads && i < n->n_saved; i++) reads = !fv__saves(n)[i].again;
+    if (reads) y->node->again = again;
     return y;
 }
 

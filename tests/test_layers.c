@@ -316,6 +316,9 @@ TEST(outputs_that_are_computed_again) {
         for (int i = 0; i < 2; i++)
             CHECK(apart(row[i], fl_slice(all[i], 0, r, r + 1, 1)) == 0);
     }
+    fl_var *v = fv_param(x), *y = v; /* a chain: not each from the start */
+    for (int i = 0; i < 3000; i++) y = fv_sin(y);
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
     fl_scope_end(&s);
     CHECK_NO_ERROR();
 }
