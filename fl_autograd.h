@@ -100,9 +100,6 @@ FL_PRIVATE bool fv__unary_reads_x(fl_op op);
    was done. Returns y, which may be NULL. */
 typedef fl_tensor *(*fv__again_fn)(fl_node *n);
 FL_PRIVATE fl_var *fv__again(fl_var *y, fv__again_fn again);
-/* In a backward function: what the gradient of input i adds up to so far, that of an earlier pass
-   included, which may be added to in place; NULL if there is nothing, or somebody else sees it. */
-FL_PRIVATE fl_tensor *fv__sum_so_far(fl_node *n, int i);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -349,8 +346,6 @@ struct fl_node {
     uint8_t n_in, n_saved, ndim[FV__MAX], dtype[FV__MAX];
     bool seen;   /* by the search of a pass */
     bool wanted; /* in a pass: its gradient is of use */
-    bool adds;   /* in a pass: a sink whose gradient is added to that of its leaf, */
-    bool moved;  /* which has moved here for that */
     bool spent;  /* backward has passed and taken edges and saved values */
     bool heap_args;
     /* behind it: edges, saved values, dims of the inputs, arguments */
@@ -855,18 +850,6 @@ static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
     return fl_run(&c) ? sum : fl_raise();
 }
 
-FL_PRIVATE fl_tensor *fv__sum_so_far(fl_node *n, int i) {
-    fl_node *to = fv_needs(n, i) && !fl_grad_enabled() ? fv__edges(n)[i] : NULL;
-    if (to && !to->grad && to->adds && to->leaf) {
-        to->grad = to->leaf->grad;
-        to->leaf->grad = NULL;
-        to->moved = true;
-    }
-    fl_tensor *t = to && to->grad && fv__is_sole(to->grad, 1) ? to->grad->value : NULL;
-    bool fits = t && (int)t->dtype == n->dtype[i] && fv__has_in_shape(n, i, t);
-    return fits && fv__is_dense(t) ? t : NULL;
-}
-
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
     if (n && (i < 0 || i >= n->n_in)) {
         fl_fail("fv_add_grad: %s has %d inputs, there is no input %d", n->name, n->n_in, i);
@@ -937,7 +920,6 @@ static void fv__sort(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         n->seen = false;
-        n->adds = !p->target && !n->back;
         fl_obj_keep(&n->obj);
         for (int k = 0; k < n->n_in; k++)
             if (in[k] && --in[k]->pending == 0) p->node[p->n++] = in[k];
@@ -1001,9 +983,7 @@ static void fv__run(fv__pass *p) {
         if (n != p->target) {
             fl_var *g = n->grad;
             n->grad = NULL;
-            if (n->moved && n->leaf && !n->leaf->grad) n->leaf->grad = g; /* after an error */
-            else fv_drop(g);
-            n->moved = false;
+            fv_drop(g);
         }
         if (!p->retain && n->back && !fl_error()) {
             n->spent = true;

@@ -174,10 +174,12 @@ static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const mo
     memcpy(seconds, parts, sizeof parts);
 }
 
-/* Most bytes above what is there: gradients stay from the step before, so they are not among them. */
-static double memory_of(const settings *s, fl_nn_module *net, const model_batch *batch) {
-    fl_mem_stats_reset_peak(NULL);
+/* Most bytes of a step above what is there after one: parameters, state, and their gradients. */
+static double memory_of(const settings *s, fl_nn_module *net, fl_optim *optim,
+                        const model_batch *batch) {
     const int64_t before = fl_mem_stats_of(NULL).in_use;
+    fl_optim_zero_grad(optim);
+    fl_mem_stats_reset_peak(NULL);
     fl_scope scope = fl_scope_begin();
     fl_backward(s->m->loss(net, &s->preset, batch));
     fl_scope_end(&scope);
@@ -198,7 +200,7 @@ static void train(const settings *s, fl_nn_module *net, const model_batch *batch
     fl_hook(NULL, NULL, NULL);
     f->flop = 3 * forward_flop;
     f->conversions = conversions / s->iterations;
-    f->memory = memory_of(s, net, batch);
+    f->memory = memory_of(s, net, optim, batch);
     fl_optim_free(optim);
 }
 

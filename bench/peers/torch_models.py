@@ -467,8 +467,8 @@ def main(a):
     run = torch.compile(model) if "compile" in a.parts else model
     amp = (lambda: torch.autocast("cpu", dtype=torch.bfloat16)) if a.dtype == "bf16" else contextlib.nullcontext
 
-    def iteration(keep_grads=False):
-        optimizer.zero_grad(set_to_none=not keep_grads)
+    def iteration():
+        optimizer.zero_grad(set_to_none=True)
         start = time.perf_counter()
         with amp():
             loss = loss_of(run(x), y)
@@ -479,7 +479,7 @@ def main(a):
         return forward - start, backward - forward, time.perf_counter() - backward
 
     seconds, rss = common.measure(a, iteration), common.max_rss()
-    memory = most_allocated(lambda: iteration(keep_grads=True))
+    memory = most_allocated(iteration)
     common.line(a, "torch-" + torch.__version__.split("+")[0], seconds, flops, memory, rss)
 
 
