@@ -95,6 +95,14 @@ FL_PRIVATE fl_var *fv__out(void);
 /* The node of the table's op, whose value is known; does its gradient read x? */
 FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value);
 FL_PRIVATE bool fv__unary_reads_x(fl_op op);
+/* The value of a node's output, computed from what the node saved: for outputs that are cheaper to
+   compute twice than to keep. Nodes that read a large y for their backward do not keep it once this
+   was done. Returns y, which may be NULL. */
+typedef fl_tensor *(*fv__again_fn)(fl_node *n);
+FL_PRIVATE fl_var *fv__again(fl_var *y, fv__again_fn again);
+/* In a backward function: what the gradient of input i adds up to so far, that of an earlier pass
+   included, which may be added to in place; NULL if there is nothing, or somebody else sees it. */
+FL_PRIVATE fl_tensor *fv__sum_so_far(fl_node *n, int i);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -317,9 +325,11 @@ enum { FV__NO_GRAD = 1 }; /* in fl_flags */
 enum { FV__OUTPUT = -1, FV__OTHER = -2 };
 
 typedef struct fv__saved {
-    fl_var *var; /* NULL for the output, which node->out has, and for what is not read */
+    fl_var *var; /* NULL for the output, which node->out has, for what is not read, and for what the
+                    node of that operand computes again */
     uint32_t version;
     int operand; /* which input it is; FV__OUTPUT, FV__OTHER */
+    bool again;
 } fv__saved;
 
 struct fl_node {
@@ -330,6 +340,7 @@ struct fl_node {
     fl_op op;        /* of the tables' ops */
     fl_var *grad;    /* sum so far of a running pass */
     fl_tensor *out;  /* the output, if saved */
+    fv__again_fn again; /* NULL: the output is not computed twice */
     fl_var *leaf;    /* of a sink; not held */
     fl_var *watched; /* the output variable, if it has a hook; not held: */
     fl_var *twin;    /* stands in when it is gone */
@@ -338,6 +349,8 @@ struct fl_node {
     uint8_t n_in, n_saved, ndim[FV__MAX], dtype[FV__MAX];
     bool seen;   /* by the search of a pass */
     bool wanted; /* in a pass: its gradient is of use */
+    bool adds;   /* in a pass: a sink whose gradient is added to that of its leaf, */
+    bool moved;  /* which has moved here for that */
     bool spent;  /* backward has passed and taken edges and saved values */
     bool heap_args;
     /* behind it: edges, saved values, dims of the inputs, arguments */
@@ -354,6 +367,7 @@ typedef struct fv__spec {
     fv_list in, saved;
     fl_op op;
     unsigned blocked; /* bit i: the gradient of input i is zero everywhere */
+    fv__again_fn again;
     const void *args;
     size_t bytes;
 } fv__spec;
@@ -578,6 +592,7 @@ static fl_node *fv__node_new(const fv__spec *s, size_t dims) {
     n->back = s->back;
     n->name = s->name;
     n->op = s->op;
+    n->again = s->again;
     n->n_in = (uint8_t)s->in.n;
     n->n_saved = (uint8_t)s->saved.n;
     if (s->bytes == 0) return n;
@@ -617,6 +632,14 @@ static bool fv__connect(fl_node *n, const fv__spec *s) {
     return true;
 }
 
+enum { FV__LARGE = 1 << 16 }; /* bytes of a value from which computing it again pays */
+
+/* Will the node that made x, operand k of n, still be there when n's backward wants x? */
+static bool fv__comes_again(const fl_node *n, int k, const fl_var *x) {
+    const int64_t bytes = fl_numel(x->value) * (int64_t)fl_dtype_size(x->value->dtype);
+    return x->node && x->node->again && fv__edges(n)[k] == x->node && bytes >= FV__LARGE;
+}
+
 static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
     fv__saved *to = fv__saves(n);
     for (int i = 0; i < s->saved.n; i++) {
@@ -629,9 +652,11 @@ static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
             continue;
         }
         to[i].version = fl_version_of(x->value);
-        to[i].var = fv_keep(x);
         for (int k = s->in.n; k-- > 0;)
             if (s->in.v[k] == x) to[i].operand = k;
+        to[i].again = to[i].operand >= 0 && fv__comes_again(n, to[i].operand, x);
+        if (!to[i].again) to[i].var = fv_keep(x);
+        else n->again = NULL; /* of a long chain every second value is kept */
     }
 }
 
@@ -680,11 +705,19 @@ FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list 
     return fv_record_args("a custom op", value, back, in, saved, NULL, 0);
 }
 
+FL_PRIVATE fl_var *fv__again(fl_var *y, fv__again_fn again) {
+    const fl_node *n = y ? y->node : NULL;
+    bool reads = n != NULL;
+    for (int i = 0; reads && i < n->n_saved; i++) reads = !fv__saves(n)[i].again;
+    if (reads) y->node->again = again;
+    return y;
+}
+
 /* ---- in a backward function ---- */
 
-/* The output as a variable again. */
-static fl_var *fv__output_of(fl_node *n) {
-    fl_var *y = fv_const(n->out);
+/* The output, whose value is t, as a variable again. */
+static fl_var *fv__output_of(fl_node *n, fl_tensor *t) {
+    fl_var *y = fv_const(t);
     if (!y || !fl_grad_enabled()) return y;
     fl_obj_keep(&n->obj);
     y->node = n;
@@ -700,9 +733,13 @@ FL_API fl_var *fv_saved(fl_node *n, int i) {
         return fl_raise();
     }
     const fv__saved *s = fv__saves(n) + i;
+    if (s->again) {
+        fl_node *from = fv__edges(n)[s->operand];
+        return fv__output_of(from, from->again(from));
+    }
     fl_tensor *t = s->operand == FV__OUTPUT ? n->out : fv_value(s->var);
     if (!t) return NULL;
-    if (fl_version_of(t) == s->version) return s->var ? s->var : fv__output_of(n);
+    if (fl_version_of(t) == s->version) return s->var ? s->var : fv__output_of(n, n->out);
     if (s->operand >= 0) snprintf(what, sizeof what, "operand %d of", s->operand);
     else if (s->operand == FV__OUTPUT) snprintf(what, sizeof what, "the result of");
     else snprintf(what, sizeof what, "saved value %d of", i);
@@ -796,15 +833,38 @@ static fl_var *fv__fit(fl_node *n, int i, fl_var *g) {
     return g && g->value->dtype != dtype ? fv_cast(g, dtype) : g;
 }
 
+/* Are t's elements one block of memory, each once, in any order of axes? */
+static bool fv__is_dense(const fl_tensor *t) {
+    int64_t n = 1;
+    for (int64_t known = 0; known != n;) {
+        known = n;
+        for (int d = 0; d < t->ndim; d++)
+            if (t->shape[d] > 1 && t->stride[d] == n) n *= t->shape[d];
+    }
+    return n == fl_numel(t);
+}
+
 /* sum + g, in place where nobody else sees sum. */
 static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
     fl_tensor *t = sum->value;
     bool alike = t->dtype == g->value->dtype && t->family == g->value->family && !g->value->weak &&
                  fv__same_shape(t, fl_shape_of(g->value));
-    if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fl_is_contiguous(t))
+    if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fv__is_dense(t))
         return fv_add(sum, g);
     fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {t}, .in = {t, g->value}};
     return fl_run(&c) ? sum : fl_raise();
+}
+
+FL_PRIVATE fl_tensor *fv__sum_so_far(fl_node *n, int i) {
+    fl_node *to = fv_needs(n, i) && !fl_grad_enabled() ? fv__edges(n)[i] : NULL;
+    if (to && !to->grad && to->adds && to->leaf) {
+        to->grad = to->leaf->grad;
+        to->leaf->grad = NULL;
+        to->moved = true;
+    }
+    fl_tensor *t = to && to->grad && fv__is_sole(to->grad, 1) ? to->grad->value : NULL;
+    bool fits = t && (int)t->dtype == n->dtype[i] && fv__has_in_shape(n, i, t);
+    return fits && fv__is_dense(t) ? t : NULL;
 }
 
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
@@ -877,6 +937,7 @@ static void fv__sort(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         n->seen = false;
+        n->adds = !p->target && !n->back;
         fl_obj_keep(&n->obj);
         for (int k = 0; k < n->n_in; k++)
             if (in[k] && --in[k]->pending == 0) p->node[p->n++] = in[k];
@@ -940,7 +1001,9 @@ static void fv__run(fv__pass *p) {
         if (n != p->target) {
             fl_var *g = n->grad;
             n->grad = NULL;
-            fv_drop(g);
+            if (n->moved && n->leaf && !n->leaf->grad) n->leaf->grad = g; /* after an error */
+            else fv_drop(g);
+            n->moved = false;
         }
         if (!p->retain && n->back && !fl_error()) {
             n->spent = true;
@@ -1124,6 +1187,10 @@ static fl_tensor *fv__operand(fl_var *x, fl_var *dy) {
     return t ? fl_expand(t, fl_shape_of(dy->value)) : NULL;
 }
 
+static fl_tensor *fv__unary_again(fl_node *n) {
+    return fv__unary_fn[n->op](fv_value(fv_saved(n, 0)));
+}
+
 static void fv__unary_back(fl_node *n, fl_var *dy) {
     fl_op op = n->op;
     fl_var *x = fv__read(n, 0), *y = fv__read(n, 1);
@@ -1145,6 +1212,7 @@ FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value) {
                   .in = {1, &x},
                   .saved = {n_saved, saved},
                   .op = op,
+                  .again = n_saved == 1 ? fv__unary_again : NULL,
                   .blocked = !(needs & FV__FLOWS)};
     return fv__record(value, &s);
 }
@@ -1257,8 +1325,9 @@ static void fv__pass_back(fl_node *n, fl_var *dy) {
 }
 
 FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype) {
-    return fv_record_args("cast", fl_cast(fv_value(x), dtype), fv__pass_back, FV_IN(x), FV_NONE,
-                          NULL, 0);
+    fl_tensor *value = fl_cast(fv_value(x), dtype);
+    if (value && value == x->value) return x;
+    return fv_record_args("cast", value, fv__pass_back, FV_IN(x), FV_NONE, NULL, 0);
 }
 
 /* ---- movement ---- */
@@ -1267,9 +1336,18 @@ static void fv__reshape_back(fl_node *n, fl_var *dy) {
     fv_add_grad(n, 0, fv_reshape(dy, fv_in_shape(n, 0)));
 }
 
+static fl_tensor *fv__reshape_again(fl_node *n) {
+    fl_node *from = fv__edges(n)[0];
+    return fl_reshape(from->again(from), *(const fl_shape *)fv_args(n));
+}
+
 /* Records what only changes the shape. */
 static fl_var *fv__reshaped(const char *name, fl_var *x, fl_tensor *value) {
-    return fv_record_args(name, value, fv__reshape_back, FV_IN(x), FV_NONE, NULL, 0);
+    const bool again = value && x->node && x->node->again;
+    const fl_shape to = again ? fl_shape_of(value) : FL_SCALAR_SHAPE;
+    fl_var *y = fv_record_args(name, value, fv__reshape_back, FV_IN(x), FV_NONE, &to,
+                               again ? sizeof to : 0);
+    return again ? fv__again(y, fv__reshape_again) : y;
 }
 
 FL_API fl_var *fv_reshape(fl_var *x, fl_shape shape) {
@@ -1625,9 +1703,13 @@ FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
 
 /* ---- indexing ---- */
 
+/* One zero, seen in that shape: what a scatter starts from is read once. */
+static fl_var *fv__zeros(const fl_tensor *like, fl_shape shape) {
+    return fv_const(fl_expand(fv__filled(like, FL_SCALAR_SHAPE, 0), shape));
+}
+
 static void fv__gather_back(fl_node *n, fl_var *dy) {
-    fl_tensor *zero = fv__filled(dy->value, FL_SCALAR_SHAPE, 0);
-    fl_var *index = fv_saved(n, 0), *zeros = fv_const(fl_expand(zero, fv_in_shape(n, 0)));
+    fl_var *index = fv_saved(n, 0), *zeros = fv__zeros(dy->value, fv_in_shape(n, 0));
     fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), fv_value(index), dy));
 }
 
@@ -1740,7 +1822,7 @@ static void fv__index_select_back(fl_node *n, fl_var *dy) {
     for (int d = 0; d < in.ndim; d++) column.dim[d] = d == axis ? dy->value->shape[d] : 1;
     fl_tensor *index =
         fl_expand(fl_reshape(fv_value(fv_saved(n, 0)), column), fl_shape_of(dy->value));
-    fv_add_grad(n, 0, fv_scatter_add(fv_const(fv__filled(dy->value, in, 0)), axis, index, dy));
+    fv_add_grad(n, 0, fv_scatter_add(fv__zeros(dy->value, in), axis, index, dy));
 }
 
 FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index) {

@@ -644,6 +644,9 @@ FL_API fl_tensor *fl_attention_opt(fl_tensor *q, fl_tensor *k, fl_tensor *v, fl_
                                    fl_attention_opts o);
 FL_API fl_var *fv_attention_opt(fl_var *q, fl_var *k, fl_var *v, fl_var *mask,
                                 fl_attention_opts o);
+/* The same of qkv [3, ..., n, d], whose parts are q, k and v: so is the gradient, in one piece. */
+FL_API fl_tensor *fl_attention_packed(fl_tensor *qkv, fl_tensor *mask, fl_attention_opts o);
+FL_API fl_var *fv_attention_packed(fl_var *qkv, fl_var *mask, fl_attention_opts o);
 
 /* >>recurrent ---------------------------------------------------------------------------------- */
 

@@ -162,6 +162,7 @@ FL_API fl_nn_module *fl_nn_view(fl_shape shape);
 typedef struct fl_nn_linear_opts {
     char _;
     bool no_bias;
+    fl_op act; /* y = act(that), one of fl_linear_act's: FL_OP_relu, FL_OP_gelu, ...; 0 -> none */
     fl_dtype dtype;
     fl_rng *rng;
 } fl_nn_linear_opts;
@@ -1113,6 +1114,7 @@ FL_PRIVATE fl_nn_module *fl__nn_weighted(fl_nn_module *m, fl_shape w, bool no_bi
 
 typedef struct fl__nn_linear {
     int64_t in, out;
+    fl_op act;
 } fl__nn_linear;
 
 static fl_vars fl__nn_linear_forward(fl_nn_module *m, fl_vars in) {
@@ -1123,13 +1125,14 @@ static fl_vars fl__nn_linear_forward(fl_nn_module *m, fl_vars in) {
         char a[FL__NN_SHAPE], c[FL__NN_SHAPE];
         return fl_nn_fail(m, "input %s, weight %s", fl__nn_shape(x, a), fl__nn_shape(w, c));
     }
-    return FL_VARS(fv_linear(x, w, b));
+    return FL_VARS(l->act ? fv_linear_act(x, w, b, l->act) : fv_linear(x, w, b));
 }
 
 static void fl__nn_linear_describe(const fl_nn_module *m, char *buf, size_t size) {
     const fl__nn_linear *l = m->data;
-    snprintf(buf, size, "in_features=%" PRId64 ", out_features=%" PRId64 ", bias=%s", l->in, l->out,
-             fl__nn_param(m, 1) ? "True" : "False");
+    snprintf(buf, size, "in_features=%" PRId64 ", out_features=%" PRId64 ", bias=%s%s%s", l->in,
+             l->out, fl__nn_param(m, 1) ? "True" : "False", l->act ? ", act=" : "",
+             l->act ? fl_op_get_info(l->act)->name : "");
 }
 
 static const fl_nn_type fl__nn_linear_type = {
@@ -1141,7 +1144,7 @@ static const fl_nn_type fl__nn_linear_type = {
 };
 
 FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts o) {
-    const fl__nn_linear l = {in, out};
+    const fl__nn_linear l = {in, out, o.act};
     if (in < 1 || out < 1)
         fl_fail("fl_nn_linear: in %" PRId64 ", out %" PRId64 ": must be positive", in, out);
     if (in < 1 || out < 1 || !fl__nn_dtype_ok("fl_nn_linear", o.dtype)) return fl_raise();

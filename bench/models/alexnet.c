@@ -32,7 +32,7 @@ static fl_nn_module *build(const model_preset *p) {
 const model model_alexnet = {
     .name = "alexnet",
     .parameters = 61100840,
-    .conversions = 1, /* the gradient of the flattened image */
+    .conversions = 2, /* the flattened image, the smallest of all, and its gradient */
     .preset = {{"cpu", 32, 224, false, false}, {"tiny", 2, 95, true, false}},
     .build = build,
     .batch = model_images,

@@ -13,8 +13,11 @@ static fl_nn_module *build(const model_preset *p) {
     fl_nn_add(net, "conv", fl_nn_conv2d(1, width, 9));
     fl_nn_add(net, "relu", fl_nn_relu());
     fl_nn_add(net, "primary", fl_nn_conv2d(width, width, 9, .stride = 2));
-    fl_nn_add(net, "parts", fl_nn_view(FL_SHAPE(-1, width / 8, 8, side * side)));
-    fl_nn_add(net, "transpose", fl_nn_transpose(2, 3));
+    /* [n, channels, side, side] -> [n, side side, width / 8, 8], a view of a channels-last image */
+    fl_nn_add(net, "rows", fl_nn_transpose(1, 2));
+    fl_nn_add(net, "columns", fl_nn_transpose(2, 3));
+    fl_nn_add(net, "parts", fl_nn_view(FL_SHAPE(-1, side * side, width / 8, 8)));
+    fl_nn_add(net, "transpose", fl_nn_transpose(1, 2));
     fl_nn_add(net, "capsules", fl_nn_view(FL_SHAPE(-1, capsules, 8)));
     fl_nn_add(net, "squash", squash());
     fl_nn_add(net, "digits", fl_nn_capsules(capsules, 8, 10, 16));
@@ -41,7 +44,7 @@ static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch 
 const model model_capsule = {
     .name = "capsule",
     .parameters = 6804224,
-    .conversions = 2, /* of one channel there is no layout, and capsules are no images */
+    .conversions = 2, /* one channel has no layout; a weight looks like an image */
     .preset = {{"cpu", 32, 28, false, false},
                {"paper", 128, 28, false, false},
                {"tiny", 2, 28, true, false}},

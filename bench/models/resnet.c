@@ -114,7 +114,6 @@ static fl_nn_module *build34(const model_preset *p) { return resnet(p, false); }
 const model model_resnet50 = {
     .name = "resnet50",
     .parameters = 25557032,
-    .conversions = 1, /* the gradient of the last pooling, a mean over the image */
     .preset = {{"cpu", 4, 224, false, false},
                {"cpu32", 32, 224, false, false},
                {"paper", 32, 224, false, false},
@@ -127,7 +126,6 @@ const model model_resnet50 = {
 const model model_resnet34 = {
     .name = "resnet34",
     .parameters = 21797672,
-    .conversions = 1, /* the gradient of the last pooling, a mean over the image */
     .preset = {{"cpu", 4, 224, false, false},
                {"paper", 192, 224, false, false},
                {"tiny", 2, 64, true, false}},

@@ -37,7 +37,7 @@ static fl_nn_module *build(const model_preset *p) {
 const model model_vgg16 = {
     .name = "vgg16",
     .parameters = 138357544,
-    .conversions = 1, /* the gradient of the flattened image */
+    .conversions = 2, /* the flattened image, the smallest of all, and its gradient */
     .preset = {{"cpu", 4, 224, false, false},
                {"paper", 32, 224, false, false},
                {"tiny", 2, 32, true, false}},

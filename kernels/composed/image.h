@@ -428,6 +428,13 @@ static bool fl__size_maps(const char *fn, fl_tensor *x, fl_shape size, fl__axis_
     }
     return true;
 }
+
+/* All axes of an image behind its channels, which stay as 1. */
+static fl_axes fl__spatial_axes(const fl_tensor *image) {
+    fl_axes a = {.n = image->ndim - 2, .keepdim = true};
+    for (int i = 0; i < a.n; i++) a.axis[i] = 2 + i;
+    return a;
+}
 #endif
 
 FL_T *FL_W(max_pool_opt)(FL_T *x, fl_tensor **index, fl_pool_opts o) {
@@ -455,7 +462,14 @@ FL_T *FL_W(adaptive_avg_pool)(FL_T *x, fl_shape size) {
     if (FL_ABSENT("adaptive_avg_pool", x) ||
         !fl__size_maps("fl_adaptive_avg_pool", FL_VALUE(x), size, m, like))
         return NULL;
-    return FL_W(_resample_all)(x, m);
+    const fl_tensor *t = FL_VALUE(x);
+    bool same = true, whole = true;
+    for (int i = 0; i < size.ndim; i++) {
+        same = same && size.dim[i] == t->shape[2 + i];
+        whole = whole && size.dim[i] == 1;
+    }
+    if (same) return x;
+    return whole ? FL_W(mean)(x, fl__spatial_axes(t)) : FL_W(_resample_all)(x, m);
 }
 
 FL_T *FL_W(lp_pool_opt)(FL_T *x, double p, fl_pool_opts o) {

@@ -169,11 +169,42 @@ static fl_tensor *fl__linear_node(fl_tensor *const *in, fl_op act) {
     return fl__run_linear(in, act, &y, NULL) ? y : NULL;
 }
 #else
+enum { FL__WEIGHT_BLOCK = 1 << 24 }; /* bytes of a weight's gradient that are made at a time */
+
+/* dw += dz^T x from row `first` to `end`. */
+static bool fl__add_weight_rows(fl_tensor *dw, fl_tensor *dz, fl_tensor *x, int64_t first,
+                                int64_t end) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *rows = fl_slice(dw, 0, first, end, 1);
+    fl_tensor *more = fl_matmul(fl_transpose(fl_slice(dz, 1, first, end, 1), 0, 1), x);
+    fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {rows}, .in = {rows, more}};
+    const bool ok = rows && more && (fl_run(&c) || fl_raise());
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* dw = dz^T x. A large one is added block by block to what is there, so that there are not two. */
+static void fv__add_weight_grad(fl_node *n, fl_var *dz, fl_var *x) {
+    if (!x) return;
+    const int64_t rows = dz->value->shape[1], columns = x->value->shape[1];
+    const int64_t row = columns * (int64_t)fl_dtype_size(x->value->dtype);
+    const int64_t block = row ? (FL__WEIGHT_BLOCK / row + 1 + 63) / 64 * 64 : rows;
+    fl_tensor *dw = rows > block ? fv__sum_so_far(n, 1) : NULL;
+    fl_tensor *probe = dw ? fl_slice(dw, 0, 0, block, 1) : NULL;
+    if (!probe || probe->copied) {
+        fv_add_grad(n, 1, fv_matmul(fv_transpose(dz, 0, 1), x));
+        return;
+    }
+    for (int64_t r = 0; r < rows; r += block)
+        if (!fl__add_weight_rows(dw, dz->value, x->value, r, r + block < rows ? r + block : rows))
+            return;
+}
+
 /* dx = dz w, dw = dz^T x, db = the sum of dz's rows */
 static void fv__linear_back(fl_node *n, fl_var *dz) {
     fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
     if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_matmul(dz, w));
-    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_matmul(fv_transpose(dz, 0, 1), x));
+    if (fv_needs(n, 1)) fv__add_weight_grad(n, dz, x);
     if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dz, FL_AXES(0)));
 }
 

@@ -178,6 +178,13 @@ static void fv__layer_norm_back(fl_node *n, fl_var *dy) {
         if (wanted[i]) fv_add_grad(n, i, d[i]);
 }
 
+static fl_tensor *fv__layer_norm_again(fl_node *n) {
+    fl_tensor *y[3], *t[] = {fv_value(fv_saved(n, 0)), fv_value(fv_saved(n, 1)),
+                             fv_value(fv_saved(n, 4))};
+    if (!t[0] || !t[1] || !t[2]) return NULL;
+    return fl__run_layer_norm(t, *(const fl_norm_args *)fv_args(n), y) ? y[0] : NULL;
+}
+
 static fl_var *fv__normed(const char *fn, fl_var *x, fl_var *w, fl_var *b, fl_norm_args a) {
     fl_scope s = fl_scope_begin();
     fl_var *in[] = {x, w, b};
@@ -186,9 +193,9 @@ static fl_var *fv__normed(const char *fn, fl_var *x, fl_var *w, fl_var *b, fl_no
     fl_tensor *t[] = {in[0]->value, in[1]->value, in[2]->value};
     if (!fl__run_layer_norm(t, a, y)) return fv_scope_return(&s, NULL);
     fl_var *mean = a.rms ? fv_num(0) : fv_const(y[1]), *rstd = fv_const(y[2]);
-    return fv_scope_return(&s, fv_record_args("layer_norm", y[0], fv__layer_norm_back,
-                                              FV_IN(in[0], in[1], in[2]),
-                                              FV_SAVE(in[0], in[1], mean, rstd), &a, sizeof a));
+    fl_var *n = fv_record_args("layer_norm", y[0], fv__layer_norm_back, FV_IN(in[0], in[1], in[2]),
+                               FV_SAVE(in[0], in[1], mean, rstd, in[2]), &a, sizeof a);
+    return fv_scope_return(&s, fv__again(n, fv__layer_norm_again));
 }
 #endif
 
@@ -726,6 +733,24 @@ static bool fl__run_attention_grad(fl_tensor *const *in, fl_attention_args a, fl
     return fl__run_fused(&c, fl__compose_attention_grad);
 }
 
+/* The same of [3, ..., n, d], whose parts are q, k, v: in: it, mask, y, lse, dy. The slot writes into
+   the parts of the gradient; where it cannot, they are stacked. */
+static fl_tensor *fl__run_packed_grad(fl_tensor *const *in, fl_attention_args a) {
+    fl_call c = {.op = FL_OP_attention_grad, .n_out = 3, .n_in = 7, .args = &a};
+    fl_tensor *d = fl_empty_like(in[0]);
+    if (!d) return NULL;
+    bool direct = d->stride[d->ndim - 1] == 1;
+    for (int i = 0; i < 3; i++) {
+        c.in[i] = fl_select(in[0], 0, i);
+        c.out[i] = fl_select(d, 0, i);
+        if (!c.in[i] || !c.out[i]) return NULL;
+        direct = direct && !c.out[i]->copied;
+    }
+    for (int i = 3; i < 7; i++) c.in[i] = in[i - 2];
+    if (direct) return fl__run_fused(&c, fl__compose_attention_grad) ? d : NULL;
+    return fl__run_attention_grad(c.in, a, c.out) ? fl_stack(c.out, 3, 0) : NULL;
+}
+
 static fl_tensor *fl__attended(fl_tensor *const *in, fl_attention_args a) {
     fl_tensor *y[2];
     return fl__run_attention(in, a, y) ? y[0] : NULL;
@@ -755,6 +780,45 @@ static fl_var *fv__attended(fl_var *const *in, fl_attention_args a) {
                           FV_SAVE(in[0], in[1], in[2], in[3], FV_OUT, fv_const(y[1])), &a,
                           sizeof a);
 }
+
+static void fv__packed_back(fl_node *n, fl_var *dy) {
+    fl_attention_args a = *(const fl_attention_args *)fv_args(n);
+    const bool wanted[] = {true, true, true, fv_needs(n, 1)};
+    fl_var *saved[4], *d[4] = {NULL};
+    fl_tensor *t[5];
+    for (int i = 0; i < 4; i++) t[i] = fv_value(saved[i] = fv_saved(n, i));
+    t[4] = dy->value;
+    if (fl_error()) return;
+    if (!fl_grad_enabled() && !wanted[3]) {
+        fv_add_grad(n, 0, fv_const(fl__run_packed_grad(t, a)));
+        return;
+    }
+    fl_var *in[4] = {[3] = saved[1]};
+    for (int i = 0; i < 3; i++) in[i] = fv_select(saved[0], 0, i);
+    if (!fv__attention_grads(in, dy, a, wanted, d)) return;
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_stack(d, 3, 0));
+    if (wanted[3]) fv_add_grad(n, 1, d[3]);
+}
+
+/* in: the parts of qkv as constants, and the mask */
+static fl_var *fv__attended_packed(fl_var *qkv, fl_var *const *in, fl_attention_args a) {
+    fl_tensor *y[2], *t[4];
+    for (int i = 0; i < 4; i++) t[i] = in[i]->value;
+    if (!fl__run_attention(t, a, y)) return NULL;
+    return fv_record_args("attention_packed", y[0], fv__packed_back, FV_IN(qkv, in[3]),
+                          FV_SAVE(qkv, in[3], FV_OUT, fv_const(y[1])), &a, sizeof a);
+}
+#endif
+
+#ifdef FL_ON_TENSORS
+static fl_attention_args fl__attention_args_of(fl_attention_opts o, const fl_tensor *q,
+                                               const fl_tensor *k) {
+    fl_attention_args a = {.scale = o.scale, .causal = o.causal, .p = o.dropout};
+    int64_t columns = q->shape[q->ndim - 1], m = k->shape[k->ndim - 2];
+    if (a.scale == 0) a.scale = 1 / sqrt((double)columns);
+    if (a.p > 0) a.rng = fl_rng_take(o.rng, columns ? fl_numel(q) / columns * m : 0);
+    return a;
+}
 #endif
 
 FL_T *FL_W(attention_opt)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, fl_attention_opts o) {
@@ -766,14 +830,36 @@ FL_T *FL_W(attention_opt)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, fl_attention_op
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {q, k, v, mask};
     if (!FL_W(_attention_operands)(in)) return FL_GIVE(&s, NULL);
-    const fl_tensor *t = FL_VALUE(in[0]), *keys = FL_VALUE(in[1]);
-    fl_attention_args a = {.scale = o.scale, .causal = o.causal, .p = o.dropout};
-    if (a.scale == 0) a.scale = 1 / sqrt((double)t->shape[t->ndim - 1]);
-    if (a.p > 0) {
-        int64_t columns = t->shape[t->ndim - 1], m = keys->shape[keys->ndim - 2];
-        a.rng = fl_rng_take(o.rng, columns ? fl_numel(t) / columns * m : 0);
-    }
+    fl_attention_args a = fl__attention_args_of(o, FL_VALUE(in[0]), FL_VALUE(in[1]));
     return FL_GIVE(&s, FL_W(_narrowed)(FL_W(_attended)(in, a), q));
+}
+
+/* By q, k and v of their own. */
+static FL_T *FL_W(_attention_of_parts)(FL_T *qkv, FL_T *mask, fl_attention_opts o) {
+    FL_T *q = FL_W(select)(qkv, 0, 0), *k = FL_W(select)(qkv, 0, 1), *v = FL_W(select)(qkv, 0, 2);
+    return q && k && v ? FL_W(attention_opt)(q, k, v, mask, o) : NULL;
+}
+
+FL_T *FL_W(attention_packed)(FL_T *qkv, FL_T *mask, fl_attention_opts o) {
+    if (FL_ABSENT("attention_packed", qkv)) return NULL;
+    const fl_tensor *t = FL_VALUE(qkv);
+    if (t->weak || t->ndim < 3 || t->shape[0] != 3)
+        return FL__BAD("fl_attention_packed: %s, wants [3, ..., n, d]", FL__SHAPE_TEXT(t));
+    fl_scope s = fl_scope_begin();
+#ifdef FL_ON_VARS
+    fl_var *x = fv__widened(qkv), *in[4] = {[3] = mask};
+    bool whole = x && o.dropout >= 0 && o.dropout <= 1;
+    for (int i = 0; whole && i < 3; i++) whole = (in[i] = fv_const(fl_select(x->value, 0, i)));
+    fl_shape part = whole ? fl_shape_of(in[0]->value) : FL_SCALAR_SHAPE;
+    if (whole && !fv__attention_operands(in)) return fv_scope_return(&s, NULL);
+    whole = whole && in[0]->value->dtype == x->value->dtype;
+    for (int i = 0; whole && i < part.ndim; i++) whole = part.dim[i] == in[0]->value->shape[i];
+    if (whole && in[0]->value->ndim == part.ndim) {
+        fl_attention_args a = fl__attention_args_of(o, in[0]->value, in[1]->value);
+        return fv_scope_return(&s, fv__narrowed(fv__attended_packed(x, in, a), qkv));
+    }
+#endif
+    return FL_GIVE(&s, FL_W(_attention_of_parts)(qkv, mask, o));
 }
 
 FL_T *FL_W(attention)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, bool causal, double scale) {

@@ -76,7 +76,6 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_layer_norm_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cross_entropy] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cross_entropy_grad] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_avg_pool2d] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_fft] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_lu_factor] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_solve] = FL_SLOT_CONTIGUOUS,
@@ -84,8 +83,7 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_cholesky] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_qr] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_svd] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_eigh] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_avg_pool2d_grad] = FL_SLOT_CONTIGUOUS}};
+                                                   [FL_OP_eigh] = FL_SLOT_CONTIGUOUS}};
 #undef FL__SLOT_REQ
 #undef FL__SLOT_OPT
 #undef FL__SLOT_DEF

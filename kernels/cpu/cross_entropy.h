@@ -1,8 +1,7 @@
 /* kernels/cpu/cross_entropy.h - softmax cross-entropy of logits, and its gradient
 
-   A row of logits stays in the second-level cache between the search for its largest and the sum of
-   its exponentials, so the forward pass reads memory once and writes a few numbers a row, and the
-   gradient reads it once and writes once: log probabilities are never stored. */
+   The forward pass reads the logits once and writes a few numbers a row, the gradient reads them
+   once and writes once: log probabilities are never stored. */
 #include "common.h"
 #ifndef FL_CPU_CROSS_ENTROPY_H
 #define FL_CPU_CROSS_ENTROPY_H
@@ -13,8 +12,6 @@
 #ifndef FL_CPU_CROSS_ENTROPY_IMPL
 #define FL_CPU_CROSS_ENTROPY_IMPL
 FL__LOOPS_BEGIN
-
-enum { FL__ENTROPY_PIECE = 1024 }; /* exponentials that are summed at once */
 
 typedef struct fl__entropy {
     const void *x, *dy; /* rows of classes; a number a row, as are all below but dx */

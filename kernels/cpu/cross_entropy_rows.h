@@ -4,48 +4,32 @@
    cross_entropy.h includes it once for each pair, after defining FL__T and its suffix FL__S,
    FL__LANES, FL__I (the integer of FL__T's size), FL__FN(name) and FL__TARGET; it undefines them all
    but FL__FN. */
-#include "norm_sums.h"
+#include "exp_sums.h"
 
-typedef FL__I FL__FN(bits) __attribute__((vector_size(FL__LANES * sizeof(FL__T))));
-
-/* The largest of a row that is no NaN, at least -infinity. */
-FL__SUM_INLINE FL__TARGET FL__T FL__FN(largest)(const FL__T *x, int64_t n) {
-    FL__T best = -INFINITY;
-    int64_t i = 0;
-    if (n >= 4 * FL__LANES) {
-        FL__FN(vec) low = (FL__T)-INFINITY - (FL__FN(vec)){0}, acc[4] = {low, low, low, low};
-        for (; i + 4 * FL__LANES <= n; i += 4 * FL__LANES)
-            FL__SUM_UNROLL for (int k = 0; k < 4; k++) {
-                FL__FN(vec) v = FL__LOAD(x + i + k * FL__LANES);
-                FL__FN(bits) more = v > acc[k];
-                acc[k] = (FL__FN(vec))((more & (FL__FN(bits))v) | (~more & (FL__FN(bits))acc[k]));
-            }
-        FL__T lane[4 * FL__LANES];
-        memcpy(lane, acc, sizeof lane);
-        for (int j = 0; j < 4 * FL__LANES; j++) best = lane[j] > best ? lane[j] : best;
-    }
-    for (; i < n; i++) best = x[i] > best ? x[i] : best;
-    return best;
-}
-
-/* sum of exp(x - largest) */
-FL__SUM_INLINE FL__TARGET double FL__FN(exp_sum)(const FL__T *x, int64_t n, FL__T largest) {
-    FL__T e[FL__ENTROPY_PIECE];
+/* *largest = the largest of a row, and the sum of exp(x - largest): piece by piece, what was summed
+   is scaled when a larger one comes, so memory is read while exponentials are computed. NaN for a
+   row of -infinity. */
+FL__SUM_INLINE FL__TARGET FL__T FL__FN(exp_sum)(const FL__T *x, int64_t n, FL__T *largest) {
+    FL__T e[FL__EXP_PIECE], top = -INFINITY;
     double sum = 0;
-    for (int64_t at = 0; at < n; at += FL__ENTROPY_PIECE) {
-        int64_t m = fl__min(n - at, FL__ENTROPY_PIECE);
-        FL__VECTOR for (int64_t i = 0; i < m; i++)
-            e[i] = FL__CAT2(flm_exp, FL__S)(x[at + i] - largest);
-        sum += FL__FN(row_sum)(e, m, 0, false);
+    for (int64_t at = 0; at < n; at += FL__EXP_PIECE) {
+        int64_t m = fl__min(n - at, FL__EXP_PIECE);
+        FL__T more = FL__FN(largest)(x + at, m);
+        if (more > top) {
+            sum *= exp((double)(top - more));
+            top = more;
+        }
+        sum += FL__FN(exps)(e, x + at, m, top > -INFINITY ? top : 0);
     }
-    return sum;
+    *largest = top;
+    return top > -INFINITY ? (FL__T)sum : NAN;
 }
 
 FL__TARGET static void FL__FN(rows)(const fl__entropy *s, int64_t begin, int64_t end) {
     const int64_t n = s->classes;
     for (int64_t r = begin; r < end; r++) {
         const FL__T *x = (const FL__T *)s->x + r * n;
-        FL__T largest = FL__FN(largest)(x, n), sum = (FL__T)FL__FN(exp_sum)(x, n, largest);
+        FL__T largest, sum = FL__FN(exp_sum)(x, n, &largest);
         ((FL__T *)s->largest)[r] = largest;
         ((FL__T *)s->sum)[r] = sum;
         double loss = 0, log_sum = log((double)sum);
@@ -72,7 +56,7 @@ FL__TARGET static void FL__FN(grad_rows)(const fl__entropy *s, int64_t begin, in
             continue;
         }
         FL__VECTOR for (int64_t i = 0; i < n; i++)
-            dx[i] = (FL__CAT2(flm_exp, FL__S)(x[i] - largest) * scale - spread) * dy;
+            dx[i] = (FL__CAT2(flm_exp_share, FL__S)(x[i] - largest) * scale - spread) * dy;
         dx[s->target[r]] -= (FL__T)(1 - s->smoothing) * dy;
     }
 }

@@ -1,7 +1,7 @@
 /* pool.h - 2-D max and average pooling on the CPU, and their gradients
 
-   Planes of images are independent: they run on the thread pool. Maxima of channels-last images are
-   of rows of channels, their gradients of blocks of them. */
+   Planes of images are independent: they run on the thread pool. Of channels-last images the parts
+   are rows, for the gradients of maxima blocks of channels. */
 #include "../../fl_tensor.h"
 #include "../fl_math.h"
 #ifndef FL_CPU_POOL_H
@@ -55,16 +55,30 @@ static inline void fl__pooling_inside(int64_t at, int64_t step, int64_t w, int64
     *hi = end < n ? end : n;
 }
 
+/* Positions lo .. hi of one dim. */
+typedef struct fl__pooling_box {
+    int64_t lo, hi;
+} fl__pooling_box;
+
+/* What output o of dim d sees of n inputs; the outputs, of n, that see input i. */
+static inline fl__pooling_box fl__pooling_window(const fl__pooling *p, int d, int64_t o,
+                                                 int64_t n) {
+    int64_t lo = o * p->stride[d] - p->pad[d], hi = lo + p->kernel[d];
+    return (fl__pooling_box){lo > 0 ? lo : 0, hi < n ? hi : n};
+}
+
+static inline fl__pooling_box fl__pooling_cover(const fl__pooling *p, int d, int64_t i, int64_t n) {
+    int64_t at = i + p->pad[d], hi = at / p->stride[d] + 1;
+    int64_t lo = at < p->kernel[d] ? 0 : (at - p->kernel[d]) / p->stride[d] + 1;
+    return (fl__pooling_box){lo, hi < n ? hi : n};
+}
+
 /* Elements that output (row, col) averages over. */
 static inline int64_t fl__pooling_count(const fl__pooling *p, int64_t row, int64_t col) {
     if (p->count_pad) return p->kernel[0] * p->kernel[1];
-    int64_t at[2] = {row * p->stride[0] - p->pad[0], col * p->stride[1] - p->pad[1]}, count = 1;
-    for (int d = 0; d < 2; d++) {
-        int64_t size = d == 0 ? p->h : p->w, end = at[d] + p->kernel[d];
-        if (end > size) end = size;
-        count *= end - (at[d] > 0 ? at[d] : 0);
-    }
-    return count;
+    fl__pooling_box rows = fl__pooling_window(p, 0, row, p->h);
+    fl__pooling_box cols = fl__pooling_window(p, 1, col, p->w);
+    return (rows.hi - rows.lo) * (cols.hi - cols.lo);
 }
 
 FL_KERNEL_BEGIN
@@ -226,30 +240,42 @@ FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c
                                (long long)dx->shape[2], (long long)dx->shape[3]);
 }
 
+static fl__pooling_plane fl__pooling_avg_of(fl_dtype d, bool last, bool grad) {
+    if (d == FL_F32 && last) return grad ? fl__pooling_avg_grad_line_f32 : fl__pooling_avg_line_f32;
+    if (d == FL_F64 && last) return grad ? fl__pooling_avg_grad_line_f64 : fl__pooling_avg_line_f64;
+    if (d == FL_F32) return grad ? fl__pooling_avg_grad_f32 : fl__pooling_avg_f32;
+    if (d == FL_F64) return grad ? fl__pooling_avg_grad_f64 : fl__pooling_avg_f64;
+    return NULL;
+}
+
+/* x -> y, or dy -> dx */
+static bool fl__pooling_avg(const fl_call *c, bool grad) {
+    fl_tensor *out = c->out[0];
+    if (!fl_make(out)) return false;
+    if (fl_numel(out) == 0) return true;
+    const bool last = !fl_is_contiguous(out);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *in = fl__pooling_input(c->in[0], last);
+    fl__pooling p = fl__pooling_of(c->args);
+    bool ok = in != NULL;
+    if (ok) {
+        p.in = fl_data(in), p.out = fl_data(out);
+        p.plane = fl__pooling_avg_of(out->dtype, last, grad);
+        int64_t parts = last ? out->shape[0] * out->shape[2] : fl__pooling_planes(out);
+        ok = fl__pooling_run(&p, grad ? out : in, grad ? in : out, parts);
+    }
+    fl_scope_end(&s);
+    return ok;
+}
+
 FL_PRIVATE bool fl__cpu_avg_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
-    fl_tensor *y = c->out[0];
-    if (!fl_make(y)) return false;
-    if (fl_numel(y) == 0) return true;
-    fl__pooling p = fl__pooling_of(c->args);
-    p.in = fl_data(c->in[0]), p.out = fl_data(y);
-    p.plane = y->dtype == FL_F32   ? fl__pooling_avg_f32
-              : y->dtype == FL_F64 ? fl__pooling_avg_f64
-                                   : NULL;
-    return fl__pooling_run(&p, c->in[0], y, fl__pooling_planes(y));
+    return fl__pooling_avg(c, false);
 }
 
 FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
-    fl_tensor *dx = c->out[0];
-    if (!fl_make(dx)) return false;
-    if (fl_numel(dx) == 0) return true;
-    fl__pooling p = fl__pooling_of(c->args);
-    p.in = fl_data(c->in[0]), p.out = fl_data(dx);
-    p.plane = dx->dtype == FL_F32   ? fl__pooling_avg_grad_f32
-              : dx->dtype == FL_F64 ? fl__pooling_avg_grad_f64
-                                    : NULL;
-    return fl__pooling_run(&p, dx, c->in[0], fl__pooling_planes(dx));
+    return fl__pooling_avg(c, true);
 }
 
 #endif /* FL_CPU_POOL_IMPL */

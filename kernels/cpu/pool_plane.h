@@ -127,6 +127,47 @@ static void FL__FN(avg)(const fl__pooling *p, int64_t plane) {
     }
 }
 
+/* Channels-last: to = the sum of the places of a box of `from`, which is `width` places wide, each
+   times `share`; share 0: over the count of its window. */
+static void FL__FN(avg_box)(const fl__pooling *p, const FL__T *from, int64_t width,
+                            const fl__pooling_box *rows, const fl__pooling_box *cols, FL__T share,
+                            FL__T *to) {
+    const int64_t c = p->c;
+    bool first = true;
+    for (int64_t row = rows->lo; row < rows->hi; row++)
+        for (int64_t col = cols->lo; col < cols->hi; col++, first = false) {
+            const FL__T *x = from + (row * width + col) * c;
+            const FL__T scale =
+                share > 0 ? share : 1 / (FL__T)fl__pooling_count(p, row, col);
+            if (first) for (int64_t k = 0; k < c; k++) to[k] = x[k] * scale;
+            else for (int64_t k = 0; k < c; k++) to[k] += x[k] * scale;
+        }
+    if (first) memset(to, 0, (size_t)c * sizeof *to);
+}
+
+/* Output row `line` of all images' rows, channels-last. */
+static void FL__FN(avg_line)(const fl__pooling *p, int64_t line) {
+    const FL__T *x = (const FL__T *)p->in + line / p->oh * p->h * p->w * p->c;
+    FL__T *y = (FL__T *)p->out + line * p->ow * p->c;
+    const int64_t row = line % p->oh;
+    const fl__pooling_box rows = fl__pooling_window(p, 0, row, p->h);
+    for (int64_t col = 0; col < p->ow; col++, y += p->c) {
+        const fl__pooling_box cols = fl__pooling_window(p, 1, col, p->w);
+        FL__FN(avg_box)(p, x, p->w, &rows, &cols, 1 / (FL__T)fl__pooling_count(p, row, col), y);
+    }
+}
+
+/* Row `line` of all gradients' rows. */
+static void FL__FN(avg_grad_line)(const fl__pooling *p, int64_t line) {
+    const FL__T *dy = (const FL__T *)p->in + line / p->h * p->oh * p->ow * p->c;
+    FL__T *dx = (FL__T *)p->out + line * p->w * p->c;
+    const fl__pooling_box rows = fl__pooling_cover(p, 0, line % p->h, p->oh);
+    for (int64_t col = 0; col < p->w; col++, dx += p->c) {
+        const fl__pooling_box cols = fl__pooling_cover(p, 1, col, p->ow);
+        FL__FN(avg_box)(p, dy, p->ow, &rows, &cols, 0, dx);
+    }
+}
+
 static void FL__FN(avg_grad)(const fl__pooling *p, int64_t plane) {
     FL__T *dx = (FL__T *)p->out + plane * p->h * p->w;
     const FL__T *dy = (const FL__T *)p->in + plane * p->oh * p->ow;

@@ -5,35 +5,47 @@
 #include "common.h"
 #ifndef FL_CPU_RANDOM_H
 #define FL_CPU_RANDOM_H
-#endif
+
+/* The n words of the generator from word `first` on, a multiple of 4; w has room for a multiple of
+   4. */
+FL_PRIVATE void fl__random_words(uint32_t *w, fl_rng rng, int64_t first, int64_t n);
+
+#endif /* FL_CPU_RANDOM_H: stop here if you only want the declarations */
 
 #if defined(FL_IMPL_ONLY_CPU_RANDOM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_RANDOM_IMPL
 #define FL_CPU_RANDOM_IMPL
 FL__LOOPS_BEGIN
 
-#define FL__PHILOX(LEVEL, TARGET) \
-    TARGET static void fl__philox_##LEVEL(uint32_t *w, uint64_t key, uint64_t block, int64_t n) { \
-        for (int64_t j = 0; j < n; j++) flm_philox(key, block + (uint64_t)j, w + 4 * j); \
-    }
-FL__PHILOX(portable, )
+static int64_t fl__philox_portable(uint32_t *w, uint64_t key, uint64_t block, int64_t n) {
+    for (int64_t j = 0; j < n; j++) flm_philox(key, block + (uint64_t)j, w + 4 * j);
+    return n;
+}
 #ifdef FL__X86_LEVELS
-FL__PHILOX(avx2, FL__TARGET_AVX2)
-FL__PHILOX(avx512, FL__TARGET_AVX512)
+#define FL__FN(name) fl__philox_##name##avx2
+#define FL__LANES 4
+#define FL__INTERLEAVED(p, q, at) __builtin_shufflevector(p, q, at, at + 4, at + 1, at + 5)
+#define FL__TARGET FL__TARGET_AVX2
+#include "philox.h"
+#undef FL__FN
+#define FL__FN(name) fl__philox_##name##avx512
+#define FL__LANES 8
+#define FL__INTERLEAVED(p, q, at) \
+    __builtin_shufflevector(p, q, at, at + 8, at + 1, at + 9, at + 2, at + 10, at + 3, at + 11)
+#define FL__TARGET FL__TARGET_AVX512
+#include "philox.h"
+#undef FL__FN
 #endif
-#undef FL__PHILOX
 
-/* The n words from word `first`, a multiple of 4; w has room for a multiple of 4. */
-static void fl__random_words(uint32_t *w, fl_rng rng, int64_t first, int64_t n) {
+FL_PRIVATE void fl__random_words(uint32_t *w, fl_rng rng, int64_t first, int64_t n) {
     uint64_t block = rng.counter + (uint64_t)first / 4;
-    int64_t blocks = fl__ceil_div(n, 4);
+    int64_t blocks = fl__ceil_div(n, 4), done = 0;
 #ifdef FL__X86_LEVELS
     int level = fl__cpu_isa();
-    if (level == FL__AVX512) fl__philox_avx512(w, rng.key, block, blocks);
-    else if (level == FL__AVX2) fl__philox_avx2(w, rng.key, block, blocks);
-    else
+    if (level == FL__AVX512) done = fl__philox_avx512(w, rng.key, block, blocks);
+    else if (level == FL__AVX2) done = fl__philox_avx2(w, rng.key, block, blocks);
 #endif
-        fl__philox_portable(w, rng.key, block, blocks);
+    fl__philox_portable(w + 4 * done, rng.key, block + (uint64_t)done, blocks - done);
 }
 
 static void fl__uniform_f32(void *dst, int64_t begin, int64_t n, const void *arg) {
@@ -99,34 +111,74 @@ FL_PRIVATE bool fl__cpu_random(const fl_backend *self, const fl_call *c) {
                     : fl__no_kernel(c, c->out[0]->dtype);
 }
 
-/* p is y, x, the uniform numbers. */
-#define FL__DROPOUT(T, name) \
-    static void fl__dropout_##name(void *const p[], int64_t n, const void *arg) { \
-        const fl_dropout_args *a = arg; \
-        const float drop = (float)a->p, *u = p[2]; \
-        const T scale = (T)(1.0 / (1.0 - a->p)), *x = p[1]; \
+typedef struct fl__dropping {
+    double scale;
+    int32_t drop; /* the numbers below drop * 2^-24 */
+    fl_rng rng;
+    const char *row[2]; /* x and y if contiguous, else NULL */
+    int size;
+} fl__dropping;
+
+/* Memory fetches what the loop will need of x and y in the time that the words take. */
+static void fl__dropout_words(void *dst, int64_t begin, int64_t n, const void *arg) {
+    enum { STEP = 128, LINE = 64 };
+    const fl__dropping *a = arg;
+    for (int64_t i = 0; i < n; i += STEP) {
+        for (int k = 0; k < 2 && a->row[k]; k++)
+            for (int64_t at = 0; at < STEP * a->size; at += LINE)
+                __builtin_prefetch(a->row[k] + (begin + i) * a->size + at);
+        fl__random_words((uint32_t *)dst + i, a->rng, begin + i, fl__min(n - i, STEP));
+    }
+}
+
+/* p is y, x, the words. */
+#define FL__DROPOUT(T, S, LEVEL, TARGET) \
+    TARGET static void FL__CAT3(fl__dropout, S, LEVEL)(void *const p[], int64_t n, \
+                                                       const void *arg) { \
+        const fl__dropping *a = arg; \
+        const int32_t drop = a->drop; \
+        const uint32_t *w = p[2]; \
+        const T scale = (T)a->scale, *x = p[1]; \
         T *y = p[0]; \
         FL__VECTOR for (int64_t i = 0; i < n; i++) { \
             const T kept = x[i] * scale; \
-            y[i] = drop <= u[i] ? kept : 0; \
+            y[i] = drop <= (int32_t)(w[i] >> 8) ? kept : 0; \
         } \
     }
-FL__DROPOUT(float, f32)
-FL__DROPOUT(double, f64)
+FL__DROPOUT(double, f64, portable, )
+FL__DROPOUT(float, f32, portable, )
+#ifdef FL__X86_LEVELS
+FL__DROPOUT(float, f32, avx2, FL__TARGET_AVX2)
+FL__DROPOUT(float, f32, avx512, FL__TARGET_AVX512)
+#endif
 #undef FL__DROPOUT
+
+static fl__loop fl__dropout_loop(fl_dtype d) {
+#ifdef FL__X86_LEVELS
+    int level = fl__cpu_isa();
+    if (d == FL_F32 && level == FL__AVX512) return fl__dropout_f32_avx512;
+    if (d == FL_F32 && level == FL__AVX2) return fl__dropout_f32_avx2;
+#endif
+    return d == FL_F32 ? fl__dropout_f32_portable : fl__dropout_f64_portable;
+}
 
 FL_PRIVATE bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_dropout_args *args = c->args;
-    const fl_random_args uniform = {.dist = FL_UNIFORM, .b = 1, .rng = args->rng};
+    fl__dropping drop = {.scale = 1.0 / (1.0 - args->p), .rng = args->rng,
+                               .drop = (int32_t)ceil((double)(float)args->p * 0x1p24)};
     fl_tensor *y = c->out[0];
     if (!fl_dtype_is_float(y->dtype)) return fl__no_kernel(c, y->dtype);
     if (!fl_make(y)) return false;
+    fl_tensor *row[2] = {c->in[0], y};
+    for (int k = 0; k < 2; k++)
+        if (!row[k]->weak && fl_is_contiguous(row[k])) drop.row[k] = fl_data(row[k]);
+    drop.size = (int)fl_dtype_size(y->dtype);
     fl__pass p;
-    fl__pass_begin(&p, y->dtype == FL_F32 ? fl__dropout_f32 : fl__dropout_f64, args);
+    fl__pass_begin(&p, fl__dropout_loop(y->dtype), &drop);
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_add(&p, c->in[0], FL_READ, y->dtype);
-    fl__pass_add_sequence(&p, fl__uniform_f32, &uniform);
+    fl__pass_add_sequence(&p, fl__dropout_words, &drop);
     fl__pass_run(&p, fl_numel(y));
     return true;
 }

@@ -1,10 +1,10 @@
 /* kernels/cpu/softmax.h - softmax and log_softmax along one axis, and their gradients
 
-   Inputs are contiguous, [outer, n, inner]. A line of softmax is cut into pieces that stay in the
-   first-level cache: of a row (inner = 1) FL__PIECE elements each, with the row's maximum and sum
-   repeated beside them; of columns one piece per element, as wide as the tile of columns, with a
-   maximum and sum each. The pieces go through the loops of the op table and of the reductions, so
-   nothing here knows a dtype or an ISA level. */
+   Inputs are contiguous, [outer, n, inner]. Rows (inner = 1) of f32 have loops of their own,
+   softmax_rows.h. Other lines are cut into pieces that stay in the first-level cache: of a row
+   FL__PIECE elements each, with the row's maximum and sum repeated beside them; of columns one
+   piece per element, as wide as the tile of columns, with a maximum and sum each. The pieces go through
+   the loops of the op table and of the reductions. */
 #include "common.h"
 #include "reduce.h"
 #ifndef FL_CPU_SOFTMAX_H
@@ -16,11 +16,48 @@
 #define FL_CPU_SOFTMAX_IMPL
 FL__LOOPS_BEGIN
 
-enum { FL__PIECE = 256 };
+enum { FL__PIECE = 256 }; /* elements that are summed in their own dtype, or a loop's */
+
+#define FL__T float
+#define FL__S f32
+#define FL__I int32_t
+#define FL__LANES 4
+#define FL__TARGET
+#define FL__FN(name) fl__row_##name##_portable
+#include "softmax_rows.h"
+#undef FL__FN
+#ifdef FL__X86_LEVELS
+#define FL__T float
+#define FL__S f32
+#define FL__I int32_t
+#define FL__LANES 8
+#define FL__TARGET FL__TARGET_AVX2
+#define FL__FN(name) fl__row_##name##_avx2
+#include "softmax_rows.h"
+#undef FL__FN
+#define FL__T float
+#define FL__S f32
+#define FL__I int32_t
+#define FL__LANES 16
+#define FL__TARGET FL__TARGET_AVX512
+#define FL__FN(name) fl__row_##name##_avx512
+#include "softmax_rows.h"
+#undef FL__FN
+#define FL__ROW(op) {fl__row_##op##_portable, fl__row_##op##_avx2, fl__row_##op##_avx512}
+#else
+#define FL__ROW(op) {fl__row_##op##_portable}
+#endif
 
 typedef struct fl__lines fl__lines;
-struct fl__lines {
+typedef void (*fl__row_fn)(void *out, const void *a, const void *b, int64_t n); /* of f32 */
+typedef struct fl__line_op {
     void (*run)(const fl__lines *s, int64_t first, int64_t width); /* one row, or `width` columns */
+    fl__row_fn row[FL__AVX512 + 1];
+} fl__line_op;
+
+struct fl__lines {
+    void (*run)(const fl__lines *s, int64_t first, int64_t width);
+    fl__row_fn row; /* instead of run, where there is one */
     char *out;
     const char *a, *b;
     int64_t n, inner;
@@ -148,12 +185,13 @@ static void fl__lines_task(void *arg, int64_t begin, int64_t end) {
     int64_t tiles = fl__ceil_div(s->inner, FL__PIECE);
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t column = unit % tiles * FL__PIECE;
-        int64_t first = unit / tiles * s->n * s->inner + column;
-        s->run(s, first * s->size, fl__min(FL__PIECE, s->inner - column));
+        int64_t first = (unit / tiles * s->n * s->inner + column) * s->size;
+        if (s->row) s->row(s->out + first, s->a + first, s->b ? s->b + first : NULL, s->n);
+        else s->run(s, first, fl__min(FL__PIECE, s->inner - column));
     }
 }
 
-static bool fl__lines_run(const fl_call *c, void (*run)(const fl__lines *, int64_t, int64_t)) {
+static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     int axis = ((const fl_axis_args *)c->args)->axis;
     fl_tensor *out = c->out[0];
     fl_dtype d = out->dtype;
@@ -163,11 +201,12 @@ static bool fl__lines_run(const fl_call *c, void (*run)(const fl__lines *, int64
         return fl_fail("fl_%s: the output must be contiguous", fl_op_get_info(c->op)->name);
     if (!fl_make(out)) return false;
     if (numel == 0) return true;
-    fl__lines s = {.run = run, .out = fl_data(out), .a = fl_data(c->in[0]), .n = 1, .inner = 1};
+    fl__lines s = {.run = op->run, .out = fl_data(out), .a = fl_data(c->in[0]), .n = 1, .inner = 1};
     s.b = c->n_in > 1 ? fl_data(c->in[1]) : NULL;
     s.size = (int)fl_dtype_size(d);
     if (out->ndim > 0) s.n = out->shape[axis];
     for (int i = axis + 1; i < out->ndim; i++) s.inner *= out->shape[i];
+    if (d == FL_F32 && s.inner == 1) s.row = op->row[fl__cpu_isa()];
     s.largest = fl__fold_of(FL__FOLD_AMAX, d);
     s.sum = fl__fold_of(FL__FOLD_SUM, d);
     s.sub = fl__formula_loop(FL_OP_sub, d);
@@ -182,24 +221,29 @@ static bool fl__lines_run(const fl_call *c, void (*run)(const fl__lines *, int64
 }
 
 FL_PRIVATE bool fl__cpu_softmax(const fl_backend *self, const fl_call *c) {
+    static const fl__line_op op = {fl__softmax_lines, FL__ROW(softmax)};
     (void)self;
-    return fl__lines_run(c, fl__softmax_lines);
+    return fl__lines_run(c, &op);
 }
 
 FL_PRIVATE bool fl__cpu_softmax_grad(const fl_backend *self, const fl_call *c) {
+    static const fl__line_op op = {fl__softmax_grad_lines, FL__ROW(softmax_grad)};
     (void)self;
-    return fl__lines_run(c, fl__softmax_grad_lines);
+    return fl__lines_run(c, &op);
 }
 
 FL_PRIVATE bool fl__cpu_log_softmax(const fl_backend *self, const fl_call *c) {
+    static const fl__line_op op = {fl__log_softmax_lines, FL__ROW(log_softmax)};
     (void)self;
-    return fl__lines_run(c, fl__log_softmax_lines);
+    return fl__lines_run(c, &op);
 }
 
 FL_PRIVATE bool fl__cpu_log_softmax_grad(const fl_backend *self, const fl_call *c) {
+    static const fl__line_op op = {fl__log_softmax_grad_lines, FL__ROW(log_softmax_grad)};
     (void)self;
-    return fl__lines_run(c, fl__log_softmax_grad_lines);
+    return fl__lines_run(c, &op);
 }
+#undef FL__ROW
 
 FL__LOOPS_END
 #endif
