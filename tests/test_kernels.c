@@ -499,8 +499,8 @@ TEST(conv_f64) {
             check_conv(&conv_cases[i], FL_F64, (int)i, (storing)how);
 }
 
-/* A NaN and an infinity reach exactly the outputs whose windows hold them (not so by Winograd's way,
-   which these sizes do not take), directly, by columns, and each channel by itself. */
+/* A NaN and an infinity reach exactly the outputs whose windows hold them (not so by Winograd's
+   way, which these sizes do not take), directly, by columns, and each channel by itself. */
 static void check_conv_nan(int way) {
     fl_scope s = fl_scope_begin();
     const bool each = way == FL__CONV_AUTO;

@@ -47,13 +47,9 @@ static bool fl__columns_can(const fl__conv *v, const fl__image *x, const fl__ima
            (fl__columns_are(v, x) || most <= FL__COLUMNS_MOST / fl__columns_pixels(v));
 }
 
-/* Measured: it pays from so many channels on, of the operand whose pixels are read. */
-static bool fl__columns_pay(const fl__conv *v, int64_t depth) {
-    return depth >= (v->kh * v->kw > 1 ? 512 : 1024);
-}
-
-static bool fl__columns_forward_pays(const fl__conv *v) {
-    return fl__columns_pay(v, v->c) || (v->stride[1] > 1 && v->c >= 256);
+/* Measured: it pays from so many weights on. */
+static bool fl__columns_pay(const fl__conv *v) {
+    return fl__columns_width(v) * v->o >= 1 << (v->kh * v->kw > 1 ? 20 : 18);
 }
 
 static bool fl__columns_weights_pays(const fl__conv *v) {

@@ -744,7 +744,7 @@ FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
     if (dense && fl__winograd_wants(&v, &x, &out, v.oh, v.ow, v.c, v.o))
         return fl__winograd_forward(&v, x, w, bias, out);
     if (dense && fl__depthwise_wants(&v, &x, &out)) return fl__depthwise_forward(&v, x, w, bias, out);
-    if (dense && fl__columns_wants(&v, &x, &w, &out, fl__columns_forward_pays(&v)))
+    if (dense && fl__columns_wants(&v, &x, &w, &out, fl__columns_pay(&v)))
         return fl__columns_forward(&v, c);
     return fl__conv_forward(&v, x, w, bias, out);
 }
@@ -831,7 +831,7 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call 
     if (!empty && fl__winograd_wants(&v, &dy, &out, v.h, v.w, v.o, v.c))
         return fl__winograd_data(&v, dy, w, out);
     if (!empty && fl__depthwise_wants(&v, &out, &dy)) return fl__depthwise_data(&v, dy, w, out);
-    if (!empty && fl__columns_wants(&v, &out, &w, &dy, fl__columns_pay(&v, v.o)))
+    if (!empty && fl__columns_wants(&v, &out, &w, &dy, fl__columns_pay(&v)))
         return fl__columns_data(&v, c);
     if (empty || fl__conv_has_gaps(&v))
         memset(fl_data(dx), 0, (size_t)fl_numel(dx) * fl_dtype_size(dx->dtype));

@@ -12,7 +12,7 @@ typedef FL__T FL__FN(conv_vec) __attribute__((vector_size(FL__LANES * sizeof(FL_
 typedef FL__T FL__FN(conv_mem) /* the same, anywhere in memory */
     __attribute__((vector_size(FL__LANES * sizeof(FL__T)), aligned(sizeof(FL__T)), may_alias));
 
-/* Starts the accumulators of half h: from what c holds, from the bias, or from 0; c is fetched while
+/* Starts the accumulators of half h: from what c holds, the bias, or 0; c is fetched while
    the sums run. */
 FL__INLINE FL__TARGET void FL__FN(conv_start)(const fl__conv_tile *t, const int h,
                                               FL__FN(conv_vec) *acc) {

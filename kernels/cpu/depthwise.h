@@ -126,8 +126,8 @@ static int64_t fl__depthwise_grain(const fl__conv *v, int64_t pixels) {
     return fl__conv_div_up(1 << 16, pixels * v->kh * v->kw * v->groups);
 }
 
-static bool fl__depthwise_forward(const fl__conv *v, fl__image x, fl__image w, const fl_tensor *bias,
-                                  fl__image y) {
+static bool fl__depthwise_forward(const fl__conv *v, fl__image x, fl__image w,
+                                 const fl_tensor *bias, fl__image y) {
     fl__depthwise p = {.v = v, .x = x, .y = y, .bias = bias ? fl_data(bias) : NULL, .splits = 1};
     if (!fl__depthwise_open(&p, v->kh * v->kw, "conv2d")) return false;
     fl__depthwise_turn(&p, &w);
