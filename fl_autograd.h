@@ -338,6 +338,7 @@ struct fl_node {
     fl_var *grad;    /* sum so far of a running pass */
     fl_tensor *out;  /* the output, if saved */
     fv__again_fn again; /* NULL: the output is not computed twice */
+    uint32_t version;   /* of the output when it was made */
     fl_var *leaf;    /* of a sink; not held */
     fl_var *watched; /* the output variable, if it has a hook; not held: */
     fl_var *twin;    /* stands in when it is gone */
@@ -629,10 +630,12 @@ static bool fv__connect(fl_node *n, const fv__spec *s) {
 
 enum { FV__LARGE = 1 << 16 }; /* bytes of a value from which computing it again pays */
 
-/* Will the node that made x, operand k of n, still be there when n's backward wants x? */
+/* Can the node that made x, operand k of n, make it again when n's backward wants it? Not if it was
+   written to since. */
 static bool fv__comes_again(const fl_node *n, int k, const fl_var *x) {
     const int64_t bytes = fl_numel(x->value) * (int64_t)fl_dtype_size(x->value->dtype);
-    return x->node && x->node->again && fv__edges(n)[k] == x->node && bytes >= FV__LARGE;
+    return x->node && x->node->again && fv__edges(n)[k] == x->node && bytes >= FV__LARGE &&
+           fl_version_of(x->value) == x->node->version;
 }
 
 static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
@@ -678,6 +681,7 @@ static fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
         return fl_raise();
     }
     fv__save(n, s, value);
+    n->version = fl_version_of(value);
     y->node = n;
     y->requires_grad = true;
     return y;

@@ -126,13 +126,15 @@ TEST(matmul_blocks) { matmul_blocks(); }
 /* Linear layers whose products are packed, swapped, in one chunk and in several: the bias and the
    activation come once, after the last. */
 TEST(linear_finishes_once) {
-    static const int64_t size[][3] = {{20, 90, 2100}, {129, 70, 1025}, {65, 70, 64}, {40, 10, 2049}, {31, 33, 8197}};
+    static const int64_t size[][3] = {
+        {20, 90, 2100}, {129, 70, 1025}, {65, 70, 64}, {40, 10, 2049}, {31, 33, 8197}};
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         for (int level = 0, top = levels(); level <= top; level++) {
             fl_scope s = fl_scope_begin();
             int64_t m = size[i][0], n = size[i][1], k = size[i][2];
             fl_tensor *x = random_tensor(FL_SHAPE(m, k), FL_F32);
-            fl_tensor *w = random_tensor(FL_SHAPE(n, k), FL_F32), *b = random_tensor(FL_SHAPE(n), FL_F32);
+            fl_tensor *w = random_tensor(FL_SHAPE(n, k), FL_F32);
+            fl_tensor *b = random_tensor(FL_SHAPE(n), FL_F32);
             fl__cpu_isa_cap(FL__AVX512);
             double *want = values(fl_relu(fl_add(fl_matmul(x, fl_transpose(w, 0, 1)), b)));
             fl__cpu_isa_cap(level);

@@ -323,6 +323,19 @@ TEST(outputs_that_are_computed_again) {
     CHECK_NO_ERROR();
 }
 
+/* What somebody wrote into an output counts for those who read it after that. */
+TEST(outputs_that_were_written_to_are_kept) {
+    fl_rng rng = {12, 0};
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_normal(FL_SHAPE(4, 8192), 0, 1, FL_F32, &rng));
+    fl_var *w = fv_param(fl_ones(FL_SHAPE(4, 8192), FL_F32)), *y = fv_gelu(x);
+    fl_assign(fv_value(y), fl_mul(fl_gelu(fv_value(x)), fl_num(3)));
+    CHECK(fl_backward(fv_sum(fv_mul(y, w), FL_ALL_AXES)));
+    CHECK_NEAR(apart(fv_grad(w), fl_mul(fl_gelu(fv_value(x)), fl_num(3))), 0, 1e-6);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
 TEST(norms_and_activations_are_not_kept) {
     fl_rng rng = {5, 0};
     fl_scope s = fl_scope_begin();

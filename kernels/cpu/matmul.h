@@ -383,7 +383,7 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* >>few: at most 8 rows, for each of which B would be read: it is read once, in the order of memory */
+/* >>few: at most 8 rows, for each of which B would be read: it is read once, in memory's order */
 
 enum { FL__FEW_ROWS = 8, FL__FEW_DOTS = 1024, FL__FEW_AXPYS = 16 };
 
@@ -456,7 +456,7 @@ static void fl__matmul_run(fl__matmul *p) {
     const fl__gemm *g = &p->g;
     const int64_t tasks = fl__matmul_tasks(p), tiles = p->items * p->splits * fl__gemm_tiles(g);
     const int64_t work = g->m * g->n * p->chunk / (p->row_blocks * p->column_blocks);
-    const int64_t grain = work < FL__SMALL_PRODUCT ? fl__gemm_div_up(FL__SMALL_PRODUCT, work + 1) : 1;
+    const int64_t grain = fl__gemm_div_up(FL__SMALL_PRODUCT, work + 1);
     for (p->at = 0; p->at < p->split_k; p->at += p->chunk) {
         if (g->packed)
             fl_parallel(tiles, FL__MATMUL_GROUP, fl__matmul_pack, p);
