@@ -37,6 +37,7 @@ enum {
     FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
     FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
     FL__MATMUL_SLAB = 16,         /* of k, at a time */
+    FL__MATMUL_SHORT = 128,       /* k, for which C is written row by row */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
     FL__MATMUL_TASKS = 6          /* least number to aim at */
 };
@@ -174,18 +175,29 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
     }
 }
 
-/* Row tiles t0 .. t1, columns j0 .. j1 of C, with room for a group of panels of B. */
+/* Row tiles t0 .. t1, columns j0 .. j1 of C. A column of B is `step` elements behind the one before,
+   from panel to panel. Where k is short the time goes into writing C: there a tile's rows are
+   written along, panel by panel. */
+static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
+                            const char *b, int64_t step, int64_t ldb) {
+    const int64_t size = (int64_t)g->ks->size, tiles = g->k <= FL__MATMUL_SHORT ? 1 : t1 - t0;
+    for (int64_t t = t0; t < t1; t += tiles)
+        for (int64_t j = j0; j < j1; j += g->width)
+            fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j),
+                            b + (j - j0) * step * size, ldb);
+}
+
+/* The same, with room for a group of panels of B. */
 static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                            char *panels) {
     const int64_t size = (int64_t)g->ks->size, group = fl__gemm_group(g);
-    for (int64_t first = j0, end; first < j1; first = end) {
-        end = fl__min(first + group, j1);
-        bool in_place = fl__gemm_in_place(g, end - first);
-        if (!in_place) fl__gemm_pack_b(g, first, end, panels);
-        for (int64_t j = first; j < end; j += g->width) {
-            int64_t n = fl__min(g->width, end - j);
-            if (in_place) fl__gemm_column(g, t0, t1, j, n, g->b + j * size, g->rsb);
-            else fl__gemm_column(g, t0, t1, j, n, panels + (j - first) * g->k * size, g->width);
+    for (int64_t j = j0, end; j < j1; j = end) {
+        end = fl__min(j + group, j1);
+        if (fl__gemm_in_place(g, end - j)) {
+            fl__gemm_panels(g, t0, t1, j, end, g->b + j * size, 1, g->rsb);
+        } else {
+            fl__gemm_pack_b(g, j, end, panels);
+            fl__gemm_panels(g, t0, t1, j, end, panels, g->k, g->width);
         }
     }
 }
@@ -458,8 +470,7 @@ static void fl__matmul_run(fl__matmul *p) {
     const int64_t work = g->m * g->n * p->chunk / (p->row_blocks * p->column_blocks);
     const int64_t grain = fl__gemm_div_up(FL__SMALL_PRODUCT, work + 1);
     for (p->at = 0; p->at < p->split_k; p->at += p->chunk) {
-        if (g->packed)
-            fl_parallel(tiles, FL__MATMUL_GROUP, fl__matmul_pack, p);
+        if (g->packed) fl_parallel(tiles, FL__MATMUL_GROUP, fl__matmul_pack, p);
         fl_parallel(tasks, grain, fl__matmul_task, p);
     }
 }
