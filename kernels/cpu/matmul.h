@@ -492,7 +492,8 @@ static bool fl__matmul_float(fl__matmul *p) {
     int64_t parts = p->swapped || p->splits > 1 ? p->items * p->splits * g->m * g->n : 0;
     bool panels = !p->openblas && !fl__gemm_in_place(g, g->n % g->width);
     if (pack + parts > 0 || panels) {
-        int64_t room = panels ? fl__gemm_group(g) * p->chunk * size : 0;
+        int64_t columns = fl__min(fl__gemm_group(g), fl__gemm_div_up(g->n, g->width) * g->width);
+        int64_t room = panels ? fl__min(columns, p->block_columns) * p->chunk * size : 0;
         if (!fl__rooms_open(&p->rooms, fl__matmul_tasks(p), room, (pack + parts) * size, "matmul"))
             return false;
         p->packed = p->rooms.more;
