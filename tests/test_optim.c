@@ -640,7 +640,7 @@ TEST(layouts_are_kept) {
 
 /* memory */
 
-enum { DEPTH = 8, UNITS = 128, ROWS = 1024 };
+enum { DEPTH = 8, UNITS = 128, ROWS = 4096 };
 
 static void deep_step(fl_nn_module *net, fl_optim *optim, fl_var *x, fl_tensor *target) {
     fl_scope s = fl_scope_begin();
