@@ -11,7 +11,8 @@
    A step is forward and loss, backward, and SGD with momentum. GFLOP counts two for each
    multiply-add of linear layers, convolutions, attention and capsules in the forward pass, three
    times: the gradients of inputs and of weights cost as much each. Memory is the most that the
-   allocator had handed out above parameters, gradients, optimizer state and batch. */
+   allocator had handed out above parameters, optimizer state and batch: activations, gradients,
+   workspace. */
 #include "models/model.h"
 #include "peaks.h"
 
@@ -174,12 +175,12 @@ static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const mo
     memcpy(seconds, parts, sizeof parts);
 }
 
-/* Most bytes of a step above what is there after one: parameters, state, and their gradients. */
+/* Most bytes of a step that starts without gradients, above parameters, state and batch. */
 static double memory_of(const settings *s, fl_nn_module *net, fl_optim *optim,
                         const model_batch *batch) {
-    const int64_t before = fl_mem_stats_of(NULL).in_use;
     fl_optim_zero_grad(optim);
     fl_mem_stats_reset_peak(NULL);
+    const int64_t before = fl_mem_stats_of(NULL).in_use;
     fl_scope scope = fl_scope_begin();
     fl_backward(s->m->loss(net, &s->preset, batch));
     fl_scope_end(&scope);
