@@ -747,6 +747,7 @@ static struct {
     void *arg;
     int64_t n, grain, chunks;
     int started;  /* the rest belongs to the owner: workers running, */
+    int away;     /* 1 + the processor that they keep off, 0: none */
     bool refused; /* the system gives no more threads, */
     int64_t spin; /* how long to spin: not at all with more threads than processors */
     bool failed;  /* a task failed on a worker (under lock) */
@@ -902,6 +903,7 @@ static void fl__pool_start(int want, int threads) {
             fl__pool.refused = true;
         else
             fl__pool.started++;
+        fl__pool.away = 0;
     }
 #ifndef _WIN32
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -919,10 +921,27 @@ static void fl__pool_stop(void) {
     fl__pool.refused = false;
 }
 
+/* A sleeper tends to wake up on its waker's processor and to stay behind it for milliseconds while
+   another one idles; so workers keep off the processor where the loop was started. */
+static void fl__pool_spread(void) {
+#if defined(__linux__)
+    cpu_set_t others;
+    const int here = sched_getcpu();
+    if (here < 0 || here + 1 == fl__pool.away) return;
+    if (sched_getaffinity(0, sizeof others, &others)) return;
+    if (CPU_COUNT(&others) <= fl__pool.started) return; /* more threads than processors */
+    CPU_CLR((size_t)here, &others);
+    for (int i = 0; i < fl__pool.started; i++)
+        pthread_setaffinity_np(fl__pool.workers[i], sizeof others, &others);
+    fl__pool.away = here + 1;
+#endif
+}
+
 /* Wakes as many sleepers as the loop can use besides those that spin. */
 static void fl__pool_wake(int helpers) {
     int n = __atomic_load_n(&fl__pool.parked, __ATOMIC_SEQ_CST);
     if (!n) return;
+    fl__pool_spread();
     pthread_mutex_lock(&fl__pool.lock);
     if (n <= helpers)
         pthread_cond_broadcast(&fl__pool.work);
