@@ -3,7 +3,13 @@
 #include "../fl_mem.h"
 #include "test.h"
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
+#include <time.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #ifndef __has_feature
 #define __has_feature(x) 0
@@ -366,6 +372,36 @@ TEST(threads_concurrent_callers) {
         CHECK(ok == &want);
     }
 }
+
+#ifdef __linux__
+/* For a millisecond: which thread this is, and where it runs. */
+static void note_processor(void *arg, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+        struct timespec start, now;
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        do clock_gettime(CLOCK_MONOTONIC, &now);
+        while ((now.tv_sec - start.tv_sec) * 1000000000L + now.tv_nsec - start.tv_nsec < 1000000);
+        ((int *)arg)[i] = (pid_t)syscall(SYS_gettid) == getpid() ? -1 : sched_getcpu();
+    }
+}
+
+/* Workers that slept wake up where their waker is not, but for what moves in between. */
+TEST(workers_wake_up_on_other_processors) {
+    enum { TASKS = 8, TIMES = 20 };
+    if (fl_set_threads(0) && fl_threads() < 2) SKIP("one processor");
+    fl_set_threads(2);
+    int behind = 0;
+    for (int t = 0; t < TIMES; t++) {
+        int where[TASKS];
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        const int here = sched_getcpu();
+        fl_parallel(TASKS, 1, note_processor, where);
+        for (int i = 0; i < TASKS; i++) behind += where[i] == here;
+    }
+    CHECK(behind < TASKS * TIMES / 10);
+    fl_set_threads(0);
+}
+#endif
 
 TEST(threads_fork) {
     if (UNDER_TSAN) SKIP("the thread sanitizer starts no threads after a fork");
