@@ -47,7 +47,8 @@ extern "C" {
 
 typedef struct fl_var fl_var;
 typedef struct fl_node fl_node;
-typedef void (*fv_hook_fn)(fl_var *x, void *user); /* x->grad is complete; may replace it through fv_set_grad */
+/* x->grad is complete; it may be replaced through fv_set_grad. */
+typedef void (*fv_hook_fn)(fl_var *x, void *user);
 struct fl_var {
     fl_obj obj;
     fl_tensor *value;
@@ -85,7 +86,8 @@ FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user);
    in a scope of its own. */
 typedef void (*fl_back_fn)(fl_node *n, fl_var *dy);
 typedef struct fv_list { int n; fl_var *const *v; } fv_list;
-#define FV_LIST(...) ((fv_list){(int)(sizeof((fl_var *[]){__VA_ARGS__}) / sizeof(fl_var *)), (fl_var *[]){__VA_ARGS__}})
+#define FV_LIST(...) \
+    ((fv_list){(int)(sizeof((fl_var *[]){__VA_ARGS__}) / sizeof(fl_var *)), (fl_var *[]){__VA_ARGS__}})
 #define FV_IN(...) FV_LIST(__VA_ARGS__)
 #define FV_SAVE(...) FV_LIST(__VA_ARGS__)
 #define FV_NONE ((fv_list){0, NULL})
@@ -125,8 +127,9 @@ typedef struct fl_backward_opts {
     char _;
     fl_tensor *grad;    /* of the root; NULL: ones (the root must have one element) */
     bool retain_graph;  /* keep nodes and saved values for another pass */
-    bool create_graph;  /* record the backward pass itself: double backward; implies retain_graph. The gradients of
-                           leaves then hold graphs that hold the leaves: end with fv_zero_grad, or use fl_grad */
+    /* Records the backward pass itself: double backward; implies retain_graph. The gradients of
+       leaves then hold graphs that hold the leaves: end with fv_zero_grad, or use fl_grad. */
+    bool create_graph;
 } fl_backward_opts;
 /* Adds d root / d leaf to the gradient of every leaf that requires one. Iterative; nodes and saved
    values are freed one by one. False after an error (raised); refuses while one is pending. */

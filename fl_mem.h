@@ -54,7 +54,7 @@
 #error "fl needs gcc or clang (atomic builtins, thread-local storage): compile with one of them"
 #endif
 #ifdef __FAST_MATH__
-#error "fl needs IEEE arithmetic: drop -ffast-math (or -Ofast); the kernels set the safe part of it themselves"
+#error "fl needs IEEE arithmetic: drop -ffast-math (or -Ofast); the kernels set its safe part themselves"
 #endif
 #ifdef FL_STATIC
 #ifndef FL_IMPLEMENTATION
@@ -229,10 +229,10 @@ FL_PRIVATE bool fl__mul_size(size_t a, size_t b, size_t *out);
 typedef struct fl_device fl_device;
 struct fl_device {
     const char *name;
-    void *(*get)(const fl_device *self, size_t bytes, size_t align);     /* NULL when it has no more */
+    void *(*get)(const fl_device *self, size_t bytes, size_t align); /* NULL when it has no more */
     void (*put)(const fl_device *self, void *ptr, size_t bytes);
     bool (*copy)(const fl_device *self, void *dst, const void *src, size_t bytes);
-    size_t (*limit)(const fl_device *self);                              /* bytes it can have in all, 0 if unknown */
+    size_t (*limit)(const fl_device *self); /* bytes it can have in all, 0 if unknown */
 };
 /* Plain memory: large blocks come page-aligned, on huge pages where the system has them, faulted in
    when taken. */
@@ -249,17 +249,17 @@ typedef enum fl_buffer_state { FL_RESIDENT, FL_EVICTED, FL_ABSENT } fl_buffer_st
 struct fl_buffer {
     void *ptr;                        /* the bytes; NULL unless resident */
     size_t bytes;                     /* as asked for */
-    fl_mem_manager *manager;          /* gave the bytes, takes them back; a get may hand the buffer on to another */
+    fl_mem_manager *manager;          /* gave the bytes, takes them back; may hand the buffer on */
     const fl_device *device;          /* has the bytes; never NULL */
     void *stream;                     /* of the last use; NULL on host */
     uint32_t version;                 /* counts in-place writes; autograd compares it */
-    bool pageable;                    /* set by a manager that may take ptr away: only then are pins counted */
+    bool pageable;                    /* its manager may take ptr away: pins are counted */
     fl_buffer_state state;
-    bool (*restore)(fl_buffer *self); /* makes a buffer that is not resident so: sets ptr; false after fl_fail */
+    bool (*restore)(fl_buffer *self); /* makes it resident: sets ptr; false after fl_fail */
     void *tag;                        /* the manager's own word */
     uint64_t last_use;                /* tick of the last map; pageable buffers only */
     /* private */
-    int refs_, pins_;                 /* pins_: mappings, -1 while the bytes are away, -2 while they are restored */
+    int refs_, pins_;                 /* pins_: mappings, -1: away, -2: being restored */
     int64_t slot_;                    /* the arena's number of the request */
     fl_buffer *next_;
 };
@@ -272,7 +272,7 @@ typedef struct fl_mem_info {
     int64_t step;            /* fl_mem_step's count */
     int ndim;
     const int64_t *shape;
-    int lifetime;            /* hint: 0 unknown, 1 until the op ends (scratch), 2 until the step ends, 3 for ever */
+    int lifetime;            /* hint: 0 unknown, until 1 the op (scratch), 2 the step ends, 3 for ever */
 } fl_mem_info;
 
 /* A buffer of `bytes` with one reference; its bytes are not cleared. info may be NULL. NULL after
@@ -303,12 +303,14 @@ FL_API void fl_buffer_resident(fl_buffer *b);
 /* >>managers ----------------------------------------------------------------------------------- */
 
 typedef struct fl_mem_stats {
-    int64_t in_use, peak_in_use;     /* bytes handed out, now and at most; blocks below 64 KiB are counted to within
-                                        the bound of the thread caches */
+    /* Bytes handed out, now and at most; blocks below 64 KiB are counted to within the bound of the
+       thread caches. */
+    int64_t in_use, peak_in_use;
     int64_t reserved, peak_reserved; /* bytes taken from the device */
     int64_t gets, puts, reuses;      /* requests, returns, requests served without the device */
     int64_t device_gets;             /* trips to the device */
-    int64_t largest_free, free_blocks; /* of the cached memory: fragmentation = 1 - largest_free / (reserved - in_use) */
+    /* Of the cached memory: fragmentation = 1 - largest_free / (reserved - in_use). */
+    int64_t largest_free, free_blocks;
 } fl_mem_stats;
 
 /* A memory manager: about 40 lines for one of your own. All functions are called from any thread.
@@ -316,12 +318,12 @@ typedef struct fl_mem_stats {
    buffer if it declares it pageable. */
 struct fl_mem_manager {
     const char *name;
-    bool (*get)(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info); /* sets b->ptr to b->bytes bytes, aligned to
-                                                                                FL_ALIGN with FL_ALIGN spare; false: none left */
-    void (*put)(fl_mem_manager *self, fl_buffer *b);                          /* takes b->ptr back; b may be not resident */
-    size_t (*trim)(fl_mem_manager *self);                                     /* returns cached bytes to the device; NULL: none */
-    void (*stats)(fl_mem_manager *self, fl_mem_stats *out);                   /* NULL: zeros */
-    void (*close)(fl_mem_manager *self);                                      /* frees the manager; NULL: nothing to do */
+    /* Sets b->ptr to b->bytes bytes, aligned to FL_ALIGN with FL_ALIGN spare; false: none left. */
+    bool (*get)(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info);
+    void (*put)(fl_mem_manager *self, fl_buffer *b); /* takes b->ptr back; b may be not resident */
+    size_t (*trim)(fl_mem_manager *self); /* returns cached bytes to the device; NULL: none */
+    void (*stats)(fl_mem_manager *self, fl_mem_stats *out); /* NULL: zeros */
+    void (*close)(fl_mem_manager *self); /* frees the manager; NULL: nothing to do */
     void *user;
 };
 

@@ -1145,9 +1145,11 @@ static const fl_nn_type fl__nn_linear_type = {
 
 FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts o) {
     const fl__nn_linear l = {in, out, o.act};
-    if (in < 1 || out < 1)
-        fl_fail("fl_nn_linear: in %" PRId64 ", out %" PRId64 ": must be positive", in, out);
-    if (in < 1 || out < 1 || !fl__nn_dtype_ok("fl_nn_linear", o.dtype)) return fl_raise();
+    bool ok = in >= 1 && out >= 1;
+    if (!ok) fl_fail("fl_nn_linear: in %" PRId64 ", out %" PRId64 ": must be positive", in, out);
+    if (ok && o.act && !fl__is_activation(o.act))
+        ok = fl_fail("fl_nn_linear: .act: op %d is no activation that fl_linear_act takes", (int)o.act);
+    if (!ok || !fl__nn_dtype_ok("fl_nn_linear", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__nn_linear_type, &l, sizeof l);
     return fl__nn_weighted(m, FL_SHAPE(out, in), o.no_bias, o.dtype, o.rng);

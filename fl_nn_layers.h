@@ -884,17 +884,6 @@ static fl_nn_module *fl__nn_wide(int64_t in, int64_t out, fl_op act,
                         .rng = o->rng);
 }
 
-/* The op that fl_linear_act takes for that function; 0: none. */
-static fl_op fl__nn_act_of(fl_var *(*fn)(fl_var *x)) {
-    return fn == fv_relu        ? FL_OP_relu
-           : fn == fv_gelu      ? FL_OP_gelu
-           : fn == fv_gelu_tanh ? FL_OP_gelu_tanh
-           : fn == fv_silu      ? FL_OP_silu
-           : fn == fv_sigmoid   ? FL_OP_sigmoid
-           : fn == fv_tanh      ? FL_OP_tanh
-                                : (fl_op)0;
-}
-
 static fl_nn_module *fl__nn_block_norm(int64_t dim, const fl_nn_transformer_opts *o) {
     return fl_nn_layer_norm(FL_SHAPE(dim), .eps = o->eps, .no_bias = o->no_bias, .dtype = o->dtype);
 }
@@ -903,8 +892,9 @@ static fl_nn_module *fl__nn_block_norm(int64_t dim, const fl_nn_transformer_opts
 static bool fl__nn_transformer_fill(fl_nn_module *m, int64_t dim, int64_t heads, int64_t hidden,
                                     const fl_nn_transformer_opts *o) {
     fl__nn_transformer *t = m->data;
-    const fl_op act = fl__nn_act_of(t->activation);
-    if (act) t->activation = NULL;
+    fl_op act = fv__activation_of(t->activation);
+    if (act == FL_OP_COUNT) act = (fl_op)0;
+    else t->activation = NULL;
     const fl_nn_attention_opts attention = {.dropout = o->dropout,
                                             .causal = o->causal,
                                             .no_bias = o->no_bias,

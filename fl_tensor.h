@@ -80,7 +80,7 @@ typedef struct fl_obj fl_obj;
 struct fl_obj {
     int refs_;
     uint32_t size_;
-    void (*drop_)(fl_obj *self); /* runs when the last reference goes: releases what self holds, then fl_obj_free */
+    void (*drop_)(fl_obj *self); /* at the last reference: releases what self holds, then fl_obj_free */
 };
 
 typedef struct fl_tensor fl_tensor;
@@ -89,7 +89,7 @@ struct fl_tensor {
     fl_dtype dtype;
     uint8_t family;               /* index of its backend family; FL_ANY_FAMILY for weak numbers */
     bool weak;                    /* a number of fl_num: value in `f64` (float) or `i64`, no storage */
-    bool copied;                  /* came from a view request that its backend refused: writing it would be lost */
+    bool copied;                  /* of a view that its backend refused: writing it would be lost */
     int ndim;
     int64_t shape[FL_MAX_DIMS];
     int64_t stride[FL_MAX_DIMS];  /* in elements; 0 where broadcast, may be negative */
@@ -581,8 +581,8 @@ typedef struct fl_linear_args {
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
-/* g' = g + weight_decay p;  m = momentum m + (first ? 1 : 1 - dampening) g';  p -= lr (nesterov ? g' + momentum m : m)
-   (momentum 0: no m, p -= lr g') */
+/* g' = g + weight_decay p;  m = momentum m + (first ? 1 : 1 - dampening) g';
+   p -= lr (nesterov ? g' + momentum m : m)   (momentum 0: no m, p -= lr g') */
 typedef struct fl_sgd_args {
     double lr, momentum, dampening, weight_decay;
     bool nesterov, first;
@@ -634,18 +634,20 @@ struct fl_backend {
     const char *name; /* of the family */
     void *user;
     /* Hooks; NULL: the fl_buffer way. */
-    bool (*make)(const fl_backend *self, fl_tensor *out);             /* storage for out, laid out as out->stride says */
-    void (*drop)(const fl_backend *self, fl_tensor *t);               /* the handle goes: release impl */
-    void *(*map)(const fl_backend *self, fl_tensor *t, int access);   /* waits for t; the bytes of element [0, ...], by
-        t->stride */
+    bool (*make)(const fl_backend *self, fl_tensor *out); /* storage for out, as out->stride says */
+    void (*drop)(const fl_backend *self, fl_tensor *t);   /* the handle goes: release impl */
+    /* Waits for t; the bytes of element [0, ...], by t->stride. */
+    void *(*map)(const fl_backend *self, fl_tensor *t, int access);
     void (*unmap)(const fl_backend *self, fl_tensor *t, int access);
-    bool (*view)(const fl_backend *self, fl_tensor *out, fl_tensor *in); /* out: other shape, strides and offset over in's
-        storage. False (no error): refused, the core copies instead; NULL: shared if `in` has a buffer, else refused */
-    bool (*sync)(const fl_backend *self);                             /* waits for all work */
-    fl_slot any;               /* if set, receives every call */
+    /* out: other shape, strides and offset over in's storage. False (no error): refused, the core
+       copies instead; NULL: shared if `in` has a buffer, else refused. */
+    bool (*view)(const fl_backend *self, fl_tensor *out, fl_tensor *in);
+    bool (*sync)(const fl_backend *self); /* waits for all work */
+    fl_slot any;                          /* if set, receives every call */
     fl_slot op[FL_OP_COUNT];
     uint8_t flags[FL_OP_COUNT];
-    bool no_grad[FL_OP_COUNT]; /* formulas whose gradient must not go through grad1/grad2 (set by fl_override) */
+    /* Formulas whose gradient must not go through grad1/grad2 (set by fl_override). */
+    bool no_grad[FL_OP_COUNT];
 };
 /* For a backend that refuses views, fl_copy's record may hold an alias: a handle with the impl of
    another tensor (dense, as made) but shape, strides and offset of its own. Only `copy` ever sees
@@ -1060,6 +1062,7 @@ FL_PRIVATE fl__text fl__shape_as_text(fl_shape s);
 /* True for a NULL operand, an error unless one is pending. */
 FL_PRIVATE bool fl__null(const char *fn, const void *p);
 FL_PRIVATE bool fl__same_shape(const fl_tensor *a, const fl_tensor *b);
+FL_PRIVATE bool fl__shape_is(const fl_tensor *t, fl_shape s);
 /* In [0, ndim); -1 after an error. */
 FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis);
 /* Broadcasts *s with t's shape; false if they do not. */
@@ -1564,7 +1567,7 @@ FL_PRIVATE bool fl__same_shape(const fl_tensor *a, const fl_tensor *b) {
     return true;
 }
 
-static bool fl__shape_is(const fl_tensor *t, fl_shape s) {
+FL_PRIVATE bool fl__shape_is(const fl_tensor *t, fl_shape s) {
     if (t->ndim != s.ndim) return false;
     for (int i = 0; i < s.ndim; i++)
         if (t->shape[i] != s.dim[i]) return false;
@@ -2951,18 +2954,6 @@ int64_t fl_item_int(fl_tensor *t) {
     return fl__one("fl_item_int", t, &f, &i) ? i : 0;
 }
 
-/* ---- assignment and joining ---- */
-
-/* Two views of one buffer that are not the same elements in the same order. */
-static bool fl__may_overlap(const fl_tensor *a, const fl_tensor *b) {
-    const fl_tensor *ra = a->base_ ? a->base_ : a, *rb = b->base_ ? b->base_ : b;
-    bool one_storage = a->buffer ? a->buffer == b->buffer : ra == rb;
-    if (!one_storage) return false;
-    bool same = a->offset == b->offset && fl__same_shape(a, b);
-    for (int i = 0; same && i < a->ndim; i++) same = a->stride[i] == b->stride[i];
-    return !same;
-}
-
 /* An in-place op may write t: it has elements of its own. */
 FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t) {
     if (t->weak) return FL__BAD("%s: a weak number cannot be written", fn) != NULL;
@@ -2975,85 +2966,6 @@ FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t) {
             return FL__BAD("%s: shape %s is broadcast, one element would be written several times",
                            fn, FL__SHAPE_TEXT(t)) != NULL;
     return true;
-}
-
-fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
-    if (fl__null("fl_assign", dst) || fl__null("fl_assign", src) || !fl__writable("fl_assign", dst))
-        return NULL;
-    fl_scope s = fl_scope_begin();
-    fl_shape shape = fl_shape_of(dst);
-    bool ok = (src = fl__stored(src)) && fl__same_family("assign", dst, src);
-    if (ok && (!fl__broadcast_shape(&shape, src) || !fl__shape_is(dst, shape)))
-        ok = FL__BAD("fl_assign: shape %s does not broadcast to %s", FL__SHAPE_TEXT(src),
-                     FL__SHAPE_TEXT(dst)) != NULL;
-    ok = ok && (src = fl_expand(src, fl_shape_of(dst)));
-    if (ok && fl__may_overlap(dst, src)) ok = (src = fl_clone(src)) != NULL;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {dst}, .in = {src}};
-    if (ok && !fl_run(&c)) ok = fl_raise() != NULL;
-    fl_scope_end(&s);
-    return ok ? dst : NULL;
-}
-
-/* Writes src into elements [start, start + src's dim) of out along axis. */
-static bool fl__write_part(fl_tensor *out, fl_tensor *src, int axis, int64_t start) {
-    fl_tensor alias = *out; /* never leaves the call below */
-    alias.shape[axis] = src->shape[axis];
-    alias.offset += start * out->stride[axis];
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {&alias}, .in = {src}};
-    return fl_numel(src) == 0 || fl_run(&c);
-}
-
-fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
-    if (fl__null("fl_concat", ts)) return NULL;
-    if (n < 1) return FL__BAD("fl_concat: %d tensors", n);
-    for (int i = 0; i < n; i++) {
-        if (fl__null("fl_concat", ts[i])) return NULL;
-        if (ts[i]->weak) return FL__BAD("fl_concat: tensor %d is a weak number", i);
-        if (!fl__same_family("concat", ts[0], ts[i])) return NULL;
-    }
-    if ((axis = fl__axis("fl_concat", ts[0], axis)) < 0) return NULL;
-    fl_shape shape = fl_shape_of(ts[0]);
-    for (int i = 1; i < n; i++) {
-        fl_shape rest = fl_shape_of(ts[i]);
-        if (rest.ndim != shape.ndim ||
-            __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
-            return FL__BAD("fl_concat: shapes %s and %s", FL__SHAPE_TEXT(ts[0]),
-                           FL__SHAPE_TEXT(ts[i]));
-        for (int d = 0; d < shape.ndim; d++)
-            if (d != axis && rest.dim[d] != shape.dim[d])
-                return FL__BAD("fl_concat: shapes %s and %s differ besides axis %d",
-                               FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]), axis);
-    }
-    fl_tensor *out = fl_call_out(ts[0]->family, shape, fl__promote(n, ts));
-    if (!out || !fl__storage(out)) return fl_raise();
-    int64_t at = 0;
-    for (int i = 0; i < n; at += ts[i++]->shape[axis])
-        if (!fl__write_part(out, ts[i], axis, at)) return fl_raise();
-    return out;
-}
-
-fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
-    if (fl__null("fl_stack", ts)) return NULL;
-    if (n < 1) return FL__BAD("fl_stack: %d tensors", n);
-    for (int i = 0; i < n; i++) {
-        if (fl__null("fl_stack", ts[i])) return NULL;
-        if (!fl__same_shape(ts[0], ts[i]))
-            return FL__BAD("fl_stack: shapes %s and %s", FL__SHAPE_TEXT(ts[0]),
-                           FL__SHAPE_TEXT(ts[i]));
-    }
-    int dims = ts[0]->ndim, at = axis < 0 ? axis + dims + 1 : axis;
-    if (at < 0 || at > dims || dims == FL_MAX_DIMS)
-        return FL__BAD("fl_stack: axis %d for shape %s", axis, FL__SHAPE_TEXT(ts[0]));
-    fl_quiet(+1); /* a handler that jumps must not lose the list */
-    fl_scope s = fl_scope_begin();
-    fl_tensor **rows = fl__alloc((size_t)n * sizeof *rows), *out = NULL;
-    bool ok = rows != NULL;
-    for (int i = 0; ok && i < n; i++) ok = (rows[i] = fl_unsqueeze(ts[i], at)) != NULL;
-    if (ok) out = fl_concat(rows, n, at);
-    fl__free(rows);
-    fl_scope_return(&s, out);
-    fl_quiet(-1);
-    return out ? out : fl_raise();
 }
 
 #endif /* FL_TENSOR_IMPL */

@@ -20,8 +20,8 @@
    <<example
 
    Contents: search for the marker.
-     >>reductions >>blocks >>order >>indexing >>product >>convolution >>softmax >>randomness
-     >>optimizers >>composed >>printing */
+     >>writing >>reductions >>blocks >>order >>indexing >>product >>convolution >>softmax
+     >>randomness >>optimizers >>composed >>printing */
 #include "fl_tensor.h"
 
 #if defined(FL_IMPL_ONLY_TENSOR_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -32,6 +32,97 @@
 #include <stdio.h>
 #include <string.h>
 #include "kernels/fl_math.h"
+
+/* >>writing ------------------------------------------------------------------------------------ */
+
+/* Two views of one buffer that are not the same elements in the same order. */
+static bool fl__may_overlap(const fl_tensor *a, const fl_tensor *b) {
+    const fl_tensor *ra = a->base_ ? a->base_ : a, *rb = b->base_ ? b->base_ : b;
+    bool one_storage = a->buffer ? a->buffer == b->buffer : ra == rb;
+    if (!one_storage) return false;
+    bool same = a->offset == b->offset && fl__same_shape(a, b);
+    for (int i = 0; same && i < a->ndim; i++) same = a->stride[i] == b->stride[i];
+    return !same;
+}
+
+fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
+    if (fl__null("fl_assign", dst) || fl__null("fl_assign", src) || !fl__writable("fl_assign", dst))
+        return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_shape shape = fl_shape_of(dst);
+    bool ok = (src = fl__stored(src)) && fl__same_family("assign", dst, src);
+    if (ok && (!fl__broadcast_shape(&shape, src) || !fl__shape_is(dst, shape)))
+        ok = FL__BAD("fl_assign: shape %s does not broadcast to %s", FL__SHAPE_TEXT(src),
+                     FL__SHAPE_TEXT(dst)) != NULL;
+    ok = ok && (src = fl_expand(src, fl_shape_of(dst)));
+    if (ok && fl__may_overlap(dst, src)) ok = (src = fl_clone(src)) != NULL;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {dst}, .in = {src}};
+    if (ok && !fl_run(&c)) ok = fl_raise() != NULL;
+    fl_scope_end(&s);
+    return ok ? dst : NULL;
+}
+
+/* Writes src into elements [start, start + src's dim) of out along axis. */
+static bool fl__write_part(fl_tensor *out, fl_tensor *src, int axis, int64_t start) {
+    fl_tensor alias = *out; /* never leaves the call below */
+    alias.shape[axis] = src->shape[axis];
+    alias.offset += start * out->stride[axis];
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {&alias}, .in = {src}};
+    return fl_numel(src) == 0 || fl_run(&c);
+}
+
+fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
+    if (fl__null("fl_concat", ts)) return NULL;
+    if (n < 1) return FL__BAD("fl_concat: %d tensors", n);
+    for (int i = 0; i < n; i++) {
+        if (fl__null("fl_concat", ts[i])) return NULL;
+        if (ts[i]->weak) return FL__BAD("fl_concat: tensor %d is a weak number", i);
+        if (!fl__same_family("concat", ts[0], ts[i])) return NULL;
+    }
+    if ((axis = fl__axis("fl_concat", ts[0], axis)) < 0) return NULL;
+    fl_shape shape = fl_shape_of(ts[0]);
+    for (int i = 1; i < n; i++) {
+        fl_shape rest = fl_shape_of(ts[i]);
+        if (rest.ndim != shape.ndim ||
+            __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
+            return FL__BAD("fl_concat: shapes %s and %s", FL__SHAPE_TEXT(ts[0]),
+                           FL__SHAPE_TEXT(ts[i]));
+        for (int d = 0; d < shape.ndim; d++)
+            if (d != axis && rest.dim[d] != shape.dim[d])
+                return FL__BAD("fl_concat: shapes %s and %s differ besides axis %d",
+                               FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]), axis);
+    }
+    fl_tensor *out = fl_call_out(ts[0]->family, shape, fl__promote(n, ts));
+    if (!out || !fl__storage(out)) return fl_raise();
+    int64_t at = 0;
+    for (int i = 0; i < n; at += ts[i++]->shape[axis])
+        if (!fl__write_part(out, ts[i], axis, at)) return fl_raise();
+    return out;
+}
+
+fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
+    if (fl__null("fl_stack", ts)) return NULL;
+    if (n < 1) return FL__BAD("fl_stack: %d tensors", n);
+    for (int i = 0; i < n; i++) {
+        if (fl__null("fl_stack", ts[i])) return NULL;
+        if (!fl__same_shape(ts[0], ts[i]))
+            return FL__BAD("fl_stack: shapes %s and %s", FL__SHAPE_TEXT(ts[0]),
+                           FL__SHAPE_TEXT(ts[i]));
+    }
+    int dims = ts[0]->ndim, at = axis < 0 ? axis + dims + 1 : axis;
+    if (at < 0 || at > dims || dims == FL_MAX_DIMS)
+        return FL__BAD("fl_stack: axis %d for shape %s", axis, FL__SHAPE_TEXT(ts[0]));
+    fl_quiet(+1); /* a handler that jumps must not lose the list */
+    fl_scope s = fl_scope_begin();
+    fl_tensor **rows = fl__alloc((size_t)n * sizeof *rows), *out = NULL;
+    bool ok = rows != NULL;
+    for (int i = 0; ok && i < n; i++) ok = (rows[i] = fl_unsqueeze(ts[i], at)) != NULL;
+    if (ok) out = fl_concat(rows, n, at);
+    fl__free(rows);
+    fl_scope_return(&s, out);
+    fl_quiet(-1);
+    return out ? out : fl_raise();
+}
 
 /* >>reductions --------------------------------------------------------------------------------- */
 

@@ -1096,6 +1096,7 @@ static void rows_of_layers(void) {
     NO_AS(fl_nn_linear_opt, "fl_uniform", (INT64_MAX, 4, (fl_nn_linear_opts){0}),
           "9223372036854775807");
     NO(fl_nn_linear_opt, (3, 4, (fl_nn_linear_opts){.dtype = FL_I64}), "i64");
+    NO(fl_nn_linear_opt, (3, 4, (fl_nn_linear_opts){.act = FL_OP_exp}), "no activation");
     ROW(RAISES, "fl_nn_linear_opt", !through(fl_nn_linear(4, 2, .rng = &rng), o.v23),
         "fl_nn_linear '0'", "[2, 3]", "[2, 4]");
     NO(fl_nn_conv2d_opt, (0, 4, 3, (fl_nn_conv2d_opts){0}), "in 0");

@@ -1,7 +1,8 @@
 /* kernels/composed/common.h - what the texts of compositions share, for tensors and for variables
 
    Included by twice.h; each form once in a translation unit. */
-#if (defined(FL_ON_TENSORS) && !defined(FL_COMPOSED_TENSORS)) || (defined(FL_ON_VARS) && !defined(FL_COMPOSED_VARS))
+#if (defined(FL_ON_TENSORS) && !defined(FL_COMPOSED_TENSORS)) || \
+    (defined(FL_ON_VARS) && !defined(FL_COMPOSED_VARS))
 #ifdef FL_ON_TENSORS
 #define FL_COMPOSED_TENSORS
 

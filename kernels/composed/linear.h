@@ -126,10 +126,14 @@ static FL_T *FL_W(_activated)(FL_T *x, fl_op act) {
     }
 }
 
+/* The activations that fl_linear_act takes. */
+#define FL__ACTIVATIONS(X) X(relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)
+
 #ifdef FL_ON_TENSORS
-static bool fl__is_activation(fl_op act) {
-    return act == FL_OP_relu || act == FL_OP_gelu || act == FL_OP_gelu_tanh || act == FL_OP_silu ||
-           act == FL_OP_sigmoid || act == FL_OP_tanh;
+FL_PRIVATE bool fl__is_activation(fl_op act) {
+#define FL__IS(op) || act == FL_OP_##op
+    return false FL__ACTIVATIONS(FL__IS);
+#undef FL__IS
 }
 
 static bool fl__compose_linear(const fl_call *c, fl_tensor **y) {
@@ -228,6 +232,15 @@ FL_T *FL_W(linear)(FL_T *x, FL_T *w, FL_T *bias) {
     if (FL_ABSENT("linear", x) || FL_ABSENT("linear", w)) return NULL;
     return FL_W(_linear_of)(x, w, bias, FL_OP_COUNT);
 }
+
+#ifdef FL_ON_VARS
+FL_PRIVATE fl_op fv__activation_of(fl_var *(*fn)(fl_var *x)) {
+#define FV__IS(op) if (fn == fv_##op) return FL_OP_##op;
+    FL__ACTIVATIONS(FV__IS)
+#undef FV__IS
+    return FL_OP_COUNT;
+}
+#endif
 
 FL_T *FL_W(linear_act)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
     if (FL_ABSENT("linear_act", x) || FL_ABSENT("linear_act", w)) return NULL;

@@ -5,14 +5,20 @@
    w, for a tap of dw over pixels of x and dy. Images are channels-last; weights and their gradient
    are turned, [tap][channel]. */
 
-typedef struct fl__depthwise {
+typedef struct fl__depthwise fl__depthwise;
+struct fl__depthwise {
     const fl__conv *v;
     fl__image x, y;      /* or dx, dy */
     char *w;             /* [tap][channel] */
     const char *bias;    /* NULL: none */
     int64_t splits;      /* of the rows of y, for dw: [split][tap][channel] */
     fl__rooms rooms;
-} fl__depthwise;
+    /* of y or dx: the pairs of lines that pixel (r, q) of image n sums, and how many there are */
+    int64_t (*pairs)(const fl__depthwise *p, int64_t n, int64_t r, int64_t q, const void **a,
+                     const void **b);
+    fl__image to;
+    int64_t rows, cols;
+};
 
 #define FL__DEPTHWISE_ROWS 16 /* of a split */
 
@@ -45,44 +51,45 @@ static char *fl__depthwise_pixel(const fl__conv *v, const fl__image *x, int64_t 
     return x->data + (n * x->n + r * x->h + q * x->w) * v->size;
 }
 
-/* A range of rows of y. */
-static void fl__depthwise_task(void *arg, int64_t begin, int64_t end) {
-    const fl__depthwise *p = arg;
+static int64_t fl__depthwise_forward_pairs(const fl__depthwise *p, int64_t n, int64_t r, int64_t q,
+                                           const void **a, const void **b) {
     const fl__conv *v = p->v;
-    char *room = fl__room_enter(&p->rooms);
-    const void **a = (const void **)(void *)room, **b = a + v->kh * v->kw;
-    for (int64_t row = begin; row < end; row++)
-        for (int64_t q = 0; q < v->ow; q++) {
-            int64_t n = row / v->oh, r = row % v->oh, count = 0;
-            for (int64_t t = 0; t < v->kh * v->kw; t++) {
-                int64_t h = r * v->stride[0] - v->pad[0] + t / v->kw * v->dilation[0];
-                int64_t w = q * v->stride[1] - v->pad[1] + t % v->kw * v->dilation[1];
-                if (h < 0 || h >= v->h || w < 0 || w >= v->w) continue;
-                a[count] = fl__depthwise_pixel(v, &p->x, n, h, w);
-                b[count++] = p->w + t * v->groups * v->size;
-            }
-            v->ck.line(fl__depthwise_pixel(v, &p->y, n, r, q), p->bias, a, b, count, v->groups);
-        }
-    fl__room_leave(&p->rooms, room);
+    int64_t count = 0;
+    for (int64_t t = 0; t < v->kh * v->kw; t++) {
+        int64_t h = r * v->stride[0] - v->pad[0] + t / v->kw * v->dilation[0];
+        int64_t w = q * v->stride[1] - v->pad[1] + t % v->kw * v->dilation[1];
+        if (h < 0 || h >= v->h || w < 0 || w >= v->w) continue;
+        a[count] = fl__depthwise_pixel(v, &p->x, n, h, w);
+        b[count++] = p->w + t * v->groups * v->size;
+    }
+    return count;
 }
 
-/* A range of rows of dx. */
-static void fl__depthwise_data_task(void *arg, int64_t begin, int64_t end) {
-    const fl__depthwise *p = arg;
+static int64_t fl__depthwise_data_pairs(const fl__depthwise *p, int64_t n, int64_t h, int64_t w,
+                                        const void **a, const void **b) {
     const fl__conv *v = p->v;
+    int64_t count = 0;
+    for (int64_t t = 0; t < v->kh * v->kw; t++) {
+        int64_t r = fl__columns_reach(v, 0, h, t / v->kw);
+        int64_t q = fl__columns_reach(v, 1, w, t % v->kw);
+        if (r < 0 || q < 0) continue;
+        a[count] = fl__depthwise_pixel(v, &p->y, n, r, q);
+        b[count++] = p->w + t * v->groups * v->size;
+    }
+    return count;
+}
+
+/* A range of rows of y or dx. */
+static void fl__depthwise_task(void *arg, int64_t begin, int64_t end) {
+    const fl__depthwise *p = arg;
     char *room = fl__room_enter(&p->rooms);
-    const void **a = (const void **)(void *)room, **b = a + v->kh * v->kw;
+    const void **a = (const void **)(void *)room, **b = a + p->v->kh * p->v->kw;
     for (int64_t row = begin; row < end; row++)
-        for (int64_t w = 0; w < v->w; w++) {
-            int64_t n = row / v->h, h = row % v->h, count = 0;
-            for (int64_t t = 0; t < v->kh * v->kw; t++) {
-                int64_t r = fl__columns_reach(v, 0, h, t / v->kw);
-                int64_t q = fl__columns_reach(v, 1, w, t % v->kw);
-                if (r < 0 || q < 0) continue;
-                a[count] = fl__depthwise_pixel(v, &p->y, n, r, q);
-                b[count++] = p->w + t * v->groups * v->size;
-            }
-            v->ck.line(fl__depthwise_pixel(v, &p->x, n, h, w), NULL, a, b, count, v->groups);
+        for (int64_t q = 0; q < p->cols; q++) {
+            const int64_t n = row / p->rows, r = row % p->rows;
+            const int64_t count = p->pairs(p, n, r, q, a, b);
+            p->v->ck.line(fl__depthwise_pixel(p->v, &p->to, n, r, q), p->bias, a, b, count,
+                          p->v->groups);
         }
     fl__room_leave(&p->rooms, room);
 }
@@ -126,23 +133,27 @@ static int64_t fl__depthwise_grain(const fl__conv *v, int64_t pixels) {
     return fl__conv_div_up(1 << 16, pixels * v->kh * v->kw * v->groups);
 }
 
-static bool fl__depthwise_forward(const fl__conv *v, fl__image x, fl__image w,
-                                 const fl_tensor *bias, fl__image y) {
-    fl__depthwise p = {.v = v, .x = x, .y = y, .bias = bias ? fl_data(bias) : NULL, .splits = 1};
-    if (!fl__depthwise_open(&p, v->kh * v->kw, "conv2d")) return false;
-    fl__depthwise_turn(&p, &w);
-    fl_parallel(v->images * v->oh, fl__depthwise_grain(v, v->ow), fl__depthwise_task, &p);
-    fl__rooms_close(&p.rooms);
+/* All pixels of y or dx. */
+static bool fl__depthwise_run(fl__depthwise *p, const fl__image *w, const char *op) {
+    p->splits = 1;
+    if (!fl__depthwise_open(p, p->v->kh * p->v->kw, op)) return false;
+    fl__depthwise_turn(p, w);
+    fl_parallel(p->v->images * p->rows, fl__depthwise_grain(p->v, p->cols), fl__depthwise_task, p);
+    fl__rooms_close(&p->rooms);
     return true;
 }
 
+static bool fl__depthwise_forward(const fl__conv *v, fl__image x, fl__image w,
+                                  const fl_tensor *bias, fl__image y) {
+    fl__depthwise p = {.v = v, .x = x, .to = y, .rows = v->oh, .cols = v->ow,
+                       .pairs = fl__depthwise_forward_pairs, .bias = bias ? fl_data(bias) : NULL};
+    return fl__depthwise_run(&p, &w, "conv2d");
+}
+
 static bool fl__depthwise_data(const fl__conv *v, fl__image dy, fl__image w, fl__image dx) {
-    fl__depthwise p = {.v = v, .x = dx, .y = dy, .splits = 1};
-    if (!fl__depthwise_open(&p, v->kh * v->kw, "conv2d_grad_input")) return false;
-    fl__depthwise_turn(&p, &w);
-    fl_parallel(v->images * v->h, fl__depthwise_grain(v, v->w), fl__depthwise_data_task, &p);
-    fl__rooms_close(&p.rooms);
-    return true;
+    fl__depthwise p = {.v = v, .y = dy, .to = dx, .rows = v->h, .cols = v->w,
+                       .pairs = fl__depthwise_data_pairs};
+    return fl__depthwise_run(&p, &w, "conv2d_grad_input");
 }
 
 static bool fl__depthwise_weights(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {

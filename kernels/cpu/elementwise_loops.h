@@ -5,8 +5,8 @@
      FL__LEVEL    name of the level, FL__TARGET the function attribute that goes with it
      FL__TAKES_<class>(code)  code, or nothing where the class does not take the dtype
      FL__GRADS    if gradients are wanted
-   and gets, for every op that takes the dtype and has loops, fl__<op>_<suffix>_<level>(p, n, arg): p[0] is y, the
-   operands follow. */
+   and gets, for every op that takes the dtype and has loops, fl__<op>_<suffix>_<level>(p, n, arg):
+   p[0] is y, the operands follow. */
 
 #define FL__LOOP(op) FL__CAT3(fl__##op, FL__S, FL__LEVEL)
 #define FL_W(name) FL__CAT2(flm_##name, FL__S)

@@ -166,7 +166,7 @@ FL_PRIVATE bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_dropout_args *args = c->args;
     fl__dropping drop = {.scale = 1.0 / (1.0 - args->p), .rng = args->rng,
-                               .drop = (int32_t)ceil((double)(float)args->p * 0x1p24)};
+                         .drop = (int32_t)ceil((double)(float)args->p * 0x1p24)};
     fl_tensor *y = c->out[0];
     if (!fl_dtype_is_float(y->dtype)) return fl__no_kernel(c, y->dtype);
     if (!fl_make(y)) return false;
