@@ -142,7 +142,8 @@ TEST(channels_last_trains_alike) {
         double first[STEPS], last[STEPS];
         train(nets[k], false, 0.002, first);
         train(nets[k], true, 0.002, last);
-        /* batch norms over two images make much of the last bit */
+        /* 3e-6 but for a relu at its kink: with the rate moved in its seventh digit, resnet50's
+           differ by 2e-6 or by 1.1e-4 */
         for (int i = 0; i < STEPS; i++) CHECK_NEAR(last[i], first[i], 3e-4 * fmax(1, first[i]));
     }
 }
