@@ -1,6 +1,6 @@
 /* conv.h - 2-D convolution and its two gradients on the CPU, direct, with three ways around
 
-   winograd.h does 3 x 3 kernels with fewer products, columns.h those whose weights are heavier than
+   winograd.h does 3 x 3 and 5 x 5 kernels with fewer products, columns.h those whose weights are heavier than
    the images as matrix products, depthwise.h channels that have a kernel each. All else goes here.
 
    Everything runs over channels-last data, where the values that a kernel row of an output pixel
@@ -166,13 +166,14 @@ static fl__conv_kernels fl__conv_kernels_of(fl_dtype dtype) {
     return dtype == FL_F64 ? f64[fl__cpu_isa()] : f32[fl__cpu_isa()];
 }
 
-static const fl__winograd_fn *fl__winograd_of(void) {
+/* The transforms for kernels of k x k. */
+static const fl__winograd_fn *fl__winograd_of(int64_t k) {
 #ifdef FL__X86_LEVELS
     int level = fl__cpu_isa();
-    if (level == FL__AVX512) return fl__f32_avx512_winograd;
-    if (level == FL__AVX2) return fl__f32_avx2_winograd;
+    if (level == FL__AVX512) return fl__f32_avx512_winograd[k == 5];
+    if (level == FL__AVX2) return fl__f32_avx2_winograd[k == 5];
 #endif
-    return fl__f32_portable_winograd;
+    return fl__f32_portable_winograd[k == 5];
 }
 
 /* >>sizes */
@@ -791,7 +792,7 @@ static bool fl__conv_data_phase(const fl__conv *v, fl__image dy, fl__image w, fl
 static bool fl__winograd_data(const fl__conv *v, fl__image dy, fl__image w, fl__image dx) {
     fl__winograd wino = {.v = v, .in = dy, .out = dx, .w = w, .in_h = v->oh, .in_w = v->ow,
                          .rows = v->h, .cols = v->w, .depth = v->o, .o = v->c,
-                         .at_h = v->pad[0] - 2, .at_w = v->pad[1] - 2, .turned = true};
+                         .at_h = v->pad[0] - (v->kh - 1), .at_w = v->pad[1] - (v->kw - 1), .turned = true};
     return fl__winograd_run(&wino, "conv2d_grad_input");
 }
 
@@ -1054,15 +1055,15 @@ static void fl__dw_store(fl__conv_dw *p) {
     fl_parallel(blocks, fl__conv_div_up(1 << 14, FL__DW_TURN * v->o), fl__dw_store_task, p);
 }
 
-/* The weight gradient by winograd.h: its sums are one part of 3 runs of 3 taps. */
+/* The weight gradient by winograd.h: its sums are one part of kh runs of kw taps. */
 static bool fl__dw_winograd(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
     fl__winograd w = {.v = v, .in = x, .out = dy, .in_h = v->h, .in_w = v->w, .rows = v->oh,
                       .cols = v->ow, .depth = v->c, .o = v->o, .at_h = -v->pad[0],
                       .at_w = -v->pad[1]};
-    fl__conv_dw p = {.v = v, .dw = dw, .tw = 3, .runs = 3, .c = v->c, .c_chunks = 1, .splits = 1};
-    fl__winograd_plan(&w);
+    fl__conv_dw p = {.v = v, .dw = dw, .tw = v->kw, .runs = v->kh, .c = v->c, .c_chunks = 1, .splits = 1};
+    fl__winograd_plan(&w, true);
     int64_t kernel = 36 * w.o * w.depth, channels = fl__conv_max(w.depth, w.o);
-    int64_t shared = kernel + 36 * (w.image_step + w.result_step) + channels + 9 * w.o * w.depth;
+    int64_t shared = kernel + 36 * (w.image_step + w.result_step) + channels + v->kh * v->kw * w.o * w.depth;
     if (!fl__rooms_open(&p.rooms, INT32_MAX, FL__DW_TURN * v->o * 4, shared * 4, "conv2d_grad_weight"))
         return false;
     w.kernel = (float *)p.rooms.more;
