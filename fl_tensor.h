@@ -125,6 +125,9 @@ FL_API void *fl_obj_new(size_t size, void (*drop)(fl_obj *self));
 FL_API void fl_obj_free(fl_obj *o);
 FL_API void fl_obj_keep(fl_obj *o);
 FL_API void fl_obj_drop(fl_obj *o);
+/* As fl_obj_keep, but the reference is the innermost scope's own if o is what it got last: for an
+   object that goes into another of that scope, as a variable's value does, or out of it. */
+FL_API void fl_obj_take(fl_obj *o);
 /* Gives the caller's reference to the innermost scope. False (and the reference is dropped) when
    memory is out. */
 FL_API bool fl_obj_own(fl_obj *o);
@@ -1300,6 +1303,13 @@ void fl_obj_drop(fl_obj *o) {
         o->drop_(o);
 }
 
+void fl_obj_take(fl_obj *o) {
+    fl__context *th = &fl__here;
+    int64_t base = th->depth ? th->scope[th->depth].base : 0;
+    if (th->n > base && th->value[th->n - 1] == o) th->n--;
+    else fl_obj_keep(o);
+}
+
 /* Makes room on a full stack, or drops o. */
 static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
     if (!th->registered) fl__context_begin(th);
@@ -1352,7 +1362,7 @@ void fl_scope_end(fl_scope *s) {
 }
 
 fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t) {
-    if (t) fl_obj_keep(&t->obj);
+    if (t) fl_obj_take(&t->obj);
     fl_scope_end(s);
     if (t && !fl_obj_own(&t->obj)) return fl_raise();
     return t;
@@ -2284,6 +2294,7 @@ fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
 
 fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
     if (fl__null("fl_expand", t) || !(t = fl__stored(t))) return NULL;
+    if (fl__shape_is(t, shape)) return t;
     int64_t stride[FL_MAX_DIMS] = {0};
     bool ok = shape.ndim >= t->ndim && shape.ndim <= FL_MAX_DIMS;
     int extra = ok ? shape.ndim - t->ndim : 0;
@@ -2296,7 +2307,7 @@ fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
     if (!ok || fl_shape_numel(shape) < 0)
         return FL__BAD("fl_expand: shape %s does not broadcast to %s", FL__SHAPE_TEXT(t),
                        fl__shape_as_text(shape).s);
-    return fl__shape_is(t, shape) ? t : fl__view(t, shape, stride, t->offset);
+    return fl__view(t, shape, stride, t->offset);
 }
 
 /* Python's clamping of a slice: *start becomes the first index, the result the number of

@@ -152,10 +152,8 @@ static fl_shape fl__reduced_shape(const fl_tensor *x, uint32_t mask, bool keepdi
     return s;
 }
 
-static fl_tensor *fl__reduce(fl_op op, fl_tensor *x, fl_axes axes, fl_dtype out_dtype,
-                             bool needs_elements) {
-    char fn[32];
-    snprintf(fn, sizeof fn, "fl_%s", fl_op_get_info(op)->name);
+static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axes,
+                             fl_dtype out_dtype, bool needs_elements) {
     fl_reduce_args a = {0, axes.keepdim};
     int64_t count;
     if (!fl__axes_mask(fn, x, axes, &a.axes)) return NULL;
@@ -179,7 +177,8 @@ static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, fl_op_class c
 /* Sums and products of b8 and integers are i64. */
 static fl_tensor *fl__reduce_whole(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
     x = fl__reduce_operand(fn, x, FL_CLASS_CMP);
-    return x ? fl__reduce(op, x, axes, fl_dtype_is_float(x->dtype) ? x->dtype : FL_I64, false) : NULL;
+    fl_dtype d = x && !fl_dtype_is_float(x->dtype) ? FL_I64 : FL_DTYPE_NONE;
+    return x ? fl__reduce(op, fn, x, axes, d, false) : NULL;
 }
 fl_tensor *fl_sum(fl_tensor *x, fl_axes axes) {
     return fl__reduce_whole(FL_OP_sum, "fl_sum", x, axes);
@@ -190,7 +189,7 @@ fl_tensor *fl_prod(fl_tensor *x, fl_axes axes) {
 
 static fl_tensor *fl__reduce_extreme(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
     fl_tensor *operand = fl__reduce_operand(fn, x, FL_CLASS_ANY);
-    fl_tensor *y = operand ? fl__reduce(op, operand, axes, FL_DTYPE_NONE, true) : NULL;
+    fl_tensor *y = operand ? fl__reduce(op, fn, operand, axes, FL_DTYPE_NONE, true) : NULL;
     return y && x->dtype == FL_B8 ? fl_cast(y, FL_B8) : y;
 }
 fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) {
@@ -204,7 +203,7 @@ static fl_tensor *fl__reduce_arg_extreme(fl_op op, const char *fn, fl_tensor *x,
                                          bool keepdim) {
     x = fl__reduce_operand(fn, x, FL_CLASS_ANY);
     fl_axes axes = {1, {axis}, keepdim};
-    return x ? fl__reduce(op, x, axes, FL_I64, true) : NULL;
+    return x ? fl__reduce(op, fn, x, axes, FL_I64, true) : NULL;
 }
 fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim) {
     return fl__reduce_arg_extreme(FL_OP_argmax, "fl_argmax", x, axis, keepdim);
@@ -520,6 +519,27 @@ fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
 
 /* >>product ------------------------------------------------------------------------------------ */
 
+/* Expands two matrices or batches of them over the batch dims of both; *shape: of their product. */
+static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
+    fl_tensor batch_a = **a, batch_b = **b; /* shapes only */
+    batch_a.ndim -= 2;
+    batch_b.ndim -= 2;
+    *shape = fl_shape_of(&batch_a);
+    if (!fl__broadcast_shape(shape, &batch_b))
+        return FL__BAD("fl_matmul: shapes %s and %s: batch dims do not broadcast",
+                       FL__SHAPE_TEXT(*a), FL__SHAPE_TEXT(*b)) != NULL;
+    int n = shape->ndim;
+    shape->ndim += 2;
+    fl_shape sa = *shape, sb = *shape;
+    for (int i = 0; i < 2; i++) {
+        sa.dim[n + i] = (*a)->shape[(*a)->ndim - 2 + i];
+        sb.dim[n + i] = (*b)->shape[(*b)->ndim - 2 + i];
+    }
+    shape->dim[n] = sa.dim[n];
+    shape->dim[n + 1] = sb.dim[n + 1];
+    return (*a = fl_expand(*a, sa)) && (*b = fl_expand(*b, sb));
+}
+
 fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
     if (fl__null("fl_matmul", a) || fl__null("fl_matmul", b) || !fl__same_family("matmul", a, b) ||
         !(a = fl__unpacked(a)) || !(b = fl__unpacked(b)))
@@ -538,23 +558,8 @@ fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
     if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d))) return NULL;
     if (row && !(a = fl_unsqueeze(a, 0))) return NULL;
     if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
-    fl_tensor batch_a = *a, batch_b = *b; /* shapes only */
-    batch_a.ndim -= 2;
-    batch_b.ndim -= 2;
-    fl_shape shape = fl_shape_of(&batch_a);
-    if (!fl__broadcast_shape(&shape, &batch_b))
-        return FL__BAD("fl_matmul: shapes %s and %s: batch dims do not broadcast",
-                       FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
-    int n = shape.ndim;
-    shape.ndim += 2;
-    fl_shape sa = shape, sb = shape;
-    for (int i = 0; i < 2; i++) {
-        sa.dim[n + i] = a->shape[a->ndim - 2 + i];
-        sb.dim[n + i] = b->shape[b->ndim - 2 + i];
-    }
-    shape.dim[n] = sa.dim[n];
-    shape.dim[n + 1] = sb.dim[n + 1];
-    if (!(a = fl_expand(a, sa)) || !(b = fl_expand(b, sb))) return NULL;
+    fl_shape shape = FL_SHAPE(a->shape[0], b->shape[b->ndim - 1]);
+    if ((a->ndim > 2 || b->ndim > 2) && !fl__stretch_batches(&a, &b, &shape)) return NULL;
     fl_call c = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2, .in = {a, b}};
     c.out[0] = fl_call_out(a->family, shape, d);
     fl_tensor *y = c.out[0] ? fl__result(&c) : fl_raise();
