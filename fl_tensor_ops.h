@@ -160,9 +160,8 @@ static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axe
     fl_shape shape = fl__reduced_shape(x, a.axes, axes.keepdim, &count);
     if (needs_elements && count == 0)
         return FL__BAD("%s: no elements along the reduced axes of shape %s", fn, FL__SHAPE_TEXT(x));
-    fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl_call_out(x->family, shape, out_dtype == FL_DTYPE_NONE ? x->dtype : out_dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_dtype d = out_dtype == FL_DTYPE_NONE ? x->dtype : out_dtype;
+    return fl__run_to(op, fl_call_out(x->family, shape, d), x, NULL, &a);
 }
 
 /* Operand of a reduction. Slots see b8 as u8. */
@@ -294,9 +293,7 @@ static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) 
     if (x && !fl_dtype_is_float(x->dtype)) x = fl_cast(x, FL_I64);
     if (!x || (axis = fl__axis(fn, x, axis)) < 0) return NULL;
     fl_axis_args a = {axis};
-    fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl__out_like(x, x->dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    return fl__run_to(op, fl__out_like(x, x->dtype), x, NULL, &a);
 }
 fl_tensor *fl_cumsum(fl_tensor *x, int axis) {
     return fl__scan_op(FL_OP_cumsum, "fl_cumsum", x, axis);
@@ -460,9 +457,8 @@ fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
         !(x = fl__cut_to(x, axis, index)))
         return NULL;
     fl_axis_args a = {axis};
-    fl_call c = {.op = FL_OP_gather, .n_out = 1, .n_in = 2, .in = {x, index}, .args = &a};
-    c.out[0] = fl_call_out(x->family, fl_shape_of(index), x->dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *y = fl_call_out(x->family, fl_shape_of(index), x->dtype);
+    return fl__run_to(FL_OP_gather, y, x, index, &a);
 }
 
 static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axis, fl_tensor *index,
@@ -560,9 +556,7 @@ fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
     if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
     fl_shape shape = FL_SHAPE(a->shape[0], b->shape[b->ndim - 1]);
     if ((a->ndim > 2 || b->ndim > 2) && !fl__stretch_batches(&a, &b, &shape)) return NULL;
-    fl_call c = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2, .in = {a, b}};
-    c.out[0] = fl_call_out(a->family, shape, d);
-    fl_tensor *y = c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *y = fl__run_to(FL_OP_matmul, fl_call_out(a->family, shape, d), a, b, NULL);
     if (y && column) y = fl_squeeze(y, -1);
     if (y && row) y = fl_squeeze(y, column ? -1 : -2);
     return y;
@@ -728,9 +722,8 @@ fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, f
         !fl__conv2d_args_ok("fl_conv2d_grad_input", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_input", x_shape, fl_shape_of(w), dy, &a))
         return NULL;
-    fl_call c = {.op = FL_OP_conv2d_grad_input, .n_out = 1, .n_in = 2, .in = {dy, w}, .args = &a};
-    c.out[0] = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, w);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, w);
+    return fl__run_to(FL_OP_conv2d_grad_input, dx, dy, w, &a);
 }
 
 fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a) {
@@ -739,9 +732,8 @@ fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, 
         !fl__conv2d_args_ok("fl_conv2d_grad_weight", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_weight", fl_shape_of(x), w_shape, dy, &a))
         return NULL;
-    fl_call c = {.op = FL_OP_conv2d_grad_weight, .n_out = 1, .n_in = 2, .in = {x, dy}, .args = &a};
-    c.out[0] = fl__image_as(fl_call_out(x->family, w_shape, x->dtype), x, dy);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *dw = fl__image_as(fl_call_out(x->family, w_shape, x->dtype), x, dy);
+    return fl__run_to(FL_OP_conv2d_grad_weight, dw, x, dy, &a);
 }
 
 bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w,
@@ -877,9 +869,8 @@ fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape)
                        FL__SHAPE_TEXT(index), fl_dtype_name(index->dtype),
                        fl__shape_as_text(x_shape).s);
     if (fl__by_slot(dy, FL_OP_max_pool2d_grad)) {
-        fl_call c = {.op = FL_OP_max_pool2d_grad, .n_out = 1, .n_in = 2, .in = {dy, index}};
-        c.out[0] = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, index);
-        return c.out[0] ? fl__result(&c) : fl_raise();
+        fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, index);
+        return fl__run_to(FL_OP_max_pool2d_grad, dx, dy, index, NULL);
     }
     fl_scope s = fl_scope_begin();
     fl_shape flat = FL_SHAPE(dy->shape[0], dy->shape[1], dy->shape[2] * dy->shape[3]);
@@ -904,9 +895,8 @@ fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
         return NULL;
     fl_shape shape = fl__pooled_shape(x, &a);
     if (fl__by_slot(x, FL_OP_avg_pool2d)) {
-        fl_call c = {.op = FL_OP_avg_pool2d, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-        c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
-        return c.out[0] ? fl__result(&c) : fl_raise();
+        fl_tensor *y = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
+        return fl__run_to(FL_OP_avg_pool2d, y, x, NULL, &a);
     }
     fl_scope s = fl_scope_begin();
     fl_tensor *at, *v = fl__unfold_windows(x, shape, &a, 0, &at);
@@ -950,9 +940,8 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         return FL__BAD("fl_avg_pool2d_grad: dy %s, x %s", FL__SHAPE_TEXT(dy),
                        fl__shape_as_text(x_shape).s);
     if (!fl__by_slot(dy, FL_OP_avg_pool2d_grad)) return fl__compose_avg_pool_grad(dy, x_shape, &a);
-    fl_call c = {.op = FL_OP_avg_pool2d_grad, .n_out = 1, .n_in = 1, .in = {dy}, .args = &a};
-    c.out[0] = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, dy);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, dy);
+    return fl__run_to(FL_OP_avg_pool2d_grad, dx, dy, NULL, &a);
 }
 
 /* >>softmax ------------------------------------------------------------------------------------ */
@@ -960,9 +949,7 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
 /* Runs an op of one or two operands along an axis, output shaped like the first. */
 static fl_tensor *fl__along(fl_op op, fl_tensor *a, fl_tensor *b, int axis) {
     fl_axis_args args = {axis};
-    fl_call c = {.op = op, .n_out = 1, .n_in = b ? 2 : 1, .in = {a, b}, .args = &args};
-    c.out[0] = fl__out_like(a, a->dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    return fl__run_to(op, fl__out_like(a, a->dtype), a, b, &args);
 }
 
 static fl_tensor *fl__soft_operand(const char *fn, fl_tensor *x, int *axis) {
@@ -1093,8 +1080,7 @@ fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
 static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
     if (!t) return NULL;
     a.rng = fl_rng_take(rng, fl_numel(t));
-    fl_call c = {.op = FL_OP_random, .n_out = 1, .out = {t}, .args = &a};
-    return fl__result(&c);
+    return fl__run_to(FL_OP_random, t, NULL, NULL, &a);
 }
 
 fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng) {
@@ -1132,19 +1118,11 @@ fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng) {
 fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
     if (!fl__droppable(x, p) || !(x = fl__stored(x))) return NULL;
     fl_dropout_args a = {p, state};
-    if (fl__by_slot(x, FL_OP_dropout)) {
-        fl_call c = {.op = FL_OP_dropout,
-                     .n_out = 1,
-                     .n_in = 1,
-                     .out = {fl__out_like(x, x->dtype)},
-                     .in = {x},
-                     .args = &a};
-        return c.out[0] ? fl__result(&c) : fl_raise();
-    }
+    if (fl__by_slot(x, FL_OP_dropout))
+        return fl__run_to(FL_OP_dropout, fl__out_like(x, x->dtype), x, NULL, &a);
     fl_scope s = fl_scope_begin();
     fl_random_args r = {.dist = FL_UNIFORM, .a = 0, .b = 1, .rng = state};
-    fl_call c = {.op = FL_OP_random, .n_out = 1, .out = {fl__out_like(x, FL_F32)}, .args = &r};
-    fl_tensor *u = c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *u = fl__run_to(FL_OP_random, fl__out_like(x, FL_F32), NULL, NULL, &r);
     fl_tensor *y = fl_where(fl_ge(u, fl_num(p)), fl_mul(x, fl_num(1 / (1 - p))), fl_num(0));
     return fl_scope_return(&s, y);
 }

@@ -191,8 +191,7 @@ static void fl__kept_walks(fl__reduction *r, const fl_tensor *x, const fl_tensor
         y_axis[i] = k;
         k += keepdim || !(axes >> i & 1);
     }
-    r->y = (fl__walk){.base = fl_data(y), .access = FL_WRITE};
-    r->y.size = r->y.raw = (int)fl_dtype_size(y->dtype);
+    fl__walk_begin(&r->y, y, FL_WRITE);
     for (int i = x->ndim - 1; i >= 0; i--) {
         int axis = order[i];
         if (axes >> axis & 1) continue;
@@ -206,9 +205,10 @@ static void fl__kept_walks(fl__reduction *r, const fl_tensor *x, const fl_tensor
 }
 
 static void fl__reduction_walks(fl__reduction *r, const fl_tensor *x, uint32_t axes) {
-    int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order),
-                            size = (int)fl_dtype_size(x->dtype);
-    r->kept = r->reduced = (fl__walk){.base = fl_data(x), .size = size, .raw = size};
+    int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order);
+    fl__walk_begin(&r->kept, x, FL_READ);
+    fl__walk_begin(&r->reduced, x, FL_READ);
+    const int size = r->reduced.raw;
     fl__walk_widen(&r->reduced, x->dtype);
     r->length = 1;
     for (int k = 0; k < n; k++) {
