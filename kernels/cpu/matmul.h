@@ -427,10 +427,14 @@ static void fl__few_block(const fl__gemm *g, int64_t j, int64_t n) {
 
 static void fl__few_task(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
-    for (int64_t task = begin; task < end; task++) {
-        fl__gemm g = fl__matmul_part(p, task / p->column_blocks);
-        int64_t j = task % p->column_blocks * p->block_columns;
-        fl__few_block(&g, j, fl__min(p->block_columns, g.n - j));
+    for (int64_t task = begin; task < end;) {
+        const int64_t item = fl__quotient(task, p->column_blocks), first = item * p->column_blocks;
+        const int64_t last = fl__min(first + p->column_blocks, end);
+        const fl__gemm g = fl__matmul_part(p, item);
+        for (; task < last; task++) {
+            int64_t j = (task - first) * p->block_columns;
+            fl__few_block(&g, j, fl__min(p->block_columns, g.n - j));
+        }
     }
 }
 
@@ -479,6 +483,16 @@ static void fl__matmul_run(fl__matmul *p) {
     }
 }
 
+/* Runs the product if it is a small one of operands that are read in place: nothing to cut. */
+static bool fl__matmul_at_once(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    if (p->items > 1 || p->swapped || !fl__gemm_in_place(g, g->n % g->width)) return false;
+    g->c = p->out;
+    g->finish = p->finish;
+    fl__gemm_block(g, 0, g->tiles, 0, g->n, NULL);
+    return true;
+}
+
 static bool fl__matmul_float(fl__matmul *p) {
     fl__gemm *g = &p->g;
     const int64_t size = (int64_t)g->ks->size;
@@ -487,6 +501,7 @@ static bool fl__matmul_float(fl__matmul *p) {
         return true;
     }
     fl__matmul_plan(p);
+    if (fl__matmul_at_once(p)) return true;
 #ifdef FL_USE_OPENBLAS
     p->openblas = g->packed && fl__openblas_wants(g);
     if (p->openblas) g->packed = NULL;
@@ -544,7 +559,7 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
         memset(p.out, 0, (size_t)count * fl_dtype_size(y->dtype));
         return true;
     }
-    p.items = count / (p.g.m * p.g.n);
+    p.items = fl__quotient(count, p.g.m * p.g.n);
     if (y->dtype == FL_I64) {
         fl_parallel(p.items * p.g.m, fl__ceil_div(1 << 16, p.g.n * p.g.k), fl__matmul_i64, &p);
         return true;
