@@ -1667,8 +1667,8 @@ fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype) {
     fl_tensor *t = fl__handle(family, dtype, shape.ndim);
     if (!t) return NULL;
     int64_t n = 1;
+    memcpy(t->shape, shape.dim, sizeof t->shape); /* a fixed size: no slow string instruction */
     for (int i = shape.ndim - 1; i >= 0; i--) {
-        t->shape[i] = shape.dim[i];
         t->stride[i] = n;
         n *= shape.dim[i] ? shape.dim[i] : 1;
     }

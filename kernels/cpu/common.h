@@ -169,14 +169,15 @@ static inline int64_t fl__min(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* a / b of numbers that are not negative, b > 0: nearly all fit in 32 bits, whose division takes half
-   the time. */
+/* a / b of numbers that are not negative, b > 0. Small ops have time for few divisions: nearly all
+   are of numbers of 32 bits, which take half as long, and many of one smaller than b. */
 static inline int64_t fl__quotient(int64_t a, int64_t b) {
+    if (a < b) return 0;
     return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
 static inline int64_t fl__ceil_div(int64_t a, int64_t b) {
-    return fl__quotient(a + b - 1, b);
+    return a <= b ? a > 0 : fl__quotient(a + b - 1, b);
 }
 
 #ifdef __cplusplus

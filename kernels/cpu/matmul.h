@@ -93,8 +93,8 @@ typedef struct fl__matmul {
 static void fl__gemm_set_tiles(fl__gemm *g, int rows) {
     g->rows = rows;
     g->tiles = fl__ceil_div(g->m, rows);
-    g->height = g->m / g->tiles;
-    g->taller = g->m % g->tiles;
+    g->height = fl__quotient(g->m, g->tiles);
+    g->taller = g->m - g->height * g->tiles;
 }
 
 /* The first row of tile t, m for the one behind the last. */
