@@ -421,7 +421,8 @@ FL_API fl_var *fv_const(fl_tensor *t) {
     if (!t) return NULL;
     fl_var *x = fl_obj_new(sizeof *x, fv__var_drop);
     if (!x) return fl_raise();
-    x->value = fl_keep(t);
+    fl_obj_take(&t->obj);
+    x->value = t;
     return fl_obj_own(&x->obj) ? x : fl_raise();
 }
 
@@ -464,7 +465,7 @@ FL_API void fv_drop(fl_var *x) {
 }
 
 FL_API fl_var *fv_scope_return(fl_scope *s, fl_var *x) {
-    fv_keep(x);
+    if (x) fl_obj_take(&x->obj);
     fl_scope_end(s);
     return !x || fl_obj_own(&x->obj) ? x : fl_raise();
 }
@@ -579,11 +580,11 @@ FL_PRIVATE fl_var *fv__out(void) {
     return &fv__output;
 }
 
-/* dims: of all inputs together. */
-static fl_node *fv__node_new(const fv__spec *s, size_t dims) {
+static fl_node *fv__node_new(const fv__spec *s) {
     size_t size = sizeof(fl_node);
-    size += (size_t)s->in.n * sizeof(fl_node *) + (size_t)s->saved.n * sizeof(fv__saved) +
-            dims * sizeof(int64_t);
+    size += (size_t)s->in.n * sizeof(fl_node *) + (size_t)s->saved.n * sizeof(fv__saved);
+    for (int i = 0; i < s->in.n; i++)
+        if (s->in.v[i]) size += (size_t)s->in.v[i]->value->ndim * sizeof(int64_t);
     size_t args_at = (size + 15) & ~(size_t)15;
     bool inside = s->bytes <= FV__NODE_MAX - args_at;
     fl_node *n = fl_obj_new(inside && s->bytes ? args_at + s->bytes : size, fv__node_drop);
@@ -609,7 +610,7 @@ static fl_node *fv__node_new(const fv__spec *s, size_t dims) {
 static fl_node *fv__end_of(fl_var *x) {
     static const fv__spec sink = {.name = "a leaf"};
     if (!x->node && !x->sink_) {
-        if (!(x->sink_ = fv__node_new(&sink, 0))) return NULL;
+        if (!(x->sink_ = fv__node_new(&sink))) return NULL;
         x->sink_->leaf = x;
     }
     fl_node *to = x->node ? x->node : x->sink_;
@@ -661,23 +662,18 @@ static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
     }
 }
 
-/* True if a result of these inputs is to be recorded; *dims: of all inputs together. */
-static bool fv__tracks(const fl_tensor *value, fv_list in, size_t *dims) {
+/* Is a result of these inputs to be recorded? */
+static bool fv__tracks(const fl_tensor *value, fv_list in) {
     bool any = false;
-    *dims = 0;
-    for (int i = 0; i < in.n; i++) {
-        if (!in.v[i]) continue;
-        any |= in.v[i]->requires_grad;
-        *dims += (size_t)in.v[i]->value->ndim;
-    }
-    return any && fl_dtype_is_float(value->dtype) && fl_grad_enabled();
+    if (!fl_grad_enabled() || !fl_dtype_is_float(value->dtype)) return false;
+    for (int i = 0; i < in.n; i++) any |= in.v[i] && in.v[i]->requires_grad;
+    return any;
 }
 
 static fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
     fl_var *y = fv_const(value);
-    size_t dims;
-    if (!y || !fv__tracks(value, s->in, &dims)) return y;
-    fl_node *n = fv__node_new(s, dims);
+    if (!y || !fv__tracks(value, s->in)) return y;
+    fl_node *n = fv__node_new(s);
     if (!n) return fl_raise();
     if (!fv__connect(n, s)) {
         fl_obj_drop(&n->obj);

@@ -1551,6 +1551,7 @@ static const char *const cannot_fail[] = {
     /* for types, slots and managers of one's own: they take what the library made, unchecked */
     "fl_obj_free",
     "fl_obj_keep",
+    "fl_obj_take",
     "fl_obj_drop",
     "fl_obj_own",
     "fl_make",

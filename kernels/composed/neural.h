@@ -354,8 +354,7 @@ static fl_tensor *fl__lying_as(fl_tensor *t, const fl_tensor *x) {
     if (!out) return fl_raise();
     bool same = true;
     for (int i = 0; i < t->ndim; i++) same &= t->stride[i] == out->stride[i] || t->shape[i] == 1;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {out}, .in = {t}};
-    return same ? t : fl__result(&c);
+    return same ? t : fl__run_to(FL_OP_copy, out, t, NULL, NULL);
 }
 
 /* y, mean and var: see FL_OP_batch_norm. All images lie as x, which has no gaps. */

@@ -76,6 +76,14 @@ FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char
 #define FL__AHEAD_A 16 /* steps along k from which the operands are asked for */
 #define FL__AHEAD_B 8
 #define FL__SHUFFLE __builtin_shufflevector
+/* Every second element of two vectors of 2, 4, 8 or 16, from element `at` on. */
+#define FL__EVERY2_2(x, y, at) FL__SHUFFLE(x, y, at, at + 2)
+#define FL__EVERY2_4(x, y, at) FL__SHUFFLE(x, y, at, at + 2, at + 4, at + 6)
+#define FL__EVERY2_8(x, y, at) \
+    FL__SHUFFLE(x, y, at, at + 2, at + 4, at + 6, at + 8, at + 10, at + 12, at + 14)
+#define FL__EVERY2_16(x, y, at) \
+    FL__SHUFFLE(x, y, at, at + 2, at + 4, at + 6, at + 8, at + 10, at + 12, at + 14, at + 16, \
+                at + 18, at + 20, at + 22, at + 24, at + 26, at + 28, at + 30)
 #if defined(__clang__)
 #define FL__UNROLL _Pragma("clang loop unroll(full)")
 #define FL__CONTRACT _Pragma("clang fp contract(fast)")
@@ -138,6 +146,10 @@ FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char
 #pragma GCC pop_options
 #endif
 #undef FL__SHUFFLE
+#undef FL__EVERY2_2
+#undef FL__EVERY2_4
+#undef FL__EVERY2_8
+#undef FL__EVERY2_16
 #undef FL__UNROLL
 #undef FL__CONTRACT
 

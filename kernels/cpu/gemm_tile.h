@@ -17,6 +17,7 @@
 typedef FL__T FL__FN(vec) __attribute__((vector_size(FL__LANES * sizeof(FL__T))));
 typedef FL__T FL__FN(mem) /* the same, anywhere in memory */
     __attribute__((vector_size(FL__LANES * sizeof(FL__T)), aligned(sizeof(FL__T)), may_alias));
+#define FL__EVERY2(x, y, at) FL__CAT2(FL__EVERY2, FL__LANES)(x, y, at)
 typedef FL__T FL__FN(eight) __attribute__((vector_size(8 * sizeof(FL__T))));
 typedef FL__T FL__FN(eight_mem)
     __attribute__((vector_size(8 * sizeof(FL__T)), aligned(sizeof(FL__T)), may_alias));
@@ -98,6 +99,19 @@ FL__TALL_ROWS(FL__TALL)
 #if FL__PAIRS == 1
 FL__ALL_TILES(FL__TILE_OF)
 
+/* The sums of the lanes of n vectors, lane by lane in as few vectors as they fill: neighbours of
+   pairs of vectors are added until one lane of each is left. */
+FL__INLINE FL__TARGET void FL__FN(fold)(const int n, FL__FN(vec) *acc) {
+    int left = n;
+    FL__UNROLL for (int width = FL__LANES; width > 1; width /= 2) {
+        FL__UNROLL for (int i = 0; i < left; i += 2) {
+            FL__FN(vec) x = acc[i], y = acc[i + 1 < left ? i + 1 : i];
+            acc[i / 2] = FL__EVERY2(x, y, 0) + FL__EVERY2(x, y, 1);
+        }
+        left = (left + 1) / 2;
+    }
+}
+
 /* Few rows of C, and B transposed: sums along k, whole registers at a time. mr x nc dot products. */
 #define FL__DOTS (FL__ROWS > 6 ? 4 : 2)
 FL__INLINE FL__TARGET void FL__FN(dot)(const int mr, const int nc, const FL__T *b,
@@ -115,12 +129,12 @@ FL__INLINE FL__TARGET void FL__FN(dot)(const int mr, const int nc, const FL__T *
             FL__UNROLL for (int i = 0; i < mr; i++) acc[i * nc + j] += x[i] * y;
         }
     }
+    FL__FN(fold)(mr * nc, acc);
     FL__UNROLL for (int i = 0; i < mr * nc; i++) {
         const FL__T *x = a + i / nc * t->rsa, *y = b + i % nc * t->ldb;
-        FL__T *to = c + i / nc * t->ldc + i % nc, sum = t->add ? *to : 0;
-        FL__UNROLL for (int l = 0; l < FL__LANES; l++) sum += acc[i][l];
+        FL__T *to = c + i / nc * t->ldc + i % nc, sum = acc[i / FL__LANES][i % FL__LANES];
         for (int64_t q = p; q < t->k; q++) sum += x[q] * y[q];
-        *to = sum;
+        *to = t->add ? *to + sum : sum;
     }
 }
 
@@ -274,6 +288,7 @@ static const fl__kernels FL__FN(kernels) = {
 #undef FL__TALL
 #undef FL__TILE_OF
 #undef FL__DOTS
+#undef FL__EVERY2
 #undef FL__FEW
 #undef FL__TALL_ROWS
 #undef FL__ROWS4
