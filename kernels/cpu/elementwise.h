@@ -40,16 +40,18 @@ FL__LOOPS_BEGIN
 #define FL__LEVEL portable
 #define FL__TARGET
 #include "elementwise_loops.h"
+#undef FL__S
 #ifdef FL__X86_LEVELS
+#define FL__S f32_fma
 #define FL__LEVEL avx2
 #define FL__TARGET FL__TARGET_AVX2
 #include "elementwise_loops.h"
 #define FL__LEVEL avx512
 #define FL__TARGET FL__TARGET_AVX512
 #include "elementwise_loops.h"
+#undef FL__S
 #endif
 #undef FL__T
-#undef FL__S
 #define FL__T double
 #define FL__S f64
 #define FL__LEVEL portable
@@ -87,7 +89,8 @@ FL__LOOPS_BEGIN
 enum { FL__COL_F64 = FL__AVX512 + 1, FL__COL_I64, FL__COL_B8, FL__COL_NONE, FL__COLUMNS };
 
 #ifdef FL__X86_LEVELS
-#define FL__ROW_F32(op) fl__##op##_f32_portable, fl__##op##_f32_avx2, fl__##op##_f32_avx512
+#define FL__ROW_F32(op) \
+    fl__##op##_f32_portable, fl__##op##_f32_fma_avx2, fl__##op##_f32_fma_avx512
 #else
 #define FL__ROW_F32(op) fl__##op##_f32_portable, NULL, NULL
 #endif
@@ -279,8 +282,7 @@ FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
-    (void)self;
+static bool fl__grad1_pass(const fl_call *c) {
     const fl_grad_args *args = c->args;
     fl_tensor *dx = c->out[0];
     fl_dtype wide = fl_dtype_wide(dx->dtype);
@@ -293,6 +295,18 @@ FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
     fl__pass_add_wide(&p, dx, FL_WRITE, wide);
     for (int k = 0; k < 3; k++) fl__pass_add_wide(&p, c->in[k], FL_READ, wide);
     fl__pass_run(&p, fl_numel(dx));
+    return true;
+}
+
+FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
+    fl_tensor *dx = c->out[0], *x = c->in[0], *y = c->in[1], *dy = c->in[2];
+    fl__loop loop = fl__gradient_loops[((const fl_grad_args *)c->args)->op][0][fl__column(dx->dtype)];
+    int64_t n;
+    (void)self;
+    if (!loop || !fl__all_dense(dx, x, y, &n) || !fl__all_dense(dx, dy, dy, &n) || n > FL__GRAIN)
+        return fl__grad1_pass(c);
+    if (!fl_make(dx)) return false;
+    loop((void *[]){fl__bytes(dx), fl__bytes(x), fl__bytes(y), fl__bytes(dy)}, n, NULL);
     return true;
 }
 
