@@ -636,7 +636,7 @@ FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in) {
         fl_scope s = fl_scope_begin();
         out = m->type->forward(m, in);
         ok = fl__nn_results_ok(m, &out);
-        for (int i = 0; ok && i < out.n; i++) fv_keep(out.v[i]);
+        for (int i = out.n; ok && i-- > 0;) fl_obj_take(&out.v[i]->obj);
         fl_scope_end(&s);
         if (ok) ok = fl__nn_own(&out);
     }
@@ -843,7 +843,7 @@ static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
         const fl_vars last = held->vars;
         fl_scope s = fl_scope_begin();
         in = fl_nn_forward_vars(m->child[i], in);
-        for (int k = 0; k < in.n; k++) fv_keep(in.v[k]);
+        for (int k = in.n; k-- > 0;) fl_obj_take(&in.v[k]->obj);
         held->vars = in;
         fl_scope_end(&s);
         fl__nn_let_go(last);

@@ -125,6 +125,9 @@ FL_API void *fl_obj_new(size_t size, void (*drop)(fl_obj *self));
 FL_API void fl_obj_free(fl_obj *o);
 FL_API void fl_obj_keep(fl_obj *o);
 FL_API void fl_obj_drop(fl_obj *o);
+/* As fl_obj_keep, but the reference is the innermost scope's own if o is what it got last: for an
+   object that goes into another of that scope, as a variable's value does, or out of it. */
+FL_API void fl_obj_take(fl_obj *o);
 /* Gives the caller's reference to the innermost scope. False (and the reference is dropped) when
    memory is out. */
 FL_API bool fl_obj_own(fl_obj *o);
@@ -416,7 +419,8 @@ FL_API void fl_set_flags(uint64_t flags);
     /* x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db] */ \
     X(layer_norm_grad,     OPT, fl_norm_args,    "sum add sub mul div") \
     /* x [n, c, ...], w, b, add -> y, mean, var (biased), over all but the channels: (x - mean) / sqrt(var + eps) w + b +
-       add, at least 0 with relu; w and b are [c, 1, ...] or numbers, mean and var [1, c, 1, ...], add like x or 0 */ \
+       add, at least 0 with relu; w and b are [c, 1, ...] or numbers, mean and var [1, c, 1, ...], add like x or 0;
+       the same, mean, var -> y */ \
     X(batch_norm,          OPT, fl_batch_norm_args, "sum add sub mul div sqrt maximum") \
     /* x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd] */ \
     X(batch_norm_grad,     OPT, fl_batch_norm_args, "sum add sub mul div sqrt where le") \
@@ -955,6 +959,15 @@ FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
 /* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and
    vanish. Blocks of a registered dtype are unpacked to f32. */
 FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
+/* What products of f32 may round their operands to, process-wide: FL_F32 (nothing, at the start) or
+   FL_BF16. That is a permission for matmul, linear layers, convolution and attention, their
+   gradients, and what is composed of them; a backend uses it where its processor multiplies bf16
+   (or anything in between, as TF32) faster, and keeps f32 where that gains nothing. Sums and results
+   stay f32, so weights and gradients need no scaling. Each operand is off by at most 2^-9 of itself,
+   a product by 2^-8 of the sum of its absolute terms; NaN and infinities stay, denormals may count
+   as 0. Compare PyTorch's torch.set_float32_matmul_precision("medium"). */
+FL_API fl_dtype fl_matmul_precision(void);
+FL_API bool fl_set_matmul_precision(fl_dtype d);
 
 /* >>neural ------------------------------------------------------------------------------------- */
 
@@ -1076,6 +1089,9 @@ FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t);
 FL_PRIVATE fl_tensor *fl__ordered_as(fl_tensor *out, const fl_tensor *t);
 FL_PRIVATE void fl__axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]);
 FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
+/* y = op(a, b): the same for one output and at most two operands; y NULL raises. */
+FL_PRIVATE fl_tensor *fl__run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
+                                 const void *args);
 /* t's elements with other shape, strides and offset; a dense copy where the backend refuses */
 FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
 FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t); /* Weak numbers become 0-d tensors. */
@@ -1300,6 +1316,13 @@ void fl_obj_drop(fl_obj *o) {
         o->drop_(o);
 }
 
+void fl_obj_take(fl_obj *o) {
+    fl__context *th = &fl__here;
+    int64_t base = th->depth ? th->scope[th->depth].base : 0;
+    if (th->n > base && th->value[th->n - 1] == o) th->n--;
+    else fl_obj_keep(o);
+}
+
 /* Makes room on a full stack, or drops o. */
 static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
     if (!th->registered) fl__context_begin(th);
@@ -1352,7 +1375,7 @@ void fl_scope_end(fl_scope *s) {
 }
 
 fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t) {
-    if (t) fl_obj_keep(&t->obj);
+    if (t) fl_obj_take(&t->obj);
     fl_scope_end(s);
     if (t && !fl_obj_own(&t->obj)) return fl_raise();
     return t;
@@ -1654,8 +1677,8 @@ fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype) {
     fl_tensor *t = fl__handle(family, dtype, shape.ndim);
     if (!t) return NULL;
     int64_t n = 1;
+    memcpy(t->shape, shape.dim, sizeof t->shape); /* a fixed size: no slow string instruction */
     for (int i = shape.ndim - 1; i >= 0; i--) {
-        t->shape[i] = shape.dim[i];
         t->stride[i] = n;
         n *= shape.dim[i] ? shape.dim[i] : 1;
     }
@@ -2137,6 +2160,21 @@ FL_PRIVATE fl_tensor *fl__result(const fl_call *c) {
     return fl_run(c) ? c->out[0] : fl_raise();
 }
 
+/* The record is filled field by field: compilers make a slow string instruction of a literal, and
+   nobody reads past n_in. */
+FL_PRIVATE fl_tensor *fl__run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
+                                 const void *args) {
+    fl_call c;
+    c.op = op;
+    c.n_out = 1;
+    c.n_in = b ? 2 : a ? 1 : 0;
+    c.out[0] = y;
+    c.in[0] = a;
+    c.in[1] = b;
+    c.args = args;
+    return y && fl_run(&c) ? y : fl_raise();
+}
+
 /* ---- views and movement ---- */
 
 /* A view of t with other shape, strides and offset; a dense copy where the backend refuses. */
@@ -2168,8 +2206,7 @@ FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stri
     fl_tensor *copy = fl_call_out(t->family, shape, t->dtype);
     if (!copy) return fl_raise();
     copy->copied = true;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {copy}, .in = {&alias}};
-    return fl__result(&c);
+    return fl__run_to(FL_OP_copy, copy, &alias, NULL, NULL);
 }
 
 /* A stored tensor for what needs one: weak numbers become 0-d f32 or i64. */
@@ -2178,9 +2215,7 @@ FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t) {
     fl_fill_args a = {t->f64, t->i64};
     fl_tensor *o = fl_call_out(fl__default_family, FL_SCALAR_SHAPE,
                                t->dtype == FL_DTYPE_NONE ? FL_F32 : t->dtype);
-    if (!o) return fl_raise();
-    fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {o}, .args = &a};
-    return fl__result(&c);
+    return fl__run_to(FL_OP_fill, o, NULL, NULL, &a);
 }
 
 /* Strides of the row-major reading of `shape` over t without moving elements; false if there are
@@ -2284,6 +2319,7 @@ fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
 
 fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
     if (fl__null("fl_expand", t) || !(t = fl__stored(t))) return NULL;
+    if (fl__shape_is(t, shape)) return t;
     int64_t stride[FL_MAX_DIMS] = {0};
     bool ok = shape.ndim >= t->ndim && shape.ndim <= FL_MAX_DIMS;
     int extra = ok ? shape.ndim - t->ndim : 0;
@@ -2296,7 +2332,7 @@ fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
     if (!ok || fl_shape_numel(shape) < 0)
         return FL__BAD("fl_expand: shape %s does not broadcast to %s", FL__SHAPE_TEXT(t),
                        fl__shape_as_text(shape).s);
-    return fl__shape_is(t, shape) ? t : fl__view(t, shape, stride, t->offset);
+    return fl__view(t, shape, stride, t->offset);
 }
 
 /* Python's clamping of a slice: *start becomes the first index, the result the number of
@@ -2388,16 +2424,12 @@ fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
     if (fl_dtype_size(dtype) == 0) return FL__BAD("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
     if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
-    fl_call c = {
-        .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, dtype)}, .in = {t}};
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    return fl__run_to(FL_OP_copy, fl__out_like(t, dtype), t, NULL, NULL);
 }
 
 fl_tensor *fl_clone(fl_tensor *t) {
     if (fl__null("fl_clone", t) || !(t = fl__stored(t))) return NULL;
-    fl_call c = {
-        .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {fl__out_like(t, t->dtype)}, .in = {t}};
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    return fl__run_to(FL_OP_copy, fl__out_like(t, t->dtype), t, NULL, NULL);
 }
 
 fl_tensor *fl_contiguous(fl_tensor *t) {
@@ -2529,8 +2561,7 @@ static fl_tensor *fl__strong(fl_tensor *t, const fl_tensor *like) {
     if (!t->weak) return t;
     fl_fill_args a = {t->f64, t->i64};
     fl_tensor *o = fl_call_out(like->family, FL_SCALAR_SHAPE, like->dtype);
-    fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {o}, .args = &a};
-    return o ? fl__result(&c) : fl_raise();
+    return fl__run_to(FL_OP_fill, o, NULL, NULL, &a);
 }
 
 FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
@@ -2568,20 +2599,6 @@ static fl_tensor *fl__compare_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
     return fl_scope_return(&s, fl__binary(op, fl__ordered(a), fl__ordered(b)));
 }
 
-/* y = op(a) or op(a, b). The record is filled field by field: compilers make a slow string
-   instruction of a literal, and nobody reads past n_in. */
-static inline fl_tensor *fl__run_elements(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b) {
-    fl_call c;
-    c.op = op;
-    c.n_out = 1;
-    c.n_in = b ? 2 : 1;
-    c.out[0] = y;
-    c.in[0] = a;
-    c.in[1] = b;
-    c.args = NULL;
-    return fl_run(&c) ? y : fl_raise();
-}
-
 static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
     const fl_op_info *info = &fl__ops[op];
     if (fl__null_operand(info, x) || (x->weak && !(x = fl__stored(x)))) return NULL;
@@ -2590,8 +2607,7 @@ static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
         return FL__BAD("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
     if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL, fl__result_dtype(info->cls, d));
-    fl_tensor *y = fl__out_same(x, fl__result_dtype(info->cls, d));
-    return y ? fl__run_elements(op, y, x, NULL) : fl_raise();
+    return fl__run_to(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
 }
 
 static fl_tensor *fl__broadcast(const char *fn, fl_tensor *t, fl_shape shape) {
@@ -2619,8 +2635,7 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
     if (!(a = fl__broadcast(info->name, a, shape)) || !(b = fl__broadcast(info->name, b, shape)))
         return NULL;
     fl_tensor *y = fl_call_out(strong->family, shape, fl__result_dtype(info->cls, d));
-    y = fl__laid_out_as(fl__laid_out_as(y, b), a);
-    return y ? fl__run_elements(op, y, a, b) : fl_raise();
+    return fl__run_to(op, fl__laid_out_as(fl__laid_out_as(y, b), a), a, b, NULL);
 }
 
 static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
@@ -2630,8 +2645,7 @@ static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
                  fl__same_shape(a, b) && fl__class_takes(info->cls, a->dtype) &&
                  a->dtype != FL_U64 && fl__by_slot(a, op);
     if (!plain) return fl__binary_general(op, a, b);
-    fl_tensor *y = fl__out_same(a, fl__result_dtype(info->cls, a->dtype));
-    return y ? fl__run_elements(op, y, a, b) : fl_raise();
+    return fl__run_to(op, fl__out_same(a, fl__result_dtype(info->cls, a->dtype)), a, b, NULL);
 }
 
 #define FL__U(op, ...)                   \
@@ -2703,8 +2717,7 @@ fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype) {
 
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value) {
     fl_fill_args a = {value, flm_f64_to_i64(value)};
-    fl_call c = {.op = FL_OP_fill, .n_out = 1, .out = {t}, .args = &a};
-    return t ? fl__result(&c) : NULL;
+    return t ? fl__run_to(FL_OP_fill, t, NULL, NULL, &a) : NULL;
 }
 
 fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype) {
@@ -2738,8 +2751,7 @@ fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
         return FL__BAD("fl_arange: %s is not supported", fl_dtype_name(dtype));
     fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
     fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
-    fl_call c = {.op = FL_OP_iota, .n_out = 1, .out = {t}, .args = &a};
-    return t ? fl__result(&c) : NULL;
+    return t ? fl__run_to(FL_OP_iota, t, NULL, NULL, &a) : NULL;
 }
 
 fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {

@@ -152,19 +152,16 @@ static fl_shape fl__reduced_shape(const fl_tensor *x, uint32_t mask, bool keepdi
     return s;
 }
 
-static fl_tensor *fl__reduce(fl_op op, fl_tensor *x, fl_axes axes, fl_dtype out_dtype,
-                             bool needs_elements) {
-    char fn[32];
-    snprintf(fn, sizeof fn, "fl_%s", fl_op_get_info(op)->name);
+static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axes,
+                             fl_dtype out_dtype, bool needs_elements) {
     fl_reduce_args a = {0, axes.keepdim};
     int64_t count;
     if (!fl__axes_mask(fn, x, axes, &a.axes)) return NULL;
     fl_shape shape = fl__reduced_shape(x, a.axes, axes.keepdim, &count);
     if (needs_elements && count == 0)
         return FL__BAD("%s: no elements along the reduced axes of shape %s", fn, FL__SHAPE_TEXT(x));
-    fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl_call_out(x->family, shape, out_dtype == FL_DTYPE_NONE ? x->dtype : out_dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_dtype d = out_dtype == FL_DTYPE_NONE ? x->dtype : out_dtype;
+    return fl__run_to(op, fl_call_out(x->family, shape, d), x, NULL, &a);
 }
 
 /* Operand of a reduction. Slots see b8 as u8. */
@@ -179,7 +176,8 @@ static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, fl_op_class c
 /* Sums and products of b8 and integers are i64. */
 static fl_tensor *fl__reduce_whole(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
     x = fl__reduce_operand(fn, x, FL_CLASS_CMP);
-    return x ? fl__reduce(op, x, axes, fl_dtype_is_float(x->dtype) ? x->dtype : FL_I64, false) : NULL;
+    fl_dtype d = x && !fl_dtype_is_float(x->dtype) ? FL_I64 : FL_DTYPE_NONE;
+    return x ? fl__reduce(op, fn, x, axes, d, false) : NULL;
 }
 fl_tensor *fl_sum(fl_tensor *x, fl_axes axes) {
     return fl__reduce_whole(FL_OP_sum, "fl_sum", x, axes);
@@ -190,7 +188,7 @@ fl_tensor *fl_prod(fl_tensor *x, fl_axes axes) {
 
 static fl_tensor *fl__reduce_extreme(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
     fl_tensor *operand = fl__reduce_operand(fn, x, FL_CLASS_ANY);
-    fl_tensor *y = operand ? fl__reduce(op, operand, axes, FL_DTYPE_NONE, true) : NULL;
+    fl_tensor *y = operand ? fl__reduce(op, fn, operand, axes, FL_DTYPE_NONE, true) : NULL;
     return y && x->dtype == FL_B8 ? fl_cast(y, FL_B8) : y;
 }
 fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) {
@@ -204,7 +202,7 @@ static fl_tensor *fl__reduce_arg_extreme(fl_op op, const char *fn, fl_tensor *x,
                                          bool keepdim) {
     x = fl__reduce_operand(fn, x, FL_CLASS_ANY);
     fl_axes axes = {1, {axis}, keepdim};
-    return x ? fl__reduce(op, x, axes, FL_I64, true) : NULL;
+    return x ? fl__reduce(op, fn, x, axes, FL_I64, true) : NULL;
 }
 fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim) {
     return fl__reduce_arg_extreme(FL_OP_argmax, "fl_argmax", x, axis, keepdim);
@@ -295,9 +293,7 @@ static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) 
     if (x && !fl_dtype_is_float(x->dtype)) x = fl_cast(x, FL_I64);
     if (!x || (axis = fl__axis(fn, x, axis)) < 0) return NULL;
     fl_axis_args a = {axis};
-    fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl__out_like(x, x->dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    return fl__run_to(op, fl__out_like(x, x->dtype), x, NULL, &a);
 }
 fl_tensor *fl_cumsum(fl_tensor *x, int axis) {
     return fl__scan_op(FL_OP_cumsum, "fl_cumsum", x, axis);
@@ -461,9 +457,8 @@ fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
         !(x = fl__cut_to(x, axis, index)))
         return NULL;
     fl_axis_args a = {axis};
-    fl_call c = {.op = FL_OP_gather, .n_out = 1, .n_in = 2, .in = {x, index}, .args = &a};
-    c.out[0] = fl_call_out(x->family, fl_shape_of(index), x->dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *y = fl_call_out(x->family, fl_shape_of(index), x->dtype);
+    return fl__run_to(FL_OP_gather, y, x, index, &a);
 }
 
 static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axis, fl_tensor *index,
@@ -520,6 +515,40 @@ fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
 
 /* >>product ------------------------------------------------------------------------------------ */
 
+static int fl__matmul_precision = FL_F32;
+
+fl_dtype fl_matmul_precision(void) {
+    return (fl_dtype)__atomic_load_n(&fl__matmul_precision, __ATOMIC_RELAXED);
+}
+
+bool fl_set_matmul_precision(fl_dtype d) {
+    if (d != FL_F32 && d != FL_BF16)
+        return FL__BAD("fl_set_matmul_precision: %s: f32 or bf16", fl_dtype_name(d)) != NULL;
+    __atomic_store_n(&fl__matmul_precision, (int)d, __ATOMIC_RELAXED);
+    return true;
+}
+
+/* Expands two matrices or batches of them over the batch dims of both; *shape: of their product. */
+static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
+    fl_tensor batch_a = **a, batch_b = **b; /* shapes only */
+    batch_a.ndim -= 2;
+    batch_b.ndim -= 2;
+    *shape = fl_shape_of(&batch_a);
+    if (!fl__broadcast_shape(shape, &batch_b))
+        return FL__BAD("fl_matmul: shapes %s and %s: batch dims do not broadcast",
+                       FL__SHAPE_TEXT(*a), FL__SHAPE_TEXT(*b)) != NULL;
+    int n = shape->ndim;
+    shape->ndim += 2;
+    fl_shape sa = *shape, sb = *shape;
+    for (int i = 0; i < 2; i++) {
+        sa.dim[n + i] = (*a)->shape[(*a)->ndim - 2 + i];
+        sb.dim[n + i] = (*b)->shape[(*b)->ndim - 2 + i];
+    }
+    shape->dim[n] = sa.dim[n];
+    shape->dim[n + 1] = sb.dim[n + 1];
+    return (*a = fl_expand(*a, sa)) && (*b = fl_expand(*b, sb));
+}
+
 fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
     if (fl__null("fl_matmul", a) || fl__null("fl_matmul", b) || !fl__same_family("matmul", a, b) ||
         !(a = fl__unpacked(a)) || !(b = fl__unpacked(b)))
@@ -538,26 +567,9 @@ fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
     if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d))) return NULL;
     if (row && !(a = fl_unsqueeze(a, 0))) return NULL;
     if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
-    fl_tensor batch_a = *a, batch_b = *b; /* shapes only */
-    batch_a.ndim -= 2;
-    batch_b.ndim -= 2;
-    fl_shape shape = fl_shape_of(&batch_a);
-    if (!fl__broadcast_shape(&shape, &batch_b))
-        return FL__BAD("fl_matmul: shapes %s and %s: batch dims do not broadcast",
-                       FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
-    int n = shape.ndim;
-    shape.ndim += 2;
-    fl_shape sa = shape, sb = shape;
-    for (int i = 0; i < 2; i++) {
-        sa.dim[n + i] = a->shape[a->ndim - 2 + i];
-        sb.dim[n + i] = b->shape[b->ndim - 2 + i];
-    }
-    shape.dim[n] = sa.dim[n];
-    shape.dim[n + 1] = sb.dim[n + 1];
-    if (!(a = fl_expand(a, sa)) || !(b = fl_expand(b, sb))) return NULL;
-    fl_call c = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2, .in = {a, b}};
-    c.out[0] = fl_call_out(a->family, shape, d);
-    fl_tensor *y = c.out[0] ? fl__result(&c) : fl_raise();
+    fl_shape shape = FL_SHAPE(a->shape[0], b->shape[b->ndim - 1]);
+    if ((a->ndim > 2 || b->ndim > 2) && !fl__stretch_batches(&a, &b, &shape)) return NULL;
+    fl_tensor *y = fl__run_to(FL_OP_matmul, fl_call_out(a->family, shape, d), a, b, NULL);
     if (y && column) y = fl_squeeze(y, -1);
     if (y && row) y = fl_squeeze(y, column ? -1 : -2);
     return y;
@@ -723,9 +735,8 @@ fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, f
         !fl__conv2d_args_ok("fl_conv2d_grad_input", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_input", x_shape, fl_shape_of(w), dy, &a))
         return NULL;
-    fl_call c = {.op = FL_OP_conv2d_grad_input, .n_out = 1, .n_in = 2, .in = {dy, w}, .args = &a};
-    c.out[0] = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, w);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, w);
+    return fl__run_to(FL_OP_conv2d_grad_input, dx, dy, w, &a);
 }
 
 fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a) {
@@ -734,9 +745,8 @@ fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, 
         !fl__conv2d_args_ok("fl_conv2d_grad_weight", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_weight", fl_shape_of(x), w_shape, dy, &a))
         return NULL;
-    fl_call c = {.op = FL_OP_conv2d_grad_weight, .n_out = 1, .n_in = 2, .in = {x, dy}, .args = &a};
-    c.out[0] = fl__image_as(fl_call_out(x->family, w_shape, x->dtype), x, dy);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *dw = fl__image_as(fl_call_out(x->family, w_shape, x->dtype), x, dy);
+    return fl__run_to(FL_OP_conv2d_grad_weight, dw, x, dy, &a);
 }
 
 bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w,
@@ -872,9 +882,8 @@ fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape)
                        FL__SHAPE_TEXT(index), fl_dtype_name(index->dtype),
                        fl__shape_as_text(x_shape).s);
     if (fl__by_slot(dy, FL_OP_max_pool2d_grad)) {
-        fl_call c = {.op = FL_OP_max_pool2d_grad, .n_out = 1, .n_in = 2, .in = {dy, index}};
-        c.out[0] = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, index);
-        return c.out[0] ? fl__result(&c) : fl_raise();
+        fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, index);
+        return fl__run_to(FL_OP_max_pool2d_grad, dx, dy, index, NULL);
     }
     fl_scope s = fl_scope_begin();
     fl_shape flat = FL_SHAPE(dy->shape[0], dy->shape[1], dy->shape[2] * dy->shape[3]);
@@ -899,9 +908,8 @@ fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
         return NULL;
     fl_shape shape = fl__pooled_shape(x, &a);
     if (fl__by_slot(x, FL_OP_avg_pool2d)) {
-        fl_call c = {.op = FL_OP_avg_pool2d, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-        c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
-        return c.out[0] ? fl__result(&c) : fl_raise();
+        fl_tensor *y = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
+        return fl__run_to(FL_OP_avg_pool2d, y, x, NULL, &a);
     }
     fl_scope s = fl_scope_begin();
     fl_tensor *at, *v = fl__unfold_windows(x, shape, &a, 0, &at);
@@ -945,9 +953,8 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         return FL__BAD("fl_avg_pool2d_grad: dy %s, x %s", FL__SHAPE_TEXT(dy),
                        fl__shape_as_text(x_shape).s);
     if (!fl__by_slot(dy, FL_OP_avg_pool2d_grad)) return fl__compose_avg_pool_grad(dy, x_shape, &a);
-    fl_call c = {.op = FL_OP_avg_pool2d_grad, .n_out = 1, .n_in = 1, .in = {dy}, .args = &a};
-    c.out[0] = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, dy);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, dy);
+    return fl__run_to(FL_OP_avg_pool2d_grad, dx, dy, NULL, &a);
 }
 
 /* >>softmax ------------------------------------------------------------------------------------ */
@@ -955,9 +962,7 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
 /* Runs an op of one or two operands along an axis, output shaped like the first. */
 static fl_tensor *fl__along(fl_op op, fl_tensor *a, fl_tensor *b, int axis) {
     fl_axis_args args = {axis};
-    fl_call c = {.op = op, .n_out = 1, .n_in = b ? 2 : 1, .in = {a, b}, .args = &args};
-    c.out[0] = fl__out_like(a, a->dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    return fl__run_to(op, fl__out_like(a, a->dtype), a, b, &args);
 }
 
 static fl_tensor *fl__soft_operand(const char *fn, fl_tensor *x, int *axis) {
@@ -1088,8 +1093,7 @@ fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
 static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
     if (!t) return NULL;
     a.rng = fl_rng_take(rng, fl_numel(t));
-    fl_call c = {.op = FL_OP_random, .n_out = 1, .out = {t}, .args = &a};
-    return fl__result(&c);
+    return fl__run_to(FL_OP_random, t, NULL, NULL, &a);
 }
 
 fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng) {
@@ -1127,19 +1131,11 @@ fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng) {
 fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
     if (!fl__droppable(x, p) || !(x = fl__stored(x))) return NULL;
     fl_dropout_args a = {p, state};
-    if (fl__by_slot(x, FL_OP_dropout)) {
-        fl_call c = {.op = FL_OP_dropout,
-                     .n_out = 1,
-                     .n_in = 1,
-                     .out = {fl__out_like(x, x->dtype)},
-                     .in = {x},
-                     .args = &a};
-        return c.out[0] ? fl__result(&c) : fl_raise();
-    }
+    if (fl__by_slot(x, FL_OP_dropout))
+        return fl__run_to(FL_OP_dropout, fl__out_like(x, x->dtype), x, NULL, &a);
     fl_scope s = fl_scope_begin();
     fl_random_args r = {.dist = FL_UNIFORM, .a = 0, .b = 1, .rng = state};
-    fl_call c = {.op = FL_OP_random, .n_out = 1, .out = {fl__out_like(x, FL_F32)}, .args = &r};
-    fl_tensor *u = c.out[0] ? fl__result(&c) : fl_raise();
+    fl_tensor *u = fl__run_to(FL_OP_random, fl__out_like(x, FL_F32), NULL, NULL, &r);
     fl_tensor *y = fl_where(fl_ge(u, fl_num(p)), fl_mul(x, fl_num(1 / (1 - p))), fl_num(0));
     return fl_scope_return(&s, y);
 }

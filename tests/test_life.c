@@ -349,6 +349,38 @@ TEST(a_scope_ends_once) {
 }
 
 static jmp_buf leave;
+/* Only what the innermost scope got last changes hands; what another owns is kept once more. */
+TEST(the_last_value_of_a_scope_is_taken_from_it) {
+    fl_scope a = fl_scope_begin();
+    fl_tensor *first = fl_ones(FL_SHAPE(2), FL_F32), *last = fl_full(FL_SHAPE(2), 5, FL_F32);
+    fl_obj_take(&first->obj);
+    CHECK(fl_scope_size() == 2 && first->obj.refs_ == 2);
+    fl_obj_take(&last->obj);
+    CHECK(fl_scope_size() == 1 && last->obj.refs_ == 1);
+    fl_scope b = fl_scope_begin();
+    fl_obj_take(&first->obj);
+    CHECK(fl_scope_size() == 0 && first->obj.refs_ == 3);
+    fl_scope_end(&b);
+    fl_scope_end(&a);
+    CHECK(fl_live() == 2 && first->obj.refs_ == 2 && first_element(last) == 5);
+    fl_drop(first);
+    fl_drop(first);
+    fl_drop(last);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ... as by a variable that is made of it, which returns alone. */
+TEST(a_variable_takes_its_value_along) {
+    fl_scope a = fl_scope_begin(), b = fl_scope_begin();
+    fl_tensor *t = fl_full(FL_SHAPE(2), 5, FL_F32);
+    fl_var *x = fv_const(t), *again = fv_const(t);
+    CHECK(fl_scope_size() == 2 && t->obj.refs_ == 2 && again->value == t);
+    CHECK(fv_scope_return(&b, x) == x && fl_scope_size() == 1 && t->obj.refs_ == 1);
+    CHECK(first_element(x->value) == 5);
+    fl_scope_end(&a);
+    CHECK_NOTHING_LIVES();
+}
+
 static void jump(const char *text, void *user) {
     (void)text, (void)user;
     longjmp(leave, 1);

@@ -15,9 +15,7 @@
 #ifdef FL_ON_TENSORS
 static fl_tensor *fl__fft_of(fl_tensor *x, fl_fft_args a) {
     if (!x) return NULL;
-    fl_call c = {.op = FL_OP_fft, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl_call_out(x->family, fl_shape_of(x), x->dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    return fl__run_to(FL_OP_fft, fl_call_out(x->family, fl_shape_of(x), x->dtype), x, NULL, &a);
 }
 
 /* The axis in [0, dims); -1 after an error, also if nothing lies along it. */

@@ -99,6 +99,8 @@ typedef struct fl__cursor {
     char *ptr;
     int64_t at[FL_MAX_DIMS];
 } fl__cursor;
+/* Over t, without dims yet. */
+FL_PRIVATE void fl__walk_begin(fl__walk *w, const fl_tensor *t, int access);
 /* order: the axes, outermost first; NULL: as they are. */
 FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access, const int *order);
 /* Converts between memory of dtype d and its wide dtype. */
@@ -168,8 +170,15 @@ static inline int64_t fl__min(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/* a / b of numbers that are not negative, b > 0. Small ops have time for few divisions: nearly all
+   are of numbers of 32 bits, which take half as long, and many of one smaller than b. */
+static inline int64_t fl__quotient(int64_t a, int64_t b) {
+    if (a < b) return 0;
+    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
 static inline int64_t fl__ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
+    return a <= b ? a > 0 : fl__quotient(a + b - 1, b);
 }
 
 #ifdef __cplusplus
@@ -246,12 +255,16 @@ FL_PRIVATE void fl__walk_close(fl__walk *w, int n) {
     }
 }
 
-FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access, const int *order) {
+FL_PRIVATE void fl__walk_begin(fl__walk *w, const fl_tensor *t, int access) {
     w->base = fl_data(t);
     w->size = w->raw = (int)fl_dtype_size(t->dtype);
     w->load = w->save = NULL;
     w->access = access;
     w->ndim = 0;
+}
+
+FL_PRIVATE void fl__walk_init(fl__walk *w, const fl_tensor *t, int access, const int *order) {
+    fl__walk_begin(w, t, access);
     for (int i = t->ndim - 1; i >= 0; i--) {
         int k = order ? order[i] : i;
         fl__walk_push(w, 1, t->shape[k], &(int64_t){t->stride[k] * w->size});
@@ -272,10 +285,11 @@ FL_PRIVATE void fl__walk_widen(fl__walk *w, fl_dtype d) {
 
 FL_PRIVATE fl__cursor fl__walk_seek(const fl__walk *w, int64_t position) {
     fl__cursor c = {.ptr = w->base};
-    for (int k = 0; k < w->ndim; k++) {
-        c.at[k] = position % w->dim[k];
-        position /= w->dim[k];
+    for (int k = 0; k < w->ndim && position > 0; k++) {
+        int64_t above = fl__quotient(position, w->dim[k]);
+        c.at[k] = position - above * w->dim[k];
         c.ptr += c.at[k] * w->step[k];
+        position = above;
     }
     return c;
 }

@@ -282,8 +282,7 @@ FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
-    (void)self;
+static bool fl__grad1_pass(const fl_call *c) {
     const fl_grad_args *args = c->args;
     fl_tensor *dx = c->out[0];
     fl_dtype wide = fl_dtype_wide(dx->dtype);
@@ -296,6 +295,18 @@ FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
     fl__pass_add_wide(&p, dx, FL_WRITE, wide);
     for (int k = 0; k < 3; k++) fl__pass_add_wide(&p, c->in[k], FL_READ, wide);
     fl__pass_run(&p, fl_numel(dx));
+    return true;
+}
+
+FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
+    fl_tensor *dx = c->out[0], *x = c->in[0], *y = c->in[1], *dy = c->in[2];
+    fl__loop loop = fl__gradient_loops[((const fl_grad_args *)c->args)->op][0][fl__column(dx->dtype)];
+    int64_t n;
+    (void)self;
+    if (!loop || !fl__all_dense(dx, x, y, &n) || !fl__all_dense(dx, dy, dy, &n) || n > FL__GRAIN)
+        return fl__grad1_pass(c);
+    if (!fl_make(dx)) return false;
+    loop((void *[]){fl__bytes(dx), fl__bytes(x), fl__bytes(y), fl__bytes(dy)}, n, NULL);
     return true;
 }
 

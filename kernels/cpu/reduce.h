@@ -191,8 +191,7 @@ static void fl__kept_walks(fl__reduction *r, const fl_tensor *x, const fl_tensor
         y_axis[i] = k;
         k += keepdim || !(axes >> i & 1);
     }
-    r->y = (fl__walk){.base = fl_data(y), .access = FL_WRITE};
-    r->y.size = r->y.raw = (int)fl_dtype_size(y->dtype);
+    fl__walk_begin(&r->y, y, FL_WRITE);
     for (int i = x->ndim - 1; i >= 0; i--) {
         int axis = order[i];
         if (axes >> axis & 1) continue;
@@ -206,9 +205,10 @@ static void fl__kept_walks(fl__reduction *r, const fl_tensor *x, const fl_tensor
 }
 
 static void fl__reduction_walks(fl__reduction *r, const fl_tensor *x, uint32_t axes) {
-    int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order),
-                            size = (int)fl_dtype_size(x->dtype);
-    r->kept = r->reduced = (fl__walk){.base = fl_data(x), .size = size, .raw = size};
+    int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order);
+    fl__walk_begin(&r->kept, x, FL_READ);
+    fl__walk_begin(&r->reduced, x, FL_READ);
+    const int size = r->reduced.raw;
     fl__walk_widen(&r->reduced, x->dtype);
     r->length = 1;
     for (int k = 0; k < n; k++) {
@@ -224,7 +224,7 @@ static void fl__reduction_plan(fl__reduction *r) {
                    r->kept.step[0] == r->kept.raw;
     r->tile = columns ? fl__min(r->kept.dim[0], FL__TILE_COLUMNS) : 0;
     r->tiles = columns ? fl__ceil_div(r->kept.dim[0], r->tile) : 1;
-    r->chunk = columns ? 4 * FL__CHUNK / r->tile : FL__CHUNK;
+    r->chunk = columns ? fl__quotient(4 * FL__CHUNK, r->tile) : FL__CHUNK;
     r->chunks = r->length ? fl__ceil_div(r->length, r->chunk) : 1;
 }
 
@@ -329,8 +329,9 @@ static void fl__reduce_tiles(void *arg, int64_t first, int64_t last) {
     const fl__walk *w = &r->reduced;
     _Alignas(FL_ALIGN) char acc[FL__TILE_COLUMNS * FL__ELEMENT], row[FL__TILE_COLUMNS * FL__ELEMENT];
     for (int64_t unit = first; unit < last; unit++) {
-        int64_t chunk = unit % r->chunks, tile = unit / r->chunks % r->tiles;
-        int64_t output = unit / r->chunks / r->tiles * r->kept.dim[0] + tile * r->tile;
+        int64_t column = fl__quotient(unit, r->chunks), chunk = unit - column * r->chunks;
+        int64_t line = fl__quotient(column, r->tiles), tile = column - line * r->tiles;
+        int64_t output = line * r->kept.dim[0] + tile * r->tile;
         int64_t width = fl__min(r->tile, r->kept.dim[0] - tile * r->tile);
         int64_t begin = chunk * r->chunk, end = fl__min(begin + r->chunk, r->length);
         fl__cursor c = fl__walk_seek(w, begin);
@@ -370,7 +371,7 @@ static bool fl__reduction_init(fl__reduction *r, const fl_call *c, fl__fold_op o
 
 static void fl__reduction_run(fl__reduction *r) {
     int64_t width = r->tile ? r->tile : 1,
-            places = r->tile ? r->outputs / r->kept.dim[0] * r->tiles : r->outputs;
+            places = r->tile ? fl__quotient(r->outputs, r->kept.dim[0]) * r->tiles : r->outputs;
     int64_t grain = fl__ceil_div(FL__GRAIN, fl__min(r->length, r->chunk) * width + 1);
     fl_task task = r->chunks > 1 ? fl__reduce_chunks : fl__reduce_outputs;
     fl_parallel(places * r->chunks, grain, r->tile ? fl__reduce_tiles : task, r);
