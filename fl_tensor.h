@@ -958,6 +958,15 @@ FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
 /* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and
    vanish. Blocks of a registered dtype are unpacked to f32. */
 FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
+/* What products of f32 may round their operands to, process-wide: FL_F32 (nothing, at the start) or
+   FL_BF16. That is a permission for matmul, linear layers, convolution and attention, their
+   gradients, and what is composed of them; a backend uses it where its processor multiplies bf16
+   (or anything in between, as TF32) faster, and keeps f32 where that gains nothing. Sums and results
+   stay f32, so weights and gradients need no scaling. Each operand is off by at most 2^-9 of itself,
+   a product by 2^-8 of the sum of its absolute terms; NaN and infinities stay, denormals may count
+   as 0. Compare PyTorch's torch.set_float32_matmul_precision("medium"). */
+FL_API fl_dtype fl_matmul_precision(void);
+FL_API bool fl_set_matmul_precision(fl_dtype d);
 
 /* >>neural ------------------------------------------------------------------------------------- */
 

@@ -2,8 +2,10 @@
    of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
 
    model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-         [--nchw] [--plain] [--ops]
+         [--dtype f32] [--nchw] [--plain] [--ops]
      --list   names and presets, --columns  the names of the figures
+     --dtype  bf16: products may round their operands (fl_set_matmul_precision), all else stays f32;
+              the peak stays that of f32
      --nchw   images as they are; otherwise networks for images work channels-last
      --plain  without dropout and layer drop
      --ops    and a line for each op: calls, seconds and per cent of a step
@@ -23,6 +25,7 @@ typedef struct settings {
     const model *m;
     model_preset preset;
     int threads, warmup, iterations;
+    fl_dtype dtype; /* of products */
     bool nchw, ops;
 } settings;
 
@@ -213,10 +216,10 @@ static void print_line(const settings *s, figures *f, double peak) {
     const double rate = f->flop / median[0] * 1e-9;
     const char *commit = getenv("COMMIT");
     printf(
-        "%s\tfl/%s\t%lld\tcpu\tf32\t%d\ttrain\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
+        "%s\tfl/%s\t%lld\tcpu\t%s\t%d\ttrain\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
         "\t%s\t%.5g\t%lld\n",
-        s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch, s->threads,
-        median[0], f->seconds[0][0], median[1], median[2], median[3], rate, 100 * rate / peak,
+        s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch,
+        fl_dtype_name(s->dtype), s->threads, median[0], f->seconds[0][0], median[1], median[2], median[3], rate, 100 * rate / peak,
         f->memory, (long long)usage.ru_maxrss * 1024, commit ? commit : "-", f->flop * 1e-9,
         (long long)f->conversions);
 }
@@ -231,6 +234,7 @@ static void lay_out(const settings *s, fl_nn_module *net, model_batch *batch) {
 static int run(const settings *s) {
     static figures f;
     fl_set_threads(s->threads);
+    fl_set_matmul_precision(s->dtype);
     fl_scope scope = fl_scope_begin();
     const double peak_before = peak_fma(s->threads);
     fl_seed(1);
@@ -275,12 +279,14 @@ static bool number_option(char **argv, int *i, const char *name, int64_t *value)
 }
 
 static bool read_arguments(settings *s, int argc, char **argv) {
-    const char *preset = "cpu";
+    const char *preset = "cpu", *dtype = "f32";
     int64_t batch = 0, size = 0, threads = fl_threads(), warmup = 2, iterations = 5;
     bool plain = false;
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--preset") && argv[i + 1])
             preset = argv[++i];
+        else if (!strcmp(argv[i], "--dtype") && argv[i + 1])
+            dtype = argv[++i];
         else if (!strcmp(argv[i], "--nchw"))
             s->nchw = true;
         else if (!strcmp(argv[i], "--plain"))
@@ -296,7 +302,9 @@ static bool read_arguments(settings *s, int argc, char **argv) {
     }
     s->m = argc > 1 ? model_find(argv[1]) : NULL;
     const model_preset *p = s->m ? model_preset_find(s->m, preset) : NULL;
+    s->dtype = fl_dtype_named(dtype);
     if (!p || iterations < 1 || iterations > 100) return false;
+    if (s->dtype != FL_F32 && s->dtype != FL_BF16) return false;
     s->preset = *p;
     s->preset.plain = plain;
     if (batch) s->preset.batch = batch;
@@ -314,6 +322,6 @@ int main(int argc, char **argv) {
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr,
             "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-            " [--iterations N] [--nchw] [--plain] [--ops] | --list | --columns\n");
+            " [--iterations N] [--dtype f32] [--nchw] [--plain] [--ops] | --list | --columns\n");
     return 2;
 }

@@ -720,6 +720,9 @@ static void rows_of_indexing(void) {
     NO(fv_scatter, (o.v23, 0, i, o.v34), "[2, 3]", "[3, 4]");
     NO(fv_index_select, (NULL, 0, i), NULLS);
     NO(fv_index_select, (o.v23, 0, i), "[2, 3]");
+    FINE(fl_matmul_precision, fl_matmul_precision() == FL_F32);
+    NO(fl_set_matmul_precision, (FL_F16), "f16: f32 or bf16");
+    NO(fl_set_matmul_precision, ((fl_dtype)99), "?: f32 or bf16");
     NO(fl_matmul, (NULL, o.f23), NULLS);
     NO(fl_matmul, (o.f23, NULL), NULLS);
     NO(fl_matmul, (o.f23, o.f23), "[2, 3] and [2, 3]");

@@ -6,6 +6,7 @@
 #include "../kernels/cpu/conv.h"
 #include "../kernels/cpu/matmul.h"
 #include "test.h"
+#include "bf16.h"
 
 /* A quick generator of values in [-1, 1) with few bits, so that f32 sums are nearly exact. */
 static uint64_t noise_state = 1;

@@ -264,7 +264,7 @@ static void fl__band_row(const fl__band *b, const char *from, int64_t y, char *t
     from += (y * b->in.h + (lo - b->left) * b->in.w) * b->size;
     if (hi == lo) ;
     else if (b->in.c == 1 && b->in.w == b->depth) memcpy(to + lo * pixel, from, (size_t)((hi - lo) * pixel));
-    else b->ks->pack(to + lo * pixel, b->depth, b->depth, hi - lo, from, b->in.c, b->in.w);
+    else b->ks->turn(to + lo * pixel, b->depth, b->depth, hi - lo, from, b->in.c, b->in.w);
     memset(to + hi * pixel, 0, (size_t)((b->width - hi) * pixel));
 }
 
@@ -580,7 +580,7 @@ static void fl__pass_scatter(const fl__conv_pass *p, const fl__conv_area *a, int
     for (int64_t i = a->n0; i < a->n1; i++, block += rows * p->cols * width * size) {
         char *to = out->data + (i * out->n + (a->group * p->o + first) * out->c + a->r0 * out->h) * size;
         if (dense) {
-            p->v->ks->pack(to, out->c, rows * p->cols, n, block, width, 1);
+            p->v->ks->turn(to, out->c, rows * p->cols, n, block, width, 1);
             continue;
         }
         for (int64_t c = 0; c < n; c++)
@@ -653,7 +653,7 @@ static void fl__conv_turn_task(void *arg, int64_t begin, int64_t end) {
     const int64_t taps = dense ? v->kh * v->kw : v->kw, calls = dense ? 1 : v->kh;
     for (int64_t o = begin; o < end; o++)
         for (int64_t i = 0; i < calls; i++)
-            v->ks->pack(p->to + (o * v->kh * v->kw + i * v->kw) * v->c * v->size, v->c, v->c, taps,
+            v->ks->turn(p->to + (o * v->kh * v->kw + i * v->kw) * v->c * v->size, v->c, v->c, taps,
                         p->w.data + (o * p->w.n + i * p->w.h) * v->size, p->w.c, p->w.w);
 }
 
@@ -1009,7 +1009,7 @@ static void fl__dw_store_task(void *arg, int64_t begin, int64_t end) {
             memcpy(at, from, (size_t)(v->o * size));
             for (int64_t s = 1; s < p->splits; s++) v->ks->add(at, from + s * part * size, v->o);
         }
-        v->ks->pack(p->dw.data + (group * v->o * p->dw.n + r0) * size, p->dw.n, n, v->o, sum, v->o, 1);
+        v->ks->turn(p->dw.data + (group * v->o * p->dw.n + r0) * size, p->dw.n, n, v->o, sum, v->o, 1);
     }
     fl__room_leave(&p->rooms, sum);
 }

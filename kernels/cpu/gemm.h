@@ -1,7 +1,10 @@
 /* gemm.h - the register tiles of matrix products, for matmul.h, conv.h and attention.h
 
    A tile is a corner of C, as large as the registers hold, and runs along k. gemm_tile.h is its text
-   for one element type and one instruction set; here it is expanded for all of them, and chosen. */
+   for one element type and one instruction set; here it is expanded for all of them, and chosen.
+
+   Where fl_matmul_precision allows it, packed f32 operands may be rounded to bf16, two values along
+   k in the place of one: vdpbf16ps multiplies both and adds them to an f32 sum. */
 #include "common.h"
 #ifndef FL_CPU_GEMM_H
 #define FL_CPU_GEMM_H
@@ -24,19 +27,30 @@ typedef void (*fl__few_fn)(const fl__tile *t, int64_t n);
 typedef struct fl__kernels {
     size_t size;             /* of an element */
     int lanes;               /* elements per register */
+    int pairs;               /* values along k in an element of a packed operand: 1, or 2 of bf16 */
     int rows;                /* most rows of a tile two registers wide, if rsa is 1 */
     int short_rows, widest;  /* most rows and most registers across of a tile with any rsa */
-    fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1 */
+    fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1; of pairs there is nothing else */
     fl__tile_fn tile[3][7];  /* [registers across / 2][rows] */
     fl__few_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
     fl__few_fn axpys[5];     /* the same where b is [k][n] */
-    /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row */
+    /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row. pack
+       is for operands: of pairs it makes fl__gemm_depth rows. turn is for all else. */
     void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
+                 int64_t cs);
+    void (*turn)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
                  int64_t cs);
     void (*add)(void *dst, const void *src, int64_t n); /* dst[i] += src[i] */
 } fl__kernels;
 /* The kernels for f32 or f64 at the level in force. */
 FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype);
+/* The kernels for pairs of bf16, where products of ks may be rounded and that is faster; else
+   NULL. */
+FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks);
+/* Elements along k of a packed operand. */
+static inline int64_t fl__gemm_depth(const fl__kernels *ks, int64_t k) {
+    return (k + ks->pairs - 1) / ks->pairs;
+}
 /* Runs t on m x n elements of C, m and n within a tile. */
 FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t);
 
@@ -51,6 +65,9 @@ FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char
 #define FL_CPU_GEMM_IMPL
 
 #include <string.h>
+#if defined(FL__X86_BF16) && !defined(FL_EMULATE_BF16)
+#include <immintrin.h>
+#endif
 
 /* >>kernels: gemm_tile.h for every element and level */
 
@@ -115,6 +132,15 @@ FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char
 #define FL__FN(name) fl__f64_avx512_##name
 #include "gemm_tile.h"
 #endif
+#ifdef FL__X86_BF16
+#define FL__TARGET FL__TARGET_BF16
+#define FL__T float
+#define FL__PAIRS 2
+#define FL__LANES 16
+#define FL__ROWS 14
+#define FL__FN(name) fl__bf16_##name
+#include "gemm_tile.h"
+#endif
 
 #ifndef __clang__
 #pragma GCC pop_options
@@ -135,6 +161,15 @@ FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype) {
     if (level == FL__AVX2) return f64 ? &fl__f64_avx2_kernels : &fl__f32_avx2_kernels;
 #endif
     return f64 ? &fl__f64_portable_kernels : &fl__f32_portable_kernels;
+}
+
+FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks) {
+#ifdef FL__X86_BF16
+    bool rounds = fl_matmul_precision() == FL_BF16 && fl__cpu_has_bf16();
+    if (rounds && ks == &fl__f32_avx512_kernels) return &fl__bf16_kernels;
+#endif
+    (void)ks;
+    return NULL;
 }
 
 /* Copies or adds an m x n corner of a computed tile into C. */

@@ -6,7 +6,10 @@
      FL__ROWS       4, 6 or 14: most rows of a tile two registers wide (2 FL__ROWS + 3 must exist)
      FL__FN(name)   the name with a suffix of its own
      FL__TARGET     the target attribute
-   and it defines FL__FN(kernels), the table that gemm.h describes, and undefines them all.
+     FL__PAIRS      2 if the operands of tiles are pairs of bf16, which bf16_pairs.h handles; else
+                    not defined
+   and it defines FL__FN(kernels), the table that gemm.h describes, and undefines them all. Of pairs
+   there are tall tiles only: fewer rows do not pay for being rounded.
 
    A tile holds mr x (nv registers) of C in registers and runs along k: one loop text, always
    inlined with constant mr and nv, unrolled until every accumulator is a register. */
@@ -18,6 +21,31 @@ typedef FL__T FL__FN(mem) /* the same, anywhere in memory */
 typedef FL__T FL__FN(eight) __attribute__((vector_size(8 * sizeof(FL__T))));
 typedef FL__T FL__FN(eight_mem)
     __attribute__((vector_size(8 * sizeof(FL__T)), aligned(sizeof(FL__T)), may_alias));
+
+#ifdef FL__PAIRS
+#include "bf16_pairs.h"
+#else
+#define FL__PAIRS 1
+/* An element in all lanes: exact, and no instruction. */
+FL__INLINE FL__TARGET FL__FN(vec) FL__FN(spread)(const FL__T *a) { return *a - (FL__FN(vec)){0}; }
+/* acc + x * y */
+FL__INLINE FL__TARGET FL__FN(vec) FL__FN(more)(FL__FN(vec) acc, FL__FN(vec) x, FL__FN(vec) y) {
+    FL__CONTRACT
+    return acc + x * y;
+}
+/* What pack reads at a time: a register, eight, one. `step`: to what is next along k, of pairs. */
+FL__INLINE FL__TARGET FL__FN(vec) FL__FN(across)(const FL__T *s, int64_t step) {
+    (void)step;
+    return *(const FL__FN(mem) *)s;
+}
+FL__INLINE FL__TARGET void FL__FN(along)(FL__FN(eight) *to, const FL__T *s) {
+    *to = *(const FL__FN(eight_mem) *)s;
+}
+FL__INLINE FL__T FL__FN(one)(const FL__T *s, int64_t step, int64_t left) {
+    (void)step, (void)left;
+    return *s;
+}
+#endif
 
 /* C (+)= sum over the segments and over p < k of a[i * rsa + p * csa] * b[p * ldb + j], for the
    whole tile. */
@@ -36,8 +64,9 @@ FL__INLINE FL__TARGET void FL__FN(tile)(const int mr, const int nv, int64_t rsa,
                 __builtin_prefetch(b + FL__AHEAD_B * t->ldb + j * FL__LANES);
             }
             FL__UNROLL for (int i = 0; i < mr; i++) {
-                FL__FN(vec) x = a[i * rsa] - (FL__FN(vec)){0}; /* exact, and no instruction */
-                FL__UNROLL for (int j = 0; j < nv; j++) acc[i * nv + j] += x * row[j];
+                FL__FN(vec) x = FL__FN(spread)(a + i * rsa);
+                FL__UNROLL for (int j = 0; j < nv; j++)
+                    acc[i * nv + j] = FL__FN(more)(acc[i * nv + j], x, row[j]);
             }
         }
     }
@@ -67,6 +96,7 @@ FL__INLINE FL__TARGET void FL__FN(tile)(const int mr, const int nv, int64_t rsa,
 #define FL__ALL_TILES(X) FL__ROWS6(X, 1) FL__ROWS6(X, 2) FL__ROWS6(X, 4)
 FL__TALL_ROWS(FL__TALL)
 #endif
+#if FL__PAIRS == 1
 FL__ALL_TILES(FL__TILE_OF)
 
 /* The sums of the lanes of n vectors, lane by lane in as few vectors as they fill: neighbours of
@@ -155,10 +185,21 @@ FL__INLINE FL__TARGET void FL__FN(axpy)(const int mr, const int np, const FL__T 
     }
 FL__FEW(1) FL__FEW(2) FL__FEW(4)
 
-/* Transposes 8 x 8: dst[p * ldd + i] = src[i][p]. */
+/* dst[i] += src[i] */
+FL__TARGET static void FL__FN(add)(void *dst, const void *src, int64_t n) {
+    FL__T *d = dst;
+    const FL__T *s = src;
+    int64_t i = 0;
+    for (; i + FL__LANES <= n; i += FL__LANES)
+        *(FL__FN(mem) *)(d + i) += *(const FL__FN(mem) *)(s + i);
+    for (; i < n; i++) d[i] += s[i];
+}
+#endif
+
+/* Transposes 8 x 8: dst[p * ldd + i] = src[i][p], of pairs too. */
 FL__INLINE FL__TARGET void FL__FN(transpose8)(FL__T *dst, int64_t ldd, const FL__T *const src[8]) {
     FL__FN(eight) r[8], t[8];
-    FL__UNROLL for (int i = 0; i < 8; i++) r[i] = *(const FL__FN(eight_mem) *)src[i];
+    FL__UNROLL for (int i = 0; i < 8; i++) FL__FN(along)(&r[i], src[i]);
     FL__UNROLL for (int i = 0; i < 8; i += 2) {
         t[i] = FL__SHUFFLE(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
         t[i + 1] = FL__SHUFFLE(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
@@ -181,41 +222,34 @@ FL__INLINE int64_t FL__FN(rows_kept)(int64_t n, int64_t step) {
     return n % step == 0 ? 0 : (step - n % step + n - 1) / n;
 }
 
-/* dst[p * ldd + i] = src[i * rs + p * cs] for p < k, i < n. Writes nothing else; reads up to a
-   register past a row. */
+/* dst[p * ldd + i] = src[i * rs + p * cs] for p < k, i < n; of pairs the one from
+   src[i * rs + 2 p cs] on, the last with 0 if k is odd. Writes nothing else; reads up to a register
+   past a row. */
 FL__TARGET static void FL__FN(pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src,
                                     int64_t rs, int64_t cs) {
     FL__T *d = dst;
     const FL__T *s = src;
-    const int64_t step = rs == 1 ? FL__LANES : 8;
+    const int64_t step = rs == 1 ? FL__LANES : 8, rows = (k + FL__PAIRS - 1) / FL__PAIRS;
     int64_t wide = ldd == n ? n : n / step * step, p = 0;
-    int64_t end = k - FL__FN(rows_kept)(wide, step);
+    int64_t end = fl__min(rows - FL__FN(rows_kept)(wide, step), k / FL__PAIRS);
     if (rs == 1) {
         for (; p < end; p++) {
             for (int64_t i = 0; i < wide; i += FL__LANES)
-                *(FL__FN(mem) *)(d + p * ldd + i) = *(const FL__FN(mem) *)(s + p * cs + i);
+                *(FL__FN(mem) *)(d + p * ldd + i) = FL__FN(across)(s + p * FL__PAIRS * cs + i, cs);
         }
     } else if (cs == 1 && wide > 0) {
         for (int64_t chunk = 64; p + 8 <= end; p = fl__min(p + chunk, end / 8 * 8))
             for (int64_t i = (wide - 1) / 8 * 8; i >= 0; i -= 8)
                 for (int64_t r = p; r + 8 <= fl__min(p + chunk, end); r += 8) {
                     const FL__T *row[8];
-                    for (int q = 0; q < 8; q++) row[q] = s + (i + q < n ? i + q : n - 1) * rs + r;
+                    for (int q = 0; q < 8; q++)
+                        row[q] = s + (i + q < n ? i + q : n - 1) * rs + r * FL__PAIRS;
                     FL__FN(transpose8)(d + r * ldd + i, ldd, row);
                 }
     }
-    for (int64_t q = 0; q < k; q++)
-        for (int64_t i = q < p ? wide : 0; i < n; i++) d[q * ldd + i] = s[i * rs + q * cs];
-}
-
-/* dst[i] += src[i] */
-FL__TARGET static void FL__FN(add)(void *dst, const void *src, int64_t n) {
-    FL__T *d = dst;
-    const FL__T *s = src;
-    int64_t i = 0;
-    for (; i + FL__LANES <= n; i += FL__LANES)
-        *(FL__FN(mem) *)(d + i) += *(const FL__FN(mem) *)(s + i);
-    for (; i < n; i++) d[i] += s[i];
+    for (int64_t q = 0; q < rows; q++)
+        for (int64_t i = q < p ? wide : 0; i < n; i++)
+            d[q * ldd + i] = FL__FN(one)(s + i * rs + q * FL__PAIRS * cs, cs, k - q * FL__PAIRS);
 }
 
 #define FL__ENTRY_TALL(mr) [mr] = FL__FN(tall##mr),
@@ -223,6 +257,7 @@ FL__TARGET static void FL__FN(add)(void *dst, const void *src, int64_t n) {
 static const fl__kernels FL__FN(kernels) = {
     .size = sizeof(FL__T),
     .lanes = FL__LANES,
+    .pairs = FL__PAIRS,
     .rows = FL__ROWS,
 #if FL__ROWS > 6
     .tall = {FL__TALL_ROWS(FL__ENTRY_TALL)},
@@ -232,11 +267,17 @@ static const fl__kernels FL__FN(kernels) = {
     .short_rows = FL__ROWS,
     .widest = 2,
 #endif
+#if FL__PAIRS == 1
     .tile = {FL__ALL_TILES(FL__ENTRY)},
     .dots = {[1] = FL__FN(dots1), [2] = FL__FN(dots2), [4] = FL__FN(dots4)},
     .axpys = {[1] = FL__FN(axpys1), [2] = FL__FN(axpys2), [4] = FL__FN(axpys4)},
-    .pack = FL__FN(pack),
+    .turn = FL__FN(pack),
     .add = FL__FN(add),
+#else
+    .turn = fl__f32_avx512_pack,
+    .add = fl__f32_avx512_add,
+#endif
+    .pack = FL__FN(pack),
 };
 
 #undef FL__T
@@ -255,4 +296,5 @@ static const fl__kernels FL__FN(kernels) = {
 #undef FL__ALL_TILES
 #undef FL__ENTRY_TALL
 #undef FL__ENTRY
+#undef FL__PAIRS
 /* MIT licence: see LICENSE. */

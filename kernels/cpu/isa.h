@@ -14,9 +14,25 @@
 #define FL__TARGET_AVX512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
 #endif
 
-enum { FL__PORTABLE, FL__AVX2, FL__AVX512 };
-/* The best level this processor has, at most FL_ISA=portable|avx2|avx512 of the environment. */
+/* FL__AVX512_BF16 is FL__AVX512 and vdpbf16ps, which multiplies pairs of bf16: only matrix products
+   know it. FL_EMULATE_BF16 computes what it does by FL__AVX512, slowly: to test it anywhere. */
+#ifdef FL__X86_LEVELS
+#if defined(FL_EMULATE_BF16)
+#define FL__X86_BF16 1
+#define FL__TARGET_BF16 FL__TARGET_AVX512
+#elif defined(__clang__) || __GNUC__ >= 10
+#define FL__X86_BF16 1
+#define FL__TARGET_BF16 \
+    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#endif
+#endif
+
+enum { FL__PORTABLE, FL__AVX2, FL__AVX512, FL__AVX512_BF16 };
+/* The best level this processor has, at most FL_ISA=portable|avx2|avx512|avx512_bf16 of the
+   environment, and FL__AVX512. */
 FL_PRIVATE int fl__cpu_isa(void);
+/* Whether the level is FL__AVX512_BF16. */
+FL_PRIVATE bool fl__cpu_has_bf16(void);
 /* Caps the level from now on, for tests; returns the level in force. */
 FL_PRIVATE int fl__cpu_isa_cap(int level);
 
@@ -37,7 +53,13 @@ static int fl__isa_of_processor(void) {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return FL__PORTABLE;
     bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return wide ? FL__AVX512 : FL__AVX2;
+    if (!wide) return FL__AVX2;
+#ifdef FL_EMULATE_BF16
+    return FL__AVX512_BF16;
+#elif defined(FL__X86_BF16)
+    if (__builtin_cpu_supports("avx512bf16")) return FL__AVX512_BF16;
+#endif
+    return FL__AVX512;
 #else
     return FL__PORTABLE;
 #endif
@@ -47,7 +69,8 @@ static int fl__isa_of_environment(void) {
     const char *name = getenv("FL_ISA");
     if (name && strcmp(name, "portable") == 0) return FL__PORTABLE;
     if (name && strcmp(name, "avx2") == 0) return FL__AVX2;
-    return FL__AVX512;
+    if (name && strcmp(name, "avx512") == 0) return FL__AVX512;
+    return FL__AVX512_BF16;
 }
 
 FL_PRIVATE int fl__cpu_isa_cap(int level) {
@@ -58,10 +81,17 @@ FL_PRIVATE int fl__cpu_isa_cap(int level) {
     return now;
 }
 
-FL_PRIVATE int fl__cpu_isa(void) {
+static int fl__isa_now(void) {
     int level = __atomic_load_n(&fl__isa_level, __ATOMIC_RELAXED);
-    return level >= 0 ? level : fl__cpu_isa_cap(FL__AVX512);
+    return level >= 0 ? level : fl__cpu_isa_cap(FL__AVX512_BF16);
 }
+
+FL_PRIVATE int fl__cpu_isa(void) {
+    int level = fl__isa_now();
+    return level < FL__AVX512 ? level : FL__AVX512;
+}
+
+FL_PRIVATE bool fl__cpu_has_bf16(void) { return fl__isa_now() == FL__AVX512_BF16; }
 
 #endif /* FL_CPU_ISA_IMPL */
 #endif

@@ -10,6 +10,9 @@
    few rows (then C^T = B^T A^T is computed, whose left operand streams through once). A handful of
    rows, bound by the reading of B, have loops of their own, for B as it is and transposed.
 
+   Where operands may be rounded to bf16 (fl__gemm_pairs), packing does it, and everything that is
+   read in place, bound by memory as it is, stays f32.
+
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
 #include "gemm.h"
@@ -39,7 +42,9 @@ enum {
     FL__MATMUL_SLAB = 16,         /* of k, at a time */
     FL__MATMUL_SHORT = 128,       /* k, for which C is written row by row */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
-    FL__MATMUL_TASKS = 6          /* least number to aim at */
+    FL__MATMUL_TASKS = 6,         /* least number to aim at */
+    FL__MATMUL_FEW_PAIRS = 32,    /* rows up to which packing B as pairs of bf16 does not pay */
+    FL__FEW_ROWS = 8              /* rows up to which the reading of B is all that counts */
 };
 
 /* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there,
@@ -65,7 +70,7 @@ typedef struct fl__gemm {
     bool add;         /* C starts from what it holds, not from 0 */
     int rows, width;  /* of a tile */
     int64_t tiles, height, taller; /* of rows: of height each, the first `taller` one more */
-    const char *packed; /* A, the panel of a tile at row(t) * k; NULL: read in place */
+    const char *packed; /* A, the panel of a tile at row(t) * depth; NULL: read in place */
     const fl__finish *finish; /* NULL: none */
 } fl__gemm;
 
@@ -110,16 +115,17 @@ static int64_t fl__gemm_group(const fl__gemm *g) {
 /* How much of k is packed at a time: where panels lie side by side in memory, a few rows of all of
    them, which the processor then fetches in a row. */
 static int64_t fl__gemm_slab(const fl__gemm *g, int64_t stride_across) {
-    return stride_across == 1 ? FL__MATMUL_SLAB : g->k;
+    return stride_across == 1 ? FL__MATMUL_SLAB * g->ks->pairs : g->k;
 }
 
 /* Packs the panels of row tiles t0 .. t1 of A. */
 static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
     const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->rsa);
+    const int64_t depth = fl__gemm_depth(g->ks, g->k);
     for (int64_t p = 0; p < g->k; p += slab)
         for (int64_t t = t0; t < t1; t++) {
             int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
-            char *dst = (char *)(uintptr_t)g->packed + (i * g->k + p * m) * size;
+            char *dst = (char *)(uintptr_t)g->packed + (i * depth + p / g->ks->pairs * m) * size;
             g->ks->pack(dst, m, m, fl__min(slab, g->k - p), g->a + (i * g->rsa + p * g->csa) * size,
                         g->rsa, g->csa);
         }
@@ -129,12 +135,13 @@ static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
 static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *panels) {
     const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->csb);
     const int64_t lanes = g->csb == 1 ? g->ks->lanes : 1; /* whole registers where B has the rest */
+    const int64_t depth = fl__gemm_depth(g->ks, g->k);
     for (int64_t p = 0; p < g->k; p += slab)
         for (int64_t j = j0; j < j1; j += g->width) {
             int64_t n = fl__ceil_div(fl__min(g->width, j1 - j), lanes) * lanes;
-            g->ks->pack(panels + ((j - j0) * g->k + p * g->width) * size, g->width, n,
-                        fl__min(slab, g->k - p), g->b + (p * g->rsb + j * g->csb) * size, g->csb,
-                        g->rsb);
+            char *dst = panels + ((j - j0) * depth + p / g->ks->pairs * g->width) * size;
+            g->ks->pack(dst, g->width, n, fl__min(slab, g->k - p),
+                        g->b + (p * g->rsb + j * g->csb) * size, g->csb, g->rsb);
         }
 }
 
@@ -161,15 +168,15 @@ static void fl__gemm_finish(const fl__finish *f, char *c, int64_t ldc, int64_t i
 /* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b. */
 static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j, int64_t n,
                             const char *b, int64_t ldb) {
-    const int64_t size = (int64_t)g->ks->size;
+    const int64_t size = (int64_t)g->ks->size, depth = fl__gemm_depth(g->ks, g->k);
     fl__segment segment = {.b = b};
-    fl__tile tile = {.segments = 1, .segment = &segment, .k = g->k, .rsa = g->rsa, .csa = g->csa,
+    fl__tile tile = {.segments = 1, .segment = &segment, .k = depth, .rsa = g->rsa, .csa = g->csa,
                      .ldb = ldb, .ldc = g->ldc, .add = g->add};
     for (int64_t t = t0; t < t1; t++) {
         int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
         segment.a = g->a + i * g->rsa * size;
         if (g->packed) {
-            segment.a = g->packed + i * g->k * size;
+            segment.a = g->packed + i * depth * size;
             tile.rsa = 1;
             tile.csa = m;
         }
@@ -184,7 +191,8 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
    written along, panel by panel. */
 static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                             const char *b, int64_t step, int64_t ldb) {
-    const int64_t size = (int64_t)g->ks->size, tiles = g->k <= FL__MATMUL_SHORT ? 1 : t1 - t0;
+    const int64_t size = (int64_t)g->ks->size, depth = fl__gemm_depth(g->ks, g->k);
+    const int64_t tiles = depth <= FL__MATMUL_SHORT ? 1 : t1 - t0;
     for (int64_t t = t0; t < t1; t += tiles)
         for (int64_t j = j0; j < j1; j += g->width)
             fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j),
@@ -201,7 +209,7 @@ static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0
             fl__gemm_panels(g, t0, t1, j, end, g->b + j * size, 1, g->rsb);
         } else {
             fl__gemm_pack_b(g, j, end, panels);
-            fl__gemm_panels(g, t0, t1, j, end, panels, g->k, g->width);
+            fl__gemm_panels(g, t0, t1, j, end, panels, fl__gemm_depth(g->ks, g->k), g->width);
         }
     }
 }
@@ -266,16 +274,18 @@ static int64_t fl__gemm_area(const fl__gemm *g, int64_t rows, int64_t columns) {
     return rows * (fl__ceil_div(columns, width) * width);
 }
 
-/* Decides orientation and packing. */
+/* Decides orientation, packing, and whether what is packed is rounded. */
 static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
+    const fl__kernels *pairs = fl__gemm_pairs(g->ks);
     bool small = g->m * g->n <= FL__SMALL_PRODUCT && g->m * g->n * g->k <= FL__SMALL_PRODUCT;
-    bool stream = g->csb != 1 && g->m <= 128 &&
+    bool stream = g->csb != 1 && g->m <= (pairs ? FL__MATMUL_FEW_PAIRS : 128) &&
                   g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
     bool in_place = small || stream;
+    if (pairs && !in_place && g->m > FL__FEW_ROWS) g->ks = pairs;
     fl__gemm_set_tiles(g, in_place ? g->ks->short_rows : g->ks->rows);
     g->width = (in_place && g->n > 2 * g->ks->lanes ? g->ks->widest : 2) * g->ks->lanes;
     g->packed = in_place ? NULL : ""; /* set for each task */
@@ -310,7 +320,7 @@ static void fl__matmul_cut(fl__matmul *p) {
         p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
     p->split_k = fl__ceil_div(g->k, p->splits);
     p->splits = fl__ceil_div(g->k, p->split_k);
-    int64_t most = p->openblas ? p->split_k : FL__MATMUL_CHUNK;
+    int64_t most = p->openblas ? p->split_k : FL__MATMUL_CHUNK * g->ks->pairs;
     p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, most));
 }
 
@@ -336,7 +346,7 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     g.b += (fl__batch_offset(p, sb, item) + k0 * g.rsb) * size;
     g.k = fl__min(p->chunk, end - k0);
     g.add = p->at > 0;
-    if (g.packed) g.packed = p->packed + index * g.m * p->chunk * size;
+    if (g.packed) g.packed = p->packed + index * g.m * fl__gemm_depth(g.ks, p->chunk) * size;
     g.c = (p->parts ? p->parts : p->out) + index * g.m * g.n * size;
     bool last = k0 + g.k == end;
     if (last && !p->swapped && p->splits == 1 && !p->openblas) g.finish = p->finish;
@@ -359,7 +369,7 @@ static void fl__matmul_turn(const fl__matmul *p, const fl__gemm *g, int64_t item
                             int64_t i1, int64_t j0, int64_t j1) {
     const int64_t size = (int64_t)g->ks->size;
     char *out = p->out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
-    g->ks->pack(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
+    g->ks->turn(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
     if (p->finish) fl__gemm_finish(p->finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
 }
 
@@ -401,7 +411,7 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
 
 /* >>few: at most 8 rows, for each of which B would be read: it is read once, in memory's order */
 
-enum { FL__FEW_ROWS = 8, FL__FEW_DOTS = 1024, FL__FEW_AXPYS = 16 };
+enum { FL__FEW_DOTS = 1024, FL__FEW_AXPYS = 16 };
 
 /* One block of columns: a chunk of k at a time over all rows. */
 static void fl__few_block(const fl__gemm *g, int64_t j, int64_t n) {
@@ -507,12 +517,13 @@ static bool fl__matmul_float(fl__matmul *p) {
     if (p->openblas) g->packed = NULL;
 #endif
     fl__matmul_cut(p);
-    int64_t pack = g->packed ? p->items * p->splits * g->m * p->chunk : 0;
+    const int64_t depth = fl__gemm_depth(g->ks, p->chunk);
+    int64_t pack = g->packed ? p->items * p->splits * g->m * depth : 0;
     int64_t parts = p->swapped || p->splits > 1 ? p->items * p->splits * g->m * g->n : 0;
     bool panels = !p->openblas && !fl__gemm_in_place(g, g->n % g->width);
     if (pack + parts > 0 || panels) {
         int64_t columns = fl__min(fl__gemm_group(g), fl__ceil_div(g->n, g->width) * g->width);
-        int64_t room = panels ? fl__min(columns, p->block_columns) * p->chunk * size : 0;
+        int64_t room = panels ? fl__min(columns, p->block_columns) * depth * size : 0;
         if (!fl__rooms_open(&p->rooms, fl__matmul_tasks(p), room, (pack + parts) * size, "matmul"))
             return false;
         p->packed = p->rooms.more;

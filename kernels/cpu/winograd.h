@@ -87,7 +87,7 @@ static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
             p->transform[FL__WINO_KERNEL](from, to, p->turned ? width : lanes, NULL);
         }
         for (int e = 0; e < 36 && !p->turned; e++)
-            p->v->ks->pack(kernel + e * step, width, width, lanes, part + e * width * lanes, lanes, 1);
+            p->v->ks->turn(kernel + e * step, width, width, lanes, part + e * width * lanes, lanes, 1);
     }
     fl__room_leave(&p->rooms, room);
 }

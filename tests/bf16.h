@@ -1,0 +1,241 @@
+/* bf16.h - tests of products whose operands may be rounded to bf16, against f64 loops over operands
+   that were
+
+   test_kernels.c runs them as the processor is, test_bf16.c with emulated instructions. */
+#include "../fl_composed.h"
+#include "../kernels/cpu/isa.h"
+#include "test.h"
+
+#include <float.h>
+
+/* Rounding is allowed from here on, at the level that does it; a SKIP where there is none. */
+#define BF16_BEGIN() \
+    if (fl__cpu_isa_cap(FL__AVX512_BF16) != FL__AVX512_BF16) SKIP("no bf16 products here"); \
+    CHECK(fl_set_matmul_precision(FL_BF16))
+
+static void bf16_end(void) {
+    CHECK(fl_set_matmul_precision(FL_F32));
+    fl__cpu_isa_cap(FL__AVX512);
+}
+
+/* To the nearest bf16, ties to even; NaN stays. */
+static double bf16_of(double x) {
+    float f = (float)x;
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    if (isnan(f)) return x;
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* f32 in [-1, 1) with all bits in use, t->shape as stored; `turned`: the last two axes exchanged. */
+static fl_tensor *bf16_operand(fl_shape s, bool turned, uint64_t seed) {
+    const int n = s.ndim;
+    if (turned) {
+        int64_t rows = s.dim[n - 2];
+        s.dim[n - 2] = s.dim[n - 1], s.dim[n - 1] = rows;
+    }
+    fl_tensor *t = fl_uniform(s, -1, 1, FL_F32, &(fl_rng){seed, 0});
+    return turned ? fl_transpose(t, n - 2, n - 1) : t;
+}
+
+/* Row-major values as f64, which the caller frees. */
+static double *bf16_values(fl_tensor *t) {
+    double *v = malloc((size_t)(fl_numel(t) + 1) * sizeof *v);
+    CHECK(fl_to_host(fl_cast(t, FL_F64), v, (size_t)fl_numel(t) * sizeof *v));
+    return v;
+}
+
+/* How far y [m, n] is from a [m, k] b [k, n], both rounded or not, at most: in 2^-24 of the sum of
+   the absolute terms. */
+static double bf16_distance(const double *y, const double *a, const double *b, int64_t m, int64_t n,
+                            int64_t k, bool rounded) {
+    double worst = 0;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0, size = 0;
+            for (int64_t p = 0; p < k; p++) {
+                double u = a[i * k + p], v = b[p * n + j];
+                double term = rounded ? bf16_of(u) * bf16_of(v) : u * v;
+                sum += term, size += fabs(term);
+            }
+            worst = fmax(worst, fabs(y[i * n + j] - sum) / size);
+        }
+    return worst * 0x1p24;
+}
+
+/* A product is of rounded operands altogether, or of the operands themselves; large ones must be
+   rounded. layout bit 0: a is a transposed view, bit 1: b is. */
+static void check_bf16_product(int64_t m, int64_t n, int64_t k, int layout, bool must) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = bf16_operand(FL_SHAPE(m, k), layout & 1, 1);
+    fl_tensor *b = bf16_operand(FL_SHAPE(k, n), layout & 2, 2);
+    double *va = bf16_values(a), *vb = bf16_values(b), *vy = bf16_values(fl_matmul(a, b));
+    const double most = 4 + sqrt((double)k), far = bf16_distance(vy, va, vb, m, n, k, true);
+    if (!CHECK(far <= most || (!must && bf16_distance(vy, va, vb, m, n, k, false) <= most)))
+        printf("    %lldx%lldx%lld layout %d: %g of at most %g\n", (long long)m, (long long)n,
+               (long long)k, layout, far, most);
+    free(va), free(vb), free(vy);
+    fl_scope_end(&s);
+}
+
+TEST(bf16_products_around_every_block) {
+    static const int64_t rows[] = {9, 13, 14, 15, 16, 28, 29, 43, 65};
+    static const int64_t columns[] = {9, 15, 16, 17, 31, 32, 33, 47, 49, 65};
+    BF16_BEGIN();
+    for (int i = 0; i < 9; i++)
+        for (int j = 0; j < 10; j++) {
+            int64_t k = 64 * 64 * 64 / (rows[i] * columns[j]) + 1 + (i + j) % 3;
+            for (int layout = 0; layout < 4; layout++)
+                check_bf16_product(rows[i], columns[j], k, layout, false);
+        }
+    bf16_end();
+}
+
+/* Several blocks, chunks and splits of k, odd ones too; swapped operands. */
+TEST(bf16_products_of_many_blocks) {
+    static const int64_t size[][3] = {{66, 64, 65},   {530, 500, 1},  {300, 900, 2}, {300, 900, 3},
+                                      {201, 133, 65}, {1030, 40, 17}, {97, 530, 80}, {64, 10, 1024},
+                                      {70, 600, 33},  {33, 35, 2049}, {40, 44, 4097}, {20, 30, 20001}};
+    BF16_BEGIN();
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        for (int layout = 0; layout < 4; layout++)
+            check_bf16_product(size[i][0], size[i][1], size[i][2], layout, size[i][0] > 32);
+    bf16_end();
+}
+
+/* Products that read their operands in place keep all their bits. */
+TEST(bf16_leaves_small_products_alone) {
+    static const int64_t size[][3] = {{64, 64, 64}, {5, 300, 900}, {300, 1, 900}, {300, 8, 200}};
+    BF16_BEGIN();
+    for (int i = 0; i < 4; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *a = bf16_operand(FL_SHAPE(size[i][0], size[i][2]), false, 1);
+        fl_tensor *b = bf16_operand(FL_SHAPE(size[i][2], size[i][1]), false, 2);
+        fl_tensor *y = fl_matmul(a, b);
+        CHECK(fl_set_matmul_precision(FL_F32));
+        CHECK(fl_item(fl_all(fl_eq(y, fl_matmul(a, b)), FL_ALL_AXES)) == 1);
+        CHECK(fl_set_matmul_precision(FL_BF16));
+        fl_scope_end(&s);
+    }
+    bf16_end();
+}
+
+/* The setting, the level and the dtype decide; what is off by default stays off. */
+TEST(bf16_is_a_permission) {
+    CHECK_EQ_INT(fl_matmul_precision(), FL_F32);
+    BF16_BEGIN();
+    CHECK_EQ_INT(fl_matmul_precision(), FL_BF16);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = bf16_operand(FL_SHAPE(100, 100), false, 1), *wide = fl_cast(a, FL_F64);
+    fl_tensor *rounded = fl_matmul(a, a), *f64 = fl_matmul(wide, wide);
+    fl__cpu_isa_cap(FL__AVX512);
+    fl_tensor *capped = fl_matmul(a, a);
+    fl__cpu_isa_cap(FL__AVX512_BF16);
+    CHECK(fl_set_matmul_precision(FL_F32));
+    fl_tensor *plain = fl_matmul(a, a);
+    CHECK(fl_item(fl_all(fl_eq(plain, capped), FL_ALL_AXES)) == 1);
+    CHECK(fl_item(fl_all(fl_eq(plain, rounded), FL_ALL_AXES)) == 0);
+    CHECK(fl_item(fl_all(fl_eq(f64, fl_matmul(wide, wide)), FL_ALL_AXES)) == 1);
+    fl_scope_end(&s);
+    bf16_end();
+}
+
+/* Times the identity, on either side and in any layout: exactly what a cast gives, for values of
+   all sizes, ties among them. */
+TEST(bf16_rounds_like_a_cast) {
+    enum { N = 67 };
+    BF16_BEGIN();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_empty(FL_SHAPE(N, N), FL_F32), *one = fl_eye(N, N, FL_F32);
+    uint32_t *bits = fl_map(x, FL_WRITE), state = 1;
+    for (int i = 0; i < N * N; i++) {
+        state = state * 1664525u + 1013904223u;
+        bits[i] = (state & 0x80ffffffu) + ((state >> 9) % 200 + 20) * 0x800000u;
+        if (i % 3 == 0) bits[i] = (bits[i] & 0xffff0000u) | 0x8000u;
+    }
+    fl_unmap(x, FL_WRITE);
+    fl_tensor *want = fl_cast(fl_cast(x, FL_BF16), FL_F32), *turned = fl_transpose(want, 0, 1);
+    fl_tensor *y[] = {fl_matmul(x, one), fl_matmul(one, x), fl_matmul(fl_transpose(x, 0, 1), one),
+                      fl_matmul(one, fl_transpose(x, 0, 1))};
+    for (int i = 0; i < 4; i++)
+        CHECK(fl_item(fl_all(fl_eq(y[i], i < 2 ? want : turned), FL_ALL_AXES)) == 1);
+    fl_scope_end(&s);
+    bf16_end();
+}
+
+/* A NaN of low bits only stays one, infinities and what rounds to one meet 0 as they should. */
+TEST(bf16_nan_and_infinity) {
+    enum { N = 70 };
+    const uint32_t nan_bits = 0x7f800001u;
+    BF16_BEGIN();
+    for (int layout = 0; layout < 4; layout++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *a = fl_zeros(FL_SHAPE(N, N), FL_F32), *b = fl_ones(FL_SHAPE(N, N), FL_F32);
+        float *x = fl_map(a, FL_WRITE), *z = fl_map(b, FL_WRITE);
+        memcpy(&x[1 * N + 2], &nan_bits, 4);
+        x[2 * N + 69] = INFINITY;
+        x[3 * N + 5] = -FLT_MAX;
+        z[69 * N + 4] = 0;
+        fl_unmap(a, FL_WRITE), fl_unmap(b, FL_WRITE);
+        if (layout & 1) a = fl_transpose(fl_contiguous(fl_transpose(a, 0, 1)), 0, 1);
+        if (layout & 2) b = fl_transpose(fl_contiguous(fl_transpose(b, 0, 1)), 0, 1);
+        double *y = bf16_values(fl_matmul(a, b));
+        for (int j = 0; j < N; j++) {
+            CHECK(y[j] == 0 && isnan(y[N + j]) && y[3 * N + j] == -INFINITY);
+            CHECK(j == 4 ? isnan(y[2 * N + j]) : y[2 * N + j] == INFINITY);
+        }
+        free(y);
+        fl_scope_end(&s);
+    }
+    bf16_end();
+}
+
+/* Batches, and the bias and activation of a linear layer, which come after the last chunk. */
+TEST(bf16_batches_and_layers) {
+    BF16_BEGIN();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = bf16_operand(FL_SHAPE(3, 70, 65), false, 1);
+    fl_tensor *b = bf16_operand(FL_SHAPE(3, 65, 80), true, 2), *y = fl_matmul(a, b);
+    for (int i = 0; i < 3; i++) {
+        fl_tensor *item = fl_matmul(fl_select(a, 0, i), fl_select(b, 0, i));
+        CHECK(fl_item(fl_all(fl_eq(fl_select(y, 0, i), item), FL_ALL_AXES)) == 1);
+    }
+    fl_tensor *x = bf16_operand(FL_SHAPE(90, 4101), false, 3);
+    fl_tensor *w = bf16_operand(FL_SHAPE(70, 4101), false, 4);
+    fl_tensor *bias = bf16_operand(FL_SHAPE(70), false, 5);
+    fl_tensor *want = fl_relu(fl_add(fl_matmul(x, fl_transpose(w, 0, 1)), bias));
+    CHECK(fl_item(fl_all(fl_eq(fl_linear_act(x, w, bias, FL_OP_relu), want), FL_ALL_AXES)) == 1);
+    fl_scope_end(&s);
+    bf16_end();
+}
+
+static uint64_t bf16_hash(void) {
+    fl_scope s = fl_scope_begin();
+    uint64_t h = 14695981039346656037u;
+    static const int64_t size[][3] = {{300, 600, 501}, {20, 30, 30001}, {64, 1000, 700}};
+    for (int i = 0; i < 3; i++)
+        for (int layout = 0; layout < 4; layout++) {
+            fl_tensor *a = bf16_operand(FL_SHAPE(size[i][0], size[i][2]), layout & 1, 1);
+            fl_tensor *b = bf16_operand(FL_SHAPE(size[i][2], size[i][1]), layout & 2, 2);
+            fl_tensor *y = fl_matmul(a, b);
+            const unsigned char *p = fl_map(y, FL_READ);
+            for (int64_t k = 0; k < 4 * fl_numel(y); k++) h = (h ^ p[k]) * 1099511628211u;
+            fl_unmap(y, FL_READ);
+        }
+    fl_scope_end(&s);
+    return h;
+}
+
+TEST(bf16_threads_give_the_same_bits) {
+    BF16_BEGIN();
+    uint64_t first = 0;
+    for (int threads = 1; threads <= 4; threads++) {
+        CHECK(fl_set_threads(threads));
+        if (threads == 1) first = bf16_hash();
+        else CHECK(bf16_hash() == first);
+    }
+    fl_set_threads(0);
+    bf16_end();
+}
