@@ -98,10 +98,22 @@ FL_PRIVATE fl_var *fv__out(void);
 FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value);
 FL_PRIVATE bool fv__unary_reads_x(fl_op op);
 /* The value of a node's output, computed from what the node saved: for outputs that are cheaper to
-   compute twice than to keep. Nodes that read a large y for their backward do not keep it once this
-   was done. Returns y, which may be NULL. */
+   compute twice than to keep. A large output of such a node is kept neither by the node itself nor
+   by those that save it. */
 typedef fl_tensor *(*fv__again_fn)(fl_node *n);
-FL_PRIVATE fl_var *fv__again(fl_var *y, fv__again_fn again);
+typedef struct fv__spec {
+    const char *name;
+    fl_back_fn back;
+    fv_list in, saved;
+    fl_op op;
+    unsigned blocked;   /* bit i: the gradient of input i is zero everywhere */
+    fv__again_fn again; /* NULL: the output is not computed twice */
+    int spare;          /* so many of the last of saved are for `again` alone */
+    const void *args;
+    size_t bytes;
+} fv__spec;
+/* As fv_record_args, all in one. */
+FL_PRIVATE fl_var *fv__record(fl_tensor *value, const fv__spec *s);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -325,11 +337,11 @@ enum { FV__NO_GRAD = 1 }; /* in fl_flags */
 enum { FV__OUTPUT = -1, FV__OTHER = -2 };
 
 typedef struct fv__saved {
-    fl_var *var; /* NULL for the output, which node->out has, for what is not read, and for what the
-                    node of that operand computes again */
+    fl_var *var; /* NULL for the output, which node->out has, for what is not read, and for what is
+                    computed again */
     uint32_t version;
     int operand; /* which input it is; FV__OUTPUT, FV__OTHER */
-    bool again;
+    bool again;  /* by the node of that operand, or this one of its output */
 } fv__saved;
 
 struct fl_node {
@@ -339,7 +351,7 @@ struct fl_node {
     void *args;
     fl_op op;        /* of the tables' ops */
     fl_var *grad;    /* sum so far of a running pass */
-    fl_tensor *out;  /* the output, if saved */
+    fl_tensor *out;     /* the output, if saved; if computed again, from then on */
     fv__again_fn again; /* NULL: the output is not computed twice */
     uint32_t version;   /* of the output when it was made */
     fl_var *leaf;    /* of a sink; not held */
@@ -348,6 +360,7 @@ struct fl_node {
     fl_node *next;   /* in the list of the dying */
     int64_t pending; /* edges that lead here from nodes not yet in order */
     uint8_t n_in, n_saved, ndim[FV__MAX], dtype[FV__MAX];
+    uint8_t depth; /* nodes in a row that compute again, this one the last */
     bool seen;   /* by the search of a pass */
     bool wanted; /* in a pass: its gradient is of use */
     bool spent;  /* backward has passed and taken edges and saved values */
@@ -358,18 +371,6 @@ struct fl_node {
 enum { FV__LARGEST_INPUT = sizeof(void *) + sizeof(fv__saved) + FL_MAX_DIMS * sizeof(int64_t) };
 _Static_assert(sizeof(fl_node) + FV__MAX * FV__LARGEST_INPUT <= FV__NODE_MAX,
                "a node is an object");
-
-/* What a node is made from. */
-typedef struct fv__spec {
-    const char *name;
-    fl_back_fn back;
-    fv_list in, saved;
-    fl_op op;
-    unsigned blocked; /* bit i: the gradient of input i is zero everywhere */
-    fv__again_fn again;
-    const void *args;
-    size_t bytes;
-} fv__spec;
 
 static fl_node **fv__edges(const fl_node *n) {
     return (fl_node **)(uintptr_t)(n + 1);
@@ -592,7 +593,6 @@ static fl_node *fv__node_new(const fv__spec *s) {
     n->back = s->back;
     n->name = s->name;
     n->op = s->op;
-    n->again = s->again;
     n->n_in = (uint8_t)s->in.n;
     n->n_saved = (uint8_t)s->saved.n;
     if (s->bytes == 0) return n;
@@ -632,33 +632,50 @@ static bool fv__connect(fl_node *n, const fv__spec *s) {
     return true;
 }
 
-enum { FV__LARGE = 1 << 16 }; /* bytes of a value from which computing it again pays */
+enum {
+    FV__LARGE = 1 << 16, /* bytes of a value from which computing it again pays */
+    FV__DEEPEST = 2      /* of a long chain of such values every third is kept */
+};
 
 /* Can the node that made x, operand k of n, make it again when n's backward wants it? Not if it was
    written to since. */
 static bool fv__comes_again(const fl_node *n, int k, const fl_var *x) {
-    const int64_t bytes = fl_numel(x->value) * (int64_t)fl_dtype_size(x->value->dtype);
-    return x->node && x->node->again && fv__edges(n)[k] == x->node && bytes >= FV__LARGE &&
+    return k >= 0 && x->node && x->node->again && fv__edges(n)[k] == x->node &&
            fl_version_of(x->value) == x->node->version;
 }
 
-static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
-    fv__saved *to = fv__saves(n);
+static int fv__operand_of(const fv__spec *s, const fl_var *x) {
+    if (x == &fv__output) return FV__OUTPUT;
+    for (int k = 0; k < s->in.n; k++)
+        if (s->in.v[k] == x) return k;
+    return FV__OTHER;
+}
+
+/* Is n's value to be computed again? Then it is large, and not too much comes again before it. */
+static void fv__decide_again(fl_node *n, const fv__spec *s, const fl_tensor *value) {
+    if (!s->again || fl_numel(value) * (int64_t)fl_dtype_size(value->dtype) < FV__LARGE) return;
+    n->depth = 1;
     for (int i = 0; i < s->saved.n; i++) {
+        const fl_var *x = s->saved.v[i];
+        const int k = x ? fv__operand_of(s, x) : FV__OTHER;
+        if (fv__comes_again(n, k, x) && x->node->depth >= n->depth)
+            n->depth = (uint8_t)(x->node->depth + 1);
+    }
+    if (n->depth <= FV__DEEPEST) n->again = s->again;
+}
+
+static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
+    const int count = s->saved.n - (n->again ? 0 : s->spare);
+    for (int i = 0; i < count; i++) {
         fl_var *x = s->saved.v[i];
+        fv__saved *to = fv__saves(n) + i;
         if (!x) continue;
-        to[i].operand = x == &fv__output ? FV__OUTPUT : FV__OTHER;
-        if (x == &fv__output) {
-            to[i].version = fl_version_of(value);
-            if (!n->out) n->out = fl_keep(value);
-            continue;
-        }
-        to[i].version = fl_version_of(x->value);
-        for (int k = s->in.n; k-- > 0;)
-            if (s->in.v[k] == x) to[i].operand = k;
-        to[i].again = to[i].operand >= 0 && fv__comes_again(n, to[i].operand, x);
-        if (!to[i].again) to[i].var = fv_keep(x);
-        else n->again = NULL; /* of a long chain every second value is kept */
+        to->operand = fv__operand_of(s, x);
+        to->version = fl_version_of(x == &fv__output ? value : x->value);
+        to->again = x == &fv__output ? n->again != NULL : fv__comes_again(n, to->operand, x);
+        if (to->again) continue;
+        if (x != &fv__output) to->var = fv_keep(x);
+        else if (!n->out) n->out = fl_keep(value);
     }
 }
 
@@ -670,7 +687,7 @@ static bool fv__tracks(const fl_tensor *value, fv_list in) {
     return any;
 }
 
-static fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
+FL_PRIVATE fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
     fl_var *y = fv_const(value);
     if (!y || !fv__tracks(value, s->in)) return y;
     fl_node *n = fv__node_new(s);
@@ -679,6 +696,7 @@ static fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
         fl_obj_drop(&n->obj);
         return fl_raise();
     }
+    fv__decide_again(n, s, value);
     fv__save(n, s, value);
     n->version = fl_version_of(value);
     y->node = n;
@@ -703,14 +721,6 @@ FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list 
     return fv_record_args("a custom op", value, back, in, saved, NULL, 0);
 }
 
-FL_PRIVATE fl_var *fv__again(fl_var *y, fv__again_fn again) {
-    const fl_node *n = y ? y->node : NULL;
-    bool reads = n != NULL;
-    for (int i = 0; reads && i < n->n_saved; i++) reads = !fv__saves(n)[i].again;
-    if (reads) y->node->again = again;
-    return y;
-}
-
 /* ---- in a backward function ---- */
 
 /* The output, whose value is t, as a variable again. */
@@ -732,8 +742,9 @@ FL_API fl_var *fv_saved(fl_node *n, int i) {
     }
     const fv__saved *s = fv__saves(n) + i;
     if (s->again) {
-        fl_node *from = fv__edges(n)[s->operand];
-        return fv__output_of(from, from->again(from));
+        fl_node *from = s->operand == FV__OUTPUT ? n : fv__edges(n)[s->operand];
+        if (!from->out) from->out = fl_keep(from->again(from));
+        return fv__output_of(from, from->out);
     }
     fl_tensor *t = s->operand == FV__OUTPUT ? n->out : fv_value(s->var);
     if (!t) return NULL;
@@ -991,6 +1002,9 @@ static void fv__run(fv__pass *p) {
         if (!p->retain && n->back && !fl_error()) {
             n->spent = true;
             fv__node_clear(n);
+        } else if (n->again) {
+            fl_drop(n->out);
+            n->out = NULL;
         }
         n->wanted = true; /* for a pass around this one */
         fl_obj_drop(&n->obj);
@@ -1320,17 +1334,22 @@ static void fv__reshape_back(fl_node *n, fl_var *dy) {
 }
 
 static fl_tensor *fv__reshape_again(fl_node *n) {
-    fl_node *from = fv__edges(n)[0];
-    return fl_reshape(from->again(from), *(const fl_shape *)fv_args(n));
+    return fl_reshape(fv_value(fv_saved(n, 0)), *(const fl_shape *)fv_args(n));
 }
 
-/* Records what only changes the shape. */
+/* Records what only changes the shape; if x is computed again, so is this. */
 static fl_var *fv__reshaped(const char *name, fl_var *x, fl_tensor *value) {
-    const bool again = value && x->node && x->node->again;
-    const fl_shape to = again ? fl_shape_of(value) : FL_SCALAR_SHAPE;
-    fl_var *y = fv_record_args(name, value, fv__reshape_back, FV_IN(x), FV_NONE, &to,
-                               again ? sizeof to : 0);
-    return again ? fv__again(y, fv__reshape_again) : y;
+    if (!value) return NULL;
+    const bool again = x->node && x->node->again;
+    const fl_shape to = fl_shape_of(value);
+    return fv__record(value, &(fv__spec){.name = name,
+                                         .back = fv__reshape_back,
+                                         .again = again ? fv__reshape_again : NULL,
+                                         .in = FV_IN(x),
+                                         .saved = again ? FV_SAVE(x) : FV_NONE,
+                                         .spare = again,
+                                         .args = &to,
+                                         .bytes = again ? sizeof to : 0});
 }
 
 FL_API fl_var *fv_reshape(fl_var *x, fl_shape shape) {

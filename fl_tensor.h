@@ -419,7 +419,8 @@ FL_API void fl_set_flags(uint64_t flags);
     /* x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db] */ \
     X(layer_norm_grad,     OPT, fl_norm_args,    "sum add sub mul div") \
     /* x [n, c, ...], w, b, add -> y, mean, var (biased), over all but the channels: (x - mean) / sqrt(var + eps) w + b +
-       add, at least 0 with relu; w and b are [c, 1, ...] or numbers, mean and var [1, c, 1, ...], add like x or 0 */ \
+       add, at least 0 with relu; w and b are [c, 1, ...] or numbers, mean and var [1, c, 1, ...], add like x or 0;
+       the same, mean, var -> y */ \
     X(batch_norm,          OPT, fl_batch_norm_args, "sum add sub mul div sqrt maximum") \
     /* x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd] */ \
     X(batch_norm_grad,     OPT, fl_batch_norm_args, "sum add sub mul div sqrt where le") \

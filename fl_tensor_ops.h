@@ -515,6 +515,19 @@ fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
 
 /* >>product ------------------------------------------------------------------------------------ */
 
+static int fl__matmul_precision = FL_F32;
+
+fl_dtype fl_matmul_precision(void) {
+    return (fl_dtype)__atomic_load_n(&fl__matmul_precision, __ATOMIC_RELAXED);
+}
+
+bool fl_set_matmul_precision(fl_dtype d) {
+    if (d != FL_F32 && d != FL_BF16)
+        return FL__BAD("fl_set_matmul_precision: %s: f32 or bf16", fl_dtype_name(d)) != NULL;
+    __atomic_store_n(&fl__matmul_precision, (int)d, __ATOMIC_RELAXED);
+    return true;
+}
+
 /* Expands two matrices or batches of them over the batch dims of both; *shape: of their product. */
 static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
     fl_tensor batch_a = **a, batch_b = **b; /* shapes only */
@@ -534,19 +547,6 @@ static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
     shape->dim[n] = sa.dim[n];
     shape->dim[n + 1] = sb.dim[n + 1];
     return (*a = fl_expand(*a, sa)) && (*b = fl_expand(*b, sb));
-}
-
-static int fl__matmul_precision = FL_F32;
-
-fl_dtype fl_matmul_precision(void) {
-    return (fl_dtype)__atomic_load_n(&fl__matmul_precision, __ATOMIC_RELAXED);
-}
-
-bool fl_set_matmul_precision(fl_dtype d) {
-    if (d != FL_F32 && d != FL_BF16)
-        return FL__BAD("fl_set_matmul_precision: %s: f32 or bf16", fl_dtype_name(d)) != NULL;
-    __atomic_store_n(&fl__matmul_precision, (int)d, __ATOMIC_RELAXED);
-    return true;
 }
 
 fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {

@@ -1,10 +1,15 @@
 /* fl_math.h - scalar functions for the op tables, written once for C and CUDA
 
-   flm_<name>_<t> computes one element: <name> is a name of fl_words.h, <t> is f32, f64, i64 or b8
-   (uint8_t, 0 or 1). flm_<from>_to_<to> converts. The f32 functions have no branches, no errno and
-   no tables, so gcc and clang turn a loop over them into vector code at any ISA level, and the loop
-   gives the same bits as a single call: every product and every sum is rounded alone (nothing is
-   contracted into an fma; nvcc wants --fmad=false for that, and clang no -ffp-contract=fast).
+   flm_<name>_<t> computes one element: <name> is a name of fl_words.h, <t> is f32, f32_fma, f64,
+   i64 or b8 (uint8_t, 0 or 1). flm_<from>_to_<to> converts. The f32 functions have no branches, no
+   errno and no tables, so gcc and clang turn a loop over them into vector code at any ISA level,
+   and the loop gives the same bits as a single call: what is fused into an fma is written down, all
+   else is rounded alone (contraction is off; nvcc wants --fmad=false for that, and clang no
+   -ffp-contract=fast).
+
+   f32_fma is f32 with fused multiply-adds: half the instructions of a polynomial. Only functions of
+   an ISA level that has them may call it, elsewhere each is a call of libm. f32 fuses too where all
+   code may, in CUDA or with -mfma, and multiplies and adds everywhere else.
 
    Accuracy against the exact value, every f32 tested (tests/test_math.c --all): exp and log within
    2 ulp, the others within 4. f64 calls libm. Infinities, NaN, -0 and denormals are IEEE's; NaN
@@ -123,285 +128,42 @@ FLM double flm__double(uint64_t u) {
     FLM int flm_bitwise_not_##t(int a) { return !a; }
 
 FLM__COMPARE(f32, float)
+FLM__COMPARE(f32_fma, float)
 FLM__COMPARE(f64, double)
 FLM__COMPARE(i64, int64_t)
 FLM__COMPARE(b8, uint8_t)
 FLM__REAL(f32, float)
+FLM__REAL(f32_fma, float)
 FLM__REAL(f64, double)
 #undef FLM__COMPARE
 #undef FLM__REAL
 
-/* >>f32 */
+/* >>f32: flm_<name>_f32 and flm_<name>_f32_fma */
 
-FLM float flm_abs_f32(float x) { return fabsf(x); }
-FLM float flm_sqrt_f32(float x) { return flm__libm_sqrtf(x); }
+#if defined(__CUDACC__)
+#define FLM__FUSED(a, b, c) fmaf(a, b, c)
+#define FLM__FUSED64(a, b, c) fma(a, b, c)
+#else
+#define FLM__FUSED(a, b, c) __builtin_fmaf(a, b, c)
+#define FLM__FUSED64(a, b, c) __builtin_fma(a, b, c)
+#endif
 
-/* Equal operands differ in a zero's sign at most: and-ing their bits gives +0, or-ing -0. */
-FLM float flm_maximum_f32(float a, float b) {
-    float m = ((a > b) | (a != a)) ? a : b;
-    return a == b ? flm__float(flm__bits32(a) & flm__bits32(b)) : m;
-}
+#define FLM__F(name) flm_##name##_f32
+#if defined(__CUDA_ARCH__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define FLM__FMA FLM__FUSED
+#define FLM__FMA64 FLM__FUSED64
+#else
+#define FLM__FMA(a, b, c) ((a) * (b) + (c))
+#define FLM__FMA64(a, b, c) ((a) * (b) + (c))
+#endif
+#include "fl_math_f32.h"
 
-FLM float flm_minimum_f32(float a, float b) {
-    float m = ((a < b) | (a != a)) ? a : b;
-    return a == b ? flm__float(flm__bits32(a) | flm__bits32(b)) : m;
-}
-
-/* Adding 2^23 leaves no room for a fraction. */
-FLM float flm_rint_f32(float x) {
-    float a = fabsf(x), r = (a + 8388608.0f) - 8388608.0f;
-    return a < 8388608.0f ? copysignf(r, x) : x;
-}
-
-FLM float flm_floor_f32(float x) {
-    float r = flm_rint_f32(x);
-    return r > x ? r - 1.0f : r;
-}
-
-/* a - n b with n = floor(a / b), exact but for the last addition */
-FLM float flm_remainder_f32(float a, float b) {
-    float r = fmodf(a, b);
-    return ((r != 0.0f) & ((r < 0.0f) != (b < 0.0f))) ? r + b : r;
-}
-
-/* x = n ln 2 + r, |r| <= ln 2 / 2. The magic addend 1.5 * 2^23 rounds to an integer and leaves
-   it in the low bits. ln 2 in two parts: n times the upper one is exact. Garbage n for NaN does
-   no harm, as r is NaN then. */
-FLM float flm__split_ln2(float x, int32_t *n) {
-    float t = x * 1.44269504f + 12582912.0f, k = t - 12582912.0f;
-    *n = (int32_t)(flm__bits32(t) - 0x4b400000u);
-    return (x - k * 0.693359375f) + k * 2.12194440e-4f;
-}
-
-/* e^r - 1 on |r| <= ln 2 / 2 */
-FLM float flm__expm1_poly(float r) {
-    float p = 1.38144696e-3f;
-    p = p * r + 8.36877991e-3f;
-    p = p * r + 4.16683927e-2f;
-    p = p * r + 1.66665196e-1f;
-    p = p * r + 4.99999940e-1f;
-    return r + r * r * p;
-}
-
-/* 2^n for -127 < n < 128 */
-FLM float flm__exp2i(int32_t n) { return flm__float((uint32_t)(n + 127) << 23); }
-
-/* 2^n in two steps reaches infinity and rounds once, if at all, into the denormals. */
-FLM float flm_exp_f32(float x) {
-    int32_t n, half;
-    float r;
-    x = x < -104.5f ? -104.5f : x;
-    x = x > 89.0f ? 89.0f : x;
-    r = flm__split_ln2(x, &n);
-    half = n >> 1;
-    return (1.0f + flm__expm1_poly(r)) * flm__exp2i(half) * flm__exp2i(n - half);
-}
-
-/* e^x for shares, x <= 0 or little more: 0 below -87, where denormals begin, which cost a hundred
-   times as much */
-FLM float flm_exp_share_f32(float x) {
-    int32_t n;
-    float r = flm__split_ln2(x < -87.0f ? -87.0f : x, &n);
-    float y = (1.0f + flm__expm1_poly(r)) * flm__exp2i(n);
-    return x < -87.0f ? 0.0f : y;
-}
-
-/* 2^n ((1 - 2^-n) + (e^r - 1)), sign not yet that of x = -0; -1 below -18 */
-FLM float flm__expm1_core(float x) {
-    int32_t n, half;
-    float r, back;
-    x = x < -18.0f ? -18.0f : x;
-    x = x > 89.0f ? 89.0f : x;
-    r = flm__split_ln2(x, &n);
-    half = n >> 1;
-    back = flm__exp2i(-half) * flm__exp2i(half - n);
-    return ((1.0f - back) + flm__expm1_poly(r)) * flm__exp2i(half) * flm__exp2i(n - half);
-}
-
-FLM float flm_expm1_f32(float x) { return copysignf(flm__expm1_core(x), x); }
-
-/* With t = e^(-2|x|) - 1, tanh |x| = -t / (2 + t): no overflow, no cancellation. */
-FLM float flm_tanh_f32(float x) {
-    float t = flm__expm1_core(-2.0f * fabsf(x));
-    return copysignf(t / (2.0f + t), x);
-}
-
-/* log(2^e (1 + f)), sqrt(1/2) - 1 <= f <= sqrt(2) - 1: f - f^2/2 + f^3 P(f) + e ln 2 */
-FLM float flm__log_core(float f, float e) {
-    float z = f * f, p = 6.91554546e-2f;
-    p = p * f - 1.17898569e-1f;
-    p = p * f + 1.18729182e-1f;
-    p = p * f - 1.23843357e-1f;
-    p = p * f + 1.42186657e-1f;
-    p = p * f - 1.66692525e-1f;
-    p = p * f + 2.00022265e-1f;
-    p = p * f - 2.49999866e-1f;
-    p = p * f + 3.33333105e-1f;
-    p = z * f * p - e * 2.12194440e-4f;
-    return (f + (p - 0.5f * z)) + e * 0.693359375f;
-}
-
-/* 0x3f3504f3 is sqrt(1/2): the subtraction puts the mantissa's wrap there. */
-FLM float flm_log_f32(float x) {
-    int tiny = x < 1.17549435e-38f;
-    uint32_t u = flm__bits32(tiny ? x * 33554432.0f : x) - 0x3f3504f3u;
-    float e = (float)((int32_t)u >> 23) - (tiny ? 25.0f : 0.0f);
-    float y = flm__log_core(flm__float((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f, e);
-    y = x < INFINITY ? y : x;
-    y = x < 0.0f ? NAN : y;
-    return x == 0.0f ? -INFINITY : y;
-}
-
-/* log(1 + x): c is the rounding error of u = 1 + x (two-sum), which goes back in at the scale of
-   u's mantissa. For e = 0 that restores f = x. */
-FLM float flm_log1p_f32(float x) {
-    float u = 1.0f + x, b = u - 1.0f, c = (1.0f - (u - b)) + (x - b);
-    uint32_t i = flm__bits32(u) - 0x3f3504f3u;
-    int32_t e = (int32_t)i >> 23;
-    float f = flm__float((i & 0x7fffffu) + 0x3f3504f3u) - 1.0f, y;
-    f += x < 1e9f ? c * flm__exp2i(-e) : 0.0f;
-    y = flm__log_core(f, (float)e);
-    y = x < INFINITY ? y : x;
-    y = x < -1.0f ? NAN : y;
-    y = x == -1.0f ? -INFINITY : y;
-    return x == 0.0f ? x : y;
-}
-
-/* |x| <= 0.93: x + x P(x^2); above: 1 - e^-q(x), q a polynomial fit of -log(erfc(x)) up to 4 */
-FLM float flm_erf_f32(float x) {
-    float a = fabsf(x), s = a * a, t = a > 4.0f ? 4.0f : a;
-    float p = -5.97689650e-4f, q = 1.14233344e-5f, r;
-    int32_t n;
-    p = p * s + 4.99098096e-3f;
-    p = p * s - 2.67655682e-2f;
-    p = p * s + 1.12818025e-1f;
-    p = p * s - 3.76124948e-1f;
-    p = p * s + 1.28379151e-1f;
-    q = q * t - 3.24726425e-4f;
-    q = q * t + 3.65027832e-3f;
-    q = q * t - 2.37786062e-2f;
-    q = q * t + 1.06256090e-1f;
-    q = q * t + 6.35139704e-1f;
-    q = q * t + 1.28651351e-1f;
-    r = flm__split_ln2(-(t + t * q), &n);
-    r = 1.0f - (1.0f + flm__expm1_poly(r)) * flm__exp2i(n);
-    return copysignf(a > 0.93f ? r : a + a * p, x);
-}
-
-/* t less a multiple of 4, in [-4, 4]. The magic addend 1.5 * 2^53 rounds to an even number as
-   long as |t / 4| stays below 2^52; from there on t is a multiple of 4 itself. */
-FLM double flm__mod4(double t) {
-    double k = (t * 0.25 + 13510798882111488.0) - 13510798882111488.0;
-    return fabs(t) < 18014398509481984.0 ? t - 4.0 * k : 0.0;
-}
-
-/* sin(r + q pi/2) for |r| <= pi/4 */
-FLM float flm__sin_quadrant(double r, uint64_t q) {
-    double z = r * r, s = 2.7182745248176924e-06, c = 2.4390043098191887e-05, y;
-    s = s * z - 1.983933100357565e-04;
-    s = s * z + 8.333329374147993e-03;
-    s = s * z - 1.6666666641527175e-01;
-    s = r * (1.0 + z * s);
-    c = c * z - 1.3886759568895264e-03;
-    c = c * z + 4.1666623194893525e-02;
-    c = c * z - 4.9999999724012906e-01;
-    c = 1.0 + z * c;
-    y = q & 1 ? c : s;
-    return (float)(q & 2 ? -y : y);
-}
-
-/* x = q pi/2 + r, |r| <= pi/4, for every float up to 2^128; NaN for infinity. 2/pi in pieces of 29
-   bits: their products with the 24 bits of x are exact. The sum of what they leave mod 4, rounded,
-   gives q (in the low bits), which goes before the small ones come: nothing that counts is lost. */
-FLM double flm__quadrant(float xf, uint64_t *q) {
-    double x = xf, m0 = flm__mod4(x * 0x1.45f306d000000p-1);
-    double m1 = flm__mod4(x * 0x1.9391054000000p-30), m2 = flm__mod4(x * 0x1.4fe13ab000000p-59);
-    double m3 = flm__mod4(x * 0x1.d1f534d000000p-88), m4 = flm__mod4(x * 0x1.b81b6c5000000p-117);
-    double m5 = flm__mod4(x * 0x1.5993c40000000p-148), m6 = flm__mod4(x * 0x1.c820ff2000000p-175);
-    double t = (m0 + m1 + m2 + m3 + m4 + m5 + m6) + 6755399441055744.0;
-    double r = m0 - (t - 6755399441055744.0) + m1 + m2 + m3 + m4 + m5 + m6;
-    *q = flm__bits64(t);
-    return (r + x * 0.0) * 1.5707963267948966;
-}
-
-FLM float flm_sin_f32(float x) {
-    uint64_t q;
-    double r = flm__quadrant(x, &q);
-    return flm__sin_quadrant(r, q);
-}
-
-FLM float flm_cos_f32(float x) {
-    uint64_t q;
-    double r = flm__quadrant(x, &q);
-    return flm__sin_quadrant(r, q + 1);
-}
-
-/* log2 a for a > 0, relative error 2^-43. The exponent becomes a double by way of the bits of
-   2^52 + e + 1024. */
-FLM double flm__log2(double a) {
-    uint64_t u = flm__bits64(a) - 0x3fe6a09e667f3bcdu + ((uint64_t)1024 << 52);
-    double e = flm__double((u >> 52) | 0x4330000000000000u) - (4503599627370496.0 + 1024.0);
-    double m = flm__double((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu);
-    double s = (m - 1.0) / (m + 1.0), z = s * s, p = 0.28290819154875285;
-    p = p * z + 0.3199050991127154;
-    p = p * z + 0.41220926796057783;
-    p = p * z + 0.5770779421988768;
-    p = p * z + 0.9617966941139626;
-    p = p * z + 2.8853900817778495;
-    return e + s * p;
-}
-
-/* 2^p, relative error 2^-34, |p| <= 200 */
-FLM double flm__exp2(double p) {
-    double t = p + 6755399441055744.0, f = p - (t - 6755399441055744.0), y = 1.5201922248720531e-05;
-    y = y * f + 1.546929118668644e-04;
-    y = y * f + 1.3333922561280112e-03;
-    y = y * f + 9.61802725351768e-03;
-    y = y * f + 5.550410353449673e-02;
-    y = y * f + 2.402265119815887e-01;
-    y = y * f + 6.93147180728447e-01;
-    y = y * f + 0.9999999999616815;
-    return y * flm__double((flm__bits64(t) + 1023) << 52);
-}
-
-/* 2^(y log2 |x|) in double, then C's rules for signs, zeros, ones, infinities and NaN */
-FLM float flm_pow_f32(float xf, float yf) {
-    double x = xf, y = yf, a = fabs(x), half = 0.5 * y, l = flm__log2(a), p, r;
-    int whole = flm_rint_f32(yf) == yf, odd = whole & (flm_rint_f32((float)half) != (float)half);
-    l = a < INFINITY ? l : a;
-    l = a == 0.0 ? -INFINITY : l;
-    p = y * l;
-    p = p > 200.0 ? 200.0 : p;
-    p = p < -200.0 ? -200.0 : p;
-    r = flm__exp2(p);
-    r = ((a == 1.0) & (y == y)) ? 1.0 : r;
-    r = odd ? copysign(r, x) : r;
-    r = ((x < 0.0) & (a < INFINITY) & !whole) ? NAN : r;
-    return ((y == 0.0) | (x == 1.0)) ? 1.0f : (float)r;
-}
-
-/* The angle of the point (x, y) in double: that of the octant where it lies, |u| <= sqrt(2) - 1,
-   then back by pi/4, pi/2 and pi. */
-FLM float flm_atan2_f32(float yf, float xf) {
-    double x = fabs((double)xf), y = fabs((double)yf), hi = x > y ? x : y, lo = x > y ? y : x;
-    int both = lo == INFINITY, steep = y > x, left = (int)(flm__bits32(xf) >> 31), mid;
-    double u, z, p = -0.04043033696147106;
-    lo = both ? 1.0 : lo;
-    hi = (both | (hi == 0.0)) ? 1.0 : hi;
-    mid = lo > 0.41421356237309503 * hi;
-    u = (mid ? lo - hi : lo) / (mid ? lo + hi : hi);
-    z = u * u;
-    p = p * z + 0.07135234647464041;
-    p = p * z - 0.09028967562110418;
-    p = p * z + 0.11107493853432703;
-    p = p * z - 0.14285612465275252;
-    p = p * z + 0.19999998916690562;
-    p = p * z - 0.33333333331439496;
-    p = u + u * z * p + (mid ? 0.78539816339744831 : 0.0);
-    p = steep ? 1.5707963267948966 - p : p;
-    p = left ? 3.1415926535897931 - p : p;
-    return ((xf != xf) | (yf != yf)) ? NAN : copysignf((float)p, yf);
-}
+#define FLM__F(name) flm_##name##_f32_fma
+#define FLM__FMA FLM__FUSED
+#define FLM__FMA64 FLM__FUSED64
+#include "fl_math_f32.h"
+#undef FLM__FUSED
+#undef FLM__FUSED64
 
 /* >>f64 */
 
@@ -636,8 +398,8 @@ FLM void flm_normal_f32(uint32_t u, uint32_t v, float out[2]) {
     float uniform = (float)(int32_t)(u >> 1) * 0x1p-31f + 0x1p-32f;
     float radius = flm_sqrt_f32(-2.0f * flm_log_f32(uniform));
     double angle = (double)(int32_t)(v << 2) * (0.78539816339744831 * 0x1p-31);
-    out[0] = radius * flm__sin_quadrant(angle, (v >> 30) + 1);
-    out[1] = radius * flm__sin_quadrant(angle, v >> 30);
+    out[0] = radius * flm__sin_quadrant_f32(angle, (v >> 30) + 1);
+    out[1] = radius * flm__sin_quadrant_f32(angle, v >> 30);
 }
 
 /* The same from four words: radius from w[0], w[1], angle from w[2], w[3]; |out| < 8.6. */

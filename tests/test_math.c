@@ -1,8 +1,9 @@
 /* test_math.c - kernels/fl_math.h and fl_words.h: error bounds over all floats, special values, the
    same bits everywhere
 
-     test_math [filter]    a strided set of floats and every exponent boundary: seconds
-     test_math --all       every float for each one-argument f32 function: half an hour
+     test_math [filter]        a strided set of floats and every exponent boundary: seconds
+     test_math --all [names]   every float for each one-argument f32 function, or those whose names
+                               start so: a minute each
 
    Each sweep prints the largest error in ulp, where it is, and a hash of all results: the hashes
    of builds by different compilers must be equal. References are libm's double functions, or
@@ -56,8 +57,8 @@ TEST(words_expand_to_any_set_of_functions) {
     CHECK_EQ_INT(calls_of_mul, 2);
 }
 
-/* ---- loops over every f32 function, at every ISA level that the compiler and the machine have
-   ---- */
+/* ---- loops over every f32 function, plain and fused (f32_fma), at every ISA level that the
+   compiler and the machine have: the fused ones above the base only ---- */
 
 typedef void (*loop1)(float *y, const float *x, int n);
 typedef void (*loop2)(float *y, const float *a, const float *b, int n);
@@ -75,23 +76,28 @@ static bool has_level(int level) {
 static bool has_level(int level) { return level == BASE; }
 #endif
 
-#define LOOP1(name, level)                                                                         \
-    static void name##_##level(float *restrict y, const float *restrict x, int n) {                \
-        for (int i = 0; i < n; i++) y[i] = flm_##name##_f32(x[i]);                                 \
+#define LOOP1(name, t, level)                                                                      \
+    static void name##_##t##_##level(float *restrict y, const float *restrict x, int n) {          \
+        for (int i = 0; i < n; i++) y[i] = flm_##name##_##t(x[i]);                                 \
     }
-#define LOOP2(name, level)                                                                         \
-    static void name##_##level(float *restrict y, const float *restrict a,                         \
-                               const float *restrict b, int n) {                                   \
-        for (int i = 0; i < n; i++) y[i] = flm_##name##_f32(a[i], b[i]);                           \
+#define LOOP2(name, t, level)                                                                      \
+    static void name##_##t##_##level(float *restrict y, const float *restrict a,                   \
+                                     const float *restrict b, int n) {                             \
+        for (int i = 0; i < n; i++) y[i] = flm_##name##_##t(a[i], b[i]);                           \
     }
-#define LOOPS1(name)                                                                               \
-    __attribute__((noinline)) static float name##_one(float x) { return flm_##name##_f32(x); }     \
-    LOOP1(name, base) TARGET("avx2,fma") LOOP1(name, avx2) TARGET("avx512f") LOOP1(name, avx512)
-#define LOOPS2(name)                                                                               \
-    __attribute__((noinline)) static float name##_one(float a, float b) {                          \
-        return flm_##name##_f32(a, b);                                                             \
-    }                                                                                              \
-    LOOP2(name, base) TARGET("avx2,fma") LOOP2(name, avx2) TARGET("avx512f") LOOP2(name, avx512)
+#define ONE1(name, t)                                                                              \
+    __attribute__((noinline)) static float name##_##t(float x) { return flm_##name##_##t(x); }
+#define ONE2(name, t)                                                                              \
+    __attribute__((noinline)) static float name##_##t(float a, float b) {                          \
+        return flm_##name##_##t(a, b);                                                             \
+    }
+#define UPPER(LOOP, name, t)                                                                       \
+    TARGET("avx2,fma") LOOP(name, t, avx2) TARGET("avx512f,fma") LOOP(name, t, avx512)
+#define LOOPS(ONE, LOOP, name)                                                                     \
+    ONE(name, f32) LOOP(name, f32, base) UPPER(LOOP, name, f32)                                    \
+    TARGET("avx2,fma") ONE(name, f32_fma) UPPER(LOOP, name, f32_fma)
+#define LOOPS1(name) LOOPS(ONE1, LOOP1, name)
+#define LOOPS2(name) LOOPS(ONE2, LOOP2, name)
 
 FL_KERNEL_BEGIN
 LOOPS1(abs)
@@ -111,8 +117,11 @@ LOOPS2(pow)
 LOOPS2(remainder)
 LOOPS2(maximum)
 LOOPS2(minimum)
+ONE1(exp_share, f32)
+TARGET("avx2,fma") ONE1(exp_share, f32_fma)
 FL_KERNEL_END
 
+/* Functions of each kind come in pairs, the plain one first. */
 typedef struct {
     const char *name;
     float (*one)(float);
@@ -121,13 +130,15 @@ typedef struct {
     double bound; /* ulp; what is promised is 2 for exp and log, 4 for the others */
 } unary;
 
-#define UNARY(name, ref, bound)                                                                    \
-    { #name, name##_one, { name##_base, name##_avx2, name##_avx512 }, ref, bound }
+#define ROWS(name, ref, bound)                                                                     \
+    { #name, name##_f32, { name##_f32_base, name##_f32_avx2, name##_f32_avx512 }, ref, bound },    \
+    { #name "_fma", name##_f32_fma, { NULL, name##_f32_fma_avx2, name##_f32_fma_avx512 },          \
+      ref, bound }
 static const unary unaries[] = {
-    UNARY(abs, fabs, 0),      UNARY(floor, floor, 0),  UNARY(rint, rint, 0),
-    UNARY(exp, exp, 1),       UNARY(log, log, 1),      UNARY(sqrt, sqrt, 0.501),
-    UNARY(log1p, log1p, 1.5), UNARY(expm1, expm1, 2),  UNARY(tanh, tanh, 3),
-    UNARY(erf, erf, 1.5),     UNARY(sin, sin, 0.51),   UNARY(cos, cos, 0.51),
+    ROWS(abs, fabs, 0),      ROWS(floor, floor, 0),  ROWS(rint, rint, 0),
+    ROWS(exp, exp, 1),       ROWS(log, log, 1),      ROWS(sqrt, sqrt, 0.501),
+    ROWS(log1p, log1p, 1.5), ROWS(expm1, expm1, 2),  ROWS(tanh, tanh, 3),
+    ROWS(erf, erf, 2),       ROWS(sin, sin, 0.51),   ROWS(cos, cos, 0.51),
 };
 enum { N_UNARY = sizeof unaries / sizeof *unaries };
 
@@ -153,6 +164,7 @@ static double ulp_error(float y, double ref) {
 
 enum { STEP = 4093, NEAR = 4, BLOCK = 4096 };
 static bool all_floats;
+static char **chosen; /* start of the name of a function, or NULL */
 
 static uint64_t n_strided(void) {
     return all_floats ? UINT64_C(1) << 32 : (UINT64_C(1) << 32) / STEP + 1;
@@ -194,8 +206,9 @@ static int64_t count_split(const float *y, const float *z, int n) {
 static void sweep_block(sweep *s, uint64_t begin, int n) {
     float x[BLOCK], y[BLOCK], z[BLOCK];
     for (int i = 0; i < n; i++) x[i] = sample(begin + (uint64_t)i);
-    s->f->loop[BASE](y, x, n);
-    for (int level = BASE + 1; level < LEVELS; level++) {
+    int first = s->f->loop[BASE] ? BASE : AVX2;
+    s->f->loop[first](y, x, n);
+    for (int level = first + 1; level < LEVELS; level++) {
         if (!has_level(level)) continue;
         s->f->loop[level](z, x, n);
         s->split += count_split(y, z, n);
@@ -227,26 +240,53 @@ static void sweep_function(const unary *f) {
     sweep_thread(&s[0]);
     if (second) pthread_join(thread, NULL);
     if (s[1].worst > s[0].worst) s[0].worst = s[1].worst, s[0].worst_x = s[1].worst_x;
-    printf("  flm_%-6s max %.3f ulp at %-15a bits %016llx\n", f->name, s[0].worst,
+    printf("  flm_%-9s max %.3f ulp at %-15a bits %016llx\n", f->name, s[0].worst,
            (double)s[0].worst_x, (unsigned long long)(s[0].hash + s[1].hash));
     fflush(stdout);
     CHECK(s[0].worst <= f->bound);
     CHECK_EQ_INT(s[0].split + s[1].split, 0);
 }
 
+static bool is_chosen(const char *name) {
+    for (char **c = chosen; c && *c; c++)
+        if (strncmp(name, *c, strlen(*c)) == 0) return true;
+    return !chosen || !*chosen;
+}
+
 TEST(one_argument_functions_meet_their_bounds_at_every_isa_level) {
-    for (int i = 0; i < N_UNARY; i++) sweep_function(&unaries[i]);
+    for (int i = 0; i < N_UNARY; i++)
+        if ((unaries[i].loop[BASE] || has_level(AVX2)) && is_chosen(unaries[i].name))
+            sweep_function(&unaries[i]);
+}
+
+/* Within an ulp of e^x, but that it may be 0 from where denormals begin and is from -87.7 on. */
+TEST(exponentials_of_shares) {
+    float (*const share[])(float) = { exp_share_f32, exp_share_f32_fma };
+    for (int fused = 0; fused <= has_level(AVX2) && is_chosen("exp_share"); fused++)
+        for (uint64_t k = 0; k < n_samples(); k++) {
+            float x = sample(k), y;
+            if (x > 1) continue;
+            y = share[fused](x);
+            CHECK(x < -87.7f ? y == 0 : ulp_error(y, exp(x)) <= 1 || (x < -87.33f && y == 0));
+        }
 }
 
 /* 16367173 * 2^72 is nearer to a multiple of pi/2 than any other float: 1.6e-9. */
 TEST(sin_and_cos_of_huge_arguments) {
     static const float x[] = { 0x1.f37c8ap+95f, 3.14159274f, 1.57079637f, 1e22f, 3e38f, FLT_MAX };
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
-        CHECK(ulp_error(sin_one(x[i]), sin(x[i])) <= 0.51);
-        CHECK(ulp_error(cos_one(x[i]), cos(x[i])) <= 0.51);
-        CHECK(sin_one(-x[i]) == -sin_one(x[i]) && cos_one(-x[i]) == cos_one(x[i]));
+        CHECK(ulp_error(sin_f32(x[i]), sin(x[i])) <= 0.51);
+        CHECK(ulp_error(cos_f32(x[i]), cos(x[i])) <= 0.51);
+        CHECK(sin_f32(-x[i]) == -sin_f32(x[i]) && cos_f32(-x[i]) == cos_f32(x[i]));
     }
-    CHECK_NEAR(cos_one(x[0]), 0, 1.7e-9);
+    CHECK_NEAR(cos_f32(x[0]), 0, 1.7e-9);
+}
+
+/* The fused sibling of a plain function, where it runs. */
+static float (*fused_one(float (*f)(float)))(float) {
+    for (int i = 0; has_level(AVX2) && i < N_UNARY; i++)
+        if (unaries[i].one == f) return unaries[i + 1].one;
+    return f;
 }
 
 TEST(special_values) {
@@ -254,47 +294,49 @@ TEST(special_values) {
         float (*f)(float);
         float x, y;
     } cases[] = {
-        { exp_one, 0.0f, 1.0f },               { exp_one, -0.0f, 1.0f },
-        { exp_one, INFINITY, INFINITY },       { exp_one, -INFINITY, 0.0f },
-        { exp_one, 0x1.62e42ep6f, 0x1.ffff08p127f }, { exp_one, 88.722847f, INFINITY },
-        { exp_one, -103.97207f, 0x1p-149f },   { exp_one, -103.97212f, 0.0f },
-        { exp_one, FLT_MAX, INFINITY },        { exp_one, -FLT_MAX, 0.0f },
-        { exp_one, 0x1p-149f, 1.0f },          { log_one, 1.0f, 0.0f },
-        { log_one, 0.0f, -INFINITY },          { log_one, -0.0f, -INFINITY },
-        { log_one, INFINITY, INFINITY },       { log_one, -INFINITY, NAN },
-        { log_one, -0x1p-149f, NAN },          { log_one, -1.0f, NAN },
-        { log_one, 0x1p-149f, -103.27893f },   { log_one, FLT_MAX, 88.72284f },
-        { log1p_one, -1.0f, -INFINITY },       { log1p_one, -1.0000001f, NAN },
-        { log1p_one, -0.0f, -0.0f },           { log1p_one, 0.0f, 0.0f },
-        { log1p_one, INFINITY, INFINITY },     { log1p_one, -INFINITY, NAN },
-        { log1p_one, 0x1p-149f, 0x1p-149f },   { log1p_one, FLT_MAX, 88.72284f },
-        { expm1_one, -0.0f, -0.0f },           { expm1_one, 0x1p-149f, 0x1p-149f },
-        { expm1_one, -INFINITY, -1.0f },       { expm1_one, INFINITY, INFINITY },
-        { expm1_one, 88.722847f, INFINITY },   { expm1_one, -FLT_MAX, -1.0f },
-        { tanh_one, -0.0f, -0.0f },            { tanh_one, -0x1p-149f, -0x1p-149f },
-        { tanh_one, INFINITY, 1.0f },          { tanh_one, -INFINITY, -1.0f },
-        { tanh_one, FLT_MAX, 1.0f },           { erf_one, -0.0f, -0.0f },
-        { erf_one, INFINITY, 1.0f },           { erf_one, -INFINITY, -1.0f },
-        { erf_one, FLT_MAX, 1.0f },            { erf_one, -FLT_MAX, -1.0f },
-        { sqrt_one, -0.0f, -0.0f },            { sqrt_one, -1.0f, NAN },
-        { sqrt_one, INFINITY, INFINITY },      { sqrt_one, 0x1p-148f, 0x1p-74f },
-        { sin_one, -0.0f, -0.0f },             { sin_one, INFINITY, NAN },
-        { sin_one, -INFINITY, NAN },           { sin_one, 0x1p-149f, 0x1p-149f },
-        { cos_one, 0.0f, 1.0f },               { cos_one, INFINITY, NAN },
-        { floor_one, -0.0f, -0.0f },           { floor_one, -0x1p-149f, -1.0f },
-        { floor_one, 0.99999994f, 0.0f },      { floor_one, -INFINITY, -INFINITY },
-        { floor_one, FLT_MAX, FLT_MAX },       { rint_one, 0.5f, 0.0f },
-        { rint_one, 1.5f, 2.0f },              { rint_one, 2.5f, 2.0f },
-        { rint_one, -0.5f, -0.0f },            { rint_one, -2.5f, -2.0f },
-        { rint_one, 8388607.5f, 8388608.0f },  { rint_one, INFINITY, INFINITY },
-        { abs_one, -0.0f, 0.0f },              { abs_one, -INFINITY, INFINITY },
+        { exp_f32, 0.0f, 1.0f },               { exp_f32, -0.0f, 1.0f },
+        { exp_f32, INFINITY, INFINITY },       { exp_f32, -INFINITY, 0.0f },
+        { exp_f32, 0x1.62e42ep6f, 0x1.ffff08p127f }, { exp_f32, 88.722847f, INFINITY },
+        { exp_f32, -103.97207f, 0x1p-149f },   { exp_f32, -103.97212f, 0.0f },
+        { exp_f32, FLT_MAX, INFINITY },        { exp_f32, -FLT_MAX, 0.0f },
+        { exp_f32, 0x1p-149f, 1.0f },          { log_f32, 1.0f, 0.0f },
+        { log_f32, 0.0f, -INFINITY },          { log_f32, -0.0f, -INFINITY },
+        { log_f32, INFINITY, INFINITY },       { log_f32, -INFINITY, NAN },
+        { log_f32, -0x1p-149f, NAN },          { log_f32, -1.0f, NAN },
+        { log_f32, 0x1p-149f, -103.27893f },   { log_f32, FLT_MAX, 88.72284f },
+        { log1p_f32, -1.0f, -INFINITY },       { log1p_f32, -1.0000001f, NAN },
+        { log1p_f32, -0.0f, -0.0f },           { log1p_f32, 0.0f, 0.0f },
+        { log1p_f32, INFINITY, INFINITY },     { log1p_f32, -INFINITY, NAN },
+        { log1p_f32, 0x1p-149f, 0x1p-149f },   { log1p_f32, FLT_MAX, 88.72284f },
+        { expm1_f32, -0.0f, -0.0f },           { expm1_f32, 0x1p-149f, 0x1p-149f },
+        { expm1_f32, -INFINITY, -1.0f },       { expm1_f32, INFINITY, INFINITY },
+        { expm1_f32, 88.722847f, INFINITY },   { expm1_f32, -FLT_MAX, -1.0f },
+        { tanh_f32, -0.0f, -0.0f },            { tanh_f32, -0x1p-149f, -0x1p-149f },
+        { tanh_f32, INFINITY, 1.0f },          { tanh_f32, -INFINITY, -1.0f },
+        { tanh_f32, FLT_MAX, 1.0f },           { erf_f32, -0.0f, -0.0f },
+        { erf_f32, INFINITY, 1.0f },           { erf_f32, -INFINITY, -1.0f },
+        { erf_f32, FLT_MAX, 1.0f },            { erf_f32, -FLT_MAX, -1.0f },
+        { sqrt_f32, -0.0f, -0.0f },            { sqrt_f32, -1.0f, NAN },
+        { sqrt_f32, INFINITY, INFINITY },      { sqrt_f32, 0x1p-148f, 0x1p-74f },
+        { sin_f32, -0.0f, -0.0f },             { sin_f32, INFINITY, NAN },
+        { sin_f32, -INFINITY, NAN },           { sin_f32, 0x1p-149f, 0x1p-149f },
+        { cos_f32, 0.0f, 1.0f },               { cos_f32, INFINITY, NAN },
+        { floor_f32, -0.0f, -0.0f },           { floor_f32, -0x1p-149f, -1.0f },
+        { floor_f32, 0.99999994f, 0.0f },      { floor_f32, -INFINITY, -INFINITY },
+        { floor_f32, FLT_MAX, FLT_MAX },       { rint_f32, 0.5f, 0.0f },
+        { rint_f32, 1.5f, 2.0f },              { rint_f32, 2.5f, 2.0f },
+        { rint_f32, -0.5f, -0.0f },            { rint_f32, -2.5f, -2.0f },
+        { rint_f32, 8388607.5f, 8388608.0f },  { rint_f32, INFINITY, INFINITY },
+        { abs_f32, -0.0f, 0.0f },              { abs_f32, -INFINITY, INFINITY },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double x = cases[i].x, y = cases[i].f(cases[i].x), expected = cases[i].y;
-        if (!CHECK(bits((float)y) == bits((float)expected)))
-            printf("  case %zu: f(%a) = %a, not %a\n", i, x, y, expected);
+        double fused = fused_one(cases[i].f)(cases[i].x);
+        if (!CHECK(bits((float)y) == bits((float)expected) && bits((float)fused) == bits((float)y)))
+            printf("  case %zu: f(%a) = %a, fused %a, not %a\n", i, x, y, fused, expected);
     }
-    for (int i = 0; i < N_UNARY; i++) CHECK(isnan(unaries[i].one(NAN)));
+    for (int i = 0; i < N_UNARY; i += 2)
+        CHECK(isnan(unaries[i].one(NAN)) && isnan(fused_one(unaries[i].one)(NAN)));
 }
 
 /* ---- two arguments ---- */
@@ -321,14 +363,12 @@ typedef struct {
     double bound;
 } binary;
 
-#define BINARY(name, ref, bound)                                                                   \
-    { #name, name##_one, { name##_base, name##_avx2, name##_avx512 }, ref, bound }
 static const binary binaries[] = {
-    BINARY(atan2, atan2, 0.51),
-    BINARY(pow, pow, 4),
-    BINARY(remainder, ref_remainder, 0.501),
-    BINARY(maximum, ref_maximum, 0),
-    BINARY(minimum, ref_minimum, 0),
+    ROWS(atan2, atan2, 0.51),
+    ROWS(pow, pow, 4),
+    ROWS(remainder, ref_remainder, 0.501),
+    ROWS(maximum, ref_maximum, 0),
+    ROWS(minimum, ref_minimum, 0),
 };
 
 enum { N_EDGES = 40, N_PAIRS = 1 << 17 };
@@ -371,11 +411,11 @@ static void check_pairs(const binary *f, const float *a, const float *b, int n) 
         hash += mixed((uint64_t)i << 32 | bits(y[i]));
     }
     for (int level = 0; level < LEVELS; level++) {
-        if (!has_level(level)) continue;
+        if (!has_level(level) || !f->loop[level]) continue;
         f->loop[level](z, a, b, n);
         split += count_split(y, z, n);
     }
-    printf("  flm_%-9s max %.3f ulp at (%a, %a) bits %016llx\n", f->name, worst, (double)a[at],
+    printf("  flm_%-13s max %.3f ulp at (%a, %a) bits %016llx\n", f->name, worst, (double)a[at],
            (double)b[at], (unsigned long long)hash);
     CHECK(worst <= f->bound);
     CHECK_EQ_INT(split, 0);
@@ -385,7 +425,7 @@ TEST(two_argument_functions_on_edges_and_random_pairs) {
     static float a[N_PAIRS], b[N_PAIRS];
     int n = pairs(a, b);
     for (size_t i = 0; i < sizeof binaries / sizeof *binaries; i++)
-        check_pairs(&binaries[i], a, b, n);
+        if (binaries[i].loop[BASE] || has_level(AVX2)) check_pairs(&binaries[i], a, b, n);
 }
 
 /* ---- f64 ---- */
@@ -718,7 +758,8 @@ int main(int argc, char **argv) {
     all_floats = argc > 1 && strcmp(argv[1], "--all") == 0;
     if (all_floats) {
         setenv("TEST_TIMEOUT", "7200", 0);
-        argv[1] = argv[0], argc--, argv++;
+        chosen = argv + 2;
+        argc = 1;
     }
     return test_main(argc, argv);
 }

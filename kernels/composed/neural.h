@@ -193,9 +193,15 @@ static fl_var *fv__normed(const char *fn, fl_var *x, fl_var *w, fl_var *b, fl_no
     fl_tensor *t[] = {in[0]->value, in[1]->value, in[2]->value};
     if (!fl__run_layer_norm(t, a, y)) return fv_scope_return(&s, NULL);
     fl_var *mean = a.rms ? fv_num(0) : fv_const(y[1]), *rstd = fv_const(y[2]);
-    fl_var *n = fv_record_args("layer_norm", y[0], fv__layer_norm_back, FV_IN(in[0], in[1], in[2]),
-                               FV_SAVE(in[0], in[1], mean, rstd, in[2]), &a, sizeof a);
-    return fv_scope_return(&s, fv__again(n, fv__layer_norm_again));
+    fl_var *n = fv__record(y[0], &(fv__spec){.name = "layer_norm",
+                                             .back = fv__layer_norm_back,
+                                             .again = fv__layer_norm_again,
+                                             .in = FV_IN(in[0], in[1], in[2]),
+                                             .saved = FV_SAVE(in[0], in[1], mean, rstd, in[2]),
+                                             .spare = 1,
+                                             .args = &a,
+                                             .bytes = sizeof a});
+    return fv_scope_return(&s, n);
 }
 #endif
 
@@ -332,9 +338,9 @@ static bool FL_W(_batch_operands)(FL_T **in) {
 static bool fl__compose_batch_norm(const fl_call *c, fl_tensor **y) {
     const fl_batch_norm_args *a = c->args;
     fl_axes axes = fl__axes_but_channels(c->in[0]);
-    y[1] = fl_mean(c->in[0], axes);
+    y[1] = c->n_in == 6 ? c->in[4] : fl_mean(c->in[0], axes);
     fl_tensor *centred = fl_sub(c->in[0], y[1]);
-    y[2] = fl_mean(fl_square(centred), axes);
+    y[2] = c->n_in == 6 ? c->in[5] : fl_mean(fl_square(centred), axes);
     fl_tensor *scale = fl_mul(fl_rsqrt(fl_add(y[2], fl_num(a->eps))), c->in[1]);
     y[0] = fl_add(fl_mul(centred, scale), c->in[2]);
     if (!c->in[3]->weak) y[0] = fl_add(y[0], c->in[3]);
@@ -357,18 +363,24 @@ static fl_tensor *fl__lying_as(fl_tensor *t, const fl_tensor *x) {
     return same ? t : fl__run_to(FL_OP_copy, out, t, NULL, NULL);
 }
 
-/* y, mean and var: see FL_OP_batch_norm. All images lie as x, which has no gaps. */
-static bool fl__run_batch_norm(fl_tensor *const *in, fl_batch_norm_args a, fl_tensor **y) {
+/* y, mean and var: see FL_OP_batch_norm. All images lie as x, which has no gaps. given: mean and
+   var, already known, or NULL. */
+static bool fl__run_batch_norm(fl_tensor *const *in, fl_batch_norm_args a, fl_tensor *const *given,
+                               fl_tensor **y) {
     fl_tensor *x = fl__lying_as(in[0], in[0]);
     fl_tensor *add = x && !in[3]->weak ? fl__lying_as(in[3], x) : in[3];
     if (!x || !add) return false;
     fl_shape channels = {x->ndim, {0}};
     for (int i = 0; i < x->ndim; i++) channels.dim[i] = i == 1 ? x->shape[1] : 1;
-    fl_call c = {.op = FL_OP_batch_norm, .n_out = 3, .n_in = 4, .args = &a};
+    fl_call c = {.op = FL_OP_batch_norm, .n_out = given ? 1 : 3, .n_in = given ? 6 : 4, .args = &a};
     c.in[0] = x, c.in[1] = in[1], c.in[2] = in[2], c.in[3] = add;
     c.out[0] = y[0] = fl__laid_out_as(fl__out_like(x, x->dtype), x);
-    for (int i = 1; i < 3; i++) c.out[i] = y[i] = fl_call_out(x->family, channels, x->dtype);
-    if (!y[0] || !y[1] || !y[2]) return fl_raise();
+    bool ok = y[0] != NULL;
+    for (int i = 0; i < 2; i++) {
+        if (given) c.in[4 + i] = given[i];
+        else ok &= (c.out[1 + i] = y[1 + i] = fl_call_out(x->family, channels, x->dtype)) != NULL;
+    }
+    if (!ok) return fl_raise();
     return fl__run_fused(&c, fl__compose_batch_norm);
 }
 
@@ -393,7 +405,7 @@ static bool fl__run_batch_norm_grad(fl_tensor *const *in, fl_tensor *dy, fl_batc
 
 static fl_tensor *fl__batch_normed(fl_tensor *const *in, fl_batch_norm_args a, fl_tensor **stats) {
     fl_tensor *y[3] = {NULL};
-    if (!fl__run_batch_norm(in, a, y)) return NULL;
+    if (!fl__run_batch_norm(in, a, NULL, y)) return NULL;
     stats[0] = y[1], stats[1] = y[2];
     return y[0];
 }
@@ -416,14 +428,31 @@ static void fv__batch_norm_back(fl_node *n, fl_var *dy) {
         if (wanted[i]) fv_add_grad(n, i, d[i]);
 }
 
+/* From saved x, w, mean, var, b, add. */
+static fl_tensor *fv__batch_norm_again(fl_node *n) {
+    static const int place[] = {0, 1, 5, 6, 2, 3};
+    fl_tensor *t[6], *y;
+    for (int i = 0; i < 6; i++)
+        if (!(t[i] = fv_value(fv_saved(n, place[i])))) return NULL;
+    const fl_batch_norm_args *a = fv_args(n);
+    return fl__run_batch_norm(t, *a, t + 4, &y) ? y : NULL;
+}
+
 static fl_var *fv__batch_normed(fl_var *const *in, fl_batch_norm_args a, fl_tensor **stats) {
     fl_tensor *t[4], *y[3] = {NULL};
     for (int i = 0; i < 4; i++) t[i] = in[i]->value;
-    if (!fl__run_batch_norm(t, a, y)) return NULL;
+    if (!fl__run_batch_norm(t, a, NULL, y)) return NULL;
     stats[0] = y[1], stats[1] = y[2];
     fl_var *mean = fv_const(y[1]), *var = fv_const(y[2]), *kept = a.relu ? FV_OUT : fv_num(1);
-    return fv_record_args("batch_norm", y[0], fv__batch_norm_back, FV_IN(in[0], in[1], in[2], in[3]),
-                          FV_SAVE(in[0], in[1], mean, var, kept), &a, sizeof a);
+    return fv__record(
+        y[0], &(fv__spec){.name = "batch_norm",
+                          .back = fv__batch_norm_back,
+                          .again = fv__batch_norm_again,
+                          .in = FV_IN(in[0], in[1], in[2], in[3]),
+                          .saved = FV_SAVE(in[0], in[1], mean, var, kept, in[2], in[3]),
+                          .spare = 2,
+                          .args = &a,
+                          .bytes = sizeof a});
 }
 #endif
 

@@ -50,9 +50,6 @@ typedef struct fl__att_loops {
 } fl__att_loops;
 
 FL__LOOPS_BEGIN
-#ifndef __clang__
-#pragma GCC optimize("fp-contract=fast")
-#endif
 #define FL__T float
 #define FL__S f32
 #define FL__FN(name) fl__att_f32_portable_##name
@@ -65,12 +62,12 @@ FL__LOOPS_BEGIN
 #include "attention_loops.h"
 #ifdef FL__X86_LEVELS
 #define FL__T float
-#define FL__S f32
+#define FL__S f32_fma
 #define FL__FN(name) fl__att_f32_avx2_##name
 #define FL__TARGET FL__TARGET_AVX2
 #include "attention_loops.h"
 #define FL__T float
-#define FL__S f32
+#define FL__S f32_fma
 #define FL__FN(name) fl__att_f32_avx512_##name
 #define FL__TARGET FL__TARGET_AVX512
 #include "attention_loops.h"

@@ -208,8 +208,10 @@ static bool fl__bnorm_forward(fl__bnorm *s, const fl_call *c) {
         fl__bnorm_share(s, room, size, (void **[]){&w, &b, &s->scale, &s->rstd}, 4);
         s->w = fl__bnorm_row(s, c->in[1], d, w);
         s->b = fl__bnorm_row(s, c->in[2], d, b);
-        fl__bnorm_units(s, s->kernels->moments);
-        fl__bnorm_channels(s, s->kernels->statistics);
+        if (c->n_in == 4) {
+            fl__bnorm_units(s, s->kernels->moments);
+            fl__bnorm_channels(s, s->kernels->statistics);
+        }
         s->kernels->scales(s);
         fl__bnorm_units(s, s->kernels->apply);
         fl_buffer_unmap(scratch);
@@ -222,16 +224,16 @@ FL_PRIVATE bool fl__cpu_batch_norm(const fl_backend *self, const fl_call *c) {
     const fl_tensor *x = c->in[0], *add = c->in[3];
     fl__bnorm s;
     (void)self;
-    if (!fl__bnorm_begin(&s, c) || !fl__bnorm_alike(add, x) || !fl__bnorm_alike(c->out[0], x) ||
-        (add->weak && add->f64 != 0) || !fl__bnorm_per_channel(c->in[1], x) ||
-        !fl__bnorm_per_channel(c->in[2], x))
-        return fl__run_composed(c);
-    for (int i = 0; i < 3; i++)
+    bool ok = fl__bnorm_begin(&s, c) && fl__bnorm_alike(add, x) && fl__bnorm_alike(c->out[0], x) &&
+              !(add->weak && add->f64 != 0);
+    for (int i = 1; ok && i < c->n_in; i++) ok = i == 3 || fl__bnorm_per_channel(c->in[i], x);
+    if (!ok) return fl__run_composed(c);
+    for (int i = 0; i < c->n_out; i++)
         if (!fl_make(c->out[i])) return false;
     s.add = add->weak ? NULL : fl_data(add);
     s.y = fl_data(c->out[0]);
-    s.mean = fl_data(c->out[1]);
-    s.var = fl_data(c->out[2]);
+    s.mean = fl_data(c->n_in == 4 ? c->out[1] : c->in[4]);
+    s.var = fl_data(c->n_in == 4 ? c->out[2] : c->in[5]);
     return fl__bnorm_forward(&s, c);
 }
 

@@ -840,42 +840,68 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call 
 
 /* >>weight gradient */
 
-/* A task owns rows [tap of a run][channel of a chunk] and a chunk of columns o of dw, and sums a
-   split of the units: rows of dy's pixels, or parts of long ones. */
+/* A task owns rows [run][tap of a run][channel of a chunk] and a chunk of columns o of dw, and sums
+   a split of the units: rows of dy's pixels, or parts of long ones. */
 typedef struct fl__conv_dw {
     const fl__conv *v;
     fl__image x, dy, dw;
     int64_t tw, runs;                 /* taps of a run; runs = kh, or kh kw with dilation */
     int64_t c, c_chunks, o, o_chunks; /* channels of a chunk */
     int64_t length, row_units, units, block; /* pixels of a unit; units per row, in all, at a time */
-    int64_t pixels, line;             /* pixels, copied pixels of a block's unit */
+    int64_t extent, next;     /* rows of x that a unit reads; of those, the unit before reads not */
+    int64_t line;             /* pixels of a copied row of x */
     int64_t splits, split_units, width;
-    char *parts;                      /* [split][group][run][c chunk][tap][c][o] */
+    char *parts;              /* [split][group][run][c chunk][tap][c][o] */
     fl__rooms rooms;
 } fl__conv_dw;
 
-#define FL__DW_PIXELS 256   /* of a block: its part of dy is a panel in the first-level cache */
-#define FL__DW_SEGMENTS 128 /* most units of a block */
-#define FL__DW_ROWS 384     /* of a task: its part of dw stays in the second-level cache */
-#define FL__DW_COLUMNS 128
-#define FL__DW_PARTS (1 << 22) /* most elements of all parts */
+#define FL__DW_PIXELS 256        /* of a block: its part of dy is a panel in the first-level cache */
+#define FL__DW_SEGMENTS 128      /* most units of a block */
+#define FL__DW_PART (1 << 17)    /* elements of dw that a task owns: they stay, with */
+#define FL__DW_BAND (80 << 10)   /* the rows of x of a block, in the second-level cache */
+#define FL__DW_PARTS (1 << 22)   /* most elements of all parts */
 
-static void fl__dw_plan(fl__conv_dw *p) {
+/* Rows of x that a block reads, at most: all that a unit does where an image begins. */
+static int64_t fl__dw_block_rows(const fl__conv_dw *p) {
+    int64_t images = fl__conv_min(p->block, (p->block - 2 + 2 * p->v->oh) / p->v->oh);
+    return images * p->extent + (p->block - images) * p->next;
+}
+
+/* Units, and how many go through at a time. */
+static void fl__dw_plan_units(fl__conv_dw *p) {
     const fl__conv *v = p->v;
-    const bool wide = v->dilation[1] == 1 || v->kw == 1;
-    p->tw = wide ? v->kw : 1;
-    p->runs = v->kh * (wide ? 1 : v->kw);
-    p->width = 2 * v->ks->lanes;
-    p->c_chunks = fl__conv_div_up(v->c, fl__conv_max(1, FL__DW_ROWS / p->tw));
-    p->c = fl__conv_div_up(v->c, p->c_chunks);
-    p->o = fl__conv_min(FL__DW_COLUMNS, fl__conv_div_up(v->o, p->width) * p->width);
-    p->o_chunks = fl__conv_div_up(v->o, p->o);
     p->row_units = fl__conv_div_up(v->ow, 2 * FL__DW_PIXELS);
     p->length = fl__conv_div_up(v->ow, p->row_units);
     p->units = v->images * v->oh * p->row_units;
     p->block = p->row_units > 1 ? 1 : fl__conv_clamp(FL__DW_PIXELS / p->length, 1, FL__DW_SEGMENTS);
-    p->line = p->tw == 1 ? p->length * v->stride[1] : (p->length - 1) * v->stride[1] + p->tw;
-    int64_t tasks = v->groups * p->runs * p->c_chunks * p->o_chunks;
+    p->extent = (v->kh - 1) * v->dilation[0] + 1;
+    p->next = fl__conv_min(v->stride[0], p->extent);
+    p->line = (p->length - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1;
+}
+
+/* The rows and columns of a task: two to four panels of columns, and so many channels that its part
+   of dw and the rows of x stay in the cache. */
+static void fl__dw_plan_chunks(fl__conv_dw *p) {
+    const fl__conv *v = p->v;
+    const bool wide = v->dilation[1] == 1 || v->kw == 1;
+    const int64_t taps = v->kh * v->kw, panels = fl__conv_div_up(v->o, 2 * v->ks->lanes);
+    p->tw = wide ? v->kw : 1;
+    p->runs = v->kh * (wide ? 1 : v->kw);
+    p->width = 2 * v->ks->lanes;
+    p->o_chunks = fl__conv_div_up(panels, fl__conv_clamp(FL__DW_PART / (taps * v->c * p->width), 2, 4));
+    p->o = fl__conv_div_up(panels, p->o_chunks) * p->width;
+    p->o_chunks = fl__conv_div_up(v->o, p->o);
+    p->c_chunks = fl__conv_max(fl__conv_div_up(taps * v->c * p->o, FL__DW_PART),
+                               fl__conv_div_up(fl__dw_block_rows(p) * p->line * v->c, FL__DW_BAND));
+    p->c = fl__conv_div_up(v->c, fl__conv_min(p->c_chunks, v->c));
+    p->c_chunks = fl__conv_div_up(v->c, p->c);
+}
+
+static void fl__dw_plan(fl__conv_dw *p) {
+    const fl__conv *v = p->v;
+    fl__dw_plan_units(p);
+    fl__dw_plan_chunks(p);
+    int64_t tasks = v->groups * p->c_chunks * p->o_chunks;
     int64_t weights = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
     p->splits = fl__conv_min(fl__conv_div_up(FL__CONV_TASKS / 2, tasks), fl__conv_div_up(p->units, p->block));
     while (p->splits > 1 && p->splits * weights > FL__DW_PARTS) p->splits /= 2;
@@ -885,8 +911,9 @@ static void fl__dw_plan(fl__conv_dw *p) {
 
 /* What a task works on. */
 typedef struct fl__dw_block {
-    int64_t group, run, c0, c, o0, o;  /* channels c0 .. c0 + c of the group, o0 .. o0 + o */
+    int64_t group, c0, c, o0, o;       /* channels c0 .. c0 + c of the group, o0 .. o0 + o */
     int64_t u0, units, length;         /* a block of units */
+    int64_t row[FL__DW_SEGMENTS];      /* of x, where each unit starts */
     char *x, *dy, *part;               /* part: its row 0, column o0 */
 } fl__dw_block;
 
@@ -897,19 +924,21 @@ static void fl__dw_unit(const fl__conv_dw *p, int64_t u, int64_t *image, int64_t
     *image = u / p->row_units / p->v->oh;
 }
 
-/* Copies what the run reads of x for a block of units: [unit][line][c]. */
-static void fl__dw_copy_x(const fl__conv_dw *p, const fl__dw_block *b) {
+/* Copies what a block of units reads of x: [row][line][c]. */
+static void fl__dw_copy_x(const fl__conv_dw *p, fl__dw_block *b) {
     const fl__conv *v = p->v;
-    const int64_t i = p->tw == 1 ? b->run / v->kw : b->run, j = p->tw == 1 ? b->run % v->kw : 0;
     fl__band band = {.ks = v->ks, .size = v->size, .in = p->x, .h = v->h, .w = v->w, .depth = b->c,
                      .width = p->line};
-    for (int64_t u = 0; u < b->units; u++) {
+    for (int64_t u = 0, at = 0; u < b->units; u++) {
         int64_t image, row, pixel;
         fl__dw_unit(p, b->u0 + u, &image, &row, &pixel);
-        band.left = v->pad[1] - j * v->dilation[1] - pixel * v->stride[1];
+        band.left = v->pad[1] - pixel * v->stride[1];
         const char *from = p->x.data + (image * p->x.n + (b->group * v->c + b->c0) * p->x.c) * v->size;
-        fl__band_row(&band, from, row * v->stride[0] + i * v->dilation[0] - v->pad[0],
-                     b->x + u * p->line * b->c * v->size);
+        int64_t i = u > 0 && row > 0 ? p->extent - p->next : 0; /* the first row not there yet */
+        b->row[u] = at - i;
+        for (; i < p->extent; i++, at++)
+            fl__band_row(&band, from, row * v->stride[0] + i - v->pad[0],
+                         b->x + at * p->line * b->c * v->size);
     }
 }
 
@@ -929,52 +958,56 @@ static void fl__dw_copy_dy(const fl__conv_dw *p, const fl__dw_block *b) {
     }
 }
 
-/* Adds a block of units to the task's part. */
-static void fl__dw_block_add(const fl__conv_dw *p, const fl__dw_block *b, bool add) {
+/* Adds a block of units to a run's rows of the task's part, for one panel of dy. */
+static void fl__dw_run_add(const fl__conv_dw *p, const fl__dw_block *b, int64_t run, int64_t o, bool add) {
     const fl__conv *v = p->v;
     const int64_t size = v->size, unit = b->length * p->width * size, rows = p->tw * b->c;
-    const int64_t tiles = fl__conv_div_up(rows, v->ks->rows);
-    const bool one = p->tw == 1 && p->row_units == 1; /* the units' pixels stand in one line */
+    const int64_t tiles = fl__conv_div_up(rows, v->ks->rows), across = v->kw / p->tw;
+    const int64_t i = run / across * v->dilation[0], j = run % across * v->dilation[1];
+    const bool one = v->kh * v->kw == 1 && v->stride[1] == 1; /* the units' pixels stand in one line */
+    const char *dy = b->dy + o / p->width * b->units * unit;
+    char *part = b->part + run * p->c_chunks * p->tw * p->c * v->o * size;
     fl__segment segment[FL__DW_SEGMENTS];
     fl__tile tile = {.segments = one ? 1 : b->units, .segment = segment, .rsa = 1,
                      .csa = v->stride[1] * b->c, .k = one ? b->units * b->length : b->length,
                      .ldb = p->width, .ldc = v->o, .add = add};
-    fl__dw_copy_x(p, b);
-    fl__dw_copy_dy(p, b);
-    for (int64_t o = 0; o < b->o; o += p->width) {
-        const char *dy = b->dy + o / p->width * b->units * unit;
-        for (int64_t t = 0, i = 0, m; t < tiles; t++, i += m) {
-            m = rows / tiles + (t < rows % tiles);
-            for (int64_t s = 0; s < tile.segments; s++) {
-                segment[s].a = b->x + (s * p->line * b->c + i) * size;
-                segment[s].b = dy + s * unit;
-            }
-            tile.c = b->part + (i * v->o + o) * size;
-            fl__gemm_tile(v->ks, (int)m, (int)fl__conv_min(p->width, b->o - o), &tile);
+    for (int64_t t = 0, r = 0, m; t < tiles; t++, r += m) {
+        m = rows / tiles + (t < rows % tiles);
+        for (int64_t s = 0; s < tile.segments; s++) {
+            segment[s].a = b->x + (((b->row[s] + i) * p->line + j) * b->c + r) * size;
+            segment[s].b = dy + s * unit;
         }
+        tile.c = part + (r * v->o + o) * size;
+        fl__gemm_tile(v->ks, (int)m, (int)fl__conv_min(p->width, b->o - o), &tile);
     }
 }
 
-static int64_t fl__dw_x_part(const fl__conv_dw *p) { return fl__conv_part(p->block * p->line * p->c); }
+static int64_t fl__dw_x_part(const fl__conv_dw *p) {
+    return fl__conv_part(fl__dw_block_rows(p) * p->line * p->c);
+}
 
-/* Task = (((split * groups + group) * runs + run) * c_chunks + c chunk) * o_chunks + o chunk. */
+/* Task = ((split * groups + group) * c_chunks + c chunk) * o_chunks + o chunk. */
 static void fl__dw_task(void *arg, int64_t begin, int64_t end) {
     fl__conv_dw *p = arg;
     const fl__conv *v = p->v;
     char *at = fl__room_enter(&p->rooms);
     for (int64_t task = begin; task < end; task++) {
-        int64_t part = task / p->o_chunks, run = part / p->c_chunks, split = run / p->runs / v->groups;
-        fl__dw_block b = {.group = run / p->runs % v->groups, .run = run % p->runs, .x = at,
-                          .dy = at + fl__dw_x_part(p) * v->size,
-                          .c0 = part % p->c_chunks * p->c, .o0 = task % p->o_chunks * p->o};
+        int64_t chunk = task / p->o_chunks % p->c_chunks, item = task / p->o_chunks / p->c_chunks;
+        int64_t split = item / v->groups;
+        fl__dw_block b = {.group = item % v->groups, .x = at, .dy = at + fl__dw_x_part(p) * v->size,
+                          .c0 = chunk * p->c, .o0 = task % p->o_chunks * p->o};
         b.c = fl__conv_min(p->c, v->c - b.c0);
         b.o = fl__conv_min(p->o, v->o - b.o0);
-        b.part = p->parts + (part * p->tw * p->c * v->o + b.o0) * v->size;
+        b.part = p->parts + ((item * p->runs * p->c_chunks + chunk) * p->tw * p->c * v->o + b.o0) * v->size;
         int64_t first = split * p->split_units, last = fl__conv_min(first + p->split_units, p->units);
         for (b.u0 = first; b.u0 < last; b.u0 += b.units) {
             b.units = fl__conv_min(p->block, last - b.u0);
             b.length = fl__conv_min(p->length, v->ow - b.u0 % p->row_units * p->length);
-            fl__dw_block_add(p, &b, b.u0 > first);
+            fl__dw_copy_x(p, &b);
+            fl__dw_copy_dy(p, &b);
+            for (int64_t o = 0; o < b.o; o += p->width)
+                for (int64_t run = 0; run < p->runs; run++)
+                    fl__dw_run_add(p, &b, run, o, b.u0 > first);
         }
     }
     fl__room_leave(&p->rooms, at);
@@ -1050,14 +1083,14 @@ static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image 
     fl__dw_plan(&p);
     int64_t parts = v->groups * p.runs * p.c_chunks * p.tw * p.c * v->o, rows = v->kh * v->kw * v->c;
     int64_t each = fl__dw_x_part(&p) + fl__conv_part(p.block * p.length * p.o);
-    int64_t tasks = p.splits * v->groups * p.runs * p.c_chunks * p.o_chunks;
+    int64_t tasks = p.splits * v->groups * p.c_chunks * p.o_chunks;
     int64_t blocks = v->groups * fl__conv_div_up(rows, FL__DW_TURN);
     if (!fl__rooms_open(&p.rooms, fl__conv_max(tasks, blocks),
                         fl__conv_max(each, FL__DW_TURN * v->o) * v->size, p.splits * parts * v->size,
                         "conv2d_grad_weight"))
         return false;
     p.parts = p.rooms.more;
-    int64_t work = p.tw * p.c * fl__conv_min(p.o, v->o) * p.split_units * p.length;
+    int64_t work = p.runs * p.tw * p.c * fl__conv_min(p.o, v->o) * p.split_units * p.length;
     fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__dw_task, &p);
     fl__dw_store(&p);
     fl__rooms_close(&p.rooms);

@@ -46,7 +46,7 @@ typedef struct fl__entropy_kernels {
 #ifdef FL__X86_LEVELS
 #define FL__FN(name) fl__entropy_##name##_f32_avx2
 #define FL__T float
-#define FL__S f32
+#define FL__S f32_fma
 #define FL__I int32_t
 #define FL__LANES 8
 #define FL__TARGET FL__TARGET_AVX2
@@ -54,7 +54,7 @@ typedef struct fl__entropy_kernels {
 #undef FL__FN
 #define FL__FN(name) fl__entropy_##name##_f32_avx512
 #define FL__T float
-#define FL__S f32
+#define FL__S f32_fma
 #define FL__I int32_t
 #define FL__LANES 16
 #define FL__TARGET FL__TARGET_AVX512

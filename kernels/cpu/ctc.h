@@ -37,9 +37,6 @@ typedef struct fl__ctc_loops {
 } fl__ctc_loops;
 
 FL__LOOPS_BEGIN
-#ifndef __clang__
-#pragma GCC optimize("fp-contract=fast")
-#endif
 
 #define FL__CTC(T, S, LEVEL, TARGET) \
     TARGET static void FL__CAT3(fl__ctc_emit, S, LEVEL)( \
@@ -92,8 +89,8 @@ FL__LOOPS_BEGIN
 FL__CTC(float, f32, portable, )
 FL__CTC(double, f64, portable, )
 #ifdef FL__X86_LEVELS
-FL__CTC(float, f32, avx2, FL__TARGET_AVX2)
-FL__CTC(float, f32, avx512, FL__TARGET_AVX512)
+FL__CTC(float, f32_fma, avx2, FL__TARGET_AVX2)
+FL__CTC(float, f32_fma, avx512, FL__TARGET_AVX512)
 #endif
 #undef FL__CTC
 FL__LOOPS_END
@@ -101,8 +98,8 @@ FL__LOOPS_END
 static const fl__ctc_loops *fl__ctc_loops_of(fl_dtype d) {
     if (d == FL_F64) return &fl__ctc_loops_f64_portable;
 #ifdef FL__X86_LEVELS
-    if (fl__cpu_isa() == FL__AVX512) return &fl__ctc_loops_f32_avx512;
-    if (fl__cpu_isa() == FL__AVX2) return &fl__ctc_loops_f32_avx2;
+    if (fl__cpu_isa() == FL__AVX512) return &fl__ctc_loops_f32_fma_avx512;
+    if (fl__cpu_isa() == FL__AVX2) return &fl__ctc_loops_f32_fma_avx2;
 #endif
     return &fl__ctc_loops_f32_portable;
 }

@@ -40,16 +40,18 @@ FL__LOOPS_BEGIN
 #define FL__LEVEL portable
 #define FL__TARGET
 #include "elementwise_loops.h"
+#undef FL__S
 #ifdef FL__X86_LEVELS
+#define FL__S f32_fma
 #define FL__LEVEL avx2
 #define FL__TARGET FL__TARGET_AVX2
 #include "elementwise_loops.h"
 #define FL__LEVEL avx512
 #define FL__TARGET FL__TARGET_AVX512
 #include "elementwise_loops.h"
+#undef FL__S
 #endif
 #undef FL__T
-#undef FL__S
 #define FL__T double
 #define FL__S f64
 #define FL__LEVEL portable
@@ -87,7 +89,8 @@ FL__LOOPS_BEGIN
 enum { FL__COL_F64 = FL__AVX512 + 1, FL__COL_I64, FL__COL_B8, FL__COL_NONE, FL__COLUMNS };
 
 #ifdef FL__X86_LEVELS
-#define FL__ROW_F32(op) fl__##op##_f32_portable, fl__##op##_f32_avx2, fl__##op##_f32_avx512
+#define FL__ROW_F32(op) \
+    fl__##op##_f32_portable, fl__##op##_f32_fma_avx2, fl__##op##_f32_fma_avx512
 #else
 #define FL__ROW_F32(op) fl__##op##_f32_portable, NULL, NULL
 #endif

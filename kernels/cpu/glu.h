@@ -35,9 +35,10 @@ FL__LOOPS_BEGIN
 FL__GLU(float, f32, portable, )
 FL__GLU(double, f64, portable, )
 #ifdef FL__X86_LEVELS
-FL__GLU(float, f32, avx2, FL__TARGET_AVX2)
-FL__GLU(float, f32, avx512, FL__TARGET_AVX512)
-#define FL__GLU_ROW(op) {op##_f32_portable, op##_f32_avx2, op##_f32_avx512, op##_f64_portable}
+FL__GLU(float, f32_fma, avx2, FL__TARGET_AVX2)
+FL__GLU(float, f32_fma, avx512, FL__TARGET_AVX512)
+#define FL__GLU_ROW(op) \
+    {op##_f32_portable, op##_f32_fma_avx2, op##_f32_fma_avx512, op##_f64_portable}
 #else
 #define FL__GLU_ROW(op) {op##_f32_portable, NULL, NULL, op##_f64_portable}
 #endif

@@ -28,7 +28,7 @@ enum { FL__PIECE = 256 }; /* elements that are summed in their own dtype, or a l
 #undef FL__FN
 #ifdef FL__X86_LEVELS
 #define FL__T float
-#define FL__S f32
+#define FL__S f32_fma
 #define FL__I int32_t
 #define FL__LANES 8
 #define FL__TARGET FL__TARGET_AVX2
@@ -36,7 +36,7 @@ enum { FL__PIECE = 256 }; /* elements that are summed in their own dtype, or a l
 #include "softmax_rows.h"
 #undef FL__FN
 #define FL__T float
-#define FL__S f32
+#define FL__S f32_fma
 #define FL__I int32_t
 #define FL__LANES 16
 #define FL__TARGET FL__TARGET_AVX512
