@@ -2638,14 +2638,23 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
     return fl__run_to(op, fl__laid_out_as(fl__laid_out_as(y, b), a), a, b, NULL);
 }
 
+/* Do a and b agree in shape, dtype and family? One may be a number that does not promote. */
+static inline bool fl__alike(const fl_tensor *a, const fl_tensor *b) {
+    if (!a->weak && !b->weak)
+        return a->dtype == b->dtype && a->family == b->family && fl__same_shape(a, b);
+    const fl_tensor *strong = a->weak ? b : a, *number = a->weak ? a : b;
+    return !strong->weak && strong->dtype != FL_B8 &&
+           fl__category(number->dtype) <= fl__category(strong->dtype);
+}
+
 static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = &fl__ops[op];
     if (fl__null_operand(info, a) || fl__null_operand(info, b)) return NULL;
-    bool plain = a->dtype == b->dtype && a->family == b->family && !a->weak && !b->weak &&
-                 fl__same_shape(a, b) && fl__class_takes(info->cls, a->dtype) &&
-                 a->dtype != FL_U64 && fl__by_slot(a, op);
+    const fl_tensor *x = a->weak ? b : a;
+    bool plain = fl__alike(a, b) && fl__class_takes(info->cls, x->dtype) && x->dtype != FL_U64 &&
+                 fl__by_slot(x, op);
     if (!plain) return fl__binary_general(op, a, b);
-    return fl__run_to(op, fl__out_same(a, fl__result_dtype(info->cls, a->dtype)), a, b, NULL);
+    return fl__run_to(op, fl__out_same(x, fl__result_dtype(info->cls, x->dtype)), a, b, NULL);
 }
 
 #define FL__U(op, ...)                   \
