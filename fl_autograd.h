@@ -1949,10 +1949,24 @@ FL_API fl_var *fv_conv2d_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_opts 
 
 /* ---- pooling ---- */
 
+/* The dtype of the places of maxima that the backward of max pooling reads: a byte each in windows
+   of at most 256 elements, if the family can. */
+static fl_dtype fv__places_dtype(const fl_tensor *x, const fl_pool2d_args *a) {
+    const bool can = fl__by_narrow_slot(x, FL_OP_max_pool2d) &&
+                     fl__by_narrow_slot(x, FL_OP_max_pool2d_grad);
+    return can && a->kernel[0] <= 256 / a->kernel[1] ? FL_U8 : FL_I64;
+}
+
+static fl_tensor *fv__max_places(fl_node *n, fl_shape image) {
+    fl_tensor *index = fv_value(fv_saved(n, 0));
+    if (!index || index->dtype == FL_I64) return index;
+    return fl__pooled_places(index, image, *(const fl_pool2d_args *)fv_args(n));
+}
+
 /* g [n, c, h, w] at the places that won. */
 static void fv__max_pool2d_grad_back(fl_node *n, fl_var *g) {
     fl_shape s = fl_shape_of(g->value), out = fv_in_shape(n, 0);
-    fl_tensor *index = fv_value(fv_saved(n, 0));
+    fl_tensor *index = fv__max_places(n, s);
     index = fl_reshape(index, FL_SHAPE(out.dim[0], out.dim[1], out.dim[2] * out.dim[3]));
     g = fv_reshape(g, FL_SHAPE(s.dim[0], s.dim[1], s.dim[2] * s.dim[3]));
     fv_add_grad(n, 0, fv_reshape(fv_gather(g, 2, index), out));
@@ -1960,17 +1974,23 @@ static void fv__max_pool2d_grad_back(fl_node *n, fl_var *g) {
 
 static void fv__max_pool2d_back(fl_node *n, fl_var *dy) {
     fl_var *index = fv_saved(n, 0);
-    fl_tensor *dx = fl_max_pool2d_grad(dy->value, fv_value(index), fv_in_shape(n, 0));
+    fl_pool2d_args a = *(const fl_pool2d_args *)fv_args(n);
+    if (!index) return;
+    fl_tensor *dx = fl__max_pool2d_grad(dy->value, index->value, fv_in_shape(n, 0), a);
     fv_add_grad(n, 0,
                 fv_record_args("max_pool2d_grad", dx, fv__max_pool2d_grad_back, FV_IN(dy),
-                               FV_SAVE(index), NULL, 0));
+                               FV_SAVE(index), &a, sizeof a));
 }
 
 FL_API fl_var *fv_max_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o) {
-    fl_tensor *index = NULL, *y = fl_max_pool2d_opt(fv_value(x), kernel, &index, o);
+    fl_pool2d_args a;
+    fl_tensor *t = fv_value(x), *index = NULL;
+    if (!fl__poolable("fl_max_pool2d", t)) return NULL;
+    if (!fl_pool2d_resolve(kernel, o, t->shape[2], t->shape[3], &a)) return NULL;
+    fl_tensor *y = fl__max_pool2d(t, a, fv__places_dtype(t, &a), &index);
     fl_var *saved = y ? fv_const(index) : NULL;
     return saved ? fv_record_args("max_pool2d", y, fv__max_pool2d_back, FV_IN(x), FV_SAVE(saved),
-                                  NULL, 0)
+                                  &a, sizeof a)
                  : NULL;
 }
 
