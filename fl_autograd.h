@@ -1192,14 +1192,17 @@ static fl_tensor *fv__unary_again(fl_node *n) {
     return fv__unary_fn[n->op](fv_value(fv_saved(n, 0)));
 }
 
+/* dx takes dy's place where nobody else sees dy. */
 static void fv__unary_back(fl_node *n, fl_var *dy) {
     fl_op op = n->op;
+    const bool sole = dy == n->grad && fv__is_sole(dy, 1) && fv__is_dense(dy->value);
+    fl_tensor *own = sole ? dy->value : NULL;
     fl_var *x = fv__read(n, 0), *y = fv__read(n, 1);
     fl_tensor *dx = NULL;
     if (fl_error() || !fv_needs(n, 0)) return;
     if (!fl_grad_enabled() && fv__needs_of(op) & FV__LONG)
-        dx = fl_grad1(op, fv__operand(x, dy), fv__operand(y, dy), dy->value);
-    if (dx) fv_add_grad(n, 0, fv_const(dx));
+        dx = fl__grad1(op, fv__operand(x, dy), fv__operand(y, dy), dy->value, own);
+    if (dx) fv_add_grad(n, 0, dx == own ? dy : fv_const(dx));
     else if (!fl_error()) fv_add_grad(n, 0, fv__formulas[op][0](x, NULL, y, dy));
 }
 
@@ -1892,12 +1895,13 @@ FL_API fl_var *fv_matmul(fl_var *a, fl_var *b) {
 
 static fl_var *fv__conv2d_dw(fl_var *x, fl_var *dy, fl_shape w_shape, fl_conv2d_args a);
 
+/* The gradient of weights wants the most room, so it comes before the image's. */
 static void fv__conv2d_back(fl_node *n, fl_var *dy) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
-    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_grad_input(dy, w, fv_in_shape(n, 0), a));
-    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_dw(x, dy, fv_in_shape(n, 1), a));
     if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dy, FL_AXES(0, 2, 3)));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_dw(x, dy, fv_in_shape(n, 1), a));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_grad_input(dy, w, fv_in_shape(n, 0), a));
 }
 
 /* Inputs dy, w; g has x's shape. */

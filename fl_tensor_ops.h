@@ -1043,15 +1043,20 @@ static bool fl__grad_operand(const char *fn, const fl_tensor *t, const fl_tensor
                    FL__SHAPE_TEXT(dy)) != NULL;
 }
 
-fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
+FL_PRIVATE fl_tensor *fl__grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy,
+                                fl_tensor *out) {
     if ((unsigned)op >= FL_OP_COUNT || fl_op_get_info(op)->arity != 1)
         return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
     if (!fl__grad_operand("fl_grad1", x, dy) || !fl__grad_operand("fl_grad1", y, dy)) return NULL;
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
     fl_call c = {.op = FL_OP_grad1, .n_out = 1, .n_in = 3, .in = {x, y, dy}, .args = &a};
-    c.out[0] = fl__laid_out_as(fl__out_like(dy, dy->dtype), dy);
+    c.out[0] = out ? out : fl__laid_out_as(fl__out_like(dy, dy->dtype), dy);
     return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
+    return fl__grad1(op, x, y, dy, NULL);
 }
 
 bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
