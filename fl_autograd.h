@@ -650,15 +650,21 @@ static int fv__operand_of(const fv__spec *s, const fl_var *x) {
     return FV__OTHER;
 }
 
-/* Is n's value to be computed again? Then it is large, and not too much comes again before it. */
+static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
+    return a && b && (a == b || (a->buffer && a->buffer == b->buffer));
+}
+
+/* Is n's value to be computed again? Then it is large, and not too much comes again before it; a view
+   adds nothing to that. */
 static void fv__decide_again(fl_node *n, const fv__spec *s, const fl_tensor *value) {
     if (!s->again || fl_numel(value) * (int64_t)fl_dtype_size(value->dtype) < FV__LARGE) return;
     n->depth = 1;
     for (int i = 0; i < s->saved.n; i++) {
         const fl_var *x = s->saved.v[i];
         const int k = x ? fv__operand_of(s, x) : FV__OTHER;
-        if (fv__comes_again(n, k, x) && x->node->depth >= n->depth)
-            n->depth = (uint8_t)(x->node->depth + 1);
+        if (!fv__comes_again(n, k, x)) continue;
+        const int depth = x->node->depth + !fv__same_storage(value, x->value);
+        if (depth > n->depth) n->depth = (uint8_t)depth;
     }
     if (n->depth <= FV__DEEPEST) n->again = s->again;
 }
@@ -803,10 +809,6 @@ static fl_tensor *fv__filled(const fl_tensor *like, fl_shape shape, double value
     fl_call c = {.op = FL_OP_fill, .n_out = 1, .args = &args};
     c.out[0] = fl_call_out(like->family, shape, like->dtype);
     return c.out[0] && fl_run(&c) ? c.out[0] : fl_raise();
-}
-
-static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
-    return a && b && (a == b || (a->buffer && a->buffer == b->buffer));
 }
 
 /* Has x's value `handles` handles in all, x's own among them, and does nobody else hold that or x? */
