@@ -146,8 +146,9 @@ FL_API bool fl_nn_print(const fl_nn_module *m);
 
 /* >>containers --------------------------------------------------------------------------------- */
 
-/* Each child's results are the next one's inputs. Owns the children; if it fails, they are freed.
-   fl_nn_add adds more. */
+/* Each child's results are the next one's inputs, but max pooling right behind a ReLU runs before it,
+   which is the same with fewer numbers. Owns the children; if it fails, they are freed. fl_nn_add
+   adds more. */
 #define fl_nn_sequential(...) \
     fl_nn_sequential_of((int)(sizeof((fl_nn_module *[]){__VA_ARGS__}) / sizeof(fl_nn_module *)), \
                         (fl_nn_module *[]){__VA_ARGS__})
