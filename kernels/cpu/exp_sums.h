@@ -33,9 +33,8 @@ FL__SUM_INLINE FL__TARGET FL__T FL__FN(largest)(const FL__T *x, int64_t n) {
     return best;
 }
 
-/* e = exp(x - shift), shift >= x, and their sum: pieces of e are added up while they are cached. What
-   lies behind x, the next row or piece, is asked for meanwhile: it comes while exponentials are
-   computed. */
+/* e = exp(x - shift), shift >= x, and their sum: pieces of e are added up while they are cached.
+   Memory brings what lies behind x, the next row or piece, while exponentials are computed. */
 FL__SUM_INLINE FL__TARGET double FL__FN(exps)(FL__T *e, const FL__T *x, int64_t n, FL__T shift) {
     double sum = 0;
     for (int64_t at = 0; at < n; at += FL__EXP_PIECE) {
