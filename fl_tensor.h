@@ -411,7 +411,7 @@ FL_API void fl_set_flags(uint64_t flags);
        most 256 elements */ \
     X(max_pool2d,          OPT, fl_pool2d_args,  "gather where argmax") \
     /* dy, index -> dx (its shape is out's); u8 indices have the windows of args */ \
-    X(max_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add gather") \
+    X(max_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add") \
     X(avg_pool2d,          OPT, fl_pool2d_args,  "gather where sum mul") \
     X(avg_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add mul where") \
     /* x, w, b -> y, [mean], rstd = 1 / sqrt(var + eps): (x - mean) rstd w + b over the last args.dims dims, which w and b
