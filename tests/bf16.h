@@ -211,6 +211,36 @@ TEST(bf16_batches_and_layers) {
     bf16_end();
 }
 
+/* [n side side, channels] as images, and back. */
+static fl_tensor *bf16_images(fl_tensor *t, int64_t n, int64_t side) {
+    return fl_permute(fl_reshape(t, FL_SHAPE(n, side, side, -1)), 4, (int[]){0, 3, 1, 2});
+}
+
+static fl_tensor *bf16_pixels(fl_tensor *t) {
+    return fl_reshape(fl_permute(t, 4, (int[]){0, 2, 3, 1}), FL_SHAPE(-1, t->shape[1]));
+}
+
+/* A 1 x 1 convolution and its gradients are the products of matrices. */
+TEST(bf16_convolutions_of_pixels) {
+    enum { N = 2, SIDE = 9, C = 128, O = 512 };
+    const fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1};
+    BF16_BEGIN();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = bf16_operand(FL_SHAPE(N * SIDE * SIDE, C), false, 1), *x4 = bf16_images(x, N, SIDE);
+    fl_tensor *g = bf16_operand(FL_SHAPE(N * SIDE * SIDE, O), false, 2), *g4 = bf16_images(g, N, SIDE);
+    fl_tensor *w = bf16_operand(FL_SHAPE(O, C), false, 3), *w4 = fl_reshape(w, FL_SHAPE(O, C, 1, 1));
+    fl_tensor *y = bf16_pixels(fl_conv2d_run(x4, w4, NULL, a));
+    fl_tensor *dx = bf16_pixels(fl_conv2d_grad_input(g4, w4, fl_shape_of(x4), a));
+    fl_tensor *dw = fl_reshape(fl_conv2d_grad_weight(x4, g4, fl_shape_of(w4), a), FL_SHAPE(O, C));
+    fl_tensor *pair[][2] = {{y, fl_matmul(x, fl_transpose(w, 0, 1))},
+                            {dx, fl_matmul(g, w)},
+                            {dw, fl_matmul(fl_transpose(g, 0, 1), x)}};
+    for (int i = 0; i < 3; i++)
+        CHECK(fl_item(fl_all(fl_eq(pair[i][0], pair[i][1]), FL_ALL_AXES)) == 1);
+    fl_scope_end(&s);
+    bf16_end();
+}
+
 static uint64_t bf16_hash(void) {
     fl_scope s = fl_scope_begin();
     uint64_t h = 14695981039346656037u;
