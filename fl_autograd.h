@@ -651,15 +651,21 @@ static int fv__operand_of(const fv__spec *s, const fl_var *x) {
     return FV__OTHER;
 }
 
-/* Is n's value to be computed again? Then it is large, and not too much comes again before it. */
+static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
+    return a && b && (a == b || (a->buffer && a->buffer == b->buffer));
+}
+
+/* Is n's value to be computed again? Then it is large, and not too much comes again before it; a view
+   adds nothing to that. */
 static void fv__decide_again(fl_node *n, const fv__spec *s, const fl_tensor *value) {
     if (!s->again || fl_numel(value) * (int64_t)fl_dtype_size(value->dtype) < FV__LARGE) return;
     n->depth = 1;
     for (int i = 0; i < s->saved.n; i++) {
         const fl_var *x = s->saved.v[i];
         const int k = x ? fv__operand_of(s, x) : FV__OTHER;
-        if (fv__comes_again(n, k, x) && x->node->depth >= n->depth)
-            n->depth = (uint8_t)(x->node->depth + 1);
+        if (!fv__comes_again(n, k, x)) continue;
+        const int depth = x->node->depth + !fv__same_storage(value, x->value);
+        if (depth > n->depth) n->depth = (uint8_t)depth;
     }
     if (n->depth <= FV__DEEPEST) n->again = s->again;
 }
@@ -799,10 +805,6 @@ static fl_tensor *fv__filled(const fl_tensor *like, fl_shape shape, double value
     fl_call c = {.op = FL_OP_fill, .n_out = 1, .args = &args};
     c.out[0] = fl_call_out(like->family, shape, like->dtype);
     return c.out[0] && fl_run(&c) ? c.out[0] : fl_raise();
-}
-
-static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
-    return a && b && (a == b || (a->buffer && a->buffer == b->buffer));
 }
 
 /* Has x's value `handles` handles in all, x's own among them, and does nobody else hold that or x? */
@@ -1188,14 +1190,17 @@ static fl_tensor *fv__unary_again(fl_node *n) {
     return fv__unary_fn[n->op](fv_value(fv_saved(n, 0)));
 }
 
+/* dx takes dy's place where nobody else sees dy. */
 static void fv__unary_back(fl_node *n, fl_var *dy) {
     fl_op op = n->op;
+    const bool sole = dy == n->grad && fv__is_sole(dy, 1) && fv__is_dense(dy->value);
+    fl_tensor *own = sole ? dy->value : NULL;
     fl_var *x = fv__read(n, 0), *y = fv__read(n, 1);
     fl_tensor *dx = NULL;
     if (fl_error() || !fv_needs(n, 0)) return;
     if (!fl_grad_enabled() && fv__needs_of(op) & FV__LONG)
-        dx = fl_grad1(op, fv__operand(x, dy), fv__operand(y, dy), dy->value);
-    if (dx) fv_add_grad(n, 0, fv_const(dx));
+        dx = fl__grad1(op, fv__operand(x, dy), fv__operand(y, dy), dy->value, own);
+    if (dx) fv_add_grad(n, 0, dx == own ? dy : fv_const(dx));
     else if (!fl_error()) fv_add_grad(n, 0, fv__formulas[op][0](x, NULL, y, dy));
 }
 
@@ -1888,12 +1893,13 @@ FL_API fl_var *fv_matmul(fl_var *a, fl_var *b) {
 
 static fl_var *fv__conv2d_dw(fl_var *x, fl_var *dy, fl_shape w_shape, fl_conv2d_args a);
 
+/* The gradient of weights wants the most room, so it comes before the image's. */
 static void fv__conv2d_back(fl_node *n, fl_var *dy) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
-    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_grad_input(dy, w, fv_in_shape(n, 0), a));
-    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_dw(x, dy, fv_in_shape(n, 1), a));
     if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dy, FL_AXES(0, 2, 3)));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_dw(x, dy, fv_in_shape(n, 1), a));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_grad_input(dy, w, fv_in_shape(n, 0), a));
 }
 
 /* Inputs dy, w; g has x's shape. */
@@ -1945,10 +1951,24 @@ FL_API fl_var *fv_conv2d_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_opts 
 
 /* ---- pooling ---- */
 
+/* The dtype of the places of maxima that the backward of max pooling reads: a byte each in windows
+   of at most 256 elements, if the family can. */
+static fl_dtype fv__places_dtype(const fl_tensor *x, const fl_pool2d_args *a) {
+    const bool can = fl__by_narrow_slot(x, FL_OP_max_pool2d) &&
+                     fl__by_narrow_slot(x, FL_OP_max_pool2d_grad);
+    return can && a->kernel[0] <= 256 / a->kernel[1] ? FL_U8 : FL_I64;
+}
+
+static fl_tensor *fv__max_places(fl_node *n, fl_shape image) {
+    fl_tensor *index = fv_value(fv_saved(n, 0));
+    if (!index || index->dtype == FL_I64) return index;
+    return fl__pooled_places(index, image, *(const fl_pool2d_args *)fv_args(n));
+}
+
 /* g [n, c, h, w] at the places that won. */
 static void fv__max_pool2d_grad_back(fl_node *n, fl_var *g) {
     fl_shape s = fl_shape_of(g->value), out = fv_in_shape(n, 0);
-    fl_tensor *index = fv_value(fv_saved(n, 0));
+    fl_tensor *index = fv__max_places(n, s);
     index = fl_reshape(index, FL_SHAPE(out.dim[0], out.dim[1], out.dim[2] * out.dim[3]));
     g = fv_reshape(g, FL_SHAPE(s.dim[0], s.dim[1], s.dim[2] * s.dim[3]));
     fv_add_grad(n, 0, fv_reshape(fv_gather(g, 2, index), out));
@@ -1956,17 +1976,23 @@ static void fv__max_pool2d_grad_back(fl_node *n, fl_var *g) {
 
 static void fv__max_pool2d_back(fl_node *n, fl_var *dy) {
     fl_var *index = fv_saved(n, 0);
-    fl_tensor *dx = fl_max_pool2d_grad(dy->value, fv_value(index), fv_in_shape(n, 0));
+    fl_pool2d_args a = *(const fl_pool2d_args *)fv_args(n);
+    if (!index) return;
+    fl_tensor *dx = fl__max_pool2d_grad(dy->value, index->value, fv_in_shape(n, 0), a);
     fv_add_grad(n, 0,
                 fv_record_args("max_pool2d_grad", dx, fv__max_pool2d_grad_back, FV_IN(dy),
-                               FV_SAVE(index), NULL, 0));
+                               FV_SAVE(index), &a, sizeof a));
 }
 
 FL_API fl_var *fv_max_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o) {
-    fl_tensor *index = NULL, *y = fl_max_pool2d_opt(fv_value(x), kernel, &index, o);
+    fl_pool2d_args a;
+    fl_tensor *t = fv_value(x), *index = NULL;
+    if (!fl__poolable("fl_max_pool2d", t)) return NULL;
+    if (!fl_pool2d_resolve(kernel, o, t->shape[2], t->shape[3], &a)) return NULL;
+    fl_tensor *y = fl__max_pool2d(t, a, fv__places_dtype(t, &a), &index);
     fl_var *saved = y ? fv_const(index) : NULL;
     return saved ? fv_record_args("max_pool2d", y, fv__max_pool2d_back, FV_IN(x), FV_SAVE(saved),
-                                  NULL, 0)
+                                  &a, sizeof a)
                  : NULL;
 }
 

@@ -146,8 +146,9 @@ FL_API bool fl_nn_print(const fl_nn_module *m);
 
 /* >>containers --------------------------------------------------------------------------------- */
 
-/* Each child's results are the next one's inputs. Owns the children; if it fails, they are freed.
-   fl_nn_add adds more. */
+/* Each child's results are the next one's inputs, but max pooling right behind a ReLU runs before it,
+   which is the same with fewer numbers. Owns the children; if it fails, they are freed. fl_nn_add
+   adds more. */
 #define fl_nn_sequential(...) \
     fl_nn_sequential_of((int)(sizeof((fl_nn_module *[]){__VA_ARGS__}) / sizeof(fl_nn_module *)), \
                         (fl_nn_module *[]){__VA_ARGS__})
@@ -835,6 +836,21 @@ static void fl__nn_held_drop(fl_obj *o) {
     fl_obj_free(o);
 }
 
+static bool fl__nn_is_relu(const fl_nn_module *m);
+static bool fl__nn_is_max_pool(const fl_nn_module *m);
+
+static bool fl__nn_pools_first(const fl_nn_module *m, int64_t i) {
+    return i >= 0 && i + 1 < m->n_child && fl__nn_is_relu(m->child[i]) &&
+           fl__nn_is_max_pool(m->child[i + 1]);
+}
+
+/* The child whose turn is the i-th. Max pooling right behind a ReLU goes before it: values and
+   gradients are the same, and ReLU has, and keeps, fewer numbers. */
+static fl_nn_module *fl__nn_in_turn(const fl_nn_module *m, int64_t i) {
+    if (fl__nn_pools_first(m, i)) return m->child[i + 1];
+    return m->child[fl__nn_pools_first(m, i - 1) ? i - 1 : i];
+}
+
 /* What a layer gave dies as soon as the next one has run, unless its backward reads it. */
 static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
     fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
@@ -842,7 +858,7 @@ static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
     for (int64_t i = 0; i < m->n_child && in.n; i++) {
         const fl_vars last = held->vars;
         fl_scope s = fl_scope_begin();
-        in = fl_nn_forward_vars(m->child[i], in);
+        in = fl_nn_forward_vars(fl__nn_in_turn(m, i), in);
         for (int k = in.n; k-- > 0;) fl_obj_take(&in.v[k]->obj);
         held->vars = in;
         fl_scope_end(&s);
@@ -939,6 +955,11 @@ static const fl_nn_type fl__nn_activation_type = {
     .inputs = 1,
     .forward = fl__nn_activation_forward,
 };
+
+static bool fl__nn_is_relu(const fl_nn_module *m) {
+    const fl__nn_activation *a = m->data;
+    return m->type == &fl__nn_activation_type && a->fn == fv_relu;
+}
 
 FL_API fl_nn_module *fl_nn_activation(const char *name, fl_var *(*fn)(fl_var *x)) {
     const fl__nn_activation a = {fn};
@@ -1072,6 +1093,11 @@ static const fl_nn_type fl__nn_pool2d_type = {
     .forward = fl__nn_pool2d_forward,
     .describe = fl__nn_pool2d_describe,
 };
+
+static bool fl__nn_is_max_pool(const fl_nn_module *m) {
+    const fl__nn_pool2d *p = m->data;
+    return m->type == &fl__nn_pool2d_type && !p->average;
+}
 
 FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool2d_opts o) {
     const fl_pool2d_opts opts = {.kernel_w = o.kernel_w, .stride = o.stride, .stride_w = o.stride_w,

@@ -407,10 +407,11 @@ FL_API void fl_set_flags(uint64_t flags);
     X(softmax_grad,        OPT, fl_axis_args,    "mul sum sub") \
     X(log_softmax,         OPT, fl_axis_args,    "amax sub exp sum log") \
     X(log_softmax_grad,    OPT, fl_axis_args,    "exp mul sum sub") \
-    /* x [n, c, h, w] -> y [n, c, oh, ow], index i64 into h * w of the first maximum */ \
+    /* x [n, c, h, w] -> y [n, c, oh, ow], index of the first maximum: i64 into h * w, or u8 into the window, of at \
+       most 256 elements */ \
     X(max_pool2d,          OPT, fl_pool2d_args,  "gather where argmax") \
-    /* dy, index -> dx (its shape is out's) */ \
-    X(max_pool2d_grad,     OPT, fl_no_args,      "scatter_add") \
+    /* dy, index -> dx (its shape is out's); u8 indices have the windows of args */ \
+    X(max_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add gather") \
     X(avg_pool2d,          OPT, fl_pool2d_args,  "gather where sum mul") \
     X(avg_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add mul where") \
     /* x, w, b -> y, [mean], rstd = 1 / sqrt(var + eps): (x - mean) rstd w + b over the last args.dims dims, which w and b
@@ -1107,9 +1108,20 @@ FL_PRIVATE fl_tensor *fl__const(double value); /* A formula's constant. */
 FL_PRIVATE fl_tensor *fl__operand(fl_tensor *t, fl_dtype d);
 FL_PRIVATE bool fl__same_family(const char *fn, const fl_tensor *a, const fl_tensor *b);
 FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op); /* REQ, or the family has the slot. */
+/* By one that takes narrow dtypes as they are. */
+FL_PRIVATE bool fl__by_narrow_slot(const fl_tensor *t, fl_op op);
 FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value);
 FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t); /* An in-place op may write t. */
+/* fl_grad1 into out, which may be dy; NULL: a new one. */
+FL_PRIVATE fl_tensor *fl__grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy,
+                                fl_tensor *out);
+FL_PRIVATE bool fl__poolable(const char *fn, const fl_tensor *x); /* a float of four dims */
+/* max_pool2d with resolved args and an index of that dtype; with u8, its gradient, and as i64. */
+FL_PRIVATE fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_dtype d, fl_tensor **index);
+FL_PRIVATE fl_tensor *fl__max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape,
+                                          fl_pool2d_args a);
+FL_PRIVATE fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, fl_pool2d_args a);
 /* y of a table formula by its composition */
 FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b);
 FL_PRIVATE bool fl__run_composed(const fl_call *c); /* an OPT op whose family has no slot */
@@ -2043,6 +2055,10 @@ static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
     return op == FL_OP_copy || op == FL_OP_fill || (by_slot && be->flags[op] & FL_SLOT_NARROW);
 }
 
+FL_PRIVATE bool fl__by_narrow_slot(const fl_tensor *t, fl_op op) {
+    return fl__takes_narrow(fl_family_backend(t->family), op);
+}
+
 static bool fl__run_by(const fl_backend *be, const fl_call *c);
 
 /* For a shift of integers of that many bits in a wider dtype: by at least so many is by all. */
@@ -2638,14 +2654,23 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
     return fl__run_to(op, fl__laid_out_as(fl__laid_out_as(y, b), a), a, b, NULL);
 }
 
+/* Do a and b agree in shape, dtype and family? One may be a number that does not promote. */
+static inline bool fl__alike(const fl_tensor *a, const fl_tensor *b) {
+    if (!a->weak && !b->weak)
+        return a->dtype == b->dtype && a->family == b->family && fl__same_shape(a, b);
+    const fl_tensor *strong = a->weak ? b : a, *number = a->weak ? a : b;
+    return !strong->weak && strong->dtype != FL_B8 &&
+           fl__category(number->dtype) <= fl__category(strong->dtype);
+}
+
 static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = &fl__ops[op];
     if (fl__null_operand(info, a) || fl__null_operand(info, b)) return NULL;
-    bool plain = a->dtype == b->dtype && a->family == b->family && !a->weak && !b->weak &&
-                 fl__same_shape(a, b) && fl__class_takes(info->cls, a->dtype) &&
-                 a->dtype != FL_U64 && fl__by_slot(a, op);
+    const fl_tensor *x = a->weak ? b : a;
+    bool plain = fl__alike(a, b) && fl__class_takes(info->cls, x->dtype) && x->dtype != FL_U64 &&
+                 fl__by_slot(x, op);
     if (!plain) return fl__binary_general(op, a, b);
-    return fl__run_to(op, fl__out_same(a, fl__result_dtype(info->cls, a->dtype)), a, b, NULL);
+    return fl__run_to(op, fl__out_same(x, fl__result_dtype(info->cls, x->dtype)), a, b, NULL);
 }
 
 #define FL__U(op, ...)                   \

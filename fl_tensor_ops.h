@@ -783,7 +783,7 @@ static fl_shape fl__pooled_shape(const fl_tensor *x, const fl_pool2d_args *a) {
     return s;
 }
 
-static bool fl__poolable(const char *fn, const fl_tensor *x) {
+FL_PRIVATE bool fl__poolable(const char *fn, const fl_tensor *x) {
     if (fl__null(fn, x)) return false;
     if (x->ndim == 4 && fl_dtype_is_float(x->dtype)) return true;
     return FL__BAD("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype),
@@ -834,15 +834,25 @@ static fl_tensor *fl__unfold_windows(fl_tensor *x, fl_shape y, const fl_pool2d_a
 }
 
 static fl_tensor *fl__compose_max_pool(fl_tensor *x, fl_shape y, const fl_pool2d_args *a,
-                                       fl_tensor **index) {
+                                       fl_dtype d, fl_tensor **index) {
     fl_scope s = fl_scope_begin();
     fl_tensor *at;
     fl_tensor *v = fl__unfold_windows(x, y, a, -(double)INFINITY, &at);
     fl_tensor *best = fl_argmax(v, 3, true);
-    fl_tensor *value = fl_reshape(fl_gather(v, 3, best), y),
-              *where = fl_reshape(fl_gather(at, 3, best), y);
-    *index = fl_promote(&s, where);
+    fl_tensor *value = fl_reshape(fl_gather(v, 3, best), y);
+    at = d == FL_I64 ? fl_gather(at, 3, best) : fl_cast(best, d);
+    *index = fl_promote(&s, fl_reshape(at, y));
     return fl_scope_return(&s, *index ? value : NULL);
+}
+
+FL_PRIVATE fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_dtype d,
+                                     fl_tensor **index) {
+    fl_shape shape = fl__pooled_shape(x, &a);
+    if (!fl__by_slot(x, FL_OP_max_pool2d)) return fl__compose_max_pool(x, shape, &a, d, index);
+    fl_call c = {.op = FL_OP_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
+    c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
+    c.out[1] = *index = c.out[0] ? fl__image_as(fl_call_out(x->family, shape, d), x, x) : NULL;
+    return *index ? fl__result(&c) : fl_raise();
 }
 
 fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index, fl_pool2d_opts o) {
@@ -850,18 +860,19 @@ fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index, fl
     if (!fl__poolable("fl_max_pool2d", x) ||
         !fl_pool2d_resolve(kernel, o, x->shape[2], x->shape[3], &a))
         return NULL;
-    fl_shape shape = fl__pooled_shape(x, &a);
-    fl_tensor *at = NULL, *y;
-    if (fl__by_slot(x, FL_OP_max_pool2d)) {
-        fl_call c = {.op = FL_OP_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
-        c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
-        c.out[1] = at = c.out[0] ? fl__image_as(fl_call_out(x->family, shape, FL_I64), x, x) : NULL;
-        y = at ? fl__result(&c) : fl_raise();
-    } else {
-        y = fl__compose_max_pool(x, shape, &a, &at);
-    }
+    fl_tensor *at = NULL, *y = fl__max_pool2d(x, a, FL_I64, &at);
     if (index && y) *index = at;
     return y;
+}
+
+FL_PRIVATE fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, fl_pool2d_args a) {
+    fl_scope s = fl_scope_begin();
+    fl_shape y = fl_shape_of(index);
+    int64_t n = y.dim[0], c = y.dim[1], m = y.dim[2] * y.dim[3], k = a.kernel[0] * a.kernel[1];
+    fl_tensor *inside, *at = fl__windows_of(x_shape, y, &a, fl_family_name(index), &inside);
+    at = fl_expand(fl_reshape(at, FL_SHAPE(1, 1, m, k)), FL_SHAPE(n, c, m, k));
+    fl_tensor *tap = fl_reshape(fl_cast(index, FL_I64), FL_SHAPE(n, c, m, 1));
+    return fl_scope_return(&s, fl_reshape(fl_gather(at, 3, tap), y));
 }
 
 /* Adds src [n, c, m] at positions index [n, c, m] of zero images of x_shape. */
@@ -881,12 +892,18 @@ fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape)
         return FL__BAD("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL__SHAPE_TEXT(dy),
                        FL__SHAPE_TEXT(index), fl_dtype_name(index->dtype),
                        fl__shape_as_text(x_shape).s);
+    return fl__max_pool2d_grad(dy, index, x_shape, (fl_pool2d_args){{0}, {0}, {0}, {0}, false});
+}
+
+FL_PRIVATE fl_tensor *fl__max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape,
+                                          fl_pool2d_args a) {
     if (fl__by_slot(dy, FL_OP_max_pool2d_grad)) {
         fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, index);
-        return fl__run_to(FL_OP_max_pool2d_grad, dx, dy, index, NULL);
+        return fl__run_to(FL_OP_max_pool2d_grad, dx, dy, index, &a);
     }
     fl_scope s = fl_scope_begin();
     fl_shape flat = FL_SHAPE(dy->shape[0], dy->shape[1], dy->shape[2] * dy->shape[3]);
+    if (index->dtype == FL_U8) index = fl__pooled_places(index, x_shape, a);
     fl_tensor *src = fl_reshape(dy, flat), *at = fl_reshape(index, flat);
     return fl_scope_return(&s, src && at ? fl__scatter_images(src, at, x_shape) : NULL);
 }
@@ -1030,15 +1047,20 @@ static bool fl__grad_operand(const char *fn, const fl_tensor *t, const fl_tensor
                    FL__SHAPE_TEXT(dy)) != NULL;
 }
 
-fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
+FL_PRIVATE fl_tensor *fl__grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy,
+                                fl_tensor *out) {
     if ((unsigned)op >= FL_OP_COUNT || fl_op_get_info(op)->arity != 1)
         return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
     if (!fl__grad_operand("fl_grad1", x, dy) || !fl__grad_operand("fl_grad1", y, dy)) return NULL;
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
     fl_call c = {.op = FL_OP_grad1, .n_out = 1, .n_in = 3, .in = {x, y, dy}, .args = &a};
-    c.out[0] = fl__laid_out_as(fl__out_like(dy, dy->dtype), dy);
+    c.out[0] = out ? out : fl__laid_out_as(fl__out_like(dy, dy->dtype), dy);
     return c.out[0] ? fl__result(&c) : fl_raise();
+}
+
+fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
+    return fl__grad1(op, x, y, dy, NULL);
 }
 
 bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
@@ -1310,9 +1332,9 @@ static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index)
     case FL_OP_log_softmax_grad:
         return fl_log_softmax_grad(in[0], in[1], ((const fl_axis_args *)c->args)->axis);
     case FL_OP_max_pool2d:
-        return i ? *index : fl__compose_max_pool(in[0], shape, c->args, index);
+        return i ? *index : fl__compose_max_pool(in[0], shape, c->args, c->out[1]->dtype, index);
     case FL_OP_max_pool2d_grad:
-        return fl_max_pool2d_grad(in[0], in[1], shape);
+        return fl__max_pool2d_grad(in[0], in[1], shape, *(const fl_pool2d_args *)c->args);
     case FL_OP_avg_pool2d:
         return fl_avg_pool2d_run(in[0], *(const fl_pool2d_args *)c->args);
     case FL_OP_avg_pool2d_grad:

@@ -47,9 +47,9 @@ FLM float FLM__F(_split_ln2)(float x, float bias, uint32_t *n) {
 
 /* e^r - 1 on |r| <= ln 2 / 2: r + r^2 P(r), P's upper and lower half side by side */
 FLM float FLM__F(_expm1_poly)(float r) {
-    float z = r * r, lo = FLM__FMA(1.66665196e-1f, r, 4.99999940e-1f);
-    float hi = FLM__FMA(8.36877991e-3f, r, 4.16683927e-2f);
-    hi = FLM__FMA(1.38144696e-3f, z, hi);
+    float z = r * r, lo = FLM__FMA(1.66665211e-1f, r, 4.99999940e-1f);
+    float hi = FLM__FMA(8.36870074e-3f, r, 4.16682884e-2f);
+    hi = FLM__FMA(1.38189073e-3f, z, hi);
     return FLM__FMA(FLM__FMA(hi, z, lo), z, r);
 }
 
@@ -100,15 +100,14 @@ FLM float FLM__F(tanh)(float x) {
    in float. P's even and odd terms side by side. */
 FLM float FLM__F(erf)(float x) {
     float a = fabsf(x), t = a > 4.0f ? 4.0f : a, z = t * t;
-    float p = -9.389204024e-6f, q = 1.188694296e-4f;
-    p = FLM__FMA(p, z, -6.373830838e-4f);
-    q = FLM__FMA(q, z, 1.675698208e-3f);
-    p = FLM__FMA(p, z, -1.695151295e-4f);
-    q = FLM__FMA(q, z, -1.914782077e-2f);
-    p = FLM__FMA(p, z, 1.027763039e-1f);
-    q = FLM__FMA(q, z, 6.366195679e-1f);
-    p = FLM__FMA(p, z, 1.283791661e-1f);
-    p = FLM__FMA(q, t, p);
+    float p = 1.18869430e-4f, q = -9.38920402e-6f;
+    p = FLM__FMA(p, z, 1.67569821e-3f);
+    q = FLM__FMA(q, z, -6.37383084e-4f);
+    p = FLM__FMA(p, z, -1.91478208e-2f);
+    q = FLM__FMA(q, z, -1.69515130e-4f);
+    p = FLM__FMA(p, z, 6.36619568e-1f);
+    q = FLM__FMA(q, z, 1.02776304e-1f);
+    p = FLM__FMA(FLM__FMA(q, t, p), t, 1.28379166e-1f);
     return copysignf(FLM__F(_expm1_scaled)(-FLM__FMA(t, p, t), 1.0f, 127.0f), x);
 }
 

@@ -1,5 +1,6 @@
 /* conformance_backend.h - the backend as a whole: overrides, hooks, fallbacks, and the formulas as
    text */
+#include "../kernels/cpu/isa.h"
 
 static const fl_backend *backend_in_use(void) {
     return fl_family_backend(fl_default_family());
@@ -303,7 +304,9 @@ static void text_group(void) {
     if (!cc || !*cc) cc = "cc";
     snprintf(command, sizeof command, "%s --version >/dev/null 2>&1", cc);
     bool compiler = system(command) == 0;
-    snprintf(command, sizeof command, "%s -std=c11 -O1 -I. -o %s %s -lm", cc, program, source);
+    /* f32 fuses its multiply-adds where the kernels do */
+    snprintf(command, sizeof command, "%s -std=c11 -O1 %s -I. -o %s %s -lm", cc,
+             fl__cpu_isa() > FL__PORTABLE ? "-mfma" : "", program, source);
     if (!compiler) skip("the formulas as text: there is no compiler '%s'", cc);
     else if (check(write_program(source) && system(command) == 0, "the formulas compile as C")) {
         FILE *f = popen(program, "r");

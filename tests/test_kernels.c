@@ -407,6 +407,13 @@ static const conv_case conv_cases[] = {
     {3, 32, 9, 11, 32, 3, 3, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
     {1, 64, 5, 7, 32, 3, 3, {{1, 1}, {2, 1}, {0, 3}, {1, 1}, 1}},
     {17, 32, 16, 12, 64, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
+    {2, 16, 9, 8, 32, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1}},
+    {3, 32, 9, 6, 32, 5, 5, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {1, 64, 5, 7, 32, 5, 5, {{1, 1}, {2, 1}, {0, 5}, {1, 1}, 1}},
+    {11, 32, 6, 5, 64, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1}},
+    /* weights whose rows and images go through in several chunks and blocks */
+    {3, 100, 9, 31, 70, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
+    {2, 3, 23, 527, 20, 5, 4, {{3, 1}, {2, 2}, {1, 1}, {1, 1}, 1}},
 };
 
 /* Operands and results of a convolution and its gradients. */
@@ -553,6 +560,7 @@ static const pool_case pool_cases[] = {
     {1, 2, 5, 5, {{5, 5}, {1, 1}, {2, 2}, {2, 2}, false}},
     {1, 1, 4, 4, {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true}},
     {3, 1, 9, 8, {{3, 2}, {4, 3}, {0, 0}, {0, 0}, true}},
+    {2, 37, 9, 12, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true}},
 };
 
 /* One window by plain loops: its maximum (first; NaN wins), where it is, its sum and its count of
@@ -626,6 +634,39 @@ static void check_pool(const pool_case *t, fl_dtype d, bool special) {
     fl_scope_end(&s);
 }
 
+static void check_same(fl_tensor *got, fl_tensor *want) {
+    double *v = values(want);
+    check_values("pooling by places in windows", got, v, 0);
+    free(v);
+}
+
+/* Places in windows, a byte each, and the gradient by them, are those of i64 indices, in both
+   layouts and at every level. */
+static void check_pool_taps(const pool_case *t, fl_dtype d, bool special) {
+    fl_scope s = fl_scope_begin();
+    fl_shape shape = FL_SHAPE(t->n, t->c, t->h, t->w);
+    fl_tensor *x = random_tensor(shape, d), *index = NULL, *tap = NULL, *at = NULL;
+    double *v = values(x);
+    for (int64_t i = 0; special && i < fl_numel(x); i++)
+        v[i] = i % 13 == 5 ? NAN : i % 7 < 4 ? -INFINITY : floor(3 * v[i]);
+    x = fl_cast(fl_from_host(v, shape, FL_F64), d);
+    fl__cpu_isa_cap(FL__PORTABLE);
+    fl_tensor *y = fl__max_pool2d(x, t->a, FL_I64, &index);
+    fl_tensor *dy = random_tensor(fl_shape_of(y), d), *dx = fl_max_pool2d_grad(dy, index, shape);
+    for (int level = FL__PORTABLE; level <= FL__AVX512; level++)
+        for (int last = 0; last < 2; last++) {
+            fl__cpu_isa_cap(level);
+            fl_tensor *image = last ? fl_channels_last(x) : x, *g = last ? fl_channels_last(dy) : dy;
+            check_same(fl__max_pool2d(image, t->a, FL_I64, &at), y);
+            check_same(at, index);
+            check_same(fl__max_pool2d(image, t->a, FL_U8, &tap), y);
+            check_same(fl__pooled_places(tap, shape, t->a), index);
+            check_same(fl__max_pool2d_grad(g, tap, shape, t->a), dx);
+        }
+    free(v);
+    fl_scope_end(&s);
+}
+
 TEST(pooling) {
     for (size_t i = 0; i < sizeof pool_cases / sizeof *pool_cases; i++) {
         check_pool(&pool_cases[i], FL_F32, false);
@@ -633,6 +674,8 @@ TEST(pooling) {
         check_pool(&pool_cases[i], FL_I64, false);
         check_pool(&pool_cases[i], FL_F32, true);
         check_pool(&pool_cases[i], FL_F64, true);
+        for (int k = 0; k < 4; k++)
+            check_pool_taps(&pool_cases[i], k & 1 ? FL_F32 : FL_F64, k & 2);
     }
 }
 

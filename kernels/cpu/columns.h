@@ -47,8 +47,8 @@ static bool fl__columns_can(const fl__conv *v, const fl__image *x, const fl__ima
            (fl__columns_are(v, x) || most <= FL__COLUMNS_MOST / fl__columns_pixels(v));
 }
 
-/* Measured: it pays from so many weights on. Only the products of this way may be rounded: then 1 x 1
-   kernels take it earlier. */
+/* Measured: it pays from so many weights on. Only the products of this way may be rounded: then
+   1 x 1 kernels take it earlier. */
 static bool fl__columns_pay(const fl__conv *v) {
     const int64_t weights = fl__columns_width(v) * v->o;
     if (v->kh * v->kw > 1) return weights >= 1 << 20;

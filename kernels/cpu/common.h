@@ -158,7 +158,8 @@ FL_PRIVATE fl__loop fl__formula_loop(fl_op op, fl_dtype d);
 #define FL__SUM_INLINE static inline __attribute__((always_inline))
 enum {
     FL__SUM_BLOCK = 4096, /* elements of a row that are summed in their own dtype */
-    FL__EXP_PIECE = 1024  /* exponentials that are made before they are summed */
+    FL__EXP_PIECE = 1024, /* exponentials that are made before they are summed */
+    FL__EXP_AHEAD = 256   /* and before more memory is asked for */
 };
 
 #define FL__CAT2_(a, b) a##_##b

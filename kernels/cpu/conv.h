@@ -1,9 +1,10 @@
 /* conv.h - 2-D convolution and its two gradients on the CPU, direct, with three ways around
 
-   winograd.h does 3 x 3 kernels with fewer products, columns.h those whose weights are heavier than
-   the images as matrix products, depthwise.h channels that have a kernel each. All else goes here.
-   Of these only the matrix products round operands where they may (fl_set_matmul_precision):
-   what Winograd's transforms do to rounded values would cost too many bits.
+   winograd.h does 3 x 3 and 5 x 5 kernels with fewer products, columns.h those whose weights are
+   heavier than the images as matrix products, depthwise.h channels that have a kernel each. All
+   else goes here.
+   Of these only the matrix products round operands where they may (fl_set_matmul_precision): what
+   Winograd's transforms do to rounded values would cost too many bits.
 
    Everything runs over channels-last data, where the values that a kernel row of an output pixel
    reads stand side by side. A task copies the rows of the image that it needs into a band with its
@@ -20,8 +21,9 @@
    exchanged. It runs through the same pass.
 
    Weight gradient: dw[(tap, c)][o] = sum over pixels of x[pixel + tap][c] dy[pixel][o], with the
-   tall tiles of gemm.h: a task owns some rows (tap, c) and columns o for a part of the pixels, and
-   copies the x and dy of some hundred pixels at a time. The parts are added in order.
+   tall tiles of gemm.h: a task owns all taps of some channels c and columns o for a part of the
+   pixels, and copies what they read of x and dy for some hundred pixels at a time, once for all
+   taps. The parts are added in order.
 
    Work is cut by size only: the bits do not depend on the number of threads; the layout decides
    which way a convolution goes, but not the bits of this one. */
@@ -168,13 +170,14 @@ static fl__conv_kernels fl__conv_kernels_of(fl_dtype dtype) {
     return dtype == FL_F64 ? f64[fl__cpu_isa()] : f32[fl__cpu_isa()];
 }
 
-static const fl__winograd_fn *fl__winograd_of(void) {
+/* The transforms for kernels of k x k. */
+static const fl__winograd_fn *fl__winograd_of(int64_t k) {
 #ifdef FL__X86_LEVELS
     int level = fl__cpu_isa();
-    if (level == FL__AVX512) return fl__f32_avx512_winograd;
-    if (level == FL__AVX2) return fl__f32_avx2_winograd;
+    if (level == FL__AVX512) return fl__f32_avx512_winograd[k == 5];
+    if (level == FL__AVX2) return fl__f32_avx2_winograd[k == 5];
 #endif
-    return fl__f32_portable_winograd;
+    return fl__f32_portable_winograd[k == 5];
 }
 
 /* >>sizes */
@@ -793,7 +796,8 @@ static bool fl__conv_data_phase(const fl__conv *v, fl__image dy, fl__image w, fl
 static bool fl__winograd_data(const fl__conv *v, fl__image dy, fl__image w, fl__image dx) {
     fl__winograd wino = {.v = v, .in = dy, .out = dx, .w = w, .in_h = v->oh, .in_w = v->ow,
                          .rows = v->h, .cols = v->w, .depth = v->o, .o = v->c,
-                         .at_h = v->pad[0] - 2, .at_w = v->pad[1] - 2, .turned = true};
+                         .at_h = v->pad[0] - (v->kh - 1), .at_w = v->pad[1] - (v->kw - 1),
+                         .turned = true};
     return fl__winograd_run(&wino, "conv2d_grad_input");
 }
 
@@ -890,7 +894,8 @@ static void fl__dw_plan_chunks(fl__conv_dw *p) {
     p->tw = wide ? v->kw : 1;
     p->runs = v->kh * (wide ? 1 : v->kw);
     p->width = 2 * v->ks->lanes;
-    p->o_chunks = fl__conv_div_up(panels, fl__conv_clamp(FL__DW_PART / (taps * v->c * p->width), 2, 4));
+    int64_t most = fl__conv_clamp(FL__DW_PART / (taps * v->c * p->width), 2, 4);
+    p->o_chunks = fl__conv_div_up(panels, most);
     p->o = fl__conv_div_up(panels, p->o_chunks) * p->width;
     p->o_chunks = fl__conv_div_up(v->o, p->o);
     p->c_chunks = fl__conv_max(fl__conv_div_up(taps * v->c * p->o, FL__DW_PART),
@@ -961,12 +966,13 @@ static void fl__dw_copy_dy(const fl__conv_dw *p, const fl__dw_block *b) {
 }
 
 /* Adds a block of units to a run's rows of the task's part, for one panel of dy. */
-static void fl__dw_run_add(const fl__conv_dw *p, const fl__dw_block *b, int64_t run, int64_t o, bool add) {
+static void fl__dw_run_add(const fl__conv_dw *p, const fl__dw_block *b, int64_t run, int64_t o,
+                           bool add) {
     const fl__conv *v = p->v;
     const int64_t size = v->size, unit = b->length * p->width * size, rows = p->tw * b->c;
     const int64_t tiles = fl__conv_div_up(rows, v->ks->rows), across = v->kw / p->tw;
     const int64_t i = run / across * v->dilation[0], j = run % across * v->dilation[1];
-    const bool one = v->kh * v->kw == 1 && v->stride[1] == 1; /* the units' pixels stand in one line */
+    const bool one = v->kh * v->kw == 1 && v->stride[1] == 1; /* all pixels stand in one line */
     const char *dy = b->dy + o / p->width * b->units * unit;
     char *part = b->part + run * p->c_chunks * p->tw * p->c * v->o * size;
     fl__segment segment[FL__DW_SEGMENTS];
@@ -1000,7 +1006,8 @@ static void fl__dw_task(void *arg, int64_t begin, int64_t end) {
                           .c0 = chunk * p->c, .o0 = task % p->o_chunks * p->o};
         b.c = fl__conv_min(p->c, v->c - b.c0);
         b.o = fl__conv_min(p->o, v->o - b.o0);
-        b.part = p->parts + ((item * p->runs * p->c_chunks + chunk) * p->tw * p->c * v->o + b.o0) * v->size;
+        b.part = p->parts + ((item * p->runs * p->c_chunks + chunk) * p->tw * p->c * v->o + b.o0) *
+                 v->size;
         int64_t first = split * p->split_units, last = fl__conv_min(first + p->split_units, p->units);
         for (b.u0 = first; b.u0 < last; b.u0 += b.units) {
             b.units = fl__conv_min(p->block, last - b.u0);
@@ -1056,15 +1063,15 @@ static void fl__dw_store(fl__conv_dw *p) {
     fl_parallel(blocks, fl__conv_div_up(1 << 14, FL__DW_TURN * v->o), fl__dw_store_task, p);
 }
 
-/* The weight gradient by winograd.h: its sums are one part of 3 runs of 3 taps. */
+/* The weight gradient by winograd.h: its sums are one part of kh runs of kw taps. */
 static bool fl__dw_winograd(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
     fl__winograd w = {.v = v, .in = x, .out = dy, .in_h = v->h, .in_w = v->w, .rows = v->oh,
                       .cols = v->ow, .depth = v->c, .o = v->o, .at_h = -v->pad[0],
                       .at_w = -v->pad[1]};
-    fl__conv_dw p = {.v = v, .dw = dw, .tw = 3, .runs = 3, .c = v->c, .c_chunks = 1, .splits = 1};
-    fl__winograd_plan(&w);
+    fl__conv_dw p = {.v = v, .dw = dw, .tw = v->kw, .runs = v->kh, .c = v->c, .c_chunks = 1, .splits = 1};
+    fl__winograd_plan(&w, true);
     int64_t kernel = 36 * w.o * w.depth, channels = fl__conv_max(w.depth, w.o);
-    int64_t shared = kernel + 36 * (w.image_step + w.result_step) + channels + 9 * w.o * w.depth;
+    int64_t shared = kernel + 36 * (w.image_step + w.result_step) + channels + w.taps * w.o * w.depth;
     if (!fl__rooms_open(&p.rooms, INT32_MAX, FL__DW_TURN * v->o * 4, shared * 4, "conv2d_grad_weight"))
         return false;
     w.kernel = (float *)p.rooms.more;

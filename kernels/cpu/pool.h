@@ -1,14 +1,13 @@
 /* pool.h - 2-D max and average pooling on the CPU, and their gradients
 
    Planes of images are independent: they run on the thread pool. Of channels-last images the parts
-   are rows, for the gradients of maxima blocks of channels. */
-#include "../../fl_tensor.h"
-#include "../fl_math.h"
+   are rows, for the gradients of maxima by index blocks of channels. */
+#include "common.h"
 #ifndef FL_CPU_POOL_H
 #define FL_CPU_POOL_H
 
-/* x [n, c, h, w] -> y [n, c, oh, ow], index i64 into h * w of the first maximum (NaN wins, padding
-   never). Outputs are row-major or channels-last, alike. */
+/* x [n, c, h, w] -> y [n, c, oh, ow], index i64 into h * w, or u8 into the window, of the first
+   maximum (NaN wins, padding never). Outputs are row-major or channels-last, alike. */
 FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c);
 /* dy, index -> dx */
 FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c);
@@ -28,11 +27,14 @@ FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c
 
 #define FL__POOL_COLUMNS 256
 #define FL__POOL_BLOCK 16
+#define FL__POOL_TAPS 256 /* of a window that u8 indices can tell apart */
+#define FL__POOL_INLINE static inline __attribute__((always_inline))
 
 typedef struct fl__pooling {
     const void *in;
     void *out;
     int64_t *index;
+    uint8_t *taps; /* instead of index: the place in the window */
     int64_t h, w, oh, ow, c;
     const int64_t *kernel, *stride, *pad; /* h, w; pad: the low side */
     bool count_pad;
@@ -73,6 +75,45 @@ static inline fl__pooling_box fl__pooling_cover(const fl__pooling *p, int d, int
     return (fl__pooling_box){lo, hi < n ? hi : n};
 }
 
+/* A way over rows x cols places of a channels-last image: the first element, how far it is to the
+   next place and the next row, and the same of marks, which tell the places apart. */
+typedef struct fl__pooling_walk {
+    int64_t rows, cols, at, right, down, mark, mark_right, mark_down;
+} fl__pooling_walk;
+
+/* The window of output (row, col). Marks: the place in the window, or in the image. */
+static inline fl__pooling_walk fl__pooling_window_walk(const fl__pooling *p, int64_t row,
+                                                       int64_t col) {
+    const fl__pooling_box y = fl__pooling_window(p, 0, row, p->h);
+    const fl__pooling_box x = fl__pooling_window(p, 1, col, p->w);
+    const int64_t top = p->taps ? row * p->stride[0] - p->pad[0] : 0;
+    const int64_t left = p->taps ? col * p->stride[1] - p->pad[1] : 0;
+    const int64_t width = p->taps ? p->kernel[1] : p->w;
+    return (fl__pooling_walk){
+        y.hi - y.lo, x.hi - x.lo, (y.lo * p->w + x.lo) * p->c, p->c, p->w * p->c,
+        (y.lo - top) * width + x.lo - left, 1, width};
+}
+
+/* The outputs, rows y and columns x, that see place (row, col). Marks: which place of their windows
+   that is. */
+static inline fl__pooling_walk fl__pooling_cover_walk(const fl__pooling *p, int64_t row,
+                                                      int64_t col, fl__pooling_box y,
+                                                      fl__pooling_box x) {
+    const int64_t down = row + p->pad[0] - y.lo * p->stride[0];
+    const int64_t right = col + p->pad[1] - x.lo * p->stride[1];
+    return (fl__pooling_walk){
+        y.hi - y.lo, x.hi - x.lo, (y.lo * p->ow + x.lo) * p->c, p->c, p->ow * p->c,
+        down * p->kernel[1] + right, -p->stride[1], -p->stride[0] * p->kernel[1]};
+}
+
+/* What sees the input behind the one that b's outputs see, without a division. */
+static inline void fl__pooling_move(const fl__pooling *p, int d, int64_t i, int64_t n,
+                                    fl__pooling_box *b) {
+    const int64_t at = i + p->pad[d];
+    while (b->hi < n && b->hi * p->stride[d] <= at) b->hi++;
+    while (b->lo < b->hi && b->lo * p->stride[d] + p->kernel[d] <= at) b->lo++;
+}
+
 /* Elements that output (row, col) averages over. */
 static inline int64_t fl__pooling_count(const fl__pooling *p, int64_t row, int64_t col) {
     if (p->count_pad) return p->kernel[0] * p->kernel[1];
@@ -81,7 +122,7 @@ static inline int64_t fl__pooling_count(const fl__pooling *p, int64_t row, int64
     return (rows.hi - rows.lo) * (cols.hi - cols.lo);
 }
 
-FL_KERNEL_BEGIN
+FL__LOOPS_BEGIN
 #define FL__FLOAT
 #define FL__T float
 #define FL__LOWEST (-INFINITY)
@@ -100,6 +141,48 @@ FL_KERNEL_BEGIN
 #define FL__FN(name) fl__pooling_##name##_i64
 #include "pool_plane.h"
 
+#define FL__FLOAT
+#define FL__T float
+#define FL__I int32_t
+#define FL__LANES 4
+#define FL__LOWEST (-INFINITY)
+#define FL__FN(name) fl__pooling_##name##_f32
+#define FL__TARGET
+#include "pool_lanes.h"
+#define FL__FLOAT
+#define FL__T double
+#define FL__I int64_t
+#define FL__LANES 2
+#define FL__LOWEST (-INFINITY)
+#define FL__FN(name) fl__pooling_##name##_f64
+#define FL__TARGET
+#include "pool_lanes.h"
+#define FL__T int64_t
+#define FL__I int64_t
+#define FL__LANES 2
+#define FL__LOWEST INT64_MIN
+#define FL__FN(name) fl__pooling_##name##_i64
+#define FL__TARGET
+#include "pool_lanes.h"
+#ifdef FL__X86_LEVELS
+#define FL__FLOAT
+#define FL__T float
+#define FL__I int32_t
+#define FL__LANES 8
+#define FL__LOWEST (-INFINITY)
+#define FL__FN(name) fl__pooling_##name##_f32_avx2
+#define FL__TARGET FL__TARGET_AVX2
+#include "pool_lanes.h"
+#define FL__FLOAT
+#define FL__T float
+#define FL__I int32_t
+#define FL__LANES 16
+#define FL__LOWEST (-INFINITY)
+#define FL__FN(name) fl__pooling_##name##_f32_avx512
+#define FL__TARGET FL__TARGET_AVX512
+#include "pool_lanes.h"
+#endif
+
 /* >>pairs: windows of 2 x 2 side by side, f32, four at a time */
 
 typedef float fl__pairs_f32 __attribute__((vector_size(16)));
@@ -114,9 +197,9 @@ static inline void fl__pairs_take(fl__pairs_f32 *best, fl__pairs_i32 *at, fl__pa
     *at = (take & position) | (~take & *at);
 }
 
-/* The maxima of four windows, the first at x; origin is its position in the plane. */
-static inline void fl__pairs_four(const float *x, int64_t w, int64_t origin, float *y,
-                                  int64_t *index) {
+/* The maxima of four windows, the first at x; at: where in the window, whose second row begins at
+   `below`. */
+static inline fl__pairs_i32 fl__pairs_four(const float *x, int64_t w, int32_t below, float *y) {
     fl__pairs_f32 best = {0};
     fl__pairs_i32 at = {0};
     for (int i = 0; i < 2; i++) {
@@ -124,26 +207,29 @@ static inline void fl__pairs_four(const float *x, int64_t w, int64_t origin, flo
         fl__pairs_f32 even = __builtin_shufflevector(row[0], row[1], 0, 2, 4, 6);
         fl__pairs_f32 odd = __builtin_shufflevector(row[0], row[1], 1, 3, 5, 7);
         if (i == 0) best = even;
-        else fl__pairs_take(&best, &at, even, (int32_t)w);
-        fl__pairs_take(&best, &at, odd, (int32_t)(i * w + 1));
+        else fl__pairs_take(&best, &at, even, below);
+        fl__pairs_take(&best, &at, odd, i * below + 1);
     }
     *(fl__pairs_mem *)y = best;
-    at += (fl__pairs_i32){0, 2, 4, 6};
-    for (int o = 0; o < 4; o++) index[o] = origin + at[o];
+    return at;
 }
 
 static void fl__pooling_max_pairs(const fl__pooling *p, int64_t plane) {
     const float *x = (const float *)p->in + plane * p->h * p->w;
-    float *y = (float *)p->out + plane * p->oh * p->ow;
-    int64_t *index = p->index + plane * p->oh * p->ow;
-    for (int64_t row = 0; row < p->oh; row++, y += p->ow, index += p->ow)
+    int64_t to = plane * p->oh * p->ow;
+    for (int64_t row = 0; row < p->oh; row++, to += p->ow)
         for (int64_t col = 0; col < p->ow; col += 4) {
             int64_t o = col + 4 <= p->ow ? col : p->ow - 4, origin = 2 * (row * p->w + o);
-            fl__pairs_four(x + origin, p->w, origin, y + o, index + o);
+            fl__pairs_i32 at = fl__pairs_four(x + origin, p->w, p->taps ? 2 : (int32_t)p->w,
+                                              (float *)p->out + to + o);
+            for (int k = 0; k < 4; k++) {
+                if (p->taps) p->taps[to + o + k] = (uint8_t)at[k];
+                else p->index[to + o + k] = origin + 2 * k + at[k];
+            }
         }
 }
 
-FL_KERNEL_END
+FL__LOOPS_END
 
 /* Whether fl__pooling_max_pairs takes it: no window reaches past an edge. */
 static bool fl__pooling_is_pairs(const fl__pooling *p, const fl_tensor *x, const fl_tensor *y) {
@@ -186,6 +272,11 @@ typedef void (*fl__pooling_plane)(const fl__pooling *p, int64_t plane);
 
 /* NULL: no kernel for that dtype. */
 static fl__pooling_plane fl__pooling_max_of(fl_dtype d, bool last) {
+#ifdef FL__X86_LEVELS
+    const int level = fl__cpu_isa();
+    if (d == FL_F32 && last && level == FL__AVX512) return fl__pooling_max_line_f32_avx512;
+    if (d == FL_F32 && last && level == FL__AVX2) return fl__pooling_max_line_f32_avx2;
+#endif
     if (d == FL_F32) return last ? fl__pooling_max_line_f32 : fl__pooling_max_f32;
     if (d == FL_F64) return last ? fl__pooling_max_line_f64 : fl__pooling_max_f64;
     if (d == FL_I64) return last ? fl__pooling_max_line_i64 : fl__pooling_max_i64;
@@ -198,8 +289,35 @@ static fl__pooling_plane fl__pooling_max_grad_of(fl_dtype d, bool last) {
     return NULL;
 }
 
+/* By taps. */
+static fl__pooling_plane fl__pooling_max_grad_taps_of(fl_dtype d, bool last) {
+#ifdef FL__X86_LEVELS
+    const int level = fl__cpu_isa();
+    if (d == FL_F32 && last && level == FL__AVX512) return fl__pooling_max_grad_line_f32_avx512;
+    if (d == FL_F32 && last && level == FL__AVX2) return fl__pooling_max_grad_line_f32_avx2;
+#endif
+    if (d == FL_F32) return last ? fl__pooling_max_grad_line_f32 : fl__pooling_max_grad_taps_f32;
+    if (d == FL_F64) return last ? fl__pooling_max_grad_line_f64 : fl__pooling_max_grad_taps_f64;
+    return NULL;
+}
+
+/* Narrow floats are pooled as wide ones; indices stay as they are. */
+static bool fl__pooling_wide(const fl_call *c) {
+    fl_scope s = fl_scope_begin();
+    fl_call wide = *c;
+    fl_tensor *y = c->out[0];
+    const fl_dtype d = fl_dtype_wide(y->dtype);
+    wide.in[0] = fl_cast(c->in[0], d);
+    wide.out[0] = fl__laid_out_as(fl_call_out(y->family, fl_shape_of(y), d), y);
+    fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {wide.out[0]}};
+    const bool ok = wide.in[0] && wide.out[0] && fl_run(&wide) && fl_run(&copy);
+    fl_scope_end(&s);
+    return ok;
+}
+
 FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
+    if (fl__narrow(c->out[0])) return fl__pooling_wide(c);
     fl_tensor *y = c->out[0], *index = c->out[1];
     if (!fl_make(y) || !fl_make(index)) return false;
     if (fl_numel(y) == 0) return true;
@@ -209,7 +327,9 @@ FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
     fl__pooling p = fl__pooling_of(c->args);
     bool ok = x != NULL;
     if (ok) {
-        p.in = fl_data(x), p.out = fl_data(y), p.index = fl_data(index);
+        p.in = fl_data(x), p.out = fl_data(y);
+        if (index->dtype == FL_U8) p.taps = fl_data(index);
+        else p.index = fl_data(index);
         p.plane = fl__pooling_max_of(y->dtype, last);
         if (!last && fl__pooling_is_pairs(&p, x, y)) p.plane = fl__pooling_max_pairs;
         ok = fl__pooling_run(&p, x, y, last ? y->shape[0] * y->shape[2] : fl__pooling_planes(x));
@@ -220,19 +340,25 @@ FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
 
 FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
+    if (fl__narrow(c->out[0])) return fl__pooling_wide(c);
     fl_tensor *dx = c->out[0];
     if (!fl_make(dx)) return false;
     if (fl_numel(dx) == 0) return true;
-    const bool last = !fl_is_contiguous(dx);
+    const bool last = !fl_is_contiguous(dx), taps = c->in[1]->dtype == FL_U8;
     const int64_t blocks = (dx->shape[1] + FL__POOL_BLOCK - 1) / FL__POOL_BLOCK;
     bool outside = false;
     fl_scope s = fl_scope_begin();
     fl_tensor *dy = fl__pooling_input(c->in[0], last), *index = fl__pooling_input(c->in[1], last);
     bool ok = dy && index;
     if (ok) {
-        fl__pooling p = {.in = fl_data(dy), .out = fl_data(dx), .index = fl_data(index),
-                         .outside = &outside, .plane = fl__pooling_max_grad_of(dx->dtype, last)};
-        ok = fl__pooling_run(&p, dx, dy, last ? dx->shape[0] * blocks : fl__pooling_planes(dx));
+        fl__pooling p = fl__pooling_of(c->args);
+        p.in = fl_data(dy), p.out = fl_data(dx), p.outside = &outside;
+        if (taps) p.taps = fl_data(index);
+        else p.index = fl_data(index);
+        p.plane = taps ? fl__pooling_max_grad_taps_of(dx->dtype, last)
+                       : fl__pooling_max_grad_of(dx->dtype, last);
+        const int64_t lines = dx->shape[0] * (taps ? dx->shape[2] : blocks);
+        ok = fl__pooling_run(&p, dx, dy, last ? lines : fl__pooling_planes(dx));
     }
     fl_scope_end(&s);
     if (!ok) return false;

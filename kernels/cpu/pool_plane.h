@@ -1,14 +1,15 @@
-/* pool_plane.h - pooling of one plane of an image, or of channels side by side, for one element type
+/* pool_plane.h - pooling of one plane of an image, or averages of channels side by side, for one
+   element type
 
    pool.h includes it once for each, after defining FL__T (the element), FL__LOWEST (below all
    others), FL__IS_NAN(x), FL__FN(name), and FL__FLOAT if it is a float: then averages and gradients
    too. */
 
-/* Columns o0 .. o0 + n of output row `row`: tap by tap over the whole row, so the loop has no
-   windows in it. best and at (position relative to the window's origin, -1: none yet) stay in the
-   first-level cache. */
+/* Columns o0 .. o0 + n of output row `row`, from number `to` of the outputs on: tap by tap over the
+   whole row, so the loop has no windows in it. best and at (place in the window or, relative to its
+   origin, in the image; -1: none yet) stay in the first-level cache. */
 static void FL__FN(max_row)(const fl__pooling *p, const FL__T *x, int64_t row, int64_t o0,
-                            int64_t n, FL__T *y, int64_t *index) {
+                            int64_t n, int64_t to) {
     FL__T best[FL__POOL_COLUMNS];
     int32_t at[FL__POOL_COLUMNS];
     for (int64_t o = 0; o < n; o++) best[o] = FL__LOWEST, at[o] = -1;
@@ -20,7 +21,7 @@ static void FL__FN(max_row)(const fl__pooling *p, const FL__T *x, int64_t row, i
             int64_t lo, hi;
             fl__pooling_inside(left + j, step, p->w, n, &lo, &hi);
             const FL__T *from = x + (top + i) * p->w + left + j;
-            const int32_t position = (int32_t)(i * p->w + j);
+            const int32_t position = (int32_t)(i * (p->taps ? p->kernel[1] : p->w) + j);
             for (int64_t o = lo; o < hi; o++) {
                 FL__T v = from[o * step];
                 bool take = (!(v <= best[o]) | (at[o] < 0)) & !FL__IS_NAN(best[o]);
@@ -29,9 +30,10 @@ static void FL__FN(max_row)(const fl__pooling *p, const FL__T *x, int64_t row, i
             }
         }
     }
+    memcpy((FL__T *)p->out + to, best, (size_t)n * sizeof *best);
     for (int64_t o = 0; o < n; o++) {
-        y[o] = best[o];
-        index[o] = at[o] < 0 ? 0 : top * p->w + left + o * step + at[o];
+        if (p->taps) p->taps[to + o] = (uint8_t)(at[o] < 0 ? 0 : at[o]);
+        else p->index[to + o] = at[o] < 0 ? 0 : top * p->w + left + o * step + at[o];
     }
 }
 
@@ -41,42 +43,7 @@ static void FL__FN(max)(const fl__pooling *p, int64_t plane) {
         for (int64_t o = 0; o < p->ow; o += FL__POOL_COLUMNS) {
             int64_t n = p->ow - o < FL__POOL_COLUMNS ? p->ow - o : FL__POOL_COLUMNS;
             int64_t to = (plane * p->oh + row) * p->ow + o;
-            FL__FN(max_row)(p, x, row, o, n, (FL__T *)p->out + to, p->index + to);
-        }
-}
-
-/* Channels-last: n channels from x on, of the output in that row and column. */
-static void FL__FN(max_place)(const fl__pooling *p, const FL__T *x, int64_t row, int64_t col,
-                              int64_t n, FL__T *y, int64_t *index) {
-    FL__T best[FL__POOL_COLUMNS];
-    int32_t at[FL__POOL_COLUMNS];
-    for (int64_t k = 0; k < n; k++) best[k] = FL__LOWEST, at[k] = -1;
-    const int64_t top = row * p->stride[0] - p->pad[0], left = col * p->stride[1] - p->pad[1];
-    for (int64_t i = 0; i < p->kernel[0]; i++) {
-        if (top + i < 0 || top + i >= p->h) continue;
-        for (int64_t j = 0; j < p->kernel[1]; j++) {
-            if (left + j < 0 || left + j >= p->w) continue;
-            const int32_t position = (int32_t)((top + i) * p->w + left + j);
-            const FL__T *from = x + position * p->c;
-            for (int64_t k = 0; k < n; k++) {
-                FL__T v = from[k];
-                bool take = (!(v <= best[k]) | (at[k] < 0)) & !FL__IS_NAN(best[k]);
-                best[k] = take ? v : best[k];
-                at[k] = take ? position : at[k];
-            }
-        }
-    }
-    for (int64_t k = 0; k < n; k++) y[k] = best[k], index[k] = at[k] < 0 ? 0 : at[k];
-}
-
-/* Output row `line` of all images' rows. */
-static void FL__FN(max_line)(const fl__pooling *p, int64_t line) {
-    const FL__T *x = (const FL__T *)p->in + line / p->oh * p->h * p->w * p->c;
-    for (int64_t col = 0; col < p->ow; col++)
-        for (int64_t k = 0; k < p->c; k += FL__POOL_COLUMNS) {
-            int64_t n = p->c - k < FL__POOL_COLUMNS ? p->c - k : FL__POOL_COLUMNS;
-            int64_t to = (line * p->ow + col) * p->c + k;
-            FL__FN(max_place)(p, x + k, line % p->oh, col, n, (FL__T *)p->out + to, p->index + to);
+            FL__FN(max_row)(p, x, row, o, n, to);
         }
 }
 
@@ -96,6 +63,22 @@ static void FL__FN(max_grad_block)(const fl__pooling *p, int64_t block) {
             if (index[k] >= 0 && index[k] < size) dx[index[k] * p->c + k] += dy[k];
             else __atomic_store_n(p->outside, true, __ATOMIC_RELAXED);
     }
+}
+
+/* The gradient by taps: step[tap] leads from a window's origin to that place. */
+static void FL__FN(max_grad_taps)(const fl__pooling *p, int64_t plane) {
+    FL__T *dx = (FL__T *)p->out + plane * p->h * p->w;
+    const FL__T *dy = (const FL__T *)p->in + plane * p->oh * p->ow;
+    const uint8_t *tap = p->taps + plane * p->oh * p->ow;
+    int64_t step[FL__POOL_TAPS] = {0};
+    for (int64_t k = 0; k < p->kernel[0] * p->kernel[1]; k++)
+        step[k] = k / p->kernel[1] * p->w + k % p->kernel[1];
+    memset(dx, 0, (size_t)(p->h * p->w) * sizeof *dx);
+    for (int64_t row = 0; row < p->oh; row++)
+        for (int64_t col = 0; col < p->ow; col++, dy++, tap++) {
+            const int64_t top = row * p->stride[0] - p->pad[0];
+            dx[top * p->w + col * p->stride[1] - p->pad[1] + step[*tap]] += *dy;
+        }
 }
 
 static void FL__FN(max_grad)(const fl__pooling *p, int64_t plane) {

@@ -1,64 +1,73 @@
-/* winograd.h - a part of conv.h: 3 x 3 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3)
+/* winograd.h - a part of conv.h: 3 x 3 and 5 x 5 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3)
+   and F(2 x 2, 5 x 5)
 
    A tile of 4 x 4 results is A' [(G w G') . (B' x B)] A of a patch of 6 x 6 pixels x: 36 products for
    each pair of channels instead of 144. The 36 elements of all patches are 36 matrix products over
    the channels, [tile][c] by [c][o], which conv_tile.h computes. The data gradient is the same with
    the kernel turned by 180 degrees; the weight gradient is G' [sum over tiles (B' x B) . (A dy A')] G.
+   With 5 x 5 kernels a patch gives 2 x 2 results, 36 products instead of 100: B is the same, G and A
+   are Vandermonde's matrices of the same six points 0, 1, -1, 2, -2 and infinity.
 
    The transforms are for channels-last images, f32, whole registers of channels. They round more than
    sums do. Of normal numbers, 28 x 28 pixels: the root mean square of the errors is 1.3e-6 (32
-   channels) to 4.5e-6 (512) of that of the results, four times the direct way's 3e-7 to 1.2e-6;
-   2.1e-6 in the weight gradient, eight times 2.7e-7. A NaN or an infinity reaches all 16 results of its tile
-   and of those beside it whose patches hold it, not only those whose windows do.
+   channels) to 4.5e-6 (512) of that of the results, four times the direct way's 3e-7 to 1.2e-6, and
+   with 5 x 5 kernels 1.5e-6 to 5.1e-6, beside 5e-7 to 2e-6; 1.5e-6 to 3.2e-6 in the weight gradient,
+   seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of its tile and of those
+   beside it whose patches hold it, not only those whose windows do.
 
-   Tiles go through in groups whose transforms stay in the last-level cache. */
+   Tiles go through in groups whose transforms stay in a cache. */
 
-/* One convolution by tiles: out[n][r][q][o] = sum over i, j < 3, d of in[n][r + at_h + i]
+/* One convolution by tiles: out[n][r][q][o] = sum over i, j < k, d of in[n][r + at_h + i]
    [q + at_w + j][d] w(o, d, i, j). */
 typedef struct fl__winograd {
     const fl__conv *v;
     fl__image in, out, w;       /* w: channels last */
     int64_t in_h, in_w, rows, cols, depth, o, at_h, at_w;
-    bool turned;                /* w(o, d, i, j) is w[d][2 - i][2 - j][o]: the data gradient */
+    bool turned;                /* w(o, d, i, j) is w[d][k - 1 - i][k - 1 - j][o]: data gradient */
     const char *bias;
     const fl__winograd_fn *transform;
+    int64_t side, taps;                 /* results of a tile along a side; of the kernel */
     int64_t across, down, tiles;        /* of an image, in all */
     int64_t group, first, count;        /* tiles of a group; the one at work */
+    bool few;                           /* channels */
     int64_t image_step, result_step;    /* between the elements of a patch */
     float *kernel, *image, *result, *zero, *part; /* part: of the weight gradient */
     fl__rooms rooms;
 } fl__winograd;
 
-/* Tiles of a group: its transforms are of so many bytes, but for so many tiles at least the transforms
-   of the kernels are read. Few channels go through the second-level cache, many through the last. */
-#define FL__WINO_FEW 256 /* channels of both images */
-#define FL__WINO_FEW_BYTES (1 << 20)
-#define FL__WINO_FEW_TILES 28
-#define FL__WINO_BYTES (8 << 20)
-#define FL__WINO_TILES 196
+/* Tiles of a group: with their transforms, of FL__WINO_BYTES, those of the kernels are read, or of a
+   weight gradient read and written; so a group has so many tiles at least. Groups of few channels go
+   through a thread's own caches each, of many through the last one, the threads side by side. */
+#define FL__WINO_BYTES (1 << 20)
+#define FL__WINO_FEW 640 /* channels of both images */
+enum { FL__WINO_FEW_TILES = 28, FL__WINO_FEW_SUMMED = 112, FL__WINO_TILES = 196 };
+
+/* Results of a tile along a side: a patch has 6 pixels. */
+static int64_t fl__winograd_side(const fl__conv *v) { return 7 - v->kh; }
 
 /* True for a convolution between images with `depth` and `o` channels that Winograd's way can do. */
 static bool fl__winograd_can(const fl__conv *v, const fl__image *in, const fl__image *out, int64_t depth,
                              int64_t o) {
-    return v->size == 4 && v->kh == 3 && v->kw == 3 && v->groups == 1 && v->stride[0] == 1 &&
-           v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 && in->c == 1 &&
-           out->c == 1 && depth % v->ks->lanes == 0 && o % (2 * v->ks->lanes) == 0;
+    return v->size == 4 && (v->kh == 3 || v->kh == 5) && v->kw == v->kh && v->groups == 1 &&
+           v->stride[0] == 1 && v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 &&
+           in->c == 1 && out->c == 1 && depth % v->ks->lanes == 0 && o % (2 * v->ks->lanes) == 0;
 }
 
-/* Measured: it pays from 64 channels on if the tiles do not stick out too far, and are many beside
+/* Measured: it pays from 32 channels on if the tiles do not stick out too far, and are many beside
    the channels, whose kernels are transformed at each call. */
 static bool fl__winograd_pays(const fl__conv *v, int64_t rows, int64_t cols, int64_t depth, int64_t o) {
-    int64_t tiles = v->images * fl__conv_div_up(rows, 4) * fl__conv_div_up(cols, 4);
-    bool waste = 10 * tiles > v->images * rows * cols;
-    return !waste && depth >= 64 && o >= 64 && tiles >= 64 && 8 * tiles >= fl__conv_max(depth, o);
+    const int64_t side = fl__winograd_side(v);
+    int64_t tiles = v->images * fl__conv_div_up(rows, side) * fl__conv_div_up(cols, side);
+    bool waste = 10 * tiles * side * side > 16 * v->images * rows * cols;
+    return !waste && depth >= 32 && o >= 32 && tiles >= 64 && 8 * tiles >= fl__conv_max(depth, o);
 }
 
 /* Whether to go this way, for a result of rows x cols. */
 static bool fl__winograd_wants(const fl__conv *v, const fl__image *in, const fl__image *out,
                                int64_t rows, int64_t cols, int64_t depth, int64_t o) {
-    bool wanted = fl__conv_algorithm == FL__CONV_WINOGRAD ||
-                  (fl__conv_algorithm == FL__CONV_AUTO && fl__winograd_pays(v, rows, cols, depth, o));
-    return wanted && fl__winograd_can(v, in, out, depth, o);
+    if (!fl__winograd_can(v, in, out, depth, o)) return false;
+    return fl__conv_algorithm == FL__CONV_WINOGRAD ||
+           (fl__conv_algorithm == FL__CONV_AUTO && fl__winograd_pays(v, rows, cols, depth, o));
 }
 
 /* >>kernels */
@@ -69,7 +78,7 @@ static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
     fl__winograd *p = arg;
     const int64_t lanes = p->v->ks->lanes, width = 2 * lanes, blocks = p->depth / lanes;
     const int64_t step = p->o * p->depth;
-    const float *w = (const float *)p->w.data, *from[9];
+    const float *w = (const float *)p->w.data, *from[25];
     float *to[36];
     char *room = fl__room_enter(&p->rooms);
     float *part = (float *)(void *)room; /* [36][width][lanes] */
@@ -78,9 +87,9 @@ static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
         float *kernel = p->kernel + (o * p->depth + d * width);
         for (int64_t r = 0; r < (p->turned ? lanes : width); r++) {
             const float *at = p->turned ? w + (d + r) * p->w.n + o : w + (o + r) * p->w.n + d;
-            for (int t = 0; t < 9; t++) {
-                int tap = p->turned ? 8 - t : t;
-                from[t] = at + tap / 3 * p->w.h + tap % 3 * p->w.w;
+            for (int64_t t = 0; t < p->taps; t++) {
+                int64_t tap = p->turned ? p->taps - 1 - t : t;
+                from[t] = at + tap / p->v->kw * p->w.h + tap % p->v->kw * p->w.w;
             }
             for (int e = 0; e < 36; e++)
                 to[e] = p->turned ? kernel + e * step + r * width : part + (e * width + r) * lanes;
@@ -97,16 +106,16 @@ static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
 /* Where tile t starts: image, row, column of its results. */
 static void fl__winograd_tile(const fl__winograd *p, int64_t t, int64_t *n, int64_t *r, int64_t *q) {
     *n = t / (p->across * p->down);
-    *r = t / p->across % p->down * 4;
-    *q = t % p->across * 4;
+    *r = t / p->across % p->down * p->side;
+    *q = t % p->across * p->side;
 }
 
 /* Points at the side x side pixels from row r, column q of an image; outside stands `none`. */
 static void fl__winograd_pixels(const fl__image *x, int64_t n, int64_t r, int64_t q, int64_t h,
-                                int64_t w, int side, float *none, float **at) {
+                                int64_t w, int64_t side, float *none, float **at) {
     float *image = (float *)x->data + n * x->n;
-    for (int i = 0; i < side; i++)
-        for (int j = 0; j < side; j++) {
+    for (int64_t i = 0; i < side; i++)
+        for (int64_t j = 0; j < side; j++) {
             bool inside = r + i >= 0 && r + i < h && q + j >= 0 && q + j < w;
             at[i * side + j] = inside ? image + (r + i) * x->h + (q + j) * x->w : none;
         }
@@ -125,20 +134,23 @@ static void fl__winograd_image_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* out of a range of the group's tiles, from result[36][tile][o]. */
-static void fl__winograd_result_task(void *arg, int64_t begin, int64_t end) {
-    fl__winograd *p = arg;
+/* out of tiles begin .. end of the group, from result[36][tile][o]; results outside go to `none`. */
+static void fl__winograd_results(const fl__winograd *p, float *none, int64_t begin, int64_t end) {
     const float *from[36];
     float *to[16];
-    char *room = fl__room_enter(&p->rooms);
-    float *none = (float *)(void *)room;
     for (int64_t t = begin; t < end; t++) {
         int64_t n, r, q;
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
-        fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, 4, none, to);
+        fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, p->side, none, to);
         for (int e = 0; e < 36; e++) from[e] = p->result + e * p->result_step + t * p->o;
         p->transform[FL__WINO_RESULT](from, to, p->o, (const float *)p->bias);
     }
+}
+
+static void fl__winograd_result_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    char *room = fl__room_enter(&p->rooms);
+    fl__winograd_results(p, (float *)(void *)room, begin, end);
     fl__room_leave(&p->rooms, room);
 }
 
@@ -176,14 +188,20 @@ static void fl__winograd_grad_task(void *arg, int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; t++) {
         int64_t n, r, q;
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
-        fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, 4, p->zero, from);
+        fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, p->side, p->zero, from);
         for (int64_t o = 0; o < p->o; o += width) {
             for (int e = 0; e < 36; e++)
                 to[e] = p->result + e * p->result_step + o * p->group + t * width;
             p->transform[FL__WINO_GRAD]((const float *const *)from, to, width, NULL);
-            for (int i = 0; i < 16; i++) from[i] += width;
+            for (int64_t i = 0; i < p->side * p->side; i++) from[i] += width;
         }
     }
+}
+
+/* The transforms of x and dy. */
+static void fl__winograd_both_task(void *arg, int64_t begin, int64_t end) {
+    fl__winograd_image_task(arg, begin, end);
+    fl__winograd_grad_task(arg, begin, end);
 }
 
 /* kernel[e][d][o] (+)= sum over tiles of image[e][tile][d] result[e][tile][o], for a range of (e,
@@ -212,24 +230,27 @@ static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
 static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
     const float *from[36];
-    float *to[9];
+    float *to[25];
     for (int64_t d = begin; d < end; d++) {
         for (int e = 0; e < 36; e++) from[e] = p->kernel + (e * p->depth + d) * p->o;
-        for (int t = 0; t < 9; t++) to[t] = p->part + (t * p->depth + d) * p->o;
+        for (int64_t t = 0; t < p->taps; t++) to[t] = p->part + (t * p->depth + d) * p->o;
         p->transform[FL__WINO_KERNEL_GRAD](from, to, p->o, NULL);
     }
 }
 
 /* >>the whole */
 
-static void fl__winograd_plan(fl__winograd *p) {
-    p->transform = fl__winograd_of();
-    p->across = fl__conv_div_up(p->cols, 4);
-    p->down = fl__conv_div_up(p->rows, 4);
+/* sums: for the weight gradient. */
+static void fl__winograd_plan(fl__winograd *p, bool sums) {
+    p->transform = fl__winograd_of(p->v->kh);
+    p->side = fl__winograd_side(p->v);
+    p->taps = p->v->kh * p->v->kw;
+    p->across = fl__conv_div_up(p->cols, p->side);
+    p->down = fl__conv_div_up(p->rows, p->side);
     p->tiles = p->v->images * p->across * p->down;
-    const bool few = p->depth + p->o <= FL__WINO_FEW;
-    int64_t group = (few ? FL__WINO_FEW_BYTES : FL__WINO_BYTES) / (36 * p->v->size * (p->depth + p->o));
-    group = fl__conv_max(few ? FL__WINO_FEW_TILES : FL__WINO_TILES, group);
+    p->few = p->depth + p->o <= FL__WINO_FEW;
+    int64_t least = !p->few ? FL__WINO_TILES : sums ? FL__WINO_FEW_SUMMED : FL__WINO_FEW_TILES;
+    int64_t group = fl__conv_max(least, FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o)));
     int64_t groups = fl__conv_div_up(p->tiles, group);
     int64_t pair = 2 * p->v->ck.half;
     p->group = fl__conv_div_up(fl__conv_div_up(p->tiles, groups), pair) * pair;
@@ -237,21 +258,27 @@ static void fl__winograd_plan(fl__winograd *p) {
     p->result_step = p->group * p->o + 16;
 }
 
-static bool fl__winograd_run(fl__winograd *p, const char *op) {
-    const int64_t lanes = p->v->ks->lanes, channels = fl__conv_max(p->depth, p->o);
-    fl__winograd_plan(p);
-    int64_t kernel = 36 * p->o * p->depth, turned = fl__conv_turned_size(p->v, &p->w);
-    int64_t shared = kernel + 36 * (p->image_step + p->result_step) + channels;
-    if (!fl__rooms_open(&p->rooms, INT32_MAX, fl__conv_max(72 * lanes * lanes, channels) * p->v->size,
-                        (shared + turned) * p->v->size, op))
-        return false;
-    p->kernel = (float *)p->rooms.more;
-    p->image = p->kernel + kernel;
-    p->result = p->image + 36 * p->image_step;
-    p->zero = p->result + 36 * p->result_step;
-    memset(p->zero, 0, (size_t)(channels * 4));
-    p->w = fl__conv_turn(p->v, p->w, (char *)(p->zero + channels));
-    fl_parallel(p->o / (2 * lanes) * (p->depth / lanes), 4, fl__winograd_kernel_task, p);
+/* A range of groups of tiles from end to end, in a room: it holds `none`, image and result. */
+static void fl__winograd_group_task(void *arg, int64_t begin, int64_t end) {
+    fl__winograd p = *(const fl__winograd *)arg;
+    const int64_t panels = p.o / (2 * p.v->ks->lanes);
+    char *room = fl__room_enter(&p.rooms);
+    float *none = (float *)(void *)room;
+    p.image = none + p.o;
+    p.result = p.image + 36 * p.image_step;
+    for (int64_t i = begin; i < end; i++) {
+        p.first = i * p.group;
+        p.count = fl__conv_min(p.group, p.tiles - p.first);
+        fl__winograd_image_task(&p, 0, p.count);
+        fl__winograd_product_task(&p, 0, 36 * panels);
+        fl__winograd_results(&p, none, 0, p.count);
+    }
+    fl__room_leave(&p.rooms, room);
+}
+
+/* The groups one after the other, the threads side by side in each. */
+static void fl__winograd_groups(fl__winograd *p) {
+    const int64_t lanes = p->v->ks->lanes;
     for (p->first = 0; p->first < p->tiles; p->first += p->group) {
         p->count = fl__conv_min(p->group, p->tiles - p->first);
         fl_parallel(p->count, fl__conv_div_up(1 << 10, p->depth), fl__winograd_image_task, p);
@@ -259,6 +286,26 @@ static bool fl__winograd_run(fl__winograd *p, const char *op) {
                     fl__winograd_product_task, p);
         fl_parallel(p->count, fl__conv_div_up(1 << 10, p->o), fl__winograd_result_task, p);
     }
+}
+
+static bool fl__winograd_run(fl__winograd *p, const char *op) {
+    const int64_t lanes = p->v->ks->lanes, channels = fl__conv_max(p->depth, p->o);
+    fl__winograd_plan(p, false);
+    int64_t kernel = 36 * p->o * p->depth, turned = fl__conv_turned_size(p->v, &p->w);
+    int64_t group = 36 * (p->image_step + p->result_step), room = p->o + (p->few ? group : 0);
+    int64_t shared = kernel + (p->few ? 0 : group) + channels;
+    if (!fl__rooms_open(&p->rooms, INT32_MAX, fl__conv_max(72 * lanes * lanes, room) * p->v->size,
+                        (shared + turned) * p->v->size, op))
+        return false;
+    p->kernel = (float *)p->rooms.more;
+    p->zero = p->kernel + kernel;
+    p->image = p->zero + channels;
+    p->result = p->image + 36 * p->image_step;
+    memset(p->zero, 0, (size_t)(channels * 4));
+    p->w = fl__conv_turn(p->v, p->w, (char *)(p->kernel + shared));
+    fl_parallel(p->o / (2 * lanes) * (p->depth / lanes), 4, fl__winograd_kernel_task, p);
+    if (p->few) fl_parallel(fl__conv_div_up(p->tiles, p->group), 1, fl__winograd_group_task, p);
+    else fl__winograd_groups(p);
     fl__rooms_close(&p->rooms);
     return true;
 }
@@ -268,8 +315,7 @@ static void fl__winograd_weights(fl__winograd *p) {
     const int64_t width = 2 * p->v->ks->lanes;
     for (p->first = 0; p->first < p->tiles; p->first += p->group) {
         p->count = fl__conv_min(p->group, p->tiles - p->first);
-        fl_parallel(p->count, fl__conv_div_up(1 << 10, p->depth), fl__winograd_image_task, p);
-        fl_parallel(p->count, fl__conv_div_up(1 << 10, p->o), fl__winograd_grad_task, p);
+        fl_parallel(p->count, fl__conv_div_up(1 << 11, p->depth + p->o), fl__winograd_both_task, p);
         fl_parallel(36 * p->o / width, fl__conv_div_up(1 << 20, p->count * p->depth * width),
                     fl__winograd_sum_task, p);
     }
