@@ -29,7 +29,7 @@ static double bf16_of(double x) {
     return f;
 }
 
-/* f32 in [-1, 1) with all bits in use, t->shape as stored; `turned`: the last two axes exchanged. */
+/* f32 in [-1, 1) with all bits in use; `turned`: a view whose last two axes are exchanged. */
 static fl_tensor *bf16_operand(fl_shape s, bool turned, uint64_t seed) {
     const int n = s.ndim;
     if (turned) {
@@ -97,7 +97,8 @@ TEST(bf16_products_around_every_block) {
 TEST(bf16_products_of_many_blocks) {
     static const int64_t size[][3] = {{66, 64, 65},   {530, 500, 1},  {300, 900, 2}, {300, 900, 3},
                                       {201, 133, 65}, {1030, 40, 17}, {97, 530, 80}, {64, 10, 1024},
-                                      {70, 600, 33},  {33, 35, 2049}, {40, 44, 4097}, {20, 30, 20001}};
+                                      {70, 600, 33},  {33, 35, 2049}, {40, 44, 4097},
+                                      {20, 30, 20001}};
     BF16_BEGIN();
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         for (int layout = 0; layout < 4; layout++)
@@ -207,6 +208,38 @@ TEST(bf16_batches_and_layers) {
     fl_tensor *bias = bf16_operand(FL_SHAPE(70), false, 5);
     fl_tensor *want = fl_relu(fl_add(fl_matmul(x, fl_transpose(w, 0, 1)), bias));
     CHECK(fl_item(fl_all(fl_eq(fl_linear_act(x, w, bias, FL_OP_relu), want), FL_ALL_AXES)) == 1);
+    fl_scope_end(&s);
+    bf16_end();
+}
+
+/* [n side side, channels] as images, and back. */
+static fl_tensor *bf16_images(fl_tensor *t, int64_t n, int64_t side) {
+    return fl_permute(fl_reshape(t, FL_SHAPE(n, side, side, -1)), 4, (int[]){0, 3, 1, 2});
+}
+
+static fl_tensor *bf16_pixels(fl_tensor *t) {
+    return fl_reshape(fl_permute(t, 4, (int[]){0, 2, 3, 1}), FL_SHAPE(-1, t->shape[1]));
+}
+
+/* A 1 x 1 convolution and its gradients are the products of matrices. */
+TEST(bf16_convolutions_of_pixels) {
+    enum { N = 2, SIDE = 9, C = 128, O = 512 };
+    const fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1};
+    BF16_BEGIN();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = bf16_operand(FL_SHAPE(N * SIDE * SIDE, C), false, 1);
+    fl_tensor *g = bf16_operand(FL_SHAPE(N * SIDE * SIDE, O), false, 2);
+    fl_tensor *w = bf16_operand(FL_SHAPE(O, C), false, 3);
+    fl_tensor *x4 = bf16_images(x, N, SIDE), *g4 = bf16_images(g, N, SIDE);
+    fl_tensor *w4 = fl_reshape(w, FL_SHAPE(O, C, 1, 1));
+    fl_tensor *y = bf16_pixels(fl_conv2d_run(x4, w4, NULL, a));
+    fl_tensor *dx = bf16_pixels(fl_conv2d_grad_input(g4, w4, fl_shape_of(x4), a));
+    fl_tensor *dw = fl_reshape(fl_conv2d_grad_weight(x4, g4, fl_shape_of(w4), a), FL_SHAPE(O, C));
+    fl_tensor *pair[][2] = {{y, fl_matmul(x, fl_transpose(w, 0, 1))},
+                            {dx, fl_matmul(g, w)},
+                            {dw, fl_matmul(fl_transpose(g, 0, 1), x)}};
+    for (int i = 0; i < 3; i++)
+        CHECK(fl_item(fl_all(fl_eq(pair[i][0], pair[i][1]), FL_ALL_AXES)) == 1);
     fl_scope_end(&s);
     bf16_end();
 }

@@ -1,5 +1,5 @@
-/* test_bf16.c - the tests of bf16.h on any processor with AVX-512: FL_EMULATE_BF16 computes what its
-   instructions do
+/* test_bf16.c - the tests of bf16.h on any processor with AVX-512: FL_EMULATE_BF16 computes what
+   its instructions do
 
    The two files that know them are compiled here once more, and linked instead of the library's. */
 #define FL_EMULATE_BF16

@@ -47,13 +47,17 @@ static bool fl__columns_can(const fl__conv *v, const fl__image *x, const fl__ima
            (fl__columns_are(v, x) || most <= FL__COLUMNS_MOST / fl__columns_pixels(v));
 }
 
-/* Measured: it pays from so many weights on. */
+/* Measured: it pays from so many weights on. Only the products of this way may be rounded: then
+   1 x 1 kernels take it earlier. */
 static bool fl__columns_pay(const fl__conv *v) {
-    return fl__columns_width(v) * v->o >= 1 << (v->kh * v->kw > 1 ? 20 : 18);
+    const int64_t weights = fl__columns_width(v) * v->o;
+    if (v->kh * v->kw > 1) return weights >= 1 << 20;
+    return weights >= 1 << (fl__gemm_pairs(v->ks) ? 15 : 18);
 }
 
 static bool fl__columns_weights_pays(const fl__conv *v) {
-    return v->c >= 256 && fl__columns_width(v) * v->o >= 1 << 16;
+    bool rounds = v->kh * v->kw == 1 && fl__gemm_pairs(v->ks);
+    return (v->c >= 256 || rounds) && fl__columns_width(v) * v->o >= 1 << 16;
 }
 
 /* Whether to go this way: pays is what was measured for the direction. */

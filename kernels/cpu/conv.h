@@ -3,6 +3,8 @@
    winograd.h does 3 x 3 and 5 x 5 kernels with fewer products, columns.h those whose weights are
    heavier than the images as matrix products, depthwise.h channels that have a kernel each. All
    else goes here.
+   Of these only the matrix products round operands where they may (fl_set_matmul_precision): what
+   Winograd's transforms do to rounded values would cost too many bits.
 
    Everything runs over channels-last data, where the values that a kernel row of an output pixel
    reads stand side by side. A task copies the rows of the image that it needs into a band with its

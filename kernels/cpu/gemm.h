@@ -34,8 +34,8 @@ typedef struct fl__kernels {
     fl__tile_fn tile[3][7];  /* [registers across / 2][rows] */
     fl__few_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
     fl__few_fn axpys[5];     /* the same where b is [k][n] */
-    /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row. pack
-       is for operands: of pairs it makes fl__gemm_depth rows. turn is for all else. */
+    /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row.
+       pack is for operands: of pairs it makes fl__gemm_depth rows. turn is for all else. */
     void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
                  int64_t cs);
     void (*turn)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
