@@ -154,7 +154,7 @@ static bool fl__columns_open(const fl__conv *v, const fl_tensor *x, bool fill, f
         return false;
     }
     fl__columns p = {v, image, fl_data(columns)};
-    int64_t grain = fl__conv_div_up(1 << 14, v->ow * width);
+    int64_t grain = fl__ceil_div(1 << 14, v->ow * width);
     if (fill) fl_parallel(v->images * v->oh, grain, fl__columns_task, &p);
     return true;
 }
@@ -186,7 +186,7 @@ static bool fl__columns_data(const fl__conv *v, const fl_call *c) {
                        .in = {&dy, &w}};
     bool ok = fl__cpu_matmul(NULL, &product);
     fl__columns p = {v, fl__image_of(dx), fl_data(&columns)};
-    int64_t grain = fl__conv_div_up(1 << 14, v->w * width);
+    int64_t grain = fl__ceil_div(1 << 14, v->w * width);
     if (ok && columns.buffer != dx->buffer)
         fl_parallel(v->images * v->h, grain, fl__columns_sum_task, &p);
     fl__columns_close(&columns, dx);

@@ -170,6 +170,10 @@ static inline int64_t fl__min(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+static inline int64_t fl__max(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 /* a / b of numbers that are not negative, b > 0. Small ops have time for few divisions: nearly all
    are of numbers of 32 bits, which take half as long, and many of one smaller than b. */
 static inline int64_t fl__quotient(int64_t a, int64_t b) {

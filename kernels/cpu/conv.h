@@ -182,12 +182,9 @@ static const fl__winograd_fn *fl__winograd_of(int64_t k) {
 
 /* >>sizes */
 
-static int64_t fl__conv_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t fl__conv_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t fl__conv_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t fl__conv_floor(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 static int64_t fl__conv_clamp(int64_t v, int64_t lo, int64_t hi) {
-    return fl__conv_max(lo, fl__conv_min(v, hi));
+    return fl__max(lo, fl__min(v, hi));
 }
 
 static int fl__conv_algorithm = FL__CONV_AUTO;
@@ -354,8 +351,8 @@ static void fl__pass_plan_segments(fl__conv_pass *p) {
     const int64_t most = 768;
     int64_t pixel = p->in_place ? p->band.in.w : p->depth;
     p->merged = fl__pass_dense_taps(p) && pixel == p->depth && p->tw * p->depth <= 2 * most;
-    p->pieces = p->depth > 2 * most ? fl__conv_div_up(p->depth, most) : 1;
-    p->k = p->merged ? p->tw * p->depth : fl__conv_div_up(p->depth, p->pieces);
+    p->pieces = p->depth > 2 * most ? fl__ceil_div(p->depth, most) : 1;
+    p->k = p->merged ? p->tw * p->depth : fl__ceil_div(p->depth, p->pieces);
     p->segments = (p->merged ? p->th : fl__pass_taps(p)) * p->pieces;
     p->chunk = p->pieces > 1 ? 1 : fl__conv_clamp(most / p->k, 1, p->segments);
 }
@@ -369,26 +366,26 @@ static int64_t fl__pass_band_height(const fl__conv_pass *p, int64_t rows) {
 static void fl__pass_plan_bands(fl__conv_pass *p) {
     const int64_t row = p->band.width * p->depth * p->v->size, half = p->v->ck.half;
     int64_t most = fl__conv_clamp(FL__BAND_BYTES / (p->depth * p->v->size), 8 * half, FL__BAND_PIXELS);
-    p->line_halves = p->block_halves = fl__conv_div_up(p->cols, half);
+    p->line_halves = p->block_halves = fl__ceil_div(p->cols, half);
     p->line_blocks = 1;
     p->band_rows = fl__conv_clamp(FL__BAND_PIXELS / p->cols, 1, p->rows);
     while (p->band_rows > 1 && fl__pass_band_height(p, p->band_rows) * row > FL__BAND_BYTES)
         p->band_rows--;
-    p->image_bands = fl__conv_div_up(p->rows, p->band_rows);
-    p->band_rows = fl__conv_div_up(p->rows, p->image_bands);
-    p->image_bands = fl__conv_div_up(p->rows, p->band_rows);
+    p->image_bands = fl__ceil_div(p->rows, p->band_rows);
+    p->band_rows = fl__ceil_div(p->rows, p->image_bands);
+    p->image_bands = fl__ceil_div(p->rows, p->band_rows);
     p->image_rows = fl__pass_band_height(p, p->band_rows);
     p->band_images = 1;
     if (p->in_place && p->cols > 2 * most) {
-        p->line_blocks = fl__conv_div_up(p->cols, most);
-        p->block_halves = fl__conv_div_up(p->line_halves, 2 * p->line_blocks) * 2;
-        p->line_blocks = fl__conv_div_up(p->line_halves, p->block_halves);
+        p->line_blocks = fl__ceil_div(p->cols, most);
+        p->block_halves = fl__ceil_div(p->line_halves, 2 * p->line_blocks) * 2;
+        p->line_blocks = fl__ceil_div(p->line_halves, p->block_halves);
     } else if (p->image_bands == 1) {
-        p->band_images = fl__conv_min(FL__BAND_PIXELS / (p->rows * p->cols),
+        p->band_images = fl__min(FL__BAND_PIXELS / (p->rows * p->cols),
                                       FL__BAND_BYTES / (p->image_rows * row));
         p->band_images = fl__conv_clamp(p->band_images, 1, p->images);
     }
-    p->bands = fl__conv_div_up(p->images, p->band_images) * p->image_bands *
+    p->bands = fl__ceil_div(p->images, p->band_images) * p->image_bands *
                (p->line_blocks > 1 ? p->band_rows : 1) * p->line_blocks;
     p->halves = p->band_images * p->band_rows * p->block_halves;
 }
@@ -399,7 +396,7 @@ static void fl__pass_plan(fl__conv_pass *p) {
     p->in_place = fl__pass_reads_in_place(p);
     p->direct = p->out.c == 1;
     p->width = 2 * v->ks->lanes;
-    p->panels = fl__conv_div_up(p->o, p->width);
+    p->panels = fl__ceil_div(p->o, p->width);
     p->band.ks = v->ks;
     p->band.size = v->size;
     p->band.depth = p->depth;
@@ -407,9 +404,9 @@ static void fl__pass_plan(fl__conv_pass *p) {
     p->band.width = (p->cols - 1) * p->step[1] + p->at_w[p->tw - 1] - p->at_w[0] + 1;
     fl__pass_plan_segments(p);
     fl__pass_plan_bands(p);
-    int64_t blocks = fl__conv_div_up(FL__CONV_TASKS, p->bands * p->groups);
-    p->block_panels = fl__conv_div_up(p->panels, fl__conv_min(blocks, p->panels));
-    p->panel_blocks = fl__conv_div_up(p->panels, p->block_panels);
+    int64_t blocks = fl__ceil_div(FL__CONV_TASKS, p->bands * p->groups);
+    p->block_panels = fl__ceil_div(p->panels, fl__min(blocks, p->panels));
+    p->panel_blocks = fl__ceil_div(p->panels, p->block_panels);
 }
 
 /* Where segment s starts, from the first value of a pixel. */
@@ -451,7 +448,7 @@ static void fl__pass_pack_task(void *arg, int64_t begin, int64_t end) {
     const int64_t size = p->v->size, taps = fl__pass_taps(p), bytes = p->depth * p->width * size;
     for (int64_t at = begin; at < end; at++) {
         int64_t tap = at % taps, panel = at / taps % p->panels, group = at / taps / p->panels;
-        int64_t o = panel * p->width, n = fl__conv_min(p->width, p->o - o);
+        int64_t o = panel * p->width, n = fl__min(p->width, p->o - o);
         char *to = p->packed + at * bytes;
         const char *from = p->w.data + (group * p->w_group + o * p->w.n + p->tap_h[tap / p->tw] *
                            p->w.h + p->tap_w[tap % p->tw] * p->w.w) * size;
@@ -468,7 +465,7 @@ static fl__conv_area fl__pass_area(const fl__conv_pass *p, int64_t task) {
     band /= p->groups;
     if (p->line_blocks > 1) {
         a.h0 = band % p->line_blocks * p->block_halves;
-        a.h1 = fl__conv_min(a.h0 + p->block_halves, p->line_halves);
+        a.h1 = fl__min(a.h0 + p->block_halves, p->line_halves);
         band /= p->line_blocks;
         a.n0 = band / p->rows;
         a.r0 = band % p->rows;
@@ -476,11 +473,11 @@ static fl__conv_area fl__pass_area(const fl__conv_pass *p, int64_t task) {
     } else {
         a.n0 = band / p->image_bands * p->band_images;
         a.r0 = band % p->image_bands * p->band_rows;
-        a.r1 = fl__conv_min(a.r0 + p->band_rows, p->rows);
+        a.r1 = fl__min(a.r0 + p->band_rows, p->rows);
     }
-    a.n1 = fl__conv_min(a.n0 + p->band_images, p->images);
+    a.n1 = fl__min(a.n0 + p->band_images, p->images);
     a.panel0 = block * p->block_panels;
-    a.panel1 = fl__conv_min(a.panel0 + p->block_panels, p->panels);
+    a.panel1 = fl__min(a.panel0 + p->block_panels, p->panels);
     return a;
 }
 
@@ -513,7 +510,7 @@ static int64_t fl__pass_halves(const fl__conv_pass *p, const fl__conv_area *a, c
             char *to = p->direct ? out->data + (n * out->n + r * out->h + a->group * p->o) * size
                 : block + ((n - a->n0) * (a->r1 - a->r0) + r - a->r0) * p->cols * out_pixel;
             for (int64_t h = a->h0; h < a->h1; h++, at++) {
-                int64_t q = h * H, count = fl__conv_min(H, p->cols - q);
+                int64_t q = h * H, count = fl__min(H, p->cols - q);
                 int64_t back = p->cols >= H ? H - count : 0; /* read no pixel past the line */
                 *at = (fl__conv_half){from + (q - back) * pixel, to + q * out_pixel, (int)back,
                                       (int)count};
@@ -555,17 +552,17 @@ static void fl__pass_pair(const fl__conv_pass *p, const fl__conv_half *pair, fl_
 static void fl__pass_panel(const fl__conv_pass *p, const fl__conv_half *half, int64_t halves,
                            int64_t group, int64_t panel) {
     const int64_t size = p->v->size, first = panel * p->width;
-    const int64_t n = p->direct ? fl__conv_min(p->width, p->o - first) : p->width;
+    const int64_t n = p->direct ? fl__min(p->width, p->o - first) : p->width;
     const char *w = p->packed + (group * p->panels + panel) * fl__pass_panel_size(p) * size;
     _Alignas(64) char bias[128] = {0};
     fl__conv_tile t = {.bias = p->bias ? bias : NULL, .segments = p->chunk,
                        .pixel = p->step[1] * (p->in_place ? p->band.in.w : p->depth)};
     if (p->bias)
         fl__conv_copy(bias, 1, p->bias + (group * p->o + first) * p->bias_step * size, p->bias_step,
-                      fl__conv_min(p->width, p->o - first), size);
+                      fl__min(p->width, p->o - first), size);
     for (int64_t s = 0; s < p->segments; s += t.segments) {
         t.k = (s + 1) % p->pieces ? p->k : p->pieces > 1 ? p->depth - (p->pieces - 1) * p->k : p->k;
-        t.segments = fl__conv_min(p->chunk, p->segments - s);
+        t.segments = fl__min(p->chunk, p->segments - s);
         t.segment = p->segment + s;
         t.w = w;
         for (int64_t h = 0; h + 1 < halves; h += 2)
@@ -579,7 +576,7 @@ static void fl__pass_panel(const fl__conv_pass *p, const fl__conv_half *half, in
 static void fl__pass_scatter(const fl__conv_pass *p, const fl__conv_area *a, int64_t panel,
                              const char *block) {
     const int64_t size = p->v->size, first = panel * p->width, width = p->width;
-    const int64_t n = fl__conv_min(width, p->o - first), rows = a->r1 - a->r0;
+    const int64_t n = fl__min(width, p->o - first), rows = a->r1 - a->r0;
     const fl__image *out = &p->out;
     const bool dense = out->w == 1 && out->h == p->cols;
     for (int64_t i = a->n0; i < a->n1; i++, block += rows * p->cols * width * size) {
@@ -637,10 +634,10 @@ static bool fl__pass_open(fl__conv_pass *p, int64_t *shared, const char *op) {
 
 static void fl__conv_pass_run(fl__conv_pass *p) {
     int64_t taps = fl__pass_taps(p), tasks = p->bands * p->groups * p->panel_blocks;
-    fl_parallel(p->groups * p->panels * taps, fl__conv_div_up(1 << 14, p->depth * p->width),
+    fl_parallel(p->groups * p->panels * taps, fl__ceil_div(1 << 14, p->depth * p->width),
                 fl__pass_pack_task, p);
     int64_t work = p->halves * p->v->ck.half * p->block_panels * fl__pass_panel_size(p);
-    fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__conv_pass_task, p);
+    fl_parallel(tasks, fl__ceil_div(1 << 18, work), fl__conv_pass_task, p);
 }
 
 /* >>turn: weights with their channels last */
@@ -671,7 +668,7 @@ static fl__image fl__conv_turn(const fl__conv *v, fl__image w, char *to) {
     if (fl__conv_turned_size(v, &w) == 0) return w;
     fl__conv_turned arg = {v, w, to};
     int64_t row = v->c * v->kh * v->kw;
-    fl_parallel(v->groups * v->o, fl__conv_div_up(1 << 14, row), fl__conv_turn_task, &arg);
+    fl_parallel(v->groups * v->o, fl__ceil_div(1 << 14, row), fl__conv_turn_task, &arg);
     return (fl__image){to, row, 1, v->kw * v->c, v->c};
 }
 
@@ -778,7 +775,7 @@ static bool fl__conv_data_phase(const fl__conv *v, fl__image dy, fl__image w, fl
     fl__conv_pass p = {
         .v = v, .band = {.in = dy, .h = v->oh, .w = v->ow}, .images = v->images,
         .groups = v->groups, .depth = v->o, .o = v->c, .step = one,
-        .rows = fl__conv_div_up(v->h - a, v->stride[0]), .cols = fl__conv_div_up(v->w - b, v->stride[1]),
+        .rows = fl__ceil_div(v->h - a, v->stride[0]), .cols = fl__ceil_div(v->w - b, v->stride[1]),
         .th = fl__conv_taps(v, 0, a, at_h, tap_h), .tw = fl__conv_taps(v, 1, b, at_w, tap_w),
         .at_h = at_h, .at_w = at_w, .tap_h = tap_h, .tap_w = tap_w,
         .w = {w.data, w.c, w.n, w.h, w.w}, .w_group = v->o * w.n,
@@ -811,8 +808,8 @@ static bool fl__conv_backward_data(const fl__conv *v, fl__image dy, fl__image w,
         return false;
     }
     w = fl__conv_turn(v, w, at + tables * v->size);
-    for (int64_t a = 0; a < fl__conv_min(v->stride[0], v->h); a++)
-        for (int64_t b = 0; ok && b < fl__conv_min(v->stride[1], v->w); b++)
+    for (int64_t a = 0; a < fl__min(v->stride[0], v->h); a++)
+        for (int64_t b = 0; ok && b < fl__min(v->stride[1], v->w); b++)
             ok = fl__conv_data_phase(v, dy, w, dx, a, b, (int64_t *)at);
     fl__conv_unmap(scratch);
     return ok;
@@ -869,19 +866,19 @@ typedef struct fl__conv_dw {
 
 /* Rows of x that a block reads, at most: all that a unit does where an image begins. */
 static int64_t fl__dw_block_rows(const fl__conv_dw *p) {
-    int64_t images = fl__conv_min(p->block, (p->block - 2 + 2 * p->v->oh) / p->v->oh);
+    int64_t images = fl__min(p->block, (p->block - 2 + 2 * p->v->oh) / p->v->oh);
     return images * p->extent + (p->block - images) * p->next;
 }
 
 /* Units, and how many go through at a time. */
 static void fl__dw_plan_units(fl__conv_dw *p) {
     const fl__conv *v = p->v;
-    p->row_units = fl__conv_div_up(v->ow, 2 * FL__DW_PIXELS);
-    p->length = fl__conv_div_up(v->ow, p->row_units);
+    p->row_units = fl__ceil_div(v->ow, 2 * FL__DW_PIXELS);
+    p->length = fl__ceil_div(v->ow, p->row_units);
     p->units = v->images * v->oh * p->row_units;
     p->block = p->row_units > 1 ? 1 : fl__conv_clamp(FL__DW_PIXELS / p->length, 1, FL__DW_SEGMENTS);
     p->extent = (v->kh - 1) * v->dilation[0] + 1;
-    p->next = fl__conv_min(v->stride[0], p->extent);
+    p->next = fl__min(v->stride[0], p->extent);
     p->line = (p->length - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1;
 }
 
@@ -890,18 +887,18 @@ static void fl__dw_plan_units(fl__conv_dw *p) {
 static void fl__dw_plan_chunks(fl__conv_dw *p) {
     const fl__conv *v = p->v;
     const bool wide = v->dilation[1] == 1 || v->kw == 1;
-    const int64_t taps = v->kh * v->kw, panels = fl__conv_div_up(v->o, 2 * v->ks->lanes);
+    const int64_t taps = v->kh * v->kw, panels = fl__ceil_div(v->o, 2 * v->ks->lanes);
     p->tw = wide ? v->kw : 1;
     p->runs = v->kh * (wide ? 1 : v->kw);
     p->width = 2 * v->ks->lanes;
     int64_t most = fl__conv_clamp(FL__DW_PART / (taps * v->c * p->width), 2, 4);
-    p->o_chunks = fl__conv_div_up(panels, most);
-    p->o = fl__conv_div_up(panels, p->o_chunks) * p->width;
-    p->o_chunks = fl__conv_div_up(v->o, p->o);
-    p->c_chunks = fl__conv_max(fl__conv_div_up(taps * v->c * p->o, FL__DW_PART),
-                               fl__conv_div_up(fl__dw_block_rows(p) * p->line * v->c, FL__DW_BAND));
-    p->c = fl__conv_div_up(v->c, fl__conv_min(p->c_chunks, v->c));
-    p->c_chunks = fl__conv_div_up(v->c, p->c);
+    p->o_chunks = fl__ceil_div(panels, most);
+    p->o = fl__ceil_div(panels, p->o_chunks) * p->width;
+    p->o_chunks = fl__ceil_div(v->o, p->o);
+    p->c_chunks = fl__max(fl__ceil_div(taps * v->c * p->o, FL__DW_PART),
+                               fl__ceil_div(fl__dw_block_rows(p) * p->line * v->c, FL__DW_BAND));
+    p->c = fl__ceil_div(v->c, fl__min(p->c_chunks, v->c));
+    p->c_chunks = fl__ceil_div(v->c, p->c);
 }
 
 static void fl__dw_plan(fl__conv_dw *p) {
@@ -910,10 +907,10 @@ static void fl__dw_plan(fl__conv_dw *p) {
     fl__dw_plan_chunks(p);
     int64_t tasks = v->groups * p->c_chunks * p->o_chunks;
     int64_t weights = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
-    p->splits = fl__conv_min(fl__conv_div_up(FL__CONV_TASKS / 2, tasks), fl__conv_div_up(p->units, p->block));
+    p->splits = fl__min(fl__ceil_div(FL__CONV_TASKS / 2, tasks), fl__ceil_div(p->units, p->block));
     while (p->splits > 1 && p->splits * weights > FL__DW_PARTS) p->splits /= 2;
-    p->split_units = fl__conv_div_up(p->units, p->splits);
-    p->splits = fl__conv_div_up(p->units, p->split_units);
+    p->split_units = fl__ceil_div(p->units, p->splits);
+    p->splits = fl__ceil_div(p->units, p->split_units);
 }
 
 /* What a task works on. */
@@ -960,7 +957,7 @@ static void fl__dw_copy_dy(const fl__conv_dw *p, const fl__dw_block *b) {
                                          row * p->dy.h + pixel * p->dy.w) * v->size;
         char *to = b->dy + u * b->length * p->width * v->size;
         for (int64_t o = 0; o < b->o; o += p->width, to += panel)
-            v->ks->pack(to, p->width, fl__conv_min(p->width, b->o - o), b->length,
+            v->ks->pack(to, p->width, fl__min(p->width, b->o - o), b->length,
                         from + o * p->dy.c * v->size, p->dy.c, p->dy.w);
     }
 }
@@ -970,7 +967,7 @@ static void fl__dw_run_add(const fl__conv_dw *p, const fl__dw_block *b, int64_t 
                            bool add) {
     const fl__conv *v = p->v;
     const int64_t size = v->size, unit = b->length * p->width * size, rows = p->tw * b->c;
-    const int64_t tiles = fl__conv_div_up(rows, v->ks->rows), across = v->kw / p->tw;
+    const int64_t tiles = fl__ceil_div(rows, v->ks->rows), across = v->kw / p->tw;
     const int64_t i = run / across * v->dilation[0], j = run % across * v->dilation[1];
     const bool one = v->kh * v->kw == 1 && v->stride[1] == 1; /* all pixels stand in one line */
     const char *dy = b->dy + o / p->width * b->units * unit;
@@ -986,7 +983,7 @@ static void fl__dw_run_add(const fl__conv_dw *p, const fl__dw_block *b, int64_t 
             segment[s].b = dy + s * unit;
         }
         tile.c = part + (r * v->o + o) * size;
-        fl__gemm_tile(v->ks, (int)m, (int)fl__conv_min(p->width, b->o - o), &tile);
+        fl__gemm_tile(v->ks, (int)m, (int)fl__min(p->width, b->o - o), &tile);
     }
 }
 
@@ -1004,14 +1001,14 @@ static void fl__dw_task(void *arg, int64_t begin, int64_t end) {
         int64_t split = item / v->groups;
         fl__dw_block b = {.group = item % v->groups, .x = at, .dy = at + fl__dw_x_part(p) * v->size,
                           .c0 = chunk * p->c, .o0 = task % p->o_chunks * p->o};
-        b.c = fl__conv_min(p->c, v->c - b.c0);
-        b.o = fl__conv_min(p->o, v->o - b.o0);
+        b.c = fl__min(p->c, v->c - b.c0);
+        b.o = fl__min(p->o, v->o - b.o0);
         b.part = p->parts + ((item * p->runs * p->c_chunks + chunk) * p->tw * p->c * v->o + b.o0) *
                  v->size;
-        int64_t first = split * p->split_units, last = fl__conv_min(first + p->split_units, p->units);
+        int64_t first = split * p->split_units, last = fl__min(first + p->split_units, p->units);
         for (b.u0 = first; b.u0 < last; b.u0 += b.units) {
-            b.units = fl__conv_min(p->block, last - b.u0);
-            b.length = fl__conv_min(p->length, v->ow - b.u0 % p->row_units * p->length);
+            b.units = fl__min(p->block, last - b.u0);
+            b.length = fl__min(p->length, v->ow - b.u0 % p->row_units * p->length);
             fl__dw_copy_x(p, &b);
             fl__dw_copy_dy(p, &b);
             for (int64_t o = 0; o < b.o; o += p->width)
@@ -1028,7 +1025,7 @@ static void fl__dw_task(void *arg, int64_t begin, int64_t end) {
 static const char *fl__dw_row(const fl__conv_dw *p, int64_t group, int64_t tap, int64_t c) {
     const fl__conv *v = p->v;
     int64_t run = p->tw == 1 ? tap : tap / v->kw, j = p->tw == 1 ? 0 : tap % v->kw;
-    int64_t chunk = c / p->c, height = fl__conv_min(p->c, v->c - chunk * p->c);
+    int64_t chunk = c / p->c, height = fl__min(p->c, v->c - chunk * p->c);
     int64_t part = (group * p->runs + run) * p->c_chunks + chunk;
     return p->parts + (part * p->tw * p->c + j * height + c % p->c) * v->o * v->size;
 }
@@ -1039,12 +1036,12 @@ static void fl__dw_store_task(void *arg, int64_t begin, int64_t end) {
     fl__conv_dw *p = arg;
     const fl__conv *v = p->v;
     const int64_t size = v->size, taps = v->kh * v->kw, rows = taps * v->c;
-    const int64_t blocks = fl__conv_div_up(rows, FL__DW_TURN);
+    const int64_t blocks = fl__ceil_div(rows, FL__DW_TURN);
     const int64_t part = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
     const bool last = p->dw.c == 1;
     char *sum = fl__room_enter(&p->rooms);
     for (int64_t i = begin; i < end; i++) {
-        int64_t group = i / blocks, r0 = i % blocks * FL__DW_TURN, n = fl__conv_min(FL__DW_TURN, rows - r0);
+        int64_t group = i / blocks, r0 = i % blocks * FL__DW_TURN, n = fl__min(FL__DW_TURN, rows - r0);
         char *at = sum;
         for (int64_t r = r0; r < r0 + n; r++, at += v->o * size) {
             const char *from = fl__dw_row(p, group, last ? r / v->c : r % taps, last ? r % v->c : r / taps);
@@ -1059,8 +1056,8 @@ static void fl__dw_store_task(void *arg, int64_t begin, int64_t end) {
 /* Adds up and stores what parts hold. */
 static void fl__dw_store(fl__conv_dw *p) {
     const fl__conv *v = p->v;
-    int64_t blocks = v->groups * fl__conv_div_up(v->kh * v->kw * v->c, FL__DW_TURN);
-    fl_parallel(blocks, fl__conv_div_up(1 << 14, FL__DW_TURN * v->o), fl__dw_store_task, p);
+    int64_t blocks = v->groups * fl__ceil_div(v->kh * v->kw * v->c, FL__DW_TURN);
+    fl_parallel(blocks, fl__ceil_div(1 << 14, FL__DW_TURN * v->o), fl__dw_store_task, p);
 }
 
 /* The weight gradient by winograd.h: its sums are one part of kh runs of kw taps. */
@@ -1070,7 +1067,7 @@ static bool fl__dw_winograd(const fl__conv *v, fl__image x, fl__image dy, fl__im
                       .at_w = -v->pad[1]};
     fl__conv_dw p = {.v = v, .dw = dw, .tw = v->kw, .runs = v->kh, .c = v->c, .c_chunks = 1, .splits = 1};
     fl__winograd_plan(&w, true);
-    int64_t kernel = 36 * w.o * w.depth, channels = fl__conv_max(w.depth, w.o);
+    int64_t kernel = 36 * w.o * w.depth, channels = fl__max(w.depth, w.o);
     int64_t shared = kernel + 36 * (w.image_step + w.result_step) + channels + w.taps * w.o * w.depth;
     if (!fl__rooms_open(&p.rooms, INT32_MAX, FL__DW_TURN * v->o * 4, shared * 4, "conv2d_grad_weight"))
         return false;
@@ -1093,14 +1090,14 @@ static bool fl__conv_backward_weights(const fl__conv *v, fl__image x, fl__image 
     int64_t parts = v->groups * p.runs * p.c_chunks * p.tw * p.c * v->o, rows = v->kh * v->kw * v->c;
     int64_t each = fl__dw_x_part(&p) + fl__conv_part(p.block * p.length * p.o);
     int64_t tasks = p.splits * v->groups * p.c_chunks * p.o_chunks;
-    int64_t blocks = v->groups * fl__conv_div_up(rows, FL__DW_TURN);
-    if (!fl__rooms_open(&p.rooms, fl__conv_max(tasks, blocks),
-                        fl__conv_max(each, FL__DW_TURN * v->o) * v->size, p.splits * parts * v->size,
+    int64_t blocks = v->groups * fl__ceil_div(rows, FL__DW_TURN);
+    if (!fl__rooms_open(&p.rooms, fl__max(tasks, blocks),
+                        fl__max(each, FL__DW_TURN * v->o) * v->size, p.splits * parts * v->size,
                         "conv2d_grad_weight"))
         return false;
     p.parts = p.rooms.more;
-    int64_t work = p.runs * p.tw * p.c * fl__conv_min(p.o, v->o) * p.split_units * p.length;
-    fl_parallel(tasks, fl__conv_div_up(1 << 18, work), fl__dw_task, &p);
+    int64_t work = p.runs * p.tw * p.c * fl__min(p.o, v->o) * p.split_units * p.length;
+    fl_parallel(tasks, fl__ceil_div(1 << 18, work), fl__dw_task, &p);
     fl__dw_store(&p);
     fl__rooms_close(&p.rooms);
     return true;

@@ -130,7 +130,7 @@ static void fl__depthwise_weights_task(void *arg, int64_t begin, int64_t end) {
 
 /* Rows that a thread should take at least. */
 static int64_t fl__depthwise_grain(const fl__conv *v, int64_t pixels) {
-    return fl__conv_div_up(1 << 16, pixels * v->kh * v->kw * v->groups);
+    return fl__ceil_div(1 << 16, pixels * v->kh * v->kw * v->groups);
 }
 
 /* All pixels of y or dx. */
@@ -159,7 +159,7 @@ static bool fl__depthwise_data(const fl__conv *v, fl__image dy, fl__image w, fl_
 static bool fl__depthwise_weights(const fl__conv *v, fl__image x, fl__image dy, fl__image dw) {
     const int64_t taps = v->kh * v->kw, line = v->groups * v->size;
     fl__depthwise p = {.v = v, .x = x, .y = dy};
-    p.splits = fl__conv_div_up(v->images * v->oh, FL__DEPTHWISE_ROWS);
+    p.splits = fl__ceil_div(v->images * v->oh, FL__DEPTHWISE_ROWS);
     if (!fl__depthwise_open(&p, v->ow, "conv2d_grad_weight")) return false;
     int64_t grain = fl__depthwise_grain(v, FL__DEPTHWISE_ROWS * v->ow);
     fl_parallel(p.splits, grain, fl__depthwise_weights_task, &p);

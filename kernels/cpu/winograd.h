@@ -57,9 +57,9 @@ static bool fl__winograd_can(const fl__conv *v, const fl__image *in, const fl__i
    the channels, whose kernels are transformed at each call. */
 static bool fl__winograd_pays(const fl__conv *v, int64_t rows, int64_t cols, int64_t depth, int64_t o) {
     const int64_t side = fl__winograd_side(v);
-    int64_t tiles = v->images * fl__conv_div_up(rows, side) * fl__conv_div_up(cols, side);
+    int64_t tiles = v->images * fl__ceil_div(rows, side) * fl__ceil_div(cols, side);
     bool waste = 10 * tiles * side * side > 16 * v->images * rows * cols;
-    return !waste && depth >= 32 && o >= 32 && tiles >= 64 && 8 * tiles >= fl__conv_max(depth, o);
+    return !waste && depth >= 32 && o >= 32 && tiles >= 64 && 8 * tiles >= fl__max(depth, o);
 }
 
 /* Whether to go this way, for a result of rows x cols. */
@@ -210,7 +210,7 @@ static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
     const fl__kernels *ks = p->v->ks;
     const int64_t width = 2 * ks->lanes, panels = p->o / width;
-    const int64_t tiles = fl__conv_div_up(p->depth, ks->rows);
+    const int64_t tiles = fl__ceil_div(p->depth, ks->rows);
     for (int64_t task = begin; task < end; task++) {
         int64_t e = task / panels, o = task % panels * width;
         const float *image = p->image + e * p->image_step;
@@ -245,15 +245,15 @@ static void fl__winograd_plan(fl__winograd *p, bool sums) {
     p->transform = fl__winograd_of(p->v->kh);
     p->side = fl__winograd_side(p->v);
     p->taps = p->v->kh * p->v->kw;
-    p->across = fl__conv_div_up(p->cols, p->side);
-    p->down = fl__conv_div_up(p->rows, p->side);
+    p->across = fl__ceil_div(p->cols, p->side);
+    p->down = fl__ceil_div(p->rows, p->side);
     p->tiles = p->v->images * p->across * p->down;
     p->few = p->depth + p->o <= FL__WINO_FEW;
     int64_t least = !p->few ? FL__WINO_TILES : sums ? FL__WINO_FEW_SUMMED : FL__WINO_FEW_TILES;
-    int64_t group = fl__conv_max(least, FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o)));
-    int64_t groups = fl__conv_div_up(p->tiles, group);
+    int64_t group = fl__max(least, FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o)));
+    int64_t groups = fl__ceil_div(p->tiles, group);
     int64_t pair = 2 * p->v->ck.half;
-    p->group = fl__conv_div_up(fl__conv_div_up(p->tiles, groups), pair) * pair;
+    p->group = fl__ceil_div(fl__ceil_div(p->tiles, groups), pair) * pair;
     p->image_step = p->group * p->depth + 16; /* not a multiple of a page */
     p->result_step = p->group * p->o + 16;
 }
@@ -268,7 +268,7 @@ static void fl__winograd_group_task(void *arg, int64_t begin, int64_t end) {
     p.result = p.image + 36 * p.image_step;
     for (int64_t i = begin; i < end; i++) {
         p.first = i * p.group;
-        p.count = fl__conv_min(p.group, p.tiles - p.first);
+        p.count = fl__min(p.group, p.tiles - p.first);
         fl__winograd_image_task(&p, 0, p.count);
         fl__winograd_product_task(&p, 0, 36 * panels);
         fl__winograd_results(&p, none, 0, p.count);
@@ -280,21 +280,21 @@ static void fl__winograd_group_task(void *arg, int64_t begin, int64_t end) {
 static void fl__winograd_groups(fl__winograd *p) {
     const int64_t lanes = p->v->ks->lanes;
     for (p->first = 0; p->first < p->tiles; p->first += p->group) {
-        p->count = fl__conv_min(p->group, p->tiles - p->first);
-        fl_parallel(p->count, fl__conv_div_up(1 << 10, p->depth), fl__winograd_image_task, p);
-        fl_parallel(36 * p->o / (2 * lanes), fl__conv_div_up(1 << 20, p->count * p->depth * lanes),
+        p->count = fl__min(p->group, p->tiles - p->first);
+        fl_parallel(p->count, fl__ceil_div(1 << 10, p->depth), fl__winograd_image_task, p);
+        fl_parallel(36 * p->o / (2 * lanes), fl__ceil_div(1 << 20, p->count * p->depth * lanes),
                     fl__winograd_product_task, p);
-        fl_parallel(p->count, fl__conv_div_up(1 << 10, p->o), fl__winograd_result_task, p);
+        fl_parallel(p->count, fl__ceil_div(1 << 10, p->o), fl__winograd_result_task, p);
     }
 }
 
 static bool fl__winograd_run(fl__winograd *p, const char *op) {
-    const int64_t lanes = p->v->ks->lanes, channels = fl__conv_max(p->depth, p->o);
+    const int64_t lanes = p->v->ks->lanes, channels = fl__max(p->depth, p->o);
     fl__winograd_plan(p, false);
     int64_t kernel = 36 * p->o * p->depth, turned = fl__conv_turned_size(p->v, &p->w);
     int64_t group = 36 * (p->image_step + p->result_step), room = p->o + (p->few ? group : 0);
     int64_t shared = kernel + (p->few ? 0 : group) + channels;
-    if (!fl__rooms_open(&p->rooms, INT32_MAX, fl__conv_max(72 * lanes * lanes, room) * p->v->size,
+    if (!fl__rooms_open(&p->rooms, INT32_MAX, fl__max(72 * lanes * lanes, room) * p->v->size,
                         (shared + turned) * p->v->size, op))
         return false;
     p->kernel = (float *)p->rooms.more;
@@ -304,7 +304,7 @@ static bool fl__winograd_run(fl__winograd *p, const char *op) {
     memset(p->zero, 0, (size_t)(channels * 4));
     p->w = fl__conv_turn(p->v, p->w, (char *)(p->kernel + shared));
     fl_parallel(p->o / (2 * lanes) * (p->depth / lanes), 4, fl__winograd_kernel_task, p);
-    if (p->few) fl_parallel(fl__conv_div_up(p->tiles, p->group), 1, fl__winograd_group_task, p);
+    if (p->few) fl_parallel(fl__ceil_div(p->tiles, p->group), 1, fl__winograd_group_task, p);
     else fl__winograd_groups(p);
     fl__rooms_close(&p->rooms);
     return true;
@@ -314,11 +314,11 @@ static bool fl__winograd_run(fl__winograd *p, const char *op) {
 static void fl__winograd_weights(fl__winograd *p) {
     const int64_t width = 2 * p->v->ks->lanes;
     for (p->first = 0; p->first < p->tiles; p->first += p->group) {
-        p->count = fl__conv_min(p->group, p->tiles - p->first);
-        fl_parallel(p->count, fl__conv_div_up(1 << 11, p->depth + p->o), fl__winograd_both_task, p);
-        fl_parallel(36 * p->o / width, fl__conv_div_up(1 << 20, p->count * p->depth * width),
+        p->count = fl__min(p->group, p->tiles - p->first);
+        fl_parallel(p->count, fl__ceil_div(1 << 11, p->depth + p->o), fl__winograd_both_task, p);
+        fl_parallel(36 * p->o / width, fl__ceil_div(1 << 20, p->count * p->depth * width),
                     fl__winograd_sum_task, p);
     }
-    fl_parallel(p->depth, fl__conv_div_up(1 << 12, p->o), fl__winograd_part_task, p);
+    fl_parallel(p->depth, fl__ceil_div(1 << 12, p->o), fl__winograd_part_task, p);
 }
 /* MIT licence: see LICENSE. */
