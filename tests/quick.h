@@ -7,4 +7,5 @@
 #define FL_KERNEL_BEGIN
 #define FL_KERNEL_END
 #undef FL__X86_LEVELS
+#undef FL__X86_BF16
 /* MIT licence: see LICENSE. */

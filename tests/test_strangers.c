@@ -554,7 +554,7 @@ TEST(evictor_threads) {
 }
 
 TEST(evictor_trains_in_half) {
-    enum { STEPS = 3, BATCH = 128 };
+    enum { STEPS = 3, BATCH = 288 };
     double loss[2][STEPS];
     uint64_t hash[2];
     fl_mem_manager *m = evictor_begin(0);

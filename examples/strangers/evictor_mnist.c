@@ -25,7 +25,7 @@ static bool train(size_t budget, int64_t steps, outcome *out) {
     fl_mem_use(m);
     fl_scope s = fl_scope_begin();
     stranger_run run;
-    bool ok = stranger_begin(&run, 128, 4);
+    bool ok = stranger_begin(&run, 288, 4);
     for (int64_t i = 0; ok && i < steps; i++) ok = stranger_step(&run, i, &out->loss);
     ok = ok && stranger_hash(&run, &out->weights);
     stranger_end(&run);
