@@ -100,16 +100,14 @@ FL__TALL_ROWS(FL__TALL)
 FL__ALL_TILES(FL__TILE_OF)
 
 /* The sums of the lanes of n vectors, lane by lane in as few vectors as they fill: neighbours of
-   pairs of vectors are added until one lane of each is left. */
-FL__INLINE FL__TARGET void FL__FN(fold)(const int n, FL__FN(vec) *acc) {
-    int left = n;
-    FL__UNROLL for (int width = FL__LANES; width > 1; width /= 2) {
-        FL__UNROLL for (int i = 0; i < left; i += 2) {
-            FL__FN(vec) x = acc[i], y = acc[i + 1 < left ? i + 1 : i];
-            acc[i / 2] = FL__EVERY2(x, y, 0) + FL__EVERY2(x, y, 1);
+   pairs of vectors are added until one lane of each is left. Not inlined: compilers would take
+   minutes over its copies. */
+__attribute__((noinline)) FL__TARGET static void FL__FN(fold)(int n, FL__FN(vec) *sum) {
+    for (int width = FL__LANES; width > 1; width /= 2, n = (n + 1) / 2)
+        for (int i = 0; i < n; i += 2) {
+            FL__FN(vec) x = sum[i], y = sum[i + 1 < n ? i + 1 : i];
+            sum[i / 2] = FL__EVERY2(x, y, 0) + FL__EVERY2(x, y, 1);
         }
-        left = (left + 1) / 2;
-    }
 }
 
 /* Few rows of C, and B transposed: sums along k, whole registers at a time. mr x nc dot products. */
@@ -129,10 +127,12 @@ FL__INLINE FL__TARGET void FL__FN(dot)(const int mr, const int nc, const FL__T *
             FL__UNROLL for (int i = 0; i < mr; i++) acc[i * nc + j] += x[i] * y;
         }
     }
-    FL__FN(fold)(mr * nc, acc);
+    FL__FN(vec) sums[16]; /* apart, so that those of the loop stay registers */
+    FL__UNROLL for (int i = 0; i < mr * nc; i++) sums[i] = acc[i];
+    FL__FN(fold)(mr * nc, sums);
     FL__UNROLL for (int i = 0; i < mr * nc; i++) {
         const FL__T *x = a + i / nc * t->rsa, *y = b + i % nc * t->ldb;
-        FL__T *to = c + i / nc * t->ldc + i % nc, sum = acc[i / FL__LANES][i % FL__LANES];
+        FL__T *to = c + i / nc * t->ldc + i % nc, sum = sums[i / FL__LANES][i % FL__LANES];
         for (int64_t q = p; q < t->k; q++) sum += x[q] * y[q];
         *to = t->add ? *to + sum : sum;
     }
