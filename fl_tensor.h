@@ -1110,6 +1110,7 @@ FL_PRIVATE bool fl__same_family(const char *fn, const fl_tensor *a, const fl_ten
 FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op); /* REQ, or the family has the slot. */
 /* By one that takes narrow dtypes as they are. */
 FL_PRIVATE bool fl__by_narrow_slot(const fl_tensor *t, fl_op op);
+FL_PRIVATE bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype);
 FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value);
 FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t); /* An in-place op may write t. */
@@ -2719,7 +2720,7 @@ fl_tensor *fl_clip(fl_tensor *x, double low, double high) {
 /* ---- creation and reading ---- */
 
 /* Shape and dtype as given by a caller. */
-static bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
+FL_PRIVATE bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
     if (fl_dtype_size(dtype) == 0)
         return FL__BAD("%s: dtype %d is not known", fn, (int)dtype) != NULL;
     if (fl_shape_numel(shape) < 0)
@@ -2765,27 +2766,6 @@ fl_tensor *fl_full_like(fl_tensor *t, double value) {
     if (fl__null("fl_full_like", t) || !(t = fl__stored(t))) return NULL;
     fl_tensor *y = fl__out_same(t, t->dtype);
     return y ? fl__fill(y, value) : fl_raise();
-}
-
-fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
-    double n = ceil((stop - start) / step);
-    if (!(step != 0) || !(n < 4e18))
-        return FL__BAD("fl_arange: from %g to %g by %g", start, stop, step);
-    if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
-    if ((unsigned)dtype < FL_DTYPE_COUNT && fl__compute_dtype(FL_CLASS_NUM, dtype) != dtype)
-        return FL__BAD("fl_arange: %s is not supported", fl_dtype_name(dtype));
-    fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
-    fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
-    return t ? fl__run_to(FL_OP_iota, t, NULL, NULL, &a) : NULL;
-}
-
-fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
-    if (dtype == FL_DTYPE_NONE) dtype = FL_F32;
-    if (!fl__creatable("fl_eye", FL_SHAPE(n, m), dtype)) return NULL;
-    fl_scope s = fl_scope_begin();
-    fl_tensor *rows = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
-    fl_tensor *eq = fl_eq(rows, fl_arange(0, (double)m, 1, FL_I64));
-    return fl_scope_return(&s, fl_cast(eq, dtype));
 }
 
 fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {

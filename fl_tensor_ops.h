@@ -20,8 +20,8 @@
    <<example
 
    Contents: search for the marker.
-     >>writing >>reductions >>blocks >>order >>indexing >>product >>convolution >>softmax
-     >>randomness >>optimizers >>composed >>printing */
+     >>sequences >>writing >>reductions >>blocks >>order >>indexing >>product >>convolution
+     >>softmax >>randomness >>optimizers >>composed >>printing */
 #include "fl_tensor.h"
 
 #if defined(FL_IMPL_ONLY_TENSOR_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -32,6 +32,29 @@
 #include <stdio.h>
 #include <string.h>
 #include "kernels/fl_math.h"
+
+/* >>sequences ---------------------------------------------------------------------------------- */
+
+fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
+    double n = ceil((stop - start) / step);
+    if (!(step != 0) || !(n < 4e18))
+        return FL__BAD("fl_arange: from %g to %g by %g", start, stop, step);
+    if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
+    if ((unsigned)dtype < FL_DTYPE_COUNT && fl__compute_dtype(FL_CLASS_NUM, dtype) != dtype)
+        return FL__BAD("fl_arange: %s is not supported", fl_dtype_name(dtype));
+    fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
+    fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
+    return t ? fl__run_to(FL_OP_iota, t, NULL, NULL, &a) : NULL;
+}
+
+fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
+    if (dtype == FL_DTYPE_NONE) dtype = FL_F32;
+    if (!fl__creatable("fl_eye", FL_SHAPE(n, m), dtype)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *rows = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
+    fl_tensor *eq = fl_eq(rows, fl_arange(0, (double)m, 1, FL_I64));
+    return fl_scope_return(&s, fl_cast(eq, dtype));
+}
 
 /* >>writing ------------------------------------------------------------------------------------ */
 

@@ -225,7 +225,8 @@ static void print_line(const settings *s, figures *f, double peak) {
         "%s\tfl/%s\t%lld\tcpu\t%s\t%d\ttrain\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
         "\t%s\t%.5g\t%lld\n",
         s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch,
-        fl_dtype_name(s->dtype), s->threads, median[0], f->seconds[0][0], median[1], median[2], median[3], rate, 100 * rate / peak,
+        fl_dtype_name(s->dtype), s->threads, median[0], f->seconds[0][0], median[1], median[2],
+        median[3], rate, 100 * rate / peak,
         f->memory, (long long)usage.ru_maxrss * 1024, commit ? commit : "-", f->flop * 1e-9,
         (long long)f->conversions);
 }
