@@ -45,8 +45,6 @@ extern "C" {
 
 /* >>variables ---------------------------------------------------------------------------------- */
 
-typedef struct fl_var fl_var;
-typedef struct fl_node fl_node;
 /* x->grad is complete; it may be replaced through fv_set_grad. */
 typedef void (*fv_hook_fn)(fl_var *x, void *user);
 struct fl_var {
@@ -123,6 +121,9 @@ FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list 
 FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in,
                               fv_list saved, const void *args,
                               size_t bytes);
+/* The variable of a registered op's result, whose backward is the op's gradient and whose arguments
+   are `args`. value NULL passes. */
+FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args);
 /* In a backward function: saved value i (checked against its version), the arguments, whether input
    i wants a gradient, and its shape. */
 FL_API fl_var *fv_saved(fl_node *n, int i);
@@ -306,8 +307,6 @@ FL_API fl_var *fv_max_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o);
 #define fv_avg_pool2d(...) FV__AVG_POOL2D(__VA_ARGS__, ._ = 0)
 #define FV__AVG_POOL2D(x, kernel, ...) fv_avg_pool2d_opt(x, kernel, (fl_pool2d_opts){__VA_ARGS__})
 FL_API fl_var *fv_avg_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o);
-FL_API fl_var *fv_softmax(fl_var *x, int axis);
-FL_API fl_var *fv_log_softmax(fl_var *x, int axis);
 FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng);
 
 #ifdef __cplusplus
@@ -721,6 +720,13 @@ FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn bac
         fl_fail("fv_record: %s has %d inputs and %d saved values, at most %d each", name, in.n,
                 saved.n, FV__MAX);
     return fl_raise();
+}
+
+FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args) {
+    const fl_op_info *info = fl_op_get_info(op);
+    if (!value) return NULL;
+    if (!info) return FL__BAD("fv_record_op: there is no op %d", op);
+    return fv_record_args(info->name, value, info->gradient, in, saved, args, info->args_size);
 }
 
 FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list saved) {
@@ -1172,7 +1178,7 @@ static unsigned fv__needs_of_formula(fl_op op, int i) {
 
 /* Read from the text once per op; which thread writes the result does not matter. */
 static unsigned fv__needs_of(fl_op op) {
-    static unsigned known[FL_OP_COUNT];
+    static unsigned known[FL_TABLE_OPS];
     unsigned needs = __atomic_load_n(&known[op], __ATOMIC_RELAXED);
     if (needs) return needs;
     needs = FV__KNOWN | fv__needs_of_formula(op, 0) | fv__needs_of_formula(op, 1) << 8;
@@ -2022,35 +2028,7 @@ FL_API fl_var *fv_avg_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o) {
     return fv_record_args("avg_pool2d", y, fv__avg_pool2d_back, FV_IN(x), FV_NONE, &a, sizeof a);
 }
 
-/* ---- softmax, dropout ---- */
-
-/* dx = y (dy - sum dy y) */
-static void fv__softmax_back(fl_node *n, fl_var *dy) {
-    int axis = *(const int *)fv_args(n);
-    fl_var *y = fv_saved(n, 0), *dx;
-    if (fl_grad_enabled()) dx = fv_mul(y, fv_sub(dy, fv_sum(fv_mul(dy, y), FL_AXES_KEEP(axis))));
-    else dx = fv_const(fl_softmax_grad(fv_value(y), dy->value, axis));
-    fv_add_grad(n, 0, dx);
-}
-
-FL_API fl_var *fv_softmax(fl_var *x, int axis) {
-    return fv_record_args("softmax", fl_softmax(fv_value(x), axis), fv__softmax_back, FV_IN(x),
-                          FV_SAVE(FV_OUT), &axis, sizeof axis);
-}
-
-/* dx = dy - exp(y) sum dy */
-static void fv__log_softmax_back(fl_node *n, fl_var *dy) {
-    int axis = *(const int *)fv_args(n);
-    fl_var *y = fv_saved(n, 0), *dx;
-    if (fl_grad_enabled()) dx = fv_sub(dy, fv_mul(fv_exp(y), fv_sum(dy, FL_AXES_KEEP(axis))));
-    else dx = fv_const(fl_log_softmax_grad(fv_value(y), dy->value, axis));
-    fv_add_grad(n, 0, dx);
-}
-
-FL_API fl_var *fv_log_softmax(fl_var *x, int axis) {
-    return fv_record_args("log_softmax", fl_log_softmax(fv_value(x), axis), fv__log_softmax_back,
-                          FV_IN(x), FV_SAVE(FV_OUT), &axis, sizeof axis);
-}
+/* ---- dropout ---- */
 
 static void fv__dropout_back(fl_node *n, fl_var *dy);
 

@@ -752,7 +752,7 @@ FL_API fl_var *fv_ctc_loss_opt(fl_var *logp, fl_tensor *target, fl_tensor *steps
 
 /* private: the loss of each row, see FL_OP_cross_entropy; x [n, c] is f32 or f64 and not empty */
 FL_PRIVATE fl_var *fv__cross_entropy(fl_var *x, fl_tensor *target, fl_cross_entropy_args a);
-/* Whether fl_linear_act takes act; the op that it takes for fn, FL_OP_COUNT if none. */
+/* Whether fl_linear_act takes act; the op that it takes for fn, FL_OP_NONE if none. */
 FL_PRIVATE bool fl__is_activation(fl_op act);
 FL_PRIVATE fl_op fv__activation_of(fl_var *(*fn)(fl_var *x));
 

@@ -81,6 +81,14 @@
 #else
 #define FL_API __attribute__((visibility("hidden")))
 #endif
+/* Public variables: FL_DATA int x; declares one, FL_DATA_DEFINED int x; in the implementation defines it. */
+#if defined(FL_STATIC)
+#define FL_DATA static __attribute__((unused))
+#define FL_DATA_DEFINED FL_DATA
+#else
+#define FL_DATA extern FL_API
+#define FL_DATA_DEFINED
+#endif
 #if defined(FL_STATIC)
 #define FL_PRIVATE static __attribute__((unused))
 #elif defined(_WIN32)

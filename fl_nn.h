@@ -389,6 +389,7 @@ FL_PRIVATE void fl__nn_describe_shape(const fl_shape *s, char *buf, size_t size)
 #if defined(FL_IMPL_ONLY_NN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_IMPL
 #define FL_NN_IMPL
+#include "fl/ops/softmax.h"
 
 #include <inttypes.h>
 #include <math.h>

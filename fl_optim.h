@@ -352,7 +352,7 @@ static bool fl__optim_given(const fl_optim *o, const char *who) {
 static fl_tensor *fl__optim_in_order(fl_tensor *t) {
     int order[FL_MAX_DIMS];
     if (fl_is_contiguous(t)) return t;
-    fl__axes_by_stride(t, order);
+    fl_axes_by_stride(t, order);
     return fl_permute(t, t->ndim, order);
 }
 

@@ -21,7 +21,7 @@
    Contents: search for the marker.
      >>build >>shapes >>tensors >>scopes >>tables >>records >>backends >>options
      >>create >>read >>move >>elementwise >>reduce >>order >>index >>linear >>neural >>random >>step
-     >>rooms >>implementation
+     >>for op writers >>implementation
 
    >>build: macros, all optional (besides those of fl_mem.h)
      FL_TENSOR_BACKEND=cpu      family of new tensors; fl_backend_<name>() must exist
@@ -402,11 +402,6 @@ FL_API void fl_set_flags(uint64_t flags);
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
     /* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]: floats of one dtype */ \
     X(linear,              OPT, fl_linear_args,  "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid") \
-    /* x -> y along one axis;  y, dy -> dx */ \
-    X(softmax,             OPT, fl_axis_args,    "amax sub exp sum div") \
-    X(softmax_grad,        OPT, fl_axis_args,    "mul sum sub") \
-    X(log_softmax,         OPT, fl_axis_args,    "amax sub exp sum log") \
-    X(log_softmax_grad,    OPT, fl_axis_args,    "exp mul sum sub") \
     /* x [n, c, h, w] -> y [n, c, oh, ow], index of the first maximum: i64 into h * w, or u8 into the window, of at \
        most 256 elements */ \
     X(max_pool2d,          OPT, fl_pool2d_args,  "gather where argmax") \
@@ -464,12 +459,16 @@ FL_API void fl_set_flags(uint64_t flags);
     /* x [..., n, ..., 2] -> y: sum over j of x_j exp(-+2 pi i j k / n) of complex pairs along one axis */ \
     X(fft,                 OPT, fl_fft_args,     "iota mul remainder cos sin neg copy matmul")
 
-typedef enum fl_op {
+/* An op by number: FL_OP_<name> for those of the tables, a variable fl_op_<name> for registered ones. */
+typedef int fl_op;
+enum {
+    FL_OP_NONE,
 #define FL__ENUM(op, ...) FL_OP_##op,
     FL_UNARY_OPS(FL__ENUM) FL_BINARY_OPS(FL__ENUM) FL_OTHER_OPS(FL__ENUM)
 #undef FL__ENUM
-    FL_OP_COUNT
-} fl_op;
+    FL_TABLE_OPS,     /* those of the tables end before it */
+    FL_MAX_OPS = 512, /* of both kinds: a backend's slots are arrays in it, so that it can be copied */
+};
 
 typedef enum fl_op_class {
     FL_CLASS_NONE,
@@ -480,18 +479,35 @@ typedef enum fl_op_class {
     FL_CLASS_CMP,
     FL_CLASS_BOOL
 } fl_op_class;
+typedef struct fl_call fl_call;
+typedef struct fl_var fl_var; /* fl_autograd.h: a tensor with its gradient, and */
+typedef struct fl_node fl_node; /* the record of what made it */
+/* A composition: value[i] becomes output i of the record by other ops, for each c->out[i] that is
+   wanted. False after an error. Runs in a scope of its own. */
+typedef bool (*fl_compose_fn)(const fl_call *c, fl_tensor **value);
 typedef struct fl_op_info {
     const char *name;
+    size_t args_size;     /* of the op's argument struct */
+    const char *contains; /* names of the ops that its composition runs; "cpu": there is none */
+    fl_compose_fn compose;
+    /* The backward function of its records on variables, see fv_record_op; NULL: no gradient */
+    void (*gradient)(fl_node *n, fl_var *dy);
+    /* of ops of the tables only */
     int arity;       /* 1, 2: a formula of x, or of a and b; 0: another op */
     fl_op_class cls; /* of formulas */
     bool required;
     const char *formula; /* text of y; NULL for other ops */
     const char *grad[2]; /* text of dx, or of da and db */
-    size_t args_size;    /* of the op's argument struct */
 } fl_op_info;
+/* Registers an op that no table has: ours and yours alike. It is optional: a backend has a slot for
+   it (fl_backend_set), or runs its composition. info and what it points to must stay. NULL-safe
+   before main: FL_OP_NONE after an error (a name that is taken, more than FL_MAX_OPS). Before other
+   threads start. */
+FL_API fl_op fl_op_register(const fl_op_info *info);
+FL_API int fl_op_count(void); /* ops are numbered 1 to fl_op_count() - 1 */
 FL_API const fl_op_info *fl_op_get_info(fl_op op);
-FL_API fl_op fl_op_named(const char *name); /* FL_OP_COUNT if there is none */
-/* True if op's composition (its formula, or `holds`) runs the op `part`. */
+FL_API fl_op fl_op_named(const char *name); /* FL_OP_NONE if there is none */
+/* True if op's composition (its formula, or `contains`) runs the op `part`. */
 FL_API bool fl_op_holds(fl_op op, fl_op part);
 /* True if the gradient formula of op for operand i (0, 1) runs `part`. */
 FL_API bool fl_op_grad_holds(fl_op op, int i, fl_op part);
@@ -581,7 +597,7 @@ typedef struct fl_ctc_args {
     int64_t blank; /* its class */
 } fl_ctc_args;
 typedef struct fl_linear_args {
-    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_COUNT: none */
+    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_NONE */
 } fl_linear_args;
 typedef struct fl_grad_args {
     fl_op op;
@@ -599,12 +615,12 @@ typedef struct fl_adam_args {
     bool decoupled;
 } fl_adam_args;
 
-typedef struct fl_call {
+struct fl_call {
     fl_op op;
     int n_out, n_in;
     fl_tensor *out[4], *in[8];
     const void *args; /* the op's argument struct, NULL for fl_no_args */
-} fl_call;
+};
 
 /* Runs a record whose outputs are handles of fl_call_out (shape and dtype set, no storage) or
    tensors to be written in place. Everything the public ops do ends here: hooks, slot, fallback.
@@ -649,10 +665,10 @@ struct fl_backend {
     bool (*view)(const fl_backend *self, fl_tensor *out, fl_tensor *in);
     bool (*sync)(const fl_backend *self); /* waits for all work */
     fl_slot any;                          /* if set, receives every call */
-    fl_slot op[FL_OP_COUNT];
-    uint8_t flags[FL_OP_COUNT];
+    fl_slot op[FL_MAX_OPS];
+    uint8_t flags[FL_MAX_OPS];
     /* Formulas whose gradient must not go through grad1/grad2 (set by fl_override). */
-    bool no_grad[FL_OP_COUNT];
+    bool no_grad[FL_TABLE_OPS];
 };
 /* For a backend that refuses views, fl_copy's record may hold an alias: a handle with the impl of
    another tensor (dense, as made) but shape, strides and offset of its own. Only `copy` ever sees
@@ -664,6 +680,8 @@ FL_API const fl_backend *fl_backend_cpu(void);
    too; a new name makes a new family. *old (may be NULL) gets the one before (name NULL if new). Of
    the slots only copy must be there. */
 FL_API bool fl_use(const fl_backend *b, fl_backend *old);
+/* b's slot for op, with flags: what a backend fills its table with. False for an op that is not there. */
+FL_API bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags);
 /* b->op[op] = slot, with no flags, and clears the OPT slots and gradients of b that contain op, so
    every composition passes through it. */
 FL_API bool fl_override(fl_backend *b, fl_op op, fl_slot slot);
@@ -1019,11 +1037,6 @@ FL_API fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a);
 FL_API fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape);
 FL_API fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a);
 
-/* exp(x) / sum exp(x) along axis, and its logarithm; stable for any finite x. */
-FL_API fl_tensor *fl_softmax(fl_tensor *x, int axis);
-FL_API fl_tensor *fl_log_softmax(fl_tensor *x, int axis);
-FL_API fl_tensor *fl_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis);
-FL_API fl_tensor *fl_log_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis);
 /* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass. NULL without an
    error when the family has no grad1 slot for op: run the composition then. */
 FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy);
@@ -1060,63 +1073,79 @@ FL_API bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_a
 FL_API bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v,
                          const fl_adam_args *a);
 
-/* >>rooms -------------------------------------------------------------------------------------- */
+/* >>for op writers ----------------------------------------------------------------------------- */
 
-/* Between this header and its second room, fl_tensor_ops.h (shape rules and compositions of the
-   ops); not for users. */
+/* What the ops of fl/ops/ are made with, and yours: check the operands, infer the result's shape and
+   dtype, run one record. fn is the name of the public function, for messages. */
+
 /* Records a caller's mistake and gives the handler its chance; NULL for any pointer type. */
 #define FL__BAD(...) (fl_fail(__VA_ARGS__), fl_raise())
-typedef struct fl__text {
+/* "[2, 3]", of a tensor and of a shape: lives until the end of the full expression. */
+#define FL_SHAPE_TEXT(t) (fl_text_of_shape(fl_shape_of(t)).s)
+#define FL_TEXT_OF(shape) (fl_text_of_shape(shape).s)
+typedef struct fl_text {
     char s[200];
-} fl__text;
-/* A shape as text; the struct lives until the end of the full expression. */
-FL_PRIVATE fl__text fl__shape_of_text(const fl_tensor *t);
-FL_PRIVATE fl__text fl__shape_as_text(fl_shape s);
-#define FL__SHAPE_TEXT(t) (fl__shape_of_text(t).s)
-/* True for a NULL operand, an error unless one is pending. */
-FL_PRIVATE bool fl__null(const char *fn, const void *p);
-FL_PRIVATE bool fl__same_shape(const fl_tensor *a, const fl_tensor *b);
-FL_PRIVATE bool fl__shape_is(const fl_tensor *t, fl_shape s);
-/* In [0, ndim); -1 after an error. */
-FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis);
-/* Broadcasts *s with t's shape; false if they do not. */
-FL_PRIVATE bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t);
-FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype); /* row-major */
-/* Lays out, which has no storage yet, as t: the same order of axes, if t has the same shape and is
+} fl_text;
+FL_API fl_text fl_text_of_shape(fl_shape s);
+
+/* True for an operand that is NULL: an error of its own, unless one is pending. */
+FL_API bool fl_absent(const char *fn, const void *p);
+/* True if a and b live on one family (numbers do on all); else an error. */
+FL_API bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b);
+/* True if an op may write into t: it is no number, no copied view, and no element has two indices. */
+FL_API bool fl_writable(const char *fn, const fl_tensor *t);
+/* axis, which may count from the end, in [0, ndim); -1 after an error. */
+FL_API int fl_axis_of(const char *fn, const fl_tensor *t, int axis);
+FL_API bool fl_same_shape(const fl_tensor *a, const fl_tensor *b);
+FL_API bool fl_shape_is(const fl_tensor *t, fl_shape s);
+/* *s becomes what it and t's shape broadcast to; false, and no error, if they do not. */
+FL_API bool fl_broadcast_shape(fl_shape *s, const fl_tensor *t);
+
+/* The dtype that n operands promote to. */
+FL_API fl_dtype fl_result_type(int n, fl_tensor *const *t);
+/* The dtype that operands of a class of ops are computed in if they promote to d; NONE: not taken. */
+FL_API fl_dtype fl_compute_dtype(fl_op_class cls, fl_dtype d);
+/* True if arithmetic on t's dtype is done in a wider one. */
+FL_API bool fl_is_narrow(const fl_tensor *t);
+/* t, cast to d; numbers pass. */
+FL_API fl_tensor *fl_operand(fl_tensor *t, fl_dtype d);
+/* t; of a weak number a 0-d tensor. */
+FL_API fl_tensor *fl_stored(fl_tensor *t);
+/* A weak number that takes the dtype of what it meets: a formula's constant. */
+FL_API fl_tensor *fl_constant(double value);
+
+/* A handle for a result: t's shape, row-major, without storage yet. */
+FL_API fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype);
+/* Lays a handle without storage out as t: the same order of axes, if t has the same shape and is
    dense in that order (channels-last images stay so). Returns out. */
-FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t);
-/* Lays out, which has no storage yet, densely with its axes in the order in which t's lie in memory;
-   for a shape other than t's. Returns out. */
-FL_PRIVATE fl_tensor *fl__ordered_as(fl_tensor *out, const fl_tensor *t);
-FL_PRIVATE void fl__axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]);
-FL_PRIVATE fl_tensor *fl__result(const fl_call *c); /* Runs c; its first output, or raises. */
-/* y = op(a, b): the same for one output and at most two operands; y NULL raises. */
-FL_PRIVATE fl_tensor *fl__run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
-                                 const void *args);
-/* t's elements with other shape, strides and offset; a dense copy where the backend refuses */
-FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
-FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t); /* Weak numbers become 0-d tensors. */
-FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t);
-/* NONE: the class does not take d. */
-FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d);
-/* Storage for t by its backend's hook or from the memory manager; not pinned. */
-FL_PRIVATE bool fl__storage(fl_tensor *t);
-/* t cast from or to a registered dtype */
+FL_API fl_tensor *fl_lay_out_as(fl_tensor *out, const fl_tensor *t);
+/* Lays a handle without storage out densely, its axes in the order in which t's lie in memory, for
+   a shape other than t's. Returns out. */
+FL_API fl_tensor *fl_order_as(fl_tensor *out, const fl_tensor *t);
+/* The axes of t by falling stride; equal ones keep their order. */
+FL_API void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]);
+/* t's elements with other shape, strides and offset; a dense copy where the backend refuses views. */
+FL_API fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
+/* Gives a handle its storage, uninitialised, outside of slots; true if it has some. */
+FL_API bool fl_allocate(fl_tensor *t);
+
+/* Runs c: its first output, or raises. */
+FL_API fl_tensor *fl_run_result(const fl_call *c);
+/* y = op(a, b): the same for one output and at most two operands (b, or both, NULL); y NULL raises. */
+FL_API fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, const void *args);
+/* The outputs of c by the composition of its op: for slots that leave a case to it. */
+FL_API bool fl_run_composed(const fl_call *c);
+
+/* private: between this file and fl_tensor_ops.h */
 FL_PRIVATE fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype);
-FL_PRIVATE bool fl__narrow(const fl_tensor *t); /* its arithmetic is done in a wider dtype */
-FL_PRIVATE fl_tensor *fl__const(double value); /* A formula's constant. */
-FL_PRIVATE fl_tensor *fl__operand(fl_tensor *t, fl_dtype d);
-FL_PRIVATE bool fl__same_family(const char *fn, const fl_tensor *a, const fl_tensor *b);
-FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op); /* REQ, or the family has the slot. */
-/* By one that takes narrow dtypes as they are. */
+/* By a slot, or not at all: REQ, or the family has it; and the same as narrow as it comes. */
+FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op);
 FL_PRIVATE bool fl__by_narrow_slot(const fl_tensor *t, fl_op op);
 FL_PRIVATE bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype);
 FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value);
-FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t); /* An in-place op may write t. */
 /* fl_grad1 into out, which may be dy; NULL: a new one. */
-FL_PRIVATE fl_tensor *fl__grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy,
-                                fl_tensor *out);
+FL_PRIVATE fl_tensor *fl__grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tensor *out);
 FL_PRIVATE bool fl__poolable(const char *fn, const fl_tensor *x); /* a float of four dims */
 /* max_pool2d with resolved args and an index of that dtype; with u8, its gradient, and as i64. */
 FL_PRIVATE fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_dtype d, fl_tensor **index);
@@ -1125,12 +1154,11 @@ FL_PRIVATE fl_tensor *fl__max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_sh
 FL_PRIVATE fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, fl_pool2d_args a);
 /* y of a table formula by its composition */
 FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b);
-FL_PRIVATE bool fl__run_composed(const fl_call *c); /* an OPT op whose family has no slot */
-/* The outputs of c that are wanted, by other ops; false after an error. */
-typedef bool (*fl__compose_fn)(const fl_call *c, fl_tensor **value);
-/* Runs the record of an OPT op whose composition stands above this header, and hands it over for
-   all families that have no slot. A slot that leaves a case to it calls fl__run_composed. Raises. */
-FL_PRIVATE bool fl__run_fused(const fl_call *c, fl__compose_fn compose);
+/* Runs the record of an OPT op of the tables whose composition stands above this header, and hands it
+   over for all families that have no slot. Raises. */
+FL_PRIVATE bool fl__run_fused(const fl_call *c, fl_compose_fn compose);
+/* Registers the ops of all families, when the library starts: fl/ops/ops.h. */
+FL_PRIVATE void fl__register_ops(void);
 
 #ifdef __cplusplus
 }
@@ -1154,7 +1182,7 @@ FL_PRIVATE bool fl__run_fused(const fl_call *c, fl__compose_fn compose);
 
 /* True for a NULL operand: passes silently while an error is pending, is a mistake of its own
    otherwise. */
-FL_PRIVATE bool fl__null(const char *fn, const void *p) {
+bool fl_absent(const char *fn, const void *p) {
     if (p) return false;
     if (!fl_error()) (void)FL__BAD("%s: an operand is NULL", fn);
     return true;
@@ -1441,16 +1469,18 @@ static void fl__count_live(fl__context *th, int64_t delta) {
 
 /* ---- the op tables as data ---- */
 
-static const fl_op_info fl__ops[FL_OP_COUNT] = {
+static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #define FL__IS_REQ true
 #define FL__IS_OPT false
 #define FL__IS_DEF false
 #define FL__U(op, class_, need, f, g) \
-    [FL_OP_##op] = {#op, 1, FL_CLASS_##class_, FL__IS_##need, #f, {#g, NULL}, 0},
+    [FL_OP_##op] = {#op, 0, .arity = 1, .cls = FL_CLASS_##class_, .required = FL__IS_##need, \
+                    .formula = #f, .grad = {#g, NULL}},
 #define FL__B(op, class_, need, f, ga, gb) \
-    [FL_OP_##op] = {#op, 2, FL_CLASS_##class_, FL__IS_##need, #f, {#ga, #gb}, 0},
+    [FL_OP_##op] = {#op, 0, .arity = 2, .cls = FL_CLASS_##class_, .required = FL__IS_##need, \
+                    .formula = #f, .grad = {#ga, #gb}},
 #define FL__O(op, need, args_type, holds) \
-    [FL_OP_##op] = {#op, 0, FL_CLASS_NONE, FL__IS_##need, NULL, {NULL, NULL}, sizeof(args_type)},
+    [FL_OP_##op] = {#op, sizeof(args_type), holds, .required = FL__IS_##need},
     FL_UNARY_OPS(FL__U) FL_BINARY_OPS(FL__B) FL_OTHER_OPS(FL__O)
 #undef FL__U
 #undef FL__B
@@ -1459,12 +1489,9 @@ static const fl_op_info fl__ops[FL_OP_COUNT] = {
 #undef FL__IS_OPT
 #undef FL__IS_DEF
 };
-
-static const char *const fl__holds[FL_OP_COUNT] = {
-#define FL__O(op, need, args_type, holds) [FL_OP_##op] = holds,
-    FL_OTHER_OPS(FL__O)
-#undef FL__O
-};
+/* Those of the tables, then the registered ones. */
+static const fl_op_info *fl__ops[FL_MAX_OPS];
+static int fl__n_ops;
 
 /* The vocabulary as text, for what reads formulas: the op each word runs (CONST runs none). */
 static const struct {
@@ -1484,14 +1511,39 @@ static const struct {
     {"NOT", FL_OP_bitwise_not}, {"SELECT", FL_OP_where},
 };
 
+static void fl__ops_init(void) {
+    if (fl__n_ops) return;
+    for (fl__n_ops = 1; fl__n_ops < FL_TABLE_OPS; fl__n_ops++) fl__ops[fl__n_ops] = &fl__table[fl__n_ops];
+}
+
+int fl_op_count(void) {
+    return fl__n_ops;
+}
+
+static bool fl__op_exists(fl_op op) {
+    return op > FL_OP_NONE && op < fl__n_ops;
+}
+
 const fl_op_info *fl_op_get_info(fl_op op) {
-    return (unsigned)op < FL_OP_COUNT ? &fl__ops[op] : NULL;
+    return fl__op_exists(op) ? fl__ops[op] : NULL;
 }
 
 fl_op fl_op_named(const char *name) {
-    for (int i = 0; i < FL_OP_COUNT; i++)
-        if (name && !strcmp(fl__ops[i].name, name)) return (fl_op)i;
-    return FL_OP_COUNT;
+    for (int i = 1; i < fl__n_ops; i++)
+        if (name && !strcmp(fl__ops[i]->name, name)) return i;
+    return FL_OP_NONE;
+}
+
+fl_op fl_op_register(const fl_op_info *info) {
+    fl__ops_init(); /* a registration may come before that of this file */
+    if (!info || !info->name) return (void)FL__BAD("fl_op_register: the op has no name"), FL_OP_NONE;
+    if (fl_op_named(info->name))
+        return (void)FL__BAD("fl_op_register: there is an op '%s' already", info->name), FL_OP_NONE;
+    if (fl__n_ops == FL_MAX_OPS)
+        return (void)FL__BAD("fl_op_register: no room for '%s' behind %d ops", info->name, FL_MAX_OPS),
+               FL_OP_NONE;
+    fl__ops[fl__n_ops] = info;
+    return fl__n_ops++;
 }
 
 /* Calls seen(op) for each word of a formula that runs an op; counts them. With part: counts those
@@ -1503,7 +1555,7 @@ static int fl__formula_words(const char *text, fl_op part) {
         bool word = n > 0 && p[0] >= 'A' && p[n] == '(';
         for (size_t i = 0; word && i < sizeof fl__words / sizeof *fl__words; i++)
             if (strlen(fl__words[i].word) == n && !memcmp(fl__words[i].word, p, n))
-                count += part == FL_OP_COUNT || part == fl__words[i].op;
+                count += part == FL_OP_NONE || part == fl__words[i].op;
         p += n ? n : 1;
     }
     return count;
@@ -1518,20 +1570,18 @@ static bool fl__listed(const char *list, const char *name) {
 }
 
 bool fl_op_holds(fl_op op, fl_op part) {
-    if ((unsigned)op >= FL_OP_COUNT || (unsigned)part >= FL_OP_COUNT) return false;
-    if (fl__ops[op].arity) return op != part && fl__formula_words(fl__ops[op].formula, part) > 0;
-    return fl__listed(fl__holds[op], fl__ops[part].name);
+    if (!fl__op_exists(op) || !fl__op_exists(part)) return false;
+    if (fl__ops[op]->arity) return op != part && fl__formula_words(fl__ops[op]->formula, part) > 0;
+    return fl__listed(fl__ops[op]->contains, fl__ops[part]->name);
 }
 
 bool fl_op_grad_holds(fl_op op, int i, fl_op part) {
-    return (unsigned)op < FL_OP_COUNT && (unsigned)i < 2 &&
-           fl__formula_words(fl__ops[op].grad[i], part) > 0;
+    return fl__op_exists(op) && fl__op_exists(part) && (unsigned)i < 2 &&
+           fl__formula_words(fl__ops[op]->grad[i], part) > 0;
 }
 
 int fl_op_grad_words(fl_op op, int i) {
-    return (unsigned)op < FL_OP_COUNT && (unsigned)i < 2
-               ? fl__formula_words(fl__ops[op].grad[i], FL_OP_COUNT)
-               : 0;
+    return fl__op_exists(op) && (unsigned)i < 2 ? fl__formula_words(fl__ops[op]->grad[i], FL_OP_NONE) : 0;
 }
 
 /* ---- shapes ---- */
@@ -1559,13 +1609,8 @@ char *fl_shape_text(fl_shape s, char *buf, size_t size) {
     return buf;
 }
 
-FL_PRIVATE fl__text fl__shape_of_text(const fl_tensor *t) {
-    fl__text x;
-    fl_shape_text(fl_shape_of(t), x.s, sizeof x.s);
-    return x;
-}
-FL_PRIVATE fl__text fl__shape_as_text(fl_shape s) {
-    fl__text x;
+fl_text fl_text_of_shape(fl_shape s) {
+    fl_text x;
     fl_shape_text(s, x.s, sizeof x.s);
     return x;
 }
@@ -1596,14 +1641,14 @@ bool fl_is_contiguous(const fl_tensor *t) {
     return true;
 }
 
-FL_PRIVATE bool fl__same_shape(const fl_tensor *a, const fl_tensor *b) {
+bool fl_same_shape(const fl_tensor *a, const fl_tensor *b) {
     if (a->ndim != b->ndim) return false;
     for (int i = 0; i < a->ndim; i++)
         if (a->shape[i] != b->shape[i]) return false;
     return true;
 }
 
-FL_PRIVATE bool fl__shape_is(const fl_tensor *t, fl_shape s) {
+bool fl_shape_is(const fl_tensor *t, fl_shape s) {
     if (t->ndim != s.ndim) return false;
     for (int i = 0; i < s.ndim; i++)
         if (t->shape[i] != s.dim[i]) return false;
@@ -1611,15 +1656,15 @@ FL_PRIVATE bool fl__shape_is(const fl_tensor *t, fl_shape s) {
 }
 
 /* Axis in [0, ndim) from one that may count from the end; -1 after an error. */
-FL_PRIVATE int fl__axis(const char *fn, const fl_tensor *t, int axis) {
+int fl_axis_of(const char *fn, const fl_tensor *t, int axis) {
     int a = axis < 0 ? axis + t->ndim : axis;
     if (a >= 0 && a < t->ndim) return a;
-    (void)FL__BAD("%s: axis %d is out of range for shape %s", fn, axis, FL__SHAPE_TEXT(t));
+    (void)FL__BAD("%s: axis %d is out of range for shape %s", fn, axis, FL_SHAPE_TEXT(t));
     return -1;
 }
 
 /* Broadcasts b into *s, NumPy's rule. */
-FL_PRIVATE bool fl__broadcast_shape(fl_shape *s, const fl_tensor *t) {
+bool fl_broadcast_shape(fl_shape *s, const fl_tensor *t) {
     fl_shape r = *s;
     if (t->ndim > r.ndim) {
         for (int i = 0; i < t->ndim; i++) {
@@ -1684,7 +1729,7 @@ static FL__HOT fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
 
 fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype) {
     if (fl_shape_numel(shape) < 0) {
-        fl_fail("fl_call_out: shape %s is not valid", fl__shape_as_text(shape).s);
+        fl_fail("fl_call_out: shape %s is not valid", FL_TEXT_OF(shape));
         return NULL;
     }
     fl_tensor *t = fl__handle(family, dtype, shape.ndim);
@@ -1714,7 +1759,7 @@ static inline fl_tensor *fl__out_shaped(const fl_tensor *t, fl_dtype dtype, bool
     return o;
 }
 
-FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype) {
+fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype) {
     bool dense;
     return fl__out_shaped(t, dtype, &dense);
 }
@@ -1723,11 +1768,11 @@ FL_PRIVATE fl_tensor *fl__out_like(const fl_tensor *t, fl_dtype dtype) {
 static inline fl_tensor *fl__out_same(const fl_tensor *t, fl_dtype dtype) {
     bool dense;
     fl_tensor *o = fl__out_shaped(t, dtype, &dense);
-    return !o || dense ? o : fl__laid_out_as(o, t);
+    return !o || dense ? o : fl_lay_out_as(o, t);
 }
 
 /* The axes of t by falling stride; equal ones keep their order. */
-FL_PRIVATE void fl__axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
+void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
     for (int i = 0; i < t->ndim; i++) {
         int k = i;
         for (; k > 0 && llabs(t->stride[order[k - 1]]) < llabs(t->stride[i]); k--)
@@ -1736,11 +1781,11 @@ FL_PRIVATE void fl__axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
     }
 }
 
-FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t) {
+fl_tensor *fl_lay_out_as(fl_tensor *out, const fl_tensor *t) {
     int order[FL_MAX_DIMS];
     int64_t n = 1;
-    if (!out || t->weak || t->ndim < 2 || fl_is_contiguous(t) || !fl__same_shape(out, t)) return out;
-    fl__axes_by_stride(t, order);
+    if (!out || t->weak || t->ndim < 2 || fl_is_contiguous(t) || !fl_same_shape(out, t)) return out;
+    fl_axes_by_stride(t, order);
     for (int i = t->ndim - 1; i >= 0; i--) {
         if (t->shape[order[i]] != 1 && t->stride[order[i]] != n) return out;
         n *= t->shape[order[i]];
@@ -1749,11 +1794,11 @@ FL_PRIVATE fl_tensor *fl__laid_out_as(fl_tensor *out, const fl_tensor *t) {
     return out;
 }
 
-FL_PRIVATE fl_tensor *fl__ordered_as(fl_tensor *out, const fl_tensor *t) {
+fl_tensor *fl_order_as(fl_tensor *out, const fl_tensor *t) {
     int order[FL_MAX_DIMS];
     int64_t n = 1;
     if (!out) return NULL;
-    fl__axes_by_stride(t, order);
+    fl_axes_by_stride(t, order);
     for (int i = t->ndim - 1; i >= 0; n *= out->shape[order[i--]]) out->stride[order[i]] = n;
     return out;
 }
@@ -1790,6 +1835,8 @@ FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
 
 __attribute__((constructor)) static void fl__families_init(void) {
     pthread_key_create(&fl__context_key, fl__context_end);
+    fl__ops_init();
+    fl__register_ops();
     fl_use(fl_backend_cpu(), NULL);
     if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") &&
         fl_use(FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(), NULL))
@@ -1829,14 +1876,21 @@ bool fl_use(const fl_backend *b, fl_backend *old) {
     return true;
 }
 
+bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags) {
+    if (!b || !fl__op_exists(op))
+        return FL__BAD("fl_backend_set: no backend or no such op (%d)", op) != NULL;
+    b->op[op] = slot;
+    b->flags[op] = (uint8_t)flags;
+    return true;
+}
+
 bool fl_override(fl_backend *b, fl_op op, fl_slot slot) {
-    if (!b || (unsigned)op >= FL_OP_COUNT)
-        return FL__BAD("fl_override: no backend or no such op (%d)", (int)op) != NULL;
+    if (!b || !fl__op_exists(op)) return FL__BAD("fl_override: no backend or no such op (%d)", op) != NULL;
     b->op[op] = slot;
     b->flags[op] = 0;
-    for (int i = 0; i < FL_OP_COUNT; i++) {
-        if (!fl__ops[i].required && fl_op_holds((fl_op)i, op)) b->op[i] = NULL;
-        if (fl_op_grad_holds((fl_op)i, 0, op) || fl_op_grad_holds((fl_op)i, 1, op))
+    for (fl_op i = 1; i < fl__n_ops; i++) {
+        if (!fl__ops[i]->required && fl_op_holds(i, op)) b->op[i] = NULL;
+        if (i < FL_TABLE_OPS && (fl_op_grad_holds(i, 0, op) || fl_op_grad_holds(i, 1, op)))
             b->no_grad[i] = true;
     }
     return true;
@@ -1865,7 +1919,7 @@ int fl_default_family(void) {
 
 bool fl_has(int family, fl_op op) {
     const fl_backend *be = fl_family_backend(family);
-    return be && (unsigned)op < FL_OP_COUNT && (be->any || be->op[op]);
+    return be && fl__op_exists(op) && (be->any || be->op[op]);
 }
 
 bool fl_sync(const fl_tensor *t) {
@@ -1885,14 +1939,14 @@ static FL__HOT bool fl__storage_new(fl_tensor *t) {
     if (be->make) return be->make(be, t);
     size_t bytes;
     if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
-        return fl_fail("fl_make: %s of %s is too large", FL__SHAPE_TEXT(t),
+        return fl_fail("fl_make: %s of %s is too large", FL_SHAPE_TEXT(t),
                        fl_dtype_name(t->dtype));
     fl_mem_info info = {.op = fl__here.op, .ndim = t->ndim, .shape = t->shape};
     t->buffer = fl_buffer_new(bytes, &info);
     return t->buffer != NULL;
 }
 
-FL_PRIVATE bool fl__storage(fl_tensor *t) {
+bool fl_allocate(fl_tensor *t) {
     return fl__has_storage(t) || fl__storage_new(t);
 }
 
@@ -1992,18 +2046,18 @@ static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
 }
 
 static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
-    static uint8_t warned[FL__MAX_FAMILIES][FL_OP_COUNT];
+    static uint8_t warned[FL__MAX_FAMILIES][FL_MAX_OPS];
     long family = be - fl__families;
     if (family == 0)
-        return fl_fail("fl_%s: the cpu backend has no slot for it", fl__ops[c->op].name);
+        return fl_fail("fl_%s: the cpu backend has no slot for it", fl__ops[c->op]->name);
     if (fl__strict_mode)
         return fl_fail(
             "fl_%s: backend '%s' has no slot for it, and fallbacks are errors (fl_strict)",
-            fl__ops[c->op].name, be->name);
+            fl__ops[c->op]->name, be->name);
     __atomic_fetch_add(&fl__fallback_count, 1, __ATOMIC_RELAXED);
     if (!__atomic_exchange_n(&warned[family][c->op], 1, __ATOMIC_RELAXED))
         fl_message(FL_LOG_WARN, "backend '%s' has no slot for %s: it runs on the cpu", be->name,
-                   fl__ops[c->op].name);
+                   fl__ops[c->op]->name);
     return true;
 }
 
@@ -2019,20 +2073,20 @@ static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
         if (!c->out[i]) continue;
         d.out[i] = fl__has_storage(c->out[i])
                        ? fl_to(c->out[i], fl__families[0].name)
-                       : fl__laid_out_as(fl_call_out(0, fl_shape_of(c->out[i]), c->out[i]->dtype),
+                       : fl_lay_out_as(fl_call_out(0, fl_shape_of(c->out[i]), c->out[i]->dtype),
                                          c->out[i]);
         ok = d.out[i] != NULL;
     }
     ok = ok && fl_run(&d);
     for (int i = 0; ok && i < d.n_out; i++)
-        if (c->out[i]) ok = fl__storage(c->out[i]) && fl__transfer(c->out[i], d.out[i]);
+        if (c->out[i]) ok = fl_allocate(c->out[i]) && fl__transfer(c->out[i], d.out[i]);
     fl_scope_end(&s);
     return ok;
 }
 
 /* Without a slot the cpu runs it: it is required, or has no composition. */
 static bool fl__falls_back(fl_op op) {
-    return fl__ops[op].required || (fl__holds[op] && !strcmp(fl__holds[op], "cpu"));
+    return fl__ops[op]->required || (fl__ops[op]->contains && !strcmp(fl__ops[op]->contains, "cpu"));
 }
 
 /* A fused gradient whose formula holds a replaced op. */
@@ -2046,7 +2100,7 @@ static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
     (1u << FL_U8 | 1u << FL_I8 | 1u << FL_I16 | 1u << FL_I32 | 1u << FL_U16 | 1u << FL_U32 | \
      1u << FL_U64 | 1u << FL_F16 | 1u << FL_BF16)
 
-FL_PRIVATE bool fl__narrow(const fl_tensor *t) {
+bool fl_is_narrow(const fl_tensor *t) {
     return FL__NARROW_DTYPES >> t->dtype & 1;
 }
 
@@ -2071,11 +2125,11 @@ static fl_tensor *fl__past_width(fl_tensor *n, int64_t bits) {
 /* What out[i] of c becomes in the wide record d: the input that it is written over, or a handle. */
 static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
     fl_tensor *y = c->out[i];
-    if (!y || !fl__narrow(y)) return y;
+    if (!y || !fl_is_narrow(y)) return y;
     for (int k = 0; k < c->n_in; k++)
         if (c->in[k] == y) return d->in[k];
     if (fl__has_storage(y)) return fl_cast(y, fl_dtype_wide(y->dtype));
-    return fl__laid_out_as(fl_call_out(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
+    return fl_lay_out_as(fl_call_out(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
 }
 
 /* Runs c in wide dtypes; its outputs round or wrap. */
@@ -2084,7 +2138,7 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     fl_call d = *c;
     bool ok = true;
     for (int i = 0; ok && i < d.n_in; i++)
-        if (!d.in[i]->weak && fl__narrow(d.in[i]))
+        if (!d.in[i]->weak && fl_is_narrow(d.in[i]))
             ok = (d.in[i] = fl_cast(d.in[i], fl_dtype_wide(d.in[i]->dtype))) != NULL;
     if (ok && c->op == FL_OP_shift_right)
         ok = (d.in[1] = fl__past_width(d.in[1], 8 * (int64_t)fl_dtype_size(c->out[0]->dtype))) !=
@@ -2118,9 +2172,9 @@ static FL__COLD bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
     fl_tensor *y = c->out[0], to, from;
     const fl_tensor *x = c->in[0];
     if (c->op != FL_OP_copy || x->weak || x->dtype != y->dtype)
-        return fl_fail("fl_%s: takes no blocks of numbers: cast them", fl__ops[c->op].name);
+        return fl_fail("fl_%s: takes no blocks of numbers: cast them", fl__ops[c->op]->name);
     if (y->ndim == FL_MAX_DIMS) return fl_fail("fl_copy: %d dims of blocks", y->ndim);
-    if (!fl__storage(y)) return false;
+    if (!fl_allocate(y)) return false;
     fl__as_bytes(&to, y);
     fl__as_bytes(&from, x);
     fl_call bytes = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {&to}, .in = {&from}};
@@ -2133,7 +2187,7 @@ static FL__HOT bool fl__run_as(const fl_backend *be, const fl_call *c, fl__trait
     if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
     if (be->any) return be->any(be, c);
     if (!slot && fl__falls_back(c->op)) return fl__run_fallback(be, c);
-    if (!slot || fl__replaced_gradient(be, c)) return fl__run_composed(c);
+    if (!slot || fl__replaced_gradient(be, c)) return fl_run_composed(c);
     if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) return fl__run_contiguous(be, c, slot);
     return fl__run_slot(be, c, slot, is.paged);
 }
@@ -2157,14 +2211,14 @@ static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c) {
 
 bool fl_run(const fl_call *c) {
     fl__context *th = &fl__here;
-    if (!c || (unsigned)c->op >= FL_OP_COUNT)
+    if (!c || !fl__op_exists(c->op))
         return fl_fail("fl_run: no record, or no such op (%d)", c ? (int)c->op : -1);
     if (fl_in_parallel())
-        return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op].name);
+        return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op]->name);
     const fl_backend *be = &fl__families[fl__call_family(c)];
     const fl__traits is = fl__traits_of(c);
     const char *outer = th->op;
-    th->op = fl__ops[c->op].name;
+    th->op = fl__ops[c->op]->name;
     bool ok = th->before || th->after ? fl__run_watched(be, c) : fl__run_as(be, c, is);
     th->op = outer;
     for (int i = 0; ok && is.written >> i; i++)
@@ -2173,13 +2227,13 @@ bool fl_run(const fl_call *c) {
 }
 
 /* Runs c and returns its first output, or raises. */
-FL_PRIVATE fl_tensor *fl__result(const fl_call *c) {
+fl_tensor *fl_run_result(const fl_call *c) {
     return fl_run(c) ? c->out[0] : fl_raise();
 }
 
 /* The record is filled field by field: compilers make a slow string instruction of a literal, and
    nobody reads past n_in. */
-FL_PRIVATE fl_tensor *fl__run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
+fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
                                  const void *args) {
     fl_call c;
     c.op = op;
@@ -2195,7 +2249,7 @@ FL_PRIVATE fl_tensor *fl__run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor
 /* ---- views and movement ---- */
 
 /* A view of t with other shape, strides and offset; a dense copy where the backend refuses. */
-FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stride,
+fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride,
                                 int64_t offset) {
     const fl_backend *be = &fl__families[t->family];
     fl_tensor *v = fl__handle(t->family, t->dtype, shape.ndim);
@@ -2223,16 +2277,16 @@ FL_PRIVATE fl_tensor *fl__view(fl_tensor *t, fl_shape shape, const int64_t *stri
     fl_tensor *copy = fl_call_out(t->family, shape, t->dtype);
     if (!copy) return fl_raise();
     copy->copied = true;
-    return fl__run_to(FL_OP_copy, copy, &alias, NULL, NULL);
+    return fl_run_to(FL_OP_copy, copy, &alias, NULL, NULL);
 }
 
 /* A stored tensor for what needs one: weak numbers become 0-d f32 or i64. */
-FL_PRIVATE fl_tensor *fl__stored(fl_tensor *t) {
+fl_tensor *fl_stored(fl_tensor *t) {
     if (!t->weak) return t;
     fl_fill_args a = {t->f64, t->i64};
     fl_tensor *o = fl_call_out(fl__default_family, FL_SCALAR_SHAPE,
                                t->dtype == FL_DTYPE_NONE ? FL_F32 : t->dtype);
-    return fl__run_to(FL_OP_fill, o, NULL, NULL, &a);
+    return fl_run_to(FL_OP_fill, o, NULL, NULL, &a);
 }
 
 /* Strides of the row-major reading of `shape` over t without moving elements; false if there are
@@ -2279,7 +2333,7 @@ static void fl__dense_strides(fl_shape shape, int64_t *stride) {
 }
 
 fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
-    if (fl__null("fl_reshape", t) || !(t = fl__stored(t))) return NULL;
+    if (fl_absent("fl_reshape", t) || !(t = fl_stored(t))) return NULL;
     fl_shape asked = shape;
     int64_t n = fl_numel(t), known = 1, infer = -1;
     if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS)
@@ -2292,9 +2346,9 @@ fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
     }
     if (infer >= 0) shape.dim[infer] = known > 0 && n % known == 0 ? n / known : -1;
     if (fl_shape_numel(shape) != n)
-        return FL__BAD("fl_reshape: shape %s (%lld elements) cannot become %s", FL__SHAPE_TEXT(t),
-                       (long long)n, fl__shape_as_text(asked).s);
-    if (fl__shape_is(t, shape)) return t;
+        return FL__BAD("fl_reshape: shape %s (%lld elements) cannot become %s", FL_SHAPE_TEXT(t),
+                       (long long)n, FL_TEXT_OF(asked));
+    if (fl_shape_is(t, shape)) return t;
     int64_t stride[FL_MAX_DIMS];
     if (n == 0 || fl_is_contiguous(t))
         fl__dense_strides(shape, stride);
@@ -2303,40 +2357,40 @@ fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
         if (!t) return NULL;
         fl__dense_strides(shape, stride);
     }
-    return fl__view(t, shape, stride, t->offset);
+    return fl_view_of(t, shape, stride, t->offset);
 }
 
 fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
-    if (fl__null("fl_permute", t) || fl__null("fl_permute", axes) || !(t = fl__stored(t)))
+    if (fl_absent("fl_permute", t) || fl_absent("fl_permute", axes) || !(t = fl_stored(t)))
         return NULL;
     fl_shape shape = {t->ndim, {0}};
     int64_t stride[FL_MAX_DIMS];
     uint32_t seen = 0;
     if (naxes != t->ndim)
-        return FL__BAD("fl_permute: %d axes for shape %s", naxes, FL__SHAPE_TEXT(t));
+        return FL__BAD("fl_permute: %d axes for shape %s", naxes, FL_SHAPE_TEXT(t));
     for (int i = 0; i < naxes; i++) {
-        int a = fl__axis("fl_permute", t, axes[i]);
+        int a = fl_axis_of("fl_permute", t, axes[i]);
         if (a < 0) return NULL;
         if (seen & 1u << a) return FL__BAD("fl_permute: axis %d appears twice", a);
         seen |= 1u << a;
         shape.dim[i] = t->shape[a];
         stride[i] = t->stride[a];
     }
-    return fl__view(t, shape, stride, t->offset);
+    return fl_view_of(t, shape, stride, t->offset);
 }
 
 fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
     int axes[FL_MAX_DIMS];
-    if (fl__null("fl_transpose", t) || (a = fl__axis("fl_transpose", t, a)) < 0 ||
-        (b = fl__axis("fl_transpose", t, b)) < 0)
+    if (fl_absent("fl_transpose", t) || (a = fl_axis_of("fl_transpose", t, a)) < 0 ||
+        (b = fl_axis_of("fl_transpose", t, b)) < 0)
         return NULL;
     for (int i = 0; i < t->ndim; i++) axes[i] = i == a ? b : i == b ? a : i;
     return fl_permute(t, t->ndim, axes);
 }
 
 fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
-    if (fl__null("fl_expand", t) || !(t = fl__stored(t))) return NULL;
-    if (fl__shape_is(t, shape)) return t;
+    if (fl_absent("fl_expand", t) || !(t = fl_stored(t))) return NULL;
+    if (fl_shape_is(t, shape)) return t;
     int64_t stride[FL_MAX_DIMS] = {0};
     bool ok = shape.ndim >= t->ndim && shape.ndim <= FL_MAX_DIMS;
     int extra = ok ? shape.ndim - t->ndim : 0;
@@ -2347,9 +2401,9 @@ fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
         stride[extra + i] = t->shape[i] == *d ? t->stride[i] : 0;
     }
     if (!ok || fl_shape_numel(shape) < 0)
-        return FL__BAD("fl_expand: shape %s does not broadcast to %s", FL__SHAPE_TEXT(t),
-                       fl__shape_as_text(shape).s);
-    return fl__view(t, shape, stride, t->offset);
+        return FL__BAD("fl_expand: shape %s does not broadcast to %s", FL_SHAPE_TEXT(t),
+                       FL_TEXT_OF(shape));
+    return fl_view_of(t, shape, stride, t->offset);
 }
 
 /* Python's clamping of a slice: *start becomes the first index, the result the number of
@@ -2366,7 +2420,7 @@ static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t 
 }
 
 fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
-    if (fl__null("fl_slice", t) || (axis = fl__axis("fl_slice", t, axis)) < 0) return NULL;
+    if (fl_absent("fl_slice", t) || (axis = fl_axis_of("fl_slice", t, axis)) < 0) return NULL;
     if (step == 0 || step == INT64_MIN) return FL__BAD("fl_slice: step %lld", (long long)step);
     fl_shape shape = fl_shape_of(t);
     int64_t stride[FL_MAX_DIMS];
@@ -2375,7 +2429,7 @@ fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t
     if (count == shape.dim[axis] && step == 1) return t;
     shape.dim[axis] = count;
     stride[axis] = count > 1 ? t->stride[axis] * step : t->stride[axis];
-    return fl__view(t, shape, stride, t->offset + (count ? start * t->stride[axis] : 0));
+    return fl_view_of(t, shape, stride, t->offset + (count ? start * t->stride[axis] : 0));
 }
 
 /* t without axis. */
@@ -2386,44 +2440,44 @@ static fl_tensor *fl__drop_axis(fl_tensor *t, int axis, int64_t offset) {
         shape.dim[i] = t->shape[i + (i >= axis)];
         stride[i] = t->stride[i + (i >= axis)];
     }
-    return fl__view(t, shape, stride, offset);
+    return fl_view_of(t, shape, stride, offset);
 }
 
 fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
-    if (fl__null("fl_select", t) || (axis = fl__axis("fl_select", t, axis)) < 0) return NULL;
+    if (fl_absent("fl_select", t) || (axis = fl_axis_of("fl_select", t, axis)) < 0) return NULL;
     int64_t at = i < 0 ? i + t->shape[axis] : i;
     if (at < 0 || at >= t->shape[axis])
         return FL__BAD("fl_select: index %lld is out of range for axis %d of shape %s",
-                       (long long)i, axis, FL__SHAPE_TEXT(t));
+                       (long long)i, axis, FL_SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset + at * t->stride[axis]);
 }
 
 fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
-    if (fl__null("fl_squeeze", t) || (axis = fl__axis("fl_squeeze", t, axis)) < 0) return NULL;
+    if (fl_absent("fl_squeeze", t) || (axis = fl_axis_of("fl_squeeze", t, axis)) < 0) return NULL;
     if (t->shape[axis] != 1)
-        return FL__BAD("fl_squeeze: axis %d of shape %s is not 1", axis, FL__SHAPE_TEXT(t));
+        return FL__BAD("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset);
 }
 
 fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
-    if (fl__null("fl_unsqueeze", t) || !(t = fl__stored(t))) return NULL;
+    if (fl_absent("fl_unsqueeze", t) || !(t = fl_stored(t))) return NULL;
     int at = axis < 0 ? axis + t->ndim + 1 : axis;
     if (at < 0 || at > t->ndim || t->ndim == FL_MAX_DIMS)
-        return FL__BAD("fl_unsqueeze: axis %d for shape %s", axis, FL__SHAPE_TEXT(t));
+        return FL__BAD("fl_unsqueeze: axis %d for shape %s", axis, FL_SHAPE_TEXT(t));
     fl_shape shape = {t->ndim + 1, {0}};
     int64_t stride[FL_MAX_DIMS];
     for (int i = 0; i < shape.ndim; i++) {
         shape.dim[i] = i == at ? 1 : t->shape[i - (i > at)];
         stride[i] = i == at ? 1 : t->stride[i - (i > at)];
     }
-    return fl__view(t, shape, stride, t->offset);
+    return fl_view_of(t, shape, stride, t->offset);
 }
 
 fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
-    if (fl__null("fl_flatten", t) || !(t = fl__stored(t))) return NULL;
+    if (fl_absent("fl_flatten", t) || !(t = fl_stored(t))) return NULL;
     if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
-    if ((first = fl__axis("fl_flatten", t, first)) < 0 ||
-        (last = fl__axis("fl_flatten", t, last)) < 0)
+    if ((first = fl_axis_of("fl_flatten", t, first)) < 0 ||
+        (last = fl_axis_of("fl_flatten", t, last)) < 0)
         return NULL;
     if (last < first) return FL__BAD("fl_flatten: axes %d..%d", first, last);
     fl_shape shape = {0, {0}};
@@ -2437,20 +2491,20 @@ fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
 }
 
 fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
-    if (fl__null("fl_cast", t) || !(t = fl__stored(t))) return NULL;
+    if (fl_absent("fl_cast", t) || !(t = fl_stored(t))) return NULL;
     if (fl_dtype_size(dtype) == 0) return FL__BAD("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
     if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
-    return fl__run_to(FL_OP_copy, fl__out_like(t, dtype), t, NULL, NULL);
+    return fl_run_to(FL_OP_copy, fl_out_like(t, dtype), t, NULL, NULL);
 }
 
 fl_tensor *fl_clone(fl_tensor *t) {
-    if (fl__null("fl_clone", t) || !(t = fl__stored(t))) return NULL;
-    return fl__run_to(FL_OP_copy, fl__out_like(t, t->dtype), t, NULL, NULL);
+    if (fl_absent("fl_clone", t) || !(t = fl_stored(t))) return NULL;
+    return fl_run_to(FL_OP_copy, fl_out_like(t, t->dtype), t, NULL, NULL);
 }
 
 fl_tensor *fl_contiguous(fl_tensor *t) {
-    if (fl__null("fl_contiguous", t) || !(t = fl__stored(t))) return NULL;
+    if (fl_absent("fl_contiguous", t) || !(t = fl_stored(t))) return NULL;
     return fl_is_contiguous(t) ? t : fl_clone(t);
 }
 
@@ -2481,7 +2535,7 @@ static fl_dtype fl__wider(fl_dtype a, fl_dtype b) {
 
 /* PyTorch's rule: tensors with dims decide; 0-d tensors, then weak numbers, matter only by a higher
    category. A weak number of dtype NONE (a formula's constant) never decides anything. */
-FL_PRIVATE fl_dtype fl__promote(int n, fl_tensor *const *t) {
+fl_dtype fl_result_type(int n, fl_tensor *const *t) {
     fl_dtype rank[3] = {FL_DTYPE_NONE, FL_DTYPE_NONE, FL_DTYPE_NONE};
     for (int i = 0; i < n; i++) {
         fl_dtype *r = &rank[t[i]->weak ? 2 : t[i]->ndim == 0];
@@ -2512,7 +2566,7 @@ static bool fl__class_takes(fl_op_class cls, fl_dtype d) {
 
 /* The dtype that the operands of an op of a class take if they promote to d; NONE (0) if it does
    not take them. Slots see it, or its wide one. */
-FL_PRIVATE fl_dtype fl__compute_dtype(fl_op_class cls, fl_dtype d) {
+fl_dtype fl_compute_dtype(fl_op_class cls, fl_dtype d) {
     if (fl__class_takes(cls, d)) return d;
     if (cls == FL_CLASS_BOOL) return FL_B8;
     bool whole = cls == FL_CLASS_FLOAT && fl__class_takes(FL_CLASS_INT, d);
@@ -2524,19 +2578,19 @@ static fl_dtype fl__result_dtype(fl_op_class cls, fl_dtype compute) {
 }
 
 /* A formula's constant: takes the dtype of its neighbours. */
-FL_PRIVATE fl_tensor *fl__const(double value) {
+fl_tensor *fl_constant(double value) {
     fl_tensor *t = fl_num(value);
     if (t) t->dtype = FL_DTYPE_NONE;
     return t;
 }
 
 /* t in the compute dtype. Weak numbers pass as they are, but for truth values: those are 0 or 1. */
-FL_PRIVATE fl_tensor *fl__operand(fl_tensor *t, fl_dtype d) {
-    if (t->weak && d == FL_B8) return fl__const(t->f64 != 0);
+fl_tensor *fl_operand(fl_tensor *t, fl_dtype d) {
+    if (t->weak && d == FL_B8) return fl_constant(t->f64 != 0);
     return t->weak || t->dtype == d ? t : fl_cast(t, d);
 }
 
-FL_PRIVATE bool fl__same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
+bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (a->weak || b->weak || a->family == b->family) return true;
     return FL__BAD("fl_%s: operands live on the families '%s' and '%s'; move one with fl_to", fn,
                    fl_family_name(a), fl_family_name(b)) != NULL;
@@ -2546,7 +2600,7 @@ FL_PRIVATE bool fl__same_family(const char *fn, const fl_tensor *a, const fl_ten
 
 #include "kernels/fl_words.h"
 #define FL_W(op) fl_##op
-#define fl_num fl__const
+#define fl_num fl_constant
 #define FL__U(op, class_, need, f, g)                                     \
     static fl_tensor *fl__formula_##op(fl_tensor *x, fl_tensor *unused) { \
         (void)unused;                                                     \
@@ -2566,7 +2620,7 @@ FL_BINARY_OPS(FL__B)
 #include "kernels/fl_words.h"
 
 typedef fl_tensor *(*fl__formula_fn)(fl_tensor *a, fl_tensor *b);
-static const fl__formula_fn fl__formulas[FL_OP_COUNT] = {
+static const fl__formula_fn fl__formulas[FL_TABLE_OPS] = {
 #define FL__F(op, ...) [FL_OP_##op] = fl__formula_##op,
     FL_UNARY_OPS(FL__F) FL_BINARY_OPS(FL__F)
 #undef FL__F
@@ -2578,7 +2632,7 @@ static fl_tensor *fl__strong(fl_tensor *t, const fl_tensor *like) {
     if (!t->weak) return t;
     fl_fill_args a = {t->f64, t->i64};
     fl_tensor *o = fl_call_out(like->family, FL_SCALAR_SHAPE, like->dtype);
-    return fl__run_to(FL_OP_fill, o, NULL, NULL, &a);
+    return fl_run_to(FL_OP_fill, o, NULL, NULL, &a);
 }
 
 FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
@@ -2602,7 +2656,7 @@ static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b, fl_dtype dty
    before they do. */
 FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op) {
     const fl_backend *be = &fl__families[t->family];
-    return fl__ops[op].required || be->any || be->op[op] || fl__narrow(t);
+    return fl__ops[op]->required || be->any || be->op[op] || fl_is_narrow(t);
 }
 
 /* u64 as an i64 of the same order. */
@@ -2617,61 +2671,61 @@ static fl_tensor *fl__compare_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
 }
 
 static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
-    const fl_op_info *info = &fl__ops[op];
-    if (fl__null_operand(info, x) || (x->weak && !(x = fl__stored(x)))) return NULL;
-    fl_dtype d = fl__compute_dtype(info->cls, x->dtype);
+    const fl_op_info *info = fl__ops[op];
+    if (fl__null_operand(info, x) || (x->weak && !(x = fl_stored(x)))) return NULL;
+    fl_dtype d = fl_compute_dtype(info->cls, x->dtype);
     if (d == FL_DTYPE_NONE)
         return FL__BAD("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
     if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL, fl__result_dtype(info->cls, d));
-    return fl__run_to(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
+    return fl_run_to(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
 }
 
 static fl_tensor *fl__broadcast(const char *fn, fl_tensor *t, fl_shape shape) {
     (void)fn;
-    return t->weak || fl__shape_is(t, shape) ? t : fl_expand(t, shape);
+    return t->weak || fl_shape_is(t, shape) ? t : fl_expand(t, shape);
 }
 
 /* Operands of different shape, dtype or weight: everything but the common case of fl__binary. */
 static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
-    const fl_op_info *info = &fl__ops[op];
-    if (a->weak && b->weak && !(a = fl__stored(a))) return NULL;
-    if (!fl__same_family(info->name, a, b)) return NULL;
-    fl_dtype d = fl__compute_dtype(info->cls, fl__promote(2, (fl_tensor *[]){a, b}));
+    const fl_op_info *info = fl__ops[op];
+    if (a->weak && b->weak && !(a = fl_stored(a))) return NULL;
+    if (!fl_same_family(info->name, a, b)) return NULL;
+    fl_dtype d = fl_compute_dtype(info->cls, fl_result_type(2, (fl_tensor *[]){a, b}));
     if (d == FL_U64 && info->cls == FL_CLASS_CMP) return fl__compare_u64(op, a, b);
     if (d == FL_DTYPE_NONE)
         return FL__BAD("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));
-    if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d))) return NULL;
+    if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
     fl_tensor *strong = a->weak ? b : a;
     fl_shape shape = fl_shape_of(strong);
-    if (!b->weak && !fl__broadcast_shape(&shape, b))
-        return FL__BAD("fl_%s: shapes %s and %s do not broadcast", info->name, FL__SHAPE_TEXT(a),
-                       FL__SHAPE_TEXT(b));
+    if (!b->weak && !fl_broadcast_shape(&shape, b))
+        return FL__BAD("fl_%s: shapes %s and %s do not broadcast", info->name, FL_SHAPE_TEXT(a),
+                       FL_SHAPE_TEXT(b));
     if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
     if (!(a = fl__broadcast(info->name, a, shape)) || !(b = fl__broadcast(info->name, b, shape)))
         return NULL;
     fl_tensor *y = fl_call_out(strong->family, shape, fl__result_dtype(info->cls, d));
-    return fl__run_to(op, fl__laid_out_as(fl__laid_out_as(y, b), a), a, b, NULL);
+    return fl_run_to(op, fl_lay_out_as(fl_lay_out_as(y, b), a), a, b, NULL);
 }
 
 /* Do a and b agree in shape, dtype and family? One may be a number that does not promote. */
 static inline bool fl__alike(const fl_tensor *a, const fl_tensor *b) {
     if (!a->weak && !b->weak)
-        return a->dtype == b->dtype && a->family == b->family && fl__same_shape(a, b);
+        return a->dtype == b->dtype && a->family == b->family && fl_same_shape(a, b);
     const fl_tensor *strong = a->weak ? b : a, *number = a->weak ? a : b;
     return !strong->weak && strong->dtype != FL_B8 &&
            fl__category(number->dtype) <= fl__category(strong->dtype);
 }
 
 static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
-    const fl_op_info *info = &fl__ops[op];
+    const fl_op_info *info = fl__ops[op];
     if (fl__null_operand(info, a) || fl__null_operand(info, b)) return NULL;
     const fl_tensor *x = a->weak ? b : a;
     bool plain = fl__alike(a, b) && fl__class_takes(info->cls, x->dtype) && x->dtype != FL_U64 &&
                  fl__by_slot(x, op);
     if (!plain) return fl__binary_general(op, a, b);
-    return fl__run_to(op, fl__out_same(x, fl__result_dtype(info->cls, x->dtype)), a, b, NULL);
+    return fl_run_to(op, fl__out_same(x, fl__result_dtype(info->cls, x->dtype)), a, b, NULL);
 }
 
 #define FL__U(op, ...)                   \
@@ -2688,31 +2742,31 @@ FL_BINARY_OPS(FL__B)
 #undef FL__B
 
 fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
-    if (fl__null("fl_where", c) || fl__null("fl_where", a) || fl__null("fl_where", b) ||
-        !(c = fl__stored(c)))
+    if (fl_absent("fl_where", c) || fl_absent("fl_where", a) || fl_absent("fl_where", b) ||
+        !(c = fl_stored(c)))
         return NULL;
     if (c->dtype != FL_B8)
         return FL__BAD("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
-    if (!fl__same_family("where", c, a) || !fl__same_family("where", c, b) ||
-        !fl__same_family("where", a, b))
+    if (!fl_same_family("where", c, a) || !fl_same_family("where", c, b) ||
+        !fl_same_family("where", a, b))
         return NULL;
-    fl_dtype d = fl__promote(2, (fl_tensor *[]){a, b});
+    fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
     fl_shape shape = fl_shape_of(c);
-    if ((!a->weak && !fl__broadcast_shape(&shape, a)) ||
-        (!b->weak && !fl__broadcast_shape(&shape, b)))
-        return FL__BAD("fl_where: shapes %s, %s and %s do not broadcast", FL__SHAPE_TEXT(c),
-                       FL__SHAPE_TEXT(a), FL__SHAPE_TEXT(b));
-    if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d)) ||
+    if ((!a->weak && !fl_broadcast_shape(&shape, a)) ||
+        (!b->weak && !fl_broadcast_shape(&shape, b)))
+        return FL__BAD("fl_where: shapes %s, %s and %s do not broadcast", FL_SHAPE_TEXT(c),
+                       FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b));
+    if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d)) ||
         !(a = fl__broadcast("where", a, shape)) || !(b = fl__broadcast("where", b, shape)) ||
         !(c = fl__broadcast("where", c, shape)))
         return NULL;
     fl_call call = {.op = FL_OP_where, .n_out = 1, .n_in = 3, .in = {c, a, b}};
-    call.out[0] = fl__laid_out_as(fl__laid_out_as(fl_call_out(c->family, shape, d), b), a);
-    return call.out[0] ? fl__result(&call) : fl_raise();
+    call.out[0] = fl_lay_out_as(fl_lay_out_as(fl_call_out(c->family, shape, d), b), a);
+    return call.out[0] ? fl_run_result(&call) : fl_raise();
 }
 
 fl_tensor *fl_clip(fl_tensor *x, double low, double high) {
-    if (fl__null("fl_clip", x)) return NULL;
+    if (fl_absent("fl_clip", x)) return NULL;
     fl_scope s = fl_scope_begin();
     return fl_scope_return(&s, fl_minimum(fl_maximum(x, fl_num(low)), fl_num(high)));
 }
@@ -2724,7 +2778,7 @@ FL_PRIVATE bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
     if (fl_dtype_size(dtype) == 0)
         return FL__BAD("%s: dtype %d is not known", fn, (int)dtype) != NULL;
     if (fl_shape_numel(shape) < 0)
-        return FL__BAD("%s: shape %s is not valid", fn, fl__shape_as_text(shape).s) != NULL;
+        return FL__BAD("%s: shape %s is not valid", fn, FL_TEXT_OF(shape)) != NULL;
     return true;
 }
 
@@ -2738,12 +2792,12 @@ FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl
 
 fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype) {
     fl_tensor *t = fl__new("fl_empty", shape, dtype, FL_F32);
-    return t && !fl__storage(t) ? fl_raise() : t;
+    return t && !fl_allocate(t) ? fl_raise() : t;
 }
 
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value) {
     fl_fill_args a = {value, flm_f64_to_i64(value)};
-    return t ? fl__run_to(FL_OP_fill, t, NULL, NULL, &a) : NULL;
+    return t ? fl_run_to(FL_OP_fill, t, NULL, NULL, &a) : NULL;
 }
 
 fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype) {
@@ -2757,13 +2811,13 @@ fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
 }
 
 fl_tensor *fl_empty_like(fl_tensor *t) {
-    if (fl__null("fl_empty_like", t) || !(t = fl__stored(t))) return NULL;
+    if (fl_absent("fl_empty_like", t) || !(t = fl_stored(t))) return NULL;
     fl_tensor *y = fl__out_same(t, t->dtype);
-    return y && fl__storage(y) ? y : fl_raise();
+    return y && fl_allocate(y) ? y : fl_raise();
 }
 
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
-    if (fl__null("fl_full_like", t) || !(t = fl__stored(t))) return NULL;
+    if (fl_absent("fl_full_like", t) || !(t = fl_stored(t))) return NULL;
     fl_tensor *y = fl__out_same(t, t->dtype);
     return y ? fl__fill(y, value) : fl_raise();
 }
@@ -2772,8 +2826,8 @@ fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {
     fl_tensor *t = fl__new("fl_from_host", shape, dtype, FL_F32);
     if (!t) return NULL;
     if (!data && fl_numel(t))
-        return FL__BAD("fl_from_host: the data for shape %s is NULL", FL__SHAPE_TEXT(t));
-    if (!fl__storage(t)) return fl_raise();
+        return FL__BAD("fl_from_host: the data for shape %s is NULL", FL_SHAPE_TEXT(t));
+    if (!fl_allocate(t)) return fl_raise();
     size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     return fl_set_host(t, data, bytes) ? t : NULL;
 }
@@ -2794,13 +2848,13 @@ fl_tensor *fl_int(int64_t value) {
 }
 
 fl_tensor *fl_to(fl_tensor *t, const char *family) {
-    if (fl__null("fl_to", t)) return NULL;
+    if (fl_absent("fl_to", t)) return NULL;
     int f = fl__family_of("fl_to", family);
     if (f < 0) return fl_raise();
     if (t->weak || t->family == f) return t;
     fl_scope s = fl_scope_begin();
     fl_tensor *src = fl_contiguous(t), *o = src ? fl_call_out(f, fl_shape_of(t), t->dtype) : NULL;
-    if (o && (!fl__storage(o) || !fl__transfer(o, src))) o = NULL;
+    if (o && (!fl_allocate(o) || !fl__transfer(o, src))) o = NULL;
     fl_scope_return(&s, o);
     return o ? o : fl_raise();
 }
@@ -2821,7 +2875,7 @@ static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
 }
 
 void *fl_map(fl_tensor *t, int access) {
-    if (fl__null("fl_map", t)) return NULL;
+    if (fl_absent("fl_map", t)) return NULL;
     if (t->weak) return FL__BAD("fl_map: a weak number has no bytes");
     if (!fl__has_storage(t)) return FL__BAD("fl_map: the tensor has no storage yet");
     if ((access & FL_WRITE) && t->copied)
@@ -2850,13 +2904,13 @@ static bool fl__bytes_match(const char *fn, const fl_tensor *t, const void *p, s
     size_t need = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     if (bytes == need && (p || !bytes)) return true;
     return FL__BAD("%s: %zu bytes%s for %s of shape %s, which has %zu", fn, bytes,
-                   p ? "" : " at NULL", fl_dtype_name(t->dtype), FL__SHAPE_TEXT(t), need) != NULL;
+                   p ? "" : " at NULL", fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), need) != NULL;
 }
 
 bool fl_to_host(fl_tensor *t, void *dst, size_t bytes) {
-    if (fl__null("fl_to_host", t)) return false;
+    if (fl_absent("fl_to_host", t)) return false;
     fl_scope s = fl_scope_begin();
-    bool ok = (t = fl__stored(t)) && fl__bytes_match("fl_to_host", t, dst, bytes) &&
+    bool ok = (t = fl_stored(t)) && fl__bytes_match("fl_to_host", t, dst, bytes) &&
               (t = fl_contiguous(t)) != NULL;
     void *p = ok ? fl_map(t, FL_READ) : NULL;
     if (p && bytes) memcpy(dst, p, bytes);
@@ -2866,14 +2920,14 @@ bool fl_to_host(fl_tensor *t, void *dst, size_t bytes) {
 }
 
 bool fl_set_host(fl_tensor *t, const void *src, size_t bytes) {
-    if (fl__null("fl_set_host", t)) return false;
+    if (fl_absent("fl_set_host", t)) return false;
     if (t->weak) return FL__BAD("fl_set_host: a weak number cannot be written") != NULL;
     if (!fl__bytes_match("fl_set_host", t, src, bytes)) return false;
     if (!fl_is_contiguous(t)) {
         fl_scope s = fl_scope_begin();
         fl_tensor *dense = fl_call_out(t->family, fl_shape_of(t), t->dtype);
         bool ok =
-            dense && fl__storage(dense) && fl_set_host(dense, src, bytes) && fl_assign(t, dense);
+            dense && fl_allocate(dense) && fl_set_host(dense, src, bytes) && fl_assign(t, dense);
         fl_scope_end(&s);
         return ok;
     }
@@ -2941,14 +2995,14 @@ void fl_number_store(fl_dtype d, void *p, fl_number v) {
 
 /* The one element of t as f64 and i64. */
 static bool fl__one(const char *fn, fl_tensor *t, double *f, int64_t *i) {
-    if (fl__null(fn, t)) return false;
+    if (fl_absent(fn, t)) return false;
     if (t->weak) {
         *f = t->f64;
         *i = t->i64;
         return true;
     }
     if (fl_numel(t) != 1)
-        return FL__BAD("%s: shape %s has %lld elements, not one", fn, FL__SHAPE_TEXT(t),
+        return FL__BAD("%s: shape %s has %lld elements, not one", fn, FL_SHAPE_TEXT(t),
                        (long long)fl_numel(t)) != NULL;
     const void *p = fl_map(t, FL_READ);
     if (!p) return false;
@@ -2972,7 +3026,7 @@ int64_t fl_item_int(fl_tensor *t) {
 }
 
 /* An in-place op may write t: it has elements of its own. */
-FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t) {
+bool fl_writable(const char *fn, const fl_tensor *t) {
     if (t->weak) return FL__BAD("%s: a weak number cannot be written", fn) != NULL;
     if (t->copied)
         return FL__BAD(
@@ -2981,7 +3035,7 @@ FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t) {
     for (int i = 0; i < t->ndim; i++)
         if (t->stride[i] == 0 && t->shape[i] > 1)
             return FL__BAD("%s: shape %s is broadcast, one element would be written several times",
-                           fn, FL__SHAPE_TEXT(t)) != NULL;
+                           fn, FL_SHAPE_TEXT(t)) != NULL;
     return true;
 }
 
@@ -2992,6 +3046,15 @@ FL_PRIVATE bool fl__writable(const char *fn, const fl_tensor *t) {
 #define FL_TENSOR_KERNELS
 #include "fl_tensor_ops.h"
 #include "kernels/cpu/backend.h"
+#endif
+/* The rooms of this header. An object of the Makefile (FL_IMPL_ONLY) includes the families that it uses. */
+#if !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS)
+#define FL_TENSOR_ROOMS
+#include "fl/ops/ops.h"
+#endif
+#if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS_IMPL)
+#define FL_TENSOR_ROOMS_IMPL
+#include "fl/ops/ops.h"
 #endif
 
 /* MIT licence: see LICENSE. */

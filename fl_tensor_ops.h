@@ -21,12 +21,13 @@
 
    Contents: search for the marker.
      >>sequences >>writing >>reductions >>blocks >>order >>indexing >>product >>convolution
-     >>softmax >>randomness >>optimizers >>composed >>printing */
+     >>gradients >>randomness >>optimizers >>composed >>printing */
 #include "fl_tensor.h"
 
 #if defined(FL_IMPL_ONLY_TENSOR_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_TENSOR_OPS_IMPL
 #define FL_TENSOR_OPS_IMPL
+#include "fl/ops/softmax.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -40,11 +41,11 @@ fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
     if (!(step != 0) || !(n < 4e18))
         return FL__BAD("fl_arange: from %g to %g by %g", start, stop, step);
     if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
-    if ((unsigned)dtype < FL_DTYPE_COUNT && fl__compute_dtype(FL_CLASS_NUM, dtype) != dtype)
+    if ((unsigned)dtype < FL_DTYPE_COUNT && fl_compute_dtype(FL_CLASS_NUM, dtype) != dtype)
         return FL__BAD("fl_arange: %s is not supported", fl_dtype_name(dtype));
     fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
     fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
-    return t ? fl__run_to(FL_OP_iota, t, NULL, NULL, &a) : NULL;
+    return t ? fl_run_to(FL_OP_iota, t, NULL, NULL, &a) : NULL;
 }
 
 fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
@@ -63,20 +64,20 @@ static bool fl__may_overlap(const fl_tensor *a, const fl_tensor *b) {
     const fl_tensor *ra = a->base_ ? a->base_ : a, *rb = b->base_ ? b->base_ : b;
     bool one_storage = a->buffer ? a->buffer == b->buffer : ra == rb;
     if (!one_storage) return false;
-    bool same = a->offset == b->offset && fl__same_shape(a, b);
+    bool same = a->offset == b->offset && fl_same_shape(a, b);
     for (int i = 0; same && i < a->ndim; i++) same = a->stride[i] == b->stride[i];
     return !same;
 }
 
 fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
-    if (fl__null("fl_assign", dst) || fl__null("fl_assign", src) || !fl__writable("fl_assign", dst))
+    if (fl_absent("fl_assign", dst) || fl_absent("fl_assign", src) || !fl_writable("fl_assign", dst))
         return NULL;
     fl_scope s = fl_scope_begin();
     fl_shape shape = fl_shape_of(dst);
-    bool ok = (src = fl__stored(src)) && fl__same_family("assign", dst, src);
-    if (ok && (!fl__broadcast_shape(&shape, src) || !fl__shape_is(dst, shape)))
-        ok = FL__BAD("fl_assign: shape %s does not broadcast to %s", FL__SHAPE_TEXT(src),
-                     FL__SHAPE_TEXT(dst)) != NULL;
+    bool ok = (src = fl_stored(src)) && fl_same_family("assign", dst, src);
+    if (ok && (!fl_broadcast_shape(&shape, src) || !fl_shape_is(dst, shape)))
+        ok = FL__BAD("fl_assign: shape %s does not broadcast to %s", FL_SHAPE_TEXT(src),
+                     FL_SHAPE_TEXT(dst)) != NULL;
     ok = ok && (src = fl_expand(src, fl_shape_of(dst)));
     if (ok && fl__may_overlap(dst, src)) ok = (src = fl_clone(src)) != NULL;
     fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {dst}, .in = {src}};
@@ -95,28 +96,28 @@ static bool fl__write_part(fl_tensor *out, fl_tensor *src, int axis, int64_t sta
 }
 
 fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
-    if (fl__null("fl_concat", ts)) return NULL;
+    if (fl_absent("fl_concat", ts)) return NULL;
     if (n < 1) return FL__BAD("fl_concat: %d tensors", n);
     for (int i = 0; i < n; i++) {
-        if (fl__null("fl_concat", ts[i])) return NULL;
+        if (fl_absent("fl_concat", ts[i])) return NULL;
         if (ts[i]->weak) return FL__BAD("fl_concat: tensor %d is a weak number", i);
-        if (!fl__same_family("concat", ts[0], ts[i])) return NULL;
+        if (!fl_same_family("concat", ts[0], ts[i])) return NULL;
     }
-    if ((axis = fl__axis("fl_concat", ts[0], axis)) < 0) return NULL;
+    if ((axis = fl_axis_of("fl_concat", ts[0], axis)) < 0) return NULL;
     fl_shape shape = fl_shape_of(ts[0]);
     for (int i = 1; i < n; i++) {
         fl_shape rest = fl_shape_of(ts[i]);
         if (rest.ndim != shape.ndim ||
             __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
-            return FL__BAD("fl_concat: shapes %s and %s", FL__SHAPE_TEXT(ts[0]),
-                           FL__SHAPE_TEXT(ts[i]));
+            return FL__BAD("fl_concat: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
+                           FL_SHAPE_TEXT(ts[i]));
         for (int d = 0; d < shape.ndim; d++)
             if (d != axis && rest.dim[d] != shape.dim[d])
                 return FL__BAD("fl_concat: shapes %s and %s differ besides axis %d",
-                               FL__SHAPE_TEXT(ts[0]), FL__SHAPE_TEXT(ts[i]), axis);
+                               FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]), axis);
     }
-    fl_tensor *out = fl_call_out(ts[0]->family, shape, fl__promote(n, ts));
-    if (!out || !fl__storage(out)) return fl_raise();
+    fl_tensor *out = fl_call_out(ts[0]->family, shape, fl_result_type(n, ts));
+    if (!out || !fl_allocate(out)) return fl_raise();
     int64_t at = 0;
     for (int i = 0; i < n; at += ts[i++]->shape[axis])
         if (!fl__write_part(out, ts[i], axis, at)) return fl_raise();
@@ -124,17 +125,17 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
 }
 
 fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
-    if (fl__null("fl_stack", ts)) return NULL;
+    if (fl_absent("fl_stack", ts)) return NULL;
     if (n < 1) return FL__BAD("fl_stack: %d tensors", n);
     for (int i = 0; i < n; i++) {
-        if (fl__null("fl_stack", ts[i])) return NULL;
-        if (!fl__same_shape(ts[0], ts[i]))
-            return FL__BAD("fl_stack: shapes %s and %s", FL__SHAPE_TEXT(ts[0]),
-                           FL__SHAPE_TEXT(ts[i]));
+        if (fl_absent("fl_stack", ts[i])) return NULL;
+        if (!fl_same_shape(ts[0], ts[i]))
+            return FL__BAD("fl_stack: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
+                           FL_SHAPE_TEXT(ts[i]));
     }
     int dims = ts[0]->ndim, at = axis < 0 ? axis + dims + 1 : axis;
     if (at < 0 || at > dims || dims == FL_MAX_DIMS)
-        return FL__BAD("fl_stack: axis %d for shape %s", axis, FL__SHAPE_TEXT(ts[0]));
+        return FL__BAD("fl_stack: axis %d for shape %s", axis, FL_SHAPE_TEXT(ts[0]));
     fl_quiet(+1); /* a handler that jumps must not lose the list */
     fl_scope s = fl_scope_begin();
     fl_tensor **rows = fl__alloc((size_t)n * sizeof *rows), *out = NULL;
@@ -150,12 +151,12 @@ fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
 /* >>reductions --------------------------------------------------------------------------------- */
 
 /* Axes as a mask; all of them if none is named. False after an error. */
-static bool fl__axes_mask(const char *fn, const fl_tensor *x, fl_axes axes, uint32_t *mask) {
+static bool fl_axes_mask(const char *fn, const fl_tensor *x, fl_axes axes, uint32_t *mask) {
     *mask = 0;
     if (axes.n < 0 || axes.n > FL_MAX_DIMS) return FL__BAD("%s: %d axes", fn, axes.n) != NULL;
     if (axes.n == 0) *mask = (1u << x->ndim) - 1;
     for (int i = 0; i < axes.n; i++) {
-        int a = fl__axis(fn, x, axes.axis[i]);
+        int a = fl_axis_of(fn, x, axes.axis[i]);
         if (a < 0) return false;
         if (*mask & 1u << a) return FL__BAD("%s: axis %d appears twice", fn, a) != NULL;
         *mask |= 1u << a;
@@ -179,19 +180,19 @@ static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axe
                              fl_dtype out_dtype, bool needs_elements) {
     fl_reduce_args a = {0, axes.keepdim};
     int64_t count;
-    if (!fl__axes_mask(fn, x, axes, &a.axes)) return NULL;
+    if (!fl_axes_mask(fn, x, axes, &a.axes)) return NULL;
     fl_shape shape = fl__reduced_shape(x, a.axes, axes.keepdim, &count);
     if (needs_elements && count == 0)
-        return FL__BAD("%s: no elements along the reduced axes of shape %s", fn, FL__SHAPE_TEXT(x));
+        return FL__BAD("%s: no elements along the reduced axes of shape %s", fn, FL_SHAPE_TEXT(x));
     fl_dtype d = out_dtype == FL_DTYPE_NONE ? x->dtype : out_dtype;
-    return fl__run_to(op, fl_call_out(x->family, shape, d), x, NULL, &a);
+    return fl_run_to(op, fl_call_out(x->family, shape, d), x, NULL, &a);
 }
 
 /* Operand of a reduction. Slots see b8 as u8. */
 static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, fl_op_class cls) {
-    if (fl__null(fn, x) || !(x = fl__stored(x))) return NULL;
+    if (fl_absent(fn, x) || !(x = fl_stored(x))) return NULL;
     if (x->dtype == FL_B8) return fl_cast(x, FL_U8);
-    if (fl__compute_dtype(cls, x->dtype) == FL_DTYPE_NONE)
+    if (fl_compute_dtype(cls, x->dtype) == FL_DTYPE_NONE)
         return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     return x;
 }
@@ -238,31 +239,31 @@ fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim) {
 static int64_t fl__reduced_count(const char *fn, const fl_tensor *x, fl_axes axes) {
     uint32_t mask;
     int64_t count;
-    if (!fl__axes_mask(fn, x, axes, &mask)) return -1;
+    if (!fl_axes_mask(fn, x, axes, &mask)) return -1;
     fl__reduced_shape(x, mask, false, &count);
     return count;
 }
 
 fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
-    if (fl__null("fl_mean", x) || !(x = fl__stored(x))) return NULL;
+    if (fl_absent("fl_mean", x) || !(x = fl_stored(x))) return NULL;
     if (!fl_dtype_is_float(x->dtype))
         return FL__BAD("fl_mean: %s is not a float: cast it first", fl_dtype_name(x->dtype));
     int64_t n = fl__reduced_count("fl_mean", x, axes);
     if (n < 0) return NULL;
     fl_scope s = fl_scope_begin();
-    if (fl__narrow(x))
+    if (fl_is_narrow(x))
         return fl_scope_return(&s, fl_cast(fl_mean(fl_cast(x, FL_F32), axes), x->dtype));
     return fl_scope_return(&s, fl_div(fl_sum(x, axes), fl_num((double)n)));
 }
 
 fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
-    if (fl__null("fl_variance", x) || !(x = fl__stored(x))) return NULL;
+    if (fl_absent("fl_variance", x) || !(x = fl_stored(x))) return NULL;
     if (!fl_dtype_is_float(x->dtype))
         return FL__BAD("fl_variance: %s is not a float: cast it first", fl_dtype_name(x->dtype));
     int64_t n = fl__reduced_count("fl_variance", x, axes);
     if (n < 0) return NULL;
     fl_scope s = fl_scope_begin();
-    if (fl__narrow(x))
+    if (fl_is_narrow(x))
         return fl_scope_return(
             &s, fl_cast(fl_variance(fl_cast(x, FL_F32), axes, correction), x->dtype));
     fl_axes keep = axes;
@@ -273,40 +274,32 @@ fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
 }
 
 fl_tensor *fl_all(fl_tensor *x, fl_axes axes) {
-    if (fl__null("fl_all", x) || fl__reduced_count("fl_all", x, axes) < 0) return NULL;
+    if (fl_absent("fl_all", x) || fl__reduced_count("fl_all", x, axes) < 0) return NULL;
     fl_scope s = fl_scope_begin();
     return fl_scope_return(&s, fl_eq(fl_sum(fl_logical_not(x), axes), fl_int(0)));
 }
 
 fl_tensor *fl_any(fl_tensor *x, fl_axes axes) {
-    if (fl__null("fl_any", x) || fl__reduced_count("fl_any", x, axes) < 0) return NULL;
+    if (fl_absent("fl_any", x) || fl__reduced_count("fl_any", x, axes) < 0) return NULL;
     fl_scope s = fl_scope_begin();
     return fl_scope_return(&s, fl_gt(fl_sum(fl_cast(x, FL_B8), axes), fl_int(0)));
 }
 
-/* The maximum along axes with dims kept, 0 where it is infinite: what stable exponentials
-   subtract. */
-static fl_tensor *fl__stable_shift(fl_tensor *x, fl_axes axes) {
-    axes.keepdim = true;
-    fl_tensor *m = fl_amax(x, axes);
-    return fl_where(fl_eq(fl_abs(m), fl_num((double)INFINITY)), fl__const(0), m);
-}
-
 fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
-    if (fl__null("fl_logsumexp", x) || !(x = fl__stored(x)) ||
+    if (fl_absent("fl_logsumexp", x) || !(x = fl_stored(x)) ||
         fl__reduced_count("fl_logsumexp", x, axes) < 0)
         return NULL;
     if (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))) return NULL;
     fl_scope s = fl_scope_begin();
-    if (fl__narrow(x))
+    if (fl_is_narrow(x))
         return fl_scope_return(&s, fl_cast(fl_logsumexp(fl_cast(x, FL_F32), axes), x->dtype));
     fl_axes keep = axes;
     keep.keepdim = true;
-    fl_tensor *m = fl__stable_shift(x, axes);
+    fl_tensor *m = fl_stable_max(x, axes);
     fl_tensor *y = fl_add(fl_log(fl_sum(fl_exp(fl_sub(x, m)), keep)), m);
     uint32_t mask;
     int64_t count;
-    if (y && !axes.keepdim && fl__axes_mask("fl_logsumexp", x, axes, &mask))
+    if (y && !axes.keepdim && fl_axes_mask("fl_logsumexp", x, axes, &mask))
         y = fl_reshape(y, fl__reduced_shape(x, mask, false, &count));
     return fl_scope_return(&s, y);
 }
@@ -314,9 +307,9 @@ fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
 static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) {
     x = fl__reduce_operand(fn, x, FL_CLASS_CMP);
     if (x && !fl_dtype_is_float(x->dtype)) x = fl_cast(x, FL_I64);
-    if (!x || (axis = fl__axis(fn, x, axis)) < 0) return NULL;
+    if (!x || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
     fl_axis_args a = {axis};
-    return fl__run_to(op, fl__out_like(x, x->dtype), x, NULL, &a);
+    return fl_run_to(op, fl_out_like(x, x->dtype), x, NULL, &a);
 }
 fl_tensor *fl_cumsum(fl_tensor *x, int axis) {
     return fl__scan_op(FL_OP_cumsum, "fl_cumsum", x, axis);
@@ -360,15 +353,15 @@ FL_PRIVATE fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype) {
     int64_t *last = &shape.dim[shape.ndim ? shape.ndim - 1 : 0];
     if (!info || shape.ndim == 0 || (pack && *last % info->block))
         return FL__BAD("fl_cast: %s to %s: the last axis of shape %s has no whole blocks of %d",
-                       fl_dtype_name(t->dtype), fl_dtype_name(dtype), FL__SHAPE_TEXT(t),
+                       fl_dtype_name(t->dtype), fl_dtype_name(dtype), FL_SHAPE_TEXT(t),
                        info ? info->block : 0);
     if (pack) *last /= info->block;
     else if (__builtin_mul_overflow(*last, info->block, last) || fl_shape_numel(shape) < 0)
-        return FL__BAD("fl_cast: shape %s of blocks is too large", FL__SHAPE_TEXT(t));
+        return FL__BAD("fl_cast: shape %s of blocks is too large", FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_contiguous(pack ? fl_cast(t, FL_F32) : t);
     fl_tensor *y = x ? fl_call_out(t->family, shape, pack ? dtype : FL_F32) : NULL;
-    if (y && (!fl__storage(y) || !fl__convert(y, x, info, pack))) y = fl_raise();
+    if (y && (!fl_allocate(y) || !fl__convert(y, x, info, pack))) y = fl_raise();
     return fl_scope_return(&s, y && !pack ? fl_cast(y, dtype) : y);
 }
 
@@ -411,7 +404,7 @@ static fl_tensor *fl__unpacked(fl_tensor *t) {
 /* The first `keep` of x in order along axis; `fn` has checked that there are as many. */
 static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descending, int64_t keep,
                              fl_tensor **index) {
-    if (fl__compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
+    if (fl_compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
         return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_sort_args a = {axis, descending};
     fl_call c = {.op = FL_OP_sort, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
@@ -419,13 +412,13 @@ static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descen
     shape.dim[axis] = keep;
     c.out[0] = fl_call_out(x->family, shape, x->dtype);
     c.out[1] = c.out[0] ? fl_call_out(x->family, shape, FL_I64) : NULL;
-    fl_tensor *y = c.out[1] ? fl__result(&c) : fl_raise();
+    fl_tensor *y = c.out[1] ? fl_run_result(&c) : fl_raise();
     if (y && index) *index = c.out[1];
     return y;
 }
 
 fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index) {
-    if (fl__null("fl_sort", x) || (axis = fl__axis("fl_sort", x, axis)) < 0) return NULL;
+    if (fl_absent("fl_sort", x) || (axis = fl_axis_of("fl_sort", x, axis)) < 0) return NULL;
     return fl__sorted("fl_sort", x, axis, descending, x->shape[axis], index);
 }
 
@@ -435,21 +428,21 @@ fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending) {
 }
 
 fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
-    if (fl__null("fl_topk", x) || (axis = fl__axis("fl_topk", x, axis)) < 0) return NULL;
+    if (fl_absent("fl_topk", x) || (axis = fl_axis_of("fl_topk", x, axis)) < 0) return NULL;
     if (k < 0 || k > x->shape[axis])
         return FL__BAD("fl_topk: %lld of axis %d of shape %s", (long long)k, axis,
-                       FL__SHAPE_TEXT(x));
+                       FL_SHAPE_TEXT(x));
     return fl__sorted("fl_topk", x, axis, !smallest, k, index);
 }
 
 fl_tensor *fl_nonzero(fl_tensor *x) {
-    if (fl__null("fl_nonzero", x)) return NULL;
+    if (fl_absent("fl_nonzero", x)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *truth = fl_cast(x, FL_B8), *y = NULL;
     fl_tensor *count = truth ? fl_sum(truth, FL_ALL_AXES) : NULL;
     if (count) y = fl_call_out(truth->family, FL_SHAPE(fl_item_int(count), truth->ndim), FL_I64);
     fl_call c = {.op = FL_OP_nonzero, .n_out = 1, .n_in = 1, .out = {y}, .in = {truth}};
-    return fl_scope_return(&s, fl_error() ? NULL : y ? fl__result(&c) : fl_raise());
+    return fl_scope_return(&s, fl_error() ? NULL : y ? fl_run_result(&c) : fl_raise());
 }
 
 /* >>indexing ----------------------------------------------------------------------------------- */
@@ -461,8 +454,8 @@ static bool fl__index_fits(const char *fn, const fl_tensor *x, int axis, const f
     bool ok = index->ndim == x->ndim;
     for (int i = 0; ok && i < x->ndim; i++) ok = i == axis || index->shape[i] <= x->shape[i];
     if (!ok)
-        FL__BAD("%s: index of shape %s for shape %s, axis %d", fn, FL__SHAPE_TEXT(index),
-                FL__SHAPE_TEXT(x), axis);
+        FL__BAD("%s: index of shape %s for shape %s, axis %d", fn, FL_SHAPE_TEXT(index),
+                FL_SHAPE_TEXT(x), axis);
     return ok;
 }
 
@@ -474,35 +467,35 @@ static fl_tensor *fl__cut_to(fl_tensor *x, int axis, const fl_tensor *index) {
 }
 
 fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
-    if (fl__null("fl_gather", x) || fl__null("fl_gather", index) || !(index = fl__stored(index)) ||
-        (axis = fl__axis("fl_gather", x, axis)) < 0 ||
-        !fl__index_fits("fl_gather", x, axis, index) || !fl__same_family("gather", x, index) ||
+    if (fl_absent("fl_gather", x) || fl_absent("fl_gather", index) || !(index = fl_stored(index)) ||
+        (axis = fl_axis_of("fl_gather", x, axis)) < 0 ||
+        !fl__index_fits("fl_gather", x, axis, index) || !fl_same_family("gather", x, index) ||
         !(x = fl__cut_to(x, axis, index)))
         return NULL;
     fl_axis_args a = {axis};
     fl_tensor *y = fl_call_out(x->family, fl_shape_of(index), x->dtype);
-    return fl__run_to(FL_OP_gather, y, x, index, &a);
+    return fl_run_to(FL_OP_gather, y, x, index, &a);
 }
 
 static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axis, fl_tensor *index,
                                  fl_tensor *src) {
-    if (fl__null(fn, x) || fl__null(fn, index) || fl__null(fn, src) || !(x = fl__stored(x)) ||
-        !(index = fl__stored(index)) || !(src = fl__stored(src)) ||
-        (axis = fl__axis(fn, x, axis)) < 0 || !fl__index_fits(fn, x, axis, index) ||
-        !fl__same_family(fn + 3, x, index) || !fl__same_family(fn + 3, x, src))
+    if (fl_absent(fn, x) || fl_absent(fn, index) || fl_absent(fn, src) || !(x = fl_stored(x)) ||
+        !(index = fl_stored(index)) || !(src = fl_stored(src)) ||
+        (axis = fl_axis_of(fn, x, axis)) < 0 || !fl__index_fits(fn, x, axis, index) ||
+        !fl_same_family(fn + 3, x, index) || !fl_same_family(fn + 3, x, src))
         return NULL;
-    if (!fl__same_shape(index, src))
-        return FL__BAD("%s: index %s and src %s differ in shape", fn, FL__SHAPE_TEXT(index),
-                       FL__SHAPE_TEXT(src));
+    if (!fl_same_shape(index, src))
+        return FL__BAD("%s: index %s and src %s differ in shape", fn, FL_SHAPE_TEXT(index),
+                       FL_SHAPE_TEXT(src));
     if (src->dtype != x->dtype)
         return FL__BAD("%s: x is %s, src %s", fn, fl_dtype_name(x->dtype),
                        fl_dtype_name(src->dtype));
-    if (op == FL_OP_scatter_add && !fl__compute_dtype(FL_CLASS_NUM, x->dtype))
+    if (op == FL_OP_scatter_add && !fl_compute_dtype(FL_CLASS_NUM, x->dtype))
         return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_axis_args a = {axis};
     fl_call c = {.op = op, .n_out = 1, .n_in = 3, .in = {x, index, src}, .args = &a};
-    c.out[0] = fl__out_like(x, x->dtype);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    c.out[0] = fl_out_like(x, x->dtype);
+    return c.out[0] ? fl_run_result(&c) : fl_raise();
 }
 fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) {
     return fl__scatter_op(FL_OP_scatter_add, "fl_scatter_add", x, axis, index, src);
@@ -512,12 +505,12 @@ fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) 
 }
 
 fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
-    if (fl__null("fl_index_select", x) || fl__null("fl_index_select", index) ||
-        (axis = fl__axis("fl_index_select", x, axis)) < 0)
+    if (fl_absent("fl_index_select", x) || fl_absent("fl_index_select", index) ||
+        (axis = fl_axis_of("fl_index_select", x, axis)) < 0)
         return NULL;
     if (index->ndim != 1 || index->dtype != FL_I64)
         return FL__BAD("fl_index_select: the index is %s of shape %s, not i64 of one dim",
-                       fl_dtype_name(index->dtype), FL__SHAPE_TEXT(index));
+                       fl_dtype_name(index->dtype), FL_SHAPE_TEXT(index));
     fl_scope s = fl_scope_begin();
     fl_shape column = {x->ndim, {0}}, full = fl_shape_of(x);
     for (int i = 0; i < x->ndim; i++) column.dim[i] = i == axis ? index->shape[0] : 1;
@@ -526,7 +519,7 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
 }
 
 fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
-    if (fl__null("fl_one_hot", index)) return NULL;
+    if (fl_absent("fl_one_hot", index)) return NULL;
     if (index->dtype != FL_I64)
         return FL__BAD("fl_one_hot: the index is %s, not i64", fl_dtype_name(index->dtype));
     if (classes < 0 || classes > (int64_t)1 << 53)
@@ -557,9 +550,9 @@ static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
     batch_a.ndim -= 2;
     batch_b.ndim -= 2;
     *shape = fl_shape_of(&batch_a);
-    if (!fl__broadcast_shape(shape, &batch_b))
+    if (!fl_broadcast_shape(shape, &batch_b))
         return FL__BAD("fl_matmul: shapes %s and %s: batch dims do not broadcast",
-                       FL__SHAPE_TEXT(*a), FL__SHAPE_TEXT(*b)) != NULL;
+                       FL_SHAPE_TEXT(*a), FL_SHAPE_TEXT(*b)) != NULL;
     int n = shape->ndim;
     shape->ndim += 2;
     fl_shape sa = *shape, sb = *shape;
@@ -573,26 +566,26 @@ static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
 }
 
 fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
-    if (fl__null("fl_matmul", a) || fl__null("fl_matmul", b) || !fl__same_family("matmul", a, b) ||
+    if (fl_absent("fl_matmul", a) || fl_absent("fl_matmul", b) || !fl_same_family("matmul", a, b) ||
         !(a = fl__unpacked(a)) || !(b = fl__unpacked(b)))
         return NULL;
     if (a->ndim < 1 || b->ndim < 1)
-        return FL__BAD("fl_matmul: shapes %s and %s: both need a dim", FL__SHAPE_TEXT(a),
-                       FL__SHAPE_TEXT(b));
-    fl_dtype d = fl__compute_dtype(FL_CLASS_NUM, fl__promote(2, (fl_tensor *[]){a, b}));
+        return FL__BAD("fl_matmul: shapes %s and %s: both need a dim", FL_SHAPE_TEXT(a),
+                       FL_SHAPE_TEXT(b));
+    fl_dtype d = fl_compute_dtype(FL_CLASS_NUM, fl_result_type(2, (fl_tensor *[]){a, b}));
     if (d == FL_DTYPE_NONE)
         return FL__BAD("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));
     bool row = a->ndim == 1, column = b->ndim == 1;
     if (a->shape[a->ndim - 1] != b->shape[column ? 0 : b->ndim - 2])
-        return FL__BAD("fl_matmul: shapes %s and %s: inner dims differ", FL__SHAPE_TEXT(a),
-                       FL__SHAPE_TEXT(b));
-    if (!(a = fl__operand(a, d)) || !(b = fl__operand(b, d))) return NULL;
+        return FL__BAD("fl_matmul: shapes %s and %s: inner dims differ", FL_SHAPE_TEXT(a),
+                       FL_SHAPE_TEXT(b));
+    if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
     if (row && !(a = fl_unsqueeze(a, 0))) return NULL;
     if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
     fl_shape shape = FL_SHAPE(a->shape[0], b->shape[b->ndim - 1]);
     if ((a->ndim > 2 || b->ndim > 2) && !fl__stretch_batches(&a, &b, &shape)) return NULL;
-    fl_tensor *y = fl__run_to(FL_OP_matmul, fl_call_out(a->family, shape, d), a, b, NULL);
+    fl_tensor *y = fl_run_to(FL_OP_matmul, fl_call_out(a->family, shape, d), a, b, NULL);
     if (y && column) y = fl_squeeze(y, -1);
     if (y && row) y = fl_squeeze(y, column ? -1 : -2);
     return y;
@@ -671,7 +664,7 @@ static bool fl__conv2d_args_ok(const char *fn, const fl_conv2d_args *a) {
 
 /* Floats of one dtype: the neural ops compute in nothing else. */
 static bool fl__floats(const char *fn, const fl_tensor *a, const fl_tensor *b) {
-    if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl__same_family(fn, a, b);
+    if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl_same_family(fn, a, b);
     return FL__BAD("fl_%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype),
                    fl_dtype_name(b->dtype)) != NULL;
 }
@@ -700,40 +693,40 @@ static fl_tensor *fl__image_as(fl_tensor *out, const fl_tensor *a, const fl_tens
 }
 
 fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o) {
-    if (fl__null("fl_conv2d", x) || fl__null("fl_conv2d", w) || fl_error()) return NULL;
+    if (fl_absent("fl_conv2d", x) || fl_absent("fl_conv2d", w) || fl_error()) return NULL;
     if (x->ndim != 4 || w->ndim != 4)
-        return FL__BAD("fl_conv2d: x %s and w %s: both need four dims", FL__SHAPE_TEXT(x),
-                       FL__SHAPE_TEXT(w));
+        return FL__BAD("fl_conv2d: x %s and w %s: both need four dims", FL_SHAPE_TEXT(x),
+                       FL_SHAPE_TEXT(w));
     fl_conv2d_args a;
     if (!fl_conv2d_resolve(o, x->shape[2], x->shape[3], w->shape[2], w->shape[3], &a)) return NULL;
     return fl_conv2d_run(x, w, o.bias, a);
 }
 
 fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a) {
-    if (fl__null("fl_conv2d", x) || fl__null("fl_conv2d", w) || !fl__floats("conv2d", x, w) ||
+    if (fl_absent("fl_conv2d", x) || fl_absent("fl_conv2d", w) || !fl__floats("conv2d", x, w) ||
         !fl__conv2d_args_ok("fl_conv2d", &a))
         return NULL;
     if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups ||
         w->shape[0] % a.groups || w->shape[1] < 1 || w->shape[2] < 1 || w->shape[3] < 1)
         return FL__BAD("fl_conv2d: x %s, w %s, %lld groups: channels do not match",
-                       FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w), (long long)a.groups);
+                       FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w), (long long)a.groups);
     if (bias &&
         (!fl__floats("conv2d", x, bias) || bias->ndim != 1 || bias->shape[0] != w->shape[0]))
         return fl_error() ? NULL
-                          : FL__BAD("fl_conv2d: bias %s for w %s", FL__SHAPE_TEXT(bias),
-                                    FL__SHAPE_TEXT(w));
+                          : FL__BAD("fl_conv2d: bias %s for w %s", FL_SHAPE_TEXT(bias),
+                                    FL_SHAPE_TEXT(w));
     fl_shape shape = {4, {x->shape[0], w->shape[0], 0, 0}};
     for (int i = 0; i < 2; i++) {
         shape.dim[2 + i] = fl__windows(x->shape[2 + i], a.pad_lo[i], a.pad_hi[i],
                                        a.dilation[i] * (w->shape[2 + i] - 1) + 1, a.stride[i]);
         if (shape.dim[2 + i] < 1)
             return FL__BAD("fl_conv2d: the kernel of w %s is larger than the padded image of x %s",
-                           FL__SHAPE_TEXT(w), FL__SHAPE_TEXT(x));
+                           FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(x));
     }
     fl_call c = {
         .op = FL_OP_conv2d, .n_out = 1, .n_in = bias ? 3 : 2, .in = {x, w, bias}, .args = &a};
     c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, w);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    return c.out[0] ? fl_run_result(&c) : fl_raise();
 }
 
 /* True if conv2d of x and w by a gives dy's shape. */
@@ -747,29 +740,29 @@ static bool fl__conv2d_shapes(const char *fn, fl_shape x, fl_shape w, const fl_t
              dy->shape[2 + i] == fl__windows(x.dim[2 + i], a->pad_lo[i], a->pad_hi[i],
                                              a->dilation[i] * (w.dim[2 + i] - 1) + 1, a->stride[i]);
     if (!ok)
-        FL__BAD("%s: x %s, w %s and dy %s do not belong together", fn, fl__shape_as_text(x).s,
-                fl__shape_as_text(w).s, FL__SHAPE_TEXT(dy));
+        FL__BAD("%s: x %s, w %s and dy %s do not belong together", fn, FL_TEXT_OF(x),
+                FL_TEXT_OF(w), FL_SHAPE_TEXT(dy));
     return ok;
 }
 
 fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a) {
-    if (fl__null("fl_conv2d_grad_input", dy) || fl__null("fl_conv2d_grad_input", w) ||
+    if (fl_absent("fl_conv2d_grad_input", dy) || fl_absent("fl_conv2d_grad_input", w) ||
         !fl__floats("conv2d_grad_input", dy, w) ||
         !fl__conv2d_args_ok("fl_conv2d_grad_input", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_input", x_shape, fl_shape_of(w), dy, &a))
         return NULL;
     fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, w);
-    return fl__run_to(FL_OP_conv2d_grad_input, dx, dy, w, &a);
+    return fl_run_to(FL_OP_conv2d_grad_input, dx, dy, w, &a);
 }
 
 fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a) {
-    if (fl__null("fl_conv2d_grad_weight", x) || fl__null("fl_conv2d_grad_weight", dy) ||
+    if (fl_absent("fl_conv2d_grad_weight", x) || fl_absent("fl_conv2d_grad_weight", dy) ||
         !fl__floats("conv2d_grad_weight", x, dy) ||
         !fl__conv2d_args_ok("fl_conv2d_grad_weight", &a) ||
         !fl__conv2d_shapes("fl_conv2d_grad_weight", fl_shape_of(x), w_shape, dy, &a))
         return NULL;
     fl_tensor *dw = fl__image_as(fl_call_out(x->family, w_shape, x->dtype), x, dy);
-    return fl__run_to(FL_OP_conv2d_grad_weight, dw, x, dy, &a);
+    return fl_run_to(FL_OP_conv2d_grad_weight, dw, x, dy, &a);
 }
 
 bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w,
@@ -807,10 +800,10 @@ static fl_shape fl__pooled_shape(const fl_tensor *x, const fl_pool2d_args *a) {
 }
 
 FL_PRIVATE bool fl__poolable(const char *fn, const fl_tensor *x) {
-    if (fl__null(fn, x)) return false;
+    if (fl_absent(fn, x)) return false;
     if (x->ndim == 4 && fl_dtype_is_float(x->dtype)) return true;
     return FL__BAD("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype),
-                   FL__SHAPE_TEXT(x)) != NULL;
+                   FL_SHAPE_TEXT(x)) != NULL;
 }
 
 /* Positions of one dim's windows: i64 [out, kernel] = o * stride - pad_lo + k. */
@@ -875,7 +868,7 @@ FL_PRIVATE fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_dtype d,
     fl_call c = {.op = FL_OP_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
     c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
     c.out[1] = *index = c.out[0] ? fl__image_as(fl_call_out(x->family, shape, d), x, x) : NULL;
-    return *index ? fl__result(&c) : fl_raise();
+    return *index ? fl_run_result(&c) : fl_raise();
 }
 
 fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index, fl_pool2d_opts o) {
@@ -907,14 +900,14 @@ static fl_tensor *fl__scatter_images(fl_tensor *src, fl_tensor *index, fl_shape 
 }
 
 fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape) {
-    if (fl__null("fl_max_pool2d_grad", index) || !fl__poolable("fl_max_pool2d_grad", dy))
+    if (fl_absent("fl_max_pool2d_grad", index) || !fl__poolable("fl_max_pool2d_grad", dy))
         return NULL;
-    if (!fl__same_shape(dy, index) || index->dtype != FL_I64 || x_shape.ndim != 4 ||
+    if (!fl_same_shape(dy, index) || index->dtype != FL_I64 || x_shape.ndim != 4 ||
         x_shape.dim[0] != dy->shape[0] || x_shape.dim[1] != dy->shape[1] ||
-        fl_shape_numel(x_shape) < 0 || !fl__same_family("max_pool2d_grad", dy, index))
-        return FL__BAD("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL__SHAPE_TEXT(dy),
-                       FL__SHAPE_TEXT(index), fl_dtype_name(index->dtype),
-                       fl__shape_as_text(x_shape).s);
+        fl_shape_numel(x_shape) < 0 || !fl_same_family("max_pool2d_grad", dy, index))
+        return FL__BAD("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL_SHAPE_TEXT(dy),
+                       FL_SHAPE_TEXT(index), fl_dtype_name(index->dtype),
+                       FL_TEXT_OF(x_shape));
     return fl__max_pool2d_grad(dy, index, x_shape, (fl_pool2d_args){{0}, {0}, {0}, {0}, false});
 }
 
@@ -922,7 +915,7 @@ FL_PRIVATE fl_tensor *fl__max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_sh
                                           fl_pool2d_args a) {
     if (fl__by_slot(dy, FL_OP_max_pool2d_grad)) {
         fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, index);
-        return fl__run_to(FL_OP_max_pool2d_grad, dx, dy, index, &a);
+        return fl_run_to(FL_OP_max_pool2d_grad, dx, dy, index, &a);
     }
     fl_scope s = fl_scope_begin();
     fl_shape flat = FL_SHAPE(dy->shape[0], dy->shape[1], dy->shape[2] * dy->shape[3]);
@@ -949,7 +942,7 @@ fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
     fl_shape shape = fl__pooled_shape(x, &a);
     if (fl__by_slot(x, FL_OP_avg_pool2d)) {
         fl_tensor *y = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
-        return fl__run_to(FL_OP_avg_pool2d, y, x, NULL, &a);
+        return fl_run_to(FL_OP_avg_pool2d, y, x, NULL, &a);
     }
     fl_scope s = fl_scope_begin();
     fl_tensor *at, *v = fl__unfold_windows(x, shape, &a, 0, &at);
@@ -990,68 +983,14 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         ok = fl__sane(x_shape.dim[2 + i], 0) && dy->shape[2 + i] ==
              fl__windows(x_shape.dim[2 + i], a.pad_lo[i], a.pad_hi[i], a.kernel[i], a.stride[i]);
     if (!ok)
-        return FL__BAD("fl_avg_pool2d_grad: dy %s, x %s", FL__SHAPE_TEXT(dy),
-                       fl__shape_as_text(x_shape).s);
+        return FL__BAD("fl_avg_pool2d_grad: dy %s, x %s", FL_SHAPE_TEXT(dy),
+                       FL_TEXT_OF(x_shape));
     if (!fl__by_slot(dy, FL_OP_avg_pool2d_grad)) return fl__compose_avg_pool_grad(dy, x_shape, &a);
     fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, dy);
-    return fl__run_to(FL_OP_avg_pool2d_grad, dx, dy, NULL, &a);
+    return fl_run_to(FL_OP_avg_pool2d_grad, dx, dy, NULL, &a);
 }
 
-/* >>softmax ------------------------------------------------------------------------------------ */
-
-/* Runs an op of one or two operands along an axis, output shaped like the first. */
-static fl_tensor *fl__along(fl_op op, fl_tensor *a, fl_tensor *b, int axis) {
-    fl_axis_args args = {axis};
-    return fl__run_to(op, fl__out_like(a, a->dtype), a, b, &args);
-}
-
-static fl_tensor *fl__soft_operand(const char *fn, fl_tensor *x, int *axis) {
-    if (fl__null(fn, x) || !(x = fl__stored(x)) || (*axis = fl__axis(fn, x, *axis)) < 0)
-        return NULL;
-    return fl_dtype_is_float(x->dtype) ? x : fl_cast(x, FL_F32);
-}
-
-fl_tensor *fl_softmax(fl_tensor *x, int axis) {
-    if (!(x = fl__soft_operand("fl_softmax", x, &axis))) return NULL;
-    if (fl__by_slot(x, FL_OP_softmax)) return fl__along(FL_OP_softmax, x, NULL, axis);
-    if (fl_numel(x) == 0) return fl_clone(x);
-    fl_scope s = fl_scope_begin();
-    fl_tensor *e = fl_exp(fl_sub(x, fl__stable_shift(x, FL_AXES(axis))));
-    return fl_scope_return(&s, fl_div(e, fl_sum(e, FL_AXES_KEEP(axis))));
-}
-
-fl_tensor *fl_log_softmax(fl_tensor *x, int axis) {
-    if (!(x = fl__soft_operand("fl_log_softmax", x, &axis))) return NULL;
-    if (fl__by_slot(x, FL_OP_log_softmax)) return fl__along(FL_OP_log_softmax, x, NULL, axis);
-    if (fl_numel(x) == 0) return fl_clone(x);
-    fl_scope s = fl_scope_begin();
-    fl_tensor *d = fl_sub(x, fl__stable_shift(x, FL_AXES(axis)));
-    return fl_scope_return(&s, fl_sub(d, fl_log(fl_sum(fl_exp(d), FL_AXES_KEEP(axis)))));
-}
-
-static bool fl__soft_grad_operands(const char *fn, fl_tensor *y, fl_tensor *dy, int *axis) {
-    if (fl__null(fn, y) || fl__null(fn, dy) || (*axis = fl__axis(fn, y, *axis)) < 0) return false;
-    if (fl__same_shape(y, dy) && y->dtype == dy->dtype && fl_dtype_is_float(y->dtype) &&
-        y->family == dy->family)
-        return true;
-    return FL__BAD("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype),
-                   FL__SHAPE_TEXT(y), fl_dtype_name(dy->dtype), FL__SHAPE_TEXT(dy)) != NULL;
-}
-
-fl_tensor *fl_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis) {
-    if (!fl__soft_grad_operands("fl_softmax_grad", y, dy, &axis)) return NULL;
-    if (fl__by_slot(y, FL_OP_softmax_grad)) return fl__along(FL_OP_softmax_grad, y, dy, axis);
-    fl_scope s = fl_scope_begin();
-    return fl_scope_return(&s, fl_mul(y, fl_sub(dy, fl_sum(fl_mul(dy, y), FL_AXES_KEEP(axis)))));
-}
-
-fl_tensor *fl_log_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis) {
-    if (!fl__soft_grad_operands("fl_log_softmax_grad", y, dy, &axis)) return NULL;
-    if (fl__by_slot(y, FL_OP_log_softmax_grad))
-        return fl__along(FL_OP_log_softmax_grad, y, dy, axis);
-    fl_scope s = fl_scope_begin();
-    return fl_scope_return(&s, fl_sub(dy, fl_mul(fl_exp(y), fl_sum(dy, FL_AXES_KEEP(axis)))));
-}
+/* >>gradients ---------------------------------------------------------------------------------- */
 
 /* The fused gradient may run: the family has the slot and nobody replaced an op of the formula. */
 static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
@@ -1061,25 +1000,25 @@ static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
 
 /* An operand of a fused gradient: a number, or a float like dy. */
 static bool fl__grad_operand(const char *fn, const fl_tensor *t, const fl_tensor *dy) {
-    if (fl__null(fn, t) || fl__null(fn, dy)) return false;
+    if (fl_absent(fn, t) || fl_absent(fn, dy)) return false;
     if (!dy->weak && (t->weak || (t->dtype == dy->dtype && t->family == dy->family &&
-                                  fl_dtype_is_float(dy->dtype) && fl__same_shape(t, dy))))
+                                  fl_dtype_is_float(dy->dtype) && fl_same_shape(t, dy))))
         return true;
     return FL__BAD("%s: operand %s %s and dy %s %s differ, or are no floats", fn,
-                   fl_dtype_name(t->dtype), FL__SHAPE_TEXT(t), fl_dtype_name(dy->dtype),
-                   FL__SHAPE_TEXT(dy)) != NULL;
+                   fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(dy->dtype),
+                   FL_SHAPE_TEXT(dy)) != NULL;
 }
 
 FL_PRIVATE fl_tensor *fl__grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy,
                                 fl_tensor *out) {
-    if ((unsigned)op >= FL_OP_COUNT || fl_op_get_info(op)->arity != 1)
+    if (!fl_op_get_info(op) || fl_op_get_info(op)->arity != 1)
         return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
     if (!fl__grad_operand("fl_grad1", x, dy) || !fl__grad_operand("fl_grad1", y, dy)) return NULL;
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
     fl_call c = {.op = FL_OP_grad1, .n_out = 1, .n_in = 3, .in = {x, y, dy}, .args = &a};
-    c.out[0] = out ? out : fl__laid_out_as(fl__out_like(dy, dy->dtype), dy);
-    return c.out[0] ? fl__result(&c) : fl_raise();
+    c.out[0] = out ? out : fl_lay_out_as(fl_out_like(dy, dy->dtype), dy);
+    return c.out[0] ? fl_run_result(&c) : fl_raise();
 }
 
 fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
@@ -1088,7 +1027,7 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
 
 bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
               fl_tensor **da, fl_tensor **db) {
-    if ((unsigned)op >= FL_OP_COUNT || fl_op_get_info(op)->arity != 2)
+    if (!fl_op_get_info(op) || fl_op_get_info(op)->arity != 2)
         return FL__BAD("fl_grad2: op %d has no formula of a and b", (int)op) != NULL;
     if (!fl__grad_operand("fl_grad2", a, dy) || !fl__grad_operand("fl_grad2", b, dy) ||
         !fl__grad_operand("fl_grad2", y, dy))
@@ -1097,7 +1036,7 @@ bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_t
     fl_grad_args args = {op};
     fl_call c = {.op = FL_OP_grad2, .n_out = 2, .n_in = 4, .in = {a, b, y, dy}, .args = &args};
     for (int i = 0; i < 2; i++)
-        if (want >> i & 1 && !(c.out[i] = fl__laid_out_as(fl__out_like(dy, dy->dtype), dy)))
+        if (want >> i & 1 && !(c.out[i] = fl_lay_out_as(fl_out_like(dy, dy->dtype), dy)))
             return fl_raise() != NULL;
     if (!fl_run(&c)) return fl_raise() != NULL;
     if (want & 1) *da = c.out[0];
@@ -1138,7 +1077,7 @@ fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
 static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
     if (!t) return NULL;
     a.rng = fl_rng_take(rng, fl_numel(t));
-    return fl__run_to(FL_OP_random, t, NULL, NULL, &a);
+    return fl_run_to(FL_OP_random, t, NULL, NULL, &a);
 }
 
 fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng) {
@@ -1163,7 +1102,7 @@ fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng) {
 }
 
 static bool fl__droppable(const fl_tensor *x, double p) {
-    if (fl__null("fl_dropout", x)) return false;
+    if (fl_absent("fl_dropout", x)) return false;
     if (fl_dtype_is_float(x->dtype) && p >= 0 && p <= 1) return true;
     return FL__BAD("fl_dropout: p %g, x %s", p, fl_dtype_name(x->dtype)) != NULL;
 }
@@ -1174,13 +1113,13 @@ fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng) {
 }
 
 fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
-    if (!fl__droppable(x, p) || !(x = fl__stored(x))) return NULL;
+    if (!fl__droppable(x, p) || !(x = fl_stored(x))) return NULL;
     fl_dropout_args a = {p, state};
     if (fl__by_slot(x, FL_OP_dropout))
-        return fl__run_to(FL_OP_dropout, fl__out_like(x, x->dtype), x, NULL, &a);
+        return fl_run_to(FL_OP_dropout, fl_out_like(x, x->dtype), x, NULL, &a);
     fl_scope s = fl_scope_begin();
     fl_random_args r = {.dist = FL_UNIFORM, .a = 0, .b = 1, .rng = state};
-    fl_tensor *u = fl__run_to(FL_OP_random, fl__out_like(x, FL_F32), NULL, NULL, &r);
+    fl_tensor *u = fl_run_to(FL_OP_random, fl_out_like(x, FL_F32), NULL, NULL, &r);
     fl_tensor *y = fl_where(fl_ge(u, fl_num(p)), fl_mul(x, fl_num(1 / (1 - p))), fl_num(0));
     return fl_scope_return(&s, y);
 }
@@ -1189,15 +1128,15 @@ fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
 
 /* p, g and the states are stored floats of one shape, dtype and family, and may be written. */
 static bool fl__step_operands(const char *fn, fl_tensor *g, int n, fl_tensor *const *state) {
-    if (fl__null(fn, g)) return false;
+    if (fl_absent(fn, g)) return false;
     for (int i = 0; i < n; i++) {
-        if (fl__null(fn, state[i])) return false;
-        if (!fl__same_shape(g, state[i]) || g->dtype != state[i]->dtype ||
+        if (fl_absent(fn, state[i])) return false;
+        if (!fl_same_shape(g, state[i]) || g->dtype != state[i]->dtype ||
             g->family != state[i]->family || !fl_dtype_is_float(g->dtype))
             return FL__BAD("%s: gradient %s %s and operand %d %s %s do not belong together", fn,
-                           fl_dtype_name(g->dtype), FL__SHAPE_TEXT(g), i,
-                           fl_dtype_name(state[i]->dtype), FL__SHAPE_TEXT(state[i])) != NULL;
-        if (!fl__writable(fn, state[i])) return false;
+                           fl_dtype_name(g->dtype), FL_SHAPE_TEXT(g), i,
+                           fl_dtype_name(state[i]->dtype), FL_SHAPE_TEXT(state[i])) != NULL;
+        if (!fl_writable(fn, state[i])) return false;
     }
     return true;
 }
@@ -1222,7 +1161,7 @@ static bool fl__compose_sgd(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_s
 }
 
 bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a) {
-    if (fl__null("fl_sgd_step", a) ||
+    if (fl_absent("fl_sgd_step", a) ||
         !fl__step_operands("fl_sgd_step", g, m ? 2 : 1, (fl_tensor *[]){p, m}))
         return false;
     if (!fl__by_slot(p, FL_OP_sgd_step)) return fl__compose_sgd(p, g, m, a);
@@ -1252,7 +1191,7 @@ static bool fl__compose_adam(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor
 }
 
 bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a) {
-    if (fl__null("fl_adam_step", a) ||
+    if (fl_absent("fl_adam_step", a) ||
         !fl__step_operands("fl_adam_step", g, 3, (fl_tensor *[]){p, m, v}))
         return false;
     if (!fl__by_slot(p, FL_OP_adam_step)) return fl__compose_adam(p, g, m, v, a);
@@ -1271,7 +1210,7 @@ bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const 
    calls. */
 #include "kernels/fl_words.h"
 #define FL_W(op) fl_##op
-#define fl_num fl__const
+#define fl_num fl_constant
 #define FL__U(op, class_, need, f, g)                                                \
     static fl_tensor *fl__gradient_##op(fl_tensor *x, fl_tensor *y, fl_tensor *dy) { \
         (void)x, (void)y, (void)dy;                                                  \
@@ -1346,14 +1285,6 @@ static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index)
     fl_shape shape = fl_shape_of(c->out[i]);
     if (fl_op_get_info(c->op)->arity) return fl__formula(c->op, in[0], in[1]);
     switch (c->op) {
-    case FL_OP_softmax:
-        return fl_softmax(in[0], ((const fl_axis_args *)c->args)->axis);
-    case FL_OP_log_softmax:
-        return fl_log_softmax(in[0], ((const fl_axis_args *)c->args)->axis);
-    case FL_OP_softmax_grad:
-        return fl_softmax_grad(in[0], in[1], ((const fl_axis_args *)c->args)->axis);
-    case FL_OP_log_softmax_grad:
-        return fl_log_softmax_grad(in[0], in[1], ((const fl_axis_args *)c->args)->axis);
     case FL_OP_max_pool2d:
         return i ? *index : fl__compose_max_pool(in[0], shape, c->args, c->out[1]->dtype, index);
     case FL_OP_max_pool2d_grad:
@@ -1389,20 +1320,21 @@ static bool fl__composed_out(fl_tensor *y, fl_tensor *v) {
 }
 
 /* Compositions of the ops that headers above this one have run so far. */
-static fl__compose_fn fl__compositions[FL_OP_COUNT];
+static fl_compose_fn fl__compositions[FL_TABLE_OPS];
 
-FL_PRIVATE bool fl__run_fused(const fl_call *c, fl__compose_fn compose) {
+FL_PRIVATE bool fl__run_fused(const fl_call *c, fl_compose_fn compose) {
     __atomic_store_n(&fl__compositions[c->op], compose, __ATOMIC_RELAXED);
     return fl_run(c) || fl_raise();
 }
 
 /* Runs the record of an OPT op that its backend has no slot for. */
-FL_PRIVATE bool fl__run_composed(const fl_call *c) {
+bool fl_run_composed(const fl_call *c) {
     if (c->op == FL_OP_sgd_step)
         return fl__compose_sgd(c->out[0], c->in[0], c->n_out > 1 ? c->out[1] : NULL, c->args);
     if (c->op == FL_OP_adam_step)
         return fl__compose_adam(c->out[0], c->in[0], c->out[1], c->out[2], c->args);
-    fl__compose_fn above = __atomic_load_n(&fl__compositions[c->op], __ATOMIC_RELAXED);
+    fl_compose_fn above = fl_op_get_info(c->op)->compose;
+    if (!above) above = __atomic_load_n(&fl__compositions[c->op], __ATOMIC_RELAXED);
     fl_scope s = fl_scope_begin();
     fl_tensor *index = NULL, *value[4] = {NULL};
     bool ok = !above || above(c, value);
@@ -1525,11 +1457,11 @@ static void fl__print_dim(fl__printer *pr, int dim, int64_t at, int indent) {
 }
 
 int64_t fl_format(fl_tensor *t, char *buf, size_t size) {
-    if (fl__null("fl_format", t)) return -1;
+    if (fl_absent("fl_format", t)) return -1;
     fl_scope s = fl_scope_begin();
     fl__printer pr = {.buf = buf, .size = size, .integral = true, .min = (double)INFINITY};
     fl_dtype dtype = t->dtype;
-    pr.t = t = fl__unpacked(fl__stored(t));
+    pr.t = t = fl__unpacked(fl_stored(t));
     pr.data = t ? fl_map(t, FL_READ) : NULL;
     if (pr.data) {
         pr.summary = fl_numel(t) > 1000;
@@ -1540,7 +1472,7 @@ int64_t fl_format(fl_tensor *t, char *buf, size_t size) {
         fl__each_shown(&pr, 0, 0, fl__measure_width);
         fl__emit(&pr, "tensor(");
         if (fl_numel(t) == 0 && t->ndim != 1)
-            fl__emit(&pr, "[], size=%s", FL__SHAPE_TEXT(t));
+            fl__emit(&pr, "[], size=%s", FL_SHAPE_TEXT(t));
         else
             fl__print_dim(&pr, 0, 0, 7);
         bool plain = dtype == FL_F32 || dtype == FL_I64 || dtype == FL_B8;

@@ -124,7 +124,7 @@ typedef struct op_time {
     int64_t calls;
     double seconds;
 } op_time;
-static op_time op_times[2 * FL_OP_COUNT];
+static op_time op_times[2 * FL_MAX_OPS];
 static double op_began;
 
 static void op_begins(const fl_call *c, void *user) {
@@ -137,7 +137,7 @@ static void op_ends(const fl_call *c, void *user) {
     (void)user;
     bool gradient = c->op == FL_OP_grad1 || c->op == FL_OP_grad2;
     fl_op op = gradient ? ((const fl_grad_args *)c->args)->op : c->op;
-    op_time *t = &op_times[op + (gradient ? FL_OP_COUNT : 0)];
+    op_time *t = &op_times[op + (gradient ? FL_MAX_OPS : 0)];
     *t = (op_time){op, gradient, t->calls + 1, t->seconds + fl_data_now() - op_began};
 }
 
@@ -147,7 +147,7 @@ static int longer_first(const void *a, const void *b) {
 }
 
 static void print_ops(int iterations, double step_seconds) {
-    qsort(op_times, 2 * FL_OP_COUNT, sizeof *op_times, longer_first);
+    qsort(op_times, 2 * FL_MAX_OPS, sizeof *op_times, longer_first);
     for (const op_time *t = op_times; t->calls; t++)
         printf("op\t%s%s\t%.4g\t%.3g s\t%.1f %%\n", fl_op_get_info(t->op)->name,
                t->gradient ? "_grad" : "", (double)t->calls / iterations, t->seconds / iterations,

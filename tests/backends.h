@@ -50,7 +50,7 @@ static bool choose_backend(const char *name) {
 #endif
     if (fl_family(name) < 0 || !fl_set_default_family(name)) return false;
     bool complete = true;
-    for (int i = 0; i < FL_OP_COUNT; i++)
+    for (int i = 1; i < fl_op_count(); i++)
         if (fl_op_get_info((fl_op)i)->required && !fl_has(fl_default_family(), (fl_op)i))
             complete = false;
     fl_strict(complete);

@@ -60,7 +60,7 @@ static void override_gradient(fl_op part, fl_op op, int which, int i) {
 
 static void gradient_overrides(void) {
     if (backend_in_use()->any) return;
-    for (int part = 0; part < FL_OP_COUNT; part++)
+    for (int part = 1; part < fl_op_count(); part++)
         for (int i = 0; i < UNARY_OPS + BINARY_OPS; i++) {
             int which = i < UNARY_OPS ? i : i - UNARY_OPS;
             fl_op op = fl_op_named(i < UNARY_OPS ? unary_fns[which].op : binary_fns[which].op);
@@ -89,7 +89,7 @@ static void count_after(const fl_call *c, void *user) {
 
 static void hook_group(void) {
     fl_scope s = fl_scope_begin();
-    hook_counts h = {0, 0, FL_OP_COUNT};
+    hook_counts h = {0, 0, FL_OP_NONE};
     fl_tensor *a = fl_ones(FL_SHAPE(3), FL_F32), *i = fl_full(FL_SHAPE(1), 9, FL_I64);
     fl_hook(count_before, count_after, &h);
     fl_tensor *t = fl_add(a, a);
@@ -181,7 +181,7 @@ static void write_formula(FILE *f, const text_type *t, char cls, const char *nam
 typedef void (*formula_fn)(void *user, const text_type *t, fl_op op, int which, const char *text);
 static void each_formula(formula_fn fn, void *user) {
     for (int k = 0; k < 4; k++)
-        for (int i = 0; i < FL_OP_COUNT; i++) {
+        for (int i = 1; i < fl_op_count(); i++) {
             const fl_op_info *info = fl_op_get_info((fl_op)i);
             char cls = class_letter(info->cls);
             if (!info->arity || !text_has(cls, text_types[k].dtype)) continue;

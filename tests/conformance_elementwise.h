@@ -705,7 +705,7 @@ static bool unary_grad_agrees(int which, const array *x, const array *dy, layout
                               const array *want, tolerance tol, const double *scale) {
     fl_op op = fl_op_named(unary_refs[which].op);
     fl_tensor *xt = lay_out(x, l), *yt = unary_fns[which].run(xt), *dyt = lay_out(dy, l);
-    bool line = op < FL_OP_COUNT;
+    bool line = op != FL_OP_NONE;
     fl_tensor *fused = yt && dyt && line ? fl_grad1(op, xt, yt, dyt) : NULL;
     if (fused && !agrees(fused, want, tol, scale, false)) return false;
     if (fl_error()) return false;
@@ -756,7 +756,7 @@ static bool binary_grad_agrees(int which, const array *a, const array *b, const 
               *dyt = lay_out(dy, l);
     for (int ask = 1; ask <= 3 && dyt; ask++) {
         fl_tensor *d[2] = {NULL, NULL};
-        if (op == FL_OP_COUNT || !fl_grad2(op, ask, at, bt, yt, dyt, &d[0], &d[1])) break;
+        if (op == FL_OP_NONE || !fl_grad2(op, ask, at, bt, yt, dyt, &d[0], &d[1])) break;
         for (int i = 0; i < 2; i++)
             if (ask >> i & 1 ? !agrees(d[i], &want[i], tol, scale[i], false) : d[i] != NULL)
                 return say("fused d%d", i);

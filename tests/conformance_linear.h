@@ -257,12 +257,12 @@ static void linear_act_case(fl_dtype d, layout l, fl_op act, int64_t in, int64_t
         }
         want.f[i] = activation_of(act, z);
     }
-    fl_tensor *y = act == FL_OP_COUNT ? fl_linear(x.t, w.t, b.t) : fl_linear_act(x.t, w.t, b.t, act);
+    fl_tensor *y = act == FL_OP_NONE ? fl_linear(x.t, w.t, b.t) : fl_linear_act(x.t, w.t, b.t, act);
     case_end(product_agrees(y, &want, scale, in + 8));
 }
 
 static void linear_act_group(int unused) {
-    static const fl_op acts[] = {FL_OP_COUNT, FL_OP_relu, FL_OP_gelu,   FL_OP_gelu_tanh,
+    static const fl_op acts[] = {FL_OP_NONE, FL_OP_relu, FL_OP_gelu,   FL_OP_gelu_tanh,
                                  FL_OP_silu,  FL_OP_tanh, FL_OP_sigmoid};
     static const int64_t size[][2] = {{5, 4}, {70, 33}, {1, 1}};
     (void)unused;

@@ -548,7 +548,7 @@ static T x_weight_bias(fn f) {
 
 static T x_weight_bias_act(fn f) {
     static const fl_op acts[] = {FL_OP_relu, FL_OP_gelu,    FL_OP_gelu_tanh, FL_OP_silu,
-                                 FL_OP_tanh, FL_OP_sigmoid, FL_OP_exp,       FL_OP_COUNT};
+                                 FL_OP_tanh, FL_OP_sigmoid, FL_OP_exp,       FL_OP_NONE};
     const int64_t in = fuzz_below(4), out = fuzz_below(4);
     T x = float_of_shape(FL_SHAPE(2, in)), w = float_of_shape(FL_SHAPE(out, in));
     return CALL(f, (T, T, T, fl_op), x, w, maybe_of_shape(FL_SHAPE(out)), acts[fuzz_below(8)]);

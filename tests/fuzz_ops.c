@@ -399,7 +399,7 @@ static T x_topk(fn f) {
 
 /* NULL without an error says that the family has no slot: the step then gives what it has. */
 static T fused_grad1(fn f) {
-    const fl_op op = (fl_op)fuzz_below(FL_OP_COUNT + 1);
+    const fl_op op = (fl_op)fuzz_below(fl_op_count() + 1);
     T x = operand(), y = operand(), dy = operand();
     (void)f;
     T dx = fl_grad1(op, x, y, dy);
@@ -407,7 +407,7 @@ static T fused_grad1(fn f) {
 }
 
 static T fused_grad2(fn f) {
-    const fl_op op = (fl_op)fuzz_below(FL_OP_COUNT + 1);
+    const fl_op op = (fl_op)fuzz_below(fl_op_count() + 1);
     const int want = fuzz_below(4);
     T a = operand(), b = operand(), y = operand(), dy = operand(), da = NULL, db = NULL;
     (void)f;

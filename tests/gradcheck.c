@@ -1171,7 +1171,7 @@ static bool wanted(const char *name, int argc, char **argv) {
 /* Every formula that gives floats has cases. */
 static void check_tables(void) {
     char text[80];
-    for (int i = 0; i < FL_OP_COUNT; i++) {
+    for (int i = 1; i < fl_op_count(); i++) {
         const fl_op_info *info = fl_op_get_info((fl_op)i);
         if (info->cls != FL_CLASS_FLOAT && info->cls != FL_CLASS_NUM && info->cls != FL_CLASS_ANY)
             continue;

@@ -10,11 +10,11 @@
 /* >>like another */
 
 fl_tensor *fl_zeros_like(fl_tensor *t) {
-    return fl__null("fl_zeros_like", t) ? NULL : fl_full_like(t, 0);
+    return fl_absent("fl_zeros_like", t) ? NULL : fl_full_like(t, 0);
 }
 
 fl_tensor *fl_ones_like(fl_tensor *t) {
-    return fl__null("fl_ones_like", t) ? NULL : fl_full_like(t, 1);
+    return fl_absent("fl_ones_like", t) ? NULL : fl_full_like(t, 1);
 }
 
 /* >>sequences */
@@ -112,7 +112,7 @@ static fl_tensor *fl__uniform_beside(fl_tensor *t, fl_shape shape, fl_dtype d, f
 }
 
 fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {
-    if (fl__null("fl_bernoulli", p) || !(p = fl__stored(p))) return NULL;
+    if (fl_absent("fl_bernoulli", p) || !(p = fl_stored(p))) return NULL;
     if (!fl_dtype_is_float(p->dtype))
         return FL__BAD("fl_bernoulli: %s is not a float", fl_dtype_name(p->dtype));
     fl_scope s = fl_scope_begin();
@@ -165,11 +165,11 @@ static fl_tensor *fl__drawn_once(fl_tensor *w, int64_t n, fl_rng *rng) {
 }
 
 fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement, fl_rng *rng) {
-    if (fl__null("fl_multinomial", weights)) return NULL;
+    if (fl_absent("fl_multinomial", weights)) return NULL;
     int ndim = weights->ndim;
     if (ndim < 1 || ndim > 2 || n < 0 || weights->shape[ndim - 1] == 0)
         return FL__BAD("fl_multinomial: %lld draws from weights of shape %s", (long long)n,
-                       FL__SHAPE_TEXT(weights));
+                       FL_SHAPE_TEXT(weights));
     fl_scope s = fl_scope_begin();
     fl_tensor *w = fl_cast(weights, FL_F64), *y = NULL;
     if (w && fl__are_weights(w, n, replacement))

@@ -48,7 +48,7 @@ FL_T *FL_W(prelu_channels)(FL_T *x, FL_T *w) {
     fl_tensor *t = FL_VALUE(x), *u = FL_VALUE(w);
     if (u->ndim != 1 || (u->shape[0] != 1 && (t->ndim < 2 || u->shape[0] != t->shape[1])))
         return FL__BAD("fl_prelu_channels: x %s and w %s: w needs a number for each place of axis 1",
-                       FL__SHAPE_TEXT(t), FL__SHAPE_TEXT(u));
+                       FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(u));
     fl_scope s = fl_scope_begin();
     fl_shape one_each = {t->ndim > 1 ? t->ndim - 1 : 1, {u->shape[0], 1, 1, 1, 1, 1, 1, 1}};
     return FL_GIVE(&s, FL_W(prelu)(x, FL_W(reshape)(w, one_each)));
@@ -129,7 +129,7 @@ static fl_tensor *fl__gated(fl_tensor *x, int axis) {
     fl_shape half = fl_shape_of(x);
     half.dim[axis] /= 2;
     fl_call c = {.op = FL_OP_glu, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl__ordered_as(fl_call_out(x->family, half, x->dtype), x);
+    c.out[0] = fl_order_as(fl_call_out(x->family, half, x->dtype), x);
     if (!c.out[0]) return fl_raise();
     return fl__run_fused(&c, fl__compose_glu) ? c.out[0] : NULL;
 }
@@ -144,7 +144,7 @@ static void fv__glu_back(fl_node *n, fl_var *dy) {
     }
     fl_call c = {.op = FL_OP_glu_grad, .n_out = 1, .n_in = 2, .in = {x->value, dy->value},
                  .args = &a};
-    c.out[0] = fl__ordered_as(fl_call_out(x->value->family, fl_shape_of(x->value), x->value->dtype),
+    c.out[0] = fl_order_as(fl_call_out(x->value->family, fl_shape_of(x->value), x->value->dtype),
                               x->value);
     if (!c.out[0]) fl_raise();
     else if (fl__run_fused(&c, fl__compose_glu_grad)) fv_add_grad(n, 0, fv_const(c.out[0]));
@@ -160,7 +160,7 @@ static fl_var *fv__gated(fl_var *x, int axis) {
 FL_T *FL_W(glu)(FL_T *x, int axis) {
     if (FL_ABSENT("glu", x)) return NULL;
     const fl_tensor *t = FL_VALUE(x);
-    const int at = fl__axis("fl_glu", t, axis);
+    const int at = fl_axis_of("fl_glu", t, axis);
     if (at < 0) return NULL;
     if (t->ndim == 0 || t->shape[at] % 2)
         return FL__BAD("fl_glu: axis %d has %lld elements, an odd number", axis,
@@ -176,7 +176,7 @@ FL_T *FL_W(maxout)(FL_T *x, int64_t pieces, int axis) {
     int at = axis < 0 ? axis + s.ndim : axis;
     if (at < 0 || at >= s.ndim || s.ndim == FL_MAX_DIMS || pieces < 1 || s.dim[at] % pieces)
         return FL__BAD("fl_maxout: axis %d of shape %s in groups of %lld", axis,
-                       FL__SHAPE_TEXT(FL_VALUE(x)), (long long)pieces);
+                       FL_SHAPE_TEXT(FL_VALUE(x)), (long long)pieces);
     fl_scope scope = fl_scope_begin();
     for (int i = s.ndim++; i > at + 1; i--) s.dim[i] = s.dim[i - 1];
     s.dim[at] /= pieces;
@@ -217,7 +217,7 @@ FL_T *FL_W(nan_to_num)(FL_T *x, double nan, double above, double below) {
 FL_T *FL_W(hypot)(FL_T *a, FL_T *b) {
     if (FL_ABSENT("hypot", a) || FL_ABSENT("hypot", b)) return NULL;
     fl_scope s = fl_scope_begin();
-    fl_dtype d = fl__promote(2, (fl_tensor *[]){FL_VALUE(a), FL_VALUE(b)});
+    fl_dtype d = fl_result_type(2, (fl_tensor *[]){FL_VALUE(a), FL_VALUE(b)});
     if (!fl_dtype_is_float(d)) d = FL_F32;
     if (!(a = FL_W(_matched)(a, b, d)) || !(b = FL_W(_matched)(b, a, d))) return FL_GIVE(&s, NULL);
     FL_T *hi = MAX(ABS(a), ABS(b)), *lo = MIN(ABS(a), ABS(b));
@@ -231,7 +231,7 @@ FL_T *FL_W(hypot)(FL_T *a, FL_T *b) {
 FL_T *FL_W(xlog1py)(FL_T *a, FL_T *b) {
     if (FL_ABSENT("xlog1py", a) || FL_ABSENT("xlog1py", b)) return NULL;
     fl_scope s = fl_scope_begin();
-    fl_dtype d = fl__promote(2, (fl_tensor *[]){FL_VALUE(a), FL_VALUE(b)});
+    fl_dtype d = fl_result_type(2, (fl_tensor *[]){FL_VALUE(a), FL_VALUE(b)});
     if (!fl_dtype_is_float(d)) d = FL_F32;
     FL_T *left = FL_W(_matched)(a, b, d), *right = FL_W(_matched)(b, a, d);
     if (!(a = left) || !(b = right)) return FL_GIVE(&s, NULL);
@@ -396,7 +396,7 @@ fl_tensor *fl_erfc(fl_tensor *x) {
         9.6467911e-11,        2.394038e-12,          -6.886027e-12,         8.94487e-13,
         3.13092e-13,          -1.12708e-13,          3.81e-16,              7.106e-15,
         -1.523e-15,           -9.4e-17,              1.21e-16,              -2.8e-17};
-    if (fl__null("fl_erfc", x)) return NULL;
+    if (fl_absent("fl_erfc", x)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *given = fl__floating(x), *d = NULL, *before = NULL;
     if (!given || !(x = fl_cast(given, FL_F64))) return fl_scope_return(&s, NULL);
@@ -422,7 +422,7 @@ fl_tensor *fl_erfinv(fl_tensor *y) {
     static const double b[] = {1, -2.118377725, 1.442710462, -0.329097515, 0.012229801};
     static const double c[] = {-1.970840454, -1.624906493, 3.429567803, 1.641345311};
     static const double d[] = {1, 3.543889200, 1.637067800};
-    if (fl__null("fl_erfinv", y)) return NULL;
+    if (fl_absent("fl_erfinv", y)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *given = fl__floating(y);
     if (!given || !(y = fl_cast(given, FL_F64))) return fl_scope_return(&s, NULL);
@@ -454,9 +454,9 @@ static fl_tensor *fl__integer_quotient(fl_tensor *whole, fl_tensor *b) {
 }
 
 fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b) {
-    if (fl__null("fl_floor_divide", a) || fl__null("fl_floor_divide", b)) return NULL;
+    if (fl_absent("fl_floor_divide", a) || fl_absent("fl_floor_divide", b)) return NULL;
     fl_scope s = fl_scope_begin();
-    fl_dtype d = fl__promote(2, (fl_tensor *[]){a, b});
+    fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
     bool real = fl_dtype_is_float(d);
     fl_tensor *left = real ? fl__matched(a, b, d) : fl_cast(a, d);
     fl_tensor *right = real ? fl__matched(b, a, d) : fl_cast(b, d);
@@ -471,8 +471,8 @@ fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b) {
 
 /* The operands as integers of one dtype. */
 static bool fl__both_integers(const char *fn, fl_tensor **a, fl_tensor **b) {
-    if (fl__null(fn, *a) || fl__null(fn, *b)) return false;
-    fl_dtype d = fl__promote(2, (fl_tensor *[]){*a, *b});
+    if (fl_absent(fn, *a) || fl_absent(fn, *b)) return false;
+    fl_dtype d = fl_result_type(2, (fl_tensor *[]){*a, *b});
     if (d == FL_B8 || fl_dtype_is_float(d))
         return FL__BAD("%s: %s and %s, not integers", fn, fl_dtype_name((*a)->dtype),
                        fl_dtype_name((*b)->dtype)) != NULL;
@@ -524,8 +524,8 @@ static fl_tensor *fl__bits_moved(fl_tensor *x, fl_tensor *step) {
 }
 
 fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b) {
-    if (fl__null("fl_nextafter", a) || fl__null("fl_nextafter", b)) return NULL;
-    fl_dtype d = fl__promote(2, (fl_tensor *[]){a, b});
+    if (fl_absent("fl_nextafter", a) || fl_absent("fl_nextafter", b)) return NULL;
+    fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
     if (!fl_dtype_is_float(d))
         return FL__BAD("fl_nextafter: %s and %s, not floats", fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));
@@ -546,7 +546,7 @@ fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b) {
 }
 
 fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan) {
-    if (fl__null("fl_isclose", a) || fl__null("fl_isclose", b)) return NULL;
+    if (fl_absent("fl_isclose", a) || fl_absent("fl_isclose", b)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *off = ABS(SUB(a, b)), *allowed = ADD(CONST(atol), MUL(CONST(rtol), ABS(b)));
     fl_tensor *y = OR(EQ(a, b), AND(fl_isfinite(off), LE(off, allowed)));

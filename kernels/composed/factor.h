@@ -23,7 +23,7 @@ static inline FL_T *FL_W(_turn)(FL_T *x) {
 /* x holds float matrices, square ones. */
 static bool fl__are_matrices(const char *fn, const fl_tensor *x, bool square) {
     if (x->ndim < 2 || (square && x->shape[x->ndim - 1] != x->shape[x->ndim - 2]))
-        return FL__BAD("%s: shape %s: no%s matrices", fn, FL__SHAPE_TEXT(x),
+        return FL__BAD("%s: shape %s: no%s matrices", fn, FL_SHAPE_TEXT(x),
                        square ? " square" : "") != NULL;
     if (!fl_dtype_is_float(x->dtype))
         return FL__BAD("%s: %s is not a float: cast it", fn, fl_dtype_name(x->dtype)) != NULL;
@@ -54,9 +54,9 @@ static bool fl__joint_batch(const char *fn, const fl_tensor *a, const fl_tensor 
     fl_tensor short_b = *b; /* shape only */
     short_b.ndim -= 2;
     *s = fl__batch_of(a, 0, 0, 0);
-    if (fl__broadcast_shape(s, &short_b)) return true;
-    return FL__BAD("%s: shapes %s and %s: batches do not broadcast", fn, FL__SHAPE_TEXT(a),
-                   FL__SHAPE_TEXT(b)) != NULL;
+    if (fl_broadcast_shape(s, &short_b)) return true;
+    return FL__BAD("%s: shapes %s and %s: batches do not broadcast", fn, FL_SHAPE_TEXT(a),
+                   FL_SHAPE_TEXT(b)) != NULL;
 }
 
 /* A constant of x's dtype and family: ones in the lower, upper triangle of n x n, or the diagonal;
@@ -74,7 +74,7 @@ static fl_tensor *fl__ones_where(const fl_tensor *x, int64_t n, int which, bool 
 /* a and b of one dtype, their batches expanded to one. False after an error. */
 static bool FL_W(_joined)(const char *fn, FL_T **a, FL_T **b) {
     fl_tensor *t[] = {FL_VALUE(*a), FL_VALUE(*b)};
-    fl_dtype d = fl__promote(2, t);
+    fl_dtype d = fl_result_type(2, t);
     fl_shape s;
     if (!fl__joint_batch(fn, t[0], t[1], &s)) return false;
     for (int i = 0; i < 2; i++) {
@@ -152,8 +152,8 @@ FL_T *FL_W(solve)(FL_T *a, FL_T *b) {
     bool vectors = FL_W(_are_vectors)(a, b);
     int rows = tb->ndim - (vectors ? 1 : 2);
     if (rows < 0 || tb->shape[rows] != ta->shape[ta->ndim - 1])
-        return FL__BAD("fl_solve: shapes %s and %s do not fit", FL__SHAPE_TEXT(ta),
-                       FL__SHAPE_TEXT(tb));
+        return FL__BAD("fl_solve: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
+                       FL_SHAPE_TEXT(tb));
     fl_scope s = fl_scope_begin();
     if (vectors) b = FL_W(unsqueeze)(b, -1);
     FL_T *x = b && FL_W(_joined)("fl_solve", &a, &b) ? FL_W(_solve)(a, b) : NULL;
@@ -165,8 +165,8 @@ FL_T *FL_W(solve_triangular)(FL_T *a, FL_T *b, bool upper, bool unit) {
     fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
     if (!fl__are_matrices("fl_solve_triangular", ta, true)) return NULL;
     if (tb->ndim < 2 || tb->shape[tb->ndim - 2] != ta->shape[ta->ndim - 1])
-        return FL__BAD("fl_solve_triangular: shapes %s and %s do not fit", FL__SHAPE_TEXT(ta),
-                       FL__SHAPE_TEXT(tb));
+        return FL__BAD("fl_solve_triangular: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
+                       FL_SHAPE_TEXT(tb));
     fl_triangle_args t = {upper, unit};
     fl_scope s = fl_scope_begin();
     bool ok = FL_W(_joined)("fl_solve_triangular", &a, &b);
@@ -204,7 +204,7 @@ FL_T *FL_W(matrix_power)(FL_T *x, int64_t n) {
 
 #ifdef FL_ON_TENSORS
 fl_tensor *fl_lu_factor(fl_tensor *x, fl_tensor **pivot) {
-    if (fl__null("fl_lu_factor", x) || fl__null("fl_lu_factor", pivot) ||
+    if (fl_absent("fl_lu_factor", x) || fl_absent("fl_lu_factor", pivot) ||
         !fl__are_matrices("fl_lu_factor", x, true))
         return NULL;
     fl_call c = {.op = FL_OP_lu_factor, .n_out = 2, .n_in = 1, .in = {x}};
@@ -228,14 +228,14 @@ static fl_tensor *fl__lu_diagonal(fl_tensor *x, fl_tensor **sign) {
 }
 
 fl_tensor *fl_det(fl_tensor *x) {
-    if (fl__null("fl_det", x) || !fl__are_matrices("fl_det", x, true)) return NULL;
+    if (fl_absent("fl_det", x) || !fl__are_matrices("fl_det", x, true)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *sign, *d = fl__lu_diagonal(x, &sign);
     return fl_scope_return(&s, d ? MUL(sign, fl_prod(d, FL_AXES(-1))) : NULL);
 }
 
 fl_tensor *fl_slogdet(fl_tensor *x, fl_tensor **sign) {
-    if (fl__null("fl_slogdet", x) || !fl__are_matrices("fl_slogdet", x, true)) return NULL;
+    if (fl_absent("fl_slogdet", x) || !fl__are_matrices("fl_slogdet", x, true)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *swaps, *d = fl__lu_diagonal(x, &swaps);
     fl_tensor *y = d ? fl_sum(LOG(ABS(d)), FL_AXES(-1)) : NULL;
@@ -266,7 +266,7 @@ fl_var *fv_slogdet(fl_var *x, fl_tensor **sign) {
 
 #ifdef FL_ON_TENSORS
 fl_tensor *fl_cholesky(fl_tensor *x) {
-    if (fl__null("fl_cholesky", x) || !fl__are_matrices("fl_cholesky", x, true)) return NULL;
+    if (fl_absent("fl_cholesky", x) || !fl__are_matrices("fl_cholesky", x, true)) return NULL;
     fl_call c = {.op = FL_OP_cholesky, .n_out = 1, .n_in = 1, .in = {x}};
     return fl__factor_call(&c, (fl_shape[]){fl_shape_of(x)}) ? c.out[0] : NULL;
 }
@@ -368,7 +368,7 @@ static fl_var *fv__spread(fl_var *d) {
 
 #ifdef FL_ON_TENSORS
 fl_tensor *fl_qr(fl_tensor *x, fl_tensor **r) {
-    if (fl__null("fl_qr", x) || fl__null("fl_qr", r) || !fl__are_matrices("fl_qr", x, false))
+    if (fl_absent("fl_qr", x) || fl_absent("fl_qr", r) || !fl__are_matrices("fl_qr", x, false))
         return NULL;
     int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1], k = m < n ? m : n;
     fl_call c = {.op = FL_OP_qr, .n_out = 2, .n_in = 1, .in = {x}};
@@ -392,7 +392,7 @@ static void fv__qr_back(fl_node *n, fl_var *dy) {
 fl_var *fv_qr(fl_var *x, fl_var **r) {
     fl_tensor *t[2];
     fl_var *y[2];
-    if (fl__null("fv_qr", x) || fl__null("fv_qr", r) ||
+    if (fl_absent("fv_qr", x) || fl_absent("fv_qr", r) ||
         !fl__are_matrices("fl_qr", x->value, false))
         return NULL;
     int64_t m = x->value->shape[x->value->ndim - 2], n = x->value->shape[x->value->ndim - 1];
@@ -414,7 +414,7 @@ fl_var *fv_qr(fl_var *x, fl_var **r) {
 #ifdef FL_ON_TENSORS
 /* t: u, s, vt; or s alone. */
 static bool fl__svd(const char *fn, fl_tensor *x, bool vectors, fl_tensor **t) {
-    if (fl__null(fn, x) || !fl__are_matrices(fn, x, false)) return false;
+    if (fl_absent(fn, x) || !fl__are_matrices(fn, x, false)) return false;
     int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1], k = m < n ? m : n;
     fl_call c = {.op = FL_OP_svd, .n_out = 3, .n_in = 1, .in = {x}};
     fl_shape out[] = {vectors ? fl__batch_of(x, 2, m, k) : fl__unwanted, fl__batch_of(x, 1, k, 0),
@@ -426,7 +426,7 @@ static bool fl__svd(const char *fn, fl_tensor *x, bool vectors, fl_tensor **t) {
 
 fl_tensor *fl_svd(fl_tensor *x, fl_tensor **s, fl_tensor **vt) {
     fl_tensor *t[3];
-    if (fl__null("fl_svd", s) || fl__null("fl_svd", vt) || !fl__svd("fl_svd", x, true, t))
+    if (fl_absent("fl_svd", s) || fl_absent("fl_svd", vt) || !fl__svd("fl_svd", x, true, t))
         return NULL;
     *s = t[1];
     *vt = t[2];
@@ -464,7 +464,7 @@ static void fv__svd_back(fl_node *n, fl_var *dy) {
 fl_var *fv_svd(fl_var *x, fl_var **s, fl_var **vt) {
     fl_tensor *t[3];
     fl_var *y[3];
-    if (fl__null("fv_svd", x) || fl__null("fv_svd", s) || fl__null("fv_svd", vt)) return NULL;
+    if (fl_absent("fv_svd", x) || fl_absent("fv_svd", s) || fl_absent("fv_svd", vt)) return NULL;
     fl_scope scope = fl_scope_begin();
     bool ok = fl__svd("fl_svd", x->value, true, t) && fv__split("svd", x, fv__svd_back, 3, t, y);
     if (ok) *s = fl_promote(&scope, y[1]);
@@ -474,7 +474,7 @@ fl_var *fv_svd(fl_var *x, fl_var **s, fl_var **vt) {
 
 fl_var *fv_svdvals(fl_var *x) {
     fl_var *s, *vt;
-    if (fl__null("fv_svdvals", x)) return NULL;
+    if (fl_absent("fv_svdvals", x)) return NULL;
     if (!x->requires_grad || !fl_grad_enabled()) return fv_const(fl_svdvals(x->value));
     fl_scope scope = fl_scope_begin();
     return fv_scope_return(&scope, fv_svd(x, &s, &vt) ? s : NULL);
@@ -485,7 +485,7 @@ fl_var *fv_svdvals(fl_var *x) {
 
 #ifdef FL_ON_TENSORS
 fl_tensor *fl_eigh(fl_tensor *x, fl_tensor **v) {
-    if (fl__null("fl_eigh", x) || !fl__are_matrices("fl_eigh", x, true)) return NULL;
+    if (fl_absent("fl_eigh", x) || !fl__are_matrices("fl_eigh", x, true)) return NULL;
     fl_call c = {.op = FL_OP_eigh, .n_out = 2, .n_in = 1, .in = {x}};
     fl_shape out[] = {fl__batch_of(x, 1, x->shape[x->ndim - 1], 0),
                       v ? fl_shape_of(x) : fl__unwanted};
@@ -508,7 +508,7 @@ static void fv__eigh_back(fl_node *n, fl_var *dy) {
 fl_var *fv_eigh(fl_var *x, fl_var **v) {
     fl_tensor *t[2];
     fl_var *y[2];
-    if (fl__null("fv_eigh", x)) return NULL;
+    if (fl_absent("fv_eigh", x)) return NULL;
     if (!v && (!x->requires_grad || !fl_grad_enabled())) return fv_const(fl_eigh(x->value, NULL));
     fl_scope s = fl_scope_begin();
     bool ok = (t[0] = fl_eigh(x->value, &t[1])) && fv__split("eigh", x, fv__eigh_back, 2, t, y);
@@ -526,8 +526,8 @@ FL_T *FL_W(lstsq)(FL_T *a, FL_T *b) {
     if (!fl__are_matrices("fl_lstsq", ta, false)) return NULL;
     bool wide = ta->shape[ta->ndim - 2] < ta->shape[ta->ndim - 1];
     if (tb->ndim < 2 || tb->shape[tb->ndim - 2] != ta->shape[ta->ndim - 2])
-        return FL__BAD("fl_lstsq: shapes %s and %s do not fit", FL__SHAPE_TEXT(ta),
-                       FL__SHAPE_TEXT(tb));
+        return FL__BAD("fl_lstsq: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
+                       FL_SHAPE_TEXT(tb));
     fl_scope s = fl_scope_begin();
     FL_T *r, *q = FL_W(qr)(wide ? FL_W(_turn)(a) : a, &r), *x = NULL;
     if (q && wide) x = FL_W(matmul)(q, FL_W(solve_triangular)(FL_W(_turn)(r), b, false, false));
@@ -538,7 +538,7 @@ FL_T *FL_W(lstsq)(FL_T *a, FL_T *b) {
 
 #ifdef FL_ON_TENSORS
 fl_tensor *fl_pinv(fl_tensor *x, double rcond) {
-    if (fl__null("fl_pinv", x) || !fl__are_matrices("fl_pinv", x, false)) return NULL;
+    if (fl_absent("fl_pinv", x) || !fl__are_matrices("fl_pinv", x, false)) return NULL;
     fl_scope scope = fl_scope_begin();
     int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1];
     if (m == 0 || n == 0) return fl_scope_return(&scope, fl_clone(fl__turn(x)));

@@ -153,7 +153,7 @@ static bool fl__is_image(const char *fn, const fl_tensor *x) {
     for (int i = 2; i < x->ndim; i++) ok = ok && fl__in_range(x->shape[i], 1);
     if (ok) return true;
     return FL__BAD("%s: x is %s of shape %s, not a float [n, c, 1 to 3 dims]", fn,
-                   fl_dtype_name(x->dtype), FL__SHAPE_TEXT(x)) != NULL;
+                   fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x)) != NULL;
 }
 #endif
 
@@ -230,8 +230,8 @@ static bool fl__conv_operands(const char *fn, fl_tensor *x, fl_tensor *w) {
     if (!fl__is_image(fn, x)) return false;
     if (w->ndim == x->ndim && w->dtype == x->dtype) return true;
     return FL__BAD("%s: x %s %s and w %s %s: both need the same dims and dtype", fn,
-                   fl_dtype_name(x->dtype), FL__SHAPE_TEXT(x), fl_dtype_name(w->dtype),
-                   FL__SHAPE_TEXT(w)) != NULL;
+                   fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(w->dtype),
+                   FL_SHAPE_TEXT(w)) != NULL;
 }
 
 static bool fl__conv_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_map *m) {
@@ -241,7 +241,7 @@ static bool fl__conv_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_m
         int64_t dilation = fl__setting(o.dilation, i, 1), k = w->shape[2 + i];
         if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, dilation))
             return FL__BAD("fl_conv: x %s, w %s, dim %d: stride %lld, pad %lld, dilation %lld",
-                           FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w), 2 + i, (long long)stride,
+                           FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w), 2 + i, (long long)stride,
                            (long long)pad, (long long)dilation) != NULL;
     }
     return true;
@@ -260,8 +260,8 @@ static bool fl__conv_transpose_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, 
         int64_t n = ok ? (x->shape[2 + i] - 1) * stride - 2 * pad + window + more : 0;
         if (!ok || !fl__slide(&m[i], n, k, stride, pad, dilation))
             return FL__BAD("fl_conv_transpose: x %s, w %s, dim %d: stride %lld, pad %lld, dilation "
-                           "%lld, output_pad %lld (less than the stride)", FL__SHAPE_TEXT(x),
-                           FL__SHAPE_TEXT(w), 2 + i, (long long)stride, (long long)pad,
+                           "%lld, output_pad %lld (less than the stride)", FL_SHAPE_TEXT(x),
+                           FL_SHAPE_TEXT(w), 2 + i, (long long)stride, (long long)pad,
                            (long long)dilation, (long long)more) != NULL;
     }
     return true;
@@ -289,7 +289,7 @@ static fl_shape fl__bias_shape(int64_t channels, int nd) {
 static bool fl__bias_ok(const char *fn, fl_tensor *bias, fl_tensor *x, int64_t channels) {
     if (bias->ndim == 1 && bias->shape[0] == channels && bias->dtype == x->dtype) return true;
     return FL__BAD("%s: bias %s %s, not %s [%lld]", fn, fl_dtype_name(bias->dtype),
-                   FL__SHAPE_TEXT(bias), fl_dtype_name(x->dtype), (long long)channels) != NULL;
+                   FL_SHAPE_TEXT(bias), fl_dtype_name(x->dtype), (long long)channels) != NULL;
 }
 #endif
 
@@ -369,7 +369,7 @@ FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     int nd = image->ndim - 2;
     int64_t groups = fl_option_int(o.groups, 1);
     if (!fl__in_range(groups, 1) || kernel->shape[1] > INT32_MAX)
-        return FL__BAD("fl_conv_transpose: w %s in %lld groups", FL__SHAPE_TEXT(kernel),
+        return FL__BAD("fl_conv_transpose: w %s in %lld groups", FL_SHAPE_TEXT(kernel),
                        (long long)groups);
     int64_t depth = nd == 3 ? kernel->shape[2] : 1, channels = kernel->shape[1] * groups;
     if (bias && !fl__bias_ok("fl_conv_transpose", FL_VALUE(bias), image, channels)) return NULL;
@@ -402,7 +402,7 @@ static bool fl__pool_maps(const char *fn, fl_tensor *x, fl_pool_opts o, fl__axis
         int64_t pad = fl__setting(o.pad, i, 0);
         if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, 1) || m[i].hi > k / 2)
             return FL__BAD("%s: x %s, dim %d: window %lld, stride %lld, pad %lld (at most half a "
-                           "window)", fn, FL__SHAPE_TEXT(x), 2 + i, (long long)k,
+                           "window)", fn, FL_SHAPE_TEXT(x), 2 + i, (long long)k,
                            (long long)stride, (long long)pad) != NULL;
         m[i].ignore_pad = o.ignore_pad;
     }
@@ -418,7 +418,7 @@ static bool fl__size_maps(const char *fn, fl_tensor *x, fl_shape size, fl__axis_
     for (int i = 0; ok && i < size.ndim; i++) ok = fl__in_range(size.dim[i], 1);
     if (!ok)
         return FL__BAD("%s: size %s for x %s", fn, fl_shape_text(size, text, sizeof text),
-                       FL__SHAPE_TEXT(x)) != NULL;
+                       FL_SHAPE_TEXT(x)) != NULL;
     for (int i = 0; i < size.ndim; i++) {
         int64_t n = x->shape[2 + i], out = size.dim[i];
         m[i] = like;
@@ -558,7 +558,7 @@ FL_T *FL_W(fold_opt)(FL_T *x, fl_shape size, fl_window_opts o) {
     if (in.ndim != 3 || in.dim[1] % k || in.dim[2] != positions ||
         !fl_dtype_is_float(FL_VALUE(x)->dtype))
         return FL__BAD("fl_fold: x %s %s is not a float [n, c %lld, %lld]",
-                       fl_dtype_name(FL_VALUE(x)->dtype), FL__SHAPE_TEXT(FL_VALUE(x)),
+                       fl_dtype_name(FL_VALUE(x)->dtype), FL_SHAPE_TEXT(FL_VALUE(x)),
                        (long long)k, (long long)positions);
     apart.dim[1] = in.dim[1] / k;
     fl__window_order(nd, sorted, back);
@@ -635,7 +635,7 @@ FL_T *FL_W(grid_sample_opt)(FL_T *x, FL_T *grid, fl_grid_opts o) {
     if (s.ndim != 4 || g.ndim != 4 || g.dim[0] != s.dim[0] || g.dim[3] != 2 ||
         places->dtype != image->dtype)
         return FL__BAD("fl_grid_sample: x %s [n, c, h, w] and grid %s [n, oh, ow, 2], of one dtype",
-                       FL__SHAPE_TEXT(image), FL__SHAPE_TEXT(places));
+                       FL_SHAPE_TEXT(image), FL_SHAPE_TEXT(places));
     fl_scope scope = fl_scope_begin();
     FL_T *given = x, *y = NULL;
     grid = FL_W(_widened)(grid);
@@ -667,7 +667,7 @@ FL_T *FL_W(affine_grid)(FL_T *theta, int64_t h, int64_t w, bool align) {
     if (t->ndim != 3 || t->shape[1] != 2 || t->shape[2] != 3 || !fl_dtype_is_float(t->dtype) ||
         !fl__in_range(h, 1) || !fl__in_range(w, 1))
         return FL__BAD("fl_affine_grid: theta %s is not [n, 2, 3], or no grid of %lld x %lld",
-                       FL__SHAPE_TEXT(t), (long long)h, (long long)w);
+                       FL_SHAPE_TEXT(t), (long long)h, (long long)w);
     fl_scope s = fl_scope_begin();
     FL_T *given = theta;
     if (!(theta = FL_W(_widened)(theta))) return FL_GIVE(&s, NULL);

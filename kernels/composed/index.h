@@ -19,7 +19,7 @@
 
 #ifdef FL_ON_TENSORS
 static bool fl__is_index(const char *fn, const fl_tensor *index) {
-    if (fl__null(fn, index)) return false;
+    if (fl_absent(fn, index)) return false;
     if (index->dtype == FL_I64) return true;
     return FL__BAD("%s: the index is %s, not i64", fn, fl_dtype_name(index->dtype)) != NULL;
 }
@@ -43,20 +43,20 @@ static fl_tensor *fl__wrapped(const char *fn, fl_tensor *index, int axis, int64_
 static fl_tensor *fl__flat_index(const char *fn, const fl_tensor *x, fl_tensor *const *index, int n,
                                  fl_shape *shape) {
     fl_tensor *flat = NULL;
-    if (fl__null(fn, index)) return NULL;
-    if (n < 1 || n > x->ndim) return FL__BAD("%s: %d indices for %s", fn, n, FL__SHAPE_TEXT(x));
+    if (fl_absent(fn, index)) return NULL;
+    if (n < 1 || n > x->ndim) return FL__BAD("%s: %d indices for %s", fn, n, FL_SHAPE_TEXT(x));
     *shape = FL_SCALAR_SHAPE;
     for (int i = 0; i < n; i++) {
         fl_tensor *at = fl__wrapped(fn, index[i], i, x->shape[i]);
         if (!at) return NULL;
-        if (!fl__broadcast_shape(shape, at))
+        if (!fl_broadcast_shape(shape, at))
             return FL__BAD("%s: index %d of shape %s does not broadcast with those before", fn, i,
-                           FL__SHAPE_TEXT(at));
+                           FL_SHAPE_TEXT(at));
         flat = i ? fl_add(fl_mul(flat, fl_int(x->shape[i])), at) : at;
     }
     if (shape->ndim + x->ndim - n > FL_MAX_DIMS)
         return FL__BAD("%s: indices of %d dims for %s: more than %d", fn, shape->ndim,
-                       FL__SHAPE_TEXT(x), FL_MAX_DIMS);
+                       FL_SHAPE_TEXT(x), FL_MAX_DIMS);
     return fl_reshape(flat, FL_SHAPE(fl_numel(flat)));
 }
 
@@ -78,7 +78,7 @@ static fl_tensor *fl__along_axis(const char *fn, const fl_tensor *x, int axis, f
                                  const fl_tensor *src) {
     if (!fl__is_index(fn, index)) return NULL;
     if (index->ndim != 1)
-        return FL__BAD("%s: the index has shape %s, not one dim", fn, FL__SHAPE_TEXT(index));
+        return FL__BAD("%s: the index has shape %s, not one dim", fn, FL_SHAPE_TEXT(index));
     fl_shape part = fl__part_shape(x, axis, index), column = {x->ndim, {0}};
     bool fits = !src || src->ndim == part.ndim;
     for (int i = 0; i < x->ndim; i++) {
@@ -86,21 +86,21 @@ static fl_tensor *fl__along_axis(const char *fn, const fl_tensor *x, int axis, f
         fits = fits && (!src || src->shape[i] == part.dim[i]);
     }
     if (!fits)
-        return FL__BAD("%s: src has shape %s, not %s", fn, FL__SHAPE_TEXT(src),
-                       fl__shape_as_text(part).s);
+        return FL__BAD("%s: src has shape %s, not %s", fn, FL_SHAPE_TEXT(src),
+                       FL_TEXT_OF(part));
     return fl_expand(fl_reshape(index, column), part);
 }
 
 /* mask broadcast with x; *shape: theirs */
 static fl_tensor *fl__mask_over(const char *fn, const fl_tensor *x, fl_tensor *mask,
                                 fl_shape *shape) {
-    if (fl__null(fn, mask)) return NULL;
+    if (fl_absent(fn, mask)) return NULL;
     if (mask->dtype != FL_B8)
         return FL__BAD("%s: the mask is %s, not b8", fn, fl_dtype_name(mask->dtype));
     *shape = fl_shape_of(x);
-    if (!fl__broadcast_shape(shape, mask))
-        return FL__BAD("%s: mask %s does not broadcast with %s", fn, FL__SHAPE_TEXT(mask),
-                       FL__SHAPE_TEXT(x));
+    if (!fl_broadcast_shape(shape, mask))
+        return FL__BAD("%s: mask %s does not broadcast with %s", fn, FL_SHAPE_TEXT(mask),
+                       FL_SHAPE_TEXT(x));
     return fl_expand(mask, *shape);
 }
 
@@ -138,7 +138,7 @@ FL_T *FL_W(take_along)(FL_T *x, fl_tensor *index, int axis) {
     const char *fn = "fl_take_along";
     if (FL_ABSENT("take_along", x) || !fl__is_index(fn, index)) return NULL;
     fl_tensor *t = FL_VALUE(x);
-    if ((axis = fl__axis(fn, t, axis)) < 0) return NULL;
+    if ((axis = fl_axis_of(fn, t, axis)) < 0) return NULL;
     fl_shape whole = fl_shape_of(t), places = fl_shape_of(index);
     bool fits = places.ndim == whole.ndim;
     for (int i = 0; fits && i < whole.ndim; i++) {
@@ -148,8 +148,8 @@ FL_T *FL_W(take_along)(FL_T *x, fl_tensor *index, int axis) {
         whole.dim[i] = places.dim[i] = a == 1 ? b : a;
     }
     if (!fits)
-        return FL__BAD("%s: index of shape %s for shape %s, axis %d", fn, FL__SHAPE_TEXT(index),
-                       FL__SHAPE_TEXT(t), axis);
+        return FL__BAD("%s: index of shape %s for shape %s, axis %d", fn, FL_SHAPE_TEXT(index),
+                       FL_SHAPE_TEXT(t), axis);
     fl_scope s = fl_scope_begin();
     fl_tensor *at = fl_expand(index, places);
     return FL_GIVE(&s, FL_W(gather)(FL_W(expand)(x, whole), axis, at));
@@ -186,7 +186,7 @@ FL_T *FL_W(index_add)(FL_T *x, int axis, fl_tensor *index, FL_T *src, double alp
     const char *fn = "fl_index_add";
     if (FL_ABSENT("index_add", x) || FL_ABSENT("index_add", src)) return NULL;
     fl_tensor *t = FL_VALUE(x);
-    if ((axis = fl__axis(fn, t, axis)) < 0) return NULL;
+    if ((axis = fl_axis_of(fn, t, axis)) < 0) return NULL;
     bool is_float = fl_dtype_is_float(t->dtype);
     if (!is_float && !(alpha == floor(alpha) && fabs(alpha) < 0x1p63))
         return FL__BAD("%s: alpha %g for %s", fn, alpha, fl_dtype_name(t->dtype));
@@ -200,7 +200,7 @@ FL_T *FL_W(index_add)(FL_T *x, int axis, fl_tensor *index, FL_T *src, double alp
 
 FL_T *FL_W(index_copy)(FL_T *x, int axis, fl_tensor *index, FL_T *src) {
     if (FL_ABSENT("index_copy", x) || FL_ABSENT("index_copy", src)) return NULL;
-    if ((axis = fl__axis("fl_index_copy", FL_VALUE(x), axis)) < 0) return NULL;
+    if ((axis = fl_axis_of("fl_index_copy", FL_VALUE(x), axis)) < 0) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *at = fl__along_axis("fl_index_copy", FL_VALUE(x), axis, index, FL_VALUE(src));
     return FL_GIVE(&s, at ? FL_W(scatter)(x, axis, at, src) : NULL);
@@ -209,7 +209,7 @@ FL_T *FL_W(index_copy)(FL_T *x, int axis, fl_tensor *index, FL_T *src) {
 FL_T *FL_W(index_fill)(FL_T *x, int axis, fl_tensor *index, double value) {
     if (FL_ABSENT("index_fill", x)) return NULL;
     fl_tensor *t = FL_VALUE(x);
-    if ((axis = fl__axis("fl_index_fill", t, axis)) < 0) return NULL;
+    if ((axis = fl_axis_of("fl_index_fill", t, axis)) < 0) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *at = fl__wrapped("fl_index_fill", index, axis, t->shape[axis]);
     if (at) at = fl__along_axis("fl_index_fill", t, axis, at, NULL);
@@ -261,14 +261,14 @@ FL_T *FL_W(masked_scatter)(FL_T *x, fl_tensor *mask, FL_T *src) {
 
 FL_T *FL_W(bincount)(fl_tensor *x, FL_T *weights, int64_t least) {
     const char *fn = "fl_bincount";
-    if (fl__null(fn, x)) return NULL;
+    if (fl_absent(fn, x)) return NULL;
     fl_dtype d = x->dtype;
     if (x->ndim != 1 || d == FL_B8 || fl_dtype_is_float(d) || least < 0)
         return FL__BAD("%s: %s of shape %s, at least %lld bins", fn, fl_dtype_name(d),
-                       FL__SHAPE_TEXT(x), (long long)least);
-    if (weights && !fl__same_shape(x, FL_VALUE(weights)))
+                       FL_SHAPE_TEXT(x), (long long)least);
+    if (weights && !fl_same_shape(x, FL_VALUE(weights)))
         return FL__BAD("%s: weights of shape %s for shape %s", fn,
-                       FL__SHAPE_TEXT(FL_VALUE(weights)), FL__SHAPE_TEXT(x));
+                       FL_SHAPE_TEXT(FL_VALUE(weights)), FL_SHAPE_TEXT(x));
     fl_scope s = fl_scope_begin();
     if (!(x = fl_cast(x, FL_I64))) return FL_GIVE(&s, NULL);
     int64_t most = fl_numel(x) ? fl_item_int(fl_amax(x, FL_ALL_AXES)) : -1;
@@ -286,7 +286,7 @@ FL_T *FL_W(bincount)(fl_tensor *x, FL_T *weights, int64_t least) {
 #ifdef FL_ON_TENSORS
 
 fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
-    if (fl__null("fl_histc", x)) return NULL;
+    if (fl_absent("fl_histc", x)) return NULL;
     if (bins < 1 || !(low <= high) || !isfinite(high - low))
         return FL__BAD("fl_histc: %lld bins from %g to %g", (long long)bins, low, high);
     fl_scope s = fl_scope_begin();
@@ -309,14 +309,14 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
 }
 
 bool fl_ix(fl_tensor *const *index, int n, fl_tensor **grid) {
-    if (fl__null("fl_ix", index) || fl__null("fl_ix", grid)) return false;
+    if (fl_absent("fl_ix", index) || fl_absent("fl_ix", grid)) return false;
     if (n < 1 || n > FL_MAX_DIMS) return FL__BAD("fl_ix: %d indices", n) != NULL;
     for (int i = 0; i < n; i++) {
         fl_shape s = {n, {1, 1, 1, 1, 1, 1, 1, 1}};
         if (!fl__is_index("fl_ix", index[i])) return false;
         if (index[i]->ndim != 1)
             return FL__BAD("fl_ix: index %d has shape %s, not one dim", i,
-                           FL__SHAPE_TEXT(index[i])) != NULL;
+                           FL_SHAPE_TEXT(index[i])) != NULL;
         s.dim[i] = index[i]->shape[0];
         if (!(grid[i] = fl_reshape(index[i], s))) return false;
     }
@@ -350,14 +350,14 @@ static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_sh
 }
 
 fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
-    if (fl__null("fl_unique", x)) return NULL;
+    if (fl_absent("fl_unique", x)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *order = NULL, *line = fl_sort(fl__as_vector(x), 0, false, &order);
     return fl__runs(&s, line, order, fl_shape_of(x), inverse, counts);
 }
 
 fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
-    if (fl__null("fl_unique_consecutive", x)) return NULL;
+    if (fl_absent("fl_unique_consecutive", x)) return NULL;
     fl_scope s = fl_scope_begin();
     return fl__runs(&s, fl__as_vector(x), NULL, fl_shape_of(x), inverse, counts);
 }
@@ -375,12 +375,12 @@ static fl_tensor *fl__step_right(fl_tensor *sorted, fl_tensor *v, bool right, fl
 }
 
 fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
-    if (fl__null("fl_searchsorted", sorted) || fl__null("fl_searchsorted", v)) return NULL;
+    if (fl_absent("fl_searchsorted", sorted) || fl_absent("fl_searchsorted", v)) return NULL;
     bool fits = sorted->ndim == 1 || (sorted->ndim > 1 && sorted->ndim == v->ndim);
     for (int i = 0; fits && i < sorted->ndim - 1; i++) fits = sorted->shape[i] == v->shape[i];
     if (!fits)
-        return FL__BAD("fl_searchsorted: values of shape %s in %s", FL__SHAPE_TEXT(v),
-                       FL__SHAPE_TEXT(sorted));
+        return FL__BAD("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
+                       FL_SHAPE_TEXT(sorted));
     fl_scope s = fl_scope_begin();
     fl_shape shape = fl_shape_of(v);
     int64_t n = sorted->shape[sorted->ndim - 1], step = 1;
@@ -392,7 +392,7 @@ fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
 }
 
 fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among) {
-    if (fl__null("fl_isin", x) || fl__null("fl_isin", among)) return NULL;
+    if (fl_absent("fl_isin", x) || fl_absent("fl_isin", among)) return NULL;
     fl_scope s = fl_scope_begin();
     int64_t n = fl_numel(among);
     fl_tensor *none = n ? NULL : fl__number_beside(x, 0, FL_B8);

@@ -27,7 +27,7 @@ static fl_dtype FL_W(_unhalved)(int n, FL_T **x) {
     int count = 0;
     for (int i = 0; i < n; i++)
         if (x[i]) t[count++] = FL_VALUE(x[i]);
-    fl_dtype d = fl__promote(count, t);
+    fl_dtype d = fl_result_type(count, t);
     for (int i = 0; i < n && (d == FL_F16 || d == FL_BF16); i++)
         if (x[i] && !(x[i] = FL_W(_widened)(x[i]))) return FL_DTYPE_NONE;
     return d;
@@ -37,16 +37,16 @@ FL_T *FL_W(dot)(FL_T *a, FL_T *b) {
     if (FL_ABSENT("dot", a) || FL_ABSENT("dot", b)) return NULL;
     fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
     if (ta->ndim != 1 || tb->ndim != 1 || ta->shape[0] != tb->shape[0])
-        return FL__BAD("fl_dot: shapes %s and %s: not two vectors of one size", FL__SHAPE_TEXT(ta),
-                       FL__SHAPE_TEXT(tb));
+        return FL__BAD("fl_dot: shapes %s and %s: not two vectors of one size", FL_SHAPE_TEXT(ta),
+                       FL_SHAPE_TEXT(tb));
     return FL_W(matmul)(a, b);
 }
 
 FL_T *FL_W(outer)(FL_T *a, FL_T *b) {
     if (FL_ABSENT("outer", a) || FL_ABSENT("outer", b)) return NULL;
     if (FL_VALUE(a)->ndim != 1 || FL_VALUE(b)->ndim != 1)
-        return FL__BAD("fl_outer: shapes %s and %s: not two vectors", FL__SHAPE_TEXT(FL_VALUE(a)),
-                       FL__SHAPE_TEXT(FL_VALUE(b)));
+        return FL__BAD("fl_outer: shapes %s and %s: not two vectors", FL_SHAPE_TEXT(FL_VALUE(a)),
+                       FL_SHAPE_TEXT(FL_VALUE(b)));
     fl_scope s = fl_scope_begin();
     return FL_GIVE(&s, MUL(FL_W(unsqueeze)(a, 1), b));
 }
@@ -66,8 +66,8 @@ FL_T *FL_W(kron)(FL_T *a, FL_T *b) {
         fits = !__builtin_mul_overflow(left.dim[2 * i], right.dim[2 * i + 1], &joined.dim[i]);
     }
     if (!fits)
-        return FL__BAD("fl_kron: shapes %s and %s: the result is too large", FL__SHAPE_TEXT(ta),
-                       FL__SHAPE_TEXT(tb));
+        return FL__BAD("fl_kron: shapes %s and %s: the result is too large", FL_SHAPE_TEXT(ta),
+                       FL_SHAPE_TEXT(tb));
     fl_scope s = fl_scope_begin();
     FL_T *y = MUL(FL_W(reshape)(a, left), FL_W(reshape)(b, right));
     return FL_GIVE(&s, FL_W(reshape)(y, joined));
@@ -86,7 +86,7 @@ FL_T *FL_W(cross)(FL_T *a, FL_T *b, int axis) {
     if (ta->ndim != tb->ndim || at < 0 || at >= ta->ndim || ta->shape[at] != 3 ||
         tb->shape[at] != 3)
         return FL__BAD("fl_cross: shapes %s and %s: not 3 elements along axis %d",
-                       FL__SHAPE_TEXT(ta), FL__SHAPE_TEXT(tb), axis);
+                       FL_SHAPE_TEXT(ta), FL_SHAPE_TEXT(tb), axis);
     FL_T *x[] = {a, b};
     fl_scope s = fl_scope_begin();
     fl_dtype d = FL_W(_unhalved)(2, x);
@@ -187,12 +187,12 @@ static fl_var *fv__linear_node(fl_var *const *in, fl_op act) {
     fl_var *b = in[2];
     fl_tensor *t[] = {in[0]->value, in[1]->value, b ? b->value : NULL}, *y, *z = NULL;
     bool recorded = in[0]->requires_grad || in[1]->requires_grad || (b && b->requires_grad);
-    bool wants_z = recorded && act != FL_OP_COUNT && fv__unary_reads_x(act);
+    bool wants_z = recorded && act != FL_OP_NONE && fv__unary_reads_x(act);
     if (!fl__run_linear(t, act, &y, wants_z ? &z : NULL)) return NULL;
     fl_var *x = in[1]->requires_grad ? in[0] : NULL, *w = in[0]->requires_grad ? in[1] : NULL;
     fl_var *linear = fv_record_args("linear", z ? z : y, fv__linear_back,
                                     (fv_list){b ? 3 : 2, in}, FV_SAVE(x, w), NULL, 0);
-    return !linear || act == FL_OP_COUNT ? linear : fv__unary_of(act, linear, y);
+    return !linear || act == FL_OP_NONE ? linear : fv__unary_of(act, linear, y);
 }
 #endif
 
@@ -213,13 +213,13 @@ static FL_T *FL_W(_linear_fused)(FL_T **in, fl_op act, fl_dtype d) {
 static FL_T *FL_W(_linear_of)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
     if (FL_VALUE(w)->ndim != 2)
         return FL__BAD("fl_linear: the weight's shape is %s, not [out, in]",
-                       FL__SHAPE_TEXT(FL_VALUE(w)));
+                       FL_SHAPE_TEXT(FL_VALUE(w)));
     fl_scope s = fl_scope_begin();
     if (FL_VALUE(w)->dtype >= FL_DTYPE_COUNT) w = FL_W(cast)(w, FL_F32);
     if (!w) return FL_GIVE(&s, NULL);
     FL_T *all[] = {x, w, bias};
     fl_tensor *t[] = {FL_VALUE(x), FL_VALUE(w), bias ? FL_VALUE(bias) : NULL};
-    fl_dtype d = fl__promote(bias ? 3 : 2, t);
+    fl_dtype d = fl_result_type(bias ? 3 : 2, t);
     if (d < FL_DTYPE_COUNT && fl_dtype_is_float(d) && fl__fits_linear(bias ? 3 : 2, t))
         return FL_GIVE(&s, FL_W(_linear_fused)(all, act, d));
     if (!bias) return FL_GIVE(&s, FL_W(_activated)(FL_W(matmul)(x, FL_W(transpose)(w, 0, 1)), act));
@@ -230,7 +230,7 @@ static FL_T *FL_W(_linear_of)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
 
 FL_T *FL_W(linear)(FL_T *x, FL_T *w, FL_T *bias) {
     if (FL_ABSENT("linear", x) || FL_ABSENT("linear", w)) return NULL;
-    return FL_W(_linear_of)(x, w, bias, FL_OP_COUNT);
+    return FL_W(_linear_of)(x, w, bias, FL_OP_NONE);
 }
 
 #ifdef FL_ON_VARS
@@ -238,7 +238,7 @@ FL_PRIVATE fl_op fv__activation_of(fl_var *(*fn)(fl_var *x)) {
 #define FV__IS(op) if (fn == fv_##op) return FL_OP_##op;
     FL__ACTIVATIONS(FV__IS)
 #undef FV__IS
-    return FL_OP_COUNT;
+    return FL_OP_NONE;
 }
 #endif
 
@@ -267,8 +267,8 @@ FL_T *FL_W(cdist)(FL_T *a, FL_T *b, double p) {
     fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
     if (!(p >= 0)) return FL__BAD("fl_cdist: p = %g is negative", p);
     if (ta->ndim < 2 || tb->ndim < 2 || ta->shape[ta->ndim - 1] != tb->shape[tb->ndim - 1])
-        return FL__BAD("fl_cdist: shapes %s and %s: not rows of one size", FL__SHAPE_TEXT(ta),
-                       FL__SHAPE_TEXT(tb));
+        return FL__BAD("fl_cdist: shapes %s and %s: not rows of one size", FL_SHAPE_TEXT(ta),
+                       FL_SHAPE_TEXT(tb));
     FL_T *x[] = {a, b};
     fl_scope s = fl_scope_begin();
     fl_dtype d = FL_W(_unhalved)(2, x);
@@ -281,7 +281,7 @@ FL_T *FL_W(cdist)(FL_T *a, FL_T *b, double p) {
 FL_T *FL_W(trace)(FL_T *x) {
     if (FL_ABSENT("trace", x)) return NULL;
     fl_tensor *t = FL_VALUE(x);
-    if (t->ndim != 2) return FL__BAD("fl_trace: shape %s: not a matrix", FL__SHAPE_TEXT(t));
+    if (t->ndim != 2) return FL__BAD("fl_trace: shape %s: not a matrix", FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     return FL_GIVE(&s, FL_W(sum)(FL_W(diagonal)(x, 0, 0, 1), FL_ALL_AXES));
 }
@@ -324,7 +324,7 @@ FL_T *FL_W(tensordot)(FL_T *a, FL_T *b, int n, const int *axes_a, const int *axe
     for (int i = 0; fits && i < n; i++) fits = ta->shape[left[ra + i]] == tb->shape[right[i]];
     if (!fits)
         return FL__BAD("fl_tensordot: shapes %s and %s do not fit along %d axes",
-                       FL__SHAPE_TEXT(ta), FL__SHAPE_TEXT(tb), n);
+                       FL_SHAPE_TEXT(ta), FL_SHAPE_TEXT(tb), n);
     fl_shape shape = {ra + rb, {0}};
     for (int i = 0; i < ra; i++) shape.dim[i] = ta->shape[left[i]];
     for (int i = 0; i < rb; i++) shape.dim[ra + i] = tb->shape[right[n + i]];
@@ -408,7 +408,7 @@ static bool fl__einsum_sizes(fl__einsum *e, int i, const fl_tensor *x) {
     int dims = x->ndim - t->n + dots;
     if (dims < 0 || (dims > 0 && !dots))
         return FL__BAD("fl_einsum: \"%.80s\": operand %d of shape %s has %d letters", e->equation,
-                       i, FL__SHAPE_TEXT(x), t->n - dots) != NULL;
+                       i, FL_SHAPE_TEXT(x), t->n - dots) != NULL;
     fl__einsum_open(t, dims);
     if (dots && dims > e->dots) e->dots = dims;
     for (int d = 0; d < t->n; d++) {
@@ -418,7 +418,7 @@ static bool fl__einsum_sizes(fl__einsum *e, int i, const fl_tensor *x) {
         for (int k = 0; fits && k < d; k++) fits = t->label[k] != label || x->shape[k] == n;
         if (!fits)
             return FL__BAD("fl_einsum: \"%.80s\": dim %d of operand %d, shape %s, does not fit "
-                           "%lld", e->equation, d, i, FL__SHAPE_TEXT(x), (long long)*size) != NULL;
+                           "%lld", e->equation, d, i, FL_SHAPE_TEXT(x), (long long)*size) != NULL;
         if (e->seen[label] == 1 || *size == 1) *size = n;
     }
     return true;

@@ -7,6 +7,7 @@
 #if defined(FL_IMPL_ONLY_COMPOSED_LOSS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_COMPOSED_LOSS_IMPL
 #define FL_COMPOSED_LOSS_IMPL
+#include "../../fl/ops/softmax.h"
 #include <math.h>
 #define FL_TEXT "loss.h"
 #include "twice.h"
@@ -17,12 +18,12 @@
 /* The operands of a loss as computed in; false after an error. */
 static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {
     for (int i = 0; i < n; i++)
-        if (fl__null(fn, x[i])) return false;
+        if (fl_absent(fn, x[i])) return false;
     for (int i = 0; i < n; i++) {
         fl_shape all = fl_shape_of(FL_VALUE(x[0]));
-        if (!fl__broadcast_shape(&all, FL_VALUE(x[i])))
-            return FL__BAD("%s: shapes %s and %s", fn, FL__SHAPE_TEXT(FL_VALUE(x[0])),
-                           FL__SHAPE_TEXT(FL_VALUE(x[i]))) != NULL;
+        if (!fl_broadcast_shape(&all, FL_VALUE(x[i])))
+            return FL__BAD("%s: shapes %s and %s", fn, FL_SHAPE_TEXT(FL_VALUE(x[0])),
+                           FL_SHAPE_TEXT(FL_VALUE(x[i]))) != NULL;
     }
     return FL_W(_widen)(x, n);
 }
@@ -169,7 +170,7 @@ FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_redu
     const fl_tensor *t = FL_VALUE(x);
     if (t->ndim != 2 || target->ndim != 1 || target->shape[0] != t->shape[0])
         return FL__BAD("fl_multi_margin_loss: input %s, target %s; want [n, c] and [n]",
-                       FL__SHAPE_TEXT(t), FL__SHAPE_TEXT(target));
+                       FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(target));
     fl_scope s = fl_scope_begin();
     fl_tensor *column = fl_unsqueeze(target, 1), *own = fl_one_hot(target, t->shape[1]);
     FL_T *wide = FL_W(_widened)(x);
@@ -230,7 +231,7 @@ static void fv__cross_entropy_back(fl_node *n, fl_var *dy) {
         return;
     }
     fl_call c = {.op = FL_OP_cross_entropy_grad, .n_out = 1, .n_in = 5, .args = &a};
-    c.out[0] = fl__out_like(x->value, x->value->dtype);
+    c.out[0] = fl_out_like(x->value, x->value->dtype);
     for (int i = 0; i < 4; i++) c.in[i] = fv_value(fv_saved(n, i));
     c.in[4] = dy->value;
     if (!c.out[0]) (void)fl_raise();
@@ -286,14 +287,14 @@ static bool fl__ctc_fits(const fl_tensor *x, const fl_tensor *target, const fl_t
                          const fl_tensor *lengths, int64_t blank) {
     bool ok = x->ndim == 3 && x->shape[0] > 0 && target->ndim == 2 && steps->ndim == 1 &&
               lengths->ndim == 1 && target->shape[0] == x->shape[1] &&
-              fl__same_shape(steps, lengths) && steps->shape[0] == x->shape[1] &&
+              fl_same_shape(steps, lengths) && steps->shape[0] == x->shape[1] &&
               target->dtype == FL_I64 && steps->dtype == FL_I64 && lengths->dtype == FL_I64;
     if (!ok)
         return FL__BAD(
                    "fl_ctc_loss: input %s, target %s, lengths %s and %s; want [t > 0, n, c] and "
                    "i64 [n, l], [n], [n]",
-                   FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(target), FL__SHAPE_TEXT(steps),
-                   FL__SHAPE_TEXT(lengths)) != NULL;
+                   FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps),
+                   FL_SHAPE_TEXT(lengths)) != NULL;
     return (blank >= 0 && blank < x->shape[2]) || FL__BAD("fl_ctc_loss: blank %lld of %lld classes",
                                                           (long long)blank, (long long)x->shape[2]);
 }

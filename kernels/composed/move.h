@@ -17,8 +17,8 @@
 FL_T *FL_W(movedim)(FL_T *x, int from, int to) {
     if (FL_ABSENT("movedim", x)) return NULL;
     int axes[FL_MAX_DIMS], next = 0, ndim = FL_VALUE(x)->ndim;
-    if ((from = fl__axis("fl_movedim", FL_VALUE(x), from)) < 0 ||
-        (to = fl__axis("fl_movedim", FL_VALUE(x), to)) < 0)
+    if ((from = fl_axis_of("fl_movedim", FL_VALUE(x), from)) < 0 ||
+        (to = fl_axis_of("fl_movedim", FL_VALUE(x), to)) < 0)
         return NULL;
     for (int i = 0; i < ndim; i++) {
         next += next == from;
@@ -29,11 +29,11 @@ FL_T *FL_W(movedim)(FL_T *x, int from, int to) {
 
 FL_T *FL_W(narrow)(FL_T *x, int axis, int64_t start, int64_t length) {
     if (FL_ABSENT("narrow", x)) return NULL;
-    if ((axis = fl__axis("fl_narrow", FL_VALUE(x), axis)) < 0) return NULL;
+    if ((axis = fl_axis_of("fl_narrow", FL_VALUE(x), axis)) < 0) return NULL;
     int64_t n = FL_VALUE(x)->shape[axis], first = start < 0 ? start + n : start;
     if (first < 0 || first > n || length < 0 || length > n - first)
         return FL__BAD("fl_narrow: %lld elements from %lld on axis %d of shape %s",
-                       (long long)length, (long long)start, axis, FL__SHAPE_TEXT(FL_VALUE(x)));
+                       (long long)length, (long long)start, axis, FL_SHAPE_TEXT(FL_VALUE(x)));
     return FL_W(slice)(x, axis, first, first + length, 1);
 }
 
@@ -42,7 +42,7 @@ FL_T *FL_W(flip)(FL_T *x, int naxes, const int *axes) {
     uint32_t seen = 0;
     fl_scope s = fl_scope_begin();
     for (int i = 0; x && i < naxes; i++) {
-        int axis = fl__axis("fl_flip", FL_VALUE(x), axes[i]);
+        int axis = fl_axis_of("fl_flip", FL_VALUE(x), axes[i]);
         if (axis >= 0 && seen & 1u << axis) axis = (FL__BAD("fl_flip: axis %d appears twice", axis), -1);
         seen |= axis < 0 ? 0 : 1u << axis;
         x = axis < 0 ? NULL : FL_W(slice)(x, axis, -1, FL_SLICE_END, -1);
@@ -51,7 +51,7 @@ FL_T *FL_W(flip)(FL_T *x, int naxes, const int *axes) {
 }
 
 FL_T *FL_W(roll)(FL_T *x, int64_t shift, int axis) {
-    if (FL_ABSENT("roll", x) || (axis = fl__axis("fl_roll", FL_VALUE(x), axis)) < 0) return NULL;
+    if (FL_ABSENT("roll", x) || (axis = fl_axis_of("fl_roll", FL_VALUE(x), axis)) < 0) return NULL;
     int64_t n = FL_VALUE(x)->shape[axis], by = n ? shift % n : 0;
     if (by == 0) return x;
     if (by < 0) by += n;
@@ -62,8 +62,8 @@ FL_T *FL_W(roll)(FL_T *x, int64_t shift, int axis) {
 
 FL_T *FL_W(rot90)(FL_T *x, int64_t k, int a, int b) {
     if (FL_ABSENT("rot90", x)) return NULL;
-    if ((a = fl__axis("fl_rot90", FL_VALUE(x), a)) < 0 ||
-        (b = fl__axis("fl_rot90", FL_VALUE(x), b)) < 0)
+    if ((a = fl_axis_of("fl_rot90", FL_VALUE(x), a)) < 0 ||
+        (b = fl_axis_of("fl_rot90", FL_VALUE(x), b)) < 0)
         return NULL;
     if (a == b) return FL__BAD("fl_rot90: axis %d appears twice", a);
     fl_scope s = fl_scope_begin();
@@ -75,14 +75,14 @@ FL_T *FL_W(rot90)(FL_T *x, int64_t k, int a, int b) {
 
 FL_T *FL_W(unflatten)(FL_T *x, int axis, fl_shape shape) {
     if (FL_ABSENT("unflatten", x)) return NULL;
-    if ((axis = fl__axis("fl_unflatten", FL_VALUE(x), axis)) < 0) return NULL;
+    if ((axis = fl_axis_of("fl_unflatten", FL_VALUE(x), axis)) < 0) return NULL;
     fl_shape from = fl_shape_of(FL_VALUE(x)), to = from;
     int64_t known = 1, unknown = -1;
     bool fits = shape.ndim >= 1 && shape.ndim <= FL_MAX_DIMS - from.ndim + 1;
     to.ndim += fits ? shape.ndim - 1 : 0;
     if (!fits)
         return FL__BAD("fl_unflatten: %d dims for an axis of shape %s", shape.ndim,
-                       FL__SHAPE_TEXT(FL_VALUE(x)));
+                       FL_SHAPE_TEXT(FL_VALUE(x)));
     for (int i = 0; i < shape.ndim; i++) {
         if (shape.dim[i] == -1 && unknown < 0) unknown = i;
         else if (__builtin_mul_overflow(known, shape.dim[i], &known)) known = -1;
@@ -90,7 +90,7 @@ FL_T *FL_W(unflatten)(FL_T *x, int axis, fl_shape shape) {
     if (unknown >= 0) shape.dim[unknown] = known > 0 ? from.dim[axis] / known : -1;
     if (fl_shape_numel(shape) != from.dim[axis])
         return FL__BAD("fl_unflatten: axis %d of shape %s cannot become %s", axis,
-                       FL__SHAPE_TEXT(FL_VALUE(x)), fl__shape_as_text(shape).s);
+                       FL_SHAPE_TEXT(FL_VALUE(x)), FL_TEXT_OF(shape));
     for (int i = from.ndim - 1; i > axis; i--) to.dim[i + shape.ndim - 1] = from.dim[i];
     for (int i = 0; i < shape.ndim; i++) to.dim[axis + i] = shape.dim[i];
     return FL_W(reshape)(x, to);
@@ -100,11 +100,11 @@ FL_T *FL_W(unflatten)(FL_T *x, int axis, fl_shape shape) {
 
 int FL_W(split)(FL_T *x, int axis, int64_t size, FL_T **out, int max) {
     if (FL_ABSENT("split", x) || FL_ABSENT("split", out)) return 0;
-    if ((axis = fl__axis("fl_split", FL_VALUE(x), axis)) < 0) return 0;
+    if ((axis = fl_axis_of("fl_split", FL_VALUE(x), axis)) < 0) return 0;
     int64_t n = FL_VALUE(x)->shape[axis], parts = n && size > 0 ? (n - 1) / size + 1 : 1;
     if (size < 0 || (size == 0 && n) || parts > max) {
         (void)FL__BAD("fl_split: axis %d of shape %s in parts of %lld, room for %d", axis,
-                      FL__SHAPE_TEXT(FL_VALUE(x)), (long long)size, max);
+                      FL_SHAPE_TEXT(FL_VALUE(x)), (long long)size, max);
         return 0;
     }
     for (int64_t i = 0; i < parts; i++) {
@@ -116,7 +116,7 @@ int FL_W(split)(FL_T *x, int axis, int64_t size, FL_T **out, int max) {
 
 int FL_W(chunk)(FL_T *x, int axis, int n, FL_T **out) {
     if (FL_ABSENT("chunk", x) || FL_ABSENT("chunk", out)) return 0;
-    if ((axis = fl__axis("fl_chunk", FL_VALUE(x), axis)) < 0) return 0;
+    if ((axis = fl_axis_of("fl_chunk", FL_VALUE(x), axis)) < 0) return 0;
     if (n < 1) {
         (void)FL__BAD("fl_chunk: %d parts", n);
         return 0;
@@ -135,7 +135,7 @@ static FL_T *FL_W(_times)(FL_T *x, int axis, int64_t n, int cut, const char *fn)
     narrow.dim[0] = wide.dim[0], narrow.dim[2] = wide.dim[2];
     if (n < 0 || __builtin_mul_overflow(to.dim[axis], n, &to.dim[axis]) || fl_shape_numel(to) < 0)
         return FL__BAD("fl_%s: %lld times axis %d of shape %s", fn, (long long)n, axis,
-                       FL__SHAPE_TEXT(FL_VALUE(x)));
+                       FL_SHAPE_TEXT(FL_VALUE(x)));
     return FL_W(reshape)(FL_W(expand)(FL_W(reshape)(x, narrow), wide), to);
 }
 
@@ -153,7 +153,7 @@ FL_T *FL_W(repeat)(FL_T *x, fl_shape reps) {
     if (FL_ABSENT("repeat", x)) return NULL;
     if (reps.ndim < FL_VALUE(x)->ndim || reps.ndim > FL_MAX_DIMS)
         return FL__BAD("fl_repeat: %d numbers for shape %s", reps.ndim,
-                       FL__SHAPE_TEXT(FL_VALUE(x)));
+                       FL_SHAPE_TEXT(FL_VALUE(x)));
     return FL_W(_repeated)(x, reps, "repeat");
 }
 
@@ -168,7 +168,7 @@ FL_T *FL_W(tile)(FL_T *x, fl_shape reps) {
 
 FL_T *FL_W(repeat_interleave)(FL_T *x, int64_t n, int axis) {
     if (FL_ABSENT("repeat_interleave", x)) return NULL;
-    if ((axis = fl__axis("fl_repeat_interleave", FL_VALUE(x), axis)) < 0) return NULL;
+    if ((axis = fl_axis_of("fl_repeat_interleave", FL_VALUE(x), axis)) < 0) return NULL;
     fl_scope s = fl_scope_begin();
     return FL_GIVE(&s, FL_W(_times)(x, axis, n, axis + 1, "repeat_interleave"));
 }
@@ -198,7 +198,7 @@ static int64_t fl__padded_length(const fl_tensor *x, int axis, const fl_pad_opts
     if (ok && n == 0 && sum && o->mode != FL_PAD_CONSTANT) ok = false;
     if (ok) return sum;
     (void)FL__BAD("fl_pad: %lld before and %lld after axis %d of shape %s", (long long)low,
-                  (long long)high, axis, FL__SHAPE_TEXT(x));
+                  (long long)high, axis, FL_SHAPE_TEXT(x));
     return -1;
 }
 #endif
@@ -220,7 +220,7 @@ FL_T *FL_W(pad_opt)(FL_T *x, fl_pad_opts o) {
     if ((unsigned)o.mode > FL_PAD_CIRCULAR) return FL__BAD("fl_pad: mode %d", (int)o.mode);
     for (int i = FL_VALUE(x)->ndim; i < FL_MAX_DIMS; i++)
         if (o.low[i] || o.high[i])
-            return FL__BAD("fl_pad: axis %d of shape %s", i, FL__SHAPE_TEXT(FL_VALUE(x)));
+            return FL__BAD("fl_pad: axis %d of shape %s", i, FL_SHAPE_TEXT(FL_VALUE(x)));
     fl_scope s = fl_scope_begin();
     for (int i = 0; x && i < FL_VALUE(x)->ndim; i++) {
         int64_t n = FL_VALUE(x)->shape[i], low = o.low[i], high = o.high[i];
@@ -238,20 +238,20 @@ FL_T *FL_W(pad_opt)(FL_T *x, fl_pad_opts o) {
 fl_tensor *fl_sliding_windows(fl_tensor *x, int axis, int64_t size, int64_t step,
                               int64_t dilation) {
     if (FL_ABSENT("sliding_windows", x)) return NULL;
-    if ((axis = fl__axis("fl_sliding_windows", x, axis)) < 0) return NULL;
+    if ((axis = fl_axis_of("fl_sliding_windows", x, axis)) < 0) return NULL;
     fl_shape shape = fl_shape_of(x);
     int64_t stride[FL_MAX_DIMS], n = shape.dim[axis];
     if (size < 1 || step < 1 || dilation < 1 || n == 0 || (size - 1) > (n - 1) / dilation ||
         shape.ndim == FL_MAX_DIMS)
         return FL__BAD("fl_sliding_windows: size %lld, step %lld, dilation %lld on axis %d of "
                        "shape %s", (long long)size, (long long)step, (long long)dilation, axis,
-                       FL__SHAPE_TEXT(x));
+                       FL_SHAPE_TEXT(x));
     for (int i = 0; i < shape.ndim; i++) stride[i] = x->stride[i];
     shape.dim[axis] = (n - 1 - (size - 1) * dilation) / step + 1;
     shape.dim[shape.ndim] = size;
     stride[shape.ndim++] = size > 1 ? stride[axis] * dilation : 1;
     stride[axis] *= shape.dim[axis] > 1 ? step : 1;
-    return fl__view(x, shape, stride, x->offset);
+    return fl_view_of(x, shape, stride, x->offset);
 }
 #else
 typedef struct fv__windows {
@@ -290,7 +290,7 @@ FL_T *FL_W(pixel_shuffle)(FL_T *x, int64_t r) {
     int64_t *d = &to.dim[to.ndim < 3 ? 0 : to.ndim - 3], lead = 1;
     if (to.ndim < 3 || r < 1 || r > INT32_MAX || d[0] % (r * r) || d[1] > INT64_MAX / r ||
         d[2] > INT64_MAX / r)
-        return FL__BAD("fl_pixel_shuffle: shape %s by %lld", FL__SHAPE_TEXT(FL_VALUE(x)),
+        return FL__BAD("fl_pixel_shuffle: shape %s by %lld", FL_SHAPE_TEXT(FL_VALUE(x)),
                        (long long)r);
     for (int i = 0; i + 3 < to.ndim; i++) lead *= to.dim[i];
     fl_shape parts = FL_SHAPE(lead, d[0] / (r * r), r, r, d[1], d[2]);
@@ -306,7 +306,7 @@ FL_T *FL_W(pixel_unshuffle)(FL_T *x, int64_t r) {
     int64_t *d = &to.dim[to.ndim < 3 ? 0 : to.ndim - 3], lead = 1, c;
     if (to.ndim < 3 || r < 1 || r > INT32_MAX || d[1] % r || d[2] % r ||
         __builtin_mul_overflow(d[0], r * r, &c))
-        return FL__BAD("fl_pixel_unshuffle: shape %s by %lld", FL__SHAPE_TEXT(FL_VALUE(x)),
+        return FL__BAD("fl_pixel_unshuffle: shape %s by %lld", FL_SHAPE_TEXT(FL_VALUE(x)),
                        (long long)r);
     for (int i = 0; i + 3 < to.ndim; i++) lead *= to.dim[i];
     fl_shape parts = FL_SHAPE(lead, d[0], d[1] / r, r, d[2] / r, r);
@@ -320,7 +320,7 @@ FL_T *FL_W(channel_shuffle)(FL_T *x, int64_t groups) {
     if (FL_ABSENT("channel_shuffle", x)) return NULL;
     fl_shape to = fl_shape_of(FL_VALUE(x));
     if (to.ndim < 2 || groups < 1 || to.dim[1] % groups)
-        return FL__BAD("fl_channel_shuffle: shape %s in %lld groups", FL__SHAPE_TEXT(FL_VALUE(x)),
+        return FL__BAD("fl_channel_shuffle: shape %s in %lld groups", FL_SHAPE_TEXT(FL_VALUE(x)),
                        (long long)groups);
     fl_shape parts = {4, {to.dim[0], groups, to.dim[1] / groups, 1}};
     for (int i = 2; i < to.ndim; i++) parts.dim[3] *= to.dim[i];
@@ -344,7 +344,7 @@ fl_var *fv_contiguous(fl_var *x) {
 FL_T *FL_W(channels_last)(FL_T *x) {
     if (FL_ABSENT("channels_last", x)) return NULL;
     if (FL_VALUE(x)->ndim < 3)
-        return FL__BAD("fl_channels_last: shape %s", FL__SHAPE_TEXT(FL_VALUE(x)));
+        return FL__BAD("fl_channels_last: shape %s", FL_SHAPE_TEXT(FL_VALUE(x)));
     fl_scope s = fl_scope_begin();
     return FL_GIVE(&s, FL_W(movedim)(FL_W(contiguous)(FL_W(movedim)(x, 1, -1)), -1, 1));
 }
@@ -356,9 +356,9 @@ bool FL_W(broadcast_tensors)(FL_T *const *xs, int n, FL_T **out) {
     fl_shape shape = FL_SCALAR_SHAPE;
     for (int i = 0; i < n; i++) {
         if (FL_ABSENT("broadcast_tensors", xs[i])) return false;
-        if (fl__broadcast_shape(&shape, FL_VALUE(xs[i]))) continue;
+        if (fl_broadcast_shape(&shape, FL_VALUE(xs[i]))) continue;
         return FL__BAD("fl_broadcast_tensors: %s does not broadcast with %s",
-                       FL__SHAPE_TEXT(FL_VALUE(xs[i])), fl__shape_as_text(shape).s) != NULL;
+                       FL_SHAPE_TEXT(FL_VALUE(xs[i])), FL_TEXT_OF(shape)) != NULL;
     }
     for (int i = 0; i < n; i++)
         if (!(out[i] = FL_W(expand)(xs[i], shape))) return false;
@@ -372,7 +372,7 @@ bool FL_W(meshgrid)(FL_T *const *xs, int n, FL_T **out) {
     for (int i = 0; i < n; i++) {
         if (FL_ABSENT("meshgrid", xs[i])) return false;
         if (FL_VALUE(xs[i])->ndim > 1)
-            return FL__BAD("fl_meshgrid: an axis of shape %s", FL__SHAPE_TEXT(FL_VALUE(xs[i]))) !=
+            return FL__BAD("fl_meshgrid: an axis of shape %s", FL_SHAPE_TEXT(FL_VALUE(xs[i]))) !=
                    NULL;
         shape.dim[i] = fl_numel(FL_VALUE(xs[i]));
     }
@@ -395,7 +395,7 @@ static fl_tensor *fl__diagonal_numbers(fl_tensor *like, int64_t rows, int64_t co
 
 /* Checks the axes of a diagonal; its length, -1 after an error. */
 static int64_t fl__diagonal_length(const fl_tensor *x, int64_t offset, int *a, int *b) {
-    if ((*a = fl__axis("fl_diagonal", x, *a)) < 0 || (*b = fl__axis("fl_diagonal", x, *b)) < 0)
+    if ((*a = fl_axis_of("fl_diagonal", x, *a)) < 0 || (*b = fl_axis_of("fl_diagonal", x, *b)) < 0)
         return -1;
     if (*a == *b) return (void)FL__BAD("fl_diagonal: axis %d appears twice", *a), -1;
     int64_t n = x->shape[*a], m = x->shape[*b];
@@ -417,7 +417,7 @@ fl_tensor *fl_diagonal(fl_tensor *x, int64_t offset, int a, int b) {
     stride[shape.ndim] = x->stride[a] + x->stride[b];
     shape.dim[shape.ndim++] = n;
     if (n) at += offset < 0 ? -offset * x->stride[a] : offset * x->stride[b];
-    return fl__view(x, shape, stride, at);
+    return fl_view_of(x, shape, stride, at);
 }
 #else
 /* With the two axes as one: every m + 1-th element. */
@@ -438,7 +438,7 @@ FL_T *FL_W(diag_embed)(FL_T *x, int64_t offset) {
     fl_tensor *t = FL_VALUE(x);
     int64_t most = (int64_t)1 << 31, more = offset < 0 ? -(offset + 1) : offset;
     if (t->ndim < 1 || t->ndim == FL_MAX_DIMS || more >= most || t->shape[t->ndim - 1] >= most)
-        return FL__BAD("fl_diag_embed: shape %s at %lld", FL__SHAPE_TEXT(t), (long long)offset);
+        return FL__BAD("fl_diag_embed: shape %s at %lld", FL_SHAPE_TEXT(t), (long long)offset);
     more += offset < 0;
     fl_scope s = fl_scope_begin();
     int64_t n = t->shape[t->ndim - 1] + more;
@@ -453,7 +453,7 @@ FL_T *FL_W(diag_embed)(FL_T *x, int64_t offset) {
 static FL_T *FL_W(_kept_triangle)(FL_T *x, int64_t k, bool lower) {
     fl_tensor *t = FL_VALUE(x);
     if (t->ndim < 2)
-        return FL__BAD("fl_tri%c: shape %s", lower ? 'l' : 'u', FL__SHAPE_TEXT(t));
+        return FL__BAD("fl_tri%c: shape %s", lower ? 'l' : 'u', FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     fl_tensor *d = fl__diagonal_numbers(t, t->shape[t->ndim - 2], t->shape[t->ndim - 1]);
     fl_tensor *kept = lower ? fl_le(d, fl_int(k)) : fl_ge(d, fl_int(k));

@@ -6,6 +6,7 @@
 #if defined(FL_IMPL_ONLY_COMPOSED_NEURAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_COMPOSED_NEURAL_IMPL
 #define FL_COMPOSED_NEURAL_IMPL
+#include "../../fl/ops/softmax.h"
 #include <limits.h>
 #include <math.h>
 #define FL_TEXT "neural.h"
@@ -29,20 +30,20 @@ static bool fl__ends_as(const char *fn, const fl_tensor *x, int first, const fl_
     bool ok = !w || w->ndim == x->ndim - first;
     for (int i = 0; ok && w && i < w->ndim; i++) ok = w->shape[i] == x->shape[first + i];
     return ok ||
-           FL__BAD("%s: the last dims of %s are not %s", fn, FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(w));
+           FL__BAD("%s: the last dims of %s are not %s", fn, FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w));
 }
 
 /* x has channels [n, c, ...], and w is NULL or [c]. */
 static bool fl__per_channel(const char *fn, const fl_tensor *x, const fl_tensor *w) {
     bool ok = x->ndim >= 2 && (!w || (w->ndim == 1 && w->shape[0] == x->shape[1]));
-    return ok || FL__BAD("%s: %s does not have the channels of %s", fn, FL__SHAPE_TEXT(x),
-                         w ? FL__SHAPE_TEXT(w) : "[n, c, ...]");
+    return ok || FL__BAD("%s: %s does not have the channels of %s", fn, FL_SHAPE_TEXT(x),
+                         w ? FL_SHAPE_TEXT(w) : "[n, c, ...]");
 }
 
 /* The first axis of the last `dims` of x; -1 after an error. */
 static int fl__first_of(const char *fn, const fl_tensor *x, int dims) {
     if (dims >= 1 && dims <= x->ndim) return x->ndim - dims;
-    (void)FL__BAD("%s: the last %d dims of shape %s", fn, dims, FL__SHAPE_TEXT(x));
+    (void)FL__BAD("%s: the last %d dims of shape %s", fn, dims, FL_SHAPE_TEXT(x));
     return -1;
 }
 #endif
@@ -97,8 +98,8 @@ static bool FL_W(_norm_operands)(const char *fn, FL_T **in, int dims) {
         !fl__ends_as(fn, FL_VALUE(x), first, b ? FL_VALUE(b) : NULL) || !(x = FL_W(_floating)(x)))
         return false;
     fl_tensor *t = FL_VALUE(x), *all[] = {t, w ? FL_VALUE(w) : t, b ? FL_VALUE(b) : t};
-    fl_dtype wide = fl_dtype_wide(fl__narrow(t) ? t->dtype : fl__promote(3, all));
-    in[0] = fl__narrow(t) ? x : FL_W(cast)(x, wide);
+    fl_dtype wide = fl_dtype_wide(fl_is_narrow(t) ? t->dtype : fl_result_type(3, all));
+    in[0] = fl_is_narrow(t) ? x : FL_W(cast)(x, wide);
     in[1] = w ? FL_W(cast)(w, wide) : CONST(1);
     in[2] = b ? FL_W(cast)(b, wide) : CONST(0);
     return in[0] && in[1] && in[2];
@@ -230,7 +231,7 @@ static FL_T *FL_W(_grouped_norm)(const char *fn, FL_T *x, int64_t groups, FL_T *
     if (!FL_W(_channels_fit)(fn, x, weight, bias)) return NULL;
     if (groups < 1 || t->shape[1] % groups)
         return FL__BAD("%s: %lld groups of the channels of %s", fn, (long long)groups,
-                       FL__SHAPE_TEXT(t));
+                       FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, weight, bias};
     if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
@@ -282,7 +283,7 @@ static bool fl__batch_norm_fits(const fl_tensor *x, const fl_batch_norm_opts *o)
     for (int i = 2; i < x->ndim; i++) n *= x->shape[i];
     return !o->train || n > 1 ||
            FL__BAD("%s: input %s has %lld values per channel, batch statistics want 2", fn,
-                   FL__SHAPE_TEXT(x), (long long)n);
+                   FL_SHAPE_TEXT(x), (long long)n);
 }
 #endif
 
@@ -323,7 +324,7 @@ static bool FL_W(_batch_operands)(FL_T **in) {
     int ndim = FL_VALUE(in[0])->ndim, n = 0;
     for (int i = 0; i < 4; i++)
         if (in[i]) all[n++] = FL_VALUE(in[i]);
-    fl_dtype d = fl_dtype_wide(fl__promote(n, all));
+    fl_dtype d = fl_dtype_wide(fl_result_type(n, all));
     if (!fl_dtype_is_float(d)) d = FL_F32;
     for (int i = 0; i < 4; i++) {
         if (in[i] && !(in[i] = FL_W(cast)(in[i], d))) return false;
@@ -356,11 +357,11 @@ static bool fl__compose_batch_norm_grad(const fl_call *c, fl_tensor **d) {
 
 /* Where t's elements lie as x's do: t, or a copy that lies so. */
 static fl_tensor *fl__lying_as(fl_tensor *t, const fl_tensor *x) {
-    fl_tensor *out = fl__laid_out_as(fl__out_like(t, t->dtype), x);
+    fl_tensor *out = fl_lay_out_as(fl_out_like(t, t->dtype), x);
     if (!out) return fl_raise();
     bool same = true;
     for (int i = 0; i < t->ndim; i++) same &= t->stride[i] == out->stride[i] || t->shape[i] == 1;
-    return same ? t : fl__run_to(FL_OP_copy, out, t, NULL, NULL);
+    return same ? t : fl_run_to(FL_OP_copy, out, t, NULL, NULL);
 }
 
 /* y, mean and var: see FL_OP_batch_norm. All images lie as x, which has no gaps. given: mean and
@@ -374,7 +375,7 @@ static bool fl__run_batch_norm(fl_tensor *const *in, fl_batch_norm_args a, fl_te
     for (int i = 0; i < x->ndim; i++) channels.dim[i] = i == 1 ? x->shape[1] : 1;
     fl_call c = {.op = FL_OP_batch_norm, .n_out = given ? 1 : 3, .n_in = given ? 6 : 4, .args = &a};
     c.in[0] = x, c.in[1] = in[1], c.in[2] = in[2], c.in[3] = add;
-    c.out[0] = y[0] = fl__laid_out_as(fl__out_like(x, x->dtype), x);
+    c.out[0] = y[0] = fl_lay_out_as(fl_out_like(x, x->dtype), x);
     bool ok = y[0] != NULL;
     for (int i = 0; i < 2; i++) {
         if (given) c.in[4 + i] = given[i];
@@ -397,7 +398,7 @@ static bool fl__run_batch_norm_grad(fl_tensor *const *in, fl_tensor *dy, fl_batc
     for (int i = 0; i < 4; i++) {
         if (!wanted[i]) continue;
         d[i] = i % 3 ? fl_call_out(x->family, channels, x->dtype)
-                     : fl__laid_out_as(fl__out_like(x, x->dtype), x);
+                     : fl_lay_out_as(fl_out_like(x, x->dtype), x);
         if (!(c.out[i] = d[i])) return fl_raise();
     }
     return fl__run_fused(&c, fl__compose_batch_norm_grad);
@@ -492,9 +493,9 @@ FL_T *FL_W(batch_norm_opt)(FL_T *x, FL_T *weight, FL_T *bias, fl_batch_norm_opts
 
 FL_T *FL_W(batch_norm_add_opt)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *y, fl_batch_norm_opts o) {
     if (FL_ABSENT("batch_norm_add", x) || FL_ABSENT("batch_norm_add", y)) return NULL;
-    if (!fl__same_shape(FL_VALUE(x), FL_VALUE(y)))
-        return FL__BAD("fl_batch_norm_add: shapes %s and %s", FL__SHAPE_TEXT(FL_VALUE(x)),
-                       FL__SHAPE_TEXT(FL_VALUE(y)));
+    if (!fl_same_shape(FL_VALUE(x), FL_VALUE(y)))
+        return FL__BAD("fl_batch_norm_add: shapes %s and %s", FL_SHAPE_TEXT(FL_VALUE(x)),
+                       FL_SHAPE_TEXT(FL_VALUE(y)));
     return FL_W(_batch_norm)(x, weight, bias, y, o);
 }
 
@@ -504,7 +505,7 @@ FL_T *FL_W(local_response_norm)(FL_T *x, int64_t size, double alpha, double beta
     const fl_tensor *t = FL_VALUE(x);
     if (t->ndim < 2 || size < 1)
         return FL__BAD("fl_local_response_norm: size %lld of channels of %s", (long long)size,
-                       FL__SHAPE_TEXT(t));
+                       FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     FL_T *wide = FL_W(_widened)(x), *squares = FL_W(square)(wide), *sum = squares;
     int64_t c = t->shape[1], before = size / 2, after = size - 1 - before;
@@ -532,7 +533,7 @@ FL_T *FL_W(normalize)(FL_T *x, double p, int axis, double eps) {
 
 FL_T *FL_W(weight_norm)(FL_T *v, FL_T *g, int axis) {
     if (FL_ABSENT("weight_norm", v) || FL_ABSENT("weight_norm", g)) return NULL;
-    int kept = fl__axis("fl_weight_norm", FL_VALUE(v), axis);
+    int kept = fl_axis_of("fl_weight_norm", FL_VALUE(v), axis);
     if (kept < 0) return NULL;
     fl_axes others = {.keepdim = true};
     for (int i = 0; i < FL_VALUE(v)->ndim; i++)
@@ -578,8 +579,8 @@ FL_T *FL_W(embedding)(fl_tensor *index, FL_T *weight, int64_t padding) {
     if (FL_ABSENT("embedding", index) || FL_ABSENT("embedding", weight)) return NULL;
     const fl_tensor *w = FL_VALUE(weight);
     if (w->ndim != 2 || index->ndim == FL_MAX_DIMS)
-        return FL__BAD("fl_embedding: rows %s of weight %s", FL__SHAPE_TEXT(index),
-                       FL__SHAPE_TEXT(w));
+        return FL__BAD("fl_embedding: rows %s of weight %s", FL_SHAPE_TEXT(index),
+                       FL_SHAPE_TEXT(w));
     fl_scope s = fl_scope_begin();
     fl_shape shape = fl_shape_of(index);
     shape.dim[shape.ndim++] = w->shape[1];
@@ -595,7 +596,7 @@ FL_T *FL_W(embedding)(fl_tensor *index, FL_T *weight, int64_t padding) {
 FL_T *FL_W(embedding_bag)(fl_tensor *index, FL_T *weight, bool mean) {
     if (FL_ABSENT("embedding_bag", index) || FL_ABSENT("embedding_bag", weight)) return NULL;
     if (index->ndim < 1)
-        return FL__BAD("fl_embedding_bag: rows %s, wants [..., k]", FL__SHAPE_TEXT(index));
+        return FL__BAD("fl_embedding_bag: rows %s, wants [..., k]", FL_SHAPE_TEXT(index));
     fl_scope s = fl_scope_begin();
     FL_T *rows = FL_W(embedding)(index, weight, -1);
     return FL_GIVE(&s, mean ? FL_W(mean)(rows, FL_AXES(-2)) : FL_W(sum)(rows, FL_AXES(-2)));
@@ -616,7 +617,7 @@ static bool fl__attention_fits(const fl_tensor *q, const fl_tensor *k, const fl_
               k->shape[k->ndim - 2] == v->shape[v->ndim - 2];
     return ok || FL__BAD("fl_attention: q %s, k %s, v %s; want [..., n, d], [..., m, d], "
                          "[..., m, e]",
-                         FL__SHAPE_TEXT(q), FL__SHAPE_TEXT(k), FL__SHAPE_TEXT(v));
+                         FL_SHAPE_TEXT(q), FL_SHAPE_TEXT(k), FL_SHAPE_TEXT(v));
 }
 
 /* The batch dims, broadcast, of q, k, v and the mask (NULL: none), all on one family. */
@@ -625,10 +626,10 @@ static bool fl__attention_batch(fl_tensor *const *t, fl_shape *batch) {
         if (!t[i]) continue;
         fl_tensor dims = *t[i];
         dims.ndim = t[i]->ndim > 2 ? t[i]->ndim - 2 : 0;
-        if (!fl__same_family("attention", t[0], t[i])) return false;
-        if (!fl__broadcast_shape(batch, &dims))
+        if (!fl_same_family("attention", t[0], t[i])) return false;
+        if (!fl_broadcast_shape(batch, &dims))
             return FL__BAD("fl_attention: the batch dims of %s and %s do not broadcast",
-                           FL__SHAPE_TEXT(t[0]), FL__SHAPE_TEXT(t[i])) != NULL;
+                           FL_SHAPE_TEXT(t[0]), FL_SHAPE_TEXT(t[i])) != NULL;
     }
     return true;
 }
@@ -688,7 +689,7 @@ static bool FL_W(_attention_operands)(FL_T **in) {
     for (int i = 0; i < 4; i++) t[i] = in[i] ? FL_VALUE(in[i]) : NULL;
     if (!fl__attention_batch(t, &batch)) return false;
     t[3] = t[3] && !chooses ? t[3] : t[0];
-    fl_dtype d = fl__promote(4, t);
+    fl_dtype d = fl_result_type(4, t);
     int64_t rows[] = {t[0]->shape[t[0]->ndim - 2], t[1]->shape[t[1]->ndim - 2]};
     for (int i = 0; i < 4; i++) {
         if (!in[i]) continue;
@@ -735,8 +736,8 @@ static fl_tensor *fl__attention_out(const fl_tensor *t, int64_t columns) {
     fl_shape s = fl_shape_of(t);
     s.dim[s.ndim - 1] = columns;
     fl_tensor *y = fl_call_out(t->family, s, t->dtype);
-    fl__axes_by_stride(t, order);
-    return order[s.ndim - 1] == s.ndim - 1 ? fl__ordered_as(y, t) : y;
+    fl_axes_by_stride(t, order);
+    return order[s.ndim - 1] == s.ndim - 1 ? fl_order_as(y, t) : y;
 }
 
 /* y and lse: see FL_OP_attention. in: q, k, v, mask */
@@ -872,7 +873,7 @@ FL_T *FL_W(attention_packed)(FL_T *qkv, FL_T *mask, fl_attention_opts o) {
     if (FL_ABSENT("attention_packed", qkv)) return NULL;
     const fl_tensor *t = FL_VALUE(qkv);
     if (t->weak || t->ndim < 3 || t->shape[0] != 3)
-        return FL__BAD("fl_attention_packed: %s, wants [3, ..., n, d]", FL__SHAPE_TEXT(t));
+        return FL__BAD("fl_attention_packed: %s, wants [3, ..., n, d]", FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
 #ifdef FL_ON_VARS
     fl_var *x = fv__widened(qkv), *in[4] = {[3] = mask};
@@ -916,8 +917,8 @@ static bool fl__cell_fits(const char *fn, int gates, const fl_tensor *x, const f
              (i > 1 || w[i]->shape[1] == columns);
     }
     return ok ||
-           FL__BAD("%s: input %s and state %s do not fit weights %s and %s", fn, FL__SHAPE_TEXT(x),
-                   FL__SHAPE_TEXT(h), FL__SHAPE_TEXT(w[0]), FL__SHAPE_TEXT(w[1]));
+           FL__BAD("%s: input %s and state %s do not fit weights %s and %s", fn, FL_SHAPE_TEXT(x),
+                   FL_SHAPE_TEXT(h), FL_SHAPE_TEXT(w[0]), FL_SHAPE_TEXT(w[1]));
 }
 #endif
 
@@ -925,7 +926,7 @@ static bool fl__cell_fits(const char *fn, int gates, const fl_tensor *x, const f
 static bool FL_W(_cell_weights)(const char *fn, int gates, FL_T *x, FL_T *h, FL_T *const *given,
                                 FL_T *w[4]) {
     fl_tensor *values[4];
-    if (fl__null(fn, given) || fl__null(fn, given[0]) || fl__null(fn, given[1])) return false;
+    if (fl_absent(fn, given) || fl_absent(fn, given[0]) || fl_absent(fn, given[1])) return false;
     for (int i = 0; i < 4; i++) {
         w[i] = given[i];
         values[i] = w[i] ? FL_VALUE(w[i]) : NULL;
@@ -972,10 +973,10 @@ static FL_T *FL_W(_rnn_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *g
                              FL_T **c_out) {
     FL_T *w[4], *state[] = {x, h, c};
     const char *fn = fl__cell_names[kind];
-    if (fl__null(fn, x) || fl__null(fn, h)) return NULL;
-    if (kind == FL__LSTM && !fl__same_shape(FL_VALUE(h), FL_VALUE(c)))
-        return FL__BAD("%s: states %s and %s", fn, FL__SHAPE_TEXT(FL_VALUE(h)),
-                       FL__SHAPE_TEXT(FL_VALUE(c)));
+    if (fl_absent(fn, x) || fl_absent(fn, h)) return NULL;
+    if (kind == FL__LSTM && !fl_same_shape(FL_VALUE(h), FL_VALUE(c)))
+        return FL__BAD("%s: states %s and %s", fn, FL_SHAPE_TEXT(FL_VALUE(h)),
+                       FL_SHAPE_TEXT(FL_VALUE(c)));
     fl_scope s = fl_scope_begin();
     if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, h, given, w) || !FL_W(_widen)(state, 3))
         return FL_GIVE(&s, NULL);
@@ -1069,7 +1070,7 @@ static bool fl__sequence_fits(int kind, const fl_tensor *x, const fl_tensor *sta
               layers <= INT_MAX / 16 && state->shape[0] == (int64_t)layers * ways;
     return ok ||
            FL__BAD("%s: input %s and state %s of %d layers in %d directions", fl__rnn_names[kind],
-                   FL__SHAPE_TEXT(x), FL__SHAPE_TEXT(state), layers, ways);
+                   FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(state), layers, ways);
 }
 #endif
 
@@ -1077,10 +1078,10 @@ static FL_T *FL_W(_recurrent)(int kind, FL_T *x, FL_T *const *given, FL_T *const
                               bool bidirectional, FL_T **h_out, FL_T **c_out) {
     int states = kind == FL__LSTM ? 2 : 1, ways = bidirectional ? 2 : 1;
     const char *fn = fl__rnn_names[kind];
-    if (fl__null(fn, x) || fl__null(fn, w)) return NULL;
+    if (fl_absent(fn, x) || fl_absent(fn, w)) return NULL;
     FL_T *in[] = {x, given[0], given[1]}, **out[] = {h_out, c_out};
     for (int k = 0; k < states; k++)
-        if (fl__null(fn, given[k]) ||
+        if (fl_absent(fn, given[k]) ||
             !fl__sequence_fits(kind, FL_VALUE(x), FL_VALUE(given[k]), layers, ways))
             return NULL;
     fl_scope s = fl_scope_begin();

@@ -6,6 +6,7 @@
 #if defined(FL_IMPL_ONLY_COMPOSED_REDUCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_COMPOSED_REDUCE_IMPL
 #define FL_COMPOSED_REDUCE_IMPL
+#include "../../fl/ops/softmax.h"
 #include <math.h>
 #define FL_TEXT "reduce.h"
 #include "twice.h"
@@ -112,7 +113,7 @@ FL_T *FL_W(min_along)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
 
 #ifdef FL_ON_TENSORS
 fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes) {
-    if (fl__null("fl_count_nonzero", x)) return NULL;
+    if (fl_absent("fl_count_nonzero", x)) return NULL;
     fl_scope s = fl_scope_begin();
     x = fl_cast(x, FL_B8);
     return fl_scope_return(&s, x ? fl_sum(x, axes) : NULL);
@@ -123,11 +124,11 @@ fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes) {
 static int64_t FL_W(_length)(const char *fn, const fl_tensor *x, int axis) {
     int at = axis < 0 ? axis + x->ndim : axis;
     if (at < 0 || at >= x->ndim) {
-        FL__BAD("fl_%s: axis %d of shape %s", fn, axis, FL__SHAPE_TEXT(x));
+        FL__BAD("fl_%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
         return -1;
     }
     if (x->shape[at] > 0) return x->shape[at];
-    FL__BAD("fl_%s: no elements along axis %d of shape %s", fn, axis, FL__SHAPE_TEXT(x));
+    FL__BAD("fl_%s: no elements along axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
     return -1;
 }
 
@@ -239,7 +240,7 @@ typedef struct fl__scan_lines {
 static bool fl__lines_of(const char *fn, const fl_tensor *x, int axis, fl__scan_lines *l) {
     int at = axis < 0 ? axis + x->ndim : axis;
     if (at < 0 || at >= x->ndim)
-        return FL__BAD("fl_%s: axis %d of shape %s", fn, axis, FL__SHAPE_TEXT(x)) != NULL;
+        return FL__BAD("fl_%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x)) != NULL;
     *l = (fl__scan_lines){1, x->shape[at], 1, at};
     for (int i = 0; i < at; i++) l->outer *= x->shape[i];
     for (int i = at + 1; i < x->ndim; i++) l->inner *= x->shape[i];
@@ -288,7 +289,7 @@ static double fl__log_add(double a, double b) {
 
 fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis) {
     fl__scan_lines l;
-    if (fl__null("fl_logcumsumexp", x) || !fl__lines_of("logcumsumexp", x, axis, &l)) return NULL;
+    if (fl_absent("fl_logcumsumexp", x) || !fl__lines_of("logcumsumexp", x, axis, &l)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *given = fl__floating(x), *host = given ? fl_clone(fl_cast(given, FL_F64)) : NULL;
     host = host ? fl_to(host, "cpu") : NULL;

@@ -22,7 +22,7 @@
 #define FL_T fl_tensor
 #define FL_VALUE(x) (x)
 #define FL_OF(t) (t)
-#define FL_ABSENT(fn, x) fl__null("fl_" fn, x)
+#define FL_ABSENT(fn, x) fl_absent("fl_" fn, x)
 #define FL_GIVE(s, y) fl_scope_return(s, y)
 #define FL_PROMOTE(s, y) fl_promote(s, y)
 #include "common.h"
@@ -41,7 +41,7 @@
 #define FL_T fl_var
 #define FL_VALUE(x) ((x)->value)
 #define FL_OF(t) fv_const(t)
-#define FL_ABSENT(fn, x) fl__null("fv_" fn, x)
+#define FL_ABSENT(fn, x) fl_absent("fv_" fn, x)
 #define FL_GIVE(s, y) fv_scope_return(s, y)
 #define FL_PROMOTE(s, y) fl_promote(s, y)
 #include "common.h"

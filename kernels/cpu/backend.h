@@ -44,7 +44,7 @@
 #define FL__NO_GRAD(op, cls, need, ...) FL__NO_GRAD_##need(op)
 #define FL__NARROW(op, ...) [FL_OP_##op] = FL_SLOT_NARROW,
 #define FL__OTHER_SLOT(op, ...) [FL_OP_##op] = fl__cpu_##op,
-static const fl_backend fl__cpu_table = {.name = "cpu",
+static fl_backend fl__cpu_table = {.name = "cpu",
                                          .op = {FL_UNARY_OPS(FL__UNARY_SLOT) FL_BINARY_OPS(
                                              FL__BINARY_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
                                          .no_grad = {FL_UNARY_OPS(FL__NO_GRAD)
@@ -70,10 +70,6 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_softmax] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_softmax_grad] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_log_softmax] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_log_softmax_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_layer_norm] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_layer_norm_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cross_entropy] = FL_SLOT_CONTIGUOUS,
@@ -98,7 +94,11 @@ static const fl_backend fl__cpu_table = {.name = "cpu",
 #undef FL__OTHER_SLOT
 #undef FL__NARROW
 
+/* The slots of registered ops come from the files of their kernels, once, when the library starts. */
 FL_API const fl_backend *fl_backend_cpu(void) {
+    static bool complete;
+    if (!complete) fl__cpu_softmax_slots(&fl__cpu_table);
+    complete = true;
     return &fl__cpu_table;
 }
 

@@ -75,7 +75,7 @@ static inline void fl__pass_begin(fl__pass *p, fl__loop loop, const void *arg) {
 /* Before operands are added: the order of elements does not matter, so take the one in which y lies
    in memory. */
 static inline void fl__pass_follow(fl__pass *p, const fl_tensor *y) {
-    fl__axes_by_stride(y, p->axes);
+    fl_axes_by_stride(y, p->axes);
     p->order = p->axes;
 }
 /* Adds an operand that the loop reads, writes or both. A weak one becomes a number of dtype

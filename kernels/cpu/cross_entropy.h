@@ -98,7 +98,7 @@ static bool fl__entropy_run(fl__entropy *s) {
 FL_PRIVATE bool fl__cpu_cross_entropy(const fl_backend *self, const fl_call *c) {
     fl__entropy s;
     (void)self;
-    if (!fl__entropy_begin(&s, c)) return fl__run_composed(c);
+    if (!fl__entropy_begin(&s, c)) return fl_run_composed(c);
     void **out[] = {&s.loss, &s.largest, &s.sum};
     for (int i = 0; i < 3; i++) {
         if (!fl_make(c->out[i])) return false;
@@ -110,7 +110,7 @@ FL_PRIVATE bool fl__cpu_cross_entropy(const fl_backend *self, const fl_call *c) 
 FL_PRIVATE bool fl__cpu_cross_entropy_grad(const fl_backend *self, const fl_call *c) {
     fl__entropy s;
     (void)self;
-    if (!fl__entropy_begin(&s, c)) return fl__run_composed(c);
+    if (!fl__entropy_begin(&s, c)) return fl_run_composed(c);
     if (!fl_make(c->out[0])) return false;
     s.dx = fl_data(c->out[0]);
     s.largest = fl_data(c->in[2]);

@@ -585,14 +585,14 @@ FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
     const fl_tensor *x = c->in[0], *w = c->in[1], *b = c->n_in > 2 ? c->in[2] : NULL;
     fl_op act = ((const fl_linear_args *)c->args)->act;
     int64_t m = y->shape[0], n = y->shape[1], k = x->shape[1];
-    if (b && n > 1 && b->stride[0] != 1) return fl__run_composed(c);
+    if (b && n > 1 && b->stride[0] != 1) return fl_run_composed(c);
     (void)self;
     if (!fl_make(y) || (z && !fl_make(z))) return false;
     if (m == 0 || n == 0) return true;
     fl__finish f = {.size = fl_dtype_size(y->dtype), .bias = b ? fl_data(b) : NULL, .n = n,
                     .z = z ? fl_data(z) : NULL};
     if (b) f.add = fl__formula_loop(FL_OP_add, y->dtype);
-    if (act != FL_OP_COUNT) f.act = fl__formula_loop(act, y->dtype);
+    if (act != FL_OP_NONE) f.act = fl__formula_loop(act, y->dtype);
     fl__matmul p = {.items = 1, .out = fl_data(y)};
     p.finish = f.add || f.act || f.z ? &f : NULL;
     p.g = (fl__gemm){.ks = fl__gemm_kernels(y->dtype), .m = m, .n = n, .k = k,

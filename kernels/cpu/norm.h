@@ -104,7 +104,7 @@ static void fl__norm_rows_task(void *arg, int64_t begin, int64_t end) {
 FL_PRIVATE bool fl__cpu_layer_norm(const fl_backend *self, const fl_call *c) {
     fl__norm s;
     (void)self;
-    if (!fl__norm_begin(&s, c)) return fl__run_composed(c);
+    if (!fl__norm_begin(&s, c)) return fl_run_composed(c);
     fl_dtype d = c->in[0]->dtype;
     int64_t row = s.n * (int64_t)fl_dtype_size(d);
     for (int i = 0; i < 3; i++)
@@ -142,7 +142,7 @@ static void fl__norm_grad_run(fl__norm *s) {
 FL_PRIVATE bool fl__cpu_layer_norm_grad(const fl_backend *self, const fl_call *c) {
     fl__norm s;
     (void)self;
-    if (!fl__norm_begin(&s, c)) return fl__run_composed(c);
+    if (!fl__norm_begin(&s, c)) return fl_run_composed(c);
     fl_dtype d = c->in[0]->dtype;
     int64_t row = s.n * (int64_t)fl_dtype_size(d);
     void **out[] = {&s.dx, &s.dw, &s.db};

@@ -308,7 +308,7 @@ static bool fl__pooling_wide(const fl_call *c) {
     fl_tensor *y = c->out[0];
     const fl_dtype d = fl_dtype_wide(y->dtype);
     wide.in[0] = fl_cast(c->in[0], d);
-    wide.out[0] = fl__laid_out_as(fl_call_out(y->family, fl_shape_of(y), d), y);
+    wide.out[0] = fl_lay_out_as(fl_call_out(y->family, fl_shape_of(y), d), y);
     fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {wide.out[0]}};
     const bool ok = wide.in[0] && wide.out[0] && fl_run(&wide) && fl_run(&copy);
     fl_scope_end(&s);
@@ -317,7 +317,7 @@ static bool fl__pooling_wide(const fl_call *c) {
 
 FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
-    if (fl__narrow(c->out[0])) return fl__pooling_wide(c);
+    if (fl_is_narrow(c->out[0])) return fl__pooling_wide(c);
     fl_tensor *y = c->out[0], *index = c->out[1];
     if (!fl_make(y) || !fl_make(index)) return false;
     if (fl_numel(y) == 0) return true;
@@ -340,7 +340,7 @@ FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
 
 FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
-    if (fl__narrow(c->out[0])) return fl__pooling_wide(c);
+    if (fl_is_narrow(c->out[0])) return fl__pooling_wide(c);
     fl_tensor *dx = c->out[0];
     if (!fl_make(dx)) return false;
     if (fl_numel(dx) == 0) return true;

@@ -186,7 +186,7 @@ static int fl__reduced_axes(const fl_tensor *x, uint32_t axes, int order[FL_MAX_
 static void fl__kept_walks(fl__reduction *r, const fl_tensor *x, const fl_tensor *y, uint32_t axes,
                            bool keepdim) {
     int order[FL_MAX_DIMS], y_axis[FL_MAX_DIMS];
-    fl__axes_by_stride(x, order);
+    fl_axes_by_stride(x, order);
     for (int i = 0, k = 0; i < x->ndim; i++) {
         y_axis[i] = k;
         k += keepdim || !(axes >> i & 1);

@@ -5,10 +5,13 @@
    FL__PIECE elements each, with the row's maximum and sum repeated beside them; of columns one
    piece per element, as wide as the tile of columns, with a maximum and sum each. The pieces go through
    the loops of the op table and of the reductions. */
+#include "../../fl/ops/softmax.h"
 #include "common.h"
 #include "reduce.h"
 #ifndef FL_CPU_SOFTMAX_H
 #define FL_CPU_SOFTMAX_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_softmax_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_SOFTMAX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -220,30 +223,37 @@ static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     return true;
 }
 
-FL_PRIVATE bool fl__cpu_softmax(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_softmax(const fl_backend *self, const fl_call *c) {
     static const fl__line_op op = {fl__softmax_lines, FL__ROW(softmax)};
     (void)self;
     return fl__lines_run(c, &op);
 }
 
-FL_PRIVATE bool fl__cpu_softmax_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_softmax_grad(const fl_backend *self, const fl_call *c) {
     static const fl__line_op op = {fl__softmax_grad_lines, FL__ROW(softmax_grad)};
     (void)self;
     return fl__lines_run(c, &op);
 }
 
-FL_PRIVATE bool fl__cpu_log_softmax(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_log_softmax(const fl_backend *self, const fl_call *c) {
     static const fl__line_op op = {fl__log_softmax_lines, FL__ROW(log_softmax)};
     (void)self;
     return fl__lines_run(c, &op);
 }
 
-FL_PRIVATE bool fl__cpu_log_softmax_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_log_softmax_grad(const fl_backend *self, const fl_call *c) {
     static const fl__line_op op = {fl__log_softmax_grad_lines, FL__ROW(log_softmax_grad)};
     (void)self;
     return fl__lines_run(c, &op);
 }
 #undef FL__ROW
+
+FL_PRIVATE void fl__cpu_softmax_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_softmax, fl__cpu_softmax, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_softmax_grad, fl__cpu_softmax_grad, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_log_softmax, fl__cpu_log_softmax, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_log_softmax_grad, fl__cpu_log_softmax_grad, FL_SLOT_CONTIGUOUS);
+}
 
 FL__LOOPS_END
 #endif
