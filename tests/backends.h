@@ -2,7 +2,7 @@
 #ifndef BACKENDS_H
 #define BACKENDS_H
 
-#include "../fl_tensor.h"
+#include "../fl.h"
 #include <stdio.h>
 #include <string.h>
 #if defined(__has_include)
@@ -57,6 +57,19 @@ static bool choose_backend(const char *name) {
     printf("backend %s: %s\n", name,
            complete ? "has every required op, fallbacks are errors" : "falls back on cpu");
     return true;
+}
+
+/* What factorises runs: on the backend in use or, where that has no such slot, on the cpu. A deferred
+   backend says so only when the value is read. */
+__attribute__((unused)) static bool has_lapack(void) {
+    bool was = fl_strict(false);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl_inverse(fl_ones(FL_SHAPE(1, 1), FL_F32));
+    bool absent = (!y || fl_item(y) != 1) && fl_error() && strstr(fl_error(), "without LAPACK");
+    fl_error_clear();
+    fl_scope_end(&s);
+    fl_strict(was);
+    return !absent;
 }
 
 #endif /* MIT licence: see LICENSE. */

@@ -3,15 +3,6 @@
    Products of the results are taken in loops in f64 and compared with what they must give, within
    some eps of the dtype. Without LAPACK all but solve_triangular is skipped, with a line. */
 
-static bool has_lapack(void) {
-    fl_scope s = fl_scope_begin();
-    fl_tensor *y = fl_inverse(fl_ones(FL_SHAPE(1, 1), FL_F32)), *one = y ? fl_contiguous(y) : NULL;
-    bool absent = (!one || fl_item(one) != 1) && fl_error() && strstr(fl_error(), "without LAPACK");
-    fl_error_clear();
-    fl_scope_end(&s);
-    return !absent;
-}
-
 /* >>matrices on the host: batches in the leading dims */
 
 static int64_t rows_of(const array *a) { return a->shape.dim[a->shape.ndim - 2]; }
@@ -344,7 +335,8 @@ static void factor_errors(void) {
 }
 
 static void factor_group(void) {
-    bool there = has_lapack(), was = fl_strict(false); /* what only the cpu has runs there */
+    bool there = has_lapack();
+    bool was = fl_strict(false); /* what only the cpu has runs there */
     fl_scope s = fl_scope_begin();
     if (!there) skip("factorisations: built without LAPACK");
     for (int i = 0; i < FACTOR_OPS; i++) {
