@@ -12,8 +12,8 @@ BACKEND ?= cpu
 
 # --- what there is ---------------------------------------------------------------------------------------
 
-HEADERS  := $(wildcard fl*.h kernels/*.h kernels/*/*.h)
-UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h kernels/*/*.h 2>/dev/null)
+HEADERS  := $(wildcard fl*.h fl/*/*.h kernels/*.h kernels/*/*.h)
+UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h fl/*/*.h kernels/*/*.h 2>/dev/null)
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
@@ -156,15 +156,16 @@ $(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h tests/fuzz_composed.h $(FUZZ)/libfl.
 
 # --- rules -----------------------------------------------------------------------------------------------
 
-# One object per header and per kernel file: the same text as the drop-in build, cut by FL_IMPL_ONLY_<NAME>,
-# where fl_mem.h is MEM and kernels/cpu/gemm.h is CPU_GEMM.
-unit_name = $(shell echo $(1) | sed 's,^fl_,,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
+# One object per header, room and kernel file: the same text as the drop-in build, cut by FL_IMPL_ONLY_<NAME>, where
+# fl_mem.h is MEM, fl/nn/norm.h is NN_NORM and kernels/cpu/gemm.h is CPU_GEMM. The first include brings all that is
+# declared, the second one the implementation.
+unit_name = $(shell echo $(1) | sed 's,^fl[_/],,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
 OBJECTS = $(UNITS:%.h=$(BUILD)/%.o)
 $(OBJECTS): $(BUILD)/%.o: %.h $(BUILD)/flags | $(API_PARTS)
 	@mkdir -p $(@D)
 	@echo CC $<
-	@echo '#include "$<"' | $(CC) -std=c11 $(ALL_CFLAGS) $(OPTIONS) -DFL_IMPL_ONLY -DFL_IMPL_ONLY_$(call unit_name,$*) \
-	    -I. $(DEPFLAGS) -c -o $@ -x c -
+	@printf '#include "%s"\n#define FL_IMPL_ONLY_%s\n#include "%s"\n' $< $(call unit_name,$*) $< | \
+	    $(CC) -std=c11 $(ALL_CFLAGS) $(OPTIONS) -DFL_IMPL_ONLY -I. $(DEPFLAGS) -c -o $@ -x c -
 	@$(use_api_deps)
 
 $(BUILD)/%.o: %.c $(BUILD)/flags | $(API_PARTS)
