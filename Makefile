@@ -156,8 +156,9 @@ $(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h tests/fuzz_composed.h $(FUZZ)/libfl.
 
 # --- rules -----------------------------------------------------------------------------------------------
 
-# One object per header and per kernel file: the same text as the drop-in build, cut by FL_IMPL_ONLY_<NAME>,
-# where fl_mem.h is MEM and kernels/cpu/gemm.h is CPU_GEMM.
+# One object per header, room and kernel file: the same text as the drop-in build, cut by FL_IMPL_ONLY_<NAME>, where
+# fl_mem.h is MEM, fl/nn/norm.h is NN_NORM and kernels/cpu/gemm.h is CPU_GEMM. The first include brings all that is
+# declared, the second one the implementation.
 unit_name = $(shell echo $(1) | sed 's,^fl[_/],,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
 OBJECTS = $(UNITS:%.h=$(BUILD)/%.o)
 $(OBJECTS): $(BUILD)/%.o: %.h $(BUILD)/flags | $(API_PARTS)

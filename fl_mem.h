@@ -69,6 +69,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+#include <initializer_list>
+#endif
 
 #if defined(FL_STATIC)
 #define FL_API static __attribute__((unused))
@@ -107,9 +110,25 @@
 #define FL_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #endif
 
+/* The address of an array of T with these elements, for an argument `T const *`: it lives until the
+   end of the full expression. FL_COUNT is the number of its elements, which it does not evaluate. */
+#ifdef __cplusplus
+#define FL_ARRAY(T, ...) (std::initializer_list<T>{__VA_ARGS__}.begin())
+#else
+#define FL_ARRAY(T, ...) ((T[]){__VA_ARGS__})
+#endif
+#define FL_COUNT(T, ...) ((int)(sizeof((T[]){__VA_ARGS__}) / sizeof(T)))
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The first field of every struct of options: arguments are named, f(x, .stride = 2), and one that
+   is not lands here, where compilers warn about its missing braces (C) or refuse it (C++). The last
+   field is `char _end`, which the macros append: so C++ finds all fields in their order. */
+typedef struct fl_named {
+    char _;
+} fl_named;
 
 #define FL_VERSION_MAJOR 0
 #define FL_VERSION_MINOR 1
@@ -127,6 +146,10 @@ FL_API bool fl_fail(const char *format, ...) FL_PRINTF(1, 2);
    Functions that return a value handle end their failures with it; nothing may be half-done and no
    lock held, because a handler may longjmp. */
 FL_API void *fl_raise(void);
+/* Both at once, for a mistake of the caller: fl_bad ends functions that return a pointer (NULL),
+   fl_refuse those that return a truth value (false). */
+FL_API void *fl_bad(const char *format, ...) FL_PRINTF(1, 2) __attribute__((cold));
+FL_API bool fl_refuse(const char *format, ...) FL_PRINTF(1, 2) __attribute__((cold));
 /* The text of the pending error of this thread, NULL if there is none. Valid until
    fl_error_clear. */
 FL_API const char *fl_error(void);
@@ -473,15 +496,20 @@ static struct {
     int threshold;                      /* atomic */
 } fl__sink = {NULL, NULL, FL_LOG_WARN}; /* under fl__lock */
 
-FL_API bool fl_fail(const char *format, ...) {
+/* The first text stays. */
+static void fl__record_failure(const char *format, va_list args) {
     fl__error_record *e = &fl__failure;
-    if (e->pending) return false;
-    va_list args;
-    va_start(args, format);
+    if (e->pending) return;
     vsnprintf(e->text, sizeof e->text, format, args);
-    va_end(args);
     e->pending = true;
     e->raised = false;
+}
+
+FL_API bool fl_fail(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fl__record_failure(format, args);
+    va_end(args);
     return false;
 }
 
@@ -500,6 +528,22 @@ FL_API void *fl_raise(void) {
     fprintf(stderr, "fl: %s\n", e->text);
     fflush(stderr);
     abort(); /* the default handler: the only place where the library stops a program */
+}
+
+FL_API void *fl_bad(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fl__record_failure(format, args);
+    va_end(args);
+    return fl_raise();
+}
+
+FL_API bool fl_refuse(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fl__record_failure(format, args);
+    va_end(args);
+    return fl_raise() != NULL;
 }
 
 FL_API const char *fl_error(void) {

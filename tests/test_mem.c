@@ -80,6 +80,16 @@ TEST(errors_raise_once_and_quiet) {
     CHECK_EQ_INT(handled, 2);
     CHECK_STR(handled_text, "quiet");
     fl_error_clear();
+    CHECK(fl_bad("bad %d", 1) == NULL);
+    CHECK_EQ_INT(handled, 3);
+    CHECK_STR(handled_text, "bad 1");
+    CHECK(!fl_refuse("the first text stays, and the handler has seen it"));
+    CHECK_EQ_INT(handled, 3);
+    fl_error_clear();
+    CHECK(!fl_refuse("refused %d", 2));
+    CHECK_EQ_INT(handled, 4);
+    CHECK_STR(handled_text, "refused 2");
+    fl_error_clear();
     fl_on_error(NULL, NULL);
 }
 
