@@ -18,7 +18,7 @@ FL__LOOPS_BEGIN
 
 enum { FL__PIECE = 256 }; /* elements that are summed in their own dtype, or a loop's */
 
-#define FL__TEXT "softmax.inc"
+#define FL__LEVEL_TEXT "softmax.inc"
 #define FL__UNIT softmax
 #include "levels.inc"
 
