@@ -11,7 +11,7 @@
      make bench-conv ARGS="vgg last 2 wall direct"    or columns, winograd: that way only */
 #include "peaks.h"
 #include "kernels/cpu/conv.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/levels.h"
 #include <string.h>
 #include <time.h>
 

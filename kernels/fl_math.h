@@ -38,11 +38,15 @@
 
 /* What a kernel file needs whatever the command line says: vectorised loops (gcc's -O2 leaves
    ours alone), no errno and no traps (either would forbid it), and no contraction. clang's
-   float_control saves the contraction state. */
+   float_control saves the contraction state. With FL_QUICK the command line decides. */
 #if defined(__CUDACC__)
 #define FL_KERNEL_BEGIN
 #define FL_KERNEL_END
 #define FLM static __host__ __device__ __forceinline__
+#elif defined(FL_QUICK)
+#define FL_KERNEL_BEGIN
+#define FL_KERNEL_END
+#define FLM static inline
 #elif defined(__clang__)
 #define FL_KERNEL_BEGIN _Pragma("float_control(push)") _Pragma("clang fp contract(off)")
 #define FL_KERNEL_END _Pragma("float_control(pop)")

@@ -3,19 +3,19 @@
 
    test_kernels.c runs them as the processor is, test_bf16.c with emulated instructions. */
 #include "../fl_composed.h"
-#include "../kernels/cpu/isa.h"
+#include "../kernels/cpu/levels.h"
 #include "test.h"
 
 #include <float.h>
 
 /* Rounding is allowed from here on, at the level that does it; a SKIP where there is none. */
 #define BF16_BEGIN() \
-    if (fl__cpu_isa_cap(FL__AVX512_BF16) != FL__AVX512_BF16) SKIP("no bf16 products here"); \
+    if (fl__level_cap(FL__AVX512_BF16) != FL__AVX512_BF16) SKIP("no bf16 products here"); \
     CHECK(fl_set_matmul_precision(FL_BF16))
 
 static void bf16_end(void) {
     CHECK(fl_set_matmul_precision(FL_F32));
-    fl__cpu_isa_cap(FL__AVX512);
+    fl__level_cap(FL__AVX512);
 }
 
 /* To the nearest bf16, ties to even; NaN stays. */
@@ -131,9 +131,9 @@ TEST(bf16_is_a_permission) {
     fl_scope s = fl_scope_begin();
     fl_tensor *a = bf16_operand(FL_SHAPE(100, 100), false, 1), *wide = fl_cast(a, FL_F64);
     fl_tensor *rounded = fl_matmul(a, a), *f64 = fl_matmul(wide, wide);
-    fl__cpu_isa_cap(FL__AVX512);
+    fl__level_cap(FL__AVX512);
     fl_tensor *capped = fl_matmul(a, a);
-    fl__cpu_isa_cap(FL__AVX512_BF16);
+    fl__level_cap(FL__AVX512_BF16);
     CHECK(fl_set_matmul_precision(FL_F32));
     fl_tensor *plain = fl_matmul(a, a);
     CHECK(fl_item(fl_all(fl_eq(plain, capped), FL_ALL_AXES)) == 1);

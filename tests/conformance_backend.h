@@ -1,6 +1,6 @@
 /* conformance_backend.h - the backend as a whole: overrides, hooks, fallbacks, and the formulas as
    text */
-#include "../kernels/cpu/isa.h"
+#include "../kernels/cpu/levels.h"
 
 static const fl_backend *backend_in_use(void) {
     return fl_family_backend(fl_default_family());
@@ -306,7 +306,7 @@ static void text_group(void) {
     bool compiler = system(command) == 0;
     /* f32 fuses its multiply-adds where the kernels do */
     snprintf(command, sizeof command, "%s -std=c11 -O1 %s -I. -o %s %s -lm", cc,
-             fl__cpu_isa() > FL__PORTABLE ? "-mfma" : "", program, source);
+             fl__level() > FL__PORTABLE ? "-mfma" : "", program, source);
     if (!compiler) skip("the formulas as text: there is no compiler '%s'", cc);
     else if (check(write_program(source) && system(command) == 0, "the formulas compile as C")) {
         FILE *f = popen(program, "r");

@@ -4,19 +4,19 @@
    The two files that know them are compiled here once more, and linked instead of the library's. */
 #define FL_EMULATE_BF16
 #define FL_IMPL_ONLY
-#define FL_IMPL_ONLY_CPU_ISA
+#define FL_IMPL_ONLY_CPU_LEVELS
 #define FL_IMPL_ONLY_CPU_GEMM
 #include "../kernels/cpu/gemm.h"
 
 #include "bf16.h"
 
 TEST(bf16_level_is_capped) {
-    int top = fl__cpu_isa_cap(FL__AVX512_BF16);
-    CHECK(fl__cpu_has_bf16() == (top == FL__AVX512_BF16));
-    CHECK(fl__cpu_isa() <= FL__AVX512);
-    CHECK(fl__cpu_isa_cap(FL__AVX512) <= FL__AVX512);
-    CHECK(!fl__cpu_has_bf16());
-    if (!getenv("FL_ISA")) CHECK((top == FL__AVX512_BF16) == (fl__cpu_isa() == FL__AVX512));
+    int top = fl__level_cap(FL__AVX512_BF16);
+    CHECK(fl__level_has_bf16() == (top == FL__AVX512_BF16));
+    CHECK(fl__level() <= FL__AVX512);
+    CHECK(fl__level_cap(FL__AVX512) <= FL__AVX512);
+    CHECK(!fl__level_has_bf16());
+    if (!getenv("FL_CPU_LEVEL")) CHECK((top == FL__AVX512_BF16) == (fl__level() == FL__AVX512));
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }

@@ -1,7 +1,7 @@
 /* test_cpu.c - the slots of the CPU backend against hand-written loops in double, over layouts,
    dtypes, threads and ISA levels */
 #include "../fl_tensor.h"
-#include "../kernels/cpu/isa.h"
+#include "../kernels/cpu/levels.h"
 #include "test.h"
 
 /* >>harness: records run on the slot itself; elements are read through shape and strides */
@@ -1079,7 +1079,7 @@ TEST(bits_do_not_depend_on_threads) {
     fl_tensor *want[256], *got[256];
     for (int level = FL__PORTABLE; level <= FL__AVX512; level++) {
         fl_scope s = fl_scope_begin();
-        fl__cpu_isa_cap(level);
+        fl__level_cap(level);
         CHECK(fl_set_threads(1));
         int n = run_everything(want);
         CHECK(n > 60 && n <= 256);
@@ -1102,11 +1102,11 @@ static bool near_everywhere(const fl_tensor *got, const fl_tensor *want) {
 
 TEST(levels_differ_by_rounding_only) {
     fl_tensor *portable[256], *avx2[256], *avx512[256];
-    fl__cpu_isa_cap(FL__PORTABLE);
+    fl__level_cap(FL__PORTABLE);
     int n = run_everything(portable);
-    fl__cpu_isa_cap(FL__AVX2);
+    fl__level_cap(FL__AVX2);
     CHECK_EQ_INT(run_everything(avx2), n);
-    fl__cpu_isa_cap(FL__AVX512);
+    fl__level_cap(FL__AVX512);
     CHECK_EQ_INT(run_everything(avx512), n);
     check_bits(avx512, avx2, n);
     for (int i = 0; i < n; i++)

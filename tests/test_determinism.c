@@ -1,7 +1,7 @@
 /* test_determinism.c - the same bits: twice, with any number of threads, at every ISA level
 
      test_determinism [filter]
-     test_determinism --train THREADS   prints the hash of a short training (for FL_ISA's test) */
+     test_determinism --train THREADS   prints the hash of a short training (for FL_CPU_LEVEL's test) */
 #include "../examples/digits.h"
 #include "test.h"
 
@@ -91,7 +91,7 @@ static uint64_t train_elsewhere(const char *isa, int threads) {
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n < 0) return 0;
     self[n] = 0;
-    snprintf(command, sizeof command, "FL_ISA=%s '%s' --train %d", isa, self, threads);
+    snprintf(command, sizeof command, "FL_CPU_LEVEL=%s '%s' --train %d", isa, self, threads);
     FILE *p = popen(command, "r");
     unsigned long long hash = 0;
     if (!p || fscanf(p, "%llx", &hash) != 1) hash = 0;
@@ -108,7 +108,7 @@ TEST(every_instruction_set_level_agrees_with_itself) {
         CHECK(want != 0);
         for (int threads = 1; threads <= 3; threads += SKIP_THREADS)
             if (!CHECK(train_elsewhere(levels[i], threads) == want))
-                printf("  FL_ISA=%s, %d threads\n", levels[i], threads);
+                printf("  FL_CPU_LEVEL=%s, %d threads\n", levels[i], threads);
     }
 }
 

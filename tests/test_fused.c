@@ -4,7 +4,7 @@
    the slots taken away: result and gradients agree, on odd sizes around the kernels' blocks, with
    NaN and infinities, and the slots give the same bits with any number of threads. */
 #include "../fl_nn.h"
-#include "../kernels/cpu/isa.h"
+#include "../kernels/cpu/levels.h"
 #include "test.h"
 
 enum { RESULTS = 5 }; /* most: y and the gradients of four operands */
@@ -108,7 +108,7 @@ static void check_fused(const fused *f) {
     fl_backend plain = *fl_backend_cpu(), old;
     for (int i = 0; i < 2; i++)
         if (f->slot[i]) plain.op[f->slot[i]] = NULL;
-    int top = fl__cpu_isa_cap(FL__AVX512);
+    int top = fl__level_cap(FL__AVX512);
     for (int odd = -1; odd < 3; odd++) {
         fl_scope s = fl_scope_begin();
         fl_tensor *want[RESULTS] = {NULL};
@@ -117,13 +117,13 @@ static void check_fused(const fused *f) {
         CHECK(fl_use(&old, NULL));
         for (int level = 0; ok && level <= top; level++) {
             fl_tensor *got[RESULTS] = {NULL};
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             fl_set_threads(1);
             if (!results(f, odd, got)) continue;
             compare(f, got, want, level_name[level]);
             if (odd < 0) check_threads(f, got, level_name[level]);
         }
-        fl__cpu_isa_cap(FL__AVX512);
+        fl__level_cap(FL__AVX512);
         fl_scope_end(&s);
     }
     fl_set_threads(0);

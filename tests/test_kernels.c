@@ -58,7 +58,7 @@ static double tolerance(fl_dtype d, double terms) {
 
 /* >>levels: each test body runs at every level up to the processor's own */
 
-static int levels(void) { return fl__cpu_isa_cap(FL__AVX512); }
+static int levels(void) { return fl__level_cap(FL__AVX512); }
 static const char *const level_name[] = {"portable", "avx2", "avx512"};
 
 /* >>matmul */
@@ -87,7 +87,7 @@ static void check_matmul(int64_t m, int64_t n, int64_t k, int layout, fl_dtype d
         char what[128];
         snprintf(what, sizeof what, "%lldx%lldx%lld layout %d %s %s", (long long)m, (long long)n,
                  (long long)k, layout, fl_dtype_name(d), level_name[level]);
-        fl__cpu_isa_cap(level);
+        fl__level_cap(level);
         check_values(what, fl_matmul(a, b), want, tolerance(d, (double)k));
     }
     levels();
@@ -136,9 +136,9 @@ TEST(linear_finishes_once) {
             fl_tensor *x = random_tensor(FL_SHAPE(m, k), FL_F32);
             fl_tensor *w = random_tensor(FL_SHAPE(n, k), FL_F32);
             fl_tensor *b = random_tensor(FL_SHAPE(n), FL_F32);
-            fl__cpu_isa_cap(FL__AVX512);
+            fl__level_cap(FL__AVX512);
             double *want = values(fl_relu(fl_add(fl_matmul(x, fl_transpose(w, 0, 1)), b)));
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             check_values(level_name[level], fl_linear_act(x, w, b, FL_OP_relu), want,
                          tolerance(FL_F32, (double)k));
             free(want);
@@ -192,7 +192,7 @@ static void check_batch(fl_shape sa, fl_shape sb, fl_dtype d) {
 
 TEST(matmul_batches) {
     for (int level = 0, top = levels(); level <= top; level++) {
-        fl__cpu_isa_cap(level);
+        fl__level_cap(level);
         check_batch(FL_SHAPE(2, 3, 5, 7), FL_SHAPE(2, 3, 7, 9), FL_F32);
         check_batch(FL_SHAPE(2, 1, 15, 17), FL_SHAPE(1, 3, 17, 33), FL_F32);
         check_batch(FL_SHAPE(1, 3, 70, 65), FL_SHAPE(2, 3, 65, 80), FL_F32);
@@ -232,7 +232,7 @@ TEST(matmul_nan_and_infinity) {
     static const int64_t size[][3] = {{4, 40, 6}, {70, 70, 70}, {20, 300, 90}};
     for (int level = 0, top = levels(); level <= top; level++)
         for (int i = 0; i < 3; i++) {
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             fl_scope s = fl_scope_begin();
             int64_t m = size[i][0], n = size[i][1], k = size[i][2];
             fl_tensor *a = random_tensor(FL_SHAPE(m, k), FL_F32),
@@ -286,7 +286,7 @@ static void check_linear(int64_t m, int64_t n, int64_t k, int layout, fl_op act,
         matmul_reference(vx, vw, z, m, n, k);
         for (int64_t i = 0; i < m * n; i++) y[i] = activated(act, z[i] += form & 1 ? vb[i % n] : 0);
         for (int level = 0, top = levels(); level <= top; level++) {
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             fl_linear_args a = {act};
             fl_tensor *out[] = {fl_call_out(x->family, FL_SHAPE(m, n), d),
                                 fl_call_out(x->family, FL_SHAPE(m, n), d)};
@@ -333,7 +333,7 @@ TEST(linear_nan_and_infinity) {
     static const int64_t size[][3] = {{4, 90, 60}, {70, 70, 70}, {20, 300, 90}};
     for (int level = 0, top = levels(); level <= top; level++)
         for (int i = 0; i < 21; i++) {
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             fl_scope s = fl_scope_begin();
             int64_t m = size[i % 3][0], n = size[i % 3][1], k = size[i % 3][2];
             fl_tensor *x = random_tensor(FL_SHAPE(m, k), FL_F32);
@@ -473,7 +473,7 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
     for (int level = 0; level <= top; level++)
         for (int way = last ? FL__CONV_DIRECT : FL__CONV_AUTO; way <= FL__CONV_WINOGRAD; way++) {
             if (!last && way > FL__CONV_AUTO) break;
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             fl__conv_force(way);
             char what[128];
             int len = snprintf(what, sizeof what, "conv %d %s %s stored %d way %d ", which,
@@ -537,7 +537,7 @@ static void check_conv_nan(int way) {
 
 TEST(conv_nan_and_infinity) {
     for (int level = 0, top = levels(); level <= top; level++) {
-        fl__cpu_isa_cap(level);
+        fl__level_cap(level);
         for (int way = FL__CONV_AUTO; way < FL__CONV_WINOGRAD; way++) check_conv_nan(way);
     }
     fl__conv_force(FL__CONV_AUTO);
@@ -650,12 +650,12 @@ static void check_pool_taps(const pool_case *t, fl_dtype d, bool special) {
     for (int64_t i = 0; special && i < fl_numel(x); i++)
         v[i] = i % 13 == 5 ? NAN : i % 7 < 4 ? -INFINITY : floor(3 * v[i]);
     x = fl_cast(fl_from_host(v, shape, FL_F64), d);
-    fl__cpu_isa_cap(FL__PORTABLE);
+    fl__level_cap(FL__PORTABLE);
     fl_tensor *y = fl__max_pool2d(x, t->a, FL_I64, &index);
     fl_tensor *dy = random_tensor(fl_shape_of(y), d), *dx = fl_max_pool2d_grad(dy, index, shape);
     for (int level = FL__PORTABLE; level <= FL__AVX512; level++)
         for (int last = 0; last < 2; last++) {
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             fl_tensor *image = last ? fl_channels_last(x) : x, *g = last ? fl_channels_last(dy) : dy;
             check_same(fl__max_pool2d(image, t->a, FL_I64, &at), y);
             check_same(at, index);
@@ -755,7 +755,7 @@ TEST(pooling_refuses_an_index_outside) {
 TEST(threads_give_the_same_bits) {
     static const int counts[] = {1, 2, 3, 8};
     for (int level = 0, top = levels(); level <= top; level++) {
-        fl__cpu_isa_cap(level);
+        fl__level_cap(level);
         uint64_t first[2] = {0, 0};
         for (int i = 0; i < 4; i++) {
             CHECK(fl_set_threads(counts[i]));
@@ -806,11 +806,11 @@ TEST(scratch_may_fail) {
 
 TEST(isa_is_capped) {
     int top = levels();
-    CHECK_EQ_INT(fl__cpu_isa(), top);
-    CHECK_EQ_INT(fl__cpu_isa_cap(FL__PORTABLE), FL__PORTABLE);
-    CHECK_EQ_INT(fl__cpu_isa(), FL__PORTABLE);
+    CHECK_EQ_INT(fl__level(), top);
+    CHECK_EQ_INT(fl__level_cap(FL__PORTABLE), FL__PORTABLE);
+    CHECK_EQ_INT(fl__level(), FL__PORTABLE);
     CHECK_EQ_INT(levels(), top);
-    const char *asked = getenv("FL_ISA");
+    const char *asked = getenv("FL_CPU_LEVEL");
     if (asked && strcmp(asked, "portable") == 0) CHECK_EQ_INT(top, FL__PORTABLE);
     if (asked && strcmp(asked, "avx2") == 0) CHECK(top <= FL__AVX2);
 }

@@ -1,12 +1,12 @@
 /* test_sequence.c - attention, CTC and embeddings: each slot of the cpu against its composition, at
    every instruction set this processor has */
 #include "../fl.h"
-#include "../kernels/cpu/isa.h"
+#include "../kernels/cpu/levels.h"
 #include "test.h"
 
 /* >>helpers */
 
-static int levels(void) { return fl__cpu_isa_cap(FL__AVX512); }
+static int levels(void) { return fl__level_cap(FL__AVX512); }
 
 /* The cpu without the slots of two ops, whose compositions run then; undone by with_slots. */
 static fl_backend whole_cpu;
@@ -127,7 +127,7 @@ static void check_attention(int which, fl_dtype d) {
     attend(c, FL_F64, want);
     with_slots();
     for (int level = 0, top = levels(); level <= top; level++) {
-        fl__cpu_isa_cap(level);
+        fl__level_cap(level);
         attend(c, d, got);
         for (int i = 0; i < 4; i++) {
             char what[60];
@@ -159,7 +159,7 @@ TEST(attention_nan_and_infinity) {
             for (int i = 0; i < 3; i++) x[i] = fl_uniform(FL_SHAPE(140, 20), -1, 1, FL_F32, &rng);
             fl_tensor *at = fl_select(fl_select(x[k / 3], 0, 130), 0, 3);
             CHECK(fl_assign(at, fl_num(odd[k % 3])) != NULL);
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             for (int i = 0; i < 2; i++) {
                 if (i) without_slots(FL_OP_attention, FL_OP_attention_grad);
                 y[i] = fl_attention(x[0], x[1], x[2], NULL, false, 0);
@@ -184,7 +184,7 @@ TEST(attention_bits_do_not_depend_on_threads) {
     for (int level = 0, top = levels(); level <= top; level++)
         for (int i = 3; i < 14; i++) {
             uint64_t first = 0;
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             for (int threads = 1; threads <= 4; threads++) {
                 fl_tensor *t[4];
                 uint64_t h = 14695981039346656037u;
@@ -268,7 +268,7 @@ static void check_ctc(int which, fl_dtype d, fl_reduction r, bool zero) {
     with_slots();
     for (int level = 0, top = levels(); level <= top; level++) {
         char what[60];
-        fl__cpu_isa_cap(level);
+        fl__level_cap(level);
         transcribe(&ctc_cases[which], d, r, zero, got);
         snprintf(what, sizeof what, "ctc %d %s level %d", which, fl_dtype_name(d), level);
         close_to(what, got[0], want[0], d == FL_F64 ? 1e-10 : 1e-3);
@@ -329,7 +329,7 @@ TEST(glu_slot_is_its_composition) {
         gate(i % 3 == 2 ? -1 : i % 3, i / 3 % 2, d, want);
         with_slots();
         for (int level = 0, top = levels(); level <= top; level++) {
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             gate(i % 3 == 2 ? -1 : i % 3, i / 3 % 2, d, got);
             for (int k = 0; k < 2; k++) {
                 close_to("glu", got[k], want[k], d == FL_BF16 ? 0.1 : d == FL_F32 ? 2e-6 : 1e-14);
@@ -365,7 +365,7 @@ static void check_rows(int64_t rows, int64_t n, int64_t a, int64_t b, fl_dtype d
     fl_tensor *sum = fl_from_host(want, fl_shape_of(x), FL_F64);
     for (int level = 0, top = levels(); level <= top; level++)
         for (int threads = 1; threads <= 3; threads++) {
-            fl__cpu_isa_cap(level);
+            fl__level_cap(level);
             CHECK(fl_set_threads(threads));
             close_to("rows", fl_scatter_add(x, 0, fl_expand(index, fl_shape_of(src)), src), sum, 0);
         }

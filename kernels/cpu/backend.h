@@ -1,6 +1,6 @@
 /* kernels/cpu/backend.h - the table of the CPU backend, and all its kernels */
 #include "../../fl_tensor.h"
-#include "isa.h"
+#include "levels.h"
 #include "common.h"
 #include "elementwise.h"
 #include "copy.h"

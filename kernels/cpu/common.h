@@ -9,7 +9,7 @@
    layouts, and the price is a copy in the first-level cache. Work is cut by its size alone. */
 #include "../../fl_tensor.h"
 #include "../fl_math.h"
-#include "isa.h"
+#include "levels.h"
 #ifndef FL_CPU_COMMON_H
 #define FL_CPU_COMMON_H
 
@@ -147,6 +147,27 @@ FL_PRIVATE fl__loop fl__formula_loop(fl_op op, fl_dtype d);
 #define FL__VECTOR _Pragma("GCC ivdep")
 #define FL__LOOPS_BEGIN FL_KERNEL_BEGIN
 #define FL__LOOPS_END FL_KERNEL_END
+#endif
+
+/* Register tiles: functions with constant arguments whose loops over registers are unrolled, and whose
+   products and sums are fused. They stand between FL__TILES_BEGIN and FL__TILES_END, the functions
+   that fuse begin with FL__CONTRACT. */
+#define FL__INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define FL__UNROLL _Pragma("clang loop unroll(full)")
+#define FL__CONTRACT _Pragma("clang fp contract(fast)")
+#define FL__TILES_BEGIN
+#define FL__TILES_END
+#else
+#define FL__UNROLL _Pragma("GCC unroll 32")
+#define FL__CONTRACT
+#ifdef FL_QUICK
+#define FL__TILES_BEGIN
+#define FL__TILES_END
+#else
+#define FL__TILES_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O2\", \"fp-contract=fast\")")
+#define FL__TILES_END _Pragma("GCC pop_options")
+#endif
 #endif
 
 /* Loops over a few registers, unrolled; functions with constant arguments. */

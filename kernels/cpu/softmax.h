@@ -1,7 +1,7 @@
 /* kernels/cpu/softmax.h - softmax and log_softmax along one axis, and their gradients
 
    Inputs are contiguous, [outer, n, inner]. Rows (inner = 1) of f32 have loops of their own,
-   softmax_rows.h. Other lines are cut into pieces that stay in the first-level cache: of a row
+   softmax.inc. Other lines are cut into pieces that stay in the first-level cache: of a row
    FL__PIECE elements each, with the row's maximum and sum repeated beside them; of columns one
    piece per element, as wide as the tile of columns, with a maximum and sum each. The pieces go through
    the loops of the op table and of the reductions. */
@@ -21,41 +21,15 @@ FL__LOOPS_BEGIN
 
 enum { FL__PIECE = 256 }; /* elements that are summed in their own dtype, or a loop's */
 
-#define FL__T float
-#define FL__S f32
-#define FL__I int32_t
-#define FL__LANES 4
-#define FL__TARGET
-#define FL__FN(name) fl__row_##name##_portable
-#include "softmax_rows.h"
-#undef FL__FN
-#ifdef FL__X86_LEVELS
-#define FL__T float
-#define FL__S f32_fma
-#define FL__I int32_t
-#define FL__LANES 8
-#define FL__TARGET FL__TARGET_AVX2
-#define FL__FN(name) fl__row_##name##_avx2
-#include "softmax_rows.h"
-#undef FL__FN
-#define FL__T float
-#define FL__S f32_fma
-#define FL__I int32_t
-#define FL__LANES 16
-#define FL__TARGET FL__TARGET_AVX512
-#define FL__FN(name) fl__row_##name##_avx512
-#include "softmax_rows.h"
-#undef FL__FN
-#define FL__ROW(op) {fl__row_##op##_portable, fl__row_##op##_avx2, fl__row_##op##_avx512}
-#else
-#define FL__ROW(op) {fl__row_##op##_portable}
-#endif
+#define FL__LEVEL_TEXT "softmax.inc"
+#define FL__UNIT softmax
+#include "levels.inc"
 
 typedef struct fl__lines fl__lines;
 typedef void (*fl__row_fn)(void *out, const void *a, const void *b, int64_t n); /* of f32 */
 typedef struct fl__line_op {
     void (*run)(const fl__lines *s, int64_t first, int64_t width); /* one row, or `width` columns */
-    fl__row_fn row[FL__AVX512 + 1];
+    fl__row_fn row[FL__LEVEL_COUNT];
 } fl__line_op;
 
 struct fl__lines {
@@ -209,7 +183,7 @@ static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     s.size = (int)fl_dtype_size(d);
     if (out->ndim > 0) s.n = out->shape[axis];
     for (int i = axis + 1; i < out->ndim; i++) s.inner *= out->shape[i];
-    if (d == FL_F32 && s.inner == 1) s.row = op->row[fl__cpu_isa()];
+    if (d == FL_F32 && s.inner == 1) s.row = op->row[fl__level()];
     s.largest = fl__fold_of(FL__FOLD_AMAX, d);
     s.sum = fl__fold_of(FL__FOLD_SUM, d);
     s.sub = fl__formula_loop(FL_OP_sub, d);
@@ -224,29 +198,28 @@ static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
 }
 
 static bool fl__cpu_softmax(const fl_backend *self, const fl_call *c) {
-    static const fl__line_op op = {fl__softmax_lines, FL__ROW(softmax)};
+    static const fl__line_op op = {fl__softmax_lines, {FL__AT_LEVELS(fl__softmax_row_f32)}};
     (void)self;
     return fl__lines_run(c, &op);
 }
 
 static bool fl__cpu_softmax_grad(const fl_backend *self, const fl_call *c) {
-    static const fl__line_op op = {fl__softmax_grad_lines, FL__ROW(softmax_grad)};
+    static const fl__line_op op = {fl__softmax_grad_lines, {FL__AT_LEVELS(fl__softmax_grad_f32)}};
     (void)self;
     return fl__lines_run(c, &op);
 }
 
 static bool fl__cpu_log_softmax(const fl_backend *self, const fl_call *c) {
-    static const fl__line_op op = {fl__log_softmax_lines, FL__ROW(log_softmax)};
+    static const fl__line_op op = {fl__log_softmax_lines, {FL__AT_LEVELS(fl__softmax_log_row_f32)}};
     (void)self;
     return fl__lines_run(c, &op);
 }
 
 static bool fl__cpu_log_softmax_grad(const fl_backend *self, const fl_call *c) {
-    static const fl__line_op op = {fl__log_softmax_grad_lines, FL__ROW(log_softmax_grad)};
+    static const fl__line_op op = {fl__log_softmax_grad_lines, {FL__AT_LEVELS(fl__softmax_log_grad_f32)}};
     (void)self;
     return fl__lines_run(c, &op);
 }
-#undef FL__ROW
 
 FL_PRIVATE void fl__cpu_softmax_slots(fl_backend *cpu) {
     fl_backend_set(cpu, fl_op_softmax, fl__cpu_softmax, FL_SLOT_CONTIGUOUS);

@@ -1,0 +1,244 @@
+/* kernels/cpu/levels.h - instruction-set levels of the CPU kernels: which there are, which is in force
+
+   A level is a set of instructions and a width of registers. What pays for it is written once, in a
+   text (softmax.inc), and expanded at every level by levels.inc; each call picks its expansion by
+   fl__variant. All levels are compiled, and the best one that the processor has is used. Where flags
+   name one (-march=native), or FL_LEVELS does (-DFL_LEVELS=avx2; portable, avx2, avx512, all), only
+   that one is: a third less to compile, and a program for such processors alone. FL_QUICK compiles
+   the portable level without optimisation pragmas: for builds that must be quick and may be slow.
+
+   A new level, as NEON, is a block of >>list, a line of fl__processor_has and one of levels.inc. */
+#include "../../fl_mem.h"
+#ifndef FL_CPU_LEVELS_H
+#define FL_CPU_LEVELS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The name of the level in force: portable, avx2, avx512, or avx512_bf16, which is avx512 with matrix
+   products of bf16. It is the best that this build and this processor have, at most the one that
+   FL_CPU_LEVEL names in the environment. */
+FL_API const char *fl_cpu_level(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* >>list: of each level its bit in FL_LEVELS, whether it is on, and what texts see of it: the target
+   attribute, the registers that a tile may fill, the lanes of a register for each element type, and
+   the suffix of f32's functions in fl_math.h. */
+
+enum {
+    FL__PORTABLE,
+    FL__AVX2,
+    FL__AVX512,
+    FL__LEVEL_COUNT,
+    FL__AVX512_BF16 = FL__LEVEL_COUNT /* FL__AVX512 for all texts but those of bf16 */
+};
+#define FL__LEVEL_NAMES {"portable", "avx2", "avx512", "avx512_bf16"}
+
+/* gcc on Windows cannot align its stack for vectors of more than 16 bytes. */
+#define FL__BIT_portable 1
+#if defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
+#define FL__BIT_avx2 2
+#define FL__BIT_avx512 4
+#define FL__BIT_all 7
+#else
+#define FL__BIT_all 1
+#endif
+#define FL__BIT_(name) FL__BIT_##name
+#define FL__BIT(name) FL__BIT_(name)
+
+#if defined(FL_LEVELS)
+#define FL__LEVELS_ON FL__BIT(FL_LEVELS)
+#elif defined(FL_QUICK)
+#define FL__LEVELS_ON FL__BIT_portable
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define FL__LEVELS_ON FL__BIT_avx512
+#elif defined(__AVX2__) && defined(__FMA__)
+#define FL__LEVELS_ON FL__BIT_avx2
+#else
+#define FL__LEVELS_ON FL__BIT_all
+#endif
+#if FL__LEVELS_ON + 0 == 0
+#error "FL_LEVELS names no level of this target: portable, avx2, avx512 or all"
+#endif
+
+#if FL__LEVELS_ON & 1
+#define FL__ON_portable(...) __VA_ARGS__
+#else
+#define FL__ON_portable(...)
+#endif
+#define FL__TARGET_portable
+#define FL__REGISTERS_portable 12
+#define FL__LANES_f32_portable 4
+#define FL__LANES_f64_portable 2
+#define FL__LANES_i64_portable 2
+#define FL__LANES_b8_portable 16
+#define FL__F32_portable f32
+
+#if FL__LEVELS_ON & 2
+#define FL__ON_avx2(...) __VA_ARGS__
+#else
+#define FL__ON_avx2(...)
+#endif
+#define FL__TARGET_avx2 __attribute__((target("avx2,fma")))
+#define FL__REGISTERS_avx2 16
+#define FL__LANES_f32_avx2 8
+#define FL__LANES_f64_avx2 4
+#define FL__F32_avx2 f32_fma
+
+#if FL__LEVELS_ON & 4
+#define FL__ON_avx512(...) __VA_ARGS__
+#else
+#define FL__ON_avx512(...)
+#endif
+#define FL__TARGET_avx512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#define FL__REGISTERS_avx512 32
+#define FL__LANES_f32_avx512 16
+#define FL__LANES_f64_avx512 8
+#define FL__F32_avx512 f32_fma
+
+/* What a level adds: vdpbf16ps multiplies pairs of bf16 and sums them in f32. Where there is such a
+   type, FL__HAS_PAIRS_<level> is 1 and FL__PAIRS_<level> its target. FL_EMULATE_BF16 computes by AVX-512 what the instruction
+   does, slowly: to test it anywhere. */
+#define FL__LANES_pairs_avx512 16
+#if FL__LEVELS_ON & 4
+#if defined(FL_EMULATE_BF16)
+#define FL__HAS_PAIRS_avx512 1
+#define FL__PAIRS_avx512 FL__TARGET_avx512
+#elif defined(__clang__) || __GNUC__ >= 10
+#define FL__HAS_PAIRS_avx512 1
+#define FL__PAIRS_avx512 \
+    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#endif
+#endif
+
+/* >>pick */
+
+/* The expansions of a text: f32 at each level, other types at the portable one. Tables of them are
+   {FL__AT_LEVELS(fl__unit_name_f32) [FL__VARIANT_F64] = fl__unit_name_f64_portable, ...}. */
+enum {
+    FL__VARIANT_F64 = FL__LEVEL_COUNT,
+    FL__VARIANT_I64,
+    FL__VARIANT_B8,
+    FL__VARIANT_NONE, /* of every other dtype */
+    FL__VARIANTS
+};
+#define FL__AT_LEVELS(stem) \
+    FL__ON_portable([FL__PORTABLE] = stem##_portable, ) FL__ON_avx2([FL__AVX2] = stem##_avx2, ) \
+        FL__ON_avx512([FL__AVX512] = stem##_avx512, )
+/* macro(level), for each level that is on: small functions need no text of their own. */
+#define FL__EACH_LEVEL(macro) \
+    FL__ON_portable(macro(portable)) FL__ON_avx2(macro(avx2)) FL__ON_avx512(macro(avx512))
+
+/* The level in force, at most FL__AVX512. */
+FL_PRIVATE int fl__level(void);
+/* Whether it has pairs of bf16. */
+FL_PRIVATE bool fl__level_has_bf16(void);
+/* Caps the level from now on, for tests; returns the level in force, FL__AVX512_BF16 included. */
+FL_PRIVATE int fl__level_cap(int level);
+
+static inline int fl__variant(fl_dtype d) {
+    return d == FL_F32   ? fl__level()
+           : d == FL_F64 ? FL__VARIANT_F64
+           : d == FL_I64 ? FL__VARIANT_I64
+           : d == FL_B8  ? FL__VARIANT_B8
+                         : FL__VARIANT_NONE;
+}
+
+/* Until every unit is expanded by levels.inc. */
+#if FL__LEVELS_ON == 7
+#define FL__X86_LEVELS 1
+#define FL__TARGET_AVX2 FL__TARGET_avx2
+#define FL__TARGET_AVX512 FL__TARGET_avx512
+#ifdef FL__PAIRS_avx512
+#define FL__X86_BF16 1
+#define FL__TARGET_BF16 FL__PAIRS_avx512
+#endif
+#endif
+#define fl__cpu_isa fl__level
+#define fl__cpu_has_bf16 fl__level_has_bf16
+#define fl__cpu_isa_cap fl__level_cap
+
+#endif /* FL_CPU_LEVELS_H: stop here if you only want the declarations */
+
+#if defined(FL_IMPL_ONLY_CPU_LEVELS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_LEVELS_IMPL
+#define FL_CPU_LEVELS_IMPL
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const fl__level_names[] = FL__LEVEL_NAMES;
+static int fl__level_now = -1; /* -1: not looked up yet; every thread would find the same */
+
+/* Whether the kernels of a level are in this build. */
+static bool fl__level_is_on(int level) {
+    static const bool on[FL__LEVEL_COUNT + 1] = {
+        FL__ON_portable([FL__PORTABLE] = true, ) FL__ON_avx2([FL__AVX2] = true, )
+            FL__ON_avx512([FL__AVX512] = true, )
+#ifdef FL__PAIRS_avx512
+                [FL__AVX512_BF16] = true
+#endif
+    };
+    return on[level];
+}
+
+static bool fl__processor_has(int level) {
+    if (level == FL__PORTABLE) return true;
+#if FL__BIT_all > 1
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (level == FL__AVX2) return avx2;
+    if (level == FL__AVX512) return avx512;
+#ifdef FL_EMULATE_BF16
+    return avx512;
+#elif defined(FL__PAIRS_avx512)
+    return avx512 && __builtin_cpu_supports("avx512bf16");
+#endif
+#endif
+    return false;
+}
+
+static int fl__level_of_environment(void) {
+    const char *name = getenv("FL_CPU_LEVEL");
+    for (int level = 0; name && level < FL__AVX512_BF16; level++)
+        if (strcmp(name, fl__level_names[level]) == 0) return level;
+    return FL__AVX512_BF16;
+}
+
+/* The best of this build and this processor up to the cap; where a build has none so low, its lowest. */
+FL_PRIVATE int fl__level_cap(int level) {
+    const int named = fl__level_of_environment();
+    int now = level < named ? level : named, lowest = 0;
+    while (!fl__level_is_on(lowest)) lowest++;
+    while (now > lowest && !(fl__level_is_on(now) && fl__processor_has(now))) now--;
+    if (now < lowest) now = lowest;
+    if (!fl__processor_has(now))
+        fl_message(FL_LOG_ERROR, "this build of fl is for processors with %s, and this is none",
+                   fl__level_names[now]);
+    __atomic_store_n(&fl__level_now, now, __ATOMIC_RELAXED);
+    return now;
+}
+
+static int fl__level_full(void) {
+    int level = __atomic_load_n(&fl__level_now, __ATOMIC_RELAXED);
+    return level >= 0 ? level : fl__level_cap(FL__AVX512_BF16);
+}
+
+FL_PRIVATE int fl__level(void) {
+    int level = fl__level_full();
+    return level < FL__AVX512_BF16 ? level : FL__AVX512;
+}
+
+FL_PRIVATE bool fl__level_has_bf16(void) { return fl__level_full() == FL__AVX512_BF16; }
+
+FL_API const char *fl_cpu_level(void) { return fl__level_names[fl__level_full()]; }
+
+#endif /* FL_CPU_LEVELS_IMPL */
+#endif
+/* MIT licence: see LICENSE. */
