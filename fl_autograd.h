@@ -725,7 +725,7 @@ FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn bac
 FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args) {
     const fl_op_info *info = fl_op_get_info(op);
     if (!value) return NULL;
-    if (!info) return FL__BAD("fv_record_op: there is no op %d", op);
+    if (!info) return fl_bad("fv_record_op: there is no op %d", op);
     return fv_record_args(info->name, value, info->gradient, in, saved, args, info->args_size);
 }
 

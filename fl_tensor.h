@@ -1078,8 +1078,6 @@ FL_API bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v,
 /* What the ops of fl/ops/ are made with, and yours: check the operands, infer the result's shape and
    dtype, run one record. fn is the name of the public function, for messages. */
 
-/* Records a caller's mistake and gives the handler its chance; NULL for any pointer type. */
-#define FL__BAD(...) (fl_fail(__VA_ARGS__), fl_raise())
 /* "[2, 3]", of a tensor and of a shape: lives until the end of the full expression. */
 #define FL_SHAPE_TEXT(t) (fl_text_of_shape(fl_shape_of(t)).s)
 #define FL_TEXT_OF(shape) (fl_text_of_shape(shape).s)
@@ -1184,14 +1182,14 @@ FL_PRIVATE void fl__register_ops(void);
    otherwise. */
 bool fl_absent(const char *fn, const void *p) {
     if (p) return false;
-    if (!fl_error()) (void)FL__BAD("%s: an operand is NULL", fn);
+    if (!fl_error()) fl_bad("%s: an operand is NULL", fn);
     return true;
 }
 
 /* The same for the operands of an op of the tables. */
 static bool fl__null_operand(const fl_op_info *info, const void *p) {
     if (p) return false;
-    if (!fl_error()) (void)FL__BAD("fl_%s: an operand is NULL", info->name);
+    if (!fl_error()) fl_bad("fl_%s: an operand is NULL", info->name);
     return true;
 }
 
@@ -1536,11 +1534,11 @@ fl_op fl_op_named(const char *name) {
 
 fl_op fl_op_register(const fl_op_info *info) {
     fl__ops_init(); /* a registration may come before that of this file */
-    if (!info || !info->name) return (void)FL__BAD("fl_op_register: the op has no name"), FL_OP_NONE;
+    if (!info || !info->name) return fl_bad("fl_op_register: the op has no name"), FL_OP_NONE;
     if (fl_op_named(info->name))
-        return (void)FL__BAD("fl_op_register: there is an op '%s' already", info->name), FL_OP_NONE;
+        return fl_bad("fl_op_register: there is an op '%s' already", info->name), FL_OP_NONE;
     if (fl__n_ops == FL_MAX_OPS)
-        return (void)FL__BAD("fl_op_register: no room for '%s' behind %d ops", info->name, FL_MAX_OPS),
+        return fl_bad("fl_op_register: no room for '%s' behind %d ops", info->name, FL_MAX_OPS),
                FL_OP_NONE;
     fl__ops[fl__n_ops] = info;
     return fl__n_ops++;
@@ -1659,7 +1657,7 @@ bool fl_shape_is(const fl_tensor *t, fl_shape s) {
 int fl_axis_of(const char *fn, const fl_tensor *t, int axis) {
     int a = axis < 0 ? axis + t->ndim : axis;
     if (a >= 0 && a < t->ndim) return a;
-    (void)FL__BAD("%s: axis %d is out of range for shape %s", fn, axis, FL_SHAPE_TEXT(t));
+    fl_bad("%s: axis %d is out of range for shape %s", fn, axis, FL_SHAPE_TEXT(t));
     return -1;
 }
 
@@ -1859,16 +1857,15 @@ const fl_backend *fl_family_backend(int family) {
 }
 
 bool fl_use(const fl_backend *b, fl_backend *old) {
-    if (!b || !b->name) return FL__BAD("fl_use: the backend has no name") != NULL;
+    if (!b || !b->name) return fl_refuse("fl_use: the backend has no name");
     if (!b->any && !b->op[FL_OP_copy])
-        return FL__BAD(
-                   "fl_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
-                   b->name) != NULL;
+        return fl_refuse("fl_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
+                   b->name);
     int at = 0;
     while (at < fl__n_families && strcmp(fl__families[at].name, b->name)) at++;
     if (at == FL__MAX_FAMILIES)
-        return FL__BAD("fl_use: no room for '%s', the %d families are taken", b->name,
-                       FL__MAX_FAMILIES) != NULL;
+        return fl_refuse("fl_use: no room for '%s', the %d families are taken", b->name,
+                       FL__MAX_FAMILIES);
     if (old) memset(old, 0, sizeof *old);
     if (old && at < fl__n_families) *old = fl__families[at];
     if (b != &fl__families[at]) fl__families[at] = *b;
@@ -1878,14 +1875,14 @@ bool fl_use(const fl_backend *b, fl_backend *old) {
 
 bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags) {
     if (!b || !fl__op_exists(op))
-        return FL__BAD("fl_backend_set: no backend or no such op (%d)", op) != NULL;
+        return fl_refuse("fl_backend_set: no backend or no such op (%d)", op);
     b->op[op] = slot;
     b->flags[op] = (uint8_t)flags;
     return true;
 }
 
 bool fl_override(fl_backend *b, fl_op op, fl_slot slot) {
-    if (!b || !fl__op_exists(op)) return FL__BAD("fl_override: no backend or no such op (%d)", op) != NULL;
+    if (!b || !fl__op_exists(op)) return fl_refuse("fl_override: no backend or no such op (%d)", op);
     b->op[op] = slot;
     b->flags[op] = 0;
     for (fl_op i = 1; i < fl__n_ops; i++) {
@@ -2337,7 +2334,7 @@ fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
     fl_shape asked = shape;
     int64_t n = fl_numel(t), known = 1, infer = -1;
     if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS)
-        return FL__BAD("fl_reshape: %d dims", shape.ndim);
+        return fl_bad("fl_reshape: %d dims", shape.ndim);
     for (int i = 0; i < shape.ndim; i++) {
         if (shape.dim[i] == -1 && infer < 0)
             infer = i;
@@ -2346,7 +2343,7 @@ fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
     }
     if (infer >= 0) shape.dim[infer] = known > 0 && n % known == 0 ? n / known : -1;
     if (fl_shape_numel(shape) != n)
-        return FL__BAD("fl_reshape: shape %s (%lld elements) cannot become %s", FL_SHAPE_TEXT(t),
+        return fl_bad("fl_reshape: shape %s (%lld elements) cannot become %s", FL_SHAPE_TEXT(t),
                        (long long)n, FL_TEXT_OF(asked));
     if (fl_shape_is(t, shape)) return t;
     int64_t stride[FL_MAX_DIMS];
@@ -2367,11 +2364,11 @@ fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
     int64_t stride[FL_MAX_DIMS];
     uint32_t seen = 0;
     if (naxes != t->ndim)
-        return FL__BAD("fl_permute: %d axes for shape %s", naxes, FL_SHAPE_TEXT(t));
+        return fl_bad("fl_permute: %d axes for shape %s", naxes, FL_SHAPE_TEXT(t));
     for (int i = 0; i < naxes; i++) {
         int a = fl_axis_of("fl_permute", t, axes[i]);
         if (a < 0) return NULL;
-        if (seen & 1u << a) return FL__BAD("fl_permute: axis %d appears twice", a);
+        if (seen & 1u << a) return fl_bad("fl_permute: axis %d appears twice", a);
         seen |= 1u << a;
         shape.dim[i] = t->shape[a];
         stride[i] = t->stride[a];
@@ -2401,7 +2398,7 @@ fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
         stride[extra + i] = t->shape[i] == *d ? t->stride[i] : 0;
     }
     if (!ok || fl_shape_numel(shape) < 0)
-        return FL__BAD("fl_expand: shape %s does not broadcast to %s", FL_SHAPE_TEXT(t),
+        return fl_bad("fl_expand: shape %s does not broadcast to %s", FL_SHAPE_TEXT(t),
                        FL_TEXT_OF(shape));
     return fl_view_of(t, shape, stride, t->offset);
 }
@@ -2421,7 +2418,7 @@ static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t 
 
 fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
     if (fl_absent("fl_slice", t) || (axis = fl_axis_of("fl_slice", t, axis)) < 0) return NULL;
-    if (step == 0 || step == INT64_MIN) return FL__BAD("fl_slice: step %lld", (long long)step);
+    if (step == 0 || step == INT64_MIN) return fl_bad("fl_slice: step %lld", (long long)step);
     fl_shape shape = fl_shape_of(t);
     int64_t stride[FL_MAX_DIMS];
     memcpy(stride, t->stride, sizeof stride);
@@ -2447,7 +2444,7 @@ fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
     if (fl_absent("fl_select", t) || (axis = fl_axis_of("fl_select", t, axis)) < 0) return NULL;
     int64_t at = i < 0 ? i + t->shape[axis] : i;
     if (at < 0 || at >= t->shape[axis])
-        return FL__BAD("fl_select: index %lld is out of range for axis %d of shape %s",
+        return fl_bad("fl_select: index %lld is out of range for axis %d of shape %s",
                        (long long)i, axis, FL_SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset + at * t->stride[axis]);
 }
@@ -2455,7 +2452,7 @@ fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
 fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
     if (fl_absent("fl_squeeze", t) || (axis = fl_axis_of("fl_squeeze", t, axis)) < 0) return NULL;
     if (t->shape[axis] != 1)
-        return FL__BAD("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
+        return fl_bad("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset);
 }
 
@@ -2463,7 +2460,7 @@ fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
     if (fl_absent("fl_unsqueeze", t) || !(t = fl_stored(t))) return NULL;
     int at = axis < 0 ? axis + t->ndim + 1 : axis;
     if (at < 0 || at > t->ndim || t->ndim == FL_MAX_DIMS)
-        return FL__BAD("fl_unsqueeze: axis %d for shape %s", axis, FL_SHAPE_TEXT(t));
+        return fl_bad("fl_unsqueeze: axis %d for shape %s", axis, FL_SHAPE_TEXT(t));
     fl_shape shape = {t->ndim + 1, {0}};
     int64_t stride[FL_MAX_DIMS];
     for (int i = 0; i < shape.ndim; i++) {
@@ -2479,7 +2476,7 @@ fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
     if ((first = fl_axis_of("fl_flatten", t, first)) < 0 ||
         (last = fl_axis_of("fl_flatten", t, last)) < 0)
         return NULL;
-    if (last < first) return FL__BAD("fl_flatten: axes %d..%d", first, last);
+    if (last < first) return fl_bad("fl_flatten: axes %d..%d", first, last);
     fl_shape shape = {0, {0}};
     for (int i = 0; i < t->ndim; i++) {
         if (i <= first || i > last)
@@ -2492,7 +2489,7 @@ fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
 
 fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
     if (fl_absent("fl_cast", t) || !(t = fl_stored(t))) return NULL;
-    if (fl_dtype_size(dtype) == 0) return FL__BAD("fl_cast: dtype %d is not known", (int)dtype);
+    if (fl_dtype_size(dtype) == 0) return fl_bad("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
     if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
     return fl_run_to(FL_OP_copy, fl_out_like(t, dtype), t, NULL, NULL);
@@ -2592,8 +2589,8 @@ fl_tensor *fl_operand(fl_tensor *t, fl_dtype d) {
 
 bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (a->weak || b->weak || a->family == b->family) return true;
-    return FL__BAD("fl_%s: operands live on the families '%s' and '%s'; move one with fl_to", fn,
-                   fl_family_name(a), fl_family_name(b)) != NULL;
+    return fl_refuse("fl_%s: operands live on the families '%s' and '%s'; move one with fl_to", fn,
+                   fl_family_name(a), fl_family_name(b));
 }
 
 /* ---- element-wise: formulas of the tables, by slot or as compositions ---- */
@@ -2675,7 +2672,7 @@ static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
     if (fl__null_operand(info, x) || (x->weak && !(x = fl_stored(x)))) return NULL;
     fl_dtype d = fl_compute_dtype(info->cls, x->dtype);
     if (d == FL_DTYPE_NONE)
-        return FL__BAD("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
+        return fl_bad("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
     if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL, fl__result_dtype(info->cls, d));
     return fl_run_to(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
@@ -2694,13 +2691,13 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
     fl_dtype d = fl_compute_dtype(info->cls, fl_result_type(2, (fl_tensor *[]){a, b}));
     if (d == FL_U64 && info->cls == FL_CLASS_CMP) return fl__compare_u64(op, a, b);
     if (d == FL_DTYPE_NONE)
-        return FL__BAD("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
+        return fl_bad("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));
     if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
     fl_tensor *strong = a->weak ? b : a;
     fl_shape shape = fl_shape_of(strong);
     if (!b->weak && !fl_broadcast_shape(&shape, b))
-        return FL__BAD("fl_%s: shapes %s and %s do not broadcast", info->name, FL_SHAPE_TEXT(a),
+        return fl_bad("fl_%s: shapes %s and %s do not broadcast", info->name, FL_SHAPE_TEXT(a),
                        FL_SHAPE_TEXT(b));
     if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
     if (!(a = fl__broadcast(info->name, a, shape)) || !(b = fl__broadcast(info->name, b, shape)))
@@ -2746,7 +2743,7 @@ fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
         !(c = fl_stored(c)))
         return NULL;
     if (c->dtype != FL_B8)
-        return FL__BAD("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
+        return fl_bad("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
     if (!fl_same_family("where", c, a) || !fl_same_family("where", c, b) ||
         !fl_same_family("where", a, b))
         return NULL;
@@ -2754,7 +2751,7 @@ fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
     fl_shape shape = fl_shape_of(c);
     if ((!a->weak && !fl_broadcast_shape(&shape, a)) ||
         (!b->weak && !fl_broadcast_shape(&shape, b)))
-        return FL__BAD("fl_where: shapes %s, %s and %s do not broadcast", FL_SHAPE_TEXT(c),
+        return fl_bad("fl_where: shapes %s, %s and %s do not broadcast", FL_SHAPE_TEXT(c),
                        FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b));
     if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d)) ||
         !(a = fl__broadcast("where", a, shape)) || !(b = fl__broadcast("where", b, shape)) ||
@@ -2776,9 +2773,9 @@ fl_tensor *fl_clip(fl_tensor *x, double low, double high) {
 /* Shape and dtype as given by a caller. */
 FL_PRIVATE bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
     if (fl_dtype_size(dtype) == 0)
-        return FL__BAD("%s: dtype %d is not known", fn, (int)dtype) != NULL;
+        return fl_refuse("%s: dtype %d is not known", fn, (int)dtype);
     if (fl_shape_numel(shape) < 0)
-        return FL__BAD("%s: shape %s is not valid", fn, FL_TEXT_OF(shape)) != NULL;
+        return fl_refuse("%s: shape %s is not valid", fn, FL_TEXT_OF(shape));
     return true;
 }
 
@@ -2826,7 +2823,7 @@ fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {
     fl_tensor *t = fl__new("fl_from_host", shape, dtype, FL_F32);
     if (!t) return NULL;
     if (!data && fl_numel(t))
-        return FL__BAD("fl_from_host: the data for shape %s is NULL", FL_SHAPE_TEXT(t));
+        return fl_bad("fl_from_host: the data for shape %s is NULL", FL_SHAPE_TEXT(t));
     if (!fl_allocate(t)) return fl_raise();
     size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     return fl_set_host(t, data, bytes) ? t : NULL;
@@ -2876,10 +2873,10 @@ static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
 
 void *fl_map(fl_tensor *t, int access) {
     if (fl_absent("fl_map", t)) return NULL;
-    if (t->weak) return FL__BAD("fl_map: a weak number has no bytes");
-    if (!fl__has_storage(t)) return FL__BAD("fl_map: the tensor has no storage yet");
+    if (t->weak) return fl_bad("fl_map: a weak number has no bytes");
+    if (!fl__has_storage(t)) return fl_bad("fl_map: the tensor has no storage yet");
     if ((access & FL_WRITE) && t->copied)
-        return FL__BAD("fl_map: backend '%s' copies views: a write would be lost",
+        return fl_bad("fl_map: backend '%s' copies views: a write would be lost",
                        fl_family_name(t));
     const fl_backend *be = &fl__families[t->family];
     if (!be->map && !fl_sync(t))
@@ -2903,8 +2900,8 @@ void fl_unmap(fl_tensor *t, int access) {
 static bool fl__bytes_match(const char *fn, const fl_tensor *t, const void *p, size_t bytes) {
     size_t need = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     if (bytes == need && (p || !bytes)) return true;
-    return FL__BAD("%s: %zu bytes%s for %s of shape %s, which has %zu", fn, bytes,
-                   p ? "" : " at NULL", fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), need) != NULL;
+    return fl_refuse("%s: %zu bytes%s for %s of shape %s, which has %zu", fn, bytes,
+                   p ? "" : " at NULL", fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), need);
 }
 
 bool fl_to_host(fl_tensor *t, void *dst, size_t bytes) {
@@ -2921,7 +2918,7 @@ bool fl_to_host(fl_tensor *t, void *dst, size_t bytes) {
 
 bool fl_set_host(fl_tensor *t, const void *src, size_t bytes) {
     if (fl_absent("fl_set_host", t)) return false;
-    if (t->weak) return FL__BAD("fl_set_host: a weak number cannot be written") != NULL;
+    if (t->weak) return fl_refuse("fl_set_host: a weak number cannot be written");
     if (!fl__bytes_match("fl_set_host", t, src, bytes)) return false;
     if (!fl_is_contiguous(t)) {
         fl_scope s = fl_scope_begin();
@@ -3002,8 +2999,8 @@ static bool fl__one(const char *fn, fl_tensor *t, double *f, int64_t *i) {
         return true;
     }
     if (fl_numel(t) != 1)
-        return FL__BAD("%s: shape %s has %lld elements, not one", fn, FL_SHAPE_TEXT(t),
-                       (long long)fl_numel(t)) != NULL;
+        return fl_refuse("%s: shape %s has %lld elements, not one", fn, FL_SHAPE_TEXT(t),
+                       (long long)fl_numel(t));
     const void *p = fl_map(t, FL_READ);
     if (!p) return false;
     const fl_number v = fl_number_load(t->dtype, p);
@@ -3027,15 +3024,14 @@ int64_t fl_item_int(fl_tensor *t) {
 
 /* An in-place op may write t: it has elements of its own. */
 bool fl_writable(const char *fn, const fl_tensor *t) {
-    if (t->weak) return FL__BAD("%s: a weak number cannot be written", fn) != NULL;
+    if (t->weak) return fl_refuse("%s: a weak number cannot be written", fn);
     if (t->copied)
-        return FL__BAD(
-                   "%s: backend '%s' copies views: the write would be lost; write the whole tensor",
-                   fn, fl_family_name(t)) != NULL;
+        return fl_refuse("%s: backend '%s' copies views: the write would be lost; write the whole tensor",
+                   fn, fl_family_name(t));
     for (int i = 0; i < t->ndim; i++)
         if (t->stride[i] == 0 && t->shape[i] > 1)
-            return FL__BAD("%s: shape %s is broadcast, one element would be written several times",
-                           fn, FL_SHAPE_TEXT(t)) != NULL;
+            return fl_refuse("%s: shape %s is broadcast, one element would be written several times",
+                           fn, FL_SHAPE_TEXT(t));
     return true;
 }
 

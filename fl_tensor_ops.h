@@ -39,10 +39,10 @@
 fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
     double n = ceil((stop - start) / step);
     if (!(step != 0) || !(n < 4e18))
-        return FL__BAD("fl_arange: from %g to %g by %g", start, stop, step);
+        return fl_bad("fl_arange: from %g to %g by %g", start, stop, step);
     if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
     if ((unsigned)dtype < FL_DTYPE_COUNT && fl_compute_dtype(FL_CLASS_NUM, dtype) != dtype)
-        return FL__BAD("fl_arange: %s is not supported", fl_dtype_name(dtype));
+        return fl_bad("fl_arange: %s is not supported", fl_dtype_name(dtype));
     fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
     fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
     return t ? fl_run_to(FL_OP_iota, t, NULL, NULL, &a) : NULL;
@@ -76,8 +76,8 @@ fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
     fl_shape shape = fl_shape_of(dst);
     bool ok = (src = fl_stored(src)) && fl_same_family("assign", dst, src);
     if (ok && (!fl_broadcast_shape(&shape, src) || !fl_shape_is(dst, shape)))
-        ok = FL__BAD("fl_assign: shape %s does not broadcast to %s", FL_SHAPE_TEXT(src),
-                     FL_SHAPE_TEXT(dst)) != NULL;
+        ok = fl_refuse("fl_assign: shape %s does not broadcast to %s", FL_SHAPE_TEXT(src),
+                     FL_SHAPE_TEXT(dst));
     ok = ok && (src = fl_expand(src, fl_shape_of(dst)));
     if (ok && fl__may_overlap(dst, src)) ok = (src = fl_clone(src)) != NULL;
     fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {dst}, .in = {src}};
@@ -97,10 +97,10 @@ static bool fl__write_part(fl_tensor *out, fl_tensor *src, int axis, int64_t sta
 
 fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
     if (fl_absent("fl_concat", ts)) return NULL;
-    if (n < 1) return FL__BAD("fl_concat: %d tensors", n);
+    if (n < 1) return fl_bad("fl_concat: %d tensors", n);
     for (int i = 0; i < n; i++) {
         if (fl_absent("fl_concat", ts[i])) return NULL;
-        if (ts[i]->weak) return FL__BAD("fl_concat: tensor %d is a weak number", i);
+        if (ts[i]->weak) return fl_bad("fl_concat: tensor %d is a weak number", i);
         if (!fl_same_family("concat", ts[0], ts[i])) return NULL;
     }
     if ((axis = fl_axis_of("fl_concat", ts[0], axis)) < 0) return NULL;
@@ -109,11 +109,11 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
         fl_shape rest = fl_shape_of(ts[i]);
         if (rest.ndim != shape.ndim ||
             __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
-            return FL__BAD("fl_concat: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
+            return fl_bad("fl_concat: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
                            FL_SHAPE_TEXT(ts[i]));
         for (int d = 0; d < shape.ndim; d++)
             if (d != axis && rest.dim[d] != shape.dim[d])
-                return FL__BAD("fl_concat: shapes %s and %s differ besides axis %d",
+                return fl_bad("fl_concat: shapes %s and %s differ besides axis %d",
                                FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]), axis);
     }
     fl_tensor *out = fl_call_out(ts[0]->family, shape, fl_result_type(n, ts));
@@ -126,16 +126,16 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
 
 fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
     if (fl_absent("fl_stack", ts)) return NULL;
-    if (n < 1) return FL__BAD("fl_stack: %d tensors", n);
+    if (n < 1) return fl_bad("fl_stack: %d tensors", n);
     for (int i = 0; i < n; i++) {
         if (fl_absent("fl_stack", ts[i])) return NULL;
         if (!fl_same_shape(ts[0], ts[i]))
-            return FL__BAD("fl_stack: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
+            return fl_bad("fl_stack: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
                            FL_SHAPE_TEXT(ts[i]));
     }
     int dims = ts[0]->ndim, at = axis < 0 ? axis + dims + 1 : axis;
     if (at < 0 || at > dims || dims == FL_MAX_DIMS)
-        return FL__BAD("fl_stack: axis %d for shape %s", axis, FL_SHAPE_TEXT(ts[0]));
+        return fl_bad("fl_stack: axis %d for shape %s", axis, FL_SHAPE_TEXT(ts[0]));
     fl_quiet(+1); /* a handler that jumps must not lose the list */
     fl_scope s = fl_scope_begin();
     fl_tensor **rows = fl__alloc((size_t)n * sizeof *rows), *out = NULL;
@@ -153,12 +153,12 @@ fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
 /* Axes as a mask; all of them if none is named. False after an error. */
 static bool fl_axes_mask(const char *fn, const fl_tensor *x, fl_axes axes, uint32_t *mask) {
     *mask = 0;
-    if (axes.n < 0 || axes.n > FL_MAX_DIMS) return FL__BAD("%s: %d axes", fn, axes.n) != NULL;
+    if (axes.n < 0 || axes.n > FL_MAX_DIMS) return fl_refuse("%s: %d axes", fn, axes.n);
     if (axes.n == 0) *mask = (1u << x->ndim) - 1;
     for (int i = 0; i < axes.n; i++) {
         int a = fl_axis_of(fn, x, axes.axis[i]);
         if (a < 0) return false;
-        if (*mask & 1u << a) return FL__BAD("%s: axis %d appears twice", fn, a) != NULL;
+        if (*mask & 1u << a) return fl_refuse("%s: axis %d appears twice", fn, a);
         *mask |= 1u << a;
     }
     return true;
@@ -183,7 +183,7 @@ static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axe
     if (!fl_axes_mask(fn, x, axes, &a.axes)) return NULL;
     fl_shape shape = fl__reduced_shape(x, a.axes, axes.keepdim, &count);
     if (needs_elements && count == 0)
-        return FL__BAD("%s: no elements along the reduced axes of shape %s", fn, FL_SHAPE_TEXT(x));
+        return fl_bad("%s: no elements along the reduced axes of shape %s", fn, FL_SHAPE_TEXT(x));
     fl_dtype d = out_dtype == FL_DTYPE_NONE ? x->dtype : out_dtype;
     return fl_run_to(op, fl_call_out(x->family, shape, d), x, NULL, &a);
 }
@@ -193,7 +193,7 @@ static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, fl_op_class c
     if (fl_absent(fn, x) || !(x = fl_stored(x))) return NULL;
     if (x->dtype == FL_B8) return fl_cast(x, FL_U8);
     if (fl_compute_dtype(cls, x->dtype) == FL_DTYPE_NONE)
-        return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     return x;
 }
 
@@ -247,7 +247,7 @@ static int64_t fl__reduced_count(const char *fn, const fl_tensor *x, fl_axes axe
 fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
     if (fl_absent("fl_mean", x) || !(x = fl_stored(x))) return NULL;
     if (!fl_dtype_is_float(x->dtype))
-        return FL__BAD("fl_mean: %s is not a float: cast it first", fl_dtype_name(x->dtype));
+        return fl_bad("fl_mean: %s is not a float: cast it first", fl_dtype_name(x->dtype));
     int64_t n = fl__reduced_count("fl_mean", x, axes);
     if (n < 0) return NULL;
     fl_scope s = fl_scope_begin();
@@ -259,7 +259,7 @@ fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
 fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
     if (fl_absent("fl_variance", x) || !(x = fl_stored(x))) return NULL;
     if (!fl_dtype_is_float(x->dtype))
-        return FL__BAD("fl_variance: %s is not a float: cast it first", fl_dtype_name(x->dtype));
+        return fl_bad("fl_variance: %s is not a float: cast it first", fl_dtype_name(x->dtype));
     int64_t n = fl__reduced_count("fl_variance", x, axes);
     if (n < 0) return NULL;
     fl_scope s = fl_scope_begin();
@@ -352,12 +352,12 @@ FL_PRIVATE fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype) {
     fl_shape shape = fl_shape_of(t);
     int64_t *last = &shape.dim[shape.ndim ? shape.ndim - 1 : 0];
     if (!info || shape.ndim == 0 || (pack && *last % info->block))
-        return FL__BAD("fl_cast: %s to %s: the last axis of shape %s has no whole blocks of %d",
+        return fl_bad("fl_cast: %s to %s: the last axis of shape %s has no whole blocks of %d",
                        fl_dtype_name(t->dtype), fl_dtype_name(dtype), FL_SHAPE_TEXT(t),
                        info ? info->block : 0);
     if (pack) *last /= info->block;
     else if (__builtin_mul_overflow(*last, info->block, last) || fl_shape_numel(shape) < 0)
-        return FL__BAD("fl_cast: shape %s of blocks is too large", FL_SHAPE_TEXT(t));
+        return fl_bad("fl_cast: shape %s of blocks is too large", FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_contiguous(pack ? fl_cast(t, FL_F32) : t);
     fl_tensor *y = x ? fl_call_out(t->family, shape, pack ? dtype : FL_F32) : NULL;
@@ -405,7 +405,7 @@ static fl_tensor *fl__unpacked(fl_tensor *t) {
 static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descending, int64_t keep,
                              fl_tensor **index) {
     if (fl_compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
-        return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_sort_args a = {axis, descending};
     fl_call c = {.op = FL_OP_sort, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
     fl_shape shape = fl_shape_of(x);
@@ -430,7 +430,7 @@ fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending) {
 fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
     if (fl_absent("fl_topk", x) || (axis = fl_axis_of("fl_topk", x, axis)) < 0) return NULL;
     if (k < 0 || k > x->shape[axis])
-        return FL__BAD("fl_topk: %lld of axis %d of shape %s", (long long)k, axis,
+        return fl_bad("fl_topk: %lld of axis %d of shape %s", (long long)k, axis,
                        FL_SHAPE_TEXT(x));
     return fl__sorted("fl_topk", x, axis, !smallest, k, index);
 }
@@ -450,11 +450,11 @@ fl_tensor *fl_nonzero(fl_tensor *x) {
 /* index fits x: i64, as many dims, none larger besides axis. */
 static bool fl__index_fits(const char *fn, const fl_tensor *x, int axis, const fl_tensor *index) {
     if (index->dtype != FL_I64)
-        return FL__BAD("%s: the index is %s, not i64", fn, fl_dtype_name(index->dtype)) != NULL;
+        return fl_refuse("%s: the index is %s, not i64", fn, fl_dtype_name(index->dtype));
     bool ok = index->ndim == x->ndim;
     for (int i = 0; ok && i < x->ndim; i++) ok = i == axis || index->shape[i] <= x->shape[i];
     if (!ok)
-        FL__BAD("%s: index of shape %s for shape %s, axis %d", fn, FL_SHAPE_TEXT(index),
+        fl_bad("%s: index of shape %s for shape %s, axis %d", fn, FL_SHAPE_TEXT(index),
                 FL_SHAPE_TEXT(x), axis);
     return ok;
 }
@@ -485,13 +485,13 @@ static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axi
         !fl_same_family(fn + 3, x, index) || !fl_same_family(fn + 3, x, src))
         return NULL;
     if (!fl_same_shape(index, src))
-        return FL__BAD("%s: index %s and src %s differ in shape", fn, FL_SHAPE_TEXT(index),
+        return fl_bad("%s: index %s and src %s differ in shape", fn, FL_SHAPE_TEXT(index),
                        FL_SHAPE_TEXT(src));
     if (src->dtype != x->dtype)
-        return FL__BAD("%s: x is %s, src %s", fn, fl_dtype_name(x->dtype),
+        return fl_bad("%s: x is %s, src %s", fn, fl_dtype_name(x->dtype),
                        fl_dtype_name(src->dtype));
     if (op == FL_OP_scatter_add && !fl_compute_dtype(FL_CLASS_NUM, x->dtype))
-        return FL__BAD("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_axis_args a = {axis};
     fl_call c = {.op = op, .n_out = 1, .n_in = 3, .in = {x, index, src}, .args = &a};
     c.out[0] = fl_out_like(x, x->dtype);
@@ -509,7 +509,7 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
         (axis = fl_axis_of("fl_index_select", x, axis)) < 0)
         return NULL;
     if (index->ndim != 1 || index->dtype != FL_I64)
-        return FL__BAD("fl_index_select: the index is %s of shape %s, not i64 of one dim",
+        return fl_bad("fl_index_select: the index is %s of shape %s, not i64 of one dim",
                        fl_dtype_name(index->dtype), FL_SHAPE_TEXT(index));
     fl_scope s = fl_scope_begin();
     fl_shape column = {x->ndim, {0}}, full = fl_shape_of(x);
@@ -521,9 +521,9 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
 fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
     if (fl_absent("fl_one_hot", index)) return NULL;
     if (index->dtype != FL_I64)
-        return FL__BAD("fl_one_hot: the index is %s, not i64", fl_dtype_name(index->dtype));
+        return fl_bad("fl_one_hot: the index is %s, not i64", fl_dtype_name(index->dtype));
     if (classes < 0 || classes > (int64_t)1 << 53)
-        return FL__BAD("fl_one_hot: %lld classes", (long long)classes);
+        return fl_bad("fl_one_hot: %lld classes", (long long)classes);
     fl_scope s = fl_scope_begin();
     fl_tensor *eq = fl_eq(fl_unsqueeze(index, -1), fl_arange(0, (double)classes, 1, FL_I64));
     return fl_scope_return(&s, fl_cast(eq, FL_F32));
@@ -539,7 +539,7 @@ fl_dtype fl_matmul_precision(void) {
 
 bool fl_set_matmul_precision(fl_dtype d) {
     if (d != FL_F32 && d != FL_BF16)
-        return FL__BAD("fl_set_matmul_precision: %s: f32 or bf16", fl_dtype_name(d)) != NULL;
+        return fl_refuse("fl_set_matmul_precision: %s: f32 or bf16", fl_dtype_name(d));
     __atomic_store_n(&fl__matmul_precision, (int)d, __ATOMIC_RELAXED);
     return true;
 }
@@ -551,8 +551,8 @@ static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
     batch_b.ndim -= 2;
     *shape = fl_shape_of(&batch_a);
     if (!fl_broadcast_shape(shape, &batch_b))
-        return FL__BAD("fl_matmul: shapes %s and %s: batch dims do not broadcast",
-                       FL_SHAPE_TEXT(*a), FL_SHAPE_TEXT(*b)) != NULL;
+        return fl_refuse("fl_matmul: shapes %s and %s: batch dims do not broadcast",
+                       FL_SHAPE_TEXT(*a), FL_SHAPE_TEXT(*b));
     int n = shape->ndim;
     shape->ndim += 2;
     fl_shape sa = *shape, sb = *shape;
@@ -570,15 +570,15 @@ fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
         !(a = fl__unpacked(a)) || !(b = fl__unpacked(b)))
         return NULL;
     if (a->ndim < 1 || b->ndim < 1)
-        return FL__BAD("fl_matmul: shapes %s and %s: both need a dim", FL_SHAPE_TEXT(a),
+        return fl_bad("fl_matmul: shapes %s and %s: both need a dim", FL_SHAPE_TEXT(a),
                        FL_SHAPE_TEXT(b));
     fl_dtype d = fl_compute_dtype(FL_CLASS_NUM, fl_result_type(2, (fl_tensor *[]){a, b}));
     if (d == FL_DTYPE_NONE)
-        return FL__BAD("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype),
+        return fl_bad("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));
     bool row = a->ndim == 1, column = b->ndim == 1;
     if (a->shape[a->ndim - 1] != b->shape[column ? 0 : b->ndim - 2])
-        return FL__BAD("fl_matmul: shapes %s and %s: inner dims differ", FL_SHAPE_TEXT(a),
+        return fl_bad("fl_matmul: shapes %s and %s: inner dims differ", FL_SHAPE_TEXT(a),
                        FL_SHAPE_TEXT(b));
     if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
     if (row && !(a = fl_unsqueeze(a, 0))) return NULL;
@@ -631,12 +631,12 @@ bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64
               fl__sane(ph, FL_SAME) && fl__sane(pw, FL_SAME) && fl__sane(groups, 1) &&
               fl__sane(kh, 1) && fl__sane(kw, 1) && fl__sane(h, 0) && fl__sane(w, 0);
     if (!ok)
-        return FL__BAD("fl_conv2d: image %lld x %lld, kernel %lld x %lld, stride %lld x %lld, "
+        return fl_refuse("fl_conv2d: image %lld x %lld, kernel %lld x %lld, stride %lld x %lld, "
                        "dilation %lld x %lld, pad %lld x "
                        "%lld, %lld groups",
                        (long long)h, (long long)w, (long long)kh, (long long)kw, (long long)sh,
                        (long long)sw, (long long)dh, (long long)dw, (long long)ph, (long long)pw,
-                       (long long)groups) != NULL;
+                       (long long)groups);
     *out = (fl_conv2d_args){{sh, sw}, {0, 0}, {0, 0}, {dh, dw}, groups};
     fl__resolve_pad(ph, h, dh * (kh - 1) + 1, sh, &out->pad_lo[0], &out->pad_hi[0]);
     fl__resolve_pad(pw, w, dw * (kw - 1) + 1, sw, &out->pad_lo[1], &out->pad_hi[1]);
@@ -651,22 +651,22 @@ static bool fl__window_args_ok(const char *fn, const int64_t *stride, const int6
         ok = ok && fl__sane(stride[i], 1) && fl__sane(lo[i], 0) && fl__sane(hi[i], 0) &&
              fl__sane(size[i], 1);
     if (ok) return true;
-    return FL__BAD("%s: stride %lld x %lld, pad %lld x %lld, dilation or window %lld x %lld", fn,
+    return fl_refuse("%s: stride %lld x %lld, pad %lld x %lld, dilation or window %lld x %lld", fn,
                    (long long)stride[0], (long long)stride[1], (long long)lo[0], (long long)lo[1],
-                   (long long)size[0], (long long)size[1]) != NULL;
+                   (long long)size[0], (long long)size[1]);
 }
 
 static bool fl__conv2d_args_ok(const char *fn, const fl_conv2d_args *a) {
     if (!fl__sane(a->groups, 1))
-        return FL__BAD("%s: %lld groups", fn, (long long)a->groups) != NULL;
+        return fl_refuse("%s: %lld groups", fn, (long long)a->groups);
     return fl__window_args_ok(fn, a->stride, a->pad_lo, a->pad_hi, a->dilation);
 }
 
 /* Floats of one dtype: the neural ops compute in nothing else. */
 static bool fl__floats(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl_same_family(fn, a, b);
-    return FL__BAD("fl_%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype),
-                   fl_dtype_name(b->dtype)) != NULL;
+    return fl_refuse("fl_%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype),
+                   fl_dtype_name(b->dtype));
 }
 
 /* True for an image stored [n, h, w, c] that cannot pass for row-major. */
@@ -695,7 +695,7 @@ static fl_tensor *fl__image_as(fl_tensor *out, const fl_tensor *a, const fl_tens
 fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o) {
     if (fl_absent("fl_conv2d", x) || fl_absent("fl_conv2d", w) || fl_error()) return NULL;
     if (x->ndim != 4 || w->ndim != 4)
-        return FL__BAD("fl_conv2d: x %s and w %s: both need four dims", FL_SHAPE_TEXT(x),
+        return fl_bad("fl_conv2d: x %s and w %s: both need four dims", FL_SHAPE_TEXT(x),
                        FL_SHAPE_TEXT(w));
     fl_conv2d_args a;
     if (!fl_conv2d_resolve(o, x->shape[2], x->shape[3], w->shape[2], w->shape[3], &a)) return NULL;
@@ -708,19 +708,19 @@ fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_
         return NULL;
     if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups ||
         w->shape[0] % a.groups || w->shape[1] < 1 || w->shape[2] < 1 || w->shape[3] < 1)
-        return FL__BAD("fl_conv2d: x %s, w %s, %lld groups: channels do not match",
+        return fl_bad("fl_conv2d: x %s, w %s, %lld groups: channels do not match",
                        FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w), (long long)a.groups);
     if (bias &&
         (!fl__floats("conv2d", x, bias) || bias->ndim != 1 || bias->shape[0] != w->shape[0]))
         return fl_error() ? NULL
-                          : FL__BAD("fl_conv2d: bias %s for w %s", FL_SHAPE_TEXT(bias),
+                          : fl_bad("fl_conv2d: bias %s for w %s", FL_SHAPE_TEXT(bias),
                                     FL_SHAPE_TEXT(w));
     fl_shape shape = {4, {x->shape[0], w->shape[0], 0, 0}};
     for (int i = 0; i < 2; i++) {
         shape.dim[2 + i] = fl__windows(x->shape[2 + i], a.pad_lo[i], a.pad_hi[i],
                                        a.dilation[i] * (w->shape[2 + i] - 1) + 1, a.stride[i]);
         if (shape.dim[2 + i] < 1)
-            return FL__BAD("fl_conv2d: the kernel of w %s is larger than the padded image of x %s",
+            return fl_bad("fl_conv2d: the kernel of w %s is larger than the padded image of x %s",
                            FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(x));
     }
     fl_call c = {
@@ -740,7 +740,7 @@ static bool fl__conv2d_shapes(const char *fn, fl_shape x, fl_shape w, const fl_t
              dy->shape[2 + i] == fl__windows(x.dim[2 + i], a->pad_lo[i], a->pad_hi[i],
                                              a->dilation[i] * (w.dim[2 + i] - 1) + 1, a->stride[i]);
     if (!ok)
-        FL__BAD("%s: x %s, w %s and dy %s do not belong together", fn, FL_TEXT_OF(x),
+        fl_bad("%s: x %s, w %s and dy %s do not belong together", fn, FL_TEXT_OF(x),
                 FL_TEXT_OF(w), FL_SHAPE_TEXT(dy));
     return ok;
 }
@@ -782,11 +782,11 @@ bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w,
              fl__windows(w, a.pad_lo[1], a.pad_hi[1], kw, sw) > 0;
     }
     if (!ok)
-        return FL__BAD("fl_pool2d: image %lld x %lld, window %lld x %lld, stride %lld x %lld, pad "
+        return fl_refuse("fl_pool2d: image %lld x %lld, window %lld x %lld, stride %lld x %lld, pad "
                        "%lld x %lld (at most half a "
                        "window)",
                        (long long)h, (long long)w, (long long)kh, (long long)kw, (long long)sh,
-                       (long long)sw, (long long)ph, (long long)pw) != NULL;
+                       (long long)sw, (long long)ph, (long long)pw);
     *out = a;
     return true;
 }
@@ -802,8 +802,8 @@ static fl_shape fl__pooled_shape(const fl_tensor *x, const fl_pool2d_args *a) {
 FL_PRIVATE bool fl__poolable(const char *fn, const fl_tensor *x) {
     if (fl_absent(fn, x)) return false;
     if (x->ndim == 4 && fl_dtype_is_float(x->dtype)) return true;
-    return FL__BAD("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype),
-                   FL_SHAPE_TEXT(x)) != NULL;
+    return fl_refuse("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype),
+                   FL_SHAPE_TEXT(x));
 }
 
 /* Positions of one dim's windows: i64 [out, kernel] = o * stride - pad_lo + k. */
@@ -905,7 +905,7 @@ fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape)
     if (!fl_same_shape(dy, index) || index->dtype != FL_I64 || x_shape.ndim != 4 ||
         x_shape.dim[0] != dy->shape[0] || x_shape.dim[1] != dy->shape[1] ||
         fl_shape_numel(x_shape) < 0 || !fl_same_family("max_pool2d_grad", dy, index))
-        return FL__BAD("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL_SHAPE_TEXT(dy),
+        return fl_bad("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL_SHAPE_TEXT(dy),
                        FL_SHAPE_TEXT(index), fl_dtype_name(index->dtype),
                        FL_TEXT_OF(x_shape));
     return fl__max_pool2d_grad(dy, index, x_shape, (fl_pool2d_args){{0}, {0}, {0}, {0}, false});
@@ -983,7 +983,7 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         ok = fl__sane(x_shape.dim[2 + i], 0) && dy->shape[2 + i] ==
              fl__windows(x_shape.dim[2 + i], a.pad_lo[i], a.pad_hi[i], a.kernel[i], a.stride[i]);
     if (!ok)
-        return FL__BAD("fl_avg_pool2d_grad: dy %s, x %s", FL_SHAPE_TEXT(dy),
+        return fl_bad("fl_avg_pool2d_grad: dy %s, x %s", FL_SHAPE_TEXT(dy),
                        FL_TEXT_OF(x_shape));
     if (!fl__by_slot(dy, FL_OP_avg_pool2d_grad)) return fl__compose_avg_pool_grad(dy, x_shape, &a);
     fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, dy);
@@ -1004,15 +1004,15 @@ static bool fl__grad_operand(const char *fn, const fl_tensor *t, const fl_tensor
     if (!dy->weak && (t->weak || (t->dtype == dy->dtype && t->family == dy->family &&
                                   fl_dtype_is_float(dy->dtype) && fl_same_shape(t, dy))))
         return true;
-    return FL__BAD("%s: operand %s %s and dy %s %s differ, or are no floats", fn,
+    return fl_refuse("%s: operand %s %s and dy %s %s differ, or are no floats", fn,
                    fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(dy->dtype),
-                   FL_SHAPE_TEXT(dy)) != NULL;
+                   FL_SHAPE_TEXT(dy));
 }
 
 FL_PRIVATE fl_tensor *fl__grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy,
                                 fl_tensor *out) {
     if (!fl_op_get_info(op) || fl_op_get_info(op)->arity != 1)
-        return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
+        return fl_bad("fl_grad1: op %d has no formula of x", (int)op);
     if (!fl__grad_operand("fl_grad1", x, dy) || !fl__grad_operand("fl_grad1", y, dy)) return NULL;
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
@@ -1028,7 +1028,7 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy) {
 bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
               fl_tensor **da, fl_tensor **db) {
     if (!fl_op_get_info(op) || fl_op_get_info(op)->arity != 2)
-        return FL__BAD("fl_grad2: op %d has no formula of a and b", (int)op) != NULL;
+        return fl_refuse("fl_grad2: op %d has no formula of a and b", (int)op);
     if (!fl__grad_operand("fl_grad2", a, dy) || !fl__grad_operand("fl_grad2", b, dy) ||
         !fl__grad_operand("fl_grad2", y, dy))
         return false;
@@ -1082,21 +1082,21 @@ static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
 
 fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng) {
     if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype))
-        return FL__BAD("fl_uniform: %s is not a float", fl_dtype_name(dtype));
+        return fl_bad("fl_uniform: %s is not a float", fl_dtype_name(dtype));
     fl_random_args a = {.dist = FL_UNIFORM, .a = low, .b = high};
     return fl__random(fl__new("fl_uniform", shape, dtype, FL_F32), a, rng);
 }
 
 fl_tensor *fl_normal(fl_shape shape, double mean, double std, fl_dtype dtype, fl_rng *rng) {
     if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype))
-        return FL__BAD("fl_normal: %s is not a float", fl_dtype_name(dtype));
+        return fl_bad("fl_normal: %s is not a float", fl_dtype_name(dtype));
     fl_random_args a = {.dist = FL_NORMAL, .a = mean, .b = std};
     return fl__random(fl__new("fl_normal", shape, dtype, FL_F32), a, rng);
 }
 
 fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng) {
     if (low >= high)
-        return FL__BAD("fl_randint: [%lld, %lld) is empty", (long long)low, (long long)high);
+        return fl_bad("fl_randint: [%lld, %lld) is empty", (long long)low, (long long)high);
     fl_random_args a = {.dist = FL_INTEGER, .ia = low, .ib = high};
     return fl__random(fl__new("fl_randint", shape, FL_I64, FL_I64), a, rng);
 }
@@ -1104,7 +1104,7 @@ fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng) {
 static bool fl__droppable(const fl_tensor *x, double p) {
     if (fl_absent("fl_dropout", x)) return false;
     if (fl_dtype_is_float(x->dtype) && p >= 0 && p <= 1) return true;
-    return FL__BAD("fl_dropout: p %g, x %s", p, fl_dtype_name(x->dtype)) != NULL;
+    return fl_refuse("fl_dropout: p %g, x %s", p, fl_dtype_name(x->dtype));
 }
 
 fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng) {
@@ -1133,9 +1133,9 @@ static bool fl__step_operands(const char *fn, fl_tensor *g, int n, fl_tensor *co
         if (fl_absent(fn, state[i])) return false;
         if (!fl_same_shape(g, state[i]) || g->dtype != state[i]->dtype ||
             g->family != state[i]->family || !fl_dtype_is_float(g->dtype))
-            return FL__BAD("%s: gradient %s %s and operand %d %s %s do not belong together", fn,
+            return fl_refuse("%s: gradient %s %s and operand %d %s %s do not belong together", fn,
                            fl_dtype_name(g->dtype), FL_SHAPE_TEXT(g), i,
-                           fl_dtype_name(state[i]->dtype), FL_SHAPE_TEXT(state[i])) != NULL;
+                           fl_dtype_name(state[i]->dtype), FL_SHAPE_TEXT(state[i]));
         if (!fl_writable(fn, state[i])) return false;
     }
     return true;
@@ -1239,7 +1239,7 @@ static fl_tensor *fl__gradient1(fl_op op, fl_tensor *const *in) {
         FL_UNARY_OPS(FL__U)
 #undef FL__U
     default:
-        return FL__BAD("fl_grad1: op %d has no formula of x", (int)op);
+        return fl_bad("fl_grad1: op %d has no formula of x", (int)op);
     }
 }
 
@@ -1251,7 +1251,7 @@ static fl_tensor *fl__gradient2(fl_op op, int i, fl_tensor *const *in) {
         FL_BINARY_OPS(FL__B)
 #undef FL__B
     default:
-        return FL__BAD("fl_grad2: op %d has no formula of a and b", (int)op);
+        return fl_bad("fl_grad2: op %d has no formula of a and b", (int)op);
     }
 }
 
@@ -1303,7 +1303,7 @@ static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index)
     case FL_OP_grad2:
         return fl__gradient2(((const fl_grad_args *)c->args)->op, i, in);
     default:
-        return FL__BAD("fl_%s: it has no composition", fl_op_get_info(c->op)->name);
+        return fl_bad("fl_%s: it has no composition", fl_op_get_info(c->op)->name);
     }
 }
 

@@ -21,7 +21,7 @@ fl_tensor *fl_ones_like(fl_tensor *t) {
 
 /* 0, 1, ... n - 1 in f64 */
 static fl_tensor *fl__create_counted(const char *fn, int64_t n) {
-    if (n < 0 || n > (int64_t)1 << 53) return FL__BAD("%s: %lld elements", fn, (long long)n);
+    if (n < 0 || n > (int64_t)1 << 53) return fl_bad("%s: %lld elements", fn, (long long)n);
     return fl_arange(0, (double)n, 1, FL_F64);
 }
 
@@ -114,7 +114,7 @@ static fl_tensor *fl__uniform_beside(fl_tensor *t, fl_shape shape, fl_dtype d, f
 fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {
     if (fl_absent("fl_bernoulli", p) || !(p = fl_stored(p))) return NULL;
     if (!fl_dtype_is_float(p->dtype))
-        return FL__BAD("fl_bernoulli: %s is not a float", fl_dtype_name(p->dtype));
+        return fl_bad("fl_bernoulli: %s is not a float", fl_dtype_name(p->dtype));
     fl_scope s = fl_scope_begin();
     fl_dtype wide = p->dtype == FL_F64 ? FL_F64 : FL_F32;
     fl_tensor *y = NULL;
@@ -126,7 +126,7 @@ fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {
 }
 
 fl_tensor *fl_permutation(int64_t n, fl_rng *rng) {
-    if (n < 0) return FL__BAD("fl_permutation: %lld elements", (long long)n);
+    if (n < 0) return fl_bad("fl_permutation: %lld elements", (long long)n);
     fl_scope s = fl_scope_begin();
     fl_tensor *keys = fl_uniform(FL_SHAPE(n), 0, 1, FL_F64, rng);
     return fl_scope_return(&s, keys ? fl_argsort(keys, 0, false) : NULL);
@@ -168,7 +168,7 @@ fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement, fl_rn
     if (fl_absent("fl_multinomial", weights)) return NULL;
     int ndim = weights->ndim;
     if (ndim < 1 || ndim > 2 || n < 0 || weights->shape[ndim - 1] == 0)
-        return FL__BAD("fl_multinomial: %lld draws from weights of shape %s", (long long)n,
+        return fl_bad("fl_multinomial: %lld draws from weights of shape %s", (long long)n,
                        FL_SHAPE_TEXT(weights));
     fl_scope s = fl_scope_begin();
     fl_tensor *w = fl_cast(weights, FL_F64), *y = NULL;
@@ -186,9 +186,9 @@ fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, double l
     double p = erfc(-from / root) / 2, q = erfc(-to / root) / 2;
     if (dtype == FL_DTYPE_NONE) dtype = FL_F32;
     if (!fl_dtype_is_float(dtype))
-        return FL__BAD("fl_truncated_normal: %s is not a float", fl_dtype_name(dtype));
+        return fl_bad("fl_truncated_normal: %s is not a float", fl_dtype_name(dtype));
     if (!(std > 0) || !(q - p > 1e-9))
-        return FL__BAD("fl_truncated_normal: mean %g, std %g in [%g, %g], where almost nothing is",
+        return fl_bad("fl_truncated_normal: mean %g, std %g in [%g, %g], where almost nothing is",
                        mean, std, low, high);
     fl_scope s = fl_scope_begin();
     fl_tensor *u = fl_uniform(shape, p, q, FL_F64, rng);

@@ -47,7 +47,7 @@ FL_T *FL_W(prelu_channels)(FL_T *x, FL_T *w) {
     if (FL_ABSENT("prelu_channels", x) || FL_ABSENT("prelu_channels", w)) return NULL;
     fl_tensor *t = FL_VALUE(x), *u = FL_VALUE(w);
     if (u->ndim != 1 || (u->shape[0] != 1 && (t->ndim < 2 || u->shape[0] != t->shape[1])))
-        return FL__BAD("fl_prelu_channels: x %s and w %s: w needs a number for each place of axis 1",
+        return fl_bad("fl_prelu_channels: x %s and w %s: w needs a number for each place of axis 1",
                        FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(u));
     fl_scope s = fl_scope_begin();
     fl_shape one_each = {t->ndim > 1 ? t->ndim - 1 : 1, {u->shape[0], 1, 1, 1, 1, 1, 1, 1}};
@@ -163,7 +163,7 @@ FL_T *FL_W(glu)(FL_T *x, int axis) {
     const int at = fl_axis_of("fl_glu", t, axis);
     if (at < 0) return NULL;
     if (t->ndim == 0 || t->shape[at] % 2)
-        return FL__BAD("fl_glu: axis %d has %lld elements, an odd number", axis,
+        return fl_bad("fl_glu: axis %d has %lld elements, an odd number", axis,
                        t->ndim ? (long long)t->shape[at] : 1);
     fl_scope s = fl_scope_begin();
     x = FL_W(_floating)(x);
@@ -175,7 +175,7 @@ FL_T *FL_W(maxout)(FL_T *x, int64_t pieces, int axis) {
     fl_shape s = fl_shape_of(FL_VALUE(x));
     int at = axis < 0 ? axis + s.ndim : axis;
     if (at < 0 || at >= s.ndim || s.ndim == FL_MAX_DIMS || pieces < 1 || s.dim[at] % pieces)
-        return FL__BAD("fl_maxout: axis %d of shape %s in groups of %lld", axis,
+        return fl_bad("fl_maxout: axis %d of shape %s in groups of %lld", axis,
                        FL_SHAPE_TEXT(FL_VALUE(x)), (long long)pieces);
     fl_scope scope = fl_scope_begin();
     for (int i = s.ndim++; i > at + 1; i--) s.dim[i] = s.dim[i - 1];
@@ -474,8 +474,8 @@ static bool fl__both_integers(const char *fn, fl_tensor **a, fl_tensor **b) {
     if (fl_absent(fn, *a) || fl_absent(fn, *b)) return false;
     fl_dtype d = fl_result_type(2, (fl_tensor *[]){*a, *b});
     if (d == FL_B8 || fl_dtype_is_float(d))
-        return FL__BAD("%s: %s and %s, not integers", fn, fl_dtype_name((*a)->dtype),
-                       fl_dtype_name((*b)->dtype)) != NULL;
+        return fl_refuse("%s: %s and %s, not integers", fn, fl_dtype_name((*a)->dtype),
+                       fl_dtype_name((*b)->dtype));
     return (*a = fl_cast(*a, d)) && (*b = fl_cast(*b, d));
 }
 
@@ -527,7 +527,7 @@ fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b) {
     if (fl_absent("fl_nextafter", a) || fl_absent("fl_nextafter", b)) return NULL;
     fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
     if (!fl_dtype_is_float(d))
-        return FL__BAD("fl_nextafter: %s and %s, not floats", fl_dtype_name(a->dtype),
+        return fl_bad("fl_nextafter: %s and %s, not floats", fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));
     fl_scope s = fl_scope_begin();
     fl_tensor *toward = fl_cast(b, d), *from = fl_cast(a, d);

@@ -23,10 +23,10 @@ static inline FL_T *FL_W(_turn)(FL_T *x) {
 /* x holds float matrices, square ones. */
 static bool fl__are_matrices(const char *fn, const fl_tensor *x, bool square) {
     if (x->ndim < 2 || (square && x->shape[x->ndim - 1] != x->shape[x->ndim - 2]))
-        return FL__BAD("%s: shape %s: no%s matrices", fn, FL_SHAPE_TEXT(x),
-                       square ? " square" : "") != NULL;
+        return fl_refuse("%s: shape %s: no%s matrices", fn, FL_SHAPE_TEXT(x),
+                       square ? " square" : "");
     if (!fl_dtype_is_float(x->dtype))
-        return FL__BAD("%s: %s is not a float: cast it", fn, fl_dtype_name(x->dtype)) != NULL;
+        return fl_refuse("%s: %s is not a float: cast it", fn, fl_dtype_name(x->dtype));
     return true;
 }
 
@@ -55,8 +55,8 @@ static bool fl__joint_batch(const char *fn, const fl_tensor *a, const fl_tensor 
     short_b.ndim -= 2;
     *s = fl__batch_of(a, 0, 0, 0);
     if (fl_broadcast_shape(s, &short_b)) return true;
-    return FL__BAD("%s: shapes %s and %s: batches do not broadcast", fn, FL_SHAPE_TEXT(a),
-                   FL_SHAPE_TEXT(b)) != NULL;
+    return fl_refuse("%s: shapes %s and %s: batches do not broadcast", fn, FL_SHAPE_TEXT(a),
+                   FL_SHAPE_TEXT(b));
 }
 
 /* A constant of x's dtype and family: ones in the lower, upper triangle of n x n, or the diagonal;
@@ -152,7 +152,7 @@ FL_T *FL_W(solve)(FL_T *a, FL_T *b) {
     bool vectors = FL_W(_are_vectors)(a, b);
     int rows = tb->ndim - (vectors ? 1 : 2);
     if (rows < 0 || tb->shape[rows] != ta->shape[ta->ndim - 1])
-        return FL__BAD("fl_solve: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
+        return fl_bad("fl_solve: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
                        FL_SHAPE_TEXT(tb));
     fl_scope s = fl_scope_begin();
     if (vectors) b = FL_W(unsqueeze)(b, -1);
@@ -165,7 +165,7 @@ FL_T *FL_W(solve_triangular)(FL_T *a, FL_T *b, bool upper, bool unit) {
     fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
     if (!fl__are_matrices("fl_solve_triangular", ta, true)) return NULL;
     if (tb->ndim < 2 || tb->shape[tb->ndim - 2] != ta->shape[ta->ndim - 1])
-        return FL__BAD("fl_solve_triangular: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
+        return fl_bad("fl_solve_triangular: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
                        FL_SHAPE_TEXT(tb));
     fl_triangle_args t = {upper, unit};
     fl_scope s = fl_scope_begin();
@@ -526,7 +526,7 @@ FL_T *FL_W(lstsq)(FL_T *a, FL_T *b) {
     if (!fl__are_matrices("fl_lstsq", ta, false)) return NULL;
     bool wide = ta->shape[ta->ndim - 2] < ta->shape[ta->ndim - 1];
     if (tb->ndim < 2 || tb->shape[tb->ndim - 2] != ta->shape[ta->ndim - 2])
-        return FL__BAD("fl_lstsq: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
+        return fl_bad("fl_lstsq: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
                        FL_SHAPE_TEXT(tb));
     fl_scope s = fl_scope_begin();
     FL_T *r, *q = FL_W(qr)(wide ? FL_W(_turn)(a) : a, &r), *x = NULL;

@@ -22,13 +22,13 @@ static fl_tensor *fl__fft_of(fl_tensor *x, fl_fft_args a) {
 static int fl__fft_axis(const char *fn, const fl_tensor *x, int axis, int dims) {
     int at = axis < 0 ? axis + dims : axis;
     if (at >= 0 && at < dims && x->shape[at] > 0) return at;
-    return (void)FL__BAD("%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x)), -1;
+    return fl_bad("%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x)), -1;
 }
 
 /* The same for pairs, whose own axis does not count. */
 static int fl__pairs_axis(const char *fn, const fl_tensor *x, int axis) {
     if (x->ndim >= 2 && x->shape[x->ndim - 1] == 2) return fl__fft_axis(fn, x, axis, x->ndim - 1);
-    return (void)FL__BAD("%s: shape %s: no pairs along the last axis", fn, FL_SHAPE_TEXT(x)), -1;
+    return fl_bad("%s: shape %s: no pairs along the last axis", fn, FL_SHAPE_TEXT(x)), -1;
 }
 #endif
 
@@ -96,7 +96,7 @@ FL_T *FL_W(irfft)(FL_T *x, int64_t n, int axis) {
         return NULL;
     fl_tensor *t = FL_VALUE(x);
     if (n < 1 || t->shape[axis] <= n / 2)
-        return FL__BAD("fl_irfft: %lld numbers of %lld frequencies: shape %s, axis %d",
+        return fl_bad("fl_irfft: %lld numbers of %lld frequencies: shape %s, axis %d",
                        (long long)n, (long long)t->shape[axis], FL_SHAPE_TEXT(t), axis);
     fl_scope s = fl_scope_begin();
     FL_T *half = FL_W(slice)(x, axis, 0, n / 2 + 1, 1);

@@ -93,8 +93,8 @@ static bool fl__taps_of(const fl__axis_map *m, fl_tensor *x, fl__axis_taps *t) {
     bool all = true;
     *t = (fl__axis_taps){.out = m->out, .k = m->k};
     if (count < 0 || count > INT32_MAX)
-        return FL__BAD("fl_image: %lld windows of %lld elements", (long long)m->out,
-                       (long long)m->k) != NULL;
+        return fl_refuse("fl_image: %lld windows of %lld elements", (long long)m->out,
+                       (long long)m->k);
     int64_t *at = fl__alloc((size_t)count * (sizeof *at + sizeof(double) + 1) + 1);
     if (!at) return fl_raise() != NULL;
     double *weight = (double *)(at + count);
@@ -152,8 +152,8 @@ static bool fl__is_image(const char *fn, const fl_tensor *x) {
     bool ok = x->ndim >= 3 && x->ndim <= 5 && fl_dtype_is_float(x->dtype) && !x->weak;
     for (int i = 2; i < x->ndim; i++) ok = ok && fl__in_range(x->shape[i], 1);
     if (ok) return true;
-    return FL__BAD("%s: x is %s of shape %s, not a float [n, c, 1 to 3 dims]", fn,
-                   fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x)) != NULL;
+    return fl_refuse("%s: x is %s of shape %s, not a float [n, c, 1 to 3 dims]", fn,
+                   fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x));
 }
 #endif
 
@@ -229,9 +229,9 @@ static FL_T *FL_W(_largest_all)(FL_T *x, const fl__axis_map *m, fl_tensor **inde
 static bool fl__conv_operands(const char *fn, fl_tensor *x, fl_tensor *w) {
     if (!fl__is_image(fn, x)) return false;
     if (w->ndim == x->ndim && w->dtype == x->dtype) return true;
-    return FL__BAD("%s: x %s %s and w %s %s: both need the same dims and dtype", fn,
+    return fl_refuse("%s: x %s %s and w %s %s: both need the same dims and dtype", fn,
                    fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(w->dtype),
-                   FL_SHAPE_TEXT(w)) != NULL;
+                   FL_SHAPE_TEXT(w));
 }
 
 static bool fl__conv_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_map *m) {
@@ -240,9 +240,9 @@ static bool fl__conv_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_m
         int64_t stride = fl__setting(o.stride, i, 1), pad = fl__setting(o.pad, i, 0);
         int64_t dilation = fl__setting(o.dilation, i, 1), k = w->shape[2 + i];
         if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, dilation))
-            return FL__BAD("fl_conv: x %s, w %s, dim %d: stride %lld, pad %lld, dilation %lld",
+            return fl_refuse("fl_conv: x %s, w %s, dim %d: stride %lld, pad %lld, dilation %lld",
                            FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w), 2 + i, (long long)stride,
-                           (long long)pad, (long long)dilation) != NULL;
+                           (long long)pad, (long long)dilation);
     }
     return true;
 }
@@ -259,10 +259,10 @@ static bool fl__conv_transpose_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, 
         int64_t window = ok ? dilation * (k - 1) + 1 : 0;
         int64_t n = ok ? (x->shape[2 + i] - 1) * stride - 2 * pad + window + more : 0;
         if (!ok || !fl__slide(&m[i], n, k, stride, pad, dilation))
-            return FL__BAD("fl_conv_transpose: x %s, w %s, dim %d: stride %lld, pad %lld, dilation "
+            return fl_refuse("fl_conv_transpose: x %s, w %s, dim %d: stride %lld, pad %lld, dilation "
                            "%lld, output_pad %lld (less than the stride)", FL_SHAPE_TEXT(x),
                            FL_SHAPE_TEXT(w), 2 + i, (long long)stride, (long long)pad,
-                           (long long)dilation, (long long)more) != NULL;
+                           (long long)dilation, (long long)more);
     }
     return true;
 }
@@ -288,8 +288,8 @@ static fl_shape fl__bias_shape(int64_t channels, int nd) {
 
 static bool fl__bias_ok(const char *fn, fl_tensor *bias, fl_tensor *x, int64_t channels) {
     if (bias->ndim == 1 && bias->shape[0] == channels && bias->dtype == x->dtype) return true;
-    return FL__BAD("%s: bias %s %s, not %s [%lld]", fn, fl_dtype_name(bias->dtype),
-                   FL_SHAPE_TEXT(bias), fl_dtype_name(x->dtype), (long long)channels) != NULL;
+    return fl_refuse("%s: bias %s %s, not %s [%lld]", fn, fl_dtype_name(bias->dtype),
+                   FL_SHAPE_TEXT(bias), fl_dtype_name(x->dtype), (long long)channels);
 }
 #endif
 
@@ -369,7 +369,7 @@ FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     int nd = image->ndim - 2;
     int64_t groups = fl_option_int(o.groups, 1);
     if (!fl__in_range(groups, 1) || kernel->shape[1] > INT32_MAX)
-        return FL__BAD("fl_conv_transpose: w %s in %lld groups", FL_SHAPE_TEXT(kernel),
+        return fl_bad("fl_conv_transpose: w %s in %lld groups", FL_SHAPE_TEXT(kernel),
                        (long long)groups);
     int64_t depth = nd == 3 ? kernel->shape[2] : 1, channels = kernel->shape[1] * groups;
     if (bias && !fl__bias_ok("fl_conv_transpose", FL_VALUE(bias), image, channels)) return NULL;
@@ -401,9 +401,9 @@ static bool fl__pool_maps(const char *fn, fl_tensor *x, fl_pool_opts o, fl__axis
         int64_t k = fl__setting(o.kernel, i, 0), stride = fl__setting(o.stride, i, k);
         int64_t pad = fl__setting(o.pad, i, 0);
         if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, 1) || m[i].hi > k / 2)
-            return FL__BAD("%s: x %s, dim %d: window %lld, stride %lld, pad %lld (at most half a "
+            return fl_refuse("%s: x %s, dim %d: window %lld, stride %lld, pad %lld (at most half a "
                            "window)", fn, FL_SHAPE_TEXT(x), 2 + i, (long long)k,
-                           (long long)stride, (long long)pad) != NULL;
+                           (long long)stride, (long long)pad);
         m[i].ignore_pad = o.ignore_pad;
     }
     return true;
@@ -417,8 +417,8 @@ static bool fl__size_maps(const char *fn, fl_tensor *x, fl_shape size, fl__axis_
     if (!fl__is_image(fn, x)) return false;
     for (int i = 0; ok && i < size.ndim; i++) ok = fl__in_range(size.dim[i], 1);
     if (!ok)
-        return FL__BAD("%s: size %s for x %s", fn, fl_shape_text(size, text, sizeof text),
-                       FL_SHAPE_TEXT(x)) != NULL;
+        return fl_refuse("%s: size %s for x %s", fn, fl_shape_text(size, text, sizeof text),
+                       FL_SHAPE_TEXT(x));
     for (int i = 0; i < size.ndim; i++) {
         int64_t n = x->shape[2 + i], out = size.dim[i];
         m[i] = like;
@@ -477,7 +477,7 @@ FL_T *FL_W(lp_pool_opt)(FL_T *x, double p, fl_pool_opts o) {
     double count = 1;
     o.ignore_pad = false;
     if (FL_ABSENT("lp_pool", x) || !fl__pool_maps("fl_lp_pool", FL_VALUE(x), o, m)) return NULL;
-    if (!(p > 0)) return FL__BAD("fl_lp_pool: p = %g is not above 0", p);
+    if (!(p > 0)) return fl_bad("fl_lp_pool: p = %g is not above 0", p);
     for (int i = 0; i < FL_VALUE(x)->ndim - 2; i++) count *= (double)m[i].k;
     fl_scope s = fl_scope_begin();
     FL_T *given = x;
@@ -495,7 +495,7 @@ FL_T *FL_W(interpolate)(FL_T *x, fl_shape size, fl_interpolation mode, bool alig
     fl__axis_map m[3], like;
     if (FL_ABSENT("interpolate", x)) return NULL;
     if ((int)mode < FL_NEAREST || (int)mode > FL_AREA)
-        return FL__BAD("fl_interpolate: there is no mode %d", (int)mode);
+        return fl_bad("fl_interpolate: there is no mode %d", (int)mode);
     like = modes[mode];
     like.align = align;
     if (!fl__size_maps("fl_interpolate", FL_VALUE(x), size, m, like)) return NULL;
@@ -513,8 +513,8 @@ static bool fl__window_maps(const char *fn, fl_shape size, fl_window_opts o, fl_
                        fl__setting(o.stride, i, 1), fl__setting(o.pad, i, 0),
                        fl__setting(o.dilation, i, 1));
     if (ok) return true;
-    return FL__BAD("%s: the windows do not fit an image of %s", fn,
-                   fl_shape_text(size, text, sizeof text)) != NULL;
+    return fl_refuse("%s: the windows do not fit an image of %s", fn,
+                   fl_shape_text(size, text, sizeof text));
 }
 
 /* The axes n, c, out and kernel of each of nd dims in turn, sorted: n, c, kernels, outs. */
@@ -557,7 +557,7 @@ FL_T *FL_W(fold_opt)(FL_T *x, fl_shape size, fl_window_opts o) {
     }
     if (in.ndim != 3 || in.dim[1] % k || in.dim[2] != positions ||
         !fl_dtype_is_float(FL_VALUE(x)->dtype))
-        return FL__BAD("fl_fold: x %s %s is not a float [n, c %lld, %lld]",
+        return fl_bad("fl_fold: x %s %s is not a float [n, c %lld, %lld]",
                        fl_dtype_name(FL_VALUE(x)->dtype), FL_SHAPE_TEXT(FL_VALUE(x)),
                        (long long)k, (long long)positions);
     apart.dim[1] = in.dim[1] / k;
@@ -634,7 +634,7 @@ FL_T *FL_W(grid_sample_opt)(FL_T *x, FL_T *grid, fl_grid_opts o) {
     if (!fl__is_image("fl_grid_sample", image)) return NULL;
     if (s.ndim != 4 || g.ndim != 4 || g.dim[0] != s.dim[0] || g.dim[3] != 2 ||
         places->dtype != image->dtype)
-        return FL__BAD("fl_grid_sample: x %s [n, c, h, w] and grid %s [n, oh, ow, 2], of one dtype",
+        return fl_bad("fl_grid_sample: x %s [n, c, h, w] and grid %s [n, oh, ow, 2], of one dtype",
                        FL_SHAPE_TEXT(image), FL_SHAPE_TEXT(places));
     fl_scope scope = fl_scope_begin();
     FL_T *given = x, *y = NULL;
@@ -666,7 +666,7 @@ FL_T *FL_W(affine_grid)(FL_T *theta, int64_t h, int64_t w, bool align) {
     fl_tensor *t = FL_VALUE(theta);
     if (t->ndim != 3 || t->shape[1] != 2 || t->shape[2] != 3 || !fl_dtype_is_float(t->dtype) ||
         !fl__in_range(h, 1) || !fl__in_range(w, 1))
-        return FL__BAD("fl_affine_grid: theta %s is not [n, 2, 3], or no grid of %lld x %lld",
+        return fl_bad("fl_affine_grid: theta %s is not [n, 2, 3], or no grid of %lld x %lld",
                        FL_SHAPE_TEXT(t), (long long)h, (long long)w);
     fl_scope s = fl_scope_begin();
     FL_T *given = theta;

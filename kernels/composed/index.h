@@ -21,7 +21,7 @@
 static bool fl__is_index(const char *fn, const fl_tensor *index) {
     if (fl_absent(fn, index)) return false;
     if (index->dtype == FL_I64) return true;
-    return FL__BAD("%s: the index is %s, not i64", fn, fl_dtype_name(index->dtype)) != NULL;
+    return fl_refuse("%s: the index is %s, not i64", fn, fl_dtype_name(index->dtype));
 }
 
 /* The same with those below 0 counted from the end; an error if one is outside [-size, size). */
@@ -32,7 +32,7 @@ static fl_tensor *fl__wrapped(const char *fn, fl_tensor *index, int axis, int64_
     if (!least || !most) return NULL;
     int64_t low = fl_item_int(least), high = fl_item_int(most);
     if (low < -size || high >= size)
-        return FL__BAD("%s: index %lld is out of range for axis %d of size %lld", fn,
+        return fl_bad("%s: index %lld is out of range for axis %d of size %lld", fn,
                        (long long)(high >= size ? high : low), axis, (long long)size);
     if (low >= 0) return index;
     return fl_where(fl_lt(index, fl_int(0)), fl_add(index, fl_int(size)), index);
@@ -44,18 +44,18 @@ static fl_tensor *fl__flat_index(const char *fn, const fl_tensor *x, fl_tensor *
                                  fl_shape *shape) {
     fl_tensor *flat = NULL;
     if (fl_absent(fn, index)) return NULL;
-    if (n < 1 || n > x->ndim) return FL__BAD("%s: %d indices for %s", fn, n, FL_SHAPE_TEXT(x));
+    if (n < 1 || n > x->ndim) return fl_bad("%s: %d indices for %s", fn, n, FL_SHAPE_TEXT(x));
     *shape = FL_SCALAR_SHAPE;
     for (int i = 0; i < n; i++) {
         fl_tensor *at = fl__wrapped(fn, index[i], i, x->shape[i]);
         if (!at) return NULL;
         if (!fl_broadcast_shape(shape, at))
-            return FL__BAD("%s: index %d of shape %s does not broadcast with those before", fn, i,
+            return fl_bad("%s: index %d of shape %s does not broadcast with those before", fn, i,
                            FL_SHAPE_TEXT(at));
         flat = i ? fl_add(fl_mul(flat, fl_int(x->shape[i])), at) : at;
     }
     if (shape->ndim + x->ndim - n > FL_MAX_DIMS)
-        return FL__BAD("%s: indices of %d dims for %s: more than %d", fn, shape->ndim,
+        return fl_bad("%s: indices of %d dims for %s: more than %d", fn, shape->ndim,
                        FL_SHAPE_TEXT(x), FL_MAX_DIMS);
     return fl_reshape(flat, FL_SHAPE(fl_numel(flat)));
 }
@@ -78,7 +78,7 @@ static fl_tensor *fl__along_axis(const char *fn, const fl_tensor *x, int axis, f
                                  const fl_tensor *src) {
     if (!fl__is_index(fn, index)) return NULL;
     if (index->ndim != 1)
-        return FL__BAD("%s: the index has shape %s, not one dim", fn, FL_SHAPE_TEXT(index));
+        return fl_bad("%s: the index has shape %s, not one dim", fn, FL_SHAPE_TEXT(index));
     fl_shape part = fl__part_shape(x, axis, index), column = {x->ndim, {0}};
     bool fits = !src || src->ndim == part.ndim;
     for (int i = 0; i < x->ndim; i++) {
@@ -86,7 +86,7 @@ static fl_tensor *fl__along_axis(const char *fn, const fl_tensor *x, int axis, f
         fits = fits && (!src || src->shape[i] == part.dim[i]);
     }
     if (!fits)
-        return FL__BAD("%s: src has shape %s, not %s", fn, FL_SHAPE_TEXT(src),
+        return fl_bad("%s: src has shape %s, not %s", fn, FL_SHAPE_TEXT(src),
                        FL_TEXT_OF(part));
     return fl_expand(fl_reshape(index, column), part);
 }
@@ -96,10 +96,10 @@ static fl_tensor *fl__mask_over(const char *fn, const fl_tensor *x, fl_tensor *m
                                 fl_shape *shape) {
     if (fl_absent(fn, mask)) return NULL;
     if (mask->dtype != FL_B8)
-        return FL__BAD("%s: the mask is %s, not b8", fn, fl_dtype_name(mask->dtype));
+        return fl_bad("%s: the mask is %s, not b8", fn, fl_dtype_name(mask->dtype));
     *shape = fl_shape_of(x);
     if (!fl_broadcast_shape(shape, mask))
-        return FL__BAD("%s: mask %s does not broadcast with %s", fn, FL_SHAPE_TEXT(mask),
+        return fl_bad("%s: mask %s does not broadcast with %s", fn, FL_SHAPE_TEXT(mask),
                        FL_SHAPE_TEXT(x));
     return fl_expand(mask, *shape);
 }
@@ -148,7 +148,7 @@ FL_T *FL_W(take_along)(FL_T *x, fl_tensor *index, int axis) {
         whole.dim[i] = places.dim[i] = a == 1 ? b : a;
     }
     if (!fits)
-        return FL__BAD("%s: index of shape %s for shape %s, axis %d", fn, FL_SHAPE_TEXT(index),
+        return fl_bad("%s: index of shape %s for shape %s, axis %d", fn, FL_SHAPE_TEXT(index),
                        FL_SHAPE_TEXT(t), axis);
     fl_scope s = fl_scope_begin();
     fl_tensor *at = fl_expand(index, places);
@@ -189,7 +189,7 @@ FL_T *FL_W(index_add)(FL_T *x, int axis, fl_tensor *index, FL_T *src, double alp
     if ((axis = fl_axis_of(fn, t, axis)) < 0) return NULL;
     bool is_float = fl_dtype_is_float(t->dtype);
     if (!is_float && !(alpha == floor(alpha) && fabs(alpha) < 0x1p63))
-        return FL__BAD("%s: alpha %g for %s", fn, alpha, fl_dtype_name(t->dtype));
+        return fl_bad("%s: alpha %g for %s", fn, alpha, fl_dtype_name(t->dtype));
     fl_scope s = fl_scope_begin();
     fl_tensor *at = fl__along_axis(fn, t, axis, index, FL_VALUE(src));
     if (!at) return FL_GIVE(&s, NULL);
@@ -250,7 +250,7 @@ FL_T *FL_W(masked_scatter)(FL_T *x, fl_tensor *mask, FL_T *src) {
     int64_t n = fl_numel(at), have = fl_numel(FL_VALUE(src));
     if (have < n) {
         fl_scope_end(&s);
-        return FL__BAD("fl_masked_scatter: %lld elements for %lld places", (long long)have,
+        return fl_bad("fl_masked_scatter: %lld elements for %lld places", (long long)have,
                        (long long)n);
     }
     FL_T *part = FL_W(slice)(FL_W(_as_vector)(src), 0, 0, n, 1);
@@ -264,16 +264,16 @@ FL_T *FL_W(bincount)(fl_tensor *x, FL_T *weights, int64_t least) {
     if (fl_absent(fn, x)) return NULL;
     fl_dtype d = x->dtype;
     if (x->ndim != 1 || d == FL_B8 || fl_dtype_is_float(d) || least < 0)
-        return FL__BAD("%s: %s of shape %s, at least %lld bins", fn, fl_dtype_name(d),
+        return fl_bad("%s: %s of shape %s, at least %lld bins", fn, fl_dtype_name(d),
                        FL_SHAPE_TEXT(x), (long long)least);
     if (weights && !fl_same_shape(x, FL_VALUE(weights)))
-        return FL__BAD("%s: weights of shape %s for shape %s", fn,
+        return fl_bad("%s: weights of shape %s for shape %s", fn,
                        FL_SHAPE_TEXT(FL_VALUE(weights)), FL_SHAPE_TEXT(x));
     fl_scope s = fl_scope_begin();
     if (!(x = fl_cast(x, FL_I64))) return FL_GIVE(&s, NULL);
     int64_t most = fl_numel(x) ? fl_item_int(fl_amax(x, FL_ALL_AXES)) : -1;
     if (most == INT64_MAX)
-        return FL_GIVE(&s, FL__BAD("%s: %lld is too large", fn, (long long)most));
+        return FL_GIVE(&s, fl_bad("%s: %lld is too large", fn, (long long)most));
     int64_t bins = most >= least ? most + 1 : least;
     FL_T *w = weights ? weights : FL_OF(fl_full_like(x, 1));
     if (weights && FL_VALUE(w)->dtype != FL_F32) w = FL_W(cast)(w, FL_F64);
@@ -288,7 +288,7 @@ FL_T *FL_W(bincount)(fl_tensor *x, FL_T *weights, int64_t least) {
 fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
     if (fl_absent("fl_histc", x)) return NULL;
     if (bins < 1 || !(low <= high) || !isfinite(high - low))
-        return FL__BAD("fl_histc: %lld bins from %g to %g", (long long)bins, low, high);
+        return fl_bad("fl_histc: %lld bins from %g to %g", (long long)bins, low, high);
     fl_scope s = fl_scope_begin();
     fl_tensor *given = fl__floating(x);
     if (!given || !(x = fl__as_vector(fl__widened(given)))) return FL_GIVE(&s, NULL);
@@ -296,7 +296,7 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
         low = fl_item(fl_amin(x, FL_ALL_AXES));
         high = fl_item(fl_amax(x, FL_ALL_AXES));
         if (!isfinite(high - low))
-            return FL_GIVE(&s, FL__BAD("fl_histc: elements from %g to %g", low, high));
+            return FL_GIVE(&s, fl_bad("fl_histc: elements from %g to %g", low, high));
     }
     if (low == high) low -= 1, high += 1;
     fl_tensor *inside = AND(LE(CONST(low), x), LE(x, CONST(high)));
@@ -310,13 +310,13 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
 
 bool fl_ix(fl_tensor *const *index, int n, fl_tensor **grid) {
     if (fl_absent("fl_ix", index) || fl_absent("fl_ix", grid)) return false;
-    if (n < 1 || n > FL_MAX_DIMS) return FL__BAD("fl_ix: %d indices", n) != NULL;
+    if (n < 1 || n > FL_MAX_DIMS) return fl_refuse("fl_ix: %d indices", n);
     for (int i = 0; i < n; i++) {
         fl_shape s = {n, {1, 1, 1, 1, 1, 1, 1, 1}};
         if (!fl__is_index("fl_ix", index[i])) return false;
         if (index[i]->ndim != 1)
-            return FL__BAD("fl_ix: index %d has shape %s, not one dim", i,
-                           FL_SHAPE_TEXT(index[i])) != NULL;
+            return fl_refuse("fl_ix: index %d has shape %s, not one dim", i,
+                           FL_SHAPE_TEXT(index[i]));
         s.dim[i] = index[i]->shape[0];
         if (!(grid[i] = fl_reshape(index[i], s))) return false;
     }
@@ -379,7 +379,7 @@ fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
     bool fits = sorted->ndim == 1 || (sorted->ndim > 1 && sorted->ndim == v->ndim);
     for (int i = 0; fits && i < sorted->ndim - 1; i++) fits = sorted->shape[i] == v->shape[i];
     if (!fits)
-        return FL__BAD("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
+        return fl_bad("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
                        FL_SHAPE_TEXT(sorted));
     fl_scope s = fl_scope_begin();
     fl_shape shape = fl_shape_of(v);

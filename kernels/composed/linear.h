@@ -37,7 +37,7 @@ FL_T *FL_W(dot)(FL_T *a, FL_T *b) {
     if (FL_ABSENT("dot", a) || FL_ABSENT("dot", b)) return NULL;
     fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
     if (ta->ndim != 1 || tb->ndim != 1 || ta->shape[0] != tb->shape[0])
-        return FL__BAD("fl_dot: shapes %s and %s: not two vectors of one size", FL_SHAPE_TEXT(ta),
+        return fl_bad("fl_dot: shapes %s and %s: not two vectors of one size", FL_SHAPE_TEXT(ta),
                        FL_SHAPE_TEXT(tb));
     return FL_W(matmul)(a, b);
 }
@@ -45,7 +45,7 @@ FL_T *FL_W(dot)(FL_T *a, FL_T *b) {
 FL_T *FL_W(outer)(FL_T *a, FL_T *b) {
     if (FL_ABSENT("outer", a) || FL_ABSENT("outer", b)) return NULL;
     if (FL_VALUE(a)->ndim != 1 || FL_VALUE(b)->ndim != 1)
-        return FL__BAD("fl_outer: shapes %s and %s: not two vectors", FL_SHAPE_TEXT(FL_VALUE(a)),
+        return fl_bad("fl_outer: shapes %s and %s: not two vectors", FL_SHAPE_TEXT(FL_VALUE(a)),
                        FL_SHAPE_TEXT(FL_VALUE(b)));
     fl_scope s = fl_scope_begin();
     return FL_GIVE(&s, MUL(FL_W(unsqueeze)(a, 1), b));
@@ -66,7 +66,7 @@ FL_T *FL_W(kron)(FL_T *a, FL_T *b) {
         fits = !__builtin_mul_overflow(left.dim[2 * i], right.dim[2 * i + 1], &joined.dim[i]);
     }
     if (!fits)
-        return FL__BAD("fl_kron: shapes %s and %s: the result is too large", FL_SHAPE_TEXT(ta),
+        return fl_bad("fl_kron: shapes %s and %s: the result is too large", FL_SHAPE_TEXT(ta),
                        FL_SHAPE_TEXT(tb));
     fl_scope s = fl_scope_begin();
     FL_T *y = MUL(FL_W(reshape)(a, left), FL_W(reshape)(b, right));
@@ -85,7 +85,7 @@ FL_T *FL_W(cross)(FL_T *a, FL_T *b, int axis) {
     int at = axis < 0 ? axis + ta->ndim : axis;
     if (ta->ndim != tb->ndim || at < 0 || at >= ta->ndim || ta->shape[at] != 3 ||
         tb->shape[at] != 3)
-        return FL__BAD("fl_cross: shapes %s and %s: not 3 elements along axis %d",
+        return fl_bad("fl_cross: shapes %s and %s: not 3 elements along axis %d",
                        FL_SHAPE_TEXT(ta), FL_SHAPE_TEXT(tb), axis);
     FL_T *x[] = {a, b};
     fl_scope s = fl_scope_begin();
@@ -212,7 +212,7 @@ static FL_T *FL_W(_linear_fused)(FL_T **in, fl_op act, fl_dtype d) {
 
 static FL_T *FL_W(_linear_of)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
     if (FL_VALUE(w)->ndim != 2)
-        return FL__BAD("fl_linear: the weight's shape is %s, not [out, in]",
+        return fl_bad("fl_linear: the weight's shape is %s, not [out, in]",
                        FL_SHAPE_TEXT(FL_VALUE(w)));
     fl_scope s = fl_scope_begin();
     if (FL_VALUE(w)->dtype >= FL_DTYPE_COUNT) w = FL_W(cast)(w, FL_F32);
@@ -246,7 +246,7 @@ FL_T *FL_W(linear_act)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
     if (FL_ABSENT("linear_act", x) || FL_ABSENT("linear_act", w)) return NULL;
     if (!fl__is_activation(act)) {
         const fl_op_info *info = fl_op_get_info(act);
-        return FL__BAD("fl_linear_act: %s is no activation that it takes",
+        return fl_bad("fl_linear_act: %s is no activation that it takes",
                        info ? info->name : "an op outside the tables");
     }
     return FL_W(_linear_of)(x, w, bias, act);
@@ -265,9 +265,9 @@ FL_T *FL_W(bilinear)(FL_T *a, FL_T *b, FL_T *w, FL_T *bias) {
 FL_T *FL_W(cdist)(FL_T *a, FL_T *b, double p) {
     if (FL_ABSENT("cdist", a) || FL_ABSENT("cdist", b)) return NULL;
     fl_tensor *ta = FL_VALUE(a), *tb = FL_VALUE(b);
-    if (!(p >= 0)) return FL__BAD("fl_cdist: p = %g is negative", p);
+    if (!(p >= 0)) return fl_bad("fl_cdist: p = %g is negative", p);
     if (ta->ndim < 2 || tb->ndim < 2 || ta->shape[ta->ndim - 1] != tb->shape[tb->ndim - 1])
-        return FL__BAD("fl_cdist: shapes %s and %s: not rows of one size", FL_SHAPE_TEXT(ta),
+        return fl_bad("fl_cdist: shapes %s and %s: not rows of one size", FL_SHAPE_TEXT(ta),
                        FL_SHAPE_TEXT(tb));
     FL_T *x[] = {a, b};
     fl_scope s = fl_scope_begin();
@@ -281,7 +281,7 @@ FL_T *FL_W(cdist)(FL_T *a, FL_T *b, double p) {
 FL_T *FL_W(trace)(FL_T *x) {
     if (FL_ABSENT("trace", x)) return NULL;
     fl_tensor *t = FL_VALUE(x);
-    if (t->ndim != 2) return FL__BAD("fl_trace: shape %s: not a matrix", FL_SHAPE_TEXT(t));
+    if (t->ndim != 2) return fl_bad("fl_trace: shape %s: not a matrix", FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     return FL_GIVE(&s, FL_W(sum)(FL_W(diagonal)(x, 0, 0, 1), FL_ALL_AXES));
 }
@@ -323,7 +323,7 @@ FL_T *FL_W(tensordot)(FL_T *a, FL_T *b, int n, const int *axes_a, const int *axe
                 fl__dot_order(tb, n, axes_b, true, right);
     for (int i = 0; fits && i < n; i++) fits = ta->shape[left[ra + i]] == tb->shape[right[i]];
     if (!fits)
-        return FL__BAD("fl_tensordot: shapes %s and %s do not fit along %d axes",
+        return fl_bad("fl_tensordot: shapes %s and %s do not fit along %d axes",
                        FL_SHAPE_TEXT(ta), FL_SHAPE_TEXT(tb), n);
     fl_shape shape = {ra + rb, {0}};
     for (int i = 0; i < ra; i++) shape.dim[i] = ta->shape[left[i]];
@@ -356,8 +356,8 @@ typedef struct fl__einsum {
 } fl__einsum;
 
 static bool fl__einsum_bad(const fl__einsum *e, const char *at, const char *what) {
-    return FL__BAD("fl_einsum: \"%.80s\": %s at %d", e->equation, what,
-                   (int)(at - e->equation)) != NULL;
+    return fl_refuse("fl_einsum: \"%.80s\": %s at %d", e->equation, what,
+                   (int)(at - e->equation));
 }
 
 /* Capitals come first in the alphabet. */
@@ -407,8 +407,8 @@ static bool fl__einsum_sizes(fl__einsum *e, int i, const fl_tensor *x) {
     bool dots = fl__labels_of(t) >> FL__DOTS & 1;
     int dims = x->ndim - t->n + dots;
     if (dims < 0 || (dims > 0 && !dots))
-        return FL__BAD("fl_einsum: \"%.80s\": operand %d of shape %s has %d letters", e->equation,
-                       i, FL_SHAPE_TEXT(x), t->n - dots) != NULL;
+        return fl_refuse("fl_einsum: \"%.80s\": operand %d of shape %s has %d letters", e->equation,
+                       i, FL_SHAPE_TEXT(x), t->n - dots);
     fl__einsum_open(t, dims);
     if (dots && dims > e->dots) e->dots = dims;
     for (int d = 0; d < t->n; d++) {
@@ -417,8 +417,8 @@ static bool fl__einsum_sizes(fl__einsum *e, int i, const fl_tensor *x) {
         bool fits = !e->seen[label]++ || *size == 1 || n == 1 || *size == n;
         for (int k = 0; fits && k < d; k++) fits = t->label[k] != label || x->shape[k] == n;
         if (!fits)
-            return FL__BAD("fl_einsum: \"%.80s\": dim %d of operand %d, shape %s, does not fit "
-                           "%lld", e->equation, d, i, FL_SHAPE_TEXT(x), (long long)*size) != NULL;
+            return fl_refuse("fl_einsum: \"%.80s\": dim %d of operand %d, shape %s, does not fit "
+                           "%lld", e->equation, d, i, FL_SHAPE_TEXT(x), (long long)*size);
         if (e->seen[label] == 1 || *size == 1) *size = n;
     }
     return true;
@@ -567,7 +567,7 @@ static FL_T *FL_W(_einsum_pair)(const fl__einsum *e, FL_T *x, fl__term *t, int i
     int64_t columns = fl__einsum_take(e, &right, in_b & ~in_x, &turned);
     fl__einsum_take(e, &right, in_b & ~in_x, &product);
     if (product.n > FL_MAX_DIMS)
-        return FL__BAD("fl_einsum: \"%.80s\": %d dims after operand %d", e->equation, product.n, i);
+        return fl_bad("fl_einsum: \"%.80s\": %d dims after operand %d", e->equation, product.n, i);
     x = FL_W(reshape)(FL_W(_relabelled)(x, t, &left), FL_SHAPE(batch, rows, inner));
     b = FL_W(reshape)(FL_W(_relabelled)(b, &right, &turned), FL_SHAPE(batch, inner, columns));
     fl_shape shape = {product.n, {0}};
@@ -583,7 +583,7 @@ FL_T *FL_W(einsum)(const char *equation, FL_T *const *xs, int n) {
     fl__term t;
     if (FL_ABSENT("einsum", equation) || FL_ABSENT("einsum", xs)) return NULL;
     if (n < 1 || n > FL__TERMS)
-        return FL__BAD("fl_einsum: %d operands, not 1 to %d", n, FL__TERMS);
+        return fl_bad("fl_einsum: %d operands, not 1 to %d", n, FL__TERMS);
     for (int i = 0; i < n; i++) {
         if (FL_ABSENT("einsum", xs[i])) return NULL;
         values[i] = FL_VALUE(x[i] = xs[i]);

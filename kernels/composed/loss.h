@@ -22,8 +22,8 @@ static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {
     for (int i = 0; i < n; i++) {
         fl_shape all = fl_shape_of(FL_VALUE(x[0]));
         if (!fl_broadcast_shape(&all, FL_VALUE(x[i])))
-            return FL__BAD("%s: shapes %s and %s", fn, FL_SHAPE_TEXT(FL_VALUE(x[0])),
-                           FL_SHAPE_TEXT(FL_VALUE(x[i]))) != NULL;
+            return fl_refuse("%s: shapes %s and %s", fn, FL_SHAPE_TEXT(FL_VALUE(x[0])),
+                           FL_SHAPE_TEXT(FL_VALUE(x[i])));
     }
     return FL_W(_widen)(x, n);
 }
@@ -169,7 +169,7 @@ FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_redu
     if (FL_ABSENT("multi_margin_loss", x) || FL_ABSENT("multi_margin_loss", target)) return NULL;
     const fl_tensor *t = FL_VALUE(x);
     if (t->ndim != 2 || target->ndim != 1 || target->shape[0] != t->shape[0])
-        return FL__BAD("fl_multi_margin_loss: input %s, target %s; want [n, c] and [n]",
+        return fl_bad("fl_multi_margin_loss: input %s, target %s; want [n, c] and [n]",
                        FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(target));
     fl_scope s = fl_scope_begin();
     fl_tensor *column = fl_unsqueeze(target, 1), *own = fl_one_hot(target, t->shape[1]);
@@ -290,12 +290,11 @@ static bool fl__ctc_fits(const fl_tensor *x, const fl_tensor *target, const fl_t
               fl_same_shape(steps, lengths) && steps->shape[0] == x->shape[1] &&
               target->dtype == FL_I64 && steps->dtype == FL_I64 && lengths->dtype == FL_I64;
     if (!ok)
-        return FL__BAD(
-                   "fl_ctc_loss: input %s, target %s, lengths %s and %s; want [t > 0, n, c] and "
+        return fl_refuse("fl_ctc_loss: input %s, target %s, lengths %s and %s; want [t > 0, n, c] and "
                    "i64 [n, l], [n], [n]",
                    FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps),
-                   FL_SHAPE_TEXT(lengths)) != NULL;
-    return (blank >= 0 && blank < x->shape[2]) || FL__BAD("fl_ctc_loss: blank %lld of %lld classes",
+                   FL_SHAPE_TEXT(lengths));
+    return (blank >= 0 && blank < x->shape[2]) || fl_refuse("fl_ctc_loss: blank %lld of %lld classes",
                                                           (long long)blank, (long long)x->shape[2]);
 }
 #endif

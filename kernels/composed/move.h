@@ -32,7 +32,7 @@ FL_T *FL_W(narrow)(FL_T *x, int axis, int64_t start, int64_t length) {
     if ((axis = fl_axis_of("fl_narrow", FL_VALUE(x), axis)) < 0) return NULL;
     int64_t n = FL_VALUE(x)->shape[axis], first = start < 0 ? start + n : start;
     if (first < 0 || first > n || length < 0 || length > n - first)
-        return FL__BAD("fl_narrow: %lld elements from %lld on axis %d of shape %s",
+        return fl_bad("fl_narrow: %lld elements from %lld on axis %d of shape %s",
                        (long long)length, (long long)start, axis, FL_SHAPE_TEXT(FL_VALUE(x)));
     return FL_W(slice)(x, axis, first, first + length, 1);
 }
@@ -43,7 +43,7 @@ FL_T *FL_W(flip)(FL_T *x, int naxes, const int *axes) {
     fl_scope s = fl_scope_begin();
     for (int i = 0; x && i < naxes; i++) {
         int axis = fl_axis_of("fl_flip", FL_VALUE(x), axes[i]);
-        if (axis >= 0 && seen & 1u << axis) axis = (FL__BAD("fl_flip: axis %d appears twice", axis), -1);
+        if (axis >= 0 && seen & 1u << axis) axis = (fl_bad("fl_flip: axis %d appears twice", axis), -1);
         seen |= axis < 0 ? 0 : 1u << axis;
         x = axis < 0 ? NULL : FL_W(slice)(x, axis, -1, FL_SLICE_END, -1);
     }
@@ -65,7 +65,7 @@ FL_T *FL_W(rot90)(FL_T *x, int64_t k, int a, int b) {
     if ((a = fl_axis_of("fl_rot90", FL_VALUE(x), a)) < 0 ||
         (b = fl_axis_of("fl_rot90", FL_VALUE(x), b)) < 0)
         return NULL;
-    if (a == b) return FL__BAD("fl_rot90: axis %d appears twice", a);
+    if (a == b) return fl_bad("fl_rot90: axis %d appears twice", a);
     fl_scope s = fl_scope_begin();
     int axes[] = {a, b}, turns = (int)((k % 4 + 4) % 4);
     if (turns == 2) x = FL_W(flip)(x, 2, axes);
@@ -81,7 +81,7 @@ FL_T *FL_W(unflatten)(FL_T *x, int axis, fl_shape shape) {
     bool fits = shape.ndim >= 1 && shape.ndim <= FL_MAX_DIMS - from.ndim + 1;
     to.ndim += fits ? shape.ndim - 1 : 0;
     if (!fits)
-        return FL__BAD("fl_unflatten: %d dims for an axis of shape %s", shape.ndim,
+        return fl_bad("fl_unflatten: %d dims for an axis of shape %s", shape.ndim,
                        FL_SHAPE_TEXT(FL_VALUE(x)));
     for (int i = 0; i < shape.ndim; i++) {
         if (shape.dim[i] == -1 && unknown < 0) unknown = i;
@@ -89,7 +89,7 @@ FL_T *FL_W(unflatten)(FL_T *x, int axis, fl_shape shape) {
     }
     if (unknown >= 0) shape.dim[unknown] = known > 0 ? from.dim[axis] / known : -1;
     if (fl_shape_numel(shape) != from.dim[axis])
-        return FL__BAD("fl_unflatten: axis %d of shape %s cannot become %s", axis,
+        return fl_bad("fl_unflatten: axis %d of shape %s cannot become %s", axis,
                        FL_SHAPE_TEXT(FL_VALUE(x)), FL_TEXT_OF(shape));
     for (int i = from.ndim - 1; i > axis; i--) to.dim[i + shape.ndim - 1] = from.dim[i];
     for (int i = 0; i < shape.ndim; i++) to.dim[axis + i] = shape.dim[i];
@@ -103,7 +103,7 @@ int FL_W(split)(FL_T *x, int axis, int64_t size, FL_T **out, int max) {
     if ((axis = fl_axis_of("fl_split", FL_VALUE(x), axis)) < 0) return 0;
     int64_t n = FL_VALUE(x)->shape[axis], parts = n && size > 0 ? (n - 1) / size + 1 : 1;
     if (size < 0 || (size == 0 && n) || parts > max) {
-        (void)FL__BAD("fl_split: axis %d of shape %s in parts of %lld, room for %d", axis,
+        fl_bad("fl_split: axis %d of shape %s in parts of %lld, room for %d", axis,
                       FL_SHAPE_TEXT(FL_VALUE(x)), (long long)size, max);
         return 0;
     }
@@ -118,7 +118,7 @@ int FL_W(chunk)(FL_T *x, int axis, int n, FL_T **out) {
     if (FL_ABSENT("chunk", x) || FL_ABSENT("chunk", out)) return 0;
     if ((axis = fl_axis_of("fl_chunk", FL_VALUE(x), axis)) < 0) return 0;
     if (n < 1) {
-        (void)FL__BAD("fl_chunk: %d parts", n);
+        fl_bad("fl_chunk: %d parts", n);
         return 0;
     }
     int64_t length = FL_VALUE(x)->shape[axis];
@@ -134,7 +134,7 @@ static FL_T *FL_W(_times)(FL_T *x, int axis, int64_t n, int cut, const char *fn)
     for (int i = 0; i < to.ndim; i++) wide.dim[i < cut ? 0 : 2] *= to.dim[i];
     narrow.dim[0] = wide.dim[0], narrow.dim[2] = wide.dim[2];
     if (n < 0 || __builtin_mul_overflow(to.dim[axis], n, &to.dim[axis]) || fl_shape_numel(to) < 0)
-        return FL__BAD("fl_%s: %lld times axis %d of shape %s", fn, (long long)n, axis,
+        return fl_bad("fl_%s: %lld times axis %d of shape %s", fn, (long long)n, axis,
                        FL_SHAPE_TEXT(FL_VALUE(x)));
     return FL_W(reshape)(FL_W(expand)(FL_W(reshape)(x, narrow), wide), to);
 }
@@ -152,14 +152,14 @@ static FL_T *FL_W(_repeated)(FL_T *x, fl_shape reps, const char *fn) {
 FL_T *FL_W(repeat)(FL_T *x, fl_shape reps) {
     if (FL_ABSENT("repeat", x)) return NULL;
     if (reps.ndim < FL_VALUE(x)->ndim || reps.ndim > FL_MAX_DIMS)
-        return FL__BAD("fl_repeat: %d numbers for shape %s", reps.ndim,
+        return fl_bad("fl_repeat: %d numbers for shape %s", reps.ndim,
                        FL_SHAPE_TEXT(FL_VALUE(x)));
     return FL_W(_repeated)(x, reps, "repeat");
 }
 
 FL_T *FL_W(tile)(FL_T *x, fl_shape reps) {
     if (FL_ABSENT("tile", x)) return NULL;
-    if (reps.ndim < 0 || reps.ndim > FL_MAX_DIMS) return FL__BAD("fl_tile: %d numbers", reps.ndim);
+    if (reps.ndim < 0 || reps.ndim > FL_MAX_DIMS) return fl_bad("fl_tile: %d numbers", reps.ndim);
     int ndim = FL_VALUE(x)->ndim, missing = ndim > reps.ndim ? ndim - reps.ndim : 0;
     fl_shape all = {missing + reps.ndim, {0}};
     for (int i = 0; i < all.ndim; i++) all.dim[i] = i < missing ? 1 : reps.dim[i - missing];
@@ -197,7 +197,7 @@ static int64_t fl__padded_length(const fl_tensor *x, int axis, const fl_pad_opts
               !__builtin_add_overflow(sum, n, &sum) && sum >= 0 && sum < (int64_t)1 << 53;
     if (ok && n == 0 && sum && o->mode != FL_PAD_CONSTANT) ok = false;
     if (ok) return sum;
-    (void)FL__BAD("fl_pad: %lld before and %lld after axis %d of shape %s", (long long)low,
+    fl_bad("fl_pad: %lld before and %lld after axis %d of shape %s", (long long)low,
                   (long long)high, axis, FL_SHAPE_TEXT(x));
     return -1;
 }
@@ -217,10 +217,10 @@ static FL_T *FL_W(_pad_constant)(FL_T *x, int axis, int64_t low, int64_t high, d
 
 FL_T *FL_W(pad_opt)(FL_T *x, fl_pad_opts o) {
     if (FL_ABSENT("pad", x)) return NULL;
-    if ((unsigned)o.mode > FL_PAD_CIRCULAR) return FL__BAD("fl_pad: mode %d", (int)o.mode);
+    if ((unsigned)o.mode > FL_PAD_CIRCULAR) return fl_bad("fl_pad: mode %d", (int)o.mode);
     for (int i = FL_VALUE(x)->ndim; i < FL_MAX_DIMS; i++)
         if (o.low[i] || o.high[i])
-            return FL__BAD("fl_pad: axis %d of shape %s", i, FL_SHAPE_TEXT(FL_VALUE(x)));
+            return fl_bad("fl_pad: axis %d of shape %s", i, FL_SHAPE_TEXT(FL_VALUE(x)));
     fl_scope s = fl_scope_begin();
     for (int i = 0; x && i < FL_VALUE(x)->ndim; i++) {
         int64_t n = FL_VALUE(x)->shape[i], low = o.low[i], high = o.high[i];
@@ -243,7 +243,7 @@ fl_tensor *fl_sliding_windows(fl_tensor *x, int axis, int64_t size, int64_t step
     int64_t stride[FL_MAX_DIMS], n = shape.dim[axis];
     if (size < 1 || step < 1 || dilation < 1 || n == 0 || (size - 1) > (n - 1) / dilation ||
         shape.ndim == FL_MAX_DIMS)
-        return FL__BAD("fl_sliding_windows: size %lld, step %lld, dilation %lld on axis %d of "
+        return fl_bad("fl_sliding_windows: size %lld, step %lld, dilation %lld on axis %d of "
                        "shape %s", (long long)size, (long long)step, (long long)dilation, axis,
                        FL_SHAPE_TEXT(x));
     for (int i = 0; i < shape.ndim; i++) stride[i] = x->stride[i];
@@ -290,7 +290,7 @@ FL_T *FL_W(pixel_shuffle)(FL_T *x, int64_t r) {
     int64_t *d = &to.dim[to.ndim < 3 ? 0 : to.ndim - 3], lead = 1;
     if (to.ndim < 3 || r < 1 || r > INT32_MAX || d[0] % (r * r) || d[1] > INT64_MAX / r ||
         d[2] > INT64_MAX / r)
-        return FL__BAD("fl_pixel_shuffle: shape %s by %lld", FL_SHAPE_TEXT(FL_VALUE(x)),
+        return fl_bad("fl_pixel_shuffle: shape %s by %lld", FL_SHAPE_TEXT(FL_VALUE(x)),
                        (long long)r);
     for (int i = 0; i + 3 < to.ndim; i++) lead *= to.dim[i];
     fl_shape parts = FL_SHAPE(lead, d[0] / (r * r), r, r, d[1], d[2]);
@@ -306,7 +306,7 @@ FL_T *FL_W(pixel_unshuffle)(FL_T *x, int64_t r) {
     int64_t *d = &to.dim[to.ndim < 3 ? 0 : to.ndim - 3], lead = 1, c;
     if (to.ndim < 3 || r < 1 || r > INT32_MAX || d[1] % r || d[2] % r ||
         __builtin_mul_overflow(d[0], r * r, &c))
-        return FL__BAD("fl_pixel_unshuffle: shape %s by %lld", FL_SHAPE_TEXT(FL_VALUE(x)),
+        return fl_bad("fl_pixel_unshuffle: shape %s by %lld", FL_SHAPE_TEXT(FL_VALUE(x)),
                        (long long)r);
     for (int i = 0; i + 3 < to.ndim; i++) lead *= to.dim[i];
     fl_shape parts = FL_SHAPE(lead, d[0], d[1] / r, r, d[2] / r, r);
@@ -320,7 +320,7 @@ FL_T *FL_W(channel_shuffle)(FL_T *x, int64_t groups) {
     if (FL_ABSENT("channel_shuffle", x)) return NULL;
     fl_shape to = fl_shape_of(FL_VALUE(x));
     if (to.ndim < 2 || groups < 1 || to.dim[1] % groups)
-        return FL__BAD("fl_channel_shuffle: shape %s in %lld groups", FL_SHAPE_TEXT(FL_VALUE(x)),
+        return fl_bad("fl_channel_shuffle: shape %s in %lld groups", FL_SHAPE_TEXT(FL_VALUE(x)),
                        (long long)groups);
     fl_shape parts = {4, {to.dim[0], groups, to.dim[1] / groups, 1}};
     for (int i = 2; i < to.ndim; i++) parts.dim[3] *= to.dim[i];
@@ -344,7 +344,7 @@ fl_var *fv_contiguous(fl_var *x) {
 FL_T *FL_W(channels_last)(FL_T *x) {
     if (FL_ABSENT("channels_last", x)) return NULL;
     if (FL_VALUE(x)->ndim < 3)
-        return FL__BAD("fl_channels_last: shape %s", FL_SHAPE_TEXT(FL_VALUE(x)));
+        return fl_bad("fl_channels_last: shape %s", FL_SHAPE_TEXT(FL_VALUE(x)));
     fl_scope s = fl_scope_begin();
     return FL_GIVE(&s, FL_W(movedim)(FL_W(contiguous)(FL_W(movedim)(x, 1, -1)), -1, 1));
 }
@@ -357,8 +357,8 @@ bool FL_W(broadcast_tensors)(FL_T *const *xs, int n, FL_T **out) {
     for (int i = 0; i < n; i++) {
         if (FL_ABSENT("broadcast_tensors", xs[i])) return false;
         if (fl_broadcast_shape(&shape, FL_VALUE(xs[i]))) continue;
-        return FL__BAD("fl_broadcast_tensors: %s does not broadcast with %s",
-                       FL_SHAPE_TEXT(FL_VALUE(xs[i])), FL_TEXT_OF(shape)) != NULL;
+        return fl_refuse("fl_broadcast_tensors: %s does not broadcast with %s",
+                       FL_SHAPE_TEXT(FL_VALUE(xs[i])), FL_TEXT_OF(shape));
     }
     for (int i = 0; i < n; i++)
         if (!(out[i] = FL_W(expand)(xs[i], shape))) return false;
@@ -368,11 +368,11 @@ bool FL_W(broadcast_tensors)(FL_T *const *xs, int n, FL_T **out) {
 bool FL_W(meshgrid)(FL_T *const *xs, int n, FL_T **out) {
     if (FL_ABSENT("meshgrid", xs) || FL_ABSENT("meshgrid", out)) return false;
     fl_shape shape = {n, {0}};
-    if (n < 1 || n > FL_MAX_DIMS) return FL__BAD("fl_meshgrid: %d axes", n) != NULL;
+    if (n < 1 || n > FL_MAX_DIMS) return fl_refuse("fl_meshgrid: %d axes", n);
     for (int i = 0; i < n; i++) {
         if (FL_ABSENT("meshgrid", xs[i])) return false;
         if (FL_VALUE(xs[i])->ndim > 1)
-            return FL__BAD("fl_meshgrid: an axis of shape %s", FL_SHAPE_TEXT(FL_VALUE(xs[i]))) !=
+            return fl_bad("fl_meshgrid: an axis of shape %s", FL_SHAPE_TEXT(FL_VALUE(xs[i]))) !=
                    NULL;
         shape.dim[i] = fl_numel(FL_VALUE(xs[i]));
     }
@@ -397,7 +397,7 @@ static fl_tensor *fl__diagonal_numbers(fl_tensor *like, int64_t rows, int64_t co
 static int64_t fl__diagonal_length(const fl_tensor *x, int64_t offset, int *a, int *b) {
     if ((*a = fl_axis_of("fl_diagonal", x, *a)) < 0 || (*b = fl_axis_of("fl_diagonal", x, *b)) < 0)
         return -1;
-    if (*a == *b) return (void)FL__BAD("fl_diagonal: axis %d appears twice", *a), -1;
+    if (*a == *b) return fl_bad("fl_diagonal: axis %d appears twice", *a), -1;
     int64_t n = x->shape[*a], m = x->shape[*b];
     if (offset <= -n || offset >= m) return 0;
     n += offset < 0 ? offset : 0, m -= offset > 0 ? offset : 0;
@@ -438,7 +438,7 @@ FL_T *FL_W(diag_embed)(FL_T *x, int64_t offset) {
     fl_tensor *t = FL_VALUE(x);
     int64_t most = (int64_t)1 << 31, more = offset < 0 ? -(offset + 1) : offset;
     if (t->ndim < 1 || t->ndim == FL_MAX_DIMS || more >= most || t->shape[t->ndim - 1] >= most)
-        return FL__BAD("fl_diag_embed: shape %s at %lld", FL_SHAPE_TEXT(t), (long long)offset);
+        return fl_bad("fl_diag_embed: shape %s at %lld", FL_SHAPE_TEXT(t), (long long)offset);
     more += offset < 0;
     fl_scope s = fl_scope_begin();
     int64_t n = t->shape[t->ndim - 1] + more;
@@ -453,7 +453,7 @@ FL_T *FL_W(diag_embed)(FL_T *x, int64_t offset) {
 static FL_T *FL_W(_kept_triangle)(FL_T *x, int64_t k, bool lower) {
     fl_tensor *t = FL_VALUE(x);
     if (t->ndim < 2)
-        return FL__BAD("fl_tri%c: shape %s", lower ? 'l' : 'u', FL_SHAPE_TEXT(t));
+        return fl_bad("fl_tri%c: shape %s", lower ? 'l' : 'u', FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     fl_tensor *d = fl__diagonal_numbers(t, t->shape[t->ndim - 2], t->shape[t->ndim - 1]);
     fl_tensor *kept = lower ? fl_le(d, fl_int(k)) : fl_ge(d, fl_int(k));

@@ -29,21 +29,20 @@ static fl_axes fl__axes_from(const fl_tensor *t, int first) {
 static bool fl__ends_as(const char *fn, const fl_tensor *x, int first, const fl_tensor *w) {
     bool ok = !w || w->ndim == x->ndim - first;
     for (int i = 0; ok && w && i < w->ndim; i++) ok = w->shape[i] == x->shape[first + i];
-    return ok ||
-           FL__BAD("%s: the last dims of %s are not %s", fn, FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w));
+    return ok || fl_refuse("%s: the last dims of %s are not %s", fn, FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w));
 }
 
 /* x has channels [n, c, ...], and w is NULL or [c]. */
 static bool fl__per_channel(const char *fn, const fl_tensor *x, const fl_tensor *w) {
     bool ok = x->ndim >= 2 && (!w || (w->ndim == 1 && w->shape[0] == x->shape[1]));
-    return ok || FL__BAD("%s: %s does not have the channels of %s", fn, FL_SHAPE_TEXT(x),
+    return ok || fl_refuse("%s: %s does not have the channels of %s", fn, FL_SHAPE_TEXT(x),
                          w ? FL_SHAPE_TEXT(w) : "[n, c, ...]");
 }
 
 /* The first axis of the last `dims` of x; -1 after an error. */
 static int fl__first_of(const char *fn, const fl_tensor *x, int dims) {
     if (dims >= 1 && dims <= x->ndim) return x->ndim - dims;
-    (void)FL__BAD("%s: the last %d dims of shape %s", fn, dims, FL_SHAPE_TEXT(x));
+    fl_bad("%s: the last %d dims of shape %s", fn, dims, FL_SHAPE_TEXT(x));
     return -1;
 }
 #endif
@@ -230,7 +229,7 @@ static FL_T *FL_W(_grouped_norm)(const char *fn, FL_T *x, int64_t groups, FL_T *
     const fl_tensor *t = FL_VALUE(x);
     if (!FL_W(_channels_fit)(fn, x, weight, bias)) return NULL;
     if (groups < 1 || t->shape[1] % groups)
-        return FL__BAD("%s: %lld groups of the channels of %s", fn, (long long)groups,
+        return fl_bad("%s: %lld groups of the channels of %s", fn, (long long)groups,
                        FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, weight, bias};
@@ -278,11 +277,11 @@ static bool fl__batch_norm_fits(const fl_tensor *x, const fl_batch_norm_opts *o)
     const char *fn = "fl_batch_norm";
     if (!fl__per_channel(fn, x, o->mean) || !fl__per_channel(fn, x, o->var)) return false;
     if (!o->train && (!o->mean || !o->var))
-        return FL__BAD("%s: running mean and variance are wanted out of training", fn) != NULL;
+        return fl_refuse("%s: running mean and variance are wanted out of training", fn);
     int64_t n = x->shape[0];
     for (int i = 2; i < x->ndim; i++) n *= x->shape[i];
     return !o->train || n > 1 ||
-           FL__BAD("%s: input %s has %lld values per channel, batch statistics want 2", fn,
+           fl_refuse("%s: input %s has %lld values per channel, batch statistics want 2", fn,
                    FL_SHAPE_TEXT(x), (long long)n);
 }
 #endif
@@ -494,7 +493,7 @@ FL_T *FL_W(batch_norm_opt)(FL_T *x, FL_T *weight, FL_T *bias, fl_batch_norm_opts
 FL_T *FL_W(batch_norm_add_opt)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *y, fl_batch_norm_opts o) {
     if (FL_ABSENT("batch_norm_add", x) || FL_ABSENT("batch_norm_add", y)) return NULL;
     if (!fl_same_shape(FL_VALUE(x), FL_VALUE(y)))
-        return FL__BAD("fl_batch_norm_add: shapes %s and %s", FL_SHAPE_TEXT(FL_VALUE(x)),
+        return fl_bad("fl_batch_norm_add: shapes %s and %s", FL_SHAPE_TEXT(FL_VALUE(x)),
                        FL_SHAPE_TEXT(FL_VALUE(y)));
     return FL_W(_batch_norm)(x, weight, bias, y, o);
 }
@@ -504,7 +503,7 @@ FL_T *FL_W(local_response_norm)(FL_T *x, int64_t size, double alpha, double beta
     if (FL_ABSENT("local_response_norm", x)) return NULL;
     const fl_tensor *t = FL_VALUE(x);
     if (t->ndim < 2 || size < 1)
-        return FL__BAD("fl_local_response_norm: size %lld of channels of %s", (long long)size,
+        return fl_bad("fl_local_response_norm: size %lld of channels of %s", (long long)size,
                        FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     FL_T *wide = FL_W(_widened)(x), *squares = FL_W(square)(wide), *sum = squares;
@@ -579,7 +578,7 @@ FL_T *FL_W(embedding)(fl_tensor *index, FL_T *weight, int64_t padding) {
     if (FL_ABSENT("embedding", index) || FL_ABSENT("embedding", weight)) return NULL;
     const fl_tensor *w = FL_VALUE(weight);
     if (w->ndim != 2 || index->ndim == FL_MAX_DIMS)
-        return FL__BAD("fl_embedding: rows %s of weight %s", FL_SHAPE_TEXT(index),
+        return fl_bad("fl_embedding: rows %s of weight %s", FL_SHAPE_TEXT(index),
                        FL_SHAPE_TEXT(w));
     fl_scope s = fl_scope_begin();
     fl_shape shape = fl_shape_of(index);
@@ -596,7 +595,7 @@ FL_T *FL_W(embedding)(fl_tensor *index, FL_T *weight, int64_t padding) {
 FL_T *FL_W(embedding_bag)(fl_tensor *index, FL_T *weight, bool mean) {
     if (FL_ABSENT("embedding_bag", index) || FL_ABSENT("embedding_bag", weight)) return NULL;
     if (index->ndim < 1)
-        return FL__BAD("fl_embedding_bag: rows %s, wants [..., k]", FL_SHAPE_TEXT(index));
+        return fl_bad("fl_embedding_bag: rows %s, wants [..., k]", FL_SHAPE_TEXT(index));
     fl_scope s = fl_scope_begin();
     FL_T *rows = FL_W(embedding)(index, weight, -1);
     return FL_GIVE(&s, mean ? FL_W(mean)(rows, FL_AXES(-2)) : FL_W(sum)(rows, FL_AXES(-2)));
@@ -615,7 +614,7 @@ static bool fl__attention_fits(const fl_tensor *q, const fl_tensor *k, const fl_
     bool ok = q->ndim >= 2 && k->ndim >= 2 && v->ndim >= 2 &&
               q->shape[q->ndim - 1] == k->shape[k->ndim - 1] &&
               k->shape[k->ndim - 2] == v->shape[v->ndim - 2];
-    return ok || FL__BAD("fl_attention: q %s, k %s, v %s; want [..., n, d], [..., m, d], "
+    return ok || fl_refuse("fl_attention: q %s, k %s, v %s; want [..., n, d], [..., m, d], "
                          "[..., m, e]",
                          FL_SHAPE_TEXT(q), FL_SHAPE_TEXT(k), FL_SHAPE_TEXT(v));
 }
@@ -628,8 +627,8 @@ static bool fl__attention_batch(fl_tensor *const *t, fl_shape *batch) {
         dims.ndim = t[i]->ndim > 2 ? t[i]->ndim - 2 : 0;
         if (!fl_same_family("attention", t[0], t[i])) return false;
         if (!fl_broadcast_shape(batch, &dims))
-            return FL__BAD("fl_attention: the batch dims of %s and %s do not broadcast",
-                           FL_SHAPE_TEXT(t[0]), FL_SHAPE_TEXT(t[i])) != NULL;
+            return fl_refuse("fl_attention: the batch dims of %s and %s do not broadcast",
+                           FL_SHAPE_TEXT(t[0]), FL_SHAPE_TEXT(t[i]));
     }
     return true;
 }
@@ -855,7 +854,7 @@ FL_T *FL_W(attention_opt)(FL_T *q, FL_T *k, FL_T *v, FL_T *mask, fl_attention_op
         !fl__attention_fits(FL_VALUE(q), FL_VALUE(k), FL_VALUE(v)))
         return NULL;
     if (!(o.dropout >= 0 && o.dropout <= 1))
-        return FL__BAD("fl_attention: dropout %g", o.dropout);
+        return fl_bad("fl_attention: dropout %g", o.dropout);
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {q, k, v, mask};
     if (!FL_W(_attention_operands)(in)) return FL_GIVE(&s, NULL);
@@ -873,7 +872,7 @@ FL_T *FL_W(attention_packed)(FL_T *qkv, FL_T *mask, fl_attention_opts o) {
     if (FL_ABSENT("attention_packed", qkv)) return NULL;
     const fl_tensor *t = FL_VALUE(qkv);
     if (t->weak || t->ndim < 3 || t->shape[0] != 3)
-        return FL__BAD("fl_attention_packed: %s, wants [3, ..., n, d]", FL_SHAPE_TEXT(t));
+        return fl_bad("fl_attention_packed: %s, wants [3, ..., n, d]", FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
 #ifdef FL_ON_VARS
     fl_var *x = fv__widened(qkv), *in[4] = {[3] = mask};
@@ -916,8 +915,7 @@ static bool fl__cell_fits(const char *fn, int gates, const fl_tensor *x, const f
         ok = w[i]->ndim == (i < 2 ? 2 : 1) && w[i]->shape[0] == gates * hidden &&
              (i > 1 || w[i]->shape[1] == columns);
     }
-    return ok ||
-           FL__BAD("%s: input %s and state %s do not fit weights %s and %s", fn, FL_SHAPE_TEXT(x),
+    return ok || fl_refuse("%s: input %s and state %s do not fit weights %s and %s", fn, FL_SHAPE_TEXT(x),
                    FL_SHAPE_TEXT(h), FL_SHAPE_TEXT(w[0]), FL_SHAPE_TEXT(w[1]));
 }
 #endif
@@ -975,7 +973,7 @@ static FL_T *FL_W(_rnn_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *g
     const char *fn = fl__cell_names[kind];
     if (fl_absent(fn, x) || fl_absent(fn, h)) return NULL;
     if (kind == FL__LSTM && !fl_same_shape(FL_VALUE(h), FL_VALUE(c)))
-        return FL__BAD("%s: states %s and %s", fn, FL_SHAPE_TEXT(FL_VALUE(h)),
+        return fl_bad("%s: states %s and %s", fn, FL_SHAPE_TEXT(FL_VALUE(h)),
                        FL_SHAPE_TEXT(FL_VALUE(c)));
     fl_scope s = fl_scope_begin();
     if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, h, given, w) || !FL_W(_widen)(state, 3))
@@ -1024,7 +1022,7 @@ static FL_T *FL_W(_rnn_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *
     if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, *h, given, w)) return NULL;
     int64_t steps = FL_VALUE(x)->shape[0];
     FL_T **out = fl__alloc((size_t)steps * sizeof *out);
-    if (!out) return FL__BAD("%s: out of memory for %lld steps", fn, (long long)steps);
+    if (!out) return fl_bad("%s: out of memory for %lld steps", fn, (long long)steps);
     FL_T *projected = FL_W(linear)(x, w[0], w[2]);
     for (int64_t i = 0; *h && projected && i < steps; i++) {
         int64_t t = back ? steps - 1 - i : i;
@@ -1042,7 +1040,7 @@ static FL_T *FL_W(_rnn_layers)(int kind, FL_T *x, FL_T **state, FL_T *const *w, 
                                int ways) {
     int count = layers * ways, states = kind == FL__LSTM ? 2 : 1;
     FL_T **last = fl__alloc((size_t)(count * states) * sizeof *last);
-    if (!last) return FL__BAD("%s: out of memory for %d layers", fl__rnn_names[kind], layers);
+    if (!last) return fl_bad("%s: out of memory for %d layers", fl__rnn_names[kind], layers);
     for (int i = 0; x && i < count; i += ways) {
         FL_T *side[2] = {0};
         for (int k = 0; k < ways; k++) {
@@ -1068,8 +1066,7 @@ static bool fl__sequence_fits(int kind, const fl_tensor *x, const fl_tensor *sta
                               int ways) {
     bool ok = x->ndim == 3 && x->shape[0] > 0 && state->ndim == 3 && layers > 0 &&
               layers <= INT_MAX / 16 && state->shape[0] == (int64_t)layers * ways;
-    return ok ||
-           FL__BAD("%s: input %s and state %s of %d layers in %d directions", fl__rnn_names[kind],
+    return ok || fl_refuse("%s: input %s and state %s of %d layers in %d directions", fl__rnn_names[kind],
                    FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(state), layers, ways);
 }
 #endif

@@ -124,11 +124,11 @@ fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes) {
 static int64_t FL_W(_length)(const char *fn, const fl_tensor *x, int axis) {
     int at = axis < 0 ? axis + x->ndim : axis;
     if (at < 0 || at >= x->ndim) {
-        FL__BAD("fl_%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
+        fl_bad("fl_%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
         return -1;
     }
     if (x->shape[at] > 0) return x->shape[at];
-    FL__BAD("fl_%s: no elements along axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
+    fl_bad("fl_%s: no elements along axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
     return -1;
 }
 
@@ -137,7 +137,7 @@ FL_T *FL_W(kthvalue)(FL_T *x, int64_t k, int axis, bool keepdim, fl_tensor **ind
     int64_t n = FL_W(_length)("kthvalue", FL_VALUE(x), axis);
     if (n < 0) return NULL;
     if (k < 1 || k > n)
-        return FL__BAD("fl_kthvalue: number %lld of the %lld along axis %d", (long long)k,
+        return fl_bad("fl_kthvalue: number %lld of the %lld along axis %d", (long long)k,
                        (long long)n, axis);
     fl_scope s = fl_scope_begin();
     fl_tensor *order = fl_argsort(FL_VALUE(x), axis, false);
@@ -200,7 +200,7 @@ static FL_T *FL_W(_quantile)(const char *fn, FL_T *x, double q, int axis, bool k
                              fl_between method, bool skip_nan) {
     int64_t n = FL_W(_length)(fn, FL_VALUE(x), axis);
     if (n < 0) return NULL;
-    if (!(q >= 0 && q <= 1)) return FL__BAD("fl_%s: %g is not in [0, 1]", fn, q);
+    if (!(q >= 0 && q <= 1)) return fl_bad("fl_%s: %g is not in [0, 1]", fn, q);
     fl_scope s = fl_scope_begin();
     FL_T *given = x;
     if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
@@ -240,7 +240,7 @@ typedef struct fl__scan_lines {
 static bool fl__lines_of(const char *fn, const fl_tensor *x, int axis, fl__scan_lines *l) {
     int at = axis < 0 ? axis + x->ndim : axis;
     if (at < 0 || at >= x->ndim)
-        return FL__BAD("fl_%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x)) != NULL;
+        return fl_refuse("fl_%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
     *l = (fl__scan_lines){1, x->shape[at], 1, at};
     for (int i = 0; i < at; i++) l->outer *= x->shape[i];
     for (int i = at + 1; i < x->ndim; i++) l->inner *= x->shape[i];
