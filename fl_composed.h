@@ -1,6 +1,6 @@
 /* fl_composed.h - the ops that are composed of others, on tensors and on variables
 
-   Each composition is one text in kernels/composed/, expanded twice: fl_ on tensors and fv_ on
+   Each composition is one text in fl/ops/, expanded twice: fl_ on tensors and fv_ on
    variables, whose gradients of any order are those of the ops it runs. So whatever you put in
    place of an op of the tables works in all of these.
 
@@ -766,17 +766,17 @@ FL_PRIVATE fl_op fv__activation_of(fl_var *(*fn)(fl_var *x));
 #if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY)
 #ifndef FL_COMPOSED_IMPL
 #define FL_COMPOSED_IMPL
-#include "kernels/composed/elementwise.h"
-#include "kernels/composed/create.h"
-#include "kernels/composed/move.h"
-#include "kernels/composed/reduce.h"
-#include "kernels/composed/index.h"
-#include "kernels/composed/linear.h"
-#include "kernels/composed/factor.h"
-#include "kernels/composed/fft.h"
-#include "kernels/composed/image.h"
-#include "kernels/composed/neural.h"
-#include "kernels/composed/loss.h"
+#include "fl/ops/special.h"
+#include "fl/ops/create.h"
+#include "fl/ops/move.h"
+#include "fl/ops/reduce.h"
+#include "fl/ops/index.h"
+#include "fl/ops/linear.h"
+#include "fl/ops/factor.h"
+#include "fl/ops/fft.h"
+#include "fl/ops/image.h"
+#include "fl/ops/neural.h"
+#include "fl/ops/loss.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */

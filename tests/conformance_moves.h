@@ -1,4 +1,4 @@
-/* conformance_moves.h - the ops of kernels/composed/move.h and create.h: where each element comes
+/* conformance_moves.h - the ops of fl/ops/move.h and create.h: where each element comes
    from, walked coordinate by coordinate, and distributions of random draws */
 
 /* Settings of one case, drawn at random. */

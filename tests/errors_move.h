@@ -1,4 +1,4 @@
-/* errors_move.h - rows of test_errors.c for the ops of kernels/composed/move.h and create.h */
+/* errors_move.h - rows of test_errors.c for the ops of fl/ops/move.h and create.h */
 
 /* fl_x and fv_x with the same arguments after the first: NULL, and what is wrong with [2, 3]. */
 #define MOVE_NULL(name, ...)                 \

@@ -1,4 +1,4 @@
-/* gradcheck_move.h - gradients of the ops of kernels/composed/move.h
+/* gradcheck_move.h - gradients of the ops of fl/ops/move.h
 
    squared afterwards, so that second order is not empty */
 

@@ -1,4 +1,4 @@
-/* parity_move.h - lines of parity.c's table for the ops of kernels/composed/move.h
+/* parity_move.h - lines of parity.c's table for the ops of fl/ops/move.h
    and create.h */
 
 static int movedim(parity_case *c, fl_var **y) {

@@ -1,19 +1,19 @@
-/* kernels/composed/loss.h - losses
+/* fl/ops/loss.h - losses
 
    Prototypes and formulas stand in fl_composed.h. Each is the formula of one element, and
    _loss_reduced. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_LOSS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_LOSS_IMPL
-#define FL_COMPOSED_LOSS_IMPL
-#include "../../fl/ops/softmax.h"
+#if defined(FL_IMPL_ONLY_OPS_LOSS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_LOSS_IMPL
+#define FL_OPS_LOSS_IMPL
+#include "softmax.h"
 #include <math.h>
 #define FL_TEXT "loss.h"
-#include "twice.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 /* The operands of a loss as computed in; false after an error. */
 static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {

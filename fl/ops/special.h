@@ -1,19 +1,19 @@
-/* kernels/composed/elementwise.h - element-wise ops with settings or steps of their own
+/* fl/ops/special.h - element-wise ops with settings or steps of their own
 
    Prototypes and formulas stand in fl_composed.h. A branch that SELECT does not take is computed
    all the same: its operands are made harmless first, or 0 * inf would be NaN in the gradient. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_ELEMENTWISE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_ELEMENTWISE_IMPL
-#define FL_COMPOSED_ELEMENTWISE_IMPL
+#if defined(FL_IMPL_ONLY_OPS_SPECIAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_SPECIAL_IMPL
+#define FL_OPS_SPECIAL_IMPL
 #include <math.h>
 #include <string.h>
-#define FL_TEXT "elementwise.h"
-#include "twice.h"
+#define FL_TEXT "special.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 /* >>activations */
 

@@ -1,19 +1,19 @@
-/* kernels/composed/neural.h - norms, embeddings, attention, recurrent layers
+/* fl/ops/neural.h - norms, embeddings, attention, recurrent layers
 
    Prototypes and formulas stand in fl_composed.h. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_NEURAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_NEURAL_IMPL
-#define FL_COMPOSED_NEURAL_IMPL
-#include "../../fl/ops/softmax.h"
+#if defined(FL_IMPL_ONLY_OPS_NEURAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_NEURAL_IMPL
+#define FL_OPS_NEURAL_IMPL
+#include "softmax.h"
 #include <limits.h>
 #include <math.h>
 #define FL_TEXT "neural.h"
-#include "twice.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 /* >>norms */
 

@@ -1,18 +1,18 @@
-/* kernels/composed/reduce.h - reductions, order statistics and scans
+/* fl/ops/reduce.h - reductions, order statistics and scans
 
    Prototypes and formulas stand in fl_composed.h. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_REDUCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_REDUCE_IMPL
-#define FL_COMPOSED_REDUCE_IMPL
-#include "../../fl/ops/softmax.h"
+#if defined(FL_IMPL_ONLY_OPS_REDUCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_REDUCE_IMPL
+#define FL_OPS_REDUCE_IMPL
+#include "softmax.h"
 #include <math.h>
 #define FL_TEXT "reduce.h"
-#include "twice.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 /* >>sums */
 

@@ -1,4 +1,4 @@
-/* kernels/composed/twice.h - expands a text of compositions for tensors and for variables
+/* fl/ops/expand.h - expands a text of compositions for tensors and for variables
 
    A file of this folder is one text, FL_TEXT. It includes this file, which includes it back twice:
    once where FL_T is fl_tensor and FL_W(add) is fl_add, once where they are fl_var and fv_add. So a
@@ -15,7 +15,7 @@
 
    FL_ON_TENSORS is defined in the first expansion, FL_ON_VARS in the second: for helpers that
    exist once, and for the few ops whose two forms differ. */
-#include "../fl_words.h"
+#include "../../kernels/fl_words.h"
 
 #define FL_ON_TENSORS
 #define FL_W(name) fl_##name
@@ -25,7 +25,7 @@
 #define FL_ABSENT(fn, x) fl_absent("fl_" fn, x)
 #define FL_GIVE(s, y) fl_scope_return(s, y)
 #define FL_PROMOTE(s, y) fl_promote(s, y)
-#include "common.h"
+#include "expand.inc"
 #include FL_TEXT
 #undef FL_ON_TENSORS
 #undef FL_W
@@ -44,7 +44,7 @@
 #define FL_ABSENT(fn, x) fl_absent("fv_" fn, x)
 #define FL_GIVE(s, y) fv_scope_return(s, y)
 #define FL_PROMOTE(s, y) fl_promote(s, y)
-#include "common.h"
+#include "expand.inc"
 #include FL_TEXT
 #undef FL_ON_VARS
 #undef FL_T
@@ -56,5 +56,5 @@
 #undef FL_TEXT
 
 #define FL_WORDS_END
-#include "../fl_words.h"
+#include "../../kernels/fl_words.h"
 /* MIT licence: see LICENSE. */

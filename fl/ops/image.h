@@ -1,19 +1,19 @@
-/* kernels/composed/image.h - convolution, pooling and sampling of 1 to 3 spatial dims
+/* fl/ops/image.h - convolution, pooling and sampling of 1 to 3 spatial dims
 
    Prototypes and formulas stand in fl_composed.h. Pooling and resampling go axis by axis: the taps
    of an axis say which elements of it each output element looks at, and with what weights. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_IMAGE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_IMAGE_IMPL
-#define FL_COMPOSED_IMAGE_IMPL
+#if defined(FL_IMPL_ONLY_OPS_IMAGE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_IMAGE_IMPL
+#define FL_OPS_IMAGE_IMPL
 #include <math.h>
 #include <string.h>
 #define FL_TEXT "image.h"
-#include "twice.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 #ifdef FL_ON_TENSORS
 /* >>axes */

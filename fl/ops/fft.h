@@ -1,16 +1,16 @@
-/* kernels/composed/fft.h - Fourier transforms of complex numbers: pairs along the last axis
+/* fl/ops/fft.h - Fourier transforms of complex numbers: pairs along the last axis
 
    Prototypes stand in fl_composed.h, the slot in kernels/cpu/fft.h. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_FFT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_FFT_IMPL
-#define FL_COMPOSED_FFT_IMPL
+#if defined(FL_IMPL_ONLY_OPS_FFT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_FFT_IMPL
+#define FL_OPS_FFT_IMPL
 #define FL_TEXT "fft.h"
-#include "twice.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 #ifdef FL_ON_TENSORS
 static fl_tensor *fl__fft_of(fl_tensor *x, fl_fft_args a) {

@@ -1,19 +1,19 @@
-/* kernels/composed/index.h - reading and writing by indices and masks, and what sorting finds out
+/* fl/ops/index.h - reading and writing by indices and masks, and what sorting finds out
 
    Prototypes and rules stand in fl_composed.h. Index tensors and masks are plain tensors in both
    forms. Several indices become one into the leading dims made one, and rows of what is left go by
    index_select, scatter and scatter_add: in order, so repeated indices are defined. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_INDEX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_INDEX_IMPL
-#define FL_COMPOSED_INDEX_IMPL
+#if defined(FL_IMPL_ONLY_OPS_INDEX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_INDEX_IMPL
+#define FL_OPS_INDEX_IMPL
 #include <math.h>
 #define FL_TEXT "index.h"
-#include "twice.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 /* >>helpers */
 

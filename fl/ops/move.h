@@ -1,16 +1,16 @@
-/* kernels/composed/move.h - ops that move elements: views where strides allow, else by index
+/* fl/ops/move.h - ops that move elements: views where strides allow, else by index
 
    Prototypes and formulas stand in fl_composed.h. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_MOVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_MOVE_IMPL
-#define FL_COMPOSED_MOVE_IMPL
+#if defined(FL_IMPL_ONLY_OPS_MOVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_MOVE_IMPL
+#define FL_OPS_MOVE_IMPL
 #define FL_TEXT "move.h"
-#include "twice.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 /* >>order of axes and of elements */
 

@@ -1,18 +1,18 @@
-/* kernels/composed/linear.h - products of vectors, matrices and tensors, einsum
+/* fl/ops/linear.h - products of vectors, matrices and tensors, einsum
 
    Prototypes and formulas stand in fl_composed.h. What sums products goes through matmul. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_LINEAR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_LINEAR_IMPL
-#define FL_COMPOSED_LINEAR_IMPL
+#if defined(FL_IMPL_ONLY_OPS_LINEAR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_LINEAR_IMPL
+#define FL_OPS_LINEAR_IMPL
 #include <math.h>
 #include <string.h>
 #define FL_TEXT "linear.h"
-#include "twice.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 #ifdef FL_ON_TENSORS
 enum { FL__TERMS = 8 }; /* operands of a sum of products */

@@ -1,10 +1,10 @@
-/* kernels/composed/create.h - tensors from formulas and from random numbers
+/* fl/ops/create.h - tensors from formulas and from random numbers
 
    Prototypes and formulas stand in fl_composed.h. Computed in f64, so f32 rounds once. */
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_CREATE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_CREATE_IMPL
-#define FL_COMPOSED_CREATE_IMPL
+#if defined(FL_IMPL_ONLY_OPS_CREATE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_CREATE_IMPL
+#define FL_OPS_CREATE_IMPL
 #include <math.h>
 
 /* >>like another */

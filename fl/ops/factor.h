@@ -1,19 +1,19 @@
-/* kernels/composed/factor.h - what solves and factorises matrices, and its gradients
+/* fl/ops/factor.h - what solves and factorises matrices, and its gradients
 
    Prototypes stand in fl_composed.h, the slots in kernels/cpu/lapack.h. The gradients are those of
    M. Giles, "An extended collection of matrix derivative results" (2008), written in fv_ ops, so
    they have gradients themselves. */
 #ifndef FL_T
 #include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_COMPOSED_FACTOR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_COMPOSED_FACTOR_IMPL
-#define FL_COMPOSED_FACTOR_IMPL
+#if defined(FL_IMPL_ONLY_OPS_FACTOR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_FACTOR_IMPL
+#define FL_OPS_FACTOR_IMPL
 #include <string.h>
 #define FL_TEXT "factor.h"
-#include "twice.h"
+#include "expand.h"
 #endif
 #endif
-#else /* the text: see twice.h */
+#else /* the text: see expand.h */
 
 static inline FL_T *FL_W(_turn)(FL_T *x) {
     return FL_W(transpose)(x, -1, -2);
