@@ -84,6 +84,7 @@ FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user);
    in a scope of its own. */
 typedef void (*fl_back_fn)(fl_node *n, fl_var *dy);
 typedef struct fv_list { int n; fl_var *const *v; } fv_list;
+#define FV_MAX 8 /* inputs, and saved values, of a record at most */
 #define FV_LIST(...) \
     ((fv_list){(int)(sizeof((fl_var *[]){__VA_ARGS__}) / sizeof(fl_var *)), (fl_var *[]){__VA_ARGS__}})
 #define FV_IN(...) FV_LIST(__VA_ARGS__)
@@ -95,23 +96,6 @@ FL_PRIVATE fl_var *fv__out(void);
 /* The node of the table's op, whose value is known; does its gradient read x? */
 FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value);
 FL_PRIVATE bool fv__unary_reads_x(fl_op op);
-/* The value of a node's output, computed from what the node saved: for outputs that are cheaper to
-   compute twice than to keep. A large output of such a node is kept neither by the node itself nor
-   by those that save it. */
-typedef fl_tensor *(*fv__again_fn)(fl_node *n);
-typedef struct fv__spec {
-    const char *name;
-    fl_back_fn back;
-    fv_list in, saved;
-    fl_op op;
-    unsigned blocked;   /* bit i: the gradient of input i is zero everywhere */
-    fv__again_fn again; /* NULL: the output is not computed twice */
-    int spare;          /* so many of the last of saved are for `again` alone */
-    const void *args;
-    size_t bytes;
-} fv__spec;
-/* As fv_record_args, all in one. */
-FL_PRIVATE fl_var *fv__record(fl_tensor *value, const fv__spec *s);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -121,6 +105,21 @@ FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list 
 FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in,
                               fv_list saved, const void *args,
                               size_t bytes);
+/* Everything that a record may say. */
+typedef struct fv_record_opts {
+    const char *name; /* for messages, a literal */
+    fl_back_fn back;
+    fv_list in, saved; /* at most FV_MAX each; NULL entries of `in` stand for absent optional inputs */
+    fl_op op;
+    unsigned blocked;  /* bit i: the gradient of input i is zero everywhere */
+    /* The value again, from what was saved, for outputs that are cheaper to compute twice than to keep:
+       a large one is kept neither by its node nor by those that save it. NULL: it is kept. */
+    fl_tensor *(*recompute)(fl_node *n);
+    int n_recompute_only; /* so many of the last of `saved` are read by `recompute` alone */
+    const void *args;     /* `bytes` of plain arguments, copied */
+    size_t bytes;
+} fv_record_opts;
+FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *o);
 /* The variable of a registered op's result, whose backward is the op's gradient and whose arguments
    are `args`. value NULL passes. */
 FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args);
@@ -128,6 +127,7 @@ FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list save
    i wants a gradient, and its shape. */
 FL_API fl_var *fv_saved(fl_node *n, int i);
 FL_API const void *fv_args(const fl_node *n);
+FL_API int fv_in_count(const fl_node *n);
 FL_API bool fv_needs(const fl_node *n, int i);
 FL_API fl_shape fv_in_shape(const fl_node *n, int i);
 /* Adds g to the gradient of input i; g NULL passes (an error is pending). g is summed to the
@@ -330,7 +330,6 @@ FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng);
    leaf's sink, a node without a backward function that is made when the leaf is first used; it
    knows its leaf without holding it. A graph belongs to one thread at a time. */
 
-#define FV__MAX 8         /* inputs and saved values of a node */
 #define FV__NODE_MAX 1024 /* bytes that fl_obj_new gives */
 enum { FV__NO_GRAD = 1 }; /* in fl_flags */
 enum { FV__OUTPUT = -1, FV__OTHER = -2 };
@@ -340,7 +339,7 @@ typedef struct fv__saved {
                     computed again */
     uint32_t version;
     int operand; /* which input it is; FV__OUTPUT, FV__OTHER */
-    bool again;  /* by the node of that operand, or this one of its output */
+    bool recompute; /* by the node of that operand, or this one of its output */
 } fv__saved;
 
 struct fl_node {
@@ -351,14 +350,14 @@ struct fl_node {
     fl_op op;        /* of the tables' ops */
     fl_var *grad;    /* sum so far of a running pass */
     fl_tensor *out;     /* the output, if saved; if computed again, from then on */
-    fv__again_fn again; /* NULL: the output is not computed twice */
+    fl_tensor *(*recompute)(fl_node *n); /* NULL: the output is kept */
     uint32_t version;   /* of the output when it was made */
     fl_var *leaf;    /* of a sink; not held */
     fl_var *watched; /* the output variable, if it has a hook; not held: */
     fl_var *twin;    /* stands in when it is gone */
     fl_node *next;   /* in the list of the dying */
     int64_t pending; /* edges that lead here from nodes not yet in order */
-    uint8_t n_in, n_saved, ndim[FV__MAX], dtype[FV__MAX];
+    uint8_t n_in, n_saved, ndim[FV_MAX], dtype[FV_MAX];
     uint8_t depth; /* nodes in a row that compute again, this one the last */
     bool seen;   /* by the search of a pass */
     bool wanted; /* in a pass: its gradient is of use */
@@ -368,7 +367,7 @@ struct fl_node {
 };
 
 enum { FV__LARGEST_INPUT = sizeof(void *) + sizeof(fv__saved) + FL_MAX_DIMS * sizeof(int64_t) };
-_Static_assert(sizeof(fl_node) + FV__MAX * FV__LARGEST_INPUT <= FV__NODE_MAX,
+_Static_assert(sizeof(fl_node) + FV_MAX * FV__LARGEST_INPUT <= FV__NODE_MAX,
                "a node is an object");
 
 static fl_node **fv__edges(const fl_node *n) {
@@ -580,7 +579,7 @@ FL_PRIVATE fl_var *fv__out(void) {
     return &fv__output;
 }
 
-static fl_node *fv__node_new(const fv__spec *s) {
+static fl_node *fv__node_new(const fv_record_opts *s) {
     size_t size = sizeof(fl_node);
     size += (size_t)s->in.n * sizeof(fl_node *) + (size_t)s->saved.n * sizeof(fv__saved);
     for (int i = 0; i < s->in.n; i++)
@@ -607,7 +606,7 @@ static fl_node *fv__node_new(const fv__spec *s) {
 
 /* Where the gradient of x goes, with a reference for the edge. */
 static fl_node *fv__end_of(fl_var *x) {
-    static const fv__spec sink = {.name = "a leaf"};
+    static const fv_record_opts sink = {.name = "a leaf"};
     if (!x->node && !x->sink_) {
         if (!(x->sink_ = fv__node_new(&sink))) return NULL;
         x->sink_->leaf = x;
@@ -617,7 +616,7 @@ static fl_node *fv__end_of(fl_var *x) {
     return to;
 }
 
-static bool fv__connect(fl_node *n, const fv__spec *s) {
+static bool fv__connect(fl_node *n, const fv_record_opts *s) {
     fl_node **in = fv__edges(n);
     int64_t *dim = fv__dims(n);
     for (int i = 0; i < s->in.n; i++) {
@@ -638,12 +637,12 @@ enum {
 
 /* Can the node that made x, operand k of n, make it again when n's backward wants it? Not if it was
    written to since. */
-static bool fv__comes_again(const fl_node *n, int k, const fl_var *x) {
-    return k >= 0 && x->node && x->node->again && fv__edges(n)[k] == x->node &&
+static bool fv__recomputable(const fl_node *n, int k, const fl_var *x) {
+    return k >= 0 && x->node && x->node->recompute && fv__edges(n)[k] == x->node &&
            fl_version_of(x->value) == x->node->version;
 }
 
-static int fv__operand_of(const fv__spec *s, const fl_var *x) {
+static int fv__operand_of(const fv_record_opts *s, const fl_var *x) {
     if (x == &fv__output) return FV__OUTPUT;
     for (int k = 0; k < s->in.n; k++)
         if (s->in.v[k] == x) return k;
@@ -656,29 +655,29 @@ static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
 
 /* Is n's value to be computed again? Then it is large, and not too much comes again before it; a view
    adds nothing to that. */
-static void fv__decide_again(fl_node *n, const fv__spec *s, const fl_tensor *value) {
-    if (!s->again || fl_numel(value) * (int64_t)fl_dtype_size(value->dtype) < FV__LARGE) return;
+static void fv__decide_recompute(fl_node *n, const fv_record_opts *s, const fl_tensor *value) {
+    if (!s->recompute || fl_numel(value) * (int64_t)fl_dtype_size(value->dtype) < FV__LARGE) return;
     n->depth = 1;
     for (int i = 0; i < s->saved.n; i++) {
         const fl_var *x = s->saved.v[i];
         const int k = x ? fv__operand_of(s, x) : FV__OTHER;
-        if (!fv__comes_again(n, k, x)) continue;
+        if (!fv__recomputable(n, k, x)) continue;
         const int depth = x->node->depth + !fv__same_storage(value, x->value);
         if (depth > n->depth) n->depth = (uint8_t)depth;
     }
-    if (n->depth <= FV__DEEPEST) n->again = s->again;
+    if (n->depth <= FV__DEEPEST) n->recompute = s->recompute;
 }
 
-static void fv__save(fl_node *n, const fv__spec *s, fl_tensor *value) {
-    const int count = s->saved.n - (n->again ? 0 : s->spare);
+static void fv__save(fl_node *n, const fv_record_opts *s, fl_tensor *value) {
+    const int count = s->saved.n - (n->recompute ? 0 : s->n_recompute_only);
     for (int i = 0; i < count; i++) {
         fl_var *x = s->saved.v[i];
         fv__saved *to = fv__saves(n) + i;
         if (!x) continue;
         to->operand = fv__operand_of(s, x);
         to->version = fl_version_of(x == &fv__output ? value : x->value);
-        to->again = x == &fv__output ? n->again != NULL : fv__comes_again(n, to->operand, x);
-        if (to->again) continue;
+        to->recompute = x == &fv__output ? n->recompute != NULL : fv__recomputable(n, to->operand, x);
+        if (to->recompute) continue;
         if (x != &fv__output) to->var = fv_keep(x);
         else if (!n->out) n->out = fl_keep(value);
     }
@@ -692,8 +691,8 @@ static bool fv__tracks(const fl_tensor *value, fv_list in) {
     return any;
 }
 
-FL_PRIVATE fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
-    fl_var *y = fv_const(value);
+FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *s) {
+    fl_var *y = fv_const(value); /* of NULL NULL */
     if (!y || !fv__tracks(value, s->in)) return y;
     fl_node *n = fv__node_new(s);
     if (!n) return fl_raise();
@@ -701,7 +700,7 @@ FL_PRIVATE fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
         fl_obj_drop(&n->obj);
         return fl_raise();
     }
-    fv__decide_again(n, s, value);
+    fv__decide_recompute(n, s, value);
     fv__save(n, s, value);
     n->version = fl_version_of(value);
     y->node = n;
@@ -711,14 +710,14 @@ FL_PRIVATE fl_var *fv__record(fl_tensor *value, const fv__spec *s) {
 
 FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in,
                               fv_list saved, const void *args, size_t bytes) {
-    fv__spec s = {
+    fv_record_opts s = {
         .name = name, .back = back, .in = in, .saved = saved, .args = args, .bytes = bytes};
     if (!value) return NULL;
-    if (in.n <= FV__MAX && saved.n <= FV__MAX && back) return fv__record(value, &s);
+    if (in.n <= FV_MAX && saved.n <= FV_MAX && back) return fv_record_opt(value, &s);
     if (!back) fl_fail("fv_record: %s has no backward function", name);
     else
         fl_fail("fv_record: %s has %d inputs and %d saved values, at most %d each", name, in.n,
-                saved.n, FV__MAX);
+                saved.n, FV_MAX);
     return fl_raise();
 }
 
@@ -753,9 +752,9 @@ FL_API fl_var *fv_saved(fl_node *n, int i) {
         return fl_raise();
     }
     const fv__saved *s = fv__saves(n) + i;
-    if (s->again) {
+    if (s->recompute) {
         fl_node *from = s->operand == FV__OUTPUT ? n : fv__edges(n)[s->operand];
-        if (!from->out) from->out = fl_keep(from->again(from));
+        if (!from->out) from->out = fl_keep(from->recompute(from));
         return fv__output_of(from, from->out);
     }
     fl_tensor *t = s->operand == FV__OUTPUT ? n->out : fv_value(s->var);
@@ -776,6 +775,10 @@ static fl_var *fv__read(fl_node *n, int i) {
 
 FL_API const void *fv_args(const fl_node *n) {
     return n->args;
+}
+
+FL_API int fv_in_count(const fl_node *n) {
+    return n->n_in;
 }
 
 FL_API bool fv_needs(const fl_node *n, int i) {
@@ -801,16 +804,6 @@ static bool fv__has_in_shape(const fl_node *n, int i, const fl_tensor *t) {
     for (int d = 0; d < t->ndim; d++)
         if (t->shape[d] != dim[d]) return false;
     return true;
-}
-
-/* A new tensor of like's family and dtype */
-static fl_tensor *fv__filled(const fl_tensor *like, fl_shape shape, double value) {
-    const fl_tensor *number = fl_num(value);
-    if (!number) return NULL;
-    fl_fill_args args = {number->f64, number->i64};
-    fl_call c = {.op = FL_OP_fill, .n_out = 1, .args = &args};
-    c.out[0] = fl_call_out(like->family, shape, like->dtype);
-    return c.out[0] && fl_run(&c) ? c.out[0] : fl_raise();
 }
 
 /* Has x's value `handles` handles in all, x's own among them, and does nobody else hold that or x? */
@@ -842,7 +835,7 @@ static bool fv__is_shared(const fl_node *n, const fl_tensor *g) {
 static fl_var *fv__fit(fl_node *n, int i, fl_var *g) {
     fl_dtype dtype = (fl_dtype)n->dtype[i];
     if (g->value->weak) {
-        fl_tensor *t = fv__filled(n->grad->value, fv_in_shape(n, i), g->value->f64);
+        fl_tensor *t = fl_new_full(n->grad->value, fv_in_shape(n, i), g->value->f64);
         g = fv_const(t);
     } else if (!fv__has_in_shape(n, i, g->value)) {
         g = fv_sum_to(g, fv_in_shape(n, i));
@@ -1010,7 +1003,7 @@ static void fv__run(fv__pass *p) {
         if (!p->retain && n->back && !fl_error()) {
             n->spent = true;
             fv__node_clear(n);
-        } else if (n->again) {
+        } else if (n->recompute) {
             fl_drop(n->out);
             n->out = NULL;
         }
@@ -1192,7 +1185,7 @@ static fl_tensor *fv__operand(fl_var *x, fl_var *dy) {
     return t ? fl_expand(t, fl_shape_of(dy->value)) : NULL;
 }
 
-static fl_tensor *fv__unary_again(fl_node *n) {
+static fl_tensor *fv__unary_recompute(fl_node *n) {
     return fv__unary_fn[n->op](fv_value(fv_saved(n, 0)));
 }
 
@@ -1215,14 +1208,14 @@ FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value) {
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? fv__out() : NULL};
     int n_saved = needs & FV__READS_Y ? 2 : needs & FV__READS_A ? 1 : 0;
-    fv__spec s = {.name = fl_op_get_info(op)->name,
+    fv_record_opts s = {.name = fl_op_get_info(op)->name,
                   .back = fv__unary_back,
                   .in = {1, &x},
                   .saved = {n_saved, saved},
                   .op = op,
-                  .again = n_saved == 1 ? fv__unary_again : NULL,
+                  .recompute = n_saved == 1 ? fv__unary_recompute : NULL,
                   .blocked = !(needs & FV__FLOWS)};
-    return fv__record(value, &s);
+    return fv_record_opt(value, &s);
 }
 
 static fl_var *fv__unary(fl_op op, fl_var *x) {
@@ -1236,7 +1229,7 @@ FL_PRIVATE bool fv__unary_reads_x(fl_op op) { return fv__needs_of(op) & FV__READ
 static fl_var *fv__strong(fl_var *x, fl_var *dy) {
     if (!x) return NULL;
     if (!x->value->weak) return fv_cast(x, dy->value->dtype);
-    return fv_const(fv__filled(dy->value, FL_SCALAR_SHAPE, x->value->f64));
+    return fv_const(fl_new_full(dy->value, FL_SCALAR_SHAPE, x->value->f64));
 }
 
 static bool fv__binary_fused(fl_node *n, int want, fl_var *a, fl_var *b, fl_var *y, fl_var *dy) {
@@ -1272,13 +1265,13 @@ static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
     fl_var *saved[] = {read & FV__READS_A ? a : NULL, read & FV__READS_B ? b : NULL,
                        read & FV__READS_Y ? fv__out() : NULL};
     int n_saved = read & FV__READS_Y ? 3 : read & FV__READS_B ? 2 : read & FV__READS_A ? 1 : 0;
-    fv__spec s = {.name = fl_op_get_info(op)->name,
+    fv_record_opts s = {.name = fl_op_get_info(op)->name,
                   .back = fv__binary_back,
                   .in = {2, in},
                   .saved = {n_saved, saved},
                   .op = op,
                   .blocked = (da & FV__FLOWS ? 0u : 1u) | (db & FV__FLOWS ? 0u : 2u)};
-    return fv__record(value, &s);
+    return fv_record_opt(value, &s);
 }
 
 #define FV__UNARY(op, ...)               \
@@ -1344,21 +1337,21 @@ static void fv__reshape_back(fl_node *n, fl_var *dy) {
     fv_add_grad(n, 0, fv_reshape(dy, fv_in_shape(n, 0)));
 }
 
-static fl_tensor *fv__reshape_again(fl_node *n) {
+static fl_tensor *fv__reshape_recompute(fl_node *n) {
     return fl_reshape(fv_value(fv_saved(n, 0)), *(const fl_shape *)fv_args(n));
 }
 
 /* Records what only changes the shape; if x is computed again, so is this. */
 static fl_var *fv__reshaped(const char *name, fl_var *x, fl_tensor *value) {
     if (!value) return NULL;
-    const bool again = x->node && x->node->again;
+    const bool again = x->node && x->node->recompute;
     const fl_shape to = fl_shape_of(value);
-    return fv__record(value, &(fv__spec){.name = name,
+    return fv_record_opt(value, &(fv_record_opts){.name = name,
                                          .back = fv__reshape_back,
-                                         .again = again ? fv__reshape_again : NULL,
+                                         .recompute = again ? fv__reshape_recompute : NULL,
                                          .in = FV_IN(x),
                                          .saved = again ? FV_SAVE(x) : FV_NONE,
-                                         .spare = again,
+                                         .n_recompute_only = again,
                                          .args = &to,
                                          .bytes = again ? sizeof to : 0});
 }
@@ -1430,7 +1423,7 @@ static fl_tensor *fv__range_index(const fl_tensor *dy, fl_shape shape, fv__range
 }
 
 static fl_tensor *fv__spread_range(fl_tensor *dy, fl_shape shape, fv__range r) {
-    fl_tensor *dx = fv__filled(dy, shape, 0), *part = fl_slice(dx, r.axis, r.start, r.stop, r.step);
+    fl_tensor *dx = fl_new_full(dy, shape, 0), *part = fl_slice(dx, r.axis, r.start, r.stop, r.step);
     if (!part) return NULL;
     if (part->copied) return fl_scatter_add(dx, r.axis, fv__range_index(dy, shape, r), dy);
     return fl_assign(part, dy) ? dx : NULL;
@@ -1489,10 +1482,10 @@ static void fv__stack_back(fl_node *n, fl_var *dy) {
 
 typedef fl_tensor *(*fv__join_fn)(fl_tensor *const *ts, int n, int axis);
 
-/* n <= FV__MAX */
+/* n <= FV_MAX */
 static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_var *const *xs,
                         int n, int axis) {
-    fl_tensor *ts[FV__MAX];
+    fl_tensor *ts[FV_MAX];
     if (!xs || n < 1) {
         if (!xs) fl_fail("fv_%s: the list of variables is NULL", name);
         else fl_fail("fv_%s: %d variables", name, n);
@@ -1508,22 +1501,22 @@ static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_
 static fl_var *fv__join_groups(fl_var *(*join)(fl_var *const *xs, int n, int axis),
                                fl_var *const *xs, int n, int axis) {
     fl_scope s = fl_scope_begin();
-    fl_var *group[FV__MAX];
+    fl_var *group[FV_MAX];
     bool ok = true;
-    for (int64_t i = 0; ok && i < FV__MAX; i++) {
-        int from = (int)(n * i / FV__MAX), to = (int)(n * (i + 1) / FV__MAX);
+    for (int64_t i = 0; ok && i < FV_MAX; i++) {
+        int from = (int)(n * i / FV_MAX), to = (int)(n * (i + 1) / FV_MAX);
         ok = (group[i] = join(xs + from, to - from, axis)) != NULL;
     }
-    return fv_scope_return(&s, ok ? fv_concat(group, FV__MAX, axis) : NULL);
+    return fv_scope_return(&s, ok ? fv_concat(group, FV_MAX, axis) : NULL);
 }
 
 FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis) {
-    if (xs && n > FV__MAX) return fv__join_groups(fv_concat, xs, n, axis);
+    if (xs && n > FV_MAX) return fv__join_groups(fv_concat, xs, n, axis);
     return fv__join("concat", fl_concat, fv__concat_back, xs, n, axis);
 }
 
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
-    if (xs && n > FV__MAX) return fv__join_groups(fv_stack, xs, n, axis);
+    if (xs && n > FV_MAX) return fv__join_groups(fv_stack, xs, n, axis);
     return fv__join("stack", fl_stack, fv__stack_back, xs, n, axis);
 }
 
@@ -1654,7 +1647,7 @@ static fl_var *fv__times_others(fl_var *x, fl_var *dy, int64_t rows, int64_t n) 
     int depth = 0;
     for (; n > 1 && x; n = (n + 1) / 2) {
         if (n % 2) {
-            fl_var *both[] = {x, fv_const(fv__filled(x->value, FL_SHAPE(rows, 1), 1))};
+            fl_var *both[] = {x, fv_const(fl_new_full(x->value, FL_SHAPE(rows, 1), 1))};
             x = fv_concat(both, 2, 1);
         }
         size[depth] = n;
@@ -1718,7 +1711,7 @@ FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
 
 /* One zero, seen in that shape: what a scatter starts from is read once. */
 static fl_var *fv__zeros(const fl_tensor *like, fl_shape shape) {
-    return fv_const(fl_expand(fv__filled(like, FL_SCALAR_SHAPE, 0), shape));
+    return fv_const(fl_expand(fl_new_full(like, FL_SCALAR_SHAPE, 0), shape));
 }
 
 static void fv__gather_back(fl_node *n, fl_var *dy) {
@@ -1761,7 +1754,7 @@ static void fv__scatter_back(fl_node *n, fl_var *dy) {
     int axis = *(const int *)fv_args(n);
     fl_tensor *index = fv_value(fv_saved(n, 0));
     if (!index) return;
-    fl_var *zeros = fv_const(fv__filled(dy->value, fl_shape_of(index), 0));
+    fl_var *zeros = fv_const(fl_new_full(dy->value, fl_shape_of(index), 0));
     if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_scatter(dy, axis, index, zeros));
     if (!fv_needs(n, 1)) return;
     fl_tensor *won = fv__winners(index, fv_in_shape(n, 0), axis);

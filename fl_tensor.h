@@ -730,6 +730,8 @@ FL_API fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype);
 /* Shape, dtype and family of t, and its layout if that has no gaps. */
 FL_API fl_tensor *fl_empty_like(fl_tensor *t);
 FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
+/* The same of another shape, row-major. */
+FL_API fl_tensor *fl_new_full(const fl_tensor *t, fl_shape shape, double value);
 /* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
 FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
 /* Ones on the diagonal [n, m]. */
@@ -2816,6 +2818,13 @@ fl_tensor *fl_empty_like(fl_tensor *t) {
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
     if (fl_absent("fl_full_like", t) || !(t = fl_stored(t))) return NULL;
     fl_tensor *y = fl__out_same(t, t->dtype);
+    return y ? fl__fill(y, value) : fl_raise();
+}
+
+fl_tensor *fl_new_full(const fl_tensor *t, fl_shape shape, double value) {
+    if (fl_absent("fl_new_full", t)) return NULL;
+    if (t->weak) return fl_bad("fl_new_full: a weak number has no family");
+    fl_tensor *y = fl_call_out(t->family, shape, t->dtype);
     return y ? fl__fill(y, value) : fl_raise();
 }
 

@@ -412,6 +412,7 @@ static void rows_of_op_writers(void) {
     NO_AS(fl_run_to, "fl_run", (FL_OP_NONE, out, NULL, NULL, NULL), "no such op");
     ROW_OF(RAISES, "fl_run_composed", "fl_sum",
         !fl_run_composed(&(fl_call){.op = FL_OP_sum, .n_out = 1, .out = {out}}), "no composition");
+    FINE(fv_record_opt, !fv_record_opt(NULL, NULL));
     ROW(RAISES, "fv_record_op", !fv_record_op(FL_OP_NONE, o.f23, FV_NONE, FV_NONE, NULL), "no op 0");
 }
 
@@ -433,6 +434,8 @@ static void rows_of_creation(void) {
     NO(fl_zeros, (huge, FL_F32), "9223372036854775807");
     NO(fl_ones, (no_shape, FL_F32), "shape");
     NO(fl_full_like, (NULL, 1), NULLS);
+    NO(fl_new_full, (NULL, FL_SHAPE(2), 1), NULLS);
+    NO(fl_new_full, (o.f23, negative, 1), "[2, -3]");
     NO(fl_arange, (0, 1, 0, FL_I64), "from 0 to 1 by 0");
     NO(fl_arange, (0, 1e30, 1, FL_I64), "from 0 to 1e+30");
     NO(fl_arange, (0, (double)NAN, 1, FL_I64), "nan");
@@ -1001,6 +1004,7 @@ static void rows_of_variables(void) {
     FINE(fv_needs, row.mode != RETURNING || backward_asking(3));
     FINE(fv_in_shape, true); /* and fv_args: in asking_back */
     FINE(fv_args, true);
+    FINE(fv_in_count, true);
     CHECK(!never_called);
 }
 

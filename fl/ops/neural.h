@@ -178,7 +178,7 @@ static void fv__layer_norm_back(fl_node *n, fl_var *dy) {
         if (wanted[i]) fv_add_grad(n, i, d[i]);
 }
 
-static fl_tensor *fv__layer_norm_again(fl_node *n) {
+static fl_tensor *fv__layer_norm_recompute(fl_node *n) {
     fl_tensor *y[3], *t[] = {fv_value(fv_saved(n, 0)), fv_value(fv_saved(n, 1)),
                              fv_value(fv_saved(n, 4))};
     if (!t[0] || !t[1] || !t[2]) return NULL;
@@ -193,12 +193,12 @@ static fl_var *fv__normed(const char *fn, fl_var *x, fl_var *w, fl_var *b, fl_no
     fl_tensor *t[] = {in[0]->value, in[1]->value, in[2]->value};
     if (!fl__run_layer_norm(t, a, y)) return fv_scope_return(&s, NULL);
     fl_var *mean = a.rms ? fv_num(0) : fv_const(y[1]), *rstd = fv_const(y[2]);
-    fl_var *n = fv__record(y[0], &(fv__spec){.name = "layer_norm",
+    fl_var *n = fv_record_opt(y[0], &(fv_record_opts){.name = "layer_norm",
                                              .back = fv__layer_norm_back,
-                                             .again = fv__layer_norm_again,
+                                             .recompute = fv__layer_norm_recompute,
                                              .in = FV_IN(in[0], in[1], in[2]),
                                              .saved = FV_SAVE(in[0], in[1], mean, rstd, in[2]),
-                                             .spare = 1,
+                                             .n_recompute_only = 1,
                                              .args = &a,
                                              .bytes = sizeof a});
     return fv_scope_return(&s, n);
@@ -429,7 +429,7 @@ static void fv__batch_norm_back(fl_node *n, fl_var *dy) {
 }
 
 /* From saved x, w, mean, var, b, add. */
-static fl_tensor *fv__batch_norm_again(fl_node *n) {
+static fl_tensor *fv__batch_norm_recompute(fl_node *n) {
     static const int place[] = {0, 1, 5, 6, 2, 3};
     fl_tensor *t[6], *y;
     for (int i = 0; i < 6; i++)
@@ -444,13 +444,13 @@ static fl_var *fv__batch_normed(fl_var *const *in, fl_batch_norm_args a, fl_tens
     if (!fl__run_batch_norm(t, a, NULL, y)) return NULL;
     stats[0] = y[1], stats[1] = y[2];
     fl_var *mean = fv_const(y[1]), *var = fv_const(y[2]), *kept = a.relu ? FV_OUT : fv_num(1);
-    return fv__record(
-        y[0], &(fv__spec){.name = "batch_norm",
+    return fv_record_opt(
+        y[0], &(fv_record_opts){.name = "batch_norm",
                           .back = fv__batch_norm_back,
-                          .again = fv__batch_norm_again,
+                          .recompute = fv__batch_norm_recompute,
                           .in = FV_IN(in[0], in[1], in[2], in[3]),
                           .saved = FV_SAVE(in[0], in[1], mean, var, kept, in[2], in[3]),
-                          .spare = 2,
+                          .n_recompute_only = 2,
                           .args = &a,
                           .bytes = sizeof a});
 }
