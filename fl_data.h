@@ -272,6 +272,10 @@ FL_API void fl_data_progress_end(fl_data_progress *p);
 #if defined(FL_IMPL_ONLY_DATA) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_DATA_IMPL
 #define FL_DATA_IMPL
+#include "fl/ops/copy.h"
+#include "fl/ops/create.h"
+#include "fl/ops/random.h"
+#include "fl/ops/view.h"
 
 #include <errno.h>
 #include <math.h>

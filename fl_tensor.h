@@ -437,8 +437,6 @@ FL_API void fl_set_flags(uint64_t flags);
        gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
     X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
     X(ctc_grad,            OPT, fl_ctc_args,     "gather scatter_add amax sub exp sum log add mul where") \
-    /* x -> y = x / (1 - p) where the uniform number of that element is >= p, else 0; its own gradient with the same rng */ \
-    X(dropout,             OPT, fl_dropout_args, "random le where mul") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
     X(grad1,               OPT, fl_grad_args,    "") \
     X(grad2,               OPT, fl_grad_args,    "") \
@@ -570,10 +568,6 @@ typedef struct fl_pool2d_args {
     int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
     bool count_pad;
 } fl_pool2d_args;
-typedef struct fl_dropout_args {
-    double p;
-    fl_rng rng;
-} fl_dropout_args; /* element i: the UNIFORM f32 number i of rng */
 typedef struct fl_norm_args {
     int dims; /* the last ones, at least 1 */
     double eps;
@@ -732,10 +726,6 @@ FL_API fl_tensor *fl_empty_like(fl_tensor *t);
 FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
 /* The same of another shape, row-major. */
 FL_API fl_tensor *fl_new_full(const fl_tensor *t, fl_shape shape, double value);
-/* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
-FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
-/* Ones on the diagonal [n, m]. */
-FL_API fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype);
 /* Copies shape.numel elements of dtype, row-major, from host memory. */
 FL_API fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype);
 /* A weak 0-d number: takes part in ops without promoting within its category (fl_num float, fl_int
@@ -769,51 +759,6 @@ typedef struct fl_number {
 FL_API fl_number fl_number_load(fl_dtype d, const void *p);
 /* Stores v as a cast does; NULL passes. */
 FL_API void fl_number_store(fl_dtype d, void *p, fl_number v);
-/* PyTorch's text (width 75, summary past 1000 elements, precision 4) as snprintf does; fl_print
-   adds a newline on stdout. */
-FL_API int64_t fl_format(fl_tensor *t, char *buf, size_t size);
-FL_API bool fl_print(fl_tensor *t);
-
-/* >>move --------------------------------------------------------------------------------------- */
-
-/* Same elements, row-major, other shape; one dim may be -1. A view where strides allow, else a
-   copy. */
-FL_API fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape);
-/* Axis i of the result is axis axes[i] of t; naxes = ndim. A view. */
-FL_API fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes);
-/* Swaps two axes (negative from the end). A view. */
-FL_API fl_tensor *fl_transpose(fl_tensor *t, int a, int b);
-/* Broadcasts to shape; -1 keeps a dim. A view. */
-FL_API fl_tensor *fl_expand(fl_tensor *t, fl_shape shape);
-/* Elements start, start + step, ... before stop along axis; negative counts from the end, bounds
-   are clamped as in Python, step may be negative (then stop = FL_SLICE_END runs through element 0).
-   A view. */
-#define FL_SLICE_END INT64_MAX
-FL_API fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step);
-/* Element i along axis, dim dropped. A view. */
-FL_API fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i);
-/* Drops dim `axis` of size 1; inserts one before `axis`. Views. */
-FL_API fl_tensor *fl_squeeze(fl_tensor *t, int axis);
-FL_API fl_tensor *fl_unsqueeze(fl_tensor *t, int axis);
-/* Merges dims first..last. */
-FL_API fl_tensor *fl_flatten(fl_tensor *t, int first, int last);
-/* n tensors end to end along axis; dtypes promote. */
-FL_API fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis);
-/* Along a new axis. */
-FL_API fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis);
-/* Other dtype, saturating; the same tensor if it has it. A registered dtype's last axis counts
-   blocks: [..., n] becomes [..., n / block], and back. */
-FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
-/* "q8": 32 numbers as 8-bit integers and an f16 scale, 34 bytes (ggml's Q8_0): scale = max |x| / 127.
-   Registered at the first call. */
-FL_API fl_dtype fl_q8(void);
-/* Row-major without gaps; the same tensor if it is. */
-FL_API fl_tensor *fl_contiguous(fl_tensor *t);
-/* A copy with storage of its own. */
-FL_API fl_tensor *fl_clone(fl_tensor *t);
-/* Writes src (broadcast, cast) into dst and through it into the tensor it views; returns dst. */
-FL_API fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src);
-
 /* >>elementwise -------------------------------------------------------------------------------- */
 
 /* One per line of FL_UNARY_OPS; formulas and dtypes stand there. */
@@ -1047,26 +992,6 @@ FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy);
 FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
                      fl_tensor **da, fl_tensor **db);
 
-/* >>random ------------------------------------------------------------------------------------- */
-
-/* Seeds the process's generator (counter 0). It starts with key 0. Thread-safe; which numbers a
-   thread gets depends on the order of the threads' calls: give threads fl_rngs of their own. */
-FL_API void fl_seed(uint64_t key);
-/* Takes n elements' worth of numbers from rng (NULL: the process's) and returns where they
-   start. */
-FL_API fl_rng fl_rng_take(fl_rng *rng, int64_t n);
-FL_API fl_rng fl_rng_state(void); /* of the process's generator, for checkpoints */
-FL_API void fl_rng_set_state(fl_rng r);
-/* Uniform in [low, high); normal; integers in [low, high) as i64. dtype NONE: f32. rng NULL: the
-   process's. */
-FL_API fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng);
-FL_API fl_tensor *fl_normal(fl_shape shape, double mean, double std, fl_dtype dtype, fl_rng *rng);
-FL_API fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng);
-/* x / (1 - p) with probability 1 - p, else 0. dropout_at replays a mask: the gradient is
-   dropout_at(dy, p, the same state). */
-FL_API fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng);
-FL_API fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state);
-
 /* >>step --------------------------------------------------------------------------------------- */
 
 /* In-place optimizer steps, formulas at fl_sgd_args and fl_adam_args; p, m, v are written. m NULL:
@@ -1137,7 +1062,6 @@ FL_API fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, 
 FL_API bool fl_run_composed(const fl_call *c);
 
 /* private: between this file and fl_tensor_ops.h */
-FL_PRIVATE fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype);
 /* By a slot, or not at all: REQ, or the family has it; and the same as narrow as it comes. */
 FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op);
 FL_PRIVATE bool fl__by_narrow_slot(const fl_tensor *t, fl_op op);
@@ -1168,6 +1092,8 @@ FL_PRIVATE void fl__register_ops(void);
 #if defined(FL_IMPL_ONLY_TENSOR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_TENSOR_IMPL
 #define FL_TENSOR_IMPL
+#include "fl/ops/copy.h"
+#include "fl/ops/view.h"
 /* >>implementation ----------------------------------------------------------------------------- */
 
 #include <math.h>
@@ -2288,225 +2214,6 @@ fl_tensor *fl_stored(fl_tensor *t) {
     return fl_run_to(FL_OP_fill, o, NULL, NULL, &a);
 }
 
-/* Strides of the row-major reading of `shape` over t without moving elements; false if there are
-   none. */
-static bool fl__reshape_strides(const fl_tensor *t, fl_shape shape, int64_t *stride) {
-    int64_t old[FL_MAX_DIMS], old_stride[FL_MAX_DIMS];
-    int n = 0;
-    for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] != 1) {
-            old[n] = t->shape[i];
-            old_stride[n++] = t->stride[i];
-        }
-    int i = 0;
-    for (int j = 0; j < shape.ndim;) { /* match groups of dims with equal products */
-        if (shape.dim[j] == 1) {
-            stride[j++] = 1;
-            continue;
-        }
-        int first_old = i, first_new = j;
-        int64_t a = old[i++], b = shape.dim[j++];
-        while (a != b) {
-            if (a < b)
-                a *= old[i++];
-            else
-                b *= shape.dim[j++];
-        }
-        for (int k = first_old; k + 1 < i; k++)
-            if (old_stride[k] != old[k + 1] * old_stride[k + 1]) return false;
-        int64_t s = old_stride[i - 1];
-        for (int k = j - 1; k >= first_new; k--) {
-            stride[k] = s;
-            s *= shape.dim[k];
-        }
-    }
-    return true;
-}
-
-static void fl__dense_strides(fl_shape shape, int64_t *stride) {
-    int64_t n = 1;
-    for (int i = shape.ndim - 1; i >= 0; i--) {
-        stride[i] = n;
-        n *= shape.dim[i] ? shape.dim[i] : 1;
-    }
-}
-
-fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
-    if (fl_absent("fl_reshape", t) || !(t = fl_stored(t))) return NULL;
-    fl_shape asked = shape;
-    int64_t n = fl_numel(t), known = 1, infer = -1;
-    if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS)
-        return fl_bad("fl_reshape: %d dims", shape.ndim);
-    for (int i = 0; i < shape.ndim; i++) {
-        if (shape.dim[i] == -1 && infer < 0)
-            infer = i;
-        else if (__builtin_mul_overflow(known, shape.dim[i], &known))
-            known = -1;
-    }
-    if (infer >= 0) shape.dim[infer] = known > 0 && n % known == 0 ? n / known : -1;
-    if (fl_shape_numel(shape) != n)
-        return fl_bad("fl_reshape: shape %s (%lld elements) cannot become %s", FL_SHAPE_TEXT(t),
-                       (long long)n, FL_TEXT_OF(asked));
-    if (fl_shape_is(t, shape)) return t;
-    int64_t stride[FL_MAX_DIMS];
-    if (n == 0 || fl_is_contiguous(t))
-        fl__dense_strides(shape, stride);
-    else if (!fl__reshape_strides(t, shape, stride)) {
-        t = fl_contiguous(t);
-        if (!t) return NULL;
-        fl__dense_strides(shape, stride);
-    }
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
-    if (fl_absent("fl_permute", t) || fl_absent("fl_permute", axes) || !(t = fl_stored(t)))
-        return NULL;
-    fl_shape shape = {t->ndim, {0}};
-    int64_t stride[FL_MAX_DIMS];
-    uint32_t seen = 0;
-    if (naxes != t->ndim)
-        return fl_bad("fl_permute: %d axes for shape %s", naxes, FL_SHAPE_TEXT(t));
-    for (int i = 0; i < naxes; i++) {
-        int a = fl_axis_of("fl_permute", t, axes[i]);
-        if (a < 0) return NULL;
-        if (seen & 1u << a) return fl_bad("fl_permute: axis %d appears twice", a);
-        seen |= 1u << a;
-        shape.dim[i] = t->shape[a];
-        stride[i] = t->stride[a];
-    }
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
-    int axes[FL_MAX_DIMS];
-    if (fl_absent("fl_transpose", t) || (a = fl_axis_of("fl_transpose", t, a)) < 0 ||
-        (b = fl_axis_of("fl_transpose", t, b)) < 0)
-        return NULL;
-    for (int i = 0; i < t->ndim; i++) axes[i] = i == a ? b : i == b ? a : i;
-    return fl_permute(t, t->ndim, axes);
-}
-
-fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
-    if (fl_absent("fl_expand", t) || !(t = fl_stored(t))) return NULL;
-    if (fl_shape_is(t, shape)) return t;
-    int64_t stride[FL_MAX_DIMS] = {0};
-    bool ok = shape.ndim >= t->ndim && shape.ndim <= FL_MAX_DIMS;
-    int extra = ok ? shape.ndim - t->ndim : 0;
-    for (int i = 0; ok && i < t->ndim; i++) {
-        int64_t *d = &shape.dim[extra + i];
-        if (*d == -1) *d = t->shape[i];
-        ok = t->shape[i] == *d || t->shape[i] == 1;
-        stride[extra + i] = t->shape[i] == *d ? t->stride[i] : 0;
-    }
-    if (!ok || fl_shape_numel(shape) < 0)
-        return fl_bad("fl_expand: shape %s does not broadcast to %s", FL_SHAPE_TEXT(t),
-                       FL_TEXT_OF(shape));
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-/* Python's clamping of a slice: *start becomes the first index, the result the number of
-   elements. */
-static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t step) {
-    int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
-    bool to_end = stop == FL_SLICE_END && step < 0;
-    if (*start < 0) *start += n;
-    *start = *start < low ? low : *start > high ? high : *start;
-    if (stop < 0) stop += n;
-    stop = to_end ? -1 : stop < low ? low : stop > high ? high : stop;
-    if (step > 0) return stop > *start ? (stop - *start - 1) / step + 1 : 0;
-    return *start > stop ? (*start - stop - 1) / -step + 1 : 0;
-}
-
-fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
-    if (fl_absent("fl_slice", t) || (axis = fl_axis_of("fl_slice", t, axis)) < 0) return NULL;
-    if (step == 0 || step == INT64_MIN) return fl_bad("fl_slice: step %lld", (long long)step);
-    fl_shape shape = fl_shape_of(t);
-    int64_t stride[FL_MAX_DIMS];
-    memcpy(stride, t->stride, sizeof stride);
-    int64_t count = fl__slice_count(shape.dim[axis], &start, stop, step);
-    if (count == shape.dim[axis] && step == 1) return t;
-    shape.dim[axis] = count;
-    stride[axis] = count > 1 ? t->stride[axis] * step : t->stride[axis];
-    return fl_view_of(t, shape, stride, t->offset + (count ? start * t->stride[axis] : 0));
-}
-
-/* t without axis. */
-static fl_tensor *fl__drop_axis(fl_tensor *t, int axis, int64_t offset) {
-    fl_shape shape = {t->ndim - 1, {0}};
-    int64_t stride[FL_MAX_DIMS];
-    for (int i = 0; i < shape.ndim; i++) {
-        shape.dim[i] = t->shape[i + (i >= axis)];
-        stride[i] = t->stride[i + (i >= axis)];
-    }
-    return fl_view_of(t, shape, stride, offset);
-}
-
-fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
-    if (fl_absent("fl_select", t) || (axis = fl_axis_of("fl_select", t, axis)) < 0) return NULL;
-    int64_t at = i < 0 ? i + t->shape[axis] : i;
-    if (at < 0 || at >= t->shape[axis])
-        return fl_bad("fl_select: index %lld is out of range for axis %d of shape %s",
-                       (long long)i, axis, FL_SHAPE_TEXT(t));
-    return fl__drop_axis(t, axis, t->offset + at * t->stride[axis]);
-}
-
-fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
-    if (fl_absent("fl_squeeze", t) || (axis = fl_axis_of("fl_squeeze", t, axis)) < 0) return NULL;
-    if (t->shape[axis] != 1)
-        return fl_bad("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
-    return fl__drop_axis(t, axis, t->offset);
-}
-
-fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
-    if (fl_absent("fl_unsqueeze", t) || !(t = fl_stored(t))) return NULL;
-    int at = axis < 0 ? axis + t->ndim + 1 : axis;
-    if (at < 0 || at > t->ndim || t->ndim == FL_MAX_DIMS)
-        return fl_bad("fl_unsqueeze: axis %d for shape %s", axis, FL_SHAPE_TEXT(t));
-    fl_shape shape = {t->ndim + 1, {0}};
-    int64_t stride[FL_MAX_DIMS];
-    for (int i = 0; i < shape.ndim; i++) {
-        shape.dim[i] = i == at ? 1 : t->shape[i - (i > at)];
-        stride[i] = i == at ? 1 : t->stride[i - (i > at)];
-    }
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
-    if (fl_absent("fl_flatten", t) || !(t = fl_stored(t))) return NULL;
-    if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
-    if ((first = fl_axis_of("fl_flatten", t, first)) < 0 ||
-        (last = fl_axis_of("fl_flatten", t, last)) < 0)
-        return NULL;
-    if (last < first) return fl_bad("fl_flatten: axes %d..%d", first, last);
-    fl_shape shape = {0, {0}};
-    for (int i = 0; i < t->ndim; i++) {
-        if (i <= first || i > last)
-            shape.dim[shape.ndim++] = t->shape[i];
-        else
-            shape.dim[first] *= t->shape[i];
-    }
-    return fl_reshape(t, shape);
-}
-
-fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
-    if (fl_absent("fl_cast", t) || !(t = fl_stored(t))) return NULL;
-    if (fl_dtype_size(dtype) == 0) return fl_bad("fl_cast: dtype %d is not known", (int)dtype);
-    if (t->dtype == dtype) return t;
-    if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
-    return fl_run_to(FL_OP_copy, fl_out_like(t, dtype), t, NULL, NULL);
-}
-
-fl_tensor *fl_clone(fl_tensor *t) {
-    if (fl_absent("fl_clone", t) || !(t = fl_stored(t))) return NULL;
-    return fl_run_to(FL_OP_copy, fl_out_like(t, t->dtype), t, NULL, NULL);
-}
-
-fl_tensor *fl_contiguous(fl_tensor *t) {
-    if (fl_absent("fl_contiguous", t) || !(t = fl_stored(t))) return NULL;
-    return fl_is_contiguous(t) ? t : fl_clone(t);
-}
-
 /* ---- promotion ---- */
 
 static int fl__category(fl_dtype d) {
@@ -3056,10 +2763,12 @@ bool fl_writable(const char *fn, const fl_tensor *t) {
 #if !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS)
 #define FL_TENSOR_ROOMS
 #include "fl/ops/ops.h"
+#include "fl/tensor/print.h"
 #endif
 #if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS_IMPL)
 #define FL_TENSOR_ROOMS_IMPL
 #include "fl/ops/ops.h"
+#include "fl/tensor/print.h"
 #endif
 
 /* MIT licence: see LICENSE. */

@@ -412,6 +412,7 @@ static void rows_of_op_writers(void) {
     NO_AS(fl_run_to, "fl_run", (FL_OP_NONE, out, NULL, NULL, NULL), "no such op");
     ROW_OF(RAISES, "fl_run_composed", "fl_sum",
         !fl_run_composed(&(fl_call){.op = FL_OP_sum, .n_out = 1, .out = {out}}), "no composition");
+    FINE(fv_recomputed, !fv_recomputed(NULL));
     FINE(fv_record_opt, !fv_record_opt(NULL, NULL));
     ROW(RAISES, "fv_record_op", !fv_record_op(FL_OP_NONE, o.f23, FV_NONE, FV_NONE, NULL), "no op 0");
 }

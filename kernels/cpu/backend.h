@@ -97,7 +97,9 @@ static fl_backend fl__cpu_table = {.name = "cpu",
 /* The slots of registered ops come from the files of their kernels, once, when the library starts. */
 FL_API const fl_backend *fl_backend_cpu(void) {
     static bool complete;
-    if (!complete) fl__cpu_softmax_slots(&fl__cpu_table);
+    if (complete) return &fl__cpu_table;
+    fl__cpu_random_slots(&fl__cpu_table);
+    fl__cpu_softmax_slots(&fl__cpu_table);
     complete = true;
     return &fl__cpu_table;
 }

@@ -2,6 +2,8 @@
 
    Planes of images are independent: they run on the thread pool. Of channels-last images the parts
    are rows, for the gradients of maxima by index blocks of channels. */
+#include "../../fl/ops/copy.h"
+#include "../../fl/ops/view.h"
 #include "common.h"
 #ifndef FL_CPU_POOL_H
 #define FL_CPU_POOL_H

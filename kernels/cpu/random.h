@@ -2,9 +2,12 @@
 
    Every element is a function of its row-major position and the generator's state alone
    (fl_random_args), so threads and layouts do not matter. */
+#include "../../fl/ops/random.h"
 #include "common.h"
 #ifndef FL_CPU_RANDOM_H
 #define FL_CPU_RANDOM_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu);
 
 /* The n words of the generator from word `first` on, a multiple of 4; w has room for a multiple of
    4. */
@@ -162,7 +165,7 @@ static fl__loop fl__dropout_loop(fl_dtype d) {
     return d == FL_F32 ? fl__dropout_f32_portable : fl__dropout_f64_portable;
 }
 
-FL_PRIVATE bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_dropout_args *args = c->args;
     fl__dropping drop = {.scale = 1.0 / (1.0 - args->p), .rng = args->rng,
@@ -181,6 +184,10 @@ FL_PRIVATE bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
     fl__pass_add_sequence(&p, fl__dropout_words, &drop);
     fl__pass_run(&p, fl_numel(y));
     return true;
+}
+
+FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_dropout, fl__cpu_dropout, 0);
 }
 
 FL__LOOPS_END
