@@ -543,7 +543,7 @@ FL_API bool fl_refuse(const char *format, ...) {
     va_start(args, format);
     fl__record_failure(format, args);
     va_end(args);
-    return fl_raise() != NULL;
+    return fl_raise();
 }
 
 FL_API const char *fl_error(void) {
