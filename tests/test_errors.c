@@ -1360,6 +1360,8 @@ static bool unknown_names(void) {
 static void rows_of_files(void) {
     const fl_data_named named[] = {
         {"a", o.f23}, {"a", o.f23}, {NULL, o.f23}, {"b", NULL}, {"c", o.number}};
+    fl_data_stream stream;
+    NO_FILE_AS(fl_data_stream_open, "fl_data_mine", (&stream, "fl_data_mine", NULL, FL_DATA_READ), NULLS);
     NO_FILE(fl_data_load_idx, (NULL), NULLS);
     NO_FILE(fl_data_load_idx, ("/no/such/file"), "/no/such/file", "No such file");
     NO_FILE(fl_data_load_idx, (o.file), o.file, "not an idx file");
@@ -1626,6 +1628,9 @@ static const char *const cannot_fail[] = {
     "fl_data_progress_step",
     "fl_data_progress_end",
     "fl_data_io_use",
+    "fl_data_stream_read",
+    "fl_data_stream_write",
+    "fl_data_stream_fail",
 };
 
 static const char *root_dir;

@@ -1,6 +1,6 @@
 /* save.h - parameters and buffers in files */
 #include "module.h"
-#include "../../fl_data.h"
+#include "../data/safetensors.h"
 #ifndef FL_NN_SAVE_H
 #define FL_NN_SAVE_H
 
