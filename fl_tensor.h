@@ -1124,14 +1124,7 @@ static bool fl__null_operand(const fl_op_info *info, const void *p) {
 /* ---- objects and scopes: one stack of owned objects per thread, one stack of marks into it
    ---- */
 
-#define FL__OBJ_CLASSES 16 /* of 64 bytes: objects up to 1024 bytes */
-#define FL__OBJ_CACHE \
-    1024 /* free objects of a class that a thread keeps; half of them move on overflow */
 #define FL__ROOT_WARN 100000
-
-typedef struct fl__free_obj {
-    struct fl__free_obj *next;
-} fl__free_obj;
 
 typedef struct fl__mark {
     int64_t base;   /* first value that the scope owns */
@@ -1144,132 +1137,54 @@ typedef struct fl__context {
     fl__mark *scope; /* scope[0] is the root */
     int64_t depth, scope_cap;
     uint64_t flags;
-    fl__free_obj *free[FL__OBJ_CLASSES];
-    int n_free[FL__OBJ_CLASSES];
-    int64_t live; /* tensors made minus dropped on this thread; the process's number is the sum */
     fl_hook_fn before, after;
     void *hook_user;
     const char *op; /* running now, for memory traces */
     bool registered, warned;
-    struct fl__context *next;
 } fl__context;
 
 static _Thread_local fl__context fl__here;
-static pthread_mutex_t fl__obj_lock = PTHREAD_MUTEX_INITIALIZER;
-static fl__context *fl__contexts; /* all of the below under the lock */
-static fl__free_obj *fl__shared_free[FL__OBJ_CLASSES];
-static int64_t fl__dead_live; /* `live` of threads that ended */
-static pthread_key_t fl__context_key;
 
-static void fl__context_end(void *p) {
-    fl__context *th = p;
+/* Drops what the scopes of a thread that ends own. */
+static void fl__context_end(void) {
+    fl__context *th = &fl__here;
     th->depth = 0;
     while (th->n > 0) fl_obj_drop(th->value[--th->n]);
     fl__free(th->value);
     fl__free(th->scope);
-    pthread_mutex_lock(&fl__obj_lock);
-    for (fl__context **t = &fl__contexts; *t; t = &(*t)->next)
-        if (*t == th) {
-            *t = th->next;
-            break;
-        }
-    fl__dead_live += th->live;
-    pthread_mutex_unlock(&fl__obj_lock);
-    for (int c = 0; c < FL__OBJ_CLASSES; c++)
-        for (fl__free_obj *o = th->free[c], *next; o; o = next) {
-            next = o->next;
-            fl__free(o);
-        }
     memset(th, 0, sizeof *th);
 }
 
-__attribute__((destructor)) static void fl__process_end(void) {
-    if (fl__here.registered) fl__context_end(&fl__here);
-    for (int c = 0; c < FL__OBJ_CLASSES; c++)
-        for (fl__free_obj *o = fl__shared_free[c], *next; o; o = next) {
-            next = o->next;
-            fl__free(o);
-        }
-}
-
 static void fl__context_begin(fl__context *th) {
-    th->registered = true;
-    pthread_mutex_lock(&fl__obj_lock);
-    th->next = fl__contexts;
-    fl__contexts = th;
-    pthread_mutex_unlock(&fl__obj_lock);
-    pthread_setspecific(fl__context_key, th);
-}
-
-/* Moves half of a full class to the shared list, or refills an empty one from it. */
-static FL__COLD void fl__obj_spill(fl__context *th, int c) {
-    pthread_mutex_lock(&fl__obj_lock);
-    for (int i = 0; i < FL__OBJ_CACHE / 2; i++) {
-        fl__free_obj *o = th->free[c];
-        th->free[c] = o->next;
-        o->next = fl__shared_free[c];
-        fl__shared_free[c] = o;
-    }
-    th->n_free[c] -= FL__OBJ_CACHE / 2;
-    pthread_mutex_unlock(&fl__obj_lock);
-}
-
-static FL__COLD void *fl__obj_refill(fl__context *th, int c) {
-    if (!th->registered) fl__context_begin(th);
-    pthread_mutex_lock(&fl__obj_lock);
-    for (int i = 0; i < FL__OBJ_CACHE / 4 && fl__shared_free[c]; i++) {
-        fl__free_obj *o = fl__shared_free[c];
-        fl__shared_free[c] = o->next;
-        o->next = th->free[c];
-        th->free[c] = o;
-        th->n_free[c]++;
-    }
-    pthread_mutex_unlock(&fl__obj_lock);
-    fl__free_obj *o = th->free[c];
-    if (!o) return fl__alloc((size_t)(c + 1) * 64);
-    th->free[c] = o->next;
-    th->n_free[c]--;
-    return o;
+    if (!th->registered) th->registered = fl__at_thread_end(fl__context_end);
 }
 
 /* An object whose bytes behind the header are not cleared. */
-static FL__HOT void *fl__obj_raw(fl__context *th, size_t size, void (*drop)(fl_obj *self)) {
-    int c = (int)((size - 1) / 64);
-    fl__free_obj *f = th->free[c];
-    fl_obj *o = (fl_obj *)(void *)f;
-    if (f) {
-        th->free[c] = f->next;
-        th->n_free[c]--;
-    } else if (!(o = fl__obj_refill(th, c))) {
-        return NULL;
-    }
+static FL__HOT void *fl__obj_raw(int kind, size_t bytes, void (*drop)(fl_obj *self)) {
+    fl_obj *o = fl__record_get(kind, bytes);
+    if (!o) return NULL;
     __atomic_store_n(&o->refs_, 1, __ATOMIC_RELAXED);
-    o->size_ = (uint32_t)size;
+    o->size_ = (uint32_t)bytes;
     o->drop_ = drop;
     return o;
 }
 
 void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
-    if (size < sizeof(fl_obj) || size > FL__OBJ_CLASSES * 64) {
+    if (size < sizeof(fl_obj) || size > FL__RECORD_SIZES * 64) {
         fl_fail("fl_obj_new: size %zu is not between %zu and %d", size, sizeof(fl_obj),
-                FL__OBJ_CLASSES * 64);
+                FL__RECORD_SIZES * 64);
         return NULL;
     }
-    char *o = fl__obj_raw(&fl__here, size, drop);
+    const int kind = (int)((size - 1) / 64);
+    char *o = fl__obj_raw(kind, (size_t)(kind + 1) * 64, drop);
     if (!o) return NULL;
     memset(o + sizeof(fl_obj), 0, 64 - sizeof(fl_obj));
-    for (size_t at = 64; at < size; at += 64) memset(o + at, 0, 64); /* a block is whole lines */
+    for (size_t at = 64; at < size; at += 64) memset(o + at, 0, 64); /* a record is whole lines */
     return o;
 }
 
 void fl_obj_free(fl_obj *o) {
-    fl__context *th = &fl__here;
-    int c = (int)((o->size_ - 1) / 64);
-    if (!th->registered) fl__context_begin(th);
-    fl__free_obj *f = (fl__free_obj *)(void *)o;
-    f->next = th->free[c];
-    th->free[c] = f;
-    if (++th->n_free[c] > FL__OBJ_CACHE) fl__obj_spill(th, c);
+    fl__record_put((int)((o->size_ - 1) / 64), o);
 }
 
 void fl_obj_keep(fl_obj *o) {
@@ -1292,7 +1207,7 @@ void fl_obj_take(fl_obj *o) {
 
 /* Makes room on a full stack, or drops o. */
 static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
-    if (!th->registered) fl__context_begin(th);
+    fl__context_begin(th);
     if (fl__grow(&th->value, &th->cap, th->n + 1, sizeof *th->value)) return true;
     fl_obj_drop(o);
     return false;
@@ -1321,7 +1236,7 @@ bool fl_obj_own(fl_obj *o) {
 fl_scope fl_scope_begin(void) {
     fl__context *th = &fl__here;
     if (th->depth + 1 >= th->scope_cap) {
-        if (!th->registered) fl__context_begin(th);
+        fl__context_begin(th);
         if (!fl__grow(&th->scope, &th->scope_cap, th->depth + 2, sizeof *th->scope))
             return (fl_scope){-1};
         th->scope[0].base = 0;
@@ -1380,17 +1295,7 @@ void fl_set_flags(uint64_t flags) {
 }
 
 int64_t fl_live(void) {
-    pthread_mutex_lock(&fl__obj_lock);
-    int64_t n = fl__dead_live;
-    for (fl__context *t = fl__contexts; t; t = t->next)
-        n += __atomic_load_n(&t->live, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&fl__obj_lock);
-    return n;
-}
-
-/* Only this thread writes its number; others read it. */
-static void fl__count_live(fl__context *th, int64_t delta) {
-    __atomic_store_n(&th->live, th->live + delta, __ATOMIC_RELAXED);
+    return fl__records_live(FL__RECORD_TENSOR);
 }
 
 /* ---- the op tables as data ---- */
@@ -1630,17 +1535,15 @@ static void fl__tensor_drop(fl_obj *o) {
         if (be->drop) be->drop(be, t);
     }
     if (t->base_) fl_obj_drop(&t->base_->obj);
-    fl__count_live(&fl__here, -1);
-    fl_obj_free(o);
+    fl__record_put(FL__RECORD_TENSOR, o);
 }
 
 /* A handle without storage, owned by the innermost scope; strides still unset. NULL after
    fl_fail. */
 static FL__HOT fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
     fl__context *th = &fl__here;
-    fl_tensor *t = fl__obj_raw(th, sizeof *t, fl__tensor_drop);
+    fl_tensor *t = fl__obj_raw(FL__RECORD_TENSOR, sizeof *t, fl__tensor_drop);
     if (!t) return NULL;
-    fl__count_live(th, 1);
     t->dtype = dtype;
     t->family = (uint8_t)family;
     t->weak = t->copied = false;
@@ -1760,7 +1663,6 @@ uint32_t fl_version_of(const fl_tensor *t) {
 FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
 
 __attribute__((constructor)) static void fl__families_init(void) {
-    pthread_key_create(&fl__context_key, fl__context_end);
     fl__ops_init();
     fl__register_ops();
     fl_use(fl_backend_cpu(), NULL);
