@@ -38,71 +38,14 @@ typedef struct fl__ctc_loops {
 
 FL__LOOPS_BEGIN
 
-#define FL__CTC(T, S, LEVEL, TARGET) \
-    TARGET static void FL__CAT3(fl__ctc_emit, S, LEVEL)( \
-        void *e, const void *logp, int64_t step, const int64_t *label, int64_t places) { \
-        T *y = e; \
-        const T *x = logp; \
-        const T blank = x[label[0] * step] < FL__CTC_NEVER ? FL__CTC_NEVER : x[label[0] * step]; \
-        y[0] = blank; \
-        for (int64_t s = 1; s < places; s += 2) { \
-            const T v = x[label[s] * step]; \
-            y[s] = v < FL__CTC_NEVER ? FL__CTC_NEVER : v; \
-            y[s + 1] = blank; \
-        } \
-    } \
-    TARGET static void FL__CAT3(fl__ctc_step, S, LEVEL)( \
-        void *to, const void *from, const void *skip, const void *e, int64_t by, int64_t places) { \
-        T *y = to; \
-        const T *x = from, *x1 = x + by, *x2 = x1 + by, *over = skip, *plus = e; \
-        FL__VECTOR for (int64_t s = 0; s < places; s++) { \
-            const T a = x[s], b = x1[s], c = x2[s] + over[s]; \
-            const T ab = a > b ? a : b, top = ab > c ? ab : c; \
-            const T ea = FL__CAT2(flm_exp_share, S)(a - top), eb = FL__CAT2(flm_exp_share, S)(b - top); \
-            y[s] = top + FL__CAT2(flm_log, S)(ea + eb + FL__CAT2(flm_exp_share, S)(c - top)); \
-        } \
-        if (plus) FL__VECTOR for (int64_t s = 0; s < places; s++) y[s] += plus[s]; \
-    } \
-    TARGET static void FL__CAT3(fl__ctc_add, S, LEVEL)(void *to, const void *a, const void *b, \
-                                                       int64_t places) { \
-        T *y = to; \
-        const T *x = a, *z = b; \
-        FL__VECTOR for (int64_t s = 0; s < places; s++) y[s] = x[s] + z[s]; \
-    } \
-    TARGET static void FL__CAT3(fl__ctc_share, S, LEVEL)( \
-        void *dlogp, int64_t step, const int64_t *label, const void *alpha, const void *beta, \
-        double total, double dy, int64_t places) { \
-        T *d = dlogp, part[64], blank = 0; \
-        const T *a = alpha, *b = beta, all = (T)total, f = (T)dy; \
-        for (int64_t s = 0; s < places; s += 64) { \
-            const int64_t n = fl__min(64, places - s); \
-            FL__VECTOR for (int64_t i = 0; i < n; i++) \
-                part[i] = f * FL__CAT2(flm_exp_share, S)(a[s + i] + b[s + i] - all); \
-            for (int64_t i = 0; i < n; i += 2) blank += part[i]; \
-            for (int64_t i = 1; i < n; i += 2) d[label[s + i] * step] += part[i]; \
-        } \
-        d[label[0] * step] += blank; \
-    } \
-    static const fl__ctc_loops FL__CAT3(fl__ctc_loops, S, LEVEL) = { \
-        FL__CAT3(fl__ctc_emit, S, LEVEL), FL__CAT3(fl__ctc_step, S, LEVEL), \
-        FL__CAT3(fl__ctc_add, S, LEVEL), FL__CAT3(fl__ctc_share, S, LEVEL)};
-FL__CTC(float, f32, portable, )
-FL__CTC(double, f64, portable, )
-#ifdef FL__X86_LEVELS
-FL__CTC(float, f32_fma, avx2, FL__TARGET_AVX2)
-FL__CTC(float, f32_fma, avx512, FL__TARGET_AVX512)
-#endif
-#undef FL__CTC
+#define FL__LEVEL_TEXT "ctc.inc"
+#define FL__UNIT ctc
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
 FL__LOOPS_END
 
-static const fl__ctc_loops *fl__ctc_loops_of(fl_dtype d) {
-    if (d == FL_F64) return &fl__ctc_loops_f64_portable;
-#ifdef FL__X86_LEVELS
-    if (fl__cpu_isa() == FL__AVX512) return &fl__ctc_loops_f32_fma_avx512;
-    if (fl__cpu_isa() == FL__AVX2) return &fl__ctc_loops_f32_fma_avx2;
-#endif
-    return &fl__ctc_loops_f32_portable;
-}
+static const fl__ctc_loops *const fl__ctc_loops_of[FL__VARIANTS] = {
+    FL__AT_FLOATS(&fl__ctc_loops)};
 
 /* >>sequences */
 
@@ -267,7 +210,7 @@ static bool fl__ctc_run(const fl_call *call, fl_task task) {
                  .blank = ((const fl_ctc_args *)call->args)->blank};
     if (c.dtype != FL_F32 && c.dtype != FL_F64) return fl__no_kernel(call, c.dtype);
     const int64_t l = c.target->shape[1], n = c.target->shape[0], steps = c.logp->shape[0];
-    c.loops = fl__ctc_loops_of(c.dtype);
+    c.loops = fl__ctc_loops_of[fl__variant(c.dtype)];
     c.size = (int64_t)fl_dtype_size(c.dtype);
     c.row = fl__ceil_div((2 * l + 1 + 2 * FL__CTC_EDGE) * c.size, FL_ALIGN) * FL_ALIGN;
     const int64_t rows = 6 + (gradient ? steps : 0);
