@@ -16,6 +16,7 @@ BACKEND ?= cpu
 HEADERS  := $(wildcard fl*.h fl/*/*.h kernels/*.h kernels/*/*.h)
 TEXTS    := $(wildcard fl/*/*.inc kernels/*.inc kernels/*/*.inc)
 HEADER   ?= fl.h
+SINGLE   ?= build/single/$(HEADER)
 UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h fl/*/*.h kernels/*/*.h 2>/dev/null)
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
@@ -36,7 +37,7 @@ SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-fr
 PIC_FLAGS = $(if $(SHARED),-fPIC -DFL_BUILD_SHARED)
 ALL_CFLAGS = $(CFLAGS) $(SAN_FLAGS) $(PIC_FLAGS) $(WARN) -pthread
 
-NO_CONFIG = help clean
+NO_CONFIG = help clean single
 ifneq ($(filter-out $(NO_CONFIG),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
@@ -69,10 +70,10 @@ shared: ## build/<variant>-shared/libfl.so
 	@$(MAKE) --no-print-directory SHARED=1 build/$(VARIANT)-shared/libfl.so
 
 single: ## build/single/fl.h, the family as one file; HEADER=fl_nn.h: what that header needs
-	@mkdir -p build/single
-	@awk -v header=$(HEADER) -f fl/single.awk LICENSE $(HEADERS) $(TEXTS) > build/single/$(HEADER).new
-	@mv build/single/$(HEADER).new build/single/$(HEADER)
-	@echo build/single/$(HEADER)
+	@mkdir -p $(dir $(SINGLE))
+	@awk -v header=$(HEADER) -f fl/single.awk LICENSE $(HEADERS) $(TEXTS) > $(SINGLE).new
+	@mv $(SINGLE).new $(SINGLE)
+	@echo $(SINGLE)
 
 examples: $(EXAMPLES:%=$(BUILD)/%) ## the programs of examples/
 
