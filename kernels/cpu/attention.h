@@ -16,7 +16,7 @@
    hidden from all queries of a block (causal) are not looked at. */
 #include "common.h"
 #include "gemm.h"
-#include "rooms.h"
+#include "scratch.h"
 #ifndef FL_CPU_ATTENTION_H
 #define FL_CPU_ATTENTION_H
 #endif
@@ -28,7 +28,7 @@
 /* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two */
 enum { FL__ATT_QUERIES = 256, FL__ATT_KEYS = 140, FL__ATT_GRAD_KEYS = 70, FL__ATT_ROW = 272 };
 
-/* >>loops: see attention_loops.h */
+/* >>loops: see attention.inc */
 typedef struct fl__att_loops {
     void (*scale)(void *x, int64_t n, double by);
     void (*fill)(void *x, int64_t n, double value);
@@ -50,38 +50,11 @@ typedef struct fl__att_loops {
 } fl__att_loops;
 
 FL__LOOPS_BEGIN
-#define FL__T float
-#define FL__S f32
-#define FL__FN(name) fl__att_f32_portable_##name
-#define FL__TARGET
-#include "attention_loops.h"
-#define FL__T double
-#define FL__S f64
-#define FL__FN(name) fl__att_f64_##name
-#define FL__TARGET
-#include "attention_loops.h"
-#ifdef FL__X86_LEVELS
-#define FL__T float
-#define FL__S f32_fma
-#define FL__FN(name) fl__att_f32_avx2_##name
-#define FL__TARGET FL__TARGET_AVX2
-#include "attention_loops.h"
-#define FL__T float
-#define FL__S f32_fma
-#define FL__FN(name) fl__att_f32_avx512_##name
-#define FL__TARGET FL__TARGET_AVX512
-#include "attention_loops.h"
-#endif
+#define FL__TEXT "attention.inc"
+#define FL__UNIT attention
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
 FL__LOOPS_END
-
-static const fl__att_loops *fl__att_loops_of(fl_dtype d) {
-    if (d == FL_F64) return &fl__att_f64_loops;
-#ifdef FL__X86_LEVELS
-    if (fl__cpu_isa() == FL__AVX512) return &fl__att_f32_avx512_loops;
-    if (fl__cpu_isa() == FL__AVX2) return &fl__att_f32_avx2_loops;
-#endif
-    return &fl__att_f32_portable_loops;
-}
 
 /* >>blocks */
 
@@ -96,7 +69,7 @@ typedef struct fl__attention {
     int64_t keys;                    /* most in a block */
     int64_t query_blocks, splits, split_blocks; /* of the gradient: query blocks a task has */
     char *parts[2];                  /* dk, dv of each item and split, if splits > 1 */
-    fl__rooms rooms;
+    fl__scratch scratch;
 } fl__attention;
 
 /* A task's room, and where it is. Panels of a matrix [rows, columns]: `across` are the columns,
@@ -301,13 +274,13 @@ static void fl__att_forward(const fl__attention *a, fl__att_block *b) {
 static void fl__att_forward_task(void *arg, int64_t begin, int64_t end) {
     const fl__attention *a = arg;
     fl__att_block b;
-    char *room = fl__room_enter(&a->rooms);
+    char *room = fl__scratch_take(&a->scratch);
     fl__att_room(a, &b, room, false);
     for (int64_t task = begin; task < end; task++) {
         fl__att_begin(a, &b, task / a->query_blocks, task % a->query_blocks);
         fl__att_forward(a, &b);
     }
-    fl__room_leave(&a->rooms, room);
+    fl__scratch_give_back(&a->scratch, room);
 }
 
 /* >>gradient */
@@ -364,7 +337,7 @@ static void fl__att_zero(const fl__attention *a, char *at, int64_t row, int64_t 
 static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
     const fl__attention *a = arg;
     fl__att_block b;
-    char *room = fl__room_enter(&a->rooms);
+    char *room = fl__scratch_take(&a->scratch);
     fl__att_room(a, &b, room, true);
     for (int64_t task = begin; task < end; task++) {
         const int64_t item = task / a->splits, split = task % a->splits;
@@ -378,7 +351,7 @@ static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
             fl__att_backward(a, &b, sum, row);
         }
     }
-    fl__room_leave(&a->rooms, room);
+    fl__scratch_give_back(&a->scratch, room);
 }
 
 /* dk and dv from the parts, a row of an item each. */
@@ -399,13 +372,15 @@ static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
 /* >>slots */
 
 static fl__attention fl__att_of(const fl_call *c) {
+    static const fl__att_loops *const loops[] = {FL__AT_LEVELS(&fl__attention_loops_f32)[FL__VARIANT_F64] =
+                                                     &fl__attention_loops_f64_portable};
     const fl_tensor *q = c->in[0], *v = c->in[2], *mask = c->in[3];
     int nd = q->ndim;
     fl__attention a = {.args = c->args, .q = q, .k = c->in[1], .v = v, .splits = 1, .items = 1,
                        .mask = mask->weak ? NULL : mask, .n = q->shape[nd - 2],
                        .m = v->shape[nd - 2], .d = q->shape[nd - 1], .e = v->shape[nd - 1]};
     a.ks = fl__gemm_kernels(q->dtype);
-    a.loops = fl__att_loops_of(q->dtype);
+    a.loops = loops[fl__variant(q->dtype)];
     a.size = (int64_t)a.ks->size;
     a.wide = 2 * a.ks->lanes;
     for (int i = 0; i < nd - 2; i++) a.items *= q->shape[i];
@@ -437,14 +412,14 @@ static bool fl__att_run(fl__attention *a, int64_t tasks, int64_t grain, fl_task 
     fl__att_block b;
     const bool gradient = task == fl__att_backward_task;
     const int64_t rows = a->splits > 1 ? a->items * a->splits * a->m * a->size : 0;
-    if (!fl__rooms_open(&a->rooms, tasks, fl__att_room(a, &b, NULL, gradient),
+    if (!fl__scratch_open(&a->scratch, tasks, fl__att_room(a, &b, NULL, gradient),
                         rows * (a->d + a->e), gradient ? "attention_grad" : "attention"))
         return false;
-    a->parts[0] = a->rooms.more;
-    a->parts[1] = a->rooms.more + rows * a->d;
+    a->parts[0] = a->scratch.shared;
+    a->parts[1] = a->scratch.shared + rows * a->d;
     fl_parallel(tasks, grain, task, a);
     if (a->splits > 1) fl_parallel(a->items * a->m, 64, fl__att_join_task, a);
-    fl__rooms_close(&a->rooms);
+    fl__scratch_close(&a->scratch);
     return true;
 }
 

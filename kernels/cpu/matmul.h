@@ -16,7 +16,7 @@
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
 #include "gemm.h"
-#include "rooms.h"
+#include "scratch.h"
 #ifndef FL_CPU_MATMUL_H
 #define FL_CPU_MATMUL_H
 
@@ -86,7 +86,7 @@ typedef struct fl__matmul {
     bool swapped;      /* g computes C^T */
     const fl__finish *finish; /* of C, of one item; NULL: none */
     bool openblas;
-    fl__rooms rooms; /* panels of B for each task, and besides */
+    fl__scratch scratch; /* panels of B for each task, and besides */
     char *packed;    /* A of the chunk, m * chunk elements per part */
     char *parts;     /* C^T of each item, or the parts of C; NULL: straight into out */
     char *out;       /* [items][m][n] of C */
@@ -365,17 +365,17 @@ static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
 }
 
 /* Writes rows i0 .. i1, columns j0 .. j1 of C^T into C. */
-static void fl__matmul_turn(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0,
+static void fl__matmul_transpose(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0,
                             int64_t i1, int64_t j0, int64_t j1) {
     const int64_t size = (int64_t)g->ks->size;
     char *out = p->out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
-    g->ks->turn(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
+    g->ks->transpose(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
     if (p->finish) fl__gemm_finish(p->finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
 }
 
 static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
-    char *panels = p->rooms.buffer ? fl__room_enter(&p->rooms) : NULL;
+    char *panels = p->scratch.buffer ? fl__scratch_take(&p->scratch) : NULL;
     for (int64_t task = begin; task < end; task++) {
         int64_t block = task / p->column_blocks, index = block / p->row_blocks;
         fl__gemm g = fl__matmul_part(p, index);
@@ -390,9 +390,9 @@ static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
         else
 #endif
             fl__gemm_block(&g, t0, t1, j0, j1, panels);
-        if (p->swapped && p->at + g.k == p->split_k) fl__matmul_turn(p, &g, index, i0, i1, j0, j1);
+        if (p->swapped && p->at + g.k == p->split_k) fl__matmul_transpose(p, &g, index, i0, i1, j0, j1);
     }
-    if (panels) fl__room_leave(&p->rooms, panels);
+    if (panels) fl__scratch_give_back(&p->scratch, panels);
 }
 
 /* Adds the parts of each item in order, over a range of the elements of all items. */
@@ -524,15 +524,15 @@ static bool fl__matmul_float(fl__matmul *p) {
     if (pack + parts > 0 || panels) {
         int64_t columns = fl__min(fl__gemm_group(g), fl__ceil_div(g->n, g->width) * g->width);
         int64_t room = panels ? fl__min(columns, p->block_columns) * depth * size : 0;
-        if (!fl__rooms_open(&p->rooms, fl__matmul_tasks(p), room, (pack + parts) * size, "matmul"))
+        if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), room, (pack + parts) * size, "matmul"))
             return false;
-        p->packed = p->rooms.more;
-        p->parts = parts ? p->rooms.more + pack * size : NULL;
+        p->packed = p->scratch.shared;
+        p->parts = parts ? p->scratch.shared + pack * size : NULL;
     }
     fl__matmul_run(p);
     if (p->splits > 1) fl_parallel(p->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
     if (p->splits > 1 || (p->openblas && !p->swapped)) fl__matmul_finish_rows(p, g->m);
-    if (p->rooms.buffer) fl__rooms_close(&p->rooms);
+    if (p->scratch.buffer) fl__scratch_close(&p->scratch);
     return true;
 }
 
