@@ -50,7 +50,7 @@ typedef struct fl__att_loops {
 } fl__att_loops;
 
 FL__LOOPS_BEGIN
-#define FL__TEXT "attention.inc"
+#define FL__LEVEL_TEXT "attention.inc"
 #define FL__UNIT attention
 #define FL__WITH_F64 FL__ONCE
 #include "levels.inc"

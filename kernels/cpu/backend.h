@@ -15,6 +15,8 @@
 #include "cross_entropy.h"
 #include "step.h"
 #include "gemm.h"
+#include "gemm_f64.h"
+#include "gemm_bf16.h"
 #include "scratch.h"
 #include "force.h"
 #include "matmul.h"

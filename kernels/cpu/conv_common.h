@@ -111,7 +111,7 @@ FL_PRIVATE void fl__band_row(const fl__band *b, const char *from, int64_t y, cha
 #include <string.h>
 
 FL__TILES_BEGIN
-#define FL__TEXT "conv_tile.inc"
+#define FL__LEVEL_TEXT "conv_tile.inc"
 #define FL__UNIT conv_tile
 #define FL__WITH_F64 FL__PER_LEVEL
 #include "levels.inc"

@@ -190,8 +190,8 @@ static void fl__weight_task(void *arg, int64_t begin, int64_t end) {
                           .c0 = chunk * p->to.c, .o0 = task % p->o_chunks * p->o};
         b.c = fl__min(p->to.c, v->c - b.c0);
         b.o = fl__min(p->o, v->o - b.o0);
-        b.part = p->to.data + ((item * p->to.runs * p->to.c_chunks + chunk) * p->to.tw * p->to.c * v->o + b.o0) *
-                 v->size;
+        b.part = p->to.data + v->size *
+                 ((item * p->to.runs * p->to.c_chunks + chunk) * p->to.tw * p->to.c * v->o + b.o0);
         int64_t first = split * p->split_units, last = fl__min(first + p->split_units, p->units);
         for (b.u0 = first; b.u0 < last; b.u0 += b.units) {
             b.units = fl__min(p->block, last - b.u0);

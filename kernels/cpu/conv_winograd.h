@@ -41,7 +41,7 @@ typedef enum fl__winograd_kind {
 typedef void (*fl__winograd_fn)(const float *const *from, float *const *to, int64_t n, const float *bias);
 
 FL__TILES_BEGIN
-#define FL__TEXT "winograd.inc"
+#define FL__LEVEL_TEXT "winograd.inc"
 #define FL__UNIT winograd
 #include "levels.inc"
 FL__TILES_END

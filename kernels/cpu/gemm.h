@@ -1,10 +1,9 @@
 /* gemm.h - the register tiles of matrix products, for matmul.h, conv.h and attention.h
 
-   A tile is a corner of C, as large as the registers hold, and runs along k. gemm.inc is its text; here it
-   is expanded for f32 and f64 at every level, and chosen.
-
-   Where fl_matmul_precision allows it, packed f32 operands may be rounded to bf16, two values along
-   k in the place of one: vdpbf16ps multiplies both and adds them to an f32 sum. */
+   A tile is a corner of C, as large as the registers hold, and runs along k. gemm.inc is its text. It is
+   expanded at every level here for f32, in gemm_f64.h for f64 and in gemm_bf16.h for pairs of bf16: where
+   fl_matmul_precision allows it, packed f32 operands may be rounded to bf16, two values along k in the
+   place of one, which vdpbf16ps multiplies and adds to an f32 sum. */
 #include "common.h"
 #ifndef FL_CPU_GEMM_H
 #define FL_CPU_GEMM_H
@@ -44,6 +43,7 @@ typedef struct fl__kernels {
 } fl__kernels;
 /* The kernels for f32 or f64 at the level in force. */
 FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype);
+FL_PRIVATE const fl__kernels *fl__gemm_kernels_f64(void);
 /* The kernels for pairs of bf16, where products of ks may be rounded and that is faster; else
    NULL. */
 FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks);
@@ -66,31 +66,16 @@ FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char
 #define FL_CPU_GEMM_IMPL
 
 #include <string.h>
-#if defined(FL__HAS_PAIRS_avx512) && !defined(FL_EMULATE_BF16)
-#include <immintrin.h>
-#endif
 
 FL__TILES_BEGIN
-#define FL__TEXT "gemm.inc"
+#define FL__LEVEL_TEXT "gemm.inc"
 #define FL__UNIT gemm
-#define FL__WITH_F64 FL__PER_LEVEL
-#define FL__WITH_PAIRS 1
 #include "levels.inc"
 FL__TILES_END
 
 FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype) {
     static const fl__kernels *const f32[] = {FL__AT_LEVELS(&fl__gemm_kernels_f32)};
-    static const fl__kernels *const f64[] = {FL__AT_LEVELS(&fl__gemm_kernels_f64)};
-    return (dtype == FL_F64 ? f64 : f32)[fl__level()];
-}
-
-FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks) {
-#ifdef FL__HAS_PAIRS_avx512
-    bool rounds = fl_matmul_precision() == FL_BF16 && fl__level_has_bf16();
-    if (rounds && ks == &fl__gemm_kernels_f32_avx512) return &fl__gemm_kernels_pairs_avx512;
-#endif
-    (void)ks;
-    return NULL;
+    return dtype == FL_F64 ? fl__gemm_kernels_f64() : f32[fl__level()];
 }
 
 /* Copies or adds an m x n corner of a computed tile into C. */
