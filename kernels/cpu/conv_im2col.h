@@ -124,7 +124,7 @@ static fl_tensor fl__im2col_matrix(const fl_tensor *t, int64_t rows, int64_t col
 static bool fl__im2col_product(const fl__conv *v, fl_tensor *columns) {
     const fl_call *c = v->call;
     const int64_t pixels = v->images * v->oh * v->ow, width = v->kh * v->kw * v->c;
-    const fl_linear_args plain = {.act = FL_OP_COUNT};
+    const fl_linear_args plain = {.act = FL_OP_NONE};
     fl_call product = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2};
     fl_tensor a, b, y;
     if (v->direction == FL__CONV_FORWARD) {

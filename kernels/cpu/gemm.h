@@ -22,7 +22,7 @@ typedef struct fl__tile {
 } fl__tile;
 /* What gemm_tile.h makes for an element type and an instruction set. */
 typedef void (*fl__tile_fn)(const fl__tile *t);
-typedef void (*fl__few_fn)(const fl__tile *t, int64_t n);
+typedef void (*fl__skinny_fn)(const fl__tile *t, int64_t n);
 typedef struct fl__kernels {
     size_t size;             /* of an element */
     int lanes;               /* elements per register */
@@ -31,8 +31,8 @@ typedef struct fl__kernels {
     int short_rows, widest;  /* most rows and most registers across of a tile with any rsa */
     fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1; of pairs there is nothing else */
     fl__tile_fn tile[3][7];  /* [registers across / 2][rows] */
-    fl__few_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
-    fl__few_fn axpys[5];     /* the same where b is [k][n] */
+    fl__skinny_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
+    fl__skinny_fn axpys[5];     /* the same where b is [k][n] */
     /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row.
        pack is for operands: of pairs it makes fl__gemm_depth rows. transpose is for all else. */
     void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
@@ -56,7 +56,7 @@ enum { FL__TILE_REGISTERS = 28 }; /* that the sums of a tile fill at most */
 FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t);
 
 #define FL__PANEL_SLACK 128 /* bytes that tiles may read past the end of their operands */
-/* A scratch buffer until the op ends, with room for reads past its end. */
+/* A scratch buffer until the op ends, with space for reads past its end. */
 FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char *op);
 
 #endif /* FL_CPU_GEMM_H: stop here if you only want the declarations */
