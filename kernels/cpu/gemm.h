@@ -20,7 +20,7 @@ typedef struct fl__tile {
     int64_t ldc;
     bool add;
 } fl__tile;
-/* What gemm_tile.h makes for an element type and an instruction set. */
+/* What gemm.inc makes for an element type and a level. */
 typedef void (*fl__tile_fn)(const fl__tile *t);
 typedef void (*fl__skinny_fn)(const fl__tile *t, int64_t n);
 typedef struct fl__kernels {

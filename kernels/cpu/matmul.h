@@ -1,17 +1,17 @@
-/* matmul.h - matrix products on the CPU: packed, blocked, in the register tiles of gemm.h
+/* kernels/cpu/matmul.h - matrix products on the CPU: packed, blocked, in the register tiles of gemm.h
 
-   C = A B goes along k in chunks so long that C is seldom read again. For each chunk the threads
-   pack A; then blocks of rows and columns of C, cut by its size alone, run on the thread pool. A
-   block packs a few panels of B after the other (each as many columns as a tile has) into the
-   second-level cache and runs the tiles of its rows over them.
+   C = A B goes along k in chunks so long that C is seldom read from memory again. For each chunk the
+   threads pack A; then blocks of rows and columns of C, cut by its size alone, run on the thread pool. A
+   block packs a few panels of B after the other (each as many columns as a tile has) into the second-level
+   cache and runs the tiles of its rows over them.
 
-   Tall heaps of rows are cut into tiles of equal height, so no tile computes rows that do not
-   exist. What packing would not pay for is read in place: small products, and B transposed under
-   few rows (then C^T = B^T A^T is computed, whose left operand streams through once). A handful of
-   rows, bound by the reading of B, have loops of their own, for B as it is and transposed.
+   Rows are cut into tiles of equal height, so that no tile computes rows that do not exist. Operands for
+   which packing does not pay are read in place: those of small products, and B transposed under few rows
+   (then C^T = B^T A^T is computed, whose left operand streams through once). Skinny products, of up to 8
+   rows, are bound by the reading of B and have loops of their own, for B as it is and transposed.
 
-   Where operands may be rounded to bf16 (fl__gemm_pairs), packing does it, and everything that is
-   read in place, bound by memory as it is, stays f32.
+   Where operands may be rounded to bf16 (fl__gemm_pairs), packing does it, and everything that is read in
+   place, bound by memory as it is, stays f32.
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
