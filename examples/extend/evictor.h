@@ -1,4 +1,4 @@
-/* evictor.h - a stranger's memory manager: a budget of bytes, the rest in a file
+/* evictor.h - a memory manager of one's own: a budget of bytes, the rest in a file
 
    What it shows: a manager may take bytes away, because they are reached only between fl_buffer_map
    and fl_buffer_unmap. When a request would pass the budget, the least recently mapped buffers that
