@@ -25,7 +25,8 @@
    <<example
 
    Contents: search for the marker.
-     >>build  >>errors  >>log  >>dtypes  >>threads  >>heap  >>records  >>devices  >>buffers  >>managers  >>trace
+     >>build  >>errors  >>log  >>dtypes  >>threads  >>heap  >>records  >>devices  >>buffers
+     >>managers  >>trace
      >>implementation
    Two managers that stand on others, one that fails and one that plans offsets, have a room of their
    own: fl/mem/managers.h.
@@ -1498,9 +1499,9 @@ static FL__COLD void fl__trace_add(fl__event_kind kind, const fl_buffer *b, cons
     e.thread = t ? t->id : 0;
     snprintf(e.op, sizeof e.op, "%s", op ? op : "");
     pthread_mutex_lock(&fl__lock);
-    bool room = fl__trace.on && fl__trace.n < fl__trace.max &&
+    bool fits = fl__trace.on && fl__trace.n < fl__trace.max &&
                 fl__grow_raw(&fl__trace.events, &fl__trace.cap, fl__trace.n + 1, sizeof e);
-    if (room)
+    if (fits)
         fl__trace.events[fl__trace.n++] = e;
     else
         fl__trace.lost += fl__trace.on; /* a trace that cannot grow loses events, not the program */
@@ -2163,7 +2164,7 @@ FL_API size_t fl_mem_trim(void) {
 }
 
 /* The second and last try, after a trim. */
-static FL__COLD bool fl__get_again(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+static FL__COLD bool fl__retry_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
     if (b->bytes <= SIZE_MAX / 4) {
         fl__trim_all(m);
         b->manager = m;
@@ -2185,7 +2186,7 @@ static bool fl__get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
     }
     b->manager = m;
     b->device = info->device ? info->device : &fl__host;
-    if ((b->bytes > SIZE_MAX / 4 || !m->get(m, b, info)) && !fl__get_again(m, b, info))
+    if ((b->bytes > SIZE_MAX / 4 || !m->get(m, b, info)) && !fl__retry_get(m, b, info))
         return false;
     if (fl__tracing()) fl__trace_add(FL__GET, b, info->op);
     return true;

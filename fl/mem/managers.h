@@ -55,8 +55,8 @@ typedef struct fl__failing {
 
 static bool fl__failing_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     fl__failing *f = self->user;
-    const fl_buffer *again = b;
-    if (__atomic_compare_exchange_n(&f->refused, &again, NULL, false, __ATOMIC_RELAXED,
+    const fl_buffer *second_try = b;
+    if (__atomic_compare_exchange_n(&f->refused, &second_try, NULL, false, __ATOMIC_RELAXED,
                                     __ATOMIC_RELAXED))
         return false;
     int64_t left = __atomic_sub_fetch(&f->n, 1, __ATOMIC_RELAXED);
