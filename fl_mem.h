@@ -291,11 +291,16 @@ typedef struct fl__records {
     } list[FL__RECORD_KINDS];
     int64_t most; /* FL__RECORDS_MOST; 0 before the thread has lists of its own */
 } fl__records;
-#ifndef __cplusplus
-FL__PRIVATE_VARIABLE _Thread_local fl__records *fl__self; /* never NULL */
 /* For empty and for full lists. NULL after fl_fail. */
 FL_PRIVATE void *fl__record_refill(int kind, size_t size);
 FL_PRIVATE void fl__record_overflow(int kind, void *record);
+/* Records of that kind in use, in all threads. */
+FL_PRIVATE int64_t fl__records_live(int kind);
+/* Calls fn when this thread ends, or the process if it is the first, before its records go. Another
+   fn replaces it. False when the heap is out. */
+FL_PRIVATE bool fl__at_thread_end(void (*fn)(void));
+#ifndef __cplusplus
+FL__PRIVATE_VARIABLE _Thread_local fl__records *fl__self; /* never NULL */
 /* A record of `size` bytes, not cleared: always the same size for one kind. */
 static FL__HOT void *fl__record_get(int kind, size_t size) {
     fl__records *t = fl__self;
@@ -316,11 +321,6 @@ static FL__HOT void fl__record_put(int kind, void *record) {
     t->list[kind].head = r;
     __atomic_store_n(&t->list[kind].n, t->list[kind].n + 1, __ATOMIC_RELAXED);
 }
-/* Records of that kind in use, in all threads. */
-FL_PRIVATE int64_t fl__records_live(int kind);
-/* Calls fn when this thread ends, or the process if it is the first, before its records go. Another
-   fn replaces it. False when the heap is out. */
-FL_PRIVATE bool fl__at_thread_end(void (*fn)(void));
 #endif
 
 /* >>devices ------------------------------------------------------------------------------------ */
