@@ -1099,7 +1099,6 @@ FL_PRIVATE void fl__register_ops(void);
 /* >>implementation ----------------------------------------------------------------------------- */
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

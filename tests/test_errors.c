@@ -1620,6 +1620,8 @@ static const char *const cannot_fail[] = {
     "fl_nn_put_shape",
     "fl_nn_put_pair",
     "fl_nn_shape_text",
+    "fl_buffer_from",
+    "fl_mem_hand_on",
     "fl_buffer_claim",
     "fl_buffer_resident",
     /* they count in the caller's own struct, or set a table */
