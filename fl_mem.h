@@ -50,6 +50,11 @@
      Memory   A buffer takes its bytes from the manager in use when it is made and returns them
               there. Its bytes are reached between fl_buffer_map and fl_buffer_unmap only, so a
               manager may move, page or recompute them. */
+#if defined(__cplusplus) && (defined(FL_IMPLEMENTATION) || defined(FL_STATIC))
+#error "fl: its implementation is C: define FL_IMPLEMENTATION in a C file, and only include fl here"
+#undef FL_IMPLEMENTATION
+#undef FL_STATIC
+#endif
 #ifndef FL_MEM_H
 #define FL_MEM_H
 
