@@ -1115,6 +1115,7 @@ FL_PRIVATE void fl__register_ops(void);
 /* >>implementation ----------------------------------------------------------------------------- */
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -2588,26 +2589,26 @@ bool fl_set_host(fl_tensor *t, const void *src, size_t bytes) {
 fl_number fl_number_load(fl_dtype d, const void *p) {
     if (!p) return (fl_number){true, (double)NAN, 0};
     switch (d) {
-#define FL__LOAD(D, T, real, as_float, as_int)                \
+#define FL__NUMBER_LOAD(D, T, real, as_float, as_int)                \
     case D: {                                                 \
         T v;                                                  \
         memcpy(&v, p, sizeof v);                              \
         return (fl_number){real, (double)(as_float), as_int}; \
     }
-        FL__LOAD(FL_B8, uint8_t, false, v, v)
-        FL__LOAD(FL_U8, uint8_t, false, v, v)
-        FL__LOAD(FL_I8, int8_t, false, v, v)
-        FL__LOAD(FL_I16, int16_t, false, v, v)
-        FL__LOAD(FL_I32, int32_t, false, v, v)
-        FL__LOAD(FL_I64, int64_t, false, v, v)
-        FL__LOAD(FL_U16, uint16_t, false, v, v)
-        FL__LOAD(FL_U32, uint32_t, false, v, v)
-        FL__LOAD(FL_U64, uint64_t, false, v, (int64_t)v)
-        FL__LOAD(FL_F16, uint16_t, true, flm_f16_to_f32(v), 0)
-        FL__LOAD(FL_BF16, uint16_t, true, flm_bf16_to_f32(v), 0)
-        FL__LOAD(FL_F32, float, true, v, 0)
-        FL__LOAD(FL_F64, double, true, v, 0)
-#undef FL__LOAD
+        FL__NUMBER_LOAD(FL_B8, uint8_t, false, v, v)
+        FL__NUMBER_LOAD(FL_U8, uint8_t, false, v, v)
+        FL__NUMBER_LOAD(FL_I8, int8_t, false, v, v)
+        FL__NUMBER_LOAD(FL_I16, int16_t, false, v, v)
+        FL__NUMBER_LOAD(FL_I32, int32_t, false, v, v)
+        FL__NUMBER_LOAD(FL_I64, int64_t, false, v, v)
+        FL__NUMBER_LOAD(FL_U16, uint16_t, false, v, v)
+        FL__NUMBER_LOAD(FL_U32, uint32_t, false, v, v)
+        FL__NUMBER_LOAD(FL_U64, uint64_t, false, v, (int64_t)v)
+        FL__NUMBER_LOAD(FL_F16, uint16_t, true, flm_f16_to_f32(v), 0)
+        FL__NUMBER_LOAD(FL_BF16, uint16_t, true, flm_bf16_to_f32(v), 0)
+        FL__NUMBER_LOAD(FL_F32, float, true, v, 0)
+        FL__NUMBER_LOAD(FL_F64, double, true, v, 0)
+#undef FL__NUMBER_LOAD
     default: return (fl_number){true, (double)NAN, 0};
     }
 }
@@ -2621,17 +2622,17 @@ static float fl__number_f32(fl_number v) {
 void fl_number_store(fl_dtype d, void *p, fl_number v) {
     if (!p) return;
     switch (d) {
-#define FL__STORE(D, T, name) \
+#define FL__NUMBER_STORE(D, T, name) \
     case D: memcpy(p, &(T){v.real ? flm_f64_to_##name(v.f) : (T)v.i}, sizeof(T)); break
-        FL__STORE(FL_U8, uint8_t, u8);
-        FL__STORE(FL_I8, int8_t, i8);
-        FL__STORE(FL_I16, int16_t, i16);
-        FL__STORE(FL_I32, int32_t, i32);
-        FL__STORE(FL_I64, int64_t, i64);
-        FL__STORE(FL_U16, uint16_t, u16);
-        FL__STORE(FL_U32, uint32_t, u32);
-        FL__STORE(FL_U64, uint64_t, u64);
-#undef FL__STORE
+        FL__NUMBER_STORE(FL_U8, uint8_t, u8);
+        FL__NUMBER_STORE(FL_I8, int8_t, i8);
+        FL__NUMBER_STORE(FL_I16, int16_t, i16);
+        FL__NUMBER_STORE(FL_I32, int32_t, i32);
+        FL__NUMBER_STORE(FL_I64, int64_t, i64);
+        FL__NUMBER_STORE(FL_U16, uint16_t, u16);
+        FL__NUMBER_STORE(FL_U32, uint32_t, u32);
+        FL__NUMBER_STORE(FL_U64, uint64_t, u64);
+#undef FL__NUMBER_STORE
     case FL_F16: memcpy(p, &(uint16_t){flm_f32_to_f16(fl__number_f32(v))}, 2); break;
     case FL_BF16: memcpy(p, &(uint16_t){flm_f32_to_bf16(fl__number_f32(v))}, 2); break;
     case FL_F32: memcpy(p, &(float){fl__number_f32(v)}, 4); break;
