@@ -163,10 +163,10 @@ FL_API void fl_set_flags(uint64_t flags);
    slot runs, and double backward) and on blocks of numbers (kernels/cpu/formula.h).
 
    class  takes                          gives         need  REQ: every backend has it (or falls back on cpu, warned)
-   FLOAT  float (integers become f32)    the same            OPT: a slot where speed wants one; else the formula
-   NUM    float, integers                the same            DEF: the formula; the cpu has no loops for it
-   ANY    float, integers, b8            the same
-   INT    integers, b8                   the same
+   FLOAT  float (integers become f32)    the same            HOT: so it is, and the cpu compiles its gradient
+   NUM    float, integers                the same            OPT: the cpu compiles it and its gradient; others give it a
+   ANY    float, integers, b8            the same                 slot where speed wants one, else it is composed
+   INT    integers, b8                   the same            DEF: the same, but the cpu runs its program
    CMP    anything                       b8
    BOOL   anything, as x != 0            b8
 
@@ -181,18 +181,18 @@ FL_API void fl_set_flags(uint64_t flags);
     X(sqrt,        FLOAT, REQ, SQRT(x),                                  DIV(dy, MUL(CONST(2), y))) \
     X(sin,         FLOAT, REQ, SIN(x),                                   MUL(dy, COS(x))) \
     X(cos,         FLOAT, REQ, COS(x),                                   NEG(MUL(dy, SIN(x)))) \
-    X(tanh,        FLOAT, REQ, TANH(x),                                  MUL(dy, SUB(CONST(1), MUL(y, y)))) \
+    X(tanh,        FLOAT, HOT, TANH(x),                                  MUL(dy, SUB(CONST(1), MUL(y, y)))) \
     X(erf,         FLOAT, REQ, ERF(x),          MUL(dy, MUL(CONST(1.1283791670955126), EXP(NEG(MUL(x, x)))))) \
     X(floor,       NUM,   REQ, FLOOR(x),                                 CONST(0)) \
     X(rint,        NUM,   REQ, RINT(x),                                  CONST(0)) \
     X(bitwise_not, INT,   REQ, NOT(x),                                   CONST(0)) \
-    X(ceil,        NUM,   OPT, NEG(FLOOR(NEG(x))),                       CONST(0)) \
-    X(trunc,       NUM,   OPT, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x)), CONST(0)) \
+    X(ceil,        NUM,   DEF, NEG(FLOOR(NEG(x))),                       CONST(0)) \
+    X(trunc,       NUM,   DEF, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x)), CONST(0)) \
     X(frac,        NUM,   DEF, SUB(x, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x))), dy) \
-    X(square,      NUM,   OPT, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
-    X(reciprocal,  FLOAT, OPT, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
-    X(rsqrt,       FLOAT, OPT, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
-    X(sign,        NUM,   OPT, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
+    X(square,      NUM,   DEF, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
+    X(reciprocal,  FLOAT, DEF, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
+    X(rsqrt,       FLOAT, DEF, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
+    X(sign,        NUM,   DEF, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
     X(deg2rad,     FLOAT, DEF, MUL(x, CONST(0.017453292519943295)),      MUL(dy, CONST(0.017453292519943295))) \
     X(rad2deg,     FLOAT, DEF, MUL(x, CONST(57.29577951308232)),         MUL(dy, CONST(57.29577951308232))) \
     /* logarithms of whole powers of the base are exact */ \
@@ -286,13 +286,13 @@ FL_API void fl_set_flags(uint64_t flags);
       DIV(dy, MUL(ADD(CONST(1), ABS(x)), ADD(CONST(1), ABS(x))))) \
     X(logsigmoid,  FLOAT, DEF, SUB(MIN(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))), DIV(dy, ADD(CONST(1), EXP(x)))) \
     X(tanhshrink,  FLOAT, DEF, SUB(x, TANH(x)),                          MUL(dy, MUL(TANH(x), TANH(x)))) \
-    X(isnan,       CMP,   OPT, NOT(EQ(x, x)),                            CONST(0)) \
+    X(isnan,       CMP,   DEF, NOT(EQ(x, x)),                            CONST(0)) \
     X(isfinite,    CMP,   DEF, EQ(MUL(x, CONST(0)), CONST(0)),           CONST(0)) \
     X(isinf,       CMP,   DEF, AND(EQ(x, x), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
     X(isposinf,    CMP,   DEF, AND(LT(CONST(0), x), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
     X(isneginf,    CMP,   DEF, AND(LT(x, CONST(0)), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
     X(signbit,     CMP,   DEF, OR(LT(x, CONST(0)), LT(DIV(CONST(1), x), CONST(0))), CONST(0)) \
-    X(logical_not, BOOL,  OPT, NOT(x),                                   CONST(0))
+    X(logical_not, BOOL,  DEF, NOT(x),                                   CONST(0))
 
 /*       op           class  need  y = f(a, b)            da = g(a, b, y, dy)                    db                 */
 #define FL_BINARY_OPS(X) \
@@ -346,14 +346,14 @@ FL_API void fl_set_flags(uint64_t flags);
     X(logaddexp2,   FLOAT, DEF, SELECT(EQ(a, b), ADD(a, CONST(1)), ADD(MAX(a, b), \
       MUL(CONST(1.4426950408889634), LOG1P(POW(CONST(2), NEG(ABS(SUB(a, b)))))))), \
       DIV(dy, ADD(CONST(1), POW(CONST(2), SUB(b, a)))), DIV(dy, ADD(CONST(1), POW(CONST(2), SUB(a, b))))) \
-    X(prelu,        FLOAT, OPT, SELECT(LT(CONST(0), a), a, MUL(b, a)), \
+    X(prelu,        FLOAT, DEF, SELECT(LT(CONST(0), a), a, MUL(b, a)), \
       SELECT(LT(CONST(0), a), dy, MUL(dy, b)),          SELECT(LT(CONST(0), a), CONST(0), MUL(dy, a))) \
-    X(ne,           CMP,   OPT, NOT(EQ(a, b)),          CONST(0),                               CONST(0)) \
-    X(gt,           CMP,   OPT, LT(b, a),               CONST(0),                               CONST(0)) \
-    X(ge,           CMP,   OPT, LE(b, a),               CONST(0),                               CONST(0)) \
-    X(logical_and,  BOOL,  OPT, AND(a, b),              CONST(0),                               CONST(0)) \
-    X(logical_or,   BOOL,  OPT, OR(a, b),               CONST(0),                               CONST(0)) \
-    X(logical_xor,  BOOL,  OPT, XOR(a, b),              CONST(0),                               CONST(0))
+    X(ne,           CMP,   DEF, NOT(EQ(a, b)),          CONST(0),                               CONST(0)) \
+    X(gt,           CMP,   DEF, LT(b, a),               CONST(0),                               CONST(0)) \
+    X(ge,           CMP,   DEF, LE(b, a),               CONST(0),                               CONST(0)) \
+    X(logical_and,  BOOL,  DEF, AND(a, b),              CONST(0),                               CONST(0)) \
+    X(logical_or,   BOOL,  DEF, OR(a, b),               CONST(0),                               CONST(0)) \
+    X(logical_xor,  BOOL,  DEF, XOR(a, b),              CONST(0),                               CONST(0))
 
 /* Ops that are not element-wise formulas. `holds`: the REQ ops that an OPT op's composition runs;
    "cpu": it has none, and runs on the cpu where the backend has no slot.
@@ -1322,6 +1322,7 @@ int64_t fl_live(void) {
 
 static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #define FL__IS_REQ true
+#define FL__IS_HOT true
 #define FL__IS_OPT false
 #define FL__IS_DEF false
 #define FL__U(op, class_, need, f, g) \
@@ -1337,6 +1338,7 @@ static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #undef FL__B
 #undef FL__O
 #undef FL__IS_REQ
+#undef FL__IS_HOT
 #undef FL__IS_OPT
 #undef FL__IS_DEF
 };
