@@ -184,7 +184,7 @@ typedef struct fl_nn_conv2d_opts {
     fl_dtype dtype;
     fl_rng *rng;
 } fl_nn_conv2d_opts;
-/* x [n, in, h, w] -> [n, out, oh, ow] as fl_conv2d; weight [out, in / groups, kernel, kernel_w] and
+/* x [n, in, h, w] -> [n, out, oh, ow] as fl_conv; weight [out, in / groups, kernel, kernel_w] and
    bias [out] are uniform within 1 / sqrt(in / groups * kernel * kernel_w) of 0. */
 #define fl_nn_conv2d(...) FL_NN__CONV2D(__VA_ARGS__, ._ = 0)
 #define FL_NN__CONV2D(in, out, kernel, ...) \
@@ -389,6 +389,8 @@ FL_PRIVATE void fl__nn_describe_shape(const fl_shape *s, char *buf, size_t size)
 #if defined(FL_IMPL_ONLY_NN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_IMPL
 #define FL_NN_IMPL
+#include "fl/ops/conv.h"
+#include "fl/ops/pool.h"
 #include "fl/ops/softmax.h"
 
 #include <inttypes.h>
@@ -1049,9 +1051,8 @@ static int64_t fl__nn_second(int64_t second, int64_t first) {
 }
 
 typedef struct fl__nn_pool2d {
-    int64_t kernel;
     bool average;
-    fl_pool2d_opts opts;
+    fl_pool_opts opts;
 } fl__nn_pool2d;
 
 static fl_vars fl__nn_pool2d_forward(fl_nn_module *m, fl_vars in) {
@@ -1060,8 +1061,8 @@ static fl_vars fl__nn_pool2d_forward(fl_nn_module *m, fl_vars in) {
         char text[FL__NN_SHAPE];
         return fl_nn_fail(m, "input %s, wants [n, c, h, w]", fl__nn_shape(in.v[0], text));
     }
-    return FL_VARS(p->average ? fv_avg_pool2d_opt(in.v[0], p->kernel, p->opts)
-                              : fv_max_pool2d_opt(in.v[0], p->kernel, p->opts));
+    return FL_VARS(p->average ? fv_avg_pool_opt(in.v[0], p->opts)
+                              : fv_max_pool_opt(in.v[0], NULL, p->opts));
 }
 
 static void fl__nn_put_tuple(fl__nn_text *t, const char *name, int64_t a, int64_t b) {
@@ -1077,14 +1078,13 @@ static void fl__nn_put_pair(fl__nn_text *t, const char *name, int64_t a, int64_t
 }
 
 static void fl__nn_pool2d_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl__nn_pool2d *p = m->data;
-    const fl_pool2d_opts *o = &p->opts;
-    const int64_t kw = fl__nn_second(o->kernel_w, p->kernel), pad = fl_option_int(o->pad, 0);
+    const fl_pool_opts *o = &((const fl__nn_pool2d *)m->data)->opts;
+    const int64_t kh = o->kernel[0], kw = fl__nn_second(o->kernel[1], kh), sh = o->stride[0];
+    const int64_t pad = fl_option_int(o->pad[0], 0);
     fl__nn_text t = {buf, size, 0};
-    fl__nn_put_pair(&t, "kernel_size", p->kernel, kw);
-    fl__nn_put_pair(&t, "stride", o->stride ? o->stride : p->kernel,
-                    o->stride_w ? o->stride_w : o->stride ? o->stride : kw);
-    fl__nn_put_pair(&t, "padding", pad, fl__nn_second(o->pad_w, pad));
+    fl__nn_put_pair(&t, "kernel_size", kh, kw);
+    fl__nn_put_pair(&t, "stride", sh ? sh : kh, o->stride[1] ? o->stride[1] : sh ? sh : kw);
+    fl__nn_put_pair(&t, "padding", pad, fl__nn_second(o->pad[1], pad));
 }
 
 static const fl_nn_type fl__nn_pool2d_type = {
@@ -1101,9 +1101,9 @@ static bool fl__nn_is_max_pool(const fl_nn_module *m) {
 }
 
 FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool2d_opts o) {
-    const fl_pool2d_opts opts = {.kernel_w = o.kernel_w, .stride = o.stride, .stride_w = o.stride_w,
-                                 .pad = o.pad, .pad_w = o.pad_w, .ignore_pad = o.ignore_pad};
-    const fl__nn_pool2d p = {kernel, o.average, opts};
+    const fl_pool_opts opts = {.kernel = {kernel, o.kernel_w}, .stride = {o.stride, o.stride_w},
+                               .pad = {o.pad, o.pad_w}, .ignore_pad = o.ignore_pad};
+    const fl__nn_pool2d p = {o.average, opts};
     if (kernel < 1 || o.kernel_w < 0 || o.stride < 0 || o.stride_w < 0) {
         fl_fail("fl_nn_pool2d: kernel %" PRId64 ", stride %" PRId64 ": must be positive", kernel,
                 o.stride);
@@ -1185,7 +1185,7 @@ FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts
 typedef struct fl__nn_conv2d {
     int64_t in, out, kernel[2];
     bool channels_last;
-    fl_conv2d_opts opts;
+    fl_conv_opts opts;
 } fl__nn_conv2d;
 
 /* x [n, c, h, w] lies in memory as [n, h, w, c]. */
@@ -1205,19 +1205,19 @@ static fl_vars fl__nn_conv2d_forward(fl_nn_module *m, fl_vars in) {
     }
     fl_var *image = in.v[0];
     if (c->channels_last && !fl__nn_is_channels_last(x)) image = fv_channels_last(image);
-    return FL_VARS(fv_conv2d_opt(image, fl__nn_param(m, 0), fl__nn_param(m, 1), c->opts));
+    return FL_VARS(fv_conv_opt(image, fl__nn_param(m, 0), fl__nn_param(m, 1), c->opts));
 }
 
 static void fl__nn_conv2d_describe(const fl_nn_module *m, char *buf, size_t size) {
     const fl__nn_conv2d *c = m->data;
-    const fl_conv2d_opts *o = &c->opts;
-    const int64_t stride = fl_option_int(o->stride, 1), dilation = fl_option_int(o->dilation, 1);
-    const int64_t pad = fl_option_int(o->pad, 0), pad_w = fl__nn_second(o->pad_w, pad);
-    const int64_t dilation_w = fl__nn_second(o->dilation_w, dilation);
+    const fl_conv_opts *o = &c->opts;
+    const int64_t stride = fl_option_int(o->stride[0], 1), dilation = fl_option_int(o->dilation[0], 1);
+    const int64_t pad = fl_option_int(o->pad[0], 0), pad_w = fl__nn_second(o->pad[1], pad);
+    const int64_t dilation_w = fl__nn_second(o->dilation[1], dilation);
     fl__nn_text t = {buf, size, 0};
     fl__nn_put(&t, "%" PRId64 ", %" PRId64, c->in, c->out);
     fl__nn_put_tuple(&t, "kernel_size", c->kernel[0], c->kernel[1]);
-    fl__nn_put_tuple(&t, "stride", stride, fl__nn_second(o->stride_w, stride));
+    fl__nn_put_tuple(&t, "stride", stride, fl__nn_second(o->stride[1], stride));
     if (pad == FL_SAME && pad_w == FL_SAME) fl__nn_put(&t, ", padding=same");
     else if (pad || pad_w) fl__nn_put_tuple(&t, "padding", pad, pad_w);
     if (dilation != 1 || dilation_w != 1) fl__nn_put_tuple(&t, "dilation", dilation, dilation_w);
@@ -1234,16 +1234,16 @@ static const fl_nn_type fl__nn_conv2d_type = {
 };
 
 static bool fl__nn_conv2d_ok(const fl__nn_conv2d *c) {
-    const fl_conv2d_opts *o = &c->opts;
+    const fl_conv_opts *o = &c->opts;
     const int64_t kh = c->kernel[0], kw = c->kernel[1], groups = fl_option_int(o->groups, 1);
     if (c->in < 1 || c->out < 1 || kh < 1 || kw < 1)
         return fl_fail("fl_nn_conv2d: in %" PRId64 ", out %" PRId64 ", kernel [%" PRId64
                        ", %" PRId64 "]: must be positive",
                        c->in, c->out, kh, kw);
-    if (o->stride < 0 || o->stride_w < 0 || o->dilation < 0 || o->dilation_w < 0)
+    if (o->stride[0] < 0 || o->stride[1] < 0 || o->dilation[0] < 0 || o->dilation[1] < 0)
         return fl_fail("fl_nn_conv2d: stride [%" PRId64 ", %" PRId64 "], dilation [%" PRId64
                        ", %" PRId64 "]: must be positive",
-                       o->stride, o->stride_w, o->dilation, o->dilation_w);
+                       o->stride[0], o->stride[1], o->dilation[0], o->dilation[1]);
     if (groups < 1 || c->in % groups || c->out % groups)
         return fl_fail("fl_nn_conv2d: groups %" PRId64 " must divide in %" PRId64
                        " and out %" PRId64,
@@ -1254,10 +1254,8 @@ static bool fl__nn_conv2d_ok(const fl__nn_conv2d *c) {
 FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel,
                                       fl_nn_conv2d_opts o) {
     const int64_t groups = fl_option_int(o.groups, 1), kw = fl__nn_second(o.kernel_w, kernel);
-    const fl_conv2d_opts opts = {.stride = o.stride, .stride_w = o.stride_w,
-                                 .pad = o.pad, .pad_w = o.pad_w,
-                                 .dilation = o.dilation, .dilation_w = o.dilation_w,
-                                 .groups = o.groups};
+    const fl_conv_opts opts = {.stride = {o.stride, o.stride_w}, .pad = {o.pad, o.pad_w},
+                               .dilation = {o.dilation, o.dilation_w}, .groups = o.groups};
     const fl__nn_conv2d c = {in, out, {kernel, kw}, false, opts};
     if (!fl__nn_conv2d_ok(&c) || !fl__nn_dtype_ok("fl_nn_conv2d", o.dtype)) return fl_raise();
     fl_quiet(+1);

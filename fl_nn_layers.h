@@ -237,6 +237,8 @@ FL_API fl_var *fl_nn_ctc_opt(fl_var *logits, fl_tensor *target, fl_tensor *steps
 #if defined(FL_IMPL_ONLY_NN_LAYERS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_LAYERS_IMPL
 #define FL_NN_LAYERS_IMPL
+#include "fl/ops/conv.h"
+#include "fl/ops/pool.h"
 #include "fl/ops/softmax.h"
 
 #include <inttypes.h>

@@ -62,8 +62,6 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_argmin] = FL_SLOT_NARROW,
                                                    [FL_OP_gather] = FL_SLOT_NARROW,
                                                    [FL_OP_scatter] = FL_SLOT_NARROW,
-                                                   [FL_OP_max_pool2d] = FL_SLOT_NARROW,
-                                                   [FL_OP_max_pool2d_grad] = FL_SLOT_NARROW,
                                                    [FL_OP_glu] = FL_SLOT_NARROW,
                                                    [FL_OP_glu_grad] = FL_SLOT_NARROW,
                                                    [FL_OP_cumsum] = FL_SLOT_CONTIGUOUS,
@@ -97,7 +95,11 @@ static fl_backend fl__cpu_table = {.name = "cpu",
 /* The slots of registered ops come from the files of their kernels, once, when the library starts. */
 FL_API const fl_backend *fl_backend_cpu(void) {
     static bool complete;
-    if (!complete) fl__cpu_softmax_slots(&fl__cpu_table);
+    if (!complete) {
+        fl__cpu_conv_slots(&fl__cpu_table);
+        fl__cpu_pool_slots(&fl__cpu_table);
+        fl__cpu_softmax_slots(&fl__cpu_table);
+    }
     complete = true;
     return &fl__cpu_table;
 }

@@ -27,18 +27,21 @@
 
    Work is cut by size only: the bits do not depend on the number of threads; the layout decides
    which way a convolution goes, but not the bits of this one. */
-#include "../../fl_tensor.h"
+#include "../../fl/ops/conv.h"
 #include "gemm.h"
 #include "rooms.h"
 #ifndef FL_CPU_CONV_H
 #define FL_CPU_CONV_H
 
-/* x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; any strides; f32, f64. */
+/* conv2d and conv2d_bias: x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; any
+   strides; f32, f64. */
 FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c);
 /* dy, w -> dx */
 FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call *c);
 /* x, dy -> dw */
 FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call *c);
+/* Puts the slots of this file's registered ops into the table. */
+FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu);
 
 /* Which way convolutions go from now on, where they can; returns the setting before. For tests and
    benchmarks: the default chooses by size. */
@@ -749,6 +752,10 @@ FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
     if (dense && fl__columns_wants(&v, &x, &w, &out, fl__columns_pay(&v)))
         return fl__columns_forward(&v, c);
     return fl__conv_forward(&v, x, w, bias, out);
+}
+
+FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_conv2d_bias, fl__cpu_conv2d, 0);
 }
 
 /* >>data gradient */
