@@ -25,7 +25,7 @@
    <<example
 
    Contents: search for the marker.
-     >>build  >>errors  >>log  >>dtypes  >>threads  >>heap  >>devices  >>buffers  >>managers  >>trace
+     >>build  >>errors  >>log  >>dtypes  >>threads  >>heap  >>records  >>devices  >>buffers  >>managers  >>trace
      >>implementation
 
    >>build: macros, all optional
@@ -98,6 +98,14 @@
 #define FL_PRIVATE
 #else
 #define FL_PRIVATE __attribute__((visibility("hidden")))
+#endif
+
+#if defined(FL_STATIC)
+#define FL__PRIVATE_VARIABLE static __attribute__((unused))
+#elif defined(_WIN32)
+#define FL__PRIVATE_VARIABLE extern
+#else
+#define FL__PRIVATE_VARIABLE extern __attribute__((visibility("hidden")))
 #endif
 
 /* Keeps rare paths out of the hot functions, and hot ones together. */
@@ -254,6 +262,61 @@ FL_PRIVATE void fl__free(void *p);
 FL_PRIVATE bool fl__grow(void *array, int64_t *cap, int64_t need, size_t size);
 /* a * b without overflow; false (no error recorded) if it does not fit. */
 FL_PRIVATE bool fl__mul_size(size_t a, size_t b, size_t *out);
+
+/* >>records ------------------------------------------------------------------------------------ */
+
+/* Between the headers of fl; not for users. Small records come from free lists that each thread
+   keeps for itself, so that one is taken and put back without a lock or an atomic
+   read-modify-write. The lists are bounded: the surplus goes to shared lists, in batches, and
+   everything does when the thread ends. Kinds 0 to 15 are sizes, of 64 to 1024 bytes. */
+enum {
+    FL__RECORD_SIZES = 16,
+    FL__RECORD_TENSOR = FL__RECORD_SIZES,
+    FL__RECORD_BUFFER,
+    FL__RECORD_KINDS,
+    FL__RECORDS_MOST = 1024 /* in each list of a thread */
+};
+typedef struct fl__record {
+    struct fl__record *next;
+} fl__record;
+typedef struct fl__records {
+    struct {
+        fl__record *head;
+        int64_t n; /* written by its thread, read by all */
+    } list[FL__RECORD_KINDS];
+    int64_t most; /* FL__RECORDS_MOST; 0 before the thread has lists of its own */
+} fl__records;
+#ifndef __cplusplus
+FL__PRIVATE_VARIABLE _Thread_local fl__records *fl__self; /* never NULL */
+/* For empty and for full lists. NULL after fl_fail. */
+FL_PRIVATE void *fl__record_refill(int kind, size_t size);
+FL_PRIVATE void fl__record_overflow(int kind, void *record);
+/* A record of `size` bytes, not cleared: always the same size for one kind. */
+static FL__HOT void *fl__record_get(int kind, size_t size) {
+    fl__records *t = fl__self;
+    fl__record *r = t->list[kind].head;
+    if (__builtin_expect(!r, 0)) return fl__record_refill(kind, size);
+    t->list[kind].head = r->next;
+    __atomic_store_n(&t->list[kind].n, t->list[kind].n - 1, __ATOMIC_RELAXED);
+    return r;
+}
+static FL__HOT void fl__record_put(int kind, void *record) {
+    fl__records *t = fl__self;
+    fl__record *r = record;
+    if (__builtin_expect(t->list[kind].n >= t->most, 0)) {
+        fl__record_overflow(kind, record);
+        return;
+    }
+    r->next = t->list[kind].head;
+    t->list[kind].head = r;
+    __atomic_store_n(&t->list[kind].n, t->list[kind].n + 1, __ATOMIC_RELAXED);
+}
+/* Records of that kind in use, in all threads. */
+FL_PRIVATE int64_t fl__records_live(int kind);
+/* Calls fn when this thread ends, or the process if it is the first, before its records go. Another
+   fn replaces it. False when the heap is out. */
+FL_PRIVATE bool fl__at_thread_end(void (*fn)(void));
+#endif
 
 /* >>devices ------------------------------------------------------------------------------------ */
 
@@ -543,7 +606,7 @@ FL_API bool fl_refuse(const char *format, ...) {
     va_start(args, format);
     fl__record_failure(format, args);
     va_end(args);
-    return fl_raise() != NULL;
+    return fl_raise();
 }
 
 FL_API const char *fl_error(void) {
@@ -1187,16 +1250,12 @@ static size_t fl__class_size(int c) {
     return (size_t)(5 + (c & 3)) << ((c - 8) / 4 + 1) << 6;
 }
 
-/* ---- thread records ----
+/* ---- threads and their records ----
 
-   What a thread keeps for itself, so that a small buffer is made and dropped without a lock or an
-   atomic read-modify-write: free buffer records, shelves of small buffers that are ready (a record
-   with its block, as it was dropped), counters. All of it is
-   bounded; the surplus goes to the shared lists, in batches, and everything does when the thread
-   ends. Records stand on the heap and are linked, so that counters can be summed and a forked child
-   can outlive the threads it lost. */
+   What a thread keeps for itself: free records, shelves of small buffers that are ready (a record
+   with its block, as it was dropped), counters. It stands on the heap and is linked, so that
+   counters can be summed and a forked child can outlive the threads it lost. */
 
-#define FL__RECORDS_MAX 64
 #define FL__BIN_BLOCKS 256                  /* buffers on one shelf, */
 #define FL__BIN_BYTES ((size_t)64 << 10)    /* and their bytes; but four blocks are always kept */
 #define FL__REFILL 8                        /* buffers from one trip to the shared bins, */
@@ -1221,22 +1280,24 @@ typedef struct fl__shelf {
 /* Counters are written by their thread and read by all. Few of them: every store counts on the hot
    path. */
 typedef struct fl__thread {
-    fl_buffer *records;
-    int64_t n_records;
-    int64_t taken; /* records that came in minus those given away: what is not free or on a shelf lives */
-    int64_t gets;  /* small blocks served */
+    fl__records records; /* first: fl__self points there */
+    int64_t taken[FL__RECORD_KINDS]; /* records that came in minus those given away: what is not free lives */
+    int64_t gets; /* small blocks served */
     fl__shelf shelves[FL__SMALL_CLASSES];
-    fl_mem_info info; /* what managers are told when the caller tells nothing */
-    int id;
+    fl_mem_info info;  /* what managers are told when the caller tells nothing */
+    void (*end)(void); /* see fl__at_thread_end */
+    int id;            /* 1, 2, ...: for traces */
     struct fl__thread *next;
 } fl__thread;
 
-static _Thread_local fl__thread *fl__self;
+/* Of a thread that has no record yet: all is empty, and full. */
+static fl__thread fl__nobody;
+FL_PRIVATE _Thread_local fl__records *fl__self = &fl__nobody.records;
 static struct {
     fl__thread *threads;
     int last_id;
-    int64_t taken, gets; /* of threads that are gone */
-    fl_buffer *records;
+    int64_t taken[FL__RECORD_KINDS], gets; /* of threads that are gone */
+    fl__record *records[FL__RECORD_KINDS];
     pthread_key_t key;
     bool ready;
     pthread_once_t once;
@@ -1279,6 +1340,7 @@ static FL__COLD fl__thread *fl__thread_start(void) {
     fl__thread *t = fl__heap_raw(NULL, sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
+    t->records.most = FL__RECORDS_MOST;
     for (int c = 0; c < FL__SMALL_CLASSES; c++) {
         size_t size = fl__class_size(c), most = FL__BIN_BYTES / size;
         t->shelves[c].size = (int)size;
@@ -1290,110 +1352,116 @@ static FL__COLD fl__thread *fl__thread_start(void) {
     t->next = fl__shared.threads;
     fl__shared.threads = t;
     pthread_mutex_unlock(&fl__lock);
-    fl__self = t;
+    fl__self = &t->records;
     return t;
 }
 
 static inline fl__thread *fl__this_thread(void) {
-    fl__thread *t = fl__self;
-    return __builtin_expect(t != NULL, 1) ? t : fl__thread_start();
+    return (fl__thread *)(void *)fl__self;
+}
+
+static fl__thread *fl__thread_record(void) {
+    return fl__this_thread() == &fl__nobody ? fl__thread_start() : fl__this_thread();
+}
+
+FL_PRIVATE bool fl__at_thread_end(void (*fn)(void)) {
+    fl__thread *t = fl__thread_record();
+    if (t) t->end = fn;
+    return t != NULL;
+}
+
+static void fl__thread_call_end(fl__thread *t) {
+    void (*end)(void) = t->end;
+    t->end = NULL;
+    if (end) end();
 }
 
 /* The end of a thread (or of the process): its caches go to the shared lists. Key destructors that
    run later and touch buffers start a new record, which ends the same way. */
 static void fl__thread_end(void *thread) {
     fl__thread *t = thread, **link = &fl__shared.threads;
+    fl__thread_call_end(t);
     pthread_mutex_lock(&fl__lock);
     fl__trim_thread(t);
     while (*link != t) link = &(*link)->next;
     *link = t->next;
-    fl__shared.taken += t->taken;
+    for (int k = 0; k < FL__RECORD_KINDS; k++) fl__shared.taken[k] += t->taken[k];
     fl__shared.gets += t->gets;
     pthread_mutex_unlock(&fl__lock);
-    fl__self = NULL;
+    fl__self = &fl__nobody.records;
     fl__free(t);
 }
 
-/* ---- buffer records ---- */
-
-static inline void fl__record_push(fl__thread *t, fl_buffer *b) {
-    b->next_ = t->records;
-    t->records = b;
-    fl__bump(&t->n_records, 1);
-}
-
-static inline fl_buffer *fl__record_pop(fl__thread *t) {
-    fl_buffer *b = t->records;
-    t->records = b->next_;
-    fl__bump(&t->n_records, -1);
-    return b;
-}
-
 /* Under fl__lock. */
-static void fl__record_share(fl_buffer *b) {
-    b->next_ = fl__shared.records;
-    fl__shared.records = b;
+static void fl__record_share(int kind, void *record) {
+    fl__record *r = record;
+    r->next = fl__shared.records[kind];
+    fl__shared.records[kind] = r;
 }
 
-/* Under fl__lock. */
-static void fl__records_share(fl__thread *t, int keep) {
-    for (; t->n_records > keep; fl__bump(&t->taken, -1)) fl__record_share(fl__record_pop(t));
+/* Under fl__lock: a thread gives records away until it keeps so many. */
+static void fl__records_share(fl__thread *t, int kind, int64_t keep) {
+    while (t->records.list[kind].n > keep) {
+        fl__record_share(kind, fl__record_get(kind, 0));
+        fl__bump(&t->taken[kind], -1);
+    }
 }
 
-/* Under fl__lock: a shared record, or a new one. */
-static bool fl__record_take(fl__thread *t) {
-    fl_buffer *b = fl__shared.records;
-    if (b) fl__shared.records = b->next_;
-    else if (!(b = fl__heap_raw(NULL, sizeof *b))) return false;
-    fl__record_push(t, b);
-    fl__bump(&t->taken, 1);
+/* Under fl__lock: one more record for a thread, a shared or a new one. */
+static bool fl__record_take(fl__thread *t, int kind, size_t size) {
+    fl__record *r = fl__shared.records[kind];
+    if (r) fl__shared.records[kind] = r->next;
+    else if (!(r = fl__heap_raw(NULL, size))) return false;
+    fl__record_put(kind, r);
+    fl__bump(&t->taken[kind], 1);
     return true;
 }
 
-static FL__COLD bool fl__records_refill(fl__thread *t) {
+FL_PRIVATE FL__COLD void *fl__record_refill(int kind, size_t size) {
+    fl__thread *t = fl__thread_record();
     pthread_mutex_lock(&fl__lock);
-    bool ok = fl__record_take(t);
-    while (ok && fl__shared.records && t->n_records < FL__RECORDS_MAX / 2) fl__record_take(t);
+    bool ok = t && fl__record_take(t, kind, size);
+    while (ok && fl__shared.records[kind] && t->records.list[kind].n < FL__RECORDS_MOST / 4)
+        fl__record_take(t, kind, size);
     pthread_mutex_unlock(&fl__lock);
-    return ok;
+    if (ok) return fl__record_get(kind, size);
+    fl_fail("out of memory: asked the heap for a record of %zu bytes", size);
+    return NULL;
 }
 
-static inline fl_buffer *fl__record_get(void) {
-    fl__thread *t = fl__this_thread();
-    return t && (t->records || fl__records_refill(t)) ? fl__record_pop(t) : NULL;
-}
-
-/* A thread that gets no record of its own (the heap is out) gives straight to the shared list. */
-static FL__COLD void fl__record_put_shared(fl_buffer *b) {
+FL_PRIVATE FL__COLD void fl__record_overflow(int kind, void *record) {
+    fl__thread *t = fl__thread_record();
     pthread_mutex_lock(&fl__lock);
-    fl__shared.taken--;
-    fl__record_share(b);
-    pthread_mutex_unlock(&fl__lock);
-}
-
-static FL__COLD void fl__records_overflow(fl__thread *t) {
-    pthread_mutex_lock(&fl__lock);
-    fl__records_share(t, FL__RECORDS_MAX / 2);
-    pthread_mutex_unlock(&fl__lock);
-}
-
-static inline void fl__record_put(fl_buffer *b) {
-    fl__thread *t = fl__this_thread();
-    if (!t) {
-        fl__record_put_shared(b);
-        return;
+    if (t) {
+        fl__records_share(t, kind, FL__RECORDS_MOST / 2);
+        fl__record_put(kind, record);
+    } else { /* no memory for lists of its own */
+        fl__record_share(kind, record);
+        fl__shared.taken[kind]--;
     }
-    fl__record_push(t, b);
-    if (t->n_records > FL__RECORDS_MAX) fl__records_overflow(t);
+    pthread_mutex_unlock(&fl__lock);
 }
 
-/* Under fl__lock. */
+/* Under fl__lock: records in use, and buffers on shelves. */
+static int64_t fl__records_out(int kind) {
+    int64_t n = fl__shared.taken[kind];
+    for (const fl__thread *t = fl__shared.threads; t; t = t->next)
+        n += fl__load(&t->taken[kind]) - fl__load(&t->records.list[kind].n);
+    return n;
+}
+
+FL_PRIVATE int64_t fl__records_live(int kind) {
+    pthread_mutex_lock(&fl__lock);
+    int64_t n = fl__records_out(kind);
+    pthread_mutex_unlock(&fl__lock);
+    return n;
+}
+
+/* Under fl__lock: buffers. */
 static int64_t fl__live(void) {
-    int64_t n = fl__shared.taken;
-    for (const fl__thread *t = fl__shared.threads; t; t = t->next) {
-        n += fl__load(&t->taken) - fl__load(&t->n_records);
+    int64_t n = fl__records_out(FL__RECORD_BUFFER);
+    for (const fl__thread *t = fl__shared.threads; t; t = t->next)
         for (int c = 0; c < FL__SMALL_CLASSES; c++) n -= fl__load(&t->shelves[c].count);
-    }
     return n;
 }
 
@@ -1428,7 +1496,7 @@ static bool fl__tracing(void) {
 }
 
 static FL__COLD void fl__trace_add(fl__event_kind kind, const fl_buffer *b, const char *op) {
-    const fl__thread *t = fl__self;
+    const fl__thread *t = fl__this_thread();
     fl__event e = {.time = fl__nanoseconds(), .step = fl__load(&fl__step), .bytes = b->bytes};
     e.ptr = b->ptr;
     e.kind = kind;
@@ -1686,29 +1754,31 @@ static inline fl_buffer *fl__shelf_pop(fl__shelf *shelf) {
     return b;
 }
 
-/* A record for one more buffer; from the heap only if it is the first. Under fl__lock. */
-static bool fl__has_record(fl__thread *t, bool first) {
-    return t->records || ((first || fl__shared.records) && fl__record_take(t));
-}
-
-/* Makes buffers of blocks from the shared bin. False: none left. */
-static FL__COLD bool fl__shelf_refill(fl__thread *t, int c) {
+/* Makes buffers of blocks from the shared bin; of records, only the first may come from the heap.
+   NULL: none left. */
+static FL__COLD fl__shelf *fl__shelf_refill(int c) {
+    fl__thread *t = fl__thread_record();
+    if (!t) return NULL;
     fl__shelf *to = &t->shelves[c];
     fl__bin *from = &fl__cache.bins[c];
     size_t size = (size_t)to->size;
     int n = size > FL__REFILL_BYTES / FL__REFILL ? 1 : FL__REFILL;
     pthread_mutex_lock(&fl__lock);
-    while (to->count < n && fl__has_record(t, to->count == 0)) {
+    while (to->count < n) {
+        const bool may_take = to->count == 0 || fl__shared.records[FL__RECORD_BUFFER];
+        if (!t->records.list[FL__RECORD_BUFFER].head &&
+            !(may_take && fl__record_take(t, FL__RECORD_BUFFER, sizeof(fl_buffer))))
+            break;
         void *block = from->head ? (void *)fl__bin_pop(from) : fl__carve(c);
         if (!block) break;
-        fl_buffer *b = fl__record_pop(t);
+        fl_buffer *b = fl__record_get(FL__RECORD_BUFFER, sizeof *b);
         b->ptr = block;
         fl__shelf_push(to, b);
     }
     fl__cache.small_out += to->count;
     fl__stats_took(&fl__cache.stats, (int64_t)size * to->count);
     pthread_mutex_unlock(&fl__lock);
-    return to->count > 0;
+    return to->count > 0 ? to : NULL;
 }
 
 /* Takes the thread's buffers of a class apart, until `keep` are left. Under fl__lock. */
@@ -1716,10 +1786,10 @@ static void fl__shelf_share(fl__thread *t, int c, int64_t keep) {
     fl__shelf *from = &t->shelves[c];
     size_t size = (size_t)from->size;
     int64_t moved = from->count > keep ? from->count - keep : 0;
-    for (; from->count > keep; fl__bump(&t->taken, -1)) {
+    for (; from->count > keep; fl__bump(&t->taken[FL__RECORD_BUFFER], -1)) {
         fl_buffer *b = fl__shelf_pop(from);
         fl__bin_push(&fl__cache.bins[c], b->ptr, size);
-        fl__record_share(b);
+        fl__record_share(FL__RECORD_BUFFER, b);
     }
     fl__cache.small_out -= moved;
     fl__cache.stats.in_use -= (int64_t)size * moved;
@@ -1727,18 +1797,18 @@ static void fl__shelf_share(fl__thread *t, int c, int64_t keep) {
 
 /* Everything a thread keeps goes to the shared lists. Under fl__lock. */
 static void fl__trim_thread(fl__thread *t) {
-    fl__records_share(t, 0);
+    for (int k = 0; k < FL__RECORD_KINDS; k++) fl__records_share(t, k, 0);
     for (int c = 0; c < FL__SMALL_CLASSES; c++) fl__shelf_share(t, c, 0);
 }
 
 /* A ready buffer, with the fields that do not change on a shelf; NULL when there is no memory. */
 static FL__HOT fl_buffer *fl__small_take(size_t bytes) {
     int c = fl__class(bytes + FL_ALIGN);
-    fl__thread *t = fl__this_thread();
-    if (!t || (!t->shelves[c].head && !fl__shelf_refill(t, c))) return NULL;
-    fl_buffer *b = fl__shelf_pop(&t->shelves[c]);
+    fl__shelf *shelf = &fl__this_thread()->shelves[c];
+    if (!shelf->head && !(shelf = fl__shelf_refill(c))) return NULL;
+    fl_buffer *b = fl__shelf_pop(shelf);
     fl__unpoison(b->ptr, bytes + FL_ALIGN);
-    fl__bump(&t->gets, 1);
+    fl__bump(&fl__this_thread()->gets, 1);
     return b;
 }
 
@@ -1752,21 +1822,22 @@ static FL__COLD void fl__small_put_shared(void *block, int c) {
     pthread_mutex_unlock(&fl__lock);
 }
 
-/* A shelf that has grown too long gives half of it away. */
-static FL__COLD void fl__shelf_overflow(fl__thread *t, int c) {
+/* A shelf that is full gives half of it away; NULL if this thread has none. */
+static FL__COLD fl__shelf *fl__shelf_overflow(int c) {
+    fl__thread *t = fl__thread_record();
+    if (!t) return NULL;
     pthread_mutex_lock(&fl__lock);
-    fl__shelf_share(t, c, t->shelves[c].count / 2);
+    if (t->shelves[c].count >= t->shelves[c].most) fl__shelf_share(t, c, t->shelves[c].most / 2);
     pthread_mutex_unlock(&fl__lock);
+    return &t->shelves[c];
 }
 
 /* Puts a dropped buffer away, record and block. False: this thread has no shelves. */
 static FL__HOT bool fl__small_put(fl_buffer *b) {
     int c = fl__class(b->bytes + FL_ALIGN);
-    fl__thread *t = fl__this_thread();
-    if (!t) return false;
-    fl__shelf *shelf = &t->shelves[c];
+    fl__shelf *shelf = &fl__this_thread()->shelves[c];
+    if (shelf->count >= shelf->most && !(shelf = fl__shelf_overflow(c))) return false;
     fl__shelf_push(shelf, b);
-    if (shelf->count > shelf->most) fl__shelf_overflow(t, c);
     return true;
 }
 
@@ -1957,17 +2028,18 @@ static size_t fl__trim_slabs(void) {
 }
 
 static void fl__trim_records(void) {
-    while (fl__shared.records) {
-        fl_buffer *b = fl__shared.records;
-        fl__shared.records = b->next_;
-        fl__free(b);
-    }
+    for (int k = 0; k < FL__RECORD_KINDS; k++)
+        for (fl__record *r = fl__shared.records[k], *next; r; r = next) {
+            next = r->next;
+            fl__free(r);
+        }
+    memset(fl__shared.records, 0, sizeof fl__shared.records);
 }
 
 static size_t fl__cache_trim(fl_mem_manager *self) {
     (void)self;
     pthread_mutex_lock(&fl__lock);
-    if (fl__self) fl__trim_thread(fl__self);
+    if (fl__this_thread() != &fl__nobody) fl__trim_thread(fl__this_thread());
     size_t freed = fl__trim_runs() + fl__trim_slabs();
     fl__trim_records();
     fl__cache.stats.reserved -= (int64_t)freed;
@@ -1988,7 +2060,7 @@ static bool fl__cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info 
     fl_buffer *ready = fl__small_take(b->bytes);
     if (!ready) return false;
     b->ptr = ready->ptr;
-    fl__record_put(ready);
+    fl__record_put(FL__RECORD_BUFFER, ready);
     return true;
 }
 
@@ -1998,7 +2070,7 @@ static void fl__cache_put(fl_mem_manager *self, fl_buffer *b) {
     } else if (b->ptr && !fl__is_small(b->bytes)) {
         fl__large_put(b->ptr);
     } else if (b->ptr) {
-        fl_buffer *record = fl__record_get();
+        fl_buffer *record = fl__record_get(FL__RECORD_BUFFER, sizeof(fl_buffer));
         if (record) {
             record->ptr = b->ptr;
             record->bytes = b->bytes;
@@ -2091,8 +2163,8 @@ static FL__COLD bool fl__get_again(fl_mem_manager *m, fl_buffer *b, const fl_mem
    has a record, since b came from it. */
 static bool fl__get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
     if (!info) {
-        fl__self->info.step = fl__load(&fl__step);
-        info = &fl__self->info;
+        fl__this_thread()->info.step = fl__load(&fl__step);
+        info = &fl__this_thread()->info;
     }
     b->manager = m;
     b->device = info->device ? info->device : &fl__host;
@@ -2113,22 +2185,17 @@ static inline fl_buffer *fl__buffer_begin(fl_buffer *b, size_t bytes) {
 }
 
 static fl_buffer *fl__buffer_blank(size_t bytes) {
-    fl_buffer *b = fl__record_get();
+    fl_buffer *b = fl__record_get(FL__RECORD_BUFFER, sizeof(fl_buffer));
     if (!b) return NULL;
     b->ptr = NULL;
     return fl__buffer_begin(b, bytes);
 }
 
-static FL__COLD fl_buffer *fl__no_record(size_t bytes) {
-    fl_fail("fl_buffer_new: out of memory: no record for a buffer of %zu bytes", bytes);
-    return NULL;
-}
-
 static FL__COLD fl_buffer *fl__buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_info *info) {
     fl_buffer *b = fl__buffer_blank(bytes);
-    if (!b) return fl__no_record(bytes);
+    if (!b) return NULL;
     if (!fl__get(m, b, info)) {
-        fl__record_put(b);
+        fl__record_put(FL__RECORD_BUFFER, b);
         return NULL;
     }
     /* Another thread may be paging a pageable one out already: its claim set the count. */
@@ -2153,7 +2220,7 @@ FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), v
         return NULL;
     }
     fl_buffer *b = fl__buffer_blank(bytes);
-    if (!b) return fl__no_record(bytes);
+    if (!b) return NULL;
     b->manager = fl_mem_current();
     b->device = &fl__host;
     b->restore = restore;
@@ -2186,7 +2253,7 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     bool plain = b->manager == &fl__caching && b->device == &fl__host && !b->pageable;
     if (plain && b->ptr && fl__is_small(b->bytes) && fl__small_put(b)) return;
     if (held) b->manager->put(b->manager, b);
-    fl__record_put(b);
+    fl__record_put(FL__RECORD_BUFFER, b);
 }
 
 /* This thread has set pins_ to FL__RESTORING; the others wait at fl__restored. */
@@ -2659,19 +2726,21 @@ FL_API void fl_mem_report(fl_mem_manager *m, fl_level level) {
 /* Memory is given back only if nobody can still use it: no buffer alive, no other thread, the heap
    our own. */
 static void fl__free_everything(void) {
-    fl__thread *t = fl__self;
+    fl__thread *t = fl__this_thread();
     pthread_mutex_lock(&fl__lock);
-    bool alone = !fl__shared.threads || (fl__shared.threads == t && !t->next);
+    bool mine = t != &fl__nobody;
+    bool alone = !fl__shared.threads || (mine && fl__shared.threads == t && !t->next);
     bool unused = fl__live() == 0;
     pthread_mutex_unlock(&fl__lock);
     if (!alone || !unused || __atomic_load_n(&fl__heap.fn, __ATOMIC_ACQUIRE)) return;
-    if (t) fl__thread_end(t);
+    if (mine) fl__thread_end(t);
     fl__cache_trim(&fl__caching);
     fl__free(fl__trace.events);
     fl__trace.events = NULL;
 }
 
 __attribute__((destructor)) static void fl__at_exit(void) {
+    fl__thread_call_end(fl__this_thread());
 #if defined(_WIN32) && defined(FL_BUILD_SHARED)
     return; /* joining threads under the loader's lock would hang */
 #else

@@ -427,7 +427,7 @@ static inline void recorder_free(recorder_tape *tape) {
 
 static inline fl_rng *recorder_rng_of(fl_op op, void *args) {
     return op == FL_OP_random    ? &((fl_random_args *)args)->rng
-           : op == FL_OP_dropout ? &((fl_dropout_args *)args)->rng
+           : op == fl_op_dropout ? &((fl_dropout_args *)args)->rng
                                  : NULL;
 }
 

@@ -64,6 +64,8 @@ FL_PRIVATE void fl__register_conv(void);
 #ifndef FL_OPS_CONV_IMPL
 #define FL_OPS_CONV_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
+#include "view.h"
 #include <string.h>
 #define FL_TEXT "conv.h"
 #include "expand.h"

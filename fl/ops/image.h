@@ -63,6 +63,9 @@ FL_API fl_var *fv_affine_grid(fl_var *theta, int64_t h, int64_t w, bool align);
 #ifndef FL_OPS_IMAGE_IMPL
 #define FL_OPS_IMAGE_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
+#include "view.h"
 #include <math.h>
 #include <string.h>
 #define FL_TEXT "image.h"

@@ -4,9 +4,14 @@
    gradient, registration, in this order. Its kernel is one file of kernels/cpu. An op added to a
    family touches these two; a new family adds two lines here and two in kernels/cpu/backend.h. */
 #include "conv.h"
+#include "copy.h"
+#include "create.h"
 #include "image.h"
+#include "move.h"
 #include "pool.h"
+#include "random.h"
 #include "softmax.h"
+#include "view.h"
 
 #if defined(FL_IMPL_ONLY_OPS_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_OPS_IMPL
@@ -15,6 +20,7 @@
 FL_PRIVATE void fl__register_ops(void) {
     fl__register_conv();
     fl__register_pool();
+    fl__register_random();
     fl__register_softmax();
 }
 

@@ -70,6 +70,9 @@ FL_PRIVATE void fl__register_pool(void);
 #ifndef FL_OPS_POOL_IMPL
 #define FL_OPS_POOL_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
+#include "view.h"
 #include <math.h>
 #include <string.h>
 

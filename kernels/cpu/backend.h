@@ -15,8 +15,12 @@
 #include "cross_entropy.h"
 #include "step.h"
 #include "gemm.h"
-#include "rooms.h"
+#include "gemm_f64.h"
+#include "gemm_bf16.h"
+#include "scratch.h"
+#include "force.h"
 #include "matmul.h"
+#include "openblas.h"
 #include "attention.h"
 #include "ctc.h"
 #include "glu.h"
@@ -95,11 +99,12 @@ static fl_backend fl__cpu_table = {.name = "cpu",
 /* The slots of registered ops come from the files of their kernels, once, when the library starts. */
 FL_API const fl_backend *fl_backend_cpu(void) {
     static bool complete;
-    if (!complete) {
-        fl__cpu_conv_slots(&fl__cpu_table);
-        fl__cpu_pool_slots(&fl__cpu_table);
-        fl__cpu_softmax_slots(&fl__cpu_table);
-    }
+    if (complete) return &fl__cpu_table;
+    fl__cpu_conv_slots(&fl__cpu_table);
+    fl__cpu_pool_slots(&fl__cpu_table);
+    fl__cpu_random_slots(&fl__cpu_table);
+    fl__cpu_softmax_slots(&fl__cpu_table);
+    fl__cpu_openblas_slots(&fl__cpu_table);
     complete = true;
     return &fl__cpu_table;
 }

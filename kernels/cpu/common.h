@@ -183,6 +183,10 @@ enum {
     FL__EXP_AHEAD = 256   /* and before more memory is asked for */
 };
 
+/* A register of a text's FL__FN(vec), anywhere in memory: FL__FN(mem). */
+#define FL__LOAD(p) (*(const FL__FN(mem) *)(p))
+#define FL__STORE(p) (*(FL__FN(mem) *)(p))
+
 #define FL__CAT2_(a, b) a##_##b
 #define FL__CAT2(a, b) FL__CAT2_(a, b)
 #define FL__CAT3(a, b, c) FL__CAT2(FL__CAT2(a, b), c)

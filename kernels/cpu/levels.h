@@ -118,7 +118,7 @@ enum {
 /* >>pick */
 
 /* The expansions of a text: f32 at each level, other types at the portable one. Tables of them are
-   {FL__AT_LEVELS(fl__unit_name_f32) [FL__VARIANT_F64] = fl__unit_name_f64_portable, ...}. */
+   {FL__AT_FLOATS(fl__unit_name), [FL__VARIANT_I64] = fl__unit_name_i64_portable}. */
 enum {
     FL__VARIANT_F64 = FL__LEVEL_COUNT,
     FL__VARIANT_I64,
@@ -129,9 +129,12 @@ enum {
 #define FL__AT_LEVELS(stem) \
     FL__ON_portable([FL__PORTABLE] = stem##_portable, ) FL__ON_avx2([FL__AVX2] = stem##_avx2, ) \
         FL__ON_avx512([FL__AVX512] = stem##_avx512, )
-/* macro(level), for each level that is on: small functions need no text of their own. */
-#define FL__EACH_LEVEL(macro) \
-    FL__ON_portable(macro(portable)) FL__ON_avx2(macro(avx2)) FL__ON_avx512(macro(avx512))
+#define FL__AT_FLOATS(stem) \
+    FL__AT_LEVELS(stem##_f32) [FL__VARIANT_F64] = stem##_f64_portable
+/* macro(level), for each level that is on, and for those above the portable one: small functions need
+   no text of their own. */
+#define FL__ABOVE_PORTABLE(macro) FL__ON_avx2(macro(avx2)) FL__ON_avx512(macro(avx512))
+#define FL__EACH_LEVEL(macro) FL__ON_portable(macro(portable)) FL__ABOVE_PORTABLE(macro)
 
 /* The level in force, at most FL__AVX512. */
 FL_PRIVATE int fl__level(void);
