@@ -30,9 +30,9 @@ typedef struct fl_window_opts {
 #define FL__UNFOLD(p, x, ...) p##unfold_opt(x, (fl_window_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_unfold_opt(fl_tensor *x, fl_window_opts o);
 FL_API fl_var *fv_unfold_opt(fl_var *x, fl_window_opts o);
-#define fl_fold(...) FL__FOLD(fl_, __VA_ARGS__, ._end = 0)
-#define fv_fold(...) FL__FOLD(fv_, __VA_ARGS__, ._end = 0)
-#define FL__FOLD(p, x, size, ...) p##fold_opt(x, size, (fl_window_opts){__VA_ARGS__})
+#define fl_fold(...) FL__FOLD_TO(fl_, __VA_ARGS__, ._end = 0)
+#define fv_fold(...) FL__FOLD_TO(fv_, __VA_ARGS__, ._end = 0)
+#define FL__FOLD_TO(p, x, size, ...) p##fold_opt(x, size, (fl_window_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_fold_opt(fl_tensor *x, fl_shape size, fl_window_opts o);
 FL_API fl_var *fv_fold_opt(fl_var *x, fl_shape size, fl_window_opts o);
 
