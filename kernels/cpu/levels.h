@@ -89,8 +89,8 @@ enum {
 #define FL__F32_avx512 f32_fma
 
 /* What a level adds: vdpbf16ps multiplies pairs of bf16 and sums them in f32. Where there is such a
-   type, FL__HAS_PAIRS_<level> is 1 and FL__PAIRS_<level> its target. FL_EMULATE_BF16 computes by AVX-512 what the instruction
-   does, slowly: to test it anywhere. */
+   type, FL__HAS_PAIRS_<level> is 1 and FL__PAIRS_<level> its target. FL_EMULATE_BF16 computes by
+   AVX-512 what the instruction does, slowly: to test it anywhere. */
 #define FL__LANES_pairs_avx512 16
 #if FL__LEVELS_ON & 4
 #if defined(FL_EMULATE_BF16)
