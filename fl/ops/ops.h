@@ -3,9 +3,12 @@
    A family is one file: prototypes on tensors (fl_) and on variables (fv_), shape rule, composition,
    gradient, registration, in this order. Its kernel is one file of kernels/cpu. An op added to a
    family touches these two; a new family adds two lines here and two in kernels/cpu/backend.h. */
+#include "conv.h"
 #include "copy.h"
 #include "create.h"
+#include "image.h"
 #include "move.h"
+#include "pool.h"
 #include "random.h"
 #include "softmax.h"
 #include "view.h"
@@ -15,6 +18,8 @@
 #define FL_OPS_OPS_IMPL
 
 FL_PRIVATE void fl__register_ops(void) {
+    fl__register_conv();
+    fl__register_pool();
     fl__register_random();
     fl__register_softmax();
 }
