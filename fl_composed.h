@@ -444,60 +444,6 @@ FL_API fl_tensor *fl_irfft(fl_tensor *x, int64_t n, int axis);
 FL_API fl_var *fv_irfft(fl_var *x, int64_t n, int axis);
 /* >>neural ------------------------------------------------------------------------------------- */
 
-/* (x - mean) / sqrt(var + eps) * weight + bias, mean and biased variance over the last `dims` dims,
-   the shape of weight and bias (either may be NULL). rms: x / sqrt(mean(x^2) + eps) * weight. */
-FL_API fl_tensor *fl_layer_norm(fl_tensor *x, int dims, fl_tensor *weight, fl_tensor *bias,
-                                double eps);
-FL_API fl_var *fv_layer_norm(fl_var *x, int dims, fl_var *weight, fl_var *bias, double eps);
-FL_API fl_tensor *fl_rms_norm(fl_tensor *x, int dims, fl_tensor *weight, double eps);
-FL_API fl_var *fv_rms_norm(fl_var *x, int dims, fl_var *weight, double eps);
-/* The same over groups of channels of x [n, c, ...], over single channels; weight, bias: [c] or
-   NULL. */
-FL_API fl_tensor *fl_group_norm(fl_tensor *x, int64_t groups, fl_tensor *weight, fl_tensor *bias,
-                                double eps);
-FL_API fl_var *fv_group_norm(fl_var *x, int64_t groups, fl_var *weight, fl_var *bias, double eps);
-FL_API fl_tensor *fl_instance_norm(fl_tensor *x, fl_tensor *weight, fl_tensor *bias, double eps);
-FL_API fl_var *fv_instance_norm(fl_var *x, fl_var *weight, fl_var *bias, double eps);
-typedef struct fl_batch_norm_opts {
-    char _;
-    fl_tensor *mean, *var; /* [c], running statistics; without train they are wanted */
-    bool train;            /* statistics of the batch, at least 2 values; updates mean and var */
-    double momentum;       /* 0 -> 0.1; mean = (1 - momentum) mean + momentum batch, var unbiased */
-    double eps;            /* 0 -> 1e-5 */
-    bool relu;             /* the result, at least 0 */
-} fl_batch_norm_opts;
-/* The same per channel of x [n, c, ...] over all else, or with running statistics. */
-#define fl_batch_norm(...) FL__BATCH_NORM(fl_, __VA_ARGS__, ._ = 0)
-#define fv_batch_norm(...) FL__BATCH_NORM(fv_, __VA_ARGS__, ._ = 0)
-#define FL__BATCH_NORM(p, x, weight, bias, ...) \
-    p##batch_norm_opt(x, weight, bias, (fl_batch_norm_opts){__VA_ARGS__})
-FL_API fl_tensor *fl_batch_norm_opt(fl_tensor *x, fl_tensor *weight, fl_tensor *bias,
-                                    fl_batch_norm_opts o);
-FL_API fl_var *fv_batch_norm_opt(fl_var *x, fl_var *weight, fl_var *bias, fl_batch_norm_opts o);
-/* The same plus y, which has x's shape, before the relu: the end of a residual block. */
-#define fl_batch_norm_add(...) FL__BATCH_NORM_ADD(fl_, __VA_ARGS__, ._ = 0)
-#define fv_batch_norm_add(...) FL__BATCH_NORM_ADD(fv_, __VA_ARGS__, ._ = 0)
-#define FL__BATCH_NORM_ADD(p, x, weight, bias, y, ...) \
-    p##batch_norm_add_opt(x, weight, bias, y, (fl_batch_norm_opts){__VA_ARGS__})
-FL_API fl_tensor *fl_batch_norm_add_opt(fl_tensor *x, fl_tensor *weight, fl_tensor *bias,
-                                        fl_tensor *y, fl_batch_norm_opts o);
-FL_API fl_var *fv_batch_norm_add_opt(fl_var *x, fl_var *weight, fl_var *bias, fl_var *y,
-                                     fl_batch_norm_opts o);
-/* x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta, zeros outside; x
-   [n, c, ...] */
-FL_API fl_tensor *fl_local_response_norm(fl_tensor *x, int64_t size, double alpha, double beta,
-                                         double k);
-FL_API fl_var *fv_local_response_norm(fl_var *x, int64_t size, double alpha, double beta, double k);
-/* x / max(|x|_p, eps) along axis;  v g / |v|_2 over all axes but one, to which g broadcasts */
-FL_API fl_tensor *fl_normalize(fl_tensor *x, double p, int axis, double eps);
-FL_API fl_var *fv_normalize(fl_var *x, double p, int axis, double eps);
-FL_API fl_tensor *fl_weight_norm(fl_tensor *v, fl_tensor *g, int axis);
-FL_API fl_var *fv_weight_norm(fl_var *v, fl_var *g, int axis);
-/* a b / (max(|a|, eps) max(|b|, eps)) along axis;  |a - b + eps|_p along the last axis */
-FL_API fl_tensor *fl_cosine_similarity(fl_tensor *a, fl_tensor *b, int axis, double eps);
-FL_API fl_var *fv_cosine_similarity(fl_var *a, fl_var *b, int axis, double eps);
-FL_API fl_tensor *fl_pairwise_distance(fl_tensor *a, fl_tensor *b, double p, double eps);
-FL_API fl_var *fv_pairwise_distance(fl_var *a, fl_var *b, double p, double eps);
 /* Rows of weight [n, d] by index i64: [...] -> [..., d]. The row `padding` gets no gradient; -1:
    none. */
 FL_API fl_tensor *fl_embedding(fl_tensor *index, fl_tensor *weight, int64_t padding);

@@ -409,17 +409,6 @@ FL_API void fl_set_flags(uint64_t flags);
     X(max_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add") \
     X(avg_pool2d,          OPT, fl_pool2d_args,  "gather where sum mul") \
     X(avg_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add mul where") \
-    /* x, w, b -> y, [mean], rstd = 1 / sqrt(var + eps): (x - mean) rstd w + b over the last args.dims dims, which w and b
-       have (or are numbers); mean and rstd have x's shape with those dims 1, in the dtype it computes in; rms: no mean */ \
-    X(layer_norm,          OPT, fl_norm_args,    "sum add sub mul div sqrt") \
-    /* x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db] */ \
-    X(layer_norm_grad,     OPT, fl_norm_args,    "sum add sub mul div") \
-    /* x [n, c, ...], w, b, add -> y, mean, var (biased), over all but the channels: (x - mean) / sqrt(var + eps) w + b +
-       add, at least 0 with relu; w and b are [c, 1, ...] or numbers, mean and var [1, c, 1, ...], add like x or 0;
-       the same, mean, var -> y */ \
-    X(batch_norm,          OPT, fl_batch_norm_args, "sum add sub mul div sqrt maximum") \
-    /* x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd] */ \
-    X(batch_norm_grad,     OPT, fl_batch_norm_args, "sum add sub mul div sqrt where le") \
     /* q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true takes part; a float is added; a number: no \
        mask) -> y = dropout(softmax(scale q k^T)) v [..., n, e], lse [..., n, 1] = log of the sum of exp(scores), inf for a \
        query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
@@ -568,21 +557,12 @@ typedef struct fl_pool2d_args {
     int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
     bool count_pad;
 } fl_pool2d_args;
-typedef struct fl_norm_args {
-    int dims; /* the last ones, at least 1 */
-    double eps;
-    bool rms; /* 1 / sqrt(mean(x^2) + eps), and nothing is subtracted */
-} fl_norm_args;
 typedef struct fl_attention_args {
     double scale;
     bool causal; /* query i sees keys 0 to i */
     double p;    /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
     fl_rng rng;
 } fl_attention_args;
-typedef struct fl_batch_norm_args {
-    double eps;
-    bool relu;
-} fl_batch_norm_args;
 typedef struct fl_cross_entropy_args {
     double smoothing;
     int64_t ignore;

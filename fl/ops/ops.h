@@ -6,6 +6,7 @@
 #include "copy.h"
 #include "create.h"
 #include "move.h"
+#include "norm.h"
 #include "random.h"
 #include "softmax.h"
 #include "view.h"
@@ -15,6 +16,7 @@
 #define FL_OPS_OPS_IMPL
 
 FL_PRIVATE void fl__register_ops(void) {
+    fl__register_norm();
     fl__register_random();
     fl__register_softmax();
 }

@@ -70,8 +70,6 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_layer_norm] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_layer_norm_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cross_entropy] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cross_entropy_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_fft] = FL_SLOT_CONTIGUOUS,
@@ -98,6 +96,8 @@ static fl_backend fl__cpu_table = {.name = "cpu",
 FL_API const fl_backend *fl_backend_cpu(void) {
     static bool complete;
     if (complete) return &fl__cpu_table;
+    fl__cpu_batch_norm_slots(&fl__cpu_table);
+    fl__cpu_norm_slots(&fl__cpu_table);
     fl__cpu_random_slots(&fl__cpu_table);
     fl__cpu_softmax_slots(&fl__cpu_table);
     complete = true;
