@@ -8,7 +8,8 @@
    / run. A combination that the op's class takes and that had no case is a hole, and a failure; `-`
    means that the op does not take the dtype (then an error is what was checked) or that the layout
    makes no sense for it. For ops with an optional slot the same cases run again without the slot,
-   on the composition. Groups run in forked processes: a crash costs the rest of its group only. The
+   on the composition. With SEED in the environment a sample of the cases runs (sample.h), of each
+   op x dtype x layout one at least. Groups run in forked processes: a crash costs the rest of its group only. The
    last line is "N passed, N failed". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -292,9 +293,13 @@ int main(int argc, char **argv) {
         for (int k = 0; k < FL_DTYPE_COUNT * LAYOUTS; k++)
             passed += c[k].passed, failed += c[k].total - c[k].passed;
     }
+    if (shared->left_out > 0)
+        printf("skipped: cases outside of the sample: SEED=%s\n", getenv("SEED"));
     for (int i = 0; i < shared->n_skipped; i++) printf("skipped: %s\n", shared->skipped[i]);
     printf("%d holes, %d s\n", holes, (int)(time(NULL) - start));
-    printf("%lld passed, %lld failed\n", (long long)passed, (long long)failed);
+    printf("%lld passed, %lld failed", (long long)passed, (long long)failed);
+    if (shared->left_out > 0) printf(", %lld skipped", (long long)shared->left_out);
+    printf("\n");
     return failed != 0;
 }
 /* MIT licence: see LICENSE. */

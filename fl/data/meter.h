@@ -73,6 +73,8 @@ FL_API void fl_data_progress_end(fl_data_progress *p);
 #if defined(FL_IMPL_ONLY_DATA_METER) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_DATA_METER_IMPL
 #define FL_DATA_METER_IMPL
+#include "../ops/copy.h"
+#include "../ops/view.h"
 
 #include <math.h>
 #include <string.h>

@@ -52,6 +52,8 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 #if defined(FL_IMPL_ONLY_DATA_SAFETENSORS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_DATA_SAFETENSORS_IMPL
 #define FL_DATA_SAFETENSORS_IMPL
+#include "../ops/copy.h"
+#include "../ops/view.h"
 
 #include <errno.h>
 #include <pthread.h>

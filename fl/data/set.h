@@ -83,6 +83,8 @@ FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
 #if defined(FL_IMPL_ONLY_DATA_SET) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_DATA_SET_IMPL
 #define FL_DATA_SET_IMPL
+#include "../ops/copy.h"
+#include "../ops/view.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@
    is one sequence; its places are the lanes of a register. The gradient computes alpha again, into
    scratch of steps x places. */
 #include "common.h"
-#include "rooms.h"
+#include "scratch.h"
 #ifndef FL_CPU_CTC_H
 #define FL_CPU_CTC_H
 #endif
@@ -55,7 +55,7 @@ typedef struct fl__ctc {
     fl_tensor *y;
     fl_dtype dtype;
     int64_t blank, size, row; /* bytes of an element, and of a row of places with its edges */
-    fl__rooms rooms;
+    fl__scratch scratch;
 } fl__ctc;
 
 /* One sequence. skip: 0 where a place is reached over the one before, else NEVER; skip_on the same
@@ -141,13 +141,13 @@ static double fl__ctc_line_total(const fl__ctc *c, const fl__ctc_line *x, const 
 
 static void fl__ctc_forward_task(void *arg, int64_t begin, int64_t end) {
     const fl__ctc *c = arg;
-    char *room = fl__room_enter(&c->rooms);
+    char *room = fl__scratch_take(&c->scratch);
     for (int64_t n = begin; n < end; n++) {
         const fl__ctc_line x = fl__ctc_begin(c, room, n);
         const double total = fl__ctc_line_total(c, &x, fl__ctc_alpha(c, &x, false));
         fl__ctc_set(c, fl_data(c->y), n * c->y->stride[0], total);
     }
-    fl__room_leave(&c->rooms, room);
+    fl__scratch_give_back(&c->scratch, room);
 }
 
 /* beta from the last step to the first, and with it the gradient of each. */
@@ -168,7 +168,7 @@ static void fl__ctc_backward(const fl__ctc *c, const fl__ctc_line *x, double tot
 static void fl__ctc_backward_task(void *arg, int64_t begin, int64_t end) {
     const fl__ctc *c = arg;
     const fl_tensor *y = c->y;
-    char *room = fl__room_enter(&c->rooms);
+    char *room = fl__scratch_take(&c->scratch);
     for (int64_t n = begin; n < end; n++) {
         for (int64_t t = 0; t < y->shape[0]; t++) /* rows are dense */
             memset((char *)fl_data(y) + (t * y->stride[0] + n * y->stride[1]) * c->size, 0,
@@ -178,7 +178,7 @@ static void fl__ctc_backward_task(void *arg, int64_t begin, int64_t end) {
         const fl__ctc_line x = fl__ctc_begin(c, room, n);
         fl__ctc_backward(c, &x, total, fl__ctc_get(c, fl_data(c->dy), n * c->dy->stride[0]));
     }
-    fl__room_leave(&c->rooms, room);
+    fl__scratch_give_back(&c->scratch, room);
 }
 
 /* >>slots */
@@ -215,11 +215,11 @@ static bool fl__ctc_run(const fl_call *call, fl_task task) {
     c.row = fl__ceil_div((2 * l + 1 + 2 * FL__CTC_EDGE) * c.size, FL_ALIGN) * FL_ALIGN;
     const int64_t rows = 6 + (gradient ? steps : 0);
     if (!fl__ctc_check(&c) || !fl_make(c.y)) return false;
-    if (!fl__rooms_open(&c.rooms, n, (2 * l + 1) * 8 + FL_ALIGN + rows * c.row, 0,
+    if (!fl__scratch_open(&c.scratch, n, (2 * l + 1) * 8 + FL_ALIGN + rows * c.row, 0,
                         fl_op_get_info(call->op)->name))
         return false;
     fl_parallel(n, fl__ceil_div(FL__GRAIN / 4, (steps + 1) * (2 * l + 1)), task, &c);
-    fl__rooms_close(&c.rooms);
+    fl__scratch_close(&c.scratch);
     return true;
 }
 

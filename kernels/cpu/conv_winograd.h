@@ -1,10 +1,10 @@
-/* winograd.h - a part of conv.h: 3 x 3 and 5 x 5 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3)
+/* kernels/cpu/conv_winograd.h - 3 x 3 and 5 x 5 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3)
    and F(2 x 2, 5 x 5)
 
    A tile of 4 x 4 results is A' [(G w G') . (B' x B)] A of a patch of 6 x 6 pixels x: 36 products for
    each pair of channels instead of 144. The 36 elements of all patches are 36 matrix products over
-   the channels, [tile][c] by [c][o], which conv_tile.h computes. The data gradient is the same with
-   the kernel turned by 180 degrees; the weight gradient is G' [sum over tiles (B' x B) . (A dy A')] G.
+   the channels, [tile][c] by [c][o], which conv_tile.inc computes. The data gradient is the same with
+   the kernel rotated by 180 degrees; the weight gradient is G' [sum over tiles (B' x B) . (A dy A')] G.
    With 5 x 5 kernels a patch gives 2 x 2 results, 36 products instead of 100: B is the same, G and A
    are Vandermonde's matrices of the same six points 0, 1, -1, 2, -2 and infinity.
 
@@ -16,6 +16,35 @@
    beside it whose patches hold it, not only those whose windows do.
 
    Tiles go through in groups whose transforms stay in a cache. */
+#include "conv_weight.h"
+#ifndef FL_CPU_CONV_WINOGRAD_H
+#define FL_CPU_CONV_WINOGRAD_H
+
+/* Whether y, dx or dw can be computed this way: channels-last f32 in one group, stride 1. */
+FL_PRIVATE bool fl__winograd_can(const fl__conv *v);
+/* Whether that is faster than any other way. */
+FL_PRIVATE bool fl__winograd_pays(const fl__conv *v);
+FL_PRIVATE bool fl__winograd_run(const fl__conv *v);
+
+#endif /* FL_CPU_CONV_WINOGRAD_H: stop here if you only want the declarations */
+
+#if defined(FL_IMPL_ONLY_CPU_CONV_WINOGRAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_CONV_WINOGRAD_IMPL
+#define FL_CPU_CONV_WINOGRAD_IMPL
+
+#include <string.h>
+
+/* A transform of winograd.inc: a square of lines of n channels gives another. bias: for results. */
+typedef enum fl__winograd_kind {
+    FL__WINO_IMAGE, FL__WINO_KERNEL, FL__WINO_RESULT, FL__WINO_GRAD, FL__WINO_KERNEL_GRAD
+} fl__winograd_kind;
+typedef void (*fl__winograd_fn)(const float *const *from, float *const *to, int64_t n, const float *bias);
+
+FL__TILES_BEGIN
+#define FL__LEVEL_TEXT "winograd.inc"
+#define FL__UNIT winograd
+#include "levels.inc"
+FL__TILES_END
 
 /* One convolution by tiles: out[n][r][q][o] = sum over i, j < k, d of in[n][r + at_h + i]
    [q + at_w + j][d] w(o, d, i, j). */
@@ -23,8 +52,7 @@ typedef struct fl__winograd {
     const fl__conv *v;
     fl__image in, out, w;       /* w: channels last */
     int64_t in_h, in_w, rows, cols, depth, o, at_h, at_w;
-    bool turned;                /* w(o, d, i, j) is w[d][k - 1 - i][k - 1 - j][o]: data gradient */
-    const char *bias;
+    bool flipped;               /* w(o, d, i, j) is w[d][k - 1 - i][k - 1 - j][o]: data gradient */
     const fl__winograd_fn *transform;
     int64_t side, taps;                 /* results of a tile along a side; of the kernel */
     int64_t across, down, tiles;        /* of an image, in all */
@@ -32,7 +60,7 @@ typedef struct fl__winograd {
     bool few;                           /* channels */
     int64_t image_step, result_step;    /* between the elements of a patch */
     float *kernel, *image, *result, *zero, *part; /* part: of the weight gradient */
-    fl__rooms rooms;
+    fl__scratch scratch;
 } fl__winograd;
 
 /* Tiles of a group: with their transforms, of FL__WINO_BYTES, those of the kernels are read, or of a
@@ -42,63 +70,66 @@ typedef struct fl__winograd {
 #define FL__WINO_FEW 640 /* channels of both images */
 enum { FL__WINO_FEW_TILES = 28, FL__WINO_FEW_SUMMED = 112, FL__WINO_TILES = 196 };
 
-/* Results of a tile along a side: a patch has 6 pixels. */
-static int64_t fl__winograd_side(const fl__conv *v) { return 7 - v->kh; }
+/* >>choice */
 
-/* True for a convolution between images with `depth` and `o` channels that Winograd's way can do. */
-static bool fl__winograd_can(const fl__conv *v, const fl__image *in, const fl__image *out, int64_t depth,
-                             int64_t o) {
+/* in, out: the images that tiles read and write, or both read for dw; rows, cols: of out. */
+static fl__winograd fl__winograd_of(const fl__conv *v) {
+    if (v->direction == FL__CONV_DATA)
+        return (fl__winograd){.v = v, .in = v->y, .out = v->x, .w = v->k, .in_h = v->oh, .in_w = v->ow,
+                              .rows = v->h, .cols = v->w, .depth = v->o, .o = v->c, .side = 7 - v->kh,
+                              .at_h = v->pad[0] - (v->kh - 1), .at_w = v->pad[1] - (v->kw - 1),
+                              .flipped = true};
+    return (fl__winograd){.v = v, .in = v->x, .out = v->y, .w = v->k, .in_h = v->h, .in_w = v->w,
+                          .rows = v->oh, .cols = v->ow, .depth = v->c, .o = v->o, .side = 7 - v->kh,
+                          .at_h = -v->pad[0], .at_w = -v->pad[1]};
+}
+
+FL_PRIVATE bool fl__winograd_can(const fl__conv *v) {
+    const fl__winograd p = fl__winograd_of(v);
     return v->size == 4 && (v->kh == 3 || v->kh == 5) && v->kw == v->kh && v->groups == 1 &&
            v->stride[0] == 1 && v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 &&
-           in->c == 1 && out->c == 1 && depth % v->ks->lanes == 0 && o % (2 * v->ks->lanes) == 0;
+           v->x.c == 1 && v->y.c == 1 && p.depth % v->ks->lanes == 0 && p.o % (2 * v->ks->lanes) == 0 &&
+           (!v->bias || v->bias->stride[0] == 1);
 }
 
-/* Measured: it pays from 32 channels on if the tiles do not stick out too far, and are many beside
-   the channels, whose kernels are transformed at each call. */
-static bool fl__winograd_pays(const fl__conv *v, int64_t rows, int64_t cols, int64_t depth, int64_t o) {
-    const int64_t side = fl__winograd_side(v);
-    int64_t tiles = v->images * fl__ceil_div(rows, side) * fl__ceil_div(cols, side);
-    bool waste = 10 * tiles * side * side > 16 * v->images * rows * cols;
-    return !waste && depth >= 32 && o >= 32 && tiles >= 64 && 8 * tiles >= fl__max(depth, o);
-}
-
-/* Whether to go this way, for a result of rows x cols. */
-static bool fl__winograd_wants(const fl__conv *v, const fl__image *in, const fl__image *out,
-                               int64_t rows, int64_t cols, int64_t depth, int64_t o) {
-    if (!fl__winograd_can(v, in, out, depth, o)) return false;
-    return fl__conv_algorithm == FL__CONV_WINOGRAD ||
-           (fl__conv_algorithm == FL__CONV_AUTO && fl__winograd_pays(v, rows, cols, depth, o));
+/* Measured: it pays from 32 channels on if the tiles do not stick out too far, and are many beside the
+   channels, whose kernels are transformed at each call. */
+FL_PRIVATE bool fl__winograd_pays(const fl__conv *v) {
+    const fl__winograd p = fl__winograd_of(v);
+    int64_t tiles = v->images * fl__ceil_div(p.rows, p.side) * fl__ceil_div(p.cols, p.side);
+    bool waste = 10 * tiles * p.side * p.side > 16 * v->images * p.rows * p.cols;
+    return !waste && p.depth >= 32 && p.o >= 32 && tiles >= 64 && 8 * tiles >= fl__max(p.depth, p.o);
 }
 
 /* >>kernels */
 
-/* The kernel transforms of a panel of 2 registers of o: [36][panel][d][width]. Turned, they are
-   computed along o; else along d, in blocks of a register that are turned then. */
+/* The kernel transforms of a panel of 2 registers of o: [36][panel][d][width]. Flipped, they are
+   computed along o; else along d, in blocks of a register that are transposed then. */
 static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
     fl__winograd *p = arg;
     const int64_t lanes = p->v->ks->lanes, width = 2 * lanes, blocks = p->depth / lanes;
     const int64_t step = p->o * p->depth;
     const float *w = (const float *)p->w.data, *from[25];
     float *to[36];
-    char *room = fl__room_enter(&p->rooms);
-    float *part = (float *)(void *)room; /* [36][width][lanes] */
+    char *workspace = fl__scratch_take(&p->scratch);
+    float *part = (float *)(void *)workspace; /* [36][width][lanes] */
     for (int64_t task = begin; task < end; task++) {
         int64_t o = task / blocks * width, d = task % blocks * lanes;
         float *kernel = p->kernel + (o * p->depth + d * width);
-        for (int64_t r = 0; r < (p->turned ? lanes : width); r++) {
-            const float *at = p->turned ? w + (d + r) * p->w.n + o : w + (o + r) * p->w.n + d;
+        for (int64_t r = 0; r < (p->flipped ? lanes : width); r++) {
+            const float *at = p->flipped ? w + (d + r) * p->w.n + o : w + (o + r) * p->w.n + d;
             for (int64_t t = 0; t < p->taps; t++) {
-                int64_t tap = p->turned ? p->taps - 1 - t : t;
+                int64_t tap = p->flipped ? p->taps - 1 - t : t;
                 from[t] = at + tap / p->v->kw * p->w.h + tap % p->v->kw * p->w.w;
             }
             for (int e = 0; e < 36; e++)
-                to[e] = p->turned ? kernel + e * step + r * width : part + (e * width + r) * lanes;
-            p->transform[FL__WINO_KERNEL](from, to, p->turned ? width : lanes, NULL);
+                to[e] = p->flipped ? kernel + e * step + r * width : part + (e * width + r) * lanes;
+            p->transform[FL__WINO_KERNEL](from, to, p->flipped ? width : lanes, NULL);
         }
-        for (int e = 0; e < 36 && !p->turned; e++)
-            p->v->ks->turn(kernel + e * step, width, width, lanes, part + e * width * lanes, lanes, 1);
+        for (int e = 0; e < 36 && !p->flipped; e++)
+            p->v->ks->transpose(kernel + e * step, width, width, lanes, part + e * width * lanes, lanes, 1);
     }
-    fl__room_leave(&p->rooms, room);
+    fl__scratch_give_back(&p->scratch, workspace);
 }
 
 /* >>images */
@@ -136,6 +167,7 @@ static void fl__winograd_image_task(void *arg, int64_t begin, int64_t end) {
 
 /* out of tiles begin .. end of the group, from result[36][tile][o]; results outside go to `none`. */
 static void fl__winograd_results(const fl__winograd *p, float *none, int64_t begin, int64_t end) {
+    const float *bias = p->v->bias ? fl_data(p->v->bias) : NULL;
     const float *from[36];
     float *to[16];
     for (int64_t t = begin; t < end; t++) {
@@ -143,15 +175,15 @@ static void fl__winograd_results(const fl__winograd *p, float *none, int64_t beg
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
         fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, p->side, none, to);
         for (int e = 0; e < 36; e++) from[e] = p->result + e * p->result_step + t * p->o;
-        p->transform[FL__WINO_RESULT](from, to, p->o, (const float *)p->bias);
+        p->transform[FL__WINO_RESULT](from, to, p->o, bias);
     }
 }
 
 static void fl__winograd_result_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
-    char *room = fl__room_enter(&p->rooms);
-    fl__winograd_results(p, (float *)(void *)room, begin, end);
-    fl__room_leave(&p->rooms, room);
+    char *workspace = fl__scratch_take(&p->scratch);
+    fl__winograd_results(p, (float *)(void *)workspace, begin, end);
+    fl__scratch_give_back(&p->scratch, workspace);
 }
 
 /* >>products */
@@ -159,7 +191,7 @@ static void fl__winograd_result_task(void *arg, int64_t begin, int64_t end) {
 /* result[e][tile][o] = sum over d of image[e][tile][d] kernel[e][d][o], for a range of (e, panel). */
 static void fl__winograd_product_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
-    const int64_t width = 2 * p->v->ks->lanes, panels = p->o / width, half = p->v->ck.half;
+    const int64_t width = 2 * p->v->ks->lanes, panels = p->o / width, strip = p->v->ck->strip;
     const int64_t zero = 0;
     for (int64_t task = begin; task < end; task++) {
         int64_t e = task / panels, panel = task % panels;
@@ -168,12 +200,12 @@ static void fl__winograd_product_task(void *arg, int64_t begin, int64_t end) {
         fl__conv_tile t = {.segment = &zero, .segments = 1, .k = p->depth, .pixel = p->depth,
                            .w = p->kernel + (e * p->o + panel * width) * p->depth,
                            .ldc = {p->o, p->o}};
-        for (int64_t i = 0; i < p->count; i += 2 * half) {
-            for (int h = 0; h < 2; h++) {
-                t.a[h] = image + (i + h * half) * p->depth;
-                t.c[h] = result + (i + h * half) * p->o;
+        for (int64_t i = 0; i < p->count; i += 2 * strip) {
+            for (int s = 0; s < 2; s++) {
+                t.a[s] = image + (i + s * strip) * p->depth;
+                t.c[s] = result + (i + s * strip) * p->o;
             }
-            p->v->ck.tile(&t);
+            p->v->ck->tile(&t);
         }
     }
 }
@@ -238,12 +270,13 @@ static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* >>the whole */
+/* >>runs */
 
-/* sums: for the weight gradient. */
-static void fl__winograd_plan(fl__winograd *p, bool sums) {
-    p->transform = fl__winograd_of(p->v->kh);
-    p->side = fl__winograd_side(p->v);
+/* The transforms, and the groups of tiles. */
+static void fl__winograd_plan(fl__winograd *p) {
+    static const fl__winograd_fn (*const transforms[])[5] = {FL__AT_LEVELS(fl__winograd_transforms_f32)};
+    const bool sums = p->v->direction == FL__CONV_WEIGHT;
+    p->transform = transforms[fl__level()][p->v->kh == 5];
     p->taps = p->v->kh * p->v->kw;
     p->across = fl__ceil_div(p->cols, p->side);
     p->down = fl__ceil_div(p->rows, p->side);
@@ -251,19 +284,18 @@ static void fl__winograd_plan(fl__winograd *p, bool sums) {
     p->few = p->depth + p->o <= FL__WINO_FEW;
     int64_t least = !p->few ? FL__WINO_TILES : sums ? FL__WINO_FEW_SUMMED : FL__WINO_FEW_TILES;
     int64_t group = fl__max(least, FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o)));
-    int64_t groups = fl__ceil_div(p->tiles, group);
-    int64_t pair = 2 * p->v->ck.half;
+    int64_t groups = fl__ceil_div(p->tiles, group), pair = 2 * p->v->ck->strip;
     p->group = fl__ceil_div(fl__ceil_div(p->tiles, groups), pair) * pair;
     p->image_step = p->group * p->depth + 16; /* not a multiple of a page */
     p->result_step = p->group * p->o + 16;
 }
 
-/* A range of groups of tiles from end to end, in a room: it holds `none`, image and result. */
+/* A range of groups of tiles from end to end, in a workspace: it holds `none`, image and result. */
 static void fl__winograd_group_task(void *arg, int64_t begin, int64_t end) {
     fl__winograd p = *(const fl__winograd *)arg;
     const int64_t panels = p.o / (2 * p.v->ks->lanes);
-    char *room = fl__room_enter(&p.rooms);
-    float *none = (float *)(void *)room;
+    char *workspace = fl__scratch_take(&p.scratch);
+    float *none = (float *)(void *)workspace;
     p.image = none + p.o;
     p.result = p.image + 36 * p.image_step;
     for (int64_t i = begin; i < end; i++) {
@@ -273,7 +305,7 @@ static void fl__winograd_group_task(void *arg, int64_t begin, int64_t end) {
         fl__winograd_product_task(&p, 0, 36 * panels);
         fl__winograd_results(&p, none, 0, p.count);
     }
-    fl__room_leave(&p.rooms, room);
+    fl__scratch_give_back(&p.scratch, workspace);
 }
 
 /* The groups one after the other, the threads side by side in each. */
@@ -288,31 +320,44 @@ static void fl__winograd_groups(fl__winograd *p) {
     }
 }
 
-static bool fl__winograd_run(fl__winograd *p, const char *op) {
+/* y, or dx, which differs only in what fl__winograd_of says. */
+static bool fl__winograd_forward(fl__winograd *p) {
     const int64_t lanes = p->v->ks->lanes, channels = fl__max(p->depth, p->o);
-    fl__winograd_plan(p, false);
-    int64_t kernel = 36 * p->o * p->depth, turned = fl__conv_turned_size(p->v, &p->w);
-    int64_t group = 36 * (p->image_step + p->result_step), room = p->o + (p->few ? group : 0);
-    int64_t shared = kernel + (p->few ? 0 : group) + channels;
-    if (!fl__rooms_open(&p->rooms, INT32_MAX, fl__max(72 * lanes * lanes, room) * p->v->size,
-                        (shared + turned) * p->v->size, op))
+    const int64_t kernel = 36 * p->o * p->depth, group = 36 * (p->image_step + p->result_step);
+    const int64_t workspace = fl__max(72 * lanes * lanes, p->o + (p->few ? group : 0));
+    const int64_t shared = kernel + (p->few ? 0 : group) + channels;
+    if (!fl__scratch_open(&p->scratch, INT32_MAX, workspace * p->v->size,
+                          (shared + fl__conv_relayout_size(p->v)) * p->v->size, p->v->op))
         return false;
-    p->kernel = (float *)p->rooms.more;
+    p->kernel = (float *)(void *)p->scratch.shared;
     p->zero = p->kernel + kernel;
     p->image = p->zero + channels;
     p->result = p->image + 36 * p->image_step;
-    memset(p->zero, 0, (size_t)(channels * 4));
-    p->w = fl__conv_turn(p->v, p->w, (char *)(p->kernel + shared));
+    memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
+    p->w = fl__conv_relayout(p->v, (char *)(p->kernel + shared));
     fl_parallel(p->o / (2 * lanes) * (p->depth / lanes), 4, fl__winograd_kernel_task, p);
     if (p->few) fl_parallel(fl__ceil_div(p->tiles, p->group), 1, fl__winograd_group_task, p);
     else fl__winograd_groups(p);
-    fl__rooms_close(&p->rooms);
+    fl__scratch_close(&p->scratch);
     return true;
 }
 
-/* part[tap][d][o] = the weight gradient; the caller made the plan and the rooms. */
-static void fl__winograd_weights(fl__winograd *p) {
-    const int64_t width = 2 * p->v->ks->lanes;
+/* dw: the sums over all tiles are one part of kh runs of kw taps. */
+static bool fl__winograd_weight(fl__winograd *p) {
+    const fl__conv *v = p->v;
+    const int64_t width = 2 * v->ks->lanes, channels = fl__max(p->depth, p->o);
+    const int64_t kernel = 36 * p->o * p->depth;
+    const int64_t shared = kernel + 36 * (p->image_step + p->result_step) + channels;
+    fl__weight_parts parts = {.v = v, .splits = 1, .runs = v->kh, .tw = v->kw, .c_chunks = 1, .c = v->c};
+    if (!fl__scratch_open(&parts.scratch, INT32_MAX, FL__WEIGHT_ROWS * v->o * v->size,
+                          (shared + p->taps * p->o * p->depth) * v->size, v->op))
+        return false;
+    p->kernel = (float *)(void *)parts.scratch.shared;
+    p->image = p->kernel + kernel;
+    p->result = p->image + 36 * p->image_step;
+    p->zero = p->result + 36 * p->result_step;
+    p->part = p->kernel + shared;
+    memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
     for (p->first = 0; p->first < p->tiles; p->first += p->group) {
         p->count = fl__min(p->group, p->tiles - p->first);
         fl_parallel(p->count, fl__ceil_div(1 << 11, p->depth + p->o), fl__winograd_both_task, p);
@@ -320,5 +365,18 @@ static void fl__winograd_weights(fl__winograd *p) {
                     fl__winograd_sum_task, p);
     }
     fl_parallel(p->depth, fl__ceil_div(1 << 12, p->o), fl__winograd_part_task, p);
+    parts.data = (char *)p->part;
+    fl__weight_parts_store(&parts);
+    fl__scratch_close(&parts.scratch);
+    return true;
 }
+
+FL_PRIVATE bool fl__winograd_run(const fl__conv *v) {
+    fl__winograd p = fl__winograd_of(v);
+    fl__winograd_plan(&p);
+    return v->direction == FL__CONV_WEIGHT ? fl__winograd_weight(&p) : fl__winograd_forward(&p);
+}
+
+#endif
+#endif
 /* MIT licence: see LICENSE. */
