@@ -685,6 +685,7 @@ static bool fv__tracks(const fl_tensor *value, fv_list in) {
 
 FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *s) {
     fv_record_opts of_op;
+    if (!value) return NULL;
     if (s->op && !s->back) {
         const fl_op_info *info = fl_op_get_info(s->op);
         if (!info) return fl_bad("fv_record_opt: there is no op %d", s->op);
@@ -694,7 +695,7 @@ FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *s) {
         of_op.bytes = s->args ? info->args_size : 0;
         s = &of_op;
     }
-    fl_var *y = fv_const(value); /* of NULL NULL */
+    fl_var *y = fv_const(value);
     if (!y || !fv__tracks(value, s->in)) return y;
     fl_node *n = fv__node_new(s);
     if (!n) return fl_raise();

@@ -451,29 +451,6 @@ FL_API fl_var *fv_embedding(fl_tensor *index, fl_var *weight, int64_t padding);
 /* Their sum, or mean, along the last axis of index: [..., k] -> [..., d] */
 FL_API fl_tensor *fl_embedding_bag(fl_tensor *index, fl_tensor *weight, bool mean);
 FL_API fl_var *fv_embedding_bag(fl_tensor *index, fl_var *weight, bool mean);
-/* softmax(scale q k^T, masked) v: q [..., n, d], k [..., m, d], v [..., m, e] -> [..., n, e]. scale
-   0: 1 / sqrt(d). mask, which broadcasts to [..., n, m]: NULL, b8 (true takes part) or added.
-   causal: query i sees keys 0 to i. A query that sees no key gives 0. */
-FL_API fl_tensor *fl_attention(fl_tensor *q, fl_tensor *k, fl_tensor *v, fl_tensor *mask,
-                               bool causal, double scale);
-FL_API fl_var *fv_attention(fl_var *q, fl_var *k, fl_var *v, fl_var *mask, bool causal,
-                            double scale);
-typedef struct fl_attention_opts {
-    bool causal;
-    double scale;   /* 0: 1 / sqrt(d) */
-    double dropout; /* share of the softmax's results that become 0; the others grow by 1 / (1 - p) */
-    fl_rng *rng;    /* NULL: the process's */
-} fl_attention_opts;
-/* The same with dropout. The record saves one number per query, not the scores; from the cpu's
-   slot, in a causal product, NaN and infinities among the values of hidden keys may stay unseen. */
-FL_API fl_tensor *fl_attention_opt(fl_tensor *q, fl_tensor *k, fl_tensor *v, fl_tensor *mask,
-                                   fl_attention_opts o);
-FL_API fl_var *fv_attention_opt(fl_var *q, fl_var *k, fl_var *v, fl_var *mask,
-                                fl_attention_opts o);
-/* The same of qkv [3, ..., n, d], whose parts are q, k and v: so is the gradient, in one piece. */
-FL_API fl_tensor *fl_attention_packed(fl_tensor *qkv, fl_tensor *mask, fl_attention_opts o);
-FL_API fl_var *fv_attention_packed(fl_var *qkv, fl_var *mask, fl_attention_opts o);
-
 /* >>recurrent ---------------------------------------------------------------------------------- */
 
 /* The next state of x [n, in] and h [n, hidden]. w: W_ih [gates hidden, in], W_hh [gates hidden,

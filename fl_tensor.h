@@ -409,11 +409,6 @@ FL_API void fl_set_flags(uint64_t flags);
     X(max_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add") \
     X(avg_pool2d,          OPT, fl_pool2d_args,  "gather where sum mul") \
     X(avg_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add mul where") \
-    /* q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true takes part; a float is added; a number: no \
-       mask) -> y = dropout(softmax(scale q k^T)) v [..., n, e], lse [..., n, 1] = log of the sum of exp(scores), inf for a \
-       query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
-    X(attention,           OPT, fl_attention_args, "matmul mul add where amax sub exp sum div log") \
-    X(attention_grad,      OPT, fl_attention_args, "matmul mul add where amax sub exp sum div") \
     /* x [n, c], target i64 [n] -> loss [n], largest [n, 1] of each row, sum [n, 1] of exp(x - largest); with logp = x -
        largest - log sum: -(1 - smoothing) logp[target] - smoothing mean(logp), or 0 where the target is args.ignore */ \
     X(cross_entropy,       OPT, fl_cross_entropy_args, "amax sub exp sum log gather mul add ne where") \
@@ -557,12 +552,6 @@ typedef struct fl_pool2d_args {
     int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
     bool count_pad;
 } fl_pool2d_args;
-typedef struct fl_attention_args {
-    double scale;
-    bool causal; /* query i sees keys 0 to i */
-    double p;    /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
-    fl_rng rng;
-} fl_attention_args;
 typedef struct fl_cross_entropy_args {
     double smoothing;
     int64_t ignore;

@@ -3,6 +3,7 @@
    A family is one file: prototypes on tensors (fl_) and on variables (fv_), shape rule, composition,
    gradient, registration, in this order. Its kernel is one file of kernels/cpu. An op added to a
    family touches these two; a new family adds two lines here and two in kernels/cpu/backend.h. */
+#include "attention.h"
 #include "copy.h"
 #include "create.h"
 #include "move.h"
@@ -16,6 +17,7 @@
 #define FL_OPS_OPS_IMPL
 
 FL_PRIVATE void fl__register_ops(void) {
+    fl__register_attention();
     fl__register_norm();
     fl__register_random();
     fl__register_softmax();

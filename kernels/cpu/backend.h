@@ -100,6 +100,7 @@ static fl_backend fl__cpu_table = {.name = "cpu",
 FL_API const fl_backend *fl_backend_cpu(void) {
     static bool complete;
     if (complete) return &fl__cpu_table;
+    fl__cpu_attention_slots(&fl__cpu_table);
     fl__cpu_batch_norm_slots(&fl__cpu_table);
     fl__cpu_norm_slots(&fl__cpu_table);
     fl__cpu_random_slots(&fl__cpu_table);

@@ -7,6 +7,7 @@
 #include "gemm.h"
 #ifndef FL_CPU_NORM_H
 #define FL_CPU_NORM_H
+/* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_norm_slots(fl_backend *cpu);
 #endif
 
