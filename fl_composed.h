@@ -19,8 +19,8 @@
    <<example
 
    Contents: search for the marker.
-     >>elementwise >>create >>random >>move >>reduce >>index >>linear >>factor >>fft >>image
-     >>neural >>recurrent >>losses
+     >>create >>random >>move >>reduce >>index >>linear >>factor >>fft >>image
+     >>losses
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -32,92 +32,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* >>elementwise -------------------------------------------------------------------------------- */
-
-/* The same with tensors as bounds, either may be NULL. */
-FL_API fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high);
-FL_API fl_var *fv_clamp(fl_var *x, fl_var *low, fl_var *high);
-/* x > 0 ? x : alpha expm1(x);  x > 0 ? x : alpha expm1(x / alpha);  x > 0 ? x : slope x */
-FL_API fl_tensor *fl_elu(fl_tensor *x, double alpha);
-FL_API fl_var *fv_elu(fl_var *x, double alpha);
-FL_API fl_tensor *fl_celu(fl_tensor *x, double alpha);
-FL_API fl_var *fv_celu(fl_var *x, double alpha);
-FL_API fl_tensor *fl_leaky_relu(fl_tensor *x, double slope);
-FL_API fl_var *fv_leaky_relu(fl_var *x, double slope);
-/* prelu with a number w [1], or w [c] with one for each place along axis 1 of x */
-FL_API fl_tensor *fl_prelu_channels(fl_tensor *x, fl_tensor *w);
-FL_API fl_var *fv_prelu_channels(fl_var *x, fl_var *w);
-/* x > limit ? x : value;  |x| > lambda ? x : 0;  x less the part of it in [-lambda, lambda] */
-FL_API fl_tensor *fl_threshold(fl_tensor *x, double limit, double value);
-FL_API fl_var *fv_threshold(fl_var *x, double limit, double value);
-FL_API fl_tensor *fl_hardshrink(fl_tensor *x, double lambda);
-FL_API fl_var *fv_hardshrink(fl_var *x, double lambda);
-FL_API fl_tensor *fl_softshrink(fl_tensor *x, double lambda);
-FL_API fl_var *fv_softshrink(fl_var *x, double lambda);
-/* x sigmoid(beta x);  a sigmoid(b) of the halves a, b of x along axis */
-FL_API fl_tensor *fl_swish(fl_tensor *x, double beta);
-FL_API fl_var *fv_swish(fl_var *x, double beta);
-FL_API fl_tensor *fl_glu(fl_tensor *x, int axis);
-FL_API fl_var *fv_glu(fl_var *x, int axis);
-/* The largest of each `pieces` neighbours along axis, whose size they divide. */
-FL_API fl_tensor *fl_maxout(fl_tensor *x, int64_t pieces, int axis);
-FL_API fl_var *fv_maxout(fl_var *x, int64_t pieces, int axis);
-/* To that many decimals, which may be negative, halves to even; gradient 0. */
-FL_API fl_tensor *fl_round(fl_tensor *x, int decimals);
-FL_API fl_var *fv_round(fl_var *x, int decimals);
-/* NaN, inf and -inf become nan, above and below; integers pass. */
-FL_API fl_tensor *fl_nan_to_num(fl_tensor *x, double nan, double above, double below);
-FL_API fl_var *fv_nan_to_num(fl_var *x, double nan, double above, double below);
-/* sqrt(a^2 + b^2) without overflow; inf beside NaN too */
-FL_API fl_tensor *fl_hypot(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_hypot(fl_var *a, fl_var *b);
-/* a + w (b - a);  x + value a b;  x + value a / b */
-FL_API fl_tensor *fl_lerp(fl_tensor *a, fl_tensor *b, fl_tensor *w);
-FL_API fl_var *fv_lerp(fl_var *a, fl_var *b, fl_var *w);
-FL_API fl_tensor *fl_addcmul(fl_tensor *x, fl_tensor *a, fl_tensor *b, double value);
-FL_API fl_var *fv_addcmul(fl_var *x, fl_var *a, fl_var *b, double value);
-FL_API fl_tensor *fl_addcdiv(fl_tensor *x, fl_tensor *a, fl_tensor *b, double value);
-FL_API fl_var *fv_addcdiv(fl_var *x, fl_var *a, fl_var *b, double value);
-/* beta x > threshold ? x : log(1 + exp(beta x)) / beta */
-FL_API fl_tensor *fl_softplus_beta(fl_tensor *x, double beta, double threshold);
-FL_API fl_var *fv_softplus_beta(fl_var *x, double beta, double threshold);
-/* a log(1 + b), 0 where a is 0;  a^b in f64 */
-FL_API fl_tensor *fl_xlog1py(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_xlog1py(fl_var *a, fl_var *b);
-FL_API fl_tensor *fl_float_power(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_float_power(fl_var *a, fl_var *b);
-/* -x log(x), 0 at 0, -inf below */
-FL_API fl_tensor *fl_entr(fl_tensor *x);
-FL_API fl_var *fv_entr(fl_var *x);
-/* The normal distribution's integral up to x, and its logarithm, for very small x too. */
-FL_API fl_tensor *fl_ndtr(fl_tensor *x);
-FL_API fl_var *fv_ndtr(fl_var *x);
-FL_API fl_tensor *fl_log_ndtr(fl_tensor *x);
-FL_API fl_var *fv_log_ndtr(fl_var *x);
-/* The modified Bessel function of the first kind, of order 0. Computed in f64. */
-FL_API fl_tensor *fl_i0(fl_tensor *x);
-FL_API fl_var *fv_i0(fl_var *x);
-/* log |gamma(x)|, within 1e-14 near its zeros, and its derivative. Computed in f64. */
-FL_API fl_tensor *fl_lgamma(fl_tensor *x);
-FL_API fl_var *fv_lgamma(fl_var *x);
-FL_API fl_tensor *fl_digamma(fl_tensor *x);
-FL_API fl_var *fv_digamma(fl_var *x);
-/* erf's complement, for large x too, and its inverse. Computed in f64. */
-FL_API fl_tensor *fl_erfc(fl_tensor *x);
-FL_API fl_var *fv_erfc(fl_var *x);
-FL_API fl_tensor *fl_erfinv(fl_tensor *y);
-FL_API fl_var *fv_erfinv(fl_var *y);
-/* floor(a / b), of integers exactly; integer x / 0: an error. Gradient 0. */
-FL_API fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_floor_divide(fl_var *a, fl_var *b);
-/* Greatest common divisor and least common multiple of integers, not negative; wrap as * does. */
-FL_API fl_tensor *fl_gcd(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_lcm(fl_tensor *a, fl_tensor *b);
-/* The float next to a on the way to b, and b if they are equal. Waits for a and b. */
-FL_API fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b);
-/* |a - b| <= atol + rtol |b|, or a = b, or both NaN with equal_nan -> b8 */
-FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan);
 
 /* >>index -------------------------------------------------------------------------------------- */
 
@@ -442,49 +356,6 @@ FL_API fl_tensor *fl_rfft(fl_tensor *x, int axis);
 FL_API fl_var *fv_rfft(fl_var *x, int axis);
 FL_API fl_tensor *fl_irfft(fl_tensor *x, int64_t n, int axis);
 FL_API fl_var *fv_irfft(fl_var *x, int64_t n, int axis);
-/* >>neural ------------------------------------------------------------------------------------- */
-
-/* Rows of weight [n, d] by index i64: [...] -> [..., d]. The row `padding` gets no gradient; -1:
-   none. */
-FL_API fl_tensor *fl_embedding(fl_tensor *index, fl_tensor *weight, int64_t padding);
-FL_API fl_var *fv_embedding(fl_tensor *index, fl_var *weight, int64_t padding);
-/* Their sum, or mean, along the last axis of index: [..., k] -> [..., d] */
-FL_API fl_tensor *fl_embedding_bag(fl_tensor *index, fl_tensor *weight, bool mean);
-FL_API fl_var *fv_embedding_bag(fl_tensor *index, fl_var *weight, bool mean);
-/* >>recurrent ---------------------------------------------------------------------------------- */
-
-/* The next state of x [n, in] and h [n, hidden]. w: W_ih [gates hidden, in], W_hh [gates hidden,
-   hidden], b_ih, b_hh [gates hidden] (either may be NULL), gates in PyTorch's order: gru r z n,
-   lstm i f g o. *c_out: the LSTM's next cell. */
-FL_API fl_tensor *fl_rnn_tanh_cell(fl_tensor *x, fl_tensor *h, fl_tensor *const w[4]);
-FL_API fl_var *fv_rnn_tanh_cell(fl_var *x, fl_var *h, fl_var *const w[4]);
-FL_API fl_tensor *fl_rnn_relu_cell(fl_tensor *x, fl_tensor *h, fl_tensor *const w[4]);
-FL_API fl_var *fv_rnn_relu_cell(fl_var *x, fl_var *h, fl_var *const w[4]);
-FL_API fl_tensor *fl_gru_cell(fl_tensor *x, fl_tensor *h, fl_tensor *const w[4]);
-FL_API fl_var *fv_gru_cell(fl_var *x, fl_var *h, fl_var *const w[4]);
-FL_API fl_tensor *fl_lstm_cell(fl_tensor *x, fl_tensor *h, fl_tensor *c, fl_tensor *const w[4],
-                               fl_tensor **c_out);
-FL_API fl_var *fv_lstm_cell(fl_var *x, fl_var *h, fl_var *c, fl_var *const w[4], fl_var **c_out);
-/* Sequences: x [steps, n, in] -> [steps, n, ways hidden], ways = 1 + bidirectional. h0, c0 and
-   *h_out, *c_out (NULL: not wanted): [layers ways, n, hidden]. w: four weights per layer and
-   direction. */
-FL_API fl_tensor *fl_rnn_tanh(fl_tensor *x, fl_tensor *h0, fl_tensor *const *w, int layers,
-                              bool bidirectional, fl_tensor **h_out);
-FL_API fl_var *fv_rnn_tanh(fl_var *x, fl_var *h0, fl_var *const *w, int layers, bool bidirectional,
-                           fl_var **h_out);
-FL_API fl_tensor *fl_rnn_relu(fl_tensor *x, fl_tensor *h0, fl_tensor *const *w, int layers,
-                              bool bidirectional, fl_tensor **h_out);
-FL_API fl_var *fv_rnn_relu(fl_var *x, fl_var *h0, fl_var *const *w, int layers, bool bidirectional,
-                           fl_var **h_out);
-FL_API fl_tensor *fl_gru(fl_tensor *x, fl_tensor *h0, fl_tensor *const *w, int layers,
-                         bool bidirectional, fl_tensor **h_out);
-FL_API fl_var *fv_gru(fl_var *x, fl_var *h0, fl_var *const *w, int layers, bool bidirectional,
-                      fl_var **h_out);
-FL_API fl_tensor *fl_lstm(fl_tensor *x, fl_tensor *h0, fl_tensor *c0, fl_tensor *const *w,
-                          int layers, bool bidirectional, fl_tensor **h_out, fl_tensor **c_out);
-FL_API fl_var *fv_lstm(fl_var *x, fl_var *h0, fl_var *c0, fl_var *const *w, int layers,
-                       bool bidirectional, fl_var **h_out, fl_var **c_out);
-
 /* >>losses ------------------------------------------------------------------------------------- */
 
 /* The mean or sum over all elements, or each by itself. Operands broadcast. */
@@ -569,7 +440,6 @@ FL_PRIVATE fl_op fv__activation_of(fl_var *(*fn)(fl_var *x));
 #if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY)
 #ifndef FL_COMPOSED_IMPL
 #define FL_COMPOSED_IMPL
-#include "fl/ops/special.h"
 #include "fl/ops/create.h"
 #include "fl/ops/move.h"
 #include "fl/ops/reduce.h"
@@ -578,7 +448,6 @@ FL_PRIVATE fl_op fv__activation_of(fl_var *(*fn)(fl_var *x));
 #include "fl/ops/factor.h"
 #include "fl/ops/fft.h"
 #include "fl/ops/image.h"
-#include "fl/ops/neural.h"
 #include "fl/ops/loss.h"
 #endif
 #endif

@@ -414,9 +414,6 @@ FL_API void fl_set_flags(uint64_t flags);
     X(cross_entropy,       OPT, fl_cross_entropy_args, "amax sub exp sum log gather mul add ne where") \
     /* x, target, largest, sum, dy [n] -> dx */ \
     X(cross_entropy_grad,  OPT, fl_cross_entropy_args, "sub exp div eq mul ne where") \
-    /* x, an even number along the axis: a, then g -> y = a / (1 + exp(-g));  x, dy -> dx */ \
-    X(glu,                 OPT, fl_axis_args,    "mul div add exp neg copy") \
-    X(glu_grad,            OPT, fl_axis_args,    "mul sub div add exp neg copy") \
     /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
        gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
     X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \

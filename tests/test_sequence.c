@@ -324,7 +324,7 @@ TEST(glu_slot_is_its_composition) {
     for (int i = 0; i < 3 * 2 * 3; i++) {
         const fl_dtype d = dtypes[i / 6];
         fl_tensor *want[2], *got[2];
-        without_slots(FL_OP_glu, FL_OP_glu_grad);
+        without_slots(fl_op_glu, fl_op_glu_grad);
         gate(i % 3 == 2 ? -1 : i % 3, i / 3 % 2, d, want);
         with_slots();
         for (int level = 0, top = levels(); level <= top; level++) {

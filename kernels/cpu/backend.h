@@ -68,8 +68,6 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_scatter] = FL_SLOT_NARROW,
                                                    [FL_OP_max_pool2d] = FL_SLOT_NARROW,
                                                    [FL_OP_max_pool2d_grad] = FL_SLOT_NARROW,
-                                                   [FL_OP_glu] = FL_SLOT_NARROW,
-                                                   [FL_OP_glu_grad] = FL_SLOT_NARROW,
                                                    [FL_OP_cumsum] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
@@ -102,6 +100,7 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     if (complete) return &fl__cpu_table;
     fl__cpu_attention_slots(&fl__cpu_table);
     fl__cpu_batch_norm_slots(&fl__cpu_table);
+    fl__cpu_glu_slots(&fl__cpu_table);
     fl__cpu_norm_slots(&fl__cpu_table);
     fl__cpu_random_slots(&fl__cpu_table);
     fl__cpu_softmax_slots(&fl__cpu_table);

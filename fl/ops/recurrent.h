@@ -1,58 +1,67 @@
-/* fl/ops/neural.h - norms, embeddings, attention, recurrent layers
+/* fl/ops/recurrent.h - recurrent networks: cells, and layers of them over sequences
 
-   Prototypes and formulas stand in fl_composed.h. */
+   rnn    h' = tanh, or relu, of (x W_ih^T + b_ih + h W_hh^T + b_hh)
+   gru    r, z = sigmoid(x_r + h_r), sigmoid(x_z + h_z);  n = tanh(x_n + r h_n);  h' = n + z (h - n)
+   lstm   i, f, g, o of x + h, by sigmoid, sigmoid, tanh, sigmoid;  c' = f c + i g;  h' = o tanh(c')
+
+   where x_* and h_* are parts of x W_ih^T + b_ih and h W_hh^T + b_hh. Composed of other ops: see
+   expand.h. Of a sequence the products by W_ih of all steps are one. */
 #ifndef FL_T
-#include "../../fl_composed.h"
-#if defined(FL_IMPL_ONLY_OPS_NEURAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_OPS_NEURAL_IMPL
-#define FL_OPS_NEURAL_IMPL
-#include "softmax.h"
-#include <limits.h>
-#include <math.h>
-#define FL_TEXT "neural.h"
-#include "expand.h"
+#include "../../fl_tensor.h"
+#ifndef FL_OPS_RECURRENT_H
+#define FL_OPS_RECURRENT_H
+
+#ifdef __cplusplus
+extern "C" {
 #endif
+
+/* The next state of x [n, in] and h [n, hidden]. w: W_ih [gates hidden, in], W_hh [gates hidden,
+   hidden], b_ih, b_hh [gates hidden] (either may be NULL), gates in PyTorch's order: gru r z n,
+   lstm i f g o. *c_out: the LSTM's next cell. */
+FL_API fl_tensor *fl_rnn_tanh_cell(fl_tensor *x, fl_tensor *h, fl_tensor *const w[4]);
+FL_API fl_var *fv_rnn_tanh_cell(fl_var *x, fl_var *h, fl_var *const w[4]);
+FL_API fl_tensor *fl_rnn_relu_cell(fl_tensor *x, fl_tensor *h, fl_tensor *const w[4]);
+FL_API fl_var *fv_rnn_relu_cell(fl_var *x, fl_var *h, fl_var *const w[4]);
+FL_API fl_tensor *fl_gru_cell(fl_tensor *x, fl_tensor *h, fl_tensor *const w[4]);
+FL_API fl_var *fv_gru_cell(fl_var *x, fl_var *h, fl_var *const w[4]);
+FL_API fl_tensor *fl_lstm_cell(fl_tensor *x, fl_tensor *h, fl_tensor *c, fl_tensor *const w[4],
+                               fl_tensor **c_out);
+FL_API fl_var *fv_lstm_cell(fl_var *x, fl_var *h, fl_var *c, fl_var *const w[4], fl_var **c_out);
+/* Sequences: x [steps, n, in] -> [steps, n, ways hidden], ways = 1 + bidirectional. h0, c0 and
+   *h_out, *c_out (NULL: not wanted): [layers ways, n, hidden]. w: four weights per layer and
+   direction. */
+FL_API fl_tensor *fl_rnn_tanh(fl_tensor *x, fl_tensor *h0, fl_tensor *const *w, int layers,
+                              bool bidirectional, fl_tensor **h_out);
+FL_API fl_var *fv_rnn_tanh(fl_var *x, fl_var *h0, fl_var *const *w, int layers, bool bidirectional,
+                           fl_var **h_out);
+FL_API fl_tensor *fl_rnn_relu(fl_tensor *x, fl_tensor *h0, fl_tensor *const *w, int layers,
+                              bool bidirectional, fl_tensor **h_out);
+FL_API fl_var *fv_rnn_relu(fl_var *x, fl_var *h0, fl_var *const *w, int layers, bool bidirectional,
+                           fl_var **h_out);
+FL_API fl_tensor *fl_gru(fl_tensor *x, fl_tensor *h0, fl_tensor *const *w, int layers,
+                         bool bidirectional, fl_tensor **h_out);
+FL_API fl_var *fv_gru(fl_var *x, fl_var *h0, fl_var *const *w, int layers, bool bidirectional,
+                      fl_var **h_out);
+FL_API fl_tensor *fl_lstm(fl_tensor *x, fl_tensor *h0, fl_tensor *c0, fl_tensor *const *w,
+                          int layers, bool bidirectional, fl_tensor **h_out, fl_tensor **c_out);
+FL_API fl_var *fv_lstm(fl_var *x, fl_var *h0, fl_var *c0, fl_var *const *w, int layers,
+                       bool bidirectional, fl_var **h_out, fl_var **c_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_RECURRENT_H */
+
+#if defined(FL_IMPL_ONLY_OPS_RECURRENT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_RECURRENT_IMPL
+#define FL_OPS_RECURRENT_IMPL
+#include "../../fl_composed.h"
+#include <limits.h>
+#define FL_TEXT "recurrent.h"
+#include "expand.h"
+#endif /* FL_OPS_RECURRENT_IMPL */
 #endif
 #else /* the text: see expand.h */
-
-/* >>embedding */
-
-static FL_T *FL_W(_without_gradient)(FL_T *x) {
-#ifdef FL_ON_VARS
-    return fv_detach(x);
-#else
-    return x;
-#endif
-}
-
-FL_T *FL_W(embedding)(fl_tensor *index, FL_T *weight, int64_t padding) {
-    if (FL_ABSENT("embedding", index) || FL_ABSENT("embedding", weight)) return NULL;
-    const fl_tensor *w = FL_VALUE(weight);
-    if (w->ndim != 2 || index->ndim == FL_MAX_DIMS)
-        return fl_bad("fl_embedding: rows %s of weight %s", FL_SHAPE_TEXT(index),
-                       FL_SHAPE_TEXT(w));
-    fl_scope s = fl_scope_begin();
-    fl_shape shape = fl_shape_of(index);
-    shape.dim[shape.ndim++] = w->shape[1];
-    fl_tensor *rows = fl_reshape(index, FL_SHAPE(fl_numel(index)));
-    FL_T *y = rows ? FL_W(index_select)(weight, 0, rows) : NULL;
-    if (y && padding >= 0) {
-        FL_T *pads = FL_OF(fl_eq(fl_unsqueeze(rows, 1), fl_int(padding)));
-        y = SELECT(pads, FL_W(_without_gradient)(y), y);
-    }
-    return FL_GIVE(&s, FL_W(reshape)(y, shape));
-}
-
-FL_T *FL_W(embedding_bag)(fl_tensor *index, FL_T *weight, bool mean) {
-    if (FL_ABSENT("embedding_bag", index) || FL_ABSENT("embedding_bag", weight)) return NULL;
-    if (index->ndim < 1)
-        return fl_bad("fl_embedding_bag: rows %s, wants [..., k]", FL_SHAPE_TEXT(index));
-    fl_scope s = fl_scope_begin();
-    FL_T *rows = FL_W(embedding)(index, weight, -1);
-    return FL_GIVE(&s, mean ? FL_W(mean)(rows, FL_AXES(-2)) : FL_W(sum)(rows, FL_AXES(-2)));
-}
-
-/* >>recurrent: a step takes x W_ih^T + b_ih, of all steps in one product, and the state */
 
 #ifdef FL_ON_TENSORS
 enum { FL__RNN_TANH, FL__RNN_RELU, FL__GRU, FL__LSTM };
