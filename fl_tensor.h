@@ -150,7 +150,7 @@ FL_API void *fl_promote(fl_scope *s, void *o);
 /* Values that the innermost scope owns now. */
 FL_API int64_t fl_scope_size(void);
 /* A word of this thread that scopes save and restore, for the layers above (no-grad, train). Starts
-   0. */
+   0; the highest bit is fl's own. */
 FL_API uint64_t fl_flags(void);
 FL_API void fl_set_flags(uint64_t flags);
 
@@ -590,8 +590,10 @@ FL_API bool fl_run(const fl_call *c);
    family: index. */
 FL_API fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype);
 typedef void (*fl_hook_fn)(const fl_call *c, void *user);
-/* Observes the calls of this thread, each may be NULL; replaces the pair before. `after` runs on
-   success only. Ops run by a hook are not observed. */
+/* Observes the calls of this thread, those of compositions too; each may be NULL, and replaces the pair
+   before, also from within a hook. Every `before` has its `after`: of a call that failed fl_error() is
+   set there. Not observed is what a hook runs itself, and what the core does on the way (casts for a
+   slot of wider dtypes, copies for one that wants contiguous operands, moves between families). */
 FL_API void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user);
 
 /* >>backends ----------------------------------------------------------------------------------- */
@@ -1110,6 +1112,8 @@ typedef struct fl__context {
 } fl__context;
 
 static _Thread_local fl__context fl__here;
+/* A bit of `flags`: hooks do not see the calls. Scopes restore it as they do the others. */
+#define FL__UNWATCHED ((uint64_t)1 << 63)
 
 /* Drops what the scopes of a thread that ends own. */
 static void fl__context_end(void) {
@@ -1254,10 +1258,10 @@ int64_t fl_scope_size(void) {
 }
 
 uint64_t fl_flags(void) {
-    return fl__here.flags;
+    return fl__here.flags & ~FL__UNWATCHED;
 }
 void fl_set_flags(uint64_t flags) {
-    fl__here.flags = flags;
+    fl__here.flags = (fl__here.flags & FL__UNWATCHED) | (flags & ~FL__UNWATCHED);
 }
 
 int64_t fl_live(void) {
@@ -1815,13 +1819,22 @@ static FL__HOT bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot
     return ok;
 }
 
+/* Returns the flags to go back to. */
+static uint64_t fl__unwatch(void) {
+    const uint64_t flags = fl__here.flags;
+    fl__here.flags |= FL__UNWATCHED;
+    return flags;
+}
+
 /* Runs c with copies of the inputs that are not contiguous. */
 static FL__COLD bool fl__run_contiguous(const fl_backend *be, const fl_call *c, fl_slot slot) {
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
+    const uint64_t flags = fl__unwatch();
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak) ok = (d.in[i] = fl_contiguous(d.in[i])) != NULL;
+    fl__here.flags = flags; /* the slot may compose */
     ok = ok && fl__run_slot(be, &d, slot, fl__traits_of(&d).paged);
     fl_scope_end(&s);
     return ok;
@@ -1860,6 +1873,7 @@ static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
+    fl__unwatch();
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak) ok = (d.in[i] = fl_to(d.in[i], fl__families[0].name)) != NULL;
     for (int i = 0; ok && i < d.n_out; i++) {
@@ -1930,6 +1944,7 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
+    const uint64_t flags = fl__unwatch();
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak && fl_is_narrow(d.in[i]))
             ok = (d.in[i] = fl_cast(d.in[i], fl_dtype_wide(d.in[i]->dtype))) != NULL;
@@ -1938,6 +1953,7 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
              NULL;
     for (int i = 0; ok && i < d.n_out; i++)
         if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
+    fl__here.flags = flags; /* a composition is observed */
     ok = ok && fl__run_by(be, &d);
     for (int i = 0; ok && i < d.n_out; i++) {
         fl_call copy = {
@@ -1989,16 +2005,16 @@ static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     return fl__run_as(be, c, fl__traits_of(c));
 }
 
-/* What a hook runs is not observed. */
-static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c) {
+static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c, fl__traits is) {
     fl__context *th = &fl__here;
-    const fl_hook_fn before = th->before, after = th->after;
-    th->before = th->after = NULL;
-    if (before) before(c, th->hook_user);
-    bool ok = fl__run_by(be, c);
-    if (ok && after) after(c, th->hook_user);
-    th->before = before;
-    th->after = after;
+    const fl_hook_fn after = th->after;
+    const uint64_t flags = fl__unwatch();
+    if (th->before) th->before(c, th->hook_user);
+    th->flags = flags;
+    const bool ok = fl__run_as(be, c, is);
+    fl__unwatch();
+    if (after && after == th->after) after(c, th->hook_user);
+    th->flags = flags;
     return ok;
 }
 
@@ -2012,7 +2028,8 @@ bool fl_run(const fl_call *c) {
     const fl__traits is = fl__traits_of(c);
     const char *outer = th->op;
     th->op = fl__ops[c->op]->name;
-    bool ok = th->before || th->after ? fl__run_watched(be, c) : fl__run_as(be, c, is);
+    const bool watched = (th->before || th->after) && !(th->flags & FL__UNWATCHED);
+    bool ok = watched ? fl__run_watched(be, c, is) : fl__run_as(be, c, is);
     th->op = outer;
     for (int i = 0; ok && is.written >> i; i++)
         if (is.written >> i & 1) ++*fl__version(c->out[i]);
@@ -2446,12 +2463,9 @@ static int64_t fl__span(const fl_tensor *t) {
 
 /* A deferred backend runs calls here: they are not the user's, so hooks do not see them. */
 static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
-    fl__context *th = &fl__here;
-    const fl_hook_fn before = th->before, after = th->after;
-    th->before = th->after = NULL;
+    const uint64_t flags = fl__unwatch();
     void *p = be->map(be, t, access);
-    th->before = before;
-    th->after = after;
+    fl__here.flags = flags;
     return p;
 }
 
