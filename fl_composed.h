@@ -20,7 +20,6 @@
 
    Contents: search for the marker.
      >>create >>random >>move >>reduce >>index >>linear >>factor >>fft >>image
-     >>losses
      >>implementation
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
@@ -356,76 +355,7 @@ FL_API fl_tensor *fl_rfft(fl_tensor *x, int axis);
 FL_API fl_var *fv_rfft(fl_var *x, int axis);
 FL_API fl_tensor *fl_irfft(fl_tensor *x, int64_t n, int axis);
 FL_API fl_var *fv_irfft(fl_var *x, int64_t n, int axis);
-/* >>losses ------------------------------------------------------------------------------------- */
-
-/* The mean or sum over all elements, or each by itself. Operands broadcast. */
-typedef enum fl_reduction { FL_MEAN, FL_SUM, FL_NONE } fl_reduction;
-/* (x - y)^2;  |x - y| */
-FL_API fl_tensor *fl_mse_loss(fl_tensor *x, fl_tensor *y, fl_reduction r);
-FL_API fl_var *fv_mse_loss(fl_var *x, fl_var *y, fl_reduction r);
-FL_API fl_tensor *fl_l1_loss(fl_tensor *x, fl_tensor *y, fl_reduction r);
-FL_API fl_var *fv_l1_loss(fl_var *x, fl_var *y, fl_reduction r);
-/* d = |x - y|: d < delta ? d^2 / 2 : delta (d - delta / 2);  the same over beta, beta 0: l1 */
-FL_API fl_tensor *fl_huber_loss(fl_tensor *x, fl_tensor *y, double delta, fl_reduction r);
-FL_API fl_var *fv_huber_loss(fl_var *x, fl_var *y, double delta, fl_reduction r);
-FL_API fl_tensor *fl_smooth_l1_loss(fl_tensor *x, fl_tensor *y, double beta, fl_reduction r);
-FL_API fl_var *fv_smooth_l1_loss(fl_var *x, fl_var *y, double beta, fl_reduction r);
-/* -y log p - (1 - y) log(1 - p), logs at least -100;  of p = sigmoid(x) */
-FL_API fl_tensor *fl_binary_cross_entropy(fl_tensor *p, fl_tensor *y, fl_reduction r);
-FL_API fl_var *fv_binary_cross_entropy(fl_var *p, fl_var *y, fl_reduction r);
-FL_API fl_tensor *fl_binary_cross_entropy_with_logits(fl_tensor *x, fl_tensor *y, fl_reduction r);
-FL_API fl_var *fv_binary_cross_entropy_with_logits(fl_var *x, fl_var *y, fl_reduction r);
-/* y (log y - x);  exp(x) - y x, or x - y log(x + 1e-8);  (log v + (x - y)^2 / v) / 2, v >= 1e-6 */
-FL_API fl_tensor *fl_kl_div(fl_tensor *x, fl_tensor *y, fl_reduction r);
-FL_API fl_var *fv_kl_div(fl_var *x, fl_var *y, fl_reduction r);
-FL_API fl_tensor *fl_poisson_nll_loss(fl_tensor *x, fl_tensor *y, bool log_input, fl_reduction r);
-FL_API fl_var *fv_poisson_nll_loss(fl_var *x, fl_var *y, bool log_input, fl_reduction r);
-FL_API fl_tensor *fl_gaussian_nll_loss(fl_tensor *x, fl_tensor *y, fl_tensor *var, fl_reduction r);
-FL_API fl_var *fv_gaussian_nll_loss(fl_var *x, fl_var *y, fl_var *var, fl_reduction r);
-/* With y = 1 or -1: log(1 + exp(-y x));  y > 0 ? x : relu(margin - x);  relu(margin - y (a - b));
-   y > 0 ? 1 - cos : relu(cos - margin), cos along the last axis, 1e-12 added to |a|^2 and |b|^2 */
-FL_API fl_tensor *fl_soft_margin_loss(fl_tensor *x, fl_tensor *y, fl_reduction r);
-FL_API fl_var *fv_soft_margin_loss(fl_var *x, fl_var *y, fl_reduction r);
-FL_API fl_tensor *fl_hinge_embedding_loss(fl_tensor *x, fl_tensor *y, double margin,
-                                          fl_reduction r);
-FL_API fl_var *fv_hinge_embedding_loss(fl_var *x, fl_var *y, double margin, fl_reduction r);
-FL_API fl_tensor *fl_margin_ranking_loss(fl_tensor *a, fl_tensor *b, fl_tensor *y, double margin,
-                                         fl_reduction r);
-FL_API fl_var *fv_margin_ranking_loss(fl_var *a, fl_var *b, fl_var *y, double margin,
-                                      fl_reduction r);
-FL_API fl_tensor *fl_cosine_embedding_loss(fl_tensor *a, fl_tensor *b, fl_tensor *y, double margin,
-                                           fl_reduction r);
-FL_API fl_var *fv_cosine_embedding_loss(fl_var *a, fl_var *b, fl_var *y, double margin,
-                                        fl_reduction r);
-/* relu(margin + |anchor - positive| - |anchor - negative|), along the last axis */
-FL_API fl_tensor *fl_triplet_margin_loss(fl_tensor *anchor, fl_tensor *positive,
-                                         fl_tensor *negative, double margin, fl_reduction r);
-FL_API fl_var *fv_triplet_margin_loss(fl_var *anchor, fl_var *positive, fl_var *negative,
-                                      double margin, fl_reduction r);
-/* x [n, c], target i64 [n]: sum over the other classes j of relu(margin - x[target] + x[j]) / c */
-FL_API fl_tensor *fl_multi_margin_loss(fl_tensor *x, fl_tensor *target, double margin,
-                                       fl_reduction r);
-FL_API fl_var *fv_multi_margin_loss(fl_var *x, fl_tensor *target, double margin, fl_reduction r);
-typedef struct fl_ctc_loss_opts {
-    char _;
-    int64_t blank;          /* its class */
-    fl_reduction reduction; /* FL_MEAN: each loss by its target's length, then over the batch */
-    bool zero_infinity;     /* 0 instead of inf for targets that no alignment gives */
-} fl_ctc_loss_opts;
-/* -log P(target), summed over all alignments: log probabilities [t, n, c]; i64: target [n, l], and
-   of each sequence the steps (beyond t: t) and the target's length, [n]. Gradient of inf: 0. That of
-   PyTorch holds a log softmax's before it. */
-#define fl_ctc_loss(...) FL__CTC_LOSS(fl_, __VA_ARGS__, ._ = 0)
-#define fv_ctc_loss(...) FL__CTC_LOSS(fv_, __VA_ARGS__, ._ = 0)
-#define FL__CTC_LOSS(p, logp, target, steps, lengths, ...) \
-    p##ctc_loss_opt(logp, target, steps, lengths, (fl_ctc_loss_opts){__VA_ARGS__})
-FL_API fl_tensor *fl_ctc_loss_opt(fl_tensor *logp, fl_tensor *target, fl_tensor *steps,
-                                  fl_tensor *lengths, fl_ctc_loss_opts o);
-FL_API fl_var *fv_ctc_loss_opt(fl_var *logp, fl_tensor *target, fl_tensor *steps,
-                               fl_tensor *lengths, fl_ctc_loss_opts o);
-
-/* private: the loss of each row, see FL_OP_cross_entropy; x [n, c] is f32 or f64 and not empty */
-FL_PRIVATE fl_var *fv__cross_entropy(fl_var *x, fl_tensor *target, fl_cross_entropy_args a);
+/* private */
 /* Whether fl_linear_act takes act; the op that it takes for fn, FL_OP_NONE if none. */
 FL_PRIVATE bool fl__is_activation(fl_op act);
 FL_PRIVATE fl_op fv__activation_of(fl_var *(*fn)(fl_var *x));
@@ -448,7 +378,6 @@ FL_PRIVATE fl_op fv__activation_of(fl_var *(*fn)(fl_var *x));
 #include "fl/ops/factor.h"
 #include "fl/ops/fft.h"
 #include "fl/ops/image.h"
-#include "fl/ops/loss.h"
 #endif
 #endif
 /* MIT licence: see LICENSE. */

@@ -409,15 +409,6 @@ FL_API void fl_set_flags(uint64_t flags);
     X(max_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add") \
     X(avg_pool2d,          OPT, fl_pool2d_args,  "gather where sum mul") \
     X(avg_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add mul where") \
-    /* x [n, c], target i64 [n] -> loss [n], largest [n, 1] of each row, sum [n, 1] of exp(x - largest); with logp = x -
-       largest - log sum: -(1 - smoothing) logp[target] - smoothing mean(logp), or 0 where the target is args.ignore */ \
-    X(cross_entropy,       OPT, fl_cross_entropy_args, "amax sub exp sum log gather mul add ne where") \
-    /* x, target, largest, sum, dy [n] -> dx */ \
-    X(cross_entropy_grad,  OPT, fl_cross_entropy_args, "sub exp div eq mul ne where") \
-    /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
-       gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
-    X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
-    X(ctc_grad,            OPT, fl_ctc_args,     "gather scatter_add amax sub exp sum log add mul where") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
     X(grad1,               OPT, fl_grad_args,    "") \
     X(grad2,               OPT, fl_grad_args,    "") \
@@ -549,13 +540,6 @@ typedef struct fl_pool2d_args {
     int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
     bool count_pad;
 } fl_pool2d_args;
-typedef struct fl_cross_entropy_args {
-    double smoothing;
-    int64_t ignore;
-} fl_cross_entropy_args;
-typedef struct fl_ctc_args {
-    int64_t blank; /* its class */
-} fl_ctc_args;
 typedef struct fl_linear_args {
     fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_NONE */
 } fl_linear_args;

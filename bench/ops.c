@@ -175,7 +175,7 @@ static fl_var *run_softmax(const net *j) { return fv_softmax(j->x, -1); }
 static fl_var *run_dropout(const net *j) { return fv_dropout(j->x, 0.1, NULL); }
 static fl_var *run_max_pool(const net *j) { return fv_max_pool2d(j->x, 3, .stride = 2, .pad = 1); }
 static fl_var *run_avg_pool(const net *j) { return fv_avg_pool2d(j->x, 2); }
-static fl_var *run_cross_entropy(const net *j) { return fl_nn_cross_entropy(j->x, j->target); }
+static fl_var *run_cross_entropy(const net *j) { return fv_cross_entropy(j->x, j->target); }
 static fl_var *run_layer_norm(const net *j) {
     return fv_layer_norm(j->x, 1, j->weight, j->bias, 1e-5);
 }

@@ -364,7 +364,7 @@ static void cross_entropy_case(fl_dtype d, layout l, fl_shape s, double smoothin
     }
     fl_tensor *to = fl_from_host(target, FL_SHAPE(n), FL_I64);
     fl_var *in = fv_param(x.t);
-    fl_var *y = fl_nn_cross_entropy(in, to, .label_smoothing = smoothing, .reduction = FL_NONE);
+    fl_var *y = fv_cross_entropy(in, to, .smoothing = smoothing, .reduction = FL_NONE);
     bool ok = y != NULL;
     if (ok && grad) ok = fl_backward(y, .grad = dense_tensor(&dy));
     case_end(ok && (grad ? agrees(fv_grad(in), &dx, (tolerance){4, 8, 0}, scale, false)

@@ -154,7 +154,7 @@ static fl_var *net_multi_margin(fl_var **x) {
 
 static fl_var *net_cross_entropy(fl_var **x) {
     fl_tensor *target = fl_from_host((int64_t[]){3, -100, 1}, FL_SHAPE(3), FL_I64);
-    return fl_nn_cross_entropy(x[0], target, .label_smoothing = 0.1, .reduction = FL_NONE);
+    return fv_cross_entropy(x[0], target, .smoothing = 0.1, .reduction = FL_NONE);
 }
 /* x as four steps of three sequences; y [4, 4] gives the steps' classes. */
 static fl_var *net_ctc(fl_var **x) {

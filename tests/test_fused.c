@@ -195,11 +195,11 @@ TEST(batch_norm) {
 static fl_var *cross_entropy(const fused *f, fl_var *const *x) {
     fl_rng rng = {5, 0};
     fl_tensor *target = fl_randint(FL_SHAPE(f->shape.dim[0]), 0, f->shape.dim[1], &rng);
-    return fl_nn_cross_entropy(x[0], target, .reduction = FL_NONE, .ignore_index = 1,
-                               .label_smoothing = f->name[14] == 's' ? 0.1 : 0);
+    return fv_cross_entropy(x[0], target, .reduction = FL_NONE, .ignore = 1,
+                               .smoothing = f->name[14] == 's' ? 0.1 : 0);
 }
 
-#define CROSS_ENTROPY FL_OP_cross_entropy, FL_OP_cross_entropy_grad
+#define CROSS_ENTROPY fl_op_cross_entropy, fl_op_cross_entropy_grad
 TEST(cross_entropy) {
     static const int64_t size[][2] = {{1, 1},  {3, 2},   {7, 15},    {9, 64},    {65, 17},
                                       {5, 65}, {2, 1023}, {3, 1025}, {70, 300}, {2, 5000}};

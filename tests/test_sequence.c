@@ -262,7 +262,7 @@ static void transcribe(const ctc_case *c, fl_dtype d, fl_reduction r, bool zero,
 
 static void check_ctc(int which, fl_dtype d, fl_reduction r, bool zero) {
     fl_tensor *want[2], *got[2];
-    without_slots(FL_OP_ctc, FL_OP_ctc_grad);
+    without_slots(fl_op_ctc, fl_op_ctc_grad);
     transcribe(&ctc_cases[which], FL_F64, r, zero, want);
     with_slots();
     for (int level = 0, top = levels(); level <= top; level++) {

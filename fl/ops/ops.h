@@ -7,7 +7,9 @@
 #include "attention.h"
 #include "copy.h"
 #include "create.h"
+#include "ctc.h"
 #include "embedding.h"
+#include "loss.h"
 #include "move.h"
 #include "norm.h"
 #include "random.h"
@@ -23,6 +25,8 @@
 FL_PRIVATE void fl__register_ops(void) {
     fl__register_activation();
     fl__register_attention();
+    fl__register_ctc();
+    fl__register_loss();
     fl__register_norm();
     fl__register_random();
     fl__register_softmax();

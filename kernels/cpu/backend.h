@@ -72,8 +72,6 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_cross_entropy] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_cross_entropy_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_fft] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_lu_factor] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_solve] = FL_SLOT_CONTIGUOUS,
@@ -100,6 +98,8 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     if (complete) return &fl__cpu_table;
     fl__cpu_attention_slots(&fl__cpu_table);
     fl__cpu_batch_norm_slots(&fl__cpu_table);
+    fl__cpu_cross_entropy_slots(&fl__cpu_table);
+    fl__cpu_ctc_slots(&fl__cpu_table);
     fl__cpu_glu_slots(&fl__cpu_table);
     fl__cpu_norm_slots(&fl__cpu_table);
     fl__cpu_random_slots(&fl__cpu_table);
