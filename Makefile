@@ -19,11 +19,11 @@ HEADER   ?= fl.h
 SINGLE   ?= build/single/$(HEADER)
 UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h fl/*/*.h kernels/*/*.h 2>/dev/null)
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
-EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
+EXAMPLES := $(basename $(wildcard examples/*.c examples/extend/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
 MODEL_UNITS := $(basename $(wildcard bench/models/*.c))
-STRANGERS := $(basename $(wildcard examples/strangers/*.c))
-BACKENDS := cpu $(basename $(notdir $(wildcard examples/strangers/naive.h examples/strangers/recorder.h examples/strangers/evictor.h)))
+EXTENSIONS := $(basename $(wildcard examples/extend/*.c))
+BACKENDS := cpu $(basename $(notdir $(wildcard examples/extend/naive.h examples/extend/recorder.h examples/extend/evictor.h)))
 
 # --- the variant -----------------------------------------------------------------------------------------
 
@@ -131,10 +131,10 @@ RUNS_OF_conformance = $(BACKENDS:%=conformance:%)
 RUNS_OF_gradcheck = $(BACKENDS:%=gradcheck:%)
 RUNS_OF_random = $(patsubst %,random:%,$(filter-out evictor,$(BACKENDS)))
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
-            $(if $(filter file,$(origin TESTS)),$(STRANGERS) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
+            $(if $(filter file,$(origin TESTS)),$(EXTENSIONS) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
 
 .PHONY: test-programs
-test-programs: $(TESTS:%=$(BUILD)/tests/%) $(STRANGERS:%=$(BUILD)/%)
+test-programs: $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%)
 
 # Clang only, and nothing else of this file depends on it. Inputs worth keeping gather in build/fuzz/corpus.
 FUZZ := build/fuzz

@@ -68,7 +68,7 @@ function without_comments(s,    out, i, c, two, quote) {
 # Private names are the family's, and so are its guards and what it undefines: nobody else defines them before.
 function state(name) {
     if (name ~ /^FL_IMPL_ONLY/) return "0"
-    if (name == "FL_IMPLEMENTATION") return "?"
+    if (name == "FL_IMPLEMENTATION" || name == "FL_STATIC") return "?"
     if (name in is_defined) return is_defined[name]
     return name ~ /^FL__/ || name in is_guard || name in undefined_at_first ? "0" : "?"
 }

@@ -23,7 +23,7 @@ FL_API bool fl_data_average_add_tensor(fl_data_average *m, fl_tensor *t);
 /* Unbiased: sum w (x - mean)^2 / (W - sum w^2 / W); NaN below two values. */
 FL_API double fl_data_average_variance(const fl_data_average *m);
 
-/* Share of wrong classes. Start with {0}. */
+/* Percentage of wrong classes. Start with {0}. */
 typedef struct fl_data_frame_error {
     int64_t wrong, total;
 } fl_data_frame_error;

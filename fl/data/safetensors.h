@@ -1,4 +1,4 @@
-/* safetensors.h - named tensors in files: safetensors */
+/* safetensors.h - named tensors in files of the safetensors format */
 #include "file.h"
 #ifndef FL_DATA_SAFETENSORS_H
 #define FL_DATA_SAFETENSORS_H
@@ -407,10 +407,10 @@ FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tens
     fl__st_saver s = {.path = path, .f = {.who = "fl_data_save_safetensors"}};
     if (!path || n < 0 || n_meta < 0 || (n && !tensors) || (n_meta && !meta))
         return fl_fail("%s: path, tensors or meta is NULL, or a count negative", s.f.who);
-    size_t room = strlen(path) + sizeof ".tmp";
+    size_t size = strlen(path) + sizeof ".tmp";
     fl_quiet(+1);
-    s.temp = fl__alloc(room);
-    if (s.temp) snprintf(s.temp, room, "%s.tmp", path);
+    s.temp = fl__alloc(size);
+    if (s.temp) snprintf(s.temp, size, "%s.tmp", path);
     bool ok = s.temp && fl__st_take_tensors(&s, tensors, n) && fl__st_take_meta(&s, meta, n_meta) &&
               fl__st_compose(&s) && fl__st_write(&s);
     fl_quiet(-1);
@@ -693,10 +693,10 @@ static bool fl__st_check_names(fl_data_file *s) {
 
 /* Eight hexadecimal digits, lower case. */
 static bool fl__st_parse_crc(const char *digits, uint32_t *crc) {
-    char again[9];
+    char written[9];
     *crc = (uint32_t)strtoul(digits, NULL, 16);
-    snprintf(again, sizeof again, "%08x", (unsigned)*crc);
-    return !strcmp(again, digits);
+    snprintf(written, sizeof written, "%08x", (unsigned)*crc);
+    return !strcmp(written, digits);
 }
 
 /* A file has all checksums or none. Keys and entries are sorted alike, so both lists are walked

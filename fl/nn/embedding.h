@@ -102,7 +102,8 @@ static fl_nn_module *fl__nn_embedding_new(const fl_nn_type *type, const fl__nn_e
 FL_API fl_nn_module *fl_nn_embedding_opt(int64_t n, int64_t dim, fl_nn_embedding_opts o) {
     const fl__nn_embedding e = {n, dim, fl_option_int(o.padding, -1)};
     if (n < 1 || dim < 1 || e.padding < -1 || e.padding >= n)
-        return fl_bad("fl_nn_embedding: %" PRId64 " rows of %" PRId64 ", padding %" PRId64, n, dim, e.padding);
+        return fl_bad("fl_nn_embedding: %" PRId64 " rows of %" PRId64 ", padding %" PRId64, n, dim,
+                      e.padding);
     return fl__nn_embedding_new(&fl__nn_embedding_type, &e, fl_option(o.std, 1), o.dtype, o.rng);
 }
 

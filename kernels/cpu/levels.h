@@ -2,28 +2,16 @@
 
    A level is a set of instructions and a width of registers. What pays for it is written once, in a
    text (softmax.inc), and expanded at every level by levels.inc; each call picks its expansion by
-   fl__variant. All levels are compiled, and the best one that the processor has is used. Where flags
-   name one (-march=native), or FL_LEVELS does (-DFL_LEVELS=avx2; portable, avx2, avx512, all), only
-   that one is: a third less to compile, and a program for such processors alone. FL_QUICK compiles
-   the portable level without optimisation pragmas: for builds that must be quick and may be slow.
+   fl__variant. All levels are compiled, and the best one that the processor has is used, at most
+   FL_CPU_LEVEL of the environment; fl_cpu_level() names it. Where flags name one (-march=native), or
+   FL_LEVELS does (-DFL_LEVELS=avx2; portable, avx2, avx512, all), only that one is: half as much to
+   compile, and a program for such processors alone. FL_QUICK compiles the portable level without
+   optimisation pragmas: for builds that must be quick and may be slow.
 
    A new level, as NEON, is a block of >>list, a line of fl__processor_has and one of levels.inc. */
-#include "../../fl_mem.h"
+#include "../../fl_tensor.h"
 #ifndef FL_CPU_LEVELS_H
 #define FL_CPU_LEVELS_H
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* The name of the level in force: portable, avx2, avx512, or avx512_bf16, which is avx512 with matrix
-   products of bf16. It is the best that this build and this processor have, at most the one that
-   FL_CPU_LEVEL names in the environment. */
-FL_API const char *fl_cpu_level(void);
-
-#ifdef __cplusplus
-}
-#endif
 
 /* >>list: of each level its bit in FL_LEVELS, whether it is on, and what texts see of it: the target
    attribute, the registers that a tile may fill, the lanes of a register for each element type, and
@@ -101,8 +89,8 @@ enum {
 #define FL__F32_avx512 f32_fma
 
 /* What a level adds: vdpbf16ps multiplies pairs of bf16 and sums them in f32. Where there is such a
-   type, FL__HAS_PAIRS_<level> is 1 and FL__PAIRS_<level> its target. FL_EMULATE_BF16 computes by AVX-512 what the instruction
-   does, slowly: to test it anywhere. */
+   type, FL__HAS_PAIRS_<level> is 1 and FL__PAIRS_<level> its target. FL_EMULATE_BF16 computes by
+   AVX-512 what the instruction does, slowly: to test it anywhere. */
 #define FL__LANES_pairs_avx512 16
 #if FL__LEVELS_ON & 4
 #if defined(FL_EMULATE_BF16)
@@ -151,19 +139,13 @@ static inline int fl__variant(fl_dtype d) {
                          : FL__VARIANT_NONE;
 }
 
-/* Until every unit is expanded by levels.inc. */
+/* Until elementwise.h is expanded by levels.inc. */
 #if FL__LEVELS_ON == 7
 #define FL__X86_LEVELS 1
 #define FL__TARGET_AVX2 FL__TARGET_avx2
 #define FL__TARGET_AVX512 FL__TARGET_avx512
-#ifdef FL__PAIRS_avx512
-#define FL__X86_BF16 1
-#define FL__TARGET_BF16 FL__PAIRS_avx512
-#endif
 #endif
 #define fl__cpu_isa fl__level
-#define fl__cpu_has_bf16 fl__level_has_bf16
-#define fl__cpu_isa_cap fl__level_cap
 
 #endif /* FL_CPU_LEVELS_H: stop here if you only want the declarations */
 
@@ -194,8 +176,9 @@ static bool fl__processor_has(int level) {
 #if FL__BIT_all > 1
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl");
     if (level == FL__AVX2) return avx2;
     if (level == FL__AVX512) return avx512;
 #ifdef FL_EMULATE_BF16

@@ -1,9 +1,9 @@
 /* kernels/cpu/openblas.h - matrix products by OpenBLAS, where it is faster than the tiles of matmul.h
 
    With FL_USE_OPENBLAS fl__openblas_matmul takes the slots of matmul and linear. It computes products of
-   f64, and of f32 where registers have no more than four lanes, whose operands OpenBLAS reads as they lie;
-   the others it hands on to matmul.h: other types, small products, those that are bound by the reading of
-   one operand, and long sums for few results, which matmul.h splits. OpenBLAS's own threads stay off:
+   f64, and of f32 where registers have no more than four lanes, whose operands OpenBLAS reads as they lie.
+   It hands on to matmul.h other types, small products, those that are bound by the reading of one operand,
+   narrow results, and long sums for few results, which matmul.h splits. OpenBLAS's own threads stay off:
    blocks of the results, cut by their size alone, run on ours. */
 #include "force.h"
 #include "matmul.h"
@@ -53,11 +53,13 @@ static bool fl__openblas_reads(int64_t rows, int64_t columns, int64_t rs, int64_
 }
 
 static bool fl__openblas_takes(const fl__product *p) {
-    const bool f64 = p->dtype == FL_F64, f32 = p->dtype == FL_F32 && fl__gemm_kernels(FL_F32)->lanes <= 4;
+    const int64_t lanes = fl__gemm_kernels(p->dtype)->lanes;
+    const bool type = p->dtype == FL_F64 || (p->dtype == FL_F32 && lanes <= 4);
     const bool small = p->m * p->n <= FL__SMALL_PRODUCT && p->m * p->n * p->k <= FL__SMALL_PRODUCT;
     const bool skinny = p->m <= FL__SKINNY_ROWS || p->n == 1 ||
                         (p->csb != 1 && p->m <= 128 && p->n >= 2 * p->m);
-    return (f64 || f32) && !small && !skinny && fl__cpu_forced() != FL__TILES &&
+    const bool narrow = 3 * p->n < 4 * lanes * fl__ceil_div(p->n, 2 * lanes); /* tiles compute C^T */
+    return type && !small && !skinny && !narrow && fl__cpu_forced() != FL__TILES &&
            fl__openblas_reads(p->m, p->k, p->rsa, p->csa) && fl__openblas_reads(p->k, p->n, p->rsb, p->csb);
 }
 

@@ -66,9 +66,10 @@ END {
         sub(/, $/, "", required)
         printf "void call_%s(%s);\nvoid call_%s(%s) {\n", name, parameters_of[name], name, parameters_of[name]
         printf "    (void)%s(%s);\n", name, required
-        value = option "." first[type]
-        if (sub(/\[.*/, "", first[type]) || value ~ /\[/) value = "{" option "." first[type] "[0]}"
-        printf "    (void)%s(%s.%s = %s);\n}\n", name, arguments, first[type], value
+        field_name = first[type]
+        value = option "." field_name
+        if (sub(/\[.*/, "", field_name)) value = "{" option "." field_name "[0]}"
+        printf "    (void)%s(%s.%s = %s);\n}\n", name, arguments, field_name, value
     }
     print array_calls "#ifdef __cplusplus\n}\n#endif\n/* " macros + arrays " macros */"
 }

@@ -1,4 +1,4 @@
-/* naive.h - a stranger's backend: its own storage, triple loops, the required ops and nothing else
+/* naive.h - a backend of one's own: its own storage, triple loops, the required ops and nothing else
 
    What it shows: the least that a backend has to be. `impl` points at a dense row-major array from
    malloc; there are no buffers, no strides and no views. Every model trains on it, because all
@@ -26,7 +26,7 @@
      fl_set_default_family("naive");
 
    or, without a line of code, for any program:
-     cc -I. -DFL_TENSOR_BACKEND=naive -DFL_TENSOR_BACKEND_H='"examples/strangers/naive.h"' \
+     cc -I. -DFL_TENSOR_BACKEND=naive -DFL_TENSOR_BACKEND_H='"examples/extend/naive.h"' \
          examples/mnist.c fl.c -lm -lpthread */
 #ifndef NAIVE_H
 #define NAIVE_H
@@ -72,6 +72,7 @@ FL_KERNEL_BEGIN
 #define NAIVE_YES(...) __VA_ARGS__
 #define NAIVE_NO(...)
 #define NAIVE_REQ NAIVE_YES
+#define NAIVE_HOT NAIVE_YES
 #define NAIVE_OPT NAIVE_NO
 #define NAIVE_DEF NAIVE_NO
 #define NAIVE_CASE(op, cls, need, f, ...) NAIVE_##need(NAIVE_##cls(case FL_OP_##op: return f;))

@@ -1,9 +1,9 @@
-/* test_strangers.c - the three strangers of examples/strangers: a naive backend, a recorder, an
+/* test_extend.c - the three extensions of examples/extend: a naive backend, a recorder, an
    evicting memory manager */
-#include "../examples/strangers/evictor.h"
-#include "../examples/strangers/naive.h"
-#include "../examples/strangers/recorder.h"
-#include "../examples/strangers/stranger.h"
+#include "../examples/extend/evictor.h"
+#include "../examples/extend/naive.h"
+#include "../examples/extend/recorder.h"
+#include "../examples/extend/training.h"
 
 #include "test.h"
 
@@ -158,12 +158,12 @@ TEST(naive_without_copy) {
 }
 
 static bool train(const char *family, int64_t batch, int64_t steps, double *loss, uint64_t *hash) {
-    stranger_run run;
+    training_run run;
     fl_scope s = fl_scope_begin();
-    bool ok = fl_set_default_family(family) && stranger_begin(&run, batch, 2);
-    for (int64_t i = 0; ok && i < steps; i++) ok = stranger_step(&run, i, &loss[i]);
-    ok = ok && stranger_hash(&run, hash);
-    stranger_end(&run);
+    bool ok = fl_set_default_family(family) && training_begin(&run, batch, 2);
+    for (int64_t i = 0; ok && i < steps; i++) ok = training_step(&run, i, &loss[i]);
+    ok = ok && training_hash(&run, hash);
+    training_end(&run);
     fl_scope_end(&s);
     return ok;
 }
@@ -385,21 +385,21 @@ TEST(recorder_trains) {
     CHECK(train("cpu", 4, STEPS, want, &want_hash));
     fl_set_default_family("recorder");
     fl_scope s = fl_scope_begin();
-    stranger_run run;
-    CHECK(stranger_begin(&run, 4, 2) && stranger_step(&run, 0, &got[0]) && stranger_load(&run, 1) &&
+    training_run run;
+    CHECK(training_begin(&run, 4, 2) && training_step(&run, 0, &got[0]) && training_load(&run, 1) &&
           recorder_begin());
-    fl_tensor *loss = stranger_update(&run);
+    fl_tensor *loss = training_update(&run);
     recorder_tape *tape = recorder_end();
     REQUIRE(tape != NULL);
     got[1] = fl_item(loss);
     for (int i = 2; i < STEPS; i++) {
-        CHECK(stranger_load(&run, i) && recorder_replay(tape));
+        CHECK(training_load(&run, i) && recorder_replay(tape));
         got[i] = fl_item(loss);
     }
     recorder_free(tape);
-    CHECK(stranger_hash(&run, &got_hash) && got_hash == want_hash &&
+    CHECK(training_hash(&run, &got_hash) && got_hash == want_hash &&
           !memcmp(got, want, sizeof got));
-    stranger_end(&run);
+    training_end(&run);
     fl_scope_end(&s);
     CHECK_EQ_INT(recorder_count().nodes, 0);
     CHECK(nothing_lives());
@@ -409,7 +409,7 @@ TEST(recorder_trains) {
 
 static fl_mem_manager *evictor_begin(size_t budget) {
     char path[64];
-    snprintf(path, sizeof path, "test_strangers.%ld.swap", (long)getpid());
+    snprintf(path, sizeof path, "test_extend.%ld.swap", (long)getpid());
     test_errors_return();
     fl_mem_manager *m = evictor_new(budget, path);
     if (m) fl_mem_use(m);
@@ -572,7 +572,7 @@ TEST(evictor_trains_in_half) {
 }
 
 /* The recorder's nodes are buffers: it pages too. */
-TEST(strangers_together) {
+TEST(extensions_together) {
     REQUIRE(begin(fl_backend_recorder()));
     fl_mem_manager *m = evictor_begin(4000);
     REQUIRE(m != NULL);

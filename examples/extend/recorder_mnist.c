@@ -9,7 +9,7 @@
    whether all losses and the weights agree. */
 #include "recorder.h"
 
-#include "stranger.h"
+#include "training.h"
 
 enum { BATCH = 64, BATCHES = 8, MAX_STEPS = 10000 };
 
@@ -19,24 +19,24 @@ typedef struct outcome {
     fl_rng rng;       /* where the generator ends */
 } outcome;
 
-static bool train_eager(stranger_run *run, int64_t steps, outcome *out) {
+static bool train_eager(training_run *run, int64_t steps, outcome *out) {
     bool ok = true;
-    for (int64_t i = 0; ok && i < steps; i++) ok = stranger_step(run, i, &out->loss[i]);
+    for (int64_t i = 0; ok && i < steps; i++) ok = training_step(run, i, &out->loss[i]);
     return ok;
 }
 
 /* The step that the tape is made of; *loss is kept: each replay writes it. */
-static recorder_tape *record(stranger_run *run, fl_tensor **loss) {
+static recorder_tape *record(training_run *run, fl_tensor **loss) {
     fl_scope s = fl_scope_begin();
     bool begun = recorder_begin();
-    *loss = begun ? fl_keep(stranger_update(run)) : NULL;
+    *loss = begun ? fl_keep(training_update(run)) : NULL;
     fl_scope_end(&s);
     return begun ? recorder_end() : NULL;
 }
 
-static bool train_recorded(stranger_run *run, int64_t steps, outcome *out) {
+static bool train_recorded(training_run *run, int64_t steps, outcome *out) {
     fl_tensor *loss = NULL;
-    if (!stranger_step(run, 0, &out->loss[0]) || !stranger_load(run, 1)) return false;
+    if (!training_step(run, 0, &out->loss[0]) || !training_load(run, 1)) return false;
     recorder_tape *tape = record(run, &loss);
     bool ok = tape != NULL;
     if (ok) {
@@ -46,7 +46,7 @@ static bool train_recorded(stranger_run *run, int64_t steps, outcome *out) {
         out->loss[1] = fl_item(loss);
     }
     for (int64_t i = 2; ok && i < steps; i++) {
-        ok = stranger_load(run, i) && recorder_replay(tape);
+        ok = training_load(run, i) && recorder_replay(tape);
         out->loss[i] = ok ? fl_item(loss) : 0;
     }
     if (ok)
@@ -60,23 +60,23 @@ static bool train_recorded(stranger_run *run, int64_t steps, outcome *out) {
 static bool train(const char *family, int64_t steps, outcome *out) {
     if (!fl_set_default_family(family)) return false;
     fl_scope s = fl_scope_begin();
-    stranger_run run;
+    training_run run;
     double start = fl_data_now();
-    bool ok = stranger_begin(&run, BATCH, BATCHES);
+    bool ok = training_begin(&run, BATCH, BATCHES);
     ok = ok && (strcmp(family, "recorder") ? train_eager : train_recorded)(&run, steps, out);
-    ok = ok && stranger_hash(&run, &out->weights);
+    ok = ok && training_hash(&run, &out->weights);
     out->rng = fl_rng_state();
     if (ok)
         printf("%-8s loss %.6f after %lld steps, %.1f s\n", family, out->loss[steps - 1],
                (long long)steps, fl_data_now() - start);
-    stranger_end(&run);
+    training_end(&run);
     fl_scope_end(&s);
     return ok;
 }
 
 int main(int argc, char **argv) {
     static outcome eager, replay;
-    int64_t steps = stranger_steps(argc, argv, 20);
+    int64_t steps = training_steps(argc, argv, 20);
     steps = steps < 3 ? 3 : steps > MAX_STEPS ? MAX_STEPS : steps;
     bool ok = fl_use(fl_backend_recorder(), NULL) && train("cpu", steps, &eager) &&
               train("recorder", steps, &replay);

@@ -1,4 +1,4 @@
-/* recorder.h - a stranger's compiler: records every call, runs when a value is read, replays a
+/* recorder.h - a compiler of one's own: records every call, runs when a value is read, replays a
    training step
 
    What it shows: a backend that is one function. `any` receives each call as data and copies it:

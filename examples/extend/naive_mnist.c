@@ -8,7 +8,7 @@
    agree. */
 #include "naive.h"
 
-#include "stranger.h"
+#include "training.h"
 
 enum { BATCH = 4, MAX_STEPS = 10000 };
 
@@ -22,11 +22,11 @@ static double mean(const double *x, int64_t n) {
 static bool train(const char *family, int64_t steps, double *loss) {
     if (!fl_set_default_family(family)) return false;
     fl_scope s = fl_scope_begin();
-    stranger_run run;
+    training_run run;
     double start = fl_data_now();
-    bool ok = stranger_begin(&run, BATCH, 2);
-    for (int64_t i = 0; ok && i < steps; i++) ok = stranger_step(&run, i, &loss[i]);
-    stranger_end(&run);
+    bool ok = training_begin(&run, BATCH, 2);
+    for (int64_t i = 0; ok && i < steps; i++) ok = training_step(&run, i, &loss[i]);
+    training_end(&run);
     fl_scope_end(&s);
     if (ok)
         printf("%-6s loss %.6f -> %.6f, %.1f s\n", family, loss[0], loss[steps - 1],
@@ -36,7 +36,7 @@ static bool train(const char *family, int64_t steps, double *loss) {
 
 int main(int argc, char **argv) {
     static double cpu[MAX_STEPS], naive[MAX_STEPS];
-    int64_t steps = stranger_steps(argc, argv, 10);
+    int64_t steps = training_steps(argc, argv, 10);
     if (steps > MAX_STEPS) steps = MAX_STEPS;
     fl_strict(true);
     bool ok = fl_use(fl_backend_naive(), NULL) && train("cpu", steps, cpu) &&

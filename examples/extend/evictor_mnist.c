@@ -9,7 +9,7 @@
    layer, three tensors of 12.25 MiB. */
 #include "evictor.h"
 
-#include "stranger.h"
+#include "training.h"
 
 typedef struct outcome {
     uint64_t weights; /* their hash */
@@ -24,11 +24,11 @@ static bool train(size_t budget, int64_t steps, outcome *out) {
     if (!m) return false;
     fl_mem_use(m);
     fl_scope s = fl_scope_begin();
-    stranger_run run;
-    bool ok = stranger_begin(&run, 288, 4);
-    for (int64_t i = 0; ok && i < steps; i++) ok = stranger_step(&run, i, &out->loss);
-    ok = ok && stranger_hash(&run, &out->weights);
-    stranger_end(&run);
+    training_run run;
+    bool ok = training_begin(&run, 288, 4);
+    for (int64_t i = 0; ok && i < steps; i++) ok = training_step(&run, i, &out->loss);
+    ok = ok && training_hash(&run, &out->weights);
+    training_end(&run);
     fl_scope_end(&s);
     fl_mem_use(NULL);
     const evictor *e = m->user;
@@ -40,7 +40,7 @@ static bool train(size_t budget, int64_t steps, outcome *out) {
 
 int main(int argc, char **argv) {
     const double MIB = 1 << 20;
-    int64_t steps = stranger_steps(argc, argv, 12);
+    int64_t steps = training_steps(argc, argv, 12);
     outcome all = {0}, half = {0};
     bool ok = train(0, steps, &all) && train((size_t)all.stats.peak_in_use / 2, steps, &half);
     if (!ok) return fprintf(stderr, "evictor_mnist: %s\n", fl_error()), 1;

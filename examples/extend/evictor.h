@@ -1,4 +1,4 @@
-/* evictor.h - a stranger's memory manager: a budget of bytes, the rest in a file
+/* evictor.h - a memory manager of one's own: a budget of bytes, the rest in a file
 
    What it shows: a manager may take bytes away, because they are reached only between fl_buffer_map
    and fl_buffer_unmap. When a request would pass the budget, the least recently mapped buffers that
@@ -229,8 +229,12 @@ static inline fl_mem_manager *evictor_new(size_t budget, const char *path) {
     setvbuf(e->file, NULL, _IONBF, 0);
     pthread_mutex_init(&e->lock, NULL);
     e->budget = budget ? budget : SIZE_MAX;
-    e->table = (fl_mem_manager){
-        "evictor", evictor_get, evictor_put, NULL, evictor_stats, evictor_close, e};
+    e->table = (fl_mem_manager){.name = "evictor",
+                                .get = evictor_get,
+                                .put = evictor_put,
+                                .stats = evictor_stats,
+                                .close = evictor_close,
+                                .user = e};
     return &e->table;
 }
 
