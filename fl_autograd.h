@@ -107,10 +107,10 @@ FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn bac
                               size_t bytes);
 /* Everything that a record may say. */
 typedef struct fv_record_opts {
+    fl_op op;         /* a registered one: without `back`, name, back and bytes are its own */
     const char *name; /* for messages, a literal */
     fl_back_fn back;
     fv_list in, saved; /* at most FV_MAX each; NULL entries of `in` stand for absent optional inputs */
-    fl_op op;
     unsigned blocked;  /* bit i: the gradient of input i is zero everywhere */
     /* The value again, from what was saved, for outputs that are cheaper to compute twice than to keep:
        a large one is kept neither by its node nor by those that save it. NULL: it is kept. */
@@ -671,7 +671,18 @@ static bool fv__tracks(const fl_tensor *value, fv_list in) {
 }
 
 FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *s) {
-    fl_var *y = fv_const(value); /* of NULL NULL */
+    fv_record_opts of_op;
+    if (!value) return NULL;
+    if (s->op && !s->back) {
+        const fl_op_info *info = fl_op_get_info(s->op);
+        if (!info) return fl_bad("fv_record_opt: there is no op %d", s->op);
+        of_op = *s;
+        of_op.name = info->name;
+        of_op.back = info->gradient;
+        of_op.bytes = s->args ? info->args_size : 0;
+        s = &of_op;
+    }
+    fl_var *y = fv_const(value);
     if (!y || !fv__tracks(value, s->in)) return y;
     fl_node *n = fv__node_new(s);
     if (!n) return fl_raise();

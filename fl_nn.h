@@ -16,7 +16,7 @@
         fl_scope s = fl_scope_begin();
         fl_var *x = fv_const(fl_uniform(FL_SHAPE(4, 784), 0, 1, FL_F32, NULL));
         fl_tensor *target = fl_randint(FL_SHAPE(4), 0, 10, NULL);
-        fl_var *loss = fl_nn_cross_entropy(fl_nn_forward(net, x), target);
+        fl_var *loss = fv_cross_entropy(fl_nn_forward(net, x), target);
         fl_backward(loss);
         fl_print(fv_value(loss));                          // about ln 10
         fl_print(fv_grad(fl_nn_get_param(net, "5.bias"))); // softmax - one hot, averaged
@@ -43,7 +43,6 @@
      vocabulary.h   adaptive embedding and softmax
      capsule.h      capsules by dynamic routing
      init.h         initial values of parameters
-     loss.h         negative log likelihood, cross entropy, squared error, CTC
      save.h         parameters and buffers in files, checkpoints of your own
 
    Concepts
@@ -72,7 +71,6 @@
 #include "fl/nn/vocabulary.h"
 #include "fl/nn/capsule.h"
 #include "fl/nn/init.h"
-#include "fl/nn/loss.h"
 #include "fl/nn/save.h"
 
 /* MIT licence: see LICENSE. */

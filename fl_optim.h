@@ -16,7 +16,7 @@
             fl_scope s = fl_scope_begin();
             fl_var *x = fv_const(fl_from_host(in, FL_SHAPE(4, 2), FL_F32));
             fl_var *y = fv_const(fl_from_host(out, FL_SHAPE(4, 1), FL_F32));
-            fl_var *loss = fl_nn_mse(fl_nn_forward(net, x), y);
+            fl_var *loss = fv_mse_loss(fl_nn_forward(net, x), y, FL_MEAN);
             fl_optim_zero_grad(optim);
             fl_backward(loss);
             fl_optim_step(optim);

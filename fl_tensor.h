@@ -403,34 +403,6 @@ FL_API void fl_set_flags(uint64_t flags);
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
     /* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]: floats of one dtype */ \
     X(linear,              OPT, fl_linear_args,  "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid") \
-    /* x, w, b -> y, [mean], rstd = 1 / sqrt(var + eps): (x - mean) rstd w + b over the last args.dims dims, which w and b
-       have (or are numbers); mean and rstd have x's shape with those dims 1, in the dtype it computes in; rms: no mean */ \
-    X(layer_norm,          OPT, fl_norm_args,    "sum add sub mul div sqrt") \
-    /* x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db] */ \
-    X(layer_norm_grad,     OPT, fl_norm_args,    "sum add sub mul div") \
-    /* x [n, c, ...], w, b, add -> y, mean, var (biased), over all but the channels: (x - mean) / sqrt(var + eps) w + b +
-       add, at least 0 with relu; w and b are [c, 1, ...] or numbers, mean and var [1, c, 1, ...], add like x or 0;
-       the same, mean, var -> y */ \
-    X(batch_norm,          OPT, fl_batch_norm_args, "sum add sub mul div sqrt maximum") \
-    /* x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd] */ \
-    X(batch_norm_grad,     OPT, fl_batch_norm_args, "sum add sub mul div sqrt where le") \
-    /* q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true takes part; a float is added; a number: no \
-       mask) -> y = dropout(softmax(scale q k^T)) v [..., n, e], lse [..., n, 1] = log of the sum of exp(scores), inf for a \
-       query that sees no key;  the same, y, lse, dy -> dq, dk, dv. Rows of the outputs are dense */ \
-    X(attention,           OPT, fl_attention_args, "matmul mul add where amax sub exp sum div log") \
-    X(attention_grad,      OPT, fl_attention_args, "matmul mul add where amax sub exp sum div") \
-    /* x [n, c], target i64 [n] -> loss [n], largest [n, 1] of each row, sum [n, 1] of exp(x - largest); with logp = x -
-       largest - log sum: -(1 - smoothing) logp[target] - smoothing mean(logp), or 0 where the target is args.ignore */ \
-    X(cross_entropy,       OPT, fl_cross_entropy_args, "amax sub exp sum log gather mul add ne where") \
-    /* x, target, largest, sum, dy [n] -> dx */ \
-    X(cross_entropy_grad,  OPT, fl_cross_entropy_args, "sub exp div eq mul ne where") \
-    /* x, an even number along the axis: a, then g -> y = a / (1 + exp(-g));  x, dy -> dx */ \
-    X(glu,                 OPT, fl_axis_args,    "mul div add exp neg copy") \
-    X(glu_grad,            OPT, fl_axis_args,    "mul sub div add exp neg copy") \
-    /* logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about -1e30 where no alignment \
-       gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
-    X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
-    X(ctc_grad,            OPT, fl_ctc_args,     "gather scatter_add amax sub exp sum log add mul where") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
     X(grad1,               OPT, fl_grad_args,    "") \
     X(grad2,               OPT, fl_grad_args,    "") \
@@ -568,28 +540,6 @@ typedef struct fl_fft_args {
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
 } fl_conv2d_args; /* h, w */
-typedef struct fl_norm_args {
-    int dims; /* the last ones, at least 1 */
-    double eps;
-    bool rms; /* 1 / sqrt(mean(x^2) + eps), and nothing is subtracted */
-} fl_norm_args;
-typedef struct fl_attention_args {
-    double scale;
-    bool causal; /* query i sees keys 0 to i */
-    double p;    /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
-    fl_rng rng;
-} fl_attention_args;
-typedef struct fl_batch_norm_args {
-    double eps;
-    bool relu;
-} fl_batch_norm_args;
-typedef struct fl_cross_entropy_args {
-    double smoothing;
-    int64_t ignore;
-} fl_cross_entropy_args;
-typedef struct fl_ctc_args {
-    int64_t blank; /* its class */
-} fl_ctc_args;
 typedef struct fl_linear_args {
     fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_NONE */
 } fl_linear_args;

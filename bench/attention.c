@@ -30,7 +30,7 @@ static void run(void *arg) {
     fl_scope s = fl_scope_begin();
     fl_var *h[3];
     for (int i = 0; i < 3; i++) h[i] = fv_transpose(j->x[i], 1, 2);
-    fl_var *y = fv_attention(h[0], h[1], h[2], NULL, j->causal, 0);
+    fl_var *y = fv_attention(h[0], h[1], h[2], .causal = j->causal);
     if (j->gradient) {
         fl_backward(y, .grad = j->dy);
         for (int i = 0; i < 3; i++) fv_zero_grad(j->x[i]);
@@ -65,7 +65,7 @@ static void compare(const setting *c, bool composed) {
     fl_rng rng = {1, 0};
     job j = {.causal = c->causal};
     fl_backend part = *fl_backend_cpu(), whole;
-    part.op[FL_OP_attention] = part.op[FL_OP_attention_grad] = NULL;
+    part.op[fl_op_attention] = part.op[fl_op_attention_grad] = NULL;
     fl_shape shape = FL_SHAPE(c->batch, c->n, c->heads, c->d);
     for (int i = 0; i < 3; i++) j.x[i] = fv_param(fl_uniform(shape, -1, 1, FL_F32, &rng));
     j.dy = fl_transpose(fl_uniform(shape, -1, 1, FL_F32, &rng), 1, 2);

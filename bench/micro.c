@@ -17,7 +17,7 @@ static void train(void *arg) {
     trainer *t = arg;
     fl_scope s = fl_scope_begin();
     fl_optim_zero_grad(t->optim);
-    fl_backward(fl_nn_cross_entropy(fl_nn_forward(t->net, t->x), t->target));
+    fl_backward(fv_cross_entropy(fl_nn_forward(t->net, t->x), t->target));
     fl_optim_step(t->optim);
     fl_scope_end(&s);
 }

@@ -17,7 +17,7 @@ typedef struct trainer {
 static void iterations(trainer *t, int n) {
     for (int i = 0; i < n; i++) {
         fl_scope s = fl_scope_begin();
-        fl_var *loss = fl_nn_nll(fl_nn_forward(t->net, t->x), t->target);
+        fl_var *loss = fv_nll_loss(fl_nn_forward(t->net, t->x), t->target);
         fl_optim_zero_grad(t->optim);
         fl_backward(loss);
         fl_optim_step(t->optim);

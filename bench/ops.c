@@ -179,7 +179,7 @@ static fl_var *run_max_pool(const net *j) {
     return fv_max_pool(j->x, NULL, .kernel = {3}, .stride = {2}, .pad = {1});
 }
 static fl_var *run_avg_pool(const net *j) { return fv_avg_pool(j->x, .kernel = {2}); }
-static fl_var *run_cross_entropy(const net *j) { return fl_nn_cross_entropy(j->x, j->target); }
+static fl_var *run_cross_entropy(const net *j) { return fv_cross_entropy(j->x, j->target); }
 static fl_var *run_layer_norm(const net *j) {
     return fv_layer_norm(j->x, 1, j->weight, j->bias, 1e-5);
 }

@@ -48,7 +48,7 @@ typedef struct mlp {
 static void mlp_step(void *arg) {
     mlp *m = arg;
     fl_scope s = fl_scope_begin();
-    fl_var *loss = fl_nn_mse(fl_nn_forward(m->net, m->x), fv_const(m->target));
+    fl_var *loss = fv_mse_loss(fl_nn_forward(m->net, m->x), fv_const(m->target), FL_MEAN);
     fl_optim_zero_grad(m->optim);
     fl_backward(loss);
     fl_optim_step(m->optim);

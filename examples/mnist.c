@@ -88,7 +88,7 @@ static bool evaluate(fl_nn_module *net, fl_data_set *set, double *loss, double *
         ok = fl_data_get(set, i, &b);
         fl_var *y = ok ? fl_nn_forward(net, fv_const(b.t[0])) : NULL;
         if (y)
-            fl_data_average_add(&mean, fl_item(fv_value(fl_nn_nll(y, b.t[1]))),
+            fl_data_average_add(&mean, fl_item(fv_value(fv_nll_loss(y, b.t[1]))),
                                 (double)b.t[1]->shape[0]);
         ok = y && fl_data_frame_error_add(&wrong, fv_value(y), b.t[1]);
         fl_scope_end(&s);
@@ -101,7 +101,7 @@ static bool evaluate(fl_nn_module *net, fl_data_set *set, double *loss, double *
 
 /* Forward, backward, step on one batch; the loss, or NaN after an error. */
 static double train_step(fl_nn_module *net, fl_optim *optim, const fl_data_sample *b) {
-    fl_var *loss = fl_nn_nll(fl_nn_forward(net, fv_const(b->t[0])), b->t[1]);
+    fl_var *loss = fv_nll_loss(fl_nn_forward(net, fv_const(b->t[0])), b->t[1]);
     fl_optim_zero_grad(optim);
     if (!fl_backward(loss) || !fl_optim_step(optim)) return (double)NAN;
     return fl_item(fv_value(loss));

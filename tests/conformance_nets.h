@@ -127,7 +127,7 @@ static void attention_case(fl_dtype d, layout l, bool causal) {
     for (int i = 0; i < 8; i++) scale[i] = largest * largest * largest;
     for (int64_t r = 0; r < 4; r++)
         attention_row(q.a.f + r * 3, &k.a, &v.a, causal ? r : 5, want.f + r * 2);
-    fl_tensor *y = fl_attention(q.t, k.t, v.t, NULL, causal, 0);
+    fl_tensor *y = fl_attention(q.t, k.t, v.t, .causal = causal);
     case_end(agrees(y, &want, (tolerance){4, 32, 0}, scale, false));
 }
 
@@ -170,7 +170,7 @@ static void attention_grad_case(fl_dtype d, layout l) {
     for (int i = 0; i < 15; i++) scale[i] = pow(largest, 5);
     for (int64_t r = 0; r < 4; r++) attention_back(&q.a, &k.a, &v.a, dy.f, r, want);
     fl_var *in[] = {fv_param(q.t), fv_param(k.t), fv_param(v.t)};
-    fl_var *y = fv_attention(in[0], in[1], in[2], NULL, false, 0);
+    fl_var *y = fv_attention(in[0], in[1], in[2]);
     bool ok = y && fl_backward(y, .grad = dense_tensor(&dy));
     for (int i = 0; ok && i < 3; i++)
         ok = agrees(fv_grad(in[i]), &want[i], (tolerance){4, 64, 0}, scale, false);
@@ -391,7 +391,7 @@ static void cross_entropy_case(fl_dtype d, layout l, fl_shape s, double smoothin
     }
     fl_tensor *to = fl_from_host(target, FL_SHAPE(n), FL_I64);
     fl_var *in = fv_param(x.t);
-    fl_var *y = fl_nn_cross_entropy(in, to, .label_smoothing = smoothing, .reduction = FL_NONE);
+    fl_var *y = fv_cross_entropy(in, to, .smoothing = smoothing, .reduction = FL_NONE);
     bool ok = y != NULL;
     if (ok && grad) ok = fl_backward(y, .grad = dense_tensor(&dy));
     case_end(ok && (grad ? agrees(fv_grad(in), &dx, (tolerance){4, 8, 0}, scale, false)

@@ -126,10 +126,6 @@ static void rows_of_capsules(void) {
     NO(fl_nn_capsules_opt, (1, 2, 3, 4, (fl_nn_capsules_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_capsules_opt, fl_nn_capsules(2, 3, 2, 2, .rng = &rng), o.v23, "[2, 3]",
              "[n, 2, 3]");
-    NO(fl_nn_ctc_opt, (NULL, o.i23, o.i23, o.i23, (fl_ctc_loss_opts){0}), NULLS);
-    NO(fl_nn_ctc_opt, (o.v23, o.i23, o.i23, o.i23, (fl_ctc_loss_opts){0}), "[2, 3]");
-    NO_AS(fl_nn_ctc_opt, "fl_ctc_loss",
-          (one_sequence(), o.i23, o.i23, o.i23, (fl_ctc_loss_opts){0}), "[2, 1, 3]");
 }
 
 #endif /* MIT licence: see LICENSE. */

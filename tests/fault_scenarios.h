@@ -284,7 +284,7 @@ static T formatted(T x) {
 static T losses(T x) {
     T target = fl_randint(FL_SHAPE(4), 0, 6, &(fl_rng){3, 0});
     fl_var *v = target ? fv_param(x) : NULL;
-    fl_var *loss = fv_add(fl_nn_cross_entropy(v, target), fl_nn_mse(v, fv_const(fl_neg(x))));
+    fl_var *loss = fv_add(fv_cross_entropy(v, target), fv_mse_loss(v, fv_const(fl_neg(x)), FL_MEAN));
     return v && fl_backward(loss) ? ROW(fv_grad(v), fv_value(loss)) : NULL;
 }
 static T initialised(T x) {

@@ -40,6 +40,7 @@ static double probability(void) {
 /* ---- forms ---- */
 
 typedef fl_var *T;
+typedef fv_attention_opts attention_opts;
 
 /* A gradient may hold a graph that holds its variable: it is dropped at the end. False when no more
    can be remembered. */
@@ -143,25 +144,19 @@ static T x_pool_index(fn f) {
 
 static T x_target_nll(fn f) {
     T x = operand();
-    fl_nn_nll_opts o = {0};
+    fl_nll_loss_opts o = {0};
     o.reduction = (fl_reduction)fuzz_below(3);
-    if (fuzz_byte() & 1) o.ignore_index = fuzz_int();
-    return CALL(f, (T, fl_tensor *, fl_nn_nll_opts), x, target_for(x), o);
+    if (fuzz_byte() & 1) o.ignore = fuzz_int();
+    return CALL(f, (T, fl_tensor *, fl_nll_loss_opts), x, target_for(x), o);
 }
 
 static T x_target_entropy(fn f) {
     T x = operand();
-    fl_nn_cross_entropy_opts o = {0};
+    fl_cross_entropy_opts o = {0};
     o.reduction = (fl_reduction)fuzz_below(4);
-    if (fuzz_byte() & 1) o.ignore_index = fuzz_int();
-    if (fuzz_byte() & 1) o.label_smoothing = probability();
-    return CALL(f, (T, fl_tensor *, fl_nn_cross_entropy_opts), x, target_for(x), o);
-}
-
-static T xy_mse(fn f) {
-    T x = operand(), y = operand();
-    const fl_nn_mse_opts o = {0, (fl_reduction)fuzz_below(4)};
-    return CALL(f, (T, T, fl_nn_mse_opts), x, y, o);
+    if (fuzz_byte() & 1) o.ignore = fuzz_int();
+    if (fuzz_byte() & 1) o.smoothing = probability();
+    return CALL(f, (T, fl_tensor *, fl_cross_entropy_opts), x, target_for(x), o);
 }
 
 /* ---- variables ---- */
@@ -467,7 +462,6 @@ typedef struct row {
 
 #define OP(form, name) {#name, form, (fn)fv_##name}
 #define VIEW OP
-#define LOSS(form, name) {#name, form, (fn)fl_nn_##name}
 #define SELF(form) {#form, form, NULL}
 #define UNARY(op, ...) OP(x_, op),
 #define BINARY(op, ...) OP(xy_, op),
@@ -494,7 +488,7 @@ static const row rows[] = {
     SELF(grad), SELF(grad), SELF(grad), SELF(grad), SELF(gradient_of), SELF(gradient_of),
     SELF(make_module), SELF(make_module), SELF(make_module), SELF(forward), SELF(forward),
     SELF(forward), SELF(forward), SELF(forward_many), SELF(parameter), SELF(initialise),
-    LOSS(x_target_nll, nll_opt), LOSS(x_target_entropy, cross_entropy_opt), LOSS(xy_mse, mse_opt),
+    OP(x_target_nll, nll_loss_opt), OP(x_target_entropy, cross_entropy_opt),
     SELF(optimize), SELF(optimize),
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };

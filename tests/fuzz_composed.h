@@ -1,7 +1,7 @@
 /* fuzz_composed.h - forms and rows that fuzz_ops.c and fuzz_autograd.c share: how the ops that
    exist on tensors and on variables are called, and those of fl_composed.h by name
 
-   The harness defines T (fl_tensor * or fl_var *), operand(), value(), fresh(), rng(), and OP and
+   The harness defines T (fl_tensor * or fl_var *), attention_opts, operand(), value(), fresh(), rng(), and OP and
    VIEW, a row of a form and a name. Most arguments fit each other; each may be something else. */
 #ifndef FUZZ_COMPOSED_H
 #define FUZZ_COMPOSED_H
@@ -829,8 +829,8 @@ static T attention_(fn f) {
     T q = float_of_shape(FL_SHAPE(2, n, d)), k = float_of_shape(FL_SHAPE(2, m, d));
     T v = float_of_shape(FL_SHAPE(2, m, 2)), mask = maybe_of_shape(FL_SHAPE(n, m));
     if (b & 64 && mask) mask = fresh(fl_cast(value(mask), FL_B8));
-    const double scale = flip_coin() ? fuzz_double() : 0;
-    return CALL(f, (T, T, T, T, bool, double), q, k, v, mask, b & 128, scale);
+    const attention_opts o = {.mask = mask, .causal = b & 128, .scale = flip_coin() ? fuzz_double() : 0};
+    return CALL(f, (T, T, T, attention_opts), q, k, v, o);
 }
 
 /* Weights of `rows` = gates hidden rows: one layer and direction. */
@@ -1003,7 +1003,7 @@ static T ctc(fn f) {
     OP(x_number_axis_number, normalize), OP(xy_axis, weight_norm), \
     OP(xy_axis_number, cosine_similarity), OP(xy_numbers, pairwise_distance), \
     OP(index_table_int, embedding), OP(index_table_flag, embedding_bag), \
-    OP(attention_, attention), OP(rnn_cell_, rnn_tanh_cell), OP(rnn_cell_, rnn_relu_cell), \
+    OP(attention_, attention_opt), OP(rnn_cell_, rnn_tanh_cell), OP(rnn_cell_, rnn_relu_cell), \
     OP(gru_cell_, gru_cell), OP(lstm_cell_, lstm_cell), OP(rnn_, rnn_tanh), OP(rnn_, rnn_relu), \
     OP(gru_, gru), OP(lstm_, lstm), \
     /* losses */ \

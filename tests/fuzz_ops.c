@@ -44,6 +44,7 @@ static fl_rng *rng(void) {
 }
 
 typedef fl_tensor *T;
+typedef fl_attention_opts attention_opts;
 
 static fl_tensor *value(T x) {
     return x;

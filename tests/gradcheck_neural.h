@@ -43,37 +43,35 @@ static fl_var *net_embedding_bag(fl_var **x) {
 }
 
 static fl_var *net_attention(fl_var **x) {
-    return fv_attention(x[0], x[1], x[1], NULL, false, 0);
+    return fv_attention(x[0], x[1], x[1]);
 }
 static fl_var *net_attention_causal(fl_var **x) {
-    return fv_attention(x[0], x[1], x[0], NULL, true, 0.5);
+    return fv_attention(x[0], x[1], x[0], .causal = true, .scale = 0.5);
 }
 static fl_var *net_attention_masked(fl_var **x) { /* query 1 sees nothing */
     fl_tensor *mask = fl_from_host((uint8_t[]){1, 0, 1, 0, 0, 0, 1, 1, 1}, FL_SHAPE(3, 3), FL_B8);
-    return fv_attention(x[0], x[1], x[1], fv_const(mask), false, 0);
+    return fv_attention(x[0], x[1], x[1], .mask = fv_const(mask));
 }
 static fl_var *net_attention_added(fl_var **x) {
     fl_var *mask = fv_matmul(x[1], fv_transpose(x[1], 0, 1));
-    return fv_attention(x[0], x[1], x[1], mask, false, 0);
+    return fv_attention(x[0], x[1], x[1], .mask = mask);
 }
 
 static fl_var *net_attention_dropped(fl_var **x) { /* each call drops the same */
     fl_rng rng = {3, 0};
-    fl_attention_opts o = {.causal = true, .dropout = 0.4, .rng = &rng};
-    return fv_attention_opt(x[0], x[1], x[1], NULL, o);
+    return fv_attention(x[0], x[1], x[1], .causal = true, .dropout = 0.4, .rng = &rng);
 }
 
 static fl_var *net_attention_packed(fl_var **x) { /* laid out as a product leaves it */
     fl_var *all[] = {x[0], x[1], fv_sub(x[0], x[1])};
     fl_rng rng = {3, 0};
-    fl_attention_opts o = {.causal = true, .dropout = 0.4, .rng = &rng};
-    return fv_attention_packed(fv_transpose(fv_stack(all, 3, 1), 0, 1), NULL, o);
+    fl_var *qkv = fv_transpose(fv_stack(all, 3, 1), 0, 1);
+    return fv_attention_packed(qkv, .causal = true, .dropout = 0.4, .rng = &rng);
 }
 static fl_var *net_snake(fl_var **x) { return snake_var(x[0], 1.5); } /* examples/extend/own_op.h */
 static fl_var *net_attention_packed_added(fl_var **x) {
     fl_var *all[] = {x[0], x[1], x[1]}, *mask = fv_matmul(x[1], fv_transpose(x[1], 0, 1));
-    fl_attention_opts o = {.scale = 0.5};
-    return fv_attention_packed(fv_stack(all, 3, 0), mask, o);
+    return fv_attention_packed(fv_stack(all, 3, 0), .mask = mask, .scale = 0.5);
 }
 
 /* Weights of n gates for inputs and states of 4, made of x [3, 4] and y [4, 4]. */
@@ -157,7 +155,7 @@ static fl_var *net_multi_margin(fl_var **x) {
 
 static fl_var *net_cross_entropy(fl_var **x) {
     fl_tensor *target = fl_from_host((int64_t[]){3, -100, 1}, FL_SHAPE(3), FL_I64);
-    return fl_nn_cross_entropy(x[0], target, .label_smoothing = 0.1, .reduction = FL_NONE);
+    return fv_cross_entropy(x[0], target, .smoothing = 0.1, .reduction = FL_NONE);
 }
 /* x as four steps of three sequences; y [4, 4] gives the steps' classes. */
 static fl_var *net_ctc(fl_var **x) {

@@ -513,12 +513,12 @@ static int rates(parity_case *c, fl_var **y) {
     OP(conv2d_same, fv_conv(IN(0), IN(1), NULL, .pad = {FL_SAME})) \
     OP(avg_pool2d, fv_avg_pool_opt(IN(0), pool2d_opts(c, false))) \
     OP(avg_pool2d_inside, fv_avg_pool_opt(IN(0), pool2d_opts(c, true))) \
-    OP(mse, fl_nn_mse(IN(0), IN(1), .reduction = reduction_of(c))) \
-    OP(nll, fl_nn_nll(IN(0), T(1), .reduction = reduction_of(c), \
-                      .ignore_index = INT("ignore_index"))) \
-    OP(cross_entropy, fl_nn_cross_entropy(IN(0), T(1), .reduction = reduction_of(c), \
-                                          .ignore_index = INT("ignore_index"), \
-                                          .label_smoothing = NUM("label_smoothing")))
+    OP(mse, fv_mse_loss(IN(0), IN(1), reduction_of(c))) \
+    OP(nll, fv_nll_loss(IN(0), T(1), .reduction = reduction_of(c), \
+                      .ignore = INT("ignore_index"))) \
+    OP(cross_entropy, fv_cross_entropy(IN(0), T(1), .reduction = reduction_of(c), \
+                                          .ignore = INT("ignore_index"), \
+                                          .smoothing = NUM("label_smoothing")))
 
 #include "parity_reduce.h"
 

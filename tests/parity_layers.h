@@ -121,7 +121,8 @@ static int nn_capsules(parity_case *c, fl_var **y) {
 }
 
 static int nn_ctc(parity_case *c, fl_var **y) {
-    y[0] = fl_nn_ctc(IN(0), T(1), T(2), T(3), .blank = INT("blank"), .reduction = reduction_of(c));
+    fl_var *logp = fv_transpose(fv_log_softmax(IN(0), 2), 0, 1); /* of logits [n, t, c] */
+    y[0] = fv_ctc_loss(logp, T(1), T(2), T(3), .blank = INT("blank"), .reduction = reduction_of(c));
     return 1;
 }
 

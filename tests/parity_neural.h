@@ -58,8 +58,8 @@ static int recurrent(parity_case *c, fl_var **y) {
     OP(embedding, fv_embedding(T(0), IN(1), -1)) \
     OP(embedding_padding, fv_embedding(T(0), IN(1), INT("padding"))) \
     OP(embedding_bag, fv_embedding_bag(T(0), IN(1), !strcmp(text_of(c, "mode"), "mean"))) \
-    OP(attention, fv_attention(IN(0), IN(1), IN(2), c->n_in > 3 ? IN(3) : NULL, \
-                               INT("causal") != 0, NUM("scale")))
+    OP(attention, fv_attention(IN(0), IN(1), IN(2), .mask = c->n_in > 3 ? IN(3) : NULL, \
+                               .causal = INT("causal") != 0, .scale = NUM("scale")))
 
 /* ctc: PyTorch's gradient holds that of a log softmax before it, which keeps log probabilities. */
 #define REDUCTION reduction_of(c)

@@ -904,7 +904,7 @@ TEST(cross_entropy_of_rising_rows) {
                        fl_from_host(&(int64_t){N - 1}, FL_SHAPE(1), FL_I64)};
     fl_cross_entropy_args args = {.ignore = -1};
     fl_call c = {
-        .op = FL_OP_cross_entropy, .n_out = 3, .n_in = 2, .in = {in[0], in[1]}, .args = &args};
+        .op = fl_op_cross_entropy, .n_out = 3, .n_in = 2, .in = {in[0], in[1]}, .args = &args};
     for (int i = 0; i < 3; i++) c.out[i] = out_of(FL_SHAPE(1), FL_F32);
     CHECK(run(c));
     CHECK_NEAR(get(c.out[0], 0), log(sum), 1e-5);

@@ -59,7 +59,7 @@ static outcome train(int threads, int64_t steps) {
         fl_data_sample b;
         if (i && i % fl_data_size(set) == 0) CHECK(fl_data_set_epoch(set, i / fl_data_size(set)));
         CHECK(fl_data_get(set, i % fl_data_size(set), &b));
-        fl_var *loss = fl_nn_nll(fl_nn_forward(net, fv_const(b.t[0])), b.t[1]);
+        fl_var *loss = fv_nll_loss(fl_nn_forward(net, fv_const(b.t[0])), b.t[1]);
         fl_optim_zero_grad(optim);
         CHECK(fl_backward(loss) && fl_optim_step(optim));
         r.loss = fl_item(fv_value(loss));

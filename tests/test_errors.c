@@ -1203,23 +1203,32 @@ static void rows_of_init(void) {
 }
 
 static void rows_of_losses(void) {
-    const fl_nn_nll_opts nll = {0};
-    const fl_nn_cross_entropy_opts ce = {0};
-    NO(fl_nn_nll_opt, (NULL, o.i23, nll), NULLS);
-    NO(fl_nn_nll_opt, (o.v23, NULL, nll), NULLS);
-    NO(fl_nn_nll_opt, (o.v23, o.i23, nll), "f32 [2, 3]", "i64 [2, 3]");
-    NO(fl_nn_nll_opt, (o.v23, o.f2, nll), "f32 [2]");
-    NO(fl_nn_nll_opt, (o.vi, fl_zeros(FL_SHAPE(2), FL_I64), nll), "i64 [2, 3]");
-    NO_AS(fl_nn_nll_opt, "fl_gather", (o.v23, fl_full(FL_SHAPE(2), 3, FL_I64), nll), "index 3",
+    const fl_nll_loss_opts nll = {0};
+    const fl_cross_entropy_opts ce = {0};
+    NO_AS(fv_nll_loss_opt, "fv_nll_loss", (NULL, o.i23, nll), NULLS);
+    NO_AS(fv_nll_loss_opt, "fv_nll_loss", (o.v23, NULL, nll), NULLS);
+    NO(fv_nll_loss_opt, (o.v23, o.i23, nll), "f32 [2, 3]", "i64 [2, 3]");
+    NO(fv_nll_loss_opt, (o.v23, o.f2, nll), "f32 [2]");
+    NO(fv_nll_loss_opt, (o.vi, fl_zeros(FL_SHAPE(2), FL_I64), nll), "i64 [2, 3]");
+    NO_AS(fv_nll_loss_opt, "fl_gather", (o.v23, fl_full(FL_SHAPE(2), 3, FL_I64), nll), "index 3",
           "size 3");
-    NO(fl_nn_cross_entropy_opt, (NULL, o.i23, ce), NULLS);
-    NO(fl_nn_cross_entropy_opt, (o.v23, NULL, ce), NULLS);
-    NO(fl_nn_cross_entropy_opt, (o.v23, o.i23, ce), "f32 [2, 3]", "i64 [2, 3]");
-    NO_AS(fl_nn_cross_entropy_opt, "fl_gather", (o.v23, fl_full(FL_SHAPE(2), -1, FL_I64), ce),
+    NO_AS(fv_cross_entropy_opt, "fv_cross_entropy", (NULL, o.i23, ce), NULLS);
+    NO_AS(fv_cross_entropy_opt, "fv_cross_entropy", (o.v23, NULL, ce), NULLS);
+    NO(fv_cross_entropy_opt, (o.v23, o.i23, ce), "f32 [2, 3]", "i64 [2, 3]");
+    NO_AS(fv_cross_entropy_opt, "fl_gather", (o.v23, fl_full(FL_SHAPE(2), -1, FL_I64), ce),
           "index -1", "size 3");
-    NO(fl_nn_mse_opt, (NULL, o.v23, (fl_nn_mse_opts){0}), NULLS);
-    NO(fl_nn_mse_opt, (o.v23, NULL, (fl_nn_mse_opts){0}), NULLS);
-    NO(fl_nn_mse_opt, (o.v23, o.v34, (fl_nn_mse_opts){0}), "[2, 3]", "[3, 4]");
+    NO(fl_nll_loss_opt, (NULL, o.i23, nll), NULLS);
+    NO(fl_nll_loss_opt, (o.f23, NULL, nll), NULLS);
+    NO(fl_nll_loss_opt, (o.f23, o.i23, nll), "f32 [2, 3]", "i64 [2, 3]");
+    NO(fl_nll_loss_opt, (o.f23, o.f2, nll), "f32 [2]");
+    NO(fl_nll_loss_opt, (o.i23, fl_zeros(FL_SHAPE(2), FL_I64), nll), "i64 [2, 3]");
+    NO_AS(fl_nll_loss_opt, "fl_gather", (o.f23, fl_full(FL_SHAPE(2), 3, FL_I64), nll), "index 3",
+          "size 3");
+    NO(fl_cross_entropy_opt, (NULL, o.i23, ce), NULLS);
+    NO(fl_cross_entropy_opt, (o.f23, NULL, ce), NULLS);
+    NO(fl_cross_entropy_opt, (o.f23, o.i23, ce), "f32 [2, 3]", "i64 [2, 3]");
+    NO_AS(fl_cross_entropy_opt, "fl_gather", (o.f23, fl_full(FL_SHAPE(2), -1, FL_I64), ce),
+          "index -1", "size 3");
 }
 
 static bool read_state(fl_tensor *t, const char *prefix) {

@@ -88,7 +88,7 @@ static void rewind_training(training *t) {
 static double step(training *t) {
     fl_scope s = fl_scope_begin();
     fl_optim_zero_grad(t->optim);
-    fl_var *loss = fl_nn_nll(fl_nn_forward(t->net, fv_const(t->x)), t->target);
+    fl_var *loss = fv_nll_loss(fl_nn_forward(t->net, fv_const(t->x)), t->target);
     const bool ok = fl_backward(loss) && fl_optim_step(t->optim);
     const double value = ok ? fl_item(fv_value(loss)) : (double)NAN;
     fl_scope_end(&s);

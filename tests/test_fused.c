@@ -144,7 +144,7 @@ static fl_var *rms_norm(const fused *f, fl_var *const *x) {
     return fv_rms_norm(x[0], 1, x[1], 1e-5);
 }
 
-#define LAYER_NORM FL_OP_layer_norm, FL_OP_layer_norm_grad
+#define LAYER_NORM fl_op_layer_norm, fl_op_layer_norm_grad
 TEST(layer_norm) {
     static const int64_t size[][2] = {{1, 1},   {3, 2},   {7, 15},   {9, 16},  {65, 17},
                                       {130, 63}, {17, 64}, {1, 129}, {5, 4097}, {700, 33}};
@@ -173,7 +173,7 @@ static fl_var *plain_batch_norm(const fused *f, fl_var *const *x) {
     return fv_batch_norm(x[0], NULL, NULL, .train = true, .eps = 0.1);
 }
 
-#define BATCH_NORM FL_OP_batch_norm, FL_OP_batch_norm_grad
+#define BATCH_NORM fl_op_batch_norm, fl_op_batch_norm_grad
 TEST(batch_norm) {
     static const fl_shape shape[] = {{4, {2, 1, 1, 1}},   {4, {3, 3, 5, 7}},  {4, {2, 16, 8, 8}},
                                      {4, {9, 17, 11, 13}}, {4, {2, 65, 3, 3}}, {4, {2, 3, 65, 67}},
@@ -195,11 +195,11 @@ TEST(batch_norm) {
 static fl_var *cross_entropy(const fused *f, fl_var *const *x) {
     fl_rng rng = {5, 0};
     fl_tensor *target = fl_randint(FL_SHAPE(f->shape.dim[0]), 0, f->shape.dim[1], &rng);
-    return fl_nn_cross_entropy(x[0], target, .reduction = FL_NONE, .ignore_index = 1,
-                               .label_smoothing = f->name[14] == 's' ? 0.1 : 0);
+    return fv_cross_entropy(x[0], target, .reduction = FL_NONE, .ignore = 1,
+                               .smoothing = f->name[14] == 's' ? 0.1 : 0);
 }
 
-#define CROSS_ENTROPY FL_OP_cross_entropy, FL_OP_cross_entropy_grad
+#define CROSS_ENTROPY fl_op_cross_entropy, fl_op_cross_entropy_grad
 TEST(cross_entropy) {
     static const int64_t size[][2] = {{1, 1},  {3, 2},   {7, 15},    {9, 64},    {65, 17},
                                       {5, 65}, {2, 1023}, {3, 1025}, {70, 300}, {2, 5000}};

@@ -107,7 +107,7 @@ static void trainer_free(trainer *t) {
 /* The target is the place of the largest of the first inputs. */
 static double train_on(trainer *t, fl_tensor *x) {
     fl_tensor *target = fl_argmax(fl_slice(x, 1, 0, CLASSES, 1), 1, false);
-    fl_var *loss = fl_nn_nll(fl_nn_forward(t->net, fv_const(x)), target);
+    fl_var *loss = fv_nll_loss(fl_nn_forward(t->net, fv_const(x)), target);
     fl_optim_zero_grad(t->optim);
     if (!fl_backward(loss) || !fl_optim_step(t->optim)) return (double)NAN;
     return fl_item(fv_value(loss));

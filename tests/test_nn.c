@@ -650,7 +650,7 @@ TEST(the_mnist_net_learns_one_batch) {
     for (int step = 0; step < 8; step++) {
         fl_scope s = fl_scope_begin();
         fl_tensor *target = fl_from_host(digits, FL_SHAPE(4), FL_I64);
-        fl_var *loss = fl_nn_nll(fl_nn_forward(net, fv_const(image)), target);
+        fl_var *loss = fv_nll_loss(fl_nn_forward(net, fv_const(image)), target);
         last = fl_item(fv_value(loss));
         if (!step) first = last;
         fl_optim_zero_grad(optim);
@@ -848,14 +848,14 @@ TEST(cross_entropy_values_and_gradients) {
         fl_scope s = fl_scope_begin();
         fl_tensor *target = fl_from_host(c->target, FL_SHAPE(N), FL_I64);
         fl_var *v = fv_param(f64(x, FL_SHAPE(N, C)));
-        fl_nn_cross_entropy_opts o = {.ignore_index = c->ignore, .label_smoothing = c->smoothing};
-        fl_var *mean = fl_nn_cross_entropy_opt(v, target, o);
+        fl_cross_entropy_opts o = {.ignore = c->ignore, .smoothing = c->smoothing};
+        fl_var *mean = fv_cross_entropy_opt(v, target, o);
         CHECK(has_shape(fv_value(mean), FL_SCALAR_SHAPE));
         CHECK_NEAR(fl_item(fv_value(mean)), sum / count, 1e-14);
         o.reduction = FL_NONE;
-        CHECK_VALUES(fv_value(fl_nn_cross_entropy_opt(v, target, o)), each, N, 1e-14);
+        CHECK_VALUES(fv_value(fv_cross_entropy_opt(v, target, o)), each, N, 1e-14);
         o.reduction = FL_SUM;
-        fl_var *total = fl_nn_cross_entropy_opt(v, target, o);
+        fl_var *total = fv_cross_entropy_opt(v, target, o);
         CHECK_NEAR(fl_item(fv_value(total)), sum, 1e-14);
         CHECK(fl_backward(total));
         CHECK_VALUES(fv_grad(v), dx, N * C, 1e-14);
@@ -865,7 +865,7 @@ TEST(cross_entropy_values_and_gradients) {
         CHECK_VALUES(fv_grad(v), dx, N * C, 1e-14);
         if (c->smoothing == 0)
             CHECK_NEAR(fl_item(fv_value(
-                           fl_nn_nll(fv_log_softmax(v, 1), target, .ignore_index = c->ignore))),
+                           fv_nll_loss(fv_log_softmax(v, 1), target, .ignore = c->ignore))),
                        sum / count, 1e-14);
         fl_scope_end(&s);
     }
@@ -886,23 +886,23 @@ TEST(losses_over_images_and_edges) {
     }
     fl_var *v = fv_param(f64(x, FL_SHAPE(2, 3, 2, 2)));
     fl_var *each =
-        fl_nn_cross_entropy(v, fl_from_host(t, FL_SHAPE(2, 2, 2), FL_I64), .reduction = FL_NONE);
+        fv_cross_entropy(v, fl_from_host(t, FL_SHAPE(2, 2, 2), FL_I64), .reduction = FL_NONE);
     CHECK(has_shape(fv_value(each), FL_SHAPE(2, 2, 2)));
     CHECK_VALUES(fv_value(each), want, 8, 1e-14);
     /* Equal logits: ln c, in f32 too; large ones stay finite. */
     fl_tensor *zero = fl_zeros(FL_SHAPE(5), FL_I64);
     CHECK_NEAR(
-        fl_item(fv_value(fl_nn_cross_entropy(fv_const(fl_zeros(FL_SHAPE(5, 10), FL_F32)), zero))),
+        fl_item(fv_value(fv_cross_entropy(fv_const(fl_zeros(FL_SHAPE(5, 10), FL_F32)), zero))),
         log(10), 1e-6);
     CHECK_NEAR(fl_item(fv_value(
-                   fl_nn_cross_entropy(fv_const(fl_full(FL_SHAPE(5, 10), 1e4, FL_F32)), zero))),
+                   fv_cross_entropy(fv_const(fl_full(FL_SHAPE(5, 10), 1e4, FL_F32)), zero))),
                log(10), 1e-3);
-    CHECK_NEAR(fl_item(fv_value(fl_nn_nll(fv_const(fl_full(FL_SHAPE(5, 2), -.5, FL_F64)), zero,
+    CHECK_NEAR(fl_item(fv_value(fv_nll_loss(fv_const(fl_full(FL_SHAPE(5, 2), -.5, FL_F64)), zero,
                                           .reduction = FL_SUM))),
                2.5, 1e-15);
     /* Nothing counts: 0 / 0, as in PyTorch. */
     CHECK(isnan(fl_item(fv_value(
-        fl_nn_nll(fv_const(fl_zeros(FL_SHAPE(5, 2), FL_F64)), zero, .ignore_index = FL_I0)))));
+        fv_nll_loss(fv_const(fl_zeros(FL_SHAPE(5, 2), FL_F64)), zero, .ignore = FL_I0)))));
     fl_scope_end(&s);
     check_nothing_live();
 }
@@ -911,13 +911,13 @@ TEST(mse_values_and_gradients) {
     const double a[] = {1, 2, -3}, b[] = {0, 4, -3.5};
     fl_scope s = fl_scope_begin();
     fl_var *x = fv_param(f64(a, FL_SHAPE(3))), *y = fv_param(f64(b, FL_SHAPE(3))),
-           *loss = fl_nn_mse(x, y);
+           *loss = fv_mse_loss(x, y, FL_MEAN);
     CHECK_NEAR(fl_item(fv_value(loss)), 5.25 / 3, 1e-15);
     CHECK(fl_backward(loss));
     CHECK_VALUES(fv_grad(x), ((double[]){2.0 / 3, -4.0 / 3, 1.0 / 3}), 3, 1e-15);
     CHECK_VALUES(fv_grad(y), ((double[]){-2.0 / 3, 4.0 / 3, -1.0 / 3}), 3, 1e-15);
-    CHECK_NEAR(fl_item(fv_value(fl_nn_mse(x, y, .reduction = FL_SUM))), 5.25, 1e-15);
-    CHECK_VALUES(fv_value(fl_nn_mse(x, y, .reduction = FL_NONE)), ((double[]){1, 4, .25}), 3, 0);
+    CHECK_NEAR(fl_item(fv_value(fv_mse_loss(x, y, FL_SUM))), 5.25, 1e-15);
+    CHECK_VALUES(fv_value(fv_mse_loss(x, y, FL_NONE)), ((double[]){1, 4, .25}), 3, 0);
     fl_scope_end(&s);
     check_nothing_live();
 }
@@ -1251,29 +1251,27 @@ TEST(wrong_losses) {
     fl_scope s = fl_scope_begin();
     fl_var *x = fv_param(fl_zeros(FL_SHAPE(3, 4), FL_F32));
     fl_tensor *t = fl_from_host((int64_t[]){0, 4, 1}, FL_SHAPE(3), FL_I64);
-    CHECK(!fl_nn_cross_entropy(x, t));
+    CHECK(!fv_cross_entropy(x, t));
     CHECK_ERROR("fl_gather: index 4 is out of range for axis 1 of size 4");
-    CHECK(!fl_nn_nll(x, fl_neg(t)));
+    CHECK(!fv_nll_loss(x, fl_neg(t)));
     CHECK_ERROR("fl_gather: index -4 is out of range for axis 1 of size 4");
-    CHECK(fl_nn_nll(x, t, .ignore_index = 4));
-    CHECK(!fl_nn_nll(x, fl_zeros(FL_SHAPE(2), FL_I64)));
-    CHECK_ERROR("fl_nn_nll: input f32 [3, 4] wants a target [n, ...] i64, has i64 [2]");
-    CHECK(!fl_nn_nll(x, fl_zeros(FL_SHAPE(3), FL_F32)));
+    CHECK(fv_nll_loss(x, t, .ignore = 4));
+    CHECK(!fv_nll_loss(x, fl_zeros(FL_SHAPE(2), FL_I64)));
+    CHECK_ERROR("fl_nll_loss: input f32 [3, 4] wants a target [n, ...] i64, has i64 [2]");
+    CHECK(!fv_nll_loss(x, fl_zeros(FL_SHAPE(3), FL_F32)));
     CHECK_ERROR("has f32 [3]");
-    CHECK(!fl_nn_nll(fv_const(t), t));
+    CHECK(!fv_nll_loss(fv_const(t), t));
     CHECK_ERROR("input i64 [3]");
-    CHECK(!fl_nn_nll(NULL, t) && !fl_nn_cross_entropy(NULL, t));
-    CHECK_ERROR("fl_nn_nll: the input is NULL");
-    CHECK(!fl_nn_cross_entropy(x, NULL));
-    CHECK_ERROR("fl_nn_cross_entropy: the target is NULL");
-    CHECK(!fl_nn_cross_entropy(x, t, .label_smoothing = 2));
-    CHECK_ERROR("label_smoothing is 2");
-    CHECK(!fl_nn_mse(x, fv_num(1)));
-    CHECK_ERROR("fl_nn_mse: shapes [3, 4] and []");
-    CHECK(!fl_nn_mse(NULL, x));
-    CHECK_ERROR("fl_nn_mse: the first operand is NULL");
-    CHECK(!fl_nn_mse(x, NULL));
-    CHECK_ERROR("fl_nn_mse: the second operand is NULL");
+    CHECK(!fv_nll_loss(NULL, t) && !fv_cross_entropy(NULL, t));
+    CHECK_ERROR("fv_nll_loss: an operand is NULL");
+    CHECK(!fv_cross_entropy(x, NULL));
+    CHECK_ERROR("fv_cross_entropy: an operand is NULL");
+    CHECK(!fv_cross_entropy(x, t, .smoothing = 2));
+    CHECK_ERROR("smoothing is 2");
+    CHECK(!fv_mse_loss(x, fv_const(fl_cast(t, FL_F32)), FL_MEAN));
+    CHECK_ERROR("fl_mse_loss: shapes [3, 4] and [3]");
+    CHECK(!fv_mse_loss(NULL, x, FL_MEAN) && !fv_mse_loss(x, NULL, FL_MEAN));
+    CHECK_ERROR("fl_mse_loss: an operand is NULL");
     fl_scope_end(&s);
     check_nothing_live();
 }

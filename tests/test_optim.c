@@ -301,7 +301,7 @@ static void train(trainer *t, int steps) {
         fl_tensor *target = fl_randint(FL_SHAPE(6), 0, 3, &rng);
         fl_optim_set_lr(t->optim, fl_optim_lr_warmup(.02, t->at.step, 8));
         fl_optim_zero_grad(t->optim);
-        CHECK(fl_backward(fl_nn_cross_entropy(fl_nn_forward(t->net, x), target)));
+        CHECK(fl_backward(fv_cross_entropy(fl_nn_forward(t->net, x), target)));
         fl_optim_clip_grad_norm(fl_nn_parameters(t->net), 1);
         CHECK(fl_optim_step(t->optim));
         fl_scope_end(&s);
@@ -644,7 +644,7 @@ enum { DEPTH = 8, UNITS = 128, ROWS = 4096 };
 
 static void deep_step(fl_nn_module *net, fl_optim *optim, fl_var *x, fl_tensor *target) {
     fl_scope s = fl_scope_begin();
-    fl_var *loss = fl_nn_mse(fl_nn_forward(net, x), fv_const(target));
+    fl_var *loss = fv_mse_loss(fl_nn_forward(net, x), fv_const(target), FL_MEAN);
     CHECK(fl_backward(loss));
     CHECK(fl_optim_step(optim));
     fl_optim_zero_grad(optim);

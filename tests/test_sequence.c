@@ -103,10 +103,9 @@ static void attend(const attention_case *c, fl_dtype d, fl_tensor *out[4]) {
     fl_var *q = operand(c, c->n, c->d, d, &rng), *k = operand(c, c->m, c->d, d, &rng);
     fl_var *v = operand(c, c->m, c->e, d, &rng);
     fl_tensor *mask = mask_of(c, d, &rng);
-    fl_attention_opts o = {.causal = c->causal, .scale = c->d > 64 ? 0 : 0.7, .dropout = c->dropout,
-                           .rng = &drops};
-    fl_var *y = fv_attention_opt(as_heads(c, q), as_heads(c, k), as_heads(c, v),
-                                 mask ? fv_const(mask) : NULL, o);
+    fl_var *y = fv_attention(as_heads(c, q), as_heads(c, k), as_heads(c, v),
+                             .mask = mask ? fv_const(mask) : NULL, .causal = c->causal,
+                             .scale = c->d > 64 ? 0 : 0.7, .dropout = c->dropout, .rng = &drops);
     CHECK(y != NULL);
     fl_tensor *dy = y ? fl_cast(fl_uniform(fl_shape_of(y->value), -1, 1, FL_F32, &rng), d) : NULL;
     CHECK(y && fl_backward(y, .grad = dy));
@@ -123,7 +122,7 @@ static void check_attention(int which, fl_dtype d) {
     static const char *const parts[] = {"y", "dq", "dk", "dv"};
     const attention_case *c = &attention_cases[which];
     fl_tensor *want[4], *got[4];
-    without_slots(FL_OP_attention, FL_OP_attention_grad);
+    without_slots(fl_op_attention, fl_op_attention_grad);
     attend(c, FL_F64, want);
     with_slots();
     for (int level = 0, top = levels(); level <= top; level++) {
@@ -161,8 +160,8 @@ TEST(attention_nan_and_infinity) {
             CHECK(fl_assign(at, fl_num(odd[k % 3])) != NULL);
             fl__level_cap(level);
             for (int i = 0; i < 2; i++) {
-                if (i) without_slots(FL_OP_attention, FL_OP_attention_grad);
-                y[i] = fl_attention(x[0], x[1], x[2], NULL, false, 0);
+                if (i) without_slots(fl_op_attention, fl_op_attention_grad);
+                y[i] = fl_attention(x[0], x[1], x[2]);
                 if (i) with_slots();
             }
             close_to("odd values", y[0], y[1], 1e-5);
@@ -209,12 +208,12 @@ TEST(attention_takes_any_operands) {
     fl_tensor *v = fl_uniform(FL_SHAPE(3, 6, 80), -1, 1, FL_F32, &rng), *y[2];
     q = fl_transpose(q, 2, 3), k = fl_transpose(k, 0, 1), v = fl_transpose(v, 1, 2);
     for (int i = 0; i < 2; i++) {
-        if (i) without_slots(FL_OP_attention, FL_OP_attention_grad);
-        y[i] = fl_attention(q, k, v, NULL, true, 0);
+        if (i) without_slots(fl_op_attention, fl_op_attention_grad);
+        y[i] = fl_attention(q, k, v, .causal = true);
         if (i) with_slots();
     }
     close_to("broadcast", y[0], y[1], 1e-6);
-    fl_tensor *half = fl_attention(fl_cast(q, FL_BF16), k, v, NULL, true, 0);
+    fl_tensor *half = fl_attention(fl_cast(q, FL_BF16), k, v, .causal = true);
     CHECK(half && half->dtype == FL_BF16);
     close_to("bf16", half, y[1], 2e-2);
     fl_scope_end(&s);
@@ -226,7 +225,7 @@ TEST(attention_keeps_the_order_of_axes) {
     fl_rng rng = {9, 0};
     fl_tensor *qkv = fl_uniform(FL_SHAPE(2, 10, 3, 4, 8), -1, 1, FL_F32, &rng), *part[3];
     for (int i = 0; i < 3; i++) part[i] = fl_transpose(fl_select(qkv, 2, i), 1, 2);
-    fl_tensor *y = fl_attention(part[0], part[1], part[2], NULL, false, 0);
+    fl_tensor *y = fl_attention(part[0], part[1], part[2]);
     CHECK(y && fl_is_contiguous(fl_transpose(y, 1, 2)));
     fl_scope_end(&s);
 }
@@ -263,7 +262,7 @@ static void transcribe(const ctc_case *c, fl_dtype d, fl_reduction r, bool zero,
 
 static void check_ctc(int which, fl_dtype d, fl_reduction r, bool zero) {
     fl_tensor *want[2], *got[2];
-    without_slots(FL_OP_ctc, FL_OP_ctc_grad);
+    without_slots(fl_op_ctc, fl_op_ctc_grad);
     transcribe(&ctc_cases[which], FL_F64, r, zero, want);
     with_slots();
     for (int level = 0, top = levels(); level <= top; level++) {
@@ -325,7 +324,7 @@ TEST(glu_slot_is_its_composition) {
     for (int i = 0; i < 3 * 2 * 3; i++) {
         const fl_dtype d = dtypes[i / 6];
         fl_tensor *want[2], *got[2];
-        without_slots(FL_OP_glu, FL_OP_glu_grad);
+        without_slots(fl_op_glu, fl_op_glu_grad);
         gate(i % 3 == 2 ? -1 : i % 3, i / 3 % 2, d, want);
         with_slots();
         for (int level = 0, top = levels(); level <= top; level++) {

@@ -47,7 +47,9 @@ static model_batch batch(const model_preset *p) {
 static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
     (void)p;
     drop_rng = (fl_rng){DROP_KEY, 0};
-    return fl_nn_ctc(fl_nn_forward(net, fv_const(b->t[0])), b->t[1], b->t[2], b->t[3]);
+    fl_var *logits = fl_nn_forward(net, fv_const(b->t[0])); /* [n, t, c] */
+    fl_var *logp = fv_transpose(fv_log_softmax(logits, 2), 0, 1);
+    return fv_ctc_loss(logp, b->t[1], b->t[2], b->t[3]);
 }
 
 const model model_asr = {

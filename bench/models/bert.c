@@ -29,7 +29,7 @@ static model_batch batch(const model_preset *p) { return model_words(p, vocabula
 static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
     fl_var *y = fl_nn_forward(net, fv_const(b->t[0]));
     const int64_t n = p->batch * p->size;
-    return fl_nn_cross_entropy(fv_reshape(y, FL_SHAPE(n, vocabulary(p))),
+    return fv_cross_entropy(fv_reshape(y, FL_SHAPE(n, vocabulary(p))),
                                fl_reshape(b->t[1], FL_SHAPE(n)));
 }
 

@@ -220,7 +220,7 @@ static fl_var *kind_loss(const model_preset *p, fl_var *logits, fl_tensor *query
     fl_tensor *empty = fl_full(FL_SHAPE(n, queries(p)), (double)none, FL_I64);
     fl_tensor *want = fl_reshape(fl_scatter(empty, 1, query, b->t[1]), FL_SHAPE(n * queries(p)));
     fl_tensor *weight = fl_where(fl_eq(want, fl_int(none)), fl_num(0.1), fl_num(1));
-    fl_var *each = fl_nn_cross_entropy(fv_reshape(logits, FL_SHAPE(n * queries(p), none + 1)), want,
+    fl_var *each = fv_cross_entropy(fv_reshape(logits, FL_SHAPE(n * queries(p), none + 1)), want,
                                        .reduction = FL_NONE);
     return fv_div(fv_sum(fv_mul(each, fv_const(weight)), FL_ALL_AXES),
                   fv_const(fl_sum(weight, FL_ALL_AXES)));

@@ -68,7 +68,7 @@ model_batch model_images(const model_preset *p) {
 
 fl_var *model_class_loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
     (void)p;
-    return fl_nn_cross_entropy(fl_nn_forward(net, fv_const(b->t[0])), b->t[1]);
+    return fv_cross_entropy(fl_nn_forward(net, fv_const(b->t[0])), b->t[1]);
 }
 
 model_batch model_words(const model_preset *p, int64_t words) {

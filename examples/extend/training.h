@@ -64,7 +64,7 @@ static inline bool training_load(training_run *r, int64_t i) {
  */
 static inline fl_tensor *training_update(training_run *r) {
     fl_scope s = fl_scope_begin();
-    fl_var *loss = fl_nn_nll(fl_nn_forward(r->net, fv_const(r->x)), r->target);
+    fl_var *loss = fv_nll_loss(fl_nn_forward(r->net, fv_const(r->x)), r->target);
     fl_optim_zero_grad(r->optim);
     bool ok = fl_backward(loss) && fl_optim_step(r->optim);
     return fl_scope_return(&s, ok ? fv_value(loss) : NULL);

@@ -129,14 +129,15 @@ static fl_vars fl__nn_attention_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_attention *a = m->data;
     if (!fl__nn_attention_ok(m, &in)) return (fl_vars){0};
     fl_var *qkv[3], *y, *mask = in.n == 2 ? in.v[1] : in.n == 4 ? in.v[3] : NULL;
-    const fl_attention_opts o = {.causal = a->causal, .dropout = m->train ? a->dropout : 0};
+    const fv_attention_opts o = {.mask = mask, .causal = a->causal,
+                                 .dropout = m->train ? a->dropout : 0};
     if (in.n < 3) {
         qkv[0] = fl__nn_project_self(m, in.v[0]);
-        y = qkv[0] ? fv_attention_packed(qkv[0], mask, o) : NULL;
+        y = qkv[0] ? fv_attention_packed_opt(qkv[0], o) : NULL;
     } else {
         fl__nn_project_each(m, &in, qkv);
         if (!qkv[0] || !qkv[1] || !qkv[2]) return (fl_vars){0};
-        y = fv_attention_opt(qkv[0], qkv[1], qkv[2], mask, o);
+        y = fv_attention_opt(qkv[0], qkv[1], qkv[2], o);
     }
     y = fv_reshape(fv_transpose(y, 1, 2), fl_shape_of(fv_value(in.v[0])));
     return fl_nn_forward_vars(m->child[0], FL_VARS(y));

@@ -1,19 +1,141 @@
 /* fl/ops/loss.h - losses
 
-   Prototypes and formulas stand in fl_composed.h. Each is the formula of one element, and
-   _loss_reduced. */
+   Most are the formula of one element, and a reduction. The cross entropy of rows of logits is one
+   pass: with logp = x - largest - log sum,
+     loss = -(1 - smoothing) logp[target] - smoothing mean(logp), or 0 where the target is args.ignore
+
+   Records (fl_cross_entropy_args); slots see f32 or f64, not empty.
+     cross_entropy       x [n, c], target i64 [n] -> loss [n], largest [n, 1] of each row, sum [n, 1] of
+                         exp(x - largest)
+     cross_entropy_grad  x, target, largest, sum, dy [n] -> dx */
 #ifndef FL_T
-#include "../../fl_composed.h"
+#include "../../fl_tensor.h"
+#ifndef FL_OPS_LOSS_H
+#define FL_OPS_LOSS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_cross_entropy_args {
+    double smoothing;
+    int64_t ignore;
+} fl_cross_entropy_args;
+
+/* The mean or sum over all elements, or each by itself. Operands broadcast. */
+typedef enum fl_reduction { FL_MEAN, FL_SUM, FL_NONE } fl_reduction;
+/* (x - y)^2;  |x - y| */
+FL_API fl_tensor *fl_mse_loss(fl_tensor *x, fl_tensor *y, fl_reduction r);
+FL_API fl_var *fv_mse_loss(fl_var *x, fl_var *y, fl_reduction r);
+FL_API fl_tensor *fl_l1_loss(fl_tensor *x, fl_tensor *y, fl_reduction r);
+FL_API fl_var *fv_l1_loss(fl_var *x, fl_var *y, fl_reduction r);
+/* d = |x - y|: d < delta ? d^2 / 2 : delta (d - delta / 2);  the same over beta, beta 0: l1 */
+FL_API fl_tensor *fl_huber_loss(fl_tensor *x, fl_tensor *y, double delta, fl_reduction r);
+FL_API fl_var *fv_huber_loss(fl_var *x, fl_var *y, double delta, fl_reduction r);
+FL_API fl_tensor *fl_smooth_l1_loss(fl_tensor *x, fl_tensor *y, double beta, fl_reduction r);
+FL_API fl_var *fv_smooth_l1_loss(fl_var *x, fl_var *y, double beta, fl_reduction r);
+/* -y log p - (1 - y) log(1 - p), logs at least -100;  of p = sigmoid(x) */
+FL_API fl_tensor *fl_binary_cross_entropy(fl_tensor *p, fl_tensor *y, fl_reduction r);
+FL_API fl_var *fv_binary_cross_entropy(fl_var *p, fl_var *y, fl_reduction r);
+FL_API fl_tensor *fl_binary_cross_entropy_with_logits(fl_tensor *x, fl_tensor *y, fl_reduction r);
+FL_API fl_var *fv_binary_cross_entropy_with_logits(fl_var *x, fl_var *y, fl_reduction r);
+/* y (log y - x);  exp(x) - y x, or x - y log(x + 1e-8);  (log v + (x - y)^2 / v) / 2, v >= 1e-6 */
+FL_API fl_tensor *fl_kl_div(fl_tensor *x, fl_tensor *y, fl_reduction r);
+FL_API fl_var *fv_kl_div(fl_var *x, fl_var *y, fl_reduction r);
+FL_API fl_tensor *fl_poisson_nll_loss(fl_tensor *x, fl_tensor *y, bool log_input, fl_reduction r);
+FL_API fl_var *fv_poisson_nll_loss(fl_var *x, fl_var *y, bool log_input, fl_reduction r);
+FL_API fl_tensor *fl_gaussian_nll_loss(fl_tensor *x, fl_tensor *y, fl_tensor *var, fl_reduction r);
+FL_API fl_var *fv_gaussian_nll_loss(fl_var *x, fl_var *y, fl_var *var, fl_reduction r);
+/* With y = 1 or -1: log(1 + exp(-y x));  y > 0 ? x : relu(margin - x);  relu(margin - y (a - b));
+   y > 0 ? 1 - cos : relu(cos - margin), cos along the last axis, 1e-12 added to |a|^2 and |b|^2 */
+FL_API fl_tensor *fl_soft_margin_loss(fl_tensor *x, fl_tensor *y, fl_reduction r);
+FL_API fl_var *fv_soft_margin_loss(fl_var *x, fl_var *y, fl_reduction r);
+FL_API fl_tensor *fl_hinge_embedding_loss(fl_tensor *x, fl_tensor *y, double margin,
+                                          fl_reduction r);
+FL_API fl_var *fv_hinge_embedding_loss(fl_var *x, fl_var *y, double margin, fl_reduction r);
+FL_API fl_tensor *fl_margin_ranking_loss(fl_tensor *a, fl_tensor *b, fl_tensor *y, double margin,
+                                         fl_reduction r);
+FL_API fl_var *fv_margin_ranking_loss(fl_var *a, fl_var *b, fl_var *y, double margin,
+                                      fl_reduction r);
+FL_API fl_tensor *fl_cosine_embedding_loss(fl_tensor *a, fl_tensor *b, fl_tensor *y, double margin,
+                                           fl_reduction r);
+FL_API fl_var *fv_cosine_embedding_loss(fl_var *a, fl_var *b, fl_var *y, double margin,
+                                        fl_reduction r);
+/* relu(margin + |anchor - positive| - |anchor - negative|), along the last axis */
+FL_API fl_tensor *fl_triplet_margin_loss(fl_tensor *anchor, fl_tensor *positive,
+                                         fl_tensor *negative, double margin, fl_reduction r);
+FL_API fl_var *fv_triplet_margin_loss(fl_var *anchor, fl_var *positive, fl_var *negative,
+                                      double margin, fl_reduction r);
+/* x [n, c], target i64 [n]: sum over the other classes j of relu(margin - x[target] + x[j]) / c */
+FL_API fl_tensor *fl_multi_margin_loss(fl_tensor *x, fl_tensor *target, double margin,
+                                       fl_reduction r);
+FL_API fl_var *fv_multi_margin_loss(fl_var *x, fl_tensor *target, double margin, fl_reduction r);
+typedef struct fl_nll_loss_opts {
+    fl_named _positional;
+    fl_reduction reduction; /* FL_MEAN: over the targets that count */
+    int64_t ignore;         /* targets of this value do not count; 0 -> -100, FL_I0 -> 0 */
+    char _end;
+} fl_nll_loss_opts;
+/* -logp[i, target[i]]: log probabilities [n, c, ...], target i64 [n, ...] -> a number ([n, ...]
+   with FL_NONE). */
+#define fl_nll_loss(...) FL__NLL_LOSS(fl_, __VA_ARGS__, ._end = 0)
+#define fv_nll_loss(...) FL__NLL_LOSS(fv_, __VA_ARGS__, ._end = 0)
+#define FL__NLL_LOSS(p, logp, target, ...) p##nll_loss_opt(logp, target, (fl_nll_loss_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_nll_loss_opt(fl_tensor *logp, fl_tensor *target, fl_nll_loss_opts o);
+FL_API fl_var *fv_nll_loss_opt(fl_var *logp, fl_tensor *target, fl_nll_loss_opts o);
+typedef struct fl_cross_entropy_opts {
+    fl_named _positional;
+    fl_reduction reduction; /* as above */
+    int64_t ignore;
+    double smoothing; /* the part of the target's probability that all classes share */
+    char _end;
+} fl_cross_entropy_opts;
+/* The same on the log softmax of logits [n, c, ...] along axis 1. */
+#define fl_cross_entropy(...) FL__CROSS_ENTROPY(fl_, __VA_ARGS__, ._end = 0)
+#define fv_cross_entropy(...) FL__CROSS_ENTROPY(fv_, __VA_ARGS__, ._end = 0)
+#define FL__CROSS_ENTROPY(p, logits, target, ...) \
+    p##cross_entropy_opt(logits, target, (fl_cross_entropy_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_cross_entropy_opt(fl_tensor *logits, fl_tensor *target, fl_cross_entropy_opts o);
+FL_API fl_var *fv_cross_entropy_opt(fl_var *logits, fl_tensor *target, fl_cross_entropy_opts o);
+
+FL_DATA fl_op fl_op_cross_entropy, fl_op_cross_entropy_grad;
+FL_PRIVATE void fl__register_loss(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_LOSS_H */
+
 #if defined(FL_IMPL_ONLY_OPS_LOSS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_LOSS_IMPL
 #define FL_OPS_LOSS_IMPL
+#include "../../fl_composed.h"
+#include "norm.h"
 #include "softmax.h"
-#include <math.h>
 #define FL_TEXT "loss.h"
 #include "expand.h"
-#endif
+
+FL_DATA_DEFINED fl_op fl_op_cross_entropy, fl_op_cross_entropy_grad;
+
+FL_PRIVATE void fl__register_loss(void) {
+    static const fl_op_info cross_entropy = {.name = "cross_entropy",
+                                             .args_size = sizeof(fl_cross_entropy_args),
+                                             .contains = "amax sub exp sum log gather mul add ne where",
+                                             .compose = fl__compose_cross_entropy,
+                                             .gradient = fv__cross_entropy_back},
+                            cross_entropy_grad = {.name = "cross_entropy_grad",
+                                                  .args_size = sizeof(fl_cross_entropy_args),
+                                                  .contains = "sub exp div eq mul ne where",
+                                                  .compose = fl__compose_cross_entropy_grad};
+    fl_op_cross_entropy = fl_op_register(&cross_entropy);
+    fl_op_cross_entropy_grad = fl_op_register(&cross_entropy_grad);
+}
+
+#endif /* FL_OPS_LOSS_IMPL */
 #endif
 #else /* the text: see expand.h */
+
+/* ---- of elements and vectors ---- */
 
 /* The operands of a loss as computed in; false after an error. */
 static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {
@@ -23,7 +145,7 @@ static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {
         fl_shape all = fl_shape_of(FL_VALUE(x[0]));
         if (!fl_broadcast_shape(&all, FL_VALUE(x[i])))
             return fl_refuse("%s: shapes %s and %s", fn, FL_SHAPE_TEXT(FL_VALUE(x[0])),
-                           FL_SHAPE_TEXT(FL_VALUE(x[i])));
+                             FL_SHAPE_TEXT(FL_VALUE(x[i])));
     }
     return FL_W(_widen)(x, n);
 }
@@ -181,7 +303,7 @@ FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_redu
     return FL_W(_loss_reduced)(&s, loss, r, x);
 }
 
-/* >>cross_entropy: of logits [n, c] */
+/* ---- cross entropy of rows ---- */
 
 #ifdef FL_ON_TENSORS
 static bool fl__compose_cross_entropy(const fl_call *c, fl_tensor **y) {
@@ -230,202 +352,101 @@ static void fv__cross_entropy_back(fl_node *n, fl_var *dy) {
         fv_add_grad(n, 0, fv__cross_entropy_dx(fv_softmax(x, 1), target, dy, a));
         return;
     }
-    fl_call c = {.op = FL_OP_cross_entropy_grad, .n_out = 1, .n_in = 5, .args = &a};
-    c.out[0] = fl_out_like(x->value, x->value->dtype);
+    fl_call c = {.op = fl_op_cross_entropy_grad, .n_out = 1, .n_in = 5, .args = &a};
     for (int i = 0; i < 4; i++) c.in[i] = fv_value(fv_saved(n, i));
     c.in[4] = dy->value;
-    if (!c.out[0]) (void)fl_raise();
-    else if (fl__run_fused(&c, fl__compose_cross_entropy_grad)) fv_add_grad(n, 0, fv_const(c.out[0]));
+    c.out[0] = fl_out_like(x->value, x->value->dtype);
+    fv_add_grad(n, 0, fv_const(c.out[0] ? fl_run_result(&c) : fl_raise()));
 }
+#endif
 
-FL_PRIVATE fl_var *fv__cross_entropy(fl_var *x, fl_tensor *target, fl_cross_entropy_args a) {
-    fl_tensor *t = x->value;
-    fl_call c = {.op = FL_OP_cross_entropy, .n_out = 3, .n_in = 2, .in = {t, target}, .args = &a};
+/* The loss of each row of x [n, c], f32 or f64 and not empty. */
+static FL_T *FL_W(_cross_entropy_rows)(FL_T *x, fl_tensor *target, fl_cross_entropy_args a) {
+    fl_tensor *t = FL_VALUE(x);
+    fl_call c = {.op = fl_op_cross_entropy, .n_out = 3, .n_in = 2, .in = {t, target}, .args = &a};
     fl_shape rows = FL_SHAPE(t->shape[0]), column = FL_SHAPE(t->shape[0], 1);
     for (int i = 0; i < 3; i++)
         if (!(c.out[i] = fl_call_out(t->family, i ? column : rows, t->dtype))) return fl_raise();
-    if (!fl__run_fused(&c, fl__compose_cross_entropy)) return NULL;
-    fl_var *largest = fv_const(c.out[1]), *sum = fv_const(c.out[2]);
-    return fv_record_args("cross_entropy", c.out[0], fv__cross_entropy_back, FV_IN(x),
-                          FV_SAVE(x, fv_const(target), largest, sum), &a, sizeof a);
-}
-#endif
-
-/* >>ctc: the forward pass in log space over blank, label 1, blank, label 2, ... blank, a step for
-   each time for the whole batch. FL__NEVER stands for log 0: its sums stay finite, so gradients of
-   any order do. */
-
+    if (!fl_run(&c)) return fl_raise();
 #ifdef FL_ON_TENSORS
-#define FL__NEVER (-1e30)
-#endif
-
-/* x [n, s] moved to the right along axis 1, `fill` on the left */
-static FL_T *FL_W(_shifted)(FL_T *x, int64_t by, double fill) {
-    if (!x) return NULL;
-    int64_t size = FL_VALUE(x)->shape[1], rest = size > by ? size - by : 0;
-    fl_tensor *edge = fl_slice(FL_VALUE(x), 1, 0, size - rest, 1);
-    if (!edge || !(edge = fl_full_like(edge, fill))) return NULL;
-    FL_T *parts[] = {FL_OF(edge), FL_W(slice)(x, 1, 0, rest, 1)};
-    return parts[0] && parts[1] ? FL_W(concat)(parts, 2, 1) : NULL;
-}
-
-#ifdef FL_ON_TENSORS
-/* blank, label 1, blank, ... [n, 2 l + 1]; blanks past a target's end */
-static fl_tensor *fl__ctc_labels(fl_tensor *target, fl_tensor *lengths, int64_t blank) {
-    int64_t n = target->shape[0], l = target->shape[1];
-    fl_tensor *place = fl_to(fl_arange(0, (double)l, 1, FL_I64), fl_family_name(target));
-    fl_tensor *inside = LT(place, fl_unsqueeze(lengths, 1));
-    fl_tensor *label = SELECT(inside, target, fl_int(blank));
-    fl_tensor *pair[] = {fl_full_like(target, (double)blank), label};
-    if (!pair[0] || !label) return NULL;
-    fl_tensor *both = fl_reshape(fl_stack(pair, 2, -1), FL_SHAPE(n, 2 * l));
-    fl_tensor *parts[] = {both, fl_full_like(fl_unsqueeze(lengths, 1), (double)blank)};
-    return both && parts[1] ? fl_concat(parts, 2, 1) : NULL;
-}
-
-static bool fl__ctc_fits(const fl_tensor *x, const fl_tensor *target, const fl_tensor *steps,
-                         const fl_tensor *lengths, int64_t blank) {
-    bool ok = x->ndim == 3 && x->shape[0] > 0 && target->ndim == 2 && steps->ndim == 1 &&
-              lengths->ndim == 1 && target->shape[0] == x->shape[1] &&
-              fl_same_shape(steps, lengths) && steps->shape[0] == x->shape[1] &&
-              target->dtype == FL_I64 && steps->dtype == FL_I64 && lengths->dtype == FL_I64;
-    if (!ok)
-        return fl_refuse("fl_ctc_loss: input %s, target %s, lengths %s and %s; want [t > 0, n, c] and "
-                   "i64 [n, l], [n], [n]",
-                   FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps),
-                   FL_SHAPE_TEXT(lengths));
-    return (blank >= 0 && blank < x->shape[2]) || fl_refuse("fl_ctc_loss: blank %lld of %lld classes",
-                                                          (long long)blank, (long long)x->shape[2]);
-}
-#endif
-
-/* Log probability of each place after all steps, [n, s], of emitted [t, n, s]. */
-static FL_T *FL_W(_ctc_forward)(FL_T *emitted, fl_tensor *labels, fl_tensor *steps, int64_t blank) {
-    fl_tensor *skips = fl_ne(labels, fl__shifted(labels, 2, (double)blank));
-    fl_tensor *never = fl_select(FL_VALUE(emitted), 0, 0), *left = fl_unsqueeze(steps, 1);
-    never = never ? fl_full_like(never, FL__NEVER) : NULL;
-    fl_tensor *start = never ? fl_slice(fl__shifted(never, 1, 0), 1, 0, 1, 1) : NULL;
-    if (!skips || !start || !left) return NULL;
-    fl_tensor *parts[] = {start, fl_slice(never, 1, 1, never->shape[1], 1)};
-    FL_T *a = FL_OF(parts[1] ? fl_concat(parts, 2, 1) : NULL);
-    for (int64_t t = 0; a && t < FL_VALUE(emitted)->shape[0]; t++) {
-        fl_scope s = fl_scope_begin();
-        FL_T *ways[] = {a, FL_W(_shifted)(a, 1, FL__NEVER), FL_W(_shifted)(a, 2, FL__NEVER)};
-        ways[2] = SELECT(FL_OF(skips), ways[2], FL_OF(never));
-        FL_T *all = ways[1] && ways[2] ? FL_W(stack)(ways, 3, 0) : NULL;
-        FL_T *next = ADD(FL_W(logsumexp)(all, FL_AXES(0)), FL_W(select)(emitted, 0, t));
-        a = FL_GIVE(&s, SELECT(FL_OF(fl_gt(left, fl_int(t))), next, a));
-    }
-    return a;
-}
-
-/* log P of the targets [n]: at the last blank, or at the label before it */
-static FL_T *FL_W(_ctc_total)(FL_T *a, fl_tensor *lengths) {
-    fl_tensor *end = fl_unsqueeze(fl_mul(lengths, fl_int(2)), 1);
-    fl_tensor *before = fl_maximum(fl_sub(end, fl_int(1)), fl_int(0));
-    if (!a || !end || !before) return NULL;
-    FL_T *label = FL_W(gather)(a, 1, before), *last = FL_W(gather)(a, 1, end);
-    label = SELECT(FL_OF(fl_eq(end, fl_int(0))), CONST(FL__NEVER), label);
-    FL_T *both[] = {last, label};
-    return last && label ? FL_W(logsumexp)(FL_W(concat)(both, 2, 1), FL_AXES(1)) : NULL;
-}
-
-/* The likelihood by other ops, a graph of a dozen nodes for each step. */
-static FL_T *FL_W(_ctc_composed)(FL_T *x, fl_tensor *const *of, int64_t blank) {
-    const fl_tensor *t = FL_VALUE(x);
-    fl_tensor *labels = fl__ctc_labels(of[0], of[2], blank);
-    if (!labels) return NULL;
-    fl_shape every = FL_SHAPE(t->shape[0], t->shape[1], labels->shape[1]);
-    FL_T *emitted = FL_W(gather)(x, 2, fl_expand(labels, every));
-    emitted = MAX(emitted, CONST(FL__NEVER));
-    FL_T *a = emitted ? FL_W(_ctc_forward)(emitted, labels, of[1], blank) : NULL;
-    return FL_W(_ctc_total)(a, of[2]);
-}
-
-#ifdef FL_ON_TENSORS
-static bool fl__compose_ctc(const fl_call *c, fl_tensor **y) {
-    y[0] = fl__ctc_composed(c->in[0], &c->in[1], ((const fl_ctc_args *)c->args)->blank);
-    return y[0] != NULL;
-}
-
-/* Of: target, steps, lengths. */
-static fl_tensor *fl__ctc_likelihood(fl_tensor *x, fl_tensor *const *of, int64_t blank) {
-    fl_ctc_args a = {blank};
-    fl_call c = {.op = FL_OP_ctc, .n_out = 1, .n_in = 4, .in = {x, of[0], of[1], of[2]}, .args = &a};
-    c.out[0] = fl_call_out(x->family, FL_SHAPE(x->shape[1]), x->dtype);
-    if (!c.out[0]) return fl_raise();
-    return fl__run_fused(&c, fl__compose_ctc) ? c.out[0] : NULL;
-}
+    return c.out[0];
 #else
-/* dy times the derivative of the likelihood by x, through the graph of its composition. */
-static fl_var *fv__ctc_gradient(fl_var *x, fl_tensor *const *of, int64_t blank, fl_var *dy) {
-    const bool again = fl_grad_enabled();
-    const bool recorded = fl_no_grad(false);
-    if (!again) x = fv_param(x->value);
-    fl_var *y = x ? fv__ctc_composed(x, of, blank) : NULL;
-    fl_tensor *possible = y ? fl_gt(y->value, fl_num(FL__NEVER / 2)) : NULL;
-    fl_var *root = possible ? fv_sum(SELECT(fv_const(possible), MUL(y, dy), CONST(0)), FL_ALL_AXES)
-                            : NULL;
-    fl_var *dx = root ? fl_grad(root, x, again) : NULL;
-    fl_no_grad(recorded);
-    return dx;
+    fl_var *largest = fv_const(c.out[1]), *sum = fv_const(c.out[2]);
+    return fv_record_op(fl_op_cross_entropy, c.out[0], FV_IN(x),
+                        FV_SAVE(x, fv_const(target), largest, sum), &a);
+#endif
 }
 
-static bool fv__compose_ctc_grad(const fl_call *c, fl_tensor **d) {
-    fl_var *x = fv_const(c->in[0]), *dy = fv_const(c->in[5]);
-    const int64_t blank = ((const fl_ctc_args *)c->args)->blank;
-    const bool recorded = fl_no_grad(true);
-    fl_var *dx = x && dy ? fv__ctc_gradient(x, &c->in[1], blank, dy) : NULL;
-    fl_no_grad(recorded);
-    d[0] = dx ? dx->value : NULL;
-    return d[0] != NULL;
-}
+/* ---- of classes ---- */
 
-static void fv__ctc_back(fl_node *n, fl_var *dy) {
-    fl_ctc_args a = *(const fl_ctc_args *)fv_args(n);
-    fl_var *x = fv_saved(n, 0);
-    fl_tensor *in[5];
-    for (int i = 0; i < 5; i++) in[i] = fv_value(fv_saved(n, i));
-    if (fl_grad_enabled()) {
-        fv_add_grad(n, 0, x ? fv__ctc_gradient(x, &in[1], a.blank, dy) : NULL);
-        return;
-    }
-    fl_call c = {.op = FL_OP_ctc_grad, .n_out = 1, .n_in = 6, .args = &a};
-    for (int i = 0; i < 5; i++)
-        if (!(c.in[i] = in[i])) return;
-    c.in[5] = dy->value;
-    c.out[0] = fl_call_out(in[0]->family, fl_shape_of(in[0]), in[0]->dtype);
-    if (!c.out[0]) fl_raise();
-    else if (fl__run_fused(&c, fv__compose_ctc_grad)) fv_add_grad(n, 0, fv_const(c.out[0]));
-}
-
-static fl_var *fv__ctc_likelihood(fl_var *x, fl_tensor *const *of, int64_t blank) {
-    fl_ctc_args a = {blank};
-    fl_tensor *y = fl__ctc_likelihood(x->value, of, blank);
-    fl_var *kept[3];
-    for (int i = 0; i < 3; i++) kept[i] = y ? fv_const(of[i]) : NULL;
-    if (!y || !kept[0] || !kept[1] || !kept[2]) return NULL;
-    return fv_record_args("ctc_loss", y, fv__ctc_back, FV_IN(x),
-                          FV_SAVE(x, kept[0], kept[1], kept[2], FV_OUT), &a, sizeof a);
+#ifdef FL_ON_TENSORS
+/* x [n, c, ...] is of floats, and target i64 [n, ...]. */
+static bool fl__class_loss_fits(const char *fn, const fl_tensor *x, const fl_tensor *target) {
+    bool ok = x->ndim >= 2 && target->ndim == x->ndim - 1 && fl_dtype_is_float(x->dtype) &&
+              target->dtype == FL_I64;
+    for (int i = 0, j = 0; ok && i < x->ndim; i++)
+        if (i != 1) ok = target->shape[j++] == x->shape[i];
+    return ok || fl_refuse("%s: input %s %s wants a target [n, ...] i64, has %s %s", fn,
+                           fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(target->dtype),
+                           FL_SHAPE_TEXT(target));
 }
 #endif
 
-FL_T *FL_W(ctc_loss_opt)(FL_T *logp, fl_tensor *target, fl_tensor *steps, fl_tensor *lengths,
-                         fl_ctc_loss_opts o) {
-    if (FL_ABSENT("ctc_loss", logp) || FL_ABSENT("ctc_loss", target) ||
-        FL_ABSENT("ctc_loss", steps) || FL_ABSENT("ctc_loss", lengths) ||
-        !fl__ctc_fits(FL_VALUE(logp), target, steps, lengths, o.blank))
-        return NULL;
-    fl_scope s = fl_scope_begin();
-    fl_tensor *of[] = {target, steps, lengths};
-    FL_T *x = FL_W(_widened)(logp), *total = x ? FL_W(_ctc_likelihood)(x, of, o.blank) : NULL;
-    FL_T *impossible = LT(total, CONST(FL__NEVER / 2));
-    FL_T *loss = SELECT(impossible, CONST(o.zero_infinity ? 0 : INFINITY), NEG(total));
-    if (o.reduction == FL_MEAN && loss) {
-        fl_tensor *n = fl_maximum(lengths, fl_int(1));
-        loss = DIV(loss, FL_OF(n ? fl_cast(n, FL_VALUE(loss)->dtype) : NULL));
+/* Of each target, 0 where it does not count. No value is read on the host: a step can be recorded,
+   and runs on a device without waiting. Gather refuses a target that is no class. */
+static FL_T *FL_W(_nll_of_each)(FL_T *logp, fl_tensor *target, fl_cross_entropy_args a) {
+    if (!logp) return NULL;
+    const double classes = (double)FL_VALUE(logp)->shape[1];
+    fl_tensor *counts = fl_ne(target, fl_int(a.ignore));
+    fl_tensor *class_of = fl_unsqueeze(fl_where(counts, target, fl_int(0)), 1);
+    FL_T *loss = NEG(FL_W(squeeze)(FL_W(gather)(logp, 1, class_of), 1));
+    if (a.smoothing > 0) {
+        FL_T *all = MUL(FL_W(sum)(logp, FL_AXES(1)), CONST(-a.smoothing / classes));
+        loss = ADD(MUL(loss, CONST(1 - a.smoothing)), all);
     }
-    return FL_W(_loss_reduced)(&s, loss, o.reduction, logp);
+    return SELECT(FL_OF(counts), loss, CONST(0));
+}
+
+/* Ends s with the losses of each target, reduced: the mean is over the targets that count. */
+static FL_T *FL_W(_class_loss)(fl_scope *s, FL_T *each, fl_tensor *target, int64_t ignore,
+                               fl_reduction r) {
+    if (r == FL_NONE) return FL_GIVE(s, each);
+    FL_T *loss = FL_W(sum)(each, FL_ALL_AXES);
+    if (!loss || r == FL_SUM) return FL_GIVE(s, loss);
+    fl_tensor *n = fl_sum(fl_ne(target, fl_int(ignore)), FL_ALL_AXES);
+    n = n ? fl_cast(n, FL_VALUE(loss)->dtype) : NULL;
+    return FL_GIVE(s, DIV(loss, FL_OF(n)));
+}
+
+FL_T *FL_W(nll_loss_opt)(FL_T *logp, fl_tensor *target, fl_nll_loss_opts o) {
+    if (FL_ABSENT("nll_loss", logp) || FL_ABSENT("nll_loss", target) ||
+        !fl__class_loss_fits("fl_nll_loss", FL_VALUE(logp), target))
+        return NULL;
+    const fl_cross_entropy_args a = {.ignore = fl_option_int(o.ignore, -100)};
+    fl_scope s = fl_scope_begin();
+    FL_T *each = FL_W(_nll_of_each)(logp, target, a);
+    return FL_W(_class_loss)(&s, each, target, a.ignore, o.reduction);
+}
+
+/* One pass, in f32 for halves, where the logits are rows of classes. */
+FL_T *FL_W(cross_entropy_opt)(FL_T *logits, fl_tensor *target, fl_cross_entropy_opts o) {
+    if (FL_ABSENT("cross_entropy", logits) || FL_ABSENT("cross_entropy", target) ||
+        !fl__class_loss_fits("fl_cross_entropy", FL_VALUE(logits), target))
+        return NULL;
+    if (!(o.smoothing >= 0 && o.smoothing <= 1))
+        return fl_bad("fl_cross_entropy: smoothing is %g, must be in [0, 1]", o.smoothing);
+    const fl_tensor *t = FL_VALUE(logits);
+    const fl_cross_entropy_args a = {.smoothing = o.smoothing, .ignore = fl_option_int(o.ignore, -100)};
+    fl_scope s = fl_scope_begin();
+    FL_T *each;
+    if (t->ndim == 2 && fl_numel(t) > 0) {
+        FL_T *wide = FL_W(cast)(logits, fl_dtype_wide(t->dtype));
+        each = wide ? FL_W(_cross_entropy_rows)(wide, target, a) : NULL;
+        each = each ? FL_W(cast)(each, t->dtype) : NULL;
+    } else {
+        each = FL_W(_nll_of_each)(FL_W(log_softmax)(logits, 1), target, a);
+    }
+    return FL_W(_class_loss)(&s, each, target, a.ignore, o.reduction);
 }
 
 #endif

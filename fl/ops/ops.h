@@ -3,14 +3,22 @@
    A family is one file: prototypes on tensors (fl_) and on variables (fv_), shape rule, composition,
    gradient, registration, in this order. Its kernel is one file of kernels/cpu. An op added to a
    family touches these two; a new family adds two lines here and two in kernels/cpu/backend.h. */
+#include "activation.h"
+#include "attention.h"
 #include "conv.h"
 #include "copy.h"
 #include "create.h"
+#include "ctc.h"
+#include "embedding.h"
 #include "image.h"
+#include "loss.h"
 #include "move.h"
+#include "norm.h"
 #include "pool.h"
 #include "random.h"
+#include "recurrent.h"
 #include "softmax.h"
+#include "special.h"
 #include "view.h"
 
 #if defined(FL_IMPL_ONLY_OPS_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -18,7 +26,12 @@
 #define FL_OPS_OPS_IMPL
 
 FL_PRIVATE void fl__register_ops(void) {
+    fl__register_activation();
+    fl__register_attention();
     fl__register_conv();
+    fl__register_ctc();
+    fl__register_loss();
+    fl__register_norm();
     fl__register_pool();
     fl__register_random();
     fl__register_softmax();

@@ -1,190 +1,90 @@
-/* fl/ops/special.h - element-wise ops with settings or steps of their own
+/* fl/ops/special.h - arithmetic in several steps, and special functions
 
-   Prototypes and formulas stand in fl_composed.h. A branch that SELECT does not take is computed
-   all the same: its operands are made harmless first, or 0 * inf would be NaN in the gradient. */
+   A branch that SELECT does not take is computed all the same: its operands are made harmless first,
+   or 0 * inf would be NaN in the gradient. */
 #ifndef FL_T
-#include "../../fl_composed.h"
+#include "../../fl_tensor.h"
+#ifndef FL_OPS_SPECIAL_H
+#define FL_OPS_SPECIAL_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* min(max(x, low), high), either may be NULL: fl_clip with tensors as bounds. */
+FL_API fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high);
+FL_API fl_var *fv_clamp(fl_var *x, fl_var *low, fl_var *high);
+/* To that many decimals, which may be negative, halves to even; gradient 0. */
+FL_API fl_tensor *fl_round(fl_tensor *x, int decimals);
+FL_API fl_var *fv_round(fl_var *x, int decimals);
+/* NaN, inf and -inf become nan, above and below; integers pass. */
+FL_API fl_tensor *fl_nan_to_num(fl_tensor *x, double nan, double above, double below);
+FL_API fl_var *fv_nan_to_num(fl_var *x, double nan, double above, double below);
+/* sqrt(a^2 + b^2) without overflow; inf beside NaN too */
+FL_API fl_tensor *fl_hypot(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_hypot(fl_var *a, fl_var *b);
+/* a + w (b - a);  x + value a b;  x + value a / b */
+FL_API fl_tensor *fl_lerp(fl_tensor *a, fl_tensor *b, fl_tensor *w);
+FL_API fl_var *fv_lerp(fl_var *a, fl_var *b, fl_var *w);
+FL_API fl_tensor *fl_addcmul(fl_tensor *x, fl_tensor *a, fl_tensor *b, double value);
+FL_API fl_var *fv_addcmul(fl_var *x, fl_var *a, fl_var *b, double value);
+FL_API fl_tensor *fl_addcdiv(fl_tensor *x, fl_tensor *a, fl_tensor *b, double value);
+FL_API fl_var *fv_addcdiv(fl_var *x, fl_var *a, fl_var *b, double value);
+/* a log(1 + b), 0 where a is 0;  a^b in f64 */
+FL_API fl_tensor *fl_xlog1py(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_xlog1py(fl_var *a, fl_var *b);
+FL_API fl_tensor *fl_float_power(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_float_power(fl_var *a, fl_var *b);
+/* -x log(x), 0 at 0, -inf below */
+FL_API fl_tensor *fl_entr(fl_tensor *x);
+FL_API fl_var *fv_entr(fl_var *x);
+/* The normal distribution's integral up to x, and its logarithm, for very small x too. */
+FL_API fl_tensor *fl_ndtr(fl_tensor *x);
+FL_API fl_var *fv_ndtr(fl_var *x);
+FL_API fl_tensor *fl_log_ndtr(fl_tensor *x);
+FL_API fl_var *fv_log_ndtr(fl_var *x);
+/* The modified Bessel function of the first kind, of order 0. Computed in f64. */
+FL_API fl_tensor *fl_i0(fl_tensor *x);
+FL_API fl_var *fv_i0(fl_var *x);
+/* log |gamma(x)|, within 1e-14 near its zeros, and its derivative. Computed in f64. */
+FL_API fl_tensor *fl_lgamma(fl_tensor *x);
+FL_API fl_var *fv_lgamma(fl_var *x);
+FL_API fl_tensor *fl_digamma(fl_tensor *x);
+FL_API fl_var *fv_digamma(fl_var *x);
+/* erf's complement, for large x too, and its inverse. Computed in f64. */
+FL_API fl_tensor *fl_erfc(fl_tensor *x);
+FL_API fl_var *fv_erfc(fl_var *x);
+FL_API fl_tensor *fl_erfinv(fl_tensor *y);
+FL_API fl_var *fv_erfinv(fl_var *y);
+/* floor(a / b), of integers exactly; integer x / 0: an error. Gradient 0. */
+FL_API fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_floor_divide(fl_var *a, fl_var *b);
+/* Greatest common divisor and least common multiple of integers, not negative; wrap as * does. */
+FL_API fl_tensor *fl_gcd(fl_tensor *a, fl_tensor *b);
+FL_API fl_tensor *fl_lcm(fl_tensor *a, fl_tensor *b);
+/* The float next to a on the way to b, and b if they are equal. Waits for a and b. */
+FL_API fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b);
+/* |a - b| <= atol + rtol |b|, or a = b, or both NaN with equal_nan -> b8 */
+FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_SPECIAL_H */
+
 #if defined(FL_IMPL_ONLY_OPS_SPECIAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_SPECIAL_IMPL
 #define FL_OPS_SPECIAL_IMPL
+#include "../../fl_composed.h"
 #include <math.h>
 #include <string.h>
 #define FL_TEXT "special.h"
 #include "expand.h"
-#endif
+#endif /* FL_OPS_SPECIAL_IMPL */
 #endif
 #else /* the text: see expand.h */
 
-/* >>activations */
-
-FL_T *FL_W(elu)(FL_T *x, double alpha) {
-    if (FL_ABSENT("elu", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    FL_T *above = LT(CONST(0), x), *low = SELECT(above, CONST(0), x);
-    FL_T *y = SELECT(above, x, MUL(CONST(alpha), EXPM1(low)));
-    return FL_GIVE(&s, FL_W(_narrowed)(y, given));
-}
-
-FL_T *FL_W(celu)(FL_T *x, double alpha) {
-    if (FL_ABSENT("celu", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    FL_T *above = LT(CONST(0), x), *low = SELECT(above, CONST(0), x);
-    FL_T *curve = MUL(CONST(alpha), EXPM1(DIV(low, CONST(alpha))));
-    return FL_GIVE(&s, FL_W(_narrowed)(SELECT(above, x, curve), given));
-}
-
-FL_T *FL_W(leaky_relu)(FL_T *x, double slope) {
-    if (FL_ABSENT("leaky_relu", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    return FL_GIVE(&s, FL_W(prelu)(x, CONST(slope)));
-}
-
-FL_T *FL_W(prelu_channels)(FL_T *x, FL_T *w) {
-    if (FL_ABSENT("prelu_channels", x) || FL_ABSENT("prelu_channels", w)) return NULL;
-    fl_tensor *t = FL_VALUE(x), *u = FL_VALUE(w);
-    if (u->ndim != 1 || (u->shape[0] != 1 && (t->ndim < 2 || u->shape[0] != t->shape[1])))
-        return fl_bad("fl_prelu_channels: x %s and w %s: w needs a number for each place of axis 1",
-                       FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(u));
-    fl_scope s = fl_scope_begin();
-    fl_shape one_each = {t->ndim > 1 ? t->ndim - 1 : 1, {u->shape[0], 1, 1, 1, 1, 1, 1, 1}};
-    return FL_GIVE(&s, FL_W(prelu)(x, FL_W(reshape)(w, one_each)));
-}
-
-FL_T *FL_W(threshold)(FL_T *x, double limit, double value) {
-    if (FL_ABSENT("threshold", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
-    return FL_GIVE(&s, SELECT(LE(x, CONST(limit)), CONST(value), x));
-}
-
-FL_T *FL_W(hardshrink)(FL_T *x, double lambda) {
-    if (FL_ABSENT("hardshrink", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
-    return FL_GIVE(&s, SELECT(LE(ABS(x), CONST(lambda)), CONST(0), x));
-}
-
-FL_T *FL_W(softshrink)(FL_T *x, double lambda) {
-    if (FL_ABSENT("softshrink", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
-    return FL_GIVE(&s, SUB(x, FL_W(clip)(x, -lambda, lambda)));
-}
-
-FL_T *FL_W(softplus_beta)(FL_T *x, double beta, double threshold) {
-    if (FL_ABSENT("softplus_beta", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    FL_T *scaled = MUL(x, CONST(beta)), *straight = LT(CONST(threshold), scaled);
-    FL_T *curve = DIV(FL_W(softplus)(SELECT(straight, CONST(0), scaled)), CONST(beta));
-    return FL_GIVE(&s, FL_W(_narrowed)(SELECT(straight, x, curve), given));
-}
-
-FL_T *FL_W(swish)(FL_T *x, double beta) {
-    if (FL_ABSENT("swish", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    return FL_GIVE(&s, FL_W(_narrowed)(MUL(x, FL_W(sigmoid)(MUL(x, CONST(beta)))), given));
-}
-
-/* The halves a, g of x and s = sigmoid(g); false after an error. */
-static bool FL_W(_glu_parts)(FL_T *x, int axis, FL_T *part[3]) {
-    const int64_t n = FL_VALUE(x)->shape[axis];
-    part[0] = FL_W(slice)(x, axis, 0, n / 2, 1);
-    part[1] = FL_W(slice)(x, axis, n / 2, n, 1);
-    part[2] = part[1] ? FL_W(sigmoid)(part[1]) : NULL;
-    return part[0] && part[2];
-}
-
-/* dy s and dy a s (1 - s), side by side */
-static FL_T *FL_W(_glu_grad)(FL_T *x, FL_T *dy, int axis) {
-    FL_T *part[3], *d[2];
-    if (!FL_W(_glu_parts)(x, axis, part)) return NULL;
-    d[0] = MUL(dy, part[2]);
-    d[1] = MUL(MUL(d[0], part[0]), SUB(CONST(1), part[2]));
-    return d[1] ? FL_W(concat)(d, 2, axis) : NULL;
-}
-
-#ifdef FL_ON_TENSORS
-static bool fl__compose_glu(const fl_call *c, fl_tensor **y) {
-    fl_tensor *part[3];
-    if (!fl__glu_parts(c->in[0], ((const fl_axis_args *)c->args)->axis, part)) return false;
-    y[0] = fl_mul(part[0], part[2]);
-    return y[0] != NULL;
-}
-
-static bool fl__compose_glu_grad(const fl_call *c, fl_tensor **d) {
-    d[0] = fl__glu_grad(c->in[0], c->in[1], ((const fl_axis_args *)c->args)->axis);
-    return d[0] != NULL;
-}
-
-static fl_tensor *fl__gated(fl_tensor *x, int axis) {
-    fl_axis_args a = {axis};
-    fl_shape half = fl_shape_of(x);
-    half.dim[axis] /= 2;
-    fl_call c = {.op = FL_OP_glu, .n_out = 1, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl_order_as(fl_call_out(x->family, half, x->dtype), x);
-    if (!c.out[0]) return fl_raise();
-    return fl__run_fused(&c, fl__compose_glu) ? c.out[0] : NULL;
-}
-#else
-static void fv__glu_back(fl_node *n, fl_var *dy) {
-    fl_axis_args a = *(const fl_axis_args *)fv_args(n);
-    fl_var *x = fv_saved(n, 0);
-    if (!x) return;
-    if (fl_grad_enabled()) {
-        fv_add_grad(n, 0, fv__glu_grad(x, dy, a.axis));
-        return;
-    }
-    fl_call c = {.op = FL_OP_glu_grad, .n_out = 1, .n_in = 2, .in = {x->value, dy->value},
-                 .args = &a};
-    c.out[0] = fl_order_as(fl_call_out(x->value->family, fl_shape_of(x->value), x->value->dtype),
-                              x->value);
-    if (!c.out[0]) fl_raise();
-    else if (fl__run_fused(&c, fl__compose_glu_grad)) fv_add_grad(n, 0, fv_const(c.out[0]));
-}
-
-static fl_var *fv__gated(fl_var *x, int axis) {
-    fl_tensor *y = fl__gated(x->value, axis);
-    return y ? fv_record_args("glu", y, fv__glu_back, FV_IN(x), FV_SAVE(x), &axis, sizeof axis)
-             : NULL;
-}
-#endif
-
-FL_T *FL_W(glu)(FL_T *x, int axis) {
-    if (FL_ABSENT("glu", x)) return NULL;
-    const fl_tensor *t = FL_VALUE(x);
-    const int at = fl_axis_of("fl_glu", t, axis);
-    if (at < 0) return NULL;
-    if (t->ndim == 0 || t->shape[at] % 2)
-        return fl_bad("fl_glu: axis %d has %lld elements, an odd number", axis,
-                       t->ndim ? (long long)t->shape[at] : 1);
-    fl_scope s = fl_scope_begin();
-    x = FL_W(_floating)(x);
-    return FL_GIVE(&s, x ? FL_W(_gated)(x, at) : NULL);
-}
-
-FL_T *FL_W(maxout)(FL_T *x, int64_t pieces, int axis) {
-    if (FL_ABSENT("maxout", x)) return NULL;
-    fl_shape s = fl_shape_of(FL_VALUE(x));
-    int at = axis < 0 ? axis + s.ndim : axis;
-    if (at < 0 || at >= s.ndim || s.ndim == FL_MAX_DIMS || pieces < 1 || s.dim[at] % pieces)
-        return fl_bad("fl_maxout: axis %d of shape %s in groups of %lld", axis,
-                       FL_SHAPE_TEXT(FL_VALUE(x)), (long long)pieces);
-    fl_scope scope = fl_scope_begin();
-    for (int i = s.ndim++; i > at + 1; i--) s.dim[i] = s.dim[i - 1];
-    s.dim[at] /= pieces;
-    s.dim[at + 1] = pieces;
-    return FL_GIVE(&scope, FL_W(amax)(FL_W(reshape)(x, s), FL_AXES(at + 1)));
-}
-
-/* >>arithmetic */
+/* ---- arithmetic ---- */
 
 FL_T *FL_W(round)(FL_T *x, int decimals) {
     if (FL_ABSENT("round", x)) return NULL;

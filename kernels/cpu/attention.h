@@ -19,11 +19,14 @@
 #include "scratch.h"
 #ifndef FL_CPU_ATTENTION_H
 #define FL_CPU_ATTENTION_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_ATTENTION) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_ATTENTION_IMPL
 #define FL_CPU_ATTENTION_IMPL
+#include "../../fl/ops/attention.h"
 
 /* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two */
 enum { FL__ATT_QUERIES = 256, FL__ATT_KEYS = 140, FL__ATT_GRAD_KEYS = 70, FL__ATT_ROW = 272 };
@@ -419,7 +422,7 @@ static bool fl__att_run(fl__attention *a, int64_t tasks, int64_t grain, fl_task 
     return true;
 }
 
-FL_PRIVATE bool fl__cpu_attention(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_attention(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_dtype d = c->in[0]->dtype;
     if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
@@ -433,7 +436,7 @@ FL_PRIVATE bool fl__cpu_attention(const fl_backend *self, const fl_call *c) {
                        fl__att_forward_task);
 }
 
-FL_PRIVATE bool fl__cpu_attention_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_attention_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_dtype d = c->in[0]->dtype;
     if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
@@ -449,6 +452,11 @@ FL_PRIVATE bool fl__cpu_attention_grad(const fl_backend *self, const fl_call *c)
     a.splits = fl__ceil_div(a.query_blocks, a.split_blocks);
     return fl__att_run(&a, a.items * a.splits,
                        fl__att_grain(&a, a.split_blocks * FL__ATT_QUERIES), fl__att_backward_task);
+}
+
+FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_attention, fl__cpu_attention, 0);
+    fl_backend_set(cpu, fl_op_attention_grad, fl__cpu_attention_grad, 0);
 }
 
 #endif

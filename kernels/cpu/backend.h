@@ -58,16 +58,10 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_argmin] = FL_SLOT_NARROW,
                                                    [FL_OP_gather] = FL_SLOT_NARROW,
                                                    [FL_OP_scatter] = FL_SLOT_NARROW,
-                                                   [FL_OP_glu] = FL_SLOT_NARROW,
-                                                   [FL_OP_glu_grad] = FL_SLOT_NARROW,
                                                    [FL_OP_cumsum] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_layer_norm] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_layer_norm_grad] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_cross_entropy] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_cross_entropy_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_fft] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_lu_factor] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_solve] = FL_SLOT_CONTIGUOUS,
@@ -85,7 +79,13 @@ static fl_backend fl__cpu_table = {.name = "cpu",
 FL_API const fl_backend *fl_backend_cpu(void) {
     static bool complete;
     if (complete) return &fl__cpu_table;
+    fl__cpu_attention_slots(&fl__cpu_table);
+    fl__cpu_batch_norm_slots(&fl__cpu_table);
     fl__cpu_conv_slots(&fl__cpu_table);
+    fl__cpu_cross_entropy_slots(&fl__cpu_table);
+    fl__cpu_ctc_slots(&fl__cpu_table);
+    fl__cpu_glu_slots(&fl__cpu_table);
+    fl__cpu_norm_slots(&fl__cpu_table);
     fl__cpu_pool_slots(&fl__cpu_table);
     fl__cpu_random_slots(&fl__cpu_table);
     fl__cpu_softmax_slots(&fl__cpu_table);

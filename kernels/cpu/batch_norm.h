@@ -7,11 +7,14 @@
 #include "gemm.h"
 #ifndef FL_CPU_BATCH_NORM_H
 #define FL_CPU_BATCH_NORM_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_batch_norm_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_BATCH_NORM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_BATCH_NORM_IMPL
 #define FL_CPU_BATCH_NORM_IMPL
+#include "../../fl/ops/norm.h"
 FL__LOOPS_BEGIN
 
 enum {
@@ -187,7 +190,7 @@ static bool fl__bnorm_forward(fl__bnorm *s, const fl_call *c) {
     return room != NULL;
 }
 
-FL_PRIVATE bool fl__cpu_batch_norm(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_batch_norm(const fl_backend *self, const fl_call *c) {
     const fl_tensor *x = c->in[0], *add = c->in[3];
     fl__bnorm s;
     (void)self;
@@ -224,7 +227,7 @@ static bool fl__bnorm_backward(fl__bnorm *s, const fl_call *c) {
     return room != NULL;
 }
 
-FL_PRIVATE bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c) {
     const fl_tensor *x = c->in[0], *y = c->in[4], *dy = c->in[5];
     fl__bnorm s;
     (void)self;
@@ -244,6 +247,11 @@ FL_PRIVATE bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c
     s.y = y->weak ? NULL : fl_data(y);
     s.dy = fl_data(dy);
     return fl__bnorm_backward(&s, c);
+}
+
+FL_PRIVATE void fl__cpu_batch_norm_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_batch_norm, fl__cpu_batch_norm, 0);
+    fl_backend_set(cpu, fl_op_batch_norm_grad, fl__cpu_batch_norm_grad, 0);
 }
 
 FL__LOOPS_END

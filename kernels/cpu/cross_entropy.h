@@ -5,12 +5,15 @@
 #include "common.h"
 #ifndef FL_CPU_CROSS_ENTROPY_H
 #define FL_CPU_CROSS_ENTROPY_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_cross_entropy_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_CROSS_ENTROPY) || \
     (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CROSS_ENTROPY_IMPL
 #define FL_CPU_CROSS_ENTROPY_IMPL
+#include "../../fl/ops/loss.h"
 FL__LOOPS_BEGIN
 
 typedef struct fl__entropy {
@@ -58,7 +61,7 @@ static bool fl__entropy_run(fl__entropy *s) {
     return true;
 }
 
-FL_PRIVATE bool fl__cpu_cross_entropy(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_cross_entropy(const fl_backend *self, const fl_call *c) {
     fl__entropy s;
     (void)self;
     if (!fl__entropy_begin(&s, c)) return fl_run_composed(c);
@@ -70,7 +73,7 @@ FL_PRIVATE bool fl__cpu_cross_entropy(const fl_backend *self, const fl_call *c) 
     return fl__entropy_run(&s);
 }
 
-FL_PRIVATE bool fl__cpu_cross_entropy_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_cross_entropy_grad(const fl_backend *self, const fl_call *c) {
     fl__entropy s;
     (void)self;
     if (!fl__entropy_begin(&s, c)) return fl_run_composed(c);
@@ -80,6 +83,11 @@ FL_PRIVATE bool fl__cpu_cross_entropy_grad(const fl_backend *self, const fl_call
     s.sum = fl_data(c->in[3]);
     s.dy = fl_data(c->in[4]);
     return fl__entropy_run(&s);
+}
+
+FL_PRIVATE void fl__cpu_cross_entropy_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_cross_entropy, fl__cpu_cross_entropy, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_cross_entropy_grad, fl__cpu_cross_entropy_grad, FL_SLOT_CONTIGUOUS);
 }
 
 FL__LOOPS_END

@@ -14,11 +14,14 @@
 #include "scratch.h"
 #ifndef FL_CPU_CTC_H
 #define FL_CPU_CTC_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_ctc_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_CTC) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CTC_IMPL
 #define FL_CPU_CTC_IMPL
+#include "../../fl/ops/ctc.h"
 
 #define FL__CTC_NEVER (-1e30f)
 enum { FL__CTC_EDGE = 16 }; /* elements before and behind a row that stand for places outside */
@@ -223,14 +226,19 @@ static bool fl__ctc_run(const fl_call *call, fl_task task) {
     return true;
 }
 
-FL_PRIVATE bool fl__cpu_ctc(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_ctc(const fl_backend *self, const fl_call *c) {
     (void)self;
     return fl__ctc_run(c, fl__ctc_forward_task);
 }
 
-FL_PRIVATE bool fl__cpu_ctc_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_ctc_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
     return fl__ctc_run(c, fl__ctc_backward_task);
+}
+
+FL_PRIVATE void fl__cpu_ctc_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_ctc, fl__cpu_ctc, 0);
+    fl_backend_set(cpu, fl_op_ctc_grad, fl__cpu_ctc_grad, 0);
 }
 
 #endif

@@ -5,11 +5,14 @@
 #include "common.h"
 #ifndef FL_CPU_GLU_H
 #define FL_CPU_GLU_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_glu_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_GLU) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_GLU_IMPL
 #define FL_CPU_GLU_IMPL
+#include "../../fl/ops/activation.h"
 FL__LOOPS_BEGIN
 
 #define FL__LEVEL_TEXT "glu.inc"
@@ -34,7 +37,7 @@ static void fl__glu_add(fl__pass *p, const fl_tensor *t, int axis, int access) {
     }
 }
 
-FL_PRIVATE bool fl__cpu_glu(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_glu(const fl_backend *self, const fl_call *c) {
     static const fl__loop loops[FL__VARIANTS] = {FL__AT_FLOATS(fl__glu_value)};
     const int axis = ((const fl_axis_args *)c->args)->axis;
     const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
@@ -50,7 +53,7 @@ FL_PRIVATE bool fl__cpu_glu(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-FL_PRIVATE bool fl__cpu_glu_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_glu_grad(const fl_backend *self, const fl_call *c) {
     static const fl__loop loops[FL__VARIANTS] = {FL__AT_FLOATS(fl__glu_grad)};
     const int axis = ((const fl_axis_args *)c->args)->axis;
     const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
@@ -65,6 +68,11 @@ FL_PRIVATE bool fl__cpu_glu_grad(const fl_backend *self, const fl_call *c) {
     fl__pass_add_wide(&p, c->in[1], FL_READ, d);
     fl__pass_run(&p, fl_numel(c->in[1]));
     return true;
+}
+
+FL_PRIVATE void fl__cpu_glu_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_glu, fl__cpu_glu, FL_SLOT_NARROW);
+    fl_backend_set(cpu, fl_op_glu_grad, fl__cpu_glu_grad, FL_SLOT_NARROW);
 }
 
 #endif

@@ -7,11 +7,14 @@
 #include "gemm.h"
 #ifndef FL_CPU_NORM_H
 #define FL_CPU_NORM_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_norm_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_NORM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_NORM_IMPL
 #define FL_CPU_NORM_IMPL
+#include "../../fl/ops/norm.h"
 FL__LOOPS_BEGIN
 
 enum { FL__NORM_PARTS = 64 /* most blocks of rows */ };
@@ -72,7 +75,7 @@ static void fl__norm_rows_task(void *arg, int64_t begin, int64_t end) {
     s->kernels->rows(s, begin, end);
 }
 
-FL_PRIVATE bool fl__cpu_layer_norm(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_layer_norm(const fl_backend *self, const fl_call *c) {
     fl__norm s;
     (void)self;
     if (!fl__norm_begin(&s, c)) return fl_run_composed(c);
@@ -110,7 +113,7 @@ static void fl__norm_grad_run(fl__norm *s) {
     if (s->part) fl_parallel(s->n, fl__ceil_div(FL__GRAIN, s->blocks), fl__norm_parts_task, s);
 }
 
-FL_PRIVATE bool fl__cpu_layer_norm_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_layer_norm_grad(const fl_backend *self, const fl_call *c) {
     fl__norm s;
     (void)self;
     if (!fl__norm_begin(&s, c)) return fl_run_composed(c);
@@ -140,6 +143,11 @@ FL_PRIVATE bool fl__cpu_layer_norm_grad(const fl_backend *self, const fl_call *c
     }
     fl_buffer_drop(scratch);
     return room != NULL;
+}
+
+FL_PRIVATE void fl__cpu_norm_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_layer_norm, fl__cpu_layer_norm, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_layer_norm_grad, fl__cpu_layer_norm_grad, FL_SLOT_CONTIGUOUS);
 }
 
 FL__LOOPS_END
