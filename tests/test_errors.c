@@ -378,6 +378,7 @@ static void rows_of_handles(void) {
     ROW(QUIET, "fl_family", fl_family(NULL) == -1, "no backend family");
     FINE(fl_family_backend, !fl_family_backend(-1) && !fl_family_backend(99));
     ROW(RAISES, "fl_set_default_family", !fl_set_default_family("none"), "'none'");
+    FINE(fl_cpu_level, fl_cpu_level() != NULL);
     FINE(fl_has, !fl_has(-1, FL_OP_add) && !fl_has(0, FL_OP_NONE));
     FINE(fl_sync, fl_sync(NULL));
     FINE(fl_option, fl_option(0, 3) == 3 && fl_option(FL_ZERO, 3) == 0);
