@@ -396,20 +396,13 @@ FL_API void fl_set_flags(uint64_t flags);
     X(nonzero,             REQ, fl_no_args,      "") \
     /* a [..., m, k], b [..., k, n] -> [..., m, n]; batch dims equal (stride 0 where broadcast), ndim >= 2 */ \
     X(matmul,              REQ, fl_no_args,      "") \
-    /* x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow] */ \
+    /* x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow] */ \
     X(conv2d,              REQ, fl_conv2d_args,  "") \
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
     X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
     /* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]: floats of one dtype */ \
     X(linear,              OPT, fl_linear_args,  "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid") \
-    /* x [n, c, h, w] -> y [n, c, oh, ow], index of the first maximum: i64 into h * w, or u8 into the window, of at \
-       most 256 elements */ \
-    X(max_pool2d,          OPT, fl_pool2d_args,  "gather where argmax") \
-    /* dy, index -> dx (its shape is out's); u8 indices have the windows of args */ \
-    X(max_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add") \
-    X(avg_pool2d,          OPT, fl_pool2d_args,  "gather where sum mul") \
-    X(avg_pool2d_grad,     OPT, fl_pool2d_args,  "scatter_add mul where") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
     X(grad1,               OPT, fl_grad_args,    "") \
     X(grad2,               OPT, fl_grad_args,    "") \
@@ -547,10 +540,6 @@ typedef struct fl_fft_args {
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
 } fl_conv2d_args; /* h, w */
-typedef struct fl_pool2d_args {
-    int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
-    bool count_pad;
-} fl_pool2d_args;
 typedef struct fl_linear_args {
     fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_NONE */
 } fl_linear_args;
@@ -671,8 +660,8 @@ FL_API bool fl_sync(const fl_tensor *t);
 
 /* >>options ------------------------------------------------------------------------------------ */
 
-/* Options are designated initialisers after the required arguments: fl_conv2d(x, w, .stride = 2,
-   .pad = FL_SAME). Zero means default. Where 0 is a legal other value it is written FL_ZERO (float)
+/* Options are designated initialisers after the required arguments: fl_conv(x, w, NULL,
+   .stride = {2}, .pad = {FL_SAME}). Zero means default. Where 0 is a legal other value it is written FL_ZERO (float)
    or FL_I0 (integer). */
 #define FL_ZERO (-0.0)
 #define FL_I0 INT32_MIN
@@ -904,53 +893,6 @@ FL_API bool fl_set_matmul_precision(fl_dtype d);
 
 /* >>neural ------------------------------------------------------------------------------------- */
 
-typedef struct fl_conv2d_opts {
-    char _;
-    int64_t stride, stride_w;     /* 0 -> 1; stride_w 0 -> stride */
-    int64_t pad, pad_w;           /* zeros on both sides, or FL_SAME; pad_w 0 -> pad, FL_I0 -> 0 */
-    int64_t dilation, dilation_w; /* 0 -> 1; 0 -> dilation */
-    int64_t groups;               /* 0 -> 1 */
-    fl_tensor *bias;              /* [o]; fl_var conv takes its own */
-} fl_conv2d_opts;
-/* Cross-correlation: x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow],
-   oh = (h + pads - dilation (kh - 1) - 1) / stride + 1. The result is stored channels-last if x or w
-   is (fl_channels_last), as are the gradients if one of their operands is. */
-#define fl_conv2d(...) FL__CONV2D(__VA_ARGS__, ._ = 0)
-#define FL__CONV2D(x, w, ...) fl_conv2d_opt(x, w, (fl_conv2d_opts){__VA_ARGS__})
-FL_API fl_tensor *fl_conv2d_opt(fl_tensor *x, fl_tensor *w, fl_conv2d_opts o);
-/* Resolves options to the record's arguments for an input of h x w and a kernel of kh x kw. */
-FL_API bool fl_conv2d_resolve(fl_conv2d_opts o, int64_t h, int64_t w, int64_t kh, int64_t kw,
-                              fl_conv2d_args *out);
-/* Gradients of conv2d with resolved args: dx has x_shape, dw has w_shape. */
-FL_API fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape,
-                                       fl_conv2d_args a);
-FL_API fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape,
-                                        fl_conv2d_args a);
-/* conv2d with resolved args. bias may be NULL. */
-FL_API fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a);
-
-typedef struct fl_pool2d_opts {
-    char _;
-    int64_t kernel_w;         /* 0 -> kernel */
-    int64_t stride, stride_w; /* 0 -> kernel; 0 -> stride */
-    int64_t pad, pad_w;       /* as in fl_conv2d_opts */
-    bool ignore_pad;          /* average over the elements inside the image only */
-} fl_pool2d_opts;
-/* x [n, c, h, w] -> [n, c, oh, ow] over windows kernel x kernel_w. Max: padding counts as -inf; NaN
-   wins. *index (may be NULL) gets the i64 position h * w of the first maximum, of y's shape. */
-#define fl_max_pool2d(...) FL__MAX_POOL2D(__VA_ARGS__, ._ = 0)
-#define FL__MAX_POOL2D(x, kernel, index, ...) fl_max_pool2d_opt(x, kernel, index, (fl_pool2d_opts){__VA_ARGS__})
-FL_API fl_tensor *fl_max_pool2d_opt(fl_tensor *x, int64_t kernel, fl_tensor **index,
-                                    fl_pool2d_opts o);
-#define fl_avg_pool2d(...) FL__AVG_POOL2D(__VA_ARGS__, ._ = 0)
-#define FL__AVG_POOL2D(x, kernel, ...) fl_avg_pool2d_opt(x, kernel, (fl_pool2d_opts){__VA_ARGS__})
-FL_API fl_tensor *fl_avg_pool2d_opt(fl_tensor *x, int64_t kernel, fl_pool2d_opts o);
-FL_API bool fl_pool2d_resolve(int64_t kernel, fl_pool2d_opts o, int64_t h, int64_t w,
-                              fl_pool2d_args *out);
-FL_API fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a);
-FL_API fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape);
-FL_API fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a);
-
 /* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass. NULL without an
    error when the family has no grad1 slot for op: run the composition then. */
 FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy);
@@ -1037,12 +979,6 @@ FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value);
 /* fl_grad1 into out, which may be dy; NULL: a new one. */
 FL_PRIVATE fl_tensor *fl__grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tensor *out);
-FL_PRIVATE bool fl__poolable(const char *fn, const fl_tensor *x); /* a float of four dims */
-/* max_pool2d with resolved args and an index of that dtype; with u8, its gradient, and as i64. */
-FL_PRIVATE fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_dtype d, fl_tensor **index);
-FL_PRIVATE fl_tensor *fl__max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape,
-                                          fl_pool2d_args a);
-FL_PRIVATE fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, fl_pool2d_args a);
 /* y of a table formula by its composition; the first output of any program, which may be NULL */
 FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b);
 FL_PRIVATE fl_tensor *fl__formula_on(const fl_formula *f, fl_tensor *const *in);

@@ -175,8 +175,10 @@ static fl_var *run_gelu(const net *j) { return fv_gelu(j->x); }
 static fl_var *run_gelu_tanh(const net *j) { return fv_gelu_tanh(j->x); }
 static fl_var *run_softmax(const net *j) { return fv_softmax(j->x, -1); }
 static fl_var *run_dropout(const net *j) { return fv_dropout(j->x, 0.1, NULL); }
-static fl_var *run_max_pool(const net *j) { return fv_max_pool2d(j->x, 3, .stride = 2, .pad = 1); }
-static fl_var *run_avg_pool(const net *j) { return fv_avg_pool2d(j->x, 2); }
+static fl_var *run_max_pool(const net *j) {
+    return fv_max_pool(j->x, NULL, .kernel = {3}, .stride = {2}, .pad = {1});
+}
+static fl_var *run_avg_pool(const net *j) { return fv_avg_pool(j->x, .kernel = {2}); }
 static fl_var *run_cross_entropy(const net *j) { return fv_cross_entropy(j->x, j->target); }
 static fl_var *run_layer_norm(const net *j) {
     return fv_layer_norm(j->x, 1, j->weight, j->bias, 1e-5);

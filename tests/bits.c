@@ -152,16 +152,20 @@ static fl_var *f_cast_f16(fl_var *x) { return fv_cast(x, FL_F16); }
 static fl_var *f_cast_i32(fl_var *x) { return fv_cast(x, FL_I32); }
 static fl_var *f_copy(fl_var *x) { return fv_square(fv_transpose(x, 0, 1)); }
 static fl_var *f_concat(fl_var *x) { return fv_concat((fl_var *[]){x, x}, 2, 1); }
-static fl_var *f_conv2d(fl_var *x) { return fv_conv2d(x, fv_const(kernel), NULL, .pad = 1); }
+static fl_var *f_conv2d(fl_var *x) { return fv_conv(x, fv_const(kernel), NULL, .pad = {1}); }
 static fl_var *f_conv2d_by(fl_var *x) {
-    return fv_conv2d(x, fv_const(kernel), NULL, .stride = 2, .dilation = 2);
+    return fv_conv(x, fv_const(kernel), NULL, .stride = {2}, .dilation = {2});
 }
 static fl_var *f_conv2d_weight(fl_var *x) {
     fl_var *w = fv_slice(fv_slice(x, 2, 0, 3, 1), 3, 0, 5, 1);
-    return fv_conv2d(fv_const(image), w, NULL);
+    return fv_conv(fv_const(image), w, NULL);
 }
-static fl_var *f_max_pool2d(fl_var *x) { return fv_max_pool2d(x, 3, .stride = 2, .pad = 1); }
-static fl_var *f_avg_pool2d(fl_var *x) { return fv_avg_pool2d(x, 3, .stride = 2, .pad = 1); }
+static fl_var *f_max_pool2d(fl_var *x) {
+    return fv_max_pool(x, NULL, .kernel = {3}, .stride = {2}, .pad = {1});
+}
+static fl_var *f_avg_pool2d(fl_var *x) {
+    return fv_avg_pool(x, .kernel = {3}, .stride = {2}, .pad = {1});
+}
 
 static const struct {
     const char *name;

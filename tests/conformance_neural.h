@@ -99,23 +99,22 @@ static void matmul_group(void) {
 
 typedef struct conv_case {
     int64_t n, c, h, w, o, kh, kw, stride, stride_w, pad, pad_w, dilation, dilation_w, groups;
-    bool bias;
 } conv_case;
 static const conv_case conv_cases[] = {
-    {2, 3, 5, 6, 4, 3, 3, 1, 1, 0, 0, 1, 1, 1, false},
-    {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, true},
-    {2, 2, 7, 8, 3, 3, 2, 2, 1, 1, 0, 1, 1, 1, true},
-    {1, 4, 6, 6, 6, 3, 3, 1, 1, 1, 1, 1, 1, 2, true},
-    {2, 4, 5, 5, 4, 3, 3, 1, 1, 1, 1, 1, 1, 4, false},
-    {1, 2, 9, 9, 2, 3, 3, 1, 1, 2, 2, 2, 2, 1, false},
-    {1, 3, 8, 7, 2, 5, 5, 1, 1, FL_SAME, FL_SAME, 1, 1, 1, true},
-    {1, 2, 8, 7, 3, 4, 3, 2, 3, FL_SAME, FL_SAME, 1, 1, 1, false},
-    {3, 2, 6, 5, 5, 1, 1, 1, 1, 0, 0, 1, 1, 1, true},
-    {1, 2, 10, 11, 2, 3, 2, 3, 2, 1, 2, 2, 3, 1, false},
-    {2, 3, 4, 4, 2, 4, 4, 1, 1, 0, 0, 1, 1, 1, false},
-    {0, 2, 5, 5, 3, 3, 3, 1, 1, 0, 0, 1, 1, 1, true},
-    {1, 16, 12, 12, 20, 3, 3, 1, 1, 1, 1, 1, 1, 1, true},
-    {1, 8, 14, 14, 8, 3, 3, 2, 2, 1, 1, 1, 1, 8, false},
+    {2, 3, 5, 6, 4, 3, 3, 1, 1, 0, 0, 1, 1, 1},
+    {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1},
+    {2, 2, 7, 8, 3, 3, 2, 2, 1, 1, 0, 1, 1, 1},
+    {1, 4, 6, 6, 6, 3, 3, 1, 1, 1, 1, 1, 1, 2},
+    {2, 4, 5, 5, 4, 3, 3, 1, 1, 1, 1, 1, 1, 4},
+    {1, 2, 9, 9, 2, 3, 3, 1, 1, 2, 2, 2, 2, 1},
+    {1, 3, 8, 7, 2, 5, 5, 1, 1, FL_SAME, FL_SAME, 1, 1, 1},
+    {1, 2, 8, 7, 3, 4, 3, 2, 3, FL_SAME, FL_SAME, 1, 1, 1},
+    {3, 2, 6, 5, 5, 1, 1, 1, 1, 0, 0, 1, 1, 1},
+    {1, 2, 10, 11, 2, 3, 2, 3, 2, 1, 2, 2, 3, 1},
+    {2, 3, 4, 4, 2, 4, 4, 1, 1, 0, 0, 1, 1, 1},
+    {0, 2, 5, 5, 3, 3, 3, 1, 1, 0, 0, 1, 1, 1},
+    {1, 16, 12, 12, 20, 3, 3, 1, 1, 1, 1, 1, 1, 1},
+    {1, 8, 14, 14, 8, 3, 3, 2, 2, 1, 1, 1, 1, 8},
 };
 enum { CONVS = sizeof conv_cases / sizeof *conv_cases };
 
@@ -162,90 +161,94 @@ static void each_triple(const conv_case *c, triple_fn fn, void *user) {
     }
 }
 
+enum { CONV_GRAD_INPUT, CONV_GRAD_WEIGHT, CONV_PLAIN, CONV_BIAS, CONV_OPS };
+static const char *const conv_names[] = {"conv2d_grad_input", "conv2d_grad_weight", "conv2d",
+                                         "conv2d_bias"};
+
 /* What one of the three products adds up: out += a * b over the triples. */
 typedef struct conv_sum {
     array *out;
     const array *a, *b;
     double *scale;
-    int which; /* 0: y from x, w; 1: dx from dy, w; 2: dw from x, dy */
+    int op; /* y from x, w; dx from dy, w; dw from x, dy */
 } conv_sum;
 static void add_triple(void *user, int64_t y_at, int64_t x_at, int64_t w_at) {
     conv_sum *s = user;
-    int64_t out = s->which == 0 ? y_at : s->which == 1 ? x_at : w_at;
-    double p = s->a->f[s->which == 1 ? y_at : x_at] * s->b->f[s->which == 2 ? y_at : w_at];
+    const bool data = s->op == CONV_GRAD_INPUT, weight = s->op == CONV_GRAD_WEIGHT;
+    int64_t out = data ? x_at : weight ? w_at : y_at;
+    double p = s->a->f[data ? y_at : x_at] * s->b->f[weight ? y_at : w_at];
     s->out->f[out] += p;
     s->scale[out] += fabs(p);
 }
 
-static fl_conv2d_opts conv_options(const conv_case *c) {
-    return (fl_conv2d_opts){.stride = c->stride,
-                            .stride_w = c->stride_w,
-                            .pad = c->pad ? c->pad : FL_I0,
-                            .pad_w = c->pad_w ? c->pad_w : FL_I0,
-                            .dilation = c->dilation,
-                            .dilation_w = c->dilation_w,
-                            .groups = c->groups};
+static fl_conv_opts conv_options(const conv_case *c) {
+    return (fl_conv_opts){.stride = {c->stride, c->stride_w},
+                          .pad = {c->pad ? c->pad : FL_I0, c->pad_w ? c->pad_w : FL_I0},
+                          .dilation = {c->dilation, c->dilation_w},
+                          .groups = c->groups};
 }
 
-static void conv_case_run(fl_dtype d, layout l, int which, int product) {
-    static const char *const names[] = {"conv2d", "conv2d_grad_input", "conv2d_grad_weight"};
+static fl_conv2d_args conv_args(const conv_case *c) {
+    fl_conv2d_args a = {.stride = {c->stride, c->stride_w}, .dilation = {c->dilation, c->dilation_w},
+                        .groups = c->groups};
+    for (int high = 0; high < 2; high++) {
+        int64_t *pad = high ? a.pad_hi : a.pad_lo;
+        pad[0] = padding(c->pad, c->h, c->kh, c->dilation, c->stride, high);
+        pad[1] = padding(c->pad_w, c->w, c->kw, c->dilation_w, c->stride_w, high);
+    }
+    return a;
+}
+
+static void conv_case_run(fl_dtype d, layout l, int which, int op) {
     const conv_case *c = &conv_cases[which];
-    if (!case_begin(names[product], d, l, "%d", which)) return;
+    if (!case_begin(conv_names[op], d, l, "%d", which)) return;
     fl_shape sx = FL_SHAPE(c->n, c->c, c->h, c->w),
              sw = FL_SHAPE(c->o, c->c / c->groups, c->kh, c->kw), sy = conv_output(c);
-    operand a = make_operand(product == 1 ? sy : sx, d, l, TAME),
-            b = make_operand(product == 2 ? sy : sw, d, l, TAME);
-    array want = new_array(product == 0   ? sy
-                           : product == 1 ? sx
-                                          : sw,
-                           d),
+    operand a = make_operand(op == CONV_GRAD_INPUT ? sy : sx, d, l, TAME),
+            b = make_operand(op == CONV_GRAD_WEIGHT ? sy : sw, d, l, TAME);
+    array want = new_array(op == CONV_GRAD_INPUT ? sx : op == CONV_GRAD_WEIGHT ? sw : sy, d),
           bias = random_array(FL_SHAPE(c->o), d, TAME);
-    conv_sum sum = {&want, &a.a, &b.a, take((size_t)want.n * 8 + 8), product};
-    if (product == 0 && c->bias)
+    conv_sum sum = {&want, &a.a, &b.a, take((size_t)want.n * 8 + 8), op};
+    if (op == CONV_BIAS)
         for (int64_t k = 0; k < want.n; k++)
             want.f[k] = bias.f[k / (sy.dim[2] * sy.dim[3]) % c->o], sum.scale[k] = 2;
     each_triple(c, add_triple, &sum);
-    fl_conv2d_opts o = conv_options(c);
-    fl_conv2d_args args;
-    if (!fl_conv2d_resolve(o, c->h, c->w, c->kh, c->kw, &args)) {
-        case_end(false);
-        return;
-    }
-    if (product == 0 && c->bias) o.bias = lay_out(&bias, l == REVERSED ? REVERSED : DENSE);
-    fl_tensor *t = product == 0 ? fl_conv2d_opt(a.t, b.t, o)
-                   : product == 1 ? fl_conv2d_grad_input(a.t, b.t, sx, args)
-                                  : fl_conv2d_grad_weight(a.t, b.t, sw, args);
-    int64_t terms = product == 2 ? sy.dim[0] * sy.dim[2] * sy.dim[3] : c->c * c->kh * c->kw;
+    const fl_conv2d_args args = conv_args(c);
+    fl_tensor *more = op == CONV_BIAS ? lay_out(&bias, l == REVERSED ? REVERSED : DENSE) : NULL;
+    fl_tensor *t = op == CONV_GRAD_INPUT    ? fl_conv2d_grad_input(a.t, b.t, sx, args)
+                   : op == CONV_GRAD_WEIGHT ? fl_conv2d_grad_weight(a.t, b.t, sw, args)
+                                            : fl_conv_opt(a.t, b.t, more, conv_options(c));
+    int64_t terms = op == CONV_GRAD_WEIGHT ? sy.dim[0] * sy.dim[2] * sy.dim[3] : c->c * c->kh * c->kw;
     case_end(product_agrees(t, &want, sum.scale, terms));
 }
 
 static void conv_group(void) {
-    static const char *const names[] = {"conv2d", "conv2d_grad_input", "conv2d_grad_weight"};
-    for (int p = 0; p < 3; p++) {
-        expect_row(names[p], FLOATS, UNWEAK, 0, STORED & ~FLOATS);
-        snprintf(row_of(names[p])->tolerance, 64, "%s", product_tolerance);
+    for (int op = 0; op < CONV_OPS; op++) {
+        expect_row(conv_names[op], FLOATS, UNWEAK, 0, STORED & ~FLOATS);
+        snprintf(row_of(conv_names[op])->tolerance, 64, "%s", product_tolerance);
         for (int k = 0; k < DTYPES; k++) {
             fl_dtype d = all_dtypes[k];
             for (int l = DENSE; l <= BROADCAST && is_float(d); l++)
-                for (int n = 0; n < CONVS; n++) conv_case_run(d, (layout)l, n, p);
-            if (is_float(d) || !case_begin(names[p], d, REFUSED, "[1, 1, 1, 1]")) continue;
-            fl_tensor *t = fl_ones(FL_SHAPE(1, 1, 1, 1), d);
+                for (int n = 0; n < CONVS; n++) conv_case_run(d, (layout)l, n, op);
+            if (is_float(d) || !case_begin(conv_names[op], d, REFUSED, "[1, 1, 1, 1]")) continue;
+            fl_tensor *t = fl_ones(FL_SHAPE(1, 1, 1, 1), d), *bias = fl_ones(FL_SHAPE(1), d);
             fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1};
-            case_end(was_refused(p == 0   ? fl_conv2d(t, t)
-                                 : p == 1 ? fl_conv2d_grad_input(t, t, fl_shape_of(t), a)
-                                          : fl_conv2d_grad_weight(t, t, fl_shape_of(t), a)));
+            case_end(was_refused(
+                op == CONV_GRAD_INPUT    ? fl_conv2d_grad_input(t, t, fl_shape_of(t), a)
+                : op == CONV_GRAD_WEIGHT ? fl_conv2d_grad_weight(t, t, fl_shape_of(t), a)
+                                         : fl_conv(t, t, op == CONV_BIAS ? bias : NULL)));
         }
     }
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_ones(FL_SHAPE(1, 4, 5, 5), FL_F32),
               *w = fl_ones(FL_SHAPE(2, 4, 3, 3), FL_F32);
-    check(fails(fl_conv2d(x, fl_ones(FL_SHAPE(2, 3, 3, 3), FL_F32))), "conv2d of 4 channels by 3");
-    check(fails(fl_conv2d(x, w, .groups = 2)), "conv2d of 4 channels by 2 groups of 4");
-    check(fails(fl_conv2d(x, w, .dilation = 3)), "conv2d of a kernel larger than the image");
-    check(fails(fl_conv2d(x, w, .stride = -1)), "conv2d of a negative stride");
-    check(fails(fl_conv2d(x, w, .bias = fl_ones(FL_SHAPE(3), FL_F32))),
+    check(fails(fl_conv(x, fl_ones(FL_SHAPE(2, 3, 3, 3), FL_F32), NULL)), "conv2d of 4 channels by 3");
+    check(fails(fl_conv(x, w, NULL, .groups = 2)), "conv2d of 4 channels by 2 groups of 4");
+    check(fails(fl_conv(x, w, NULL, .dilation = {3})), "conv2d of a kernel larger than the image");
+    check(fails(fl_conv(x, w, NULL, .stride = {-1})), "conv2d of a negative stride");
+    check(fails(fl_conv(x, w, fl_ones(FL_SHAPE(3), FL_F32))),
           "conv2d of a bias of 3 for 2");
-    check(fails(fl_conv2d(x, fl_ones(FL_SHAPE(4, 3, 3), FL_F32))),
+    check(fails(fl_conv(x, fl_ones(FL_SHAPE(4, 3, 3), FL_F32), NULL)),
           "conv2d of a kernel of three dims");
     fl_scope_end(&s);
 }
@@ -269,13 +272,11 @@ static const pool_case pool_cases[] = {
 };
 enum { POOLS = sizeof pool_cases / sizeof *pool_cases };
 
-static fl_pool2d_opts pool_options(const pool_case *c) {
-    return (fl_pool2d_opts){.kernel_w = c->kernel_w,
-                            .stride = c->stride,
-                            .stride_w = c->stride_w,
-                            .pad = c->pad ? c->pad : FL_I0,
-                            .pad_w = c->pad_w ? c->pad_w : FL_I0,
-                            .ignore_pad = c->ignore_pad};
+static fl_pool_opts pool_options(const pool_case *c) {
+    return (fl_pool_opts){.kernel = {c->kernel, c->kernel_w},
+                          .stride = {c->stride, c->stride_w},
+                          .pad = {c->pad ? c->pad : FL_I0, c->pad_w ? c->pad_w : FL_I0},
+                          .ignore_pad = c->ignore_pad};
 }
 
 static int64_t pool_low(const pool_case *c, int i) {
@@ -332,7 +333,7 @@ static void max_pool_case(fl_dtype d, layout l, int which) {
         put_from(&want, i, &x.a, image + best);
         put_int(&index, i, best);
     }
-    fl_tensor *at = NULL, *y = fl_max_pool2d_opt(x.t, c->kernel, &at, pool_options(c));
+    fl_tensor *at = NULL, *y = fl_max_pool_opt(x.t, &at, pool_options(c));
     case_end(equals(y, &want) && equals(at, &index));
 }
 
@@ -374,11 +375,12 @@ static void avg_pool_case(fl_dtype d, layout l, int which, bool grad) {
                 scale[image + r * c->w + k] += fabs(in.a.f[i] / count);
             }
     }
-    fl_pool2d_args a;
-    fl_tensor *t = NULL;
-    if (!grad) t = fl_avg_pool2d_opt(in.t, c->kernel, pool_options(c));
-    else if (fl_pool2d_resolve(c->kernel, pool_options(c), c->h, c->w, &a))
-        t = fl_avg_pool2d_grad(in.t, sx, a);
+    const fl_pool2d_args a = {{c->kernel, c->kernel_w}, {c->stride, c->stride_w},
+                              {pool_low(c, 0), pool_low(c, 1)},
+                              {padding(c->pad, c->h, c->kernel, 1, c->stride, true),
+                               padding(c->pad_w, c->w, c->kernel_w, 1, c->stride_w, true)},
+                              !c->ignore_pad};
+    fl_tensor *t = grad ? fl_avg_pool2d_grad(in.t, sx, a) : fl_avg_pool_opt(in.t, pool_options(c));
     case_end(agrees(t, &want, (tolerance){1, 8, 0}, scale, false));
 }
 
@@ -387,9 +389,9 @@ static void pool_refused(const char *name, fl_dtype d, int which) {
     fl_tensor *t = fl_ones(FL_SHAPE(1, 1, 2, 2), d), *i = fl_zeros(FL_SHAPE(1, 1, 2, 2), FL_I64);
     fl_pool2d_args a = {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true};
     fl_shape s = FL_SHAPE(1, 1, 2, 2);
-    case_end(was_refused(which == 0   ? fl_max_pool2d(t, 2, NULL)
+    case_end(was_refused(which == 0   ? fl_max_pool(t, NULL, .kernel = {2})
                          : which == 1 ? fl_max_pool2d_grad(t, i, s)
-                         : which == 2 ? fl_avg_pool2d(t, 2)
+                         : which == 2 ? fl_avg_pool(t, .kernel = {2})
                                       : fl_avg_pool2d_grad(t, s, a)));
 }
 
@@ -411,9 +413,9 @@ static void pool_group(int which) {
     }
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_ones(FL_SHAPE(1, 1, 4, 4), FL_F32);
-    check(fails(fl_max_pool2d(x, 5, NULL)), "a window larger than the image");
-    check(fails(fl_avg_pool2d(x, 2, .pad = 2)), "padding of more than half a window");
-    check(fails(fl_max_pool2d(fl_ones(FL_SHAPE(4, 4), FL_F32), 2, NULL)), "pooling of a matrix");
+    check(fails(fl_max_pool(x, NULL, .kernel = {5})), "a window larger than the image");
+    check(fails(fl_avg_pool(x, .kernel = {2}, .pad = {2})), "padding of more than half a window");
+    check(fails(fl_max_pool(fl_ones(FL_SHAPE(4, 4), FL_F32), NULL, .kernel = {2})), "pooling of a matrix");
     fl_scope_end(&s);
 }
 

@@ -161,18 +161,18 @@ static T batches(T x) {
 }
 static T convolved(T x) {
     T w = fl_uniform(FL_SHAPE(3, 2, 3, 3), -1, 1, FL_F32, &(fl_rng){1, 0});
-    return fl_conv2d(image_of(x), w, .pad = 1, .bias = fl_ones(FL_SHAPE(3), FL_F32));
+    return fl_conv(image_of(x), w, fl_ones(FL_SHAPE(3), FL_F32), .pad = {1});
 }
 static T grouped(T x) {
     T w = fl_uniform(FL_SHAPE(4, 1, 2, 2), -1, 1, FL_F16, &(fl_rng){1, 0});
-    return fl_conv2d(fl_cast(image_of(x), FL_F16), w, .stride = 2, .groups = 2, .dilation = 2);
+    return fl_conv(fl_cast(image_of(x), FL_F16), w, NULL, .stride = {2}, .groups = 2, .dilation = {2});
 }
 static T max_pooled(T x) {
-    T places = NULL, y = fl_max_pool2d(image_of(x), 2, &places, .stride = 1);
+    T places = NULL, y = fl_max_pool(image_of(x), &places, .kernel = {2}, .stride = {1});
     return y ? ROW(y, places, fl_max_pool2d_grad(y, places, FL_SHAPE(1, 2, 6, 6))) : NULL;
 }
 static T avg_pooled(T x) {
-    return fl_avg_pool2d(image_of(x), 3, .pad = 1, .ignore_pad = true);
+    return fl_avg_pool(image_of(x), .kernel = {3}, .pad = {1}, .ignore_pad = true);
 }
 static T softmaxes(T x) {
     return ROW(fl_softmax(x, 0), fl_log_softmax(x, 1), fl_softmax(fl_cast(x, FL_BF16), 1));
@@ -240,8 +240,8 @@ static T backward_of_images(T x) {
     fl_var *v = fv_param(image_of(x));
     fl_var *w =
         v ? fv_param(fl_uniform(FL_SHAPE(3, 2, 3, 3), -1, 1, FL_F32, &(fl_rng){1, 0})) : NULL;
-    fl_var *y = fv_max_pool2d(fv_relu(fv_conv2d(v, w, NULL, .pad = 1)), 2);
-    y = fv_avg_pool2d(fv_dropout(y, 0.2, &(fl_rng){3, 0}), 2);
+    fl_var *y = fv_max_pool(fv_relu(fv_conv(v, w, NULL, .pad = {1})), NULL, .kernel = {2});
+    y = fv_avg_pool(fv_dropout(y, 0.2, &(fl_rng){3, 0}), .kernel = {2});
     return w && fl_backward(fv_sum(y, FL_ALL_AXES)) ? ROW(fv_grad(v), fv_grad(w)) : NULL;
 }
 static T backward_of_compositions(T x) {

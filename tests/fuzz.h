@@ -156,9 +156,10 @@ FUZZ_FN fl_shape fuzz_shape_for(const fl_tensor *t) {
     return s;
 }
 
-FUZZ_FN fl_conv2d_opts fuzz_conv(fl_tensor *bias) {
-    fl_conv2d_opts o = {.bias = bias};
-    int64_t *field[] = {&o.stride, &o.stride_w, &o.pad, &o.pad_w, &o.dilation, &o.dilation_w,
+/* For images of two dims. */
+FUZZ_FN fl_conv_opts fuzz_conv(void) {
+    fl_conv_opts o = {.groups = 0};
+    int64_t *field[] = {o.stride, o.stride + 1, o.pad, o.pad + 1, o.dilation, o.dilation + 1,
                         &o.groups};
     const unsigned set = fuzz_byte();
     for (int i = 0; i < 7; i++)
@@ -166,9 +167,9 @@ FUZZ_FN fl_conv2d_opts fuzz_conv(fl_tensor *bias) {
     return o;
 }
 
-FUZZ_FN fl_pool2d_opts fuzz_pool(void) {
-    fl_pool2d_opts o = {0};
-    int64_t *field[] = {&o.kernel_w, &o.stride, &o.stride_w, &o.pad, &o.pad_w};
+FUZZ_FN fl_pool_opts fuzz_pool(int64_t kernel) {
+    fl_pool_opts o = {.kernel = {kernel}};
+    int64_t *field[] = {o.kernel + 1, o.stride, o.stride + 1, o.pad, o.pad + 1};
     const unsigned set = fuzz_byte();
     for (int i = 0; i < 5; i++)
         if (set >> i & 1) *field[i] = fuzz_size();

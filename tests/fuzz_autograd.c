@@ -123,13 +123,23 @@ static T x_topk(fn f) {
 static T xyz_conv(fn f) {
     T x = operand(), w = fuzz_byte() & 1 ? image(NULL) : operand();
     T bias = fuzz_byte() & 1 ? operand() : NULL;
-    return CALL(f, (T, T, T, fl_conv2d_opts), x, w, bias, fuzz_conv(NULL));
+    return CALL(f, (T, T, T, fl_conv_opts), x, w, bias, fuzz_conv());
 }
 
 static T x_pool(fn f) {
     T x = operand();
     const int64_t kernel = fuzz_size();
-    return CALL(f, (T, int64_t, fl_pool2d_opts), x, kernel, fuzz_pool());
+    return CALL(f, (T, fl_pool_opts), x, fuzz_pool(kernel));
+}
+
+static T x_pool_index(fn f) {
+    T x = operand();
+    fl_tensor *index = NULL;
+    const int64_t kernel = fuzz_size();
+    const bool wanted = fuzz_byte() & 1;
+    T y = CALL(f, (T, fl_tensor **, fl_pool_opts), x, wanted ? &index : NULL, fuzz_pool(kernel));
+    if (wanted && !y != !index) fuzz_bug("values and places disagree");
+    return y;
 }
 
 static T x_target_nll(fn f) {
@@ -283,11 +293,11 @@ static int64_t width(void) {
 
 static fl_nn_module *new_conv(void) {
     const int64_t in = width(), out = width(), kernel = fuzz_size();
-    const fl_conv2d_opts c = fuzz_conv(NULL);
+    const fl_conv_opts c = fuzz_conv();
     const unsigned b = fuzz_byte();
-    fl_nn_conv2d_opts o = {.stride = c.stride, .stride_w = c.stride_w, .pad = c.pad,
-                           .pad_w = c.pad_w, .dilation = c.dilation, .dilation_w = c.dilation_w,
-                           .groups = c.groups, .no_bias = b & 1, .rng = &vm.rng};
+    fl_nn_conv2d_opts o = {.stride = c.stride[0], .stride_w = c.stride[1], .pad = c.pad[0],
+                           .pad_w = c.pad[1], .dilation = c.dilation[0],
+                           .dilation_w = c.dilation[1], .groups = c.groups, .no_bias = b & 1, .rng = &vm.rng};
     if (b & 2) o.kernel_w = fuzz_size();
     if (b & 4) o.dtype = fuzz_dtype();
     return fl_nn_conv2d_opt(in, out, kernel, o);
@@ -295,9 +305,9 @@ static fl_nn_module *new_conv(void) {
 
 static fl_nn_module *new_pool(void) {
     const int64_t kernel = fuzz_size();
-    const fl_pool2d_opts p = fuzz_pool();
-    return fl_nn_pool2d(kernel, .kernel_w = p.kernel_w, .stride = p.stride, .stride_w = p.stride_w,
-                        .pad = p.pad, .pad_w = p.pad_w, .average = fuzz_byte() & 1,
+    const fl_pool_opts p = fuzz_pool(kernel);
+    return fl_nn_pool2d(kernel, .kernel_w = p.kernel[1], .stride = p.stride[0],
+                        .stride_w = p.stride[1], .pad = p.pad[0], .pad_w = p.pad[1], .average = fuzz_byte() & 1,
                         .ignore_pad = p.ignore_pad);
 }
 
@@ -471,8 +481,8 @@ static const row rows[] = {
     OP(x_axis_index, gather), OP(x_axis_index_src, scatter_add),
     OP(x_axis_index_src, scatter), OP(x_axis, cumsum), OP(x_axis, cumprod), OP(x_sort, sort),
     OP(x_topk, topk), OP(x_axis_index, index_select),
-    OP(xy_, matmul), OP(xy_, matmul), OP(xyz_conv, conv2d_opt), OP(xyz_conv, conv2d_opt),
-    OP(x_pool, max_pool2d_opt), OP(x_pool, avg_pool2d_opt), OP(x_axis, softmax),
+    OP(xy_, matmul), OP(xy_, matmul), OP(xyz_conv, conv_opt), OP(xyz_conv, conv_opt),
+    OP(x_pool_index, max_pool_opt), OP(x_pool, avg_pool_opt), OP(x_axis, softmax),
     OP(x_axis, log_softmax), OP(x_number_rng, dropout),
     SELF(backward), SELF(backward), SELF(backward), SELF(backward), SELF(backward), SELF(backward),
     SELF(grad), SELF(grad), SELF(grad), SELF(grad), SELF(gradient_of), SELF(gradient_of),

@@ -770,7 +770,8 @@ static T image_grid(fn f) {
     const unsigned b = fuzz_byte();
     const int64_t n = 1 + (b & 1), h = b >> 1 & 3, w = b >> 3 & 3;
     T x = float_of_shape(FL_SHAPE(n, 1, h, w)), grid = float_of_shape(FL_SHAPE(n, 2, 1, 2));
-    const fl_grid_opts o = {0, b & 32, b & 64, (fl_grid_outside)fuzz_below(4)};
+    const fl_grid_opts o = {
+        .nearest = b & 32, .align = b & 64, .outside = (fl_grid_outside)fuzz_below(4)};
     return CALL(f, (T, T, fl_grid_opts), x, grid, o);
 }
 

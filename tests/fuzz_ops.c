@@ -248,7 +248,7 @@ static T image_operand(void) {
 
 static T xy_conv(fn f) {
     T x = image_operand(), w = image_operand(), bias = fuzz_byte() & 1 ? operand() : NULL;
-    return CALL(f, (T, T, fl_conv2d_opts), x, w, fuzz_conv(bias));
+    return CALL(f, (T, T, T, fl_conv_opts), x, w, bias, fuzz_conv());
 }
 
 static T xyz_conv_args(fn f) {
@@ -267,7 +267,7 @@ static T x_pool_index(fn f) {
     T x = image_operand(), index = NULL;
     const int64_t kernel = fuzz_size();
     const unsigned b = fuzz_byte();
-    T y = CALL(f, (T, int64_t, T *, fl_pool2d_opts), x, kernel, b & 1 ? &index : NULL, fuzz_pool());
+    T y = CALL(f, (T, T *, fl_pool_opts), x, b & 1 ? &index : NULL, fuzz_pool(kernel));
     if (!y && index) fuzz_bug("failed with an index");
     return index ? index : y;
 }
@@ -275,7 +275,7 @@ static T x_pool_index(fn f) {
 static T x_pool(fn f) {
     T x = image_operand();
     const int64_t kernel = fuzz_size();
-    return CALL(f, (T, int64_t, fl_pool2d_opts), x, kernel, fuzz_pool());
+    return CALL(f, (T, fl_pool_opts), x, fuzz_pool(kernel));
 }
 
 static T x_pool_args(fn f) {
@@ -320,22 +320,6 @@ static T one(fn f) {
     return fl_num(1);
 }
 
-static T resolve_conv(fn f) {
-    const fl_conv2d_opts o = fuzz_conv(NULL);
-    const int64_t h = fuzz_size(), w = fuzz_size(), kh = fuzz_size(), kw = fuzz_size();
-    fl_conv2d_args a;
-    (void)f;
-    return done(fl_conv2d_resolve(o, h, w, kh, kw, &a), one(NULL));
-}
-
-static T resolve_pool(fn f) {
-    const fl_pool2d_opts o = fuzz_pool();
-    const int64_t kernel = fuzz_size(), h = fuzz_size(), w = fuzz_size();
-    fl_pool2d_args a;
-    (void)f;
-    return done(fl_pool2d_resolve(kernel, o, h, w, &a), one(NULL));
-}
-
 /* A convolution and its gradients, with the same arguments. */
 static T conv_chain(fn f) {
     T x = fuzz_image(), w = fuzz_image();
@@ -343,9 +327,6 @@ static T conv_chain(fn f) {
     fl_conv2d_args a = conv_args();
     (void)f;
     if (!x || !w) return NULL;
-    if (b & 4 && !fl_conv2d_resolve(fuzz_conv(NULL), x->shape[2], x->shape[3], w->shape[2],
-                                    w->shape[3], &a))
-        return NULL;
     T y = fl_conv2d_run(x, w, NULL, a);
     T dx = fl_conv2d_grad_input(y, w, fl_shape_of(x), a);
     T dw = fl_conv2d_grad_weight(x, y, fl_shape_of(w), a);
@@ -358,19 +339,16 @@ static T max_pool_chain(fn f) {
     const int64_t kernel = 1 + fuzz_below(4);
     const bool altered = fuzz_rarely(4);
     (void)f;
-    T y = fl_max_pool2d_opt(x, kernel, &index, fuzz_pool());
+    T y = fl_max_pool_opt(x, &index, fuzz_pool(kernel));
     if (!y) return NULL;
     return fl_max_pool2d_grad(y, index, altered ? fuzz_shape_for(x) : fl_shape_of(x));
 }
 
 static T avg_pool_chain(fn f) {
     T x = fuzz_image();
-    const int64_t kernel = 1 + fuzz_below(4);
-    const fl_pool2d_opts o = fuzz_pool();
     fl_pool2d_args a = pool_args();
     (void)f;
     if (!x) return NULL;
-    if (fuzz_byte() & 3 && !fl_pool2d_resolve(kernel, o, x->shape[2], x->shape[3], &a)) return NULL;
     T y = fl_avg_pool2d_run(x, a);
     return fl_avg_pool2d_grad(y, fl_shape_of(x), a);
 }
@@ -621,11 +599,11 @@ static const row rows[] = {
     OP(x_axis, cumsum), OP(x_axis, cumprod), OP(x_sort, sort), OP(x_axis_keep, argsort),
     OP(x_topk, topk), OP(x_, nonzero),
     /* linear, neural */
-    OP(xy_, matmul), OP(xy_, matmul), OP(xy_conv, conv2d_opt), OP(xy_conv, conv2d_opt),
+    OP(xy_, matmul), OP(xy_, matmul), OP(xy_conv, conv_opt), OP(xy_conv, conv_opt),
     OP(xyz_conv_args, conv2d_run), OP(xy_shape_conv, conv2d_grad_input),
-    OP(xy_shape_conv, conv2d_grad_weight), OP(x_pool_index, max_pool2d_opt),
-    OP(x_pool, avg_pool2d_opt), OP(x_pool_args, avg_pool2d_run), OP(xy_shape, max_pool2d_grad),
-    OP(x_shape_pool, avg_pool2d_grad), SELF(resolve_conv), SELF(resolve_pool), OP(x_axis, softmax),
+    OP(xy_shape_conv, conv2d_grad_weight), OP(x_pool_index, max_pool_opt),
+    OP(x_pool, avg_pool_opt), OP(x_pool_args, avg_pool2d_run), OP(xy_shape, max_pool2d_grad),
+    OP(x_shape_pool, avg_pool2d_grad), OP(x_axis, softmax),
     OP(x_axis, log_softmax), OP(xy_axis, softmax_grad), OP(xy_axis, log_softmax_grad),
     SELF(fused_grad1), SELF(fused_grad2), SELF(run_record),
     /* random */

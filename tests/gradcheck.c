@@ -863,14 +863,11 @@ static void matmul_cases(int unused) {
 
 /* k: stride h, w; pad h, w; dilation h, w; groups */
 static fl_var *run_conv(fl_var **x, const grad_case *c) {
-    fl_conv2d_opts o = {.stride = c->k[0],
-                        .stride_w = c->k[1],
-                        .pad = c->k[2] ? c->k[2] : FL_I0,
-                        .pad_w = c->k[3] ? c->k[3] : FL_I0,
-                        .dilation = c->k[4],
-                        .dilation_w = c->k[5],
-                        .groups = c->k[6]};
-    return fv_conv2d_opt(x[0], x[1], c->n_in == 3 ? x[2] : NULL, o);
+    fl_conv_opts o = {.stride = {c->k[0], c->k[1]},
+                      .pad = {c->k[2] ? c->k[2] : FL_I0, c->k[3] ? c->k[3] : FL_I0},
+                      .dilation = {c->k[4], c->k[5]},
+                      .groups = c->k[6]};
+    return fv_conv_opt(x[0], x[1], c->n_in == 3 ? x[2] : NULL, o);
 }
 
 static void conv_cases(int unused) {
@@ -903,14 +900,11 @@ static void conv_cases(int unused) {
 /* k: kernel h, w; stride h, w; pad h, w; ignore_pad. Windows of distinct values: the maximum's
    kinks are far. */
 static fl_var *run_pool(fl_var **x, const grad_case *c) {
-    fl_pool2d_opts o = {.kernel_w = c->k[1],
-                        .stride = c->k[2],
-                        .stride_w = c->k[3],
-                        .pad = c->k[4] ? c->k[4] : FL_I0,
-                        .pad_w = c->k[5] ? c->k[5] : FL_I0,
-                        .ignore_pad = c->k[6]};
-    fl_var *y = c->which ? fv_avg_pool2d_opt(x[0], c->k[0], o)
-                         : fv_max_pool2d_opt(x[0], c->k[0], o);
+    fl_pool_opts o = {.kernel = {c->k[0], c->k[1]},
+                      .stride = {c->k[2], c->k[3]},
+                      .pad = {c->k[4] ? c->k[4] : FL_I0, c->k[5] ? c->k[5] : FL_I0},
+                      .ignore_pad = c->k[6]};
+    fl_var *y = c->which ? fv_avg_pool_opt(x[0], o) : fv_max_pool_opt(x[0], NULL, o);
     return y ? fv_mul(y, y) : NULL;
 }
 
@@ -1018,7 +1012,7 @@ static void tie_cases(int unused) {
     check(gradient_is(fv_pow(negative, fv_num(3)), negative, (double[]){12, 3}, 2),
           "pow: negative to the 3");
     fl_var *pooled = fv_param(fl_ones(FL_SHAPE(1, 1, 2, 2), FL_F64));
-    check(gradient_is(fv_max_pool2d(pooled, 2), pooled, (double[]){1, 0, 0, 0}, 4),
+    check(gradient_is(fv_max_pool(pooled, NULL, .kernel = {2}), pooled, (double[]){1, 0, 0, 0}, 4),
           "max_pool2d: the first of equal maxima");
     fl_scope_end(&s);
 }

@@ -1,7 +1,7 @@
 /* gradcheck_image.h - the cases of gradcheck.c for convolution, pooling and sampling */
 
 static const fl_conv_opts conv_settings[] = {
-    {0}, {.stride = {2}, .pad = {1}}, {.pad = {FL_SAME}}, {.dilation = {2}, .pad = {2}},
+    {.groups = 1}, {.stride = {2}, .pad = {1}}, {.pad = {FL_SAME}}, {.dilation = {2}, .pad = {2}},
     {.stride = {2}, .pad = {1}, .output_pad = {1}}, {.groups = 2, .pad = {1}}};
 
 static fl_var *run_image_conv(fl_var **x, const grad_case *c) {

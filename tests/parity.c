@@ -249,24 +249,24 @@ static fl_tensor *assign_slice(const parity_case *c) {
     return fl_assign(at, T(1)) ? y : NULL;
 }
 
-static fl_conv2d_opts conv2d_opts(const parity_case *c) {
-    return (fl_conv2d_opts){.stride = item_of(c, "stride", 0), .stride_w = item_of(c, "stride", 1),
-                            .pad = item_of(c, "pad", 0), .pad_w = or_i0(item_of(c, "pad", 1)),
-                            .dilation = item_of(c, "dilation", 0),
-                            .dilation_w = item_of(c, "dilation", 1), .groups = INT("groups")};
+static fl_conv_opts conv2d_opts(const parity_case *c) {
+    return (fl_conv_opts){.stride = {item_of(c, "stride", 0), item_of(c, "stride", 1)},
+                          .pad = {item_of(c, "pad", 0), or_i0(item_of(c, "pad", 1))},
+                          .dilation = {item_of(c, "dilation", 0), item_of(c, "dilation", 1)},
+                          .groups = INT("groups")};
 }
 
-static fl_pool2d_opts pool2d_opts(const parity_case *c, bool ignore_pad) {
-    return (fl_pool2d_opts){.kernel_w = item_of(c, "kernel", 1), .stride = item_of(c, "stride", 0),
-                            .stride_w = item_of(c, "stride", 1), .pad = item_of(c, "pad", 0),
-                            .pad_w = or_i0(item_of(c, "pad", 1)), .ignore_pad = ignore_pad};
+static fl_pool_opts pool2d_opts(const parity_case *c, bool ignore_pad) {
+    return (fl_pool_opts){.kernel = {item_of(c, "kernel", 0), item_of(c, "kernel", 1)},
+                          .stride = {item_of(c, "stride", 0), item_of(c, "stride", 1)},
+                          .pad = {item_of(c, "pad", 0), or_i0(item_of(c, "pad", 1))},
+                          .ignore_pad = ignore_pad};
 }
 
 static int max_pool2d(parity_case *c, fl_var **y) {
     fl_tensor *index = NULL;
-    int64_t kernel = item_of(c, "kernel", 0);
-    y[0] = fv_max_pool2d_opt(IN(0), kernel, pool2d_opts(c, false));
-    fl_max_pool2d_opt(T(0), kernel, &index, pool2d_opts(c, false));
+    y[0] = fv_max_pool_opt(IN(0), NULL, pool2d_opts(c, false));
+    fl_max_pool_opt(T(0), &index, pool2d_opts(c, false));
     y[1] = fv_const(index);
     return 2;
 }
@@ -320,12 +320,12 @@ static int nn_linear(parity_case *c, fl_var **y) {
 }
 
 static int nn_conv2d(parity_case *c, fl_var **y) {
-    fl_conv2d_opts o = conv2d_opts(c);
+    fl_conv_opts o = conv2d_opts(c);
     fl_tensor *w = T(1);
     fl_nn_module *m = fl_nn_conv2d(w->shape[1] * o.groups, w->shape[0], w->shape[2],
-                                   .kernel_w = w->shape[3], .stride = o.stride,
-                                   .stride_w = o.stride_w, .pad = o.pad, .pad_w = o.pad_w,
-                                   .dilation = o.dilation, .dilation_w = o.dilation_w,
+                                   .kernel_w = w->shape[3], .stride = o.stride[0],
+                                   .stride_w = o.stride[1], .pad = o.pad[0], .pad_w = o.pad[1],
+                                   .dilation = o.dilation[0], .dilation_w = o.dilation[1],
                                    .groups = o.groups, .no_bias = c->n_in < 3, .dtype = w->dtype);
     bind(c, m, "weight", 1);
     if (c->n_in > 2) bind(c, m, "bias", 2);
@@ -509,10 +509,10 @@ static int rates(parity_case *c, fl_var **y) {
     OP(one_hot, CONST_OF(fl_one_hot(T(0), INT("classes")))) \
     OP(matmul, fv_matmul(IN(0), IN(1))) \
     OP(matmul_transposed, fv_matmul(fv_transpose(IN(0), -1, -2), fv_transpose(IN(1), -1, -2))) \
-    OP(conv2d, fv_conv2d_opt(IN(0), IN(1), c->n_in > 2 ? IN(2) : NULL, conv2d_opts(c))) \
-    OP(conv2d_same, fv_conv2d(IN(0), IN(1), NULL, .pad = FL_SAME)) \
-    OP(avg_pool2d, fv_avg_pool2d_opt(IN(0), item_of(c, "kernel", 0), pool2d_opts(c, false))) \
-    OP(avg_pool2d_inside, fv_avg_pool2d_opt(IN(0), item_of(c, "kernel", 0), pool2d_opts(c, true))) \
+    OP(conv2d, fv_conv_opt(IN(0), IN(1), c->n_in > 2 ? IN(2) : NULL, conv2d_opts(c))) \
+    OP(conv2d_same, fv_conv(IN(0), IN(1), NULL, .pad = {FL_SAME})) \
+    OP(avg_pool2d, fv_avg_pool_opt(IN(0), pool2d_opts(c, false))) \
+    OP(avg_pool2d_inside, fv_avg_pool_opt(IN(0), pool2d_opts(c, true))) \
     OP(mse, fv_mse_loss(IN(0), IN(1), reduction_of(c))) \
     OP(nll, fv_nll_loss(IN(0), T(1), .reduction = reduction_of(c), \
                       .ignore = INT("ignore_index"))) \

@@ -232,15 +232,17 @@ static fl_var *f_conv(fl_var *x) {
     fl_var *w = fv_mul(
         fv_reshape(fv_slice(fv_flatten(x, 0, -1), 0, 0, 36, 1), FL_SHAPE(2, 2, 3, 3)), fv_num(0.5));
     fl_var *b = fv_slice(fv_flatten(x, 0, -1), 0, 3, 5, 1);
-    return weigh(fv_conv2d(x, w, b, .stride = 2, .pad = 1, .dilation_w = 2));
+    return weigh(fv_conv(x, w, b, .stride = {2}, .pad = {1}, .dilation = {1, 2}));
 }
 static fl_var *f_conv_groups(fl_var *x) {
     fl_var *w = fv_reshape(fv_slice(fv_flatten(x, 0, -1), 0, 0, 16, 1), FL_SHAPE(4, 1, 2, 2));
-    return weigh(fv_conv2d(x, w, NULL, .groups = 2));
+    return weigh(fv_conv(x, w, NULL, .groups = 2));
 }
-static fl_var *f_max_pool(fl_var *x) { return weigh(fv_max_pool2d(x, 2, .stride = 1, .pad = 1)); }
+static fl_var *f_max_pool(fl_var *x) {
+    return weigh(fv_max_pool(x, NULL, .kernel = {2}, .stride = {1}, .pad = {1}));
+}
 static fl_var *f_avg_pool(fl_var *x) {
-    return weigh(fv_avg_pool2d(x, 2, .kernel_w = 3, .stride = 2, .pad = 1, .ignore_pad = true));
+    return weigh(fv_avg_pool(x, .kernel = {2, 3}, .stride = {2}, .pad = {1}, .ignore_pad = true));
 }
 
 TEST(convolution_and_pooling_twice) {

@@ -187,20 +187,22 @@ static fl_var *f_softmax_rows(fl_var *x) { return fv_softmax(x, 0); }
 static fl_var *f_log_softmax(fl_var *x) { return fv_log_softmax(x, -1); }
 static fl_var *f_dropout(fl_var *x) { return fv_dropout(x, 0.3, &(fl_rng){4, 2}); }
 static fl_var *f_conv2d(fl_var *x) {
-    return fv_conv2d(x, fv_const(in.kernel), fv_const(in.bias), .pad = FL_SAME);
+    return fv_conv(x, fv_const(in.kernel), fv_const(in.bias), .pad = {FL_SAME});
 }
 static fl_var *f_conv2d_stride(fl_var *x) {
-    return fv_conv2d(x, fv_const(in.kernel), NULL, .stride = 2, .dilation = 2);
+    return fv_conv(x, fv_const(in.kernel), NULL, .stride = {2}, .dilation = {2});
 }
 static fl_var *f_conv2d_weight(fl_var *w) {
-    return fv_conv2d(fv_const(in.image), w, fv_const(in.bias), .pad = 1);
+    return fv_conv(fv_const(in.image), w, fv_const(in.bias), .pad = {1});
 }
 static fl_var *f_conv2d_bias(fl_var *b) {
-    return fv_conv2d(fv_const(in.image), fv_const(in.kernel), b, .groups = 1);
+    return fv_conv(fv_const(in.image), fv_const(in.kernel), b, .groups = 1);
 }
-static fl_var *f_max_pool2d(fl_var *x) { return fv_max_pool2d(x, 3, .stride = 2, .pad = 1); }
+static fl_var *f_max_pool2d(fl_var *x) {
+    return fv_max_pool(x, NULL, .kernel = {3}, .stride = {2}, .pad = {1});
+}
 static fl_var *f_avg_pool2d(fl_var *x) {
-    return fv_avg_pool2d(x, 3, .stride = 2, .pad = 1, .ignore_pad = true);
+    return fv_avg_pool(x, .kernel = {3}, .stride = {2}, .pad = {1}, .ignore_pad = true);
 }
 
 typedef fl_var *(*var_fn)(fl_var *x);

@@ -185,7 +185,7 @@ static bool row_begin(row_kind kind, const char *fn, const char *who, int line) 
     return true;
 }
 
-/* fv_add reports as fl_add, fl_conv2d_opt as fl_conv2d. */
+/* fv_add reports as fl_add, fl_conv_opt as fl_conv. */
 static const char *name_in_message(const char *fn, char *buf, size_t size) {
     snprintf(buf, size, "%s", fn);
     if (!strncmp(buf, "fv_", 3)) buf[1] = 'l';
@@ -378,6 +378,7 @@ static void rows_of_handles(void) {
     ROW(QUIET, "fl_family", fl_family(NULL) == -1, "no backend family");
     FINE(fl_family_backend, !fl_family_backend(-1) && !fl_family_backend(99));
     ROW(RAISES, "fl_set_default_family", !fl_set_default_family("none"), "'none'");
+    FINE(fl_cpu_level, fl_cpu_level() != NULL);
     FINE(fl_has, !fl_has(-1, FL_OP_add) && !fl_has(0, FL_OP_NONE));
     FINE(fl_sync, fl_sync(NULL));
     FINE(fl_option, fl_option(0, 3) == 3 && fl_option(FL_ZERO, 3) == 0);
@@ -794,25 +795,22 @@ static void rows_of_convolution(void) {
     const fl_shape image = FL_SHAPE(1, 2, 4, 4), kernel = FL_SHAPE(3, 2, 3, 3);
     fl_tensor *x = o.image, *w = o.kernel,
               *dy = row.mode == LIST ? NULL : fl_ones(FL_SHAPE(1, 3, 4, 4), FL_F32);
-    fl_conv2d_args out = {.groups = 77};
-    NO(fl_conv2d_opt, (NULL, w, (fl_conv2d_opts){0}), NULLS);
-    NO(fl_conv2d_opt, (x, NULL, (fl_conv2d_opts){0}), NULLS);
-    NO(fl_conv2d_opt, (o.f23, w, (fl_conv2d_opts){0}), "[2, 3]", "[3, 2, 3, 3]");
-    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.stride = -1}), "stride -1");
-    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.stride = FL_I0}), "stride 0");
-    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.pad = INT64_MAX}), "pad 9223372036854775807");
-    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.dilation = INT64_MAX}),
+    const fl_conv_opts plain = {.groups = 0};
+    NO(fl_conv_opt, (NULL, w, NULL, plain), NULLS);
+    NO(fl_conv_opt, (x, NULL, NULL, plain), NULLS);
+    NO(fl_conv_opt, (o.f23, w, NULL, plain), "[2, 3]");
+    NO(fl_conv_opt, (x, w, NULL, (fl_conv_opts){.stride = {-1}}), "stride -1");
+    NO(fl_conv_opt, (x, w, NULL, (fl_conv_opts){.stride = {FL_I0}}), "stride 0");
+    NO(fl_conv_opt, (x, w, NULL, (fl_conv_opts){.pad = {INT64_MAX}}), "pad 9223372036854775807");
+    NO(fl_conv_opt, (x, w, NULL, (fl_conv_opts){.dilation = {INT64_MAX}}),
        "dilation 9223372036854775807");
-    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.dilation = 2}), "larger", "[3, 2, 3, 3]",
+    NO(fl_conv_opt, (x, w, NULL, (fl_conv_opts){.dilation = {2}}), "dilation 2", "[3, 2, 3, 3]",
        "[1, 2, 4, 4]");
-    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.groups = 2}), "2 groups", "[1, 2, 4, 4]");
-    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.groups = -1}), "-1 groups");
-    NO(fl_conv2d_opt, (x, w, (fl_conv2d_opts){.bias = o.f4}), "[4]", "[3, 2, 3, 3]");
-    NO(fl_conv2d_opt, (x, fl_cast(w, FL_F64), (fl_conv2d_opts){0}), "f32 and f64");
-    NO(fl_conv2d_opt, (fl_cast(x, FL_I64), fl_cast(w, FL_I64), (fl_conv2d_opts){0}), "i64 and i64");
-    NO(fl_conv2d_resolve, ((fl_conv2d_opts){.stride = -2}, 4, 4, 3, 3, &out), "stride -2");
-    NO(fl_conv2d_resolve, ((fl_conv2d_opts){0}, 4, INT64_MAX, 3, 3, &out), "9223372036854775807");
-    CHECK(row.mode == LIST || out.groups == 77);
+    NO_AS(fl_conv_opt, "fl_conv2d", (x, w, NULL, (fl_conv_opts){.groups = 2}), "2 groups", "[1, 2, 4, 4]");
+    NO_AS(fl_conv_opt, "fl_conv2d", (x, w, NULL, (fl_conv_opts){.groups = -1}), "-1 groups");
+    NO_AS(fl_conv_opt, "fl_conv2d", (x, w, o.f4, plain), "[4]", "[3, 2, 3, 3]");
+    NO(fl_conv_opt, (x, fl_cast(w, FL_F64), NULL, plain), "f32", "f64");
+    NO(fl_conv_opt, (fl_cast(x, FL_I64), fl_cast(w, FL_I64), NULL, plain), "i64");
     NO(fl_conv2d_run, (NULL, w, NULL, good), NULLS);
     NO(fl_conv2d_run, (x, w, NULL, conv_args(1, 3)), "3 groups");
     NO(fl_conv2d_run, (x, w, NULL, conv_args(0, 1)), "stride 0");
@@ -832,11 +830,11 @@ static void rows_of_convolution(void) {
     NO(fl_conv2d_grad_weight, (x, dy, FL_SHAPE(3, 2, 3, 4), good), "[3, 2, 3, 4]");
     NO(fl_conv2d_grad_weight, (x, fl_cast(dy, FL_F64), kernel, good), "f32 and f64");
     NO(fl_conv2d_grad_weight, (x, dy, kernel, conv_args(0, 1)), "stride 0");
-    NO(fv_conv2d_opt, (NULL, o.kernel_v, NULL, (fl_conv2d_opts){0}), NULLS);
-    NO(fv_conv2d_opt, (o.image_v, NULL, NULL, (fl_conv2d_opts){0}), NULLS);
-    NO(fv_conv2d_opt, (o.image_v, o.kernel_v, o.v4, (fl_conv2d_opts){0}), "[4]");
-    NO(fv_conv2d_opt, (o.image_v, o.kernel_v, NULL, (fl_conv2d_opts){.groups = 2}), "2 groups");
-    NO(fv_conv2d_opt, (o.v23, o.kernel_v, NULL, (fl_conv2d_opts){0}), "[2, 3]");
+    NO_AS(fv_conv_opt, "fv_conv", (NULL, o.kernel_v, NULL, plain), NULLS);
+    NO_AS(fv_conv_opt, "fv_conv", (o.image_v, NULL, NULL, plain), NULLS);
+    NO_AS(fv_conv_opt, "fl_conv2d", (o.image_v, o.kernel_v, o.v4, plain), "[4]");
+    NO_AS(fv_conv_opt, "fl_conv2d", (o.image_v, o.kernel_v, NULL, (fl_conv_opts){.groups = 2}), "2 groups");
+    NO(fv_conv_opt, (o.v23, o.kernel_v, NULL, plain), "[2, 3]");
 }
 
 static void rows_of_pooling(void) {
@@ -845,21 +843,18 @@ static void rows_of_pooling(void) {
     const bool list = row.mode == LIST;
     fl_tensor *x = o.image, *dy = list ? NULL : fl_ones(FL_SHAPE(1, 2, 2, 2), FL_F32);
     fl_tensor *at = list ? NULL : fl_zeros(FL_SHAPE(1, 2, 2, 2), FL_I64), *index = o.f23;
-    fl_pool2d_args out = {.kernel = {77, 0}};
-    NO(fl_max_pool2d_opt, (NULL, 2, &index, (fl_pool2d_opts){0}), NULLS);
-    NO(fl_max_pool2d_opt, (o.f23, 2, &index, (fl_pool2d_opts){0}), "f32", "[2, 3]");
-    NO(fl_max_pool2d_opt, (fl_cast(x, FL_I64), 2, &index, (fl_pool2d_opts){0}), "i64",
-       "[1, 2, 4, 4]");
-    NO_AS(fl_max_pool2d_opt, "fl_pool2d", (x, 5, &index, (fl_pool2d_opts){0}), "image 4 x 4",
-          "window 5 x 5");
-    NO_AS(fl_max_pool2d_opt, "fl_pool2d", (x, 2, &index, (fl_pool2d_opts){.pad = 2}), "pad 2 x 2");
-    NO(fl_pool2d_resolve, (0, (fl_pool2d_opts){0}, 4, 4, &out), "window 0 x 0");
-    NO(fl_pool2d_resolve, (INT64_MAX, (fl_pool2d_opts){0}, 4, 4, &out),
-       "window 9223372036854775807");
-    NO(fl_pool2d_resolve, (2, (fl_pool2d_opts){.stride = INT64_MIN}, 4, 4, &out),
+    const fl_pool_opts two = {.kernel = {2}};
+    NO(fl_max_pool_opt, (NULL, &index, two), NULLS);
+    NO(fl_max_pool_opt, (o.f23, &index, two), "f32", "[2, 3]");
+    NO(fl_max_pool_opt, (fl_cast(x, FL_I64), &index, two), "i64", "[1, 2, 4, 4]");
+    NO(fl_max_pool_opt, (x, &index, (fl_pool_opts){.kernel = {5}}), "[1, 2, 4, 4]", "window 5");
+    NO(fl_max_pool_opt, (x, &index, (fl_pool_opts){.kernel = {2}, .pad = {2}}), "pad 2");
+    NO(fl_max_pool_opt, (x, &index, (fl_pool_opts){.kernel = {0}}), "window 0");
+    NO(fl_max_pool_opt, (x, &index, (fl_pool_opts){.kernel = {INT64_MAX}}), "window 9223372036854775807");
+    NO(fl_max_pool_opt, (x, &index, (fl_pool_opts){.kernel = {2}, .stride = {INT64_MIN}}),
        "stride -9223372036854775808");
-    NO(fl_avg_pool2d_opt, (NULL, 2, (fl_pool2d_opts){0}), NULLS);
-    NO(fl_avg_pool2d_opt, (o.f4, 2, (fl_pool2d_opts){0}), "f32", "[4]");
+    NO(fl_avg_pool_opt, (NULL, two), NULLS);
+    NO(fl_avg_pool_opt, (o.f4, two), "f32", "[4]");
     NO(fl_avg_pool2d_run, (NULL, good), NULLS);
     NO(fl_avg_pool2d_run, (o.f23, good), "[2, 3]");
     NO(fl_avg_pool2d_run, (x, zero), "stride 0");
@@ -871,11 +866,12 @@ static void rows_of_pooling(void) {
     NO(fl_avg_pool2d_grad, (NULL, image, good), NULLS);
     NO(fl_avg_pool2d_grad, (dy, FL_SHAPE(1, 2, 9, 9), good), "[1, 2, 2, 2]", "[1, 2, 9, 9]");
     NO(fl_avg_pool2d_grad, (dy, image, zero), "stride 0");
-    NO(fv_max_pool2d_opt, (NULL, 2, (fl_pool2d_opts){0}), NULLS);
-    NO(fv_max_pool2d_opt, (o.v23, 2, (fl_pool2d_opts){0}), "[2, 3]");
-    NO(fv_avg_pool2d_opt, (NULL, 2, (fl_pool2d_opts){0}), NULLS);
-    NO(fv_avg_pool2d_opt, (o.v23, 2, (fl_pool2d_opts){0}), "[2, 3]");
-    CHECK(list || (index == o.f23 && out.kernel[0] == 77));
+    NO_AS(fv_max_pool_opt, "fv_max_pool", (NULL, NULL, two), NULLS);
+    NO(fv_max_pool_opt, (o.v23, NULL, two), "[2, 3]");
+    NO_AS(fv_avg_pool_opt, "fv_avg_pool", (NULL, two), NULLS);
+    NO(fv_avg_pool_opt, (o.v23, two), "[2, 3]");
+    NO(fv_avg_pool2d_run, (NULL, good), NULLS);
+    NO(fv_avg_pool2d_run, (o.v23, good), "[2, 3]");
 }
 
 static void rows_of_softmax(void) {

@@ -54,7 +54,7 @@ static void work(fl_tensor **out) {
     out[4] = fl_concat((fl_tensor *[]){a, b}, 2, 0);
     out[5] = fl_argmax(fl_gather(a, 0, fl_zeros(FL_SHAPE(2, 5), FL_I64)), 1, false);
     out[6] = fl_cast(fl_where(fl_lt(a, fl_num(0)), fl_int(-1), fl_int(1)), FL_U8);
-    out[7] = fl_dropout(fl_max_pool2d(fl_reshape(a, FL_SHAPE(1, 1, 6, 5)), 2, NULL), 0.5, &rng);
+    out[7] = fl_dropout(fl_max_pool(fl_reshape(a, FL_SHAPE(1, 1, 6, 5)), NULL, .kernel = {2}), 0.5, &rng);
 }
 
 static void check_work(const char *family, double tolerance) {

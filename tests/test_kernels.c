@@ -527,7 +527,7 @@ static void check_conv_nan(int way) {
     v[400 * !each + 2] = INFINITY;
     fl_unmap(x, FL_WRITE);
     fl_cpu_force(way_name[way]);
-    fl_tensor *y = fl_conv2d(stored(x, LAST), stored(w, LAST), .pad = 1, .groups = each ? 3 : 1);
+    fl_tensor *y = fl_conv(stored(x, LAST), stored(w, LAST), NULL, .pad = {1}, .groups = each ? 3 : 1);
     double *got = values(y);
     for (int64_t i = 0; i < fl_numel(y); i++) {
         int64_t n = i / (o * 400), row = i / 20 % 20, col = i % 20;
@@ -591,6 +591,38 @@ static window window_of(const pool_case *t, const double *plane, int64_t i, int6
     return r;
 }
 
+/* The record, with an index of i64 places in the image, or of u8 places in the window; y. */
+static fl_tensor *run_max_pool(const pool_case *t, fl_tensor *x, fl_dtype d, fl_tensor **index) {
+    int64_t oh = (t->h + t->a.pad_lo[0] + t->a.pad_hi[0] - t->a.kernel[0]) / t->a.stride[0] + 1;
+    int64_t ow = (t->w + t->a.pad_lo[1] + t->a.pad_hi[1] - t->a.kernel[1]) / t->a.stride[1] + 1;
+    fl_shape out = FL_SHAPE(t->n, t->c, oh, ow);
+    fl_call c = {.op = fl_op_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &t->a};
+    c.out[0] = fl_order_as(fl_call_out(x->family, out, x->dtype), x);
+    c.out[1] = *index = fl_order_as(fl_call_out(x->family, out, d), x);
+    CHECK(fl_run(&c));
+    return c.out[0];
+}
+
+/* dx by places in windows */
+static fl_tensor *run_max_pool_grad(const pool_case *t, fl_tensor *dy, fl_tensor *tap) {
+    fl_tensor *dx = fl_call_out(dy->family, FL_SHAPE(t->n, t->c, t->h, t->w), dy->dtype);
+    return fl_run_to(fl_op_max_pool2d_grad, fl_order_as(dx, dy), dy, tap, &t->a);
+}
+
+/* Places in images of places in windows. */
+static fl_tensor *image_places(const pool_case *t, fl_tensor *tap) {
+    double *v = values(tap);
+    const int64_t oh = tap->shape[2], ow = tap->shape[3];
+    for (int64_t i = 0; i < fl_numel(tap); i++) {
+        const int64_t k = (int64_t)v[i];
+        const int64_t row = i / ow % oh * t->a.stride[0] - t->a.pad_lo[0] + k / t->a.kernel[1];
+        v[i] = (double)(row * t->w + i % ow * t->a.stride[1] - t->a.pad_lo[1] + k % t->a.kernel[1]);
+    }
+    fl_tensor *at = fl_from_host(v, fl_shape_of(tap), FL_F64);
+    free(v);
+    return at;
+}
+
 static void check_pool(const pool_case *t, fl_dtype d, bool special) {
     fl_scope s = fl_scope_begin();
     fl_tensor *x = random_tensor(FL_SHAPE(t->n, t->c, t->h, t->w), d), *index = NULL;
@@ -600,13 +632,9 @@ static void check_pool(const pool_case *t, fl_dtype d, bool special) {
             vx[i] = i % 13 == 5 ? NAN : i % 7 < 4 ? -INFINITY : floor(3 * vx[i]);
         x = fl_cast(fl_from_host(vx, fl_shape_of(x), FL_F64), d);
     }
-    fl_call c = {.op = FL_OP_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &t->a};
-    int64_t oh = (t->h + t->a.pad_lo[0] + t->a.pad_hi[0] - t->a.kernel[0]) / t->a.stride[0] + 1;
-    int64_t ow = (t->w + t->a.pad_lo[1] + t->a.pad_hi[1] - t->a.kernel[1]) / t->a.stride[1] + 1;
-    fl_shape out = FL_SHAPE(t->n, t->c, oh, ow);
-    fl_tensor *y = c.out[0] = fl_call_out(x->family, out, d);
-    index = c.out[1] = fl_call_out(x->family, out, FL_I64);
-    CHECK(fl_run(&c));
+    fl_tensor *y = run_max_pool(t, x, FL_I64, &index);
+    fl_shape out = fl_shape_of(y);
+    int64_t oh = out.dim[2], ow = out.dim[3];
     fl_tensor *dy = random_tensor(out, d);
     double *vdy = values(dy), *best = calloc((size_t)fl_numel(y), 8),
            *at = calloc((size_t)fl_numel(y), 8);
@@ -656,17 +684,17 @@ static void check_pool_taps(const pool_case *t, fl_dtype d, bool special) {
         v[i] = i % 13 == 5 ? NAN : i % 7 < 4 ? -INFINITY : floor(3 * v[i]);
     x = fl_cast(fl_from_host(v, shape, FL_F64), d);
     fl__level_cap(FL__PORTABLE);
-    fl_tensor *y = fl__max_pool2d(x, t->a, FL_I64, &index);
+    fl_tensor *y = run_max_pool(t, x, FL_I64, &index);
     fl_tensor *dy = random_tensor(fl_shape_of(y), d), *dx = fl_max_pool2d_grad(dy, index, shape);
     for (int level = FL__PORTABLE; level <= FL__AVX512; level++)
         for (int last = 0; last < 2; last++) {
             fl__level_cap(level);
             fl_tensor *image = last ? fl_channels_last(x) : x, *g = last ? fl_channels_last(dy) : dy;
-            check_same(fl__max_pool2d(image, t->a, FL_I64, &at), y);
+            check_same(run_max_pool(t, image, FL_I64, &at), y);
             check_same(at, index);
-            check_same(fl__max_pool2d(image, t->a, FL_U8, &tap), y);
-            check_same(fl__pooled_places(tap, shape, t->a), index);
-            check_same(fl__max_pool2d_grad(g, tap, shape, t->a), dx);
+            check_same(run_max_pool(t, image, FL_U8, &tap), y);
+            check_same(image_places(t, tap), index);
+            check_same(run_max_pool_grad(t, g, tap), dx);
         }
     free(v);
     fl_scope_end(&s);
@@ -722,7 +750,7 @@ static uint64_t hash_of_everything(fl_dtype d) {
         h = hash_of(h, y);
         h = hash_of(h, fl_conv2d_grad_input(y, w, fl_shape_of(x), t->a));
         h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), t->a));
-        h = hash_of(h, fl_max_pool2d(y, 2, NULL));
+        h = hash_of(h, fl_max_pool(y, NULL, .kernel = {2}));
     }
     for (int way = DIRECT; way <= WINOGRAD; way++) {
         fl_cpu_force(way_name[way]);

@@ -206,11 +206,11 @@ TEST(channels_last_network) {
 }
 
 /* Bit for bit, and stored as x is. */
-static void check_pooling(fl_tensor *x, int64_t kernel, fl_pool2d_opts o) {
+static void check_pooling(fl_tensor *x, fl_pool_opts o) {
     fl_scope s = fl_scope_begin();
     fl_tensor *at, *at_last, *last = fl_channels_last(x);
-    fl_tensor *y = fl_max_pool2d_opt(x, kernel, &at, o);
-    fl_tensor *y_last = fl_max_pool2d_opt(last, kernel, &at_last, o);
+    fl_tensor *y = fl_max_pool_opt(x, &at, o);
+    fl_tensor *y_last = fl_max_pool_opt(last, &at_last, o);
     CHECK(has_channels_last(y_last) && has_channels_last(at_last));
     CHECK(fl_item(fl_all(fl_isclose(y, y_last, 0, 0, true), FL_ALL_AXES)) == 1);
     CHECK(fl_item(fl_all(fl_eq(at, at_last), FL_ALL_AXES)) == 1);
@@ -233,9 +233,9 @@ TEST(max_pool_channels_last) {
             fl_tensor *x = fl_rint(fl_uniform(FL_SHAPE(2, channels[k], 7, 6), -3, 3, dtypes[d], &rng));
             x = fl_where(fl_eq(x, fl_num(-3)), fl_num(-INFINITY), x);
             x = fl_where(fl_eq(x, fl_num(-2)), fl_num(NAN), x);
-            check_pooling(x, 2, (fl_pool2d_opts){0});
-            check_pooling(x, 3, (fl_pool2d_opts){.stride = 2, .pad = 1});
-            check_pooling(x, 3, (fl_pool2d_opts){.kernel_w = 2, .stride = 1});
+            check_pooling(x, (fl_pool_opts){.kernel = {2}});
+            check_pooling(x, (fl_pool_opts){.kernel = {3}, .stride = {2}, .pad = {1}});
+            check_pooling(x, (fl_pool_opts){.kernel = {3, 2}, .stride = {1}});
             fl_scope_end(&s);
         }
     check_nothing_live();
@@ -455,7 +455,8 @@ TEST(max_pooling_keeps_little) {
     fl_tensor *d[2], *g = fl_normal(FL_SHAPE(2, 24, 32, 32), 0, 1, FL_F32, &rng);
     for (int i = 0; i < 2; i++) {
         const int64_t before = fl_mem_stats_of(NULL).in_use;
-        both[i] = i ? fl_nn_forward(net, x) : fv_max_pool2d(fv_relu(x), 3, .stride = 2, .pad = 1);
+        both[i] = i ? fl_nn_forward(net, x)
+                    : fv_max_pool(fv_relu(x), NULL, .kernel = {3}, .stride = {2}, .pad = {1});
         if (i) CHECK(fl_mem_stats_of(NULL).in_use - before < 2 * bytes / 5); /* 1/4 + 1/16 */
         CHECK(fl_backward(both[i], .grad = g));
         d[i] = fl_keep(fv_grad(x));

@@ -668,6 +668,31 @@ TEST(every_composition_passes_through_an_overridden_add) {
     CHECK_NOTHING_LIVES();
 }
 
+/* The fused record of a convolution with a bias gives way to conv2d and add, in 1 to 3 dims. */
+TEST(the_bias_of_a_convolution_passes_through_an_overridden_add) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {2, 0};
+    for (int nd = 1; nd <= 3; nd++) {
+        fl_tensor *x = fl_uniform((fl_shape){2 + nd, {2, 3, 5, 4, 3}}, -1, 1, FL_F32, &rng);
+        fl_tensor *w = fl_uniform((fl_shape){2 + nd, {4, 3, 3, 3, 3}}, -1, 1, FL_F32, &rng);
+        fl_tensor *bias = fl_uniform(FL_SHAPE(4), -1, 1, FL_F32, &rng);
+        fl_tensor *want = fl_conv(x, w, bias, .pad = {1});
+        fl_var *b = fv_param(bias);
+        swap_add(true);
+        additions = 0;
+        fl_tensor *have = fl_conv(x, w, bias, .pad = {1});
+        CHECK_EQ_INT(additions, 1);
+        fl_var *y = fv_conv(fv_const(x), fv_const(w), b, .pad = {1});
+        CHECK_EQ_INT(additions, 2);
+        CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+        swap_add(false);
+        CHECK(close_to(want, have, 1e-5) && close_to(want, y->value, 1e-5));
+        CHECK_NEAR(fl_item(fl_sum(fv_grad(b), FL_ALL_AXES)), (double)fl_numel(want), 1e-3);
+    }
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 /* The swap reaches tensors and models that exist; afterwards the bits are the old ones again. */
 TEST(add_is_swapped_in_the_middle_of_training) {
     trainer t = trainer_new(9), u = trainer_new(9);

@@ -439,7 +439,7 @@ static inline void naive_planes(fl_op op, const fl_conv2d_args *a, const fl_tens
             }
 }
 
-/* x, w, [bias] -> y;  dy, w -> dx;  x, dy -> dw */
+/* x, w -> y;  dy, w -> dx;  x, dy -> dw */
 NAIVE_FN(naive_conv2d) {
     fl_tensor *out = c->out[0];
     const bool forward = c->op == FL_OP_conv2d, input = c->op == FL_OP_conv2d_grad_input;
@@ -454,8 +454,6 @@ NAIVE_FN(naive_conv2d) {
             p[k][i] = naive_get(t[k], i).f;
         if (t[k] == out) result = p[k];
     }
-    for (int64_t i = 0; ok && c->n_in > 2 && i < fl_numel(out); i++) /* the bias */
-        result[i] = naive_get(c->in[2], i / out->shape[3] / out->shape[2] % out->shape[1]).f;
     if (ok) naive_planes(c->op, c->args, t, p);
     for (int64_t i = 0; ok && i < fl_numel(out); i++) naive_set(out, i, naive_real(result[i]));
     for (int k = 0; k < 3; k++) free(p[k]);

@@ -19,7 +19,7 @@ typedef struct fl_nn_conv2d_opts {
     fl_rng *rng;
     char _end;
 } fl_nn_conv2d_opts;
-/* x [n, in, h, w] -> [n, out, oh, ow] as fl_conv2d; weight [out, in / groups, kernel, kernel_w] and
+/* x [n, in, h, w] -> [n, out, oh, ow] as fl_conv; weight [out, in / groups, kernel, kernel_w] and
    bias [out] are uniform within 1 / sqrt(in / groups * kernel * kernel_w) of 0. */
 #define fl_nn_conv2d(...) FL_NN__CONV2D(__VA_ARGS__, ._end = 0)
 #define FL_NN__CONV2D(in, out, kernel, ...) \
@@ -57,13 +57,13 @@ FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, f
 #if defined(FL_IMPL_ONLY_NN_CONV) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_CONV_IMPL
 #define FL_NN_CONV_IMPL
-
+#include "../ops/conv.h"
 #include <inttypes.h>
 
 typedef struct fl__nn_conv2d {
     int64_t in, out, kernel[2];
     bool channels_last;
-    fl_conv2d_opts opts;
+    fl_conv_opts opts;
 } fl__nn_conv2d;
 
 /* x [n, c, h, w] lies in memory as [n, h, w, c]. */
@@ -83,19 +83,19 @@ static fl_vars fl__nn_conv2d_forward(fl_nn_module *m, fl_vars in) {
     }
     fl_var *image = in.v[0];
     if (c->channels_last && !fl__nn_is_channels_last(x)) image = fv_channels_last(image);
-    return FL_VARS(fv_conv2d_opt(image, fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), c->opts));
+    return FL_VARS(fv_conv_opt(image, fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), c->opts));
 }
 
 static void fl__nn_conv2d_describe(const fl_nn_module *m, char *buf, size_t size) {
     const fl__nn_conv2d *c = m->data;
-    const fl_conv2d_opts *o = &c->opts;
-    const int64_t stride = fl_option_int(o->stride, 1), dilation = fl_option_int(o->dilation, 1);
-    const int64_t pad = fl_option_int(o->pad, 0), pad_w = fl_option_int(o->pad_w, pad);
-    const int64_t dilation_w = fl_option_int(o->dilation_w, dilation);
+    const fl_conv_opts *o = &c->opts;
+    const int64_t stride = fl_option_int(o->stride[0], 1), dilation = fl_option_int(o->dilation[0], 1);
+    const int64_t pad = fl_option_int(o->pad[0], 0), pad_w = fl_option_int(o->pad[1], pad);
+    const int64_t dilation_w = fl_option_int(o->dilation[1], dilation);
     fl_nn_text t = {buf, size, 0};
     fl_nn_put(&t, "%" PRId64 ", %" PRId64, c->in, c->out);
     fl_nn_put_pair(&t, "kernel_size", c->kernel[0], c->kernel[1]);
-    fl_nn_put_pair(&t, "stride", stride, fl_option_int(o->stride_w, stride));
+    fl_nn_put_pair(&t, "stride", stride, fl_option_int(o->stride[1], stride));
     if (pad == FL_SAME && pad_w == FL_SAME) fl_nn_put(&t, ", padding=same");
     else if (pad || pad_w) fl_nn_put_pair(&t, "padding", pad, pad_w);
     if (dilation != 1 || dilation_w != 1) fl_nn_put_pair(&t, "dilation", dilation, dilation_w);
@@ -123,10 +123,8 @@ FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, f
         return fl_bad("fl_nn_conv2d: groups %" PRId64 " must divide in %" PRId64 " and out %" PRId64,
                       groups, in, out);
     if (!fl_nn_dtype_ok("fl_nn_conv2d", o.dtype)) return fl_raise();
-    const fl_conv2d_opts opts = {.stride = o.stride, .stride_w = o.stride_w,
-                                 .pad = o.pad, .pad_w = o.pad_w,
-                                 .dilation = o.dilation, .dilation_w = o.dilation_w,
-                                 .groups = o.groups};
+    const fl_conv_opts opts = {.stride = {o.stride, o.stride_w}, .pad = {o.pad, o.pad_w},
+                               .dilation = {o.dilation, o.dilation_w}, .groups = o.groups};
     const fl__nn_conv2d c = {in, out, {kernel, kernel_w}, false, opts};
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__nn_conv2d_type, &c, sizeof c);

@@ -77,6 +77,7 @@ FL_API fl_nn_module *fl_nn_adaptive_avg_pool2d(int64_t h, int64_t w);
 #ifndef FL_NN_LAYERS_IMPL
 #define FL_NN_LAYERS_IMPL
 
+#include "../ops/pool.h"
 #include "../ops/softmax.h"
 #include <inttypes.h>
 #include <math.h>
@@ -302,9 +303,8 @@ FL_API fl_nn_module *fl_nn_transpose(int a, int b) {
 }
 
 typedef struct fl__nn_pool2d {
-    int64_t kernel;
     bool average;
-    fl_pool2d_opts opts;
+    fl_pool_opts opts;
 } fl__nn_pool2d;
 
 static fl_vars fl__nn_pool2d_forward(fl_nn_module *m, fl_vars in) {
@@ -313,8 +313,8 @@ static fl_vars fl__nn_pool2d_forward(fl_nn_module *m, fl_vars in) {
         char text[FL_NN_SHAPE];
         return fl_nn_fail(m, "input %s, wants [n, c, h, w]", fl_nn_shape_text(in.v[0], text));
     }
-    return FL_VARS(p->average ? fv_avg_pool2d_opt(in.v[0], p->kernel, p->opts)
-                              : fv_max_pool2d_opt(in.v[0], p->kernel, p->opts));
+    return FL_VARS(p->average ? fv_avg_pool_opt(in.v[0], p->opts)
+                              : fv_max_pool_opt(in.v[0], NULL, p->opts));
 }
 
 /* "name=(2, 3)", or "name=2" where both are 2; padding may be "same". */
@@ -326,14 +326,13 @@ static void fl__nn_put_size(fl_nn_text *t, const char *name, int64_t a, int64_t 
 }
 
 static void fl__nn_pool2d_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl__nn_pool2d *p = m->data;
-    const fl_pool2d_opts *o = &p->opts;
-    const int64_t kw = fl_option_int(o->kernel_w, p->kernel), pad = fl_option_int(o->pad, 0);
+    const fl_pool_opts *o = &((const fl__nn_pool2d *)m->data)->opts;
+    const int64_t kh = o->kernel[0], kw = fl_option_int(o->kernel[1], kh), sh = o->stride[0];
+    const int64_t pad = fl_option_int(o->pad[0], 0);
     fl_nn_text t = {buf, size, 0};
-    fl__nn_put_size(&t, "kernel_size", p->kernel, kw);
-    fl__nn_put_size(&t, "stride", o->stride ? o->stride : p->kernel,
-                    o->stride_w ? o->stride_w : o->stride ? o->stride : kw);
-    fl__nn_put_size(&t, "padding", pad, fl_option_int(o->pad_w, pad));
+    fl__nn_put_size(&t, "kernel_size", kh, kw);
+    fl__nn_put_size(&t, "stride", sh ? sh : kh, o->stride[1] ? o->stride[1] : sh ? sh : kw);
+    fl__nn_put_size(&t, "padding", pad, fl_option_int(o->pad[1], pad));
 }
 
 static const fl_nn_type fl__nn_pool2d_type = {
@@ -345,9 +344,9 @@ static const fl_nn_type fl__nn_pool2d_type = {
 };
 
 FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool2d_opts o) {
-    const fl_pool2d_opts opts = {.kernel_w = o.kernel_w, .stride = o.stride, .stride_w = o.stride_w,
-                                 .pad = o.pad, .pad_w = o.pad_w, .ignore_pad = o.ignore_pad};
-    const fl__nn_pool2d p = {kernel, o.average, opts};
+    const fl_pool_opts opts = {.kernel = {kernel, o.kernel_w}, .stride = {o.stride, o.stride_w},
+                               .pad = {o.pad, o.pad_w}, .ignore_pad = o.ignore_pad};
+    const fl__nn_pool2d p = {o.average, opts};
     if (kernel < 1 || o.kernel_w < 0 || o.stride < 0 || o.stride_w < 0)
         return fl_bad("fl_nn_pool2d: kernel %" PRId64 ", stride %" PRId64 ": must be positive", kernel,
                       o.stride);

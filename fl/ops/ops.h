@@ -5,13 +5,16 @@
    family touches these two; a new family adds two lines here and two in kernels/cpu/backend.h. */
 #include "activation.h"
 #include "attention.h"
+#include "conv.h"
 #include "copy.h"
 #include "create.h"
 #include "ctc.h"
 #include "embedding.h"
+#include "image.h"
 #include "loss.h"
 #include "move.h"
 #include "norm.h"
+#include "pool.h"
 #include "random.h"
 #include "recurrent.h"
 #include "softmax.h"
@@ -25,9 +28,11 @@
 FL_PRIVATE void fl__register_ops(void) {
     fl__register_activation();
     fl__register_attention();
+    fl__register_conv();
     fl__register_ctc();
     fl__register_loss();
     fl__register_norm();
+    fl__register_pool();
     fl__register_random();
     fl__register_softmax();
 }

@@ -58,8 +58,6 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_argmin] = FL_SLOT_NARROW,
                                                    [FL_OP_gather] = FL_SLOT_NARROW,
                                                    [FL_OP_scatter] = FL_SLOT_NARROW,
-                                                   [FL_OP_max_pool2d] = FL_SLOT_NARROW,
-                                                   [FL_OP_max_pool2d_grad] = FL_SLOT_NARROW,
                                                    [FL_OP_cumsum] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
@@ -83,10 +81,12 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     if (complete) return &fl__cpu_table;
     fl__cpu_attention_slots(&fl__cpu_table);
     fl__cpu_batch_norm_slots(&fl__cpu_table);
+    fl__cpu_conv_slots(&fl__cpu_table);
     fl__cpu_cross_entropy_slots(&fl__cpu_table);
     fl__cpu_ctc_slots(&fl__cpu_table);
     fl__cpu_glu_slots(&fl__cpu_table);
     fl__cpu_norm_slots(&fl__cpu_table);
+    fl__cpu_pool_slots(&fl__cpu_table);
     fl__cpu_random_slots(&fl__cpu_table);
     fl__cpu_softmax_slots(&fl__cpu_table);
     fl__cpu_openblas_slots(&fl__cpu_table);

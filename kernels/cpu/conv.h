@@ -8,6 +8,7 @@
 
    Work is cut by size only: the bits do not depend on the number of threads; the layout decides which way
    a convolution goes, but not the bits of this one. Tests and benchmarks may force a way: force.h. */
+#include "../../fl/ops/conv.h"
 #include "conv_depthwise.h"
 #include "conv_direct.h"
 #include "conv_im2col.h"
@@ -16,6 +17,8 @@
 #include "force.h"
 #ifndef FL_CPU_CONV_H
 #define FL_CPU_CONV_H
+/* Puts the slots of registered ops into the table. */
+FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_CONV) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -35,7 +38,8 @@ static bool fl__conv_run(const fl__conv *v) {
     return v->direction == FL__CONV_WEIGHT ? fl__weight_run(v) : fl__direct_run(v);
 }
 
-/* x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; any strides; f32, f64. */
+/* conv2d and conv2d_bias: x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; any
+   strides; f32, f64. */
 FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
     (void)self;
     if (!fl_make(c->out[0])) return false;
@@ -68,6 +72,10 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call
     if (fl__conv_nothing(c)) return true;
     const fl__conv v = fl__conv_of(c, FL__CONV_WEIGHT, c->in[0], c->out[0], c->in[1]);
     return fl__conv_run(&v);
+}
+
+FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_conv2d_bias, fl__cpu_conv2d, 0);
 }
 
 #endif

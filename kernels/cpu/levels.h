@@ -139,14 +139,6 @@ static inline int fl__variant(fl_dtype d) {
                          : FL__VARIANT_NONE;
 }
 
-/* Until elementwise.h is expanded by levels.inc. */
-#if FL__LEVELS_ON == 7
-#define FL__X86_LEVELS 1
-#define FL__TARGET_AVX2 FL__TARGET_avx2
-#define FL__TARGET_AVX512 FL__TARGET_avx512
-#endif
-#define fl__cpu_isa fl__level
-
 #endif /* FL_CPU_LEVELS_H: stop here if you only want the declarations */
 
 #if defined(FL_IMPL_ONLY_CPU_LEVELS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

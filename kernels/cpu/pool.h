@@ -3,20 +3,14 @@
    Planes of images are independent: they run on the thread pool. Of channels-last images the parts
    are rows, for the gradients of maxima by index blocks of channels. */
 #include "../../fl/ops/copy.h"
+#include "../../fl/ops/pool.h"
 #include "../../fl/ops/view.h"
 #include "common.h"
 #ifndef FL_CPU_POOL_H
 #define FL_CPU_POOL_H
 
-/* x [n, c, h, w] -> y [n, c, oh, ow], index i64 into h * w, or u8 into the window, of the first
-   maximum (NaN wins, padding never). Outputs are row-major or channels-last, alike. */
-FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c);
-/* dy, index -> dx */
-FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c);
-/* x -> y: the mean over the window, or over its part inside the image */
-FL_PRIVATE bool fl__cpu_avg_pool2d(const fl_backend *self, const fl_call *c);
-/* dy -> dx */
-FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c);
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_pool_slots(fl_backend *cpu);
 
 #endif /* FL_CPU_POOL_H: stop here if you only want the declarations */
 
@@ -259,7 +253,8 @@ static bool fl__pooling_wide(const fl_call *c) {
     return ok;
 }
 
-FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
+/* NaN wins, padding never; outputs are row-major or channels-last, alike. */
+static bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
     if (fl_is_narrow(c->out[0])) return fl__pooling_wide(c);
     fl_tensor *y = c->out[0], *index = c->out[1];
@@ -282,7 +277,7 @@ FL_PRIVATE bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
     return ok;
 }
 
-FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
     if (fl_is_narrow(c->out[0])) return fl__pooling_wide(c);
     fl_tensor *dx = c->out[0];
@@ -338,14 +333,21 @@ static bool fl__pooling_avg(const fl_call *c, bool grad) {
     return ok;
 }
 
-FL_PRIVATE bool fl__cpu_avg_pool2d(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_avg_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
     return fl__pooling_avg(c, false);
 }
 
-FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
     return fl__pooling_avg(c, true);
+}
+
+FL_PRIVATE void fl__cpu_pool_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_max_pool2d, fl__cpu_max_pool2d, FL_SLOT_NARROW);
+    fl_backend_set(cpu, fl_op_max_pool2d_grad, fl__cpu_max_pool2d_grad, FL_SLOT_NARROW);
+    fl_backend_set(cpu, fl_op_avg_pool2d, fl__cpu_avg_pool2d, 0);
+    fl_backend_set(cpu, fl_op_avg_pool2d_grad, fl__cpu_avg_pool2d_grad, 0);
 }
 
 #endif /* FL_CPU_POOL_IMPL */

@@ -1,0 +1,378 @@
+/* fl/ops/conv.h - convolution of 1 to 3 spatial dims, transposed, and its gradients
+
+   conv            y[n, o, p] = bias[o] + sum over c, k of x[n, c, stride p - pad + dilation k] w[o, c, k]
+   conv_transpose  the gradient of conv's x, as an op
+
+   Records (args: fl_conv2d_args). Of the root table: conv2d x, w -> y;  conv2d_grad_input dy, w -> dx;
+   conv2d_grad_weight x, dy -> dw. Registered: conv2d_bias x, w, bias -> y. 1-d is conv2d of one row.
+   3-d is one conv2d of the planes: the depths under the kernel become channels; transposed, the
+   products' depths add up where they overlap. */
+#ifndef FL_T
+#include "../../fl_tensor.h"
+#ifndef FL_OPS_CONV_H
+#define FL_OPS_CONV_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_conv_opts {
+    fl_named _positional;
+    int64_t stride[3];     /* per spatial dim, here and below 0 -> that of the dim before; first 0 -> 1 */
+    int64_t pad[3];        /* zeros on both sides, or FL_SAME; FL_I0: none after others */
+    int64_t dilation[3];   /* first 0 -> 1 */
+    int64_t output_pad[3]; /* transposed: more elements at the end, fewer than the stride */
+    int64_t groups;        /* 0 -> 1 */
+    char _end;
+} fl_conv_opts;
+/* Cross-correlation, conv1d, conv2d and conv3d in one: x [n, c, spatial...], w [o, c / groups,
+   kernel...], bias [o] or NULL, floats of one dtype -> [n, o, ...] of (d + pads - dilation (k - 1) - 1)
+   / stride + 1 elements in a dim of d: fl_conv(x, w, NULL, .stride = {2}, .pad = {1}). A 2-d result is
+   stored channels-last if x or w is (fl_channels_last), as are the gradients if one of their operands
+   is. */
+#define fl_conv(...) FL__CONV(fl_, __VA_ARGS__, ._end = 0)
+#define fv_conv(...) FL__CONV(fv_, __VA_ARGS__, ._end = 0)
+#define FL__CONV(p, x, w, bias, ...) p##conv_opt(x, w, bias, (fl_conv_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_conv_opt(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv_opts o);
+FL_API fl_var *fv_conv_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
+/* Its gradient with regard to x: x [n, c, ...], w [c, o / groups, kernel...] -> [n, o, ...] of
+   (d - 1) stride - 2 pad + dilation (k - 1) + output_pad + 1 elements in a dim of d; no FL_SAME. */
+#define fl_conv_transpose(...) FL__CONV_TRANSPOSE(fl_, __VA_ARGS__, ._end = 0)
+#define fv_conv_transpose(...) FL__CONV_TRANSPOSE(fv_, __VA_ARGS__, ._end = 0)
+#define FL__CONV_TRANSPOSE(p, x, w, bias, ...) \
+    p##conv_transpose_opt(x, w, bias, (fl_conv_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_conv_transpose_opt(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv_opts o);
+FL_API fl_var *fv_conv_transpose_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
+
+/* The records, with resolved args: x [n, c, h, w], w [o, c / groups, kh, kw], bias [o] or NULL; dx has
+   x_shape, dw has w_shape. */
+FL_API fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a);
+FL_API fl_var *fv_conv2d_run(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a);
+FL_API fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a);
+FL_API fl_var *fv_conv2d_grad_input(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a);
+FL_API fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a);
+
+FL_DATA fl_op fl_op_conv2d_bias;
+FL_PRIVATE void fl__register_conv(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_CONV_H */
+
+#if defined(FL_IMPL_ONLY_OPS_CONV) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_CONV_IMPL
+#define FL_OPS_CONV_IMPL
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "view.h"
+#include <string.h>
+#define FL_TEXT "conv.h"
+#include "expand.h"
+
+/* ---- shape rules of the records ---- */
+
+/* Resolved arguments may come from anywhere: nothing below divides by zero or overflows. */
+static bool fl__conv2d_args_ok(const char *fn, const fl_conv2d_args *a) {
+    bool ok = true;
+    if (!fl__in_range(a->groups, 1)) return fl_refuse("%s: %lld groups", fn, (long long)a->groups);
+    for (int i = 0; i < 2; i++)
+        ok = ok && fl__in_range(a->stride[i], 1) && fl__in_range(a->pad_lo[i], 0) &&
+             fl__in_range(a->pad_hi[i], 0) && fl__in_range(a->dilation[i], 1);
+    if (ok) return true;
+    return fl_refuse("%s: stride %lld x %lld, pad %lld x %lld, dilation %lld x %lld", fn,
+                     (long long)a->stride[0], (long long)a->stride[1], (long long)a->pad_lo[0],
+                     (long long)a->pad_lo[1], (long long)a->dilation[0], (long long)a->dilation[1]);
+}
+
+/* Floats of one dtype: convolution computes in nothing else. */
+static bool fl__conv_floats(const char *fn, const fl_tensor *a, const fl_tensor *b) {
+    if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl_same_family(fn, a, b);
+    return fl_refuse("%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype),
+                     fl_dtype_name(b->dtype));
+}
+
+fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a) {
+    if (fl_absent("fl_conv2d", x) || fl_absent("fl_conv2d", w) ||
+        !fl__conv_floats("fl_conv2d", x, w) || !fl__conv2d_args_ok("fl_conv2d", &a))
+        return NULL;
+    if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups ||
+        w->shape[0] % a.groups || w->shape[1] < 1 || w->shape[2] < 1 || w->shape[3] < 1)
+        return fl_bad("fl_conv2d: x %s, w %s, %lld groups: channels do not match", FL_SHAPE_TEXT(x),
+                      FL_SHAPE_TEXT(w), (long long)a.groups);
+    if (bias && !fl__conv_floats("fl_conv2d", x, bias)) return NULL;
+    if (bias && (bias->ndim != 1 || bias->shape[0] != w->shape[0]))
+        return fl_bad("fl_conv2d: bias %s for w %s", FL_SHAPE_TEXT(bias), FL_SHAPE_TEXT(w));
+    fl_shape shape = FL_SHAPE(x->shape[0], w->shape[0], 0, 0);
+    for (int i = 2; i < 4; i++) {
+        shape.dim[i] = fl__windows(x->shape[i], a.pad_lo[i - 2], a.pad_hi[i - 2],
+                                   a.dilation[i - 2] * (w->shape[i] - 1) + 1, a.stride[i - 2]);
+        if (shape.dim[i] < 1)
+            return fl_bad("fl_conv2d: the kernel of w %s is larger than the padded image of x %s",
+                          FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(x));
+    }
+    fl_call c = {.op = bias ? fl_op_conv2d_bias : FL_OP_conv2d, .n_out = 1, .n_in = bias ? 3 : 2,
+                 .in = {x, w, bias}, .args = &a};
+    c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, w);
+    return c.out[0] ? fl_run_result(&c) : fl_raise();
+}
+
+/* True for gradients of conv2d of x and w by a, whose operands p, q are floats, where dy is the
+   result's. */
+static bool fl__conv2d_grad_ok(const char *fn, const fl_tensor *p, const fl_tensor *q, fl_shape x,
+                               fl_shape w, const fl_tensor *dy, const fl_conv2d_args *a) {
+    if (!fl__conv_floats(fn, p, q) || !fl__conv2d_args_ok(fn, a)) return false;
+    bool ok = x.ndim == 4 && w.ndim == 4 && dy->ndim == 4 && x.dim[0] == dy->shape[0] &&
+              w.dim[0] == dy->shape[1] && x.dim[1] == w.dim[1] * a->groups && w.dim[0] % a->groups == 0;
+    for (int i = 0; ok && i < 2; i++)
+        ok = fl__in_range(x.dim[2 + i], 0) && fl__in_range(w.dim[2 + i], 1) &&
+             dy->shape[2 + i] == fl__windows(x.dim[2 + i], a->pad_lo[i], a->pad_hi[i],
+                                             a->dilation[i] * (w.dim[2 + i] - 1) + 1, a->stride[i]);
+    return ok || fl_refuse("%s: x %s, w %s and dy %s do not belong together", fn, FL_TEXT_OF(x),
+                           FL_TEXT_OF(w), FL_SHAPE_TEXT(dy));
+}
+
+fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a) {
+    const char *fn = "fl_conv2d_grad_input";
+    if (fl_absent(fn, dy) || fl_absent(fn, w) ||
+        !fl__conv2d_grad_ok(fn, dy, w, x_shape, fl_shape_of(w), dy, &a))
+        return NULL;
+    fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, w);
+    return fl_run_to(FL_OP_conv2d_grad_input, dx, dy, w, &a);
+}
+
+fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a) {
+    const char *fn = "fl_conv2d_grad_weight";
+    if (fl_absent(fn, x) || fl_absent(fn, dy) ||
+        !fl__conv2d_grad_ok(fn, x, dy, fl_shape_of(x), w_shape, dy, &a))
+        return NULL;
+    fl_tensor *dw = fl__image_as(fl_call_out(x->family, w_shape, x->dtype), x, dy);
+    return fl_run_to(FL_OP_conv2d_grad_weight, dw, x, dy, &a);
+}
+
+/* ---- composition ---- */
+
+static bool fl__compose_conv2d_bias(const fl_call *c, fl_tensor **y) {
+    fl_tensor *product = fl_conv2d_run(c->in[0], c->in[1], NULL, *(const fl_conv2d_args *)c->args);
+    return (y[0] = fl_add(product, fl_reshape(c->in[2], FL_SHAPE(c->in[2]->shape[0], 1, 1)))) != NULL;
+}
+
+/* ---- gradients: conv2d and its two gradients are each other's ---- */
+
+static fl_var *fv__conv2d_grad_weight(fl_var *x, fl_var *dy, fl_shape w_shape, fl_conv2d_args a);
+
+/* The gradient of weights wants the most room, so it comes before the image's. */
+static void fv__conv2d_back(fl_node *n, fl_var *dy) {
+    fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
+    fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
+    if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dy, FL_AXES(0, 2, 3)));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_grad_weight(x, dy, fv_in_shape(n, 1), a));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_grad_input(dy, w, fv_in_shape(n, 0), a));
+}
+
+/* Inputs dy, w; g has x's shape. */
+static void fv__conv2d_grad_input_back(fl_node *n, fl_var *g) {
+    fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
+    fl_var *dy = fv_saved(n, 0), *w = fv_saved(n, 1);
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_run(g, w, NULL, a));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_grad_weight(g, dy, fv_in_shape(n, 1), a));
+}
+
+/* Inputs x, dy; g has w's shape. */
+static void fv__conv2d_grad_weight_back(fl_node *n, fl_var *g) {
+    fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
+    fl_var *x = fv_saved(n, 0), *dy = fv_saved(n, 1);
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_grad_input(dy, g, fv_in_shape(n, 0), a));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_conv2d_run(x, g, NULL, a));
+}
+
+/* y of p, q and a bias: bilinear in p and q, so each one's gradient reads the other. */
+static fl_var *fv__conv2d_record(const char *name, fl_tensor *y, fl_back_fn back, fl_var *p, fl_var *q,
+                                 fl_var *bias, fl_conv2d_args a) {
+    fl_var *saved_p = q && q->requires_grad ? p : NULL, *saved_q = p && p->requires_grad ? q : NULL;
+    return fv_record_args(name, y, back, FV_IN(p, q, bias), FV_SAVE(saved_p, saved_q), &a, sizeof a);
+}
+
+FL_API fl_var *fv_conv2d_run(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a) {
+    fl_tensor *y = fl_conv2d_run(fv_value(x), fv_value(w), fv_value(bias), a);
+    return fv__conv2d_record(bias ? "conv2d_bias" : "conv2d", y, fv__conv2d_back, x, w, bias, a);
+}
+
+FL_API fl_var *fv_conv2d_grad_input(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a) {
+    fl_tensor *dx = fl_conv2d_grad_input(fv_value(dy), fv_value(w), x_shape, a);
+    return fv__conv2d_record("conv2d_grad_input", dx, fv__conv2d_grad_input_back, dy, w, NULL, a);
+}
+
+static fl_var *fv__conv2d_grad_weight(fl_var *x, fl_var *dy, fl_shape w_shape, fl_conv2d_args a) {
+    fl_tensor *dw = fl_conv2d_grad_weight(fv_value(x), fv_value(dy), w_shape, a);
+    return fv__conv2d_record("conv2d_grad_weight", dw, fv__conv2d_grad_weight_back, x, dy, NULL, a);
+}
+
+/* ---- registration ---- */
+
+FL_DATA_DEFINED fl_op fl_op_conv2d_bias;
+
+FL_PRIVATE void fl__register_conv(void) {
+    static const fl_op_info conv2d_bias = {.name = "conv2d_bias",
+                                           .args_size = sizeof(fl_conv2d_args),
+                                           .contains = "conv2d add",
+                                           .compose = fl__compose_conv2d_bias,
+                                           .gradient = fv__conv2d_back};
+    fl_op_conv2d_bias = fl_op_register(&conv2d_bias);
+}
+
+#endif /* FL_OPS_CONV_IMPL */
+#endif
+#else /* the text: see expand.h */
+#include "taps.inc"
+
+#ifdef FL_ON_TENSORS
+/* True for floats x and w of the same 3 to 5 dims; the settings' ranges are checked later. */
+static bool fl__conv_operands(const char *fn, fl_tensor *x, fl_tensor *w) {
+    if (!fl__is_image(fn, x)) return false;
+    if (w->ndim == x->ndim && w->dtype == x->dtype) return true;
+    return fl_refuse("%s: x %s %s and w %s %s: both need the same dims and dtype", fn,
+                   fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(w->dtype),
+                   FL_SHAPE_TEXT(w));
+}
+
+static bool fl__conv_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_map *m) {
+    if (!fl__conv_operands("fl_conv", x, w)) return false;
+    for (int i = 0; i < x->ndim - 2; i++) {
+        int64_t stride = fl__setting(o.stride, i, 1), pad = fl__setting(o.pad, i, 0);
+        int64_t dilation = fl__setting(o.dilation, i, 1), k = w->shape[2 + i];
+        if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, dilation))
+            return fl_refuse("fl_conv: x %s, w %s, dim %d: stride %lld, pad %lld, dilation %lld",
+                           FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w), 2 + i, (long long)stride,
+                           (long long)pad, (long long)dilation);
+    }
+    return true;
+}
+
+/* Of the result's axes: conv with these maps takes it back to x's shape. */
+static bool fl__conv_transpose_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_map *m) {
+    if (!fl__conv_operands("fl_conv_transpose", x, w)) return false;
+    for (int i = 0; i < x->ndim - 2; i++) {
+        int64_t stride = fl__setting(o.stride, i, 1), pad = fl__setting(o.pad, i, 0);
+        int64_t dilation = fl__setting(o.dilation, i, 1), k = w->shape[2 + i];
+        int64_t more = fl__setting(o.output_pad, i, 0);
+        bool ok = fl__in_range(stride, 1) && fl__in_range(pad, 0) && fl__in_range(dilation, 1) &&
+                  fl__in_range(k, 1) && more >= 0 && more < stride;
+        int64_t window = ok ? dilation * (k - 1) + 1 : 0;
+        int64_t n = ok ? (x->shape[2 + i] - 1) * stride - 2 * pad + window + more : 0;
+        if (!ok || !fl__slide(&m[i], n, k, stride, pad, dilation))
+            return fl_refuse("fl_conv_transpose: x %s, w %s, dim %d: stride %lld, pad %lld, dilation "
+                           "%lld, output_pad %lld (less than the stride)", FL_SHAPE_TEXT(x),
+                           FL_SHAPE_TEXT(w), 2 + i, (long long)stride, (long long)pad,
+                           (long long)dilation, (long long)more);
+    }
+    return true;
+}
+
+/* The last two of nd axes, for conv2d; of one axis: beside a row of height 1. */
+static fl_conv2d_args fl__conv2d_args_of(const fl__axis_map *m, int nd, int64_t groups) {
+    fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, groups};
+    for (int i = nd > 1 ? 0 : 1; i < 2; i++) {
+        const fl__axis_map *from = &m[nd - 2 + i];
+        a.stride[i] = from->stride;
+        a.pad_lo[i] = from->lo;
+        a.pad_hi[i] = from->hi;
+        a.dilation[i] = from->dilation;
+    }
+    return a;
+}
+
+/* Channels of a bias before nd spatial dims. */
+static fl_shape fl__bias_shape(int64_t channels, int nd) {
+    fl_shape s = {nd + 1, {channels, 1, 1, 1}};
+    return s;
+}
+
+static bool fl__bias_ok(const char *fn, fl_tensor *bias, fl_tensor *x, int64_t channels) {
+    if (bias->ndim == 1 && bias->shape[0] == channels && bias->dtype == x->dtype) return true;
+    return fl_refuse("%s: bias %s %s, not %s [%lld]", fn, fl_dtype_name(bias->dtype),
+                   FL_SHAPE_TEXT(bias), fl_dtype_name(x->dtype), (long long)channels);
+}
+#endif
+
+/* [n, c, d, k, h, w] -> [n d, c k, h, w] and back: depths as images, taps as channels */
+static FL_T *FL_W(_image_planes)(FL_T *x) {
+    if (!x || !(x = FL_W(permute)(x, 6, (int[]){0, 2, 1, 3, 4, 5}))) return NULL;
+    const int64_t *d = FL_VALUE(x)->shape;
+    return FL_W(reshape)(x, FL_SHAPE(d[0] * d[1], d[2] * d[3], d[4], d[5]));
+}
+static FL_T *FL_W(_volumes)(FL_T *x, int64_t n, int64_t depth, int64_t k) {
+    if (!x) return NULL;
+    const int64_t *d = FL_VALUE(x)->shape;
+    x = FL_W(reshape)(x, FL_SHAPE(n, depth, d[1] / k, k, d[2], d[3]));
+    return x ? FL_W(permute)(x, 6, (int[]){0, 2, 1, 3, 4, 5}) : NULL;
+}
+
+/* [a, b, l] -> [a, b, 1, l];  [a, b, k, h, w] -> [a, b k, h, w] */
+static FL_T *FL_W(_as_2d)(FL_T *x) {
+    fl_shape s = fl_shape_of(FL_VALUE(x));
+    const int64_t *d = s.dim;
+    if (s.ndim == 4) return x;
+    if (s.ndim == 3) return FL_W(reshape)(x, FL_SHAPE(d[0], d[1], 1, d[2]));
+    return FL_W(reshape)(x, FL_SHAPE(d[0], d[1] * d[2], d[3], d[4]));
+}
+
+FL_T *FL_W(conv_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
+    fl__axis_map m[3];
+    fl__axis_taps t;
+    if (FL_ABSENT("conv", x) || FL_ABSENT("conv", w) || fl_error()) return NULL; /* a bias that failed */
+    fl_tensor *image = FL_VALUE(x);
+    if (!fl__conv_maps(image, FL_VALUE(w), o, m)) return NULL;
+    const int nd = image->ndim - 2;
+    const fl_conv2d_args a = fl__conv2d_args_of(m, nd, fl_option_int(o.groups, 1));
+    if (nd == 2) return FL_W(conv2d_run)(x, w, bias, a);
+    fl_scope s = fl_scope_begin();
+    if (nd == 1) x = FL_W(_as_2d)(x);
+    else x = fl__taps_of(m, image, &t) ? FL_W(_image_planes)(FL_W(_image_spread)(x, 2, &t, 0)) : NULL;
+    w = x ? FL_W(_as_2d)(w) : NULL;
+    FL_T *y = w ? FL_W(conv2d_run)(x, w, bias, a) : NULL;
+    if (y && nd == 1) return FL_GIVE(&s, FL_W(squeeze)(y, 2));
+    y = y ? FL_W(_volumes)(y, image->shape[0], m[0].out, 1) : NULL;
+    return FL_GIVE(&s, y ? FL_W(squeeze)(y, 3) : NULL);
+}
+
+/* The adjoint of conv's planes: x's depths as images. */
+static FL_T *FL_W(_depths)(FL_T *x) {
+    fl_shape s = fl_shape_of(FL_VALUE(x));
+    const int64_t *d = s.dim;
+    return FL_W(_image_planes)(FL_W(reshape)(x, FL_SHAPE(d[0], d[1], d[2], 1, d[3], d[4])));
+}
+
+FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
+    fl__axis_map m[3];
+    if (FL_ABSENT("conv_transpose", x) || FL_ABSENT("conv_transpose", w) || fl_error())
+        return NULL;
+    fl_tensor *image = FL_VALUE(x), *kernel = FL_VALUE(w);
+    if (!fl__conv_transpose_maps(image, kernel, o, m)) return NULL;
+    int nd = image->ndim - 2;
+    int64_t groups = fl_option_int(o.groups, 1);
+    if (!fl__in_range(groups, 1) || kernel->shape[1] > INT32_MAX)
+        return fl_bad("fl_conv_transpose: w %s in %lld groups", FL_SHAPE_TEXT(kernel),
+                       (long long)groups);
+    int64_t depth = nd == 3 ? kernel->shape[2] : 1, channels = kernel->shape[1] * groups;
+    if (bias && !fl__bias_ok("fl_conv_transpose", FL_VALUE(bias), image, channels)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *given = x; /* half floats sum up in f32 */
+    x = FL_W(_widened)(x);
+    w = x ? FL_W(_widened)(w) : NULL;
+    if (w) x = nd == 3 ? FL_W(_depths)(x) : FL_W(_as_2d)(x);
+    w = w && x ? FL_W(_as_2d)(w) : NULL;
+    if (!w) return FL_GIVE(&s, NULL);
+    fl_shape to = FL_SHAPE(FL_VALUE(x)->shape[0], channels * depth, nd > 1 ? m[nd - 2].n : 1,
+                           m[nd - 1].n);
+    FL_T *y = FL_W(conv2d_grad_input)(x, w, to, fl__conv2d_args_of(m, nd, groups));
+    if (nd == 3) {
+        y = FL_W(_volumes)(y, image->shape[0], image->shape[2], depth);
+        y = FL_W(_folded)(y, 2, m);
+    } else if (nd == 1 && y) y = FL_W(squeeze)(y, 2);
+    if (!y || !bias) return FL_GIVE(&s, FL_W(_narrowed)(y, given));
+    FL_T *column = FL_W(reshape)(bias, fl__bias_shape(channels, nd));
+    return FL_GIVE(&s, column ? FL_W(_narrowed)(ADD(y, column), given) : NULL);
+}
+#endif
+/* MIT licence: see LICENSE. */
