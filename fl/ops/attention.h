@@ -133,9 +133,9 @@ static FL_T *FL_W(_scores)(FL_T *const *in, fl_attention_args a) {
     const fl_tensor *t = FL_VALUE(in[0]), *keys = FL_VALUE(in[1]), *mask = FL_VALUE(in[3]);
     FL_T *y = FL_W(matmul)(MUL(in[0], CONST(a.scale)), FL_W(transpose)(in[1], -1, -2));
     if (a.causal) {
-        fl_tensor *all = fl__number_beside(t, 1, FL_B8);
+        fl_tensor *one = fl_to(fl_full(FL_SCALAR_SHAPE, 1, FL_B8), fl_family_name(t));
         fl_shape pairs = FL_SHAPE(t->shape[t->ndim - 2], keys->shape[keys->ndim - 2]);
-        fl_tensor *past = all ? fl_tril(fl_expand(all, pairs), 0) : NULL;
+        fl_tensor *past = one ? fl_tril(fl_expand(one, pairs), 0) : NULL;
         y = SELECT(FL_OF(past), y, CONST(-INFINITY));
     }
     if (mask->dtype == FL_B8) return SELECT(in[3], y, CONST(-INFINITY));
@@ -349,14 +349,14 @@ FL_T *FL_W(attention_packed_opt)(FL_T *qkv, FL_W(attention_opts) o) {
     fl_scope s = fl_scope_begin();
 #ifdef FL_ON_VARS
     /* One record reads qkv whole if its parts are what the record takes. */
-    fl_var *x = fv__widened(qkv), *in[4] = {[3] = o.mask};
+    fl_var *x = FL_W(_widened)(qkv), *in[4] = {[3] = o.mask};
     bool whole = x && o.dropout >= 0 && o.dropout <= 1;
     for (int i = 0; whole && i < 3; i++) whole = (in[i] = fv_const(fl_select(x->value, 0, i)));
     fl_shape part = whole ? fl_shape_of(in[0]->value) : FL_SCALAR_SHAPE;
     if (whole && !fv__attention_operands(in)) return fv_scope_return(&s, NULL);
     if (whole && in[0]->value->dtype == x->value->dtype && fl_shape_is(in[0]->value, part)) {
         fl_attention_args a = fv__attention_args(o, in[0]->value, in[1]->value);
-        return fv_scope_return(&s, fv__narrowed(fv__attended_packed(x, in, a), qkv));
+        return fv_scope_return(&s, FL_W(_narrowed)(fv__attended_packed(x, in, a), qkv));
     }
 #endif
     FL_T *q = FL_W(select)(qkv, 0, 0), *k = FL_W(select)(qkv, 0, 1), *v = FL_W(select)(qkv, 0, 2);
