@@ -93,9 +93,6 @@ typedef struct fv_list { int n; fl_var *const *v; } fv_list;
 /* FV_OUT in a save list stands for the output itself. */
 #define FV_OUT (fv__out())
 FL_PRIVATE fl_var *fv__out(void);
-/* The node of the table's op, whose value is known; does its gradient read x? */
-FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value);
-FL_PRIVATE bool fv__unary_reads_x(fl_op op);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -123,6 +120,10 @@ FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *o);
 /* The variable of a registered op's result, whose backward is the op's gradient and whose arguments
    are `args`. value NULL passes. */
 FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args);
+/* The variable of value = op(x), of an op of FL_UNARY_OPS that was computed in another record. Whether its
+   gradient formula reads x: if not, y is enough. value NULL passes. */
+FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value);
+FL_API bool fv_formula_reads_x(fl_op op);
 /* In a backward function: saved value i (checked against its version), the arguments, whether input
    i wants a gradient, and its shape. */
 FL_API fl_var *fv_saved(fl_node *n, int i);
@@ -273,27 +274,6 @@ FL_API fl_var *fv_flatten(fl_var *x, int first, int last);
 FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis);
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
 
-FL_API fl_var *fv_sum(fl_var *x, fl_axes axes);
-FL_API fl_var *fv_prod(fl_var *x, fl_axes axes);
-FL_API fl_var *fv_mean(fl_var *x, fl_axes axes);
-FL_API fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction);
-FL_API fl_var *fv_amax(fl_var *x, fl_axes axes); /* equal maxima share the gradient */
-FL_API fl_var *fv_amin(fl_var *x, fl_axes axes);
-FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes);
-/* Sums x down to a shape that broadcasts to x's: the gradient of a broadcast. */
-FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape);
-
-FL_API fl_var *fv_cumsum(fl_var *x, int axis);
-FL_API fl_var *fv_cumprod(fl_var *x, int axis);
-FL_API fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index);
-FL_API fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index);
-
-FL_API fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index);
-FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src);
-FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src);
-FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index);
-FL_API fl_var *fv_matmul(fl_var *a, fl_var *b);
-
 /* As fl_conv2d, but the bias is an argument (NULL: none): fv_conv2d(x, w, b, .stride = 2). */
 #define fv_conv2d(...) FV__CONV2D(__VA_ARGS__, ._ = 0)
 #define FV__CONV2D(x, w, bias, ...) fv_conv2d_opt(x, w, bias, (fl_conv2d_opts){__VA_ARGS__})
@@ -319,6 +299,9 @@ FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng);
 #if defined(FL_IMPL_ONLY_AUTOGRAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_AUTOGRAD_IMPL
 #define FL_AUTOGRAD_IMPL
+
+#include "fl/ops/index.h"
+#include "fl/ops/reduce.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -1203,12 +1186,14 @@ static void fv__unary_back(fl_node *n, fl_var *dy) {
     else if (!fl_error()) fv_add_grad(n, 0, fv__formulas[op][0](x, NULL, y, dy));
 }
 
-FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value) {
+FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value) {
+    const fl_op_info *info = fl_op_get_info(op);
+    if (!info || info->arity != 1) return fl_bad("fv_record_formula: op %d has no formula of x", op);
     if (!value || !x->requires_grad) return fv_const(value);
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? fv__out() : NULL};
     int n_saved = needs & FV__READS_Y ? 2 : needs & FV__READS_A ? 1 : 0;
-    fv_record_opts s = {.name = fl_op_get_info(op)->name,
+    fv_record_opts s = {.name = info->name,
                   .back = fv__unary_back,
                   .in = {1, &x},
                   .saved = {n_saved, saved},
@@ -1219,10 +1204,13 @@ FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value) {
 }
 
 static fl_var *fv__unary(fl_op op, fl_var *x) {
-    return fv__unary_of(op, x, fv__unary_fn[op](fv_value(x)));
+    return fv_record_formula(op, x, fv__unary_fn[op](fv_value(x)));
 }
 
-FL_PRIVATE bool fv__unary_reads_x(fl_op op) { return fv__needs_of(op) & FV__READS_A; }
+FL_API bool fv_formula_reads_x(fl_op op) {
+    const fl_op_info *info = fl_op_get_info(op);
+    return info && info->arity == 1 && fv__needs_of(op) & FV__READS_A;
+}
 
 /* x in dy's precision: formulas combine it with constants and itself, which makes an f32 of two
    numbers, and must not round where the other operand is wider. */
@@ -1518,374 +1506,6 @@ FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis) {
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
     if (xs && n > FV_MAX) return fv__join_groups(fv_stack, xs, n, axis);
     return fv__join("stack", fl_stack, fv__stack_back, xs, n, axis);
-}
-
-/* ---- reductions ---- */
-
-/* A reduction's axes as bits, and its correction. */
-typedef struct fv__reduced {
-    uint32_t axes;
-    int64_t correction;
-} fv__reduced;
-
-static fv__reduced fv__reduced_of(const fl_var *x, fl_axes axes) {
-    int ndim = x ? x->value->ndim : 0;
-    fv__reduced r = {axes.n ? 0 : (1u << ndim) - 1, 0};
-    for (int i = 0; i < axes.n && i < FL_MAX_DIMS; i++) /* fl_sum and the others refuse more */
-        r.axes |= 1u << ((axes.axis[i] < 0 ? axes.axis[i] + ndim : axes.axis[i]) & 31);
-    return r;
-}
-
-/* The same axes for a call that keeps them as 1. */
-static fl_axes fv__kept_axes(uint32_t axes) {
-    fl_axes a = {.keepdim = true};
-    for (int d = 0; d < FL_MAX_DIMS; d++)
-        if (axes >> d & 1) a.axis[a.n++] = d;
-    return a;
-}
-
-/* Elements that go into one. */
-static int64_t fv__group(fl_shape s, uint32_t axes) {
-    int64_t n = 1;
-    for (int d = 0; d < s.ndim; d++) n *= axes >> d & 1 ? s.dim[d] : 1;
-    return n;
-}
-
-/* A result of the reduction, or its gradient, with the reduced dims as 1: it broadcasts to the
-   input. */
-static fl_var *fv__kept(fl_var *r, fl_shape in, uint32_t axes) {
-    for (int d = 0; d < in.ndim; d++)
-        if (axes >> d & 1) in.dim[d] = 1;
-    return fv_reshape(r, in);
-}
-
-static void fv__sum_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fv_add_grad(n, 0, fv_expand(fv__kept(dy, in, r->axes), in));
-}
-
-FL_API fl_var *fv_sum(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("sum", fl_sum(fv_value(x), axes), fv__sum_back, FV_IN(x), FV_NONE, &r,
-                          sizeof r);
-}
-
-static void fv__mean_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fl_var *share = fv_div(dy, fv_num((double)fv__group(in, r->axes)));
-    fv_add_grad(n, 0, fv_expand(fv__kept(share, in, r->axes), in));
-}
-
-FL_API fl_var *fv_mean(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("mean", fl_mean(fv_value(x), axes), fv__mean_back, FV_IN(x), FV_NONE, &r,
-                          sizeof r);
-}
-
-/* dx = 2 (x - mean) dy / (n - correction) */
-static void fv__variance_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fl_var *x = fv_saved(n, 0);
-    int64_t left = fv__group(in, r->axes) - r->correction;
-    fl_var *away = fv_sub(x, fv_mean(x, fv__kept_axes(r->axes)));
-    fl_var *scaled = fv_mul(dy, fv_num(2.0 / (double)(left > 0 ? left : 0)));
-    fv_add_grad(n, 0, fv_mul(away, fv__kept(scaled, in, r->axes)));
-}
-
-FL_API fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    r.correction = correction;
-    return fv_record_args("variance", fl_variance(fv_value(x), axes, correction), fv__variance_back,
-                          FV_IN(x), FV_SAVE(x), &r, sizeof r);
-}
-
-/* Those that equal the result share dy. */
-static void fv__extreme_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
-    fl_var *hit = fv_cast(fv_eq(x, y), dy->value->dtype);
-    fl_var *share = fv_div(fv__kept(dy, in, r->axes), fv_sum(hit, fv__kept_axes(r->axes)));
-    fv_add_grad(n, 0, fv_mul(hit, share));
-}
-
-FL_API fl_var *fv_amax(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("amax", fl_amax(fv_value(x), axes), fv__extreme_back, FV_IN(x),
-                          FV_SAVE(x, FV_OUT), &r, sizeof r);
-}
-
-FL_API fl_var *fv_amin(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("amin", fl_amin(fv_value(x), axes), fv__extreme_back, FV_IN(x),
-                          FV_SAVE(x, FV_OUT), &r, sizeof r);
-}
-
-/* dx = dy exp(x - y) */
-static void fv__logsumexp_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
-    fv_add_grad(n, 0, fv_mul(fv__kept(dy, in, r->axes), fv_exp(fv_sub(x, y))));
-}
-
-FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("logsumexp", fl_logsumexp(fv_value(x), axes), fv__logsumexp_back,
-                          FV_IN(x), FV_SAVE(x, FV_OUT), &r, sizeof r);
-}
-
-/* x [rows, n], dy [rows, 1] -> dy times the product of the other elements of the row, [rows, n].
-   A tree of pairwise products goes up, the product of everything else comes down. There is no
-   division, so zeros are right, to every order. */
-static fl_var *fv__times_others(fl_var *x, fl_var *dy, int64_t rows, int64_t n) {
-    fl_var *pairs[64];
-    int64_t size[64];
-    int depth = 0;
-    for (; n > 1 && x; n = (n + 1) / 2) {
-        if (n % 2) {
-            fl_var *both[] = {x, fv_const(fl_new_full(x->value, FL_SHAPE(rows, 1), 1))};
-            x = fv_concat(both, 2, 1);
-        }
-        size[depth] = n;
-        pairs[depth] = fv_reshape(x, FL_SHAPE(rows, (n + 1) / 2, 2));
-        x = fv_mul(fv_select(pairs[depth], 2, 0), fv_select(pairs[depth], 2, 1));
-        depth++;
-    }
-    while (depth-- > 0 && x) {
-        fl_var *swapped = fv_slice(pairs[depth], 2, -1, FL_SLICE_END, -1);
-        dy = fv_reshape(fv_mul(fv_unsqueeze(dy, 2), swapped),
-                        FL_SHAPE(rows, (size[depth] + 1) / 2 * 2));
-        if (size[depth] % 2) dy = fv_slice(dy, 1, 0, size[depth], 1);
-    }
-    return x ? dy : NULL;
-}
-
-static void fv__prod_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0), moved = {.ndim = in.ndim};
-    int to[FL_MAX_DIMS], back[FL_MAX_DIMS], k = 0;
-    for (int reduced = 0; reduced < 2; reduced++) /* the reduced axes behind the others */
-        for (int d = 0; d < in.ndim; d++)
-            if ((int)(r->axes >> d & 1) == reduced)
-                back[d] = k, to[k] = d, moved.dim[k++] = in.dim[d];
-    int64_t group = fv__group(in, r->axes), rows = fv__group(in, ~r->axes);
-    fl_var *x = fv_saved(n, 0);
-    if (group == 0 || rows == 0) return; /* no elements, no gradient */
-    x = fv_reshape(fv_permute(x, in.ndim, to), FL_SHAPE(rows, group));
-    fl_var *dx = fv__times_others(x, fv_reshape(dy, FL_SHAPE(rows, 1)), rows, group);
-    fv_add_grad(n, 0, fv_permute(fv_reshape(dx, moved), in.ndim, back));
-}
-
-FL_API fl_var *fv_prod(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("prod", fl_prod(fv_value(x), axes), fv__prod_back, FV_IN(x), FV_SAVE(x),
-                          &r, sizeof r);
-}
-
-FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
-    char a[200];
-    fv__text b;
-    if (!x) return fl_sum(NULL, FL_ALL_AXES), NULL; /* the same error as any op */
-    bool fits = shape.ndim >= 0 && shape.ndim <= x->value->ndim;
-    int front = fits ? x->value->ndim - shape.ndim : 0;
-    uint32_t axes = 0;
-    for (int d = 0; fits && d < x->value->ndim; d++) {
-        int64_t have = x->value->shape[d], want = d < front ? 1 : shape.dim[d - front];
-        fits = have == want || want == 1;
-        if (d < front || have != want) axes |= 1u << d;
-    }
-    if (!fits) {
-        fl_fail("fv_sum_to: %s does not broadcast to %s", fl_shape_text(shape, a, sizeof a),
-                fv__describe(x->value, &b));
-        return fl_raise();
-    }
-    if (axes) x = fv_sum(x, fv__kept_axes(axes));
-    return front ? fv_reshape(x, shape) : x;
-}
-
-/* ---- indexing ---- */
-
-/* One zero, seen in that shape: what a scatter starts from is read once. */
-static fl_var *fv__zeros(const fl_tensor *like, fl_shape shape) {
-    return fv_const(fl_expand(fl_new_full(like, FL_SCALAR_SHAPE, 0), shape));
-}
-
-static void fv__gather_back(fl_node *n, fl_var *dy) {
-    fl_var *index = fv_saved(n, 0), *zeros = fv__zeros(dy->value, fv_in_shape(n, 0));
-    fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), fv_value(index), dy));
-}
-
-FL_API fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index) {
-    fl_tensor *value = fl_gather(fv_value(x), axis, index);
-    fl_var *saved = value ? fv_const(index) : NULL;
-    return saved ? fv_record_args("gather", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
-                                  sizeof axis)
-                 : NULL;
-}
-
-static void fv__scatter_add_back(fl_node *n, fl_var *dy) {
-    fl_var *index = fv_saved(n, 0);
-    fv_add_grad(n, 0, dy);
-    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_gather(dy, *(const int *)fv_args(n), fv_value(index)));
-}
-
-FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
-    fl_tensor *value = fl_scatter_add(fv_value(x), axis, index, fv_value(src));
-    fl_var *saved = value ? fv_const(index) : NULL;
-    if (!saved) return NULL;
-    return fv_record_args("scatter_add", value, fv__scatter_add_back, FV_IN(x, src), FV_SAVE(saved),
-                          &axis, sizeof axis);
-}
-
-/* b8, of index's shape: true for the elements that are the last to write their place. */
-static fl_tensor *fv__winners(fl_tensor *index, fl_shape in, int axis) {
-    fl_shape shape = fl_shape_of(index);
-    fl_tensor *number = fl_arange(0, (double)fl_numel(index), 1, FL_I64);
-    number = fl_to(fl_reshape(number, shape), fl_family_name(index));
-    fl_tensor *last = fl_to(fl_full(in, -1, FL_I64), fl_family_name(index));
-    return fl_eq(fl_gather(fl_scatter(last, axis, index, number), axis, index), number);
-}
-
-static void fv__scatter_back(fl_node *n, fl_var *dy) {
-    int axis = *(const int *)fv_args(n);
-    fl_tensor *index = fv_value(fv_saved(n, 0));
-    if (!index) return;
-    fl_var *zeros = fv_const(fl_new_full(dy->value, fl_shape_of(index), 0));
-    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_scatter(dy, axis, index, zeros));
-    if (!fv_needs(n, 1)) return;
-    fl_tensor *won = fv__winners(index, fv_in_shape(n, 0), axis);
-    fv_add_grad(n, 1, fv_where(fv_const(won), fv_gather(dy, axis, index), fv_num(0)));
-}
-
-FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
-    fl_tensor *value = fl_scatter(fv_value(x), axis, index, fv_value(src));
-    fl_var *saved = value ? fv_const(index) : NULL;
-    if (!saved) return NULL;
-    return fv_record_args("scatter", value, fv__scatter_back, FV_IN(x, src), FV_SAVE(saved), &axis,
-                          sizeof axis);
-}
-
-/* The values are those at the places, so that is how the gradient goes back. */
-FL_API fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index) {
-    fl_tensor *places, *value = fl_sort(fv_value(x), axis, descending, &places);
-    fl_var *saved = value ? fv_const(places) : NULL;
-    if (!saved) return NULL;
-    if (index) *index = places;
-    return fv_record_args("sort", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
-                          sizeof axis);
-}
-
-FL_API fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
-    fl_tensor *places, *value = fl_topk(fv_value(x), k, axis, smallest, &places);
-    fl_var *saved = value ? fv_const(places) : NULL;
-    if (!saved) return NULL;
-    if (index) *index = places;
-    return fv_record_args("topk", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
-                          sizeof axis);
-}
-
-static fl_var *fv__reversed(fl_var *x, int axis) {
-    return fv_slice(x, axis, -1, FL_SLICE_END, -1);
-}
-
-static void fv__cumsum_back(fl_node *n, fl_var *dy) {
-    int axis = *(const int *)fv_args(n);
-    fv_add_grad(n, 0, fv__reversed(fv_cumsum(fv__reversed(dy, axis), axis), axis));
-}
-
-FL_API fl_var *fv_cumsum(fl_var *x, int axis) {
-    return fv_record_args("cumsum", fl_cumsum(fv_value(x), axis), fv__cumsum_back, FV_IN(x),
-                          FV_NONE, &axis, sizeof axis);
-}
-
-/* By doubling: after k rounds each element holds the product of 2^k. There is no division, so zeros
-   are right, to every order. */
-static fl_var *fv__doubled_products(fl_var *x, int axis) {
-    int64_t n = x->value->shape[axis];
-    for (int64_t reach = 1; reach < n && x; reach *= 2) {
-        fl_var *head = fv_slice(x, axis, 0, reach, 1);
-        fl_var *tail = fv_mul(fv_slice(x, axis, reach, n, 1), fv_slice(x, axis, 0, n - reach, 1));
-        fl_var *both[] = {head, tail};
-        x = fv_concat(both, 2, axis);
-    }
-    return x;
-}
-
-FL_API fl_var *fv_cumprod(fl_var *x, int axis) {
-    fl_tensor *value = fl_cumprod(fv_value(x), axis);
-    if (!value) return NULL;
-    if (!x->requires_grad || !fl_grad_enabled()) return fv_const(value);
-    return fv__doubled_products(x, axis < 0 ? axis + value->ndim : axis);
-}
-
-static void fv__index_select_back(fl_node *n, fl_var *dy) {
-    fl_shape in = fv_in_shape(n, 0), column = {.ndim = in.ndim};
-    int axis = *(const int *)fv_args(n);
-    for (int d = 0; d < in.ndim; d++) column.dim[d] = d == axis ? dy->value->shape[d] : 1;
-    fl_tensor *index =
-        fl_expand(fl_reshape(fv_value(fv_saved(n, 0)), column), fl_shape_of(dy->value));
-    fv_add_grad(n, 0, fv_scatter_add(fv__zeros(dy->value, in), axis, index, dy));
-}
-
-FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index) {
-    fl_tensor *value = fl_index_select(fv_value(x), axis, index);
-    fl_var *saved = value ? fv_const(index) : NULL;
-    if (!saved) return NULL;
-    if (axis < 0) axis += value->ndim;
-    return fv_record_args("index_select", value, fv__index_select_back, FV_IN(x), FV_SAVE(saved),
-                          &axis, sizeof axis);
-}
-
-/* ---- matmul ---- */
-
-/* One matrix times many is one product: [..., m, k] -> [.. m, k]. */
-static fl_var *fv__as_rows(fl_var *x, int64_t columns) {
-    int64_t rows = 1;
-    for (int d = 0; x && d + 1 < x->value->ndim; d++) rows *= x->value->shape[d];
-    return fv_reshape(x, FL_SHAPE(rows, columns));
-}
-
-/* Is t one transposed matrix, as a linear layer's weight? */
-static bool fv__is_turned(const fl_tensor *t) {
-    int d = t->ndim - 2;
-    return d == 0 && t->shape[d] > 1 && t->stride[d] == 1 && t->stride[d + 1] >= t->shape[d];
-}
-
-/* da = dy b', db = a' dy, or the transpose of dy' a if b is a transposed matrix (the argument), so
-   that the gradient has its strides; the missing dim of a row or column comes back for that. */
-static void fv__matmul_back(fl_node *n, fl_var *dy) {
-    fl_shape sa = fv_in_shape(n, 0), sb = fv_in_shape(n, 1);
-    fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1);
-    int ndim = dy->value->ndim;
-    if (sb.ndim == 1) dy = fv_unsqueeze(dy, ndim++);
-    if (sa.ndim == 1) dy = fv_unsqueeze(dy, ndim - 1);
-    if (fv_needs(n, 0)) {
-        if (sb.ndim == 1) b = fv_unsqueeze(b, 1);
-        fv_add_grad(n, 0, fv_matmul(dy, fv_transpose(b, -1, -2)));
-    }
-    if (!fv_needs(n, 1)) return;
-    if (sa.ndim == 1) a = fv_unsqueeze(a, 0);
-    if (sa.ndim > 2 && sb.ndim == 2) {
-        a = fv__as_rows(a, sb.dim[0]);
-        dy = fv__as_rows(dy, sb.dim[1]);
-    }
-    if (*(const bool *)fv_args(n)) {
-        fv_add_grad(n, 1, fv_transpose(fv_matmul(fv_transpose(dy, -1, -2), a), -1, -2));
-        return;
-    }
-    fl_var *db = fv_matmul(fv_transpose(a, -1, -2), dy);
-    fv_add_grad(n, 1, sb.ndim == 1 ? fv_squeeze(db, -1) : db);
-}
-
-FL_API fl_var *fv_matmul(fl_var *a, fl_var *b) {
-    fl_tensor *y = fl_matmul(fv_value(a), fv_value(b));
-    bool turned = y && fv__is_turned(b->value);
-    return fv_record_args("matmul", y, fv__matmul_back, FV_IN(a, b),
-                          FV_SAVE(fv__for(b, a), fv__for(a, b)), &turned, sizeof turned);
 }
 
 /* ---- convolution: it and its two gradients are each other's gradients ---- */

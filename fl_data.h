@@ -273,6 +273,8 @@ FL_API void fl_data_progress_end(fl_data_progress *p);
 #ifndef FL_DATA_IMPL
 #define FL_DATA_IMPL
 
+#include "fl/ops/reduce.h"
+
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>

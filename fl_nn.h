@@ -389,6 +389,9 @@ FL_PRIVATE void fl__nn_describe_shape(const fl_shape *s, char *buf, size_t size)
 #if defined(FL_IMPL_ONLY_NN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_IMPL
 #define FL_NN_IMPL
+#include "fl/ops/index.h"
+#include "fl/ops/linear.h"
+#include "fl/ops/reduce.h"
 #include "fl/ops/softmax.h"
 
 #include <inttypes.h>
@@ -1152,7 +1155,7 @@ static fl_vars fl__nn_linear_forward(fl_nn_module *m, fl_vars in) {
         char a[FL__NN_SHAPE], c[FL__NN_SHAPE];
         return fl_nn_fail(m, "input %s, weight %s", fl__nn_shape(x, a), fl__nn_shape(w, c));
     }
-    return FL_VARS(l->act ? fv_linear_act(x, w, b, l->act) : fv_linear(x, w, b));
+    return FL_VARS(fv_linear_act(x, w, b, l->act));
 }
 
 static void fl__nn_linear_describe(const fl_nn_module *m, char *buf, size_t size) {
@@ -1174,7 +1177,7 @@ FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts
     const fl__nn_linear l = {in, out, o.act};
     bool ok = in >= 1 && out >= 1;
     if (!ok) fl_fail("fl_nn_linear: in %" PRId64 ", out %" PRId64 ": must be positive", in, out);
-    if (ok && o.act && !fl__is_activation(o.act))
+    if (ok && !fl_linear_takes(o.act))
         ok = fl_fail("fl_nn_linear: .act: op %d is no activation that fl_linear_act takes", (int)o.act);
     if (!ok || !fl__nn_dtype_ok("fl_nn_linear", o.dtype)) return fl_raise();
     fl_quiet(+1);

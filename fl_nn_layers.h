@@ -237,6 +237,10 @@ FL_API fl_var *fl_nn_ctc_opt(fl_var *logits, fl_tensor *target, fl_tensor *steps
 #if defined(FL_IMPL_ONLY_NN_LAYERS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_LAYERS_IMPL
 #define FL_NN_LAYERS_IMPL
+#include "fl/ops/index.h"
+#include "fl/ops/linear.h"
+#include "fl/ops/order.h"
+#include "fl/ops/reduce.h"
 #include "fl/ops/softmax.h"
 
 #include <inttypes.h>
@@ -893,7 +897,7 @@ static fl_nn_module *fl__nn_block_norm(int64_t dim, const fl_nn_transformer_opts
 static bool fl__nn_transformer_fill(fl_nn_module *m, int64_t dim, int64_t heads, int64_t hidden,
                                     const fl_nn_transformer_opts *o) {
     fl__nn_transformer *t = m->data;
-    fl_op act = fv__activation_of(t->activation);
+    fl_op act = fv_linear_act_of(t->activation);
     if (act == FL_OP_NONE) act = (fl_op)0;
     else t->activation = NULL;
     const fl_nn_attention_opts attention = {.dropout = o->dropout,

@@ -170,6 +170,9 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state);
 #ifndef FL_OPTIM_IMPL
 #define FL_OPTIM_IMPL
 
+#include "fl/ops/reduce.h"
+#include "fl/ops/step.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>

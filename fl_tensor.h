@@ -20,7 +20,7 @@
 
    Contents: search for the marker.
      >>build >>shapes >>tensors >>scopes >>tables >>records >>backends >>options
-     >>create >>read >>move >>elementwise >>reduce >>order >>index >>linear >>neural >>random >>step
+     >>create >>read >>move >>elementwise >>neural >>random
      >>for op writers >>implementation
 
    >>build: macros, all optional (besides those of fl_mem.h)
@@ -67,6 +67,15 @@ typedef struct fl_shape {
 #define FL_SHAPE(...) \
     ((fl_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 #define FL_SCALAR_SHAPE ((fl_shape){0, {0}})
+/* Axes of a reduction: {.keepdim = true} keeps the dims as 1. FL_AXES(0, -1); FL_ALL_AXES. */
+typedef struct fl_axes {
+    int n;
+    int axis[FL_MAX_DIMS];
+    bool keepdim;
+} fl_axes;
+#define FL_AXES(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, false})
+#define FL_AXES_KEEP(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, true})
+#define FL_ALL_AXES ((fl_axes){0, {0}, false}) /* no axis named: all of them */
 /* Product of the dims (1 for 0-d); -1 if a dim is negative or the product passes 2^62. */
 FL_API int64_t fl_shape_numel(fl_shape s);
 /* "[2, 3]" into buf; returns buf. */
@@ -400,8 +409,6 @@ FL_API void fl_set_flags(uint64_t flags);
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
     X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
-    /* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]: floats of one dtype */ \
-    X(linear,              OPT, fl_linear_args,  "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid") \
     /* x [n, c, h, w] -> y [n, c, oh, ow], index of the first maximum: i64 into h * w, or u8 into the window, of at \
        most 256 elements */ \
     X(max_pool2d,          OPT, fl_pool2d_args,  "gather where argmax") \
@@ -441,23 +448,7 @@ FL_API void fl_set_flags(uint64_t flags);
     X(dropout,             OPT, fl_dropout_args, "random le where mul") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
     X(grad1,               OPT, fl_grad_args,    "") \
-    X(grad2,               OPT, fl_grad_args,    "") \
-    /* in place: g, p, [m] -> p, [m];  g, p, m, v -> p, m, v.  out[i] are the same handles as the inputs */ \
-    X(sgd_step,            OPT, fl_sgd_args,     "mul add sub copy") \
-    X(adam_step,           OPT, fl_adam_args,    "mul add sub div sqrt copy") \
-    /* matrices are the last two dims, in batches; outputs of svd and eigh may be absent (out[i] NULL).
-       x [n, n] -> l u in one matrix, i64 pivot [n]: row i was swapped with row pivot[i];  a [n, n], b [n, k] -> x */ \
-    X(lu_factor,           OPT, fl_no_args,      "cpu") \
-    X(solve,               OPT, fl_no_args,      "cpu") \
-    X(solve_triangular,    OPT, fl_triangle_args, "cpu") \
-    /* x [n, n], its lower triangle -> l lower, zeros above;  x [m, n] -> q [m, k], r [k, n], k = min(m, n) */ \
-    X(cholesky,            OPT, fl_no_args,      "cpu") \
-    X(qr,                  OPT, fl_no_args,      "cpu") \
-    /* x [m, n] -> [u [m, k]], s [k] descending, [vt [k, n]];  x [n, n], its lower triangle -> w [n] ascending, [v [n, n]] */ \
-    X(svd,                 OPT, fl_no_args,      "cpu") \
-    X(eigh,                OPT, fl_no_args,      "cpu") \
-    /* x [..., n, ..., 2] -> y: sum over j of x_j exp(-+2 pi i j k / n) of complex pairs along one axis */ \
-    X(fft,                 OPT, fl_fft_args,     "iota mul remainder cos sin neg copy matmul")
+    X(grad2,               OPT, fl_grad_args,    "")
 
 /* An op by number: FL_OP_<name> for those of the tables, a variable fl_op_<name> for registered ones. */
 typedef int fl_op;
@@ -556,13 +547,6 @@ typedef struct fl_sort_args {
     int axis;
     bool descending;
 } fl_sort_args;
-typedef struct fl_triangle_args {
-    bool upper, unit; /* the other triangle, the diagonal (ones) are not read */
-} fl_triangle_args;
-typedef struct fl_fft_args {
-    int axis;
-    bool inverse; /* with +, and without 1 / n */
-} fl_fft_args;
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
 } fl_conv2d_args; /* h, w */
@@ -596,25 +580,9 @@ typedef struct fl_cross_entropy_args {
 typedef struct fl_ctc_args {
     int64_t blank; /* its class */
 } fl_ctc_args;
-typedef struct fl_linear_args {
-    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_NONE */
-} fl_linear_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
-/* g' = g + weight_decay p;  m = momentum m + (first ? 1 : 1 - dampening) g';
-   p -= lr (nesterov ? g' + momentum m : m)   (momentum 0: no m, p -= lr g') */
-typedef struct fl_sgd_args {
-    double lr, momentum, dampening, weight_decay;
-    bool nesterov, first;
-} fl_sgd_args;
-/* L2: g += wd p; decoupled: p -= lr wd p.  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
-   p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps),  bias_i = 1 - beta_i^t */
-typedef struct fl_adam_args {
-    double lr, beta1, beta2, eps, weight_decay, bias1, bias2;
-    bool decoupled;
-} fl_adam_args;
-
 struct fl_call {
     fl_op op;
     int n_out, n_in;
@@ -919,77 +887,6 @@ FL_API fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b);
 /* min(max(x, low), high). */
 FL_API fl_tensor *fl_clip(fl_tensor *x, double low, double high);
 
-/* >>reduce ------------------------------------------------------------------------------------- */
-
-/* Axes of a reduction: {.keepdim = true} keeps the dims as 1. FL_AXES(0, -1); FL_ALL_AXES. */
-typedef struct fl_axes {
-    int n;
-    int axis[FL_MAX_DIMS];
-    bool keepdim;
-} fl_axes;
-#define FL_AXES(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, false})
-#define FL_AXES_KEEP(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, true})
-#define FL_ALL_AXES ((fl_axes){0, {0}, false}) /* no axis named: all of them */
-FL_API fl_tensor *fl_sum(fl_tensor *x, fl_axes axes);
-FL_API fl_tensor *fl_prod(fl_tensor *x, fl_axes axes);
-FL_API fl_tensor *fl_mean(fl_tensor *x, fl_axes axes); /* float only */
-/* sum (x - mean)^2 / (n - correction) */
-FL_API fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction);
-FL_API fl_tensor *fl_amax(fl_tensor *x, fl_axes axes);
-FL_API fl_tensor *fl_amin(fl_tensor *x, fl_axes axes);
-FL_API fl_tensor *fl_all(fl_tensor *x, fl_axes axes); /* b8 */
-FL_API fl_tensor *fl_any(fl_tensor *x, fl_axes axes); /* b8 */
-FL_API fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes);
-/* i64 index of the first extreme along axis; NaN wins. */
-FL_API fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim);
-FL_API fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim);
-
-/* Sum, product of the elements up to and with each along axis; b8 and integers give i64. */
-FL_API fl_tensor *fl_cumsum(fl_tensor *x, int axis);
-FL_API fl_tensor *fl_cumprod(fl_tensor *x, int axis);
-
-/* >>order -------------------------------------------------------------------------------------- */
-
-/* x in ascending (descending) order along axis: stable, NaN is the largest. *index (may be NULL)
-   gets the i64 place in x of each. */
-FL_API fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index);
-/* The places alone. */
-FL_API fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending);
-/* The k largest (smallest) along axis, in order; *index as above. */
-FL_API fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index);
-/* Coordinates of the nonzero elements, i64 [n, ndim], row-major; waits for x. */
-FL_API fl_tensor *fl_nonzero(fl_tensor *x);
-
-/* >>index -------------------------------------------------------------------------------------- */
-
-/* y[..i..] = x[..index[..i..]..] along axis; index i64, its other dims at most x's. An index out of
-   range is an error. */
-FL_API fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index);
-/* Copy of x with src[..i..] added at index[..i..]; repeats add up in order. index and src have one
-   shape. */
-FL_API fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
-/* Copy of x with src[..i..] written at index[..i..]; of repeats the last one stays. */
-FL_API fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
-/* Rows index (1-D i64) of x along axis. */
-FL_API fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index);
-/* index i64 [...] -> f32 [..., classes]. */
-FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
-
-/* >>linear ------------------------------------------------------------------------------------- */
-
-/* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and
-   vanish. Blocks of a registered dtype are unpacked to f32. */
-FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
-/* What products of f32 may round their operands to, process-wide: FL_F32 (nothing, at the start) or
-   FL_BF16. That is a permission for matmul, linear layers, convolution and attention, their
-   gradients, and what is composed of them; a backend uses it where its processor multiplies bf16
-   (or anything in between, as TF32) faster, and keeps f32 where that gains nothing. Sums and results
-   stay f32, so weights and gradients need no scaling. Each operand is off by at most 2^-9 of itself,
-   a product by 2^-8 of the sum of its absolute terms; NaN and infinities stay, denormals may count
-   as 0. Compare PyTorch's torch.set_float32_matmul_precision("medium"). */
-FL_API fl_dtype fl_matmul_precision(void);
-FL_API bool fl_set_matmul_precision(fl_dtype d);
-
 /* >>neural ------------------------------------------------------------------------------------- */
 
 typedef struct fl_conv2d_opts {
@@ -1066,14 +963,6 @@ FL_API fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *
    dropout_at(dy, p, the same state). */
 FL_API fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng);
 FL_API fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state);
-
-/* >>step --------------------------------------------------------------------------------------- */
-
-/* In-place optimizer steps, formulas at fl_sgd_args and fl_adam_args; p, m, v are written. m NULL:
-   momentum 0. */
-FL_API bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a);
-FL_API bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v,
-                         const fl_adam_args *a);
 
 /* >>for op writers ----------------------------------------------------------------------------- */
 

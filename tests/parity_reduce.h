@@ -1,11 +1,11 @@
 /* parity_reduce.h - the lines of parity.c for reductions, scans and the rest of the element-wise
    ops */
 
-static fl_between method_of(const parity_case *c) {
+static fl_quantile_method method_of(const parity_case *c) {
     static const char *const names[] = {"linear", "lower", "higher", "nearest", "midpoint"};
     int i = 0;
     while (i < 4 && strcmp(names[i], text_of(c, "method"))) i++;
-    return (fl_between)i;
+    return (fl_quantile_method)i;
 }
 
 /* The largest finite value of x's dtype. */
@@ -37,7 +37,7 @@ WITH_INDEX(kthvalue, fv_kthvalue(IN(0), INT("k"), AXIS("axis"), false, &index))
     OP(median, fv_median(IN(0), AXIS("axis"), INT("keepdim") != 0, NULL)) \
     OP(nanmedian, fv_nanmedian(IN(0), AXIS("axis"), INT("keepdim") != 0, NULL)) \
     OP(quantile, fv_quantile(IN(0), NUM("q"), AXIS("axis"), INT("keepdim") != 0, method_of(c))) \
-    OP(nanquantile, fv_nanquantile(IN(0), NUM("q"), AXIS("axis"), INT("keepdim") != 0, FL_BETWEEN_LINEAR)) \
+    OP(nanquantile, fv_nanquantile(IN(0), NUM("q"), AXIS("axis"), INT("keepdim") != 0, FL_QUANTILE_LINEAR)) \
     OP(logcumsumexp, fv_logcumsumexp(IN(0), AXIS("axis"))) \
     OP(diff, fv_diff(IN(0), AXIS("axis"))) \
     OP(trapezoid, fv_trapezoid(IN(0), 1, AXIS("axis"))) \

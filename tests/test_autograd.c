@@ -901,7 +901,7 @@ TEST(roots_and_operands_are_checked) {
     CHECK(fv_sum_to(x, FL_SHAPE(4)) == NULL);
     CHECK_ERROR("fv_sum_to: [4] does not broadcast to f64 [2, 3]");
     CHECK(fv_sum_to(NULL, FL_SHAPE(4)) == NULL);
-    CHECK_ERROR("fl_sum");
+    CHECK_ERROR("fv_sum_to");
     CHECK(fv_tanh(NULL) == NULL &&
           fv_add(x, NULL) == NULL); /* the second passes: an error is pending */
     CHECK_ERROR("tanh");

@@ -413,6 +413,9 @@ static void rows_of_op_writers(void) {
     ROW_OF(RAISES, "fl_run_composed", "fl_sum",
         !fl_run_composed(&(fl_call){.op = FL_OP_sum, .n_out = 1, .out = {out}}), "no composition");
     FINE(fv_record_opt, !fv_record_opt(NULL, NULL));
+    NO(fv_record_formula, (FL_OP_add, o.v23, o.f23), "no formula of x");
+    FINE(fv_formula_reads_x, !fv_formula_reads_x(FL_OP_NONE) && !fv_formula_reads_x(FL_OP_add) &&
+                                 !fv_formula_reads_x(FL_OP_relu) && fv_formula_reads_x(FL_OP_gelu));
     ROW(RAISES, "fv_record_op", !fv_record_op(FL_OP_NONE, o.f23, FV_NONE, FV_NONE, NULL), "no op 0");
 }
 
@@ -692,7 +695,7 @@ static void rows_of_reductions(void) {
     NO(fl_argmax, (o.f03, 0, false), "no elements", "[0, 3]");
     NO(fl_argmin, (NULL, 0, false), NULLS);
     NO(fl_argmin, (o.u23, 0, false), "u16");
-    NO_AS(fv_sum_to, "fl_sum", (NULL, FL_SHAPE(3)), NULLS);
+    NO(fv_sum_to, (NULL, FL_SHAPE(3)), NULLS);
     NO(fv_sum_to, (o.v23, FL_SHAPE(4)), "[2, 3]", "[4]");
     NO(fv_sum_to, (o.v23, least), "[2, 3]");
 }

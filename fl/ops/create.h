@@ -5,6 +5,10 @@
 #if defined(FL_IMPL_ONLY_OPS_CREATE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_CREATE_IMPL
 #define FL_OPS_CREATE_IMPL
+#include "index.h"
+#include "order.h"
+#include "reduce.h"
+#include "scan.h"
 #include <math.h>
 
 /* >>like another */

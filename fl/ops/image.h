@@ -7,6 +7,9 @@
 #if defined(FL_IMPL_ONLY_OPS_IMAGE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_IMAGE_IMPL
 #define FL_OPS_IMAGE_IMPL
+#include "index.h"
+#include "linear.h"
+#include "reduce.h"
 #include <math.h>
 #include <string.h>
 #define FL_TEXT "image.h"

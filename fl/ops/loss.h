@@ -7,6 +7,8 @@
 #if defined(FL_IMPL_ONLY_OPS_LOSS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_LOSS_IMPL
 #define FL_OPS_LOSS_IMPL
+#include "index.h"
+#include "reduce.h"
 #include "softmax.h"
 #include <math.h>
 #define FL_TEXT "loss.h"

@@ -6,6 +6,7 @@
 #if defined(FL_IMPL_ONLY_OPS_MOVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_MOVE_IMPL
 #define FL_OPS_MOVE_IMPL
+#include "index.h"
 #define FL_TEXT "move.h"
 #include "expand.h"
 #endif

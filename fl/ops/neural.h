@@ -6,6 +6,9 @@
 #if defined(FL_IMPL_ONLY_OPS_NEURAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_NEURAL_IMPL
 #define FL_OPS_NEURAL_IMPL
+#include "index.h"
+#include "linear.h"
+#include "reduce.h"
 #include "softmax.h"
 #include <limits.h>
 #include <math.h>

@@ -7,6 +7,7 @@
 #if defined(FL_IMPL_ONLY_OPS_SPECIAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_SPECIAL_IMPL
 #define FL_OPS_SPECIAL_IMPL
+#include "reduce.h"
 #include <math.h>
 #include <string.h>
 #define FL_TEXT "special.h"

@@ -73,15 +73,7 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_layer_norm] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_layer_norm_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cross_entropy] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_cross_entropy_grad] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_fft] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_lu_factor] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_solve] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_solve_triangular] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_cholesky] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_qr] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_svd] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_eigh] = FL_SLOT_CONTIGUOUS}};
+                                                   [FL_OP_cross_entropy_grad] = FL_SLOT_CONTIGUOUS}};
 #undef FL__SLOT_REQ
 #undef FL__SLOT_OPT
 #undef FL__SLOT_DEF
@@ -97,7 +89,12 @@ static fl_backend fl__cpu_table = {.name = "cpu",
 /* The slots of registered ops come from the files of their kernels, once, when the library starts. */
 FL_API const fl_backend *fl_backend_cpu(void) {
     static bool complete;
-    if (!complete) fl__cpu_softmax_slots(&fl__cpu_table);
+    if (complete) return &fl__cpu_table;
+    fl__cpu_fft_slots(&fl__cpu_table);
+    fl__cpu_lapack_slots(&fl__cpu_table);
+    fl__cpu_matmul_slots(&fl__cpu_table);
+    fl__cpu_softmax_slots(&fl__cpu_table);
+    fl__cpu_step_slots(&fl__cpu_table);
     complete = true;
     return &fl__cpu_table;
 }

@@ -170,7 +170,7 @@ static bool fl__columns_forward(const fl__conv *v, const fl_call *c) {
               y = fl__columns_matrix(c->out[0], pixels, v->o);
     if (!fl__columns_open(v, c->in[0], true, &columns, "conv2d")) return false;
     const fl_linear_args plain = {.act = FL_OP_NONE};
-    fl_call product = {.op = FL_OP_linear, .n_out = 1, .n_in = c->n_in, .out = {&y},
+    fl_call product = {.op = fl_op_linear, .n_out = 1, .n_in = c->n_in, .out = {&y},
                        .in = {&columns, &w, c->in[2]}, .args = &plain};
     bool ok = fl__cpu_linear(NULL, &product);
     fl__columns_close(&columns, c->in[0]);

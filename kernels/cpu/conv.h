@@ -27,8 +27,8 @@
 
    Work is cut by size only: the bits do not depend on the number of threads; the layout decides
    which way a convolution goes, but not the bits of this one. */
-#include "../../fl_tensor.h"
 #include "gemm.h"
+#include "matmul.h"
 #include "rooms.h"
 #ifndef FL_CPU_CONV_H
 #define FL_CPU_CONV_H

@@ -5,6 +5,7 @@
 
    Where fl_matmul_precision allows it, packed f32 operands may be rounded to bf16, two values along
    k in the place of one: vdpbf16ps multiplies both and adds them to an f32 sum. */
+#include "../../fl/ops/linear.h"
 #include "common.h"
 #ifndef FL_CPU_GEMM_H
 #define FL_CPU_GEMM_H

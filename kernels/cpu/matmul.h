@@ -15,6 +15,7 @@
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
+#include "../../fl/ops/linear.h"
 #include "gemm.h"
 #include "rooms.h"
 #ifndef FL_CPU_MATMUL_H
@@ -26,6 +27,9 @@ FL_PRIVATE bool fl__gemm_use_openblas(bool on);
 
 /* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64. */
 FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c);
+/* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]; f32, f64. */
+FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c);
+FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
 
 #endif /* FL_CPU_MATMUL_H: stop here if you only want the declarations */
 
@@ -602,6 +606,10 @@ FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
     memset(p.out, 0, (size_t)(m * n) * f.size);
     fl__matmul_finish_rows(&p, m);
     return true;
+}
+
+FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_linear, fl__cpu_linear, 0);
 }
 
 #endif /* FL_CPU_MATMUL_IMPL */
