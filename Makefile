@@ -4,6 +4,7 @@
 #   make test SAN=address,undefined   or SAN=thread: with sanitizers
 #   make OPENBLAS=no LAPACK=no ZLIB=no   without optional parts that were found (LAPACK needs OPENBLAS)
 #   make test TESTS="test_mem test_nn"   some test programs only
+#   make test SEED=7                 the cases that the seed 7 draws; make test-full: all
 #   make test COMPILE=no              without tests/compile, which tries every compiler by itself
 
 CFLAGS ?= -O2 -g1
@@ -13,13 +14,16 @@ BACKEND ?= cpu
 # --- what there is ---------------------------------------------------------------------------------------
 
 HEADERS  := $(wildcard fl*.h fl/*/*.h kernels/*.h kernels/*/*.h)
+TEXTS    := $(wildcard fl/*/*.inc kernels/*.inc kernels/*/*.inc)
+HEADER   ?= fl.h
+SINGLE   ?= build/single/$(HEADER)
 UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h fl/*/*.h kernels/*/*.h 2>/dev/null)
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
-EXAMPLES := $(basename $(wildcard examples/*.c examples/strangers/*.c))
+EXAMPLES := $(basename $(wildcard examples/*.c examples/extend/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
 MODEL_UNITS := $(basename $(wildcard bench/models/*.c))
-STRANGERS := $(basename $(wildcard examples/strangers/*.c))
-BACKENDS := cpu $(basename $(notdir $(wildcard examples/strangers/naive.h examples/strangers/recorder.h examples/strangers/evictor.h)))
+EXTENSIONS := $(basename $(wildcard examples/extend/*.c))
+BACKENDS := cpu $(basename $(notdir $(wildcard examples/extend/naive.h examples/extend/recorder.h examples/extend/evictor.h)))
 
 # --- the variant -----------------------------------------------------------------------------------------
 
@@ -33,7 +37,7 @@ SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-fr
 PIC_FLAGS = $(if $(SHARED),-fPIC -DFL_BUILD_SHARED)
 ALL_CFLAGS = $(CFLAGS) $(SAN_FLAGS) $(PIC_FLAGS) $(WARN) -pthread
 
-NO_CONFIG = help clean
+NO_CONFIG = help clean single
 ifneq ($(filter-out $(NO_CONFIG),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
@@ -54,7 +58,7 @@ LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared examples mnist test test-compile conformance gradcheck mutants bits parity bench metrics clean help FORCE
+.PHONY: all lib shared single examples mnist test test-full test-compile conformance gradcheck mutants bits parity bench metrics clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -65,15 +69,24 @@ lib: $(BUILD)/libfl.a ## build/<variant>/libfl.a
 shared: ## build/<variant>-shared/libfl.so
 	@$(MAKE) --no-print-directory SHARED=1 build/$(VARIANT)-shared/libfl.so
 
+single: ## build/single/fl.h, the family as one file; HEADER=fl_nn.h: what that header needs
+	@mkdir -p $(dir $(SINGLE))
+	@awk -v header=$(HEADER) -f fl/single.awk LICENSE $(HEADERS) $(TEXTS) > $(SINGLE).new
+	@mv $(SINGLE).new $(SINGLE)
+	@echo $(SINGLE)
+
 examples: $(EXAMPLES:%=$(BUILD)/%) ## the programs of examples/
 
 mnist: $(BUILD)/examples/mnist ## train the CNN of the Flashlight paper: make mnist [DATA=dir] [ARGS="--epochs 3 ..."]
 	$< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 # A program that does not build counts as a failure and does not keep the others from running.
-test: ## build and run all tests; the last line is the grand total
+test: ## build and run all tests, a sample of the exhaustive ones (SEED=n repeats one); the last line is the grand total
 	-@$(MAKE) --no-print-directory -k test-programs
-	@CC="$(CC)" tests/run $(BUILD) $(TEST_RUNS)
+	@CC="$(CC)" FULL="$(FULL)" SEED="$(SEED)" tests/run $(BUILD) $(TEST_RUNS)
+
+test-full: FULL = 1 ## the same without sampling
+test-full: test
 
 test-compile: ## every header alone and together, C and C++, both compilers, lint
 	@CC="$(CC)" tests/compile/run
@@ -118,10 +131,10 @@ RUNS_OF_conformance = $(BACKENDS:%=conformance:%)
 RUNS_OF_gradcheck = $(BACKENDS:%=gradcheck:%)
 RUNS_OF_random = $(patsubst %,random:%,$(filter-out evictor,$(BACKENDS)))
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
-            $(if $(filter file,$(origin TESTS)),$(STRANGERS) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
+            $(if $(filter file,$(origin TESTS)),$(EXTENSIONS) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
 
 .PHONY: test-programs
-test-programs: $(TESTS:%=$(BUILD)/tests/%) $(STRANGERS:%=$(BUILD)/%)
+test-programs: $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%)
 
 # Clang only, and nothing else of this file depends on it. Inputs worth keeping gather in build/fuzz/corpus.
 FUZZ := build/fuzz

@@ -21,8 +21,7 @@
      fl_data.h      data sets, loaders, meters, tensors in files
      fl_autograd.h  variables and the tape
      fl_composed.h  ops composed of others, on tensors and on variables
-     fl_nn.h        modules, layers, losses, saving
-     fl_nn_layers.h sequences, attention, transformers, large vocabularies, capsules
+     fl_nn.h        modules, layers, losses, saving (rooms in fl/nn)
      fl_optim.h     optimizers, clipping */
 #include "fl_mem.h"
 #include "fl_tensor.h"
@@ -30,7 +29,6 @@
 #include "fl_autograd.h"
 #include "fl_composed.h"
 #include "fl_nn.h"
-#include "fl_nn_layers.h"
 #include "fl_optim.h"
 
 /* MIT licence: see LICENSE. */

@@ -117,6 +117,8 @@ typedef struct fv_record_opts {
     size_t bytes;
 } fv_record_opts;
 FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *o);
+/* True if x's value is not kept for backward but computed again: so are views of it. */
+FL_API bool fv_recomputed(const fl_var *x);
 /* The variable of a registered op's result, whose backward is the op's gradient and whose arguments
    are `args`. value NULL passes. */
 FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args);
@@ -260,19 +262,6 @@ FL_API fl_var *fv_logical_or(fl_var *a, fl_var *b);
 FL_API fl_var *fv_logical_xor(fl_var *a, fl_var *b);
 FL_API fl_var *fv_where(fl_var *c, fl_var *a, fl_var *b);
 FL_API fl_var *fv_clip(fl_var *x, double low, double high);
-FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype);
-
-FL_API fl_var *fv_reshape(fl_var *x, fl_shape shape);
-FL_API fl_var *fv_permute(fl_var *x, int naxes, const int *axes);
-FL_API fl_var *fv_transpose(fl_var *x, int a, int b);
-FL_API fl_var *fv_expand(fl_var *x, fl_shape shape);
-FL_API fl_var *fv_slice(fl_var *x, int axis, int64_t start, int64_t stop, int64_t step);
-FL_API fl_var *fv_select(fl_var *x, int axis, int64_t i);
-FL_API fl_var *fv_squeeze(fl_var *x, int axis);
-FL_API fl_var *fv_unsqueeze(fl_var *x, int axis);
-FL_API fl_var *fv_flatten(fl_var *x, int first, int last);
-FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis);
-FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
 
 /* As fl_conv2d, but the bias is an argument (NULL: none): fv_conv2d(x, w, b, .stride = 2). */
 #define fv_conv2d(...) FV__CONV2D(__VA_ARGS__, ._ = 0)
@@ -287,7 +276,6 @@ FL_API fl_var *fv_max_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o);
 #define fv_avg_pool2d(...) FV__AVG_POOL2D(__VA_ARGS__, ._ = 0)
 #define FV__AVG_POOL2D(x, kernel, ...) fv_avg_pool2d_opt(x, kernel, (fl_pool2d_opts){__VA_ARGS__})
 FL_API fl_var *fv_avg_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o);
-FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng);
 
 #ifdef __cplusplus
 }
@@ -299,9 +287,12 @@ FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng);
 #if defined(FL_IMPL_ONLY_AUTOGRAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_AUTOGRAD_IMPL
 #define FL_AUTOGRAD_IMPL
-
+#include "fl/ops/copy.h"
+#include "fl/ops/create.h"
 #include "fl/ops/index.h"
+#include "fl/ops/random.h"
 #include "fl/ops/reduce.h"
+#include "fl/ops/view.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -702,6 +693,10 @@ FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn bac
         fl_fail("fv_record: %s has %d inputs and %d saved values, at most %d each", name, in.n,
                 saved.n, FV_MAX);
     return fl_raise();
+}
+
+FL_API bool fv_recomputed(const fl_var *x) {
+    return x && x->node && x->node->recompute;
 }
 
 FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args) {
@@ -1308,206 +1303,6 @@ FL_API fl_var *fv_clip(fl_var *x, double low, double high) {
                           FV_SAVE(x), &to, sizeof to);
 }
 
-/* fv_add_grad casts and sums. */
-static void fv__pass_back(fl_node *n, fl_var *dy) {
-    fv_add_grad(n, 0, dy);
-}
-
-FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype) {
-    fl_tensor *value = fl_cast(fv_value(x), dtype);
-    if (value && value == x->value) return x;
-    return fv_record_args("cast", value, fv__pass_back, FV_IN(x), FV_NONE, NULL, 0);
-}
-
-/* ---- movement ---- */
-
-static void fv__reshape_back(fl_node *n, fl_var *dy) {
-    fv_add_grad(n, 0, fv_reshape(dy, fv_in_shape(n, 0)));
-}
-
-static fl_tensor *fv__reshape_recompute(fl_node *n) {
-    return fl_reshape(fv_value(fv_saved(n, 0)), *(const fl_shape *)fv_args(n));
-}
-
-/* Records what only changes the shape; if x is computed again, so is this. */
-static fl_var *fv__reshaped(const char *name, fl_var *x, fl_tensor *value) {
-    if (!value) return NULL;
-    const bool again = x->node && x->node->recompute;
-    const fl_shape to = fl_shape_of(value);
-    return fv_record_opt(value, &(fv_record_opts){.name = name,
-                                         .back = fv__reshape_back,
-                                         .recompute = again ? fv__reshape_recompute : NULL,
-                                         .in = FV_IN(x),
-                                         .saved = again ? FV_SAVE(x) : FV_NONE,
-                                         .n_recompute_only = again,
-                                         .args = &to,
-                                         .bytes = again ? sizeof to : 0});
-}
-
-FL_API fl_var *fv_reshape(fl_var *x, fl_shape shape) {
-    return fv__reshaped("reshape", x, fl_reshape(fv_value(x), shape));
-}
-
-FL_API fl_var *fv_squeeze(fl_var *x, int axis) {
-    return fv__reshaped("squeeze", x, fl_squeeze(fv_value(x), axis));
-}
-
-FL_API fl_var *fv_unsqueeze(fl_var *x, int axis) {
-    return fv__reshaped("unsqueeze", x, fl_unsqueeze(fv_value(x), axis));
-}
-
-FL_API fl_var *fv_flatten(fl_var *x, int first, int last) {
-    return fv__reshaped("flatten", x, fl_flatten(fv_value(x), first, last));
-}
-
-typedef struct fv__axis_list {
-    int n, axis[FL_MAX_DIMS];
-} fv__axis_list;
-
-static void fv__permute_back(fl_node *n, fl_var *dy) {
-    const fv__axis_list *p = fv_args(n);
-    int back[FL_MAX_DIMS] = {0};
-    for (int i = 0; i < p->n; i++) back[p->axis[i]] = i;
-    fv_add_grad(n, 0, fv_permute(dy, p->n, back));
-}
-
-FL_API fl_var *fv_permute(fl_var *x, int naxes, const int *axes) {
-    fl_tensor *value = fl_permute(fv_value(x), naxes, axes);
-    fv__axis_list p = {.n = naxes};
-    for (int i = 0; value && i < naxes; i++) p.axis[i] = axes[i] < 0 ? axes[i] + naxes : axes[i];
-    return fv_record_args("permute", value, fv__permute_back, FV_IN(x), FV_NONE, &p, sizeof p);
-}
-
-static void fv__transpose_back(fl_node *n, fl_var *dy) {
-    const int *axis = fv_args(n);
-    fv_add_grad(n, 0, fv_transpose(dy, axis[0], axis[1]));
-}
-
-FL_API fl_var *fv_transpose(fl_var *x, int a, int b) {
-    int axis[] = {a, b};
-    return fv_record_args("transpose", fl_transpose(fv_value(x), a, b), fv__transpose_back,
-                          FV_IN(x), FV_NONE, axis, sizeof axis);
-}
-
-FL_API fl_var *fv_expand(fl_var *x, fl_shape shape) {
-    return fv_record_args("expand", fl_expand(fv_value(x), shape), fv__pass_back, FV_IN(x), FV_NONE,
-                          NULL, 0);
-}
-
-typedef struct fv__range {
-    int axis;
-    int64_t start, stop, step;
-} fv__range;
-
-/* The places of a slice as a scatter index of dy's shape: for backends without views to write
-   through. */
-static fl_tensor *fv__range_index(const fl_tensor *dy, fl_shape shape, fv__range r) {
-    int axis = r.axis < 0 ? r.axis + shape.ndim : r.axis;
-    fl_shape column = {.ndim = shape.ndim};
-    for (int d = 0; d < shape.ndim; d++) column.dim[d] = d == axis ? dy->shape[d] : 1;
-    fl_tensor *places = fl_arange(0, (double)shape.dim[axis], 1, FL_I64);
-    places = fl_reshape(fl_slice(places, 0, r.start, r.stop, r.step), column);
-    return fl_to(fl_expand(places, fl_shape_of(dy)), fl_family_name(dy));
-}
-
-static fl_tensor *fv__spread_range(fl_tensor *dy, fl_shape shape, fv__range r) {
-    fl_tensor *dx = fl_new_full(dy, shape, 0), *part = fl_slice(dx, r.axis, r.start, r.stop, r.step);
-    if (!part) return NULL;
-    if (part->copied) return fl_scatter_add(dx, r.axis, fv__range_index(dy, shape, r), dy);
-    return fl_assign(part, dy) ? dx : NULL;
-}
-
-static void fv__slice_grad_back(fl_node *n, fl_var *dy) {
-    const fv__range *r = fv_args(n);
-    fv_add_grad(n, 0, fv_slice(dy, r->axis, r->start, r->stop, r->step));
-}
-
-/* Zeros of a shape with dy in a slice of them. */
-static fl_var *fv__slice_grad(fl_var *dy, fl_shape shape, fv__range r) {
-    if (!dy) return NULL;
-    return fv_record_args("slice_grad", fv__spread_range(dy->value, shape, r), fv__slice_grad_back,
-                          FV_IN(dy), FV_NONE, &r, sizeof r);
-}
-
-static void fv__slice_back(fl_node *n, fl_var *dy) {
-    fv_add_grad(n, 0, fv__slice_grad(dy, fv_in_shape(n, 0), *(const fv__range *)fv_args(n)));
-}
-
-FL_API fl_var *fv_slice(fl_var *x, int axis, int64_t start, int64_t stop, int64_t step) {
-    fv__range r = {axis, start, stop, step};
-    return fv_record_args("slice", fl_slice(fv_value(x), axis, start, stop, step), fv__slice_back,
-                          FV_IN(x), FV_NONE, &r, sizeof r);
-}
-
-static void fv__select_back(fl_node *n, fl_var *dy) {
-    fv__range r = *(const fv__range *)fv_args(n);
-    fv_add_grad(n, 0, fv__slice_grad(fv_unsqueeze(dy, r.axis), fv_in_shape(n, 0), r));
-}
-
-FL_API fl_var *fv_select(fl_var *x, int axis, int64_t i) {
-    fl_tensor *value = fl_select(fv_value(x), axis, i);
-    if (!value) return NULL;
-    if (axis < 0) axis += x->value->ndim;
-    if (i < 0) i += x->value->shape[axis];
-    fv__range r = {axis, i, i + 1, 1};
-    return fv_record_args("select", value, fv__select_back, FV_IN(x), FV_NONE, &r, sizeof r);
-}
-
-static void fv__concat_back(fl_node *n, fl_var *dy) {
-    int axis = *(const int *)fv_args(n);
-    int64_t at = 0;
-    for (int i = 0; i < n->n_in; i++) {
-        int64_t next = at + fv_in_shape(n, i).dim[axis];
-        if (fv_needs(n, i)) fv_add_grad(n, i, fv_slice(dy, axis, at, next, 1));
-        at = next;
-    }
-}
-
-static void fv__stack_back(fl_node *n, fl_var *dy) {
-    for (int i = 0; i < n->n_in; i++)
-        if (fv_needs(n, i)) fv_add_grad(n, i, fv_select(dy, *(const int *)fv_args(n), i));
-}
-
-typedef fl_tensor *(*fv__join_fn)(fl_tensor *const *ts, int n, int axis);
-
-/* n <= FV_MAX */
-static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_var *const *xs,
-                        int n, int axis) {
-    fl_tensor *ts[FV_MAX];
-    if (!xs || n < 1) {
-        if (!xs) fl_fail("fv_%s: the list of variables is NULL", name);
-        else fl_fail("fv_%s: %d variables", name, n);
-        return fl_raise();
-    }
-    for (int i = 0; i < n; i++) ts[i] = fv_value(xs[i]);
-    fl_tensor *value = join(ts, n, axis);
-    if (value && axis < 0) axis += value->ndim;
-    return fv_record_args(name, value, back, (fv_list){n, xs}, FV_NONE, &axis, sizeof axis);
-}
-
-/* More than a node has inputs: groups of them are joined first. */
-static fl_var *fv__join_groups(fl_var *(*join)(fl_var *const *xs, int n, int axis),
-                               fl_var *const *xs, int n, int axis) {
-    fl_scope s = fl_scope_begin();
-    fl_var *group[FV_MAX];
-    bool ok = true;
-    for (int64_t i = 0; ok && i < FV_MAX; i++) {
-        int from = (int)(n * i / FV_MAX), to = (int)(n * (i + 1) / FV_MAX);
-        ok = (group[i] = join(xs + from, to - from, axis)) != NULL;
-    }
-    return fv_scope_return(&s, ok ? fv_concat(group, FV_MAX, axis) : NULL);
-}
-
-FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis) {
-    if (xs && n > FV_MAX) return fv__join_groups(fv_concat, xs, n, axis);
-    return fv__join("concat", fl_concat, fv__concat_back, xs, n, axis);
-}
-
-FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
-    if (xs && n > FV_MAX) return fv__join_groups(fv_stack, xs, n, axis);
-    return fv__join("stack", fl_stack, fv__stack_back, xs, n, axis);
-}
-
 /* ---- convolution: it and its two gradients are each other's gradients ---- */
 
 static fl_var *fv__conv2d_dw(fl_var *x, fl_var *dy, fl_shape w_shape, fl_conv2d_args a);
@@ -1639,25 +1434,6 @@ FL_API fl_var *fv_avg_pool2d_opt(fl_var *x, int64_t kernel, fl_pool2d_opts o) {
     if (!y) return NULL;
     if (!fl_pool2d_resolve(kernel, o, xt->shape[2], xt->shape[3], &a)) return fl_raise();
     return fv_record_args("avg_pool2d", y, fv__avg_pool2d_back, FV_IN(x), FV_NONE, &a, sizeof a);
-}
-
-/* ---- dropout ---- */
-
-static void fv__dropout_back(fl_node *n, fl_var *dy);
-
-static fl_var *fv__dropout_at(fl_var *x, fl_dropout_args a) {
-    return fv_record_args("dropout", fl_dropout_at(fv_value(x), a.p, a.rng), fv__dropout_back,
-                          FV_IN(x), FV_NONE, &a, sizeof a);
-}
-
-static void fv__dropout_back(fl_node *n, fl_var *dy) {
-    fv_add_grad(n, 0, fv__dropout_at(dy, *(const fl_dropout_args *)fv_args(n)));
-}
-
-FL_API fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng) {
-    fl_dropout_args a = {.p = p};
-    if (x && p >= 0 && p <= 1) a.rng = fl_rng_take(rng, fl_numel(x->value));
-    return fv__dropout_at(x, a); /* other p are its error */
 }
 
 #endif /* FL_AUTOGRAD_IMPL */

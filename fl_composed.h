@@ -25,6 +25,7 @@
 
    Errors, life time, broadcasting and dtypes are those of fl_tensor.h. */
 #include "fl_autograd.h"
+#include "fl/ops/ops.h"
 #ifndef FL_COMPOSED_H
 #define FL_COMPOSED_H
 
@@ -221,127 +222,6 @@ FL_API fl_var *fv_grid_sample_opt(fl_var *x, fl_var *grid, fl_grid_opts o);
 /* The grid [n, h, w, 2] of theta [n, 2, 3]: theta (x, y, 1) */
 FL_API fl_tensor *fl_affine_grid(fl_tensor *theta, int64_t h, int64_t w, bool align);
 FL_API fl_var *fv_affine_grid(fl_var *theta, int64_t h, int64_t w, bool align);
-/* >>move --------------------------------------------------------------------------------------- */
-
-/* Axis `from` becomes axis `to`, the others keep their order. A view. */
-FL_API fl_tensor *fl_movedim(fl_tensor *x, int from, int to);
-FL_API fl_var *fv_movedim(fl_var *x, int from, int to);
-/* length elements from start on, all of them within axis. A view. */
-FL_API fl_tensor *fl_narrow(fl_tensor *x, int axis, int64_t start, int64_t length);
-FL_API fl_var *fv_narrow(fl_var *x, int axis, int64_t start, int64_t length);
-/* The other way round along the axes. A view. */
-FL_API fl_tensor *fl_flip(fl_tensor *x, int naxes, const int *axes);
-FL_API fl_var *fv_flip(fl_var *x, int naxes, const int *axes);
-/* Element i goes to i + shift, around the end. */
-FL_API fl_tensor *fl_roll(fl_tensor *x, int64_t shift, int axis);
-FL_API fl_var *fv_roll(fl_var *x, int64_t shift, int axis);
-/* k quarter turns from axis a to axis b. A view. */
-FL_API fl_tensor *fl_rot90(fl_tensor *x, int64_t k, int a, int b);
-FL_API fl_var *fv_rot90(fl_var *x, int64_t k, int a, int b);
-/* axis becomes axes of these sizes, one of which may be -1. */
-FL_API fl_tensor *fl_unflatten(fl_tensor *x, int axis, fl_shape shape);
-FL_API fl_var *fv_unflatten(fl_var *x, int axis, fl_shape shape);
-/* Parts of `size` along axis, the last may be smaller, or n parts as equal as those can be, maybe
-   fewer. out has room for max, or n, of them. Returns their number; 0: an error. Views. */
-FL_API int fl_split(fl_tensor *x, int axis, int64_t size, fl_tensor **out, int max);
-FL_API int fv_split(fl_var *x, int axis, int64_t size, fl_var **out, int max);
-FL_API int fl_chunk(fl_tensor *x, int axis, int n, fl_tensor **out);
-FL_API int fv_chunk(fl_var *x, int axis, int n, fl_var **out);
-/* x reps.dim[i] times along axis i; missing numbers are 1, missing axes go before. repeat wants a
-   number for each axis; repeat_interleave repeats each element by itself. */
-FL_API fl_tensor *fl_tile(fl_tensor *x, fl_shape reps);
-FL_API fl_var *fv_tile(fl_var *x, fl_shape reps);
-FL_API fl_tensor *fl_repeat(fl_tensor *x, fl_shape reps);
-FL_API fl_var *fv_repeat(fl_var *x, fl_shape reps);
-FL_API fl_tensor *fl_repeat_interleave(fl_tensor *x, int64_t n, int axis);
-FL_API fl_var *fv_repeat_interleave(fl_var *x, int64_t n, int axis);
-/* So many elements before and after each axis, negative: that many fewer. What they hold, of a b c:
-   value;  a and c;  b before a and b after c;  a before a and c after c;  c before a and a after c;
-   and so on around, as often as it takes. fl_pad(x, .low = {0, 2}, .high = {0, 1}). */
-typedef enum fl_pad_mode {
-    FL_PAD_CONSTANT,
-    FL_PAD_EDGE,
-    FL_PAD_REFLECT,
-    FL_PAD_SYMMETRIC,
-    FL_PAD_CIRCULAR
-} fl_pad_mode;
-typedef struct fl_pad_opts {
-    char _;
-    int64_t low[FL_MAX_DIMS], high[FL_MAX_DIMS]; /* of axis 0, 1, ... */
-    fl_pad_mode mode;
-    double value;
-} fl_pad_opts;
-#define fl_pad(...) FL__PAD(fl_pad_opt, __VA_ARGS__, ._ = 0)
-#define fv_pad(...) FL__PAD(fv_pad_opt, __VA_ARGS__, ._ = 0)
-#define FL__PAD(fn, x, ...) fn(x, (fl_pad_opts){__VA_ARGS__})
-FL_API fl_tensor *fl_pad_opt(fl_tensor *x, fl_pad_opts o);
-FL_API fl_var *fv_pad_opt(fl_var *x, fl_pad_opts o);
-/* Windows of `size` elements, `dilation` apart, every `step` elements of axis: axis counts them, a
-   new last axis holds them. A view, whose overlaps share elements; gradients add up. */
-FL_API fl_tensor *fl_sliding_windows(fl_tensor *x, int axis, int64_t size, int64_t step, int64_t dilation);
-FL_API fl_var *fv_sliding_windows(fl_var *x, int axis, int64_t size, int64_t step, int64_t dilation);
-/* [..., c r r, h, w] -> [..., c, h r, w r] and back;  [n, c, ...]: channel i of group g comes to
-   place i groups + g */
-FL_API fl_tensor *fl_pixel_shuffle(fl_tensor *x, int64_t r);
-FL_API fl_var *fv_pixel_shuffle(fl_var *x, int64_t r);
-FL_API fl_tensor *fl_pixel_unshuffle(fl_tensor *x, int64_t r);
-FL_API fl_var *fv_pixel_unshuffle(fl_var *x, int64_t r);
-FL_API fl_tensor *fl_channel_shuffle(fl_tensor *x, int64_t groups);
-FL_API fl_var *fv_channel_shuffle(fl_var *x, int64_t groups);
-/* The same shape [n, c, ...], stored [n, ..., c]: movedim(y, 1, -1) is contiguous. */
-FL_API fl_tensor *fl_channels_last(fl_tensor *x);
-FL_API fl_var *fv_channels_last(fl_var *x);
-FL_API fl_var *fv_contiguous(fl_var *x);
-/* n operands with the shape of all; n <= 8 vectors as coordinates, out[i] with axis i along xs[i].
-   Views; out may be xs. */
-FL_API bool fl_broadcast_tensors(fl_tensor *const *xs, int n, fl_tensor **out);
-FL_API bool fv_broadcast_tensors(fl_var *const *xs, int n, fl_var **out);
-FL_API bool fl_meshgrid(fl_tensor *const *xs, int n, fl_tensor **out);
-FL_API bool fv_meshgrid(fl_var *const *xs, int n, fl_var **out);
-/* The entries whose coordinate along b is that along a plus offset, as a new last axis. A view of
-   tensors. */
-FL_API fl_tensor *fl_diagonal(fl_tensor *x, int64_t offset, int a, int b);
-FL_API fl_var *fv_diagonal(fl_var *x, int64_t offset, int a, int b);
-/* Matrices with the last axis as that diagonal, else 0: [..., n] -> [..., n + |offset|, the same] */
-FL_API fl_tensor *fl_diag_embed(fl_tensor *x, int64_t offset);
-FL_API fl_var *fv_diag_embed(fl_var *x, int64_t offset);
-/* Matrices of the last two axes, 0 above, or below, diagonal k */
-FL_API fl_tensor *fl_tril(fl_tensor *x, int64_t k);
-FL_API fl_var *fv_tril(fl_var *x, int64_t k);
-FL_API fl_tensor *fl_triu(fl_tensor *x, int64_t k);
-FL_API fl_var *fv_triu(fl_var *x, int64_t k);
-/* dst += src (broadcast, cast) through dst into what it views; returns dst. */
-FL_API fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src);
-
-/* >>create ------------------------------------------------------------------------------------- */
-
-/* As fl_full_like. */
-FL_API fl_tensor *fl_zeros_like(fl_tensor *t);
-FL_API fl_tensor *fl_ones_like(fl_tensor *t);
-/* n numbers from start to stop, evenly; base to the power of those. dtype NONE, here and below:
-   f32. */
-FL_API fl_tensor *fl_linspace(double start, double stop, int64_t n, fl_dtype dtype);
-FL_API fl_tensor *fl_logspace(double start, double stop, int64_t n, double base, fl_dtype dtype);
-/* [n, m]: ones up to diagonal k, else 0 */
-FL_API fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype);
-/* Windows of n values for spectra; periodic: those of n + 1 without the last. */
-FL_API fl_tensor *fl_hann_window(int64_t n, bool periodic, fl_dtype dtype);
-FL_API fl_tensor *fl_hamming_window(int64_t n, bool periodic, fl_dtype dtype);
-FL_API fl_tensor *fl_blackman_window(int64_t n, bool periodic, fl_dtype dtype);
-FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
-
-/* >>random: rng NULL is the process's ---------------------------------------------------------- */
-
-/* 1 with probability p, else 0, of p's shape and dtype; p in [0, 1]. Waits for p. */
-FL_API fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng);
-/* 0 ... n - 1 in random order, i64 */
-FL_API fl_tensor *fl_permutation(int64_t n, fl_rng *rng);
-/* n indices, i64, drawn by weights [k] or, for each row, [m, k]; without replacement: each index
-   once, in the order of the draws. Waits for the weights. */
-FL_API fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement, fl_rng *rng);
-/* Normal numbers, those outside of [low, high] drawn again. */
-FL_API fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, double low,
-                                      double high, fl_dtype dtype, fl_rng *rng);
 /* >>neural ------------------------------------------------------------------------------------- */
 
 /* (x - mean) / sqrt(var + eps) * weight + bias, mean and biased variance over the last `dims` dims,

@@ -25,8 +25,11 @@
    <<example
 
    Contents: search for the marker.
-     >>build  >>errors  >>log  >>dtypes  >>threads  >>heap  >>devices  >>buffers  >>managers  >>trace
+     >>build  >>errors  >>log  >>dtypes  >>threads  >>heap  >>records  >>devices  >>buffers
+     >>managers  >>trace
      >>implementation
+   Two managers that stand on others, one that fails and one that plans offsets, have a room of their
+   own: fl/mem/managers.h.
 
    >>build: macros, all optional
      FL_IMPLEMENTATION  define it in one C file before the include: compiles the family's
@@ -47,6 +50,11 @@
      Memory   A buffer takes its bytes from the manager in use when it is made and returns them
               there. Its bytes are reached between fl_buffer_map and fl_buffer_unmap only, so a
               manager may move, page or recompute them. */
+#if defined(__cplusplus) && (defined(FL_IMPLEMENTATION) || defined(FL_STATIC))
+#error "fl: its implementation is C: define FL_IMPLEMENTATION in a C file, and only include fl here"
+#undef FL_IMPLEMENTATION
+#undef FL_STATIC
+#endif
 #ifndef FL_MEM_H
 #define FL_MEM_H
 
@@ -98,6 +106,14 @@
 #define FL_PRIVATE
 #else
 #define FL_PRIVATE __attribute__((visibility("hidden")))
+#endif
+
+#if defined(FL_STATIC)
+#define FL__PRIVATE_VARIABLE static __attribute__((unused))
+#elif defined(_WIN32)
+#define FL__PRIVATE_VARIABLE extern
+#else
+#define FL__PRIVATE_VARIABLE extern __attribute__((visibility("hidden")))
 #endif
 
 /* Keeps rare paths out of the hot functions, and hot ones together. */
@@ -252,8 +268,65 @@ FL_PRIVATE void *fl__realloc(void *p, size_t bytes);
 FL_PRIVATE void fl__free(void *p);
 /* *array doubles until it holds need elements */
 FL_PRIVATE bool fl__grow(void *array, int64_t *cap, int64_t need, size_t size);
+/* the same, which records no error */
+FL_PRIVATE bool fl__grow_raw(void *array, int64_t *cap, int64_t need, size_t size);
 /* a * b without overflow; false (no error recorded) if it does not fit. */
 FL_PRIVATE bool fl__mul_size(size_t a, size_t b, size_t *out);
+
+/* >>records ------------------------------------------------------------------------------------ */
+
+/* Between the headers of fl; not for users. Small records come from free lists that each thread
+   keeps for itself, so that one is taken and put back without a lock or an atomic
+   read-modify-write. The lists are bounded: the surplus goes to shared lists, in batches, and
+   everything does when the thread ends. Kinds 0 to 15 are sizes, of 64 to 1024 bytes. */
+enum {
+    FL__RECORD_SIZES = 16,
+    FL__RECORD_TENSOR = FL__RECORD_SIZES,
+    FL__RECORD_BUFFER,
+    FL__RECORD_KINDS,
+    FL__RECORDS_MOST = 1024 /* in each list of a thread */
+};
+typedef struct fl__record {
+    struct fl__record *next;
+} fl__record;
+typedef struct fl__records {
+    struct {
+        fl__record *head;
+        int64_t n; /* written by its thread, read by all */
+    } list[FL__RECORD_KINDS];
+    int64_t most; /* FL__RECORDS_MOST; 0 before the thread has lists of its own */
+} fl__records;
+/* For empty and for full lists. NULL after fl_fail. */
+FL_PRIVATE void *fl__record_refill(int kind, size_t size);
+FL_PRIVATE void fl__record_overflow(int kind, void *record);
+/* Records of that kind in use, in all threads. */
+FL_PRIVATE int64_t fl__records_live(int kind);
+/* Calls fn when this thread ends, or the process if it is the first, before its records go. Another
+   fn replaces it. False when the heap is out. */
+FL_PRIVATE bool fl__at_thread_end(void (*fn)(void));
+#ifndef __cplusplus
+FL__PRIVATE_VARIABLE _Thread_local fl__records *fl__self; /* never NULL */
+/* A record of `size` bytes, not cleared: always the same size for one kind. */
+static FL__HOT void *fl__record_get(int kind, size_t size) {
+    fl__records *t = fl__self;
+    fl__record *r = t->list[kind].head;
+    if (__builtin_expect(!r, 0)) return fl__record_refill(kind, size);
+    t->list[kind].head = r->next;
+    __atomic_store_n(&t->list[kind].n, t->list[kind].n - 1, __ATOMIC_RELAXED);
+    return r;
+}
+static FL__HOT void fl__record_put(int kind, void *record) {
+    fl__records *t = fl__self;
+    fl__record *r = record;
+    if (__builtin_expect(t->list[kind].n >= t->most, 0)) {
+        fl__record_overflow(kind, record);
+        return;
+    }
+    r->next = t->list[kind].head;
+    t->list[kind].head = r;
+    __atomic_store_n(&t->list[kind].n, t->list[kind].n + 1, __ATOMIC_RELAXED);
+}
+#endif
 
 /* >>devices ------------------------------------------------------------------------------------ */
 
@@ -309,6 +382,8 @@ typedef struct fl_mem_info {
 /* A buffer of `bytes` with one reference; its bytes are not cleared. info may be NULL. NULL after
    fl_fail when memory is out even after every manager trimmed its caches. Does not raise. */
 FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info);
+/* The same from that manager. */
+FL_API fl_buffer *fl_buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_info *info);
 /* A buffer whose bytes do not exist yet: restore(b) makes them on first map (from b->tag). The
    bytes it sets must come from the manager in use: restore calls fl_buffer_fill(b), then writes
    b->ptr. The tag is the caller's until then; a paging manager may take it over in fill, so read it
@@ -354,6 +429,7 @@ struct fl_mem_manager {
     void (*put)(fl_mem_manager *self, fl_buffer *b); /* takes b->ptr back; b may be not resident */
     size_t (*trim)(fl_mem_manager *self); /* returns cached bytes to the device; NULL: none */
     void (*stats)(fl_mem_manager *self, fl_mem_stats *out); /* NULL: zeros */
+    void (*reset_peak)(fl_mem_manager *self); /* peaks become what is; NULL: nothing to do */
     void (*close)(fl_mem_manager *self); /* frees the manager; NULL: nothing to do */
     void *user;
 };
@@ -369,18 +445,7 @@ FL_API fl_mem_manager *fl_mem_native(void);
    splitting and merging, in slabs that stay. FL_MEM_SPLIT_LIMIT bytes (environment): blocks above
    it are never split. */
 FL_API fl_mem_manager *fl_mem_caching(void);
-/* Fails the n-th get from now (n = 1 the next), and all after it if for_ever; the rest goes to
-   `inner` (NULL: current). */
-FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever);
-/* Planned offsets for replays. Between arena_begin and the next one is a step; the first step
-   records sizes and lifetimes, then one block is laid out (greedy by size) and each later step gets
-   the planned offsets in order. A request that departs from the plan is served by `inner`. */
-FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner);
-FL_API bool fl_mem_arena_begin(fl_mem_manager *arena);
-/* size of the planned block, 0 before it is planned */
-FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena);
-/* Closes a manager made by one of the above (the shared ones stay). One that is in use is replaced
-   by the default. */
+/* Closes a manager (the shared ones stay). One that is in use is replaced by the default. */
 FL_API void fl_mem_close(fl_mem_manager *m);
 FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m); /* NULL: current */
 FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m);
@@ -543,7 +608,7 @@ FL_API bool fl_refuse(const char *format, ...) {
     va_start(args, format);
     fl__record_failure(format, args);
     va_end(args);
-    return fl_raise() != NULL;
+    return fl_raise();
 }
 
 FL_API const char *fl_error(void) {
@@ -709,8 +774,7 @@ FL_PRIVATE bool fl__mul_size(size_t a, size_t b, size_t *out) {
     return !__builtin_mul_overflow(a, b, out);
 }
 
-/* fl__grow without an error record. */
-static bool fl__grow_raw(void *array, int64_t *cap, int64_t need, size_t size) {
+FL_PRIVATE bool fl__grow_raw(void *array, int64_t *cap, int64_t need, size_t size) {
     size_t bytes;
     void *p;
     if (need <= *cap) return true;
@@ -1187,16 +1251,12 @@ static size_t fl__class_size(int c) {
     return (size_t)(5 + (c & 3)) << ((c - 8) / 4 + 1) << 6;
 }
 
-/* ---- thread records ----
+/* ---- threads and their records ----
 
-   What a thread keeps for itself, so that a small buffer is made and dropped without a lock or an
-   atomic read-modify-write: free buffer records, shelves of small buffers that are ready (a record
-   with its block, as it was dropped), counters. All of it is
-   bounded; the surplus goes to the shared lists, in batches, and everything does when the thread
-   ends. Records stand on the heap and are linked, so that counters can be summed and a forked child
-   can outlive the threads it lost. */
+   What a thread keeps for itself: free records, shelves of small buffers that are ready (a record
+   with its block, as it was dropped), counters. It stands on the heap and is linked, so that
+   counters can be summed and a forked child can outlive the threads it lost. */
 
-#define FL__RECORDS_MAX 64
 #define FL__BIN_BLOCKS 256                  /* buffers on one shelf, */
 #define FL__BIN_BYTES ((size_t)64 << 10)    /* and their bytes; but four blocks are always kept */
 #define FL__REFILL 8                        /* buffers from one trip to the shared bins, */
@@ -1221,22 +1281,24 @@ typedef struct fl__shelf {
 /* Counters are written by their thread and read by all. Few of them: every store counts on the hot
    path. */
 typedef struct fl__thread {
-    fl_buffer *records;
-    int64_t n_records;
-    int64_t taken; /* records that came in minus those given away: what is not free or on a shelf lives */
-    int64_t gets;  /* small blocks served */
+    fl__records records; /* first: fl__self points there */
+    int64_t taken[FL__RECORD_KINDS]; /* records that came in minus those given away: what is not free lives */
+    int64_t gets; /* small blocks served */
     fl__shelf shelves[FL__SMALL_CLASSES];
-    fl_mem_info info; /* what managers are told when the caller tells nothing */
-    int id;
+    fl_mem_info info;  /* what managers are told when the caller tells nothing */
+    void (*end)(void); /* see fl__at_thread_end */
+    int id;            /* 1, 2, ...: for traces */
     struct fl__thread *next;
 } fl__thread;
 
-static _Thread_local fl__thread *fl__self;
+/* Of a thread that has no record yet: all is empty, and full. */
+static fl__thread fl__nobody;
+FL_PRIVATE _Thread_local fl__records *fl__self = &fl__nobody.records;
 static struct {
     fl__thread *threads;
     int last_id;
-    int64_t taken, gets; /* of threads that are gone */
-    fl_buffer *records;
+    int64_t taken[FL__RECORD_KINDS], gets; /* of threads that are gone */
+    fl__record *records[FL__RECORD_KINDS];
     pthread_key_t key;
     bool ready;
     pthread_once_t once;
@@ -1279,6 +1341,7 @@ static FL__COLD fl__thread *fl__thread_start(void) {
     fl__thread *t = fl__heap_raw(NULL, sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
+    t->records.most = FL__RECORDS_MOST;
     for (int c = 0; c < FL__SMALL_CLASSES; c++) {
         size_t size = fl__class_size(c), most = FL__BIN_BYTES / size;
         t->shelves[c].size = (int)size;
@@ -1290,110 +1353,116 @@ static FL__COLD fl__thread *fl__thread_start(void) {
     t->next = fl__shared.threads;
     fl__shared.threads = t;
     pthread_mutex_unlock(&fl__lock);
-    fl__self = t;
+    fl__self = &t->records;
     return t;
 }
 
 static inline fl__thread *fl__this_thread(void) {
-    fl__thread *t = fl__self;
-    return __builtin_expect(t != NULL, 1) ? t : fl__thread_start();
+    return (fl__thread *)(void *)fl__self;
+}
+
+static fl__thread *fl__thread_record(void) {
+    return fl__this_thread() == &fl__nobody ? fl__thread_start() : fl__this_thread();
+}
+
+FL_PRIVATE bool fl__at_thread_end(void (*fn)(void)) {
+    fl__thread *t = fl__thread_record();
+    if (t) t->end = fn;
+    return t != NULL;
+}
+
+static void fl__thread_call_end(fl__thread *t) {
+    void (*end)(void) = t->end;
+    t->end = NULL;
+    if (end) end();
 }
 
 /* The end of a thread (or of the process): its caches go to the shared lists. Key destructors that
    run later and touch buffers start a new record, which ends the same way. */
 static void fl__thread_end(void *thread) {
     fl__thread *t = thread, **link = &fl__shared.threads;
+    fl__thread_call_end(t);
     pthread_mutex_lock(&fl__lock);
     fl__trim_thread(t);
     while (*link != t) link = &(*link)->next;
     *link = t->next;
-    fl__shared.taken += t->taken;
+    for (int k = 0; k < FL__RECORD_KINDS; k++) fl__shared.taken[k] += t->taken[k];
     fl__shared.gets += t->gets;
     pthread_mutex_unlock(&fl__lock);
-    fl__self = NULL;
+    fl__self = &fl__nobody.records;
     fl__free(t);
 }
 
-/* ---- buffer records ---- */
-
-static inline void fl__record_push(fl__thread *t, fl_buffer *b) {
-    b->next_ = t->records;
-    t->records = b;
-    fl__bump(&t->n_records, 1);
-}
-
-static inline fl_buffer *fl__record_pop(fl__thread *t) {
-    fl_buffer *b = t->records;
-    t->records = b->next_;
-    fl__bump(&t->n_records, -1);
-    return b;
-}
-
 /* Under fl__lock. */
-static void fl__record_share(fl_buffer *b) {
-    b->next_ = fl__shared.records;
-    fl__shared.records = b;
+static void fl__record_share(int kind, void *record) {
+    fl__record *r = record;
+    r->next = fl__shared.records[kind];
+    fl__shared.records[kind] = r;
 }
 
-/* Under fl__lock. */
-static void fl__records_share(fl__thread *t, int keep) {
-    for (; t->n_records > keep; fl__bump(&t->taken, -1)) fl__record_share(fl__record_pop(t));
+/* Under fl__lock: a thread gives records away until it keeps so many. */
+static void fl__records_share(fl__thread *t, int kind, int64_t keep) {
+    while (t->records.list[kind].n > keep) {
+        fl__record_share(kind, fl__record_get(kind, 0));
+        fl__bump(&t->taken[kind], -1);
+    }
 }
 
-/* Under fl__lock: a shared record, or a new one. */
-static bool fl__record_take(fl__thread *t) {
-    fl_buffer *b = fl__shared.records;
-    if (b) fl__shared.records = b->next_;
-    else if (!(b = fl__heap_raw(NULL, sizeof *b))) return false;
-    fl__record_push(t, b);
-    fl__bump(&t->taken, 1);
+/* Under fl__lock: one more record for a thread, a shared or a new one. */
+static bool fl__record_take(fl__thread *t, int kind, size_t size) {
+    fl__record *r = fl__shared.records[kind];
+    if (r) fl__shared.records[kind] = r->next;
+    else if (!(r = fl__heap_raw(NULL, size))) return false;
+    fl__record_put(kind, r);
+    fl__bump(&t->taken[kind], 1);
     return true;
 }
 
-static FL__COLD bool fl__records_refill(fl__thread *t) {
+FL_PRIVATE FL__COLD void *fl__record_refill(int kind, size_t size) {
+    fl__thread *t = fl__thread_record();
     pthread_mutex_lock(&fl__lock);
-    bool ok = fl__record_take(t);
-    while (ok && fl__shared.records && t->n_records < FL__RECORDS_MAX / 2) fl__record_take(t);
+    bool ok = t && fl__record_take(t, kind, size);
+    while (ok && fl__shared.records[kind] && t->records.list[kind].n < FL__RECORDS_MOST / 4)
+        fl__record_take(t, kind, size);
     pthread_mutex_unlock(&fl__lock);
-    return ok;
+    if (ok) return fl__record_get(kind, size);
+    fl_fail("out of memory: asked the heap for a record of %zu bytes", size);
+    return NULL;
 }
 
-static inline fl_buffer *fl__record_get(void) {
-    fl__thread *t = fl__this_thread();
-    return t && (t->records || fl__records_refill(t)) ? fl__record_pop(t) : NULL;
-}
-
-/* A thread that gets no record of its own (the heap is out) gives straight to the shared list. */
-static FL__COLD void fl__record_put_shared(fl_buffer *b) {
+FL_PRIVATE FL__COLD void fl__record_overflow(int kind, void *record) {
+    fl__thread *t = fl__thread_record();
     pthread_mutex_lock(&fl__lock);
-    fl__shared.taken--;
-    fl__record_share(b);
-    pthread_mutex_unlock(&fl__lock);
-}
-
-static FL__COLD void fl__records_overflow(fl__thread *t) {
-    pthread_mutex_lock(&fl__lock);
-    fl__records_share(t, FL__RECORDS_MAX / 2);
-    pthread_mutex_unlock(&fl__lock);
-}
-
-static inline void fl__record_put(fl_buffer *b) {
-    fl__thread *t = fl__this_thread();
-    if (!t) {
-        fl__record_put_shared(b);
-        return;
+    if (t) {
+        fl__records_share(t, kind, FL__RECORDS_MOST / 2);
+        fl__record_put(kind, record);
+    } else { /* no memory for lists of its own */
+        fl__record_share(kind, record);
+        fl__shared.taken[kind]--;
     }
-    fl__record_push(t, b);
-    if (t->n_records > FL__RECORDS_MAX) fl__records_overflow(t);
+    pthread_mutex_unlock(&fl__lock);
 }
 
-/* Under fl__lock. */
+/* Under fl__lock: records in use, and buffers on shelves. */
+static int64_t fl__records_out(int kind) {
+    int64_t n = fl__shared.taken[kind];
+    for (const fl__thread *t = fl__shared.threads; t; t = t->next)
+        n += fl__load(&t->taken[kind]) - fl__load(&t->records.list[kind].n);
+    return n;
+}
+
+FL_PRIVATE int64_t fl__records_live(int kind) {
+    pthread_mutex_lock(&fl__lock);
+    int64_t n = fl__records_out(kind);
+    pthread_mutex_unlock(&fl__lock);
+    return n;
+}
+
+/* Under fl__lock: buffers. */
 static int64_t fl__live(void) {
-    int64_t n = fl__shared.taken;
-    for (const fl__thread *t = fl__shared.threads; t; t = t->next) {
-        n += fl__load(&t->taken) - fl__load(&t->n_records);
+    int64_t n = fl__records_out(FL__RECORD_BUFFER);
+    for (const fl__thread *t = fl__shared.threads; t; t = t->next)
         for (int c = 0; c < FL__SMALL_CLASSES; c++) n -= fl__load(&t->shelves[c].count);
-    }
     return n;
 }
 
@@ -1428,16 +1497,16 @@ static bool fl__tracing(void) {
 }
 
 static FL__COLD void fl__trace_add(fl__event_kind kind, const fl_buffer *b, const char *op) {
-    const fl__thread *t = fl__self;
+    const fl__thread *t = fl__this_thread();
     fl__event e = {.time = fl__nanoseconds(), .step = fl__load(&fl__step), .bytes = b->bytes};
     e.ptr = b->ptr;
     e.kind = kind;
     e.thread = t ? t->id : 0;
     snprintf(e.op, sizeof e.op, "%s", op ? op : "");
     pthread_mutex_lock(&fl__lock);
-    bool room = fl__trace.on && fl__trace.n < fl__trace.max &&
+    bool fits = fl__trace.on && fl__trace.n < fl__trace.max &&
                 fl__grow_raw(&fl__trace.events, &fl__trace.cap, fl__trace.n + 1, sizeof e);
-    if (room)
+    if (fits)
         fl__trace.events[fl__trace.n++] = e;
     else
         fl__trace.lost += fl__trace.on; /* a trace that cannot grow loses events, not the program */
@@ -1540,6 +1609,14 @@ static void fl__stats_reserved(fl_mem_stats *s, int64_t bytes) {
     if (s->reserved > s->peak_reserved) s->peak_reserved = s->reserved;
 }
 
+/* Under fl__lock is what the shared managers count. */
+static void fl__reset_peak(fl_mem_stats *s) {
+    pthread_mutex_lock(&fl__lock);
+    s->peak_in_use = s->in_use;
+    s->peak_reserved = s->reserved;
+    pthread_mutex_unlock(&fl__lock);
+}
+
 static bool fl__native_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     (void)self;
     (void)info;
@@ -1572,8 +1649,16 @@ static void fl__native_stats_of(fl_mem_manager *self, fl_mem_stats *out) {
     pthread_mutex_unlock(&fl__lock);
 }
 
-static fl_mem_manager fl__native = {
-    .name = "native", .get = fl__native_get, .put = fl__native_put, .stats = fl__native_stats_of};
+static void fl__native_reset_peak(fl_mem_manager *self) {
+    (void)self;
+    fl__reset_peak(&fl__native_stats);
+}
+
+static fl_mem_manager fl__native = {.name = "native",
+                                    .get = fl__native_get,
+                                    .put = fl__native_put,
+                                    .stats = fl__native_stats_of,
+                                    .reset_peak = fl__native_reset_peak};
 
 FL_API fl_mem_manager *fl_mem_native(void) {
     return &fl__native;
@@ -1686,29 +1771,31 @@ static inline fl_buffer *fl__shelf_pop(fl__shelf *shelf) {
     return b;
 }
 
-/* A record for one more buffer; from the heap only if it is the first. Under fl__lock. */
-static bool fl__has_record(fl__thread *t, bool first) {
-    return t->records || ((first || fl__shared.records) && fl__record_take(t));
-}
-
-/* Makes buffers of blocks from the shared bin. False: none left. */
-static FL__COLD bool fl__shelf_refill(fl__thread *t, int c) {
+/* Makes buffers of blocks from the shared bin; of records, only the first may come from the heap.
+   NULL: none left. */
+static FL__COLD fl__shelf *fl__shelf_refill(int c) {
+    fl__thread *t = fl__thread_record();
+    if (!t) return NULL;
     fl__shelf *to = &t->shelves[c];
     fl__bin *from = &fl__cache.bins[c];
     size_t size = (size_t)to->size;
     int n = size > FL__REFILL_BYTES / FL__REFILL ? 1 : FL__REFILL;
     pthread_mutex_lock(&fl__lock);
-    while (to->count < n && fl__has_record(t, to->count == 0)) {
+    while (to->count < n) {
+        const bool may_take = to->count == 0 || fl__shared.records[FL__RECORD_BUFFER];
+        if (!t->records.list[FL__RECORD_BUFFER].head &&
+            !(may_take && fl__record_take(t, FL__RECORD_BUFFER, sizeof(fl_buffer))))
+            break;
         void *block = from->head ? (void *)fl__bin_pop(from) : fl__carve(c);
         if (!block) break;
-        fl_buffer *b = fl__record_pop(t);
+        fl_buffer *b = fl__record_get(FL__RECORD_BUFFER, sizeof *b);
         b->ptr = block;
         fl__shelf_push(to, b);
     }
     fl__cache.small_out += to->count;
     fl__stats_took(&fl__cache.stats, (int64_t)size * to->count);
     pthread_mutex_unlock(&fl__lock);
-    return to->count > 0;
+    return to->count > 0 ? to : NULL;
 }
 
 /* Takes the thread's buffers of a class apart, until `keep` are left. Under fl__lock. */
@@ -1716,10 +1803,10 @@ static void fl__shelf_share(fl__thread *t, int c, int64_t keep) {
     fl__shelf *from = &t->shelves[c];
     size_t size = (size_t)from->size;
     int64_t moved = from->count > keep ? from->count - keep : 0;
-    for (; from->count > keep; fl__bump(&t->taken, -1)) {
+    for (; from->count > keep; fl__bump(&t->taken[FL__RECORD_BUFFER], -1)) {
         fl_buffer *b = fl__shelf_pop(from);
         fl__bin_push(&fl__cache.bins[c], b->ptr, size);
-        fl__record_share(b);
+        fl__record_share(FL__RECORD_BUFFER, b);
     }
     fl__cache.small_out -= moved;
     fl__cache.stats.in_use -= (int64_t)size * moved;
@@ -1727,18 +1814,18 @@ static void fl__shelf_share(fl__thread *t, int c, int64_t keep) {
 
 /* Everything a thread keeps goes to the shared lists. Under fl__lock. */
 static void fl__trim_thread(fl__thread *t) {
-    fl__records_share(t, 0);
+    for (int k = 0; k < FL__RECORD_KINDS; k++) fl__records_share(t, k, 0);
     for (int c = 0; c < FL__SMALL_CLASSES; c++) fl__shelf_share(t, c, 0);
 }
 
 /* A ready buffer, with the fields that do not change on a shelf; NULL when there is no memory. */
 static FL__HOT fl_buffer *fl__small_take(size_t bytes) {
     int c = fl__class(bytes + FL_ALIGN);
-    fl__thread *t = fl__this_thread();
-    if (!t || (!t->shelves[c].head && !fl__shelf_refill(t, c))) return NULL;
-    fl_buffer *b = fl__shelf_pop(&t->shelves[c]);
+    fl__shelf *shelf = &fl__this_thread()->shelves[c];
+    if (!shelf->head && !(shelf = fl__shelf_refill(c))) return NULL;
+    fl_buffer *b = fl__shelf_pop(shelf);
     fl__unpoison(b->ptr, bytes + FL_ALIGN);
-    fl__bump(&t->gets, 1);
+    fl__bump(&fl__this_thread()->gets, 1);
     return b;
 }
 
@@ -1752,21 +1839,22 @@ static FL__COLD void fl__small_put_shared(void *block, int c) {
     pthread_mutex_unlock(&fl__lock);
 }
 
-/* A shelf that has grown too long gives half of it away. */
-static FL__COLD void fl__shelf_overflow(fl__thread *t, int c) {
+/* A shelf that is full gives half of it away; NULL if this thread has none. */
+static FL__COLD fl__shelf *fl__shelf_overflow(int c) {
+    fl__thread *t = fl__thread_record();
+    if (!t) return NULL;
     pthread_mutex_lock(&fl__lock);
-    fl__shelf_share(t, c, t->shelves[c].count / 2);
+    if (t->shelves[c].count >= t->shelves[c].most) fl__shelf_share(t, c, t->shelves[c].most / 2);
     pthread_mutex_unlock(&fl__lock);
+    return &t->shelves[c];
 }
 
 /* Puts a dropped buffer away, record and block. False: this thread has no shelves. */
 static FL__HOT bool fl__small_put(fl_buffer *b) {
     int c = fl__class(b->bytes + FL_ALIGN);
-    fl__thread *t = fl__this_thread();
-    if (!t) return false;
-    fl__shelf *shelf = &t->shelves[c];
+    fl__shelf *shelf = &fl__this_thread()->shelves[c];
+    if (shelf->count >= shelf->most && !(shelf = fl__shelf_overflow(c))) return false;
     fl__shelf_push(shelf, b);
-    if (shelf->count > shelf->most) fl__shelf_overflow(t, c);
     return true;
 }
 
@@ -1957,17 +2045,18 @@ static size_t fl__trim_slabs(void) {
 }
 
 static void fl__trim_records(void) {
-    while (fl__shared.records) {
-        fl_buffer *b = fl__shared.records;
-        fl__shared.records = b->next_;
-        fl__free(b);
-    }
+    for (int k = 0; k < FL__RECORD_KINDS; k++)
+        for (fl__record *r = fl__shared.records[k], *next; r; r = next) {
+            next = r->next;
+            fl__free(r);
+        }
+    memset(fl__shared.records, 0, sizeof fl__shared.records);
 }
 
 static size_t fl__cache_trim(fl_mem_manager *self) {
     (void)self;
     pthread_mutex_lock(&fl__lock);
-    if (fl__self) fl__trim_thread(fl__self);
+    if (fl__this_thread() != &fl__nobody) fl__trim_thread(fl__this_thread());
     size_t freed = fl__trim_runs() + fl__trim_slabs();
     fl__trim_records();
     fl__cache.stats.reserved -= (int64_t)freed;
@@ -1988,7 +2077,7 @@ static bool fl__cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info 
     fl_buffer *ready = fl__small_take(b->bytes);
     if (!ready) return false;
     b->ptr = ready->ptr;
-    fl__record_put(ready);
+    fl__record_put(FL__RECORD_BUFFER, ready);
     return true;
 }
 
@@ -1998,7 +2087,7 @@ static void fl__cache_put(fl_mem_manager *self, fl_buffer *b) {
     } else if (b->ptr && !fl__is_small(b->bytes)) {
         fl__large_put(b->ptr);
     } else if (b->ptr) {
-        fl_buffer *record = fl__record_get();
+        fl_buffer *record = fl__record_get(FL__RECORD_BUFFER, sizeof(fl_buffer));
         if (record) {
             record->ptr = b->ptr;
             record->bytes = b->bytes;
@@ -2040,11 +2129,17 @@ static void fl__cache_stats(fl_mem_manager *self, fl_mem_stats *out) {
     pthread_mutex_unlock(&fl__lock);
 }
 
+static void fl__cache_reset_peak(fl_mem_manager *self) {
+    (void)self;
+    fl__reset_peak(&fl__cache.stats);
+}
+
 static fl_mem_manager fl__caching = {.name = "caching",
                                      .get = fl__cache_get,
                                      .put = fl__cache_put,
                                      .trim = fl__cache_trim,
-                                     .stats = fl__cache_stats};
+                                     .stats = fl__cache_stats,
+                                     .reset_peak = fl__cache_reset_peak};
 static fl_mem_manager *fl__current = &fl__caching; /* atomic */
 
 FL_API fl_mem_manager *fl_mem_caching(void) {
@@ -2074,7 +2169,7 @@ FL_API size_t fl_mem_trim(void) {
 }
 
 /* The second and last try, after a trim. */
-static FL__COLD bool fl__get_again(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+static FL__COLD bool fl__retry_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
     if (b->bytes <= SIZE_MAX / 4) {
         fl__trim_all(m);
         b->manager = m;
@@ -2091,12 +2186,12 @@ static FL__COLD bool fl__get_again(fl_mem_manager *m, fl_buffer *b, const fl_mem
    has a record, since b came from it. */
 static bool fl__get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
     if (!info) {
-        fl__self->info.step = fl__load(&fl__step);
-        info = &fl__self->info;
+        fl__this_thread()->info.step = fl__load(&fl__step);
+        info = &fl__this_thread()->info;
     }
     b->manager = m;
     b->device = info->device ? info->device : &fl__host;
-    if ((b->bytes > SIZE_MAX / 4 || !m->get(m, b, info)) && !fl__get_again(m, b, info))
+    if ((b->bytes > SIZE_MAX / 4 || !m->get(m, b, info)) && !fl__retry_get(m, b, info))
         return false;
     if (fl__tracing()) fl__trace_add(FL__GET, b, info->op);
     return true;
@@ -2113,22 +2208,17 @@ static inline fl_buffer *fl__buffer_begin(fl_buffer *b, size_t bytes) {
 }
 
 static fl_buffer *fl__buffer_blank(size_t bytes) {
-    fl_buffer *b = fl__record_get();
+    fl_buffer *b = fl__record_get(FL__RECORD_BUFFER, sizeof(fl_buffer));
     if (!b) return NULL;
     b->ptr = NULL;
     return fl__buffer_begin(b, bytes);
 }
 
-static FL__COLD fl_buffer *fl__no_record(size_t bytes) {
-    fl_fail("fl_buffer_new: out of memory: no record for a buffer of %zu bytes", bytes);
-    return NULL;
-}
-
-static FL__COLD fl_buffer *fl__buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_info *info) {
+FL_API FL__COLD fl_buffer *fl_buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_info *info) {
     fl_buffer *b = fl__buffer_blank(bytes);
-    if (!b) return fl__no_record(bytes);
+    if (!b) return NULL;
     if (!fl__get(m, b, info)) {
-        fl__record_put(b);
+        fl__record_put(FL__RECORD_BUFFER, b);
         return NULL;
     }
     /* Another thread may be paging a pageable one out already: its claim set the count. */
@@ -2141,7 +2231,7 @@ FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info) {
     fl_mem_manager *m = fl_mem_current();
     bool plain = m == &fl__caching && fl__is_small(bytes) && !(info && info->device) && !fl__tracing();
     fl_buffer *b = plain ? fl__small_take(bytes) : NULL;
-    if (!b) return fl__buffer_from(m, bytes, info);
+    if (!b) return fl_buffer_from(m, bytes, info);
     b->manager = m;
     b->device = &fl__host;
     return fl__buffer_begin(b, bytes);
@@ -2153,7 +2243,7 @@ FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), v
         return NULL;
     }
     fl_buffer *b = fl__buffer_blank(bytes);
-    if (!b) return fl__no_record(bytes);
+    if (!b) return NULL;
     b->manager = fl_mem_current();
     b->device = &fl__host;
     b->restore = restore;
@@ -2186,7 +2276,7 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     bool plain = b->manager == &fl__caching && b->device == &fl__host && !b->pageable;
     if (plain && b->ptr && fl__is_small(b->bytes) && fl__small_put(b)) return;
     if (held) b->manager->put(b->manager, b);
-    fl__record_put(b);
+    fl__record_put(FL__RECORD_BUFFER, b);
 }
 
 /* This thread has set pins_ to FL__RESTORING; the others wait at fl__restored. */
@@ -2259,342 +2349,6 @@ FL_API void fl_buffer_resident(fl_buffer *b) {
     __atomic_compare_exchange_n(&b->pins_, &pins, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
-/* ---- the failing manager ---- */
-
-typedef struct fl__failing {
-    fl_mem_manager table;
-    fl_mem_manager *inner;
-    int64_t n; /* the gets to go until the one that fails; atomic, as is refused */
-    bool for_ever;
-    const fl_buffer *refused; /* its second try, after the trim, must fail too */
-} fl__failing;
-
-/* Lets `inner` serve the buffer and take it back by itself. */
-static bool fl__hand_on(fl_mem_manager *self, fl_mem_manager *inner, fl_buffer *b,
-                        const fl_mem_info *info) {
-    b->manager = inner;
-    if (inner->get(inner, b, info)) return true;
-    b->manager = self;
-    return false;
-}
-
-static bool fl__failing_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
-    fl__failing *f = self->user;
-    const fl_buffer *again = b;
-    if (__atomic_compare_exchange_n(&f->refused, &again, NULL, false, __ATOMIC_RELAXED,
-                                    __ATOMIC_RELAXED))
-        return false;
-    int64_t left = __atomic_sub_fetch(&f->n, 1, __ATOMIC_RELAXED);
-    if (left > 0 || (left < 0 && !f->for_ever)) return fl__hand_on(self, f->inner, b, info);
-    __atomic_store_n(&f->refused, b, __ATOMIC_RELAXED);
-    return false;
-}
-
-/* Only reached if a buffer was absent when it was dropped: the others belong to the inner manager.
-   */
-static void fl__failing_put(fl_mem_manager *self, fl_buffer *b) {
-    fl__failing *f = self->user;
-    f->inner->put(f->inner, b);
-}
-
-static size_t fl__failing_trim(fl_mem_manager *self) {
-    fl__failing *f = self->user;
-    return f->inner->trim ? f->inner->trim(f->inner) : 0;
-}
-
-static void fl__failing_stats(fl_mem_manager *self, fl_mem_stats *out) {
-    fl__failing *f = self->user;
-    *out = fl_mem_stats_of(f->inner);
-}
-
-static void fl__failing_close(fl_mem_manager *self) {
-    fl__free(self->user);
-}
-
-FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever) {
-    fl__failing *f = fl__alloc(sizeof *f);
-    if (!f) return NULL;
-    f->table = (fl_mem_manager){.name = "failing",
-                                .get = fl__failing_get,
-                                .put = fl__failing_put,
-                                .trim = fl__failing_trim,
-                                .stats = fl__failing_stats,
-                                .close = fl__failing_close,
-                                .user = f};
-    f->inner = inner ? inner : fl_mem_current();
-    f->n = n;
-    f->for_ever = for_ever;
-    return &f->table;
-}
-
-/* ---- the arena ----
-
-   The first step is served by the inner manager while sizes and lifetimes are written down, on a
-   clock that ticks at every get and put. Requests that outlive the step are left out of the plan.
-   In later steps the k-th request of the plan gets its offset, provided its size agrees (a few
-   planned requests may be skipped, to get back in step) and nothing that still lives is in the way;
-   whatever else comes is handed on to the inner manager. */
-
-typedef struct fl__request {
-    size_t bytes, offset;
-    int64_t born, died; /* died -1: not in the step */
-    fl_mem_manager *owner;
-} fl__request;
-
-typedef enum fl__phase { FL__IDLE, FL__RECORDING, FL__PLANNED } fl__phase;
-
-typedef struct fl__arena {
-    fl_mem_manager table;
-    fl_mem_manager *inner;
-    pthread_mutex_t lock; /* of all that follows */
-    fl__phase phase;
-    fl__request *requests;
-    int64_t n, cap, clock, cursor;
-    int64_t *live; /* planned requests whose buffers exist */
-    int64_t n_live;
-    int64_t held; /* buffers that will come back here */
-    bool closing;
-    fl_buffer *block;
-    char *base;
-    size_t bytes;
-    fl_mem_stats stats;
-} fl__arena;
-
-#define FL__ARENA_SKIP 8
-
-static size_t fl__request_size(const fl__request *r) {
-    return (r->bytes + FL_ALIGN + FL_ALIGN - 1) & ~(size_t)(FL_ALIGN - 1);
-}
-
-static bool fl__arena_holds(const fl__arena *a, const void *p) {
-    return a->base && (uintptr_t)p - (uintptr_t)a->base < a->bytes;
-}
-
-static void fl__arena_free(fl__arena *a) {
-    if (a->base) fl_buffer_unmap(a->block);
-    fl_buffer_drop(a->block);
-    pthread_mutex_destroy(&a->lock);
-    fl__free(a->requests);
-    fl__free(a->live);
-    fl__free(a);
-}
-
-/* Under the arena's lock: the request of the plan that this one is, -1 if it departs from it. */
-static int64_t fl__arena_match(fl__arena *a, size_t bytes) {
-    for (int64_t i = a->cursor; i < a->n && i < a->cursor + FL__ARENA_SKIP; i++)
-        if (a->requests[i].bytes == bytes) {
-            a->cursor = i + 1;
-            return i;
-        }
-    return -1;
-}
-
-static bool fl__arena_clear(const fl__arena *a, const fl__request *r) {
-    for (int64_t i = 0; i < a->n_live; i++) {
-        const fl__request *other = &a->requests[a->live[i]];
-        if (r->offset < other->offset + fl__request_size(other) &&
-            other->offset < r->offset + fl__request_size(r))
-            return false;
-    }
-    return true;
-}
-
-/* Serves a request of the plan from the block. */
-static bool fl__arena_replay(fl__arena *a, fl_buffer *b) {
-    pthread_mutex_lock(&a->lock);
-    int64_t i = a->phase == FL__PLANNED && a->base ? fl__arena_match(a, b->bytes) : -1;
-    const fl__request *r = i < 0 ? NULL : &a->requests[i];
-    bool planned = r && r->died >= 0 && fl__arena_clear(a, r);
-    if (planned) {
-        b->ptr = a->base + r->offset;
-        b->slot_ = i;
-        a->live[a->n_live++] = i;
-        a->held++;
-        a->stats.gets++;
-        a->stats.reuses++;
-        fl__stats_took(&a->stats, (int64_t)b->bytes);
-    }
-    pthread_mutex_unlock(&a->lock);
-    return planned;
-}
-
-/* Writes down a buffer that the inner manager has just served; it then comes back here. */
-static void fl__arena_record(fl__arena *a, fl_buffer *b) {
-    pthread_mutex_lock(&a->lock);
-    if (a->phase == FL__RECORDING &&
-        fl__grow_raw(&a->requests, &a->cap, a->n + 1, sizeof *a->requests)) {
-        b->slot_ = a->n;
-        a->requests[a->n++] =
-            (fl__request){.bytes = b->bytes, .born = a->clock++, .died = -1, .owner = b->manager};
-        b->manager = &a->table;
-        a->held++;
-    }
-    pthread_mutex_unlock(&a->lock);
-}
-
-static bool fl__arena_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
-    fl__arena *a = self->user;
-    if (b->device != &fl__host) return fl__hand_on(self, a->inner, b, info);
-    if (fl__arena_replay(a, b)) return true;
-    if (!fl__hand_on(self, a->inner, b, info)) return false;
-    fl__arena_record(a, b);
-    return true;
-}
-
-/* Under the arena's lock. */
-static void fl__arena_release(fl__arena *a, const fl_buffer *b) {
-    for (int64_t i = 0; i < a->n_live; i++)
-        if (a->live[i] == b->slot_) {
-            a->live[i] = a->live[--a->n_live];
-            break;
-        }
-    a->stats.puts++;
-    a->stats.in_use -= (int64_t)b->bytes;
-}
-
-static void fl__arena_put(fl_mem_manager *self, fl_buffer *b) {
-    fl__arena *a = self->user;
-    fl_mem_manager *owner = NULL;
-    pthread_mutex_lock(&a->lock);
-    if (fl__arena_holds(a, b->ptr)) {
-        fl__arena_release(a, b);
-    } else {
-        fl__request *r = &a->requests[b->slot_];
-        owner = r->owner;
-        if (a->phase == FL__RECORDING) r->died = a->clock++;
-    }
-    bool last = --a->held == 0 && a->closing;
-    pthread_mutex_unlock(&a->lock);
-    if (owner) owner->put(owner, b);
-    if (last) fl__arena_free(a);
-}
-
-static size_t fl__arena_trim(fl_mem_manager *self) {
-    fl__arena *a = self->user;
-    return a->inner->trim ? a->inner->trim(a->inner) : 0;
-}
-
-static void fl__arena_stats(fl_mem_manager *self, fl_mem_stats *out) {
-    fl__arena *a = self->user;
-    pthread_mutex_lock(&a->lock);
-    *out = a->stats;
-    pthread_mutex_unlock(&a->lock);
-}
-
-/* Buffers that live on keep the arena: it is freed with the last of them. */
-static void fl__arena_close(fl_mem_manager *self) {
-    fl__arena *a = self->user;
-    pthread_mutex_lock(&a->lock);
-    a->closing = true;
-    bool idle = a->held == 0;
-    pthread_mutex_unlock(&a->lock);
-    if (idle) fl__arena_free(a);
-}
-
-FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner) {
-    if (!inner) inner = fl_mem_current();
-    if (inner->get == fl__arena_get) {
-        fl_fail("fl_mem_arena: the inner manager is an arena itself");
-        return NULL;
-    }
-    fl__arena *a = fl__alloc(sizeof *a);
-    if (!a) return NULL;
-    pthread_mutex_init(&a->lock, NULL);
-    a->table = (fl_mem_manager){.name = "arena",
-                                .get = fl__arena_get,
-                                .put = fl__arena_put,
-                                .trim = fl__arena_trim,
-                                .stats = fl__arena_stats,
-                                .close = fl__arena_close,
-                                .user = a};
-    a->inner = inner;
-    return &a->table;
-}
-
-/* Larger first, then in order of time. */
-static int fl__by_size(const void *x, const void *y) {
-    const fl__request *a = *(fl__request *const *)x, *b = *(fl__request *const *)y;
-    if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
-    return a->born < b->born ? -1 : a->born > b->born;
-}
-
-/* The lowest offset where r fits among those placed (sorted by offset) that live at the same time;
-   then inserts it. */
-static void fl__arena_place(fl__request **placed, int64_t n, fl__request *r) {
-    size_t at = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const fl__request *p = placed[i];
-        if (p->died < r->born || r->died < p->born) continue;
-        if (p->offset >= at && p->offset - at >= fl__request_size(r)) break;
-        size_t end = p->offset + fl__request_size(p);
-        at = end > at ? end : at;
-    }
-    r->offset = at;
-    int64_t k = n;
-    for (; k > 0 && placed[k - 1]->offset > at; k--) placed[k] = placed[k - 1];
-    placed[k] = r;
-}
-
-/* Lays out the block. Under the arena's lock. */
-static bool fl__arena_plan(fl__arena *a) {
-    int64_t n = 0;
-    size_t count = (size_t)a->n + 1;
-    fl__request **order = fl__alloc(2 * count * sizeof(fl__request *));
-    a->live = fl__alloc(count * sizeof *a->live);
-    if (!order || !a->live) {
-        fl__free(order);
-        fl__free(a->live);
-        a->live = NULL;
-        return false;
-    }
-    fl__request **placed = order + count;
-    for (int64_t i = 0; i < a->n; i++)
-        if (a->requests[i].died >= 0) order[n++] = &a->requests[i];
-    qsort(order, (size_t)n, sizeof *order, fl__by_size);
-    for (int64_t i = 0; i < n; i++) {
-        fl__arena_place(placed, i, order[i]);
-        size_t end = order[i]->offset + fl__request_size(order[i]);
-        a->bytes = end > a->bytes ? end : a->bytes;
-    }
-    fl__free(order);
-    a->phase = FL__PLANNED;
-    return true;
-}
-
-/* Takes the planned block from the inner manager. */
-static bool fl__arena_take_block(fl__arena *a) {
-    if (!a->block) a->block = fl__buffer_from(a->inner, a->bytes, NULL);
-    a->base = a->block ? fl_buffer_map(a->block) : NULL;
-    if (!a->base) return false;
-    fl__stats_reserved(&a->stats, (int64_t)a->bytes);
-    return true;
-}
-
-FL_API bool fl_mem_arena_begin(fl_mem_manager *arena) {
-    if (!arena || arena->get != fl__arena_get)
-        return fl_fail("fl_mem_arena_begin: the manager is not an arena");
-    fl__arena *a = arena->user;
-    bool ok = true;
-    pthread_mutex_lock(&a->lock);
-    if (a->phase == FL__IDLE)
-        a->phase = FL__RECORDING;
-    else if (a->phase == FL__RECORDING)
-        ok = fl__arena_plan(a);
-    if (ok && a->bytes && !a->base) ok = fl__arena_take_block(a);
-    a->cursor = 0;
-    pthread_mutex_unlock(&a->lock);
-    return ok;
-}
-
-FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena) {
-    if (!arena || arena->get != fl__arena_get) return 0;
-    fl__arena *a = arena->user;
-    pthread_mutex_lock(&a->lock);
-    size_t bytes = a->bytes;
-    pthread_mutex_unlock(&a->lock);
-    return bytes;
-}
-
 /* ---- all managers ---- */
 
 FL_API void fl_mem_close(fl_mem_manager *m) {
@@ -2610,26 +2364,9 @@ FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m) {
     return s;
 }
 
-static void fl__reset_peak(fl_mem_stats *s, pthread_mutex_t *lock) {
-    pthread_mutex_lock(lock);
-    s->peak_in_use = s->in_use;
-    s->peak_reserved = s->reserved;
-    pthread_mutex_unlock(lock);
-}
-
 FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m) {
     if (!m) m = fl_mem_current();
-    if (m == &fl__caching) {
-        fl__reset_peak(&fl__cache.stats, &fl__lock);
-    } else if (m == &fl__native) {
-        fl__reset_peak(&fl__native_stats, &fl__lock);
-    } else if (m->get == fl__failing_get) {
-        fl__failing *f = m->user;
-        fl_mem_stats_reset_peak(f->inner);
-    } else if (m->get == fl__arena_get) {
-        fl__arena *a = m->user;
-        fl__reset_peak(&a->stats, &a->lock);
-    }
+    if (m->reset_peak) m->reset_peak(m);
 }
 
 FL_API void fl_mem_report(fl_mem_manager *m, fl_level level) {
@@ -2659,19 +2396,21 @@ FL_API void fl_mem_report(fl_mem_manager *m, fl_level level) {
 /* Memory is given back only if nobody can still use it: no buffer alive, no other thread, the heap
    our own. */
 static void fl__free_everything(void) {
-    fl__thread *t = fl__self;
+    fl__thread *t = fl__this_thread();
     pthread_mutex_lock(&fl__lock);
-    bool alone = !fl__shared.threads || (fl__shared.threads == t && !t->next);
+    bool mine = t != &fl__nobody;
+    bool alone = !fl__shared.threads || (mine && fl__shared.threads == t && !t->next);
     bool unused = fl__live() == 0;
     pthread_mutex_unlock(&fl__lock);
     if (!alone || !unused || __atomic_load_n(&fl__heap.fn, __ATOMIC_ACQUIRE)) return;
-    if (t) fl__thread_end(t);
+    if (mine) fl__thread_end(t);
     fl__cache_trim(&fl__caching);
     fl__free(fl__trace.events);
     fl__trace.events = NULL;
 }
 
 __attribute__((destructor)) static void fl__at_exit(void) {
+    fl__thread_call_end(fl__this_thread());
 #if defined(_WIN32) && defined(FL_BUILD_SHARED)
     return; /* joining threads under the loader's lock would hang */
 #else
@@ -2687,4 +2426,6 @@ __attribute__((destructor)) static void fl__at_exit(void) {
 
 #endif /* FL_MEM_IMPL */
 #endif
+
+#include "fl/mem/managers.h"
 /* MIT licence: see LICENSE. */

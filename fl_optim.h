@@ -42,7 +42,7 @@
      Resuming  A checkpoint holds the model, the optimizer, the process's random numbers and where
                you were. Training that stops at step k and resumes gives the same bits as training
                that did not. */
-#include "fl_nn_layers.h"
+#include "fl_nn.h"
 #ifndef FL_OPTIM_H
 #define FL_OPTIM_H
 
@@ -87,32 +87,34 @@ FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double 
 FL_API void fl_optim_free(fl_optim *o); /* NULL is fine */
 
 typedef struct fl_optim_sgd_opts {
-    char _;
+    fl_named _positional;
     double lr;           /* 0 -> 1e-3 */
     double momentum;     /* 0 */
     double dampening;    /* 0 */
     double weight_decay; /* 0; added to the gradient */
     bool nesterov;       /* wants momentum and no dampening */
+    char _end;
 } fl_optim_sgd_opts;
 /* g += weight_decay p;  m = momentum m + (1 - dampening) g, at first m = g;  p -= lr (nesterov ? g
    + momentum m : m) */
-#define fl_optim_sgd(...) FL_OPTIM__SGD(__VA_ARGS__, ._ = 0)
+#define fl_optim_sgd(...) FL_OPTIM__SGD(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__SGD(params, ...) fl_optim_sgd_opt(params, (fl_optim_sgd_opts){__VA_ARGS__})
 FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
 
 typedef struct fl_optim_adam_opts {
-    char _;
+    fl_named _positional;
     double lr;           /* 0 -> 1e-3 */
     double beta1, beta2; /* 0 -> 0.9, 0.999 */
     double eps;          /* 0 -> 1e-8 */
     double weight_decay; /* adam: 0, added to g; adamw: 0 -> 0.01, p -= lr weight_decay p */
+    char _end;
 } fl_optim_adam_opts;
 /* m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  p -= lr m' / (sqrt(v') + eps), m' =
    m / (1 - beta1^t), v' = v / (1 - beta2^t) */
-#define fl_optim_adam(...) FL_OPTIM__ADAM(__VA_ARGS__, ._ = 0)
+#define fl_optim_adam(...) FL_OPTIM__ADAM(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADAM(params, ...) fl_optim_adam_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
 FL_API fl_optim *fl_optim_adam_opt(fv_list params, fl_optim_adam_opts o);
-#define fl_optim_adamw(...) FL_OPTIM__ADAMW(__VA_ARGS__, ._ = 0)
+#define fl_optim_adamw(...) FL_OPTIM__ADAMW(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADAMW(params, ...) fl_optim_adamw_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
 FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o);
 
@@ -207,15 +209,9 @@ static bool fl__optim_params_ok(const char *name, fv_list params) {
 
 FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double lr,
                               const double *hyper) {
-    if (!type || !type->step) {
-        fl_fail("fl_optim_new: the type is NULL, or has no step");
-        return fl_raise();
-    }
+    if (!type || !type->step) return fl_bad("fl_optim_new: the type is NULL, or has no step");
     if (!fl__optim_params_ok(type->name, params)) return fl_raise();
-    if (!(lr >= 0)) {
-        fl_fail("fl_optim_%s: lr is %g, must not be negative", type->name, lr);
-        return fl_raise();
-    }
+    if (!(lr >= 0)) return fl_bad("fl_optim_%s: lr is %g, must not be negative", type->name, lr);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     fl_optim *o = fl__alloc(sizeof *o);
@@ -276,9 +272,8 @@ FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o) {
     if (!(momentum >= 0) || !(decay >= 0) || (o.nesterov && (momentum == 0 || dampening != 0))) {
         const char *rule = "must not be negative";
         if (o.nesterov) rule = "nesterov wants momentum and no dampening";
-        fl_fail("fl_optim_sgd: momentum %g, dampening %g, weight_decay %g: %s", momentum, dampening,
-                decay, rule);
-        return fl_raise();
+        return fl_bad("fl_optim_sgd: momentum %g, dampening %g, weight_decay %g: %s", momentum, dampening,
+                      decay, rule);
     }
     const fl_optim_type *type = momentum > 0 ? &fl__optim_sgd_momentum_type : &fl__optim_sgd_type;
     return fl_optim_new(type, params, fl_option(o.lr, 1e-3), hyper);
@@ -327,12 +322,9 @@ static fl_optim *fl__optim_adam_new(const fl_optim_type *type, fv_list params, f
     const double beta1 = fl_option(o.beta1, 0.9), beta2 = fl_option(o.beta2, 0.999);
     const double eps = fl_option(o.eps, 1e-8), decay = fl_option(o.weight_decay, default_decay);
     const double hyper[] = {beta1, beta2, eps, decay};
-    if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1) || !(eps >= 0) || !(decay >= 0)) {
-        fl_fail(
-            "fl_optim_%s: beta1 %g and beta2 %g must be in [0, 1), eps %g and weight_decay %g >= 0",
-            type->name, beta1, beta2, eps, decay);
-        return fl_raise();
-    }
+    if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1) || !(eps >= 0) || !(decay >= 0))
+        return fl_bad("fl_optim_%s: beta1 %g and beta2 %g must be in [0, 1), eps %g and weight_decay %g >= 0",
+                      type->name, beta1, beta2, eps, decay);
     return fl_optim_new(type, params, fl_option(o.lr, 1e-3), hyper);
 }
 
@@ -345,11 +337,6 @@ FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o) {
 }
 
 /* steps */
-
-static bool fl__optim_given(const fl_optim *o, const char *who) {
-    if (!o && !fl_error()) fl_fail("%s: the optimizer is NULL", who);
-    return o != NULL;
-}
 
 /* t with its axes in the order in which it lies in memory: contiguous if it is dense in any. */
 static fl_tensor *fl__optim_in_order(fl_tensor *t) {
@@ -364,42 +351,30 @@ static bool fl__optim_is_dense(fl_tensor *t) {
     return in_order && fl_is_contiguous(in_order);
 }
 
-/* Broadcast gradients (of a sum, say) become dense here, before any parameter is written: the steps
-   themselves are in place and take no memory. */
-static bool fl__optim_gather_grads(fl_optim *o) {
-    for (int64_t i = 0; i < o->n; i++) {
+FL_API bool fl_optim_step(fl_optim *o) {
+    if (fl_error()) return false;
+    if (!fl_nn_given(o, "fl_optim_step", "the optimizer")) return fl_raise();
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    bool ok = true;
+    /* Broadcast gradients (of a sum, say) become dense before any parameter is written: the steps
+       themselves are in place and take no memory. */
+    for (int64_t i = 0; ok && i < o->n; i++) {
         fl_tensor *g = fv_grad(o->slot[i].param);
-        o->slot[i].grad = !g ? NULL : fl__optim_is_dense(g) ? g : fl_contiguous(g);
-        if (g && !o->slot[i].grad) return false;
+        o->slot[i].grad = !g || fl__optim_is_dense(g) ? g : fl_contiguous(g);
+        ok = !g || o->slot[i].grad;
     }
-    return true;
-}
-
-static bool fl__optim_update(fl_optim *o) {
-    for (int64_t i = 0; i < o->n; i++) {
+    for (int64_t i = 0; ok && i < o->n; i++) {
         fl_optim_slot *p = &o->slot[i];
         if (!p->grad) continue;
         p->steps++;
-        if (o->type->step(o, p)) continue;
-        p->steps--;
-        return false;
+        ok = o->type->step(o, p);
+        if (!ok) p->steps--;
     }
-    return true;
-}
-
-FL_API bool fl_optim_step(fl_optim *o) {
-    if (fl_error()) return false;
-    bool ok = fl__optim_given(o, "fl_optim_step");
-    if (ok) {
-        fl_quiet(+1);
-        fl_scope s = fl_scope_begin();
-        ok = fl__optim_gather_grads(o) && fl__optim_update(o);
-        for (int64_t i = 0; i < o->n; i++) o->slot[i].grad = NULL;
-        fl_scope_end(&s);
-        fl_quiet(-1);
-    }
-    if (!ok) fl_raise();
-    return ok;
+    for (int64_t i = 0; i < o->n; i++) o->slot[i].grad = NULL;
+    fl_scope_end(&s);
+    fl_quiet(-1);
+    return ok || fl_raise();
 }
 
 FL_API void fl_optim_zero_grad(fl_optim *o) {
@@ -411,11 +386,10 @@ FL_API double fl_optim_lr(const fl_optim *o) {
 }
 
 FL_API bool fl_optim_set_lr(fl_optim *o, double lr) {
-    bool ok = fl__optim_given(o, "fl_optim_set_lr");
-    if (ok && !(lr >= 0)) ok = fl_fail("fl_optim_set_lr: lr is %g, must not be negative", lr);
-    if (ok) o->lr = lr;
-    else fl_raise();
-    return ok;
+    if (!fl_nn_given(o, "fl_optim_set_lr", "the optimizer")) return fl_raise();
+    if (!(lr >= 0)) return fl_refuse("fl_optim_set_lr: lr is %g, must not be negative", lr);
+    o->lr = lr;
+    return true;
 }
 
 /* The sum of the squares of g, in pieces whose squares stay in the caches; NaN after an error. */
@@ -433,16 +407,6 @@ static double fl__optim_sum_squares(fl_tensor *g) {
     }
     fl_scope_end(&all);
     return flat && !fl_error() ? sum : NAN;
-}
-
-/* The root of the sum of squares of all gradients, added up in double. NaN after an error. */
-static double fl__optim_grad_norm(fv_list params) {
-    double sum = 0;
-    for (int i = 0; i < params.n && !fl_error(); i++) {
-        fl_tensor *g = fv_grad(params.v[i]);
-        if (g) sum += fl__optim_sum_squares(g);
-    }
-    return sqrt(sum);
 }
 
 /* In place, but for gradients that are not dense, such as broadcast ones. */
@@ -467,8 +431,12 @@ FL_API double fl_optim_clip_grad_norm(fv_list params, double max_norm) {
     bool ok = fl__optim_params_ok("clip_grad_norm", params);
     if (ok && !(max_norm >= 0))
         ok = fl_fail("fl_optim_clip_grad_norm: max_norm is %g, must not be negative", max_norm);
-    const double norm = ok ? fl__optim_grad_norm(params) : NAN;
-    const double factor = max_norm / (norm + 1e-6);
+    double sum = 0; /* in double, whatever the gradients are */
+    for (int i = 0; ok && i < params.n && !fl_error(); i++) {
+        fl_tensor *g = fv_grad(params.v[i]);
+        if (g) sum += fl__optim_sum_squares(g);
+    }
+    const double norm = sqrt(sum), factor = max_norm / (norm + 1e-6);
     /* Not "factor < 1": a norm that is not a number goes into all gradients, as in PyTorch. */
     for (int i = 0; ok && !fl_error() && i < params.n && !(factor >= 1); i++)
         ok = fl__optim_scale_grad(params.v[i], factor);
@@ -511,7 +479,7 @@ static bool fl__optim_add_slot(fl_nn_state *state, const char *prefix, const fl_
 }
 
 FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state) {
-    if (!fl__optim_given(o, "fl_optim_state") ||
+    if (!fl_nn_given(o, "fl_optim_state", "the optimizer") ||
         (!state && !fl_fail("fl_optim_state: the state is NULL")) ||
         !fl__optim_add_number(state, prefix, "lr", &o->lr, FL_F64))
         return false;
@@ -530,7 +498,7 @@ static const char *const fl__optim_keys[] = {"step", "epoch", "position", "rng.k
 
 static bool fl__optim_checkpoint_given(const char *path, const fl_nn_module *m, const fl_optim *o,
                                        const char *who) {
-    if (!fl__optim_given(o, who)) return false;
+    if (!fl_nn_given(o, who, "the optimizer")) return false;
     if (path && m) return true;
     return fl_error() ? false : fl_fail("%s: the %s is NULL", who, path ? "module" : "path");
 }

@@ -159,7 +159,7 @@ FL_API void *fl_promote(fl_scope *s, void *o);
 /* Values that the innermost scope owns now. */
 FL_API int64_t fl_scope_size(void);
 /* A word of this thread that scopes save and restore, for the layers above (no-grad, train). Starts
-   0. */
+   0; the highest bit is fl's own. */
 FL_API uint64_t fl_flags(void);
 FL_API void fl_set_flags(uint64_t flags);
 
@@ -444,8 +444,6 @@ FL_API void fl_set_flags(uint64_t flags);
        gives it;  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */ \
     X(ctc,                 OPT, fl_ctc_args,     "gather amax sub exp sum log add where") \
     X(ctc_grad,            OPT, fl_ctc_args,     "gather scatter_add amax sub exp sum log add mul where") \
-    /* x -> y = x / (1 - p) where the uniform number of that element is >= p, else 0; its own gradient with the same rng */ \
-    X(dropout,             OPT, fl_dropout_args, "random le where mul") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
     X(grad1,               OPT, fl_grad_args,    "") \
     X(grad2,               OPT, fl_grad_args,    "")
@@ -554,10 +552,6 @@ typedef struct fl_pool2d_args {
     int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
     bool count_pad;
 } fl_pool2d_args;
-typedef struct fl_dropout_args {
-    double p;
-    fl_rng rng;
-} fl_dropout_args; /* element i: the UNIFORM f32 number i of rng */
 typedef struct fl_norm_args {
     int dims; /* the last ones, at least 1 */
     double eps;
@@ -598,8 +592,10 @@ FL_API bool fl_run(const fl_call *c);
    family: index. */
 FL_API fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype);
 typedef void (*fl_hook_fn)(const fl_call *c, void *user);
-/* Observes the calls of this thread, each may be NULL; replaces the pair before. `after` runs on
-   success only. Ops run by a hook are not observed. */
+/* Observes the calls of this thread, those of compositions too; each may be NULL, and replaces the pair
+   before, also from within a hook. Every `before` has its `after`: of a call that failed fl_error() is
+   set there. Not observed is what a hook runs itself, and what the core does on the way (casts for a
+   slot of wider dtypes, copies for one that wants contiguous operands, moves between families). */
 FL_API void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user);
 
 /* >>backends ----------------------------------------------------------------------------------- */
@@ -644,6 +640,10 @@ struct fl_backend {
 
 /* The CPU backend as shipped. */
 FL_API const fl_backend *fl_backend_cpu(void);
+/* The instruction set that its kernels use: portable, avx2, avx512, or avx512_bf16, which is avx512 with
+   matrix products of bf16. The best that the build and the processor have, at most FL_CPU_LEVEL of the
+   environment. */
+FL_API const char *fl_cpu_level(void);
 /* Copies *b into the table of the family b->name, for the whole process and for existing tensors
    too; a new name makes a new family. *old (may be NULL) gets the one before (name NULL if new). Of
    the slots only copy must be there. */
@@ -700,10 +700,6 @@ FL_API fl_tensor *fl_empty_like(fl_tensor *t);
 FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
 /* The same of another shape, row-major. */
 FL_API fl_tensor *fl_new_full(const fl_tensor *t, fl_shape shape, double value);
-/* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
-FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
-/* Ones on the diagonal [n, m]. */
-FL_API fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype);
 /* Copies shape.numel elements of dtype, row-major, from host memory. */
 FL_API fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype);
 /* A weak 0-d number: takes part in ops without promoting within its category (fl_num float, fl_int
@@ -737,51 +733,6 @@ typedef struct fl_number {
 FL_API fl_number fl_number_load(fl_dtype d, const void *p);
 /* Stores v as a cast does; NULL passes. */
 FL_API void fl_number_store(fl_dtype d, void *p, fl_number v);
-/* PyTorch's text (width 75, summary past 1000 elements, precision 4) as snprintf does; fl_print
-   adds a newline on stdout. */
-FL_API int64_t fl_format(fl_tensor *t, char *buf, size_t size);
-FL_API bool fl_print(fl_tensor *t);
-
-/* >>move --------------------------------------------------------------------------------------- */
-
-/* Same elements, row-major, other shape; one dim may be -1. A view where strides allow, else a
-   copy. */
-FL_API fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape);
-/* Axis i of the result is axis axes[i] of t; naxes = ndim. A view. */
-FL_API fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes);
-/* Swaps two axes (negative from the end). A view. */
-FL_API fl_tensor *fl_transpose(fl_tensor *t, int a, int b);
-/* Broadcasts to shape; -1 keeps a dim. A view. */
-FL_API fl_tensor *fl_expand(fl_tensor *t, fl_shape shape);
-/* Elements start, start + step, ... before stop along axis; negative counts from the end, bounds
-   are clamped as in Python, step may be negative (then stop = FL_SLICE_END runs through element 0).
-   A view. */
-#define FL_SLICE_END INT64_MAX
-FL_API fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step);
-/* Element i along axis, dim dropped. A view. */
-FL_API fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i);
-/* Drops dim `axis` of size 1; inserts one before `axis`. Views. */
-FL_API fl_tensor *fl_squeeze(fl_tensor *t, int axis);
-FL_API fl_tensor *fl_unsqueeze(fl_tensor *t, int axis);
-/* Merges dims first..last. */
-FL_API fl_tensor *fl_flatten(fl_tensor *t, int first, int last);
-/* n tensors end to end along axis; dtypes promote. */
-FL_API fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis);
-/* Along a new axis. */
-FL_API fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis);
-/* Other dtype, saturating; the same tensor if it has it. A registered dtype's last axis counts
-   blocks: [..., n] becomes [..., n / block], and back. */
-FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
-/* "q8": 32 numbers as 8-bit integers and an f16 scale, 34 bytes (ggml's Q8_0): scale = max |x| / 127.
-   Registered at the first call. */
-FL_API fl_dtype fl_q8(void);
-/* Row-major without gaps; the same tensor if it is. */
-FL_API fl_tensor *fl_contiguous(fl_tensor *t);
-/* A copy with storage of its own. */
-FL_API fl_tensor *fl_clone(fl_tensor *t);
-/* Writes src (broadcast, cast) into dst and through it into the tensor it views; returns dst. */
-FL_API fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src);
-
 /* >>elementwise -------------------------------------------------------------------------------- */
 
 /* One per line of FL_UNARY_OPS; formulas and dtypes stand there. */
@@ -944,26 +895,6 @@ FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy);
 FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
                      fl_tensor **da, fl_tensor **db);
 
-/* >>random ------------------------------------------------------------------------------------- */
-
-/* Seeds the process's generator (counter 0). It starts with key 0. Thread-safe; which numbers a
-   thread gets depends on the order of the threads' calls: give threads fl_rngs of their own. */
-FL_API void fl_seed(uint64_t key);
-/* Takes n elements' worth of numbers from rng (NULL: the process's) and returns where they
-   start. */
-FL_API fl_rng fl_rng_take(fl_rng *rng, int64_t n);
-FL_API fl_rng fl_rng_state(void); /* of the process's generator, for checkpoints */
-FL_API void fl_rng_set_state(fl_rng r);
-/* Uniform in [low, high); normal; integers in [low, high) as i64. dtype NONE: f32. rng NULL: the
-   process's. */
-FL_API fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng);
-FL_API fl_tensor *fl_normal(fl_shape shape, double mean, double std, fl_dtype dtype, fl_rng *rng);
-FL_API fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng);
-/* x / (1 - p) with probability 1 - p, else 0. dropout_at replays a mask: the gradient is
-   dropout_at(dy, p, the same state). */
-FL_API fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng);
-FL_API fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state);
-
 /* >>for op writers ----------------------------------------------------------------------------- */
 
 /* What the ops of fl/ops/ are made with, and yours: check the operands, infer the result's shape and
@@ -1026,7 +957,6 @@ FL_API fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, 
 FL_API bool fl_run_composed(const fl_call *c);
 
 /* private: between this file and fl_tensor_ops.h */
-FL_PRIVATE fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype);
 /* By a slot, or not at all: REQ, or the family has it; and the same as narrow as it comes. */
 FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op);
 FL_PRIVATE bool fl__by_narrow_slot(const fl_tensor *t, fl_op op);
@@ -1057,10 +987,11 @@ FL_PRIVATE void fl__register_ops(void);
 #if defined(FL_IMPL_ONLY_TENSOR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_TENSOR_IMPL
 #define FL_TENSOR_IMPL
+#include "fl/ops/copy.h"
+#include "fl/ops/view.h"
 /* >>implementation ----------------------------------------------------------------------------- */
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1087,14 +1018,7 @@ static bool fl__null_operand(const fl_op_info *info, const void *p) {
 /* ---- objects and scopes: one stack of owned objects per thread, one stack of marks into it
    ---- */
 
-#define FL__OBJ_CLASSES 16 /* of 64 bytes: objects up to 1024 bytes */
-#define FL__OBJ_CACHE \
-    1024 /* free objects of a class that a thread keeps; half of them move on overflow */
 #define FL__ROOT_WARN 100000
-
-typedef struct fl__free_obj {
-    struct fl__free_obj *next;
-} fl__free_obj;
 
 typedef struct fl__mark {
     int64_t base;   /* first value that the scope owns */
@@ -1107,132 +1031,56 @@ typedef struct fl__context {
     fl__mark *scope; /* scope[0] is the root */
     int64_t depth, scope_cap;
     uint64_t flags;
-    fl__free_obj *free[FL__OBJ_CLASSES];
-    int n_free[FL__OBJ_CLASSES];
-    int64_t live; /* tensors made minus dropped on this thread; the process's number is the sum */
     fl_hook_fn before, after;
     void *hook_user;
     const char *op; /* running now, for memory traces */
     bool registered, warned;
-    struct fl__context *next;
 } fl__context;
 
 static _Thread_local fl__context fl__here;
-static pthread_mutex_t fl__obj_lock = PTHREAD_MUTEX_INITIALIZER;
-static fl__context *fl__contexts; /* all of the below under the lock */
-static fl__free_obj *fl__shared_free[FL__OBJ_CLASSES];
-static int64_t fl__dead_live; /* `live` of threads that ended */
-static pthread_key_t fl__context_key;
+/* A bit of `flags`: hooks do not see the calls. Scopes restore it as they do the others. */
+#define FL__UNWATCHED ((uint64_t)1 << 63)
 
-static void fl__context_end(void *p) {
-    fl__context *th = p;
+/* Drops what the scopes of a thread that ends own. */
+static void fl__context_end(void) {
+    fl__context *th = &fl__here;
     th->depth = 0;
     while (th->n > 0) fl_obj_drop(th->value[--th->n]);
     fl__free(th->value);
     fl__free(th->scope);
-    pthread_mutex_lock(&fl__obj_lock);
-    for (fl__context **t = &fl__contexts; *t; t = &(*t)->next)
-        if (*t == th) {
-            *t = th->next;
-            break;
-        }
-    fl__dead_live += th->live;
-    pthread_mutex_unlock(&fl__obj_lock);
-    for (int c = 0; c < FL__OBJ_CLASSES; c++)
-        for (fl__free_obj *o = th->free[c], *next; o; o = next) {
-            next = o->next;
-            fl__free(o);
-        }
     memset(th, 0, sizeof *th);
 }
 
-__attribute__((destructor)) static void fl__process_end(void) {
-    if (fl__here.registered) fl__context_end(&fl__here);
-    for (int c = 0; c < FL__OBJ_CLASSES; c++)
-        for (fl__free_obj *o = fl__shared_free[c], *next; o; o = next) {
-            next = o->next;
-            fl__free(o);
-        }
-}
-
 static void fl__context_begin(fl__context *th) {
-    th->registered = true;
-    pthread_mutex_lock(&fl__obj_lock);
-    th->next = fl__contexts;
-    fl__contexts = th;
-    pthread_mutex_unlock(&fl__obj_lock);
-    pthread_setspecific(fl__context_key, th);
-}
-
-/* Moves half of a full class to the shared list, or refills an empty one from it. */
-static FL__COLD void fl__obj_spill(fl__context *th, int c) {
-    pthread_mutex_lock(&fl__obj_lock);
-    for (int i = 0; i < FL__OBJ_CACHE / 2; i++) {
-        fl__free_obj *o = th->free[c];
-        th->free[c] = o->next;
-        o->next = fl__shared_free[c];
-        fl__shared_free[c] = o;
-    }
-    th->n_free[c] -= FL__OBJ_CACHE / 2;
-    pthread_mutex_unlock(&fl__obj_lock);
-}
-
-static FL__COLD void *fl__obj_refill(fl__context *th, int c) {
-    if (!th->registered) fl__context_begin(th);
-    pthread_mutex_lock(&fl__obj_lock);
-    for (int i = 0; i < FL__OBJ_CACHE / 4 && fl__shared_free[c]; i++) {
-        fl__free_obj *o = fl__shared_free[c];
-        fl__shared_free[c] = o->next;
-        o->next = th->free[c];
-        th->free[c] = o;
-        th->n_free[c]++;
-    }
-    pthread_mutex_unlock(&fl__obj_lock);
-    fl__free_obj *o = th->free[c];
-    if (!o) return fl__alloc((size_t)(c + 1) * 64);
-    th->free[c] = o->next;
-    th->n_free[c]--;
-    return o;
+    if (!th->registered) th->registered = fl__at_thread_end(fl__context_end);
 }
 
 /* An object whose bytes behind the header are not cleared. */
-static FL__HOT void *fl__obj_raw(fl__context *th, size_t size, void (*drop)(fl_obj *self)) {
-    int c = (int)((size - 1) / 64);
-    fl__free_obj *f = th->free[c];
-    fl_obj *o = (fl_obj *)(void *)f;
-    if (f) {
-        th->free[c] = f->next;
-        th->n_free[c]--;
-    } else if (!(o = fl__obj_refill(th, c))) {
-        return NULL;
-    }
+static FL__HOT void *fl__obj_raw(int kind, size_t bytes, void (*drop)(fl_obj *self)) {
+    fl_obj *o = fl__record_get(kind, bytes);
+    if (!o) return NULL;
     __atomic_store_n(&o->refs_, 1, __ATOMIC_RELAXED);
-    o->size_ = (uint32_t)size;
+    o->size_ = (uint32_t)bytes;
     o->drop_ = drop;
     return o;
 }
 
 void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
-    if (size < sizeof(fl_obj) || size > FL__OBJ_CLASSES * 64) {
+    if (size < sizeof(fl_obj) || size > FL__RECORD_SIZES * 64) {
         fl_fail("fl_obj_new: size %zu is not between %zu and %d", size, sizeof(fl_obj),
-                FL__OBJ_CLASSES * 64);
+                FL__RECORD_SIZES * 64);
         return NULL;
     }
-    char *o = fl__obj_raw(&fl__here, size, drop);
+    const int kind = (int)((size - 1) / 64);
+    char *o = fl__obj_raw(kind, (size_t)(kind + 1) * 64, drop);
     if (!o) return NULL;
     memset(o + sizeof(fl_obj), 0, 64 - sizeof(fl_obj));
-    for (size_t at = 64; at < size; at += 64) memset(o + at, 0, 64); /* a block is whole lines */
+    for (size_t at = 64; at < size; at += 64) memset(o + at, 0, 64); /* a record is whole lines */
     return o;
 }
 
 void fl_obj_free(fl_obj *o) {
-    fl__context *th = &fl__here;
-    int c = (int)((o->size_ - 1) / 64);
-    if (!th->registered) fl__context_begin(th);
-    fl__free_obj *f = (fl__free_obj *)(void *)o;
-    f->next = th->free[c];
-    th->free[c] = f;
-    if (++th->n_free[c] > FL__OBJ_CACHE) fl__obj_spill(th, c);
+    fl__record_put((int)((o->size_ - 1) / 64), o);
 }
 
 void fl_obj_keep(fl_obj *o) {
@@ -1255,7 +1103,7 @@ void fl_obj_take(fl_obj *o) {
 
 /* Makes room on a full stack, or drops o. */
 static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
-    if (!th->registered) fl__context_begin(th);
+    fl__context_begin(th);
     if (fl__grow(&th->value, &th->cap, th->n + 1, sizeof *th->value)) return true;
     fl_obj_drop(o);
     return false;
@@ -1284,7 +1132,7 @@ bool fl_obj_own(fl_obj *o) {
 fl_scope fl_scope_begin(void) {
     fl__context *th = &fl__here;
     if (th->depth + 1 >= th->scope_cap) {
-        if (!th->registered) fl__context_begin(th);
+        fl__context_begin(th);
         if (!fl__grow(&th->scope, &th->scope_cap, th->depth + 2, sizeof *th->scope))
             return (fl_scope){-1};
         th->scope[0].base = 0;
@@ -1336,24 +1184,14 @@ int64_t fl_scope_size(void) {
 }
 
 uint64_t fl_flags(void) {
-    return fl__here.flags;
+    return fl__here.flags & ~FL__UNWATCHED;
 }
 void fl_set_flags(uint64_t flags) {
-    fl__here.flags = flags;
+    fl__here.flags = (fl__here.flags & FL__UNWATCHED) | (flags & ~FL__UNWATCHED);
 }
 
 int64_t fl_live(void) {
-    pthread_mutex_lock(&fl__obj_lock);
-    int64_t n = fl__dead_live;
-    for (fl__context *t = fl__contexts; t; t = t->next)
-        n += __atomic_load_n(&t->live, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&fl__obj_lock);
-    return n;
-}
-
-/* Only this thread writes its number; others read it. */
-static void fl__count_live(fl__context *th, int64_t delta) {
-    __atomic_store_n(&th->live, th->live + delta, __ATOMIC_RELAXED);
+    return fl__records_live(FL__RECORD_TENSOR);
 }
 
 /* ---- the op tables as data ---- */
@@ -1593,17 +1431,15 @@ static void fl__tensor_drop(fl_obj *o) {
         if (be->drop) be->drop(be, t);
     }
     if (t->base_) fl_obj_drop(&t->base_->obj);
-    fl__count_live(&fl__here, -1);
-    fl_obj_free(o);
+    fl__record_put(FL__RECORD_TENSOR, o);
 }
 
 /* A handle without storage, owned by the innermost scope; strides still unset. NULL after
    fl_fail. */
 static FL__HOT fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
     fl__context *th = &fl__here;
-    fl_tensor *t = fl__obj_raw(th, sizeof *t, fl__tensor_drop);
+    fl_tensor *t = fl__obj_raw(FL__RECORD_TENSOR, sizeof *t, fl__tensor_drop);
     if (!t) return NULL;
-    fl__count_live(th, 1);
     t->dtype = dtype;
     t->family = (uint8_t)family;
     t->weak = t->copied = false;
@@ -1723,7 +1559,6 @@ uint32_t fl_version_of(const fl_tensor *t) {
 FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
 
 __attribute__((constructor)) static void fl__families_init(void) {
-    pthread_key_create(&fl__context_key, fl__context_end);
     fl__ops_init();
     fl__register_ops();
     fl_use(fl_backend_cpu(), NULL);
@@ -1910,13 +1745,22 @@ static FL__HOT bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot
     return ok;
 }
 
+/* Returns the flags to go back to. */
+static uint64_t fl__unwatch(void) {
+    const uint64_t flags = fl__here.flags;
+    fl__here.flags |= FL__UNWATCHED;
+    return flags;
+}
+
 /* Runs c with copies of the inputs that are not contiguous. */
 static FL__COLD bool fl__run_contiguous(const fl_backend *be, const fl_call *c, fl_slot slot) {
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
+    const uint64_t flags = fl__unwatch();
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak) ok = (d.in[i] = fl_contiguous(d.in[i])) != NULL;
+    fl__here.flags = flags; /* the slot may compose */
     ok = ok && fl__run_slot(be, &d, slot, fl__traits_of(&d).paged);
     fl_scope_end(&s);
     return ok;
@@ -1955,6 +1799,7 @@ static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
+    fl__unwatch();
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak) ok = (d.in[i] = fl_to(d.in[i], fl__families[0].name)) != NULL;
     for (int i = 0; ok && i < d.n_out; i++) {
@@ -2025,6 +1870,7 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
+    const uint64_t flags = fl__unwatch();
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak && fl_is_narrow(d.in[i]))
             ok = (d.in[i] = fl_cast(d.in[i], fl_dtype_wide(d.in[i]->dtype))) != NULL;
@@ -2033,6 +1879,7 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
              NULL;
     for (int i = 0; ok && i < d.n_out; i++)
         if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
+    fl__here.flags = flags; /* a composition is observed */
     ok = ok && fl__run_by(be, &d);
     for (int i = 0; ok && i < d.n_out; i++) {
         fl_call copy = {
@@ -2084,16 +1931,16 @@ static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     return fl__run_as(be, c, fl__traits_of(c));
 }
 
-/* What a hook runs is not observed. */
-static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c) {
+static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c, fl__traits is) {
     fl__context *th = &fl__here;
-    const fl_hook_fn before = th->before, after = th->after;
-    th->before = th->after = NULL;
-    if (before) before(c, th->hook_user);
-    bool ok = fl__run_by(be, c);
-    if (ok && after) after(c, th->hook_user);
-    th->before = before;
-    th->after = after;
+    const fl_hook_fn after = th->after;
+    const uint64_t flags = fl__unwatch();
+    if (th->before) th->before(c, th->hook_user);
+    th->flags = flags;
+    const bool ok = fl__run_as(be, c, is);
+    fl__unwatch();
+    if (after && after == th->after) after(c, th->hook_user);
+    th->flags = flags;
     return ok;
 }
 
@@ -2107,7 +1954,8 @@ bool fl_run(const fl_call *c) {
     const fl__traits is = fl__traits_of(c);
     const char *outer = th->op;
     th->op = fl__ops[c->op]->name;
-    bool ok = th->before || th->after ? fl__run_watched(be, c) : fl__run_as(be, c, is);
+    const bool watched = (th->before || th->after) && !(th->flags & FL__UNWATCHED);
+    bool ok = watched ? fl__run_watched(be, c, is) : fl__run_as(be, c, is);
     th->op = outer;
     for (int i = 0; ok && is.written >> i; i++)
         if (is.written >> i & 1) ++*fl__version(c->out[i]);
@@ -2175,225 +2023,6 @@ fl_tensor *fl_stored(fl_tensor *t) {
     fl_tensor *o = fl_call_out(fl__default_family, FL_SCALAR_SHAPE,
                                t->dtype == FL_DTYPE_NONE ? FL_F32 : t->dtype);
     return fl_run_to(FL_OP_fill, o, NULL, NULL, &a);
-}
-
-/* Strides of the row-major reading of `shape` over t without moving elements; false if there are
-   none. */
-static bool fl__reshape_strides(const fl_tensor *t, fl_shape shape, int64_t *stride) {
-    int64_t old[FL_MAX_DIMS], old_stride[FL_MAX_DIMS];
-    int n = 0;
-    for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] != 1) {
-            old[n] = t->shape[i];
-            old_stride[n++] = t->stride[i];
-        }
-    int i = 0;
-    for (int j = 0; j < shape.ndim;) { /* match groups of dims with equal products */
-        if (shape.dim[j] == 1) {
-            stride[j++] = 1;
-            continue;
-        }
-        int first_old = i, first_new = j;
-        int64_t a = old[i++], b = shape.dim[j++];
-        while (a != b) {
-            if (a < b)
-                a *= old[i++];
-            else
-                b *= shape.dim[j++];
-        }
-        for (int k = first_old; k + 1 < i; k++)
-            if (old_stride[k] != old[k + 1] * old_stride[k + 1]) return false;
-        int64_t s = old_stride[i - 1];
-        for (int k = j - 1; k >= first_new; k--) {
-            stride[k] = s;
-            s *= shape.dim[k];
-        }
-    }
-    return true;
-}
-
-static void fl__dense_strides(fl_shape shape, int64_t *stride) {
-    int64_t n = 1;
-    for (int i = shape.ndim - 1; i >= 0; i--) {
-        stride[i] = n;
-        n *= shape.dim[i] ? shape.dim[i] : 1;
-    }
-}
-
-fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
-    if (fl_absent("fl_reshape", t) || !(t = fl_stored(t))) return NULL;
-    fl_shape asked = shape;
-    int64_t n = fl_numel(t), known = 1, infer = -1;
-    if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS)
-        return fl_bad("fl_reshape: %d dims", shape.ndim);
-    for (int i = 0; i < shape.ndim; i++) {
-        if (shape.dim[i] == -1 && infer < 0)
-            infer = i;
-        else if (__builtin_mul_overflow(known, shape.dim[i], &known))
-            known = -1;
-    }
-    if (infer >= 0) shape.dim[infer] = known > 0 && n % known == 0 ? n / known : -1;
-    if (fl_shape_numel(shape) != n)
-        return fl_bad("fl_reshape: shape %s (%lld elements) cannot become %s", FL_SHAPE_TEXT(t),
-                       (long long)n, FL_TEXT_OF(asked));
-    if (fl_shape_is(t, shape)) return t;
-    int64_t stride[FL_MAX_DIMS];
-    if (n == 0 || fl_is_contiguous(t))
-        fl__dense_strides(shape, stride);
-    else if (!fl__reshape_strides(t, shape, stride)) {
-        t = fl_contiguous(t);
-        if (!t) return NULL;
-        fl__dense_strides(shape, stride);
-    }
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
-    if (fl_absent("fl_permute", t) || fl_absent("fl_permute", axes) || !(t = fl_stored(t)))
-        return NULL;
-    fl_shape shape = {t->ndim, {0}};
-    int64_t stride[FL_MAX_DIMS];
-    uint32_t seen = 0;
-    if (naxes != t->ndim)
-        return fl_bad("fl_permute: %d axes for shape %s", naxes, FL_SHAPE_TEXT(t));
-    for (int i = 0; i < naxes; i++) {
-        int a = fl_axis_of("fl_permute", t, axes[i]);
-        if (a < 0) return NULL;
-        if (seen & 1u << a) return fl_bad("fl_permute: axis %d appears twice", a);
-        seen |= 1u << a;
-        shape.dim[i] = t->shape[a];
-        stride[i] = t->stride[a];
-    }
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
-    int axes[FL_MAX_DIMS];
-    if (fl_absent("fl_transpose", t) || (a = fl_axis_of("fl_transpose", t, a)) < 0 ||
-        (b = fl_axis_of("fl_transpose", t, b)) < 0)
-        return NULL;
-    for (int i = 0; i < t->ndim; i++) axes[i] = i == a ? b : i == b ? a : i;
-    return fl_permute(t, t->ndim, axes);
-}
-
-fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
-    if (fl_absent("fl_expand", t) || !(t = fl_stored(t))) return NULL;
-    if (fl_shape_is(t, shape)) return t;
-    int64_t stride[FL_MAX_DIMS] = {0};
-    bool ok = shape.ndim >= t->ndim && shape.ndim <= FL_MAX_DIMS;
-    int extra = ok ? shape.ndim - t->ndim : 0;
-    for (int i = 0; ok && i < t->ndim; i++) {
-        int64_t *d = &shape.dim[extra + i];
-        if (*d == -1) *d = t->shape[i];
-        ok = t->shape[i] == *d || t->shape[i] == 1;
-        stride[extra + i] = t->shape[i] == *d ? t->stride[i] : 0;
-    }
-    if (!ok || fl_shape_numel(shape) < 0)
-        return fl_bad("fl_expand: shape %s does not broadcast to %s", FL_SHAPE_TEXT(t),
-                       FL_TEXT_OF(shape));
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-/* Python's clamping of a slice: *start becomes the first index, the result the number of
-   elements. */
-static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t step) {
-    int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
-    bool to_end = stop == FL_SLICE_END && step < 0;
-    if (*start < 0) *start += n;
-    *start = *start < low ? low : *start > high ? high : *start;
-    if (stop < 0) stop += n;
-    stop = to_end ? -1 : stop < low ? low : stop > high ? high : stop;
-    if (step > 0) return stop > *start ? (stop - *start - 1) / step + 1 : 0;
-    return *start > stop ? (*start - stop - 1) / -step + 1 : 0;
-}
-
-fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
-    if (fl_absent("fl_slice", t) || (axis = fl_axis_of("fl_slice", t, axis)) < 0) return NULL;
-    if (step == 0 || step == INT64_MIN) return fl_bad("fl_slice: step %lld", (long long)step);
-    fl_shape shape = fl_shape_of(t);
-    int64_t stride[FL_MAX_DIMS];
-    memcpy(stride, t->stride, sizeof stride);
-    int64_t count = fl__slice_count(shape.dim[axis], &start, stop, step);
-    if (count == shape.dim[axis] && step == 1) return t;
-    shape.dim[axis] = count;
-    stride[axis] = count > 1 ? t->stride[axis] * step : t->stride[axis];
-    return fl_view_of(t, shape, stride, t->offset + (count ? start * t->stride[axis] : 0));
-}
-
-/* t without axis. */
-static fl_tensor *fl__drop_axis(fl_tensor *t, int axis, int64_t offset) {
-    fl_shape shape = {t->ndim - 1, {0}};
-    int64_t stride[FL_MAX_DIMS];
-    for (int i = 0; i < shape.ndim; i++) {
-        shape.dim[i] = t->shape[i + (i >= axis)];
-        stride[i] = t->stride[i + (i >= axis)];
-    }
-    return fl_view_of(t, shape, stride, offset);
-}
-
-fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
-    if (fl_absent("fl_select", t) || (axis = fl_axis_of("fl_select", t, axis)) < 0) return NULL;
-    int64_t at = i < 0 ? i + t->shape[axis] : i;
-    if (at < 0 || at >= t->shape[axis])
-        return fl_bad("fl_select: index %lld is out of range for axis %d of shape %s",
-                       (long long)i, axis, FL_SHAPE_TEXT(t));
-    return fl__drop_axis(t, axis, t->offset + at * t->stride[axis]);
-}
-
-fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
-    if (fl_absent("fl_squeeze", t) || (axis = fl_axis_of("fl_squeeze", t, axis)) < 0) return NULL;
-    if (t->shape[axis] != 1)
-        return fl_bad("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
-    return fl__drop_axis(t, axis, t->offset);
-}
-
-fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
-    if (fl_absent("fl_unsqueeze", t) || !(t = fl_stored(t))) return NULL;
-    int at = axis < 0 ? axis + t->ndim + 1 : axis;
-    if (at < 0 || at > t->ndim || t->ndim == FL_MAX_DIMS)
-        return fl_bad("fl_unsqueeze: axis %d for shape %s", axis, FL_SHAPE_TEXT(t));
-    fl_shape shape = {t->ndim + 1, {0}};
-    int64_t stride[FL_MAX_DIMS];
-    for (int i = 0; i < shape.ndim; i++) {
-        shape.dim[i] = i == at ? 1 : t->shape[i - (i > at)];
-        stride[i] = i == at ? 1 : t->stride[i - (i > at)];
-    }
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
-    if (fl_absent("fl_flatten", t) || !(t = fl_stored(t))) return NULL;
-    if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
-    if ((first = fl_axis_of("fl_flatten", t, first)) < 0 ||
-        (last = fl_axis_of("fl_flatten", t, last)) < 0)
-        return NULL;
-    if (last < first) return fl_bad("fl_flatten: axes %d..%d", first, last);
-    fl_shape shape = {0, {0}};
-    for (int i = 0; i < t->ndim; i++) {
-        if (i <= first || i > last)
-            shape.dim[shape.ndim++] = t->shape[i];
-        else
-            shape.dim[first] *= t->shape[i];
-    }
-    return fl_reshape(t, shape);
-}
-
-fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
-    if (fl_absent("fl_cast", t) || !(t = fl_stored(t))) return NULL;
-    if (fl_dtype_size(dtype) == 0) return fl_bad("fl_cast: dtype %d is not known", (int)dtype);
-    if (t->dtype == dtype) return t;
-    if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
-    return fl_run_to(FL_OP_copy, fl_out_like(t, dtype), t, NULL, NULL);
-}
-
-fl_tensor *fl_clone(fl_tensor *t) {
-    if (fl_absent("fl_clone", t) || !(t = fl_stored(t))) return NULL;
-    return fl_run_to(FL_OP_copy, fl_out_like(t, t->dtype), t, NULL, NULL);
-}
-
-fl_tensor *fl_contiguous(fl_tensor *t) {
-    if (fl_absent("fl_contiguous", t) || !(t = fl_stored(t))) return NULL;
-    return fl_is_contiguous(t) ? t : fl_clone(t);
 }
 
 /* ---- promotion ---- */
@@ -2760,12 +2389,9 @@ static int64_t fl__span(const fl_tensor *t) {
 
 /* A deferred backend runs calls here: they are not the user's, so hooks do not see them. */
 static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
-    fl__context *th = &fl__here;
-    const fl_hook_fn before = th->before, after = th->after;
-    th->before = th->after = NULL;
+    const uint64_t flags = fl__unwatch();
     void *p = be->map(be, t, access);
-    th->before = before;
-    th->after = after;
+    fl__here.flags = flags;
     return p;
 }
 
@@ -2945,10 +2571,12 @@ bool fl_writable(const char *fn, const fl_tensor *t) {
 #if !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS)
 #define FL_TENSOR_ROOMS
 #include "fl/ops/ops.h"
+#include "fl/tensor/print.h"
 #endif
 #if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS_IMPL)
 #define FL_TENSOR_ROOMS_IMPL
 #include "fl/ops/ops.h"
+#include "fl/tensor/print.h"
 #endif
 
 /* MIT licence: see LICENSE. */

@@ -8,9 +8,9 @@
 
      make bench-conv ARGS="r50 last 2"       shapes whose name holds r50, one layout, two threads
      make bench-conv ARGS="vgg all 1 cpu"    one thread by its processor time: for a busy machine
-     make bench-conv ARGS="vgg last 2 wall direct"    or columns, winograd: that way only */
+     make bench-conv ARGS="vgg last 2 wall direct"    or im2col, winograd: that way only */
 #include "peaks.h"
-#include "kernels/cpu/conv.h"
+#include "kernels/cpu/force.h"
 #include "kernels/cpu/levels.h"
 #include <string.h>
 #include <time.h>
@@ -135,9 +135,7 @@ int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "", *layout = argc > 2 ? argv[2] : "";
     int only = argc > 3 ? atoi(argv[3]) : 0;
     if (argc > 4 && !strcmp(argv[4], "cpu")) now = cpu_seconds;
-    static const char *const ways[] = {"auto", "direct", "columns", "winograd"};
-    for (int way = 0; argc > 5 && way < 4; way++)
-        if (!strcmp(argv[5], ways[way])) fl__conv_force(way);
+    if (argc > 5 && !fl_cpu_force(argv[5])) return 2;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int last = 1; last >= 0; last--)
             for (int threads = 1; threads <= 2; threads++) {

@@ -194,11 +194,13 @@ static inline fl_data_set *digits_batches(digits d, int64_t offset, int64_t n, i
 
 /* The network of the paper's listing 8. */
 static inline fl_nn_module *digits_net(void) {
-    return fl_nn_sequential(
+    fl_nn_module *net = fl_nn_sequential(
         fl_nn_view(FL_SHAPE(-1, 1, 28, 28)), fl_nn_conv2d(1, 32, 5, .pad = FL_SAME), fl_nn_relu(),
         fl_nn_pool2d(2), fl_nn_conv2d(32, 64, 5, .pad = FL_SAME), fl_nn_relu(), fl_nn_pool2d(2),
         fl_nn_view(FL_SHAPE(-1, 7 * 7 * 64)), fl_nn_linear(7 * 7 * 64, 1024), fl_nn_relu(),
         fl_nn_dropout(0.5), fl_nn_linear(1024, 10), fl_nn_log_softmax(1));
+    fl_nn_pool_before_relu(net);
+    return net;
 }
 
 #endif

@@ -5,7 +5,7 @@
 # declarations, what the header is to a file that includes it plainly; then, under FL_IMPLEMENTATION, what a second
 # include adds. So conditions are decided as far as they can be: a macro is defined, not defined, or unknown (what
 # flags, compilers and users decide), and of a condition that is not unknown only the branch that holds is written.
-# A guard is unknown where it stands first and known behind it; a text that is expanded several times, for tensors
+# Guards are written, so that the file can be included twice; but no file is written twice because of them. A text that is expanded several times, for tensors
 # and variables or at each level, stands in the file as often. Comments are not repeated.
 
 # --- the files, read once: what each line is -------------------------------------------------------------------
@@ -23,8 +23,17 @@ FNR == 1 { joined = in_comment = 0 }
         joined = FNR
         directive[FILENAME, FNR] = without_backslash(code)
         if (code ~ /^#undef FL/) undefined_at_first[substr(code, 8)]
+        if (code ~ /^#define FL_[A-Z_0-9]+[ \t]*$/ && index(before, "def")) note_guard(code)
+        before = code
     } else kind[FILENAME, FNR] = code ~ /[^ \t]/ ? "code" : "comment"
     if ($0 !~ /\\$/) joined = 0
+}
+
+# A guard: #ifndef or !defined(), and a definition of nothing on the next line.
+function note_guard(code,    name) {
+    name = code
+    gsub(/^#define |[ \t]+$/, "", name)
+    if (before == "#ifndef " name || index(before, "!defined(" name ")")) is_guard[name]
 }
 
 function without_backslash(s) {
@@ -56,12 +65,12 @@ function without_comments(s,    out, i, c, two, quote) {
 
 # --- macros: "1" defined, "0" not defined, "?" unknown; changes are logged so that a branch can be left again ---
 
-# Private names are the family's, and so is what it undefines: nobody else defines them before.
+# Private names are the family's, and so are its guards and what it undefines: nobody else defines them before.
 function state(name) {
     if (name ~ /^FL_IMPL_ONLY/) return "0"
-    if (name == "FL_IMPLEMENTATION") return "?"
+    if (name == "FL_IMPLEMENTATION" || name == "FL_STATIC") return "?"
     if (name in is_defined) return is_defined[name]
-    return name ~ /^FL__/ || name in undefined_at_first ? "0" : "?"
+    return name ~ /^FL__/ || name in is_guard || name in undefined_at_first ? "0" : "?"
 }
 
 function set_macro(name, known, body) {
@@ -176,6 +185,15 @@ function evaluate(condition) {
     return value_of_or()
 }
 
+# Whether it names a guard, which must guard the single file too.
+function has_guard(condition) {
+    while (match(condition, /FL_[A-Z_0-9]+/)) {
+        if (substr(condition, RSTART, RLENGTH) in is_guard) return 1
+        condition = substr(condition, RSTART + RLENGTH)
+    }
+    return 0
+}
+
 # What a branch knows from its condition, or from its condition being false, if that names one macro.
 function refine(condition, holds) {
     if (condition !~ /^!?[ \t]*defined\([A-Za-z_0-9]+\)$/) return
@@ -190,7 +208,7 @@ function open_if(condition,    value) {
     parent_live = n_if == 0 || live[n_if]
     n_if++
     frame[n_if] = ++frames
-    live[n_if] = taken[n_if] = written[n_if] = branches[frames] = touched[frames] = 0
+    live[n_if] = taken[n_if] = written[n_if] = guarded[n_if] = branches[frames] = touched[frames] = 0
     dead[n_if] = !parent_live
     failed[n_if] = ""
     if (!dead[n_if]) choose(condition, "#if ")
@@ -202,6 +220,10 @@ function choose(condition, word,    value) {
     live[n_if] = value != "0"
     if (value == "1") {
         if (written[n_if]) put("#else")
+        else if (has_guard(condition)) {
+            put("#if " condition)
+            guarded[n_if] = 1
+        }
         taken[n_if] = 1
     }
     if (value == "?") {
@@ -267,6 +289,7 @@ function close_if(    f, k, b, name, s, v, branch_state, branch_body) {
             set_macro(name, s, v)
         }
     }
+    if (guarded[n_if]) put("#endif")
     n_if--
 }
 

@@ -37,8 +37,9 @@
 #endif
 
 /* What a kernel file needs whatever the command line says: vectorised loops (gcc's -O2 leaves
-   ours alone), no errno and no traps (either would forbid it), and no contraction. clang's
-   float_control saves the contraction state. With FL_QUICK the command line decides. */
+   ours alone; -O3 rewrites some of them first, and then cannot), no errno and no traps (either
+   would forbid it), and no contraction. clang's float_control saves the contraction state. With
+   FL_QUICK the command line decides. */
 #if defined(__CUDACC__)
 #define FL_KERNEL_BEGIN
 #define FL_KERNEL_END
@@ -54,7 +55,8 @@
 #else
 #define FL_KERNEL_BEGIN                                                                            \
     _Pragma("GCC push_options")                                                                    \
-    _Pragma("GCC optimize(\"O3\", \"no-trapping-math\", \"no-math-errno\", \"fp-contract=off\")")
+    _Pragma("GCC optimize(\"O2\", \"tree-vectorize\", \"vect-cost-model=dynamic\", \"unswitch-loops\")") \
+    _Pragma("GCC optimize(\"no-trapping-math\", \"no-math-errno\", \"fp-contract=off\")")
 #define FL_KERNEL_END _Pragma("GCC pop_options")
 #define FLM static inline __attribute__((always_inline))
 #endif

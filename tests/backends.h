@@ -6,19 +6,21 @@
 #include <stdio.h>
 #include <string.h>
 #if defined(__has_include)
-#if __has_include("../examples/strangers/naive.h")
-#include "../examples/strangers/naive.h"
+#if __has_include("../examples/extend/naive.h")
+#include "../examples/extend/naive.h"
 #define HAVE_NAIVE
 #endif
-#if __has_include("../examples/strangers/recorder.h")
-#include "../examples/strangers/recorder.h"
+#if __has_include("../examples/extend/recorder.h")
+#include "../examples/extend/recorder.h"
 #define HAVE_RECORDER
 #endif
-#if __has_include("../examples/strangers/evictor.h")
-#include "../examples/strangers/evictor.h"
+#if __has_include("../examples/extend/evictor.h")
+#include "../examples/extend/evictor.h"
 #define HAVE_EVICTOR
 #endif
 #endif
+
+#include "../examples/extend/own_op.h"
 
 static void quiet_errors(const char *text, void *user) {
     (void)text, (void)user;
@@ -48,6 +50,7 @@ static bool choose_backend(const char *name) {
 #ifdef HAVE_RECORDER
     if (!strcmp(name, "recorder") && !fl_use(fl_backend_recorder(), NULL)) return false;
 #endif
+    if (!op_snake && !snake_register()) return false; /* an op of a user's is tested as ours are */
     if (fl_family(name) < 0 || !fl_set_default_family(name)) return false;
     bool complete = true;
     for (int i = 1; i < fl_op_count(); i++)

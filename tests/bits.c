@@ -1,10 +1,11 @@
 /* bits.c - a checksum of every op's bits, to compare compilers and numbers of threads
 
    usage: bits [threads]     a line "op dtype checksum" for each; the last is "N passed, N failed"
+          bits --level       the name of the level in force
 
    Each op runs on all magnitudes and special values in each dtype that it takes, its backward pass
    on ordinary values. NaNs count as one: their sign and payload are the compiler's choice. `make
-   bits` builds it with gcc and with clang and compares what they print, at one ISA level. */
+   bits` builds it with gcc and with clang and compares what they print at each level. */
 #include "arrays.h"
 
 enum { ROWS = 61, COLUMNS = 1031, IMAGES = 3, SIDE = 29 };
@@ -232,6 +233,7 @@ static void quiet(const char *text, void *user) { (void)text, (void)user; }
 int main(int argc, char **argv) {
     static const fl_dtype dtypes[] = {FL_F32, FL_F64, FL_F16, FL_BF16, FL_I64, FL_I8, FL_B8};
     fl_on_error(quiet, NULL);
+    if (argc > 1 && strcmp(argv[1], "--level") == 0) return puts(fl_cpu_level()) < 0;
     if (!fl_set_threads(argc > 1 ? atoi(argv[1]) : 1)) return 2;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         dtype = dtypes[i];

@@ -8,6 +8,7 @@
 #define CONFORMANCE_H
 
 #include "arrays.h"
+#include "sample.h"
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@ typedef struct matrix_row {
     char tolerance[120];
     counts cell[FL_DTYPE_COUNT][LAYOUTS];
     counts composed;            /* the same cases without the op's slot */
+    bool begun[2][FL_DTYPE_COUNT][LAYOUTS]; /* a case ran; [1]: without the slot */
 } matrix_row;
 typedef struct shared_state {
     int n_rows;
@@ -36,6 +38,7 @@ typedef struct shared_state {
     counts checks;              /* besides the matrix */
     char skipped[8][120];
     int n_skipped;
+    int64_t left_out;           /* cases outside of the sample */
 } shared_state;
 static shared_state *shared;
 
@@ -47,6 +50,7 @@ static matrix_row *case_row;
 static fl_dtype case_dtype;
 static layout case_layout;
 static fl_scope case_scope;
+enum { ONE_IN = 6 }; /* cases of a sample; the first one of a cell always runs */
 
 /* The row of that name; a new one has no cells yet. */
 static matrix_row *row_of(const char *name) {
@@ -116,6 +120,12 @@ __attribute__((format(printf, 4, 5))) static bool case_begin(const char *name, f
     va_end(args);
     snprintf(shared->now, sizeof shared->now, "%s%s %s %s %s", name,
              composed_run ? " (composed)" : "", fl_dtype_name(d), layout_names[l], detail);
+    bool *begun = &case_row->begun[composed_run][d][l];
+    if (!quick_run && *begun && !in_sample(shared->now, ONE_IN)) {
+        __atomic_fetch_add(&shared->left_out, 1, __ATOMIC_RELAXED);
+        return false;
+    }
+    *begun |= !quick_run;
     random_state = 1469598103934665603u;
     for (const char *p = shared->now; *p; p++)
         random_state = (random_state ^ (uint8_t)*p) * 1099511628211u;

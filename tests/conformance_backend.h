@@ -95,8 +95,8 @@ static void hook_group(void) {
     fl_tensor *t = fl_add(a, a);
     check(t && h.before == 1 && h.after == 1 && h.op == FL_OP_add,
           "one call is seen before and after");
-    bool deferred = fl_gather(a, 0, i) != NULL && backend_in_use()->any; /* fails when it is read */
-    check(h.before == 2 && h.after == 1 + deferred, "a call that fails is not seen after");
+    fl_gather(a, 0, i); /* fails, on a deferred backend when it is read */
+    check(h.before == 2 && h.after == 2, "a call that fails is seen before and after");
     fl_hook(NULL, NULL, NULL);
     fl_add(a, a);
     check(h.before == 2, "no hook, no calls");

@@ -200,7 +200,7 @@ static double d_digamma(double x) { /* trigamma for x > 0, as above */
 static double d_erfc(double x) { return -d_erf(x); }
 static double d_erfinv(double y) { return 1 / d_erf(f_erfinv(y)); }
 
-static const unary_ref unary_refs[] = {
+static const unary_ref unary_references[] = {
     {"neg", 'N', f_neg, wrap_neg, 0, 0, 0, 0, d_neg, 0},
     {"abs", 'N', fabs, i_abs, 0, 0, 0, 0, d_abs, 0},
     {"exp", 'F', exp, NULL, 2, 1, 0, 0, exp, 4},
@@ -420,7 +420,7 @@ static double hypot_db(double a, double b) { return hypot_da(b, a); }
 static double max_da(double a, double b) { return a > b ? 1 : a == b ? 0.5 : 0; }
 static double max_db(double a, double b) { return max_da(b, a); }
 
-static const binary_ref binary_refs[] = {
+static const binary_ref binary_references[] = {
     {"add", 'A', f_add, i_add, 0.5, 0.5, one, one},
     {"sub", 'N', f_sub, i_sub, 0.5, 0.5, one, minus_one},
     {"mul", 'A', f_mul, i_mul, 0.5, 0.5, second, first},
@@ -503,9 +503,28 @@ enum {
 #undef ONE
     UNARY_FNS = sizeof unary_fns / sizeof *unary_fns,
     BINARY_FNS = sizeof binary_fns / sizeof *binary_fns,
-    UNARY_REFS = sizeof unary_refs / sizeof *unary_refs,
-    BINARY_REFS = sizeof binary_refs / sizeof *binary_refs
+    UNARY_REFERENCES = sizeof unary_references / sizeof *unary_references,
+    BINARY_REFERENCES = sizeof binary_references / sizeof *binary_references
 };
+/* The reference of each function above, found by name; op is NULL where there is none. */
+static unary_ref unary_refs[UNARY_FNS];
+static binary_ref binary_refs[BINARY_FNS];
+
+/* Says which ops have no reference; their number. */
+static int find_references(void) {
+    int absent = 0;
+    for (int i = 0; i < UNARY_FNS; i++) {
+        for (int k = 0; k < UNARY_REFERENCES; k++)
+            if (!strcmp(unary_references[k].op, unary_fns[i].op)) unary_refs[i] = unary_references[k];
+        if (!unary_refs[i].op) absent++, printf("op %s has no reference\n", unary_fns[i].op);
+    }
+    for (int i = 0; i < BINARY_FNS; i++) {
+        for (int k = 0; k < BINARY_REFERENCES; k++)
+            if (!strcmp(binary_references[k].op, binary_fns[i].op)) binary_refs[i] = binary_references[k];
+        if (!binary_refs[i].op) absent++, printf("op %s has no reference\n", binary_fns[i].op);
+    }
+    return absent;
+}
 
 /* >>classes: which dtypes an op takes, and what it gives */
 

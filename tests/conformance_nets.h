@@ -197,6 +197,33 @@ static void glu_case(fl_dtype d, layout l, bool grad) {
     case_end(ok && agrees(grad ? fv_grad(in) : y->value, &want, (tolerance){4, 8, 0}, scale, false));
 }
 
+/* The op of examples/extend/own_op.h: registered like ours, by a user */
+static void own_op_case(fl_dtype d, layout l, fl_shape shape) {
+    if (!case_begin("snake", d, l, "a 1.5")) return;
+    operand x = make_operand(shape, d, l, TAME);
+    array want = new_array(x.a.shape, d);
+    double scale[64];
+    for (int64_t i = 0; i < want.n; i++) {
+        want.f[i] = x.a.f[i] + sin(1.5 * x.a.f[i]) * sin(1.5 * x.a.f[i]) / 1.5;
+        scale[i] = 1 + fabs(x.a.f[i]);
+    }
+    fl_var *in = fv_param(x.t), *y = snake_var(in, 1.5);
+    bool ok = y && agrees(y->value, &want, (tolerance){4, 8, 0}, scale, false);
+    for (int64_t i = 0; i < want.n; i++) want.f[i] = 1 + sin(3 * x.a.f[i]), scale[i] = 1 + fabs(3 * x.a.f[i]);
+    if (ok && !fl_is_narrow(x.t)) /* whose gradient rounds after every op */
+        ok = fl_backward(fv_sum(y, FL_ALL_AXES)) && agrees(fv_grad(in), &want, (tolerance){4, 8, 0}, scale, false);
+    case_end(ok);
+}
+
+static void own_op_group(void) {
+    expect_row("snake", FLOATS, UNWEAK, 0, 0);
+    for (int k = 0; k < DTYPES; k++)
+        for (int l = DENSE; takes(FLOATS, all_dtypes[k]) && l <= BROADCAST; l++) {
+            own_op_case(all_dtypes[k], (layout)l, FL_SHAPE(3, 8));
+            own_op_case(all_dtypes[k], (layout)l, FL_SHAPE(2, 3, 5));
+        }
+}
+
 /* >>ctc: the sum over every path of classes that collapses to the target */
 
 static bool collapses(const int *path, int t, const int64_t *target, int64_t length) {

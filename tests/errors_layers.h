@@ -1,4 +1,4 @@
-/* errors_layers.h - rows of test_errors.c for fl_nn_layers.h */
+/* errors_layers.h - rows of test_errors.c for the layers of fl/nn */
 #ifndef ERRORS_LAYERS_H
 #define ERRORS_LAYERS_H
 
@@ -30,7 +30,7 @@ static void rows_of_sequences(void) {
     BAD_CALL(fl_nn_glu, fl_nn_glu(2), o.v23, "axis 2", "[2, 3]");
     ROW_OF(RAISES, "fl_nn_glu", "fl_glu", !through(fl_nn_glu(1), o.v23), "axis 1 has 3");
     BAD_CALL(fl_nn_transpose, fl_nn_transpose(0, -3), o.v23, "axis -3", "[2, 3]");
-    NO(fl_nn_layer_drop_opt, (1.5, (fl_nn_layer_drop_opts){0}), "p is 1.5");
+    NO(fl_nn_layer_drop_opt, (1.5, (fl_nn_dropout_opts){0}), "p is 1.5");
     NO(fl_nn_drop_path_opt, ((double)NAN, (fl_nn_dropout_opts){0}), "nan");
     NO(fl_nn_rms_norm_opt, (FL_SCALAR_SHAPE, (fl_nn_layer_norm_opts){0}), "[]");
     NO(fl_nn_rms_norm_opt, (FL_SHAPE(3), (fl_nn_layer_norm_opts){.eps = -1}), "eps -1");

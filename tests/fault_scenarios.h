@@ -290,8 +290,8 @@ static T losses(T x) {
 static T initialised(T x) {
     fl_rng r = {8, 0};
     fl_var *p = fv_param(fl_clone(x));
-    bool ok = p && fl_nn_kaiming_normal_(p, 0, &r) && fl_nn_glorot_uniform_(p, 1, &r) &&
-              fl_nn_constant_(p, 0.5) && fl_nn_normal_(p, 0, 1, &r);
+    bool ok = p && fl_nn_init_kaiming_normal(p, 0, &r) && fl_nn_init_glorot_uniform(p, 1, &r) &&
+              fl_nn_init_constant(p, 0.5) && fl_nn_init_normal(p, 0, 1, &r);
     return either(ok, fv_value(p));
 }
 /* Two steps; each may fail. Frees o. */

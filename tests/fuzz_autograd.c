@@ -405,13 +405,13 @@ static T initialise(fn f) {
     int64_t in, out;
     (void)f;
     switch (how % 8) {
-    case 0: return done(fl_nn_constant_(x, a), x);
-    case 1: return done(fl_nn_uniform_(x, a, b, &vm.rng), x);
-    case 2: return done(fl_nn_normal_(x, a, b, &vm.rng), x);
-    case 3: return done(fl_nn_kaiming_uniform_(x, a, &vm.rng), x);
-    case 4: return done(fl_nn_kaiming_normal_(x, a, &vm.rng), x);
-    case 5: return done(fl_nn_glorot_uniform_(x, a, &vm.rng), x);
-    case 6: return done(fl_nn_glorot_normal_(x, a, &vm.rng), x);
+    case 0: return done(fl_nn_init_constant(x, a), x);
+    case 1: return done(fl_nn_init_uniform(x, a, b, &vm.rng), x);
+    case 2: return done(fl_nn_init_normal(x, a, b, &vm.rng), x);
+    case 3: return done(fl_nn_init_kaiming_uniform(x, a, &vm.rng), x);
+    case 4: return done(fl_nn_init_kaiming_normal(x, a, &vm.rng), x);
+    case 5: return done(fl_nn_init_glorot_uniform(x, a, &vm.rng), x);
+    case 6: return done(fl_nn_init_glorot_normal(x, a, &vm.rng), x);
     default: return done(fl_nn_fan(x, &in, &out), x);
     }
 }

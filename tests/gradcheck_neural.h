@@ -69,6 +69,7 @@ static fl_var *net_attention_packed(fl_var **x) { /* laid out as a product leave
     fl_attention_opts o = {.causal = true, .dropout = 0.4, .rng = &rng};
     return fv_attention_packed(fv_transpose(fv_stack(all, 3, 1), 0, 1), NULL, o);
 }
+static fl_var *net_snake(fl_var **x) { return snake_var(x[0], 1.5); } /* examples/extend/own_op.h */
 static fl_var *net_attention_packed_added(fl_var **x) {
     fl_var *all[] = {x[0], x[1], x[1]}, *mask = fv_matmul(x[1], fv_transpose(x[1], 0, 1));
     fl_attention_opts o = {.scale = 0.5};
@@ -189,6 +190,7 @@ static const struct {
     {"attention_opt", net_attention_dropped, ALIKE},
     {"attention_packed", net_attention_packed, ALIKE},
     {"attention_packed", net_attention_packed_added, ALIKE},
+    {"snake", net_snake, ALIKE},
     {"rnn_tanh_cell", net_rnn_tanh_cell, SQUARE}, {"gru_cell", net_gru_cell, SQUARE},
     {"lstm_cell", net_lstm_cell, SQUARE},     {"lstm", net_lstm, SQUARE},
     {"gru", net_gru, SQUARE},                 {"mse_loss", net_mse, ALIKE},

@@ -378,13 +378,13 @@ static int initialise(parity_case *c, fl_var **y) {
     const char *kind = c->op + strlen("init_");
     fl_rng rng = {1, 0};
     fl_var *p = fv_param(fl_zeros(SHAPE("shape"), FL_F32));
-    bool ok = !strcmp(kind, "uniform") ? fl_nn_uniform_(p, NUM("low"), NUM("high"), &rng)
-              : !strcmp(kind, "normal") ? fl_nn_normal_(p, NUM("mean"), NUM("std"), &rng)
-              : !strcmp(kind, "kaiming_uniform") ? fl_nn_kaiming_uniform_(p, NUM("a"), &rng)
-              : !strcmp(kind, "kaiming_normal") ? fl_nn_kaiming_normal_(p, NUM("a"), &rng)
-              : !strcmp(kind, "glorot_uniform") ? fl_nn_glorot_uniform_(p, NUM("gain"), &rng)
-              : !strcmp(kind, "glorot_normal") ? fl_nn_glorot_normal_(p, NUM("gain"), &rng)
-                                               : fl_nn_constant_(p, NUM("value"));
+    bool ok = !strcmp(kind, "uniform") ? fl_nn_init_uniform(p, NUM("low"), NUM("high"), &rng)
+              : !strcmp(kind, "normal") ? fl_nn_init_normal(p, NUM("mean"), NUM("std"), &rng)
+              : !strcmp(kind, "kaiming_uniform") ? fl_nn_init_kaiming_uniform(p, NUM("a"), &rng)
+              : !strcmp(kind, "kaiming_normal") ? fl_nn_init_kaiming_normal(p, NUM("a"), &rng)
+              : !strcmp(kind, "glorot_uniform") ? fl_nn_init_glorot_uniform(p, NUM("gain"), &rng)
+              : !strcmp(kind, "glorot_normal") ? fl_nn_init_glorot_normal(p, NUM("gain"), &rng)
+                                               : fl_nn_init_constant(p, NUM("value"));
     return ok ? measured(fv_value(p), !strstr(kind, "normal"), y) : 0;
 }
 

@@ -1435,7 +1435,7 @@ def ctc_inputs(g, s, d):
 loss("ctc", lambda x, y, xn, yn, reduction: F.ctc_loss(x, y, xn, yn, reduction=reduction),
     ctc_inputs, shapes=((8, 2, 4), (10, 3, 5)), dtypes="f64", diff=[0], grad=1)
 
-# --- layers of fl_nn_layers.h ---------------------------------------------------------------------
+# --- layers of fl/nn ---------------------------------------------------------------------
 
 group("layers")
 

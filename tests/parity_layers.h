@@ -1,4 +1,4 @@
-/* parity_layers.h - the golden files' layers of fl_nn_layers.h: lines for the table of parity.c */
+/* parity_layers.h - the golden files' layers of fl/nn: lines for the table of parity.c */
 #ifndef PARITY_LAYERS_H
 #define PARITY_LAYERS_H
 

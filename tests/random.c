@@ -503,7 +503,7 @@ static bool do_set_host(void) {
 
 static bool do_unary(void) {
     reg *r = pick();
-    int i = (int)random_below(UNARY_REFS);
+    int i = (int)random_below(UNARY_FNS);
     const unary_ref *f = &unary_refs[i];
     array x = values_of(r);
     tell("%s(%s)", f->op, name_of(r));
@@ -519,7 +519,7 @@ static bool has_zero(const array *a) {
 }
 
 static bool do_binary(void) {
-    int i = (int)random_below(BINARY_REFS);
+    int i = (int)random_below(BINARY_FNS);
     const binary_ref *f = &binary_refs[i];
     reg *a = pick(), *b = partner(a, fl_shape_of(a->t)), *both[] = {a, b};
     if (!broadcasts(fl_shape_of(a->t), fl_shape_of(b->t))) return true;
@@ -1354,6 +1354,7 @@ int main(int argc, char **argv) {
         printf("random: no backend '%s': %s\n0 passed, 1 failed\n", backend_name, fl_error());
         return 1;
     }
+    if (find_references()) return 1;
     for (int64_t i = 0; i < count && failed < 10; i++)
         if (random_program((uint64_t)(seed + i)))
             passed++;

@@ -849,7 +849,7 @@ TEST(dropout) {
         for (int layout = 0; layout < LAYOUTS; layout++) {
             fl_tensor *x = laid_out(layout, computed[d], 5, false);
             fl_dropout_args a = {0.3, rng};
-            fl_tensor *y = run_args(FL_OP_dropout, layout_shape(layout), computed[d], &a, 1, &x);
+            fl_tensor *y = run_args(fl_op_dropout, layout_shape(layout), computed[d], &a, 1, &x);
             int64_t zeros = 0;
             for (int64_t i = 0; CHECK(y) && i < fl_numel(y); i++) {
                 bool keep = (float)(ref_word(rng, i) >> 8) * 0x1p-24f >= 0.3f;
@@ -861,7 +861,7 @@ TEST(dropout) {
         }
     fl_tensor *x = fl_ones(FL_SHAPE(100), FL_F32);
     fl_tensor *all =
-        run_args(FL_OP_dropout, FL_SHAPE(100), FL_F32, &(fl_dropout_args){1, rng}, 1, &x);
+        run_args(fl_op_dropout, FL_SHAPE(100), FL_F32, &(fl_dropout_args){1, rng}, 1, &x);
     for (int i = 0; i < 100; i++) CHECK(get(all, i) == 0);
 }
 

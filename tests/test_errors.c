@@ -412,6 +412,7 @@ static void rows_of_op_writers(void) {
     NO_AS(fl_run_to, "fl_run", (FL_OP_NONE, out, NULL, NULL, NULL), "no such op");
     ROW_OF(RAISES, "fl_run_composed", "fl_sum",
         !fl_run_composed(&(fl_call){.op = FL_OP_sum, .n_out = 1, .out = {out}}), "no composition");
+    FINE(fv_recomputed, !fv_recomputed(NULL));
     FINE(fv_record_opt, !fv_record_opt(NULL, NULL));
     NO(fv_record_formula, (FL_OP_add, o.v23, o.f23), "no formula of x");
     FINE(fv_formula_reads_x, !fv_formula_reads_x(FL_OP_NONE) && !fv_formula_reads_x(FL_OP_add) &&
@@ -1133,6 +1134,10 @@ static void rows_of_modules(void) {
                                !fl_nn_get_buffer(net, NULL));
     ROW(QUIET, "fl_nn_named", !fl_nn_named(NULL, NULL, NULL), NULLS);
     ROW(QUIET, "fl_nn_named", !fl_nn_named(net, NULL, NULL), NULLS);
+    ROW(QUIET, "fl_nn_each", !fl_nn_each(NULL, NULL, NULL), NULLS);
+    NO_FILE_AS(fl_nn_given, "fl_nn_mine", (NULL, "fl_nn_mine", "the input"), "the input is NULL");
+    NO_FILE_AS(fl_nn_dtype_ok, "fl_nn_mine", ("fl_nn_mine", FL_I64), "dtype i64, parameters are float");
+    NO_FILE_AS(fl_nn_sequence_ok, "fl_nn_sequential", (net, o.v23, 3, 2), "input [2, 3], wants [n, t, 3]");
     FINE(fl_nn_format, fl_nn_format(NULL, NULL, 0) == 0);
 }
 
@@ -1161,6 +1166,7 @@ static void rows_of_layers(void) {
     ROW(RAISES, "fl_nn_conv2d_opt", !through(fl_nn_conv2d(3, 4, 3, .rng = &rng), o.image_v),
         "fl_nn_conv2d '0'", "[1, 2, 4, 4]", "3");
     ROW(RAISES, "fl_nn_channels_last", !fl_nn_channels_last(NULL), NULLS);
+    NO(fl_nn_pool_before_relu, (NULL), NULLS);
     NO(fl_nn_pool2d_opt, (0, (fl_nn_pool2d_opts){0}), "kernel 0");
     NO(fl_nn_pool2d_opt, (INT64_MIN, (fl_nn_pool2d_opts){0}), "kernel -9223372036854775808");
     ROW(RAISES, "fl_nn_pool2d_opt", !through(fl_nn_pool2d(2), o.v23), "[2, 3]");
@@ -1185,17 +1191,17 @@ static void rows_of_layers(void) {
 
 static void rows_of_init(void) {
     int64_t in = 77, out = 77;
-    NO(fl_nn_constant_, (NULL, 1), NULLS);
-    NO(fl_nn_uniform_, (NULL, 0, 1, NULL), NULLS);
-    NO(fl_nn_normal_, (NULL, 0, 1, NULL), NULLS);
+    NO(fl_nn_init_constant, (NULL, 1), NULLS);
+    NO(fl_nn_init_uniform, (NULL, 0, 1, NULL), NULLS);
+    NO(fl_nn_init_normal, (NULL, 0, 1, NULL), NULLS);
     NO(fl_nn_fan, (NULL, &in, &out), NULLS);
     NO(fl_nn_fan, (o.v4, &in, &out), "[4]");
     CHECK(row.mode == LIST || (in == 77 && out == 77));
-    NO_AS(fl_nn_kaiming_uniform_, "fl_nn_fan", (NULL, 0, NULL), NULLS);
-    NO_AS(fl_nn_kaiming_uniform_, "fl_nn_fan", (o.v4, 0, NULL), "[4]");
-    NO_AS(fl_nn_kaiming_normal_, "fl_nn_fan", (o.v4, 0, NULL), "[4]");
-    NO_AS(fl_nn_glorot_uniform_, "fl_nn_fan", (o.v4, 1, NULL), "[4]");
-    NO_AS(fl_nn_glorot_normal_, "fl_nn_fan", (o.v4, 1, NULL), "[4]");
+    NO_AS(fl_nn_init_kaiming_uniform, "fl_nn_fan", (NULL, 0, NULL), NULLS);
+    NO_AS(fl_nn_init_kaiming_uniform, "fl_nn_fan", (o.v4, 0, NULL), "[4]");
+    NO_AS(fl_nn_init_kaiming_normal, "fl_nn_fan", (o.v4, 0, NULL), "[4]");
+    NO_AS(fl_nn_init_glorot_uniform, "fl_nn_fan", (o.v4, 1, NULL), "[4]");
+    NO_AS(fl_nn_init_glorot_normal, "fl_nn_fan", (o.v4, 1, NULL), "[4]");
 }
 
 static void rows_of_losses(void) {
@@ -1358,6 +1364,8 @@ static bool unknown_names(void) {
 static void rows_of_files(void) {
     const fl_data_named named[] = {
         {"a", o.f23}, {"a", o.f23}, {NULL, o.f23}, {"b", NULL}, {"c", o.number}};
+    fl_data_stream stream;
+    NO_FILE_AS(fl_data_stream_open, "fl_data_mine", (&stream, "fl_data_mine", NULL, FL_DATA_READ), NULLS);
     NO_FILE(fl_data_load_idx, (NULL), NULLS);
     NO_FILE(fl_data_load_idx, ("/no/such/file"), "/no/such/file", "No such file");
     NO_FILE(fl_data_load_idx, (o.file), o.file, "not an idx file");
@@ -1548,6 +1556,8 @@ static const char *const cannot_fail[] = {
     /* they make, report or read the error and the log themselves */
     "fl_fail",
     "fl_raise",
+    "fl_bad",
+    "fl_refuse",
     "fl_error",
     "fl_error_clear",
     "fl_on_error",
@@ -1605,6 +1615,16 @@ static const char *const cannot_fail[] = {
     "fl_obj_drop",
     "fl_obj_own",
     "fl_make",
+    "fl_nn_param_at",
+    "fl_nn_add_affine",
+    "fl_nn_made",
+    "fl_nn_made_with",
+    "fl_nn_put",
+    "fl_nn_put_shape",
+    "fl_nn_put_pair",
+    "fl_nn_shape_text",
+    "fl_buffer_from",
+    "fl_mem_hand_on",
     "fl_buffer_claim",
     "fl_buffer_resident",
     /* they count in the caller's own struct, or set a table */
@@ -1614,6 +1634,9 @@ static const char *const cannot_fail[] = {
     "fl_data_progress_step",
     "fl_data_progress_end",
     "fl_data_io_use",
+    "fl_data_stream_read",
+    "fl_data_stream_write",
+    "fl_data_stream_fail",
 };
 
 static const char *root_dir;

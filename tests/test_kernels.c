@@ -3,8 +3,8 @@
    Every case runs at every instruction set this processor has. References are loops over f64 values
    written here. */
 #include "../fl_composed.h"
-#include "../kernels/cpu/conv.h"
-#include "../kernels/cpu/matmul.h"
+#include "../kernels/cpu/force.h"
+#include "../kernels/cpu/levels.h"
 #include "test.h"
 #include "bf16.h"
 
@@ -60,6 +60,10 @@ static double tolerance(fl_dtype d, double terms) {
 
 static int levels(void) { return fl__level_cap(FL__AVX512); }
 static const char *const level_name[] = {"portable", "avx2", "avx512"};
+
+/* Ways to convolve for fl_cpu_force; the first chooses by size. */
+enum { AUTO, DIRECT, IM2COL, WINOGRAD };
+static const char *const way_name[] = {NULL, "direct", "im2col", "winograd"};
 
 /* >>matmul */
 
@@ -163,10 +167,11 @@ TEST(matmul_dtypes_and_empty) {
 }
 
 TEST(matmul_without_openblas) {
-    bool old = fl__gemm_use_openblas(false);
+    CHECK(fl_cpu_force("tiles"));
     matmul_sizes();
     matmul_blocks();
-    CHECK(!fl__gemm_use_openblas(old));
+    CHECK(!fl_cpu_force("no such algorithm"));
+    CHECK(fl_cpu_force(NULL));
 }
 
 /* [2, 3, m, k] x [1, 3, k, n] and the like: broadcast batches, strided, small and large. */
@@ -471,14 +476,14 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
     const bool last = how == LAST;
     int top = levels();
     for (int level = 0; level <= top; level++)
-        for (int way = last ? FL__CONV_DIRECT : FL__CONV_AUTO; way <= FL__CONV_WINOGRAD; way++) {
-            if (!last && way > FL__CONV_AUTO) break;
+        for (int way = last ? DIRECT : AUTO; way <= WINOGRAD; way++) {
+            if (!last && way > AUTO) break;
             fl__level_cap(level);
-            fl__conv_force(way);
+            fl_cpu_force(way_name[way]);
             char what[128];
             int len = snprintf(what, sizeof what, "conv %d %s %s stored %d way %d ", which,
                                fl_dtype_name(d), level_name[level], how, way);
-            double slack = way == FL__CONV_WINOGRAD ? 10 : 1;
+            double slack = way == WINOGRAD ? 10 : 1;
             double few = slack * tolerance(d, (double)(t->c * t->kh * t->kw));
             double back = slack * tolerance(d, (double)(t->o * t->kh * t->kw));
             double many = slack * tolerance(d, (double)(t->n * y->shape[2] * y->shape[3]));
@@ -490,7 +495,7 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
             snprintf(what + len, sizeof what - (size_t)len, "weight gradient");
             check_values(what, fl_conv2d_grad_weight(x, dy, fl_shape_of(w), t->a), v.dw, many);
         }
-    fl__conv_force(FL__CONV_AUTO);
+    fl_cpu_force(NULL);
     levels();
     free((void *)v.x), free((void *)v.w), free((void *)v.dy), free(v.y), free(v.dx), free(v.dw);
     free(vb), free(biased);
@@ -510,10 +515,10 @@ TEST(conv_f64) {
 }
 
 /* A NaN and an infinity reach exactly the outputs whose windows hold them (not so by Winograd's
-   way, which these sizes do not take), directly, by columns, and each channel by itself. */
+   way, which these sizes do not take), directly, by im2col, and each channel by itself. */
 static void check_conv_nan(int way) {
     fl_scope s = fl_scope_begin();
-    const bool each = way == FL__CONV_AUTO;
+    const bool each = way == AUTO;
     const int64_t o = each ? 3 : 17;
     fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 20, 20), FL_F32);
     fl_tensor *w = fl_add(fl_zeros(FL_SHAPE(o, each ? 1 : 3, 3, 3), FL_F32), fl_num(0.5));
@@ -521,7 +526,7 @@ static void check_conv_nan(int way) {
     v[10 * 20 + 10] = NAN;
     v[400 * !each + 2] = INFINITY;
     fl_unmap(x, FL_WRITE);
-    fl__conv_force(way);
+    fl_cpu_force(way_name[way]);
     fl_tensor *y = fl_conv2d(stored(x, LAST), stored(w, LAST), .pad = 1, .groups = each ? 3 : 1);
     double *got = values(y);
     for (int64_t i = 0; i < fl_numel(y); i++) {
@@ -538,9 +543,9 @@ static void check_conv_nan(int way) {
 TEST(conv_nan_and_infinity) {
     for (int level = 0, top = levels(); level <= top; level++) {
         fl__level_cap(level);
-        for (int way = FL__CONV_AUTO; way < FL__CONV_WINOGRAD; way++) check_conv_nan(way);
+        for (int way = AUTO; way < WINOGRAD; way++) check_conv_nan(way);
     }
-    fl__conv_force(FL__CONV_AUTO);
+    fl_cpu_force(NULL);
     levels();
 }
 
@@ -719,8 +724,8 @@ static uint64_t hash_of_everything(fl_dtype d) {
         h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), t->a));
         h = hash_of(h, fl_max_pool2d(y, 2, NULL));
     }
-    for (int way = FL__CONV_DIRECT; way <= FL__CONV_WINOGRAD; way++) {
-        fl__conv_force(way);
+    for (int way = DIRECT; way <= WINOGRAD; way++) {
+        fl_cpu_force(way_name[way]);
         fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
         fl_tensor *x = stored(fl_div(random_tensor(FL_SHAPE(9, 32, 17, 19), d), fl_num(3)), LAST);
         fl_tensor *w = fl_div(random_tensor(FL_SHAPE(64, 32, 3, 3), d), fl_num(7));
@@ -730,7 +735,7 @@ static uint64_t hash_of_everything(fl_dtype d) {
         h = hash_of(h, fl_conv2d_grad_input(y, w, fl_shape_of(x), args));
         h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), args));
     }
-    fl__conv_force(FL__CONV_AUTO);
+    fl_cpu_force(NULL);
     fl_conv2d_args each = {{1, 2}, {1, 1}, {1, 1}, {1, 1}, 70};
     fl_tensor *x = stored(fl_div(random_tensor(FL_SHAPE(9, 70, 17, 19), d), fl_num(3)), LAST);
     fl_tensor *w = fl_div(random_tensor(FL_SHAPE(70, 1, 3, 3), d), fl_num(7));

@@ -1,4 +1,4 @@
-/* test_layers.c - the layers of fl_nn_layers.h and channels-last networks: what parity with PyTorch
+/* test_layers.c - the layers of fl/nn and channels-last networks: what parity with PyTorch
    (tests/parity.c) does not see, which is modes, randomness, masks, layouts and printing */
 #include "../fl.h"
 #include "test.h"
@@ -248,7 +248,7 @@ TEST(channels_last_files_are_alike) {
     fl_scope s = fl_scope_begin();
     CHECK(fl_nn_channels_last(last));
     CHECK(fl_nn_save(last, path));
-    CHECK(fl_nn_constant_(fl_nn_get_param(first, "0.weight"), 0));
+    CHECK(fl_nn_init_constant(fl_nn_get_param(first, "0.weight"), 0));
     CHECK(fl_nn_load(first, path));
     fl_tensor *a = fv_value(fl_nn_get_param(first, "0.weight"));
     fl_tensor *b = fv_value(fl_nn_get_param(last, "0.weight"));
@@ -421,12 +421,31 @@ TEST(norms_of_images_are_not_kept) {
     CHECK_NO_ERROR();
 }
 
+TEST(pooling_goes_before_relu_where_it_follows) {
+    fl_nn_module *inner = fl_nn_sequential(fl_nn_relu(), fl_nn_pool2d(2), fl_nn_relu(),
+                                           fl_nn_pool2d(2, .average = true), fl_nn_gelu(), fl_nn_pool2d(3));
+    fl_nn_module *net = fl_nn_sequential(fl_nn_pool2d(2), inner, fl_nn_relu());
+    CHECK(fl_nn_pool_before_relu(net) && fl_nn_pool_before_relu(net)); /* twice is as once */
+    static const char *const kinds[] = {"MaxPool2d", "ReLU", "ReLU", "AvgPool2d", "GELU", "MaxPool2d"};
+    for (int i = 0; i < 6; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "%d", i);
+        CHECK_STR(inner->child[i]->kind, kinds[i]);
+        CHECK(fl_nn_find(inner, name) == inner->child[i]);
+    }
+    CHECK_STR(net->child[0]->kind, "MaxPool2d");
+    CHECK_STR(net->child[2]->kind, "ReLU");
+    fl_nn_free(net);
+    CHECK_NO_ERROR();
+}
+
 /* ReLU and max pooling in a row: the same values and gradients as one after the other, but only the
    pooled numbers are kept, and a byte for each. */
 TEST(max_pooling_keeps_little) {
     fl_rng rng = {16, 0};
     fl_scope s = fl_scope_begin();
     fl_nn_module *net = fl_nn_sequential(fl_nn_relu(), fl_nn_pool2d(3, .stride = 2, .pad = 1));
+    CHECK(fl_nn_pool_before_relu(net));
     const fl_shape image = FL_SHAPE(2, 24, 64, 64);
     const int64_t bytes = fl_shape_numel(image) * 4;
     fl_tensor *values = fl_channels_last(fl_normal(image, 0, 1, FL_F32, &rng));

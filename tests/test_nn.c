@@ -197,7 +197,7 @@ TEST(conv2d_values_and_gradients) {
 TEST(conv2d_same_keeps_the_image) {
     fl_scope s = fl_scope_begin();
     fl_nn_module *m = fl_nn_conv2d(1, 2, 4, .pad = FL_SAME, .no_bias = true, .dtype = FL_F64);
-    fl_nn_constant_(fl_nn_get_param(m, "weight"), 1);
+    fl_nn_init_constant(fl_nn_get_param(m, "weight"), 1);
     fl_var *y = fl_nn_forward(m, fv_const(fl_ones(FL_SHAPE(1, 1, 5, 7), FL_F64)));
     CHECK(has_shape(fv_value(y), FL_SHAPE(1, 2, 5, 7)));
     /* A kernel of 4 has one zero before and two behind: the first corner sees 3 x 3 ones, the last
@@ -600,29 +600,29 @@ TEST(init_functions) {
     CHECK(fl_nn_fan(w, &in, &out));
     CHECK_EQ_INT(in, 200);
     CHECK_EQ_INT(out, 400);
-    CHECK(fl_nn_kaiming_uniform_(w, 0, NULL));
+    CHECK(fl_nn_init_kaiming_uniform(w, 0, NULL));
     check_uniform(w, sqrt(6.0 / 200));
-    CHECK(fl_nn_kaiming_uniform_(w, sqrt(5), NULL));
+    CHECK(fl_nn_init_kaiming_uniform(w, sqrt(5), NULL));
     check_uniform(w, 1 / sqrt(200));
-    CHECK(fl_nn_kaiming_normal_(w, 0, NULL));
+    CHECK(fl_nn_init_kaiming_normal(w, 0, NULL));
     check_normal(w, sqrt(2.0 / 200));
-    CHECK(fl_nn_glorot_uniform_(w, 2, NULL));
+    CHECK(fl_nn_init_glorot_uniform(w, 2, NULL));
     check_uniform(w, 2 * sqrt(6.0 / 600));
-    CHECK(fl_nn_glorot_normal_(w, 1, NULL));
+    CHECK(fl_nn_init_glorot_normal(w, 1, NULL));
     check_normal(w, sqrt(2.0 / 600));
-    CHECK(fl_nn_uniform_(w, -3, 3, NULL));
+    CHECK(fl_nn_init_uniform(w, -3, 3, NULL));
     check_uniform(w, 3);
-    CHECK(fl_nn_normal_(w, 0, .5, NULL));
+    CHECK(fl_nn_init_normal(w, 0, .5, NULL));
     check_normal(w, .5);
-    CHECK(fl_nn_constant_(v, 7));
+    CHECK(fl_nn_init_constant(v, 7));
     CHECK_VALUES(fv_value(v), ((double[]){7, 7, 7}), 3, 0);
-    CHECK(!fl_nn_kaiming_normal_(v, 0, NULL));
+    CHECK(!fl_nn_init_kaiming_normal(v, 0, NULL));
     CHECK_ERROR("fl_nn_fan: a weight has 2 or more dims, this one is [3]");
-    CHECK(!fl_nn_glorot_uniform_(NULL, 1, NULL));
+    CHECK(!fl_nn_init_glorot_uniform(NULL, 1, NULL));
     CHECK_ERROR("the parameter is NULL");
-    CHECK(!fl_nn_constant_(NULL, 1) && !fl_nn_uniform_(NULL, 0, 1, NULL) &&
-          !fl_nn_normal_(NULL, 0, 1, NULL));
-    CHECK_ERROR("fl_nn_constant_: the parameter is NULL");
+    CHECK(!fl_nn_init_constant(NULL, 1) && !fl_nn_init_uniform(NULL, 0, 1, NULL) &&
+          !fl_nn_init_normal(NULL, 0, 1, NULL));
+    CHECK_ERROR("fl_nn_init_constant: the parameter is NULL");
     CHECK_VALUES(fv_value(v), ((double[]){7, 7, 7}), 3, 0);
     fl_scope_end(&s);
     check_nothing_live();

@@ -26,6 +26,7 @@ static fl_nn_module *build(const model_preset *p) {
     fl_nn_add(net, "avgpool", fl_nn_adaptive_avg_pool2d(6, 6));
     fl_nn_add(net, "flatten", fl_nn_view(FL_SHAPE(-1, -1)));
     fl_nn_add(net, "classifier", classifier(p));
+    fl_nn_pool_before_relu(net);
     return net;
 }
 

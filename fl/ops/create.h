@@ -1,15 +1,67 @@
-/* fl/ops/create.h - tensors from formulas and from random numbers
+/* fl/ops/create.h - sequences, diagonals and windows of numbers
 
-   Prototypes and formulas stand in fl_composed.h. Computed in f64, so f32 rounds once. */
-#include "../../fl_composed.h"
+   fl_empty, fl_full and the like stand in fl_tensor.h. Computed in f64, so f32 rounds once. */
+#include "../../fl_tensor.h"
+#ifndef FL_OPS_CREATE_H
+#define FL_OPS_CREATE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
+FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
+/* Ones on the diagonal [n, m]. */
+FL_API fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype);
+
+/* As fl_full_like. */
+FL_API fl_tensor *fl_zeros_like(fl_tensor *t);
+FL_API fl_tensor *fl_ones_like(fl_tensor *t);
+/* n numbers from start to stop, evenly; base to the power of those. dtype NONE, here and below:
+   f32. */
+FL_API fl_tensor *fl_linspace(double start, double stop, int64_t n, fl_dtype dtype);
+FL_API fl_tensor *fl_logspace(double start, double stop, int64_t n, double base, fl_dtype dtype);
+/* [n, m]: ones up to diagonal k, else 0 */
+FL_API fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype);
+/* Windows of n values for spectra; periodic: those of n + 1 without the last. */
+FL_API fl_tensor *fl_hann_window(int64_t n, bool periodic, fl_dtype dtype);
+FL_API fl_tensor *fl_hamming_window(int64_t n, bool periodic, fl_dtype dtype);
+FL_API fl_tensor *fl_blackman_window(int64_t n, bool periodic, fl_dtype dtype);
+FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_CREATE_H */
+
 #if defined(FL_IMPL_ONLY_OPS_CREATE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_CREATE_IMPL
 #define FL_OPS_CREATE_IMPL
-#include "index.h"
-#include "order.h"
-#include "reduce.h"
-#include "scan.h"
+#include "../../fl_composed.h"
+#include "../../kernels/fl_math.h"
 #include <math.h>
+
+fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
+    double n = ceil((stop - start) / step);
+    if (!(step != 0) || !(n < 4e18))
+        return fl_bad("fl_arange: from %g to %g by %g", start, stop, step);
+    if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
+    if ((unsigned)dtype < FL_DTYPE_COUNT && fl_compute_dtype(FL_CLASS_NUM, dtype) != dtype)
+        return fl_bad("fl_arange: %s is not supported", fl_dtype_name(dtype));
+    fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
+    fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
+    return t ? fl_run_to(FL_OP_iota, t, NULL, NULL, &a) : NULL;
+}
+
+fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
+    if (dtype == FL_DTYPE_NONE) dtype = FL_F32;
+    if (!fl__creatable("fl_eye", FL_SHAPE(n, m), dtype)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *rows = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
+    fl_tensor *eq = fl_eq(rows, fl_arange(0, (double)m, 1, FL_I64));
+    return fl_scope_return(&s, fl_cast(eq, dtype));
+}
+
 
 /* >>like another */
 
@@ -101,107 +153,6 @@ fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype) {
     t = fl_abs(fl_sub(fl_mul(fl_num(2), t), fl_num(1)));
     return fl_scope_return(&s, fl_cast(fl_sub(fl_num(1), t), dtype ? dtype : FL_F32));
 }
-
-/* >>random numbers */
-
-static bool fl__all_true(fl_tensor *condition) {
-    fl_scope s = fl_scope_begin();
-    bool ok = condition && fl_item(fl_all(condition, FL_ALL_AXES)) == 1;
-    fl_scope_end(&s);
-    return ok;
-}
-
-static fl_tensor *fl__uniform_beside(fl_tensor *t, fl_shape shape, fl_dtype d, fl_rng *rng) {
-    return fl_to(fl_uniform(shape, 0, 1, d, rng), fl_family_name(t));
-}
-
-fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {
-    if (fl_absent("fl_bernoulli", p) || !(p = fl_stored(p))) return NULL;
-    if (!fl_dtype_is_float(p->dtype))
-        return fl_bad("fl_bernoulli: %s is not a float", fl_dtype_name(p->dtype));
-    fl_scope s = fl_scope_begin();
-    fl_dtype wide = p->dtype == FL_F64 ? FL_F64 : FL_F32;
-    fl_tensor *y = NULL;
-    if (fl__all_true(fl_bitwise_and(fl_ge(p, fl_num(0)), fl_le(p, fl_num(1)))))
-        y = fl_cast(fl_lt(fl__uniform_beside(p, fl_shape_of(p), wide, rng), p), p->dtype);
-    else fl_fail("fl_bernoulli: a probability is not in [0, 1]");
-    fl_scope_return(&s, y);
-    return y ? y : fl_raise();
-}
-
-fl_tensor *fl_permutation(int64_t n, fl_rng *rng) {
-    if (n < 0) return fl_bad("fl_permutation: %lld elements", (long long)n);
-    fl_scope s = fl_scope_begin();
-    fl_tensor *keys = fl_uniform(FL_SHAPE(n), 0, 1, FL_F64, rng);
-    return fl_scope_return(&s, keys ? fl_argsort(keys, 0, false) : NULL);
-}
-
-/* Are w [..., k] weights that n draws can use? */
-static bool fl__are_weights(fl_tensor *w, int64_t n, bool replacement) {
-    fl_tensor *total = fl_sum(w, FL_AXES(-1));
-    fl_tensor *usable = fl_bitwise_and(fl_gt(total, fl_num(0)), fl_isfinite(total));
-    if (!fl__all_true(fl_ge(w, fl_num(0))) || !fl__all_true(usable)) {
-        fl_fail("fl_multinomial: weights must be finite, not negative, and not all 0");
-        return false;
-    }
-    fl_tensor *choices = fl_sum(fl_gt(w, fl_num(0)), FL_AXES(-1));
-    if (replacement || fl__all_true(fl_ge(choices, fl_int(n)))) return true;
-    fl_fail("fl_multinomial: %lld draws without replacement from fewer weights that are not 0",
-            (long long)n);
-    return false;
-}
-
-/* How many of the running sums lie at or below a random part of the total. */
-static fl_tensor *fl__drawn(fl_tensor *w, int64_t n, fl_rng *rng) {
-    fl_shape shape = fl_shape_of(w);
-    shape.dim[shape.ndim - 1] = n;
-    fl_tensor *sums = fl_cumsum(w, -1), *total = fl_slice(sums, -1, -1, FL_SLICE_END, 1);
-    fl_tensor *at = fl_mul(fl__uniform_beside(w, shape, FL_F64, rng), total);
-    fl_tensor *below = fl_le(fl_unsqueeze(sums, -2), fl_unsqueeze(at, -1));
-    return fl_sum(below, FL_AXES(-1));
-}
-
-/* The largest of log w plus Gumbel noise are n draws in order. */
-static fl_tensor *fl__drawn_once(fl_tensor *w, int64_t n, fl_rng *rng) {
-    fl_tensor *u = fl__uniform_beside(w, fl_shape_of(w), FL_F64, rng), *index = NULL;
-    fl_tensor *keys = fl_sub(fl_log(w), fl_log(fl_neg(fl_log(u))));
-    return fl_topk(keys, n, -1, false, &index) ? index : NULL;
-}
-
-fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement, fl_rng *rng) {
-    if (fl_absent("fl_multinomial", weights)) return NULL;
-    int ndim = weights->ndim;
-    if (ndim < 1 || ndim > 2 || n < 0 || weights->shape[ndim - 1] == 0)
-        return fl_bad("fl_multinomial: %lld draws from weights of shape %s", (long long)n,
-                       FL_SHAPE_TEXT(weights));
-    fl_scope s = fl_scope_begin();
-    fl_tensor *w = fl_cast(weights, FL_F64), *y = NULL;
-    if (w && fl__are_weights(w, n, replacement))
-        y = replacement ? fl__drawn(w, n, rng) : fl__drawn_once(w, n, rng);
-    fl_scope_return(&s, y);
-    return y ? y : fl_raise();
-}
-
-/* By the inverse of the distribution function, in the half where it is exact. */
-fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, double low, double high,
-                               fl_dtype dtype, fl_rng *rng) {
-    double a = (low - mean) / std, b = (high - mean) / std, root = 1.4142135623730951;
-    double sign = a > 0 ? -1 : 1, from = sign > 0 ? a : -b, to = sign > 0 ? b : -a;
-    double p = erfc(-from / root) / 2, q = erfc(-to / root) / 2;
-    if (dtype == FL_DTYPE_NONE) dtype = FL_F32;
-    if (!fl_dtype_is_float(dtype))
-        return fl_bad("fl_truncated_normal: %s is not a float", fl_dtype_name(dtype));
-    if (!(std > 0) || !(q - p > 1e-9))
-        return fl_bad("fl_truncated_normal: mean %g, std %g in [%g, %g], where almost nothing is",
-                       mean, std, low, high);
-    fl_scope s = fl_scope_begin();
-    fl_tensor *u = fl_uniform(shape, p, q, FL_F64, rng);
-    if (!u) return fl_scope_return(&s, NULL);
-    u = fl_clip(u, 0x1p-54, 1 - 0x1p-53); /* finite at the ends */
-    fl_tensor *z = fl_erfinv(fl_sub(fl_mul(fl_num(2), u), fl_num(1)));
-    z = fl_add(fl_mul(fl_num(sign * root * std), z), fl_num(mean));
-    return fl_scope_return(&s, fl_cast(fl_clip(z, low, high), dtype));
-}
-#endif
+#endif /* FL_OPS_CREATE_IMPL */
 #endif
 /* MIT licence: see LICENSE. */

@@ -83,9 +83,12 @@ FL_PRIVATE void fl__register_factor(void);
 #ifndef FL_OPS_FACTOR_IMPL
 #define FL_OPS_FACTOR_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
 #include "linear.h"
 #include "move.h"
 #include "reduce.h"
+#include "view.h"
 #define FL_TEXT "factor.h"
 #include "expand.h"
 

@@ -48,7 +48,10 @@ FL_PRIVATE void fl__register_fft(void);
 #ifndef FL_OPS_FFT_IMPL
 #define FL_OPS_FFT_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
 #include "linear.h"
+#include "view.h"
 
 /* ---- shape rules ---- */
 

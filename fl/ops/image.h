@@ -8,7 +8,6 @@
 #ifndef FL_OPS_IMAGE_IMPL
 #define FL_OPS_IMAGE_IMPL
 #include "index.h"
-#include "linear.h"
 #include "reduce.h"
 #include <math.h>
 #include <string.h>

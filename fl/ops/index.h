@@ -80,8 +80,11 @@ FL_API fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high);
 #ifndef FL_OPS_INDEX_IMPL
 #define FL_OPS_INDEX_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
 #include "order.h"
 #include "reduce.h"
+#include "view.h"
 #include <math.h>
 
 /* ---- gather, scatter ---- */

@@ -86,8 +86,10 @@ FL_PRIVATE void fl__register_linear(void);
 #ifndef FL_OPS_LINEAR_IMPL
 #define FL_OPS_LINEAR_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
 #include "move.h"
 #include "reduce.h"
+#include "view.h"
 #include <math.h>
 #include <string.h>
 

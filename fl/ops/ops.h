@@ -3,15 +3,20 @@
    A family is one file: prototypes on tensors (fl_) and on variables (fv_), shape rule, composition,
    gradient, registration, in this order. Its kernel is one file of kernels/cpu. An op added to a
    family touches these two; a new family adds two lines here and two in kernels/cpu/backend.h. */
+#include "copy.h"
+#include "create.h"
 #include "factor.h"
 #include "fft.h"
 #include "index.h"
 #include "linear.h"
+#include "move.h"
 #include "order.h"
+#include "random.h"
 #include "reduce.h"
 #include "scan.h"
 #include "softmax.h"
 #include "step.h"
+#include "view.h"
 
 #if defined(FL_IMPL_ONLY_OPS_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_OPS_IMPL
@@ -21,6 +26,7 @@ FL_PRIVATE void fl__register_ops(void) {
     fl__register_factor();
     fl__register_fft();
     fl__register_linear();
+    fl__register_random();
     fl__register_softmax();
     fl__register_step();
 }

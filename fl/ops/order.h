@@ -42,9 +42,11 @@ FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
 #ifndef FL_OPS_ORDER_IMPL
 #define FL_OPS_ORDER_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
 #include "index.h"
 #include "reduce.h"
 #include "scan.h"
+#include "view.h"
 
 /* ---- sort and nonzero ---- */
 

@@ -91,11 +91,12 @@ FL_API fl_var *fv_nanquantile(fl_var *x, double q, int axis, bool keepdim, fl_qu
 #ifndef FL_OPS_REDUCE_IMPL
 #define FL_OPS_REDUCE_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
 #include "index.h"
-#include "move.h"
 #include "order.h"
 #include "softmax.h"
 #include "special.h"
+#include "view.h"
 #include <math.h>
 
 /* ---- shape rules ---- */

@@ -38,8 +38,9 @@ FL_API fl_var *fv_diff(fl_var *x, int axis);
 #ifndef FL_OPS_SCAN_IMPL
 #define FL_OPS_SCAN_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
 #include "index.h"
-#include "move.h"
+#include "view.h"
 #include <math.h>
 
 /* ---- cumsum, cumprod ---- */

@@ -37,6 +37,7 @@ FL_PRIVATE void fl__register_softmax(void);
 #ifndef FL_OPS_SOFTMAX_IMPL
 #define FL_OPS_SOFTMAX_IMPL
 #include "../../fl_autograd.h"
+#include "copy.h"
 #include "reduce.h"
 #include <math.h>
 

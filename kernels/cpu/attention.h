@@ -1,10 +1,10 @@
 /* kernels/cpu/attention.h - attention and its gradient without a score matrix in memory
 
    A block of up to 256 queries walks over the keys, up to 140 at a time. Scores are computed
-   transposed, keys by queries: what belongs to a query is a lane of a register, and the shares are
-   the packed operand of the next product as they stand. All else that the tiles of gemm.h read is
-   packed into panels that stay in the first-level cache, from any strides: heads are views whose
-   rows lie a power of two apart, which no cache likes.
+   transposed, keys by queries: what belongs to a query is a lane of a register, and the probabilities
+   are the packed operand of the next product as they stand. All else that the tiles of gemm.h read is
+   packed into panels that stay in the first-level cache, from any strides: heads are views whose rows
+   lie a power of two apart, so that they fall into few sets of a cache.
 
      forward    s = k q^T scale, p = exp(s - top so far), y = y exp(top before - top) + p^T v;
                 at the end y /= sum, and lse = top + log sum is saved for
@@ -16,7 +16,7 @@
    hidden from all queries of a block (causal) are not looked at. */
 #include "common.h"
 #include "gemm.h"
-#include "rooms.h"
+#include "scratch.h"
 #ifndef FL_CPU_ATTENTION_H
 #define FL_CPU_ATTENTION_H
 #endif
@@ -28,7 +28,7 @@
 /* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two */
 enum { FL__ATT_QUERIES = 256, FL__ATT_KEYS = 140, FL__ATT_GRAD_KEYS = 70, FL__ATT_ROW = 272 };
 
-/* >>loops: see attention_loops.h */
+/* >>loops: see attention.inc */
 typedef struct fl__att_loops {
     void (*scale)(void *x, int64_t n, double by);
     void (*fill)(void *x, int64_t n, double value);
@@ -50,38 +50,11 @@ typedef struct fl__att_loops {
 } fl__att_loops;
 
 FL__LOOPS_BEGIN
-#define FL__T float
-#define FL__S f32
-#define FL__FN(name) fl__att_f32_portable_##name
-#define FL__TARGET
-#include "attention_loops.h"
-#define FL__T double
-#define FL__S f64
-#define FL__FN(name) fl__att_f64_##name
-#define FL__TARGET
-#include "attention_loops.h"
-#ifdef FL__X86_LEVELS
-#define FL__T float
-#define FL__S f32_fma
-#define FL__FN(name) fl__att_f32_avx2_##name
-#define FL__TARGET FL__TARGET_AVX2
-#include "attention_loops.h"
-#define FL__T float
-#define FL__S f32_fma
-#define FL__FN(name) fl__att_f32_avx512_##name
-#define FL__TARGET FL__TARGET_AVX512
-#include "attention_loops.h"
-#endif
+#define FL__LEVEL_TEXT "attention.inc"
+#define FL__UNIT attention
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
 FL__LOOPS_END
-
-static const fl__att_loops *fl__att_loops_of(fl_dtype d) {
-    if (d == FL_F64) return &fl__att_f64_loops;
-#ifdef FL__X86_LEVELS
-    if (fl__cpu_isa() == FL__AVX512) return &fl__att_f32_avx512_loops;
-    if (fl__cpu_isa() == FL__AVX2) return &fl__att_f32_avx2_loops;
-#endif
-    return &fl__att_f32_portable_loops;
-}
 
 /* >>blocks */
 
@@ -94,12 +67,13 @@ typedef struct fl__attention {
     int64_t items, n, m, d, e, size; /* size of an element */
     int64_t wide;                    /* columns of a panel: two registers */
     int64_t keys;                    /* most in a block */
-    int64_t query_blocks, splits, split_blocks; /* of the gradient: query blocks a task has */
+    int64_t query_blocks, splits;    /* splits: tasks of an item in the gradient */
+    int64_t split_blocks;            /* query blocks of each of these */
     char *parts[2];                  /* dk, dv of each item and split, if splits > 1 */
-    fl__rooms rooms;
+    fl__scratch scratch;
 } fl__attention;
 
-/* A task's room, and where it is. Panels of a matrix [rows, columns]: `across` are the columns,
+/* A task's workspace, and the block that it is at. Panels of a matrix [rows, columns]: `across` are the columns,
    `wide` at a time, [columns / wide][rows][wide]; `down` is the same of the transposed matrix. */
 typedef struct fl__att_block {
     char *s, *dp, *keep;              /* [keys][FL__ATT_ROW] */
@@ -124,15 +98,15 @@ static char *fl__att_at(const fl_tensor *t, int64_t item, int64_t row, int64_t c
 /* Steps from row to row and from column to column. */
 static const int64_t *fl__att_step(const fl_tensor *t) { return &t->stride[t->ndim - 2]; }
 
-/* The next `bytes` of a room, with space behind for reads past the end. */
+/* The next `bytes` of a workspace, with space behind for reads past the end. */
 static char *fl__att_carve(char *base, int64_t *at, int64_t bytes) {
     int64_t here = *at;
     *at += (bytes + FL__PANEL_SLACK + 63) / 64 * 64;
     return base ? base + here : NULL;
 }
 
-/* Lays out a room at base; returns its size. */
-static int64_t fl__att_room(const fl__attention *a, fl__att_block *b, char *base, bool gradient) {
+/* Lays out a workspace at base, or nowhere if that is NULL; returns its size. */
+static int64_t fl__att_layout(const fl__attention *a, fl__att_block *b, char *base, bool gradient) {
     const int64_t queries = FL__ATT_QUERIES * a->size, block = a->keys * FL__ATT_ROW * a->size;
     const int64_t rows = a->d > a->e ? a->d : a->e, none = 0, four = 2 * a->wide * queries;
     const int64_t across = fl__ceil_div(rows, 2 * a->wide) * four;
@@ -301,13 +275,13 @@ static void fl__att_forward(const fl__attention *a, fl__att_block *b) {
 static void fl__att_forward_task(void *arg, int64_t begin, int64_t end) {
     const fl__attention *a = arg;
     fl__att_block b;
-    char *room = fl__room_enter(&a->rooms);
-    fl__att_room(a, &b, room, false);
+    char *workspace = fl__scratch_take(&a->scratch);
+    fl__att_layout(a, &b, workspace, false);
     for (int64_t task = begin; task < end; task++) {
         fl__att_begin(a, &b, task / a->query_blocks, task % a->query_blocks);
         fl__att_forward(a, &b);
     }
-    fl__room_leave(&a->rooms, room);
+    fl__scratch_give_back(&a->scratch, workspace);
 }
 
 /* >>gradient */
@@ -321,35 +295,30 @@ static char *fl__att_sum(const fl__attention *a, int which, int64_t item, int64_
     return a->parts[which] + (item * a->splits + split) * a->m * *row * a->size;
 }
 
-/* Packs what a block of queries needs; top becomes its lse, fix its dy . y. */
-static void fl__att_backward_begin(const fl__attention *a, fl__att_block *b) {
-    const int64_t step = fl__att_step(a->lse)[0] * a->size;
-    const char *lse = fl__att_at(a->lse, b->item, b->q0, 0);
+/* One block of queries: its dq, and what it adds to dk and dv. Here top is lse, and fix is dy . y. */
+static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *const sum[2],
+                             const int64_t row[2]) {
+    const bool drops = a->args->p > 0;
     fl__att_pack_down(a, b, a->q, a->args->scale, b->q_down);
     fl__att_pack_down(a, b, a->dy, 1, b->dy_down);
     fl__att_pack_across(a, b, a->q, b->q_across);
     fl__att_pack_across(a, b, a->dy, b->dy_across);
     a->loops->fill(b->top, FL__ATT_QUERIES, 0);
     a->loops->fill(b->fix, FL__ATT_QUERIES, 0);
-    fl__copy_row(b->top, a->size, lse, step, b->nq, (int)a->size);
+    fl__copy_row(b->top, a->size, fl__att_at(a->lse, b->item, b->q0, 0), fl__att_step(a->lse)[0] * a->size,
+                 b->nq, (int)a->size);
     a->loops->dots(fl__att_at(a->y, b->item, b->q0, 0), fl__att_step(a->y),
                    fl__att_at(a->dy, b->item, b->q0, 0), fl__att_step(a->dy), b->nq, a->e, b->fix);
-}
-
-/* One block of queries: its dq, and what it adds to dk and dv. */
-static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *const sum[2],
-                             const int64_t row[2]) {
-    fl__att_backward_begin(a, b);
     while (fl__att_next(a, b)) {
         fl__att_scores(a, b, a->k, b->q_down, b->s);
         fl__att_mask(a, b);
         fl__att_scores(a, b, a->v, b->dy_down, b->dp);
-        if (a->args->p > 0) {
+        if (drops) {
             fl__att_keep(a, b);
             a->loops->mul(b->dp, b->keep, b->nj, b->width);
         }
         a->loops->grads(b->s, b->dp, b->nj, b->width, b->top, b->fix, a->args->scale);
-        if (a->args->p > 0) a->loops->mul(b->s, b->keep, b->nj, b->width);
+        if (drops) a->loops->mul(b->s, b->keep, b->nj, b->width);
         fl__att_gather(a, b, b->dp, b->q_across, a->d, sum[0], row[0]);
         fl__att_gather(a, b, b->s, b->dy_across, a->e, sum[1], row[1]);
         fl__att_apply(a, b, b->dp, a->k, a->dq);
@@ -364,8 +333,8 @@ static void fl__att_zero(const fl__attention *a, char *at, int64_t row, int64_t 
 static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
     const fl__attention *a = arg;
     fl__att_block b;
-    char *room = fl__room_enter(&a->rooms);
-    fl__att_room(a, &b, room, true);
+    char *workspace = fl__scratch_take(&a->scratch);
+    fl__att_layout(a, &b, workspace, true);
     for (int64_t task = begin; task < end; task++) {
         const int64_t item = task / a->splits, split = task % a->splits;
         int64_t row[2], first = split * a->split_blocks;
@@ -378,7 +347,7 @@ static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
             fl__att_backward(a, &b, sum, row);
         }
     }
-    fl__room_leave(&a->rooms, room);
+    fl__scratch_give_back(&a->scratch, workspace);
 }
 
 /* dk and dv from the parts, a row of an item each. */
@@ -399,13 +368,15 @@ static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
 /* >>slots */
 
 static fl__attention fl__att_of(const fl_call *c) {
+    static const fl__att_loops *const loops[] = {FL__AT_LEVELS(&fl__attention_loops_f32)[FL__VARIANT_F64] =
+                                                     &fl__attention_loops_f64_portable};
     const fl_tensor *q = c->in[0], *v = c->in[2], *mask = c->in[3];
     int nd = q->ndim;
     fl__attention a = {.args = c->args, .q = q, .k = c->in[1], .v = v, .splits = 1, .items = 1,
                        .mask = mask->weak ? NULL : mask, .n = q->shape[nd - 2],
                        .m = v->shape[nd - 2], .d = q->shape[nd - 1], .e = v->shape[nd - 1]};
     a.ks = fl__gemm_kernels(q->dtype);
-    a.loops = fl__att_loops_of(q->dtype);
+    a.loops = loops[fl__variant(q->dtype)];
     a.size = (int64_t)a.ks->size;
     a.wide = 2 * a.ks->lanes;
     for (int i = 0; i < nd - 2; i++) a.items *= q->shape[i];
@@ -437,14 +408,14 @@ static bool fl__att_run(fl__attention *a, int64_t tasks, int64_t grain, fl_task 
     fl__att_block b;
     const bool gradient = task == fl__att_backward_task;
     const int64_t rows = a->splits > 1 ? a->items * a->splits * a->m * a->size : 0;
-    if (!fl__rooms_open(&a->rooms, tasks, fl__att_room(a, &b, NULL, gradient),
+    if (!fl__scratch_open(&a->scratch, tasks, fl__att_layout(a, &b, NULL, gradient),
                         rows * (a->d + a->e), gradient ? "attention_grad" : "attention"))
         return false;
-    a->parts[0] = a->rooms.more;
-    a->parts[1] = a->rooms.more + rows * a->d;
+    a->parts[0] = a->scratch.shared;
+    a->parts[1] = a->scratch.shared + rows * a->d;
     fl_parallel(tasks, grain, task, a);
     if (a->splits > 1) fl_parallel(a->items * a->m, 64, fl__att_join_task, a);
-    fl__rooms_close(&a->rooms);
+    fl__scratch_close(&a->scratch);
     return true;
 }
 

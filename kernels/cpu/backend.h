@@ -15,8 +15,12 @@
 #include "cross_entropy.h"
 #include "step.h"
 #include "gemm.h"
-#include "rooms.h"
+#include "gemm_f64.h"
+#include "gemm_bf16.h"
+#include "scratch.h"
+#include "force.h"
 #include "matmul.h"
+#include "openblas.h"
 #include "attention.h"
 #include "ctc.h"
 #include "glu.h"
@@ -93,8 +97,10 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     fl__cpu_fft_slots(&fl__cpu_table);
     fl__cpu_lapack_slots(&fl__cpu_table);
     fl__cpu_matmul_slots(&fl__cpu_table);
+    fl__cpu_random_slots(&fl__cpu_table);
     fl__cpu_softmax_slots(&fl__cpu_table);
     fl__cpu_step_slots(&fl__cpu_table);
+    fl__cpu_openblas_slots(&fl__cpu_table);
     complete = true;
     return &fl__cpu_table;
 }

@@ -74,45 +74,12 @@ static inline int64_t fl__bnorm_size(const fl__bnorm *s, int64_t k) {
     return s->last ? fl__bnorm_rows(s, k) : s->width;
 }
 
-#define FL__FN(name) fl__bnorm_##name##_f32
-#define FL__T float
-#define FL__I int32_t
-#define FL__LANES 4
-#define FL__TARGET
-#include "batch_norm_rows.h"
-#undef FL__FN
-#define FL__FN(name) fl__bnorm_##name##_f64
-#define FL__T double
-#define FL__I int64_t
-#define FL__LANES 2
-#define FL__TARGET
-#include "batch_norm_rows.h"
-#undef FL__FN
-#ifdef FL__X86_LEVELS
-#define FL__FN(name) fl__bnorm_##name##_f32_avx2
-#define FL__T float
-#define FL__I int32_t
-#define FL__LANES 8
-#define FL__TARGET FL__TARGET_AVX2
-#include "batch_norm_rows.h"
-#undef FL__FN
-#define FL__FN(name) fl__bnorm_##name##_f32_avx512
-#define FL__T float
-#define FL__I int32_t
-#define FL__LANES 16
-#define FL__TARGET FL__TARGET_AVX512
-#include "batch_norm_rows.h"
-#undef FL__FN
-#endif
-
-static const fl__bnorm_kernels *fl__bnorm_kernels_of(fl_dtype d) {
-#ifdef FL__X86_LEVELS
-    int level = fl__cpu_isa();
-    if (d == FL_F32 && level == FL__AVX512) return &fl__bnorm_kernels_f32_avx512;
-    if (d == FL_F32 && level == FL__AVX2) return &fl__bnorm_kernels_f32_avx2;
-#endif
-    return d == FL_F32 ? &fl__bnorm_kernels_f32 : d == FL_F64 ? &fl__bnorm_kernels_f64 : NULL;
-}
+#define FL__LEVEL_TEXT "batch_norm.inc"
+#define FL__UNIT bnorm
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
+static const fl__bnorm_kernels *const fl__bnorm_kernels_of[FL__VARIANTS] = {
+    FL__AT_FLOATS(&fl__bnorm_kernels)};
 
 /* Channels innermost, without gaps. */
 static bool fl__bnorm_is_last(const fl_tensor *x) {
@@ -145,7 +112,7 @@ static bool fl__bnorm_begin(fl__bnorm *s, const fl_call *c) {
     const fl_tensor *x = c->in[0];
     int64_t numel = fl_numel(x);
     *s = (fl__bnorm){.eps = a->eps, .relu = a->relu, .channels = x->shape[1], .width = 1};
-    s->kernels = fl__bnorm_kernels_of(x->dtype);
+    s->kernels = fl__bnorm_kernels_of[fl__variant(x->dtype)];
     if (numel == 0 || !s->kernels) return false;
     for (int i = 2; i < x->ndim; i++) s->width *= x->shape[i];
     s->last = fl__bnorm_is_last(x);

@@ -170,18 +170,15 @@ FL_PRIVATE fl__loop fl__formula_loop(fl_op op, fl_dtype d);
 #endif
 #endif
 
-/* Loops over a few registers, unrolled; functions with constant arguments. */
-#ifdef __clang__
-#define FL__SUM_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define FL__SUM_UNROLL _Pragma("GCC unroll 8")
-#endif
-#define FL__SUM_INLINE static inline __attribute__((always_inline))
 enum {
     FL__SUM_BLOCK = 4096, /* elements of a row that are summed in their own dtype */
     FL__EXP_PIECE = 1024, /* exponentials that are made before they are summed */
     FL__EXP_AHEAD = 256   /* and before more memory is asked for */
 };
+
+/* A register of a text's FL__FN(vec), anywhere in memory: FL__FN(mem). */
+#define FL__LOAD(p) (*(const FL__FN(mem) *)(p))
+#define FL__STORE(p) (*(FL__FN(mem) *)(p))
 
 #define FL__CAT2_(a, b) a##_##b
 #define FL__CAT2(a, b) FL__CAT2_(a, b)

@@ -15,15 +15,15 @@ FL__LOOPS_BEGIN
 /* >>casts: from the dtypes that ops compute in to all, and from the narrow ones to their wide
    dtype, through which they pass on the way to others */
 
-#define FL__CAST_AT(level, target, from, F, to, T, f) \
-    target static void fl__cast_##from##_##to##level( \
+#define FL__CAST_AT(level, from, F, to, T, f) \
+    FL__TARGET_##level static void fl__cast_##from##_##to##_##level( \
         void *const p[], int64_t n, const void *arg) { \
         (void)arg; \
         T *y = p[0]; \
         const F *x = p[1]; \
         FL__VECTOR for (int64_t i = 0; i < n; i++) y[i] = f(x[i]); \
     }
-#define FL__CAST(...) FL__CAST_AT(, , __VA_ARGS__)
+#define FL__CAST(...) FL__CAST_AT(portable, __VA_ARGS__)
 #define FL__CASTS(from, F) \
     FL__CAST(from, F, b8, uint8_t, flm_##from##_to_b8) \
     FL__CAST(from, F, u8, uint8_t, flm_##from##_to_u8) \
@@ -39,13 +39,13 @@ FL__LOOPS_BEGIN
     FL__CAST(from, F, f32, float, flm_##from##_to_f32) \
     FL__CAST(from, F, f64, double, flm_##from##_to_f64)
 #define FL__CAST_ROW(from) \
-    {[FL_B8] = fl__cast_##from##_b8,     [FL_U8] = fl__cast_##from##_u8, \
-     [FL_I8] = fl__cast_##from##_i8,     [FL_I16] = fl__cast_##from##_i16, \
-     [FL_I32] = fl__cast_##from##_i32,   [FL_I64] = fl__cast_##from##_i64, \
-     [FL_U16] = fl__cast_##from##_u16,   [FL_U32] = fl__cast_##from##_u32, \
-     [FL_U64] = fl__cast_##from##_u64,   [FL_F16] = fl__cast_##from##_f16, \
-     [FL_BF16] = fl__cast_##from##_bf16, [FL_F32] = fl__cast_##from##_f32, \
-     [FL_F64] = fl__cast_##from##_f64}
+    {[FL_B8] = fl__cast_##from##_b8_portable, [FL_U8] = fl__cast_##from##_u8_portable, \
+     [FL_I8] = fl__cast_##from##_i8_portable, [FL_I16] = fl__cast_##from##_i16_portable, \
+     [FL_I32] = fl__cast_##from##_i32_portable, [FL_I64] = fl__cast_##from##_i64_portable, \
+     [FL_U16] = fl__cast_##from##_u16_portable, [FL_U32] = fl__cast_##from##_u32_portable, \
+     [FL_U64] = fl__cast_##from##_u64_portable, [FL_F16] = fl__cast_##from##_f16_portable, \
+     [FL_BF16] = fl__cast_##from##_bf16_portable, [FL_F32] = fl__cast_##from##_f32_portable, \
+     [FL_F64] = fl__cast_##from##_f64_portable}
 FL__CASTS(b8, uint8_t)
 FL__CASTS(i64, int64_t)
 FL__CASTS(f32, float)
@@ -68,50 +68,46 @@ static const fl__loop fl__casts[FL_DTYPE_COUNT][FL_DTYPE_COUNT] = {
     [FL_I64] = FL__CAST_ROW(i64),
     [FL_F32] = FL__CAST_ROW(f32),
     [FL_F64] = FL__CAST_ROW(f64),
-    [FL_U8] = {[FL_I64] = fl__cast_u8_i64},
-    [FL_I8] = {[FL_I64] = fl__cast_i8_i64},
-    [FL_I16] = {[FL_I64] = fl__cast_i16_i64},
-    [FL_I32] = {[FL_I64] = fl__cast_i32_i64},
-    [FL_U16] = {[FL_I64] = fl__cast_u16_i64},
-    [FL_U32] = {[FL_I64] = fl__cast_u32_i64},
-    [FL_U64] = {[FL_I64] = fl__cast_u64_i64,
-                [FL_F16] = fl__cast_u64_f16,
-                [FL_BF16] = fl__cast_u64_bf16,
-                [FL_F32] = fl__cast_u64_f32,
-                [FL_F64] = fl__cast_u64_f64},
-    [FL_F16] = {[FL_F32] = fl__cast_f16_f32},
-    [FL_BF16] = {[FL_F32] = fl__cast_bf16_f32}};
+    [FL_U8] = {[FL_I64] = fl__cast_u8_i64_portable},
+    [FL_I8] = {[FL_I64] = fl__cast_i8_i64_portable},
+    [FL_I16] = {[FL_I64] = fl__cast_i16_i64_portable},
+    [FL_I32] = {[FL_I64] = fl__cast_i32_i64_portable},
+    [FL_U16] = {[FL_I64] = fl__cast_u16_i64_portable},
+    [FL_U32] = {[FL_I64] = fl__cast_u32_i64_portable},
+    [FL_U64] = {[FL_I64] = fl__cast_u64_i64_portable,
+                [FL_F16] = fl__cast_u64_f16_portable,
+                [FL_BF16] = fl__cast_u64_bf16_portable,
+                [FL_F32] = fl__cast_u64_f32_portable,
+                [FL_F64] = fl__cast_u64_f64_portable},
+    [FL_F16] = {[FL_F32] = fl__cast_f16_f32_portable},
+    [FL_BF16] = {[FL_F32] = fl__cast_bf16_f32_portable}};
 
 /* Those that ops on narrow dtypes spend their time in, at the other levels. */
-#define FL__HOT_CASTS(level, target) \
-    FL__CAST_AT(level, target, f32, float, f16, uint16_t, flm_f32_to_f16) \
-    FL__CAST_AT(level, target, f32, float, bf16, uint16_t, flm_f32_to_bf16) \
-    FL__CAST_AT(level, target, f16, uint16_t, f32, float, flm_f16_to_f32) \
-    FL__CAST_AT(level, target, bf16, uint16_t, f32, float, flm_bf16_to_f32) \
-    FL__CAST_AT(level, target, i64, int64_t, u8, uint8_t, flm_i64_to_u8) \
-    FL__CAST_AT(level, target, i64, int64_t, i8, int8_t, flm_i64_to_i8) \
-    FL__CAST_AT(level, target, i64, int64_t, i32, int32_t, flm_i64_to_i32) \
-    FL__CAST_AT(level, target, u8, uint8_t, i64, int64_t, (int64_t)) \
-    FL__CAST_AT(level, target, i8, int8_t, i64, int64_t, (int64_t)) \
-    FL__CAST_AT(level, target, i32, int32_t, i64, int64_t, (int64_t))
+#define FL__HOT_CASTS(level) \
+    FL__CAST_AT(level, f32, float, f16, uint16_t, flm_f32_to_f16) \
+    FL__CAST_AT(level, f32, float, bf16, uint16_t, flm_f32_to_bf16) \
+    FL__CAST_AT(level, f16, uint16_t, f32, float, flm_f16_to_f32) \
+    FL__CAST_AT(level, bf16, uint16_t, f32, float, flm_bf16_to_f32) \
+    FL__CAST_AT(level, i64, int64_t, u8, uint8_t, flm_i64_to_u8) \
+    FL__CAST_AT(level, i64, int64_t, i8, int8_t, flm_i64_to_i8) \
+    FL__CAST_AT(level, i64, int64_t, i32, int32_t, flm_i64_to_i32) \
+    FL__CAST_AT(level, u8, uint8_t, i64, int64_t, (int64_t)) \
+    FL__CAST_AT(level, i8, int8_t, i64, int64_t, (int64_t)) \
+    FL__CAST_AT(level, i32, int32_t, i64, int64_t, (int64_t))
 #define FL__HOT_TABLE(level) \
-    {[FL_F32] = {[FL_F16] = fl__cast_f32_f16##level, [FL_BF16] = fl__cast_f32_bf16##level}, \
-     [FL_F16] = {[FL_F32] = fl__cast_f16_f32##level}, \
-     [FL_BF16] = {[FL_F32] = fl__cast_bf16_f32##level}, \
-     [FL_I64] = {[FL_U8] = fl__cast_i64_u8##level, \
-                 [FL_I8] = fl__cast_i64_i8##level, \
-                 [FL_I32] = fl__cast_i64_i32##level}, \
-     [FL_U8] = {[FL_I64] = fl__cast_u8_i64##level}, \
-     [FL_I8] = {[FL_I64] = fl__cast_i8_i64##level}, \
-     [FL_I32] = {[FL_I64] = fl__cast_i32_i64##level}}
-#ifdef FL__X86_LEVELS
-FL__HOT_CASTS(_avx2, FL__TARGET_AVX2)
-FL__HOT_CASTS(_avx512, FL__TARGET_AVX512)
-static const fl__loop fl__hot_casts[FL__AVX512 + 1][FL_DTYPE_COUNT][FL_DTYPE_COUNT] = {
-    [FL__AVX2] = FL__HOT_TABLE(_avx2), [FL__AVX512] = FL__HOT_TABLE(_avx512)};
-#else
-static const fl__loop fl__hot_casts[FL__AVX512 + 1][FL_DTYPE_COUNT][FL_DTYPE_COUNT];
-#endif
+    static const fl__loop fl__hot_casts_##level[FL_DTYPE_COUNT][FL_DTYPE_COUNT] = { \
+        [FL_F32] = {[FL_F16] = fl__cast_f32_f16_##level, [FL_BF16] = fl__cast_f32_bf16_##level}, \
+        [FL_F16] = {[FL_F32] = fl__cast_f16_f32_##level}, \
+        [FL_BF16] = {[FL_F32] = fl__cast_bf16_f32_##level}, \
+        [FL_I64] = {[FL_U8] = fl__cast_i64_u8_##level, \
+                    [FL_I8] = fl__cast_i64_i8_##level, \
+                    [FL_I32] = fl__cast_i64_i32_##level}, \
+        [FL_U8] = {[FL_I64] = fl__cast_u8_i64_##level}, \
+        [FL_I8] = {[FL_I64] = fl__cast_i8_i64_##level}, \
+        [FL_I32] = {[FL_I64] = fl__cast_i32_i64_##level}};
+FL__ABOVE_PORTABLE(FL__HOT_CASTS)
+FL__EACH_LEVEL(FL__HOT_TABLE)
+static const fl__loop (*const fl__hot_casts[])[FL_DTYPE_COUNT] = {FL__AT_LEVELS(fl__hot_casts)};
 #undef FL__HOT_CASTS
 #undef FL__HOT_TABLE
 #undef FL__CAST_AT
@@ -120,7 +116,7 @@ static const fl__loop fl__hot_casts[FL__AVX512 + 1][FL_DTYPE_COUNT][FL_DTYPE_COU
 #undef FL__CAST_ROW
 
 FL_PRIVATE fl__loop fl__cast_loop(fl_dtype from, fl_dtype to) {
-    fl__loop hot = fl__hot_casts[fl__cpu_isa()][from][to];
+    fl__loop hot = fl__hot_casts[fl__level()][from][to];
     return hot ? hot : fl__casts[from][to];
 }
 

@@ -27,49 +27,12 @@ typedef struct fl__entropy_kernels {
     void (*grad_rows)(const fl__entropy *s, int64_t begin, int64_t end);
 } fl__entropy_kernels;
 
-#define FL__FN(name) fl__entropy_##name##_f32
-#define FL__T float
-#define FL__S f32
-#define FL__I int32_t
-#define FL__LANES 4
-#define FL__TARGET
-#include "cross_entropy_rows.h"
-#undef FL__FN
-#define FL__FN(name) fl__entropy_##name##_f64
-#define FL__T double
-#define FL__S f64
-#define FL__I int64_t
-#define FL__LANES 2
-#define FL__TARGET
-#include "cross_entropy_rows.h"
-#undef FL__FN
-#ifdef FL__X86_LEVELS
-#define FL__FN(name) fl__entropy_##name##_f32_avx2
-#define FL__T float
-#define FL__S f32_fma
-#define FL__I int32_t
-#define FL__LANES 8
-#define FL__TARGET FL__TARGET_AVX2
-#include "cross_entropy_rows.h"
-#undef FL__FN
-#define FL__FN(name) fl__entropy_##name##_f32_avx512
-#define FL__T float
-#define FL__S f32_fma
-#define FL__I int32_t
-#define FL__LANES 16
-#define FL__TARGET FL__TARGET_AVX512
-#include "cross_entropy_rows.h"
-#undef FL__FN
-#endif
-
-static const fl__entropy_kernels *fl__entropy_kernels_of(fl_dtype d) {
-#ifdef FL__X86_LEVELS
-    int level = fl__cpu_isa();
-    if (d == FL_F32 && level == FL__AVX512) return &fl__entropy_kernels_f32_avx512;
-    if (d == FL_F32 && level == FL__AVX2) return &fl__entropy_kernels_f32_avx2;
-#endif
-    return d == FL_F32 ? &fl__entropy_kernels_f32 : d == FL_F64 ? &fl__entropy_kernels_f64 : NULL;
-}
+#define FL__LEVEL_TEXT "cross_entropy.inc"
+#define FL__UNIT entropy
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
+static const fl__entropy_kernels *const fl__entropy_kernels_of[FL__VARIANTS] = {
+    FL__AT_FLOATS(&fl__entropy_kernels)};
 
 /* Whether the kernels take the record; its error of a target that is no class is the composition's. */
 static bool fl__entropy_begin(fl__entropy *s, const fl_call *c) {
@@ -77,7 +40,7 @@ static bool fl__entropy_begin(fl__entropy *s, const fl_call *c) {
     const fl_tensor *x = c->in[0];
     *s = (fl__entropy){.x = fl_data(x), .target = fl_data(c->in[1]), .rows = x->shape[0],
                        .classes = x->shape[1], .ignore = a->ignore, .smoothing = a->smoothing};
-    s->kernels = fl__entropy_kernels_of(x->dtype);
+    s->kernels = fl__entropy_kernels_of[fl__variant(x->dtype)];
     bool ok = s->kernels && s->rows > 0 && s->classes > 0;
     for (int64_t r = 0; ok && r < s->rows; r++)
         ok = s->target[r] == s->ignore || (s->target[r] >= 0 && s->target[r] < s->classes);

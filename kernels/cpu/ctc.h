@@ -11,7 +11,7 @@
    is one sequence; its places are the lanes of a register. The gradient computes alpha again, into
    scratch of steps x places. */
 #include "common.h"
-#include "rooms.h"
+#include "scratch.h"
 #ifndef FL_CPU_CTC_H
 #define FL_CPU_CTC_H
 #endif
@@ -38,71 +38,14 @@ typedef struct fl__ctc_loops {
 
 FL__LOOPS_BEGIN
 
-#define FL__CTC(T, S, LEVEL, TARGET) \
-    TARGET static void FL__CAT3(fl__ctc_emit, S, LEVEL)( \
-        void *e, const void *logp, int64_t step, const int64_t *label, int64_t places) { \
-        T *y = e; \
-        const T *x = logp; \
-        const T blank = x[label[0] * step] < FL__CTC_NEVER ? FL__CTC_NEVER : x[label[0] * step]; \
-        y[0] = blank; \
-        for (int64_t s = 1; s < places; s += 2) { \
-            const T v = x[label[s] * step]; \
-            y[s] = v < FL__CTC_NEVER ? FL__CTC_NEVER : v; \
-            y[s + 1] = blank; \
-        } \
-    } \
-    TARGET static void FL__CAT3(fl__ctc_step, S, LEVEL)( \
-        void *to, const void *from, const void *skip, const void *e, int64_t by, int64_t places) { \
-        T *y = to; \
-        const T *x = from, *x1 = x + by, *x2 = x1 + by, *over = skip, *plus = e; \
-        FL__VECTOR for (int64_t s = 0; s < places; s++) { \
-            const T a = x[s], b = x1[s], c = x2[s] + over[s]; \
-            const T ab = a > b ? a : b, top = ab > c ? ab : c; \
-            const T ea = FL__CAT2(flm_exp_share, S)(a - top), eb = FL__CAT2(flm_exp_share, S)(b - top); \
-            y[s] = top + FL__CAT2(flm_log, S)(ea + eb + FL__CAT2(flm_exp_share, S)(c - top)); \
-        } \
-        if (plus) FL__VECTOR for (int64_t s = 0; s < places; s++) y[s] += plus[s]; \
-    } \
-    TARGET static void FL__CAT3(fl__ctc_add, S, LEVEL)(void *to, const void *a, const void *b, \
-                                                       int64_t places) { \
-        T *y = to; \
-        const T *x = a, *z = b; \
-        FL__VECTOR for (int64_t s = 0; s < places; s++) y[s] = x[s] + z[s]; \
-    } \
-    TARGET static void FL__CAT3(fl__ctc_share, S, LEVEL)( \
-        void *dlogp, int64_t step, const int64_t *label, const void *alpha, const void *beta, \
-        double total, double dy, int64_t places) { \
-        T *d = dlogp, part[64], blank = 0; \
-        const T *a = alpha, *b = beta, all = (T)total, f = (T)dy; \
-        for (int64_t s = 0; s < places; s += 64) { \
-            const int64_t n = fl__min(64, places - s); \
-            FL__VECTOR for (int64_t i = 0; i < n; i++) \
-                part[i] = f * FL__CAT2(flm_exp_share, S)(a[s + i] + b[s + i] - all); \
-            for (int64_t i = 0; i < n; i += 2) blank += part[i]; \
-            for (int64_t i = 1; i < n; i += 2) d[label[s + i] * step] += part[i]; \
-        } \
-        d[label[0] * step] += blank; \
-    } \
-    static const fl__ctc_loops FL__CAT3(fl__ctc_loops, S, LEVEL) = { \
-        FL__CAT3(fl__ctc_emit, S, LEVEL), FL__CAT3(fl__ctc_step, S, LEVEL), \
-        FL__CAT3(fl__ctc_add, S, LEVEL), FL__CAT3(fl__ctc_share, S, LEVEL)};
-FL__CTC(float, f32, portable, )
-FL__CTC(double, f64, portable, )
-#ifdef FL__X86_LEVELS
-FL__CTC(float, f32_fma, avx2, FL__TARGET_AVX2)
-FL__CTC(float, f32_fma, avx512, FL__TARGET_AVX512)
-#endif
-#undef FL__CTC
+#define FL__LEVEL_TEXT "ctc.inc"
+#define FL__UNIT ctc
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
 FL__LOOPS_END
 
-static const fl__ctc_loops *fl__ctc_loops_of(fl_dtype d) {
-    if (d == FL_F64) return &fl__ctc_loops_f64_portable;
-#ifdef FL__X86_LEVELS
-    if (fl__cpu_isa() == FL__AVX512) return &fl__ctc_loops_f32_fma_avx512;
-    if (fl__cpu_isa() == FL__AVX2) return &fl__ctc_loops_f32_fma_avx2;
-#endif
-    return &fl__ctc_loops_f32_portable;
-}
+static const fl__ctc_loops *const fl__ctc_loops_of[FL__VARIANTS] = {
+    FL__AT_FLOATS(&fl__ctc_loops)};
 
 /* >>sequences */
 
@@ -112,7 +55,7 @@ typedef struct fl__ctc {
     fl_tensor *y;
     fl_dtype dtype;
     int64_t blank, size, row; /* bytes of an element, and of a row of places with its edges */
-    fl__rooms rooms;
+    fl__scratch scratch;
 } fl__ctc;
 
 /* One sequence. skip: 0 where a place is reached over the one before, else NEVER; skip_on the same
@@ -198,13 +141,13 @@ static double fl__ctc_line_total(const fl__ctc *c, const fl__ctc_line *x, const 
 
 static void fl__ctc_forward_task(void *arg, int64_t begin, int64_t end) {
     const fl__ctc *c = arg;
-    char *room = fl__room_enter(&c->rooms);
+    char *room = fl__scratch_take(&c->scratch);
     for (int64_t n = begin; n < end; n++) {
         const fl__ctc_line x = fl__ctc_begin(c, room, n);
         const double total = fl__ctc_line_total(c, &x, fl__ctc_alpha(c, &x, false));
         fl__ctc_set(c, fl_data(c->y), n * c->y->stride[0], total);
     }
-    fl__room_leave(&c->rooms, room);
+    fl__scratch_give_back(&c->scratch, room);
 }
 
 /* beta from the last step to the first, and with it the gradient of each. */
@@ -225,7 +168,7 @@ static void fl__ctc_backward(const fl__ctc *c, const fl__ctc_line *x, double tot
 static void fl__ctc_backward_task(void *arg, int64_t begin, int64_t end) {
     const fl__ctc *c = arg;
     const fl_tensor *y = c->y;
-    char *room = fl__room_enter(&c->rooms);
+    char *room = fl__scratch_take(&c->scratch);
     for (int64_t n = begin; n < end; n++) {
         for (int64_t t = 0; t < y->shape[0]; t++) /* rows are dense */
             memset((char *)fl_data(y) + (t * y->stride[0] + n * y->stride[1]) * c->size, 0,
@@ -235,7 +178,7 @@ static void fl__ctc_backward_task(void *arg, int64_t begin, int64_t end) {
         const fl__ctc_line x = fl__ctc_begin(c, room, n);
         fl__ctc_backward(c, &x, total, fl__ctc_get(c, fl_data(c->dy), n * c->dy->stride[0]));
     }
-    fl__room_leave(&c->rooms, room);
+    fl__scratch_give_back(&c->scratch, room);
 }
 
 /* >>slots */
@@ -267,16 +210,16 @@ static bool fl__ctc_run(const fl_call *call, fl_task task) {
                  .blank = ((const fl_ctc_args *)call->args)->blank};
     if (c.dtype != FL_F32 && c.dtype != FL_F64) return fl__no_kernel(call, c.dtype);
     const int64_t l = c.target->shape[1], n = c.target->shape[0], steps = c.logp->shape[0];
-    c.loops = fl__ctc_loops_of(c.dtype);
+    c.loops = fl__ctc_loops_of[fl__variant(c.dtype)];
     c.size = (int64_t)fl_dtype_size(c.dtype);
     c.row = fl__ceil_div((2 * l + 1 + 2 * FL__CTC_EDGE) * c.size, FL_ALIGN) * FL_ALIGN;
     const int64_t rows = 6 + (gradient ? steps : 0);
     if (!fl__ctc_check(&c) || !fl_make(c.y)) return false;
-    if (!fl__rooms_open(&c.rooms, n, (2 * l + 1) * 8 + FL_ALIGN + rows * c.row, 0,
+    if (!fl__scratch_open(&c.scratch, n, (2 * l + 1) * 8 + FL_ALIGN + rows * c.row, 0,
                         fl_op_get_info(call->op)->name))
         return false;
     fl_parallel(n, fl__ceil_div(FL__GRAIN / 4, (steps + 1) * (2 * l + 1)), task, &c);
-    fl__rooms_close(&c.rooms);
+    fl__scratch_close(&c.scratch);
     return true;
 }
 

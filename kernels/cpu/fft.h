@@ -8,6 +8,7 @@
 #include "common.h"
 #ifndef FL_CPU_FFT_H
 #define FL_CPU_FFT_H
+/* Puts the slot of this file into the table. */
 FL_PRIVATE void fl__cpu_fft_slots(fl_backend *cpu);
 #endif
 

@@ -1,10 +1,9 @@
 /* gemm.h - the register tiles of matrix products, for matmul.h, conv.h and attention.h
 
-   A tile is a corner of C, as large as the registers hold, and runs along k. gemm_tile.h is its text
-   for one element type and one instruction set; here it is expanded for all of them, and chosen.
-
-   Where fl_matmul_precision allows it, packed f32 operands may be rounded to bf16, two values along
-   k in the place of one: vdpbf16ps multiplies both and adds them to an f32 sum. */
+   A tile is a corner of C, as large as the registers hold, and runs along k. gemm.inc is its text. It is
+   expanded at every level here for f32, in gemm_f64.h for f64 and in gemm_bf16.h for pairs of bf16: where
+   fl_matmul_precision allows it, packed f32 operands may be rounded to bf16, two values along k in the
+   place of one, which vdpbf16ps multiplies and adds to an f32 sum. */
 #include "../../fl/ops/linear.h"
 #include "common.h"
 #ifndef FL_CPU_GEMM_H
@@ -22,9 +21,9 @@ typedef struct fl__tile {
     int64_t ldc;
     bool add;
 } fl__tile;
-/* What gemm_tile.h makes for an element type and an instruction set. */
+/* What gemm.inc makes for an element type and a level. */
 typedef void (*fl__tile_fn)(const fl__tile *t);
-typedef void (*fl__few_fn)(const fl__tile *t, int64_t n);
+typedef void (*fl__skinny_fn)(const fl__tile *t, int64_t n);
 typedef struct fl__kernels {
     size_t size;             /* of an element */
     int lanes;               /* elements per register */
@@ -33,18 +32,19 @@ typedef struct fl__kernels {
     int short_rows, widest;  /* most rows and most registers across of a tile with any rsa */
     fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1; of pairs there is nothing else */
     fl__tile_fn tile[3][7];  /* [registers across / 2][rows] */
-    fl__few_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
-    fl__few_fn axpys[5];     /* the same where b is [k][n] */
+    fl__skinny_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
+    fl__skinny_fn axpys[5];     /* the same where b is [k][n] */
     /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row.
-       pack is for operands: of pairs it makes fl__gemm_depth rows. turn is for all else. */
+       pack is for operands: of pairs it makes fl__gemm_depth rows. transpose is for all else. */
     void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
                  int64_t cs);
-    void (*turn)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
+    void (*transpose)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
                  int64_t cs);
     void (*add)(void *dst, const void *src, int64_t n); /* dst[i] += src[i] */
 } fl__kernels;
 /* The kernels for f32 or f64 at the level in force. */
 FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype);
+FL_PRIVATE const fl__kernels *fl__gemm_kernels_f64(void);
 /* The kernels for pairs of bf16, where products of ks may be rounded and that is faster; else
    NULL. */
 FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks);
@@ -52,11 +52,12 @@ FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks);
 static inline int64_t fl__gemm_depth(const fl__kernels *ks, int64_t k) {
     return (k + ks->pairs - 1) / ks->pairs;
 }
+enum { FL__TILE_REGISTERS = 28 }; /* that the sums of a tile fill at most */
 /* Runs t on m x n elements of C, m and n within a tile. */
 FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t);
 
 #define FL__PANEL_SLACK 128 /* bytes that tiles may read past the end of their operands */
-/* A scratch buffer until the op ends, with room for reads past its end. */
+/* A scratch buffer until the op ends, with space for reads past its end. */
 FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char *op);
 
 #endif /* FL_CPU_GEMM_H: stop here if you only want the declarations */
@@ -66,111 +67,16 @@ FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char
 #define FL_CPU_GEMM_IMPL
 
 #include <string.h>
-#if defined(FL__X86_BF16) && !defined(FL_EMULATE_BF16)
-#include <immintrin.h>
-#endif
 
-/* >>kernels: gemm_tile.h for every element and level */
-
-#define FL__INLINE static inline __attribute__((always_inline))
-#define FL__TILE_REGISTERS 28
-#define FL__AHEAD_A 16 /* steps along k from which the operands are asked for */
-#define FL__AHEAD_B 8
-#define FL__SHUFFLE __builtin_shufflevector
-/* Every second element of two vectors of 2, 4, 8 or 16, from element `at` on. */
-#define FL__EVERY2_2(x, y, at) FL__SHUFFLE(x, y, at, at + 2)
-#define FL__EVERY2_4(x, y, at) FL__SHUFFLE(x, y, at, at + 2, at + 4, at + 6)
-#define FL__EVERY2_8(x, y, at) \
-    FL__SHUFFLE(x, y, at, at + 2, at + 4, at + 6, at + 8, at + 10, at + 12, at + 14)
-#define FL__EVERY2_16(x, y, at) \
-    FL__SHUFFLE(x, y, at, at + 2, at + 4, at + 6, at + 8, at + 10, at + 12, at + 14, at + 16, \
-                at + 18, at + 20, at + 22, at + 24, at + 26, at + 28, at + 30)
-#if defined(__clang__)
-#define FL__UNROLL _Pragma("clang loop unroll(full)")
-#define FL__CONTRACT _Pragma("clang fp contract(fast)")
-#else
-#define FL__UNROLL _Pragma("GCC unroll 32")
-#define FL__CONTRACT
-#pragma GCC push_options
-#pragma GCC optimize("O2", "fp-contract=fast")
-#endif
-
-#define FL__TARGET
-#define FL__T float
-#define FL__LANES 4
-#define FL__ROWS 4
-#define FL__FN(name) fl__f32_portable_##name
-#include "gemm_tile.h"
-#define FL__TARGET
-#define FL__T double
-#define FL__LANES 2
-#define FL__ROWS 4
-#define FL__FN(name) fl__f64_portable_##name
-#include "gemm_tile.h"
-#ifdef FL__X86_LEVELS
-#define FL__TARGET FL__TARGET_AVX2
-#define FL__T float
-#define FL__LANES 8
-#define FL__ROWS 6
-#define FL__FN(name) fl__f32_avx2_##name
-#include "gemm_tile.h"
-#define FL__TARGET FL__TARGET_AVX2
-#define FL__T double
-#define FL__LANES 4
-#define FL__ROWS 6
-#define FL__FN(name) fl__f64_avx2_##name
-#include "gemm_tile.h"
-#define FL__TARGET FL__TARGET_AVX512
-#define FL__T float
-#define FL__LANES 16
-#define FL__ROWS 14
-#define FL__FN(name) fl__f32_avx512_##name
-#include "gemm_tile.h"
-#define FL__TARGET FL__TARGET_AVX512
-#define FL__T double
-#define FL__LANES 8
-#define FL__ROWS 6 /* f64 is for gradient checks: fewer tiles to compile */
-#define FL__FN(name) fl__f64_avx512_##name
-#include "gemm_tile.h"
-#endif
-#ifdef FL__X86_BF16
-#define FL__TARGET FL__TARGET_BF16
-#define FL__T float
-#define FL__PAIRS 2
-#define FL__LANES 16
-#define FL__ROWS 14
-#define FL__FN(name) fl__bf16_##name
-#include "gemm_tile.h"
-#endif
-
-#ifndef __clang__
-#pragma GCC pop_options
-#endif
-#undef FL__SHUFFLE
-#undef FL__EVERY2_2
-#undef FL__EVERY2_4
-#undef FL__EVERY2_8
-#undef FL__EVERY2_16
-#undef FL__UNROLL
-#undef FL__CONTRACT
+FL__TILES_BEGIN
+#define FL__LEVEL_TEXT "gemm.inc"
+#define FL__UNIT gemm
+#include "levels.inc"
+FL__TILES_END
 
 FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype) {
-    bool f64 = dtype == FL_F64;
-#ifdef FL__X86_LEVELS
-    int level = fl__cpu_isa();
-    if (level == FL__AVX512) return f64 ? &fl__f64_avx512_kernels : &fl__f32_avx512_kernels;
-    if (level == FL__AVX2) return f64 ? &fl__f64_avx2_kernels : &fl__f32_avx2_kernels;
-#endif
-    return f64 ? &fl__f64_portable_kernels : &fl__f32_portable_kernels;
-}
-
-FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks) {
-#ifdef FL__X86_BF16
-    bool rounds = fl_matmul_precision() == FL_BF16 && fl__cpu_has_bf16();
-    if (rounds && ks == &fl__f32_avx512_kernels) return &fl__bf16_kernels;
-#endif
-    (void)ks;
-    return NULL;
+    static const fl__kernels *const f32[] = {FL__AT_LEVELS(&fl__gemm_kernels_f32)};
+    return dtype == FL_F64 ? fl__gemm_kernels_f64() : f32[fl__level()];
 }
 
 /* Copies or adds an m x n corner of a computed tile into C. */

@@ -12,37 +12,10 @@
 #define FL_CPU_GLU_IMPL
 FL__LOOPS_BEGIN
 
-/* p[] is y, a, g;  da, dg, a, g, dy */
-#define FL__GLU(T, S, LEVEL, TARGET) \
-    TARGET static void FL__CAT3(fl__glu, S, LEVEL)(void *const p[], int64_t n, const void *arg) { \
-        T *y = p[0]; \
-        const T *a = p[1], *g = p[2]; \
-        (void)arg; \
-        FL__VECTOR for (int64_t i = 0; i < n; i++) \
-            y[i] = a[i] * (1 / (1 + FL__CAT2(flm_exp, S)(-g[i]))); \
-    } \
-    TARGET static void FL__CAT3(fl__glu_grad, S, LEVEL)( \
-        void *const p[], int64_t n, const void *arg) { \
-        T *da = p[0], *dg = p[1]; \
-        const T *a = p[2], *g = p[3], *dy = p[4]; \
-        (void)arg; \
-        FL__VECTOR for (int64_t i = 0; i < n; i++) { \
-            const T s = 1 / (1 + FL__CAT2(flm_exp, S)(-g[i])), d = dy[i] * s, ai = a[i]; \
-            da[i] = d; \
-            dg[i] = d * ai * (1 - s); \
-        } \
-    }
-FL__GLU(float, f32, portable, )
-FL__GLU(double, f64, portable, )
-#ifdef FL__X86_LEVELS
-FL__GLU(float, f32_fma, avx2, FL__TARGET_AVX2)
-FL__GLU(float, f32_fma, avx512, FL__TARGET_AVX512)
-#define FL__GLU_ROW(op) \
-    {op##_f32_portable, op##_f32_fma_avx2, op##_f32_fma_avx512, op##_f64_portable}
-#else
-#define FL__GLU_ROW(op) {op##_f32_portable, NULL, NULL, op##_f64_portable}
-#endif
-#undef FL__GLU
+#define FL__LEVEL_TEXT "glu.inc"
+#define FL__UNIT glu
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
 FL__LOOPS_END
 
 /* Half `which` of t along the axis. */
@@ -62,14 +35,14 @@ static void fl__glu_add(fl__pass *p, const fl_tensor *t, int axis, int access) {
 }
 
 FL_PRIVATE bool fl__cpu_glu(const fl_backend *self, const fl_call *c) {
-    static const fl__loop loops[FL__AVX512 + 2] = FL__GLU_ROW(fl__glu);
+    static const fl__loop loops[FL__VARIANTS] = {FL__AT_FLOATS(fl__glu_value)};
     const int axis = ((const fl_axis_args *)c->args)->axis;
     const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
     (void)self;
-    if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
+    if (!loops[fl__variant(d)]) return fl__no_kernel(c, d);
     if (!fl_make(c->out[0])) return false;
     fl__pass p;
-    fl__pass_begin(&p, loops[d == FL_F32 ? fl__cpu_isa() : FL__AVX512 + 1], NULL);
+    fl__pass_begin(&p, loops[fl__variant(d)], NULL);
     fl__pass_follow(&p, c->out[0]);
     fl__pass_add_wide(&p, c->out[0], FL_WRITE, d);
     fl__glu_add(&p, c->in[0], axis, FL_READ);
@@ -78,14 +51,14 @@ FL_PRIVATE bool fl__cpu_glu(const fl_backend *self, const fl_call *c) {
 }
 
 FL_PRIVATE bool fl__cpu_glu_grad(const fl_backend *self, const fl_call *c) {
-    static const fl__loop loops[FL__AVX512 + 2] = FL__GLU_ROW(fl__glu_grad);
+    static const fl__loop loops[FL__VARIANTS] = {FL__AT_FLOATS(fl__glu_grad)};
     const int axis = ((const fl_axis_args *)c->args)->axis;
     const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
     (void)self;
-    if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
+    if (!loops[fl__variant(d)]) return fl__no_kernel(c, d);
     if (!fl_make(c->out[0])) return false;
     fl__pass p;
-    fl__pass_begin(&p, loops[d == FL_F32 ? fl__cpu_isa() : FL__AVX512 + 1], NULL);
+    fl__pass_begin(&p, loops[fl__variant(d)], NULL);
     fl__pass_follow(&p, c->out[0]);
     fl__glu_add(&p, c->out[0], axis, FL_WRITE);
     fl__glu_add(&p, c->in[0], axis, FL_READ);
@@ -93,7 +66,6 @@ FL_PRIVATE bool fl__cpu_glu_grad(const fl_backend *self, const fl_call *c) {
     fl__pass_run(&p, fl_numel(c->in[1]));
     return true;
 }
-#undef FL__GLU_ROW
 
 #endif
 #endif

@@ -76,7 +76,7 @@ static void fl__indexing_init(fl__indexing *s, const fl_tensor *t, const fl_tens
 }
 
 /* Calls row on every run of elements of [begin, end), at most `longest` at a time. */
-static void fl__indexing_rows(const fl__indexing *s, int64_t begin, int64_t end, int64_t longest,
+static FL__HOT void fl__indexing_rows(const fl__indexing *s, int64_t begin, int64_t end, int64_t longest,
                               void (*row)(const fl__indexing *s, char *const p[], int64_t n)) {
     fl__cursor c[FL__INDEX_WALKS];
     for (int k = 0; k < FL__INDEX_WALKS; k++) c[k] = fl__walk_seek(&s->w[k], begin);

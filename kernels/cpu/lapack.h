@@ -8,6 +8,7 @@
 #include "common.h"
 #ifndef FL_CPU_LAPACK_H
 #define FL_CPU_LAPACK_H
+/* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_lapack_slots(fl_backend *cpu);
 #endif
 

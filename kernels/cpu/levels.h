@@ -2,28 +2,16 @@
 
    A level is a set of instructions and a width of registers. What pays for it is written once, in a
    text (softmax.inc), and expanded at every level by levels.inc; each call picks its expansion by
-   fl__variant. All levels are compiled, and the best one that the processor has is used. Where flags
-   name one (-march=native), or FL_LEVELS does (-DFL_LEVELS=avx2; portable, avx2, avx512, all), only
-   that one is: a third less to compile, and a program for such processors alone. FL_QUICK compiles
-   the portable level without optimisation pragmas: for builds that must be quick and may be slow.
+   fl__variant. All levels are compiled, and the best one that the processor has is used, at most
+   FL_CPU_LEVEL of the environment; fl_cpu_level() names it. Where flags name one (-march=native), or
+   FL_LEVELS does (-DFL_LEVELS=avx2; portable, avx2, avx512, all), only that one is: half as much to
+   compile, and a program for such processors alone. FL_QUICK compiles the portable level without
+   optimisation pragmas: for builds that must be quick and may be slow.
 
    A new level, as NEON, is a block of >>list, a line of fl__processor_has and one of levels.inc. */
-#include "../../fl_mem.h"
+#include "../../fl_tensor.h"
 #ifndef FL_CPU_LEVELS_H
 #define FL_CPU_LEVELS_H
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* The name of the level in force: portable, avx2, avx512, or avx512_bf16, which is avx512 with matrix
-   products of bf16. It is the best that this build and this processor have, at most the one that
-   FL_CPU_LEVEL names in the environment. */
-FL_API const char *fl_cpu_level(void);
-
-#ifdef __cplusplus
-}
-#endif
 
 /* >>list: of each level its bit in FL_LEVELS, whether it is on, and what texts see of it: the target
    attribute, the registers that a tile may fill, the lanes of a register for each element type, and
@@ -118,7 +106,7 @@ enum {
 /* >>pick */
 
 /* The expansions of a text: f32 at each level, other types at the portable one. Tables of them are
-   {FL__AT_LEVELS(fl__unit_name_f32) [FL__VARIANT_F64] = fl__unit_name_f64_portable, ...}. */
+   {FL__AT_FLOATS(fl__unit_name), [FL__VARIANT_I64] = fl__unit_name_i64_portable}. */
 enum {
     FL__VARIANT_F64 = FL__LEVEL_COUNT,
     FL__VARIANT_I64,
@@ -129,9 +117,12 @@ enum {
 #define FL__AT_LEVELS(stem) \
     FL__ON_portable([FL__PORTABLE] = stem##_portable, ) FL__ON_avx2([FL__AVX2] = stem##_avx2, ) \
         FL__ON_avx512([FL__AVX512] = stem##_avx512, )
-/* macro(level), for each level that is on: small functions need no text of their own. */
-#define FL__EACH_LEVEL(macro) \
-    FL__ON_portable(macro(portable)) FL__ON_avx2(macro(avx2)) FL__ON_avx512(macro(avx512))
+#define FL__AT_FLOATS(stem) \
+    FL__AT_LEVELS(stem##_f32) [FL__VARIANT_F64] = stem##_f64_portable
+/* macro(level), for each level that is on, and for those above the portable one: small functions need
+   no text of their own. */
+#define FL__ABOVE_PORTABLE(macro) FL__ON_avx2(macro(avx2)) FL__ON_avx512(macro(avx512))
+#define FL__EACH_LEVEL(macro) FL__ON_portable(macro(portable)) FL__ABOVE_PORTABLE(macro)
 
 /* The level in force, at most FL__AVX512. */
 FL_PRIVATE int fl__level(void);
@@ -148,19 +139,13 @@ static inline int fl__variant(fl_dtype d) {
                          : FL__VARIANT_NONE;
 }
 
-/* Until every unit is expanded by levels.inc. */
+/* Until elementwise.h is expanded by levels.inc. */
 #if FL__LEVELS_ON == 7
 #define FL__X86_LEVELS 1
 #define FL__TARGET_AVX2 FL__TARGET_avx2
 #define FL__TARGET_AVX512 FL__TARGET_avx512
-#ifdef FL__PAIRS_avx512
-#define FL__X86_BF16 1
-#define FL__TARGET_BF16 FL__PAIRS_avx512
-#endif
 #endif
 #define fl__cpu_isa fl__level
-#define fl__cpu_has_bf16 fl__level_has_bf16
-#define fl__cpu_isa_cap fl__level_cap
 
 #endif /* FL_CPU_LEVELS_H: stop here if you only want the declarations */
 
@@ -191,8 +176,9 @@ static bool fl__processor_has(int level) {
 #if FL__BIT_all > 1
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl");
     if (level == FL__AVX2) return avx2;
     if (level == FL__AVX512) return avx512;
 #ifdef FL_EMULATE_BF16

@@ -1,35 +1,65 @@
-/* matmul.h - matrix products on the CPU: packed, blocked, in the register tiles of gemm.h
+/* kernels/cpu/matmul.h - matrix products on the CPU: packed, blocked, in the register tiles of gemm.h
 
-   C = A B goes along k in chunks so long that C is seldom read again. For each chunk the threads
-   pack A; then blocks of rows and columns of C, cut by its size alone, run on the thread pool. A
-   block packs a few panels of B after the other (each as many columns as a tile has) into the
-   second-level cache and runs the tiles of its rows over them.
+   C = A B goes along k in chunks so long that C is seldom read from memory again. For each chunk the
+   threads pack A; then blocks of rows and columns of C, cut by its size alone, run on the thread pool. A
+   block packs a few panels of B after the other (each as many columns as a tile has) into the second-level
+   cache and runs the tiles of its rows over them.
 
-   Tall heaps of rows are cut into tiles of equal height, so no tile computes rows that do not
-   exist. What packing would not pay for is read in place: small products, and B transposed under
-   few rows (then C^T = B^T A^T is computed, whose left operand streams through once). A handful of
-   rows, bound by the reading of B, have loops of their own, for B as it is and transposed.
+   Rows are cut into tiles of equal height, so that no tile computes rows that do not exist. Operands for
+   which packing does not pay are read in place: those of small products, and B transposed under few rows
+   (then C^T = B^T A^T is computed, whose left operand streams through once). Skinny products, of up to 8
+   rows, are bound by the reading of B and have loops of their own, for B as it is and transposed.
 
-   Where operands may be rounded to bf16 (fl__gemm_pairs), packing does it, and everything that is
-   read in place, bound by memory as it is, stays f32.
+   Where operands may be rounded to bf16 (fl__gemm_pairs), packing does it, and everything that is read in
+   place, bound by memory as it is, stays f32.
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
 #include "../../fl/ops/linear.h"
 #include "gemm.h"
-#include "rooms.h"
+#include "scratch.h"
 #ifndef FL_CPU_MATMUL_H
 #define FL_CPU_MATMUL_H
 
-/* Whether matrix products go through OpenBLAS: sets it, returns the setting before. False without
-   FL_USE_OPENBLAS. */
-FL_PRIVATE bool fl__gemm_use_openblas(bool on);
+/* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there, then
+   act(z). The loops may be NULL. */
+typedef struct fl__finish {
+    fl__loop add, act;
+    size_t size;
+    const char *bias;
+    char *z; /* NULL, or rows n apart */
+    int64_t n;
+} fl__finish;
 
-/* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64. */
-FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c);
-/* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]; f32, f64. */
+/* What a matmul or linear call asks for: `items` products C = A B of m x k by k x n each. Strides in
+   elements. */
+typedef struct fl__product {
+    fl_dtype dtype;
+    int64_t m, n, k, items;
+    const char *a; /* of the first item */
+    int64_t rsa, csa;
+    const char *b;
+    int64_t rsb, csb;
+    char *out; /* [items][m][n] of C */
+    int ndim;  /* of the batch */
+    const int64_t *shape, *a_stride, *b_stride;
+    bool finishes;
+    fl__finish finish; /* if `finishes`; of one item */
+} fl__product;
+/* The product of a call, without `out` and `z`, which fl__product_make adds: false after fl_fail. */
+FL_PRIVATE fl__product fl__product_of(const fl_call *c);
+FL_PRIVATE bool fl__product_make(fl__product *p, const fl_call *c);
+/* Where batch item `item` of an operand starts, in elements. */
+FL_PRIVATE int64_t fl__product_offset(const fl__product *p, const int64_t *stride, int64_t item);
+/* Finishes the first `rows` rows of C. */
+FL_PRIVATE void fl__product_finish(fl__product *p, int64_t rows);
+
 FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c);
+/* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
+
+#define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
+enum { FL__SKINNY_ROWS = 8 };            /* rows up to which the reading of B is all that counts */
 
 #endif /* FL_CPU_MATMUL_H: stop here if you only want the declarations */
 
@@ -39,7 +69,6 @@ FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
 
 #include <string.h>
 
-#define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
 enum {
     FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
     FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
@@ -47,19 +76,8 @@ enum {
     FL__MATMUL_SHORT = 128,       /* k, for which C is written row by row */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
     FL__MATMUL_TASKS = 6,         /* least number to aim at */
-    FL__MATMUL_FEW_PAIRS = 32,    /* rows up to which packing B as pairs of bf16 does not pay */
-    FL__FEW_ROWS = 8              /* rows up to which the reading of B is all that counts */
+    FL__MATMUL_SHORT_PAIRS = 32   /* rows up to which packing B as pairs of bf16 does not pay */
 };
-
-/* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there,
-   then act(z). The loops may be NULL. */
-typedef struct fl__finish {
-    fl__loop add, act;
-    size_t size;
-    const char *bias;
-    char *z; /* NULL, or rows n apart */
-    int64_t n;
-} fl__finish;
 
 /* A product of m x k by k x n, or a chunk of one. Strides in elements. */
 typedef struct fl__gemm {
@@ -78,22 +96,18 @@ typedef struct fl__gemm {
     const fl__finish *finish; /* NULL: none */
 } fl__gemm;
 
-/* A batch of products and how it is cut: task = ((item * splits + split) * row_blocks + row block)
-   * column_blocks + column block. With splits > 1 each computes its part of k into `parts`, which
-   are then added in order. */
+/* How a batch of products is cut: task = ((item * splits + split) * row_blocks + row block) *
+   column_blocks + column block. With splits > 1 each computes its part of k into `parts`, which are then
+   added in order. */
 typedef struct fl__matmul {
+    fl__product of;
     fl__gemm g; /* of the first item */
-    int ndim;   /* of the batch */
-    const int64_t *shape, *a_stride, *b_stride;
-    int64_t items, splits, split_k, row_blocks, block_tiles, column_blocks, block_columns;
+    int64_t splits, split_k, row_blocks, block_tiles, column_blocks, block_columns;
     int64_t at, chunk; /* the chunk of each split that is at work: from where, how long */
     bool swapped;      /* g computes C^T */
-    const fl__finish *finish; /* of C, of one item; NULL: none */
-    bool openblas;
-    fl__rooms rooms; /* panels of B for each task, and besides */
-    char *packed;    /* A of the chunk, m * chunk elements per part */
-    char *parts;     /* C^T of each item, or the parts of C; NULL: straight into out */
-    char *out;       /* [items][m][n] of C */
+    fl__scratch scratch; /* panels of B for each task, and besides */
+    char *packed;      /* A of the chunk, m * chunk elements per part */
+    char *parts;       /* C^T of each item, or the parts of C; NULL: straight into out */
 } fl__matmul;
 
 /* >>blocks: one chunk of k */
@@ -203,7 +217,7 @@ static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
                             b + (j - j0) * step * size, ldb);
 }
 
-/* The same, with room for a group of panels of B. */
+/* The same, with space for a group of panels of B. */
 static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                            char *panels) {
     const int64_t size = (int64_t)g->ks->size, group = fl__gemm_group(g);
@@ -217,50 +231,6 @@ static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0
         }
     }
 }
-
-/* >>openblas */
-
-#ifdef FL_USE_OPENBLAS
-#include <cblas.h>
-void openblas_set_num_threads(int n);
-static bool fl__openblas = true;
-
-/* OpenBLAS takes dense rows or dense columns, and 32-bit sizes. */
-static bool fl__openblas_takes(int64_t rows, int64_t columns, int64_t rs, int64_t cs) {
-    int64_t ld = cs == 1 ? rs : cs, least = cs == 1 ? columns : rows;
-    return (cs == 1 || rs == 1) && ld >= least && ld <= INT32_MAX && rows <= INT32_MAX &&
-           columns <= INT32_MAX;
-}
-
-/* True if g goes to OpenBLAS: where our tiles are not as fast, which for f32 they are from AVX2 on.
-   Its own threads stay off: our blocks are on ours. */
-static bool fl__openblas_wants(const fl__gemm *g) {
-    static bool single;
-    if (g->ks->size == 4 && g->ks->lanes > 4) return false;
-    if (!__atomic_exchange_n(&single, true, __ATOMIC_RELAXED)) openblas_set_num_threads(1);
-    return fl__openblas && fl__openblas_takes(g->m, g->k, g->rsa, g->csa) &&
-           fl__openblas_takes(g->k, g->n, g->rsb, g->csb) && g->ldc <= INT32_MAX;
-}
-
-static void fl__openblas_block(const fl__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
-    int64_t size = (int64_t)g->ks->size;
-    const void *a = g->a + i0 * g->rsa * size, *b = g->b + j0 * g->csb * size;
-    void *c = g->c + (i0 * g->ldc + j0) * size;
-    int m = (int)(i1 - i0), n = (int)(j1 - j0), k = (int)g->k, ldc = (int)g->ldc;
-    int lda = (int)(g->csa == 1 ? g->rsa : g->csa), ldb = (int)(g->csb == 1 ? g->rsb : g->csb);
-    int ta = g->csa == 1 ? CblasNoTrans : CblasTrans, tb = g->csb == 1 ? CblasNoTrans : CblasTrans;
-    if (size == 4) cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
-    else cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
-}
-
-FL_PRIVATE bool fl__gemm_use_openblas(bool on) {
-    bool old = fl__openblas;
-    fl__openblas = on;
-    return old;
-}
-#else
-FL_PRIVATE bool fl__gemm_use_openblas(bool on) { return on && false; }
-#endif
 
 /* >>matmul */
 
@@ -283,13 +253,13 @@ static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
     const fl__kernels *pairs = fl__gemm_pairs(g->ks);
     bool small = g->m * g->n <= FL__SMALL_PRODUCT && g->m * g->n * g->k <= FL__SMALL_PRODUCT;
-    bool stream = g->csb != 1 && g->m <= (pairs ? FL__MATMUL_FEW_PAIRS : 128) &&
+    bool stream = g->csb != 1 && g->m <= (pairs ? FL__MATMUL_SHORT_PAIRS : 128) &&
                   g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
     bool in_place = small || stream;
-    if (pairs && !in_place && g->m > FL__FEW_ROWS) g->ks = pairs;
+    if (pairs && !in_place && g->m > FL__SKINNY_ROWS) g->ks = pairs;
     fl__gemm_set_tiles(g, in_place ? g->ks->short_rows : g->ks->rows);
     g->width = (in_place && g->n > 2 * g->ks->lanes ? g->ks->widest : 2) * g->ks->lanes;
     g->packed = in_place ? NULL : ""; /* set for each task */
@@ -297,7 +267,7 @@ static void fl__matmul_plan(fl__matmul *p) {
 }
 
 static int64_t fl__matmul_tasks(const fl__matmul *p) {
-    return p->items * p->splits * p->row_blocks * p->column_blocks;
+    return p->of.items * p->splits * p->row_blocks * p->column_blocks;
 }
 
 static void fl__matmul_blocks(fl__matmul *p, int64_t tiles, int64_t columns) {
@@ -324,18 +294,7 @@ static void fl__matmul_cut(fl__matmul *p) {
         p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
     p->split_k = fl__ceil_div(g->k, p->splits);
     p->splits = fl__ceil_div(g->k, p->split_k);
-    int64_t most = p->openblas ? p->split_k : FL__MATMUL_CHUNK * g->ks->pairs;
-    p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, most));
-}
-
-/* Element offset of batch item `item` in an operand. */
-static int64_t fl__batch_offset(const fl__matmul *p, const int64_t *stride, int64_t item) {
-    int64_t at = 0;
-    for (int d = p->ndim - 1; d >= 0; d--) {
-        at += item % p->shape[d] * stride[d];
-        item /= p->shape[d];
-    }
-    return at;
+    p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, FL__MATMUL_CHUNK * g->ks->pairs));
 }
 
 /* The chunk at work of one split of one item; k < 1 if that split has ended. */
@@ -344,16 +303,16 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     const int64_t size = (int64_t)g.ks->size, item = fl__quotient(index, p->splits);
     const int64_t begin = (index - item * p->splits) * p->split_k, k0 = begin + p->at;
     const int64_t end = fl__min(begin + p->split_k, g.k);
-    const int64_t *sa = p->swapped ? p->b_stride : p->a_stride;
-    const int64_t *sb = p->swapped ? p->a_stride : p->b_stride;
-    g.a += (fl__batch_offset(p, sa, item) + k0 * g.csa) * size;
-    g.b += (fl__batch_offset(p, sb, item) + k0 * g.rsb) * size;
+    const int64_t *sa = p->swapped ? p->of.b_stride : p->of.a_stride;
+    const int64_t *sb = p->swapped ? p->of.a_stride : p->of.b_stride;
+    g.a += (fl__product_offset(&p->of, sa, item) + k0 * g.csa) * size;
+    g.b += (fl__product_offset(&p->of, sb, item) + k0 * g.rsb) * size;
     g.k = fl__min(p->chunk, end - k0);
     g.add = p->at > 0;
     if (g.packed) g.packed = p->packed + index * g.m * fl__gemm_depth(g.ks, p->chunk) * size;
-    g.c = (p->parts ? p->parts : p->out) + index * g.m * g.n * size;
+    g.c = (p->parts ? p->parts : p->of.out) + index * g.m * g.n * size;
     bool last = k0 + g.k == end;
-    if (last && !p->swapped && p->splits == 1 && !p->openblas) g.finish = p->finish;
+    if (last && !p->swapped && p->splits == 1 && p->of.finishes) g.finish = &p->of.finish;
     return g;
 }
 
@@ -369,17 +328,17 @@ static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
 }
 
 /* Writes rows i0 .. i1, columns j0 .. j1 of C^T into C. */
-static void fl__matmul_turn(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0,
+static void fl__matmul_transpose(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0,
                             int64_t i1, int64_t j0, int64_t j1) {
     const int64_t size = (int64_t)g->ks->size;
-    char *out = p->out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
-    g->ks->turn(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
-    if (p->finish) fl__gemm_finish(p->finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
+    char *out = p->of.out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
+    g->ks->transpose(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
+    if (p->of.finishes) fl__gemm_finish(&p->of.finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
 }
 
 static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
-    char *panels = p->rooms.buffer ? fl__room_enter(&p->rooms) : NULL;
+    char *panels = p->scratch.buffer ? fl__scratch_take(&p->scratch) : NULL;
     for (int64_t task = begin; task < end; task++) {
         int64_t block = task / p->column_blocks, index = block / p->row_blocks;
         fl__gemm g = fl__matmul_part(p, index);
@@ -389,14 +348,10 @@ static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
         int64_t j0 = task % p->column_blocks * p->block_columns;
         int64_t j1 = fl__min(j0 + p->block_columns, g.n);
         int64_t i0 = fl__gemm_row(&g, t0), i1 = fl__gemm_row(&g, t1);
-#ifdef FL_USE_OPENBLAS
-        if (p->openblas) fl__openblas_block(&g, i0, i1, j0, j1);
-        else
-#endif
-            fl__gemm_block(&g, t0, t1, j0, j1, panels);
-        if (p->swapped && p->at + g.k == p->split_k) fl__matmul_turn(p, &g, index, i0, i1, j0, j1);
+        fl__gemm_block(&g, t0, t1, j0, j1, panels);
+        if (p->swapped && p->at + g.k == p->split_k) fl__matmul_transpose(p, &g, index, i0, i1, j0, j1);
     }
-    if (panels) fl__room_leave(&p->rooms, panels);
+    if (panels) fl__scratch_give_back(&p->scratch, panels);
 }
 
 /* Adds the parts of each item in order, over a range of the elements of all items. */
@@ -405,7 +360,7 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
     const int64_t size = (int64_t)p->g.ks->size, mn = p->g.m * p->g.n;
     while (begin < end) {
         int64_t item = begin / mn, at = begin % mn, n = fl__min(end - begin, mn - at);
-        char *dst = p->out + begin * size;
+        char *dst = p->of.out + begin * size;
         const char *src = p->parts + (item * p->splits * mn + at) * size;
         memcpy(dst, src, (size_t)(n * size));
         for (int64_t s = 1; s < p->splits; s++) p->g.ks->add(dst, src + s * mn * size, n);
@@ -413,19 +368,19 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* >>few: at most 8 rows, for each of which B would be read: it is read once, in memory's order */
+/* >>skinny: at most 8 rows, for each of which B would be read: it is read once, in memory's order */
 
-enum { FL__FEW_DOTS = 1024, FL__FEW_AXPYS = 16 };
+enum { FL__SKINNY_DOTS = 1024, FL__SKINNY_AXPYS = 16 };
 
 /* One block of columns: a chunk of k at a time over all rows. */
-static void fl__few_block(const fl__gemm *g, int64_t j, int64_t n) {
+static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
     const int64_t size = (int64_t)g->ks->size;
     const bool dots = g->csb != 1;
     fl__segment segment;
     fl__tile tile = {.segments = 1, .segment = &segment, .rsa = g->rsa, .csa = g->csa,
                      .ldb = dots ? g->csb : g->rsb, .ldc = g->ldc};
     for (int64_t k0 = 0; k0 < g->k; k0 += tile.k) {
-        tile.k = fl__min(g->k - k0, dots ? FL__FEW_DOTS : FL__FEW_AXPYS);
+        tile.k = fl__min(g->k - k0, dots ? FL__SKINNY_DOTS : FL__SKINNY_AXPYS);
         tile.add = k0 > 0;
         segment.b = g->b + (k0 * g->rsb + j * g->csb) * size;
         for (int64_t i = 0, mr; i < g->m; i += mr) {
@@ -439,7 +394,7 @@ static void fl__few_block(const fl__gemm *g, int64_t j, int64_t n) {
         fl__gemm_finish(g->finish, g->c + j * size, g->ldc, 0, g->m, j, n);
 }
 
-static void fl__few_task(void *arg, int64_t begin, int64_t end) {
+static void fl__skinny_task(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
     for (int64_t task = begin; task < end;) {
         const int64_t item = fl__quotient(task, p->column_blocks), first = item * p->column_blocks;
@@ -447,17 +402,17 @@ static void fl__few_task(void *arg, int64_t begin, int64_t end) {
         const fl__gemm g = fl__matmul_part(p, item);
         for (; task < last; task++) {
             int64_t j = (task - first) * p->block_columns;
-            fl__few_block(&g, j, fl__min(p->block_columns, g.n - j));
+            fl__skinny_block(&g, j, fl__min(p->block_columns, g.n - j));
         }
     }
 }
 
 /* Runs the product if it has few rows, or one column. */
-static bool fl__matmul_few(fl__matmul *p) {
+static bool fl__matmul_skinny(fl__matmul *p) {
     fl__gemm *g = &p->g;
-    p->swapped = g->n == 1 && g->m > FL__FEW_ROWS;
+    p->swapped = g->n == 1 && g->m > FL__SKINNY_ROWS;
     if (p->swapped) fl__gemm_swap(g);
-    bool takes = g->m <= FL__FEW_ROWS && (g->csb == 1 || (g->rsb == 1 && g->csa == 1));
+    bool takes = g->m <= FL__SKINNY_ROWS && (g->csb == 1 || (g->rsb == 1 && g->csa == 1));
     if (!takes || g->m * g->n * g->k < 4096) {
         if (p->swapped) fl__gemm_swap(g);
         return false;
@@ -468,27 +423,17 @@ static bool fl__matmul_few(fl__matmul *p) {
     p->block_columns = g->csb == 1 ? 1024 : 16;
     p->column_blocks = fl__ceil_div(g->n, p->block_columns);
     int64_t work = g->m * g->k * p->block_columns;
-    fl_parallel(p->items * p->column_blocks, fl__ceil_div(FL__SMALL_PRODUCT, work), fl__few_task,
+    fl_parallel(p->of.items * p->column_blocks, fl__ceil_div(FL__SMALL_PRODUCT, work), fl__skinny_task,
                 p);
     return true;
 }
 
-/* Rows of C that no block could finish. */
-static void fl__matmul_finish(void *arg, int64_t begin, int64_t end) {
-    const fl__finish *f = ((const fl__matmul *)arg)->finish;
-    char *c = ((const fl__matmul *)arg)->out + begin * f->n * (int64_t)f->size;
-    fl__gemm_finish(f, c, f->n, begin, end - begin, 0, f->n);
-}
-
-static void fl__matmul_finish_rows(fl__matmul *p, int64_t rows) {
-    if (p->finish)
-        fl_parallel(rows, fl__ceil_div(1 << 14, p->finish->n), fl__matmul_finish, p);
-}
+/* >>run */
 
 /* All chunks of a product that is cut. */
 static void fl__matmul_run(fl__matmul *p) {
     const fl__gemm *g = &p->g;
-    const int64_t tasks = fl__matmul_tasks(p), tiles = p->items * p->splits * g->tiles;
+    const int64_t tasks = fl__matmul_tasks(p), tiles = p->of.items * p->splits * g->tiles;
     const int64_t work = g->m * g->n * p->chunk / (p->row_blocks * p->column_blocks);
     const int64_t grain = fl__ceil_div(FL__SMALL_PRODUCT, work + 1);
     for (p->at = 0; p->at < p->split_k; p->at += p->chunk) {
@@ -497,115 +442,134 @@ static void fl__matmul_run(fl__matmul *p) {
     }
 }
 
-/* Runs the product if it is a small one of operands that are read in place: nothing to cut. */
-static bool fl__matmul_at_once(fl__matmul *p) {
-    fl__gemm *g = &p->g;
-    if (p->items > 1 || p->swapped || !fl__gemm_in_place(g, g->n % g->width)) return false;
-    g->c = p->out;
-    g->finish = p->finish;
-    fl__gemm_block(g, 0, g->tiles, 0, g->n, NULL);
-    return true;
-}
-
 static bool fl__matmul_float(fl__matmul *p) {
     fl__gemm *g = &p->g;
     const int64_t size = (int64_t)g->ks->size;
-    if (fl__matmul_few(p)) {
-        if (p->swapped) fl__matmul_finish_rows(p, g->n);
+    if (fl__matmul_skinny(p)) {
+        if (p->swapped) fl__product_finish(&p->of, g->n);
         return true;
     }
     fl__matmul_plan(p);
-    if (fl__matmul_at_once(p)) return true;
-#ifdef FL_USE_OPENBLAS
-    p->openblas = g->packed && fl__openblas_wants(g);
-    if (p->openblas) g->packed = NULL;
-#endif
+    const bool in_place = fl__gemm_in_place(g, g->n % g->width);
+    if (p->of.items == 1 && !p->swapped && in_place) { /* a small product: nothing to cut */
+        g->c = p->of.out;
+        g->finish = p->of.finishes ? &p->of.finish : NULL;
+        fl__gemm_block(g, 0, g->tiles, 0, g->n, NULL);
+        return true;
+    }
     fl__matmul_cut(p);
     const int64_t depth = fl__gemm_depth(g->ks, p->chunk);
-    int64_t pack = g->packed ? p->items * p->splits * g->m * depth : 0;
-    int64_t parts = p->swapped || p->splits > 1 ? p->items * p->splits * g->m * g->n : 0;
-    bool panels = !p->openblas && !fl__gemm_in_place(g, g->n % g->width);
-    if (pack + parts > 0 || panels) {
+    int64_t pack = g->packed ? p->of.items * p->splits * g->m * depth : 0;
+    int64_t parts = p->swapped || p->splits > 1 ? p->of.items * p->splits * g->m * g->n : 0;
+    if (pack + parts > 0 || !in_place) {
         int64_t columns = fl__min(fl__gemm_group(g), fl__ceil_div(g->n, g->width) * g->width);
-        int64_t room = panels ? fl__min(columns, p->block_columns) * depth * size : 0;
-        if (!fl__rooms_open(&p->rooms, fl__matmul_tasks(p), room, (pack + parts) * size, "matmul"))
+        int64_t panels = in_place ? 0 : fl__min(columns, p->block_columns) * depth * size;
+        if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts) * size, "matmul"))
             return false;
-        p->packed = p->rooms.more;
-        p->parts = parts ? p->rooms.more + pack * size : NULL;
+        p->packed = p->scratch.shared;
+        p->parts = parts ? p->scratch.shared + pack * size : NULL;
     }
     fl__matmul_run(p);
-    if (p->splits > 1) fl_parallel(p->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
-    if (p->splits > 1 || (p->openblas && !p->swapped)) fl__matmul_finish_rows(p, g->m);
-    if (p->rooms.buffer) fl__rooms_close(&p->rooms);
+    if (p->splits > 1) {
+        fl_parallel(p->of.items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
+        fl__product_finish(&p->of, g->m);
+    }
+    if (p->scratch.buffer) fl__scratch_close(&p->scratch);
     return true;
 }
 
 /* i64, wrapping: rows of all items, each a sum of rows of B. */
 static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
-    const fl__matmul *p = arg;
-    const fl__gemm *g = &p->g;
+    const fl__product *p = arg;
     for (int64_t row = begin; row < end; row++) {
-        int64_t item = row / g->m, i = row % g->m;
-        const uint64_t *a =
-            (const uint64_t *)g->a + fl__batch_offset(p, p->a_stride, item) + i * g->rsa;
-        const uint64_t *b = (const uint64_t *)g->b + fl__batch_offset(p, p->b_stride, item);
-        uint64_t *c = (uint64_t *)p->out + row * g->n;
-        memset(c, 0, (size_t)g->n * sizeof *c);
-        for (int64_t q = 0; q < g->k; q++)
-            for (int64_t j = 0; j < g->n; j++) c[j] += a[q * g->csa] * b[q * g->rsb + j * g->csb];
+        int64_t item = row / p->m, i = row % p->m;
+        const uint64_t *a = (const uint64_t *)p->a + fl__product_offset(p, p->a_stride, item) + i * p->rsa;
+        const uint64_t *b = (const uint64_t *)p->b + fl__product_offset(p, p->b_stride, item);
+        uint64_t *c = (uint64_t *)p->out + row * p->n;
+        memset(c, 0, (size_t)p->n * sizeof *c);
+        for (int64_t q = 0; q < p->k; q++)
+            for (int64_t j = 0; j < p->n; j++) c[j] += a[q * p->csa] * b[q * p->rsb + j * p->csb];
     }
 }
 
-FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
-    (void)self;
-    fl_tensor *y = c->out[0];
-    const fl_tensor *a = c->in[0], *b = c->in[1];
-    if (!fl_make(y)) return false;
-    int nd = y->ndim;
-    int64_t count = fl_numel(y);
-    if (count == 0) return true;
-    fl__matmul p = {
-        .ndim = nd - 2, .shape = y->shape, .a_stride = a->stride, .b_stride = b->stride};
-    p.g = (fl__gemm){.m = y->shape[nd - 2], .n = y->shape[nd - 1], .k = a->shape[nd - 1],
+/* >>products */
+
+FL_PRIVATE int64_t fl__product_offset(const fl__product *p, const int64_t *stride, int64_t item) {
+    int64_t at = 0;
+    for (int d = p->ndim - 1; d >= 0; d--) {
+        at += item % p->shape[d] * stride[d];
+        item /= p->shape[d];
+    }
+    return at;
+}
+
+static void fl__product_finish_task(void *arg, int64_t begin, int64_t end) {
+    const fl__product *p = arg;
+    const fl__finish *f = &p->finish;
+    fl__gemm_finish(f, p->out + begin * f->n * (int64_t)f->size, f->n, begin, end - begin, 0, f->n);
+}
+
+FL_PRIVATE void fl__product_finish(fl__product *p, int64_t rows) {
+    if (p->finishes) fl_parallel(rows, fl__ceil_div(1 << 14, p->n), fl__product_finish_task, p);
+}
+
+FL_PRIVATE fl__product fl__product_of(const fl_call *c) {
+    const fl_tensor *y = c->out[0], *a = c->in[0], *b = c->in[1], *bias = c->n_in > 2 ? c->in[2] : NULL;
+    const int nd = y->ndim;
+    fl__product p = {.dtype = y->dtype, .m = y->shape[nd - 2], .n = y->shape[nd - 1], .items = 1,
+                     .ndim = nd - 2, .shape = y->shape, .a_stride = a->stride, .b_stride = b->stride,
                      .a = fl_data(a), .rsa = a->stride[nd - 2], .csa = a->stride[nd - 1],
-                     .b = fl_data(b), .rsb = b->stride[nd - 2], .csb = b->stride[nd - 1]};
-    p.out = fl_data(y);
-    if (p.g.k == 0) {
-        memset(p.out, 0, (size_t)count * fl_dtype_size(y->dtype));
+                     .b = fl_data(b), .rsb = b->stride[nd - 2], .csb = b->stride[nd - 1],
+                     .k = a->shape[nd - 1]};
+    for (int i = 0; i < nd - 2; i++) p.items *= y->shape[i];
+    if (c->op == FL_OP_matmul) return p;
+    const fl_op act = ((const fl_linear_args *)c->args)->act;
+    p.rsb = b->stride[1], p.csb = b->stride[0]; /* w is [n][k] */
+    p.finish = (fl__finish){.size = fl_dtype_size(y->dtype), .n = p.n, .bias = bias ? fl_data(bias) : NULL};
+    if (bias) p.finish.add = fl__formula_loop(FL_OP_add, y->dtype);
+    if (act != FL_OP_NONE) p.finish.act = fl__formula_loop(act, y->dtype);
+    p.finishes = p.finish.add || p.finish.act || c->n_out > 1;
+    return p;
+}
+
+FL_PRIVATE bool fl__product_make(fl__product *p, const fl_call *c) {
+    for (int i = 0; i < c->n_out; i++)
+        if (!fl_make(c->out[i])) return false;
+    p->out = fl_data(c->out[0]);
+    p->finish.z = c->n_out > 1 ? fl_data(c->out[1]) : NULL;
+    return true;
+}
+
+/* >>slots */
+
+/* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64. */
+FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
+    fl__matmul p = {.of = fl__product_of(c)};
+    fl__product *of = &p.of;
+    (void)self;
+    if (!fl__product_make(of, c)) return false;
+    if (of->m * of->n * of->items == 0) return true;
+    if (of->k == 0) {
+        memset(of->out, 0, (size_t)(of->m * of->n * of->items) * fl_dtype_size(of->dtype));
+        fl__product_finish(of, of->m);
         return true;
     }
-    p.items = fl__quotient(count, p.g.m * p.g.n);
-    if (y->dtype == FL_I64) {
-        fl_parallel(p.items * p.g.m, fl__ceil_div(1 << 16, p.g.n * p.g.k), fl__matmul_i64, &p);
+    if (of->dtype == FL_I64) {
+        fl_parallel(of->items * of->m, fl__ceil_div(1 << 16, of->n * of->k), fl__matmul_i64, of);
         return true;
     }
-    if (!fl_dtype_is_float(y->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(y->dtype));
-    p.g.ks = fl__gemm_kernels(y->dtype);
+    if (!fl_dtype_is_float(of->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(of->dtype));
+    p.g = (fl__gemm){.ks = fl__gemm_kernels(of->dtype), .m = of->m, .n = of->n, .k = of->k,
+                     .a = of->a, .rsa = of->rsa, .csa = of->csa,
+                     .b = of->b, .rsb = of->rsb, .csb = of->csb};
     return fl__matmul_float(&p);
 }
 
+/* x [m, k], w [n, k], bias [n] -> act(x w^T + bias) */
 FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
-    fl_tensor *y = c->out[0], *z = c->n_out > 1 ? c->out[1] : NULL;
-    const fl_tensor *x = c->in[0], *w = c->in[1], *b = c->n_in > 2 ? c->in[2] : NULL;
-    fl_op act = ((const fl_linear_args *)c->args)->act;
-    int64_t m = y->shape[0], n = y->shape[1], k = x->shape[1];
-    if (b && n > 1 && b->stride[0] != 1) return fl_run_composed(c);
-    (void)self;
-    if (!fl_make(y) || (z && !fl_make(z))) return false;
-    if (m == 0 || n == 0) return true;
-    fl__finish f = {.size = fl_dtype_size(y->dtype), .bias = b ? fl_data(b) : NULL, .n = n,
-                    .z = z ? fl_data(z) : NULL};
-    if (b) f.add = fl__formula_loop(FL_OP_add, y->dtype);
-    if (act != FL_OP_NONE) f.act = fl__formula_loop(act, y->dtype);
-    fl__matmul p = {.items = 1, .out = fl_data(y)};
-    p.finish = f.add || f.act || f.z ? &f : NULL;
-    p.g = (fl__gemm){.ks = fl__gemm_kernels(y->dtype), .m = m, .n = n, .k = k,
-                     .a = fl_data(x), .rsa = x->stride[0], .csa = x->stride[1],
-                     .b = fl_data(w), .rsb = w->stride[1], .csb = w->stride[0]};
-    if (k > 0) return fl__matmul_float(&p);
-    memset(p.out, 0, (size_t)(m * n) * f.size);
-    fl__matmul_finish_rows(&p, m);
-    return true;
+    const fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL;
+    if (bias && bias->shape[0] > 1 && bias->stride[0] != 1) return fl_run_composed(c);
+    return fl__cpu_matmul(self, c);
 }
 
 FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu) {

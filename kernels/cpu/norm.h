@@ -32,41 +32,12 @@ typedef struct fl__norm_kernels {
     void (*grad_parts)(const fl__norm *s, int64_t begin, int64_t end);
 } fl__norm_kernels;
 
-#define FL__FN(name) fl__norm_##name##_f32
-#define FL__T float
-#define FL__LANES 4
-#define FL__TARGET
-#include "norm_rows.h"
-#undef FL__FN
-#define FL__FN(name) fl__norm_##name##_f64
-#define FL__T double
-#define FL__LANES 2
-#define FL__TARGET
-#include "norm_rows.h"
-#undef FL__FN
-#ifdef FL__X86_LEVELS
-#define FL__FN(name) fl__norm_##name##_f32_avx2
-#define FL__T float
-#define FL__LANES 8
-#define FL__TARGET FL__TARGET_AVX2
-#include "norm_rows.h"
-#undef FL__FN
-#define FL__FN(name) fl__norm_##name##_f32_avx512
-#define FL__T float
-#define FL__LANES 16
-#define FL__TARGET FL__TARGET_AVX512
-#include "norm_rows.h"
-#undef FL__FN
-#endif
-
-static const fl__norm_kernels *fl__norm_kernels_of(fl_dtype d) {
-#ifdef FL__X86_LEVELS
-    int level = fl__cpu_isa();
-    if (d == FL_F32 && level == FL__AVX512) return &fl__norm_kernels_f32_avx512;
-    if (d == FL_F32 && level == FL__AVX2) return &fl__norm_kernels_f32_avx2;
-#endif
-    return d == FL_F32 ? &fl__norm_kernels_f32 : d == FL_F64 ? &fl__norm_kernels_f64 : NULL;
-}
+#define FL__LEVEL_TEXT "norm.inc"
+#define FL__UNIT norm
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
+static const fl__norm_kernels *const fl__norm_kernels_of[FL__VARIANTS] = {
+    FL__AT_FLOATS(&fl__norm_kernels)};
 
 /* Whether the kernels take the record: c->in[0] and the result of its dtype, not empty. Then *s has
    its sizes. */
@@ -74,7 +45,7 @@ static bool fl__norm_begin(fl__norm *s, const fl_call *c) {
     const fl_norm_args *a = c->args;
     const fl_tensor *x = c->in[0];
     *s = (fl__norm){.n = 1, .eps = a->eps, .rms = a->rms};
-    s->kernels = fl__norm_kernels_of(x->dtype);
+    s->kernels = fl__norm_kernels_of[fl__variant(x->dtype)];
     for (int i = x->ndim - a->dims; i < x->ndim; i++) s->n *= x->shape[i];
     int64_t numel = fl_numel(x);
     if (numel == 0 || !s->kernels) return false;

@@ -2,6 +2,8 @@
 
    Planes of images are independent: they run on the thread pool. Of channels-last images the parts
    are rows, for the gradients of maxima by index blocks of channels. */
+#include "../../fl/ops/copy.h"
+#include "../../fl/ops/view.h"
 #include "common.h"
 #ifndef FL_CPU_POOL_H
 #define FL_CPU_POOL_H
@@ -28,7 +30,6 @@ FL_PRIVATE bool fl__cpu_avg_pool2d_grad(const fl_backend *self, const fl_call *c
 #define FL__POOL_COLUMNS 256
 #define FL__POOL_BLOCK 16
 #define FL__POOL_TAPS 256 /* of a window that u8 indices can tell apart */
-#define FL__POOL_INLINE static inline __attribute__((always_inline))
 
 typedef struct fl__pooling {
     const void *in;
@@ -123,65 +124,18 @@ static inline int64_t fl__pooling_count(const fl__pooling *p, int64_t row, int64
 }
 
 FL__LOOPS_BEGIN
-#define FL__FLOAT
-#define FL__T float
-#define FL__LOWEST (-INFINITY)
-#define FL__IS_NAN(x) ((x) != (x))
-#define FL__FN(name) fl__pooling_##name##_f32
-#include "pool_plane.h"
-#define FL__FLOAT
-#define FL__T double
-#define FL__LOWEST (-INFINITY)
-#define FL__IS_NAN(x) ((x) != (x))
-#define FL__FN(name) fl__pooling_##name##_f64
-#include "pool_plane.h"
-#define FL__T int64_t
-#define FL__LOWEST INT64_MIN
-#define FL__IS_NAN(x) false
-#define FL__FN(name) fl__pooling_##name##_i64
-#include "pool_plane.h"
+#define FL__LEVEL_TEXT "pool_plane.inc"
+#define FL__UNIT pooling
+#define FL__WITH_F32 FL__ONCE
+#define FL__WITH_F64 FL__ONCE
+#define FL__WITH_I64 FL__ONCE
+#include "levels.inc"
 
-#define FL__FLOAT
-#define FL__T float
-#define FL__I int32_t
-#define FL__LANES 4
-#define FL__LOWEST (-INFINITY)
-#define FL__FN(name) fl__pooling_##name##_f32
-#define FL__TARGET
-#include "pool_lanes.h"
-#define FL__FLOAT
-#define FL__T double
-#define FL__I int64_t
-#define FL__LANES 2
-#define FL__LOWEST (-INFINITY)
-#define FL__FN(name) fl__pooling_##name##_f64
-#define FL__TARGET
-#include "pool_lanes.h"
-#define FL__T int64_t
-#define FL__I int64_t
-#define FL__LANES 2
-#define FL__LOWEST INT64_MIN
-#define FL__FN(name) fl__pooling_##name##_i64
-#define FL__TARGET
-#include "pool_lanes.h"
-#ifdef FL__X86_LEVELS
-#define FL__FLOAT
-#define FL__T float
-#define FL__I int32_t
-#define FL__LANES 8
-#define FL__LOWEST (-INFINITY)
-#define FL__FN(name) fl__pooling_##name##_f32_avx2
-#define FL__TARGET FL__TARGET_AVX2
-#include "pool_lanes.h"
-#define FL__FLOAT
-#define FL__T float
-#define FL__I int32_t
-#define FL__LANES 16
-#define FL__LOWEST (-INFINITY)
-#define FL__FN(name) fl__pooling_##name##_f32_avx512
-#define FL__TARGET FL__TARGET_AVX512
-#include "pool_lanes.h"
-#endif
+#define FL__LEVEL_TEXT "pool_lanes.inc"
+#define FL__UNIT pooling
+#define FL__WITH_F64 FL__ONCE
+#define FL__WITH_I64 FL__ONCE
+#include "levels.inc"
 
 /* >>pairs: windows of 2 x 2 side by side, f32, four at a time */
 
@@ -272,33 +226,23 @@ typedef void (*fl__pooling_plane)(const fl__pooling *p, int64_t plane);
 
 /* NULL: no kernel for that dtype. */
 static fl__pooling_plane fl__pooling_max_of(fl_dtype d, bool last) {
-#ifdef FL__X86_LEVELS
-    const int level = fl__cpu_isa();
-    if (d == FL_F32 && last && level == FL__AVX512) return fl__pooling_max_line_f32_avx512;
-    if (d == FL_F32 && last && level == FL__AVX2) return fl__pooling_max_line_f32_avx2;
-#endif
-    if (d == FL_F32) return last ? fl__pooling_max_line_f32 : fl__pooling_max_f32;
-    if (d == FL_F64) return last ? fl__pooling_max_line_f64 : fl__pooling_max_f64;
-    if (d == FL_I64) return last ? fl__pooling_max_line_i64 : fl__pooling_max_i64;
-    return NULL;
+    static const fl__pooling_plane lines[FL__VARIANTS] = {
+        FL__AT_FLOATS(fl__pooling_max_line), [FL__VARIANT_I64] = fl__pooling_max_line_i64_portable};
+    if (last) return lines[fl__variant(d)];
+    return d == FL_F32   ? fl__pooling_max_f32_portable
+           : d == FL_F64 ? fl__pooling_max_f64_portable
+           : d == FL_I64 ? fl__pooling_max_i64_portable
+                         : NULL;
 }
 
-static fl__pooling_plane fl__pooling_max_grad_of(fl_dtype d, bool last) {
-    if (d == FL_F32) return last ? fl__pooling_max_grad_block_f32 : fl__pooling_max_grad_f32;
-    if (d == FL_F64) return last ? fl__pooling_max_grad_block_f64 : fl__pooling_max_grad_f64;
-    return NULL;
-}
-
-/* By taps. */
-static fl__pooling_plane fl__pooling_max_grad_taps_of(fl_dtype d, bool last) {
-#ifdef FL__X86_LEVELS
-    const int level = fl__cpu_isa();
-    if (d == FL_F32 && last && level == FL__AVX512) return fl__pooling_max_grad_line_f32_avx512;
-    if (d == FL_F32 && last && level == FL__AVX2) return fl__pooling_max_grad_line_f32_avx2;
-#endif
-    if (d == FL_F32) return last ? fl__pooling_max_grad_line_f32 : fl__pooling_max_grad_taps_f32;
-    if (d == FL_F64) return last ? fl__pooling_max_grad_line_f64 : fl__pooling_max_grad_taps_f64;
-    return NULL;
+static fl__pooling_plane fl__pooling_max_grad_of(fl_dtype d, bool last, bool taps) {
+    static const fl__pooling_plane lines[FL__VARIANTS] = {FL__AT_FLOATS(fl__pooling_max_grad_line)};
+    static const fl__pooling_plane once[2][2][2] = {
+        {{fl__pooling_max_grad_f32_portable, fl__pooling_max_grad_f64_portable},
+         {fl__pooling_max_grad_block_f32_portable, fl__pooling_max_grad_block_f64_portable}},
+        {{fl__pooling_max_grad_taps_f32_portable, fl__pooling_max_grad_taps_f64_portable}}};
+    if (last && taps) return lines[fl__variant(d)];
+    return d == FL_F32 || d == FL_F64 ? once[taps][last][d == FL_F64] : NULL;
 }
 
 /* Narrow floats are pooled as wide ones; indices stay as they are. */
@@ -355,8 +299,7 @@ FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c
         p.in = fl_data(dy), p.out = fl_data(dx), p.outside = &outside;
         if (taps) p.taps = fl_data(index);
         else p.index = fl_data(index);
-        p.plane = taps ? fl__pooling_max_grad_taps_of(dx->dtype, last)
-                       : fl__pooling_max_grad_of(dx->dtype, last);
+        p.plane = fl__pooling_max_grad_of(dx->dtype, last, taps);
         const int64_t lines = dx->shape[0] * (taps ? dx->shape[2] : blocks);
         ok = fl__pooling_run(&p, dx, dy, last ? lines : fl__pooling_planes(dx));
     }
@@ -367,11 +310,12 @@ FL_PRIVATE bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c
 }
 
 static fl__pooling_plane fl__pooling_avg_of(fl_dtype d, bool last, bool grad) {
-    if (d == FL_F32 && last) return grad ? fl__pooling_avg_grad_line_f32 : fl__pooling_avg_line_f32;
-    if (d == FL_F64 && last) return grad ? fl__pooling_avg_grad_line_f64 : fl__pooling_avg_line_f64;
-    if (d == FL_F32) return grad ? fl__pooling_avg_grad_f32 : fl__pooling_avg_f32;
-    if (d == FL_F64) return grad ? fl__pooling_avg_grad_f64 : fl__pooling_avg_f64;
-    return NULL;
+    static const fl__pooling_plane once[2][2][2] = {
+        {{fl__pooling_avg_f32_portable, fl__pooling_avg_f64_portable},
+         {fl__pooling_avg_line_f32_portable, fl__pooling_avg_line_f64_portable}},
+        {{fl__pooling_avg_grad_f32_portable, fl__pooling_avg_grad_f64_portable},
+         {fl__pooling_avg_grad_line_f32_portable, fl__pooling_avg_grad_line_f64_portable}}};
+    return d == FL_F32 || d == FL_F64 ? once[grad][last][d == FL_F64] : NULL;
 }
 
 /* x -> y, or dy -> dx */

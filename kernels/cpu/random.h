@@ -2,9 +2,12 @@
 
    Every element is a function of its row-major position and the generator's state alone
    (fl_random_args), so threads and layouts do not matter. */
+#include "../../fl/ops/random.h"
 #include "common.h"
 #ifndef FL_CPU_RANDOM_H
 #define FL_CPU_RANDOM_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu);
 
 /* The n words of the generator from word `first` on, a multiple of 4; w has room for a multiple of
    4. */
@@ -17,35 +20,19 @@ FL_PRIVATE void fl__random_words(uint32_t *w, fl_rng rng, int64_t first, int64_t
 #define FL_CPU_RANDOM_IMPL
 FL__LOOPS_BEGIN
 
-static int64_t fl__philox_portable(uint32_t *w, uint64_t key, uint64_t block, int64_t n) {
-    for (int64_t j = 0; j < n; j++) flm_philox(key, block + (uint64_t)j, w + 4 * j);
-    return n;
-}
-#ifdef FL__X86_LEVELS
-#define FL__FN(name) fl__philox_##name##avx2
-#define FL__LANES 4
-#define FL__INTERLEAVED(p, q, at) __builtin_shufflevector(p, q, at, at + 4, at + 1, at + 5)
-#define FL__TARGET FL__TARGET_AVX2
-#include "philox.h"
-#undef FL__FN
-#define FL__FN(name) fl__philox_##name##avx512
-#define FL__LANES 8
-#define FL__INTERLEAVED(p, q, at) \
-    __builtin_shufflevector(p, q, at, at + 8, at + 1, at + 9, at + 2, at + 10, at + 3, at + 11)
-#define FL__TARGET FL__TARGET_AVX512
-#include "philox.h"
-#undef FL__FN
-#endif
+/* Returns how many of n blocks of four words it made. */
+typedef int64_t (*fl__philox_fn)(uint32_t *w, uint64_t key, uint64_t block, int64_t n);
+
+#define FL__LEVEL_TEXT "philox.inc"
+#define FL__UNIT philox
+#include "levels.inc"
 
 FL_PRIVATE void fl__random_words(uint32_t *w, fl_rng rng, int64_t first, int64_t n) {
+    static const fl__philox_fn wide[] = {FL__AT_LEVELS(fl__philox_blocks_f32)};
     uint64_t block = rng.counter + (uint64_t)first / 4;
-    int64_t blocks = fl__ceil_div(n, 4), done = 0;
-#ifdef FL__X86_LEVELS
-    int level = fl__cpu_isa();
-    if (level == FL__AVX512) done = fl__philox_avx512(w, rng.key, block, blocks);
-    else if (level == FL__AVX2) done = fl__philox_avx2(w, rng.key, block, blocks);
-#endif
-    fl__philox_portable(w + 4 * done, rng.key, block + (uint64_t)done, blocks - done);
+    int64_t blocks = fl__ceil_div(n, 4);
+    for (int64_t j = wide[fl__level()](w, rng.key, block, blocks); j < blocks; j++)
+        flm_philox(rng.key, block + (uint64_t)j, w + 4 * j);
 }
 
 static void fl__uniform_f32(void *dst, int64_t begin, int64_t n, const void *arg) {
@@ -131,38 +118,13 @@ static void fl__dropout_words(void *dst, int64_t begin, int64_t n, const void *a
     }
 }
 
-/* p is y, x, the words. */
-#define FL__DROPOUT(T, S, LEVEL, TARGET) \
-    TARGET static void FL__CAT3(fl__dropout, S, LEVEL)(void *const p[], int64_t n, \
-                                                       const void *arg) { \
-        const fl__dropping *a = arg; \
-        const int32_t drop = a->drop; \
-        const uint32_t *w = p[2]; \
-        const T scale = (T)a->scale, *x = p[1]; \
-        T *y = p[0]; \
-        FL__VECTOR for (int64_t i = 0; i < n; i++) { \
-            const T kept = x[i] * scale; \
-            y[i] = drop <= (int32_t)(w[i] >> 8) ? kept : 0; \
-        } \
-    }
-FL__DROPOUT(double, f64, portable, )
-FL__DROPOUT(float, f32, portable, )
-#ifdef FL__X86_LEVELS
-FL__DROPOUT(float, f32, avx2, FL__TARGET_AVX2)
-FL__DROPOUT(float, f32, avx512, FL__TARGET_AVX512)
-#endif
-#undef FL__DROPOUT
+#define FL__LEVEL_TEXT "dropout.inc"
+#define FL__UNIT dropout
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
+static const fl__loop fl__dropout_loops[FL__VARIANTS] = {FL__AT_FLOATS(fl__dropout_loop)};
 
-static fl__loop fl__dropout_loop(fl_dtype d) {
-#ifdef FL__X86_LEVELS
-    int level = fl__cpu_isa();
-    if (d == FL_F32 && level == FL__AVX512) return fl__dropout_f32_avx512;
-    if (d == FL_F32 && level == FL__AVX2) return fl__dropout_f32_avx2;
-#endif
-    return d == FL_F32 ? fl__dropout_f32_portable : fl__dropout_f64_portable;
-}
-
-FL_PRIVATE bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_dropout_args *args = c->args;
     fl__dropping drop = {.scale = 1.0 / (1.0 - args->p), .rng = args->rng,
@@ -175,12 +137,16 @@ FL_PRIVATE bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
         if (!row[k]->weak && fl_is_contiguous(row[k])) drop.row[k] = fl_data(row[k]);
     drop.size = (int)fl_dtype_size(y->dtype);
     fl__pass p;
-    fl__pass_begin(&p, fl__dropout_loop(y->dtype), &drop);
+    fl__pass_begin(&p, fl__dropout_loops[fl__variant(y->dtype)], &drop);
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_add(&p, c->in[0], FL_READ, y->dtype);
     fl__pass_add_sequence(&p, fl__dropout_words, &drop);
     fl__pass_run(&p, fl_numel(y));
     return true;
+}
+
+FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_dropout, fl__cpu_dropout, 0);
 }
 
 FL__LOOPS_END

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 enum {
-    FL__LANES = 64,
+    FL__FOLD_LANES = 64,
     FL__FEW_LANES = 8,
     FL__TILE_COLUMNS = 1024,
     FL__CHUNK = 65536 /* elements, or a quarter of those of a tile */
@@ -49,58 +49,20 @@ FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int
 #define FL_CPU_REDUCE_IMPL
 FL__LOOPS_BEGIN
 
-#define FL__SUM_T double
-#define FL__SUM_S f64
-#define FL__T float
-#define FL__S f32
-#define FL__LEVEL portable
-#define FL__TARGET
-#include "reduce_loops.h"
-#ifdef FL__X86_LEVELS
-#define FL__LEVEL avx2
-#define FL__TARGET FL__TARGET_AVX2
-#include "reduce_loops.h"
-#define FL__LEVEL avx512
-#define FL__TARGET FL__TARGET_AVX512
-#include "reduce_loops.h"
-#endif
-#undef FL__T
-#undef FL__S
-#define FL__T double
-#define FL__S f64
-#define FL__LEVEL portable
-#define FL__TARGET
-#include "reduce_loops.h"
-#undef FL__T
-#undef FL__S
-#undef FL__SUM_T
-#undef FL__SUM_S
-#define FL__SUM_T int64_t
-#define FL__SUM_S i64
-#define FL__T int64_t
-#define FL__S i64
-#define FL__LEVEL portable
-#define FL__TARGET
-#include "reduce_loops.h"
-#undef FL__T
-#undef FL__S
-#undef FL__SUM_T
-#undef FL__SUM_S
+#define FL__LEVEL_TEXT "reduce.inc"
+#define FL__UNIT fold
+#define FL__WITH_F64 FL__ONCE
+#define FL__WITH_I64 FL__ONCE
+#include "levels.inc"
 
-#ifdef FL__X86_LEVELS
-#define FL__FOLD_ROW(op) \
-    {fl__##op##_f32_portable, fl__##op##_f32_avx2, fl__##op##_f32_avx512, fl__##op##_f64_portable, \
-     fl__##op##_i64_portable}
-#else
-#define FL__FOLD_ROW(op) \
-    {fl__##op##_f32_portable, NULL, NULL, fl__##op##_f64_portable, fl__##op##_i64_portable}
-#endif
 static fl__rows fl__rows_of(fl__fold_op op, fl_dtype d) {
-    static const fl__rows table[4][FL__AVX512 + 3] = {
-        FL__FOLD_ROW(sum), FL__FOLD_ROW(prod), FL__FOLD_ROW(amax), FL__FOLD_ROW(amin)};
-    return table[op][d == FL_F32 ? fl__cpu_isa() : d == FL_F64 ? FL__AVX512 + 1 : FL__AVX512 + 2];
+#define FL__FOLD(name) \
+    {FL__AT_FLOATS(fl__fold_##name), [FL__VARIANT_I64] = fl__fold_##name##_i64_portable}
+    static const fl__rows table[4][FL__VARIANTS] = {FL__FOLD(sum), FL__FOLD(prod), FL__FOLD(amax),
+                                                    FL__FOLD(amin)};
+#undef FL__FOLD
+    return table[op][fl__variant(d)];
 }
-#undef FL__FOLD_ROW
 
 static uint64_t fl__fold_identity(fl__fold_op op, fl_dtype acc) {
     static const double f[4] = {0, 1, -INFINITY, INFINITY};
@@ -121,20 +83,20 @@ FL_PRIVATE fl__fold fl__fold_of(fl__fold_op op, fl_dtype dtype) {
 }
 
 static void fl__lanes_begin(const fl__fold *f, void *lanes) {
-    fl__fill_row(lanes, (const char *)&f->identity, FL__LANES, f->acc_size);
+    fl__fill_row(lanes, (const char *)&f->identity, FL__FOLD_LANES, f->acc_size);
 }
 
 static void fl__lanes_add(const fl__fold *f, void *lanes, const char *x, int64_t n) {
-    int64_t full = n / FL__LANES;
-    f->rows(lanes, x, full, FL__LANES, FL__LANES);
-    if (n % FL__LANES) f->rows(lanes, x + full * FL__LANES * f->size, 1, 0, n % FL__LANES);
+    int64_t full = n / FL__FOLD_LANES;
+    f->rows(lanes, x, full, FL__FOLD_LANES, FL__FOLD_LANES);
+    if (n % FL__FOLD_LANES) f->rows(lanes, x + full * FL__FOLD_LANES * f->size, 1, 0, n % FL__FOLD_LANES);
 }
 
 /* The result is in lane 0. */
 static void fl__lanes_end(const fl__fold *f, void *lanes) {
     const char *rest = (const char *)lanes + FL__FEW_LANES * f->acc_size,
                *others = (const char *)lanes + f->acc_size;
-    f->combine(lanes, rest, FL__LANES / FL__FEW_LANES - 1, FL__FEW_LANES, FL__FEW_LANES);
+    f->combine(lanes, rest, FL__FOLD_LANES / FL__FEW_LANES - 1, FL__FEW_LANES, FL__FEW_LANES);
     f->combine(lanes, others, FL__FEW_LANES - 1, 1, 1);
 }
 
@@ -143,7 +105,7 @@ FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int
     if (n < 2 * FL__FEW_LANES) {
         memcpy(lanes, &f->identity, sizeof f->identity);
         f->rows(lanes, x, n, step / f->size, 1);
-    } else if (n < 8 * FL__LANES) {
+    } else if (n < 8 * FL__FOLD_LANES) {
         int64_t tail = n % FL__FEW_LANES;
         fl__fill_row(lanes, (const char *)&f->identity, FL__FEW_LANES, f->acc_size);
         f->rows(lanes, x, n / FL__FEW_LANES, FL__FEW_LANES, FL__FEW_LANES);
@@ -283,7 +245,7 @@ static void fl__fold_output(const fl__reduction *r, char *x, int64_t begin, int6
     fl__lanes_begin(f, lanes);
     for (int64_t i = begin, n; i < end; i += n) {
         n = fl__walk_row(w, &c, end - i);
-        if (dense && n >= FL__LANES) {
+        if (dense && n >= FL__FOLD_LANES) {
             fl__lanes_add(f, lanes, c.ptr, n);
             fl__walk_advance(w, &c, n);
         } else {
@@ -298,7 +260,7 @@ static void fl__fold_output(const fl__reduction *r, char *x, int64_t begin, int6
 /* Unit: one chunk of one output. */
 static void fl__reduce_chunks(void *arg, int64_t first, int64_t last) {
     const fl__reduction *r = arg;
-    _Alignas(FL_ALIGN) char acc[FL__LANES * FL__ELEMENT];
+    _Alignas(FL_ALIGN) char acc[FL__FOLD_LANES * FL__ELEMENT];
     for (int64_t unit = first; unit < last; unit++) {
         int64_t output = unit / r->chunks, begin = unit % r->chunks * r->chunk;
         char *x = fl__walk_seek(&r->kept, output).ptr;
@@ -310,7 +272,7 @@ static void fl__reduce_chunks(void *arg, int64_t first, int64_t last) {
 /* Unit: one output of one chunk; stored many at a time. */
 static void fl__reduce_outputs(void *arg, int64_t first, int64_t last) {
     const fl__reduction *r = arg;
-    _Alignas(FL_ALIGN) char lanes[FL__LANES * FL__ELEMENT], acc[FL__TILE_COLUMNS * FL__ELEMENT];
+    _Alignas(FL_ALIGN) char lanes[FL__FOLD_LANES * FL__ELEMENT], acc[FL__TILE_COLUMNS * FL__ELEMENT];
     fl__cursor c = fl__walk_seek(&r->kept, first);
     for (int64_t i = first, n; i < last; i += n) {
         n = fl__min(last - i, FL__TILE_COLUMNS);
@@ -450,7 +412,7 @@ typedef struct fl__extreme {
 static fl__champion fl__find_extreme(const fl__extreme *e, int64_t output, int64_t begin,
                                      int64_t end) {
     const fl__walk *w = &e->r.reduced;
-    _Alignas(FL_ALIGN) char lanes[FL__LANES * FL__ELEMENT];
+    _Alignas(FL_ALIGN) char lanes[FL__FOLD_LANES * FL__ELEMENT];
     char buffer[FL__BLOCK * FL__ELEMENT];
     fl__champion best = {{0}, 0};
     fl__cursor c = fl__walk_seek(w, begin);

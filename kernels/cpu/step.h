@@ -5,6 +5,7 @@
 #include "common.h"
 #ifndef FL_CPU_STEP_H
 #define FL_CPU_STEP_H
+/* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu);
 #endif
 
@@ -13,70 +14,10 @@ FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu);
 #define FL_CPU_STEP_IMPL
 FL__LOOPS_BEGIN
 
-/* >>sgd: p[] is g, p, m */
-
-#define FL__SGD(T, S, LEVEL, TARGET) \
-    TARGET static void FL__CAT3(fl__sgd, S, LEVEL)(void *const p[], int64_t n, const void *arg) { \
-        const fl_sgd_args *a = arg; \
-        const T lr = (T)a->lr, decay = (T)a->weight_decay; \
-        const T *g = p[0]; \
-        T *w = p[1]; \
-        FL__VECTOR for (int64_t i = 0; i < n; i++) { \
-            const T gi = decay != 0 ? g[i] + decay * w[i] : g[i]; \
-            w[i] -= lr * gi; \
-        } \
-    } \
-    TARGET static void FL__CAT3(fl__sgd_momentum, S, LEVEL)( \
-        void *const p[], int64_t n, const void *arg) { \
-        const fl_sgd_args *a = arg; \
-        const T lr = (T)a->lr, decay = (T)a->weight_decay, momentum = (T)a->momentum; \
-        const T share = (T)(a->first ? 1 : 1 - a->dampening); \
-        const bool nesterov = a->nesterov; \
-        const T *g = p[0]; \
-        T *w = p[1], *m = p[2]; \
-        FL__VECTOR for (int64_t i = 0; i < n; i++) { \
-            const T gi = decay != 0 ? g[i] + decay * w[i] : g[i]; \
-            const T mi = momentum * m[i] + share * gi; \
-            m[i] = mi; \
-            w[i] -= lr * (nesterov ? gi + momentum * mi : mi); \
-        } \
-    }
-
-/* >>adam: p[] is g, p, m, v */
-
-#define FL__ADAM(T, S, LEVEL, TARGET) \
-    TARGET static void FL__CAT3(fl__adam, S, LEVEL)(void *const p[], int64_t n, const void *arg) { \
-        const fl_adam_args *a = arg; \
-        const T beta1 = (T)a->beta1, rest1 = (T)(1 - a->beta1); \
-        const T beta2 = (T)a->beta2, rest2 = (T)(1 - a->beta2); \
-        const T l2 = a->decoupled ? 0 : (T)a->weight_decay; \
-        const T shrink = a->decoupled ? (T)(a->lr * a->weight_decay) : 0; \
-        const T rate = (T)(a->lr / a->bias1), root = (T)sqrt(a->bias2), eps = (T)a->eps; \
-        const T *g = p[0]; \
-        T *w = p[1], *m = p[2], *v = p[3]; \
-        FL__VECTOR for (int64_t i = 0; i < n; i++) { \
-            const T wi = shrink != 0 ? w[i] - shrink * w[i] : w[i]; \
-            const T gi = l2 != 0 ? g[i] + l2 * w[i] : g[i]; \
-            const T mi = beta1 * m[i] + rest1 * gi, vi = beta2 * v[i] + rest2 * (gi * gi); \
-            m[i] = mi; \
-            v[i] = vi; \
-            w[i] = wi - rate * mi / (FL__CAT2(flm_sqrt, S)(vi) / root + eps); \
-        } \
-    }
-
-#define FL__STEPS(T, S, LEVEL, TARGET) FL__SGD(T, S, LEVEL, TARGET) FL__ADAM(T, S, LEVEL, TARGET)
-FL__STEPS(float, f32, portable, )
-FL__STEPS(double, f64, portable, )
-#ifdef FL__X86_LEVELS
-FL__STEPS(float, f32, avx2, FL__TARGET_AVX2)
-FL__STEPS(float, f32, avx512, FL__TARGET_AVX512)
-#define FL__STEP_ROW(op) {op##_f32_portable, op##_f32_avx2, op##_f32_avx512, op##_f64_portable}
-#else
-#define FL__STEP_ROW(op) {op##_f32_portable, NULL, NULL, op##_f64_portable}
-#endif
-#undef FL__SGD
-#undef FL__ADAM
-#undef FL__STEPS
+#define FL__LEVEL_TEXT "step.inc"
+#define FL__UNIT step
+#define FL__WITH_F64 FL__ONCE
+#include "levels.inc"
 
 /* Small dense tensors, as the many biases of a network, go straight to the loop. */
 static bool fl__step_at_once(const fl_call *c, fl__loop loop) {
@@ -91,10 +32,10 @@ static bool fl__step_at_once(const fl_call *c, fl__loop loop) {
 }
 
 /* in[] is the gradient, then what is written: out[]. */
-static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__AVX512 + 2]) {
+static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__VARIANTS]) {
     fl_dtype d = c->in[0]->dtype;
-    if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
-    fl__loop loop = loops[d == FL_F32 ? fl__cpu_isa() : FL__AVX512 + 1];
+    fl__loop loop = loops[fl__variant(d)];
+    if (!loop) return fl__no_kernel(c, d);
     for (int k = 0; k < c->n_out; k++)
         if (!fl_make(c->out[k])) return false;
     if (fl__step_at_once(c, loop)) return true;
@@ -108,18 +49,17 @@ static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__AVX512 + 2])
 }
 
 static bool fl__cpu_sgd_step(const fl_backend *self, const fl_call *c) {
-    static const fl__loop loops[2][FL__AVX512 + 2] = {FL__STEP_ROW(fl__sgd),
-                                                      FL__STEP_ROW(fl__sgd_momentum)};
+    static const fl__loop loops[2][FL__VARIANTS] = {{FL__AT_FLOATS(fl__step_sgd)},
+                                                    {FL__AT_FLOATS(fl__step_sgd_momentum)}};
     (void)self;
     return fl__run_step(c, loops[c->n_out > 1]);
 }
 
 static bool fl__cpu_adam_step(const fl_backend *self, const fl_call *c) {
-    static const fl__loop loops[FL__AVX512 + 2] = FL__STEP_ROW(fl__adam);
+    static const fl__loop loops[FL__VARIANTS] = {FL__AT_FLOATS(fl__step_adam)};
     (void)self;
     return fl__run_step(c, loops);
 }
-#undef FL__STEP_ROW
 
 FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu) {
     fl_backend_set(cpu, fl_op_sgd_step, fl__cpu_sgd_step, 0);

@@ -1,0 +1,390 @@
+/* file.h - the file operations, and whole reads and writes */
+#include "../../fl_tensor.h"
+#ifndef FL_DATA_FILE_H
+#define FL_DATA_FILE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fl_data_mode {
+    FL_DATA_READ,   /* an existing file */
+    FL_DATA_REPLACE /* made, or emptied, for one writer; EWOULDBLOCK while another has it open */
+} fl_data_mode;
+
+/* The file operations. Failures are NULL or -1 with errno set. read and write may do less than
+   asked, or fail with EINTR: both are tried again. All may be called from any thread. */
+typedef struct fl_data_io {
+    void *user;
+    void *(*open)(void *user, const char *path, fl_data_mode mode);
+    /* bytes done; read: 0 at the end */
+    int64_t (*read)(void *user, void *file, void *dst, size_t n, int64_t at);
+    int64_t (*write)(void *user, void *file, const void *src, size_t n, int64_t at);
+    int64_t (*size)(void *user, void *file);
+    int (*sync)(void *user, void *file);  /* returns when the bytes will survive a power loss */
+    int (*close)(void *user, void *file); /* the handle is gone even when it fails */
+    /* replaces `to` atomically; `from` may be open */
+    int (*rename)(void *user, const char *from, const char *to);
+    int (*remove)(void *user, const char *path);
+    int (*sync_dir)(void *user, const char *path); /* makes a rename to path durable */
+} fl_data_io;
+/* The operating system's files. */
+FL_API const fl_data_io *fl_data_io_system(void);
+/* Makes *io (copied; NULL: the system's) the table of the process. Set it before other threads use
+   files; files that are open keep the table that opened them. */
+FL_API void fl_data_io_use(const fl_data_io *io);
+
+/* For readers and writers of your own: a file open through the process's table. */
+typedef struct fl_data_stream {
+    fl_data_io io;
+    void *file;       /* close: f.io.close(f.io.user, f.file) */
+    const char *who;  /* the function and the file, for messages; borrowed */
+    const char *path;
+    int64_t size;     /* of a file opened for reading, in bytes */
+} fl_data_stream;
+/* These are false after fl_fail("who: path: what went wrong"). */
+FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *path, fl_data_mode mode);
+/* All n bytes at offset at. */
+FL_API bool fl_data_stream_read(const fl_data_stream *f, void *dst, size_t n, int64_t at);
+FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_t n, int64_t at);
+/* Records the failure that errno tells; false. */
+FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_DATA_FILE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_DATA_FILE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_DATA_FILE_IMPL
+#define FL_DATA_FILE_IMPL
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _WIN32
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <windows.h>
+#else
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
+
+/* ---- the system's files ---- */
+
+#ifndef _WIN32
+
+typedef struct fl__data_fd {
+    int fd;
+} fl__data_fd;
+
+/* The lock makes us the only writer, unless somebody renamed or removed the file between our open
+   and our lock: then we hold another file than the one there. 1: ours, 0: try again, -1: errno. */
+static int fl__data_claim(int fd, const char *path) {
+    struct stat ours, there;
+    bool unsupported;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        unsupported = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP;
+        if (!unsupported)
+            return errno == EINTR ? 0 : -1; /* some network file systems have no locks */
+    }
+    if (fstat(fd, &ours) < 0) return -1;
+    if (stat(path, &there) < 0) return errno == ENOENT ? 0 : -1;
+    if (ours.st_ino != there.st_ino || ours.st_dev != there.st_dev) return 0;
+    return ftruncate(fd, 0) < 0 ? -1 : 1;
+}
+
+static int fl__data_open_fd(const char *path, fl_data_mode mode) {
+    for (;;) {
+        int fd = mode == FL_DATA_READ ? open(path, O_RDONLY | O_CLOEXEC)
+                                      : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0 && errno == EINTR) continue;
+        if (fd < 0 || mode == FL_DATA_READ) return fd;
+        int claimed = fl__data_claim(fd, path), reason = errno;
+        if (claimed > 0) return fd;
+        close(fd);
+        errno = reason;
+        if (claimed < 0) return -1;
+    }
+}
+
+static void *fl__data_system_open(void *user, const char *path, fl_data_mode mode) {
+    (void)user;
+    fl__data_fd *f = fl__alloc(sizeof *f);
+    if (!f) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    f->fd = fl__data_open_fd(path, mode);
+    if (f->fd >= 0) return f;
+    int reason = errno;
+    fl__free(f);
+    errno = reason;
+    return NULL;
+}
+
+static int64_t fl__data_system_read(void *user, void *file, void *dst, size_t n, int64_t at) {
+    (void)user;
+    return pread(((fl__data_fd *)file)->fd, dst, n, (off_t)at);
+}
+
+static int64_t fl__data_system_write(void *user, void *file, const void *src, size_t n,
+                                     int64_t at) {
+    (void)user;
+    return pwrite(((fl__data_fd *)file)->fd, src, n, (off_t)at);
+}
+
+static int64_t fl__data_system_size(void *user, void *file) {
+    (void)user;
+    struct stat s;
+    if (fstat(((fl__data_fd *)file)->fd, &s) < 0) return -1;
+    if (S_ISREG(s.st_mode)) return s.st_size;
+    errno = S_ISDIR(s.st_mode) ? EISDIR : ESPIPE;
+    return -1;
+}
+
+static int fl__data_system_sync(void *user, void *file) {
+    (void)user;
+    int r;
+    do r = fsync(((fl__data_fd *)file)->fd);
+    while (r < 0 && errno == EINTR);
+    return r;
+}
+
+static int fl__data_system_close(void *user, void *file) {
+    (void)user;
+    int fd = ((fl__data_fd *)file)->fd;
+    fl__free(file);
+    return close(fd) < 0 && errno != EINTR ? -1 : 0; /* after EINTR it is closed on Linux */
+}
+
+static int fl__data_system_rename(void *user, const char *from, const char *to) {
+    (void)user;
+    return rename(from, to);
+}
+
+static int fl__data_system_remove(void *user, const char *path) {
+    (void)user;
+    return unlink(path);
+}
+
+static int fl__data_system_sync_dir(void *user, const char *path) {
+    (void)user;
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : 0;
+    char *dir = fl__alloc(n + 2);
+    if (!dir) {
+        errno = ENOMEM;
+        return -1;
+    }
+    if (n) memcpy(dir, path, n);
+    else dir[0] = slash ? '/' : '.';
+    int fd = open(dir, O_RDONLY | O_CLOEXEC);
+    fl__free(dir);
+    if (fd < 0) return -1;
+    int r = fsync(fd), reason = errno;
+    close(fd);
+    errno = reason;
+    bool unsupported = reason == EINVAL || reason == ENOTSUP; /* not all can */
+    return r < 0 && !unsupported ? -1 : 0;
+}
+
+#else /* _WIN32 */
+
+static int fl__data_windows_errno(void) {
+    switch (GetLastError()) {
+    case ERROR_FILE_NOT_FOUND: case ERROR_PATH_NOT_FOUND: return ENOENT;
+    case ERROR_ACCESS_DENIED: return EACCES;
+    case ERROR_SHARING_VIOLATION: case ERROR_LOCK_VIOLATION: return EWOULDBLOCK;
+    case ERROR_DISK_FULL: case ERROR_HANDLE_DISK_FULL: return ENOSPC;
+    case ERROR_NOT_ENOUGH_MEMORY: case ERROR_OUTOFMEMORY: return ENOMEM;
+    default: return EIO;
+    }
+}
+
+static int fl__data_windows_result(bool ok) {
+    if (!ok) errno = fl__data_windows_errno();
+    return ok ? 0 : -1;
+}
+
+/* UTF-8 to the system's characters; the caller frees. */
+static wchar_t *fl__data_wide(const char *path) {
+    int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
+    wchar_t *w = n > 0 ? fl__alloc((size_t)n * sizeof *w) : NULL;
+    if (w) MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, w, n);
+    else errno = n > 0 ? ENOMEM : EINVAL;
+    return w;
+}
+
+/* A writer shares only removal and renaming, so a second one is refused. */
+static void *fl__data_system_open(void *user, const char *path, fl_data_mode mode) {
+    (void)user;
+    wchar_t *w = fl__data_wide(path);
+    if (!w) return NULL;
+    HANDLE h = mode == FL_DATA_READ
+                   ? CreateFileW(w, GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, NULL,
+                                 OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL)
+                   : CreateFileW(w, GENERIC_READ | GENERIC_WRITE, FILE_SHARE_DELETE, NULL,
+                                 CREATE_ALWAYS, FILE_ATTRIBUTE_NORMAL, NULL);
+    fl__data_windows_result(h != INVALID_HANDLE_VALUE);
+    int reason = errno;
+    fl__free(w);
+    errno = reason;
+    return h == INVALID_HANDLE_VALUE ? NULL : h;
+}
+
+static OVERLAPPED fl__data_position(int64_t at) {
+    OVERLAPPED o = {0};
+    o.Offset = (DWORD)((uint64_t)at & 0xffffffff);
+    o.OffsetHigh = (DWORD)((uint64_t)at >> 32);
+    return o;
+}
+
+static int64_t fl__data_system_read(void *user, void *file, void *dst, size_t n, int64_t at) {
+    (void)user;
+    OVERLAPPED o = fl__data_position(at);
+    DWORD done = 0;
+    if (ReadFile(file, dst, (DWORD)n, &done, &o) || GetLastError() == ERROR_HANDLE_EOF) return done;
+    return fl__data_windows_result(false);
+}
+
+static int64_t fl__data_system_write(void *user, void *file, const void *src, size_t n,
+                                     int64_t at) {
+    (void)user;
+    OVERLAPPED o = fl__data_position(at);
+    DWORD done = 0;
+    return WriteFile(file, src, (DWORD)n, &done, &o) ? (int64_t)done
+                                                     : fl__data_windows_result(false);
+}
+
+static int64_t fl__data_system_size(void *user, void *file) {
+    (void)user;
+    LARGE_INTEGER n;
+    return GetFileSizeEx(file, &n) ? n.QuadPart : fl__data_windows_result(false);
+}
+
+static int fl__data_system_sync(void *user, void *file) {
+    (void)user;
+    return fl__data_windows_result(FlushFileBuffers(file));
+}
+
+static int fl__data_system_close(void *user, void *file) {
+    (void)user;
+    return fl__data_windows_result(CloseHandle(file));
+}
+
+static int fl__data_system_rename(void *user, const char *from, const char *to) {
+    (void)user;
+    wchar_t *a = fl__data_wide(from), *b = a ? fl__data_wide(to) : NULL;
+    int r = -1;
+    if (b)
+        r = fl__data_windows_result(
+            MoveFileExW(a, b, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH));
+    int reason = errno;
+    fl__free(a);
+    fl__free(b);
+    errno = reason;
+    return r;
+}
+
+static int fl__data_system_remove(void *user, const char *path) {
+    (void)user;
+    wchar_t *w = fl__data_wide(path);
+    if (!w) return -1;
+    int r = fl__data_windows_result(DeleteFileW(w)), reason = errno;
+    fl__free(w);
+    errno = reason;
+    return r;
+}
+
+/* The rename was written through. */
+static int fl__data_system_sync_dir(void *user, const char *path) {
+    (void)user, (void)path;
+    return 0;
+}
+
+#endif
+
+static const fl_data_io fl__data_system = {
+    NULL, fl__data_system_open, fl__data_system_read, fl__data_system_write, fl__data_system_size,
+    fl__data_system_sync, fl__data_system_close, fl__data_system_rename, fl__data_system_remove,
+    fl__data_system_sync_dir,
+};
+static const fl_data_io *fl__data_io = &fl__data_system;
+static fl_data_io fl__data_io_user;
+
+FL_API const fl_data_io *fl_data_io_system(void) {
+    return &fl__data_system;
+}
+
+FL_API void fl_data_io_use(const fl_data_io *io) {
+    if (io) fl__data_io_user = *io;
+    fl__data_io = io ? &fl__data_io_user : &fl__data_system;
+}
+
+/* ---- whole reads and writes ---- */
+
+#define FL__DATA_PIECE ((size_t)1 << 28) /* bytes of one call of the table */
+
+FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what) {
+    return fl_fail("%s: %s: %s: %s", f->who, f->path, what, strerror(errno));
+}
+
+FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *path,
+                          fl_data_mode mode) {
+    *f = (fl_data_stream){.io = *fl__data_io, .who = who, .path = path};
+    if (!path) return fl_fail("%s: path is NULL", who);
+    errno = 0;
+    f->file = f->io.open(f->io.user, path, mode);
+    if (!f->file && mode == FL_DATA_REPLACE && errno == EWOULDBLOCK)
+        return fl_fail("%s: %s: another writer is at it", who, path);
+    if (!f->file) return fl_data_stream_fail(f, "cannot open");
+    if (mode == FL_DATA_REPLACE) return true;
+    f->size = f->io.size(f->io.user, f->file);
+    if (f->size >= 0) return true;
+    fl_data_stream_fail(f, "cannot read its size");
+    f->io.close(f->io.user, f->file);
+    f->file = NULL;
+    return false;
+}
+
+FL_API bool fl_data_stream_read(const fl_data_stream *f, void *dst, size_t n, int64_t at) {
+    char *p = dst;
+    while (n) {
+        int64_t got =
+            f->io.read(f->io.user, f->file, p, n < FL__DATA_PIECE ? n : FL__DATA_PIECE, at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fl_data_stream_fail(f, "cannot read");
+        if (got == 0 || (size_t)got > n)
+            return fl_fail("%s: %s: ends at offset %lld, %zu bytes early", f->who, f->path,
+                           (long long)at, n);
+        p += got, at += got, n -= (size_t)got;
+    }
+    return true;
+}
+
+FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_t n, int64_t at) {
+    const char *p = src;
+    while (n) {
+        int64_t put =
+            f->io.write(f->io.user, f->file, p, n < FL__DATA_PIECE ? n : FL__DATA_PIECE, at);
+        if (put < 0 && errno == EINTR) continue;
+        if (put == 0) errno = ENOSPC;
+        if (put <= 0 || (size_t)put > n) return fl_data_stream_fail(f, "cannot write");
+        p += put, at += put, n -= (size_t)put;
+    }
+    return true;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

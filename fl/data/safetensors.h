@@ -1,0 +1,864 @@
+/* safetensors.h - named tensors in files of the safetensors format */
+#include "file.h"
+#ifndef FL_DATA_SAFETENSORS_H
+#define FL_DATA_SAFETENSORS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FL_DATA_MAX_HEADER 100000000 /* bytes of a safetensors header, the format's own limit */
+#define FL_DATA_MAX_NAME 4096        /* bytes of a tensor's name */
+
+typedef struct fl_data_named {
+    const char *name;
+    fl_tensor *tensor;
+} fl_data_named;
+typedef struct fl_data_pair {
+    const char *key, *value;
+} fl_data_pair;
+
+/* Saves n named tensors, in the order given, and n_meta pairs of metadata (UTF-8; keys may not
+   start with "crc32c"). The bytes go to "<path>.tmp", reach the disk, and then take path's place: a
+   kill or a power loss at any moment leaves the old file or the new one, and a <path>.tmp that a
+   dead writer left is taken over by the next save. A second writer of the same path at the same
+   time gets an error. CRC32C sums of each tensor and of the header go into __metadata__. */
+FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
+                                     const fl_data_pair *meta, int n_meta);
+
+/* A safetensors file open for reading; may be used from several threads at once. */
+typedef struct fl_data_file fl_data_file;
+/* Reads and checks the header only: sizes, names, dtypes (F32 F64 I64 I32 U8 BOOL), offsets that
+   tile the data without overlap or hole, and, where the file has checksums, the header's. */
+FL_API fl_data_file *fl_data_open_safetensors(const char *path);
+FL_API void fl_data_close(fl_data_file *f); /* NULL is fine */
+FL_API int64_t fl_data_count(const fl_data_file *f);
+/* Name, dtype and shape of tensor i, in the file's order; i must be in [0, count). */
+FL_API const char *fl_data_name(const fl_data_file *f, int64_t i);
+FL_API fl_dtype fl_data_dtype(const fl_data_file *f, int64_t i);
+FL_API fl_shape fl_data_shape(const fl_data_file *f, int64_t i);
+/* Index of the tensor of that name; -1 if there is none (no error). */
+FL_API int64_t fl_data_find(const fl_data_file *f, const char *name);
+/* Reads one tensor and verifies its checksum, if the file has one. */
+FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name);
+/* The metadata of that key; NULL if there is none (no error). Valid until fl_data_close. */
+FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_DATA_SAFETENSORS_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_DATA_SAFETENSORS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_DATA_SAFETENSORS_IMPL
+#define FL_DATA_SAFETENSORS_IMPL
+#include "../ops/copy.h"
+#include "../ops/view.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "fl_data.h writes tensors as they lie in memory: safetensors wants a little-endian machine"
+#endif
+
+/* ---- checksums: CRC32C (Castagnoli), eight bytes a step ---- */
+
+static uint32_t fl__crc_table[8][256];
+static pthread_once_t fl__crc_once = PTHREAD_ONCE_INIT;
+
+static void fl__crc_init(void) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82f63b78u : c >> 1;
+        fl__crc_table[0][i] = c;
+    }
+    for (int i = 0; i < 256; i++)
+        for (int k = 1; k < 8; k++) {
+            uint32_t c = fl__crc_table[k - 1][i];
+            fl__crc_table[k][i] = (c >> 8) ^ fl__crc_table[0][c & 255];
+        }
+}
+
+/* The sum of what crc was of (0: nothing), followed by n bytes. */
+static uint32_t fl__crc32c(uint32_t crc, const void *bytes, size_t n) {
+    const unsigned char *p = bytes;
+    pthread_once(&fl__crc_once, fl__crc_init);
+    crc = ~crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t w;
+        memcpy(&w, p, 8);
+        w ^= crc;
+        crc = 0;
+        for (int k = 0; k < 8; k++) crc ^= fl__crc_table[7 - k][(w >> (8 * k)) & 255];
+    }
+    for (; n; n--) crc = (crc >> 8) ^ fl__crc_table[0][(crc ^ *p++) & 255];
+    return ~crc;
+}
+
+/* ---- safetensors: what file and header have in common ---- */
+
+/* One tensor of a file. */
+typedef struct fl__st_entry {
+    const char *name;
+    fl_tensor *tensor; /* when saving */
+    fl_dtype dtype;
+    fl_shape shape;
+    int64_t begin, end; /* offsets in the data */
+    int64_t digits;     /* when saving: where the header has its checksum */
+    uint32_t crc;
+} fl__st_entry;
+
+static const struct { const char *name; fl_dtype dtype; } fl__st_dtypes[] = {
+    {"F16", FL_F16}, {"BF16", FL_BF16}, {"F32", FL_F32}, {"F64", FL_F64}, {"BOOL", FL_B8},
+    {"U8", FL_U8},   {"U16", FL_U16},   {"U32", FL_U32}, {"U64", FL_U64}, {"I8", FL_I8},
+    {"I16", FL_I16}, {"I32", FL_I32},   {"I64", FL_I64},
+};
+enum { FL__ST_DTYPES = sizeof fl__st_dtypes / sizeof fl__st_dtypes[0] };
+
+static const char *fl__st_dtype_name(fl_dtype d) {
+    for (int i = 0; i < FL__ST_DTYPES; i++)
+        if (fl__st_dtypes[i].dtype == d) return fl__st_dtypes[i].name;
+    return NULL;
+}
+
+static fl_dtype fl__st_dtype(const char *name) {
+    for (int i = 0; i < FL__ST_DTYPES; i++)
+        if (!strcmp(fl__st_dtypes[i].name, name)) return fl__st_dtypes[i].dtype;
+    return FL_DTYPE_NONE;
+}
+
+/* Bytes of the UTF-8 character at s (n bytes are left), 0 if it is none. */
+static size_t fl__utf8(const unsigned char *s, size_t n) {
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    if (s[0] < 0x80) return 1;
+    size_t len = s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    if (!len || len > n) return 0;
+    uint32_t c = s[0] & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((s[i] & 0xc0) != 0x80) return 0;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    bool surrogate = c >= 0xd800 && c < 0xe000;
+    return c < least[len] || c > 0x10ffff || surrogate ? 0 : len;
+}
+
+static bool fl__utf8_valid(const char *s) {
+    size_t n = strlen(s);
+    for (size_t len; n; s += len, n -= len)
+        if (!(len = fl__utf8((const unsigned char *)s, n))) return false;
+    return true;
+}
+
+/* What is wrong with a tensor's name, NULL if it is fine. */
+static const char *fl__st_name_fault(const char *name) {
+    if (!*name) return "a tensor without name";
+    if (!strcmp(name, "__metadata__")) return "a tensor named __metadata__";
+    if (strlen(name) > FL_DATA_MAX_NAME) return "a name of more than 4096 bytes";
+    return NULL;
+}
+
+static int fl__st_by_name(const void *a, const void *b) {
+    return strcmp((*(fl__st_entry *const *)a)->name, (*(fl__st_entry *const *)b)->name);
+}
+
+static int fl__st_by_key(const void *a, const void *b) {
+    return strcmp(((const fl_data_pair *)a)->key, ((const fl_data_pair *)b)->key);
+}
+
+/* qsort forbids NULL even for no elements. */
+static void fl__st_sort(void *p, int64_t n, size_t size, int (*order)(const void *, const void *)) {
+    if (n > 1) qsort(p, (size_t)n, size, order);
+}
+
+/* A name that comes twice among n sorted entries, or a key among n sorted pairs; NULL if there is
+   none. */
+static const char *fl__st_twice(fl__st_entry *const *sorted, int64_t n) {
+    for (int64_t i = 1; i < n; i++)
+        if (!strcmp(sorted[i - 1]->name, sorted[i]->name)) return sorted[i]->name;
+    return NULL;
+}
+
+static const char *fl__st_key_twice(const fl_data_pair *sorted, int64_t n) {
+    for (int64_t i = 1; i < n; i++)
+        if (!strcmp(sorted[i - 1].key, sorted[i].key)) return sorted[i].key;
+    return NULL;
+}
+
+#define FL__ST_CRC "crc32c" /* key of the header's checksum; "crc32c.<name>" of a tensor's */
+
+static bool fl__st_is_crc(const char *key) {
+    return !strncmp(key, FL__ST_CRC, sizeof FL__ST_CRC - 1);
+}
+
+/* The header's checksum is over its meaning, in sorted order: another program may rewrite the JSON,
+   and the file stays valid. */
+static uint32_t fl__st_header_crc(fl__st_entry *const *sorted, int64_t n, const fl_data_pair *meta,
+                                  int64_t n_meta) {
+    uint32_t crc = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const fl__st_entry *e = sorted[i];
+        crc = fl__crc32c(crc, e->name, strlen(e->name) + 1);
+        const char *dtype = fl__st_dtype_name(e->dtype);
+        crc = fl__crc32c(crc, dtype, strlen(dtype) + 1);
+        crc = fl__crc32c(crc, e->shape.dim, (size_t)e->shape.ndim * sizeof(int64_t));
+        crc = fl__crc32c(crc, &e->crc, sizeof e->crc);
+    }
+    for (int64_t i = 0; i < n_meta; i++) {
+        if (fl__st_is_crc(meta[i].key)) continue;
+        crc = fl__crc32c(crc, meta[i].key, strlen(meta[i].key) + 1);
+        crc = fl__crc32c(crc, meta[i].value, strlen(meta[i].value) + 1);
+    }
+    return crc;
+}
+
+/* ---- safetensors: saving ---- */
+
+typedef struct fl__st_saver {
+    fl_data_stream f; /* the temporary file */
+    const char *path;
+    char *temp;
+    fl__st_entry *entry, **sorted;
+    int64_t n;
+    fl_data_pair *meta; /* the caller's, sorted */
+    int64_t n_meta;
+    char *text; /* the header */
+    int64_t len, cap;
+    int64_t crc_digits;
+} fl__st_saver;
+
+static bool fl__st_put(fl__st_saver *s, const char *bytes, size_t n) {
+    if (s->len + (int64_t)n > FL_DATA_MAX_HEADER)
+        return fl_fail("%s: %s: the header passes %d bytes", s->f.who, s->path, FL_DATA_MAX_HEADER);
+    if (!fl__grow(&s->text, &s->cap, s->len + (int64_t)n, 1)) return false;
+    memcpy(s->text + s->len, bytes, n);
+    s->len += (int64_t)n;
+    return true;
+}
+
+static bool fl__st_puts(fl__st_saver *s, const char *text) {
+    return fl__st_put(s, text, strlen(text));
+}
+
+/* text as the inside of a JSON string: runs of plain bytes, and escapes between them. */
+static bool fl__st_put_escaped(fl__st_saver *s, const char *text) {
+    for (;;) {
+        size_t plain = 0;
+        while ((unsigned char)text[plain] >= 0x20 && text[plain] != '"' && text[plain] != '\\') plain++;
+        if (plain && !fl__st_put(s, text, plain)) return false;
+        text += plain;
+        if (!*text) return true;
+        char code[8];
+        bool control = (unsigned char)*text < 0x20;
+        snprintf(code, sizeof code, control ? "\\u%04x" : "\\%c", (unsigned char)*text++);
+        if (!fl__st_puts(s, code)) return false;
+    }
+}
+
+static bool fl__st_put_pair(fl__st_saver *s, const char *prefix, const char *key,
+                            const char *value) {
+    return fl__st_puts(s, "\"") && fl__st_puts(s, prefix) && fl__st_put_escaped(s, key) &&
+           fl__st_puts(s, "\":\"") && fl__st_put_escaped(s, value) && fl__st_puts(s, "\"");
+}
+
+static bool fl__st_put_entry(fl__st_saver *s, const fl__st_entry *e) {
+    char text[400];
+    int len = snprintf(text, sizeof text, "\":{\"dtype\":\"%s\",\"shape\":[",
+                       fl__st_dtype_name(e->dtype));
+    for (int i = 0; i < e->shape.ndim; i++)
+        len += snprintf(text + len, sizeof text - (size_t)len, i ? ",%lld" : "%lld",
+                        (long long)e->shape.dim[i]);
+    snprintf(text + len, sizeof text - (size_t)len, "],\"data_offsets\":[%lld,%lld]}",
+             (long long)e->begin, (long long)e->end);
+    return fl__st_puts(s, ",\"") && fl__st_put_escaped(s, e->name) && fl__st_puts(s, text);
+}
+
+/* The header with checksums of zero, which are written over it when they are known. */
+static bool fl__st_compose(fl__st_saver *s) {
+    const char *zero = "00000000";
+    const int64_t behind = 9; /* digits and their quote */
+    bool ok = fl__st_puts(s, "{\"__metadata__\":{") && fl__st_put_pair(s, FL__ST_CRC, "", zero);
+    s->crc_digits = s->len - behind;
+    for (int64_t i = 0; ok && i < s->n; i++) {
+        ok = fl__st_puts(s, ",") && fl__st_put_pair(s, FL__ST_CRC ".", s->entry[i].name, zero);
+        s->entry[i].digits = s->len - behind;
+    }
+    for (int64_t i = 0; ok && i < s->n_meta; i++)
+        ok = fl__st_puts(s, ",") && fl__st_put_pair(s, "", s->meta[i].key, s->meta[i].value);
+    ok = ok && fl__st_puts(s, "}");
+    for (int64_t i = 0; ok && i < s->n; i++) ok = fl__st_put_entry(s, &s->entry[i]);
+    ok = ok && fl__st_puts(s, "}");
+    while (ok && s->len % 8) ok = fl__st_puts(s, " ");
+    return ok;
+}
+
+static void fl__st_put_digits(fl__st_saver *s, int64_t at, uint32_t crc) {
+    char digits[9];
+    snprintf(digits, sizeof digits, "%08x", (unsigned)crc);
+    memcpy(s->text + at, digits, 8);
+}
+
+static bool fl__st_take_tensor(fl__st_saver *s, const fl_data_named *t, int64_t begin,
+                               fl__st_entry *e) {
+    if (!t->name) return fl_fail("%s: %s: a name is NULL", s->f.who, s->path);
+    const char *fault =
+        fl__utf8_valid(t->name) ? fl__st_name_fault(t->name) : "a name that is not UTF-8";
+    if (fault) return fl_fail("%s: %s: %s", s->f.who, s->path, fault);
+    if (!t->tensor) return fl_fail("%s: %s: tensor '%s' is NULL", s->f.who, s->path, t->name);
+    if (t->tensor->weak || !fl__st_dtype_name(t->tensor->dtype))
+        return fl_fail("%s: %s: tensor '%s' is a number, or of a dtype that safetensors lacks (%s)",
+                       s->f.who, s->path, t->name, fl_dtype_name(t->tensor->dtype));
+    fl_shape shape = fl_shape_of(t->tensor);
+    int64_t bytes = fl_shape_numel(shape) * (int64_t)fl_dtype_size(t->tensor->dtype);
+    *e = (fl__st_entry){.name = t->name,
+                        .tensor = t->tensor,
+                        .dtype = t->tensor->dtype,
+                        .shape = shape,
+                        .begin = begin,
+                        .end = begin + bytes};
+    return true;
+}
+
+static bool fl__st_take_tensors(fl__st_saver *s, const fl_data_named *tensors, int n) {
+    s->entry = fl__alloc((size_t)n * sizeof *s->entry);
+    s->sorted = fl__alloc((size_t)n * sizeof *s->sorted);
+    if (!s->entry || !s->sorted) return false;
+    for (int64_t begin = 0; s->n < n; s->n++) {
+        fl__st_entry *e = &s->entry[s->n];
+        if (!fl__st_take_tensor(s, &tensors[s->n], begin, e)) return false;
+        begin = e->end;
+        s->sorted[s->n] = e;
+    }
+    fl__st_sort(s->sorted, n, sizeof *s->sorted, fl__st_by_name);
+    const char *twice = fl__st_twice(s->sorted, n);
+    return !twice || fl_fail("%s: %s: two tensors are named '%s'", s->f.who, s->path, twice);
+}
+
+static bool fl__st_take_meta(fl__st_saver *s, const fl_data_pair *meta, int n) {
+    s->meta = fl__alloc((size_t)n * sizeof *s->meta);
+    if (!s->meta) return false;
+    for (int i = 0; i < n; i++) {
+        if (!meta[i].key || !meta[i].value)
+            return fl_fail("%s: %s: metadata pair %d has a NULL", s->f.who, s->path, i);
+        if (fl__st_is_crc(meta[i].key) || !fl__utf8_valid(meta[i].key) ||
+            !fl__utf8_valid(meta[i].value))
+            return fl_fail(
+                "%s: %s: metadata pair %d is not UTF-8, or its key starts with " FL__ST_CRC,
+                s->f.who, s->path, i);
+        s->meta[i] = meta[i];
+    }
+    s->n_meta = n;
+    fl__st_sort(s->meta, n, sizeof *s->meta, fl__st_by_key);
+    const char *twice = fl__st_key_twice(s->meta, n);
+    return !twice || fl_fail("%s: %s: metadata key '%s' comes twice", s->f.who, s->path, twice);
+}
+
+static bool fl__st_write_tensor(fl__st_saver *s, fl__st_entry *e) {
+    size_t bytes = (size_t)(e->end - e->begin);
+    bool ok = true;
+    if (bytes) {
+        fl_scope scope = fl_scope_begin();
+        fl_tensor *t = fl_contiguous(e->tensor);
+        void *p = t ? fl_map(t, FL_READ) : NULL;
+        if (p) {
+            e->crc = fl__crc32c(0, p, bytes);
+            ok = fl_data_stream_write(&s->f, p, bytes, 8 + s->len + e->begin);
+            fl_unmap(t, FL_READ);
+        } else ok = false;
+        fl_scope_end(&scope);
+    }
+    fl__st_put_digits(s, e->digits, e->crc);
+    return ok;
+}
+
+static bool fl__st_write_header(fl__st_saver *s) {
+    unsigned char size[8];
+    fl__st_put_digits(s, s->crc_digits, fl__st_header_crc(s->sorted, s->n, s->meta, s->n_meta));
+    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)s->len >> (8 * i));
+    return fl_data_stream_write(&s->f, size, 8, 0) &&
+           fl_data_stream_write(&s->f, s->text, (size_t)s->len, 8);
+}
+
+/* All of it into the temporary file, and that into its place. From the rename on there is nothing
+   to undo. */
+static bool fl__st_write(fl__st_saver *s) {
+    fl_data_io *io = &s->f.io;
+    if (!fl_data_stream_open(&s->f, s->f.who, s->temp, FL_DATA_REPLACE)) return false;
+    bool ok = true, renamed = false;
+    for (int64_t i = 0; ok && i < s->n; i++) ok = fl__st_write_tensor(s, &s->entry[i]);
+    ok = ok && fl__st_write_header(s);
+    if (ok && io->sync(io->user, s->f.file) < 0) ok = fl_data_stream_fail(&s->f, "cannot sync");
+    if (ok) {
+        renamed = io->rename(io->user, s->temp, s->path) >= 0;
+        if (!renamed) ok = fl_data_stream_fail(&s->f, "cannot rename");
+    }
+    if (!renamed) io->remove(io->user, s->temp); /* while we hold it: it is surely ours */
+    if (io->close(io->user, s->f.file) < 0 && ok) ok = fl_data_stream_fail(&s->f, "cannot close");
+    if (ok && io->sync_dir(io->user, s->path) < 0)
+        ok = fl_data_stream_fail(&s->f, "cannot sync the folder");
+    return ok;
+}
+
+FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
+                                     const fl_data_pair *meta, int n_meta) {
+    fl__st_saver s = {.path = path, .f = {.who = "fl_data_save_safetensors"}};
+    if (!path || n < 0 || n_meta < 0 || (n && !tensors) || (n_meta && !meta))
+        return fl_fail("%s: path, tensors or meta is NULL, or a count negative", s.f.who);
+    size_t size = strlen(path) + sizeof ".tmp";
+    fl_quiet(+1);
+    s.temp = fl__alloc(size);
+    if (s.temp) snprintf(s.temp, size, "%s.tmp", path);
+    bool ok = s.temp && fl__st_take_tensors(&s, tensors, n) && fl__st_take_meta(&s, meta, n_meta) &&
+              fl__st_compose(&s) && fl__st_write(&s);
+    fl_quiet(-1);
+    fl__free(s.temp);
+    fl__free(s.entry);
+    fl__free(s.sorted);
+    fl__free(s.meta);
+    fl__free(s.text);
+    return ok;
+}
+
+/* ---- safetensors: the header's JSON ----
+
+   The grammar is fixed (an object of objects of strings and integers), so nothing recurses, and
+   whatever else JSON allows is an error. Strings are unescaped in place: what comes out is never
+   longer. */
+
+typedef struct fl__json {
+    char *text, *p, *end;
+    const fl_data_stream *f;
+} fl__json;
+
+static bool fl__json_fail(const fl__json *j, const char *what) {
+    return fl_fail("%s: %s: offset %lld: %s", j->f->who, j->f->path,
+                   8 + (long long)(j->p - j->text), what);
+}
+
+static bool fl__json_try(fl__json *j, char c) {
+    while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r'))
+        j->p++;
+    if (j->p == j->end || *j->p != c) return false;
+    j->p++;
+    return true;
+}
+
+static bool fl__json_expect(fl__json *j, char c) {
+    if (fl__json_try(j, c)) return true;
+    char what[] = "expected '?'";
+    what[sizeof what - 3] = c;
+    return fl__json_fail(j, what);
+}
+
+/* Four hexadecimal digits; -1 if they are not. */
+static int32_t fl__json_hex4(fl__json *j) {
+    int32_t v = 0;
+    for (int i = 0; i < 4; i++, j->p++) {
+        char c = j->p < j->end ? *j->p : 0;
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 :
+                    c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return -1;
+        v = v * 16 + digit;
+    }
+    return v;
+}
+
+/* A character behind \u; 0 if there is none, or NUL. */
+static uint32_t fl__json_unicode(fl__json *j) {
+    int32_t c = fl__json_hex4(j);
+    if (c < 0 || (c >= 0xdc00 && c < 0xe000)) return 0;
+    if (c < 0xd800 || c >= 0xe000) return (uint32_t)c;
+    if (j->end - j->p < 2 || j->p[0] != '\\' || j->p[1] != 'u') return 0;
+    j->p += 2;
+    int32_t low = fl__json_hex4(j);
+    if (low < 0xdc00 || low >= 0xe000) return 0;
+    return 0x10000u + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00);
+}
+
+static char *fl__utf8_put(char *d, uint32_t c) {
+    int tail = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    static const unsigned char lead[4] = {0, 0xc0, 0xe0, 0xf0};
+    *d++ = (char)(lead[tail] | (c >> (6 * tail)));
+    while (tail--) *d++ = (char)(0x80 | ((c >> (6 * tail)) & 0x3f));
+    return d;
+}
+
+/* The character behind a backslash, written at d; returns the end, NULL after fl_fail. */
+static char *fl__json_escape(fl__json *j, char *d) {
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char c = j->p < j->end ? *j->p : 0;
+    const char *k = c ? strchr(from, c) : NULL;
+    if (k) {
+        j->p++;
+        *d++ = to[k - from];
+        return d;
+    }
+    uint32_t u = 0;
+    if (c == 'u') {
+        j->p++;
+        u = fl__json_unicode(j);
+    }
+    if (u) return fl__utf8_put(d, u);
+    fl__json_fail(j, "a bad escape, or a NUL, in a string");
+    return NULL;
+}
+
+/* A string, unescaped and terminated; NULL after fl_fail. */
+static char *fl__json_string(fl__json *j) {
+    if (!fl__json_expect(j, '"')) return NULL;
+    char *start = j->p, *d = start;
+    while (j->p < j->end && *j->p != '"') {
+        unsigned char c = (unsigned char)*j->p;
+        if (c == '\\') {
+            j->p++;
+            d = fl__json_escape(j, d);
+            if (!d) return NULL;
+            continue;
+        }
+        size_t len = fl__utf8((unsigned char *)j->p, (size_t)(j->end - j->p));
+        if (c < 0x20 || !len) {
+            fl__json_fail(j, c < 0x20 ? "a control character in a string" : "invalid UTF-8");
+            return NULL;
+        }
+        memmove(d, j->p, len);
+        d += len, j->p += len;
+    }
+    if (j->p == j->end) {
+        fl__json_fail(j, "the string does not end");
+        return NULL;
+    }
+    j->p++;
+    *d = 0;
+    return start;
+}
+
+/* A non-negative integer. */
+static bool fl__json_integer(fl__json *j, int64_t *out) {
+    fl__json_try(j, 0); /* skips white space */
+    const char *start = j->p;
+    int64_t v = 0;
+    for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++)
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *j->p - '0', &v))
+            return fl__json_fail(j, "a number past 2^63");
+    if (j->p == start || (*start == '0' && j->p > start + 1))
+        return fl__json_fail(j, "expected a whole number, not negative");
+    *out = v;
+    return true;
+}
+
+/* [a, b, ...] of at most max integers. */
+static bool fl__json_integers(fl__json *j, int64_t *out, int max, int *n) {
+    *n = 0;
+    if (!fl__json_expect(j, '[')) return false;
+    if (fl__json_try(j, ']')) return true;
+    do {
+        if (*n == max) return fl__json_fail(j, "too many numbers");
+        if (!fl__json_integer(j, &out[(*n)++])) return false;
+    } while (fl__json_try(j, ','));
+    return fl__json_expect(j, ']');
+}
+
+/* ---- safetensors: opening ---- */
+
+struct fl_data_file {
+    fl_data_stream f;
+    char *path, *text;
+    fl__st_entry *entry, **sorted; /* in the file's order; by name */
+    int64_t n, entry_cap;
+    fl_data_pair *meta; /* by key */
+    int64_t n_meta, meta_cap;
+    int64_t data_at, data_size;
+    bool checksums;
+};
+
+static bool fl__st_parse_meta(fl_data_file *s, fl__json *j) {
+    if (s->meta) return fl__json_fail(j, "a second __metadata__");
+    if (!fl__grow(&s->meta, &s->meta_cap, 1, sizeof *s->meta) || !fl__json_expect(j, '{'))
+        return false;
+    if (fl__json_try(j, '}')) return true;
+    do {
+        if (!fl__grow(&s->meta, &s->meta_cap, s->n_meta + 1, sizeof *s->meta)) return false;
+        fl_data_pair *pair = &s->meta[s->n_meta];
+        pair->key = fl__json_string(j);
+        if (!pair->key || !fl__json_expect(j, ':')) return false;
+        pair->value = fl__json_string(j);
+        if (!pair->value) return false;
+        s->n_meta++;
+    } while (fl__json_try(j, ','));
+    return fl__json_expect(j, '}');
+}
+
+static bool fl__st_parse_dtype(fl__json *j, fl__st_entry *e) {
+    const char *name = fl__json_string(j);
+    if (!name) return false;
+    e->dtype = fl__st_dtype(name);
+    return e->dtype != FL_DTYPE_NONE ||
+           fl_fail("%s: %s: tensor '%.100s' has the dtype '%.20s', which is not supported "
+                   "(F32 F64 I64 I32 U8 BOOL are)", j->f->who, j->f->path, e->name, name);
+}
+
+static bool fl__st_parse_field(fl__json *j, fl__st_entry *e, unsigned *seen) {
+    static const char *const fields[] = {"dtype", "shape", "data_offsets"};
+    int64_t offsets[2];
+    int n, k = 0;
+    const char *name = fl__json_string(j);
+    if (!name) return false;
+    while (k < 3 && strcmp(name, fields[k])) k++;
+    if (k == 3) return fl__json_fail(j, "an unknown field of a tensor");
+    if (*seen & 1u << k) return fl__json_fail(j, "a field comes twice");
+    *seen |= 1u << k;
+    if (!fl__json_expect(j, ':')) return false;
+    if (k == 0) return fl__st_parse_dtype(j, e);
+    if (k == 1) return fl__json_integers(j, e->shape.dim, FL_MAX_DIMS, &e->shape.ndim);
+    if (!fl__json_integers(j, offsets, 2, &n)) return false;
+    e->begin = offsets[0], e->end = n == 2 ? offsets[1] : 0;
+    return n == 2 || fl__json_fail(j, "data_offsets wants two numbers");
+}
+
+static bool fl__st_parse_entry(fl_data_file *s, fl__json *j, const char *name) {
+    const char *fault = fl__st_name_fault(name);
+    if (fault) return fl__json_fail(j, fault);
+    if (!fl__grow(&s->entry, &s->entry_cap, s->n + 1, sizeof *s->entry)) return false;
+    fl__st_entry *e = &s->entry[s->n];
+    *e = (fl__st_entry){.name = name};
+    unsigned seen = 0;
+    if (!fl__json_expect(j, '{')) return false;
+    do {
+        if (!fl__st_parse_field(j, e, &seen)) return false;
+    } while (fl__json_try(j, ','));
+    if (!fl__json_expect(j, '}')) return false;
+    s->n++;
+    return seen == 7 || fl__json_fail(j, "a tensor lacks dtype, shape or data_offsets");
+}
+
+static bool fl__st_parse(fl_data_file *s, int64_t len) {
+    fl__json j = {s->text, s->text, s->text + len, &s->f};
+    if (*j.p != '{') return fl__json_fail(&j, "expected '{'");
+    j.p++;
+    if (!fl__json_try(&j, '}')) {
+        do {
+            char *name = fl__json_string(&j);
+            if (!name || !fl__json_expect(&j, ':')) return false;
+            bool ok = strcmp(name, "__metadata__") ? fl__st_parse_entry(s, &j, name)
+                                                   : fl__st_parse_meta(s, &j);
+            if (!ok) return false;
+        } while (fl__json_try(&j, ','));
+        if (!fl__json_expect(&j, '}')) return false;
+    }
+    while (j.p < j.end && *j.p == ' ') j.p++;
+    return j.p == j.end || fl__json_fail(&j, "something behind the header");
+}
+
+static int fl__st_by_offset(const void *a, const void *b) {
+    const fl__st_entry *x = *(fl__st_entry *const *)a, *y = *(fl__st_entry *const *)b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+/* Every tensor's range has the size of its shape, and together they tile the data. */
+static bool fl__st_check_ranges(fl_data_file *s) {
+    int64_t at = 0;
+    fl__st_sort(s->sorted, s->n, sizeof *s->sorted, fl__st_by_offset);
+    for (int64_t i = 0; i < s->n; i++) {
+        const fl__st_entry *e = s->sorted[i];
+        int64_t numel = fl_shape_numel(e->shape);
+        size_t bytes;
+        if (numel < 0 || !fl__mul_size((size_t)numel, fl_dtype_size(e->dtype), &bytes) ||
+            e->end < e->begin || bytes != (uint64_t)(e->end - e->begin))
+            return fl_fail("%s: %s: tensor '%.100s': offsets %lld to %lld do not fit its shape",
+                           s->f.who, s->path, e->name, (long long)e->begin, (long long)e->end);
+        if (e->begin != at || e->end > s->data_size)
+            return fl_fail(
+                "%s: %s: tensor '%.100s' starts at offset %lld of the data and ends at %lld: "
+                "%lld was next, %lld is the end",
+                s->f.who, s->path, e->name, (long long)e->begin, (long long)e->end, (long long)at,
+                (long long)s->data_size);
+        at = e->end;
+    }
+    return at == s->data_size || fl_fail("%s: %s: %lld bytes behind the last tensor", s->f.who,
+                                         s->path, (long long)(s->data_size - at));
+}
+
+static bool fl__st_check_names(fl_data_file *s) {
+    fl__st_sort(s->sorted, s->n, sizeof *s->sorted, fl__st_by_name);
+    fl__st_sort(s->meta, s->n_meta, sizeof *s->meta, fl__st_by_key);
+    const char *twice = fl__st_twice(s->sorted, s->n);
+    if (twice) return fl_fail("%s: %s: two tensors are named '%.100s'", s->f.who, s->path, twice);
+    twice = fl__st_key_twice(s->meta, s->n_meta);
+    return !twice || fl_fail("%s: %s: metadata key '%.100s' comes twice", s->f.who, s->path, twice);
+}
+
+/* Eight hexadecimal digits, lower case. */
+static bool fl__st_parse_crc(const char *digits, uint32_t *crc) {
+    char written[9];
+    *crc = (uint32_t)strtoul(digits, NULL, 16);
+    snprintf(written, sizeof written, "%08x", (unsigned)*crc);
+    return !strcmp(written, digits);
+}
+
+/* A file has all checksums or none. Keys and entries are sorted alike, so both lists are walked
+   once. */
+static bool fl__st_take_checksums(fl_data_file *s) {
+    const size_t prefix = sizeof FL__ST_CRC - 1;
+    int64_t at = 0, header = -1;
+    uint32_t crc;
+    for (int64_t i = 0; i < s->n_meta; i++) {
+        const char *key = s->meta[i].key;
+        if (!fl__st_is_crc(key)) continue;
+        bool ok = fl__st_parse_crc(s->meta[i].value, &crc);
+        if (ok && !key[prefix]) header = i;
+        else if (ok && key[prefix] == '.' && at < s->n &&
+                 !strcmp(key + prefix + 1, s->sorted[at]->name))
+            s->sorted[at++]->crc = crc;
+        else return fl_fail("%s: %s: bad checksum entry '%.100s'", s->f.who, s->path, key);
+    }
+    s->checksums = header >= 0;
+    if (at != (s->checksums ? s->n : 0))
+        return fl_fail("%s: %s: some tensors have a checksum and some have none", s->f.who,
+                       s->path);
+    if (!s->checksums) return true;
+    fl__st_parse_crc(s->meta[header].value, &crc);
+    return crc == fl__st_header_crc(s->sorted, s->n, s->meta, s->n_meta) ||
+           fl_fail("%s: %s: the header's checksum does not match", s->f.who, s->path);
+}
+
+static bool fl__st_read_header(fl_data_file *s) {
+    unsigned char size[8];
+    uint64_t len = 0;
+    if (!fl_data_stream_read(&s->f, size, 8, 0)) return false;
+    for (int i = 7; i >= 0; i--) len = len << 8 | size[i];
+    uint64_t most =
+        s->f.size - 8 < FL_DATA_MAX_HEADER ? (uint64_t)s->f.size - 8 : FL_DATA_MAX_HEADER;
+    if (len < 2 || len > most)
+        return fl_fail("%s: %s: offset 0: a header of %llu bytes, 2 to %llu are possible", s->f.who,
+                       s->path, (unsigned long long)len, (unsigned long long)most);
+    s->data_at = 8 + (int64_t)len;
+    s->data_size = s->f.size - s->data_at;
+    s->text = fl__alloc((size_t)len);
+    if (!s->text || !fl_data_stream_read(&s->f, s->text, (size_t)len, 8)) return false;
+    if (!fl__st_parse(s, (int64_t)len)) return false;
+    s->sorted = fl__alloc((size_t)s->n * sizeof *s->sorted);
+    if (!s->sorted) return false;
+    for (int64_t i = 0; i < s->n; i++) s->sorted[i] = &s->entry[i];
+    return fl__st_check_ranges(s) && fl__st_check_names(s) && fl__st_take_checksums(s);
+}
+
+FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
+    if (!path) {
+        fl_fail("fl_data_open_safetensors: path is NULL");
+        return NULL;
+    }
+    fl_data_file *s = fl__alloc(sizeof *s);
+    if (!s) return NULL;
+    size_t n = strlen(path) + 1;
+    s->path = fl__alloc(n);
+    if (s->path) memcpy(s->path, path, n);
+    if (s->path && fl_data_stream_open(&s->f, "fl_data_open_safetensors", s->path, FL_DATA_READ) &&
+        fl__st_read_header(s))
+        return s;
+    fl_data_close(s);
+    return NULL;
+}
+
+FL_API void fl_data_close(fl_data_file *f) {
+    if (!f) return;
+    if (f->f.file) f->f.io.close(f->f.io.user, f->f.file);
+    fl__free(f->path);
+    fl__free(f->text);
+    fl__free(f->entry);
+    fl__free(f->sorted);
+    fl__free(f->meta);
+    fl__free(f);
+}
+
+FL_API int64_t fl_data_count(const fl_data_file *f) {
+    return f ? f->n : 0;
+}
+
+static const fl__st_entry *fl__st_at(const fl_data_file *f, int64_t i, const char *who) {
+    if (f && i >= 0 && i < f->n) return &f->entry[i];
+    fl_fail("%s: tensor %lld of %lld", who, (long long)i, (long long)fl_data_count(f));
+    return NULL;
+}
+
+FL_API const char *fl_data_name(const fl_data_file *f, int64_t i) {
+    const fl__st_entry *e = fl__st_at(f, i, "fl_data_name");
+    return e ? e->name : NULL;
+}
+
+FL_API fl_dtype fl_data_dtype(const fl_data_file *f, int64_t i) {
+    const fl__st_entry *e = fl__st_at(f, i, "fl_data_dtype");
+    return e ? e->dtype : FL_DTYPE_NONE;
+}
+
+FL_API fl_shape fl_data_shape(const fl_data_file *f, int64_t i) {
+    const fl__st_entry *e = fl__st_at(f, i, "fl_data_shape");
+    return e ? e->shape : FL_SCALAR_SHAPE;
+}
+
+FL_API int64_t fl_data_find(const fl_data_file *f, const char *name) {
+    fl__st_entry key = {.name = name}, *k = &key, **found = NULL;
+    if (f && name && f->n)
+        found = bsearch(&k, f->sorted, (size_t)f->n, sizeof *f->sorted, fl__st_by_name);
+    return found ? *found - f->entry : -1;
+}
+
+FL_API const char *fl_data_meta(const fl_data_file *f, const char *key) {
+    fl_data_pair k = {key, NULL}, *found = NULL;
+    if (f && key && f->n_meta)
+        found = bsearch(&k, f->meta, (size_t)f->n_meta, sizeof *f->meta, fl__st_by_key);
+    return found ? found->value : NULL;
+}
+
+/* A truth value has only two of a byte's values. */
+static bool fl__st_check_bools(const fl_data_file *f, const fl__st_entry *e,
+                               const unsigned char *p) {
+    for (int64_t i = 0; e->dtype == FL_B8 && i < e->end - e->begin; i++)
+        if (p[i] > 1)
+            return fl_fail("fl_data_read: %s: offset %lld: the byte %d in the BOOL tensor '%.100s'",
+                           f->path, (long long)(f->data_at + e->begin + i), p[i], e->name);
+    return true;
+}
+
+static bool fl__st_fill(const fl_data_file *f, const fl__st_entry *e, void *dst) {
+    fl_data_stream stream = f->f;
+    stream.who = "fl_data_read";
+    size_t bytes = (size_t)(e->end - e->begin);
+    if (!fl_data_stream_read(&stream, dst, bytes, f->data_at + e->begin)) return false;
+    if (f->checksums && fl__crc32c(0, dst, bytes) != e->crc)
+        return fl_fail("fl_data_read: %s: the checksum of tensor '%.100s' does not match", f->path,
+                       e->name);
+    return fl__st_check_bools(f, e, dst);
+}
+
+static fl_tensor *fl__st_read(const fl_data_file *f, const fl__st_entry *e) {
+    fl_tensor *t = fl_empty(e->shape, e->dtype);
+    if (!t || e->end == e->begin) return t;
+    void *p = fl_map(t, FL_WRITE);
+    if (!p) return NULL;
+    bool ok = fl__st_fill(f, e, p);
+    fl_unmap(t, FL_WRITE);
+    return ok ? t : NULL;
+}
+
+FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name) {
+    int64_t i = fl_data_find(f, name);
+    if (i < 0) {
+        fl_fail("fl_data_read: %s: no tensor '%.100s'", f ? f->path : "no file",
+                name ? name : "(null)");
+        return NULL;
+    }
+    fl_quiet(+1);
+    fl_scope scope = fl_scope_begin();
+    fl_tensor *t = fl_scope_return(&scope, scope.depth_ > 0 ? fl__st_read(f, &f->entry[i]) : NULL);
+    fl_quiet(-1);
+    return t;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,133 @@
+/* dropout.h - numbers, samples and layers left out at random in training */
+#include "module.h"
+#ifndef FL_NN_DROPOUT_H
+#define FL_NN_DROPOUT_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_nn_dropout_opts {
+    fl_named _positional;
+    fl_rng *rng; /* NULL -> the process's; must outlive the layer */
+    char _end;
+} fl_nn_dropout_opts;
+/* In training x / (1 - p) with probability 1 - p, else 0; otherwise x. */
+#define fl_nn_dropout(...) FL_NN__DROPOUT(__VA_ARGS__, ._end = 0)
+#define FL_NN__DROPOUT(p, ...) fl_nn_dropout_opt(p, (fl_nn_dropout_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_dropout_opt(double p, fl_nn_dropout_opts o);
+
+/* A sequence of the children that fl_nn_add gives it, each of which maps its inputs to the same
+   shapes: in training each is left out, so is the identity, with probability p (arXiv
+   1909.11556). */
+#define fl_nn_layer_drop(...) FL_NN__LAYER_DROP(__VA_ARGS__, ._end = 0)
+#define FL_NN__LAYER_DROP(p, ...) fl_nn_layer_drop_opt(p, (fl_nn_dropout_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_layer_drop_opt(double p, fl_nn_dropout_opts o);
+/* In training each x[i] of x [n, ...] is 0 with probability p, else x[i] / (1 - p): the branch of a
+   residual that is left out for a sample at a time (arXiv 1603.09382). */
+#define fl_nn_drop_path(...) FL_NN__DROP_PATH(__VA_ARGS__, ._end = 0)
+#define FL_NN__DROP_PATH(p, ...) fl_nn_drop_path_opt(p, (fl_nn_dropout_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_drop_path_opt(double p, fl_nn_dropout_opts o);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_NN_DROPOUT_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_NN_DROPOUT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_NN_DROPOUT_IMPL
+#define FL_NN_DROPOUT_IMPL
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct fl__nn_dropout {
+    double p;
+    fl_rng *rng;
+} fl__nn_dropout;
+
+static void fl__nn_dropout_describe(const fl_nn_module *m, char *buf, size_t size) {
+    snprintf(buf, size, "p=%g", ((const fl__nn_dropout *)m->data)->p);
+}
+
+/* A module of that type, with probability p. */
+static fl_nn_module *fl__nn_dropout_new(const fl_nn_type *type, double p, fl_rng *rng) {
+    const fl__nn_dropout d = {p, rng};
+    if (!(p >= 0 && p <= 1)) return fl_bad("%s: p is %g, must be in [0, 1]", type->maker, p);
+    return fl_nn_new(type, &d, sizeof d);
+}
+
+static fl_vars fl__nn_dropout_forward(fl_nn_module *m, fl_vars in) {
+    const fl__nn_dropout *d = m->data;
+    if (!m->train || d->p == 0) return in;
+    return FL_VARS(fv_dropout(in.v[0], d->p, d->rng));
+}
+
+static const fl_nn_type fl__nn_dropout_type = {
+    .name = "Dropout",
+    .maker = "fl_nn_dropout",
+    .inputs = 1,
+    .forward = fl__nn_dropout_forward,
+    .describe = fl__nn_dropout_describe,
+};
+
+FL_API fl_nn_module *fl_nn_dropout_opt(double p, fl_nn_dropout_opts o) {
+    return fl__nn_dropout_new(&fl__nn_dropout_type, p, o.rng);
+}
+
+/* One uniform number of the host in [0, 1); NaN after an error. */
+static double fl__nn_draw(fl_rng *rng) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *u = fl_uniform(FL_SCALAR_SHAPE, 0, 1, FL_F32, rng);
+    const double value = u ? fl_item(u) : NAN;
+    fl_scope_end(&s);
+    return value;
+}
+
+static fl_vars fl__nn_layer_drop_forward(fl_nn_module *m, fl_vars in) {
+    const fl__nn_dropout *d = m->data;
+    for (int64_t i = 0; i < m->n_child && in.n; i++) {
+        const double u = m->train && d->p > 0 ? fl__nn_draw(d->rng) : 1;
+        if (isnan(u)) return (fl_vars){0};
+        if (u >= d->p) in = fl_nn_forward_vars(m->child[i], in);
+    }
+    return in;
+}
+
+static const fl_nn_type fl__nn_layer_drop_type = {
+    .name = "LayerDrop",
+    .maker = "fl_nn_layer_drop",
+    .forward = fl__nn_layer_drop_forward,
+    .describe = fl__nn_dropout_describe,
+};
+
+FL_API fl_nn_module *fl_nn_layer_drop_opt(double p, fl_nn_dropout_opts o) {
+    return fl__nn_dropout_new(&fl__nn_layer_drop_type, p, o.rng);
+}
+
+static fl_vars fl__nn_drop_path_forward(fl_nn_module *m, fl_vars in) {
+    const fl__nn_dropout *d = m->data;
+    const fl_tensor *x = fv_value(in.v[0]);
+    if (!m->train || d->p == 0 || !x->ndim) return in;
+    fl_shape each = fl_shape_of(x);
+    for (int i = 1; i < each.ndim; i++) each.dim[i] = 1;
+    fl_tensor *scale = fl_dropout(fl_ones(each, x->dtype), d->p, d->rng);
+    return FL_VARS(fv_mul(in.v[0], fv_const(scale)));
+}
+
+static const fl_nn_type fl__nn_drop_path_type = {
+    .name = "DropPath",
+    .maker = "fl_nn_drop_path",
+    .inputs = 1,
+    .forward = fl__nn_drop_path_forward,
+    .describe = fl__nn_dropout_describe,
+};
+
+FL_API fl_nn_module *fl_nn_drop_path_opt(double p, fl_nn_dropout_opts o) {
+    return fl__nn_dropout_new(&fl__nn_drop_path_type, p, o.rng);
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

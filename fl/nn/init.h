@@ -1,0 +1,108 @@
+/* init.h - initial values of parameters */
+#include "module.h"
+#ifndef FL_NN_INIT_H
+#define FL_NN_INIT_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* These overwrite the value of p. rng NULL -> the process's. False after an error. */
+FL_API bool fl_nn_init_constant(fl_var *p, double value);
+FL_API bool fl_nn_init_uniform(fl_var *p, double low, double high, fl_rng *rng);
+FL_API bool fl_nn_init_normal(fl_var *p, double mean, double std, fl_rng *rng);
+/* Of a weight [out, in, ...]: in (out) times the product of the dims after them. False after an
+   error. */
+FL_API bool fl_nn_fan(const fl_var *p, int64_t *fan_in, int64_t *fan_out);
+/* gain / sqrt(fan_in) as deviation, gain = sqrt(2 / (1 + a^2)), a the negative slope of a leaky
+   ReLU (0: ReLU). */
+FL_API bool fl_nn_init_kaiming_uniform(fl_var *p, double a, fl_rng *rng);
+FL_API bool fl_nn_init_kaiming_normal(fl_var *p, double a, fl_rng *rng);
+/* gain sqrt(2 / (fan_in + fan_out)) as deviation. */
+FL_API bool fl_nn_init_glorot_uniform(fl_var *p, double gain, fl_rng *rng);
+FL_API bool fl_nn_init_glorot_normal(fl_var *p, double gain, fl_rng *rng);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_NN_INIT_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_NN_INIT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_NN_INIT_IMPL
+#define FL_NN_INIT_IMPL
+
+#include <math.h>
+
+/* Overwrites p with t, made on the scope s, and ends the scope. */
+static bool fl__nn_overwrite(fl_scope *s, fl_var *p, fl_tensor *t) {
+    const bool ok = t && fl_assign(fv_value(p), t);
+    fl_scope_end(s);
+    if (!ok) fl_raise();
+    return ok;
+}
+
+FL_API bool fl_nn_init_constant(fl_var *p, double value) {
+    if (!fl_nn_given(p, "fl_nn_init_constant", "the parameter")) return fl_raise();
+    fl_scope s = fl_scope_begin();
+    return fl__nn_overwrite(&s, p, fl_num(value));
+}
+
+FL_API bool fl_nn_init_uniform(fl_var *p, double low, double high, fl_rng *rng) {
+    if (!fl_nn_given(p, "fl_nn_init_uniform", "the parameter")) return fl_raise();
+    fl_scope s = fl_scope_begin();
+    const fl_tensor *t = fv_value(p);
+    return fl__nn_overwrite(&s, p, fl_uniform(fl_shape_of(t), low, high, t->dtype, rng));
+}
+
+FL_API bool fl_nn_init_normal(fl_var *p, double mean, double std, fl_rng *rng) {
+    if (!fl_nn_given(p, "fl_nn_init_normal", "the parameter")) return fl_raise();
+    fl_scope s = fl_scope_begin();
+    const fl_tensor *t = fv_value(p);
+    return fl__nn_overwrite(&s, p, fl_normal(fl_shape_of(t), mean, std, t->dtype, rng));
+}
+
+FL_API bool fl_nn_fan(const fl_var *p, int64_t *fan_in, int64_t *fan_out) {
+    if (!fl_nn_given(p, "fl_nn_fan", "the parameter")) return fl_raise();
+    const fl_shape s = fl_shape_of(fv_value(p));
+    if (s.ndim < 2) {
+        char text[FL_NN_SHAPE];
+        return fl_refuse("fl_nn_fan: a weight has 2 or more dims, this one is %s", fl_nn_shape_text(p, text));
+    }
+    int64_t field = 1;
+    for (int i = 2; i < s.ndim; i++) field *= s.dim[i];
+    *fan_in = s.dim[1] * field;
+    *fan_out = s.dim[0] * field;
+    return true;
+}
+
+/* A uniform number within b of 0 has deviation b / sqrt(3). */
+FL_API bool fl_nn_init_kaiming_uniform(fl_var *p, double a, fl_rng *rng) {
+    int64_t in, out;
+    if (!fl_nn_fan(p, &in, &out)) return false;
+    const double bound = sqrt(3.0) * sqrt(2 / (1 + a * a)) / sqrt((double)in);
+    return fl_nn_init_uniform(p, -bound, bound, rng);
+}
+
+FL_API bool fl_nn_init_kaiming_normal(fl_var *p, double a, fl_rng *rng) {
+    int64_t in, out;
+    return fl_nn_fan(p, &in, &out) &&
+           fl_nn_init_normal(p, 0, sqrt(2 / (1 + a * a)) / sqrt((double)in), rng);
+}
+
+FL_API bool fl_nn_init_glorot_uniform(fl_var *p, double gain, fl_rng *rng) {
+    int64_t in, out;
+    if (!fl_nn_fan(p, &in, &out)) return false;
+    const double bound = sqrt(3.0) * gain * sqrt(2 / (double)(in + out));
+    return fl_nn_init_uniform(p, -bound, bound, rng);
+}
+
+FL_API bool fl_nn_init_glorot_normal(fl_var *p, double gain, fl_rng *rng) {
+    int64_t in, out;
+    return fl_nn_fan(p, &in, &out) &&
+           fl_nn_init_normal(p, 0, gain * sqrt(2 / (double)(in + out)), rng);
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,613 @@
+/* module.h - modules, their trees, and what those who write layers need */
+#include "../../fl_composed.h"
+#ifndef FL_NN_MODULE_H
+#define FL_NN_MODULE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FL_NN_NAME 64 /* bytes of one name, its end included; a path has at most FL_NN_PATH */
+#define FL_NN_PATH 512
+#define FL_VARS_MAX 8
+
+/* What a module takes and gives. */
+typedef struct fl_vars {
+    int n;
+    fl_var *v[FL_VARS_MAX];
+} fl_vars;
+#define FL_VARS(...) ((fl_vars){FL_COUNT(fl_var *, __VA_ARGS__), {__VA_ARGS__}})
+
+typedef struct fl_nn_module fl_nn_module;
+typedef fl_vars (*fl_nn_forward_fn)(fl_nn_module *m, fl_vars in);
+
+/* The table of a kind of module: all that a layer of your own must bring is `forward`. */
+typedef struct fl_nn_type {
+    const char *name;         /* as printed: "Linear" */
+    const char *maker;        /* as messages call it: "fl_nn_linear"; NULL: name */
+    int inputs;               /* that forward takes; 0: any number */
+    fl_nn_forward_fn forward; /* runs in a scope of its own; n = 0 after fl_fail */
+    /* The others may be NULL. release lets go of what data holds; describe writes the text in the
+       parentheses; state gives plain bytes that are saved beside the buffers, as "_extra_state". */
+    void (*release)(void *data);
+    void (*describe)(const fl_nn_module *m, char *buf, size_t size);
+    void *(*state)(fl_nn_module *m, size_t *bytes);
+} fl_nn_type;
+
+typedef struct fl_nn_param { char name[FL_NN_NAME]; fl_var *var; } fl_nn_param;
+typedef struct fl_nn_buffer { char name[FL_NN_NAME]; fl_tensor *tensor; } fl_nn_buffer;
+struct fl_nn_module {
+    const fl_nn_type *type;
+    const char *kind;      /* type->name, or the name given to fl_nn_function; a literal */
+    char name[FL_NN_NAME]; /* under the parent; "" at the root */
+    bool train;
+    void *data;            /* the type's own, freed with the module */
+    fl_nn_module *parent, **child;
+    fl_nn_param *param;    /* trained by an optimizer */
+    fl_nn_buffer *buffer;  /* saved, not trained */
+    int64_t n_child, n_param, n_buffer;
+    /* private */
+    int64_t child_cap_, param_cap_, buffer_cap_, list_n_, list_cap_;
+    fl_var **list_;
+};
+
+/* A module of that type with a copy of `bytes` plain bytes of data. If it fails, data is released.
+   */
+FL_API fl_nn_module *fl_nn_new(const fl_nn_type *type, const void *data, size_t bytes);
+/* A module made of a function, which finds `user` by fl_nn_user(m). kind: for printing (a literal).
+   release (NULL: nothing) gets user when the module goes. Children and parameters may be added. */
+FL_API fl_nn_module *fl_nn_function(const char *kind, fl_nn_forward_fn forward, void *user,
+                                    void (*release)(void *user));
+FL_API void *fl_nn_user(const fl_nn_module *m);
+/* Adds a child and returns it; the parent owns it. name NULL: its number. If it fails, the child is
+   freed. */
+FL_API fl_nn_module *fl_nn_add(fl_nn_module *parent, const char *name, fl_nn_module *child);
+/* Keeps a parameter or buffer under that name and returns it. */
+FL_API fl_var *fl_nn_add_param(fl_nn_module *m, const char *name, fl_var *p);
+FL_API fl_tensor *fl_nn_add_buffer(fl_nn_module *m, const char *name, fl_tensor *t);
+/* Frees the tree (and takes it out of its parent). NULL is fine. */
+FL_API void fl_nn_free(fl_nn_module *m);
+
+/* Runs m on several inputs, or on one; in a scope of its own, only the results leave it. n = 0, or
+   NULL, after an error. */
+FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in);
+FL_API fl_var *fl_nn_forward(fl_nn_module *m, fl_var *x);
+
+/* trees */
+
+/* The parameters of the tree, each once, for optimizers and clipping. The array belongs to m: valid
+   until the next call. */
+FL_API fv_list fl_nn_parameters(fl_nn_module *m);
+/* Numbers in these parameters. */
+FL_API int64_t fl_nn_count(fl_nn_module *m);
+FL_API void fl_nn_train(fl_nn_module *m, bool on);
+FL_API void fl_nn_zero_grad(fl_nn_module *m);
+/* By path from m, NULL (no error) if there is none. */
+FL_API fl_nn_module *fl_nn_find(fl_nn_module *m, const char *path);
+FL_API fl_var *fl_nn_get_param(fl_nn_module *m, const char *path);
+FL_API fl_tensor *fl_nn_get_buffer(fl_nn_module *m, const char *path);
+/* Visits each module's parameters, then its buffers, then its children, with paths from m; one of
+   param and buffer is NULL. Ends with false when fn returns false. */
+typedef bool (*fl_nn_visit_fn)(const char *path, fl_var *param, fl_tensor *buffer, void *user);
+FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user);
+/* The tree as PyTorch prints it, as snprintf does; fl_nn_print adds a newline on stdout. */
+FL_API int64_t fl_nn_format(const fl_nn_module *m, char *buf, size_t size);
+FL_API bool fl_nn_print(const fl_nn_module *m);
+
+/* For those who write layers: fl's own are written with no more than this. */
+
+/* For forward functions: fl_fail with "maker 'path': " in front; returns no results. */
+FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) FL_PRINTF(2, 3);
+/* False for a NULL operand, which is an error unless one is pending. */
+FL_API bool fl_nn_given(const void *p, const char *who, const char *what);
+/* Parameters are floats; 0 is the default dtype. False after fl_fail. */
+FL_API bool fl_nn_dtype_ok(const char *who, fl_dtype dtype);
+/* x is [n, t, dim] with t <= steps (INT64_MAX: any). False after fl_nn_fail. */
+FL_API bool fl_nn_sequence_ok(const fl_nn_module *m, const fl_var *x, int64_t dim, int64_t steps);
+/* Parameter number i in the order in which they were added; NULL if there are fewer (no bias). */
+FL_API fl_var *fl_nn_param_at(const fl_nn_module *m, int64_t i);
+/* Weight one and bias zero of that shape. False after an error. */
+FL_API bool fl_nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype);
+/* A maker calls fl_quiet(+1) before it makes the module, and ends with one of these two. fl_nn_made
+   returns m if ok, else frees m and returns NULL after an error. fl_nn_made_with gives m a weight of
+   shape w and a bias [w[0]] first, both uniform within 1 / sqrt(fan in) of 0: PyTorch's
+   kaiming_uniform(a = sqrt(5)) comes to the same bound. */
+FL_API fl_nn_module *fl_nn_made(fl_nn_module *m, bool ok);
+FL_API fl_nn_module *fl_nn_made_with(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
+                                     fl_rng *rng);
+/* Calls fn for m and all modules below it, parents first, with the path from m and a dot behind it
+   ("" for m itself). Ends with false when fn returns false. */
+typedef bool (*fl_nn_each_fn)(fl_nn_module *m, const char *prefix, void *user);
+FL_API bool fl_nn_each(fl_nn_module *m, fl_nn_each_fn fn, void *user);
+/* Text for describe functions: what does not fit into buf is counted and left out. */
+typedef struct fl_nn_text {
+    char *buf;
+    size_t size;
+    int64_t n; /* characters so far, written or not */
+} fl_nn_text;
+FL_API void fl_nn_put(fl_nn_text *t, const char *format, ...) FL_PRINTF(2, 3);
+FL_API void fl_nn_put_shape(fl_nn_text *t, const fl_shape *s);                         /* (2, 3) */
+FL_API void fl_nn_put_pair(fl_nn_text *t, const char *name, int64_t a, int64_t b);     /* , name=(2, 3) */
+#define FL_NN_SHAPE 192 /* bytes of a shape's text, for messages */
+FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_NN_MODULE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_NN_MODULE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_NN_MODULE_IMPL
+#define FL_NN_MODULE_IMPL
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* modules: making and freeing */
+
+FL_API fl_nn_module *fl_nn_new(const fl_nn_type *type, const void *data, size_t bytes) {
+    if (!type || !type->forward) return fl_bad("fl_nn_new: the type is NULL, or has no forward");
+    fl_nn_module *m = fl__alloc(sizeof *m);
+    void *copy = m && bytes ? fl__alloc(bytes) : NULL;
+    if (!m || (bytes && !copy)) {
+        fl__free(m);
+        if (type->release) type->release((void *)data);
+        return fl_raise();
+    }
+    if (bytes) memcpy(copy, data, bytes);
+    m->type = type;
+    m->kind = type->name;
+    m->data = copy;
+    m->train = true;
+    return m;
+}
+
+FL_API void fl_nn_free(fl_nn_module *m) {
+    if (!m) return;
+    fl_nn_module *p = m->parent;
+    if (p) {
+        int64_t i = 0;
+        while (p->child[i] != m) i++;
+        memmove(p->child + i, p->child + i + 1, (size_t)(p->n_child - i - 1) * sizeof *p->child);
+        p->n_child--;
+    }
+    while (m->n_child) fl_nn_free(m->child[m->n_child - 1]);
+    for (int64_t i = 0; i < m->n_param; i++) fv_drop(m->param[i].var);
+    for (int64_t i = 0; i < m->n_buffer; i++) fl_drop(m->buffer[i].tensor);
+    if (m->type->release) m->type->release(m->data);
+    fl__free(m->child);
+    fl__free(m->param);
+    fl__free(m->buffer);
+    fl__free(m->list_);
+    fl__free(m->data);
+    fl__free(m);
+}
+
+typedef struct fl__nn_function {
+    fl_nn_forward_fn forward;
+    void *user;
+    void (*release)(void *user);
+} fl__nn_function;
+
+static fl_vars fl__nn_function_forward(fl_nn_module *m, fl_vars in) {
+    const fl__nn_function *f = m->data;
+    return f->forward(m, in);
+}
+
+static void fl__nn_function_release(void *data) {
+    const fl__nn_function *f = data;
+    if (f->release) f->release(f->user);
+}
+
+static const fl_nn_type fl__nn_function_type = {
+    .name = "Function",
+    .forward = fl__nn_function_forward,
+    .release = fl__nn_function_release,
+};
+
+FL_API fl_nn_module *fl_nn_function(const char *kind, fl_nn_forward_fn forward, void *user,
+                                    void (*release)(void *user)) {
+    const fl__nn_function f = {forward, user, release};
+    if (!forward) {
+        fl_fail("fl_nn_function: no forward function");
+        if (release) release(user);
+        return fl_raise();
+    }
+    fl_nn_module *m = fl_nn_new(&fl__nn_function_type, &f, sizeof f);
+    if (m && kind) m->kind = kind;
+    return m;
+}
+
+FL_API void *fl_nn_user(const fl_nn_module *m) {
+    if (!m || m->type != &fl__nn_function_type) return NULL;
+    return ((const fl__nn_function *)m->data)->user;
+}
+
+/* modules: names */
+
+/* Appends the path of m from its root; returns the length it has. */
+static int fl__nn_path(const fl_nn_module *m, char *buf, int size) {
+    int n = m->parent ? fl__nn_path(m->parent, buf, size) : 0;
+    int left = size > n ? size - n : 0;
+    return n + snprintf(left ? buf + n : NULL, (size_t)left, "%s%s", n ? "." : "", m->name);
+}
+
+FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) {
+    char path[FL_NN_PATH] = "", text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fl__nn_path(m, path, sizeof path);
+    const char *maker = m->type->maker ? m->type->maker : m->kind;
+    const bool named = path[0] != '\0';
+    fl_fail("%s%s%s%s: %s", maker, named ? " '" : "", path, named ? "'" : "", text);
+    return (fl_vars){0};
+}
+
+static int64_t fl__nn_child_at(const fl_nn_module *m, const char *name, size_t len) {
+    for (int64_t i = 0; i < m->n_child; i++)
+        if (strlen(m->child[i]->name) == len && !memcmp(m->child[i]->name, name, len)) return i;
+    return -1;
+}
+
+static int64_t fl__nn_param_named(const fl_nn_module *m, const char *name) {
+    for (int64_t i = 0; i < m->n_param; i++)
+        if (!strcmp(m->param[i].name, name)) return i;
+    return -1;
+}
+
+static int64_t fl__nn_buffer_at(const fl_nn_module *m, const char *name) {
+    for (int64_t i = 0; i < m->n_buffer; i++)
+        if (!strcmp(m->buffer[i].name, name)) return i;
+    return -1;
+}
+
+/* A name can be a part of a path, and nothing else in m has it. */
+static bool fl__nn_name_free(const fl_nn_module *m, const char *who, const char *name) {
+    if (!name || !*name || strlen(name) >= FL_NN_NAME || strchr(name, '.'))
+        return fl_fail("%s: '%s' is no name: 1 to %d characters without dots", who,
+                       name ? name : "", FL_NN_NAME - 1);
+    if (fl__nn_child_at(m, name, strlen(name)) >= 0 || fl__nn_param_named(m, name) >= 0 ||
+        fl__nn_buffer_at(m, name) >= 0)
+        return fl_fail("%s: '%s' is there already", who, name);
+    return true;
+}
+
+FL_API bool fl_nn_given(const void *p, const char *who, const char *what) {
+    if (!p && !fl_error()) fl_fail("%s: %s is NULL", who, what);
+    return p != NULL;
+}
+
+static bool fl__nn_may_add(fl_nn_module *parent, const char *name, fl_nn_module *child) {
+    if (!fl_nn_given(parent, "fl_nn_add", "the parent") ||
+        !fl_nn_given(child, "fl_nn_add", "the child"))
+        return false;
+    for (const fl_nn_module *p = parent; p; p = p->parent)
+        if (p == child) return fl_fail("fl_nn_add: '%s' would be inside itself", name ? name : "");
+    if (child->parent)
+        return fl_fail("fl_nn_add: '%s' belongs to another module", name ? name : child->name);
+    return true;
+}
+
+FL_API fl_nn_module *fl_nn_add(fl_nn_module *parent, const char *name, fl_nn_module *child) {
+    const bool mine = fl__nn_may_add(parent, name, child);
+    char number[24];
+    if (mine && !name) {
+        snprintf(number, sizeof number, "%" PRId64, parent->n_child);
+        name = number;
+    }
+    if (mine && fl__nn_name_free(parent, "fl_nn_add", name) &&
+        fl__grow(&parent->child, &parent->child_cap_, parent->n_child + 1, sizeof *parent->child)) {
+        snprintf(child->name, FL_NN_NAME, "%s", name);
+        child->parent = parent;
+        return parent->child[parent->n_child++] = child;
+    }
+    if (mine || (child && !parent && !child->parent)) fl_nn_free(child);
+    return fl_raise();
+}
+
+FL_API fl_var *fl_nn_add_param(fl_nn_module *m, const char *name, fl_var *p) {
+    if (!fl_nn_given(m, "fl_nn_add_param", "the module") ||
+        !fl_nn_given(p, "fl_nn_add_param", "the parameter") ||
+        !fl__nn_name_free(m, "fl_nn_add_param", name) ||
+        !fl__grow(&m->param, &m->param_cap_, m->n_param + 1, sizeof *m->param))
+        return fl_raise();
+    fl_nn_param *slot = &m->param[m->n_param++];
+    snprintf(slot->name, FL_NN_NAME, "%s", name);
+    return slot->var = fv_keep(p);
+}
+
+FL_API fl_tensor *fl_nn_add_buffer(fl_nn_module *m, const char *name, fl_tensor *t) {
+    if (!fl_nn_given(m, "fl_nn_add_buffer", "the module") ||
+        !fl_nn_given(t, "fl_nn_add_buffer", "the tensor") ||
+        !fl__nn_name_free(m, "fl_nn_add_buffer", name) ||
+        !fl__grow(&m->buffer, &m->buffer_cap_, m->n_buffer + 1, sizeof *m->buffer))
+        return fl_raise();
+    fl_nn_buffer *slot = &m->buffer[m->n_buffer++];
+    snprintf(slot->name, FL_NN_NAME, "%s", name);
+    return slot->tensor = fl_keep(t);
+}
+
+/* modules: calls */
+
+static bool fl__nn_inputs_ok(const fl_nn_module *m, const fl_vars *in) {
+    if (!fl_nn_given(m, "fl_nn_forward", "the module")) return false;
+    const int want = m->type->inputs;
+    if (in->n < 0 || in->n > FL_VARS_MAX || (want && in->n != want)) {
+        fl_nn_fail(m, "%d inputs, takes %d", in->n, want ? want : FL_VARS_MAX);
+        return false;
+    }
+    for (int i = 0; i < in->n; i++) {
+        if (in->v[i]) continue;
+        if (!fl_error()) fl_nn_fail(m, "input %d is NULL", i);
+        return false;
+    }
+    return true;
+}
+
+/* All results are there, or an error is pending. */
+static bool fl__nn_results_ok(const fl_nn_module *m, const fl_vars *out) {
+    bool ok = out->n > 0 && out->n <= FL_VARS_MAX;
+    for (int i = 0; ok && i < out->n; i++) ok = out->v[i] != NULL;
+    if (!ok && !fl_error()) fl_nn_fail(m, "forward gave no result");
+    return ok;
+}
+
+/* Gives the references to the innermost scope; all of them are given, or dropped. */
+static bool fl__nn_own(fl_vars *vars) {
+    bool ok = true;
+    for (int i = 0; i < vars->n; i++) ok = fl_obj_own(&vars->v[i]->obj) && ok;
+    return ok;
+}
+
+FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in) {
+    fl_vars out = {0};
+    bool ok = fl__nn_inputs_ok(m, &in);
+    if (ok) {
+        fl_scope s = fl_scope_begin();
+        out = m->type->forward(m, in);
+        ok = fl__nn_results_ok(m, &out);
+        for (int i = out.n; ok && i-- > 0;) fl_obj_take(&out.v[i]->obj);
+        fl_scope_end(&s);
+        if (ok) ok = fl__nn_own(&out);
+    }
+    if (ok) return out;
+    fl_raise();
+    return (fl_vars){0};
+}
+
+FL_API fl_var *fl_nn_forward(fl_nn_module *m, fl_var *x) {
+    return fl_nn_forward_vars(m, FL_VARS(x)).v[0];
+}
+
+/* trees */
+
+static bool fl__nn_listed(const fl_nn_module *root, const fl_var *p) {
+    for (int64_t i = 0; i < root->list_n_; i++)
+        if (root->list_[i] == p) return true;
+    return false;
+}
+
+static bool fl__nn_list(fl_nn_module *root, const fl_nn_module *m) {
+    for (int64_t i = 0; i < m->n_param; i++) {
+        fl_var *p = m->param[i].var;
+        if (fl__nn_listed(root, p)) continue;
+        if (!fl__grow(&root->list_, &root->list_cap_, root->list_n_ + 1, sizeof *root->list_))
+            return false;
+        root->list_[root->list_n_++] = p;
+    }
+    for (int64_t i = 0; i < m->n_child; i++)
+        if (!fl__nn_list(root, m->child[i])) return false;
+    return true;
+}
+
+FL_API fv_list fl_nn_parameters(fl_nn_module *m) {
+    if (fl_nn_given(m, "fl_nn_parameters", "the module")) {
+        m->list_n_ = 0;
+        if (fl__nn_list(m, m)) return (fv_list){(int)m->list_n_, m->list_};
+    }
+    fl_raise();
+    return FV_NONE;
+}
+
+FL_API int64_t fl_nn_count(fl_nn_module *m) {
+    const fv_list p = fl_nn_parameters(m);
+    int64_t n = 0;
+    for (int i = 0; i < p.n; i++) n += fl_numel(fv_value(p.v[i]));
+    return n;
+}
+
+FL_API void fl_nn_train(fl_nn_module *m, bool on) {
+    if (!m) return;
+    m->train = on;
+    for (int64_t i = 0; i < m->n_child; i++) fl_nn_train(m->child[i], on);
+}
+
+FL_API void fl_nn_zero_grad(fl_nn_module *m) {
+    if (!m) return;
+    for (int64_t i = 0; i < m->n_param; i++) fv_zero_grad(m->param[i].var);
+    for (int64_t i = 0; i < m->n_child; i++) fl_nn_zero_grad(m->child[i]);
+}
+
+/* The module that holds the last name of path; *last is that name. */
+static fl_nn_module *fl__nn_holder(fl_nn_module *m, const char *path, const char **last) {
+    if (!path) return NULL;
+    for (const char *dot; m && (dot = strchr(path, '.')); path = dot + 1) {
+        int64_t i = fl__nn_child_at(m, path, (size_t)(dot - path));
+        m = i < 0 ? NULL : m->child[i];
+    }
+    *last = path;
+    return m;
+}
+
+FL_API fl_nn_module *fl_nn_find(fl_nn_module *m, const char *path) {
+    if (m && path && !*path) return m;
+    m = fl__nn_holder(m, path, &path);
+    const int64_t i = m ? fl__nn_child_at(m, path, strlen(path)) : -1;
+    return i < 0 ? NULL : m->child[i];
+}
+
+FL_API fl_var *fl_nn_get_param(fl_nn_module *m, const char *path) {
+    m = fl__nn_holder(m, path, &path);
+    const int64_t i = m ? fl__nn_param_named(m, path) : -1;
+    return i < 0 ? NULL : m->param[i].var;
+}
+
+FL_API fl_tensor *fl_nn_get_buffer(fl_nn_module *m, const char *path) {
+    m = fl__nn_holder(m, path, &path);
+    const int64_t i = m ? fl__nn_buffer_at(m, path) : -1;
+    return i < 0 ? NULL : m->buffer[i].tensor;
+}
+
+/* The same from m on, whose path and dot are the first len bytes of path. */
+static bool fl__nn_walk(fl_nn_module *m, char *path, size_t len, fl_nn_each_fn fn, void *user) {
+    if (!fn(m, path, user)) return false;
+    for (int64_t i = 0; i < m->n_child; i++) {
+        const size_t n = strlen(m->child[i]->name) + 1;
+        if (len + n + FL_NN_NAME > FL_NN_PATH)
+            return fl_fail("fl_nn: a path below '%s' is longer than %d characters", path, FL_NN_PATH - 1);
+        snprintf(path + len, FL_NN_PATH - len, "%s.", m->child[i]->name);
+        const bool ok = fl__nn_walk(m->child[i], path, len + n, fn, user);
+        path[len] = '\0';
+        if (!ok) return false;
+    }
+    return true;
+}
+
+FL_API bool fl_nn_each(fl_nn_module *m, fl_nn_each_fn fn, void *user) {
+    char path[FL_NN_PATH] = "";
+    return fl_nn_given(m, "fl_nn_each", "the module") && fl__nn_walk(m, path, 0, fn, user);
+}
+
+typedef struct fl__nn_visitor {
+    fl_nn_visit_fn fn;
+    void *user;
+} fl__nn_visitor;
+
+static bool fl__nn_visit(fl_nn_module *m, const char *prefix, void *user) {
+    const fl__nn_visitor *v = user;
+    char path[FL_NN_PATH];
+    for (int64_t i = 0; i < m->n_param; i++) {
+        snprintf(path, sizeof path, "%s%s", prefix, m->param[i].name);
+        if (!v->fn(path, m->param[i].var, NULL, v->user)) return false;
+    }
+    for (int64_t i = 0; i < m->n_buffer; i++) {
+        snprintf(path, sizeof path, "%s%s", prefix, m->buffer[i].name);
+        if (!v->fn(path, NULL, m->buffer[i].tensor, v->user)) return false;
+    }
+    return true;
+}
+
+FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user) {
+    fl__nn_visitor v = {fn, user};
+    return fl_nn_given(m, "fl_nn_named", "the module") &&
+           (fn || fl_fail("fl_nn_named: the function is NULL")) &&
+           fl_nn_each(m, fl__nn_visit, &v);
+}
+
+/* trees: printing */
+
+FL_API void fl_nn_put(fl_nn_text *t, const char *format, ...) {
+    const size_t at = (size_t)t->n, left = t->size > at ? t->size - at : 0;
+    va_list args;
+    va_start(args, format);
+    t->n += vsnprintf(left ? t->buf + at : NULL, left, format, args);
+    va_end(args);
+}
+
+static void fl__nn_put_module(fl_nn_text *t, const fl_nn_module *m, int indent) {
+    char text[256] = "";
+    if (m->type->describe) m->type->describe(m, text, sizeof text);
+    fl_nn_put(t, "%s(%s", m->kind, text);
+    for (int64_t i = 0; i < m->n_child; i++) {
+        fl_nn_put(t, "\n%*s(%s): ", indent + 2, "", m->child[i]->name);
+        fl__nn_put_module(t, m->child[i], indent + 2);
+    }
+    if (m->n_child) fl_nn_put(t, "\n%*s", indent, "");
+    fl_nn_put(t, ")");
+}
+
+FL_API int64_t fl_nn_format(const fl_nn_module *m, char *buf, size_t size) {
+    fl_nn_text t = {buf, size, 0};
+    if (size) buf[0] = '\0';
+    if (m) fl__nn_put_module(&t, m, 0);
+    return t.n;
+}
+
+FL_API bool fl_nn_print(const fl_nn_module *m) {
+    const size_t n = (size_t)fl_nn_format(m, NULL, 0) + 1;
+    char *text = fl__alloc(n);
+    if (!text) return false;
+    fl_nn_format(m, text, n);
+    const bool ok = puts(text) >= 0;
+    fl__free(text);
+    return ok ? true : fl_fail("fl_nn_print: cannot write to stdout");
+}
+
+FL_API void fl_nn_put_shape(fl_nn_text *t, const fl_shape *s) {
+    fl_nn_put(t, "(");
+    for (int i = 0; i < s->ndim; i++) fl_nn_put(t, "%s%" PRId64, i ? ", " : "", s->dim[i]);
+    fl_nn_put(t, s->ndim == 1 ? ",)" : ")");
+}
+
+FL_API void fl_nn_put_pair(fl_nn_text *t, const char *name, int64_t a, int64_t b) {
+    fl_nn_put(t, "%s%s=(%" PRId64 ", %" PRId64 ")", t->n ? ", " : "", name, a, b);
+}
+
+/* what layers are written with */
+
+FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf) {
+    return fl_shape_text(fl_shape_of(fv_value(x)), buf, FL_NN_SHAPE);
+}
+
+FL_API fl_var *fl_nn_param_at(const fl_nn_module *m, int64_t i) {
+    return i < m->n_param ? m->param[i].var : NULL;
+}
+
+FL_API bool fl_nn_dtype_ok(const char *who, fl_dtype dtype) {
+    return dtype == FL_DTYPE_NONE || fl_dtype_is_float(dtype) ||
+           fl_fail("%s: dtype %s, parameters are float", who, fl_dtype_name(dtype));
+}
+
+FL_API bool fl_nn_sequence_ok(const fl_nn_module *m, const fl_var *x, int64_t dim, int64_t steps) {
+    const fl_tensor *t = fv_value(x);
+    if (t->ndim == 3 && t->shape[2] == dim && t->shape[1] <= steps) return true;
+    char text[FL_NN_SHAPE], most[40] = "";
+    if (steps != INT64_MAX) snprintf(most, sizeof most, " of at most %" PRId64 " steps", steps);
+    fl_nn_fail(m, "input %s, wants [n, t, %" PRId64 "]%s", fl_nn_shape_text(x, text), dim, most);
+    return false;
+}
+
+FL_API bool fl_nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype) {
+    return fl_nn_add_param(m, "weight", fv_param(fl_ones(shape, dtype))) &&
+           (no_bias || fl_nn_add_param(m, "bias", fv_param(fl_zeros(shape, dtype))));
+}
+
+FL_API fl_nn_module *fl_nn_made(fl_nn_module *m, bool ok) {
+    fl_quiet(-1);
+    if (ok) return m;
+    fl_nn_free(m);
+    return fl_raise();
+}
+
+FL_API fl_nn_module *fl_nn_made_with(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
+                                     fl_rng *rng) {
+    fl_scope s = fl_scope_begin();
+    double fan_in = 1;
+    for (int i = 1; i < w.ndim; i++) fan_in *= (double)w.dim[i];
+    const double bound = 1 / sqrt(fan_in);
+    const fl_shape b = FL_SHAPE(w.dim[0]);
+    bool ok = m && fl_nn_add_param(m, "weight", fv_param(fl_uniform(w, -bound, bound, dtype, rng)));
+    if (ok && !no_bias)
+        ok = fl_nn_add_param(m, "bias", fv_param(fl_uniform(b, -bound, bound, dtype, rng))) != NULL;
+    fl_scope_end(&s);
+    return fl_nn_made(m, ok);
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

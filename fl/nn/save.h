@@ -1,0 +1,278 @@
+/* save.h - parameters and buffers in files */
+#include "module.h"
+#include "../data/safetensors.h"
+#ifndef FL_NN_SAVE_H
+#define FL_NN_SAVE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Writes all parameters and buffers by path to a safetensors file; the file is replaced in one
+   piece or not at all. These functions return false after an error and never stop. */
+FL_API bool fl_nn_save(fl_nn_module *m, const char *path);
+typedef struct fl_nn_load_opts {
+    fl_named _positional;
+    bool partial;       /* take what is there: neither missing nor unexpected names are errors */
+    const char *prefix; /* of the names in the file that are m's, e.g. "model."; NULL -> "" */
+    char _end;
+} fl_nn_load_opts;
+/* Overwrites parameters and buffers from a file. All names, shapes and dtypes are checked before
+   any is touched. */
+#define fl_nn_load(...) FL_NN__LOAD(__VA_ARGS__, ._end = 0)
+#define FL_NN__LOAD(m, path, ...) fl_nn_load_opt(m, path, (fl_nn_load_opts){__VA_ARGS__})
+FL_API bool fl_nn_load_opt(fl_nn_module *m, const char *path, fl_nn_load_opts o);
+
+/* What a file of state holds, or is to fill: tensors by name. For checkpoints of your own: collect
+   from several modules and optimizers, then save, or read and commit. Starts zeroed. */
+typedef struct fl_nn_item {
+    char *name;
+    fl_tensor *tensor;  /* the live one; with `host` a snapshot of it */
+    void *host;         /* plain numbers, overwritten by commit */
+    fl_tensor *loaded_;
+} fl_nn_item;
+typedef struct fl_nn_state {
+    fl_nn_item *item;
+    int64_t n, cap_;
+} fl_nn_state;
+/* Adds a tensor, numbers in host memory, or all parameters and buffers of a module. name is prefix
+   + name. */
+FL_API bool fl_nn_state_add(fl_nn_state *s, const char *prefix, const char *name, fl_tensor *t);
+FL_API bool fl_nn_state_add_host(fl_nn_state *s, const char *prefix, const char *name, void *host,
+                                 fl_shape shape, fl_dtype dtype);
+FL_API bool fl_nn_state_add_module(fl_nn_state *s, const char *prefix, fl_nn_module *m);
+FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_pair *meta,
+                             int n_meta);
+/* Reads every item of s from f, touching nothing. Names of f that start with prefix (NULL: "") and
+   are not in s are unexpected. what: for messages. */
+FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const char *prefix,
+                             bool partial);
+/* Overwrites the live tensors with what was read. */
+FL_API bool fl_nn_state_commit(fl_nn_state *s);
+FL_API void fl_nn_state_free(fl_nn_state *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_NN_SAVE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_NN_SAVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_NN_SAVE_IMPL
+#define FL_NN_SAVE_IMPL
+
+#include <stdio.h>
+#include <string.h>
+
+FL_API void fl_nn_state_free(fl_nn_state *s) {
+    if (!s) return;
+    for (int64_t i = 0; i < s->n; i++) {
+        fl__free(s->item[i].name);
+        fl_drop(s->item[i].tensor);
+        fl_drop(s->item[i].loaded_);
+    }
+    fl__free(s->item);
+    *s = (fl_nn_state){0};
+}
+
+static bool fl__nn_state_push(fl_nn_state *s, const char *prefix, const char *name, fl_tensor *t,
+                              void *host) {
+    const size_t size = strlen(prefix) + strlen(name) + 1;
+    if (!fl__grow(&s->item, &s->cap_, s->n + 1, sizeof *s->item)) return false;
+    char *full = fl__alloc(size);
+    if (!full) return false;
+    snprintf(full, size, "%s%s", prefix, name);
+    s->item[s->n++] = (fl_nn_item){full, fl_keep(t), host, NULL};
+    return true;
+}
+
+FL_API bool fl_nn_state_add(fl_nn_state *s, const char *prefix, const char *name, fl_tensor *t) {
+    return fl_nn_given(s, "fl_nn_state_add", "the state") &&
+           fl_nn_given(t, "fl_nn_state_add", "the tensor") &&
+           fl__nn_state_push(s, prefix, name, t, NULL);
+}
+
+FL_API bool fl_nn_state_add_host(fl_nn_state *s, const char *prefix, const char *name, void *host,
+                                 fl_shape shape, fl_dtype dtype) {
+    if (!fl_nn_given(s, "fl_nn_state_add_host", "the state") ||
+        !fl_nn_given(host, "fl_nn_state_add_host", "the memory"))
+        return false;
+    fl_quiet(+1);
+    fl_scope scope = fl_scope_begin();
+    fl_tensor *t = fl_from_host(host, shape, dtype);
+    const bool ok = t && fl__nn_state_push(s, prefix, name, t, host);
+    fl_scope_end(&scope);
+    fl_quiet(-1);
+    return ok;
+}
+
+typedef struct fl__nn_collector {
+    fl_nn_state *state;
+    const char *prefix;
+} fl__nn_collector;
+
+/* A module's parameters, buffers, and its type's plain bytes. */
+static bool fl__nn_collect(fl_nn_module *m, const char *prefix, void *user) {
+    const fl__nn_collector *c = user;
+    char path[FL_NN_PATH];
+    for (int64_t i = 0; i < m->n_param; i++) {
+        snprintf(path, sizeof path, "%s%s", prefix, m->param[i].name);
+        if (!fl__nn_state_push(c->state, c->prefix, path, fv_value(m->param[i].var), NULL)) return false;
+    }
+    for (int64_t i = 0; i < m->n_buffer; i++) {
+        snprintf(path, sizeof path, "%s%s", prefix, m->buffer[i].name);
+        if (!fl__nn_state_push(c->state, c->prefix, path, m->buffer[i].tensor, NULL)) return false;
+    }
+    size_t bytes = 0;
+    void *host = m->type->state ? m->type->state(m, &bytes) : NULL;
+    if (!host) return true;
+    snprintf(path, sizeof path, "%s%s", prefix, "_extra_state");
+    return fl_nn_state_add_host(c->state, c->prefix, path, host, FL_SHAPE((int64_t)bytes), FL_U8);
+}
+
+FL_API bool fl_nn_state_add_module(fl_nn_state *s, const char *prefix, fl_nn_module *m) {
+    fl__nn_collector c = {s, prefix};
+    return fl_nn_given(s, "fl_nn_state_add_module", "the state") &&
+           fl_nn_given(m, "fl_nn_state_add_module", "the module") &&
+           fl_nn_each(m, fl__nn_collect, &c);
+}
+
+FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_pair *meta,
+                             int n_meta) {
+    size_t bytes = 0;
+    if (!fl_nn_given(s, "fl_nn_state_save", "the state")) return false;
+    if (!fl__mul_size((size_t)s->n, sizeof(fl_data_named), &bytes))
+        return fl_fail("fl_nn_state_save: too many tensors");
+    fl_data_named *named = fl__alloc(bytes ? bytes : 1);
+    if (!named) return false;
+    for (int64_t i = 0; i < s->n; i++)
+        named[i] = (fl_data_named){s->item[i].name, s->item[i].tensor};
+    fl_quiet(+1);
+    const bool ok = fl_data_save_safetensors(path, named, (int)s->n, meta, n_meta);
+    fl_quiet(-1);
+    fl__free(named);
+    return ok;
+}
+
+/* A list of names, cut after the eighth. */
+typedef struct fl__nn_names {
+    char text[512];
+    int n;
+} fl__nn_names;
+
+static void fl__nn_names_add(fl__nn_names *l, const char *name) {
+    const size_t len = strlen(l->text);
+    if (l->n++ < 8) snprintf(l->text + len, sizeof l->text - len, "%s%s", len ? ", " : "", name);
+    else if (l->n == 9) snprintf(l->text + len, sizeof l->text - len, ", ...");
+}
+
+static bool fl__nn_state_has(const fl_nn_state *s, const char *name) {
+    for (int64_t i = 0; i < s->n; i++)
+        if (!strcmp(s->item[i].name, name)) return true;
+    return false;
+}
+
+/* Every item is in the file, and every name of the file below prefix is an item. */
+static bool fl__nn_names_match(const fl_nn_state *s, const fl_data_file *f, const char *what,
+                               const char *prefix) {
+    fl__nn_names missing = {"", 0}, unexpected = {"", 0};
+    for (int64_t i = 0; i < s->n; i++)
+        if (fl_data_find(f, s->item[i].name) < 0) fl__nn_names_add(&missing, s->item[i].name);
+    for (int64_t i = 0; i < fl_data_count(f); i++) {
+        const char *name = fl_data_name(f, i);
+        if (!strncmp(name, prefix, strlen(prefix)) && !fl__nn_state_has(s, name))
+            fl__nn_names_add(&unexpected, name);
+    }
+    if (!missing.n && !unexpected.n) return true;
+    return fl_fail("%s: %d names missing%s%s; %d unexpected%s%s", what, missing.n,
+                   missing.n ? ": " : "", missing.text, unexpected.n, unexpected.n ? ": " : "",
+                   unexpected.text);
+}
+
+/* The tensor at index at of the file has the item's shape and dtype. */
+static bool fl__nn_item_fits(const fl_nn_item *item, const fl_data_file *f, int64_t at,
+                             const char *what) {
+    const fl_shape have = fl_data_shape(f, at), want = fl_shape_of(item->tensor);
+    const fl_dtype dtype = fl_data_dtype(f, at);
+    bool ok = dtype == item->tensor->dtype && have.ndim == want.ndim;
+    for (int i = 0; ok && i < have.ndim; i++) ok = have.dim[i] == want.dim[i];
+    if (ok) return true;
+    char a[FL_NN_SHAPE], b[FL_NN_SHAPE];
+    return fl_fail("%s: '%s' is %s %s, the file has %s %s", what, item->name,
+                   fl_dtype_name(item->tensor->dtype), fl_shape_text(want, a, sizeof a),
+                   fl_dtype_name(dtype), fl_shape_text(have, b, sizeof b));
+}
+
+static bool fl__nn_read_item(fl_nn_item *item, fl_data_file *f) {
+    fl_drop(item->loaded_);
+    item->loaded_ = NULL;
+    if (fl_data_find(f, item->name) < 0) return true;
+    fl_scope scope = fl_scope_begin();
+    item->loaded_ = fl_keep(fl_data_read(f, item->name));
+    fl_scope_end(&scope);
+    return item->loaded_ != NULL;
+}
+
+FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const char *prefix,
+                             bool partial) {
+    if (!fl_nn_given(s, "fl_nn_state_read", "the state") ||
+        !fl_nn_given(f, "fl_nn_state_read", "the file"))
+        return false;
+    if (!partial && !fl__nn_names_match(s, f, what, prefix ? prefix : "")) return false;
+    for (int64_t i = 0; i < s->n; i++) {
+        const int64_t at = fl_data_find(f, s->item[i].name);
+        if (at >= 0 && !fl__nn_item_fits(&s->item[i], f, at, what)) return false;
+    }
+    fl_quiet(+1);
+    bool ok = true;
+    for (int64_t i = 0; ok && i < s->n; i++) ok = fl__nn_read_item(&s->item[i], f);
+    fl_quiet(-1);
+    return ok;
+}
+
+static bool fl__nn_commit_item(const fl_nn_item *item) {
+    if (!item->loaded_) return true;
+    if (!item->host) return fl_assign(item->tensor, item->loaded_) != NULL;
+    const size_t bytes = (size_t)fl_numel(item->loaded_) * fl_dtype_size(item->loaded_->dtype);
+    return fl_to_host(item->loaded_, item->host, bytes);
+}
+
+FL_API bool fl_nn_state_commit(fl_nn_state *s) {
+    if (!fl_nn_given(s, "fl_nn_state_commit", "the state")) return false;
+    fl_quiet(+1);
+    fl_scope scope = fl_scope_begin();
+    bool ok = true;
+    for (int64_t i = 0; ok && i < s->n; i++) ok = fl__nn_commit_item(&s->item[i]);
+    fl_scope_end(&scope);
+    fl_quiet(-1);
+    return ok;
+}
+
+FL_API bool fl_nn_save(fl_nn_module *m, const char *path) {
+    const fl_data_pair format = {"format", "pt"}; /* without it Hugging Face's loader refuses the file */
+    fl_nn_state s = {0};
+    if (!fl_nn_given(m, "fl_nn_save", "the module") || !fl_nn_given(path, "fl_nn_save", "the path"))
+        return false;
+    const bool ok = fl_nn_state_add_module(&s, "", m) && fl_nn_state_save(&s, path, &format, 1);
+    fl_nn_state_free(&s);
+    return ok;
+}
+
+FL_API bool fl_nn_load_opt(fl_nn_module *m, const char *path, fl_nn_load_opts o) {
+    const char *prefix = o.prefix ? o.prefix : "";
+    char what[FL_NN_PATH];
+    fl_nn_state s = {0};
+    if (!fl_nn_given(m, "fl_nn_load", "the module") || !fl_nn_given(path, "fl_nn_load", "the path"))
+        return false;
+    snprintf(what, sizeof what, "fl_nn_load: %s", path);
+    bool ok = fl_nn_state_add_module(&s, prefix, m);
+    fl_data_file *f = ok ? fl_data_open_safetensors(path) : NULL;
+    ok = f && fl_nn_state_read(&s, f, what, prefix, o.partial) && fl_nn_state_commit(&s);
+    fl_data_close(f);
+    fl_nn_state_free(&s);
+    return ok;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

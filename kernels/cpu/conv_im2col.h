@@ -1,0 +1,173 @@
+/* kernels/cpu/conv_im2col.h - convolutions as products of whole matrices
+
+   Where the weights are large beside the images, packing them at each call costs as much as the sums, and
+   pixels of many channels lie so far apart that they push each other out of the cache. There the columns,
+   a row [tap][channel] for each pixel of the result, are written out, and the matrix products read the
+   weights as they lie:
+
+     y[pixel][o] = columns[pixel][tap, c] times w[o][tap, c] transposed,
+     dw[o][tap, c] = dy[pixel][o] transposed times columns[pixel][tap, c],
+     dx = the sum of columns[pixel][tap, c] = dy[pixel][o] times w[o][tap, c] over the taps that reach a
+     pixel of x, in their order.
+
+   An image that a 1 x 1 kernel reads pixel by pixel is its columns. Everything is channels-last, in one
+   group. */
+#include "conv_common.h"
+#ifndef FL_CPU_CONV_IM2COL_H
+#define FL_CPU_CONV_IM2COL_H
+
+/* Whether y, dx or dw can be computed this way. */
+FL_PRIVATE bool fl__im2col_can(const fl__conv *v);
+/* Whether that is faster than fl__direct_run and fl__weight_run. */
+FL_PRIVATE bool fl__im2col_pays(const fl__conv *v);
+FL_PRIVATE bool fl__im2col_run(const fl__conv *v);
+
+#endif /* FL_CPU_CONV_IM2COL_H: stop here if you only want the declarations */
+
+#if defined(FL_IMPL_ONLY_CPU_CONV_IM2COL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_CONV_IM2COL_IMPL
+#define FL_CPU_CONV_IM2COL_IMPL
+
+#include <string.h>
+
+#define FL__IM2COL_MOST (1 << 24) /* elements of the columns */
+
+typedef struct fl__im2col {
+    const fl__conv *v;
+    char *data; /* the columns: [pixels][kh][kw][c] */
+} fl__im2col;
+
+/* True if an image of n x h x w pixels of c channels is dense, channels last. */
+static bool fl__im2col_dense(const fl__image *x, int64_t n, int64_t c, int64_t h, int64_t w) {
+    return (c == 1 || x->c == 1) && (w == 1 || x->w == c) && (h == 1 || x->h == w * c) &&
+           (n == 1 || x->n == h * w * c);
+}
+
+/* True if x is its own columns. */
+static bool fl__im2col_is_image(const fl__conv *v) {
+    return v->kh * v->kw == 1 && v->stride[0] * v->stride[1] == 1 && v->pad[0] == 0 && v->pad[1] == 0 &&
+           v->h == v->oh && v->w == v->ow && fl__im2col_dense(&v->x, v->images, v->c, v->h, v->w);
+}
+
+FL_PRIVATE bool fl__im2col_can(const fl__conv *v) {
+    const int64_t pixels = v->images * v->oh * v->ow, width = v->kh * v->kw * v->c;
+    const bool small = pixels <= FL__IM2COL_MOST && width <= FL__IM2COL_MOST / pixels;
+    return v->groups == 1 && (v->c == 1 || v->x.c == 1) && (!v->bias || v->bias->stride[0] == 1) &&
+           fl__im2col_dense(&v->y, v->images, v->o, v->oh, v->ow) &&
+           fl__im2col_dense(&v->k, v->o, v->c, v->kh, v->kw) && (fl__im2col_is_image(v) || small);
+}
+
+/* Measured: it pays from so many weights on. Only the products of this way may be rounded to bf16: then
+   1 x 1 kernels take it earlier. */
+FL_PRIVATE bool fl__im2col_pays(const fl__conv *v) {
+    const int64_t weights = v->kh * v->kw * v->c * v->o;
+    const bool rounds = v->kh * v->kw == 1 && fl__gemm_pairs(v->ks);
+    if (v->direction == FL__CONV_WEIGHT) return (v->c >= 256 || rounds) && weights >= 1 << 16;
+    return weights >= (v->kh * v->kw > 1 ? 1 << 20 : rounds ? 1 << 15 : 1 << 18);
+}
+
+/* Writes the columns of a range of rows of pixels. */
+static void fl__im2col_task(void *arg, int64_t begin, int64_t end) {
+    const fl__im2col *p = arg;
+    const fl__conv *v = p->v;
+    const int64_t pixel = v->c * v->size;
+    char *to = p->data + begin * v->ow * v->kh * v->kw * pixel;
+    for (int64_t row = begin; row < end; row++) {
+        const char *image = v->x.data + row / v->oh * v->x.n * v->size;
+        const int64_t y0 = row % v->oh * v->stride[0] - v->pad[0];
+        for (int64_t q = 0; q < v->ow; q++)
+            for (int64_t t = 0; t < v->kh * v->kw; t++, to += pixel) {
+                int64_t y = y0 + t / v->kw * v->dilation[0];
+                int64_t x = q * v->stride[1] - v->pad[1] + t % v->kw * v->dilation[1];
+                const char *from = image + (y * v->x.h + x * v->x.w) * v->size;
+                if (y >= 0 && y < v->h && x >= 0 && x < v->w) memcpy(to, from, (size_t)pixel);
+                else memset(to, 0, (size_t)pixel);
+            }
+    }
+}
+
+/* Sums what the columns hold for a range of rows of dx. */
+static void fl__col2im_task(void *arg, int64_t begin, int64_t end) {
+    const fl__im2col *p = arg;
+    const fl__conv *v = p->v;
+    const int64_t pixel = v->c * v->size, taps = v->kh * v->kw;
+    for (int64_t row = begin; row < end; row++) {
+        const int64_t n = row / v->h, y = row % v->h;
+        for (int64_t x = 0; x < v->w; x++) {
+            char *to = v->x.data + (n * v->x.n + y * v->x.h + x * v->x.w) * v->size;
+            bool first = true;
+            for (int64_t t = 0; t < taps; t++) {
+                int64_t r = fl__conv_reach(v, 0, y, t / v->kw);
+                int64_t q = fl__conv_reach(v, 1, x, t % v->kw);
+                if (r < 0 || q < 0) continue;
+                const char *from = p->data + (((n * v->oh + r) * v->ow + q) * taps + t) * pixel;
+                if (first) memcpy(to, from, (size_t)pixel);
+                else v->ks->add(to, from, v->c);
+                first = false;
+            }
+            if (first) memset(to, 0, (size_t)pixel);
+        }
+    }
+}
+
+/* t's data as a dense matrix, `rows` apart: transposed if the columns are so. */
+static fl_tensor fl__im2col_matrix(const fl_tensor *t, int64_t rows, int64_t columns, bool transposed) {
+    fl_tensor m = *t;
+    m.ndim = 2;
+    m.shape[0] = rows, m.shape[1] = columns;
+    m.stride[0] = transposed ? 1 : columns, m.stride[1] = transposed ? rows : 1;
+    return m;
+}
+
+/* The product of one direction, by the slot that the backend has for it: linear, which adds the bias and
+   reads the weights transposed, or matmul. */
+static bool fl__im2col_product(const fl__conv *v, fl_tensor *columns) {
+    const fl_call *c = v->call;
+    const int64_t pixels = v->images * v->oh * v->ow, width = v->kh * v->kw * v->c;
+    const fl_linear_args plain = {.act = FL_OP_NONE};
+    fl_call product = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2};
+    fl_tensor a, b, y;
+    if (v->direction == FL__CONV_FORWARD) {
+        b = fl__im2col_matrix(c->in[1], v->o, width, false);
+        y = fl__im2col_matrix(c->out[0], pixels, v->o, false);
+        product = (fl_call){.op = fl_op_linear, .n_out = 1, .n_in = c->n_in, .out = {&y},
+                            .in = {columns, &b, c->in[2]}, .args = &plain};
+    } else if (v->direction == FL__CONV_DATA) {
+        a = fl__im2col_matrix(c->in[0], pixels, v->o, false);
+        b = fl__im2col_matrix(c->in[1], v->o, width, false);
+        product.in[0] = &a, product.in[1] = &b, product.out[0] = columns;
+    } else {
+        a = fl__im2col_matrix(c->in[1], v->o, pixels, true);
+        y = fl__im2col_matrix(c->out[0], v->o, width, false);
+        product.in[0] = &a, product.in[1] = columns, product.out[0] = &y;
+    }
+    const fl_backend *cpu = fl_backend_cpu();
+    return cpu->op[product.op](cpu, &product);
+}
+
+FL_PRIVATE bool fl__im2col_run(const fl__conv *v) {
+    const bool data = v->direction == FL__CONV_DATA;
+    const fl_tensor *x = data ? v->call->out[0] : v->call->in[0];
+    const int64_t pixels = v->images * v->oh * v->ow, width = v->kh * v->kw * v->c;
+    fl_tensor columns = fl__im2col_matrix(x, pixels, width, false);
+    if (fl__im2col_is_image(v)) return fl__im2col_product(v, &columns);
+    columns.buffer = fl__gemm_scratch(pixels * width, (size_t)v->size, v->op);
+    columns.offset = 0;
+    if (!columns.buffer) return false;
+    if (!fl_buffer_map(columns.buffer)) {
+        fl_buffer_drop(columns.buffer);
+        return false;
+    }
+    fl__im2col p = {v, fl_data(&columns)};
+    if (!data) fl_parallel(v->images * v->oh, fl__ceil_div(1 << 14, v->ow * width), fl__im2col_task, &p);
+    bool ok = fl__im2col_product(v, &columns);
+    if (ok && data)
+        fl_parallel(v->images * v->h, fl__ceil_div(1 << 14, v->w * width), fl__col2im_task, &p);
+    fl_buffer_unmap(columns.buffer);
+    fl_buffer_drop(columns.buffer);
+    return ok;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

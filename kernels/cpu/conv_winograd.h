@@ -1,0 +1,382 @@
+/* kernels/cpu/conv_winograd.h - 3 x 3 and 5 x 5 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3)
+   and F(2 x 2, 5 x 5)
+
+   A tile of 4 x 4 results is A' [(G w G') . (B' x B)] A of a patch of 6 x 6 pixels x: 36 products for
+   each pair of channels instead of 144. The 36 elements of all patches are 36 matrix products over
+   the channels, [tile][c] by [c][o], which conv_tile.inc computes. The data gradient is the same with
+   the kernel rotated by 180 degrees; the weight gradient is G' [sum over tiles (B' x B) . (A dy A')] G.
+   With 5 x 5 kernels a patch gives 2 x 2 results, 36 products instead of 100: B is the same, G and A
+   are Vandermonde's matrices of the same six points 0, 1, -1, 2, -2 and infinity.
+
+   The transforms are for channels-last images, f32, whole registers of channels. They round more than
+   sums do. Of normal numbers, 28 x 28 pixels: the root mean square of the errors is 1.3e-6 (32
+   channels) to 4.5e-6 (512) of that of the results, four times the direct way's 3e-7 to 1.2e-6, and
+   with 5 x 5 kernels 1.5e-6 to 5.1e-6, beside 5e-7 to 2e-6; 1.5e-6 to 3.2e-6 in the weight gradient,
+   seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of its tile and of those
+   beside it whose patches hold it, not only those whose windows do.
+
+   Tiles go through in groups whose transforms stay in a cache. */
+#include "conv_weight.h"
+#ifndef FL_CPU_CONV_WINOGRAD_H
+#define FL_CPU_CONV_WINOGRAD_H
+
+/* Whether y, dx or dw can be computed this way: channels-last f32 in one group, stride 1. */
+FL_PRIVATE bool fl__winograd_can(const fl__conv *v);
+/* Whether that is faster than any other way. */
+FL_PRIVATE bool fl__winograd_pays(const fl__conv *v);
+FL_PRIVATE bool fl__winograd_run(const fl__conv *v);
+
+#endif /* FL_CPU_CONV_WINOGRAD_H: stop here if you only want the declarations */
+
+#if defined(FL_IMPL_ONLY_CPU_CONV_WINOGRAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_CONV_WINOGRAD_IMPL
+#define FL_CPU_CONV_WINOGRAD_IMPL
+
+#include <string.h>
+
+/* A transform of winograd.inc: a square of lines of n channels gives another. bias: for results. */
+typedef enum fl__winograd_kind {
+    FL__WINO_IMAGE, FL__WINO_KERNEL, FL__WINO_RESULT, FL__WINO_GRAD, FL__WINO_KERNEL_GRAD
+} fl__winograd_kind;
+typedef void (*fl__winograd_fn)(const float *const *from, float *const *to, int64_t n, const float *bias);
+
+FL__TILES_BEGIN
+#define FL__LEVEL_TEXT "winograd.inc"
+#define FL__UNIT winograd
+#include "levels.inc"
+FL__TILES_END
+
+/* One convolution by tiles: out[n][r][q][o] = sum over i, j < k, d of in[n][r + at_h + i]
+   [q + at_w + j][d] w(o, d, i, j). */
+typedef struct fl__winograd {
+    const fl__conv *v;
+    fl__image in, out, w;       /* w: channels last */
+    int64_t in_h, in_w, rows, cols, depth, o, at_h, at_w;
+    bool flipped;               /* w(o, d, i, j) is w[d][k - 1 - i][k - 1 - j][o]: data gradient */
+    const fl__winograd_fn *transform;
+    int64_t side, taps;                 /* results of a tile along a side; of the kernel */
+    int64_t across, down, tiles;        /* of an image, in all */
+    int64_t group, first, count;        /* tiles of a group; the one at work */
+    bool few;                           /* channels */
+    int64_t image_step, result_step;    /* between the elements of a patch */
+    float *kernel, *image, *result, *zero, *part; /* part: of the weight gradient */
+    fl__scratch scratch;
+} fl__winograd;
+
+/* Tiles of a group: with their transforms, of FL__WINO_BYTES, those of the kernels are read, or of a
+   weight gradient read and written; so a group has so many tiles at least. Groups of few channels go
+   through a thread's own caches each, of many through the last one, the threads side by side. */
+#define FL__WINO_BYTES (1 << 20)
+#define FL__WINO_FEW 640 /* channels of both images */
+enum { FL__WINO_FEW_TILES = 28, FL__WINO_FEW_SUMMED = 112, FL__WINO_TILES = 196 };
+
+/* >>choice */
+
+/* in, out: the images that tiles read and write, or both read for dw; rows, cols: of out. */
+static fl__winograd fl__winograd_of(const fl__conv *v) {
+    if (v->direction == FL__CONV_DATA)
+        return (fl__winograd){.v = v, .in = v->y, .out = v->x, .w = v->k, .in_h = v->oh, .in_w = v->ow,
+                              .rows = v->h, .cols = v->w, .depth = v->o, .o = v->c, .side = 7 - v->kh,
+                              .at_h = v->pad[0] - (v->kh - 1), .at_w = v->pad[1] - (v->kw - 1),
+                              .flipped = true};
+    return (fl__winograd){.v = v, .in = v->x, .out = v->y, .w = v->k, .in_h = v->h, .in_w = v->w,
+                          .rows = v->oh, .cols = v->ow, .depth = v->c, .o = v->o, .side = 7 - v->kh,
+                          .at_h = -v->pad[0], .at_w = -v->pad[1]};
+}
+
+FL_PRIVATE bool fl__winograd_can(const fl__conv *v) {
+    const fl__winograd p = fl__winograd_of(v);
+    return v->size == 4 && (v->kh == 3 || v->kh == 5) && v->kw == v->kh && v->groups == 1 &&
+           v->stride[0] == 1 && v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 &&
+           v->x.c == 1 && v->y.c == 1 && p.depth % v->ks->lanes == 0 && p.o % (2 * v->ks->lanes) == 0 &&
+           (!v->bias || v->bias->stride[0] == 1);
+}
+
+/* Measured: it pays from 32 channels on if the tiles do not stick out too far, and are many beside the
+   channels, whose kernels are transformed at each call. */
+FL_PRIVATE bool fl__winograd_pays(const fl__conv *v) {
+    const fl__winograd p = fl__winograd_of(v);
+    int64_t tiles = v->images * fl__ceil_div(p.rows, p.side) * fl__ceil_div(p.cols, p.side);
+    bool waste = 10 * tiles * p.side * p.side > 16 * v->images * p.rows * p.cols;
+    return !waste && p.depth >= 32 && p.o >= 32 && tiles >= 64 && 8 * tiles >= fl__max(p.depth, p.o);
+}
+
+/* >>kernels */
+
+/* The kernel transforms of a panel of 2 registers of o: [36][panel][d][width]. Flipped, they are
+   computed along o; else along d, in blocks of a register that are transposed then. */
+static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
+    fl__winograd *p = arg;
+    const int64_t lanes = p->v->ks->lanes, width = 2 * lanes, blocks = p->depth / lanes;
+    const int64_t step = p->o * p->depth;
+    const float *w = (const float *)p->w.data, *from[25];
+    float *to[36];
+    char *workspace = fl__scratch_take(&p->scratch);
+    float *part = (float *)(void *)workspace; /* [36][width][lanes] */
+    for (int64_t task = begin; task < end; task++) {
+        int64_t o = task / blocks * width, d = task % blocks * lanes;
+        float *kernel = p->kernel + (o * p->depth + d * width);
+        for (int64_t r = 0; r < (p->flipped ? lanes : width); r++) {
+            const float *at = p->flipped ? w + (d + r) * p->w.n + o : w + (o + r) * p->w.n + d;
+            for (int64_t t = 0; t < p->taps; t++) {
+                int64_t tap = p->flipped ? p->taps - 1 - t : t;
+                from[t] = at + tap / p->v->kw * p->w.h + tap % p->v->kw * p->w.w;
+            }
+            for (int e = 0; e < 36; e++)
+                to[e] = p->flipped ? kernel + e * step + r * width : part + (e * width + r) * lanes;
+            p->transform[FL__WINO_KERNEL](from, to, p->flipped ? width : lanes, NULL);
+        }
+        for (int e = 0; e < 36 && !p->flipped; e++)
+            p->v->ks->transpose(kernel + e * step, width, width, lanes, part + e * width * lanes, lanes, 1);
+    }
+    fl__scratch_give_back(&p->scratch, workspace);
+}
+
+/* >>images */
+
+/* Where tile t starts: image, row, column of its results. */
+static void fl__winograd_tile(const fl__winograd *p, int64_t t, int64_t *n, int64_t *r, int64_t *q) {
+    *n = t / (p->across * p->down);
+    *r = t / p->across % p->down * p->side;
+    *q = t % p->across * p->side;
+}
+
+/* Points at the side x side pixels from row r, column q of an image; outside stands `none`. */
+static void fl__winograd_pixels(const fl__image *x, int64_t n, int64_t r, int64_t q, int64_t h,
+                                int64_t w, int64_t side, float *none, float **at) {
+    float *image = (float *)x->data + n * x->n;
+    for (int64_t i = 0; i < side; i++)
+        for (int64_t j = 0; j < side; j++) {
+            bool inside = r + i >= 0 && r + i < h && q + j >= 0 && q + j < w;
+            at[i * side + j] = inside ? image + (r + i) * x->h + (q + j) * x->w : none;
+        }
+}
+
+/* image[36][tile][d] of a range of the group's tiles. */
+static void fl__winograd_image_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    float *from[36], *to[36];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t n, r, q;
+        fl__winograd_tile(p, p->first + t, &n, &r, &q);
+        fl__winograd_pixels(&p->in, n, r + p->at_h, q + p->at_w, p->in_h, p->in_w, 6, p->zero, from);
+        for (int e = 0; e < 36; e++) to[e] = p->image + e * p->image_step + t * p->depth;
+        p->transform[FL__WINO_IMAGE]((const float *const *)from, to, p->depth, NULL);
+    }
+}
+
+/* out of tiles begin .. end of the group, from result[36][tile][o]; results outside go to `none`. */
+static void fl__winograd_results(const fl__winograd *p, float *none, int64_t begin, int64_t end) {
+    const float *bias = p->v->bias ? fl_data(p->v->bias) : NULL;
+    const float *from[36];
+    float *to[16];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t n, r, q;
+        fl__winograd_tile(p, p->first + t, &n, &r, &q);
+        fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, p->side, none, to);
+        for (int e = 0; e < 36; e++) from[e] = p->result + e * p->result_step + t * p->o;
+        p->transform[FL__WINO_RESULT](from, to, p->o, bias);
+    }
+}
+
+static void fl__winograd_result_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    char *workspace = fl__scratch_take(&p->scratch);
+    fl__winograd_results(p, (float *)(void *)workspace, begin, end);
+    fl__scratch_give_back(&p->scratch, workspace);
+}
+
+/* >>products */
+
+/* result[e][tile][o] = sum over d of image[e][tile][d] kernel[e][d][o], for a range of (e, panel). */
+static void fl__winograd_product_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    const int64_t width = 2 * p->v->ks->lanes, panels = p->o / width, strip = p->v->ck->strip;
+    const int64_t zero = 0;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t e = task / panels, panel = task % panels;
+        const float *image = p->image + e * p->image_step;
+        float *result = p->result + e * p->result_step + panel * width;
+        fl__conv_tile t = {.segment = &zero, .segments = 1, .k = p->depth, .pixel = p->depth,
+                           .w = p->kernel + (e * p->o + panel * width) * p->depth,
+                           .ldc = {p->o, p->o}};
+        for (int64_t i = 0; i < p->count; i += 2 * strip) {
+            for (int s = 0; s < 2; s++) {
+                t.a[s] = image + (i + s * strip) * p->depth;
+                t.c[s] = result + (i + s * strip) * p->o;
+            }
+            p->v->ck->tile(&t);
+        }
+    }
+}
+
+/* >>weight gradient: in is x, out is dy; kernel[36][d][o] sums over all tiles */
+
+/* result[36][panel][tile][width]: the transforms of dy. */
+static void fl__winograd_grad_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    const int64_t width = 2 * p->v->ks->lanes;
+    float *from[16], *to[36];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t n, r, q;
+        fl__winograd_tile(p, p->first + t, &n, &r, &q);
+        fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, p->side, p->zero, from);
+        for (int64_t o = 0; o < p->o; o += width) {
+            for (int e = 0; e < 36; e++)
+                to[e] = p->result + e * p->result_step + o * p->group + t * width;
+            p->transform[FL__WINO_GRAD]((const float *const *)from, to, width, NULL);
+            for (int64_t i = 0; i < p->side * p->side; i++) from[i] += width;
+        }
+    }
+}
+
+/* The transforms of x and dy. */
+static void fl__winograd_both_task(void *arg, int64_t begin, int64_t end) {
+    fl__winograd_image_task(arg, begin, end);
+    fl__winograd_grad_task(arg, begin, end);
+}
+
+/* kernel[e][d][o] (+)= sum over tiles of image[e][tile][d] result[e][tile][o], for a range of (e,
+   panel). */
+static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    const fl__kernels *ks = p->v->ks;
+    const int64_t width = 2 * ks->lanes, panels = p->o / width;
+    const int64_t tiles = fl__ceil_div(p->depth, ks->rows);
+    for (int64_t task = begin; task < end; task++) {
+        int64_t e = task / panels, o = task % panels * width;
+        const float *image = p->image + e * p->image_step;
+        fl__segment segment = {.b = p->result + e * p->result_step + o * p->group};
+        fl__tile tile = {.segments = 1, .segment = &segment, .k = p->count, .rsa = 1,
+                         .csa = p->depth, .ldb = width, .ldc = p->o, .add = p->first > 0};
+        for (int64_t t = 0, i = 0, m; t < tiles; t++, i += m) {
+            m = p->depth / tiles + (t < p->depth % tiles);
+            segment.a = image + i;
+            tile.c = p->kernel + (e * p->depth + i) * p->o + o;
+            fl__gemm_tile(ks, (int)m, (int)width, &tile);
+        }
+    }
+}
+
+/* part[tap][d][o] of a range of d. */
+static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
+    const fl__winograd *p = arg;
+    const float *from[36];
+    float *to[25];
+    for (int64_t d = begin; d < end; d++) {
+        for (int e = 0; e < 36; e++) from[e] = p->kernel + (e * p->depth + d) * p->o;
+        for (int64_t t = 0; t < p->taps; t++) to[t] = p->part + (t * p->depth + d) * p->o;
+        p->transform[FL__WINO_KERNEL_GRAD](from, to, p->o, NULL);
+    }
+}
+
+/* >>runs */
+
+/* The transforms, and the groups of tiles. */
+static void fl__winograd_plan(fl__winograd *p) {
+    static const fl__winograd_fn (*const transforms[])[5] = {FL__AT_LEVELS(fl__winograd_transforms_f32)};
+    const bool sums = p->v->direction == FL__CONV_WEIGHT;
+    p->transform = transforms[fl__level()][p->v->kh == 5];
+    p->taps = p->v->kh * p->v->kw;
+    p->across = fl__ceil_div(p->cols, p->side);
+    p->down = fl__ceil_div(p->rows, p->side);
+    p->tiles = p->v->images * p->across * p->down;
+    p->few = p->depth + p->o <= FL__WINO_FEW;
+    int64_t least = !p->few ? FL__WINO_TILES : sums ? FL__WINO_FEW_SUMMED : FL__WINO_FEW_TILES;
+    int64_t group = fl__max(least, FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o)));
+    int64_t groups = fl__ceil_div(p->tiles, group), pair = 2 * p->v->ck->strip;
+    p->group = fl__ceil_div(fl__ceil_div(p->tiles, groups), pair) * pair;
+    p->image_step = p->group * p->depth + 16; /* not a multiple of a page */
+    p->result_step = p->group * p->o + 16;
+}
+
+/* A range of groups of tiles from end to end, in a workspace: it holds `none`, image and result. */
+static void fl__winograd_group_task(void *arg, int64_t begin, int64_t end) {
+    fl__winograd p = *(const fl__winograd *)arg;
+    const int64_t panels = p.o / (2 * p.v->ks->lanes);
+    char *workspace = fl__scratch_take(&p.scratch);
+    float *none = (float *)(void *)workspace;
+    p.image = none + p.o;
+    p.result = p.image + 36 * p.image_step;
+    for (int64_t i = begin; i < end; i++) {
+        p.first = i * p.group;
+        p.count = fl__min(p.group, p.tiles - p.first);
+        fl__winograd_image_task(&p, 0, p.count);
+        fl__winograd_product_task(&p, 0, 36 * panels);
+        fl__winograd_results(&p, none, 0, p.count);
+    }
+    fl__scratch_give_back(&p.scratch, workspace);
+}
+
+/* The groups one after the other, the threads side by side in each. */
+static void fl__winograd_groups(fl__winograd *p) {
+    const int64_t lanes = p->v->ks->lanes;
+    for (p->first = 0; p->first < p->tiles; p->first += p->group) {
+        p->count = fl__min(p->group, p->tiles - p->first);
+        fl_parallel(p->count, fl__ceil_div(1 << 10, p->depth), fl__winograd_image_task, p);
+        fl_parallel(36 * p->o / (2 * lanes), fl__ceil_div(1 << 20, p->count * p->depth * lanes),
+                    fl__winograd_product_task, p);
+        fl_parallel(p->count, fl__ceil_div(1 << 10, p->o), fl__winograd_result_task, p);
+    }
+}
+
+/* y, or dx, which differs only in what fl__winograd_of says. */
+static bool fl__winograd_forward(fl__winograd *p) {
+    const int64_t lanes = p->v->ks->lanes, channels = fl__max(p->depth, p->o);
+    const int64_t kernel = 36 * p->o * p->depth, group = 36 * (p->image_step + p->result_step);
+    const int64_t workspace = fl__max(72 * lanes * lanes, p->o + (p->few ? group : 0));
+    const int64_t shared = kernel + (p->few ? 0 : group) + channels;
+    if (!fl__scratch_open(&p->scratch, INT32_MAX, workspace * p->v->size,
+                          (shared + fl__conv_relayout_size(p->v)) * p->v->size, p->v->op))
+        return false;
+    p->kernel = (float *)(void *)p->scratch.shared;
+    p->zero = p->kernel + kernel;
+    p->image = p->zero + channels;
+    p->result = p->image + 36 * p->image_step;
+    memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
+    p->w = fl__conv_relayout(p->v, (char *)(p->kernel + shared));
+    fl_parallel(p->o / (2 * lanes) * (p->depth / lanes), 4, fl__winograd_kernel_task, p);
+    if (p->few) fl_parallel(fl__ceil_div(p->tiles, p->group), 1, fl__winograd_group_task, p);
+    else fl__winograd_groups(p);
+    fl__scratch_close(&p->scratch);
+    return true;
+}
+
+/* dw: the sums over all tiles are one part of kh runs of kw taps. */
+static bool fl__winograd_weight(fl__winograd *p) {
+    const fl__conv *v = p->v;
+    const int64_t width = 2 * v->ks->lanes, channels = fl__max(p->depth, p->o);
+    const int64_t kernel = 36 * p->o * p->depth;
+    const int64_t shared = kernel + 36 * (p->image_step + p->result_step) + channels;
+    fl__weight_parts parts = {.v = v, .splits = 1, .runs = v->kh, .tw = v->kw, .c_chunks = 1, .c = v->c};
+    if (!fl__scratch_open(&parts.scratch, INT32_MAX, FL__WEIGHT_ROWS * v->o * v->size,
+                          (shared + p->taps * p->o * p->depth) * v->size, v->op))
+        return false;
+    p->kernel = (float *)(void *)parts.scratch.shared;
+    p->image = p->kernel + kernel;
+    p->result = p->image + 36 * p->image_step;
+    p->zero = p->result + 36 * p->result_step;
+    p->part = p->kernel + shared;
+    memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
+    for (p->first = 0; p->first < p->tiles; p->first += p->group) {
+        p->count = fl__min(p->group, p->tiles - p->first);
+        fl_parallel(p->count, fl__ceil_div(1 << 11, p->depth + p->o), fl__winograd_both_task, p);
+        fl_parallel(36 * p->o / width, fl__ceil_div(1 << 20, p->count * p->depth * width),
+                    fl__winograd_sum_task, p);
+    }
+    fl_parallel(p->depth, fl__ceil_div(1 << 12, p->o), fl__winograd_part_task, p);
+    parts.data = (char *)p->part;
+    fl__weight_parts_store(&parts);
+    fl__scratch_close(&parts.scratch);
+    return true;
+}
+
+FL_PRIVATE bool fl__winograd_run(const fl__conv *v) {
+    fl__winograd p = fl__winograd_of(v);
+    fl__winograd_plan(&p);
+    return v->direction == FL__CONV_WEIGHT ? fl__winograd_weight(&p) : fl__winograd_forward(&p);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,53 @@
+/* kernels/cpu/force.h - the setting by which tests and benchmarks force an algorithm on the CPU kernels */
+#include "../../fl_tensor.h"
+#ifndef FL_CPU_FORCE_H
+#define FL_CPU_FORCE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* The kernels take one algorithm from now on wherever it can run, instead of choosing by size:
+     "direct", "im2col", "winograd"   convolutions and their gradients
+     "tiles"                          matrix products: OpenBLAS is not called
+     NULL                             chosen by size again
+   False, and nothing changes, for another name. FL_CPU_FORCE in the environment names the algorithm until
+   the first call. For tests and benchmarks: call it while no other thread computes. */
+FL_API bool fl_cpu_force(const char *algorithm);
+#ifdef __cplusplus
+}
+#endif
+
+typedef enum fl__algorithm { FL__BY_SIZE, FL__DIRECT, FL__IM2COL, FL__WINOGRAD, FL__TILES } fl__algorithm;
+/* The algorithm in force. */
+FL_PRIVATE fl__algorithm fl__cpu_forced(void);
+
+#endif /* FL_CPU_FORCE_H: stop here if you only want the declarations */
+
+#if defined(FL_IMPL_ONLY_CPU_FORCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_FORCE_IMPL
+#define FL_CPU_FORCE_IMPL
+
+#include <stdlib.h>
+#include <string.h>
+
+static int fl__force = -1; /* -1: the environment was not read yet; every thread would read the same */
+
+FL_API bool fl_cpu_force(const char *algorithm) {
+    static const char *const name[] = {"", "direct", "im2col", "winograd", "tiles"};
+    for (int i = 0; i < 5; i++)
+        if (strcmp(algorithm ? algorithm : "", name[i]) == 0) {
+            __atomic_store_n(&fl__force, i, __ATOMIC_RELAXED);
+            return true;
+        }
+    return false;
+}
+
+FL_PRIVATE fl__algorithm fl__cpu_forced(void) {
+    if (__atomic_load_n(&fl__force, __ATOMIC_RELAXED) < 0 && !fl_cpu_force(getenv("FL_CPU_FORCE")))
+        fl_cpu_force(NULL);
+    return (fl__algorithm)__atomic_load_n(&fl__force, __ATOMIC_RELAXED);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

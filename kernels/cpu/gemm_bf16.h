@@ -1,0 +1,37 @@
+/* kernels/cpu/gemm_bf16.h - the register tiles of gemm.h for pairs of bf16 */
+#include "gemm.h"
+#ifndef FL_CPU_GEMM_BF16_H
+#define FL_CPU_GEMM_BF16_H
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_GEMM_BF16) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_GEMM_BF16_IMPL
+#define FL_CPU_GEMM_BF16_IMPL
+
+#ifdef FL__HAS_PAIRS_avx512
+#ifndef FL_EMULATE_BF16
+#include <immintrin.h>
+#endif
+
+FL__TILES_BEGIN
+#define FL__LEVEL_TEXT "gemm.inc"
+#define FL__UNIT gemm
+#define FL__WITH_F32 0
+#define FL__WITH_PAIRS 1
+#include "levels.inc"
+FL__TILES_END
+
+FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks) {
+    bool rounds = fl_matmul_precision() == FL_BF16 && fl__level_has_bf16();
+    return rounds && ks->size == 4 ? &fl__gemm_kernels_pairs_avx512 : NULL;
+}
+#else
+FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks) {
+    (void)ks;
+    return NULL;
+}
+#endif
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
