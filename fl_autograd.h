@@ -1086,38 +1086,6 @@ FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph) {
 
 /* ---- ops of the tables ---- */
 
-/* The formulas once more, as compositions of fv_ functions: for gradients where no fused one is
-   better, and for all that are themselves recorded. */
-typedef fl_var *(*fv__formula)(fl_var *a, fl_var *b, fl_var *y, fl_var *dy);
-#define FL_W(name) fv_##name
-#include "kernels/fl_words.h"
-#define FV__UNARY(op, cls, need, f, g)                                          \
-    static fl_var *fv__##op##_dx(fl_var *x, fl_var *b, fl_var *y, fl_var *dy) { \
-        (void)x, (void)b, (void)y, (void)dy;                                    \
-        return g;                                                               \
-    }
-#define FV__BINARY(op, cls, need, f, ga, gb)                                    \
-    static fl_var *fv__##op##_da(fl_var *a, fl_var *b, fl_var *y, fl_var *dy) { \
-        (void)a, (void)b, (void)y, (void)dy;                                    \
-        return ga;                                                              \
-    }                                                                           \
-    static fl_var *fv__##op##_db(fl_var *a, fl_var *b, fl_var *y, fl_var *dy) { \
-        (void)a, (void)b, (void)y, (void)dy;                                    \
-        return gb;                                                              \
-    }
-FL_UNARY_OPS(FV__UNARY)
-FL_BINARY_OPS(FV__BINARY)
-#undef FV__UNARY
-#undef FV__BINARY
-#define FL_WORDS_END
-#include "kernels/fl_words.h"
-
-#define FV__DX(op, ...) [FL_OP_##op] = {fv__##op##_dx, NULL},
-#define FV__DAB(op, ...) [FL_OP_##op] = {fv__##op##_da, fv__##op##_db},
-static const fv__formula fv__formulas[][2] = {FL_UNARY_OPS(FV__DX) FL_BINARY_OPS(FV__DAB)};
-#undef FV__DX
-#undef FV__DAB
-
 #define FV__FN(op, ...) [FL_OP_##op] = fl_##op,
 static fl_tensor *(*const fv__unary_fn[])(fl_tensor *) = {FL_UNARY_OPS(FV__FN)};
 static fl_tensor *(*const fv__binary_fn[])(fl_tensor *, fl_tensor *) = {FL_BINARY_OPS(FV__FN)};
@@ -1134,20 +1102,18 @@ enum {
 };
 
 static unsigned fv__needs_of_formula(fl_op op, int i) {
-    const char *text = fl_op_get_info(op)->grad[i];
-    unsigned needs = fl_op_grad_words(op, i) > 1 ? FV__LONG : 0;
-    while (text && *text) {
-        size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz");
-        if (n == 1 && (*text == 'a' || *text == 'x')) needs |= FV__READS_A;
-        if (n == 1 && *text == 'b') needs |= FV__READS_B;
-        if (n == 1 && *text == 'y') needs |= FV__READS_Y;
-        if (n == 2 && text[0] == 'd' && text[1] == 'y') needs |= FV__FLOWS;
-        text += n + (text[n] != 0);
-    }
+    const int arity = fl_op_get_info(op)->arity;
+    if (i >= arity) return 0;
+    const fl_formula *f = fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA);
+    unsigned needs = f->n_steps > 1 ? FV__LONG : 0;
+    if (f->reads & 1) needs |= FV__READS_A;
+    if (f->reads & 2 && arity == 2) needs |= FV__READS_B;
+    if (f->reads >> arity & 1) needs |= FV__READS_Y;
+    if (f->reads >> (arity + 1) & 1) needs |= FV__FLOWS;
     return needs;
 }
 
-/* Read from the text once per op; which thread writes the result does not matter. */
+/* Read from the program once per op; which thread writes the result does not matter. */
 static unsigned fv__needs_of(fl_op op) {
     static unsigned known[FL_TABLE_OPS];
     unsigned needs = __atomic_load_n(&known[op], __ATOMIC_RELAXED);
@@ -1161,6 +1127,27 @@ static unsigned fv__needs_of(fl_op op) {
 static fl_tensor *fv__operand(fl_var *x, fl_var *dy) {
     fl_tensor *t = fl_cast(x ? x->value : dy->value, dy->value->dtype);
     return t ? fl_expand(t, fl_shape_of(dy->value)) : NULL;
+}
+
+static fl_var *fv__unary(fl_op op, fl_var *x);
+static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b);
+
+static void *fv__formula_number(double value) {
+    return fv_num(value);
+}
+
+static void *fv__formula_step(fl_primitive primitive, void *const x[]) {
+    const fl_op op = fl_primitive_op(primitive);
+    if (op == FL_OP_where) return fv_where(x[0], x[1], x[2]);
+    return fl_op_get_info(op)->arity == 1 ? fv__unary(op, x[0]) : fv__binary(op, x[0], x[1]);
+}
+
+/* The gradient of operand i on variables: where no fused one is better, and where it is recorded. */
+static fl_var *fv__gradient(fl_op op, int i, void *const in[]) {
+    static const fl_formula_meaning variables = {fv__formula_number, fv__formula_step};
+    void *d[FL_FORMULA_OUTPUTS];
+    const fl_formula *f = fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA);
+    return fl_formula_run(f, &variables, in, d) ? d[0] : NULL;
 }
 
 static fl_tensor *fv__unary_recompute(fl_node *n) {
@@ -1178,7 +1165,7 @@ static void fv__unary_back(fl_node *n, fl_var *dy) {
     if (!fl_grad_enabled() && fv__needs_of(op) & FV__LONG)
         dx = fl__grad1(op, fv__operand(x, dy), fv__operand(y, dy), dy->value, own);
     if (dx) fv_add_grad(n, 0, dx == own ? dy : fv_const(dx));
-    else if (!fl_error()) fv_add_grad(n, 0, fv__formulas[op][0](x, NULL, y, dy));
+    else if (!fl_error()) fv_add_grad(n, 0, fv__gradient(op, 0, (void *[]){x, y, dy}));
 }
 
 FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value) {
@@ -1236,7 +1223,7 @@ static void fv__binary_back(fl_node *n, fl_var *dy) {
     }
     if (fl_error()) return;
     for (int i = 0; i < 2; i++)
-        if (want >> i & 1) fv_add_grad(n, i, fv__formulas[n->op][i](a, b, y, dy));
+        if (want >> i & 1) fv_add_grad(n, i, fv__gradient(n->op, i, (void *[]){a, b, y, dy}));
 }
 
 static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {

@@ -45,6 +45,7 @@
                  end of the op; NaN propagates through maximum, minimum, relu, amax, amin; sums of
                  b8 and integers are i64; empty: sum 0, prod 1, mean NaN, amax an error. */
 #include "fl_mem.h"
+#include "fl/tensor/formula.h"
 #ifndef FL_TENSOR_H
 #define FL_TENSOR_H
 
@@ -165,16 +166,16 @@ FL_API void fl_set_flags(uint64_t flags);
 
 /* >>tables ------------------------------------------------------------------------------------- */
 
-/* The only place where an op exists. Formulas use the closed vocabulary of kernels/fl_words.h and
-   are expanded three ways: to scalar C (the loops of kernels/), to text (fl_op_info, generated
-   code), to calls of fl_ and fv_ functions (what a backend without the slot runs, and double
-   backward).
+/* The only place where an op exists. Formulas use the closed vocabulary of fl/tensor/formula.h and are read
+   three ways: as scalar C (compiled loops of hot formulas, by kernels/fl_words.h), as text (fl_op_info,
+   generated code), and as programs, which run on fl_ and fv_ functions (what a backend without the
+   slot runs, and double backward) and on blocks of numbers (kernels/cpu/formula.h).
 
    class  takes                          gives         need  REQ: every backend has it (or falls back on cpu, warned)
-   FLOAT  float (integers become f32)    the same            OPT: a slot where speed wants one; else the formula
-   NUM    float, integers                the same            DEF: the formula; the cpu has no loops for it
-   ANY    float, integers, b8            the same
-   INT    integers, b8                   the same
+   FLOAT  float (integers become f32)    the same            HOT: so it is, and the cpu compiles its gradient
+   NUM    float, integers                the same            OPT: the cpu compiles it and its gradient; others give it a
+   ANY    float, integers, b8            the same                 slot where speed wants one, else it is composed
+   INT    integers, b8                   the same            DEF: the same, but the cpu runs its program
    CMP    anything                       b8
    BOOL   anything, as x != 0            b8
 
@@ -189,18 +190,18 @@ FL_API void fl_set_flags(uint64_t flags);
     X(sqrt,        FLOAT, REQ, SQRT(x),                                  DIV(dy, MUL(CONST(2), y))) \
     X(sin,         FLOAT, REQ, SIN(x),                                   MUL(dy, COS(x))) \
     X(cos,         FLOAT, REQ, COS(x),                                   NEG(MUL(dy, SIN(x)))) \
-    X(tanh,        FLOAT, REQ, TANH(x),                                  MUL(dy, SUB(CONST(1), MUL(y, y)))) \
+    X(tanh,        FLOAT, HOT, TANH(x),                                  MUL(dy, SUB(CONST(1), MUL(y, y)))) \
     X(erf,         FLOAT, REQ, ERF(x),          MUL(dy, MUL(CONST(1.1283791670955126), EXP(NEG(MUL(x, x)))))) \
     X(floor,       NUM,   REQ, FLOOR(x),                                 CONST(0)) \
     X(rint,        NUM,   REQ, RINT(x),                                  CONST(0)) \
     X(bitwise_not, INT,   REQ, NOT(x),                                   CONST(0)) \
-    X(ceil,        NUM,   OPT, NEG(FLOOR(NEG(x))),                       CONST(0)) \
-    X(trunc,       NUM,   OPT, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x)), CONST(0)) \
+    X(ceil,        NUM,   DEF, NEG(FLOOR(NEG(x))),                       CONST(0)) \
+    X(trunc,       NUM,   DEF, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x)), CONST(0)) \
     X(frac,        NUM,   DEF, SUB(x, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x))), dy) \
-    X(square,      NUM,   OPT, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
-    X(reciprocal,  FLOAT, OPT, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
-    X(rsqrt,       FLOAT, OPT, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
-    X(sign,        NUM,   OPT, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
+    X(square,      NUM,   DEF, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
+    X(reciprocal,  FLOAT, DEF, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
+    X(rsqrt,       FLOAT, DEF, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
+    X(sign,        NUM,   DEF, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
     X(deg2rad,     FLOAT, DEF, MUL(x, CONST(0.017453292519943295)),      MUL(dy, CONST(0.017453292519943295))) \
     X(rad2deg,     FLOAT, DEF, MUL(x, CONST(57.29577951308232)),         MUL(dy, CONST(57.29577951308232))) \
     /* logarithms of whole powers of the base are exact */ \
@@ -294,13 +295,13 @@ FL_API void fl_set_flags(uint64_t flags);
       DIV(dy, MUL(ADD(CONST(1), ABS(x)), ADD(CONST(1), ABS(x))))) \
     X(logsigmoid,  FLOAT, DEF, SUB(MIN(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))), DIV(dy, ADD(CONST(1), EXP(x)))) \
     X(tanhshrink,  FLOAT, DEF, SUB(x, TANH(x)),                          MUL(dy, MUL(TANH(x), TANH(x)))) \
-    X(isnan,       CMP,   OPT, NOT(EQ(x, x)),                            CONST(0)) \
+    X(isnan,       CMP,   DEF, NOT(EQ(x, x)),                            CONST(0)) \
     X(isfinite,    CMP,   DEF, EQ(MUL(x, CONST(0)), CONST(0)),           CONST(0)) \
     X(isinf,       CMP,   DEF, AND(EQ(x, x), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
     X(isposinf,    CMP,   DEF, AND(LT(CONST(0), x), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
     X(isneginf,    CMP,   DEF, AND(LT(x, CONST(0)), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
     X(signbit,     CMP,   DEF, OR(LT(x, CONST(0)), LT(DIV(CONST(1), x), CONST(0))), CONST(0)) \
-    X(logical_not, BOOL,  OPT, NOT(x),                                   CONST(0))
+    X(logical_not, BOOL,  DEF, NOT(x),                                   CONST(0))
 
 /*       op           class  need  y = f(a, b)            da = g(a, b, y, dy)                    db                 */
 #define FL_BINARY_OPS(X) \
@@ -354,14 +355,14 @@ FL_API void fl_set_flags(uint64_t flags);
     X(logaddexp2,   FLOAT, DEF, SELECT(EQ(a, b), ADD(a, CONST(1)), ADD(MAX(a, b), \
       MUL(CONST(1.4426950408889634), LOG1P(POW(CONST(2), NEG(ABS(SUB(a, b)))))))), \
       DIV(dy, ADD(CONST(1), POW(CONST(2), SUB(b, a)))), DIV(dy, ADD(CONST(1), POW(CONST(2), SUB(a, b))))) \
-    X(prelu,        FLOAT, OPT, SELECT(LT(CONST(0), a), a, MUL(b, a)), \
+    X(prelu,        FLOAT, DEF, SELECT(LT(CONST(0), a), a, MUL(b, a)), \
       SELECT(LT(CONST(0), a), dy, MUL(dy, b)),          SELECT(LT(CONST(0), a), CONST(0), MUL(dy, a))) \
-    X(ne,           CMP,   OPT, NOT(EQ(a, b)),          CONST(0),                               CONST(0)) \
-    X(gt,           CMP,   OPT, LT(b, a),               CONST(0),                               CONST(0)) \
-    X(ge,           CMP,   OPT, LE(b, a),               CONST(0),                               CONST(0)) \
-    X(logical_and,  BOOL,  OPT, AND(a, b),              CONST(0),                               CONST(0)) \
-    X(logical_or,   BOOL,  OPT, OR(a, b),               CONST(0),                               CONST(0)) \
-    X(logical_xor,  BOOL,  OPT, XOR(a, b),              CONST(0),                               CONST(0))
+    X(ne,           CMP,   DEF, NOT(EQ(a, b)),          CONST(0),                               CONST(0)) \
+    X(gt,           CMP,   DEF, LT(b, a),               CONST(0),                               CONST(0)) \
+    X(ge,           CMP,   DEF, LE(b, a),               CONST(0),                               CONST(0)) \
+    X(logical_and,  BOOL,  DEF, AND(a, b),              CONST(0),                               CONST(0)) \
+    X(logical_or,   BOOL,  DEF, OR(a, b),               CONST(0),                               CONST(0)) \
+    X(logical_xor,  BOOL,  DEF, XOR(a, b),              CONST(0),                               CONST(0))
 
 /* Ops that are not element-wise formulas. `holds`: the REQ ops that an OPT op's composition runs;
    "cpu": it has none, and runs on the cpu where the backend has no slot.
@@ -500,8 +501,18 @@ FL_API fl_op fl_op_named(const char *name); /* FL_OP_NONE if there is none */
 FL_API bool fl_op_holds(fl_op op, fl_op part);
 /* True if the gradient formula of op for operand i (0, 1) runs `part`. */
 FL_API bool fl_op_grad_holds(fl_op op, int i, fl_op part);
-/* Words in that gradient formula: 0 passes dy on (or is constant zero), 1 is a single op. */
+/* Steps of that gradient formula: 0 passes dy on (or is constant zero), 1 is a single op. */
 FL_API int fl_op_grad_words(fl_op op, int i);
+/* The programs of a table line, parsed at the first call: y of (x) or (a, b); dx of (x, y, dy) or da
+   of (a, b, y, dy); db; both da and db. NULL, after fl_fail, if the op has no such formula. */
+typedef enum fl_program {
+    FL_PROGRAM_Y,
+    FL_PROGRAM_DA,
+    FL_PROGRAM_DB,
+    FL_PROGRAM_DA_DB
+} fl_program;
+FL_API const fl_formula *fl_op_program(fl_op op, fl_program which);
+FL_API fl_op fl_primitive_op(fl_primitive primitive); /* the op that a step of a program runs */
 
 /* >>records ------------------------------------------------------------------------------------ */
 
@@ -971,8 +982,9 @@ FL_PRIVATE fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_dtype d,
 FL_PRIVATE fl_tensor *fl__max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape,
                                           fl_pool2d_args a);
 FL_PRIVATE fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, fl_pool2d_args a);
-/* y of a table formula by its composition */
+/* y of a table formula by its composition; the first output of any program, which may be NULL */
 FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b);
+FL_PRIVATE fl_tensor *fl__formula_on(const fl_formula *f, fl_tensor *const *in);
 /* Runs the record of an OPT op of the tables whose composition stands above this header, and hands it
    over for all families that have no slot. Raises. */
 FL_PRIVATE bool fl__run_fused(const fl_call *c, fl_compose_fn compose);
@@ -992,6 +1004,7 @@ FL_PRIVATE void fl__register_ops(void);
 /* >>implementation ----------------------------------------------------------------------------- */
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1198,6 +1211,7 @@ int64_t fl_live(void) {
 
 static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #define FL__IS_REQ true
+#define FL__IS_HOT true
 #define FL__IS_OPT false
 #define FL__IS_DEF false
 #define FL__U(op, class_, need, f, g) \
@@ -1213,6 +1227,7 @@ static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #undef FL__B
 #undef FL__O
 #undef FL__IS_REQ
+#undef FL__IS_HOT
 #undef FL__IS_OPT
 #undef FL__IS_DEF
 };
@@ -1220,22 +1235,11 @@ static const fl_op_info fl__table[FL_TABLE_OPS] = {
 static const fl_op_info *fl__ops[FL_MAX_OPS];
 static int fl__n_ops;
 
-/* The vocabulary as text, for what reads formulas: the op each word runs (CONST runs none). */
-static const struct {
-    const char *word;
-    fl_op op;
-} fl__words[] = {
-    {"ADD", FL_OP_add},         {"SUB", FL_OP_sub},       {"MUL", FL_OP_mul},
-    {"DIV", FL_OP_div},         {"NEG", FL_OP_neg},       {"ABS", FL_OP_abs},
-    {"EXP", FL_OP_exp},         {"LOG", FL_OP_log},       {"LOG1P", FL_OP_log1p},
-    {"EXPM1", FL_OP_expm1},     {"SQRT", FL_OP_sqrt},     {"SIN", FL_OP_sin},
-    {"COS", FL_OP_cos},         {"TANH", FL_OP_tanh},     {"ERF", FL_OP_erf},
-    {"ATAN2", FL_OP_atan2},     {"SHL", FL_OP_shift_left}, {"SHR", FL_OP_shift_right},
-    {"POW", FL_OP_pow},         {"MOD", FL_OP_remainder}, {"MAX", FL_OP_maximum},
-    {"MIN", FL_OP_minimum},     {"FLOOR", FL_OP_floor},   {"RINT", FL_OP_rint},
-    {"LT", FL_OP_lt},           {"LE", FL_OP_le},         {"EQ", FL_OP_eq},
-    {"AND", FL_OP_bitwise_and}, {"OR", FL_OP_bitwise_or}, {"XOR", FL_OP_bitwise_xor},
-    {"NOT", FL_OP_bitwise_not}, {"SELECT", FL_OP_where},
+/* The ops that primitives run. */
+static const fl_op fl__primitive_ops[] = {
+#define FL__P(word, op, ...) [FL_PRIMITIVE_##op] = FL_OP_##op,
+    FL_PRIMITIVES(FL__P)
+#undef FL__P
 };
 
 static void fl__ops_init(void) {
@@ -1273,19 +1277,40 @@ fl_op fl_op_register(const fl_op_info *info) {
     return fl__n_ops++;
 }
 
-/* Calls seen(op) for each word of a formula that runs an op; counts them. With part: counts those
-   of that op. */
-static int fl__formula_words(const char *text, fl_op part) {
-    int count = 0;
-    for (const char *p = text; p && *p;) {
-        size_t n = strspn(p, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
-        bool word = n > 0 && p[0] >= 'A' && p[n] == '(';
-        for (size_t i = 0; word && i < sizeof fl__words / sizeof *fl__words; i++)
-            if (strlen(fl__words[i].word) == n && !memcmp(fl__words[i].word, p, n))
-                count += part == FL_OP_NONE || part == fl__words[i].op;
-        p += n ? n : 1;
+fl_op fl_primitive_op(fl_primitive primitive) {
+    return (unsigned)primitive < FL_PRIMITIVE_COUNT ? fl__primitive_ops[primitive] : FL_OP_NONE;
+}
+
+const fl_formula *fl_op_program(fl_op op, fl_program which) {
+    static fl_formula programs[FL_OP_copy][FL_PROGRAM_DA_DB + 1];
+    static bool known[FL_OP_copy][FL_PROGRAM_DA_DB + 1];
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const fl_op_info *info = fl_op_get_info(op);
+    const int arity = info ? info->arity : 0;
+    if (!arity || (unsigned)which > (arity == 1 ? FL_PROGRAM_DA : FL_PROGRAM_DA_DB)) {
+        fl_fail("fl_op_program: op %d has no such formula", (int)op);
+        return NULL;
     }
-    return count;
+    fl_formula *f = &programs[op][which];
+    if (__atomic_load_n(&known[op][which], __ATOMIC_ACQUIRE)) return f;
+    char both[2048];
+    const char *text = which == FL_PROGRAM_Y    ? info->formula
+                       : which < FL_PROGRAM_DA_DB ? info->grad[which - FL_PROGRAM_DA]
+                                                : both;
+    const char *y_of = arity == 1 ? "x" : "a b", *dx_of = arity == 1 ? "x y dy" : "a b y dy";
+    if (text == both) snprintf(both, sizeof both, "%s, %s", info->grad[0], info->grad[1]);
+    pthread_mutex_lock(&lock);
+    bool ok = known[op][which] || fl_formula_parse(f, text, which == FL_PROGRAM_Y ? y_of : dx_of);
+    __atomic_store_n(&known[op][which], ok, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&lock);
+    return ok ? f : NULL;
+}
+
+/* Whether that program runs the op `part`. */
+static bool fl__program_holds(fl_op op, fl_program which, fl_op part) {
+    for (int i = 0; i < FL_PRIMITIVE_COUNT; i++)
+        if (fl__primitive_ops[i] == part) return fl_formula_has(fl_op_program(op, which), (fl_primitive)i);
+    return false;
 }
 
 /* True if `name` is one of the space-separated words of list. */
@@ -1298,17 +1323,19 @@ static bool fl__listed(const char *list, const char *name) {
 
 bool fl_op_holds(fl_op op, fl_op part) {
     if (!fl__op_exists(op) || !fl__op_exists(part)) return false;
-    if (fl__ops[op]->arity) return op != part && fl__formula_words(fl__ops[op]->formula, part) > 0;
+    if (fl__ops[op]->arity) return op != part && fl__program_holds(op, FL_PROGRAM_Y, part);
     return fl__listed(fl__ops[op]->contains, fl__ops[part]->name);
 }
 
 bool fl_op_grad_holds(fl_op op, int i, fl_op part) {
-    return fl__op_exists(op) && fl__op_exists(part) && (unsigned)i < 2 &&
-           fl__formula_words(fl__ops[op]->grad[i], part) > 0;
+    return fl__op_exists(op) && i >= 0 && i < fl__ops[op]->arity &&
+           fl__program_holds(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA, part);
 }
 
 int fl_op_grad_words(fl_op op, int i) {
-    return fl__op_exists(op) && (unsigned)i < 2 ? fl__formula_words(fl__ops[op]->grad[i], FL_OP_NONE) : 0;
+    return fl__op_exists(op) && i >= 0 && i < fl__ops[op]->arity
+               ? fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA)->n_steps
+               : 0;
 }
 
 /* ---- shapes ---- */
@@ -2115,33 +2142,25 @@ bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
 
 /* ---- element-wise: formulas of the tables, by slot or as compositions ---- */
 
-#include "kernels/fl_words.h"
-#define FL_W(op) fl_##op
-#define fl_num fl_constant
-#define FL__U(op, class_, need, f, g)                                     \
-    static fl_tensor *fl__formula_##op(fl_tensor *x, fl_tensor *unused) { \
-        (void)unused;                                                     \
-        return f;                                                         \
-    }
-#define FL__B(op, class_, need, f, ga, gb)                           \
-    static fl_tensor *fl__formula_##op(fl_tensor *a, fl_tensor *b) { \
-        return f;                                                    \
-    }
-FL_UNARY_OPS(FL__U)
-FL_BINARY_OPS(FL__B)
-#undef FL__U
-#undef FL__B
-#undef fl_num
-#undef FL_W
-#define FL_WORDS_END
-#include "kernels/fl_words.h"
+static fl_tensor *fl__unary(fl_op op, fl_tensor *x);
+static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b);
 
-typedef fl_tensor *(*fl__formula_fn)(fl_tensor *a, fl_tensor *b);
-static const fl__formula_fn fl__formulas[FL_TABLE_OPS] = {
-#define FL__F(op, ...) [FL_OP_##op] = fl__formula_##op,
-    FL_UNARY_OPS(FL__F) FL_BINARY_OPS(FL__F)
-#undef FL__F
-};
+static void *fl__formula_number(double value) {
+    return fl_constant(value);
+}
+
+static void *fl__formula_step(fl_primitive primitive, void *const x[]) {
+    const fl_op op = fl__primitive_ops[primitive];
+    if (op == FL_OP_where) return fl_where(x[0], x[1], x[2]);
+    return fl__ops[op]->arity == 1 ? fl__unary(op, x[0]) : fl__binary(op, x[0], x[1]);
+}
+
+FL_PRIVATE fl_tensor *fl__formula_on(const fl_formula *f, fl_tensor *const *in) {
+    static const fl_formula_meaning tensors = {fl__formula_number, fl__formula_step};
+    void *x[FL_FORMULA_INPUTS], *y[FL_FORMULA_OUTPUTS];
+    for (int i = 0; f && i < f->n_in; i++) x[i] = in[i];
+    return f && fl_formula_run(f, &tensors, x, y) ? y[0] : NULL;
+}
 
 /* A weak operand of a composition in the dtype of the op: combined with constants, and by itself, it
    would be an f32 of the default family. */
@@ -2157,12 +2176,10 @@ FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
         const fl_tensor *like = a->weak ? b : a;
         if (!(a = fl__strong(a, like)) || !(b = fl__strong(b, like))) return NULL;
     }
-    return fl__formulas[op](a, b);
+    return fl__formula_on(fl_op_program(op, FL_PROGRAM_Y), (fl_tensor *[]){a, b});
 }
 
 /* The cast is for formulas that give nothing but constants. */
-static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b);
-
 static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b, fl_dtype dtype) {
     fl_scope s = fl_scope_begin();
     fl_tensor *y = fl__formula(op, a, b);
@@ -2461,26 +2478,26 @@ bool fl_set_host(fl_tensor *t, const void *src, size_t bytes) {
 fl_number fl_number_load(fl_dtype d, const void *p) {
     if (!p) return (fl_number){true, (double)NAN, 0};
     switch (d) {
-#define FL__LOAD(D, T, real, as_float, as_int)                \
+#define FL__NUMBER_LOAD(D, T, real, as_float, as_int)                \
     case D: {                                                 \
         T v;                                                  \
         memcpy(&v, p, sizeof v);                              \
         return (fl_number){real, (double)(as_float), as_int}; \
     }
-        FL__LOAD(FL_B8, uint8_t, false, v, v)
-        FL__LOAD(FL_U8, uint8_t, false, v, v)
-        FL__LOAD(FL_I8, int8_t, false, v, v)
-        FL__LOAD(FL_I16, int16_t, false, v, v)
-        FL__LOAD(FL_I32, int32_t, false, v, v)
-        FL__LOAD(FL_I64, int64_t, false, v, v)
-        FL__LOAD(FL_U16, uint16_t, false, v, v)
-        FL__LOAD(FL_U32, uint32_t, false, v, v)
-        FL__LOAD(FL_U64, uint64_t, false, v, (int64_t)v)
-        FL__LOAD(FL_F16, uint16_t, true, flm_f16_to_f32(v), 0)
-        FL__LOAD(FL_BF16, uint16_t, true, flm_bf16_to_f32(v), 0)
-        FL__LOAD(FL_F32, float, true, v, 0)
-        FL__LOAD(FL_F64, double, true, v, 0)
-#undef FL__LOAD
+        FL__NUMBER_LOAD(FL_B8, uint8_t, false, v, v)
+        FL__NUMBER_LOAD(FL_U8, uint8_t, false, v, v)
+        FL__NUMBER_LOAD(FL_I8, int8_t, false, v, v)
+        FL__NUMBER_LOAD(FL_I16, int16_t, false, v, v)
+        FL__NUMBER_LOAD(FL_I32, int32_t, false, v, v)
+        FL__NUMBER_LOAD(FL_I64, int64_t, false, v, v)
+        FL__NUMBER_LOAD(FL_U16, uint16_t, false, v, v)
+        FL__NUMBER_LOAD(FL_U32, uint32_t, false, v, v)
+        FL__NUMBER_LOAD(FL_U64, uint64_t, false, v, (int64_t)v)
+        FL__NUMBER_LOAD(FL_F16, uint16_t, true, flm_f16_to_f32(v), 0)
+        FL__NUMBER_LOAD(FL_BF16, uint16_t, true, flm_bf16_to_f32(v), 0)
+        FL__NUMBER_LOAD(FL_F32, float, true, v, 0)
+        FL__NUMBER_LOAD(FL_F64, double, true, v, 0)
+#undef FL__NUMBER_LOAD
     default: return (fl_number){true, (double)NAN, 0};
     }
 }
@@ -2494,17 +2511,17 @@ static float fl__number_f32(fl_number v) {
 void fl_number_store(fl_dtype d, void *p, fl_number v) {
     if (!p) return;
     switch (d) {
-#define FL__STORE(D, T, name) \
+#define FL__NUMBER_STORE(D, T, name) \
     case D: memcpy(p, &(T){v.real ? flm_f64_to_##name(v.f) : (T)v.i}, sizeof(T)); break
-        FL__STORE(FL_U8, uint8_t, u8);
-        FL__STORE(FL_I8, int8_t, i8);
-        FL__STORE(FL_I16, int16_t, i16);
-        FL__STORE(FL_I32, int32_t, i32);
-        FL__STORE(FL_I64, int64_t, i64);
-        FL__STORE(FL_U16, uint16_t, u16);
-        FL__STORE(FL_U32, uint32_t, u32);
-        FL__STORE(FL_U64, uint64_t, u64);
-#undef FL__STORE
+        FL__NUMBER_STORE(FL_U8, uint8_t, u8);
+        FL__NUMBER_STORE(FL_I8, int8_t, i8);
+        FL__NUMBER_STORE(FL_I16, int16_t, i16);
+        FL__NUMBER_STORE(FL_I32, int32_t, i32);
+        FL__NUMBER_STORE(FL_I64, int64_t, i64);
+        FL__NUMBER_STORE(FL_U16, uint16_t, u16);
+        FL__NUMBER_STORE(FL_U32, uint32_t, u32);
+        FL__NUMBER_STORE(FL_U64, uint64_t, u64);
+#undef FL__NUMBER_STORE
     case FL_F16: memcpy(p, &(uint16_t){flm_f32_to_f16(fl__number_f32(v))}, 2); break;
     case FL_BF16: memcpy(p, &(uint16_t){flm_f32_to_bf16(fl__number_f32(v))}, 2); break;
     case FL_F32: memcpy(p, &(float){fl__number_f32(v)}, 4); break;

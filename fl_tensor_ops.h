@@ -494,55 +494,6 @@ bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_t
 
 /* >>composed ----------------------------------------------------------------------------------- */
 
-/* The gradient formulas as compositions; fl_autograd.h has them on variables, these serve recorded
-   calls. */
-#include "kernels/fl_words.h"
-#define FL_W(op) fl_##op
-#define fl_num fl_constant
-#define FL__U(op, class_, need, f, g)                                                \
-    static fl_tensor *fl__gradient_##op(fl_tensor *x, fl_tensor *y, fl_tensor *dy) { \
-        (void)x, (void)y, (void)dy;                                                  \
-        return g;                                                                    \
-    }
-#define FL__B(op, class_, need, f, ga, gb)                                               \
-    static fl_tensor *fl__gradient_##op(int i, fl_tensor *a, fl_tensor *b, fl_tensor *y, \
-                                        fl_tensor *dy) {                                 \
-        (void)a, (void)b, (void)y, (void)dy;                                             \
-        return i == 0 ? ga : gb;                                                         \
-    }
-FL_UNARY_OPS(FL__U)
-FL_BINARY_OPS(FL__B)
-#undef FL__U
-#undef FL__B
-#undef fl_num
-#undef FL_W
-#define FL_WORDS_END
-#include "kernels/fl_words.h"
-
-static fl_tensor *fl__gradient1(fl_op op, fl_tensor *const *in) {
-    switch (op) {
-#define FL__U(op, ...) \
-    case FL_OP_##op:   \
-        return fl__gradient_##op(in[0], in[1], in[2]);
-        FL_UNARY_OPS(FL__U)
-#undef FL__U
-    default:
-        return fl_bad("fl_grad1: op %d has no formula of x", (int)op);
-    }
-}
-
-static fl_tensor *fl__gradient2(fl_op op, int i, fl_tensor *const *in) {
-    switch (op) {
-#define FL__B(op, ...) \
-    case FL_OP_##op:   \
-        return fl__gradient_##op(i, in[0], in[1], in[2], in[3]);
-        FL_BINARY_OPS(FL__B)
-#undef FL__B
-    default:
-        return fl_bad("fl_grad2: op %d has no formula of a and b", (int)op);
-    }
-}
-
 /* The value of output i of an OPT op's record by its composition: what the public function does
    without the slot. */
 static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index) {
@@ -559,9 +510,10 @@ static fl_tensor *fl__composed_value(const fl_call *c, int i, fl_tensor **index)
     case FL_OP_avg_pool2d_grad:
         return fl_avg_pool2d_grad(in[0], shape, *(const fl_pool2d_args *)c->args);
     case FL_OP_grad1:
-        return fl__gradient1(((const fl_grad_args *)c->args)->op, in);
+        return fl__formula_on(fl_op_program(((const fl_grad_args *)c->args)->op, FL_PROGRAM_DA), in);
     case FL_OP_grad2:
-        return fl__gradient2(((const fl_grad_args *)c->args)->op, i, in);
+        return fl__formula_on(fl_op_program(((const fl_grad_args *)c->args)->op,
+                                            i ? FL_PROGRAM_DB : FL_PROGRAM_DA), in);
     default:
         return fl_bad("fl_%s: it has no composition", fl_op_get_info(c->op)->name);
     }

@@ -6,7 +6,9 @@
    Sorting and scattering: millions of elements a second. The ops of networks, forward and with
    their gradients, on tensors past the last cache and on ones of 1.5 MiB: there the note has the
    share of a copy of as many bytes in plain stores, timed between the same calls, minima of both.
-   ARGS=nets: these only; bench/peers/torch_ops.py prints the same rows. */
+   ARGS=nets: these only; bench/peers/torch_ops.py prints the same rows.
+   ARGS=formulas: every line of the op tables and its gradients, ns an element of f32 in one thread, at
+   16 Ki elements (in the caches) and 1 Mi; the least of many calls. ARGS="formulas mish": that one. */
 #include "bench.h"
 #include <math.h>
 #include <string.h>
@@ -321,7 +323,64 @@ static void networks(const char *only) {
         }
 }
 
+/* >>formulas */
+
+static const struct {
+    const char *name;
+    fl_op_class cls;
+    fl_var *(*unary)(fl_var *);
+    fl_var *(*binary)(fl_var *, fl_var *);
+} formulas[] = {
+#define UNARY(op, cls, ...) {#op, FL_CLASS_##cls, fv_##op, NULL},
+#define BINARY(op, cls, ...) {#op, FL_CLASS_##cls, NULL, fv_##op},
+    FL_UNARY_OPS(UNARY) FL_BINARY_OPS(BINARY)
+#undef UNARY
+#undef BINARY
+};
+
+/* Least seconds of y = f(a, b) in s[0], and of its backward pass, all gradients, in s[1]. */
+static void time_formula(size_t k, int64_t n, double s[2]) {
+    fl_scope all = fl_scope_begin();
+    fl_var *a = fv_param(fl_uniform(FL_SHAPE(n), 0.1, 0.9, FL_F32, &(fl_rng){1, 0}));
+    fl_var *b = fv_param(fl_uniform(FL_SHAPE(n), 0.1, 0.9, FL_F32, &(fl_rng){2, 0}));
+    fl_tensor *dy = fl_uniform(FL_SHAPE(n), -1, 1, FL_F32, &(fl_rng){3, 0});
+    const double end = fl_data_now() + 0.1;
+    s[0] = s[1] = 1e9;
+    for (int r = 0; r < 5 || fl_data_now() < end; r++) {
+        fl_scope one = fl_scope_begin();
+        double start = fl_data_now();
+        fl_var *y = formulas[k].unary ? formulas[k].unary(a) : formulas[k].binary(a, b);
+        s[0] = fmin(s[0], fl_data_now() - start);
+        start = fl_data_now();
+        if (y->requires_grad) fl_backward(y, .grad = dy);
+        if (y->requires_grad) s[1] = fmin(s[1], fl_data_now() - start);
+        fv_zero_grad(a);
+        fv_zero_grad(b);
+        fl_scope_end(&one);
+    }
+    fl_scope_end(&all);
+}
+
+static void measure_formulas(const char *only) {
+    fl_set_threads(1);
+    for (size_t k = 0; k < sizeof formulas / sizeof *formulas; k++)
+        for (int64_t n = 1 << 14; n <= 1 << 20; n <<= 6) {
+            double s[2];
+            char note[40];
+            if (formulas[k].cls == FL_CLASS_INT || (*only && strcmp(only, formulas[k].name))) continue;
+            time_formula(k, n, s);
+            snprintf(note, sizeof note, "%lld elements", (long long)n);
+            bench_line(formulas[k].name, s[0] / (double)n * 1e9, "ns", note);
+            snprintf(note, sizeof note, "%lld elements, gradients", (long long)n);
+            if (s[1] < 1e9) bench_line(formulas[k].name, s[1] / (double)n * 1e9, "ns", note);
+        }
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "formulas") == 0) {
+        measure_formulas(argc > 2 ? argv[2] : "");
+        return fl_error() != NULL;
+    }
     if (argc > 1 && strcmp(argv[1], "nets") == 0) {
         networks(argc > 2 ? argv[2] : "");
         return fl_error() != NULL;

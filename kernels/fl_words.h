@@ -1,13 +1,12 @@
-/* fl_words.h - the closed vocabulary of the op tables: one text, three expansions
+/* fl_words.h - the primitives of formulas (fl/tensor/formula.h) as macros
 
-   A formula of the op tables, say MUL(dy, SUB(CONST(1), MUL(y, y))), is written in these words
-   only. Each word is defined here once, as a call of FL_W(name); whoever expands a formula says
-   what FL_W makes of a name:
+   A formula, say MUL(dy, SUB(CONST(1), MUL(y, y))), is written in these words only. Each is a call of
+   FL_W(name); whoever expands a formula says what FL_W makes of a name:
 
-     scalar C     #define FL_W(name) flm_##name##_f32   loops of kernels/, C and CUDA (fl_math.h)
+     scalar C     #define FL_W(name) flm_##name##_f32   hot loops of kernels/, C and CUDA (fl_math.h)
      text         #define FL_W(name) flm_##name##_f32   in the file generated around "MUL(dy, ..."
-     composition  #define FL_W(name) fl_##name          on tensors: for a backend without the slot
-                  #define FL_W(name) fv_##name          on variables: to record second derivatives
+     composition  #define FL_W(name) fl_##name          kernels/composed, on tensors
+                  #define FL_W(name) fv_##name          and on variables
 
    FL_W may be redefined between expansions. The words are short, and a program may own macros
    called MIN or EQ: so the first include saves whatever they meant and defines them, and
@@ -16,9 +15,8 @@
      #include "fl_words.h"
 
    takes them (with FL_W and FL_WORDS_END) away and gives the old meanings back. Pairs follow
-   each other, they do not nest. LT LE EQ give conditions, which AND OR XOR NOT combine and
-   SELECT(c, a, b) = c ? a : b takes. MOD follows the divisor's sign; RINT rounds half to even;
-   ATAN2(a, b) is the angle of the point (b, a); SHL and SHR shift integers; CONST takes a number. */
+   each other, they do not nest. CONST takes a number; tests/test_formula.c compares the words with
+   the list of primitives. */
 #if !defined(FL_WORDS_END) && !defined(FL_WORDS_DEFINED)
 #define FL_WORDS_DEFINED
 

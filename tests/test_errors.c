@@ -361,6 +361,11 @@ static void rows_of_handles(void) {
                                !fl_op_grad_holds(FL_OP_mul, 2, FL_OP_mul));
     FINE(fl_op_grad_words,
          fl_op_grad_words(FL_OP_NONE, 0) == 0 && fl_op_grad_words(FL_OP_mul, -1) == 0);
+    NO_FILE(fl_op_program, (FL_OP_NONE, FL_PROGRAM_Y), "no such formula");
+    NO_FILE(fl_op_program, (FL_OP_relu, FL_PROGRAM_DB), "no such formula");
+    FINE(fl_primitive_op, fl_primitive_op(FL_PRIMITIVE_COUNT) == FL_OP_NONE);
+    NO_FILE(fl_formula_parse, (&(fl_formula){0}, NULL, "x"), "NULL");
+    NO_FILE(fl_formula_parse, (&(fl_formula){0}, "ADD(x, z)", "x y"), "no such input at character 8");
     NO_FILE(fl_run, (NULL), "fl_run");
     ROW(QUIET, "fl_run", !run_unknown_op(), "fl_run", "9999");
     NO_FILE(fl_call_out, (0, negative, FL_F32), "[2, -3]");
@@ -1581,6 +1586,8 @@ static const char *const cannot_fail[] = {
     "fl_set_flags",
     "fl_q8",
     "fl_backend_cpu",
+    "fl_formula_has",
+    "fl_formula_run",
     "fl_strict",
     "fl_fallbacks",
     "fl_default_family",

@@ -72,6 +72,7 @@ FL_KERNEL_BEGIN
 #define NAIVE_YES(...) __VA_ARGS__
 #define NAIVE_NO(...)
 #define NAIVE_REQ NAIVE_YES
+#define NAIVE_HOT NAIVE_YES
 #define NAIVE_OPT NAIVE_NO
 #define NAIVE_DEF NAIVE_NO
 #define NAIVE_CASE(op, cls, need, f, ...) NAIVE_##need(NAIVE_##cls(case FL_OP_##op: return f;))

@@ -2,6 +2,8 @@
 #include "../../fl_tensor.h"
 #include "levels.h"
 #include "common.h"
+#include "primitives.h"
+#include "formula.h"
 #include "elementwise.h"
 #include "copy.h"
 #include "random.h"
@@ -36,23 +38,13 @@
 #ifndef FL_CPU_BACKEND_IMPL
 #define FL_CPU_BACKEND_IMPL
 
-/* What is defined by its formula alone has no slot, and no gradient in the fused ones. */
-#define FL__SLOT_REQ(op, slot) [FL_OP_##op] = slot,
-#define FL__SLOT_OPT(op, slot) [FL_OP_##op] = slot,
-#define FL__SLOT_DEF(op, slot)
-#define FL__UNARY_SLOT(op, cls, need, ...) FL__SLOT_##need(op, fl__cpu_unary)
-#define FL__BINARY_SLOT(op, cls, need, ...) FL__SLOT_##need(op, fl__cpu_binary)
-#define FL__NO_GRAD_REQ(op)
-#define FL__NO_GRAD_OPT(op)
-#define FL__NO_GRAD_DEF(op) [FL_OP_##op] = true,
-#define FL__NO_GRAD(op, cls, need, ...) FL__NO_GRAD_##need(op)
+#define FL__UNARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_unary,
+#define FL__BINARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_binary,
 #define FL__NARROW(op, ...) [FL_OP_##op] = FL_SLOT_NARROW,
 #define FL__OTHER_SLOT(op, ...) [FL_OP_##op] = fl__cpu_##op,
 static fl_backend fl__cpu_table = {.name = "cpu",
                                          .op = {FL_UNARY_OPS(FL__UNARY_SLOT) FL_BINARY_OPS(
                                              FL__BINARY_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
-                                         .no_grad = {FL_UNARY_OPS(FL__NO_GRAD)
-                                                         FL_BINARY_OPS(FL__NO_GRAD)},
                                          .flags = {FL_UNARY_OPS(FL__NARROW)
                                                        FL_BINARY_OPS(FL__NARROW)
                                                    [FL_OP_where] = FL_SLOT_NARROW,
@@ -78,13 +70,6 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_layer_norm_grad] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cross_entropy] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cross_entropy_grad] = FL_SLOT_CONTIGUOUS}};
-#undef FL__SLOT_REQ
-#undef FL__SLOT_OPT
-#undef FL__SLOT_DEF
-#undef FL__NO_GRAD_REQ
-#undef FL__NO_GRAD_OPT
-#undef FL__NO_GRAD_DEF
-#undef FL__NO_GRAD
 #undef FL__UNARY_SLOT
 #undef FL__BINARY_SLOT
 #undef FL__OTHER_SLOT

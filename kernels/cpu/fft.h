@@ -37,7 +37,7 @@ typedef struct fl__fft {
     fl__complex *scratch; /* 2 m for each task */
 } fl__fft;
 
-static fl__complex fl__product(fl__complex a, fl__complex b) {
+static fl__complex fl__fft_product(fl__complex a, fl__complex b) {
     return (fl__complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
 
@@ -60,7 +60,7 @@ static fl__complex fl__fft_sum(const fl__complex *v, int64_t apart, int p, int b
                                const fl__complex *root, int64_t step) {
     fl__complex sum = v[0];
     for (int t = 1; t < p; t++) {
-        fl__complex w = fl__product(v[t * apart], root[t * b % p * step]);
+        fl__complex w = fl__fft_product(v[t * apart], root[t * b % p * step]);
         sum.re += w.re;
         sum.im += w.im;
     }
@@ -76,7 +76,7 @@ static void fl__fft_pass(const fl__fft *f, const fl__complex *x, fl__complex *y,
             fl__complex w = f->root[j * b * s];
             for (int64_t q = 0; q < s; q++)
                 y[q + s * (p * j + b)] =
-                    fl__product(w, fl__fft_sum(x + q + s * j, s * m, p, b, f->root, f->m / p));
+                    fl__fft_product(w, fl__fft_sum(x + q + s * j, s * m, p, b, f->root, f->m / p));
         }
 }
 
@@ -93,9 +93,9 @@ static void fl__fft_pass4(const fl__fft *f, const fl__complex *x, fl__complex *y
             fl__complex ac = {a.re + c.re, a.im + c.im}, a_c = {a.re - c.re, a.im - c.im};
             fl__complex bd = {b.re + d.re, b.im + d.im}, b_d = {b.im - d.im, d.re - b.re};
             to[q] = (fl__complex){ac.re + bd.re, ac.im + bd.im};
-            to[q + s] = fl__product(w1, (fl__complex){a_c.re + b_d.re, a_c.im + b_d.im});
-            to[q + 2 * s] = fl__product(w2, (fl__complex){ac.re - bd.re, ac.im - bd.im});
-            to[q + 3 * s] = fl__product(w3, (fl__complex){a_c.re - b_d.re, a_c.im - b_d.im});
+            to[q + s] = fl__fft_product(w1, (fl__complex){a_c.re + b_d.re, a_c.im + b_d.im});
+            to[q + 2 * s] = fl__fft_product(w2, (fl__complex){ac.re - bd.re, ac.im - bd.im});
+            to[q + 3 * s] = fl__fft_product(w3, (fl__complex){a_c.re - b_d.re, a_c.im - b_d.im});
         }
     }
 }
@@ -128,14 +128,14 @@ static fl__complex *fl__fft_line(const fl__fft *f, fl__complex *a, fl__complex *
         if (f->sign > 0) fl__conjugate(y, f->n);
         return y;
     }
-    for (int64_t i = 0; i < f->n; i++) a[i] = fl__product(a[i], f->chirp[i]);
+    for (int64_t i = 0; i < f->n; i++) a[i] = fl__fft_product(a[i], f->chirp[i]);
     for (int64_t i = f->n; i < f->m; i++) a[i] = (fl__complex){0, 0};
     fl__complex *y = fl__fft_passes(f, a, b);
-    for (int64_t i = 0; i < f->m; i++) y[i] = fl__product(y[i], f->kernel[i]);
+    for (int64_t i = 0; i < f->m; i++) y[i] = fl__fft_product(y[i], f->kernel[i]);
     fl__conjugate(y, f->m);
     y = fl__fft_passes(f, y, y == a ? b : a);
     fl__conjugate(y, f->m);
-    for (int64_t i = 0; i < f->n; i++) y[i] = fl__product(y[i], f->chirp[i]);
+    for (int64_t i = 0; i < f->n; i++) y[i] = fl__fft_product(y[i], f->chirp[i]);
     return y;
 }
 

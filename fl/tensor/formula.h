@@ -1,0 +1,335 @@
+/* fl/tensor/formula.h - element-wise formulas as programs
+
+   A formula is text in a closed vocabulary, the primitives, and in the names of its inputs:
+   "MUL(dy, SUB(CONST(1), MUL(y, y)))" of "x y dy". It is parsed once into a program: steps in
+   postfix order, common parts computed once, every result in one of few registers. A program knows
+   no ops, tensors or tables. Whoever runs it says what a primitive does:
+
+     fl_formula_run          with values of any kind: tensors (fl_tensor.h), variables (fl_autograd.h)
+     kernels/cpu/formula.h   with blocks of numbers in the first-level cache
+
+   LT LE EQ give conditions, which AND OR XOR NOT combine and SELECT(c, a, b) = c ? a : b takes. MOD
+   follows the divisor's sign; RINT rounds half to even; ATAN2(a, b) is the angle of the point
+   (b, a); SHL and SHR shift integers; CONST(0.5) is a number. Formulas separated by commas make one
+   program with that many outputs. */
+#include "../../fl_mem.h"
+#ifndef FL_FORMULA_H
+#define FL_FORMULA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(word, the op it runs, operands, class): the class says what has the primitive, as in the op
+   tables. FLOAT, NUM, ANY: numbers -> a number; CMP: numbers -> a condition; INT: integers or
+   conditions -> the same; CHOICE: a condition and two alike -> one of these. */
+#define FL_PRIMITIVES(X) \
+    X(ADD, add, 2, ANY) \
+    X(SUB, sub, 2, NUM) \
+    X(MUL, mul, 2, ANY) \
+    X(DIV, div, 2, ANY) /* of integers: rounds down, and x / 0 = 0 */ \
+    X(NEG, neg, 1, NUM) \
+    X(ABS, abs, 1, NUM) \
+    X(EXP, exp, 1, FLOAT) \
+    X(LOG, log, 1, FLOAT) \
+    X(LOG1P, log1p, 1, FLOAT) \
+    X(EXPM1, expm1, 1, FLOAT) \
+    X(SQRT, sqrt, 1, FLOAT) \
+    X(SIN, sin, 1, FLOAT) \
+    X(COS, cos, 1, FLOAT) \
+    X(TANH, tanh, 1, FLOAT) \
+    X(ERF, erf, 1, FLOAT) \
+    X(ATAN2, atan2, 2, FLOAT) \
+    X(POW, pow, 2, NUM) \
+    X(MOD, remainder, 2, NUM) \
+    X(MAX, maximum, 2, ANY) \
+    X(MIN, minimum, 2, ANY) \
+    X(FLOOR, floor, 1, NUM) \
+    X(RINT, rint, 1, NUM) \
+    X(LT, lt, 2, CMP) \
+    X(LE, le, 2, CMP) \
+    X(EQ, eq, 2, CMP) \
+    X(AND, bitwise_and, 2, INT) \
+    X(OR, bitwise_or, 2, INT) \
+    X(XOR, bitwise_xor, 2, INT) \
+    X(NOT, bitwise_not, 1, INT) \
+    X(SHL, shift_left, 2, INT) \
+    X(SHR, shift_right, 2, INT) \
+    X(SELECT, where, 3, CHOICE)
+
+typedef enum fl_primitive {
+#define FL__ENUM(word, op, ...) FL_PRIMITIVE_##op,
+    FL_PRIMITIVES(FL__ENUM)
+#undef FL__ENUM
+    FL_PRIMITIVE_COUNT
+} fl_primitive;
+
+enum {
+    FL_FORMULA_INPUTS = 8,
+    FL_FORMULA_OUTPUTS = 4,
+    FL_FORMULA_REGISTERS = 8, /* values that live at the same time, beside inputs and constants */
+    FL_FORMULA_CONSTANTS = 16,
+    FL_FORMULA_STEPS = 48,
+    /* A value's place. Inputs come first, at 0. */
+    FL_FORMULA_REGISTER = FL_FORMULA_INPUTS,
+    FL_FORMULA_OUTPUT = FL_FORMULA_REGISTER + FL_FORMULA_REGISTERS,
+    FL_FORMULA_CONSTANT = FL_FORMULA_OUTPUT + FL_FORMULA_OUTPUTS,
+    FL_FORMULA_PLACES = FL_FORMULA_CONSTANT + FL_FORMULA_CONSTANTS
+};
+
+typedef struct fl_formula_step {
+    uint8_t primitive;
+    uint8_t logical; /* 1: its last operand is a condition */
+    uint8_t to;      /* a place: a register or an output */
+    uint8_t in[3];   /* places */
+} fl_formula_step;
+
+/* An output is written by its step where no later step reads an input, which may be the same
+   memory; else it is copied from out[i] when all steps are done. */
+typedef struct fl_formula {
+    uint8_t n_in, n_out, n_steps, n_constants, n_registers;
+    uint8_t reads;                   /* bit i: a step or an output reads input i */
+    uint8_t logical;                 /* bit i: output i is a condition */
+    uint8_t out[FL_FORMULA_OUTPUTS]; /* the place of output i in the end */
+    fl_formula_step step[FL_FORMULA_STEPS];
+    double constant[FL_FORMULA_CONSTANTS];
+} fl_formula;
+
+/* Parses a formula of inputs whose names `inputs` lists, separated by spaces. False after fl_fail
+   for bad text, with the character's position, counted from 1, and for what exceeds the bounds
+   above. */
+FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs);
+/* True if a step of f is that primitive. */
+FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive);
+
+/* Runs f on values in[0 ...] and gives out[0 ...]: `number` makes a constant, `step` runs a
+   primitive. Either may fail with NULL: then it ends, with false. */
+typedef struct fl_formula_meaning {
+    void *(*number)(double value);
+    void *(*step)(fl_primitive primitive, void *const operand[]);
+} fl_formula_meaning;
+FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_meaning *m, void *const in[],
+                           void *out[]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_FORMULA_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TENSOR_FORMULA) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_FORMULA_IMPL
+#define FL_FORMULA_IMPL
+
+#include <ctype.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FL__CLASS_FLOAT, FL__CLASS_NUM, FL__CLASS_ANY, FL__CLASS_CMP, FL__CLASS_INT, FL__CLASS_CHOICE };
+static const struct {
+    const char *word;
+    uint8_t operands, takes;
+} fl__primitives[] = {
+#define FL__PRIMITIVE(word, op, operands, class_) {#word, operands, FL__CLASS_##class_},
+    FL_PRIMITIVES(FL__PRIMITIVE)
+#undef FL__PRIMITIVE
+};
+
+/* While a text is read, a step is known by FL__STEP and its number, and everything else by its
+   place. */
+enum { FL__STEP = 64, FL__VALUES = FL__STEP + FL_FORMULA_STEPS };
+typedef struct fl__parser {
+    fl_formula *f;
+    const char *text, *at, *inputs;
+    bool logical[FL__VALUES]; /* it is a condition */
+} fl__parser;
+
+static int fl__misread(const fl__parser *p, const char *at, const char *what) {
+    fl_fail("fl_formula_parse: %s at character %d of \"%.160s\"", what, (int)(at - p->text) + 1,
+            p->text);
+    return -1;
+}
+
+static size_t fl__name_length(const char *s) {
+    size_t n = 0;
+    while (isalnum((unsigned char)s[n]) || s[n] == '_') n++;
+    return n;
+}
+
+static const char *fl__skip_spaces(const char *s) {
+    return s + strspn(s, " \t\r\n");
+}
+
+static bool fl__parse_char(fl__parser *p, char c) {
+    p->at = fl__skip_spaces(p->at);
+    if (*p->at == c) return p->at++, true;
+    return fl__misread(p, p->at, c == ',' ? "a comma is missing" : "a ')' is missing") >= 0;
+}
+
+/* The input called s[0 .. n - 1]. */
+static int fl__parse_input(fl__parser *p, const char *s, size_t n) {
+    const char *name = fl__skip_spaces(p->inputs);
+    for (int i = 0; *name; i++) {
+        size_t length = strcspn(name, " ");
+        if (length == n && !memcmp(name, s, n)) {
+            p->f->reads |= (uint8_t)(1u << i);
+            return i;
+        }
+        name = fl__skip_spaces(name + length);
+    }
+    return fl__misread(p, s, "there is no such input");
+}
+
+/* strtod expects the decimal point of the program's locale. */
+static int fl__parse_number(fl__parser *p) {
+    fl_formula *f = p->f;
+    const char *start = p->at = fl__skip_spaces(p->at), *point = localeconv()->decimal_point;
+    char digits[128], *end;
+    size_t n = strspn(start, "+-.0123456789eE"), m = 0;
+    if (!n || n > 31) return fl__misread(p, start, "a number is missing");
+    for (size_t i = 0; i < n; i++)
+        m += (size_t)snprintf(digits + m, sizeof digits - m, "%.*s", start[i] == '.' ? 4 : 1,
+                              start[i] == '.' ? point : start + i);
+    double value = strtod(digits, &end);
+    if (*end) return fl__misread(p, start, "this is no number");
+    p->at += n;
+    if (!fl__parse_char(p, ')')) return -1;
+    for (int i = 0; i < f->n_constants; i++)
+        if (!memcmp(&f->constant[i], &value, sizeof value)) return FL_FORMULA_CONSTANT + i;
+    if (f->n_constants == FL_FORMULA_CONSTANTS) return fl__misread(p, start, "one constant too many");
+    f->constant[f->n_constants] = value;
+    return FL_FORMULA_CONSTANT + f->n_constants++;
+}
+
+/* The step of that primitive and operands: one that was there before, or a new one. */
+static int fl__parse_step(fl__parser *p, const char *word, int primitive, const int in[3]) {
+    fl_formula *f = p->f;
+    const int operands = fl__primitives[primitive].operands;
+    const int takes = fl__primitives[primitive].takes;
+    const bool a = p->logical[in[0]], b = operands > 1 && p->logical[in[1]];
+    const bool last = p->logical[in[operands - 1]];
+    if (takes == FL__CLASS_CHOICE && !a)
+        return fl__misread(p, word, "a number where a condition must be");
+    if (takes <= FL__CLASS_CMP && (a || b))
+        return fl__misread(p, word, "a condition where a number must be");
+    if (operands > 1 && last != (operands == 2 ? a : b))
+        return fl__misread(p, word, "a condition beside a number");
+    fl_formula_step s = {.primitive = (uint8_t)primitive, .logical = last};
+    for (int k = 0; k < operands; k++) s.in[k] = (uint8_t)in[k];
+    int i = 0;
+    while (i < f->n_steps && memcmp(&s, &f->step[i], sizeof s)) i++;
+    if (i == FL_FORMULA_STEPS) return fl__misread(p, word, "one step too many");
+    if (i == f->n_steps) f->step[f->n_steps++] = s;
+    p->logical[FL__STEP + i] = takes == FL__CLASS_CMP || last;
+    return FL__STEP + i;
+}
+
+/* A text can nest no deeper than it may have steps. */
+static int fl__parse(fl__parser *p, int depth) {
+    const char *word = p->at = fl__skip_spaces(p->at);
+    const size_t n = fl__name_length(word);
+    int primitive = 0, in[3] = {0, 0, 0};
+    if (!n) return fl__misread(p, word, "a word or an input is missing");
+    if (depth > FL_FORMULA_STEPS) return fl__misread(p, word, "one step too many");
+    p->at = fl__skip_spaces(word + n);
+    if (*p->at != '(') return fl__parse_input(p, word, n);
+    p->at++;
+    if (n == 5 && !memcmp(word, "CONST", n)) return fl__parse_number(p);
+    while (strlen(fl__primitives[primitive].word) != n ||
+           memcmp(fl__primitives[primitive].word, word, n))
+        if (++primitive == FL_PRIMITIVE_COUNT) return fl__misread(p, word, "there is no such word");
+    for (int k = 0; k < fl__primitives[primitive].operands; k++)
+        if ((k && !fl__parse_char(p, ',')) || (in[k] = fl__parse(p, depth + 1)) < 0) return -1;
+    return fl__parse_char(p, ')') ? fl__parse_step(p, word, primitive, in) : -1;
+}
+
+/* Gives every step its register or output. A register is free again after the last step that reads
+   it; that step itself may write it if what it writes is of the same size. */
+static bool fl__assign_registers(fl__parser *p, const int out[]) {
+    fl_formula *f = p->f;
+    int last[FL__VALUES] = {0}, last_input = -1, place[FL__VALUES];
+    unsigned unused = (1u << FL_FORMULA_REGISTERS) - 1;
+    for (int i = 0; i < FL__VALUES; i++) place[i] = i;
+    for (int i = 0; i < f->n_steps; i++)
+        for (int k = 0; k < fl__primitives[f->step[i].primitive].operands; k++) {
+            last[f->step[i].in[k]] = i;
+            if (f->step[i].in[k] < FL_FORMULA_INPUTS) last_input = i;
+        }
+    for (int o = 0; o < f->n_out; o++) {
+        if (p->logical[out[o]]) f->logical |= (uint8_t)(1u << o);
+        last[out[o]] = FL_FORMULA_STEPS;
+        if (out[o] < FL_FORMULA_INPUTS) last_input = FL_FORMULA_STEPS;
+    }
+    for (int o = f->n_out - 1; o >= 0; o--)
+        if (out[o] >= FL__STEP && out[o] - FL__STEP >= last_input)
+            place[out[o]] = FL_FORMULA_OUTPUT + o;
+    for (int i = 0; i < f->n_steps; i++) {
+        fl_formula_step *s = &f->step[i];
+        const int self = FL__STEP + i, operands = fl__primitives[s->primitive].operands;
+        unsigned freed[2] = {0, 0}; /* of another kind than the result, of the same */
+        for (int k = 0; k < operands; k++) {
+            int id = s->in[k], at = place[id] - FL_FORMULA_REGISTER;
+            if (id >= FL__STEP && last[id] == i && at < FL_FORMULA_REGISTERS)
+                freed[p->logical[id] == p->logical[self]] |= 1u << at;
+            s->in[k] = (uint8_t)place[id];
+        }
+        unused |= freed[1];
+        if (place[self] == self) { /* no output yet */
+            if (!unused)
+                return fl_fail("fl_formula_parse: more than %d values live at the same time in "
+                               "\"%.160s\"", FL_FORMULA_REGISTERS, p->text);
+            int at = __builtin_ctz(unused);
+            unused &= ~(1u << at);
+            if (at >= f->n_registers) f->n_registers = (uint8_t)(at + 1);
+            place[self] = FL_FORMULA_REGISTER + at;
+        }
+        unused |= freed[0];
+        s->to = (uint8_t)place[self];
+    }
+    for (int o = 0; o < f->n_out; o++) f->out[o] = (uint8_t)place[out[o]];
+    return true;
+}
+
+FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs) {
+    if (!f || !text || !inputs) return fl_fail("fl_formula_parse: an argument is NULL");
+    fl__parser p = {.f = f, .text = text, .at = text, .inputs = inputs};
+    int out[FL_FORMULA_OUTPUTS];
+    memset(f, 0, sizeof *f);
+    for (const char *s = fl__skip_spaces(inputs); *s; s = fl__skip_spaces(s + strcspn(s, " ")))
+        if (++f->n_in > FL_FORMULA_INPUTS)
+            return fl_fail("fl_formula_parse: more than %d inputs in \"%.160s\"", FL_FORMULA_INPUTS,
+                           inputs);
+    do {
+        if (f->n_out == FL_FORMULA_OUTPUTS) return fl__misread(&p, p.at, "one output too many") >= 0;
+        if ((out[f->n_out++] = fl__parse(&p, 0)) < 0) return false;
+        p.at = fl__skip_spaces(p.at);
+    } while (*p.at == ',' && p.at++);
+    if (*p.at) return fl__misread(&p, p.at, "the formula should end") >= 0;
+    return fl__assign_registers(&p, out);
+}
+
+FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive) {
+    for (int i = 0; i < f->n_steps; i++)
+        if (f->step[i].primitive == primitive) return true;
+    return false;
+}
+
+FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_meaning *m, void *const in[],
+                           void *out[]) {
+    void *value[FL_FORMULA_PLACES] = {NULL}, *operand[3] = {NULL, NULL, NULL};
+    for (int i = 0; i < f->n_in; i++) value[i] = in[i];
+    for (int i = 0; i < f->n_constants; i++)
+        if (!(value[FL_FORMULA_CONSTANT + i] = m->number(f->constant[i]))) return false;
+    for (int i = 0; i < f->n_steps; i++) {
+        const fl_formula_step *s = &f->step[i];
+        for (int k = 0; k < fl__primitives[s->primitive].operands; k++) operand[k] = value[s->in[k]];
+        if (!(value[s->to] = m->step((fl_primitive)s->primitive, operand))) return false;
+    }
+    for (int i = 0; i < f->n_out; i++) out[i] = value[f->out[i]];
+    return true;
+}
+
+#endif /* FL_FORMULA_IMPL */
+#endif
+/* MIT licence: see LICENSE. */

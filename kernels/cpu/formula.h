@@ -1,0 +1,116 @@
+/* kernels/cpu/formula.h - the executor: runs a program over blocks of numbers
+
+   Each step of the program (fl/tensor/formula.h) is the compiled loop of its primitive over a block that
+   stays in the first-level cache; memory is read and written once. As the loops are those of the
+   ops, a formula has the bits of its composition, and of a compiled loop of the formula. */
+#include "common.h"
+#include "primitives.h"
+#ifndef FL_CPU_FORMULA_H
+#define FL_CPU_FORMULA_H
+
+/* A program made ready for numbers of one dtype. */
+typedef struct fl__executor {
+    const fl_formula *formula;
+    int size;                               /* bytes of a number */
+    fl__loop step[FL_FORMULA_STEPS];
+    uint64_t number[FL_FORMULA_CONSTANTS];  /* bits of the constants */
+    bool *zero;                             /* set where an integer is divided by 0; NULL: no matter */
+} fl__executor;
+
+/* False, without an error, if a primitive has no loop for d. */
+FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d);
+/* A loop whose arg is an executor: p[0 ...] are the outputs, of the dtype or, conditions, of b8,
+   then come the inputs, all dense. An output may be the same memory as an input. */
+FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
+
+#endif
+
+#if defined(FL_IMPL_ONLY_CPU_FORMULA) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_FORMULA_IMPL
+#define FL_CPU_FORMULA_IMPL
+
+enum {
+    FL__FORMULA_BLOCK = 256,
+    FL__FORMULA_GAP = 64, /* bytes between registers: 4 KiB apart they would wait for each other */
+    FL__FORMULA_ROW = FL__FORMULA_BLOCK * FL__ELEMENT + FL__FORMULA_GAP
+};
+
+FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d) {
+    e->formula = f;
+    e->size = (int)fl_dtype_size(d);
+    e->zero = NULL;
+    for (int i = 0; i < f->n_steps; i++) {
+        const fl_formula_step *s = &f->step[i];
+        e->step[i] = fl__primitive_loop((fl_primitive)s->primitive, s->logical ? FL_B8 : d);
+        if (!e->step[i]) return false;
+    }
+    for (int i = 0; i < f->n_constants; i++) {
+        e->number[i] = 0;
+        fl_number_store(d, &e->number[i], (fl_number){true, f->constant[i], 0});
+    }
+    return true;
+}
+
+static bool fl__has_zero(const int64_t *x, int64_t n) {
+    int zero = 0;
+    for (int64_t i = 0; i < n; i++) zero |= x[i] == 0;
+    return zero;
+}
+
+/* One block: the operands of every step lie at their places. Behind these are rows for outputs. */
+static void fl__executor_block(const fl__executor *e, char *const place[], int64_t n) {
+    const fl_formula *f = e->formula;
+    for (int i = 0; i < f->n_steps; i++) {
+        const fl_formula_step *s = &f->step[i];
+        void *p[] = {place[s->to], place[s->in[0]], place[s->in[1]], place[s->in[2]]};
+        if (e->zero && s->primitive == FL_PRIMITIVE_remainder &&
+            fl__has_zero((const int64_t *)p[2], n))
+            __atomic_store_n(e->zero, true, __ATOMIC_RELAXED);
+        e->step[i](p, n, NULL);
+    }
+    /* Outputs that are inputs wait aside: another output may be the same memory. */
+    const size_t bytes = (size_t)n * (size_t)e->size;
+    for (int i = 0; i < f->n_out; i++)
+        if (f->out[i] < FL_FORMULA_INPUTS) memcpy(place[FL_FORMULA_PLACES + i], place[f->out[i]], bytes);
+    for (int i = 0; i < f->n_out; i++)
+        if (f->out[i] != FL_FORMULA_OUTPUT + i)
+            memcpy(place[FL_FORMULA_OUTPUT + i],
+                   place[f->out[i] < FL_FORMULA_INPUTS ? FL_FORMULA_PLACES + i : f->out[i]],
+                   f->logical >> i & 1 ? (size_t)n : bytes);
+}
+
+FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
+    const fl__executor *e = arg;
+    const fl_formula *f = e->formula;
+    _Alignas(FL_ALIGN) char memory[FL_FORMULA_REGISTERS + FL_FORMULA_CONSTANTS + FL_FORMULA_OUTPUTS]
+                                  [FL__FORMULA_ROW];
+    char *place[FL_FORMULA_PLACES + FL_FORMULA_OUTPUTS] = {NULL}, *row = memory[0];
+    const int64_t bytes = FL__FORMULA_BLOCK * e->size + FL__FORMULA_GAP;
+    const bool single = f->n_steps == 1 && f->n_out == 1 && f->n_constants == 0; /* it needs no blocks */
+    const int64_t block = single ? n : FL__FORMULA_BLOCK;
+    for (int i = 0; i < f->n_in; i++) place[i] = p[f->n_out + i];
+    for (int i = 0; i < f->n_out; i++, row += bytes) {
+        place[FL_FORMULA_OUTPUT + i] = p[i];
+        place[FL_FORMULA_PLACES + i] = row;
+    }
+    for (int i = 0; i < f->n_registers; i++, row += bytes) place[FL_FORMULA_REGISTER + i] = row;
+    for (int i = 0; i < f->n_constants; i++, row += bytes) {
+        place[FL_FORMULA_CONSTANT + i] = row;
+        fl__fill_row(row, (const char *)&e->number[i], fl__min(n, block), e->size);
+    }
+    for (int64_t left = n; left > 0; left -= block) {
+        const int64_t m = fl__min(left, block), next = m * e->size;
+        if (left > block)
+            for (int i = 0; i < f->n_in; i++)
+                for (int64_t at = next; f->reads >> i & 1 && at < 2 * next; at += 64)
+                    __builtin_prefetch(place[i] + at);
+        fl__executor_block(e, place, m);
+        for (int i = 0; i < f->n_in; i++) place[i] += next;
+        for (int i = 0; i < f->n_out; i++)
+            place[FL_FORMULA_OUTPUT + i] += f->logical >> i & 1 ? m : next;
+    }
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
