@@ -1,7 +1,9 @@
 /* fl/ops/copy.h - copies: casts, clones, writes into a tensor, tensors end to end, blocks of numbers
 
    All run the record copy: x -> y, same shape, any strides and dtypes. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_COPY_H
 #define FL_OPS_COPY_H
 

@@ -1,7 +1,9 @@
 /* fl/ops/create.h - sequences, diagonals and windows of numbers
 
    fl_empty, fl_full and the like stand in fl_tensor.h. Computed in f64, so f32 rounds once. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_CREATE_H
 #define FL_OPS_CREATE_H
 

@@ -13,7 +13,9 @@
    The gradients are those of M. Giles, "An extended collection of matrix derivative results" (2008),
    written in fv_ ops, so they have gradients themselves. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_FACTOR_H
 #define FL_OPS_FACTOR_H
 
@@ -168,8 +170,7 @@ static bool fl__joint_batch(const char *fn, const fl_tensor *a, const fl_tensor 
    the first two with it or without it. */
 enum { FL__LOWER, FL__UPPER, FL__DIAGONAL };
 static fl_tensor *fl__ones_where(const fl_tensor *x, int64_t n, int which, bool strict) {
-    fl_tensor *one = fl__number_beside(x, 1, x->dtype);
-    fl_tensor *ones = one ? fl_expand(one, FL_SHAPE(n, n)) : NULL;
+    fl_tensor *ones = fl_expand(fl_new_full(x, FL_SCALAR_SHAPE, 1), FL_SHAPE(n, n));
     if (!ones) return NULL;
     if (which == FL__DIAGONAL) return fl_tril(fl_triu(ones, 0), 0);
     return which == FL__UPPER ? fl_triu(ones, strict) : fl_tril(ones, -(int64_t)strict);
@@ -646,7 +647,7 @@ fl_tensor *fl_pinv(fl_tensor *x, double rcond) {
     int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1];
     if (m == 0 || n == 0) return fl_scope_return(&scope, fl_clone(fl__transposed(x)));
     fl_dtype d = x->dtype;
-    fl_tensor *s, *vt, *u = fl_svd(fl__widened(x), &s, &vt);
+    fl_tensor *s, *vt, *u = fl_svd(FL_W(_widened)(x), &s, &vt);
     if (!u) return fl_scope_return(&scope, NULL);
     double eps = d == FL_F64 ? 0x1p-52 : 0x1p-23;
     if (rcond == 0) rcond = (double)(m > n ? m : n) * eps;

@@ -5,7 +5,9 @@
 
    Record (args: fl_fft_args): fft x -> y, one transform without 1 / n; x holds floats. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_FFT_H
 #define FL_OPS_FFT_H
 

@@ -5,7 +5,9 @@
    indices the last one stays; where things add up, they do so in order. An index outside its axis is an
    error; those below 0 count from the end where it says so: [-n, n). */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_INDEX_H
 #define FL_OPS_INDEX_H
 
@@ -454,7 +456,7 @@ FL_T *FL_W(index_fill)(FL_T *x, int axis, fl_tensor *index, double value) {
     fl_tensor *at = fl__wrapped("fl_index_fill", index, axis, t->shape[axis]);
     if (at) at = fl__along_axis("fl_index_fill", t, axis, at, NULL);
     if (!at) return FL_GIVE(&s, NULL);
-    fl_tensor *src = fl_expand(fl__number_beside(t, value, t->dtype), fl_shape_of(at));
+    fl_tensor *src = fl_expand(fl_new_full(t, FL_SCALAR_SHAPE, value), fl_shape_of(at));
     return FL_GIVE(&s, FL_W(scatter)(x, axis, at, FL_OF(src)));
 }
 
@@ -465,7 +467,7 @@ FL_T *FL_W(masked_fill)(FL_T *x, fl_tensor *mask, double value) {
     fl_scope s = fl_scope_begin();
     fl_shape shape;
     fl_tensor *over = fl__mask_over("fl_masked_fill", FL_VALUE(x), mask, &shape);
-    fl_tensor *number = over ? fl__number_beside(FL_VALUE(x), value, FL_VALUE(x)->dtype) : NULL;
+    fl_tensor *number = over ? fl_new_full(fl_stored(FL_VALUE(x)), FL_SCALAR_SHAPE, value) : NULL;
     return FL_GIVE(&s, number ? SELECT(FL_OF(over), FL_OF(number), x) : NULL);
 }
 
@@ -518,8 +520,7 @@ FL_T *FL_W(bincount)(fl_tensor *x, FL_T *weights, int64_t least) {
     FL_T *w = weights ? weights : FL_OF(fl_full_like(x, 1));
     if (weights && FL_VALUE(w)->dtype != FL_F32) w = FL_W(cast)(w, FL_F64);
     if (!w) return FL_GIVE(&s, NULL);
-    fl_tensor *none = fl__number_beside(x, 0, FL_VALUE(w)->dtype);
-    FL_T *zeros = FL_OF(fl_expand(none, FL_SHAPE(bins)));
+    FL_T *zeros = FL_OF(fl_expand(fl_new_full(FL_VALUE(w), FL_SCALAR_SHAPE, 0), FL_SHAPE(bins)));
     return FL_GIVE(&s, FL_W(scatter_add)(zeros, 0, x, w));
 }
 
@@ -530,8 +531,8 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
     if (bins < 1 || !(low <= high) || !isfinite(high - low))
         return fl_bad("fl_histc: %lld bins from %g to %g", (long long)bins, low, high);
     fl_scope s = fl_scope_begin();
-    fl_tensor *given = fl__floating(x);
-    if (!given || !(x = fl__as_vector(fl__widened(given)))) return FL_GIVE(&s, NULL);
+    fl_tensor *given = FL_W(_floating)(x);
+    if (!given || !(x = FL_W(_as_vector)(FL_W(_widened)(given)))) return FL_GIVE(&s, NULL);
     if (low == high && fl_numel(x)) {
         low = fl_item(fl_amin(x, FL_ALL_AXES));
         high = fl_item(fl_amax(x, FL_ALL_AXES));
@@ -543,8 +544,8 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
     fl_tensor *at = DIV(MUL(SUB(x, CONST(low)), CONST((double)bins)), CONST(high - low));
     at = fl_cast(SELECT(inside, at, CONST(0)), FL_I64);
     at = fl_minimum(at, fl_int(bins - 1));
-    fl_tensor *none = fl_expand(fl__number_beside(x, 0, FL_I64), FL_SHAPE(bins));
-    fl_tensor *counts = at ? fl_scatter_add(none, 0, at, fl_cast(inside, FL_I64)) : NULL;
+    fl_tensor *none = fl_expand(fl_new_full(at, FL_SCALAR_SHAPE, 0), FL_SHAPE(bins));
+    fl_tensor *counts = fl_scatter_add(none, 0, at, fl_cast(inside, FL_I64));
     return FL_GIVE(&s, fl_cast(counts, given->dtype));
 }
 

@@ -6,7 +6,9 @@
    linear (args: fl_linear_args) x [n, in], w [out, in], [b out] -> y [n, out] = act(z),
    [z = x w^T + b]: floats of one dtype. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_LINEAR_H
 #define FL_OPS_LINEAR_H
 
@@ -401,7 +403,7 @@ static FL_T *FL_W(_activated)(FL_T *x, fl_op act) {
 #ifdef FL_ON_TENSORS
 static bool fl__compose_linear(const fl_call *c, fl_tensor **y) {
     fl_tensor *in[] = {c->in[0], c->in[1], c->n_in > 2 ? c->in[2] : NULL};
-    if (!fl__widen(in, 3)) return false;
+    if (!FL_W(_widen)(in, 3)) return false;
     fl_tensor *z = fl_matmul(in[0], fl_transpose(in[1], 0, 1));
     if (in[2]) z = fl_add(z, in[2]);
     y[0] = fl__activated(z, ((const fl_linear_args *)c->args)->act);

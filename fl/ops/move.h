@@ -1,6 +1,8 @@
 /* fl/ops/move.h - ops that move elements: views where strides allow, else by index */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_MOVE_H
 #define FL_OPS_MOVE_H
 

@@ -3,7 +3,9 @@
    sort and nonzero are ops of the table. sort (args: fl_sort_args) x -> y, index i64: in a stable order
    along one axis, NaN the largest; y = x at index; where y is shorter along the axis, the first of that
    order. nonzero x b8 -> y i64 [n, ndim]. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_ORDER_H
 #define FL_OPS_ORDER_H
 

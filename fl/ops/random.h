@@ -3,7 +3,9 @@
    Counter-based (Philox 4x32-10): the record `random` (fl_random_args) holds where its numbers start,
    so it may be repeated anywhere. Record `dropout` (fl_dropout_args): x -> y = x / (1 - p) where the
    uniform number of that element is >= p, else 0; its own gradient with the same numbers. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_RANDOM_H
 #define FL_OPS_RANDOM_H
 

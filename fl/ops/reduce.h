@@ -4,7 +4,9 @@
    x -> y; the others are composed of them. Slots see b8 as u8. Sums and products of b8 and integers
    are i64. Half floats are summed in f32, and their means and norms round once. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_REDUCE_H
 #define FL_OPS_REDUCE_H
 

@@ -3,7 +3,9 @@
    cumsum and cumprod are ops of the table, with records (args: fl_axis_args) x -> y; b8 and integers
    give i64. The others are one loop on the host, whatever the backend, and wait for x. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_SCAN_H
 #define FL_OPS_SCAN_H
 

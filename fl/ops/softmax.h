@@ -5,7 +5,9 @@
 
    Records (args: fl_axis_args): softmax x -> y;  softmax_grad y, dy -> dx;  the same of log_softmax.
    Slots see floats; narrow ones and integers were cast. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_SOFTMAX_H
 #define FL_OPS_SOFTMAX_H
 

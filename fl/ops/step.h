@@ -8,7 +8,9 @@
 
    Records, whose outputs are the same handles as the inputs: sgd_step (fl_sgd_args) g, p, [m] -> p, [m];
    adam_step (fl_adam_args) g, p, m, v -> p, m, v. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_STEP_H
 #define FL_OPS_STEP_H
 
@@ -40,6 +42,7 @@ FL_PRIVATE void fl__register_step(void);
 #if defined(FL_IMPL_ONLY_OPS_STEP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_STEP_IMPL
 #define FL_OPS_STEP_IMPL
+#include "../../fl_tensor.h"
 #include <math.h>
 
 /* p, g and the states are stored floats of one shape, dtype and family, and may be written. */

@@ -3,7 +3,9 @@
    A view shares the storage of its tensor; nothing is copied, unless reshape finds strides that no
    view can have, or the backend refuses views. The gradient of a view is the view back, of a part
    zeros around it. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_VIEW_H
 #define FL_OPS_VIEW_H
 
