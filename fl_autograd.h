@@ -85,8 +85,7 @@ FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user);
 typedef void (*fl_back_fn)(fl_node *n, fl_var *dy);
 typedef struct fv_list { int n; fl_var *const *v; } fv_list;
 #define FV_MAX 8 /* inputs, and saved values, of a record at most */
-#define FV_LIST(...) \
-    ((fv_list){(int)(sizeof((fl_var *[]){__VA_ARGS__}) / sizeof(fl_var *)), (fl_var *[]){__VA_ARGS__}})
+#define FV_LIST(...) ((fv_list){FL_COUNT(fl_var *, __VA_ARGS__), FL_ARRAY(fl_var *, __VA_ARGS__)})
 #define FV_IN(...) FV_LIST(__VA_ARGS__)
 #define FV_SAVE(...) FV_LIST(__VA_ARGS__)
 #define FV_NONE ((fv_list){0, NULL})
@@ -145,16 +144,17 @@ FL_API void fv_add_grad(fl_node *n, int i, fl_var *g);
 /* >>backward ----------------------------------------------------------------------------------- */
 
 typedef struct fl_backward_opts {
-    char _;
+    fl_named _positional;
     fl_tensor *grad;    /* of the root; NULL: ones (the root must have one element) */
     bool retain_graph;  /* keep nodes and saved values for another pass */
     /* Records the backward pass itself: double backward; implies retain_graph. The gradients of
        leaves then hold graphs that hold the leaves: end with fv_zero_grad, or use fl_grad. */
     bool create_graph;
+    char _end;
 } fl_backward_opts;
 /* Adds d root / d leaf to the gradient of every leaf that requires one. Iterative; nodes and saved
    values are freed one by one. False after an error (raised); refuses while one is pending. */
-#define fl_backward(...) FL__BACKWARD(__VA_ARGS__, ._ = 0)
+#define fl_backward(...) FL__BACKWARD(__VA_ARGS__, ._end = 0)
 #define FL__BACKWARD(root, ...) fl_backward_opt(root, (fl_backward_opts){__VA_ARGS__})
 FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o);
 /* Gradient of root with respect to one variable (leaf or not), without touching any .grad.
@@ -412,7 +412,7 @@ static void fv__node_clear(fl_node *n) {
     n->out = NULL;
     fv_drop(n->twin);
     n->twin = NULL;
-    if (n->heap_args) fl__free(n->args);
+    if (n->heap_args) fl_heap_free(n->args);
     n->args = NULL;
     n->heap_args = false;
 }
@@ -458,7 +458,7 @@ static fl_node *fv__node_new(const fv_record_opts *s) {
     n->n_in = (uint8_t)s->in.n;
     n->n_saved = (uint8_t)s->saved.n;
     if (s->bytes == 0) return n;
-    n->args = inside ? (char *)n + args_at : fl__alloc(s->bytes);
+    n->args = inside ? (char *)n + args_at : fl_heap_alloc(s->bytes);
     n->heap_args = !inside;
     if (n->args) {
         memcpy(n->args, s->args, s->bytes);
@@ -748,7 +748,7 @@ static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
     if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fv__is_dense(t))
         return fv_add(sum, g);
     fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {t}, .in = {t, g->value}};
-    return fl_run(&c) ? sum : fl_raise();
+    return fl_call_run(&c) ? sum : fl_raise();
 }
 
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
@@ -794,7 +794,7 @@ static bool fv__find(fv__pass *p, fl_node *to) {
         return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
                        "pass .retain_graph = true there",
                        to->name);
-    if (p->n == p->cap && !fl__grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
+    if (p->n == p->cap && !fl_heap_grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
     to->seen = true;
     p->node[p->n++] = to;
     return true;
@@ -930,7 +930,7 @@ static bool fv__backward(fv__pass *p, const char *who, fl_var *root, fl_tensor *
         fv__run(p);
     }
     if (first) fl_obj_drop(&first->obj);
-    fl__free(p->node);
+    fl_heap_free(p->node);
     fl_quiet(-1);
     fl_scope_end(&s);
     fl_set_flags(flags); /* the scope may not have begun */

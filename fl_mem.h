@@ -262,12 +262,12 @@ typedef void *(*fl_heap_fn)(void *user, void *p, size_t bytes);
    fl held: it must not call fl. */
 FL_API void fl_heap_use(fl_heap_fn fn, void *user);
 /* zeroed; records "out of memory" on failure */
-FL_PRIVATE void *fl__alloc(size_t bytes);
+FL_API void *fl_heap_alloc(size_t bytes);
 /* p stays valid on failure */
-FL_PRIVATE void *fl__realloc(void *p, size_t bytes);
-FL_PRIVATE void fl__free(void *p);
+FL_API void *fl_heap_realloc(void *p, size_t bytes);
+FL_API void fl_heap_free(void *p);
 /* *array doubles until it holds need elements */
-FL_PRIVATE bool fl__grow(void *array, int64_t *cap, int64_t need, size_t size);
+FL_API bool fl_heap_grow(void *array, int64_t *cap, int64_t need, size_t size);
 /* the same, which records no error */
 FL_PRIVATE bool fl__grow_raw(void *array, int64_t *cap, int64_t need, size_t size);
 /* a * b without overflow; false (no error recorded) if it does not fit. */
@@ -748,7 +748,7 @@ static void *fl__heap_raw(void *p, size_t bytes) {
     return NULL;
 }
 
-FL_PRIVATE void *fl__alloc(size_t bytes) {
+FL_API void *fl_heap_alloc(size_t bytes) {
     bool hooked = __atomic_load_n(&fl__heap.fn, __ATOMIC_ACQUIRE) != NULL;
     size_t n = bytes ? bytes : 1;
     void *p = hooked ? fl__heap_raw(NULL, n) : calloc(1, n);
@@ -759,13 +759,13 @@ FL_PRIVATE void *fl__alloc(size_t bytes) {
     return p;
 }
 
-FL_PRIVATE void *fl__realloc(void *p, size_t bytes) {
+FL_API void *fl_heap_realloc(void *p, size_t bytes) {
     void *q = fl__heap_raw(p, bytes ? bytes : 1);
     if (!q) fl_fail("out of memory: asked the heap for %zu bytes", bytes);
     return q;
 }
 
-FL_PRIVATE void fl__free(void *p) {
+FL_API void fl_heap_free(void *p) {
     if (p) fl__heap_raw(p, 0);
 }
 
@@ -788,7 +788,7 @@ FL_PRIVATE bool fl__grow_raw(void *array, int64_t *cap, int64_t need, size_t siz
     return true;
 }
 
-FL_PRIVATE bool fl__grow(void *array, int64_t *cap, int64_t need, size_t size) {
+FL_API bool fl_heap_grow(void *array, int64_t *cap, int64_t need, size_t size) {
     if (fl__grow_raw(array, cap, need, size)) return true;
     return fl_fail("out of memory: asked the heap for %lld elements of %zu bytes", (long long)need,
                    size);
@@ -1389,7 +1389,7 @@ static void fl__thread_end(void *thread) {
     fl__shared.gets += t->gets;
     pthread_mutex_unlock(&fl__lock);
     fl__self = &fl__nobody.records;
-    fl__free(t);
+    fl_heap_free(t);
 }
 
 /* Under fl__lock. */
@@ -2047,7 +2047,7 @@ static void fl__trim_records(void) {
     for (int k = 0; k < FL__RECORD_KINDS; k++)
         for (fl__record *r = fl__shared.records[k], *next; r; r = next) {
             next = r->next;
-            fl__free(r);
+            fl_heap_free(r);
         }
     memset(fl__shared.records, 0, sizeof fl__shared.records);
 }
@@ -2404,7 +2404,7 @@ static void fl__free_everything(void) {
     if (!alone || !unused || __atomic_load_n(&fl__heap.fn, __ATOMIC_ACQUIRE)) return;
     if (mine) fl__thread_end(t);
     fl__cache_trim(&fl__caching);
-    fl__free(fl__trace.events);
+    fl_heap_free(fl__trace.events);
     fl__trace.events = NULL;
 }
 

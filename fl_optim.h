@@ -216,8 +216,8 @@ FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double 
     if (!(lr >= 0)) return fl_bad("fl_optim_%s: lr is %g, must not be negative", type->name, lr);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_optim *o = fl__alloc(sizeof *o);
-    fl_optim_slot *slot = o ? fl__alloc((size_t)params.n * sizeof *slot) : NULL;
+    fl_optim *o = fl_heap_alloc(sizeof *o);
+    fl_optim_slot *slot = o ? fl_heap_alloc((size_t)params.n * sizeof *slot) : NULL;
     bool ok = slot != NULL;
     if (ok) *o = (fl_optim){.type = type, .lr = lr, .slot = slot, .n = params.n};
     for (int k = 0; ok && k < fl__optim_names(type->hyper, FL_OPTIM_HYPERS); k++)
@@ -236,8 +236,8 @@ FL_API void fl_optim_free(fl_optim *o) {
         fv_drop(o->slot[i].param);
         for (int k = 0; k < FL_OPTIM_STATES; k++) fl_drop(o->slot[i].state[k]);
     }
-    fl__free(o->slot);
-    fl__free(o);
+    fl_heap_free(o->slot);
+    fl_heap_free(o);
 }
 
 enum { FL__SGD_MOMENTUM, FL__SGD_DAMPENING, FL__SGD_WEIGHT_DECAY, FL__SGD_NESTEROV };
@@ -419,7 +419,7 @@ static bool fl__optim_scale_grad(fl_var *p, double factor) {
     fl_call c = {.op = FL_OP_mul, .n_out = 1, .n_in = 2, .out = {g}, .in = {g, fl_num(factor)}};
     bool ok = c.in[1] != NULL;
     if (ok && fl__optim_is_dense(g)) {
-        ok = fl_run(&c);
+        ok = fl_call_run(&c);
     } else if (ok) {
         fl_var *scaled = fv_const(fl_mul(g, c.in[1]));
         ok = scaled && fv_set_grad(p, scaled);

@@ -117,7 +117,7 @@ struct fl_tensor {
 FL_API fl_shape fl_shape_of(const fl_tensor *t);
 FL_API int64_t fl_numel(const fl_tensor *t);      /* 0 for NULL */
 FL_API bool fl_is_contiguous(const fl_tensor *t); /* row-major without gaps */
-FL_API const char *fl_family_name(const fl_tensor *t);
+FL_API const char *fl_backend_name(const fl_tensor *t);
 /* Number of in-place writes to t's storage so far, through any view. */
 FL_API uint32_t fl_version_of(const fl_tensor *t);
 
@@ -414,6 +414,10 @@ FL_API void fl_set_flags(uint64_t flags);
     X(grad1,               OPT, fl_grad_args,    "") \
     X(grad2,               OPT, fl_grad_args,    "")
 
+/* The number of ops in the tables. Every object refers to a symbol that has it in its name, so that one
+   compiled with another header than the library does not link: undefined fl__tables_of_<number>_ops. */
+#define FL_TABLE_VERSION 115
+
 /* An op by number: FL_OP_<name> for those of the tables, a variable fl_op_<name> for registered ones. */
 typedef int fl_op;
 enum {
@@ -534,25 +538,25 @@ struct fl_call {
     const void *args; /* the op's argument struct, NULL for fl_no_args */
 };
 
-/* Runs a record whose outputs are handles of fl_call_out (shape and dtype set, no storage) or
+/* Runs a record whose outputs are handles of fl_out_on (shape and dtype set, no storage) or
    tensors to be written in place. Everything the public ops do ends here: hooks, slot, fallback.
    False after fl_fail; does not raise. */
-FL_API bool fl_run(const fl_call *c);
+FL_API bool fl_call_run(const fl_call *c);
 /* An output handle for a record: contiguous strides, no storage, owned by the innermost scope.
    family: index. */
-FL_API fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype);
-typedef void (*fl_hook_fn)(const fl_call *c, void *user);
+FL_API fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype);
+typedef void (*fl_call_hook_fn)(const fl_call *c, void *user);
 /* Observes the calls of this thread, those of compositions too; each may be NULL, and replaces the pair
    before, also from within a hook. Every `before` has its `after`: of a call that failed fl_error() is
    set there. Not observed is what a hook runs itself, and what the core does on the way (casts for a
    slot of wider dtypes, copies for one that wants contiguous operands, moves between families). */
-FL_API void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user);
+FL_API void fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user);
 
 /* >>backends ----------------------------------------------------------------------------------- */
 
 typedef struct fl_backend fl_backend;
 /* The slot contract. Outputs arrive with shape, dtype and strides and no storage: an eager slot
-   calls fl_make(out) first (a no-op for outputs that are written in place), a lazy one sets
+   calls fl_out_make(out) first (a no-op for outputs that are written in place), a lazy one sets
    out->impl. Inputs come promoted and expanded (stride 0), with any strides unless flags ask for
    contiguous; weak inputs of element-wise ops are numbers, to be copied, never kept. In
    element-wise ops out may equal an input exactly. Returns false after fl_fail; a deferred backend
@@ -581,7 +585,7 @@ struct fl_backend {
     fl_slot any;                          /* if set, receives every call */
     fl_slot op[FL_MAX_OPS];
     uint8_t flags[FL_MAX_OPS];
-    /* Formulas whose gradient must not go through grad1/grad2 (set by fl_override). */
+    /* Formulas whose gradient must not go through grad1/grad2 (set by fl_backend_override). */
     bool no_grad[FL_TABLE_OPS];
 };
 /* For a backend that refuses views, fl_copy's record may hold an alias: a handle with the impl of
@@ -597,32 +601,32 @@ FL_API const char *fl_cpu_level(void);
 /* Copies *b into the table of the family b->name, for the whole process and for existing tensors
    too; a new name makes a new family. *old (may be NULL) gets the one before (name NULL if new). Of
    the slots only copy must be there. */
-FL_API bool fl_use(const fl_backend *b, fl_backend *old);
+FL_API bool fl_backend_use(const fl_backend *b, fl_backend *old);
 /* b's slot for op, with flags: what a backend fills its table with. False for an op that is not there. */
 FL_API bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags);
 /* b->op[op] = slot, with no flags, and clears the OPT slots and gradients of b that contain op, so
    every composition passes through it. */
-FL_API bool fl_override(fl_backend *b, fl_op op, fl_slot slot);
+FL_API bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot);
 /* Makes any fallback on the cpu an error; returns the setting before. */
-FL_API bool fl_strict(bool on);
+FL_API bool fl_backend_strict(bool on);
 /* Calls that fell back on the cpu so far. */
-FL_API int64_t fl_fallbacks(void);
+FL_API int64_t fl_backend_fallbacks(void);
 /* Index of a family, -1 with an error if there is none; its table as in use. */
-FL_API int fl_family(const char *name);
-FL_API const fl_backend *fl_family_backend(int family);
+FL_API int fl_backend_index(const char *name);
+FL_API const fl_backend *fl_backend_at(int family);
 /* Family of new tensors (creation, randomness), process-wide: FL_TENSOR_BACKEND at the start.
    Returns false if unknown. */
-FL_API bool fl_set_default_family(const char *name);
-FL_API int fl_default_family(void);
+FL_API bool fl_backend_set_default(const char *name);
+FL_API int fl_backend_default(void);
 /* For slots: storage for an output. */
-FL_API bool fl_make(fl_tensor *out);
+FL_API bool fl_out_make(fl_tensor *out);
 /* For slots: bytes of element [0, ...] of a tensor with a buffer. */
 static inline void *fl_data(const fl_tensor *t) {
     return (char *)t->buffer->ptr + t->offset * (int64_t)fl_dtype_size(t->dtype);
 }
 /* True if the family runs op by a slot of its own (or an `any`), false if by composition or
    fallback. */
-FL_API bool fl_has(int family, fl_op op);
+FL_API bool fl_backend_has(int family, fl_op op);
 /* Waits for all work of t's backend. */
 FL_API bool fl_sync(const fl_tensor *t);
 
@@ -726,23 +730,23 @@ FL_API fl_tensor *fl_constant(double value);
 FL_API fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype);
 /* Lays a handle without storage out as t: the same order of axes, if t has the same shape and is
    dense in that order (channels-last images stay so). Returns out. */
-FL_API fl_tensor *fl_lay_out_as(fl_tensor *out, const fl_tensor *t);
+FL_API fl_tensor *fl_out_lay_as(fl_tensor *out, const fl_tensor *t);
 /* Lays a handle without storage out densely, its axes in the order in which t's lie in memory, for
    a shape other than t's. Returns out. */
-FL_API fl_tensor *fl_order_as(fl_tensor *out, const fl_tensor *t);
+FL_API fl_tensor *fl_out_order_as(fl_tensor *out, const fl_tensor *t);
 /* The axes of t by falling stride; equal ones keep their order. */
 FL_API void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]);
 /* t's elements with other shape, strides and offset; a dense copy where the backend refuses views. */
 FL_API fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
 /* Gives a handle its storage, uninitialised, outside of slots; true if it has some. */
-FL_API bool fl_allocate(fl_tensor *t);
+FL_API bool fl_out_allocate(fl_tensor *t);
 
 /* Runs c: its first output, or raises. */
-FL_API fl_tensor *fl_run_result(const fl_call *c);
+FL_API fl_tensor *fl_call_result(const fl_call *c);
 /* y = op(a, b): the same for one output and at most two operands (b, or both, NULL); y NULL raises. */
-FL_API fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, const void *args);
+FL_API fl_tensor *fl_call_into(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, const void *args);
 /* The outputs of c by the composition of its op: for slots that leave a case to it. */
-FL_API bool fl_run_composed(const fl_call *c);
+FL_API bool fl_call_compose(const fl_call *c);
 
 /* y = op(x), op(a, b) of a line of the tables: checks, promotes, broadcasts, and runs the record. */
 FL_API fl_tensor *fl_unary_op(fl_op op, fl_tensor *x);
@@ -756,6 +760,14 @@ FL_API fl_tensor *fl_out_new(const char *fn, fl_shape shape, fl_dtype dtype, fl_
 /* private */
 /* Registers the ops of all families, when the library starts: fl/ops/ops.h. */
 FL_PRIVATE void fl__register_ops(void);
+
+#define FL__PASTE3_(a, b, c) a##b##c
+#define FL__PASTE3(a, b, c) FL__PASTE3_(a, b, c)
+#define FL__TABLES FL__PASTE3(fl__tables_of_, FL_TABLE_VERSION, _ops)
+#ifndef FL_STATIC
+FL_PRIVATE extern const char FL__TABLES;
+static const char *const fl__tables_linked __attribute__((used)) = &FL__TABLES;
+#endif
 
 #ifdef __cplusplus
 }
@@ -811,7 +823,7 @@ typedef struct fl__context {
     fl__mark *scope; /* scope[0] is the root */
     int64_t depth, scope_cap;
     uint64_t flags;
-    fl_hook_fn before, after;
+    fl_call_hook_fn before, after;
     void *hook_user;
     const char *op; /* running now, for memory traces */
     bool registered, warned;
@@ -826,8 +838,8 @@ static void fl__context_end(void) {
     fl__context *th = &fl__here;
     th->depth = 0;
     while (th->n > 0) fl_obj_drop(th->value[--th->n]);
-    fl__free(th->value);
-    fl__free(th->scope);
+    fl_heap_free(th->value);
+    fl_heap_free(th->scope);
     memset(th, 0, sizeof *th);
 }
 
@@ -884,7 +896,7 @@ void fl_obj_take(fl_obj *o) {
 /* Makes room on a full stack, or drops o. */
 static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
     fl__context_begin(th);
-    if (fl__grow(&th->value, &th->cap, th->n + 1, sizeof *th->value)) return true;
+    if (fl_heap_grow(&th->value, &th->cap, th->n + 1, sizeof *th->value)) return true;
     fl_obj_drop(o);
     return false;
 }
@@ -913,7 +925,7 @@ fl_scope fl_scope_begin(void) {
     fl__context *th = &fl__here;
     if (th->depth + 1 >= th->scope_cap) {
         fl__context_begin(th);
-        if (!fl__grow(&th->scope, &th->scope_cap, th->depth + 2, sizeof *th->scope))
+        if (!fl_heap_grow(&th->scope, &th->scope_cap, th->depth + 2, sizeof *th->scope))
             return (fl_scope){-1};
         th->scope[0].base = 0;
     }
@@ -975,6 +987,11 @@ int64_t fl_live(void) {
 }
 
 /* ---- the op tables as data ---- */
+
+#ifndef FL_STATIC
+const char FL__TABLES = 0;
+#endif
+_Static_assert(FL_TABLE_OPS - 1 == FL_TABLE_VERSION, "the tables have another number of ops: FL_TABLE_VERSION is to say it");
 
 static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #define FL__IS_REQ true
@@ -1246,9 +1263,9 @@ static FL__HOT fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
     return fl__own(th, &t->obj) ? t : NULL;
 }
 
-fl_tensor *fl_call_out(int family, fl_shape shape, fl_dtype dtype) {
+fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype) {
     if (fl_shape_numel(shape) < 0) {
-        fl_fail("fl_call_out: shape %s is not valid", FL_TEXT_OF(shape));
+        fl_fail("fl_out_on: shape %s is not valid", FL_TEXT_OF(shape));
         return NULL;
     }
     fl_tensor *t = fl__handle(family, dtype, shape.ndim);
@@ -1287,7 +1304,7 @@ fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype) {
 static inline fl_tensor *fl__out_same(const fl_tensor *t, fl_dtype dtype) {
     bool dense;
     fl_tensor *o = fl__out_shaped(t, dtype, &dense);
-    return !o || dense ? o : fl_lay_out_as(o, t);
+    return !o || dense ? o : fl_out_lay_as(o, t);
 }
 
 /* The axes of t by falling stride; equal ones keep their order. */
@@ -1300,7 +1317,7 @@ void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
     }
 }
 
-fl_tensor *fl_lay_out_as(fl_tensor *out, const fl_tensor *t) {
+fl_tensor *fl_out_lay_as(fl_tensor *out, const fl_tensor *t) {
     int order[FL_MAX_DIMS];
     int64_t n = 1;
     if (!out || t->weak || t->ndim < 2 || fl_is_contiguous(t) || !fl_same_shape(out, t)) return out;
@@ -1313,7 +1330,7 @@ fl_tensor *fl_lay_out_as(fl_tensor *out, const fl_tensor *t) {
     return out;
 }
 
-fl_tensor *fl_order_as(fl_tensor *out, const fl_tensor *t) {
+fl_tensor *fl_out_order_as(fl_tensor *out, const fl_tensor *t) {
     int order[FL_MAX_DIMS];
     int64_t n = 1;
     if (!out) return NULL;
@@ -1331,7 +1348,7 @@ void fl_drop(fl_tensor *t) {
     if (t) fl_obj_drop(&t->obj);
 }
 
-const char *fl_family_name(const fl_tensor *t) {
+const char *fl_backend_name(const fl_tensor *t) {
     return !t ? "none" : t->family == FL_ANY_FAMILY ? "any" : fl__families[t->family].name;
 }
 
@@ -1355,9 +1372,9 @@ FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
 __attribute__((constructor)) static void fl__families_init(void) {
     fl__ops_init();
     fl__register_ops();
-    fl_use(fl_backend_cpu(), NULL);
+    fl_backend_use(fl_backend_cpu(), NULL);
     if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") &&
-        fl_use(FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(), NULL))
+        fl_backend_use(FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(), NULL))
         fl__default_family = fl__n_families - 1;
 }
 
@@ -1368,23 +1385,23 @@ static int fl__family_of(const char *fn, const char *name) {
     return -1;
 }
 
-int fl_family(const char *name) {
-    return fl__family_of("fl_family", name);
+int fl_backend_index(const char *name) {
+    return fl__family_of("fl_backend_index", name);
 }
 
-const fl_backend *fl_family_backend(int family) {
+const fl_backend *fl_backend_at(int family) {
     return family >= 0 && family < fl__n_families ? &fl__families[family] : NULL;
 }
 
-bool fl_use(const fl_backend *b, fl_backend *old) {
-    if (!b || !b->name) return fl_refuse("fl_use: the backend has no name");
+bool fl_backend_use(const fl_backend *b, fl_backend *old) {
+    if (!b || !b->name) return fl_refuse("fl_backend_use: the backend has no name");
     if (!b->any && !b->op[FL_OP_copy])
-        return fl_refuse("fl_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
+        return fl_refuse("fl_backend_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
                    b->name);
     int at = 0;
     while (at < fl__n_families && strcmp(fl__families[at].name, b->name)) at++;
     if (at == FL__MAX_FAMILIES)
-        return fl_refuse("fl_use: no room for '%s', the %d families are taken", b->name,
+        return fl_refuse("fl_backend_use: no room for '%s', the %d families are taken", b->name,
                        FL__MAX_FAMILIES);
     if (old) memset(old, 0, sizeof *old);
     if (old && at < fl__n_families) *old = fl__families[at];
@@ -1401,8 +1418,8 @@ bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags) {
     return true;
 }
 
-bool fl_override(fl_backend *b, fl_op op, fl_slot slot) {
-    if (!b || !fl__op_exists(op)) return fl_refuse("fl_override: no backend or no such op (%d)", op);
+bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot) {
+    if (!b || !fl__op_exists(op)) return fl_refuse("fl_backend_override: no backend or no such op (%d)", op);
     b->op[op] = slot;
     b->flags[op] = 0;
     for (fl_op i = 1; i < fl__n_ops; i++) {
@@ -1413,29 +1430,29 @@ bool fl_override(fl_backend *b, fl_op op, fl_slot slot) {
     return true;
 }
 
-bool fl_strict(bool on) {
+bool fl_backend_strict(bool on) {
     bool was = fl__strict_mode;
     fl__strict_mode = on;
     return was;
 }
 
-int64_t fl_fallbacks(void) {
+int64_t fl_backend_fallbacks(void) {
     return __atomic_load_n(&fl__fallback_count, __ATOMIC_RELAXED);
 }
 
-bool fl_set_default_family(const char *name) {
-    int f = fl__family_of("fl_set_default_family", name);
+bool fl_backend_set_default(const char *name) {
+    int f = fl__family_of("fl_backend_set_default", name);
     if (f < 0) return fl_raise() != NULL;
     fl__default_family = f;
     return true;
 }
 
-int fl_default_family(void) {
+int fl_backend_default(void) {
     return fl__default_family;
 }
 
-bool fl_has(int family, fl_op op) {
-    const fl_backend *be = fl_family_backend(family);
+bool fl_backend_has(int family, fl_op op) {
+    const fl_backend *be = fl_backend_at(family);
     return be && fl__op_exists(op) && (be->any || be->op[op]);
 }
 
@@ -1445,7 +1462,7 @@ bool fl_sync(const fl_tensor *t) {
     return !be->sync || be->sync(be);
 }
 
-void fl_hook(fl_hook_fn before, fl_hook_fn after, void *user) {
+void fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user) {
     fl__here.before = before;
     fl__here.after = after;
     fl__here.hook_user = user;
@@ -1456,19 +1473,19 @@ static FL__HOT bool fl__storage_new(fl_tensor *t) {
     if (be->make) return be->make(be, t);
     size_t bytes;
     if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
-        return fl_fail("fl_make: %s of %s is too large", FL_SHAPE_TEXT(t),
+        return fl_fail("fl_out_make: %s of %s is too large", FL_SHAPE_TEXT(t),
                        fl_dtype_name(t->dtype));
     fl_mem_info info = {.op = fl__here.op, .ndim = t->ndim, .shape = t->shape};
     t->buffer = fl_buffer_new(bytes, &info);
     return t->buffer != NULL;
 }
 
-bool fl_allocate(fl_tensor *t) {
+bool fl_out_allocate(fl_tensor *t) {
     return fl__has_storage(t) || fl__storage_new(t);
 }
 
 /* A slot reads and writes through fl_data, so pageable buffers stay mapped while it runs: inputs
-   and outputs written in place from before the slot, new outputs from fl_make on. */
+   and outputs written in place from before the slot, new outputs from fl_out_make on. */
 static bool fl__pin_tensor(fl_tensor *t) {
     return !t || !t->buffer || !t->buffer->pageable || fl_buffer_map(t->buffer);
 }
@@ -1476,7 +1493,7 @@ static void fl__unpin_tensor(fl_tensor *t) {
     if (t && t->buffer && t->buffer->pageable) fl_buffer_unmap(t->buffer);
 }
 
-bool fl_make(fl_tensor *out) {
+bool fl_out_make(fl_tensor *out) {
     if (fl__has_storage(out)) return true;
     if (!fl__storage_new(out)) return false;
     if (fl__pin_tensor(out)) return true;
@@ -1535,7 +1552,7 @@ static FL__COLD bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_s
 static FL__HOT bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged) {
     if (paged) return fl__run_pinned(be, c, slot);
     bool ok = slot(be, c);
-    for (int i = 0; i < c->n_out; i++) fl__unpin_tensor(c->out[i]); /* what fl_make pinned */
+    for (int i = 0; i < c->n_out; i++) fl__unpin_tensor(c->out[i]); /* what fl_out_make pinned */
     return ok;
 }
 
@@ -1578,7 +1595,7 @@ static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
         return fl_fail("fl_%s: the cpu backend has no slot for it", fl__ops[c->op]->name);
     if (fl__strict_mode)
         return fl_fail(
-            "fl_%s: backend '%s' has no slot for it, and fallbacks are errors (fl_strict)",
+            "fl_%s: backend '%s' has no slot for it, and fallbacks are errors (fl_backend_strict)",
             fl__ops[c->op]->name, be->name);
     __atomic_fetch_add(&fl__fallback_count, 1, __ATOMIC_RELAXED);
     if (!__atomic_exchange_n(&warned[family][c->op], 1, __ATOMIC_RELAXED))
@@ -1600,13 +1617,13 @@ static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
         if (!c->out[i]) continue;
         d.out[i] = fl__has_storage(c->out[i])
                        ? fl_to(c->out[i], fl__families[0].name)
-                       : fl_lay_out_as(fl_call_out(0, fl_shape_of(c->out[i]), c->out[i]->dtype),
+                       : fl_out_lay_as(fl_out_on(0, fl_shape_of(c->out[i]), c->out[i]->dtype),
                                          c->out[i]);
         ok = d.out[i] != NULL;
     }
-    ok = ok && fl_run(&d);
+    ok = ok && fl_call_run(&d);
     for (int i = 0; ok && i < d.n_out; i++)
-        if (c->out[i]) ok = fl_allocate(c->out[i]) && fl__transfer(c->out[i], d.out[i]);
+        if (c->out[i]) ok = fl_out_allocate(c->out[i]) && fl__transfer(c->out[i], d.out[i]);
     fl_scope_end(&s);
     return ok;
 }
@@ -1652,7 +1669,7 @@ static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
     for (int k = 0; k < c->n_in; k++)
         if (c->in[k] == y) return d->in[k];
     if (fl__has_storage(y)) return fl_cast(y, fl_dtype_wide(y->dtype));
-    return fl_lay_out_as(fl_call_out(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
+    return fl_out_lay_as(fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
 }
 
 /* Runs c in wide dtypes; its outputs round or wrap. */
@@ -1699,7 +1716,7 @@ static FL__COLD bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
     if (c->op != FL_OP_copy || x->weak || x->dtype != y->dtype)
         return fl_fail("fl_%s: takes no blocks of numbers: cast them", fl__ops[c->op]->name);
     if (y->ndim == FL_MAX_DIMS) return fl_fail("fl_copy: %d dims of blocks", y->ndim);
-    if (!fl_allocate(y)) return false;
+    if (!fl_out_allocate(y)) return false;
     fl__as_bytes(&to, y);
     fl__as_bytes(&from, x);
     fl_call bytes = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {&to}, .in = {&from}};
@@ -1712,7 +1729,7 @@ static FL__HOT bool fl__run_as(const fl_backend *be, const fl_call *c, fl__trait
     if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
     if (be->any) return be->any(be, c);
     if (!slot && fl__falls_back(c->op)) return fl__run_fallback(be, c);
-    if (!slot || fl__replaced_gradient(be, c)) return fl_run_composed(c);
+    if (!slot || fl__replaced_gradient(be, c)) return fl_call_compose(c);
     if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) return fl__run_contiguous(be, c, slot);
     return fl__run_slot(be, c, slot, is.paged);
 }
@@ -1723,7 +1740,7 @@ static bool fl__run_by(const fl_backend *be, const fl_call *c) {
 
 static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c, fl__traits is) {
     fl__context *th = &fl__here;
-    const fl_hook_fn after = th->after;
+    const fl_call_hook_fn after = th->after;
     const uint64_t flags = fl__unwatch();
     if (th->before) th->before(c, th->hook_user);
     th->flags = flags;
@@ -1734,10 +1751,10 @@ static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c, fl_
     return ok;
 }
 
-bool fl_run(const fl_call *c) {
+bool fl_call_run(const fl_call *c) {
     fl__context *th = &fl__here;
     if (!c || !fl__op_exists(c->op))
-        return fl_fail("fl_run: no record, or no such op (%d)", c ? (int)c->op : -1);
+        return fl_fail("fl_call_run: no record, or no such op (%d)", c ? (int)c->op : -1);
     if (fl_in_parallel())
         return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op]->name);
     const fl_backend *be = &fl__families[fl__call_family(c)];
@@ -1753,13 +1770,13 @@ bool fl_run(const fl_call *c) {
 }
 
 /* Runs c and returns its first output, or raises. */
-fl_tensor *fl_run_result(const fl_call *c) {
-    return fl_run(c) ? c->out[0] : fl_raise();
+fl_tensor *fl_call_result(const fl_call *c) {
+    return fl_call_run(c) ? c->out[0] : fl_raise();
 }
 
 /* The record is filled field by field: compilers make a slow string instruction of a literal, and
    nobody reads past n_in. */
-fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
+fl_tensor *fl_call_into(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
                                  const void *args) {
     fl_call c;
     c.op = op;
@@ -1769,7 +1786,7 @@ fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
     c.in[0] = a;
     c.in[1] = b;
     c.args = args;
-    return y && fl_run(&c) ? y : fl_raise();
+    return y && fl_call_run(&c) ? y : fl_raise();
 }
 
 /* ---- views ---- */
@@ -1800,19 +1817,19 @@ fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride,
     alias.offset = offset;
     memcpy(alias.shape, v->shape, sizeof alias.shape);
     memcpy(alias.stride, v->stride, sizeof alias.stride);
-    fl_tensor *copy = fl_call_out(t->family, shape, t->dtype);
+    fl_tensor *copy = fl_out_on(t->family, shape, t->dtype);
     if (!copy) return fl_raise();
     copy->copied = true;
-    return fl_run_to(FL_OP_copy, copy, &alias, NULL, NULL);
+    return fl_call_into(FL_OP_copy, copy, &alias, NULL, NULL);
 }
 
 /* A stored tensor for what needs one: weak numbers become 0-d f32 or i64. */
 fl_tensor *fl_stored(fl_tensor *t) {
     if (!t->weak) return t;
     fl_fill_args a = {t->f64, t->i64};
-    fl_tensor *o = fl_call_out(fl__default_family, FL_SCALAR_SHAPE,
+    fl_tensor *o = fl_out_on(fl__default_family, FL_SCALAR_SHAPE,
                                t->dtype == FL_DTYPE_NONE ? FL_F32 : t->dtype);
-    return fl_run_to(FL_OP_fill, o, NULL, NULL, &a);
+    return fl_call_into(FL_OP_fill, o, NULL, NULL, &a);
 }
 
 /* ---- promotion ---- */
@@ -1900,7 +1917,7 @@ fl_tensor *fl_operand(fl_tensor *t, fl_dtype d) {
 bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (a->weak || b->weak || a->family == b->family) return true;
     return fl_refuse("fl_%s: operands live on the families '%s' and '%s'; move one with fl_to", fn,
-                   fl_family_name(a), fl_family_name(b));
+                   fl_backend_name(a), fl_backend_name(b));
 }
 
 /* ---- ops of the tables with a formula, by slot or as compositions ---- */
@@ -1927,8 +1944,8 @@ fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in) {
 static fl_tensor *fl__strong(fl_tensor *t, const fl_tensor *like) {
     if (!t->weak) return t;
     fl_fill_args a = {t->f64, t->i64};
-    fl_tensor *o = fl_call_out(like->family, FL_SCALAR_SHAPE, like->dtype);
-    return fl_run_to(FL_OP_fill, o, NULL, NULL, &a);
+    fl_tensor *o = fl_out_on(like->family, FL_SCALAR_SHAPE, like->dtype);
+    return fl_call_into(FL_OP_fill, o, NULL, NULL, &a);
 }
 
 static fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
@@ -1972,7 +1989,7 @@ fl_tensor *fl_unary_op(fl_op op, fl_tensor *x) {
         return fl_bad("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
     if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL, fl__result_dtype(info->cls, d));
-    return fl_run_to(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
+    return fl_call_into(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
 }
 
 /* t in a shape that it broadcasts to; numbers pass. */
@@ -1999,8 +2016,8 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
     if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
     if (!(a = fl__broadcast(a, shape)) || !(b = fl__broadcast(b, shape)))
         return NULL;
-    fl_tensor *y = fl_call_out(strong->family, shape, fl__result_dtype(info->cls, d));
-    return fl_run_to(op, fl_lay_out_as(fl_lay_out_as(y, b), a), a, b, NULL);
+    fl_tensor *y = fl_out_on(strong->family, shape, fl__result_dtype(info->cls, d));
+    return fl_call_into(op, fl_out_lay_as(fl_out_lay_as(y, b), a), a, b, NULL);
 }
 
 /* Do a and b agree in shape, dtype and family? One may be a number that does not promote. */
@@ -2019,7 +2036,7 @@ fl_tensor *fl_binary_op(fl_op op, fl_tensor *a, fl_tensor *b) {
     bool plain = fl__alike(a, b) && fl__class_takes(info->cls, x->dtype) && x->dtype != FL_U64 &&
                  fl__by_slot(x, op);
     if (!plain) return fl__binary_general(op, a, b);
-    return fl_run_to(op, fl__out_same(x, fl__result_dtype(info->cls, x->dtype)), a, b, NULL);
+    return fl_call_into(op, fl__out_same(x, fl__result_dtype(info->cls, x->dtype)), a, b, NULL);
 }
 
 /* ---- compositions ---- */
@@ -2029,12 +2046,12 @@ static bool fl__composed_out(fl_tensor *y, fl_tensor *v) {
     if (v && v->weak) { /* a formula that is a constant */
         fl_fill_args a = {v->f64, v->i64};
         fl_call fill = {.op = FL_OP_fill, .n_out = 1, .out = {y}, .args = &a};
-        return fl_run(&fill);
+        return fl_call_run(&fill);
     }
     v = v ? fl_expand(v, fl_shape_of(y)) : NULL;
     if (!v) return false;
     fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {v}};
-    return fl_run(&copy);
+    return fl_call_run(&copy);
 }
 
 /* Of ops of the tables, whose formulas are the composition. */
@@ -2047,7 +2064,7 @@ static bool fl__compose_formula(const fl_call *c, fl_tensor **value) {
     return ok;
 }
 
-bool fl_run_composed(const fl_call *c) {
+bool fl_call_compose(const fl_call *c) {
     const fl_op_info *info = fl_op_get_info(c->op);
     fl_tensor *value[4] = {NULL};
     fl_compose_fn compose = info->compose;
@@ -2083,18 +2100,18 @@ static bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
 fl_tensor *fl_out_new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise) {
     if (dtype == FL_DTYPE_NONE) dtype = otherwise;
     if (!fl__creatable(fn, shape, dtype)) return NULL;
-    fl_tensor *t = fl_call_out(fl__default_family, shape, dtype);
+    fl_tensor *t = fl_out_on(fl__default_family, shape, dtype);
     return t ? t : fl_raise();
 }
 
 fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype) {
     fl_tensor *t = fl_out_new("fl_empty", shape, dtype, FL_F32);
-    return t && !fl_allocate(t) ? fl_raise() : t;
+    return t && !fl_out_allocate(t) ? fl_raise() : t;
 }
 
 static fl_tensor *fl__fill(fl_tensor *t, double value) {
     fl_fill_args a = {value, flm_f64_to_i64(value)};
-    return t ? fl_run_to(FL_OP_fill, t, NULL, NULL, &a) : NULL;
+    return t ? fl_call_into(FL_OP_fill, t, NULL, NULL, &a) : NULL;
 }
 
 fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype) {
@@ -2110,7 +2127,7 @@ fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
 fl_tensor *fl_empty_like(fl_tensor *t) {
     if (fl_absent("fl_empty_like", t) || !(t = fl_stored(t))) return NULL;
     fl_tensor *y = fl__out_same(t, t->dtype);
-    return y && fl_allocate(y) ? y : fl_raise();
+    return y && fl_out_allocate(y) ? y : fl_raise();
 }
 
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
@@ -2122,7 +2139,7 @@ fl_tensor *fl_full_like(fl_tensor *t, double value) {
 fl_tensor *fl_new_full(const fl_tensor *t, fl_shape shape, double value) {
     if (fl_absent("fl_new_full", t)) return NULL;
     if (t->weak) return fl_bad("fl_new_full: a weak number has no family");
-    fl_tensor *y = fl_call_out(t->family, shape, t->dtype);
+    fl_tensor *y = fl_out_on(t->family, shape, t->dtype);
     return y ? fl__fill(y, value) : fl_raise();
 }
 
@@ -2131,7 +2148,7 @@ fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {
     if (!t) return NULL;
     if (!data && fl_numel(t))
         return fl_bad("fl_from_host: the data for shape %s is NULL", FL_SHAPE_TEXT(t));
-    if (!fl_allocate(t)) return fl_raise();
+    if (!fl_out_allocate(t)) return fl_raise();
     size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     return fl_set_host(t, data, bytes) ? t : NULL;
 }
@@ -2157,8 +2174,8 @@ fl_tensor *fl_to(fl_tensor *t, const char *family) {
     if (f < 0) return fl_raise();
     if (t->weak || t->family == f) return t;
     fl_scope s = fl_scope_begin();
-    fl_tensor *src = fl_contiguous(t), *o = src ? fl_call_out(f, fl_shape_of(t), t->dtype) : NULL;
-    if (o && (!fl_allocate(o) || !fl__transfer(o, src))) o = NULL;
+    fl_tensor *src = fl_contiguous(t), *o = src ? fl_out_on(f, fl_shape_of(t), t->dtype) : NULL;
+    if (o && (!fl_out_allocate(o) || !fl__transfer(o, src))) o = NULL;
     fl_scope_return(&s, o);
     return o ? o : fl_raise();
 }
@@ -2181,7 +2198,7 @@ void *fl_map(fl_tensor *t, int access) {
     if (!fl__has_storage(t)) return fl_bad("fl_map: the tensor has no storage yet");
     if ((access & FL_WRITE) && t->copied)
         return fl_bad("fl_map: backend '%s' copies views: a write would be lost",
-                       fl_family_name(t));
+                       fl_backend_name(t));
     const fl_backend *be = &fl__families[t->family];
     if (!be->map && !fl_sync(t))
         return fl_raise(); /* a map hook waits for what t needs, and no more */
@@ -2226,9 +2243,9 @@ bool fl_set_host(fl_tensor *t, const void *src, size_t bytes) {
     if (!fl__bytes_match("fl_set_host", t, src, bytes)) return false;
     if (!fl_is_contiguous(t)) {
         fl_scope s = fl_scope_begin();
-        fl_tensor *dense = fl_call_out(t->family, fl_shape_of(t), t->dtype);
+        fl_tensor *dense = fl_out_on(t->family, fl_shape_of(t), t->dtype);
         bool ok =
-            dense && fl_allocate(dense) && fl_set_host(dense, src, bytes) && fl_assign(t, dense);
+            dense && fl_out_allocate(dense) && fl_set_host(dense, src, bytes) && fl_assign(t, dense);
         fl_scope_end(&s);
         return ok;
     }
@@ -2331,7 +2348,7 @@ bool fl_writable(const char *fn, const fl_tensor *t) {
     if (t->weak) return fl_refuse("%s: a weak number cannot be written", fn);
     if (t->copied)
         return fl_refuse("%s: backend '%s' copies views: the write would be lost; write the whole tensor",
-                   fn, fl_family_name(t));
+                   fn, fl_backend_name(t));
     for (int i = 0; i < t->ndim; i++)
         if (t->stride[i] == 0 && t->shape[i] > 1)
             return fl_refuse("%s: shape %s is broadcast, one element would be written several times",

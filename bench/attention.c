@@ -73,9 +73,9 @@ static void compare(const setting *c, bool composed) {
         j.gradient = g;
         measure(c, &j, "", c->n > 1000 ? 3 : 15);
         if (!composed) continue;
-        fl_use(&part, &whole);
+        fl_backend_use(&part, &whole);
         measure(c, &j, "_composed", c->n > 1000 ? 1 : 5);
-        fl_use(&whole, NULL);
+        fl_backend_use(&whole, NULL);
     }
     fl_scope_end(&s);
 }

@@ -110,10 +110,10 @@ static bool counting_copy(const fl_backend *self, const fl_call *c) {
 }
 
 static void count_conversions(void) {
-    fl_backend b = *fl_family_backend(fl_default_family());
+    fl_backend b = *fl_backend_at(fl_backend_default());
     plain_copy = b.op[FL_OP_copy];
     b.op[FL_OP_copy] = counting_copy;
-    fl_use(&b, NULL);
+    fl_backend_use(&b, NULL);
 }
 
 /* ---- where the time goes: calls and seconds of each op, and of each op's gradient ---- */
@@ -201,13 +201,13 @@ static void train(const settings *s, fl_nn_module *net, const model_batch *batch
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
     for (int i = 0; i < s->warmup; i++) step(s, net, optim, batch, part);
     conversions = 0;
-    if (s->ops) fl_hook(op_begins, op_ends, NULL);
+    if (s->ops) fl_call_hook(op_begins, op_ends, NULL);
     for (int i = 0; i < s->iterations; i++) {
         forward_flop = 0;
         step(s, net, optim, batch, part);
         for (int k = 0; k < 4; k++) f->seconds[k][i] = part[k];
     }
-    fl_hook(NULL, NULL, NULL);
+    fl_call_hook(NULL, NULL, NULL);
     f->flop = 3 * forward_flop;
     f->conversions = conversions / s->iterations;
     f->memory = memory_of(s, net, optim, batch);

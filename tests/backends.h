@@ -45,18 +45,18 @@ static bool choose_backend(const char *name) {
     }
 #endif
 #ifdef HAVE_NAIVE
-    if (!strcmp(name, "naive") && !fl_use(fl_backend_naive(), NULL)) return false;
+    if (!strcmp(name, "naive") && !fl_backend_use(fl_backend_naive(), NULL)) return false;
 #endif
 #ifdef HAVE_RECORDER
-    if (!strcmp(name, "recorder") && !fl_use(fl_backend_recorder(), NULL)) return false;
+    if (!strcmp(name, "recorder") && !fl_backend_use(fl_backend_recorder(), NULL)) return false;
 #endif
     if (!op_snake && !snake_register()) return false; /* an op of a user's is tested as ours are */
-    if (fl_family(name) < 0 || !fl_set_default_family(name)) return false;
+    if (fl_backend_index(name) < 0 || !fl_backend_set_default(name)) return false;
     bool complete = true;
     for (int i = 1; i < fl_op_count(); i++)
-        if (fl_op_get_info((fl_op)i)->required && !fl_has(fl_default_family(), (fl_op)i))
+        if (fl_op_get_info((fl_op)i)->required && !fl_backend_has(fl_backend_default(), (fl_op)i))
             complete = false;
-    fl_strict(complete);
+    fl_backend_strict(complete);
     printf("backend %s: %s\n", name,
            complete ? "has every required op, fallbacks are errors" : "falls back on cpu");
     return true;
@@ -65,13 +65,13 @@ static bool choose_backend(const char *name) {
 /* What factorises runs: on the backend in use or, where that has no such slot, on the cpu. A deferred
    backend says so only when the value is read. */
 __attribute__((unused)) static bool has_lapack(void) {
-    bool was = fl_strict(false);
+    bool was = fl_backend_strict(false);
     fl_scope s = fl_scope_begin();
     fl_tensor *y = fl_inverse(fl_ones(FL_SHAPE(1, 1), FL_F32));
     bool absent = (!y || fl_item(y) != 1) && fl_error() && strstr(fl_error(), "without LAPACK");
     fl_error_clear();
     fl_scope_end(&s);
-    fl_strict(was);
+    fl_backend_strict(was);
     return !absent;
 }
 

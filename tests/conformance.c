@@ -164,7 +164,7 @@ static void run_without_slot(const group *g) {
             override_value((fl_op)part, op, g->run, g->arg);
     if (!mine.op[op]) return;
     mine.op[op] = NULL;
-    fl_use(&mine, NULL);
+    fl_backend_use(&mine, NULL);
     composed_run = true;
     g->run(g->arg);
     composed_run = false;

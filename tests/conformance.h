@@ -161,7 +161,7 @@ static void case_end(bool ok) {
    cannot be read. */
 static bool fails(fl_tensor *t) {
     array unread;
-    bool failed = !t || (fl_family_backend(t->family)->any && !read_tensor(t, &unread));
+    bool failed = !t || (fl_backend_at(t->family)->any && !read_tensor(t, &unread));
     return failed && fl_error() && *fl_error();
 }
 

@@ -3,7 +3,7 @@
 #include "../kernels/cpu/levels.h"
 
 static const fl_backend *backend_in_use(void) {
-    return fl_family_backend(fl_default_family());
+    return fl_backend_at(fl_backend_default());
 }
 
 /* >>overrides: every composition that contains an op passes through the slot that replaces it */
@@ -19,8 +19,8 @@ static bool counting_slot(const fl_backend *self, const fl_call *c) {
 static void count_calls_of(fl_op part) {
     fl_backend mine = *backend_in_use();
     replaced_slot = mine.op[part];
-    fl_override(&mine, part, counting_slot);
-    fl_use(&mine, NULL);
+    fl_backend_override(&mine, part, counting_slot);
+    fl_backend_use(&mine, NULL);
     slot_calls = 0;
 }
 
@@ -35,7 +35,7 @@ static void override_value(fl_op part, fl_op op, void (*run)(int), int arg) {
     snprintf(text, sizeof text, "%s passes through a replaced %s", fl_op_get_info(op)->name,
              fl_op_get_info(part)->name);
     check(slot_calls > 0, text);
-    fl_use(&before, NULL);
+    fl_backend_use(&before, NULL);
 }
 
 /* The backward pass of op, after its forward pass. */
@@ -55,7 +55,7 @@ static void override_gradient(fl_op part, fl_op op, int which, int i) {
              fl_op_get_info(op)->name, fl_op_get_info(part)->name);
     check(!fl_error() && (slot_calls > 0 || !g), text);
     fl_scope_end(&s);
-    fl_use(&before, NULL);
+    fl_backend_use(&before, NULL);
 }
 
 static void gradient_overrides(void) {
@@ -91,13 +91,13 @@ static void hook_group(void) {
     fl_scope s = fl_scope_begin();
     hook_counts h = {0, 0, FL_OP_NONE};
     fl_tensor *a = fl_ones(FL_SHAPE(3), FL_F32), *i = fl_full(FL_SHAPE(1), 9, FL_I64);
-    fl_hook(count_before, count_after, &h);
+    fl_call_hook(count_before, count_after, &h);
     fl_tensor *t = fl_add(a, a);
     check(t && h.before == 1 && h.after == 1 && h.op == FL_OP_add,
           "one call is seen before and after");
     fl_gather(a, 0, i); /* fails, on a deferred backend when it is read */
     check(h.before == 2 && h.after == 2, "a call that fails is seen before and after");
-    fl_hook(NULL, NULL, NULL);
+    fl_call_hook(NULL, NULL, NULL);
     fl_add(a, a);
     check(h.before == 2, "no hook, no calls");
     fl_scope_end(&s);
@@ -112,20 +112,20 @@ static void fallback_group(void) {
     part.name = "partial";
     part.op[FL_OP_exp] = NULL;
     fl_message_use(NULL, NULL, FL_LOG_OFF);
-    check(fl_use(&part, NULL) && fl_set_default_family("partial"), "a family of one's own");
+    check(fl_backend_use(&part, NULL) && fl_backend_set_default("partial"), "a family of one's own");
     fl_scope s = fl_scope_begin();
     array a, b;
     fl_tensor *x = fl_from_host((float[]){0, 1, -2}, FL_SHAPE(3), FL_F32), *home = fl_to(x, family);
     check(fails(fl_add(x, fl_clone(home))), "operands of two families do not mix");
-    fl_strict(false);
-    int64_t before = fl_fallbacks();
+    fl_backend_strict(false);
+    int64_t before = fl_backend_fallbacks();
     fl_tensor *y = fl_exp(x);
-    check(y && fl_fallbacks() == before + 1 && !strcmp(fl_family_name(y), "partial"),
+    check(y && fl_backend_fallbacks() == before + 1 && !strcmp(fl_backend_name(y), "partial"),
           "a missing slot falls back, counted");
     check(y && read_tensor(y, &a) && read_tensor(fl_exp(home), &b) && a.n == 3 &&
               fabs(a.f[2] - b.f[2]) < 1e-6,
           "same values");
-    fl_strict(true);
+    fl_backend_strict(true);
     check(fails(fl_exp(x)), "strict: a missing slot is an error");
     fl_scope_end(&s);
 }

@@ -336,7 +336,7 @@ static void factor_errors(void) {
 
 static void factor_group(void) {
     bool there = has_lapack();
-    bool was = fl_strict(false); /* what only the cpu has runs there */
+    bool was = fl_backend_strict(false); /* what only the cpu has runs there */
     fl_scope s = fl_scope_begin();
     if (!there) skip("factorisations: built without LAPACK");
     for (int i = 0; i < FACTOR_OPS; i++) {
@@ -345,6 +345,6 @@ static void factor_group(void) {
     }
     if (there) factor_errors();
     fl_scope_end(&s);
-    fl_strict(was);
+    fl_backend_strict(was);
 }
 /* MIT licence: see LICENSE. */

@@ -184,7 +184,7 @@ static void copy_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     bool clone = !strcmp(name, "copy"), contiguous = !strcmp(name, "contiguous");
     fl_tensor *t = clone        ? fl_clone(x.t)
                    : contiguous ? fl_contiguous(x.t)
-                                : fl_to(fl_to(x.t, "cpu"), fl_family_name(x.t));
+                                : fl_to(fl_to(x.t, "cpu"), fl_backend_name(x.t));
     bool ok = equals(t, &x.a);
     if (ok && (clone || contiguous) && !fl_is_contiguous(t)) ok = say("not contiguous");
     if (ok && clone && t == x.t) ok = say("no storage of its own");

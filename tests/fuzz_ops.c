@@ -401,10 +401,10 @@ static T run_record(fn f) {
     T x = operand();
     (void)f;
     if (!x || x->weak || x->dtype != FL_F32) return fl_clone(x);
-    T y = fl_call_out(x->family, fl_shape_of(x), x->dtype);
+    T y = fl_out_on(x->family, fl_shape_of(x), x->dtype);
     if (!y) return NULL;
     const fl_call c = {.op = FL_OP_neg, .n_out = 1, .n_in = 1, .out = {y}, .in = {x}};
-    return done(fl_run(&c), y) ? y : (T)fl_raise();
+    return done(fl_call_run(&c), y) ? y : (T)fl_raise();
 }
 
 /* ---- readers and in-place ops ---- */
@@ -472,7 +472,7 @@ static T look(fn f) {
     const uint32_t version = fl_version_of(t);
     fuzz_note(&plain, sizeof plain);
     fuzz_note(&version, sizeof version);
-    if (!fl_family_name(t)) fuzz_bug("a tensor without a family");
+    if (!fl_backend_name(t)) fuzz_bug("a tensor without a family");
     if (!fl_sync(t)) return NULL;
     return t;
 }

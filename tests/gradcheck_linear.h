@@ -206,7 +206,7 @@ enum { FACTOR_CASES = sizeof factor_cases / sizeof *factor_cases };
 
 static void factor_group(int unused) {
     (void)unused;
-    bool was = fl_strict(false); /* what only the cpu has runs there */
+    bool was = fl_backend_strict(false); /* what only the cpu has runs there */
     bool there = has_lapack();
     if (!there) printf("  skipped: factorisations: built without LAPACK\n");
     for (int i = 0; i < FACTOR_CASES && there; i++) {
@@ -218,7 +218,7 @@ static void factor_group(int unused) {
         for (int k = 0; k < c.n_in; k++) c.shape[k] = factor_cases[i].shape[k];
         run_case(factor_cases[i].name, c);
     }
-    fl_strict(was);
+    fl_backend_strict(was);
 }
 
 /* >>fft, squared */

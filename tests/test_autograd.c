@@ -217,14 +217,14 @@ TEST(a_backend_without_views) {
     fl_backend b = *fl_backend_cpu();
     b.name = "viewless";
     b.view = refuse_view;
-    REQUIRE(fl_use(&b, NULL) && fl_set_default_family("viewless"));
+    REQUIRE(fl_backend_use(&b, NULL) && fl_backend_set_default("viewless"));
     check_functions();
 }
 
 TEST(a_backend_without_fused_gradients) {
     fl_backend b = *fl_backend_cpu();
     b.op[FL_OP_grad1] = b.op[FL_OP_grad2] = NULL;
-    REQUIRE(fl_use(&b, NULL));
+    REQUIRE(fl_backend_use(&b, NULL));
     check_functions();
 }
 
@@ -521,9 +521,9 @@ TEST(gradients_are_handed_on_through_views) {
     fl_var *x = fv_const(sample(FL_SHAPE(5, 3), 1)), *w = fv_param(sample(FL_SHAPE(4, 3), 2));
     int copies = 0;
     fl_var *y = fv_sum(fv_square(fv_matmul(x, fv_transpose(w, 0, 1))), FL_ALL_AXES);
-    fl_hook(NULL, count_copies, &copies);
+    fl_call_hook(NULL, count_copies, &copies);
     CHECK(fl_backward(y));
-    fl_hook(NULL, NULL, NULL);
+    fl_call_hook(NULL, NULL, NULL);
     CHECK_EQ_INT(copies, 0);
     CHECK(fl_is_contiguous(fv_grad(w)));
     fl_scope_end(&s);

@@ -11,7 +11,7 @@ static bool run(fl_call c) {
 }
 
 static fl_tensor *out_of(fl_shape shape, fl_dtype d) {
-    return fl_call_out(fl_family("cpu"), shape, d);
+    return fl_out_on(fl_backend_index("cpu"), shape, d);
 }
 
 static fl_tensor *run_args(fl_op op, fl_shape shape, fl_dtype d, const void *args, int n,
@@ -193,7 +193,7 @@ static bool has_reference(fl_op op) {
         "hardswish isnan logical_not prelu ne gt ge logical_and logical_or logical_xor ";
     char name[40];
     snprintf(name, sizeof name, " %s ", fl_op_get_info(op)->name);
-    return fl_has(0, op) && (fl_op_get_info(op)->required || strstr(names, name));
+    return fl_backend_has(0, op) && (fl_op_get_info(op)->required || strstr(names, name));
 }
 
 static double ref_remainder(double a, double b) {
@@ -1046,7 +1046,7 @@ static int run_everything(fl_tensor **y) {
     for (fl_op op = 1; op < fl_op_count(); op++) {
         const fl_op_info *info = fl_op_get_info(op);
         fl_dtype d = gives(info->cls, FL_F32);
-        if (info->arity && (!takes(info->cls, FL_F32) || !fl_has(0, op))) continue;
+        if (info->arity && (!takes(info->cls, FL_F32) || !fl_backend_has(0, op))) continue;
         if (info->arity == 1) y[n++] = run_args(op, shape, d, NULL, 1, &x);
         if (info->arity == 2) y[n++] = run_args(op, shape, d, NULL, 2, (fl_tensor *[]){x, z});
         if (info->arity == 1 && smooth(op))

@@ -319,7 +319,7 @@ static bool no_slot(const fl_backend *self, const fl_call *c) {
 
 static bool run_unknown_op(void) {
     fl_call c = {.op = (fl_op)9999, .n_out = 1, .n_in = 1, .in = {o.f23}};
-    return fl_run(&c);
+    return fl_call_run(&c);
 }
 
 static fl_tensor *map_and_back(fl_tensor *t, int access) {
@@ -339,7 +339,7 @@ static void rows_of_handles(void) {
     FINE(fl_shape_of, fl_shape_of(NULL).ndim == 0);
     FINE(fl_numel, fl_numel(NULL) == 0);
     FINE(fl_is_contiguous, !fl_is_contiguous(NULL));
-    FINE(fl_family_name, !strcmp(fl_family_name(NULL), "none"));
+    FINE(fl_backend_name, !strcmp(fl_backend_name(NULL), "none"));
     FINE(fl_version_of, fl_version_of(NULL) == 0);
     FINE(fl_keep, !fl_keep(NULL));
     FINE(fl_drop, (fl_drop(NULL), true));
@@ -366,20 +366,20 @@ static void rows_of_handles(void) {
     FINE(fl_primitive_op, fl_primitive_op(FL_PRIMITIVE_COUNT) == FL_OP_NONE);
     NO_FILE(fl_formula_parse, (&(fl_formula){0}, NULL, "x"), "NULL");
     NO_FILE(fl_formula_parse, (&(fl_formula){0}, "ADD(x, z)", "x y"), "no such input at character 8");
-    NO_FILE(fl_run, (NULL), "fl_run");
-    ROW(QUIET, "fl_run", !run_unknown_op(), "fl_run", "9999");
-    NO_FILE(fl_call_out, (0, negative, FL_F32), "[2, -3]");
-    NO_FILE(fl_call_out, (0, least, FL_F32), "shape");
-    NO(fl_use, (NULL, NULL), "no name");
-    NO(fl_use, (&(fl_backend){.name = NULL}, NULL), "no name");
-    NO(fl_override, (NULL, FL_OP_add, no_slot), "no backend");
-    NO(fl_override, (&(fl_backend){.name = "x"}, (fl_op)-1, no_slot), "no such op");
-    ROW(QUIET, "fl_family", fl_family("none") == -1, "no backend family 'none'");
-    ROW(QUIET, "fl_family", fl_family(NULL) == -1, "no backend family");
-    FINE(fl_family_backend, !fl_family_backend(-1) && !fl_family_backend(99));
-    ROW(RAISES, "fl_set_default_family", !fl_set_default_family("none"), "'none'");
+    NO_FILE(fl_call_run, (NULL), "fl_call_run");
+    ROW(QUIET, "fl_call_run", !run_unknown_op(), "fl_call_run", "9999");
+    NO_FILE(fl_out_on, (0, negative, FL_F32), "[2, -3]");
+    NO_FILE(fl_out_on, (0, least, FL_F32), "shape");
+    NO(fl_backend_use, (NULL, NULL), "no name");
+    NO(fl_backend_use, (&(fl_backend){.name = NULL}, NULL), "no name");
+    NO(fl_backend_override, (NULL, FL_OP_add, no_slot), "no backend");
+    NO(fl_backend_override, (&(fl_backend){.name = "x"}, (fl_op)-1, no_slot), "no such op");
+    ROW(QUIET, "fl_backend_index", fl_backend_index("none") == -1, "no backend family 'none'");
+    ROW(QUIET, "fl_backend_index", fl_backend_index(NULL) == -1, "no backend family");
+    FINE(fl_backend_at, !fl_backend_at(-1) && !fl_backend_at(99));
+    ROW(RAISES, "fl_backend_set_default", !fl_backend_set_default("none"), "'none'");
     FINE(fl_cpu_level, fl_cpu_level() != NULL);
-    FINE(fl_has, !fl_has(-1, FL_OP_add) && !fl_has(0, FL_OP_NONE));
+    FINE(fl_backend_has, !fl_backend_has(-1, FL_OP_add) && !fl_backend_has(0, FL_OP_NONE));
     FINE(fl_sync, fl_sync(NULL));
     FINE(fl_option, fl_option(0, 3) == 3 && fl_option(FL_ZERO, 3) == 0);
     FINE(fl_option_int, fl_option_int(0, 3) == 3 && fl_option_int(FL_I0, 3) == 0);
@@ -389,7 +389,7 @@ static void rows_of_handles(void) {
 static void rows_of_op_writers(void) {
     fl_shape s = FL_SHAPE(2, 3), other = FL_SHAPE(7);
     int order[FL_MAX_DIMS] = {0};
-    fl_tensor *out = fl_call_out(0, s, FL_F32), *number = fl_num(2);
+    fl_tensor *out = fl_out_on(0, s, FL_F32), *number = fl_num(2);
     NO_AS(fl_stable_max, "fl_amax", (NULL, FL_ALL_AXES), NULLS);
     NO_AS(fl_unary_op, "fl_exp", (FL_OP_exp, NULL), NULLS);
     NO_AS(fl_binary_op, "fl_add", (FL_OP_add, o.f23, o.f34), "[2, 3]", "[3, 4]");
@@ -413,15 +413,15 @@ static void rows_of_op_writers(void) {
     FINE(fl_stored, fl_stored(o.f23) == o.f23 && !fl_stored(number)->weak);
     FINE(fl_constant, fl_constant(2)->dtype == FL_DTYPE_NONE);
     FINE(fl_out_like, !fl_out_like(o.f23, FL_I64)->buffer);
-    FINE(fl_lay_out_as, !fl_lay_out_as(NULL, o.f23));
-    FINE(fl_order_as, !fl_order_as(NULL, o.f23));
+    FINE(fl_out_lay_as, !fl_out_lay_as(NULL, o.f23));
+    FINE(fl_out_order_as, !fl_out_order_as(NULL, o.f23));
     FINE(fl_axes_by_stride, (fl_axes_by_stride(fl_transpose(o.f23, 0, 1), order), order[0] == 1));
     FINE(fl_view_of, fl_view_of(o.f23, FL_SHAPE(3), (int64_t[]){1}, 3)->buffer == o.f23->buffer);
-    FINE(fl_allocate, fl_allocate(o.f23));
-    ROW_OF(RAISES, "fl_run_result", "fl_run", !fl_run_result(&(fl_call){.op = FL_MAX_OPS}), "512");
-    NO_AS(fl_run_to, "fl_run", (FL_OP_NONE, out, NULL, NULL, NULL), "no such op");
-    ROW_OF(RAISES, "fl_run_composed", "fl_sum",
-        !fl_run_composed(&(fl_call){.op = FL_OP_sum, .n_out = 1, .out = {out}}), "no composition");
+    FINE(fl_out_allocate, fl_out_allocate(o.f23));
+    ROW_OF(RAISES, "fl_call_result", "fl_call_run", !fl_call_result(&(fl_call){.op = FL_MAX_OPS}), "512");
+    NO_AS(fl_call_into, "fl_call_run", (FL_OP_NONE, out, NULL, NULL, NULL), "no such op");
+    ROW_OF(RAISES, "fl_call_compose", "fl_sum",
+        !fl_call_compose(&(fl_call){.op = FL_OP_sum, .n_out = 1, .out = {out}}), "no composition");
     FINE(fv_recomputed, !fv_recomputed(NULL));
     FINE(fv_record_opt, !fv_record_opt(NULL, NULL));
     NO(fv_record_formula, (FL_OP_add, o.v23, o.f23), "no formula of x");
@@ -439,8 +439,8 @@ static void rows_of_creation(void) {
     NO(fl_empty, (too_long, FL_F32), "shape");
     NO(fl_empty, (least, FL_F32), "shape");
     NO(fl_empty, (FL_SHAPE(2), none), "dtype 99");
-    ROW(RAISES, "fl_make", creation_is_refused(FL_SHAPE((int64_t)1 << 62), FL_F64), "too large",
-        "fl_make");
+    ROW(RAISES, "fl_out_make", creation_is_refused(FL_SHAPE((int64_t)1 << 62), FL_F64), "too large",
+        "fl_out_make");
     ROW(RAISES, "fl_buffer_new", creation_is_refused(FL_SHAPE((int64_t)1 << 58), FL_F64),
         "out of memory: asked for");
     NO(fl_full, (negative, 1, FL_F32), "[2, -3]");
@@ -449,7 +449,7 @@ static void rows_of_creation(void) {
     NO(fl_ones, (no_shape, FL_F32), "shape");
     NO(fl_full_like, (NULL, 1), NULLS);
     NO(fl_new_full, (NULL, FL_SHAPE(2), 1), NULLS);
-    NO_AS(fl_new_full, "fl_call_out", (o.f23, negative, 1), "[2, -3]");
+    NO_AS(fl_new_full, "fl_out_on", (o.f23, negative, 1), "[2, -3]");
     NO(fl_arange, (0, 1, 0, FL_I64), "from 0 to 1 by 0");
     NO(fl_arange, (0, 1e30, 1, FL_I64), "from 0 to 1e+30");
     NO(fl_arange, (0, (double)NAN, 1, FL_I64), "nan");
@@ -470,7 +470,7 @@ static void rows_of_reading(void) {
     float out[6] = {-1};
     NO(fl_map, (NULL, FL_READ), NULLS);
     NO(fl_map, (o.number, FL_READ), "weak number");
-    ROW(RAISES, "fl_map", !map_and_back(fl_call_out(0, FL_SHAPE(2), FL_F32), FL_READ),
+    ROW(RAISES, "fl_map", !map_and_back(fl_out_on(0, FL_SHAPE(2), FL_F32), FL_READ),
         "no storage");
     FINE(fl_unmap, (fl_unmap(NULL, FL_READ), fl_unmap(o.number, FL_READ), true));
     NO(fl_to_host, (NULL, out, sizeof out), NULLS);
@@ -1598,9 +1598,9 @@ static const char *const cannot_fail[] = {
     "fl_backend_cpu",
     "fl_formula_has",
     "fl_formula_run",
-    "fl_strict",
-    "fl_fallbacks",
-    "fl_default_family",
+    "fl_backend_strict",
+    "fl_backend_fallbacks",
+    "fl_backend_default",
     "fl_seed",
     "fl_rng_state",
     "fl_rng_set_state",
@@ -1608,7 +1608,7 @@ static const char *const cannot_fail[] = {
     "fl_grad_enabled",
     "fl_data_now",
     "fl_data_rng",
-    "fl_hook",
+    "fl_call_hook",
     "fl_heap_use",
     "fl_mem_use",
     "fl_mem_stats_of",
@@ -1631,7 +1631,7 @@ static const char *const cannot_fail[] = {
     "fl_obj_take",
     "fl_obj_drop",
     "fl_obj_own",
-    "fl_make",
+    "fl_out_make",
     "fl_nn_param_at",
     "fl_nn_add_affine",
     "fl_nn_made",

@@ -30,8 +30,8 @@ static bool same_bits(fl_tensor *a, fl_tensor *b) {
 
 static bool begin(const fl_backend *b) {
     test_errors_return();
-    fl_strict(true);
-    return fl_use(b, NULL) && fl_set_default_family(b->name);
+    fl_backend_strict(true);
+    return fl_backend_use(b, NULL) && fl_backend_set_default(b->name);
 }
 
 static bool nothing_lives(void) {
@@ -60,13 +60,13 @@ static void work(fl_tensor **out) {
 static void check_work(const char *family, double tolerance) {
     fl_scope s = fl_scope_begin();
     fl_tensor *want[RESULTS], *got[RESULTS];
-    fl_set_default_family("cpu");
+    fl_backend_set_default("cpu");
     work(want);
-    fl_set_default_family(family);
+    fl_backend_set_default(family);
     work(got);
     CHECK_NO_ERROR();
     for (int i = 0; i < RESULTS; i++) {
-        CHECK_STR(fl_family_name(got[i]), family);
+        CHECK_STR(fl_backend_name(got[i]), family);
         got[i] = fl_to(got[i], "cpu");
         CHECK(got[i] && got[i]->dtype == want[i]->dtype);
         fl_tensor *off =
@@ -82,7 +82,7 @@ static void check_work(const char *family, double tolerance) {
 TEST(naive_computes) {
     REQUIRE(begin(fl_backend_naive()));
     check_work("naive", 1e-5);
-    CHECK_EQ_INT(fl_fallbacks(), 0);
+    CHECK_EQ_INT(fl_backend_fallbacks(), 0);
 }
 
 TEST(naive_has_required_ops_only) {
@@ -135,15 +135,15 @@ TEST(naive_partial) {
     fl_tensor *x = fl_full(FL_SHAPE(2, 2), 1, FL_F32);
     CHECK(!fl_exp(x));
     CHECK_ERROR("backend 'naive' has no slot");
-    fl_strict(false);
+    fl_backend_strict(false);
     for (int i = 0; i < 3; i++)
         CHECK_NEAR(fl_item(fl_sum(fl_exp(x), FL_ALL_AXES)), 4 * exp(1), 1e-5);
     CHECK_EQ_INT(warnings, 1);
     CHECK_STR(last_warning, "exp");
     CHECK_NEAR(fl_item(fl_sum(fl_matmul(x, fl_transpose(x, 0, 1)), FL_ALL_AXES)), 8, 0);
     CHECK_EQ_INT(warnings, 2);
-    CHECK_EQ_INT(fl_fallbacks(), 4);
-    CHECK_STR(fl_family_name(fl_exp(x)), "naive");
+    CHECK_EQ_INT(fl_backend_fallbacks(), 4);
+    CHECK_STR(fl_backend_name(fl_exp(x)), "naive");
     fl_scope_end(&s);
     CHECK(nothing_lives());
 }
@@ -153,14 +153,14 @@ TEST(naive_without_copy) {
     fl_backend partial = *fl_backend_naive();
     partial.op[FL_OP_copy] = NULL;
     test_errors_return();
-    CHECK(!fl_use(&partial, NULL));
+    CHECK(!fl_backend_use(&partial, NULL));
     CHECK_ERROR("has no copy");
 }
 
 static bool train(const char *family, int64_t batch, int64_t steps, double *loss, uint64_t *hash) {
     training_run run;
     fl_scope s = fl_scope_begin();
-    bool ok = fl_set_default_family(family) && training_begin(&run, batch, 2);
+    bool ok = fl_backend_set_default(family) && training_begin(&run, batch, 2);
     for (int64_t i = 0; ok && i < steps; i++) ok = training_step(&run, i, &loss[i]);
     ok = ok && training_hash(&run, hash);
     training_end(&run);
@@ -176,7 +176,7 @@ TEST(naive_trains) {
     CHECK(train("cpu", 4, STEPS, cpu, &hash) && train("naive", 4, STEPS, naive, &hash));
     for (int i = 0; i < STEPS; i++) CHECK_NEAR(naive[i], cpu[i], 1e-4);
     CHECK(naive[2] < naive[0]);
-    CHECK_EQ_INT(fl_fallbacks(), 0);
+    CHECK_EQ_INT(fl_backend_fallbacks(), 0);
     CHECK(nothing_lives());
 }
 
@@ -307,11 +307,11 @@ TEST(recorder_replays) {
     double want[STEPS];
     REQUIRE(begin(fl_backend_recorder()));
     fl_scope s = fl_scope_begin();
-    fl_set_default_family("cpu");
+    fl_backend_set_default("cpu");
     toy t = toy_new(), u;
     for (int i = 0; i < STEPS; i++) CHECK(toy_load(&t, i)), want[i] = fl_item(toy_step(&t));
     fl_rng end = fl_rng_state();
-    fl_set_default_family("recorder");
+    fl_backend_set_default("recorder");
     u = toy_new();
     CHECK(toy_load(&u, 0) && recorder_begin() && !recorder_begin());
     CHECK_ERROR("already");
@@ -383,7 +383,7 @@ TEST(recorder_trains) {
     uint64_t want_hash, got_hash = 0;
     REQUIRE(begin(fl_backend_recorder()));
     CHECK(train("cpu", 4, STEPS, want, &want_hash));
-    fl_set_default_family("recorder");
+    fl_backend_set_default("recorder");
     fl_scope s = fl_scope_begin();
     training_run run;
     CHECK(training_begin(&run, 4, 2) && training_step(&run, 0, &got[0]) && training_load(&run, 1) &&

@@ -112,9 +112,9 @@ static void check_fused(const fused *f) {
     for (int odd = -1; odd < 3; odd++) {
         fl_scope s = fl_scope_begin();
         fl_tensor *want[RESULTS] = {NULL};
-        CHECK(fl_use(&plain, &old));
+        CHECK(fl_backend_use(&plain, &old));
         bool ok = results(f, odd, want);
-        CHECK(fl_use(&old, NULL));
+        CHECK(fl_backend_use(&old, NULL));
         for (int level = 0; ok && level <= top; level++) {
             fl_tensor *got[RESULTS] = {NULL};
             fl__level_cap(level);

@@ -293,15 +293,15 @@ static void check_linear(int64_t m, int64_t n, int64_t k, int layout, fl_op act,
         for (int level = 0, top = levels(); level <= top; level++) {
             fl__level_cap(level);
             fl_linear_args a = {act};
-            fl_tensor *out[] = {fl_call_out(x->family, FL_SHAPE(m, n), d),
-                                fl_call_out(x->family, FL_SHAPE(m, n), d)};
+            fl_tensor *out[] = {fl_out_on(x->family, FL_SHAPE(m, n), d),
+                                fl_out_on(x->family, FL_SHAPE(m, n), d)};
             fl_call c = {.op = fl_op_linear, .n_out = form & 2 ? 2 : 1, .n_in = form & 1 ? 3 : 2,
                          .out = {out[0], out[1]}, .in = {x, w, b}, .args = &a};
             char what[128];
             snprintf(what, sizeof what, "linear %lldx%lldx%lld layout %d act %d form %d %s",
                      (long long)m, (long long)n, (long long)k, layout, (int)act, form,
                      level_name[level]);
-            CHECK(fl_run(&c));
+            CHECK(fl_call_run(&c));
             check_values(what, out[0], y, 2 * tolerance(d, (double)k));
             if (form & 2) check_values(what, out[1], z, tolerance(d, (double)k));
         }
@@ -351,15 +351,15 @@ TEST(linear_nan_and_infinity) {
             fl_unmap(b, FL_WRITE);
             fl_op act = acts[i / 3];
             fl_tensor *z = fl_add(fl_matmul(x, fl_transpose(w, 0, 1)), b);
-            fl_tensor *y = fl_call_out(z->family, FL_SHAPE(m, n), FL_F32), *want = z;
+            fl_tensor *y = fl_out_on(z->family, FL_SHAPE(m, n), FL_F32), *want = z;
             fl_call one = {.op = act, .n_out = 1, .n_in = 1, .in = {z}};
             if (act != FL_OP_NONE)
-                one.out[0] = want = fl_call_out(z->family, FL_SHAPE(m, n), FL_F32);
-            CHECK(act == FL_OP_NONE || fl_run(&one));
+                one.out[0] = want = fl_out_on(z->family, FL_SHAPE(m, n), FL_F32);
+            CHECK(act == FL_OP_NONE || fl_call_run(&one));
             fl_linear_args a = {act};
             fl_call c = {.op = fl_op_linear, .n_out = 1, .n_in = 3, .out = {y}, .in = {x, w, b},
                          .args = &a};
-            CHECK(fl_run(&c));
+            CHECK(fl_call_run(&c));
             double *v = values(want);
             check_values("nan in linear", y, v, 1e-4);
             free(v);
@@ -597,16 +597,16 @@ static fl_tensor *run_max_pool(const pool_case *t, fl_tensor *x, fl_dtype d, fl_
     int64_t ow = (t->w + t->a.pad_lo[1] + t->a.pad_hi[1] - t->a.kernel[1]) / t->a.stride[1] + 1;
     fl_shape out = FL_SHAPE(t->n, t->c, oh, ow);
     fl_call c = {.op = fl_op_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &t->a};
-    c.out[0] = fl_order_as(fl_call_out(x->family, out, x->dtype), x);
-    c.out[1] = *index = fl_order_as(fl_call_out(x->family, out, d), x);
-    CHECK(fl_run(&c));
+    c.out[0] = fl_out_order_as(fl_out_on(x->family, out, x->dtype), x);
+    c.out[1] = *index = fl_out_order_as(fl_out_on(x->family, out, d), x);
+    CHECK(fl_call_run(&c));
     return c.out[0];
 }
 
 /* dx by places in windows */
 static fl_tensor *run_max_pool_grad(const pool_case *t, fl_tensor *dy, fl_tensor *tap) {
-    fl_tensor *dx = fl_call_out(dy->family, FL_SHAPE(t->n, t->c, t->h, t->w), dy->dtype);
-    return fl_run_to(fl_op_max_pool2d_grad, fl_order_as(dx, dy), dy, tap, &t->a);
+    fl_tensor *dx = fl_out_on(dy->family, FL_SHAPE(t->n, t->c, t->h, t->w), dy->dtype);
+    return fl_call_into(fl_op_max_pool2d_grad, fl_out_order_as(dx, dy), dy, tap, &t->a);
 }
 
 /* Places in images of places in windows. */

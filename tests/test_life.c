@@ -607,8 +607,8 @@ static bool counted_add(const fl_backend *self, const fl_call *c) {
 
 static void swap_add(bool mine) {
     fl_backend b = *fl_backend_cpu();
-    if (mine) CHECK(fl_override(&b, FL_OP_add, counted_add));
-    CHECK(fl_use(&b, mine ? &shipped : NULL));
+    if (mine) CHECK(fl_backend_override(&b, FL_OP_add, counted_add));
+    CHECK(fl_backend_use(&b, mine ? &shipped : NULL));
 }
 
 typedef fl_tensor *(*unary_fn)(fl_tensor *);
@@ -723,7 +723,7 @@ static bool swapping_add(const fl_backend *self, const fl_call *c) {
 TEST(a_slot_may_swap_itself_out) {
     fl_scope s = fl_scope_begin();
     fl_backend b = *fl_backend_cpu();
-    CHECK(fl_override(&b, FL_OP_add, swapping_add) && fl_use(&b, &shipped));
+    CHECK(fl_backend_override(&b, FL_OP_add, swapping_add) && fl_backend_use(&b, &shipped));
     fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32);
     CHECK(first_element(fl_add(fl_add(x, x), fl_add(x, x))) == 4);
     CHECK_EQ_INT(additions, 1);
@@ -761,7 +761,7 @@ TEST(hooks_observe_the_calls_of_their_thread) {
     test_errors_return();
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_ones(FL_SHAPE(2, 3), FL_F32);
-    fl_hook(before_call, after_call, &seen);
+    fl_call_hook(before_call, after_call, &seen);
     CHECK(fl_exp(x) && fl_add(x, fl_num(1)));
     CHECK(fl_reshape(x, FL_SHAPE(6))); /* a view calls nothing */
     CHECK(seen.before == 2 && seen.after == 2 && seen.elements == 12 && seen.last == FL_OP_add);
@@ -780,10 +780,10 @@ TEST(hooks_observe_the_calls_of_their_thread) {
     REQUIRE(pthread_create(&t, NULL, call_on_another_thread, x) == 0);
     pthread_join(t, &ok);
     CHECK(ok == x && seen.before == 5);
-    fl_hook(NULL, after_call, &seen);
+    fl_call_hook(NULL, after_call, &seen);
     seen.last = FL_OP_exp;
     CHECK(fl_exp(x) && seen.before == 5 && seen.after == 6);
-    fl_hook(NULL, NULL, NULL);
+    fl_call_hook(NULL, NULL, NULL);
     CHECK(fl_exp(x) && seen.after == 6);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
@@ -794,14 +794,14 @@ static int wanted_calls;
 static fl_op wanted;
 static void count_wanted(const fl_call *c, void *user) {
     wanted_calls += c->op == wanted;
-    if (user && wanted_calls == 3) fl_hook(NULL, NULL, NULL);
+    if (user && wanted_calls == 3) fl_call_hook(NULL, NULL, NULL);
 }
 
 TEST(a_hook_removes_itself) {
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_ones(FL_SHAPE(2), FL_F32);
     wanted = FL_OP_exp, wanted_calls = 0;
-    fl_hook(count_wanted, NULL, &wanted);
+    fl_call_hook(count_wanted, NULL, &wanted);
     for (int i = 0; i < 5; i++) fl_exp(x);
     CHECK_EQ_INT(wanted_calls, 3);
     fl_scope_end(&s);
@@ -812,9 +812,9 @@ TEST(hooks_see_the_calls_of_compositions) {
     fl_scope s = fl_scope_begin();
     fl_backend b = *fl_backend_cpu();
     fl_tensor *x = fl_ones(FL_SHAPE(2, 3), FL_F32), *half = fl_cast(x, FL_F16);
-    CHECK(fl_override(&b, FL_OP_sub, b.op[FL_OP_sub]) && fl_use(&b, NULL));
+    CHECK(fl_backend_override(&b, FL_OP_sub, b.op[FL_OP_sub]) && fl_backend_use(&b, NULL));
     wanted = FL_OP_sub, wanted_calls = 0;
-    fl_hook(count_wanted, NULL, NULL);
+    fl_call_hook(count_wanted, NULL, NULL);
     CHECK(fl_softmax(x, 1));
     CHECK_EQ_INT(wanted_calls, 1);
     CHECK(fl_softmax(half, 1)); /* after a cast, which is not seen */
@@ -822,8 +822,8 @@ TEST(hooks_see_the_calls_of_compositions) {
     wanted = FL_OP_copy, wanted_calls = 0;
     CHECK(fl_exp(half));
     CHECK_EQ_INT(wanted_calls, 0);
-    fl_hook(NULL, NULL, NULL);
-    CHECK(fl_use(fl_backend_cpu(), NULL));
+    fl_call_hook(NULL, NULL, NULL);
+    CHECK(fl_backend_use(fl_backend_cpu(), NULL));
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
@@ -834,7 +834,7 @@ TEST(hooks_survive_a_jump) {
     fl_tensor *x = fl_ones(FL_SHAPE(2, 3), FL_F32), *half = fl_cast(x, FL_F16);
     fl_tensor *index = fl_from_host((int64_t[]){0, 9}, FL_SHAPE(2, 1), FL_I64);
     wanted = FL_OP_exp, wanted_calls = 0;
-    fl_hook(count_wanted, count_wanted, NULL);
+    fl_call_hook(count_wanted, count_wanted, NULL);
     fl_on_error(jump, NULL);
     for (int i = 0; i < 2; i++) {
         fl_scope inner = fl_scope_begin();
@@ -846,7 +846,7 @@ TEST(hooks_survive_a_jump) {
     fl_on_error(NULL, NULL);
     fl_exp(x);
     CHECK_EQ_INT(wanted_calls, 2);
-    fl_hook(NULL, NULL, NULL);
+    fl_call_hook(NULL, NULL, NULL);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
@@ -865,11 +865,11 @@ static void find_nan(const fl_call *c, void *user) {
 TEST(a_hook_finds_the_first_nan) {
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_full(FL_SHAPE(4), -1, FL_F32);
-    fl_hook(NULL, find_nan, NULL);
+    fl_call_hook(NULL, find_nan, NULL);
     fl_exp(fl_sqrt(fl_neg(x)));
     CHECK(!nan_op[0]);
     fl_exp(fl_log(fl_mul(x, fl_num(2))));
-    fl_hook(NULL, NULL, NULL);
+    fl_call_hook(NULL, NULL, NULL);
     CHECK(!strcmp(nan_op, "log"));
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();

@@ -28,8 +28,8 @@ static void use_shapes_only(void) {
     fl_backend b = {
         .name = "shapes", .any = nothing_to_do, .make = nothing_to_make, .view = any_view};
     b.op[FL_OP_copy] = nothing_to_do;
-    CHECK(fl_use(&b, NULL));
-    CHECK(fl_set_default_family("shapes"));
+    CHECK(fl_backend_use(&b, NULL));
+    CHECK(fl_backend_set_default("shapes"));
 }
 
 TEST(parameters_of_the_full_models) {

@@ -622,10 +622,10 @@ TEST(layouts_are_kept) {
         fl_optim_zero_grad(two);
         CHECK(fl_backward(fv_sum(fv_square(fv_mul(a, x)), FL_ALL_AXES)));
         CHECK(fl_backward(fv_sum(fv_square(fv_mul(b, x)), FL_ALL_AXES)));
-        fl_hook(NULL, count_copies, &copies);
+        fl_call_hook(NULL, count_copies, &copies);
         const double norm = fl_optim_clip_grad_norm(FV_LIST(b), 1);
         CHECK(fl_optim_step(two));
-        fl_hook(NULL, NULL, NULL);
+        fl_call_hook(NULL, NULL, NULL);
         CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a), 1), norm, 1e-5);
         CHECK(fl_optim_step(one));
     }

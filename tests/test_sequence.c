@@ -13,9 +13,9 @@ static fl_backend whole_cpu;
 static void without_slots(fl_op a, fl_op b) {
     fl_backend part = *fl_backend_cpu();
     part.op[a] = part.op[b] = NULL;
-    CHECK(fl_use(&part, &whole_cpu));
+    CHECK(fl_backend_use(&part, &whole_cpu));
 }
-static void with_slots(void) { CHECK(fl_use(&whole_cpu, NULL)); }
+static void with_slots(void) { CHECK(fl_backend_use(&whole_cpu, NULL)); }
 
 static double *values(fl_tensor *t) {
     double *v = malloc((size_t)(fl_numel(t) + 1) * sizeof *v);

@@ -7,7 +7,7 @@
 
    The contract it exercises
      make, drop  The storage hangs on t->impl and belongs to the handle. Never NULL, even for no
-                 elements: NULL means "no storage yet". A slot calls fl_make on its output first;
+                 elements: NULL means "no storage yet". A slot calls fl_out_make on its output first;
                  outputs that are written in place have storage already.
      map         The array itself, for what reads and writes elements on the host.
      view        NULL refuses: the core asks for a dense copy, and marks it so that a write to it
@@ -22,8 +22,8 @@
    Dtypes: f32 f64 i64 b8, the rest only in copy, fill and map: the core casts them for all other
    ops. Shapes and dtypes were checked by the core: a slot checks what only data can tell.
 
-     fl_use(fl_backend_naive(), NULL);
-     fl_set_default_family("naive");
+     fl_backend_use(fl_backend_naive(), NULL);
+     fl_backend_set_default("naive");
 
    or, without a line of code, for any program:
      cc -I. -DFL_TENSOR_BACKEND=naive -DFL_TENSOR_BACKEND_H='"examples/extend/naive.h"' \
@@ -200,7 +200,7 @@ static inline void *naive_map(const fl_backend *self, fl_tensor *t, int access) 
 
 NAIVE_FN(naive_copy) {
     fl_tensor *y = c->out[0];
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     naive_walk w = naive_over(y, c->in[0], -1);
     for (int64_t i = 0; i < w.n; i++, naive_next(&w))
         naive_set(y, w.at[0], naive_get(c->in[0], w.at[1]));
@@ -211,7 +211,7 @@ NAIVE_FN(naive_fill) {
     fl_tensor *y = c->out[0];
     const fl_fill_args *a = c->args;
     const fl_number v = {y->dtype != FL_I64, a->f64, a->i64};
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) naive_set(y, i, v);
     return true;
 }
@@ -219,7 +219,7 @@ NAIVE_FN(naive_fill) {
 NAIVE_FN(naive_iota) {
     fl_tensor *y = c->out[0];
     const fl_iota_args *a = c->args;
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) {
         const int64_t whole = flm_add_i64(a->i_start, flm_mul_i64(i, a->i_step));
         const double real = a->f_start + (double)i * a->f_step;
@@ -230,7 +230,7 @@ NAIVE_FN(naive_iota) {
 
 NAIVE_FN(naive_random) {
     fl_tensor *y = c->out[0];
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) naive_set(y, i, naive_draw(c->args, y->dtype, i));
     return true;
 }
@@ -240,7 +240,7 @@ NAIVE_FN(naive_elementwise) {
     fl_tensor *y = c->out[0];
     const fl_tensor *a = c->in[0], *b = c->in[c->n_in - 1];
     const fl_dtype d = a->weak ? b->dtype : a->dtype; /* one of the two is no weak number */
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) {
         fl_number u = naive_operand(a, i, d), v = naive_operand(b, i, d);
         if (c->op == FL_OP_remainder && !v.real && v.i == 0)
@@ -253,7 +253,7 @@ NAIVE_FN(naive_elementwise) {
 
 NAIVE_FN(naive_where) {
     fl_tensor *y = c->out[0];
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++)
         naive_set(y, i, naive_operand(c->in[naive_get(c->in[0], i).i ? 1 : 2], i, y->dtype));
     return true;
@@ -286,7 +286,7 @@ static inline fl_number naive_fold(fl_op op, const fl_tensor *x, naive_walk w, i
 NAIVE_FN(naive_reduce) {
     fl_tensor *y = c->out[0], *x = c->in[0];
     const fl_reduce_args *a = c->args;
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     naive_walk kept = {.n = 1}, gone = {.n = 1};
     for (int d = 0; d < x->ndim; d++)
         naive_dim(a->axes >> d & 1 ? &gone : &kept, x->shape[d], x->stride[d], 0);
@@ -310,7 +310,7 @@ static inline int64_t naive_index(const fl_call *c, const fl_tensor *t, const fl
 NAIVE_FN(naive_by_index) {
     fl_tensor *y = c->out[0], *x = c->in[0], *index = c->in[1];
     const bool gather = c->op == FL_OP_gather, add = c->op == FL_OP_scatter_add;
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     for (int64_t i = 0; !gather && i < fl_numel(x); i++) naive_set(y, i, naive_get(x, i));
     naive_walk w = naive_over(index, x, ((const fl_axis_args *)c->args)->axis);
     for (int64_t i = 0, at; i < w.n; i++, naive_next(&w)) {
@@ -330,7 +330,7 @@ NAIVE_FN(naive_scan) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
     const int64_t inner = x->stride[axis], n = x->shape[axis];
     const fl_op step = c->op == FL_OP_cumsum ? FL_OP_add : FL_OP_mul;
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     for (int64_t i = 0; i < fl_numel(y); i++) {
         const fl_number v = naive_get(x, i);
         naive_set(y, i, i / inner % n ? naive_apply(step, naive_get(y, i - inner), v) : v);
@@ -349,7 +349,7 @@ NAIVE_FN(naive_sort) {
     fl_tensor *y = c->out[0], *index = c->out[1], *x = c->in[0];
     const fl_sort_args *a = c->args;
     const int64_t n = x->shape[a->axis], keep = y->shape[a->axis], inner = x->stride[a->axis];
-    if (!fl_make(y) || !fl_make(index)) return false;
+    if (!fl_out_make(y) || !fl_out_make(index)) return false;
     for (int64_t i = 0; i < fl_numel(x); i++) {
         const fl_number v = naive_get(x, i);
         int64_t k = i / inner % n < keep ? i / inner % n : keep, *places = index->impl;
@@ -370,7 +370,7 @@ NAIVE_FN(naive_sort) {
 
 NAIVE_FN(naive_nonzero) {
     fl_tensor *x = c->in[0];
-    int64_t *to = fl_make(c->out[0]) ? c->out[0]->impl : NULL;
+    int64_t *to = fl_out_make(c->out[0]) ? c->out[0]->impl : NULL;
     for (int64_t i = 0; to && i < fl_numel(x); i++)
         for (int d = 0; d < x->ndim && naive_get(x, i).i; d++)
             *to++ = i / x->stride[d] % x->shape[d];
@@ -385,7 +385,7 @@ NAIVE_FN(naive_matmul) {
     const int64_t m = y->shape[y->ndim - 2], n = y->shape[y->ndim - 1], k = a->shape[a->ndim - 1];
     const fl_number zero = {fl_dtype_is_float(y->dtype), 0, 0};
     fl_number *sum = malloc((size_t)n * sizeof *sum + 1);
-    bool ok = (sum || fl_fail("naive: out of memory for a row")) && fl_make(y);
+    bool ok = (sum || fl_fail("naive: out of memory for a row")) && fl_out_make(y);
     for (int64_t row = 0; ok && row < (n ? fl_numel(y) / n : 0); row++) {
         for (int64_t j = 0; j < n; j++) sum[j] = zero;
         for (int64_t l = 0; l < k; l++) {
@@ -446,7 +446,7 @@ NAIVE_FN(naive_conv2d) {
     const fl_tensor *const t[3] = {forward ? out : c->in[!input], input ? out : c->in[0],
                                    forward || input ? c->in[1] : out};
     double *p[3], *result = NULL;
-    bool ok = fl_make(out);
+    bool ok = fl_out_make(out);
     for (int k = 0; k < 3; k++) {
         p[k] = calloc((size_t)fl_numel(t[k]) + 1, sizeof *p[k]);
         if (!p[k]) ok = fl_fail("naive: out of memory for %zu", (size_t)fl_numel(t[k]));

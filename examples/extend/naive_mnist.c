@@ -20,7 +20,7 @@ static double mean(const double *x, int64_t n) {
 
 /* The losses of `steps` steps on a family. */
 static bool train(const char *family, int64_t steps, double *loss) {
-    if (!fl_set_default_family(family)) return false;
+    if (!fl_backend_set_default(family)) return false;
     fl_scope s = fl_scope_begin();
     training_run run;
     double start = fl_data_now();
@@ -38,16 +38,16 @@ int main(int argc, char **argv) {
     static double cpu[MAX_STEPS], naive[MAX_STEPS];
     int64_t steps = training_steps(argc, argv, 10);
     if (steps > MAX_STEPS) steps = MAX_STEPS;
-    fl_strict(true);
-    bool ok = fl_use(fl_backend_naive(), NULL) && train("cpu", steps, cpu) &&
+    fl_backend_strict(true);
+    bool ok = fl_backend_use(fl_backend_naive(), NULL) && train("cpu", steps, cpu) &&
               train("naive", steps, naive);
     if (!ok) return fprintf(stderr, "naive_mnist: %s\n", fl_error()), 1;
     double worst = 0;
     for (int64_t i = 0; i < steps; i++) worst = fmax(worst, fabs(naive[i] - cpu[i]) / cpu[i]);
     int64_t part = (steps + 3) / 4;
     double first = mean(naive, part), last = mean(naive + steps - part, part);
-    ok = worst < 1e-3 && last < first && fl_fallbacks() == 0 && fl_live() == 0;
+    ok = worst < 1e-3 && last < first && fl_backend_fallbacks() == 0 && fl_live() == 0;
     printf("%s: losses within %.1e of the cpu's, mean of a quarter %.3f -> %.3f, %lld fallbacks\n",
-           ok ? "same training" : "FAILED", worst, first, last, (long long)fl_fallbacks());
+           ok ? "same training" : "FAILED", worst, first, last, (long long)fl_backend_fallbacks());
     return !ok;
 }

@@ -17,7 +17,7 @@ static bool snake_kernel(const fl_backend *self, const fl_call *c) {
     const double a = ((const snake_args *)c->args)->a;
     const int64_t n = fl_numel(c->in[0]);
     (void)self;
-    if (!fl_make(c->out[0])) return false;
+    if (!fl_out_make(c->out[0])) return false;
     if (c->in[0]->dtype == FL_F32) {
         const float *x = fl_data(c->in[0]), k = (float)a;
         float *y = fl_data(c->out[0]);
@@ -47,7 +47,7 @@ static void snake_back(fl_node *n, fl_var *dy) {
 static fl_tensor *snake(fl_tensor *x, double a) {
     if (fl_absent("snake", x) || !(x = fl_stored(x))) return NULL;
     if (!fl_dtype_is_float(x->dtype) || a == 0) return fl_bad("snake: a %g, x %s", a, fl_dtype_name(x->dtype));
-    return fl_run_to(op_snake, fl_out_like(x, x->dtype), x, NULL, &(snake_args){a});
+    return fl_call_into(op_snake, fl_out_like(x, x->dtype), x, NULL, &(snake_args){a});
 }
 
 static fl_var *snake_var(fl_var *x, double a) {
@@ -61,9 +61,9 @@ static bool snake_register(void) {
                                     .contains = "add div mul sin square",
                                     .compose = snake_compose,
                                     .gradient = snake_back};
-    fl_backend cpu = *fl_family_backend(fl_family("cpu"));
+    fl_backend cpu = *fl_backend_at(fl_backend_index("cpu"));
     op_snake = fl_op_register(&info);
-    return fl_backend_set(&cpu, op_snake, snake_kernel, FL_SLOT_CONTIGUOUS) && fl_use(&cpu, NULL);
+    return fl_backend_set(&cpu, op_snake, snake_kernel, FL_SLOT_CONTIGUOUS) && fl_backend_use(&cpu, NULL);
 }
 
 /* MIT licence: see LICENSE. */

@@ -4,7 +4,7 @@
    What it shows: a backend that is one function. `any` receives each call as data and copies it:
    the op, its arguments, and each operand as {node, dtype, shape, strides, offset} or as a weak
    number. No handle is kept, so handles come and go as usual. Nothing runs until a value is read;
-   then the pending calls run in order on the cpu family, through fl_run, on shadow tensors over the
+   then the pending calls run in order on the cpu family, through fl_call_run, on shadow tensors over the
    nodes' buffers. A compiler would look at the list first: that is the place for it.
 
    The contract it exercises
@@ -39,8 +39,8 @@
        with fl_assign.
    End the scope of the step before recorder_end: a value that a handle can reach is not planned.
 
-     fl_use(fl_backend_recorder(), NULL);
-     fl_set_default_family("recorder");
+     fl_backend_use(fl_backend_recorder(), NULL);
+     fl_backend_set_default("recorder");
      ... a step or two ...
      recorder_begin(); train_step(x, target); recorder_tape *tape = recorder_end();
      for (...) { fl_set_host(x, ...); fl_set_host(target, ...); recorder_replay(tape); }
@@ -256,7 +256,7 @@ static inline fl_tensor *recorder_shadow(const recorder_operand *o) {
     }
     fl_shape shape = {.ndim = o->ndim};
     memcpy(shape.dim, o->shape, sizeof shape.dim);
-    if (!(t = fl_call_out(fl_family("cpu"), shape, o->dtype))) return NULL;
+    if (!(t = fl_out_on(fl_backend_index("cpu"), shape, o->dtype))) return NULL;
     memcpy(t->stride, o->stride, sizeof t->stride);
     t->offset = o->offset;
     if (!o->fresh && !recorder_has_bytes(o->node)) return NULL;
@@ -277,7 +277,7 @@ static inline bool recorder_run(const recorder_call *r, const void *args) {
             ok = fl_fail("recorder: an operand of %s failed before", fl_op_get_info(r->op)->name);
         else ok = (c.in[i] = o->same >= 0 ? c.out[o->same] : recorder_shadow(o)) != NULL;
     }
-    ok = ok && fl_run(&c);
+    ok = ok && fl_call_run(&c);
     for (int i = 0; i < r->n_out; i++) {
         recorder_node *n = r->operand[i].node;
         if (n && ok && !n->buffer) n->buffer = fl_buffer_keep(c.out[i]->buffer);
@@ -390,7 +390,7 @@ static inline const fl_backend *fl_backend_recorder(void) {
 
 /* The state of the family in use, which another file may have brought. NULL after fl_fail. */
 static inline recorder_state *recorder_in_use(void) {
-    const fl_backend *b = fl_family_backend(fl_family("recorder"));
+    const fl_backend *b = fl_backend_at(fl_backend_index("recorder"));
     return b ? b->user : NULL;
 }
 

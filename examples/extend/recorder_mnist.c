@@ -58,7 +58,7 @@ static bool train_recorded(training_run *run, int64_t steps, outcome *out) {
 }
 
 static bool train(const char *family, int64_t steps, outcome *out) {
-    if (!fl_set_default_family(family)) return false;
+    if (!fl_backend_set_default(family)) return false;
     fl_scope s = fl_scope_begin();
     training_run run;
     double start = fl_data_now();
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     static outcome eager, replay;
     int64_t steps = training_steps(argc, argv, 20);
     steps = steps < 3 ? 3 : steps > MAX_STEPS ? MAX_STEPS : steps;
-    bool ok = fl_use(fl_backend_recorder(), NULL) && train("cpu", steps, &eager) &&
+    bool ok = fl_backend_use(fl_backend_recorder(), NULL) && train("cpu", steps, &eager) &&
               train("recorder", steps, &replay);
     if (!ok) return fprintf(stderr, "recorder_mnist: %s\n", fl_error()), 1;
     bool same = !memcmp(eager.loss, replay.loss, sizeof eager.loss) &&

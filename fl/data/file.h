@@ -117,7 +117,7 @@ static int fl__data_open_fd(const char *path, fl_data_mode mode) {
 
 static void *fl__data_system_open(void *user, const char *path, fl_data_mode mode) {
     (void)user;
-    fl__data_fd *f = fl__alloc(sizeof *f);
+    fl__data_fd *f = fl_heap_alloc(sizeof *f);
     if (!f) {
         errno = ENOMEM;
         return NULL;
@@ -125,7 +125,7 @@ static void *fl__data_system_open(void *user, const char *path, fl_data_mode mod
     f->fd = fl__data_open_fd(path, mode);
     if (f->fd >= 0) return f;
     int reason = errno;
-    fl__free(f);
+    fl_heap_free(f);
     errno = reason;
     return NULL;
 }
@@ -161,7 +161,7 @@ static int fl__data_system_sync(void *user, void *file) {
 static int fl__data_system_close(void *user, void *file) {
     (void)user;
     int fd = ((fl__data_fd *)file)->fd;
-    fl__free(file);
+    fl_heap_free(file);
     return close(fd) < 0 && errno != EINTR ? -1 : 0; /* after EINTR it is closed on Linux */
 }
 
@@ -179,7 +179,7 @@ static int fl__data_system_sync_dir(void *user, const char *path) {
     (void)user;
     const char *slash = strrchr(path, '/');
     size_t n = slash ? (size_t)(slash - path) : 0;
-    char *dir = fl__alloc(n + 2);
+    char *dir = fl_heap_alloc(n + 2);
     if (!dir) {
         errno = ENOMEM;
         return -1;
@@ -187,7 +187,7 @@ static int fl__data_system_sync_dir(void *user, const char *path) {
     if (n) memcpy(dir, path, n);
     else dir[0] = slash ? '/' : '.';
     int fd = open(dir, O_RDONLY | O_CLOEXEC);
-    fl__free(dir);
+    fl_heap_free(dir);
     if (fd < 0) return -1;
     int r = fsync(fd), reason = errno;
     close(fd);
@@ -217,7 +217,7 @@ static int fl__data_windows_result(bool ok) {
 /* UTF-8 to the system's characters; the caller frees. */
 static wchar_t *fl__data_wide(const char *path) {
     int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
-    wchar_t *w = n > 0 ? fl__alloc((size_t)n * sizeof *w) : NULL;
+    wchar_t *w = n > 0 ? fl_heap_alloc((size_t)n * sizeof *w) : NULL;
     if (w) MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, w, n);
     else errno = n > 0 ? ENOMEM : EINVAL;
     return w;
@@ -235,7 +235,7 @@ static void *fl__data_system_open(void *user, const char *path, fl_data_mode mod
                                  CREATE_ALWAYS, FILE_ATTRIBUTE_NORMAL, NULL);
     fl__data_windows_result(h != INVALID_HANDLE_VALUE);
     int reason = errno;
-    fl__free(w);
+    fl_heap_free(w);
     errno = reason;
     return h == INVALID_HANDLE_VALUE ? NULL : h;
 }
@@ -288,8 +288,8 @@ static int fl__data_system_rename(void *user, const char *from, const char *to) 
         r = fl__data_windows_result(
             MoveFileExW(a, b, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH));
     int reason = errno;
-    fl__free(a);
-    fl__free(b);
+    fl_heap_free(a);
+    fl_heap_free(b);
     errno = reason;
     return r;
 }
@@ -299,7 +299,7 @@ static int fl__data_system_remove(void *user, const char *path) {
     wchar_t *w = fl__data_wide(path);
     if (!w) return -1;
     int r = fl__data_windows_result(DeleteFileW(w)), reason = errno;
-    fl__free(w);
+    fl_heap_free(w);
     errno = reason;
     return r;
 }

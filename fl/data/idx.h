@@ -44,12 +44,12 @@ typedef struct fl__idx_source {
 static void *fl__z_alloc(void *user, unsigned items, unsigned size) {
     (void)user;
     size_t n;
-    return fl__mul_size(items, size, &n) ? fl__alloc(n) : NULL;
+    return fl__mul_size(items, size, &n) ? fl_heap_alloc(n) : NULL;
 }
 
 static void fl__z_free(void *user, void *p) {
     (void)user;
-    fl__free(p);
+    fl_heap_free(p);
 }
 
 static bool fl__gz_begin(fl__idx_source *s) {
@@ -248,13 +248,13 @@ static fl_tensor *fl__idx_load(fl__idx_source *s, const char *path) {
 }
 
 FL_API fl_tensor *fl_data_load_idx(const char *path) {
-    fl__idx_source *s = fl__alloc(sizeof *s);
+    fl__idx_source *s = fl_heap_alloc(sizeof *s);
     if (!s) return NULL;
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
     fl_tensor *t = fl_scope_return(&scope, scope.depth_ > 0 ? fl__idx_load(s, path) : NULL);
     fl_quiet(-1);
-    fl__free(s);
+    fl_heap_free(s);
     return t;
 }
 

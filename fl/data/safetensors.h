@@ -231,7 +231,7 @@ typedef struct fl__st_saver {
 static bool fl__st_put(fl__st_saver *s, const char *bytes, size_t n) {
     if (s->len + (int64_t)n > FL_DATA_MAX_HEADER)
         return fl_fail("%s: %s: the header passes %d bytes", s->f.who, s->path, FL_DATA_MAX_HEADER);
-    if (!fl__grow(&s->text, &s->cap, s->len + (int64_t)n, 1)) return false;
+    if (!fl_heap_grow(&s->text, &s->cap, s->len + (int64_t)n, 1)) return false;
     memcpy(s->text + s->len, bytes, n);
     s->len += (int64_t)n;
     return true;
@@ -321,8 +321,8 @@ static bool fl__st_take_tensor(fl__st_saver *s, const fl_data_named *t, int64_t 
 }
 
 static bool fl__st_take_tensors(fl__st_saver *s, const fl_data_named *tensors, int n) {
-    s->entry = fl__alloc((size_t)n * sizeof *s->entry);
-    s->sorted = fl__alloc((size_t)n * sizeof *s->sorted);
+    s->entry = fl_heap_alloc((size_t)n * sizeof *s->entry);
+    s->sorted = fl_heap_alloc((size_t)n * sizeof *s->sorted);
     if (!s->entry || !s->sorted) return false;
     for (int64_t begin = 0; s->n < n; s->n++) {
         fl__st_entry *e = &s->entry[s->n];
@@ -336,7 +336,7 @@ static bool fl__st_take_tensors(fl__st_saver *s, const fl_data_named *tensors, i
 }
 
 static bool fl__st_take_meta(fl__st_saver *s, const fl_data_pair *meta, int n) {
-    s->meta = fl__alloc((size_t)n * sizeof *s->meta);
+    s->meta = fl_heap_alloc((size_t)n * sizeof *s->meta);
     if (!s->meta) return false;
     for (int i = 0; i < n; i++) {
         if (!meta[i].key || !meta[i].value)
@@ -407,16 +407,16 @@ FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tens
         return fl_fail("%s: path, tensors or meta is NULL, or a count negative", s.f.who);
     size_t size = strlen(path) + sizeof ".tmp";
     fl_quiet(+1);
-    s.temp = fl__alloc(size);
+    s.temp = fl_heap_alloc(size);
     if (s.temp) snprintf(s.temp, size, "%s.tmp", path);
     bool ok = s.temp && fl__st_take_tensors(&s, tensors, n) && fl__st_take_meta(&s, meta, n_meta) &&
               fl__st_compose(&s) && fl__st_write(&s);
     fl_quiet(-1);
-    fl__free(s.temp);
-    fl__free(s.entry);
-    fl__free(s.sorted);
-    fl__free(s.meta);
-    fl__free(s.text);
+    fl_heap_free(s.temp);
+    fl_heap_free(s.entry);
+    fl_heap_free(s.sorted);
+    fl_heap_free(s.meta);
+    fl_heap_free(s.text);
     return ok;
 }
 
@@ -574,11 +574,11 @@ struct fl_data_file {
 
 static bool fl__st_parse_meta(fl_data_file *s, fl__json *j) {
     if (s->meta) return fl__json_fail(j, "a second __metadata__");
-    if (!fl__grow(&s->meta, &s->meta_cap, 1, sizeof *s->meta) || !fl__json_expect(j, '{'))
+    if (!fl_heap_grow(&s->meta, &s->meta_cap, 1, sizeof *s->meta) || !fl__json_expect(j, '{'))
         return false;
     if (fl__json_try(j, '}')) return true;
     do {
-        if (!fl__grow(&s->meta, &s->meta_cap, s->n_meta + 1, sizeof *s->meta)) return false;
+        if (!fl_heap_grow(&s->meta, &s->meta_cap, s->n_meta + 1, sizeof *s->meta)) return false;
         fl_data_pair *pair = &s->meta[s->n_meta];
         pair->key = fl__json_string(j);
         if (!pair->key || !fl__json_expect(j, ':')) return false;
@@ -619,7 +619,7 @@ static bool fl__st_parse_field(fl__json *j, fl__st_entry *e, unsigned *seen) {
 static bool fl__st_parse_entry(fl_data_file *s, fl__json *j, const char *name) {
     const char *fault = fl__st_name_fault(name);
     if (fault) return fl__json_fail(j, fault);
-    if (!fl__grow(&s->entry, &s->entry_cap, s->n + 1, sizeof *s->entry)) return false;
+    if (!fl_heap_grow(&s->entry, &s->entry_cap, s->n + 1, sizeof *s->entry)) return false;
     fl__st_entry *e = &s->entry[s->n];
     *e = (fl__st_entry){.name = name};
     unsigned seen = 0;
@@ -735,10 +735,10 @@ static bool fl__st_read_header(fl_data_file *s) {
                        s->path, (unsigned long long)len, (unsigned long long)most);
     s->data_at = 8 + (int64_t)len;
     s->data_size = s->f.size - s->data_at;
-    s->text = fl__alloc((size_t)len);
+    s->text = fl_heap_alloc((size_t)len);
     if (!s->text || !fl_data_stream_read(&s->f, s->text, (size_t)len, 8)) return false;
     if (!fl__st_parse(s, (int64_t)len)) return false;
-    s->sorted = fl__alloc((size_t)s->n * sizeof *s->sorted);
+    s->sorted = fl_heap_alloc((size_t)s->n * sizeof *s->sorted);
     if (!s->sorted) return false;
     for (int64_t i = 0; i < s->n; i++) s->sorted[i] = &s->entry[i];
     return fl__st_check_ranges(s) && fl__st_check_names(s) && fl__st_take_checksums(s);
@@ -749,10 +749,10 @@ FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
         fl_fail("fl_data_open_safetensors: path is NULL");
         return NULL;
     }
-    fl_data_file *s = fl__alloc(sizeof *s);
+    fl_data_file *s = fl_heap_alloc(sizeof *s);
     if (!s) return NULL;
     size_t n = strlen(path) + 1;
-    s->path = fl__alloc(n);
+    s->path = fl_heap_alloc(n);
     if (s->path) memcpy(s->path, path, n);
     if (s->path && fl_data_stream_open(&s->f, "fl_data_open_safetensors", s->path, FL_DATA_READ) &&
         fl__st_read_header(s))
@@ -764,12 +764,12 @@ FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
 FL_API void fl_data_close(fl_data_file *f) {
     if (!f) return;
     if (f->f.file) f->f.io.close(f->f.io.user, f->f.file);
-    fl__free(f->path);
-    fl__free(f->text);
-    fl__free(f->entry);
-    fl__free(f->sorted);
-    fl__free(f->meta);
-    fl__free(f);
+    fl_heap_free(f->path);
+    fl_heap_free(f->text);
+    fl_heap_free(f->entry);
+    fl_heap_free(f->sorted);
+    fl_heap_free(f->meta);
+    fl_heap_free(f);
 }
 
 FL_API int64_t fl_data_count(const fl_data_file *f) {

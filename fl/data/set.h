@@ -97,7 +97,7 @@ FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const
     if (!ok) fl_fail("fl_data_set_new: the table is NULL, has no get, or a negative size");
     for (int i = 0; ok && i < n; i++)
         ok = inner[i] || fl_fail("fl_data_set_new: inner set %d is NULL", i);
-    if (ok) s = fl__alloc(sizeof *s + (size_t)n * sizeof *inner);
+    if (ok) s = fl_heap_alloc(sizeof *s + (size_t)n * sizeof *inner);
     if (s) {
         *s = *table;
         s->epoch_ = 0;
@@ -120,7 +120,7 @@ FL_API void fl_data_free(fl_data_set *set) {
     if (!set) return;
     if (set->close) set->close(set);
     for (int i = 0; i < set->n_inner_; i++) fl_data_free(set->inner_[i]);
-    fl__free(set);
+    fl_heap_free(set);
 }
 
 FL_API int64_t fl_data_size(const fl_data_set *set) {
@@ -185,7 +185,7 @@ FL_API fl_rng fl_data_rng(uint64_t seed, int64_t epoch, int64_t index) {
 }
 
 static void fl__data_free_user(fl_data_set *self) {
-    fl__free(self->user);
+    fl_heap_free(self->user);
 }
 
 /* A set over one other; a table without user is one whose allocation failed. */
@@ -217,7 +217,7 @@ static bool fl__data_tensors_get(fl_data_set *self, int64_t i, fl_data_sample *o
 static void fl__data_tensors_close(fl_data_set *self) {
     fl__data_fields *f = self->user;
     for (int k = 0; k < f->n; k++) fl_drop(f->t[k]);
-    fl__free(f);
+    fl_heap_free(f);
 }
 
 FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n) {
@@ -227,7 +227,7 @@ FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n) {
         ok = tensors[k] && tensors[k]->ndim > 0 && tensors[k]->shape[0] == tensors[0]->shape[0];
         if (!ok) fl_fail("fl_data_tensors: tensor %d is NULL, or not as long as tensor 0", k);
     }
-    fl__data_fields *f = ok ? fl__alloc(sizeof *f) : NULL;
+    fl__data_fields *f = ok ? fl_heap_alloc(sizeof *f) : NULL;
     if (!f) return NULL;
     for (; f->n < n; f->n++) f->t[f->n] = fl_keep(tensors[f->n]);
     return fl_data_set_new(&(fl_data_set){.size = tensors[0]->shape[0], .get = fl__data_tensors_get,
@@ -253,7 +253,7 @@ static fl__data_order *fl__data_order_new(int64_t offset, int64_t step, int64_t 
     fl__data_order *o = NULL;
     if (!fl__mul_size((size_t)n, sizeof *o->index, &bytes) || bytes > SIZE_MAX - sizeof *o)
         fl_fail("out of memory: %lld indices", (long long)n);
-    else o = fl__alloc(sizeof *o + bytes);
+    else o = fl_heap_alloc(sizeof *o + bytes);
     if (o) o->offset = offset, o->step = step, o->n = n;
     return o;
 }
@@ -405,12 +405,12 @@ static bool fl__data_batch_get(fl_data_set *self, int64_t b, fl_data_sample *out
     int64_t size = *(int64_t *)self->user, first = b * size;
     int64_t count = size < inner->size - first ? size : inner->size - first;
     fl_data_sample like = {0};
-    fl_tensor **ts = fl__alloc((size_t)count * FL_DATA_FIELDS * sizeof *ts);
+    fl_tensor **ts = fl_heap_alloc((size_t)count * FL_DATA_FIELDS * sizeof *ts);
     bool ok = ts && fl__data_batch_fill(inner, first, count, ts, &like);
     for (int k = 0; ok && k < like.n; k++)
         ok = (out->t[k] = fl_stack(ts + k * count, (int)count, 0)) != NULL;
     out->n = like.n;
-    fl__free(ts);
+    fl_heap_free(ts);
     return ok;
 }
 
@@ -420,7 +420,7 @@ FL_API fl_data_set *fl_data_batch(fl_data_set *set, int64_t size, bool drop_last
         fl_fail("fl_data_batch: batches of %lld", (long long)size);
         return fl__data_refuse(&set, 1);
     }
-    int64_t *user = fl__alloc(sizeof *user);
+    int64_t *user = fl_heap_alloc(sizeof *user);
     if (user) *user = size;
     int64_t n = set->size / size + (!drop_last && set->size % size != 0);
     return fl__data_over(set, &(fl_data_set){.size = n, .get = fl__data_batch_get,
@@ -448,7 +448,7 @@ FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *use
         fl_fail("fl_data_transform: fn is NULL");
         return fl__data_refuse(&set, 1);
     }
-    fl__data_change *c = fl__alloc(sizeof *c);
+    fl__data_change *c = fl_heap_alloc(sizeof *c);
     if (c) *c = (fl__data_change){fn, user};
     return fl__data_over(set, &(fl_data_set){.size = set->size, .get = fl__data_transform_get,
                                              .close = fl__data_free_user, .user = c});
@@ -580,17 +580,17 @@ static void fl__data_prefetch_close(fl_data_set *self) {
     pthread_cond_destroy(&l->work);
     pthread_cond_destroy(&l->done);
     pthread_mutex_destroy(&l->lock);
-    fl__free(l->thread);
-    fl__free(l);
+    fl_heap_free(l->thread);
+    fl_heap_free(l);
 }
 
 static fl__data_loader *fl__data_loader_new(fl_data_set *set, int threads, int depth) {
-    fl__data_loader *l = fl__alloc(sizeof *l + (size_t)depth * sizeof *l->slot);
+    fl__data_loader *l = fl_heap_alloc(sizeof *l + (size_t)depth * sizeof *l->slot);
     if (!l) return NULL;
     *l = (fl__data_loader){.inner = set, .want = -1, .next = -1, .depth = depth};
-    l->thread = fl__alloc((size_t)threads * sizeof *l->thread);
+    l->thread = fl_heap_alloc((size_t)threads * sizeof *l->thread);
     if (!l->thread) {
-        fl__free(l);
+        fl_heap_free(l);
         return NULL;
     }
     pthread_mutex_init(&l->lock, NULL);

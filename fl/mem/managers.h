@@ -82,7 +82,7 @@ static void fl__failing_stats(fl_mem_manager *self, fl_mem_stats *out) {
 }
 
 static void fl__failing_close(fl_mem_manager *self) {
-    fl__free(self->user);
+    fl_heap_free(self->user);
 }
 
 static void fl__failing_reset_peak(fl_mem_manager *self) {
@@ -91,7 +91,7 @@ static void fl__failing_reset_peak(fl_mem_manager *self) {
 }
 
 FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever) {
-    fl__failing *f = fl__alloc(sizeof *f);
+    fl__failing *f = fl_heap_alloc(sizeof *f);
     if (!f) return NULL;
     f->table = (fl_mem_manager){.name = "failing",
                                 .get = fl__failing_get,
@@ -154,9 +154,9 @@ static void fl__arena_free(fl__arena *a) {
     if (a->base) fl_buffer_unmap(a->block);
     fl_buffer_drop(a->block);
     pthread_mutex_destroy(&a->lock);
-    fl__free(a->requests);
-    fl__free(a->live);
-    fl__free(a);
+    fl_heap_free(a->requests);
+    fl_heap_free(a->live);
+    fl_heap_free(a);
 }
 
 /* Under the arena's lock: the request of the plan that this one is, -1 if it departs from it. */
@@ -285,7 +285,7 @@ FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner) {
         fl_fail("fl_mem_arena: the inner manager is an arena itself");
         return NULL;
     }
-    fl__arena *a = fl__alloc(sizeof *a);
+    fl__arena *a = fl_heap_alloc(sizeof *a);
     if (!a) return NULL;
     pthread_mutex_init(&a->lock, NULL);
     a->table = (fl_mem_manager){.name = "arena",
@@ -328,11 +328,11 @@ static void fl__arena_place(fl__request **placed, int64_t n, fl__request *r) {
 static bool fl__arena_plan(fl__arena *a) {
     int64_t n = 0;
     size_t count = (size_t)a->n + 1;
-    fl__request **order = fl__alloc(2 * count * sizeof(fl__request *));
-    a->live = fl__alloc(count * sizeof *a->live);
+    fl__request **order = fl_heap_alloc(2 * count * sizeof(fl__request *));
+    a->live = fl_heap_alloc(count * sizeof *a->live);
     if (!order || !a->live) {
-        fl__free(order);
-        fl__free(a->live);
+        fl_heap_free(order);
+        fl_heap_free(a->live);
         a->live = NULL;
         return false;
     }
@@ -345,7 +345,7 @@ static bool fl__arena_plan(fl__arena *a) {
         size_t end = order[i]->offset + fl__request_size(order[i]);
         a->bytes = end > a->bytes ? end : a->bytes;
     }
-    fl__free(order);
+    fl_heap_free(order);
     a->phase = FL__PLANNED;
     return true;
 }

@@ -153,7 +153,7 @@ static fl_vars fl__nn_sinusoid_forward(fl_nn_module *m, fl_vars in) {
     if (!fl_nn_sequence_ok(m, x, p->dim, INT64_MAX)) return (fl_vars){0};
     const fl_tensor *t = fv_value(x);
     fl_tensor *waves = fl__nn_waves(t->shape[1], p->dim);
-    waves = waves ? fl_to(fl_cast(waves, t->dtype), fl_family_name(t)) : NULL;
+    waves = waves ? fl_to(fl_cast(waves, t->dtype), fl_backend_name(t)) : NULL;
     if (p->scale != 1) x = fv_mul(x, fv_num(p->scale));
     return FL_VARS(fv_add(x, fv_const(waves)));
 }

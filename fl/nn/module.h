@@ -149,10 +149,10 @@ FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf);
 
 FL_API fl_nn_module *fl_nn_new(const fl_nn_type *type, const void *data, size_t bytes) {
     if (!type || !type->forward) return fl_bad("fl_nn_new: the type is NULL, or has no forward");
-    fl_nn_module *m = fl__alloc(sizeof *m);
-    void *copy = m && bytes ? fl__alloc(bytes) : NULL;
+    fl_nn_module *m = fl_heap_alloc(sizeof *m);
+    void *copy = m && bytes ? fl_heap_alloc(bytes) : NULL;
     if (!m || (bytes && !copy)) {
-        fl__free(m);
+        fl_heap_free(m);
         if (type->release) type->release((void *)data);
         return fl_raise();
     }
@@ -177,12 +177,12 @@ FL_API void fl_nn_free(fl_nn_module *m) {
     for (int64_t i = 0; i < m->n_param; i++) fv_drop(m->param[i].var);
     for (int64_t i = 0; i < m->n_buffer; i++) fl_drop(m->buffer[i].tensor);
     if (m->type->release) m->type->release(m->data);
-    fl__free(m->child);
-    fl__free(m->param);
-    fl__free(m->buffer);
-    fl__free(m->list_);
-    fl__free(m->data);
-    fl__free(m);
+    fl_heap_free(m->child);
+    fl_heap_free(m->param);
+    fl_heap_free(m->buffer);
+    fl_heap_free(m->list_);
+    fl_heap_free(m->data);
+    fl_heap_free(m);
 }
 
 typedef struct fl__nn_function {
@@ -300,7 +300,7 @@ FL_API fl_nn_module *fl_nn_add(fl_nn_module *parent, const char *name, fl_nn_mod
         name = number;
     }
     if (mine && fl__nn_name_free(parent, "fl_nn_add", name) &&
-        fl__grow(&parent->child, &parent->child_cap_, parent->n_child + 1, sizeof *parent->child)) {
+        fl_heap_grow(&parent->child, &parent->child_cap_, parent->n_child + 1, sizeof *parent->child)) {
         snprintf(child->name, FL_NN_NAME, "%s", name);
         child->parent = parent;
         return parent->child[parent->n_child++] = child;
@@ -313,7 +313,7 @@ FL_API fl_var *fl_nn_add_param(fl_nn_module *m, const char *name, fl_var *p) {
     if (!fl_nn_given(m, "fl_nn_add_param", "the module") ||
         !fl_nn_given(p, "fl_nn_add_param", "the parameter") ||
         !fl__nn_name_free(m, "fl_nn_add_param", name) ||
-        !fl__grow(&m->param, &m->param_cap_, m->n_param + 1, sizeof *m->param))
+        !fl_heap_grow(&m->param, &m->param_cap_, m->n_param + 1, sizeof *m->param))
         return fl_raise();
     fl_nn_param *slot = &m->param[m->n_param++];
     snprintf(slot->name, FL_NN_NAME, "%s", name);
@@ -324,7 +324,7 @@ FL_API fl_tensor *fl_nn_add_buffer(fl_nn_module *m, const char *name, fl_tensor 
     if (!fl_nn_given(m, "fl_nn_add_buffer", "the module") ||
         !fl_nn_given(t, "fl_nn_add_buffer", "the tensor") ||
         !fl__nn_name_free(m, "fl_nn_add_buffer", name) ||
-        !fl__grow(&m->buffer, &m->buffer_cap_, m->n_buffer + 1, sizeof *m->buffer))
+        !fl_heap_grow(&m->buffer, &m->buffer_cap_, m->n_buffer + 1, sizeof *m->buffer))
         return fl_raise();
     fl_nn_buffer *slot = &m->buffer[m->n_buffer++];
     snprintf(slot->name, FL_NN_NAME, "%s", name);
@@ -395,7 +395,7 @@ static bool fl__nn_list(fl_nn_module *root, const fl_nn_module *m) {
     for (int64_t i = 0; i < m->n_param; i++) {
         fl_var *p = m->param[i].var;
         if (fl__nn_listed(root, p)) continue;
-        if (!fl__grow(&root->list_, &root->list_cap_, root->list_n_ + 1, sizeof *root->list_))
+        if (!fl_heap_grow(&root->list_, &root->list_cap_, root->list_n_ + 1, sizeof *root->list_))
             return false;
         root->list_[root->list_n_++] = p;
     }
@@ -539,11 +539,11 @@ FL_API int64_t fl_nn_format(const fl_nn_module *m, char *buf, size_t size) {
 
 FL_API bool fl_nn_print(const fl_nn_module *m) {
     const size_t n = (size_t)fl_nn_format(m, NULL, 0) + 1;
-    char *text = fl__alloc(n);
+    char *text = fl_heap_alloc(n);
     if (!text) return false;
     fl_nn_format(m, text, n);
     const bool ok = puts(text) >= 0;
-    fl__free(text);
+    fl_heap_free(text);
     return ok ? true : fl_fail("fl_nn_print: cannot write to stdout");
 }
 

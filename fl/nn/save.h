@@ -66,19 +66,19 @@ FL_API void fl_nn_state_free(fl_nn_state *s);
 FL_API void fl_nn_state_free(fl_nn_state *s) {
     if (!s) return;
     for (int64_t i = 0; i < s->n; i++) {
-        fl__free(s->item[i].name);
+        fl_heap_free(s->item[i].name);
         fl_drop(s->item[i].tensor);
         fl_drop(s->item[i].loaded_);
     }
-    fl__free(s->item);
+    fl_heap_free(s->item);
     *s = (fl_nn_state){0};
 }
 
 static bool fl__nn_state_push(fl_nn_state *s, const char *prefix, const char *name, fl_tensor *t,
                               void *host) {
     const size_t size = strlen(prefix) + strlen(name) + 1;
-    if (!fl__grow(&s->item, &s->cap_, s->n + 1, sizeof *s->item)) return false;
-    char *full = fl__alloc(size);
+    if (!fl_heap_grow(&s->item, &s->cap_, s->n + 1, sizeof *s->item)) return false;
+    char *full = fl_heap_alloc(size);
     if (!full) return false;
     snprintf(full, size, "%s%s", prefix, name);
     s->item[s->n++] = (fl_nn_item){full, fl_keep(t), host, NULL};
@@ -142,14 +142,14 @@ FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_da
     if (!fl_nn_given(s, "fl_nn_state_save", "the state")) return false;
     if (!fl__mul_size((size_t)s->n, sizeof(fl_data_named), &bytes))
         return fl_fail("fl_nn_state_save: too many tensors");
-    fl_data_named *named = fl__alloc(bytes ? bytes : 1);
+    fl_data_named *named = fl_heap_alloc(bytes ? bytes : 1);
     if (!named) return false;
     for (int64_t i = 0; i < s->n; i++)
         named[i] = (fl_data_named){s->item[i].name, s->item[i].tensor};
     fl_quiet(+1);
     const bool ok = fl_data_save_safetensors(path, named, (int)s->n, meta, n_meta);
     fl_quiet(-1);
-    fl__free(named);
+    fl_heap_free(named);
     return ok;
 }
 

@@ -121,7 +121,7 @@ static fl_vars fl__nn_adaptive_embedding_forward(fl_nn_module *m, fl_vars in) {
     const int64_t n = fl_shape_numel(shape);
     fl_tensor *words = fl_reshape(fv_value(in.v[0]), FL_SHAPE(n));
     const fl_tensor *like = fv_value(fl_nn_get_param(m, "embeddings.0.0.weight"));
-    fl_var *y = fv_const(fl_to(fl_zeros(FL_SHAPE(n, a->dim), like->dtype), fl_family_name(like)));
+    fl_var *y = fv_const(fl_to(fl_zeros(FL_SHAPE(n, a->dim), like->dtype), fl_backend_name(like)));
     int64_t found = 0;
     for (int p = 0; y && p < a->cutoffs.ndim; p++) {
         fl_tensor *local, *rows = fl__nn_words_of(a, words, p, &local);

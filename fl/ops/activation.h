@@ -199,8 +199,8 @@ static void fv__glu_back(fl_node *n, fl_var *dy) {
         return;
     }
     const fl_tensor *t = x->value;
-    fl_tensor *dx = fl_order_as(fl_call_out(t->family, fl_shape_of(t), t->dtype), t);
-    fv_add_grad(n, 0, fv_const(fl_run_to(fl_op_glu_grad, dx, x->value, dy->value, &a)));
+    fl_tensor *dx = fl_out_order_as(fl_out_on(t->family, fl_shape_of(t), t->dtype), t);
+    fv_add_grad(n, 0, fv_const(fl_call_into(fl_op_glu_grad, dx, x->value, dy->value, &a)));
 }
 #endif
 
@@ -216,8 +216,8 @@ FL_T *FL_W(glu)(FL_T *x, int axis) {
     fl_scope s = fl_scope_begin();
     if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
     const fl_tensor *t = FL_VALUE(x);
-    fl_tensor *y = fl_order_as(fl_call_out(t->family, half, t->dtype), t);
-    y = fl_run_to(fl_op_glu, y, FL_VALUE(x), NULL, &a);
+    fl_tensor *y = fl_out_order_as(fl_out_on(t->family, half, t->dtype), t);
+    y = fl_call_into(fl_op_glu, y, FL_VALUE(x), NULL, &a);
 #ifdef FL_ON_TENSORS
     return fl_scope_return(&s, y);
 #else

@@ -141,7 +141,7 @@ static FL_T *FL_W(_scores)(FL_T *const *in, fl_attention_args a) {
     const fl_tensor *t = FL_VALUE(in[0]), *keys = FL_VALUE(in[1]), *mask = FL_VALUE(in[3]);
     FL_T *y = FL_W(matmul)(MUL(in[0], CONST(a.scale)), FL_W(transpose)(in[1], -1, -2));
     if (a.causal) {
-        fl_tensor *one = fl_to(fl_full(FL_SCALAR_SHAPE, 1, FL_B8), fl_family_name(t));
+        fl_tensor *one = fl_to(fl_full(FL_SCALAR_SHAPE, 1, FL_B8), fl_backend_name(t));
         fl_shape pairs = FL_SHAPE(t->shape[t->ndim - 2], keys->shape[keys->ndim - 2]);
         fl_tensor *past = one ? fl_tril(fl_expand(one, pairs), 0) : NULL;
         y = SELECT(FL_OF(past), y, CONST(-INFINITY));
@@ -204,7 +204,7 @@ static fl_tensor *fl__attention_lse(fl_tensor *scores) {
     fl_shape s = fl_shape_of(scores);
     s.dim[s.ndim - 1] = 1;
     if (scores->shape[scores->ndim - 1] == 0)
-        return fl_to(fl_full(s, INFINITY, scores->dtype), fl_family_name(scores));
+        return fl_to(fl_full(s, INFINITY, scores->dtype), fl_backend_name(scores));
     fl_tensor *lse = fl_logsumexp(scores, FL_AXES_KEEP(-1));
     return SELECT(fl_isneginf(lse), CONST(INFINITY), lse);
 }
@@ -228,9 +228,9 @@ static fl_tensor *fl__attention_out(const fl_tensor *t, int64_t columns) {
     int order[FL_MAX_DIMS];
     fl_shape s = fl_shape_of(t);
     s.dim[s.ndim - 1] = columns;
-    fl_tensor *y = fl_call_out(t->family, s, t->dtype);
+    fl_tensor *y = fl_out_on(t->family, s, t->dtype);
     fl_axes_by_stride(t, order);
-    return order[s.ndim - 1] == s.ndim - 1 ? fl_order_as(y, t) : y;
+    return order[s.ndim - 1] == s.ndim - 1 ? fl_out_order_as(y, t) : y;
 }
 
 /* y and lse. in: q, k, v, mask */
@@ -238,10 +238,10 @@ static bool fl__run_attention(fl_tensor *const *in, fl_attention_args a, fl_tens
     fl_shape rows = fl_shape_of(in[0]);
     rows.dim[rows.ndim - 1] = 1;
     y[0] = fl__attention_out(in[0], in[2]->shape[in[2]->ndim - 1]);
-    y[1] = fl_call_out(in[0]->family, rows, in[0]->dtype);
+    y[1] = fl_out_on(in[0]->family, rows, in[0]->dtype);
     fl_call c = {.op = fl_op_attention, .n_out = 2, .n_in = 4, .out = {y[0], y[1]},
                  .in = {in[0], in[1], in[2], in[3]}, .args = &a};
-    return (y[0] && y[1] && fl_run(&c)) || fl_raise();
+    return (y[0] && y[1] && fl_call_run(&c)) || fl_raise();
 }
 
 #else
@@ -253,7 +253,7 @@ static bool fv__run_attention_grad(fl_tensor *const *in, fl_attention_args a, fl
         c.out[i] = d[i] = fl__attention_out(in[i], in[i]->shape[in[i]->ndim - 1]);
         if (!d[i]) return fl_raise();
     }
-    return fl_run(&c) || fl_raise();
+    return fl_call_run(&c) || fl_raise();
 }
 
 /* The same of [3, ..., n, d], whose parts are q, k, v: in: it, mask, y, lse, dy. The slot writes into
@@ -270,7 +270,7 @@ static fl_tensor *fv__run_packed_grad(fl_tensor *const *in, fl_attention_args a)
         direct = direct && !c.out[i]->copied;
     }
     for (int i = 3; i < 7; i++) c.in[i] = in[i - 2];
-    if (direct) return fl_run(&c) ? d : fl_raise();
+    if (direct) return fl_call_run(&c) ? d : fl_raise();
     return fv__run_attention_grad(c.in, a, c.out) ? fl_stack(c.out, 3, 0) : NULL;
 }
 

@@ -116,8 +116,8 @@ fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_
     }
     fl_call c = {.op = bias ? fl_op_conv2d_bias : FL_OP_conv2d, .n_out = 1, .n_in = bias ? 3 : 2,
                  .in = {x, w, bias}, .args = &a};
-    c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, w);
-    return c.out[0] ? fl_run_result(&c) : fl_raise();
+    c.out[0] = fl__image_as(fl_out_on(x->family, shape, x->dtype), x, w);
+    return c.out[0] ? fl_call_result(&c) : fl_raise();
 }
 
 /* True for gradients of conv2d of x and w by a, whose operands p, q are floats, where dy is the
@@ -140,8 +140,8 @@ fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, f
     if (fl_absent(fn, dy) || fl_absent(fn, w) ||
         !fl__conv2d_grad_ok(fn, dy, w, x_shape, fl_shape_of(w), dy, &a))
         return NULL;
-    fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, w);
-    return fl_run_to(FL_OP_conv2d_grad_input, dx, dy, w, &a);
+    fl_tensor *dx = fl__image_as(fl_out_on(dy->family, x_shape, dy->dtype), dy, w);
+    return fl_call_into(FL_OP_conv2d_grad_input, dx, dy, w, &a);
 }
 
 fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a) {
@@ -149,8 +149,8 @@ fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, 
     if (fl_absent(fn, x) || fl_absent(fn, dy) ||
         !fl__conv2d_grad_ok(fn, x, dy, fl_shape_of(x), w_shape, dy, &a))
         return NULL;
-    fl_tensor *dw = fl__image_as(fl_call_out(x->family, w_shape, x->dtype), x, dy);
-    return fl_run_to(FL_OP_conv2d_grad_weight, dw, x, dy, &a);
+    fl_tensor *dw = fl__image_as(fl_out_on(x->family, w_shape, x->dtype), x, dy);
+    return fl_call_into(FL_OP_conv2d_grad_weight, dw, x, dy, &a);
 }
 
 /* ---- composition ---- */

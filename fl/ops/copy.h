@@ -91,8 +91,8 @@ static fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype) {
         return fl_bad("fl_cast: shape %s of blocks is too large", FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_contiguous(pack ? fl_cast(t, FL_F32) : t);
-    fl_tensor *y = x ? fl_call_out(t->family, shape, pack ? dtype : FL_F32) : NULL;
-    if (y && (!fl_allocate(y) || !fl__convert(y, x, info, pack))) y = fl_raise();
+    fl_tensor *y = x ? fl_out_on(t->family, shape, pack ? dtype : FL_F32) : NULL;
+    if (y && (!fl_out_allocate(y) || !fl__convert(y, x, info, pack))) y = fl_raise();
     return fl_scope_return(&s, y && !pack ? fl_cast(y, dtype) : y);
 }
 
@@ -132,12 +132,12 @@ fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
     if (fl_dtype_size(dtype) == 0) return fl_bad("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
     if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
-    return fl_run_to(FL_OP_copy, fl_out_like(t, dtype), t, NULL, NULL);
+    return fl_call_into(FL_OP_copy, fl_out_like(t, dtype), t, NULL, NULL);
 }
 
 fl_tensor *fl_clone(fl_tensor *t) {
     if (fl_absent("fl_clone", t) || !(t = fl_stored(t))) return NULL;
-    return fl_run_to(FL_OP_copy, fl_out_like(t, t->dtype), t, NULL, NULL);
+    return fl_call_into(FL_OP_copy, fl_out_like(t, t->dtype), t, NULL, NULL);
 }
 
 fl_tensor *fl_contiguous(fl_tensor *t) {
@@ -169,7 +169,7 @@ fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
     ok = ok && (src = fl_expand(src, fl_shape_of(dst)));
     if (ok && fl__may_overlap(dst, src)) ok = (src = fl_clone(src)) != NULL;
     fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {dst}, .in = {src}};
-    if (ok && !fl_run(&c)) ok = fl_raise() != NULL;
+    if (ok && !fl_call_run(&c)) ok = fl_raise() != NULL;
     fl_scope_end(&s);
     return ok ? dst : NULL;
 }
@@ -186,7 +186,7 @@ static bool fl__write_part(fl_tensor *out, fl_tensor *src, int axis, int64_t sta
     alias.shape[axis] = src->shape[axis];
     alias.offset += start * out->stride[axis];
     fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {&alias}, .in = {src}};
-    return fl_numel(src) == 0 || fl_run(&c);
+    return fl_numel(src) == 0 || fl_call_run(&c);
 }
 
 fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
@@ -210,8 +210,8 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
                 return fl_bad("fl_concat: shapes %s and %s differ besides axis %d",
                                FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]), axis);
     }
-    fl_tensor *out = fl_call_out(ts[0]->family, shape, fl_result_type(n, ts));
-    if (!out || !fl_allocate(out)) return fl_raise();
+    fl_tensor *out = fl_out_on(ts[0]->family, shape, fl_result_type(n, ts));
+    if (!out || !fl_out_allocate(out)) return fl_raise();
     int64_t at = 0;
     for (int i = 0; i < n; at += ts[i++]->shape[axis])
         if (!fl__write_part(out, ts[i], axis, at)) return fl_raise();
@@ -232,11 +232,11 @@ fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
         return fl_bad("fl_stack: axis %d for shape %s", axis, FL_SHAPE_TEXT(ts[0]));
     fl_quiet(+1); /* a handler that jumps must not lose the list */
     fl_scope s = fl_scope_begin();
-    fl_tensor **rows = fl__alloc((size_t)n * sizeof *rows), *out = NULL;
+    fl_tensor **rows = fl_heap_alloc((size_t)n * sizeof *rows), *out = NULL;
     bool ok = rows != NULL;
     for (int i = 0; ok && i < n; i++) ok = (rows[i] = fl_unsqueeze(ts[i], at)) != NULL;
     if (ok) out = fl_concat(rows, n, at);
-    fl__free(rows);
+    fl_heap_free(rows);
     fl_scope_return(&s, out);
     fl_quiet(-1);
     return out ? out : fl_raise();

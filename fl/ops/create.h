@@ -56,7 +56,7 @@ fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
         return fl_bad("fl_arange: %s is not supported", fl_dtype_name(dtype));
     fl_tensor *t = fl_out_new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
     fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
-    return t ? fl_run_to(FL_OP_iota, t, NULL, NULL, &a) : NULL;
+    return t ? fl_call_into(FL_OP_iota, t, NULL, NULL, &a) : NULL;
 }
 
 fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {

@@ -99,7 +99,7 @@ static FL_T *FL_W(_shifted)(FL_T *x, int64_t by, double fill) {
 /* blank, label 1, blank, ... [n, 2 l + 1]; blanks past a target's end */
 static fl_tensor *fl__ctc_labels(fl_tensor *target, fl_tensor *lengths, int64_t blank) {
     int64_t n = target->shape[0], l = target->shape[1];
-    fl_tensor *place = fl_to(fl_arange(0, (double)l, 1, FL_I64), fl_family_name(target));
+    fl_tensor *place = fl_to(fl_arange(0, (double)l, 1, FL_I64), fl_backend_name(target));
     fl_tensor *inside = LT(place, fl_unsqueeze(lengths, 1));
     fl_tensor *label = SELECT(inside, target, fl_int(blank));
     fl_tensor *pair[] = {fl_full_like(target, (double)blank), label};
@@ -212,8 +212,8 @@ static void fv__ctc_back(fl_node *n, fl_var *dy) {
     for (int i = 0; i < 5; i++)
         if (!(c.in[i] = in[i])) return;
     c.in[5] = dy->value;
-    c.out[0] = fl_call_out(in[0]->family, fl_shape_of(in[0]), in[0]->dtype);
-    fv_add_grad(n, 0, fv_const(c.out[0] ? fl_run_result(&c) : fl_raise()));
+    c.out[0] = fl_out_on(in[0]->family, fl_shape_of(in[0]), in[0]->dtype);
+    fv_add_grad(n, 0, fv_const(c.out[0] ? fl_call_result(&c) : fl_raise()));
 }
 #endif
 
@@ -222,8 +222,8 @@ static FL_T *FL_W(_ctc_likelihood)(FL_T *x, fl_tensor *const *of, int64_t blank)
     const fl_ctc_args a = {blank};
     fl_tensor *t = FL_VALUE(x);
     fl_call c = {.op = fl_op_ctc, .n_out = 1, .n_in = 4, .in = {t, of[0], of[1], of[2]}, .args = &a};
-    c.out[0] = fl_call_out(t->family, FL_SHAPE(t->shape[1]), t->dtype);
-    fl_tensor *y = c.out[0] ? fl_run_result(&c) : fl_raise();
+    c.out[0] = fl_out_on(t->family, FL_SHAPE(t->shape[1]), t->dtype);
+    fl_tensor *y = c.out[0] ? fl_call_result(&c) : fl_raise();
 #ifdef FL_ON_TENSORS
     return y;
 #else

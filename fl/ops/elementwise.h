@@ -253,8 +253,8 @@ fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
         !(c = fl__where_operand(c, shape)))
         return NULL;
     fl_call call = {.op = FL_OP_where, .n_out = 1, .n_in = 3, .in = {c, a, b}};
-    call.out[0] = fl_lay_out_as(fl_lay_out_as(fl_call_out(c->family, shape, d), b), a);
-    return call.out[0] ? fl_run_result(&call) : fl_raise();
+    call.out[0] = fl_out_lay_as(fl_out_lay_as(fl_out_on(c->family, shape, d), b), a);
+    return call.out[0] ? fl_call_result(&call) : fl_raise();
 }
 
 fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high) {
@@ -266,7 +266,7 @@ fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high) {
 
 /* The fused gradient may run: the family has the slot and nobody replaced an op of the formula. */
 static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
-    const fl_backend *be = fl_family_backend(dy->family);
+    const fl_backend *be = fl_backend_at(dy->family);
     return (be->any || be->op[slot]) && !be->no_grad[op];
 }
 
@@ -288,8 +288,8 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tens
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
     fl_call c = {.op = FL_OP_grad1, .n_out = 1, .n_in = 3, .in = {x, y, dy}, .args = &a};
-    c.out[0] = out ? out : fl_lay_out_as(fl_out_like(dy, dy->dtype), dy);
-    return c.out[0] ? fl_run_result(&c) : fl_raise();
+    c.out[0] = out ? out : fl_out_lay_as(fl_out_like(dy, dy->dtype), dy);
+    return c.out[0] ? fl_call_result(&c) : fl_raise();
 }
 
 bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
@@ -303,9 +303,9 @@ bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_t
     fl_grad_args args = {op};
     fl_call c = {.op = FL_OP_grad2, .n_out = 2, .n_in = 4, .in = {a, b, y, dy}, .args = &args};
     for (int i = 0; i < 2; i++)
-        if (want >> i & 1 && !(c.out[i] = fl_lay_out_as(fl_out_like(dy, dy->dtype), dy)))
+        if (want >> i & 1 && !(c.out[i] = fl_out_lay_as(fl_out_like(dy, dy->dtype), dy)))
             return fl_raise() != NULL;
-    if (!fl_run(&c)) return fl_raise() != NULL;
+    if (!fl_call_run(&c)) return fl_raise() != NULL;
     if (want & 1) *da = c.out[0];
     if (want & 2) *db = c.out[1];
     return true;

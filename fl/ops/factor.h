@@ -151,9 +151,9 @@ static fl_shape fl__batch_of(const fl_tensor *t, int dims, int64_t rows, int64_t
 static bool fl__factor_call(fl_call *c, const fl_shape *out) {
     const fl_tensor *x = c->in[0];
     for (int i = 0; i < c->n_out; i++)
-        if (out[i].ndim >= 0 && !(c->out[i] = fl_call_out(x->family, out[i], x->dtype)))
+        if (out[i].ndim >= 0 && !(c->out[i] = fl_out_on(x->family, out[i], x->dtype)))
             return fl_raise() != NULL;
-    return fl_run(c) || fl_raise() != NULL;
+    return fl_call_run(c) || fl_raise() != NULL;
 }
 static const fl_shape fl__unwanted = {-1, {0}};
 
@@ -314,9 +314,9 @@ fl_tensor *fl_lu_factor(fl_tensor *x, fl_tensor **pivot) {
         !fl__are_matrices("fl_lu_factor", x, true))
         return NULL;
     fl_call c = {.op = fl_op_lu_factor, .n_out = 2, .n_in = 1, .in = {x}};
-    c.out[0] = fl_call_out(x->family, fl_shape_of(x), x->dtype);
-    c.out[1] = fl_call_out(x->family, fl__batch_of(x, 1, x->shape[x->ndim - 1], 0), FL_I64);
-    if (!c.out[0] || !c.out[1] || !fl_run(&c)) return fl_raise();
+    c.out[0] = fl_out_on(x->family, fl_shape_of(x), x->dtype);
+    c.out[1] = fl_out_on(x->family, fl__batch_of(x, 1, x->shape[x->ndim - 1], 0), FL_I64);
+    if (!c.out[0] || !c.out[1] || !fl_call_run(&c)) return fl_raise();
     *pivot = c.out[1];
     return c.out[0];
 }
@@ -326,7 +326,7 @@ static fl_tensor *fl__lu_diagonal(fl_tensor *x, fl_tensor **sign) {
     fl_tensor *pivot, *lu = fl_lu_factor(x, &pivot);
     if (!lu) return NULL;
     fl_tensor *places = fl_arange(0, (double)x->shape[x->ndim - 1], 1, FL_I64);
-    places = fl_to(places, fl_family_name(x));
+    places = fl_to(places, fl_backend_name(x));
     fl_tensor *swaps = fl_sum(fl_ne(pivot, places), FL_AXES(-1));
     fl_tensor *odd = fl_cast(fl_bitwise_and(swaps, fl_int(1)), lu->dtype);
     *sign = SUB(CONST(1), MUL(CONST(2), odd));

@@ -71,7 +71,7 @@ static int fl__pairs_axis(const char *fn, const fl_tensor *x, int axis) {
 }
 
 static fl_tensor *fl__fft_of(fl_tensor *x, fl_fft_args a) {
-    return x ? fl_run_to(fl_op_fft, fl_out_like(x, x->dtype), x, NULL, &a) : NULL;
+    return x ? fl_call_into(fl_op_fft, fl_out_like(x, x->dtype), x, NULL, &a) : NULL;
 }
 
 /* ---- composition: a product with the matrix of the transform ---- */
@@ -85,7 +85,7 @@ static fl_tensor *fl__fft_matrix(int64_t n, bool inverse, const fl_tensor *like)
     fl_tensor *re[] = {c, s}, *im[] = {fl_neg(s), c};
     fl_tensor *rows[] = {fl_stack(re, 2, -1), fl_stack(im, 2, -1)};
     fl_tensor *w = fl_reshape(fl_stack(rows, 2, 1), FL_SHAPE(2 * n, 2 * n));
-    return w ? fl_to(fl_cast(w, like->dtype), fl_family_name(like)) : NULL;
+    return w ? fl_to(fl_cast(w, like->dtype), fl_backend_name(like)) : NULL;
 }
 
 static bool fl__compose_fft(const fl_call *c, fl_tensor **y) {

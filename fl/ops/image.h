@@ -279,7 +279,7 @@ static fl_tensor *fl__grid_axis(const fl_tensor *like, int64_t n, bool align) {
     double step = align ? (n > 1 ? 2 / (double)(n - 1) : 0) : 2 / (double)n;
     double first = align ? (n > 1 ? -1 : 0) : 1 / (double)n - 1;
     fl_tensor *i = fl_cast(fl_arange(0, (double)n, 1, FL_I64), like->dtype);
-    i = fl_to(i, fl_family_name(like));
+    i = fl_to(i, fl_backend_name(like));
     return i ? fl_add(fl_mul(i, fl_num(step)), fl_num(first)) : NULL;
 }
 #endif

@@ -118,8 +118,8 @@ fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
         !(x = fl__cut_to(x, axis, index)))
         return NULL;
     fl_axis_args a = {axis};
-    fl_tensor *y = fl_call_out(x->family, fl_shape_of(index), x->dtype);
-    return fl_run_to(FL_OP_gather, y, x, index, &a);
+    fl_tensor *y = fl_out_on(x->family, fl_shape_of(index), x->dtype);
+    return fl_call_into(FL_OP_gather, y, x, index, &a);
 }
 
 static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axis, fl_tensor *index,
@@ -140,7 +140,7 @@ static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axi
     fl_axis_args a = {axis};
     fl_call c = {.op = op, .n_out = 1, .n_in = 3, .in = {x, index, src}, .args = &a};
     c.out[0] = fl_out_like(x, x->dtype);
-    return c.out[0] ? fl_run_result(&c) : fl_raise();
+    return c.out[0] ? fl_call_result(&c) : fl_raise();
 }
 fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) {
     return fl__scatter_op(FL_OP_scatter_add, "fl_scatter_add", x, axis, index, src);
@@ -210,8 +210,8 @@ fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
 static fl_tensor *fv__winners(fl_tensor *index, fl_shape in, int axis) {
     fl_shape shape = fl_shape_of(index);
     fl_tensor *number = fl_arange(0, (double)fl_numel(index), 1, FL_I64);
-    number = fl_to(fl_reshape(number, shape), fl_family_name(index));
-    fl_tensor *last = fl_to(fl_full(in, -1, FL_I64), fl_family_name(index));
+    number = fl_to(fl_reshape(number, shape), fl_backend_name(index));
+    fl_tensor *last = fl_to(fl_full(in, -1, FL_I64), fl_backend_name(index));
     return fl_eq(fl_gather(fl_scatter(last, axis, index, number), axis, index), number);
 }
 

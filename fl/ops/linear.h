@@ -153,7 +153,7 @@ fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
     if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
     fl_shape shape = FL_SHAPE(a->shape[0], b->shape[b->ndim - 1]);
     if ((a->ndim > 2 || b->ndim > 2) && !fl__stretch_batches(&a, &b, &shape)) return NULL;
-    fl_tensor *y = fl_run_to(FL_OP_matmul, fl_call_out(a->family, shape, d), a, b, NULL);
+    fl_tensor *y = fl_call_into(FL_OP_matmul, fl_out_on(a->family, shape, d), a, b, NULL);
     if (y && column) y = fl_squeeze(y, -1);
     if (y && row) y = fl_squeeze(y, column ? -1 : -2);
     return y;
@@ -233,9 +233,9 @@ static bool fl__run_linear(fl_tensor *const *in, fl_op act, fl_tensor **y, fl_te
     fl_call c = {.op = fl_op_linear, .n_out = z ? 2 : 1, .n_in = in[2] ? 3 : 2, .args = &a};
     fl_shape shape = FL_SHAPE(in[0]->shape[0], in[1]->shape[0]);
     for (int i = 0; i < c.n_in; i++) c.in[i] = in[i];
-    c.out[0] = *y = fl_call_out(in[0]->family, shape, in[0]->dtype);
-    if (z) c.out[1] = *z = fl_call_out(in[0]->family, shape, in[0]->dtype);
-    return (*y && (!z || *z) && fl_run(&c)) || fl_raise();
+    c.out[0] = *y = fl_out_on(in[0]->family, shape, in[0]->dtype);
+    if (z) c.out[1] = *z = fl_out_on(in[0]->family, shape, in[0]->dtype);
+    return (*y && (!z || *z) && fl_call_run(&c)) || fl_raise();
 }
 
 /* Do the operands make a record: floats, a bias [out] or none, all of one family? The others take

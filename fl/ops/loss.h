@@ -361,7 +361,7 @@ static void fv__cross_entropy_back(fl_node *n, fl_var *dy) {
     for (int i = 0; i < 4; i++) c.in[i] = fv_value(fv_saved(n, i));
     c.in[4] = dy->value;
     c.out[0] = fl_out_like(x->value, x->value->dtype);
-    fv_add_grad(n, 0, fv_const(c.out[0] ? fl_run_result(&c) : fl_raise()));
+    fv_add_grad(n, 0, fv_const(c.out[0] ? fl_call_result(&c) : fl_raise()));
 }
 #endif
 
@@ -371,8 +371,8 @@ static FL_T *FL_W(_cross_entropy_rows)(FL_T *x, fl_tensor *target, fl_cross_entr
     fl_call c = {.op = fl_op_cross_entropy, .n_out = 3, .n_in = 2, .in = {t, target}, .args = &a};
     fl_shape rows = FL_SHAPE(t->shape[0]), column = FL_SHAPE(t->shape[0], 1);
     for (int i = 0; i < 3; i++)
-        if (!(c.out[i] = fl_call_out(t->family, i ? column : rows, t->dtype))) return fl_raise();
-    if (!fl_run(&c)) return fl_raise();
+        if (!(c.out[i] = fl_out_on(t->family, i ? column : rows, t->dtype))) return fl_raise();
+    if (!fl_call_run(&c)) return fl_raise();
 #ifdef FL_ON_TENSORS
     return c.out[0];
 #else

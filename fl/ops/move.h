@@ -53,13 +53,14 @@ typedef enum fl_pad_mode {
     FL_PAD_CIRCULAR
 } fl_pad_mode;
 typedef struct fl_pad_opts {
-    char _;
+    fl_named _positional;
     int64_t low[FL_MAX_DIMS], high[FL_MAX_DIMS]; /* of axis 0, 1, ... */
     fl_pad_mode mode;
     double value;
+    char _end;
 } fl_pad_opts;
-#define fl_pad(...) FL__PAD(fl_pad_opt, __VA_ARGS__, ._ = 0)
-#define fv_pad(...) FL__PAD(fv_pad_opt, __VA_ARGS__, ._ = 0)
+#define fl_pad(...) FL__PAD(fl_pad_opt, __VA_ARGS__, ._end = 0)
+#define fv_pad(...) FL__PAD(fv_pad_opt, __VA_ARGS__, ._end = 0)
 #define FL__PAD(fn, x, ...) fn(x, (fl_pad_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_pad_opt(fl_tensor *x, fl_pad_opts o);
 FL_API fl_var *fv_pad_opt(fl_var *x, fl_pad_opts o);
@@ -292,7 +293,7 @@ static fl_tensor *fl__pad_index(fl_tensor *like, int64_t n, int64_t low, int64_t
         p = fl_remainder(p, fl_int(period));
     if (mode == FL_PAD_SYMMETRIC || (mode == FL_PAD_REFLECT && period))
         p = fl_minimum(p, fl_sub(fl_int(mode == FL_PAD_SYMMETRIC ? period - 1 : period), p));
-    return fl_to(p, fl_family_name(like));
+    return fl_to(p, fl_backend_name(like));
 }
 
 /* Length n of an axis after padding; -1 after an error. */
@@ -368,7 +369,7 @@ typedef struct fv__windows {
 static void fv__windows_back(fl_node *n, fl_var *dy) {
     const fv__windows *w = fv_args(n);
     fl_shape in = fv_in_shape(n, 0), column = {in.ndim, {1, 1, 1, 1, 1, 1, 1, 1}};
-    const char *family = fl_family_name(fv_value(dy));
+    const char *family = fl_backend_name(fv_value(dy));
     fl_tensor *index = fl_arange(0, (double)in.dim[w->axis], 1, FL_I64);
     index = fl_sliding_windows(index, 0, w->size, w->step, w->dilation);
     dy = fv_flatten(fv_movedim(dy, -1, w->axis + 1), w->axis, w->axis + 1);
@@ -483,7 +484,7 @@ bool FL_W(meshgrid)(FL_T *const *xs, int n, FL_T **out) {
 /* For entries of [rows, columns]: column - row, one i64 each. */
 static fl_tensor *fl__diagonal_numbers(fl_tensor *like, int64_t rows, int64_t columns) {
     fl_tensor *row = fl_unsqueeze(fl_arange(0, (double)rows, 1, FL_I64), 1);
-    return fl_to(fl_sub(fl_arange(0, (double)columns, 1, FL_I64), row), fl_family_name(like));
+    return fl_to(fl_sub(fl_arange(0, (double)columns, 1, FL_I64), row), fl_backend_name(like));
 }
 
 /* Checks the axes of a diagonal; its length, -1 after an error. */

@@ -189,12 +189,12 @@ static bool fl__run_layer_norm(fl_tensor *const *in, fl_norm_args a, fl_tensor *
     fl_shape rows = fl_shape_of(x);
     for (int i = x->ndim - a.dims; i < x->ndim; i++) rows.dim[i] = 1;
     y[0] = fl_out_like(x, x->dtype);
-    y[1] = a.rms ? NULL : fl_call_out(x->family, rows, fl_dtype_wide(x->dtype));
-    y[2] = fl_call_out(x->family, rows, fl_dtype_wide(x->dtype));
+    y[1] = a.rms ? NULL : fl_out_on(x->family, rows, fl_dtype_wide(x->dtype));
+    y[2] = fl_out_on(x->family, rows, fl_dtype_wide(x->dtype));
     if (!y[0] || (!y[1] && !a.rms) || !y[2]) return fl_raise();
     fl_call c = {.op = fl_op_layer_norm, .n_out = 3, .n_in = 3, .out = {y[0], y[1], y[2]},
                  .in = {x, in[1], in[2]}, .args = &a};
-    return fl_run(&c) || fl_raise();
+    return fl_call_run(&c) || fl_raise();
 }
 #endif
 
@@ -253,10 +253,10 @@ static bool fv__run_layer_norm_grad(fl_tensor *const *in, fl_tensor *dy, fl_norm
                  .in = {x, in[1], in[2], in[3], dy}, .args = &a};
     for (int i = 0; i < 3; i++) {
         if (!wanted[i]) continue;
-        c.out[i] = i ? fl_call_out(x->family, w, fl_dtype_wide(x->dtype)) : fl_out_like(x, x->dtype);
+        c.out[i] = i ? fl_out_on(x->family, w, fl_dtype_wide(x->dtype)) : fl_out_like(x, x->dtype);
         if (!c.out[i]) return fl_raise();
     }
-    if (!fl_run(&c)) return fl_raise();
+    if (!fl_call_run(&c)) return fl_raise();
     for (int i = 0; i < 3; i++) d[i] = fv_const(c.out[i]);
     return true;
 }
@@ -385,11 +385,11 @@ static bool fl__compose_batch_norm(const fl_call *c, fl_tensor **y) {
 
 /* Where t's elements lie as x's do: t, or a copy that lies so. */
 static fl_tensor *fl__lying_as(fl_tensor *t, const fl_tensor *x) {
-    fl_tensor *out = fl_lay_out_as(fl_out_like(t, t->dtype), x);
+    fl_tensor *out = fl_out_lay_as(fl_out_like(t, t->dtype), x);
     if (!out) return fl_raise();
     bool same = true;
     for (int i = 0; i < t->ndim; i++) same &= t->stride[i] == out->stride[i] || t->shape[i] == 1;
-    return same ? t : fl_run_to(FL_OP_copy, out, t, NULL, NULL);
+    return same ? t : fl_call_into(FL_OP_copy, out, t, NULL, NULL);
 }
 
 /* y, mean and var of x, w, b, add. All images lie as x, which has no gaps. given: mean and var,
@@ -403,13 +403,13 @@ static bool fl__run_batch_norm(fl_tensor *const *in, fl_batch_norm_args a, fl_te
     for (int i = 0; i < x->ndim; i++) channels.dim[i] = i == 1 ? x->shape[1] : 1;
     fl_call c = {.op = fl_op_batch_norm, .n_out = given ? 1 : 3, .n_in = given ? 6 : 4,
                  .in = {x, in[1], in[2], add}, .args = &a};
-    c.out[0] = y[0] = fl_lay_out_as(fl_out_like(x, x->dtype), x);
+    c.out[0] = y[0] = fl_out_lay_as(fl_out_like(x, x->dtype), x);
     bool ok = y[0] != NULL;
     for (int i = 0; i < 2; i++) {
         if (given) c.in[4 + i] = given[i];
-        else ok &= (c.out[1 + i] = y[1 + i] = fl_call_out(x->family, channels, x->dtype)) != NULL;
+        else ok &= (c.out[1 + i] = y[1 + i] = fl_out_on(x->family, channels, x->dtype)) != NULL;
     }
-    return (ok && fl_run(&c)) || fl_raise();
+    return (ok && fl_call_run(&c)) || fl_raise();
 }
 
 static bool fl__batch_norm_fits(const fl_tensor *x, const fl_batch_norm_opts *o) {
@@ -498,11 +498,11 @@ static bool fv__run_batch_norm_grad(fl_tensor *const *in, fl_tensor *dy, fl_batc
                  .in = {x, in[1], in[2], in[3], in[4], dy}, .args = &a};
     for (int i = 0; i < 4; i++) {
         if (!wanted[i]) continue;
-        c.out[i] = i % 3 ? fl_call_out(x->family, channels, x->dtype)
-                         : fl_lay_out_as(fl_out_like(x, x->dtype), x);
+        c.out[i] = i % 3 ? fl_out_on(x->family, channels, x->dtype)
+                         : fl_out_lay_as(fl_out_like(x, x->dtype), x);
         if (!c.out[i]) return fl_raise();
     }
-    if (!fl_run(&c)) return fl_raise();
+    if (!fl_call_run(&c)) return fl_raise();
     for (int i = 0; i < 4; i++) d[i] = fv_const(c.out[i]);
     return true;
 }

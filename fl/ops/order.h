@@ -61,9 +61,9 @@ static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descen
     fl_call c = {.op = FL_OP_sort, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
     fl_shape shape = fl_shape_of(x);
     shape.dim[axis] = keep;
-    c.out[0] = fl_call_out(x->family, shape, x->dtype);
-    c.out[1] = c.out[0] ? fl_call_out(x->family, shape, FL_I64) : NULL;
-    fl_tensor *y = c.out[1] ? fl_run_result(&c) : fl_raise();
+    c.out[0] = fl_out_on(x->family, shape, x->dtype);
+    c.out[1] = c.out[0] ? fl_out_on(x->family, shape, FL_I64) : NULL;
+    fl_tensor *y = c.out[1] ? fl_call_result(&c) : fl_raise();
     if (y && index) *index = c.out[1];
     return y;
 }
@@ -91,9 +91,9 @@ fl_tensor *fl_nonzero(fl_tensor *x) {
     fl_scope s = fl_scope_begin();
     fl_tensor *truth = fl_cast(x, FL_B8), *y = NULL;
     fl_tensor *count = truth ? fl_sum(truth, FL_ALL_AXES) : NULL;
-    if (count) y = fl_call_out(truth->family, FL_SHAPE(fl_item_int(count), truth->ndim), FL_I64);
+    if (count) y = fl_out_on(truth->family, FL_SHAPE(fl_item_int(count), truth->ndim), FL_I64);
     fl_call c = {.op = FL_OP_nonzero, .n_out = 1, .n_in = 1, .out = {y}, .in = {truth}};
-    return fl_scope_return(&s, fl_error() ? NULL : y ? fl_run_result(&c) : fl_raise());
+    return fl_scope_return(&s, fl_error() ? NULL : y ? fl_call_result(&c) : fl_raise());
 }
 
 /* The values are those at the places, so that is how the gradient goes back. */
@@ -128,7 +128,7 @@ fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index
 static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_shape shape,
                            fl_tensor **inverse, fl_tensor **counts) {
     if (!line) return fl_scope_return(s, NULL);
-    const char *family = fl_family_name(line);
+    const char *family = fl_backend_name(line);
     int64_t n = line->shape[0];
     fl_tensor *first = fl_to(fl_full(FL_SHAPE(n > 0), 1, FL_B8), family);
     fl_tensor *change = fl_ne(fl_slice(line, 0, 1, n, 1), fl_slice(line, 0, 0, n ? n - 1 : 0, 1));
@@ -186,7 +186,7 @@ fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
     fl_shape shape = fl_shape_of(v);
     int64_t n = sorted->shape[sorted->ndim - 1], step = 1;
     if (sorted->ndim == 1) v = fl_reshape(v, FL_SHAPE(fl_numel(v)));
-    fl_tensor *at = v ? fl_to(fl_zeros(fl_shape_of(v), FL_I64), fl_family_name(sorted)) : NULL;
+    fl_tensor *at = v ? fl_to(fl_zeros(fl_shape_of(v), FL_I64), fl_backend_name(sorted)) : NULL;
     while (step <= n / 2) step *= 2;
     for (; at && n && step; step /= 2) at = fl__step_right(sorted, v, right, at, step);
     return fl_scope_return(&s, fl_contiguous(fl_reshape(at, shape)));

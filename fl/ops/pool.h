@@ -116,11 +116,11 @@ static bool fl__poolable(const char *fn, const fl_tensor *x) {
 /* The dtype of places of maxima that only the gradient reads: a byte each in windows of at most 256
    elements, if the family's slots take bytes as they are. */
 static fl_dtype fl__places_dtype(const fl_tensor *x, const fl_pool2d_args *a) {
-    const fl_backend *be = fl_family_backend(x->family);
+    const fl_backend *be = fl_backend_at(x->family);
     const fl_op both[] = {fl_op_max_pool2d, fl_op_max_pool2d_grad};
     bool can = a->kernel[0] * a->kernel[1] <= 256;
     for (int i = 0; i < 2; i++)
-        can = can && fl_has(x->family, both[i]) && be->flags[both[i]] & FL_SLOT_NARROW;
+        can = can && fl_backend_has(x->family, both[i]) && be->flags[both[i]] & FL_SLOT_NARROW;
     return can ? FL_U8 : FL_I64;
 }
 
@@ -128,16 +128,16 @@ static fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_dtype d, fl_
     fl_shape shape;
     if (!fl__pooled_shape("fl_max_pool", fl_shape_of(x), &a, &shape)) return NULL;
     fl_call c = {.op = fl_op_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
-    c.out[1] = c.out[0] ? fl__image_as(fl_call_out(x->family, shape, d), x, x) : NULL;
-    fl_tensor *y = c.out[1] ? fl_run_result(&c) : fl_raise();
+    c.out[0] = fl__image_as(fl_out_on(x->family, shape, x->dtype), x, x);
+    c.out[1] = c.out[0] ? fl__image_as(fl_out_on(x->family, shape, d), x, x) : NULL;
+    fl_tensor *y = c.out[1] ? fl_call_result(&c) : fl_raise();
     if (index) *index = y ? c.out[1] : NULL;
     return y;
 }
 
 static fl_tensor *fl__max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape, fl_pool2d_args a) {
-    fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, index);
-    return fl_run_to(fl_op_max_pool2d_grad, dx, dy, index, &a);
+    fl_tensor *dx = fl__image_as(fl_out_on(dy->family, x_shape, dy->dtype), dy, index);
+    return fl_call_into(fl_op_max_pool2d_grad, dx, dy, index, &a);
 }
 
 fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape) {
@@ -155,8 +155,8 @@ fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
     if (!fl__poolable("fl_avg_pool2d", x) ||
         !fl__pooled_shape("fl_avg_pool2d", fl_shape_of(x), &a, &shape))
         return NULL;
-    fl_tensor *y = fl__image_as(fl_call_out(x->family, shape, x->dtype), x, x);
-    return fl_run_to(fl_op_avg_pool2d, y, x, NULL, &a);
+    fl_tensor *y = fl__image_as(fl_out_on(x->family, shape, x->dtype), x, x);
+    return fl_call_into(fl_op_avg_pool2d, y, x, NULL, &a);
 }
 
 fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a) {
@@ -166,8 +166,8 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         return NULL;
     if (!fl_shape_is(dy, shape))
         return fl_bad("fl_avg_pool2d_grad: dy %s, x %s", FL_SHAPE_TEXT(dy), FL_TEXT_OF(x_shape));
-    fl_tensor *dx = fl__image_as(fl_call_out(dy->family, x_shape, dy->dtype), dy, dy);
-    return fl_run_to(fl_op_avg_pool2d_grad, dx, dy, NULL, &a);
+    fl_tensor *dx = fl__image_as(fl_out_on(dy->family, x_shape, dy->dtype), dy, dy);
+    return fl_call_into(fl_op_avg_pool2d_grad, dx, dy, NULL, &a);
 }
 
 /* ---- compositions: by a table of the places of each window's elements ---- */
@@ -206,7 +206,7 @@ static fl_tensor *fl__unfold_windows(fl_tensor *x, fl_shape y, const fl_pool2d_a
     fl_tensor *inside;
     int64_t n = x->shape[0], c = x->shape[1], positions = y.dim[2] * y.dim[3],
             k = a->kernel[0] * a->kernel[1];
-    fl_tensor *at = fl__windows_of(fl_shape_of(x), y, a, fl_family_name(x), &inside);
+    fl_tensor *at = fl__windows_of(fl_shape_of(x), y, a, fl_backend_name(x), &inside);
     at = fl_expand(fl_reshape(at, FL_SHAPE(1, 1, positions * k)), FL_SHAPE(n, c, positions * k));
     fl_tensor *v = fl_gather(fl_reshape(x, FL_SHAPE(n, c, x->shape[2] * x->shape[3])), 2, at);
     v = fl_where(fl_reshape(inside, FL_SHAPE(positions, k)),
@@ -229,7 +229,7 @@ static fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, const fl
     fl_scope s = fl_scope_begin();
     fl_shape y = fl_shape_of(index);
     int64_t n = y.dim[0], c = y.dim[1], m = y.dim[2] * y.dim[3], k = a->kernel[0] * a->kernel[1];
-    fl_tensor *inside, *at = fl__windows_of(x_shape, y, a, fl_family_name(index), &inside);
+    fl_tensor *inside, *at = fl__windows_of(x_shape, y, a, fl_backend_name(index), &inside);
     at = fl_expand(fl_reshape(at, FL_SHAPE(1, 1, m, k)), FL_SHAPE(n, c, m, k));
     fl_tensor *tap = fl_reshape(fl_cast(index, FL_I64), FL_SHAPE(n, c, m, 1));
     return fl_scope_return(&s, fl_reshape(fl_gather(at, 3, tap), y));
@@ -239,8 +239,8 @@ static fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, const fl
 static fl_tensor *fl__scatter_images(fl_tensor *src, fl_tensor *index, fl_shape x_shape) {
     fl_shape flat = FL_SHAPE(x_shape.dim[0], x_shape.dim[1], x_shape.dim[2] * x_shape.dim[3]);
     if (!src || !index) return NULL;
-    fl_tensor *zero = fl_call_out(src->family, flat, src->dtype);
-    zero = fl_run_to(FL_OP_fill, zero, NULL, NULL, &(fl_fill_args){0, 0});
+    fl_tensor *zero = fl_out_on(src->family, flat, src->dtype);
+    zero = fl_call_into(FL_OP_fill, zero, NULL, NULL, &(fl_fill_args){0, 0});
     return fl_reshape(fl_scatter_add(zero, 2, index, src), x_shape);
 }
 
@@ -267,7 +267,7 @@ static bool fl__compose_avg_pool2d(const fl_call *c, fl_tensor **y) {
     fl_tensor *x = c->in[0], *at;
     const fl_shape shape = fl_shape_of(c->out[0]);
     fl_tensor *v = fl__unfold_windows(x, shape, c->args, 0, &at);
-    fl_tensor *w = fl__window_weights(fl_shape_of(x), shape, c->args, x->dtype, fl_family_name(x));
+    fl_tensor *w = fl__window_weights(fl_shape_of(x), shape, c->args, x->dtype, fl_backend_name(x));
     return (y[0] = fl_reshape(fl_mul(fl_sum(v, FL_AXES_KEEP(3)), w), shape)) != NULL;
 }
 
@@ -277,7 +277,7 @@ static bool fl__compose_avg_pool2d_grad(const fl_call *c, fl_tensor **dx) {
     const fl_shape x = fl_shape_of(c->out[0]), y = fl_shape_of(dy);
     const int64_t positions = y.dim[2] * y.dim[3], k = a->kernel[0] * a->kernel[1];
     const fl_shape all = FL_SHAPE(y.dim[0], y.dim[1], positions * k);
-    const char *family = fl_family_name(dy);
+    const char *family = fl_backend_name(dy);
     fl_tensor *inside, *at = fl__windows_of(x, y, a, family, &inside);
     fl_tensor *w = fl__window_weights(x, y, a, dy->dtype, family);
     fl_tensor *share = fl_mul(fl_reshape(dy, FL_SHAPE(y.dim[0], y.dim[1], positions, 1)), w);
@@ -387,7 +387,7 @@ static FL_T *FL_W(_largest_all)(FL_T *x, const fl__axis_map *m, fl_tensor **inde
     image.dim[0] = image.dim[1] = 1;
     for (int i = 2; i < shape.ndim; i++) count *= shape.dim[i];
     fl_tensor *place = fl_reshape(fl_arange(0, (double)count, 1, FL_I64), image);
-    place = fl_to(place, fl_family_name(FL_VALUE(x)));
+    place = fl_to(place, fl_backend_name(FL_VALUE(x)));
     place = place ? fl_expand(place, shape) : NULL;
     for (int i = shape.ndim - 3; x && i >= 0; i--) x = FL_W(_largest)(x, 2 + i, &m[i], &place);
     if (x && index) *index = FL_PROMOTE(&s, place);

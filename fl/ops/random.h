@@ -102,7 +102,7 @@ fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
 static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
     if (!t) return NULL;
     a.rng = fl_rng_take(rng, fl_numel(t));
-    return fl_run_to(FL_OP_random, t, NULL, NULL, &a);
+    return fl_call_into(FL_OP_random, t, NULL, NULL, &a);
 }
 
 fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng) {
@@ -139,14 +139,14 @@ fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng) {
 
 fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
     if (!fl__droppable(x, p) || !(x = fl_stored(x))) return NULL;
-    return fl_run_to(fl_op_dropout, fl_out_like(x, x->dtype), x, NULL, &(fl_dropout_args){p, state});
+    return fl_call_into(fl_op_dropout, fl_out_like(x, x->dtype), x, NULL, &(fl_dropout_args){p, state});
 }
 
 static bool fl__compose_dropout(const fl_call *c, fl_tensor **y) {
     const fl_dropout_args *a = c->args;
     fl_tensor *x = c->in[0];
     fl_random_args r = {.dist = FL_UNIFORM, .a = 0, .b = 1, .rng = a->rng};
-    fl_tensor *u = fl_run_to(FL_OP_random, fl_out_like(x, FL_F32), NULL, NULL, &r);
+    fl_tensor *u = fl_call_into(FL_OP_random, fl_out_like(x, FL_F32), NULL, NULL, &r);
     y[0] = fl_where(fl_ge(u, fl_num(a->p)), fl_mul(x, fl_num(1 / (1 - a->p))), fl_num(0));
     return y[0] != NULL;
 }
@@ -186,7 +186,7 @@ static bool fl__all_true(fl_tensor *condition) {
 }
 
 static fl_tensor *fl__uniform_beside(fl_tensor *t, fl_shape shape, fl_dtype d, fl_rng *rng) {
-    return fl_to(fl_uniform(shape, 0, 1, d, rng), fl_family_name(t));
+    return fl_to(fl_uniform(shape, 0, 1, d, rng), fl_backend_name(t));
 }
 
 fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {

@@ -191,7 +191,7 @@ static FL_T *FL_W(_rnn_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *
     const char *fn = fl__rnn_names[kind];
     if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, *h, given, w)) return NULL;
     int64_t steps = FL_VALUE(x)->shape[0];
-    FL_T **out = fl__alloc((size_t)steps * sizeof *out);
+    FL_T **out = fl_heap_alloc((size_t)steps * sizeof *out);
     if (!out) return fl_bad("%s: out of memory for %lld steps", fn, (long long)steps);
     FL_T *projected = FL_W(linear)(x, w[0], w[2]);
     for (int64_t i = 0; *h && projected && i < steps; i++) {
@@ -201,7 +201,7 @@ static FL_T *FL_W(_rnn_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *
         if (!out[t]) *h = NULL;
     }
     if (*h && projected) y = FL_W(_rnn_joined)(out, steps);
-    fl__free(out);
+    fl_heap_free(out);
     return y;
 }
 
@@ -209,7 +209,7 @@ static FL_T *FL_W(_rnn_way)(int kind, FL_T *x, FL_T **h, FL_T **c, FL_T *const *
 static FL_T *FL_W(_rnn_layers)(int kind, FL_T *x, FL_T **state, FL_T *const *w, int layers,
                                int ways) {
     int count = layers * ways, states = kind == FL__LSTM ? 2 : 1;
-    FL_T **last = fl__alloc((size_t)(count * states) * sizeof *last);
+    FL_T **last = fl_heap_alloc((size_t)(count * states) * sizeof *last);
     if (!last) return fl_bad("%s: out of memory for %d layers", fl__rnn_names[kind], layers);
     for (int i = 0; x && i < count; i += ways) {
         FL_T *side[2] = {0};
@@ -226,7 +226,7 @@ static FL_T *FL_W(_rnn_layers)(int kind, FL_T *x, FL_T **state, FL_T *const *w, 
     }
     for (int k = 0; k < states; k++)
         state[k] = x ? FL_W(_rnn_joined)(last + k * count, count) : NULL;
-    fl__free(last);
+    fl_heap_free(last);
     return x;
 }
 

@@ -143,7 +143,7 @@ static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axe
     if (needs_elements && fl__group_size(fl_shape_of(x), a.axes) == 0)
         return fl_bad("%s: no elements along the reduced axes of shape %s", fn, FL_SHAPE_TEXT(x));
     fl_shape shape = fl__reduced_shape(x, a.axes, axes.keepdim);
-    return fl_run_to(op, fl_call_out(x->family, shape, out ? out : x->dtype), x, NULL, &a);
+    return fl_call_into(op, fl_out_on(x->family, shape, out ? out : x->dtype), x, NULL, &a);
 }
 
 /* What a slot takes of x. */

@@ -54,7 +54,7 @@ static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) 
         return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     if (!fl_dtype_is_float(x->dtype)) x = fl_cast(x, FL_I64);
     if (!x || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
-    return fl_run_to(op, fl_out_like(x, x->dtype), x, NULL, &(fl_axis_args){axis});
+    return fl_call_into(op, fl_out_like(x, x->dtype), x, NULL, &(fl_axis_args){axis});
 }
 
 fl_tensor *fl_cumsum(fl_tensor *x, int axis) {
@@ -143,7 +143,7 @@ static fl_tensor *fl__extreme_index(const char *fn, fl_tensor *x, int axis, bool
     if (to) fl__extremes(from, real, max, fl_numel(x), n, inner, to);
     if (to) fl_unmap(index, FL_WRITE);
     if (from) fl_unmap(host, FL_READ);
-    return fl_scope_return(&s, to ? fl_to(index, fl_family_name(x)) : NULL);
+    return fl_scope_return(&s, to ? fl_to(index, fl_backend_name(x)) : NULL);
 }
 
 static double fl__log_add(double a, double b) {
@@ -163,7 +163,7 @@ fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis) {
     for (int64_t i = 0; y && i < fl_numel(x); i++)
         if (i / inner % n) y[i] = fl__log_add(y[i - inner], y[i]);
     if (y) fl_unmap(host, FL_READ | FL_WRITE);
-    host = y ? fl_to(host, fl_family_name(given)) : NULL;
+    host = y ? fl_to(host, fl_backend_name(given)) : NULL;
     return fl_scope_return(&s, host ? fl_cast(host, given->dtype) : NULL);
 }
 

@@ -50,7 +50,7 @@ FL_PRIVATE void fl__register_softmax(void);
 static fl_tensor *fl__softmax_of(fl_op op, const char *fn, fl_tensor *x, int axis) {
     if (fl_absent(fn, x) || !(x = fl_stored(x)) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
     if (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))) return NULL;
-    return fl_run_to(op, fl_out_like(x, x->dtype), x, NULL, &(fl_axis_args){axis});
+    return fl_call_into(op, fl_out_like(x, x->dtype), x, NULL, &(fl_axis_args){axis});
 }
 
 static fl_tensor *fl__softmax_grad_of(fl_op op, const char *fn, fl_tensor *y, fl_tensor *dy, int axis) {
@@ -59,7 +59,7 @@ static fl_tensor *fl__softmax_grad_of(fl_op op, const char *fn, fl_tensor *y, fl
         !fl_dtype_is_float(y->dtype))
         return fl_bad("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype),
                        FL_SHAPE_TEXT(y), fl_dtype_name(dy->dtype), FL_SHAPE_TEXT(dy));
-    return fl_run_to(op, fl_out_like(y, y->dtype), y, dy, &(fl_axis_args){axis});
+    return fl_call_into(op, fl_out_like(y, y->dtype), y, dy, &(fl_axis_args){axis});
 }
 
 fl_tensor *fl_softmax(fl_tensor *x, int axis) {

@@ -400,7 +400,7 @@ fl_tensor *fl_lcm(fl_tensor *a, fl_tensor *b) {
 /* x, floats, with step (-1, 0 or 1) added to the bits of each element. */
 static fl_tensor *fl__bits_moved(fl_tensor *x, fl_tensor *step) {
     size_t n = (size_t)fl_numel(x), size = fl_dtype_size(x->dtype);
-    char *bits = fl__alloc(n * (size + 1) + 1); /* the steps follow the elements */
+    char *bits = fl_heap_alloc(n * (size + 1) + 1); /* the steps follow the elements */
     signed char *by = bits ? (signed char *)bits + n * size : NULL;
     bool ok = bits && fl_to_host(x, bits, n * size) && fl_to_host(step, by, n);
     for (size_t i = 0; ok && i < n; i++) {
@@ -413,8 +413,8 @@ static fl_tensor *fl__bits_moved(fl_tensor *x, fl_tensor *step) {
         if (size == 8) memcpy(&u64, p, 8), u64 += (uint64_t)by[i], memcpy(p, &u64, 8);
     }
     fl_tensor *y = ok ? fl_from_host(bits, fl_shape_of(x), x->dtype) : NULL;
-    fl__free(bits);
-    return y ? fl_to(y, fl_family_name(x)) : NULL;
+    fl_heap_free(bits);
+    return y ? fl_to(y, fl_backend_name(x)) : NULL;
 }
 
 fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b) {

@@ -67,7 +67,7 @@ bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a)
         return false;
     fl_call c = {
         .op = fl_op_sgd_step, .n_out = n, .n_in = n + 1, .out = {p, m}, .in = {g, p, m}, .args = a};
-    return fl_run(&c) || fl_raise();
+    return fl_call_run(&c) || fl_raise();
 }
 
 bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a) {
@@ -76,7 +76,7 @@ bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const 
         return false;
     fl_call c = {
         .op = fl_op_adam_step, .n_out = 3, .n_in = 4, .out = {p, m, v}, .in = {g, p, m, v}, .args = a};
-    return fl_run(&c) || fl_raise();
+    return fl_call_run(&c) || fl_raise();
 }
 
 /* ---- compositions: the new values ---- */

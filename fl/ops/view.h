@@ -354,7 +354,7 @@ static fl_tensor *fv__range_index(const fl_tensor *dy, fl_shape shape, fv__range
     for (int d = 0; d < shape.ndim; d++) column.dim[d] = d == axis ? dy->shape[d] : 1;
     fl_tensor *places = fl_arange(0, (double)shape.dim[axis], 1, FL_I64);
     places = fl_reshape(fl_slice(places, 0, r.start, r.stop, r.step), column);
-    return fl_to(fl_expand(places, fl_shape_of(dy)), fl_family_name(dy));
+    return fl_to(fl_expand(places, fl_shape_of(dy)), fl_backend_name(dy));
 }
 
 static fl_tensor *fv__spread_range(fl_tensor *dy, fl_shape shape, fv__range r) {

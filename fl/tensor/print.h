@@ -168,12 +168,12 @@ bool fl_print(fl_tensor *t) {
     int64_t n = fl_format(t, small, sizeof small);
     if (n < 0) return false;
     if (n >= (int64_t)sizeof small) {
-        text = fl__alloc((size_t)n + 1);
+        text = fl_heap_alloc((size_t)n + 1);
         if (!text) return fl_raise() != NULL;
         fl_format(t, text, (size_t)n + 1);
     }
     bool ok = printf("%s\n", text) >= 0;
-    if (text != small) fl__free(text);
+    if (text != small) fl_heap_free(text);
     return ok || fl_fail("fl_print: cannot write to stdout");
 }
 #endif /* FL_TENSOR_PRINT_IMPL */

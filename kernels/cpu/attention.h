@@ -399,7 +399,7 @@ static bool fl__att_make(const fl_call *c, bool clear) {
         if (y->stride[y->ndim - 1] != 1 && y->shape[y->ndim - 1] > 1)
             return fl_fail("fl_%s: the rows of the outputs must be dense",
                            fl_op_get_info(c->op)->name);
-        if (!fl_make(y)) return false;
+        if (!fl_out_make(y)) return false;
         if (clear) memset(fl_data(y), 0, (size_t)fl_numel(y) * fl_dtype_size(y->dtype));
     }
     return true;

@@ -197,9 +197,9 @@ static bool fl__cpu_batch_norm(const fl_backend *self, const fl_call *c) {
     bool ok = fl__bnorm_begin(&s, c) && fl__bnorm_alike(add, x) && fl__bnorm_alike(c->out[0], x) &&
               !(add->weak && add->f64 != 0);
     for (int i = 1; ok && i < c->n_in; i++) ok = i == 3 || fl__bnorm_per_channel(c->in[i], x);
-    if (!ok) return fl_run_composed(c);
+    if (!ok) return fl_call_compose(c);
     for (int i = 0; i < c->n_out; i++)
-        if (!fl_make(c->out[i])) return false;
+        if (!fl_out_make(c->out[i])) return false;
     s.add = add->weak ? NULL : fl_data(add);
     s.y = fl_data(c->out[0]);
     s.mean = fl_data(c->n_in == 4 ? c->out[1] : c->in[4]);
@@ -235,11 +235,11 @@ static bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c) {
               fl__bnorm_alike(y, x) && s.relu == !y->weak;
     for (int i = 1; ok && i < 4; i++) ok = fl__bnorm_per_channel(c->in[i], x);
     for (int i = 0; ok && i < 4; i += 3) ok = !c->out[i] || fl__bnorm_alike(c->out[i], x);
-    if (!ok) return fl_run_composed(c);
+    if (!ok) return fl_call_compose(c);
     void **out[] = {&s.dx, &s.dw, &s.db, &s.dadd};
     for (int i = 0; i < 4; i++) {
         if (!c->out[i]) continue;
-        if (!fl_make(c->out[i])) return false;
+        if (!fl_out_make(c->out[i])) return false;
         *out[i] = fl_data(c->out[i]);
     }
     s.mean = fl_data(c->in[2]);

@@ -122,7 +122,7 @@ FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64
                              int64_t n, int size);
 /* n times the one element at src. */
 FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size);
-/* y = elements 0, 1, ... of the sequence, after fl_make. */
+/* y = elements 0, 1, ... of the sequence, after fl_out_make. */
 FL_PRIVATE bool fl__fill_sequence(fl_tensor *y, fl__sequence sequence, const void *arg);
 /* The value of a weak number in dtype's bits, in the low bytes. */
 FL_PRIVATE uint64_t fl__weak_bits(const fl_tensor *t, fl_dtype dtype);
@@ -477,7 +477,7 @@ FL_PRIVATE void fl__move(void *const p[], int64_t n, const void *arg) {
 FL_PRIVATE bool fl__fill_sequence(fl_tensor *y, fl__sequence sequence, const void *arg) {
     size_t size = fl_dtype_size(y->dtype);
     fl__pass p;
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     fl__pass_begin(&p, fl__move, &size);
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_add_sequence(&p, sequence, arg);

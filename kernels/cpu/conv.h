@@ -41,7 +41,7 @@ static bool fl__conv_run(const fl__conv *v) {
    strides; f32, f64. */
 FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
     (void)self;
-    if (!fl_make(c->out[0])) return false;
+    if (!fl_out_make(c->out[0])) return false;
     if (fl_numel(c->out[0]) == 0) return true;
     const fl__conv v = fl__conv_of(c, FL__CONV_FORWARD, c->in[0], c->in[1], c->out[0]);
     return fl__conv_run(&v);
@@ -58,7 +58,7 @@ static bool fl__conv_nothing(const fl_call *c) {
 /* dy, w -> dx */
 FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call *c) {
     (void)self;
-    if (!fl_make(c->out[0])) return false;
+    if (!fl_out_make(c->out[0])) return false;
     if (fl__conv_nothing(c)) return true;
     const fl__conv v = fl__conv_of(c, FL__CONV_DATA, c->out[0], c->in[1], c->in[0]);
     return fl__conv_run(&v);
@@ -67,7 +67,7 @@ FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call 
 /* x, dy -> dw */
 FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call *c) {
     (void)self;
-    if (!fl_make(c->out[0])) return false;
+    if (!fl_out_make(c->out[0])) return false;
     if (fl__conv_nothing(c)) return true;
     const fl__conv v = fl__conv_of(c, FL__CONV_WEIGHT, c->in[0], c->out[0], c->in[1]);
     return fl__conv_run(&v);

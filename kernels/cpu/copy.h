@@ -257,7 +257,7 @@ FL_PRIVATE bool fl__cpu_copy(const fl_backend *self, const fl_call *call) {
     (void)self;
     fl_tensor *y = call->out[0];
     const fl_tensor *x = call->in[0];
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     int64_t numel = fl_numel(y);
     if (x->weak || x->dtype != y->dtype) return fl__cast(y, x);
     if (numel == 0) return true;
@@ -296,7 +296,7 @@ FL_PRIVATE bool fl__cpu_fill(const fl_backend *self, const fl_call *c) {
     fl__walk number = {.number = fl__fill_bits(c->args, y->dtype),
                        .size = (int)fl_dtype_size(y->dtype)};
     fl__pass p;
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     fl__pass_begin(&p, fl__fill_loop, &number);
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_run(&p, fl_numel(y));

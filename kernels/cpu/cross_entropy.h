@@ -64,10 +64,10 @@ static bool fl__entropy_run(fl__entropy *s) {
 static bool fl__cpu_cross_entropy(const fl_backend *self, const fl_call *c) {
     fl__entropy s;
     (void)self;
-    if (!fl__entropy_begin(&s, c)) return fl_run_composed(c);
+    if (!fl__entropy_begin(&s, c)) return fl_call_compose(c);
     void **out[] = {&s.loss, &s.largest, &s.sum};
     for (int i = 0; i < 3; i++) {
-        if (!fl_make(c->out[i])) return false;
+        if (!fl_out_make(c->out[i])) return false;
         *out[i] = fl_data(c->out[i]);
     }
     return fl__entropy_run(&s);
@@ -76,8 +76,8 @@ static bool fl__cpu_cross_entropy(const fl_backend *self, const fl_call *c) {
 static bool fl__cpu_cross_entropy_grad(const fl_backend *self, const fl_call *c) {
     fl__entropy s;
     (void)self;
-    if (!fl__entropy_begin(&s, c)) return fl_run_composed(c);
-    if (!fl_make(c->out[0])) return false;
+    if (!fl__entropy_begin(&s, c)) return fl_call_compose(c);
+    if (!fl_out_make(c->out[0])) return false;
     s.dx = fl_data(c->out[0]);
     s.largest = fl_data(c->in[2]);
     s.sum = fl_data(c->in[3]);

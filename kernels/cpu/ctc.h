@@ -216,7 +216,7 @@ static bool fl__ctc_run(const fl_call *call, fl_task task) {
     c.size = (int64_t)fl_dtype_size(c.dtype);
     c.row = fl__ceil_div((2 * l + 1 + 2 * FL__CTC_EDGE) * c.size, FL_ALIGN) * FL_ALIGN;
     const int64_t rows = 6 + (gradient ? steps : 0);
-    if (!fl__ctc_check(&c) || !fl_make(c.y)) return false;
+    if (!fl__ctc_check(&c) || !fl_out_make(c.y)) return false;
     if (!fl__scratch_open(&c.scratch, n, (2 * l + 1) * 8 + FL_ALIGN + rows * c.row, 0,
                         fl_op_get_info(call->op)->name))
         return false;

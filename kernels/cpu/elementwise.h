@@ -110,7 +110,7 @@ static bool fl__formula_pass(const fl_call *c, fl_op op, fl_program which, fl_dt
     }
     fl__pass_begin(&p, loop, &e);
     for (int i = 0; i < c->n_out; i++)
-        if (c->out[i] && !fl_make(c->out[i])) return false;
+        if (c->out[i] && !fl_out_make(c->out[i])) return false;
     fl__pass_follow(&p, y);
     for (int i = 0; i < c->n_out; i++)
         if (c->out[i]) fl__pass_add_wide(&p, c->out[i], FL_WRITE, wide);
@@ -136,7 +136,7 @@ FL_PRIVATE bool fl__cpu_unary(const fl_backend *self, const fl_call *c) {
         const fl_dtype d = x->weak ? fl__dtype_of_numbers(c) : x->dtype;
         return fl__formula_pass(c, c->op, FL_PROGRAM_Y, d, fl__formula_loop(c->op, fl_dtype_wide(d)));
     }
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     loop((void *[]){fl__bytes(y), fl__bytes(x)}, n, NULL);
     return true;
 }
@@ -152,7 +152,7 @@ FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c) {
         const fl_dtype d = !a->weak ? a->dtype : !b->weak ? b->dtype : fl__dtype_of_numbers(c);
         return fl__formula_pass(c, c->op, FL_PROGRAM_Y, d, fl__formula_loop(c->op, fl_dtype_wide(d)));
     }
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     loop((void *[]){fl__bytes(y), fl__bytes(a), fl__bytes(b)}, n, NULL);
     return true;
 }
@@ -166,7 +166,7 @@ FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {
     if (!loop || !fl__all_dense(dx, x, y, &n) || !fl__all_dense(dx, dy, dy, &n) || n > FL__GRAIN)
         return fl__formula_pass(c, op, FL_PROGRAM_DA, dx->dtype,
                                 fl__gradient_loop(op, fl_dtype_wide(dx->dtype)));
-    if (!fl_make(dx)) return false;
+    if (!fl_out_make(dx)) return false;
     loop((void *[]){fl__bytes(dx), fl__bytes(x), fl__bytes(y), fl__bytes(dy)}, n, NULL);
     return true;
 }
@@ -186,7 +186,7 @@ FL_PRIVATE bool fl__cpu_where(const fl_backend *self, const fl_call *c) {
     fl__loop loop = fl__primitive_loop(FL_PRIMITIVE_where, wide);
     fl__pass p;
     if (!loop) return fl__no_kernel(c, y->dtype);
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     fl__pass_begin(&p, loop, NULL);
     fl__pass_follow(&p, y);
     fl__pass_add_wide(&p, y, FL_WRITE, wide);

@@ -186,7 +186,7 @@ static bool fl__cpu_fft(const fl_backend *self, const fl_call *c) {
     const fl_fft_args *a = c->args;
     fl__fft f = {.x = c->in[0], .y = c->out[0], .inner = 1, .sign = a->inverse ? 1 : -1};
     if (f.x->dtype != FL_F32 && f.x->dtype != FL_F64) return fl__no_kernel(c, f.x->dtype);
-    if (!fl_make(f.y)) return false;
+    if (!fl_out_make(f.y)) return false;
     if (fl_numel(f.x) == 0) return true;
     f.n = f.m = f.x->shape[a->axis];
     for (int d = a->axis + 1; d < f.x->ndim - 1; d++) f.inner *= f.x->shape[d];
@@ -200,14 +200,14 @@ static bool fl__cpu_fft(const fl_backend *self, const fl_call *c) {
     int64_t tasks = fl__min(f.lines, FL__FFT_TASKS);
     f.per_task = fl__ceil_div(f.lines, tasks);
     int64_t tables = f.m + (direct ? 0 : f.n + f.m);
-    f.root = fl__alloc((size_t)(tables + tasks * 2 * f.m) * sizeof *f.root);
+    f.root = fl_heap_alloc((size_t)(tables + tasks * 2 * f.m) * sizeof *f.root);
     if (!f.root) return fl_fail("fl_fft: out of memory for %lld elements", (long long)f.m);
     f.chirp = direct ? NULL : f.root + f.m;
     f.kernel = direct ? NULL : f.chirp + f.n;
     f.scratch = f.root + tables;
     fl__fft_tables(&f);
     fl_parallel(tasks, fl__ceil_div(FL__GRAIN, f.per_task * f.m * 8), fl__fft_task, &f);
-    fl__free(f.root);
+    fl_heap_free(f.root);
     return true;
 }
 

@@ -43,7 +43,7 @@ static bool fl__cpu_glu(const fl_backend *self, const fl_call *c) {
     const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
     (void)self;
     if (!loops[fl__variant(d)]) return fl__no_kernel(c, d);
-    if (!fl_make(c->out[0])) return false;
+    if (!fl_out_make(c->out[0])) return false;
     fl__pass p;
     fl__pass_begin(&p, loops[fl__variant(d)], NULL);
     fl__pass_follow(&p, c->out[0]);
@@ -59,7 +59,7 @@ static bool fl__cpu_glu_grad(const fl_backend *self, const fl_call *c) {
     const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
     (void)self;
     if (!loops[fl__variant(d)]) return fl__no_kernel(c, d);
-    if (!fl_make(c->out[0])) return false;
+    if (!fl_out_make(c->out[0])) return false;
     fl__pass p;
     fl__pass_begin(&p, loops[fl__variant(d)], NULL);
     fl__pass_follow(&p, c->out[0]);

@@ -126,7 +126,7 @@ FL_PRIVATE bool fl__cpu_gather(const fl_backend *self, const fl_call *c) {
     int axis = ((const fl_axis_args *)c->args)->axis;
     fl_tensor *y = c->out[0];
     fl__indexing s;
-    if (!fl__check_index(c, index, axis, x->shape[axis]) || !fl_make(y)) return false;
+    if (!fl__check_index(c, index, axis, x->shape[axis]) || !fl_out_make(y)) return false;
     fl__indexing_init(&s, x, index, y, axis, false);
     fl_parallel(fl_numel(y), FL__GRAIN, fl__gather_task, &s);
     return true;

@@ -84,7 +84,7 @@ static bool fl__factor(fl__factoring *f, const char *refused) {
     const fl_call *c = f->c;
     const char *name = fl_op_get_info(c->op)->name;
     for (int i = 0; i < c->n_out; i++)
-        if (c->out[i] && !fl_make(c->out[i])) return false;
+        if (c->out[i] && !fl_out_make(c->out[i])) return false;
     if (fl_numel(c->in[0]) == 0 || (c->n_in > 1 && fl_numel(c->in[1]) == 0)) return true;
     f->batch = fl_numel(c->in[0]) / (f->m * f->n);
     f->bad = -1;
@@ -94,10 +94,10 @@ static bool fl__factor(fl__factoring *f, const char *refused) {
     if (f->m > INT_MAX || f->n > INT_MAX || f->k > INT_MAX || f->work > INT_MAX)
         return fl_fail("fl_%s: a matrix of %lld x %lld is too large for LAPACK", name,
                        (long long)f->m, (long long)f->n);
-    if (!(f->space = fl__alloc(bytes)))
+    if (!(f->space = fl_heap_alloc(bytes)))
         return fl_fail("fl_%s: out of memory: %zu bytes", name, bytes);
     fl_parallel(tasks, fl__ceil_div(FL__GRAIN, f->per_task * f->m * f->n), fl__factor_task, f);
-    fl__free(f->space);
+    fl_heap_free(f->space);
     return f->bad < 0 || fl_fail("fl_%s: matrix %lld of %lld %s", name, (long long)f->bad,
                                  (long long)f->batch, refused);
 }

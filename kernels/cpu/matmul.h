@@ -533,7 +533,7 @@ FL_PRIVATE fl__product fl__product_of(const fl_call *c) {
 
 FL_PRIVATE bool fl__product_make(fl__product *p, const fl_call *c) {
     for (int i = 0; i < c->n_out; i++)
-        if (!fl_make(c->out[i])) return false;
+        if (!fl_out_make(c->out[i])) return false;
     p->out = fl_data(c->out[0]);
     p->finish.z = c->n_out > 1 ? fl_data(c->out[1]) : NULL;
     return true;
@@ -567,7 +567,7 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
 /* x [m, k], w [n, k], bias [n] -> act(x w^T + bias) */
 FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
     const fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL;
-    if (bias && bias->shape[0] > 1 && bias->stride[0] != 1) return fl_run_composed(c);
+    if (bias && bias->shape[0] > 1 && bias->stride[0] != 1) return fl_call_compose(c);
     return fl__cpu_matmul(self, c);
 }
 

@@ -78,11 +78,11 @@ static void fl__norm_rows_task(void *arg, int64_t begin, int64_t end) {
 static bool fl__cpu_layer_norm(const fl_backend *self, const fl_call *c) {
     fl__norm s;
     (void)self;
-    if (!fl__norm_begin(&s, c)) return fl_run_composed(c);
+    if (!fl__norm_begin(&s, c)) return fl_call_compose(c);
     fl_dtype d = c->in[0]->dtype;
     int64_t row = s.n * (int64_t)fl_dtype_size(d);
     for (int i = 0; i < 3; i++)
-        if (c->out[i] && !fl_make(c->out[i])) return false;
+        if (c->out[i] && !fl_out_make(c->out[i])) return false;
     fl_buffer *scratch = fl__gemm_scratch(2 * row, 1, "layer_norm");
     char *room = scratch ? fl_buffer_map(scratch) : NULL;
     if (room) {
@@ -116,13 +116,13 @@ static void fl__norm_grad_run(fl__norm *s) {
 static bool fl__cpu_layer_norm_grad(const fl_backend *self, const fl_call *c) {
     fl__norm s;
     (void)self;
-    if (!fl__norm_begin(&s, c)) return fl_run_composed(c);
+    if (!fl__norm_begin(&s, c)) return fl_call_compose(c);
     fl_dtype d = c->in[0]->dtype;
     int64_t row = s.n * (int64_t)fl_dtype_size(d);
     void **out[] = {&s.dx, &s.dw, &s.db};
     for (int i = 0; i < 3; i++) {
         if (!c->out[i]) continue;
-        if (!fl_make(c->out[i])) return false;
+        if (!fl_out_make(c->out[i])) return false;
         *out[i] = fl_data(c->out[i]);
     }
     s.rows_of_block = fl__ceil_div(s.rows, FL__NORM_PARTS);

@@ -245,9 +245,9 @@ static bool fl__pooling_wide(const fl_call *c) {
     fl_tensor *y = c->out[0];
     const fl_dtype d = fl_dtype_wide(y->dtype);
     wide.in[0] = fl_cast(c->in[0], d);
-    wide.out[0] = fl_lay_out_as(fl_call_out(y->family, fl_shape_of(y), d), y);
+    wide.out[0] = fl_out_lay_as(fl_out_on(y->family, fl_shape_of(y), d), y);
     fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {wide.out[0]}};
-    const bool ok = wide.in[0] && wide.out[0] && fl_run(&wide) && fl_run(&copy);
+    const bool ok = wide.in[0] && wide.out[0] && fl_call_run(&wide) && fl_call_run(&copy);
     fl_scope_end(&s);
     return ok;
 }
@@ -257,7 +257,7 @@ static bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
     if (fl_is_narrow(c->out[0])) return fl__pooling_wide(c);
     fl_tensor *y = c->out[0], *index = c->out[1];
-    if (!fl_make(y) || !fl_make(index)) return false;
+    if (!fl_out_make(y) || !fl_out_make(index)) return false;
     if (fl_numel(y) == 0) return true;
     const bool last = !fl_is_contiguous(y);
     fl_scope s = fl_scope_begin();
@@ -280,7 +280,7 @@ static bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
     if (fl_is_narrow(c->out[0])) return fl__pooling_wide(c);
     fl_tensor *dx = c->out[0];
-    if (!fl_make(dx)) return false;
+    if (!fl_out_make(dx)) return false;
     if (fl_numel(dx) == 0) return true;
     const bool last = !fl_is_contiguous(dx), taps = c->in[1]->dtype == FL_U8;
     const int64_t blocks = (dx->shape[1] + FL__POOL_BLOCK - 1) / FL__POOL_BLOCK;
@@ -315,7 +315,7 @@ static fl__pooling_plane fl__pooling_avg_of(fl_dtype d, bool last, bool grad) {
 /* x -> y, or dy -> dx */
 static bool fl__pooling_avg(const fl_call *c, bool grad) {
     fl_tensor *out = c->out[0];
-    if (!fl_make(out)) return false;
+    if (!fl_out_make(out)) return false;
     if (fl_numel(out) == 0) return true;
     const bool last = !fl_is_contiguous(out);
     fl_scope s = fl_scope_begin();

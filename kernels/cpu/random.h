@@ -131,7 +131,7 @@ static bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
                          .drop = (int32_t)ceil((double)(float)args->p * 0x1p24)};
     fl_tensor *y = c->out[0];
     if (!fl_dtype_is_float(y->dtype)) return fl__no_kernel(c, y->dtype);
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     fl_tensor *row[2] = {c->in[0], y};
     for (int k = 0; k < 2; k++)
         if (!row[k]->weak && fl_is_contiguous(row[k])) drop.row[k] = fl_data(row[k]);

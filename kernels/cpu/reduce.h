@@ -322,7 +322,7 @@ static bool fl__reduction_init(fl__reduction *r, const fl_call *c, fl__fold_op o
     const fl_reduce_args *args = c->args;
     fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
     if (d != FL_F32 && d != FL_F64 && d != FL_I64) return fl__no_kernel(c, d);
-    if (!fl_make(c->out[0])) return false;
+    if (!fl_out_make(c->out[0])) return false;
     r->fold = fl__fold_of(op, d);
     r->outputs = fl_numel(c->out[0]);
     r->partial = NULL;
@@ -465,12 +465,12 @@ static void fl__extreme_store(const fl__extreme *e) {
 static bool fl__extreme_chunks(fl__extreme *e) {
     size_t bytes;
     if (!fl__mul_size((size_t)(e->r.outputs * e->chunks), sizeof *e->found, &bytes) ||
-        !(e->found = fl__alloc(bytes)))
+        !(e->found = fl_heap_alloc(bytes)))
         return fl_fail("fl_argmax: out of memory for chunks of %lld outputs",
                        (long long)e->r.outputs);
     fl_parallel(e->r.outputs * e->chunks, 1, fl__extreme_chunk_task, e);
     fl__extreme_store(e);
-    fl__free(e->found);
+    fl_heap_free(e->found);
     return true;
 }
 

@@ -58,7 +58,7 @@ static bool fl__run_scan(const fl_call *c, fl_task f32, fl_task f64, fl_task i64
     int64_t numel = fl_numel(y), outer = 1;
     fl__scan s = {.n = x->shape[axis], .inner = 1};
     if (!task) return fl__no_kernel(c, y->dtype);
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     if (numel == 0) return true;
     for (int d = 0; d < axis; d++) outer *= x->shape[d];
     for (int d = axis + 1; d < x->ndim; d++) s.inner *= x->shape[d];

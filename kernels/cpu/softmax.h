@@ -176,7 +176,7 @@ static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     if (!fl_dtype_is_float(d)) return fl__no_kernel(c, d);
     if (!fl_is_contiguous(out))
         return fl_fail("fl_%s: the output must be contiguous", fl_op_get_info(c->op)->name);
-    if (!fl_make(out)) return false;
+    if (!fl_out_make(out)) return false;
     if (numel == 0) return true;
     fl__lines s = {.run = op->run, .out = fl_data(out), .a = fl_data(c->in[0]), .n = 1, .inner = 1};
     s.b = c->n_in > 1 ? fl_data(c->in[1]) : NULL;

@@ -160,7 +160,7 @@ FL_PRIVATE bool fl__cpu_sort(const fl_backend *self, const fl_call *c) {
     fl_tensor *y = c->out[0], *index = c->out[1];
     bool known = x->dtype == FL_B8 || fl_dtype_wide(x->dtype) == x->dtype;
     if (!known) return fl__no_kernel(c, x->dtype);
-    if (!fl_make(y) || !fl_make(index)) return false;
+    if (!fl_out_make(y) || !fl_out_make(index)) return false;
     if (fl_numel(y) == 0) return true;
     fl__sorting s = {.x = fl_data(x), .y = fl_data(y), .index = fl_data(index), .dtype = x->dtype};
     s.flip = a->descending ? UINT64_MAX >> (64 - 8 * fl_dtype_size(x->dtype)) : 0;
@@ -174,10 +174,10 @@ FL_PRIVATE bool fl__cpu_sort(const fl_backend *self, const fl_call *c) {
     s.lines_per_task = fl__ceil_div(s.lines, tasks);
     size_t bytes;
     if (__builtin_mul_overflow((size_t)(tasks * 2), (size_t)s.room * sizeof *s.scratch, &bytes) ||
-        !(s.scratch = fl__alloc(bytes)))
+        !(s.scratch = fl_heap_alloc(bytes)))
         return fl_fail("fl_sort: out of memory for lines of %lld elements", (long long)s.n);
     fl_parallel(tasks, fl__ceil_div(FL__GRAIN, s.lines_per_task * s.n), fl__sort_task, &s);
-    fl__free(s.scratch);
+    fl_heap_free(s.scratch);
     return true;
 }
 
@@ -186,7 +186,7 @@ FL_PRIVATE bool fl__cpu_nonzero(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_tensor *x = c->in[0];
     fl_tensor *y = c->out[0];
-    if (!fl_make(y)) return false;
+    if (!fl_out_make(y)) return false;
     const uint8_t *p = fl_data(x);
     int64_t *to = fl_data(y), numel = fl_numel(x), row = 0;
     for (int64_t i = 0; i < numel; i++) {

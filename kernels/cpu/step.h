@@ -37,7 +37,7 @@ static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__VARIANTS]) {
     fl__loop loop = loops[fl__variant(d)];
     if (!loop) return fl__no_kernel(c, d);
     for (int k = 0; k < c->n_out; k++)
-        if (!fl_make(c->out[k])) return false;
+        if (!fl_out_make(c->out[k])) return false;
     if (fl__step_at_once(c, loop)) return true;
     fl__pass p;
     fl__pass_begin(&p, loop, c->args);
