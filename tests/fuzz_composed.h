@@ -306,7 +306,7 @@ static T x_quantile(fn f) {
     const double q = flip_coin() ? fuzz_below(9) / 8.0 : fuzz_double();
     const int axis = axis_of(x);
     const bool keep = flip_coin();
-    return CALL(f, (T, double, int, bool, fl_between), x, q, axis, keep, (fl_between)fuzz_below(6));
+    return CALL(f, (T, double, int, bool, fl_quantile_method), x, q, axis, keep, (fl_quantile_method)fuzz_below(6));
 }
 
 static T xy_numbers(fn f) {

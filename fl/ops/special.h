@@ -11,9 +11,6 @@
 extern "C" {
 #endif
 
-/* min(max(x, low), high), either may be NULL: fl_clip with tensors as bounds. */
-FL_API fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high);
-FL_API fl_var *fv_clamp(fl_var *x, fl_var *low, fl_var *high);
 /* To that many decimals, which may be negative, halves to even; gradient 0. */
 FL_API fl_tensor *fl_round(fl_tensor *x, int decimals);
 FL_API fl_var *fv_round(fl_var *x, int decimals);
@@ -75,7 +72,11 @@ FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double ato
 #if defined(FL_IMPL_ONLY_OPS_SPECIAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_SPECIAL_IMPL
 #define FL_OPS_SPECIAL_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "reduce.h"
+#include "view.h"
 #include <math.h>
 #include <string.h>
 #define FL_TEXT "special.h"
@@ -95,13 +96,6 @@ FL_T *FL_W(round)(FL_T *x, int decimals) {
     FL_T *scaled = decimals > 0 ? MUL(x, CONST(scale)) : DIV(x, CONST(scale));
     FL_T *y = decimals > 0 ? DIV(RINT(scaled), CONST(scale)) : MUL(RINT(scaled), CONST(scale));
     return FL_GIVE(&s, SELECT(FL_W(isfinite)(scaled), y, RINT(x))); /* or it has no decimals */
-}
-
-FL_T *FL_W(clamp)(FL_T *x, FL_T *low, FL_T *high) {
-    if (FL_ABSENT("clamp", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *y = low ? MAX(x, low) : x;
-    return FL_GIVE(&s, high ? MIN(y, high) : y);
 }
 
 FL_T *FL_W(nan_to_num)(FL_T *x, double nan, double above, double below) {
