@@ -379,7 +379,7 @@ static void avg_pool_case(fl_dtype d, layout l, int which, bool grad) {
                               {pool_low(c, 0), pool_low(c, 1)},
                               {padding(c->pad, c->h, c->kernel, 1, c->stride, true),
                                padding(c->pad_w, c->w, c->kernel_w, 1, c->stride_w, true)},
-                              !c->ignore_pad};
+                              !c->ignore_pad, false};
     fl_tensor *t = grad ? fl_avg_pool2d_grad(in.t, sx, a) : fl_avg_pool_opt(in.t, pool_options(c));
     case_end(agrees(t, &want, (tolerance){1, 8, 0}, scale, false));
 }
@@ -387,7 +387,7 @@ static void avg_pool_case(fl_dtype d, layout l, int which, bool grad) {
 static void pool_refused(const char *name, fl_dtype d, int which) {
     if (!case_begin(name, d, REFUSED, "[1, 1, 2, 2]")) return;
     fl_tensor *t = fl_ones(FL_SHAPE(1, 1, 2, 2), d), *i = fl_zeros(FL_SHAPE(1, 1, 2, 2), FL_I64);
-    fl_pool2d_args a = {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true};
+    fl_pool2d_args a = {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true, false};
     fl_shape s = FL_SHAPE(1, 1, 2, 2);
     case_end(was_refused(which == 0   ? fl_max_pool(t, NULL, .kernel = {2})
                          : which == 1 ? fl_max_pool2d_grad(t, i, s)

@@ -70,7 +70,7 @@ static fl_conv2d_args conv_args(void) {
 }
 
 static fl_pool2d_args pool_args(void) {
-    fl_pool2d_args a = {{2, 2}, {1, 1}, {0, 0}, {0, 0}, false};
+    fl_pool2d_args a = {{2, 2}, {1, 1}, {0, 0}, {0, 0}, false, false};
     const unsigned set = fuzz_byte();
     int64_t *field[] = {&a.kernel[0], &a.kernel[1], &a.stride[0], &a.stride[1],
                         &a.pad_lo[0], &a.pad_lo[1], &a.pad_hi[0], &a.pad_hi[1]};

@@ -843,7 +843,8 @@ static void rows_of_convolution(void) {
 }
 
 static void rows_of_pooling(void) {
-    const fl_pool2d_args good = {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}, zero = {.kernel = {2, 2}};
+    const fl_pool2d_args good = {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true, false},
+                         zero = {.kernel = {2, 2}};
     const fl_shape image = FL_SHAPE(1, 2, 4, 4);
     const bool list = row.mode == LIST;
     fl_tensor *x = o.image, *dy = list ? NULL : fl_ones(FL_SHAPE(1, 2, 2, 2), FL_F32);

@@ -557,15 +557,15 @@ typedef struct pool_case {
 } pool_case;
 
 static const pool_case pool_cases[] = {
-    {2, 3, 28, 28, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}},
-    {1, 2, 7, 9, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true}},
-    {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true}},
-    {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, false}},
-    {1, 1, 6, 600, {{2, 3}, {1, 2}, {0, 1}, {1, 0}, false}},
-    {1, 2, 5, 5, {{5, 5}, {1, 1}, {2, 2}, {2, 2}, false}},
-    {1, 1, 4, 4, {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true}},
-    {3, 1, 9, 8, {{3, 2}, {4, 3}, {0, 0}, {0, 0}, true}},
-    {2, 37, 9, 12, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true}},
+    {2, 3, 28, 28, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true, false}},
+    {1, 2, 7, 9, {{2, 2}, {2, 2}, {0, 0}, {0, 0}, true, false}},
+    {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true, false}},
+    {2, 1, 11, 10, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, false, false}},
+    {1, 1, 6, 600, {{2, 3}, {1, 2}, {0, 1}, {1, 0}, false, false}},
+    {1, 2, 5, 5, {{5, 5}, {1, 1}, {2, 2}, {2, 2}, false, false}},
+    {1, 1, 4, 4, {{1, 1}, {1, 1}, {0, 0}, {0, 0}, true, false}},
+    {3, 1, 9, 8, {{3, 2}, {4, 3}, {0, 0}, {0, 0}, true, false}},
+    {2, 37, 9, 12, {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true, false}},
 };
 
 /* One window by plain loops: its maximum (first; NaN wins), where it is, its sum and its count of
@@ -596,7 +596,9 @@ static fl_tensor *run_max_pool(const pool_case *t, fl_tensor *x, fl_dtype d, fl_
     int64_t oh = (t->h + t->a.pad_lo[0] + t->a.pad_hi[0] - t->a.kernel[0]) / t->a.stride[0] + 1;
     int64_t ow = (t->w + t->a.pad_lo[1] + t->a.pad_hi[1] - t->a.kernel[1]) / t->a.stride[1] + 1;
     fl_shape out = FL_SHAPE(t->n, t->c, oh, ow);
-    fl_call c = {.op = fl_op_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &t->a};
+    fl_pool2d_args a = t->a;
+    a.in_window = d == FL_U8;
+    fl_call c = {.op = fl_op_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
     c.out[0] = fl_out_order_as(fl_out_on(x->family, out, x->dtype), x);
     c.out[1] = *index = fl_out_order_as(fl_out_on(x->family, out, d), x);
     CHECK(fl_call_run(&c));
@@ -606,7 +608,9 @@ static fl_tensor *run_max_pool(const pool_case *t, fl_tensor *x, fl_dtype d, fl_
 /* dx by places in windows */
 static fl_tensor *run_max_pool_grad(const pool_case *t, fl_tensor *dy, fl_tensor *tap) {
     fl_tensor *dx = fl_out_on(dy->family, FL_SHAPE(t->n, t->c, t->h, t->w), dy->dtype);
-    return fl_call_into(fl_op_max_pool2d_grad, fl_out_order_as(dx, dy), dy, tap, &t->a);
+    fl_pool2d_args a = t->a;
+    a.in_window = true;
+    return fl_call_into(fl_op_max_pool2d_grad, fl_out_order_as(dx, dy), dy, tap, &a);
 }
 
 /* Places in images of places in windows. */
@@ -773,6 +777,24 @@ static uint64_t hash_of_everything(fl_dtype d) {
     h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), each));
     fl_scope_end(&s);
     return h;
+}
+
+/* A record with places in windows means the same where a backend has no slot that takes bytes. */
+TEST(places_in_windows_go_without_a_slot) {
+    for (size_t i = 0; i < sizeof pool_cases / sizeof *pool_cases; i++) {
+        const pool_case *t = &pool_cases[i];
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = random_tensor(FL_SHAPE(t->n, t->c, t->h, t->w), FL_F32), *tap, *mine;
+        fl_tensor *y = run_max_pool(t, x, FL_U8, &tap), *dx = run_max_pool_grad(t, y, tap);
+        fl_backend b = *fl_backend_cpu(), shipped;
+        CHECK(fl_backend_set(&b, fl_op_max_pool2d, NULL, 0));
+        CHECK(fl_backend_set(&b, fl_op_max_pool2d_grad, NULL, 0) && fl_backend_use(&b, &shipped));
+        check_same(run_max_pool(t, x, FL_U8, &mine), y);
+        check_same(mine, tap);
+        check_same(run_max_pool_grad(t, y, tap), dx);
+        CHECK(fl_backend_use(&shipped, NULL));
+        fl_scope_end(&s);
+    }
 }
 
 TEST(pooling_refuses_an_index_outside) {

@@ -1,9 +1,9 @@
 /* fl/ops/pool.h - pooling of 1 to 3 spatial dims: the maximum, mean or p-norm of windows
 
    Records (args: fl_pool2d_args):
-     max_pool2d       x [n, c, h, w] -> y [n, c, oh, ow], index of the first maximum: i64 into h * w, or u8
-                      into the window, of at most 256 elements
-     max_pool2d_grad  dy, index -> dx (its shape is out's); u8 indices have the windows of args
+     max_pool2d       x [n, c, h, w] -> y [n, c, oh, ow], index of the first maximum: i64 into h * w, or,
+                      in_window, u8 into the window, of at most 256 elements
+     max_pool2d_grad  dy, index -> dx (its shape is out's)
      avg_pool2d       x -> y;  avg_pool2d_grad  dy -> dx
    1-d, 3-d, p-norms and adaptive windows go axis by axis, through the taps of taps.inc. */
 #ifndef FL_T
@@ -50,7 +50,8 @@ FL_API fl_var *fv_adaptive_avg_pool(fl_var *x, fl_shape size);
 
 typedef struct fl_pool2d_args {
     int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2]; /* h, w; pads: at most half a window */
-    bool count_pad;
+    bool count_pad; /* of means */
+    bool in_window; /* of maxima: u8 indices, which mean the same when they are cast to i64 */
 } fl_pool2d_args;
 /* With resolved args: the mean, its gradient, and that of the maximum by its i64 index. */
 FL_API fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a);
@@ -79,10 +80,10 @@ FL_PRIVATE void fl__register_pool(void);
 #include <math.h>
 #include <string.h>
 
-/* 2-D max pooling; d: the dtype of the index, which may be NULL. */
-static fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_dtype d, fl_tensor **index);
-static fl_var *fv__max_pool2d(fl_var *x, fl_pool2d_args a, fl_dtype d, fl_tensor **index);
-static fl_dtype fl__places_dtype(const fl_tensor *x, const fl_pool2d_args *a);
+/* 2-D max pooling; index may be NULL. */
+static fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_tensor **index);
+static fl_var *fv__max_pool2d(fl_var *x, fl_pool2d_args a, fl_tensor **index);
+static bool fl__takes_bytes(const fl_tensor *x, const fl_pool2d_args *a);
 
 #define FL_TEXT "pool.h"
 #include "expand.h"
@@ -113,18 +114,19 @@ static bool fl__poolable(const char *fn, const fl_tensor *x) {
                      FL_SHAPE_TEXT(x));
 }
 
-/* The dtype of places of maxima that only the gradient reads: a byte each in windows of at most 256
-   elements, if the family's slots take bytes as they are. */
-static fl_dtype fl__places_dtype(const fl_tensor *x, const fl_pool2d_args *a) {
+/* True if places of maxima that only the gradient reads may be bytes: in windows of at most 256 elements,
+   where the family's slots take them as they are. */
+static bool fl__takes_bytes(const fl_tensor *x, const fl_pool2d_args *a) {
     const fl_backend *be = fl_backend_at(x->family);
     const fl_op both[] = {fl_op_max_pool2d, fl_op_max_pool2d_grad};
     bool can = a->kernel[0] * a->kernel[1] <= 256;
     for (int i = 0; i < 2; i++)
         can = can && fl_backend_has(x->family, both[i]) && be->flags[both[i]] & FL_SLOT_NARROW;
-    return can ? FL_U8 : FL_I64;
+    return can;
 }
 
-static fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_dtype d, fl_tensor **index) {
+static fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_tensor **index) {
+    const fl_dtype d = a.in_window ? FL_U8 : FL_I64;
     fl_shape shape;
     if (!fl__pooled_shape("fl_max_pool", fl_shape_of(x), &a, &shape)) return NULL;
     fl_call c = {.op = fl_op_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
@@ -147,7 +149,7 @@ fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape)
         fl_shape_numel(x_shape) < 0 || !fl_same_family("fl_max_pool2d_grad", dy, index))
         return fl_bad("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL_SHAPE_TEXT(dy),
                       FL_SHAPE_TEXT(index), fl_dtype_name(index->dtype), FL_TEXT_OF(x_shape));
-    return fl__max_pool2d_grad(dy, index, x_shape, (fl_pool2d_args){{0}, {0}, {0}, {0}, false});
+    return fl__max_pool2d_grad(dy, index, x_shape, (fl_pool2d_args){.in_window = false});
 }
 
 fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
@@ -220,11 +222,12 @@ static bool fl__compose_max_pool2d(const fl_call *c, fl_tensor **y) {
     fl_tensor *at, *v = fl__unfold_windows(c->in[0], shape, c->args, -(double)INFINITY, &at);
     fl_tensor *best = fl_argmax(v, 3, true);
     y[0] = fl_reshape(fl_gather(v, 3, best), shape);
-    y[1] = fl_reshape(c->out[1]->dtype == FL_I64 ? fl_gather(at, 3, best) : fl_cast(best, FL_U8), shape);
+    const bool in_window = ((const fl_pool2d_args *)c->args)->in_window;
+    y[1] = fl_reshape(in_window ? fl_cast(best, c->out[1]->dtype) : fl_gather(at, 3, best), shape);
     return y[0] && y[1];
 }
 
-/* i64 places in images of x_shape of u8 places in windows */
+/* i64 places in images of x_shape of places in windows */
 static fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, const fl_pool2d_args *a) {
     fl_scope s = fl_scope_begin();
     fl_shape y = fl_shape_of(index);
@@ -248,7 +251,7 @@ static bool fl__compose_max_pool2d_grad(const fl_call *c, fl_tensor **dx) {
     fl_tensor *dy = c->in[0], *index = c->in[1];
     const fl_shape x = fl_shape_of(c->out[0]);
     const fl_shape flat = FL_SHAPE(dy->shape[0], dy->shape[1], dy->shape[2] * dy->shape[3]);
-    if (index->dtype == FL_U8) index = fl__pooled_places(index, x, c->args);
+    if (((const fl_pool2d_args *)c->args)->in_window) index = fl__pooled_places(index, x, c->args);
     return (dx[0] = fl__scatter_images(fl_reshape(dy, flat), fl_reshape(index, flat), x)) != NULL;
 }
 
@@ -292,7 +295,8 @@ static bool fl__compose_avg_pool2d_grad(const fl_call *c, fl_tensor **dx) {
 static void fv__max_pool2d_grad_back(fl_node *n, fl_var *g) {
     fl_shape s = fl_shape_of(g->value), out = fv_in_shape(n, 0);
     fl_tensor *index = fv_value(fv_saved(n, 0));
-    if (index && index->dtype == FL_U8) index = fl__pooled_places(index, s, fv_args(n));
+    if (index && ((const fl_pool2d_args *)fv_args(n))->in_window)
+        index = fl__pooled_places(index, s, fv_args(n));
     index = fl_reshape(index, FL_SHAPE(out.dim[0], out.dim[1], out.dim[2] * out.dim[3]));
     g = fv_reshape(g, FL_SHAPE(s.dim[0], s.dim[1], s.dim[2] * s.dim[3]));
     fv_add_grad(n, 0, fv_reshape(fv_gather(g, 2, index), out));
@@ -306,8 +310,8 @@ static void fv__max_pool2d_back(fl_node *n, fl_var *dy) {
     fv_add_grad(n, 0, fv_record_op(fl_op_max_pool2d_grad, dx, FV_IN(dy), FV_SAVE(index), a));
 }
 
-static fl_var *fv__max_pool2d(fl_var *x, fl_pool2d_args a, fl_dtype d, fl_tensor **index) {
-    fl_tensor *at = NULL, *y = fl__max_pool2d(fv_value(x), a, d, &at);
+static fl_var *fv__max_pool2d(fl_var *x, fl_pool2d_args a, fl_tensor **index) {
+    fl_tensor *at = NULL, *y = fl__max_pool2d(fv_value(x), a, &at);
     fl_var *saved = y ? fv_const(at) : NULL;
     fl_var *pooled = saved ? fv_record_op(fl_op_max_pool2d, y, FV_IN(x), FV_SAVE(saved), &a) : NULL;
     if (index) *index = pooled ? at : NULL;
@@ -412,7 +416,7 @@ static bool fl__pool_maps(const char *fn, fl_tensor *x, fl_pool_opts o, fl__axis
 /* The last axes of two, for the records. */
 static fl_pool2d_args fl__pool2d_args_of(const fl__axis_map *m) {
     return (fl_pool2d_args){{m[0].k, m[1].k}, {m[0].stride, m[1].stride}, {m[0].lo, m[1].lo},
-                            {m[0].hi, m[1].hi}, !m[0].ignore_pad};
+                            {m[0].hi, m[1].hi}, !m[0].ignore_pad, false};
 }
 #endif
 
@@ -420,8 +424,9 @@ FL_T *FL_W(max_pool_opt)(FL_T *x, fl_tensor **index, fl_pool_opts o) {
     fl__axis_map m[3];
     if (FL_ABSENT("max_pool", x) || !fl__pool_maps("fl_max_pool", FL_VALUE(x), o, m)) return NULL;
     if (FL_VALUE(x)->ndim != 4) return FL_W(_largest_all)(x, m, index);
-    const fl_pool2d_args a = fl__pool2d_args_of(m);
-    return FL_W(_max_pool2d)(x, a, index ? FL_I64 : fl__places_dtype(FL_VALUE(x), &a), index);
+    fl_pool2d_args a = fl__pool2d_args_of(m);
+    a.in_window = !index && fl__takes_bytes(FL_VALUE(x), &a);
+    return FL_W(_max_pool2d)(x, a, index);
 }
 
 FL_T *FL_W(avg_pool_opt)(FL_T *x, fl_pool_opts o) {
