@@ -1012,10 +1012,10 @@ static void composition_group(void) {
     check(gives_values(fl_round(i, 0), 6, (double[]){-2, -1, 0, 1, 2, 3}), "integers are round");
     check(gives_values(fl_nan_to_num(x, 7, 8, 9), 6, (double[]){1.25, -0.35, 15, 7, 8, 9}),
           "nan_to_num");
-    check(gives_values(fl_clamp(h, fl_num(0.5), i), 6, (double[]){-2, -1, 0, 0.5, 1, 3}),
-          "clamp between a number and a tensor");
-    check(gives_values(fl_clamp(h, NULL, fl_num(1)), 6, (double[]){0.5, -1, 1, 0.25, 1, 1}),
-          "clamp from above");
+    check(gives_values(fl_clip_tensor(h, fl_num(0.5), i), 6, (double[]){-2, -1, 0, 0.5, 1, 3}),
+          "clip between a number and a tensor");
+    check(gives_values(fl_clip_tensor(h, NULL, fl_num(1)), 6, (double[]){0.5, -1, 1, 0.25, 1, 1}),
+          "clip from above");
     check(gives_values(fl_lerp(fl_num(2), h, fl_full(FL_SCALAR_SHAPE, 0.25, FL_F64)), 6,
                        (double[]){1.625, 1.25, 2, 1.5625, 1.75, 2.5}), "lerp");
     check(gives_values(fl_lerp(h, fl_num(0.7), fl_num(1)), 6,

@@ -952,7 +952,7 @@ static T ctc(fn f) {
 
 #define COMPOSED_ROWS \
     /* element-wise */ \
-    OP(xyz_, clamp), OP(x_number, elu), OP(x_number, celu), OP(x_number, leaky_relu), \
+    OP(xyz_, clip_tensor), OP(x_number, elu), OP(x_number, celu), OP(x_number, leaky_relu), \
     OP(xy_, prelu_channels), OP(x_numbers, threshold), OP(x_number, hardshrink), \
     OP(x_number, softshrink), OP(x_number, swish), OP(x_axis, glu), OP(x_axis, round), \
     OP(x_3numbers, nan_to_num), OP(xy_, hypot), OP(xyz_, lerp), OP(xyz_number, addcmul), \

@@ -59,7 +59,7 @@ WITH_INDEX(kthvalue, fv_kthvalue(IN(0), INT("k"), AXIS("axis"), false, &index))
     OP(lerp, fv_lerp(IN(0), IN(1), IN(2))) \
     OP(addcmul, fv_addcmul(IN(0), IN(1), IN(2), NUM("value"))) \
     OP(addcdiv, fv_addcdiv(IN(0), IN(1), IN(2), NUM("value"))) \
-    OP(clip_tensor, fv_clamp(IN(0), IN(1), IN(2))) \
+    OP(clip_tensor, fv_clip_tensor(IN(0), IN(1), IN(2))) \
     OP(squared_difference, fv_square(fv_sub(IN(0), IN(1)))) \
     OP(round_decimals, fv_round(IN(0), AXIS("decimals"))) \
     OP(erfc, fv_erfc(IN(0))) \

@@ -608,7 +608,7 @@ static void rows_of_formulas(void) {
     NO(fl_round, (NULL, 1), NULLS);
     NO(fl_nan_to_num, (NULL, 0, 1, -1), NULLS);
     NO(fl_glu, (NULL, 0), NULLS);
-    NO(fl_clamp, (NULL, NULL, NULL), NULLS);
+    NO(fl_clip_tensor, (NULL, NULL, NULL), NULLS);
     NO(fl_lgamma, (NULL), NULLS);
     NO(fl_digamma, (NULL), NULLS);
     NO(fl_erfc, (NULL), NULLS);
@@ -634,7 +634,7 @@ static void rows_of_formulas(void) {
     NO(fv_round, (NULL, 1), NULLS);
     NO(fv_nan_to_num, (NULL, 0, 1, -1), NULLS);
     NO(fv_glu, (NULL, 0), NULLS);
-    NO(fv_clamp, (NULL, NULL, NULL), NULLS);
+    NO(fv_clip_tensor, (NULL, NULL, NULL), NULLS);
     NO(fv_lgamma, (NULL), NULLS);
     NO(fv_digamma, (NULL), NULLS);
     NO(fv_erfc, (NULL), NULLS);

@@ -11,9 +11,9 @@
 extern "C" {
 #endif
 
-/* min(max(x, low), high), either may be NULL: fl_clip with tensors as bounds. */
-FL_API fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high);
-FL_API fl_var *fv_clamp(fl_var *x, fl_var *low, fl_var *high);
+/* fl_clip with tensors as bounds, either of which may be NULL. */
+FL_API fl_tensor *fl_clip_tensor(fl_tensor *x, fl_tensor *low, fl_tensor *high);
+FL_API fl_var *fv_clip_tensor(fl_var *x, fl_var *low, fl_var *high);
 /* To that many decimals, which may be negative, halves to even; gradient 0. */
 FL_API fl_tensor *fl_round(fl_tensor *x, int decimals);
 FL_API fl_var *fv_round(fl_var *x, int decimals);
@@ -97,8 +97,8 @@ FL_T *FL_W(round)(FL_T *x, int decimals) {
     return FL_GIVE(&s, SELECT(FL_W(isfinite)(scaled), y, RINT(x))); /* or it has no decimals */
 }
 
-FL_T *FL_W(clamp)(FL_T *x, FL_T *low, FL_T *high) {
-    if (FL_ABSENT("clamp", x)) return NULL;
+FL_T *FL_W(clip_tensor)(FL_T *x, FL_T *low, FL_T *high) {
+    if (FL_ABSENT("clip_tensor", x)) return NULL;
     fl_scope s = fl_scope_begin();
     FL_T *y = low ? MAX(x, low) : x;
     return FL_GIVE(&s, high ? MIN(y, high) : y);
