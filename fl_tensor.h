@@ -971,9 +971,8 @@ FL_API fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, 
 FL_API bool fl_run_composed(const fl_call *c);
 
 /* private: between this file and fl_tensor_ops.h */
-/* By a slot, or not at all: REQ, or the family has it; and the same as narrow as it comes. */
+/* By a slot, or not at all: REQ, or the family has it. */
 FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op);
-FL_PRIVATE bool fl__by_narrow_slot(const fl_tensor *t, fl_op op);
 FL_PRIVATE bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype);
 FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
 FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value);
@@ -1865,10 +1864,6 @@ static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
     if (op == FL_OP_shift_right) return false; /* its width counts: see fl__past_width */
     bool by_slot = be->any || be->op[op];
     return op == FL_OP_copy || op == FL_OP_fill || (by_slot && be->flags[op] & FL_SLOT_NARROW);
-}
-
-FL_PRIVATE bool fl__by_narrow_slot(const fl_tensor *t, fl_op op) {
-    return fl__takes_narrow(fl_family_backend(t->family), op);
 }
 
 static bool fl__run_by(const fl_backend *be, const fl_call *c);

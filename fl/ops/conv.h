@@ -232,8 +232,8 @@ static bool fl__conv_operands(const char *fn, fl_tensor *x, fl_tensor *w) {
     if (!fl__is_image(fn, x)) return false;
     if (w->ndim == x->ndim && w->dtype == x->dtype) return true;
     return fl_refuse("%s: x %s %s and w %s %s: both need the same dims and dtype", fn,
-                   fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(w->dtype),
-                   FL_SHAPE_TEXT(w));
+                     fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(w->dtype),
+                     FL_SHAPE_TEXT(w));
 }
 
 static bool fl__conv_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_map *m) {
@@ -243,8 +243,8 @@ static bool fl__conv_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_m
         int64_t dilation = fl__setting(o.dilation, i, 1), k = w->shape[2 + i];
         if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, dilation))
             return fl_refuse("fl_conv: x %s, w %s, dim %d: stride %lld, pad %lld, dilation %lld",
-                           FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w), 2 + i, (long long)stride,
-                           (long long)pad, (long long)dilation);
+                             FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w), 2 + i, (long long)stride,
+                             (long long)pad, (long long)dilation);
     }
     return true;
 }
@@ -262,9 +262,9 @@ static bool fl__conv_transpose_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, 
         int64_t n = ok ? (x->shape[2 + i] - 1) * stride - 2 * pad + window + more : 0;
         if (!ok || !fl__slide(&m[i], n, k, stride, pad, dilation))
             return fl_refuse("fl_conv_transpose: x %s, w %s, dim %d: stride %lld, pad %lld, dilation "
-                           "%lld, output_pad %lld (less than the stride)", FL_SHAPE_TEXT(x),
-                           FL_SHAPE_TEXT(w), 2 + i, (long long)stride, (long long)pad,
-                           (long long)dilation, (long long)more);
+                             "%lld, output_pad %lld (less than the stride)", FL_SHAPE_TEXT(x),
+                             FL_SHAPE_TEXT(w), 2 + i, (long long)stride, (long long)pad,
+                             (long long)dilation, (long long)more);
     }
     return true;
 }
@@ -280,18 +280,6 @@ static fl_conv2d_args fl__conv2d_args_of(const fl__axis_map *m, int nd, int64_t 
         a.dilation[i] = from->dilation;
     }
     return a;
-}
-
-/* Channels of a bias before nd spatial dims. */
-static fl_shape fl__bias_shape(int64_t channels, int nd) {
-    fl_shape s = {nd + 1, {channels, 1, 1, 1}};
-    return s;
-}
-
-static bool fl__bias_ok(const char *fn, fl_tensor *bias, fl_tensor *x, int64_t channels) {
-    if (bias->ndim == 1 && bias->shape[0] == channels && bias->dtype == x->dtype) return true;
-    return fl_refuse("%s: bias %s %s, not %s [%lld]", fn, fl_dtype_name(bias->dtype),
-                   FL_SHAPE_TEXT(bias), fl_dtype_name(x->dtype), (long long)channels);
 }
 #endif
 
@@ -353,9 +341,12 @@ FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     int64_t groups = fl_option_int(o.groups, 1);
     if (!fl__in_range(groups, 1) || kernel->shape[1] > INT32_MAX)
         return fl_bad("fl_conv_transpose: w %s in %lld groups", FL_SHAPE_TEXT(kernel),
-                       (long long)groups);
+                      (long long)groups);
     int64_t depth = nd == 3 ? kernel->shape[2] : 1, channels = kernel->shape[1] * groups;
-    if (bias && !fl__bias_ok("fl_conv_transpose", FL_VALUE(bias), image, channels)) return NULL;
+    const fl_tensor *b = bias ? FL_VALUE(bias) : NULL;
+    if (b && (b->ndim != 1 || b->shape[0] != channels || b->dtype != image->dtype))
+        return fl_bad("fl_conv_transpose: bias %s %s, not %s [%lld]", fl_dtype_name(b->dtype),
+                      FL_SHAPE_TEXT(b), fl_dtype_name(image->dtype), (long long)channels);
     fl_scope s = fl_scope_begin();
     FL_T *given = x; /* half floats sum up in f32 */
     x = FL_W(_widened)(x);
@@ -371,7 +362,7 @@ FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
         y = FL_W(_folded)(y, 2, m);
     } else if (nd == 1 && y) y = FL_W(squeeze)(y, 2);
     if (!y || !bias) return FL_GIVE(&s, FL_W(_narrowed)(y, given));
-    FL_T *column = FL_W(reshape)(bias, fl__bias_shape(channels, nd));
+    FL_T *column = FL_W(reshape)(bias, (fl_shape){nd + 1, {channels, 1, 1, 1}});
     return FL_GIVE(&s, column ? FL_W(_narrowed)(ADD(y, column), given) : NULL);
 }
 #endif

@@ -134,7 +134,7 @@ static bool fl__window_maps(const char *fn, fl_shape size, fl_window_opts o, fl_
                        fl__setting(o.dilation, i, 1));
     if (ok) return true;
     return fl_refuse("%s: the windows do not fit an image of %s", fn,
-                   fl_shape_text(size, text, sizeof text));
+                     fl_shape_text(size, text, sizeof text));
 }
 
 /* The axes n, c, out and kernel of each of nd dims in turn, sorted: n, c, kernels, outs. */
@@ -178,8 +178,8 @@ FL_T *FL_W(fold_opt)(FL_T *x, fl_shape size, fl_window_opts o) {
     if (in.ndim != 3 || in.dim[1] % k || in.dim[2] != positions ||
         !fl_dtype_is_float(FL_VALUE(x)->dtype))
         return fl_bad("fl_fold: x %s %s is not a float [n, c %lld, %lld]",
-                       fl_dtype_name(FL_VALUE(x)->dtype), FL_SHAPE_TEXT(FL_VALUE(x)),
-                       (long long)k, (long long)positions);
+                      fl_dtype_name(FL_VALUE(x)->dtype), FL_SHAPE_TEXT(FL_VALUE(x)),
+                      (long long)k, (long long)positions);
     apart.dim[1] = in.dim[1] / k;
     fl__window_order(nd, sorted, back);
     fl_scope s = fl_scope_begin();
@@ -255,7 +255,7 @@ FL_T *FL_W(grid_sample_opt)(FL_T *x, FL_T *grid, fl_grid_opts o) {
     if (s.ndim != 4 || g.ndim != 4 || g.dim[0] != s.dim[0] || g.dim[3] != 2 ||
         places->dtype != image->dtype)
         return fl_bad("fl_grid_sample: x %s [n, c, h, w] and grid %s [n, oh, ow, 2], of one dtype",
-                       FL_SHAPE_TEXT(image), FL_SHAPE_TEXT(places));
+                      FL_SHAPE_TEXT(image), FL_SHAPE_TEXT(places));
     fl_scope scope = fl_scope_begin();
     FL_T *given = x, *y = NULL;
     grid = FL_W(_widened)(grid);
@@ -287,7 +287,7 @@ FL_T *FL_W(affine_grid)(FL_T *theta, int64_t h, int64_t w, bool align) {
     if (t->ndim != 3 || t->shape[1] != 2 || t->shape[2] != 3 || !fl_dtype_is_float(t->dtype) ||
         !fl__in_range(h, 1) || !fl__in_range(w, 1))
         return fl_bad("fl_affine_grid: theta %s is not [n, 2, 3], or no grid of %lld x %lld",
-                       FL_SHAPE_TEXT(t), (long long)h, (long long)w);
+                      FL_SHAPE_TEXT(t), (long long)h, (long long)w);
     fl_scope s = fl_scope_begin();
     FL_T *given = theta;
     if (!(theta = FL_W(_widened)(theta))) return FL_GIVE(&s, NULL);

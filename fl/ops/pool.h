@@ -115,7 +115,7 @@ static bool fl__poolable(const char *fn, const fl_tensor *x) {
 static fl_dtype fl__places_dtype(const fl_tensor *x, const fl_pool2d_args *a) {
     const fl_backend *be = fl_family_backend(x->family);
     const fl_op both[] = {fl_op_max_pool2d, fl_op_max_pool2d_grad};
-    bool can = a->kernel[0] <= 256 / a->kernel[1];
+    bool can = a->kernel[0] * a->kernel[1] <= 256;
     for (int i = 0; i < 2; i++)
         can = can && fl_has(x->family, both[i]) && be->flags[both[i]] & FL_SLOT_NARROW;
     return can ? FL_U8 : FL_I64;
@@ -399,8 +399,8 @@ static bool fl__pool_maps(const char *fn, fl_tensor *x, fl_pool_opts o, fl__axis
         int64_t pad = fl__setting(o.pad, i, 0);
         if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, 1) || m[i].hi > k / 2)
             return fl_refuse("%s: x %s, dim %d: window %lld, stride %lld, pad %lld (at most half a "
-                           "window)", fn, FL_SHAPE_TEXT(x), 2 + i, (long long)k,
-                           (long long)stride, (long long)pad);
+                             "window)", fn, FL_SHAPE_TEXT(x), 2 + i, (long long)k,
+                             (long long)stride, (long long)pad);
         m[i].ignore_pad = o.ignore_pad;
     }
     return true;
