@@ -428,7 +428,7 @@ fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b) {
     fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
     if (!fl_dtype_is_float(d))
         return fl_bad("fl_nextafter: %s and %s, not floats", fl_dtype_name(a->dtype),
-                       fl_dtype_name(b->dtype));
+                      fl_dtype_name(b->dtype));
     fl_scope s = fl_scope_begin();
     fl_tensor *toward = fl_cast(b, d), *from = fl_cast(a, d);
     fl_tensor *equal = EQ(from, toward);
