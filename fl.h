@@ -20,14 +20,12 @@
      fl_tensor.h    tensors, scopes, ops, backends
      fl_data.h      data sets, loaders, meters, tensors in files
      fl_autograd.h  variables and the tape
-     fl_composed.h  ops composed of others, on tensors and on variables
      fl_nn.h        modules, layers, losses, saving (rooms in fl/nn)
      fl_optim.h     optimizers, clipping */
 #include "fl_mem.h"
 #include "fl_tensor.h"
 #include "fl_data.h"
 #include "fl_autograd.h"
-#include "fl_composed.h"
 #include "fl_nn.h"
 #include "fl_optim.h"
 

@@ -24,7 +24,7 @@
    <<example
 
    Contents: search for the marker.
-     >>variables >>recording >>backward >>modes >>ops
+     >>variables >>recording >>backward >>modes
      >>implementation
 
    Concepts
@@ -93,9 +93,6 @@ typedef struct fv_list { int n; fl_var *const *v; } fv_list;
 /* FV_OUT in a save list stands for the output itself. */
 #define FV_OUT (fv__out())
 FL_PRIVATE fl_var *fv__out(void);
-/* The node of the table's op, whose value is known; does its gradient read x? */
-FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value);
-FL_PRIVATE bool fv__unary_reads_x(fl_op op);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -125,11 +122,20 @@ FL_API bool fv_recomputed(const fl_var *x);
 /* The variable of a registered op's result, whose backward is the op's gradient and whose arguments
    are `args`. value NULL passes. */
 FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args);
+/* The variable of value = op(x), of an op of FL_UNARY_OPS that was computed in another record. Whether its
+   gradient formula reads x: if not, y is enough. value NULL passes. */
+FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value);
+FL_API bool fv_formula_reads_x(fl_op op);
 /* In a backward function: saved value i (checked against its version), the arguments, whether input
    i wants a gradient, and its shape. */
 FL_API fl_var *fv_saved(fl_node *n, int i);
 FL_API const void *fv_args(const fl_node *n);
 FL_API int fv_in_count(const fl_node *n);
+FL_API int fv_saved_count(const fl_node *n);
+FL_API fl_op fv_op(const fl_node *n); /* as recorded */
+/* dy's tensor, if the input's gradient may be written over it: it is dense, and nobody else sees it;
+   else NULL. */
+FL_API fl_tensor *fv_own_grad(const fl_node *n, const fl_var *dy);
 FL_API bool fv_needs(const fl_node *n, int i);
 FL_API fl_shape fv_in_shape(const fl_node *n, int i);
 /* Adds g to the gradient of input i; g NULL passes (an error is pending). g is summed to the
@@ -165,125 +171,6 @@ FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph);
 FL_API bool fl_no_grad(bool on);
 FL_API bool fl_grad_enabled(void);
 
-/* >>ops ---------------------------------------------------------------------------------------- */
-
-/* The fl_ op of the same name, differentiable where its line in the table has a gradient. */
-FL_API fl_var *fv_neg(fl_var *x);
-FL_API fl_var *fv_abs(fl_var *x);
-FL_API fl_var *fv_exp(fl_var *x);
-FL_API fl_var *fv_log(fl_var *x);
-FL_API fl_var *fv_log1p(fl_var *x);
-FL_API fl_var *fv_expm1(fl_var *x);
-FL_API fl_var *fv_sqrt(fl_var *x);
-FL_API fl_var *fv_sin(fl_var *x);
-FL_API fl_var *fv_cos(fl_var *x);
-FL_API fl_var *fv_tanh(fl_var *x);
-FL_API fl_var *fv_erf(fl_var *x);
-FL_API fl_var *fv_floor(fl_var *x);
-FL_API fl_var *fv_rint(fl_var *x);
-FL_API fl_var *fv_bitwise_not(fl_var *x);
-FL_API fl_var *fv_ceil(fl_var *x);
-FL_API fl_var *fv_trunc(fl_var *x);
-FL_API fl_var *fv_frac(fl_var *x);
-FL_API fl_var *fv_square(fl_var *x);
-FL_API fl_var *fv_reciprocal(fl_var *x);
-FL_API fl_var *fv_rsqrt(fl_var *x);
-FL_API fl_var *fv_sign(fl_var *x);
-FL_API fl_var *fv_deg2rad(fl_var *x);
-FL_API fl_var *fv_rad2deg(fl_var *x);
-FL_API fl_var *fv_exp2(fl_var *x);
-FL_API fl_var *fv_log2(fl_var *x);
-FL_API fl_var *fv_log10(fl_var *x);
-FL_API fl_var *fv_tan(fl_var *x);
-FL_API fl_var *fv_asin(fl_var *x);
-FL_API fl_var *fv_acos(fl_var *x);
-FL_API fl_var *fv_atan(fl_var *x);
-FL_API fl_var *fv_sinh(fl_var *x);
-FL_API fl_var *fv_cosh(fl_var *x);
-FL_API fl_var *fv_asinh(fl_var *x);
-FL_API fl_var *fv_acosh(fl_var *x);
-FL_API fl_var *fv_atanh(fl_var *x);
-FL_API fl_var *fv_sinc(fl_var *x);
-FL_API fl_var *fv_logit(fl_var *x);
-FL_API fl_var *fv_relu(fl_var *x);
-FL_API fl_var *fv_sigmoid(fl_var *x);
-FL_API fl_var *fv_silu(fl_var *x);
-FL_API fl_var *fv_softplus(fl_var *x);
-FL_API fl_var *fv_gelu(fl_var *x);
-FL_API fl_var *fv_gelu_tanh(fl_var *x);
-FL_API fl_var *fv_relu6(fl_var *x);
-FL_API fl_var *fv_hardsigmoid(fl_var *x);
-FL_API fl_var *fv_hardswish(fl_var *x);
-FL_API fl_var *fv_mish(fl_var *x);
-FL_API fl_var *fv_selu(fl_var *x);
-FL_API fl_var *fv_softsign(fl_var *x);
-FL_API fl_var *fv_logsigmoid(fl_var *x);
-FL_API fl_var *fv_tanhshrink(fl_var *x);
-FL_API fl_var *fv_isnan(fl_var *x);
-FL_API fl_var *fv_isfinite(fl_var *x);
-FL_API fl_var *fv_isinf(fl_var *x);
-FL_API fl_var *fv_isposinf(fl_var *x);
-FL_API fl_var *fv_isneginf(fl_var *x);
-FL_API fl_var *fv_signbit(fl_var *x);
-FL_API fl_var *fv_logical_not(fl_var *x);
-FL_API fl_var *fv_add(fl_var *a, fl_var *b);
-FL_API fl_var *fv_sub(fl_var *a, fl_var *b);
-FL_API fl_var *fv_mul(fl_var *a, fl_var *b);
-FL_API fl_var *fv_div(fl_var *a, fl_var *b);
-FL_API fl_var *fv_pow(fl_var *a, fl_var *b);
-FL_API fl_var *fv_remainder(fl_var *a, fl_var *b);
-FL_API fl_var *fv_atan2(fl_var *a, fl_var *b);
-FL_API fl_var *fv_maximum(fl_var *a, fl_var *b); /* equal operands share the gradient */
-FL_API fl_var *fv_minimum(fl_var *a, fl_var *b);
-FL_API fl_var *fv_eq(fl_var *a, fl_var *b);
-FL_API fl_var *fv_ne(fl_var *a, fl_var *b);
-FL_API fl_var *fv_lt(fl_var *a, fl_var *b);
-FL_API fl_var *fv_le(fl_var *a, fl_var *b);
-FL_API fl_var *fv_gt(fl_var *a, fl_var *b);
-FL_API fl_var *fv_ge(fl_var *a, fl_var *b);
-FL_API fl_var *fv_bitwise_and(fl_var *a, fl_var *b);
-FL_API fl_var *fv_bitwise_or(fl_var *a, fl_var *b);
-FL_API fl_var *fv_bitwise_xor(fl_var *a, fl_var *b);
-FL_API fl_var *fv_shift_left(fl_var *a, fl_var *b);
-FL_API fl_var *fv_shift_right(fl_var *a, fl_var *b);
-FL_API fl_var *fv_fmod(fl_var *a, fl_var *b);
-FL_API fl_var *fv_fmax(fl_var *a, fl_var *b);
-FL_API fl_var *fv_fmin(fl_var *a, fl_var *b);
-FL_API fl_var *fv_copysign(fl_var *a, fl_var *b);
-FL_API fl_var *fv_heaviside(fl_var *a, fl_var *b);
-FL_API fl_var *fv_ldexp(fl_var *a, fl_var *b);
-FL_API fl_var *fv_xlogy(fl_var *a, fl_var *b);
-FL_API fl_var *fv_logaddexp(fl_var *a, fl_var *b);
-FL_API fl_var *fv_logaddexp2(fl_var *a, fl_var *b);
-FL_API fl_var *fv_prelu(fl_var *a, fl_var *b);
-FL_API fl_var *fv_logical_and(fl_var *a, fl_var *b);
-FL_API fl_var *fv_logical_or(fl_var *a, fl_var *b);
-FL_API fl_var *fv_logical_xor(fl_var *a, fl_var *b);
-FL_API fl_var *fv_where(fl_var *c, fl_var *a, fl_var *b);
-FL_API fl_var *fv_clip(fl_var *x, double low, double high);
-
-FL_API fl_var *fv_sum(fl_var *x, fl_axes axes);
-FL_API fl_var *fv_prod(fl_var *x, fl_axes axes);
-FL_API fl_var *fv_mean(fl_var *x, fl_axes axes);
-FL_API fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction);
-FL_API fl_var *fv_amax(fl_var *x, fl_axes axes); /* equal maxima share the gradient */
-FL_API fl_var *fv_amin(fl_var *x, fl_axes axes);
-FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes);
-/* Sums x down to a shape that broadcasts to x's: the gradient of a broadcast. */
-FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape);
-
-FL_API fl_var *fv_cumsum(fl_var *x, int axis);
-FL_API fl_var *fv_cumprod(fl_var *x, int axis);
-FL_API fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index);
-FL_API fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index);
-
-FL_API fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index);
-FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src);
-FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src);
-FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index);
-FL_API fl_var *fv_matmul(fl_var *a, fl_var *b);
-
-
 #ifdef __cplusplus
 }
 #endif
@@ -295,10 +182,8 @@ FL_API fl_var *fv_matmul(fl_var *a, fl_var *b);
 #ifndef FL_AUTOGRAD_IMPL
 #define FL_AUTOGRAD_IMPL
 #include "fl/ops/copy.h"
-#include "fl/ops/create.h"
-#include "fl/ops/random.h"
-#include "fl/ops/view.h"
-
+#include "fl/ops/elementwise.h"
+#include "fl/ops/reduce.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -762,17 +647,20 @@ FL_API fl_var *fv_saved(fl_node *n, int i) {
     return fl_raise();
 }
 
-/* Saved value i, if there is one. */
-static fl_var *fv__read(fl_node *n, int i) {
-    return i < n->n_saved ? fv_saved(n, i) : NULL;
-}
-
 FL_API const void *fv_args(const fl_node *n) {
     return n->args;
 }
 
 FL_API int fv_in_count(const fl_node *n) {
     return n->n_in;
+}
+
+FL_API int fv_saved_count(const fl_node *n) {
+    return n->n_saved;
+}
+
+FL_API fl_op fv_op(const fl_node *n) {
+    return n->op;
 }
 
 FL_API bool fv_needs(const fl_node *n, int i) {
@@ -846,6 +734,10 @@ static bool fv__is_dense(const fl_tensor *t) {
             if (t->shape[d] > 1 && t->stride[d] == n) n *= t->shape[d];
     }
     return n == fl_numel(t);
+}
+
+FL_API fl_tensor *fv_own_grad(const fl_node *n, const fl_var *dy) {
+    return dy && dy == n->grad && fv__is_sole(dy, 1) && fv__is_dense(dy->value) ? dy->value : NULL;
 }
 
 /* sum + g, in place where nobody else sees sum. */
@@ -1098,575 +990,6 @@ FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph) {
     fl_var *jv = g ? fl_grad(fv_sum(fv_mul(g, v), FL_ALL_AXES), u, create_graph) : NULL;
     fl_no_grad(recorded);
     return fv_scope_return(&s, jv);
-}
-
-/* ---- ops of the tables ---- */
-
-#define FV__FN(op, ...) [FL_OP_##op] = fl_##op,
-static fl_tensor *(*const fv__unary_fn[])(fl_tensor *) = {FL_UNARY_OPS(FV__FN)};
-static fl_tensor *(*const fv__binary_fn[])(fl_tensor *, fl_tensor *) = {FL_BINARY_OPS(FV__FN)};
-#undef FV__FN
-
-/* What the gradient formula of operand i of op needs, in bits 8 i ...: */
-enum {
-    FV__READS_A = 1, /* or x */
-    FV__READS_B = 2,
-    FV__READS_Y = 4,
-    FV__FLOWS = 8, /* it is not zero everywhere: it has a dy */
-    FV__LONG = 16, /* more than one op: fused if the family can */
-    FV__KNOWN = 32
-};
-
-static unsigned fv__needs_of_formula(fl_op op, int i) {
-    const int arity = fl_op_get_info(op)->arity;
-    if (i >= arity) return 0;
-    const fl_formula *f = fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA);
-    unsigned needs = f->n_steps > 1 ? FV__LONG : 0;
-    if (f->reads & 1) needs |= FV__READS_A;
-    if (f->reads & 2 && arity == 2) needs |= FV__READS_B;
-    if (f->reads >> arity & 1) needs |= FV__READS_Y;
-    if (f->reads >> (arity + 1) & 1) needs |= FV__FLOWS;
-    return needs;
-}
-
-/* Read from the program once per op; which thread writes the result does not matter. */
-static unsigned fv__needs_of(fl_op op) {
-    static unsigned known[FL_TABLE_OPS];
-    unsigned needs = __atomic_load_n(&known[op], __ATOMIC_RELAXED);
-    if (needs) return needs;
-    needs = FV__KNOWN | fv__needs_of_formula(op, 0) | fv__needs_of_formula(op, 1) << 8;
-    __atomic_store_n(&known[op], needs, __ATOMIC_RELAXED);
-    return needs;
-}
-
-/* For what a formula does not read, the fused slot gets any tensor of the right shape: dy. */
-static fl_tensor *fv__operand(fl_var *x, fl_var *dy) {
-    fl_tensor *t = fl_cast(x ? x->value : dy->value, dy->value->dtype);
-    return t ? fl_expand(t, fl_shape_of(dy->value)) : NULL;
-}
-
-static fl_var *fv__unary(fl_op op, fl_var *x);
-static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b);
-
-static void *fv__formula_number(double value) {
-    return fv_num(value);
-}
-
-static void *fv__formula_step(fl_primitive primitive, void *const x[]) {
-    const fl_op op = fl_primitive_op(primitive);
-    if (op == FL_OP_where) return fv_where(x[0], x[1], x[2]);
-    return fl_op_get_info(op)->arity == 1 ? fv__unary(op, x[0]) : fv__binary(op, x[0], x[1]);
-}
-
-/* The gradient of operand i on variables: where no fused one is better, and where it is recorded. */
-static fl_var *fv__gradient(fl_op op, int i, void *const in[]) {
-    static const fl_formula_meaning variables = {fv__formula_number, fv__formula_step};
-    void *d[FL_FORMULA_OUTPUTS];
-    const fl_formula *f = fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA);
-    return fl_formula_run(f, &variables, in, d) ? d[0] : NULL;
-}
-
-static fl_tensor *fv__unary_recompute(fl_node *n) {
-    return fv__unary_fn[n->op](fv_value(fv_saved(n, 0)));
-}
-
-/* dx takes dy's place where nobody else sees dy. */
-static void fv__unary_back(fl_node *n, fl_var *dy) {
-    fl_op op = n->op;
-    const bool sole = dy == n->grad && fv__is_sole(dy, 1) && fv__is_dense(dy->value);
-    fl_tensor *own = sole ? dy->value : NULL;
-    fl_var *x = fv__read(n, 0), *y = fv__read(n, 1);
-    fl_tensor *dx = NULL;
-    if (fl_error() || !fv_needs(n, 0)) return;
-    if (!fl_grad_enabled() && fv__needs_of(op) & FV__LONG)
-        dx = fl__grad1(op, fv__operand(x, dy), fv__operand(y, dy), dy->value, own);
-    if (dx) fv_add_grad(n, 0, dx == own ? dy : fv_const(dx));
-    else if (!fl_error()) fv_add_grad(n, 0, fv__gradient(op, 0, (void *[]){x, y, dy}));
-}
-
-FL_PRIVATE fl_var *fv__unary_of(fl_op op, fl_var *x, fl_tensor *value) {
-    if (!value || !x->requires_grad) return fv_const(value);
-    unsigned needs = fv__needs_of(op);
-    fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? fv__out() : NULL};
-    int n_saved = needs & FV__READS_Y ? 2 : needs & FV__READS_A ? 1 : 0;
-    fv_record_opts s = {.name = fl_op_get_info(op)->name,
-                  .back = fv__unary_back,
-                  .in = {1, &x},
-                  .saved = {n_saved, saved},
-                  .op = op,
-                  .recompute = n_saved == 1 ? fv__unary_recompute : NULL,
-                  .blocked = !(needs & FV__FLOWS)};
-    return fv_record_opt(value, &s);
-}
-
-static fl_var *fv__unary(fl_op op, fl_var *x) {
-    return fv__unary_of(op, x, fv__unary_fn[op](fv_value(x)));
-}
-
-FL_PRIVATE bool fv__unary_reads_x(fl_op op) { return fv__needs_of(op) & FV__READS_A; }
-
-/* x in dy's precision: formulas combine it with constants and itself, which makes an f32 of two
-   numbers, and must not round where the other operand is wider. */
-static fl_var *fv__strong(fl_var *x, fl_var *dy) {
-    if (!x) return NULL;
-    if (!x->value->weak) return fv_cast(x, dy->value->dtype);
-    return fv_const(fl_new_full(dy->value, FL_SCALAR_SHAPE, x->value->f64));
-}
-
-static bool fv__binary_fused(fl_node *n, int want, fl_var *a, fl_var *b, fl_var *y, fl_var *dy) {
-    fl_tensor *d[2] = {NULL, NULL}, *at = fv__operand(a, dy), *bt = fv__operand(b, dy),
-              *yt = fv__operand(y, dy);
-    if (!fl_grad2(n->op, want, at, bt, yt, dy->value, &d[0], &d[1])) return false;
-    for (int i = 0; i < 2; i++)
-        if (want >> i & 1) fv_add_grad(n, i, fv_const(d[i]));
-    return true;
-}
-
-static void fv__binary_back(fl_node *n, fl_var *dy) {
-    unsigned needs = fv__needs_of(n->op);
-    fl_var *a = fv__read(n, 0), *b = fv__read(n, 1), *y = fv__read(n, 2);
-    int want = fv_needs(n, 0) | fv_needs(n, 1) << 1;
-    if (fl_error()) return;
-    if ((want & 1 && needs & FV__LONG) || (want & 2 && needs >> 8 & FV__LONG)) {
-        a = fv__strong(a, dy);
-        b = fv__strong(b, dy);
-        if (!fl_grad_enabled() && fv__binary_fused(n, want, a, b, y, dy)) return;
-    }
-    if (fl_error()) return;
-    for (int i = 0; i < 2; i++)
-        if (want >> i & 1) fv_add_grad(n, i, fv__gradient(n->op, i, (void *[]){a, b, y, dy}));
-}
-
-static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
-    fl_tensor *value = fv__binary_fn[op](fv_value(a), fv_value(b));
-    if (!value || !(a->requires_grad || b->requires_grad)) return fv_const(value);
-    unsigned needs = fv__needs_of(op), da = needs & 255, db = needs >> 8;
-    unsigned read = (a->requires_grad ? da : 0) | (b->requires_grad ? db : 0);
-    fl_var *in[] = {a, b};
-    fl_var *saved[] = {read & FV__READS_A ? a : NULL, read & FV__READS_B ? b : NULL,
-                       read & FV__READS_Y ? fv__out() : NULL};
-    int n_saved = read & FV__READS_Y ? 3 : read & FV__READS_B ? 2 : read & FV__READS_A ? 1 : 0;
-    fv_record_opts s = {.name = fl_op_get_info(op)->name,
-                  .back = fv__binary_back,
-                  .in = {2, in},
-                  .saved = {n_saved, saved},
-                  .op = op,
-                  .blocked = (da & FV__FLOWS ? 0u : 1u) | (db & FV__FLOWS ? 0u : 2u)};
-    return fv_record_opt(value, &s);
-}
-
-#define FV__UNARY(op, ...)               \
-    FL_API fl_var *fv_##op(fl_var *x) {  \
-        return fv__unary(FL_OP_##op, x); \
-    }
-#define FV__BINARY(op, ...)                        \
-    FL_API fl_var *fv_##op(fl_var *a, fl_var *b) { \
-        return fv__binary(FL_OP_##op, a, b);       \
-    }
-FL_UNARY_OPS(FV__UNARY)
-FL_BINARY_OPS(FV__BINARY)
-#undef FV__UNARY
-#undef FV__BINARY
-
-/* x if the gradient of `partner` will read it. */
-static fl_var *fv__for(const fl_var *partner, fl_var *x) {
-    return partner && partner->requires_grad ? x : NULL;
-}
-
-static void fv__where_back(fl_node *n, fl_var *dy) {
-    fl_var *c = fv_saved(n, 0);
-    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_where(c, dy, fv_num(0)));
-    if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_where(c, fv_num(0), dy));
-}
-
-FL_API fl_var *fv_where(fl_var *c, fl_var *a, fl_var *b) {
-    return fv_record_args("where", fl_where(fv_value(c), fv_value(a), fv_value(b)), fv__where_back,
-                          FV_IN(c, a, b), FV_SAVE(c), NULL, 0);
-}
-
-typedef struct fv__bounds {
-    double low, high;
-} fv__bounds;
-
-static void fv__clip_back(fl_node *n, fl_var *dy) {
-    const fv__bounds *to = fv_args(n);
-    fl_var *x = fv_saved(n, 0);
-    fl_var *inside = fv_logical_and(fv_ge(x, fv_num(to->low)), fv_le(x, fv_num(to->high)));
-    fv_add_grad(n, 0, fv_where(inside, dy, fv_num(0)));
-}
-
-FL_API fl_var *fv_clip(fl_var *x, double low, double high) {
-    fv__bounds to = {low, high};
-    return fv_record_args("clip", fl_clip(fv_value(x), low, high), fv__clip_back, FV_IN(x),
-                          FV_SAVE(x), &to, sizeof to);
-}
-
-/* ---- reductions ---- */
-
-/* A reduction's axes as bits, and its correction. */
-typedef struct fv__reduced {
-    uint32_t axes;
-    int64_t correction;
-} fv__reduced;
-
-static fv__reduced fv__reduced_of(const fl_var *x, fl_axes axes) {
-    int ndim = x ? x->value->ndim : 0;
-    fv__reduced r = {axes.n ? 0 : (1u << ndim) - 1, 0};
-    for (int i = 0; i < axes.n && i < FL_MAX_DIMS; i++) /* fl_sum and the others refuse more */
-        r.axes |= 1u << ((axes.axis[i] < 0 ? axes.axis[i] + ndim : axes.axis[i]) & 31);
-    return r;
-}
-
-/* The same axes for a call that keeps them as 1. */
-static fl_axes fv__kept_axes(uint32_t axes) {
-    fl_axes a = {.keepdim = true};
-    for (int d = 0; d < FL_MAX_DIMS; d++)
-        if (axes >> d & 1) a.axis[a.n++] = d;
-    return a;
-}
-
-/* Elements that go into one. */
-static int64_t fv__group(fl_shape s, uint32_t axes) {
-    int64_t n = 1;
-    for (int d = 0; d < s.ndim; d++) n *= axes >> d & 1 ? s.dim[d] : 1;
-    return n;
-}
-
-/* A result of the reduction, or its gradient, with the reduced dims as 1: it broadcasts to the
-   input. */
-static fl_var *fv__kept(fl_var *r, fl_shape in, uint32_t axes) {
-    for (int d = 0; d < in.ndim; d++)
-        if (axes >> d & 1) in.dim[d] = 1;
-    return fv_reshape(r, in);
-}
-
-static void fv__sum_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fv_add_grad(n, 0, fv_expand(fv__kept(dy, in, r->axes), in));
-}
-
-FL_API fl_var *fv_sum(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("sum", fl_sum(fv_value(x), axes), fv__sum_back, FV_IN(x), FV_NONE, &r,
-                          sizeof r);
-}
-
-static void fv__mean_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fl_var *share = fv_div(dy, fv_num((double)fv__group(in, r->axes)));
-    fv_add_grad(n, 0, fv_expand(fv__kept(share, in, r->axes), in));
-}
-
-FL_API fl_var *fv_mean(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("mean", fl_mean(fv_value(x), axes), fv__mean_back, FV_IN(x), FV_NONE, &r,
-                          sizeof r);
-}
-
-/* dx = 2 (x - mean) dy / (n - correction) */
-static void fv__variance_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fl_var *x = fv_saved(n, 0);
-    int64_t left = fv__group(in, r->axes) - r->correction;
-    fl_var *away = fv_sub(x, fv_mean(x, fv__kept_axes(r->axes)));
-    fl_var *scaled = fv_mul(dy, fv_num(2.0 / (double)(left > 0 ? left : 0)));
-    fv_add_grad(n, 0, fv_mul(away, fv__kept(scaled, in, r->axes)));
-}
-
-FL_API fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    r.correction = correction;
-    return fv_record_args("variance", fl_variance(fv_value(x), axes, correction), fv__variance_back,
-                          FV_IN(x), FV_SAVE(x), &r, sizeof r);
-}
-
-/* Those that equal the result share dy. */
-static void fv__extreme_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
-    fl_var *hit = fv_cast(fv_eq(x, y), dy->value->dtype);
-    fl_var *share = fv_div(fv__kept(dy, in, r->axes), fv_sum(hit, fv__kept_axes(r->axes)));
-    fv_add_grad(n, 0, fv_mul(hit, share));
-}
-
-FL_API fl_var *fv_amax(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("amax", fl_amax(fv_value(x), axes), fv__extreme_back, FV_IN(x),
-                          FV_SAVE(x, FV_OUT), &r, sizeof r);
-}
-
-FL_API fl_var *fv_amin(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("amin", fl_amin(fv_value(x), axes), fv__extreme_back, FV_IN(x),
-                          FV_SAVE(x, FV_OUT), &r, sizeof r);
-}
-
-/* dx = dy exp(x - y) */
-static void fv__logsumexp_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0);
-    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
-    fv_add_grad(n, 0, fv_mul(fv__kept(dy, in, r->axes), fv_exp(fv_sub(x, y))));
-}
-
-FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("logsumexp", fl_logsumexp(fv_value(x), axes), fv__logsumexp_back,
-                          FV_IN(x), FV_SAVE(x, FV_OUT), &r, sizeof r);
-}
-
-/* x [rows, n], dy [rows, 1] -> dy times the product of the other elements of the row, [rows, n].
-   A tree of pairwise products goes up, the product of everything else comes down. There is no
-   division, so zeros are right, to every order. */
-static fl_var *fv__times_others(fl_var *x, fl_var *dy, int64_t rows, int64_t n) {
-    fl_var *pairs[64];
-    int64_t size[64];
-    int depth = 0;
-    for (; n > 1 && x; n = (n + 1) / 2) {
-        if (n % 2) {
-            fl_var *both[] = {x, fv_const(fl_new_full(x->value, FL_SHAPE(rows, 1), 1))};
-            x = fv_concat(both, 2, 1);
-        }
-        size[depth] = n;
-        pairs[depth] = fv_reshape(x, FL_SHAPE(rows, (n + 1) / 2, 2));
-        x = fv_mul(fv_select(pairs[depth], 2, 0), fv_select(pairs[depth], 2, 1));
-        depth++;
-    }
-    while (depth-- > 0 && x) {
-        fl_var *swapped = fv_slice(pairs[depth], 2, -1, FL_SLICE_END, -1);
-        dy = fv_reshape(fv_mul(fv_unsqueeze(dy, 2), swapped),
-                        FL_SHAPE(rows, (size[depth] + 1) / 2 * 2));
-        if (size[depth] % 2) dy = fv_slice(dy, 1, 0, size[depth], 1);
-    }
-    return x ? dy : NULL;
-}
-
-static void fv__prod_back(fl_node *n, fl_var *dy) {
-    const fv__reduced *r = fv_args(n);
-    fl_shape in = fv_in_shape(n, 0), moved = {.ndim = in.ndim};
-    int to[FL_MAX_DIMS], back[FL_MAX_DIMS], k = 0;
-    for (int reduced = 0; reduced < 2; reduced++) /* the reduced axes behind the others */
-        for (int d = 0; d < in.ndim; d++)
-            if ((int)(r->axes >> d & 1) == reduced)
-                back[d] = k, to[k] = d, moved.dim[k++] = in.dim[d];
-    int64_t group = fv__group(in, r->axes), rows = fv__group(in, ~r->axes);
-    fl_var *x = fv_saved(n, 0);
-    if (group == 0 || rows == 0) return; /* no elements, no gradient */
-    x = fv_reshape(fv_permute(x, in.ndim, to), FL_SHAPE(rows, group));
-    fl_var *dx = fv__times_others(x, fv_reshape(dy, FL_SHAPE(rows, 1)), rows, group);
-    fv_add_grad(n, 0, fv_permute(fv_reshape(dx, moved), in.ndim, back));
-}
-
-FL_API fl_var *fv_prod(fl_var *x, fl_axes axes) {
-    fv__reduced r = fv__reduced_of(x, axes);
-    return fv_record_args("prod", fl_prod(fv_value(x), axes), fv__prod_back, FV_IN(x), FV_SAVE(x),
-                          &r, sizeof r);
-}
-
-FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
-    char a[200];
-    fv__text b;
-    if (!x) return fl_sum(NULL, FL_ALL_AXES), NULL; /* the same error as any op */
-    bool fits = shape.ndim >= 0 && shape.ndim <= x->value->ndim;
-    int front = fits ? x->value->ndim - shape.ndim : 0;
-    uint32_t axes = 0;
-    for (int d = 0; fits && d < x->value->ndim; d++) {
-        int64_t have = x->value->shape[d], want = d < front ? 1 : shape.dim[d - front];
-        fits = have == want || want == 1;
-        if (d < front || have != want) axes |= 1u << d;
-    }
-    if (!fits) {
-        fl_fail("fv_sum_to: %s does not broadcast to %s", fl_shape_text(shape, a, sizeof a),
-                fv__describe(x->value, &b));
-        return fl_raise();
-    }
-    if (axes) x = fv_sum(x, fv__kept_axes(axes));
-    return front ? fv_reshape(x, shape) : x;
-}
-
-/* ---- indexing ---- */
-
-/* One zero, seen in that shape: what a scatter starts from is read once. */
-static fl_var *fv__zeros(const fl_tensor *like, fl_shape shape) {
-    return fv_const(fl_expand(fl_new_full(like, FL_SCALAR_SHAPE, 0), shape));
-}
-
-static void fv__gather_back(fl_node *n, fl_var *dy) {
-    fl_var *index = fv_saved(n, 0), *zeros = fv__zeros(dy->value, fv_in_shape(n, 0));
-    fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), fv_value(index), dy));
-}
-
-FL_API fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index) {
-    fl_tensor *value = fl_gather(fv_value(x), axis, index);
-    fl_var *saved = value ? fv_const(index) : NULL;
-    return saved ? fv_record_args("gather", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
-                                  sizeof axis)
-                 : NULL;
-}
-
-static void fv__scatter_add_back(fl_node *n, fl_var *dy) {
-    fl_var *index = fv_saved(n, 0);
-    fv_add_grad(n, 0, dy);
-    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_gather(dy, *(const int *)fv_args(n), fv_value(index)));
-}
-
-FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
-    fl_tensor *value = fl_scatter_add(fv_value(x), axis, index, fv_value(src));
-    fl_var *saved = value ? fv_const(index) : NULL;
-    if (!saved) return NULL;
-    return fv_record_args("scatter_add", value, fv__scatter_add_back, FV_IN(x, src), FV_SAVE(saved),
-                          &axis, sizeof axis);
-}
-
-/* b8, of index's shape: true for the elements that are the last to write their place. */
-static fl_tensor *fv__winners(fl_tensor *index, fl_shape in, int axis) {
-    fl_shape shape = fl_shape_of(index);
-    fl_tensor *number = fl_arange(0, (double)fl_numel(index), 1, FL_I64);
-    number = fl_to(fl_reshape(number, shape), fl_family_name(index));
-    fl_tensor *last = fl_to(fl_full(in, -1, FL_I64), fl_family_name(index));
-    return fl_eq(fl_gather(fl_scatter(last, axis, index, number), axis, index), number);
-}
-
-static void fv__scatter_back(fl_node *n, fl_var *dy) {
-    int axis = *(const int *)fv_args(n);
-    fl_tensor *index = fv_value(fv_saved(n, 0));
-    if (!index) return;
-    fl_var *zeros = fv_const(fl_new_full(dy->value, fl_shape_of(index), 0));
-    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_scatter(dy, axis, index, zeros));
-    if (!fv_needs(n, 1)) return;
-    fl_tensor *won = fv__winners(index, fv_in_shape(n, 0), axis);
-    fv_add_grad(n, 1, fv_where(fv_const(won), fv_gather(dy, axis, index), fv_num(0)));
-}
-
-FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
-    fl_tensor *value = fl_scatter(fv_value(x), axis, index, fv_value(src));
-    fl_var *saved = value ? fv_const(index) : NULL;
-    if (!saved) return NULL;
-    return fv_record_args("scatter", value, fv__scatter_back, FV_IN(x, src), FV_SAVE(saved), &axis,
-                          sizeof axis);
-}
-
-/* The values are those at the places, so that is how the gradient goes back. */
-FL_API fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index) {
-    fl_tensor *places, *value = fl_sort(fv_value(x), axis, descending, &places);
-    fl_var *saved = value ? fv_const(places) : NULL;
-    if (!saved) return NULL;
-    if (index) *index = places;
-    return fv_record_args("sort", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
-                          sizeof axis);
-}
-
-FL_API fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
-    fl_tensor *places, *value = fl_topk(fv_value(x), k, axis, smallest, &places);
-    fl_var *saved = value ? fv_const(places) : NULL;
-    if (!saved) return NULL;
-    if (index) *index = places;
-    return fv_record_args("topk", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
-                          sizeof axis);
-}
-
-static fl_var *fv__reversed(fl_var *x, int axis) {
-    return fv_slice(x, axis, -1, FL_SLICE_END, -1);
-}
-
-static void fv__cumsum_back(fl_node *n, fl_var *dy) {
-    int axis = *(const int *)fv_args(n);
-    fv_add_grad(n, 0, fv__reversed(fv_cumsum(fv__reversed(dy, axis), axis), axis));
-}
-
-FL_API fl_var *fv_cumsum(fl_var *x, int axis) {
-    return fv_record_args("cumsum", fl_cumsum(fv_value(x), axis), fv__cumsum_back, FV_IN(x),
-                          FV_NONE, &axis, sizeof axis);
-}
-
-/* By doubling: after k rounds each element holds the product of 2^k. There is no division, so zeros
-   are right, to every order. */
-static fl_var *fv__doubled_products(fl_var *x, int axis) {
-    int64_t n = x->value->shape[axis];
-    for (int64_t reach = 1; reach < n && x; reach *= 2) {
-        fl_var *head = fv_slice(x, axis, 0, reach, 1);
-        fl_var *tail = fv_mul(fv_slice(x, axis, reach, n, 1), fv_slice(x, axis, 0, n - reach, 1));
-        fl_var *both[] = {head, tail};
-        x = fv_concat(both, 2, axis);
-    }
-    return x;
-}
-
-FL_API fl_var *fv_cumprod(fl_var *x, int axis) {
-    fl_tensor *value = fl_cumprod(fv_value(x), axis);
-    if (!value) return NULL;
-    if (!x->requires_grad || !fl_grad_enabled()) return fv_const(value);
-    return fv__doubled_products(x, axis < 0 ? axis + value->ndim : axis);
-}
-
-static void fv__index_select_back(fl_node *n, fl_var *dy) {
-    fl_shape in = fv_in_shape(n, 0), column = {.ndim = in.ndim};
-    int axis = *(const int *)fv_args(n);
-    for (int d = 0; d < in.ndim; d++) column.dim[d] = d == axis ? dy->value->shape[d] : 1;
-    fl_tensor *index =
-        fl_expand(fl_reshape(fv_value(fv_saved(n, 0)), column), fl_shape_of(dy->value));
-    fv_add_grad(n, 0, fv_scatter_add(fv__zeros(dy->value, in), axis, index, dy));
-}
-
-FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index) {
-    fl_tensor *value = fl_index_select(fv_value(x), axis, index);
-    fl_var *saved = value ? fv_const(index) : NULL;
-    if (!saved) return NULL;
-    if (axis < 0) axis += value->ndim;
-    return fv_record_args("index_select", value, fv__index_select_back, FV_IN(x), FV_SAVE(saved),
-                          &axis, sizeof axis);
-}
-
-/* ---- matmul ---- */
-
-/* One matrix times many is one product: [..., m, k] -> [.. m, k]. */
-static fl_var *fv__as_rows(fl_var *x, int64_t columns) {
-    int64_t rows = 1;
-    for (int d = 0; x && d + 1 < x->value->ndim; d++) rows *= x->value->shape[d];
-    return fv_reshape(x, FL_SHAPE(rows, columns));
-}
-
-/* Is t one transposed matrix, as a linear layer's weight? */
-static bool fv__is_turned(const fl_tensor *t) {
-    int d = t->ndim - 2;
-    return d == 0 && t->shape[d] > 1 && t->stride[d] == 1 && t->stride[d + 1] >= t->shape[d];
-}
-
-/* da = dy b', db = a' dy, or the transpose of dy' a if b is a transposed matrix (the argument), so
-   that the gradient has its strides; the missing dim of a row or column comes back for that. */
-static void fv__matmul_back(fl_node *n, fl_var *dy) {
-    fl_shape sa = fv_in_shape(n, 0), sb = fv_in_shape(n, 1);
-    fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1);
-    int ndim = dy->value->ndim;
-    if (sb.ndim == 1) dy = fv_unsqueeze(dy, ndim++);
-    if (sa.ndim == 1) dy = fv_unsqueeze(dy, ndim - 1);
-    if (fv_needs(n, 0)) {
-        if (sb.ndim == 1) b = fv_unsqueeze(b, 1);
-        fv_add_grad(n, 0, fv_matmul(dy, fv_transpose(b, -1, -2)));
-    }
-    if (!fv_needs(n, 1)) return;
-    if (sa.ndim == 1) a = fv_unsqueeze(a, 0);
-    if (sa.ndim > 2 && sb.ndim == 2) {
-        a = fv__as_rows(a, sb.dim[0]);
-        dy = fv__as_rows(dy, sb.dim[1]);
-    }
-    if (*(const bool *)fv_args(n)) {
-        fv_add_grad(n, 1, fv_transpose(fv_matmul(fv_transpose(dy, -1, -2), a), -1, -2));
-        return;
-    }
-    fl_var *db = fv_matmul(fv_transpose(a, -1, -2), dy);
-    fv_add_grad(n, 1, sb.ndim == 1 ? fv_squeeze(db, -1) : db);
-}
-
-FL_API fl_var *fv_matmul(fl_var *a, fl_var *b) {
-    fl_tensor *y = fl_matmul(fv_value(a), fv_value(b));
-    bool turned = y && fv__is_turned(b->value);
-    return fv_record_args("matmul", y, fv__matmul_back, FV_IN(a, b),
-                          FV_SAVE(fv__for(b, a), fv__for(a, b)), &turned, sizeof turned);
 }
 
 #endif /* FL_AUTOGRAD_IMPL */

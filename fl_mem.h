@@ -478,7 +478,6 @@ FL_API bool fl_mem_trace_save(const char *path);
 #if defined(FL_IMPL_ONLY_MEM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_MEM_IMPL
 #define FL_MEM_IMPL
-
 #if defined(_WIN32) && !defined(__USE_MINGW_ANSI_STDIO)
 #define __USE_MINGW_ANSI_STDIO 1
 #endif

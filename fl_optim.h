@@ -171,7 +171,12 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state);
 #if defined(FL_IMPL_ONLY_OPTIM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPTIM_IMPL
 #define FL_OPTIM_IMPL
-
+#include "fl/ops/copy.h"
+#include "fl/ops/elementwise.h"
+#include "fl/ops/random.h"
+#include "fl/ops/reduce.h"
+#include "fl/ops/step.h"
+#include "fl/ops/view.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>

@@ -20,7 +20,7 @@
 
    Contents: search for the marker.
      >>build >>shapes >>tensors >>scopes >>tables >>records >>backends >>options
-     >>create >>read >>move >>elementwise >>reduce >>order >>index >>linear >>neural >>random >>step
+     >>create >>read >>move >>elementwise >>neural >>random
      >>for op writers >>implementation
 
    >>build: macros, all optional (besides those of fl_mem.h)
@@ -68,6 +68,15 @@ typedef struct fl_shape {
 #define FL_SHAPE(...) \
     ((fl_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 #define FL_SCALAR_SHAPE ((fl_shape){0, {0}})
+/* Axes of a reduction: {.keepdim = true} keeps the dims as 1. FL_AXES(0, -1); FL_ALL_AXES. */
+typedef struct fl_axes {
+    int n;
+    int axis[FL_MAX_DIMS];
+    bool keepdim;
+} fl_axes;
+#define FL_AXES(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, false})
+#define FL_AXES_KEEP(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, true})
+#define FL_ALL_AXES ((fl_axes){0, {0}, false}) /* no axis named: all of them */
 /* Product of the dims (1 for 0-d); -1 if a dim is negative or the product passes 2^62. */
 FL_API int64_t fl_shape_numel(fl_shape s);
 /* "[2, 3]" into buf; returns buf. */
@@ -401,27 +410,9 @@ FL_API void fl_set_flags(uint64_t flags);
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
     X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
-    /* x [n, in], w [out, in], [b out] -> y [n, out] = act(z), [z = x w^T + b]: floats of one dtype */ \
-    X(linear,              OPT, fl_linear_args,  "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
     X(grad1,               OPT, fl_grad_args,    "") \
-    X(grad2,               OPT, fl_grad_args,    "") \
-    /* in place: g, p, [m] -> p, [m];  g, p, m, v -> p, m, v.  out[i] are the same handles as the inputs */ \
-    X(sgd_step,            OPT, fl_sgd_args,     "mul add sub copy") \
-    X(adam_step,           OPT, fl_adam_args,    "mul add sub div sqrt copy") \
-    /* matrices are the last two dims, in batches; outputs of svd and eigh may be absent (out[i] NULL).
-       x [n, n] -> l u in one matrix, i64 pivot [n]: row i was swapped with row pivot[i];  a [n, n], b [n, k] -> x */ \
-    X(lu_factor,           OPT, fl_no_args,      "cpu") \
-    X(solve,               OPT, fl_no_args,      "cpu") \
-    X(solve_triangular,    OPT, fl_triangle_args, "cpu") \
-    /* x [n, n], its lower triangle -> l lower, zeros above;  x [m, n] -> q [m, k], r [k, n], k = min(m, n) */ \
-    X(cholesky,            OPT, fl_no_args,      "cpu") \
-    X(qr,                  OPT, fl_no_args,      "cpu") \
-    /* x [m, n] -> [u [m, k]], s [k] descending, [vt [k, n]];  x [n, n], its lower triangle -> w [n] ascending, [v [n, n]] */ \
-    X(svd,                 OPT, fl_no_args,      "cpu") \
-    X(eigh,                OPT, fl_no_args,      "cpu") \
-    /* x [..., n, ..., 2] -> y: sum over j of x_j exp(-+2 pi i j k / n) of complex pairs along one axis */ \
-    X(fft,                 OPT, fl_fft_args,     "iota mul remainder cos sin neg copy matmul")
+    X(grad2,               OPT, fl_grad_args,    "")
 
 /* An op by number: FL_OP_<name> for those of the tables, a variable fl_op_<name> for registered ones. */
 typedef int fl_op;
@@ -530,35 +521,12 @@ typedef struct fl_sort_args {
     int axis;
     bool descending;
 } fl_sort_args;
-typedef struct fl_triangle_args {
-    bool upper, unit; /* the other triangle, the diagonal (ones) are not read */
-} fl_triangle_args;
-typedef struct fl_fft_args {
-    int axis;
-    bool inverse; /* with +, and without 1 / n */
-} fl_fft_args;
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
 } fl_conv2d_args; /* h, w */
-typedef struct fl_linear_args {
-    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_NONE */
-} fl_linear_args;
 typedef struct fl_grad_args {
     fl_op op;
 } fl_grad_args;
-/* g' = g + weight_decay p;  m = momentum m + (first ? 1 : 1 - dampening) g';
-   p -= lr (nesterov ? g' + momentum m : m)   (momentum 0: no m, p -= lr g') */
-typedef struct fl_sgd_args {
-    double lr, momentum, dampening, weight_decay;
-    bool nesterov, first;
-} fl_sgd_args;
-/* L2: g += wd p; decoupled: p -= lr wd p.  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
-   p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps),  bias_i = 1 - beta_i^t */
-typedef struct fl_adam_args {
-    double lr, beta1, beta2, eps, weight_decay, bias1, bias2;
-    bool decoupled;
-} fl_adam_args;
-
 struct fl_call {
     fl_op op;
     int n_out, n_in;
@@ -715,200 +683,6 @@ typedef struct fl_number {
 FL_API fl_number fl_number_load(fl_dtype d, const void *p);
 /* Stores v as a cast does; NULL passes. */
 FL_API void fl_number_store(fl_dtype d, void *p, fl_number v);
-/* >>elementwise -------------------------------------------------------------------------------- */
-
-/* One per line of FL_UNARY_OPS; formulas and dtypes stand there. */
-FL_API fl_tensor *fl_neg(fl_tensor *x);
-FL_API fl_tensor *fl_abs(fl_tensor *x);
-FL_API fl_tensor *fl_exp(fl_tensor *x);
-FL_API fl_tensor *fl_log(fl_tensor *x);
-FL_API fl_tensor *fl_log1p(fl_tensor *x); /* log(1 + x) */
-FL_API fl_tensor *fl_expm1(fl_tensor *x); /* exp(x) - 1 */
-FL_API fl_tensor *fl_sqrt(fl_tensor *x);
-FL_API fl_tensor *fl_sin(fl_tensor *x);
-FL_API fl_tensor *fl_cos(fl_tensor *x);
-FL_API fl_tensor *fl_tanh(fl_tensor *x);
-FL_API fl_tensor *fl_erf(fl_tensor *x);
-FL_API fl_tensor *fl_floor(fl_tensor *x);
-FL_API fl_tensor *fl_rint(fl_tensor *x); /* halves to even */
-FL_API fl_tensor *fl_bitwise_not(fl_tensor *x);
-FL_API fl_tensor *fl_ceil(fl_tensor *x);
-FL_API fl_tensor *fl_trunc(fl_tensor *x); /* towards 0 */
-FL_API fl_tensor *fl_frac(fl_tensor *x); /* x - trunc(x) */
-FL_API fl_tensor *fl_square(fl_tensor *x);
-FL_API fl_tensor *fl_reciprocal(fl_tensor *x);
-FL_API fl_tensor *fl_rsqrt(fl_tensor *x); /* 1 / sqrt(x) */
-FL_API fl_tensor *fl_sign(fl_tensor *x);
-FL_API fl_tensor *fl_deg2rad(fl_tensor *x);
-FL_API fl_tensor *fl_rad2deg(fl_tensor *x);
-FL_API fl_tensor *fl_exp2(fl_tensor *x);
-FL_API fl_tensor *fl_log2(fl_tensor *x);
-FL_API fl_tensor *fl_log10(fl_tensor *x);
-FL_API fl_tensor *fl_tan(fl_tensor *x);
-FL_API fl_tensor *fl_asin(fl_tensor *x);
-FL_API fl_tensor *fl_acos(fl_tensor *x);
-FL_API fl_tensor *fl_atan(fl_tensor *x);
-FL_API fl_tensor *fl_sinh(fl_tensor *x);
-FL_API fl_tensor *fl_cosh(fl_tensor *x);
-FL_API fl_tensor *fl_asinh(fl_tensor *x);
-FL_API fl_tensor *fl_acosh(fl_tensor *x);
-FL_API fl_tensor *fl_atanh(fl_tensor *x);
-FL_API fl_tensor *fl_sinc(fl_tensor *x); /* sin(pi x) / (pi x) */
-FL_API fl_tensor *fl_logit(fl_tensor *x); /* log(x / (1 - x)) */
-FL_API fl_tensor *fl_relu(fl_tensor *x);
-FL_API fl_tensor *fl_sigmoid(fl_tensor *x);
-FL_API fl_tensor *fl_silu(fl_tensor *x);     /* x sigmoid(x) */
-FL_API fl_tensor *fl_softplus(fl_tensor *x); /* log(1 + exp(x)) */
-FL_API fl_tensor *fl_gelu(fl_tensor *x);     /* x Phi(x), by erf */
-FL_API fl_tensor *fl_gelu_tanh(fl_tensor *x); /* x Phi(x), by tanh as in GPT-2 */
-FL_API fl_tensor *fl_relu6(fl_tensor *x); /* min(max(x, 0), 6) */
-FL_API fl_tensor *fl_hardsigmoid(fl_tensor *x); /* relu6(x + 3) / 6 */
-FL_API fl_tensor *fl_hardswish(fl_tensor *x); /* x relu6(x + 3) / 6 */
-FL_API fl_tensor *fl_mish(fl_tensor *x); /* x tanh(softplus(x)) */
-FL_API fl_tensor *fl_selu(fl_tensor *x);
-FL_API fl_tensor *fl_softsign(fl_tensor *x); /* x / (1 + |x|) */
-FL_API fl_tensor *fl_logsigmoid(fl_tensor *x); /* log(sigmoid(x)) */
-FL_API fl_tensor *fl_tanhshrink(fl_tensor *x); /* x - tanh(x) */
-FL_API fl_tensor *fl_isnan(fl_tensor *x);
-FL_API fl_tensor *fl_isfinite(fl_tensor *x);
-FL_API fl_tensor *fl_isinf(fl_tensor *x);
-FL_API fl_tensor *fl_isposinf(fl_tensor *x);
-FL_API fl_tensor *fl_isneginf(fl_tensor *x);
-FL_API fl_tensor *fl_signbit(fl_tensor *x); /* of -0 too; false for NaN */
-FL_API fl_tensor *fl_logical_not(fl_tensor *x);
-/* One per line of FL_BINARY_OPS. */
-FL_API fl_tensor *fl_add(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_sub(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_mul(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_div(fl_tensor *a, fl_tensor *b); /* true division */
-FL_API fl_tensor *fl_pow(fl_tensor *a, fl_tensor *b);
-/* of the divisor's sign; integer x % 0: an error */
-FL_API fl_tensor *fl_remainder(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_atan2(fl_tensor *a, fl_tensor *b); /* the angle of (b, a) */
-FL_API fl_tensor *fl_maximum(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_minimum(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_eq(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_ne(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_lt(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_le(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_gt(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_ge(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_bitwise_and(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_bitwise_or(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_bitwise_xor(fl_tensor *a, fl_tensor *b);
-/* a 2^b; 0 past the width and for b < 0 */
-FL_API fl_tensor *fl_shift_left(fl_tensor *a, fl_tensor *b);
-/* a / 2^b, rounded down; 0 past the width and for b < 0 */
-FL_API fl_tensor *fl_shift_right(fl_tensor *a, fl_tensor *b);
-/* a - b trunc(a / b): of a's sign; integer x % 0: an error */
-FL_API fl_tensor *fl_fmod(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_fmax(fl_tensor *a, fl_tensor *b); /* maximum and minimum that pass a NaN by */
-FL_API fl_tensor *fl_fmin(fl_tensor *a, fl_tensor *b);
-/* |a| with the sign of b; that of NaN counts as + */
-FL_API fl_tensor *fl_copysign(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_heaviside(fl_tensor *a, fl_tensor *b); /* a < 0: 0; a == 0: b; a > 0: 1 */
-FL_API fl_tensor *fl_ldexp(fl_tensor *a, fl_tensor *b); /* a 2^b */
-FL_API fl_tensor *fl_xlogy(fl_tensor *a, fl_tensor *b); /* a log(b), 0 where a is 0 */
-FL_API fl_tensor *fl_logaddexp(fl_tensor *a, fl_tensor *b); /* log(exp(a) + exp(b)) */
-FL_API fl_tensor *fl_logaddexp2(fl_tensor *a, fl_tensor *b); /* log2(2^a + 2^b) */
-FL_API fl_tensor *fl_prelu(fl_tensor *a, fl_tensor *b); /* a > 0 ? a : b a */
-FL_API fl_tensor *fl_logical_and(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_logical_or(fl_tensor *a, fl_tensor *b);
-FL_API fl_tensor *fl_logical_xor(fl_tensor *a, fl_tensor *b);
-/* c ? a : b; c is b8. */
-FL_API fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b);
-/* min(max(x, low), high). */
-FL_API fl_tensor *fl_clip(fl_tensor *x, double low, double high);
-
-/* >>reduce ------------------------------------------------------------------------------------- */
-
-/* Axes of a reduction: {.keepdim = true} keeps the dims as 1. FL_AXES(0, -1); FL_ALL_AXES. */
-typedef struct fl_axes {
-    int n;
-    int axis[FL_MAX_DIMS];
-    bool keepdim;
-} fl_axes;
-#define FL_AXES(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, false})
-#define FL_AXES_KEEP(...) ((fl_axes){(int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), {__VA_ARGS__}, true})
-#define FL_ALL_AXES ((fl_axes){0, {0}, false}) /* no axis named: all of them */
-FL_API fl_tensor *fl_sum(fl_tensor *x, fl_axes axes);
-FL_API fl_tensor *fl_prod(fl_tensor *x, fl_axes axes);
-FL_API fl_tensor *fl_mean(fl_tensor *x, fl_axes axes); /* float only */
-/* sum (x - mean)^2 / (n - correction) */
-FL_API fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction);
-FL_API fl_tensor *fl_amax(fl_tensor *x, fl_axes axes);
-FL_API fl_tensor *fl_amin(fl_tensor *x, fl_axes axes);
-FL_API fl_tensor *fl_all(fl_tensor *x, fl_axes axes); /* b8 */
-FL_API fl_tensor *fl_any(fl_tensor *x, fl_axes axes); /* b8 */
-FL_API fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes);
-/* i64 index of the first extreme along axis; NaN wins. */
-FL_API fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim);
-FL_API fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim);
-
-/* Sum, product of the elements up to and with each along axis; b8 and integers give i64. */
-FL_API fl_tensor *fl_cumsum(fl_tensor *x, int axis);
-FL_API fl_tensor *fl_cumprod(fl_tensor *x, int axis);
-
-/* >>order -------------------------------------------------------------------------------------- */
-
-/* x in ascending (descending) order along axis: stable, NaN is the largest. *index (may be NULL)
-   gets the i64 place in x of each. */
-FL_API fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index);
-/* The places alone. */
-FL_API fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending);
-/* The k largest (smallest) along axis, in order; *index as above. */
-FL_API fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index);
-/* Coordinates of the nonzero elements, i64 [n, ndim], row-major; waits for x. */
-FL_API fl_tensor *fl_nonzero(fl_tensor *x);
-
-/* >>index -------------------------------------------------------------------------------------- */
-
-/* y[..i..] = x[..index[..i..]..] along axis; index i64, its other dims at most x's. An index out of
-   range is an error. */
-FL_API fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index);
-/* Copy of x with src[..i..] added at index[..i..]; repeats add up in order. index and src have one
-   shape. */
-FL_API fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
-/* Copy of x with src[..i..] written at index[..i..]; of repeats the last one stays. */
-FL_API fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
-/* Rows index (1-D i64) of x along axis. */
-FL_API fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index);
-/* index i64 [...] -> f32 [..., classes]. */
-FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
-
-/* >>linear ------------------------------------------------------------------------------------- */
-
-/* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and
-   vanish. Blocks of a registered dtype are unpacked to f32. */
-FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
-/* What products of f32 may round their operands to, process-wide: FL_F32 (nothing, at the start) or
-   FL_BF16. That is a permission for matmul, linear layers, convolution and attention, their
-   gradients, and what is composed of them; a backend uses it where its processor multiplies bf16
-   (or anything in between, as TF32) faster, and keeps f32 where that gains nothing. Sums and results
-   stay f32, so weights and gradients need no scaling. Each operand is off by at most 2^-9 of itself,
-   a product by 2^-8 of the sum of its absolute terms; NaN and infinities stay, denormals may count
-   as 0. Compare PyTorch's torch.set_float32_matmul_precision("medium"). */
-FL_API fl_dtype fl_matmul_precision(void);
-FL_API bool fl_set_matmul_precision(fl_dtype d);
-
-/* >>neural ------------------------------------------------------------------------------------- */
-
-/* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass. NULL without an
-   error when the family has no grad1 slot for op: run the composition then. */
-FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy);
-/* The same for FL_BINARY_OPS, all of one shape; want bit 0: *da, bit 1: *db. False without an
-   error: as above. */
-FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
-                     fl_tensor **da, fl_tensor **db);
-
-/* >>step --------------------------------------------------------------------------------------- */
-
-/* In-place optimizer steps, formulas at fl_sgd_args and fl_adam_args; p, m, v are written. m NULL:
-   momentum 0. */
-FL_API bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a);
-FL_API bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v,
-                         const fl_adam_args *a);
-
 /* >>for op writers ----------------------------------------------------------------------------- */
 
 /* What the ops of fl/ops/ are made with, and yours: check the operands, infer the result's shape and
@@ -970,20 +744,16 @@ FL_API fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, 
 /* The outputs of c by the composition of its op: for slots that leave a case to it. */
 FL_API bool fl_run_composed(const fl_call *c);
 
-/* private: between this file and fl_tensor_ops.h */
-/* By a slot, or not at all: REQ, or the family has it. */
-FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op);
-FL_PRIVATE bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype);
-FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
-FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value);
-/* fl_grad1 into out, which may be dy; NULL: a new one. */
-FL_PRIVATE fl_tensor *fl__grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tensor *out);
-/* y of a table formula by its composition; the first output of any program, which may be NULL */
-FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b);
-FL_PRIVATE fl_tensor *fl__formula_on(const fl_formula *f, fl_tensor *const *in);
-/* Runs the record of an OPT op of the tables whose composition stands above this header, and hands it
-   over for all families that have no slot. Raises. */
-FL_PRIVATE bool fl__run_fused(const fl_call *c, fl_compose_fn compose);
+/* y = op(x), op(a, b) of a line of the tables: checks, promotes, broadcasts, and runs the record. */
+FL_API fl_tensor *fl_unary_op(fl_op op, fl_tensor *x);
+FL_API fl_tensor *fl_binary_op(fl_op op, fl_tensor *a, fl_tensor *b);
+/* The first output of a program by ops, a step each; in as its names were given. A program of
+   constants gives a number. NULL passes. */
+FL_API fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in);
+/* A handle on the default family, as creation functions take shape and dtype (NONE: `otherwise`). */
+FL_API fl_tensor *fl_out_new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
+
+/* private */
 /* Registers the ops of all families, when the library starts: fl/ops/ops.h. */
 FL_PRIVATE void fl__register_ops(void);
 
@@ -996,6 +766,7 @@ FL_PRIVATE void fl__register_ops(void);
 #ifndef FL_TENSOR_IMPL
 #define FL_TENSOR_IMPL
 #include "fl/ops/copy.h"
+#include "fl/ops/elementwise.h"
 #include "fl/ops/view.h"
 /* >>implementation ----------------------------------------------------------------------------- */
 
@@ -2001,7 +1772,7 @@ fl_tensor *fl_run_to(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
     return y && fl_run(&c) ? y : fl_raise();
 }
 
-/* ---- views and movement ---- */
+/* ---- views ---- */
 
 /* A view of t with other shape, strides and offset; a dense copy where the backend refuses. */
 fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride,
@@ -2132,10 +1903,7 @@ bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
                    fl_family_name(a), fl_family_name(b));
 }
 
-/* ---- element-wise: formulas of the tables, by slot or as compositions ---- */
-
-static fl_tensor *fl__unary(fl_op op, fl_tensor *x);
-static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b);
+/* ---- ops of the tables with a formula, by slot or as compositions ---- */
 
 static void *fl__formula_number(double value) {
     return fl_constant(value);
@@ -2144,10 +1912,10 @@ static void *fl__formula_number(double value) {
 static void *fl__formula_step(fl_primitive primitive, void *const x[]) {
     const fl_op op = fl__primitive_ops[primitive];
     if (op == FL_OP_where) return fl_where(x[0], x[1], x[2]);
-    return fl__ops[op]->arity == 1 ? fl__unary(op, x[0]) : fl__binary(op, x[0], x[1]);
+    return fl__ops[op]->arity == 1 ? fl_unary_op(op, x[0]) : fl_binary_op(op, x[0], x[1]);
 }
 
-FL_PRIVATE fl_tensor *fl__formula_on(const fl_formula *f, fl_tensor *const *in) {
+fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in) {
     static const fl_formula_meaning tensors = {fl__formula_number, fl__formula_step};
     void *x[FL_FORMULA_INPUTS], *y[FL_FORMULA_OUTPUTS];
     for (int i = 0; f && i < f->n_in; i++) x[i] = in[i];
@@ -2163,12 +1931,12 @@ static fl_tensor *fl__strong(fl_tensor *t, const fl_tensor *like) {
     return fl_run_to(FL_OP_fill, o, NULL, NULL, &a);
 }
 
-FL_PRIVATE fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
+static fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
     if (b && a->weak != b->weak) {
         const fl_tensor *like = a->weak ? b : a;
         if (!(a = fl__strong(a, like)) || !(b = fl__strong(b, like))) return NULL;
     }
-    return fl__formula_on(fl_op_program(op, FL_PROGRAM_Y), (fl_tensor *[]){a, b});
+    return fl_formula_value(fl_op_program(op, FL_PROGRAM_Y), (fl_tensor *[]){a, b});
 }
 
 /* The cast is for formulas that give nothing but constants. */
@@ -2180,7 +1948,7 @@ static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b, fl_dtype dty
 
 /* A slot of its own, or nothing else to do: REQ ops never compose, and narrow operands become wide
    before they do. */
-FL_PRIVATE bool fl__by_slot(const fl_tensor *t, fl_op op) {
+static bool fl__by_slot(const fl_tensor *t, fl_op op) {
     const fl_backend *be = &fl__families[t->family];
     return fl__ops[op]->required || be->any || be->op[op] || fl_is_narrow(t);
 }
@@ -2193,10 +1961,10 @@ static fl_tensor *fl__ordered(fl_tensor *t) {
 
 static fl_tensor *fl__compare_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
     fl_scope s = fl_scope_begin();
-    return fl_scope_return(&s, fl__binary(op, fl__ordered(a), fl__ordered(b)));
+    return fl_scope_return(&s, fl_binary_op(op, fl__ordered(a), fl__ordered(b)));
 }
 
-static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
+fl_tensor *fl_unary_op(fl_op op, fl_tensor *x) {
     const fl_op_info *info = fl__ops[op];
     if (fl__null_operand(info, x) || (x->weak && !(x = fl_stored(x)))) return NULL;
     fl_dtype d = fl_compute_dtype(info->cls, x->dtype);
@@ -2207,8 +1975,8 @@ static fl_tensor *fl__unary(fl_op op, fl_tensor *x) {
     return fl_run_to(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
 }
 
-static fl_tensor *fl__broadcast(const char *fn, fl_tensor *t, fl_shape shape) {
-    (void)fn;
+/* t in a shape that it broadcasts to; numbers pass. */
+static fl_tensor *fl__broadcast(fl_tensor *t, fl_shape shape) {
     return t->weak || fl_shape_is(t, shape) ? t : fl_expand(t, shape);
 }
 
@@ -2229,7 +1997,7 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
         return fl_bad("fl_%s: shapes %s and %s do not broadcast", info->name, FL_SHAPE_TEXT(a),
                        FL_SHAPE_TEXT(b));
     if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
-    if (!(a = fl__broadcast(info->name, a, shape)) || !(b = fl__broadcast(info->name, b, shape)))
+    if (!(a = fl__broadcast(a, shape)) || !(b = fl__broadcast(b, shape)))
         return NULL;
     fl_tensor *y = fl_call_out(strong->family, shape, fl__result_dtype(info->cls, d));
     return fl_run_to(op, fl_lay_out_as(fl_lay_out_as(y, b), a), a, b, NULL);
@@ -2244,7 +2012,7 @@ static inline bool fl__alike(const fl_tensor *a, const fl_tensor *b) {
            fl__category(number->dtype) <= fl__category(strong->dtype);
 }
 
-static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
+fl_tensor *fl_binary_op(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = fl__ops[op];
     if (fl__null_operand(info, a) || fl__null_operand(info, b)) return NULL;
     const fl_tensor *x = a->weak ? b : a;
@@ -2254,53 +2022,56 @@ static fl_tensor *fl__binary(fl_op op, fl_tensor *a, fl_tensor *b) {
     return fl_run_to(op, fl__out_same(x, fl__result_dtype(info->cls, x->dtype)), a, b, NULL);
 }
 
-#define FL__U(op, ...)                   \
-    fl_tensor *fl_##op(fl_tensor *x) {   \
-        return fl__unary(FL_OP_##op, x); \
-    }
-#define FL__B(op, ...)                               \
-    fl_tensor *fl_##op(fl_tensor *a, fl_tensor *b) { \
-        return fl__binary(FL_OP_##op, a, b);         \
-    }
-FL_UNARY_OPS(FL__U)
-FL_BINARY_OPS(FL__B)
-#undef FL__U
-#undef FL__B
+/* ---- compositions ---- */
 
-fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
-    if (fl_absent("fl_where", c) || fl_absent("fl_where", a) || fl_absent("fl_where", b) ||
-        !(c = fl_stored(c)))
-        return NULL;
-    if (c->dtype != FL_B8)
-        return fl_bad("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
-    if (!fl_same_family("where", c, a) || !fl_same_family("where", c, b) ||
-        !fl_same_family("where", a, b))
-        return NULL;
-    fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
-    fl_shape shape = fl_shape_of(c);
-    if ((!a->weak && !fl_broadcast_shape(&shape, a)) ||
-        (!b->weak && !fl_broadcast_shape(&shape, b)))
-        return fl_bad("fl_where: shapes %s, %s and %s do not broadcast", FL_SHAPE_TEXT(c),
-                       FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b));
-    if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d)) ||
-        !(a = fl__broadcast("where", a, shape)) || !(b = fl__broadcast("where", b, shape)) ||
-        !(c = fl__broadcast("where", c, shape)))
-        return NULL;
-    fl_call call = {.op = FL_OP_where, .n_out = 1, .n_in = 3, .in = {c, a, b}};
-    call.out[0] = fl_lay_out_as(fl_lay_out_as(fl_call_out(c->family, shape, d), b), a);
-    return call.out[0] ? fl_run_result(&call) : fl_raise();
+/* y becomes v, which may be a number or broadcast. */
+static bool fl__composed_out(fl_tensor *y, fl_tensor *v) {
+    if (v && v->weak) { /* a formula that is a constant */
+        fl_fill_args a = {v->f64, v->i64};
+        fl_call fill = {.op = FL_OP_fill, .n_out = 1, .out = {y}, .args = &a};
+        return fl_run(&fill);
+    }
+    v = v ? fl_expand(v, fl_shape_of(y)) : NULL;
+    if (!v) return false;
+    fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {v}};
+    return fl_run(&copy);
 }
 
-fl_tensor *fl_clip(fl_tensor *x, double low, double high) {
-    if (fl_absent("fl_clip", x)) return NULL;
+/* Of ops of the tables, whose formulas are the composition. */
+static bool fl__compose_formula(const fl_call *c, fl_tensor **value) {
+    if (fl__ops[c->op]->arity) return (value[0] = fl__formula(c->op, c->in[0], c->in[1])) != NULL;
+    const fl_op of = ((const fl_grad_args *)c->args)->op;
+    bool ok = true;
+    for (int i = 0; ok && i < c->n_out; i++)
+        if (c->out[i]) ok = (value[i] = fl_formula_value(fl_op_program(of, i ? FL_PROGRAM_DB : FL_PROGRAM_DA), c->in)) != NULL;
+    return ok;
+}
+
+bool fl_run_composed(const fl_call *c) {
+    const fl_op_info *info = fl_op_get_info(c->op);
+    fl_tensor *value[4] = {NULL};
+    fl_compose_fn compose = info->compose;
+    if (!compose && (info->arity || c->op == FL_OP_grad1 || c->op == FL_OP_grad2)) compose = fl__compose_formula;
+    if (!compose) return fl_refuse("fl_%s: it has no composition", info->name);
     fl_scope s = fl_scope_begin();
-    return fl_scope_return(&s, fl_minimum(fl_maximum(x, fl_num(low)), fl_num(high)));
+    bool ok = compose(c, value);
+    for (int i = 0; ok && i < c->n_out; i++)
+        if (c->out[i]) ok = fl__composed_out(c->out[i], value[i]);
+    fl_scope_end(&s);
+    return ok;
 }
 
-/* ---- creation and reading ---- */
+/* ---- options, creation and reading ---- */
+
+double fl_option(double value, double otherwise) {
+    return value != 0 ? value : signbit(value) ? 0 : otherwise;
+}
+int64_t fl_option_int(int64_t value, int64_t otherwise) {
+    return value == FL_I0 ? 0 : value ? value : otherwise;
+}
 
 /* Shape and dtype as given by a caller. */
-FL_PRIVATE bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
+static bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
     if (fl_dtype_size(dtype) == 0)
         return fl_refuse("%s: dtype %d is not known", fn, (int)dtype);
     if (fl_shape_numel(shape) < 0)
@@ -2309,7 +2080,7 @@ FL_PRIVATE bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
 }
 
 /* A handle on the default family, without storage. */
-FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise) {
+fl_tensor *fl_out_new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise) {
     if (dtype == FL_DTYPE_NONE) dtype = otherwise;
     if (!fl__creatable(fn, shape, dtype)) return NULL;
     fl_tensor *t = fl_call_out(fl__default_family, shape, dtype);
@@ -2317,23 +2088,23 @@ FL_PRIVATE fl_tensor *fl__new(const char *fn, fl_shape shape, fl_dtype dtype, fl
 }
 
 fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype) {
-    fl_tensor *t = fl__new("fl_empty", shape, dtype, FL_F32);
+    fl_tensor *t = fl_out_new("fl_empty", shape, dtype, FL_F32);
     return t && !fl_allocate(t) ? fl_raise() : t;
 }
 
-FL_PRIVATE fl_tensor *fl__fill(fl_tensor *t, double value) {
+static fl_tensor *fl__fill(fl_tensor *t, double value) {
     fl_fill_args a = {value, flm_f64_to_i64(value)};
     return t ? fl_run_to(FL_OP_fill, t, NULL, NULL, &a) : NULL;
 }
 
 fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype) {
-    return fl__fill(fl__new("fl_full", shape, dtype, FL_F32), value);
+    return fl__fill(fl_out_new("fl_full", shape, dtype, FL_F32), value);
 }
 fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype) {
-    return fl__fill(fl__new("fl_zeros", shape, dtype, FL_F32), 0);
+    return fl__fill(fl_out_new("fl_zeros", shape, dtype, FL_F32), 0);
 }
 fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
-    return fl__fill(fl__new("fl_ones", shape, dtype, FL_F32), 1);
+    return fl__fill(fl_out_new("fl_ones", shape, dtype, FL_F32), 1);
 }
 
 fl_tensor *fl_empty_like(fl_tensor *t) {
@@ -2356,7 +2127,7 @@ fl_tensor *fl_new_full(const fl_tensor *t, fl_shape shape, double value) {
 }
 
 fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {
-    fl_tensor *t = fl__new("fl_from_host", shape, dtype, FL_F32);
+    fl_tensor *t = fl_out_new("fl_from_host", shape, dtype, FL_F32);
     if (!t) return NULL;
     if (!data && fl_numel(t))
         return fl_bad("fl_from_host: the data for shape %s is NULL", FL_SHAPE_TEXT(t));
@@ -2573,7 +2344,7 @@ bool fl_writable(const char *fn, const fl_tensor *t) {
 
 #if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_KERNELS)
 #define FL_TENSOR_KERNELS
-#include "fl_tensor_ops.h"
+
 #include "kernels/cpu/backend.h"
 #endif
 /* The rooms of this header. An object of the Makefile (FL_IMPL_ONLY) includes the families that it uses. */

@@ -5,7 +5,7 @@
 #ifndef ARRAYS_H
 #define ARRAYS_H
 
-#include "../fl_composed.h"
+#include "../fl.h"
 #include <float.h>
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
    that were
 
    test_kernels.c runs them as the processor is, test_bf16.c with emulated instructions. */
-#include "../fl_composed.h"
+#include "../fl.h"
 #include "../kernels/cpu/levels.h"
 #include "test.h"
 

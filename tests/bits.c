@@ -141,7 +141,7 @@ static fl_var *f_scatter(fl_var *x) { return fv_scatter(x, 0, index_, fv_neg(x))
 static fl_var *f_scatter_add(fl_var *x) { return fv_scatter_add(x, 0, index_, x); }
 static fl_var *f_index_select(fl_var *x) { return fv_index_select(x, 0, fl_select(index_, 1, 0)); }
 static fl_var *f_where(fl_var *x) { return fv_where(fv_gt(x, fv_num(1)), x, fv_num(3)); }
-static fl_var *f_clip(fl_var *x) { return fv_clip(x, 0.5, 1.5); }
+static fl_var *f_clip(fl_var *x) { return fv_clamp(x, fv_num(0.5), fv_num(1.5)); }
 static fl_var *f_matmul(fl_var *x) { return fv_matmul(x, fv_transpose(x, 0, 1)); }
 static fl_var *f_matmul_row(fl_var *x) { return fv_matmul(x, fv_select(x, 0, 0)); }
 static fl_var *f_softmax(fl_var *x) { return fv_softmax(x, 1); }

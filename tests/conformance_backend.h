@@ -235,7 +235,7 @@ static fl_tensor *slot_result(const text_type *t, fl_op op, int which) {
     const array *in = text_inputs[t - text_types];
     fl_tensor *x[4];
     for (int i = 0; i < 4; i++) x[i] = dense_tensor(&in[i]);
-    if (which >= 0 && fl_op_get_info(op)->arity == 1) return fl_grad1(op, x[0], x[2], x[3]);
+    if (which >= 0 && fl_op_get_info(op)->arity == 1) return fl_grad1(op, x[0], x[2], x[3], NULL);
     if (which >= 0) {
         fl_tensor *d[2] = {NULL, NULL};
         fl_grad2(op, 1 << which, x[0], x[1], x[2], x[3], &d[0], &d[1]);

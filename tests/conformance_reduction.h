@@ -60,8 +60,8 @@ static fl_tensor *line_op(const char *op, fl_tensor *x, int axis) {
     if (!strcmp(op, "nansum")) return fl_nansum(x, FL_AXES(axis));
     if (!strcmp(op, "nanmean")) return fl_nanmean(x, FL_AXES(axis));
     if (!strcmp(op, "std")) return fl_std(x, FL_AXES(axis), 0);
-    if (!strcmp(op, "quantile")) return fl_quantile(x, 0.3, axis, false, FL_BETWEEN_LINEAR);
-    if (!strcmp(op, "nanquantile")) return fl_nanquantile(x, 0.6, axis, false, FL_BETWEEN_MIDPOINT);
+    if (!strcmp(op, "quantile")) return fl_quantile(x, 0.3, axis, false, FL_QUANTILE_LINEAR);
+    if (!strcmp(op, "nanquantile")) return fl_nanquantile(x, 0.6, axis, false, FL_QUANTILE_MIDPOINT);
     if (!strcmp(op, "trapezoid")) return fl_trapezoid(x, 1.5, axis);
     return fl_norm(x, op[4] ? strtod(op + 5, NULL) : 2, FL_AXES(axis));
 }

@@ -44,8 +44,8 @@ static void rows_of_composed_reductions(void) {
     NO(fl_kthvalue, (NULL, 1, 0, false, NULL), NULLS);
     NO(fl_median, (NULL, 0, false, NULL), NULLS);
     NO(fl_nanmedian, (NULL, 0, false, NULL), NULLS);
-    NO(fl_quantile, (NULL, 0.5, 0, false, FL_BETWEEN_LINEAR), NULLS);
-    NO(fl_nanquantile, (NULL, 0.5, 0, false, FL_BETWEEN_LINEAR), NULLS);
+    NO(fl_quantile, (NULL, 0.5, 0, false, FL_QUANTILE_LINEAR), NULLS);
+    NO(fl_nanquantile, (NULL, 0.5, 0, false, FL_QUANTILE_LINEAR), NULLS);
     NO(fl_cummax, (NULL, 0, NULL), NULLS);
     NO(fl_cummin, (NULL, 0, NULL), NULLS);
     NO(fl_logcumsumexp, (NULL, 0), NULLS);
@@ -53,7 +53,7 @@ static void rows_of_composed_reductions(void) {
     NO(fl_trapezoid, (NULL, 1, 0), NULLS);
     NO(fl_kthvalue, (o.f23, 4, 1, false, NULL), "number 4 of the 3");
     NO(fl_median, (o.f23, 2, false, NULL), "axis 2", "[2, 3]");
-    NO(fl_quantile, (o.f23, 1.5, 0, false, FL_BETWEEN_LINEAR), "1.5 is not in [0, 1]");
+    NO(fl_quantile, (o.f23, 1.5, 0, false, FL_QUANTILE_LINEAR), "1.5 is not in [0, 1]");
     NO(fl_cummax, (o.f23, -3, NULL), "axis -3", "[2, 3]");
     NO(fl_logcumsumexp, (o.f23, 2), "axis 2", "[2, 3]");
     NO(fv_std, (NULL, FL_ALL_AXES, 1), NULLS);
@@ -65,8 +65,8 @@ static void rows_of_composed_reductions(void) {
     NO(fv_kthvalue, (NULL, 1, 0, false, NULL), NULLS);
     NO(fv_median, (NULL, 0, false, NULL), NULLS);
     NO(fv_nanmedian, (NULL, 0, false, NULL), NULLS);
-    NO(fv_quantile, (NULL, 0.5, 0, false, FL_BETWEEN_LINEAR), NULLS);
-    NO(fv_nanquantile, (NULL, 0.5, 0, false, FL_BETWEEN_LINEAR), NULLS);
+    NO(fv_quantile, (NULL, 0.5, 0, false, FL_QUANTILE_LINEAR), NULLS);
+    NO(fv_nanquantile, (NULL, 0.5, 0, false, FL_QUANTILE_LINEAR), NULLS);
     NO(fv_cummax, (NULL, 0, NULL), NULLS);
     NO(fv_cummin, (NULL, 0, NULL), NULLS);
     NO_AS(fv_logcumsumexp, "fl_logcumsumexp", (NULL, 0), NULLS);
@@ -74,7 +74,7 @@ static void rows_of_composed_reductions(void) {
     NO(fv_trapezoid, (NULL, 1, 0), NULLS);
     NO_AS(fv_kthvalue, "fl_kthvalue", (o.v23, 4, 1, false, NULL), "number 4 of the 3");
     NO_AS(fv_median, "fl_median", (o.v23, 2, false, NULL), "axis 2", "[2, 3]");
-    NO_AS(fv_quantile, "fl_quantile", (o.v23, 1.5, 0, false, FL_BETWEEN_LINEAR), "1.5 is not in [0, 1]");
+    NO_AS(fv_quantile, "fl_quantile", (o.v23, 1.5, 0, false, FL_QUANTILE_LINEAR), "1.5 is not in [0, 1]");
     NO_AS(fv_cummax, "fl_cummax", (o.v23, -3, NULL), "axis -3", "[2, 3]");
     NO_AS(fv_logcumsumexp, "fl_logcumsumexp", (o.v23, 2), "axis 2", "[2, 3]");
     NO(fl_nanmedian, (o.f03, 0, false, NULL), "no elements", "[0, 3]");

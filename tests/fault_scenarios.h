@@ -7,7 +7,7 @@
 #define FAULT_SCENARIOS_H
 
 #include "../examples/digits.h"
-#include "../fl_composed.h"
+#include "../fl.h"
 #include <string.h>
 
 typedef fl_tensor *T;
@@ -100,7 +100,7 @@ static T integers(T x) {
     return ROW(fl_remainder(i, fl_int(3)), fl_bitwise_xor(b, fl_int(5)), fl_shift_left(b, b));
 }
 static T chosen(T x) {
-    return fl_where(fl_gt(x, fl_num(1)), fl_clip(x, 0.5, 1.5), fl_num(7));
+    return fl_where(fl_gt(x, fl_num(1)), fl_clamp(x, fl_num(0.5), fl_num(1.5)), fl_num(7));
 }
 static T composed(T x) {
     return ROW(fl_hypot(x, x), fl_lerp(x, fl_neg(x), x), fl_addcmul(x, x, x, 2), fl_elu(x, 1));

@@ -472,7 +472,7 @@ static const row rows[] = {
     SELF(image), SELF(odd_param),
     SELF(constant), SELF(number), SELF(overwrite), SELF(set_grad), SELF(zero_grad), SELF(hook),
     SELF(no_grad), SELF(scoped), SELF(own_op), SELF(detach),
-    OP(xyz_, where), OP(x_numbers, clip), OP(x_dtype, cast), OP(x_, contiguous), OP(x_shape, reshape),
+    OP(xyz_, where), OP(x_dtype, cast), OP(x_, contiguous), OP(x_shape, reshape),
     OP(x_perm, permute), OP(x_axis_axis, transpose), OP(x_shape, expand), OP(x_slice, slice),
     OP(x_axis_int, select), OP(x_axis, squeeze), OP(x_axis, unsqueeze), OP(x_axis_axis, flatten),
     OP(list_axis, concat), OP(list_axis, stack),

@@ -306,7 +306,7 @@ static T x_quantile(fn f) {
     const double q = flip_coin() ? fuzz_below(9) / 8.0 : fuzz_double();
     const int axis = axis_of(x);
     const bool keep = flip_coin();
-    return CALL(f, (T, double, int, bool, fl_between), x, q, axis, keep, (fl_between)fuzz_below(6));
+    return CALL(f, (T, double, int, bool, fl_quantile_method), x, q, axis, keep, (fl_quantile_method)fuzz_below(6));
 }
 
 static T xy_numbers(fn f) {
@@ -952,7 +952,7 @@ static T ctc(fn f) {
 
 #define COMPOSED_ROWS \
     /* element-wise */ \
-    OP(xyz_, clip_tensor), OP(x_number, elu), OP(x_number, celu), OP(x_number, leaky_relu), \
+    OP(xyz_, clamp), OP(x_number, elu), OP(x_number, celu), OP(x_number, leaky_relu), \
     OP(xy_, prelu_channels), OP(x_numbers, threshold), OP(x_number, hardshrink), \
     OP(x_number, softshrink), OP(x_number, swish), OP(x_axis, glu), OP(x_axis, round), \
     OP(x_3numbers, nan_to_num), OP(xy_, hypot), OP(xyz_, lerp), OP(xyz_number, addcmul), \

@@ -381,7 +381,7 @@ static T fused_grad1(fn f) {
     const fl_op op = (fl_op)fuzz_below(fl_op_count() + 1);
     T x = operand(), y = operand(), dy = operand();
     (void)f;
-    T dx = fl_grad1(op, x, y, dy);
+    T dx = fl_grad1(op, x, y, dy, NULL);
     return dx || fl_error() ? dx : one(NULL);
 }
 
@@ -584,7 +584,7 @@ static const row rows[] = {
     VIEW(x_, clone), SELF(set_host), OP(written, assign), OP(written, assign),
     OP(written, accumulate),
     /* element-wise, as large as their operands */
-    VIEW(x_, exp), VIEW(xy_, mul), VIEW(xy_, lt), OP(xyz_, where), OP(x_numbers, clip),
+    VIEW(x_, exp), VIEW(xy_, mul), VIEW(xy_, lt), OP(xyz_, where),
     OP(xy_numbers_flag, isclose),
     /* reduce */
     OP(x_axes, sum), OP(x_axes, prod), OP(x_axes, mean), OP(x_axes_int, variance),

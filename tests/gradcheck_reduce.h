@@ -17,8 +17,8 @@ static fl_var *composed_reduction(fl_var **x, const grad_case *c) {
     case 9: return fv_kthvalue(square, 2, axis, false, NULL);
     case 10: return fv_median(square, axis, false, NULL);
     case 11: return fv_nanmedian(square, axis, true, NULL);
-    case 12: return fv_quantile(square, 0.3, axis, false, FL_BETWEEN_LINEAR);
-    case 13: return fv_nanquantile(square, 0.7, axis, true, FL_BETWEEN_MIDPOINT);
+    case 12: return fv_quantile(square, 0.3, axis, false, FL_QUANTILE_LINEAR);
+    case 13: return fv_nanquantile(square, 0.7, axis, true, FL_QUANTILE_MIDPOINT);
     case 14: return fv_cummax(square, axis, NULL);
     case 15: return fv_cummin(square, axis, NULL);
     case 16: return fv_logcumsumexp(v, axis);

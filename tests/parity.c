@@ -472,7 +472,7 @@ static int rates(parity_case *c, fl_var **y) {
     OP(arange, CONST_OF(fl_arange(NUM("start"), NUM("stop"), NUM("step"), DTYPE("dtype")))) \
     OP(eye, CONST_OF(fl_eye(INT("n"), INT("m"), DTYPE("dtype")))) \
     OP(cast, fv_cast(IN(0), DTYPE("dtype"))) \
-    OP(clip, fv_clip(IN(0), NUM("low"), NUM("high"))) \
+    OP(clip, fv_clamp(IN(0), fv_num(NUM("low")), fv_num(NUM("high")))) \
     OP(where, fv_where(IN(0), IN(1), IN(2))) \
     OP(softmax, fv_softmax(IN(0), AXIS("axis"))) \
     OP(log_softmax, fv_log_softmax(IN(0), AXIS("axis"))) \

@@ -1,11 +1,11 @@
 /* parity_reduce.h - the lines of parity.c for reductions, scans and the rest of the element-wise
    ops */
 
-static fl_between method_of(const parity_case *c) {
+static fl_quantile_method method_of(const parity_case *c) {
     static const char *const names[] = {"linear", "lower", "higher", "nearest", "midpoint"};
     int i = 0;
     while (i < 4 && strcmp(names[i], text_of(c, "method"))) i++;
-    return (fl_between)i;
+    return (fl_quantile_method)i;
 }
 
 /* The largest finite value of x's dtype. */
@@ -37,7 +37,7 @@ WITH_INDEX(kthvalue, fv_kthvalue(IN(0), INT("k"), AXIS("axis"), false, &index))
     OP(median, fv_median(IN(0), AXIS("axis"), INT("keepdim") != 0, NULL)) \
     OP(nanmedian, fv_nanmedian(IN(0), AXIS("axis"), INT("keepdim") != 0, NULL)) \
     OP(quantile, fv_quantile(IN(0), NUM("q"), AXIS("axis"), INT("keepdim") != 0, method_of(c))) \
-    OP(nanquantile, fv_nanquantile(IN(0), NUM("q"), AXIS("axis"), INT("keepdim") != 0, FL_BETWEEN_LINEAR)) \
+    OP(nanquantile, fv_nanquantile(IN(0), NUM("q"), AXIS("axis"), INT("keepdim") != 0, FL_QUANTILE_LINEAR)) \
     OP(logcumsumexp, fv_logcumsumexp(IN(0), AXIS("axis"))) \
     OP(diff, fv_diff(IN(0), AXIS("axis"))) \
     OP(trapezoid, fv_trapezoid(IN(0), 1, AXIS("axis"))) \
@@ -46,7 +46,7 @@ WITH_INDEX(kthvalue, fv_kthvalue(IN(0), INT("k"), AXIS("axis"), false, &index))
     OP(elu, fv_elu(IN(0), NUM("alpha"))) \
     OP(celu, fv_celu(IN(0), NUM("alpha"))) \
     OP(leaky_relu, fv_leaky_relu(IN(0), NUM("slope"))) \
-    OP(hardtanh, fv_clip(IN(0), NUM("low"), NUM("high"))) \
+    OP(hardtanh, fv_clamp(IN(0), fv_num(NUM("low")), fv_num(NUM("high")))) \
     OP(hardshrink, fv_hardshrink(IN(0), NUM("lambd"))) \
     OP(softshrink, fv_softshrink(IN(0), NUM("lambd"))) \
     OP(threshold, fv_threshold(IN(0), NUM("threshold"), NUM("value"))) \
@@ -59,7 +59,7 @@ WITH_INDEX(kthvalue, fv_kthvalue(IN(0), INT("k"), AXIS("axis"), false, &index))
     OP(lerp, fv_lerp(IN(0), IN(1), IN(2))) \
     OP(addcmul, fv_addcmul(IN(0), IN(1), IN(2), NUM("value"))) \
     OP(addcdiv, fv_addcdiv(IN(0), IN(1), IN(2), NUM("value"))) \
-    OP(clip_tensor, fv_clip_tensor(IN(0), IN(1), IN(2))) \
+    OP(clip_tensor, fv_clamp(IN(0), IN(1), IN(2))) \
     OP(squared_difference, fv_square(fv_sub(IN(0), IN(1)))) \
     OP(round_decimals, fv_round(IN(0), AXIS("decimals"))) \
     OP(erfc, fv_erfc(IN(0))) \

@@ -1,5 +1,5 @@
 /* test_blocks.c - registered dtypes: numbers packed in blocks, q8 and one of the test's own */
-#include "../fl_composed.h"
+#include "../fl.h"
 #include "test.h"
 #include <math.h>
 #include <string.h>

@@ -976,7 +976,7 @@ TEST(optimizer_steps) {
                            .weight_decay = wd,
                            .nesterov = flag,
                            .first = first};
-        fl_call c = {.op = FL_OP_sgd_step,
+        fl_call c = {.op = fl_op_sgd_step,
                      .n_out = 2,
                      .n_in = 3,
                      .out = {p[0], m[0]},
@@ -991,7 +991,7 @@ TEST(optimizer_steps) {
         }
         p[0] = fl_clone(p[1]);
         sgd.momentum = 0;
-        c = (fl_call){.op = FL_OP_sgd_step,
+        c = (fl_call){.op = fl_op_sgd_step,
                       .n_out = 1,
                       .n_in = 2,
                       .out = {p[0]},
@@ -1002,7 +1002,7 @@ TEST(optimizer_steps) {
             CHECK_NEAR(get(p[0], i), get(p[1], i) - 0.1 * (get(g, i) + wd * get(p[1], i)), tol * 4);
         fl_adam_args a = {0.01, 0.9, 0.99, 1e-8, wd, 0.5, 0.25, .decoupled = flag};
         fl_tensor *w = fl_clone(p[1]), *m2 = fl_clone(m[1]), *v2 = fl_clone(v);
-        c = (fl_call){.op = FL_OP_adam_step,
+        c = (fl_call){.op = fl_op_adam_step,
                       .n_out = 3,
                       .n_in = 4,
                       .out = {w, m2, v2},
@@ -1069,7 +1069,7 @@ static int run_everything(fl_tensor **y) {
     y[n++] = run_args(FL_OP_random, FL_SHAPE(70001), FL_F32, &normal, 0, NULL);
     fl_adam_args adam = {0.01, 0.9, 0.99, 1e-8, 0.1, 0.5, 0.25, false};
     fl_tensor *p = fl_clone(calm), *m = fl_clone(calm), *v = fl_abs(calm);
-    run((fl_call){.op = FL_OP_adam_step,
+    run((fl_call){.op = fl_op_adam_step,
                   .n_out = 3,
                   .n_in = 4,
                   .out = {p, m, v},

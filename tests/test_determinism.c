@@ -133,7 +133,7 @@ static void make_operands(void) {
     in.truth = fl_gt(in.x, fl_num(1));
 }
 
-static fl_var *f_clip(fl_var *x) { return fv_clip(x, 0.5, 1.5); }
+static fl_var *f_clip(fl_var *x) { return fv_clamp(x, fv_num(0.5), fv_num(1.5)); }
 static fl_var *f_where(fl_var *x) { return fv_where(fv_const(in.truth), x, fv_const(in.y)); }
 static fl_var *f_cast(fl_var *x) { return fv_cast(x, FL_F64); }
 static fl_var *f_row(fl_var *x) {

@@ -391,6 +391,10 @@ static void rows_of_op_writers(void) {
     int order[FL_MAX_DIMS] = {0};
     fl_tensor *out = fl_call_out(0, s, FL_F32), *number = fl_num(2);
     NO_AS(fl_stable_max, "fl_amax", (NULL, FL_ALL_AXES), NULLS);
+    NO_AS(fl_unary_op, "fl_exp", (FL_OP_exp, NULL), NULLS);
+    NO_AS(fl_binary_op, "fl_add", (FL_OP_add, o.f23, o.f34), "[2, 3]", "[3, 4]");
+    FINE(fl_formula_value, !fl_formula_value(NULL, NULL));
+    NO(fl_out_new, ("fl_out_new", negative, FL_F32, FL_F32), "[2, -3]");
     FINE(fl_text_of_shape, !strcmp(fl_text_of_shape(s).s, "[2, 3]"));
     ROW(RAISES, "fl_absent", fl_absent("fl_absent", NULL), NULLS);
     FINE(fl_absent, !fl_absent("fl_absent", out));
@@ -420,6 +424,9 @@ static void rows_of_op_writers(void) {
         !fl_run_composed(&(fl_call){.op = FL_OP_sum, .n_out = 1, .out = {out}}), "no composition");
     FINE(fv_recomputed, !fv_recomputed(NULL));
     FINE(fv_record_opt, !fv_record_opt(NULL, NULL));
+    NO(fv_record_formula, (FL_OP_add, o.v23, o.f23), "no formula of x");
+    FINE(fv_formula_reads_x, !fv_formula_reads_x(FL_OP_NONE) && !fv_formula_reads_x(FL_OP_add) &&
+                                 !fv_formula_reads_x(FL_OP_relu) && fv_formula_reads_x(FL_OP_gelu));
     ROW(RAISES, "fv_record_op", !fv_record_op(FL_OP_NONE, o.f23, FV_NONE, FV_NONE, NULL), "no op 0");
 }
 
@@ -597,7 +604,6 @@ static void rows_of_formulas(void) {
     NO(fl_where, (o.b23, o.f23, NULL), NULLS);
     NO(fl_where, (o.i23, o.f23, o.f23), "i64", "not b8");
     NO(fl_where, (o.b23, o.f23, o.f34), "[2, 3]", "[3, 4]");
-    NO(fl_clip, (NULL, 0, 1), NULLS);
     NO(fl_elu, (NULL, 1), NULLS);
     NO(fl_celu, (NULL, 1), NULLS);
     NO(fl_leaky_relu, (NULL, 0.1), NULLS);
@@ -608,7 +614,7 @@ static void rows_of_formulas(void) {
     NO(fl_round, (NULL, 1), NULLS);
     NO(fl_nan_to_num, (NULL, 0, 1, -1), NULLS);
     NO(fl_glu, (NULL, 0), NULLS);
-    NO(fl_clip_tensor, (NULL, NULL, NULL), NULLS);
+    NO(fl_clamp, (NULL, NULL, NULL), NULLS);
     NO(fl_lgamma, (NULL), NULLS);
     NO(fl_digamma, (NULL), NULLS);
     NO(fl_erfc, (NULL), NULLS);
@@ -634,7 +640,7 @@ static void rows_of_formulas(void) {
     NO(fv_round, (NULL, 1), NULLS);
     NO(fv_nan_to_num, (NULL, 0, 1, -1), NULLS);
     NO(fv_glu, (NULL, 0), NULLS);
-    NO(fv_clip_tensor, (NULL, NULL, NULL), NULLS);
+    NO(fv_clamp, (NULL, NULL, NULL), NULLS);
     NO(fv_lgamma, (NULL), NULLS);
     NO(fv_digamma, (NULL), NULLS);
     NO(fv_erfc, (NULL), NULLS);
@@ -654,7 +660,6 @@ static void rows_of_formulas(void) {
     NO(fv_where, (NULL, o.v23, o.v23), NULLS);
     NO(fv_where, (o.v23, o.v23, o.v23), "f32", "not b8");
     NO(fv_where, (o.vb, o.v23, o.v34), "[2, 3]", "[3, 4]");
-    NO(fv_clip, (NULL, 0, 1), NULLS);
     NO(fv_cast, (NULL, FL_F32), NULLS);
     NO(fv_cast, (o.v23, (fl_dtype)99), "dtype 99");
 }
@@ -699,7 +704,7 @@ static void rows_of_reductions(void) {
     NO(fl_argmax, (o.f03, 0, false), "no elements", "[0, 3]");
     NO(fl_argmin, (NULL, 0, false), NULLS);
     NO(fl_argmin, (o.u23, 0, false), "u16");
-    NO_AS(fv_sum_to, "fl_sum", (NULL, FL_SHAPE(3)), NULLS);
+    NO(fv_sum_to, (NULL, FL_SHAPE(3)), NULLS);
     NO(fv_sum_to, (o.v23, FL_SHAPE(4)), "[2, 3]", "[4]");
     NO(fv_sum_to, (o.v23, least), "[2, 3]");
 }
@@ -887,12 +892,12 @@ static void rows_of_softmax(void) {
     NO(fl_softmax_grad, (o.f23, o.f23, 7), "axis 7");
     NO(fl_log_softmax_grad, (NULL, o.f23, 0), NULLS);
     NO(fl_log_softmax_grad, (o.f23, o.f34, 0), "[2, 3]", "[3, 4]");
-    NO(fl_grad1, ((fl_op)-1, o.f23, o.f23, o.f23), "op -1");
-    NO(fl_grad1, (FL_OP_add, o.f23, o.f23, o.f23), "no formula of x");
-    NO(fl_grad1, (FL_OP_exp, NULL, o.f23, o.f23), NULLS);
-    NO(fl_grad1, (FL_OP_exp, o.f23, o.f23, NULL), NULLS);
-    NO(fl_grad1, (FL_OP_gelu, o.f4, o.f23, o.f23), "[4]", "[2, 3]");
-    NO(fl_grad1, (FL_OP_gelu, o.f23, o.f23, o.d23), "f32", "f64");
+    NO(fl_grad1, ((fl_op)-1, o.f23, o.f23, o.f23, NULL), "op -1");
+    NO(fl_grad1, (FL_OP_add, o.f23, o.f23, o.f23, NULL), "no formula of x");
+    NO(fl_grad1, (FL_OP_exp, NULL, o.f23, o.f23, NULL), NULLS);
+    NO(fl_grad1, (FL_OP_exp, o.f23, o.f23, NULL, NULL), NULLS);
+    NO(fl_grad1, (FL_OP_gelu, o.f4, o.f23, o.f23, NULL), "[4]", "[2, 3]");
+    NO(fl_grad1, (FL_OP_gelu, o.f23, o.f23, o.d23, NULL), "f32", "f64");
     NO(fl_grad2, (FL_OP_exp, 3, o.f23, o.f23, o.f23, o.f23, &da, &db), "no formula of a and b");
     NO(fl_grad2, (FL_OP_pow, 3, o.f23, NULL, o.f23, o.f23, &da, &db), NULLS);
     NO(fl_grad2, (FL_OP_pow, 3, o.f23, o.f4, o.f23, o.f23, &da, &db), "[4]", "[2, 3]");
@@ -1007,6 +1012,9 @@ static void rows_of_variables(void) {
     FINE(fv_in_shape, true); /* and fv_args: in asking_back */
     FINE(fv_args, true);
     FINE(fv_in_count, true);
+    FINE(fv_saved_count, true); /* and the two below: in backward functions of every op */
+    FINE(fv_op, true);
+    FINE(fv_own_grad, true);
     CHECK(!never_called);
 }
 

@@ -2,7 +2,7 @@
 
    Every case runs at every instruction set this processor has. References are loops over f64 values
    written here. */
-#include "../fl_composed.h"
+#include "../fl.h"
 #include "../kernels/cpu/force.h"
 #include "../kernels/cpu/levels.h"
 #include "test.h"
@@ -295,7 +295,7 @@ static void check_linear(int64_t m, int64_t n, int64_t k, int layout, fl_op act,
             fl_linear_args a = {act};
             fl_tensor *out[] = {fl_call_out(x->family, FL_SHAPE(m, n), d),
                                 fl_call_out(x->family, FL_SHAPE(m, n), d)};
-            fl_call c = {.op = FL_OP_linear, .n_out = form & 2 ? 2 : 1, .n_in = form & 1 ? 3 : 2,
+            fl_call c = {.op = fl_op_linear, .n_out = form & 2 ? 2 : 1, .n_in = form & 1 ? 3 : 2,
                          .out = {out[0], out[1]}, .in = {x, w, b}, .args = &a};
             char what[128];
             snprintf(what, sizeof what, "linear %lldx%lldx%lld layout %d act %d form %d %s",
@@ -357,7 +357,7 @@ TEST(linear_nan_and_infinity) {
                 one.out[0] = want = fl_call_out(z->family, FL_SHAPE(m, n), FL_F32);
             CHECK(act == FL_OP_NONE || fl_run(&one));
             fl_linear_args a = {act};
-            fl_call c = {.op = FL_OP_linear, .n_out = 1, .n_in = 3, .out = {y}, .in = {x, w, b},
+            fl_call c = {.op = fl_op_linear, .n_out = 1, .n_in = 3, .out = {y}, .in = {x, w, b},
                          .args = &a};
             CHECK(fl_run(&c));
             double *v = values(want);

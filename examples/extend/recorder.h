@@ -439,10 +439,10 @@ static inline bool recorder_replayable(const recorder_tape *tape, const recorder
         return fl_fail("recorder_end: %s draws from a generator of its own, which a replay could "
                        "not advance",
                        fl_op_get_info(r->op)->name);
-    if (r->op == FL_OP_sgd_step && r->n_out > 1 && ((const fl_sgd_args *)r->args)->first)
+    if (r->op == fl_op_sgd_step && r->n_out > 1 && ((const fl_sgd_args *)r->args)->first)
         return fl_fail("recorder_end: the first step of SGD makes its momentum: record a later "
                        "one");
-    const fl_adam_args *adam = r->op == FL_OP_adam_step ? r->args : NULL;
+    const fl_adam_args *adam = r->op == fl_op_adam_step ? r->args : NULL;
     if (adam && (adam->bias1 != 1 || adam->bias2 != 1))
         return fl_fail("recorder_end: Adam's bias corrections change with each step, a replay "
                        "would repeat these");

@@ -58,7 +58,6 @@ FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what);
 #if defined(FL_IMPL_ONLY_DATA_FILE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_DATA_FILE_IMPL
 #define FL_DATA_FILE_IMPL
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -20,7 +20,6 @@ FL_API fl_tensor *fl_data_load_idx(const char *path);
 #if defined(FL_IMPL_ONLY_DATA_IDX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_DATA_IDX_IMPL
 #define FL_DATA_IDX_IMPL
-
 #include <string.h>
 #ifdef FL_USE_ZLIB
 #include <zlib.h>

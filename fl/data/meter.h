@@ -74,8 +74,7 @@ FL_API void fl_data_progress_end(fl_data_progress *p);
 #ifndef FL_DATA_METER_IMPL
 #define FL_DATA_METER_IMPL
 #include "../ops/copy.h"
-#include "../ops/view.h"
-
+#include "../ops/reduce.h"
 #include <math.h>
 #include <string.h>
 #include <time.h>

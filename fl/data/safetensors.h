@@ -53,8 +53,6 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 #ifndef FL_DATA_SAFETENSORS_IMPL
 #define FL_DATA_SAFETENSORS_IMPL
 #include "../ops/copy.h"
-#include "../ops/view.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

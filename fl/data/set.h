@@ -85,7 +85,6 @@ FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
 #define FL_DATA_SET_IMPL
 #include "../ops/copy.h"
 #include "../ops/view.h"
-
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

@@ -31,7 +31,6 @@ FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena);
 #if defined(FL_IMPL_ONLY_MEM_MANAGERS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_MEM_MANAGERS_IMPL
 #define FL_MEM_MANAGERS_IMPL
-
 #include <pthread.h>
 #include <stdlib.h>
 

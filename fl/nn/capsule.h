@@ -34,8 +34,12 @@ FL_API fl_nn_module *fl_nn_capsules_opt(int64_t in, int64_t in_dim, int64_t out,
 #if defined(FL_IMPL_ONLY_NN_CAPSULE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_CAPSULE_IMPL
 #define FL_NN_CAPSULE_IMPL
-
+#include "../ops/elementwise.h"
+#include "../ops/linear.h"
+#include "../ops/random.h"
+#include "../ops/reduce.h"
 #include "../ops/softmax.h"
+#include "../ops/view.h"
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -58,6 +58,7 @@ FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, f
 #ifndef FL_NN_CONV_IMPL
 #define FL_NN_CONV_IMPL
 #include "../ops/conv.h"
+#include "../ops/move.h"
 #include <inttypes.h>
 
 typedef struct fl__nn_conv2d {

@@ -37,7 +37,8 @@ FL_API fl_nn_module *fl_nn_drop_path_opt(double p, fl_nn_dropout_opts o);
 #if defined(FL_IMPL_ONLY_NN_DROPOUT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_DROPOUT_IMPL
 #define FL_NN_DROPOUT_IMPL
-
+#include "../ops/elementwise.h"
+#include "../ops/random.h"
 #include <math.h>
 #include <stdio.h>
 

@@ -45,7 +45,12 @@ FL_API fl_nn_module *fl_nn_sinusoid(int64_t dim, double scale);
 #if defined(FL_IMPL_ONLY_NN_EMBEDDING) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_EMBEDDING_IMPL
 #define FL_NN_EMBEDDING_IMPL
-
+#include "../ops/copy.h"
+#include "../ops/create.h"
+#include "../ops/elementwise.h"
+#include "../ops/embedding.h"
+#include "../ops/random.h"
+#include "../ops/view.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

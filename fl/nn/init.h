@@ -30,7 +30,8 @@ FL_API bool fl_nn_init_glorot_normal(fl_var *p, double gain, fl_rng *rng);
 #if defined(FL_IMPL_ONLY_NN_INIT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_INIT_IMPL
 #define FL_NN_INIT_IMPL
-
+#include "../ops/copy.h"
+#include "../ops/random.h"
 #include <math.h>
 
 /* Overwrites p with t, made on the scope s, and ends the scope. */

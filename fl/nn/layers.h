@@ -76,9 +76,12 @@ FL_API fl_nn_module *fl_nn_adaptive_avg_pool2d(int64_t h, int64_t w);
 #if defined(FL_IMPL_ONLY_NN_LAYERS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_LAYERS_IMPL
 #define FL_NN_LAYERS_IMPL
-
+#include "../ops/activation.h"
+#include "../ops/elementwise.h"
+#include "../ops/linear.h"
 #include "../ops/pool.h"
 #include "../ops/softmax.h"
+#include "../ops/view.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -419,7 +422,7 @@ static fl_vars fl__nn_linear_forward(fl_nn_module *m, fl_vars in) {
         char a[FL_NN_SHAPE], c[FL_NN_SHAPE];
         return fl_nn_fail(m, "input %s, weight %s", fl_nn_shape_text(x, a), fl_nn_shape_text(w, c));
     }
-    return FL_VARS(l->act ? fv_linear_act(x, w, b, l->act) : fv_linear(x, w, b));
+    return FL_VARS(fv_linear_act(x, w, b, l->act));
 }
 
 static void fl__nn_linear_describe(const fl_nn_module *m, char *buf, size_t size) {
@@ -441,7 +444,7 @@ FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts
     const fl__nn_linear l = {in, out, o.act};
     bool ok = in >= 1 && out >= 1;
     if (!ok) fl_fail("fl_nn_linear: in %" PRId64 ", out %" PRId64 ": must be positive", in, out);
-    if (ok && o.act && !fl__is_activation(o.act))
+    if (ok && !fl_linear_takes(o.act))
         ok = fl_fail("fl_nn_linear: .act: op %d is no activation that fl_linear_act takes", (int)o.act);
     if (!ok || !fl_nn_dtype_ok("fl_nn_linear", o.dtype)) return fl_raise();
     fl_quiet(+1);

@@ -1,5 +1,5 @@
 /* module.h - modules, their trees, and what those who write layers need */
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
 #ifndef FL_NN_MODULE_H
 #define FL_NN_MODULE_H
 
@@ -139,7 +139,7 @@ FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf);
 #if defined(FL_IMPL_ONLY_NN_MODULE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_MODULE_IMPL
 #define FL_NN_MODULE_IMPL
-
+#include "../ops/random.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -62,7 +62,9 @@ FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
 #if defined(FL_IMPL_ONLY_NN_NORM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_NORM_IMPL
 #define FL_NN_NORM_IMPL
-
+#include "../ops/copy.h"
+#include "../ops/elementwise.h"
+#include "../ops/norm.h"
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -59,7 +59,7 @@ FL_API void fl_nn_state_free(fl_nn_state *s);
 #if defined(FL_IMPL_ONLY_NN_SAVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_SAVE_IMPL
 #define FL_NN_SAVE_IMPL
-
+#include "../ops/copy.h"
 #include <stdio.h>
 #include <string.h>
 

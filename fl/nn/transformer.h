@@ -64,7 +64,11 @@ FL_API fl_nn_module *fl_nn_transformer_opt(int64_t dim, int64_t heads, int64_t h
 #if defined(FL_IMPL_ONLY_NN_TRANSFORMER) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_TRANSFORMER_IMPL
 #define FL_NN_TRANSFORMER_IMPL
-
+#include "../ops/attention.h"
+#include "../ops/elementwise.h"
+#include "../ops/linear.h"
+#include "../ops/random.h"
+#include "../ops/view.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -254,7 +258,7 @@ static fl_nn_module *fl__nn_block_norm(int64_t dim, const fl_nn_transformer_opts
 static bool fl__nn_transformer_fill(fl_nn_module *m, int64_t dim, int64_t heads, int64_t hidden,
                                     const fl_nn_transformer_opts *o) {
     fl__nn_transformer *t = m->data;
-    const fl_op act = fv__activation_of(t->activation);
+    const fl_op act = fv_linear_act_of(t->activation);
     if (act) t->activation = NULL;
     const fl_nn_attention_opts attention = {.dropout = o->dropout,
                                             .causal = o->causal,

@@ -42,8 +42,11 @@ FL_API fl_nn_module *fl_nn_adaptive_softmax_opt(int64_t dim, fl_shape cutoffs,
 #if defined(FL_IMPL_ONLY_NN_VOCABULARY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_VOCABULARY_IMPL
 #define FL_NN_VOCABULARY_IMPL
-
+#include "../ops/elementwise.h"
+#include "../ops/index.h"
+#include "../ops/order.h"
 #include "../ops/softmax.h"
+#include "../ops/view.h"
 #include <inttypes.h>
 #include <math.h>
 

@@ -56,7 +56,11 @@ FL_PRIVATE void fl__register_activation(void);
 #if defined(FL_IMPL_ONLY_OPS_ACTIVATION) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_ACTIVATION_IMPL
 #define FL_OPS_ACTIVATION_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "reduce.h"
+#include "view.h"
 #define FL_TEXT "activation.h"
 #include "expand.h"
 
@@ -135,7 +139,7 @@ FL_T *FL_W(softshrink)(FL_T *x, double lambda) {
     if (FL_ABSENT("softshrink", x)) return NULL;
     fl_scope s = fl_scope_begin();
     if (!(x = FL_W(_floating)(x))) return FL_GIVE(&s, NULL);
-    return FL_GIVE(&s, SUB(x, FL_W(clip)(x, -lambda, lambda)));
+    return FL_GIVE(&s, SUB(x, FL_W(clamp)(x, CONST(-lambda), CONST(lambda))));
 }
 
 FL_T *FL_W(softplus_beta)(FL_T *x, double beta, double threshold) {

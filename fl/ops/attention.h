@@ -69,7 +69,15 @@ FL_PRIVATE void fl__register_attention(void);
 #if defined(FL_IMPL_ONLY_OPS_ATTENTION) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_ATTENTION_IMPL
 #define FL_OPS_ATTENTION_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "linear.h"
+#include "move.h"
+#include "random.h"
+#include "reduce.h"
+#include "softmax.h"
+#include "view.h"
 #include <math.h>
 #define FL_TEXT "attention.h"
 #include "expand.h"

@@ -65,6 +65,9 @@ FL_PRIVATE void fl__register_conv(void);
 #define FL_OPS_CONV_IMPL
 #include "../../fl_autograd.h"
 #include "copy.h"
+#include "elementwise.h"
+#include "index.h"
+#include "reduce.h"
 #include "view.h"
 #include <string.h>
 #define FL_TEXT "conv.h"

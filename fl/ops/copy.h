@@ -1,7 +1,9 @@
 /* fl/ops/copy.h - copies: casts, clones, writes into a tensor, tensors end to end, blocks of numbers
 
    All run the record copy: x -> y, same shape, any strides and dtypes. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_COPY_H
 #define FL_OPS_COPY_H
 
@@ -40,7 +42,9 @@ FL_API fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src);
 #if defined(FL_IMPL_ONLY_OPS_COPY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_COPY_IMPL
 #define FL_OPS_COPY_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "elementwise.h"
+#include "view.h"
 #include "../../kernels/fl_math.h"
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,9 @@
 /* fl/ops/create.h - sequences, diagonals and windows of numbers
 
    fl_empty, fl_full and the like stand in fl_tensor.h. Computed in f64, so f32 rounds once. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_CREATE_H
 #define FL_OPS_CREATE_H
 
@@ -37,7 +39,11 @@ FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
 #if defined(FL_IMPL_ONLY_OPS_CREATE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_CREATE_IMPL
 #define FL_OPS_CREATE_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "move.h"
+#include "view.h"
 #include "../../kernels/fl_math.h"
 #include <math.h>
 
@@ -48,20 +54,19 @@ fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
     if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
     if ((unsigned)dtype < FL_DTYPE_COUNT && fl_compute_dtype(FL_CLASS_NUM, dtype) != dtype)
         return fl_bad("fl_arange: %s is not supported", fl_dtype_name(dtype));
-    fl_tensor *t = fl__new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
+    fl_tensor *t = fl_out_new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
     fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
     return t ? fl_run_to(FL_OP_iota, t, NULL, NULL, &a) : NULL;
 }
 
 fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
-    if (dtype == FL_DTYPE_NONE) dtype = FL_F32;
-    if (!fl__creatable("fl_eye", FL_SHAPE(n, m), dtype)) return NULL;
     fl_scope s = fl_scope_begin();
+    fl_tensor *like = fl_out_new("fl_eye", FL_SHAPE(n, m), dtype, FL_F32); /* checks both */
+    if (!like) return fl_scope_return(&s, NULL);
     fl_tensor *rows = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
     fl_tensor *eq = fl_eq(rows, fl_arange(0, (double)m, 1, FL_I64));
-    return fl_scope_return(&s, fl_cast(eq, dtype));
+    return fl_scope_return(&s, fl_cast(eq, like->dtype));
 }
-
 
 /* >>like another */
 

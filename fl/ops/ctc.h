@@ -51,7 +51,13 @@ FL_PRIVATE void fl__register_ctc(void);
 #if defined(FL_IMPL_ONLY_OPS_CTC) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_CTC_IMPL
 #define FL_OPS_CTC_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
+#include "elementwise.h"
+#include "index.h"
+#include "reduce.h"
+#include "view.h"
 #include <math.h>
 #define FL__NEVER (-1e30)
 #define FL_TEXT "ctc.h"

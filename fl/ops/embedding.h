@@ -27,7 +27,12 @@ FL_API fl_var *fv_embedding_bag(fl_tensor *index, fl_var *weight, bool mean);
 #if defined(FL_IMPL_ONLY_OPS_EMBEDDING) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_EMBEDDING_IMPL
 #define FL_OPS_EMBEDDING_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "index.h"
+#include "reduce.h"
+#include "view.h"
 #define FL_TEXT "embedding.h"
 #include "expand.h"
 #endif /* FL_OPS_EMBEDDING_IMPL */

@@ -1,21 +1,129 @@
-/* fl/ops/factor.h - what solves and factorises matrices, and its gradients
+/* fl/ops/factor.h - what solves and factorises matrices
 
-   Prototypes stand in fl_composed.h, the slots in kernels/cpu/lapack.h. The gradients are those of
-   M. Giles, "An extended collection of matrix derivative results" (2008), written in fv_ ops, so
-   they have gradients themselves. */
+   Records: matrices are the last two dims, in batches; outputs of svd and eigh may be absent (out[i]
+   NULL). They have no composition: a backend without the slot borrows the cpu's.
+     lu_factor         x [n, n] -> l u in one matrix, i64 pivot [n]: row i was swapped with row pivot[i]
+     solve             a [n, n], b [n, k] -> x = a^-1 b
+     solve_triangular  the same of one triangle of a (args: fl_triangle_args)
+     cholesky          x [n, n], its lower triangle -> l lower, zeros above
+     qr                x [m, n] -> q [m, k], r [k, n], k = min(m, n)
+     svd               x [m, n] -> [u [m, k]], s [k] descending, [vt [k, n]]
+     eigh              x [n, n], its lower triangle -> w [n] ascending, [v [n, n]]
+
+   The gradients are those of M. Giles, "An extended collection of matrix derivative results" (2008),
+   written in fv_ ops, so they have gradients themselves. */
 #ifndef FL_T
-#include "../../fl_composed.h"
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_OPS_FACTOR_H
+#define FL_OPS_FACTOR_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_triangle_args {
+    bool upper; /* else the lower triangle: the other one is not read, */
+    bool unit;  /* nor the diagonal, which counts as ones */
+} fl_triangle_args;
+
+/* Of float matrices, the last two dims, in batches; by LAPACK, without which all but
+   solve_triangular are an error (FL_USE_LAPACK). The first matrix of a batch that has no answer is
+   an error that names it. Gradients of q, u, vt, v hold for distinct (singular) values only, and of
+   cholesky and eigh, which read the lower triangle, are symmetric. */
+/* a^-1 b: b [..., n, k], or a vector [n] for each matrix */
+FL_API fl_tensor *fl_solve(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_solve(fl_var *a, fl_var *b);
+/* The same, reading only a's lower (upper) triangle; with `unit` its diagonal is taken as ones. */
+FL_API fl_tensor *fl_solve_triangular(fl_tensor *a, fl_tensor *b, bool upper, bool unit);
+FL_API fl_var *fv_solve_triangular(fl_var *a, fl_var *b, bool upper, bool unit);
+/* x^-1;  x x ... x, of the inverse for n < 0 */
+FL_API fl_tensor *fl_inverse(fl_tensor *x);
+FL_API fl_var *fv_inverse(fl_var *x);
+FL_API fl_tensor *fl_matrix_power(fl_tensor *x, int64_t n);
+FL_API fl_var *fv_matrix_power(fl_var *x, int64_t n);
+/* l and u in one matrix, l's diagonal of ones left out: l u = x with row i and row pivot[i] swapped,
+   i = 0, 1, ...; *pivot i64 [..., n] */
+FL_API fl_tensor *fl_lu_factor(fl_tensor *x, fl_tensor **pivot);
+/* Determinants; log |det| with *sign (-1, 0, 1; may be NULL). Their gradients need an inverse. */
+FL_API fl_tensor *fl_det(fl_tensor *x);
+FL_API fl_var *fv_det(fl_var *x);
+FL_API fl_tensor *fl_slogdet(fl_tensor *x, fl_tensor **sign);
+FL_API fl_var *fv_slogdet(fl_var *x, fl_tensor **sign);
+/* l lower: l l^T = x */
+FL_API fl_tensor *fl_cholesky(fl_tensor *x);
+FL_API fl_var *fv_cholesky(fl_var *x);
+/* q [..., m, k] with orthonormal columns, *r [..., k, n] upper: q r = x; k = min(m, n) */
+FL_API fl_tensor *fl_qr(fl_tensor *x, fl_tensor **r);
+FL_API fl_var *fv_qr(fl_var *x, fl_var **r);
+/* u [..., m, k], *s [..., k] descending, *vt [..., k, n]: u diag(s) vt = x;  s alone */
+FL_API fl_tensor *fl_svd(fl_tensor *x, fl_tensor **s, fl_tensor **vt);
+FL_API fl_var *fv_svd(fl_var *x, fl_var **s, fl_var **vt);
+FL_API fl_tensor *fl_svdvals(fl_tensor *x);
+FL_API fl_var *fv_svdvals(fl_var *x);
+/* Eigenvalues of symmetric matrices, ascending; *v (may be NULL): their vectors as columns */
+FL_API fl_tensor *fl_eigh(fl_tensor *x, fl_tensor **v);
+FL_API fl_var *fv_eigh(fl_var *x, fl_var **v);
+/* The x of least norm with the least |a x - b|, a of full rank;  Moore and Penrose's inverse, of
+   singular values past rcond (0: max(m, n) eps) times the largest */
+FL_API fl_tensor *fl_lstsq(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_lstsq(fl_var *a, fl_var *b);
+FL_API fl_tensor *fl_pinv(fl_tensor *x, double rcond);
+FL_API fl_var *fv_pinv(fl_var *x, double rcond);
+
+FL_DATA fl_op fl_op_lu_factor, fl_op_solve, fl_op_solve_triangular, fl_op_cholesky, fl_op_qr, fl_op_svd,
+    fl_op_eigh;
+FL_PRIVATE void fl__register_factor(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_FACTOR_H */
+
 #if defined(FL_IMPL_ONLY_OPS_FACTOR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_FACTOR_IMPL
 #define FL_OPS_FACTOR_IMPL
-#include <string.h>
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
+#include "elementwise.h"
+#include "linear.h"
+#include "move.h"
+#include "reduce.h"
+#include "view.h"
 #define FL_TEXT "factor.h"
 #include "expand.h"
+
+/* ---- registration: qr, svd and eigh have gradients of all their results together, see fv__split ---- */
+
+FL_DATA_DEFINED fl_op fl_op_lu_factor, fl_op_solve, fl_op_solve_triangular, fl_op_cholesky, fl_op_qr,
+    fl_op_svd, fl_op_eigh;
+
+FL_PRIVATE void fl__register_factor(void) {
+    static const fl_op_info lu_factor = {.name = "lu_factor", .contains = "cpu"},
+                            solve = {.name = "solve", .contains = "cpu", .gradient = fv__solve_back},
+                            solve_triangular = {.name = "solve_triangular",
+                                                .args_size = sizeof(fl_triangle_args),
+                                                .contains = "cpu",
+                                                .gradient = fv__solve_triangular_back},
+                            cholesky = {.name = "cholesky", .contains = "cpu", .gradient = fv__cholesky_back},
+                            qr = {.name = "qr", .contains = "cpu"},
+                            svd = {.name = "svd", .contains = "cpu"},
+                            eigh = {.name = "eigh", .contains = "cpu"};
+    fl_op_lu_factor = fl_op_register(&lu_factor);
+    fl_op_solve = fl_op_register(&solve);
+    fl_op_solve_triangular = fl_op_register(&solve_triangular);
+    fl_op_cholesky = fl_op_register(&cholesky);
+    fl_op_qr = fl_op_register(&qr);
+    fl_op_svd = fl_op_register(&svd);
+    fl_op_eigh = fl_op_register(&eigh);
+}
 #endif
 #endif
 #else /* the text: see expand.h */
 
-static inline FL_T *FL_W(_turn)(FL_T *x) {
+static inline FL_T *FL_W(_transposed)(FL_T *x) {
     return FL_W(transpose)(x, -1, -2);
 }
 
@@ -63,8 +171,7 @@ static bool fl__joint_batch(const char *fn, const fl_tensor *a, const fl_tensor 
    the first two with it or without it. */
 enum { FL__LOWER, FL__UPPER, FL__DIAGONAL };
 static fl_tensor *fl__ones_where(const fl_tensor *x, int64_t n, int which, bool strict) {
-    fl_tensor *one = fl__number_beside(x, 1, x->dtype);
-    fl_tensor *ones = one ? fl_expand(one, FL_SHAPE(n, n)) : NULL;
+    fl_tensor *ones = fl_expand(fl_new_full(x, FL_SCALAR_SHAPE, 1), FL_SHAPE(n, n));
     if (!ones) return NULL;
     if (which == FL__DIAGONAL) return fl_tril(fl_triu(ones, 0), 0);
     return which == FL__UPPER ? fl_triu(ones, strict) : fl_tril(ones, -(int64_t)strict);
@@ -92,12 +199,12 @@ static bool FL_W(_joined)(const char *fn, FL_T **a, FL_T **b) {
 
 #ifdef FL_ON_TENSORS
 static fl_tensor *fl__solve(fl_tensor *a, fl_tensor *b) {
-    fl_call c = {.op = FL_OP_solve, .n_out = 1, .n_in = 2, .in = {a, b}};
+    fl_call c = {.op = fl_op_solve, .n_out = 1, .n_in = 2, .in = {a, b}};
     return fl__factor_call(&c, (fl_shape[]){fl_shape_of(b)}) ? c.out[0] : NULL;
 }
 
 static fl_tensor *fl__solve_triangular(fl_tensor *a, fl_tensor *b, fl_triangle_args t) {
-    fl_call c = {.op = FL_OP_solve_triangular, .n_out = 1, .n_in = 2, .in = {a, b}, .args = &t};
+    fl_call c = {.op = fl_op_solve_triangular, .n_out = 1, .n_in = 2, .in = {a, b}, .args = &t};
     return fl__factor_call(&c, (fl_shape[]){fl_shape_of(b)}) ? c.out[0] : NULL;
 }
 #endif
@@ -106,14 +213,14 @@ static fl_tensor *fl__solve_triangular(fl_tensor *a, fl_tensor *b, fl_triangle_a
 /* db = a^-T dx, da = -db x^T */
 static fl_var *fv__solve(fl_var *a, fl_var *b);
 static void fv__solve_back(fl_node *n, fl_var *dx) {
-    fl_var *db = fv__solve(fv__turn(fv_saved(n, 0)), dx);
+    fl_var *db = fv__solve(fv__transposed(fv_saved(n, 0)), dx);
     fv_add_grad(n, 1, db);
-    if (fv_needs(n, 0)) fv_add_grad(n, 0, NEG(fv_matmul(db, fv__turn(fv_saved(n, 1)))));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, NEG(fv_matmul(db, fv__transposed(fv_saved(n, 1)))));
 }
 static fl_var *fv__solve(fl_var *a, fl_var *b) {
     if (!a || !b) return NULL;
-    return fv_record_args("solve", fl__solve(fv_value(a), fv_value(b)), fv__solve_back, FV_IN(a, b),
-                          FV_SAVE(a, FV_OUT), NULL, 0);
+    fl_tensor *x = fl__solve(fv_value(a), fv_value(b));
+    return fv_record_op(fl_op_solve, x, FV_IN(a, b), FV_SAVE(a, FV_OUT), NULL);
 }
 
 /* The same, but da is zero where a is not read. */
@@ -121,19 +228,18 @@ static fl_var *fv__solve_triangular(fl_var *a, fl_var *b, fl_triangle_args t);
 static void fv__solve_triangular_back(fl_node *n, fl_var *dx) {
     fl_triangle_args t = *(const fl_triangle_args *)fv_args(n);
     fl_var *a = fv_saved(n, 0);
-    fl_var *db = fv__solve_triangular(fv__turn(a), dx, (fl_triangle_args){!t.upper, t.unit});
+    fl_var *db = fv__solve_triangular(fv__transposed(a), dx, (fl_triangle_args){!t.upper, t.unit});
     fv_add_grad(n, 1, db);
     if (!fv_needs(n, 0) || !a) return;
     int64_t size = a->value->shape[a->value->ndim - 1];
     fl_tensor *read = fl__ones_where(a->value, size, t.upper ? FL__UPPER : FL__LOWER, t.unit);
-    fl_var *da = fv_matmul(db, fv__turn(fv_saved(n, 1)));
+    fl_var *da = fv_matmul(db, fv__transposed(fv_saved(n, 1)));
     fv_add_grad(n, 0, NEG(MUL(da, fv_const(read))));
 }
 static fl_var *fv__solve_triangular(fl_var *a, fl_var *b, fl_triangle_args t) {
     if (!a || !b) return NULL;
     fl_tensor *x = fl__solve_triangular(fv_value(a), fv_value(b), t);
-    return fv_record_args("solve_triangular", x, fv__solve_triangular_back, FV_IN(a, b),
-                          FV_SAVE(a, FV_OUT), &t, sizeof t);
+    return fv_record_op(fl_op_solve_triangular, x, FV_IN(a, b), FV_SAVE(a, FV_OUT), &t);
 }
 #endif
 
@@ -207,7 +313,7 @@ fl_tensor *fl_lu_factor(fl_tensor *x, fl_tensor **pivot) {
     if (fl_absent("fl_lu_factor", x) || fl_absent("fl_lu_factor", pivot) ||
         !fl__are_matrices("fl_lu_factor", x, true))
         return NULL;
-    fl_call c = {.op = FL_OP_lu_factor, .n_out = 2, .n_in = 1, .in = {x}};
+    fl_call c = {.op = fl_op_lu_factor, .n_out = 2, .n_in = 1, .in = {x}};
     c.out[0] = fl_call_out(x->family, fl_shape_of(x), x->dtype);
     c.out[1] = fl_call_out(x->family, fl__batch_of(x, 1, x->shape[x->ndim - 1], 0), FL_I64);
     if (!c.out[0] || !c.out[1] || !fl_run(&c)) return fl_raise();
@@ -249,8 +355,8 @@ fl_tensor *fl_slogdet(fl_tensor *x, fl_tensor **sign) {
 /* dx = dy x^-T, times det x. */
 static void fv__det_back(fl_node *n, fl_var *dy) {
     fl_var *det = fv_saved(n, 1), *scale = det ? MUL(dy, det) : dy;
-    fl_var *turned = fv__turn(fv_inverse(fv_saved(n, 0)));
-    fv_add_grad(n, 0, MUL(turned, fv_unsqueeze(fv_unsqueeze(scale, -1), -1)));
+    fl_var *inverse = fv__transposed(fv_inverse(fv_saved(n, 0)));
+    fv_add_grad(n, 0, MUL(inverse, fv_unsqueeze(fv_unsqueeze(scale, -1), -1)));
 }
 fl_var *fv_det(fl_var *x) {
     return fv_record_args("det", fl_det(fv_value(x)), fv__det_back, FV_IN(x), FV_SAVE(x, FV_OUT),
@@ -267,7 +373,7 @@ fl_var *fv_slogdet(fl_var *x, fl_tensor **sign) {
 #ifdef FL_ON_TENSORS
 fl_tensor *fl_cholesky(fl_tensor *x) {
     if (fl_absent("fl_cholesky", x) || !fl__are_matrices("fl_cholesky", x, true)) return NULL;
-    fl_call c = {.op = FL_OP_cholesky, .n_out = 1, .n_in = 1, .in = {x}};
+    fl_call c = {.op = fl_op_cholesky, .n_out = 1, .n_in = 1, .in = {x}};
     return fl__factor_call(&c, (fl_shape[]){fl_shape_of(x)}) ? c.out[0] : NULL;
 }
 #endif
@@ -279,23 +385,22 @@ static fl_var *fv__mirrored(fl_var *m) {
     int64_t n = m->value->shape[m->value->ndim - 1];
     fl_var *with = fv_const(fl__ones_where(m->value, n, FL__LOWER, false));
     fl_var *without = fv_const(fl__ones_where(m->value, n, FL__LOWER, true));
-    return with && without ? ADD(MUL(m, with), fv__turn(MUL(m, without))) : NULL;
+    return with && without ? ADD(MUL(m, with), fv__transposed(MUL(m, without))) : NULL;
 }
 
 /* y r^-T, of an upper r, or y l^-1 as (l^-T y^T)^T for r = l^T */
 static fl_var *fv__right_solve(fl_var *y, fl_var *r) {
-    return fv__turn(fv__solve_triangular(r, fv__turn(y), (fl_triangle_args){true, false}));
+    return fv__transposed(fv__solve_triangular(r, fv__transposed(y), (fl_triangle_args){true, false}));
 }
 
 /* dx = l^-T mirrored(l^T dl) l^-1 / 2 */
 static void fv__cholesky_back(fl_node *n, fl_var *dl) {
-    fl_var *u = fv__turn(fv_saved(n, 0)), *m = fv__mirrored(fv_matmul(u, dl));
+    fl_var *u = fv__transposed(fv_saved(n, 0)), *m = fv__mirrored(fv_matmul(u, dl));
     fl_var *left = fv__solve_triangular(u, m, (fl_triangle_args){true, false});
     fv_add_grad(n, 0, MUL(CONST(0.5), fv__right_solve(left, u)));
 }
 fl_var *fv_cholesky(fl_var *x) {
-    return fv_record_args("cholesky", fl_cholesky(fv_value(x)), fv__cholesky_back, FV_IN(x),
-                          FV_SAVE(FV_OUT), NULL, 0);
+    return fv_record_op(fl_op_cholesky, fl_cholesky(fv_value(x)), FV_IN(x), FV_SAVE(FV_OUT), NULL);
 }
 #endif
 
@@ -346,7 +451,7 @@ static bool fv__split(const char *name, fl_var *x, fl_back_fn back, int n, fl_te
 
 /* x - p p^T x: what of x lies outside the columns of p */
 static fl_var *fv__outside(fl_var *x, fl_var *p) {
-    return SUB(x, fv_matmul(p, fv_matmul(fv__turn(p), x)));
+    return SUB(x, fv_matmul(p, fv_matmul(fv__transposed(p), x)));
 }
 
 /* 1 / (s_j - s_i) beside the diagonal; 0 on it and where the two are equal */
@@ -371,7 +476,7 @@ fl_tensor *fl_qr(fl_tensor *x, fl_tensor **r) {
     if (fl_absent("fl_qr", x) || fl_absent("fl_qr", r) || !fl__are_matrices("fl_qr", x, false))
         return NULL;
     int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1], k = m < n ? m : n;
-    fl_call c = {.op = FL_OP_qr, .n_out = 2, .n_in = 1, .in = {x}};
+    fl_call c = {.op = fl_op_qr, .n_out = 2, .n_in = 1, .in = {x}};
     fl_shape out[] = {fl__batch_of(x, 2, m, k), fl__batch_of(x, 2, k, n)};
     if (!fl__factor_call(&c, out)) return NULL;
     *r = c.out[1];
@@ -385,7 +490,7 @@ static void fv__qr_back(fl_node *n, fl_var *dy) {
     const fv__parts *p = fv_args(n);
     fl_var *q = fv__part(fv_saved(n, 0), p, 0), *r = fv__part(fv_saved(n, 0), p, 1);
     fl_var *dq = fv__part(dy, p, 0), *dr = fv__part(dy, p, 1);
-    fl_var *m = SUB(fv_matmul(r, fv__turn(dr)), fv_matmul(fv__turn(dq), q));
+    fl_var *m = SUB(fv_matmul(r, fv__transposed(dr)), fv_matmul(fv__transposed(dq), q));
     fv_add_grad(n, 0, fv__right_solve(ADD(dq, fv_matmul(q, fv__mirrored(m))), r));
 }
 
@@ -401,7 +506,7 @@ fl_var *fv_qr(fl_var *x, fl_var **r) {
     bool ok = square && (t[0] = fl_qr(fv_value(square), &t[1])) != NULL &&
               fv__split("qr", square, fv__qr_back, 2, t, y);
     if (ok && rest) { /* r = q^T x */
-        fl_var *both[] = {y[1], fv_matmul(fv__turn(y[0]), rest)};
+        fl_var *both[] = {y[1], fv_matmul(fv__transposed(y[0]), rest)};
         ok = (y[1] = fv_concat(both, 2, -1)) != NULL;
     }
     if (ok) *r = fl_promote(&s, y[1]);
@@ -416,7 +521,7 @@ fl_var *fv_qr(fl_var *x, fl_var **r) {
 static bool fl__svd(const char *fn, fl_tensor *x, bool vectors, fl_tensor **t) {
     if (fl_absent(fn, x) || !fl__are_matrices(fn, x, false)) return false;
     int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1], k = m < n ? m : n;
-    fl_call c = {.op = FL_OP_svd, .n_out = 3, .n_in = 1, .in = {x}};
+    fl_call c = {.op = fl_op_svd, .n_out = 3, .n_in = 1, .in = {x}};
     fl_shape out[] = {vectors ? fl__batch_of(x, 2, m, k) : fl__unwanted, fl__batch_of(x, 1, k, 0),
                       vectors ? fl__batch_of(x, 2, k, n) : fl__unwanted};
     if (!fl__factor_call(&c, out)) return false;
@@ -445,19 +550,19 @@ fl_tensor *fl_svdvals(fl_tensor *x) {
 static void fv__svd_back(fl_node *n, fl_var *dy) {
     const fv__parts *p = fv_args(n);
     fl_var *all = fv_saved(n, 0), *u = fv__part(all, p, 0), *s = fv__part(all, p, 1);
-    fl_var *vt = fv__part(all, p, 2), *v = fv__turn(vt), *du = fv__part(dy, p, 0);
-    fl_var *ds = fv__part(dy, p, 1), *dv = fv__turn(fv__part(dy, p, 2));
+    fl_var *vt = fv__part(all, p, 2), *v = fv__transposed(vt), *du = fv__part(dy, p, 0);
+    fl_var *ds = fv__part(dy, p, 1), *dv = fv__transposed(fv__part(dy, p, 2));
     fl_var *gaps = fv__gaps(MUL(s, s)), *row = fv_unsqueeze(s, -2), *column = fv_unsqueeze(s, -1);
-    fl_var *a = fv_matmul(fv__turn(u), du), *b = fv_matmul(fv__turn(v), dv);
-    a = MUL(MUL(SUB(a, fv__turn(a)), gaps), row);
-    b = MUL(MUL(SUB(b, fv__turn(b)), gaps), column);
+    fl_var *a = fv_matmul(fv__transposed(u), du), *b = fv_matmul(fv__transposed(v), dv);
+    a = MUL(MUL(SUB(a, fv__transposed(a)), gaps), row);
+    b = MUL(MUL(SUB(b, fv__transposed(b)), gaps), column);
     fl_var *dx = fv_matmul(fv_matmul(u, ADD(ADD(a, b), fv__spread(ds))), vt);
     fl_var *safe = SELECT(EQ(row, CONST(0)), CONST(1), row);
     fl_shape x = fv_in_shape(n, 0), k = p->shape[1];
     if (x.dim[x.ndim - 2] > k.dim[k.ndim - 1])
         dx = ADD(dx, fv_matmul(fv__outside(DIV(du, safe), u), vt));
     if (x.dim[x.ndim - 1] > k.dim[k.ndim - 1])
-        dx = ADD(dx, fv_matmul(u, fv__turn(fv__outside(DIV(dv, safe), v))));
+        dx = ADD(dx, fv_matmul(u, fv__transposed(fv__outside(DIV(dv, safe), v))));
     fv_add_grad(n, 0, dx);
 }
 
@@ -486,7 +591,7 @@ fl_var *fv_svdvals(fl_var *x) {
 #ifdef FL_ON_TENSORS
 fl_tensor *fl_eigh(fl_tensor *x, fl_tensor **v) {
     if (fl_absent("fl_eigh", x) || !fl__are_matrices("fl_eigh", x, true)) return NULL;
-    fl_call c = {.op = FL_OP_eigh, .n_out = 2, .n_in = 1, .in = {x}};
+    fl_call c = {.op = fl_op_eigh, .n_out = 2, .n_in = 1, .in = {x}};
     fl_shape out[] = {fl__batch_of(x, 1, x->shape[x->ndim - 1], 0),
                       v ? fl_shape_of(x) : fl__unwanted};
     if (!fl__factor_call(&c, out)) return NULL;
@@ -501,8 +606,8 @@ static void fv__eigh_back(fl_node *n, fl_var *dy) {
     const fv__parts *p = fv_args(n);
     fl_var *w = fv__part(fv_saved(n, 0), p, 0), *v = fv__part(fv_saved(n, 0), p, 1);
     fl_var *dw = fv__part(dy, p, 0), *dv = fv__part(dy, p, 1);
-    fl_var *inner = ADD(MUL(fv_matmul(fv__turn(v), dv), fv__gaps(w)), fv__spread(dw));
-    fv_add_grad(n, 0, fv_matmul(v, fv_matmul(inner, fv__turn(v))));
+    fl_var *inner = ADD(MUL(fv_matmul(fv__transposed(v), dv), fv__gaps(w)), fv__spread(dw));
+    fv_add_grad(n, 0, fv_matmul(v, fv_matmul(inner, fv__transposed(v))));
 }
 
 fl_var *fv_eigh(fl_var *x, fl_var **v) {
@@ -529,10 +634,10 @@ FL_T *FL_W(lstsq)(FL_T *a, FL_T *b) {
         return fl_bad("fl_lstsq: shapes %s and %s do not fit", FL_SHAPE_TEXT(ta),
                        FL_SHAPE_TEXT(tb));
     fl_scope s = fl_scope_begin();
-    FL_T *r, *q = FL_W(qr)(wide ? FL_W(_turn)(a) : a, &r), *x = NULL;
-    if (q && wide) x = FL_W(matmul)(q, FL_W(solve_triangular)(FL_W(_turn)(r), b, false, false));
+    FL_T *r, *q = FL_W(qr)(wide ? FL_W(_transposed)(a) : a, &r), *x = NULL;
+    if (q && wide) x = FL_W(matmul)(q, FL_W(solve_triangular)(FL_W(_transposed)(r), b, false, false));
     if (q && !wide)
-        x = FL_W(solve_triangular)(r, FL_W(matmul)(FL_W(_turn)(q), b), true, false);
+        x = FL_W(solve_triangular)(r, FL_W(matmul)(FL_W(_transposed)(q), b), true, false);
     return FL_GIVE(&s, x);
 }
 
@@ -541,16 +646,16 @@ fl_tensor *fl_pinv(fl_tensor *x, double rcond) {
     if (fl_absent("fl_pinv", x) || !fl__are_matrices("fl_pinv", x, false)) return NULL;
     fl_scope scope = fl_scope_begin();
     int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1];
-    if (m == 0 || n == 0) return fl_scope_return(&scope, fl_clone(fl__turn(x)));
+    if (m == 0 || n == 0) return fl_scope_return(&scope, fl_clone(fl__transposed(x)));
     fl_dtype d = x->dtype;
-    fl_tensor *s, *vt, *u = fl_svd(fl__widened(x), &s, &vt);
+    fl_tensor *s, *vt, *u = fl_svd(FL_W(_widened)(x), &s, &vt);
     if (!u) return fl_scope_return(&scope, NULL);
     double eps = d == FL_F64 ? 0x1p-52 : 0x1p-23;
     if (rcond == 0) rcond = (double)(m > n ? m : n) * eps;
     fl_tensor *least = MUL(CONST(rcond), fl_amax(s, FL_AXES_KEEP(-1)));
     fl_tensor *counts = LT(least, s);
     fl_tensor *t = SELECT(counts, DIV(CONST(1), SELECT(counts, s, CONST(1))), CONST(0));
-    fl_tensor *y = fl_matmul(MUL(fl__turn(vt), fl_unsqueeze(t, -2)), fl__turn(u));
+    fl_tensor *y = fl_matmul(MUL(fl__transposed(vt), fl_unsqueeze(t, -2)), fl__transposed(u));
     return fl_scope_return(&scope, y ? fl_cast(y, d) : NULL);
 }
 #endif
@@ -558,7 +663,7 @@ fl_tensor *fl_pinv(fl_tensor *x, double rcond) {
 #ifdef FL_ON_VARS
 /* y = x^+: dx = -y^T dy y^T + (1 - x y) dy^T y y^T + y^T y dy^T (1 - y x) */
 static void fv__pinv_back(fl_node *n, fl_var *dy) {
-    fl_var *x = fv_saved(n, 0), *y = fv_saved(n, 1), *yt = fv__turn(y), *t = fv__turn(dy);
+    fl_var *x = fv_saved(n, 0), *y = fv_saved(n, 1), *yt = fv__transposed(y), *t = fv__transposed(dy);
     fl_var *inside = fv_matmul(fv_matmul(yt, dy), yt);
     fl_var *left = fv_matmul(fv_matmul(t, y), yt), *right = fv_matmul(fv_matmul(yt, y), t);
     left = SUB(left, fv_matmul(x, fv_matmul(y, left)));

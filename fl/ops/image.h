@@ -65,6 +65,9 @@ FL_API fl_var *fv_affine_grid(fl_var *theta, int64_t h, int64_t w, bool align);
 #include "../../fl_autograd.h"
 #include "copy.h"
 #include "create.h"
+#include "elementwise.h"
+#include "index.h"
+#include "reduce.h"
 #include "view.h"
 #include <math.h>
 #include <string.h>
@@ -212,7 +215,7 @@ static FL_T *FL_W(_grid_place)(FL_T *grid, int axis, int64_t n, fl_grid_opts o) 
     at = o.align ? MUL(at, CONST(last / 2)) : SUB(MUL(at, CONST((last + 1) / 2)), CONST(0.5));
     if (o.outside == FL_GRID_REFLECT)
         at = o.align ? FL_W(_grid_mirrored)(at, 0, last) : FL_W(_grid_mirrored)(at, -0.5, last + 1);
-    return at && o.outside != FL_GRID_ZEROS ? FL_W(clip)(at, 0, last) : at;
+    return at && o.outside != FL_GRID_ZEROS ? FL_W(clamp)(at, CONST(0), CONST(last)) : at;
 }
 
 /* x [n, c, h w] at the whole places (px, py) [n, p], 0 outside. */

@@ -1,23 +1,260 @@
-/* fl/ops/index.h - reading and writing by indices and masks, and what sorting finds out
+/* fl/ops/index.h - reading and writing by indices and masks
 
-   Prototypes and rules stand in fl_composed.h. Index tensors and masks are plain tensors in both
-   forms. Several indices become one into the leading dims made one, and rows of what is left go by
-   index_select, scatter and scatter_add: in order, so repeated indices are defined. */
+   gather, scatter_add and scatter are ops of the table (args: fl_axis_args); the others are composed of
+   them. Index tensors are i64, masks b8, src of x's dtype, and in both forms plain tensors. Of repeated
+   indices the last one stays; where things add up, they do so in order. An index outside its axis is an
+   error; those below 0 count from the end where it says so: [-n, n). */
 #ifndef FL_T
-#include "../../fl_composed.h"
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_OPS_INDEX_H
+#define FL_OPS_INDEX_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y[..i..] = x[..index[..i..]..] along axis; index's other dims are at most x's. */
+FL_API fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index);
+FL_API fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index);
+/* Copy of x with src[..i..] added at index[..i..]; repeats add up in order. index and src have one
+   shape. */
+FL_API fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
+FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src);
+/* Copy of x with src[..i..] written at index[..i..]; of repeats the last one stays. */
+FL_API fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
+FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src);
+/* Rows index (1-D) of x along axis. */
+FL_API fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index);
+FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index);
+/* index [...] -> f32 [..., classes]. */
+FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
+/* Elements index of x as a vector, in index's shape. [-n, n) */
+FL_API fl_tensor *fl_take(fl_tensor *x, fl_tensor *index);
+FL_API fl_var *fv_take(fl_var *x, fl_tensor *index);
+/* fl_gather with x and index broadcast in the dims besides axis */
+FL_API fl_tensor *fl_take_along(fl_tensor *x, fl_tensor *index, int axis);
+FL_API fl_var *fv_take_along(fl_var *x, fl_tensor *index, int axis);
+/* x[i, j, ...]: n indices, broadcast with each other, one for each leading axis; what is left of
+   x's dims follows theirs. [-size, size). index_put: a copy of x with values (a number, or of a
+   shape that broadcasts to that) written there, or added. */
+FL_API fl_tensor *fl_index(fl_tensor *x, fl_tensor *const *index, int n);
+FL_API fl_var *fv_index(fl_var *x, fl_tensor *const *index, int n);
+FL_API fl_tensor *fl_index_put(fl_tensor *x, fl_tensor *const *index, int n, fl_tensor *values,
+                               bool accumulate);
+FL_API fl_var *fv_index_put(fl_var *x, fl_tensor *const *index, int n, fl_var *values,
+                            bool accumulate);
+/* n vectors of indices become grid[0 .. n), with which the two above read and write the Cartesian
+   product, as numpy.ix_ does. */
+FL_API bool fl_ix(fl_tensor *const *index, int n, fl_tensor **grid);
+/* Copies of x with alpha src added to, src written to, or value in the places index (a vector)
+   along axis. src has x's shape but for axis. index_fill: [-size, size) */
+FL_API fl_tensor *fl_index_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src,
+                               double alpha);
+FL_API fl_var *fv_index_add(fl_var *x, int axis, fl_tensor *index, fl_var *src, double alpha);
+FL_API fl_tensor *fl_index_copy(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
+FL_API fl_var *fv_index_copy(fl_var *x, int axis, fl_tensor *index, fl_var *src);
+FL_API fl_tensor *fl_index_fill(fl_tensor *x, int axis, fl_tensor *index, double value);
+FL_API fl_var *fv_index_fill(fl_var *x, int axis, fl_tensor *index, double value);
+/* With x and mask broadcast: value where it is true;  the elements where it is true, a vector;  the
+   first elements of src in turn where it is true, which must be enough */
+FL_API fl_tensor *fl_masked_fill(fl_tensor *x, fl_tensor *mask, double value);
+FL_API fl_var *fv_masked_fill(fl_var *x, fl_tensor *mask, double value);
+FL_API fl_tensor *fl_masked_select(fl_tensor *x, fl_tensor *mask);
+FL_API fl_var *fv_masked_select(fl_var *x, fl_tensor *mask);
+FL_API fl_tensor *fl_masked_scatter(fl_tensor *x, fl_tensor *mask, fl_tensor *src);
+FL_API fl_var *fv_masked_scatter(fl_var *x, fl_tensor *mask, fl_var *src);
+/* How often 0, 1, ... appear in a vector of integers, none below 0, in at least so many bins: i64;
+   or the sums of their weights (or NULL): f32 for f32, else f64. */
+FL_API fl_tensor *fl_bincount(fl_tensor *x, fl_tensor *weights, int64_t least);
+FL_API fl_var *fv_bincount(fl_tensor *x, fl_var *weights, int64_t least);
+/* Elements in each of equal bins from low to high (low = high: of the least and largest element),
+   the last one closed; others do not count. In x's dtype, of integers f32. */
+FL_API fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_INDEX_H */
+
 #if defined(FL_IMPL_ONLY_OPS_INDEX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_INDEX_IMPL
 #define FL_OPS_INDEX_IMPL
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
+#include "elementwise.h"
+#include "order.h"
+#include "reduce.h"
+#include "view.h"
 #include <math.h>
-#define FL_TEXT "index.h"
-#include "expand.h"
-#endif
-#endif
-#else /* the text: see expand.h */
 
-/* >>helpers */
+/* ---- gather, scatter ---- */
 
-#ifdef FL_ON_TENSORS
+/* index fits x: i64, as many dims, none larger besides axis. */
+static bool fl__index_fits(const char *fn, const fl_tensor *x, int axis, const fl_tensor *index) {
+    if (index->dtype != FL_I64)
+        return fl_refuse("%s: the index is %s, not i64", fn, fl_dtype_name(index->dtype));
+    bool ok = index->ndim == x->ndim;
+    for (int i = 0; ok && i < x->ndim; i++) ok = i == axis || index->shape[i] <= x->shape[i];
+    if (!ok)
+        fl_bad("%s: index of shape %s for shape %s, axis %d", fn, FL_SHAPE_TEXT(index),
+                FL_SHAPE_TEXT(x), axis);
+    return ok;
+}
+
+/* x cut to index's size in the dims besides axis. */
+static fl_tensor *fl__cut_to(fl_tensor *x, int axis, const fl_tensor *index) {
+    for (int i = 0; x && i < index->ndim; i++)
+        if (i != axis && index->shape[i] != x->shape[i]) x = fl_slice(x, i, 0, index->shape[i], 1);
+    return x;
+}
+
+fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
+    if (fl_absent("fl_gather", x) || fl_absent("fl_gather", index) || !(index = fl_stored(index)) ||
+        (axis = fl_axis_of("fl_gather", x, axis)) < 0 ||
+        !fl__index_fits("fl_gather", x, axis, index) || !fl_same_family("gather", x, index) ||
+        !(x = fl__cut_to(x, axis, index)))
+        return NULL;
+    fl_axis_args a = {axis};
+    fl_tensor *y = fl_call_out(x->family, fl_shape_of(index), x->dtype);
+    return fl_run_to(FL_OP_gather, y, x, index, &a);
+}
+
+static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axis, fl_tensor *index,
+                                 fl_tensor *src) {
+    if (fl_absent(fn, x) || fl_absent(fn, index) || fl_absent(fn, src) || !(x = fl_stored(x)) ||
+        !(index = fl_stored(index)) || !(src = fl_stored(src)) ||
+        (axis = fl_axis_of(fn, x, axis)) < 0 || !fl__index_fits(fn, x, axis, index) ||
+        !fl_same_family(fn + 3, x, index) || !fl_same_family(fn + 3, x, src))
+        return NULL;
+    if (!fl_same_shape(index, src))
+        return fl_bad("%s: index %s and src %s differ in shape", fn, FL_SHAPE_TEXT(index),
+                       FL_SHAPE_TEXT(src));
+    if (src->dtype != x->dtype)
+        return fl_bad("%s: x is %s, src %s", fn, fl_dtype_name(x->dtype),
+                       fl_dtype_name(src->dtype));
+    if (op == FL_OP_scatter_add && !fl_compute_dtype(FL_CLASS_NUM, x->dtype))
+        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+    fl_axis_args a = {axis};
+    fl_call c = {.op = op, .n_out = 1, .n_in = 3, .in = {x, index, src}, .args = &a};
+    c.out[0] = fl_out_like(x, x->dtype);
+    return c.out[0] ? fl_run_result(&c) : fl_raise();
+}
+fl_tensor *fl_scatter_add(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) {
+    return fl__scatter_op(FL_OP_scatter_add, "fl_scatter_add", x, axis, index, src);
+}
+fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) {
+    return fl__scatter_op(FL_OP_scatter, "fl_scatter", x, axis, index, src);
+}
+
+fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
+    if (fl_absent("fl_index_select", x) || fl_absent("fl_index_select", index) ||
+        (axis = fl_axis_of("fl_index_select", x, axis)) < 0)
+        return NULL;
+    if (index->ndim != 1 || index->dtype != FL_I64)
+        return fl_bad("fl_index_select: the index is %s of shape %s, not i64 of one dim",
+                       fl_dtype_name(index->dtype), FL_SHAPE_TEXT(index));
+    fl_scope s = fl_scope_begin();
+    fl_shape column = {x->ndim, {0}}, full = fl_shape_of(x);
+    for (int i = 0; i < x->ndim; i++) column.dim[i] = i == axis ? index->shape[0] : 1;
+    full.dim[axis] = index->shape[0];
+    return fl_scope_return(&s, fl_gather(x, axis, fl_expand(fl_reshape(index, column), full)));
+}
+
+fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
+    if (fl_absent("fl_one_hot", index)) return NULL;
+    if (index->dtype != FL_I64)
+        return fl_bad("fl_one_hot: the index is %s, not i64", fl_dtype_name(index->dtype));
+    if (classes < 0 || classes > (int64_t)1 << 53)
+        return fl_bad("fl_one_hot: %lld classes", (long long)classes);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *eq = fl_eq(fl_unsqueeze(index, -1), fl_arange(0, (double)classes, 1, FL_I64));
+    return fl_scope_return(&s, fl_cast(eq, FL_F32));
+}
+
+/* One zero, seen in that shape: what a scatter starts from is read once. */
+static fl_var *fv__zeros(const fl_tensor *like, fl_shape shape) {
+    return fv_const(fl_expand(fl_new_full(like, FL_SCALAR_SHAPE, 0), shape));
+}
+
+static void fv__gather_back(fl_node *n, fl_var *dy) {
+    fl_var *index = fv_saved(n, 0), *zeros = fv__zeros(dy->value, fv_in_shape(n, 0));
+    fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), fv_value(index), dy));
+}
+
+fl_var *fv_gather(fl_var *x, int axis, fl_tensor *index) {
+    fl_tensor *value = fl_gather(fv_value(x), axis, index);
+    fl_var *saved = value ? fv_const(index) : NULL;
+    return saved ? fv_record_args("gather", value, fv__gather_back, FV_IN(x), FV_SAVE(saved), &axis,
+                                  sizeof axis)
+                 : NULL;
+}
+
+static void fv__scatter_add_back(fl_node *n, fl_var *dy) {
+    fl_var *index = fv_saved(n, 0);
+    fv_add_grad(n, 0, dy);
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_gather(dy, *(const int *)fv_args(n), fv_value(index)));
+}
+
+fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
+    fl_tensor *value = fl_scatter_add(fv_value(x), axis, index, fv_value(src));
+    fl_var *saved = value ? fv_const(index) : NULL;
+    if (!saved) return NULL;
+    return fv_record_args("scatter_add", value, fv__scatter_add_back, FV_IN(x, src), FV_SAVE(saved),
+                          &axis, sizeof axis);
+}
+
+/* b8, of index's shape: true for the elements that are the last to write their place. */
+static fl_tensor *fv__winners(fl_tensor *index, fl_shape in, int axis) {
+    fl_shape shape = fl_shape_of(index);
+    fl_tensor *number = fl_arange(0, (double)fl_numel(index), 1, FL_I64);
+    number = fl_to(fl_reshape(number, shape), fl_family_name(index));
+    fl_tensor *last = fl_to(fl_full(in, -1, FL_I64), fl_family_name(index));
+    return fl_eq(fl_gather(fl_scatter(last, axis, index, number), axis, index), number);
+}
+
+static void fv__scatter_back(fl_node *n, fl_var *dy) {
+    int axis = *(const int *)fv_args(n);
+    fl_tensor *index = fv_value(fv_saved(n, 0));
+    if (!index) return;
+    fl_var *zeros = fv_const(fl_new_full(dy->value, fl_shape_of(index), 0));
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_scatter(dy, axis, index, zeros));
+    if (!fv_needs(n, 1)) return;
+    fl_tensor *won = fv__winners(index, fv_in_shape(n, 0), axis);
+    fv_add_grad(n, 1, fv_where(fv_const(won), fv_gather(dy, axis, index), fv_num(0)));
+}
+
+fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
+    fl_tensor *value = fl_scatter(fv_value(x), axis, index, fv_value(src));
+    fl_var *saved = value ? fv_const(index) : NULL;
+    if (!saved) return NULL;
+    return fv_record_args("scatter", value, fv__scatter_back, FV_IN(x, src), FV_SAVE(saved), &axis,
+                          sizeof axis);
+}
+
+static void fv__index_select_back(fl_node *n, fl_var *dy) {
+    fl_shape in = fv_in_shape(n, 0), column = {.ndim = in.ndim};
+    int axis = *(const int *)fv_args(n);
+    for (int d = 0; d < in.ndim; d++) column.dim[d] = d == axis ? dy->value->shape[d] : 1;
+    fl_tensor *index =
+        fl_expand(fl_reshape(fv_value(fv_saved(n, 0)), column), fl_shape_of(dy->value));
+    fv_add_grad(n, 0, fv_scatter_add(fv__zeros(dy->value, in), axis, index, dy));
+}
+
+fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index) {
+    fl_tensor *value = fl_index_select(fv_value(x), axis, index);
+    fl_var *saved = value ? fv_const(index) : NULL;
+    if (!saved) return NULL;
+    if (axis < 0) axis += value->ndim;
+    return fv_record_args("index_select", value, fv__index_select_back, FV_IN(x), FV_SAVE(saved),
+                          &axis, sizeof axis);
+}
+
+/* ---- several indices become one into the leading dims made one, and rows of what is left go by
+   index_select, scatter and scatter_add: in order, so repeated indices are defined ---- */
+
 static bool fl__is_index(const char *fn, const fl_tensor *index) {
     if (fl_absent(fn, index)) return false;
     if (index->dtype == FL_I64) return true;
@@ -109,7 +346,13 @@ static fl_tensor *fl__true_places(fl_tensor *mask) {
     fl_tensor *at = fl_nonzero(fl_reshape(mask, FL_SHAPE(fl_numel(mask))));
     return at ? fl_select(at, 1, 0) : NULL;
 }
+
+#define FL_TEXT "index.h"
+#include "expand.h"
+
+#endif /* FL_OPS_INDEX_IMPL */
 #endif
+#else /* the text: see expand.h */
 
 /* x as a matrix: its first n dims, the others */
 static FL_T *FL_W(_lead_rows)(FL_T *x, int n) {
@@ -214,7 +457,7 @@ FL_T *FL_W(index_fill)(FL_T *x, int axis, fl_tensor *index, double value) {
     fl_tensor *at = fl__wrapped("fl_index_fill", index, axis, t->shape[axis]);
     if (at) at = fl__along_axis("fl_index_fill", t, axis, at, NULL);
     if (!at) return FL_GIVE(&s, NULL);
-    fl_tensor *src = fl_expand(fl__number_beside(t, value, t->dtype), fl_shape_of(at));
+    fl_tensor *src = fl_expand(fl_new_full(t, FL_SCALAR_SHAPE, value), fl_shape_of(at));
     return FL_GIVE(&s, FL_W(scatter)(x, axis, at, FL_OF(src)));
 }
 
@@ -225,7 +468,7 @@ FL_T *FL_W(masked_fill)(FL_T *x, fl_tensor *mask, double value) {
     fl_scope s = fl_scope_begin();
     fl_shape shape;
     fl_tensor *over = fl__mask_over("fl_masked_fill", FL_VALUE(x), mask, &shape);
-    fl_tensor *number = over ? fl__number_beside(FL_VALUE(x), value, FL_VALUE(x)->dtype) : NULL;
+    fl_tensor *number = over ? fl_new_full(fl_stored(FL_VALUE(x)), FL_SCALAR_SHAPE, value) : NULL;
     return FL_GIVE(&s, number ? SELECT(FL_OF(over), FL_OF(number), x) : NULL);
 }
 
@@ -278,8 +521,7 @@ FL_T *FL_W(bincount)(fl_tensor *x, FL_T *weights, int64_t least) {
     FL_T *w = weights ? weights : FL_OF(fl_full_like(x, 1));
     if (weights && FL_VALUE(w)->dtype != FL_F32) w = FL_W(cast)(w, FL_F64);
     if (!w) return FL_GIVE(&s, NULL);
-    fl_tensor *none = fl__number_beside(x, 0, FL_VALUE(w)->dtype);
-    FL_T *zeros = FL_OF(fl_expand(none, FL_SHAPE(bins)));
+    FL_T *zeros = FL_OF(fl_expand(fl_new_full(FL_VALUE(w), FL_SCALAR_SHAPE, 0), FL_SHAPE(bins)));
     return FL_GIVE(&s, FL_W(scatter_add)(zeros, 0, x, w));
 }
 
@@ -290,8 +532,8 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
     if (bins < 1 || !(low <= high) || !isfinite(high - low))
         return fl_bad("fl_histc: %lld bins from %g to %g", (long long)bins, low, high);
     fl_scope s = fl_scope_begin();
-    fl_tensor *given = fl__floating(x);
-    if (!given || !(x = fl__as_vector(fl__widened(given)))) return FL_GIVE(&s, NULL);
+    fl_tensor *given = FL_W(_floating)(x);
+    if (!given || !(x = FL_W(_as_vector)(FL_W(_widened)(given)))) return FL_GIVE(&s, NULL);
     if (low == high && fl_numel(x)) {
         low = fl_item(fl_amin(x, FL_ALL_AXES));
         high = fl_item(fl_amax(x, FL_ALL_AXES));
@@ -303,8 +545,8 @@ fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high) {
     fl_tensor *at = DIV(MUL(SUB(x, CONST(low)), CONST((double)bins)), CONST(high - low));
     at = fl_cast(SELECT(inside, at, CONST(0)), FL_I64);
     at = fl_minimum(at, fl_int(bins - 1));
-    fl_tensor *none = fl_expand(fl__number_beside(x, 0, FL_I64), FL_SHAPE(bins));
-    fl_tensor *counts = at ? fl_scatter_add(none, 0, at, fl_cast(inside, FL_I64)) : NULL;
+    fl_tensor *none = fl_expand(fl_new_full(at, FL_SCALAR_SHAPE, 0), FL_SHAPE(bins));
+    fl_tensor *counts = fl_scatter_add(none, 0, at, fl_cast(inside, FL_I64));
     return FL_GIVE(&s, fl_cast(counts, given->dtype));
 }
 
@@ -321,86 +563,6 @@ bool fl_ix(fl_tensor *const *index, int n, fl_tensor **grid) {
         if (!(grid[i] = fl_reshape(index[i], s))) return false;
     }
     return true;
-}
-
-/* >>order */
-
-/* Of a vector whose equal elements are neighbours: one of each run. order[i] (NULL: i) is where
-   element i stands in *inverse, of the given shape. */
-static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_shape shape,
-                           fl_tensor **inverse, fl_tensor **counts) {
-    int64_t n = line ? line->shape[0] : 0;
-    fl_tensor *first = line ? fl_expand(fl__number_beside(line, 1, FL_B8), FL_SHAPE(n > 0)) : NULL;
-    fl_tensor *change = fl_ne(fl_slice(line, 0, 1, n, 1), fl_slice(line, 0, 0, n ? n - 1 : 0, 1));
-    fl_tensor *heads = first ? fl_concat((fl_tensor *[]){first, change}, 2, 0) : NULL;
-    fl_tensor *start = heads ? fl__true_places(heads) : NULL;
-    if (!start) return FL_GIVE(s, NULL);
-    fl_tensor *run = fl_sub(fl_cumsum(heads, 0), fl_int(1));
-    if (order) run = fl_scatter(fl_full_like(order, 0), 0, order, run);
-    run = fl_reshape(run, shape);
-    fl_tensor *end = fl_expand(fl__number_beside(line, (double)n, FL_I64), FL_SHAPE(1));
-    fl_tensor *edges = fl_concat((fl_tensor *[]){start, end}, 2, 0);
-    int64_t runs = start->shape[0];
-    fl_tensor *sizes = fl_sub(fl_slice(edges, 0, 1, runs + 1, 1), fl_slice(edges, 0, 0, runs, 1));
-    fl_tensor *y = fl_index_select(line, 0, start);
-    if (!y || !run || !sizes) return FL_GIVE(s, NULL);
-    if (inverse) *inverse = FL_PROMOTE(s, run);
-    if (counts) *counts = FL_PROMOTE(s, sizes);
-    return FL_GIVE(s, y);
-}
-
-fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
-    if (fl_absent("fl_unique", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    fl_tensor *order = NULL, *line = fl_sort(fl__as_vector(x), 0, false, &order);
-    return fl__runs(&s, line, order, fl_shape_of(x), inverse, counts);
-}
-
-fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
-    if (fl_absent("fl_unique_consecutive", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    return fl__runs(&s, fl__as_vector(x), NULL, fl_shape_of(x), inverse, counts);
-}
-
-/* at + step where the element before that place comes before v, else at. NaN comes last. */
-static fl_tensor *fl__step_right(fl_tensor *sorted, fl_tensor *v, bool right, fl_tensor *at,
-                                 int64_t step) {
-    fl_scope s = fl_scope_begin();
-    fl_tensor *size = fl_int(sorted->shape[sorted->ndim - 1]), *to = fl_add(at, fl_int(step));
-    fl_tensor *there = fl_sub(fl_minimum(to, size), fl_int(1));
-    fl_tensor *e = fl_gather(sorted, -1, there);
-    fl_tensor *before =
-        right ? OR(LE(e, v), fl_ne(v, v)) : OR(LT(e, v), AND(EQ(e, e), fl_ne(v, v)));
-    return FL_GIVE(&s, fl_where(AND(before, LE(to, size)), to, at));
-}
-
-fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
-    if (fl_absent("fl_searchsorted", sorted) || fl_absent("fl_searchsorted", v)) return NULL;
-    bool fits = sorted->ndim == 1 || (sorted->ndim > 1 && sorted->ndim == v->ndim);
-    for (int i = 0; fits && i < sorted->ndim - 1; i++) fits = sorted->shape[i] == v->shape[i];
-    if (!fits)
-        return fl_bad("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
-                       FL_SHAPE_TEXT(sorted));
-    fl_scope s = fl_scope_begin();
-    fl_shape shape = fl_shape_of(v);
-    int64_t n = sorted->shape[sorted->ndim - 1], step = 1;
-    if (sorted->ndim == 1) v = fl__as_vector(v);
-    fl_tensor *at = v ? fl_expand(fl__number_beside(sorted, 0, FL_I64), fl_shape_of(v)) : NULL;
-    while (step <= n / 2) step *= 2;
-    for (; at && n && step; step /= 2) at = fl__step_right(sorted, v, right, at, step);
-    return FL_GIVE(&s, fl_contiguous(fl_reshape(at, shape)));
-}
-
-fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among) {
-    if (fl_absent("fl_isin", x) || fl_absent("fl_isin", among)) return NULL;
-    fl_scope s = fl_scope_begin();
-    int64_t n = fl_numel(among);
-    fl_tensor *none = n ? NULL : fl__number_beside(x, 0, FL_B8);
-    if (!n) return FL_GIVE(&s, fl_contiguous(fl_expand(none, fl_shape_of(x))));
-    fl_tensor *sorted = fl_sort(fl__as_vector(among), 0, false, NULL);
-    fl_tensor *at = sorted ? fl_searchsorted(sorted, x, false) : NULL;
-    fl_tensor *found = at ? fl_take(sorted, fl_minimum(at, fl_int(n - 1))) : NULL;
-    return FL_GIVE(&s, found ? fl_eq(found, x) : NULL);
 }
 #endif
 #endif

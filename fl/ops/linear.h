@@ -1,22 +1,302 @@
-/* fl/ops/linear.h - products of vectors, matrices and tensors, einsum
+/* fl/ops/linear.h - products of vectors, matrices and tensors, linear layers, einsum
 
-   Prototypes and formulas stand in fl_composed.h. What sums products goes through matmul. */
+   What sums products goes through matmul, or through linear.
+
+   Records: matmul (of the table) a [..., m, k], b [..., k, n] -> [..., m, n];
+   linear (args: fl_linear_args) x [n, in], w [out, in], [b out] -> y [n, out] = act(z),
+   [z = x w^T + b]: floats of one dtype. */
 #ifndef FL_T
-#include "../../fl_composed.h"
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_OPS_LINEAR_H
+#define FL_OPS_LINEAR_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_linear_args {
+    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_NONE */
+} fl_linear_args;
+
+/* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and
+   vanish. Blocks of a registered dtype are unpacked to f32. */
+FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_matmul(fl_var *a, fl_var *b);
+/* What products of f32 may round their operands to, process-wide: FL_F32 (nothing, at the start) or
+   FL_BF16. That is a permission for matmul, linear layers, convolution and attention, their
+   gradients, and what is composed of them; a backend uses it where its processor multiplies bf16
+   (or anything in between, as TF32) faster, and keeps f32 where that gains nothing. Sums and results
+   stay f32, so weights and gradients need no scaling. Each operand is off by at most 2^-9 of itself,
+   a product by 2^-8 of the sum of its absolute terms; NaN and infinities stay, denormals may count
+   as 0. Compare PyTorch's torch.set_float32_matmul_precision("medium"). */
+FL_API fl_dtype fl_matmul_precision(void);
+FL_API bool fl_set_matmul_precision(fl_dtype d);
+
+/* sum a b of two vectors;  [m], [n] -> [m, n]: a_i b_j;  blocks a_ij b of at most 4 dims */
+FL_API fl_tensor *fl_dot(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_dot(fl_var *a, fl_var *b);
+FL_API fl_tensor *fl_outer(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_outer(fl_var *a, fl_var *b);
+FL_API fl_tensor *fl_kron(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_kron(fl_var *a, fl_var *b);
+/* The vector product along axis, of 3 elements in both; the other dims broadcast. */
+FL_API fl_tensor *fl_cross(fl_tensor *a, fl_tensor *b, int axis);
+FL_API fl_var *fv_cross(fl_var *a, fl_var *b, int axis);
+/* Sums over n axes of a and as many of b, in pairs; NULL, NULL: the last of a, the first of b. */
+FL_API fl_tensor *fl_tensordot(fl_tensor *a, fl_tensor *b, int n, const int *axes_a,
+                               const int *axes_b);
+FL_API fl_var *fv_tensordot(fl_var *a, fl_var *b, int n, const int *axes_a, const int *axes_b);
+/* Einstein's sum of 1 to 8 operands: "ij,jk->ik". A letter names a dim, twice in one operand its
+   diagonal; without "->" the result has what appears once, in the alphabet's order (capitals
+   first); "..." stands for dims that broadcast. What the result lacks is summed: from left to
+   right, by matmul; letters of one operand alone as by fl_sum. */
+FL_API fl_tensor *fl_einsum(const char *equation, fl_tensor *const *xs, int n);
+FL_API fl_var *fv_einsum(const char *equation, fl_var *const *xs, int n);
+/* Sum of the diagonal of a matrix. */
+FL_API fl_tensor *fl_trace(fl_tensor *x);
+FL_API fl_var *fv_trace(fl_var *x);
+/* beta c + alpha a b, c broadcast; c is not read where beta is 0 */
+FL_API fl_tensor *fl_addmm(fl_tensor *c, fl_tensor *a, fl_tensor *b, double beta, double alpha);
+FL_API fl_var *fv_addmm(fl_var *c, fl_var *a, fl_var *b, double beta, double alpha);
+/* [..., m, k], [..., n, k] -> [..., m, n]: the p-norm of a_i - b_j, p >= 0, INFINITY too */
+FL_API fl_tensor *fl_cdist(fl_tensor *a, fl_tensor *b, double p);
+FL_API fl_var *fv_cdist(fl_var *a, fl_var *b, double p);
+/* linear: x [..., in], w [out, in], or [out, in / 32] of blocks such as fl_q8 -> x w^T + bias;
+   bilinear: a [..., i], b [..., j], w [out, i, j] -> a w b + bias; bias [out] may be NULL */
+FL_API fl_tensor *fl_linear(fl_tensor *x, fl_tensor *w, fl_tensor *bias);
+FL_API fl_var *fv_linear(fl_var *x, fl_var *w, fl_var *bias);
+/* act(linear(x, w, bias)) in one pass, act one of FL_OP_relu, gelu, gelu_tanh, silu, sigmoid, tanh, or
+   FL_OP_NONE. Whether it takes act;  the act that fn is, such as fv_relu, FL_OP_NONE if there is none */
+FL_API fl_tensor *fl_linear_act(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_op act);
+FL_API fl_var *fv_linear_act(fl_var *x, fl_var *w, fl_var *bias, fl_op act);
+FL_API bool fl_linear_takes(fl_op act);
+FL_API fl_op fv_linear_act_of(fl_var *(*fn)(fl_var *x));
+FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);
+FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
+
+FL_DATA fl_op fl_op_linear;
+FL_PRIVATE void fl__register_linear(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_LINEAR_H */
+
 #if defined(FL_IMPL_ONLY_OPS_LINEAR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_LINEAR_IMPL
 #define FL_OPS_LINEAR_IMPL
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "move.h"
+#include "reduce.h"
+#include "view.h"
 #include <math.h>
 #include <string.h>
+
+/* >>matmul */
+
+static int fl__matmul_precision = FL_F32;
+
+fl_dtype fl_matmul_precision(void) {
+    return (fl_dtype)__atomic_load_n(&fl__matmul_precision, __ATOMIC_RELAXED);
+}
+
+bool fl_set_matmul_precision(fl_dtype d) {
+    if (d != FL_F32 && d != FL_BF16)
+        return fl_refuse("fl_set_matmul_precision: %s: f32 or bf16", fl_dtype_name(d));
+    __atomic_store_n(&fl__matmul_precision, (int)d, __ATOMIC_RELAXED);
+    return true;
+}
+
+/* Expands two matrices or batches of them over the batch dims of both; *shape: of their product. */
+static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
+    fl_tensor batch_a = **a, batch_b = **b; /* shapes only */
+    batch_a.ndim -= 2;
+    batch_b.ndim -= 2;
+    *shape = fl_shape_of(&batch_a);
+    if (!fl_broadcast_shape(shape, &batch_b))
+        return fl_refuse("fl_matmul: shapes %s and %s: batch dims do not broadcast",
+                       FL_SHAPE_TEXT(*a), FL_SHAPE_TEXT(*b));
+    int n = shape->ndim;
+    shape->ndim += 2;
+    fl_shape sa = *shape, sb = *shape;
+    for (int i = 0; i < 2; i++) {
+        sa.dim[n + i] = (*a)->shape[(*a)->ndim - 2 + i];
+        sb.dim[n + i] = (*b)->shape[(*b)->ndim - 2 + i];
+    }
+    shape->dim[n] = sa.dim[n];
+    shape->dim[n + 1] = sb.dim[n + 1];
+    return (*a = fl_expand(*a, sa)) && (*b = fl_expand(*b, sb));
+}
+
+fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
+    if (fl_absent("fl_matmul", a) || fl_absent("fl_matmul", b) || !fl_same_family("matmul", a, b) ||
+        (a->dtype >= FL_DTYPE_COUNT && !(a = fl_cast(a, FL_F32))) ||
+        (b->dtype >= FL_DTYPE_COUNT && !(b = fl_cast(b, FL_F32))))
+        return NULL;
+    if (a->ndim < 1 || b->ndim < 1)
+        return fl_bad("fl_matmul: shapes %s and %s: both need a dim", FL_SHAPE_TEXT(a),
+                       FL_SHAPE_TEXT(b));
+    fl_dtype d = fl_compute_dtype(FL_CLASS_NUM, fl_result_type(2, (fl_tensor *[]){a, b}));
+    if (d == FL_DTYPE_NONE)
+        return fl_bad("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype),
+                       fl_dtype_name(b->dtype));
+    bool row = a->ndim == 1, column = b->ndim == 1;
+    if (a->shape[a->ndim - 1] != b->shape[column ? 0 : b->ndim - 2])
+        return fl_bad("fl_matmul: shapes %s and %s: inner dims differ", FL_SHAPE_TEXT(a),
+                       FL_SHAPE_TEXT(b));
+    if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
+    if (row && !(a = fl_unsqueeze(a, 0))) return NULL;
+    if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
+    fl_shape shape = FL_SHAPE(a->shape[0], b->shape[b->ndim - 1]);
+    if ((a->ndim > 2 || b->ndim > 2) && !fl__stretch_batches(&a, &b, &shape)) return NULL;
+    fl_tensor *y = fl_run_to(FL_OP_matmul, fl_call_out(a->family, shape, d), a, b, NULL);
+    if (y && column) y = fl_squeeze(y, -1);
+    if (y && row) y = fl_squeeze(y, column ? -1 : -2);
+    return y;
+}
+
+/* One matrix times many is one product: [..., m, k] -> [.. m, k]. */
+static fl_var *fv__as_rows(fl_var *x, int64_t columns) {
+    int64_t rows = 1;
+    for (int d = 0; x && d + 1 < x->value->ndim; d++) rows *= x->value->shape[d];
+    return fv_reshape(x, FL_SHAPE(rows, columns));
+}
+
+/* Is t one transposed matrix, as a linear layer's weight? */
+static bool fv__is_transposed(const fl_tensor *t) {
+    int d = t->ndim - 2;
+    return d == 0 && t->shape[d] > 1 && t->stride[d] == 1 && t->stride[d + 1] >= t->shape[d];
+}
+
+/* da = dy b', db = a' dy, or the transpose of dy' a if b is a transposed matrix (the argument), so
+   that the gradient has its strides; the missing dim of a row or column comes back for that. */
+static void fv__matmul_back(fl_node *n, fl_var *dy) {
+    fl_shape sa = fv_in_shape(n, 0), sb = fv_in_shape(n, 1);
+    fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1);
+    int ndim = dy->value->ndim;
+    if (sb.ndim == 1) dy = fv_unsqueeze(dy, ndim++);
+    if (sa.ndim == 1) dy = fv_unsqueeze(dy, ndim - 1);
+    if (fv_needs(n, 0)) {
+        if (sb.ndim == 1) b = fv_unsqueeze(b, 1);
+        fv_add_grad(n, 0, fv_matmul(dy, fv_transpose(b, -1, -2)));
+    }
+    if (!fv_needs(n, 1)) return;
+    if (sa.ndim == 1) a = fv_unsqueeze(a, 0);
+    if (sa.ndim > 2 && sb.ndim == 2) {
+        a = fv__as_rows(a, sb.dim[0]);
+        dy = fv__as_rows(dy, sb.dim[1]);
+    }
+    if (*(const bool *)fv_args(n)) {
+        fv_add_grad(n, 1, fv_transpose(fv_matmul(fv_transpose(dy, -1, -2), a), -1, -2));
+        return;
+    }
+    fl_var *db = fv_matmul(fv_transpose(a, -1, -2), dy);
+    fv_add_grad(n, 1, sb.ndim == 1 ? fv_squeeze(db, -1) : db);
+}
+
+fl_var *fv_matmul(fl_var *a, fl_var *b) {
+    fl_tensor *y = fl_matmul(fv_value(a), fv_value(b));
+    if (!y) return NULL;
+    const bool transposed = fv__is_transposed(b->value);
+    fl_var *a_read = b->requires_grad ? a : NULL, *b_read = a->requires_grad ? b : NULL;
+    return fv_record_args("matmul", y, fv__matmul_back, FV_IN(a, b), FV_SAVE(a_read, b_read), &transposed,
+                          sizeof transposed);
+}
+
+/* >>linear layers: one record for the product, the bias and the activation */
+
+FL_DATA_DEFINED fl_op fl_op_linear;
+
+/* The activations that fl_linear_act takes. */
+#define FL__ACTIVATIONS(X) X(relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)
+
+bool fl_linear_takes(fl_op act) {
+#define FL__IS(op) || act == FL_OP_##op
+    return act == FL_OP_NONE FL__ACTIVATIONS(FL__IS);
+#undef FL__IS
+}
+
+fl_op fv_linear_act_of(fl_var *(*fn)(fl_var *x)) {
+#define FV__IS(op) if (fn == fv_##op) return FL_OP_##op;
+    FL__ACTIVATIONS(FV__IS)
+#undef FV__IS
+    return FL_OP_NONE;
+}
+
+/* The record of y, and of z if it is not NULL; bias may be. */
+static bool fl__run_linear(fl_tensor *const *in, fl_op act, fl_tensor **y, fl_tensor **z) {
+    fl_linear_args a = {act};
+    fl_call c = {.op = fl_op_linear, .n_out = z ? 2 : 1, .n_in = in[2] ? 3 : 2, .args = &a};
+    fl_shape shape = FL_SHAPE(in[0]->shape[0], in[1]->shape[0]);
+    for (int i = 0; i < c.n_in; i++) c.in[i] = in[i];
+    c.out[0] = *y = fl_call_out(in[0]->family, shape, in[0]->dtype);
+    if (z) c.out[1] = *z = fl_call_out(in[0]->family, shape, in[0]->dtype);
+    return (*y && (!z || *z) && fl_run(&c)) || fl_raise();
+}
+
+/* Do the operands make a record: floats, a bias [out] or none, all of one family? The others take
+   several ops, which say what is wrong. */
+static bool fl__fits_linear(int n, fl_tensor *const *t) {
+    fl_tensor *x = t[0], *w = t[1], *b = n > 2 ? t[2] : NULL;
+    bool fits = !x->weak && !w->weak && x->ndim > 0 && x->shape[x->ndim - 1] == w->shape[1] &&
+                x->family == w->family;
+    return fits && (!b || (!b->weak && b->ndim == 1 && b->shape[0] == w->shape[0] &&
+                           b->family == x->family));
+}
+
+static fl_tensor *fl__linear_node(fl_tensor *const *in, fl_op act) {
+    fl_tensor *y;
+    return fl__run_linear(in, act, &y, NULL) ? y : NULL;
+}
+
+/* dx = dz w, dw = dz^T x, db = the sum of dz's rows */
+static void fv__linear_back(fl_node *n, fl_var *dz) {
+    fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
+    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_matmul(dz, w));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_matmul(fv_transpose(dz, 0, 1), x));
+    if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dz, FL_AXES(0)));
+}
+
+/* Two nodes that one record computes: z, and act of it, whose gradient finds z saved if it reads it;
+   else no z is written, and y stands for it. */
+static fl_var *fv__linear_node(fl_var *const *in, fl_op act) {
+    fl_var *b = in[2];
+    fl_tensor *t[] = {in[0]->value, in[1]->value, b ? b->value : NULL}, *y, *z = NULL;
+    bool recorded = in[0]->requires_grad || in[1]->requires_grad || (b && b->requires_grad);
+    bool wants_z = recorded && act != FL_OP_NONE && fv_formula_reads_x(act);
+    if (!fl__run_linear(t, act, &y, wants_z ? &z : NULL)) return NULL;
+    fl_var *x = in[1]->requires_grad ? in[0] : NULL, *w = in[0]->requires_grad ? in[1] : NULL;
+    fl_var *linear = fv_record_op(fl_op_linear, z ? z : y, (fv_list){b ? 3 : 2, in}, FV_SAVE(x, w),
+                                  &(fl_linear_args){FL_OP_NONE});
+    return !linear || act == FL_OP_NONE ? linear : fv_record_formula(act, linear, y);
+}
+
+/* >>the texts */
+
+enum { FL__TERMS = 8 }; /* operands of a sum of products */
+
 #define FL_TEXT "linear.h"
 #include "expand.h"
-#endif
+
+/* >>registration */
+
+FL_PRIVATE void fl__register_linear(void) {
+    static const fl_op_info linear = {
+        .name = "linear",
+        .args_size = sizeof(fl_linear_args),
+        .contains = "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid",
+        .compose = fl__compose_linear,
+        .gradient = fv__linear_back};
+    fl_op_linear = fl_op_register(&linear);
+}
+
+#endif /* FL_OPS_LINEAR_IMPL */
 #endif
 #else /* the text: see expand.h */
-
-#ifdef FL_ON_TENSORS
-enum { FL__TERMS = 8 }; /* operands of a sum of products */
-#endif
 
 /* >>products */
 
@@ -74,7 +354,7 @@ FL_T *FL_W(kron)(FL_T *a, FL_T *b) {
 }
 
 /* Elements k, k + 1, ... along axis, of 3, and then those before. */
-static FL_T *FL_W(_turned)(FL_T *x, int axis, int k) {
+static FL_T *FL_W(_rotated)(FL_T *x, int axis, int k) {
     FL_T *both[] = {FL_W(slice)(x, axis, k, 3, 1), FL_W(slice)(x, axis, 0, k, 1)};
     return FL_W(concat)(both, 2, axis);
 }
@@ -90,8 +370,8 @@ FL_T *FL_W(cross)(FL_T *a, FL_T *b, int axis) {
     FL_T *x[] = {a, b};
     fl_scope s = fl_scope_begin();
     fl_dtype d = FL_W(_unhalved)(2, x);
-    FL_T *plus = MUL(FL_W(_turned)(x[0], at, 1), FL_W(_turned)(x[1], at, 2));
-    FL_T *minus = MUL(FL_W(_turned)(x[0], at, 2), FL_W(_turned)(x[1], at, 1));
+    FL_T *plus = MUL(FL_W(_rotated)(x[0], at, 1), FL_W(_rotated)(x[1], at, 2));
+    FL_T *minus = MUL(FL_W(_rotated)(x[0], at, 2), FL_W(_rotated)(x[1], at, 1));
     return FL_GIVE(&s, FL_W(_halved)(SUB(plus, minus), d));
 }
 
@@ -113,86 +393,23 @@ FL_T *FL_W(addmm)(FL_T *c, FL_T *a, FL_T *b, double beta, double alpha) {
     return FL_GIVE(&s, FL_W(_halved)(y, d));
 }
 
-/* y = act(x) for the activations of fl_linear_args */
+/* act(x) */
 static FL_T *FL_W(_activated)(FL_T *x, fl_op act) {
-    switch (act) {
-    case FL_OP_relu: return FL_W(relu)(x);
-    case FL_OP_gelu: return FL_W(gelu)(x);
-    case FL_OP_gelu_tanh: return FL_W(gelu_tanh)(x);
-    case FL_OP_silu: return FL_W(silu)(x);
-    case FL_OP_sigmoid: return FL_W(sigmoid)(x);
-    case FL_OP_tanh: return FL_W(tanh)(x);
-    default: return x;
-    }
+#define FL__APPLY(op) if (act == FL_OP_##op) return FL_W(op)(x);
+    FL__ACTIVATIONS(FL__APPLY)
+#undef FL__APPLY
+    return x;
 }
-
-/* The activations that fl_linear_act takes. */
-#define FL__ACTIVATIONS(X) X(relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)
 
 #ifdef FL_ON_TENSORS
-FL_PRIVATE bool fl__is_activation(fl_op act) {
-#define FL__IS(op) || act == FL_OP_##op
-    return false FL__ACTIVATIONS(FL__IS);
-#undef FL__IS
-}
-
 static bool fl__compose_linear(const fl_call *c, fl_tensor **y) {
     fl_tensor *in[] = {c->in[0], c->in[1], c->n_in > 2 ? c->in[2] : NULL};
-    if (!fl__widen(in, 3)) return false;
+    if (!FL_W(_widen)(in, 3)) return false;
     fl_tensor *z = fl_matmul(in[0], fl_transpose(in[1], 0, 1));
     if (in[2]) z = fl_add(z, in[2]);
     y[0] = fl__activated(z, ((const fl_linear_args *)c->args)->act);
     y[1] = z;
     return y[0] != NULL;
-}
-
-/* The record of y, and of z if it is not NULL; bias may be. */
-static bool fl__run_linear(fl_tensor *const *in, fl_op act, fl_tensor **y, fl_tensor **z) {
-    fl_linear_args a = {act};
-    fl_call c = {.op = FL_OP_linear, .n_out = z ? 2 : 1, .n_in = in[2] ? 3 : 2, .args = &a};
-    fl_shape shape = FL_SHAPE(in[0]->shape[0], in[1]->shape[0]);
-    for (int i = 0; i < c.n_in; i++) c.in[i] = in[i];
-    c.out[0] = *y = fl_call_out(in[0]->family, shape, in[0]->dtype);
-    if (z) c.out[1] = *z = fl_call_out(in[0]->family, shape, in[0]->dtype);
-    if (!*y || (z && !*z)) return fl_raise();
-    return fl__run_fused(&c, fl__compose_linear);
-}
-
-/* Do the operands make a record: floats, a bias [out] or none, all of one family? The others take
-   several ops, which say what is wrong. */
-static bool fl__fits_linear(int n, fl_tensor *const *t) {
-    fl_tensor *x = t[0], *w = t[1], *b = n > 2 ? t[2] : NULL;
-    bool fits = !x->weak && !w->weak && x->ndim > 0 && x->shape[x->ndim - 1] == w->shape[1] &&
-                x->family == w->family;
-    return fits && (!b || (!b->weak && b->ndim == 1 && b->shape[0] == w->shape[0] &&
-                           b->family == x->family));
-}
-
-static fl_tensor *fl__linear_node(fl_tensor *const *in, fl_op act) {
-    fl_tensor *y;
-    return fl__run_linear(in, act, &y, NULL) ? y : NULL;
-}
-#else
-/* dx = dz w, dw = dz^T x, db = the sum of dz's rows */
-static void fv__linear_back(fl_node *n, fl_var *dz) {
-    fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
-    if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_matmul(dz, w));
-    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_matmul(fv_transpose(dz, 0, 1), x));
-    if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dz, FL_AXES(0)));
-}
-
-/* Two nodes that one record computes: z, and act of it, whose gradient finds z saved if it reads it;
-   else no z is written, and y stands for it. */
-static fl_var *fv__linear_node(fl_var *const *in, fl_op act) {
-    fl_var *b = in[2];
-    fl_tensor *t[] = {in[0]->value, in[1]->value, b ? b->value : NULL}, *y, *z = NULL;
-    bool recorded = in[0]->requires_grad || in[1]->requires_grad || (b && b->requires_grad);
-    bool wants_z = recorded && act != FL_OP_NONE && fv__unary_reads_x(act);
-    if (!fl__run_linear(t, act, &y, wants_z ? &z : NULL)) return NULL;
-    fl_var *x = in[1]->requires_grad ? in[0] : NULL, *w = in[0]->requires_grad ? in[1] : NULL;
-    fl_var *linear = fv_record_args("linear", z ? z : y, fv__linear_back,
-                                    (fv_list){b ? 3 : 2, in}, FV_SAVE(x, w), NULL, 0);
-    return !linear || act == FL_OP_NONE ? linear : fv__unary_of(act, linear, y);
 }
 #endif
 
@@ -233,23 +450,11 @@ FL_T *FL_W(linear)(FL_T *x, FL_T *w, FL_T *bias) {
     return FL_W(_linear_of)(x, w, bias, FL_OP_NONE);
 }
 
-#ifdef FL_ON_VARS
-FL_PRIVATE fl_op fv__activation_of(fl_var *(*fn)(fl_var *x)) {
-#define FV__IS(op) if (fn == fv_##op) return FL_OP_##op;
-    FL__ACTIVATIONS(FV__IS)
-#undef FV__IS
-    return FL_OP_NONE;
-}
-#endif
-
 FL_T *FL_W(linear_act)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
     if (FL_ABSENT("linear_act", x) || FL_ABSENT("linear_act", w)) return NULL;
-    if (!fl__is_activation(act)) {
-        const fl_op_info *info = fl_op_get_info(act);
-        return fl_bad("fl_linear_act: %s is no activation that it takes",
-                       info ? info->name : "an op outside the tables");
-    }
-    return FL_W(_linear_of)(x, w, bias, act);
+    if (fl_linear_takes(act)) return FL_W(_linear_of)(x, w, bias, act);
+    const fl_op_info *info = fl_op_get_info(act);
+    return fl_bad("fl_linear_act: %s is no activation that it takes", info ? info->name : "no op");
 }
 
 FL_T *FL_W(bilinear)(FL_T *a, FL_T *b, FL_T *w, FL_T *bias) {
@@ -552,7 +757,7 @@ static FL_T *FL_W(_einsum_operand)(const fl__einsum *e, int i, FL_T *x, fl__term
 
 /* The product of x, of labels t, and operand i: one batched matmul. t becomes its labels. */
 static FL_T *FL_W(_einsum_pair)(const fl__einsum *e, FL_T *x, fl__term *t, int i, FL_T *b) {
-    fl__term right, left = {0}, turned = {0}, product = {0};
+    fl__term right, left = {0}, transposed = {0}, product = {0};
     b = FL_W(_einsum_operand)(e, i, b, &right);
     if (!x || !b) return NULL;
     uint64_t in_x = fl__labels_of(t), in_b = fl__labels_of(&right);
@@ -561,15 +766,15 @@ static FL_T *FL_W(_einsum_pair)(const fl__einsum *e, FL_T *x, fl__term *t, int i
     int64_t rows = fl__einsum_take(e, t, in_x & ~in_b, &left);
     product = left;
     int64_t inner = fl__einsum_take(e, t, both & ~later, &left);
-    turned.n = 0;
-    fl__einsum_take(e, t, both & later, &turned);
-    fl__einsum_take(e, t, both & ~later, &turned);
-    int64_t columns = fl__einsum_take(e, &right, in_b & ~in_x, &turned);
+    transposed.n = 0;
+    fl__einsum_take(e, t, both & later, &transposed);
+    fl__einsum_take(e, t, both & ~later, &transposed);
+    int64_t columns = fl__einsum_take(e, &right, in_b & ~in_x, &transposed);
     fl__einsum_take(e, &right, in_b & ~in_x, &product);
     if (product.n > FL_MAX_DIMS)
         return fl_bad("fl_einsum: \"%.80s\": %d dims after operand %d", e->equation, product.n, i);
     x = FL_W(reshape)(FL_W(_relabelled)(x, t, &left), FL_SHAPE(batch, rows, inner));
-    b = FL_W(reshape)(FL_W(_relabelled)(b, &right, &turned), FL_SHAPE(batch, inner, columns));
+    b = FL_W(reshape)(FL_W(_relabelled)(b, &right, &transposed), FL_SHAPE(batch, inner, columns));
     fl_shape shape = {product.n, {0}};
     for (int d = 0; d < product.n; d++) shape.dim[d] = e->size[product.label[d]];
     *t = product;

@@ -109,9 +109,14 @@ FL_PRIVATE void fl__register_loss(void);
 #if defined(FL_IMPL_ONLY_OPS_LOSS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_LOSS_IMPL
 #define FL_OPS_LOSS_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "index.h"
 #include "norm.h"
+#include "reduce.h"
 #include "softmax.h"
+#include "view.h"
 #define FL_TEXT "loss.h"
 #include "expand.h"
 

@@ -1,6 +1,8 @@
 /* fl/ops/move.h - ops that move elements: views where strides allow, else by index */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_MOVE_H
 #define FL_OPS_MOVE_H
 
@@ -103,10 +105,12 @@ FL_API fl_var *fv_triu(fl_var *x, int64_t k);
 #if defined(FL_IMPL_ONLY_OPS_MOVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_MOVE_IMPL
 #define FL_OPS_MOVE_IMPL
-#include "../../fl_composed.h"
-
-
-
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
+#include "elementwise.h"
+#include "index.h"
+#include "view.h"
 #define FL_TEXT "move.h"
 #include "expand.h"
 #endif /* FL_OPS_MOVE_IMPL */

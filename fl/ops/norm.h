@@ -100,7 +100,11 @@ FL_PRIVATE void fl__register_norm(void);
 #if defined(FL_IMPL_ONLY_OPS_NORM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_NORM_IMPL
 #define FL_OPS_NORM_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "reduce.h"
+#include "view.h"
 #define FL_TEXT "norm.h"
 #include "expand.h"
 

@@ -9,16 +9,25 @@
 #include "copy.h"
 #include "create.h"
 #include "ctc.h"
+#include "elementwise.h"
 #include "embedding.h"
+#include "factor.h"
+#include "fft.h"
 #include "image.h"
+#include "index.h"
+#include "linear.h"
 #include "loss.h"
 #include "move.h"
 #include "norm.h"
+#include "order.h"
 #include "pool.h"
 #include "random.h"
 #include "recurrent.h"
+#include "reduce.h"
+#include "scan.h"
 #include "softmax.h"
 #include "special.h"
+#include "step.h"
 #include "view.h"
 
 #if defined(FL_IMPL_ONLY_OPS_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -30,11 +39,15 @@ FL_PRIVATE void fl__register_ops(void) {
     fl__register_attention();
     fl__register_conv();
     fl__register_ctc();
+    fl__register_factor();
+    fl__register_fft();
+    fl__register_linear();
     fl__register_loss();
     fl__register_norm();
     fl__register_pool();
     fl__register_random();
     fl__register_softmax();
+    fl__register_step();
 }
 
 #endif

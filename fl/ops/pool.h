@@ -72,6 +72,9 @@ FL_PRIVATE void fl__register_pool(void);
 #include "../../fl_autograd.h"
 #include "copy.h"
 #include "create.h"
+#include "elementwise.h"
+#include "index.h"
+#include "reduce.h"
 #include "view.h"
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,9 @@
    Counter-based (Philox 4x32-10): the record `random` (fl_random_args) holds where its numbers start,
    so it may be repeated anywhere. Record `dropout` (fl_dropout_args): x -> y = x / (1 - p) where the
    uniform number of that element is >= p, else 0; its own gradient with the same numbers. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_RANDOM_H
 #define FL_OPS_RANDOM_H
 
@@ -59,7 +61,14 @@ FL_PRIVATE void fl__register_random(void);
 #if defined(FL_IMPL_ONLY_OPS_RANDOM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_RANDOM_IMPL
 #define FL_OPS_RANDOM_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "order.h"
+#include "reduce.h"
+#include "scan.h"
+#include "special.h"
+#include "view.h"
 #include <math.h>
 
 static uint64_t fl__rng_key;
@@ -100,21 +109,21 @@ fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, f
     if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype))
         return fl_bad("fl_uniform: %s is not a float", fl_dtype_name(dtype));
     fl_random_args a = {.dist = FL_UNIFORM, .a = low, .b = high};
-    return fl__random(fl__new("fl_uniform", shape, dtype, FL_F32), a, rng);
+    return fl__random(fl_out_new("fl_uniform", shape, dtype, FL_F32), a, rng);
 }
 
 fl_tensor *fl_normal(fl_shape shape, double mean, double std, fl_dtype dtype, fl_rng *rng) {
     if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype))
         return fl_bad("fl_normal: %s is not a float", fl_dtype_name(dtype));
     fl_random_args a = {.dist = FL_NORMAL, .a = mean, .b = std};
-    return fl__random(fl__new("fl_normal", shape, dtype, FL_F32), a, rng);
+    return fl__random(fl_out_new("fl_normal", shape, dtype, FL_F32), a, rng);
 }
 
 fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng) {
     if (low >= high)
         return fl_bad("fl_randint: [%lld, %lld) is empty", (long long)low, (long long)high);
     fl_random_args a = {.dist = FL_INTEGER, .ia = low, .ib = high};
-    return fl__random(fl__new("fl_randint", shape, FL_I64, FL_I64), a, rng);
+    return fl__random(fl_out_new("fl_randint", shape, FL_I64, FL_I64), a, rng);
 }
 
 static bool fl__droppable(const fl_tensor *x, double p) {
@@ -262,10 +271,10 @@ fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, double l
     fl_scope s = fl_scope_begin();
     fl_tensor *u = fl_uniform(shape, p, q, FL_F64, rng);
     if (!u) return fl_scope_return(&s, NULL);
-    u = fl_clip(u, 0x1p-54, 1 - 0x1p-53); /* finite at the ends */
+    u = fl_clamp(u, fl_num(0x1p-54), fl_num(1 - 0x1p-53)); /* finite at the ends */
     fl_tensor *z = fl_erfinv(fl_sub(fl_mul(fl_num(2), u), fl_num(1)));
     z = fl_add(fl_mul(fl_num(sign * root * std), z), fl_num(mean));
-    return fl_scope_return(&s, fl_cast(fl_clip(z, low, high), dtype));
+    return fl_scope_return(&s, fl_cast(fl_clamp(z, fl_num(low), fl_num(high)), dtype));
 }
 #endif /* FL_OPS_RANDOM_IMPL */
 #endif

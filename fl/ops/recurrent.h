@@ -55,7 +55,11 @@ FL_API fl_var *fv_lstm(fl_var *x, fl_var *h0, fl_var *c0, fl_var *const *w, int 
 #if defined(FL_IMPL_ONLY_OPS_RECURRENT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_RECURRENT_IMPL
 #define FL_OPS_RECURRENT_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "linear.h"
+#include "view.h"
 #include <limits.h>
 #define FL_TEXT "recurrent.h"
 #include "expand.h"

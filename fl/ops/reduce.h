@@ -1,16 +1,446 @@
-/* fl/ops/reduce.h - reductions, order statistics and scans
+/* fl/ops/reduce.h - reductions along any axes, norms, and order statistics along one
 
-   Prototypes and formulas stand in fl_composed.h. */
+   sum, prod, amax, amin, argmax, argmin are ops of the table, with records (args: fl_reduce_args)
+   x -> y; the others are composed of them. Slots see b8 as u8. Sums and products of b8 and integers
+   are i64. Half floats are summed in f32, and their means and norms round once. */
 #ifndef FL_T
-#include "../../fl_composed.h"
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_OPS_REDUCE_H
+#define FL_OPS_REDUCE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+FL_API fl_tensor *fl_sum(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_sum(fl_var *x, fl_axes axes);
+FL_API fl_tensor *fl_prod(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_prod(fl_var *x, fl_axes axes);
+/* Of floats only: sum x / n;  sum (x - mean)^2 / (n - correction);  its root, which is computed in f64,
+   as the terms of its second derivative cancel */
+FL_API fl_tensor *fl_mean(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_mean(fl_var *x, fl_axes axes);
+FL_API fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction);
+FL_API fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction);
+FL_API fl_tensor *fl_std(fl_tensor *x, fl_axes axes, int64_t correction);
+FL_API fl_var *fv_std(fl_var *x, fl_axes axes, int64_t correction);
+/* The extremes; NaN wins, and of no elements there is none: an error. Equal ones share the gradient. */
+FL_API fl_tensor *fl_amax(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_amax(fl_var *x, fl_axes axes);
+FL_API fl_tensor *fl_amin(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_amin(fl_var *x, fl_axes axes);
+/* i64 index of the first extreme along axis; NaN wins. */
+FL_API fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim);
+FL_API fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim);
+/* The first extreme along axis, NaN wins; *index (may be NULL) gets its place. */
+FL_API fl_tensor *fl_max_along(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_max_along(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_tensor *fl_min_along(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_min_along(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+/* Whether all, or any, are not 0 -> b8;  how many are not 0 -> i64 */
+FL_API fl_tensor *fl_all(fl_tensor *x, fl_axes axes);
+FL_API fl_tensor *fl_any(fl_tensor *x, fl_axes axes);
+FL_API fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes);
+/* log(sum exp(x)), stable for any finite x */
+FL_API fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes);
+/* (sum |x|^p)^(1/p); p = inf, -inf: the largest, smallest |x|; 0: the number of x != 0.
+   Gradient 0 at 0. */
+FL_API fl_tensor *fl_norm(fl_tensor *x, double p, fl_axes axes);
+FL_API fl_var *fv_norm(fl_var *x, double p, fl_axes axes);
+/* Sum and mean of what is not NaN; of nothing: 0 and NaN */
+FL_API fl_tensor *fl_nansum(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_nansum(fl_var *x, fl_axes axes);
+FL_API fl_tensor *fl_nanmean(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_nanmean(fl_var *x, fl_axes axes);
+/* dx / 2 times the sum of y[1:] + y[:-1] along axis */
+FL_API fl_tensor *fl_trapezoid(fl_tensor *y, double dx, int axis);
+FL_API fl_var *fv_trapezoid(fl_var *y, double dx, int axis);
+/* Sums x down to a shape that broadcasts to x's: the gradient of a broadcast. */
+FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape);
+
+/* Number k, from 1, in ascending order along axis; NaN last. */
+FL_API fl_tensor *fl_kthvalue(fl_tensor *x, int64_t k, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_kthvalue(fl_var *x, int64_t k, int axis, bool keepdim, fl_tensor **index);
+/* The middle one along axis, of an even number the lower; a NaN wins, or is passed by. */
+FL_API fl_tensor *fl_median(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_median(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_tensor *fl_nanmedian(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
+FL_API fl_var *fv_nanmedian(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+/* What a quantile that lies between two elements becomes. */
+typedef enum fl_quantile_method {
+    FL_QUANTILE_LINEAR,
+    FL_QUANTILE_LOWER,
+    FL_QUANTILE_HIGHER,
+    FL_QUANTILE_NEAREST,
+    FL_QUANTILE_MIDPOINT
+} fl_quantile_method;
+/* The element at place q (n - 1) in ascending order along axis, 0 <= q <= 1; a NaN wins, or is passed
+   by. */
+FL_API fl_tensor *fl_quantile(fl_tensor *x, double q, int axis, bool keepdim, fl_quantile_method method);
+FL_API fl_var *fv_quantile(fl_var *x, double q, int axis, bool keepdim, fl_quantile_method method);
+FL_API fl_tensor *fl_nanquantile(fl_tensor *x, double q, int axis, bool keepdim, fl_quantile_method method);
+FL_API fl_var *fv_nanquantile(fl_var *x, double q, int axis, bool keepdim, fl_quantile_method method);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_REDUCE_H */
+
 #if defined(FL_IMPL_ONLY_OPS_REDUCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_REDUCE_IMPL
 #define FL_OPS_REDUCE_IMPL
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "index.h"
+#include "order.h"
 #include "softmax.h"
+#include "special.h"
+#include "view.h"
 #include <math.h>
+
+/* ---- shape rules ---- */
+
+/* Axes as a mask; all of them if none is named. False after an error. */
+static bool fl__axes_mask(const char *fn, const fl_tensor *x, fl_axes axes, uint32_t *mask) {
+    *mask = 0;
+    if (axes.n < 0 || axes.n > FL_MAX_DIMS) return fl_refuse("%s: %d axes", fn, axes.n);
+    if (axes.n == 0) *mask = (1u << x->ndim) - 1;
+    for (int i = 0; i < axes.n; i++) {
+        int a = fl_axis_of(fn, x, axes.axis[i]);
+        if (a < 0) return false;
+        if (*mask & 1u << a) return fl_refuse("%s: axis %d appears twice", fn, a);
+        *mask |= 1u << a;
+    }
+    return true;
+}
+
+/* Elements of the axes of the mask: so many make one result. */
+static int64_t fl__group_size(fl_shape x, uint32_t mask) {
+    int64_t n = 1;
+    for (int d = 0; d < x.ndim; d++)
+        if (mask >> d & 1) n *= x.dim[d];
+    return n;
+}
+
+static fl_shape fl__reduced_shape(const fl_tensor *x, uint32_t mask, bool keepdim) {
+    fl_shape s = {0, {0}};
+    for (int d = 0; d < x->ndim; d++) {
+        bool gone = mask >> d & 1;
+        if (!gone || keepdim) s.dim[s.ndim++] = gone ? 1 : x->shape[d];
+    }
+    return s;
+}
+
+/* Runs the record; out NONE: x's dtype. */
+static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axes, fl_dtype out,
+                             bool needs_elements) {
+    fl_reduce_args a = {0, axes.keepdim};
+    if (!fl__axes_mask(fn, x, axes, &a.axes)) return NULL;
+    if (needs_elements && fl__group_size(fl_shape_of(x), a.axes) == 0)
+        return fl_bad("%s: no elements along the reduced axes of shape %s", fn, FL_SHAPE_TEXT(x));
+    fl_shape shape = fl__reduced_shape(x, a.axes, axes.keepdim);
+    return fl_run_to(op, fl_call_out(x->family, shape, out ? out : x->dtype), x, NULL, &a);
+}
+
+/* What a slot takes of x. */
+static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, fl_op_class cls) {
+    if (fl_absent(fn, x) || !(x = fl_stored(x))) return NULL;
+    if (x->dtype == FL_B8) return fl_cast(x, FL_U8);
+    if (fl_compute_dtype(cls, x->dtype) == FL_DTYPE_NONE)
+        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+    return x;
+}
+
+static fl_tensor *fl__reduce_whole(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
+    x = fl__reduce_operand(fn, x, FL_CLASS_CMP);
+    fl_dtype d = x && !fl_dtype_is_float(x->dtype) ? FL_I64 : FL_DTYPE_NONE;
+    return x ? fl__reduce(op, fn, x, axes, d, false) : NULL;
+}
+
+fl_tensor *fl_sum(fl_tensor *x, fl_axes axes) {
+    return fl__reduce_whole(FL_OP_sum, "fl_sum", x, axes);
+}
+
+fl_tensor *fl_prod(fl_tensor *x, fl_axes axes) {
+    return fl__reduce_whole(FL_OP_prod, "fl_prod", x, axes);
+}
+
+static fl_tensor *fl__reduce_extreme(fl_op op, const char *fn, fl_tensor *x, fl_axes axes) {
+    fl_tensor *operand = fl__reduce_operand(fn, x, FL_CLASS_ANY);
+    fl_tensor *y = operand ? fl__reduce(op, fn, operand, axes, FL_DTYPE_NONE, true) : NULL;
+    return y && x->dtype == FL_B8 ? fl_cast(y, FL_B8) : y;
+}
+
+fl_tensor *fl_amax(fl_tensor *x, fl_axes axes) {
+    return fl__reduce_extreme(FL_OP_amax, "fl_amax", x, axes);
+}
+
+fl_tensor *fl_amin(fl_tensor *x, fl_axes axes) {
+    return fl__reduce_extreme(FL_OP_amin, "fl_amin", x, axes);
+}
+
+static fl_tensor *fl__reduce_arg_extreme(fl_op op, const char *fn, fl_tensor *x, int axis, bool keepdim) {
+    x = fl__reduce_operand(fn, x, FL_CLASS_ANY);
+    return x ? fl__reduce(op, fn, x, (fl_axes){1, {axis}, keepdim}, FL_I64, true) : NULL;
+}
+
+fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim) {
+    return fl__reduce_arg_extreme(FL_OP_argmax, "fl_argmax", x, axis, keepdim);
+}
+
+fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim) {
+    return fl__reduce_arg_extreme(FL_OP_argmin, "fl_argmin", x, axis, keepdim);
+}
+
+/* ---- composed of these, on tensors ---- */
+
+/* x of a mean: a stored float; *n: elements per result. */
+static fl_tensor *fl__mean_operand(const char *fn, fl_tensor *x, fl_axes axes, int64_t *n) {
+    uint32_t mask;
+    if (fl_absent(fn, x) || !(x = fl_stored(x))) return NULL;
+    if (!fl_dtype_is_float(x->dtype))
+        return fl_bad("%s: %s is not a float: cast it first", fn, fl_dtype_name(x->dtype));
+    if (!fl__axes_mask(fn, x, axes, &mask)) return NULL;
+    *n = fl__group_size(fl_shape_of(x), mask);
+    return x;
+}
+
+fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
+    int64_t n;
+    if (!(x = fl__mean_operand("fl_mean", x, axes, &n))) return NULL;
+    fl_scope s = fl_scope_begin();
+    if (fl_is_narrow(x))
+        return fl_scope_return(&s, fl_cast(fl_mean(fl_cast(x, FL_F32), axes), x->dtype));
+    return fl_scope_return(&s, fl_div(fl_sum(x, axes), fl_num((double)n)));
+}
+
+fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
+    int64_t n;
+    if (!(x = fl__mean_operand("fl_variance", x, axes, &n))) return NULL;
+    fl_scope s = fl_scope_begin();
+    if (fl_is_narrow(x))
+        return fl_scope_return(
+            &s, fl_cast(fl_variance(fl_cast(x, FL_F32), axes, correction), x->dtype));
+    fl_axes keep = axes;
+    keep.keepdim = true;
+    fl_tensor *d = fl_sub(x, fl_mean(x, keep));
+    double left = n > correction ? (double)n - (double)correction : 0;
+    return fl_scope_return(&s, fl_div(fl_sum(fl_mul(d, d), axes), fl_num(left)));
+}
+
+fl_tensor *fl_all(fl_tensor *x, fl_axes axes) {
+    uint32_t mask;
+    if (fl_absent("fl_all", x) || !fl__axes_mask("fl_all", x, axes, &mask)) return NULL;
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl_eq(fl_sum(fl_logical_not(x), axes), fl_int(0)));
+}
+
+fl_tensor *fl_any(fl_tensor *x, fl_axes axes) {
+    uint32_t mask;
+    if (fl_absent("fl_any", x) || !fl__axes_mask("fl_any", x, axes, &mask)) return NULL;
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl_gt(fl_sum(fl_cast(x, FL_B8), axes), fl_int(0)));
+}
+
+fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes) {
+    if (fl_absent("fl_count_nonzero", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    x = fl_cast(x, FL_B8);
+    return fl_scope_return(&s, x ? fl_sum(x, axes) : NULL);
+}
+
+fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
+    uint32_t mask;
+    if (fl_absent("fl_logsumexp", x) || !(x = fl_stored(x)) ||
+        !fl__axes_mask("fl_logsumexp", x, axes, &mask) ||
+        (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))))
+        return NULL;
+    fl_scope s = fl_scope_begin();
+    if (fl_is_narrow(x))
+        return fl_scope_return(&s, fl_cast(fl_logsumexp(fl_cast(x, FL_F32), axes), x->dtype));
+    fl_axes keep = axes;
+    keep.keepdim = true;
+    fl_tensor *m = fl_stable_max(x, axes);
+    fl_tensor *y = fl_add(fl_log(fl_sum(fl_exp(fl_sub(x, m)), keep)), m);
+    if (y && !axes.keepdim) y = fl_reshape(y, fl__reduced_shape(x, mask, false));
+    return fl_scope_return(&s, y);
+}
+
+/* ---- gradients ---- */
+
+/* A reduction's axes as bits, and its correction. */
+typedef struct fv__reduced {
+    uint32_t axes;
+    int64_t correction;
+} fv__reduced;
+
+/* The variable of a reduction's value. */
+static fl_var *fv__reduction(const char *name, fl_tensor *value, fl_back_fn back, fl_var *x, fl_axes axes,
+                             fv_list saved, int64_t correction) {
+    fv__reduced r = {.correction = correction};
+    if (!value || !fl__axes_mask(name, x->value, axes, &r.axes)) return NULL;
+    return fv_record_args(name, value, back, FV_IN(x), saved, &r, sizeof r);
+}
+
+/* The same axes for a call that keeps them as 1. */
+static fl_axes fv__kept_axes(uint32_t axes) {
+    fl_axes a = {.keepdim = true};
+    for (int d = 0; d < FL_MAX_DIMS; d++)
+        if (axes >> d & 1) a.axis[a.n++] = d;
+    return a;
+}
+
+/* A result of the reduction, or its gradient, with the reduced dims as 1: it broadcasts to the
+   input. */
+static fl_var *fv__kept(fl_var *r, fl_shape in, uint32_t axes) {
+    for (int d = 0; d < in.ndim; d++)
+        if (axes >> d & 1) in.dim[d] = 1;
+    return fv_reshape(r, in);
+}
+
+static void fv__sum_back(fl_node *n, fl_var *dy) {
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fv_add_grad(n, 0, fv_expand(fv__kept(dy, in, r->axes), in));
+}
+
+fl_var *fv_sum(fl_var *x, fl_axes axes) {
+    return fv__reduction("sum", fl_sum(fv_value(x), axes), fv__sum_back, x, axes, FV_NONE, 0);
+}
+
+static void fv__mean_back(fl_node *n, fl_var *dy) {
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fl_var *share = fv_div(dy, fv_num((double)fl__group_size(in, r->axes)));
+    fv_add_grad(n, 0, fv_expand(fv__kept(share, in, r->axes), in));
+}
+
+fl_var *fv_mean(fl_var *x, fl_axes axes) {
+    return fv__reduction("mean", fl_mean(fv_value(x), axes), fv__mean_back, x, axes, FV_NONE, 0);
+}
+
+/* dx = 2 (x - mean) dy / (n - correction) */
+static void fv__variance_back(fl_node *n, fl_var *dy) {
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fl_var *x = fv_saved(n, 0);
+    int64_t left = fl__group_size(in, r->axes) - r->correction;
+    fl_var *away = fv_sub(x, fv_mean(x, fv__kept_axes(r->axes)));
+    fl_var *scaled = fv_mul(dy, fv_num(2.0 / (double)(left > 0 ? left : 0)));
+    fv_add_grad(n, 0, fv_mul(away, fv__kept(scaled, in, r->axes)));
+}
+
+fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction) {
+    fl_tensor *value = fl_variance(fv_value(x), axes, correction);
+    return fv__reduction("variance", value, fv__variance_back, x, axes, FV_SAVE(x), correction);
+}
+
+/* Those that equal the result share dy. */
+static void fv__extreme_back(fl_node *n, fl_var *dy) {
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
+    fl_var *hit = fv_cast(fv_eq(x, y), dy->value->dtype);
+    fl_var *share = fv_div(fv__kept(dy, in, r->axes), fv_sum(hit, fv__kept_axes(r->axes)));
+    fv_add_grad(n, 0, fv_mul(hit, share));
+}
+
+fl_var *fv_amax(fl_var *x, fl_axes axes) {
+    fl_tensor *value = fl_amax(fv_value(x), axes);
+    return fv__reduction("amax", value, fv__extreme_back, x, axes, FV_SAVE(x, FV_OUT), 0);
+}
+
+fl_var *fv_amin(fl_var *x, fl_axes axes) {
+    fl_tensor *value = fl_amin(fv_value(x), axes);
+    return fv__reduction("amin", value, fv__extreme_back, x, axes, FV_SAVE(x, FV_OUT), 0);
+}
+
+/* dx = dy exp(x - y) */
+static void fv__logsumexp_back(fl_node *n, fl_var *dy) {
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0);
+    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
+    fv_add_grad(n, 0, fv_mul(fv__kept(dy, in, r->axes), fv_exp(fv_sub(x, y))));
+}
+
+fl_var *fv_logsumexp(fl_var *x, fl_axes axes) {
+    fl_tensor *value = fl_logsumexp(fv_value(x), axes);
+    return fv__reduction("logsumexp", value, fv__logsumexp_back, x, axes, FV_SAVE(x, FV_OUT), 0);
+}
+
+/* x [rows, n], dy [rows, 1] -> dy times the product of the other elements of the row, [rows, n].
+   A tree of pairwise products goes up, the product of everything else comes down. There is no
+   division, so zeros are right, to every order. */
+static fl_var *fv__times_others(fl_var *x, fl_var *dy, int64_t rows, int64_t n) {
+    fl_var *pairs[64];
+    int64_t size[64];
+    int depth = 0;
+    for (; n > 1 && x; n = (n + 1) / 2) {
+        if (n % 2) {
+            fl_var *both[] = {x, fv_const(fl_new_full(x->value, FL_SHAPE(rows, 1), 1))};
+            x = fv_concat(both, 2, 1);
+        }
+        size[depth] = n;
+        pairs[depth] = fv_reshape(x, FL_SHAPE(rows, (n + 1) / 2, 2));
+        x = fv_mul(fv_select(pairs[depth], 2, 0), fv_select(pairs[depth], 2, 1));
+        depth++;
+    }
+    while (depth-- > 0 && x) {
+        fl_var *swapped = fv_slice(pairs[depth], 2, -1, FL_SLICE_END, -1);
+        dy = fv_reshape(fv_mul(fv_unsqueeze(dy, 2), swapped),
+                        FL_SHAPE(rows, (size[depth] + 1) / 2 * 2));
+        if (size[depth] % 2) dy = fv_slice(dy, 1, 0, size[depth], 1);
+    }
+    return x ? dy : NULL;
+}
+
+static void fv__prod_back(fl_node *n, fl_var *dy) {
+    const fv__reduced *r = fv_args(n);
+    fl_shape in = fv_in_shape(n, 0), moved = {.ndim = in.ndim};
+    int to[FL_MAX_DIMS], back[FL_MAX_DIMS], k = 0;
+    for (int reduced = 0; reduced < 2; reduced++) /* the reduced axes behind the others */
+        for (int d = 0; d < in.ndim; d++)
+            if ((int)(r->axes >> d & 1) == reduced)
+                back[d] = k, to[k] = d, moved.dim[k++] = in.dim[d];
+    int64_t group = fl__group_size(in, r->axes), rows = fl__group_size(in, ~r->axes);
+    fl_var *x = fv_saved(n, 0);
+    if (group == 0 || rows == 0) return; /* no elements, no gradient */
+    x = fv_reshape(fv_permute(x, in.ndim, to), FL_SHAPE(rows, group));
+    fl_var *dx = fv__times_others(x, fv_reshape(dy, FL_SHAPE(rows, 1)), rows, group);
+    fv_add_grad(n, 0, fv_permute(fv_reshape(dx, moved), in.ndim, back));
+}
+
+fl_var *fv_prod(fl_var *x, fl_axes axes) {
+    return fv__reduction("prod", fl_prod(fv_value(x), axes), fv__prod_back, x, axes, FV_SAVE(x), 0);
+}
+
+fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
+    if (fl_absent("fv_sum_to", x)) return NULL;
+    bool fits = shape.ndim >= 0 && shape.ndim <= x->value->ndim;
+    int front = fits ? x->value->ndim - shape.ndim : 0;
+    uint32_t axes = 0;
+    for (int d = 0; fits && d < x->value->ndim; d++) {
+        int64_t have = x->value->shape[d], want = d < front ? 1 : shape.dim[d - front];
+        fits = have == want || want == 1;
+        if (d < front || have != want) axes |= 1u << d;
+    }
+    if (!fits)
+        return fl_bad("fv_sum_to: %s does not broadcast to %s %s", FL_TEXT_OF(shape),
+                      fl_dtype_name(x->value->dtype), FL_SHAPE_TEXT(x->value));
+    if (axes) x = fv_sum(x, fv__kept_axes(axes));
+    return front ? fv_reshape(x, shape) : x;
+}
+
+/* ---- norms and order statistics, on tensors and on variables ---- */
+
 #define FL_TEXT "reduce.h"
 #include "expand.h"
-#endif
+
+#endif /* FL_OPS_REDUCE_IMPL */
 #endif
 #else /* the text: see expand.h */
 
@@ -77,13 +507,6 @@ FL_T *FL_W(trapezoid)(FL_T *y, double dx, int axis) {
     return FL_GIVE(&s, FL_W(_narrowed)(area, given));
 }
 
-FL_T *FL_W(diff)(FL_T *x, int axis) {
-    if (FL_ABSENT("diff", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *next = FL_W(slice)(x, axis, 1, FL_SLICE_END, 1);
-    return FL_GIVE(&s, SUB(next, FL_W(slice)(x, axis, 0, -1, 1)));
-}
-
 /* >>order: a rank is a place in ascending order, NaN last */
 
 /* x at the places `at` along axis, whose dim there is 1; *index gets them in the result's shape. */
@@ -110,15 +533,6 @@ FL_T *FL_W(min_along)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
     fl_scope s = fl_scope_begin();
     return FL_W(_picked)(&s, x, fl_argmin(FL_VALUE(x), axis, true), axis, keepdim, index);
 }
-
-#ifdef FL_ON_TENSORS
-fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes) {
-    if (fl_absent("fl_count_nonzero", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    x = fl_cast(x, FL_B8);
-    return fl_scope_return(&s, x ? fl_sum(x, axes) : NULL);
-}
-#endif
 
 /* Elements along axis, at least one; -1 after an error. */
 static int64_t FL_W(_length)(const char *fn, const fl_tensor *x, int axis) {
@@ -185,19 +599,19 @@ FL_T *FL_W(nanmedian)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
 }
 
 /* Where between its two neighbours a quantile lies: 0 at the lower one. */
-static fl_tensor *FL_W(_quantile_share)(fl_tensor *place, fl_between method) {
+static fl_tensor *FL_W(_quantile_share)(fl_tensor *place, fl_quantile_method method) {
     fl_tensor *low = fl_floor(place), *part = fl_sub(place, low);
     switch (method) {
-    case FL_BETWEEN_LOWER: return fl_mul(part, fl_num(0));
-    case FL_BETWEEN_HIGHER: return fl_ceil(part);
-    case FL_BETWEEN_NEAREST: return fl_sub(fl_rint(place), low);
-    case FL_BETWEEN_MIDPOINT: return fl_mul(fl_ceil(part), fl_num(0.5));
+    case FL_QUANTILE_LOWER: return fl_mul(part, fl_num(0));
+    case FL_QUANTILE_HIGHER: return fl_ceil(part);
+    case FL_QUANTILE_NEAREST: return fl_sub(fl_rint(place), low);
+    case FL_QUANTILE_MIDPOINT: return fl_mul(fl_ceil(part), fl_num(0.5));
     default: return part;
     }
 }
 
 static FL_T *FL_W(_quantile)(const char *fn, FL_T *x, double q, int axis, bool keepdim,
-                             fl_between method, bool skip_nan) {
+                             fl_quantile_method method, bool skip_nan) {
     int64_t n = FL_W(_length)(fn, FL_VALUE(x), axis);
     if (n < 0) return NULL;
     if (!(q >= 0 && q <= 1)) return fl_bad("fl_%s: %g is not in [0, 1]", fn, q);
@@ -218,131 +632,14 @@ static FL_T *FL_W(_quantile)(const char *fn, FL_T *x, double q, int axis, bool k
     return FL_GIVE(&s, FL_W(_narrowed)(y, given));
 }
 
-FL_T *FL_W(quantile)(FL_T *x, double q, int axis, bool keepdim, fl_between method) {
+FL_T *FL_W(quantile)(FL_T *x, double q, int axis, bool keepdim, fl_quantile_method method) {
     if (FL_ABSENT("quantile", x)) return NULL;
     return FL_W(_quantile)("quantile", x, q, axis, keepdim, method, false);
 }
 
-FL_T *FL_W(nanquantile)(FL_T *x, double q, int axis, bool keepdim, fl_between method) {
+FL_T *FL_W(nanquantile)(FL_T *x, double q, int axis, bool keepdim, fl_quantile_method method) {
     if (FL_ABSENT("nanquantile", x)) return NULL;
     return FL_W(_quantile)("nanquantile", x, q, axis, keepdim, method, true);
-}
-
-/* >>scans: by one loop on the host, whatever the backend */
-
-#ifdef FL_ON_TENSORS
-/* A scan of x [outer, n, inner], row-major, in f64 or i64. */
-typedef struct fl__scan_lines {
-    int64_t outer, n, inner;
-    int axis;
-} fl__scan_lines;
-
-static bool fl__lines_of(const char *fn, const fl_tensor *x, int axis, fl__scan_lines *l) {
-    int at = axis < 0 ? axis + x->ndim : axis;
-    if (at < 0 || at >= x->ndim)
-        return fl_refuse("fl_%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
-    *l = (fl__scan_lines){1, x->shape[at], 1, at};
-    for (int i = 0; i < at; i++) l->outer *= x->shape[i];
-    for (int i = at + 1; i < x->ndim; i++) l->inner *= x->shape[i];
-    return true;
-}
-
-/* Does v come in as the new extreme? The last of equals does, and NaN stays. */
-static bool fl__new_real(double v, double best, bool max) {
-    return isnan(v) || (!isnan(best) && (max ? v >= best : v <= best));
-}
-static bool fl__new_integer(int64_t v, int64_t best, bool max) {
-    return max ? v >= best : v <= best;
-}
-
-/* index[i]: the place along its line of the extreme up to element i. */
-static void fl__extremes(const void *data, bool real, bool max, fl__scan_lines l, int64_t *index) {
-    const double *f = data;
-    const int64_t *k = data;
-    for (int64_t i = 0; i < l.outer * l.n * l.inner; i++) {
-        int64_t place = i / l.inner % l.n, before = place ? index[i - l.inner] : 0;
-        int64_t best = i + (before - place) * l.inner;
-        bool is_new = real ? fl__new_real(f[i], f[best], max) : fl__new_integer(k[i], k[best], max);
-        index[i] = place == 0 || is_new ? place : before;
-    }
-}
-
-static fl_tensor *fl__extreme_index(const char *fn, fl_tensor *x, int axis, bool max) {
-    fl__scan_lines l;
-    if (!fl__lines_of(fn, x, axis, &l)) return NULL;
-    fl_scope s = fl_scope_begin();
-    bool real = fl_dtype_is_float(x->dtype);
-    fl_tensor *host = fl_to(fl_contiguous(fl_cast(x, real ? FL_F64 : FL_I64)), "cpu");
-    fl_tensor *index = fl_to(fl_zeros(fl_shape_of(x), FL_I64), "cpu");
-    const void *from = fl_map(host, FL_READ);
-    int64_t *to = from ? fl_map(index, FL_WRITE) : NULL;
-    if (to && fl_numel(x)) fl__extremes(from, real, max, l, to);
-    if (to) fl_unmap(index, FL_WRITE);
-    if (from) fl_unmap(host, FL_READ);
-    return fl_scope_return(&s, to ? fl_to(index, fl_family_name(x)) : NULL);
-}
-
-static double fl__log_add(double a, double b) {
-    double high = a > b || isnan(a) ? a : b, low = a > b || isnan(a) ? b : a;
-    return isinf(high) && !isnan(low) ? high : high + log1p(exp(low - high));
-}
-
-fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis) {
-    fl__scan_lines l;
-    if (fl_absent("fl_logcumsumexp", x) || !fl__lines_of("logcumsumexp", x, axis, &l)) return NULL;
-    fl_scope s = fl_scope_begin();
-    fl_tensor *given = fl__floating(x), *host = given ? fl_clone(fl_cast(given, FL_F64)) : NULL;
-    host = host ? fl_to(host, "cpu") : NULL;
-    double *y = host ? fl_map(host, FL_READ | FL_WRITE) : NULL;
-    for (int64_t i = 0; y && i < fl_numel(x); i++)
-        if (i / l.inner % l.n) y[i] = fl__log_add(y[i - l.inner], y[i]);
-    if (y) fl_unmap(host, FL_READ | FL_WRITE);
-    host = y ? fl_to(host, fl_family_name(given)) : NULL;
-    return fl_scope_return(&s, host ? fl_cast(host, given->dtype) : NULL);
-}
-#else
-static fl_var *fv__backwards(fl_var *x, int axis) {
-    return fv_slice(x, axis, -1, FL_SLICE_END, -1);
-}
-
-/* sum over i >= j of dy[i] exp(x[j] - y[i]), of the positive dy. */
-static fl_var *fv__logcumsumexp_part(fl_var *x, fl_var *y, fl_var *dy, int axis) {
-    fl_var *is = LT(CONST(0), dy), *end = CONST(-(double)INFINITY);
-    fl_var *finite = SELECT(EQ(y, end), CONST(0), y);
-    fl_var *term = SELECT(is, SUB(LOG(SELECT(is, dy, CONST(1))), finite), end);
-    fl_var *sum = fv_logcumsumexp(fv__backwards(term, axis), axis);
-    return EXP(ADD(x, fv__backwards(sum, axis)));
-}
-
-static void fv__logcumsumexp_back(fl_node *n, fl_var *dy) {
-    fl_var *x = fv_saved(n, 0), *y = fv_saved(n, 1);
-    int axis = *(const int *)fv_args(n);
-    if (!x || !y) return;
-    fv_add_grad(n, 0, SUB(fv__logcumsumexp_part(x, y, dy, axis),
-                          fv__logcumsumexp_part(x, y, NEG(dy), axis)));
-}
-
-fl_var *fv_logcumsumexp(fl_var *x, int axis) {
-    return fv_record_args("logcumsumexp", fl_logcumsumexp(fv_value(x), axis), fv__logcumsumexp_back,
-                          FV_IN(x), FV_SAVE(x, FV_OUT), &axis, sizeof axis);
-}
-#endif
-
-static FL_T *FL_W(_cumulative_extreme)(const char *fn, FL_T *x, int axis, bool max,
-                                       fl_tensor **index) {
-    fl_scope s = fl_scope_begin();
-    fl_tensor *at = fl__extreme_index(fn, FL_VALUE(x), axis, max);
-    return FL_W(_picked)(&s, x, at, axis, true, index);
-}
-
-FL_T *FL_W(cummax)(FL_T *x, int axis, fl_tensor **index) {
-    if (FL_ABSENT("cummax", x)) return NULL;
-    return FL_W(_cumulative_extreme)("cummax", x, axis, true, index);
-}
-
-FL_T *FL_W(cummin)(FL_T *x, int axis, fl_tensor **index) {
-    if (FL_ABSENT("cummin", x)) return NULL;
-    return FL_W(_cumulative_extreme)("cummin", x, axis, false, index);
 }
 
 #endif

@@ -5,7 +5,9 @@
 
    Records (args: fl_axis_args): softmax x -> y;  softmax_grad y, dy -> dx;  the same of log_softmax.
    Slots see floats; narrow ones and integers were cast. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_SOFTMAX_H
 #define FL_OPS_SOFTMAX_H
 
@@ -38,6 +40,8 @@ FL_PRIVATE void fl__register_softmax(void);
 #define FL_OPS_SOFTMAX_IMPL
 #include "../../fl_autograd.h"
 #include "copy.h"
+#include "elementwise.h"
+#include "reduce.h"
 #include <math.h>
 
 /* ---- shape rules ---- */
@@ -51,7 +55,8 @@ static fl_tensor *fl__softmax_of(fl_op op, const char *fn, fl_tensor *x, int axi
 
 static fl_tensor *fl__softmax_grad_of(fl_op op, const char *fn, fl_tensor *y, fl_tensor *dy, int axis) {
     if (fl_absent(fn, y) || fl_absent(fn, dy) || (axis = fl_axis_of(fn, y, axis)) < 0) return NULL;
-    if (!fl_same_shape(y, dy) || y->dtype != dy->dtype || y->family != dy->family || !fl_dtype_is_float(y->dtype))
+    if (!fl_same_shape(y, dy) || y->dtype != dy->dtype || y->family != dy->family ||
+        !fl_dtype_is_float(y->dtype))
         return fl_bad("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype),
                        FL_SHAPE_TEXT(y), fl_dtype_name(dy->dtype), FL_SHAPE_TEXT(dy));
     return fl_run_to(op, fl_out_like(y, y->dtype), y, dy, &(fl_axis_args){axis});

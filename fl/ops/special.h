@@ -11,9 +11,6 @@
 extern "C" {
 #endif
 
-/* fl_clip with tensors as bounds, either of which may be NULL. */
-FL_API fl_tensor *fl_clip_tensor(fl_tensor *x, fl_tensor *low, fl_tensor *high);
-FL_API fl_var *fv_clip_tensor(fl_var *x, fl_var *low, fl_var *high);
 /* To that many decimals, which may be negative, halves to even; gradient 0. */
 FL_API fl_tensor *fl_round(fl_tensor *x, int decimals);
 FL_API fl_var *fv_round(fl_var *x, int decimals);
@@ -75,7 +72,11 @@ FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double ato
 #if defined(FL_IMPL_ONLY_OPS_SPECIAL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_SPECIAL_IMPL
 #define FL_OPS_SPECIAL_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "reduce.h"
+#include "view.h"
 #include <math.h>
 #include <string.h>
 #define FL_TEXT "special.h"
@@ -95,13 +96,6 @@ FL_T *FL_W(round)(FL_T *x, int decimals) {
     FL_T *scaled = decimals > 0 ? MUL(x, CONST(scale)) : DIV(x, CONST(scale));
     FL_T *y = decimals > 0 ? DIV(RINT(scaled), CONST(scale)) : MUL(RINT(scaled), CONST(scale));
     return FL_GIVE(&s, SELECT(FL_W(isfinite)(scaled), y, RINT(x))); /* or it has no decimals */
-}
-
-FL_T *FL_W(clip_tensor)(FL_T *x, FL_T *low, FL_T *high) {
-    if (FL_ABSENT("clip_tensor", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *y = low ? MAX(x, low) : x;
-    return FL_GIVE(&s, high ? MIN(y, high) : y);
 }
 
 FL_T *FL_W(nan_to_num)(FL_T *x, double nan, double above, double below) {
@@ -428,7 +422,7 @@ fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b) {
     fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
     if (!fl_dtype_is_float(d))
         return fl_bad("fl_nextafter: %s and %s, not floats", fl_dtype_name(a->dtype),
-                      fl_dtype_name(b->dtype));
+                       fl_dtype_name(b->dtype));
     fl_scope s = fl_scope_begin();
     fl_tensor *toward = fl_cast(b, d), *from = fl_cast(a, d);
     fl_tensor *equal = EQ(from, toward);

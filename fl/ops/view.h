@@ -3,7 +3,9 @@
    A view shares the storage of its tensor; nothing is copied, unless reshape finds strides that no
    view can have, or the backend refuses views. The gradient of a view is the view back, of a part
    zeros around it. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_VIEW_H
 #define FL_OPS_VIEW_H
 
@@ -50,7 +52,10 @@ FL_API fl_var *fv_flatten(fl_var *x, int first, int last);
 #if defined(FL_IMPL_ONLY_OPS_VIEW) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_VIEW_IMPL
 #define FL_OPS_VIEW_IMPL
-#include "../../fl_composed.h"
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "create.h"
+#include "index.h"
 #include <string.h>
 
 /* Strides of the row-major reading of `shape` over t without moving elements; false if there are

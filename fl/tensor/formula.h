@@ -119,7 +119,6 @@ FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_meaning *m, voi
 #if defined(FL_IMPL_ONLY_TENSOR_FORMULA) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_FORMULA_IMPL
 #define FL_FORMULA_IMPL
-
 #include <ctype.h>
 #include <locale.h>
 #include <stdio.h>

@@ -21,7 +21,6 @@ FL_API bool fl_print(fl_tensor *t);
 #ifndef FL_TENSOR_PRINT_IMPL
 #define FL_TENSOR_PRINT_IMPL
 #include "../ops/copy.h"
-#include "../ops/view.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

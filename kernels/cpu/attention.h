@@ -27,7 +27,6 @@ FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #ifndef FL_CPU_ATTENTION_IMPL
 #define FL_CPU_ATTENTION_IMPL
 #include "../../fl/ops/attention.h"
-
 /* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two */
 enum { FL__ATT_QUERIES = 256, FL__ATT_KEYS = 140, FL__ATT_GRAD_KEYS = 70, FL__ATT_ROW = 272 };
 

@@ -37,7 +37,6 @@
 #if defined(FL_IMPL_ONLY_CPU_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_BACKEND_IMPL
 #define FL_CPU_BACKEND_IMPL
-
 #define FL__UNARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_unary,
 #define FL__BINARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_binary,
 #define FL__NARROW(op, ...) [FL_OP_##op] = FL_SLOT_NARROW,
@@ -61,15 +60,7 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_cumsum] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_fft] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_lu_factor] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_solve] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_solve_triangular] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_cholesky] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_qr] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_svd] = FL_SLOT_CONTIGUOUS,
-                                                   [FL_OP_eigh] = FL_SLOT_CONTIGUOUS}};
+                                                   [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS}};
 #undef FL__UNARY_SLOT
 #undef FL__BINARY_SLOT
 #undef FL__OTHER_SLOT
@@ -84,12 +75,16 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     fl__cpu_conv_slots(&fl__cpu_table);
     fl__cpu_cross_entropy_slots(&fl__cpu_table);
     fl__cpu_ctc_slots(&fl__cpu_table);
+    fl__cpu_fft_slots(&fl__cpu_table);
     fl__cpu_glu_slots(&fl__cpu_table);
+    fl__cpu_lapack_slots(&fl__cpu_table);
+    fl__cpu_matmul_slots(&fl__cpu_table);
     fl__cpu_norm_slots(&fl__cpu_table);
     fl__cpu_pool_slots(&fl__cpu_table);
     fl__cpu_random_slots(&fl__cpu_table);
     fl__cpu_softmax_slots(&fl__cpu_table);
-    fl__cpu_openblas_slots(&fl__cpu_table);
+    fl__cpu_step_slots(&fl__cpu_table);
+    fl__cpu_openblas_slots(&fl__cpu_table); /* last: it stands before the others */
     complete = true;
     return &fl__cpu_table;
 }

@@ -24,7 +24,6 @@ FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_CONV) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CONV_IMPL
 #define FL_CPU_CONV_IMPL
-
 #include <string.h>
 
 static bool fl__conv_run(const fl__conv *v) {

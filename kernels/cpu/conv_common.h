@@ -107,7 +107,6 @@ FL_PRIVATE void fl__band_row(const fl__band *b, const char *from, int64_t y, cha
 #if defined(FL_IMPL_ONLY_CPU_CONV_COMMON) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CONV_COMMON_IMPL
 #define FL_CPU_CONV_COMMON_IMPL
-
 #include <string.h>
 
 FL__TILES_BEGIN

@@ -17,7 +17,6 @@ FL_PRIVATE bool fl__depthwise_run(const fl__conv *v);
 #if defined(FL_IMPL_ONLY_CPU_CONV_DEPTHWISE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CONV_DEPTHWISE_IMPL
 #define FL_CPU_CONV_DEPTHWISE_IMPL
-
 #define FL__DEPTHWISE_ROWS 16 /* of a split */
 
 typedef struct fl__depthwise {

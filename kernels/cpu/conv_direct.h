@@ -23,7 +23,6 @@ FL_PRIVATE bool fl__direct_run(const fl__conv *v);
 #if defined(FL_IMPL_ONLY_CPU_CONV_DIRECT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CONV_DIRECT_IMPL
 #define FL_CPU_CONV_DIRECT_IMPL
-
 #include <string.h>
 
 #define FL__STRIP_BYTES 1024       /* at least of a strip's results */

@@ -27,7 +27,7 @@ FL_PRIVATE bool fl__im2col_run(const fl__conv *v);
 #if defined(FL_IMPL_ONLY_CPU_CONV_IM2COL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CONV_IM2COL_IMPL
 #define FL_CPU_CONV_IM2COL_IMPL
-
+#include "../../fl/ops/linear.h"
 #include <string.h>
 
 #define FL__IM2COL_MOST (1 << 24) /* elements of the columns */
@@ -130,7 +130,7 @@ static bool fl__im2col_product(const fl__conv *v, fl_tensor *columns) {
     if (v->direction == FL__CONV_FORWARD) {
         b = fl__im2col_matrix(c->in[1], v->o, width, false);
         y = fl__im2col_matrix(c->out[0], pixels, v->o, false);
-        product = (fl_call){.op = FL_OP_linear, .n_out = 1, .n_in = c->n_in, .out = {&y},
+        product = (fl_call){.op = fl_op_linear, .n_out = 1, .n_in = c->n_in, .out = {&y},
                             .in = {columns, &b, c->in[2]}, .args = &plain};
     } else if (v->direction == FL__CONV_DATA) {
         a = fl__im2col_matrix(c->in[0], pixels, v->o, false);

@@ -28,7 +28,6 @@ FL_PRIVATE void fl__weight_parts_store(fl__weight_parts *p);
 #if defined(FL_IMPL_ONLY_CPU_CONV_WEIGHT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CONV_WEIGHT_IMPL
 #define FL_CPU_CONV_WEIGHT_IMPL
-
 #include <string.h>
 
 #define FL__WEIGHT_TASKS 16       /* wanted at least, if there is so much to cut */

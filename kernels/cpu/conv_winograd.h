@@ -31,7 +31,6 @@ FL_PRIVATE bool fl__winograd_run(const fl__conv *v);
 #if defined(FL_IMPL_ONLY_CPU_CONV_WINOGRAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CONV_WINOGRAD_IMPL
 #define FL_CPU_CONV_WINOGRAD_IMPL
-
 #include <string.h>
 
 /* A transform of winograd.inc: a square of lines of n channels gives another. bias: for results. */

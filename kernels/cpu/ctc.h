@@ -22,7 +22,6 @@ FL_PRIVATE void fl__cpu_ctc_slots(fl_backend *cpu);
 #ifndef FL_CPU_CTC_IMPL
 #define FL_CPU_CTC_IMPL
 #include "../../fl/ops/ctc.h"
-
 #define FL__CTC_NEVER (-1e30f)
 enum { FL__CTC_EDGE = 16 }; /* elements before and behind a row that stand for places outside */
 

@@ -4,9 +4,12 @@
    a pass cuts every sequence into p interleaved ones and leaves the result in order, so nothing is
    permuted. Other lengths become a convolution of a length 2^k (Bluestein). f32 is computed in f64
    and rounded. Lines run in parallel. */
+#include "../../fl/ops/fft.h"
 #include "common.h"
 #ifndef FL_CPU_FFT_H
 #define FL_CPU_FFT_H
+/* Puts the slot of this file into the table. */
+FL_PRIVATE void fl__cpu_fft_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_FFT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -178,7 +181,7 @@ static void fl__fft_tables(fl__fft *f) {
     for (int64_t k = 0; k < f->m; k++) f->kernel[k] = kernel[k];
 }
 
-FL_PRIVATE bool fl__cpu_fft(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_fft(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_fft_args *a = c->args;
     fl__fft f = {.x = c->in[0], .y = c->out[0], .inner = 1, .sign = a->inverse ? 1 : -1};
@@ -206,6 +209,10 @@ FL_PRIVATE bool fl__cpu_fft(const fl_backend *self, const fl_call *c) {
     fl_parallel(tasks, fl__ceil_div(FL__GRAIN, f.per_task * f.m * 8), fl__fft_task, &f);
     fl__free(f.root);
     return true;
+}
+
+FL_PRIVATE void fl__cpu_fft_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_fft, fl__cpu_fft, FL_SLOT_CONTIGUOUS);
 }
 
 FL__LOOPS_END

@@ -26,7 +26,6 @@ FL_PRIVATE fl__algorithm fl__cpu_forced(void);
 #if defined(FL_IMPL_ONLY_CPU_FORCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_FORCE_IMPL
 #define FL_CPU_FORCE_IMPL
-
 #include <stdlib.h>
 #include <string.h>
 

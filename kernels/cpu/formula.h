@@ -28,7 +28,6 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
 #if defined(FL_IMPL_ONLY_CPU_FORMULA) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_FORMULA_IMPL
 #define FL_CPU_FORMULA_IMPL
-
 enum {
     FL__FORMULA_BLOCK = 256,
     FL__FORMULA_GAP = 64, /* bytes between registers: 4 KiB apart they would wait for each other */

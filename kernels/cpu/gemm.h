@@ -4,6 +4,7 @@
    expanded at every level here for f32, in gemm_f64.h for f64 and in gemm_bf16.h for pairs of bf16: where
    fl_matmul_precision allows it, packed f32 operands may be rounded to bf16, two values along k in the
    place of one, which vdpbf16ps multiplies and adds to an f32 sum. */
+#include "../../fl/ops/linear.h"
 #include "common.h"
 #ifndef FL_CPU_GEMM_H
 #define FL_CPU_GEMM_H
@@ -64,7 +65,6 @@ FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char
 #if defined(FL_IMPL_ONLY_CPU_GEMM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_GEMM_IMPL
 #define FL_CPU_GEMM_IMPL
-
 #include <string.h>
 
 FL__TILES_BEGIN

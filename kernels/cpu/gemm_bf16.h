@@ -7,7 +7,7 @@
 #if defined(FL_IMPL_ONLY_CPU_GEMM_BF16) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_GEMM_BF16_IMPL
 #define FL_CPU_GEMM_BF16_IMPL
-
+#include "../../fl/ops/linear.h"
 #ifdef FL__HAS_PAIRS_avx512
 #ifndef FL_EMULATE_BF16
 #include <immintrin.h>

@@ -8,7 +8,6 @@
 #if defined(FL_IMPL_ONLY_CPU_GEMM_F64) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_GEMM_F64_IMPL
 #define FL_CPU_GEMM_F64_IMPL
-
 FL__TILES_BEGIN
 #define FL__LEVEL_TEXT "gemm.inc"
 #define FL__UNIT gemm

@@ -4,9 +4,12 @@
    the others are read as what they are to LAPACK, the transpose. f32 is computed in f64 and
    rounded. The matrices of a batch run in parallel, each on one thread. Without FL_USE_LAPACK the
    slots fail. */
+#include "../../fl/ops/factor.h"
 #include "common.h"
 #ifndef FL_CPU_LAPACK_H
 #define FL_CPU_LAPACK_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_lapack_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_LAPACK) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -124,7 +127,7 @@ static int fl__triangle_one(const fl__factoring *f, int64_t i, double *scratch) 
     return 0;
 }
 
-FL_PRIVATE bool fl__cpu_solve_triangular(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_solve_triangular(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl__factoring f = fl__factoring_of(c);
     f.one = fl__triangle_one;
@@ -239,7 +242,7 @@ static int fl__eigh_one(const fl__factoring *f, int64_t i, double *scratch) {
     return info;
 }
 
-FL_PRIVATE bool fl__cpu_lu_factor(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_lu_factor(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl__one_thread();
     fl__factoring f = fl__factoring_of(c);
@@ -248,7 +251,7 @@ FL_PRIVATE bool fl__cpu_lu_factor(const fl_backend *self, const fl_call *c) {
     return fl__factor(&f, "");
 }
 
-FL_PRIVATE bool fl__cpu_solve(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_solve(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl__one_thread();
     fl__factoring f = fl__factoring_of(c);
@@ -257,7 +260,7 @@ FL_PRIVATE bool fl__cpu_solve(const fl_backend *self, const fl_call *c) {
     return fl__factor(&f, "is singular");
 }
 
-FL_PRIVATE bool fl__cpu_cholesky(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_cholesky(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl__one_thread();
     fl__factoring f = fl__factoring_of(c);
@@ -266,7 +269,7 @@ FL_PRIVATE bool fl__cpu_cholesky(const fl_backend *self, const fl_call *c) {
     return fl__factor(&f, "is not positive definite");
 }
 
-FL_PRIVATE bool fl__cpu_qr(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_qr(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl__one_thread();
     fl__factoring f = fl__factoring_of(c);
@@ -276,7 +279,7 @@ FL_PRIVATE bool fl__cpu_qr(const fl_backend *self, const fl_call *c) {
     return fl__factor(&f, "has no QR");
 }
 
-FL_PRIVATE bool fl__cpu_svd(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_svd(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl__one_thread();
     fl__factoring f = fl__factoring_of(c);
@@ -286,7 +289,7 @@ FL_PRIVATE bool fl__cpu_svd(const fl_backend *self, const fl_call *c) {
     return fl__factor(&f, "did not converge, or has inf or NaN");
 }
 
-FL_PRIVATE bool fl__cpu_eigh(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_eigh(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl__one_thread();
     fl__factoring f = fl__factoring_of(c);
@@ -298,7 +301,7 @@ FL_PRIVATE bool fl__cpu_eigh(const fl_backend *self, const fl_call *c) {
 
 #else
 #define FL__WITHOUT_LAPACK(op) \
-    FL_PRIVATE bool fl__cpu_##op(const fl_backend *self, const fl_call *c) { \
+    static bool fl__cpu_##op(const fl_backend *self, const fl_call *c) { \
         (void)self, (void)c; \
         return fl_fail("fl_" #op ": built without LAPACK: install libopenblas-dev and rebuild"); \
     }
@@ -310,6 +313,16 @@ FL__WITHOUT_LAPACK(svd)
 FL__WITHOUT_LAPACK(eigh)
 #undef FL__WITHOUT_LAPACK
 #endif
+
+FL_PRIVATE void fl__cpu_lapack_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_lu_factor, fl__cpu_lu_factor, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_solve, fl__cpu_solve, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_solve_triangular, fl__cpu_solve_triangular, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_cholesky, fl__cpu_cholesky, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_qr, fl__cpu_qr, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_svd, fl__cpu_svd, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_eigh, fl__cpu_eigh, FL_SLOT_CONTIGUOUS);
+}
 
 #endif
 #endif

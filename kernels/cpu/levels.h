@@ -144,7 +144,6 @@ static inline int fl__variant(fl_dtype d) {
 #if defined(FL_IMPL_ONLY_CPU_LEVELS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_LEVELS_IMPL
 #define FL_CPU_LEVELS_IMPL
-
 #include <stdlib.h>
 #include <string.h>
 

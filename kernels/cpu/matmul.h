@@ -15,6 +15,7 @@
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
+#include "../../fl/ops/linear.h"
 #include "gemm.h"
 #include "scratch.h"
 #ifndef FL_CPU_MATMUL_H
@@ -53,6 +54,10 @@ FL_PRIVATE int64_t fl__product_offset(const fl__product *p, const int64_t *strid
 /* Finishes the first `rows` rows of C. */
 FL_PRIVATE void fl__product_finish(fl__product *p, int64_t rows);
 
+FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c);
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
+
 #define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
 enum { FL__SKINNY_ROWS = 8 };            /* rows up to which the reading of B is all that counts */
 
@@ -61,7 +66,6 @@ enum { FL__SKINNY_ROWS = 8 };            /* rows up to which the reading of B is
 #if defined(FL_IMPL_ONLY_CPU_MATMUL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_MATMUL_IMPL
 #define FL_CPU_MATMUL_IMPL
-
 #include <string.h>
 
 enum {
@@ -565,6 +569,10 @@ FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
     const fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL;
     if (bias && bias->shape[0] > 1 && bias->stride[0] != 1) return fl_run_composed(c);
     return fl__cpu_matmul(self, c);
+}
+
+FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_linear, fl__cpu_linear, 0);
 }
 
 #endif /* FL_CPU_MATMUL_IMPL */

@@ -18,7 +18,7 @@ FL_PRIVATE void fl__cpu_openblas_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_OPENBLAS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_OPENBLAS_IMPL
 #define FL_CPU_OPENBLAS_IMPL
-
+#include "../../fl/ops/linear.h"
 #ifdef FL_USE_OPENBLAS
 #include <cblas.h>
 void openblas_set_num_threads(int n);
@@ -88,7 +88,7 @@ static bool fl__openblas_matmul(const fl_backend *self, const fl_call *c) {
     fl__openblas p = {.of = fl__product_of(c)};
     const int64_t tasks = fl__openblas_takes(&p.of) ? fl__openblas_cut(&p) : 0;
     if (tasks == 0 || (tasks < FL__OPENBLAS_TASKS && p.of.k >= 4096) || (bias && bias->stride[0] != 1))
-        return c->op == FL_OP_linear ? fl__cpu_linear(self, c) : fl__cpu_matmul(self, c);
+        return c->op == fl_op_linear ? fl__cpu_linear(self, c) : fl__cpu_matmul(self, c);
     if (!__atomic_exchange_n(&single, true, __ATOMIC_RELAXED)) openblas_set_num_threads(1);
     if (!fl__product_make(&p.of, c)) return false;
     fl_parallel(tasks, 1, fl__openblas_task, &p);
@@ -99,7 +99,7 @@ static bool fl__openblas_matmul(const fl_backend *self, const fl_call *c) {
 
 FL_PRIVATE void fl__cpu_openblas_slots(fl_backend *cpu) {
 #ifdef FL_USE_OPENBLAS
-    cpu->op[FL_OP_matmul] = cpu->op[FL_OP_linear] = fl__openblas_matmul;
+    cpu->op[FL_OP_matmul] = cpu->op[fl_op_linear] = fl__openblas_matmul;
 #endif
     (void)cpu;
 }

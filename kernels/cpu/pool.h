@@ -17,7 +17,6 @@ FL_PRIVATE void fl__cpu_pool_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_POOL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_POOL_IMPL
 #define FL_CPU_POOL_IMPL
-
 #include <math.h>
 #include <string.h>
 

@@ -47,6 +47,7 @@ FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int
 #if defined(FL_IMPL_ONLY_CPU_REDUCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_REDUCE_IMPL
 #define FL_CPU_REDUCE_IMPL
+#include "../../fl/ops/reduce.h"
 FL__LOOPS_BEGIN
 
 #define FL__LEVEL_TEXT "reduce.inc"

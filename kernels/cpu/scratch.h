@@ -26,7 +26,6 @@ FL_PRIVATE void fl__scratch_give_back(const fl__scratch *s, const char *workspac
 #if defined(FL_IMPL_ONLY_CPU_SCRATCH) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_SCRATCH_IMPL
 #define FL_CPU_SCRATCH_IMPL
-
 #include <string.h>
 
 /* Rounds up to a multiple of FL_ALIGN and adds the readable bytes; -1 if that is too large. */

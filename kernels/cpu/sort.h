@@ -13,6 +13,7 @@
 #if defined(FL_IMPL_ONLY_CPU_SORT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_SORT_IMPL
 #define FL_CPU_SORT_IMPL
+#include "../../fl/ops/order.h"
 FL__LOOPS_BEGIN
 
 enum { FL__SHORT_LINE = 32, FL__SORT_BLOCK = 64, FL__SORT_TASKS = 64, FL__SORT_SCRATCH = 1 << 22 };

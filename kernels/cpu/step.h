@@ -1,10 +1,12 @@
 /* kernels/cpu/step.h - SGD and Adam, one pass over the parameter and its state, in place
 
-   Formulas at fl_sgd_args and fl_adam_args. The settings are rounded to the parameter's dtype
-   once. */
+   Formulas in fl/ops/step.h. The settings are rounded to the parameter's dtype once. */
+#include "../../fl/ops/step.h"
 #include "common.h"
 #ifndef FL_CPU_STEP_H
 #define FL_CPU_STEP_H
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_STEP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -46,17 +48,22 @@ static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__VARIANTS]) {
     return true;
 }
 
-FL_PRIVATE bool fl__cpu_sgd_step(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_sgd_step(const fl_backend *self, const fl_call *c) {
     static const fl__loop loops[2][FL__VARIANTS] = {{FL__AT_FLOATS(fl__step_sgd)},
                                                     {FL__AT_FLOATS(fl__step_sgd_momentum)}};
     (void)self;
     return fl__run_step(c, loops[c->n_out > 1]);
 }
 
-FL_PRIVATE bool fl__cpu_adam_step(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_adam_step(const fl_backend *self, const fl_call *c) {
     static const fl__loop loops[FL__VARIANTS] = {FL__AT_FLOATS(fl__step_adam)};
     (void)self;
     return fl__run_step(c, loops);
+}
+
+FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_sgd_step, fl__cpu_sgd_step, 0);
+    fl_backend_set(cpu, fl_op_adam_step, fl__cpu_adam_step, 0);
 }
 
 FL__LOOPS_END

@@ -1,0 +1,208 @@
+/* fl/ops/order.h - sorting, and what sorting finds out
+
+   sort and nonzero are ops of the table. sort (args: fl_sort_args) x -> y, index i64: in a stable order
+   along one axis, NaN the largest; y = x at index; where y is shorter along the axis, the first of that
+   order. nonzero x b8 -> y i64 [n, ndim]. */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_OPS_ORDER_H
+#define FL_OPS_ORDER_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* x in ascending (descending) order along axis: stable, NaN is the largest. *index (may be NULL)
+   gets the i64 place in x of each. */
+FL_API fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index);
+FL_API fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index);
+/* The places alone. */
+FL_API fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending);
+/* The k largest (smallest) along axis, in order; *index as above. */
+FL_API fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index);
+FL_API fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index);
+/* Coordinates of the nonzero elements, i64 [n, ndim], row-major; waits for x. */
+FL_API fl_tensor *fl_nonzero(fl_tensor *x);
+/* The distinct elements, sorted (each NaN is one), or one of each run of equal neighbours in
+   row-major order; *inverse (of x's shape) and *counts, which may be NULL: the place of each
+   element of x among them, and how many are equal to each. Waits for x. */
+FL_API fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
+FL_API fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
+/* Where v would be inserted among elements in ascending order (NaN last): before those equal to it,
+   or after (right). sorted: a vector, or lines [..., n] for v's lines [..., m]. */
+FL_API fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right);
+/* x is one of `among`'s elements -> b8 */
+FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_ORDER_H */
+
+#if defined(FL_IMPL_ONLY_OPS_ORDER) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_ORDER_IMPL
+#define FL_OPS_ORDER_IMPL
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "index.h"
+#include "reduce.h"
+#include "scan.h"
+#include "view.h"
+/* ---- sort and nonzero ---- */
+
+/* The first `keep` of x in order along axis; `fn` has checked that there are as many. */
+static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descending, int64_t keep,
+                             fl_tensor **index) {
+    if (fl_compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
+        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+    fl_sort_args a = {axis, descending};
+    fl_call c = {.op = FL_OP_sort, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
+    fl_shape shape = fl_shape_of(x);
+    shape.dim[axis] = keep;
+    c.out[0] = fl_call_out(x->family, shape, x->dtype);
+    c.out[1] = c.out[0] ? fl_call_out(x->family, shape, FL_I64) : NULL;
+    fl_tensor *y = c.out[1] ? fl_run_result(&c) : fl_raise();
+    if (y && index) *index = c.out[1];
+    return y;
+}
+
+fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index) {
+    if (fl_absent("fl_sort", x) || (axis = fl_axis_of("fl_sort", x, axis)) < 0) return NULL;
+    return fl__sorted("fl_sort", x, axis, descending, x->shape[axis], index);
+}
+
+fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending) {
+    fl_tensor *index;
+    return fl_sort(x, axis, descending, &index) ? index : NULL;
+}
+
+fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
+    if (fl_absent("fl_topk", x) || (axis = fl_axis_of("fl_topk", x, axis)) < 0) return NULL;
+    if (k < 0 || k > x->shape[axis])
+        return fl_bad("fl_topk: %lld of axis %d of shape %s", (long long)k, axis,
+                       FL_SHAPE_TEXT(x));
+    return fl__sorted("fl_topk", x, axis, !smallest, k, index);
+}
+
+fl_tensor *fl_nonzero(fl_tensor *x) {
+    if (fl_absent("fl_nonzero", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *truth = fl_cast(x, FL_B8), *y = NULL;
+    fl_tensor *count = truth ? fl_sum(truth, FL_ALL_AXES) : NULL;
+    if (count) y = fl_call_out(truth->family, FL_SHAPE(fl_item_int(count), truth->ndim), FL_I64);
+    fl_call c = {.op = FL_OP_nonzero, .n_out = 1, .n_in = 1, .out = {y}, .in = {truth}};
+    return fl_scope_return(&s, fl_error() ? NULL : y ? fl_run_result(&c) : fl_raise());
+}
+
+/* The values are those at the places, so that is how the gradient goes back. */
+static void fv__sort_back(fl_node *n, fl_var *dy) {
+    fl_tensor *index = fv_value(fv_saved(n, 0)), *zero = fl_new_full(dy->value, FL_SCALAR_SHAPE, 0);
+    fl_var *zeros = fv_const(fl_expand(zero, fv_in_shape(n, 0)));
+    fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), index, dy));
+}
+
+static fl_var *fv__sorted(const char *name, fl_var *x, int axis, fl_tensor *value, fl_tensor *places,
+                          fl_tensor **index) {
+    fl_var *saved = value ? fv_const(places) : NULL;
+    if (!saved) return NULL;
+    if (index) *index = places;
+    return fv_record_args(name, value, fv__sort_back, FV_IN(x), FV_SAVE(saved), &axis, sizeof axis);
+}
+
+fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index) {
+    fl_tensor *places = NULL, *value = fl_sort(fv_value(x), axis, descending, &places);
+    return fv__sorted("sort", x, axis, value, places, index);
+}
+
+fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
+    fl_tensor *places = NULL, *value = fl_topk(fv_value(x), k, axis, smallest, &places);
+    return fv__sorted("topk", x, axis, value, places, index);
+}
+
+/* ---- runs of equal elements, and places among sorted ones ---- */
+
+/* Of a vector whose equal elements are neighbours: one of each run. order[i] (NULL: i) is where
+   element i stands in *inverse, of the given shape. */
+static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_shape shape,
+                           fl_tensor **inverse, fl_tensor **counts) {
+    if (!line) return fl_scope_return(s, NULL);
+    const char *family = fl_family_name(line);
+    int64_t n = line->shape[0];
+    fl_tensor *first = fl_to(fl_full(FL_SHAPE(n > 0), 1, FL_B8), family);
+    fl_tensor *change = fl_ne(fl_slice(line, 0, 1, n, 1), fl_slice(line, 0, 0, n ? n - 1 : 0, 1));
+    fl_tensor *heads = first ? fl_concat((fl_tensor *[]){first, change}, 2, 0) : NULL;
+    fl_tensor *start = heads ? fl_select(fl_nonzero(heads), 1, 0) : NULL;
+    if (!start) return fl_scope_return(s, NULL);
+    fl_tensor *run = fl_sub(fl_cumsum(heads, 0), fl_int(1));
+    if (order) run = fl_scatter(fl_full_like(order, 0), 0, order, run);
+    run = fl_reshape(run, shape);
+    fl_tensor *end = fl_to(fl_full(FL_SHAPE(1), (double)n, FL_I64), family);
+    fl_tensor *edges = fl_concat((fl_tensor *[]){start, end}, 2, 0);
+    int64_t runs = start->shape[0];
+    fl_tensor *sizes = fl_sub(fl_slice(edges, 0, 1, runs + 1, 1), fl_slice(edges, 0, 0, runs, 1));
+    fl_tensor *y = fl_index_select(line, 0, start);
+    if (!y || !run || !sizes) return fl_scope_return(s, NULL);
+    if (inverse) *inverse = fl_promote(s, run);
+    if (counts) *counts = fl_promote(s, sizes);
+    return fl_scope_return(s, y);
+}
+
+fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
+    if (fl_absent("fl_unique", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *order = NULL, *line = fl_sort(fl_reshape(x, FL_SHAPE(fl_numel(x))), 0, false, &order);
+    return fl__runs(&s, line, order, fl_shape_of(x), inverse, counts);
+}
+
+fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
+    if (fl_absent("fl_unique_consecutive", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    return fl__runs(&s, fl_reshape(x, FL_SHAPE(fl_numel(x))), NULL, fl_shape_of(x), inverse, counts);
+}
+
+/* at + step where the element before that place comes before v, else at. NaN comes last. */
+static fl_tensor *fl__step_right(fl_tensor *sorted, fl_tensor *v, bool right, fl_tensor *at,
+                                 int64_t step) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *size = fl_int(sorted->shape[sorted->ndim - 1]), *to = fl_add(at, fl_int(step));
+    fl_tensor *there = fl_sub(fl_minimum(to, size), fl_int(1));
+    fl_tensor *e = fl_gather(sorted, -1, there);
+    fl_tensor *nan = fl_ne(v, v);
+    fl_tensor *before = right ? fl_bitwise_or(fl_le(e, v), nan)
+                              : fl_bitwise_or(fl_lt(e, v), fl_bitwise_and(fl_eq(e, e), nan));
+    return fl_scope_return(&s, fl_where(fl_bitwise_and(before, fl_le(to, size)), to, at));
+}
+
+fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
+    if (fl_absent("fl_searchsorted", sorted) || fl_absent("fl_searchsorted", v)) return NULL;
+    bool fits = sorted->ndim == 1 || (sorted->ndim > 1 && sorted->ndim == v->ndim);
+    for (int i = 0; fits && i < sorted->ndim - 1; i++) fits = sorted->shape[i] == v->shape[i];
+    if (!fits)
+        return fl_bad("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
+                       FL_SHAPE_TEXT(sorted));
+    fl_scope s = fl_scope_begin();
+    fl_shape shape = fl_shape_of(v);
+    int64_t n = sorted->shape[sorted->ndim - 1], step = 1;
+    if (sorted->ndim == 1) v = fl_reshape(v, FL_SHAPE(fl_numel(v)));
+    fl_tensor *at = v ? fl_to(fl_zeros(fl_shape_of(v), FL_I64), fl_family_name(sorted)) : NULL;
+    while (step <= n / 2) step *= 2;
+    for (; at && n && step; step /= 2) at = fl__step_right(sorted, v, right, at, step);
+    return fl_scope_return(&s, fl_contiguous(fl_reshape(at, shape)));
+}
+
+fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among) {
+    if (fl_absent("fl_isin", x) || fl_absent("fl_isin", among)) return NULL;
+    fl_scope s = fl_scope_begin();
+    int64_t n = fl_numel(among);
+    if (n == 0) return fl_scope_return(&s, fl_lt(x, x));
+    fl_tensor *sorted = fl_sort(fl_reshape(among, FL_SHAPE(n)), 0, false, NULL);
+    fl_tensor *at = sorted ? fl_searchsorted(sorted, x, false) : NULL;
+    fl_tensor *found = at ? fl_take(sorted, fl_minimum(at, fl_int(n - 1))) : NULL;
+    return fl_scope_return(&s, found ? fl_eq(found, x) : NULL);
+}
+
+#endif /* FL_OPS_ORDER_IMPL */
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,226 @@
+/* fl/ops/scan.h - sums, products and extremes of the elements up to each along one axis
+
+   cumsum and cumprod are ops of the table, with records (args: fl_axis_args) x -> y; b8 and integers
+   give i64. The others are one loop on the host, whatever the backend, and wait for x. */
+#ifndef FL_T
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_OPS_SCAN_H
+#define FL_OPS_SCAN_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y_i = x_0 + ... + x_i;  x_0 ... x_i along axis */
+FL_API fl_tensor *fl_cumsum(fl_tensor *x, int axis);
+FL_API fl_var *fv_cumsum(fl_var *x, int axis);
+FL_API fl_tensor *fl_cumprod(fl_tensor *x, int axis);
+FL_API fl_var *fv_cumprod(fl_var *x, int axis);
+/* The extreme of the elements up to each along axis, of equals the last; *index (may be NULL) gets its
+   place. */
+FL_API fl_tensor *fl_cummax(fl_tensor *x, int axis, fl_tensor **index);
+FL_API fl_var *fv_cummax(fl_var *x, int axis, fl_tensor **index);
+FL_API fl_tensor *fl_cummin(fl_tensor *x, int axis, fl_tensor **index);
+FL_API fl_var *fv_cummin(fl_var *x, int axis, fl_tensor **index);
+/* log of the sums of exp(x) up to each along axis. Computed in f64. */
+FL_API fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis);
+FL_API fl_var *fv_logcumsumexp(fl_var *x, int axis);
+/* x[1:] - x[:-1] along axis */
+FL_API fl_tensor *fl_diff(fl_tensor *x, int axis);
+FL_API fl_var *fv_diff(fl_var *x, int axis);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_SCAN_H */
+
+#if defined(FL_IMPL_ONLY_OPS_SCAN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_SCAN_IMPL
+#define FL_OPS_SCAN_IMPL
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include "elementwise.h"
+#include "index.h"
+#include "view.h"
+#include <math.h>
+
+/* ---- cumsum, cumprod ---- */
+
+static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) {
+    if (fl_absent(fn, x) || !(x = fl_stored(x))) return NULL;
+    if (fl_compute_dtype(FL_CLASS_CMP, x->dtype) == FL_DTYPE_NONE)
+        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+    if (!fl_dtype_is_float(x->dtype)) x = fl_cast(x, FL_I64);
+    if (!x || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
+    return fl_run_to(op, fl_out_like(x, x->dtype), x, NULL, &(fl_axis_args){axis});
+}
+
+fl_tensor *fl_cumsum(fl_tensor *x, int axis) {
+    return fl__scan_op(FL_OP_cumsum, "fl_cumsum", x, axis);
+}
+
+fl_tensor *fl_cumprod(fl_tensor *x, int axis) {
+    return fl__scan_op(FL_OP_cumprod, "fl_cumprod", x, axis);
+}
+
+static fl_var *fv__reversed(fl_var *x, int axis) {
+    return fv_slice(x, axis, -1, FL_SLICE_END, -1);
+}
+
+static void fv__cumsum_back(fl_node *n, fl_var *dy) {
+    int axis = *(const int *)fv_args(n);
+    fv_add_grad(n, 0, fv__reversed(fv_cumsum(fv__reversed(dy, axis), axis), axis));
+}
+
+fl_var *fv_cumsum(fl_var *x, int axis) {
+    return fv_record_args("cumsum", fl_cumsum(fv_value(x), axis), fv__cumsum_back, FV_IN(x),
+                          FV_NONE, &axis, sizeof axis);
+}
+
+/* By doubling: after k rounds each element holds the product of 2^k. There is no division, so zeros
+   are right, to every order. */
+static fl_var *fv__doubled_products(fl_var *x, int axis) {
+    int64_t n = x->value->shape[axis];
+    for (int64_t reach = 1; reach < n && x; reach *= 2) {
+        fl_var *head = fv_slice(x, axis, 0, reach, 1);
+        fl_var *tail = fv_mul(fv_slice(x, axis, reach, n, 1), fv_slice(x, axis, 0, n - reach, 1));
+        fl_var *both[] = {head, tail};
+        x = fv_concat(both, 2, axis);
+    }
+    return x;
+}
+
+fl_var *fv_cumprod(fl_var *x, int axis) {
+    fl_tensor *value = fl_cumprod(fv_value(x), axis);
+    if (!value) return NULL;
+    if (!x->requires_grad || !fl_grad_enabled()) return fv_const(value);
+    return fv__doubled_products(x, axis < 0 ? axis + value->ndim : axis);
+}
+
+/* ---- logcumsumexp, and the places of extremes ---- */
+
+/* x is [outer, n, inner] around the axis. False after an error. */
+static bool fl__lines_of(const char *fn, const fl_tensor *x, int axis, int64_t *n, int64_t *inner) {
+    if ((axis = fl_axis_of(fn, x, axis)) < 0) return false;
+    *n = x->shape[axis];
+    *inner = 1;
+    for (int i = axis + 1; i < x->ndim; i++) *inner *= x->shape[i];
+    return true;
+}
+
+/* Does v come in as the new extreme? The last of equals does, and NaN stays. */
+static bool fl__new_real(double v, double best, bool max) {
+    return isnan(v) || (!isnan(best) && (max ? v >= best : v <= best));
+}
+static bool fl__new_integer(int64_t v, int64_t best, bool max) {
+    return max ? v >= best : v <= best;
+}
+
+/* index[i]: the place along its line of the extreme up to element i, of `count` in all, f64 or i64. */
+static void fl__extremes(const void *data, bool real, bool max, int64_t count, int64_t n, int64_t inner,
+                         int64_t *index) {
+    const double *f = data;
+    const int64_t *k = data;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t place = i / inner % n, before = place ? index[i - inner] : 0;
+        int64_t best = i + (before - place) * inner;
+        bool is_new = real ? fl__new_real(f[i], f[best], max) : fl__new_integer(k[i], k[best], max);
+        index[i] = place == 0 || is_new ? place : before;
+    }
+}
+
+static fl_tensor *fl__extreme_index(const char *fn, fl_tensor *x, int axis, bool max) {
+    int64_t n, inner;
+    if (!fl__lines_of(fn, x, axis, &n, &inner)) return NULL;
+    fl_scope s = fl_scope_begin();
+    bool real = fl_dtype_is_float(x->dtype);
+    fl_tensor *host = fl_to(fl_contiguous(fl_cast(x, real ? FL_F64 : FL_I64)), "cpu");
+    fl_tensor *index = fl_to(fl_zeros(fl_shape_of(x), FL_I64), "cpu");
+    const void *from = fl_map(host, FL_READ);
+    int64_t *to = from ? fl_map(index, FL_WRITE) : NULL;
+    if (to) fl__extremes(from, real, max, fl_numel(x), n, inner, to);
+    if (to) fl_unmap(index, FL_WRITE);
+    if (from) fl_unmap(host, FL_READ);
+    return fl_scope_return(&s, to ? fl_to(index, fl_family_name(x)) : NULL);
+}
+
+static double fl__log_add(double a, double b) {
+    double high = a > b || isnan(a) ? a : b, low = a > b || isnan(a) ? b : a;
+    return isinf(high) && !isnan(low) ? high : high + log1p(exp(low - high));
+}
+
+fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis) {
+    int64_t n, inner;
+    if (fl_absent("fl_logcumsumexp", x) || !fl__lines_of("fl_logcumsumexp", x, axis, &n, &inner))
+        return NULL;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *given = fl_dtype_is_float(x->dtype) ? x : fl_cast(x, FL_F32);
+    fl_tensor *host = given ? fl_clone(fl_cast(given, FL_F64)) : NULL;
+    host = host ? fl_to(host, "cpu") : NULL;
+    double *y = host ? fl_map(host, FL_READ | FL_WRITE) : NULL;
+    for (int64_t i = 0; y && i < fl_numel(x); i++)
+        if (i / inner % n) y[i] = fl__log_add(y[i - inner], y[i]);
+    if (y) fl_unmap(host, FL_READ | FL_WRITE);
+    host = y ? fl_to(host, fl_family_name(given)) : NULL;
+    return fl_scope_return(&s, host ? fl_cast(host, given->dtype) : NULL);
+}
+
+/* sum over i >= j of dy[i] exp(x[j] - y[i]), of the positive dy. */
+static fl_var *fv__logcumsumexp_part(fl_var *x, fl_var *y, fl_var *dy, int axis) {
+    fl_var *is = fv_lt(fv_num(0), dy), *end = fv_num(-(double)INFINITY);
+    fl_var *finite = fv_where(fv_eq(y, end), fv_num(0), y);
+    fl_var *log_dy = fv_log(fv_where(is, dy, fv_num(1)));
+    fl_var *term = fv_where(is, fv_sub(log_dy, finite), end);
+    fl_var *sum = fv_logcumsumexp(fv__reversed(term, axis), axis);
+    return fv_exp(fv_add(x, fv__reversed(sum, axis)));
+}
+
+static void fv__logcumsumexp_back(fl_node *n, fl_var *dy) {
+    fl_var *x = fv_saved(n, 0), *y = fv_saved(n, 1);
+    int axis = *(const int *)fv_args(n);
+    if (!x || !y) return;
+    fv_add_grad(n, 0, fv_sub(fv__logcumsumexp_part(x, y, dy, axis),
+                             fv__logcumsumexp_part(x, y, fv_neg(dy), axis)));
+}
+
+fl_var *fv_logcumsumexp(fl_var *x, int axis) {
+    return fv_record_args("logcumsumexp", fl_logcumsumexp(fv_value(x), axis), fv__logcumsumexp_back,
+                          FV_IN(x), FV_SAVE(x, FV_OUT), &axis, sizeof axis);
+}
+
+#define FL_TEXT "scan.h"
+#include "expand.h"
+
+#endif /* FL_OPS_SCAN_IMPL */
+#endif
+#else /* the text: see expand.h */
+
+static FL_T *FL_W(_cumulative_extreme)(const char *fn, FL_T *x, int axis, bool max,
+                                       fl_tensor **index) {
+    fl_tensor *at = fl__extreme_index(fn, FL_VALUE(x), axis, max);
+    FL_T *y = at ? FL_W(gather)(x, axis, at) : NULL;
+    if (index && y) *index = at;
+    return y;
+}
+
+FL_T *FL_W(cummax)(FL_T *x, int axis, fl_tensor **index) {
+    if (FL_ABSENT("cummax", x)) return NULL;
+    return FL_W(_cumulative_extreme)("fl_cummax", x, axis, true, index);
+}
+
+FL_T *FL_W(cummin)(FL_T *x, int axis, fl_tensor **index) {
+    if (FL_ABSENT("cummin", x)) return NULL;
+    return FL_W(_cumulative_extreme)("fl_cummin", x, axis, false, index);
+}
+
+FL_T *FL_W(diff)(FL_T *x, int axis) {
+    if (FL_ABSENT("diff", x)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *next = FL_W(slice)(x, axis, 1, FL_SLICE_END, 1);
+    return FL_GIVE(&s, SUB(next, FL_W(slice)(x, axis, 0, -1, 1)));
+}
+
+#endif
+/* MIT licence: see LICENSE. */
