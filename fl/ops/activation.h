@@ -115,7 +115,7 @@ FL_T *FL_W(prelu_channels)(FL_T *x, FL_T *w) {
     fl_tensor *t = FL_VALUE(x), *u = FL_VALUE(w);
     if (u->ndim != 1 || (u->shape[0] != 1 && (t->ndim < 2 || u->shape[0] != t->shape[1])))
         return fl_bad("fl_prelu_channels: x %s and w %s: w needs a number for each place of axis 1",
-                       FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(u));
+                      FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(u));
     fl_scope s = fl_scope_begin();
     fl_shape one_each = {t->ndim > 1 ? t->ndim - 1 : 1, {u->shape[0], 1, 1, 1, 1, 1, 1, 1}};
     return FL_GIVE(&s, FL_W(prelu)(x, FL_W(reshape)(w, one_each)));
@@ -231,7 +231,7 @@ FL_T *FL_W(maxout)(FL_T *x, int64_t pieces, int axis) {
     int at = axis < 0 ? axis + s.ndim : axis;
     if (at < 0 || at >= s.ndim || s.ndim == FL_MAX_DIMS || pieces < 1 || s.dim[at] % pieces)
         return fl_bad("fl_maxout: axis %d of shape %s in groups of %lld", axis,
-                       FL_SHAPE_TEXT(FL_VALUE(x)), (long long)pieces);
+                      FL_SHAPE_TEXT(FL_VALUE(x)), (long long)pieces);
     fl_scope scope = fl_scope_begin();
     for (int i = s.ndim++; i > at + 1; i--) s.dim[i] = s.dim[i - 1];
     s.dim[at] /= pieces;

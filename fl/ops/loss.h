@@ -297,7 +297,7 @@ FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_redu
     const fl_tensor *t = FL_VALUE(x);
     if (t->ndim != 2 || target->ndim != 1 || target->shape[0] != t->shape[0])
         return fl_bad("fl_multi_margin_loss: input %s, target %s; want [n, c] and [n]",
-                       FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(target));
+                      FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(target));
     fl_scope s = fl_scope_begin();
     fl_tensor *column = fl_unsqueeze(target, 1), *own = fl_one_hot(target, t->shape[1]);
     FL_T *wide = FL_W(_widened)(x);

@@ -604,7 +604,7 @@ FL_T *FL_W(local_response_norm)(FL_T *x, int64_t size, double alpha, double beta
     const fl_tensor *t = FL_VALUE(x);
     if (t->ndim < 2 || size < 1)
         return fl_bad("fl_local_response_norm: size %lld of channels of %s", (long long)size,
-                       FL_SHAPE_TEXT(t));
+                      FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     FL_T *wide = FL_W(_widened)(x), *squares = FL_W(square)(wide), *sum = squares;
     int64_t c = t->shape[1], before = size / 2, after = size - 1 - before;

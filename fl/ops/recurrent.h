@@ -85,8 +85,9 @@ static bool fl__cell_fits(const char *fn, int gates, const fl_tensor *x, const f
         ok = w[i]->ndim == (i < 2 ? 2 : 1) && w[i]->shape[0] == gates * hidden &&
              (i > 1 || w[i]->shape[1] == columns);
     }
-    return ok || fl_refuse("%s: input %s and state %s do not fit weights %s and %s", fn, FL_SHAPE_TEXT(x),
-                   FL_SHAPE_TEXT(h), FL_SHAPE_TEXT(w[0]), FL_SHAPE_TEXT(w[1]));
+    return ok || fl_refuse("%s: input %s and state %s do not fit weights %s and %s", fn,
+                           FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(h), FL_SHAPE_TEXT(w[0]),
+                           FL_SHAPE_TEXT(w[1]));
 }
 #endif
 
@@ -144,7 +145,7 @@ static FL_T *FL_W(_rnn_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *g
     if (fl_absent(fn, x) || fl_absent(fn, h)) return NULL;
     if (kind == FL__LSTM && !fl_same_shape(FL_VALUE(h), FL_VALUE(c)))
         return fl_bad("%s: states %s and %s", fn, FL_SHAPE_TEXT(FL_VALUE(h)),
-                       FL_SHAPE_TEXT(FL_VALUE(c)));
+                      FL_SHAPE_TEXT(FL_VALUE(c)));
     fl_scope s = fl_scope_begin();
     if (!FL_W(_cell_weights)(fn, fl__gates[kind], x, h, given, w) || !FL_W(_widen)(state, 3))
         return FL_GIVE(&s, NULL);
@@ -236,8 +237,8 @@ static bool fl__sequence_fits(int kind, const fl_tensor *x, const fl_tensor *sta
                               int ways) {
     bool ok = x->ndim == 3 && x->shape[0] > 0 && state->ndim == 3 && layers > 0 &&
               layers <= INT_MAX / 16 && state->shape[0] == (int64_t)layers * ways;
-    return ok || fl_refuse("%s: input %s and state %s of %d layers in %d directions", fl__rnn_names[kind],
-                   FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(state), layers, ways);
+    return ok || fl_refuse("%s: input %s and state %s of %d layers in %d directions",
+                           fl__rnn_names[kind], FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(state), layers, ways);
 }
 #endif
 
