@@ -1,5 +1,7 @@
 /* file.h - the file operations, and whole reads and writes */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_DATA_FILE_H
 #define FL_DATA_FILE_H
 

@@ -1,5 +1,7 @@
 /* meter.h - averages, errors, timers, and a line of progress */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_DATA_METER_H
 #define FL_DATA_METER_H
 

@@ -1,5 +1,7 @@
 /* set.h - data sets: views, batches, transforms, and samples made ahead of time */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_DATA_SET_H
 #define FL_DATA_SET_H
 

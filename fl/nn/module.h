@@ -1,5 +1,7 @@
 /* module.h - modules, their trees, and what those who write layers need */
+#ifndef FL_AUTOGRAD_H
 #include "../../fl_autograd.h"
+#endif
 #ifndef FL_NN_MODULE_H
 #define FL_NN_MODULE_H
 

@@ -8,7 +8,9 @@
      glu       x, an even number of elements along the axis: a, then g -> y = a / (1 + exp(-g))
      glu_grad  x, dy -> dx */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_ACTIVATION_H
 #define FL_OPS_ACTIVATION_H
 

@@ -9,7 +9,9 @@
      attention_grad  the same, y, lse, dy -> dq, dk, dv
    Rows of the outputs are dense. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_ATTENTION_H
 #define FL_OPS_ATTENTION_H
 

@@ -8,7 +8,9 @@
    3-d is one conv2d of the planes: the depths under the kernel become channels; transposed, the
    products' depths add up where they overlap. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_CONV_H
 #define FL_OPS_CONV_H
 

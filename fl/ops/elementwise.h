@@ -3,7 +3,9 @@
    One prototype per line of FL_UNARY_OPS and FL_BINARY_OPS (fl_tensor.h), where formulas, gradients and
    dtypes stand; what it does is fl_unary_op and fl_binary_op there. On variables the gradient formula
    runs in one pass (records grad1, grad2) where the family can, else by its steps. */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_ELEMENTWISE_H
 #define FL_OPS_ELEMENTWISE_H
 

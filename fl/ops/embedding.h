@@ -3,7 +3,9 @@
    Composed of other ops: see expand.h. The gradient of a table is that of index_select: the rows of
    dy added to the rows that were read, in order. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_EMBEDDING_H
 #define FL_OPS_EMBEDDING_H
 

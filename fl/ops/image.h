@@ -3,7 +3,9 @@
    interpolate goes axis by axis, through the taps of taps.inc; unfold and fold are im2col and its
    adjoint; grid_sample reads at given places, affine_grid makes them. No records: texts alone. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_IMAGE_H
 #define FL_OPS_IMAGE_H
 

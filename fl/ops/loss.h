@@ -9,7 +9,9 @@
                          exp(x - largest)
      cross_entropy_grad  x, target, largest, sum, dy [n] -> dx */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_LOSS_H
 #define FL_OPS_LOSS_H
 

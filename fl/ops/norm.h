@@ -14,7 +14,9 @@
                       the same, mean, var -> y
      batch_norm_grad  x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd] */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_NORM_H
 #define FL_OPS_NORM_H
 

@@ -7,7 +7,9 @@
      avg_pool2d       x -> y;  avg_pool2d_grad  dy -> dx
    1-d, 3-d, p-norms and adaptive windows go axis by axis, through the taps of taps.inc. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_POOL_H
 #define FL_OPS_POOL_H
 

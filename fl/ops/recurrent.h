@@ -7,7 +7,9 @@
    where x_* and h_* are parts of x W_ih^T + b_ih and h W_hh^T + b_hh. Composed of other ops: see
    expand.h. Of a sequence the products by W_ih of all steps are one. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_RECURRENT_H
 #define FL_OPS_RECURRENT_H
 

@@ -3,7 +3,9 @@
    A branch that SELECT does not take is computed all the same: its operands are made harmless first,
    or 0 * inf would be NaN in the gradient. */
 #ifndef FL_T
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_OPS_SPECIAL_H
 #define FL_OPS_SPECIAL_H
 

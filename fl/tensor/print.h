@@ -1,5 +1,7 @@
 /* fl/tensor/print.h - tensors as text, as PyTorch prints them */
+#ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
+#endif
 #ifndef FL_TENSOR_PRINT_H
 #define FL_TENSOR_PRINT_H
 
