@@ -322,14 +322,15 @@ enum {
     FV__READS_Y = 4,
     FV__FLOWS = 8, /* it is not zero everywhere: it has a dy */
     FV__LONG = 16, /* more than one op: fused if the family can */
-    FV__KNOWN = 32
+    FV__PASSES = 32, /* it is dy itself */
+    FV__KNOWN = 64
 };
 
 static unsigned fv__needs_of_formula(fl_op op, int i) {
     const int arity = fl_op_get_info(op)->arity;
     if (i >= arity) return 0;
     const fl_formula *f = fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA);
-    unsigned needs = f->n_steps > 1 ? FV__LONG : 0;
+    unsigned needs = f->n_steps > 1 ? FV__LONG : !f->n_steps && f->out[0] == arity + 1 ? FV__PASSES : 0;
     if (f->reads & 1) needs |= FV__READS_A;
     if (f->reads & 2 && arity == 2) needs |= FV__READS_B;
     if (f->reads >> arity & 1) needs |= FV__READS_Y;
@@ -371,12 +372,7 @@ static fl_var *fv__gradient(fl_op op, int i, void *const in[]) {
     static const fl_formula_meaning variables = {fv__formula_number, fv__formula_step};
     void *d[FL_FORMULA_OUTPUTS];
     const fl_formula *f = fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA);
-    return fl_formula_run(f, &variables, in, d) ? d[0] : NULL;
-}
-
-/* Saved value i, if there is one. */
-static fl_var *fv__read(fl_node *n, int i) {
-    return i < fv_saved_count(n) ? fv_saved(n, i) : NULL;
+    return f && fl_formula_run(f, &variables, in, d) ? d[0] : NULL;
 }
 
 static fl_tensor *fv__unary_recompute(fl_node *n) {
@@ -387,13 +383,31 @@ static fl_tensor *fv__unary_recompute(fl_node *n) {
 static void fv__unary_back(fl_node *n, fl_var *dy) {
     const fl_op op = fv_op(n);
     fl_tensor *own = fv_own_grad(n, dy);
-    fl_var *x = fv__read(n, 0), *y = fv__read(n, 1);
+    const int n_saved = fv_saved_count(n);
+    fl_var *x = n_saved > 0 ? fv_saved(n, 0) : NULL, *y = n_saved > 1 ? fv_saved(n, 1) : NULL;
     fl_tensor *dx = NULL;
     if (fl_error() || !fv_needs(n, 0)) return;
     if (!fl_grad_enabled() && fv__needs_of(op) & FV__LONG)
         dx = fl_grad1(op, fv__operand(x, dy), fv__operand(y, dy), dy->value, own);
     if (dx) fv_add_grad(n, 0, dx == own ? dy : fv_const(dx));
     else if (!fl_error()) fv_add_grad(n, 0, fv__gradient(op, 0, (void *[]){x, y, dy}));
+}
+
+/* Filled field by field: compilers make a slow string instruction of a literal. */
+static fl_var *fv__record_line(fl_op op, fl_tensor *value, fl_back_fn back, int n_in, fl_var *const *in, int n_saved,
+                               fl_var *const *saved, unsigned blocked, fl_tensor *(*recompute)(fl_node *n)) {
+    fv_record_opts o;
+    o.name = fl_op_get_info(op)->name;
+    o.back = back;
+    o.in = (fv_list){n_in, in};
+    o.saved = (fv_list){n_saved, saved};
+    o.op = op;
+    o.blocked = blocked;
+    o.recompute = recompute;
+    o.n_recompute_only = 0;
+    o.args = NULL;
+    o.bytes = 0;
+    return fv_record_opt(value, &o);
 }
 
 FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value) {
@@ -403,14 +417,8 @@ FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value) {
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? FV_OUT : NULL};
     int n_saved = needs & FV__READS_Y ? 2 : needs & FV__READS_A ? 1 : 0;
-    fv_record_opts s = {.name = info->name,
-                  .back = fv__unary_back,
-                  .in = {1, &x},
-                  .saved = {n_saved, saved},
-                  .op = op,
-                  .recompute = n_saved == 1 ? fv__unary_recompute : NULL,
-                  .blocked = !(needs & FV__FLOWS)};
-    return fv_record_opt(value, &s);
+    return fv__record_line(op, value, fv__unary_back, 1, &x, n_saved, saved, needs & FV__FLOWS ? 0 : 1,
+                           n_saved == 1 ? fv__unary_recompute : NULL);
 }
 
 static fl_var *fv__unary(fl_op op, fl_var *x) {
@@ -440,18 +448,20 @@ static bool fv__binary_fused(fl_node *n, int want, fl_var *a, fl_var *b, fl_var 
 }
 
 static void fv__binary_back(fl_node *n, fl_var *dy) {
-    unsigned needs = fv__needs_of(fv_op(n));
-    fl_var *a = fv__read(n, 0), *b = fv__read(n, 1), *y = fv__read(n, 2);
-    int want = fv_needs(n, 0) | fv_needs(n, 1) << 1;
+    const fl_op op = fv_op(n);
+    const int want = fv_needs(n, 0) | fv_needs(n, 1) << 1, n_saved = fv_saved_count(n);
+    unsigned needs = fv__needs_of(op);
+    fl_var *a = n_saved > 0 ? fv_saved(n, 0) : NULL, *b = n_saved > 1 ? fv_saved(n, 1) : NULL;
+    fl_var *y = n_saved > 2 ? fv_saved(n, 2) : NULL;
     if (fl_error()) return;
     if ((want & 1 && needs & FV__LONG) || (want & 2 && needs >> 8 & FV__LONG)) {
         a = fv__strong(a, dy);
         b = fv__strong(b, dy);
-        if (!fl_grad_enabled() && fv__binary_fused(n, want, a, b, y, dy)) return;
+        if ((!fl_grad_enabled() && fv__binary_fused(n, want, a, b, y, dy)) || fl_error()) return;
     }
-    if (fl_error()) return;
-    for (int i = 0; i < 2; i++)
-        if (want >> i & 1) fv_add_grad(n, i, fv__gradient(fv_op(n), i, (void *[]){a, b, y, dy}));
+    for (int i = 0; i < 2; i++, needs >>= 8)
+        if (want >> i & 1)
+            fv_add_grad(n, i, needs & FV__PASSES ? dy : fv__gradient(op, i, (void *[]){a, b, y, dy}));
 }
 
 static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
@@ -463,13 +473,8 @@ static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
     fl_var *saved[] = {read & FV__READS_A ? a : NULL, read & FV__READS_B ? b : NULL,
                        read & FV__READS_Y ? FV_OUT : NULL};
     int n_saved = read & FV__READS_Y ? 3 : read & FV__READS_B ? 2 : read & FV__READS_A ? 1 : 0;
-    fv_record_opts s = {.name = fl_op_get_info(op)->name,
-                  .back = fv__binary_back,
-                  .in = {2, in},
-                  .saved = {n_saved, saved},
-                  .op = op,
-                  .blocked = (da & FV__FLOWS ? 0u : 1u) | (db & FV__FLOWS ? 0u : 2u)};
-    return fv_record_opt(value, &s);
+    const unsigned blocked = (da & FV__FLOWS ? 0u : 1u) | (db & FV__FLOWS ? 0u : 2u);
+    return fv__record_line(op, value, fv__binary_back, 2, in, n_saved, saved, blocked, NULL);
 }
 
 /* ---- the functions of the tables' lines: fl_add(a, b), fv_add(a, b), fl_exp(x), fv_exp(x) and so on ---- */
