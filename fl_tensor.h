@@ -348,8 +348,8 @@ FL_API void fl_set_flags(uint64_t flags);
       MUL(dy, SELECT(EQ(a, CONST(0)), CONST(0), DIV(y, a))), CONST(0)) \
     X(heaviside,    NUM,   DEF, SELECT(LT(CONST(0), a), CONST(1), SELECT(EQ(a, CONST(0)), b, CONST(0))), \
       CONST(0), SELECT(EQ(a, CONST(0)), dy, CONST(0))) \
-    /* 0 and +-inf stay. In two steps: 2^b alone may overflow; bounded for b = +-inf. Of tiny a and large b
-       each half may overflow too: then from 2^64 a, by 2^(b - 64) */ \
+    /* 0 and +-inf stay. In two steps, as 2^b may overflow; bounded for b = +-inf */ \
+    /* of tiny a and large b each half may overflow too: from 2^64 a, by 2^(b - 64) */ \
     X(ldexp,        FLOAT, DEF, SELECT(EQ(a, ADD(a, a)), a, SELECT(AND(LT(CONST(254), b), LT(ABS(a), CONST(1.2e-38))), \
       MUL(MUL(MUL(a, CONST(1.8446744073709552e19)), POW(CONST(2), FLOOR(MUL(CONST(0.5), SUB(MIN(b, CONST(3000)), CONST(64)))))), \
           POW(CONST(2), SUB(SUB(MIN(b, CONST(3000)), CONST(64)), \
