@@ -171,22 +171,29 @@ FL_API void fl_set_flags(uint64_t flags);
    generated code), and as programs, which run on fl_ and fv_ functions (what a backend without the
    slot runs, and double backward) and on blocks of numbers (kernels/cpu/formula.h).
 
-   class  takes                          gives         need  REQ: every backend has it (or falls back on cpu, warned)
-   FLOAT  float (integers become f32)    the same            HOT: so it is, and the cpu compiles its gradient
-   NUM    float, integers                the same            OPT: the cpu compiles it and its gradient; others give it a
-   ANY    float, integers, b8            the same                 slot where speed wants one, else it is composed
-   INT    integers, b8                   the same            DEF: the same, but the cpu runs its program
+   class  takes                          gives
+   FLOAT  float (integers become f32)    the same
+   NUM    float, integers                the same
+   ANY    float, integers, b8            the same
+   INT    integers, b8                   the same
    CMP    anything                       b8
    BOOL   anything, as x != 0            b8
+
+   need   who must have the op, and which formulas the cpu compiles; it runs the others as programs
+   REQ    every backend has it (or falls back on the cpu, warned): a primitive, which is compiled
+   HOT    the same, and the cpu compiles its gradient too
+   OPT    composed where a backend has no slot; the cpu compiles formula and gradient: those of most
+          networks, and short ones, whose steps would show beside operands in the cache
+   DEF    the same, but the cpu compiles neither
 
          op          class  need  y = f(x)                                dx = g(x, y, dy)                          */
 #define FL_UNARY_OPS(X) \
     X(neg,         NUM,   REQ, NEG(x),                                   NEG(dy)) \
-    X(abs,         NUM,   REQ, ABS(x),  SELECT(LT(x, CONST(0)), NEG(dy), SELECT(LT(CONST(0), x), dy, CONST(0)))) \
+    X(abs,         NUM,   HOT, ABS(x),  SELECT(LT(x, CONST(0)), NEG(dy), SELECT(LT(CONST(0), x), dy, CONST(0)))) \
     X(exp,         FLOAT, REQ, EXP(x),                                   MUL(dy, y)) \
     X(log,         FLOAT, REQ, LOG(x),                                   DIV(dy, x)) \
     X(log1p,       FLOAT, REQ, LOG1P(x),                                 DIV(dy, ADD(x, CONST(1)))) \
-    X(expm1,       FLOAT, REQ, EXPM1(x),                                 MUL(dy, ADD(y, CONST(1)))) \
+    X(expm1,       FLOAT, HOT, EXPM1(x),                                 MUL(dy, ADD(y, CONST(1)))) \
     X(sqrt,        FLOAT, REQ, SQRT(x),                                  DIV(dy, MUL(CONST(2), y))) \
     X(sin,         FLOAT, REQ, SIN(x),                                   MUL(dy, COS(x))) \
     X(cos,         FLOAT, REQ, COS(x),                                   NEG(MUL(dy, SIN(x)))) \
@@ -195,13 +202,13 @@ FL_API void fl_set_flags(uint64_t flags);
     X(floor,       NUM,   REQ, FLOOR(x),                                 CONST(0)) \
     X(rint,        NUM,   REQ, RINT(x),                                  CONST(0)) \
     X(bitwise_not, INT,   REQ, NOT(x),                                   CONST(0)) \
-    X(ceil,        NUM,   DEF, NEG(FLOOR(NEG(x))),                       CONST(0)) \
-    X(trunc,       NUM,   DEF, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x)), CONST(0)) \
+    X(ceil,        NUM,   OPT, NEG(FLOOR(NEG(x))),                       CONST(0)) \
+    X(trunc,       NUM,   OPT, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x)), CONST(0)) \
     X(frac,        NUM,   DEF, SUB(x, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x))), dy) \
-    X(square,      NUM,   DEF, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
-    X(reciprocal,  FLOAT, DEF, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
-    X(rsqrt,       FLOAT, DEF, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
-    X(sign,        NUM,   DEF, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
+    X(square,      NUM,   OPT, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
+    X(reciprocal,  FLOAT, OPT, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
+    X(rsqrt,       FLOAT, OPT, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
+    X(sign,        NUM,   OPT, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
     X(deg2rad,     FLOAT, DEF, MUL(x, CONST(0.017453292519943295)),      MUL(dy, CONST(0.017453292519943295))) \
     X(rad2deg,     FLOAT, DEF, MUL(x, CONST(57.29577951308232)),         MUL(dy, CONST(57.29577951308232))) \
     /* logarithms of whole powers of the base are exact */ \
@@ -295,7 +302,7 @@ FL_API void fl_set_flags(uint64_t flags);
       DIV(dy, MUL(ADD(CONST(1), ABS(x)), ADD(CONST(1), ABS(x))))) \
     X(logsigmoid,  FLOAT, DEF, SUB(MIN(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))), DIV(dy, ADD(CONST(1), EXP(x)))) \
     X(tanhshrink,  FLOAT, DEF, SUB(x, TANH(x)),                          MUL(dy, MUL(TANH(x), TANH(x)))) \
-    X(isnan,       CMP,   DEF, NOT(EQ(x, x)),                            CONST(0)) \
+    X(isnan,       CMP,   OPT, NOT(EQ(x, x)),                            CONST(0)) \
     X(isfinite,    CMP,   DEF, EQ(MUL(x, CONST(0)), CONST(0)),           CONST(0)) \
     X(isinf,       CMP,   DEF, AND(EQ(x, x), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
     X(isposinf,    CMP,   DEF, AND(LT(CONST(0), x), NOT(EQ(MUL(x, CONST(0)), CONST(0)))), CONST(0)) \
@@ -312,13 +319,13 @@ FL_API void fl_set_flags(uint64_t flags);
     X(pow,          NUM,   REQ, POW(a, b), \
       SELECT(EQ(b, CONST(0)), CONST(0), MUL(dy, MUL(b, POW(a, SUB(b, CONST(1)))))), \
       SELECT(AND(EQ(a, CONST(0)), LE(CONST(0), b)), CONST(0), MUL(dy, MUL(y, LOG(a))))) \
-    X(remainder,    NUM,   REQ, MOD(a, b),              dy,                                     NEG(MUL(dy, FLOOR(DIV(a, b))))) \
-    X(atan2,        FLOAT, REQ, ATAN2(a, b), \
+    X(remainder,    NUM,   HOT, MOD(a, b),              dy,                                     NEG(MUL(dy, FLOOR(DIV(a, b))))) \
+    X(atan2,        FLOAT, HOT, ATAN2(a, b), \
       DIV(MUL(dy, b), ADD(MUL(a, a), MUL(b, b))),       NEG(DIV(MUL(dy, a), ADD(MUL(a, a), MUL(b, b))))) \
-    X(maximum,      ANY,   REQ, MAX(a, b), \
+    X(maximum,      ANY,   HOT, MAX(a, b), \
       SELECT(LT(a, b), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy)), \
       SELECT(LT(b, a), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy))) \
-    X(minimum,      ANY,   REQ, MIN(a, b), \
+    X(minimum,      ANY,   HOT, MIN(a, b), \
       SELECT(LT(b, a), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy)), \
       SELECT(LT(a, b), CONST(0), SELECT(EQ(a, b), MUL(dy, CONST(0.5)), dy))) \
     X(eq,           CMP,   REQ, EQ(a, b),               CONST(0),                               CONST(0)) \
@@ -341,10 +348,14 @@ FL_API void fl_set_flags(uint64_t flags);
       MUL(dy, SELECT(EQ(a, CONST(0)), CONST(0), DIV(y, a))), CONST(0)) \
     X(heaviside,    NUM,   DEF, SELECT(LT(CONST(0), a), CONST(1), SELECT(EQ(a, CONST(0)), b, CONST(0))), \
       CONST(0), SELECT(EQ(a, CONST(0)), dy, CONST(0))) \
-    /* 0 and +-inf stay. In two steps: 2^b alone may overflow; bounded for b = +-inf */ \
-    X(ldexp,        FLOAT, DEF, SELECT(EQ(a, ADD(a, a)), a, \
+    /* 0 and +-inf stay. In two steps, as 2^b may overflow; bounded for b = +-inf */ \
+    /* of tiny a and large b each half may overflow too: from 2^64 a, by 2^(b - 64) */ \
+    X(ldexp,        FLOAT, DEF, SELECT(EQ(a, ADD(a, a)), a, SELECT(AND(LT(CONST(254), b), LT(ABS(a), CONST(1.2e-38))), \
+      MUL(MUL(MUL(a, CONST(1.8446744073709552e19)), POW(CONST(2), FLOOR(MUL(CONST(0.5), SUB(MIN(b, CONST(3000)), CONST(64)))))), \
+          POW(CONST(2), SUB(SUB(MIN(b, CONST(3000)), CONST(64)), \
+            FLOOR(MUL(CONST(0.5), SUB(MIN(b, CONST(3000)), CONST(64))))))), \
       MUL(MUL(a, POW(CONST(2), FLOOR(MUL(CONST(0.5), MAX(MIN(b, CONST(3000)), CONST(-3000)))))), \
-          POW(CONST(2), SUB(MAX(MIN(b, CONST(3000)), CONST(-3000)), FLOOR(MUL(CONST(0.5), MAX(MIN(b, CONST(3000)), CONST(-3000)))))))), \
+          POW(CONST(2), SUB(MAX(MIN(b, CONST(3000)), CONST(-3000)), FLOOR(MUL(CONST(0.5), MAX(MIN(b, CONST(3000)), CONST(-3000))))))))), \
       MUL(dy, POW(CONST(2), b)), MUL(dy, MUL(y, CONST(0.6931471805599453)))) \
     X(xlogy,        FLOAT, DEF, SELECT(AND(EQ(a, CONST(0)), EQ(b, b)), CONST(0), MUL(a, LOG(b))), \
       SELECT(AND(EQ(a, CONST(0)), LE(b, CONST(0))), CONST(0), MUL(dy, LOG(b))), DIV(MUL(dy, a), b)) \
@@ -355,11 +366,11 @@ FL_API void fl_set_flags(uint64_t flags);
     X(logaddexp2,   FLOAT, DEF, SELECT(EQ(a, b), ADD(a, CONST(1)), ADD(MAX(a, b), \
       MUL(CONST(1.4426950408889634), LOG1P(POW(CONST(2), NEG(ABS(SUB(a, b)))))))), \
       DIV(dy, ADD(CONST(1), POW(CONST(2), SUB(b, a)))), DIV(dy, ADD(CONST(1), POW(CONST(2), SUB(a, b))))) \
-    X(prelu,        FLOAT, DEF, SELECT(LT(CONST(0), a), a, MUL(b, a)), \
+    X(prelu,        FLOAT, OPT, SELECT(LT(CONST(0), a), a, MUL(b, a)), \
       SELECT(LT(CONST(0), a), dy, MUL(dy, b)),          SELECT(LT(CONST(0), a), CONST(0), MUL(dy, a))) \
-    X(ne,           CMP,   DEF, NOT(EQ(a, b)),          CONST(0),                               CONST(0)) \
-    X(gt,           CMP,   DEF, LT(b, a),               CONST(0),                               CONST(0)) \
-    X(ge,           CMP,   DEF, LE(b, a),               CONST(0),                               CONST(0)) \
+    X(ne,           CMP,   OPT, NOT(EQ(a, b)),          CONST(0),                               CONST(0)) \
+    X(gt,           CMP,   OPT, LT(b, a),               CONST(0),                               CONST(0)) \
+    X(ge,           CMP,   OPT, LE(b, a),               CONST(0),                               CONST(0)) \
     X(logical_and,  BOOL,  DEF, AND(a, b),              CONST(0),                               CONST(0)) \
     X(logical_or,   BOOL,  DEF, OR(a, b),               CONST(0),                               CONST(0)) \
     X(logical_xor,  BOOL,  DEF, XOR(a, b),              CONST(0),                               CONST(0))

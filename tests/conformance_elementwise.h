@@ -643,10 +643,7 @@ static bool binary_agrees(const binary_ref *r, fl_tensor *t, const array *a, con
 }
 
 /* Small divisors and exponents for integers, never zero: the error has a test of its own. */
-/* ldexp multiplies by 2^(b / 2) twice, which does not reach from the denormals past 2^254 in f32. */
 static void tame_right(const binary_ref *r, array *b) {
-    for (int64_t k = 0; k < b->n && !strcmp(r->op, "ldexp") && is_float(b->dtype); k++)
-        if (b->f[k] > 254 && b->f[k] < 278) b->f[k] = 254;
     bool divides = !strcmp(r->op, "remainder") || !strcmp(r->op, "fmod") ||
                    !strcmp(r->op, "floor_divide");
     if (is_float(b->dtype) || !divides) return;

@@ -367,6 +367,24 @@ TEST(binary_over_layouts) {
     }
 }
 
+/* 2^b overflows there, and 2^(b / 2) too. */
+TEST(ldexp_reaches_from_denormals_to_the_largest) {
+    const struct {
+        fl_dtype d;
+        double least;
+        int from, to;
+    } of[] = {{FL_F32, 0x1p-149, 240, 290}, {FL_F64, 0x1p-1074, 2030, 2110}};
+    for (int k = 0; k < 2; k++)
+        for (int e = of[k].from; e < of[k].to; e++) {
+            fl_scope s = fl_scope_begin();
+            fl_tensor *a = fl_full(FL_SHAPE(1), -3 * of[k].least, of[k].d);
+            double want = ldexp(-3 * of[k].least, e);
+            if (of[k].d == FL_F32) want = (float)want;
+            CHECK(fl_item(fl_ldexp(a, fl_num(e))) == want);
+            fl_scope_end(&s);
+        }
+}
+
 TEST(binary_in_place) {
     for (int layout = 0; layout < LAYOUTS; layout++) {
         if (layout == REPEATED || layout == CONSTANT) continue;

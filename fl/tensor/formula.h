@@ -316,7 +316,7 @@ FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive) {
 
 FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_meaning *m, void *const in[],
                            void *out[]) {
-    void *value[FL_FORMULA_PLACES], *operand[3] = {NULL, NULL, NULL};
+    void *value[FL_FORMULA_PLACES], *operand[3];
     for (int i = 0; i < f->n_in; i++) value[i] = in[i];
     for (int i = 0; i < f->n_constants; i++)
         if (!(value[FL_FORMULA_CONSTANT + i] = m->number(f->constant[i]))) return false;

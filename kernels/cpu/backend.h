@@ -37,13 +37,12 @@
 #if defined(FL_IMPL_ONLY_CPU_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_BACKEND_IMPL
 #define FL_CPU_BACKEND_IMPL
-#define FL__UNARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_unary,
-#define FL__BINARY_SLOT(op, ...) [FL_OP_##op] = fl__cpu_binary,
+#define FL__FORMULA_SLOT(op, ...) [FL_OP_##op] = fl__cpu_formula,
 #define FL__NARROW(op, ...) [FL_OP_##op] = FL_SLOT_NARROW,
 #define FL__OTHER_SLOT(op, ...) [FL_OP_##op] = fl__cpu_##op,
 static fl_backend fl__cpu_table = {.name = "cpu",
-                                         .op = {FL_UNARY_OPS(FL__UNARY_SLOT) FL_BINARY_OPS(
-                                             FL__BINARY_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
+                                         .op = {FL_UNARY_OPS(FL__FORMULA_SLOT) FL_BINARY_OPS(
+                                             FL__FORMULA_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
                                          .flags = {FL_UNARY_OPS(FL__NARROW)
                                                        FL_BINARY_OPS(FL__NARROW)
                                                    [FL_OP_where] = FL_SLOT_NARROW,
@@ -61,8 +60,7 @@ static fl_backend fl__cpu_table = {.name = "cpu",
                                                    [FL_OP_cumprod] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_sort] = FL_SLOT_CONTIGUOUS,
                                                    [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS}};
-#undef FL__UNARY_SLOT
-#undef FL__BINARY_SLOT
+#undef FL__FORMULA_SLOT
 #undef FL__OTHER_SLOT
 #undef FL__NARROW
 

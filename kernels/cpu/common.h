@@ -19,9 +19,8 @@
 extern "C" {
 #endif
 
-/* All formulas share two slots, which look at c->op. */
-FL_PRIVATE bool fl__cpu_unary(const fl_backend *self, const fl_call *c);
-FL_PRIVATE bool fl__cpu_binary(const fl_backend *self, const fl_call *c);
+/* All formulas share a slot, which looks at c->op. */
+FL_PRIVATE bool fl__cpu_formula(const fl_backend *self, const fl_call *c);
 #define FL__SLOT(op, ...) FL_PRIVATE bool fl__cpu_##op(const fl_backend *self, const fl_call *c);
 FL_OTHER_OPS(FL__SLOT)
 #undef FL__SLOT

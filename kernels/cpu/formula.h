@@ -15,6 +15,7 @@ typedef struct fl__executor {
     fl__loop step[FL_FORMULA_STEPS];
     uint64_t number[FL_FORMULA_CONSTANTS];  /* bits of the constants */
     bool *zero;                             /* set where an integer is divided by 0; NULL: no matter */
+    bool far;                               /* inputs are in memory, not in a cache */
 } fl__executor;
 
 /* False, without an error, if a primitive has no loop for d. */
@@ -29,15 +30,18 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
 #ifndef FL_CPU_FORMULA_IMPL
 #define FL_CPU_FORMULA_IMPL
 enum {
-    FL__FORMULA_BLOCK = 256,
-    FL__FORMULA_GAP = 64, /* bytes between registers: 4 KiB apart they would wait for each other */
-    FL__FORMULA_ROW = FL__FORMULA_BLOCK * FL__ELEMENT + FL__FORMULA_GAP
+    FL__FORMULA_BYTES = 16 << 10, /* of all rows: half of a first-level cache */
+    FL__FORMULA_BLOCK = 512,      /* numbers at most */
+    FL__FORMULA_FAR = 256,        /* of inputs that are asked for while the block before is computed */
+    FL__FORMULA_GAP = 64,         /* bytes between rows: 4 KiB apart they would wait for each other */
+    FL__FORMULA_ROWS = FL_FORMULA_OUTPUTS + FL_FORMULA_REGISTERS + FL_FORMULA_CONSTANTS
 };
 
 FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d) {
     e->formula = f;
     e->size = (int)fl_dtype_size(d);
     e->zero = NULL;
+    e->far = false;
     for (int i = 0; i < f->n_steps; i++) {
         const fl_formula_step *s = &f->step[i];
         e->step[i] = fl__primitive_loop((fl_primitive)s->primitive, s->logical ? FL_B8 : d);
@@ -81,12 +85,13 @@ static void fl__executor_block(const fl__executor *e, char *const place[], int64
 FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     const fl__executor *e = arg;
     const fl_formula *f = e->formula;
-    _Alignas(FL_ALIGN) char memory[FL_FORMULA_REGISTERS + FL_FORMULA_CONSTANTS + FL_FORMULA_OUTPUTS]
-                                  [FL__FORMULA_ROW];
-    char *place[FL_FORMULA_PLACES + FL_FORMULA_OUTPUTS] = {NULL}, *row = memory[0];
-    const int64_t bytes = FL__FORMULA_BLOCK * e->size + FL__FORMULA_GAP;
+    _Alignas(FL_ALIGN) char memory[FL__FORMULA_BYTES + FL__FORMULA_ROWS * FL__FORMULA_GAP];
+    char *place[FL_FORMULA_PLACES + FL_FORMULA_OUTPUTS] = {NULL}, *row = memory;
+    const int rows = f->n_out + f->n_registers + f->n_constants;
+    const int64_t fits = FL__FORMULA_BYTES / (rows * e->size) / FL_ALIGN * FL_ALIGN;
     const bool single = f->n_steps == 1 && f->n_out == 1 && f->n_constants == 0; /* it needs no blocks */
-    const int64_t block = single ? n : FL__FORMULA_BLOCK;
+    const int64_t block = single ? n : fl__min(fits, e->far ? FL__FORMULA_FAR : FL__FORMULA_BLOCK);
+    const int64_t bytes = fits * e->size + FL__FORMULA_GAP;
     for (int i = 0; i < f->n_in; i++) place[i] = p[f->n_out + i];
     for (int i = 0; i < f->n_out; i++, row += bytes) {
         place[FL_FORMULA_OUTPUT + i] = p[i];
@@ -99,7 +104,7 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     }
     for (int64_t left = n; left > 0; left -= block) {
         const int64_t m = fl__min(left, block), next = m * e->size;
-        if (left > block)
+        if (e->far && left > block)
             for (int i = 0; i < f->n_in; i++)
                 for (int64_t at = next; f->reads >> i & 1 && at < 2 * next; at += 64)
                     __builtin_prefetch(place[i] + at);
