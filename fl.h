@@ -17,11 +17,11 @@
    This header declares nothing: each header below explains itself and can be used alone.
 
      fl_mem.h       errors, log, dtypes, threads, devices, memory managers
-     fl_tensor.h    tensors, scopes, ops, backends
-     fl_data.h      data sets, loaders, meters, tensors in files
+     fl_tensor.h    tensors, scopes, the call record, backends, and all ops (rooms in fl/ops/)
+     fl_data.h      data sets, loaders, meters, tensors in files (rooms in fl/data/)
      fl_autograd.h  variables and the tape
-     fl_nn.h        modules, layers, losses, saving (rooms in fl/nn)
-     fl_optim.h     optimizers, clipping */
+     fl_nn.h        modules, layers, initialisation, saving (rooms in fl/nn/)
+     fl_optim.h     optimizers, schedules, clipping, checkpoints */
 #include "fl_mem.h"
 #include "fl_tensor.h"
 #include "fl_data.h"

@@ -1,4 +1,4 @@
-/* fl_tensor.h - tensors, scopes, the op tables, the call record, backends, and the public ops
+/* fl_tensor.h - tensors, scopes, the op tables, the call record, backends; the front door of all ops
 
    A tensor is a small handle: shape, strides, dtype, and a piece of a buffer (or a backend's own
    state). Every op builds one call record and hands it to the backend of its operands: replace a
@@ -20,8 +20,9 @@
 
    Contents: search for the marker.
      >>build >>shapes >>tensors >>scopes >>tables >>records >>backends >>options
-     >>create >>read >>move >>elementwise >>neural >>random
-     >>for op writers >>implementation
+     >>create >>read >>for op writers >>implementation
+   Its rooms, which come with it: fl/ops/ has one file per family of ops, prototypes on tensors (fl_) and
+   on variables (fv_) first; fl/tensor/ has formulas as programs and printing.
 
    >>build: macros, all optional (besides those of fl_mem.h)
      FL_TENSOR_BACKEND=cpu      family of new tensors; fl_backend_<name>() must exist

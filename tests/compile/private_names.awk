@@ -20,6 +20,7 @@ pass == 1 {
         mine["fl_" name]
         mine["fv_" name]
     }
+    if (text ~ /^typedef .*[(][*]/ && match(text, /[(][*]f[lv]__[a-z_0-9]+/)) mine[substr(text, RSTART + 2, RLENGTH - 2)]
     if (text ~ /^[}] *(f[lv]__|FL__)[A-Za-z_0-9]+;/) {
         gsub(/[^A-Za-z_0-9]/, "", text)
         mine[text]
