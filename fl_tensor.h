@@ -168,7 +168,7 @@ FL_API void fl_set_flags(uint64_t flags);
 /* >>tables ------------------------------------------------------------------------------------- */
 
 /* The only place where an op exists. Formulas use the closed vocabulary of fl/tensor/formula.h and are read
-   three ways: as scalar C (compiled loops of hot formulas, by kernels/fl_words.h), as text (fl_op_info,
+   three ways: as scalar C (compiled loops of hot formulas, by kernels/fl_primitives.h), as text (fl_op_info,
    generated code), and as programs, which run on fl_ and fv_ functions (what a backend without the
    slot runs, and double backward) and on blocks of numbers (kernels/cpu/formula.h).
 
@@ -190,7 +190,8 @@ FL_API void fl_set_flags(uint64_t flags);
          op          class  need  y = f(x)                                dx = g(x, y, dy)                          */
 #define FL_UNARY_OPS(X) \
     X(neg,         NUM,   REQ, NEG(x),                                   NEG(dy)) \
-    X(abs,         NUM,   HOT, ABS(x),  SELECT(LT(x, CONST(0)), NEG(dy), SELECT(LT(CONST(0), x), dy, CONST(0)))) \
+    X(abs,         NUM,   HOT, ABS(x),  SELECT(LT(x, CONST(0)), NEG(dy), \
+      SELECT(LT(CONST(0), x), dy, CONST(0)))) \
     X(exp,         FLOAT, REQ, EXP(x),                                   MUL(dy, y)) \
     X(log,         FLOAT, REQ, LOG(x),                                   DIV(dy, x)) \
     X(log1p,       FLOAT, REQ, LOG1P(x),                                 DIV(dy, ADD(x, CONST(1)))) \
@@ -199,7 +200,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(sin,         FLOAT, REQ, SIN(x),                                   MUL(dy, COS(x))) \
     X(cos,         FLOAT, REQ, COS(x),                                   NEG(MUL(dy, SIN(x)))) \
     X(tanh,        FLOAT, HOT, TANH(x),                                  MUL(dy, SUB(CONST(1), MUL(y, y)))) \
-    X(erf,         FLOAT, REQ, ERF(x),          MUL(dy, MUL(CONST(1.1283791670955126), EXP(NEG(MUL(x, x)))))) \
+    X(erf,         FLOAT, REQ, ERF(x),          MUL(dy, \
+      MUL(CONST(1.1283791670955126), EXP(NEG(MUL(x, x)))))) \
     X(floor,       NUM,   REQ, FLOOR(x),                                 CONST(0)) \
     X(rint,        NUM,   REQ, RINT(x),                                  CONST(0)) \
     X(bitwise_not, INT,   REQ, NOT(x),                                   CONST(0)) \
@@ -208,12 +210,16 @@ FL_API void fl_set_flags(uint64_t flags);
     X(frac,        NUM,   DEF, SUB(x, SELECT(LT(x, CONST(0)), NEG(FLOOR(NEG(x))), FLOOR(x))), dy) \
     X(square,      NUM,   OPT, MUL(x, x),                                MUL(dy, MUL(CONST(2), x))) \
     X(reciprocal,  FLOAT, OPT, DIV(CONST(1), x),                         NEG(MUL(dy, MUL(y, y)))) \
-    X(rsqrt,       FLOAT, OPT, DIV(CONST(1), SQRT(x)),                   MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
-    X(sign,        NUM,   OPT, SELECT(LT(x, CONST(0)), CONST(-1), SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
-    X(deg2rad,     FLOAT, DEF, MUL(x, CONST(0.017453292519943295)),      MUL(dy, CONST(0.017453292519943295))) \
+    X(rsqrt,       FLOAT, OPT, DIV(CONST(1), SQRT(x)), \
+      MUL(dy, MUL(CONST(-0.5), MUL(y, MUL(y, y))))) \
+    X(sign,        NUM,   OPT, SELECT(LT(x, CONST(0)), CONST(-1), \
+      SELECT(LT(CONST(0), x), CONST(1), CONST(0))), CONST(0)) \
+    X(deg2rad,     FLOAT, DEF, MUL(x, CONST(0.017453292519943295)), \
+      MUL(dy, CONST(0.017453292519943295))) \
     X(rad2deg,     FLOAT, DEF, MUL(x, CONST(57.29577951308232)),         MUL(dy, CONST(57.29577951308232))) \
     /* logarithms of whole powers of the base are exact */ \
-    X(exp2,        FLOAT, DEF, POW(CONST(2), x),                         MUL(dy, MUL(y, CONST(0.6931471805599453)))) \
+    X(exp2,        FLOAT, DEF, POW(CONST(2), x), \
+      MUL(dy, MUL(y, CONST(0.6931471805599453)))) \
     X(log2,        FLOAT, DEF, \
       SELECT(EQ(POW(CONST(2), RINT(MUL(LOG(x), CONST(1.4426950408889634)))), x), \
              RINT(MUL(LOG(x), CONST(1.4426950408889634))), MUL(LOG(x), CONST(1.4426950408889634))), \
@@ -228,7 +234,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(acos,        FLOAT, DEF, ATAN2(SQRT(MUL(SUB(CONST(1), x), ADD(CONST(1), x))), x), \
       NEG(DIV(dy, SQRT(MUL(SUB(CONST(1), x), ADD(CONST(1), x)))))) \
     X(atan,        FLOAT, DEF, ATAN2(x, CONST(1)),                       DIV(dy, ADD(CONST(1), MUL(x, x)))) \
-    /* differences of opposite signs: nothing cancels. e^x overflows before sinh and cosh do, its square root not */ \
+    /* differences of opposite signs: nothing cancels. e^x overflows before sinh and cosh do, its square \
+      root not */ \
     X(sinh,        FLOAT, DEF, SELECT(LT(ABS(x), CONST(80)), MUL(CONST(0.5), SUB(EXPM1(x), EXPM1(NEG(x)))), \
       SUB(MUL(MUL(CONST(0.5), EXP(MUL(CONST(0.5), x))), EXP(MUL(CONST(0.5), x))), \
           MUL(MUL(CONST(0.5), EXP(MUL(CONST(-0.5), x))), EXP(MUL(CONST(-0.5), x))))), \
@@ -262,18 +269,21 @@ FL_API void fl_set_flags(uint64_t flags);
       SUB(LOG1P(SUB(MUL(CONST(2), x), CONST(1))), LOG1P(SUB(CONST(1), MUL(CONST(2), x))))), \
       DIV(dy, MUL(x, SUB(CONST(1), x)))) \
     /* by y, which the next layer saves too */ \
-    X(relu,        NUM,   OPT, MAX(x, CONST(0)),                         SELECT(LE(y, CONST(0)), CONST(0), dy)) \
+    X(relu,        NUM,   OPT, MAX(x, CONST(0)), \
+      SELECT(LE(y, CONST(0)), CONST(0), dy)) \
     X(sigmoid,     FLOAT, OPT, DIV(CONST(1), ADD(CONST(1), EXP(NEG(x)))), MUL(dy, MUL(y, SUB(CONST(1), y)))) \
     X(silu,        FLOAT, OPT, DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
       MUL(dy, DIV(ADD(CONST(1), SUB(x, y)), ADD(CONST(1), EXP(NEG(x)))))) \
     X(softplus,    FLOAT, OPT, ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))), \
       DIV(dy, ADD(CONST(1), EXP(NEG(x))))) \
-    X(gelu,        FLOAT, OPT, MUL(MUL(CONST(0.5), x), ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
+    X(gelu,        FLOAT, OPT, MUL(MUL(CONST(0.5), x), \
+      ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
       MUL(dy, ADD(MUL(CONST(0.5), ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
                   MUL(MUL(x, CONST(0.3989422804014327)), EXP(MUL(CONST(-0.5), MUL(x, x))))))) \
     /* the derivative with e^-|u|, which overflows nowhere, nor do its derivatives */ \
     X(gelu_tanh,   FLOAT, OPT, \
-      DIV(x, ADD(CONST(1), EXP(MUL(x, ADD(CONST(-1.5957691216057308), MUL(CONST(-0.07135481627260026), MUL(x, x))))))), \
+      DIV(x, ADD(CONST(1), EXP(MUL(x, ADD(CONST(-1.5957691216057308), \
+      MUL(CONST(-0.07135481627260026), MUL(x, x))))))), \
       MUL(dy, DIV(ADD( \
         SELECT(LT(x, CONST(0)), \
           EXP(MUL(SELECT(LT(x, CONST(0)), x, NEG(x)), \
@@ -291,17 +301,21 @@ FL_API void fl_set_flags(uint64_t flags);
     X(hardsigmoid, FLOAT, DEF, DIV(MIN(MAX(ADD(x, CONST(3)), CONST(0)), CONST(6)), CONST(6)), \
       SELECT(LE(x, CONST(-3)), CONST(0), SELECT(LE(CONST(3), x), CONST(0), DIV(dy, CONST(6))))) \
     X(hardswish,   FLOAT, OPT, MUL(x, DIV(MIN(MAX(ADD(x, CONST(3)), CONST(0)), CONST(6)), CONST(6))), \
-      SELECT(LE(x, CONST(-3)), CONST(0), SELECT(LT(x, CONST(3)), MUL(dy, ADD(DIV(x, CONST(3)), CONST(0.5))), dy))) \
+      SELECT(LE(x, CONST(-3)), CONST(0), SELECT(LT(x, CONST(3)), \
+      MUL(dy, ADD(DIV(x, CONST(3)), CONST(0.5))), dy))) \
     X(mish,        FLOAT, DEF, MUL(x, TANH(ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))))), \
-      MUL(dy, ADD(TANH(ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x)))))), MUL(DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
+      MUL(dy, ADD(TANH(ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x)))))), \
+      MUL(DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
         SUB(CONST(1), MUL(TANH(ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x)))))), \
                           TANH(ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x)))))))))))) \
     X(selu,        FLOAT, DEF, SELECT(LT(CONST(0), x), MUL(CONST(1.0507009873554805), x), \
       MUL(CONST(1.7580993408473766), EXPM1(MIN(x, CONST(0))))), \
-      SELECT(LT(CONST(0), x), MUL(CONST(1.0507009873554805), dy), MUL(dy, ADD(y, CONST(1.7580993408473766))))) \
+      SELECT(LT(CONST(0), x), MUL(CONST(1.0507009873554805), dy), \
+      MUL(dy, ADD(y, CONST(1.7580993408473766))))) \
     X(softsign,    FLOAT, DEF, DIV(x, ADD(CONST(1), ABS(x))), \
       DIV(dy, MUL(ADD(CONST(1), ABS(x)), ADD(CONST(1), ABS(x))))) \
-    X(logsigmoid,  FLOAT, DEF, SUB(MIN(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))), DIV(dy, ADD(CONST(1), EXP(x)))) \
+    X(logsigmoid,  FLOAT, DEF, SUB(MIN(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))), \
+      DIV(dy, ADD(CONST(1), EXP(x)))) \
     X(tanhshrink,  FLOAT, DEF, SUB(x, TANH(x)),                          MUL(dy, MUL(TANH(x), TANH(x)))) \
     X(isnan,       CMP,   OPT, NOT(EQ(x, x)),                            CONST(0)) \
     X(isfinite,    CMP,   DEF, EQ(MUL(x, CONST(0)), CONST(0)),           CONST(0)) \
@@ -316,11 +330,13 @@ FL_API void fl_set_flags(uint64_t flags);
     X(add,          ANY,   REQ, ADD(a, b),              dy,                                     dy) \
     X(sub,          NUM,   REQ, SUB(a, b),              dy,                                     NEG(dy)) \
     X(mul,          ANY,   REQ, MUL(a, b),              MUL(dy, b),                             MUL(dy, a)) \
-    X(div,          FLOAT, REQ, DIV(a, b),              DIV(dy, b),                             NEG(DIV(MUL(dy, y), b))) \
+    X(div,          FLOAT, REQ, DIV(a, b),              DIV(dy, b), \
+      NEG(DIV(MUL(dy, y), b))) \
     X(pow,          NUM,   REQ, POW(a, b), \
       SELECT(EQ(b, CONST(0)), CONST(0), MUL(dy, MUL(b, POW(a, SUB(b, CONST(1)))))), \
       SELECT(AND(EQ(a, CONST(0)), LE(CONST(0), b)), CONST(0), MUL(dy, MUL(y, LOG(a))))) \
-    X(remainder,    NUM,   HOT, MOD(a, b),              dy,                                     NEG(MUL(dy, FLOOR(DIV(a, b))))) \
+    X(remainder,    NUM,   HOT, MOD(a, b),              dy, \
+      NEG(MUL(dy, FLOOR(DIV(a, b))))) \
     X(atan2,        FLOAT, HOT, ATAN2(a, b), \
       DIV(MUL(dy, b), ADD(MUL(a, a), MUL(b, b))),       NEG(DIV(MUL(dy, a), ADD(MUL(a, a), MUL(b, b))))) \
     X(maximum,      ANY,   HOT, MAX(a, b), \
@@ -345,18 +361,22 @@ FL_API void fl_set_flags(uint64_t flags);
       SELECT(OR(LE(b, a), NOT(EQ(b, b))), dy, CONST(0)), SELECT(OR(LE(b, a), NOT(EQ(b, b))), CONST(0), dy)) \
     X(fmin,         ANY,   DEF, SELECT(EQ(a, a), SELECT(EQ(b, b), MIN(a, b), a), b), \
       SELECT(OR(LE(a, b), NOT(EQ(b, b))), dy, CONST(0)), SELECT(OR(LE(a, b), NOT(EQ(b, b))), CONST(0), dy)) \
-    X(copysign,     FLOAT, DEF, SELECT(OR(LT(b, CONST(0)), LT(DIV(CONST(1), b), CONST(0))), NEG(ABS(a)), ABS(a)), \
+    X(copysign,     FLOAT, DEF, SELECT(OR(LT(b, CONST(0)), LT(DIV(CONST(1), b), CONST(0))), NEG(ABS(a)), \
+      ABS(a)), \
       MUL(dy, SELECT(EQ(a, CONST(0)), CONST(0), DIV(y, a))), CONST(0)) \
     X(heaviside,    NUM,   DEF, SELECT(LT(CONST(0), a), CONST(1), SELECT(EQ(a, CONST(0)), b, CONST(0))), \
       CONST(0), SELECT(EQ(a, CONST(0)), dy, CONST(0))) \
     /* 0 and +-inf stay. In two steps, as 2^b may overflow; bounded for b = +-inf */ \
     /* of tiny a and large b each half may overflow too: from 2^64 a, by 2^(b - 64) */ \
-    X(ldexp,        FLOAT, DEF, SELECT(EQ(a, ADD(a, a)), a, SELECT(AND(LT(CONST(254), b), LT(ABS(a), CONST(1.2e-38))), \
-      MUL(MUL(MUL(a, CONST(1.8446744073709552e19)), POW(CONST(2), FLOOR(MUL(CONST(0.5), SUB(MIN(b, CONST(3000)), CONST(64)))))), \
+    X(ldexp,        FLOAT, DEF, SELECT(EQ(a, ADD(a, a)), a, \
+      SELECT(AND(LT(CONST(254), b), LT(ABS(a), CONST(1.2e-38))), \
+      MUL(MUL(MUL(a, CONST(1.8446744073709552e19)), \
+      POW(CONST(2), FLOOR(MUL(CONST(0.5), SUB(MIN(b, CONST(3000)), CONST(64)))))), \
           POW(CONST(2), SUB(SUB(MIN(b, CONST(3000)), CONST(64)), \
             FLOOR(MUL(CONST(0.5), SUB(MIN(b, CONST(3000)), CONST(64))))))), \
       MUL(MUL(a, POW(CONST(2), FLOOR(MUL(CONST(0.5), MAX(MIN(b, CONST(3000)), CONST(-3000)))))), \
-          POW(CONST(2), SUB(MAX(MIN(b, CONST(3000)), CONST(-3000)), FLOOR(MUL(CONST(0.5), MAX(MIN(b, CONST(3000)), CONST(-3000))))))))), \
+          POW(CONST(2), SUB(MAX(MIN(b, CONST(3000)), CONST(-3000)), \
+      FLOOR(MUL(CONST(0.5), MAX(MIN(b, CONST(3000)), CONST(-3000))))))))), \
       MUL(dy, POW(CONST(2), b)), MUL(dy, MUL(y, CONST(0.6931471805599453)))) \
     X(xlogy,        FLOAT, DEF, SELECT(AND(EQ(a, CONST(0)), EQ(b, b)), CONST(0), MUL(a, LOG(b))), \
       SELECT(AND(EQ(a, CONST(0)), LE(b, CONST(0))), CONST(0), MUL(dy, LOG(b))), DIV(MUL(dy, a), b)) \
@@ -382,7 +402,8 @@ FL_API void fl_set_flags(uint64_t flags);
 
          op                  need  args              holds                                                         */
 #define FL_OTHER_OPS(X) \
-    /* x -> y: same shape, any strides and dtypes; y may have storage, and either may be an alias (see >>backends) */ \
+    /* x -> y: same shape, any strides and dtypes; y may have storage, and either may be an alias (see \
+      >>backends) */ \
     X(copy,                REQ, fl_no_args,      "") \
     /* -> y, every element = value */ \
     X(fill,                REQ, fl_fill_args,    "") \
@@ -392,7 +413,8 @@ FL_API void fl_set_flags(uint64_t flags);
     X(random,              REQ, fl_random_args,  "") \
     /* c b8, a, b -> y = c ? a : b; all the same shape (a or b may be weak) */ \
     X(where,               REQ, fl_no_args,      "") \
-    /* x -> y over args.axes; y has the final shape, with or without the reduced dims; sums and products of integers \
+    /* x -> y over args.axes; y has the final shape, with or without the reduced dims; sums and products \
+      of integers \
        are i64, b8 arrives as an integer */ \
     X(sum,                 REQ, fl_reduce_args,  "") \
     X(prod,                REQ, fl_reduce_args,  "") \
@@ -404,7 +426,8 @@ FL_API void fl_set_flags(uint64_t flags);
     /* x -> y of its shape: sums, products of the elements up to and with each along one axis */ \
     X(cumsum,              REQ, fl_axis_args,    "") \
     X(cumprod,             REQ, fl_axis_args,    "") \
-    /* x, index i64 -> y of index's shape: y[..i..] = x[..index[..i..]..]; indices are in range (checked by the slot) */ \
+    /* x, index i64 -> y of index's shape: y[..i..] = x[..index[..i..]..]; indices are in range (checked \
+      by the slot) */ \
     X(gather,              REQ, fl_axis_args,    "") \
     /* x, index, src -> y = copy of x, then y[..index[..i..]..] += src[..i..] in order of i */ \
     X(scatter_add,         REQ, fl_axis_args,    "") \
@@ -415,14 +438,16 @@ FL_API void fl_set_flags(uint64_t flags);
     X(sort,                REQ, fl_sort_args,    "") \
     /* x b8 -> y i64 [n, ndim]: coordinates of the true elements, row-major; the core counts n before */ \
     X(nonzero,             REQ, fl_no_args,      "") \
-    /* a [..., m, k], b [..., k, n] -> [..., m, n]; batch dims equal (stride 0 where broadcast), ndim >= 2 */ \
+    /* a [..., m, k], b [..., k, n] -> [..., m, n]; batch dims equal (stride 0 where broadcast), ndim >= \
+      2 */ \
     X(matmul,              REQ, fl_no_args,      "") \
     /* x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow] */ \
     X(conv2d,              REQ, fl_conv2d_args,  "") \
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
     X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
     X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
-    /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] NULL) */ \
+    /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] \
+      NULL) */ \
     X(grad1,               OPT, fl_grad_args,    "") \
     X(grad2,               OPT, fl_grad_args,    "")
 

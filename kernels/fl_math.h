@@ -1,6 +1,6 @@
 /* fl_math.h - scalar functions for the op tables, written once for C and CUDA
 
-   flm_<name>_<t> computes one element: <name> is a name of fl_words.h, <t> is f32, f32_fma, f64,
+   flm_<name>_<t> computes one element: <name> is a name of fl_primitives.h, <t> is f32, f32_fma, f64,
    i64 or b8 (uint8_t, 0 or 1). flm_<from>_to_<to> converts. The f32 functions have no branches, no
    errno and no tables, so gcc and clang turn a loop over them into vector code at any ISA level,
    and the loop gives the same bits as a single call: what is fused into an fma is written down, all

@@ -220,7 +220,7 @@ static bool write_program(const char *path) {
     if (!f) return false;
     fprintf(f, "#include <stdio.h>\n#include <string.h>\n#include \"kernels/fl_math.h\"\n#define "
                "FL_W(name) 0\n#include "
-               "\"kernels/fl_words.h\"\n");
+               "\"kernels/fl_primitives.h\"\n");
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < 4; i++)
             write_inputs(f, &text_types[k], &"a\0b\0y\0d"[2 * i], &text_inputs[k][i]);

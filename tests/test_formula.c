@@ -46,11 +46,11 @@ TEST(required_ops_are_primitives) {
     }
 }
 
-/* The macros of fl_words.h name the same ops. */
+/* The macros of fl_primitives.h name the same ops. */
 #define TEXT_OF_(name) #name
 #define TEXT_OF(name) TEXT_OF_(name)
 #define FL_W(name) name of
-#include "../kernels/fl_words.h"
+#include "../kernels/fl_primitives.h"
 #define CALL_1(word) word(x)
 #define CALL_2(word) word(x, x)
 #define CALL_3(word) word(x, x, x)
@@ -60,8 +60,8 @@ static const char *const expanded[] = {
     FL_PRIMITIVES(WORD)
 #undef WORD
 };
-#define FL_WORDS_END
-#include "../kernels/fl_words.h"
+#define FL_PRIMITIVE_WORDS_END
+#include "../kernels/fl_primitives.h"
 
 TEST(words_as_macros_are_the_same_ops) {
     for (int i = 0; i < FL_PRIMITIVE_COUNT; i++) {

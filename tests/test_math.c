@@ -1,4 +1,4 @@
-/* test_math.c - kernels/fl_math.h and fl_words.h: error bounds over all floats, special values, the
+/* test_math.c - kernels/fl_math.h and fl_primitives.h: error bounds over all floats, special values, the
    same bits everywhere
 
      test_math [filter]        a strided set of floats and every exponent boundary: seconds
@@ -10,9 +10,9 @@
    exact arithmetic written out by hand. */
 #include "test.h"
 
-#define MAX(a, b) own_macro /* of the program: must survive fl_words.h */
+#define MAX(a, b) own_macro /* of the program: must survive fl_primitives.h */
 #include "../kernels/fl_math.h"
-#include "../kernels/fl_words.h"
+#include "../kernels/fl_primitives.h"
 
 #include <float.h>
 #include <pthread.h>
@@ -38,10 +38,10 @@ static int count_mul(int a, int b) { return calls_of_mul++, a * b; }
 #define FL_W(name) count_##name
 static int polynomial(int x) { return ADD(MUL(x, x), ADD(MUL(x, 3), 5)); }
 
-#define FL_WORDS_END
-#include "../kernels/fl_words.h"
-#if defined(ADD) || defined(CONST) || defined(FL_W) || defined(FL_WORDS_END) || !defined(MAX)
-#error "fl_words.h left words behind or lost the program's MAX"
+#define FL_PRIMITIVE_WORDS_END
+#include "../kernels/fl_primitives.h"
+#if defined(ADD) || defined(CONST) || defined(FL_W) || defined(FL_PRIMITIVE_WORDS_END) || !defined(MAX)
+#error "fl_primitives.h left words behind or lost the program's MAX"
 #endif
 
 TEST(words_expand_to_any_set_of_functions) {

@@ -17,7 +17,7 @@
      slots       Inputs come checked, promoted and broadcast. Weak numbers are no arrays: the value
                  is in the handle. A failing slot says why with fl_fail and returns false.
      op tables   The 31 formulas are the REQ lines of FL_UNARY_OPS and FL_BINARY_OPS, expanded
-                 with the words of fl_words.h and the scalar functions of fl_math.h.
+                 with the words of fl_primitives.h and the scalar functions of fl_math.h.
 
    Dtypes: f32 f64 i64 b8, the rest only in copy, fill and map: the core casts them for all other
    ops. Shapes and dtypes were checked by the core: a slot checks what only data can tell.
@@ -68,7 +68,7 @@ static inline fl_number naive_operand(const fl_tensor *t, int64_t at, fl_dtype d
 /* ---- formulas: each table line of the right class is one case ---- */
 
 FL_KERNEL_BEGIN
-#include "../../kernels/fl_words.h"
+#include "../../kernels/fl_primitives.h"
 #define NAIVE_YES(...) __VA_ARGS__
 #define NAIVE_NO(...)
 #define NAIVE_REQ NAIVE_YES
@@ -106,8 +106,8 @@ static inline int64_t naive_formula_i64(fl_op op, int64_t a, int64_t b) {
     default: return 0;
     }
 }
-#define FL_WORDS_END
-#include "../../kernels/fl_words.h"
+#define FL_PRIMITIVE_WORDS_END
+#include "../../kernels/fl_primitives.h"
 
 /* y = f(a) or f(a, b). Truth values are integers that naive_set makes 0 or 1 again. */
 static inline fl_number naive_apply(fl_op op, fl_number a, fl_number b) {

@@ -3,7 +3,7 @@
    A file of this folder is one text, FL_TEXT. It includes this file, which includes it back twice:
    once where FL_T is fl_tensor and FL_W(add) is fl_add, once where they are fl_var and fv_add. So a
    composition is written once, and its gradients, of any order and in both directions, are those of
-   the ops it runs. The text is written in the words of fl_words.h and in
+   the ops it runs. The text is written in the words of fl_primitives.h and in
 
      FL_W(name)        fl_name or fv_name
      FL_T              fl_tensor or fl_var
@@ -15,7 +15,7 @@
 
    FL_ON_TENSORS is defined in the first expansion, FL_ON_VARS in the second: for helpers that
    exist once, and for the few ops whose two forms differ. */
-#include "../../kernels/fl_words.h"
+#include "../../kernels/fl_primitives.h"
 
 #define FL_ON_TENSORS
 #define FL_W(name) fl_##name
@@ -55,6 +55,6 @@
 #undef FL_PROMOTE
 #undef FL_TEXT
 
-#define FL_WORDS_END
-#include "../../kernels/fl_words.h"
+#define FL_PRIMITIVE_WORDS_END
+#include "../../kernels/fl_primitives.h"
 /* MIT licence: see LICENSE. */

@@ -17,7 +17,7 @@
 FL__LOOPS_BEGIN
 
 /* The lines of the op tables that have compiled loops: their formulas, their gradients. */
-#include "../fl_words.h"
+#include "../fl_primitives.h"
 #define FL__YES(...) __VA_ARGS__
 #define FL__NO(...)
 #define FL__HOT_REQ FL__NO
@@ -66,8 +66,8 @@ static const fl__loop fl__hot_loops[FL__FORMULAS][FL_PROGRAM_DA_DB + 1][FL__VARI
 #undef FL__GRAD_NUM
 #undef FL__GRAD_ANY
 #undef FL__GRAD_CMP
-#define FL_WORDS_END
-#include "../fl_words.h"
+#define FL_PRIMITIVE_WORDS_END
+#include "../fl_primitives.h"
 
 /* The primitive that an op is, plus 1. */
 static const uint8_t fl__primitive_of[] = {

@@ -1,17 +1,13 @@
-# options.awk - C or C++ text with calls of every macro of named options: without any, and with the first one
-# reads stripped headers; -v without="header ..." names those whose macros are left out
+# options.awk - C or C++ text with calls of every macro of named options: without any, and with the first one; reads
+# stripped headers
 #
 # Such a macro, f(...), appends a last field, as ._end = 0, to its arguments and stands for f_opt(..., f_opts o). A
 # macro of an array of its arguments, FL_ARRAY(T, ...), is called with two of them. The last line counts the calls.
-BEGIN {
-    n = split(without, names, " ")
-    for (i = 1; i <= n; i++) left_out[names[i]]
-}
 # The text of a definition or declaration in one line.
 { line = line $0 }
 /\\$/ { sub(/\\$/, " ", line); next }
 line ~ /^FL_API/ && line !~ /;[ ]*$/ && line !~ /[{]/ { line = line " "; next }
-line ~ /^#define f[lv]_[a-z_0-9]+\(\.\.\.\)/ && !(FILENAME in left_out) {
+line ~ /^#define f[lv]_[a-z_0-9]+\(\.\.\.\)/ {
     name = line
     gsub(/^#define |\(.*/, "", name)
     if (line ~ /= 0\)$/) macro[++macros] = name

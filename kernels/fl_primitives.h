@@ -1,4 +1,4 @@
-/* fl_words.h - the primitives of formulas (fl/tensor/formula.h) as macros
+/* fl_primitives.h - the primitives of formulas (fl/tensor/formula.h) as macros
 
    A formula, say MUL(dy, SUB(CONST(1), MUL(y, y))), is written in these words only. Each is a call of
    FL_W(name); whoever expands a formula says what FL_W makes of a name:
@@ -11,14 +11,14 @@
    FL_W may be redefined between expansions. The words are short, and a program may own macros
    called MIN or EQ: so the first include saves whatever they meant and defines them, and
 
-     #define FL_WORDS_END
-     #include "fl_words.h"
+     #define FL_PRIMITIVE_WORDS_END
+     #include "fl_primitives.h"
 
-   takes them (with FL_W and FL_WORDS_END) away and gives the old meanings back. Pairs follow
+   takes them (with FL_W and FL_PRIMITIVE_WORDS_END) away and gives the old meanings back. Pairs follow
    each other, they do not nest. CONST takes a number; tests/test_formula.c compares the words with
    the list of primitives. */
-#if !defined(FL_WORDS_END) && !defined(FL_WORDS_DEFINED)
-#define FL_WORDS_DEFINED
+#if !defined(FL_PRIMITIVE_WORDS_END) && !defined(FL_PRIMITIVE_WORDS_DEFINED)
+#define FL_PRIMITIVE_WORDS_DEFINED
 
 #pragma push_macro("ADD")
 #pragma push_macro("SUB")
@@ -121,9 +121,9 @@
 #define SELECT(c, a, b) FL_W(where)(c, a, b)
 #define CONST(k) FL_W(num)(k)
 
-#elif defined(FL_WORDS_END)
+#elif defined(FL_PRIMITIVE_WORDS_END)
 
-#ifdef FL_WORDS_DEFINED
+#ifdef FL_PRIMITIVE_WORDS_DEFINED
 #pragma pop_macro("ADD")
 #pragma pop_macro("SUB")
 #pragma pop_macro("MUL")
@@ -157,10 +157,10 @@
 #pragma pop_macro("SHR")
 #pragma pop_macro("SELECT")
 #pragma pop_macro("CONST")
-#undef FL_WORDS_DEFINED
+#undef FL_PRIMITIVE_WORDS_DEFINED
 #undef FL_W
 #endif
-#undef FL_WORDS_END
+#undef FL_PRIMITIVE_WORDS_END
 
 #endif
 /* MIT licence: see LICENSE. */
