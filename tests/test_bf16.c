@@ -1,12 +1,16 @@
 /* test_bf16.c - the tests of bf16.h on any processor with AVX-512: FL_EMULATE_BF16 computes what
    its instructions do
 
-   The two files that know them are compiled here once more, and linked instead of the library's. */
+   The files that know them are compiled here once more, and linked instead of the library's. */
 #define FL_EMULATE_BF16
+#include "../fl.h"
+
 #define FL_IMPL_ONLY
 #define FL_IMPL_ONLY_CPU_LEVELS
 #define FL_IMPL_ONLY_CPU_GEMM
+#define FL_IMPL_ONLY_CPU_GEMM_BF16
 #include "../kernels/cpu/gemm.h"
+#include "../kernels/cpu/gemm_bf16.h"
 
 #include "bf16.h"
 
