@@ -170,7 +170,10 @@ TEST(matmul_without_openblas) {
     CHECK(fl_cpu_force("tiles"));
     matmul_sizes();
     matmul_blocks();
+    test_errors_return();
     CHECK(!fl_cpu_force("no such algorithm"));
+    CHECK_ERROR("fl_cpu_force: there is no algorithm 'no such algorithm'");
+    fl_error_clear();
     CHECK(fl_cpu_force(NULL));
 }
 
