@@ -89,11 +89,12 @@ fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor *
 fl_tensor *fl_nonzero(fl_tensor *x) {
     if (fl_absent("fl_nonzero", x)) return NULL;
     fl_scope s = fl_scope_begin();
-    fl_tensor *truth = fl_cast(x, FL_B8), *y = NULL;
-    fl_tensor *count = truth ? fl_sum(truth, FL_ALL_AXES) : NULL;
-    if (count) y = fl_out_on(truth->family, FL_SHAPE(fl_item_int(count), truth->ndim), FL_I64);
-    fl_call c = {.op = FL_OP_nonzero, .n_out = 1, .n_in = 1, .out = {y}, .in = {truth}};
-    return fl_scope_return(&s, fl_error() ? NULL : y ? fl_call_result(&c) : fl_raise());
+    fl_tensor *truth = fl_cast(x, FL_B8), *count = truth ? fl_sum(truth, FL_ALL_AXES) : NULL;
+    const int64_t n = count ? fl_item_int(count) : 0;
+    if (!count || fl_error()) return fl_scope_return(&s, NULL);
+    fl_call c = {.op = FL_OP_nonzero, .n_out = 1, .n_in = 1, .in = {truth}};
+    c.out[0] = fl_out_on(truth->family, FL_SHAPE(n, truth->ndim), FL_I64);
+    return fl_scope_return(&s, c.out[0] ? fl_call_result(&c) : fl_raise());
 }
 
 /* The values are those at the places, so that is how the gradient goes back. */
@@ -107,8 +108,9 @@ static fl_var *fv__sorted(const char *name, fl_var *x, int axis, fl_tensor *valu
                           fl_tensor **index) {
     fl_var *saved = value ? fv_const(places) : NULL;
     if (!saved) return NULL;
-    if (index) *index = places;
-    return fv_record_args(name, value, fv__sort_back, FV_IN(x), FV_SAVE(saved), &axis, sizeof axis);
+    fl_var *y = fv_record_args(name, value, fv__sort_back, FV_IN(x), FV_SAVE(saved), &axis, sizeof axis);
+    if (y && index) *index = places;
+    return y;
 }
 
 fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index) {
