@@ -204,9 +204,9 @@ static bool fl__run_layer_norm(fl_tensor *const *in, fl_norm_args a, fl_tensor *
    dtype that computes, and numbers where they are NULL. */
 static bool FL_W(_norm_operands)(const char *fn, FL_T **in, int dims) {
     FL_T *x = in[0], *w = in[1], *b = in[2];
-    const int first = FL_VALUE(x)->ndim - dims;
-    if (dims < 1 || first < 0)
+    if (dims < 1 || dims > FL_VALUE(x)->ndim)
         return fl_refuse("%s: the last %d dims of shape %s", fn, dims, FL_SHAPE_TEXT(FL_VALUE(x)));
+    const int first = FL_VALUE(x)->ndim - dims;
     if (!fl__ends_as(fn, FL_VALUE(x), first, w ? FL_VALUE(w) : NULL) ||
         !fl__ends_as(fn, FL_VALUE(x), first, b ? FL_VALUE(b) : NULL) || !(x = FL_W(_floating)(x)))
         return false;
