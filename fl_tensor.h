@@ -402,8 +402,8 @@ FL_API void fl_set_flags(uint64_t flags);
 
          op                  need  args              holds                                                         */
 #define FL_OTHER_OPS(X) \
-    /* x -> y: same shape, any strides and dtypes; y may have storage, and either may be an alias (see \
-      >>backends) */ \
+    /* x -> y: same shape, any strides and dtypes; y may have storage, and either may be an \
+       alias (see >>backends) */ \
     X(copy,                REQ, fl_no_args,      "") \
     /* -> y, every element = value */ \
     X(fill,                REQ, fl_fill_args,    "") \
