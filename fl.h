@@ -13,7 +13,8 @@
     }
    <<example
 
-   Define FL_IMPLEMENTATION before the include in one C file of the program, or compile fl.c beside it. Link -lm -lpthread.
+   Define FL_IMPLEMENTATION before the include in one C file of the program, or compile fl.c beside it.
+   Link -lm -lpthread.
    This header declares nothing: each header below explains itself and can be used alone.
 
      fl_mem.h       errors, log, dtypes, threads, devices, memory managers

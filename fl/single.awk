@@ -5,8 +5,9 @@
 # declarations, what the header is to a file that includes it plainly; then, under FL_IMPLEMENTATION, what a second
 # include adds. So conditions are decided as far as they can be: a macro is defined, not defined, or unknown (what
 # flags, compilers and users decide), and of a condition that is not unknown only the branch that holds is written.
-# Guards are written, so that the file can be included twice; but no file is written twice because of them. A text that is expanded several times, for tensors
-# and variables or at each level, stands in the file as often. Comments are not repeated.
+# Guards are written, so that the file can be included twice; but no file is written twice because of them. A text
+# that is expanded several times, for tensors and variables or at each level, stands in the file as often. Comments
+# are not repeated.
 
 # --- the files, read once: what each line is -------------------------------------------------------------------
 

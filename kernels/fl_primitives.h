@@ -5,7 +5,7 @@
 
      scalar C     #define FL_W(name) flm_##name##_f32   hot loops of kernels/, C and CUDA (fl_math.h)
      text         #define FL_W(name) flm_##name##_f32   in the file generated around "MUL(dy, ..."
-     composition  #define FL_W(name) fl_##name          kernels/composed, on tensors
+     composition  #define FL_W(name) fl_##name          fl/ops/ (expand.h), on tensors
                   #define FL_W(name) fv_##name          and on variables
 
    FL_W may be redefined between expansions. The words are short, and a program may own macros

@@ -211,7 +211,8 @@ FL_API fl_var *fv_clamp(fl_var *x, fl_var *low, fl_var *high);
 
 
 /* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass, into out
-   (which may be dy) or a new tensor (NULL). NULL without an error when the family has no grad1 slot for op: run the composition then. */
+   (which may be dy) or a new tensor (NULL). NULL without an error when the family has no grad1 slot for op: run the
+   composition then. */
 FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tensor *out);
 /* The same for FL_BINARY_OPS, all of one shape; want bit 0: *da, bit 1: *db. False without an
    error: as above. */
