@@ -22,7 +22,11 @@
      fl_data.h      data sets, loaders, meters, tensors in files (rooms in fl/data/)
      fl_autograd.h  variables and the tape
      fl_nn.h        modules, layers, initialisation, saving (rooms in fl/nn/)
-     fl_optim.h     optimizers, schedules, clipping, checkpoints */
+     fl_optim.h     optimizers, schedules, clipping, checkpoints
+
+   A header of this list includes the lower ones and its rooms before any guard, so that whoever defines
+   FL_IMPLEMENTATION after a first include still gets all of it. A room includes what it uses inside its
+   guard: it is read once, not once for each file that uses it. */
 #include "fl_mem.h"
 #include "fl_tensor.h"
 #include "fl_data.h"

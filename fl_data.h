@@ -48,6 +48,7 @@
               fl_data_tensors, each with its fl_data_span.
      Order    What a set gives is a function of its seeds, the epoch and the index: never of threads
               or timing. */
+#include "fl_tensor.h"
 #include "fl/data/file.h"
 #include "fl/data/idx.h"
 #include "fl/data/safetensors.h"

@@ -61,6 +61,8 @@
      Shapes   An image batch is [n, c, h, w]. A sequence is [n, t, dim]: batch, steps, features; t is
               free unless a layer learns something for each step. Indices come as constants,
               fv_const of i64. */
+#include "fl_autograd.h"
+#include "fl_data.h"
 #include "fl/nn/module.h"
 #include "fl/nn/layers.h"
 #include "fl/nn/conv.h"

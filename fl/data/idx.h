@@ -1,7 +1,7 @@
 /* idx.h - tensors of idx files, as MNIST's */
-#include "file.h"
 #ifndef FL_DATA_IDX_H
 #define FL_DATA_IDX_H
+#include "file.h"
 
 #ifdef __cplusplus
 extern "C" {

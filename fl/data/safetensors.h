@@ -1,7 +1,7 @@
 /* safetensors.h - named tensors in files of the safetensors format */
-#include "file.h"
 #ifndef FL_DATA_SAFETENSORS_H
 #define FL_DATA_SAFETENSORS_H
+#include "file.h"
 
 #ifdef __cplusplus
 extern "C" {

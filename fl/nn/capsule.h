@@ -1,7 +1,7 @@
 /* capsule.h - capsules by dynamic routing */
-#include "module.h"
 #ifndef FL_NN_CAPSULE_H
 #define FL_NN_CAPSULE_H
+#include "module.h"
 
 #ifdef __cplusplus
 extern "C" {

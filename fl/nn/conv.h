@@ -1,7 +1,7 @@
 /* conv.h - convolutions */
-#include "module.h"
 #ifndef FL_NN_CONV_H
 #define FL_NN_CONV_H
+#include "module.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,7 @@
 /* dropout.h - numbers, samples and layers left out at random in training */
-#include "module.h"
 #ifndef FL_NN_DROPOUT_H
 #define FL_NN_DROPOUT_H
+#include "module.h"
 
 #ifdef __cplusplus
 extern "C" {

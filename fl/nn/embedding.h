@@ -1,7 +1,7 @@
 /* embedding.h - tables of rows by index, and positions */
-#include "module.h"
 #ifndef FL_NN_EMBEDDING_H
 #define FL_NN_EMBEDDING_H
+#include "module.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,7 @@
 /* init.h - initial values of parameters */
-#include "module.h"
 #ifndef FL_NN_INIT_H
 #define FL_NN_INIT_H
+#include "module.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,7 @@
 /* layers.h - sequences of layers, and the plain ones: shapes, linear, activations, pooling */
-#include "module.h"
 #ifndef FL_NN_LAYERS_H
 #define FL_NN_LAYERS_H
+#include "module.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,7 @@
 /* norm.h - layers that normalise */
-#include "module.h"
 #ifndef FL_NN_NORM_H
 #define FL_NN_NORM_H
+#include "module.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,8 +1,8 @@
 /* save.h - parameters and buffers in files */
-#include "module.h"
-#include "../data/safetensors.h"
 #ifndef FL_NN_SAVE_H
 #define FL_NN_SAVE_H
+#include "module.h"
+#include "../data/safetensors.h"
 
 #ifdef __cplusplus
 extern "C" {

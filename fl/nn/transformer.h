@@ -1,10 +1,10 @@
 /* transformer.h - multi-head attention and the layer around it */
+#ifndef FL_NN_TRANSFORMER_H
+#define FL_NN_TRANSFORMER_H
 #include "dropout.h"
 #include "init.h"
 #include "layers.h"
 #include "norm.h"
-#ifndef FL_NN_TRANSFORMER_H
-#define FL_NN_TRANSFORMER_H
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,8 +1,8 @@
 /* vocabulary.h - embedding and softmax of large vocabularies */
-#include "embedding.h"
-#include "layers.h"
 #ifndef FL_NN_VOCABULARY_H
 #define FL_NN_VOCABULARY_H
+#include "embedding.h"
+#include "layers.h"
 
 #ifdef __cplusplus
 extern "C" {

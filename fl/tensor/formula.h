@@ -12,9 +12,9 @@
    follows the divisor's sign; RINT rounds half to even; ATAN2(a, b) is the angle of the point
    (b, a); SHL and SHR shift integers; CONST(0.5) is a number. Formulas separated by commas make one
    program with that many outputs. */
-#include "../../fl_mem.h"
 #ifndef FL_FORMULA_H
 #define FL_FORMULA_H
+#include "../../fl_mem.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,11 +14,11 @@
    Forward, one task is one block of queries. In the gradient it is all queries of one head; with
    few heads the queries are cut into parts, whose dk and dv are added in order. Keys that are
    hidden from all queries of a block (causal) are not looked at. */
+#ifndef FL_CPU_ATTENTION_H
+#define FL_CPU_ATTENTION_H
 #include "common.h"
 #include "gemm.h"
 #include "scratch.h"
-#ifndef FL_CPU_ATTENTION_H
-#define FL_CPU_ATTENTION_H
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #endif

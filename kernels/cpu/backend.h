@@ -1,4 +1,6 @@
 /* kernels/cpu/backend.h - the table of the CPU backend, and all its kernels */
+#ifndef FL_CPU_BACKEND_H
+#define FL_CPU_BACKEND_H
 #include "../../fl_tensor.h"
 #include "levels.h"
 #include "common.h"
@@ -30,8 +32,6 @@
 #include "pool.h"
 #include "lapack.h"
 #include "fft.h"
-#ifndef FL_CPU_BACKEND_H
-#define FL_CPU_BACKEND_H
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

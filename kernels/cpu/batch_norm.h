@@ -3,10 +3,10 @@
    Two passes over memory forward and two backward, the least there is: sums, then values. Images
    are planes of one channel, or have their channels innermost; all of a record lie alike. Sums are
    taken of units of fixed size, in parallel, then over a channel's units in their order. */
-#include "common.h"
-#include "gemm.h"
 #ifndef FL_CPU_BATCH_NORM_H
 #define FL_CPU_BATCH_NORM_H
+#include "common.h"
+#include "gemm.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_batch_norm_slots(fl_backend *cpu);
 #endif

@@ -7,11 +7,11 @@
    block, an operand may be a function of the position (random numbers), and one of a narrow dtype is
    converted on its way through the buffer. So an op needs one loop per wide dtype, whatever the
    layouts, and the price is a copy in the first-level cache. Work is cut by its size alone. */
+#ifndef FL_CPU_COMMON_H
+#define FL_CPU_COMMON_H
 #include "../../fl_tensor.h"
 #include "../fl_math.h"
 #include "levels.h"
-#ifndef FL_CPU_COMMON_H
-#define FL_CPU_COMMON_H
 
 #include <stdlib.h>
 

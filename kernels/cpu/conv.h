@@ -8,6 +8,8 @@
 
    Work is cut by size only: the bits do not depend on the number of threads; the layout decides which way
    a convolution goes, but not the bits of this one. Tests and benchmarks may force a way: force.h. */
+#ifndef FL_CPU_CONV_H
+#define FL_CPU_CONV_H
 #include "../../fl/ops/conv.h"
 #include "conv_depthwise.h"
 #include "conv_direct.h"
@@ -15,8 +17,6 @@
 #include "conv_weight.h"
 #include "conv_winograd.h"
 #include "force.h"
-#ifndef FL_CPU_CONV_H
-#define FL_CPU_CONV_H
 /* Puts the slots of registered ops into the table. */
 FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu);
 #endif

@@ -2,10 +2,10 @@
 
    Everything runs over channels-last data, where the values that a kernel row of an output pixel reads
    stand side by side. */
-#include "gemm.h"
-#include "scratch.h"
 #ifndef FL_CPU_CONV_COMMON_H
 #define FL_CPU_CONV_COMMON_H
+#include "gemm.h"
+#include "scratch.h"
 
 /* >>tile */
 

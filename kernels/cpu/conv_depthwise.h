@@ -4,9 +4,9 @@
    a[i][c] b[i][c]: for a pixel of y over its taps of x and w, for one of dx over its taps of dy and
    w, for a tap of dw over pixels of x and dy. Images are channels-last; weights and their gradient
    are transposed, [tap][channel]. */
-#include "conv_common.h"
 #ifndef FL_CPU_CONV_DEPTHWISE_H
 #define FL_CPU_CONV_DEPTHWISE_H
+#include "conv_common.h"
 
 /* Whether y, dx or dw can be computed this way, which then is the fastest. */
 FL_PRIVATE bool fl__depthwise_can(const fl__conv *v);

@@ -11,9 +11,9 @@
 
    Data gradient: the pixels of dx that share ih mod stride_h and iw mod stride_w see the same taps; each
    such phase is a convolution of stride 1 of dy with those taps, with the roles of o and c exchanged. */
-#include "conv_common.h"
 #ifndef FL_CPU_CONV_DIRECT_H
 #define FL_CPU_CONV_DIRECT_H
+#include "conv_common.h"
 
 /* y or dx; v->direction says which. Of any sizes and strides. */
 FL_PRIVATE bool fl__direct_run(const fl__conv *v);

@@ -12,9 +12,9 @@
 
    An image that a 1 x 1 kernel reads pixel by pixel is its columns. Everything is channels-last, in one
    group. */
-#include "conv_common.h"
 #ifndef FL_CPU_CONV_IM2COL_H
 #define FL_CPU_CONV_IM2COL_H
+#include "conv_common.h"
 
 /* Whether y, dx or dw can be computed this way. */
 FL_PRIVATE bool fl__im2col_can(const fl__conv *v);

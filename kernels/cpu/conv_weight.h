@@ -3,9 +3,9 @@
    dw[(tap, c)][o] = sum over pixels of x[pixel + tap][c] dy[pixel][o], with the tall tiles of gemm.h: a
    task owns all taps of some channels c and columns o for a part of the pixels, and copies what they read
    of x and dy for some hundred pixels at a time, once for all taps. The parts are added in order. */
-#include "conv_common.h"
 #ifndef FL_CPU_CONV_WEIGHT_H
 #define FL_CPU_CONV_WEIGHT_H
+#include "conv_common.h"
 
 /* dw, of any sizes and strides. */
 FL_PRIVATE bool fl__weight_run(const fl__conv *v);

@@ -16,9 +16,9 @@
    beside it whose patches hold it, not only those whose windows do.
 
    Tiles go through in groups whose transforms stay in a cache. */
-#include "conv_weight.h"
 #ifndef FL_CPU_CONV_WINOGRAD_H
 #define FL_CPU_CONV_WINOGRAD_H
+#include "conv_weight.h"
 
 /* Whether y, dx or dw can be computed this way: channels-last f32 in one group, stride 1. */
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v);

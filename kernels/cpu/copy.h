@@ -2,9 +2,9 @@
 
    Copies of one dtype go row by row along the dim that y steps through fastest; where x is dense
    along another dim, in square tiles of both. Casts are passes. */
-#include "common.h"
 #ifndef FL_CPU_COPY_H
 #define FL_CPU_COPY_H
+#include "common.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_COPY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

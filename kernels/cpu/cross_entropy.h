@@ -2,9 +2,9 @@
 
    The forward pass reads the logits once and writes a few numbers a row, the gradient reads them
    once and writes once: log probabilities are never stored. */
-#include "common.h"
 #ifndef FL_CPU_CROSS_ENTROPY_H
 #define FL_CPU_CROSS_ENTROPY_H
+#include "common.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_cross_entropy_slots(fl_backend *cpu);
 #endif

@@ -10,10 +10,10 @@
    where a place is reached over another one (s-2, s+2) only if both have different labels. One task
    is one sequence; its places are the lanes of a register. The gradient computes alpha again, into
    scratch of steps x places. */
-#include "common.h"
-#include "scratch.h"
 #ifndef FL_CPU_CTC_H
 #define FL_CPU_CTC_H
+#include "common.h"
+#include "scratch.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_ctc_slots(fl_backend *cpu);
 #endif

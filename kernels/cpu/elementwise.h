@@ -4,11 +4,11 @@
    formula that is hot (elementwise.inc), or the executor with the formula's program (formula.h). Small
    contiguous operands go straight to it; a pass (common.h) takes other layouts, large operands and
    the narrow dtypes. */
+#ifndef FL_CPU_ELEMENTWISE_H
+#define FL_CPU_ELEMENTWISE_H
 #include "common.h"
 #include "formula.h"
 #include "primitives.h"
-#ifndef FL_CPU_ELEMENTWISE_H
-#define FL_CPU_ELEMENTWISE_H
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_ELEMENTWISE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

@@ -4,10 +4,10 @@
    a pass cuts every sequence into p interleaved ones and leaves the result in order, so nothing is
    permuted. Other lengths become a convolution of a length 2^k (Bluestein). f32 is computed in f64
    and rounded. Lines run in parallel. */
-#include "../../fl/ops/fft.h"
-#include "common.h"
 #ifndef FL_CPU_FFT_H
 #define FL_CPU_FFT_H
+#include "../../fl/ops/fft.h"
+#include "common.h"
 /* Puts the slot of this file into the table. */
 FL_PRIVATE void fl__cpu_fft_slots(fl_backend *cpu);
 #endif

@@ -3,10 +3,10 @@
    Each step of the program (fl/tensor/formula.h) is the compiled loop of its primitive over a block that
    stays in the first-level cache; memory is read and written once. As the loops are those of the
    ops, a formula has the bits of its composition, and of a compiled loop of the formula. */
-#include "common.h"
-#include "primitives.h"
 #ifndef FL_CPU_FORMULA_H
 #define FL_CPU_FORMULA_H
+#include "common.h"
+#include "primitives.h"
 
 /* A program made ready for numbers of one dtype. */
 typedef struct fl__executor {

@@ -4,10 +4,10 @@
    expanded at every level here for f32, in gemm_f64.h for f64 and in gemm_bf16.h for pairs of bf16: where
    fl_matmul_precision allows it, packed f32 operands may be rounded to bf16, two values along k in the
    place of one, which vdpbf16ps multiplies and adds to an f32 sum. */
-#include "../../fl/ops/linear.h"
-#include "common.h"
 #ifndef FL_CPU_GEMM_H
 #define FL_CPU_GEMM_H
+#include "../../fl/ops/linear.h"
+#include "common.h"
 
 /* One register tile: C (+)= sum over segments and p < k of a[i * rsa + p * csa] b[p * ldb + j]. */
 typedef struct fl__segment {

@@ -1,7 +1,7 @@
 /* kernels/cpu/gemm_bf16.h - the register tiles of gemm.h for pairs of bf16 */
-#include "gemm.h"
 #ifndef FL_CPU_GEMM_BF16_H
 #define FL_CPU_GEMM_BF16_H
+#include "gemm.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_GEMM_BF16) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

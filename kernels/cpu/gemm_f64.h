@@ -1,8 +1,8 @@
 /* kernels/cpu/gemm_f64.h - the register tiles of gemm.h for f64: an object of its own, as it takes long to
    compile */
-#include "gemm.h"
 #ifndef FL_CPU_GEMM_F64_H
 #define FL_CPU_GEMM_F64_H
+#include "gemm.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_GEMM_F64) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

@@ -2,9 +2,9 @@
 
    x is a beside g along one axis: y = a s, da = dy s, dg = dy a s (1 - s), s = 1 / (1 + exp(-g)). The
    halves are views, so any layout is read where it lies. */
-#include "common.h"
 #ifndef FL_CPU_GLU_H
 #define FL_CPU_GLU_H
+#include "common.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_glu_slots(fl_backend *cpu);
 #endif

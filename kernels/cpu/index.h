@@ -2,9 +2,9 @@
 
    y, x and index are walked together over the index's dims; along the axis the indexed tensor
    stands still and the index moves it. All indices are checked before anything is written. */
-#include "common.h"
 #ifndef FL_CPU_INDEX_H
 #define FL_CPU_INDEX_H
+#include "common.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_INDEX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

@@ -4,10 +4,10 @@
    the others are read as what they are to LAPACK, the transpose. f32 is computed in f64 and
    rounded. The matrices of a batch run in parallel, each on one thread. Without FL_USE_LAPACK the
    slots fail. */
-#include "../../fl/ops/factor.h"
-#include "common.h"
 #ifndef FL_CPU_LAPACK_H
 #define FL_CPU_LAPACK_H
+#include "../../fl/ops/factor.h"
+#include "common.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_lapack_slots(fl_backend *cpu);
 #endif

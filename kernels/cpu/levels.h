@@ -9,9 +9,9 @@
    optimisation pragmas: for builds that must be quick and may be slow.
 
    A new level, as NEON, is a block of >>list, a line of fl__processor_has and one of levels.inc. */
-#include "../../fl_tensor.h"
 #ifndef FL_CPU_LEVELS_H
 #define FL_CPU_LEVELS_H
+#include "../../fl_tensor.h"
 
 /* >>list: of each level its bit in FL_LEVELS, whether it is on, and what texts see of it: the target
    attribute, the registers that a tile may fill, the lanes of a register for each element type, and

@@ -15,11 +15,11 @@
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
+#ifndef FL_CPU_MATMUL_H
+#define FL_CPU_MATMUL_H
 #include "../../fl/ops/linear.h"
 #include "gemm.h"
 #include "scratch.h"
-#ifndef FL_CPU_MATMUL_H
-#define FL_CPU_MATMUL_H
 
 /* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there, then
    act(z). The loops may be NULL. */

@@ -3,10 +3,10 @@
    A row is one that layer norm normalises: it stays in the first-level cache between the passes
    over it, so memory is read and written once. Rows run in parallel; the gradients of weight and
    bias are summed over fixed blocks of rows, then over the blocks in their order. */
-#include "common.h"
-#include "gemm.h"
 #ifndef FL_CPU_NORM_H
 #define FL_CPU_NORM_H
+#include "common.h"
+#include "gemm.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_norm_slots(fl_backend *cpu);
 #endif

@@ -5,10 +5,10 @@
    It hands on to matmul.h other types, small products, those that are bound by the reading of one operand,
    narrow results, and long sums for few results, which matmul.h splits. OpenBLAS's own threads stay off:
    blocks of the results, cut by their size alone, run on ours. */
-#include "force.h"
-#include "matmul.h"
 #ifndef FL_CPU_OPENBLAS_H
 #define FL_CPU_OPENBLAS_H
+#include "force.h"
+#include "matmul.h"
 
 /* Takes the slots over; nothing without FL_USE_OPENBLAS. */
 FL_PRIVATE void fl__cpu_openblas_slots(fl_backend *cpu);

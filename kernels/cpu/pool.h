@@ -2,12 +2,12 @@
 
    Planes of images are independent: they run on the thread pool. Of channels-last images the parts
    are rows, for the gradients of maxima by index blocks of channels. */
+#ifndef FL_CPU_POOL_H
+#define FL_CPU_POOL_H
 #include "../../fl/ops/copy.h"
 #include "../../fl/ops/pool.h"
 #include "../../fl/ops/view.h"
 #include "common.h"
-#ifndef FL_CPU_POOL_H
-#define FL_CPU_POOL_H
 
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_pool_slots(fl_backend *cpu);

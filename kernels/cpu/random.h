@@ -2,10 +2,10 @@
 
    Every element is a function of its row-major position and the generator's state alone
    (fl_random_args), so threads and layouts do not matter. */
-#include "../../fl/ops/random.h"
-#include "common.h"
 #ifndef FL_CPU_RANDOM_H
 #define FL_CPU_RANDOM_H
+#include "../../fl/ops/random.h"
+#include "common.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu);
 

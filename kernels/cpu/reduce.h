@@ -5,9 +5,9 @@
    lanes), then the lanes. If a kept dim is dense, a tile of outputs is folded at once, row by row.
    Long reductions are cut into chunks of a fixed size, whose partial results fold pairwise. So the
    tree depends on shape and strides only. f32 sums and products are accumulated in double. */
-#include "common.h"
 #ifndef FL_CPU_REDUCE_H
 #define FL_CPU_REDUCE_H
+#include "common.h"
 
 #ifdef __cplusplus
 extern "C" {

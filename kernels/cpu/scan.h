@@ -2,9 +2,9 @@
 
    x is [outer, n, inner], dense. A unit of work is a block of columns at one outer place, so the
    additions along n keep their order whatever the number of threads. f32 accumulates in f64. */
-#include "common.h"
 #ifndef FL_CPU_SCAN_H
 #define FL_CPU_SCAN_H
+#include "common.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_SCAN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

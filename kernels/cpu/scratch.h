@@ -1,8 +1,8 @@
 /* kernels/cpu/scratch.h - scratch memory for the tasks of a parallel loop: as many workspaces as tasks
    run at a time, each taken by a task for as long as it runs, and memory that all of them share */
-#include "../../fl_tensor.h"
 #ifndef FL_CPU_SCRATCH_H
 #define FL_CPU_SCRATCH_H
+#include "../../fl_tensor.h"
 
 typedef struct fl__scratch {
     fl_buffer *buffer;

@@ -5,11 +5,11 @@
    FL__PIECE elements each, with the row's maximum and sum repeated beside them; of columns one
    piece per element, as wide as the tile of columns, with a maximum and sum each. The pieces go through
    the loops of the op table and of the reductions. */
+#ifndef FL_CPU_SOFTMAX_H
+#define FL_CPU_SOFTMAX_H
 #include "../../fl/ops/softmax.h"
 #include "common.h"
 #include "reduce.h"
-#ifndef FL_CPU_SOFTMAX_H
-#define FL_CPU_SOFTMAX_H
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_softmax_slots(fl_backend *cpu);
 #endif

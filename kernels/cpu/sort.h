@@ -5,9 +5,9 @@
    first: stable, linear in n, no comparisons. Passes whose byte is the same in all keys are
    skipped. Short lines are sorted by insertion. Where only a few of a line are wanted, a scan keeps
    those that can still be among them, and only these are sorted. */
-#include "common.h"
 #ifndef FL_CPU_SORT_H
 #define FL_CPU_SORT_H
+#include "common.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_SORT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

@@ -1,10 +1,10 @@
 /* kernels/cpu/step.h - SGD and Adam, one pass over the parameter and its state, in place
 
    Formulas in fl/ops/step.h. The settings are rounded to the parameter's dtype once. */
-#include "../../fl/ops/step.h"
-#include "common.h"
 #ifndef FL_CPU_STEP_H
 #define FL_CPU_STEP_H
+#include "../../fl/ops/step.h"
+#include "common.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu);
 #endif
