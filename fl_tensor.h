@@ -187,7 +187,7 @@ FL_API void fl_set_flags(uint64_t flags);
           networks, and short ones, whose steps would show beside operands in the cache
    DEF    the same, but the cpu compiles neither
 
-         op          class  need  y = f(x)                                dx = g(x, y, dy)                          */
+         op          class  need  y = f(x)                                dx = g(x, y, dy)          */
 #define FL_UNARY_OPS(X) \
     X(neg,         NUM,   REQ, NEG(x),                                   NEG(dy)) \
     X(abs,         NUM,   HOT, ABS(x),  SELECT(LT(x, CONST(0)), NEG(dy), \
@@ -325,7 +325,7 @@ FL_API void fl_set_flags(uint64_t flags);
     X(signbit,     CMP,   DEF, OR(LT(x, CONST(0)), LT(DIV(CONST(1), x), CONST(0))), CONST(0)) \
     X(logical_not, BOOL,  DEF, NOT(x),                                   CONST(0))
 
-/*       op           class  need  y = f(a, b)            da = g(a, b, y, dy)                    db                 */
+/*       op           class  need  y = f(a, b)            da = g(a, b, y, dy)                    db        */
 #define FL_BINARY_OPS(X) \
     X(add,          ANY,   REQ, ADD(a, b),              dy,                                     dy) \
     X(sub,          NUM,   REQ, SUB(a, b),              dy,                                     NEG(dy)) \
@@ -400,7 +400,7 @@ FL_API void fl_set_flags(uint64_t flags);
    "cpu": it has none, and runs on the cpu where the backend has no slot.
    Inputs -> outputs, with shapes; "any strides" unless said otherwise. [in] optional input.
 
-         op                  need  args              holds                                                         */
+         op                  need  args              holds                                        */
 #define FL_OTHER_OPS(X) \
     /* x -> y: same shape, any strides and dtypes; y may have storage, and either may be an \
        alias (see >>backends) */ \
@@ -670,8 +670,8 @@ FL_API bool fl_sync(const fl_tensor *t);
 /* >>options ------------------------------------------------------------------------------------ */
 
 /* Options are designated initialisers after the required arguments: fl_conv(x, w, NULL,
-   .stride = {2}, .pad = {FL_SAME}). Zero means default. Where 0 is a legal other value it is written FL_ZERO (float)
-   or FL_I0 (integer). */
+   .stride = {2}, .pad = {FL_SAME}). Zero means default. Where 0 is a legal other value it is written
+   FL_ZERO (float) or FL_I0 (integer). */
 #define FL_ZERO (-0.0)
 #define FL_I0 INT32_MIN
 #define FL_SAME (-1) /* padding: output size = ceil(input size / stride), an odd one at the end */
@@ -1028,7 +1028,8 @@ int64_t fl_live(void) {
 #ifndef FL_STATIC
 const char FL__TABLES = 0;
 #endif
-_Static_assert(FL_TABLE_OPS - 1 == FL_TABLE_VERSION, "the tables have another number of ops: FL_TABLE_VERSION is to say it");
+_Static_assert(FL_TABLE_OPS - 1 == FL_TABLE_VERSION,
+               "the tables have another number of ops: FL_TABLE_VERSION is to say it");
 
 static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #define FL__IS_REQ true
@@ -1433,8 +1434,9 @@ const fl_backend *fl_backend_at(int family) {
 bool fl_backend_use(const fl_backend *b, fl_backend *old) {
     if (!b || !b->name) return fl_refuse("fl_backend_use: the backend has no name");
     if (!b->any && !b->op[FL_OP_copy])
-        return fl_refuse("fl_backend_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
-                   b->name);
+        return fl_refuse(
+            "fl_backend_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
+            b->name);
     int at = 0;
     while (at < fl__n_families && strcmp(fl__families[at].name, b->name)) at++;
     if (at == FL__MAX_FAMILIES)
@@ -2097,7 +2099,9 @@ static bool fl__compose_formula(const fl_call *c, fl_tensor **value) {
     const fl_op of = ((const fl_grad_args *)c->args)->op;
     bool ok = true;
     for (int i = 0; ok && i < c->n_out; i++)
-        if (c->out[i]) ok = (value[i] = fl_formula_value(fl_op_program(of, i ? FL_PROGRAM_DB : FL_PROGRAM_DA), c->in)) != NULL;
+        if (c->out[i])
+            ok = (value[i] = fl_formula_value(fl_op_program(of, i ? FL_PROGRAM_DB : FL_PROGRAM_DA),
+                                              c->in)) != NULL;
     return ok;
 }
 
@@ -2105,7 +2109,8 @@ bool fl_call_compose(const fl_call *c) {
     const fl_op_info *info = fl_op_get_info(c->op);
     fl_tensor *value[4] = {NULL};
     fl_compose_fn compose = info->compose;
-    if (!compose && (info->arity || c->op == FL_OP_grad1 || c->op == FL_OP_grad2)) compose = fl__compose_formula;
+    if (!compose && (info->arity || c->op == FL_OP_grad1 || c->op == FL_OP_grad2))
+        compose = fl__compose_formula;
     if (!compose) return fl_refuse("fl_%s: it has no composition", info->name);
     fl_scope s = fl_scope_begin();
     bool ok = compose(c, value);

@@ -37,9 +37,10 @@ static inline bool digits_load(const char *dir, const char *part, digits *out) {
     snprintf(name, sizeof name, "%s-labels-idx1-ubyte", part);
     fl_tensor *label = image ? digits_idx(dir, name) : NULL;
     if (!label) return false;
-    if (image->dtype != FL_U8 || image->ndim != 3 || image->shape[1] != DIGITS_SIDE || image->shape[2] != DIGITS_SIDE ||
-        label->ndim != 1 || label->shape[0] != image->shape[0])
-        return fl_fail("digits_load: %s: the %s files do not hold 28 x 28 images and a label each", dir, part);
+    if (image->dtype != FL_U8 || image->ndim != 3 || image->shape[1] != DIGITS_SIDE ||
+        image->shape[2] != DIGITS_SIDE || label->ndim != 1 || label->shape[0] != image->shape[0])
+        return fl_fail("digits_load: %s: the %s files do not hold 28 x 28 images and a label each", dir,
+                       part);
     *out = (digits){image, fl_cast(label, FL_I64)};
     return out->label != NULL;
 }
@@ -48,16 +49,27 @@ static inline bool digits_load(const char *dir, const char *part, digits *out) {
    stroke. A point with its predecessors makes a smooth curve (Catmull-Rom). */
 #define DIGITS_END {-1, -1}
 static const float digits_stroke[10][24][2] = {
-    {{.50f, .08f}, {.24f, .22f}, {.16f, .52f}, {.26f, .82f}, {.50f, .92f}, {.74f, .80f}, {.84f, .50f}, {.76f, .20f}, {.50f, .08f}, DIGITS_END},
+    {{.50f, .08f}, {.24f, .22f}, {.16f, .52f}, {.26f, .82f}, {.50f, .92f}, {.74f, .80f}, {.84f, .50f},
+     {.76f, .20f}, {.50f, .08f}, DIGITS_END},
     {{.34f, .26f}, {.54f, .08f}, DIGITS_END, {.54f, .08f}, {.53f, .50f}, {.52f, .92f}, DIGITS_END},
-    {{.20f, .28f}, {.34f, .10f}, {.62f, .09f}, {.78f, .28f}, {.66f, .52f}, {.20f, .90f}, DIGITS_END, {.20f, .90f}, {.50f, .88f}, {.84f, .90f}, DIGITS_END},
-    {{.22f, .18f}, {.44f, .08f}, {.72f, .16f}, {.74f, .36f}, {.46f, .48f}, DIGITS_END, {.46f, .48f}, {.76f, .58f}, {.78f, .80f}, {.50f, .93f}, {.20f, .82f}, DIGITS_END},
-    {{.60f, .08f}, {.38f, .36f}, {.18f, .62f}, DIGITS_END, {.18f, .62f}, {.50f, .62f}, {.86f, .60f}, DIGITS_END, {.64f, .34f}, {.63f, .62f}, {.62f, .94f}, DIGITS_END},
-    {{.78f, .09f}, {.54f, .09f}, {.30f, .10f}, DIGITS_END, {.30f, .10f}, {.28f, .28f}, {.26f, .46f}, DIGITS_END, {.26f, .46f}, {.56f, .40f}, {.78f, .58f}, {.74f, .82f}, {.48f, .93f}, {.20f, .84f}, DIGITS_END},
-    {{.66f, .07f}, {.42f, .24f}, {.26f, .50f}, {.22f, .74f}, {.40f, .93f}, {.68f, .88f}, {.76f, .68f}, {.58f, .52f}, {.30f, .62f}, DIGITS_END},
-    {{.18f, .12f}, {.50f, .11f}, {.82f, .11f}, DIGITS_END, {.82f, .11f}, {.60f, .46f}, {.42f, .93f}, DIGITS_END},
-    {{.50f, .48f}, {.28f, .32f}, {.34f, .11f}, {.64f, .10f}, {.73f, .31f}, {.50f, .48f}, {.24f, .66f}, {.30f, .90f}, DIGITS_END, {.30f, .90f}, {.52f, .94f}, {.74f, .84f}, {.76f, .66f}, {.50f, .48f}, DIGITS_END},
-    {{.74f, .30f}, {.56f, .09f}, {.30f, .16f}, {.26f, .38f}, {.46f, .50f}, {.70f, .40f}, {.74f, .30f}, DIGITS_END, {.74f, .30f}, {.72f, .62f}, {.60f, .93f}, DIGITS_END},
+    {{.20f, .28f}, {.34f, .10f}, {.62f, .09f}, {.78f, .28f}, {.66f, .52f}, {.20f, .90f}, DIGITS_END,
+     {.20f, .90f}, {.50f, .88f}, {.84f, .90f}, DIGITS_END},
+    {{.22f, .18f}, {.44f, .08f}, {.72f, .16f}, {.74f, .36f}, {.46f, .48f}, DIGITS_END, {.46f, .48f},
+     {.76f, .58f}, {.78f, .80f}, {.50f, .93f}, {.20f, .82f}, DIGITS_END},
+    {{.60f, .08f}, {.38f, .36f}, {.18f, .62f}, DIGITS_END, {.18f, .62f}, {.50f, .62f}, {.86f, .60f},
+     DIGITS_END, {.64f, .34f}, {.63f, .62f}, {.62f, .94f}, DIGITS_END},
+    {{.78f, .09f}, {.54f, .09f}, {.30f, .10f}, DIGITS_END, {.30f, .10f}, {.28f, .28f}, {.26f, .46f},
+     DIGITS_END, {.26f, .46f}, {.56f, .40f}, {.78f, .58f}, {.74f, .82f}, {.48f, .93f}, {.20f, .84f},
+     DIGITS_END},
+    {{.66f, .07f}, {.42f, .24f}, {.26f, .50f}, {.22f, .74f}, {.40f, .93f}, {.68f, .88f}, {.76f, .68f},
+     {.58f, .52f}, {.30f, .62f}, DIGITS_END},
+    {{.18f, .12f}, {.50f, .11f}, {.82f, .11f}, DIGITS_END, {.82f, .11f}, {.60f, .46f}, {.42f, .93f},
+     DIGITS_END},
+    {{.50f, .48f}, {.28f, .32f}, {.34f, .11f}, {.64f, .10f}, {.73f, .31f}, {.50f, .48f}, {.24f, .66f},
+     {.30f, .90f}, DIGITS_END, {.30f, .90f}, {.52f, .94f}, {.74f, .84f}, {.76f, .66f}, {.50f, .48f},
+     DIGITS_END},
+    {{.74f, .30f}, {.56f, .09f}, {.30f, .16f}, {.26f, .38f}, {.46f, .50f}, {.70f, .40f}, {.74f, .30f},
+     DIGITS_END, {.74f, .30f}, {.72f, .62f}, {.60f, .93f}, DIGITS_END},
 };
 
 /* How one drawing differs from the model: u[0..] are uniform in [0, 1). */

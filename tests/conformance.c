@@ -9,8 +9,8 @@
    means that the op does not take the dtype (then an error is what was checked) or that the layout
    makes no sense for it. For ops with an optional slot the same cases run again without the slot,
    on the composition. With SEED in the environment a sample of the cases runs (sample.h), of each
-   op x dtype x layout one at least. Groups run in forked processes: a crash costs the rest of its group only. The
-   last line is "N passed, N failed". */
+   op x dtype x layout one at least. Groups run in forked processes: a crash costs the rest of its
+   group only. The last line is "N passed, N failed". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

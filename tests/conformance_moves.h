@@ -253,7 +253,8 @@ static void run_moving(int i) {
 static void check_parts(void) {
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_arange(0, 14, 1, FL_I64), *part[8], *sum = fl_num(0);
-    check(fl_split(x, 0, 4, part, 8) == 4 && fl_numel(part[3]) == 2 && fl_item(fl_select(part[3], 0, 0)) == 12,
+    check(fl_split(x, 0, 4, part, 8) == 4 && fl_numel(part[3]) == 2 &&
+              fl_item(fl_select(part[3], 0, 0)) == 12,
           "split: the last part is smaller");
     check(fl_chunk(x, 0, 4, part) == 4 && fl_numel(part[0]) == 4, "chunk: parts of ceil(14 / 4)");
     check(fl_chunk(x, 0, 8, part) == 7 && fl_numel(part[6]) == 2, "chunk: fewer parts than asked");

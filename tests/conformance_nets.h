@@ -211,7 +211,8 @@ static void own_op_case(fl_dtype d, layout l, fl_shape shape) {
     bool ok = y && agrees(y->value, &want, (tolerance){4, 8, 0}, scale, false);
     for (int64_t i = 0; i < want.n; i++) want.f[i] = 1 + sin(3 * x.a.f[i]), scale[i] = 1 + fabs(3 * x.a.f[i]);
     if (ok && !fl_is_narrow(x.t)) /* whose gradient rounds after every op */
-        ok = fl_backward(fv_sum(y, FL_ALL_AXES)) && agrees(fv_grad(in), &want, (tolerance){4, 8, 0}, scale, false);
+        ok = fl_backward(fv_sum(y, FL_ALL_AXES)) &&
+             agrees(fv_grad(in), &want, (tolerance){4, 8, 0}, scale, false);
     case_end(ok);
 }
 

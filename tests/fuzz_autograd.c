@@ -307,8 +307,8 @@ static fl_nn_module *new_pool(void) {
     const int64_t kernel = fuzz_size();
     const fl_pool_opts p = fuzz_pool(kernel);
     return fl_nn_pool2d(kernel, .kernel_w = p.kernel[1], .stride = p.stride[0],
-                        .stride_w = p.stride[1], .pad = p.pad[0], .pad_w = p.pad[1], .average = fuzz_byte() & 1,
-                        .ignore_pad = p.ignore_pad);
+                        .stride_w = p.stride[1], .pad = p.pad[0], .pad_w = p.pad[1],
+                        .average = fuzz_byte() & 1, .ignore_pad = p.ignore_pad);
 }
 
 static fl_nn_module *new_linear(void) {

@@ -1,8 +1,9 @@
 /* fuzz_composed.h - forms and rows that fuzz_ops.c and fuzz_autograd.c share: how the ops that
    exist on tensors and on variables are called, and those of fl_composed.h by name
 
-   The harness defines T (fl_tensor * or fl_var *), attention_opts, operand(), value(), fresh(), rng(), and OP and
-   VIEW, a row of a form and a name. Most arguments fit each other; each may be something else. */
+   The harness defines T (fl_tensor * or fl_var *), attention_opts, operand(), value(), fresh(), rng(),
+   and OP and VIEW, a row of a form and a name. Most arguments fit each other; each may be something
+   else. */
 #ifndef FUZZ_COMPOSED_H
 #define FUZZ_COMPOSED_H
 
@@ -306,7 +307,8 @@ static T x_quantile(fn f) {
     const double q = flip_coin() ? fuzz_below(9) / 8.0 : fuzz_double();
     const int axis = axis_of(x);
     const bool keep = flip_coin();
-    return CALL(f, (T, double, int, bool, fl_quantile_method), x, q, axis, keep, (fl_quantile_method)fuzz_below(6));
+    return CALL(f, (T, double, int, bool, fl_quantile_method), x, q, axis, keep,
+                (fl_quantile_method)fuzz_below(6));
 }
 
 static T xy_numbers(fn f) {

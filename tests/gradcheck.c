@@ -7,8 +7,9 @@
    differences in each input element; the passes run twice and must give the same bits; the fused
    gradients must agree with the recorded compositions, and f32 loosely with f64. Second order: the
    full Hessian of a random weighting of the outputs, by backward through a recorded backward,
-   against differences of the first gradient. Forward: J v of fl_jvp against the Jacobian. Inputs lie in several layouts and are expanded, 0-d,
-   of size 1 and empty too. Ops run in forked processes. The last line is "N passed, N failed". */
+   against differences of the first gradient. Forward: J v of fl_jvp against the Jacobian. Inputs lie in
+   several layouts and are expanded, 0-d, of size 1 and empty too. Ops run in forked processes. The last
+   line is "N passed, N failed". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -473,8 +474,8 @@ static bool is_flat(const char *name) {
     return false;
 }
 
-/* Piecewise constant functions (of one operand at least) give results that record nothing: x is added, which the derivative
-   shows. */
+/* Piecewise constant functions (of one operand at least) give results that record nothing: x is added,
+   which the derivative shows. */
 static fl_var *run_unary(fl_var **x, const grad_case *c) {
     fl_var *y = unary[c->which].fn(x[0]);
     return is_flat(unary[c->which].name) ? fv_add(y, x[0]) : y;
@@ -573,7 +574,9 @@ static fl_var *run_where(fl_var **x, const grad_case *c) {
                                  : dense_tensor(&cond));
     return c->k[1] ? fv_where(v, x[0], fv_num(0.5)) : fv_where(v, x[0], x[1]);
 }
-static fl_var *run_clip(fl_var **x, const grad_case *c) { return (void)c, fv_clamp(x[0], fv_num(-1), fv_num(0.5)); }
+static fl_var *run_clip(fl_var **x, const grad_case *c) {
+    return (void)c, fv_clamp(x[0], fv_num(-1), fv_num(0.5));
+}
 static fl_var *run_cast(fl_var **x, const grad_case *c) {
     fl_dtype d = x[0]->value->dtype;
     return (void)c, fv_cast(fv_mul(fv_cast(x[0], d == FL_F64 ? FL_F32 : FL_F64), fv_num(3)), d);
@@ -992,7 +995,8 @@ static void tie_cases(int unused) {
     fl_var *same = fv_param(fl_from_host((double[]){0, -1, 5, 0}, FL_SHAPE(4), FL_F64));
     check(gradient_is(fv_abs(x), x, (double[]){0, -1, 1, 1}, 4), "abs: 0 at 0");
     check(gradient_is(fv_relu(x), x, (double[]){0, 0, 1, 1}, 4), "relu: 0 at 0");
-    check(gradient_is(fv_clamp(x, fv_num(-1), fv_num(1)), x, (double[]){1, 1, 1, 0}, 4), "clip: 1 at its bounds");
+    check(gradient_is(fv_clamp(x, fv_num(-1), fv_num(1)), x, (double[]){1, 1, 1, 0}, 4),
+          "clip: 1 at its bounds");
     check(gradient_is(fv_maximum(x, same), x, (double[]){0.5, 0.5, 0, 1}, 4),
           "maximum: equal operands share");
     check(gradient_is(fv_maximum(x, same), same, (double[]){0.5, 0.5, 1, 0}, 4),

@@ -1,7 +1,7 @@
 /* test.h - the test harness: named tests, checks that go on, one process per test
 
-   A test file is a program: any number of TESTs and one main. Every TEST runs in a forked child, so that a crash,
-   a hang or a leak in one does not hide the others.
+   A test file is a program: any number of TESTs and one main. Every TEST runs in a forked child, so that
+   a crash, a hang or a leak in one does not hide the others.
 
     #include "../fl.h"
     #include "test.h"
@@ -16,7 +16,8 @@
      --no-fork  run them in this process: for debuggers (TEST_NO_FORK=1 in the environment does the same)
    TEST_TIMEOUT  seconds a forked test may take, default 300
 
-   The last line is "N passed, N failed[, N skipped]", counting TESTs; exit status 1 if one failed or none ran. */
+   The last line is "N passed, N failed[, N skipped]", counting TESTs; exit status 1 if one failed or
+   none ran. */
 #ifndef TEST_H
 #define TEST_H
 
@@ -58,7 +59,8 @@ static bool test__skipped;
 #define CHECK(cond) test__check((cond) ? true : false, __FILE__, __LINE__, #cond)
 #define CHECK_EQ_INT(a, b) test__equal((int64_t)(a), (int64_t)(b), __FILE__, __LINE__, #a " == " #b)
 /* |a - b| <= tol; equal infinities are near, NaN is near nothing. */
-#define CHECK_NEAR(a, b, tol) test__near((double)(a), (double)(b), (double)(tol), __FILE__, __LINE__, #a " ~ " #b)
+#define CHECK_NEAR(a, b, tol) \
+    test__near((double)(a), (double)(b), (double)(tol), __FILE__, __LINE__, #a " ~ " #b)
 /* text contains part. */
 #define CHECK_STR(text, part) test__contains((text), (part), __FILE__, __LINE__, #text)
 /* Ends the test at once when cond does not hold (in the test's own function only). */
@@ -79,7 +81,8 @@ static bool test__skipped;
 #define CHECK_ERROR(part) (test__contains(fl_error(), (part), __FILE__, __LINE__, "fl_error()") ? \
                            (fl_error_clear(), true) : (fl_error_clear(), false))
 /* No error is pending; shows and clears one that is. */
-#define CHECK_NO_ERROR() (fl_error() ? (test__fail(__FILE__, __LINE__, "no error", fl_error()), fl_error_clear(), false) : true)
+#define CHECK_NO_ERROR() \
+    (fl_error() ? (test__fail(__FILE__, __LINE__, "no error", fl_error()), fl_error_clear(), false) : true)
 
 TEST__FN void test__ignore_error(const char *text, void *user) {
     (void)text, (void)user;
@@ -87,7 +90,9 @@ TEST__FN void test__ignore_error(const char *text, void *user) {
 
 TEST__FN void test__fail(const char *file, int line, const char *expr, const char *detail) {
     int n = __atomic_add_fetch(&test__failures, 1, __ATOMIC_RELAXED);
-    if (n <= 20) printf("%s:%d: failed: %s%s%s\n", file, line, expr, detail ? ": " : "", detail ? detail : "");
+    if (n <= 20)
+        printf("%s:%d: failed: %s%s%s\n", file, line, expr, detail ? ": " : "",
+               detail ? detail : "");
     if (n == 21) printf("%s:%d: more failures of this test are not shown\n", file, line);
 }
 
@@ -112,7 +117,8 @@ TEST__FN bool test__near(double a, double b, double tol, const char *file, int l
     return false;
 }
 
-TEST__FN bool test__contains(const char *text, const char *part, const char *file, int line, const char *expr) {
+TEST__FN bool test__contains(const char *text, const char *part, const char *file, int line,
+                             const char *expr) {
     if (text && strstr(text, part)) return true;
     char detail[600];
     snprintf(detail, sizeof detail, "\"%.250s\" has no \"%.250s\"", text ? text : "(null)", part);
@@ -146,7 +152,8 @@ static int test__run_forked(const test__entry *t) {
     pid_t pid = fork();
     if (pid == 0) {
         alarm(limit ? (unsigned)atoi(limit) : 300);
-        exit(TEST__STATUS + test__run(t)); /* a test that calls exit, or leaks under a sanitizer, ends otherwise */
+        /* a test that calls exit, or leaks under a sanitizer, ends otherwise */
+        exit(TEST__STATUS + test__run(t));
     }
     int status;
     if (pid < 0 || waitpid(pid, &status, 0) != pid) {

@@ -583,7 +583,8 @@ TEST(safetensors_malformed_headers) {
         {"{" T("a", "", "1", "0", "4") "}", 4, "''"},
         {"{" T("", "U8", "1", "0", "1") "}", 1, "without name"},
         {"{" T("a", "U8", "1", "0", "1") "," T("a", "U8", "1", "1", "2") "}", 2, "two tensors are named 'a'"},
-        {"{" T("a", "U8", "1", "0", "1") "," T("\\u0061", "U8", "1", "1", "2") "}", 2, "two tensors are named 'a'"},
+        {"{" T("a", "U8", "1", "0", "1") "," T("\\u0061", "U8", "1", "1", "2") "}", 2,
+         "two tensors are named 'a'"},
         {"{" T("a", "U8", "2", "0", "2") "," T("b", "U8", "2", "1", "3") "}", 3, "2 was next"},
         {"{" T("a", "U8", "2", "0", "2") "," T("b", "U8", "2", "0", "2") "}", 2, "2 was next"},
         {"{" T("a", "U8", "1", "0", "1") "," T("b", "U8", "1", "2", "3") "}", 3, "1 was next"},
@@ -593,12 +594,14 @@ TEST(safetensors_malformed_headers) {
         {"{\"a\":{}}", 0, "expected '\"'"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0]}}", 0, "lacks dtype, shape or data_offsets"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0]}}", 0, "wants two numbers"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"shape\":[0],\"data_offsets\":[0,0]}}", 0, "a field comes twice"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"shape\":[0],\"data_offsets\":[0,0]}}", 0,
+         "a field comes twice"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0],\"x\":1}}", 0, "unknown field"},
         {"{\"a\":{\"dtype\":8,\"shape\":[0],\"data_offsets\":[0,0]}}", 0, "expected '\"'"},
         {"{\"a\":1}", 0, "expected '{'"},
         {"{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 0, "expected '{'"},
-        {"{\"__metadata__\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":1}}}}}}}}}", 0, "expected '\"'"},
+        {"{\"__metadata__\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":1}}}}}}}}}", 0,
+         "expected '\"'"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "expected '\"'"},
         {"{\"__metadata__\":null}", 0, "expected '{'"},
         {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "a second __metadata__"},
@@ -624,7 +627,8 @@ TEST(safetensors_malformed_headers) {
         {"{\"__metadata__\":{\"crc32c.a\":\"00000000\"}}", 0, "bad checksum entry 'crc32c.a'"},
         {"{\"__metadata__\":{\"crc32cat\":\"00000000\"}}", 0, "bad checksum entry"},
         {"{\"__metadata__\":{\"crc32c\":\"00000000\"}," T("a", "U8", "0", "0", "0") "}", 0, "some have none"},
-        {"{\"__metadata__\":{\"crc32c.a\":\"00000000\"}," T("a", "U8", "0", "0", "0") "}", 0, "some have none"},
+        {"{\"__metadata__\":{\"crc32c.a\":\"00000000\"}," T("a", "U8", "0", "0", "0") "}", 0,
+         "some have none"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_header(cases[i].header, cases[i].data);
@@ -644,7 +648,8 @@ TEST(safetensors_unusual_but_valid_headers) {
         {"{\"__metadata__\":{\"k\":\"\\ud83d\\ude42\\/\\b\\f\"}}", 0},
         {"{\r\n\t\"a\" : { \"data_offsets\" : [ 0 , 4 ] , \"shape\" : [ ] , \"dtype\" : \"F32\" } }", 4},
         {"{" T("a", "U8", "0,288230376151711744", "0", "0") "}", 0},
-        {"{" T("b", "U8", "1", "1", "2") "," T("a", "U8", "1", "0", "1") "," T("c", "U8", "0", "1", "1") "}", 2},
+        {"{" T("b", "U8", "1", "1", "2") "," T("a", "U8", "1", "0", "1") ","
+         T("c", "U8", "0", "1", "1") "}", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_header(cases[i].header, cases[i].data);
@@ -825,7 +830,8 @@ TEST(idx_malformed) {
         {"\0\0\x08\1\xff\xff\xff\xff\1", 9, "declares 4294967295 bytes"},
         {"\0\0\x08\2\xff\xff\xff\xff\xff\xff\xff\xff", 12, "past 2^62"},
         {"\0\0\x0e\2\x7f\xff\xff\xff\x7f\xff\xff\xff", 12, "past 2^62"},
-        {"\0\0\x08\x08\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0", 36, "past 2^62"},
+        {"\0\0\x08\x08\x80\0\0\0\x80\0\0\0\x80\0\0\0"
+         "\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0\x80\0\0\0", 36, "past 2^62"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         CHECK(!load_idx(cases[i].bytes, cases[i].size));

@@ -122,10 +122,9 @@ static inline fl_number naive_draw(const fl_random_args *r, fl_dtype d, int64_t 
     float pair[2];
     double wide_pair[2];
     flm_philox(r->rng.key, r->rng.counter + (uint64_t)(i / per_block), block);
-    if (r->dist == FL_INTEGER) {
-        uint64_t range = (uint64_t)r->ib - (uint64_t)r->ia;
-        return naive_whole((int64_t)((uint64_t)r->ia + flm_bounded(w[1], w[0], range)));
-    }
+    const uint64_t first = (uint64_t)r->ia, range = (uint64_t)r->ib - first;
+    if (r->dist == FL_INTEGER)
+        return naive_whole((int64_t)(first + flm_bounded(w[1], w[0], range)));
     if (r->dist == FL_UNIFORM && d == FL_F32)
         return naive_real((double)((float)r->a + (float)(r->b - r->a) * flm_uniform_f32(w[0])));
     if (r->dist == FL_UNIFORM)
@@ -264,23 +263,17 @@ NAIVE_FN(naive_where) {
 /* The fold of all elements that w walks over, from element `from` of x; for argmax and argmin the
    position of the first extreme. NaN is the most extreme. */
 static inline fl_number naive_fold(fl_op op, const fl_tensor *x, naive_walk w, int64_t from) {
-    const bool sum = op == FL_OP_sum, product = op == FL_OP_prod, largest = op == FL_OP_argmax;
-    const fl_op step = sum              ? FL_OP_add
-                       : product        ? FL_OP_mul
-                       : op == FL_OP_amax ? FL_OP_maximum
-                                          : FL_OP_minimum;
-    const bool find = largest || op == FL_OP_argmin, real = fl_dtype_is_float(x->dtype);
-    fl_number y = {real, product, product};
+    const bool sum = op == FL_OP_sum, product = op == FL_OP_prod;
+    const bool most = op == FL_OP_amax || op == FL_OP_argmax;
+    const fl_op step = sum ? FL_OP_add : product ? FL_OP_mul : most ? FL_OP_maximum : FL_OP_minimum;
+    fl_number y = {fl_dtype_is_float(x->dtype), product, product};
     int64_t place = 0;
     for (int64_t i = 0; i < w.n; i++, naive_next(&w)) {
-        const fl_number v = naive_get(x, from + w.at[0]);
-        if (i == 0 && !sum && !product) y = v;
-        if (!find) y = naive_apply(step, y, v);
-        else if (real ? y.f == y.f && (v.f != v.f || (largest ? v.f > y.f : v.f < y.f))
-                      : (largest ? v.i > y.i : v.i < y.i))
-            y = v, place = i;
+        const fl_number v = naive_get(x, from + w.at[0]), last = y;
+        y = i || sum || product ? naive_apply(step, last, v) : v;
+        if (y.real ? y.f != last.f && last.f == last.f : y.i != last.i) place = i;
     }
-    return find ? naive_whole(place) : y;
+    return op == FL_OP_argmax || op == FL_OP_argmin ? naive_whole(place) : y;
 }
 
 NAIVE_FN(naive_reduce) {

@@ -46,7 +46,8 @@ static void snake_back(fl_node *n, fl_var *dy) {
 /* x a float; NULL after an error. */
 static fl_tensor *snake(fl_tensor *x, double a) {
     if (fl_absent("snake", x) || !(x = fl_stored(x))) return NULL;
-    if (!fl_dtype_is_float(x->dtype) || a == 0) return fl_bad("snake: a %g, x %s", a, fl_dtype_name(x->dtype));
+    if (!fl_dtype_is_float(x->dtype) || a == 0)
+        return fl_bad("snake: a %g, x %s", a, fl_dtype_name(x->dtype));
     return fl_call_into(op_snake, fl_out_like(x, x->dtype), x, NULL, &(snake_args){a});
 }
 

@@ -256,7 +256,8 @@ FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype) {
 }
 
 fl_var *fv_contiguous(fl_var *x) {
-    return fv_record_args("contiguous", fl_contiguous(fv_value(x)), fv__cast_back, FV_IN(x), FV_NONE, NULL, 0);
+    return fv_record_args("contiguous", fl_contiguous(fv_value(x)), fv__cast_back, FV_IN(x),
+                          FV_NONE, NULL, 0);
 }
 
 static void fv__concat_back(fl_node *n, fl_var *dy) {

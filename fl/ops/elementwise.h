@@ -210,8 +210,8 @@ FL_API fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high);
 FL_API fl_var *fv_clamp(fl_var *x, fl_var *low, fl_var *high);
 
 
-/* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass, into out
-   (which may be dy) or a new tensor (NULL). NULL without an error when the family has no grad1 slot for op: run the
+/* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass, into out (which may be
+   dy) or a new tensor (NULL). NULL without an error when the family has no grad1 slot for op: run the
    composition then. */
 FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tensor *out);
 /* The same for FL_BINARY_OPS, all of one shape; want bit 0: *da, bit 1: *db. False without an
@@ -395,8 +395,9 @@ static void fv__unary_back(fl_node *n, fl_var *dy) {
 }
 
 /* Filled field by field: compilers make a slow string instruction of a literal. */
-static fl_var *fv__record_line(fl_op op, fl_tensor *value, fl_back_fn back, int n_in, fl_var *const *in, int n_saved,
-                               fl_var *const *saved, unsigned blocked, fl_tensor *(*recompute)(fl_node *n)) {
+static fl_var *fv__record_line(fl_op op, fl_tensor *value, fl_back_fn back, int n_in, fl_var *const *in,
+                               int n_saved, fl_var *const *saved, unsigned blocked,
+                               fl_tensor *(*recompute)(fl_node *n)) {
     fv_record_opts o;
     o.name = fl_op_get_info(op)->name;
     o.back = back;

@@ -75,8 +75,8 @@ typedef struct fl__attention {
     fl__scratch scratch;
 } fl__attention;
 
-/* A task's workspace, and the block that it is at. Panels of a matrix [rows, columns]: `across` are the columns,
-   `wide` at a time, [columns / wide][rows][wide]; `down` is the same of the transposed matrix. */
+/* A task's workspace, and the block that it is at. Panels of a matrix [rows, columns]: `across` are the
+   columns, `wide` at a time, [columns / wide][rows][wide]; `down` is the same of the transposed matrix. */
 typedef struct fl__att_block {
     char *s, *dp, *keep;              /* [keys][FL__ATT_ROW] */
     char *q_down, *dy_down;           /* of the queries and their dy */

@@ -59,8 +59,8 @@ FL__LOOPS_BEGIN
 static fl__rows fl__rows_of(fl__fold_op op, fl_dtype d) {
 #define FL__FOLD_ROWS(name) \
     {FL__AT_FLOATS(fl__fold_##name), [FL__VARIANT_I64] = fl__fold_##name##_i64_portable}
-    static const fl__rows table[4][FL__VARIANTS] = {FL__FOLD_ROWS(sum), FL__FOLD_ROWS(prod), FL__FOLD_ROWS(amax),
-                                                    FL__FOLD_ROWS(amin)};
+    static const fl__rows table[4][FL__VARIANTS] = {FL__FOLD_ROWS(sum), FL__FOLD_ROWS(prod),
+                                                    FL__FOLD_ROWS(amax), FL__FOLD_ROWS(amin)};
 #undef FL__FOLD_ROWS
     return table[op][fl__variant(d)];
 }
