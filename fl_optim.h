@@ -548,9 +548,9 @@ static bool fl__optim_parse(const char *text, uint64_t *out) {
 static bool fl__optim_read_meta(const fl_data_file *f, const char *what, const fl_optim *o,
                                 uint64_t *numbers) {
     const char *name = fl_data_meta(f, "optim");
-    if (!name || strcmp(name, o->type->name))
-        return fl_fail("%s: of optimizer '%s', this one is '%s'", what, name ? name : "",
-                       o->type->name);
+    if (!name) return fl_fail("%s: no checkpoint: it names no optimizer; fl_nn_load reads weights", what);
+    if (strcmp(name, o->type->name))
+        return fl_fail("%s: of optimizer '%s', this one is '%s'", what, name, o->type->name);
     for (int i = 0; i < FL__META_COUNT; i++)
         if (!fl__optim_parse(fl_data_meta(f, fl__optim_keys[i]), &numbers[i]))
             return fl_fail("%s: metadata '%s' is no number", what, fl__optim_keys[i]);

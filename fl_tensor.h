@@ -1181,6 +1181,8 @@ char *fl_shape_text(fl_shape s, char *buf, size_t size) {
     size_t at = (size_t)snprintf(buf, size, "[");
     for (int i = 0; i < s.ndim && i < FL_MAX_DIMS && at < size; i++)
         at += (size_t)snprintf(buf + at, size - at, i ? ", %lld" : "%lld", (long long)s.dim[i]);
+    if (s.ndim > FL_MAX_DIMS && at < size)
+        at += (size_t)snprintf(buf + at, size - at, ", ... of %d dims", s.ndim);
     if (at < size) snprintf(buf + at, size - at, "]");
     return buf;
 }
@@ -1688,18 +1690,11 @@ bool fl_is_narrow(const fl_tensor *t) {
 }
 
 static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
-    if (op == FL_OP_shift_right) return false; /* its width counts: see fl__past_width */
     bool by_slot = be->any || be->op[op];
     return op == FL_OP_copy || op == FL_OP_fill || (by_slot && be->flags[op] & FL_SLOT_NARROW);
 }
 
 static bool fl__run_by(const fl_backend *be, const fl_call *c);
-
-/* For a shift of integers of that many bits in a wider dtype: by at least so many is by all. */
-static fl_tensor *fl__past_width(fl_tensor *n, int64_t bits) {
-    if (n->weak) return n->i64 < bits ? n : fl_int(64);
-    return fl_where(fl_lt(n, fl_int(bits)), n, fl_int(64));
-}
 
 /* What out[i] of c becomes in the wide record d: the input that it is written over, or a handle. */
 static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
@@ -1720,9 +1715,6 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak && fl_is_narrow(d.in[i]))
             ok = (d.in[i] = fl_cast(d.in[i], fl_dtype_wide(d.in[i]->dtype))) != NULL;
-    if (ok && c->op == FL_OP_shift_right)
-        ok = (d.in[1] = fl__past_width(d.in[1], 8 * (int64_t)fl_dtype_size(c->out[0]->dtype))) !=
-             NULL;
     for (int i = 0; ok && i < d.n_out; i++)
         if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
     fl__here.flags = flags; /* a composition is observed */

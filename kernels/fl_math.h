@@ -228,12 +228,12 @@ FLM int64_t flm_bitwise_or_i64(int64_t a, int64_t b) { return a | b; }
 FLM int64_t flm_bitwise_xor_i64(int64_t a, int64_t b) { return a ^ b; }
 FLM int64_t flm_bitwise_not_i64(int64_t a) { return ~a; }
 
-/* A shift by 64 or more leaves nothing of a; a negative one counts as such. */
+/* A shift by 64 or more leaves nothing of a but, to the right, its sign; a negative one counts as such. */
 FLM int64_t flm_shift_left_i64(int64_t a, int64_t n) {
     return (uint64_t)n < 64 ? (int64_t)((uint64_t)a << ((uint64_t)n & 63)) : 0;
 }
 FLM int64_t flm_shift_right_i64(int64_t a, int64_t n) {
-    return (uint64_t)n < 64 ? a >> n : 0;
+    return a >> ((uint64_t)n < 64 ? n : 63);
 }
 
 /* Rounds down, so that FLOOR(DIV(a, b)) is floor_divide for integers too; 0 for b = 0. */

@@ -347,10 +347,8 @@ static int64_t i_shift_left(int64_t a, int64_t n) {
     for (int64_t k = 0; k < (n < 0 || n > 64 ? 64 : n); k++) a = (int64_t)((uint64_t)a * 2);
     return a;
 }
-static int64_t shift_bits; /* the width of the integers */
 static int64_t i_shift_right(int64_t a, int64_t n) {
-    if (n < 0 || n >= shift_bits) return 0;
-    for (int64_t k = 0; k < n; k++) a = a / 2 - (a % 2 < 0);
+    for (int64_t k = 0; k < (n < 0 || n > 64 ? 64 : n); k++) a = a / 2 - (a % 2 < 0);
     return a;
 }
 static double f_copysign(double a, double b) { return isnan(b) ? fabs(a) : copysign(a, b); }
@@ -610,7 +608,6 @@ static void unary_group(int which) {
 
 /* b8 add and mul are or and and. */
 static void binary_value(const binary_ref *r, const array *a, const array *b, array *y, int64_t k) {
-    shift_bits = 8 * (int64_t)fl_dtype_size(y->dtype);
     if (is_float(a->dtype) && is_float(y->dtype)) y->f[k] = r->f(a->f[k], b->f[k]);
     else if (is_float(a->dtype)) put_float(y, k, r->f(a->f[k], b->f[k]));
     else if (a->dtype == FL_U64 && r->cls == 'C') /* the order of the bits as signed numbers */

@@ -101,7 +101,7 @@ static void image_conv_case(fl_dtype d, layout l, int which, bool transposed) {
     fl_conv_opts s = {.stride = {c->stride}, .pad = {c->pad}, .dilation = {c->dilation},
                       .groups = g};
     if (transposed && c->pad == FL_SAME) s.pad[0] = 0;
-    if (transposed) s.output_pad[0] = c->output_pad;
+    for (int i = 0; transposed && i < sw.ndim - 2; i++) s.output_pad[i] = c->output_pad;
     fl_tensor *t = transposed ? fl_conv_transpose_opt(x.t, w.t, NULL, s)
                               : fl_conv_opt(x.t, w.t, NULL, s);
     int64_t terms = channels / g * volume_size(v.k);

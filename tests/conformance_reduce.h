@@ -116,7 +116,7 @@ static void reduce_reference(const reduction *r, const array *given, unsigned ma
             v = (double)more[j] / (left > 0 ? left : 0),
             scale[j] = v + scale[j] * scale[j] / (count * count);
         if (r->kind == 'l')
-            v = log((double)more[j]) + (isinf(sum) ? 0 : sum), scale[j] = 1 + fabs(sum);
+            v = log((double)more[j]) + (isinf(sum) ? 0 : sum), scale[j] = isinf(sum) ? 1 : 1 + fabs(sum);
         if (is_float(want->dtype)) want->f[j] = v;
         else put_int(want, j, i[j]);
     }
@@ -137,7 +137,7 @@ static void reduce_case(const reduction *r, fl_dtype d, layout l, fl_shape s, un
     array want = new_array(reduced_shape(s, mask, keep), reduced_dtype(r->kind, d));
     double *scale = take((size_t)want.n * 8 + 8), count = 1;
     for (int i = 0; i < s.ndim; i++) count *= mask >> i & 1 ? (double)s.dim[i] : 1;
-    if (count == 0 && strchr("Mml", r->kind)) {
+    if (count == 0 && strchr("Mm", r->kind)) {
         case_end(was_refused(t));
         return;
     }

@@ -2,7 +2,7 @@
 
 static const fl_conv_opts conv_settings[] = {
     {.groups = 1}, {.stride = {2}, .pad = {1}}, {.pad = {FL_SAME}}, {.dilation = {2}, .pad = {2}},
-    {.stride = {2}, .pad = {1}, .output_pad = {1}}, {.groups = 2, .pad = {1}}};
+    {.stride = {2}, .pad = {1}, .output_pad = {1, 1, 1}}, {.groups = 2, .pad = {1}}};
 
 static fl_var *run_image_conv(fl_var **x, const grad_case *c) {
     return fv_conv_opt(x[0], x[1], c->n_in > 2 ? x[2] : NULL, conv_settings[c->which]);

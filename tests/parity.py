@@ -575,14 +575,14 @@ for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
 
 
 def shifts(fn, n):
-    """Shift by at least the width gives 0."""
+    """Shift by at least the width leaves nothing, but of a negative number to the right its sign."""
     def case(d):
         bits = torch.iinfo(DTYPES[d]).bits
         x = T([v for v in EXTREMES[d][1:] for _ in range(4)], d)
         k = T([1, 3, bits - 1, bits] * (len(EXTREMES[d]) - 1), d)
         mask = (1 << bits) - 1
         signed = lambda v: v - (1 << bits) if d[0] == "i" and v >> (bits - 1) else v
-        ref = [0 if s >= bits else signed((v << s) & mask) if n == "left" else v >> s
+        ref = [v >> s if n == "right" else signed((v << s) & mask)
             for v, s in zip(x.tolist(), k.tolist())]
         return x, k, dict(_ref=T(ref, d))
     return lambda g: [case(d) for d in ALL_INTS.split()] + [(g.i(2, 3, lo=0), g.i(3, lo=0, hi=9)),

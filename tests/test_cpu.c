@@ -259,7 +259,7 @@ static int64_t ref_binary_int(fl_op op, int64_t a, int64_t b, fl_dtype d) {
     case FL_OP_bitwise_or: return a | b;
     case FL_OP_bitwise_xor: return a ^ b;
     case FL_OP_shift_left: return d == FL_B8 ? a : b < 0 || b > 63 ? 0 : (int64_t)((uint64_t)a << b);
-    case FL_OP_shift_right: return b < 0 || b >= 8 * (int64_t)fl_dtype_size(d) ? 0 : a >> b;
+    case FL_OP_shift_right: return a >> (b < 0 || b > 63 ? 63 : b);
     case FL_OP_logical_and: return a && b;
     case FL_OP_logical_or: return a || b;
     default: return !a != !b; /* logical_xor */

@@ -23,7 +23,7 @@ typedef struct fl_conv_opts {
     int64_t stride[3];     /* per spatial dim, here and below 0 -> that of the dim before; first 0 -> 1 */
     int64_t pad[3];        /* zeros on both sides, or FL_SAME; FL_I0: none after others */
     int64_t dilation[3];   /* first 0 -> 1 */
-    int64_t output_pad[3]; /* transposed: more elements at the end, fewer than the stride */
+    int64_t output_pad[3]; /* transposed: more elements at the end of just that dim, fewer than its stride */
     int64_t groups;        /* 0 -> 1 */
     char _end;
 } fl_conv_opts;
@@ -260,7 +260,7 @@ static bool fl__conv_transpose_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, 
     for (int i = 0; i < x->ndim - 2; i++) {
         int64_t stride = fl__setting(o.stride, i, 1), pad = fl__setting(o.pad, i, 0);
         int64_t dilation = fl__setting(o.dilation, i, 1), k = w->shape[2 + i];
-        int64_t more = fl__setting(o.output_pad, i, 0);
+        int64_t more = fl_option_int(o.output_pad[i], 0);
         bool ok = fl__in_range(stride, 1) && fl__in_range(pad, 0) && fl__in_range(dilation, 1) &&
                   fl__in_range(k, 1) && more >= 0 && more < stride;
         int64_t window = ok ? dilation * (k - 1) + 1 : 0;

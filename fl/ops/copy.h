@@ -17,7 +17,8 @@ FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis);
 /* Along a new axis. */
 FL_API fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis);
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
-/* Other dtype, saturating; the same tensor if it has it. A registered dtype's last axis counts
+/* Other dtype: float to integer rounds towards 0 and saturates, NaN gives 0; integer to integer wraps;
+   narrower floats round to nearest. The same tensor if it has it. A registered dtype's last axis counts
    blocks: [..., n] becomes [..., n / block], and back. */
 FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
 FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype);

@@ -171,7 +171,7 @@ FL_API fl_var *fv_bitwise_xor(fl_var *a, fl_var *b);
 /* a 2^b; 0 past the width and for b < 0 */
 FL_API fl_tensor *fl_shift_left(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_shift_left(fl_var *a, fl_var *b);
-/* a / 2^b, rounded down; 0 past the width and for b < 0 */
+/* a / 2^b, rounded down; past the width and for b < 0: 0, or -1 of a < 0 */
 FL_API fl_tensor *fl_shift_right(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_shift_right(fl_var *a, fl_var *b);
 /* a - b trunc(a / b): of a's sign; integer x % 0: an error */

@@ -304,9 +304,8 @@ FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_redu
     fl_tensor *column = fl_unsqueeze(target, 1), *own = fl_one_hot(target, t->shape[1]);
     FL_T *wide = FL_W(_widened)(x);
     if (!own || !wide) return FL_GIVE(&s, NULL);
-    FL_T *margins = FL_OF(fl_where(fl_cast(own, FL_B8), fl_num(0), fl_num(margin)));
-    FL_T *over = ADD(SUB(wide, FL_W(gather)(wide, 1, column)), margins);
-    FL_T *loss = FL_W(mean)(FL_W(relu)(over), FL_AXES(1));
+    FL_T *over = FL_W(relu)(ADD(SUB(wide, FL_W(gather)(wide, 1, column)), CONST(margin)));
+    FL_T *loss = FL_W(mean)(SELECT(FL_OF(fl_cast(own, FL_B8)), CONST(0), over), FL_AXES(1));
     return FL_W(_loss_reduced)(&s, loss, r, x);
 }
 

@@ -43,7 +43,7 @@ FL_API fl_var *fv_min_along(fl_var *x, int axis, bool keepdim, fl_tensor **index
 FL_API fl_tensor *fl_all(fl_tensor *x, fl_axes axes);
 FL_API fl_tensor *fl_any(fl_tensor *x, fl_axes axes);
 FL_API fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes);
-/* log(sum exp(x)), stable for any finite x */
+/* log(sum exp(x)), stable for any finite x; of no elements -inf */
 FL_API fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes);
 /* (sum |x|^p)^(1/p); p = inf, -inf: the largest, smallest |x|; 0: the number of x != 0.
@@ -264,6 +264,10 @@ fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
         return fl_scope_return(&s, fl_cast(fl_logsumexp(fl_cast(x, FL_F32), axes), x->dtype));
     fl_axes keep = axes;
     keep.keepdim = true;
+    if (fl__group_size(fl_shape_of(x), mask) == 0) {
+        const fl_shape shape = fl__reduced_shape(x, mask, axes.keepdim);
+        return fl_scope_return(&s, fl_new_full(x, shape, -(double)INFINITY));
+    }
     fl_tensor *m = fl_stable_max(x, axes);
     fl_tensor *y = fl_add(fl_log(fl_sum(fl_exp(fl_sub(x, m)), keep)), m);
     if (y && !axes.keepdim) y = fl_reshape(y, fl__reduced_shape(x, mask, false));
@@ -408,7 +412,10 @@ static void fv__prod_back(fl_node *n, fl_var *dy) {
                 back[d] = k, to[k] = d, moved.dim[k++] = in.dim[d];
     int64_t group = fl__group_size(in, r->axes), rows = fl__group_size(in, ~r->axes);
     fl_var *x = fv_saved(n, 0);
-    if (group == 0 || rows == 0) return; /* no elements, no gradient */
+    if (group == 0 || rows == 0) { /* a gradient of no elements */
+        fv_add_grad(n, 0, fv_const(fl_new_full(dy->value, in, 0)));
+        return;
+    }
     x = fv_reshape(fv_permute(x, in.ndim, to), FL_SHAPE(rows, group));
     fl_var *dx = fv__times_others(x, fv_reshape(dy, FL_SHAPE(rows, 1)), rows, group);
     fv_add_grad(n, 0, fv_permute(fv_reshape(dx, moved), in.ndim, back));
