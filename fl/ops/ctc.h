@@ -4,7 +4,7 @@
    runs in log space over blank, label 1, blank, label 2, ... blank, a step for each time for the whole
    batch. FL__NEVER stands for log 0: its sums stay finite, so gradients of any order do.
 
-   Records (fl_ctc_args); logp is f32 or f64.
+   Records (fl_ctc_args); of logp's dtype, any float, is its gradient, all else f32 or f64.
      ctc       logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about
                -1e30 where no alignment gives it
      ctc_grad  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */
@@ -161,7 +161,7 @@ static FL_T *FL_W(_ctc_total)(FL_T *a, fl_tensor *lengths) {
 static FL_T *FL_W(_ctc_composed)(FL_T *x, fl_tensor *const *of, int64_t blank) {
     const fl_tensor *t = FL_VALUE(x);
     fl_tensor *labels = fl__ctc_labels(of[0], of[2], blank);
-    if (!labels) return NULL;
+    if (!labels || !(x = FL_W(_widened)(x))) return NULL;
     fl_shape every = FL_SHAPE(t->shape[0], t->shape[1], labels->shape[1]);
     FL_T *emitted = FL_W(gather)(x, 2, fl_expand(labels, every));
     emitted = MAX(emitted, CONST(FL__NEVER));
@@ -222,7 +222,7 @@ static FL_T *FL_W(_ctc_likelihood)(FL_T *x, fl_tensor *const *of, int64_t blank)
     const fl_ctc_args a = {blank};
     fl_tensor *t = FL_VALUE(x);
     fl_call c = {.op = fl_op_ctc, .n_out = 1, .n_in = 4, .in = {t, of[0], of[1], of[2]}, .args = &a};
-    c.out[0] = fl_out_on(t->family, FL_SHAPE(t->shape[1]), t->dtype);
+    c.out[0] = fl_out_on(t->family, FL_SHAPE(t->shape[1]), fl_dtype_wide(t->dtype));
     fl_tensor *y = c.out[0] ? fl_call_result(&c) : fl_raise();
 #ifdef FL_ON_TENSORS
     return y;
@@ -242,7 +242,7 @@ FL_T *FL_W(ctc_loss_opt)(FL_T *logp, fl_tensor *target, fl_tensor *steps, fl_ten
         return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *of[] = {target, steps, lengths};
-    FL_T *x = FL_W(_widened)(logp), *total = x ? FL_W(_ctc_likelihood)(x, of, o.blank) : NULL;
+    FL_T *x = FL_W(_floating)(logp), *total = x ? FL_W(_ctc_likelihood)(x, of, o.blank) : NULL;
     FL_T *impossible = LT(total, CONST(FL__NEVER / 2));
     FL_T *loss = SELECT(impossible, CONST(o.zero_infinity ? 0 : INFINITY), NEG(total));
     if (o.reduction == FL_MEAN && loss) {

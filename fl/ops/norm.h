@@ -4,8 +4,9 @@
                 rms: mean = 0 and var = mean(x^2)
    batch norm   y = max((x - mean) rstd w + b + add, 0 with relu), per channel over all other axes
 
-   Records (fl_norm_args, fl_batch_norm_args). Means and variances are biased; slots see one dtype,
-   in which they compute. [out] may be absent.
+   Records (fl_norm_args, fl_batch_norm_args). Means and variances are biased. x, y, add and their
+   gradients may be halves: all else, weights and statistics, is then f32, and a slot that takes no
+   narrow operands sees one dtype, in which it computes. [out] may be absent.
      layer_norm       x, w, b -> y, [mean], rstd: w and b have the last args.dims dims of x, or are
                       numbers; mean (absent with rms) and rstd have x's shape with those dims 1
      layer_norm_grad  x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db]
@@ -224,7 +225,8 @@ static bool FL_W(_norm_operands)(const char *fn, FL_T **in, int dims) {
    the first mean. */
 static bool FL_W(_layer_norm_grads)(FL_T *const *in, FL_T *dy, fl_norm_args a, const bool *wanted,
                                     FL_T **d) {
-    FL_T *x = in[0], *w = in[1], *mean = in[2], *rstd = in[3];
+    FL_T *x = FL_W(_widened)(in[0]), *w = in[1], *mean = in[2], *rstd = in[3];
+    if (!x || !(dy = FL_W(_widened)(dy))) return false;
     int rows = FL_VALUE(x)->ndim - a.dims;
     fl_axes inner = fl__axes_from(FL_VALUE(x), rows), outer = {.n = rows};
     for (int i = 0; i < rows; i++) outer.axis[i] = i;
@@ -409,7 +411,7 @@ static bool fl__run_batch_norm(fl_tensor *const *in, fl_batch_norm_args a, fl_te
     bool ok = y[0] != NULL;
     for (int i = 0; i < 2; i++) {
         if (given) c.in[4 + i] = given[i];
-        else ok &= (c.out[1 + i] = y[1 + i] = fl_out_on(x->family, channels, x->dtype)) != NULL;
+        else ok &= (c.out[1 + i] = y[1 + i] = fl_out_on(x->family, channels, fl_dtype_wide(x->dtype))) != NULL;
     }
     return (ok && fl_call_run(&c)) || fl_raise();
 }
@@ -445,17 +447,22 @@ static bool fl__blend_statistics(const fl_batch_norm_opts *o, fl_tensor *mean, f
 }
 #endif
 
-/* x, w, b, add become what the record takes: of one dtype, that computes, and numbers for NULLs. */
+/* x, w, b, add become what the record takes: x and add of one dtype, a half if both are that one, all
+   else of the dtype that computes, and numbers for NULLs. */
 static bool FL_W(_batch_operands)(FL_T **in) {
+    const fl_tensor *x = FL_VALUE(in[0]);
     fl_tensor *all[4];
-    int ndim = FL_VALUE(in[0])->ndim, n = 0;
+    int ndim = x->ndim, n = 0;
     for (int i = 0; i < 4; i++)
         if (in[i]) all[n++] = FL_VALUE(in[i]);
-    fl_dtype d = fl_dtype_wide(fl_result_type(n, all));
-    if (!fl_dtype_is_float(d)) d = FL_F32;
+    fl_dtype wide = fl_dtype_wide(fl_result_type(n, all));
+    if (!fl_dtype_is_float(wide)) wide = FL_F32;
+    bool half = fl_dtype_is_float(x->dtype) && fl_is_narrow(x) && (!in[3] || FL_VALUE(in[3])->dtype == x->dtype);
+    if (half) wide = fl_dtype_wide(x->dtype);
+    const fl_dtype image = half ? x->dtype : wide;
     for (int i = 0; i < 4; i++) {
         if (!in[i]) in[i] = CONST(i == 1);
-        else in[i] = i % 3 ? FL_W(_as_channels)(FL_W(cast)(in[i], d), ndim) : FL_W(cast)(in[i], d);
+        else in[i] = i % 3 ? FL_W(_as_channels)(FL_W(cast)(in[i], wide), ndim) : FL_W(cast)(in[i], image);
         if (!in[i]) return false;
     }
     return true;
@@ -467,7 +474,8 @@ static bool FL_W(_batch_operands)(FL_T **in) {
    channel: dx = w / sqrt(var + eps) (g - mean(g) - n mean(g n)). */
 static bool FL_W(_batch_norm_grads)(FL_T *const *in, FL_T *dy, fl_batch_norm_args a,
                                     const bool *wanted, FL_T **d) {
-    FL_T *x = in[0], *w = in[1], *mean = in[2], *var = in[3];
+    FL_T *x = FL_W(_widened)(in[0]), *w = in[1], *mean = in[2], *var = in[3];
+    if (!x || !(dy = FL_W(_widened)(dy))) return false;
     fl_axes axes = fl__axes_but_channels(FL_VALUE(x));
     fl_shape channels = {FL_VALUE(x)->ndim - 1, {FL_VALUE(x)->shape[1]}};
     for (int i = 1; i < channels.ndim; i++) channels.dim[i] = 1;
@@ -500,7 +508,7 @@ static bool fv__run_batch_norm_grad(fl_tensor *const *in, fl_tensor *dy, fl_batc
                  .in = {x, in[1], in[2], in[3], in[4], dy}, .args = &a};
     for (int i = 0; i < 4; i++) {
         if (!wanted[i]) continue;
-        c.out[i] = i % 3 ? fl_out_on(x->family, channels, x->dtype)
+        c.out[i] = i % 3 ? fl_out_on(x->family, channels, fl_dtype_wide(x->dtype))
                          : fl_out_lay_as(fl_out_like(x, x->dtype), x);
         if (!c.out[i]) return fl_raise();
     }
@@ -563,7 +571,7 @@ static FL_T *FL_W(_batch_norm_fixed)(FL_T *const *in, const fl_batch_norm_opts *
     FL_T *mean = FL_W(_as_channels)(FL_OF(o->mean), ndim);
     FL_T *var = FL_W(_as_channels)(FL_OF(o->var), ndim);
     FL_T *scale = MUL(FL_W(rsqrt)(ADD(var, CONST(eps))), in[1]);
-    FL_T *y = ADD(MUL(SUB(in[0], mean), scale), in[2]);
+    FL_T *x = FL_W(_widened)(in[0]), *y = x ? ADD(MUL(SUB(x, mean), scale), in[2]) : NULL;
     if (!FL_VALUE(in[3])->weak) y = ADD(y, in[3]);
     return o->relu ? FL_W(relu)(y) : y;
 }
