@@ -43,6 +43,7 @@
      vocabulary.h   adaptive embedding and softmax
      capsule.h      capsules by dynamic routing
      init.h         initial values of parameters
+     convert.h      modules in another dtype, on another family of tensors
      save.h         parameters and buffers in files, checkpoints of your own
 
    Concepts
@@ -73,6 +74,7 @@
 #include "fl/nn/vocabulary.h"
 #include "fl/nn/capsule.h"
 #include "fl/nn/init.h"
+#include "fl/nn/convert.h"
 #include "fl/nn/save.h"
 
 /* MIT licence: see LICENSE. */

@@ -82,6 +82,123 @@ TEST(slots_get_narrow_operands) {
     CHECK_NO_ERROR();
 }
 
+/* ---- modules in another dtype, on another family, from files of another dtype ---- */
+
+/* An embedding whose weight is the last layer's too, a convolution channels-last, and norms. */
+static fl_nn_module *mixed_net(void) {
+    fl_nn_module *conv = fl_nn_conv2d(4, 1, 3, .pad = FL_SAME), *last = fl_nn_linear(8, 12, .no_bias = true);
+    fl_nn_channels_last(conv);
+    fl_nn_module *net = fl_nn_sequential(
+        fl_nn_embedding(12, 8), fl_nn_view(FL_SHAPE(-1, 1, 6, 8)),
+        fl_nn_conv2d(1, 4, 3, .pad = FL_SAME), fl_nn_batch_norm2d(4), conv, fl_nn_view(FL_SHAPE(-1, 6, 8)), fl_nn_layer_norm(FL_SHAPE(8)), last);
+    fv_drop(last->param[0].var);
+    last->param[0].var = fv_keep(fl_nn_get_param(net, "0.weight"));
+    return net;
+}
+
+static fl_var *mixed_loss(fl_nn_module *net) {
+    fl_rng rng = {5, 0};
+    fl_tensor *x = fl_to(fl_randint(FL_SHAPE(3, 6), 0, 12, &rng), fl_backend_name(fv_value(fl_nn_get_param(net, "0.weight"))));
+    fl_var *y = fl_nn_forward(net, fv_const(x));
+    return fv_cross_entropy(fv_cast(fv_reshape(y, FL_SHAPE(18, 12)), FL_F32), fl_reshape(x, FL_SHAPE(18)));
+}
+
+TEST(a_module_in_another_dtype) {
+    static const fl_dtype dtypes[] = {FL_BF16, FL_F16, FL_F64, FL_F32};
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = mixed_net();
+    const double loss = fl_item(fv_value(mixed_loss(net)));
+    for (int k = 0; k < 4; k++) {
+        const fl_dtype d = dtypes[k], wide = fl_dtype_wide(d);
+        REQUIRE(fl_backward(mixed_loss(net)));
+        REQUIRE(fl_nn_cast(net, d));
+        CHECK(fl_nn_get_param(net, "0.weight") == fl_nn_get_param(net, "7.weight"));
+        CHECK(!fv_grad(fl_nn_get_param(net, "0.weight")));
+        const fl_tensor *conv = fv_value(fl_nn_get_param(net, "4.weight"));
+        CHECK(conv->dtype == d && conv->stride[1] == 1);
+        CHECK(fv_value(fl_nn_get_param(net, "6.weight"))->dtype == wide);
+        CHECK(fl_nn_get_buffer(net, "3.running_var")->dtype == wide);
+        CHECK(fl_nn_get_buffer(net, "3.num_batches_tracked")->dtype == FL_I64);
+        fl_var *now = mixed_loss(net);
+        CHECK_NEAR(fl_item(fv_value(now)), loss, d == FL_BF16 ? 0.05 : 0.01);
+        CHECK(fl_backward(now));
+        const fv_list p = fl_nn_parameters(net);
+        for (int i = 0; i < p.n; i++) CHECK(fv_grad(p.v[i]) && fv_grad(p.v[i])->dtype == p.v[i]->value->dtype);
+    }
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
+TEST(a_module_on_another_family) {
+    fl_backend other = *fl_backend_cpu();
+    other.name = "other";
+    REQUIRE(fl_backend_use(&other, NULL));
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = mixed_net();
+    const double loss = fl_item(fv_value(mixed_loss(net)));
+    REQUIRE(fl_nn_to(net, "other"));
+    CHECK(fl_nn_get_param(net, "0.weight") == fl_nn_get_param(net, "7.weight"));
+    CHECK_STR(fl_backend_name(fl_nn_get_buffer(net, "3.running_var")), "other");
+    fl_var *now = mixed_loss(net);
+    CHECK_NEAR(fl_item(fv_value(now)), loss, 1e-5);
+    CHECK(fl_backward(now));
+    test_errors_return();
+    CHECK(!fl_nn_to(net, "moon"));
+    CHECK_ERROR("no backend family 'moon'");
+    CHECK(!fl_nn_to(net, NULL));
+    CHECK_ERROR("fl_nn_to: the family is NULL");
+    CHECK(!fl_nn_cast(NULL, FL_BF16));
+    CHECK_ERROR("fl_nn_cast: the module is NULL");
+    CHECK(!fl_nn_cast(net, FL_I64));
+    CHECK_ERROR("fl_nn_cast: dtype i64, parameters are float");
+    CHECK_STR(fl_backend_name(fv_value(fl_nn_get_param(net, "0.weight"))), "other");
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
+static double param_sum(fl_nn_module *net, const char *path) {
+    return fl_item(fl_sum(fl_cast(fv_value(fl_nn_get_param(net, path)), FL_F64), FL_ALL_AXES));
+}
+
+TEST(loading_converts_ties_and_ignores) {
+    static const char file[] = "build/test_precision.safetensors";
+    fl_scope s = fl_scope_begin();
+    fl_seed(4);
+    fl_nn_module *a = mixed_net(), *b = mixed_net();
+    const double conv = param_sum(a, "2.weight"), tied = param_sum(a, "0.weight");
+    test_errors_return();
+    REQUIRE(fl_nn_save(a, file) && fl_nn_cast(b, FL_BF16));
+    fl_data_file *f = fl_data_open_safetensors(file);
+    CHECK(fl_data_find(f, "0.weight") >= 0 && fl_data_find(f, "7.weight") < 0);
+    fl_data_close(f);
+    const double before = param_sum(b, "2.weight");
+    CHECK(!fl_nn_load(b, file));
+    CHECK_ERROR("'0.weight' is bf16 [12, 8], the file has f32 [12, 8]");
+    CHECK(param_sum(b, "2.weight") == before);
+    CHECK(fl_nn_load(b, file, .cast = true, .ignore = "nothing 2.*"));
+    CHECK(param_sum(b, "2.weight") == before && fabs(param_sum(b, "7.weight") - tied) < 0.05);
+    CHECK(fl_nn_load(b, file, .cast = true));
+    CHECK_NEAR(param_sum(b, "2.weight"), conv, 0.02);
+    /* Another net: the second name of the tied weight alone, and names that it lacks. */
+    fl_tensor *w = fl_full(FL_SHAPE(12, 8), 2, FL_F32);
+    fl_data_named some[] = {{"net.7.weight", w}, {"net.head.bias", w}};
+    REQUIRE(fl_data_save_safetensors(file, some, 2, NULL, 0));
+    CHECK(!fl_nn_load(a, file, .prefix = "net.", .ignore = "2.* 3.* 4.* 6.weigh?"));
+    CHECK_ERROR("1 names missing: net.6.bias; 1 unexpected: net.head.bias");
+    CHECK(param_sum(a, "0.weight") == tied);
+    CHECK(fl_nn_load(a, file, .prefix = "net.", .ignore = " 2.* 3.*  4.* 6.* *.b*as"));
+    CHECK(param_sum(a, "0.weight") == 192);
+    remove(file);
+    fl_nn_free(a);
+    fl_nn_free(b);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }

@@ -34,6 +34,7 @@ typedef struct fl_nn_type {
     void (*release)(void *data);
     void (*describe)(const fl_nn_module *m, char *buf, size_t size);
     void *(*state)(fl_nn_module *m, size_t *bytes);
+    bool wide; /* fl_nn_cast to a half leaves it in f32: a norm's weights and statistics */
 } fl_nn_type;
 
 typedef struct fl_nn_param { char name[FL_NN_NAME]; fl_var *var; } fl_nn_param;

@@ -124,6 +124,7 @@ static const fl_nn_type fl__nn_batch_norm_type = {
     .maker = "fl_nn_batch_norm2d",
     .forward = fl__nn_batch_norm_forward,
     .describe = fl__nn_batch_norm_describe,
+    .wide = true,
 };
 
 FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_opts o) {
@@ -202,6 +203,7 @@ static const fl_nn_type fl__nn_layer_norm_type = {
     .inputs = 1,
     .forward = fl__nn_layer_norm_forward,
     .describe = fl__nn_norm_describe,
+    .wide = true,
 };
 
 FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o) {
@@ -220,6 +222,7 @@ static const fl_nn_type fl__nn_rms_norm_type = {
     .inputs = 1,
     .forward = fl__nn_rms_norm_forward,
     .describe = fl__nn_norm_describe,
+    .wide = true,
 };
 
 FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o) {
@@ -251,6 +254,7 @@ static const fl_nn_type fl__nn_group_norm_type = {
     .inputs = 1,
     .forward = fl__nn_group_norm_forward,
     .describe = fl__nn_group_norm_describe,
+    .wide = true,
 };
 
 FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,

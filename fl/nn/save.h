@@ -9,16 +9,22 @@ extern "C" {
 #endif
 
 /* Writes all parameters and buffers by path to a safetensors file; the file is replaced in one
-   piece or not at all. These functions return false after an error and never stop. */
+   piece or not at all. A parameter with several paths (tied weights) is written once, under the first.
+   These functions return false after an error and never stop. */
 FL_API bool fl_nn_save(fl_nn_module *m, const char *path);
 typedef struct fl_nn_load_opts {
     fl_named _positional;
     bool partial;       /* take what is there: neither missing nor unexpected names are errors */
+    bool cast;          /* numbers of another dtype are converted; without it they are an error */
     const char *prefix; /* of the names in the file that are m's, e.g. "model."; NULL -> "" */
+    /* Patterns of names (behind the prefix) with spaces between: "head.* *.bias". * stands for any
+       characters, ? for one. What matches is left alone: not read, neither missing nor unexpected. */
+    const char *ignore;
     char _end;
 } fl_nn_load_opts;
 /* Overwrites parameters and buffers from a file. All names, shapes and dtypes are checked before
-   any is touched. */
+   any is touched; the first that does not fit is named. Of a parameter with several paths any one is
+   enough. */
 #define fl_nn_load(...) FL_NN__LOAD(__VA_ARGS__, ._end = 0)
 #define FL_NN__LOAD(m, path, ...) fl_nn_load_opt(m, path, (fl_nn_load_opts){__VA_ARGS__})
 FL_API bool fl_nn_load_opt(fl_nn_module *m, const char *path, fl_nn_load_opts o);
@@ -136,6 +142,13 @@ FL_API bool fl_nn_state_add_module(fl_nn_state *s, const char *prefix, fl_nn_mod
            fl_nn_each(m, fl__nn_collect, &c);
 }
 
+/* The first item with the tensor of item i: itself, unless that is tied. */
+static int64_t fl__nn_first_of(const fl_nn_state *s, int64_t i) {
+    int64_t k = 0;
+    while (s->item[k].tensor != s->item[i].tensor) k++;
+    return k;
+}
+
 FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_pair *meta,
                              int n_meta) {
     size_t bytes = 0;
@@ -143,11 +156,12 @@ FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_da
     if (!fl__mul_size((size_t)s->n, sizeof(fl_data_named), &bytes))
         return fl_fail("fl_nn_state_save: too many tensors");
     fl_data_named *named = fl_heap_alloc(bytes ? bytes : 1);
+    int n = 0;
     if (!named) return false;
     for (int64_t i = 0; i < s->n; i++)
-        named[i] = (fl_data_named){s->item[i].name, s->item[i].tensor};
+        if (fl__nn_first_of(s, i) == i) named[n++] = (fl_data_named){s->item[i].name, s->item[i].tensor};
     fl_quiet(+1);
-    const bool ok = fl_data_save_safetensors(path, named, (int)s->n, meta, n_meta);
+    const bool ok = fl_data_save_safetensors(path, named, n, meta, n_meta);
     fl_quiet(-1);
     fl_heap_free(named);
     return ok;
@@ -171,15 +185,52 @@ static bool fl__nn_state_has(const fl_nn_state *s, const char *name) {
     return false;
 }
 
-/* Every item is in the file, and every name of the file below prefix is an item. */
+/* Does the pattern up to `end` match the whole name? */
+static bool fl__nn_matches(const char *pattern, const char *end, const char *name) {
+    for (; pattern < end && *pattern != '*'; pattern++, name++)
+        if (!*name || (*pattern != '?' && *pattern != *name)) return false;
+    if (pattern == end) return !*name;
+    while (!fl__nn_matches(pattern + 1, end, name))
+        if (!*name++) return false;
+    return true;
+}
+
+static bool fl__nn_is_below(const char *name, const char *prefix) {
+    return !strncmp(name, prefix, strlen(prefix));
+}
+
+static bool fl__nn_ignored(const fl_nn_load_opts *o, const char *name) {
+    const size_t n = fl__nn_is_below(name, o->prefix) ? strlen(o->prefix) : 0;
+    for (const char *p = o->ignore; p && *p; p += strspn(p, " ")) {
+        const char *end = p + strcspn(p, " ");
+        if (fl__nn_matches(p, end, name + n)) return true;
+        p = end;
+    }
+    return false;
+}
+
+/* Where the file has item i; -1 if it does not, or if the item is not to be read. */
+static int64_t fl__nn_find(const fl_nn_state *s, int64_t i, const fl_data_file *f, const fl_nn_load_opts *o) {
+    return fl__nn_ignored(o, s->item[i].name) ? -1 : fl_data_find(f, s->item[i].name);
+}
+
+/* Is item i, by no name of its tensor, in the file? */
+static bool fl__nn_is_missing(const fl_nn_state *s, int64_t i, const fl_data_file *f, const fl_nn_load_opts *o) {
+    if (fl__nn_ignored(o, s->item[i].name)) return false;
+    for (int64_t k = 0; k < s->n; k++)
+        if (s->item[k].tensor == s->item[i].tensor && fl__nn_find(s, k, f, o) >= 0) return false;
+    return true;
+}
+
+/* Every item is in the file, and every name of the file below the prefix is an item. */
 static bool fl__nn_names_match(const fl_nn_state *s, const fl_data_file *f, const char *what,
-                               const char *prefix) {
+                               const fl_nn_load_opts *o) {
     fl__nn_names missing = {"", 0}, unexpected = {"", 0};
     for (int64_t i = 0; i < s->n; i++)
-        if (fl_data_find(f, s->item[i].name) < 0) fl__nn_names_add(&missing, s->item[i].name);
+        if (fl__nn_is_missing(s, i, f, o)) fl__nn_names_add(&missing, s->item[i].name);
     for (int64_t i = 0; i < fl_data_count(f); i++) {
         const char *name = fl_data_name(f, i);
-        if (!strncmp(name, prefix, strlen(prefix)) && !fl__nn_state_has(s, name))
+        if (fl__nn_is_below(name, o->prefix) && !fl__nn_ignored(o, name) && !fl__nn_state_has(s, name))
             fl__nn_names_add(&unexpected, name);
     }
     if (!missing.n && !unexpected.n) return true;
@@ -188,12 +239,12 @@ static bool fl__nn_names_match(const fl_nn_state *s, const fl_data_file *f, cons
                    unexpected.text);
 }
 
-/* The tensor at index at of the file has the item's shape and dtype. */
+/* The tensor at index at of the file has the item's shape, and its dtype unless that is converted. */
 static bool fl__nn_item_fits(const fl_nn_item *item, const fl_data_file *f, int64_t at,
-                             const char *what) {
+                             const char *what, bool cast) {
     const fl_shape have = fl_data_shape(f, at), want = fl_shape_of(item->tensor);
     const fl_dtype dtype = fl_data_dtype(f, at);
-    bool ok = dtype == item->tensor->dtype && have.ndim == want.ndim;
+    bool ok = (dtype == item->tensor->dtype || (cast && !item->host)) && have.ndim == want.ndim;
     for (int i = 0; ok && i < have.ndim; i++) ok = have.dim[i] == want.dim[i];
     if (ok) return true;
     char a[FL_NN_SHAPE], b[FL_NN_SHAPE];
@@ -202,31 +253,35 @@ static bool fl__nn_item_fits(const fl_nn_item *item, const fl_data_file *f, int6
                    fl_dtype_name(dtype), fl_shape_text(have, b, sizeof b));
 }
 
-static bool fl__nn_read_item(fl_nn_item *item, fl_data_file *f) {
+static bool fl__nn_read_item(fl_nn_item *item, fl_data_file *f, bool there) {
     fl_drop(item->loaded_);
     item->loaded_ = NULL;
-    if (fl_data_find(f, item->name) < 0) return true;
+    if (!there) return true;
     fl_scope scope = fl_scope_begin();
     item->loaded_ = fl_keep(fl_data_read(f, item->name));
     fl_scope_end(&scope);
     return item->loaded_ != NULL;
 }
 
-FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const char *prefix,
-                             bool partial) {
-    if (!fl_nn_given(s, "fl_nn_state_read", "the state") ||
-        !fl_nn_given(f, "fl_nn_state_read", "the file"))
-        return false;
-    if (!partial && !fl__nn_names_match(s, f, what, prefix ? prefix : "")) return false;
+static bool fl__nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const fl_nn_load_opts *o) {
+    if (!o->partial && !fl__nn_names_match(s, f, what, o)) return false;
     for (int64_t i = 0; i < s->n; i++) {
-        const int64_t at = fl_data_find(f, s->item[i].name);
-        if (at >= 0 && !fl__nn_item_fits(&s->item[i], f, at, what)) return false;
+        const int64_t at = fl__nn_find(s, i, f, o);
+        if (at >= 0 && !fl__nn_item_fits(&s->item[i], f, at, what, o->cast)) return false;
     }
     fl_quiet(+1);
     bool ok = true;
-    for (int64_t i = 0; ok && i < s->n; i++) ok = fl__nn_read_item(&s->item[i], f);
+    for (int64_t i = 0; ok && i < s->n; i++)
+        ok = fl__nn_read_item(&s->item[i], f, fl__nn_find(s, i, f, o) >= 0);
     fl_quiet(-1);
     return ok;
+}
+
+FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const char *prefix,
+                             bool partial) {
+    const fl_nn_load_opts o = {.partial = partial, .prefix = prefix ? prefix : ""};
+    return fl_nn_given(s, "fl_nn_state_read", "the state") &&
+           fl_nn_given(f, "fl_nn_state_read", "the file") && fl__nn_state_read(s, f, what, &o);
 }
 
 static bool fl__nn_commit_item(const fl_nn_item *item) {
@@ -258,15 +313,15 @@ FL_API bool fl_nn_save(fl_nn_module *m, const char *path) {
 }
 
 FL_API bool fl_nn_load_opt(fl_nn_module *m, const char *path, fl_nn_load_opts o) {
-    const char *prefix = o.prefix ? o.prefix : "";
     char what[FL_NN_PATH];
     fl_nn_state s = {0};
     if (!fl_nn_given(m, "fl_nn_load", "the module") || !fl_nn_given(path, "fl_nn_load", "the path"))
         return false;
+    if (!o.prefix) o.prefix = "";
     snprintf(what, sizeof what, "fl_nn_load: %s", path);
-    bool ok = fl_nn_state_add_module(&s, prefix, m);
+    bool ok = fl_nn_state_add_module(&s, o.prefix, m);
     fl_data_file *f = ok ? fl_data_open_safetensors(path) : NULL;
-    ok = f && fl_nn_state_read(&s, f, what, prefix, o.partial) && fl_nn_state_commit(&s);
+    ok = f && fl__nn_state_read(&s, f, what, &o) && fl_nn_state_commit(&s);
     fl_data_close(f);
     fl_nn_state_free(&s);
     return ok;

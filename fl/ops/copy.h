@@ -19,7 +19,7 @@ FL_API fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis);
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
 /* Other dtype: float to integer rounds towards 0 and saturates, NaN gives 0; integer to integer wraps;
    narrower floats round to nearest. The same tensor if it has it. A registered dtype's last axis counts
-   blocks: [..., n] becomes [..., n / block], and back. */
+   blocks: [..., n] becomes [..., n / block], and back. The layout stays. */
 FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
 FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype);
 /* "q8": 32 numbers as 8-bit integers and an f16 scale, 34 bytes (ggml's Q8_0): scale = max |x| / 127.
@@ -133,7 +133,7 @@ fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
     if (fl_dtype_size(dtype) == 0) return fl_bad("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
     if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
-    return fl_call_into(FL_OP_copy, fl_out_like(t, dtype), t, NULL, NULL);
+    return fl_call_into(FL_OP_copy, fl_out_lay_as(fl_out_like(t, dtype), t), t, NULL, NULL);
 }
 
 fl_tensor *fl_clone(fl_tensor *t) {

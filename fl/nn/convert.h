@@ -1,0 +1,104 @@
+/* convert.h - modules in another dtype, on another family of tensors */
+#include "module.h"
+#ifndef FL_NN_CONVERT_H
+#define FL_NN_CONVERT_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Converts all floats among the parameters and buffers of the tree to dtype, a float, in place: optimizers
+   and other holders of the parameters see the new values. To f16 or bf16, norms (types that say `wide`)
+   stay, or become, f32: their ops take such weights beside narrow inputs. Moves parameters and buffers to
+   the backend family of that name. Layouts stay as they are in a cast, become row-major in a move.
+   Gradients are dropped, graphs that were recorded before do not run backward any more. Make optimizers
+   afterwards: their state has the parameters' dtype and family. False after an error: nothing is changed. */
+FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype);
+FL_API bool fl_nn_to(fl_nn_module *m, const char *family);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_NN_CONVERT_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_NN_CONVERT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_NN_CONVERT_IMPL
+#define FL_NN_CONVERT_IMPL
+#include "../ops/copy.h"
+
+/* What is to be where, made before anything is changed. Tied tensors stay tied. */
+typedef struct fl__nn_change {
+    fl_tensor **place, *to; /* to: a reference; NULL: it stays */
+    fl_var *param;
+} fl__nn_change;
+typedef struct fl__nn_changes {
+    fl__nn_change *all;
+    int64_t n, cap;
+    fl_dtype dtype;
+    const char *family; /* or this is NULL */
+} fl__nn_changes;
+
+static fl_tensor *fl__nn_converted(const fl__nn_changes *c, const fl_nn_module *m, fl_tensor *t) {
+    for (int64_t i = 0; i < c->n; i++)
+        if (*c->all[i].place == t) return fl_keep(c->all[i].to);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *to = c->family                   ? fl_to(t, c->family)
+                    : fl_dtype_is_float(t->dtype) ? fl_cast(t, m->type->wide ? fl_dtype_wide(c->dtype) : c->dtype)
+                                                : t;
+    fl_keep(to);
+    fl_scope_end(&s);
+    return to;
+}
+
+static bool fl__nn_change_to(fl__nn_changes *c, const fl_nn_module *m, fl_tensor **place, fl_var *param) {
+    if (!fl_heap_grow(&c->all, &c->cap, c->n + 1, sizeof *c->all)) return false;
+    fl_tensor *to = fl__nn_converted(c, m, *place);
+    if (to) c->all[c->n++] = (fl__nn_change){place, to, param};
+    return to != NULL;
+}
+
+static bool fl__nn_convert_each(fl_nn_module *m, const char *prefix, void *user) {
+    bool ok = true;
+    (void)prefix;
+    for (int64_t i = 0; ok && i < m->n_param; i++)
+        ok = fl__nn_change_to(user, m, &m->param[i].var->value, m->param[i].var);
+    for (int64_t i = 0; ok && i < m->n_buffer; i++)
+        ok = fl__nn_change_to(user, m, &m->buffer[i].tensor, NULL);
+    return ok;
+}
+
+static bool fl__nn_convert(fl_nn_module *m, fl__nn_changes c) {
+    fl_quiet(+1);
+    const bool ok = fl_nn_each(m, fl__nn_convert_each, &c);
+    for (int64_t i = 0; i < c.n; i++) {
+        fl__nn_change *change = &c.all[i];
+        fl_tensor *old = *change->place;
+        if (ok && old != change->to) {
+            *change->place = change->to;
+            change->to = old;
+            fv_zero_grad(change->param);
+        }
+        fl_drop(change->to);
+    }
+    fl_heap_free(c.all);
+    fl_quiet(-1);
+    return ok || fl_raise();
+}
+
+FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype) {
+    if (!fl_nn_given(m, "fl_nn_cast", "the module")) return fl_raise();
+    if (!fl_dtype_is_float(dtype))
+        return fl_refuse("fl_nn_cast: dtype %s, parameters are float", fl_dtype_name(dtype));
+    return fl__nn_convert(m, (fl__nn_changes){.dtype = dtype});
+}
+
+FL_API bool fl_nn_to(fl_nn_module *m, const char *family) {
+    if (!fl_nn_given(m, "fl_nn_to", "the module") || !fl_nn_given(family, "fl_nn_to", "the family"))
+        return fl_raise();
+    return fl__nn_convert(m, (fl__nn_changes){.family = family});
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
