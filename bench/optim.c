@@ -68,6 +68,14 @@ static void measure(const char *shape, int tensors, int64_t numel) {
                   {"sgd_momentum", 20, fl_optim_sgd(all, .momentum = 0.9), all, false},
                   {"adam", 28, fl_optim_adam(all), all, false},
                   {"adamw", 28, fl_optim_adamw(all), all, false},
+                  {"amsgrad", 36, fl_optim_adam(all, .amsgrad = true), all, false},
+                  {"adadelta", 28, fl_optim_adadelta(all), all, false},
+                  {"adagrad", 20, fl_optim_adagrad(all), all, false},
+                  {"rmsprop", 20, fl_optim_rmsprop(all), all, false},
+                  {"rmsprop_centered", 36, fl_optim_rmsprop(all, .centered = true, .momentum = 0.9), all, false},
+                  {"lion", 20, fl_optim_lion(all), all, false},
+                  {"novograd", 24, fl_optim_novograd(all), all, false},
+                  {"lamb", 56, fl_optim_lamb(all), all, false},
                   {"clip_grad_norm", 12, NULL, all, true}};
     for (size_t k = 0; k < sizeof jobs / sizeof *jobs; k++) {
         report(&jobs[k], shape, &c, tensors, numel);

@@ -24,6 +24,7 @@
 #include "conformance_reduction.h"
 #include "conformance_index.h"
 #include "conformance_nets.h"
+#include "steps.h"
 #include "conformance_neural.h"
 #include "conformance_image.h"
 #include "conformance_linear.h"
@@ -73,7 +74,12 @@ static void run_create(int i) {
     create_group();
     arange_group();
 }
-static void run_steps(int i) { step_group(i == 1); }
+static void run_steps(int i) {
+    (void)i;
+    step_words();
+    step_group(false);
+    step_group(true);
+}
 
 /* What has no argument. */
 static const struct {
@@ -141,8 +147,7 @@ static void make_groups(void) {
     add_group("layer_norm_grad", norm_group, 1);
     add_group("linear", linear_act_group, 0);
     add_group("fft", fft_group, 0);
-    add_group("sgd_step", run_steps, 0);
-    add_group("adam_step", run_steps, 1);
+    add_group("step", run_steps, 0);
     for (int i = 0; i < SINGLES; i++) add_group(singles[i].name, run_single, i);
 }
 

@@ -669,14 +669,14 @@ static bool steps_agree(fl_tensor *const *t, const array *want, int n, double si
 }
 
 static void sgd_case(fl_dtype d, layout l, fl_shape s, int variant) {
-    static const fl_sgd_args settings[] = {{0.1, 0, 0, 0, false, true},
+    static const sgd_args settings[] = {{0.1, 0, 0, 0, false, true},
                                            {0.1, 0.9, 0, 0, false, true},
                                            {0.05, 0.9, 0.5, 0.01, false, true},
                                            {0.1, 0.8, 0, 0.02, true, true},
                                            {0.2, 0, 0, 0.1, false, true}};
-    fl_sgd_args a = settings[variant];
+    sgd_args a = settings[variant];
     char text[100];
-    if (!case_begin("sgd_step", d, l, "%s %d", fl_shape_text(s, text, sizeof text), variant))
+    if (!case_begin("step", d, l, "%s %d", fl_shape_text(s, text, sizeof text), variant))
         return;
     operand p = make_operand(s, d, l, TAME);
     array want[2] = {p.a, random_array(s, d, TAME)};
@@ -684,7 +684,7 @@ static void sgd_case(fl_dtype d, layout l, fl_shape s, int variant) {
     bool ok = true, copied = p.t && p.t->copied;
     for (int step = 0; ok && step < 3; step++, a.first = false) {
         operand g = make_operand(s, d, l, TAME);
-        ok = fl_sgd_step(p.t, g.t, state[1], &a);
+        ok = sgd_step(p.t, g.t, state[1], &a);
         for (int64_t k = 0; k < want[0].n; k++) {
             double grad = g.a.f[k] + a.weight_decay * want[0].f[k], m = grad;
             if (state[1]) {
@@ -702,7 +702,7 @@ static void sgd_case(fl_dtype d, layout l, fl_shape s, int variant) {
 static void adam_case(fl_dtype d, layout l, fl_shape s, int variant) {
     double lr = 0.05, b1 = 0.9, b2 = 0.99, eps = variant % 2 ? 1e-3 : 1e-8, wd = variant / 2 * 0.1;
     char text[100];
-    if (!case_begin("adam_step", d, l, "%s %d", fl_shape_text(s, text, sizeof text), variant))
+    if (!case_begin("step adam", d, l, "%s %d", fl_shape_text(s, text, sizeof text), variant))
         return;
     operand p = make_operand(s, d, l, TAME);
     array want[3] = {p.a, random_array(s, d, TAME), random_array(s, d, TAME)};
@@ -711,14 +711,15 @@ static void adam_case(fl_dtype d, layout l, fl_shape s, int variant) {
     bool ok = true, copied = p.t && p.t->copied;
     for (int step = 1; ok && step < 4; step++) {
         operand g = make_operand(s, d, l, TAME);
-        fl_adam_args a = {lr, b1, b2, eps, wd, 1 - pow(b1, step), 1 - pow(b2, step), variant == 3};
-        ok = fl_adam_step(p.t, g.t, state[1], state[2], &a);
+        const double bias1 = 1 - pow(b1, step), bias2 = 1 - pow(b2, step);
+        adam_args a = {lr, b1, b2, eps, wd, step - 1, variant == 3};
+        ok = adam_step(p.t, g.t, state[1], state[2], &a);
         for (int64_t k = 0; k < want[0].n; k++) {
             double w = want[0].f[k], grad = g.a.f[k] + (a.decoupled ? 0 : wd * w);
             double m = want[1].f[k] = b1 * want[1].f[k] + (1 - b1) * grad;
             double v = want[2].f[k] = b2 * want[2].f[k] + (1 - b2) * grad * grad;
             if (a.decoupled) w -= lr * wd * w;
-            want[0].f[k] = w - lr * (m / a.bias1) / (sqrt(v / a.bias2) + eps);
+            want[0].f[k] = w - lr * (m / bias1) / (sqrt(v / bias2) + eps);
         }
     }
     if (copied && !ok) case_end(was_refused(NULL));
@@ -726,7 +727,7 @@ static void adam_case(fl_dtype d, layout l, fl_shape s, int variant) {
 }
 
 static void step_group(bool adam) {
-    const char *name = adam ? "adam_step" : "sgd_step";
+    const char *name = adam ? "step adam" : "step";
     expect_row(name, WIDE_FLOATS, STRIDED, 0, STORED & ~FLOATS);
     snprintf(row_of(name)->tolerance, 64, "2 ulp + %d eps after three steps", adam ? 64 : 32);
     for (int k = 0; k < DTYPES; k++) {
@@ -741,10 +742,45 @@ static void step_group(bool adam) {
         if (is_float(d) || !case_begin(name, d, REFUSED, "[3]")) continue;
         fl_tensor *t[4] = {fl_ones(FL_SHAPE(3), d), fl_ones(FL_SHAPE(3), d),
                            fl_ones(FL_SHAPE(3), d), fl_ones(FL_SHAPE(3), d)};
-        bool done = adam ? fl_adam_step(t[0], t[1], t[2], t[3],
-                                        &(fl_adam_args){0.1, 0.9, 0.9, 1e-8, 0, 1, 1, false})
-                         : fl_sgd_step(t[0], t[1], NULL, &(fl_sgd_args){0.1, 0, 0, 0, false, true});
+        bool done = adam ? adam_step(t[0], t[1], t[2], t[3],
+                                        &(adam_args){0.1, 0.9, 0.9, 1e-8, 0, 0, false})
+                         : sgd_step(t[0], t[1], NULL, &(sgd_args){0.1, 0, 0, 0, false, true});
         case_end(was_refused(done ? t[0] : NULL));
     }
+}
+
+/* A rule of every word that a rule may have, and a step that is skipped. */
+static void step_words(void) {
+#define SUM(a, b) "ADD(" a ", " b ")"
+    static fl_step_rule rule = {
+        .reads = "x", .writes = "p", .numbers = "factor a",
+        .formula = SUM(SUM(SUM(SUM("NEG(p)", "EXP(x)"), SUM("LOG(ABS(x))", "LOG1P(ABS(x))")),
+                           SUM(SUM("EXPM1(x)", "SQRT(ABS(x))"), SUM("SIN(x)", "COS(x)"))),
+                       SUM(SUM(SUM("TANH(x)", "ERF(x)"), SUM("ATAN2(x, a)", "POW(ABS(x), a)")),
+                           SUM(SUM("MOD(x, a)", "MAX(x, a)"), SUM("MIN(x, a)", "FLOOR(x)"))))
+    };
+    static fl_step_rule choice = {
+        .reads = "x", .writes = "p", .numbers = "factor a",
+        .formula = "ADD(RINT(x), SELECT(LT(x, a), MUL(x, a), SELECT(LE(x, a), CONST(9), "
+                   "SELECT(EQ(x, a), CONST(5), DIV(SUB(x, a), CONST(2))))))"};
+#undef SUM
+    const double a = 1.5;
+    for (int skip = 0; skip < 2; skip++)
+        for (int d = FL_F32; d <= FL_F64; d++)
+            for (int which = 0; which < 2; which++) {
+                if (!case_begin("step", (fl_dtype)d, DENSE, "words %d %d", which, skip)) continue;
+                operand p = make_operand(FL_SHAPE(7, 5), (fl_dtype)d, DENSE, TAME);
+                operand x = make_operand(FL_SHAPE(7, 5), (fl_dtype)d, DENSE, TAME);
+                fl_tensor *number[] = {skip ? fl_zeros(FL_SCALAR_SHAPE, FL_F64) : fl_num(1), fl_num(a)};
+                bool ok = fl_step(which ? &choice : &rule, (fl_tensor *[]){x.t, p.t}, 2, number, NULL);
+                for (int64_t k = 0; k < p.a.n && !skip; k++) {
+                    const double v = x.a.f[k], u = fabs(v), mod = fmod(v, a);
+                    p.a.f[k] = which ? rint(v) + (v < a ? v * a : v == a ? 9 : (v - a) / 2)
+                                     : -p.a.f[k] + exp(v) + log(u) + log1p(u) + expm1(v) + sqrt(u) + sin(v) +
+                                           cos(v) + tanh(v) + erf(v) + atan2(v, a) + pow(u, a) +
+                                           (mod < 0 ? mod + a : mod) + fmax(v, a) + fmin(v, a) + floor(v);
+                }
+                case_end(ok && agrees(p.t, &p.a, (tolerance){8, 400, 0}, NULL, false));
+            }
 }
 /* MIT licence: see LICENSE. */

@@ -314,7 +314,7 @@ static T adam(T x) {
 }
 static T clipped(T x) {
     fl_var *p = fv_param(x);
-    bool ok = p && fl_backward(chain(p)) && fl_optim_clip_grad_norm(FV_LIST(p), 0.01) > 0;
+    bool ok = p && fl_backward(chain(p)) && fl_optim_clip_grad_norm(FV_LIST(p), 0.01) != NULL;
     return either(ok, p ? fv_grad(p) : NULL);
 }
 

@@ -56,6 +56,7 @@ static T fresh(fl_tensor *t) {
 }
 
 #include "fuzz_composed.h"
+#include "steps.h"
 
 /* Arguments that nobody resolved. */
 static fl_conv2d_args conv_args(void) {
@@ -500,21 +501,21 @@ static T format(fn f) {
     return done(n >= 0 && !fl_error(), t);
 }
 
-static T sgd_step(fn f) {
+static T step_of_sgd(fn f) {
     T p = operand(), g = operand(), m = fuzz_byte() & 1 ? operand() : NULL;
     const unsigned b = fuzz_byte();
-    const fl_sgd_args a = {0.5, b & 1 ? 0.5 : 0, 0.5, 0.25, b & 2, b & 4};
+    const sgd_args a = {0.5, b & 1 ? 0.5 : 0, 0.5, 0.25, b & 2, b & 4};
     (void)f;
-    const bool ok = fl_sgd_step(p, g, m, &a);
+    const bool ok = sgd_step(p, g, m, &a);
     wrote(ok);
     return done(ok, p);
 }
 
-static T adam_step(fn f) {
+static T step_of_adam(fn f) {
     T p = operand(), g = operand(), m = operand(), v = operand();
-    const fl_adam_args a = {0.1, 0.5, 0.75, 1e-8, 0.25, 0.5, 0.25, fuzz_byte() & 1};
+    const adam_args a = {0.1, 0.5, 0.75, 1e-8, 0.25, 0, fuzz_byte() & 1};
     (void)f;
-    const bool ok = fl_adam_step(p, g, m, v, &a);
+    const bool ok = adam_step(p, g, m, v, &a);
     wrote(ok);
     return done(ok, p);
 }
@@ -612,7 +613,7 @@ static const row rows[] = {
     OP(x_rng, bernoulli), OP(int_rng, permutation), OP(x_int_flag_rng, multinomial),
     VIEW(shape_4numbers_dtype_rng, truncated_normal),
     /* step */
-    SELF(sgd_step), SELF(adam_step),
+    SELF(step_of_sgd), SELF(step_of_adam),
     /* scopes */
     SELF(scope_begin), SELF(scope_end), SELF(promote),
 };

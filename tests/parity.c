@@ -436,7 +436,7 @@ static int clip_grad_norm(parity_case *c, fl_var **y) {
         p[i] = fv_param(fl_full_like(T(i), 0));
         fv_set_grad(p[i], IN(i));
     }
-    double norm = fl_optim_clip_grad_norm((fv_list){c->n_in, p}, NUM("max_norm"));
+    double norm = fl_item(fl_optim_clip_grad_norm((fv_list){c->n_in, p}, NUM("max_norm")));
     y[0] = fv_const(fl_full(FL_SCALAR_SHAPE, norm, T(0)->dtype));
     for (int i = 0; i < c->n_in; i++) y[i + 1] = fv_const(fv_grad(p[i]));
     return c->n_in + 1;

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <unistd.h>
+#include "steps.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -319,9 +320,8 @@ static uint64_t hash_plain(int i) {
     const fl_shape big = FL_SHAPE(ROWS, COLUMNS);
     fl_rng rng = {8, 5};
     fl_tensor *m = fl_zeros(big, FL_F32), *v = fl_ones(big, FL_F32), *p = fl_clone(in.x), *t = NULL;
-    const fl_adam_args adam = {
-        .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.01};
-    const fl_sgd_args sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
+    const adam_args adam = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+    const sgd_args sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
     switch (i) {
     case 0: t = fl_uniform(big, -3, 5, FL_F64, &rng); break;
     case 1: t = fl_normal(big, 1, 2, FL_F32, &rng); break;
@@ -336,8 +336,8 @@ static uint64_t hash_plain(int i) {
     case 10: t = fl_one_hot(in.rows, ROWS); break;
     case 11: t = fl_full_like(in.x, 3); break;
     case 12: t = fl_nonzero(in.truth); break;
-    case 13: t = fl_sgd_step(p, in.y, m, &sgd) ? fl_add(p, m) : NULL; break;
-    default: t = fl_adam_step(p, in.y, m, v, &adam) ? fl_add(p, fl_mul(m, v)) : NULL; break;
+    case 13: t = sgd_step(p, in.y, m, &sgd) ? fl_add(p, m) : NULL; break;
+    default: t = adam_step(p, in.y, m, v, &adam) ? fl_add(p, fl_mul(m, v)) : NULL; break;
     }
     CHECK(t != NULL);
     const uint64_t h = hash_tensor(1469598103934665603u, t);

@@ -139,15 +139,17 @@ TEST(bad_text_is_an_error_with_its_place) {
         CHECK(!fl_formula_parse(&f, text, "x") && strstr(fl_error(), "one step too many"));
         fl_error_clear();
     }
-    CHECK(!fl_formula_parse(&f, "x", "a b c d e f g h i") && strstr(fl_error(), "more than 8 inputs"));
+    CHECK(!fl_formula_parse(&f, "x", "a b c d e f g h i j k l m n o p q r s t u") &&
+          strstr(fl_error(), "more than 20 inputs"));
     fl_error_clear();
     text[0] = 0;
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < 13; i++)
         sprintf(text + strlen(text), "ADD(%s(%s(x)), ", i & 1 ? "EXP" : "LOG",
-                (const char *[]){"SIN", "COS", "NEG", "ABS", "SQRT", "TANH", "ERF", "RINT", "FLOOR"}[i]);
+                (const char *[]){"SIN", "COS", "NEG", "ABS", "SQRT", "TANH", "ERF", "RINT", "FLOOR", "EXP",
+                                 "LOG", "LOG1P", "EXPM1"}[i]);
     nested(text + strlen(text), "", "x", 0);
-    for (int i = 0; i < 9; i++) strcat(text, ")");
-    CHECK(!fl_formula_parse(&f, text, "x") && strstr(fl_error(), "more than 8 values"));
+    for (int i = 0; i < 13; i++) strcat(text, ")");
+    CHECK(!fl_formula_parse(&f, text, "x") && strstr(fl_error(), "more than 12 values"));
     fl_error_clear();
 }
 

@@ -158,8 +158,8 @@ TEST(parameters_without_gradient_stand_still) {
         CHECK(fl_optim_step(optim));
         if (t < 2) CHECK_VALUES(fv_value(b), &one, 1, 0);
     }
-    CHECK_EQ_INT(optim->slot[0].steps, 3);
-    CHECK_EQ_INT(optim->slot[1].steps, 1);
+    CHECK_NEAR(fl_item(optim->slot[0].steps), 3, 0);
+    CHECK_NEAR(fl_item(optim->slot[1].steps), 1, 0);
     /* A constant gradient makes Adam walk by lr; b's first step is corrected as a first one. */
     CHECK_VALUES(fv_value(a), ((double[]){.7}), 1, 1e-7);
     CHECK_VALUES(fv_value(b), ((double[]){.9}), 1, 1e-7);
@@ -186,7 +186,7 @@ TEST(steps_write_in_place_in_f32_and_take_broadcast_gradients) {
 /* An optimizer of one's own: p -= lr sign(beta m + (1 - beta) g), m = beta m + (1 - beta) g. */
 static bool sign_step(fl_optim *o, fl_optim_slot *p) {
     fl_tensor *m =
-        fl_add(fl_mul(p->state[0], fl_num(o->hyper[0])), fl_mul(p->grad, fl_num(1 - o->hyper[0])));
+        fl_add(fl_mul(p->state[0], fl_num(p->group->hyper[0])), fl_mul(p->grad, fl_num(1 - p->group->hyper[0])));
     return fl_assign(p->state[0], m) &&
            fl_assign(fv_value(p->param),
                      fl_sub(fv_value(p->param), fl_mul(fl_sign(m), fl_num(o->lr))));
@@ -229,19 +229,19 @@ TEST(clip_scales_all_gradients) {
     const double ga[] = {3, -4}, gb = 12;
     fv_set_grad(a, fv_const(f64(ga, 2)));
     fv_set_grad(b, fv_const(f64(&gb, 1)));
-    CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a, none, b), 14), 13, 1e-14);
+    CHECK_NEAR(fl_item(fl_optim_clip_grad_norm(FV_LIST(a, none, b), 14)), 13, 1e-14);
     CHECK_VALUES(fv_grad(a), ga, 2, 0); /* below the limit: the same bits */
-    CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a, none, b), 2), 13, 1e-14);
+    CHECK_NEAR(fl_item(fl_optim_clip_grad_norm(FV_LIST(a, none, b), 2)), 13, 1e-14);
     const double k = 2 / (13 + 1e-6), want[] = {3 * k, -4 * k}, want_b = 12 * k;
     CHECK_VALUES(fv_grad(a), want, 2, 1e-15);
     CHECK_VALUES(fv_grad(b), &want_b, 1, 1e-15);
     CHECK(!fv_grad(none));
-    CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a, b), 0), 2, 1e-6);
+    CHECK_NEAR(fl_item(fl_optim_clip_grad_norm(FV_LIST(a, b), 0)), 2, 1e-6);
     CHECK_VALUES(fv_grad(b), &(double){0}, 1, 0);
-    CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(none), 1), 0, 0);
+    CHECK_NEAR(fl_item(fl_optim_clip_grad_norm(FV_LIST(none), 1)), 0, 0);
     /* PyTorch lets a norm that is no number into every gradient. */
     fv_set_grad(a, fv_const(f64((double[]){NAN, 1}, 2)));
-    CHECK(isnan(fl_optim_clip_grad_norm(FV_LIST(a, b), 1)));
+    CHECK(isnan(fl_item(fl_optim_clip_grad_norm(FV_LIST(a, b), 1))));
     CHECK_NO_ERROR();
     CHECK(isnan(fl_item(fv_grad(b))));
     fl_scope_end(&s);
@@ -331,7 +331,7 @@ static dump dump_of(const trainer *t) {
             fl_tensor *sum = fl_sum(t->optim->slot[i].state[k], FL_ALL_AXES);
             d.v[d.n++] = (float)fl_item(sum);
         }
-        d.v[d.n++] = (float)t->optim->slot[i].steps;
+        d.v[d.n++] = (float)fl_item(t->optim->slot[i].steps);
     }
     d.v[d.n++] = (float)fl_optim_lr(t->optim);
     fl_scope_end(&s);
@@ -353,7 +353,7 @@ TEST(resumed_training_gives_the_same_bits) {
            */
         trainer resumed = trainer_new(99, kind);
         fl_optim_set_lr(resumed.optim, 123);
-        resumed.optim->hyper[0] = .123;
+        resumed.optim->group[0].hyper[0] = .123;
         CHECK(fl_optim_load_checkpoint(temp_file("a"), resumed.net, resumed.optim, &resumed.at));
         CHECK_EQ_INT(resumed.at.step, 5);
         CHECK_EQ_INT(resumed.at.epoch, 3);
@@ -463,23 +463,23 @@ TEST(wrong_arguments) {
     CHECK(!fl_optim_sgd(FV_LIST(p), .lr = -1));
     CHECK_ERROR("fl_optim_sgd: lr is -1");
     CHECK(!fl_optim_sgd(FV_LIST(p), .momentum = -1));
-    CHECK_ERROR("fl_optim_sgd: momentum -1");
+    CHECK_ERROR("fl_optim_sgd: momentum is -1");
     CHECK(!fl_optim_sgd(FV_LIST(p), .nesterov = true));
     CHECK_ERROR("nesterov wants momentum and no dampening");
     CHECK(!fl_optim_sgd(FV_LIST(p), .nesterov = true, .momentum = .9, .dampening = .1));
     CHECK_ERROR("nesterov wants momentum and no dampening");
     CHECK(!fl_optim_adam(FV_LIST(p), .beta1 = 1));
-    CHECK_ERROR("fl_optim_adam: beta1 1");
+    CHECK_ERROR("fl_optim_adam: beta1 is 1, must be in [0, 1)");
     CHECK(!fl_optim_adamw(FV_LIST(p), .weight_decay = -1));
-    CHECK_ERROR("fl_optim_adamw: beta1 0.9");
+    CHECK_ERROR("fl_optim_adamw: weight_decay is -1");
     CHECK(!fl_optim_step(NULL));
     CHECK_ERROR("fl_optim_step: the optimizer is NULL");
     CHECK(!fl_optim_set_lr(NULL, 1));
     CHECK_ERROR("fl_optim_set_lr: the optimizer is NULL");
     CHECK(isnan(fl_optim_lr(NULL)));
-    CHECK(isnan(fl_optim_clip_grad_norm(FV_NONE, 1)));
+    CHECK(!fl_optim_clip_grad_norm(FV_NONE, 1));
     CHECK_ERROR("fl_optim_clip_grad_norm: no parameters");
-    CHECK(isnan(fl_optim_clip_grad_norm(FV_LIST(p), -1)));
+    CHECK(!fl_optim_clip_grad_norm(FV_LIST(p), -1));
     CHECK_ERROR("fl_optim_clip_grad_norm: max_norm is -1");
     fl_nn_state state = {0};
     CHECK(!fl_optim_state(NULL, "", &state));
@@ -505,11 +505,11 @@ TEST(nothing_is_written_while_an_error_is_pending) {
     fv_set_grad(p, fv_const(f64(start, WIDTH)));
     fl_fail("something before");
     CHECK(!fl_optim_step(optim));
-    CHECK(isnan(fl_optim_clip_grad_norm(FV_LIST(p), .1)));
+    CHECK(!fl_optim_clip_grad_norm(FV_LIST(p), .1));
     CHECK_ERROR("something before");
     CHECK_VALUES(fv_value(p), start, WIDTH, 0);
     CHECK_VALUES(fv_grad(p), start, WIDTH, 0);
-    CHECK_EQ_INT(optim->slot[0].steps, 0);
+    CHECK_NEAR(fl_item(optim->slot[0].steps), 0, 0);
     CHECK(fl_optim_step(optim));
     fl_optim_free(optim);
     fl_scope_end(&s);
@@ -603,7 +603,7 @@ TEST(a_step_that_fails_moves_nothing) {
     check_nothing_live();
 }
 
-static void count_copies(const fl_call *c, void *user) { *(int *)user += c->op == FL_OP_copy; }
+static void count_copies(const fl_call *c, void *user) { *(int *)user += c->op == FL_OP_copy && fl_numel(c->out[0]) > 1; }
 
 /* A weight that lies channels-last keeps its state and gradient so: no step converts, and the
    numbers are those of a dense one. */
@@ -623,10 +623,10 @@ TEST(layouts_are_kept) {
         CHECK(fl_backward(fv_sum(fv_square(fv_mul(a, x)), FL_ALL_AXES)));
         CHECK(fl_backward(fv_sum(fv_square(fv_mul(b, x)), FL_ALL_AXES)));
         fl_call_hook(NULL, count_copies, &copies);
-        const double norm = fl_optim_clip_grad_norm(FV_LIST(b), 1);
+        const double norm = fl_item(fl_optim_clip_grad_norm(FV_LIST(b), 1));
         CHECK(fl_optim_step(two));
         fl_call_hook(NULL, NULL, NULL);
-        CHECK_NEAR(fl_optim_clip_grad_norm(FV_LIST(a), 1), norm, 1e-5);
+        CHECK_NEAR(fl_item(fl_optim_clip_grad_norm(FV_LIST(a), 1)), norm, 1e-5);
         CHECK(fl_optim_step(one));
     }
     CHECK_EQ_INT(copies, 0);

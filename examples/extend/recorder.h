@@ -29,11 +29,10 @@
    What a tape cannot capture, and what happens
      A host read of a value computed inside, any host write inside: an error; the read fails,
        recorder_end too.
-     Random numbers of a generator other than the process's, whose state is the caller's; Adam's
-       bias corrections, numbers of the host that change; the first step of SGD, which makes its
-       momentum (record a later one): recorder_end fails.
-     A learning rate, an annealed number, a shape that follows data: frozen, unseen. Record again
-       when they change.
+     Random numbers of a generator other than the process's, whose state is the caller's:
+       recorder_end fails.
+     An annealed number, a shape that follows data: frozen, unseen. Record again when they change.
+       Optimizers keep lr and their counts in tensors: fl_optim_set_lr between replays is seen.
      A host read of an input: let through. What the host concluded from it is frozen.
      Results that the next step takes by handle, h = step(h): frozen, unseen. Write them in place,
        with fl_assign.
@@ -439,13 +438,6 @@ static inline bool recorder_replayable(const recorder_tape *tape, const recorder
         return fl_fail("recorder_end: %s draws from a generator of its own, which a replay could "
                        "not advance",
                        fl_op_get_info(r->op)->name);
-    if (r->op == fl_op_sgd_step && r->n_out > 1 && ((const fl_sgd_args *)r->args)->first)
-        return fl_fail("recorder_end: the first step of SGD makes its momentum: record a later "
-                       "one");
-    const fl_adam_args *adam = r->op == fl_op_adam_step ? r->args : NULL;
-    if (adam && (adam->bias1 != 1 || adam->bias2 != 1))
-        return fl_fail("recorder_end: Adam's bias corrections change with each step, a replay "
-                       "would repeat these");
     return true;
 }
 

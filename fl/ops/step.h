@@ -1,13 +1,17 @@
-/* fl/ops/step.h - optimizer steps: one pass over a parameter and its state, in place
+/* fl/ops/step.h - optimizer steps: a rule, written as formulas, in one pass over memory, in place
 
-   sgd_step   g' = g + weight_decay p;  m = momentum m + (first ? 1 : 1 - dampening) g';
-              p -= lr (nesterov ? g' + momentum m : m);  without m: p -= lr g'
-   adam_step  g' = g + weight_decay p, or if decoupled: p -= lr weight_decay p;
-              m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2;
-              p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps),  bias_i = 1 - beta_i^t
+   A rule says what tensors of one shape become, from what they are and from a few numbers:
 
-   Records, whose outputs are the same handles as the inputs: sgd_step (fl_sgd_args) g, p, [m] -> p, [m];
-   adam_step (fl_adam_args) g, p, m, v -> p, m, v. */
+     reads "g", writes "p m", numbers "factor t lr momentum",
+     "SUB(p, MUL(lr, ADD(MUL(momentum, m), MUL(factor, g)))), ADD(MUL(momentum, m), MUL(factor, g))"
+
+   Words are those of fl/tensor/formula.h. What depends on numbers alone is computed once, in f64; the
+   rest in f32, or in f64 for f64 tensors. The numbers are read when the step runs, from tensors: a step
+   that was recorded, or waits in a queue of a device, uses those of that moment. If the first number is
+   called "factor" and is 0, nothing is written: the step is skipped.
+
+   Record, whose outputs are the same handles as inputs: step (fl_step_args) reads, writes, numbers ->
+   [narrow,] writes. Number tensors are 0-d or 1-d and lie one behind the other. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -18,20 +22,28 @@
 extern "C" {
 #endif
 
-typedef struct fl_sgd_args {
-    double lr, momentum, dampening, weight_decay;
-    bool nesterov;
-    bool first; /* m holds nothing yet */
-} fl_sgd_args;
-typedef struct fl_adam_args {
-    double lr, beta1, beta2, eps, weight_decay, bias1, bias2;
-    bool decoupled; /* AdamW */
-} fl_adam_args;
-/* p, m and v are written: floats of g's shape, dtype and family. m NULL: momentum 0. */
-FL_API bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a);
-FL_API bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a);
+typedef struct fl_step_rule {
+    const char *reads, *writes, *numbers; /* names, separated by spaces */
+    const char *formula;                  /* one for each of `writes`, separated by commas */
+    /* Made at the first step; start zeroed. */
+    fl_formula program;
+    uint8_t n_reads, n_writes, known;
+} fl_step_rule;
+typedef struct fl_step_args {
+    fl_step_rule *rule;
+} fl_step_args;
+/* Runs a rule, which must stay: tensor holds its reads, then its writes, number its numbers. Reads may be
+   narrower (bf16, f16) than writes; narrow, if not NULL, becomes the first of the writes in its own
+   dtype: a parameter whose f32 master is that. Other than that all are floats of one shape, dtype and
+   family. At most 4 are written, narrow included. */
+FL_API bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_tensor *const *number,
+                    fl_tensor *narrow);
+/* The sum of the squares of t, a float: 0-d, f64. Summed in t's own dtype by pieces. */
+FL_API fl_tensor *fl_sum_squares(fl_tensor *t);
+/* The rule's program, of reads, writes and numbers in this order. NULL after fl_fail for bad text. */
+FL_API const fl_formula *fl_step_program(fl_step_rule *rule);
 
-FL_DATA fl_op fl_op_sgd_step, fl_op_adam_step;
+FL_DATA fl_op fl_op_step;
 FL_PRIVATE void fl__register_step(void);
 
 #ifdef __cplusplus
@@ -42,88 +54,166 @@ FL_PRIVATE void fl__register_step(void);
 #if defined(FL_IMPL_ONLY_OPS_STEP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_STEP_IMPL
 #define FL_OPS_STEP_IMPL
+#include "copy.h"
 #include "elementwise.h"
+#include "reduce.h"
+#include "view.h"
 #include "../../fl_tensor.h"
-#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
 
-/* p, g and the states are stored floats of one shape, dtype and family, and may be written. */
-static bool fl__step_operands(const char *fn, fl_tensor *g, int n, fl_tensor *const *state) {
-    if (fl_absent(fn, g)) return false;
+static int fl__step_words(const char *list) {
+    int n = 0;
+    for (const char *p = list; p && *p; p += strcspn(p, " "), p += strspn(p, " ")) n++;
+    return n;
+}
+
+const fl_formula *fl_step_program(fl_step_rule *rule) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (__atomic_load_n(&rule->known, __ATOMIC_ACQUIRE)) return &rule->program;
+    char names[512];
+    snprintf(names, sizeof names, "%s %s %s", rule->reads, rule->writes, rule->numbers);
+    pthread_mutex_lock(&lock);
+    bool ok = rule->known || fl_formula_parse(&rule->program, rule->formula, names);
+    rule->n_reads = (uint8_t)fl__step_words(rule->reads);
+    rule->n_writes = (uint8_t)fl__step_words(rule->writes);
+    if (ok && rule->program.n_out != rule->n_writes)
+        ok = fl_fail("fl_step: %d formulas for \"%s\"", rule->program.n_out, rule->writes);
+    __atomic_store_n(&rule->known, ok, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&lock);
+    return ok ? &rule->program : NULL;
+}
+
+/* t is a stored float of the shape and family of `like`, in its dtype or a narrower one. */
+static bool fl__step_operand(const fl_tensor *t, int i, const fl_tensor *like, bool narrow) {
+    if (fl_absent("fl_step", t)) return false;
+    if (fl_same_shape(like, t) && like->family == t->family && fl_dtype_is_float(t->dtype) &&
+        (t->dtype == like->dtype || (narrow && fl_dtype_wide(t->dtype) == fl_dtype_wide(like->dtype))))
+        return true;
+    return fl_refuse("fl_step: operand %d %s %s and %s %s do not belong together", i,
+                     fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(like->dtype),
+                     FL_SHAPE_TEXT(like));
+}
+
+static bool fl__step_operands(const fl_step_rule *rule, fl_tensor *const *tensor, fl_tensor *narrow) {
+    const int n = rule->n_reads + rule->n_writes;
+    const fl_tensor *like = tensor[n - 1];
+    if (fl_absent("fl_step", like)) return false;
+    for (int i = 0; i < n; i++)
+        if (!fl__step_operand(tensor[i], i, like, i <= rule->n_reads) ||
+            (i >= rule->n_reads && !fl_writable("fl_step", tensor[i])))
+            return false;
+    return !narrow || (fl__step_operand(narrow, n, like, true) && fl_writable("fl_step", narrow));
+}
+
+bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_tensor *const *number,
+             fl_tensor *narrow) {
+    if (fl_absent("fl_step", rule) || fl_absent("fl_step", tensor)) return false;
+    const fl_formula *f = fl_step_program(rule);
+    if (!f) return fl_raise();
+    if (!fl__step_operands(rule, tensor, narrow)) return false;
+    const fl_step_args args = {rule};
+    const int n = rule->n_reads + rule->n_writes, wide = narrow != NULL;
+    fl_call c = {.op = fl_op_step, .n_out = wide + rule->n_writes, .n_in = n + n_numbers, .args = &args};
+    int64_t numbers = 0;
+    if (c.n_out > 4 || c.n_in > 8)
+        return fl_refuse("fl_step: %d outputs and %d inputs, at most 4 and 8", c.n_out, c.n_in);
+    c.out[0] = narrow;
+    for (int i = 0; i < rule->n_writes; i++) c.out[wide + i] = tensor[rule->n_reads + i];
+    for (int i = 0; i < n; i++) c.in[i] = tensor[i];
+    for (int i = 0; i < n_numbers; i++) {
+        if (fl_absent("fl_step", c.in[n + i] = number[i])) return false;
+        numbers += fl_numel(number[i]);
+    }
+    if (numbers != f->n_in - n)
+        return fl_refuse("fl_step: %d numbers for \"%s\"", (int)numbers, rule->numbers);
+    return fl_call_run(&c) || fl_raise();
+}
+
+/* In pieces whose squares stay in the caches, each in the order in which t lies in memory. */
+fl_tensor *fl_sum_squares(fl_tensor *t) {
+    enum { PIECE = 1 << 18 };
+    int order[FL_MAX_DIMS];
+    if (fl_absent("fl_sum_squares", t)) return NULL;
+    if (!fl_dtype_is_float(t->dtype))
+        return fl_bad("fl_sum_squares: %s is not supported", fl_dtype_name(t->dtype));
+    fl_scope s = fl_scope_begin();
+    fl_axes_by_stride(t, order);
+    fl_tensor *dense = fl_is_contiguous(t) ? t : fl_permute(t, t->ndim, order), *sum = NULL;
+    fl_tensor *flat = dense ? fl_reshape(dense, FL_SHAPE(-1)) : NULL;
+    for (int64_t i = 0, n = fl_numel(flat); flat && (i < n || !sum) && !fl_error(); i += PIECE) {
+        fl_scope piece = fl_scope_begin();
+        fl_tensor *part = n > PIECE ? fl_slice(flat, 0, i, i + PIECE, 1) : flat;
+        fl_tensor *wide = part ? fl_cast(part, fl_dtype_wide(t->dtype)) : NULL;
+        fl_tensor *one = fl_cast(fl_sum(fl_square(wide), FL_ALL_AXES), FL_F64);
+        sum = fl_scope_return(&piece, sum ? fl_add(sum, one) : one);
+    }
+    return fl_scope_return(&s, sum);
+}
+
+/* ---- composition ---- */
+
+static void *fl__step_number(double value) {
+    return fl_constant(value);
+}
+
+/* Numbers are f64 until they meet a tensor. */
+static void *fl__step_word(fl_primitive primitive, void *const x[]) {
+    const fl_op op = fl_primitive_op(primitive);
+    const int n = fl_primitive_operands(primitive);
+    fl_tensor *t[3];
+    fl_dtype d = FL_DTYPE_NONE;
     for (int i = 0; i < n; i++) {
-        if (fl_absent(fn, state[i])) return false;
-        if (!fl_same_shape(g, state[i]) || g->dtype != state[i]->dtype ||
-            g->family != state[i]->family || !fl_dtype_is_float(g->dtype))
-            return fl_refuse("%s: gradient %s %s and operand %d %s %s do not belong together", fn,
-                             fl_dtype_name(g->dtype), FL_SHAPE_TEXT(g), i,
-                             fl_dtype_name(state[i]->dtype), FL_SHAPE_TEXT(state[i]));
-        if (!fl_writable(fn, state[i])) return false;
+        t[i] = x[i];
+        if (!t[i]->weak && t[i]->dtype != FL_B8 && (d == FL_DTYPE_NONE || d == FL_F64)) d = t[i]->dtype;
     }
+    for (int i = 0; i < n; i++)
+        if (!t[i]->weak && t[i]->dtype != FL_B8 && !(t[i] = fl_cast(t[i], d))) return NULL;
+    if (op == FL_OP_where) return fl_where(t[0], t[1], t[2]);
+    return n == 1 ? fl_unary_op(op, t[0]) : fl_binary_op(op, t[0], t[1]);
+}
+
+static bool fl__compose_step(const fl_call *c, fl_tensor **value) {
+    static const fl_formula_meaning meaning = {fl__step_number, fl__step_word};
+    fl_step_rule *rule = ((const fl_step_args *)c->args)->rule;
+    const fl_formula *f = fl_step_program(rule);
+    const int n = rule->n_reads + rule->n_writes, wide = c->n_out - rule->n_writes;
+    const fl_dtype d = fl_dtype_wide(c->in[n - 1]->dtype);
+    void *in[FL_FORMULA_INPUTS], *out[FL_FORMULA_OUTPUTS];
+    int k = 0;
+    for (; k < n; k++)
+        if (!(in[k] = fl_cast(c->in[k], d))) return false;
+    for (int i = n; i < c->n_in; i++) {
+        fl_tensor *t = c->in[i];
+        for (int64_t at = 0; at < fl_numel(t); at++)
+            if (!(in[k++] = t->weak ? t : fl_cast(t->ndim ? fl_select(t, 0, at) : t, FL_F64)))
+                return false;
+    }
+    if (!fl_formula_run(f, &meaning, in, out)) return false;
+    fl_tensor *factor = strncmp(rule->numbers, "factor", 6) ? NULL : in[n];
+    fl_tensor *runs = factor && !factor->weak ? fl_ne(factor, fl_num(0)) : NULL;
+    for (int i = 0; i < rule->n_writes; i++) {
+        fl_tensor *new_one = out[i], *old = in[rule->n_reads + i];
+        if (factor) new_one = runs ? fl_where(runs, new_one, old) : factor->f64 != 0 ? new_one : old;
+        if (!(value[wide + i] = new_one)) return false;
+    }
+    if (wide) value[0] = value[1];
     return true;
-}
-
-bool fl_sgd_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, const fl_sgd_args *a) {
-    const int n = m ? 2 : 1;
-    if (fl_absent("fl_sgd_step", a) || !fl__step_operands("fl_sgd_step", g, n, (fl_tensor *[]){p, m}))
-        return false;
-    fl_call c = {
-        .op = fl_op_sgd_step, .n_out = n, .n_in = n + 1, .out = {p, m}, .in = {g, p, m}, .args = a};
-    return fl_call_run(&c) || fl_raise();
-}
-
-bool fl_adam_step(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v, const fl_adam_args *a) {
-    if (fl_absent("fl_adam_step", a) ||
-        !fl__step_operands("fl_adam_step", g, 3, (fl_tensor *[]){p, m, v}))
-        return false;
-    fl_call c = {
-        .op = fl_op_adam_step, .n_out = 3, .n_in = 4, .out = {p, m, v}, .in = {g, p, m, v}, .args = a};
-    return fl_call_run(&c) || fl_raise();
-}
-
-/* ---- compositions: the new values ---- */
-
-/* a x + b y */
-static fl_tensor *fl__axpby(double a, fl_tensor *x, double b, fl_tensor *y) {
-    return fl_add(fl_mul(x, fl_num(a)), fl_mul(y, fl_num(b)));
-}
-
-static bool fl__compose_sgd_step(const fl_call *c, fl_tensor **value) {
-    const fl_sgd_args *a = c->args;
-    fl_tensor *g = c->in[0], *p = c->in[1], *m = NULL;
-    if (a->weight_decay != 0) g = fl_add(g, fl_mul(p, fl_num(a->weight_decay)));
-    fl_tensor *d = g;
-    if (c->n_out > 1) {
-        m = value[1] = fl__axpby(a->momentum, c->in[2], a->first ? 1 : 1 - a->dampening, g);
-        d = a->nesterov ? fl_add(g, fl_mul(m, fl_num(a->momentum))) : m;
-    }
-    return (value[0] = fl_sub(p, fl_mul(d, fl_num(a->lr)))) != NULL;
-}
-
-static bool fl__compose_adam_step(const fl_call *c, fl_tensor **value) {
-    const fl_adam_args *a = c->args;
-    fl_tensor *g = c->in[0], *p = c->in[1];
-    if (a->weight_decay != 0 && a->decoupled) p = fl_mul(p, fl_num(1 - a->lr * a->weight_decay));
-    else if (a->weight_decay != 0) g = fl_add(g, fl_mul(p, fl_num(a->weight_decay)));
-    fl_tensor *m = value[1] = fl__axpby(a->beta1, c->in[2], 1 - a->beta1, g);
-    fl_tensor *v = value[2] = fl__axpby(a->beta2, c->in[3], 1 - a->beta2, fl_mul(g, g));
-    fl_tensor *scale = fl_add(fl_mul(fl_sqrt(v), fl_num(1 / sqrt(a->bias2))), fl_num(a->eps));
-    return (value[0] = fl_sub(p, fl_mul(fl_div(m, scale), fl_num(a->lr / a->bias1)))) != NULL;
 }
 
 /* ---- registration ---- */
 
-FL_DATA_DEFINED fl_op fl_op_sgd_step, fl_op_adam_step;
+FL_DATA_DEFINED fl_op fl_op_step;
 
 FL_PRIVATE void fl__register_step(void) {
-    static const fl_op_info sgd_step = {.name = "sgd_step",
-                                        .args_size = sizeof(fl_sgd_args),
-                                        .contains = "mul add sub",
-                                        .compose = fl__compose_sgd_step},
-                            adam_step = {.name = "adam_step",
-                                         .args_size = sizeof(fl_adam_args),
-                                         .contains = "mul add sub div sqrt",
-                                         .compose = fl__compose_adam_step};
-    fl_op_sgd_step = fl_op_register(&sgd_step);
-    fl_op_adam_step = fl_op_register(&adam_step);
+    static const fl_op_info step = {
+        .name = "step",
+        .args_size = sizeof(fl_step_args),
+        .contains = "add sub mul div neg abs exp log log1p expm1 sqrt sin cos tanh erf atan2 pow "
+                    "remainder maximum minimum floor rint lt le eq where",
+        .compose = fl__compose_step};
+    fl_op_step = fl_op_register(&step);
 }
 
 #endif /* FL_OPS_STEP_IMPL */

@@ -65,11 +65,11 @@ typedef enum fl_primitive {
 } fl_primitive;
 
 enum {
-    FL_FORMULA_INPUTS = 8,
+    FL_FORMULA_INPUTS = 20,
     FL_FORMULA_OUTPUTS = 4,
-    FL_FORMULA_REGISTERS = 8, /* values that live at the same time, beside inputs and constants */
+    FL_FORMULA_REGISTERS = 12, /* values that live at the same time, beside inputs and constants */
     FL_FORMULA_CONSTANTS = 16,
-    FL_FORMULA_STEPS = 48,
+    FL_FORMULA_STEPS = 64,
     /* A value's place. Inputs come first, at 0. */
     FL_FORMULA_REGISTER = FL_FORMULA_INPUTS,
     FL_FORMULA_OUTPUT = FL_FORMULA_REGISTER + FL_FORMULA_REGISTERS,
@@ -88,7 +88,7 @@ typedef struct fl_formula_step {
    memory; else it is copied from out[i] when all steps are done. */
 typedef struct fl_formula {
     uint8_t n_in, n_out, n_steps, n_constants, n_registers;
-    uint8_t reads;                   /* bit i: a step or an output reads input i */
+    uint32_t reads;                  /* bit i: a step or an output reads input i */
     uint8_t logical;                 /* bit i: output i is a condition */
     uint8_t out[FL_FORMULA_OUTPUTS]; /* the place of output i in the end */
     fl_formula_step step[FL_FORMULA_STEPS];
@@ -99,6 +99,7 @@ typedef struct fl_formula {
    for bad text, with the character's position, counted from 1, and for what exceeds the bounds
    above. */
 FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs);
+FL_API int fl_primitive_operands(fl_primitive primitive); /* 1 to 3 */
 /* True if a step of f is that primitive. */
 FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive);
 
@@ -172,7 +173,7 @@ static int fl__parse_input(fl__parser *p, const char *s, size_t n) {
     for (int i = 0; *name; i++) {
         size_t length = strcspn(name, " ");
         if (length == n && !memcmp(name, s, n)) {
-            p->f->reads |= (uint8_t)(1u << i);
+            p->f->reads |= 1u << i;
             return i;
         }
         name = fl__skip_spaces(name + length);
@@ -306,6 +307,10 @@ FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs
     } while (*p.at == ',' && p.at++);
     if (*p.at) return fl__misread(&p, p.at, "the formula should end") >= 0;
     return fl__assign_registers(&p, out);
+}
+
+FL_API int fl_primitive_operands(fl_primitive primitive) {
+    return fl__primitives[primitive].operands;
 }
 
 FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive) {

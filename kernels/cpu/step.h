@@ -1,10 +1,13 @@
-/* kernels/cpu/step.h - SGD and Adam, one pass over the parameter and its state, in place
+/* kernels/cpu/step.h - optimizer steps: any rule of fl/ops/step.h, one pass over the tensors, in place
 
-   Formulas in fl/ops/step.h. The settings are rounded to the parameter's dtype once. */
+   A rule is folded before the pass: what depends on numbers alone is computed here, once, in f64, and
+   what is left is a program of tensors and constants for the executor (formula.h). */
 #ifndef FL_CPU_STEP_H
 #define FL_CPU_STEP_H
 #include "../../fl/ops/step.h"
 #include "common.h"
+#include "formula.h"
+#include "primitives.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu);
 #endif
@@ -14,56 +17,196 @@ FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu);
 #define FL_CPU_STEP_IMPL
 FL__LOOPS_BEGIN
 
-#define FL__LEVEL_TEXT "step.inc"
-#define FL__UNIT step
-#define FL__WITH_F64 FL__ONCE
-#include "levels.inc"
+/* A value that does not depend on tensors: a number, or a condition in the first byte. */
+typedef union fl__cell {
+    double number;
+    bool condition;
+} fl__cell;
 
-/* Small dense tensors, as the many biases of a network, go straight to the loop. */
-static bool fl__step_at_once(const fl_call *c, fl__loop loop) {
-    void *at[4] = {fl_data(c->in[0])};
-    if (fl_numel(c->in[0]) > FL__GRAIN || !fl_is_contiguous(c->in[0])) return false;
-    for (int k = 0; k < c->n_out; k++) {
-        if (!fl_is_contiguous(c->out[k])) return false;
-        at[k + 1] = fl_data(c->out[k]);
+typedef struct fl__folding {
+    fl_formula f;                       /* what is left */
+    bool known[FL_FORMULA_PLACES];      /* the place holds no tensor's block but cell[] */
+    fl__cell cell[FL_FORMULA_PLACES];
+    int shift;                          /* of outputs: 1 if a narrow one comes first */
+} fl__folding;
+
+/* The place of a constant of that value; -1 if there is no room. */
+static int fl__fold_constant(fl_formula *f, double value) {
+    int i = 0;
+    while (i < f->n_constants && memcmp(&f->constant[i], &value, sizeof value)) i++;
+    if (i == FL_FORMULA_CONSTANTS) return -1;
+    f->constant[i] = value;
+    if (i == f->n_constants) f->n_constants++;
+    return FL_FORMULA_CONSTANT + i;
+}
+
+static uint8_t fl__fold_place(const fl__folding *w, int place) {
+    const bool output = place >= FL_FORMULA_OUTPUT && place < FL_FORMULA_CONSTANT;
+    return (uint8_t)(place + (output ? w->shift : 0));
+}
+
+static bool fl__fold_keep(fl__folding *w, fl_formula_step s, int operands) {
+    for (int k = 0; k < operands; k++) {
+        const int place = w->known[s.in[k]] ? fl__fold_constant(&w->f, w->cell[s.in[k]].number)
+                                            : fl__fold_place(w, s.in[k]);
+        if (place < 0) return fl_fail("fl_step: more than %d numbers meet tensors", FL_FORMULA_CONSTANTS);
+        s.in[k] = (uint8_t)place;
     }
-    loop(at, fl_numel(c->in[0]), c->args);
+    w->known[s.to] = false;
+    s.to = fl__fold_place(w, s.to);
+    w->f.step[w->f.n_steps++] = s;
     return true;
 }
 
-/* in[] is the gradient, then what is written: out[]. */
-static bool fl__run_step(const fl_call *c, const fl__loop loops[FL__VARIANTS]) {
-    fl_dtype d = c->in[0]->dtype;
-    fl__loop loop = loops[fl__variant(d)];
-    if (!loop) return fl__no_kernel(c, d);
-    for (int k = 0; k < c->n_out; k++)
-        if (!fl_out_make(c->out[k])) return false;
-    if (fl__step_at_once(c, loop)) return true;
+/* y = x: y's cell, or a step with the bits of x, whose place may be written before y is read. */
+static bool fl__fold_copy(fl__folding *w, int y, int x) {
+    if ((w->known[y] = w->known[x])) {
+        w->cell[y] = w->cell[x];
+        return true;
+    }
+    const fl_formula_step same = {FL_PRIMITIVE_maximum, 0, (uint8_t)y, {(uint8_t)x, (uint8_t)x, 0}};
+    return fl__fold_keep(w, same, 2);
+}
+
+static bool fl__fold_step(fl__folding *w, fl_formula_step s) {
+    const int operands = fl_primitive_operands((fl_primitive)s.primitive);
+    int known = 0;
+    for (int k = 0; k < operands; k++) known += w->known[s.in[k]];
+    if (known == operands) {
+        fl__cell y = {0}, *const x = w->cell;
+        fl__loop loop = fl__primitive_loop((fl_primitive)s.primitive, s.logical ? FL_B8 : FL_F64);
+        loop((void *[]){&y, &x[s.in[0]], &x[s.in[1]], &x[s.in[2]]}, 1, NULL);
+        x[s.to] = y;
+        return w->known[s.to] = true;
+    }
+    if (s.primitive == FL_PRIMITIVE_where && w->known[s.in[0]])
+        return fl__fold_copy(w, s.to, s.in[w->cell[s.in[0]].condition ? 1 : 2]);
+    return fl__fold_keep(w, s, operands);
+}
+
+/* The program that is left of rule with these numbers. */
+static bool fl__fold(fl__folding *w, const fl_step_rule *rule, const double *number, int shift) {
+    const fl_formula *f = &rule->program;
+    const int tensors = rule->n_reads + rule->n_writes;
+    memset(w, 0, sizeof *w);
+    w->shift = shift;
+    for (int i = tensors; i < f->n_in; i++) {
+        w->known[i] = true;
+        w->cell[i].number = number[i - tensors];
+    }
+    for (int i = 0; i < f->n_constants; i++) {
+        w->known[FL_FORMULA_CONSTANT + i] = true;
+        w->cell[FL_FORMULA_CONSTANT + i].number = f->constant[i];
+    }
+    for (int i = 0; i < f->n_steps; i++)
+        if (!fl__fold_step(w, f->step[i])) return false;
+    w->f.n_in = (uint8_t)tensors;
+    w->f.n_out = (uint8_t)(f->n_out + shift);
+    w->f.n_registers = f->n_registers;
+    w->f.reads = f->reads & ((1u << tensors) - 1);
+    for (int i = 0; i < w->f.n_out; i++) {
+        const int place = f->out[i < shift ? 0 : i - shift];
+        const int at = w->known[place] ? fl__fold_constant(&w->f, w->cell[place].number)
+                                       : fl__fold_place(w, place);
+        if (at < 0) return fl_fail("fl_step: more than %d numbers", FL_FORMULA_CONSTANTS);
+        w->f.out[i] = (uint8_t)at;
+    }
+    return true;
+}
+
+/* What the loop of a pass needs: its operands are the reads, a narrow output, the writes. And what it was
+   made for, as the next parameter nearly always has the same numbers. */
+typedef struct fl__step_job {
+    fl__executor e;
+    fl__folding w;
+    int reads, outputs, shift;
+    const fl_step_rule *rule;
+    double number[FL_FORMULA_INPUTS];
+    fl_dtype wide;
+    fl__loop level; /* that of an addition tells the level in force */
+} fl__step_job;
+
+static fl__step_job *fl__step_prepare(const fl_call *c, fl_step_rule *rule, const double *number,
+                                      fl_dtype wide) {
+    static _Thread_local fl__step_job job;
+    const int shift = c->n_out - rule->n_writes;
+    const size_t bytes = (size_t)(rule->program.n_in - rule->n_reads - rule->n_writes) * sizeof *number;
+    const fl__loop level = fl__primitive_loop(FL_PRIMITIVE_add, wide);
+    job.e.far = false;
+    if (job.rule == rule && job.wide == wide && job.shift == shift && job.level == level &&
+        !memcmp(job.number, number, bytes))
+        return &job;
+    job.rule = NULL;
+    if (!fl__fold(&job.w, rule, number, shift)) return NULL;
+    if (!fl__executor_begin(&job.e, &job.w.f, wide)) return fl__no_kernel(c, wide), NULL;
+    memcpy(job.number, number, bytes);
+    job.reads = rule->n_reads;
+    job.outputs = c->n_out;
+    job.shift = shift;
+    job.wide = wide;
+    job.level = level;
+    job.rule = rule;
+    return &job;
+}
+
+static void fl__step_loop(void *const p[], int64_t n, const void *arg) {
+    const fl__step_job *j = arg;
+    void *at[FL_FORMULA_OUTPUTS + FL__OPERANDS];
+    int k = 0;
+    for (int i = 0; i < j->outputs; i++) at[k++] = p[j->reads + i];
+    for (int i = 0; i < j->reads; i++) at[k++] = p[i];
+    for (int i = j->shift; i < j->outputs; i++) at[k++] = p[j->reads + i];
+    fl__executor_run(at, n, &j->e);
+}
+
+/* The numbers behind the tensors of the record; false if the first one skips the step. */
+static bool fl__step_numbers(const fl_call *c, const fl_step_rule *rule, double *number) {
+    const double *first = number;
+    for (int i = rule->n_reads + rule->n_writes; i < c->n_in; i++) {
+        const fl_tensor *t = c->in[i];
+        const int size = t->weak ? 0 : (int)fl_dtype_size(t->dtype);
+        for (int64_t k = 0; k < fl_numel(t); k++) {
+            const char *at = t->weak ? NULL : (char *)fl_data(t) + k * (t->ndim ? t->stride[0] : 0) * size;
+            *number++ = at ? fl_number_load(t->dtype, at).f : t->f64;
+        }
+    }
+    return *first != 0 || strncmp(rule->numbers, "factor", 6) != 0;
+}
+
+static bool fl__cpu_step(const fl_backend *self, const fl_call *c) {
+    fl_step_rule *rule = ((const fl_step_args *)c->args)->rule;
+    const fl_tensor *last = c->out[c->n_out - 1];
+    const fl_dtype wide = fl_dtype_wide(last->dtype);
+    const int reads = rule->n_reads, n = reads + c->n_out, first = n - rule->n_writes;
+    double number[FL_FORMULA_INPUTS];
+    (void)self;
+    if (!fl__step_numbers(c, rule, number)) return true;
+    fl__step_job *job = fl__step_prepare(c, rule, number, wide);
+    if (!job) return false;
+    fl_tensor *t[FL__OPERANDS];
+    void *at[FL__OPERANDS];
+    bool dense = true;
+    for (int i = 0; i < n; i++) {
+        t[i] = i < reads ? c->in[i] : c->out[i - reads];
+        at[i] = fl_data(t[i]);
+        dense &= t[i]->dtype == wide && fl_is_contiguous(t[i]);
+    }
+    if (dense && fl_numel(last) <= FL__GRAIN) { /* as the many biases of a network */
+        fl__step_loop(at, fl_numel(last), job);
+        return true;
+    }
     fl__pass p;
-    fl__pass_begin(&p, loop, c->args);
-    fl__pass_follow(&p, c->out[0]);
-    fl__pass_add(&p, c->in[0], FL_READ, d);
-    for (int k = 0; k < c->n_out; k++) fl__pass_add(&p, c->out[k], FL_READ | FL_WRITE, d);
-    fl__pass_run(&p, fl_numel(c->out[0]));
+    job->e.far = true;
+    fl__pass_begin(&p, fl__step_loop, job);
+    fl__pass_follow(&p, last);
+    for (int i = 0; i < n; i++)
+        fl__pass_add_wide(&p, t[i], i < reads ? FL_READ : i < first ? FL_WRITE : FL_READ | FL_WRITE, wide);
+    fl__pass_run(&p, fl_numel(last));
     return true;
-}
-
-static bool fl__cpu_sgd_step(const fl_backend *self, const fl_call *c) {
-    static const fl__loop loops[2][FL__VARIANTS] = {{FL__AT_FLOATS(fl__step_sgd)},
-                                                    {FL__AT_FLOATS(fl__step_sgd_momentum)}};
-    (void)self;
-    return fl__run_step(c, loops[c->n_out > 1]);
-}
-
-static bool fl__cpu_adam_step(const fl_backend *self, const fl_call *c) {
-    static const fl__loop loops[FL__VARIANTS] = {FL__AT_FLOATS(fl__step_adam)};
-    (void)self;
-    return fl__run_step(c, loops);
 }
 
 FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_sgd_step, fl__cpu_sgd_step, 0);
-    fl_backend_set(cpu, fl_op_adam_step, fl__cpu_adam_step, 0);
+    fl_backend_set(cpu, fl_op_step, fl__cpu_step, FL_SLOT_NARROW);
 }
 
 FL__LOOPS_END

@@ -1,0 +1,130 @@
+/* adaptive.h - Adadelta, Adagrad, RMSProp: steps by a parameter's own past */
+#ifndef FL_OPTIM_ADAPTIVE_H
+#define FL_OPTIM_ADAPTIVE_H
+#include "optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Formulas and defaults of torch.optim; weight decay is added to the gradient. .master: see
+   fl_optim_use_masters. */
+typedef struct fl_optim_adadelta_opts {
+    fl_named _positional;
+    double lr;           /* 0 -> 1 */
+    double rho, eps;     /* 0 -> 0.9, 1e-6 */
+    double weight_decay; /* 0 */
+    bool master;
+    char _end;
+} fl_optim_adadelta_opts;
+/* v = rho v + (1 - rho) g^2;  d = sqrt(a + eps) / sqrt(v + eps) g;  a = rho a + (1 - rho) d^2;  p -= lr d
+   (Zeiler 2012) */
+#define fl_optim_adadelta(...) FL_OPTIM__ADADELTA(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__ADADELTA(params, ...) fl_optim_adadelta_opt(params, (fl_optim_adadelta_opts){__VA_ARGS__})
+FL_API fl_optim *fl_optim_adadelta_opt(fv_list params, fl_optim_adadelta_opts o);
+
+typedef struct fl_optim_adagrad_opts {
+    fl_named _positional;
+    double lr;           /* 0 -> 0.01 */
+    double lr_decay;     /* 0 */
+    double eps;          /* 0 -> 1e-10 */
+    double weight_decay; /* 0 */
+    bool master;
+    char _end;
+} fl_optim_adagrad_opts;
+/* s = s + g^2;  p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi et al. 2011) */
+#define fl_optim_adagrad(...) FL_OPTIM__ADAGRAD(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__ADAGRAD(params, ...) fl_optim_adagrad_opt(params, (fl_optim_adagrad_opts){__VA_ARGS__})
+FL_API fl_optim *fl_optim_adagrad_opt(fv_list params, fl_optim_adagrad_opts o);
+
+typedef struct fl_optim_rmsprop_opts {
+    fl_named _positional;
+    double lr;           /* 0 -> 0.01 */
+    double alpha, eps;   /* 0 -> 0.99, 1e-8 */
+    double momentum;     /* 0 */
+    double weight_decay; /* 0 */
+    bool centered;       /* divides by the deviation from the mean gradient */
+    bool master;
+    char _end;
+} fl_optim_rmsprop_opts;
+/* v = alpha v + (1 - alpha) g^2;  d = g / (sqrt(v) + eps), centred: a = alpha a + (1 - alpha) g, d = g /
+   (sqrt(v - a^2) + eps);  p -= lr d, with momentum: b = momentum b + d, p -= lr b */
+#define fl_optim_rmsprop(...) FL_OPTIM__RMSPROP(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__RMSPROP(params, ...) fl_optim_rmsprop_opt(params, (fl_optim_rmsprop_opts){__VA_ARGS__})
+FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPTIM_ADAPTIVE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_OPTIM_ADAPTIVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPTIM_ADAPTIVE_IMPL
+#define FL_OPTIM_ADAPTIVE_IMPL
+#define FL__ADAPTIVE_G "ADD(MUL(factor, g), MUL(weight_decay, p))"
+/* the mean of old and new: rate old + (1 - rate) new */
+#define FL__ADAPTIVE_MEAN(rate, old, new_one) "ADD(MUL(" rate ", " old "), MUL(SUB(CONST(1), " rate "), " new_one "))"
+#define FL__ADAPTIVE_SQUARE "MUL(" FL__ADAPTIVE_G ", " FL__ADAPTIVE_G ")"
+
+#define FL__ADAPTIVE_DELTA_V FL__ADAPTIVE_MEAN("rho", "v", FL__ADAPTIVE_SQUARE)
+#define FL__ADAPTIVE_DELTA "MUL(DIV(SQRT(ADD(a, eps)), SQRT(ADD(" FL__ADAPTIVE_DELTA_V ", eps))), " FL__ADAPTIVE_G ")"
+static fl_step_rule fl__adadelta_rule = {
+    .reads = "g", .writes = "p v a", .numbers = "factor t lr rho eps weight_decay",
+    .formula = "SUB(p, MUL(lr, " FL__ADAPTIVE_DELTA "))," FL__ADAPTIVE_DELTA_V ","
+               FL__ADAPTIVE_MEAN("rho", "a", "MUL(" FL__ADAPTIVE_DELTA ", " FL__ADAPTIVE_DELTA ")")};
+static const fl_optim_type fl__adadelta_type = {.name = "adadelta", .state = {"square_avg", "acc_delta"},
+                                                .hyper = {"rho", "eps", "weight_decay"}, .limits = "fnn",
+                                                .rule = &fl__adadelta_rule};
+
+FL_API fl_optim *fl_optim_adadelta_opt(fv_list params, fl_optim_adadelta_opts o) {
+    const double hyper[] = {fl_option(o.rho, 0.9), fl_option(o.eps, 1e-6), fl_option(o.weight_decay, 0)};
+    return fl__optim_make(&fl__adadelta_type, params, o.lr, 1, hyper, o.master);
+}
+
+#define FL__ADAPTIVE_GRAD_S "ADD(s, " FL__ADAPTIVE_SQUARE ")"
+static fl_step_rule fl__adagrad_rule = {
+    .reads = "g", .writes = "p s", .numbers = "factor t lr lr_decay eps weight_decay",
+    .formula = "SUB(p, DIV(MUL(DIV(lr, ADD(CONST(1), MUL(t, lr_decay))), " FL__ADAPTIVE_G "), "
+               "ADD(SQRT(" FL__ADAPTIVE_GRAD_S "), eps)))," FL__ADAPTIVE_GRAD_S};
+static const fl_optim_type fl__adagrad_type = {.name = "adagrad", .state = {"sum"},
+                                               .hyper = {"lr_decay", "eps", "weight_decay"}, .limits = "nnn",
+                                               .rule = &fl__adagrad_rule};
+
+FL_API fl_optim *fl_optim_adagrad_opt(fv_list params, fl_optim_adagrad_opts o) {
+    const double hyper[] = {fl_option(o.lr_decay, 0), fl_option(o.eps, 1e-10), fl_option(o.weight_decay, 0)};
+    return fl__optim_make(&fl__adagrad_type, params, o.lr, 1e-2, hyper, o.master);
+}
+
+#define FL__ADAPTIVE_RMS_V FL__ADAPTIVE_MEAN("alpha", "v", FL__ADAPTIVE_SQUARE)
+#define FL__ADAPTIVE_RMS_A FL__ADAPTIVE_MEAN("alpha", "a", FL__ADAPTIVE_G)
+#define FL__ADAPTIVE_RMS_D(v) "DIV(" FL__ADAPTIVE_G ", ADD(SQRT(" v "), eps))"
+#define FL__ADAPTIVE_RMS_C "SUB(" FL__ADAPTIVE_RMS_V ", MUL(" FL__ADAPTIVE_RMS_A ", " FL__ADAPTIVE_RMS_A "))"
+#define FL__ADAPTIVE_RMS_B(v) "ADD(MUL(momentum, b), " FL__ADAPTIVE_RMS_D(v) ")"
+#define FL__ADAPTIVE_RMS_RULE(writes, formula) \
+    {"g", writes, "factor t lr alpha eps momentum weight_decay", formula, {0}, 0, 0, 0}
+/* [centred][with momentum] */
+static fl_step_rule fl__rmsprop_rules[2][2] = {
+    {FL__ADAPTIVE_RMS_RULE("p v", "SUB(p, MUL(lr, " FL__ADAPTIVE_RMS_D(FL__ADAPTIVE_RMS_V) "))," FL__ADAPTIVE_RMS_V),
+     FL__ADAPTIVE_RMS_RULE("p v b", "SUB(p, MUL(lr, " FL__ADAPTIVE_RMS_B(FL__ADAPTIVE_RMS_V) "))," FL__ADAPTIVE_RMS_V "," FL__ADAPTIVE_RMS_B(FL__ADAPTIVE_RMS_V))},
+    {FL__ADAPTIVE_RMS_RULE("p v a", "SUB(p, MUL(lr, " FL__ADAPTIVE_RMS_D(FL__ADAPTIVE_RMS_C) "))," FL__ADAPTIVE_RMS_V "," FL__ADAPTIVE_RMS_A),
+     FL__ADAPTIVE_RMS_RULE("p v a b", "SUB(p, MUL(lr, " FL__ADAPTIVE_RMS_B(FL__ADAPTIVE_RMS_C) "))," FL__ADAPTIVE_RMS_V "," FL__ADAPTIVE_RMS_A ","
+                             FL__ADAPTIVE_RMS_B(FL__ADAPTIVE_RMS_C))}};
+#define FL__ADAPTIVE_RMS_TYPE(rule, ...) \
+    {"rmsprop", {"square_avg", __VA_ARGS__}, {"alpha", "eps", "momentum", "weight_decay"}, \
+     "fnnn",    rule, 0, NULL, NULL}
+static const fl_optim_type fl__rmsprop_types[2][2] = {
+    {FL__ADAPTIVE_RMS_TYPE(&fl__rmsprop_rules[0][0], NULL), FL__ADAPTIVE_RMS_TYPE(&fl__rmsprop_rules[0][1], "momentum_buffer")},
+    {FL__ADAPTIVE_RMS_TYPE(&fl__rmsprop_rules[1][0], "grad_avg"),
+     FL__ADAPTIVE_RMS_TYPE(&fl__rmsprop_rules[1][1], "grad_avg", "momentum_buffer")}};
+
+FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o) {
+    const double momentum = fl_option(o.momentum, 0);
+    const double hyper[] = {fl_option(o.alpha, 0.99), fl_option(o.eps, 1e-8), momentum,
+                            fl_option(o.weight_decay, 0)};
+    const fl_optim_type *type = &fl__rmsprop_types[o.centered][momentum != 0];
+    return fl__optim_make(type, params, o.lr, 1e-2, hyper, o.master);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,289 @@
+/* checkpoint.h - all that training needs to go on, in one file */
+#ifndef FL_OPTIM_CHECKPOINT_H
+#define FL_OPTIM_CHECKPOINT_H
+#include "ema.h"
+#include "optim.h"
+#include "schedule.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where training stands. The numbers are yours; nothing here reads them. */
+typedef struct fl_optim_progress {
+    int64_t step, epoch;
+    int64_t position; /* samples (or batches) of the epoch that are done */
+} fl_optim_progress;
+/* Writes model ("model." + path), optimizer ("optim." + index + name), the process's generator and
+   *at (NULL: zeros) to one safetensors file, which is replaced in one piece or not at all. Weights
+   alone: fl_nn_load(m, path, .prefix = "model."). */
+FL_API bool fl_optim_save_checkpoint(const char *path, fl_nn_module *m, fl_optim *o,
+                                     const fl_optim_progress *at);
+/* Restores all of it; everything is checked before anything is touched. The optimizer must be of
+   the saved kind, over the same list of parameters in the same groups; its lr and other numbers are restored
+   too. Both never stop. */
+FL_API bool fl_optim_load_checkpoint(const char *path, fl_nn_module *m, fl_optim *o,
+                                     fl_optim_progress *at);
+/* Adds the optimizer's tensors and numbers under prefix, for files of your own (see fl_nn_state). Numbers
+   that were read reach the steps with the next fl_optim_step. */
+FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state);
+
+/* A checkpoint of several models and optimizers, schedules, averages, and of what else you have. List
+   what belongs into it, the same for saving and loading:
+     fl_optim_checkpoint c = {.at = &progress};
+     bool ok = fl_nn_state_add_module(&c.state, "model.", net) && fl_optim_checkpoint_add(&c, "gen.", gen) &&
+               fl_optim_checkpoint_add(&c, "disc.", disc) && fl_optim_schedule_state(&s, "lr.", &c.state) &&
+               fl_optim_ema_state(ema, "ema.", &c.state) &&
+               fl_nn_state_add_host(&c.state, "", "best", &best, FL_SCALAR_SHAPE, FL_F64) &&
+               fl_nn_state_add(&c.state, "", "history", history) && fl_optim_checkpoint_save(&c, path);
+     fl_optim_checkpoint_free(&c);
+   Both take the process's generator along. Numbers are those of the time when they were listed. */
+typedef struct fl_optim_checkpoint {
+    fl_nn_state state;
+    fl_optim_progress *at; /* NULL: zeros, and not restored */
+    struct {
+        fl_optim *optim;
+        char prefix[48];
+    } optim[8];
+    int n;
+} fl_optim_checkpoint;
+FL_API bool fl_optim_checkpoint_add(fl_optim_checkpoint *c, const char *prefix, fl_optim *o);
+FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path);
+/* All or nothing: what does not fit is said, and nothing is touched. */
+FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path);
+FL_API void fl_optim_checkpoint_free(fl_optim_checkpoint *c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPTIM_CHECKPOINT_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_OPTIM_CHECKPOINT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPTIM_CHECKPOINT_IMPL
+#define FL_OPTIM_CHECKPOINT_IMPL
+#include "../ops/random.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool fl__optim_add_number(fl_nn_state *state, const char *prefix, const char *name, double *number) {
+    return fl_nn_state_add_host(state, prefix, name, number, FL_SCALAR_SHAPE, FL_F64);
+}
+
+static bool fl__optim_add_slot(fl_nn_state *state, const char *prefix, const fl_optim_type *type,
+                               fl_optim_slot *slot, int64_t i) {
+    char name[FL_NN_PATH];
+    for (int k = 0; k < fl__optim_names(type->state, FL_OPTIM_STATES); k++) {
+        snprintf(name, sizeof name, "%" PRId64 ".%s", i, type->state[k]);
+        if (!fl_nn_state_add(state, prefix, name, slot->state[k])) return false;
+    }
+    snprintf(name, sizeof name, "%" PRId64 ".master", i);
+    if (slot->master && !fl_nn_state_add(state, prefix, name, slot->master)) return false;
+    snprintf(name, sizeof name, "%" PRId64 ".step", i);
+    return fl_nn_state_add(state, prefix, name, slot->steps);
+}
+
+/* "beta1" of the first group, "group2.beta1" of the third. */
+static const char *fl__optim_number_name(char name[FL_NN_PATH], int group, const char *number) {
+    if (group) snprintf(name, FL_NN_PATH, "group%d.%s", group, number);
+    else snprintf(name, FL_NN_PATH, "%s", number);
+    return name;
+}
+
+FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state) {
+    char name[FL_NN_PATH];
+    if (!fl_nn_given(o, "fl_optim_state", "the optimizer") ||
+        (!state && !fl_fail("fl_optim_state: the state is NULL")) ||
+        !fl__optim_add_number(state, prefix, "lr", &o->lr))
+        return false;
+    for (int g = 0; g < o->n_groups; g++) {
+        if (g && !fl__optim_add_number(state, prefix, fl__optim_number_name(name, g, "lr_scale"),
+                                       &o->group[g].lr_scale))
+            return false;
+        for (int k = 0; k < fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS); k++)
+            if (!fl__optim_add_number(state, prefix, fl__optim_number_name(name, g, o->type->hyper[k]),
+                                      &o->group[g].hyper[k]))
+                return false;
+    }
+    for (int64_t i = 0; i < o->n; i++)
+        if (!fl__optim_add_slot(state, prefix, o->type, &o->slot[i], i)) return false;
+    return true;
+}
+
+/* The numbers of a checkpoint besides the tensors, in the order of their keys. */
+enum { FL__META_STEP, FL__META_EPOCH, FL__META_POSITION, FL__META_KEY, FL__META_COUNTER,
+       FL__META_COUNT, FL__META_OPTIMS = 8 };
+static const char *const fl__optim_keys[] = {"step", "epoch", "position", "rng.key", "rng.counter"};
+
+FL_API bool fl_optim_checkpoint_add(fl_optim_checkpoint *c, const char *prefix, fl_optim *o) {
+    if (!fl_nn_given(c, "fl_optim_checkpoint_add", "the checkpoint") ||
+        !fl_nn_given(prefix, "fl_optim_checkpoint_add", "the prefix"))
+        return false;
+    if (c->n == FL__META_OPTIMS) return fl_fail("fl_optim_checkpoint_add: more than %d optimizers", c->n);
+    if (!*prefix || strlen(prefix) >= sizeof c->optim[0].prefix)
+        return fl_fail("fl_optim_checkpoint_add: the prefix '%s' must have 1 to 47 characters", prefix);
+    snprintf(c->optim[c->n].prefix, sizeof c->optim[0].prefix, "%s", prefix);
+    c->optim[c->n].optim = o;
+    if (!fl_optim_state(o, prefix, &c->state)) return false;
+    c->n++;
+    return true;
+}
+
+FL_API void fl_optim_checkpoint_free(fl_optim_checkpoint *c) {
+    if (c) fl_nn_state_free(&c->state);
+}
+
+/* What the file says of optimizer i: its kind under "optim" (the prefix less its dot), and if there are
+   several groups, under "optim.groups", the group of each parameter as a letter. Heap strings. */
+static char *fl__optim_key(const fl_optim_checkpoint *c, int i, const char *more) {
+    const char *prefix = c->optim[i].prefix;
+    const size_t n = strlen(prefix), size = n + strlen(more) + 1;
+    char *key = fl_heap_alloc(size);
+    if (key) snprintf(key, size, "%.*s%s", (int)(n - (prefix[n - 1] == '.')), prefix, more);
+    return key;
+}
+
+static char *fl__optim_groups(const fl_optim *o) {
+    char *text = fl_heap_alloc((size_t)o->n + 1);
+    for (int64_t i = 0; text && i < o->n; i++) text[i] = (char)('a' + (o->slot[i].group - o->group));
+    if (text) text[o->n] = '\0';
+    return text;
+}
+
+FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path) {
+    if (!fl_nn_given(c, "fl_optim_checkpoint_save", "the checkpoint") ||
+        !fl_nn_given(path, "fl_optim_checkpoint_save", "the path"))
+        return false;
+    const fl_optim_progress at = c->at ? *c->at : (fl_optim_progress){0};
+    const fl_rng rng = fl_rng_state();
+    const uint64_t numbers[FL__META_COUNT] = {(uint64_t)at.step, (uint64_t)at.epoch, (uint64_t)at.position,
+                                              rng.key, rng.counter};
+    char text[FL__META_COUNT][24], *owned[3 * FL__META_OPTIMS] = {NULL};
+    fl_data_pair meta[FL__META_COUNT + 2 * FL__META_OPTIMS];
+    int n = 0, n_owned = 0;
+    bool ok = true;
+    for (; n < FL__META_COUNT; n++) {
+        snprintf(text[n], sizeof text[n], "%" PRIu64, numbers[n]);
+        meta[n] = (fl_data_pair){fl__optim_keys[n], text[n]};
+    }
+    for (int i = 0; ok && i < c->n; i++) {
+        const fl_optim *o = c->optim[i].optim;
+        char *key = owned[n_owned++] = fl__optim_key(c, i, "");
+        ok = key != NULL;
+        meta[n++] = (fl_data_pair){key, o->type->name};
+        if (!ok || o->n_groups == 1) continue;
+        key = owned[n_owned++] = fl__optim_key(c, i, ".groups");
+        char *groups = owned[n_owned++] = fl__optim_groups(o);
+        meta[n++] = (fl_data_pair){key, groups};
+        ok = key && groups;
+    }
+    ok = ok && fl_nn_state_save(&c->state, path, meta, n);
+    while (n_owned > 0) fl_heap_free(owned[--n_owned]);
+    return ok;
+}
+
+/* A decimal number of 64 bits, no more and no less. */
+static bool fl__optim_parse(const char *text, uint64_t *out) {
+    if (!text || *text < '0' || *text > '9') return false;
+    char *end;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return !*end && !errno;
+}
+
+/* Optimizer i is of the kind and has the groups that the file says. */
+static bool fl__optim_fits(const fl_optim_checkpoint *c, int i, const fl_data_file *f, const char *what) {
+    const fl_optim *o = c->optim[i].optim;
+    char *key = fl__optim_key(c, i, ""), *key2 = fl__optim_key(c, i, ".groups"), *mine = fl__optim_groups(o);
+    bool ok = key && key2 && mine;
+    const char *name = ok ? fl_data_meta(f, key) : NULL, *theirs = ok ? fl_data_meta(f, key2) : NULL;
+    if (ok && !name && !fl_data_meta(f, fl__optim_keys[0]))
+        ok = fl_fail("%s: no checkpoint: it names no optimizer; fl_nn_load reads weights", what);
+    else if (ok && (!name || strcmp(name, o->type->name)))
+        ok = fl_fail("%s: of optimizer '%s', this one is '%s'", what, name ? name : "", o->type->name);
+    else if (ok && (theirs ? strcmp(theirs, mine) != 0 : o->n_groups > 1))
+        ok = fl_fail("%s: of other groups of parameters: '%s', here '%s'", what, theirs ? theirs : "a ...",
+                     mine);
+    fl_heap_free(key);
+    fl_heap_free(key2);
+    fl_heap_free(mine);
+    return ok;
+}
+
+/* The numbers that were read for optimizer i are possible ones. */
+static bool fl__optim_numbers_fit(const fl_optim_checkpoint *c, int i, const char *what) {
+    const fl_optim *o = c->optim[i].optim;
+    for (int64_t k = 0; k < c->state.n; k++) {
+        const fl_nn_item *item = &c->state.item[k];
+        const double *at = item->host;
+        if (!item->loaded_ || !at) continue;
+        int hyper = at == &o->lr ? -1 : FL_OPTIM_HYPERS;
+        for (int g = 0; g < o->n_groups; g++) {
+            if (at == &o->group[g].lr_scale) hyper = -1;
+            if (at >= o->group[g].hyper && at < o->group[g].hyper + FL_OPTIM_HYPERS)
+                hyper = (int)(at - o->group[g].hyper);
+        }
+        if (hyper < FL_OPTIM_HYPERS && !fl__optim_allowed(o->type, hyper, fl_item(item->loaded_)))
+            return fl_fail("%s: '%s' is %g", what, item->name, fl_item(item->loaded_));
+    }
+    return true;
+}
+
+FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {
+    static const char who[] = "fl_optim_load_checkpoint";
+    if (!fl_nn_given(c, who, "the checkpoint") || !fl_nn_given(path, who, "the path")) return false;
+    char what[FL_NN_PATH];
+    uint64_t numbers[FL__META_COUNT] = {0};
+    snprintf(what, sizeof what, "%s: %s", who, path);
+    fl_quiet(+1);
+    fl_data_file *f = fl_data_open_safetensors(path);
+    bool ok = f != NULL;
+    for (int i = 0; ok && i < c->n; i++) ok = fl__optim_fits(c, i, f, what);
+    for (int i = 0; ok && i < FL__META_COUNT; i++)
+        ok = fl__optim_parse(fl_data_meta(f, fl__optim_keys[i]), &numbers[i]) ||
+             fl_fail("%s: metadata '%s' is no number", what, fl__optim_keys[i]);
+    ok = ok && fl_nn_state_read(&c->state, f, what, "", false);
+    for (int i = 0; ok && i < c->n; i++) ok = fl__optim_numbers_fit(c, i, what);
+    ok = ok && fl_nn_state_commit(&c->state);
+    for (int i = 0; ok && i < c->n; i++) ok = fl__optim_send(c->optim[i].optim);
+    fl_data_close(f);
+    fl_quiet(-1);
+    if (!ok) return false;
+    if (c->at)
+        *c->at = (fl_optim_progress){(int64_t)numbers[FL__META_STEP], (int64_t)numbers[FL__META_EPOCH],
+                                     (int64_t)numbers[FL__META_POSITION]};
+    fl_rng_set_state((fl_rng){numbers[FL__META_KEY], numbers[FL__META_COUNTER]});
+    return true;
+}
+
+/* One model and one optimizer. */
+static bool fl__optim_checkpoint_of(fl_optim_checkpoint *c, const char *path, fl_nn_module *m, fl_optim *o,
+                                    const char *who) {
+    if (!fl_nn_given(o, who, "the optimizer")) return false;
+    if (!path || !m) return fl_error() ? false : fl_fail("%s: the %s is NULL", who, path ? "module" : "path");
+    return fl_nn_state_add_module(&c->state, "model.", m) && fl_optim_checkpoint_add(c, "optim.", o);
+}
+
+FL_API bool fl_optim_save_checkpoint(const char *path, fl_nn_module *m, fl_optim *o,
+                                     const fl_optim_progress *at) {
+    fl_optim_progress progress = at ? *at : (fl_optim_progress){0};
+    fl_optim_checkpoint c = {.at = &progress};
+    const bool ok = fl__optim_checkpoint_of(&c, path, m, o, "fl_optim_save_checkpoint") &&
+                    fl_optim_checkpoint_save(&c, path);
+    fl_optim_checkpoint_free(&c);
+    return ok;
+}
+
+FL_API bool fl_optim_load_checkpoint(const char *path, fl_nn_module *m, fl_optim *o, fl_optim_progress *at) {
+    fl_optim_checkpoint c = {.at = at};
+    const bool ok = fl__optim_checkpoint_of(&c, path, m, o, "fl_optim_load_checkpoint") &&
+                    fl_optim_checkpoint_load(&c, path);
+    fl_optim_checkpoint_free(&c);
+    return ok;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

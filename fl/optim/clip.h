@@ -1,0 +1,120 @@
+/* clip.h - bounds for gradients, by norm and by value */
+#ifndef FL_OPTIM_CLIP_H
+#define FL_OPTIM_CLIP_H
+#include "optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* No host reads these norms on the way: a step with them can be recorded, or wait in a device's queue. */
+
+/* The root of the sum of the squares of all gradients: 0-d, f64. */
+FL_API fl_tensor *fl_optim_grad_norm(fv_list params);
+/* Scales all gradients by max_norm / (norm + 1e-6) if that is below 1, in place. Returns the norm before. A
+   norm that is no number goes into all of them (torch.nn.utils.clip_grad_norm_). */
+FL_API fl_tensor *fl_optim_clip_grad_norm(fv_list params, double max_norm);
+/* The same for the next step of o, by fl_optim_scale: gradients stay as they are, which spares a pass over
+   them. The norm is that of the gradients times o's factor so far. */
+FL_API fl_tensor *fl_optim_clip(fl_optim *o, double max_norm);
+/* Limits every gradient's elements to -most .. most, in place (torch.nn.utils.clip_grad_value_). */
+FL_API bool fl_optim_clip_grad_value(fv_list params, double most);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPTIM_CLIP_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_OPTIM_CLIP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPTIM_CLIP_IMPL
+#define FL_OPTIM_CLIP_IMPL
+#include "../ops/copy.h"
+#include "../ops/elementwise.h"
+#include "../ops/view.h"
+
+static fl_tensor *fl__clip_norm(int64_t n, fl_var *const *list, const fl_optim_slot *slot) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *sum = NULL;
+    for (int64_t i = 0; i < n && !fl_error(); i++) {
+        fl_tensor *g = fv_grad(list ? list[i] : slot[i].param);
+        if (!g) continue;
+        fl_tensor *one = fl_sum_squares(g);
+        sum = sum ? fl_add(sum, one) : one;
+    }
+    if (!sum && !fl_error()) sum = fl_zeros(FL_SCALAR_SHAPE, FL_F64);
+    return fl_scope_return(&s, fl_error() ? NULL : fl_sqrt(sum));
+}
+
+/* max_norm / (norm + 1e-6), at most 1; NaN stays. */
+static fl_tensor *fl__clip_factor(fl_tensor *norm, double max_norm) {
+    fl_tensor *factor = norm ? fl_div(fl_num(max_norm), fl_add(norm, fl_num(1e-6))) : NULL;
+    return factor ? fl_where(fl_ge(factor, fl_num(1)), fl_num(1), factor) : NULL;
+}
+
+static bool fl__clip_allowed(const char *name, const char *what, double most) {
+    return most >= 0 || fl_fail("fl_optim_%s: %s is %g, must not be negative", name, what, most);
+}
+
+/* g = op(g, x) in place, but for gradients that are not dense, such as broadcast ones. */
+static bool fl__clip_grad(fl_var *p, fl_op op, fl_tensor *x) {
+    fl_tensor *g = fv_grad(p);
+    if (!g) return true;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *same = x->weak ? x : fl_expand(fl_cast(x, g->dtype), fl_shape_of(g));
+    fl_call c = {.op = op, .n_out = 1, .n_in = 2, .out = {g}, .in = {g, same}};
+    bool ok = same != NULL;
+    if (ok && fl__optim_is_dense(g)) {
+        ok = fl_call_run(&c);
+    } else if (ok) {
+        fl_var *made = fv_const(fl_binary_op(op, g, same));
+        ok = made && fv_set_grad(p, made);
+    }
+    fl_scope_end(&s);
+    return ok;
+}
+
+FL_API fl_tensor *fl_optim_grad_norm(fv_list params) {
+    if (fl_error()) return NULL;
+    if (!fl__optim_params_ok("grad_norm", params)) return fl_raise();
+    return fl__clip_norm(params.n, params.v, NULL);
+}
+
+FL_API fl_tensor *fl_optim_clip_grad_norm(fv_list params, double max_norm) {
+    if (fl_error()) return NULL;
+    if (!fl__optim_params_ok("clip_grad_norm", params) ||
+        !fl__clip_allowed("clip_grad_norm", "max_norm", max_norm))
+        return fl_raise();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *norm = fl__clip_norm(params.n, params.v, NULL), *factor = fl__clip_factor(norm, max_norm);
+    bool ok = factor != NULL;
+    for (int i = 0; ok && i < params.n; i++) ok = fl__clip_grad(params.v[i], FL_OP_mul, factor);
+    return fl_scope_return(&s, ok ? norm : NULL);
+}
+
+FL_API fl_tensor *fl_optim_clip(fl_optim *o, double max_norm) {
+    if (fl_error()) return NULL;
+    if (!fl_nn_given(o, "fl_optim_clip", "the optimizer") || !fl__clip_allowed("clip", "max_norm", max_norm))
+        return fl_raise();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *norm = fl__clip_norm(o->n, NULL, o->slot);
+    if (norm && o->factor) norm = fl_mul(norm, fl_cast(o->factor, FL_F64));
+    fl_tensor *factor = fl__clip_factor(norm, max_norm);
+    return fl_scope_return(&s, factor && fl_optim_scale(o, factor) ? norm : NULL);
+}
+
+FL_API bool fl_optim_clip_grad_value(fv_list params, double most) {
+    if (fl_error()) return false;
+    bool ok = fl__optim_params_ok("clip_grad_value", params) &&
+              fl__clip_allowed("clip_grad_value", "the value", most);
+    for (int i = 0; ok && i < params.n; i++) {
+        fl_scope s = fl_scope_begin();
+        ok = fl__clip_grad(params.v[i], FL_OP_minimum, fl_num(most)) &&
+             fl__clip_grad(params.v[i], FL_OP_maximum, fl_num(-most));
+        fl_scope_end(&s);
+    }
+    return ok || fl_raise();
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

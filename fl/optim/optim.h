@@ -1,0 +1,483 @@
+/* optim.h - what an optimizer is: parameters, groups, a rule, and the step
+
+   A kind of optimizer is a rule (fl/ops/step.h): formulas of the new parameter and of what is remembered
+   about it. Steps read their numbers from tensors, so that one which was recorded, or waits in a device's
+   queue, uses those of its moment. */
+#ifndef FL_OPTIM_OPTIM_H
+#define FL_OPTIM_OPTIM_H
+#include "../../fl_nn.h"
+#include "../ops/step.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    FL_OPTIM_STATES = 4, /* tensors that an optimizer may remember per parameter */
+    FL_OPTIM_HYPERS = 8, /* numbers of an optimizer besides lr */
+    FL_OPTIM_GROUPS = 16
+};
+
+typedef struct fl_optim fl_optim;
+/* Parameters with the same numbers. */
+typedef struct fl_optim_group {
+    double lr_scale;               /* its lr is the optimizer's times this */
+    double hyper[FL_OPTIM_HYPERS]; /* in the order of their names */
+    fl_tensor *numbers;            /* f64 [1 + hypers]: lr and hyper, where steps read them */
+    double sent[1 + FL_OPTIM_HYPERS];
+} fl_optim_group;
+typedef struct fl_optim_slot {
+    fl_var *param;
+    fl_tensor *master;                 /* f32, of a narrower parameter: fl_optim_use_masters; else NULL */
+    fl_tensor *state[FL_OPTIM_STATES]; /* f32, or f64 as param; zeros at first; NULL past the last */
+    fl_tensor *steps;                  /* i64, 0-d: updates so far */
+    fl_optim_group *group;
+    /* During a step. NULL grad: the parameter is skipped. */
+    fl_tensor *grad;     /* dense */
+    fl_tensor *update;   /* what `prepare` made: a second tensor that the rule reads, */
+    fl_tensor *number[2]; /* and 0-d numbers behind its others */
+} fl_optim_slot;
+
+/* The table of a kind of optimizer. */
+typedef struct fl_optim_type {
+    const char *name;                   /* "sgd": compared when a checkpoint is loaded */
+    const char *state[FL_OPTIM_STATES]; /* names of the tensors, up to the first NULL */
+    const char *hyper[FL_OPTIM_HYPERS]; /* names of the numbers, up to the first NULL */
+    const char *limits; /* a letter each: f in [0, 1), n finite and not negative; NULL: any number */
+    /* reads "g" (and update), writes "p" and one for each state, numbers "factor t lr", one for each hyper,
+       and those of prepare. t counts the steps before this one; g is to be multiplied by factor. */
+    fl_step_rule *rule;
+    unsigned scalars; /* bit k: state k is one number, f64 and 0-d, which the rule does not write */
+    /* Both may be NULL. Before anything is written: sets p->update and p->number, which the innermost scope
+       owns; all that may fail for want of memory. Instead of the rule: updates p->param in place. */
+    bool (*prepare)(fl_optim *o, fl_optim_slot *p);
+    bool (*step)(fl_optim *o, fl_optim_slot *p);
+} fl_optim_type;
+
+struct fl_optim {
+    const fl_optim_type *type;
+    double lr;
+    fl_optim_group group[FL_OPTIM_GROUPS];
+    int n_groups;
+    fl_optim_slot *slot;
+    int64_t n;
+    fl_tensor *steps;  /* i64 [n]: the slots' are its elements */
+    fl_tensor *factor; /* of the gradients in the next step; NULL: 1 */
+};
+
+/* An optimizer of that type; keeps the parameters. hyper has as many numbers as the type has names. */
+FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double lr, const double *hyper);
+FL_API void fl_optim_free(fl_optim *o); /* NULL is fine */
+/* Gives every f16 or bf16 parameter an f32 master, made of its value: steps update that, and round it to
+   the parameter in the same pass. Again: after values were loaded into the parameters. Makers take .master.
+   */
+FL_API bool fl_optim_use_masters(fl_optim *o);
+
+/* Updates every parameter that has a gradient. False after an error, and while one is pending. */
+FL_API bool fl_optim_step(fl_optim *o);
+FL_API void fl_optim_zero_grad(fl_optim *o);
+FL_API double fl_optim_lr(const fl_optim *o); /* NaN for NULL */
+/* Of all groups: their ratios stay. Written to the tensor that steps read. */
+FL_API bool fl_optim_set_lr(fl_optim *o, double lr);
+/* In the next step gradients are multiplied by factor, a 0-d float; several factors multiply. 0: that
+   step is skipped, whatever the gradients are, and counts nowhere. The host does not read it. */
+FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor);
+
+typedef struct fl_optim_group_opts {
+    fl_named _positional;
+    double lr;           /* 0 -> the optimizer's; else its ratio to that stays when lr changes */
+    double weight_decay; /* 0 -> the optimizer's */
+    char _end;
+} fl_optim_group_opts;
+/* Moves the parameters of m whose path matches pattern ("*.bias", "layers.?.norm*"; * any text, ? one
+   character) to a group of their own, whose number is returned; others are set by fl_optim_set. -1 after
+   an error: nothing matches, or not a parameter of o. */
+#define fl_optim_group_of(...) FL_OPTIM__GROUP(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__GROUP(o, m, pattern, ...) \
+    fl_optim_group_of_opt(o, m, pattern, (fl_optim_group_opts){__VA_ARGS__})
+FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *pattern, fl_optim_group_opts opts);
+/* Sets a number by name, "lr" too, of a group (0: those in no other). */
+FL_API bool fl_optim_set(fl_optim *o, int group, const char *name, double value);
+
+/* For types with a `step`: runs a rule on the slot's tensors. */
+FL_API bool fl_optim_apply(fl_optim *o, fl_optim_slot *p, fl_step_rule *rule);
+/* The factor of this step's gradients: 0-d, or the weak number 1. */
+FL_API fl_tensor *fl_optim_factor(const fl_optim *o);
+
+FL_PRIVATE int fl__optim_names(const char *const *names, int most);
+FL_PRIVATE bool fl__optim_params_ok(const char *name, fv_list params);
+/* Is value possible for number k of the type, -1: lr? */
+FL_PRIVATE bool fl__optim_allowed(const fl_optim_type *type, int k, double value);
+/* Sends the groups' numbers to their tensors, where they changed. */
+FL_PRIVATE bool fl__optim_send(fl_optim *o);
+/* fl_optim_new, with masters if it is to have them; lr 0: default_lr. */
+FL_PRIVATE fl_optim *fl__optim_make(const fl_optim_type *type, fv_list params, double lr, double default_lr,
+                                    const double *hyper, bool master);
+/* Is t, or t with its axes in another order, contiguous? */
+FL_PRIVATE bool fl__optim_is_dense(fl_tensor *t);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPTIM_OPTIM_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_OPTIM_OPTIM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPTIM_OPTIM_IMPL
+#define FL_OPTIM_OPTIM_IMPL
+#include "../ops/copy.h"
+#include "../ops/create.h"
+#include "../ops/elementwise.h"
+#include "../ops/view.h"
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+FL_PRIVATE int fl__optim_names(const char *const *names, int most) {
+    int n = 0;
+    while (n < most && names[n]) n++;
+    return n;
+}
+
+FL_PRIVATE bool fl__optim_params_ok(const char *name, fv_list params) {
+    bool ok = params.n > 0;
+    for (int i = 0; ok && i < params.n; i++) ok = params.v[i] != NULL;
+    if (!ok && !fl_error())
+        fl_fail("fl_optim_%s: %s", name, params.n > 0 ? "a parameter is NULL" : "no parameters");
+    return ok;
+}
+
+static char fl__optim_limit(const fl_optim_type *type, int k) {
+    return k < 0 ? 'n' : type->limits ? type->limits[k] : ' ';
+}
+
+FL_PRIVATE bool fl__optim_allowed(const fl_optim_type *type, int k, double value) {
+    const char limit = fl__optim_limit(type, k);
+    return limit == ' ' || (value >= 0 && (limit == 'f' ? value < 1 : value <= DBL_MAX));
+}
+
+/* The same, or fl_fail. */
+static bool fl__optim_check(const char *who, const fl_optim_type *type, int k, double value) {
+    const char limit = fl__optim_limit(type, k);
+    if (fl__optim_allowed(type, k, value)) return true;
+    return fl_fail("fl_optim_%s: %s is %g, must be %s", who, k < 0 ? "lr" : type->hyper[k], value,
+                   limit == 'f' ? "in [0, 1)" : "finite and not negative");
+}
+
+/* A kept tensor of zeros for the state of param, as wide as its arithmetic. */
+static fl_tensor *fl__optim_zeros(fl_tensor *param, bool scalar) {
+    const char *family = fl_backend_at(param->family)->name;
+    return fl_keep(scalar ? fl_to(fl_zeros(FL_SCALAR_SHAPE, FL_F64), family)
+                          : fl_cast(fl_full_like(param, 0), fl_dtype_wide(param->dtype)));
+}
+
+static bool fl__optim_init_slot(fl_optim *o, int64_t i, fl_var *param) {
+    fl_optim_slot *slot = &o->slot[i];
+    slot->param = fv_keep(param);
+    slot->group = o->group;
+    if (!(slot->steps = fl_keep(fl_select(o->steps, 0, i)))) return false;
+    for (int k = 0; k < fl__optim_names(o->type->state, FL_OPTIM_STATES); k++)
+        if (!(slot->state[k] = fl__optim_zeros(fv_value(param), o->type->scalars >> k & 1))) return false;
+    return true;
+}
+
+/* A tensor of n zeros, in the family of the parameters. */
+static fl_tensor *fl__optim_numbers(fl_optim *o, int64_t n, fl_dtype dtype) {
+    const char *family = fl_backend_at(fv_value(o->slot[0].param)->family)->name;
+    return fl_keep(fl_to(fl_zeros(FL_SHAPE(n), dtype), family));
+}
+
+static bool fl__optim_init(fl_optim *o, fv_list params, const double *hyper) {
+    const int n = fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS);
+    fl_optim_group *g = &o->group[0];
+    o->slot[0].param = params.v[0];
+    o->steps = fl__optim_numbers(o, o->n, FL_I64);
+    g->numbers = o->steps ? fl__optim_numbers(o, 1 + n, FL_F64) : NULL;
+    o->slot[0].param = NULL;
+    if (!g->numbers) return false;
+    g->lr_scale = 1;
+    for (int k = 0; k < n; k++) g->hyper[k] = hyper[k];
+    for (int64_t i = 0; i < o->n; i++)
+        if (!fl__optim_init_slot(o, i, params.v[i])) return false;
+    return fl__optim_send(o);
+}
+
+FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double lr, const double *hyper) {
+    if (!type || (!type->step && !type->rule))
+        return fl_bad("fl_optim_new: the type is NULL, or has no step");
+    if (!fl__optim_params_ok(type->name, params)) return fl_raise();
+    if (!fl__optim_check(type->name, type, -1, lr)) return fl_raise();
+    for (int k = 0; k < fl__optim_names(type->hyper, FL_OPTIM_HYPERS); k++)
+        if (!fl__optim_check(type->name, type, k, hyper[k])) return fl_raise();
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    fl_optim *o = fl_heap_alloc(sizeof *o);
+    fl_optim_slot *slot = o ? fl_heap_alloc((size_t)params.n * sizeof *slot) : NULL;
+    bool ok = o != NULL;
+    if (ok) *o = (fl_optim){.type = type, .lr = lr, .n_groups = 1, .slot = slot, .n = slot ? params.n : 0};
+    ok = slot && fl__optim_init(o, params, hyper);
+    fl_scope_end(&s);
+    fl_quiet(-1);
+    if (ok) return o;
+    fl_optim_free(o);
+    return fl_raise();
+}
+
+FL_API void fl_optim_free(fl_optim *o) {
+    if (!o) return;
+    for (int64_t i = 0; i < o->n; i++) {
+        fv_drop(o->slot[i].param);
+        fl_drop(o->slot[i].master);
+        fl_drop(o->slot[i].steps);
+        for (int k = 0; k < FL_OPTIM_STATES; k++) fl_drop(o->slot[i].state[k]);
+    }
+    for (int k = 0; k < o->n_groups; k++) fl_drop(o->group[k].numbers);
+    fl_drop(o->steps);
+    fl_drop(o->factor);
+    fl_heap_free(o->slot);
+    fl_heap_free(o);
+}
+
+FL_API bool fl_optim_use_masters(fl_optim *o) {
+    if (!fl_nn_given(o, "fl_optim_use_masters", "the optimizer")) return fl_raise();
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    bool ok = true;
+    for (int64_t i = 0; ok && i < o->n; i++) {
+        fl_tensor *p = fv_value(o->slot[i].param);
+        const fl_dtype wide = fl_dtype_wide(p->dtype);
+        if (wide == p->dtype) continue;
+        if (!o->slot[i].master) ok = (o->slot[i].master = fl_keep(fl_cast(p, wide))) != NULL;
+        else ok = fl_assign(o->slot[i].master, p) != NULL;
+    }
+    fl_scope_end(&s);
+    fl_quiet(-1);
+    return ok || fl_raise();
+}
+
+FL_PRIVATE fl_optim *fl__optim_make(const fl_optim_type *type, fv_list params, double lr, double default_lr,
+                                    const double *hyper, bool master) {
+    fl_optim *o = fl_optim_new(type, params, fl_option(lr, default_lr), hyper);
+    if (!o || !master || fl_optim_use_masters(o)) return o;
+    fl_optim_free(o);
+    return NULL;
+}
+
+/* numbers */
+
+FL_PRIVATE bool fl__optim_send(fl_optim *o) {
+    const int n = 1 + fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS);
+    for (int k = 0; k < o->n_groups; k++) {
+        fl_optim_group *g = &o->group[k];
+        double now[1 + FL_OPTIM_HYPERS] = {o->lr * g->lr_scale};
+        memcpy(now + 1, g->hyper, (size_t)(n - 1) * sizeof *now);
+        const size_t bytes = (size_t)n * sizeof *now;
+        if (!memcmp(now, g->sent, bytes)) continue;
+        if (!fl_set_host(g->numbers, now, bytes)) return false;
+        memcpy(g->sent, now, bytes);
+    }
+    return true;
+}
+
+FL_API double fl_optim_lr(const fl_optim *o) {
+    return o ? o->lr : NAN;
+}
+
+FL_API bool fl_optim_set_lr(fl_optim *o, double lr) {
+    if (!fl_nn_given(o, "fl_optim_set_lr", "the optimizer")) return fl_raise();
+    if (!fl__optim_check("set_lr", o->type, -1, lr)) return fl_raise();
+    const double before = o->lr;
+    o->lr = lr;
+    if (fl__optim_send(o)) return true;
+    o->lr = before;
+    return fl_raise();
+}
+
+FL_API bool fl_optim_set(fl_optim *o, int group, const char *name, double value) {
+    if (!fl_nn_given(o, "fl_optim_set", "the optimizer") || !fl_nn_given(name, "fl_optim_set", "the name"))
+        return fl_raise();
+    if (group < 0 || group >= o->n_groups)
+        return fl_refuse("fl_optim_set: group %d of %d", group, o->n_groups);
+    fl_optim_group *g = &o->group[group];
+    const bool lr = !strcmp(name, "lr");
+    int k = 0;
+    while (!lr && k < FL_OPTIM_HYPERS && o->type->hyper[k] && strcmp(name, o->type->hyper[k])) k++;
+    if (!lr && (k == FL_OPTIM_HYPERS || !o->type->hyper[k]))
+        return fl_refuse("fl_optim_set: %s has no number '%s'", o->type->name, name);
+    if (!fl__optim_check("set", o->type, lr ? -1 : k, value)) return fl_raise();
+    if (lr && !(o->lr > 0))
+        return fl_refuse("fl_optim_set: lr of a group is a ratio to that of the optimizer, which is 0");
+    double *number = lr ? &g->lr_scale : &g->hyper[k], before = *number;
+    *number = lr ? value / o->lr : value;
+    if (fl__optim_send(o)) return true;
+    *number = before;
+    return fl_raise();
+}
+
+/* groups */
+
+static bool fl__optim_matches(const char *pattern, const char *text) {
+    if (*pattern == '*') return fl__optim_matches(pattern + 1, text) ||
+                                (*text && fl__optim_matches(pattern, text + 1));
+    if (!*pattern || !*text) return *pattern == *text;
+    return (*pattern == '?' || *pattern == *text) && fl__optim_matches(pattern + 1, text + 1);
+}
+
+typedef struct fl__optim_search {
+    fl_optim *o;
+    const char *pattern;
+    fl_optim_group *to; /* NULL: only look */
+    int64_t found;
+} fl__optim_search;
+
+static bool fl__optim_match(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
+    fl__optim_search *s = user;
+    (void)buffer;
+    if (!param || !fl__optim_matches(s->pattern, path)) return true;
+    for (int64_t i = 0; i < s->o->n; i++) {
+        if (s->o->slot[i].param != param) continue;
+        if (s->to) s->o->slot[i].group = s->to;
+        s->found++;
+        return true;
+    }
+    return fl_fail("fl_optim_group_of: '%s' is no parameter of this optimizer", path);
+}
+
+FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *pattern, fl_optim_group_opts opts) {
+    static const char who[] = "fl_optim_group_of";
+    if (!fl_nn_given(o, who, "the optimizer") || !fl_nn_given(m, who, "the module") ||
+        !fl_nn_given(pattern, who, "the pattern"))
+        return fl_raise(), -1;
+    if (o->n_groups == FL_OPTIM_GROUPS) return fl_bad("%s: more than %d groups", who, FL_OPTIM_GROUPS), -1;
+    fl__optim_search search = {o, pattern, NULL, 0};
+    if (!fl_nn_named(m, fl__optim_match, &search)) return fl_raise(), -1;
+    if (!search.found) return fl_bad("%s: no parameter is called '%s'", who, pattern), -1;
+    const int k = o->n_groups;
+    fl_optim_group *g = search.to = &o->group[k];
+    *g = o->group[0];
+    memset(g->sent, 0, sizeof g->sent);
+    fl_scope s = fl_scope_begin();
+    g->numbers = fl__optim_numbers(o, 1 + fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS), FL_F64);
+    fl_scope_end(&s);
+    if (!g->numbers) return fl_raise(), -1;
+    o->n_groups++;
+    const bool ok = (opts.lr == 0 || fl_optim_set(o, k, "lr", fl_option(opts.lr, 0))) &&
+                    (opts.weight_decay == 0 ||
+                     fl_optim_set(o, k, "weight_decay", fl_option(opts.weight_decay, 0))) &&
+                    fl__optim_send(o) && fl_nn_named(m, fl__optim_match, &search);
+    if (ok) return k;
+    o->n_groups--;
+    fl_drop(g->numbers);
+    return -1;
+}
+
+/* steps */
+
+FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor) {
+    if (!fl_nn_given(o, "fl_optim_scale", "the optimizer") || fl_absent("fl_optim_scale", factor))
+        return fl_raise();
+    if (factor->ndim || !fl_dtype_is_float(factor->dtype))
+        return fl_refuse("fl_optim_scale: the factor is %s %s, must be a 0-d float",
+                         fl_dtype_name(factor->dtype), FL_SHAPE_TEXT(factor));
+    fl_scope s = fl_scope_begin();
+    fl_tensor *all = fl_keep(o->factor ? fl_mul(o->factor, factor) : factor);
+    fl_scope_end(&s);
+    if (!all) return false;
+    fl_drop(o->factor);
+    o->factor = all;
+    return true;
+}
+
+FL_API fl_tensor *fl_optim_factor(const fl_optim *o) {
+    return o->factor ? o->factor : fl_num(1);
+}
+
+FL_API bool fl_optim_apply(fl_optim *o, fl_optim_slot *p, fl_step_rule *rule) {
+    fl_tensor *value = fv_value(p->param), *tensor[3 + FL_OPTIM_STATES] = {p->grad}, *number[8];
+    int n = 1, numbers = 0;
+    if (p->update) tensor[n++] = p->update;
+    tensor[n++] = p->master ? p->master : value;
+    for (int k = 0; k < FL_OPTIM_STATES && p->state[k]; k++)
+        if (!(o->type->scalars >> k & 1)) tensor[n++] = p->state[k];
+    if (!(number[numbers++] = fl_optim_factor(o))) return false;
+    number[numbers++] = p->steps;
+    number[numbers++] = p->group->numbers;
+    for (int k = 0; k < 2 && p->number[k]; k++) number[numbers++] = p->number[k];
+    /* A record has four outputs: a parameter beside four others is rounded by a record of its own. */
+    fl_tensor *narrow = p->master && rule->n_writes < 4 ? value : NULL;
+    if (!fl_step(rule, tensor, numbers, number, narrow)) return false;
+    return !p->master || narrow || fl_assign(value, p->master) != NULL;
+}
+
+/* t with its axes in the order in which it lies in memory: contiguous if it is dense in any. */
+FL_PRIVATE bool fl__optim_is_dense(fl_tensor *t) {
+    int order[FL_MAX_DIMS];
+    if (fl_is_contiguous(t)) return true;
+    fl_axes_by_stride(t, order);
+    fl_tensor *in_order = fl_permute(t, t->ndim, order);
+    return in_order && fl_is_contiguous(in_order);
+}
+
+/* Dense gradients (of a sum, say, they are broadcast) and what the type prepares. */
+static bool fl__optim_prepare(fl_optim *o, int64_t *with_grad) {
+    for (int64_t i = 0; i < o->n; i++) {
+        fl_optim_slot *p = &o->slot[i];
+        fl_tensor *g = fv_grad(p->param);
+        p->grad = !g || fl__optim_is_dense(g) ? g : fl_contiguous(g);
+        if (!g) continue;
+        if (!p->grad || (o->type->prepare && !o->type->prepare(o, p))) return false;
+        ++*with_grad;
+    }
+    return true;
+}
+
+/* steps += 1, unless the factor is 0. */
+static bool fl__optim_count(fl_tensor *steps, fl_tensor *one) {
+    fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {steps}, .in = {steps, one}};
+    if (!one->weak && !(c.in[1] = fl_expand(one, fl_shape_of(steps)))) return false;
+    return fl_call_run(&c);
+}
+
+/* Counts only after all are written: rules see the steps before this one. */
+static bool fl__optim_run(fl_optim *o, int64_t with_grad, fl_tensor *one) {
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->slot[i].grad && !(o->type->step ? o->type->step(o, &o->slot[i])
+                                               : fl_optim_apply(o, &o->slot[i], o->type->rule)))
+            return false;
+    if (with_grad == o->n) return fl__optim_count(o->steps, one);
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->slot[i].grad && !fl__optim_count(o->slot[i].steps, one)) return false;
+    return true;
+}
+
+FL_API bool fl_optim_step(fl_optim *o) {
+    if (fl_error()) return false;
+    if (!fl_nn_given(o, "fl_optim_step", "the optimizer")) return fl_raise();
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    int64_t with_grad = 0;
+    fl_tensor *one = o->factor ? fl_cast(fl_ne(o->factor, fl_num(0)), FL_I64) : fl_int(1);
+    /* All that takes memory comes before the first parameter is written. */
+    const bool ok = one && fl__optim_send(o) && fl__optim_prepare(o, &with_grad) &&
+                    fl__optim_run(o, with_grad, one);
+    for (int64_t i = 0; i < o->n; i++) {
+        fl_optim_slot *p = &o->slot[i];
+        p->grad = p->update = p->number[0] = p->number[1] = NULL;
+    }
+    fl_scope_end(&s);
+    if (ok) {
+        fl_drop(o->factor);
+        o->factor = NULL;
+    }
+    fl_quiet(-1);
+    return ok || fl_raise();
+}
+
+FL_API void fl_optim_zero_grad(fl_optim *o) {
+    for (int64_t i = 0; o && i < o->n; i++) fv_zero_grad(o->slot[i].param);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,218 @@
+/* schedule.h - learning rates over time */
+#ifndef FL_OPTIM_SCHEDULE_H
+#define FL_OPTIM_SCHEDULE_H
+#include "optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As plain functions of the step (or epoch) t = 0, 1, ...: fl_optim_set_lr(o, fl_optim_lr_cosine(0.1, 0, t,
+   1000)). They multiply: warm-up of a cosine is the warm-up of its value. */
+
+/* lr gamma^floor(t / every) */
+FL_API double fl_optim_lr_step(double lr, int64_t t, int64_t every, double gamma);
+/* lr gamma^k, k of the n steps are reached */
+FL_API double fl_optim_lr_multi_step(double lr, int64_t t, int n, const int64_t *steps, double gamma);
+/* lr gamma^t */
+FL_API double fl_optim_lr_exponential(double lr, int64_t t, double gamma);
+/* lr (1 - t / total)^power; 0 from t = total on */
+FL_API double fl_optim_lr_polynomial(double lr, int64_t t, int64_t total, double power);
+/* low + (lr - low) (1 + cos(pi t / total)) / 2; low from t = total on */
+FL_API double fl_optim_lr_cosine(double lr, double low, int64_t t, int64_t total);
+/* The same again and again, each period `grow` (1, 2, ...) times as long as the one before, the first of
+   `period` steps (CosineAnnealingWarmRestarts) */
+FL_API double fl_optim_lr_cosine_restarts(double lr, double low, int64_t t, int64_t period, int64_t grow);
+/* lr min(1, (t + 1) / steps) */
+FL_API double fl_optim_lr_warmup(double lr, int64_t t, int64_t steps);
+/* lr min((t + 1) / steps, sqrt(steps / (t + 1))) (Vaswani et al. 2017; fairseq's inverse_sqrt) */
+FL_API double fl_optim_lr_inverse_sqrt(double lr, int64_t t, int64_t steps);
+/* lr min(1, (t + 1) / warmup) until t = total - decay, then in a line to low at t = total */
+FL_API double fl_optim_lr_wsd(double lr, double low, int64_t t, int64_t warmup, int64_t decay, int64_t total);
+/* From lr / 25 to lr in the first `rise` (0.3) of total, then to lr / 250000, both by half a cosine
+   (OneCycleLR; momentum stays). */
+FL_API double fl_optim_lr_one_cycle(double lr, int64_t t, int64_t total, double rise);
+
+/* A schedule as an object: a plain struct, of which you set what its kind uses.
+     fl_optim_schedule s = {.kind = FL_LR_COSINE, .total = 1000, .warmup = 50};
+     fl_optim_schedule_start(&s, optim);
+     for (...) { ...; fl_optim_step(optim); fl_optim_schedule_step(&s); } */
+typedef enum fl_optim_schedule_kind {
+    FL_LR_CONSTANT,
+    FL_LR_STEP,            /* every, gamma */
+    FL_LR_MULTI_STEP,      /* milestone, gamma */
+    FL_LR_EXPONENTIAL,     /* gamma */
+    FL_LR_POLYNOMIAL,      /* total, power */
+    FL_LR_COSINE,          /* total, low */
+    FL_LR_COSINE_RESTARTS, /* every, grow, low */
+    FL_LR_INVERSE_SQRT,    /* warmup */
+    FL_LR_WSD,             /* warmup, decay, total, low */
+    FL_LR_ONE_CYCLE,       /* total, rise */
+    FL_LR_PLATEAU          /* gamma, patience, cooldown, threshold, low; fl_optim_schedule_metric */
+} fl_optim_schedule_kind;
+typedef struct fl_optim_schedule {
+    fl_optim_schedule_kind kind;
+    double lr;           /* the highest; 0 -> the optimizer's at the start */
+    double low;          /* 0 */
+    double gamma, power; /* 0 -> 0.1, 1 */
+    double rise;         /* 0 -> 0.3 */
+    double threshold;    /* 0 -> 1e-4: better is below best (1 - threshold) */
+    int64_t every, total, grow; /* grow: 0 -> 1 */
+    int64_t warmup, decay;      /* warmup: of any other kind too, as fl_optim_lr_warmup */
+    int64_t patience, cooldown; /* patience: 0 -> 10 */
+    int64_t milestone[8];       /* ascending, up to the first 0 */
+    bool maximize;              /* the metric: better is above best (1 + threshold) */
+    /* Where it stands; start zeroed. */
+    fl_optim *optim;
+    int64_t t, bad, waits;
+    double best;
+} fl_optim_schedule;
+/* Its rate at step t; of a plateau the rate now. */
+FL_API double fl_optim_schedule_at(const fl_optim_schedule *s, int64_t t);
+/* Binds it to o, whose rate becomes that of t = 0; for the step after: t + 1. */
+FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o);
+FL_API bool fl_optim_schedule_step(fl_optim_schedule *s);
+/* Of a plateau, after each evaluation: lr becomes gamma lr, not below low, once `metric` has not been better
+   for more than `patience` times (ReduceLROnPlateau). */
+FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric);
+/* Where it stands, for checkpoints: under prefix. */
+FL_API bool fl_optim_schedule_state(fl_optim_schedule *s, const char *prefix, fl_nn_state *state);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPTIM_SCHEDULE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_OPTIM_SCHEDULE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPTIM_SCHEDULE_IMPL
+#define FL_OPTIM_SCHEDULE_IMPL
+#include <math.h>
+
+#define FL__PI 3.14159265358979323846
+
+FL_API double fl_optim_lr_step(double lr, int64_t t, int64_t every, double gamma) {
+    return every > 0 ? lr * pow(gamma, (double)(t / every)) : lr;
+}
+
+FL_API double fl_optim_lr_multi_step(double lr, int64_t t, int n, const int64_t *steps, double gamma) {
+    int reached = 0;
+    while (reached < n && t >= steps[reached]) reached++;
+    return lr * pow(gamma, reached);
+}
+
+FL_API double fl_optim_lr_exponential(double lr, int64_t t, double gamma) {
+    return lr * pow(gamma, (double)t);
+}
+
+FL_API double fl_optim_lr_polynomial(double lr, int64_t t, int64_t total, double power) {
+    return t < total ? lr * pow(1 - (double)t / (double)total, power) : 0;
+}
+
+FL_API double fl_optim_lr_cosine(double lr, double low, int64_t t, int64_t total) {
+    if (t >= total) return low;
+    return low + (lr - low) * (1 + cos(FL__PI * (double)t / (double)total)) / 2;
+}
+
+FL_API double fl_optim_lr_cosine_restarts(double lr, double low, int64_t t, int64_t period, int64_t grow) {
+    if (period <= 0) return lr;
+    if (grow <= 1) return fl_optim_lr_cosine(lr, low, t % period, period);
+    for (; t >= period; period *= grow) t -= period;
+    return fl_optim_lr_cosine(lr, low, t, period);
+}
+
+FL_API double fl_optim_lr_warmup(double lr, int64_t t, int64_t steps) {
+    return t + 1 < steps ? lr * (double)(t + 1) / (double)steps : lr;
+}
+
+FL_API double fl_optim_lr_inverse_sqrt(double lr, int64_t t, int64_t steps) {
+    if (t + 1 < steps) return fl_optim_lr_warmup(lr, t, steps);
+    return lr * sqrt((double)(steps > 0 ? steps : 1) / (double)(t + 1));
+}
+
+FL_API double fl_optim_lr_wsd(double lr, double low, int64_t t, int64_t warmup, int64_t decay, int64_t total) {
+    if (t >= total) return low;
+    if (t < total - decay) return fl_optim_lr_warmup(lr, t, warmup);
+    return low + (lr - low) * (double)(total - t) / (double)decay;
+}
+
+/* From a to b as x goes from 0 to 1. */
+static double fl__schedule_anneal(double a, double b, double x) {
+    return b + (a - b) * (1 + cos(FL__PI * x)) / 2;
+}
+
+FL_API double fl_optim_lr_one_cycle(double lr, int64_t t, int64_t total, double rise) {
+    const double top = rise * (double)total - 1, end = (double)total - 1, at = (double)t;
+    if (at >= end) return lr / 25 / 1e4;
+    if (at <= top) return fl__schedule_anneal(lr / 25, lr, at / top);
+    return fl__schedule_anneal(lr, lr / 25 / 1e4, (at - top) / (end - top));
+}
+
+FL_API double fl_optim_schedule_at(const fl_optim_schedule *s, int64_t t) {
+    const double gamma = fl_option(s->gamma, 0.1), warm = fl_optim_lr_warmup(s->lr, t, s->warmup);
+    int n = 0;
+    while (n < 8 && s->milestone[n] > 0) n++;
+    switch (s->kind) {
+    case FL_LR_STEP: return fl_optim_lr_step(warm, t, s->every, gamma);
+    case FL_LR_MULTI_STEP: return fl_optim_lr_multi_step(warm, t, n, s->milestone, gamma);
+    case FL_LR_EXPONENTIAL: return fl_optim_lr_exponential(warm, t, gamma);
+    case FL_LR_POLYNOMIAL: return fl_optim_lr_polynomial(warm, t, s->total, fl_option(s->power, 1));
+    case FL_LR_COSINE: return fl_optim_lr_cosine(warm, s->low, t, s->total);
+    case FL_LR_COSINE_RESTARTS:
+        return fl_optim_lr_cosine_restarts(warm, s->low, t, s->every, fl_option_int(s->grow, 1));
+    case FL_LR_INVERSE_SQRT: return fl_optim_lr_inverse_sqrt(s->lr, t, s->warmup);
+    case FL_LR_WSD: return fl_optim_lr_wsd(s->lr, s->low, t, s->warmup, s->decay, s->total);
+    case FL_LR_ONE_CYCLE: return fl_optim_lr_one_cycle(warm, t, s->total, fl_option(s->rise, 0.3));
+    default: return warm;
+    }
+}
+
+FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o) {
+    if (!fl_nn_given(s, "fl_optim_schedule_start", "the schedule") ||
+        !fl_nn_given(o, "fl_optim_schedule_start", "the optimizer"))
+        return fl_raise();
+    s->optim = o;
+    s->t = s->bad = s->waits = 0;
+    s->best = s->maximize ? -INFINITY : INFINITY;
+    if (s->lr == 0) s->lr = o->lr;
+    return fl_optim_set_lr(o, fl_optim_schedule_at(s, 0));
+}
+
+static bool fl__schedule_started(const fl_optim_schedule *s, const char *who) {
+    if (!fl_nn_given(s, who, "the schedule")) return fl_raise();
+    return s->optim || fl_refuse("%s: the schedule was not started", who);
+}
+
+FL_API bool fl_optim_schedule_step(fl_optim_schedule *s) {
+    if (!fl__schedule_started(s, "fl_optim_schedule_step")) return false;
+    s->t++;
+    return fl_optim_set_lr(s->optim, fl_optim_schedule_at(s, s->t));
+}
+
+FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric) {
+    if (!fl__schedule_started(s, "fl_optim_schedule_metric")) return false;
+    const double edge = fl_option(s->threshold, 1e-4);
+    const bool better = s->maximize ? metric > s->best * (1 + edge) : metric < s->best * (1 - edge);
+    s->bad = better ? 0 : s->bad + 1;
+    if (better) s->best = metric;
+    if (s->waits > 0) s->waits--, s->bad = 0;
+    if (s->bad <= fl_option_int(s->patience, 10)) return true;
+    const double lower = s->lr * fl_option(s->gamma, 0.1);
+    s->lr = lower > s->low ? lower : s->low;
+    s->waits = s->cooldown;
+    s->bad = 0;
+    return fl_optim_set_lr(s->optim, fl_optim_schedule_at(s, s->t));
+}
+
+FL_API bool fl_optim_schedule_state(fl_optim_schedule *s, const char *prefix, fl_nn_state *state) {
+    const fl_shape one = FL_SCALAR_SHAPE;
+    return fl_nn_given(s, "fl_optim_schedule_state", "the schedule") &&
+           fl_nn_state_add_host(state, prefix, "lr", &s->lr, one, FL_F64) &&
+           fl_nn_state_add_host(state, prefix, "best", &s->best, one, FL_F64) &&
+           fl_nn_state_add_host(state, prefix, "t", &s->t, one, FL_I64) &&
+           fl_nn_state_add_host(state, prefix, "bad", &s->bad, one, FL_I64) &&
+           fl_nn_state_add_host(state, prefix, "waits", &s->waits, one, FL_I64);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

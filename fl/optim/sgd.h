@@ -1,0 +1,76 @@
+/* sgd.h - stochastic gradient descent, with momentum, Nesterov's too */
+#ifndef FL_OPTIM_SGD_H
+#define FL_OPTIM_SGD_H
+#include "optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_optim_sgd_opts {
+    fl_named _positional;
+    double lr;           /* 0 -> 1e-3 */
+    double momentum;     /* 0 */
+    double dampening;    /* 0 */
+    double weight_decay; /* 0; added to the gradient */
+    bool nesterov;       /* wants momentum and no dampening */
+    bool decoupled;      /* weight decay is p -= lr weight_decay p instead */
+    bool master;         /* see fl_optim_use_masters */
+    char _end;
+} fl_optim_sgd_opts;
+/* g += weight_decay p;  m = momentum m + (1 - dampening) g, at first m = g;  p -= lr (nesterov ? g
+   + momentum m : m). torch.optim.SGD. Flashlight's and fairseq's NAG (momentum 0.99 there) is .nesterov
+   with .decoupled: they keep lr m for m, and correct that when lr changes. */
+#define fl_optim_sgd(...) FL_OPTIM__SGD(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__SGD(params, ...) fl_optim_sgd_opt(params, (fl_optim_sgd_opts){__VA_ARGS__})
+FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPTIM_SGD_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_OPTIM_SGD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPTIM_SGD_IMPL
+#define FL_OPTIM_SGD_IMPL
+#define FL__SGD_SCALED "MUL(factor, g)"
+#define FL__SGD_DECAYED "ADD(MUL(factor, g), MUL(weight_decay, p))"
+#define FL__SGD_SHRUNK "SUB(p, MUL(MUL(lr, weight_decay), p))"
+#define FL__SGD_MOMENTUM(g) \
+    "ADD(MUL(momentum, m), MUL(SELECT(EQ(t, CONST(0)), CONST(1), SUB(CONST(1), dampening))," g "))"
+#define FL__SGD_PLAIN(g, p) "SUB(" p ", MUL(lr, " g "))"
+#define FL__SGD_HEAVY(g, p) "SUB(" p ", MUL(lr, " FL__SGD_MOMENTUM(g) "))," FL__SGD_MOMENTUM(g)
+#define FL__SGD_NESTEROV(g, p) \
+    "SUB(" p ", MUL(lr, ADD(" g ", MUL(momentum, " FL__SGD_MOMENTUM(g) "))))," FL__SGD_MOMENTUM(g)
+
+#define FL__SGD_RULE(writes, FORMULA, g, p) \
+    {"g", writes, "factor t lr momentum dampening weight_decay nesterov", FORMULA(g, p), {0}, 0, 0, 0}
+#define FL__SGD_TYPE(rule, buffer) \
+    {"sgd", {buffer}, {"momentum", "dampening", "weight_decay", "nesterov"}, "n nn", rule, 0, NULL, NULL}
+
+/* [decoupled][plain, with momentum, Nesterov's] */
+static fl_step_rule fl__sgd_rules[2][3] = {
+    {FL__SGD_RULE("p", FL__SGD_PLAIN, FL__SGD_DECAYED, "p"), FL__SGD_RULE("p m", FL__SGD_HEAVY, FL__SGD_DECAYED, "p"),
+     FL__SGD_RULE("p m", FL__SGD_NESTEROV, FL__SGD_DECAYED, "p")},
+    {FL__SGD_RULE("p", FL__SGD_PLAIN, FL__SGD_SCALED, FL__SGD_SHRUNK),
+     FL__SGD_RULE("p m", FL__SGD_HEAVY, FL__SGD_SCALED, FL__SGD_SHRUNK),
+     FL__SGD_RULE("p m", FL__SGD_NESTEROV, FL__SGD_SCALED, FL__SGD_SHRUNK)}};
+static const fl_optim_type fl__sgd_types[2][3] = {
+    {FL__SGD_TYPE(&fl__sgd_rules[0][0], NULL), FL__SGD_TYPE(&fl__sgd_rules[0][1], "momentum_buffer"),
+     FL__SGD_TYPE(&fl__sgd_rules[0][2], "momentum_buffer")},
+    {FL__SGD_TYPE(&fl__sgd_rules[1][0], NULL), FL__SGD_TYPE(&fl__sgd_rules[1][1], "momentum_buffer"),
+     FL__SGD_TYPE(&fl__sgd_rules[1][2], "momentum_buffer")}};
+
+FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o) {
+    const double momentum = fl_option(o.momentum, 0), dampening = fl_option(o.dampening, 0);
+    const double hyper[] = {momentum, dampening, fl_option(o.weight_decay, 0), o.nesterov};
+    if (o.nesterov && (!(momentum > 0) || dampening != 0))
+        return fl_bad("fl_optim_sgd: momentum %g, dampening %g: nesterov wants momentum and no dampening",
+                      momentum, dampening);
+    const fl_optim_type *type = &fl__sgd_types[o.decoupled][o.nesterov ? 2 : momentum != 0];
+    return fl__optim_make(type, params, o.lr, 1e-3, hyper, o.master);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
