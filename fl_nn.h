@@ -34,9 +34,13 @@
 
    Contents: one room of fl/nn/ each.
      module.h       making, calling, naming, walking and printing modules; what layers are written with
-     layers.h       sequential, view, transpose, linear, activations, pooling
-     conv.h         conv2d, conv1d, images stored channels-last
-     norm.h         batch, layer, rms and group norms
+     container.h    sequential, module list, residual
+     layers.h       linear, bilinear, identity, view, flatten, transpose, permute, pad, precision cast
+     activation.h   activations; any function of a variable, an axis or numbers as a layer
+     conv.h         convolutions and transposed ones of 1 to 3 dims, images stored channels-last
+     pool.h         pooling of 1 to 3 dims, adaptive pooling
+     norm.h         batch, layer, rms, group and instance norms, normalize
+     weight_norm.h  a parameter as length and direction
      dropout.h      dropout, drop path, layer drop
      embedding.h    embedding, learned and sinusoidal positions
      transformer.h  multi-head attention, transformer layer
@@ -45,6 +49,7 @@
      init.h         initial values of parameters
      convert.h      modules in another dtype, on another family of tensors
      save.h         parameters and buffers in files, checkpoints of your own
+     summary.h      a table of output shapes, parameters, multiply-adds and bytes
 
    Concepts
      Owning   A module is a plain object: its maker owns it, fl_nn_add hands it to a parent,
@@ -65,9 +70,13 @@
 #include "fl_autograd.h"
 #include "fl_data.h"
 #include "fl/nn/module.h"
+#include "fl/nn/container.h"
 #include "fl/nn/layers.h"
+#include "fl/nn/activation.h"
 #include "fl/nn/conv.h"
+#include "fl/nn/pool.h"
 #include "fl/nn/norm.h"
+#include "fl/nn/weight_norm.h"
 #include "fl/nn/dropout.h"
 #include "fl/nn/embedding.h"
 #include "fl/nn/transformer.h"
@@ -76,5 +85,6 @@
 #include "fl/nn/init.h"
 #include "fl/nn/convert.h"
 #include "fl/nn/save.h"
+#include "fl/nn/summary.h"
 
 /* MIT licence: see LICENSE. */

@@ -584,10 +584,15 @@ FL_API bool fl_call_run(const fl_call *c);
 FL_API fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype);
 typedef void (*fl_call_hook_fn)(const fl_call *c, void *user);
 /* Observes the calls of this thread, those of compositions too; each may be NULL, and replaces the pair
-   before, also from within a hook. Every `before` has its `after`: of a call that failed fl_error() is
-   set there. Not observed is what a hook runs itself, and what the core does on the way (casts for a
-   slot of wider dtypes, copies for one that wants contiguous operands, moves between families). */
-FL_API void fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user);
+   before, also from within a hook, which is given back. Every `before` has its `after`: of a call that
+   failed fl_error() is set there. Not observed is what a hook runs itself, and what the core does on the
+   way (casts for a slot of wider dtypes, copies for one that wants contiguous operands, moves between
+   families). */
+typedef struct fl_call_hooks {
+    fl_call_hook_fn before, after;
+    void *user;
+} fl_call_hooks;
+FL_API fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user);
 
 /* >>backends ----------------------------------------------------------------------------------- */
 
@@ -1503,10 +1508,12 @@ bool fl_sync(const fl_tensor *t) {
     return !be->sync || be->sync(be);
 }
 
-void fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user) {
+fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user) {
+    const fl_call_hooks replaced = {fl__here.before, fl__here.after, fl__here.hook_user};
     fl__here.before = before;
     fl__here.after = after;
     fl__here.hook_user = user;
+    return replaced;
 }
 
 static FL__HOT bool fl__storage_new(fl_tensor *t) {

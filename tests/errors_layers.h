@@ -20,14 +20,14 @@ static void rows_of_sequences(void) {
     fl_rng rng = {1, 0};
     const fl_nn_conv1d_opts conv = {0};
     NO(fl_nn_conv1d_opt, (0, 4, 3, conv), "in 0");
-    NO(fl_nn_conv1d_opt, (4, 4, -3, conv), "kernel -3");
-    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.stride = -1}), "stride -1");
+    NO(fl_nn_conv1d_opt, (4, 4, -3, conv), "kernel [-3]");
+    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.stride = -1}), "stride [-1]");
     NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.groups = 3}), "groups 3");
     NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_conv1d_opt, fl_nn_conv1d(3, 4, 3, .rng = &rng), o.v23, "[2, 3]", "[n, 3, t]");
-    NO(fl_nn_adaptive_avg_pool2d, (0, 3), "[0, 3]");
-    BAD_CALL(fl_nn_adaptive_avg_pool2d, fl_nn_adaptive_avg_pool2d(2, 2), o.v23, "[2, 3]");
-    BAD_CALL(fl_nn_glu, fl_nn_glu(2), o.v23, "axis 2", "[2, 3]");
+    NO_AS(fl_nn_adaptive_avg_pool2d, "fl_nn_adaptive_avg_pool", (0, 3), "[0, 3]");
+    BAD_CALL(fl_nn_adaptive_avg_pool, fl_nn_adaptive_avg_pool2d(2, 2), o.v23, "[2, 3]");
+    ROW_OF(RAISES, "fl_nn_glu", "GLU '0'", !through(fl_nn_glu(2), o.v23), "axis 2", "[2, 3]");
     ROW_OF(RAISES, "fl_nn_glu", "fl_glu", !through(fl_nn_glu(1), o.v23), "axis 1 has 3");
     BAD_CALL(fl_nn_transpose, fl_nn_transpose(0, -3), o.v23, "axis -3", "[2, 3]");
     NO(fl_nn_layer_drop_opt, (1.5, (fl_nn_dropout_opts){0}), "p is 1.5");
@@ -38,6 +38,110 @@ static void rows_of_sequences(void) {
     NO(fl_nn_group_norm_opt, (2, 3, (fl_nn_layer_norm_opts){0}), "2 groups of 3 channels");
     NO(fl_nn_group_norm_opt, (1, 3, (fl_nn_layer_norm_opts){.dtype = FL_U8}), "u8");
     BAD_CALL(fl_nn_group_norm_opt, fl_nn_group_norm(2, 4), o.v23, "[2, 3]", "[n, 4, ...]");
+}
+
+static void rows_of_convolutions(void) {
+    fl_rng rng = {1, 0};
+    const fl_nn_conv1d_opts one = {0};
+    const fl_nn_conv2d_opts two = {0};
+    const fl_nn_conv3d_opts three = {0};
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.causal = true, .pad = 1}), "pad 1");
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.pad = FL_SAME, .pad_end = 2}), "2 at the end");
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.pad_mode = (fl_pad_mode)9}), "mode 9");
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.output_pad = 1}), "output_pad [1]");
+    NO(fl_nn_conv3d_opt, (0, 2, 3, three), "in 0");
+    NO(fl_nn_conv3d_opt, (2, 2, 3, (fl_nn_conv3d_opts){.kernel_w = -1}), "kernel [3, 3, -1]");
+    BAD_CALL(fl_nn_conv3d_opt, fl_nn_conv3d(2, 3, 1, .rng = &rng), o.image_v, "[1, 2, 4, 4]",
+             "[n, 2, d, h, w]");
+    NO(fl_nn_conv_transpose1d_opt, (2, 0, 3, one), "out 0");
+    NO(fl_nn_conv_transpose1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.pad_mode = FL_PAD_REFLECT}), "transposed");
+    BAD_CALL(fl_nn_conv_transpose1d_opt, fl_nn_conv_transpose1d(3, 2, 2, .rng = &rng), o.v23, "[2, 3]",
+             "[n, 3, t]");
+    NO(fl_nn_conv_transpose2d_opt, (3, 2, 3, (fl_nn_conv2d_opts){.groups = 2}), "groups 2");
+    NO(fl_nn_conv_transpose2d_opt, (2, 2, 0, two), "kernel [0, 0]");
+    ROW_OF(RAISES, "fl_nn_conv_transpose2d_opt", "fl_conv_transpose",
+           !through(fl_nn_conv_transpose2d(2, 2, 2, .output_pad = 1, .rng = &rng), o.image_v),
+           "output_pad 1");
+    NO(fl_nn_conv_transpose3d_opt, (2, 2, 3, (fl_nn_conv3d_opts){.dtype = FL_I64}), "i64");
+    NO(fl_nn_pool1d_opt, (0, (fl_nn_pool1d_opts){0}), "kernel 0");
+    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool1d_opts){.norm = -1}), "norm -1");
+    BAD_CALL(fl_nn_pool1d_opt, fl_nn_pool1d(2), o.v23, "[2, 3]", "[n, c, t]");
+    NO(fl_nn_pool3d_opt, (2, (fl_nn_pool3d_opts){.stride = -2}), "stride -2");
+    NO(fl_nn_pool3d_opt, (2, (fl_nn_pool3d_opts){.norm = 2, .average = true}), "norm 2");
+    BAD_CALL(fl_nn_pool3d_opt, fl_nn_pool3d(2), o.image_v, "[1, 2, 4, 4]", "[n, c, d, h, w]");
+    NO(fl_nn_adaptive_avg_pool, (FL_SCALAR_SHAPE), "size []");
+    NO(fl_nn_adaptive_max_pool, (FL_SHAPE(2, 0)), "size [2, 0]");
+    BAD_CALL(fl_nn_adaptive_max_pool, fl_nn_adaptive_max_pool(FL_SHAPE(2)), o.v23, "[2, 3]");
+}
+
+static void rows_of_plain_layers(void) {
+    fl_rng rng = {1, 0};
+    NO_AS(fl_nn_activation_axis, "fl_nn_activation", ("A", NULL, 0), "no function");
+    NO_AS(fl_nn_activation_1, "fl_nn_activation", ("A", "a", NULL, 0), "no function");
+    NO_AS(fl_nn_activation_2, "fl_nn_activation", ("A", "a, b", NULL, 0, 0), "no function");
+    ROW_OF(RAISES, "fl_nn_softmax", "Softmax '0'", !through(fl_nn_softmax(2), o.v23), "axis 2", "[2, 3]");
+    ROW_OF(RAISES, "fl_nn_softmin", "Softmin '0'", !through(fl_nn_softmin(-3), o.v23), "axis -3");
+    NO(fl_nn_hardtanh, (1, 0.5), "from 1 to 0.5");
+    NO(fl_nn_rrelu, (0.5, 0.1, NULL), "from 0.5 to 0.1");
+    NO(fl_nn_prelu_opt, (0, (fl_nn_prelu_opts){0}), "n 0");
+    NO(fl_nn_prelu_opt, (2, (fl_nn_prelu_opts){.dtype = FL_I64}), "i64");
+    BAD_CALL(fl_nn_prelu_opt, fl_nn_prelu(2), o.v23, "[2, 3]", "[n, 2, ...]");
+    BAD_CALL(fl_nn_flatten, fl_nn_flatten(1, 4), o.v23, "axis 4", "[2, 3]");
+    NO(fl_nn_permute, (FL_AXES(0, 0)), "2 axes");
+    BAD_CALL(fl_nn_permute, fl_nn_permute(FL_AXES(2, 1, 0)), o.v23, "[2, 3]", "3 dims");
+    NO(fl_nn_pad_opt, ((fl_pad_opts){.mode = (fl_pad_mode)7}), "mode 7");
+    BAD_CALL(fl_nn_pad_opt, fl_nn_pad(.low = {0, 0, 1}), o.v23, "axis 2", "[2, 3]");
+    NO(fl_nn_precision_cast, (FL_I64), "i64");
+    NO(fl_nn_bilinear_opt, (2, 0, 3, (fl_nn_linear_opts){0}), "in 2 and 0");
+    NO(fl_nn_bilinear_opt, (2, 2, 3, (fl_nn_linear_opts){.dtype = FL_I64}), "i64");
+    ROW(RAISES, "fl_nn_bilinear_opt",
+        !through_all(fl_nn_bilinear(3, 2, 4, .rng = &rng), FL_VARS(o.v23, o.v23)), "[2, 3] and [2, 3]",
+        "[..., 3] and [..., 2]");
+    NO(fl_nn_batch_norm1d_opt, (0, (fl_nn_batch_norm_opts){0}), "0 channels");
+    BAD_CALL(fl_nn_batch_norm1d_opt, fl_nn_batch_norm1d(2), o.v23, "[2, 3]", "[n, 2] or [n, c, t]");
+    NO(fl_nn_batch_norm2d_opt, (2, (fl_nn_batch_norm_opts){.frozen = true, .no_affine = true}), "frozen");
+    BAD_CALL(fl_nn_batch_norm3d_opt, fl_nn_batch_norm3d(2), o.image_v, "[1, 2, 4, 4]", "[n, 2, d, h, w]");
+    NO(fl_nn_instance_norm_opt, (0, (fl_nn_instance_norm_opts){0}), "[0]");
+    BAD_CALL(fl_nn_instance_norm_opt, fl_nn_instance_norm(3), o.v23, "[2, 3]", "[n, 3, t, ...]");
+    NO(fl_nn_normalize_opt, (FL_AXES(1), (fl_nn_normalize_opts){.eps = -1}), "eps -1");
+    BAD_CALL(fl_nn_normalize_opt, fl_nn_normalize(FL_AXES(1, 2)), o.v23, "axis 2", "[2, 3]");
+    NO(fl_nn_weight_norm, (NULL, "weight", 0), NULLS);
+}
+
+/* A linear layer [3] -> [3] that is a stage of its own. */
+static fl_nn_module *stage(void) { return fl_nn_linear(3, 3, .rng = &(fl_rng){1, 0}); }
+
+static bool bad_shortcut(const char *from, const char *to, const char *name, bool project) {
+    fl_nn_module *m = fl_nn_residual(stage(), fl_nn_relu());
+    fl_quiet(+1);
+    const bool ok = fl_nn_shortcut(m, from, to, name, project ? stage() : NULL);
+    fl_quiet(-1);
+    fl_nn_free(m);
+    if (!ok) fl_raise();
+    return ok;
+}
+
+static fl_nn_module *misfit(void) {
+    fl_nn_module *m = fl_nn_residual(stage(), fl_nn_linear(3, 2, .rng = &(fl_rng){1, 0}));
+    fl_nn_shortcut(m, "0", NULL, NULL, NULL);
+    return m;
+}
+
+static void rows_of_containers(void) {
+    NO_AS(fl_nn_module_list_of, "fl_nn_add", (1, &(fl_nn_module *){NULL}), NULLS);
+    BAD_CALL(fl_nn_module_list_of, fl_nn_module_list(fl_nn_relu(), fl_nn_relu()), o.v23, "its 2 children");
+    NO_AS(fl_nn_residual_of, "fl_nn_add", (1, &(fl_nn_module *){NULL}), NULLS);
+    BAD_CALL(fl_nn_residual_of, misfit(), o.v23, "[2, 3] from stage 0", "[2, 2] at the result");
+    ROW(RAISES, "fl_nn_shortcut", !bad_shortcut("2", NULL, NULL, false), "'2'", "Residual");
+    ROW(RAISES, "fl_nn_shortcut", !bad_shortcut("1", "0", NULL, false), "from '1' to '0'");
+    ROW(RAISES, "fl_nn_shortcut", !bad_shortcut("0", NULL, NULL, true), "the projection's name");
+    ROW_OF(RAISES, "fl_nn_shortcut", "fl_nn_add", !bad_shortcut("0", NULL, "1", true),
+           "'1' is there already");
+    NO(fl_nn_shortcut, (NULL, NULL, NULL, NULL, NULL), NULLS);
+    NO(fl_nn_weight_norm, (stage(), "bias", 0), "Linear", "'bias'");
+    NO(fl_nn_weight_norm, (stage(), "weight", 2), "axis 2");
+    NO(fl_nn_summary_opt, (NULL, FL_SHAPE(1), (fl_nn_summary_opts){0}), NULLS);
+    NO_AS(fl_nn_summary_text, "fl_nn_summary", (NULL, FL_VARS(o.v23)), NULLS);
 }
 
 static void rows_of_embeddings(void) {

@@ -274,6 +274,27 @@ static T image_layers(T x) {
                                     fl_nn_gelu(), fl_nn_pool2d(2), fl_nn_view(FL_SHAPE(1, -1))),
                    image_of(x));
 }
+static T more_layers(T x) {
+    fl_rng r = {2, 0};
+    fl_nn_module *down = fl_nn_conv2d(3, 4, 1, .rng = &r);
+    fl_nn_module *block = fl_nn_residual(fl_nn_conv2d(3, 4, 3, .pad = 1, .pad_mode = FL_PAD_EDGE, .rng = &r),
+                                         fl_nn_prelu(4), fl_nn_instance_norm(4, .affine = true));
+    const bool ok = block && fl_nn_shortcut(block, NULL, NULL, "down", down);
+    if (!block) fl_nn_free(down);
+    fl_nn_module *net = fl_nn_sequential(
+        fl_nn_weight_norm(fl_nn_conv_transpose2d(2, 3, 2, .rng = &r), "weight", 0), block,
+        fl_nn_batch_norm2d(4, .frozen = true), fl_nn_adaptive_max_pool(FL_SHAPE(2, 1)), fl_nn_flatten(1, -1),
+        fl_nn_normalize(FL_AXES(1)), fl_nn_softplus(0, 0));
+    return either(ok || !block || fl_error(), through(net, image_of(x)));
+}
+static T summarised(T x) {
+    fl_nn_module *m = x ? dense(&(fl_rng){2, 0}) : NULL;
+    char *text = m ? fl_nn_summary_text(m, FL_VARS(fv_const(fl_zeros(FL_SHAPE(2, 6), FL_F32)))) : NULL;
+    T t = text ? fl_from_host(text, FL_SHAPE((int64_t)strlen(text)), FL_U8) : NULL;
+    fl_heap_free(text);
+    fl_nn_free(m);
+    return t;
+}
 static T formatted(T x) {
     char text[2000] = "";
     fl_nn_module *m = x ? dense(&(fl_rng){2, 0}) : NULL;
@@ -438,6 +459,8 @@ static const struct {
     S(backward_of_compositions),
     S(layers),
     S(image_layers),
+    S(more_layers),
+    S(summarised),
     S(formatted),
     S(losses),
     S(initialised),

@@ -461,6 +461,7 @@ static int rates(parity_case *c, fl_var **y) {
 #include "parity_move.h"
 #include "parity_neural.h"
 #include "parity_layers.h"
+#include "parity_modules.h"
 
 /* >>the table: op, its output as a variable (CONST_OF: of a tensor, without gradient) ---------- */
 
@@ -556,6 +557,7 @@ static const op_line table[] = {
     MOVE_PARITY
     NEURAL_PARITY
     LAYERS_PARITY
+    MODULES_PARITY
     {"max_pool2d", max_pool2d, 0},
     {"sort", sort, 0},
     {"argsort", argsort, 0},

@@ -1555,6 +1555,156 @@ layer("nn_ctc", lambda x, y, xn, yn, reduction, blank: F.ctc_loss(x.log_softmax(
     lambda g: torch.tensor([8, 7]), lambda g: torch.tensor([3, 1])], dict(reduction=r, blank=3))
     for r in ("mean", "sum")], dtypes="f64", diff=[0], tol=64, grad=1)
 
+# --- more layers of fl/nn -------------------------------------------------------------------------
+
+group("modules")
+PAD_MODES = ["constant", "replicate", "reflect", "symmetric", "circular"]
+
+
+def around(x, low, high, mode):
+    """F.pad over the last dims, of which low and high have an entry each."""
+    pads = [n for pair in reversed(list(zip(low, high))) for n in pair]
+    return F.pad(x, pads, mode=PAD_MODES[mode])
+
+
+def any_conv(x, w, b=None, *, transposed, stride, pad, end, dilation, output_pad, groups, mode):
+    d = x.dim() - 2
+    if transposed:
+        return getattr(F, f"conv_transpose{d}d")(x, w, b, stride, pad, output_pad, groups, dilation)
+    return getattr(F, f"conv{d}d")(around(x, pad, end, mode), w, b, stride, 0, dilation, groups)
+
+
+def conv_case(x, w, bias=1, groups=1, **k):
+    d = len(x) - 2
+    args = dict(transposed=0, stride=1, pad=0, end=None, dilation=1, output_pad=0, groups=groups, mode=0)
+    args.update(k)
+    if args["end"] is None:
+        args["end"] = args["pad"]
+    for name in ("stride", "pad", "end", "dilation", "output_pad"):
+        args[name] = args[name] if isinstance(args[name], list) else [args[name]] * d
+    out = w[1] * groups if args["transposed"] else w[0]
+    return [x, w] + ([(out,)] if bias else []), args
+
+
+layer("nn_conv", any_conv, [
+    conv_case((2, 2, 7), (3, 2, 3), pad=4, end=0, dilation=2), # causal
+    conv_case((2, 2, 7), (2, 2, 3), pad=1, end=3, stride=2, bias=0),
+    conv_case((1, 2, 7), (4, 1, 3), pad=2, mode=2, groups=2),
+    conv_case((1, 2, 5, 4), (2, 2, 3, 2), pad=[2, 1], stride=[2, 1], mode=4),
+    conv_case((1, 2, 5, 4), (2, 2, 3, 3), pad=1, mode=1),
+    conv_case((1, 2, 4, 3, 5), (2, 2, 2, 1, 3), pad=[1, 0, 1], stride=[1, 2, 2]),
+    conv_case((1, 2, 3, 3, 3), (4, 1, 2, 2, 2), groups=2, dilation=2, bias=0, pad=1),
+    conv_case((2, 3, 5), (3, 2, 3), transposed=1, stride=2, pad=1, output_pad=1),
+    conv_case((1, 4, 3, 4), (4, 2, 3, 2), transposed=1, stride=[2, 3], pad=[1, 0], output_pad=[1, 2],
+        groups=2),
+    conv_case((1, 2, 3, 3), (2, 3, 2, 2), transposed=1, dilation=2, bias=0),
+    conv_case((1, 2, 2, 3, 2), (2, 2, 2, 2, 3), transposed=1, stride=[1, 2, 2], output_pad=[0, 1, 0])],
+    dtypes="f64", tol=32)
+
+
+def any_pool(x, kernel, stride, pad, average, ignore_pad, norm):
+    d = x.dim() - 2
+    if norm:  # F.lp_pool1d and 2d take no padding, and there is no 3d
+        ones = torch.ones(1, 1, *kernel, dtype=x.dtype)
+        each = x.reshape(-1, 1, *x.shape[2:]) ** norm
+        y = getattr(F, f"conv{d}d")(each, ones, None, stride, pad) ** (1 / norm)
+        return y.reshape(*x.shape[:2], *y.shape[2:])
+    if average:
+        return getattr(F, f"avg_pool{d}d")(x, kernel, stride, pad, False, not ignore_pad)
+    return getattr(F, f"max_pool{d}d")(x, kernel, stride, pad)
+
+
+def pool_case(shape, kernel, stride, pad, average=0, ignore_pad=0, norm=0.0):
+    return (lambda g: g.distinct(*shape) if not norm else g.f(*shape, lo=0.2),), dict(kernel=kernel,
+        stride=stride, pad=pad, average=average, ignore_pad=ignore_pad, norm=norm)
+
+
+layer("nn_pool", any_pool, [pool_case((2, 2, 7), [3], [2], [1]), pool_case((1, 2, 7), [2], [2], [0], 1),
+    pool_case((1, 2, 5), [3], [1], [1], 1, 1), pool_case((1, 2, 6, 5), [3, 2], [2, 1], [1, 0]),
+    pool_case((1, 2, 4, 4), [2, 2], [2, 2], [1, 1], 1, 1), pool_case((1, 1, 4, 5, 4), [2, 3, 2], [2, 1, 2],
+    [1, 0, 1]), pool_case((1, 2, 4, 4, 4), [2, 2, 2], [2, 2, 2], [0, 0, 0], 1),
+    pool_case((2, 2, 6), [2], [2], [0], norm=2.0), pool_case((1, 2, 4, 5), [2, 3], [2, 1], [0, 0], norm=3.0)],
+    dtypes="f64", tol=64)
+layer("nn_adaptive_pool", lambda x, size, largest: getattr(F, f"adaptive_{'max' if largest else 'avg'}_pool"
+    f"{len(size)}d")(x, size), [((lambda g, s=s: g.distinct(*s),), dict(size=n, largest=m)) for s, n in
+    (((2, 2, 7), [3]), ((1, 2, 5, 4), [2, 3]), ((1, 2, 3, 4, 5), [2, 2, 3])) for m in (0, 1)], dtypes="f64")
+
+
+def frozen_or_not(x, w, b, mean, var, train, momentum, eps, frozen):
+    return batch_norm(x, w, b, mean, var, train and not frozen, momentum, eps)
+
+
+loose("nn_batch_norm", frozen_or_not, lambda g: [(*c[:-1], dict(c[-1], frozen=0)) for c in batch_norm_cases(g)
+    if c[0].dim() != 4], diff=[0, 1, 2], tol=32)
+loose("nn_batch_norm.frozen", frozen_or_not, lambda g: [(*c[:-1], dict(c[-1], frozen=1))
+    for c in batch_norm_cases(g)], diff=[0], tol=32)
+layer("nn_instance_norm", lambda x, w=None, b=None, *, eps: F.instance_norm(x, weight=w, bias=b, eps=eps),
+    [([(2, 3, 5)], dict(eps=1e-5)), ([(1, 2, 3, 4), (2,), (2,)], dict(eps=0.1)),
+    ([(1, 2, 2, 3, 2)], dict(eps=1e-5))], dtypes="f64", tol=64)
+layer("nn_rms_norm_default", lambda x, w: x * (x.square().mean(-1, keepdim=True) +
+    torch.finfo(x.dtype).eps).rsqrt() * w, [([(2, 4), (4,)], {})], dtypes="f32", tol=32)
+layer("nn_bilinear", lambda x, y, w, b=None: F.bilinear(x, y, w, b), [([(3, 2), (3, 4), (5, 2, 4), (5,)], {}),
+    ([(2, 3, 2), (2, 3, 1), (3, 2, 1)], {})], dtypes="f64", tol=32)
+
+
+def plain_activation(x, kind, a, b):
+    n = torch.nn
+    made = {"relu": n.ReLU, "relu6": n.ReLU6, "gelu": n.GELU, "gelu_tanh": lambda: n.GELU("tanh"),
+        "tanh": n.Tanh, "sigmoid": n.Sigmoid, "silu": n.SiLU, "mish": n.Mish, "selu": n.SELU,
+        "softsign": n.Softsign, "logsigmoid": n.LogSigmoid, "tanhshrink": n.Tanhshrink,
+        "hardsigmoid": n.Hardsigmoid, "hardswish": n.Hardswish, "leaky_relu": n.LeakyReLU, "elu": n.ELU,
+        "celu": n.CELU, "swish": lambda b=1.0: lambda x: x * torch.sigmoid(b * x), "hardshrink": n.Hardshrink,
+        "softshrink": n.Softshrink, "softplus": n.Softplus, "threshold": n.Threshold, "hardtanh": n.Hardtanh,
+        "softmax": n.Softmax, "softmin": n.Softmin, "log_softmax": n.LogSoftmax, "glu": n.GLU,
+        "rrelu": lambda *a: n.RReLU(*a).eval()}[kind]
+    return made(*([] if a == 0 else [a] if b == 0 else [a, b]))(x)
+
+
+ACTIVATIONS = [(kind, 0, 0) for kind in ("relu relu6 gelu gelu_tanh tanh sigmoid silu mish selu softsign "
+    "logsigmoid tanhshrink hardsigmoid hardswish leaky_relu elu celu swish hardshrink softshrink softplus "
+    "hardtanh rrelu").split()] + [("leaky_relu", 0.2, 0), ("elu", 0.7, 0), ("celu", 0.6, 0),
+    ("swish", 1.7, 0), ("hardshrink", 0.3, 0), ("softshrink", 0.3, 0), ("softplus", 2.0, 1.0), ("threshold", 0.2, -3.0),
+    ("hardtanh", -0.6, 1.2), ("rrelu", 0.1, 0.5), ("softmax", 1, 0), ("softmax", -1, 0), ("softmin", 1, 0),
+    ("log_softmax", 1, 0), ("glu", 1, 0)]
+layer("nn_activation", plain_activation, [([(2, 4, 3)], dict(kind=k, a=a, b=b)) for k, a, b in ACTIVATIONS],
+    dtypes="f64", tol=32, grad=1)
+layer("nn_prelu", F.prelu, [([(2, 3, 4), (1,)], {}), ([(2, 3, 4), (3,)], {}), ([(5,), (1,)], {})],
+    dtypes="f64")
+
+
+def normalized(x, axes, p, eps, value):
+    return value * x / torch.linalg.vector_norm(x, p, axes, keepdim=True).clamp_min(eps)
+
+
+layer("nn_normalize", normalized, [([(2, 3, 4)], dict(axes=a, p=p, eps=e, value=v)) for a, p, e, v in
+    (([1], 2.0, 1e-12, 1.0), ([0, 2], 2.0, 1e-12, 3.0), ([-1], 3.0, 1e-12, 1.0), ([1], 1.0, 50.0, 1.0))],
+    dtypes="f64", tol=32)
+
+
+def weight_normed(x, v, g, b, axis):
+    # torch._weight_norm's second derivative is wrong in 1.13
+    w = v * (g / v.norm(2, [d for d in range(v.dim()) if d != axis], keepdim=True))
+    return F.linear(x, w, b) if x.dim() == 2 else F.conv2d(x, w, b)
+
+
+layer("nn_weight_norm", weight_normed, [([(2, 3), (4, 3), (4, 1), (4,)], dict(axis=0)),
+    ([(2, 3), (4, 3), (1, 3), (4,)], dict(axis=1)),
+    ([(1, 2, 4, 4), (3, 2, 2, 3), (3, 1, 1, 1), (3,)], dict(axis=0))], dtypes="f64", tol=32)
+
+
+def residual(x, w0, b0, w1, b1, p, pb):
+    first = F.linear(x, w0, b0)
+    second = F.linear(first.relu() + x, w1, b1)  # the input comes before stage "second"
+    return second + F.linear(first, p, pb)       # "first" goes to the result, projected
+
+
+layer("nn_residual", residual, [([(2, 3), (3, 3), (3,), (4, 3), (4,), (4, 3), (4,)], {})],
+    dtypes="f64", tol=32)
+layer("nn_pad", lambda x, low, high, mode, value: around(x, low, high, mode) if mode else F.pad(x,
+    [n for pair in reversed(list(zip(low, high))) for n in pair], value=value),
+    [([(1, 2, 4, 3)], dict(low=[1, 2], high=[0, 1], mode=m, value=0.0)) for m in (0, 1, 2, 4)] +
+    [([(2, 4)], dict(low=[2], high=[1], mode=0, value=1.5))], dtypes="f64")
+
 # --- training -------------------------------------------------------------------------------------
 
 group("train")
@@ -1612,6 +1762,30 @@ initialiser("init_default_linear", [({}, torch.tensor([1, -1, 0,
     1 / math.sqrt(3)]) / math.sqrt(FAN_IN))])
 initialiser("init_default_conv2d", [({}, torch.tensor([1, -1, 0,
     1 / math.sqrt(3)]) / math.sqrt(FAN_IN))])
+
+
+def cnn_curve(x, target, *p):
+    """Losses of ten steps of a network with most kinds of layers; p in the order of its parameters."""
+    p = [q.detach().clone().requires_grad_() for q in p]
+    optim, out = torch.optim.SGD(p, 0.1, 0.9), []
+    for _ in range(10):
+        h = F.max_pool2d(F.relu(F.group_norm(F.conv2d(x, p[0], p[1], padding=1), 2, p[2], p[3])), 2)
+        h = F.batch_norm(F.conv2d(h, p[4], padding=1, groups=2), None, None, p[5], p[6], True)
+        h = F.conv_transpose2d(F.prelu(h, p[7]), p[8], p[9], 2, 1, 1)
+        h = F.adaptive_avg_pool2d(F.celu(F.instance_norm(h, weight=p[10], bias=p[11])), 2)
+        w = torch._weight_norm(p[12], p[14], 0)
+        loss = F.cross_entropy(F.linear(h.flatten(1), w, p[13]), target)
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+        out.append(loss.detach())
+    return torch.stack(out)
+
+
+CNN = [(4, 2, 3, 3), (4,), (4,), (4,), (6, 2, 3, 3), (6,), (6,), (1,), (6, 3, 3, 3), (3,), (3,), (3,),
+    (5, 12), (5,), (5, 1)]
+loose("train_cnn", cnn_curve, lambda g: [(g.f(4, 2, 8, 8, d=d), torch.tensor([0, 3, 1, 4]),
+    *[g.f(*s, lo=-0.5, hi=0.5, d=d) for s in CNN]) for d in ("f64", "f32")], grad=0, tol=4096)
 
 
 def trajectory(make):

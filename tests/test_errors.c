@@ -1186,7 +1186,8 @@ static void rows_of_layers(void) {
     NO(fl_nn_pool2d_opt, (INT64_MIN, (fl_nn_pool2d_opts){0}), "kernel -9223372036854775808");
     ROW(RAISES, "fl_nn_pool2d_opt", !through(fl_nn_pool2d(2), o.v23), "[2, 3]");
     NO(fl_nn_activation, ("A", NULL), "no function");
-    ROW(RAISES, "fl_nn_log_softmax", !through(fl_nn_log_softmax(2), o.v23), "axis 2", "[2, 3]");
+    ROW_OF(RAISES, "fl_nn_log_softmax", "LogSoftmax '0'", !through(fl_nn_log_softmax(2), o.v23), "axis 2",
+           "[2, 3]");
     NO(fl_nn_dropout_opt, (1.5, (fl_nn_dropout_opts){0}), "p is 1.5");
     NO(fl_nn_dropout_opt, ((double)NAN, (fl_nn_dropout_opts){0}), "nan");
     NO(fl_nn_batch_norm2d_opt, (0, (fl_nn_batch_norm_opts){0}), "0 channels");
@@ -1506,7 +1507,8 @@ static void (*const groups[])(void) = {
     rows_of_formulas, rows_of_reductions, rows_of_composed_reductions, rows_of_order,
     rows_of_indexing, rows_of_convolution, rows_of_pooling, rows_of_softmax, rows_of_randomness,
     rows_of_steps, rows_of_variables, rows_of_backward, rows_of_var_movement, rows_of_modules,
-    rows_of_layers, rows_of_sequences, rows_of_embeddings, rows_of_attention,
+    rows_of_layers, rows_of_sequences, rows_of_convolutions, rows_of_plain_layers, rows_of_containers,
+    rows_of_embeddings, rows_of_attention,
     rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
     rows_of_optim, rows_of_files,
     rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes, rows_of_masks,
@@ -1560,6 +1562,9 @@ TEST(backward) { run_rows(rows_of_backward); }
 TEST(movement_of_variables) { run_rows(rows_of_var_movement); }
 TEST(modules) { run_rows(rows_of_modules); }
 TEST(layers) { run_rows(rows_of_layers); }
+TEST(convolution_layers) { run_rows(rows_of_convolutions); }
+TEST(plain_layers) { run_rows(rows_of_plain_layers); }
+TEST(containers) { run_rows(rows_of_containers); }
 TEST(sequences) { run_rows(rows_of_sequences); }
 TEST(embeddings) { run_rows(rows_of_embeddings); }
 TEST(attention) { run_rows(rows_of_attention); }
@@ -1629,11 +1634,34 @@ static const char *const cannot_fail[] = {
     "fl_int",
     "fv_num",
     "fl_mem_failing",
+    "fl_nn_identity",
     "fl_nn_relu",
+    "fl_nn_relu6",
     "fl_nn_gelu",
+    "fl_nn_gelu_tanh",
     "fl_nn_tanh",
     "fl_nn_sigmoid",
+    "fl_nn_silu",
+    "fl_nn_mish",
+    "fl_nn_selu",
+    "fl_nn_softsign",
+    "fl_nn_logsigmoid",
+    "fl_nn_tanhshrink",
+    "fl_nn_hardsigmoid",
+    "fl_nn_hardswish",
+    "fl_nn_leaky_relu",
+    "fl_nn_elu",
+    "fl_nn_celu",
+    "fl_nn_swish",
+    "fl_nn_hardshrink",
+    "fl_nn_softshrink",
+    "fl_nn_softplus",
+    "fl_nn_threshold",
     "fl_nn_print",
+    /* they read or set what this thread has */
+    "fl_nn_watch_calls",
+    "fl_nn_activation_of",
+    "fl_nn_is_sequential",
     /* for types, slots and managers of one's own: they take what the library made, unchecked */
     "fl_obj_free",
     "fl_obj_keep",
@@ -1643,6 +1671,8 @@ static const char *const cannot_fail[] = {
     "fl_out_make",
     "fl_nn_param_at",
     "fl_nn_add_affine",
+    "fl_nn_add_uniform",
+    "fl_nn_per_dim",
     "fl_nn_made",
     "fl_nn_made_with",
     "fl_nn_put",

@@ -21,6 +21,10 @@ static void check_nothing_live(void) {
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
+static void ignore(const char *text, void *user) {
+    (void)text, (void)user;
+}
+
 static fl_var *plus_one(fl_var *x) { return fv_add(x, fv_num(1)); }
 
 TEST(layer_drop_leaves_out_children) {
@@ -281,11 +285,11 @@ TEST(printing) {
         "(self_attn): MultiheadAttention(4, 2, dropout=0",
         "(out_proj): Linear(in_features=4, out_features=4, bias=True)",
         "(drop_path): DropPath(p=0.1)",
-        "(4): Conv1d(4, 6, kernel_size=(3,), stride=(1,), padding=1)",
+        "(4): Conv1d(4, 6, kernel_size=(3,), stride=(1,), padding=(1,))",
         "(5): GLU(dim=1)",
         "(6): Transpose(1, -1)",
         "(7): GroupNorm(2, 4, eps=1e-05, affine=True)",
-        "(8): RMSNorm((4,), eps=1e-05, elementwise_affine=True)",
+        "(8): RMSNorm((4,), eps=None, elementwise_affine=True)",
         "(9): Capsules(2 x 3 to 4 x 5, rounds=3)",
         "AdaptiveLogSoftmaxWithLoss(8, cutoffs=(2, 4), div_value=4",
         "AdaptiveAvgPool2d(output_size=(1, 2))",
@@ -293,6 +297,297 @@ TEST(printing) {
     CHECK(fl_nn_format(m, text, sizeof text) < (int64_t)sizeof text);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) CHECK_STR(text, parts[i]);
     fl_nn_free(m);
+    check_nothing_live();
+}
+
+static fl_var *twice_plus(fl_var *x, double factor, double shift) {
+    return fv_add(fv_mul(x, fv_num(factor)), fv_num(shift));
+}
+
+TEST(printing_as_pytorch_does) {
+    fl_rng rng = {1, 0};
+    fl_nn_module *list = fl_nn_module_list(
+        fl_nn_conv3d(2, 4, 3, .kernel_h = 2, .stride_w = 2, .pad = 1, .groups = 2),
+        fl_nn_conv1d(2, 4, 3, .causal = true, .dilation = 2),
+        fl_nn_conv2d(2, 4, 3, .pad = FL_SAME, .no_bias = true),
+        fl_nn_conv_transpose2d(2, 4, 3, .stride = 2, .output_pad = 1),
+        fl_nn_conv1d(2, 4, 3, .pad = 1, .pad_mode = FL_PAD_REFLECT),
+        fl_nn_pool3d(2), fl_nn_pool1d(3, .stride = 2, .norm = 2), fl_nn_adaptive_max_pool(FL_SHAPE(3)),
+        fl_nn_batch_norm1d(3), fl_nn_batch_norm2d(3, .frozen = true), fl_nn_instance_norm(3),
+        fl_nn_softplus(0, 0), fl_nn_softmax(1),
+        fl_nn_leaky_relu(FL_ZERO), fl_nn_prelu(2), fl_nn_rrelu(0, 0, &rng),
+        fl_nn_activation_2("Scale", "factor, shift", twice_plus, 2, 1), fl_nn_bilinear(2, 3, 4),
+        fl_nn_permute(FL_AXES(0, 2, 1)), fl_nn_flatten(1, -1), fl_nn_normalize(FL_AXES(1)),
+        fl_nn_pad(.low = {0, 1}, .mode = FL_PAD_EDGE), fl_nn_precision_cast(FL_BF16),
+        fl_nn_weight_norm(fl_nn_linear(2, 3), "weight", 0), fl_nn_identity());
+    fl_nn_module *residual = fl_nn_add(list, NULL, fl_nn_residual(fl_nn_relu()));
+    CHECK(fl_nn_shortcut(residual, NULL, NULL, "down", fl_nn_linear(1, 1)));
+    static const char *const lines[] = {
+        "ModuleList(",
+        "  (0): Conv3d(2, 4, kernel_size=(3, 2, 2), stride=(1, 1, 2), padding=(1, 1, 1), groups=2)",
+        "  (1): Conv1d(2, 4, kernel_size=(3,), stride=(1,), padding=(4, 0), dilation=(2,))",
+        "  (2): Conv2d(2, 4, kernel_size=(3, 3), stride=(1, 1), padding=same, bias=False)",
+        "  (3): ConvTranspose2d(2, 4, kernel_size=(3, 3), stride=(2, 2), output_padding=(1, 1))",
+        "  (4): Conv1d(2, 4, kernel_size=(3,), stride=(1,), padding=(1,), padding_mode=reflect)",
+        "  (5): MaxPool3d(kernel_size=2, stride=2, padding=0)",
+        "  (6): LPPool1d(norm_type=2, kernel_size=3, stride=2, padding=0)",
+        "  (7): AdaptiveMaxPool1d(output_size=(3,))",
+        "  (8): BatchNorm1d(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)",
+        "  (9): FrozenBatchNorm2d(3, eps=1e-05)",
+        "  (10): InstanceNorm(3, eps=1e-05, affine=False)",
+        "  (11): Softplus(beta=1, threshold=20)",
+        "  (12): Softmax(dim=1)",
+        "  (13): LeakyReLU(negative_slope=0)",
+        "  (14): PReLU(num_parameters=2)",
+        "  (15): RReLU(lower=0.125, upper=0.333333)",
+        "  (16): Scale(factor=2, shift=1)",
+        "  (17): Bilinear(in1_features=2, in2_features=3, out_features=4, bias=True)",
+        "  (18): Permute(0, 2, 1)",
+        "  (19): Flatten(start_dim=1, end_dim=-1)",
+        "  (20): Normalize(p=2, dim=(1), eps=1e-12)",
+        "  (21): Pad((0, 0), (1, 0), mode=replicate)",
+        "  (22): PrecisionCast(bf16)",
+        "  (23): Linear(in_features=2, out_features=3, bias=True)",
+        "  (24): Identity()",
+        "  (25): Residual(input to result by down",
+        "    (0): ReLU()",
+        "    (down): Linear(in_features=1, out_features=1, bias=True)",
+        "  )",
+        ")"};
+    char text[4096], want[4096] = "";
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        snprintf(want + strlen(want), sizeof want - strlen(want), "%s%s", i ? "\n" : "", lines[i]);
+    fl_nn_format(list, text, sizeof text);
+    CHECK_STR(text, want);
+    CHECK_EQ_INT(strlen(text), strlen(want));
+    fl_nn_free(list);
+    check_nothing_live();
+}
+
+/* Uniform within bound of 0, and really as far as that. */
+static void check_uniform(fl_nn_module *m, const char *name, double bound) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fv_value(fl_nn_get_param(m, name));
+    const double n = (double)fl_numel(t);
+    const double far = item(fl_amax(fl_abs(t), FL_ALL_AXES));
+    CHECK(far <= bound && far > bound * (1 - 12 / n));
+    CHECK_NEAR(item(fl_mean(t, FL_ALL_AXES)), 0, 5 * bound / sqrt(3 * n));
+    CHECK_NEAR(item(fl_mean(fl_square(t), FL_ALL_AXES)), bound * bound / 3,
+               5 * bound * bound * sqrt(4 / (45 * n)));
+    fl_scope_end(&s);
+}
+
+static void check_constant(fl_tensor *t, double value) {
+    fl_scope s = fl_scope_begin();
+    CHECK(t && item(fl_amin(t, FL_ALL_AXES)) == value && item(fl_amax(t, FL_ALL_AXES)) == value);
+    fl_scope_end(&s);
+}
+
+TEST(initial_values_are_pytorchs) {
+    fl_rng rng = {21, 0};
+    fl_nn_module *all[] = {fl_nn_conv1d(8, 40, 5, .groups = 2, .dtype = FL_F64, .rng = &rng),
+                           fl_nn_conv3d(4, 30, 3, .dtype = FL_F64, .rng = &rng),
+                           fl_nn_conv_transpose1d(30, 8, 5, .groups = 2, .dtype = FL_F64, .rng = &rng),
+                           fl_nn_conv_transpose2d(20, 10, 3, .dtype = FL_F64, .rng = &rng),
+                           fl_nn_conv_transpose3d(10, 6, 3, .dtype = FL_F64, .rng = &rng),
+                           fl_nn_bilinear(9, 16, 20, .dtype = FL_F64, .rng = &rng)};
+    static const double fan[] = {4 * 5, 4 * 27, 4 * 5, 10 * 9, 6 * 27, 9};
+    static const int64_t bias[] = {40, 30, 8, 10, 6, 20};
+    for (int i = 0; i < 6; i++) {
+        check_uniform(all[i], "weight", 1 / sqrt(fan[i]));
+        fl_scope s = fl_scope_begin();
+        fl_tensor *b = fv_value(fl_nn_get_param(all[i], "bias"));
+        CHECK_EQ_INT(fl_numel(b), bias[i]);
+        CHECK(item(fl_amax(fl_abs(b), FL_ALL_AXES)) <= 1 / sqrt(fan[i]));
+        CHECK(item(fl_amax(fl_abs(b), FL_ALL_AXES)) > 0.5 / sqrt(fan[i]));
+        fl_scope_end(&s);
+        fl_nn_free(all[i]);
+    }
+    fl_nn_module *frozen = fl_nn_batch_norm3d(3, .frozen = true);
+    fl_nn_module *p = fl_nn_prelu(4), *q = fl_nn_prelu(1, .init = FL_ZERO);
+    fl_nn_module *affine = fl_nn_instance_norm(2, .affine = true), *plain = fl_nn_instance_norm(2);
+    check_constant(fl_nn_get_buffer(frozen, "weight"), 1);
+    check_constant(fl_nn_get_buffer(frozen, "bias"), 0);
+    check_constant(fl_nn_get_buffer(frozen, "running_mean"), 0);
+    check_constant(fl_nn_get_buffer(frozen, "running_var"), 1);
+    CHECK_EQ_INT(frozen->n_buffer, 4);
+    CHECK_EQ_INT(frozen->n_param, 0);
+    check_constant(fv_value(fl_nn_get_param(p, "weight")), 0.25);
+    check_constant(fv_value(fl_nn_get_param(q, "weight")), 0);
+    check_constant(fv_value(fl_nn_get_param(affine, "weight")), 1);
+    CHECK_EQ_INT(plain->n_param, 0);
+    fl_nn_module *others[] = {frozen, p, q, affine, plain};
+    for (int i = 0; i < 5; i++) fl_nn_free(others[i]);
+    check_nothing_live();
+}
+
+TEST(weight_norm_starts_where_the_layer_was) {
+    fl_rng rng = {2, 0};
+    fl_nn_module *m = fl_nn_conv2d(3, 4, 3, .dtype = FL_F64, .rng = &rng);
+    fl_nn_module *net = fl_nn_sequential(m, fl_nn_relu());
+    fl_scope s = fl_scope_begin();
+    fl_var *x = reals(FL_SHAPE(1, 3, 5, 5), 6), *before = fl_nn_forward(net, x);
+    CHECK(fl_nn_weight_norm(m, "weight", -4) == m);
+    CHECK_NEAR(apart(fv_value(fl_nn_forward(net, x)), fv_value(before)), 0, 1e-14);
+    static const char *const names[] = {"0.weight_v", "0.bias", "0.weight_g"};
+    for (int i = 0; i < 3; i++) CHECK(fl_nn_get_param(net, names[i]) == m->param[i].var);
+    CHECK(!fl_nn_get_param(net, "0.weight"));
+    char text[64];
+    CHECK_STR(fl_nn_shape_text(m->param[2].var, text), "[4, 1, 1, 1]");
+    /* twice as long: twice the output, without the bias */
+    fl_assign(fv_value(m->param[1].var), fl_num(0));
+    before = fl_nn_forward(net, x);
+    fl_assign(fv_value(m->param[2].var), fl_mul(fv_value(m->param[2].var), fl_num(2)));
+    CHECK_NEAR(apart(fv_value(fl_nn_forward(net, x)), fl_mul(fv_value(before), fl_num(2))), 0, 1e-13);
+    fl_scope_end(&s);
+    fl_nn_free(net);
+    check_nothing_live();
+}
+
+TEST(rrelu_draws_a_slope_for_each_number) {
+    enum { N = 10000 };
+    fl_rng rng = {4, 0};
+    fl_nn_module *m = fl_nn_rrelu(0.2, 0.4, &rng);
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_full(FL_SHAPE(N), -1, FL_F64)), *y = fl_nn_forward(m, x);
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+    fl_tensor *slope = fv_grad(x);
+    CHECK_NEAR(apart(slope, fl_neg(fv_value(y))), 0, 0);
+    CHECK_NEAR(item(fl_mean(slope, FL_ALL_AXES)), 0.3, 5 * 0.2 / sqrt(12.0 * N));
+    CHECK(item(fl_amin(slope, FL_ALL_AXES)) >= 0.2 && item(fl_amax(slope, FL_ALL_AXES)) < 0.4);
+    CHECK(item(fl_std(slope, FL_ALL_AXES, 1)) > 0.05);
+    fl_nn_train(m, false);
+    check_constant(fv_value(fl_nn_forward(m, x)), -(0.2 + 0.4) / 2);
+    fl_scope_end(&s);
+    fl_nn_free(m);
+    check_nothing_live();
+}
+
+TEST(layers_that_move_numbers) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = reals(FL_SHAPE(2, 3, 4), 1);
+    char text[64];
+    fl_nn_module *flat = fl_nn_flatten(1, -1), *order = fl_nn_permute(FL_AXES(2, 0, 1));
+    fl_nn_module *same = fl_nn_identity();
+    fl_nn_module *narrow = fl_nn_precision_cast(FL_F32);
+    CHECK_STR(fl_nn_shape_text(fl_nn_forward(flat, x), text), "[2, 12]");
+    CHECK_STR(fl_nn_shape_text(fl_nn_forward(order, x), text), "[4, 2, 3]");
+    CHECK(fl_nn_forward(same, x) == x);
+    const fl_vars two = fl_nn_forward_vars(narrow, FL_VARS(x, x));
+    CHECK_EQ_INT(two.n, 2);
+    CHECK_EQ_INT(fv_value(two.v[1])->dtype, FL_F32);
+    fl_nn_module *all[] = {flat, order, same, narrow};
+    for (int i = 0; i < 4; i++) fl_nn_free(all[i]);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+/* hardtanh's gradient is 0 at its bounds, as PyTorch's. */
+TEST(hardtanh_at_its_bounds) {
+    fl_nn_module *m = fl_nn_hardtanh(0, 0);
+    fl_scope s = fl_scope_begin();
+    static const float in[] = {-2, -1, 0, 1, NAN}, out[] = {-1, -1, 0, 1, NAN}, slope[] = {0, 0, 1, 0, 0};
+    fl_var *x = fv_param(fl_from_host(in, FL_SHAPE(5), FL_F32)), *y = fl_nn_forward(m, x);
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+    float got[2][5];
+    fl_to_host(fv_value(y), got[0], sizeof got[0]);
+    fl_to_host(fv_grad(x), got[1], sizeof got[1]);
+    for (int i = 0; i < 5; i++) {
+        CHECK(got[0][i] == out[i] || (isnan(got[0][i]) && isnan(out[i])));
+        CHECK(got[1][i] == slope[i]);
+    }
+    fl_scope_end(&s);
+    fl_nn_free(m);
+    check_nothing_live();
+}
+
+/* ---- the summary ---- */
+
+/* A module that writes to its buffer and draws from the process's generator, whatever its mode. */
+static fl_vars noisy_forward(fl_nn_module *m, fl_vars in) {
+    fl_assign(m->buffer[0].tensor, fl_add(m->buffer[0].tensor, fl_num(1)));
+    return FL_VARS(fv_add(in.v[0], fv_const(fl_normal(FL_SHAPE(1), 0, 1, FL_F32, NULL))));
+}
+
+static int calls_seen;
+static void count_call(const fl_call *c, void *user) {
+    (void)c, (void)user;
+    calls_seen++;
+}
+
+TEST(summary_says_what_runs_and_leaves_no_trace) {
+    fl_nn_module *noisy = fl_nn_function("Noisy", noisy_forward, NULL, NULL);
+    fl_scope s = fl_scope_begin();
+    fl_nn_add_buffer(noisy, "calls", fl_zeros(FL_SHAPE(1), FL_F32));
+    fl_nn_module *block =
+        fl_nn_residual(fl_nn_conv2d(4, 4, 3, .pad = 1, .no_bias = true), fl_nn_batch_norm2d(4));
+    CHECK(fl_nn_shortcut(block, NULL, NULL, NULL, NULL));
+    fl_nn_module *net = fl_nn_sequential(fl_nn_conv2d(1, 4, 3, .stride = 2), fl_nn_relu(), block,
+                                         fl_nn_conv_transpose2d(4, 2, 2), fl_nn_flatten(1, -1),
+                                         fl_nn_linear(32, 5), noisy);
+    fl_nn_add(noisy, "unused", fl_nn_linear(2, 2));
+    fl_nn_add(net, "tied", fl_nn_sequential_of(0, NULL));
+    fl_nn_add_param(fl_nn_find(net, "tied"), "weight", fl_nn_get_param(net, "5.weight"));
+    fl_nn_train(block, false); /* a mode of its own */
+    fl_seed(5);
+    const fl_rng rng = fl_rng_state();
+    fl_call_hook(count_call, NULL, NULL);
+    fl_nn_train(fl_nn_find(net, "2.1"), true);
+    char *text = fl_nn_summary_text(net, FL_VARS(fv_const(fl_zeros(FL_SHAPE(2, 1, 7, 7), FL_F32))));
+    static const char *const want =
+        "Module                Output            Parameters   Multiply-adds    Output bytes\n"
+        "Sequential            (2, 5)                     -               -              40\n"
+        "  0: Conv2d           (2, 4, 3, 3)              40             648             288\n"
+        "  1: ReLU             (2, 4, 3, 3)               -               -             288\n"
+        "  2: Residual         (2, 4, 3, 3)               -               -             288\n"
+        "    0: Conv2d         (2, 4, 3, 3)             144            2592             288\n"
+        "    1: BatchNorm2d    (2, 4, 3, 3)               8               -             288\n"
+        "  3: ConvTranspose2d  (2, 2, 4, 4)              34             576             256\n"
+        "  4: Flatten          (2, 32)                    -               -             256\n"
+        "  5: Linear           (2, 5)                   165             320              40\n"
+        "  6: Noisy            (2, 5)                     -               -              40\n"
+        "    unused: Linear    not called                 6               -               -\n"
+        "  tied: Sequential    (2, 5)                     -               -              40\n"
+        "Total                                          397            4136            1744\n"
+        "Bytes: input 392, parameters 1588, buffers 44\n";
+    CHECK(text != NULL);
+    CHECK_STR(text ? text : "", want);
+    if (text && strcmp(text, want)) printf("%s", text);
+    fl_heap_free(text);
+    const fl_rng after = fl_rng_state();
+    CHECK(after.key == rng.key && after.counter == rng.counter);
+    check_constant(fl_nn_get_buffer(net, "6.calls"), 0);
+    check_constant(fl_nn_get_buffer(net, "2.1.running_mean"), 0);
+    CHECK(net->train && !block->train && fl_nn_find(net, "2.1")->train && !fl_nn_find(net, "2.0")->train);
+    CHECK(fl_grad_enabled());
+    calls_seen = 0;
+    fl_neg(fl_zeros(FL_SHAPE(3), FL_F32));
+    CHECK(calls_seen > 0); /* the user's hook is back */
+    fl_call_hook(NULL, NULL, NULL);
+    FILE *out = tmpfile();
+    CHECK(out && fl_nn_summary(net, FL_SHAPE(2, 1, 7, 7), .out = out));
+    if (out) {
+        char again[4096];
+        rewind(out);
+        again[fread(again, 1, sizeof again - 1, out)] = '\0';
+        CHECK_STR(again, want);
+        fclose(out);
+    }
+    fl_scope_end(&s);
+    fl_nn_free(net);
+    check_nothing_live();
+}
+
+/* A failed run puts everything back too. */
+TEST(summary_of_what_does_not_fit) {
+    fl_nn_module *net = fl_nn_sequential(fl_nn_dropout(0.5), fl_nn_linear(4, 2));
+    fl_on_error(ignore, NULL);
+    CHECK(!fl_nn_summary(net, FL_SHAPE(2, 3)));
+    CHECK_STR(fl_error() ? fl_error() : "", "fl_nn_linear '1'");
+    fl_error_clear();
+    fl_on_error(NULL, NULL);
+    CHECK(net->train && net->child[0]->train && fl_grad_enabled());
+    fl_nn_free(net);
     check_nothing_live();
 }
 

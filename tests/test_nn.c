@@ -1227,7 +1227,7 @@ TEST(wrong_inputs_name_the_module) {
     CHECK(!fl_nn_forward(pool, x));
     CHECK_ERROR("fl_nn_pool2d 'body.pool': input [64, 3136]");
     CHECK(!fl_nn_forward(soft, x));
-    CHECK_ERROR("fl_nn_log_softmax 'body.soft': axis 2, input [64, 3136]");
+    CHECK_ERROR("LogSoftmax 'body.soft': axis 2, input [64, 3136]");
     CHECK(!fl_nn_forward(fc, NULL));
     CHECK_ERROR("fl_nn_linear 'body.fc1': input 0 is NULL");
     CHECK(!fl_nn_forward(NULL, x));

@@ -1,30 +1,39 @@
-/* conv.h - convolutions */
+/* conv.h - convolutions and transposed convolutions of 1 to 3 spatial dims */
 #ifndef FL_NN_CONV_H
 #define FL_NN_CONV_H
 #include "module.h"
+#include "../ops/move.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* A convolution maps x [n, in, ...] to [n, out, ...] as fl_conv; weight [out, in / groups, kernel...]
+   and bias [out] are uniform within 1 / sqrt(in / groups * kernel...) of 0. A transposed one does as
+   fl_conv_transpose; weight [in, out / groups, kernel...] and bias [out], within 1 / sqrt(out / groups *
+   kernel...). Settings of a dim are 0 for those of the dim before. pad_mode other than constant: what
+   stands for the zeros of a convolution, see fl_pad (PyTorch's padding_mode; FL_PAD_EDGE: replicate). */
 typedef struct fl_nn_conv2d_opts {
     fl_named _positional;
-    int64_t kernel_w;             /* 0 -> kernel */
-    int64_t stride, stride_w;     /* 0 -> 1; stride_w 0 -> stride */
-    int64_t pad, pad_w;           /* zeros on both sides, or FL_SAME; pad_w 0 -> pad, FL_I0 -> 0 */
-    int64_t dilation, dilation_w; /* 0 -> 1; 0 -> dilation */
-    int64_t groups;               /* 0 -> 1 */
+    int64_t kernel_w;                 /* 0 -> kernel */
+    int64_t stride, stride_w;         /* 0 -> 1; stride_w 0 -> stride */
+    int64_t pad, pad_w;               /* zeros on both sides, or FL_SAME; pad_w 0 -> pad, FL_I0 -> 0 */
+    int64_t dilation, dilation_w;     /* 0 -> 1; 0 -> dilation */
+    int64_t output_pad, output_pad_w; /* transposed only: more elements at the end */
+    int64_t groups;                   /* 0 -> 1 */
+    fl_pad_mode pad_mode;
     bool no_bias;
     fl_dtype dtype;
     fl_rng *rng;
     char _end;
 } fl_nn_conv2d_opts;
-/* x [n, in, h, w] -> [n, out, oh, ow] as fl_conv; weight [out, in / groups, kernel, kernel_w] and
-   bias [out] are uniform within 1 / sqrt(in / groups * kernel * kernel_w) of 0. */
-#define fl_nn_conv2d(...) FL_NN__CONV2D(__VA_ARGS__, ._end = 0)
-#define FL_NN__CONV2D(in, out, kernel, ...) \
-    fl_nn_conv2d_opt(in, out, kernel, (fl_nn_conv2d_opts){__VA_ARGS__})
+/* x [n, in, h, w] -> [n, out, oh, ow] */
+#define fl_nn_conv2d(...) FL_NN__CONV2D(fl_nn_conv2d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_conv_transpose2d(...) FL_NN__CONV2D(fl_nn_conv_transpose2d_opt, __VA_ARGS__, ._end = 0)
+#define FL_NN__CONV2D(make, in, out, kernel, ...) make(in, out, kernel, (fl_nn_conv2d_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv2d_opts o);
+FL_API fl_nn_module *fl_nn_conv_transpose2d_opt(int64_t in, int64_t out, int64_t kernel,
+                                                fl_nn_conv2d_opts o);
 /* Lays the tree out for images stored [n, h, w, c], once, before an optimizer is made: weights of
    2-d convolutions are stored so from here on, and such a layer converts an input that is stored
    otherwise. As what follows a channels-last image stays so, that is the first one's. Shapes,
@@ -33,21 +42,49 @@ FL_API bool fl_nn_channels_last(fl_nn_module *m);
 
 typedef struct fl_nn_conv1d_opts {
     fl_named _positional;
-    int64_t stride;   /* 0 -> 1 */
-    int64_t pad;      /* zeros on both sides, or FL_SAME */
-    int64_t dilation; /* 0 -> 1 */
-    int64_t groups;   /* 0 -> 1 */
+    int64_t stride;     /* 0 -> 1 */
+    int64_t pad;        /* zeros on both sides, or FL_SAME */
+    int64_t pad_end;    /* behind the end, where that differs; 0 -> pad, FL_I0 -> 0 */
+    bool causal;        /* dilation (kernel - 1) before the start instead: no output sees what follows it */
+    int64_t dilation;   /* 0 -> 1 */
+    int64_t output_pad; /* transposed only */
+    int64_t groups;     /* 0 -> 1 */
+    fl_pad_mode pad_mode;
     bool no_bias;
     fl_dtype dtype;
     fl_rng *rng;
     char _end;
 } fl_nn_conv1d_opts;
-/* x [n, in, t] -> [n, out, t'] as fl_conv; weight [out, in / groups, kernel] and bias [out] are
-   uniform within 1 / sqrt(in / groups * kernel) of 0. */
-#define fl_nn_conv1d(...) FL_NN__CONV1D(__VA_ARGS__, ._end = 0)
-#define FL_NN__CONV1D(in, out, kernel, ...) \
-    fl_nn_conv1d_opt(in, out, kernel, (fl_nn_conv1d_opts){__VA_ARGS__})
+/* x [n, in, t] -> [n, out, t'] (Flashlight's AsymmetricConv1D of p on each side, of which the part f is
+   future: .pad = 2 p (1 - f), .pad_end = 2 p f) */
+#define fl_nn_conv1d(...) FL_NN__CONV1D(fl_nn_conv1d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_conv_transpose1d(...) FL_NN__CONV1D(fl_nn_conv_transpose1d_opt, __VA_ARGS__, ._end = 0)
+#define FL_NN__CONV1D(make, in, out, kernel, ...) make(in, out, kernel, (fl_nn_conv1d_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv1d_opts o);
+FL_API fl_nn_module *fl_nn_conv_transpose1d_opt(int64_t in, int64_t out, int64_t kernel,
+                                                fl_nn_conv1d_opts o);
+
+typedef struct fl_nn_conv3d_opts {
+    fl_named _positional;
+    int64_t kernel_h, kernel_w;                     /* 0 -> kernel; 0 -> kernel_h; and so on */
+    int64_t stride, stride_h, stride_w;             /* first 0 -> 1 */
+    int64_t pad, pad_h, pad_w;                      /* as above */
+    int64_t dilation, dilation_h, dilation_w;       /* first 0 -> 1 */
+    int64_t output_pad, output_pad_h, output_pad_w; /* transposed only */
+    int64_t groups;                                 /* 0 -> 1 */
+    fl_pad_mode pad_mode;
+    bool no_bias;
+    fl_dtype dtype;
+    fl_rng *rng;
+    char _end;
+} fl_nn_conv3d_opts;
+/* x [n, in, d, h, w] -> [n, out, od, oh, ow] */
+#define fl_nn_conv3d(...) FL_NN__CONV3D(fl_nn_conv3d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_conv_transpose3d(...) FL_NN__CONV3D(fl_nn_conv_transpose3d_opt, __VA_ARGS__, ._end = 0)
+#define FL_NN__CONV3D(make, in, out, kernel, ...) make(in, out, kernel, (fl_nn_conv3d_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_conv3d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv3d_opts o);
+FL_API fl_nn_module *fl_nn_conv_transpose3d_opt(int64_t in, int64_t out, int64_t kernel,
+                                                fl_nn_conv3d_opts o);
 
 #ifdef __cplusplus
 }
@@ -58,14 +95,18 @@ FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, f
 #ifndef FL_NN_CONV_IMPL
 #define FL_NN_CONV_IMPL
 #include "../ops/conv.h"
-#include "../ops/move.h"
 #include <inttypes.h>
+#include <math.h>
 
-typedef struct fl__nn_conv2d {
-    int64_t in, out, kernel[2];
-    bool channels_last;
-    fl_conv_opts opts;
-} fl__nn_conv2d;
+/* All six: settings per dim, resolved but for the paddings, which may be FL_SAME. */
+typedef struct fl__nn_conv {
+    int64_t in, out, groups;
+    fl_shape kernel, stride, pad, dilation, output_pad;
+    int64_t pad_end; /* 1-d: where it is not pad */
+    fl_pad_mode pad_mode;
+    bool transposed, channels_last, padded;
+    fl_pad_opts around; /* what is put around x first, if padded; then the op gets no padding */
+} fl__nn_conv;
 
 /* x [n, c, h, w] lies in memory as [n, h, w, c]. */
 static bool fl__nn_is_channels_last(const fl_tensor *x) {
@@ -74,67 +115,184 @@ static bool fl__nn_is_channels_last(const fl_tensor *x) {
            (h == 1 || x->stride[2] == c * w) && (x->shape[0] == 1 || x->stride[0] == c * w * h);
 }
 
-static fl_vars fl__nn_conv2d_forward(fl_nn_module *m, fl_vars in) {
-    const fl__nn_conv2d *c = m->data;
-    const fl_tensor *x = fv_value(in.v[0]);
-    if (x->ndim != 4 || x->shape[1] != c->in) {
-        char a[FL_NN_SHAPE], b[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, weight %s, wants [n, %" PRId64 ", h, w]",
-                          fl_nn_shape_text(in.v[0], a), fl_nn_shape_text(fl_nn_param_at(m, 0), b), c->in);
+/* Options of the op. Resolved numbers keep their meaning: 0 is FL_I0. */
+static fl_conv_opts fl__nn_conv_opts_of(const fl__nn_conv *c) {
+    fl_conv_opts o = {.groups = c->groups};
+    for (int i = 0; i < c->kernel.ndim; i++) {
+        o.stride[i] = c->stride.dim[i];
+        o.dilation[i] = c->dilation.dim[i];
+        o.pad[i] = !c->padded && c->pad.dim[i] ? c->pad.dim[i] : FL_I0;
+        o.output_pad[i] = c->output_pad.dim[i] ? c->output_pad.dim[i] : FL_I0;
     }
-    fl_var *image = in.v[0];
-    if (c->channels_last && !fl__nn_is_channels_last(x)) image = fv_channels_last(image);
-    return FL_VARS(fv_conv_opt(image, fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), c->opts));
+    return o;
 }
 
-static void fl__nn_conv2d_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl__nn_conv2d *c = m->data;
-    const fl_conv_opts *o = &c->opts;
-    const int64_t stride = fl_option_int(o->stride[0], 1), dilation = fl_option_int(o->dilation[0], 1);
-    const int64_t pad = fl_option_int(o->pad[0], 0), pad_w = fl_option_int(o->pad[1], pad);
-    const int64_t dilation_w = fl_option_int(o->dilation[1], dilation);
+static fl_vars fl__nn_conv_forward(fl_nn_module *m, fl_vars in) {
+    static const char *const dims[] = {"", "t", "h, w", "d, h, w"};
+    const fl__nn_conv *c = m->data;
+    const fl_tensor *x = fv_value(in.v[0]);
+    fl_var *image = in.v[0], *w = fl_nn_param_at(m, 0), *b = fl_nn_param_at(m, 1);
+    if (x->ndim != c->kernel.ndim + 2 || x->shape[1] != c->in) {
+        char a[FL_NN_SHAPE], d[FL_NN_SHAPE];
+        return fl_nn_fail(m, "input %s, weight %s, wants [n, %" PRId64 ", %s]", fl_nn_shape_text(image, a),
+                          fl_nn_shape_text(w, d), c->in, dims[c->kernel.ndim]);
+    }
+    if (c->channels_last && !fl__nn_is_channels_last(x)) image = fv_channels_last(image);
+    if (c->padded) image = fv_pad_opt(image, c->around);
+    const fl_conv_opts o = fl__nn_conv_opts_of(c);
+    return FL_VARS(c->transposed ? fv_conv_transpose_opt(image, w, b, o) : fv_conv_opt(image, w, b, o));
+}
+
+/* A list that is not the number `usual` everywhere. */
+static void fl__nn_put_dims(fl_nn_text *t, const char *name, const fl_shape *s, int64_t usual) {
+    bool same = true, differs = false;
+    for (int i = 0; i < s->ndim; i++) {
+        same = same && s->dim[i] == FL_SAME;
+        differs = differs || s->dim[i] != usual;
+    }
+    if (!differs) return;
+    fl_nn_put(t, ", %s=", name);
+    if (same) fl_nn_put(t, "same");
+    else fl_nn_put_shape(t, s);
+}
+
+static void fl__nn_conv_describe(const fl_nn_module *m, char *buf, size_t size) {
+    static const char *const modes[] = {"zeros", "replicate", "reflect", "symmetric", "circular"};
+    const fl__nn_conv *c = m->data;
     fl_nn_text t = {buf, size, 0};
     fl_nn_put(&t, "%" PRId64 ", %" PRId64, c->in, c->out);
-    fl_nn_put_pair(&t, "kernel_size", c->kernel[0], c->kernel[1]);
-    fl_nn_put_pair(&t, "stride", stride, fl_option_int(o->stride[1], stride));
-    if (pad == FL_SAME && pad_w == FL_SAME) fl_nn_put(&t, ", padding=same");
-    else if (pad || pad_w) fl_nn_put_pair(&t, "padding", pad, pad_w);
-    if (dilation != 1 || dilation_w != 1) fl_nn_put_pair(&t, "dilation", dilation, dilation_w);
-    if (o->groups > 1) fl_nn_put(&t, ", groups=%" PRId64, o->groups);
+    fl__nn_put_dims(&t, "kernel_size", &c->kernel, 0);
+    fl__nn_put_dims(&t, "stride", &c->stride, 0);
+    if (c->pad_end != c->pad.dim[0]) fl_nn_put_pair(&t, "padding", c->pad.dim[0], c->pad_end);
+    else fl__nn_put_dims(&t, "padding", &c->pad, 0);
+    fl__nn_put_dims(&t, "dilation", &c->dilation, 1);
+    fl__nn_put_dims(&t, "output_padding", &c->output_pad, 0);
+    if (c->groups > 1) fl_nn_put(&t, ", groups=%" PRId64, c->groups);
     if (!fl_nn_param_at(m, 1)) fl_nn_put(&t, ", bias=False");
+    if (c->pad_mode) fl_nn_put(&t, ", padding_mode=%s", modes[c->pad_mode]);
 }
 
-static const fl_nn_type fl__nn_conv2d_type = {
-    .name = "Conv2d",
-    .maker = "fl_nn_conv2d",
-    .inputs = 1,
-    .forward = fl__nn_conv2d_forward,
-    .describe = fl__nn_conv2d_describe,
-};
+#define FL__NN_CONV_TYPE(kind, make) \
+    {.name = kind, .maker = make, .inputs = 1, .forward = fl__nn_conv_forward, \
+     .describe = fl__nn_conv_describe}
+static const fl_nn_type fl__nn_conv_types[2][3] = {
+    {FL__NN_CONV_TYPE("Conv1d", "fl_nn_conv1d"), FL__NN_CONV_TYPE("Conv2d", "fl_nn_conv2d"),
+     FL__NN_CONV_TYPE("Conv3d", "fl_nn_conv3d")},
+    {FL__NN_CONV_TYPE("ConvTranspose1d", "fl_nn_conv_transpose1d"),
+     FL__NN_CONV_TYPE("ConvTranspose2d", "fl_nn_conv_transpose2d"),
+     FL__NN_CONV_TYPE("ConvTranspose3d", "fl_nn_conv_transpose3d")}};
 
-FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv2d_opts o) {
-    const int64_t groups = fl_option_int(o.groups, 1), kernel_w = fl_option_int(o.kernel_w, kernel);
-    if (in < 1 || out < 1 || kernel < 1 || kernel_w < 1)
-        return fl_bad("fl_nn_conv2d: in %" PRId64 ", out %" PRId64 ", kernel [%" PRId64 ", %" PRId64
-                      "]: must be positive", in, out, kernel, kernel_w);
-    if (o.stride < 0 || o.stride_w < 0 || o.dilation < 0 || o.dilation_w < 0)
-        return fl_bad("fl_nn_conv2d: stride [%" PRId64 ", %" PRId64 "], dilation [%" PRId64 ", %" PRId64
-                      "]: must be positive", o.stride, o.stride_w, o.dilation, o.dilation_w);
-    if (groups < 1 || in % groups || out % groups)
-        return fl_bad("fl_nn_conv2d: groups %" PRId64 " must divide in %" PRId64 " and out %" PRId64,
-                      groups, in, out);
-    if (!fl_nn_dtype_ok("fl_nn_conv2d", o.dtype)) return fl_raise();
-    const fl_conv_opts opts = {.stride = {o.stride, o.stride_w}, .pad = {o.pad, o.pad_w},
-                               .dilation = {o.dilation, o.dilation_w}, .groups = o.groups};
-    const fl__nn_conv2d c = {in, out, {kernel, kernel_w}, false, opts};
+/* False after fl_fail. */
+static bool fl__nn_conv_ok(const char *maker, const fl__nn_conv *c) {
+    char k[FL_NN_SHAPE], s[FL_NN_SHAPE], p[FL_NN_SHAPE], d[FL_NN_SHAPE], more[FL_NN_SHAPE];
+    bool ok = c->in >= 1 && c->out >= 1, extra = false, same = false;
+    for (int i = 0; i < c->kernel.ndim; i++) {
+        ok = ok && c->kernel.dim[i] >= 1 && c->stride.dim[i] >= 1 && c->dilation.dim[i] >= 1;
+        extra = extra || c->output_pad.dim[i];
+        same = same || c->pad.dim[i] == FL_SAME;
+    }
+    const char *kernel = fl_shape_text(c->kernel, k, sizeof k), *pad = fl_shape_text(c->pad, p, sizeof p);
+    if (!ok)
+        return fl_fail("%s: in %" PRId64 ", out %" PRId64 ", kernel %s, stride %s, dilation %s: must be "
+                       "positive", maker, c->in, c->out, kernel, fl_shape_text(c->stride, s, sizeof s),
+                       fl_shape_text(c->dilation, d, sizeof d));
+    if (c->groups < 1 || c->in % c->groups || c->out % c->groups)
+        return fl_fail("%s: groups %" PRId64 " must divide in %" PRId64 " and out %" PRId64, maker,
+                       c->groups, c->in, c->out);
+    if ((unsigned)c->pad_mode > FL_PAD_CIRCULAR ||
+        (c->padded && (same || c->transposed || c->pad_end < 0)))
+        return fl_fail("%s: padding %s, %" PRId64 " at the end, in mode %d: only zeros can be FL_SAME%s",
+                       maker, pad, c->pad_end, (int)c->pad_mode, c->transposed ? ", or transposed" : "");
+    return !extra || c->transposed ||
+           fl_fail("%s: output_pad %s, but it is not transposed", maker,
+                   fl_shape_text(c->output_pad, more, sizeof more));
+}
+
+static fl_nn_module *fl__nn_conv_new(fl__nn_conv c, bool no_bias, fl_dtype dtype, fl_rng *rng) {
+    const fl_nn_type *type = &fl__nn_conv_types[c.transposed][c.kernel.ndim - 1];
+    c.padded = c.pad_end != c.pad.dim[0] || c.pad_mode;
+    if (!fl__nn_conv_ok(type->maker, &c) || !fl_nn_dtype_ok(type->maker, dtype)) return fl_raise();
+    const int64_t outer = c.transposed ? c.in : c.out, inner = (c.transposed ? c.out : c.in) / c.groups;
+    fl_shape w = {c.kernel.ndim + 2, {outer, inner}};
+    double fan_in = (double)inner;
+    c.around.mode = c.pad_mode;
+    for (int i = 0; i < c.kernel.ndim; i++) {
+        fan_in *= (double)(w.dim[2 + i] = c.kernel.dim[i]);
+        c.around.low[2 + i] = c.pad.dim[i];
+        c.around.high[2 + i] = i ? c.pad.dim[i] : c.pad_end;
+    }
     fl_quiet(+1);
-    fl_nn_module *m = fl_nn_new(&fl__nn_conv2d_type, &c, sizeof c);
-    return fl_nn_made_with(m, FL_SHAPE(out, in / groups, kernel, kernel_w), o.no_bias, o.dtype, o.rng);
+    fl_nn_module *m = fl_nn_new(type, &c, sizeof c);
+    return fl_nn_made(m, m && fl_nn_add_uniform(m, w, no_bias ? 0 : c.out, 1 / sqrt(fan_in), dtype, rng));
+}
+
+/* The settings of each dim of kernel, stride, pad, dilation, output_pad. */
+static fl__nn_conv fl__nn_conv_of(int64_t in, int64_t out, bool transposed, int64_t groups, int dims,
+                                  int64_t list[5][3]) {
+    const fl_shape pad = fl_nn_per_dim(list[2], dims, 0);
+    return (fl__nn_conv){.in = in, .out = out, .transposed = transposed, .groups = fl_option_int(groups, 1),
+                         .kernel = fl_nn_per_dim(list[0], dims, 0), .stride = fl_nn_per_dim(list[1], dims, 1),
+                         .pad = pad, .pad_end = pad.dim[0], .dilation = fl_nn_per_dim(list[3], dims, 1),
+                         .output_pad = fl_nn_per_dim(list[4], dims, 0)};
+}
+
+static fl_nn_module *fl__nn_conv1d(int64_t in, int64_t out, int64_t kernel, fl_nn_conv1d_opts o,
+                                   bool transposed) {
+    int64_t list[5][3] = {{kernel}, {o.stride}, {o.pad}, {o.dilation}, {o.output_pad}};
+    fl__nn_conv c = fl__nn_conv_of(in, out, transposed, o.groups, 1, list);
+    c.pad_mode = o.pad_mode;
+    c.pad_end = fl_option_int(o.pad_end, c.pad_end);
+    if (o.causal && (o.pad || o.pad_end || transposed || kernel > INT32_MAX || o.dilation > INT32_MAX))
+        return fl_bad("fl_nn_conv1d: causal, with kernel %" PRId64 ", pad %" PRId64 ", %" PRId64 ": where "
+                      "zeros go it says itself, of no transposed one", kernel, o.pad, o.pad_end);
+    if (o.causal && kernel > 1) c.pad.dim[0] = c.dilation.dim[0] * (kernel - 1);
+    return fl__nn_conv_new(c, o.no_bias, o.dtype, o.rng);
+}
+
+static fl_nn_module *fl__nn_conv2d(int64_t in, int64_t out, int64_t kernel, fl_nn_conv2d_opts o,
+                                   bool transposed) {
+    int64_t list[5][3] = {{kernel, o.kernel_w}, {o.stride, o.stride_w}, {o.pad, o.pad_w},
+                          {o.dilation, o.dilation_w}, {o.output_pad, o.output_pad_w}};
+    fl__nn_conv c = fl__nn_conv_of(in, out, transposed, o.groups, 2, list);
+    c.pad_mode = o.pad_mode;
+    return fl__nn_conv_new(c, o.no_bias, o.dtype, o.rng);
+}
+
+static fl_nn_module *fl__nn_conv3d(int64_t in, int64_t out, int64_t kernel, fl_nn_conv3d_opts o,
+                                   bool transposed) {
+    int64_t list[5][3] = {{kernel, o.kernel_h, o.kernel_w}, {o.stride, o.stride_h, o.stride_w},
+                          {o.pad, o.pad_h, o.pad_w}, {o.dilation, o.dilation_h, o.dilation_w},
+                          {o.output_pad, o.output_pad_h, o.output_pad_w}};
+    fl__nn_conv c = fl__nn_conv_of(in, out, transposed, o.groups, 3, list);
+    c.pad_mode = o.pad_mode;
+    return fl__nn_conv_new(c, o.no_bias, o.dtype, o.rng);
+}
+
+FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv1d_opts o) {
+    return fl__nn_conv1d(in, out, kernel, o, false);
+}
+FL_API fl_nn_module *fl_nn_conv_transpose1d_opt(int64_t in, int64_t out, int64_t kernel,
+                                                fl_nn_conv1d_opts o) {
+    return fl__nn_conv1d(in, out, kernel, o, true);
+}
+FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv2d_opts o) {
+    return fl__nn_conv2d(in, out, kernel, o, false);
+}
+FL_API fl_nn_module *fl_nn_conv_transpose2d_opt(int64_t in, int64_t out, int64_t kernel,
+                                                fl_nn_conv2d_opts o) {
+    return fl__nn_conv2d(in, out, kernel, o, true);
+}
+FL_API fl_nn_module *fl_nn_conv3d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv3d_opts o) {
+    return fl__nn_conv3d(in, out, kernel, o, false);
+}
+FL_API fl_nn_module *fl_nn_conv_transpose3d_opt(int64_t in, int64_t out, int64_t kernel,
+                                                fl_nn_conv3d_opts o) {
+    return fl__nn_conv3d(in, out, kernel, o, true);
 }
 
 static bool fl__nn_to_channels_last(fl_nn_module *m, const char *prefix, void *user) {
     (void)prefix, (void)user;
-    if (m->type != &fl__nn_conv2d_type) return true;
+    if (m->type != &fl__nn_conv_types[0][1]) return true;
     fl_scope s = fl_scope_begin();
     fl_var *w = fl_nn_param_at(m, 0);
     fl_tensor *stored = fl_channels_last(fv_value(w));
@@ -143,7 +301,7 @@ static bool fl__nn_to_channels_last(fl_nn_module *m, const char *prefix, void *u
     if (!next) return false;
     m->param[0].var = next;
     fv_drop(w);
-    ((fl__nn_conv2d *)m->data)->channels_last = true;
+    ((fl__nn_conv *)m->data)->channels_last = true;
     return true;
 }
 
@@ -151,56 +309,6 @@ FL_API bool fl_nn_channels_last(fl_nn_module *m) {
     if (fl_nn_given(m, "fl_nn_channels_last", "the module") && fl_nn_each(m, fl__nn_to_channels_last, NULL))
         return true;
     return fl_raise();
-}
-
-typedef struct fl__nn_conv1d {
-    int64_t in, out, kernel;
-    fl_conv_opts opts;
-} fl__nn_conv1d;
-
-static fl_vars fl__nn_conv1d_forward(fl_nn_module *m, fl_vars in) {
-    const fl__nn_conv1d *c = m->data;
-    const fl_tensor *x = fv_value(in.v[0]);
-    if (x->ndim != 3 || x->shape[1] != c->in) {
-        char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", t]", fl_nn_shape_text(in.v[0], text),
-                          c->in);
-    }
-    return FL_VARS(fv_conv_opt(in.v[0], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), c->opts));
-}
-
-static void fl__nn_conv1d_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl__nn_conv1d *c = m->data;
-    fl_nn_text t = {buf, size, 0};
-    fl_nn_put(&t, "%" PRId64 ", %" PRId64 ", kernel_size=(%" PRId64 ",), stride=(%" PRId64 ",), padding=",
-              c->in, c->out, c->kernel, fl_option_int(c->opts.stride[0], 1));
-    if (c->opts.pad[0] == FL_SAME) fl_nn_put(&t, "same");
-    else fl_nn_put(&t, "%" PRId64, c->opts.pad[0]);
-    if (!fl_nn_param_at(m, 1)) fl_nn_put(&t, ", bias=False");
-}
-
-static const fl_nn_type fl__nn_conv1d_type = {
-    .name = "Conv1d",
-    .maker = "fl_nn_conv1d",
-    .inputs = 1,
-    .forward = fl__nn_conv1d_forward,
-    .describe = fl__nn_conv1d_describe,
-};
-
-FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv1d_opts o) {
-    const int64_t groups = fl_option_int(o.groups, 1);
-    const fl_conv_opts opts = {
-        .stride = {o.stride}, .dilation = {o.dilation}, .pad = {o.pad}, .groups = o.groups};
-    const fl__nn_conv1d c = {in, out, kernel, opts};
-    if (in < 1 || out < 1 || kernel < 1 || o.stride < 0 || o.dilation < 0 || groups < 1 ||
-        in % groups || out % groups)
-        return fl_bad("fl_nn_conv1d: in %" PRId64 ", out %" PRId64 ", kernel %" PRId64 ", stride %" PRId64
-                      ", dilation %" PRId64 ": must be positive; groups %" PRId64 " must divide in and out",
-                      in, out, kernel, o.stride, o.dilation, groups);
-    if (!fl_nn_dtype_ok("fl_nn_conv1d", o.dtype)) return fl_raise();
-    fl_quiet(+1);
-    fl_nn_module *m = fl_nn_new(&fl__nn_conv1d_type, &c, sizeof c);
-    return fl_nn_made_with(m, FL_SHAPE(out, in / groups, kernel), o.no_bias, o.dtype, o.rng);
 }
 
 #endif

@@ -1,26 +1,32 @@
-/* layers.h - sequences of layers, and the plain ones: shapes, linear, activations, pooling */
+/* layers.h - the plain layers: linear and bilinear, shapes, padding, dtypes */
 #ifndef FL_NN_LAYERS_H
 #define FL_NN_LAYERS_H
-#include "module.h"
+#include "activation.h"
+#include "container.h"
+#include "../ops/move.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Each child's results are the next one's inputs. Owns the children; if it fails, they are freed.
-   fl_nn_add adds more. */
-#define fl_nn_sequential(...) \
-    fl_nn_sequential_of(FL_COUNT(fl_nn_module *, __VA_ARGS__), FL_ARRAY(fl_nn_module *, __VA_ARGS__))
-FL_API fl_nn_module *fl_nn_sequential_of(int n, fl_nn_module *const *children);
-/* In all sequences of the tree, swaps a ReLU and the max pooling right behind it: values and
-   gradients are the same, and ReLU has, and keeps, fewer numbers. For a network whose convolutions
-   are followed so (VGG16 trains in 15 % less memory). Once, when the tree is made. False after an
-   error. */
-FL_API bool fl_nn_pool_before_relu(fl_nn_module *m);
-
+/* What it is given. */
+FL_API fl_nn_module *fl_nn_identity(void);
 /* Same elements, other shape. A first dim of -1 is that of the input (the batch); one other may be
    -1. */
 FL_API fl_nn_module *fl_nn_view(fl_shape shape);
+/* Dims first to last become one; PyTorch's are 1 and -1. */
+FL_API fl_nn_module *fl_nn_flatten(int first, int last);
+/* x with axis a and axis b swapped;  axis i of the result is axis axes.axis[i] of x (Flashlight's
+   Reorder): fl_nn_permute(FL_AXES(0, 2, 1)). */
+FL_API fl_nn_module *fl_nn_transpose(int a, int b);
+FL_API fl_nn_module *fl_nn_permute(fl_axes axes);
+/* fl_pad: fl_nn_pad(.low = {0, 0, 1, 1}, .high = {0, 0, 1, 1}) is PyTorch's ZeroPad2d(1); .value is
+   ConstantPad's, .mode FL_PAD_REFLECT or FL_PAD_EDGE the ReflectionPad's or ReplicationPad's. */
+#define fl_nn_pad(...) FL_NN__PAD(__VA_ARGS__, ._end = 0)
+#define FL_NN__PAD(...) fl_nn_pad_opt((fl_pad_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_opts o);
+/* Its inputs in that dtype (Flashlight's PrecisionCast). */
+FL_API fl_nn_module *fl_nn_precision_cast(fl_dtype dtype);
 
 typedef struct fl_nn_linear_opts {
     fl_named _positional;
@@ -36,37 +42,12 @@ typedef struct fl_nn_linear_opts {
 #define FL_NN__LINEAR(in, out, ...) fl_nn_linear_opt(in, out, (fl_nn_linear_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts o);
 
-/* A function of one variable as a layer, e.g. fl_nn_activation("SiLU", fv_silu); the name is for
-   printing (a literal). */
-FL_API fl_nn_module *fl_nn_activation(const char *name, fl_var *(*fn)(fl_var *x));
-FL_API fl_nn_module *fl_nn_relu(void);
-FL_API fl_nn_module *fl_nn_gelu(void);
-FL_API fl_nn_module *fl_nn_tanh(void);
-FL_API fl_nn_module *fl_nn_sigmoid(void);
-/* fl_log_softmax along axis. */
-FL_API fl_nn_module *fl_nn_log_softmax(int axis);
-
-/* a sigmoid(b) of the halves a, b of x along axis. */
-FL_API fl_nn_module *fl_nn_glu(int axis);
-/* x with axis a and axis b swapped. */
-FL_API fl_nn_module *fl_nn_transpose(int a, int b);
-
-typedef struct fl_nn_pool2d_opts {
-    fl_named _positional;
-    int64_t kernel_w;         /* 0 -> kernel */
-    int64_t stride, stride_w; /* 0 -> kernel (kernel_w); stride_w 0 -> stride */
-    int64_t pad, pad_w;       /* as above */
-    bool average;             /* mean instead of maximum */
-    bool ignore_pad;          /* average over the elements inside the image only */
-    char _end;
-} fl_nn_pool2d_opts;
-/* x [n, c, h, w] -> [n, c, oh, ow], the maximum (or mean) of each window. */
-#define fl_nn_pool2d(...) FL_NN__POOL2D(__VA_ARGS__, ._end = 0)
-#define FL_NN__POOL2D(kernel, ...) fl_nn_pool2d_opt(kernel, (fl_nn_pool2d_opts){__VA_ARGS__})
-FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool2d_opts o);
-
-/* x [n, c, h', w'] -> [n, c, h, w]: means over windows that part the image evenly. */
-FL_API fl_nn_module *fl_nn_adaptive_avg_pool2d(int64_t h, int64_t w);
+/* y[o] = a weight[o] b + bias[o] of two inputs a [..., in1], b [..., in2] -> [..., out]; weight [out, in1,
+   in2] and bias [out] U(-1 / sqrt(in1), 1 / sqrt(in1)). No .act. */
+#define fl_nn_bilinear(...) FL_NN__BILINEAR(__VA_ARGS__, ._end = 0)
+#define FL_NN__BILINEAR(in1, in2, out, ...) \
+    fl_nn_bilinear_opt(in1, in2, out, (fl_nn_linear_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_bilinear_opt(int64_t in1, int64_t in2, int64_t out, fl_nn_linear_opts o);
 
 #ifdef __cplusplus
 }
@@ -76,65 +57,26 @@ FL_API fl_nn_module *fl_nn_adaptive_avg_pool2d(int64_t h, int64_t w);
 #if defined(FL_IMPL_ONLY_NN_LAYERS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_LAYERS_IMPL
 #define FL_NN_LAYERS_IMPL
-#include "../ops/activation.h"
-#include "../ops/elementwise.h"
+#include "../ops/copy.h"
 #include "../ops/linear.h"
-#include "../ops/pool.h"
-#include "../ops/softmax.h"
 #include "../ops/view.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
-/* containers */
-
-/* Values that the scope holds through this one object, so that they can go before it ends. */
-typedef struct fl__nn_held {
-    fl_obj obj;
-    fl_vars vars;
-} fl__nn_held;
-
-static void fl__nn_let_go(fl_vars vars) {
-    for (int i = 0; i < vars.n; i++) fv_drop(vars.v[i]);
-}
-
-static void fl__nn_held_drop(fl_obj *o) {
-    fl__nn_let_go(((fl__nn_held *)(void *)o)->vars);
-    fl_obj_free(o);
-}
-
-/* What a layer gave dies as soon as the next one has run, unless its backward reads it. */
-static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
-    fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
-    if (!held || !fl_obj_own(&held->obj)) return (fl_vars){0};
-    for (int64_t i = 0; i < m->n_child && in.n; i++) {
-        const fl_vars last = held->vars;
-        fl_scope s = fl_scope_begin();
-        in = fl_nn_forward_vars(m->child[i], in);
-        for (int k = in.n; k-- > 0;) fl_obj_take(&in.v[k]->obj);
-        held->vars = in;
-        fl_scope_end(&s);
-        fl__nn_let_go(last);
-    }
+static fl_vars fl__nn_identity_forward(fl_nn_module *m, fl_vars in) {
+    (void)m;
     return in;
 }
 
-static const fl_nn_type fl__nn_sequential_type = {
-    .name = "Sequential",
-    .maker = "fl_nn_sequential",
-    .forward = fl__nn_sequential_forward,
+static const fl_nn_type fl__nn_identity_type = {
+    .name = "Identity",
+    .maker = "fl_nn_identity",
+    .forward = fl__nn_identity_forward,
 };
 
-FL_API fl_nn_module *fl_nn_sequential_of(int n, fl_nn_module *const *children) {
-    fl_quiet(+1);
-    fl_nn_module *m = fl_nn_new(&fl__nn_sequential_type, NULL, 0);
-    bool ok = m != NULL;
-    for (int i = 0; i < n; i++) {
-        if (ok) ok = fl_nn_add(m, NULL, children[i]) != NULL;
-        else if (children[i] && !children[i]->parent) fl_nn_free(children[i]);
-    }
-    return fl_nn_made(m, ok);
+FL_API fl_nn_module *fl_nn_identity(void) {
+    return fl_nn_new(&fl__nn_identity_type, NULL, 0);
 }
 
 static fl_vars fl__nn_view_forward(fl_nn_module *m, fl_vars in) {
@@ -184,229 +126,140 @@ FL_API fl_nn_module *fl_nn_view(fl_shape shape) {
     return fl_nn_new(&fl__nn_view_type, &shape, sizeof shape);
 }
 
-typedef struct fl__nn_activation {
-    fl_var *(*fn)(fl_var *x);
-} fl__nn_activation;
-
-static fl_vars fl__nn_activation_forward(fl_nn_module *m, fl_vars in) {
-    const fl__nn_activation *a = m->data;
-    return FL_VARS(a->fn(in.v[0]));
-}
-
-static const fl_nn_type fl__nn_activation_type = {
-    .name = "Activation",
-    .inputs = 1,
-    .forward = fl__nn_activation_forward,
-};
-
-FL_API fl_nn_module *fl_nn_activation(const char *name, fl_var *(*fn)(fl_var *x)) {
-    const fl__nn_activation a = {fn};
-    if (!fn) return fl_bad("fl_nn_activation: no function");
-    fl_nn_module *m = fl_nn_new(&fl__nn_activation_type, &a, sizeof a);
-    if (m && name) m->kind = name;
-    return m;
-}
-
-FL_API fl_nn_module *fl_nn_relu(void) {
-    return fl_nn_activation("ReLU", fv_relu);
-}
-FL_API fl_nn_module *fl_nn_gelu(void) {
-    return fl_nn_activation("GELU", fv_gelu);
-}
-FL_API fl_nn_module *fl_nn_tanh(void) {
-    return fl_nn_activation("Tanh", fv_tanh);
-}
-FL_API fl_nn_module *fl_nn_sigmoid(void) {
-    return fl_nn_activation("Sigmoid", fv_sigmoid);
-}
-
-static fl_vars fl__nn_log_softmax_forward(fl_nn_module *m, fl_vars in) {
-    const int axis = *(const int *)m->data, ndim = fv_value(in.v[0])->ndim;
-    if (axis < -ndim || axis >= ndim) {
-        char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "axis %d, input %s", axis, fl_nn_shape_text(in.v[0], text));
-    }
-    return FL_VARS(fv_log_softmax(in.v[0], axis));
-}
-
-static void fl__nn_log_softmax_describe(const fl_nn_module *m, char *buf, size_t size) {
-    snprintf(buf, size, "dim=%d", *(const int *)m->data);
-}
-
-static const fl_nn_type fl__nn_log_softmax_type = {
-    .name = "LogSoftmax",
-    .maker = "fl_nn_log_softmax",
-    .inputs = 1,
-    .forward = fl__nn_log_softmax_forward,
-    .describe = fl__nn_log_softmax_describe,
-};
-
-FL_API fl_nn_module *fl_nn_log_softmax(int axis) {
-    return fl_nn_new(&fl__nn_log_softmax_type, &axis, sizeof axis);
-}
-
 typedef struct fl__nn_axes {
+    fl_var *(*fn)(fl_var *x, int a, int b);
     int a, b;
 } fl__nn_axes;
 
-/* Both are axes of x; else fails. */
-static bool fl__nn_axes_ok(const fl_nn_module *m, fl_var *x, int a, int b) {
-    const int ndim = fv_value(x)->ndim;
+static fl_vars fl__nn_axes_forward(fl_nn_module *m, fl_vars in) {
+    const fl__nn_axes *f = m->data;
+    const int ndim = fv_value(in.v[0])->ndim;
+    const bool first = f->a >= -ndim && f->a < ndim;
     char text[FL_NN_SHAPE];
-    if (a >= -ndim && a < ndim && b >= -ndim && b < ndim) return true;
-    fl_nn_fail(m, "axis %d, input %s", a >= -ndim && a < ndim ? b : a, fl_nn_shape_text(x, text));
-    return false;
+    if (first && f->b >= -ndim && f->b < ndim) return FL_VARS(f->fn(in.v[0], f->a, f->b));
+    return fl_nn_fail(m, "axis %d, input %s", first ? f->b : f->a, fl_nn_shape_text(in.v[0], text));
 }
 
-static fl_vars fl__nn_glu_forward(fl_nn_module *m, fl_vars in) {
-    const fl__nn_axes *a = m->data;
-    if (!fl__nn_axes_ok(m, in.v[0], a->a, a->a)) return (fl_vars){0};
-    return FL_VARS(fv_glu(in.v[0], a->a));
-}
-
-static void fl__nn_glu_describe(const fl_nn_module *m, char *buf, size_t size) {
-    snprintf(buf, size, "dim=%d", ((const fl__nn_axes *)m->data)->a);
-}
-
-static const fl_nn_type fl__nn_glu_type = {
-    .name = "GLU",
-    .maker = "fl_nn_glu",
-    .inputs = 1,
-    .forward = fl__nn_glu_forward,
-    .describe = fl__nn_glu_describe,
-};
-
-FL_API fl_nn_module *fl_nn_glu(int axis) {
-    const fl__nn_axes a = {axis, axis};
-    return fl_nn_new(&fl__nn_glu_type, &a, sizeof a);
-}
-
-static fl_vars fl__nn_transpose_forward(fl_nn_module *m, fl_vars in) {
-    const fl__nn_axes *a = m->data;
-    if (!fl__nn_axes_ok(m, in.v[0], a->a, a->b)) return (fl_vars){0};
-    return FL_VARS(fv_transpose(in.v[0], a->a, a->b));
-}
-
-static void fl__nn_transpose_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl__nn_axes *a = m->data;
-    snprintf(buf, size, "%d, %d", a->a, a->b);
+static void fl__nn_axes_describe(const fl_nn_module *m, char *buf, size_t size) {
+    const fl__nn_axes *f = m->data;
+    const bool flat = f->fn == fv_flatten;
+    snprintf(buf, size, flat ? "start_dim=%d, end_dim=%d" : "%d, %d", f->a, f->b);
 }
 
 static const fl_nn_type fl__nn_transpose_type = {
     .name = "Transpose",
     .maker = "fl_nn_transpose",
     .inputs = 1,
-    .forward = fl__nn_transpose_forward,
-    .describe = fl__nn_transpose_describe,
+    .forward = fl__nn_axes_forward,
+    .describe = fl__nn_axes_describe,
+};
+static const fl_nn_type fl__nn_flatten_type = {
+    .name = "Flatten",
+    .maker = "fl_nn_flatten",
+    .inputs = 1,
+    .forward = fl__nn_axes_forward,
+    .describe = fl__nn_axes_describe,
 };
 
 FL_API fl_nn_module *fl_nn_transpose(int a, int b) {
-    const fl__nn_axes axes = {a, b};
-    return fl_nn_new(&fl__nn_transpose_type, &axes, sizeof axes);
+    return fl_nn_new(&fl__nn_transpose_type, &(fl__nn_axes){fv_transpose, a, b}, sizeof(fl__nn_axes));
 }
 
-typedef struct fl__nn_pool2d {
-    bool average;
-    fl_pool_opts opts;
-} fl__nn_pool2d;
+FL_API fl_nn_module *fl_nn_flatten(int first, int last) {
+    return fl_nn_new(&fl__nn_flatten_type, &(fl__nn_axes){fv_flatten, first, last}, sizeof(fl__nn_axes));
+}
 
-static fl_vars fl__nn_pool2d_forward(fl_nn_module *m, fl_vars in) {
-    const fl__nn_pool2d *p = m->data;
-    if (fv_value(in.v[0])->ndim != 4) {
+static fl_vars fl__nn_permute_forward(fl_nn_module *m, fl_vars in) {
+    const fl_axes *a = m->data;
+    if (fv_value(in.v[0])->ndim != a->n) {
         char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, wants [n, c, h, w]", fl_nn_shape_text(in.v[0], text));
+        return fl_nn_fail(m, "input %s, wants %d dims", fl_nn_shape_text(in.v[0], text), a->n);
     }
-    return FL_VARS(p->average ? fv_avg_pool_opt(in.v[0], p->opts)
-                              : fv_max_pool_opt(in.v[0], NULL, p->opts));
+    return FL_VARS(fv_permute(in.v[0], a->n, a->axis));
 }
 
-/* "name=(2, 3)", or "name=2" where both are 2; padding may be "same". */
-static void fl__nn_put_size(fl_nn_text *t, const char *name, int64_t a, int64_t b) {
-    const char *comma = t->n ? ", " : "";
-    if (a != b) fl_nn_put_pair(t, name, a, b);
-    else if (a == FL_SAME) fl_nn_put(t, "%s%s=same", comma, name);
-    else fl_nn_put(t, "%s%s=%" PRId64, comma, name, a);
-}
-
-static void fl__nn_pool2d_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl_pool_opts *o = &((const fl__nn_pool2d *)m->data)->opts;
-    const int64_t kh = o->kernel[0], kw = fl_option_int(o->kernel[1], kh), sh = o->stride[0];
-    const int64_t pad = fl_option_int(o->pad[0], 0);
+static void fl__nn_permute_describe(const fl_nn_module *m, char *buf, size_t size) {
+    const fl_axes *a = m->data;
     fl_nn_text t = {buf, size, 0};
-    fl__nn_put_size(&t, "kernel_size", kh, kw);
-    fl__nn_put_size(&t, "stride", sh ? sh : kh, o->stride[1] ? o->stride[1] : sh ? sh : kw);
-    fl__nn_put_size(&t, "padding", pad, fl_option_int(o->pad[1], pad));
+    for (int i = 0; i < a->n; i++) fl_nn_put(&t, "%s%d", i ? ", " : "", a->axis[i]);
 }
 
-static const fl_nn_type fl__nn_pool2d_type = {
-    .name = "MaxPool2d",
-    .maker = "fl_nn_pool2d",
+static const fl_nn_type fl__nn_permute_type = {
+    .name = "Permute",
+    .maker = "fl_nn_permute",
     .inputs = 1,
-    .forward = fl__nn_pool2d_forward,
-    .describe = fl__nn_pool2d_describe,
+    .forward = fl__nn_permute_forward,
+    .describe = fl__nn_permute_describe,
 };
 
-FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool2d_opts o) {
-    const fl_pool_opts opts = {.kernel = {kernel, o.kernel_w}, .stride = {o.stride, o.stride_w},
-                               .pad = {o.pad, o.pad_w}, .ignore_pad = o.ignore_pad};
-    const fl__nn_pool2d p = {o.average, opts};
-    if (kernel < 1 || o.kernel_w < 0 || o.stride < 0 || o.stride_w < 0)
-        return fl_bad("fl_nn_pool2d: kernel %" PRId64 ", stride %" PRId64 ": must be positive", kernel,
-                      o.stride);
-    fl_nn_module *m = fl_nn_new(&fl__nn_pool2d_type, &p, sizeof p);
-    if (m && o.average) m->kind = "AvgPool2d";
-    return m;
-}
-
-static bool fl__nn_swap_pools(fl_nn_module *m, const char *prefix, void *user) {
-    (void)prefix, (void)user;
-    for (int64_t i = 0; m->type == &fl__nn_sequential_type && i + 1 < m->n_child; i++) {
-        fl_nn_module *relu = m->child[i], *pool = m->child[i + 1];
-        if (relu->type != &fl__nn_activation_type || ((fl__nn_activation *)relu->data)->fn != fv_relu ||
-            pool->type != &fl__nn_pool2d_type || ((fl__nn_pool2d *)pool->data)->average)
-            continue;
-        char name[FL_NN_NAME]; /* names stay with places: numbers count on */
-        memcpy(name, relu->name, sizeof name);
-        memcpy(relu->name, pool->name, sizeof name);
-        memcpy(pool->name, name, sizeof name);
-        m->child[i++] = pool;
-        m->child[i] = relu;
+FL_API fl_nn_module *fl_nn_permute(fl_axes axes) {
+    unsigned seen = 0;
+    for (int i = 0; i < axes.n && i < FL_MAX_DIMS; i++) {
+        const int at = axes.axis[i] < 0 ? axes.axis[i] + axes.n : axes.axis[i];
+        if (at >= 0 && at < axes.n) seen |= 1u << at;
     }
-    return true;
+    if (axes.n < 1 || axes.n > FL_MAX_DIMS || seen != (1u << axes.n) - 1)
+        return fl_bad("fl_nn_permute: %d axes, which are not each axis once", axes.n);
+    return fl_nn_new(&fl__nn_permute_type, &axes, sizeof axes);
 }
 
-FL_API bool fl_nn_pool_before_relu(fl_nn_module *m) {
-    if (fl_nn_given(m, "fl_nn_pool_before_relu", "the module") && fl_nn_each(m, fl__nn_swap_pools, NULL))
-        return true;
-    return fl_raise();
-}
-
-static fl_vars fl__nn_adaptive_pool_forward(fl_nn_module *m, fl_vars in) {
-    if (fv_value(in.v[0])->ndim != 4) {
+static fl_vars fl__nn_pad_forward(fl_nn_module *m, fl_vars in) {
+    const fl_pad_opts *o = m->data;
+    const int ndim = fv_value(in.v[0])->ndim;
+    for (int i = ndim; i < FL_MAX_DIMS; i++) {
         char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, wants [n, c, h, w]", fl_nn_shape_text(in.v[0], text));
+        if (o->low[i] || o->high[i])
+            return fl_nn_fail(m, "padding of axis %d, input %s", i, fl_nn_shape_text(in.v[0], text));
     }
-    return FL_VARS(fv_adaptive_avg_pool(in.v[0], *(const fl_shape *)m->data));
+    return FL_VARS(fv_pad_opt(in.v[0], *o));
 }
 
-static void fl__nn_adaptive_pool_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl_shape *s = m->data;
-    snprintf(buf, size, "output_size=(%" PRId64 ", %" PRId64 ")", s->dim[0], s->dim[1]);
+/* "(0, 0), (1, 2), mode=reflect": before and behind each axis up to the last that has any */
+static void fl__nn_pad_describe(const fl_nn_module *m, char *buf, size_t size) {
+    static const char *const modes[] = {"constant", "replicate", "reflect", "symmetric", "circular"};
+    const fl_pad_opts *o = m->data;
+    fl_nn_text t = {buf, size, 0};
+    int n = FL_MAX_DIMS;
+    while (n && !o->low[n - 1] && !o->high[n - 1]) n--;
+    for (int i = 0; i < n; i++)
+        fl_nn_put(&t, "%s(%" PRId64 ", %" PRId64 ")", i ? ", " : "", o->low[i], o->high[i]);
+    if (o->mode) fl_nn_put(&t, ", mode=%s", modes[o->mode]);
+    if (o->value != 0) fl_nn_put(&t, ", value=%g", o->value);
 }
 
-static const fl_nn_type fl__nn_adaptive_pool_type = {
-    .name = "AdaptiveAvgPool2d",
-    .maker = "fl_nn_adaptive_avg_pool2d",
+static const fl_nn_type fl__nn_pad_type = {
+    .name = "Pad",
+    .maker = "fl_nn_pad",
     .inputs = 1,
-    .forward = fl__nn_adaptive_pool_forward,
-    .describe = fl__nn_adaptive_pool_describe,
+    .forward = fl__nn_pad_forward,
+    .describe = fl__nn_pad_describe,
 };
 
-FL_API fl_nn_module *fl_nn_adaptive_avg_pool2d(int64_t h, int64_t w) {
-    const fl_shape size = {2, {h, w}};
-    if (h < 1 || w < 1)
-        return fl_bad("fl_nn_adaptive_avg_pool2d: size [%" PRId64 ", %" PRId64 "]: must be positive", h, w);
-    return fl_nn_new(&fl__nn_adaptive_pool_type, &size, sizeof size);
+FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_opts o) {
+    if ((unsigned)o.mode > FL_PAD_CIRCULAR) return fl_bad("fl_nn_pad: mode %d", (int)o.mode);
+    return fl_nn_new(&fl__nn_pad_type, &o, sizeof o);
+}
+
+static fl_vars fl__nn_precision_forward(fl_nn_module *m, fl_vars in) {
+    for (int i = 0; i < in.n; i++) in.v[i] = fv_cast(in.v[i], *(const fl_dtype *)m->data);
+    return in;
+}
+
+static void fl__nn_precision_describe(const fl_nn_module *m, char *buf, size_t size) {
+    snprintf(buf, size, "%s", fl_dtype_name(*(const fl_dtype *)m->data));
+}
+
+static const fl_nn_type fl__nn_precision_type = {
+    .name = "PrecisionCast",
+    .maker = "fl_nn_precision_cast",
+    .forward = fl__nn_precision_forward,
+    .describe = fl__nn_precision_describe,
+};
+
+FL_API fl_nn_module *fl_nn_precision_cast(fl_dtype dtype) {
+    if (!fl_dtype_is_float(dtype))
+        return fl_bad("fl_nn_precision_cast: dtype %s, wants a float", fl_dtype_name(dtype));
+    return fl_nn_new(&fl__nn_precision_type, &dtype, sizeof dtype);
 }
 
 typedef struct fl__nn_linear {
@@ -450,6 +303,51 @@ FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__nn_linear_type, &l, sizeof l);
     return fl_nn_made_with(m, FL_SHAPE(out, in), o.no_bias, o.dtype, o.rng);
+}
+
+typedef struct fl__nn_bilinear {
+    int64_t in1, in2, out;
+} fl__nn_bilinear;
+
+static fl_vars fl__nn_bilinear_forward(fl_nn_module *m, fl_vars in) {
+    const fl__nn_bilinear *l = m->data;
+    const fl_tensor *a = fv_value(in.v[0]), *b = fv_value(in.v[1]);
+    bool ok = a->ndim >= 1 && a->ndim == b->ndim && a->shape[a->ndim - 1] == l->in1 &&
+              b->shape[b->ndim - 1] == l->in2;
+    for (int i = 0; ok && i < a->ndim - 1; i++) ok = a->shape[i] == b->shape[i];
+    if (!ok) {
+        char s[FL_NN_SHAPE], t[FL_NN_SHAPE];
+        return fl_nn_fail(m, "inputs %s and %s, wants [..., %" PRId64 "] and [..., %" PRId64 "]",
+                          fl_nn_shape_text(in.v[0], s), fl_nn_shape_text(in.v[1], t), l->in1, l->in2);
+    }
+    return FL_VARS(fv_bilinear(in.v[0], in.v[1], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1)));
+}
+
+static void fl__nn_bilinear_describe(const fl_nn_module *m, char *buf, size_t size) {
+    const fl__nn_bilinear *l = m->data;
+    snprintf(buf, size, "in1_features=%" PRId64 ", in2_features=%" PRId64 ", out_features=%" PRId64
+             ", bias=%s", l->in1, l->in2, l->out, fl_nn_param_at(m, 1) ? "True" : "False");
+}
+
+static const fl_nn_type fl__nn_bilinear_type = {
+    .name = "Bilinear",
+    .maker = "fl_nn_bilinear",
+    .inputs = 2,
+    .forward = fl__nn_bilinear_forward,
+    .describe = fl__nn_bilinear_describe,
+};
+
+FL_API fl_nn_module *fl_nn_bilinear_opt(int64_t in1, int64_t in2, int64_t out, fl_nn_linear_opts o) {
+    const fl__nn_bilinear l = {in1, in2, out};
+    if (in1 < 1 || in2 < 1 || out < 1 || o.act)
+        return fl_bad("fl_nn_bilinear: in %" PRId64 " and %" PRId64 ", out %" PRId64 ": must be positive; "
+                      "act %d: none", in1, in2, out, (int)o.act);
+    if (!fl_nn_dtype_ok("fl_nn_bilinear", o.dtype)) return fl_raise();
+    fl_quiet(+1);
+    fl_nn_module *m = fl_nn_new(&fl__nn_bilinear_type, &l, sizeof l);
+    const fl_shape w = FL_SHAPE(out, in1, in2);
+    const int64_t bias = o.no_bias ? 0 : out;
+    return fl_nn_made(m, m && fl_nn_add_uniform(m, w, bias, 1 / sqrt((double)in1), o.dtype, o.rng));
 }
 
 #endif

@@ -75,6 +75,13 @@ FL_API void fl_nn_free(fl_nn_module *m);
    NULL, after an error. */
 FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in);
 FL_API fl_var *fl_nn_forward(fl_nn_module *m, fl_var *x);
+/* Observes the calls of this thread: fn runs before a module's forward (out NULL), and after one that
+   gave results. Returns the watch that it replaces, to be put back; {0} ends it. */
+typedef struct fl_nn_watch {
+    void (*fn)(fl_nn_module *m, const fl_vars *out, void *user);
+    void *user;
+} fl_nn_watch;
+FL_API fl_nn_watch fl_nn_watch_calls(fl_nn_watch watch);
 
 /* trees */
 
@@ -111,6 +118,11 @@ FL_API bool fl_nn_sequence_ok(const fl_nn_module *m, const fl_var *x, int64_t di
 FL_API fl_var *fl_nn_param_at(const fl_nn_module *m, int64_t i);
 /* Weight one and bias zero of that shape. False after an error. */
 FL_API bool fl_nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype);
+/* A weight of that shape and a bias of `bias` numbers (0: none), uniform within bound of 0. */
+FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, double bound, fl_dtype dtype,
+                              fl_rng *rng);
+/* Settings per dim, as options give them: 0 is that of the dim before, the first 0 is `otherwise`. */
+FL_API fl_shape fl_nn_per_dim(const int64_t *list, int dims, int64_t otherwise);
 /* A maker calls fl_quiet(+1) before it makes the module, and ends with one of these two. fl_nn_made
    returns m if ok, else frees m and returns NULL after an error. fl_nn_made_with gives m a weight of
    shape w and a bias [w[0]] first, both uniform within 1 / sqrt(fan in) of 0: PyTorch's
@@ -366,13 +378,23 @@ static bool fl__nn_own(fl_vars *vars) {
     return ok;
 }
 
+static _Thread_local fl_nn_watch fl__nn_watch;
+
+FL_API fl_nn_watch fl_nn_watch_calls(fl_nn_watch watch) {
+    const fl_nn_watch before = fl__nn_watch;
+    fl__nn_watch = watch;
+    return before;
+}
+
 FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in) {
     fl_vars out = {0};
     bool ok = fl__nn_inputs_ok(m, &in);
     if (ok) {
         fl_scope s = fl_scope_begin();
+        if (fl__nn_watch.fn) fl__nn_watch.fn(m, NULL, fl__nn_watch.user);
         out = m->type->forward(m, in);
         ok = fl__nn_results_ok(m, &out);
+        if (ok && fl__nn_watch.fn) fl__nn_watch.fn(m, &out, fl__nn_watch.user);
         for (int i = out.n; ok && i-- > 0;) fl_obj_take(&out.v[i]->obj);
         fl_scope_end(&s);
         if (ok) ok = fl__nn_own(&out);
@@ -596,18 +618,29 @@ FL_API fl_nn_module *fl_nn_made(fl_nn_module *m, bool ok) {
     return fl_raise();
 }
 
+FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, double bound, fl_dtype dtype,
+                              fl_rng *rng) {
+    fl_scope s = fl_scope_begin();
+    const fl_shape b = FL_SHAPE(bias);
+    const bool ok =
+        fl_nn_add_param(m, "weight", fv_param(fl_uniform(weight, -bound, bound, dtype, rng))) &&
+        (!bias || fl_nn_add_param(m, "bias", fv_param(fl_uniform(b, -bound, bound, dtype, rng))));
+    fl_scope_end(&s);
+    return ok;
+}
+
 FL_API fl_nn_module *fl_nn_made_with(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
                                      fl_rng *rng) {
-    fl_scope s = fl_scope_begin();
     double fan_in = 1;
     for (int i = 1; i < w.ndim; i++) fan_in *= (double)w.dim[i];
-    const double bound = 1 / sqrt(fan_in);
-    const fl_shape b = FL_SHAPE(w.dim[0]);
-    bool ok = m && fl_nn_add_param(m, "weight", fv_param(fl_uniform(w, -bound, bound, dtype, rng)));
-    if (ok && !no_bias)
-        ok = fl_nn_add_param(m, "bias", fv_param(fl_uniform(b, -bound, bound, dtype, rng))) != NULL;
-    fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_made(m, m && fl_nn_add_uniform(m, w, no_bias ? 0 : w.dim[0], 1 / sqrt(fan_in), dtype, rng));
+}
+
+FL_API fl_shape fl_nn_per_dim(const int64_t *list, int dims, int64_t otherwise) {
+    fl_shape s = {dims, {0}};
+    for (int i = 0; i < dims; i++)
+        s.dim[i] = i && !list[i] ? s.dim[i - 1] : fl_option_int(list[i], otherwise);
+    return s;
 }
 
 #endif

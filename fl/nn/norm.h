@@ -14,18 +14,23 @@ typedef struct fl_nn_batch_norm_opts {
     double eps;      /* 0 -> 1e-5 */
     bool no_affine;  /* no weight and bias */
     bool no_track;   /* no running statistics: those of the batch always */
+    bool frozen;     /* running statistics always; weight and bias are buffers, no count is kept */
     bool relu;       /* y = max(0, that), after the second input, if there is one, was added */
     fl_dtype dtype;
     char _end;
 } fl_nn_batch_norm_opts;
-/* y = (x - mean) / sqrt(var + eps) * weight + bias per channel of x [n, c, h, w]. In training mean
-   and var (biased) are the batch's, and running_mean, running_var (unbiased) and
-   num_batches_tracked (i64) are updated; else the running ones. A second input of x's shape is
-   added to y: the end of a residual block in one pass. */
-#define fl_nn_batch_norm2d(...) FL_NN__BATCH_NORM2D(__VA_ARGS__, ._end = 0)
-#define FL_NN__BATCH_NORM2D(channels, ...) \
-    fl_nn_batch_norm2d_opt(channels, (fl_nn_batch_norm_opts){__VA_ARGS__})
+/* y = (x - mean) / sqrt(var + eps) * weight + bias per channel of x [n, c] or [n, c, t] (1d), [n, c, h, w]
+   (2d), [n, c, d, h, w] (3d). In training mean and var (biased) are the batch's, and running_mean,
+   running_var (unbiased) and num_batches_tracked (i64) are updated; else the running ones. A second
+   input of x's shape is added to y: the end of a residual block in one pass. Frozen: torchvision's
+   FrozenBatchNorm2d. */
+#define fl_nn_batch_norm1d(...) FL_NN__BATCH_NORM(fl_nn_batch_norm1d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_batch_norm2d(...) FL_NN__BATCH_NORM(fl_nn_batch_norm2d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_batch_norm3d(...) FL_NN__BATCH_NORM(fl_nn_batch_norm3d_opt, __VA_ARGS__, ._end = 0)
+#define FL_NN__BATCH_NORM(make, channels, ...) make(channels, (fl_nn_batch_norm_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_batch_norm1d_opt(int64_t channels, fl_nn_batch_norm_opts o);
 FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_opts o);
+FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_opts o);
 
 typedef struct fl_nn_layer_norm_opts {
     fl_named _positional;
@@ -42,8 +47,9 @@ typedef struct fl_nn_layer_norm_opts {
     fl_nn_layer_norm_opt(shape, (fl_nn_layer_norm_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o);
 
-/* y = x / sqrt(mean(x^2) + eps) * weight over the last dims of x, which are `shape`. no_bias counts
-   for nothing. */
+/* y = x / sqrt(mean(x^2) + eps) * weight over the last dims of x, which are `shape`. eps 0 -> 2^-23 for
+   f32, and so on: the step from 1 to the next number of x's dtype, as PyTorch has it. no_bias counts for
+   nothing. */
 #define fl_nn_rms_norm(...) FL_NN__RMS_NORM(__VA_ARGS__, ._end = 0)
 #define FL_NN__RMS_NORM(shape, ...) fl_nn_rms_norm_opt(shape, (fl_nn_layer_norm_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o);
@@ -53,6 +59,31 @@ FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o)
     fl_nn_group_norm_opt(groups, channels, (fl_nn_layer_norm_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
                                           fl_nn_layer_norm_opts o);
+typedef struct fl_nn_instance_norm_opts {
+    fl_named _positional;
+    double eps;  /* 0 -> 1e-5 */
+    bool affine; /* weight and bias */
+    fl_dtype dtype;
+    char _end;
+} fl_nn_instance_norm_opts;
+/* A layer norm over each channel of x [n, channels, ...] (PyTorch's InstanceNorm1d to 3d, which have no
+   weight unless they are asked to). */
+#define fl_nn_instance_norm(...) FL_NN__INSTANCE_NORM(__VA_ARGS__, ._end = 0)
+#define FL_NN__INSTANCE_NORM(channels, ...) \
+    fl_nn_instance_norm_opt(channels, (fl_nn_instance_norm_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_instance_norm_opt(int64_t channels, fl_nn_instance_norm_opts o);
+
+typedef struct fl_nn_normalize_opts {
+    fl_named _positional;
+    double p;     /* 0 -> 2 */
+    double eps;   /* 0 -> 1e-12 */
+    double value; /* 0 -> 1 */
+    char _end;
+} fl_nn_normalize_opts;
+/* y = value x / max(|x|_p over axes, eps), as F.normalize: fl_nn_normalize(FL_AXES(1)). */
+#define fl_nn_normalize(...) FL_NN__NORMALIZE(__VA_ARGS__, ._end = 0)
+#define FL_NN__NORMALIZE(axes, ...) fl_nn_normalize_opt(axes, (fl_nn_normalize_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_normalize_opt(fl_axes axes, fl_nn_normalize_opts o);
 
 #ifdef __cplusplus
 }
@@ -65,33 +96,42 @@ FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
 #include "../ops/copy.h"
 #include "../ops/elementwise.h"
 #include "../ops/norm.h"
+#include "../ops/reduce.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 typedef struct fl__nn_batch_norm {
     int64_t channels;
     double momentum, eps;
-    bool cumulative, track, relu;
+    int dims;
+    bool cumulative, track, frozen, relu;
 } fl__nn_batch_norm;
 
-enum { FL__NN_RUNNING_MEAN, FL__NN_RUNNING_VAR, FL__NN_BATCHES }; /* the buffers' order */
+/* The buffers' order; what is behind the statistics depends on whether they are frozen. */
+enum { FL__NN_RUNNING_MEAN, FL__NN_RUNNING_VAR, FL__NN_BATCHES, FL__NN_WEIGHT = FL__NN_BATCHES, FL__NN_BIAS };
+
+static bool fl__nn_batch_norm_fits(const fl__nn_batch_norm *b, const fl_tensor *x) {
+    return (x->ndim == b->dims + 2 || (b->dims == 1 && x->ndim == 2)) && x->shape[1] == b->channels;
+}
 
 static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_batch_norm *b = m->data;
     const fl_tensor *x = fv_value(in.v[0]);
-    const bool batch = m->train || !b->track;
+    const bool batch = (m->train && !b->frozen) || !b->track;
+    static const char *const dims[] = {"", "] or [n, c, t", ", h, w", ", d, h, w"};
     char text[FL_NN_SHAPE];
     if (in.n != 1 && in.n != 2) return fl_nn_fail(m, "%d inputs, takes 1 or 2", in.n);
-    if (x->ndim != 4 || x->shape[1] != b->channels)
-        return fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", h, w]", fl_nn_shape_text(in.v[0], text),
-                          b->channels);
+    if (!fl__nn_batch_norm_fits(b, x))
+        return fl_nn_fail(m, "input %s, wants [n, %" PRId64 "%s]", fl_nn_shape_text(in.v[0], text), b->channels,
+                          dims[b->dims]);
     const int64_t n = fl_numel(x) / b->channels;
     if (batch && n < 2)
         return fl_nn_fail(m, "input %s has %" PRId64 " values per channel, batch statistics want 2",
                           fl_nn_shape_text(in.v[0], text), n);
     fl_batch_norm_opts o = {
         .train = batch, .momentum = b->momentum, .eps = b->eps, .relu = b->relu};
-    fl_tensor *batches = b->track ? m->buffer[FL__NN_BATCHES].tensor : NULL;
+    fl_tensor *batches = b->track && !b->frozen ? m->buffer[FL__NN_BATCHES].tensor : NULL;
     fl_tensor *next = batch && b->track ? fl_add(batches, fl_int(1)) : NULL;
     if (b->track) {
         o.mean = m->buffer[FL__NN_RUNNING_MEAN].tensor;
@@ -102,6 +142,10 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     if (o.momentum == 0) o.momentum = FL_ZERO;
     if (o.eps == 0) o.eps = FL_ZERO;
     fl_var *weight = fl_nn_param_at(m, 0), *bias = fl_nn_param_at(m, 1);
+    if (b->frozen) {
+        weight = fv_const(m->buffer[FL__NN_WEIGHT].tensor);
+        bias = fv_const(m->buffer[FL__NN_BIAS].tensor);
+    }
     fl_var *y = in.n == 2 ? fv_batch_norm_add_opt(in.v[0], weight, bias, in.v[1], o)
                           : fv_batch_norm_opt(in.v[0], weight, bias, o);
     if (y && next && !fl_assign(batches, next)) return (fl_vars){0};
@@ -111,41 +155,67 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
 static void fl__nn_batch_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
     const fl__nn_batch_norm *b = m->data;
     fl_nn_text t = {buf, size, 0};
-    fl_nn_put(&t, "%" PRId64 ", eps=%g, momentum=", b->channels, b->eps);
-    if (b->cumulative) fl_nn_put(&t, "None");
-    else fl_nn_put(&t, "%g", b->momentum);
-    fl_nn_put(&t, ", affine=%s, track_running_stats=%s", m->n_param ? "True" : "False",
-               b->track ? "True" : "False");
+    fl_nn_put(&t, "%" PRId64 ", eps=%g", b->channels, b->eps);
+    if (b->frozen) {
+    } else if (b->cumulative) fl_nn_put(&t, ", momentum=None");
+    else fl_nn_put(&t, ", momentum=%g", b->momentum);
+    if (!b->frozen)
+        fl_nn_put(&t, ", affine=%s, track_running_stats=%s", m->n_param ? "True" : "False",
+                  b->track ? "True" : "False");
     if (b->relu) fl_nn_put(&t, ", relu=True");
 }
 
-static const fl_nn_type fl__nn_batch_norm_type = {
-    .name = "BatchNorm2d",
-    .maker = "fl_nn_batch_norm2d",
-    .forward = fl__nn_batch_norm_forward,
-    .describe = fl__nn_batch_norm_describe,
-    .wide = true,
-};
+#define FL__NN_BATCH_NORM_TYPE(kind, make) \
+    {.name = kind, .maker = make, .forward = fl__nn_batch_norm_forward, \
+     .describe = fl__nn_batch_norm_describe, .wide = true}
+static const fl_nn_type fl__nn_batch_norm_types[] = {
+    FL__NN_BATCH_NORM_TYPE("BatchNorm1d", "fl_nn_batch_norm1d"),
+    FL__NN_BATCH_NORM_TYPE("BatchNorm2d", "fl_nn_batch_norm2d"),
+    FL__NN_BATCH_NORM_TYPE("BatchNorm3d", "fl_nn_batch_norm3d")};
 
-FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_opts o) {
-    const fl__nn_batch_norm b = {channels, fl_option(o.momentum, 0.1), fl_option(o.eps, 1e-5),
-                                 o.cumulative, !o.no_track, o.relu};
+/* Running statistics, and behind them the count of batches, or weight and bias. */
+static bool fl__nn_add_running(fl_nn_module *m, fl_shape shape, bool frozen, fl_dtype dtype) {
+    if (!fl_nn_add_buffer(m, "running_mean", fl_zeros(shape, dtype)) ||
+        !fl_nn_add_buffer(m, "running_var", fl_ones(shape, dtype)))
+        return false;
+    if (!frozen)
+        return fl_nn_add_buffer(m, "num_batches_tracked", fl_zeros(FL_SCALAR_SHAPE, FL_I64)) != NULL;
+    return fl_nn_add_buffer(m, "weight", fl_ones(shape, dtype)) &&
+           fl_nn_add_buffer(m, "bias", fl_zeros(shape, dtype));
+}
+
+static fl_nn_module *fl__nn_batch_norm_new(int dims, int64_t channels, fl_nn_batch_norm_opts o) {
+    static const char *const frozen[] = {"FrozenBatchNorm1d", "FrozenBatchNorm2d", "FrozenBatchNorm3d"};
+    const fl_nn_type *type = &fl__nn_batch_norm_types[dims - 1];
+    const fl__nn_batch_norm b = {
+        .channels = channels, .momentum = fl_option(o.momentum, 0.1), .eps = fl_option(o.eps, 1e-5),
+        .dims = dims, .cumulative = o.cumulative, .track = !o.no_track, .frozen = o.frozen, .relu = o.relu};
     if (channels < 1 || !(b.eps >= 0) || !(b.momentum >= 0 && b.momentum <= 1))
-        return fl_bad("fl_nn_batch_norm2d: %" PRId64 " channels, momentum %g, eps %g", channels,
-                      b.momentum, b.eps);
-    if (!fl_nn_dtype_ok("fl_nn_batch_norm2d", o.dtype)) return fl_raise();
+        return fl_bad("%s: %" PRId64 " channels, momentum %g, eps %g", type->maker, channels, b.momentum,
+                      b.eps);
+    if (o.frozen && (o.no_affine || o.no_track))
+        return fl_bad("%s: frozen, so it has weight, bias and statistics", type->maker);
+    if (!fl_nn_dtype_ok(type->maker, o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_nn_module *m = fl_nn_new(&fl__nn_batch_norm_type, &b, sizeof b);
+    fl_nn_module *m = fl_nn_new(type, &b, sizeof b);
     bool ok = m != NULL;
     const fl_shape shape = FL_SHAPE(channels);
-    if (ok && !o.no_affine) ok = fl_nn_add_affine(m, shape, false, o.dtype);
-    if (ok && !o.no_track)
-        ok = fl_nn_add_buffer(m, "running_mean", fl_zeros(shape, o.dtype)) &&
-             fl_nn_add_buffer(m, "running_var", fl_ones(shape, o.dtype)) &&
-             fl_nn_add_buffer(m, "num_batches_tracked", fl_zeros(FL_SCALAR_SHAPE, FL_I64));
+    if (ok && !o.no_affine && !o.frozen) ok = fl_nn_add_affine(m, shape, false, o.dtype);
+    if (ok && !o.no_track) ok = fl__nn_add_running(m, shape, o.frozen, o.dtype);
+    if (ok && o.frozen) m->kind = frozen[dims - 1];
     fl_scope_end(&s);
     return fl_nn_made(m, ok);
+}
+
+FL_API fl_nn_module *fl_nn_batch_norm1d_opt(int64_t channels, fl_nn_batch_norm_opts o) {
+    return fl__nn_batch_norm_new(1, channels, o);
+}
+FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_opts o) {
+    return fl__nn_batch_norm_new(2, channels, o);
+}
+FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_opts o) {
+    return fl__nn_batch_norm_new(3, channels, o);
 }
 
 typedef struct fl__nn_norm {
@@ -210,10 +280,25 @@ FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts 
     return fl__nn_norm_new(&fl__nn_layer_norm_type, shape, 1, o);
 }
 
+/* The step from 1 to the next number. */
+static double fl__nn_step(fl_dtype dtype) {
+    return dtype == FL_F64 ? 0x1p-52 : dtype == FL_BF16 ? 0x1p-7 : dtype == FL_F16 ? 0x1p-10 : 0x1p-23;
+}
+
 static fl_vars fl__nn_rms_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_norm *l = m->data;
     if (!fl__nn_norm_fits(m, in.v[0])) return (fl_vars){0};
-    return FL_VARS(fv_rms_norm(in.v[0], l->shape.ndim, fl_nn_param_at(m, 0), l->eps));
+    const double eps = l->eps == HUGE_VAL ? fl__nn_step(fv_value(in.v[0])->dtype) : l->eps;
+    return FL_VARS(fv_rms_norm(in.v[0], l->shape.ndim, fl_nn_param_at(m, 0), eps));
+}
+
+static void fl__nn_rms_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
+    const fl__nn_norm *l = m->data;
+    fl_nn_text t = {buf, size, 0};
+    fl_nn_put_shape(&t, &l->shape);
+    if (l->eps == HUGE_VAL) fl_nn_put(&t, ", eps=None");
+    else fl_nn_put(&t, ", eps=%g", l->eps);
+    fl_nn_put(&t, ", elementwise_affine=%s", m->n_param ? "True" : "False");
 }
 
 static const fl_nn_type fl__nn_rms_norm_type = {
@@ -221,23 +306,30 @@ static const fl_nn_type fl__nn_rms_norm_type = {
     .maker = "fl_nn_rms_norm",
     .inputs = 1,
     .forward = fl__nn_rms_norm_forward,
-    .describe = fl__nn_norm_describe,
+    .describe = fl__nn_rms_norm_describe,
     .wide = true,
 };
 
 FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o) {
     o.no_bias = true;
+    o.eps = o.eps == 0 && !signbit(o.eps) ? HUGE_VAL : o.eps;
     return fl__nn_norm_new(&fl__nn_rms_norm_type, shape, 1, o);
+}
+
+/* x has its channels; else fails. */
+static bool fl__nn_channels_fit(const fl_nn_module *m, const fl_var *v, int dims) {
+    const fl__nn_norm *l = m->data;
+    const fl_tensor *x = fv_value(v);
+    if (x->ndim >= dims && x->shape[1] == l->shape.dim[0]) return true;
+    char text[FL_NN_SHAPE];
+    fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", %s...]", fl_nn_shape_text(v, text), l->shape.dim[0],
+               dims > 2 ? "t, " : "");
+    return false;
 }
 
 static fl_vars fl__nn_group_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_norm *l = m->data;
-    const fl_tensor *x = fv_value(in.v[0]);
-    if (x->ndim < 2 || x->shape[1] != l->shape.dim[0]) {
-        char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", ...]", fl_nn_shape_text(in.v[0], text),
-                          l->shape.dim[0]);
-    }
+    if (!fl__nn_channels_fit(m, in.v[0], 2)) return (fl_vars){0};
     return FL_VARS(
         fv_group_norm(in.v[0], l->groups, fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), l->eps));
 }
@@ -262,6 +354,75 @@ FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
     if (groups < 1 || channels < 1 || channels % groups)
         return fl_bad("fl_nn_group_norm: %" PRId64 " groups of %" PRId64 " channels", groups, channels);
     return fl__nn_norm_new(&fl__nn_group_norm_type, FL_SHAPE(channels), groups, o);
+}
+
+static fl_vars fl__nn_instance_norm_forward(fl_nn_module *m, fl_vars in) {
+    const fl__nn_norm *l = m->data;
+    if (!fl__nn_channels_fit(m, in.v[0], 3)) return (fl_vars){0};
+    return FL_VARS(fv_instance_norm(in.v[0], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), l->eps));
+}
+
+static void fl__nn_instance_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
+    const fl__nn_norm *l = m->data;
+    snprintf(buf, size, "%" PRId64 ", eps=%g, affine=%s", l->shape.dim[0], l->eps,
+             m->n_param ? "True" : "False");
+}
+
+static const fl_nn_type fl__nn_instance_norm_type = {
+    .name = "InstanceNorm",
+    .maker = "fl_nn_instance_norm",
+    .inputs = 1,
+    .forward = fl__nn_instance_norm_forward,
+    .describe = fl__nn_instance_norm_describe,
+    .wide = true,
+};
+
+FL_API fl_nn_module *fl_nn_instance_norm_opt(int64_t channels, fl_nn_instance_norm_opts o) {
+    const fl_nn_layer_norm_opts l = {.eps = o.eps, .no_affine = !o.affine, .dtype = o.dtype};
+    return fl__nn_norm_new(&fl__nn_instance_norm_type, FL_SHAPE(channels), channels, l);
+}
+
+typedef struct fl__nn_normalize {
+    fl_axes axes;
+    double p, eps, value;
+} fl__nn_normalize;
+
+static fl_vars fl__nn_normalize_forward(fl_nn_module *m, fl_vars in) {
+    const fl__nn_normalize *f = m->data;
+    fl_var *x = in.v[0];
+    const int ndim = fv_value(x)->ndim;
+    for (int i = 0; i < f->axes.n; i++) {
+        char text[FL_NN_SHAPE];
+        if (f->axes.axis[i] < -ndim || f->axes.axis[i] >= ndim)
+            return fl_nn_fail(m, "axis %d, input %s", f->axes.axis[i], fl_nn_shape_text(x, text));
+    }
+    fl_var *y = fv_div(x, fv_maximum(fv_norm(x, f->p, f->axes), fv_num(f->eps)));
+    return FL_VARS(f->value == 1 ? y : fv_mul(y, fv_num(f->value)));
+}
+
+static void fl__nn_normalize_describe(const fl_nn_module *m, char *buf, size_t size) {
+    const fl__nn_normalize *f = m->data;
+    fl_nn_text t = {buf, size, 0};
+    fl_nn_put(&t, "p=%g, dim=(", f->p);
+    for (int i = 0; i < f->axes.n; i++) fl_nn_put(&t, "%s%d", i ? ", " : "", f->axes.axis[i]);
+    fl_nn_put(&t, "), eps=%g", f->eps);
+    if (f->value != 1) fl_nn_put(&t, ", value=%g", f->value);
+}
+
+static const fl_nn_type fl__nn_normalize_type = {
+    .name = "Normalize",
+    .maker = "fl_nn_normalize",
+    .inputs = 1,
+    .forward = fl__nn_normalize_forward,
+    .describe = fl__nn_normalize_describe,
+};
+
+FL_API fl_nn_module *fl_nn_normalize_opt(fl_axes axes, fl_nn_normalize_opts o) {
+    fl__nn_normalize f = {axes, fl_option(o.p, 2), fl_option(o.eps, 1e-12), fl_option(o.value, 1)};
+    f.axes.keepdim = true;
+    if (axes.n < 0 || axes.n > FL_MAX_DIMS || !(f.eps >= 0) || isnan(f.p) || isnan(f.value))
+        return fl_bad("fl_nn_normalize: %d axes, p %g, eps %g, value %g", axes.n, f.p, f.eps, f.value);
+    return fl_nn_new(&fl__nn_normalize_type, &f, sizeof f);
 }
 
 #endif

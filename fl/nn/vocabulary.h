@@ -1,6 +1,7 @@
 /* vocabulary.h - embedding and softmax of large vocabularies */
 #ifndef FL_NN_VOCABULARY_H
 #define FL_NN_VOCABULARY_H
+#include "container.h"
 #include "embedding.h"
 #include "layers.h"
 
