@@ -511,6 +511,29 @@ static fl_tensor *l_hinge(fl_tensor *x, fl_tensor *y, fl_reduction r) {
     return fl_hinge_embedding_loss(x, y, 1, r);
 }
 
+static fl_tensor *l_bce(fl_tensor *x, fl_tensor *y, fl_reduction r) {
+    return fl_binary_cross_entropy(x, y, r);
+}
+static fl_tensor *l_bce_logits(fl_tensor *x, fl_tensor *y, fl_reduction r) {
+    return fl_binary_cross_entropy_with_logits(x, y, r);
+}
+
+/* The part of y three times, and half of all. */
+static double r_bce_weighted(double x, double y) {
+    return -(3 * y * fmax(log(x), -100) + (1 - y) * fmax(log(1 - x), -100)) / 2;
+}
+static double r_bce_logits_weighted(double x, double y) {
+    return (3 * y * log1p(exp(-x)) + (1 - y) * log1p(exp(x))) / 2;
+}
+static fl_tensor *l_bce_weighted(fl_tensor *x, fl_tensor *y, fl_reduction r) {
+    fl_tensor *half = fl_full(FL_SHAPE(1), 0.5, FL_F32), *three = fl_full(FL_SHAPE(1), 3, FL_F64);
+    return fl_binary_cross_entropy(x, y, r, .weight = half, .pos_weight = three);
+}
+static fl_tensor *l_bce_logits_weighted(fl_tensor *x, fl_tensor *y, fl_reduction r) {
+    fl_tensor *half = fl_full_like(x, 0.5), *three = fl_full(FL_SCALAR_SHAPE, 3, FL_F32);
+    return fl_binary_cross_entropy_with_logits(x, y, r, .weight = half, .pos_weight = three);
+}
+
 /* Operands: r any, p in (0, 1), s 1 or -1. */
 static const struct {
     const char *name;
@@ -522,8 +545,10 @@ static const struct {
     {"l1_loss", r_l1, fl_l1_loss, 'r', 'r'},
     {"huber_loss", r_huber, l_huber, 'r', 'r'},
     {"smooth_l1_loss", r_smooth, l_smooth, 'r', 'r'},
-    {"bce", r_bce, fl_binary_cross_entropy, 'p', 'p'},
-    {"bce_with_logits", r_bce_logits, fl_binary_cross_entropy_with_logits, 'r', 'p'},
+    {"bce", r_bce, l_bce, 'p', 'p'},
+    {"bce_with_logits", r_bce_logits, l_bce_logits, 'r', 'p'},
+    {"bce weighted", r_bce_weighted, l_bce_weighted, 'p', 'p'},
+    {"bce_logits weighted", r_bce_logits_weighted, l_bce_logits_weighted, 'r', 'p'},
     {"kl_div", r_kl, fl_kl_div, 'r', 'p'},
     {"poisson_nll_loss", r_poisson, l_poisson, 'r', 'p'},
     {"soft_margin_loss", r_soft_margin, fl_soft_margin_loss, 'r', 's'},

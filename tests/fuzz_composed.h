@@ -906,6 +906,14 @@ static T xy_reduced(fn f) {
     return CALL(f, (T, T, fl_reduction), x, y, reduction());
 }
 
+static T xy_weighted(fn f) {
+    T x = operand(), y = peer(x);
+    fl_binary_cross_entropy_opts o = {0};
+    if (flip_coin()) o.weight = indices(fuzz_shape());
+    if (flip_coin()) o.pos_weight = fl_num(fuzz_double());
+    return CALL(f, (T, T, fl_reduction, fl_binary_cross_entropy_opts), x, y, reduction(), o);
+}
+
 static T xy_flag_reduced(fn f) {
     T x = operand(), y = peer(x);
     const bool flag = flip_coin();
@@ -1010,8 +1018,8 @@ static T ctc(fn f) {
     OP(gru_, gru), OP(lstm_, lstm), \
     /* losses */ \
     OP(xy_reduced, mse_loss), OP(xy_reduced, l1_loss), OP(xy_number_reduced, huber_loss), \
-    OP(xy_number_reduced, smooth_l1_loss), OP(xy_reduced, binary_cross_entropy), \
-    OP(xy_reduced, binary_cross_entropy_with_logits), OP(xy_reduced, kl_div), \
+    OP(xy_number_reduced, smooth_l1_loss), OP(xy_weighted, binary_cross_entropy_opt), \
+    OP(xy_weighted, binary_cross_entropy_with_logits_opt), OP(xy_reduced, kl_div), \
     OP(xy_flag_reduced, poisson_nll_loss), OP(xyz_reduced, gaussian_nll_loss), \
     OP(xy_reduced, soft_margin_loss), OP(xy_number_reduced, hinge_embedding_loss), \
     OP(xyz_number_reduced, margin_ranking_loss), OP(xyz_number_reduced, cosine_embedding_loss), \

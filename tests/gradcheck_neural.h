@@ -157,6 +157,24 @@ static fl_var *net_cross_entropy(fl_var **x) {
     fl_tensor *target = fl_from_host((int64_t[]){3, -100, 1}, FL_SHAPE(3), FL_I64);
     return fv_cross_entropy(x[0], target, .smoothing = 0.1, .reduction = FL_NONE);
 }
+static fl_var *net_class_weights(fl_var **x) {
+    fl_tensor *target = fl_from_host((uint8_t[]){3, 1, 2}, FL_SHAPE(3), FL_U8);
+    fl_tensor *weight = fl_from_host((double[]){0.5, 1.5, 2, 0.25}, FL_SHAPE(4), FL_F64);
+    fl_var *rows = fv_cross_entropy(x[0], target, .weight = weight, .ignore = 2);
+    fl_var *smooth = fv_cross_entropy(x[0], target, .weight = weight, .smoothing = 0.2);
+    return fv_mul(rows, fv_add(smooth, fv_nll_loss(x[0], target, .weight = weight)));
+}
+static fl_var *net_soft_targets(fl_var **x) {
+    fl_tensor *p = fl_softmax(fl_arange(0, 12, 1, FL_F64), 0);
+    fl_tensor *weight = fl_from_host((double[]){0.5, 1.5, 2, 0.25}, FL_SHAPE(4), FL_F64);
+    return fv_cross_entropy(x[0], fl_reshape(p, FL_SHAPE(3, 4)), .weight = weight, .smoothing = 0.1);
+}
+static fl_var *net_bce_weights(fl_var **x) {
+    fl_tensor *w = fl_from_host((double[]){0.5, 1.5, 2, 0.25}, FL_SHAPE(4), FL_F64);
+    fl_var *logits = fv_binary_cross_entropy_with_logits(x[0], x[1], FL_SUM, .weight = w, .pos_weight = w);
+    fl_var *p = fv_binary_cross_entropy(fv_sigmoid(x[0]), x[1], FL_MEAN, .weight = w, .pos_weight = w);
+    return fv_mul(logits, p);
+}
 /* x as four steps of three sequences; y [4, 4] gives the steps' classes. */
 static fl_var *net_ctc(fl_var **x) {
     fl_tensor *target = fl_from_host((int64_t[]){1, 1, 2, 1, 3, 0}, FL_SHAPE(3, 2), FL_I64);
@@ -199,7 +217,9 @@ static const struct {
     {"soft_margin_loss", net_soft_margin, ALIKE}, {"hinge_embedding_loss", net_hinge, ALIKE},
     {"margin_ranking_loss", net_ranking, ALIKE}, {"cosine_embedding_loss", net_cosine_loss, ALIKE},
     {"triplet_margin_loss", net_triplet, ALIKE}, {"multi_margin_loss", net_multi_margin, ALONE},
-    {"cross_entropy", net_cross_entropy, ALONE}, {"ctc_loss", net_ctc, SQUARE}};
+    {"cross_entropy", net_cross_entropy, ALONE},
+    {"class weights", net_class_weights, ALONE}, {"soft targets", net_soft_targets, ALONE},
+    {"bce weights", net_bce_weights, ALIKE}, {"ctc_loss", net_ctc, SQUARE}};
 enum { NET_OPS = sizeof net_ops / sizeof *net_ops };
 
 static fl_var *run_net(fl_var **x, const grad_case *c) {

@@ -226,6 +226,7 @@ static double or_zero(double v) {
 
 #define IN(i) (c->x[i])
 #define T(i) fv_value(c->x[i])
+#define MAYBE(i) (c->n_in > (i) ? T(i) : NULL)
 #define INT(name) int_of(c, name)
 #define AXIS(name) ((int)int_of(c, name))
 #define NUM(name) number_of(c, name)
@@ -515,10 +516,10 @@ static int rates(parity_case *c, fl_var **y) {
     OP(avg_pool2d, fv_avg_pool_opt(IN(0), pool2d_opts(c, false))) \
     OP(avg_pool2d_inside, fv_avg_pool_opt(IN(0), pool2d_opts(c, true))) \
     OP(mse, fv_mse_loss(IN(0), IN(1), reduction_of(c))) \
-    OP(nll, fv_nll_loss(IN(0), T(1), .reduction = reduction_of(c), \
-                      .ignore = INT("ignore_index"))) \
+    OP(nll, fv_nll_loss(IN(0), T(1), .reduction = reduction_of(c), .weight = MAYBE(2), \
+                      .ignore = or_i0(INT("ignore_index")))) \
     OP(cross_entropy, fv_cross_entropy(IN(0), T(1), .reduction = reduction_of(c), \
-                                          .ignore = INT("ignore_index"), \
+                                          .ignore = INT("ignore_index"), .weight = MAYBE(2), \
                                           .smoothing = NUM("label_smoothing")))
 
 #include "parity_reduce.h"

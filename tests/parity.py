@@ -1435,6 +1435,49 @@ def ctc_inputs(g, s, d):
 loss("ctc", lambda x, y, xn, yn, reduction: F.ctc_loss(x, y, xn, yn, reduction=reduction),
     ctc_inputs, shapes=((8, 2, 4), (10, 3, 5)), dtypes="f64", diff=[0], grad=1)
 
+# --- options, and ops beside those above: one group, which leaves the others' files as they are ---
+
+group("options")
+
+
+def with_weights(g, s, d, log=False):
+    return classified(g, s, d, log) + (g.f(s[1], lo=0.2, d=d),)
+
+
+def softly(g, s, d):
+    return g.f(*s, d=d), g.f(*s, d="f64").softmax(1).to(DTYPES[d])
+
+
+def entropy(x, y, w=None, *, reduction, ignore_index, label_smoothing):
+    y = y if y.dtype.is_floating_point else y.long()
+    return F.cross_entropy(x, y, w, reduction=reduction, ignore_index=ignore_index,
+        label_smoothing=label_smoothing)
+
+
+SMOOTH = [dict(ignore_index=-100, label_smoothing=k) for k in (0.0, 0.1)]
+loss("nll.weight", lambda x, y, w, reduction, ignore_index: F.nll_loss(x, y, w, reduction=reduction,
+    ignore_index=ignore_index), lambda g, s, d: with_weights(g, s, d, True), IGNORE +
+    [dict(ignore_index=0)], shapes=CLASSES, diff=[0])
+loss("nll.u8", lambda x, y, reduction, ignore_index: F.nll_loss(x, y.long(), reduction=reduction,
+    ignore_index=ignore_index), lambda g, s, d: (g.f(*s, d=d), g.i(s[0], *s[2:], lo=0, hi=s[1] - 1,
+    d="u8")), IGNORE[1:], shapes=CLASSES[:1], diff=[0])
+loss("cross_entropy.weight", entropy, with_weights, [dict(i, label_smoothing=k) for i in IGNORE
+    for k in (0.0, 0.1)], shapes=CLASSES, diff=[0])
+loss("cross_entropy.soft", entropy, softly, SMOOTH, shapes=CLASSES, diff=[0])
+loss("cross_entropy.soft_weight", entropy, lambda g, s, d: softly(g, s, d) + (g.f(s[1], lo=0.2, d=d),),
+    SMOOTH, shapes=CLASSES[:2], diff=[0])
+for d in ("i32", "u8", "i16"):
+    loss(f"cross_entropy.{d}", entropy, lambda g, s, f, d=d: (g.f(*s, d=f), g.i(s[0], *s[2:], lo=0,
+        hi=s[1] - 1, d=d)), SMOOTH, shapes=CLASSES[:2], dtypes="", diff=[0])
+loss("binary_cross_entropy.weight", lambda p, y, w, reduction: F.binary_cross_entropy(p, y, w,
+    reduction=reduction), lambda g, s, d: (g.f(*s, lo=0.05, hi=0.95, d=d), g.f(*s, lo=0.05, hi=0.95,
+    d=d), g.f(s[-1], lo=0.2, d=d)), diff=[0], wide=lambda p, y, w, reduction: whole(w *
+    entropy_of_bits(p, y, "none"), reduction))
+loss("binary_cross_entropy_logits.weight", lambda x, y, w, p, reduction:
+    F.binary_cross_entropy_with_logits(x, y, w, reduction=reduction, pos_weight=p),
+    lambda g, s, d: (g.f(*s, d=d), g.f(*s, lo=0.05, hi=0.95, d=d), g.f(s[-1], lo=0.2, d=d),
+    g.f(s[-1], lo=0.2, d=d)), diff=[0])
+
 # --- layers of fl/nn ---------------------------------------------------------------------
 
 group("layers")

@@ -67,8 +67,9 @@ static int recurrent(parity_case *c, fl_var **y) {
     OP(l1, fv_l1_loss(IN(0), IN(1), REDUCTION)) \
     OP(huber, fv_huber_loss(IN(0), IN(1), NUM("delta"), REDUCTION)) \
     OP(smooth_l1, fv_smooth_l1_loss(IN(0), IN(1), NUM("beta"), REDUCTION)) \
-    OP(binary_cross_entropy, fv_binary_cross_entropy(IN(0), IN(1), REDUCTION)) \
-    OP(binary_cross_entropy_logits, fv_binary_cross_entropy_with_logits(IN(0), IN(1), REDUCTION)) \
+    OP(binary_cross_entropy, fv_binary_cross_entropy(IN(0), IN(1), REDUCTION, .weight = MAYBE(2))) \
+    OP(binary_cross_entropy_logits, fv_binary_cross_entropy_with_logits(IN(0), IN(1), REDUCTION, \
+       .weight = MAYBE(2), .pos_weight = MAYBE(3))) \
     OP(kl_div, fv_kl_div(IN(0), IN(1), REDUCTION)) \
     OP(poisson_nll, fv_poisson_nll_loss(IN(0), IN(1), INT("log_input") != 0, REDUCTION)) \
     OP(gaussian_nll, fv_gaussian_nll_loss(IN(0), IN(1), IN(2), REDUCTION)) \

@@ -1223,6 +1223,18 @@ static void rows_of_init(void) {
 static void rows_of_losses(void) {
     const fl_nll_loss_opts nll = {0};
     const fl_cross_entropy_opts ce = {0};
+    const fl_nll_loss_opts weighted_nll = {.weight = o.f4}, counted_nll = {.weight = fl_ones(FL_SHAPE(3), FL_I64)};
+    const fl_cross_entropy_opts weighted = {.weight = o.f4}, ignoring = {.ignore = 2}, sharp = {.smoothing = 2};
+    fl_tensor *classes = fl_zeros(FL_SHAPE(2), FL_U8);
+    NO(fl_nll_loss_opt, (o.f23, classes, weighted_nll), "weight f32 [4]", "want floats [3]");
+    NO(fl_nll_loss_opt, (o.f23, classes, counted_nll), "weight i64 [3]");
+    NO(fl_nll_loss_opt, (o.f23, fl_cast(classes, FL_B8), nll), "integers", "b8 [2]");
+    NO(fl_nll_loss_opt, (o.f23, o.f23, nll), "integers", "f32 [2, 3]");
+    NO(fl_cross_entropy_opt, (o.f23, classes, weighted), "weight f32 [4]", "want floats [3]");
+    NO(fl_cross_entropy_opt, (o.f23, o.f23, weighted), "weight f32 [4]", "want floats [3]");
+    NO(fl_cross_entropy_opt, (o.f23, o.f23, ignoring), "ignore is 2", "probabilities");
+    NO(fl_cross_entropy_opt, (o.f23, o.f34, ce), "integers", "f32 [3, 4]");
+    NO(fl_cross_entropy_opt, (o.f23, o.f23, sharp), "smoothing is 2");
     NO_AS(fv_nll_loss_opt, "fv_nll_loss", (NULL, o.i23, nll), NULLS);
     NO_AS(fv_nll_loss_opt, "fv_nll_loss", (o.v23, NULL, nll), NULLS);
     NO(fv_nll_loss_opt, (o.v23, o.i23, nll), "f32 [2, 3]", "i64 [2, 3]");

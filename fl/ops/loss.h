@@ -36,11 +36,29 @@ FL_API fl_tensor *fl_huber_loss(fl_tensor *x, fl_tensor *y, double delta, fl_red
 FL_API fl_var *fv_huber_loss(fl_var *x, fl_var *y, double delta, fl_reduction r);
 FL_API fl_tensor *fl_smooth_l1_loss(fl_tensor *x, fl_tensor *y, double beta, fl_reduction r);
 FL_API fl_var *fv_smooth_l1_loss(fl_var *x, fl_var *y, double beta, fl_reduction r);
-/* -y log p - (1 - y) log(1 - p), logs at least -100;  of p = sigmoid(x) */
-FL_API fl_tensor *fl_binary_cross_entropy(fl_tensor *p, fl_tensor *y, fl_reduction r);
-FL_API fl_var *fv_binary_cross_entropy(fl_var *p, fl_var *y, fl_reduction r);
-FL_API fl_tensor *fl_binary_cross_entropy_with_logits(fl_tensor *x, fl_tensor *y, fl_reduction r);
-FL_API fl_var *fv_binary_cross_entropy_with_logits(fl_var *x, fl_var *y, fl_reduction r);
+typedef struct fl_binary_cross_entropy_opts {
+    fl_named _positional;
+    fl_tensor *weight;     /* of each element's loss; broadcasts. NULL: 1. The mean is over the elements */
+    fl_tensor *pos_weight; /* P, of the part of y; broadcasts. NULL: 1 */
+    char _end;
+} fl_binary_cross_entropy_opts;
+/* -P y log p - (1 - y) log(1 - p), logs at least -100;  of p = sigmoid(x). The reduction is the third
+   argument: fv_binary_cross_entropy_with_logits(x, y, FL_MEAN, .pos_weight = p) */
+#define fl_binary_cross_entropy(...) FL__BCE(fl_binary_cross_entropy_opt, __VA_ARGS__, ._end = 0)
+#define fv_binary_cross_entropy(...) FL__BCE(fv_binary_cross_entropy_opt, __VA_ARGS__, ._end = 0)
+#define fl_binary_cross_entropy_with_logits(...) \
+    FL__BCE(fl_binary_cross_entropy_with_logits_opt, __VA_ARGS__, ._end = 0)
+#define fv_binary_cross_entropy_with_logits(...) \
+    FL__BCE(fv_binary_cross_entropy_with_logits_opt, __VA_ARGS__, ._end = 0)
+#define FL__BCE(f, x, y, r, ...) f(x, y, r, (fl_binary_cross_entropy_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_binary_cross_entropy_opt(fl_tensor *p, fl_tensor *y, fl_reduction r,
+                                              fl_binary_cross_entropy_opts o);
+FL_API fl_var *fv_binary_cross_entropy_opt(fl_var *p, fl_var *y, fl_reduction r,
+                                           fl_binary_cross_entropy_opts o);
+FL_API fl_tensor *fl_binary_cross_entropy_with_logits_opt(fl_tensor *x, fl_tensor *y, fl_reduction r,
+                                                          fl_binary_cross_entropy_opts o);
+FL_API fl_var *fv_binary_cross_entropy_with_logits_opt(fl_var *x, fl_var *y, fl_reduction r,
+                                                       fl_binary_cross_entropy_opts o);
 /* y (log y - x);  exp(x) - y x, or x - y log(x + 1e-8);  (log v + (x - y)^2 / v) / 2, v >= 1e-6 */
 FL_API fl_tensor *fl_kl_div(fl_tensor *x, fl_tensor *y, fl_reduction r);
 FL_API fl_var *fv_kl_div(fl_var *x, fl_var *y, fl_reduction r);
@@ -68,18 +86,19 @@ FL_API fl_tensor *fl_triplet_margin_loss(fl_tensor *anchor, fl_tensor *positive,
                                          fl_tensor *negative, double margin, fl_reduction r);
 FL_API fl_var *fv_triplet_margin_loss(fl_var *anchor, fl_var *positive, fl_var *negative,
                                       double margin, fl_reduction r);
-/* x [n, c], target i64 [n]: sum over the other classes j of relu(margin - x[target] + x[j]) / c */
+/* x [n, c], target integers [n]: sum over the other classes j of relu(margin - x[target] + x[j]) / c */
 FL_API fl_tensor *fl_multi_margin_loss(fl_tensor *x, fl_tensor *target, double margin,
                                        fl_reduction r);
 FL_API fl_var *fv_multi_margin_loss(fl_var *x, fl_tensor *target, double margin, fl_reduction r);
 typedef struct fl_nll_loss_opts {
     fl_named _positional;
-    fl_reduction reduction; /* FL_MEAN: over the targets that count */
+    fl_reduction reduction; /* FL_MEAN: over the targets that count, by their classes' weights */
     int64_t ignore;         /* targets of this value do not count; 0 -> -100, FL_I0 -> 0 */
+    fl_tensor *weight;      /* [c], floats: of each class; NULL: 1 */
     char _end;
 } fl_nll_loss_opts;
-/* -logp[i, target[i]]: log probabilities [n, c, ...], target i64 [n, ...] -> a number ([n, ...]
-   with FL_NONE). */
+/* -weight[target[i]] logp[i, target[i]]: log probabilities [n, c, ...], target integers [n, ...] -> a
+   number ([n, ...] with FL_NONE). */
 #define fl_nll_loss(...) FL__NLL_LOSS(fl_, __VA_ARGS__, ._end = 0)
 #define fv_nll_loss(...) FL__NLL_LOSS(fv_, __VA_ARGS__, ._end = 0)
 #define FL__NLL_LOSS(p, logp, target, ...) p##nll_loss_opt(logp, target, (fl_nll_loss_opts){__VA_ARGS__})
@@ -88,11 +107,14 @@ FL_API fl_var *fv_nll_loss_opt(fl_var *logp, fl_tensor *target, fl_nll_loss_opts
 typedef struct fl_cross_entropy_opts {
     fl_named _positional;
     fl_reduction reduction; /* as above */
-    int64_t ignore;
+    int64_t ignore;         /* not with probabilities */
     double smoothing; /* the part of the target's probability that all classes share */
+    fl_tensor *weight;
     char _end;
 } fl_cross_entropy_opts;
-/* The same on the log softmax of logits [n, c, ...] along axis 1. */
+/* The same on the log softmax of logits [n, c, ...] along axis 1. Or with probabilities as the target,
+   floats of the logits' shape: -sum over the classes of target weight logp, whose mean is over the
+   n ... places; no gradient goes to the target. */
 #define fl_cross_entropy(...) FL__CROSS_ENTROPY(fl_, __VA_ARGS__, ._end = 0)
 #define fv_cross_entropy(...) FL__CROSS_ENTROPY(fv_, __VA_ARGS__, ._end = 0)
 #define FL__CROSS_ENTROPY(p, logits, target, ...) \
@@ -205,21 +227,52 @@ static FL_T *FL_W(_bounded_log)(FL_T *p) {
     return SELECT(low, CONST(-100), LOG(SELECT(low, CONST(1), p)));
 }
 
-FL_T *FL_W(binary_cross_entropy)(FL_T *p, FL_T *y, fl_reduction r) {
+#ifdef FL_ON_TENSORS
+/* The weights of a loss of p and y broadcast with both, and are what the loss is computed in; NULLs stay. */
+static bool fl__bce_weights(const char *fn, fl_tensor *p, fl_tensor *y, fl_binary_cross_entropy_opts *o) {
+    fl_tensor **weights[] = {&o->weight, &o->pos_weight};
+    for (int i = 0; i < 2; i++) {
+        fl_tensor *w = *weights[i];
+        fl_shape all = fl_shape_of(p);
+        if (!w) continue;
+        if (!fl_broadcast_shape(&all, y) || !fl_broadcast_shape(&all, w))
+            return fl_refuse("%s: %s %s for operands %s and %s", fn, i ? "pos_weight" : "weight",
+                             FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(p), FL_SHAPE_TEXT(y));
+        if (!(*weights[i] = fl_cast(w, p->dtype))) return false;
+    }
+    return true;
+}
+#endif
+
+FL_T *FL_W(binary_cross_entropy_opt)(FL_T *p, FL_T *y, fl_reduction r, fl_binary_cross_entropy_opts o) {
+    const char *fn = "fl_binary_cross_entropy";
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {p, y};
-    if (!FL_W(_loss_operands)("fl_binary_cross_entropy", in, 2)) return FL_GIVE(&s, NULL);
+    if (!FL_W(_loss_operands)(fn, in, 2) || !fl__bce_weights(fn, FL_VALUE(in[0]), FL_VALUE(in[1]), &o))
+        return FL_GIVE(&s, NULL);
     FL_T *yes = MUL(in[1], FL_W(_bounded_log)(in[0]));
     FL_T *no = MUL(SUB(CONST(1), in[1]), FL_W(_bounded_log)(SUB(CONST(1), in[0])));
-    return FL_W(_loss_reduced)(&s, NEG(ADD(yes, no)), r, p);
+    if (o.pos_weight) yes = MUL(FL_OF(o.pos_weight), yes);
+    FL_T *loss = NEG(ADD(yes, no));
+    return FL_W(_loss_reduced)(&s, o.weight ? MUL(FL_OF(o.weight), loss) : loss, r, p);
 }
 
-FL_T *FL_W(binary_cross_entropy_with_logits)(FL_T *x, FL_T *y, fl_reduction r) {
+/* With P: (1 - y) x + (1 + (P - 1) y) softplus(-x) */
+FL_T *FL_W(binary_cross_entropy_with_logits_opt)(FL_T *x, FL_T *y, fl_reduction r,
+                                                 fl_binary_cross_entropy_opts o) {
+    const char *fn = "fl_binary_cross_entropy_with_logits";
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, y};
-    if (!FL_W(_loss_operands)("fl_binary_cross_entropy_with_logits", in, 2))
+    if (!FL_W(_loss_operands)(fn, in, 2) || !fl__bce_weights(fn, FL_VALUE(in[0]), FL_VALUE(in[1]), &o))
         return FL_GIVE(&s, NULL);
-    return FL_W(_loss_reduced)(&s, SUB(FL_W(softplus)(in[0]), MUL(in[0], in[1])), r, x);
+    FL_T *loss;
+    if (o.pos_weight) {
+        FL_T *scale = ADD(MUL(FL_OF(fl_sub(o.pos_weight, fl_num(1))), in[1]), CONST(1));
+        loss = ADD(MUL(SUB(CONST(1), in[1]), in[0]), MUL(scale, FL_W(softplus)(NEG(in[0]))));
+    } else {
+        loss = SUB(FL_W(softplus)(in[0]), MUL(in[0], in[1]));
+    }
+    return FL_W(_loss_reduced)(&s, o.weight ? MUL(FL_OF(o.weight), loss) : loss, r, x);
 }
 
 FL_T *FL_W(kl_div)(FL_T *x, FL_T *y, fl_reduction r) {
@@ -293,14 +346,53 @@ FL_T *FL_W(triplet_margin_loss)(FL_T *anchor, FL_T *positive, FL_T *negative, do
     return FL_W(_loss_reduced)(&s, FL_W(relu)(ADD(SUB(close, away), CONST(margin))), r, anchor);
 }
 
+#ifdef FL_ON_TENSORS
+/* The classes target, integers [n, ...], of x [n, c, ...], which is of floats, as i64; or raises. */
+static fl_tensor *fl__classes_for(const char *fn, const fl_tensor *x, fl_tensor *target) {
+    bool ok = x->ndim >= 2 && target->ndim == x->ndim - 1 && fl_dtype_is_float(x->dtype) &&
+              !fl_dtype_is_float(target->dtype) && target->dtype != FL_B8;
+    for (int i = 0, j = 0; ok && i < x->ndim; i++)
+        if (i != 1) ok = target->shape[j++] == x->shape[i];
+    if (ok) return fl_cast(target, FL_I64);
+    return fl_bad("%s: input %s %s wants a target [n, ...] of integers, has %s %s", fn,
+                  fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(target->dtype),
+                  FL_SHAPE_TEXT(target));
+}
+
+/* A weight for each class of x, as computed in; false after an error. NULL stays. */
+static bool fl__class_weights(const char *fn, const fl_tensor *x, fl_tensor **weight) {
+    fl_tensor *w = *weight;
+    if (!w) return true;
+    if (w->ndim != 1 || w->shape[0] != x->shape[1] || !fl_dtype_is_float(w->dtype))
+        return fl_refuse("%s: weight %s %s for input %s; want floats [%lld]", fn, fl_dtype_name(w->dtype),
+                         FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(x), (long long)x->shape[1]);
+    return (*weight = fl_cast(w, fl_dtype_wide(x->dtype))) != NULL;
+}
+
+/* The weight of each target's class, 0 where it does not count. */
+static fl_tensor *fl__target_weights(fl_tensor *weight, fl_tensor *target, int64_t ignore) {
+    fl_tensor *counts = fl_ne(target, fl_int(ignore));
+    fl_tensor *at = fl_reshape(fl_where(counts, target, fl_int(0)), FL_SHAPE(fl_numel(target)));
+    fl_tensor *each = fl_reshape(fl_gather(weight, 0, at), fl_shape_of(target));
+    return fl_where(counts, each, fl_num(0));
+}
+
+/* Weights [c] beside logits of ndim dims. */
+static fl_tensor *fl__along_classes(fl_tensor *weight, int ndim) {
+    fl_shape s = {ndim - 1, {weight->shape[0], 1, 1, 1, 1, 1, 1}};
+    return fl_reshape(weight, s);
+}
+#endif
+
 /* The class itself has margin 0, so its term is relu(0) = 0. */
 FL_T *FL_W(multi_margin_loss)(FL_T *x, fl_tensor *target, double margin, fl_reduction r) {
     if (FL_ABSENT("multi_margin_loss", x) || FL_ABSENT("multi_margin_loss", target)) return NULL;
     const fl_tensor *t = FL_VALUE(x);
-    if (t->ndim != 2 || target->ndim != 1 || target->shape[0] != t->shape[0])
+    if (t->ndim != 2)
         return fl_bad("fl_multi_margin_loss: input %s, target %s; want [n, c] and [n]",
                       FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(target));
     fl_scope s = fl_scope_begin();
+    if (!(target = fl__classes_for("fl_multi_margin_loss", t, target))) return FL_GIVE(&s, NULL);
     fl_tensor *column = fl_unsqueeze(target, 1), *own = fl_one_hot(target, t->shape[1]);
     FL_T *wide = FL_W(_widened)(x);
     if (!own || !wide) return FL_GIVE(&s, NULL);
@@ -385,24 +477,12 @@ static FL_T *FL_W(_cross_entropy_rows)(FL_T *x, fl_tensor *target, fl_cross_entr
 
 /* ---- of classes ---- */
 
-#ifdef FL_ON_TENSORS
-/* x [n, c, ...] is of floats, and target i64 [n, ...]. */
-static bool fl__class_loss_fits(const char *fn, const fl_tensor *x, const fl_tensor *target) {
-    bool ok = x->ndim >= 2 && target->ndim == x->ndim - 1 && fl_dtype_is_float(x->dtype) &&
-              target->dtype == FL_I64;
-    for (int i = 0, j = 0; ok && i < x->ndim; i++)
-        if (i != 1) ok = target->shape[j++] == x->shape[i];
-    return ok || fl_refuse("%s: input %s %s wants a target [n, ...] i64, has %s %s", fn,
-                           fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(target->dtype),
-                           FL_SHAPE_TEXT(target));
-}
-#endif
-
 /* Of each target, 0 where it does not count. No value is read on the host: a step can be recorded,
    and runs on a device without waiting. Gather refuses a target that is no class. */
-static FL_T *FL_W(_nll_of_each)(FL_T *logp, fl_tensor *target, fl_cross_entropy_args a) {
+static FL_T *FL_W(_nll_of_each)(FL_T *logp, fl_tensor *target, fl_tensor *weight, fl_cross_entropy_args a) {
     if (!logp) return NULL;
     const double classes = (double)FL_VALUE(logp)->shape[1];
+    if (weight) logp = MUL(logp, FL_OF(fl__along_classes(weight, FL_VALUE(logp)->ndim)));
     fl_tensor *counts = fl_ne(target, fl_int(a.ignore));
     fl_tensor *class_of = fl_unsqueeze(fl_where(counts, target, fl_int(0)), 1);
     FL_T *loss = NEG(FL_W(squeeze)(FL_W(gather)(logp, 1, class_of), 1));
@@ -414,45 +494,71 @@ static FL_T *FL_W(_nll_of_each)(FL_T *logp, fl_tensor *target, fl_cross_entropy_
 }
 
 /* Ends s with the losses of each target, reduced: the mean is over the targets that count. */
-static FL_T *FL_W(_class_loss)(fl_scope *s, FL_T *each, fl_tensor *target, int64_t ignore,
+static FL_T *FL_W(_class_loss)(fl_scope *s, FL_T *each, fl_tensor *target, fl_tensor *weight, int64_t ignore,
                                fl_reduction r) {
     if (r == FL_NONE) return FL_GIVE(s, each);
     FL_T *loss = FL_W(sum)(each, FL_ALL_AXES);
     if (!loss || r == FL_SUM) return FL_GIVE(s, loss);
-    fl_tensor *n = fl_sum(fl_ne(target, fl_int(ignore)), FL_ALL_AXES);
+    fl_tensor *n = weight ? fl__target_weights(weight, target, ignore) : fl_ne(target, fl_int(ignore));
+    n = n ? fl_sum(n, FL_ALL_AXES) : NULL;
     n = n ? fl_cast(n, FL_VALUE(loss)->dtype) : NULL;
     return FL_GIVE(s, DIV(loss, FL_OF(n)));
 }
 
 FL_T *FL_W(nll_loss_opt)(FL_T *logp, fl_tensor *target, fl_nll_loss_opts o) {
-    if (FL_ABSENT("nll_loss", logp) || FL_ABSENT("nll_loss", target) ||
-        !fl__class_loss_fits("fl_nll_loss", FL_VALUE(logp), target))
-        return NULL;
+    if (FL_ABSENT("nll_loss", logp) || FL_ABSENT("nll_loss", target)) return NULL;
     const fl_cross_entropy_args a = {.ignore = fl_option_int(o.ignore, -100)};
     fl_scope s = fl_scope_begin();
-    FL_T *each = FL_W(_nll_of_each)(logp, target, a);
-    return FL_W(_class_loss)(&s, each, target, a.ignore, o.reduction);
+    target = fl__classes_for("fl_nll_loss", FL_VALUE(logp), target);
+    if (!target || !fl__class_weights("fl_nll_loss", FL_VALUE(logp), &o.weight)) return FL_GIVE(&s, NULL);
+    FL_T *wide = FL_W(_widened)(logp), *each = FL_W(_nll_of_each)(wide, target, o.weight, a);
+    each = each ? FL_W(_narrowed)(each, logp) : NULL;
+    return FL_W(_class_loss)(&s, each, target, o.weight, a.ignore, o.reduction);
 }
 
-/* One pass, in f32 for halves, where the logits are rows of classes. */
+/* Ends s with the loss of logits, in the dtype of `given`, with probabilities as the target. */
+static FL_T *FL_W(_soft_cross_entropy)(fl_scope *s, FL_T *logits, fl_tensor *target,
+                                       fl_cross_entropy_opts o, FL_T *given) {
+    FL_T *logp = FL_W(log_softmax)(logits, 1);
+    fl_tensor *p = logp ? fl_cast(target, FL_VALUE(logp)->dtype) : NULL;
+    if (p && o.smoothing > 0)
+        p = fl_add(fl_mul(p, fl_num(1 - o.smoothing)), fl_num(o.smoothing / (double)p->shape[1]));
+    if (p && o.weight) p = fl_mul(p, fl__along_classes(o.weight, p->ndim));
+    FL_T *each = NEG(FL_W(sum)(MUL(logp, FL_OF(p)), FL_AXES(1)));
+    return FL_W(_loss_reduced)(s, each, o.reduction, given);
+}
+
+/* One pass, in f32 for halves, where the logits are rows of classes; what a class weighs is a factor of
+   its rows, but smoothing looks at all classes. */
+static FL_T *FL_W(_hard_cross_entropy)(FL_T *logits, fl_tensor *target, fl_tensor *weight,
+                                       fl_cross_entropy_args a) {
+    const fl_tensor *t = FL_VALUE(logits);
+    if (t->ndim != 2 || fl_numel(t) == 0 || (weight && a.smoothing > 0))
+        return FL_W(_nll_of_each)(FL_W(log_softmax)(logits, 1), target, weight, a);
+    FL_T *each = FL_W(_cross_entropy_rows)(logits, target, a);
+    return weight ? MUL(each, FL_OF(fl__target_weights(weight, target, a.ignore))) : each;
+}
+
 FL_T *FL_W(cross_entropy_opt)(FL_T *logits, fl_tensor *target, fl_cross_entropy_opts o) {
-    if (FL_ABSENT("cross_entropy", logits) || FL_ABSENT("cross_entropy", target) ||
-        !fl__class_loss_fits("fl_cross_entropy", FL_VALUE(logits), target))
-        return NULL;
+    const char *fn = "fl_cross_entropy";
+    if (FL_ABSENT("cross_entropy", logits) || FL_ABSENT("cross_entropy", target)) return NULL;
     if (!(o.smoothing >= 0 && o.smoothing <= 1))
-        return fl_bad("fl_cross_entropy: smoothing is %g, must be in [0, 1]", o.smoothing);
+        return fl_bad("%s: smoothing is %g, must be in [0, 1]", fn, o.smoothing);
     const fl_tensor *t = FL_VALUE(logits);
     const fl_cross_entropy_args a = {.smoothing = o.smoothing, .ignore = fl_option_int(o.ignore, -100)};
+    const bool soft = t->ndim >= 2 && fl_dtype_is_float(t->dtype) && fl_dtype_is_float(target->dtype) &&
+                      fl_same_shape(t, target);
+    if (soft && a.ignore >= 0)
+        return fl_bad("%s: ignore is %lld, but the target is of probabilities", fn, (long long)a.ignore);
     fl_scope s = fl_scope_begin();
-    FL_T *each;
-    if (t->ndim == 2 && fl_numel(t) > 0) {
-        FL_T *wide = FL_W(cast)(logits, fl_dtype_wide(t->dtype));
-        each = wide ? FL_W(_cross_entropy_rows)(wide, target, a) : NULL;
-        each = each ? FL_W(cast)(each, t->dtype) : NULL;
-    } else {
-        each = FL_W(_nll_of_each)(FL_W(log_softmax)(logits, 1), target, a);
-    }
-    return FL_W(_class_loss)(&s, each, target, a.ignore, o.reduction);
+    fl_tensor *classes = soft ? target : fl__classes_for(fn, t, target);
+    if (!classes || !fl__class_weights(fn, t, &o.weight)) return FL_GIVE(&s, NULL);
+    FL_T *wide = FL_W(_widened)(logits);
+    if (!wide) return FL_GIVE(&s, NULL);
+    if (soft) return FL_W(_soft_cross_entropy)(&s, wide, target, o, logits);
+    FL_T *each = FL_W(_hard_cross_entropy)(wide, classes, o.weight, a);
+    each = each ? FL_W(_narrowed)(each, logits) : NULL;
+    return FL_W(_class_loss)(&s, each, classes, o.weight, a.ignore, o.reduction);
 }
 
 #endif
