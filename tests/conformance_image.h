@@ -130,6 +130,60 @@ static double pooled(int kind, const volume *v, const array *x, int64_t e, int64
     return kind == MAX_POOL ? y : y / (double)(kind == AVG_POOL ? k : inside);
 }
 
+/* How many elements of a window lie in the image and its padding, hi behind each dim. */
+static int64_t padded_taps(const volume *v, const int64_t *hi, int64_t p) {
+    int64_t all = 1;
+    for (int i = 2; i >= 0; p /= v->out[i], i--) {
+        int64_t count = 0, start = p % v->out[i] * v->stride[i] - v->low[i];
+        for (int64_t j = 0; j < v->k[i]; j++) count += start + j * v->dilation[i] < v->in[i] + hi[i];
+        all *= count;
+    }
+    return all;
+}
+
+/* Poolings with gaps in their windows, padding behind the image alone, and rounded up. */
+static void pool_options_case(fl_dtype d, layout l, int which, int kind, bool ceil_mode) {
+    const image_case *c = &image_cases[which];
+    volume v = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {1, 1, 1}};
+    int64_t hi[3] = {0, 0, 0};
+    if (!case_begin(image_pools[kind], d, l, "%d options %d", which, ceil_mode)) return;
+    for (int i = 0; i < c->x.ndim - 2; i++) {
+        int at = i + 5 - c->x.ndim;
+        v.in[at] = c->x.dim[2 + i], v.k[at] = 2, v.stride[at] = 2, v.dilation[at] = ceil_mode ? 1 : 2;
+        hi[at] = ceil_mode ? 0 : 1;
+        v.out[at] = (v.in[at] + hi[at] + ceil_mode - v.dilation[at] - 1) / 2 + 1;
+    }
+    operand x = make_operand(c->x, d, layout_fits(l, c->x) ? l : DENSE, TAME);
+    fl_shape s = image_shape(c, c->x.dim[1], v.out);
+    array want = new_array(s, d), place = new_array(s, FL_I64);
+    double *scale = take((size_t)want.n * 8 + 8);
+    for (int64_t e = 0; e < want.n; e++) {
+        want.f[e] = pooled(kind, &v, &x.a, e, &place.i[e], &scale[e]);
+        if (kind == AVG_POOL)
+            want.f[e] *= (double)volume_size(v.k) / (double)padded_taps(&v, hi, e % volume_size(v.out));
+    }
+    fl_pool_opts o = {.kernel = {2}, .pad_hi = {hi[2]}, .dilation = {v.dilation[2]}, .ceil_mode = ceil_mode};
+    fl_tensor *index = NULL;
+    fl_tensor *t = kind == MAX_POOL ? fl_max_pool_opt(x.t, &index, o) : fl_avg_pool_opt(x.t, o);
+    tolerance tol = {1, rounding(l, (double)volume_size(v.k)), 0};
+    case_end(kind == MAX_POOL ? equals(t, &want) && equals(index, &place)
+                              : agrees(t, &want, tol, scale, false));
+}
+
+static void max_unpool_case(fl_dtype d, layout l, fl_shape s) {
+    if (!case_begin("max_unpool", d, l, "%d dims", s.ndim)) return;
+    operand x = make_operand(s, d, l, TAME);
+    fl_shape size = {s.ndim - 2, {2 * s.dim[2], 2 * s.dim[3], 2 * s.dim[4]}}, all = s;
+    for (int i = 0; i < size.ndim; i++) all.dim[2 + i] = size.dim[i];
+    array want = new_array(all, d), index = new_array(s, FL_I64);
+    int64_t in = index.n / s.dim[0] / s.dim[1], out = want.n / s.dim[0] / s.dim[1];
+    for (int64_t e = 0; e < index.n; e++) {
+        put_int(&index, e, (e % in * 7 + 3) % out);
+        want.f[e / in * out + index.i[e]] = x.a.f[e];
+    }
+    case_end(equals(fl_max_unpool(x.t, dense_tensor(&index), size), &want));
+}
+
 static void image_pool_case(fl_dtype d, layout l, int which, int kind) {
     const image_case *c = &image_cases[which];
     image_case plain = *c;
@@ -322,6 +376,8 @@ static void resampling_cases(fl_dtype d, layout l) {
         window_case(d, l, n, false);
         window_case(d, l, n, true);
     }
+    max_unpool_case(d, layout_fits(l, FL_SHAPE(2, 3, 5)) ? l : DENSE, FL_SHAPE(2, 3, 5));
+    if (layout_fits(l, FL_SHAPE(2, 2, 3, 2))) max_unpool_case(d, l, FL_SHAPE(2, 2, 3, 2));
     for (int i = 0; i < 6; i++) grid_case(d, l, i % 2, (fl_grid_outside)(i / 2));
     for (int i = 0; i < 4; i++) affine_case(d, l, 1 + i, 4 - i, i % 2);
 }
@@ -329,14 +385,14 @@ static void resampling_cases(fl_dtype d, layout l) {
 static void resampling_group(void) {
     static const char *const names[] = {"avg_pool inside", "lp_pool", "unfold", "fold",
                                         "adaptive_avg_pool", "adaptive_max_pool", "interpolate",
-                                        "grid_sample", "affine_grid"};
+                                        "grid_sample", "affine_grid", "max_unpool"};
     static const char *const bounds[] = {"1 ulp + (4 + sqrt n) eps, of sum |x|",
                                          "1 ulp + (4 + sqrt n) eps, of sum |x|", "exact",
                                          "0.5 ulp + (4 + sqrt n) eps, of sum |x|",
                                          "1 ulp + 64 eps, of 1 + sum |w x|", "exact",
                                          "1 ulp + 64 eps, of 1 + sum |w x|", "1 ulp + 80 eps",
-                                         "2 ulp + 16 eps"};
-    for (int i = 0; i < 9; i++) {
+                                         "2 ulp + 16 eps", "exact"};
+    for (int i = 0; i < 10; i++) {
         expect_row(names[i], FLOATS, UNWEAK, 0, 0);
         snprintf(row_of(names[i])->tolerance, 64, "%s", bounds[i]);
     }
@@ -360,7 +416,10 @@ static void image_group(void) {
             for (int l = DENSE; l <= BROADCAST && is_float(d); l++)
                 for (int n = 0; n < IMAGES; n++)
                     if (p < 2) image_conv_case(d, (layout)l, n, p == 1);
-                    else image_pool_case(d, (layout)l, n, p == 2 ? MAX_POOL : AVG_POOL);
+                    else {
+                        image_pool_case(d, (layout)l, n, p == 2 ? MAX_POOL : AVG_POOL);
+                        pool_options_case(d, (layout)l, n, p == 2 ? MAX_POOL : AVG_POOL, n % 2);
+                    }
             if (is_float(d) || !case_begin(names[p], d, REFUSED, "[1, 1, 1]")) continue;
             fl_tensor *t = fl_ones(FL_SHAPE(1, 1, 1), d);
             case_end(was_refused(p == 0   ? fl_conv(t, t, NULL)

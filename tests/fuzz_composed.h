@@ -123,7 +123,11 @@ static fl_pool_opts pool_opts(void) {
     numbers_3d(o.kernel);
     numbers_3d(o.stride);
     numbers_3d(o.pad);
+    numbers_3d(o.pad_hi);
+    numbers_3d(o.dilation);
     o.ignore_pad = flip_coin();
+    o.ceil_mode = flip_coin();
+    if (fuzz_rarely(4)) o.divisor_override = fuzz_size();
     return o;
 }
 

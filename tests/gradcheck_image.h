@@ -13,7 +13,9 @@ static fl_var *run_conv_transpose(fl_var **x, const grad_case *c) {
 
 static const fl_pool_opts pool_settings[] = {
     {.kernel = {2}}, {.kernel = {3}, .stride = {2}, .pad = {1}},
-    {.kernel = {3}, .stride = {1}, .pad = {FL_SAME}, .ignore_pad = true}};
+    {.kernel = {3}, .stride = {1}, .pad = {FL_SAME}, .ignore_pad = true},
+    {.kernel = {2}, .ceil_mode = true, .pad_hi = {1}}, {.kernel = {2}, .stride = {1}, .dilation = {2}},
+    {.kernel = {3}, .stride = {2}, .pad = {1}, .ceil_mode = true, .divisor_override = 4}};
 
 static fl_var *run_image_max(fl_var **x, const grad_case *c) {
     fl_var *y = fv_max_pool_opt(x[0], NULL, pool_settings[c->which]);
@@ -25,6 +27,12 @@ static fl_var *run_image_avg(fl_var **x, const grad_case *c) {
 }
 static fl_var *run_lp_pool(fl_var **x, const grad_case *c) {
     return fv_lp_pool_opt(fv_exp(x[0]), 3, pool_settings[c->which]);
+}
+
+static fl_var *run_max_unpool(fl_var **x, const grad_case *c) {
+    fl_tensor *index = NULL;
+    fl_var *y = fv_max_pool_opt(x[0], &index, pool_settings[c->which]);
+    return y ? fv_max_unpool(fv_mul(y, y), index, FL_SHAPE(4, 5)) : NULL;
 }
 
 /* A size for as many dims as x has. */
@@ -92,6 +100,14 @@ static const struct {
     {"avg_pool", run_image_avg, 0, 1, {{3, {1, 2, 5}}}},
     {"avg_pool", run_image_avg, 1, 1, {{5, {1, 1, 2, 3, 2}}}},
     {"avg_pool", run_image_avg, 2, 1, {{4, {1, 1, 3, 4}}}},
+    {"max_pool", run_image_max, 3, 1, {{4, {1, 1, 5, 3}}}},
+    {"max_pool", run_image_max, 4, 1, {{4, {1, 1, 4, 3}}}},
+    {"avg_pool", run_image_avg, 3, 1, {{4, {1, 1, 5, 3}}}},
+    {"avg_pool", run_image_avg, 4, 1, {{3, {1, 2, 5}}}},
+    {"avg_pool", run_image_avg, 5, 1, {{4, {1, 1, 4, 4}}}},
+    {"avg_pool", run_image_avg, 5, 1, {{5, {1, 1, 2, 3, 2}}}},
+    {"max_unpool", run_max_unpool, 0, 1, {{4, {1, 1, 4, 4}}}},
+    {"lp_pool", run_lp_pool, 3, 1, {{3, {1, 1, 5}}}},
     {"lp_pool", run_lp_pool, 0, 1, {{4, {1, 1, 4, 2}}}},
     {"adaptive_max_pool", run_adaptive_max, 1, 1, {{3, {1, 2, 5}}}},
     {"adaptive_max_pool", run_adaptive_max, 0, 1, {{5, {1, 1, 2, 3, 2}}}},

@@ -1478,6 +1478,62 @@ loss("binary_cross_entropy_logits.weight", lambda x, y, w, p, reduction:
     lambda g, s, d: (g.f(*s, d=d), g.f(*s, lo=0.05, hi=0.95, d=d), g.f(s[-1], lo=0.2, d=d),
     g.f(s[-1], lo=0.2, d=d)), diff=[0])
 
+
+def settings(d, kernel, stride, pad, ceil=0, dilation=1, inside=0, divisor=0):
+    return dict(kernel=[kernel] * d, stride=[stride] * d, pad=[pad] * d, pad_hi=[pad] * d, ceil=ceil,
+        dilation=[dilation] * d, inside=inside, divisor=divisor)
+
+
+def max_pool(x, kernel, stride, pad, pad_hi, ceil, dilation, inside, divisor):
+    fn = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[x.dim() - 3]
+    if pad == pad_hi:
+        return fn(x, kernel, stride, pad, dilation, bool(ceil), True)
+    ends = [n for pair in list(zip(pad, pad_hi))[::-1] for n in pair]
+    return fn(F.pad(x, ends, value=-INF), kernel, stride, 0, dilation, bool(ceil))
+
+
+def avg_pool(x, kernel, stride, pad, pad_hi, ceil, dilation, inside, divisor):
+    d = x.dim() - 2
+    if pad != pad_hi:
+        x, pad = F.pad(x, [n for pair in list(zip(pad, pad_hi))[::-1] for n in pair]), 0
+    if d == 1:
+        return F.avg_pool1d(x, kernel, stride, pad, bool(ceil), not inside)
+    fn = (F.avg_pool2d, F.avg_pool3d)[d - 2]
+    return fn(x, kernel, stride, pad, bool(ceil), not inside, divisor or None)
+
+
+IMAGES = {1: [(1, 2, 7), (2, 1, 6)], 2: [(1, 2, 5, 6), (1, 1, 7, 4)], 3: [(1, 1, 4, 5, 3)]}
+UNEVEN = [(d, dict(settings(d, 3, 2, 0), pad=[0] * d, pad_hi=[1] * d)) for d in (1, 2, 3)]
+loose("max_pool_options", max_pool, lambda g: [(g.distinct(*s), a) for d in (1, 2, 3)
+    for a in [settings(d, k, t, p, 1) for k, t, p in ((2, 2, 0), (3, 2, 1), (2, 3, 1), (3, 3, 0))] +
+    [settings(d, 2, t, p, c, dilation=2) for t, p, c in ((1, 0, 0), (2, 1, 1))]
+    for s in IMAGES[d]] + [(g.distinct(1, 2, 5, 6, d=d), settings(2, 3, 2, 1, 1))
+    for d in ("f64", "bf16")])
+loose("max_pool_options.uneven", max_pool, lambda g: [(g.distinct(*s), a) for d, a in UNEVEN
+    for s in IMAGES[d]])
+loose("avg_pool_options", avg_pool, lambda g: [(g.f(*s), a) for d in (1, 2, 3)
+    for a in [settings(d, k, t, p, 1, inside=i) for i in (0, 1)
+        for k, t, p in ((2, 2, 0), (3, 2, 1), (2, 3, 1), (3, 3, 0))] +
+    [settings(d, 3, 2, p, c, divisor=k, inside=i) for p, c, k, i in ((1, 0, 5, 0), (1, 1, 2, 1),
+        (0, 1, 7, 0)) if d > 1] for s in IMAGES[d]] +
+    [(g.f(1, 2, 5, 6, d=d), settings(2, 3, 2, 1, 1)) for d in ("f64", "bf16")])
+loose("avg_pool_options.uneven", avg_pool, lambda g: [(g.f(*s), a) for d, a in UNEVEN
+    for s in IMAGES[d]])
+
+
+def unpool(x, index, size):
+    fn = (F.max_unpool1d, F.max_unpool2d, F.max_unpool3d)[x.dim() - 3]
+    return fn(x, index, 2, 2, output_size=size)
+
+
+def places(x):
+    return (F.max_pool1d, F.max_pool2d, F.max_pool3d)[x.dim() - 3](x, 2, 2, return_indices=True)[1]
+
+
+exact("max_unpool", unpool, lambda g: [(g.f(*i.shape, d=d), i, dict(size=list(s[2:])))
+    for d in ("f32", "f64", "bf16") for s in ((1, 2, 7), (2, 1, 4, 6), (1, 2, 5, 4), (1, 1, 4, 2, 4))
+    for i in [places(g.f(*s))]])
+
 # --- layers of fl/nn ---------------------------------------------------------------------
 
 group("layers")

@@ -28,6 +28,34 @@ static fl_pool_opts pool_opts(const parity_case *c, bool ignore_pad) {
     return o;
 }
 
+/* Those that the rows above leave out. */
+static fl_pool_opts pool_options(const parity_case *c) {
+    fl_pool_opts o = pool_opts(c, INT("inside") != 0);
+    settings_of(c, "pad_hi", o.pad_hi);
+    settings_of(c, "dilation", o.dilation);
+    o.ceil_mode = INT("ceil") != 0;
+    o.divisor_override = INT("divisor");
+    return o;
+}
+
+static int max_pool_options(parity_case *c, fl_var **y) {
+    fl_tensor *index = NULL;
+    y[0] = fv_max_pool_opt(IN(0), NULL, pool_options(c));
+    fl_max_pool_opt(T(0), &index, pool_options(c));
+    y[1] = fv_const(index);
+    return c->n_out;
+}
+
+static int avg_pool_options(parity_case *c, fl_var **y) {
+    y[0] = fv_avg_pool_opt(IN(0), pool_options(c));
+    return 1;
+}
+
+static int max_unpool(parity_case *c, fl_var **y) {
+    y[0] = fv_max_unpool(IN(0), T(1), SHAPE("size"));
+    return 1;
+}
+
 static int max_pool(parity_case *c, fl_var **y) {
     fl_tensor *index = NULL;
     y[0] = fv_max_pool_opt(IN(0), &index, pool_opts(c, false));
@@ -93,6 +121,9 @@ static int affine_grid(parity_case *c, fl_var **y) {
 #define IMAGE_PARITY \
     {"unfold", fold, 0}, \
     {"fold", fold, 0}, \
+    {"max_pool_options", max_pool_options, 0}, \
+    {"avg_pool_options", avg_pool_options, 0}, \
+    {"max_unpool", max_unpool, 2}, \
     {"grid_sample", grid_sample, 0}, \
     {"affine_grid", affine_grid, 0}, \
     {"conv1d", conv, 0}, \

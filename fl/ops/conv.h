@@ -246,7 +246,7 @@ static bool fl__conv_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_m
     for (int i = 0; i < x->ndim - 2; i++) {
         int64_t stride = fl__setting(o.stride, i, 1), pad = fl__setting(o.pad, i, 0);
         int64_t dilation = fl__setting(o.dilation, i, 1), k = w->shape[2 + i];
-        if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, dilation))
+        if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, pad, dilation))
             return fl_refuse("fl_conv: x %s, w %s, dim %d: stride %lld, pad %lld, dilation %lld",
                              FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w), 2 + i, (long long)stride,
                              (long long)pad, (long long)dilation);
@@ -265,7 +265,7 @@ static bool fl__conv_transpose_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, 
                   fl__in_range(k, 1) && more >= 0 && more < stride;
         int64_t window = ok ? dilation * (k - 1) + 1 : 0;
         int64_t n = ok ? (x->shape[2 + i] - 1) * stride - 2 * pad + window + more : 0;
-        if (!ok || !fl__slide(&m[i], n, k, stride, pad, dilation))
+        if (!ok || !fl__slide(&m[i], n, k, stride, pad, pad, dilation))
             return fl_refuse("fl_conv_transpose: x %s, w %s, dim %d: stride %lld, pad %lld, dilation "
                              "%lld, output_pad %lld (less than the stride)", FL_SHAPE_TEXT(x),
                              FL_SHAPE_TEXT(w), 2 + i, (long long)stride, (long long)pad,

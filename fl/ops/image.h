@@ -136,7 +136,7 @@ static bool fl__window_maps(const char *fn, fl_shape size, fl_window_opts o, fl_
     for (int i = 0; ok && i < size.ndim; i++)
         ok = fl__slide(&m[i], size.dim[i], fl__setting(o.kernel, i, 0),
                        fl__setting(o.stride, i, 1), fl__setting(o.pad, i, 0),
-                       fl__setting(o.dilation, i, 1));
+                       fl__setting(o.pad, i, 0), fl__setting(o.dilation, i, 1));
     if (ok) return true;
     return fl_refuse("%s: the windows do not fit an image of %s", fn,
                      fl_shape_text(size, text, sizeof text));

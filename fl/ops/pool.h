@@ -23,6 +23,10 @@ typedef struct fl_pool_opts {
     int64_t kernel[3], stride[3]; /* per dim, 0 -> that of the dim before; no stride: the kernel */
     int64_t pad[3];               /* on both sides, at most half a window, or FL_SAME; FL_I0: 0 */
     bool ignore_pad;              /* average over the elements inside the image only */
+    int64_t pad_hi[3];            /* behind the image, where that is another one than pad */
+    int64_t dilation[3];          /* between the elements of a window */
+    bool ceil_mode;               /* the last window may reach beyond the padding */
+    int64_t divisor_override;     /* of averages: the sum over this; 0: over the elements that count */
     char _end;
 } fl_pool_opts;
 /* The largest of each window; padding counts as -inf, NaN wins. *index (may be NULL) gets the i64
@@ -44,6 +48,10 @@ FL_API fl_var *fv_avg_pool_opt(fl_var *x, fl_pool_opts o);
 #define FL__LP_POOL(prefix, x, p, ...) prefix##lp_pool_opt(x, p, (fl_pool_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_lp_pool_opt(fl_tensor *x, double p, fl_pool_opts o);
 FL_API fl_var *fv_lp_pool_opt(fl_var *x, double p, fl_pool_opts o);
+/* The adjoint of picking maxima: zero images of the spatial dims size with x [n, c, spatial...] written at
+   index, the places that fl_max_pool gave (of repeated ones the last stays). */
+FL_API fl_tensor *fl_max_unpool(fl_tensor *x, fl_tensor *index, fl_shape size);
+FL_API fl_var *fv_max_unpool(fl_var *x, fl_tensor *index, fl_shape size);
 /* Windows i n / size to (i + 1) n / size, rounded outwards: size has one entry per spatial dim. */
 FL_API fl_tensor *fl_adaptive_max_pool(fl_tensor *x, fl_shape size, fl_tensor **index);
 FL_API fl_var *fv_adaptive_max_pool(fl_var *x, fl_shape size, fl_tensor **index);
@@ -51,7 +59,8 @@ FL_API fl_tensor *fl_adaptive_avg_pool(fl_tensor *x, fl_shape size);
 FL_API fl_var *fv_adaptive_avg_pool(fl_var *x, fl_shape size);
 
 typedef struct fl_pool2d_args {
-    int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2]; /* h, w; pads: at most half a window */
+    /* h, w; pad_lo: at most half a window; pad_hi: as large as the last window begins in the image */
+    int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
     bool count_pad; /* of means */
     bool in_window; /* of maxima: u8 indices, which mean the same when they are cast to i64 */
 } fl_pool2d_args;
@@ -99,9 +108,10 @@ static bool fl__pooled_shape(const char *fn, fl_shape x, const fl_pool2d_args *a
     for (int i = 0; ok && i < 2; i++) {
         const int64_t k = a->kernel[i], lo = a->pad_lo[i], hi = a->pad_hi[i];
         ok = fl__in_range(x.dim[2 + i], 0) && fl__in_range(k, 1) && fl__in_range(a->stride[i], 1) &&
-             lo >= 0 && lo <= k / 2 && hi >= 0 && hi <= k / 2;
+             lo >= 0 && lo <= k / 2 && fl__in_range(hi, 0);
         if (ok) y->dim[2 + i] = fl__windows(x.dim[2 + i], lo, hi, k, a->stride[i]);
-        ok = ok && y->dim[2 + i] > 0;
+        ok = ok && y->dim[2 + i] > 0 &&
+             (hi <= k / 2 || (y->dim[2 + i] - 1) * a->stride[i] - lo < x.dim[2 + i]);
     }
     return ok || fl_refuse("%s: x %s, window %lld x %lld, stride %lld x %lld, pad %lld x %lld (at most half "
                            "a window)", fn, FL_TEXT_OF(x), (long long)a->kernel[0],
@@ -401,32 +411,61 @@ static FL_T *FL_W(_largest_all)(FL_T *x, const fl__axis_map *m, fl_tensor **inde
 }
 
 #ifdef FL_ON_TENSORS
+/* Elements behind an axis that the last window reaches. */
+static int64_t fl__pool_reach(const fl__axis_map *m) {
+    return (m->out - 1) * m->stride + m->dilation * (m->k - 1) + 1 - m->n - m->lo;
+}
+
+/* The windows of dim i of images, n elements; false if they do not fit. Rounding up the number of windows is
+   as if there were stride - 1 elements more; a window that would begin behind the image is none. */
+static bool fl__pool_map(fl__axis_map *m, int64_t n, fl_pool_opts o, int i) {
+    const int64_t k = fl__setting(o.kernel, i, 0), stride = fl__setting(o.stride, i, k);
+    const int64_t lo = fl__setting(o.pad, i, 0), hi = fl__setting(o.pad_hi, i, lo);
+    if (!fl__in_range(stride, 1) || !fl__in_range(hi, FL_SAME)) return false;
+    const int64_t more = o.ceil_mode && lo != FL_SAME ? stride - 1 : 0;
+    if (!fl__slide(m, n, k, stride, lo, hi + more, fl__setting(o.dilation, i, 1))) return false;
+    m->hi -= more;
+    if (more && (m->out - 1) * stride >= n + m->lo) m->out--;
+    const int64_t window = m->dilation * (k - 1) + 1;
+    m->ignore_pad = o.ignore_pad && !o.divisor_override;
+    if (o.divisor_override && fl__pool_reach(m) > m->hi) m->hi = fl__pool_reach(m); /* all k count */
+    return m->lo <= window / 2 && (hi == FL_SAME || hi <= window / 2);
+}
+
 static bool fl__pool_maps(const char *fn, fl_tensor *x, fl_pool_opts o, fl__axis_map *m) {
     if (!fl__is_image(fn, x)) return false;
-    for (int i = 0; i < x->ndim - 2; i++) {
-        int64_t k = fl__setting(o.kernel, i, 0), stride = fl__setting(o.stride, i, k);
-        int64_t pad = fl__setting(o.pad, i, 0);
-        if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, 1) || m[i].hi > k / 2)
+    for (int i = 0; i < x->ndim - 2; i++)
+        if (!fl__pool_map(&m[i], x->shape[2 + i], o, i))
             return fl_refuse("%s: x %s, dim %d: window %lld, stride %lld, pad %lld (at most half a "
-                             "window)", fn, FL_SHAPE_TEXT(x), 2 + i, (long long)k,
-                             (long long)stride, (long long)pad);
-        m[i].ignore_pad = o.ignore_pad;
-    }
+                             "window)", fn, FL_SHAPE_TEXT(x), 2 + i, (long long)fl__setting(o.kernel, i, 0),
+                             (long long)fl__setting(o.stride, i, fl__setting(o.kernel, i, 0)),
+                             (long long)fl__setting(o.pad, i, 0));
     return true;
 }
 
-/* The last axes of two, for the records. */
-static fl_pool2d_args fl__pool2d_args_of(const fl__axis_map *m) {
-    return (fl_pool2d_args){{m[0].k, m[1].k}, {m[0].stride, m[1].stride}, {m[0].lo, m[1].lo},
-                            {m[0].hi, m[1].hi}, !m[0].ignore_pad, false};
+/* Whether the 2-d records do what the maps say, whose windows have no gaps; *a: how. Of averages over the
+   padding a window that reaches beyond it is not theirs, unless there is none. */
+static bool fl__pool2d_takes(const fl_tensor *x, const fl__axis_map *m, bool average, fl_pool2d_args *a) {
+    bool beyond = false, padded = false;
+    if (x->ndim != 4 || m[0].dilation != 1 || m[1].dilation != 1) return false;
+    *a = (fl_pool2d_args){.count_pad = !m[0].ignore_pad};
+    for (int i = 0; i < 2; i++) {
+        const int64_t reach = fl__pool_reach(&m[i]);
+        a->kernel[i] = m[i].k, a->stride[i] = m[i].stride, a->pad_lo[i] = m[i].lo;
+        a->pad_hi[i] = reach > m[i].hi ? reach : m[i].hi;
+        beyond = beyond || reach > m[i].hi;
+        padded = padded || m[i].lo || m[i].hi;
+    }
+    if (average && beyond && !padded) a->count_pad = false;
+    return !average || !beyond || !a->count_pad;
 }
 #endif
 
 FL_T *FL_W(max_pool_opt)(FL_T *x, fl_tensor **index, fl_pool_opts o) {
     fl__axis_map m[3];
     if (FL_ABSENT("max_pool", x) || !fl__pool_maps("fl_max_pool", FL_VALUE(x), o, m)) return NULL;
-    if (FL_VALUE(x)->ndim != 4) return FL_W(_largest_all)(x, m, index);
-    fl_pool2d_args a = fl__pool2d_args_of(m);
+    fl_pool2d_args a;
+    if (!fl__pool2d_takes(FL_VALUE(x), m, false, &a)) return FL_W(_largest_all)(x, m, index);
     a.in_window = !index && fl__takes_bytes(FL_VALUE(x), &a);
     return FL_W(_max_pool2d)(x, a, index);
 }
@@ -434,8 +473,35 @@ FL_T *FL_W(max_pool_opt)(FL_T *x, fl_tensor **index, fl_pool_opts o) {
 FL_T *FL_W(avg_pool_opt)(FL_T *x, fl_pool_opts o) {
     fl__axis_map m[3];
     if (FL_ABSENT("avg_pool", x) || !fl__pool_maps("fl_avg_pool", FL_VALUE(x), o, m)) return NULL;
-    if (FL_VALUE(x)->ndim != 4) return FL_W(_resample_all)(x, m);
-    return FL_W(avg_pool2d_run)(x, fl__pool2d_args_of(m));
+    fl_pool2d_args a;
+    double count = 1;
+    for (int i = 0; i < FL_VALUE(x)->ndim - 2; i++) count *= (double)m[i].k;
+    fl_scope s = fl_scope_begin();
+    FL_T *y = fl__pool2d_takes(FL_VALUE(x), m, true, &a) ? FL_W(avg_pool2d_run)(x, a)
+                                                         : FL_W(_resample_all)(x, m);
+    return FL_GIVE(&s, o.divisor_override ? MUL(y, CONST(count / (double)o.divisor_override)) : y);
+}
+
+FL_T *FL_W(max_unpool)(FL_T *x, fl_tensor *index, fl_shape size) {
+    if (FL_ABSENT("max_unpool", x) || FL_ABSENT("max_unpool", index)) return NULL;
+    const fl_tensor *t = FL_VALUE(x);
+    if (!fl__is_image("fl_max_unpool", t)) return NULL;
+    fl_shape flat = FL_SHAPE(t->shape[0], t->shape[1], 1), image = flat;
+    fl_shape all = {t->ndim, {flat.dim[0], flat.dim[1]}};
+    bool ok = fl_same_shape(t, index) && index->dtype == FL_I64 && size.ndim == t->ndim - 2;
+    for (int i = 0; ok && i < size.ndim; i++) {
+        ok = fl__in_range(size.dim[i], 1) &&
+             !__builtin_mul_overflow(image.dim[2], size.dim[i], &image.dim[2]);
+        flat.dim[2] *= t->shape[2 + i];
+        all.dim[2 + i] = size.dim[i];
+    }
+    if (!ok || fl_shape_numel(all) < 0)
+        return fl_bad("fl_max_unpool: x %s, index %s %s (i64 of x's shape), size %s", FL_SHAPE_TEXT(t),
+                      fl_dtype_name(index->dtype), FL_SHAPE_TEXT(index), FL_TEXT_OF(size));
+    fl_scope s = fl_scope_begin();
+    fl_tensor *zeros = fl_new_full(t, image, 0), *at = fl_reshape(index, flat);
+    FL_T *y = zeros && at ? FL_W(scatter)(FL_OF(zeros), 2, at, FL_W(reshape)(x, flat)) : NULL;
+    return FL_GIVE(&s, y ? FL_W(reshape)(y, all) : NULL);
 }
 
 FL_T *FL_W(adaptive_max_pool)(FL_T *x, fl_shape size, fl_tensor **index) {
@@ -466,7 +532,7 @@ FL_T *FL_W(adaptive_avg_pool)(FL_T *x, fl_shape size) {
 FL_T *FL_W(lp_pool_opt)(FL_T *x, double p, fl_pool_opts o) {
     fl__axis_map m[3];
     double count = 1;
-    o.ignore_pad = false;
+    o.ignore_pad = false, o.divisor_override = 0;
     if (FL_ABSENT("lp_pool", x) || !fl__pool_maps("fl_lp_pool", FL_VALUE(x), o, m)) return NULL;
     if (!(p > 0)) return fl_bad("fl_lp_pool: p = %g is not above 0", p);
     for (int i = 0; i < FL_VALUE(x)->ndim - 2; i++) count *= (double)m[i].k;
