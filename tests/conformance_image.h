@@ -236,7 +236,7 @@ static void window_case(fl_dtype d, layout l, int which, bool fold) {
 /* >>resampling: the weight of element i of n in element o of `out`, in one dim; a result is the sum
    over all elements of an image, weighted by the product of the dims' */
 
-typedef enum sampling { NEAREST, LINEAR, CUBIC, AREA } sampling;
+typedef enum sampling { NEAREST, LINEAR, CUBIC, AREA, CENTRE } sampling;
 
 static double cubic_kernel(double d) {
     double a = -0.75;
@@ -249,6 +249,7 @@ static double sample_weight(sampling how, bool align, int64_t n, int64_t out, in
     double place = align ? out > 1 ? (double)(o * (n - 1)) / (double)(out - 1) : 0
                          : ((double)o + 0.5) * (double)n / (double)out - 0.5, sum = 0;
     if (how == NEAREST) return i == o * n / out;
+    if (how == CENTRE) return i == (2 * o + 1) * n / (2 * out);
     if (how == AREA) {
         int64_t low = o * n / out, high = ((o + 1) * n + out - 1) / out;
         return i >= low && i < high ? 1 / (double)(high - low) : 0;
@@ -347,6 +348,50 @@ static void grid_case(fl_dtype d, layout l, bool align, fl_grid_outside outside)
     case_end(agrees(t, &want, (tolerance){1, 1, 0}, scale, false));
 }
 
+/* Weights of the four cubic neighbours, or of the two linear ones; a place outside is read at its bound. */
+static double neighbour(double at, int64_t i, int64_t n, bool cubic, bool align, fl_grid_outside outside) {
+    double sum = 0, low = floor(at) - cubic;
+    for (int k = 0; k < (cubic ? 4 : 2); k++) {
+        double far = fabs(at - low - k), place = low + k, length = align ? (double)(n - 1) : (double)n;
+        if (cubic && outside == FL_GRID_REFLECT) {
+            double edge = align ? 0 : -0.5, turn = fmod(fabs(place - edge), 2 * length);
+            place = edge + (turn > length ? 2 * length - turn : turn);
+        }
+        if (cubic && outside != FL_GRID_ZEROS) place = fmin(fmax(place, 0), (double)(n - 1));
+        if (place == (double)i) sum += cubic ? cubic_kernel(far) : 1 - far;
+    }
+    return sum;
+}
+
+/* Cubic in two dims, linear in three. */
+static void grid_more_case(fl_dtype d, layout l, bool cubic, bool align, fl_grid_outside outside) {
+    enum { N = 2, C = 2, OUT = 4 };
+    const int nd = cubic ? 2 : 3;
+    const int64_t size[] = {3, 4, 5}, *dim = size + 3 - nd; /* depth, height, width */
+    if (!case_begin("grid_sample", d, l, "%d dims %d %d", nd, align, outside)) return;
+    fl_shape sx = {2 + nd, {N, C, dim[0], dim[1], size[2]}}, sg = {2 + nd, {N, OUT, 1, 1, 1}}, sy = sg;
+    if (cubic) sx.dim[3] = size[2];
+    sg.dim[1 + nd] = nd, sy.dim[1] = C, sy.dim[2] = OUT;
+    operand x = make_operand(sx, d, layout_fits(l, sx) ? l : DENSE, TAME);
+    array grid = random_array(sg, d, TAME), want = new_array(sy, d);
+    int64_t in = x.a.n / N / C;
+    double *scale = take((size_t)want.n * 8);
+    for (int64_t e = 0; e < want.n * in; e++) {
+        int64_t y = e / in, o = y % OUT, n = y / OUT / C, i = e % in;
+        double w = 1;
+        for (int k = 0; k < nd; i /= dim[nd - 1 - k], k++) { /* x first */
+            int64_t length = dim[nd - 1 - k];
+            double at = grid_place(grid.f[(n * OUT + o) * nd + k], length, align,
+                                   cubic ? FL_GRID_ZEROS : outside);
+            w *= neighbour(at, i % length, length, cubic, align, outside);
+        }
+        want.f[y] += w * x.a.f[y / OUT * in + e % in];
+        scale[y] += 8;
+    }
+    fl_tensor *t = fl_grid_sample(x.t, dense_tensor(&grid), .align = align, .outside = outside, .cubic = cubic);
+    case_end(agrees(t, &want, (tolerance){1, 2, 0}, scale, false));
+}
+
 static void affine_case(fl_dtype d, layout l, int64_t h, int64_t w, bool align) {
     if (!case_begin("affine_grid", d, l, "[%d, %d] %d", (int)h, (int)w, align)) return;
     operand theta = make_operand(FL_SHAPE(2, 2, 3), d, l, TAME);
@@ -360,7 +405,7 @@ static void affine_case(fl_dtype d, layout l, int64_t h, int64_t w, bool align) 
                          : (double)(2 * y + 1) / (double)h - 1;
         want.f[e] = row[0] * u + row[1] * v + row[2];
     }
-    fl_tensor *t = fl_affine_grid(theta.t, h, w, align);
+    fl_tensor *t = fl_affine_grid(theta.t, FL_SHAPE(h, w), align);
     case_end(agrees(t, &want, (tolerance){2, 16, 0}, NULL, false));
 }
 
@@ -368,7 +413,7 @@ static void resampling_cases(fl_dtype d, layout l) {
     for (int n = 0; n < IMAGES; n++) {
         sample_case("adaptive_avg_pool", d, l, n, AREA, false);
         adaptive_max_case(d, l, n);
-        for (int how = NEAREST; how <= AREA; how++) {
+        for (int how = NEAREST; how <= CENTRE; how++) {
             sample_case("interpolate", d, l, n, (sampling)how, false);
             if (how == LINEAR || how == CUBIC)
                 sample_case("interpolate", d, l, n, (sampling)how, true);
@@ -378,7 +423,11 @@ static void resampling_cases(fl_dtype d, layout l) {
     }
     max_unpool_case(d, layout_fits(l, FL_SHAPE(2, 3, 5)) ? l : DENSE, FL_SHAPE(2, 3, 5));
     if (layout_fits(l, FL_SHAPE(2, 2, 3, 2))) max_unpool_case(d, l, FL_SHAPE(2, 2, 3, 2));
-    for (int i = 0; i < 6; i++) grid_case(d, l, i % 2, (fl_grid_outside)(i / 2));
+    for (int i = 0; i < 6; i++) {
+        grid_case(d, l, i % 2, (fl_grid_outside)(i / 2));
+        grid_more_case(d, l, true, i % 2, (fl_grid_outside)(i / 2));
+        grid_more_case(d, l, false, i % 2, (fl_grid_outside)(i / 2));
+    }
     for (int i = 0; i < 4; i++) affine_case(d, l, 1 + i, 4 - i, i % 2);
 }
 

@@ -34,6 +34,7 @@ static void rows_of_image_conv(void) {
 
 static void rows_of_image_pooling(void) {
     const fl_pool_opts two = {.kernel = {2}};
+    const fl_interpolate_opts same = {.antialias = false};
     const fl_shape one = FL_SHAPE(2);
     fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32);
     fl_tensor *empty = fl_ones(FL_SHAPE(1, 2, 0), FL_F32);
@@ -69,17 +70,22 @@ static void rows_of_image_pooling(void) {
     NO(fl_adaptive_avg_pool, (NULL, one), NULLS);
     NO(fl_adaptive_avg_pool, (line, FL_SHAPE(0)), "[0]", "[1, 2, 5]");
     NO(fv_adaptive_avg_pool, (NULL, one), NULLS);
-    NO(fl_interpolate, (NULL, one, FL_LINEAR, false), NULLS);
-    NO(fl_interpolate, (line, FL_SHAPE(-1), FL_LINEAR, false), "[-1]");
-    NO(fl_interpolate, (line, one, (fl_interpolation)9, false), "mode 9");
-    NO(fl_interpolate, (empty, one, FL_CUBIC, false), "[1, 2, 0]");
-    NO(fv_interpolate, (NULL, one, FL_AREA, false), NULLS);
+    NO_AS(fl_interpolate_opt, "fl_interpolate", (NULL, one, FL_LINEAR, false, same), NULLS);
+    NO(fl_interpolate_opt, (line, FL_SHAPE(-1), FL_LINEAR, false, same), "[-1]");
+    NO(fl_interpolate_opt, (line, one, (fl_interpolation)9, false, same), "mode 9");
+    NO(fl_interpolate_opt, (line, one, FL_NEAREST, false, (fl_interpolate_opts){.antialias = true}), "antialias");
+    NO(fl_interpolate_opt, (line, one, FL_LINEAR, false, (fl_interpolate_opts){.scale = {2}}), "scale 2", "size [2]");
+    NO(fl_interpolate_opt, (line, FL_SCALAR_SHAPE, FL_LINEAR, false, (fl_interpolate_opts){.scale = {0.1}}), "scale 0.1");
+    NO(fl_interpolate_opt, (line, FL_SCALAR_SHAPE, FL_LINEAR, false, (fl_interpolate_opts){.scale = {-1}}), "scale -1");
+    NO(fl_interpolate_opt, (line, FL_SCALAR_SHAPE, FL_LINEAR, false, same), "size []");
+    NO(fl_interpolate_opt, (empty, one, FL_CUBIC, false, same), "[1, 2, 0]");
+    NO_AS(fv_interpolate_opt, "fv_interpolate", (NULL, one, FL_AREA, false, same), NULLS);
 }
 
 static void rows_of_image_places(void) {
     const fl_window_opts two = {.kernel = {2}};
     const fl_grid_opts plain = {0};
-    const fl_shape five = FL_SHAPE(5);
+    const fl_shape five = FL_SHAPE(5), square = FL_SHAPE(2, 2);
     fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32);
     fl_tensor *image = fl_ones(FL_SHAPE(1, 2, 4, 4), FL_F32);
     NO(fl_unfold_opt, (NULL, two), NULLS);
@@ -95,10 +101,14 @@ static void rows_of_image_places(void) {
     NO(fl_grid_sample_opt, (image, NULL, plain), NULLS);
     NO(fl_grid_sample_opt, (o.f23, image, plain), "[2, 3]");
     NO(fl_grid_sample_opt, (image, image, plain), "grid [1, 2, 4, 4]");
+    fl_tensor *volume = fl_ones(FL_SHAPE(1, 2, 2, 2, 2), FL_F32), *grid = fl_ones(FL_SHAPE(1, 2, 2, 2, 3), FL_F32);
+    NO(fl_grid_sample_opt, (volume, volume, plain), "grid [1, 2, 2, 2, 2]");
+    NO(fl_grid_sample_opt, (volume, grid, (fl_grid_opts){.cubic = true}), "cubic", "[1, 2, 2, 2, 2]");
     NO_AS(fv_grid_sample_opt, "fv_grid_sample", (NULL, o.image_v, plain), NULLS);
-    NO(fl_affine_grid, (NULL, 2, 2, false), NULLS);
-    NO(fl_affine_grid, (o.f23, 2, 2, false), "[2, 3]");
-    NO(fl_affine_grid, (fl_ones(FL_SHAPE(1, 2, 3), FL_F32), 0, 2, false), "0 x 2");
-    NO(fv_affine_grid, (NULL, 2, 2, false), NULLS);
+    NO(fl_affine_grid, (NULL, square, false), NULLS);
+    NO(fl_affine_grid, (o.f23, square, false), "[2, 3]");
+    NO(fl_affine_grid, (o.f23, FL_SHAPE(2, 2, 2), false), "[2, 2, 2]");
+    NO(fl_affine_grid, (fl_ones(FL_SHAPE(1, 2, 3), FL_F32), FL_SHAPE(0, 2), false), "[0, 2]");
+    NO(fv_affine_grid, (NULL, square, false), NULLS);
 }
 /* MIT licence: see LICENSE. */

@@ -260,9 +260,10 @@ static T x_int_axis_axis(fn f) {
 }
 
 static T x_ints_flag(fn f) {
-    T x = of_shape(FL_SHAPE(2, 2, 3));
-    const int64_t n = fuzz_size(), m = fuzz_size();
-    return CALL(f, (T, int64_t, int64_t, bool), x, n, m, flip_coin());
+    const int nd = 2 + fuzz_below(2);
+    T x = of_shape(FL_SHAPE(2, nd, nd + 1));
+    const fl_shape size = {nd, {fuzz_size(), fuzz_size(), fuzz_size()}};
+    return CALL(f, (T, fl_shape, bool), x, size, flip_coin());
 }
 
 static T x_dtype(fn f) {
@@ -753,7 +754,11 @@ static T image_resized(fn f) {
     T x = spatial();
     const fl_shape s = size_for(x);
     const unsigned b = fuzz_byte();
-    return CALL(f, (T, fl_shape, fl_interpolation, bool), x, s, (fl_interpolation)(b % 5), b & 8);
+    fl_interpolate_opts o = {0};
+    o.antialias = b >> 4 & 1;
+    if (b >> 5 & 1) o.scale[b >> 6 & 1] = fuzz_double();
+    return CALL(f, (T, fl_shape, fl_interpolation, bool, fl_interpolate_opts), x, s,
+                (fl_interpolation)(b % 6), b & 8, o);
 }
 
 static T image_windows(fn f) {
@@ -1008,7 +1013,7 @@ static T ctc(fn f) {
     OP(conv_, conv_opt), OP(conv_, conv_transpose_opt), OP(image_out_pool, max_pool_opt), \
     OP(image_pool, avg_pool_opt), OP(image_number_pool, lp_pool_opt), \
     OP(image_size_out, adaptive_max_pool), OP(image_size, adaptive_avg_pool), \
-    OP(image_resized, interpolate), OP(image_windows, unfold_opt), OP(windows_size, fold_opt), \
+    OP(image_resized, interpolate_opt), OP(image_windows, unfold_opt), OP(windows_size, fold_opt), \
     OP(image_grid, grid_sample_opt), OP(x_ints_flag, affine_grid), \
     /* neural, recurrent */ \
     OP(x_dims_weights_number, layer_norm), OP(x_dims_weight_number, rms_norm), \

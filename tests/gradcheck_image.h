@@ -50,6 +50,11 @@ static fl_var *run_adaptive_avg(fl_var **x, const grad_case *c) {
 }
 static fl_var *run_interpolate(fl_var **x, const grad_case *c) {
     fl_interpolation mode = (fl_interpolation)(c->which / 2);
+    if (c->which > 8) { /* by scale, antialiased */
+        fl_var *z = fv_interpolate(x[0], FL_SCALAR_SHAPE, c->which % 2 ? FL_LINEAR : FL_CUBIC, false,
+                                   .scale = {0.6, 1.4}, .antialias = true);
+        return z ? fv_mul(z, z) : NULL;
+    }
     fl_var *y = fv_interpolate(x[0], image_size(x[0], 2), mode, c->which % 2 != 0);
     return y ? fv_mul(y, y) : NULL;
 }
@@ -67,11 +72,13 @@ static fl_var *run_fold(fl_var **x, const grad_case *c) {
     return y ? fv_mul(y, y) : NULL;
 }
 static fl_var *run_grid_sample(fl_var **x, const grad_case *c) {
-    fl_grid_opts o = {.align = c->which % 2 != 0, .outside = (fl_grid_outside)(c->which / 2)};
+    fl_grid_opts o = {.align = c->which % 2 != 0, .outside = (fl_grid_outside)(c->which / 2 % 3),
+                      .cubic = c->which >= 6};
     return fv_grid_sample_opt(x[0], fv_mul(x[1], fv_num(0.4)), o);
 }
 static fl_var *run_affine_grid(fl_var **x, const grad_case *c) {
-    fl_var *y = fv_affine_grid(x[0], 2, 3, c->which != 0);
+    fl_shape size = fv_value(x[0])->shape[1] == 2 ? FL_SHAPE(2, 3) : FL_SHAPE(2, 1, 2);
+    fl_var *y = fv_affine_grid(x[0], size, c->which != 0);
     return y ? fv_mul(y, y) : NULL;
 }
 
@@ -119,6 +126,9 @@ static const struct {
     {"interpolate", run_interpolate, 4, 1, {{4, {1, 1, 3, 2}}}},
     {"interpolate", run_interpolate, 5, 1, {{3, {1, 1, 5}}}},
     {"interpolate", run_interpolate, 6, 1, {{4, {1, 1, 5, 3}}}},
+    {"interpolate", run_interpolate, 8, 1, {{3, {1, 1, 5}}}},
+    {"interpolate", run_interpolate, 9, 1, {{4, {1, 1, 4, 3}}}},
+    {"interpolate", run_interpolate, 10, 1, {{4, {1, 1, 5, 2}}}},
     {"unfold", run_unfold, 0, 1, {{3, {1, 2, 4}}}},
     {"unfold", run_unfold, 1, 1, {{4, {1, 1, 3, 3}}}},
     {"unfold", run_unfold, 2, 1, {{5, {1, 1, 3, 3, 3}}}},
@@ -126,6 +136,11 @@ static const struct {
     {"fold", run_fold, 1, 1, {{3, {1, 6, 2}}}},
     {"grid_sample", run_grid_sample, 0, 2, {{4, {1, 1, 3, 2}}, {4, {1, 1, 2, 2}}}},
     {"grid_sample", run_grid_sample, 3, 2, {{4, {1, 1, 3, 2}}, {4, {1, 1, 2, 2}}}},
+    {"grid_sample", run_grid_sample, 0, 2, {{5, {1, 1, 2, 2, 2}}, {5, {1, 1, 1, 2, 3}}}},
+    {"grid_sample", run_grid_sample, 3, 2, {{5, {1, 1, 2, 1, 3}}, {5, {1, 1, 2, 1, 3}}}},
+    {"grid_sample", run_grid_sample, 6, 2, {{4, {1, 1, 3, 2}}, {4, {1, 1, 2, 2}}}},
+    {"grid_sample", run_grid_sample, 11, 2, {{4, {1, 1, 3, 2}}, {4, {1, 1, 2, 2}}}},
+    {"affine_grid", run_affine_grid, 1, 1, {{3, {1, 3, 4}}}},
     {"affine_grid", run_affine_grid, 0, 1, {{3, {1, 2, 3}}}},
     {"affine_grid", run_affine_grid, 1, 1, {{3, {1, 2, 3}}}},
 };

@@ -1534,6 +1534,40 @@ exact("max_unpool", unpool, lambda g: [(g.f(*i.shape, d=d), i, dict(size=list(s[
     for d in ("f32", "f64", "bf16") for s in ((1, 2, 7), (2, 1, 4, 6), (1, 2, 5, 4), (1, 1, 4, 2, 4))
     for i in [places(g.f(*s))]])
 
+
+def interpolate(x, mode, size, tenths, align, antialias):
+    d = x.dim() - 2
+    name = {"nearest": "nearest", "exact": "nearest-exact", "area": "area", "cubic": "bicubic",
+        "linear": ("linear", "bilinear", "trilinear")[d - 1]}[mode]
+    centred = bool(align) if mode in ("linear", "cubic") else None
+    return F.interpolate(x, size or None, [k / 10 for k in tenths] or None, name, centred,
+        antialias=bool(antialias))
+
+
+def resized(mode, size=(), tenths=(), align=0, antialias=0):
+    return dict(mode=mode, size=list(size), tenths=list(tenths), align=align, antialias=antialias)
+
+
+loose("interpolate_options", interpolate, lambda g: [(g.f(1, 2, 5), resized(m, tenths=[k]))
+    for m in ("nearest", "exact", "linear", "area") for k in (20, 7, 13, 30)] +
+    [(g.f(1, 2, 4, 5), resized(m, tenths=t, align=a)) for m in ("nearest", "exact", "linear", "cubic")
+    for t in ([20, 20], [15, 6], [25, 11 if m == "linear" else 12]) for a in (0, 1) if not a or m in ("linear", "cubic")] +
+    [(g.f(1, 1, 3, 2, 4), resized(m, tenths=[15, 20, 6])) for m in ("nearest", "exact", "linear")] +
+    [(g.f(*s), resized("exact", size=t)) for s, t in (((1, 2, 5), [3]), ((1, 1, 4, 5), [7, 2]))] +
+    [(g.f(1, 2, 7, 9, d=d), resized(m, size=t, align=a, antialias=1)) for m in ("linear", "cubic")
+    for t in ([3, 4], [9, 2], [14, 18]) for a in (0, 1) for d in ("f32", "f64")] +
+    [(g.f(1, 1, 6, 9), resized(m, tenths=[5, 4], antialias=1)) for m in ("linear", "cubic")], tol=64)
+layer("grid_sample.volume", lambda x, grid, mode, padding, align: F.grid_sample(x, grid, mode, padding,
+    bool(align)), [([(1, 2, 3, 4, 2), lambda g: g.f(1, 2, 1, 3, 3, lo=-1.3, hi=1.3)], a) for a in GRIDS],
+    dtypes="f64", tol=256, grad=1)
+layer("grid_sample.cubic", lambda x, grid, mode, padding, align: F.grid_sample(x, grid, mode, padding,
+    bool(align)), [([(1, 2, 4, 5), lambda g: g.f(1, 3, 4, 2, lo=-1.3, hi=1.3)], dict(a, mode="bicubic"))
+    for a in GRIDS[:6]], dtypes="f64", tol=256, grad=1)
+layer("affine_grid.volume", lambda theta, size, align: F.affine_grid(theta, size, bool(align)),
+    [([(2, 3, 4)], dict(size=[2, 1, 2, 3, 4], align=k)) for k in (0, 1)], dtypes="f64")
+exact("one_hot.ints", lambda x, classes: F.one_hot(x.long(), classes).float(),
+    lambda g: [(g.i(2, 3, lo=0, hi=4, d=d), dict(classes=5)) for d in ("u8", "i8", "i16", "i32")])
+
 # --- layers of fl/nn ---------------------------------------------------------------------
 
 group("layers")

@@ -93,6 +93,18 @@ static int interpolate(parity_case *c, fl_var **y) {
     return 1;
 }
 
+static int interpolate_options(parity_case *c, fl_var **y) {
+    static const char *const modes[] = {"nearest", "linear", "cubic", "area", "exact"};
+    const char *mode = text_of(c, "mode");
+    int k = 0;
+    while (strcmp(mode, modes[k])) k++;
+    fl_shape scale = SHAPE("tenths");
+    fl_interpolate_opts o = {.antialias = INT("antialias") != 0};
+    for (int i = 0; i < scale.ndim; i++) o.scale[i] = (double)scale.dim[i] / 10;
+    y[0] = fv_interpolate_opt(IN(0), SHAPE("size"), (fl_interpolation)k, INT("align") != 0, o);
+    return 1;
+}
+
 static int fold(parity_case *c, fl_var **y) {
     fl_window_opts o = {0};
     settings_of(c, "kernel", o.kernel);
@@ -105,7 +117,8 @@ static int fold(parity_case *c, fl_var **y) {
 
 static int grid_sample(parity_case *c, fl_var **y) {
     const char *outside = text_of(c, "padding");
-    fl_grid_opts o = {.nearest = !strcmp(text_of(c, "mode"), "nearest"), .align = INT("align") != 0,
+    fl_grid_opts o = {.nearest = !strcmp(text_of(c, "mode"), "nearest"),
+                      .cubic = !strcmp(text_of(c, "mode"), "bicubic"), .align = INT("align") != 0,
                       .outside = !strcmp(outside, "zeros")    ? FL_GRID_ZEROS
                                  : !strcmp(outside, "border") ? FL_GRID_BORDER
                                                               : FL_GRID_REFLECT};
@@ -114,7 +127,8 @@ static int grid_sample(parity_case *c, fl_var **y) {
 }
 
 static int affine_grid(parity_case *c, fl_var **y) {
-    y[0] = fv_affine_grid(IN(0), item_of(c, "size", 2), item_of(c, "size", 3), INT("align") != 0);
+    fl_shape s = SHAPE("size"), size = {s.ndim - 2, {s.dim[2], s.dim[3], s.ndim > 4 ? s.dim[4] : 0}};
+    y[0] = fv_affine_grid(IN(0), size, INT("align") != 0);
     return 1;
 }
 
@@ -125,6 +139,7 @@ static int affine_grid(parity_case *c, fl_var **y) {
     {"avg_pool_options", avg_pool_options, 0}, \
     {"max_unpool", max_unpool, 2}, \
     {"grid_sample", grid_sample, 0}, \
+    {"interpolate_options", interpolate_options, 0}, \
     {"affine_grid", affine_grid, 0}, \
     {"conv1d", conv, 0}, \
     {"conv3d", conv, 0}, \

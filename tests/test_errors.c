@@ -763,7 +763,7 @@ static void rows_of_indexing(void) {
     NO(fl_index_select, (o.f23, 5, o.f4), "axis 5");
     NO(fl_index_select, (o.f23, 0, o.f4), "f32", "not i64");
     NO(fl_one_hot, (NULL, 3), NULLS);
-    NO(fl_one_hot, (o.f23, 3), "f32", "not i64");
+    NO(fl_one_hot, (o.f23, 3), "f32", "not of integers");
     NO(fl_one_hot, (i, -1), "-1 classes");
     NO(fl_one_hot, (i, INT64_MAX), "9223372036854775807 classes");
     NO(fv_gather, (NULL, 0, i), NULLS);

@@ -28,7 +28,7 @@ FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src);
 /* Rows index (1-D) of x along axis. */
 FL_API fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index);
 FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index);
-/* index [...] -> f32 [..., classes]. */
+/* index [...], integers -> f32 [..., classes]. */
 FL_API fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes);
 /* Elements index of x as a vector, in index's shape. [-n, n) */
 FL_API fl_tensor *fl_take(fl_tensor *x, fl_tensor *index);
@@ -165,12 +165,13 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
 
 fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
     if (fl_absent("fl_one_hot", index)) return NULL;
-    if (index->dtype != FL_I64)
-        return fl_bad("fl_one_hot: the index is %s, not i64", fl_dtype_name(index->dtype));
+    if (fl_dtype_is_float(index->dtype) || index->dtype == FL_B8)
+        return fl_bad("fl_one_hot: the index is %s, not of integers", fl_dtype_name(index->dtype));
     if (classes < 0 || classes > (int64_t)1 << 53)
         return fl_bad("fl_one_hot: %lld classes", (long long)classes);
     fl_scope s = fl_scope_begin();
-    fl_tensor *eq = fl_eq(fl_unsqueeze(index, -1), fl_arange(0, (double)classes, 1, FL_I64));
+    fl_tensor *wide = fl_cast(index, FL_I64);
+    fl_tensor *eq = fl_eq(fl_unsqueeze(wide, -1), fl_arange(0, (double)classes, 1, FL_I64));
     return fl_scope_return(&s, fl_cast(eq, FL_F32));
 }
 
