@@ -340,6 +340,8 @@ static int64_t i_floor_divide(int64_t a, int64_t b) {
     if (b == -1) return wrap_neg(a);
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
+static double f_trunc_divide(double a, double b) { return b == 0 ? a / b : rint((a - fmod(a, b)) / b); }
+static int64_t i_trunc_divide(int64_t a, int64_t b) { return b == -1 ? wrap_neg(a) : a / b; }
 static double f_fmax(double a, double b) { return isnan(a) ? b : isnan(b) || a > b ? a : b; }
 static double f_fmin(double a, double b) { return isnan(a) ? b : isnan(b) || a < b ? a : b; }
 static int64_t i_fmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
@@ -454,6 +456,7 @@ static const binary_ref binary_references[] = {
     {"logical_xor", 'B', NULL, i_xor, 0, 0, NULL, NULL},
     {"hypot", 'T', hypot, NULL, 3, 3, hypot_da, hypot_db},
     {"floor_divide", 'N', f_floor_divide, i_floor_divide, 2, 2, NULL, NULL},
+    {"trunc_divide", 'N', f_trunc_divide, i_trunc_divide, 2, 2, NULL, NULL},
 };
 
 #define COMPOSED(op, ...) \
@@ -491,7 +494,7 @@ static const struct {
     const char *op;
     binary_fn run;
     binary_var var;
-} binary_fns[] = {FL_BINARY_OPS(ENTRY) ENTRY(hypot, ) ENTRY(floor_divide, )
+} binary_fns[] = {FL_BINARY_OPS(ENTRY) ENTRY(hypot, ) ENTRY(floor_divide, ) ENTRY(trunc_divide, )
 #undef ENTRY
 };
 enum {
@@ -634,7 +637,7 @@ static bool binary_agrees(const binary_ref *r, fl_tensor *t, const array *a, con
         binary_value(r, &x, &z, &y, k);
         scale[k] = fabs(x.f[k]) + fabs(z.f[k]);
     }
-    bool signs = !is_extreme(r->op) && strcmp(r->op, "floor_divide");
+    bool signs = !is_extreme(r->op) && !strstr(r->op, "_divide");
     tolerance tol = {y.dtype == FL_F64 ? r->ulp64 : r->ulp32, slack_of(r), 0};
     return agrees(t, &y, tol, scale, signs);
 }
@@ -642,7 +645,7 @@ static bool binary_agrees(const binary_ref *r, fl_tensor *t, const array *a, con
 /* Small divisors and exponents for integers, never zero: the error has a test of its own. */
 static void tame_right(const binary_ref *r, array *b) {
     bool divides = !strcmp(r->op, "remainder") || !strcmp(r->op, "fmod") ||
-                   !strcmp(r->op, "floor_divide");
+                   strstr(r->op, "_divide");
     if (is_float(b->dtype) || !divides) return;
     for (int64_t k = 0; k < b->n; k++)
         if (b->i[k] == 0) put_int(b, k, 3);

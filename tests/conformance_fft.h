@@ -123,6 +123,35 @@ static void fft_cases(fl_dtype d, layout l) {
             else fft_case(op, d, l, FL_SHAPE(4, 3, 5), axis);
 }
 
+static bool alike(fl_tensor *a, fl_tensor *b) {
+    return a && b && fl_same_shape(a, b) && fl_item(fl_amax(fl_abs(fl_sub(a, b)), FL_ALL_AXES)) < 1e-12;
+}
+
+/* Options against what they stand for, and frames there and back. */
+static void fft_options(void) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {5, 0};
+    fl_tensor *x = fl_normal(FL_SHAPE(2, 6, 2), 0, 1, FL_F64, &rng), *cut = fl_slice(x, 1, 0, 4, 1);
+    fl_tensor *more = fl_pad(x, .high = {0, 3}), *t = fl_normal(FL_SHAPE(2, 40), 0, 1, FL_F64, &rng);
+    check(alike(fl_fft(x, 1, .n = 4), fl_fft(cut, 1)), "fft, n = 4 of 6");
+    check(alike(fl_ifft(x, 1, .n = 9), fl_ifft(more, 1)), "ifft, n = 9 of 6");
+    fl_tensor *ortho = fl_fft(x, 1, .norm = FL_NORM_ORTHO), *sixth = fl_fft(x, 1, .norm = FL_NORM_FORWARD);
+    check(alike(fl_ifft(ortho, 1, .norm = FL_NORM_ORTHO), x) && alike(fl_ifft(sixth, 1, .norm = FL_NORM_FORWARD), x) &&
+              alike(fl_mul(sixth, fl_num(6)), fl_fft(x, 1)),
+          "fft's norms");
+    for (int i = 0; i < 4; i++) {
+        fl_tensor *window = fl_hann_window(8, true, FL_F64);
+        fl_stft_opts o = {.hop = 2 + i % 2, .window = window, .normalized = i & 1, .two_sided = i & 2};
+        fl_tensor *y = fl_stft_opt(t, 8, o);
+        o.length = 40 - 2 * i;
+        check(y && y->shape[1] == (i & 2 ? 8 : 5) &&
+                  alike(fl_istft_opt(y, 8, o), fl_slice(t, 1, 0, o.length, 1)),
+              "stft there and back");
+    }
+    check(!fl_error(), "no error is left");
+    fl_scope_end(&s);
+}
+
 static void fft_keeps(int64_t n) {
     char text[60];
     fl_scope s = fl_scope_begin();
@@ -148,6 +177,7 @@ static void fft_group(int unused) {
     for (int k = 0; k < DTYPES; k++)
         for (int l = DENSE; l <= BROADCAST && takes(FLOATS | I64, all_dtypes[k]); l++)
             fft_cases(all_dtypes[k], (layout)l);
+    if (!quick_run) fft_options();
     if (!fft_is_fast() || quick_run) return;
     for (int64_t n = 1; n <= 1024; n += 1 + n / 3) fft_keeps(n);
     fft_keeps(10007);

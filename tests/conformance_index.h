@@ -166,6 +166,85 @@ static void unique_case(fl_dtype d, layout l, fl_shape s) {
     case_end(ok && equals(back, &inverse) && equals(many, &sizes));
 }
 
+/* Which of slices i and j along axis comes first, row-major: below 0, above 0, or 0 for equal ones. */
+static int slice_order(const array *x, fl_shape s, int axis, int64_t i, int64_t j) {
+    for (int64_t k = 0; k < x->n; k++) {
+        int64_t c[FL_MAX_DIMS] = {0};
+        coords_of(s, k, c);
+        if (c[axis] != 0) continue;
+        c[axis] = i;
+        double u = value_at(x, index_of(s, c));
+        c[axis] = j;
+        double v = value_at(x, index_of(s, c));
+        if (u != v) return u < v ? -1 : 1;
+    }
+    return 0;
+}
+
+static void unique_dim_case(fl_dtype d, layout l, fl_shape s, int axis) {
+    if (!case_begin("unique_dim", d, l, "%d dims, axis %d", s.ndim, axis)) return;
+    array x = small_array(s, d, 2);
+    fl_shape to = s;
+    const int64_t n = s.dim[axis];
+    int64_t place[8], many[8] = {0}, runs = 0;
+    for (int64_t i = 0; i < n; i++) { /* distinct slices that come before */
+        place[i] = 0;
+        for (int64_t j = 0; j < n; j++) {
+            bool first = slice_order(&x, s, axis, j, i) < 0;
+            for (int64_t m = 0; m < j; m++) first = first && slice_order(&x, s, axis, m, j) != 0;
+            place[i] += first;
+        }
+        runs += many[place[i]]++ == 0;
+    }
+    to.dim[axis] = runs;
+    array want = new_array(to, d), inverse = new_array(FL_SHAPE(n), FL_I64), sizes = new_array(FL_SHAPE(runs), FL_I64);
+    for (int64_t k = 0; k < x.n; k++) {
+        int64_t c[FL_MAX_DIMS] = {0};
+        coords_of(s, k, c);
+        put_int(&inverse, c[axis], place[c[axis]]);
+        c[axis] = place[c[axis]];
+        put_from(&want, index_of(to, c), &x, k);
+    }
+    for (int64_t i = 0; i < runs; i++) put_int(&sizes, i, many[i]);
+    fl_tensor *back = NULL, *times = NULL;
+    bool ok = equals(fl_unique_dim(lay_out(&x, l), axis - s.ndim, &back, &times), &want);
+    case_end(ok && equals(back, &inverse) && equals(times, &sizes));
+}
+
+/* In order, in f64 or i64; small numbers, of which nothing rounds but quotients. */
+static void scatter_reduce_case(fl_dtype d, layout l, fl_shape s, int axis, fl_scatter_way way, bool self) {
+    if (!case_begin("scatter_reduce", d, l, "%d dims, axis %d, way %d %d", s.ndim, axis, way, self)) return;
+    fl_shape part = s;
+    part.dim[axis] = 5;
+    array x = small_array(s, d, 4), src = small_array(part, d, 4), index = new_array(part, FL_I64);
+    array want = cast_array(&x, d), count = new_array(s, FL_I64);
+    for (int64_t k = 0; k < src.n; k++) {
+        int64_t c[FL_MAX_DIMS] = {0};
+        coords_of(part, k, c);
+        c[axis] = random_below(s.dim[axis]);
+        put_int(&index, k, c[axis]);
+        const int64_t at = index_of(s, c);
+        const double a = value_at(&want, at), b = value_at(&src, k);
+        const double y = !self && !count.i[at]     ? b
+                         : way == FL_SCATTER_PROD  ? a * b
+                         : way == FL_SCATTER_AMAX  ? fmax(a, b)
+                         : way == FL_SCATTER_AMIN  ? fmin(a, b)
+                                                   : a + b;
+        if (is_float(d)) put_float(&want, at, y);
+        else put_int(&want, at, (int64_t)y);
+        put_int(&count, at, count.i[at] + 1);
+    }
+    for (int64_t k = 0; k < want.n && way == FL_SCATTER_MEAN; k++) {
+        const int64_t n = count.i[k] + self;
+        if (!count.i[k]) continue;
+        if (is_float(d)) put_float(&want, k, want.f[k] / (double)n);
+        else put_int(&want, k, want.i[k] / n);
+    }
+    fl_tensor *t = fl_scatter_reduce(lay_out(&x, l), axis, dense_tensor(&index), lay_out(&src, fitting(l, part)),
+                                     way, self);
+    case_end(equals(t, &want));
+}
+
 static void search_case(const char *name, fl_dtype d, layout l, fl_shape s) {
     if (!case_begin(name, d, l, "%d dims", s.ndim)) return;
     bool in = !strcmp(name, "isin"), right = random_below(2);
@@ -196,6 +275,9 @@ static void composed_index_cases(fl_dtype d, layout l, fl_shape s) {
     for (int i = 0; computed && i < 6; i++) mask_case(masks[i / 2], d, l, s, i % 2);
     if (!computed) return;
     unique_case(d, l, s);
+    for (int axis = 0; axis < s.ndim; axis++) unique_dim_case(d, l, s, axis);
+    for (int i = 0; adds && i < 10; i++)
+        scatter_reduce_case(d, l, s, i % s.ndim, (fl_scatter_way)(i / 2), i % 2);
     search_case("searchsorted", d, l, s);
     search_case("isin", d, l, s);
 }
@@ -232,10 +314,11 @@ static void count_checks(void) {
 static void composed_index_group(void) {
     static const char *const any[] = {
         "take",          "index",          "index_put", "index_copy",   "index_fill", "masked_fill",
-        "masked_select", "masked_scatter", "unique",    "searchsorted", "isin"};
-    for (int i = 0; i < 11; i++) expect_row(any[i], i < 5 ? STORED : COMPUTED, UNWEAK, 0, 0);
+        "masked_select", "masked_scatter", "unique",    "searchsorted", "isin", "unique_dim"};
+    for (int i = 0; i < 12; i++) expect_row(any[i], i < 5 ? STORED : COMPUTED, UNWEAK, 0, 0);
     expect_row("index_put_add", NUMBERS, UNWEAK, 0, 0);
     expect_row("index_add", NUMBERS, UNWEAK, 0, 0);
+    expect_row("scatter_reduce", NUMBERS, UNWEAK, 0, 0);
     const fl_shape of[] = {FL_SHAPE(4, 3), FL_SHAPE(3, 4, 2), FL_SHAPE(2, 3, 4, 2)};
     for (int k = 0; k < DTYPES; k++)
         for (int l = DENSE; l <= BROADCAST; l++)

@@ -256,6 +256,9 @@ static void check_parts(void) {
     check(fl_split(x, 0, 4, part, 8) == 4 && fl_numel(part[3]) == 2 &&
               fl_item(fl_select(part[3], 0, 0)) == 12,
           "split: the last part is smaller");
+    check(fl_split_with_sizes(x, 0, (int64_t[]){9, 0, 5}, 3, part) == 3 && fl_numel(part[0]) == 9 &&
+              fl_numel(part[1]) == 0 && fl_item(fl_slice(part[2], 0, 0, 1, 1)) == 9,
+          "split_with_sizes: parts of 9, 0 and 5");
     check(fl_chunk(x, 0, 4, part) == 4 && fl_numel(part[0]) == 4, "chunk: parts of ceil(14 / 4)");
     check(fl_chunk(x, 0, 8, part) == 7 && fl_numel(part[6]) == 2, "chunk: fewer parts than asked");
     fl_tensor *m = fl_zeros(FL_SHAPE(3, 4), FL_F32), *d = fl_diagonal(m, 1, 0, 1);

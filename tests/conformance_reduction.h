@@ -128,6 +128,24 @@ static void kth_case(const char *op, fl_dtype d, layout l, fl_shape s, int axis)
     case_end(ok && agrees(fl_gather(x.t, axis, index), &want, EXACT, NULL, false));
 }
 
+/* The first and last axes: by counting, as above, over a copy whose lines they are. */
+static void median_axes_case(fl_dtype d, layout l, fl_shape s) {
+    char text[100];
+    if (s.ndim < 2 || !fl_shape_numel(s) || fl_shape_numel(s) > 256 ||
+        !case_begin("median_axes", d, l, "%s", fl_shape_text(s, text, sizeof text)))
+        return;
+    operand x = make_operand(s, d, l, random_below(2) ? WILD : TAME);
+    const int64_t a = s.dim[0], c = s.dim[s.ndim - 1], b = x.a.n / a / c;
+    fl_shape lines = FL_SHAPE(b, a * c), rest = {s.ndim - 2, {0}};
+    array flat = new_array(lines, d);
+    for (int64_t k = 0; k < x.a.n; k++) put_from(&flat, k / c % b * a * c + k / c / b * c + k % c, &x.a, k);
+    for (int i = 0; i < rest.ndim; i++) rest.dim[i] = s.dim[i + 1];
+    array want = new_array(rest, d);
+    for (int64_t j = 0; j < b; j++)
+        put_from(&want, j, &flat, kth_place(&flat, lines, 1, j, kth_of("median", &flat, lines, 1, j)));
+    case_end(agrees(fl_median_axes(x.t, FL_AXES(0, -1)), &want, EXACT, NULL, false));
+}
+
 /* logcumsumexp and diff. */
 static void scan_case(bool sums, fl_dtype d, layout l, fl_shape s, int axis) {
     char text[100];
@@ -212,6 +230,7 @@ static const char *const kth_ops[] = {"kthvalue", "median", "nanmedian"};
 enum { LINE_OPS = sizeof line_ops / sizeof *line_ops, KTH_OPS = 3 };
 
 static void lines_of_shape(fl_dtype d, layout l, fl_shape s) {
+    if (takes(NUMBERS, d)) median_axes_case(d, l, s);
     for (int axis = 0; axis < s.ndim; axis++) {
         if (s.dim[axis] == 0 || s.dim[axis] > 64) continue;
         nonzero_count_case(d, l, s, axis);
@@ -232,6 +251,7 @@ static void reduction_group(void) {
         snprintf(row_of(line_ops[i])->tolerance, 64, "1 ulp + (4 + sqrt n) eps, of sum |x|");
     }
     for (int i = 0; i < 8; i++) expect_row(others[i], NUMBERS, UNWEAK, 0, 0);
+    expect_row("median_axes", NUMBERS, UNWEAK, 0, 0);
     expect_row("count_nonzero", STORED, UNWEAK, 0, 0);
     expect_row("logcumsumexp", FLOATS, UNWEAK, 0, 0);
     snprintf(row_of("logcumsumexp")->tolerance, 64, "1 ulp + 12 eps");

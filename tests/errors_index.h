@@ -43,6 +43,48 @@ static void rows_of_index_writes(void) {
     NO(fv_index_fill, (NULL, 0, one, 1), NULLS);
 }
 
+static void rows_of_scatter_reduce(void) {
+    fl_tensor *at = fl_zeros(FL_SHAPE(2, 3), FL_I64), *far = fl_full(FL_SHAPE(2, 3), 7, FL_I64);
+    fl_tensor *counts = NULL;
+    NO(fl_scatter_reduce, (NULL, 0, at, o.f23, FL_SCATTER_SUM, true), NULLS);
+    NO(fl_scatter_reduce, (o.f23, 0, NULL, o.f23, FL_SCATTER_SUM, true), NULLS);
+    NO(fl_scatter_reduce, (o.f23, 0, at, NULL, FL_SCATTER_SUM, true), NULLS);
+    NO(fl_scatter_reduce, (o.f23, 2, at, o.f23, FL_SCATTER_PROD, true), "axis 2");
+    NO(fl_scatter_reduce, (o.f23, 0, o.f23, o.f23, FL_SCATTER_PROD, true), "f32, not i64");
+    NO(fl_scatter_reduce, (o.f34, 0, at, o.f34, FL_SCATTER_AMAX, true), "differ in shape");
+    NO(fl_scatter_reduce, (o.f23, 0, at, o.i23, FL_SCATTER_AMAX, true), "x is f32, src i64");
+    NO(fl_scatter_reduce, (fl_cast(o.f23, FL_B8), 0, at, fl_cast(o.f23, FL_B8), FL_SCATTER_AMIN, true), "b8");
+    NO(fl_scatter_reduce, (o.f23, 0, at, o.f23, (fl_scatter_way)7, true), "no way 7");
+    NO_AS(fl_scatter_reduce, "fl_scatter", (o.f23, 0, far, o.f23, FL_SCATTER_AMAX, true), "index 7");
+    NO(fv_scatter_reduce, (NULL, 0, at, o.v23, FL_SCATTER_SUM, true), NULLS);
+    NO(fl_unique_dim, (NULL, 0, NULL, &counts), NULLS);
+    NO(fl_unique_dim, (o.f23, 2, NULL, &counts), "axis 2");
+}
+
+static void rows_of_quantized(void) {
+    fl_tensor *one = fl_ones(FL_SCALAR_SHAPE, FL_F32), *q = fl_zeros(FL_SHAPE(2, 3), FL_I8);
+    fl_tensor *zero = fl_zeros(FL_SCALAR_SHAPE, FL_I64);
+    NO(fl_quantize, (NULL, one, zero, 0, FL_I8), NULLS);
+    NO(fl_quantize, (o.f23, NULL, zero, 0, FL_I8), NULLS);
+    NO(fl_quantize, (o.i23, one, zero, 0, FL_I8), "x is i64");
+    NO(fl_quantize, (o.f23, one, zero, 0, FL_F32), "to f32");
+    NO(fl_quantize, (o.f23, o.f4, zero, 0, FL_U8), "scale f32 [4]", "[2, 3]");
+    NO(fl_quantize, (o.f23, o.f2, zero, 0, FL_U8), "scale f32 [2]", "zero point i64 []");
+    NO(fl_quantize, (o.f23, o.f2, NULL, 2, FL_U8), "axis 2");
+    NO(fl_quantize, (o.f23, one, one, 0, FL_U8), "zero point f32");
+    NO(fl_dequantize, (NULL, one, zero, 0), NULLS);
+    NO(fl_dequantize, (q, NULL, zero, 0), NULLS);
+    NO(fl_dequantize, (o.f23, one, zero, 0), "q is f32");
+    NO(fl_dequantize, (q, o.f23, NULL, 0), "scale f32 [2, 3]");
+    NO(fl_fake_quantize, (NULL, one, zero, 0, 0, 255), NULLS);
+    NO(fl_fake_quantize, (o.f23, NULL, zero, 0, 0, 255), NULLS);
+    NO(fl_fake_quantize, (o.f23, one, zero, 0, 5, 3), "from 5 to 3");
+    NO(fl_fake_quantize, (o.i23, one, zero, 0, 0, 3), "x is i64");
+    NO(fl_fake_quantize, (o.f23, zero, zero, 0, 0, 3), "scale i64");
+    NO(fv_fake_quantize, (NULL, one, zero, 0, 0, 255), NULLS);
+    NO(fv_fake_quantize, (o.v23, NULL, zero, 0, 0, 255), NULLS);
+}
+
 static void rows_of_index_reads(void) {
     fl_tensor *seven = fl_full(FL_SHAPE(2), 7, FL_I64), *grid[2], *flat[] = {o.index, seven};
     fl_tensor *far = fl_full(FL_SHAPE(2), -7, FL_I64), *below = fl_full(FL_SHAPE(2), -1, FL_I64);

@@ -98,6 +98,16 @@ static void rows_of_parts(void) {
     NO(fl_split, (o.f23, 1, 1, t, 2), "parts of 1", "room for 2");
     NO(fl_split, (o.f23, 1, 0, t, 8), "parts of 0", "[2, 3]");
     NO(fv_split, (o.v23, 2, 1, v, 8), "axis 2", "[2, 3]");
+    const int64_t sizes[] = {1, 2}, below[] = {4, -1}, vast[] = {INT64_MAX, INT64_MAX};
+    NO(fl_split_with_sizes, (NULL, 1, sizes, 2, t), NULLS);
+    NO(fv_split_with_sizes, (NULL, 1, sizes, 2, v), NULLS);
+    NO(fl_split_with_sizes, (o.f23, 1, NULL, 2, t), NULLS);
+    NO(fl_split_with_sizes, (o.f23, 1, sizes, 2, NULL), NULLS);
+    NO(fl_split_with_sizes, (o.f23, 0, sizes, 2, t), "2 sizes", "add up to 3", "axis 0", "[2, 3]");
+    NO(fl_split_with_sizes, (o.f23, 1, below, 2, t), "add up to -1");
+    NO(fl_split_with_sizes, (o.f23, 1, vast, 2, t), "add up to -1");
+    NO(fl_split_with_sizes, (o.f23, 1, sizes, 0, t), "0 sizes");
+    NO(fv_split_with_sizes, (o.v23, 2, sizes, 2, v), "axis 2", "[2, 3]");
     NO(fl_chunk, (NULL, 0, 1, t), NULLS);
     NO(fv_chunk, (NULL, 0, 1, v), NULLS);
     NO(fl_chunk, (o.f23, 0, 1, NULL), NULLS);

@@ -43,6 +43,11 @@ static void rows_of_composed_reductions(void) {
     NO(fl_min_along, (NULL, 0, false, NULL), NULLS);
     NO(fl_kthvalue, (NULL, 1, 0, false, NULL), NULLS);
     NO(fl_median, (NULL, 0, false, NULL), NULLS);
+    NO(fl_median_axes, (NULL, FL_ALL_AXES), NULLS);
+    NO(fl_median_axes, (o.f23, FL_AXES(1, 1)), "axis 1 appears twice");
+    NO(fl_median_axes, (o.f23, FL_AXES(2)), "axis 2");
+    NO(fl_median_axes, (o.f03, FL_ALL_AXES), "no elements", "[0, 3]");
+    NO(fv_median_axes, (NULL, FL_ALL_AXES), NULLS);
     NO(fl_nanmedian, (NULL, 0, false, NULL), NULLS);
     NO(fl_quantile, (NULL, 0.5, 0, false, FL_QUANTILE_LINEAR), NULLS);
     NO(fl_nanquantile, (NULL, 0.5, 0, false, FL_QUANTILE_LINEAR), NULLS);

@@ -366,6 +366,33 @@ static T x_split(fn f) {
     return n > 0 ? out[fuzz_below(n)] : NULL;
 }
 
+static T x_sizes(fn f) {
+    T x = operand(), out[4];
+    const int axis = axis_of(x), n = fuzz_below(5);
+    const int64_t sizes[4] = {fuzz_size(), fuzz_below(3), fuzz_below(3), fuzz_below(3)};
+    const int parts = ((int (*)(T, int, const int64_t *, int, T *))f)(x, axis, sizes, n, out);
+    if (parts && parts != n) fuzz_bug("%d parts of %d sizes", parts, n);
+    return parts > 0 ? out[fuzz_below(parts)] : NULL;
+}
+
+static T x_scatter_reduce(fn f) {
+    T x = operand();
+    const int axis = axis_of(x);
+    fl_tensor *index = indices_for(x);
+    T src = index ? of_shape(fl_shape_of(index)) : operand();
+    const int way = fuzz_below(6);
+    return CALL(f, (T, int, fl_tensor *, T, fl_scatter_way, bool), x, axis, index, src, (fl_scatter_way)way,
+                flip_coin());
+}
+
+static T x_fake_quantize(fn f) {
+    T x = operand();
+    fl_tensor *scale = flip_coin() ? fl_full(FL_SCALAR_SHAPE, fuzz_double(), FL_F32) : plain();
+    fl_tensor *zero = flip_coin() ? fl_full(FL_SCALAR_SHAPE, 3, FL_I32) : NULL;
+    const int64_t low = fuzz_int(), high = fuzz_int();
+    return CALL(f, (T, fl_tensor *, fl_tensor *, int, int64_t, int64_t), x, scale, zero, axis_of(x), low, high);
+}
+
 static T x_chunk(fn f) {
     T x = operand(), out[16];
     const int axis = axis_of(x), most = fuzz_below(17) - fuzz_rarely(8);
@@ -579,19 +606,57 @@ static T triples(fn f) {
     return CALL(f, (T, T, int), x, y, axis_of(y));
 }
 
+static fl_fft_opts fft_opts(void) {
+    fl_fft_opts o = {0};
+    if (flip_coin()) o.n = fuzz_size();
+    o.norm = (fl_fft_norm)fuzz_below(4);
+    return o;
+}
+
 static T pairs_axis(fn f) {
     T x = of_shape(FL_SHAPE(fuzz_below(3), fuzz_below(6), 2));
-    return CALL(f, (T, int), x, axis_of(x));
+    return CALL(f, (T, int, fl_fft_opts), x, axis_of(x), fft_opts());
 }
 
 static T pairs(fn f) {
-    return CALL(f, (T), of_shape(FL_SHAPE(fuzz_below(3), fuzz_below(6), fuzz_below(6), 2)));
+    T x = of_shape(FL_SHAPE(fuzz_below(3), fuzz_below(6), fuzz_below(6), 2));
+    return CALL(f, (T, fl_fft_opts), x, fft_opts());
+}
+
+static T x_axis_fft(fn f) {
+    T x = operand();
+    return CALL(f, (T, int, fl_fft_opts), x, axis_of(x), fft_opts());
 }
 
 static T pairs_int_axis(fn f) {
     T x = of_shape(FL_SHAPE(fuzz_below(3), fuzz_below(6), 2));
     const int64_t n = fuzz_size();
-    return CALL(f, (T, int64_t, int), x, n, axis_of(x));
+    fl_fft_opts o = fft_opts();
+    if (!fuzz_rarely(4)) o.n = 0;
+    return CALL(f, (T, int64_t, int, fl_fft_opts), x, n, axis_of(x), o);
+}
+
+static fl_stft_opts stft_opts(void) {
+    fl_stft_opts o = {0};
+    const unsigned b = fuzz_byte();
+    o.no_center = b & 1, o.normalized = b >> 1 & 1, o.two_sided = b >> 2 & 1;
+    if (b & 8) o.hop = fuzz_size();
+    if (b & 16) o.win_length = fuzz_size();
+    if (b & 32) o.length = fuzz_size();
+    if (b & 64) o.window = fuzz_fill(FL_SHAPE(fuzz_below(6)), FL_F32);
+    return o;
+}
+
+static T x_frames(fn f) {
+    T x = of_shape(FL_SHAPE(fuzz_below(3), fuzz_below(12)));
+    const int64_t n = fuzz_below(8);
+    return CALL(f, (T, int64_t, fl_stft_opts), x, n, stft_opts());
+}
+
+static T pairs_frames(fn f) {
+    const int64_t n = fuzz_below(8);
+    T x = of_shape(FL_SHAPE(fuzz_below(3), n / 2 + 1, fuzz_below(4), 2));
+    return CALL(f, (T, int64_t, fl_stft_opts), x, n, stft_opts());
 }
 
 /* Channels and sides that a factor of 1 or 2 divides. */
@@ -748,6 +813,12 @@ static T image_size_out(fn f) {
     const unsigned b = fuzz_byte();
     T y = CALL(f, (T, fl_shape, fl_tensor **), x, s, b & 2 ? &out : NULL);
     return tensor_or(y, out, b);
+}
+
+static T x_unpooled(fn f) {
+    T x = spatial();
+    fl_tensor *index = value(x) ? indices(fl_shape_of(value(x))) : plain();
+    return CALL(f, (T, fl_tensor *, fl_shape), x, index, size_for(x));
 }
 
 static T image_resized(fn f) {
@@ -977,11 +1048,11 @@ static T ctc(fn f) {
     OP(x_3numbers, nan_to_num), OP(xy_, hypot), OP(xyz_, lerp), OP(xyz_number, addcmul), \
     OP(xyz_number, addcdiv), OP(x_numbers, softplus_beta), OP(xy_, xlog1py), \
     OP(xy_, float_power), OP(x_, entr), OP(x_, ndtr), OP(x_, lgamma), OP(x_, digamma), \
-    OP(x_, erfc), OP(x_, erfinv), OP(xy_, floor_divide), \
+    OP(x_, erfc), OP(x_, erfinv), OP(xy_, floor_divide), OP(xy_, trunc_divide), \
     /* move */ \
     VIEW(x_axis_axis, movedim), VIEW(x_axis_ints, narrow), VIEW(x_perm, flip), \
     OP(x_int_axis, roll), VIEW(x_int_axis_axis, rot90), VIEW(x_axis_shape, unflatten), \
-    VIEW(x_split, split), VIEW(x_chunk, chunk), OP(x_shape, tile), OP(x_shape, repeat), \
+    VIEW(x_split, split), VIEW(x_sizes, split_with_sizes), VIEW(x_chunk, chunk), OP(x_shape, tile), OP(x_shape, repeat), \
     OP(x_int_axis, repeat_interleave), OP(x_pad, pad_opt), VIEW(x_windows, sliding_windows), \
     OP(pixels_int, pixel_shuffle), OP(pixels_int, pixel_unshuffle), OP(pixels_int, channel_shuffle), \
     OP(x_, channels_last), VIEW(list_to_list, broadcast_tensors), VIEW(list_to_list, meshgrid), \
@@ -992,8 +1063,9 @@ static T ctc(fn f) {
     OP(x_int_axis_flag_out, kthvalue), OP(x_axis_flag_out, median), \
     OP(x_axis_flag_out, nanmedian), OP(x_quantile, quantile), OP(x_quantile, nanquantile), \
     OP(x_axis_out, cummax), OP(x_axis_out, cummin), OP(x_axis, logcumsumexp), OP(x_axis, diff), \
-    OP(x_number_axis, trapezoid), \
+    OP(x_number_axis, trapezoid), OP(x_axes, median_axes), \
     /* index */ \
+    OP(x_scatter_reduce, scatter_reduce), OP(x_fake_quantize, fake_quantize), \
     OP(x_index, take), OP(x_index_axis, take_along), OP(x_indices, index), \
     OP(x_indices_src_flag, index_put), OP(x_axis_index_src_number, index_add), \
     OP(x_axis_index_src, index_copy), OP(x_axis_index_number, index_fill), \
@@ -1007,13 +1079,14 @@ static T ctc(fn f) {
     OP(ab_weight_bias, bilinear), OP(mb_, solve), OP(mb_flags, solve_triangular), \
     OP(m_, inverse), OP(m_int, matrix_power), OP(m_, det), OP(m_tensor_out, slogdet), \
     OP(m_, cholesky), OP(m_out, qr), OP(m_outs, svd), OP(m_, svdvals), OP(m_out, eigh), \
-    OP(mb_, lstsq), OP(m_number, pinv), OP(pairs_axis, fft), OP(pairs_axis, ifft), \
-    OP(pairs, fft2), OP(pairs, ifft2), OP(x_axis, rfft), OP(pairs_int_axis, irfft), \
+    OP(mb_, lstsq), OP(m_number, pinv), OP(pairs_axis, fft_opt), OP(pairs_axis, ifft_opt), \
+    OP(pairs, fft2_opt), OP(pairs, ifft2_opt), OP(x_axis_fft, rfft_opt), \
+    OP(pairs_int_axis, irfft_opt), OP(x_frames, stft_opt), OP(pairs_frames, istft_opt), \
     /* image */ \
     OP(conv_, conv_opt), OP(conv_, conv_transpose_opt), OP(image_out_pool, max_pool_opt), \
     OP(image_pool, avg_pool_opt), OP(image_number_pool, lp_pool_opt), \
     OP(image_size_out, adaptive_max_pool), OP(image_size, adaptive_avg_pool), \
-    OP(image_resized, interpolate_opt), OP(image_windows, unfold_opt), OP(windows_size, fold_opt), \
+    OP(image_resized, interpolate_opt), OP(x_unpooled, max_unpool), OP(image_windows, unfold_opt), OP(windows_size, fold_opt), \
     OP(image_grid, grid_sample_opt), OP(x_ints_flag, affine_grid), \
     /* neural, recurrent */ \
     OP(x_dims_weights_number, layer_norm), OP(x_dims_weight_number, rms_norm), \

@@ -468,7 +468,8 @@ enum { UNARY = sizeof unary / sizeof *unary };
 
 static bool is_flat(const char *name) {
     static const char *const flat[] = {"floor",     "rint",     "ceil", "trunc", "sign", "round",
-                                       "heaviside", "copysign", "floor_divide"};
+                                       "heaviside", "copysign", "floor_divide",
+                                       "trunc_divide"};
     for (size_t i = 0; i < sizeof flat / sizeof *flat; i++)
         if (!strcmp(name, flat[i])) return true;
     return false;
@@ -512,6 +513,7 @@ static const struct {
     {"logaddexp", fv_logaddexp, -2, 2, 0, 0}, {"logaddexp2", fv_logaddexp2, -2, 2, 0, 0},
     {"prelu", fv_prelu, -2, 2, 0, 0},     {"hypot", fv_hypot, 0.1, 2, 0, 0},
     {"floor_divide", fv_floor_divide, 0.1, 0.3, 3, 1},
+    {"trunc_divide", fv_trunc_divide, 0.1, 0.3, 3, 1},
     {"xlog1py", fv_xlog1py, -0.9, 0.9, 0, 2}, {"float_power", fv_float_power, -0.9, 0.9, 1.3, 0.7},
 };
 enum { BINARY = sizeof binary / sizeof *binary };
@@ -557,7 +559,7 @@ static void binary_cases(int which) {
     }
     c.n_in = 1;
     c.fn = run_binary;
-    if (!strcmp(name, "remainder") || !strcmp(name, "fmod") || !strcmp(name, "floor_divide"))
+    if (!strcmp(name, "remainder") || !strcmp(name, "fmod") || strstr(name, "_divide"))
         c.base[0] = 0.7; /* 1.75 / x and x / 1.75 stay off the integers */
     if (!strcmp(name, "div") || !strcmp(name, "xlogy")) c.base[0] = 2;
     for (c.k[0] = 1; c.k[0] <= 3; c.k[0]++)

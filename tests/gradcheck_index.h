@@ -38,6 +38,9 @@ static fl_var *run_masked(fl_var **x, const grad_case *c) {
 static fl_var *run_bincount(fl_var **x, const grad_case *c) {
     return (void)c, fv_bincount(VECTOR(1, 0, 3, 1), x[0], 5);
 }
+static fl_var *run_scatter_reduce(fl_var **x, const grad_case *c) {
+    return fv_scatter_reduce(x[0], 0, VECTOR(1, 0, 1, 1, 3), x[1], (fl_scatter_way)(c->which / 2), c->which % 2);
+}
 #undef VECTOR
 
 static const struct {
@@ -62,6 +65,16 @@ static const struct {
     {"masked_select", run_masked, 1, 1, {{2, {2, 3}}}},
     {"masked_select", run_masked, 1, 1, {{2, {2, 1}}}},
     {"masked_scatter", run_masked, 2, 2, {{2, {2, 3}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 0, 2, {{1, {4}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 1, 2, {{1, {4}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 2, 2, {{1, {4}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 3, 2, {{1, {4}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 4, 2, {{1, {4}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 5, 2, {{1, {4}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 6, 2, {{1, {4}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 7, 2, {{1, {4}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 8, 2, {{1, {4}}, {1, {5}}}},
+    {"scatter_reduce", run_scatter_reduce, 9, 2, {{1, {4}}, {1, {5}}}},
     {"bincount", run_bincount, 0, 1, {{1, {4}}}},
 };
 

@@ -230,7 +230,11 @@ static fl_var *run_fft(fl_var **x, const grad_case *c) {
                 : c->which == 2 ? fv_fft2(x[0])
                 : c->which == 3 ? fv_ifft2(x[0])
                 : c->which == 4 ? fv_rfft(x[0], axis)
-                                : fv_irfft(x[0], c->k[1], axis);
+                : c->which == 5 ? fv_irfft(x[0], c->k[1], axis)
+                : c->which == 6 ? fv_fft(x[0], axis, .n = c->k[1], .norm = FL_NORM_ORTHO)
+                : c->which == 7 ? fv_rfft(x[0], axis, .n = c->k[1], .norm = FL_NORM_FORWARD)
+                : c->which == 8 ? fv_stft(x[0], 4, .window = fl_hann_window(4, true, FL_F64))
+                                : fv_istft(x[0], 4, .hop = 2, .normalized = true, .length = c->k[1]);
     return y ? fv_mul(y, y) : NULL;
 }
 
@@ -245,7 +249,9 @@ static void fft_group(int unused) {
                  {"fft2", 2, {3, {2, 3, 2}}, 0, 0}, {"ifft2", 3, {3, {2, 3, 2}}, 0, 0},
                  {"rfft", 4, {1, {5}}, 0, 0},       {"rfft", 4, {2, {4, 2}}, 0, 0},
                  {"irfft", 5, {2, {3, 2}}, 0, 4},   {"irfft", 5, {3, {2, 3, 2}}, 1, 5},
-                 {"irfft", 5, {2, {3, 2}}, -1, 1}};
+                 {"irfft", 5, {2, {3, 2}}, -1, 1},  {"fft n", 6, {2, {3, 2}}, 0, 5},
+                 {"rfft n", 7, {1, {5}}, 0, 4},     {"stft", 8, {1, {6}}, 0, 0},
+                 {"istft", 9, {3, {3, 3, 2}}, 0, 0}, {"istft", 9, {3, {3, 3, 2}}, 0, 5}};
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_case(cases[i].name, (grad_case){.fn = run_fft,

@@ -47,6 +47,12 @@ static fl_var *parts_joined(fl_var *x) {
     return n == 2 ? fv_matmul(part[0], fv_expand(part[1], FL_SHAPE(3, 1))) : NULL;
 }
 
+static fl_var *sized_parts(fl_var *x) {
+    fl_var *part[3];
+    int n = fv_split_with_sizes(x, -1, (int64_t[]){1, 0, 3}, 3, part);
+    return n == 3 ? fv_mul(part[0], part[2]) : NULL;
+}
+
 static fl_var *chunks_reversed(fl_var *x) {
     fl_var *part[4];
     int n = fv_chunk(x, 1, 4, part);
@@ -76,6 +82,7 @@ static const struct {
     {"narrow", narrowed, {2, {2, 4}}},
     {"unflatten", unflattened, {2, {2, 4}}},
     {"split", parts_joined, {2, {1, 4}}},
+    {"split_with_sizes", sized_parts, {2, {2, 4}}},
     {"chunk", chunks_reversed, {2, {2, 4}}},
     {"tile", tiled, {2, {2, 2}}},
     {"repeat", repeated, {2, {2, 3}}},

@@ -23,6 +23,7 @@ static fl_var *composed_reduction(fl_var **x, const grad_case *c) {
     case 15: return fv_cummin(square, axis, NULL);
     case 16: return fv_logcumsumexp(v, axis);
     case 17: return fv_diff(square, axis);
+    case 18: return fv_median_axes(square, v->value->ndim > 1 ? FL_AXES_KEEP(0, -1) : FL_ALL_AXES);
     default: return fv_trapezoid(square, 0.5, axis);
     }
 }
@@ -30,7 +31,7 @@ static fl_var *composed_reduction(fl_var **x, const grad_case *c) {
 static const char *const composed_reductions[] = {
     "std",       "norm",      "norm 3",   "norm 1",      "norm inf", "nansum", "nanmean",
     "max_along", "min_along", "kthvalue", "median",      "nanmedian", "quantile", "nanquantile",
-    "cummax",    "cummin",    "logcumsumexp", "diff", "trapezoid"};
+    "cummax",    "cummin",    "logcumsumexp", "diff", "median_axes", "trapezoid"};
 enum { COMPOSED_REDUCTIONS = sizeof composed_reductions / sizeof *composed_reductions };
 
 static void composed_reduction_cases(int which) {

@@ -1568,6 +1568,117 @@ layer("affine_grid.volume", lambda theta, size, align: F.affine_grid(theta, size
 exact("one_hot.ints", lambda x, classes: F.one_hot(x.long(), classes).float(),
     lambda g: [(g.i(2, 3, lo=0, hi=4, d=d), dict(classes=5)) for d in ("u8", "i8", "i16", "i32")])
 
+
+
+def spectrum(x, kind, n, axis, norm):
+    fn = getattr(torch.fft, kind)
+    if kind != "rfft":
+        x = torch.view_as_complex(x.contiguous())
+    y = fn(x, n or None, axis, norm)
+    return torch.view_as_real(y) if y.is_complex() else y
+
+
+loose("fft_options", spectrum, lambda g: [(g.f(2, 6, 2), dict(kind=k, n=n, axis=a, norm=m))
+    for k in ("fft", "ifft") for n, a in ((0, -1), (4, 1), (9, 0)) for m in ("backward", "ortho", "forward")] +
+    [(g.f(3, 6), dict(kind="rfft", n=n, axis=a, norm=m)) for n, a in ((0, -1), (5, 1), (8, 0))
+    for m in ("backward", "ortho", "forward")] +
+    [(g.f(4, 5, 2, d=d), dict(kind="irfft", n=n, axis=-1, norm=m)) for n in (8, 7)
+    for m in ("ortho", "forward") for d in ("f32", "f64")], tol=32, grad=1)
+
+
+def stft(x, w=None, *, n_fft, hop, win, center, normalized, onesided, length):
+    y = torch.stft(x, n_fft, hop or None, win or None, w, bool(center), "reflect", bool(normalized),
+        bool(onesided), True)
+    return torch.view_as_real(y)
+
+
+def istft(x, w=None, *, n_fft, hop, win, center, normalized, onesided, length):
+    return torch.istft(torch.view_as_complex(x.contiguous()), n_fft, hop or None, win or None, w,
+        bool(center), bool(normalized), bool(onesided), length or None)
+
+
+def frames(n_fft, hop=0, win=0, center=1, normalized=0, onesided=1, length=0):
+    return dict(n_fft=n_fft, hop=hop, win=win, center=center, normalized=normalized,
+        onesided=onesided, length=length)
+
+
+loose("stft", stft, lambda g: [(g.f(20), frames(8)), (g.f(2, 20), g.f(8), frames(8, 3)),
+    (g.f(2, 20), g.f(6), frames(8, 2, 6)), (g.f(20), g.f(5), frames(7, 2, 5, normalized=1)),
+    (g.f(3, 16), g.f(4), frames(4, 4, center=0, onesided=0)), (g.f(20, d="f64"), g.f(8, d="f64"),
+    frames(8, 4, normalized=1))], tol=32, diff=[0])
+loose("istft", istft, lambda g: [(g.f(5, 4, 2), frames(8)), (g.f(2, 5, 4, 2), g.f(8, lo=0.5),
+    frames(8, 3)), (g.f(2, 5, 5, 2), g.f(6, lo=0.5), frames(8, 2, 6)), (g.f(4, 6, 2), g.f(7, lo=0.5),
+    frames(7, 2, normalized=1, length=9)), (g.f(3, 4, 5, 2), g.f(4, lo=0.5), frames(4, 4, center=0,
+    onesided=0)), (g.f(5, 4, 2, d="f64"), g.f(8, lo=0.5, d="f64"), frames(8, 4, length=10))], tol=64,
+    diff=[0])
+exact("split_with_sizes", lambda x, sizes, axis: x.split(sizes, axis), lambda g: [(any_of(g, d, 7, 3),
+    dict(sizes=s, axis=0)) for d in ("f32", "i64") for s in ([1, 4, 2], [0, 7], [7])] +
+    [(g.f(2, 5), dict(sizes=[2, 3], axis=-1))])
+loose("scatter_reduce", lambda x, index, src, axis, way, self: x.scatter_reduce(axis, index, src, way,
+    include_self=bool(self)), lambda g: [(g.f(*s), g.i(*at, lo=0, hi=e - 1), g.f(*at),
+    dict(axis=a, way=w, self=k)) for w in ("sum", "prod", "mean", "amax", "amin") for k in (0, 1)
+    for s, a, at, e in FULL] + [(any_of(g, d, 5), g.i(9, lo=0, hi=4), any_of(g, d, 9), dict(axis=0,
+    way=w, self=k)) for d in ("f64", "i64", "i32", "bf16") for k in (0, 1)
+    for w in ("sum", "prod", "mean", "amax", "amin")], tol=16, grad=1)
+loose("scatter_reduce.ties", lambda x, index, src, axis, way, self: x.scatter_reduce(axis, index, src,
+    way, include_self=bool(self)), lambda g: [(T([2.0, 5.0, 1.0]), T([0, 0, 2, 0, 2], "i64"),
+    T([2.0, 2.0, 1.0, 1.0, 1.0]), dict(axis=0, way=w, self=1)) for w in ("amax", "amin")], grad=1)
+exact("unique_dim", lambda x, axis: torch.unique(x, return_inverse=True, return_counts=True, dim=axis),
+    lambda g: [(any_of(g, d, *s, lo=0, hi=1.9), dict(axis=a)) for d in ("i64", "i32", "u8")
+    for s, a in (((7, 2), 0), ((2, 7), 1), ((9,), 0), ((5, 2, 2), 0), ((2, 6, 2), -2))] +
+    [(T([[2.5, -1.0], [2.5, -2.0], [2.5, -1.0], [0.0, 3.0]]), dict(axis=0))], grad=0)
+
+
+def middle(x, axes, keepdim):
+    axes = [a % x.dim() for a in axes] or list(range(x.dim()))
+    rest = [a for a in range(x.dim()) if a not in axes]
+    y = x.permute(rest + axes).reshape([x.shape[a] for a in rest] + [-1]).median(-1)[0]
+    return y.reshape([1 if a in axes else x.shape[a] for a in range(x.dim())]) if keepdim else y
+
+
+exact("median_axes", middle, lambda g: [(g.distinct(2, 3, 4, d=d), dict(axes=a, keepdim=k))
+    for d in ("f32", "f64", "bf16") for a in ([0, 2], [-1, 1], [], [1]) for k in (0, 1)] +
+    [(g.i(3, 4), dict(axes=[0, 1], keepdim=0))])
+row("trunc_divide", lambda a, b: torch.div(a, b, rounding_mode="trunc"), lambda g: [(any_of(g, d, 9,
+    lo=-9, hi=9), g.i(9, lo=1, hi=4, d=d) * (1 if d == "u8" else -1)) for d in ("i64", "i32", "i8",
+    "u8")] + [(T([7, -7, 7, -7, 0], "i64"), T([2, 2, -2, -2, 3], "i64")),
+    (T([2**62 + 1, -2**63, 2**63 - 1], "i64"), T([3, 7, -2], "i64")), (g.f(6, lo=-9, hi=9),
+    g.f(6, lo=0.6, hi=3)), (g.f(6, d="f64"), g.f(6, lo=0.6, d="f64")), (g.i(5), 3), (g.f(5), 0.7),
+    (g.i(4), g.f(4, lo=0.6))], grad=0)
+
+
+def quantize(x, scale, zero, axis, dtype):
+    """In f32: its integers leave no room for rounding."""
+    x, scale, to = x.float(), scale.float(), getattr(torch, {"u8": "quint8", "i8": "qint8",
+        "i32": "qint32"}[dtype])
+    q = (torch.quantize_per_tensor(x, float(scale), int(zero), to) if scale.dim() == 0 else
+        torch.quantize_per_channel(x, scale, zero, axis, to))
+    return q.int_repr(), q.dequantize()
+
+
+def fake_quantize(x, scale, zero, axis, low, high):
+    """PyTorch's is of f32 alone: the formula, which agrees with it there."""
+    along = [-1 if scale.dim() and k == axis % x.dim() else 1 for k in range(x.dim())]
+    s, z = scale.reshape(along), zero.reshape(along)
+    q = (x.detach() * (1 / s)).round() + z
+    y = (q.clamp(low, high) - z) * s
+    if x.dtype == torch.float32:
+        torch_y = (torch.fake_quantize_per_tensor_affine(x, float(scale), int(zero), low, high)
+            if scale.dim() == 0 else torch.fake_quantize_per_channel_affine(x, scale, zero.int(),
+            axis, low, high))
+        assert torch.allclose(torch_y, y)
+    return torch.where((q >= low) & (q <= high), x + (y - x).detach(), y)
+
+
+PER_TENSOR = lambda g: (g.f(3, 5, lo=-4, hi=4), T(0.0371), T(3, "i64"))
+PER_CHANNEL = lambda g, axis: (g.f(3, 4, lo=-4, hi=4), g.f((3, 4)[axis], lo=0.02, hi=0.06),
+    g.i((3, 4)[axis], lo=-3, hi=9))
+row("quantize", quantize, lambda g: [PER_TENSOR(g) + (dict(axis=0, dtype=d),) for d in ("u8", "i8", "i32")] +
+    [PER_CHANNEL(g, a) + (dict(axis=a, dtype="i8"),) for a in (0, 1)], grad=0)
+loose("fake_quantize", fake_quantize, lambda g: [PER_TENSOR(g) + (dict(axis=0, low=l, high=h),)
+    for l, h in ((0, 255), (-128, 127), (0, 15))] + [PER_CHANNEL(g, a) + (dict(axis=a, low=-20, high=40),)
+    for a in (0, 1)], diff=[0], tol=4)
+
 # --- layers of fl/nn ---------------------------------------------------------------------
 
 group("layers")

@@ -44,6 +44,30 @@ static int run_unique(parity_case *c, fl_var **y) {
     y[2] = CONST_OF(counts);
     return 3;
 }
+static int run_unique_dim(parity_case *c, fl_var **y) {
+    fl_tensor *inverse = NULL, *counts = NULL;
+    y[0] = CONST_OF(fl_unique_dim(T(0), AXIS("axis"), &inverse, &counts));
+    y[1] = CONST_OF(inverse);
+    y[2] = CONST_OF(counts);
+    return 3;
+}
+static int run_scatter_reduce(parity_case *c, fl_var **y) {
+    static const char *const ways[] = {"sum", "prod", "mean", "amax", "amin"};
+    int way = 0;
+    while (strcmp(text_of(c, "way"), ways[way])) way++;
+    y[0] = fv_scatter_reduce(IN(0), AXIS("axis"), T(1), IN(2), (fl_scatter_way)way, INT("self") != 0);
+    return 1;
+}
+static int run_quantize(parity_case *c, fl_var **y) {
+    fl_tensor *q = fl_quantize(T(0), T(1), T(2), AXIS("axis"), DTYPE("dtype"));
+    y[0] = CONST_OF(q);
+    y[1] = CONST_OF(fl_dequantize(q, T(1), T(2), AXIS("axis")));
+    return 2;
+}
+static int run_fake_quantize(parity_case *c, fl_var **y) {
+    y[0] = fv_fake_quantize(IN(0), T(1), T(2), AXIS("axis"), INT("low"), INT("high"));
+    return 1;
+}
 static int run_searchsorted(parity_case *c, fl_var **y) {
     return y[0] = CONST_OF(fl_searchsorted(T(0), T(1), INT("right") != 0)), 1;
 }
@@ -58,6 +82,8 @@ static int run_isin(parity_case *c, fl_var **y) {
         {"index_add", run_index_add, 3}, {"index_copy", run_index_copy, 3},                 \
         {"index_fill", run_index_fill, 2}, {"masked_fill", run_masked_fill, 2},             \
         {"masked_select", run_masked_select, 2}, {"masked_scatter", run_masked_scatter, 3}, \
+        {"unique_dim", run_unique_dim, 1}, {"scatter_reduce", run_scatter_reduce, 3},       \
+        {"quantize", run_quantize, 3}, {"fake_quantize", run_fake_quantize, 3},             \
         {"unique", run_unique, 1}, {"unique_consecutive", run_unique, 1},                   \
         {"searchsorted", run_searchsorted, 2}, {"isin", run_isin, 2},
 /* MIT licence: see LICENSE. */

@@ -27,7 +27,30 @@
     OP(fft2, fv_fft2(IN(0))) \
     OP(ifft2, fv_ifft2(IN(0))) \
     OP(rfft, fv_rfft(IN(0), -1)) \
-    OP(irfft, fv_irfft(IN(0), INT("n"), -1))
+    OP(irfft, fv_irfft(IN(0), INT("n"), -1)) \
+    OP(fft_options, fft_options(c)) \
+    OP(stft, fv_stft_opt(IN(0), INT("n_fft"), stft_options(c))) \
+    OP(istft, fv_istft_opt(IN(0), INT("n_fft"), stft_options(c)))
+
+static fl_var *fft_options(const parity_case *c) {
+    const char *norm = text_of(c, "norm"), *kind = text_of(c, "kind");
+    fl_fft_opts o = {.n = INT("n"), .norm = norm[0] == 'o'   ? FL_NORM_ORTHO
+                                            : norm[0] == 'f' ? FL_NORM_FORWARD
+                                                             : FL_NORM_BACKWARD};
+    const int axis = AXIS("axis");
+    if (!strcmp(kind, "fft")) return fv_fft_opt(IN(0), axis, o);
+    if (!strcmp(kind, "ifft")) return fv_ifft_opt(IN(0), axis, o);
+    if (!strcmp(kind, "rfft")) return fv_rfft_opt(IN(0), axis, o);
+    const int64_t n = o.n;
+    o.n = 0;
+    return fv_irfft_opt(IN(0), n, axis, o);
+}
+
+static fl_stft_opts stft_options(const parity_case *c) {
+    return (fl_stft_opts){.hop = INT("hop"), .win_length = INT("win"), .window = MAYBE(1),
+                          .no_center = !INT("center"), .normalized = INT("normalized") != 0,
+                          .two_sided = !INT("onesided"), .length = INT("length")};
+}
 
 static fl_var *symmetric(fl_var *x) {
     return fv_mul(fv_num(0.5), fv_add(x, fv_transpose(x, -1, -2)));

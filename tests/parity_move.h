@@ -40,6 +40,11 @@ static int split(parity_case *c, fl_var **y) {
     return fv_split(IN(0), AXIS("axis"), INT("size"), y, MAX_TENSORS);
 }
 
+static int split_with_sizes(parity_case *c, fl_var **y) {
+    fl_shape s = SHAPE("sizes");
+    return fv_split_with_sizes(IN(0), AXIS("axis"), s.dim, s.ndim, y);
+}
+
 static int chunk(parity_case *c, fl_var **y) {
     return fv_chunk(IN(0), AXIS("axis"), (int)INT("n"), y);
 }
@@ -160,6 +165,7 @@ static int truncated_normal(parity_case *c, fl_var **y) {
 #define MOVE_PARITY                                                                      \
     {"movedim", movedim, 1}, {"narrow", narrow, 1}, {"flip", flip, 1}, {"roll", roll, 1}, \
     {"rot90", rot90, 1}, {"unflatten", unflatten, 1}, {"split", split, 1},               \
+    {"split_with_sizes", split_with_sizes, 1},                                           \
     {"chunk", chunk, 1}, {"tile", tile, 1}, {"repeat", repeat, 1},                       \
     {"repeat_interleave", repeat_interleave, 1}, {"pad_constant", pad, 1},               \
     {"pad_edge", pad, 1}, {"pad_reflect", pad, 1}, {"pad_symmetric", pad, 1},            \

@@ -35,6 +35,8 @@ WITH_INDEX(kthvalue, fv_kthvalue(IN(0), INT("k"), AXIS("axis"), false, &index))
     OP(nansum, fv_nansum(IN(0), AXES)) \
     OP(nanmean, fv_nanmean(IN(0), AXES)) \
     OP(median, fv_median(IN(0), AXIS("axis"), INT("keepdim") != 0, NULL)) \
+    OP(median_axes, fv_median_axes(IN(0), AXES)) \
+    OP(trunc_divide, fv_trunc_divide(IN(0), IN(1))) \
     OP(nanmedian, fv_nanmedian(IN(0), AXIS("axis"), INT("keepdim") != 0, NULL)) \
     OP(quantile, fv_quantile(IN(0), NUM("q"), AXIS("axis"), INT("keepdim") != 0, method_of(c))) \
     OP(nanquantile, fv_nanquantile(IN(0), NUM("q"), AXIS("axis"), INT("keepdim") != 0, FL_QUANTILE_LINEAR)) \

@@ -531,7 +531,8 @@ static bool do_binary(void) {
     fl_dtype c = computes_in(f->cls, d);
     array x = values_of(both[0]), y = values_of(both[1]);
     x = cast_array(&x, c), y = cast_array(&y, c);
-    bool divides = f->i == i_remainder || f->i == i_fmod || f->i == i_floor_divide;
+    bool divides = f->i == i_remainder || f->i == i_fmod || f->i == i_floor_divide ||
+                   f->i == i_trunc_divide;
     if (divides && !is_float(c) && has_zero(&y) &&
         fl_shape_numel(broadcast_shape(x.shape, y.shape)))
         return was_refused(t);

@@ -621,6 +621,8 @@ static void rows_of_formulas(void) {
     NO(fl_erfinv, (NULL), NULLS);
     NO(fl_hypot, (NULL, o.f23), NULLS);
     NO(fl_hypot, (o.f23, NULL), NULLS);
+    NO(fl_trunc_divide, (NULL, o.f23), NULLS);
+    NO(fl_trunc_divide, (o.f23, NULL), NULLS);
     NO(fl_floor_divide, (NULL, o.f23), NULLS);
     NO(fl_floor_divide, (o.f23, NULL), NULLS);
     NO(fl_addcmul, (NULL, o.f23, o.f23, 1), NULLS);
@@ -647,6 +649,8 @@ static void rows_of_formulas(void) {
     NO(fv_erfinv, (NULL), NULLS);
     NO(fv_hypot, (NULL, o.v23), NULLS);
     NO(fv_hypot, (o.v23, NULL), NULLS);
+    NO(fv_trunc_divide, (NULL, o.v23), NULLS);
+    NO(fv_trunc_divide, (o.v23, NULL), NULLS);
     NO(fv_floor_divide, (NULL, o.v23), NULLS);
     NO(fv_floor_divide, (o.v23, NULL), NULLS);
     NO(fv_addcmul, (NULL, o.v23, o.v23, 1), NULLS);
@@ -1523,7 +1527,8 @@ static void (*const groups[])(void) = {
     rows_of_embeddings, rows_of_attention,
     rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
     rows_of_optim, rows_of_files,
-    rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes, rows_of_masks,
+    rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes,
+    rows_of_scatter_reduce, rows_of_quantized, rows_of_masks,
     rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling, rows_of_image_places,
     rows_of_fft,
 };
@@ -1557,6 +1562,8 @@ TEST(reductions_composed) { run_rows(rows_of_composed_reductions); }
 TEST(indexing) { run_rows(rows_of_indexing); }
 TEST(index_reads) { run_rows(rows_of_index_reads); }
 TEST(index_writes) { run_rows(rows_of_index_writes); }
+TEST(scatter_reduce) { run_rows(rows_of_scatter_reduce); }
+TEST(quantized) { run_rows(rows_of_quantized); }
 TEST(masks) { run_rows(rows_of_masks); }
 TEST(convolution) { run_rows(rows_of_convolution); }
 TEST(pooling) { run_rows(rows_of_pooling); }

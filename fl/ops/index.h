@@ -25,6 +25,21 @@ FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src
 /* Copy of x with src[..i..] written at index[..i..]; of repeats the last one stays. */
 FL_API fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
 FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src);
+/* What elements of src that share a place become; the mean of integers is rounded down. */
+typedef enum fl_scatter_way {
+    FL_SCATTER_SUM,
+    FL_SCATTER_PROD,
+    FL_SCATTER_MEAN,
+    FL_SCATTER_AMAX,
+    FL_SCATTER_AMIN
+} fl_scatter_way;
+/* Copy of x with src[..i..] reduced at index[..i..], with what was there if include_self; places without any
+   keep theirs. Gradients of largest and smallest elements are shared among equal ones. index and src have one
+   shape. Sums and means are one pass, the others sort along axis. */
+FL_API fl_tensor *fl_scatter_reduce(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src,
+                                    fl_scatter_way way, bool include_self);
+FL_API fl_var *fv_scatter_reduce(fl_var *x, int axis, fl_tensor *index, fl_var *src, fl_scatter_way way,
+                                 bool include_self);
 /* Rows index (1-D) of x along axis. */
 FL_API fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index);
 FL_API fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index);
@@ -87,6 +102,7 @@ FL_API fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high);
 #include "elementwise.h"
 #include "order.h"
 #include "reduce.h"
+#include "special.h"
 #include "view.h"
 #include <math.h>
 
@@ -122,21 +138,28 @@ fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
     return fl_call_into(FL_OP_gather, y, x, index, &a);
 }
 
+/* The axis in [0, ndim) along which index and src, of one shape, fit x, of numbers; -1 after an error. */
+static int fl__scatter_axis(const char *fn, const fl_tensor *x, int axis, const fl_tensor *index,
+                            const fl_tensor *src, bool numbers) {
+    if ((axis = fl_axis_of(fn, x, axis)) < 0 || !fl__index_fits(fn, x, axis, index) ||
+        !fl_same_family(fn + 3, x, index) || !fl_same_family(fn + 3, x, src))
+        return -1;
+    if (!fl_same_shape(index, src))
+        return fl_bad("%s: index %s and src %s differ in shape", fn, FL_SHAPE_TEXT(index),
+                      FL_SHAPE_TEXT(src)), -1;
+    if (src->dtype != x->dtype)
+        return fl_bad("%s: x is %s, src %s", fn, fl_dtype_name(x->dtype), fl_dtype_name(src->dtype)), -1;
+    if (numbers && !fl_compute_dtype(FL_CLASS_NUM, x->dtype))
+        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype)), -1;
+    return axis;
+}
+
 static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axis, fl_tensor *index,
                                  fl_tensor *src) {
     if (fl_absent(fn, x) || fl_absent(fn, index) || fl_absent(fn, src) || !(x = fl_stored(x)) ||
         !(index = fl_stored(index)) || !(src = fl_stored(src)) ||
-        (axis = fl_axis_of(fn, x, axis)) < 0 || !fl__index_fits(fn, x, axis, index) ||
-        !fl_same_family(fn + 3, x, index) || !fl_same_family(fn + 3, x, src))
+        (axis = fl__scatter_axis(fn, x, axis, index, src, op == FL_OP_scatter_add)) < 0)
         return NULL;
-    if (!fl_same_shape(index, src))
-        return fl_bad("%s: index %s and src %s differ in shape", fn, FL_SHAPE_TEXT(index),
-                       FL_SHAPE_TEXT(src));
-    if (src->dtype != x->dtype)
-        return fl_bad("%s: x is %s, src %s", fn, fl_dtype_name(x->dtype),
-                       fl_dtype_name(src->dtype));
-    if (op == FL_OP_scatter_add && !fl_compute_dtype(FL_CLASS_NUM, x->dtype))
-        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_axis_args a = {axis};
     fl_call c = {.op = op, .n_out = 1, .n_in = 3, .in = {x, index, src}, .args = &a};
     c.out[0] = fl_out_like(x, x->dtype);
@@ -460,6 +483,123 @@ FL_T *FL_W(index_fill)(FL_T *x, int axis, fl_tensor *index, double value) {
     if (!at) return FL_GIVE(&s, NULL);
     fl_tensor *src = fl_expand(fl_new_full(t, FL_SCALAR_SHAPE, value), fl_shape_of(at));
     return FL_GIVE(&s, FL_W(scatter)(x, axis, at, FL_OF(src)));
+}
+
+/* >>scatter_reduce */
+
+/* Of s, whose neighbours along axis with one key belong together: what each and those before it make, in
+   log n steps: of 1, then 2, 4 ... elements. The last of each key has all. */
+static FL_T *FL_W(_runs_joined)(FL_T *s, fl_tensor *keys, int axis, fl_scatter_way way) {
+    const int64_t n = keys->shape[axis];
+    for (int64_t step = 1; s && step < n; step *= 2) {
+        FL_T *early = FL_W(slice)(s, axis, 0, n - step, 1), *late = FL_W(slice)(s, axis, step, n, 1);
+        fl_tensor *same = fl_eq(fl_slice(keys, axis, 0, n - step, 1), fl_slice(keys, axis, step, n, 1));
+        FL_T *both = way == FL_SCATTER_PROD   ? MUL(early, late)
+                     : way == FL_SCATTER_AMAX ? MAX(early, late)
+                                              : MIN(early, late);
+        FL_T *part[] = {FL_W(slice)(s, axis, 0, step, 1), SELECT(FL_OF(same), both, late)};
+        s = part[0] && part[1] ? FL_W(concat)(part, 2, axis) : NULL;
+    }
+    return s;
+}
+
+/* x with the product, or an extreme, of the elements of src at their places: of repeated indices, which
+   stand together when sorted, the last one stays. */
+static FL_T *FL_W(_scatter_runs)(FL_T *x, int axis, fl_tensor *index, FL_T *src, fl_scatter_way way) {
+    fl_tensor *order = NULL, *keys = fl_sort(index, axis, false, &order);
+    FL_T *sorted = keys ? FL_W(gather)(src, axis, order) : NULL;
+    FL_T *joined = FL_W(_runs_joined)(sorted, keys, axis, way);
+    return joined ? FL_W(scatter)(x, axis, keys, joined) : NULL;
+}
+
+/* Sums, and the number of elements that count at each place, at least 1 (*count). */
+static FL_T *FL_W(_scatter_sums)(FL_T *x, int axis, fl_tensor *index, FL_T *src, bool self,
+                                 fl_tensor **count) {
+    fl_tensor *t = FL_VALUE(src), *one = fl_new_full(t, FL_SCALAR_SHAPE, 1);
+    fl_tensor *none = fl_new_full(t, FL_SCALAR_SHAPE, 0);
+    if (!one || !none) return NULL;
+    fl_tensor *ones = fl_expand(one, fl_shape_of(t)), *zeros = fl_expand(none, fl_shape_of(t));
+    fl_tensor *start = fl_expand(self ? one : none, fl_shape_of(FL_VALUE(x)));
+    if (count) *count = fl_maximum(fl_scatter_add(start, axis, index, ones), one);
+    if (!self) x = FL_W(scatter)(x, axis, index, FL_OF(zeros));
+    return x ? FL_W(scatter_add)(x, axis, index, src) : NULL;
+}
+
+#ifdef FL_ON_TENSORS
+/* b8 of x's shape: the places that index names */
+static fl_tensor *fl__touched(const fl_tensor *x, int axis, fl_tensor *index) {
+    fl_tensor *no = fl_full(FL_SCALAR_SHAPE, 0, FL_B8), *yes = fl_full(FL_SCALAR_SHAPE, 1, FL_B8);
+    no = fl_to(no, fl_backend_name(x)), yes = fl_to(yes, fl_backend_name(x));
+    if (!no || !yes) return NULL;
+    return fl_scatter(fl_expand(no, fl_shape_of(x)), axis, index, fl_expand(yes, fl_shape_of(index)));
+}
+
+static fl_tensor *fl__scatter_extreme(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src,
+                                      fl_scatter_way way, bool self) {
+    fl_tensor *y = fl__scatter_runs(x, axis, index, src, way);
+    return !self ? y : way == FL_SCATTER_AMAX ? fl_maximum(x, y) : fl_minimum(x, y);
+}
+#else
+typedef struct fv__scatter_args {
+    int axis;
+    bool self;
+} fv__scatter_args;
+
+/* Each of the elements that equal the result gets its share, as in PyTorch. Saved: x, src, index, y */
+static void fv__scatter_extreme_back(fl_node *n, fl_var *dy) {
+    const fv__scatter_args *a = fv_args(n);
+    fl_tensor *v[4];
+    for (int i = 0; i < 4; i++)
+        if (!(v[i] = fv_value(fv_saved(n, i)))) return;
+    fl_tensor *x = v[0], *src = v[1], *index = v[2], *y = v[3];
+    fl_tensor *touched = fl__touched(x, a->axis, index), *same = fl_eq(x, y);
+    if (!a->self && touched) same = fl_logical_not(touched);
+    fl_tensor *own = fl_eq(src, fl_gather(y, a->axis, index));
+    same = same ? fl_cast(same, x->dtype) : NULL;
+    own = own ? fl_cast(own, x->dtype) : NULL;
+    fl_tensor *count = same && own ? fl_scatter_add(same, a->axis, index, own) : NULL;
+    fl_var *share = count ? fv_div(dy, fv_const(fl_maximum(count, fl_num(1)))) : NULL;
+    if (!share) return;
+    fv_add_grad(n, 0, fv_mul(share, fv_const(same)));
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_mul(fv_gather(share, a->axis, index), fv_const(own)));
+}
+
+static fl_var *fv__scatter_extreme(fl_var *x, int axis, fl_tensor *index, fl_var *src, fl_scatter_way way,
+                                   bool self) {
+    fl_tensor *y = fl__scatter_extreme(x->value, axis, index, src->value, way, self);
+    const fv__scatter_args a = {axis, self};
+    fl_var *at = y ? fv_const(index) : NULL;
+    if (!at) return NULL;
+    return fv_record_args("scatter_reduce", y, fv__scatter_extreme_back, FV_IN(x, src),
+                          FV_SAVE(x, src, at, FV_OUT), &a, sizeof a);
+}
+#endif
+
+FL_T *FL_W(scatter_reduce)(FL_T *x, int axis, fl_tensor *index, FL_T *src, fl_scatter_way way,
+                           bool include_self) {
+    const char *fn = "fl_scatter_reduce";
+    if (FL_ABSENT("scatter_reduce", x) || FL_ABSENT("scatter_reduce", index) ||
+        FL_ABSENT("scatter_reduce", src) ||
+        (axis = fl__scatter_axis(fn, FL_VALUE(x), axis, index, FL_VALUE(src), true)) < 0)
+        return NULL;
+    if ((int)way < FL_SCATTER_SUM || (int)way > FL_SCATTER_AMIN)
+        return fl_bad("%s: there is no way %d", fn, (int)way);
+    fl_scope s = fl_scope_begin();
+    const fl_tensor *t = FL_VALUE(x);
+    fl_tensor *count = NULL;
+    FL_T *y;
+    if (way == FL_SCATTER_AMAX || way == FL_SCATTER_AMIN)
+        return FL_GIVE(&s, FL_W(_scatter_extreme)(x, axis, index, src, way, include_self));
+    if (way == FL_SCATTER_PROD) {
+        fl_tensor *ones = fl_expand(fl_new_full(t, FL_SCALAR_SHAPE, 1), fl_shape_of(t));
+        y = ones ? FL_W(_scatter_runs)(FL_OF(ones), axis, index, src, way) : NULL;
+        fl_tensor *touched = include_self ? NULL : fl__touched(t, axis, index);
+        return FL_GIVE(&s, include_self ? MUL(x, y) : touched ? SELECT(FL_OF(touched), y, x) : NULL);
+    }
+    y = FL_W(_scatter_sums)(x, axis, index, src, include_self, way == FL_SCATTER_MEAN ? &count : NULL);
+    if (way == FL_SCATTER_MEAN && y)
+        y = fl_dtype_is_float(t->dtype) ? DIV(y, FL_OF(count)) : FL_OF(fl_floor_divide(FL_VALUE(y), count));
+    return FL_GIVE(&s, y);
 }
 
 /* >>masks */

@@ -34,6 +34,9 @@ FL_API int fl_split(fl_tensor *x, int axis, int64_t size, fl_tensor **out, int m
 FL_API int fv_split(fl_var *x, int axis, int64_t size, fl_var **out, int max);
 FL_API int fl_chunk(fl_tensor *x, int axis, int n, fl_tensor **out);
 FL_API int fv_chunk(fl_var *x, int axis, int n, fl_var **out);
+/* Parts of n sizes, which add up to the axis: returns n, or 0. Views. */
+FL_API int fl_split_with_sizes(fl_tensor *x, int axis, const int64_t *sizes, int n, fl_tensor **out);
+FL_API int fv_split_with_sizes(fl_var *x, int axis, const int64_t *sizes, int n, fl_var **out);
 /* x reps.dim[i] times along axis i; missing numbers are 1, missing axes go before. repeat wants a
    number for each axis; repeat_interleave repeats each element by itself. */
 FL_API fl_tensor *fl_tile(fl_tensor *x, fl_shape reps);
@@ -218,6 +221,24 @@ int FL_W(split)(FL_T *x, int axis, int64_t size, FL_T **out, int max) {
         if (!(out[i] = FL_W(slice)(x, axis, i * size, stop, 1))) return 0;
     }
     return (int)parts;
+}
+
+int FL_W(split_with_sizes)(FL_T *x, int axis, const int64_t *sizes, int n, FL_T **out) {
+    const char *fn = "fl_split_with_sizes";
+    if (FL_ABSENT("split_with_sizes", x) || FL_ABSENT("split_with_sizes", sizes) ||
+        FL_ABSENT("split_with_sizes", out) || (axis = fl_axis_of(fn, FL_VALUE(x), axis)) < 0)
+        return 0;
+    int64_t all = 0;
+    for (int i = 0; i < n && all >= 0; i++)
+        if (sizes[i] < 0 || __builtin_add_overflow(all, sizes[i], &all)) all = -1;
+    if (n < 1 || all != FL_VALUE(x)->shape[axis]) {
+        fl_bad("%s: %d sizes, the first %lld, that add up to %lld, for axis %d of shape %s", fn, n,
+               (long long)(n > 0 ? sizes[0] : 0), (long long)all, axis, FL_SHAPE_TEXT(FL_VALUE(x)));
+        return 0;
+    }
+    for (int64_t i = 0, start = 0; i < n; start += sizes[i++])
+        if (!(out[i] = FL_W(slice)(x, axis, start, start + sizes[i], 1))) return 0;
+    return n;
 }
 
 int FL_W(chunk)(FL_T *x, int axis, int n, FL_T **out) {

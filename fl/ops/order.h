@@ -28,6 +28,8 @@ FL_API fl_tensor *fl_nonzero(fl_tensor *x);
    row-major order; *inverse (of x's shape) and *counts, which may be NULL: the place of each
    element of x among them, and how many are equal to each. Waits for x. */
 FL_API fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
+/* The same of the slices along axis, compared and sorted row-major: inverse and counts are vectors. */
+FL_API fl_tensor *fl_unique_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts);
 FL_API fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
 /* Where v would be inserted among elements in ascending order (NaN last): before those equal to it,
    or after (right). sorted: a vector, or lines [..., n] for v's lines [..., m]. */
@@ -46,7 +48,9 @@ FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
 #include "../../fl_autograd.h"
 #include "copy.h"
 #include "elementwise.h"
+#include "create.h"
 #include "index.h"
+#include "move.h"
 #include "reduce.h"
 #include "scan.h"
 #include "view.h"
@@ -125,8 +129,8 @@ fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index
 
 /* ---- runs of equal elements, and places among sorted ones ---- */
 
-/* Of a vector whose equal elements are neighbours: one of each run. order[i] (NULL: i) is where
-   element i stands in *inverse, of the given shape. */
+/* Of a vector, or rows of a matrix, whose equal elements are neighbours: one of each run. order[i]
+   (NULL: i) is where element i stands in *inverse, of the given shape. */
 static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_shape shape,
                            fl_tensor **inverse, fl_tensor **counts) {
     if (!line) return fl_scope_return(s, NULL);
@@ -134,7 +138,8 @@ static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_sh
     int64_t n = line->shape[0];
     fl_tensor *first = fl_to(fl_full(FL_SHAPE(n > 0), 1, FL_B8), family);
     fl_tensor *change = fl_ne(fl_slice(line, 0, 1, n, 1), fl_slice(line, 0, 0, n ? n - 1 : 0, 1));
-    fl_tensor *heads = first ? fl_concat((fl_tensor *[]){first, change}, 2, 0) : NULL;
+    if (change && change->ndim > 1) change = fl_any(change, FL_AXES(1));
+    fl_tensor *heads = first && change ? fl_concat((fl_tensor *[]){first, change}, 2, 0) : NULL;
     fl_tensor *start = heads ? fl_select(fl_nonzero(heads), 1, 0) : NULL;
     if (!start) return fl_scope_return(s, NULL);
     fl_tensor *run = fl_sub(fl_cumsum(heads, 0), fl_int(1));
@@ -156,6 +161,35 @@ fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
     fl_scope s = fl_scope_begin();
     fl_tensor *order = NULL, *line = fl_sort(fl_reshape(x, FL_SHAPE(fl_numel(x))), 0, false, &order);
     return fl__runs(&s, line, order, fl_shape_of(x), inverse, counts);
+}
+
+/* Rows are sorted by their last element first: each sort keeps the order of those before. */
+fl_tensor *fl_unique_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts) {
+    if (fl_absent("fl_unique_dim", x) || (axis = fl_axis_of("fl_unique_dim", x, axis)) < 0) return NULL;
+    if (x->ndim == 0) return fl_unique(x, inverse, counts);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *first = fl_movedim(x, axis, 0);
+    if (!first) return fl_scope_return(&s, NULL);
+    fl_shape shape = fl_shape_of(first);
+    const int64_t n = shape.dim[0], m = n ? fl_numel(first) / n : 0;
+    fl_tensor *rows = fl_reshape(first, FL_SHAPE(n, m)), *order = fl_arange(0, (double)n, 1, FL_I64);
+    order = rows && order ? fl_to(order, fl_backend_name(rows)) : NULL;
+    for (int64_t k = m - 1; order && k >= 0; k--) {
+        fl_scope step = fl_scope_begin();
+        fl_tensor *column = fl_index_select(fl_select(rows, 1, k), 0, order), *by = NULL;
+        if (column) by = fl_argsort(column, 0, false);
+        order = fl_scope_return(&step, by ? fl_index_select(order, 0, by) : NULL);
+    }
+    if (!order || !(rows = fl_index_select(rows, 0, order))) return fl_scope_return(&s, NULL);
+    fl_scope inner = fl_scope_begin();
+    fl_tensor *places = NULL, *sizes = NULL;
+    fl_tensor *y = fl__runs(&inner, rows, order, FL_SHAPE(n), &places, &sizes);
+    if (y) shape.dim[0] = y->shape[0];
+    if (y) y = fl_movedim(fl_reshape(y, shape), 0, axis);
+    if (!y) return fl_scope_return(&s, NULL);
+    if (inverse) *inverse = fl_promote(&s, places);
+    if (counts) *counts = fl_promote(&s, sizes);
+    return fl_scope_return(&s, y);
 }
 
 fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {

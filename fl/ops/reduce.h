@@ -69,6 +69,9 @@ FL_API fl_tensor *fl_median(fl_tensor *x, int axis, bool keepdim, fl_tensor **in
 FL_API fl_var *fv_median(fl_var *x, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_tensor *fl_nanmedian(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_var *fv_nanmedian(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+/* The median over several axes, or all. */
+FL_API fl_tensor *fl_median_axes(fl_tensor *x, fl_axes axes);
+FL_API fl_var *fv_median_axes(fl_var *x, fl_axes axes);
 /* What a quantile that lies between two elements becomes. */
 typedef enum fl_quantile_method {
     FL_QUANTILE_LINEAR,
@@ -598,6 +601,31 @@ static FL_T *FL_W(_median)(const char *fn, FL_T *x, int axis, bool keepdim, bool
 FL_T *FL_W(median)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
     if (FL_ABSENT("median", x)) return NULL;
     return FL_W(_median)("median", x, axis, keepdim, false, index);
+}
+
+FL_T *FL_W(median_axes)(FL_T *x, fl_axes axes) {
+    uint32_t mask;
+    if (FL_ABSENT("median_axes", x) || !fl__axes_mask("fl_median_axes", FL_VALUE(x), axes, &mask))
+        return NULL;
+    const fl_tensor *t = FL_VALUE(x);
+    if (!fl__group_size(fl_shape_of(t), mask))
+        return fl_bad("fl_median_axes: no elements along the axes of shape %s", FL_SHAPE_TEXT(t));
+    fl_shape flat = {1, {1}}, to = {0, {0}};
+    int order[FL_MAX_DIMS], kept = 0, last = t->ndim;
+    for (int i = 0; i < t->ndim; i++) {
+        const bool gone = mask >> i & 1;
+        if (!gone) flat.dim[kept] = t->shape[i], order[kept++] = i;
+        if (!gone || axes.keepdim) to.dim[to.ndim++] = gone ? 1 : t->shape[i];
+    }
+    flat.ndim = kept + 1;
+    flat.dim[kept] = 1;
+    for (int i = t->ndim - 1; i >= 0; i--)
+        if (mask >> i & 1) order[--last] = i, flat.dim[kept] *= t->shape[i];
+    fl_scope s = fl_scope_begin();
+    FL_T *lines = FL_W(permute)(x, t->ndim, order);
+    lines = lines ? FL_W(reshape)(lines, flat) : NULL;
+    FL_T *y = lines ? FL_W(_median)("median_axes", lines, kept, false, false, NULL) : NULL;
+    return FL_GIVE(&s, y ? FL_W(reshape)(y, to) : NULL);
 }
 
 FL_T *FL_W(nanmedian)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {

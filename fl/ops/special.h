@@ -55,9 +55,11 @@ FL_API fl_tensor *fl_erfc(fl_tensor *x);
 FL_API fl_var *fv_erfc(fl_var *x);
 FL_API fl_tensor *fl_erfinv(fl_tensor *y);
 FL_API fl_var *fv_erfinv(fl_var *y);
-/* floor(a / b), of integers exactly; integer x / 0: an error. Gradient 0. */
+/* a / b, exactly, rounded down;  to 0. Integer x / 0: an error. Gradient 0. */
 FL_API fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_floor_divide(fl_var *a, fl_var *b);
+FL_API fl_tensor *fl_trunc_divide(fl_tensor *a, fl_tensor *b);
+FL_API fl_var *fv_trunc_divide(fl_var *a, fl_var *b);
 /* Greatest common divisor and least common multiple of integers, not negative; wrap as * does. */
 FL_API fl_tensor *fl_gcd(fl_tensor *a, fl_tensor *b);
 FL_API fl_tensor *fl_lcm(fl_tensor *a, fl_tensor *b);
@@ -343,14 +345,15 @@ fl_tensor *fl_erfinv(fl_tensor *y) {
    rounded away by way of f64 again. */
 static fl_tensor *fl__integer_quotient(fl_tensor *whole, fl_tensor *b) {
     fl_tensor *divisor = fl_cast(b, FL_F64);
-    if (!divisor) return NULL;
+    if (!whole || !divisor) return NULL;
     fl_tensor *q = fl_cast(DIV(fl_cast(whole, FL_F64), divisor), FL_I64);
     fl_tensor *left = SUB(whole, MUL(q, b));
     return left ? ADD(q, fl_cast(DIV(fl_cast(left, FL_F64), divisor), FL_I64)) : NULL;
 }
 
-fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b) {
-    if (fl_absent("fl_floor_divide", a) || fl_absent("fl_floor_divide", b)) return NULL;
+/* The exact quotient rounded to 0, or down. */
+static fl_tensor *fl__divided(const char *fn, fl_tensor *a, fl_tensor *b, bool down) {
+    if (fl_absent(fn, a) || fl_absent(fn, b)) return NULL;
     fl_scope s = fl_scope_begin();
     fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
     bool real = fl_dtype_is_float(d);
@@ -358,11 +361,20 @@ fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b) {
     fl_tensor *right = real ? fl__matched(b, a, d) : fl_cast(b, d);
     if (!(a = left) || !(b = right)) return fl_scope_return(&s, NULL);
     fl_tensor *r = fl_fmod(a, b), *whole = SUB(a, r);
-    fl_tensor *q = real ? RINT(DIV(whole, b)) : whole ? fl__integer_quotient(whole, b) : NULL;
-    fl_tensor *past = AND(NOT(EQ(r, CONST(0))), XOR(LT(r, CONST(0)), LT(b, CONST(0))));
-    q = q && past ? SUB(q, fl_cast(past, q->dtype)) : NULL;
+    fl_tensor *q = real ? RINT(DIV(whole, b)) : fl__integer_quotient(whole, b);
+    if (down) {
+        fl_tensor *past = AND(NOT(EQ(r, CONST(0))), XOR(LT(r, CONST(0)), LT(b, CONST(0))));
+        q = q && past ? SUB(q, fl_cast(past, q->dtype)) : NULL;
+    }
     if (real) q = SELECT(EQ(b, CONST(0)), DIV(a, b), q);
     return fl_scope_return(&s, q ? fl_cast(q, d) : NULL);
+}
+
+fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b) {
+    return fl__divided("fl_floor_divide", a, b, true);
+}
+fl_tensor *fl_trunc_divide(fl_tensor *a, fl_tensor *b) {
+    return fl__divided("fl_trunc_divide", a, b, false);
 }
 
 /* The operands as integers of one dtype. */
@@ -474,6 +486,9 @@ fl_var *fv_erfinv(fl_var *y) {
 }
 fl_var *fv_floor_divide(fl_var *a, fl_var *b) {
     return fv_const(fl_floor_divide(fv_value(a), fv_value(b)));
+}
+fl_var *fv_trunc_divide(fl_var *a, fl_var *b) {
+    return fv_const(fl_trunc_divide(fv_value(a), fv_value(b)));
 }
 #endif
 
