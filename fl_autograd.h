@@ -47,6 +47,7 @@ extern "C" {
 
 /* x->grad is complete; it may be replaced through fv_set_grad. */
 typedef void (*fv_hook_fn)(fl_var *x, void *user);
+typedef struct fv_hooks fv_hooks;
 struct fl_var {
     fl_obj obj;
     fl_tensor *value;
@@ -54,8 +55,7 @@ struct fl_var {
     fl_node *node;        /* that made it; NULL for leaves */
     bool requires_grad;
     /* private */
-    fv_hook_fn hook_;
-    void *hook_user_;
+    fv_hooks *hooks_;
     fl_node *sink_;       /* of a leaf that has been used */
 };
 
@@ -74,9 +74,12 @@ FL_API fl_var *fv_scope_return(fl_scope *s, fl_var *x);
 /* Drops x's gradient; replaces it (shape and dtype of x). */
 FL_API void fv_zero_grad(fl_var *x);
 FL_API bool fv_set_grad(fl_var *x, fl_var *g);
-/* Calls fn when x's gradient is complete in a backward pass; one hook per variable, NULL removes
-   it. */
-FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user);
+/* Calls fn when x's gradient is complete in a backward pass. Several hooks are called in the order in
+   which they came; each sees the gradient that the one before it left. The result is a number for
+   fv_unhook, from 1; 0 after an error, and for fn NULL, which removes all hooks. A hook may add and
+   remove hooks, itself too: what it adds is called in the same pass. */
+FL_API int fv_hook(fl_var *x, fv_hook_fn fn, void *user);
+FL_API void fv_unhook(fl_var *x, int hook);
 
 /* >>recording ---------------------------------------------------------------------------------- */
 
@@ -84,14 +87,17 @@ FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user);
    in a scope of its own. */
 typedef void (*fl_back_fn)(fl_node *n, fl_var *dy);
 typedef struct fv_list { int n; fl_var *const *v; } fv_list;
+/* {n, v}: a macro such as fl_optim_sgd would take the comma of that for one between its arguments. */
+FL_API fv_list fv_list_of(int n, fl_var *const *v);
 #define FV_MAX 8 /* inputs, and saved values, of a record at most */
 #define FV_LIST(...) ((fv_list){FL_COUNT(fl_var *, __VA_ARGS__), FL_ARRAY(fl_var *, __VA_ARGS__)})
 #define FV_IN(...) FV_LIST(__VA_ARGS__)
 #define FV_SAVE(...) FV_LIST(__VA_ARGS__)
 #define FV_NONE ((fv_list){0, NULL})
-/* FV_OUT in a save list stands for the output itself. */
-#define FV_OUT (fv__out())
-FL_PRIVATE fl_var *fv__out(void);
+/* FV_OUT in a save list stands for the output itself, FV_OUT_OF(k) for output k of several. */
+#define FV_OUT FV_OUT_OF(0)
+#define FV_OUT_OF(k) (fv__out(k))
+FL_PRIVATE fl_var *fv__out(int k);
 /* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
    Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
    most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
@@ -116,6 +122,10 @@ typedef struct fv_record_opts {
     size_t bytes;
 } fv_record_opts;
 FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *o);
+/* One node of n <= FV_MAX results: y[k] is the variable of value[k]. Its backward runs once, when the
+   gradients of all of them are complete, and reads them by fv_grad_of; its dy is one of them. No
+   `recompute`. value NULL passes. False, and y untouched, after an error. */
+FL_API bool fv_record_several(int n, fl_tensor *const *value, fl_var **y, const fv_record_opts *o);
 /* True if x's value is not kept for backward but computed again: so are views of it. */
 FL_API bool fv_recomputed(const fl_var *x);
 /* The variable of a registered op's result, whose backward is the op's gradient and whose arguments
@@ -135,11 +145,19 @@ FL_API fl_op fv_op(const fl_node *n); /* as recorded */
 /* dy's tensor, if the input's gradient may be written over it: it is dense, and nobody else sees it;
    else NULL. */
 FL_API fl_tensor *fv_own_grad(const fl_node *n, const fl_var *dy);
+/* The gradient of result k of several; NULL if none has come, so it is zero. */
+FL_API fl_var *fv_grad_of(fl_node *n, int k);
 FL_API bool fv_needs(const fl_node *n, int i);
 FL_API fl_shape fv_in_shape(const fl_node *n, int i);
 /* Adds g to the gradient of input i; g NULL passes (an error is pending). g is summed to the
    input's shape if it was broadcast and cast to its dtype. */
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g);
+/* For views: adds g to what `part` shows, a view, of a tensor like input i, which is its gradient. In
+   place, so that many parts of one source cost what they hold, not that of the source each. False, and
+   nothing is added, where that cannot be: when the pass is recorded, and without views to write
+   through. Then add g with zeros around it. */
+typedef fl_tensor *(*fv_part_fn)(fl_node *n, fl_tensor *whole);
+FL_API bool fv_add_grad_part(fl_node *n, int i, fl_var *g, fv_part_fn part);
 
 /* >>backward ----------------------------------------------------------------------------------- */
 
@@ -160,10 +178,50 @@ FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o);
 /* Gradient of root with respect to one variable (leaf or not), without touching any .grad.
    create_graph as above; the graph is kept. NULL if root does not depend on x (no error). */
 FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph);
+/* The same in one pass for several of each: grads[i] = the sum over outputs k of d outputs[k] /
+   d inputs[i] applied to given[k], as torch.autograd.grad. `given` may itself be differentiated.
+     fl_grads(FV_LIST(loss), fl_nn_parameters(m), g, .create_graph = true)
+   and, with directions v, fl_grads(fv_list_of(n, g), params, hv, .given = fv_list_of(n, v)) is a
+   Hessian-vector product by reverse over reverse, fl_jvps(fv_list_of(n, g), params, fv_list_of(n, v),
+   hv, false) by forward over reverse: examples/hessian.c. False after an error, grads untouched. */
+typedef struct fl_grads_opts {
+    fl_named _positional;
+    fv_list given;     /* for each output a gradient of its shape; none, or NULL: ones (one element) */
+    bool retain_graph; /* as fl_backward's: else what the pass went through is freed */
+    bool create_graph;
+    bool allow_unused; /* an input that no output depends on gets NULL; else it is an error */
+    char _end;
+} fl_grads_opts;
+#define fl_grads(...) FL__GRADS(__VA_ARGS__, ._end = 0)
+#define FL__GRADS(outputs, inputs, grads, ...) \
+    fl_grads_opt(outputs, inputs, grads, (fl_grads_opts){__VA_ARGS__})
+FL_API bool fl_grads_opt(fv_list outputs, fv_list inputs, fl_var **grads, fl_grads_opts o);
 /* Forward mode: the derivative of y (of any shape) in the direction v of x (x's shape): J v, of y's
    shape. The gradient u J is linear in u; its own gradient is J v: so every op whose backward can be
    differentiated has a forward mode, by the same tables. create_graph and NULL as for fl_grad. */
 FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph);
+/* Of several in two passes: jv[k] = the sum over i of d y[k] / d x[i] applied to v[i] (NULL: zero);
+   NULL where y[k] depends on none. The graph is kept. False after an error, jv untouched. */
+FL_API bool fl_jvps(fv_list y, fv_list x, fv_list v, fl_var **jv, bool create_graph);
+
+/* What follows the passes of fl_backward on this thread while they run, as a reducer of gradients over
+   processes does. A watcher is the caller's, and stays in place until fv_unwatch; several are called in
+   the order in which they came. Neither function may be NULL. A pass that a backward function runs is
+   a pass of its own; fl_grad, fl_grads and fl_jvp, which change no leaf, are not watched. */
+typedef struct fv_watcher fv_watcher;
+struct fv_watcher {
+    /* x->grad is final in this pass, x's hooks have run: once for each leaf that requires a gradient
+       and lies behind the root, in the order in which they get ready; for one that got no gradient
+       too, whose x->grad is as it was, maybe NULL. Runs within the pass: nothing is recorded, and an
+       error of its own ends the pass. Not for the leaves that are left after an error. */
+    void (*leaf_ready)(fv_watcher *w, fl_var *x);
+    /* The pass is over: once for each, also after an error, whose text is given; else NULL. */
+    void (*end)(fv_watcher *w, const char *error);
+    void *user;
+    fv_watcher *next_; /* private */
+};
+FL_API void fv_watch(fv_watcher *w);
+FL_API void fv_unwatch(fv_watcher *w); /* also from within its own functions */
 
 /* >>modes -------------------------------------------------------------------------------------- */
 
@@ -196,13 +254,13 @@ FL_API bool fl_grad_enabled(void);
 
 #define FV__NODE_MAX 1024 /* bytes that fl_obj_new gives */
 enum { FV__NO_GRAD = 1 }; /* in fl_flags */
-enum { FV__OUTPUT = -1, FV__OTHER = -2 };
+enum { FV__OTHER = -1, FV__OUTPUT = -2 }; /* result k of several: FV__OUTPUT - k */
 
 typedef struct fv__saved {
-    fl_var *var; /* NULL for the output, which node->out has, for what is not read, and for what is
-                    computed again */
+    fl_var *var; /* NULL for the output, which node->out has (of several it is a constant here), for
+                    what is not read, and for what is computed again */
     uint32_t version;
-    int operand; /* which input it is; FV__OUTPUT, FV__OTHER */
+    int operand; /* which input it is; FV__OTHER, FV__OUTPUT - k */
     bool recompute; /* by the node of that operand, or this one of its output */
 } fv__saved;
 
@@ -216,15 +274,18 @@ struct fl_node {
     fl_tensor *out;     /* the output, if saved; if computed again, from then on */
     fl_tensor *(*recompute)(fl_node *n); /* NULL: the output is kept */
     uint32_t version;   /* of the output when it was made */
+    fl_var **results;   /* of one with several: their gradients so far */
     fl_var *leaf;    /* of a sink; not held */
     fl_var *watched; /* the output variable, if it has a hook; not held: */
     fl_var *twin;    /* stands in when it is gone */
     fl_node *next;   /* in the list of the dying */
     int64_t pending; /* edges that lead here from nodes not yet in order */
     uint8_t n_in, n_saved, ndim[FV_MAX], dtype[FV_MAX];
+    uint8_t n_results; /* if several */
     uint8_t depth; /* nodes in a row that compute again, this one the last */
     bool seen;   /* by the search of a pass */
     bool wanted; /* in a pass: its gradient is of use */
+    bool target; /* of a pass: its gradient stays in it */
     bool spent;  /* backward has passed and taken edges and saved values */
     bool heap_args;
     /* behind it: edges, saved values, dims of the inputs, arguments */
@@ -233,6 +294,18 @@ struct fl_node {
 enum { FV__LARGEST_INPUT = sizeof(void *) + sizeof(fv__saved) + FL_MAX_DIMS * sizeof(int64_t) };
 _Static_assert(sizeof(fl_node) + FV_MAX * FV__LARGEST_INPUT <= FV__NODE_MAX,
                "a node is an object");
+
+/* The hooks of a variable and of its twin. */
+struct fv_hooks {
+    fl_obj obj;
+    struct fv__hook {
+        fv_hook_fn fn;
+        void *user;
+        int number;
+    } *at; /* by rising numbers */
+    int64_t n, cap;
+    int last; /* number */
+};
 
 static fl_node **fv__edges(const fl_node *n) {
     return (fl_node **)(uintptr_t)(n + 1);
@@ -275,6 +348,7 @@ static void fv__var_drop(fl_obj *o) {
         if (x->node->watched == x) x->node->watched = NULL;
         fl_obj_drop(&x->node->obj);
     }
+    if (x->hooks_) fl_obj_drop(&x->hooks_->obj);
     fv_drop(x->grad);
     fl_drop(x->value);
     fl_obj_free(o);
@@ -327,6 +401,10 @@ FL_API void fv_drop(fl_var *x) {
     if (x) fl_obj_drop(&x->obj);
 }
 
+FL_API fv_list fv_list_of(int n, fl_var *const *v) {
+    return (fv_list){n, v};
+}
+
 FL_API fl_var *fv_scope_return(fl_scope *s, fl_var *x) {
     if (x) fl_obj_take(&x->obj);
     fl_scope_end(s);
@@ -358,27 +436,103 @@ FL_API bool fv_set_grad(fl_var *x, fl_var *g) {
     return false;
 }
 
-/* A node must be able to call the hook of its variable when that is gone: a twin of the same
-   value stays. */
-static bool fv__watch(fl_node *n, fl_var *x) {
-    fl_scope s = fl_scope_begin();
-    fl_var *twin = x->hook_ ? fv_const(x->value) : NULL;
-    if (twin) {
-        twin->hook_ = x->hook_;
-        twin->hook_user_ = x->hook_user_;
-    }
-    fv_drop(n->twin);
-    n->twin = fv_keep(twin);
-    n->watched = twin ? x : NULL;
-    fl_scope_end(&s);
-    return twin || !x->hook_;
+/* ---- hooks and watchers ---- */
+
+static void fv__hooks_drop(fl_obj *o) {
+    fl_heap_free(((fv_hooks *)o)->at);
+    fl_obj_free(o);
 }
 
-FL_API void fv_hook(fl_var *x, fv_hook_fn fn, void *user) {
-    if (!x) return;
-    x->hook_ = fn;
-    x->hook_user_ = user;
-    if (x->node && !x->node->spent && !fv__watch(x->node, x)) x->hook_ = NULL;
+/* x's hooks, with a reference for x; NULL after fl_fail. */
+static fv_hooks *fv__hooks_of(fl_var *x) {
+    fl_node *n = x->node;
+    if (x->hooks_) return x->hooks_;
+    if (!n || !n->twin) return x->hooks_ = fl_obj_new(sizeof *x->hooks_, fv__hooks_drop);
+    fl_obj_keep(&n->twin->hooks_->obj);
+    return x->hooks_ = n->twin->hooks_;
+}
+
+/* A node must be able to call the hooks of its variable when that is gone: a twin of the same value
+   stays. */
+static bool fv__follow(fl_node *n, fl_var *x) {
+    if (n->twin) return true;
+    fl_scope s = fl_scope_begin();
+    n->twin = fv_keep(fv_const(x->value));
+    fl_scope_end(&s);
+    if (!n->twin) return false;
+    fl_obj_keep(&x->hooks_->obj);
+    n->twin->hooks_ = x->hooks_;
+    n->watched = x;
+    return true;
+}
+
+FL_API int fv_hook(fl_var *x, fv_hook_fn fn, void *user) {
+    if (!x) return 0;
+    if (!fn) {
+        if (x->hooks_) x->hooks_->n = 0;
+        return 0;
+    }
+    fv_hooks *h = fv__hooks_of(x);
+    bool ok = h && (h->n < h->cap || fl_heap_grow(&h->at, &h->cap, h->n + 1, sizeof *h->at));
+    if (ok && x->node && !x->node->spent) ok = fv__follow(x->node, x);
+    if (!ok) return fl_raise(), 0;
+    h->at[h->n++] = (struct fv__hook){fn, user, ++h->last};
+    return h->last;
+}
+
+FL_API void fv_unhook(fl_var *x, int hook) {
+    fv_hooks *h = x ? x->hooks_ : NULL;
+    int64_t kept = 0;
+    for (int64_t i = 0; h && i < h->n; i++)
+        if (h->at[i].number != hook) h->at[kept++] = h->at[i];
+    if (h) h->n = kept;
+}
+
+/* Each after the one with the number before it, whatever came and went meanwhile. */
+static void fv__call_hooks(fl_var *x) {
+    fv_hooks *h = fv_keep(x)->hooks_;
+    for (int64_t i = 0; h && i < h->n;) {
+        const struct fv__hook now = h->at[i];
+        now.fn(x, now.user);
+        for (i = 0; i < h->n && h->at[i].number <= now.number;) i++;
+    }
+    fv_drop(x);
+}
+
+static _Thread_local fv_watcher *fv__watchers;
+
+FL_API void fv_unwatch(fv_watcher *w) {
+    for (fv_watcher **at = &fv__watchers; *at; at = &(*at)->next_)
+        if (*at == w) {
+            *at = w->next_;
+            return;
+        }
+}
+
+FL_API void fv_watch(fv_watcher *w) {
+    fv_watcher **at = &fv__watchers;
+    if (fl_absent("fv_watch", w)) return;
+    fv_unwatch(w);
+    while (*at) at = &(*at)->next_;
+    *at = w;
+    w->next_ = NULL;
+}
+
+/* x's gradient of this pass is final. */
+static void fv__say_ready(fl_var *x) {
+    fv_keep(x);
+    for (fv_watcher *w = fv__watchers, *next; w && !fl_error(); w = next) {
+        next = w->next_;
+        w->leaf_ready(w, x);
+    }
+    fv_drop(x);
+}
+
+static void fv__say_end(void) {
+    for (fv_watcher *w = fv__watchers, *next; w; w = next) {
+        next = w->next_;
+        w->end(w, fl_error());
+    }
 }
 
 /* ---- modes ---- */
@@ -394,6 +548,17 @@ FL_API bool fl_grad_enabled(void) {
 }
 
 /* ---- nodes ---- */
+
+/* Lets go of the gradient and those of several results: none may have come. */
+static void fv__drop_grad(fl_node *n) {
+    fl_var *g = n->grad;
+    n->grad = NULL;
+    fv_drop(g);
+    for (int i = 0; i < n->n_results; i++) {
+        fv_drop(n->results[i]);
+        n->results[i] = NULL;
+    }
+}
 
 /* Lets go of edges and saved values. */
 static void fv__node_clear(fl_node *n) {
@@ -415,6 +580,9 @@ static void fv__node_clear(fl_node *n) {
     if (n->heap_args) fl_heap_free(n->args);
     n->args = NULL;
     n->heap_args = false;
+    if (n->n_results) fl_heap_free(n->results);
+    n->results = NULL;
+    n->n_results = 0;
 }
 
 static _Thread_local struct {
@@ -438,9 +606,13 @@ static void fv__node_drop(fl_obj *o) {
     fv__dying.busy = false;
 }
 
-static fl_var fv__output;
-FL_PRIVATE fl_var *fv__out(void) {
-    return &fv__output;
+static fl_var fv__output[FV_MAX];
+FL_PRIVATE fl_var *fv__out(int k) {
+    return &fv__output[k];
+}
+
+static bool fv__is_output(const fl_var *x) {
+    return x >= fv__output && x < fv__output + FV_MAX;
 }
 
 static fl_node *fv__node_new(const fv_record_opts *s) {
@@ -468,15 +640,18 @@ static fl_node *fv__node_new(const fv_record_opts *s) {
     return NULL;
 }
 
-/* Where the gradient of x goes, with a reference for the edge. */
-static fl_node *fv__end_of(fl_var *x) {
+/* Where the gradient of x goes; NULL after fl_fail. */
+static fl_node *fv__goal_of(fl_var *x) {
     static const fv_record_opts sink = {.name = "a leaf"};
-    if (!x->node && !x->sink_) {
-        if (!(x->sink_ = fv__node_new(&sink))) return NULL;
-        x->sink_->leaf = x;
-    }
-    fl_node *to = x->node ? x->node : x->sink_;
-    fl_obj_keep(&to->obj);
+    if (x->node || x->sink_) return x->node ? x->node : x->sink_;
+    if ((x->sink_ = fv__node_new(&sink))) x->sink_->leaf = x;
+    return x->sink_;
+}
+
+/* The same with a reference for the edge. */
+static fl_node *fv__end_of(fl_var *x) {
+    fl_node *to = fv__goal_of(x);
+    if (to) fl_obj_keep(&to->obj);
     return to;
 }
 
@@ -507,7 +682,7 @@ static bool fv__recomputable(const fl_node *n, int k, const fl_var *x) {
 }
 
 static int fv__operand_of(const fv_record_opts *s, const fl_var *x) {
-    if (x == &fv__output) return FV__OUTPUT;
+    if (fv__is_output(x)) return (int)(fv__output - x) + FV__OUTPUT;
     for (int k = 0; k < s->in.n; k++)
         if (s->in.v[k] == x) return k;
     return FV__OTHER;
@@ -532,55 +707,125 @@ static void fv__decide_recompute(fl_node *n, const fv_record_opts *s, const fl_t
     if (n->depth <= FV__DEEPEST) n->recompute = s->recompute;
 }
 
-static void fv__save(fl_node *n, const fv_record_opts *s, fl_tensor *value) {
+static bool fv__save(fl_node *n, const fv_record_opts *s, fl_tensor *const *value) {
     const int count = s->saved.n - (n->recompute ? 0 : s->n_recompute_only);
     for (int i = 0; i < count; i++) {
         fl_var *x = s->saved.v[i];
         fv__saved *to = fv__saves(n) + i;
         if (!x) continue;
         to->operand = fv__operand_of(s, x);
-        to->version = fl_version_of(x == &fv__output ? value : x->value);
-        to->recompute = x == &fv__output ? n->recompute != NULL : fv__recomputable(n, to->operand, x);
+        const bool output = to->operand <= FV__OUTPUT;
+        fl_tensor *t = output ? value[FV__OUTPUT - to->operand] : x->value;
+        to->version = fl_version_of(t);
+        to->recompute = output ? n->recompute != NULL : fv__recomputable(n, to->operand, x);
         if (to->recompute) continue;
-        if (x != &fv__output) to->var = fv_keep(x);
-        else if (!n->out) n->out = fl_keep(value);
+        if (!output) to->var = fv_keep(x);
+        else if (n->n_results && !(to->var = fv_keep(fv_const(t)))) return false;
+        else if (!n->n_results && !n->out) n->out = fl_keep(t);
     }
+    return true;
 }
 
 /* Is a result of these inputs to be recorded? */
-static bool fv__tracks(const fl_tensor *value, fv_list in) {
+static inline bool fv__tracks(const fl_tensor *value, fv_list in) {
     bool any = false;
     if (!fl_grad_enabled() || !fl_dtype_is_float(value->dtype)) return false;
     for (int i = 0; i < in.n; i++) any |= in.v[i] && in.v[i]->requires_grad;
     return any;
 }
 
+/* *s with name, backward function and size of the arguments of its op; NULL after an error. */
+static const fv_record_opts *fv__of_op(const fv_record_opts *s, fv_record_opts *room) {
+    const fl_op_info *info = fl_op_get_info(s->op);
+    if (!info) return fl_bad("fv_record_opt: there is no op %d", s->op);
+    *room = *s;
+    room->name = info->name;
+    room->back = info->gradient;
+    room->bytes = s->args ? info->args_size : 0;
+    return room;
+}
+
+/* The node of one result, or of several (0: one), with a reference; NULL after fl_fail. */
+static fl_node *fv__record(const fv_record_opts *s, fl_tensor *const *value, int several) {
+    fl_node *n = fv__node_new(s);
+    if (!n) return NULL;
+    if (several) {
+        const size_t bytes = (size_t)several * sizeof *n->results;
+        if ((n->results = fl_heap_alloc(bytes))) memset(n->results, 0, bytes);
+        n->n_results = n->results ? (uint8_t)several : 0;
+    }
+    if ((!several || n->results) && fv__connect(n, s)) {
+        if (!several) fv__decide_recompute(n, s, value[0]);
+        n->version = fl_version_of(value[0]);
+        if (fv__save(n, s, value)) return n;
+    }
+    fl_obj_drop(&n->obj);
+    return NULL;
+}
+
 FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *s) {
     fv_record_opts of_op;
-    if (!value) return NULL;
-    if (s->op && !s->back) {
-        const fl_op_info *info = fl_op_get_info(s->op);
-        if (!info) return fl_bad("fv_record_opt: there is no op %d", s->op);
-        of_op = *s;
-        of_op.name = info->name;
-        of_op.back = info->gradient;
-        of_op.bytes = s->args ? info->args_size : 0;
-        s = &of_op;
-    }
+    if (!value || (s->op && !s->back && !(s = fv__of_op(s, &of_op)))) return NULL;
     fl_var *y = fv_const(value);
     if (!y || !fv__tracks(value, s->in)) return y;
-    fl_node *n = fv__node_new(s);
-    if (!n) return fl_raise();
-    if (!fv__connect(n, s)) {
-        fl_obj_drop(&n->obj);
-        return fl_raise();
-    }
-    fv__decide_recompute(n, s, value);
-    fv__save(n, s, value);
-    n->version = fl_version_of(value);
-    y->node = n;
+    if (!(y->node = fv__record(s, &value, 0))) return fl_raise();
     y->requires_grad = true;
     return y;
+}
+
+/* ---- several results ---- */
+
+/* The backward of a port: hands a result's gradient to the node, and lets it run. */
+static void fv__port_back(fl_node *port, fl_var *dy) {
+    fl_node *n = fv__edges(port)[0];
+    fl_var **to = &n->results[*(const int *)port->args], *old = *to;
+    fl_var *g = old ? fv_add(old, dy) : dy;
+    if (!g) return;
+    *to = fv_keep(g);
+    fv_drop(old);
+    if (!n->grad) n->grad = fv_keep(g);
+}
+
+/* y becomes result k of n: by a port, a node between the two that backward comes to before n. */
+static bool fv__connect_result(fl_var *y, fl_node *n, int k) {
+    static fl_var *const none[1];
+    fl_node *port = fv__node_new(&(fv_record_opts){
+        .name = n->name, .back = fv__port_back, .in = {1, none}, .args = &k, .bytes = sizeof k});
+    if (!port) return false;
+    fl_obj_keep(&n->obj);
+    fv__edges(port)[0] = n;
+    y->node = port;
+    y->requires_grad = true;
+    return true;
+}
+
+FL_API bool fv_record_several(int count, fl_tensor *const *value, fl_var **y, const fv_record_opts *s) {
+    fv_record_opts of_op;
+    fl_var *made[FV_MAX] = {0};
+    bool tracks = false;
+    fl_quiet(1); /* a handler that jumps must not lose the node */
+    bool ok = !s->op || s->back || (s = fv__of_op(s, &of_op));
+    if (ok && (count < 1 || count > FV_MAX))
+        ok = fl_fail("fv_record_several: %s has %d results, at most %d", s->name, count, FV_MAX);
+    for (int k = 0; ok && k < count; k++) {
+        ok = (made[k] = fv_const(value[k])) != NULL;
+        tracks |= ok && fv__tracks(value[k], s->in);
+    }
+    fl_node *n = ok && tracks ? fv__record(s, value, count) : NULL;
+    if (ok && tracks) {
+        ok = n != NULL;
+        for (int k = 0; ok && k < count; k++)
+            if (fl_dtype_is_float(value[k]->dtype)) ok = fv__connect_result(made[k], n, k);
+        if (n) fl_obj_drop(&n->obj);
+    }
+    fl_quiet(-1);
+    if (ok) memcpy(y, made, (size_t)count * sizeof *y);
+    else fl_raise();
+    return ok;
+}
+
+FL_API fl_var *fv_grad_of(fl_node *n, int k) {
+    return k >= 0 && k < n->n_results ? n->results[k] : NULL;
 }
 
 FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in,
@@ -623,6 +868,13 @@ static fl_var *fv__output_of(fl_node *n, fl_tensor *t) {
     return y;
 }
 
+/* Result k of several, whose value is t, likewise. */
+static fl_var *fv__result_of(fl_node *n, fl_tensor *t, int k) {
+    fl_var *y = fv_const(t);
+    if (!y || !fl_grad_enabled() || fv__connect_result(y, n, k)) return y;
+    return fl_raise();
+}
+
 FL_API fl_var *fv_saved(fl_node *n, int i) {
     fv__text text;
     char what[40];
@@ -632,15 +884,18 @@ FL_API fl_var *fv_saved(fl_node *n, int i) {
     }
     const fv__saved *s = fv__saves(n) + i;
     if (s->recompute) {
-        fl_node *from = s->operand == FV__OUTPUT ? n : fv__edges(n)[s->operand];
+        fl_node *from = s->operand <= FV__OUTPUT ? n : fv__edges(n)[s->operand];
         if (!from->out) from->out = fl_keep(from->recompute(from));
         return fv__output_of(from, from->out);
     }
-    fl_tensor *t = s->operand == FV__OUTPUT ? n->out : fv_value(s->var);
+    fl_tensor *t = s->var ? s->var->value : s->operand <= FV__OUTPUT ? n->out : NULL;
     if (!t) return NULL;
-    if (fl_version_of(t) == s->version) return s->var ? s->var : fv__output_of(n, n->out);
+    if (fl_version_of(t) == s->version) {
+        if (!s->var) return fv__output_of(n, n->out);
+        return s->operand <= FV__OUTPUT ? fv__result_of(n, t, FV__OUTPUT - s->operand) : s->var;
+    }
     if (s->operand >= 0) snprintf(what, sizeof what, "operand %d of", s->operand);
-    else if (s->operand == FV__OUTPUT) snprintf(what, sizeof what, "the result of");
+    else if (s->operand <= FV__OUTPUT) snprintf(what, sizeof what, "the result of");
     else snprintf(what, sizeof what, "saved value %d of", i);
     fl_fail("fl_backward: %s %s, %s, was written in place after it was saved", what, n->name,
             fv__describe(t, &text));
@@ -688,12 +943,14 @@ static bool fv__has_in_shape(const fl_node *n, int i, const fl_tensor *t) {
     return true;
 }
 
-/* Has x's value `handles` handles in all, x's own among them, and does nobody else hold that or x? */
+/* Has x's value `handles` handles in all, x's own among them, and does nobody else hold that or x?
+   Storage of a backend's own is held by a handle, and that by its views. */
 static bool fv__is_sole(const fl_var *x, int handles) {
     const fl_tensor *t = x->value;
-    return __atomic_load_n(&x->obj.refs_, __ATOMIC_ACQUIRE) == 1 &&
-           __atomic_load_n(&t->obj.refs_, __ATOMIC_ACQUIRE) == 1 && t->buffer &&
-           __atomic_load_n(&t->buffer->refs_, __ATOMIC_ACQUIRE) == handles;
+    const int refs = __atomic_load_n(&t->obj.refs_, __ATOMIC_ACQUIRE);
+    if (t->weak || __atomic_load_n(&x->obj.refs_, __ATOMIC_ACQUIRE) != 1) return false;
+    if (!t->buffer) return !t->base_ && refs == handles;
+    return refs == 1 && __atomic_load_n(&t->buffer->refs_, __ATOMIC_ACQUIRE) == handles;
 }
 
 /* Is g all of n's gradient, seen otherwise, which dies when n's backward has passed? */
@@ -710,6 +967,7 @@ static bool fv__is_shared(const fl_node *n, const fl_tensor *g) {
                   fv__same_storage(g, n->out);
     for (int i = 0; i < n->n_in; i++) shared |= in[i] && fv__same_storage(g, fv_value(in[i]->grad));
     for (int i = 0; i < n->n_saved; i++) shared |= fv__same_storage(g, fv_value(saved[i].var));
+    for (int i = 0; i < n->n_results; i++) shared |= fv__same_storage(g, fv_value(n->results[i]));
     return shared;
 }
 
@@ -740,6 +998,12 @@ FL_API fl_tensor *fv_own_grad(const fl_node *n, const fl_var *dy) {
     return dy && dy == n->grad && fv__is_sole(dy, 1) && fv__is_dense(dy->value) ? dy->value : NULL;
 }
 
+/* t += g, where t is a tensor of its own. */
+static bool fv__add_into(fl_tensor *t, fl_tensor *g) {
+    fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {t}, .in = {t, g}};
+    return fl_call_run(&c);
+}
+
 /* sum + g, in place where nobody else sees sum. */
 static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
     fl_tensor *t = sum->value;
@@ -747,8 +1011,13 @@ static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
                  fv__same_shape(t, fl_shape_of(g->value));
     if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fv__is_dense(t))
         return fv_add(sum, g);
-    fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {t}, .in = {t, g->value}};
-    return fl_call_run(&c) ? sum : fl_raise();
+    return fv__add_into(t, g->value) ? sum : fl_raise();
+}
+
+static void fv__set_sum(fl_node *to, fl_var *g) {
+    fl_var *old = to->grad;
+    to->grad = fv_keep(g);
+    fv_drop(old);
 }
 
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
@@ -762,74 +1031,144 @@ FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
     if (g && to->grad) g = fv__sum_of(to->grad, g);
     else if (g && to->leaf && !fl_grad_enabled() && fv__is_shared(n, g->value))
         g = fv_const(fl_clone(g->value));
-    if (!g) return;
-    fl_var *old = to->grad;
-    to->grad = fv_keep(g);
-    fv_drop(old);
+    if (g) fv__set_sum(to, g);
+}
+
+/* What the gradient of input i is so far, in a tensor that nobody else sees: as it is, copied, or zeros. */
+static fl_var *fv__own_sum(fl_node *n, int i) {
+    fl_var *sum = fv__edges(n)[i]->grad;
+    if (!sum) {
+        fl_tensor *like = fl_cast(n->grad->value, (fl_dtype)n->dtype[i]);
+        return like ? fv_const(fl_new_full(like, fv_in_shape(n, i), 0)) : NULL;
+    }
+    return fv__is_sole(sum, 1) && fv__is_dense(sum->value) ? sum : fv_const(fl_clone(sum->value));
+}
+
+FL_API bool fv_add_grad_part(fl_node *n, int i, fl_var *g, fv_part_fn part) {
+    if (!g || !fv_needs(n, i)) return true;
+    if (fl_grad_enabled()) return false;
+    fl_node *to = fv__edges(n)[i];
+    const bool first = !to->grad;
+    fl_var *sum = fv__own_sum(n, i);
+    fl_tensor *at = sum ? part(n, sum->value) : NULL;
+    if (at && at->copied) return false;
+    fl_tensor *t = at ? fl_cast(g->value, at->dtype) : NULL;
+    if (!t || (first ? !fl_assign(at, t) : !fv__add_into(at, t))) fl_raise();
+    else if (sum != to->grad) fv__set_sum(to, sum);
+    return true;
 }
 
 /* ---- backward ---- */
 
 /* One pass. Nodes are put in order first (Kahn's algorithm, no recursion), then visited. */
-typedef struct fv__pass {
+typedef struct fv__pass fv__pass;
+struct fv__pass {
+    const char *who; /* for messages */
     fl_node **node;
     int64_t n, cap;
-    fl_node *target; /* fl_grad's: only what leads to it is visited, and its gradient stays in it */
-    bool retain;
-} fv__pass;
+    fv_list roots, given;
+    fl_tensor *grad; /* given, of fl_backward */
+    /* Of fl_grads: only what leads to a target, one of these, is visited, and gradients stay there. */
+    fv_list targets;
+    bool retain, create_graph;
+    struct fv__outer {
+        fl_node *node;
+        fl_var *grad;
+    } *outer; /* what a pass around this one has brought to nodes of both, until this one is over */
+    int64_t n_outer, outer_cap;
+    fv__pass *around;
+};
+
+static _Thread_local fv__pass *fv__running;
+
+static void fv__mark_targets(const fv__pass *p, bool on) {
+    for (int i = 0; p && i < p->targets.n; i++)
+        if (p->targets.v[i]->requires_grad) fv__goal_of(p->targets.v[i])->target = on;
+}
 
 static void fv__forget(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
-        fl_node *n = p->node[i], **in = fv__edges(n);
-        n->seen = false;
-        for (int k = 0; k < n->n_in; k++)
-            if (in[k]) in[k]->pending = 0;
+        p->node[i]->seen = false;
+        p->node[i]->pending = 0;
     }
 }
 
 static bool fv__find(fv__pass *p, fl_node *to) {
+    if (!to->seen) {
+        if (to->spent)
+            return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
+                           "pass .retain_graph = true there",
+                           to->name);
+        if (p->n == p->cap && !fl_heap_grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
+        to->seen = true;
+        p->node[p->n++] = to;
+    }
     to->pending++;
-    if (to->seen) return true;
-    if (to->spent)
-        return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
-                       "pass .retain_graph = true there",
-                       to->name);
-    if (p->n == p->cap && !fl_heap_grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
-    to->seen = true;
-    p->node[p->n++] = to;
     return true;
 }
 
-/* All nodes behind root, with the number of edges that lead to each. */
-static bool fv__search(fv__pass *p, fl_node *root) {
-    bool ok = fv__find(p, root);
+/* All nodes behind the roots, with the number of edges that lead to each, and one for each root. */
+static bool fv__search(fv__pass *p) {
+    bool ok = true;
+    for (int i = 0; ok && i < p->roots.n; i++)
+        if (p->roots.v[i]->requires_grad) ok = fv__find(p, fv__goal_of(p->roots.v[i]));
     for (int64_t i = 0; ok && i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         for (int k = 0; ok && k < n->n_in; k++)
             if (in[k]) ok = fv__find(p, in[k]);
     }
-    if (ok) return true;
-    fv__forget(p);
-    root->pending = 0;
-    return false;
+    if (!ok) fv__forget(p);
+    return ok;
+}
+
+static void fv__put(fv__pass *p, fl_node *to) {
+    if (--to->pending == 0) p->node[p->n++] = to;
+}
+
+static bool fv__leads_on(const fl_node *n) {
+    fl_node **in = fv__edges(n);
+    bool wanted = false;
+    for (int k = 0; k < n->n_in; k++) wanted |= in[k] && in[k]->wanted;
+    return wanted;
 }
 
 /* Orders them so that a node comes after all that lead to it, and holds them. */
 static void fv__sort(fv__pass *p) {
-    p->n = 1;
-    p->node[0]->pending = 0;
+    p->n = 0;
+    for (int i = 0; i < p->roots.n; i++)
+        if (p->roots.v[i]->requires_grad) fv__put(p, fv__goal_of(p->roots.v[i]));
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         n->seen = false;
         fl_obj_keep(&n->obj);
         for (int k = 0; k < n->n_in; k++)
-            if (in[k] && --in[k]->pending == 0) p->node[p->n++] = in[k];
+            if (in[k]) fv__put(p, in[k]);
     }
     for (int64_t i = p->n; i-- > 0;) {
-        fl_node *n = p->node[i], **in = fv__edges(n);
-        n->wanted = !p->target || n == p->target;
-        for (int k = 0; k < n->n_in && n != p->target; k++) n->wanted |= in[k] && in[k]->wanted;
+        fl_node *n = p->node[i];
+        n->wanted = !p->targets.n || n->target || fv__leads_on(n);
     }
+}
+
+/* Puts the gradient that a pass around p has brought to n so far aside. */
+static bool fv__put_aside(fv__pass *p, fl_node *n) {
+    if (!n->grad) return true;
+    if (p->n_outer == p->outer_cap &&
+        !fl_heap_grow(&p->outer, &p->outer_cap, p->n_outer + 1, sizeof *p->outer))
+        return false;
+    p->outer[p->n_outer++] = (struct fv__outer){n, n->grad};
+    n->grad = NULL;
+    return true;
+}
+
+/* Where p is to bring its own; p is of fl_grads: fl_backward takes along what a leaf has. */
+static bool fv__put_all_aside(fv__pass *p) {
+    bool ok = true;
+    for (int i = 0; ok && i < p->targets.n; i++)
+        if (p->targets.v[i]->requires_grad) ok = fv__put_aside(p, fv__goal_of(p->targets.v[i]));
+    for (int64_t i = 0; ok && p->targets.n && i < p->n; i++)
+        if (p->node[i]->wanted) ok = fv__put_aside(p, p->node[i]);
+    return ok;
 }
 
 /* g stored as leaf is, if that is dense, else row-major: then steps read both in one line. */
@@ -843,36 +1182,38 @@ static fl_tensor *fv__stored_as(fl_tensor *g, fl_tensor *leaf) {
     return alike ? g : fl_assign(y, g);
 }
 
-/* Adds the gradient that arrived at a sink to its leaf's. That one shares no storage. */
+/* Adds the gradient that arrived at a sink, if any, to its leaf's. That one shares no storage. */
 static void fv__accumulate(fl_node *sink) {
     fl_var *x = sink->leaf, *g = sink->grad;
     if (!x || !x->requires_grad) return;
-    if (!fl_grad_enabled()) {
+    if (g && !fl_grad_enabled()) {
         fl_tensor *stored = fv__stored_as(g->value, x->value);
-        if (stored != g->value) g = fv_const(stored);
+        if (stored != g->value && !(g = fv_const(stored))) return;
     }
-    if (g && x->grad) g = fv__sum_of(x->grad, g);
-    if (!g || !fv_set_grad(x, g) || !x->hook_) return;
-    fv_keep(x);
-    x->hook_(x, x->hook_user_);
-    fv_drop(x);
+    if (g && x->grad && !(g = fv__sum_of(x->grad, g))) return;
+    if (g && !fv_set_grad(x, g)) return;
+    if (g && x->hooks_) fv__call_hooks(x);
+    if (fv__watchers && !fl_error()) fv__say_ready(x);
 }
 
-static void fv__call_hook(fl_node *n) {
+static void fv__call_hooks_of(fl_node *n) {
     fl_var *x = fv_keep(n->watched ? n->watched : n->twin), *before = x->grad;
     x->grad = n->grad;
-    x->hook_(x, x->hook_user_);
+    fv__call_hooks(x);
     n->grad = x->grad;
     x->grad = before;
     fv_drop(x);
 }
 
-static void fv__visit(const fv__pass *p, fl_node *n) {
+/* A target's gradient is held, so that nothing is added in place to what the backward hands on. */
+static void fv__visit(const fv__pass *p, fl_node *n, bool on) {
     fl_scope s = fl_scope_begin();
     if (fl_error()) return;
-    if (n->twin) fv__call_hook(n);
-    if (n->back && n->grad && n != p->target) n->back(n, n->grad);
-    if (!n->back && !p->target) fv__accumulate(n);
+    if (n->twin) fv__call_hooks_of(n);
+    fl_var *dy = n->grad, *held = n->target ? fv_keep(dy) : NULL;
+    if (n->back && dy && on) n->back(n, dy);
+    if (!n->back && !p->targets.n) fv__accumulate(n);
+    fv_drop(held);
     fl_scope_end(&s);
 }
 
@@ -880,13 +1221,10 @@ static void fv__visit(const fv__pass *p, fl_node *n) {
 static void fv__run(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i];
-        if (n->grad && n->wanted && !fl_error()) fv__visit(p, n);
-        if (n != p->target) {
-            fl_var *g = n->grad;
-            n->grad = NULL;
-            fv_drop(g);
-        }
-        if (!p->retain && n->back && !fl_error()) {
+        const bool on = n->wanted && (!n->target || fv__leads_on(n));
+        if (n->wanted && (n->grad || (!n->back && fv__watchers)) && !fl_error()) fv__visit(p, n, on);
+        if (n->wanted && !n->target) fv__drop_grad(n);
+        if (!p->retain && n->back && on && !fl_error()) {
             n->spent = true;
             fv__node_clear(n);
         } else if (n->recompute) {
@@ -898,98 +1236,203 @@ static void fv__run(fv__pass *p) {
     }
 }
 
-/* The gradient that a pass starts with; NULL after an error. */
-static fl_var *fv__seed(const char *who, const fl_var *root, fl_tensor *given) {
+/* The gradient that the pass starts with at root k; NULL after an error. */
+static fl_var *fv__seed(const fv__pass *p, int k) {
     fv__text a, b;
+    const fl_var *root = p->roots.v[k];
+    fl_var *given = k < p->given.n ? p->given.v[k] : fv_const(p->grad);
     fl_tensor *v = root->value;
+    const bool grads = !strcmp(p->who, "fl_grads"), leaf = !root->node && !p->targets.n;
     if (!given && fl_numel(v) != 1)
-        fl_fail("%s: the root is %s; reduce it to one element%s", who, fv__describe(v, &a),
-                strcmp(who, "fl_grad") ? " or pass .grad" : "");
-    else if (given && !fv__same_shape(given, fl_shape_of(v)))
-        fl_fail("%s: .grad is %s, the root %s", who, fv__describe(given, &a), fv__describe(v, &b));
+        fl_fail("%s: the root is %s; reduce it to one element%s", p->who, fv__describe(v, &a),
+                grads ? " or pass .given" : p->targets.n ? "" : " or pass .grad");
+    else if (given && !fv__same_shape(given->value, fl_shape_of(v)))
+        fl_fail("%s: %s is %s, the root %s", p->who, grads ? ".given" : ".grad",
+                fv__describe(given->value, &a), fv__describe(v, &b));
     else if (!given) return fv_const(fl_full_like(v, 1));
     else /* a leaf's gradient has storage of its own */
-        return fv_const(fl_cast(root->node ? given : fl_clone(given), v->dtype));
+        return fv_cast(leaf ? fv_const(fl_clone(given->value)) : given, v->dtype);
     return NULL;
 }
 
-/* Runs a pass from root, in a scope of its own; the error handler is not called in its midst. */
-static bool fv__backward(fv__pass *p, const char *who, fl_var *root, fl_tensor *grad,
-                         bool create_graph) {
+static void fv__start(const fv__pass *p) {
+    for (int k = 0; k < p->roots.n && !fl_error(); k++) {
+        if (!p->roots.v[k]->requires_grad) continue;
+        fl_node *to = fv__goal_of(p->roots.v[k]);
+        fl_var *g = fv__seed(p, k);
+        if (g && to->wanted && to->grad) g = fv__sum_of(to->grad, g);
+        if (g && to->wanted) fv__set_sum(to, g);
+    }
+}
+
+/* The nodes of roots and targets exist from here on. */
+static bool fv__has_goals(fv_list of) {
+    for (int i = 0; i < of.n; i++)
+        if (of.v[i]->requires_grad && !fv__goal_of(of.v[i])) return false;
+    return true;
+}
+
+/* Takes the targets' gradients, with a reference each; gives back what was put aside. */
+static void fv__take(fv__pass *p, fl_var **grads) {
+    for (int i = 0; i < p->targets.n; i++)
+        grads[i] = p->targets.v[i]->requires_grad ? fv_keep(fv__goal_of(p->targets.v[i])->grad) : NULL;
+    for (int i = 0; i < p->targets.n; i++)
+        if (p->targets.v[i]->requires_grad) fv__drop_grad(fv__goal_of(p->targets.v[i]));
+    for (int64_t i = 0; i < p->n_outer; i++) p->outer[i].node->grad = p->outer[i].grad;
+}
+
+/* Runs a pass, in a scope of its own; the error handler is not called in its midst. grads: with a
+   reference each. False after fl_fail. */
+static bool fv__pass_run(fv__pass *p, fl_var **grads) {
     uint64_t flags = fl_flags();
     fl_scope s = fl_scope_begin();
     fl_quiet(1);
-    fl_no_grad(!create_graph);
-    fl_var *g = fl_error() ? NULL : fv__seed(who, root, grad);
-    fl_node *first = g ? fv__end_of(root) : NULL;
-    if (first && fv__search(p, first)) {
+    fl_no_grad(!p->create_graph);
+    if (!fl_error() && fv__has_goals(p->roots) && fv__has_goals(p->targets) && fv__search(p)) {
+        fv__mark_targets(fv__running, false);
+        fv__mark_targets(p, true);
+        p->around = fv__running;
+        fv__running = p;
         fv__sort(p);
-        fl_var *old = first->grad;
-        first->grad = fv_keep(g);
-        fv_drop(old);
+        if (fv__put_all_aside(p)) fv__start(p);
         fv__run(p);
+        fv__take(p, grads);
+        fv__running = p->around;
+        fv__mark_targets(p, false);
+        fv__mark_targets(fv__running, true);
     }
-    if (first) fl_obj_drop(&first->obj);
+    fl_heap_free(p->outer);
     fl_heap_free(p->node);
-    fl_quiet(-1);
     fl_scope_end(&s);
     fl_set_flags(flags); /* the scope may not have begun */
+    if (!p->targets.n) fv__say_end();
+    fl_quiet(-1);
     return !fl_error();
 }
 
 FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o) {
-    fv__pass p = {.retain = o.retain_graph || o.create_graph};
     if (fl_error()) return false;
-    if (!root || !root->requires_grad)
+    if (!root || !root->requires_grad) {
         fl_fail("fl_backward: the root %s",
                 root ? "does not depend on anything that requires a gradient" : "is NULL");
-    else if (fv__backward(&p, "fl_backward", root, o.grad, o.create_graph)) return true;
+        fl_raise();
+        return false;
+    }
+    fv__pass p = {.who = "fl_backward", .roots = {1, &root}, .grad = o.grad,
+                  .retain = o.retain_graph || o.create_graph, .create_graph = o.create_graph};
+    if (fv__pass_run(&p, NULL)) return true;
     fl_raise();
     return false;
 }
 
+/* A pass of fl_grads, whose lists are checked; found: [p->targets.n], owned by the innermost scope. */
+static bool fv__grads(fv__pass *p, fl_var **found) {
+    bool ok = fv__pass_run(p, found);
+    for (int i = 0; i < p->targets.n; i++)
+        if (!ok) fv_drop(found[i]);
+        else if (found[i]) ok = fl_obj_own(&found[i]->obj);
+    return ok;
+}
+
 FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph) {
+    fl_var *g = NULL;
     if (fl_error()) return NULL;
     if (!root || !x) {
         fl_fail("fl_grad: the %s is NULL", root ? "variable" : "root");
         return fl_raise();
     }
     if (!root->requires_grad || !x->requires_grad) return NULL;
-    fl_node *target = fv__end_of(x);
-    if (!target) return fl_raise();
-    fv__pass p = {.target = target, .retain = true};
-    fl_var *outer = target->grad; /* of a pass that calls this one */
-    target->grad = NULL;
-    bool ok = fv__backward(&p, "fl_grad", root, NULL, create_graph);
-    fl_var *g = target->grad;
-    target->grad = outer;
-    fl_obj_drop(&target->obj);
-    if (ok && (!g || fl_obj_own(&g->obj))) return g;
-    if (!ok) fv_drop(g);
-    return fl_raise();
+    fv__pass p = {.who = "fl_grad", .roots = {1, &root}, .targets = {1, &x}, .retain = true,
+                  .create_graph = create_graph};
+    return fv__grads(&p, &g) ? g : fl_raise();
+}
+
+/* Are there variables in the list, and none of them NULL? */
+static bool fv__listed(const char *who, const char *what, fv_list list) {
+    if (list.n < 1 || !list.v) return fl_fail("%s: the list of %ss is empty", who, what);
+    for (int i = 0; i < list.n; i++)
+        if (!list.v[i]) return fl_fail("%s: %s %d is NULL", who, what, i);
+    return true;
+}
+
+FL_API bool fl_grads_opt(fv_list outputs, fv_list inputs, fl_var **grads, fl_grads_opts o) {
+    if (fl_error()) return false;
+    fl_quiet(1);
+    bool ok = fv__listed("fl_grads", "output", outputs) && fv__listed("fl_grads", "input", inputs);
+    if (ok && !grads) ok = fl_fail("fl_grads: the array of gradients is NULL");
+    if (ok && o.given.n && o.given.n != outputs.n)
+        ok = fl_fail("fl_grads: .given has %d gradients for %d outputs", o.given.n, outputs.n);
+    fl_var **found = ok ? fl_heap_alloc((size_t)inputs.n * sizeof *found) : NULL;
+    fv__pass p = {.who = "fl_grads", .roots = outputs, .given = o.given, .targets = inputs,
+                  .retain = o.retain_graph || o.create_graph, .create_graph = o.create_graph};
+    if (found) memset(found, 0, (size_t)inputs.n * sizeof *found);
+    ok = found && fv__grads(&p, found);
+    for (int i = 0; ok && i < inputs.n && !o.allow_unused; i++)
+        if (!found[i])
+            ok = fl_fail("fl_grads: no output depends on input %d; .allow_unused = true gives it NULL", i);
+    if (ok) memcpy(grads, found, (size_t)inputs.n * sizeof *grads);
+    fl_heap_free(found);
+    fl_quiet(-1);
+    if (!ok) fl_raise();
+    return ok;
+}
+
+/* The directions fit the variables. */
+static bool fv__directed(fv_list x, fv_list v) {
+    if (v.n != x.n || !v.v) return fl_fail("fl_jvps: %d directions for %d variables", v.n, x.n);
+    for (int i = 0; i < x.n; i++) {
+        fl_tensor *d = fv_value(v.v[i]);
+        if (d && !fl_same_shape(d, x.v[i]->value))
+            return fl_fail("fl_jvps: the direction has shape %s, the variable %s", FL_SHAPE_TEXT(d),
+                           FL_SHAPE_TEXT(x.v[i]->value));
+    }
+    return true;
+}
+
+/* room: [2 y.n + 2 x.n]. */
+static bool fv__jvps(fv_list y, fv_list x, fv_list v, fl_var **room, bool create_graph) {
+    fl_var **u = room, **jv = room + y.n, **g = jv + y.n, **along = g + x.n;
+    int n = 0;
+    for (int k = 0; k < y.n; k++)
+        if (!(u[k] = fv_param(fl_full_like(y.v[k]->value, 1)))) return false;
+    if (!fl_grads(y, x, g, .given = fv_list_of(y.n, u), .create_graph = true, .allow_unused = true))
+        return false;
+    for (int i = 0; i < x.n; i++)
+        if (g[i] && v.v[i]) g[n] = g[i], along[n++] = v.v[i];
+    for (int k = 0; k < y.n; k++) jv[k] = NULL;
+    return !n || fl_grads(fv_list_of(n, g), fv_list_of(y.n, u), jv, .given = fv_list_of(n, along),
+                          .retain_graph = true, .create_graph = create_graph, .allow_unused = true);
+}
+
+FL_API bool fl_jvps(fv_list y, fv_list x, fv_list v, fl_var **jv, bool create_graph) {
+    if (fl_error()) return false;
+    fl_quiet(1);
+    fl_scope s = fl_scope_begin();
+    bool ok = fv__listed("fl_jvps", "result", y) && fv__listed("fl_jvps", "variable", x) &&
+              fv__directed(x, v);
+    fl_var **room = ok ? fl_heap_alloc(2 * ((size_t)y.n + (size_t)x.n) * sizeof *room) : NULL;
+    const bool recorded = fl_no_grad(false);
+    ok = room && fv__jvps(y, x, v, room, create_graph);
+    fl_no_grad(recorded);
+    for (int k = 0; ok && k < y.n; k++)
+        if (room[y.n + k]) ok = fl_promote(&s, room[y.n + k]) != NULL;
+    if (ok) memcpy(jv, room + y.n, (size_t)y.n * sizeof *jv);
+    fl_heap_free(room);
+    fl_scope_end(&s);
+    fl_quiet(-1);
+    if (!ok) fl_raise();
+    return ok;
 }
 
 FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph) {
+    fl_var *jv = NULL;
     if (fl_error()) return NULL;
     if (!y || !x || !v) {
         fl_fail("fl_jvp: the %s is NULL", !y ? "result" : !x ? "variable" : "direction");
         return fl_raise();
     }
     if (!y->requires_grad || !x->requires_grad) return NULL;
-    fl_shape want = fl_shape_of(x->value), have = fl_shape_of(v->value);
-    if (want.ndim != have.ndim || memcmp(want.dim, have.dim, sizeof *want.dim * (size_t)want.ndim)) {
-        char a[100], b[100];
-        fl_fail("fl_jvp: the direction has shape %s, the variable %s",
-                fl_shape_text(have, a, sizeof a), fl_shape_text(want, b, sizeof b));
-        return fl_raise();
-    }
-    fl_scope s = fl_scope_begin();
-    bool recorded = fl_no_grad(false);
-    fl_var *u = fv_param(fl_full_like(y->value, 1));
-    fl_var *g = fl_grad(fv_sum(fv_mul(y, u), FL_ALL_AXES), x, true);
-    fl_var *jv = g ? fl_grad(fv_sum(fv_mul(g, v), FL_ALL_AXES), u, create_graph) : NULL;
-    fl_no_grad(recorded);
-    return fv_scope_return(&s, jv);
+    return fl_jvps((fv_list){1, &y}, (fv_list){1, &x}, (fv_list){1, &v}, &jv, create_graph) ? jv : NULL;
 }
 
 #endif /* FL_AUTOGRAD_IMPL */

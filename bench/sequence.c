@@ -1,6 +1,7 @@
-/* sequence.c - CTC, embeddings and gated linear units (make bench-sequence)
+/* sequence.c - CTC, embeddings, gated linear units, steps of a sequence (make bench-sequence)
 
-   CTC as log softmax and loss: milliseconds. The rest: GB/s of the bytes that must be read and
+   CTC as log softmax and loss, and a loop that reads one step after the other, are milliseconds. The
+   rest: GB/s of the bytes that must be read and
    written, in the note the share of the copy bandwidth of the same seconds. */
 #include "bench.h"
 #include <math.h>
@@ -105,7 +106,32 @@ static void glu(void) {
     fl_scope_end(&s);
 }
 
+/* A loop over 1,600 steps, each a part of one tensor, as a recurrent network takes its input. */
+static void steps(void) {
+    enum { STEPS = 1600 };
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_ones(FL_SHAPE(STEPS, 512), FL_F32)), *row = NULL;
+    double forward = INFINITY, backward = INFINITY;
+    for (int r = 0; r < 4; r++) {
+        fl_scope inner = fl_scope_begin();
+        double start = fl_data_now();
+        fl_var *sum = fv_select(x, 0, 0);
+        for (int t = 1; t < STEPS; t++) sum = fv_add(sum, row = fv_select(x, 0, t));
+        double middle = fl_data_now();
+        fl_backward(sum, .grad = row->value);
+        double end = fl_data_now();
+        forward = middle - start < forward ? middle - start : forward;
+        backward = end - middle < backward ? end - middle : backward;
+        fv_zero_grad(x);
+        fl_scope_end(&inner);
+    }
+    bench_line("select_1600x512_forward", 1e3 * forward, "ms", "a loop of select and add");
+    bench_line("select_1600x512_backward", 1e3 * backward, "ms", "its gradients added in place");
+    fl_scope_end(&s);
+}
+
 int main(void) {
+    steps();
     ctc(500, 16, 32, 60);
     ctc(375, 10, 9999, 60);
     embedding();

@@ -108,6 +108,12 @@ static void rows_of_parts(void) {
     NO(fl_split_with_sizes, (o.f23, 1, vast, 2, t), "add up to -1");
     NO(fl_split_with_sizes, (o.f23, 1, sizes, 0, t), "0 sizes");
     NO(fv_split_with_sizes, (o.v23, 2, sizes, 2, v), "axis 2", "[2, 3]");
+    NO(fl_unbind, (NULL, 0, t, 8), NULLS);
+    NO(fv_unbind, (NULL, 0, v, 8), NULLS);
+    NO(fl_unbind, (o.f23, 0, NULL, 8), NULLS);
+    NO(fl_unbind, (o.f23, 1, t, 2), "axis 1 of shape [2, 3]", "room for 2");
+    NO(fv_unbind, (o.v23, 2, v, 8), "axis 2", "[2, 3]");
+    NO(fl_unbind, (o.number, 0, t, 8), "[]");
     NO(fl_chunk, (NULL, 0, 1, t), NULLS);
     NO(fv_chunk, (NULL, 0, 1, v), NULLS);
     NO(fl_chunk, (o.f23, 0, 1, NULL), NULLS);

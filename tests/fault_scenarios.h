@@ -236,6 +236,22 @@ static T forward_mode(T x) {
     fl_var *d = y ? fl_jvp(y, v, fv_const(x), false) : NULL;
     return fv_value(d);
 }
+/* Parts in place, hooks that come and go, a node of several results, lists both ways. */
+static void note_hook(fl_var *x, void *user) { (void)x, ++*(int *)user; }
+static T passes_over_lists(T x) {
+    int calls = 0;
+    fl_var *v = fv_param(x), *row[4], *u[2], *g[2], *jv[2], *q, *r = NULL;
+    if (!v || fv_unbind(v, 0, row, 4) != 4 || !fv_hook(row[1], note_hook, &calls)) return NULL;
+    fv_unhook(v, fv_hook(v, note_hook, &calls));
+    u[0] = fv_mul(fv_add(row[0], row[1]), row[3]);
+    q = fv_qr(fv_slice(v, 0, 0, 3, 1), &r);
+    if (!(u[1] = fv_matmul(q, r)) || !u[0]) return NULL;
+    const fv_list of = fv_list_of(2, u), to = FV_LIST(v, row[1]), along = FV_LIST(v, row[0]);
+    return fl_grads(of, to, g, .given = FV_LIST(u[0], u[1]), .create_graph = true) &&
+                   fl_jvps(of, to, along, jv, false) && calls > 0
+               ? ROW(g[0]->value, g[1]->value, jv[0]->value, jv[1]->value)
+               : NULL;
+}
 static T backward_of_images(T x) {
     fl_var *v = fv_param(image_of(x));
     fl_var *w =
@@ -455,6 +471,7 @@ static const struct {
     S(backward_of_moves),
     S(twice),
     S(forward_mode),
+    S(passes_over_lists),
     S(backward_of_images),
     S(backward_of_compositions),
     S(layers),

@@ -555,6 +555,60 @@ TEST(sums_in_place_are_not_seen_elsewhere) {
     CHECK_NOTHING_LIVES();
 }
 
+/* What the gradients of parts cost: each its own elements, and the whole once. */
+typedef struct traffic {
+    int64_t whole, elements;
+} traffic;
+static void count_elements(const fl_call *c, void *user) {
+    traffic *t = user;
+    if (c->out[0]) t->elements += fl_numel(c->out[0]);
+}
+
+TEST(parts_add_up_in_place) {
+    enum { STEPS = 64, WIDTH = 32 };
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(sample(FL_SHAPE(STEPS, WIDTH), 1)), *row[STEPS], *sum = NULL, *part[3];
+    CHECK_EQ_INT(fv_unbind(x, 0, row, STEPS), STEPS);
+    for (int i = 0; i < STEPS; i++) sum = i ? fv_add(sum, fv_mul(row[i], fv_num(i))) : fv_square(row[0]);
+    CHECK_EQ_INT(fv_split(x, 1, 12, part, 3), 3);
+    fl_var *y = fv_add(total(sum), fv_add(total(fv_square(part[2])), fv_add(total(x), total(part[0]))));
+    traffic t = {0};
+    fl_call_hook(NULL, count_elements, &t);
+    CHECK(fl_backward(y));
+    fl_call_hook(NULL, NULL, NULL);
+    CHECK(t.elements < 10 * STEPS * WIDTH);
+    for (int i = 0; i < STEPS; i += 7)
+        for (int k = 0; k < WIDTH; k += 5) {
+            double v = element(fl_reshape(fl_slice(x->value, 0, i, i + 1, 1), FL_SHAPE(WIDTH)), k);
+            double want = (i ? i : 2 * v) + 1 + (k < 12) + (k >= 24 ? 2 * v : 0);
+            CHECK_NEAR(element(fl_select(fv_grad(x), 0, i), k), want, 1e-14);
+        }
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Not in place into what a hook kept, what another node shares, or a broadcast gradient. */
+TEST(parts_are_not_added_to_what_others_see) {
+    fl_scope s = fl_scope_begin();
+    fl_var *kept = NULL, *x = PARAM(FL_SHAPE(2, 2), 1, 2, 3, 4), *h = fv_mul(x, fv_num(1)),
+           *other = fv_mul(x, fv_num(1)), *both = fv_add(h, other), *first = fv_select(h, 0, 0);
+    fv_hook(both, keep_gradient, &kept);
+    fl_var *y = fv_add(total(fv_mul(both, fv_num(3))), fv_mul(fv_select(first, 0, 1), fv_num(5)));
+    CHECK(fl_backward(y));
+    CHECK_VALUES(fv_grad(x), 0, 6, 11, 6, 6);
+    CHECK_VALUES(kept ? kept->value : NULL, 0, 3, 3, 3, 3);
+    fv_zero_grad(x);
+    CHECK(fl_backward(fv_add(total(x), fv_select(fv_select(x, 1, 0), 0, 1)))); /* total's is broadcast */
+    CHECK_VALUES(fv_grad(x), 0, 1, 1, 2, 1);
+    fv_drop(kept);
+    fl_var *narrow = fv_cast(x, FL_F32), *odd = fv_slice(narrow, 1, -1, FL_SLICE_END, -2);
+    fv_zero_grad(x);
+    CHECK(fl_backward(total(fv_mul(odd, fv_const(fl_full(FL_SHAPE(2, 1), 2.5, FL_F64))))));
+    CHECK_VALUES(fv_grad(x), 0, 0, 2.5, 0, 2.5);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(frozen_leaves_and_dropped_leaves) {
     fl_scope s = fl_scope_begin();
     fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *w = PARAM(FL_SHAPE(2), 3, 4);
@@ -603,6 +657,7 @@ TEST(hooks_see_complete_gradients) {
     CHECK(at.calls == 1 && at.first == 3 && at.x == x);
     fl_backward(total(x));
     CHECK(at.calls == 2 && at.first == 4);
+    fv_hook(x, NULL, NULL);
     fv_hook(x, tenfold, &at);
     fl_backward(total(x));
     CHECK_VALUES(fv_grad(x), 0, 50, 140);
@@ -635,8 +690,7 @@ TEST(hooks_of_intermediates) {
     CHECK(at.calls == 2);
     CHECK_VALUES(fv_grad(x), 0, 20, 40);
     h = fv_mul(x, x);
-    fv_hook(h, look, &at);
-    fv_hook(h, NULL, NULL);
+    fv_unhook(h, fv_hook(h, look, &at));
     fl_backward(total(h));
     CHECK(at.calls == 2);
     fv_zero_grad(x);
@@ -644,6 +698,204 @@ TEST(hooks_of_intermediates) {
     fv_hook(h, stop_here, NULL);
     CHECK(fl_backward(total(h)));
     CHECK(fv_grad(x) == NULL);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+typedef struct twice_hooked {
+    int calls, other;
+    fl_var *x;
+} twice_hooked;
+
+static void leave_and_add(fl_var *x, void *user) {
+    twice_hooked *h = user;
+    h->calls++;
+    fv_unhook(x, h->other); /* one that has been called, and this one */
+    fv_unhook(x, h->other + 1);
+    CHECK(fv_hook(x, tenfold, &(seen){0}) > h->other + 1);
+}
+
+TEST(several_hooks) {
+    fl_scope s = fl_scope_begin();
+    for (int leaf = 0; leaf < 2; leaf++) {
+        seen at = {0}, last = {0};
+        fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *h = leaf ? x : fv_mul(x, fv_num(1));
+        const int first = fv_hook(h, tenfold, &at), second = fv_hook(h, tenfold, &at);
+        CHECK(first == 1 && second == 2 && fv_hook(h, look, &last) == 3);
+        CHECK(fl_backward(total(h), .retain_graph = true));
+        CHECK(at.calls == 2 && last.first == 100);
+        CHECK_VALUES(fv_grad(x), 0, 100, 100);
+        fv_unhook(h, first);
+        fv_unhook(h, 99);
+        fv_zero_grad(x);
+        CHECK(fl_backward(total(h)));
+        CHECK(at.calls == 3 && last.first == 10);
+        fv_zero_grad(x);
+        fl_var *y = leaf ? PARAM(FL_SHAPE(1), 1) : fv_exp(PARAM(FL_SHAPE(1), 0));
+        twice_hooked both = {.other = fv_hook(y, look, &at)};
+        fv_hook(y, leave_and_add, &both);
+        fv_hook(y, look, &last);
+        CHECK(fl_backward(y));
+        CHECK(both.calls == 1 && last.first == 1);
+    }
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- several results ---- */
+
+/* x -> x^2 and x^3, with a whole number beside them */
+static void powers_back(fl_node *n, fl_var *dy) {
+    fl_var *x = fv_saved(n, 0), *square = fv_saved(n, 1), *d[] = {fv_grad_of(n, 0), fv_grad_of(n, 1)};
+    CHECK(dy == (d[0] ? d[0] : d[1]) || (d[0] && d[1]));
+    CHECK(fv_grad_of(n, 2) == NULL && fv_grad_of(n, 99) == NULL && fv_grad_of(n, -1) == NULL);
+    if (d[0]) fv_add_grad(n, 0, fv_mul(d[0], fv_mul(fv_num(2), x)));
+    if (d[1]) fv_add_grad(n, 0, fv_mul(d[1], fv_mul(fv_num(3), square)));
+}
+static bool powers(fl_var *x, fl_var **y) {
+    fl_tensor *square = fl_square(x->value), *value[] = {square, fl_mul(square, x->value), fl_num(1)};
+    value[2] = fl_cast(fl_sign(x->value), FL_I64);
+    return fv_record_several(3, value, y, &(fv_record_opts){.name = "powers", .back = powers_back,
+                                                           .in = FV_IN(x),
+                                                           .saved = FV_SAVE(x, FV_OUT)});
+}
+static fl_var *f_powers(fl_var *x) {
+    fl_var *y[3];
+    return powers(x, y) ? fv_add(weigh(y[0]), fv_add(weigh(y[1]), total(fv_mul(y[0], y[1])))) : NULL;
+}
+static fl_var *f_power_two(fl_var *x) {
+    fl_var *y[3];
+    return powers(x, y) ? weigh(y[0]) : NULL;
+}
+static fl_var *f_power_three(fl_var *x) {
+    fl_var *y[3];
+    return powers(x, y) ? weigh(y[1]) : NULL;
+}
+
+TEST(several_results_of_one_node) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    CHECK_GRADIENTS(f_powers, sample(FL_SHAPE(3), 3));
+    CHECK_GRADIENTS(f_power_two, sample(FL_SHAPE(3), 4));
+    CHECK_GRADIENTS(f_power_three, sample(FL_SHAPE(3), 5));
+    seen at = {0};
+    fl_var *x = PARAM(FL_SHAPE(2), 2, -3), *y[3], *g;
+    REQUIRE(powers(x, y));
+    CHECK(y[0]->requires_grad && y[1]->requires_grad && !y[2]->requires_grad);
+    fv_hook(y[1], tenfold, &at);
+    fl_var *loss = total(fv_add(fv_add(y[0], y[0]), y[1]));
+    CHECK_VALUES(fv_value(fl_grad(loss, y[0], false)), 0, 2, 2);
+    CHECK(fl_backward(loss, .retain_graph = true));
+    CHECK_VALUES(fv_grad(x), 0, 8 + 120, -12 + 270);
+    CHECK(fl_grads(FV_LIST(y[0], y[1]), FV_LIST(x), &g,
+                   .given = FV_LIST(fv_const(TENSOR(FL_SHAPE(2), 1, 0)), fv_const(TENSOR(FL_SHAPE(2), 0, 1)))));
+    CHECK_VALUES(g->value, 0, 4, 270);
+    CHECK(!fl_backward(loss));
+    CHECK_ERROR("the graph behind powers was freed");
+    REQUIRE(powers(x, y));
+    fl_assign(y[0]->value, fl_num(0));
+    CHECK(!fl_backward(total(y[1])));
+    CHECK_ERROR("the result of powers, f64 [2], was written in place after it was saved");
+    bool before = fl_no_grad(true);
+    CHECK(powers(x, y) && !y[0]->requires_grad && !y[1]->requires_grad);
+    fl_no_grad(before);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- watchers of passes ---- */
+
+typedef struct watched {
+    fv_watcher w;
+    int ready, ends;
+    fl_var *leaf[8];
+    double first[8]; /* of its gradient when it was ready; NAN: none */
+    char error[200];
+    bool fail, leave;
+} watched;
+
+static void note_ready(fv_watcher *w, fl_var *x) {
+    watched *to = w->user;
+    CHECK(!fl_grad_enabled());
+    to->first[to->ready] = fv_grad(x) ? element(fv_grad(x), 0) : NAN;
+    to->leaf[to->ready++] = x;
+    if (to->fail) fl_fail("note_ready: on purpose");
+    if (to->leave) fv_unwatch(w);
+}
+
+static void note_end(fv_watcher *w, const char *error) {
+    watched *to = w->user;
+    to->ends++;
+    snprintf(to->error, sizeof to->error, "%s", error ? error : "");
+}
+
+static watched *watch(watched *to) {
+    *to = (watched){.w = {note_ready, note_end, to, NULL}};
+    fv_watch(&to->w);
+    return to;
+}
+
+static void zero_back(fl_node *n, fl_var *dy) { (void)n, (void)dy; }
+
+/* Each leaf once, when nothing can add to it any more; the frozen one never, the one that no
+   gradient reaches too. */
+TEST(watchers_see_each_leaf_and_the_end) {
+    fl_scope s = fl_scope_begin();
+    watched one, two;
+    watch(&one), watch(&two);
+    fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *w = PARAM(FL_SHAPE(2), 3, 4), *out = PARAM(FL_SHAPE(2), 0, 0),
+           *frozen = PARAM(FL_SHAPE(2), 1, 1), *nowhere = PARAM(FL_SHAPE(2), 1, 1);
+    fl_var *cut = fv_record(fl_clone(nowhere->value), zero_back, FV_IN(nowhere), FV_NONE);
+    fl_var *y = total(fv_mul(fv_add(fv_mul(x, w), fv_add(x, frozen)), fv_add(w, cut)));
+    fv_hook(x, tenfold, &(seen){0});
+    frozen->requires_grad = false;
+    CHECK(fl_backward(y, .retain_graph = true));
+    CHECK_EQ_INT(one.ready, 3);
+    CHECK_EQ_INT(two.ready, 3);
+    CHECK_EQ_INT(one.ends, 1);
+    CHECK_STR(one.error, "");
+    for (int i = 0; i < 3; i++) {
+        fl_var *leaf = one.leaf[i];
+        CHECK(leaf == x || leaf == w || leaf == nowhere);
+        CHECK(leaf == nowhere ? isnan(one.first[i]) : one.first[i] == element(fv_grad(leaf), 0));
+        CHECK(leaf == two.leaf[i] && leaf != out);
+    }
+    CHECK(fv_grad(nowhere) == NULL);
+    CHECK(fl_grad(y, x, true) != NULL); /* not watched */
+    CHECK(one.ready == 3 && one.ends == 1);
+    one.leave = true; /* at the first leaf */
+    CHECK(fl_backward(y));
+    CHECK(one.ready == 4 && one.ends == 1 && two.ready == 6 && two.ends == 2);
+    fv_unwatch(&two.w);
+    fv_unwatch(&two.w);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(watchers_hear_of_errors) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    watched one;
+    watch(&one);
+    fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *w = PARAM(FL_SHAPE(2), 3, 4), *y = total(fv_mul(fv_exp(x), w));
+    one.fail = true;
+    CHECK(!fl_backward(y));
+    CHECK(one.ready == 1 && one.ends == 1);
+    CHECK_STR(one.error, "on purpose");
+    CHECK_ERROR("note_ready: on purpose");
+    one.fail = false;
+    CHECK(!fl_backward(y));
+    CHECK(one.ready == 1 && one.ends == 2);
+    CHECK_STR(one.error, "was freed by an earlier backward");
+    CHECK_ERROR("freed");
+    CHECK(!fl_backward(fv_mul(x, w)));
+    CHECK_STR(one.error, "reduce it to one element");
+    CHECK_EQ_INT(one.ends, 3);
+    CHECK_ERROR("reduce it");
+    CHECK(!fl_backward(fv_num(1))); /* no pass */
+    CHECK_EQ_INT(one.ends, 3);
+    CHECK_ERROR("does not depend");
+    fv_unwatch(&one.w);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
@@ -767,6 +1019,111 @@ TEST(forward_mode_of_a_cubic) {
     CHECK(fl_jvp(fv_const(fv_value(y)), x, v, false) == NULL);
     CHECK_NO_ERROR();
     CHECK(fl_backward(total(y))); /* the graph was kept */
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(gradients_of_lists) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    seen at = {0};
+    fl_var *x = PARAM(FL_SHAPE(2), 2, 3), *w = PARAM(FL_SHAPE(2), 5, 7), *alone = PARAM(FL_SHAPE(2), 1, 1);
+    fl_var *h = fv_mul(x, w), *y = total(fv_square(h)), *z = total(fv_mul(h, fv_exp(x)));
+    fl_var *g[5] = {alone, alone, alone, alone, alone};
+    fv_hook(w, look, &at);
+    CHECK(fl_grads(FV_LIST(y, z), FV_LIST(x, h, w, x), g, .retain_graph = true));
+    const double e2 = exp(2), e3 = exp(3);
+    CHECK_VALUES(g[0]->value, 1e-12, 5 * (20 + e2) + 10 * e2, 7 * (42 + e3) + 21 * e3);
+    CHECK_VALUES(g[1]->value, 1e-12, 20 + e2, 42 + e3); /* h, and x behind it */
+    CHECK_VALUES(g[2]->value, 1e-12, 2 * (20 + e2), 3 * (42 + e3));
+    CHECK_VALUES(g[3]->value, 0, element(g[0]->value, 0), element(g[0]->value, 1));
+    CHECK(!fv_grad(x) && !fv_grad(w) && !at.calls);
+    g[0] = alone;
+    CHECK(!fl_grads(FV_LIST(y), FV_LIST(x, alone), g, .retain_graph = true));
+    CHECK_ERROR("fl_grads: no output depends on input 1");
+    CHECK(g[0] == alone);
+    CHECK(fl_grads(FV_LIST(y, fv_num(3)), FV_LIST(x, alone, fv_num(2)), g, .allow_unused = true,
+                   .retain_graph = true));
+    CHECK(g[0] && !g[1] && !g[2]);
+    /* an output that is an input; given gradients, of a dtype of their own */
+    CHECK(fl_grads(FV_LIST(h, x), FV_LIST(x, h), g, .retain_graph = true,
+                   .given = FV_LIST(fv_const(fl_full(FL_SHAPE(2), 2, FL_F32)), fv_const(TENSOR(FL_SHAPE(2), 1, 3)))));
+    CHECK_VALUES(g[0]->value, 0, 11, 17);
+    CHECK_VALUES(g[1]->value, 0, 2, 2);
+    CHECK(fl_grads(FV_LIST(y), FV_LIST(h), g)); /* frees what it went through, not what is behind h */
+    CHECK(!fl_backward(y));
+    CHECK_ERROR("was freed");
+    CHECK(fl_backward(z));
+    CHECK_EQ_INT(at.calls, 1);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* A backward function that asks for gradients with respect to what the pass around it runs through:
+   neither disturbs the other. */
+static void asking_back(fl_node *n, fl_var *dy) {
+    fl_var *h = fv_saved(n, 0), *x = fv_saved(n, 1), *g[2];
+    const bool before = fl_no_grad(false);
+    fl_var *y = fv_mul(fv_square(h), x);
+    CHECK(fl_grads(FV_LIST(y), FV_LIST(h, x), g, .given = FV_LIST(dy), .create_graph = true));
+    fl_no_grad(before);
+    fv_add_grad(n, 0, fv_mul(dy, fv_mul(fv_num(2), fv_mul(h, x))));
+    fv_add_grad(n, 1, fv_mul(dy, fv_square(h)));
+}
+
+TEST(gradients_asked_for_within_a_pass) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = PARAM(FL_SHAPE(2), 2, 3), *h = fv_exp(x), *g[2], *want[2];
+    fl_tensor *value = fl_mul(fl_square(h->value), x->value);
+    fl_var *asked = fv_record(value, asking_back, FV_IN(h, x), FV_SAVE(h, x));
+    fl_var *plain = fv_mul(fv_square(h), x), *rest = fv_add(fv_sin(h), fv_mul(h, x));
+    CHECK(fl_grads(FV_LIST(total(fv_add(asked, rest))), FV_LIST(h, x), g, .create_graph = true));
+    CHECK(fl_grads(FV_LIST(total(fv_add(plain, rest))), FV_LIST(h, x), want, .retain_graph = true));
+    for (int i = 0; i < 2; i++)
+        CHECK_VALUES(g[i]->value, 1e-9, element(want[i]->value, 0), element(want[i]->value, 1));
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* f = x^2 w, g = sin w: directions of both at once, by the rules by hand; then Hessian-vector products of
+   a net by both ways. */
+TEST(forward_mode_of_lists) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_var *x = PARAM(FL_SHAPE(2), 2, -3), *w = PARAM(FL_SHAPE(2), 5, 1), *jv[3];
+    fl_var *v = fv_const(TENSOR(FL_SHAPE(2), 1, 10)), *u = fv_const(TENSOR(FL_SHAPE(2), 3, 4));
+    fl_var *f = fv_mul(fv_square(x), w), *g = fv_sin(w), *none = fv_exp(PARAM(FL_SHAPE(2), 0, 0));
+    CHECK(fl_jvps(FV_LIST(f, none, g), FV_LIST(x, w), FV_LIST(v, u), jv, false));
+    CHECK_VALUES(jv[0]->value, 1e-12, 20 + 12, -60 + 36);
+    CHECK(jv[1] == NULL);
+    CHECK_VALUES(jv[2]->value, 1e-12, 3 * cos(5), 4 * cos(1));
+    CHECK(fl_jvps(FV_LIST(f), FV_LIST(x, w), FV_LIST(NULL, u), jv, false));
+    CHECK_VALUES(jv[0]->value, 1e-12, 12, 36);
+    CHECK(fl_jvps(FV_LIST(f), FV_LIST(x), FV_LIST(NULL), jv, false) && !jv[0]);
+    CHECK_NO_ERROR();
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(hessian_vector_products_of_a_net) {
+    fl_scope s = fl_scope_begin();
+    enum { N = 6 };
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(3, 4, .dtype = FL_F64), fl_nn_tanh(),
+                                         fl_nn_linear(4, 4, .dtype = FL_F64), fl_nn_sigmoid(),
+                                         fl_nn_linear(4, 2, .dtype = FL_F64));
+    const fv_list p = fl_nn_parameters(net);
+    REQUIRE(p.n == N);
+    fl_var *g[N], *v[N], *twice[N], *mixed[N];
+    for (int i = 0; i < N; i++) v[i] = fv_const(sample(fl_shape_of(p.v[i]->value), 50 + (uint64_t)i));
+    fl_var *y = fl_nn_forward(net, fv_const(sample(FL_SHAPE(5, 3), 9))), *loss = total(fv_square(y));
+    CHECK(fl_grads(FV_LIST(loss), p, g, .create_graph = true));
+    CHECK(fl_grads(fv_list_of(N, g), p, twice, .given = fv_list_of(N, v), .retain_graph = true));
+    CHECK(fl_jvps(fv_list_of(N, g), p, fv_list_of(N, v), mixed, false));
+    for (int i = 0; i < N; i++)
+        for (int64_t k = 0; k < fl_numel(twice[i]->value); k++)
+            CHECK_NEAR(element(twice[i]->value, k), element(mixed[i]->value, k), 1e-12);
+    CHECK(fabs(element(twice[0]->value, 0)) > 1e-6);
+    fl_nn_free(net);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }

@@ -1013,6 +1013,17 @@ static void rows_of_variables(void) {
     NO(fv_set_grad, (o.v23, o.v34), "f32 [3, 4]", "f32 [2, 3]");
     NO(fv_set_grad, (o.v23, fv_const(o.d23)), "f64 [2, 3]", "f32 [2, 3]");
     FINE(fv_hook, (fv_hook(NULL, NULL, NULL), true));
+    FINE(fv_unhook, (fv_unhook(NULL, 1), fv_unhook(o.v23, 1), true));
+    FINE(fv_list_of, fv_list_of(0, NULL).n == 0);
+    ROW(RAISES, "fv_watch", (fv_watch(NULL), true), NULLS);
+    FINE(fv_unwatch, (fv_unwatch(NULL), true));
+    fl_tensor *nine[9] = {o.f23};
+    fl_var *results[9];
+    const fv_record_opts several = {.name = "mine", .back = dead_back, .in = FV_IN(o.v23)};
+    NO(fv_record_several, (9, nine, results, &several), "mine has 9 results, at most 8");
+    NO(fv_record_several, (0, nine, results, &several), "0 results");
+    FINE(fv_grad_of, true); /* in asking_back */
+    FINE(fv_add_grad_part, true);
     FINE(fv_record, !fv_record(NULL, dead_back, FV_IN(o.v23), FV_NONE));
     NO(fv_record, (o.f23, NULL, FV_IN(o.v23), FV_NONE), "no backward function");
     NO_AS(fv_record_args, "fv_record: mine",
@@ -1041,6 +1052,22 @@ static void rows_of_backward(void) {
     NO(fl_grad, (NULL, o.v23, false), NULLS);
     NO(fl_grad, (o.v23, NULL, false), NULLS);
     NO(fl_grad, (dependent(), o.v23, false), "[2, 3]");
+    const bool running = row.mode != LIST;
+    fl_var *g[2], *y = running ? dependent() : NULL, *sum = running ? fv_sum(y, FL_ALL_AXES) : NULL;
+    fl_var *other = fv_param(o.f23);
+    const fv_list none = FV_NONE, ys = {1, &y}, sums = {1, &sum}, others = {1, &other};
+    NO(fl_grads_opt, (none, others, g, (fl_grads_opts){0}), "list of outputs is empty");
+    NO(fl_grads_opt, (sums, none, g, (fl_grads_opts){0}), "list of inputs is empty");
+    NO(fl_grads_opt, (sums, FV_LIST(other, NULL), g, (fl_grads_opts){0}), "input 1 is NULL");
+    NO(fl_grads_opt, (sums, others, NULL, (fl_grads_opts){0}), "array of gradients is NULL");
+    NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){0}), "the root is f32 [2, 3]", ".given");
+    NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){.given = FV_LIST(o.v34)}), ".given is f32 [3, 4]");
+    NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){.given = FV_LIST(y, y)}), "2 gradients for 1 outputs");
+    NO(fl_grads_opt, (sums, others, g, (fl_grads_opts){0}), "depends on input 0", "allow_unused");
+    NO(fl_jvps, (none, others, others, g, false), "list of results is empty");
+    NO(fl_jvps, (ys, none, others, g, false), "list of variables is empty");
+    NO(fl_jvps, (ys, others, none, g, false), "0 directions for 1 variables");
+    NO(fl_jvps, (ys, others, FV_LIST(o.v34), g, false), "[3, 4]", "[2, 3]");
     NO(fl_jvp, (NULL, o.v23, o.v23, false), NULLS);
     NO(fl_jvp, (o.v23, NULL, o.v23, false), NULLS);
     NO(fl_jvp, (o.v23, o.v23, NULL, false), NULLS);

@@ -95,7 +95,7 @@ FL_PRIVATE void fl__register_factor(void);
 #define FL_TEXT "factor.h"
 #include "expand.h"
 
-/* ---- registration: qr, svd and eigh have gradients of all their results together, see fv__split ---- */
+/* ---- registration: qr, svd and eigh have gradients of all their results together, see fv__factors ---- */
 
 FL_DATA_DEFINED fl_op fl_op_lu_factor, fl_op_solve, fl_op_solve_triangular, fl_op_cholesky, fl_op_qr,
     fl_op_svd, fl_op_eigh;
@@ -404,49 +404,20 @@ fl_var *fv_cholesky(fl_var *x) {
 }
 #endif
 
-/* >>several results: a node has one output, so theirs is all of them, each matrix as a row, end to
-   end. */
+/* >>several results of one node */
 
 #ifdef FL_ON_VARS
-typedef struct fv__parts {
-    int n;
-    fl_shape shape[3];
-} fv__parts;
-
-/* Elements of part i of one batch item */
-static int64_t fv__part_size(const fv__parts *p, int i, int batch_dims) {
-    int64_t n = 1;
-    for (int d = batch_dims; d < p->shape[i].ndim; d++) n *= p->shape[i].dim[d];
-    return n;
+/* Variables of the n <= 3 results t of a factorisation of x, which all are saved. */
+static bool fv__factors(const char *name, fl_var *x, fl_back_fn back, int n, fl_tensor **t, fl_var **y) {
+    fl_var *const saved[] = {FV_OUT_OF(0), FV_OUT_OF(1), FV_OUT_OF(2)};
+    return fv_record_several(n, t, y, &(fv_record_opts){.name = name, .back = back, .in = FV_IN(x),
+                                                       .saved = fv_list_of(n, saved)});
 }
 
-static fl_var *fv__part(fl_var *all, const fv__parts *p, int i) {
-    int64_t at = 0;
-    if (!all) return NULL;
-    int batch_dims = all->value->ndim - 1;
-    for (int k = 0; k < i; k++) at += fv__part_size(p, k, batch_dims);
-    int64_t end = at + fv__part_size(p, i, batch_dims);
-    return fv_reshape(fv_slice(all, -1, at, end, 1), p->shape[i]);
-}
-
-/* Variables of the results t of a factorisation of x, from one node. */
-static bool fv__split(const char *name, fl_var *x, fl_back_fn back, int n, fl_tensor **t,
-                      fl_var **y) {
-    fv__parts p = {.n = n};
-    fl_tensor *row[3];
-    bool recorded = x->requires_grad && fl_grad_enabled(), ok = true;
-    for (int i = 0; i < n; i++) p.shape[i] = fl_shape_of(t[i]);
-    for (int i = 0; i < n; i++) {
-        fl_shape flat = fl__batch_of(x->value, 1, 0, 0);
-        flat.dim[flat.ndim - 1] = fv__part_size(&p, i, flat.ndim - 1);
-        ok = ok && (recorded ? (row[i] = fl_reshape(t[i], flat)) != NULL
-                             : (y[i] = fv_const(t[i])) != NULL);
-    }
-    if (!ok || !recorded) return ok;
-    fl_var *all = fv_record_args(name, fl_concat(row, n, -1), back, FV_IN(x), FV_SAVE(FV_OUT), &p,
-                                 sizeof p);
-    for (int i = 0; i < n; i++) ok = ok && (y[i] = fv__part(all, &p, i)) != NULL;
-    return ok;
+/* The gradient of result k, whose variable is y */
+static fl_var *fv__factor_grad(fl_node *n, int k, fl_var *y) {
+    fl_var *dy = fv_grad_of(n, k);
+    return dy || !y ? dy : fv_const(fl_full_like(y->value, 0));
 }
 
 /* x - p p^T x: what of x lies outside the columns of p */
@@ -487,9 +458,9 @@ fl_tensor *fl_qr(fl_tensor *x, fl_tensor **r) {
 #ifdef FL_ON_VARS
 /* dx = (dq + q mirrored(r dr^T - dq^T q)) r^-T */
 static void fv__qr_back(fl_node *n, fl_var *dy) {
-    const fv__parts *p = fv_args(n);
-    fl_var *q = fv__part(fv_saved(n, 0), p, 0), *r = fv__part(fv_saved(n, 0), p, 1);
-    fl_var *dq = fv__part(dy, p, 0), *dr = fv__part(dy, p, 1);
+    (void)dy;
+    fl_var *q = fv_saved(n, 0), *r = fv_saved(n, 1);
+    fl_var *dq = fv__factor_grad(n, 0, q), *dr = fv__factor_grad(n, 1, r);
     fl_var *m = SUB(fv_matmul(r, fv__transposed(dr)), fv_matmul(fv__transposed(dq), q));
     fv_add_grad(n, 0, fv__right_solve(ADD(dq, fv_matmul(q, fv__mirrored(m))), r));
 }
@@ -504,7 +475,7 @@ fl_var *fv_qr(fl_var *x, fl_var **r) {
     fl_scope s = fl_scope_begin();
     fl_var *square = fv_slice(x, -1, 0, m, 1), *rest = n > m ? fv_slice(x, -1, m, n, 1) : NULL;
     bool ok = square && (t[0] = fl_qr(fv_value(square), &t[1])) != NULL &&
-              fv__split("qr", square, fv__qr_back, 2, t, y);
+              fv__factors("qr", square, fv__qr_back, 2, t, y);
     if (ok && rest) { /* r = q^T x */
         fl_var *both[] = {y[1], fv_matmul(fv__transposed(y[0]), rest)};
         ok = (y[1] = fv_concat(both, 2, -1)) != NULL;
@@ -548,17 +519,18 @@ fl_tensor *fl_svdvals(fl_tensor *x) {
 /* x's tangent in the bases u and v: with w(a) = (a - a^T) / (s_j^2 - s_i^2),
    dx = u (w(u^T du) s + s w(v^T dv) + ds) v^T, and what of du and dv lies outside u and v. */
 static void fv__svd_back(fl_node *n, fl_var *dy) {
-    const fv__parts *p = fv_args(n);
-    fl_var *all = fv_saved(n, 0), *u = fv__part(all, p, 0), *s = fv__part(all, p, 1);
-    fl_var *vt = fv__part(all, p, 2), *v = fv__transposed(vt), *du = fv__part(dy, p, 0);
-    fl_var *ds = fv__part(dy, p, 1), *dv = fv__transposed(fv__part(dy, p, 2));
+    (void)dy;
+    fl_var *u = fv_saved(n, 0), *s = fv_saved(n, 1), *vt = fv_saved(n, 2), *v = fv__transposed(vt);
+    fl_var *du = fv__factor_grad(n, 0, u), *ds = fv__factor_grad(n, 1, s);
+    fl_var *dv = fv__transposed(fv__factor_grad(n, 2, vt));
     fl_var *gaps = fv__gaps(MUL(s, s)), *row = fv_unsqueeze(s, -2), *column = fv_unsqueeze(s, -1);
     fl_var *a = fv_matmul(fv__transposed(u), du), *b = fv_matmul(fv__transposed(v), dv);
     a = MUL(MUL(SUB(a, fv__transposed(a)), gaps), row);
     b = MUL(MUL(SUB(b, fv__transposed(b)), gaps), column);
     fl_var *dx = fv_matmul(fv_matmul(u, ADD(ADD(a, b), fv__spread(ds))), vt);
     fl_var *safe = SELECT(EQ(row, CONST(0)), CONST(1), row);
-    fl_shape x = fv_in_shape(n, 0), k = p->shape[1];
+    if (!dx) return;
+    fl_shape x = fv_in_shape(n, 0), k = fl_shape_of(s->value);
     if (x.dim[x.ndim - 2] > k.dim[k.ndim - 1])
         dx = ADD(dx, fv_matmul(fv__outside(DIV(du, safe), u), vt));
     if (x.dim[x.ndim - 1] > k.dim[k.ndim - 1])
@@ -571,7 +543,7 @@ fl_var *fv_svd(fl_var *x, fl_var **s, fl_var **vt) {
     fl_var *y[3];
     if (fl_absent("fv_svd", x) || fl_absent("fv_svd", s) || fl_absent("fv_svd", vt)) return NULL;
     fl_scope scope = fl_scope_begin();
-    bool ok = fl__svd("fl_svd", x->value, true, t) && fv__split("svd", x, fv__svd_back, 3, t, y);
+    bool ok = fl__svd("fl_svd", x->value, true, t) && fv__factors("svd", x, fv__svd_back, 3, t, y);
     if (ok) *s = fl_promote(&scope, y[1]);
     if (ok) *vt = fl_promote(&scope, y[2]);
     return fv_scope_return(&scope, ok ? y[0] : NULL);
@@ -603,9 +575,9 @@ fl_tensor *fl_eigh(fl_tensor *x, fl_tensor **v) {
 #ifdef FL_ON_VARS
 /* dx = v (v^T dv / (w_j - w_i) + dw) v^T */
 static void fv__eigh_back(fl_node *n, fl_var *dy) {
-    const fv__parts *p = fv_args(n);
-    fl_var *w = fv__part(fv_saved(n, 0), p, 0), *v = fv__part(fv_saved(n, 0), p, 1);
-    fl_var *dw = fv__part(dy, p, 0), *dv = fv__part(dy, p, 1);
+    (void)dy;
+    fl_var *w = fv_saved(n, 0), *v = fv_saved(n, 1);
+    fl_var *dw = fv__factor_grad(n, 0, w), *dv = fv__factor_grad(n, 1, v);
     fl_var *inner = ADD(MUL(fv_matmul(fv__transposed(v), dv), fv__gaps(w)), fv__spread(dw));
     fv_add_grad(n, 0, fv_matmul(v, fv_matmul(inner, fv__transposed(v))));
 }
@@ -616,7 +588,7 @@ fl_var *fv_eigh(fl_var *x, fl_var **v) {
     if (fl_absent("fv_eigh", x)) return NULL;
     if (!v && (!x->requires_grad || !fl_grad_enabled())) return fv_const(fl_eigh(x->value, NULL));
     fl_scope s = fl_scope_begin();
-    bool ok = (t[0] = fl_eigh(x->value, &t[1])) && fv__split("eigh", x, fv__eigh_back, 2, t, y);
+    bool ok = (t[0] = fl_eigh(x->value, &t[1])) && fv__factors("eigh", x, fv__eigh_back, 2, t, y);
     if (ok && v) *v = fl_promote(&s, y[1]);
     return fv_scope_return(&s, ok ? y[0] : NULL);
 }

@@ -37,6 +37,10 @@ FL_API int fv_chunk(fl_var *x, int axis, int n, fl_var **out);
 /* Parts of n sizes, which add up to the axis: returns n, or 0. Views. */
 FL_API int fl_split_with_sizes(fl_tensor *x, int axis, const int64_t *sizes, int n, fl_tensor **out);
 FL_API int fv_split_with_sizes(fl_var *x, int axis, const int64_t *sizes, int n, fl_var **out);
+/* Every element along axis as fl_select gives it; out has room for max. Returns their number; 0 for an
+   empty axis, and after an error. Views. */
+FL_API int fl_unbind(fl_tensor *x, int axis, fl_tensor **out, int max);
+FL_API int fv_unbind(fl_var *x, int axis, fl_var **out, int max);
 /* x reps.dim[i] times along axis i; missing numbers are 1, missing axes go before. repeat wants a
    number for each axis; repeat_interleave repeats each element by itself. */
 FL_API fl_tensor *fl_tile(fl_tensor *x, fl_shape reps);
@@ -250,6 +254,19 @@ int FL_W(chunk)(FL_T *x, int axis, int n, FL_T **out) {
     }
     int64_t length = FL_VALUE(x)->shape[axis];
     return FL_W(split)(x, axis, length ? (length - 1) / n + 1 : 0, out, n);
+}
+
+int FL_W(unbind)(FL_T *x, int axis, FL_T **out, int max) {
+    if (FL_ABSENT("unbind", x) || FL_ABSENT("unbind", out)) return 0;
+    if ((axis = fl_axis_of("fl_unbind", FL_VALUE(x), axis)) < 0) return 0;
+    int64_t n = FL_VALUE(x)->ndim ? FL_VALUE(x)->shape[axis] : -1;
+    if (n < 0 || n > max) {
+        fl_bad("fl_unbind: axis %d of shape %s, room for %d", axis, FL_SHAPE_TEXT(FL_VALUE(x)), max);
+        return 0;
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (!(out[i] = FL_W(select)(x, axis, i))) return 0;
+    return (int)n;
 }
 
 /* >>repetition */

@@ -376,7 +376,13 @@ static fl_var *fv__slice_grad(fl_var *dy, fl_shape shape, fv__range r) {
                           FV_IN(dy), FV_NONE, &r, sizeof r);
 }
 
+static fl_tensor *fv__slice_part(fl_node *n, fl_tensor *whole) {
+    const fv__range *r = fv_args(n);
+    return fl_slice(whole, r->axis, r->start, r->stop, r->step);
+}
+
 static void fv__slice_back(fl_node *n, fl_var *dy) {
+    if (fv_add_grad_part(n, 0, dy, fv__slice_part)) return;
     fv_add_grad(n, 0, fv__slice_grad(dy, fv_in_shape(n, 0), *(const fv__range *)fv_args(n)));
 }
 
@@ -386,8 +392,14 @@ FL_API fl_var *fv_slice(fl_var *x, int axis, int64_t start, int64_t stop, int64_
                           FV_IN(x), FV_NONE, &r, sizeof r);
 }
 
+static fl_tensor *fv__select_part(fl_node *n, fl_tensor *whole) {
+    const fv__range *r = fv_args(n);
+    return fl_select(whole, r->axis, r->start);
+}
+
 static void fv__select_back(fl_node *n, fl_var *dy) {
     fv__range r = *(const fv__range *)fv_args(n);
+    if (fv_add_grad_part(n, 0, dy, fv__select_part)) return;
     fv_add_grad(n, 0, fv__slice_grad(fv_unsqueeze(dy, r.axis), fv_in_shape(n, 0), r));
 }
 
