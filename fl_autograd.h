@@ -32,6 +32,8 @@
                  fv_keep what you store. A kept variable keeps its graph: store fv_detach(h).
      Saved       A node saves only what its backward reads, and releases it when backward passes
                  (unless retained).
+     Order       C leaves open in which order the arguments of a call are computed: f(D(a), D(b)) may
+                 run D(b) first. Name the results where running statistics or generators are concerned.
      Versions    Every in-place write bumps the version of the storage. Backward fails, naming op
                  and tensor, when a saved value was written after it was saved. There are no
                  in-place fv_ ops; write a variable's tensor in no-grad regions. */
@@ -295,14 +297,16 @@ enum { FV__LARGEST_INPUT = sizeof(void *) + sizeof(fv__saved) + FL_MAX_DIMS * si
 _Static_assert(sizeof(fl_node) + FV_MAX * FV__LARGEST_INPUT <= FV__NODE_MAX,
                "a node is an object");
 
-/* The hooks of a variable and of its twin. */
+typedef struct fv__hook {
+    fv_hook_fn fn;
+    void *user;
+    int number;
+} fv__hook;
+
+/* Of a variable and of its twin. */
 struct fv_hooks {
     fl_obj obj;
-    struct fv__hook {
-        fv_hook_fn fn;
-        void *user;
-        int number;
-    } *at; /* by rising numbers */
+    fv__hook *at; /* by rising numbers */
     int64_t n, cap;
     int last; /* number */
 };
@@ -476,7 +480,7 @@ FL_API int fv_hook(fl_var *x, fv_hook_fn fn, void *user) {
     bool ok = h && (h->n < h->cap || fl_heap_grow(&h->at, &h->cap, h->n + 1, sizeof *h->at));
     if (ok && x->node && !x->node->spent) ok = fv__follow(x->node, x);
     if (!ok) return fl_raise(), 0;
-    h->at[h->n++] = (struct fv__hook){fn, user, ++h->last};
+    h->at[h->n++] = (fv__hook){fn, user, ++h->last};
     return h->last;
 }
 
@@ -492,7 +496,7 @@ FL_API void fv_unhook(fl_var *x, int hook) {
 static void fv__call_hooks(fl_var *x) {
     fv_hooks *h = fv_keep(x)->hooks_;
     for (int64_t i = 0; h && i < h->n;) {
-        const struct fv__hook now = h->at[i];
+        const fv__hook now = h->at[i];
         now.fn(x, now.user);
         for (i = 0; i < h->n && h->at[i].number <= now.number;) i++;
     }
@@ -1060,6 +1064,11 @@ FL_API bool fv_add_grad_part(fl_node *n, int i, fl_var *g, fv_part_fn part) {
 
 /* ---- backward ---- */
 
+typedef struct fv__outer {
+    fl_node *node;
+    fl_var *grad;
+} fv__outer;
+
 /* One pass. Nodes are put in order first (Kahn's algorithm, no recursion), then visited. */
 typedef struct fv__pass fv__pass;
 struct fv__pass {
@@ -1071,10 +1080,7 @@ struct fv__pass {
     /* Of fl_grads: only what leads to a target, one of these, is visited, and gradients stay there. */
     fv_list targets;
     bool retain, create_graph;
-    struct fv__outer {
-        fl_node *node;
-        fl_var *grad;
-    } *outer; /* what a pass around this one has brought to nodes of both, until this one is over */
+    fv__outer *outer; /* what a pass around this one has brought to nodes of both, until this one is over */
     int64_t n_outer, outer_cap;
     fv__pass *around;
 };
@@ -1156,7 +1162,7 @@ static bool fv__put_aside(fv__pass *p, fl_node *n) {
     if (p->n_outer == p->outer_cap &&
         !fl_heap_grow(&p->outer, &p->outer_cap, p->n_outer + 1, sizeof *p->outer))
         return false;
-    p->outer[p->n_outer++] = (struct fv__outer){n, n->grad};
+    p->outer[p->n_outer++] = (fv__outer){n, n->grad};
     n->grad = NULL;
     return true;
 }

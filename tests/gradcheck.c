@@ -7,7 +7,9 @@
    differences in each input element; the passes run twice and must give the same bits; the fused
    gradients must agree with the recorded compositions, and f32 loosely with f64. Second order: the
    full Hessian of a random weighting of the outputs, by backward through a recorded backward,
-   against differences of the first gradient. Forward: J v of fl_jvp against the Jacobian. Inputs lie in
+   against differences of the first gradient. Forward: J v of fl_jvp against the Jacobian. Mixed:
+   forward over reverse, the Hessian's product with a direction of all inputs together, against that
+   Hessian. Every fv_ function of fl/ops has cases, or a reason to have none. Inputs lie in
    several layouts and are expanded, 0-d, of size 1 and empty too. Ops run in forked processes. The last
    line is "N passed, N failed". */
 #ifndef _GNU_SOURCE
@@ -16,13 +18,15 @@
 #include "../fl_nn.h"
 #include "arrays.h"
 #include "backends.h"
+#include <ctype.h>
+#include <glob.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { MAX_IN = 3, MAX_OPS = 512 };
-enum { FIRST, SECOND, FORWARD, ORDERS };
+enum { FIRST, SECOND, FORWARD, MIXED, ORDERS };
 
 /* A function of up to three variables, and what its case needs to know. */
 typedef struct grad_case grad_case;
@@ -305,11 +309,46 @@ static bool hessian_of(const grad_case *c, const array *x, const array *w,
     return ok && !fl_error();
 }
 
-static bool second_order(const grad_case *c, const array *x, const array *w) {
-    double *hessian[MAX_IN][MAX_IN];
-    for (int i = 0; i < c->n_in; i++)
-        for (int j = 0; j < c->n_in; j++)
-            hessian[i][j] = take((size_t)(x[i].n * x[j].n) * sizeof(double) + 8);
+/* Forward over reverse: the derivative of all first gradients in a direction of all inputs. */
+static bool mixed_order(const grad_case *c, const array *x, const array *w,
+                        double *hessian[MAX_IN][MAX_IN]) {
+    fl_scope s = fl_scope_begin();
+    fl_var *leaf[MAX_IN], *seen[MAX_IN], *g[MAX_IN] = {0}, *v[MAX_IN], *hv[MAX_IN] = {0}, *some[MAX_IN];
+    array along[MAX_IN];
+    int n = 0, at[MAX_IN];
+    fl_var *out = make_leaves(c, x, FL_F64, leaf, seen) ? c->fn(seen, c) : NULL;
+    fl_var *root = out ? fv_sum(fv_mul(out, fv_const(dense_tensor(w))), FL_ALL_AXES) : NULL;
+    const fv_list leaves = fv_list_of(c->n_in, leaf);
+    bool ok = root && fl_grads(FV_LIST(root), leaves, g, .create_graph = true, .allow_unused = true);
+    for (int i = 0; ok && i < c->n_in; i++) {
+        along[i] = new_array(x[i].shape, FL_F64);
+        for (int64_t k = 0; k < x[i].n; k++) along[i].f[k] = random_in(-1, 1);
+        v[i] = fv_const(dense_tensor(&along[i]));
+        if (g[i]) some[n] = g[i], at[n++] = i;
+    }
+    if (ok && n) ok = fl_jvps(fv_list_of(n, some), leaves, fv_list_of(c->n_in, v), hv, false);
+    for (int m = 0; ok && m < n; m++) {
+        array got = new_array(x[at[m]].shape, FL_F64);
+        if (hv[m]) ok = read_tensor(fv_value(hv[m]), &got);
+        for (int64_t r = 0; ok && r < got.n; r++) {
+            double want = 0, size = 0;
+            for (int j = 0; j < c->n_in; j++)
+                for (int64_t k = 0; k < x[j].n; k++) {
+                    const double h = hessian[at[m]][j][r * x[j].n + k];
+                    want += h * along[j].f[k];
+                    size += fabs(h);
+                }
+            if (!near_to(got.f[r], want, (c->step > 0 ? 1e-5 : 1e-9) * (1 + size)))
+                ok = say("(H v)[%lld] of in%d is %.12g, by the Hessian %.12g", (long long)r, at[m],
+                         got.f[r], want);
+        }
+    }
+    fl_scope_end(&s);
+    return ok && !fl_error();
+}
+
+static bool second_order(const grad_case *c, const array *x, const array *w,
+                         double *hessian[MAX_IN][MAX_IN]) {
     if (!hessian_of(c, x, w, hessian)) return say("double backward failed");
     for (int j = 0; j < c->n_in; j++)
         for (int64_t k = 0; k < x[j].n; k++) {
@@ -364,8 +403,13 @@ static void run_case(const char *op, grad_case c) {
             for (int i = 0; i < c.n_in; i++)
                 jacobian[i] = take((size_t)(y.n * x[i].n) * sizeof(double) + 8);
             count(FIRST, first_order(&c, x, &y, &w, jacobian));
-            count(SECOND, second_order(&c, x, &w));
+            double *hessian[MAX_IN][MAX_IN];
+            for (int i = 0; i < c.n_in; i++)
+                for (int j = 0; j < c.n_in; j++)
+                    hessian[i][j] = take((size_t)(x[i].n * x[j].n) * sizeof(double) + 8);
+            count(SECOND, second_order(&c, x, &w, hessian));
             count(FORWARD, forward_mode(&c, x, y.n, jacobian));
+            count(MIXED, mixed_order(&c, x, &w, hessian));
         } else say("%s", fl_error() ? fl_error() : "cannot be evaluated");
         fl_error_clear();
         fl_scope_end(&s);
@@ -1180,6 +1224,77 @@ static void check_tables(void) {
     }
 }
 
+/* Functions of fl/ops/ without cases of their own, and why. */
+static const struct {
+    const char *name, *why;
+} without_cases[] = {
+    {"fv_isfinite", "a condition"},
+    {"fv_isinf", "a condition"},
+    {"fv_isposinf", "a condition"},
+    {"fv_isneginf", "a condition"},
+    {"fv_signbit", "a condition"},
+    {"fv_shift_left", "of integers"},
+    {"fv_shift_right", "of integers"},
+    {"fv_linear_act_of", "a look-up"},
+    {"fv_record_formula", "records an op of the tables, which has its own"},
+    {"fv_conv2d_run", "the record under fv_conv, of which it takes the arguments"},
+    {"fv_conv2d_grad_input", "the backward of fv_conv2d_run: the second order of conv2d"},
+    {"fv_avg_pool2d_run", "the record under fv_avg_pool"},
+};
+
+static bool reads(const char *path, char *text, size_t size) {
+    FILE *f = fopen(path, "r");
+    const size_t n = f ? fread(text, 1, size - 1, f) : 0;
+    text[n] = 0;
+    if (f) fclose(f);
+    return n > 0;
+}
+
+/* Is name, or name( of name_opt, a word of the text? */
+static bool has_word(const char *text, const char *name, size_t n) {
+    for (const char *p = text; (p = strstr(p, name)); p += n)
+        if (!isalnum((unsigned char)p[n]) && p[n] != '_') return true;
+    return false;
+}
+
+static bool named_in(glob_t *files, char *name) {
+    static char text[400000];
+    const size_t n = strlen(name);
+    bool found = false;
+    for (size_t i = 0; !found && i < files->gl_pathc; i++)
+        found = reads(files->gl_pathv[i], text, sizeof text) && has_word(text, name, n);
+    if (!found && n > 4 && !strcmp(name + n - 4, "_opt")) {
+        name[n - 4] = 0;
+        return named_in(files, name);
+    }
+    return found;
+}
+
+/* Every function on variables of fl/ops/ is called by a case, as the texts of both say. */
+static void check_functions(void) {
+    static char text[400000];
+    char note[200], name[100];
+    glob_t ops, cases;
+    int functions = 0;
+    if (glob("fl/ops/*.h", 0, NULL, &ops)) return; /* not in the root */
+    if (glob("tests/gradcheck*.[ch]", 0, NULL, &cases)) return;
+    for (size_t i = 0; i < ops.gl_pathc; i++) {
+        if (!reads(ops.gl_pathv[i], text, sizeof text)) continue;
+        for (char *p = text; (p = strstr(p, "\nFL_API fl_var *fv_")); functions++) {
+            p += strlen("\nFL_API fl_var *");
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(p, "("), p);
+            bool excused = false;
+            for (size_t k = 0; k < sizeof without_cases / sizeof *without_cases; k++)
+                excused |= !strcmp(without_cases[k].name, name);
+            snprintf(note, sizeof note, "%s has cases", name);
+            check(excused || named_in(&cases, name), note);
+        }
+    }
+    check(functions > 200, "the prototypes are found");
+    globfree(&ops);
+    globfree(&cases);
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "cpu";
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -1194,8 +1309,9 @@ int main(int argc, char **argv) {
     for (int i = 0; i < n_groups; i++)
         if (wanted(groups[i].name, argc, argv)) run_forked(&groups[i]), ran++;
     if (argc <= 2) check_tables();
-    printf("\n%-16s %14s %14s %14s   cases passed / run\n", "op", "first order", "second order",
-           "forward mode");
+    if (argc <= 2) check_functions();
+    printf("\n%-16s %14s %14s %14s %14s   cases passed / run\n", "op", "first order", "second order",
+           "forward mode", "mixed");
     for (int i = 0; i < shared->n_ops; i++) {
         const op_counts *o = &shared->ops[i];
         printf("%-16s", o->name);

@@ -53,6 +53,11 @@ static fl_var *sized_parts(fl_var *x) {
     return n == 3 ? fv_mul(part[0], part[2]) : NULL;
 }
 
+static fl_var *rows_crossed(fl_var *x) {
+    fl_var *row[3];
+    return fv_unbind(x, 1, row, 3) == 3 ? fv_mul(fv_add(row[0], row[2]), row[0]) : NULL;
+}
+
 static fl_var *chunks_reversed(fl_var *x) {
     fl_var *part[4];
     int n = fv_chunk(x, 1, 4, part);
@@ -84,6 +89,7 @@ static const struct {
     {"split", parts_joined, {2, {1, 4}}},
     {"split_with_sizes", sized_parts, {2, {2, 4}}},
     {"chunk", chunks_reversed, {2, {2, 4}}},
+    {"unbind", rows_crossed, {2, {2, 3}}},
     {"tile", tiled, {2, {2, 2}}},
     {"repeat", repeated, {2, {2, 3}}},
     {"repeat_interleave", interleaved, {2, {2, 3}}},

@@ -184,6 +184,28 @@ static fl_var *net_ctc(fl_var **x) {
     return fv_ctc_loss(each, target, steps, lengths, .reduction = FL_NONE);
 }
 
+/* The other elementary recurrent layers, two steps or both kinds of weights without biases. */
+static fl_var *net_rnn(fl_var **x) {
+    fl_var *w[] = {x[1], fv_mul(x[1], fv_num(0.25)), NULL, NULL}, *h;
+    fl_var *state = fv_mul(fv_slice(fv_unsqueeze(x[0], 0), 1, 0, 1, 1), fv_num(0.5));
+    fl_var *y = fv_rnn_tanh(fv_unsqueeze(x[0], 1), state, w, 1, false, &h);
+    return y ? fv_concat((fl_var *[]){y, h, fv_rnn_relu(fv_unsqueeze(x[0], 1), state, w, 1, false, &h)}, 3, 0)
+             : NULL;
+}
+static fl_var *net_rnn_relu_cell(fl_var **x) {
+    fl_var *w[] = {x[1], fv_mul(x[1], fv_num(0.25)), NULL, NULL};
+    return fv_rnn_relu_cell(x[0], x[0], w);
+}
+static fl_var *net_glu(fl_var **x) { return fv_glu(x[0], 1); }
+static fl_var *net_prelu_channels(fl_var **x) { return fv_prelu_channels(fv_sub(x[0], fv_num(1.26)), x[1]); }
+static fl_var *net_lerp(fl_var **x) { return fv_lerp(x[0], x[1], fv_mul(x[0], x[1])); }
+static fl_var *net_addcmul(fl_var **x) { return fv_addcmul(x[0], x[0], x[1], 1.5); }
+static fl_var *net_addcdiv(fl_var **x) { return fv_addcdiv(x[1], x[1], x[0], 1.5); }
+static fl_var *net_nll(fl_var **x) {
+    fl_tensor *target = fl_from_host((int64_t[]){1, 3, 0}, FL_SHAPE(3), FL_I64);
+    return fv_nll_loss(fv_log(x[0]), target, .reduction = FL_NONE);
+}
+
 /* y: its shape is [4] (VECTOR), [4, 4] (SQUARE), x's [3, 4] (ALIKE), or there is none. */
 enum { ALONE, VECTOR, ALIKE, SQUARE };
 static const struct {
@@ -207,6 +229,10 @@ static const struct {
     {"attention_packed", net_attention_packed, ALIKE},
     {"attention_packed", net_attention_packed_added, ALIKE},
     {"snake", net_snake, ALIKE},
+    {"rnn", net_rnn, SQUARE},                 {"rnn_relu_cell", net_rnn_relu_cell, SQUARE},
+    {"glu", net_glu, ALONE},                  {"prelu_channels", net_prelu_channels, VECTOR},
+    {"lerp", net_lerp, ALIKE},                {"addcmul", net_addcmul, ALIKE},
+    {"addcdiv", net_addcdiv, ALIKE},          {"nll_loss", net_nll, ALONE},
     {"rnn_tanh_cell", net_rnn_tanh_cell, SQUARE}, {"gru_cell", net_gru_cell, SQUARE},
     {"lstm_cell", net_lstm_cell, SQUARE},     {"lstm", net_lstm, SQUARE},
     {"gru", net_gru, SQUARE},                 {"mse_loss", net_mse, ALIKE},

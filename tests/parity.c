@@ -463,6 +463,7 @@ static int rates(parity_case *c, fl_var **y) {
 #include "parity_neural.h"
 #include "parity_layers.h"
 #include "parity_modules.h"
+#include "parity_passes.h"
 
 /* >>the table: op, its output as a variable (CONST_OF: of a tensor, without gradient) ---------- */
 
@@ -559,6 +560,7 @@ static const op_line table[] = {
     NEURAL_PARITY
     LAYERS_PARITY
     MODULES_PARITY
+    PASSES_PARITY
     {"max_pool2d", max_pool2d, 0},
     {"sort", sort, 0},
     {"argsort", argsort, 0},

@@ -2110,6 +2110,39 @@ loose("lr_warmup", rates(lambda o, warmup: SCHEDULE.LambdaLR(o,
     tol=8)
 
 
+group("passes")
+
+
+def wgan(real, noise, mix, *p, lr, penalty):
+    """A Wasserstein GAN with gradient penalty: losses of critic and generator, step by step."""
+    def net(x, p):
+        return torch.tanh(x @ p[0].T + p[1]) @ p[2].T + p[3]
+    p = [torch.nn.Parameter(q.detach().clone()) for q in p]
+    critic, generator, out = p[:4], p[4:], []
+    optims = [OPT.Adam(q, lr, (0.5, 0.9)) for q in (critic, generator)]
+    for r, z, e in zip(real, noise, mix):
+        fake = net(z, generator).detach()
+        between = (e * r + (1 - e) * fake).requires_grad_()
+        g, = torch.autograd.grad(net(between, critic).sum(), between, create_graph=True)
+        apart = net(fake, critic).mean() - net(r, critic).mean()
+        out.append(apart + penalty * ((g.norm(2, 1) - 1) ** 2).mean())
+        optims[0].zero_grad()
+        out[-1].backward()
+        optims[0].step()
+        out.append(-net(net(z, generator), critic).mean())
+        optims[1].zero_grad()
+        out[-1].backward()
+        optims[1].step()
+    return torch.stack(out).detach()
+
+
+loose("wgan_penalty", wgan, lambda g: [tuple(g.f(*s, d="f64", **k) for s, k in [((10, 8, 2), {}),
+    ((10, 8, 3), {}), ((10, 8, 1), dict(lo=0.0, hi=1.0))] + [(s, {}) for s in ((6, 2), (6,), (1, 6),
+    (1,), (6, 3), (6,), (2, 6), (2,))]) + (dict(lr=0.02, penalty=10.0),)], grad=0, tol=64)
+moving("unbind", lambda x, axis: x.unbind(axis), [([(3, 4)], dict(axis=0)), ([(2, 3, 4)],
+    dict(axis=-2)), ([(3, 0)], dict(axis=0)), ([(1,)], dict(axis=0))], dtypes="f64 i64 bf16")
+
+
 # --- evaluation -----------------------------------------------------------------------------------
 
 def in_double(x):

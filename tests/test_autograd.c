@@ -787,8 +787,8 @@ TEST(several_results_of_one_node) {
     CHECK_VALUES(fv_value(fl_grad(loss, y[0], false)), 0, 2, 2);
     CHECK(fl_backward(loss, .retain_graph = true));
     CHECK_VALUES(fv_grad(x), 0, 8 + 120, -12 + 270);
-    CHECK(fl_grads(FV_LIST(y[0], y[1]), FV_LIST(x), &g,
-                   .given = FV_LIST(fv_const(TENSOR(FL_SHAPE(2), 1, 0)), fv_const(TENSOR(FL_SHAPE(2), 0, 1)))));
+    fl_var *e0 = fv_const(TENSOR(FL_SHAPE(2), 1, 0)), *e1 = fv_const(TENSOR(FL_SHAPE(2), 0, 1));
+    CHECK(fl_grads(FV_LIST(y[0], y[1]), FV_LIST(x), &g, .given = FV_LIST(e0, e1)));
     CHECK_VALUES(g->value, 0, 4, 270);
     CHECK(!fl_backward(loss));
     CHECK_ERROR("the graph behind powers was freed");
@@ -1046,8 +1046,8 @@ TEST(gradients_of_lists) {
                    .retain_graph = true));
     CHECK(g[0] && !g[1] && !g[2]);
     /* an output that is an input; given gradients, of a dtype of their own */
-    CHECK(fl_grads(FV_LIST(h, x), FV_LIST(x, h), g, .retain_graph = true,
-                   .given = FV_LIST(fv_const(fl_full(FL_SHAPE(2), 2, FL_F32)), fv_const(TENSOR(FL_SHAPE(2), 1, 3)))));
+    fl_var *two = fv_const(fl_full(FL_SHAPE(2), 2, FL_F32)), *odd = fv_const(TENSOR(FL_SHAPE(2), 1, 3));
+    CHECK(fl_grads(FV_LIST(h, x), FV_LIST(x, h), g, .retain_graph = true, .given = FV_LIST(two, odd)));
     CHECK_VALUES(g[0]->value, 0, 11, 17);
     CHECK_VALUES(g[1]->value, 0, 2, 2);
     CHECK(fl_grads(FV_LIST(y), FV_LIST(h), g)); /* frees what it went through, not what is behind h */
