@@ -51,36 +51,62 @@ typedef struct attention_case {
     masking mask;
     bool causal, heads_inside; /* q, k, v are views of [batch, rows, heads, columns] */
     double dropout;
+    int64_t groups, offset, window; /* groups: heads that share a key, 0 -> 1 */
+    double softcap;
 } attention_case;
 
 static const attention_case attention_cases[] = {
-    {1, 1, 1, 1, 1, 1, NONE, false, false, 0},
-    {2, 3, 5, 7, 3, 2, NONE, false, false, 0},
-    {2, 3, 5, 7, 3, 2, ADDED, true, true, 0},
-    {1, 2, 64, 128, 16, 16, NONE, false, true, 0},
-    {1, 2, 65, 129, 17, 33, NONE, false, true, 0},
-    {1, 2, 65, 129, 40, 47, CHOSEN, false, false, 0},
-    {1, 2, 63, 127, 64, 64, KEYS, false, true, 0},
-    {1, 1, 200, 200, 32, 32, NONE, true, true, 0},
-    {1, 1, 130, 70, 9, 65, NONE, true, false, 0},
-    {1, 1, 70, 300, 9, 80, NONE, true, false, 0},
-    {2, 1, 197, 197, 64, 64, CHOSEN, true, true, 0},
-    {2, 2, 81, 140, 300, 20, ADDED, false, true, 0},
-    {1, 2, 33, 66, 130, 70, KEYS, false, false, 0.3},
-    {2, 1, 150, 131, 8, 8, CHOSEN, true, true, 0.5},
-    {1, 1, 7, 3, 4, 4, NONE, false, false, 1},
-    {1, 2, 5, 0, 3, 2, NONE, false, false, 0},
-    {1, 2, 0, 5, 3, 2, NONE, false, false, 0},
-    {1, 2, 5, 4, 0, 2, NONE, false, false, 0},
-    {1, 2, 5, 4, 2, 0, NONE, false, false, 0},
-    {0, 2, 5, 4, 2, 3, NONE, true, false, 0},
+    {1, 1, 1, 1, 1, 1, NONE, false, false, 0, 0, 0, 0, 0},
+    {2, 3, 5, 7, 3, 2, NONE, false, false, 0, 0, 0, 0, 0},
+    {2, 3, 5, 7, 3, 2, ADDED, true, true, 0, 0, 0, 0, 0},
+    {1, 2, 64, 128, 16, 16, NONE, false, true, 0, 0, 0, 0, 0},
+    {1, 2, 65, 129, 17, 33, NONE, false, true, 0, 0, 0, 0, 0},
+    {1, 2, 65, 129, 40, 47, CHOSEN, false, false, 0, 0, 0, 0, 0},
+    {1, 2, 63, 127, 64, 64, KEYS, false, true, 0, 0, 0, 0, 0},
+    {1, 1, 200, 200, 32, 32, NONE, true, true, 0, 0, 0, 0, 0},
+    {1, 1, 130, 70, 9, 65, NONE, true, false, 0, 0, 0, 0, 0},
+    {1, 1, 70, 300, 9, 80, NONE, true, false, 0, 0, 0, 0, 0},
+    {2, 1, 197, 197, 64, 64, CHOSEN, true, true, 0, 0, 0, 0, 0},
+    {2, 2, 81, 140, 300, 20, ADDED, false, true, 0, 0, 0, 0, 0},
+    {1, 2, 33, 66, 130, 70, KEYS, false, false, 0.3, 0, 0, 0, 0},
+    {2, 1, 150, 131, 8, 8, CHOSEN, true, true, 0.5, 0, 0, 0, 0},
+    {1, 1, 7, 3, 4, 4, NONE, false, false, 1, 0, 0, 0, 0},
+    {1, 2, 5, 0, 3, 2, NONE, false, false, 0, 0, 0, 0, 0},
+    {1, 2, 0, 5, 3, 2, NONE, false, false, 0, 0, 0, 0, 0},
+    {1, 2, 5, 4, 0, 2, NONE, false, false, 0, 0, 0, 0, 0},
+    {1, 2, 5, 4, 2, 0, NONE, false, false, 0, 0, 0, 0, 0},
+    {0, 2, 5, 4, 2, 3, NONE, true, false, 0, 0, 0, 0, 0},
+    /* the place among the keys, windows, caps, shared keys */
+    {1, 2, 5, 12, 3, 2, NONE, true, false, 0, 0, 7, 0, 0},
+    {1, 1, 300, 420, 17, 33, NONE, true, true, 0, 0, 120, 0, 0},
+    {1, 2, 5, 12, 3, 2, NONE, true, false, 0, 0, 2, 3, 0},
+    {1, 1, 300, 300, 16, 16, NONE, true, true, 0, 0, 0, 40, 0},
+    {1, 1, 300, 310, 16, 16, CHOSEN, false, true, 0, 0, 5, 7, 0},
+    {1, 1, 600, 90, 8, 9, NONE, true, false, 0, 0, 20, 30, 0}, /* most see nothing */
+    {1, 1, 9, 5, 8, 9, NONE, false, false, 0, 0, 40, 3, 0},    /* none sees anything */
+    {2, 2, 65, 129, 17, 20, ADDED, true, true, 0, 0, 64, 100, 1.5},
+    {1, 2, 33, 66, 9, 8, KEYS, false, false, 0.3, 0, 0, 0, 0.7},
+    {2, 6, 5, 7, 3, 2, NONE, false, true, 0, 3, 0, 0, 0},
+    {2, 4, 70, 150, 16, 16, CHOSEN, true, true, 0, 2, 80, 60, 2},
+    {1, 4, 9, 9, 4, 4, ADDED, true, false, 0.2, 2, 0, 5, 2},
+    /* one query */
+    {1, 1, 1, 1, 1, 1, NONE, true, false, 0, 0, 0, 0, 0},
+    {2, 3, 1, 70, 17, 33, NONE, false, false, 0, 0, 0, 0, 0},
+    {2, 3, 1, 1300, 64, 130, NONE, true, false, 0, 0, 1299, 0, 0},
+    {2, 3, 1, 1300, 40, 16, NONE, true, true, 0, 0, 600, 0, 0},
+    {1, 4, 1, 900, 64, 64, KEYS, false, false, 0, 2, 0, 0, 0},
+    {2, 6, 1, 600, 64, 47, CHOSEN, true, true, 0, 3, 590, 0, 1.5},
+    {2, 2, 1, 1100, 130, 8, ADDED, true, false, 0, 0, 1000, 700, 2},
+    {1, 2, 1, 20, 5, 3, NONE, true, false, 0, 0, 30, 4, 0}, /* sees nothing */
+    {1, 8, 1, 33, 6, 6, ADDED, false, true, 0, 8, 0, 0, 0},
+    {1, 2, 1, 40, 6, 6, NONE, false, false, 0.5, 0, 0, 0, 0},
 };
 
 /* [batch, heads, rows, columns] of small numbers */
-static fl_var *operand(const attention_case *c, int64_t rows, int64_t columns, fl_dtype d,
+static fl_var *operand(const attention_case *c, int64_t heads, int64_t rows, int64_t columns, fl_dtype d,
                        fl_rng *rng) {
-    fl_shape s = c->heads_inside ? FL_SHAPE(c->batch, rows, c->heads, columns)
-                                 : FL_SHAPE(c->batch, c->heads, rows, columns);
+    fl_shape s = c->heads_inside ? FL_SHAPE(c->batch, rows, heads, columns)
+                                 : FL_SHAPE(c->batch, heads, rows, columns);
     fl_var *x = fv_param(fl_cast(fl_uniform(s, -2, 2, FL_F32, rng), d));
     return x;
 }
@@ -100,11 +126,13 @@ static fl_tensor *mask_of(const attention_case *c, fl_dtype d, fl_rng *rng) {
 static void attend(const attention_case *c, fl_dtype d, fl_tensor *out[4]) {
     fl_scope s = fl_scope_begin();
     fl_rng rng = {5, 0}, drops = {6, 3};
-    fl_var *q = operand(c, c->n, c->d, d, &rng), *k = operand(c, c->m, c->d, d, &rng);
-    fl_var *v = operand(c, c->m, c->e, d, &rng);
+    const int64_t shared = c->heads / (c->groups ? c->groups : 1);
+    fl_var *q = operand(c, c->heads, c->n, c->d, d, &rng), *k = operand(c, shared, c->m, c->d, d, &rng);
+    fl_var *v = operand(c, shared, c->m, c->e, d, &rng);
     fl_tensor *mask = mask_of(c, d, &rng);
     fl_var *y = fv_attention(as_heads(c, q), as_heads(c, k), as_heads(c, v),
                              .mask = mask ? fv_const(mask) : NULL, .causal = c->causal,
+                             .offset = c->offset, .window = c->window, .softcap = c->softcap,
                              .scale = c->d > 64 ? 0 : 0.7, .dropout = c->dropout, .rng = &drops);
     CHECK(y != NULL);
     fl_tensor *dy = y ? fl_cast(fl_uniform(fl_shape_of(y->value), -1, 1, FL_F32, &rng), d) : NULL;

@@ -1,13 +1,14 @@
 /* fl/ops/attention.h - scaled dot-product attention
 
-   y = dropout(softmax(scale q k^T + mask)) v
+   y = dropout(softmax(cap(scale q k^T) + mask)) v,  cap(s) = softcap tanh(s / softcap) or s
 
-   Records (fl_attention_args); all of one dtype but a b8 mask, with the same batch dims.
+   Records (fl_attention_args), with the same batch dims: q, k, v, y and their gradients of one dtype,
+   lse and a float mask of its wide one.
      attention       q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true takes part;
                      a float is added; a number: no mask) -> y [..., n, e], lse [..., n, 1] = log of
                      the sum of exp(scores), inf for a query that sees no key
      attention_grad  the same, y, lse, dy -> dq, dk, dv
-   Rows of the outputs are dense. */
+   Rows of the outputs are dense. Query heads that share a key are an axis along which k and v step by 0. */
 #ifndef FL_T
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -21,15 +22,21 @@ extern "C" {
 
 typedef struct fl_attention_args {
     double scale;
-    bool causal; /* query i sees keys 0 to i */
-    double p;    /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
+    bool causal;            /* query i, which stands at i + offset, sees the keys up to there */
+    int64_t offset, window; /* window > 0: it sees keys fewer than this many places away */
+    double softcap;         /* 0: none */
+    double p;               /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
     fl_rng rng;
 } fl_attention_args;
 
 typedef struct fl_attention_opts {
     fl_named _positional;
     fl_tensor *mask; /* broadcasts to [..., n, m]: b8 (true takes part) or a float that is added */
-    bool causal;     /* query i sees keys 0 to i */
+    bool causal;     /* query i sees keys 0 to offset + i */
+    int64_t offset;  /* place of query 0 among the keys, as after a cache of that many */
+    int64_t window;  /* query i sees keys fewer than this many places from offset + i, itself one of
+                        them (Mistral's sliding window); 0: all */
+    double softcap;  /* scaled scores become softcap tanh(score / softcap) (Gemma 2); 0: none */
     double scale;    /* 0: 1 / sqrt(d) */
     double dropout;  /* probability with which one of the softmax's results becomes 0; the others
                         grow by 1 / (1 - dropout) */
@@ -41,13 +48,16 @@ typedef struct fv_attention_opts {
     fl_named _positional;
     fl_var *mask;
     bool causal;
-    double scale, dropout;
+    int64_t offset, window;
+    double softcap, scale, dropout;
     fl_rng *rng;
     char _end;
 } fv_attention_opts;
 /* softmax(scale q k^T, masked) v: q [..., n, d], k [..., m, d], v [..., m, e] -> [..., n, e]. A query
-   that sees no key gives 0. The record saves one number per query, not the scores; from the cpu's
-   slot, in a causal product, NaN and infinities among the values of hidden keys may stay unseen. */
+   that sees no key gives 0. If k and v have fewer heads (axis -3) than q, more than one and a divisor,
+   each serves as many neighbours of q's (grouped queries, PyTorch's enable_gqa). The record saves one
+   number per query, not the scores; from the cpu's slot NaN and infinities among the values of keys
+   that causal or window hide may stay unseen. */
 #define fl_attention(...) FL__ATTENTION(fl_, __VA_ARGS__, ._end = 0)
 #define fv_attention(...) FL__ATTENTION(fv_, __VA_ARGS__, ._end = 0)
 #define FL__ATTENTION(p, q, k, v, ...) p##attention_opt(q, k, v, (p##attention_opts){__VA_ARGS__})
@@ -59,6 +69,7 @@ FL_API fl_var *fv_attention_opt(fl_var *q, fl_var *k, fl_var *v, fv_attention_op
 #define FL__ATTENTION_PACKED(p, qkv, ...) p##attention_packed_opt(qkv, (p##attention_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_attention_packed_opt(fl_tensor *qkv, fl_attention_opts o);
 FL_API fl_var *fv_attention_packed_opt(fl_var *qkv, fv_attention_opts o);
+
 
 FL_DATA fl_op fl_op_attention, fl_op_attention_grad;
 FL_PRIVATE void fl__register_attention(void);
@@ -80,6 +91,7 @@ FL_PRIVATE void fl__register_attention(void);
 #include "reduce.h"
 #include "softmax.h"
 #include "view.h"
+#include <float.h>
 #include <math.h>
 #define FL_TEXT "attention.h"
 #include "expand.h"
@@ -89,12 +101,12 @@ FL_DATA_DEFINED fl_op fl_op_attention, fl_op_attention_grad;
 FL_PRIVATE void fl__register_attention(void) {
     static const fl_op_info attention = {.name = "attention",
                                          .args_size = sizeof(fl_attention_args),
-                                         .contains = "matmul mul add where amax sub exp sum div log",
+                                         .contains = "matmul mul add where amax sub exp sum div log tanh",
                                          .compose = fl__compose_attention,
                                          .gradient = fv__attention_back},
                             attention_grad = {.name = "attention_grad",
                                               .args_size = sizeof(fl_attention_args),
-                                              .contains = "matmul mul add where amax sub exp sum div",
+                                              .contains = "matmul mul add where amax sub exp sum div tanh",
                                               .compose = fl__compose_attention_grad};
     fl_op_attention = fl_op_register(&attention);
     fl_op_attention_grad = fl_op_register(&attention_grad);
@@ -138,15 +150,28 @@ static FL_T *FL_W(_probabilities)(FL_T *scores) {
     return SELECT(nothing, CONST(0), y);
 }
 
-/* scale q k^T, masked: what is hidden is -inf. in: q, k, v, mask as the record has them. */
-static FL_T *FL_W(_scores)(FL_T *const *in, fl_attention_args a) {
-    const fl_tensor *t = FL_VALUE(in[0]), *keys = FL_VALUE(in[1]), *mask = FL_VALUE(in[3]);
-    FL_T *y = FL_W(matmul)(MUL(in[0], CONST(a.scale)), FL_W(transpose)(in[1], -1, -2));
-    if (a.causal) {
-        fl_tensor *one = fl_to(fl_full(FL_SCALAR_SHAPE, 1, FL_B8), fl_backend_name(t));
-        fl_shape pairs = FL_SHAPE(t->shape[t->ndim - 2], keys->shape[keys->ndim - 2]);
-        fl_tensor *past = one ? fl_tril(fl_expand(one, pairs), 0) : NULL;
-        y = SELECT(FL_OF(past), y, CONST(-INFINITY));
+#ifdef FL_ON_TENSORS
+/* b8 [n, m] beside q: the keys that causal and window let each query see. */
+static fl_tensor *fl__attention_sight(const fl_tensor *q, int64_t m, const fl_attention_args *a) {
+    const int64_t n = q->shape[q->ndim - 2], ahead = a->causal ? 0 : a->window - 1;
+    fl_tensor *one = fl_to(fl_full(FL_SCALAR_SHAPE, 1, FL_B8), fl_backend_name(q));
+    fl_tensor *sight = one ? fl_tril(fl_expand(one, FL_SHAPE(n, m)), a->offset + ahead) : NULL;
+    return sight && a->window ? fl_triu(sight, a->offset - a->window + 1) : sight;
+}
+#endif
+
+/* scale q k^T, capped. in: q, k, v, mask as the record has them. */
+static FL_T *FL_W(_scores)(FL_T *const *in, const fl_attention_args *a) {
+    FL_T *y = FL_W(matmul)(MUL(in[0], CONST(a->scale)), FL_W(transpose)(in[1], -1, -2));
+    return a->softcap ? MUL(CONST(a->softcap), TANH(DIV(y, CONST(a->softcap)))) : y;
+}
+
+/* What the masks leave of them: what is hidden is -inf. */
+static FL_T *FL_W(_masked)(FL_T *y, FL_T *const *in, const fl_attention_args *a) {
+    const fl_tensor *keys = FL_VALUE(in[1]), *mask = FL_VALUE(in[3]);
+    if (a->causal || a->window) {
+        fl_tensor *sight = fl__attention_sight(FL_VALUE(in[0]), keys->shape[keys->ndim - 2], a);
+        y = SELECT(FL_OF(sight), y, CONST(-INFINITY));
     }
     if (mask->dtype == FL_B8) return SELECT(in[3], y, CONST(-INFINITY));
     return mask->weak ? y : ADD(y, in[3]);
@@ -158,15 +183,16 @@ static FL_T *FL_W(_attention_dropped)(FL_T *x, fl_attention_args a) {
 }
 
 /* Gradients of q, k, v and the mask, where they are wanted; differentiable. With p the probabilities:
-   dp = dropped(dy v^T), ds = p (dp - sum p dp). */
+   dp = dropped(dy v^T), ds = p (dp - sum p dp), times 1 - (s / softcap)^2 below the cap. */
 static bool FL_W(_attention_grads)(FL_T *const *in, FL_T *dy, fl_attention_args a,
                                    const bool *wanted, FL_T **d) {
-    FL_T *p = FL_W(_probabilities)(FL_W(_scores)(in, a));
+    FL_T *s = FL_W(_scores)(in, &a), *p = s ? FL_W(_probabilities)(FL_W(_masked)(s, in, &a)) : NULL;
     FL_T *kept = p ? FL_W(_attention_dropped)(p, a) : NULL;
     FL_T *dp = FL_W(matmul)(dy, FL_W(transpose)(in[2], -1, -2));
     dp = dp ? FL_W(_attention_dropped)(dp, a) : NULL;
     FL_T *ds = MUL(p, SUB(dp, FL_W(sum)(MUL(p, dp), FL_AXES_KEEP(-1))));
-    FL_T *scaled = MUL(ds, CONST(a.scale));
+    FL_T *scaled = MUL(ds, CONST(a.scale)), *t = a.softcap ? DIV(s, CONST(a.softcap)) : NULL;
+    if (a.softcap) scaled = MUL(scaled, SUB(CONST(1), MUL(t, t)));
     if (wanted[0]) d[0] = FL_W(matmul)(scaled, in[1]);
     if (wanted[1]) d[1] = FL_W(matmul)(FL_W(transpose)(scaled, -1, -2), in[0]);
     if (wanted[2]) d[2] = FL_W(matmul)(FL_W(transpose)(kept, -1, -2), dy);
@@ -174,16 +200,24 @@ static bool FL_W(_attention_grads)(FL_T *const *in, FL_T *dy, fl_attention_args 
     return scaled && kept;
 }
 
-/* What the record takes: all in one dtype that computes and with all batch dims. NULL for a mask
-   becomes a number. */
+#ifdef FL_ON_TENSORS
+/* Half floats stay what they are where all three are of one kind. */
+static bool fl__attention_narrow(const fl_tensor *q, const fl_tensor *k, const fl_tensor *v) {
+    return fl_dtype_is_float(q->dtype) && fl_is_narrow(q) && k->dtype == q->dtype && v->dtype == q->dtype;
+}
+#endif
+
+/* What the record takes: all in one dtype (the mask in its wide one), with all batch dims. NULL for a
+   mask becomes a number. */
 static bool FL_W(_attention_operands)(FL_T **in) {
     bool chooses = in[3] && FL_VALUE(in[3])->dtype == FL_B8;
+    bool narrow = fl__attention_narrow(FL_VALUE(in[0]), FL_VALUE(in[1]), FL_VALUE(in[2]));
     fl_shape batch = FL_SCALAR_SHAPE;
     fl_tensor *t[4];
-    if (!FL_W(_widen)(in, chooses ? 3 : 4)) return false;
+    if (!narrow && !FL_W(_widen)(in, chooses ? 3 : 4)) return false;
     for (int i = 0; i < 4; i++) t[i] = in[i] ? FL_VALUE(in[i]) : NULL;
     if (!fl__attention_batch(t, &batch)) return false;
-    t[3] = t[3] && !chooses ? t[3] : t[0];
+    t[3] = t[3] && !chooses && !narrow ? t[3] : t[0];
     fl_dtype d = fl_result_type(4, t);
     int64_t rows[] = {t[0]->shape[t[0]->ndim - 2], t[1]->shape[t[1]->ndim - 2]};
     for (int i = 0; i < 4; i++) {
@@ -192,7 +226,7 @@ static bool FL_W(_attention_operands)(FL_T **in) {
         fl_shape s = batch;
         s.dim[s.ndim++] = rows[i == 1 || i == 2];
         s.dim[s.ndim++] = i == 3 ? rows[1] : x->shape[x->ndim - 1];
-        if (x->dtype != FL_B8) in[i] = FL_W(cast)(in[i], d);
+        if (x->dtype != FL_B8) in[i] = FL_W(cast)(in[i], i == 3 ? fl_dtype_wide(d) : d);
         if (!in[i] || !(in[i] = FL_W(expand)(in[i], s))) return false;
     }
     if (!in[3]) in[3] = CONST(0);
@@ -213,7 +247,9 @@ static fl_tensor *fl__attention_lse(fl_tensor *scores) {
 
 static bool fl__compose_attention(const fl_call *c, fl_tensor **y) {
     fl_attention_args a = *(const fl_attention_args *)c->args;
-    fl_tensor *scores = fl__scores(c->in, a), *p = fl__probabilities(scores);
+    fl_tensor *scores = fl__scores(c->in, &a);
+    scores = scores ? fl__masked(scores, c->in, &a) : NULL;
+    fl_tensor *p = fl__probabilities(scores);
     y[0] = p ? fl_matmul(fl__attention_dropped(p, a), c->in[2]) : NULL;
     y[1] = fl__attention_lse(scores);
     return y[0] && y[1];
@@ -240,7 +276,7 @@ static bool fl__run_attention(fl_tensor *const *in, fl_attention_args a, fl_tens
     fl_shape rows = fl_shape_of(in[0]);
     rows.dim[rows.ndim - 1] = 1;
     y[0] = fl__attention_out(in[0], in[2]->shape[in[2]->ndim - 1]);
-    y[1] = fl_out_on(in[0]->family, rows, in[0]->dtype);
+    y[1] = fl_out_on(in[0]->family, rows, fl_dtype_wide(in[0]->dtype));
     fl_call c = {.op = fl_op_attention, .n_out = 2, .n_in = 4, .out = {y[0], y[1]},
                  .in = {in[0], in[1], in[2], in[3]}, .args = &a};
     return (y[0] && y[1] && fl_call_run(&c)) || fl_raise();
@@ -276,6 +312,15 @@ static fl_tensor *fv__run_packed_grad(fl_tensor *const *in, fl_attention_args a)
     return fv__run_attention_grad(c.in, a, c.out) ? fl_stack(c.out, 3, 0) : NULL;
 }
 
+/* Composed, of a record whose operands may be narrow. */
+static bool fv__attention_grads_of(fl_var **in, fl_var *dy, fl_attention_args a, const bool *wanted,
+                                   fl_var **d) {
+    const fl_dtype given = dy ? dy->value->dtype : FL_F32;
+    if (!dy || !fv__widen(in, 3) || !fv__widen(&dy, 1) || !fv__attention_grads(in, dy, a, wanted, d)) return false;
+    for (int i = 0; i < 3; i++) d[i] = fv__halved(d[i], given);
+    return true;
+}
+
 static void fv__attention_back(fl_node *n, fl_var *dy) {
     fl_attention_args a = *(const fl_attention_args *)fv_args(n);
     fl_var *in[7], *d[4] = {NULL};
@@ -284,7 +329,7 @@ static void fv__attention_back(fl_node *n, fl_var *dy) {
     for (int i = 0; i < 6; i++) t[i] = fv_value(in[i] = fv_saved(n, i));
     t[6] = dy->value;
     if (fl_grad_enabled() || wanted[3]) {
-        fv__attention_grads(in, dy, a, wanted, d);
+        fv__attention_grads_of(in, dy, a, wanted, d);
     } else if (fv__run_attention_grad(t, a, dt)) {
         for (int i = 0; i < 3; i++) d[i] = fv_const(dt[i]);
     }
@@ -306,7 +351,7 @@ static void fv__packed_back(fl_node *n, fl_var *dy) {
     }
     fl_var *in[4] = {[3] = saved[1]};
     for (int i = 0; i < 3; i++) in[i] = fv_select(saved[0], 0, i);
-    if (!fv__attention_grads(in, dy, a, wanted, d)) return;
+    if (!in[0] || !in[1] || !in[2] || !fv__attention_grads_of(in, dy, a, wanted, d)) return;
     if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_stack(d, 3, 0));
     if (wanted[3]) fv_add_grad(n, 1, d[3]);
 }
@@ -323,18 +368,54 @@ static fl_var *fv__attended_packed(fl_var *qkv, fl_var *const *in, fl_attention_
 
 static fl_attention_args FL_W(_attention_args)(FL_W(attention_opts) o, const fl_tensor *q,
                                                const fl_tensor *k) {
-    fl_attention_args a = {.scale = o.scale, .causal = o.causal, .p = o.dropout};
+    fl_attention_args a = {.scale = o.scale, .causal = o.causal, .offset = o.offset,
+                           .window = o.window, .softcap = o.softcap, .p = o.dropout};
     int64_t columns = q->shape[q->ndim - 1], m = k->shape[k->ndim - 2];
     if (a.scale == 0) a.scale = 1 / sqrt((double)columns);
     if (a.p > 0) a.rng = fl_rng_take(o.rng, columns ? fl_numel(q) / columns * m : 0);
     return a;
 }
 
+#ifdef FL_ON_TENSORS
+/* How many of q's heads share one of k's and v's; 1: as many as there are, or they broadcast. */
+static int64_t fl__attention_groups(const fl_tensor *q, const fl_tensor *k, const fl_tensor *v) {
+    if (q->ndim < 3 || k->ndim < 3 || v->ndim < 3) return 1;
+    const int64_t heads = q->shape[q->ndim - 3], keys = k->shape[k->ndim - 3];
+    if (keys < 2 || keys >= heads || heads % keys || v->shape[v->ndim - 3] != keys) return 1;
+    return q->ndim < FL_MAX_DIMS && k->ndim < FL_MAX_DIMS && v->ndim < FL_MAX_DIMS ? heads / keys : 1;
+}
+
+static bool fl__attention_settings_ok(double dropout, int64_t offset, int64_t window, double softcap) {
+    if (!(dropout >= 0 && dropout <= 1)) return fl_refuse("fl_attention: dropout %g", dropout);
+    return (offset >= 0 && window >= 0 && softcap >= 0 && softcap <= DBL_MAX) ||
+           fl_refuse("fl_attention: offset %lld, window %lld, softcap %g", (long long)offset,
+                     (long long)window, softcap);
+}
+#endif
+
+/* q's heads as [keys' heads, groups]; k and v serve all of a group by a stride of 0. */
+static FL_T *FL_W(_attention_grouped)(FL_T *q, FL_T *k, FL_T *v, FL_W(attention_opts) o, int64_t groups) {
+    const fl_tensor *heads = FL_VALUE(q), *mask = o.mask ? FL_VALUE(o.mask) : NULL;
+    const fl_shape parts = FL_SHAPE(heads->shape[heads->ndim - 3] / groups, groups);
+    const bool each = mask && mask->ndim > 2 && mask->shape[mask->ndim - 3] == parts.dim[0] * groups;
+    if (each) o.mask = FL_W(unflatten)(o.mask, -3, parts);
+    else if (mask && mask->ndim > 2) o.mask = FL_W(unsqueeze)(o.mask, -3);
+    FL_T *parted = FL_W(unflatten)(q, -3, parts), *y = NULL;
+    if (!mask == !o.mask && parted)
+        y = FL_W(attention_opt)(parted, FL_W(unsqueeze)(k, -3), FL_W(unsqueeze)(v, -3), o);
+    return y ? FL_W(flatten)(y, -4, -3) : NULL;
+}
+
 FL_T *FL_W(attention_opt)(FL_T *q, FL_T *k, FL_T *v, FL_W(attention_opts) o) {
     if (FL_ABSENT("attention", q) || FL_ABSENT("attention", k) || FL_ABSENT("attention", v) ||
-        !fl__attention_fits(FL_VALUE(q), FL_VALUE(k), FL_VALUE(v)))
+        !fl__attention_fits(FL_VALUE(q), FL_VALUE(k), FL_VALUE(v)) ||
+        !fl__attention_settings_ok(o.dropout, o.offset, o.window, o.softcap))
         return NULL;
-    if (!(o.dropout >= 0 && o.dropout <= 1)) return fl_bad("fl_attention: dropout %g", o.dropout);
+    const int64_t groups = fl__attention_groups(FL_VALUE(q), FL_VALUE(k), FL_VALUE(v));
+    if (groups > 1) {
+        fl_scope grouped = fl_scope_begin();
+        return FL_GIVE(&grouped, FL_W(_attention_grouped)(q, k, v, o, groups));
+    }
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {q, k, v, o.mask};
     if (!FL_W(_attention_operands)(in)) return FL_GIVE(&s, NULL);
@@ -359,8 +440,9 @@ FL_T *FL_W(attention_packed_opt)(FL_T *qkv, FL_W(attention_opts) o) {
     fl_scope s = fl_scope_begin();
 #ifdef FL_ON_VARS
     /* One record reads qkv whole if its parts are what the record takes. */
-    fl_var *x = FL_W(_widened)(qkv), *in[4] = {[3] = o.mask};
-    bool whole = x && o.dropout >= 0 && o.dropout <= 1;
+    fl_var *x = FL_W(_floating)(qkv), *in[4] = {[3] = o.mask};
+    bool whole = x && fl__attention_settings_ok(o.dropout, o.offset, o.window, o.softcap);
+    if (!whole) return fv_scope_return(&s, NULL);
     for (int i = 0; whole && i < 3; i++) whole = (in[i] = fv_const(fl_select(x->value, 0, i)));
     fl_shape part = whole ? fl_shape_of(in[0]->value) : FL_SCALAR_SHAPE;
     if (whole && !fv__attention_operands(in)) return fv_scope_return(&s, NULL);

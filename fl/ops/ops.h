@@ -21,6 +21,7 @@
 #include "norm.h"
 #include "order.h"
 #include "pool.h"
+#include "position.h"
 #include "quantize.h"
 #include "random.h"
 #include "recurrent.h"

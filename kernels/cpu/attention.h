@@ -12,8 +12,11 @@
                 dk += ds q, dq += ds^T k
 
    Forward, one task is one block of queries. In the gradient it is all queries of one head; with
-   few heads the queries are cut into parts, whose dk and dv are added in order. Keys that are
-   hidden from all queries of a block (causal) are not looked at. */
+   few heads the queries are cut into parts, whose dk and dv are added in order. Keys that causal or
+   window hide from all queries of a block are not looked at.
+
+   A single query (a step of decoding) has a way of its own, which reads each key and value once, where it
+   lies, for all heads that share it: see >>one query. */
 #ifndef FL_CPU_ATTENTION_H
 #define FL_CPU_ATTENTION_H
 #include "common.h"
@@ -29,6 +32,8 @@ FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #include "../../fl/ops/attention.h"
 /* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two */
 enum { FL__ATT_QUERIES = 256, FL__ATT_KEYS = 140, FL__ATT_GRAD_KEYS = 70, FL__ATT_ROW = 272 };
+/* Of a single query: keys in a part and in a block */
+enum { FL__ATT_PART = 512, FL__ATT_ONE_KEYS = 64 };
 
 /* >>loops: see attention.inc */
 typedef struct fl__att_loops {
@@ -36,7 +41,8 @@ typedef struct fl__att_loops {
     void (*fill)(void *x, int64_t n, double value);
     void (*mul)(void *scores, const void *by, int64_t keys, int64_t width);
     void (*scale_rows)(void *y, int64_t row, int64_t n, int64_t columns, const void *by);
-    void (*hide_future)(void *scores, int64_t keys, int64_t width, int64_t first);
+    void (*cap)(void *scores, void *slope, int64_t keys, int64_t width, double most);
+    void (*hide)(void *scores, int64_t keys, int64_t width, int64_t first, int64_t count);
     void (*choose)(void *scores, int64_t keys, int64_t queries, const void *mask, int64_t row,
                    int64_t column);
     void (*add)(void *scores, int64_t keys, int64_t queries, const void *mask, int64_t row,
@@ -49,6 +55,10 @@ typedef struct fl__att_loops {
                   const void *delta, double scale);
     void (*keep)(void *keep, int64_t keys, int64_t queries, uint64_t first, uint64_t row,
                  const fl_attention_args *a);
+    void (*one_scores)(const void *q, const void *k, int64_t row, int64_t keys, int64_t d, void *s);
+    void (*one_softmax)(void *s, int64_t keys, void *top, void *sum, void *fix);
+    void (*one_apply)(const void *p, const void *v, int64_t row, int64_t keys, int64_t e, void *y);
+    void (*one_join)(const void *parts, int64_t step, int64_t n, int64_t e, void *y, void *lse);
 } fl__att_loops;
 
 FL__LOOPS_BEGIN
@@ -78,13 +88,14 @@ typedef struct fl__attention {
 /* A task's workspace, and the block that it is at. Panels of a matrix [rows, columns]: `across` are the
    columns, `wide` at a time, [columns / wide][rows][wide]; `down` is the same of the transposed matrix. */
 typedef struct fl__att_block {
-    char *s, *dp, *keep;              /* [keys][FL__ATT_ROW] */
+    char *s, *dp, *keep, *slope;      /* [keys][FL__ATT_ROW]; slope: the cap's */
     char *q_down, *dy_down;           /* of the queries and their dy */
     char *q_across, *dy_across;       /* the same with panels of four registers */
     char *keys, *values;              /* a tile of rows, and a panel of columns */
     char *top, *sum, *fix;            /* [queries] */
     int64_t item, q0, nq, width;      /* queries, and columns computed */
-    int64_t j0, nj, end;              /* keys, and where they end */
+    int64_t place;                    /* of the first query among the keys */
+    int64_t j0, nj, start, end;       /* keys, and where they start and end */
 } fl__att_block;
 
 /* Element [item][row][column]. */
@@ -116,6 +127,7 @@ static int64_t fl__att_layout(const fl__attention *a, fl__att_block *b, char *ba
     b->s = fl__att_carve(base, &at, block);
     b->dp = fl__att_carve(base, &at, gradient ? block : none);
     b->keep = fl__att_carve(base, &at, a->args->p > 0 ? block : none);
+    b->slope = gradient && a->args->softcap > 0 ? fl__att_carve(base, &at, block) : NULL;
     b->q_down = fl__att_carve(base, &at, a->d * queries);
     b->dy_down = fl__att_carve(base, &at, gradient ? a->e * queries : none);
     b->q_across = fl__att_carve(base, &at, gradient ? across : none);
@@ -180,7 +192,7 @@ static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const 
     const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
     fl__segment s = {.b = b->values};
     fl__tile tile = {.segments = 1, .segment = &s, .k = b->nj, .rsa = 1, .csa = FL__ATT_ROW,
-                     .ldb = a->wide, .ldc = fl__att_step(y)[0], .add = b->j0 > 0};
+                     .ldb = a->wide, .ldc = fl__att_step(y)[0], .add = b->j0 > b->start};
     for (int64_t j = 0; j < columns; j += a->wide) {
         const int64_t n = fl__min(a->wide, columns - j);
         char *to = fl__att_at(y, b->item, b->q0, j);
@@ -216,10 +228,16 @@ static void fl__att_gather(const fl__attention *a, const fl__att_block *b, const
         }
 }
 
-/* What the masks leave of the scores. */
+/* Caps the scores, and takes away what the masks hide. */
 static void fl__att_mask(const fl__attention *a, const fl__att_block *b) {
-    if (a->args->causal && b->j0 + b->nj - 1 > b->q0)
-        a->loops->hide_future(b->s, b->nj, b->width, b->j0 - b->q0);
+    const int64_t window = a->args->window, first = b->j0 - b->place;
+    if (a->args->softcap > 0) a->loops->cap(b->s, b->slope, b->nj, b->width, a->args->softcap);
+    /* key j0 counts for the queries from `first` on (causal), or from window - 1 places before */
+    if (window)
+        a->loops->hide(b->s, b->nj, b->width, a->args->causal ? first : first - window + 1,
+                       a->args->causal ? window : 2 * window - 1);
+    else if (a->args->causal && first + b->nj - 1 > 0)
+        a->loops->hide(b->s, b->nj, b->width, first, INT64_MAX / 4);
     if (!a->mask) return;
     const int64_t *step = fl__att_step(a->mask);
     const char *at = fl__att_at(a->mask, b->item, b->q0, b->j0);
@@ -234,13 +252,22 @@ static void fl__att_keep(const fl__attention *a, const fl__att_block *b) {
     a->loops->keep(b->keep, b->nj, b->nq, first, (uint64_t)a->m, a->args);
 }
 
+/* The keys [start, end) that causal and window leave to nq queries, the first of them at `place`. */
+static void fl__att_range(const fl__attention *a, int64_t place, int64_t nq, int64_t *start, int64_t *end) {
+    const int64_t ahead = a->args->causal ? 1 : a->args->window, window = a->args->window;
+    *end = ahead ? fl__min(a->m, place + nq - 1 + ahead) : a->m;
+    *start = window && place >= window ? fl__min(place - window + 1, *end) : 0;
+}
+
 static void fl__att_begin(const fl__attention *a, fl__att_block *b, int64_t item, int64_t block) {
     b->item = item;
     b->q0 = block * FL__ATT_QUERIES;
     b->nq = fl__min(FL__ATT_QUERIES, a->n - b->q0);
     b->width = fl__ceil_div(b->nq, a->wide) * a->wide;
-    b->end = a->args->causal ? fl__min(a->m, b->q0 + b->nq) : a->m;
-    b->j0 = b->nj = 0;
+    b->place = a->args->offset + b->q0;
+    fl__att_range(a, b->place, b->nq, &b->start, &b->end);
+    b->j0 = b->start;
+    b->nj = 0;
 }
 
 /* The next keys that a query of the block may see. */
@@ -266,7 +293,7 @@ static void fl__att_forward(const fl__attention *a, fl__att_block *b) {
             fl__att_keep(a, b);
             a->loops->mul(b->s, b->keep, b->nj, b->width);
         }
-        if (b->j0 > 0) a->loops->scale_rows(y, row, b->nq, a->e, b->fix);
+        if (b->j0 > b->start) a->loops->scale_rows(y, row, b->nq, a->e, b->fix);
         fl__att_apply(a, b, b->s, a->v, a->y);
     }
     a->loops->close(b->top, b->sum, b->nq, fl__att_at(a->lse, b->item, b->q0, 0),
@@ -284,6 +311,96 @@ static void fl__att_forward_task(void *arg, int64_t begin, int64_t end) {
         fl__att_forward(a, &b);
     }
     fl__scratch_give_back(&a->scratch, workspace);
+}
+
+/* >>one query
+
+   Of each head, or of the heads that share a key: `group` rows of q, one after the other along the last
+   batch axis, along which k and v step by 0. The keys that they see are cut into parts of FL__ATT_PART, a
+   task each, which leave y times sum, then top and sum; they are joined in order. */
+
+typedef struct fl__att_single {
+    fl__attention a;
+    int64_t group, start, end, parts, row; /* row: elements of what a part leaves of a query */
+} fl__att_single;
+
+static bool fl__att_one_fits(const fl__attention *a) {
+    return a->n == 1 && a->items && a->m && a->args->p == 0 && (a->d == 1 || fl__att_step(a->k)[1] == 1) &&
+           (a->e == 1 || fl__att_step(a->v)[1] == 1) && a->d > 0 && a->e > 0;
+}
+
+/* A block of keys, which stays in the cache from one query of the group to the next. */
+static void fl__att_one_block(const fl__att_single *o, fl__att_block *b, int64_t first, char *left) {
+    const fl__attention *a = &o->a;
+    const int64_t k_row = fl__att_step(a->k)[0], v_row = fl__att_step(a->v)[0];
+    const char *k = fl__att_at(a->k, first, b->j0, 0), *v = fl__att_at(a->v, first, b->j0, 0);
+    for (int64_t g = 0; g < o->group; g++, left += o->row * a->size) {
+        char *top = left + a->e * a->size, *sum = top + a->size;
+        b->item = first + g;
+        a->loops->one_scores(b->q_down + g * a->d * a->size, k, k_row, b->nj, a->d, b->s);
+        if (a->args->softcap > 0) a->loops->cap(b->s, NULL, 1, b->nj, a->args->softcap);
+        if (a->mask) { /* the keys stand where a block has its queries */
+            const char *mask = fl__att_at(a->mask, b->item, 0, b->j0);
+            const int64_t *step = fl__att_step(a->mask);
+            (a->mask->dtype == FL_B8 ? a->loops->choose : a->loops->add)(b->s, 1, b->nj, mask, step[1], 0);
+        }
+        a->loops->one_softmax(b->s, b->nj, top, sum, b->fix);
+        a->loops->scale_rows(left, 0, 1, a->e, b->fix);
+        a->loops->one_apply(b->s, v, v_row, b->nj, a->e, left);
+    }
+}
+
+static void fl__att_one_task(void *arg, int64_t begin, int64_t end) {
+    const fl__att_single *o = arg;
+    const fl__attention *a = &o->a;
+    fl__att_block b;
+    char *workspace = fl__scratch_take(&a->scratch);
+    fl__att_layout(a, &b, workspace, false);
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t first = task / o->parts * o->group, part = task % o->parts;
+        const int64_t stop = fl__min(o->end, o->start + (part + 1) * FL__ATT_PART);
+        char *left = a->parts[0] + (first * o->parts + part * o->group) * o->row * a->size;
+        for (int64_t g = 0; g < o->group; g++) {
+            char *q = b.q_down + g * a->d * a->size, *at = left + g * o->row * a->size;
+            fl__copy_row(q, a->size, fl__att_at(a->q, first + g, 0, 0), fl__att_step(a->q)[1] * a->size, a->d,
+                         (int)a->size);
+            a->loops->scale(q, a->d, a->args->scale);
+            a->loops->fill(at, o->row, 0);
+            a->loops->fill(at + a->e * a->size, 1, -INFINITY);
+        }
+        for (b.j0 = o->start + part * FL__ATT_PART; b.j0 < stop; b.j0 += b.nj) {
+            b.nj = fl__min(FL__ATT_ONE_KEYS, stop - b.j0);
+            fl__att_one_block(o, &b, first, left);
+        }
+    }
+    fl__scratch_give_back(&a->scratch, workspace);
+}
+
+static bool fl__att_one(const fl__attention *given) {
+    fl__att_single o = {.a = *given, .group = 1, .row = given->e + 2};
+    fl__attention *a = &o.a;
+    fl__att_block b;
+    const int last = a->q->ndim - 3;
+    if (last >= 0 && a->k->stride[last] == 0 && a->v->stride[last] == 0 && a->q->shape[last] <= FL__ATT_QUERIES)
+        o.group = a->q->shape[last];
+    fl__att_range(a, a->args->offset, 1, &o.start, &o.end);
+    o.parts = fl__ceil_div(o.end - o.start, FL__ATT_PART);
+    o.parts += o.parts == 0;
+    const int64_t tasks = a->items / o.group * o.parts, keys = fl__min(FL__ATT_PART, o.end - o.start);
+    const int64_t grain = fl__ceil_div(1 << 15, (keys + 1) * o.group * fl__min(a->d + a->e, 1 << 20));
+    a->keys = FL__ATT_ONE_KEYS;
+    if (!fl__scratch_open(&a->scratch, tasks, fl__att_layout(a, &b, NULL, false),
+                          a->items * o.parts * o.row * a->size, "attention"))
+        return false;
+    a->parts[0] = a->scratch.shared;
+    fl_parallel(tasks, grain, fl__att_one_task, &o);
+    for (int64_t i = 0; i < a->items; i++) {
+        const char *left = a->parts[0] + (i / o.group * o.group * o.parts + i % o.group) * o.row * a->size;
+        a->loops->one_join(left, o.group * o.row, o.parts, a->e, fl__att_at(a->y, i, 0, 0),
+                           fl__att_at(a->lse, i, 0, 0));
+    }
+    fl__scratch_close(&a->scratch);
+    return true;
 }
 
 /* >>gradient */
@@ -321,6 +438,7 @@ static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *con
         }
         a->loops->grads(b->s, b->dp, b->nj, b->width, b->top, b->fix, a->args->scale);
         if (drops) a->loops->mul(b->s, b->keep, b->nj, b->width);
+        if (a->args->softcap > 0) a->loops->mul(b->dp, b->slope, b->nj, b->width);
         fl__att_gather(a, b, b->dp, b->q_across, a->d, sum[0], row[0]);
         fl__att_gather(a, b, b->s, b->dy_across, a->e, sum[1], row[1]);
         fl__att_apply(a, b, b->dp, a->k, a->dq);
@@ -427,9 +545,10 @@ static bool fl__cpu_attention(const fl_backend *self, const fl_call *c) {
     if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
     fl__attention a = fl__att_of(c);
     a.keys = FL__ATT_KEYS;
-    if (!fl__att_make(c, a.m == 0)) return false;
+    if (!fl__att_make(c, a.m == 0 || a.args->window > 0)) return false;
     a.y = c->out[0];
     a.lse = c->out[1];
+    if (fl__att_one_fits(&a)) return fl__att_one(&a);
     return a.items * a.n == 0 ||
            fl__att_run(&a, a.items * a.query_blocks, fl__att_grain(&a, FL__ATT_QUERIES),
                        fl__att_forward_task);
@@ -442,7 +561,7 @@ static bool fl__cpu_attention_grad(const fl_backend *self, const fl_call *c) {
     fl__attention a = fl__att_of(c);
     const bool nothing = a.items * a.n * a.m == 0;
     a.keys = FL__ATT_GRAD_KEYS;
-    if (!fl__att_make(c, nothing)) return false;
+    if (!fl__att_make(c, nothing || a.args->window > 0)) return false;
     if (nothing) return true;
     a.y = c->in[4], a.lse = c->in[5], a.dy = c->in[6];
     a.dq = c->out[0], a.dk = c->out[1], a.dv = c->out[2];
