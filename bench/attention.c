@@ -80,7 +80,53 @@ static void compare(const setting *c, bool composed) {
     fl_scope_end(&s);
 }
 
+/* ---- one token behind a cache of keys ---- */
+
+enum { KEYS = 4096, DIM = 128, LAYERS = 8 }; /* layers, one after the other, lie beyond the caches */
+
+typedef struct step {
+    fl_tensor *q, *k[LAYERS], *v[LAYERS];
+    int layer;
+} step;
+
+static void decode(void *arg) {
+    step *j = arg;
+    fl_scope s = fl_scope_begin();
+    fl_attention(j->q, j->k[j->layer], j->v[j->layer], .causal = true, .offset = KEYS - 1);
+    j->layer = (j->layer + 1) % LAYERS;
+    fl_scope_end(&s);
+}
+
+/* GB/s of keys and values read, the best of samples taken in turns with reading alone. */
+static void measure_decode(int64_t heads, int64_t kv_heads) {
+    char name[64], note[96];
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {1, 0};
+    const fl_shape shape = FL_SHAPE(1, kv_heads, KEYS, DIM);
+    const double bytes = 2.0 * 4 * (double)(kv_heads * KEYS * DIM);
+    step j = {.q = fl_uniform(FL_SHAPE(1, heads, 1, DIM), -1, 1, FL_F32, &rng)};
+    for (int i = 0; i < LAYERS; i++) {
+        j.k[i] = fl_uniform(shape, -1, 1, FL_F32, &rng);
+        j.v[i] = fl_uniform(shape, -1, 1, FL_F32, &rng);
+    }
+    double best = 0, top = 0;
+    for (int r = 0; r < 10; r++) {
+        const double read = peak_read(fl_threads());
+        const double rate = peak_rate(fl_threads(), decode, &j, bytes) * 1e-9;
+        top = read > top ? read : top;
+        best = rate > best ? rate : best;
+    }
+    snprintf(name, sizeof name, "decode_%lld_keys_%lldq_%lldkv", (long long)KEYS, (long long)heads,
+             (long long)kv_heads);
+    snprintf(note, sizeof note, "%.3g us, %.0f %% of reading at %.3g", bytes / best * 1e-3, 100 * best / top, top);
+    bench_line(name, best, "GB/s", note);
+    fl_scope_end(&s);
+}
+
 int main(int argc, char **argv) {
+    measure_decode(8, 8);
+    measure_decode(32, 8);
+    if (argc > 1 && strcmp(argv[1], "decode") == 0) return fl_error() != NULL;
     bool composed = argc < 2 || strcmp(argv[1], "alone") != 0;
     for (int i = 0; i < 4; i++) compare(&settings[i], composed);
     return fl_error() != NULL;

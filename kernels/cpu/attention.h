@@ -55,9 +55,7 @@ typedef struct fl__att_loops {
                   const void *delta, double scale);
     void (*keep)(void *keep, int64_t keys, int64_t queries, uint64_t first, uint64_t row,
                  const fl_attention_args *a);
-    void (*one_scores)(const void *q, const void *k, int64_t row, int64_t keys, int64_t d, void *s);
     void (*one_softmax)(void *s, int64_t keys, void *top, void *sum, void *fix);
-    void (*one_apply)(const void *p, const void *v, int64_t row, int64_t keys, int64_t e, void *y);
     void (*one_join)(const void *parts, int64_t step, int64_t n, int64_t e, void *y, void *lse);
 } fl__att_loops;
 
@@ -329,24 +327,35 @@ static bool fl__att_one_fits(const fl__attention *a) {
            (a->e == 1 || fl__att_step(a->v)[1] == 1) && a->d > 0 && a->e > 0;
 }
 
-/* A block of keys, which stays in the cache from one query of the group to the next. */
-static void fl__att_one_block(const fl__att_single *o, fl__att_block *b, int64_t first, char *left) {
+/* A block of keys, which stays in the cache from one row of the group to the next. Up to four rows, from g
+   on, take each key from there together. */
+static void fl__att_one_rows(const fl__att_single *o, const fl__att_block *b, int64_t g, int rows, char *left) {
     const fl__attention *a = &o->a;
-    const int64_t k_row = fl__att_step(a->k)[0], v_row = fl__att_step(a->v)[0];
-    const char *k = fl__att_at(a->k, first, b->j0, 0), *v = fl__att_at(a->v, first, b->j0, 0);
-    for (int64_t g = 0; g < o->group; g++, left += o->row * a->size) {
-        char *top = left + a->e * a->size, *sum = top + a->size;
-        b->item = first + g;
-        a->loops->one_scores(b->q_down + g * a->d * a->size, k, k_row, b->nj, a->d, b->s);
-        if (a->args->softcap > 0) a->loops->cap(b->s, NULL, 1, b->nj, a->args->softcap);
+    fl__segment at = {b->q_down + g * a->d * a->size, fl__att_at(a->k, b->item, b->j0, 0)};
+    fl__tile tile = {.segments = 1, .segment = &at, .k = a->d, .rsa = a->d, .csa = 1,
+                     .ldb = fl__att_step(a->k)[0], .c = b->s, .ldc = FL__ATT_ROW};
+    a->ks->dots[rows](&tile, b->nj);
+    for (int i = 0; i < rows; i++) {
+        char *s = b->s + i * FL__ATT_ROW * a->size, *y = left + i * o->row * a->size, *top = y + a->e * a->size;
+        if (a->args->softcap > 0) a->loops->cap(s, NULL, 1, b->nj, a->args->softcap);
         if (a->mask) { /* the keys stand where a block has its queries */
-            const char *mask = fl__att_at(a->mask, b->item, 0, b->j0);
-            const int64_t *step = fl__att_step(a->mask);
-            (a->mask->dtype == FL_B8 ? a->loops->choose : a->loops->add)(b->s, 1, b->nj, mask, step[1], 0);
+            const char *mask = fl__att_at(a->mask, b->item + g + i, 0, b->j0);
+            const int64_t column = fl__att_step(a->mask)[1];
+            (a->mask->dtype == FL_B8 ? a->loops->choose : a->loops->add)(s, 1, b->nj, mask, column, 0);
         }
-        a->loops->one_softmax(b->s, b->nj, top, sum, b->fix);
-        a->loops->scale_rows(left, 0, 1, a->e, b->fix);
-        a->loops->one_apply(b->s, v, v_row, b->nj, a->e, left);
+        a->loops->one_softmax(s, b->nj, top, top + a->size, b->fix);
+        a->loops->scale_rows(y, 0, 1, a->e, b->fix);
+    }
+    at = (fl__segment){b->s, fl__att_at(a->v, b->item, b->j0, 0)};
+    tile.k = b->nj, tile.rsa = FL__ATT_ROW, tile.ldb = fl__att_step(a->v)[0];
+    tile.c = left, tile.ldc = o->row, tile.add = true;
+    a->ks->axpys[rows](&tile, a->e);
+}
+
+static void fl__att_one_block(const fl__att_single *o, const fl__att_block *b, char *left) {
+    for (int64_t g = 0, rows; g < o->group; g += rows) {
+        rows = o->group - g >= 4 ? 4 : o->group - g >= 2 ? 2 : 1;
+        fl__att_one_rows(o, b, g, (int)rows, left + g * o->row * o->a.size);
     }
 }
 
@@ -368,9 +377,10 @@ static void fl__att_one_task(void *arg, int64_t begin, int64_t end) {
             a->loops->fill(at, o->row, 0);
             a->loops->fill(at + a->e * a->size, 1, -INFINITY);
         }
+        b.item = first;
         for (b.j0 = o->start + part * FL__ATT_PART; b.j0 < stop; b.j0 += b.nj) {
             b.nj = fl__min(FL__ATT_ONE_KEYS, stop - b.j0);
-            fl__att_one_block(o, &b, first, left);
+            fl__att_one_block(o, &b, left);
         }
     }
     fl__scratch_give_back(&a->scratch, workspace);
