@@ -199,7 +199,10 @@ FL_T *FL_W(relative_scores)(FL_T *q, FL_T *table, int64_t m, int64_t offset) {
     d = fl_add(fl_minimum(fl_maximum(d, fl_int(-most)), fl_int(most)), fl_int(most));
     FL_T *each = FL_W(matmul)(q, FL_W(transpose)(table, 0, 1));
     d = d && each ? fl_to(d, fl_backend_name(FL_VALUE(each))) : NULL;
-    return FL_GIVE(&s, d ? FL_W(take_along)(each, d, -1) : NULL);
+    if (!d) return FL_GIVE(&s, NULL);
+    fl_shape shape = fl_shape_of(FL_VALUE(each));
+    shape.dim[shape.ndim - 1] = m;
+    return FL_GIVE(&s, FL_W(gather)(each, -1, fl_expand(d, shape)));
 }
 
 #endif
