@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-RATE, RATES, STEPS, BATCH = 0.01, {"alexnet": 0.002, "detr": 0.001}, 10, 2
+RATE, RATES, STEPS, BATCH = 0.01, {"alexnet": 0.002, "detr": 0.001, "translator": 0.05}, 10, 2
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden", "models.tsv")
 
 
@@ -299,6 +299,21 @@ class Detr(nn.Module):
         return self.class_embed(y), self.bbox_embed(y).sigmoid()
 
 
+class Translator(nn.Module):
+    """One layer each, the decoder's causal and with its norms first."""
+
+    def __init__(self):
+        super().__init__()
+        self.source, self.target = nn.Embedding(50, 32), nn.Embedding(50, 32)
+        self.encoder = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
+        self.decoder = nn.TransformerDecoderLayer(32, 4, 64, 0.0, F.gelu, batch_first=True, norm_first=True)
+        self.output = nn.Linear(32, 50)
+
+    def forward(self, x, y):
+        hidden = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1)
+        return self.output(self.decoder(self.target(y), self.encoder(self.source(x)), tgt_mask=hidden))
+
+
 # --- batches and losses ---------------------------------------------------------------------------
 
 def classes(side, channels=3):
@@ -361,6 +376,8 @@ MODELS = {
     "asr": (asr, asr_loss()), "vit": (Vit, classes(48)),
     "lm": (lm, words(60, lambda net, x, y: net["softmax"](net["body"](x).flatten(0, 1), y.flatten()).loss)),
     "detr": (Detr, detr_loss()), "capsule": (capsule, capsule_loss()),
+    "translator": (Translator, words(50, lambda net, x, y: F.cross_entropy(net(x, y[:, :-1]).flatten(0, 1),
+        y[:, 1:].flatten()))),
 }
 
 

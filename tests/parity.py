@@ -1308,6 +1308,89 @@ ATTENTION = [([(2, 3, 4), (2, 5, 4), (2, 5, 3)], dict(causal=0, scale=0.0)),
 layer("attention", attend, ATTENTION)
 
 
+def attend_as(q, k, v, mask=None, *, causal, offset, window, softcap):
+    """Query i stands at offset + i; heads of k and v serve as many neighbours of q's; window as Mistral's,
+    softcap as Gemma 2's."""
+    k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    if softcap:
+        s = softcap * (s / softcap).tanh()
+    far = torch.arange(s.shape[-1]) - (torch.arange(s.shape[-2]) + offset)[:, None]
+    sees = far <= 0 if causal else far < (window or INF)
+    if window:
+        sees = sees & (far > -window)
+    if mask is not None:
+        s = s.masked_fill(~mask, -INF) if mask.dtype == torch.bool else s + mask
+    return s.masked_fill(~sees, -INF).softmax(-1) @ v
+
+
+layer("attention_options", attend_as, [([(2, 4, 3, 4), (2, 2, 6, 4), (2, 2, 6, 3)],
+    dict(causal=1, offset=2, window=0, softcap=0.0)),
+    ([(1, 2, 4, 2), (1, 2, 6, 2), (1, 2, 6, 2)], dict(causal=1, offset=2, window=3, softcap=1.5)),
+    ([(1, 2, 4, 2), (1, 2, 6, 2), (1, 2, 6, 2)], dict(causal=0, offset=1, window=2, softcap=0.0)),
+    ([(1, 3, 1, 4), (1, 3, 7, 4), (1, 3, 7, 5)], dict(causal=1, offset=5, window=0, softcap=0.5)),
+    ([(2, 4, 1, 4), (2, 2, 5, 4), (2, 2, 5, 2), (4, 1, 5)], dict(causal=0, offset=0, window=0, softcap=0.0))])
+
+
+def rotary(x, base, offset, scale, dim, interleaved):
+    """RoFormer's; pairs by halves as GPT-NeoX and Hugging Face, interleaved as GPT-J and Llama."""
+    d = dim or x.shape[-1]
+    place = (torch.arange(x.shape[-2], dtype=torch.float64) + offset) * scale
+    angle = place[:, None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    c, s = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = (x[..., 0:d:2], x[..., 1:d:2]) if interleaved else (x[..., :d // 2], x[..., d // 2:d])
+    pair = a * c - b * s, a * s + b * c
+    turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    return torch.cat([turned, x[..., d:]], -1)
+
+
+layer("rotary", rotary, [([(2, 3, 4)], dict(base=10000.0, offset=0, scale=1.0, dim=0, interleaved=0)),
+    ([(1, 2, 3, 6)], dict(base=100.0, offset=7, scale=0.25, dim=0, interleaved=1)),
+    ([(3, 7)], dict(base=10000.0, offset=1000, scale=1.0, dim=4, interleaved=0)),
+    ([(2, 6)], dict(base=500000.0, offset=1, scale=1.0, dim=4, interleaved=1))])
+
+
+def relative_scores(q, table, m, offset):
+    c = table.shape[0] // 2
+    far = torch.arange(m) - (torch.arange(q.shape[-2]) + offset)[:, None]
+    return torch.einsum("...nd,nmd->...nm", q, table[far.clamp(-c, c) + c])
+
+
+layer("relative_scores", relative_scores, [([(2, 3, 4), (5, 4)], dict(m=3, offset=0)),
+    ([(1, 2, 2, 3), (3, 3)], dict(m=6, offset=4)), ([(2, 2), (21, 2)], dict(m=4, offset=1))])
+
+
+def relative_buckets(n, m, offset, buckets, most, causal):
+    """T5's relative_position_bucket."""
+    far, bucket = torch.arange(m) - (torch.arange(n) + offset)[:, None], 0
+    if causal:
+        far = -far.clamp(max=0)
+    else:
+        buckets //= 2
+        bucket, far = (far > 0).long() * buckets, far.abs()
+    exact = buckets // 2
+    large = exact + (torch.log(far.float() / exact) / math.log(most / exact) * (buckets - exact)).long()
+    return bucket + torch.where(far < exact, far, large.clamp(max=buckets - 1))
+
+
+row("relative_buckets", relative_buckets, lambda g: [(dict(n=n, m=m, offset=o, buckets=b, most=t, causal=c),)
+    for n, m, o, b, t, c in ((5, 5, 0, 8, 16, 0), (1, 140, 139, 32, 128, 1), (3, 200, 60, 32, 128, 0), (4, 9, 5, 6, 7, 1))],
+    grad=0)
+
+
+def alibi(heads, n, m, offset):
+    """The slopes of the paper's code."""
+    def slopes(k):
+        even = 2 ** math.floor(math.log2(k))
+        return [2 ** (-8 * (i + 1) / even) for i in range(even)] + (slopes(2 * even)[::2][:k - even] if k > even else [])
+    far = (torch.arange(m) - (torch.arange(n) + offset)[:, None]).abs()
+    return -torch.tensor(slopes(heads), dtype=torch.float64)[:, None, None] * far
+
+
+row("alibi", lambda **a: alibi(**a).float(), lambda g: [(dict(heads=h, n=n, m=m, offset=o),)
+    for h, n, m, o in ((8, 3, 3, 0), (6, 2, 5, 3), (1, 1, 2, 0))], grad=0)
+
+
 def cell(fn, gates):
     def cases(g):
         out = []
@@ -1752,6 +1835,20 @@ def transformer(x, *p, heads, norm_first, gelu):
 
 layer("nn_transformer", transformer, [([(2, 3, 4)] + PARTS + [(6, 4), (6,), (4, 6), (4,)] + [(4,)] * 4,
     dict(heads=2, norm_first=f, gelu=a)) for f, a in ((0, 0), (1, 1))], dtypes="f64", tol=256, grad=1)
+
+
+def decoder_layer(x, memory, *p, heads, norm_first, causal):
+    m = torch.nn.TransformerDecoderLayer(x.shape[2], heads, p[8].shape[0], 0.0, batch_first=True,
+        norm_first=bool(norm_first)).to(x.dtype)
+    names = [f"{a}.{b}" for a in ("self_attn", "multihead_attn")
+        for b in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")]
+    names += [f"{a}.{b}" for a in ("linear1", "linear2", "norm1", "norm2", "norm3") for b in ("weight", "bias")]
+    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if causal else None
+    return torch.nn.utils.stateless.functional_call(m, dict(zip(names, p)), (x, memory, hidden))
+
+
+layer("nn_transformer_decoder", decoder_layer, [([(2, 3, 4), (2, 2, 4)] + 2 * PARTS + [(6, 4), (6,), (4, 6), (4,)] +
+    [(4,)] * 6, dict(heads=2, norm_first=f, causal=c)) for f, c in ((0, 0), (1, 1))], dtypes="f64", tol=256, grad=1)
 
 
 def adaptive_softmax(x, words, *w, cutoffs, divide):

@@ -92,6 +92,22 @@ static int nn_transformer(parity_case *c, fl_var **y) {
     return forward(c, m, y);
 }
 
+static int nn_transformer_decoder(parity_case *c, fl_var **y) {
+    static const char *const names[] = {
+        "self_attn.in_proj_weight", "self_attn.in_proj_bias", "self_attn.out_proj.weight",
+        "self_attn.out_proj.bias", "multihead_attn.in_proj_weight", "multihead_attn.in_proj_bias",
+        "multihead_attn.out_proj.weight", "multihead_attn.out_proj.bias", "linear1.weight",
+        "linear1.bias", "linear2.weight", "linear2.bias", "norm1.weight", "norm1.bias", "norm2.weight",
+        "norm2.bias", "norm3.weight", "norm3.bias"};
+    fl_nn_module *m = fl_nn_transformer_decoder(
+        T(0)->shape[2], INT("heads"), T(10)->shape[0], .norm_first = INT("norm_first") != 0,
+        .causal = INT("causal") != 0, .dtype = T(0)->dtype);
+    bind_all(c, m, 2, names);
+    y[0] = m ? fl_nn_forward_vars(m, FL_VARS(IN(0), IN(1))).v[0] : NULL;
+    fl_nn_free(m);
+    return 1;
+}
+
 static int nn_adaptive_softmax(parity_case *c, fl_var **y) {
     static const char *const names[] = {"head.weight", "tail.0.0.weight", "tail.0.1.weight",
                                         "tail.1.0.weight", "tail.1.1.weight"};
@@ -131,7 +147,9 @@ static int nn_ctc(parity_case *c, fl_var **y) {
         {"nn_glu", nn_glu, 1}, {"nn_rms_norm", nn_rms_norm, 2},                                  \
         {"nn_group_norm", nn_group_norm, 3}, {"nn_embedding", nn_embedding, 2},                  \
         {"nn_sinusoid", nn_sinusoid, 1}, {"nn_attention", nn_attention, 3},                      \
-        {"nn_transformer", nn_transformer, 13}, {"nn_adaptive_softmax", nn_adaptive_softmax, 3}, \
+        {"nn_transformer", nn_transformer, 13},                                                  \
+        {"nn_transformer_decoder", nn_transformer_decoder, 20},                                  \
+        {"nn_adaptive_softmax", nn_adaptive_softmax, 3}, \
         {"nn_adaptive_embedding", nn_adaptive_embedding, 3}, {"nn_capsules", nn_capsules, 2},    \
         {"nn_ctc", nn_ctc, 4},
 

@@ -59,7 +59,16 @@ static int recurrent(parity_case *c, fl_var **y) {
     OP(embedding_padding, fv_embedding(T(0), IN(1), INT("padding"))) \
     OP(embedding_bag, fv_embedding_bag(T(0), IN(1), !strcmp(text_of(c, "mode"), "mean"))) \
     OP(attention, fv_attention(IN(0), IN(1), IN(2), .mask = c->n_in > 3 ? IN(3) : NULL, \
-                               .causal = INT("causal") != 0, .scale = NUM("scale")))
+                               .causal = INT("causal") != 0, .scale = NUM("scale"))) \
+    OP(attention_options, \
+       fv_attention(IN(0), IN(1), IN(2), .mask = c->n_in > 3 ? IN(3) : NULL, .causal = INT("causal") != 0, \
+                    .offset = INT("offset"), .window = INT("window"), .softcap = NUM("softcap"))) \
+    OP(rotary, fv_rotary(IN(0), .base = NUM("base"), .offset = INT("offset"), .scale = NUM("scale"), \
+                         .dim = INT("dim"), .interleaved = INT("interleaved") != 0)) \
+    OP(relative_scores, fv_relative_scores(IN(0), IN(1), INT("m"), INT("offset"))) \
+    OP(relative_buckets, CONST_OF(fl_relative_buckets(INT("n"), INT("m"), INT("offset"), INT("buckets"), \
+                                                      INT("most"), INT("causal") != 0))) \
+    OP(alibi, CONST_OF(fl_alibi(INT("heads"), INT("n"), INT("m"), INT("offset"))))
 
 /* ctc: PyTorch's gradient holds that of a log softmax before it, which keeps log probabilities. */
 #define REDUCTION reduction_of(c)

@@ -136,6 +136,72 @@ TEST(lm) { check_losses(&model_lm); }
 TEST(detr) { check_losses(&model_detr); }
 TEST(capsule) { check_losses(&model_capsule); }
 
+/* ---- an encoder and a decoder, of this test only ---- */
+
+enum { WORDS = 50, WIDTH = 32 };
+
+/* Words [n, s] and what was said so far [n, t] -> logits [n, t, WORDS] */
+static fl_vars translate(fl_nn_module *m, fl_vars in) {
+    fl_nn_module *const *child = m->child;
+    fl_var *memory = fl_nn_forward(child[2], fl_nn_forward(child[0], in.v[0]));
+    const fl_vars said = FL_VARS(fl_nn_forward(child[1], in.v[1]), memory);
+    return FL_VARS(fl_nn_forward(child[4], fl_nn_forward_vars(child[3], said).v[0]));
+}
+
+static fl_nn_module *translator_build(const model_preset *p) {
+    (void)p;
+    fl_nn_module *net = fl_nn_function("Translator", translate, NULL, NULL);
+    fl_nn_add(net, "source", fl_nn_embedding(WORDS, WIDTH));
+    fl_nn_add(net, "target", fl_nn_embedding(WORDS, WIDTH));
+    fl_nn_add(net, "encoder", fl_nn_transformer(WIDTH, 4, 64));
+    fl_nn_add(net, "decoder", fl_nn_transformer_decoder(WIDTH, 4, 64, .activation = fv_gelu, .norm_first = true,
+                                                        .causal = true));
+    fl_nn_add(net, "output", fl_nn_linear(WIDTH, WORDS));
+    return net;
+}
+
+static model_batch translator_batch(const model_preset *p) { return model_words(p, WORDS); }
+
+static fl_var *translator_loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
+    const int64_t n = p->batch * (p->size - 1);
+    fl_var *y = fl_nn_forward_vars(net, FL_VARS(fv_const(b->t[0]), fv_const(fl_slice(b->t[1], 1, 0, -1, 1)))).v[0];
+    return fv_cross_entropy(fv_reshape(y, FL_SHAPE(n, WORDS)), fl_reshape(fl_slice(b->t[1], 1, 1, p->size, 1), FL_SHAPE(n)));
+}
+
+static const model model_translator = {
+    .name = "translator",
+    .preset = {{"tiny", 2, 12, true, false}},
+    .build = translator_build,
+    .batch = translator_batch,
+    .loss = translator_loss,
+};
+
+TEST(translator) { check_losses(&model_translator); }
+
+/* Word by word behind a cache it says what it says of all at once. */
+TEST(translator_with_cache_and_without) {
+    fl_scope s = fl_scope_begin();
+    const model_preset *p = &model_translator.preset[0];
+    fl_nn_module *net = translator_build(p);
+    CHECK(fl_nn_named(net, fill_by_formula, NULL));
+    const model_batch b = translator_batch(p);
+    fl_nn_module *whole = net->child[3];
+    fl_var *memory = fl_nn_forward(net->child[2], fl_nn_forward(net->child[0], fv_const(b.t[0])));
+    fl_var *said = fl_nn_forward(net->child[1], fv_const(b.t[1]));
+    fl_tensor *want = fv_value(fl_nn_forward_vars(whole, FL_VARS(said, memory)).v[0]);
+    fl_nn_cache *cache = fl_nn_cache_new(whole, p->batch, p->size);
+    for (int64_t i = 0; i < p->size; i++) {
+        const fl_vars in = FL_VARS(fv_slice(said, 1, i, i + 1, 1), memory);
+        fl_tensor *y = fv_value(fl_nn_forward_cached(whole, in, cache).v[0]);
+        fl_tensor *far = fl_abs(fl_sub(y, fl_slice(want, 1, i, i + 1, 1)));
+        CHECK_NEAR(fl_item(fl_amax(far, FL_ALL_AXES)), 0, 4e-6);
+    }
+    fl_nn_cache_free(cache);
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
 TEST(channels_last_trains_alike) {
     const model *const nets[] = {&model_alexnet, &model_resnet50, &model_vit};
     for (int k = 0; k < 3; k++) {
