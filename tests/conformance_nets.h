@@ -99,78 +99,109 @@ static void norm_group(int grad) {
 
 /* >>attention */
 
-static void attention_row(const double *q, const array *k, const array *v, int64_t last,
-                          double *y) {
-    int64_t m = k->shape.dim[0], d = k->shape.dim[1], e = v->shape.dim[1];
-    double largest = -INFINITY, sum = 0, score[16];
-    for (int64_t j = 0; j < m; j++) {
-        score[j] = 0;
-        for (int64_t i = 0; i < d; i++) score[j] += q[i] * k->f[j * d + i] / sqrt((double)d);
-        if (j <= last && score[j] > largest) largest = score[j];
+typedef struct attention_kind {
+    int64_t queries;
+    bool causal;
+    int64_t offset, window;
+    double softcap;
+} attention_kind;
+static const attention_kind attention_kinds[] = {
+    {4, false, 0, 0, 0}, {4, true, 0, 0, 0},   {4, true, 1, 0, 0},   {4, true, 2, 2, 0},
+    {4, false, 0, 2, 0}, {4, true, 9, 3, 0.8}, {4, false, 0, 0, 1.5}, {1, true, 3, 0, 0},
+    {1, false, 0, 0, 2}, {1, true, 4, 2, 0}};
+enum { ATTENTION_KINDS = sizeof attention_kinds / sizeof *attention_kinds, ATTENTION_KEYS = 5 };
+
+/* Probabilities of the keys for query r, and what a change of the product brings to the score. */
+static void attention_shares(const double *q, const array *k, int64_t r, const attention_kind *kind,
+                             double *p, double *slope) {
+    const int64_t d = k->shape.dim[1], place = kind->offset + r;
+    double largest = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < ATTENTION_KEYS; j++) {
+        double score = 0;
+        for (int64_t i = 0; i < d; i++) score += q[r * d + i] * k->f[j * d + i] / sqrt((double)d);
+        slope[j] = 1 / sqrt((double)d);
+        if (kind->softcap > 0) {
+            const double t = tanh(score / kind->softcap);
+            score = kind->softcap * t;
+            slope[j] *= 1 - t * t;
+        }
+        const bool hidden = (kind->causal && j > place) ||
+                            (kind->window && llabs(place - j) >= kind->window);
+        p[j] = hidden ? -INFINITY : score;
+        if (p[j] > largest) largest = p[j];
     }
-    for (int64_t j = 0; j < m; j++) sum += score[j] = j <= last ? exp(score[j] - largest) : 0;
-    for (int64_t i = 0; i < e; i++) y[i] = 0;
-    for (int64_t j = 0; j < m && sum > 0; j++)
-        for (int64_t i = 0; i < e; i++) y[i] += score[j] / sum * v->f[j * e + i];
+    for (int64_t j = 0; j < ATTENTION_KEYS; j++) sum += p[j] = largest > -INFINITY ? exp(p[j] - largest) : 0;
+    for (int64_t j = 0; j < ATTENTION_KEYS; j++) p[j] = sum > 0 ? p[j] / sum : 0;
 }
 
-static void attention_case(fl_dtype d, layout l, bool causal) {
-    if (!case_begin("attention", d, l, "%d", causal)) return;
-    operand q = make_operand(FL_SHAPE(4, 3), d, l, TAME),
-            k = make_operand(FL_SHAPE(5, 3), d, l, TAME),
-            v = make_operand(FL_SHAPE(5, 2), d, l, TAME);
-    array want = new_array(FL_SHAPE(4, 2), d);
-    double scale[8], largest = 1;
+static fl_var *attention_of(const attention_kind *kind, fl_var *q, fl_var *k, fl_var *v) {
+    return fv_attention(q, k, v, .causal = kind->causal, .offset = kind->offset, .window = kind->window,
+                        .softcap = kind->softcap);
+}
+
+static void attention_case(fl_dtype d, layout l, const attention_kind *kind) {
+    const int64_t n = kind->queries;
+    if (!case_begin("attention", d, l, "%d queries, causal %d, from %d, window %d, cap %g", (int)n,
+                    kind->causal, (int)kind->offset, (int)kind->window, kind->softcap))
+        return;
+    operand q = make_operand(FL_SHAPE(n, 3), d, l, TAME),
+            k = make_operand(FL_SHAPE(ATTENTION_KEYS, 3), d, l, TAME),
+            v = make_operand(FL_SHAPE(ATTENTION_KEYS, 2), d, l, TAME);
+    array want = new_array(FL_SHAPE(n, 2), d);
+    double scale[8], largest = 1, p[ATTENTION_KEYS], slope[ATTENTION_KEYS];
     for (int64_t i = 0; i < v.a.n; i++) largest = fmax(largest, fabs(v.a.f[i]));
     for (int64_t i = 0; i < q.a.n; i++) largest = fmax(largest, fabs(q.a.f[i]));
     for (int64_t i = 0; i < k.a.n; i++) largest = fmax(largest, fabs(k.a.f[i]));
     for (int i = 0; i < 8; i++) scale[i] = largest * largest * largest;
-    for (int64_t r = 0; r < 4; r++)
-        attention_row(q.a.f + r * 3, &k.a, &v.a, causal ? r : 5, want.f + r * 2);
-    fl_tensor *y = fl_attention(q.t, k.t, v.t, .causal = causal);
-    case_end(agrees(y, &want, (tolerance){4, 32, 0}, scale, false));
+    for (int64_t r = 0; r < n; r++) {
+        attention_shares(q.a.f, &k.a, r, kind, p, slope);
+        for (int64_t j = 0; j < ATTENTION_KEYS; j++)
+            for (int64_t i = 0; i < 2; i++) want.f[r * 2 + i] += p[j] * v.a.f[j * 2 + i];
+    }
+    fl_var *y = attention_of(kind, fv_const(q.t), fv_const(k.t), fv_const(v.t));
+    case_end(agrees(fv_value(y), &want, (tolerance){4, 32, 0}, scale, false));
 }
 
-/* Shares p, ds = p (dp - sum p dp) / sqrt(d) of query r, and what they give. */
+/* ds = p (dp - sum p dp), times the slope, of query r, and what they give. */
 static void attention_back(const array *q, const array *k, const array *v, const double *dy,
-                           int64_t r, array *want) {
-    double p[5], dp[5], sum = 0, delta = 0, root = sqrt(3.0);
-    for (int j = 0; j < 5; j++) {
-        double score = 0;
-        for (int i = 0; i < 3; i++) score += q->f[r * 3 + i] * k->f[j * 3 + i] / root;
-        sum += p[j] = exp(score);
-    }
-    for (int j = 0; j < 5; j++) {
-        p[j] /= sum;
+                           int64_t r, const attention_kind *kind, array *want) {
+    double p[ATTENTION_KEYS], slope[ATTENTION_KEYS], dp[ATTENTION_KEYS], delta = 0;
+    attention_shares(q->f, k, r, kind, p, slope);
+    for (int j = 0; j < ATTENTION_KEYS; j++) {
         dp[j] = dy[r * 2] * v->f[j * 2] + dy[r * 2 + 1] * v->f[j * 2 + 1];
         delta += p[j] * dp[j];
     }
-    for (int j = 0; j < 5; j++) {
+    for (int j = 0; j < ATTENTION_KEYS; j++) {
         for (int i = 0; i < 3; i++) {
-            want[0].f[r * 3 + i] += p[j] * (dp[j] - delta) / root * k->f[j * 3 + i];
-            want[1].f[j * 3 + i] += p[j] * (dp[j] - delta) / root * q->f[r * 3 + i];
+            want[0].f[r * 3 + i] += p[j] * (dp[j] - delta) * slope[j] * k->f[j * 3 + i];
+            want[1].f[j * 3 + i] += p[j] * (dp[j] - delta) * slope[j] * q->f[r * 3 + i];
         }
         for (int i = 0; i < 2; i++) want[2].f[j * 2 + i] += p[j] * dy[r * 2 + i];
     }
 }
 
-static void attention_grad_case(fl_dtype d, layout l) {
-    if (!case_begin("attention_grad", d, l, "4 queries, 5 keys")) return;
-    operand q = make_operand(FL_SHAPE(4, 3), d, l, TAME),
-            k = make_operand(FL_SHAPE(5, 3), d, l, TAME),
-            v = make_operand(FL_SHAPE(5, 2), d, l, TAME);
-    array dy = random_array(FL_SHAPE(4, 2), d, TAME);
-    array want[] = {new_array(FL_SHAPE(4, 3), d), new_array(FL_SHAPE(5, 3), d),
-                    new_array(FL_SHAPE(5, 2), d)};
+static void attention_grad_case(fl_dtype d, layout l, const attention_kind *kind) {
+    const int64_t n = kind->queries;
+    if (!case_begin("attention_grad", d, l, "%d queries, causal %d, from %d, window %d, cap %g", (int)n,
+                    kind->causal, (int)kind->offset, (int)kind->window, kind->softcap))
+        return;
+    operand q = make_operand(FL_SHAPE(n, 3), d, l, TAME),
+            k = make_operand(FL_SHAPE(ATTENTION_KEYS, 3), d, l, TAME),
+            v = make_operand(FL_SHAPE(ATTENTION_KEYS, 2), d, l, TAME);
+    array dy = random_array(FL_SHAPE(n, 2), d, TAME);
+    array want[] = {new_array(FL_SHAPE(n, 3), d), new_array(FL_SHAPE(ATTENTION_KEYS, 3), d),
+                    new_array(FL_SHAPE(ATTENTION_KEYS, 2), d)};
     double scale[15], largest = 1;
     for (int64_t i = 0; i < v.a.n; i++) largest = fmax(largest, fabs(v.a.f[i]));
     for (int64_t i = 0; i < q.a.n; i++) largest = fmax(largest, fabs(q.a.f[i]));
     for (int64_t i = 0; i < k.a.n; i++) largest = fmax(largest, fabs(k.a.f[i]));
     for (int64_t i = 0; i < dy.n; i++) largest = fmax(largest, fabs(dy.f[i]));
-    for (int i = 0; i < 15; i++) scale[i] = pow(largest, 5);
-    for (int64_t r = 0; r < 4; r++) attention_back(&q.a, &k.a, &v.a, dy.f, r, want);
+    /* of half floats the slot reads y as it was rounded */
+    const double rounded = d == FL_BF16 ? 1 << 16 : d == FL_F16 ? 1 << 13 : 1;
+    for (int i = 0; i < 15; i++) scale[i] = rounded * pow(largest, 5);
+    for (int64_t r = 0; r < n; r++) attention_back(&q.a, &k.a, &v.a, dy.f, r, kind, want);
     fl_var *in[] = {fv_param(q.t), fv_param(k.t), fv_param(v.t)};
-    fl_var *y = fv_attention(in[0], in[1], in[2]);
+    fl_var *y = attention_of(kind, in[0], in[1], in[2]);
     bool ok = y && fl_backward(y, .grad = dense_tensor(&dy));
     for (int i = 0; ok && i < 3; i++)
         ok = agrees(fv_grad(in[i]), &want[i], (tolerance){4, 64, 0}, scale, false);
@@ -628,8 +659,10 @@ static void nets_group(void) {
         fl_dtype d = all_dtypes[k];
         if (!takes(FLOATS, d)) continue;
         for (int l = DENSE; l <= BROADCAST; l++) {
-            for (int i = 0; i < 2; i++) attention_case(d, (layout)l, i);
-            attention_grad_case(d, (layout)l);
+            for (int i = 0; i < ATTENTION_KINDS; i++) {
+                attention_case(d, (layout)l, &attention_kinds[i]);
+                attention_grad_case(d, (layout)l, &attention_kinds[i]);
+            }
             for (int i = 0; i < 2; i++) glu_case(d, (layout)l, i);
             for (int i = 0; i < 36; i++) ctc_case(names[i % 3], d, (layout)l, i);
         }

@@ -172,13 +172,64 @@ static fl_vars sequences(int n) {
 
 static fl_tensor *nines(void) { return fl_full(FL_SHAPE(2), 9, FL_I64); }
 
+/* A step of more places than a cache of two has, or with what is missing. */
+static bool step_of(bool module, bool cache) {
+    fl_rng rng = {1, 0};
+    fl_nn_module *m = fl_nn_attention(3, 1, .rng = &rng);
+    if (!m) return true;
+    fl_nn_cache *c = fl_nn_cache_new(m, 1, 1);
+    fl_quiet(+1);
+    fl_vars y = fl_nn_forward_cached(module ? m : NULL, sequences(1), cache ? c : NULL);
+    fl_quiet(-1);
+    fl_nn_cache_free(c);
+    fl_nn_free(m);
+    return y.n || fl_raise();
+}
+
+/* The same of what is done with a cache that has no place. */
+static bool with_cache(int what) {
+    fl_rng rng = {1, 0};
+    fl_nn_module *m = fl_nn_attention(3, 1, .rng = &rng);
+    fl_nn_cache *c = m ? fl_nn_cache_new(m, 1, 1) : NULL;
+    if (!c) return true;
+    fl_quiet(+1);
+    const bool ok = what == 0 ? fl_nn_cache_rewind(c, 1) : what == 1 ? fl_nn_cache_reorder(c, o.f23)
+                                                                       : fl_nn_cache_reorder(c, NULL);
+    fl_quiet(-1);
+    fl_nn_cache_free(c);
+    fl_nn_free(m);
+    return ok || fl_raise();
+}
+
+static void rows_of_caches(void) {
+    const fl_nn_cache_opts plain = {0};
+    NO_AS(fl_nn_cache_new_opt, "fl_nn_cache_new", (NULL, 1, 1, plain), NULLS);
+    ROW(RAISES, "fl_nn_forward_cached", !step_of(false, true), "module is NULL");
+    ROW(RAISES, "fl_nn_forward_cached", !step_of(true, false), "cache is NULL");
+    ROW_OF(RAISES, "fl_nn_forward_cached", "fl_nn_attention", !step_of(true, true), "1 sequences of 1 places", "do not fit");
+    NO(fl_nn_cache_rewind, (NULL, 0), NULLS);
+    ROW(RAISES, "fl_nn_cache_rewind", !with_cache(0), "to 1 of 0 places");
+    NO(fl_nn_cache_reset, (NULL), NULLS);
+    NO(fl_nn_cache_reorder, (NULL, o.f23), NULLS);
+    ROW(RAISES, "fl_nn_cache_reorder", !with_cache(1), "[2, 3] for 1 sequences");
+    ROW(RAISES, "fl_nn_cache_reorder", !with_cache(2), NULLS);
+}
+
 static void rows_of_attention(void) {
     const fl_nn_attention_opts plain = {0};
     fl_rng rng = {1, 0};
     NO(fl_nn_attention_opt, (6, 4, plain), "4 heads of dim 6");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dropout = 2}), "dropout 2");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dtype = FL_I64}), "i64");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.n_kv_heads = 3}), "2 heads share 3 of keys");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.window = -1}), "window -1");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.softcap = (double)NAN}), "softcap nan");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.relative = -1}), "relative -1");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.buckets = 3}), "3 buckets up to 128");
     BAD_CALL(fl_nn_attention_opt, fl_nn_attention(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, 4]");
+    NO_AS(fl_nn_transformer_decoder_opt, "fl_nn_attention", (6, 4, 8, (fl_nn_transformer_opts){0}), "4 heads of dim 6");
+    ROW(RAISES, "fl_nn_transformer_decoder_opt",
+        !through_all(fl_nn_transformer_decoder(3, 1, 2, .rng = &rng), sequences(1)), "1 inputs, takes 2 to 4");
     ROW(RAISES, "fl_nn_attention_opt",
         !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(5)), "5 inputs");
     ROW(RAISES, "fl_nn_attention_opt",
@@ -191,7 +242,7 @@ static void rows_of_attention(void) {
           (6, 2, 8, (fl_nn_transformer_opts){.drop_path = 2, .rng = &rng}), "p is 2");
     ROW(RAISES, "fl_nn_transformer_opt",
         !through_all(fl_nn_transformer(3, 1, 2, .rng = &rng), sequences(3)),
-        "3 inputs, takes 1 or 2");
+        "3 inputs, takes 1 to 2");
 }
 
 static void rows_of_vocabularies(void) {

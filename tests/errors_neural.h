@@ -50,8 +50,27 @@ static void rows_of_nets(void) {
     NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, NULL, exact), NULLS);
     NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f34, o.f23, exact), "[2, 3]", "[3, 4]");
     NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, lossy), "1.5");
+    NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, (fl_attention_opts){.offset = -1}), "offset -1");
+    NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, (fl_attention_opts){.window = -2}), "window -2");
+    NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, (fl_attention_opts){.softcap = (double)NAN}),
+          "softcap nan");
     NO_AS(fl_attention_packed_opt, "fl_attention_packed", (NULL, exact), NULLS);
     NO_AS(fl_attention_packed_opt, "fl_attention_packed", (o.f23, exact), "[2, 3]", "[3, ..., n, d]");
+    NO_AS(fl_rotary_opt, "fl_rotary", (NULL, (fl_rotary_opts){0}), NULLS);
+    NO_AS(fl_rotary_opt, "fl_rotary", (o.f23, (fl_rotary_opts){0}), "[2, 3]", "dim 3", "[..., t, d]");
+    NO_AS(fl_rotary_opt, "fl_rotary", (o.f23, (fl_rotary_opts){.dim = 4}), "dim 4");
+    NO_AS(fl_rotary_opt, "fl_rotary", (o.f34, (fl_rotary_opts){.base = -1}), "base -1");
+    NO_AS(fl_rotary_opt, "fl_rotary", (o.f34, (fl_rotary_opts){.offset = -3}), "offset -3");
+    NO(fl_length_mask, (NULL, 3), NULLS);
+    NO(fl_length_mask, (o.f23, 3), "[2, 3]", "i64 [batch]");
+    NO(fl_alibi, (0, 2, 2, 0), "0 heads");
+    NO(fl_alibi, (2, 2, -1, 0), "-1 keys");
+    NO(fl_relative_buckets, (2, 2, 0, 1, 8, true), "1 buckets up to 8");
+    NO(fl_relative_buckets, (2, 2, 0, 16, 4, false), "16 buckets up to 4");
+    NO(fl_relative_buckets, (-2, 2, 0, 16, 40, false), "-2 queries");
+    NO_AS(fl_relative_scores, "fl_relative_scores", (NULL, o.f23, 2, 0), NULLS);
+    NO_AS(fl_relative_scores, "fl_relative_scores", (o.f23, NULL, 2, 0), NULLS);
+    NO_AS(fl_relative_scores, "fl_relative_scores", (o.f23, o.f23, 2, 0), "table [2, 3]", "[2 c - 1, d]");
     const fl_binary_cross_entropy_opts bce = {0}, weight = {.weight = o.f4}, positive = {.pos_weight = o.f4};
     NO(fl_mse_loss, (NULL, o.f23, FL_MEAN), NULLS);
     NO(fl_mse_loss, (o.f23, NULL, FL_MEAN), NULLS);
@@ -189,8 +208,16 @@ static void rows_of_var_nets(void) {
     NO_AS(fv_attention_opt, "fv_attention", (o.v23, o.v23, NULL, exact), NULLS);
     NO_AS(fv_attention_opt, "fv_attention", (o.v23, o.v34, o.v23, exact), "[2, 3]", "[3, 4]");
     NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, lossy), "1.5");
+    NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, (fv_attention_opts){.offset = -1}), "offset -1");
+    NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, (fv_attention_opts){.window = -2}), "window -2");
+    NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, (fv_attention_opts){.softcap = (double)NAN}),
+          "softcap nan");
     NO_AS(fv_attention_packed_opt, "fv_attention_packed", (NULL, exact), NULLS);
     NO_AS(fv_attention_packed_opt, "fl_attention_packed", (o.v23, exact), "[2, 3]", "[3, ..., n, d]");
+    NO_AS(fv_rotary_opt, "fv_rotary", (NULL, (fl_rotary_opts){0}), NULLS);
+    NO_AS(fv_rotary_opt, "fl_rotary", (o.v23, (fl_rotary_opts){0}), "[2, 3]");
+    NO_AS(fv_relative_scores, "fv_relative_scores", (NULL, o.v23, 2, 0), NULLS);
+    NO_AS(fv_relative_scores, "fl_relative_scores", (o.v23, o.v23, 2, 0), "table [2, 3]");
     fl_var *packed = fv_const(fl_zeros(FL_SHAPE(3, 2, 2), FL_F32));
     NO_AS(fv_attention_packed_opt, "fl_attention", (packed, lossy), "1.5");
     const fl_binary_cross_entropy_opts bce = {0};

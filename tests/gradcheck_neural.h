@@ -68,6 +68,25 @@ static fl_var *net_attention_packed(fl_var **x) { /* laid out as a product leave
     fl_var *qkv = fv_transpose(fv_stack(all, 3, 1), 0, 1);
     return fv_attention_packed(qkv, .causal = true, .dropout = 0.4, .rng = &rng);
 }
+static fl_var *net_attention_options(fl_var **x) {
+    return fv_attention(x[0], x[1], x[0], .causal = true, .offset = 1, .window = 2, .softcap = 1.5);
+}
+static fl_var *net_attention_capped(fl_var **x) {
+    fl_var *mask = fv_matmul(x[1], fv_transpose(x[1], 0, 1));
+    return fv_attention(x[0], x[1], x[1], .window = 2, .softcap = 0.8, .mask = mask);
+}
+static fl_var *net_attention_shared(fl_var **x) { /* four heads of queries, two of keys */
+    fl_var *q = fv_reshape(fv_concat((fl_var *[]){x[0], x[1]}, 2, 0), FL_SHAPE(4, 3, 2));
+    return fv_attention(q, fv_reshape(x[1], FL_SHAPE(2, 3, 2)), fv_reshape(x[0], FL_SHAPE(2, 3, 2)), .causal = true);
+}
+static fl_var *net_attention_step(fl_var **x) { /* one query */
+    return fv_attention(fv_slice(x[0], 0, 0, 1, 1), x[1], x[0], .causal = true, .offset = 1, .softcap = 2);
+}
+static fl_var *net_rotary(fl_var **x) { return fv_rotary(x[0], .offset = 2, .base = 10); }
+static fl_var *net_rotary_pairs(fl_var **x) {
+    return fv_rotary(x[0], .interleaved = true, .dim = 2, .scale = 0.5);
+}
+static fl_var *net_relative(fl_var **x) { return fv_relative_scores(x[0], x[1], 5, 1); }
 static fl_var *net_snake(fl_var **x) { return snake_var(x[0], 1.5); } /* examples/extend/own_op.h */
 static fl_var *net_attention_packed_added(fl_var **x) {
     fl_var *all[] = {x[0], x[1], x[1]}, *mask = fv_matmul(x[1], fv_transpose(x[1], 0, 1));
@@ -228,6 +247,10 @@ static const struct {
     {"attention_opt", net_attention_dropped, ALIKE},
     {"attention_packed", net_attention_packed, ALIKE},
     {"attention_packed", net_attention_packed_added, ALIKE},
+    {"attention", net_attention_options, ALIKE}, {"attention", net_attention_capped, ALIKE},
+    {"attention", net_attention_shared, ALIKE}, {"attention", net_attention_step, ALIKE},
+    {"rotary", net_rotary, ALONE}, {"rotary", net_rotary_pairs, ALONE},
+    {"relative_scores", net_relative, ALIKE},
     {"snake", net_snake, ALIKE},
     {"rnn", net_rnn, SQUARE},                 {"rnn_relu_cell", net_rnn_relu_cell, SQUARE},
     {"glu", net_glu, ALONE},                  {"prelu_channels", net_prelu_channels, VECTOR},

@@ -1139,6 +1139,8 @@ static void rows_of_modules(void) {
     fl_nn_module *net = o.net;
     NO(fl_nn_new, (NULL, NULL, 0), "type");
     FINE(fl_nn_free, (fl_nn_free(NULL), true));
+    FINE(fl_nn_cache_free, (fl_nn_cache_free(NULL), true));
+    FINE(fl_nn_cache_position, fl_nn_cache_position(NULL) == 0);
     NO(fl_nn_function, ("F", NULL, NULL, NULL), "no forward function");
     FINE(fl_nn_user, !fl_nn_user(NULL) && !fl_nn_user(net));
     NO(fl_nn_add, (NULL, "x", NULL), NULLS);
@@ -1551,7 +1553,7 @@ static void (*const groups[])(void) = {
     rows_of_indexing, rows_of_convolution, rows_of_pooling, rows_of_softmax, rows_of_randomness,
     rows_of_steps, rows_of_variables, rows_of_backward, rows_of_var_movement, rows_of_modules,
     rows_of_layers, rows_of_sequences, rows_of_convolutions, rows_of_plain_layers, rows_of_containers,
-    rows_of_embeddings, rows_of_attention,
+    rows_of_embeddings, rows_of_attention, rows_of_caches,
     rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
     rows_of_optim, rows_of_files,
     rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes,
@@ -1614,6 +1616,7 @@ TEST(containers) { run_rows(rows_of_containers); }
 TEST(sequences) { run_rows(rows_of_sequences); }
 TEST(embeddings) { run_rows(rows_of_embeddings); }
 TEST(attention) { run_rows(rows_of_attention); }
+TEST(caches) { run_rows(rows_of_caches); }
 TEST(vocabularies) { run_rows(rows_of_vocabularies); }
 TEST(capsules) { run_rows(rows_of_capsules); }
 TEST(initialisation) { run_rows(rows_of_init); }
