@@ -43,7 +43,7 @@
      weight_norm.h  a parameter as length and direction
      dropout.h      dropout, drop path, layer drop
      embedding.h    embedding, learned and sinusoidal positions
-     transformer.h  multi-head attention, transformer layer
+     transformer.h  multi-head attention, encoder and decoder layers, their cache of keys and values
      vocabulary.h   adaptive embedding and softmax
      capsule.h      capsules by dynamic routing
      init.h         initial values of parameters
