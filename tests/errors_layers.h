@@ -18,15 +18,16 @@ static fl_var *through_all(fl_nn_module *m, fl_vars in) {
 
 static void rows_of_sequences(void) {
     fl_rng rng = {1, 0};
-    const fl_nn_conv1d_opts conv = {0};
+    const fl_nn_conv_opts conv = {0};
     NO(fl_nn_conv1d_opt, (0, 4, 3, conv), "in 0");
     NO(fl_nn_conv1d_opt, (4, 4, -3, conv), "kernel [-3]");
-    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.stride = -1}), "stride [-1]");
-    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.groups = 3}), "groups 3");
-    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv1d_opts){.dtype = FL_I64}), "i64");
+    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv_opts){.stride = -1}), "stride [-1]");
+    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv_opts){.groups = 3}), "groups 3");
+    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_conv1d_opt, fl_nn_conv1d(3, 4, 3, .rng = &rng), o.v23, "[2, 3]", "[n, 3, t]");
-    NO_AS(fl_nn_adaptive_avg_pool2d, "fl_nn_adaptive_avg_pool", (0, 3), "[0, 3]");
-    BAD_CALL(fl_nn_adaptive_avg_pool, fl_nn_adaptive_avg_pool2d(2, 2), o.v23, "[2, 3]");
+    NO_AS(fl_nn_adaptive_avg_pool2d, "fl_nn_adaptive_pool", (0, 3), "[0, 3]");
+    ROW_OF(RAISES, "fl_nn_adaptive_avg_pool", "fl_nn_adaptive_pool '0'",
+           !through(fl_nn_adaptive_avg_pool2d(2, 2), o.v23), "[2, 3]", "[n, c, h, w]");
     ROW_OF(RAISES, "fl_nn_glu", "GLU '0'", !through(fl_nn_glu(2), o.v23), "axis 2", "[2, 3]");
     ROW_OF(RAISES, "fl_nn_glu", "fl_glu", !through(fl_nn_glu(1), o.v23), "axis 1 has 3");
     BAD_CALL(fl_nn_transpose, fl_nn_transpose(0, -3), o.v23, "axis -3", "[2, 3]");
@@ -42,36 +43,39 @@ static void rows_of_sequences(void) {
 
 static void rows_of_convolutions(void) {
     fl_rng rng = {1, 0};
-    const fl_nn_conv1d_opts one = {0};
-    const fl_nn_conv2d_opts two = {0};
-    const fl_nn_conv3d_opts three = {0};
-    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.causal = true, .pad = 1}), "pad 1");
-    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.pad = FL_SAME, .pad_end = 2}), "2 at the end");
-    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.pad_mode = (fl_pad_mode)9}), "mode 9");
-    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.output_pad = 1}), "output_pad [1]");
-    NO(fl_nn_conv3d_opt, (0, 2, 3, three), "in 0");
-    NO(fl_nn_conv3d_opt, (2, 2, 3, (fl_nn_conv3d_opts){.kernel_w = -1}), "kernel [3, 3, -1]");
+    const fl_nn_conv_opts plain = {0};
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv_opts){.causal = true, .pad = 1}), "pad 1");
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv_opts){.pad = FL_SAME, .pad_end = 2}), "2 at the end");
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv_opts){.pad_mode = (fl_pad_mode)9}), "mode 9");
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv_opts){.output_pad = 1}), "output_pad [1]");
+    NO(fl_nn_conv3d_opt, (0, 2, 3, plain), "in 0");
+    NO(fl_nn_conv3d_opt, (2, 2, 3, (fl_nn_conv_opts){.kernel_w = -1}), "kernel [3, 3, -1]");
     BAD_CALL(fl_nn_conv3d_opt, fl_nn_conv3d(2, 3, 1, .rng = &rng), o.image_v, "[1, 2, 4, 4]",
              "[n, 2, d, h, w]");
-    NO(fl_nn_conv_transpose1d_opt, (2, 0, 3, one), "out 0");
-    NO(fl_nn_conv_transpose1d_opt, (2, 2, 3, (fl_nn_conv1d_opts){.pad_mode = FL_PAD_REFLECT}), "transposed");
+    NO(fl_nn_conv_transpose1d_opt, (2, 0, 3, plain), "out 0");
+    NO(fl_nn_conv_transpose1d_opt, (2, 2, 3, (fl_nn_conv_opts){.pad_mode = FL_PAD_REFLECT}), "transposed");
     BAD_CALL(fl_nn_conv_transpose1d_opt, fl_nn_conv_transpose1d(3, 2, 2, .rng = &rng), o.v23, "[2, 3]",
              "[n, 3, t]");
-    NO(fl_nn_conv_transpose2d_opt, (3, 2, 3, (fl_nn_conv2d_opts){.groups = 2}), "groups 2");
-    NO(fl_nn_conv_transpose2d_opt, (2, 2, 0, two), "kernel [0, 0]");
+    NO(fl_nn_conv_transpose2d_opt, (3, 2, 3, (fl_nn_conv_opts){.groups = 2}), "groups 2");
+    NO(fl_nn_conv_transpose2d_opt, (2, 2, 0, plain), "kernel [0, 0]");
     ROW_OF(RAISES, "fl_nn_conv_transpose2d_opt", "fl_conv_transpose",
            !through(fl_nn_conv_transpose2d(2, 2, 2, .output_pad = 1, .rng = &rng), o.image_v),
            "output_pad 1");
-    NO(fl_nn_conv_transpose3d_opt, (2, 2, 3, (fl_nn_conv3d_opts){.dtype = FL_I64}), "i64");
-    NO(fl_nn_pool1d_opt, (0, (fl_nn_pool1d_opts){0}), "kernel 0");
-    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool1d_opts){.norm = -1}), "norm -1");
+    NO(fl_nn_conv_transpose3d_opt, (2, 2, 3, (fl_nn_conv_opts){.dtype = FL_I64}), "i64");
+    NO(fl_nn_pool1d_opt, (0, (fl_nn_pool_opts){0}), "kernel 0");
+    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.norm = -1}), "norm -1");
     BAD_CALL(fl_nn_pool1d_opt, fl_nn_pool1d(2), o.v23, "[2, 3]", "[n, c, t]");
-    NO(fl_nn_pool3d_opt, (2, (fl_nn_pool3d_opts){.stride = -2}), "stride -2");
-    NO(fl_nn_pool3d_opt, (2, (fl_nn_pool3d_opts){.norm = 2, .average = true}), "norm 2");
+    NO(fl_nn_pool3d_opt, (2, (fl_nn_pool_opts){.stride = -2}), "stride -2");
+    NO(fl_nn_pool3d_opt, (2, (fl_nn_pool_opts){.norm = 2, .average = true}), "norm 2");
     BAD_CALL(fl_nn_pool3d_opt, fl_nn_pool3d(2), o.image_v, "[1, 2, 4, 4]", "[n, c, d, h, w]");
-    NO(fl_nn_adaptive_avg_pool, (FL_SCALAR_SHAPE), "size []");
-    NO(fl_nn_adaptive_max_pool, (FL_SHAPE(2, 0)), "size [2, 0]");
-    BAD_CALL(fl_nn_adaptive_max_pool, fl_nn_adaptive_max_pool(FL_SHAPE(2)), o.v23, "[2, 3]");
+    NO_AS(fl_nn_adaptive_avg_pool, "fl_nn_adaptive_pool", (FL_SCALAR_SHAPE), "size []");
+    NO_AS(fl_nn_adaptive_max_pool, "fl_nn_adaptive_pool", (FL_SHAPE(2, 0)), "size [2, 0]");
+    ROW_OF(RAISES, "fl_nn_adaptive_max_pool", "fl_nn_adaptive_pool '0'",
+           !through(fl_nn_adaptive_max_pool(FL_SHAPE(2)), o.v23), "[2, 3]");
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv_opts){.stride_w = 2}), "other dims than its 1");
+    NO(fl_nn_conv2d_opt, (2, 2, 3, (fl_nn_conv_opts){.kernel_h = 2}), "other dims than its 2");
+    NO(fl_nn_conv3d_opt, (2, 2, 3, (fl_nn_conv_opts){.causal = true}), "other dims than its 3");
+    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.pad_w = 1}), "of 1 dims");
 }
 
 static void rows_of_plain_layers(void) {
@@ -89,8 +93,8 @@ static void rows_of_plain_layers(void) {
     BAD_CALL(fl_nn_flatten, fl_nn_flatten(1, 4), o.v23, "axis 4", "[2, 3]");
     NO(fl_nn_permute, (FL_AXES(0, 0)), "2 axes");
     BAD_CALL(fl_nn_permute, fl_nn_permute(FL_AXES(2, 1, 0)), o.v23, "[2, 3]", "3 dims");
-    NO(fl_nn_pad_opt, ((fl_pad_opts){.mode = (fl_pad_mode)7}), "mode 7");
-    BAD_CALL(fl_nn_pad_opt, fl_nn_pad(.low = {0, 0, 1}), o.v23, "axis 2", "[2, 3]");
+    NO(fl_nn_pad_opt, ((fl_pad_mode)7, (fl_pad_opts){0}), "mode 7");
+    BAD_CALL(fl_nn_pad_opt, fl_nn_pad(FL_PAD_CONSTANT, .low = {0, 0, 1}), o.v23, "axis 2", "[2, 3]");
     NO(fl_nn_precision_cast, (FL_I64), "i64");
     NO(fl_nn_bilinear_opt, (2, 0, 3, (fl_nn_linear_opts){0}), "in 2 and 0");
     NO(fl_nn_bilinear_opt, (2, 2, 3, (fl_nn_linear_opts){.dtype = FL_I64}), "i64");

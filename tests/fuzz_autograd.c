@@ -295,7 +295,7 @@ static fl_nn_module *new_conv(void) {
     const int64_t in = width(), out = width(), kernel = fuzz_size();
     const fl_conv_opts c = fuzz_conv();
     const unsigned b = fuzz_byte();
-    fl_nn_conv2d_opts o = {.stride = c.stride[0], .stride_w = c.stride[1], .pad = c.pad[0],
+    fl_nn_conv_opts o = {.stride = c.stride[0], .stride_w = c.stride[1], .pad = c.pad[0],
                            .pad_w = c.pad[1], .dilation = c.dilation[0],
                            .dilation_w = c.dilation[1], .groups = c.groups, .no_bias = b & 1, .rng = &vm.rng};
     if (b & 2) o.kernel_w = fuzz_size();

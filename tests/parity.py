@@ -1943,7 +1943,7 @@ layer("nn_conv", any_conv, [
     dtypes="f64", tol=32)
 
 
-def any_pool(x, kernel, stride, pad, average, ignore_pad, norm):
+def any_pool(x, kernel, stride, pad, average, ignore_pad, norm, dilation, ceil_mode, divisor):
     d = x.dim() - 2
     if norm:  # F.lp_pool1d and 2d take no padding, and there is no 3d
         ones = torch.ones(1, 1, *kernel, dtype=x.dtype)
@@ -1951,20 +1951,25 @@ def any_pool(x, kernel, stride, pad, average, ignore_pad, norm):
         y = getattr(F, f"conv{d}d")(each, ones, None, stride, pad) ** (1 / norm)
         return y.reshape(*x.shape[:2], *y.shape[2:])
     if average:
-        return getattr(F, f"avg_pool{d}d")(x, kernel, stride, pad, False, not ignore_pad)
-    return getattr(F, f"max_pool{d}d")(x, kernel, stride, pad)
+        return getattr(F, f"avg_pool{d}d")(x, kernel, stride, pad, bool(ceil_mode), not ignore_pad,
+            *([divisor] if divisor else []))
+    return getattr(F, f"max_pool{d}d")(x, kernel, stride, pad, dilation, bool(ceil_mode))
 
 
-def pool_case(shape, kernel, stride, pad, average=0, ignore_pad=0, norm=0.0):
+def pool_case(shape, kernel, stride, pad, average=0, ignore_pad=0, norm=0.0, dilation=None, ceil_mode=0,
+    divisor=0):
     return (lambda g: g.distinct(*shape) if not norm else g.f(*shape, lo=0.2),), dict(kernel=kernel,
-        stride=stride, pad=pad, average=average, ignore_pad=ignore_pad, norm=norm)
+        stride=stride, pad=pad, average=average, ignore_pad=ignore_pad, norm=norm,
+        dilation=dilation or [1] * len(kernel), ceil_mode=ceil_mode, divisor=divisor)
 
 
 layer("nn_pool", any_pool, [pool_case((2, 2, 7), [3], [2], [1]), pool_case((1, 2, 7), [2], [2], [0], 1),
     pool_case((1, 2, 5), [3], [1], [1], 1, 1), pool_case((1, 2, 6, 5), [3, 2], [2, 1], [1, 0]),
     pool_case((1, 2, 4, 4), [2, 2], [2, 2], [1, 1], 1, 1), pool_case((1, 1, 4, 5, 4), [2, 3, 2], [2, 1, 2],
     [1, 0, 1]), pool_case((1, 2, 4, 4, 4), [2, 2, 2], [2, 2, 2], [0, 0, 0], 1),
-    pool_case((2, 2, 6), [2], [2], [0], norm=2.0), pool_case((1, 2, 4, 5), [2, 3], [2, 1], [0, 0], norm=3.0)],
+    pool_case((2, 2, 6), [2], [2], [0], norm=2.0), pool_case((1, 2, 4, 5), [2, 3], [2, 1], [0, 0], norm=3.0),
+    pool_case((1, 2, 6, 7), [2, 2], [2, 2], [0, 0], dilation=[1, 2], ceil_mode=1),
+    pool_case((1, 2, 5, 5), [2, 2], [2, 2], [1, 1], 1, ceil_mode=1, divisor=3)],
     dtypes="f64", tol=64)
 layer("nn_adaptive_pool", lambda x, size, largest: getattr(F, f"adaptive_{'max' if largest else 'avg'}_pool"
     f"{len(size)}d")(x, size), [((lambda g, s=s: g.distinct(*s),), dict(size=n, largest=m)) for s, n in

@@ -9,39 +9,27 @@ static int64_t entry(const parity_case *c, const char *name, int i) {
 }
 
 static fl_nn_module *conv_of(const parity_case *c) {
+    static fl_nn_module *(*const makers[2][3])(int64_t, int64_t, int64_t, fl_nn_conv_opts) = {
+        {fl_nn_conv1d_opt, fl_nn_conv2d_opt, fl_nn_conv3d_opt},
+        {fl_nn_conv_transpose1d_opt, fl_nn_conv_transpose2d_opt, fl_nn_conv_transpose3d_opt}};
     const fl_tensor *w = T(1);
-    const bool transposed = INT("transposed") != 0, no_bias = c->n_in < 3;
+    const int dims = w->ndim - 2, h = dims == 3, last = dims - 1; /* h: of no dim if it is 0 */
+    const bool transposed = INT("transposed") != 0;
     const int64_t groups = INT("groups"), *k = w->shape + 2;
-    const int64_t in = transposed ? w->shape[0] : w->shape[1] * groups;
-    const int64_t out = transposed ? w->shape[1] * groups : w->shape[0];
+    const bool causal = dims == 1 && !transposed && !entry(c, "end", 0) && entry(c, "pad", 0);
 #define OF(name, i) or_i0(entry(c, name, i))
-#define COMMON .groups = groups, .pad_mode = (fl_pad_mode)INT("mode"), .no_bias = no_bias, .dtype = w->dtype
-    if (w->ndim == 3) {
-        const bool causal = !transposed && !entry(c, "end", 0) && entry(c, "pad", 0);
-        const fl_nn_conv1d_opts o = {.stride = entry(c, "stride", 0), .pad = causal ? 0 : OF("pad", 0),
-                                     .pad_end = causal || transposed ? 0 : OF("end", 0), .causal = causal,
-                                     .dilation = entry(c, "dilation", 0), .output_pad = OF("output_pad", 0),
-                                     COMMON};
-        return transposed ? fl_nn_conv_transpose1d_opt(in, out, k[0], o) : fl_nn_conv1d_opt(in, out, k[0], o);
-    }
-    if (w->ndim == 4) {
-        const fl_nn_conv2d_opts o = {.kernel_w = k[1], .stride = entry(c, "stride", 0),
-                                     .stride_w = entry(c, "stride", 1), .pad = OF("pad", 0),
-                                     .pad_w = OF("pad", 1), .dilation = entry(c, "dilation", 0),
-                                     .dilation_w = entry(c, "dilation", 1), .output_pad = OF("output_pad", 0),
-                                     .output_pad_w = OF("output_pad", 1), COMMON};
-        return transposed ? fl_nn_conv_transpose2d_opt(in, out, k[0], o) : fl_nn_conv2d_opt(in, out, k[0], o);
-    }
-    const fl_nn_conv3d_opts o = {.kernel_h = k[1], .kernel_w = k[2], .stride = entry(c, "stride", 0),
-                                 .stride_h = entry(c, "stride", 1), .stride_w = entry(c, "stride", 2),
-                                 .pad = OF("pad", 0), .pad_h = OF("pad", 1), .pad_w = OF("pad", 2),
-                                 .dilation = entry(c, "dilation", 0), .dilation_h = entry(c, "dilation", 1),
-                                 .dilation_w = entry(c, "dilation", 2), .output_pad = OF("output_pad", 0),
-                                 .output_pad_h = OF("output_pad", 1), .output_pad_w = OF("output_pad", 2),
-                                 COMMON};
-    return transposed ? fl_nn_conv_transpose3d_opt(in, out, k[0], o) : fl_nn_conv3d_opt(in, out, k[0], o);
+#define THREE(to, name) \
+    .to = OF(name, 0), .to##_h = h ? OF(name, 1) : 0, .to##_w = last ? OF(name, last) : 0
+    fl_nn_conv_opts o = {.kernel_h = h ? k[1] : 0, .kernel_w = last ? k[last] : 0, THREE(stride, "stride"),
+                         THREE(pad, "pad"), THREE(dilation, "dilation"), THREE(output_pad, "output_pad"),
+                         .causal = causal, .groups = groups, .pad_mode = (fl_pad_mode)INT("mode"),
+                         .no_bias = c->n_in < 3, .dtype = w->dtype};
+    if (dims == 1 && !transposed && !causal) o.pad_end = OF("end", 0);
+    if (causal) o.pad = 0;
+#undef THREE
 #undef OF
-#undef COMMON
+    return makers[transposed][dims - 1](transposed ? w->shape[0] : w->shape[1] * groups,
+                                        transposed ? w->shape[1] * groups : w->shape[0], k[0], o);
 }
 
 static int nn_conv(parity_case *c, fl_var **y) {
@@ -52,24 +40,20 @@ static int nn_conv(parity_case *c, fl_var **y) {
 }
 
 static int nn_pool(parity_case *c, fl_var **y) {
-    int64_t k[3], s[3], p[3];
-    for (int i = 0; i < 3; i++) {
-        k[i] = entry(c, "kernel", i);
-        s[i] = entry(c, "stride", i);
-        p[i] = or_i0(entry(c, "pad", i));
-    }
-    const bool mean = INT("average") != 0, inside = INT("ignore_pad") != 0;
-    const double norm = NUM("norm");
-    const int dims = T(0)->ndim - 2;
-    fl_nn_module *m =
-        dims == 1   ? fl_nn_pool1d(k[0], .stride = s[0], .pad = p[0], .average = mean, .ignore_pad = inside,
-                                   .norm = norm)
-        : dims == 2 ? fl_nn_pool2d(k[0], .kernel_w = k[1], .stride = s[0], .stride_w = s[1], .pad = p[0],
-                                   .pad_w = p[1], .average = mean, .ignore_pad = inside, .norm = norm)
-                    : fl_nn_pool3d(k[0], .kernel_h = k[1], .kernel_w = k[2], .stride = s[0], .stride_h = s[1],
-                                   .stride_w = s[2], .pad = p[0], .pad_h = p[1], .pad_w = p[2],
-                                   .average = mean, .ignore_pad = inside, .norm = norm);
-    return forward(c, m, y);
+    static fl_nn_module *(*const makers[])(int64_t, fl_nn_pool_opts) = {fl_nn_pool1d_opt, fl_nn_pool2d_opt,
+                                                                        fl_nn_pool3d_opt};
+    const int dims = T(0)->ndim - 2, h = dims == 3, last = dims - 1;
+    fl_nn_pool_opts o = {.kernel_h = h ? entry(c, "kernel", 1) : 0,
+                         .kernel_w = last ? entry(c, "kernel", last) : 0, .stride = entry(c, "stride", 0),
+                         .stride_h = h ? entry(c, "stride", 1) : 0,
+                         .stride_w = last ? entry(c, "stride", last) : 0, .pad = or_i0(entry(c, "pad", 0)),
+                         .pad_h = h ? or_i0(entry(c, "pad", 1)) : 0,
+                         .pad_w = last ? or_i0(entry(c, "pad", last)) : 0, .average = INT("average") != 0,
+                         .ignore_pad = INT("ignore_pad") != 0, .norm = NUM("norm"),
+                         .dilation = entry(c, "dilation", 0), .dilation_h = h ? entry(c, "dilation", 1) : 0,
+                         .dilation_w = last ? entry(c, "dilation", last) : 0,
+                         .ceil_mode = INT("ceil_mode") != 0, .divisor_override = INT("divisor")};
+    return forward(c, makers[last](entry(c, "kernel", 0), o), y);
 }
 
 static int nn_adaptive_pool(parity_case *c, fl_var **y) {
@@ -196,12 +180,12 @@ static int nn_residual(parity_case *c, fl_var **y) {
 
 static int nn_pad(parity_case *c, fl_var **y) {
     const fl_shape low = SHAPE("low"), high = SHAPE("high");
-    fl_pad_opts o = {.mode = (fl_pad_mode)INT("mode"), .value = NUM("value")};
+    fl_pad_opts o = {.value = NUM("value")};
     for (int i = 0; i < low.ndim; i++) {
         o.low[T(0)->ndim - low.ndim + i] = low.dim[i];
         o.high[T(0)->ndim - low.ndim + i] = high.dim[i];
     }
-    return forward(c, fl_nn_pad_opt(o), y);
+    return forward(c, fl_nn_pad_opt((fl_pad_mode)INT("mode"), o), y);
 }
 
 /* Inputs: x, the targets, the parameters in the network's order. Output: the losses of ten steps. */

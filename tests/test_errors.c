@@ -1204,19 +1204,19 @@ static void rows_of_layers(void) {
     NO(fl_nn_linear_opt, (3, 4, (fl_nn_linear_opts){.act = FL_OP_exp}), "no activation");
     ROW(RAISES, "fl_nn_linear_opt", !through(fl_nn_linear(4, 2, .rng = &rng), o.v23),
         "fl_nn_linear '0'", "[2, 3]", "[2, 4]");
-    NO(fl_nn_conv2d_opt, (0, 4, 3, (fl_nn_conv2d_opts){0}), "in 0");
-    NO(fl_nn_conv2d_opt, (4, 4, -3, (fl_nn_conv2d_opts){0}), "-3");
-    NO(fl_nn_conv2d_opt, (4, 4, 3, (fl_nn_conv2d_opts){.stride = -1}), "stride [-1");
-    NO(fl_nn_conv2d_opt, (4, 4, 3, (fl_nn_conv2d_opts){.groups = 3}), "groups 3");
-    NO_AS(fl_nn_conv2d_opt, "fl_uniform", (INT64_MAX, INT64_MAX, 3, (fl_nn_conv2d_opts){0}),
+    NO(fl_nn_conv2d_opt, (0, 4, 3, (fl_nn_conv_opts){0}), "in 0");
+    NO(fl_nn_conv2d_opt, (4, 4, -3, (fl_nn_conv_opts){0}), "-3");
+    NO(fl_nn_conv2d_opt, (4, 4, 3, (fl_nn_conv_opts){.stride = -1}), "stride [-1");
+    NO(fl_nn_conv2d_opt, (4, 4, 3, (fl_nn_conv_opts){.groups = 3}), "groups 3");
+    NO_AS(fl_nn_conv2d_opt, "fl_uniform", (INT64_MAX, INT64_MAX, 3, (fl_nn_conv_opts){0}),
           "9223372036854775807");
-    NO(fl_nn_conv2d_opt, (2, 2, 3, (fl_nn_conv2d_opts){.dtype = FL_B8}), "b8");
+    NO(fl_nn_conv2d_opt, (2, 2, 3, (fl_nn_conv_opts){.dtype = FL_B8}), "b8");
     ROW(RAISES, "fl_nn_conv2d_opt", !through(fl_nn_conv2d(3, 4, 3, .rng = &rng), o.image_v),
         "fl_nn_conv2d '0'", "[1, 2, 4, 4]", "3");
     ROW(RAISES, "fl_nn_channels_last", !fl_nn_channels_last(NULL), NULLS);
     NO(fl_nn_pool_before_relu, (NULL), NULLS);
-    NO(fl_nn_pool2d_opt, (0, (fl_nn_pool2d_opts){0}), "kernel 0");
-    NO(fl_nn_pool2d_opt, (INT64_MIN, (fl_nn_pool2d_opts){0}), "kernel -9223372036854775808");
+    NO(fl_nn_pool2d_opt, (0, (fl_nn_pool_opts){0}), "kernel 0");
+    NO(fl_nn_pool2d_opt, (INT64_MIN, (fl_nn_pool_opts){0}), "kernel -9223372036854775808");
     ROW(RAISES, "fl_nn_pool2d_opt", !through(fl_nn_pool2d(2), o.v23), "[2, 3]");
     NO(fl_nn_activation, ("A", NULL), "no function");
     ROW_OF(RAISES, "fl_nn_log_softmax", "LogSoftmax '0'", !through(fl_nn_log_softmax(2), o.v23), "axis 2",

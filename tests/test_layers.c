@@ -318,7 +318,7 @@ TEST(printing_as_pytorch_does) {
         fl_nn_leaky_relu(FL_ZERO), fl_nn_prelu(2), fl_nn_rrelu(0, 0, &rng),
         fl_nn_activation_2("Scale", "factor, shift", twice_plus, 2, 1), fl_nn_bilinear(2, 3, 4),
         fl_nn_permute(FL_AXES(0, 2, 1)), fl_nn_flatten(1, -1), fl_nn_normalize(FL_AXES(1)),
-        fl_nn_pad(.low = {0, 1}, .mode = FL_PAD_EDGE), fl_nn_precision_cast(FL_BF16),
+        fl_nn_pad(FL_PAD_EDGE, .low = {0, 1}), fl_nn_precision_cast(FL_BF16),
         fl_nn_weight_norm(fl_nn_linear(2, 3), "weight", 0), fl_nn_identity());
     fl_nn_module *residual = fl_nn_add(list, NULL, fl_nn_residual(fl_nn_relu()));
     CHECK(fl_nn_shortcut(residual, NULL, NULL, "down", fl_nn_linear(1, 1)));

@@ -126,12 +126,9 @@ static void fl__nn_activation_describe(const fl_nn_module *m, char *buf, size_t 
     }
 }
 
-static const fl_nn_type fl__nn_activation_type = {
-    .name = "Activation",
-    .inputs = 1,
-    .forward = fl__nn_activation_forward,
-    .describe = fl__nn_activation_describe,
-};
+static const fl_nn_type fl__nn_activation_type = {.name = "Activation", .inputs = 1,
+                                                  .forward = fl__nn_activation_forward,
+                                                  .describe = fl__nn_activation_describe};
 
 static fl_nn_module *fl__nn_activation_new(const char *kind, const fl__nn_activation *f) {
     if (!f->fn.plain) return fl_bad("fl_nn_activation: no function");
@@ -241,13 +238,9 @@ static void fl__nn_prelu_describe(const fl_nn_module *m, char *buf, size_t size)
     snprintf(buf, size, "num_parameters=%" PRId64, fl_numel(fv_value(fl_nn_param_at(m, 0))));
 }
 
-static const fl_nn_type fl__nn_prelu_type = {
-    .name = "PReLU",
-    .maker = "fl_nn_prelu",
-    .inputs = 1,
-    .forward = fl__nn_prelu_forward,
-    .describe = fl__nn_prelu_describe,
-};
+static const fl_nn_type fl__nn_prelu_type = {.name = "PReLU", .maker = "fl_nn_prelu", .inputs = 1,
+                                             .forward = fl__nn_prelu_forward,
+                                             .describe = fl__nn_prelu_describe};
 
 FL_API fl_nn_module *fl_nn_prelu_opt(int64_t n, fl_nn_prelu_opts o) {
     if (n < 1) return fl_bad("fl_nn_prelu: n %" PRId64 ": must be positive", n);
@@ -279,13 +272,9 @@ static void fl__nn_rrelu_describe(const fl_nn_module *m, char *buf, size_t size)
     snprintf(buf, size, "lower=%g, upper=%g", r->low, r->high);
 }
 
-static const fl_nn_type fl__nn_rrelu_type = {
-    .name = "RReLU",
-    .maker = "fl_nn_rrelu",
-    .inputs = 1,
-    .forward = fl__nn_rrelu_forward,
-    .describe = fl__nn_rrelu_describe,
-};
+static const fl_nn_type fl__nn_rrelu_type = {.name = "RReLU", .maker = "fl_nn_rrelu", .inputs = 1,
+                                             .forward = fl__nn_rrelu_forward,
+                                             .describe = fl__nn_rrelu_describe};
 
 FL_API fl_nn_module *fl_nn_rrelu(double low, double high, fl_rng *rng) {
     const fl__nn_rrelu r = {fl_option(low, 1.0 / 8), fl_option(high, 1.0 / 3), rng};

@@ -77,11 +77,8 @@ static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
     return in;
 }
 
-static const fl_nn_type fl__nn_sequential_type = {
-    .name = "Sequential",
-    .maker = "fl_nn_sequential",
-    .forward = fl__nn_sequential_forward,
-};
+static const fl_nn_type fl__nn_sequential_type = {.name = "Sequential", .maker = "fl_nn_sequential",
+                                                  .forward = fl__nn_sequential_forward};
 
 /* A container of that type, with a copy of its data. */
 static fl_nn_module *fl__nn_container_new(const fl_nn_type *type, const void *data, size_t bytes, int n,
@@ -109,11 +106,8 @@ static fl_vars fl__nn_list_forward(fl_nn_module *m, fl_vars in) {
     return fl_nn_fail(m, "a list has no forward: call its %" PRId64 " children", m->n_child);
 }
 
-static const fl_nn_type fl__nn_list_type = {
-    .name = "ModuleList",
-    .maker = "fl_nn_module_list",
-    .forward = fl__nn_list_forward,
-};
+static const fl_nn_type fl__nn_list_type = {.name = "ModuleList", .maker = "fl_nn_module_list",
+                                            .forward = fl__nn_list_forward};
 
 FL_API fl_nn_module *fl_nn_module_list_of(int n, fl_nn_module *const *children) {
     return fl__nn_container_new(&fl__nn_list_type, NULL, 0, n, children);
@@ -190,14 +184,10 @@ static void fl__nn_residual_describe(const fl_nn_module *m, char *buf, size_t si
                   r->cut[i].projection);
 }
 
-static const fl_nn_type fl__nn_residual_type = {
-    .name = "Residual",
-    .maker = "fl_nn_residual",
-    .inputs = 1,
-    .forward = fl__nn_residual_forward,
-    .release = fl__nn_residual_release,
-    .describe = fl__nn_residual_describe,
-};
+static const fl_nn_type fl__nn_residual_type = {.name = "Residual", .maker = "fl_nn_residual", .inputs = 1,
+                                                .forward = fl__nn_residual_forward,
+                                                .release = fl__nn_residual_release,
+                                                .describe = fl__nn_residual_describe};
 
 FL_API fl_nn_module *fl_nn_residual_of(int n, fl_nn_module *const *children) {
     return fl__nn_container_new(&fl__nn_residual_type, &(fl__nn_residual){0}, sizeof(fl__nn_residual), n,

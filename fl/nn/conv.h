@@ -8,83 +8,47 @@
 extern "C" {
 #endif
 
-/* A convolution maps x [n, in, ...] to [n, out, ...] as fl_conv; weight [out, in / groups, kernel...]
-   and bias [out] are uniform within 1 / sqrt(in / groups * kernel...) of 0. A transposed one does as
-   fl_conv_transpose; weight [in, out / groups, kernel...] and bias [out], within 1 / sqrt(out / groups *
-   kernel...). Settings of a dim are 0 for those of the dim before. pad_mode other than constant: what
-   stands for the zeros of a convolution, see fl_pad (PyTorch's padding_mode; FL_PAD_EDGE: replicate). */
-typedef struct fl_nn_conv2d_opts {
+/* A setting of a dim is 0 for that of the dim before: 2-d ones have the plain name for h and _w for w, 3-d
+   ones that for d, _h and _w. */
+typedef struct fl_nn_conv_opts {
     fl_named _positional;
-    int64_t kernel_w;                 /* 0 -> kernel */
-    int64_t stride, stride_w;         /* 0 -> 1; stride_w 0 -> stride */
-    int64_t pad, pad_w;               /* zeros on both sides, or FL_SAME; pad_w 0 -> pad, FL_I0 -> 0 */
-    int64_t dilation, dilation_w;     /* 0 -> 1; 0 -> dilation */
-    int64_t output_pad, output_pad_w; /* transposed only: more elements at the end */
-    int64_t groups;                   /* 0 -> 1 */
-    fl_pad_mode pad_mode;
+    int64_t kernel_h, kernel_w;                     /* where they are not kernel */
+    int64_t stride, stride_h, stride_w;             /* 0 -> 1 */
+    int64_t pad, pad_h, pad_w;                      /* zeros on both sides, or FL_SAME; FL_I0 -> 0 */
+    int64_t dilation, dilation_h, dilation_w;       /* 0 -> 1 */
+    int64_t output_pad, output_pad_h, output_pad_w; /* transposed only: more elements at the end */
+    int64_t pad_end;      /* 1-d: behind the end, where that differs; 0 -> pad, FL_I0 -> 0 */
+    bool causal;          /* 1-d: dilation (kernel - 1) before the start: no output sees what follows it */
+    fl_pad_mode pad_mode; /* what stands for the zeros, see fl_pad; not transposed (PyTorch's padding_mode) */
+    int64_t groups;       /* 0 -> 1 */
     bool no_bias;
     fl_dtype dtype;
     fl_rng *rng;
     char _end;
-} fl_nn_conv2d_opts;
-/* x [n, in, h, w] -> [n, out, oh, ow] */
-#define fl_nn_conv2d(...) FL_NN__CONV2D(fl_nn_conv2d_opt, __VA_ARGS__, ._end = 0)
-#define fl_nn_conv_transpose2d(...) FL_NN__CONV2D(fl_nn_conv_transpose2d_opt, __VA_ARGS__, ._end = 0)
-#define FL_NN__CONV2D(make, in, out, kernel, ...) make(in, out, kernel, (fl_nn_conv2d_opts){__VA_ARGS__})
-FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv2d_opts o);
-FL_API fl_nn_module *fl_nn_conv_transpose2d_opt(int64_t in, int64_t out, int64_t kernel,
-                                                fl_nn_conv2d_opts o);
+} fl_nn_conv_opts;
+/* x [n, in, t], [n, in, h, w] or [n, in, d, h, w] -> [n, out, ...] as fl_conv; weight [out, in / groups,
+   kernel...] and bias [out] are uniform within 1 / sqrt(in / groups * kernel...) of 0. (Flashlight's
+   AsymmetricConv1D of p on each side, of which the part f is future: .pad = 2 p (1 - f), .pad_end = 2 p f) */
+#define fl_nn_conv1d(...) FL_NN__CONV(fl_nn_conv1d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_conv2d(...) FL_NN__CONV(fl_nn_conv2d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_conv3d(...) FL_NN__CONV(fl_nn_conv3d_opt, __VA_ARGS__, ._end = 0)
+#define FL_NN__CONV(make, in, out, kernel, ...) make(in, out, kernel, (fl_nn_conv_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
+FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
+FL_API fl_nn_module *fl_nn_conv3d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
+/* The same by fl_conv_transpose; weight [in, out / groups, kernel...] and bias [out] are uniform within 1 /
+   sqrt(out / groups * kernel...) of 0. */
+#define fl_nn_conv_transpose1d(...) FL_NN__CONV(fl_nn_conv_transpose1d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_conv_transpose2d(...) FL_NN__CONV(fl_nn_conv_transpose2d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_conv_transpose3d(...) FL_NN__CONV(fl_nn_conv_transpose3d_opt, __VA_ARGS__, ._end = 0)
+FL_API fl_nn_module *fl_nn_conv_transpose1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
+FL_API fl_nn_module *fl_nn_conv_transpose2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
+FL_API fl_nn_module *fl_nn_conv_transpose3d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
 /* Lays the tree out for images stored [n, h, w, c], once, before an optimizer is made: weights of
    2-d convolutions are stored so from here on, and such a layer converts an input that is stored
    otherwise. As what follows a channels-last image stays so, that is the first one's. Shapes,
    values and files are what they were. False after an error. */
 FL_API bool fl_nn_channels_last(fl_nn_module *m);
-
-typedef struct fl_nn_conv1d_opts {
-    fl_named _positional;
-    int64_t stride;     /* 0 -> 1 */
-    int64_t pad;        /* zeros on both sides, or FL_SAME */
-    int64_t pad_end;    /* behind the end, where that differs; 0 -> pad, FL_I0 -> 0 */
-    bool causal;        /* dilation (kernel - 1) before the start instead: no output sees what follows it */
-    int64_t dilation;   /* 0 -> 1 */
-    int64_t output_pad; /* transposed only */
-    int64_t groups;     /* 0 -> 1 */
-    fl_pad_mode pad_mode;
-    bool no_bias;
-    fl_dtype dtype;
-    fl_rng *rng;
-    char _end;
-} fl_nn_conv1d_opts;
-/* x [n, in, t] -> [n, out, t'] (Flashlight's AsymmetricConv1D of p on each side, of which the part f is
-   future: .pad = 2 p (1 - f), .pad_end = 2 p f) */
-#define fl_nn_conv1d(...) FL_NN__CONV1D(fl_nn_conv1d_opt, __VA_ARGS__, ._end = 0)
-#define fl_nn_conv_transpose1d(...) FL_NN__CONV1D(fl_nn_conv_transpose1d_opt, __VA_ARGS__, ._end = 0)
-#define FL_NN__CONV1D(make, in, out, kernel, ...) make(in, out, kernel, (fl_nn_conv1d_opts){__VA_ARGS__})
-FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv1d_opts o);
-FL_API fl_nn_module *fl_nn_conv_transpose1d_opt(int64_t in, int64_t out, int64_t kernel,
-                                                fl_nn_conv1d_opts o);
-
-typedef struct fl_nn_conv3d_opts {
-    fl_named _positional;
-    int64_t kernel_h, kernel_w;                     /* 0 -> kernel; 0 -> kernel_h; and so on */
-    int64_t stride, stride_h, stride_w;             /* first 0 -> 1 */
-    int64_t pad, pad_h, pad_w;                      /* as above */
-    int64_t dilation, dilation_h, dilation_w;       /* first 0 -> 1 */
-    int64_t output_pad, output_pad_h, output_pad_w; /* transposed only */
-    int64_t groups;                                 /* 0 -> 1 */
-    fl_pad_mode pad_mode;
-    bool no_bias;
-    fl_dtype dtype;
-    fl_rng *rng;
-    char _end;
-} fl_nn_conv3d_opts;
-/* x [n, in, d, h, w] -> [n, out, od, oh, ow] */
-#define fl_nn_conv3d(...) FL_NN__CONV3D(fl_nn_conv3d_opt, __VA_ARGS__, ._end = 0)
-#define fl_nn_conv_transpose3d(...) FL_NN__CONV3D(fl_nn_conv_transpose3d_opt, __VA_ARGS__, ._end = 0)
-#define FL_NN__CONV3D(make, in, out, kernel, ...) make(in, out, kernel, (fl_nn_conv3d_opts){__VA_ARGS__})
-FL_API fl_nn_module *fl_nn_conv3d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv3d_opts o);
-FL_API fl_nn_module *fl_nn_conv_transpose3d_opt(int64_t in, int64_t out, int64_t kernel,
-                                                fl_nn_conv3d_opts o);
 
 #ifdef __cplusplus
 }
@@ -208,87 +172,61 @@ static bool fl__nn_conv_ok(const char *maker, const fl__nn_conv *c) {
                    fl_shape_text(c->output_pad, more, sizeof more));
 }
 
-static fl_nn_module *fl__nn_conv_new(fl__nn_conv c, bool no_bias, fl_dtype dtype, fl_rng *rng) {
-    const fl_nn_type *type = &fl__nn_conv_types[c.transposed][c.kernel.ndim - 1];
+/* The settings of each dim; false if there are some of dims that it has not. */
+static bool fl__nn_conv_settings(fl__nn_conv *c, int dims, int64_t kernel, const fl_nn_conv_opts *o) {
+    int64_t list[5][3] = {{kernel, o->kernel_h, o->kernel_w}, {o->stride, o->stride_h, o->stride_w},
+                          {o->pad, o->pad_h, o->pad_w}, {o->dilation, o->dilation_h, o->dilation_w},
+                          {o->output_pad, o->output_pad_h, o->output_pad_w}};
+    static const int64_t otherwise[5] = {0, 1, 0, 1, 0};
+    fl_shape *to[5] = {&c->kernel, &c->stride, &c->pad, &c->dilation, &c->output_pad};
+    bool ok = dims == 1 || !(o->causal || o->pad_end);
+    for (int i = 0; i < 5; i++) {
+        ok = ok && (dims == 3 || !list[i][1]) && (dims > 1 || !list[i][2]);
+        if (dims == 2) list[i][1] = list[i][2];
+        *to[i] = fl_nn_per_dim(list[i], dims, otherwise[i]);
+    }
+    return ok;
+}
+
+static fl_nn_module *fl__nn_conv_new(int dims, bool transposed, int64_t in, int64_t out, int64_t kernel,
+                                     fl_nn_conv_opts o) {
+    const fl_nn_type *type = &fl__nn_conv_types[transposed][dims - 1];
+    fl__nn_conv c = {.in = in, .out = out, .groups = fl_option_int(o.groups, 1), .pad_mode = o.pad_mode,
+                     .transposed = transposed, .around = {.mode = o.pad_mode}};
+    if (!fl__nn_conv_settings(&c, dims, kernel, &o))
+        return fl_bad("%s: settings of other dims than its %d", type->maker, dims);
+    c.pad_end = fl_option_int(o.pad_end, c.pad.dim[0]);
+    if (o.causal && (o.pad || o.pad_end || transposed || kernel > INT32_MAX || o.dilation > INT32_MAX))
+        return fl_bad("%s: causal, with kernel %" PRId64 ", pad %" PRId64 ", %" PRId64 ": where zeros go it "
+                      "says itself, of no transposed one", type->maker, kernel, o.pad, o.pad_end);
+    if (o.causal && kernel > 1) c.pad.dim[0] = c.dilation.dim[0] * (kernel - 1);
     c.padded = c.pad_end != c.pad.dim[0] || c.pad_mode;
-    if (!fl__nn_conv_ok(type->maker, &c) || !fl_nn_dtype_ok(type->maker, dtype)) return fl_raise();
-    const int64_t outer = c.transposed ? c.in : c.out, inner = (c.transposed ? c.out : c.in) / c.groups;
-    fl_shape w = {c.kernel.ndim + 2, {outer, inner}};
+    if (!fl__nn_conv_ok(type->maker, &c) || !fl_nn_dtype_ok(type->maker, o.dtype)) return fl_raise();
+    const int64_t outer = transposed ? in : out, inner = (transposed ? out : in) / c.groups;
+    fl_shape w = {dims + 2, {outer, inner}};
     double fan_in = (double)inner;
-    c.around.mode = c.pad_mode;
-    for (int i = 0; i < c.kernel.ndim; i++) {
+    for (int i = 0; i < dims; i++) {
         fan_in *= (double)(w.dim[2 + i] = c.kernel.dim[i]);
         c.around.low[2 + i] = c.pad.dim[i];
         c.around.high[2 + i] = i ? c.pad.dim[i] : c.pad_end;
     }
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(type, &c, sizeof c);
-    return fl_nn_made(m, m && fl_nn_add_uniform(m, w, no_bias ? 0 : c.out, 1 / sqrt(fan_in), dtype, rng));
+    return fl_nn_made(
+        m, m && fl_nn_add_uniform(m, w, o.no_bias ? 0 : out, 1 / sqrt(fan_in), o.dtype, o.rng));
 }
 
-/* The settings of each dim of kernel, stride, pad, dilation, output_pad. */
-static fl__nn_conv fl__nn_conv_of(int64_t in, int64_t out, bool transposed, int64_t groups, int dims,
-                                  int64_t list[5][3]) {
-    const fl_shape pad = fl_nn_per_dim(list[2], dims, 0);
-    return (fl__nn_conv){.in = in, .out = out, .transposed = transposed, .groups = fl_option_int(groups, 1),
-                         .kernel = fl_nn_per_dim(list[0], dims, 0), .stride = fl_nn_per_dim(list[1], dims, 1),
-                         .pad = pad, .pad_end = pad.dim[0], .dilation = fl_nn_per_dim(list[3], dims, 1),
-                         .output_pad = fl_nn_per_dim(list[4], dims, 0)};
-}
-
-static fl_nn_module *fl__nn_conv1d(int64_t in, int64_t out, int64_t kernel, fl_nn_conv1d_opts o,
-                                   bool transposed) {
-    int64_t list[5][3] = {{kernel}, {o.stride}, {o.pad}, {o.dilation}, {o.output_pad}};
-    fl__nn_conv c = fl__nn_conv_of(in, out, transposed, o.groups, 1, list);
-    c.pad_mode = o.pad_mode;
-    c.pad_end = fl_option_int(o.pad_end, c.pad_end);
-    if (o.causal && (o.pad || o.pad_end || transposed || kernel > INT32_MAX || o.dilation > INT32_MAX))
-        return fl_bad("fl_nn_conv1d: causal, with kernel %" PRId64 ", pad %" PRId64 ", %" PRId64 ": where "
-                      "zeros go it says itself, of no transposed one", kernel, o.pad, o.pad_end);
-    if (o.causal && kernel > 1) c.pad.dim[0] = c.dilation.dim[0] * (kernel - 1);
-    return fl__nn_conv_new(c, o.no_bias, o.dtype, o.rng);
-}
-
-static fl_nn_module *fl__nn_conv2d(int64_t in, int64_t out, int64_t kernel, fl_nn_conv2d_opts o,
-                                   bool transposed) {
-    int64_t list[5][3] = {{kernel, o.kernel_w}, {o.stride, o.stride_w}, {o.pad, o.pad_w},
-                          {o.dilation, o.dilation_w}, {o.output_pad, o.output_pad_w}};
-    fl__nn_conv c = fl__nn_conv_of(in, out, transposed, o.groups, 2, list);
-    c.pad_mode = o.pad_mode;
-    return fl__nn_conv_new(c, o.no_bias, o.dtype, o.rng);
-}
-
-static fl_nn_module *fl__nn_conv3d(int64_t in, int64_t out, int64_t kernel, fl_nn_conv3d_opts o,
-                                   bool transposed) {
-    int64_t list[5][3] = {{kernel, o.kernel_h, o.kernel_w}, {o.stride, o.stride_h, o.stride_w},
-                          {o.pad, o.pad_h, o.pad_w}, {o.dilation, o.dilation_h, o.dilation_w},
-                          {o.output_pad, o.output_pad_h, o.output_pad_w}};
-    fl__nn_conv c = fl__nn_conv_of(in, out, transposed, o.groups, 3, list);
-    c.pad_mode = o.pad_mode;
-    return fl__nn_conv_new(c, o.no_bias, o.dtype, o.rng);
-}
-
-FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv1d_opts o) {
-    return fl__nn_conv1d(in, out, kernel, o, false);
-}
-FL_API fl_nn_module *fl_nn_conv_transpose1d_opt(int64_t in, int64_t out, int64_t kernel,
-                                                fl_nn_conv1d_opts o) {
-    return fl__nn_conv1d(in, out, kernel, o, true);
-}
-FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv2d_opts o) {
-    return fl__nn_conv2d(in, out, kernel, o, false);
-}
-FL_API fl_nn_module *fl_nn_conv_transpose2d_opt(int64_t in, int64_t out, int64_t kernel,
-                                                fl_nn_conv2d_opts o) {
-    return fl__nn_conv2d(in, out, kernel, o, true);
-}
-FL_API fl_nn_module *fl_nn_conv3d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv3d_opts o) {
-    return fl__nn_conv3d(in, out, kernel, o, false);
-}
-FL_API fl_nn_module *fl_nn_conv_transpose3d_opt(int64_t in, int64_t out, int64_t kernel,
-                                                fl_nn_conv3d_opts o) {
-    return fl__nn_conv3d(in, out, kernel, o, true);
-}
+#define FL__NN_CONV(name, dims, transposed) \
+    FL_API fl_nn_module *fl_nn_##name##_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o) { \
+        return fl__nn_conv_new(dims, transposed, in, out, kernel, o); \
+    }
+FL__NN_CONV(conv1d, 1, false)
+FL__NN_CONV(conv2d, 2, false)
+FL__NN_CONV(conv3d, 3, false)
+FL__NN_CONV(conv_transpose1d, 1, true)
+FL__NN_CONV(conv_transpose2d, 2, true)
+FL__NN_CONV(conv_transpose3d, 3, true)
+#undef FL__NN_CONV
 
 static bool fl__nn_to_channels_last(fl_nn_module *m, const char *prefix, void *user) {
     (void)prefix, (void)user;

@@ -20,11 +20,12 @@ FL_API fl_nn_module *fl_nn_flatten(int first, int last);
    Reorder): fl_nn_permute(FL_AXES(0, 2, 1)). */
 FL_API fl_nn_module *fl_nn_transpose(int a, int b);
 FL_API fl_nn_module *fl_nn_permute(fl_axes axes);
-/* fl_pad: fl_nn_pad(.low = {0, 0, 1, 1}, .high = {0, 0, 1, 1}) is PyTorch's ZeroPad2d(1); .value is
-   ConstantPad's, .mode FL_PAD_REFLECT or FL_PAD_EDGE the ReflectionPad's or ReplicationPad's. */
+/* fl_pad in that mode: fl_nn_pad(FL_PAD_CONSTANT, .low = {0, 0, 1, 1}, .high = {0, 0, 1, 1}) is PyTorch's
+   ZeroPad2d(1), with .value ConstantPad2d; FL_PAD_REFLECT and FL_PAD_EDGE are the ReflectionPad and the
+   ReplicationPad. */
 #define fl_nn_pad(...) FL_NN__PAD(__VA_ARGS__, ._end = 0)
-#define FL_NN__PAD(...) fl_nn_pad_opt((fl_pad_opts){__VA_ARGS__})
-FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_opts o);
+#define FL_NN__PAD(mode, ...) fl_nn_pad_opt(mode, (fl_pad_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_mode mode, fl_pad_opts o);
 /* Its inputs in that dtype (Flashlight's PrecisionCast). */
 FL_API fl_nn_module *fl_nn_precision_cast(fl_dtype dtype);
 
@@ -69,11 +70,8 @@ static fl_vars fl__nn_identity_forward(fl_nn_module *m, fl_vars in) {
     return in;
 }
 
-static const fl_nn_type fl__nn_identity_type = {
-    .name = "Identity",
-    .maker = "fl_nn_identity",
-    .forward = fl__nn_identity_forward,
-};
+static const fl_nn_type fl__nn_identity_type = {.name = "Identity", .maker = "fl_nn_identity",
+                                                .forward = fl__nn_identity_forward};
 
 FL_API fl_nn_module *fl_nn_identity(void) {
     return fl_nn_new(&fl__nn_identity_type, NULL, 0);
@@ -102,13 +100,9 @@ static void fl__nn_view_describe(const fl_nn_module *m, char *buf, size_t size) 
     fl_nn_put_shape(&(fl_nn_text){buf, size, 0}, m->data);
 }
 
-static const fl_nn_type fl__nn_view_type = {
-    .name = "View",
-    .maker = "fl_nn_view",
-    .inputs = 1,
-    .forward = fl__nn_view_forward,
-    .describe = fl__nn_view_describe,
-};
+static const fl_nn_type fl__nn_view_type = {.name = "View", .maker = "fl_nn_view", .inputs = 1,
+                                            .forward = fl__nn_view_forward,
+                                            .describe = fl__nn_view_describe};
 
 FL_API fl_nn_module *fl_nn_view(fl_shape shape) {
     fl_shape rest = shape; /* without the two dims that may be -1 */
@@ -146,20 +140,12 @@ static void fl__nn_axes_describe(const fl_nn_module *m, char *buf, size_t size) 
     snprintf(buf, size, flat ? "start_dim=%d, end_dim=%d" : "%d, %d", f->a, f->b);
 }
 
-static const fl_nn_type fl__nn_transpose_type = {
-    .name = "Transpose",
-    .maker = "fl_nn_transpose",
-    .inputs = 1,
-    .forward = fl__nn_axes_forward,
-    .describe = fl__nn_axes_describe,
-};
-static const fl_nn_type fl__nn_flatten_type = {
-    .name = "Flatten",
-    .maker = "fl_nn_flatten",
-    .inputs = 1,
-    .forward = fl__nn_axes_forward,
-    .describe = fl__nn_axes_describe,
-};
+static const fl_nn_type fl__nn_transpose_type = {.name = "Transpose", .maker = "fl_nn_transpose",
+                                                 .inputs = 1, .forward = fl__nn_axes_forward,
+                                                 .describe = fl__nn_axes_describe};
+static const fl_nn_type fl__nn_flatten_type = {.name = "Flatten", .maker = "fl_nn_flatten", .inputs = 1,
+                                               .forward = fl__nn_axes_forward,
+                                               .describe = fl__nn_axes_describe};
 
 FL_API fl_nn_module *fl_nn_transpose(int a, int b) {
     return fl_nn_new(&fl__nn_transpose_type, &(fl__nn_axes){fv_transpose, a, b}, sizeof(fl__nn_axes));
@@ -184,13 +170,9 @@ static void fl__nn_permute_describe(const fl_nn_module *m, char *buf, size_t siz
     for (int i = 0; i < a->n; i++) fl_nn_put(&t, "%s%d", i ? ", " : "", a->axis[i]);
 }
 
-static const fl_nn_type fl__nn_permute_type = {
-    .name = "Permute",
-    .maker = "fl_nn_permute",
-    .inputs = 1,
-    .forward = fl__nn_permute_forward,
-    .describe = fl__nn_permute_describe,
-};
+static const fl_nn_type fl__nn_permute_type = {.name = "Permute", .maker = "fl_nn_permute", .inputs = 1,
+                                               .forward = fl__nn_permute_forward,
+                                               .describe = fl__nn_permute_describe};
 
 FL_API fl_nn_module *fl_nn_permute(fl_axes axes) {
     unsigned seen = 0;
@@ -227,16 +209,12 @@ static void fl__nn_pad_describe(const fl_nn_module *m, char *buf, size_t size) {
     if (o->value != 0) fl_nn_put(&t, ", value=%g", o->value);
 }
 
-static const fl_nn_type fl__nn_pad_type = {
-    .name = "Pad",
-    .maker = "fl_nn_pad",
-    .inputs = 1,
-    .forward = fl__nn_pad_forward,
-    .describe = fl__nn_pad_describe,
-};
+static const fl_nn_type fl__nn_pad_type = {.name = "Pad", .maker = "fl_nn_pad", .inputs = 1,
+                                           .forward = fl__nn_pad_forward, .describe = fl__nn_pad_describe};
 
-FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_opts o) {
-    if ((unsigned)o.mode > FL_PAD_CIRCULAR) return fl_bad("fl_nn_pad: mode %d", (int)o.mode);
+FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_mode mode, fl_pad_opts o) {
+    if ((unsigned)mode > FL_PAD_CIRCULAR) return fl_bad("fl_nn_pad: mode %d", (int)mode);
+    o.mode = mode;
     return fl_nn_new(&fl__nn_pad_type, &o, sizeof o);
 }
 
@@ -249,12 +227,9 @@ static void fl__nn_precision_describe(const fl_nn_module *m, char *buf, size_t s
     snprintf(buf, size, "%s", fl_dtype_name(*(const fl_dtype *)m->data));
 }
 
-static const fl_nn_type fl__nn_precision_type = {
-    .name = "PrecisionCast",
-    .maker = "fl_nn_precision_cast",
-    .forward = fl__nn_precision_forward,
-    .describe = fl__nn_precision_describe,
-};
+static const fl_nn_type fl__nn_precision_type = {.name = "PrecisionCast", .maker = "fl_nn_precision_cast",
+                                                 .forward = fl__nn_precision_forward,
+                                                 .describe = fl__nn_precision_describe};
 
 FL_API fl_nn_module *fl_nn_precision_cast(fl_dtype dtype) {
     if (!fl_dtype_is_float(dtype))
@@ -285,13 +260,9 @@ static void fl__nn_linear_describe(const fl_nn_module *m, char *buf, size_t size
              l->act ? fl_op_get_info(l->act)->name : "");
 }
 
-static const fl_nn_type fl__nn_linear_type = {
-    .name = "Linear",
-    .maker = "fl_nn_linear",
-    .inputs = 1,
-    .forward = fl__nn_linear_forward,
-    .describe = fl__nn_linear_describe,
-};
+static const fl_nn_type fl__nn_linear_type = {.name = "Linear", .maker = "fl_nn_linear", .inputs = 1,
+                                              .forward = fl__nn_linear_forward,
+                                              .describe = fl__nn_linear_describe};
 
 FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts o) {
     const fl__nn_linear l = {in, out, o.act};
@@ -329,13 +300,9 @@ static void fl__nn_bilinear_describe(const fl_nn_module *m, char *buf, size_t si
              ", bias=%s", l->in1, l->in2, l->out, fl_nn_param_at(m, 1) ? "True" : "False");
 }
 
-static const fl_nn_type fl__nn_bilinear_type = {
-    .name = "Bilinear",
-    .maker = "fl_nn_bilinear",
-    .inputs = 2,
-    .forward = fl__nn_bilinear_forward,
-    .describe = fl__nn_bilinear_describe,
-};
+static const fl_nn_type fl__nn_bilinear_type = {.name = "Bilinear", .maker = "fl_nn_bilinear", .inputs = 2,
+                                                .forward = fl__nn_bilinear_forward,
+                                                .describe = fl__nn_bilinear_describe};
 
 FL_API fl_nn_module *fl_nn_bilinear_opt(int64_t in1, int64_t in2, int64_t out, fl_nn_linear_opts o) {
     const fl__nn_bilinear l = {in1, in2, out};

@@ -123,8 +123,8 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     char text[FL_NN_SHAPE];
     if (in.n != 1 && in.n != 2) return fl_nn_fail(m, "%d inputs, takes 1 or 2", in.n);
     if (!fl__nn_batch_norm_fits(b, x))
-        return fl_nn_fail(m, "input %s, wants [n, %" PRId64 "%s]", fl_nn_shape_text(in.v[0], text), b->channels,
-                          dims[b->dims]);
+        return fl_nn_fail(m, "input %s, wants [n, %" PRId64 "%s]", fl_nn_shape_text(in.v[0], text),
+                          b->channels, dims[b->dims]);
     const int64_t n = fl_numel(x) / b->channels;
     if (batch && n < 2)
         return fl_nn_fail(m, "input %s has %" PRId64 " values per channel, batch statistics want 2",
@@ -220,7 +220,7 @@ FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_o
 
 typedef struct fl__nn_norm {
     fl_shape shape; /* of the weight */
-    int64_t groups;
+    int64_t groups; /* of channels; -1: of the last dims, 0: each channel by itself */
     double eps;
 } fl__nn_norm;
 
@@ -253,11 +253,16 @@ static bool fl__nn_norm_fits(const fl_nn_module *m, const fl_var *x) {
     return false;
 }
 
+/* "(4,), eps=1e-05, elementwise_affine=True" of dims, "2, 4, eps=1e-05, affine=True" of channels */
 static void fl__nn_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
     const fl__nn_norm *l = m->data;
     fl_nn_text t = {buf, size, 0};
-    fl_nn_put_shape(&t, &l->shape);
-    fl_nn_put(&t, ", eps=%g, elementwise_affine=%s", l->eps, m->n_param ? "True" : "False");
+    if (l->groups > 0) fl_nn_put(&t, "%" PRId64 ", ", l->groups);
+    if (l->groups < 0) fl_nn_put_shape(&t, &l->shape);
+    else fl_nn_put(&t, "%" PRId64, l->shape.dim[0]);
+    if (l->eps == HUGE_VAL) fl_nn_put(&t, ", eps=None");
+    else fl_nn_put(&t, ", eps=%g", l->eps);
+    fl_nn_put(&t, ", %s=%s", l->groups < 0 ? "elementwise_affine" : "affine", m->n_param ? "True" : "False");
 }
 
 static fl_vars fl__nn_layer_norm_forward(fl_nn_module *m, fl_vars in) {
@@ -267,17 +272,12 @@ static fl_vars fl__nn_layer_norm_forward(fl_nn_module *m, fl_vars in) {
         fv_layer_norm(in.v[0], l->shape.ndim, fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), l->eps));
 }
 
-static const fl_nn_type fl__nn_layer_norm_type = {
-    .name = "LayerNorm",
-    .maker = "fl_nn_layer_norm",
-    .inputs = 1,
-    .forward = fl__nn_layer_norm_forward,
-    .describe = fl__nn_norm_describe,
-    .wide = true,
-};
+static const fl_nn_type fl__nn_layer_norm_type = {.name = "LayerNorm", .maker = "fl_nn_layer_norm",
+                                                  .inputs = 1, .forward = fl__nn_layer_norm_forward,
+                                                  .describe = fl__nn_norm_describe, .wide = true};
 
 FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o) {
-    return fl__nn_norm_new(&fl__nn_layer_norm_type, shape, 1, o);
+    return fl__nn_norm_new(&fl__nn_layer_norm_type, shape, -1, o);
 }
 
 /* The step from 1 to the next number. */
@@ -292,28 +292,14 @@ static fl_vars fl__nn_rms_norm_forward(fl_nn_module *m, fl_vars in) {
     return FL_VARS(fv_rms_norm(in.v[0], l->shape.ndim, fl_nn_param_at(m, 0), eps));
 }
 
-static void fl__nn_rms_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl__nn_norm *l = m->data;
-    fl_nn_text t = {buf, size, 0};
-    fl_nn_put_shape(&t, &l->shape);
-    if (l->eps == HUGE_VAL) fl_nn_put(&t, ", eps=None");
-    else fl_nn_put(&t, ", eps=%g", l->eps);
-    fl_nn_put(&t, ", elementwise_affine=%s", m->n_param ? "True" : "False");
-}
-
-static const fl_nn_type fl__nn_rms_norm_type = {
-    .name = "RMSNorm",
-    .maker = "fl_nn_rms_norm",
-    .inputs = 1,
-    .forward = fl__nn_rms_norm_forward,
-    .describe = fl__nn_rms_norm_describe,
-    .wide = true,
-};
+static const fl_nn_type fl__nn_rms_norm_type = {.name = "RMSNorm", .maker = "fl_nn_rms_norm", .inputs = 1,
+                                                .forward = fl__nn_rms_norm_forward,
+                                                .describe = fl__nn_norm_describe, .wide = true};
 
 FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o) {
     o.no_bias = true;
     o.eps = o.eps == 0 && !signbit(o.eps) ? HUGE_VAL : o.eps;
-    return fl__nn_norm_new(&fl__nn_rms_norm_type, shape, 1, o);
+    return fl__nn_norm_new(&fl__nn_rms_norm_type, shape, -1, o);
 }
 
 /* x has its channels; else fails. */
@@ -334,20 +320,9 @@ static fl_vars fl__nn_group_norm_forward(fl_nn_module *m, fl_vars in) {
         fv_group_norm(in.v[0], l->groups, fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), l->eps));
 }
 
-static void fl__nn_group_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl__nn_norm *l = m->data;
-    snprintf(buf, size, "%" PRId64 ", %" PRId64 ", eps=%g, affine=%s", l->groups, l->shape.dim[0],
-             l->eps, m->n_param ? "True" : "False");
-}
-
-static const fl_nn_type fl__nn_group_norm_type = {
-    .name = "GroupNorm",
-    .maker = "fl_nn_group_norm",
-    .inputs = 1,
-    .forward = fl__nn_group_norm_forward,
-    .describe = fl__nn_group_norm_describe,
-    .wide = true,
-};
+static const fl_nn_type fl__nn_group_norm_type = {.name = "GroupNorm", .maker = "fl_nn_group_norm",
+                                                  .inputs = 1, .forward = fl__nn_group_norm_forward,
+                                                  .describe = fl__nn_norm_describe, .wide = true};
 
 FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
                                           fl_nn_layer_norm_opts o) {
@@ -362,24 +337,14 @@ static fl_vars fl__nn_instance_norm_forward(fl_nn_module *m, fl_vars in) {
     return FL_VARS(fv_instance_norm(in.v[0], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), l->eps));
 }
 
-static void fl__nn_instance_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
-    const fl__nn_norm *l = m->data;
-    snprintf(buf, size, "%" PRId64 ", eps=%g, affine=%s", l->shape.dim[0], l->eps,
-             m->n_param ? "True" : "False");
-}
-
-static const fl_nn_type fl__nn_instance_norm_type = {
-    .name = "InstanceNorm",
-    .maker = "fl_nn_instance_norm",
-    .inputs = 1,
-    .forward = fl__nn_instance_norm_forward,
-    .describe = fl__nn_instance_norm_describe,
-    .wide = true,
-};
+static const fl_nn_type fl__nn_instance_norm_type = {.name = "InstanceNorm",
+                                                     .maker = "fl_nn_instance_norm", .inputs = 1,
+                                                     .forward = fl__nn_instance_norm_forward,
+                                                     .describe = fl__nn_norm_describe, .wide = true};
 
 FL_API fl_nn_module *fl_nn_instance_norm_opt(int64_t channels, fl_nn_instance_norm_opts o) {
     const fl_nn_layer_norm_opts l = {.eps = o.eps, .no_affine = !o.affine, .dtype = o.dtype};
-    return fl__nn_norm_new(&fl__nn_instance_norm_type, FL_SHAPE(channels), channels, l);
+    return fl__nn_norm_new(&fl__nn_instance_norm_type, FL_SHAPE(channels), 0, l);
 }
 
 typedef struct fl__nn_normalize {
@@ -409,13 +374,9 @@ static void fl__nn_normalize_describe(const fl_nn_module *m, char *buf, size_t s
     if (f->value != 1) fl_nn_put(&t, ", value=%g", f->value);
 }
 
-static const fl_nn_type fl__nn_normalize_type = {
-    .name = "Normalize",
-    .maker = "fl_nn_normalize",
-    .inputs = 1,
-    .forward = fl__nn_normalize_forward,
-    .describe = fl__nn_normalize_describe,
-};
+static const fl_nn_type fl__nn_normalize_type = {.name = "Normalize", .maker = "fl_nn_normalize",
+                                                 .inputs = 1, .forward = fl__nn_normalize_forward,
+                                                 .describe = fl__nn_normalize_describe};
 
 FL_API fl_nn_module *fl_nn_normalize_opt(fl_axes axes, fl_nn_normalize_opts o) {
     fl__nn_normalize f = {axes, fl_option(o.p, 2), fl_option(o.eps, 1e-12), fl_option(o.value, 1)};

@@ -7,51 +7,29 @@
 extern "C" {
 #endif
 
-/* The maximum of each window of x [n, c, ...], or what options say, as fl_max_pool, fl_avg_pool and
-   fl_lp_pool. Settings of a dim are 0 for those of the dim before. */
-typedef struct fl_nn_pool1d_opts {
+/* Settings per dim as in fl_nn_conv_opts. */
+typedef struct fl_nn_pool_opts {
     fl_named _positional;
-    int64_t stride;  /* 0 -> kernel */
-    int64_t pad;     /* on both sides, at most half a window, or FL_SAME */
-    bool average;    /* mean instead of maximum */
-    bool ignore_pad; /* average over the elements inside x only */
-    double norm;     /* p > 0: (sum x^p)^(1 / p) instead */
-    char _end;
-} fl_nn_pool1d_opts;
-/* x [n, c, t] -> [n, c, t'] */
-#define fl_nn_pool1d(...) FL_NN__POOL1D(__VA_ARGS__, ._end = 0)
-#define FL_NN__POOL1D(kernel, ...) fl_nn_pool1d_opt(kernel, (fl_nn_pool1d_opts){__VA_ARGS__})
-FL_API fl_nn_module *fl_nn_pool1d_opt(int64_t kernel, fl_nn_pool1d_opts o);
-
-typedef struct fl_nn_pool2d_opts {
-    fl_named _positional;
-    int64_t kernel_w;         /* 0 -> kernel */
-    int64_t stride, stride_w; /* 0 -> kernel (kernel_w); stride_w 0 -> stride */
-    int64_t pad, pad_w;       /* as above; FL_I0 -> 0 */
-    bool average;             /* all as above */
-    bool ignore_pad;
-    double norm;
-    char _end;
-} fl_nn_pool2d_opts;
-/* x [n, c, h, w] -> [n, c, oh, ow] */
-#define fl_nn_pool2d(...) FL_NN__POOL2D(__VA_ARGS__, ._end = 0)
-#define FL_NN__POOL2D(kernel, ...) fl_nn_pool2d_opt(kernel, (fl_nn_pool2d_opts){__VA_ARGS__})
-FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool2d_opts o);
-
-typedef struct fl_nn_pool3d_opts {
-    fl_named _positional;
-    int64_t kernel_h, kernel_w;         /* 0 -> kernel; 0 -> kernel_h; and so on */
+    int64_t kernel_h, kernel_w;         /* where they are not kernel */
     int64_t stride, stride_h, stride_w; /* no stride: the kernel */
-    int64_t pad, pad_h, pad_w;
-    bool average; /* all as above */
-    bool ignore_pad;
-    double norm;
+    int64_t pad, pad_h, pad_w;          /* on both sides, at most half a window, or FL_SAME; FL_I0 -> 0 */
+    int64_t dilation, dilation_h, dilation_w; /* 0 -> 1 */
+    bool ceil_mode;                     /* the last window may reach beyond the padding */
+    bool average;                       /* mean instead of maximum */
+    bool ignore_pad;                    /* average over the elements inside the image only */
+    int64_t divisor_override;           /* average: the sum over this instead; 0 -> none */
+    double norm;                        /* p > 0: (sum x^p)^(1 / p) instead (PyTorch's LPPool) */
     char _end;
-} fl_nn_pool3d_opts;
-/* x [n, c, d, h, w] -> [n, c, od, oh, ow] */
-#define fl_nn_pool3d(...) FL_NN__POOL3D(__VA_ARGS__, ._end = 0)
-#define FL_NN__POOL3D(kernel, ...) fl_nn_pool3d_opt(kernel, (fl_nn_pool3d_opts){__VA_ARGS__})
-FL_API fl_nn_module *fl_nn_pool3d_opt(int64_t kernel, fl_nn_pool3d_opts o);
+} fl_nn_pool_opts;
+/* The maximum of each window of x [n, c, t], [n, c, h, w] or [n, c, d, h, w], or what options say, as
+   fl_max_pool, fl_avg_pool and fl_lp_pool. */
+#define fl_nn_pool1d(...) FL_NN__POOL(fl_nn_pool1d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_pool2d(...) FL_NN__POOL(fl_nn_pool2d_opt, __VA_ARGS__, ._end = 0)
+#define fl_nn_pool3d(...) FL_NN__POOL(fl_nn_pool3d_opt, __VA_ARGS__, ._end = 0)
+#define FL_NN__POOL(make, kernel, ...) make(kernel, (fl_nn_pool_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_nn_pool1d_opt(int64_t kernel, fl_nn_pool_opts o);
+FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool_opts o);
+FL_API fl_nn_module *fl_nn_pool3d_opt(int64_t kernel, fl_nn_pool_opts o);
 
 /* x [n, c, ...] -> [n, c, size...], of 1 to 3 spatial dims: means, or maxima, over windows that part
    the image evenly (PyTorch's AdaptiveAvgPool1d to 3d, AdaptiveMaxPool1d to 3d). */
@@ -118,12 +96,15 @@ static void fl__nn_pool_describe(const fl_nn_module *m, char *buf, size_t size) 
     const fl__nn_pool *p = m->data;
     const fl_pool_opts *o = &p->opts;
     const fl_shape kernel = fl_nn_per_dim(o->kernel, p->dims, 0), pad = fl_nn_per_dim(o->pad, p->dims, 0);
+    const fl_shape dilation = fl_nn_per_dim(o->dilation, p->dims, 1);
     const fl_shape stride = o->stride[0] ? fl_nn_per_dim(o->stride, p->dims, 0) : kernel;
     fl_nn_text t = {buf, size, 0};
     if (p->norm > 0) fl_nn_put(&t, "norm_type=%g", p->norm);
     fl__nn_put_size(&t, "kernel_size", &kernel);
     fl__nn_put_size(&t, "stride", &stride);
     fl__nn_put_size(&t, "padding", &pad);
+    if (o->dilation[0]) fl__nn_put_size(&t, "dilation", &dilation);
+    if (o->ceil_mode) fl_nn_put(&t, ", ceil_mode=True");
 }
 
 #define FL__NN_POOL_TYPE(kind, make) \
@@ -133,40 +114,38 @@ static const fl_nn_type fl__nn_pool_types[] = {FL__NN_POOL_TYPE("MaxPool1d", "fl
                                                FL__NN_POOL_TYPE("MaxPool2d", "fl_nn_pool2d"),
                                                FL__NN_POOL_TYPE("MaxPool3d", "fl_nn_pool3d")};
 
-static fl_nn_module *fl__nn_pool_new(const fl__nn_pool *p) {
+static fl_nn_module *fl__nn_pool_new(int dims, int64_t kernel, fl_nn_pool_opts o) {
     static const char *const means[] = {"AvgPool1d", "AvgPool2d", "AvgPool3d"};
     static const char *const norms[] = {"LPPool1d", "LPPool2d", "LPPool3d"};
-    const fl_nn_type *type = &fl__nn_pool_types[p->dims - 1];
-    bool ok = p->opts.kernel[0] >= 1;
-    for (int i = 0; i < p->dims; i++) ok = ok && p->opts.kernel[i] >= 0 && p->opts.stride[i] >= 0;
-    if (!ok)
-        return fl_bad("%s: kernel %" PRId64 ", stride %" PRId64 ": must be positive", type->maker,
-                      p->opts.kernel[0], p->opts.stride[0]);
-    if (!(p->norm >= 0) || (p->norm > 0 && p->average))
-        return fl_bad("%s: norm %g: must be positive, and no average", type->maker, p->norm);
-    fl_nn_module *m = fl_nn_new(type, p, sizeof *p);
-    if (m && p->norm > 0) m->kind = norms[p->dims - 1];
-    else if (m && p->average) m->kind = means[p->dims - 1];
+    const fl_nn_type *type = &fl__nn_pool_types[dims - 1];
+    const bool three = dims == 3; /* then _h is the second dim, else _w is */
+    const fl_pool_opts opts = {.kernel = {kernel, three ? o.kernel_h : o.kernel_w, o.kernel_w},
+                               .stride = {o.stride, three ? o.stride_h : o.stride_w, o.stride_w},
+                               .pad = {o.pad, three ? o.pad_h : o.pad_w, o.pad_w},
+                               .dilation = {o.dilation, three ? o.dilation_h : o.dilation_w, o.dilation_w},
+                               .ceil_mode = o.ceil_mode, .ignore_pad = o.ignore_pad,
+                               .divisor_override = o.divisor_override};
+    const fl__nn_pool p = {dims, o.average, o.norm, opts};
+    bool ok = kernel >= 1, own = three || !(o.kernel_h || o.stride_h || o.pad_h || o.dilation_h);
+    for (int i = 0; i < dims; i++) ok = ok && opts.kernel[i] >= 0 && opts.stride[i] >= 0;
+    if (!ok || !own || (dims == 1 && (o.kernel_w || o.stride_w || o.pad_w || o.dilation_w)))
+        return fl_bad("%s: kernel %" PRId64 ", stride %" PRId64 ": must be positive, of %d dims", type->maker,
+                      kernel, o.stride, dims);
+    if (!(o.norm >= 0) || (o.norm > 0 && o.average))
+        return fl_bad("%s: norm %g: must be positive, and no average", type->maker, o.norm);
+    fl_nn_module *m = fl_nn_new(type, &p, sizeof p);
+    if (m && (o.norm > 0 || o.average)) m->kind = (o.norm > 0 ? norms : means)[dims - 1];
     return m;
 }
 
-FL_API fl_nn_module *fl_nn_pool1d_opt(int64_t kernel, fl_nn_pool1d_opts o) {
-    const fl_pool_opts opts = {
-        .kernel = {kernel}, .stride = {o.stride}, .pad = {o.pad}, .ignore_pad = o.ignore_pad};
-    return fl__nn_pool_new(&(fl__nn_pool){1, o.average, o.norm, opts});
+FL_API fl_nn_module *fl_nn_pool1d_opt(int64_t kernel, fl_nn_pool_opts o) {
+    return fl__nn_pool_new(1, kernel, o);
 }
-
-FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool2d_opts o) {
-    const fl_pool_opts opts = {.kernel = {kernel, o.kernel_w}, .stride = {o.stride, o.stride_w},
-                               .pad = {o.pad, o.pad_w}, .ignore_pad = o.ignore_pad};
-    return fl__nn_pool_new(&(fl__nn_pool){2, o.average, o.norm, opts});
+FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool_opts o) {
+    return fl__nn_pool_new(2, kernel, o);
 }
-
-FL_API fl_nn_module *fl_nn_pool3d_opt(int64_t kernel, fl_nn_pool3d_opts o) {
-    const fl_pool_opts opts = {.kernel = {kernel, o.kernel_h, o.kernel_w},
-                               .stride = {o.stride, o.stride_h, o.stride_w},
-                               .pad = {o.pad, o.pad_h, o.pad_w}, .ignore_pad = o.ignore_pad};
-    return fl__nn_pool_new(&(fl__nn_pool){3, o.average, o.norm, opts});
+FL_API fl_nn_module *fl_nn_pool3d_opt(int64_t kernel, fl_nn_pool_opts o) {
+    return fl__nn_pool_new(3, kernel, o);
 }
 
 static bool fl__nn_swap_pools(fl_nn_module *m, const char *prefix, void *user) {
@@ -193,62 +172,51 @@ FL_API bool fl_nn_pool_before_relu(fl_nn_module *m) {
     return fl_raise();
 }
 
-static fl_vars fl__nn_adaptive_avg_forward(fl_nn_module *m, fl_vars in) {
-    const fl_shape *size = m->data;
-    if (!fl__nn_is_image(m, in.v[0], size->ndim)) return (fl_vars){0};
-    return FL_VARS(fv_adaptive_avg_pool(in.v[0], *size));
+typedef struct fl__nn_adaptive_pool {
+    fl_shape size;
+    bool largest;
+} fl__nn_adaptive_pool;
+
+static fl_vars fl__nn_adaptive_pool_forward(fl_nn_module *m, fl_vars in) {
+    const fl__nn_adaptive_pool *p = m->data;
+    if (!fl__nn_is_image(m, in.v[0], p->size.ndim)) return (fl_vars){0};
+    return FL_VARS(p->largest ? fv_adaptive_max_pool(in.v[0], p->size, NULL)
+                              : fv_adaptive_avg_pool(in.v[0], p->size));
 }
 
-static fl_vars fl__nn_adaptive_max_forward(fl_nn_module *m, fl_vars in) {
-    const fl_shape *size = m->data;
-    if (!fl__nn_is_image(m, in.v[0], size->ndim)) return (fl_vars){0};
-    return FL_VARS(fv_adaptive_max_pool(in.v[0], *size, NULL));
-}
-
-static void fl__nn_adaptive_describe(const fl_nn_module *m, char *buf, size_t size) {
+static void fl__nn_adaptive_pool_describe(const fl_nn_module *m, char *buf, size_t size) {
     fl_nn_text t = {buf, size, 0};
     fl_nn_put(&t, "output_size=");
-    fl_nn_put_shape(&t, m->data);
+    fl_nn_put_shape(&t, &((const fl__nn_adaptive_pool *)m->data)->size);
 }
 
-static const fl_nn_type fl__nn_adaptive_avg_type = {
-    .name = "AdaptiveAvgPool",
-    .maker = "fl_nn_adaptive_avg_pool",
-    .inputs = 1,
-    .forward = fl__nn_adaptive_avg_forward,
-    .describe = fl__nn_adaptive_describe,
-};
-static const fl_nn_type fl__nn_adaptive_max_type = {
-    .name = "AdaptiveMaxPool",
-    .maker = "fl_nn_adaptive_max_pool",
-    .inputs = 1,
-    .forward = fl__nn_adaptive_max_forward,
-    .describe = fl__nn_adaptive_describe,
-};
+static const fl_nn_type fl__nn_adaptive_pool_type = {.name = "AdaptivePool",
+                                                     .maker = "fl_nn_adaptive_pool", .inputs = 1,
+                                                     .forward = fl__nn_adaptive_pool_forward,
+                                                     .describe = fl__nn_adaptive_pool_describe};
 
-static fl_nn_module *fl__nn_adaptive_new(const fl_nn_type *type, const char *const *kinds, fl_shape size) {
+static fl_nn_module *fl__nn_adaptive_pool_new(fl_shape size, bool largest) {
+    static const char *const kinds[2][3] = {{"AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d"},
+                                            {"AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d"}};
     bool ok = size.ndim >= 1 && size.ndim <= 3;
     for (int i = 0; ok && i < size.ndim; i++) ok = size.dim[i] >= 1;
     if (!ok) {
         char text[FL_NN_SHAPE];
-        return fl_bad("%s: size %s: 1 to 3 dims, which must be positive", type->maker,
+        return fl_bad("fl_nn_adaptive_pool: size %s: 1 to 3 dims, which must be positive",
                       fl_shape_text(size, text, sizeof text));
     }
-    fl_nn_module *m = fl_nn_new(type, &size, sizeof size);
-    if (m) m->kind = kinds[size.ndim - 1];
+    const fl__nn_adaptive_pool p = {size, largest};
+    fl_nn_module *m = fl_nn_new(&fl__nn_adaptive_pool_type, &p, sizeof p);
+    if (m) m->kind = kinds[largest][size.ndim - 1];
     return m;
 }
 
 FL_API fl_nn_module *fl_nn_adaptive_avg_pool(fl_shape size) {
-    static const char *const kinds[] = {"AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d"};
-    return fl__nn_adaptive_new(&fl__nn_adaptive_avg_type, kinds, size);
+    return fl__nn_adaptive_pool_new(size, false);
 }
-
 FL_API fl_nn_module *fl_nn_adaptive_max_pool(fl_shape size) {
-    static const char *const kinds[] = {"AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d"};
-    return fl__nn_adaptive_new(&fl__nn_adaptive_max_type, kinds, size);
+    return fl__nn_adaptive_pool_new(size, true);
 }
-
 FL_API fl_nn_module *fl_nn_adaptive_avg_pool2d(int64_t h, int64_t w) {
     return fl_nn_adaptive_avg_pool(FL_SHAPE(h, w));
 }

@@ -180,29 +180,14 @@ static bool fl__nn_observe(fl__nn_summary *s, fl_nn_module *m, fl_vars in) {
 
 /* ---- the text ---- */
 
-static void fl__nn_put_name(fl_nn_text *t, const fl__nn_row *row) {
-    fl_nn_put(t, "%*s%s%s%s", 2 * row->depth, "", row->depth ? row->m->name : "", row->depth ? ": " : "",
-              row->m->kind);
-}
-
-static void fl__nn_put_output(fl_nn_text *t, const fl__nn_row *row) {
-    if (!row->n_out) fl_nn_put(t, "not called");
-    else fl_nn_put_shape(t, &row->out);
-    if (row->n_out > 1) fl_nn_put(t, " and %d more", row->n_out - 1);
-}
-
-static int fl__nn_wider(int width, void (*put)(fl_nn_text *, const fl__nn_row *), const fl__nn_row *row) {
-    fl_nn_text t = {NULL, 0, 0};
-    put(&t, row);
-    return t.n > width ? (int)t.n : width;
-}
-
-/* A cell of the first two columns, filled up to its width. */
-static void fl__nn_put_cell(fl_nn_text *t, void (*put)(fl_nn_text *, const fl__nn_row *),
-                            const fl__nn_row *row, int width) {
-    const int64_t start = t->n;
-    put(t, row);
-    fl_nn_put(t, "%*s", width - (int)(t->n - start), "");
+/* The first two columns of a row, FL_NN_PATH bytes each. */
+static void fl__nn_cells(const fl__nn_row *row, char *name, char *out) {
+    fl_nn_text t = {out, FL_NN_PATH, 0};
+    const char *own = row->depth ? row->m->name : "";
+    snprintf(name, FL_NN_PATH, "%*s%s%s%s", 2 * row->depth, "", own, *own ? ": " : "", row->m->kind);
+    if (!row->n_out) fl_nn_put(&t, "not called");
+    else fl_nn_put_shape(&t, &row->out);
+    if (row->n_out > 1) fl_nn_put(&t, " and %d more", row->n_out - 1);
 }
 
 /* A number to the right, "-" for none. */
@@ -212,23 +197,23 @@ static void fl__nn_put_count(fl_nn_text *t, int64_t n) {
 }
 
 static void fl__nn_put_summary(fl_nn_text *t, const fl__nn_summary *s) {
+    char name[FL_NN_PATH], gave[FL_NN_PATH];
     int first = (int)strlen("Module"), second = (int)strlen("Output");
     int64_t out = 0;
     for (int64_t i = 0; i < s->n; i++) {
-        first = fl__nn_wider(first, fl__nn_put_name, &s->row[i]);
-        second = fl__nn_wider(second, fl__nn_put_output, &s->row[i]);
+        fl__nn_cells(&s->row[i], name, gave);
+        if ((int)strlen(name) > first) first = (int)strlen(name);
+        if ((int)strlen(gave) > second) second = (int)strlen(gave);
         if (!s->row[i].m->n_child) out += s->row[i].out_bytes; /* a container's are a child's */
     }
     fl_nn_put(t, "%-*s  %-*s  %14s  %14s  %14s\n", first, "Module", second, "Output", "Parameters",
               "Multiply-adds", "Output bytes");
     for (int64_t i = 0; i < s->n; i++) {
-        const fl__nn_row *row = &s->row[i];
-        fl__nn_put_cell(t, fl__nn_put_name, row, first);
-        fl_nn_put(t, "  ");
-        fl__nn_put_cell(t, fl__nn_put_output, row, second);
-        fl__nn_put_count(t, row->params);
-        fl__nn_put_count(t, row->macs);
-        fl__nn_put_count(t, row->out_bytes);
+        fl__nn_cells(&s->row[i], name, gave);
+        fl_nn_put(t, "%-*s  %-*s", first, name, second, gave);
+        fl__nn_put_count(t, s->row[i].params);
+        fl__nn_put_count(t, s->row[i].macs);
+        fl__nn_put_count(t, s->row[i].out_bytes);
         fl_nn_put(t, "\n");
     }
     fl_nn_put(t, "%-*s  %-*s  %14" PRId64 "  %14" PRId64 "  %14" PRId64 "\n", first, "Total", second, "",
