@@ -1233,6 +1233,7 @@ static const struct {
     {"fv_isposinf", "a condition"},
     {"fv_isneginf", "a condition"},
     {"fv_signbit", "a condition"},
+    {"fv_fake_quantize", "its gradient is not that of its steps, but 1 between the bounds: tests/parity.c"},
     {"fv_shift_left", "of integers"},
     {"fv_shift_right", "of integers"},
     {"fv_linear_act_of", "a look-up"},
