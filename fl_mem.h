@@ -180,6 +180,15 @@ FL_API void fl_on_error(fl_error_fn fn, void *user);
    alone. For functions about files and data, which never stop, and for worker threads, which carry
    their error to the consumer. */
 FL_API void fl_quiet(int delta);
+/* Who is at work on this thread, for the texts of its errors; scopes keep it (fl_tensor.h). */
+typedef struct fl_error_place {
+    const char *fn; /* the public function that was called: its name takes the place of an inner one's */
+    const void *of; /* what runs it, a module, whose description comes first; NULL: nothing */
+    void (*describe)(const void *of, char *buf, size_t size);
+} fl_error_place;
+#ifndef __cplusplus
+FL__PRIVATE_VARIABLE _Thread_local fl_error_place fl__place;
+#endif
 
 /* >>log ---------------------------------------------------------------------------------------- */
 
@@ -560,11 +569,38 @@ static struct {
     int threshold;                      /* atomic */
 } fl__sink = {NULL, NULL, FL_LOG_WARN}; /* under fl__lock */
 
+FL_PRIVATE _Thread_local fl_error_place fl__place;
+
+/* text without the name of an fl_ or fv_ function in front. */
+static const char *fl__after_name(const char *text) {
+    const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    const bool ours = text[0] == 'f' && (text[1] == 'l' || text[1] == 'v') && text[2] == '_';
+    return ours && text[n] == ':' && text[n + 1] == ' ' ? text + n + 2 : text;
+}
+
+/* "fl_sum: axis 3 ..." becomes "fl_nn_x 'path': fl_norm: axis 3 ...". __func__ gave the name: fv_conv_opt
+   is called fl_conv. */
+static void fl__place_failure(char *text) {
+    char was[FL__TEXT], of[FL__TEXT / 4] = "", fn[100] = "";
+    const fl_error_place *p = &fl__place;
+    const char *what = was;
+    strcpy(was, text);
+    if (p->of) p->describe(p->of, of, sizeof of);
+    if (*of && !strncmp(was, of, strlen(of))) return; /* it says so itself */
+    if (p->fn) {
+        const size_t n = strlen(p->fn + 3), end = n > 4 && !strcmp(p->fn + n - 1, "_opt") ? 4 : 0;
+        snprintf(fn, sizeof fn, "fl_%.*s: ", (int)(n - end), p->fn + 3);
+        what = fl__after_name(was);
+    }
+    snprintf(text, FL__TEXT, "%s%s%s%.600s", of, *of ? ": " : "", fn, what);
+}
+
 /* The first text stays. */
 static void fl__record_failure(const char *format, va_list args) {
     fl__error_record *e = &fl__failure;
     if (e->pending) return;
     vsnprintf(e->text, sizeof e->text, format, args);
+    if (fl__place.fn || fl__place.of) fl__place_failure(e->text);
     e->pending = true;
     e->raised = false;
 }

@@ -102,7 +102,7 @@ struct fl_tensor {
     bool weak;                    /* a number of fl_num: value in `f64` (float) or `i64`, no storage */
     bool copied;                  /* of a view that its backend refused: writing it would be lost */
     int ndim;
-    int64_t shape[FL_MAX_DIMS];
+    int64_t shape[FL_MAX_DIMS];   /* of a 0-d tensor shape[0] and stride[0] are 1: see fl_axis_of */
     int64_t stride[FL_MAX_DIMS];  /* in elements; 0 where broadcast, may be negative */
     int64_t offset;               /* of element [0, ...], in elements from the buffer's start */
     fl_buffer *buffer;            /* NULL for weak numbers and for backends with storage of their own */
@@ -149,6 +149,11 @@ typedef struct fl_scope {
     int64_t depth_; /* its place in this thread's stack of scopes */
 } fl_scope;
 FL_API fl_scope fl_scope_begin(void);
+/* The same for a function that is made of others: until it ends errors name fn, the first of several
+   (fl_scope_of(__func__); fv_ and _opt are left away, private names do not count); for what runs
+   functions, a module: until it ends they say what `describe` writes, and the last of several counts. */
+FL_API fl_scope fl_scope_of(const char *fn);
+FL_API fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size));
 /* Drops the values owned by the scope and by inner ones left open (early return, longjmp); restores
    the flags. */
 FL_API void fl_scope_end(fl_scope *s);
@@ -748,8 +753,11 @@ FL_API bool fl_absent(const char *fn, const void *p);
 FL_API bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b);
 /* True if an op may write into t: it is no number, no copied view, and no element has two indices. */
 FL_API bool fl_writable(const char *fn, const fl_tensor *t);
-/* axis, which may count from the end, in [0, ndim); -1 after an error. */
+/* axis, which may count from the end, in [0, ndim); -1 after an error. A 0-d tensor takes 0 and -1, as
+   PyTorch's does: along it is one element, which its shape[0] and stride[0] say to loops and slots. */
 FL_API int fl_axis_of(const char *fn, const fl_tensor *t, int axis);
+/* The same for what cuts or joins along the axis: a 0-d tensor has none. */
+FL_API int fl_own_axis_of(const char *fn, const fl_tensor *t, int axis);
 FL_API bool fl_same_shape(const fl_tensor *a, const fl_tensor *b);
 FL_API bool fl_shape_is(const fl_tensor *t, fl_shape s);
 /* *s becomes what it and t's shape broadcast to; false, and no error, if they do not. */
@@ -856,7 +864,8 @@ static bool fl__null_operand(const fl_op_info *info, const void *p) {
 
 typedef struct fl__mark {
     int64_t base;   /* first value that the scope owns */
-    uint64_t flags; /* to restore */
+    uint64_t flags; /* to restore, as is the place */
+    fl_error_place place;
 } fl__mark;
 
 typedef struct fl__context {
@@ -972,8 +981,21 @@ fl_scope fl_scope_begin(void) {
         th->scope[0].base = 0;
     }
     th->depth++;
-    th->scope[th->depth] = (fl__mark){th->n, th->flags};
+    th->scope[th->depth] = (fl__mark){th->n, th->flags, fl__place};
     return (fl_scope){th->depth};
+}
+
+fl_scope fl_scope_of(const char *fn) {
+    const fl_scope s = fl_scope_begin();
+    const bool named = !strncmp(fn, "fl_", 3) || !strncmp(fn, "fv_", 3);
+    if (s.depth_ > 0 && !fl__place.fn && named && fn[3] != '_') fl__place.fn = fn;
+    return s;
+}
+
+fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size)) {
+    const fl_scope s = fl_scope_begin();
+    if (s.depth_ > 0) fl__place = (fl_error_place){NULL, of, describe};
+    return s;
 }
 
 void fl_scope_end(fl_scope *s) {
@@ -982,6 +1004,7 @@ void fl_scope_end(fl_scope *s) {
     fl__mark m = th->scope[s->depth_];
     th->depth = s->depth_ - 1;
     th->flags = m.flags;
+    fl__place = m.place;
     while (th->n > m.base) fl_obj_drop(th->value[--th->n]);
     s->depth_ = -1;
 }
@@ -1199,7 +1222,7 @@ fl_text fl_text_of_shape(fl_shape s) {
 }
 
 fl_shape fl_shape_of(const fl_tensor *t) {
-    fl_shape s = {0, {0}};
+    fl_shape s = {0, {1}};
     if (!t) return s;
     s.ndim = t->ndim;
     for (int i = 0; i < t->ndim; i++) s.dim[i] = t->shape[i];
@@ -1238,12 +1261,17 @@ bool fl_shape_is(const fl_tensor *t, fl_shape s) {
     return true;
 }
 
-/* Axis in [0, ndim) from one that may count from the end; -1 after an error. */
-int fl_axis_of(const char *fn, const fl_tensor *t, int axis) {
-    int a = axis < 0 ? axis + t->ndim : axis;
-    if (a >= 0 && a < t->ndim) return a;
+static int fl__axis_among(int n, const char *fn, const fl_tensor *t, int axis) {
+    const int a = axis < 0 ? axis + n : axis;
+    if (a >= 0 && a < n) return a;
     fl_bad("%s: axis %d is out of range for shape %s", fn, axis, FL_SHAPE_TEXT(t));
     return -1;
+}
+int fl_axis_of(const char *fn, const fl_tensor *t, int axis) {
+    return fl__axis_among(t->ndim ? t->ndim : 1, fn, t, axis);
+}
+int fl_own_axis_of(const char *fn, const fl_tensor *t, int axis) {
+    return fl__axis_among(t->ndim, fn, t, axis);
 }
 
 /* Broadcasts b into *s, NumPy's rule. */
@@ -1300,6 +1328,7 @@ static FL__HOT fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
     t->family = (uint8_t)family;
     t->weak = t->copied = false;
     t->ndim = ndim;
+    t->shape[0] = t->stride[0] = 1; /* stays so of a 0-d tensor */
     t->offset = 0;
     t->buffer = NULL;
     t->impl = NULL;
@@ -1317,6 +1346,7 @@ fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype) {
     if (!t) return NULL;
     int64_t n = 1;
     memcpy(t->shape, shape.dim, sizeof t->shape); /* a fixed size: no slow string instruction */
+    if (!shape.ndim) t->shape[0] = 1;
     for (int i = shape.ndim - 1; i >= 0; i--) {
         t->stride[i] = n;
         n *= shape.dim[i] ? shape.dim[i] : 1;

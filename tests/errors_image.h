@@ -14,8 +14,8 @@ static void rows_of_image_conv(void) {
     NO(fl_conv_opt, (line, w, NULL, (fl_conv_opts){.stride = {-1}}), "stride -1");
     NO(fl_conv_opt, (line, w, NULL, (fl_conv_opts){.pad = {-2}}), "pad -2");
     NO(fl_conv_opt, (line, w, NULL, (fl_conv_opts){.pad = {INT64_MAX}}), "pad 9223372036854775807");
-    NO_AS(fl_conv_opt, "fl_conv2d", (line, w, o.f4, plain), "bias [4]");
-    NO_AS(fl_conv_opt, "fl_conv2d", (line, w, NULL, (fl_conv_opts){.groups = 2}), "2 groups");
+    NO(fl_conv_opt, (line, w, o.f4, plain), "bias [4]");
+    NO(fl_conv_opt, (line, w, NULL, (fl_conv_opts){.groups = 2}), "2 groups");
     NO_AS(fv_conv_opt, "fv_conv", (NULL, o.v23, NULL, plain), NULLS);
     NO(fl_conv_transpose_opt, (NULL, w, NULL, plain), NULLS);
     NO(fl_conv_transpose_opt, (line, NULL, NULL, plain), NULLS);

@@ -156,7 +156,7 @@ static void rows_of_embeddings(void) {
     NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.padding = 4}), "padding 4");
     NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_embedding_opt, fl_nn_embedding(4, 3, .rng = &rng), o.v23, "f32 [2, 3]");
-    ROW_OF(RAISES, "fl_nn_embedding_opt", "fl_gather",
+    ROW_OF(RAISES, "fl_nn_embedding_opt", "fl_nn_embedding '0': fl_embedding: ",
            !through(fl_nn_embedding(2, 3, .rng = &rng), o.vi), "size 2");
     NO(fl_nn_position_opt, (0, 3, position), "0 steps of 3");
     NO(fl_nn_position_opt, (2, 3, (fl_nn_position_opts){.dtype = FL_B8}), "b8");

@@ -249,16 +249,23 @@ static int fl__nn_path(const fl_nn_module *m, char *buf, int size) {
     return n + snprintf(left ? buf + n : NULL, (size_t)left, "%s%s", n ? "." : "", m->name);
 }
 
+/* "fl_nn_linear 'head'" */
+static void fl__nn_describe(const void *of, char *buf, size_t size) {
+    const fl_nn_module *m = of;
+    char path[FL_NN_PATH] = "";
+    fl__nn_path(m, path, sizeof path);
+    const char *maker = m->type->maker ? m->type->maker : m->kind, *quote = *path ? "'" : "";
+    snprintf(buf, size, "%s%s%s%s%s", maker, *path ? " " : "", quote, path, quote);
+}
+
 FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) {
-    char path[FL_NN_PATH] = "", text[1024];
+    char who[FL_NN_PATH], text[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fl__nn_path(m, path, sizeof path);
-    const char *maker = m->type->maker ? m->type->maker : m->kind;
-    const bool named = path[0] != '\0';
-    fl_fail("%s%s%s%s: %s", maker, named ? " '" : "", path, named ? "'" : "", text);
+    fl__nn_describe(m, who, sizeof who);
+    fl_fail("%s: %s", who, text);
     return (fl_vars){0};
 }
 
@@ -390,7 +397,7 @@ FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in) {
     fl_vars out = {0};
     bool ok = fl__nn_inputs_ok(m, &in);
     if (ok) {
-        fl_scope s = fl_scope_begin();
+        fl_scope s = fl_scope_in(m, fl__nn_describe);
         if (fl__nn_watch.fn) fl__nn_watch.fn(m, NULL, fl__nn_watch.user);
         out = m->type->forward(m, in);
         ok = fl__nn_results_ok(m, &out);

@@ -161,7 +161,7 @@ static bool fl__may_overlap(const fl_tensor *a, const fl_tensor *b) {
 fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
     if (fl_absent("fl_assign", dst) || fl_absent("fl_assign", src) || !fl_writable("fl_assign", dst))
         return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_shape shape = fl_shape_of(dst);
     bool ok = (src = fl_stored(src)) && fl_same_family("assign", dst, src);
     if (ok && (!fl_broadcast_shape(&shape, src) || !fl_shape_is(dst, shape)))
@@ -177,7 +177,7 @@ fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
 
 fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src) {
     if (fl_absent("fl_accumulate", dst) || fl_absent("fl_accumulate", src)) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     return fl_scope_return(&s, fl_assign(dst, fl_add(dst, src)));
 }
 
@@ -198,7 +198,7 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
         if (ts[i]->weak) return fl_bad("fl_concat: tensor %d is a weak number", i);
         if (!fl_same_family("concat", ts[0], ts[i])) return NULL;
     }
-    if ((axis = fl_axis_of("fl_concat", ts[0], axis)) < 0) return NULL;
+    if ((axis = fl_own_axis_of("fl_concat", ts[0], axis)) < 0) return NULL;
     fl_shape shape = fl_shape_of(ts[0]);
     for (int i = 1; i < n; i++) {
         fl_shape rest = fl_shape_of(ts[i]);
@@ -232,7 +232,7 @@ fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
     if (at < 0 || at > dims || dims == FL_MAX_DIMS)
         return fl_bad("fl_stack: axis %d for shape %s", axis, FL_SHAPE_TEXT(ts[0]));
     fl_quiet(+1); /* a handler that jumps must not lose the list */
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor **rows = fl_heap_alloc((size_t)n * sizeof *rows), *out = NULL;
     bool ok = rows != NULL;
     for (int i = 0; ok && i < n; i++) ok = (rows[i] = fl_unsqueeze(ts[i], at)) != NULL;

@@ -60,7 +60,7 @@ fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
 }
 
 fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *like = fl_out_new("fl_eye", FL_SHAPE(n, m), dtype, FL_F32); /* checks both */
     if (!like) return fl_scope_return(&s, NULL);
     fl_tensor *rows = fl_unsqueeze(fl_arange(0, (double)n, 1, FL_I64), 1);
@@ -98,19 +98,19 @@ static fl_tensor *fl__spaced(const char *fn, double start, double stop, int64_t 
 }
 
 fl_tensor *fl_linspace(double start, double stop, int64_t n, fl_dtype dtype) {
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *y = fl__spaced("fl_linspace", start, stop, n);
     return fl_scope_return(&s, y ? fl_cast(y, dtype ? dtype : FL_F32) : NULL);
 }
 
 fl_tensor *fl_logspace(double start, double stop, int64_t n, double base, fl_dtype dtype) {
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *y = fl__spaced("fl_logspace", start, stop, n);
     return fl_scope_return(&s, y ? fl_cast(fl_pow(fl_num(base), y), dtype ? dtype : FL_F32) : NULL);
 }
 
 fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype) {
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *ones = fl_ones(FL_SHAPE(n, m), dtype);
     return fl_scope_return(&s, ones ? fl_tril(ones, k) : NULL);
 }
@@ -152,7 +152,7 @@ fl_tensor *fl_blackman_window(int64_t n, bool periodic, fl_dtype dtype) {
 
 fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype) {
     if (n == 1) return fl_ones(FL_SHAPE(1), dtype);
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *t = fl__turns("fl_bartlett_window", n, periodic);
     if (!t) return fl_scope_return(&s, NULL);
     t = fl_abs(fl_sub(fl_mul(fl_num(2), t), fl_num(1)));

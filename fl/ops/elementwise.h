@@ -262,7 +262,7 @@ fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
 
 fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high) {
     if (fl_absent("fl_clamp", x) || ((!low || !high) && fl_error())) return NULL; /* a bound that failed */
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *y = low ? fl_maximum(x, low) : x;
     return fl_scope_return(&s, high ? fl_minimum(y, high) : y);
 }

@@ -13,10 +13,13 @@
      FL_GIVE(s, y)     ends the scope *s and hands y out
      FL_PROMOTE(s, y)  hands y out of the scope *s, which stays open: for second results
 
+   fl_scope_begin() is fl_scope_of(__func__) there: errors name the composition, not what it is made of.
+
    FL_ON_TENSORS is defined in the first expansion, FL_ON_VARS in the second: for helpers that
    exist once, and for the few ops whose two forms differ. */
 #include "../../kernels/fl_primitives.h"
 
+#define fl_scope_begin() fl_scope_of(__func__)
 #define FL_ON_TENSORS
 #define FL_W(name) fl_##name
 #define FL_T fl_tensor
@@ -54,6 +57,7 @@
 #undef FL_GIVE
 #undef FL_PROMOTE
 #undef FL_TEXT
+#undef fl_scope_begin
 
 #define FL_PRIMITIVE_WORDS_END
 #include "../../kernels/fl_primitives.h"

@@ -128,7 +128,8 @@ static fl_tensor *fl__cut_to(fl_tensor *x, int axis, const fl_tensor *index) {
 }
 
 fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
-    if (fl_absent("fl_gather", x) || fl_absent("fl_gather", index) || !(index = fl_stored(index)) ||
+    if (fl_absent("fl_gather", x) || fl_absent("fl_gather", index) || !(x = fl_stored(x)) ||
+        !(index = fl_stored(index)) ||
         (axis = fl_axis_of("fl_gather", x, axis)) < 0 ||
         !fl__index_fits("fl_gather", x, axis, index) || !fl_same_family("gather", x, index) ||
         !(x = fl__cut_to(x, axis, index)))
@@ -179,7 +180,7 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
     if (index->ndim != 1 || index->dtype != FL_I64)
         return fl_bad("fl_index_select: the index is %s of shape %s, not i64 of one dim",
                        fl_dtype_name(index->dtype), FL_SHAPE_TEXT(index));
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_shape column = {x->ndim, {0}}, full = fl_shape_of(x);
     for (int i = 0; i < x->ndim; i++) column.dim[i] = i == axis ? index->shape[0] : 1;
     full.dim[axis] = index->shape[0];
@@ -192,7 +193,7 @@ fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
         return fl_bad("fl_one_hot: the index is %s, not of integers", fl_dtype_name(index->dtype));
     if (classes < 0 || classes > (int64_t)1 << 53)
         return fl_bad("fl_one_hot: %lld classes", (long long)classes);
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *wide = fl_cast(index, FL_I64);
     fl_tensor *eq = fl_eq(fl_unsqueeze(wide, -1), fl_arange(0, (double)classes, 1, FL_I64));
     return fl_scope_return(&s, fl_cast(eq, FL_F32));
@@ -271,7 +272,7 @@ fl_var *fv_index_select(fl_var *x, int axis, fl_tensor *index) {
     fl_tensor *value = fl_index_select(fv_value(x), axis, index);
     fl_var *saved = value ? fv_const(index) : NULL;
     if (!saved) return NULL;
-    if (axis < 0) axis += value->ndim;
+    axis = fl_axis_of("fl_index_select", value, axis);
     return fv_record_args("index_select", value, fv__index_select_back, FV_IN(x), FV_SAVE(saved),
                           &axis, sizeof axis);
 }
@@ -405,7 +406,7 @@ FL_T *FL_W(take_along)(FL_T *x, fl_tensor *index, int axis) {
     const char *fn = "fl_take_along";
     if (FL_ABSENT("take_along", x) || !fl__is_index(fn, index)) return NULL;
     fl_tensor *t = FL_VALUE(x);
-    if ((axis = fl_axis_of(fn, t, axis)) < 0) return NULL;
+    if ((axis = fl_own_axis_of(fn, t, axis)) < 0) return NULL;
     fl_shape whole = fl_shape_of(t), places = fl_shape_of(index);
     bool fits = places.ndim == whole.ndim;
     for (int i = 0; fits && i < whole.ndim; i++) {

@@ -142,7 +142,7 @@ FL_T *FL_W(movedim)(FL_T *x, int from, int to) {
 
 FL_T *FL_W(narrow)(FL_T *x, int axis, int64_t start, int64_t length) {
     if (FL_ABSENT("narrow", x)) return NULL;
-    if ((axis = fl_axis_of("fl_narrow", FL_VALUE(x), axis)) < 0) return NULL;
+    if ((axis = fl_own_axis_of("fl_narrow", FL_VALUE(x), axis)) < 0) return NULL;
     int64_t n = FL_VALUE(x)->shape[axis], first = start < 0 ? start + n : start;
     if (first < 0 || first > n || length < 0 || length > n - first)
         return fl_bad("fl_narrow: %lld elements from %lld on axis %d of shape %s",
@@ -158,13 +158,14 @@ FL_T *FL_W(flip)(FL_T *x, int naxes, const int *axes) {
         int axis = fl_axis_of("fl_flip", FL_VALUE(x), axes[i]);
         if (axis >= 0 && seen & 1u << axis) axis = (fl_bad("fl_flip: axis %d appears twice", axis), -1);
         seen |= axis < 0 ? 0 : 1u << axis;
-        x = axis < 0 ? NULL : FL_W(slice)(x, axis, -1, FL_SLICE_END, -1);
+        if (axis < 0) x = NULL;
+        else if (FL_VALUE(x)->ndim) x = FL_W(slice)(x, axis, -1, FL_SLICE_END, -1);
     }
     return FL_GIVE(&s, x);
 }
 
 FL_T *FL_W(roll)(FL_T *x, int64_t shift, int axis) {
-    if (FL_ABSENT("roll", x) || (axis = fl_axis_of("fl_roll", FL_VALUE(x), axis)) < 0) return NULL;
+    if (FL_ABSENT("roll", x) || (axis = fl_own_axis_of("fl_roll", FL_VALUE(x), axis)) < 0) return NULL;
     int64_t n = FL_VALUE(x)->shape[axis], by = n ? shift % n : 0;
     if (by == 0) return x;
     if (by < 0) by += n;
@@ -188,7 +189,7 @@ FL_T *FL_W(rot90)(FL_T *x, int64_t k, int a, int b) {
 
 FL_T *FL_W(unflatten)(FL_T *x, int axis, fl_shape shape) {
     if (FL_ABSENT("unflatten", x)) return NULL;
-    if ((axis = fl_axis_of("fl_unflatten", FL_VALUE(x), axis)) < 0) return NULL;
+    if ((axis = fl_own_axis_of("fl_unflatten", FL_VALUE(x), axis)) < 0) return NULL;
     fl_shape from = fl_shape_of(FL_VALUE(x)), to = from;
     int64_t known = 1, unknown = -1;
     bool fits = shape.ndim >= 1 && shape.ndim <= FL_MAX_DIMS - from.ndim + 1;
@@ -213,7 +214,7 @@ FL_T *FL_W(unflatten)(FL_T *x, int axis, fl_shape shape) {
 
 int FL_W(split)(FL_T *x, int axis, int64_t size, FL_T **out, int max) {
     if (FL_ABSENT("split", x) || FL_ABSENT("split", out)) return 0;
-    if ((axis = fl_axis_of("fl_split", FL_VALUE(x), axis)) < 0) return 0;
+    if ((axis = fl_own_axis_of("fl_split", FL_VALUE(x), axis)) < 0) return 0;
     int64_t n = FL_VALUE(x)->shape[axis], parts = n && size > 0 ? (n - 1) / size + 1 : 1;
     if (size < 0 || (size == 0 && n) || parts > max) {
         fl_bad("fl_split: axis %d of shape %s in parts of %lld, room for %d", axis,
@@ -247,7 +248,7 @@ int FL_W(split_with_sizes)(FL_T *x, int axis, const int64_t *sizes, int n, FL_T 
 
 int FL_W(chunk)(FL_T *x, int axis, int n, FL_T **out) {
     if (FL_ABSENT("chunk", x) || FL_ABSENT("chunk", out)) return 0;
-    if ((axis = fl_axis_of("fl_chunk", FL_VALUE(x), axis)) < 0) return 0;
+    if ((axis = fl_own_axis_of("fl_chunk", FL_VALUE(x), axis)) < 0) return 0;
     if (n < 1) {
         fl_bad("fl_chunk: %d parts", n);
         return 0;
@@ -312,7 +313,7 @@ FL_T *FL_W(tile)(FL_T *x, fl_shape reps) {
 
 FL_T *FL_W(repeat_interleave)(FL_T *x, int64_t n, int axis) {
     if (FL_ABSENT("repeat_interleave", x)) return NULL;
-    if ((axis = fl_axis_of("fl_repeat_interleave", FL_VALUE(x), axis)) < 0) return NULL;
+    if ((axis = fl_own_axis_of("fl_repeat_interleave", FL_VALUE(x), axis)) < 0) return NULL;
     fl_scope s = fl_scope_begin();
     return FL_GIVE(&s, FL_W(_times)(x, axis, n, axis + 1, "repeat_interleave"));
 }
@@ -421,7 +422,7 @@ static void fv__windows_back(fl_node *n, fl_var *dy) {
 fl_var *fv_sliding_windows(fl_var *x, int axis, int64_t size, int64_t step, int64_t dilation) {
     if (FL_ABSENT("sliding_windows", x)) return NULL;
     fl_tensor *y = fl_sliding_windows(x->value, axis, size, step, dilation);
-    fv__windows w = {axis < 0 ? axis + x->value->ndim : axis, size, step, dilation};
+    fv__windows w = {y ? fl_axis_of("fl_sliding_windows", x->value, axis) : 0, size, step, dilation};
     return fv_record_args("sliding_windows", y, fv__windows_back, FV_IN(x), FV_NONE, &w, sizeof w);
 }
 #endif

@@ -642,7 +642,7 @@ FL_T *FL_W(normalize)(FL_T *x, double p, int axis, double eps) {
 
 FL_T *FL_W(weight_norm)(FL_T *v, FL_T *g, int axis) {
     if (FL_ABSENT("weight_norm", v) || FL_ABSENT("weight_norm", g)) return NULL;
-    int kept = fl_axis_of("fl_weight_norm", FL_VALUE(v), axis);
+    int kept = fl_own_axis_of("fl_weight_norm", FL_VALUE(v), axis);
     if (kept < 0) return NULL;
     fl_axes others = {.keepdim = true};
     for (int i = 0; i < FL_VALUE(v)->ndim; i++)

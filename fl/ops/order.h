@@ -56,15 +56,19 @@ FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
 #include "view.h"
 /* ---- sort and nonzero ---- */
 
-/* The first `keep` of x in order along axis; `fn` has checked that there are as many. */
-static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descending, int64_t keep,
+/* The first *keep of x in order along axis; NULL: all. */
+static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descending, const int64_t *keep,
                              fl_tensor **index) {
+    if (fl_absent(fn, x) || !(x = fl_stored(x)) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
+    const int64_t n = x->shape[axis], k = keep ? *keep : n;
+    if (k < 0 || k > n)
+        return fl_bad("%s: %lld of axis %d of shape %s", fn, (long long)k, axis, FL_SHAPE_TEXT(x));
     if (fl_compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
         return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_sort_args a = {axis, descending};
     fl_call c = {.op = FL_OP_sort, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
     fl_shape shape = fl_shape_of(x);
-    shape.dim[axis] = keep;
+    shape.dim[axis] = k;
     c.out[0] = fl_out_on(x->family, shape, x->dtype);
     c.out[1] = c.out[0] ? fl_out_on(x->family, shape, FL_I64) : NULL;
     fl_tensor *y = c.out[1] ? fl_call_result(&c) : fl_raise();
@@ -73,26 +77,21 @@ static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descen
 }
 
 fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index) {
-    if (fl_absent("fl_sort", x) || (axis = fl_axis_of("fl_sort", x, axis)) < 0) return NULL;
-    return fl__sorted("fl_sort", x, axis, descending, x->shape[axis], index);
+    return fl__sorted("fl_sort", x, axis, descending, NULL, index);
 }
 
 fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending) {
     fl_tensor *index;
-    return fl_sort(x, axis, descending, &index) ? index : NULL;
+    return fl__sorted("fl_argsort", x, axis, descending, NULL, &index) ? index : NULL;
 }
 
 fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
-    if (fl_absent("fl_topk", x) || (axis = fl_axis_of("fl_topk", x, axis)) < 0) return NULL;
-    if (k < 0 || k > x->shape[axis])
-        return fl_bad("fl_topk: %lld of axis %d of shape %s", (long long)k, axis,
-                       FL_SHAPE_TEXT(x));
-    return fl__sorted("fl_topk", x, axis, !smallest, k, index);
+    return fl__sorted("fl_topk", x, axis, !smallest, &k, index);
 }
 
 fl_tensor *fl_nonzero(fl_tensor *x) {
     if (fl_absent("fl_nonzero", x)) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *truth = fl_cast(x, FL_B8), *count = truth ? fl_sum(truth, FL_ALL_AXES) : NULL;
     const int64_t n = count ? fl_item_int(count) : 0;
     if (!count || fl_error()) return fl_scope_return(&s, NULL);
@@ -158,7 +157,7 @@ static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_sh
 
 fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
     if (fl_absent("fl_unique", x)) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *order = NULL, *line = fl_sort(fl_reshape(x, FL_SHAPE(fl_numel(x))), 0, false, &order);
     return fl__runs(&s, line, order, fl_shape_of(x), inverse, counts);
 }
@@ -194,7 +193,7 @@ fl_tensor *fl_unique_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor 
 
 fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
     if (fl_absent("fl_unique_consecutive", x)) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     return fl__runs(&s, fl_reshape(x, FL_SHAPE(fl_numel(x))), NULL, fl_shape_of(x), inverse, counts);
 }
 
@@ -218,7 +217,7 @@ fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
     if (!fits)
         return fl_bad("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
                        FL_SHAPE_TEXT(sorted));
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_shape shape = fl_shape_of(v);
     int64_t n = sorted->shape[sorted->ndim - 1], step = 1;
     if (sorted->ndim == 1) v = fl_reshape(v, FL_SHAPE(fl_numel(v)));
@@ -230,7 +229,7 @@ fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
 
 fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among) {
     if (fl_absent("fl_isin", x) || fl_absent("fl_isin", among)) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     int64_t n = fl_numel(among);
     if (n == 0) return fl_scope_return(&s, fl_lt(x, x));
     fl_tensor *sorted = fl_sort(fl_reshape(among, FL_SHAPE(n)), 0, false, NULL);

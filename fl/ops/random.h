@@ -193,7 +193,7 @@ fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {
     if (fl_absent("fl_bernoulli", p) || !(p = fl_stored(p))) return NULL;
     if (!fl_dtype_is_float(p->dtype))
         return fl_bad("fl_bernoulli: %s is not a float", fl_dtype_name(p->dtype));
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_dtype wide = p->dtype == FL_F64 ? FL_F64 : FL_F32;
     fl_tensor *y = NULL;
     if (fl__all_true(fl_bitwise_and(fl_ge(p, fl_num(0)), fl_le(p, fl_num(1)))))
@@ -205,7 +205,7 @@ fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {
 
 fl_tensor *fl_permutation(int64_t n, fl_rng *rng) {
     if (n < 0) return fl_bad("fl_permutation: %lld elements", (long long)n);
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *keys = fl_uniform(FL_SHAPE(n), 0, 1, FL_F64, rng);
     return fl_scope_return(&s, keys ? fl_argsort(keys, 0, false) : NULL);
 }
@@ -248,7 +248,7 @@ fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement, fl_rn
     if (ndim < 1 || ndim > 2 || n < 0 || weights->shape[ndim - 1] == 0)
         return fl_bad("fl_multinomial: %lld draws from weights of shape %s", (long long)n,
                        FL_SHAPE_TEXT(weights));
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *w = fl_cast(weights, FL_F64), *y = NULL;
     if (w && fl__are_weights(w, n, replacement))
         y = replacement ? fl__drawn(w, n, rng) : fl__drawn_once(w, n, rng);
@@ -268,7 +268,7 @@ fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, double l
     if (!(std > 0) || !(q - p > 1e-9))
         return fl_bad("fl_truncated_normal: mean %g, std %g in [%g, %g], where almost nothing is",
                        mean, std, low, high);
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *u = fl_uniform(shape, p, q, FL_F64, rng);
     if (!u) return fl_scope_return(&s, NULL);
     u = fl_clamp(u, fl_num(0x1p-54), fl_num(1 - 0x1p-53)); /* finite at the ends */

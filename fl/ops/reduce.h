@@ -215,7 +215,7 @@ static fl_tensor *fl__mean_operand(const char *fn, fl_tensor *x, fl_axes axes, i
 fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
     int64_t n;
     if (!(x = fl__mean_operand("fl_mean", x, axes, &n))) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     if (fl_is_narrow(x))
         return fl_scope_return(&s, fl_cast(fl_mean(fl_cast(x, FL_F32), axes), x->dtype));
     return fl_scope_return(&s, fl_div(fl_sum(x, axes), fl_num((double)n)));
@@ -224,7 +224,7 @@ fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
 fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
     int64_t n;
     if (!(x = fl__mean_operand("fl_variance", x, axes, &n))) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     if (fl_is_narrow(x))
         return fl_scope_return(
             &s, fl_cast(fl_variance(fl_cast(x, FL_F32), axes, correction), x->dtype));
@@ -238,20 +238,20 @@ fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
 fl_tensor *fl_all(fl_tensor *x, fl_axes axes) {
     uint32_t mask;
     if (fl_absent("fl_all", x) || !fl__axes_mask("fl_all", x, axes, &mask)) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     return fl_scope_return(&s, fl_eq(fl_sum(fl_logical_not(x), axes), fl_int(0)));
 }
 
 fl_tensor *fl_any(fl_tensor *x, fl_axes axes) {
     uint32_t mask;
     if (fl_absent("fl_any", x) || !fl__axes_mask("fl_any", x, axes, &mask)) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     return fl_scope_return(&s, fl_gt(fl_sum(fl_cast(x, FL_B8), axes), fl_int(0)));
 }
 
 fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes) {
     if (fl_absent("fl_count_nonzero", x)) return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     x = fl_cast(x, FL_B8);
     return fl_scope_return(&s, x ? fl_sum(x, axes) : NULL);
 }
@@ -262,7 +262,7 @@ fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
         !fl__axes_mask("fl_logsumexp", x, axes, &mask) ||
         (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))))
         return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     if (fl_is_narrow(x))
         return fl_scope_return(&s, fl_cast(fl_logsumexp(fl_cast(x, FL_F32), axes), x->dtype));
     fl_axes keep = axes;
@@ -546,26 +546,30 @@ FL_T *FL_W(min_along)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
 
 /* Elements along axis, at least one; -1 after an error. */
 static int64_t FL_W(_length)(const char *fn, const fl_tensor *x, int axis) {
-    int at = axis < 0 ? axis + x->ndim : axis;
-    if (at < 0 || at >= x->ndim) {
-        fl_bad("fl_%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
-        return -1;
-    }
+    const int at = fl_axis_of(fn, x, axis);
+    if (at < 0) return -1;
     if (x->shape[at] > 0) return x->shape[at];
-    fl_bad("fl_%s: no elements along axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
+    fl_bad("%s: no elements along axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
     return -1;
 }
 
+#ifdef FL_ON_TENSORS
+/* Number k along axis, whose dim stays as 1. */
+static fl_tensor *fl__nth(fl_tensor *x, int axis, int64_t k) {
+    return x && x->ndim == 0 ? x : fl_slice(x, axis, k, k + 1, 1);
+}
+#endif
+
 FL_T *FL_W(kthvalue)(FL_T *x, int64_t k, int axis, bool keepdim, fl_tensor **index) {
     if (FL_ABSENT("kthvalue", x)) return NULL;
-    int64_t n = FL_W(_length)("kthvalue", FL_VALUE(x), axis);
+    int64_t n = FL_W(_length)("fl_kthvalue", FL_VALUE(x), axis);
     if (n < 0) return NULL;
     if (k < 1 || k > n)
         return fl_bad("fl_kthvalue: number %lld of the %lld along axis %d", (long long)k,
                        (long long)n, axis);
     fl_scope s = fl_scope_begin();
     fl_tensor *order = fl_argsort(FL_VALUE(x), axis, false);
-    return FL_W(_picked)(&s, x, fl_slice(order, axis, k - 1, k, 1), axis, keepdim, index);
+    return FL_W(_picked)(&s, x, fl__nth(order, axis, k - 1), axis, keepdim, index);
 }
 
 /* The numbers along each line of x that count, f64 with dim 1 at axis: all n, but the NaN if asked. */
@@ -600,7 +604,7 @@ static FL_T *FL_W(_median)(const char *fn, FL_T *x, int axis, bool keepdim, bool
 
 FL_T *FL_W(median)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
     if (FL_ABSENT("median", x)) return NULL;
-    return FL_W(_median)("median", x, axis, keepdim, false, index);
+    return FL_W(_median)("fl_median", x, axis, keepdim, false, index);
 }
 
 FL_T *FL_W(median_axes)(FL_T *x, fl_axes axes) {
@@ -630,7 +634,7 @@ FL_T *FL_W(median_axes)(FL_T *x, fl_axes axes) {
 
 FL_T *FL_W(nanmedian)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
     if (FL_ABSENT("nanmedian", x)) return NULL;
-    return FL_W(_median)("nanmedian", x, axis, keepdim, true, index);
+    return FL_W(_median)("fl_nanmedian", x, axis, keepdim, true, index);
 }
 
 /* Where between its two neighbours a quantile lies: 0 at the lower one. */
@@ -649,7 +653,7 @@ static FL_T *FL_W(_quantile)(const char *fn, FL_T *x, double q, int axis, bool k
                              fl_quantile_method method, bool skip_nan) {
     int64_t n = FL_W(_length)(fn, FL_VALUE(x), axis);
     if (n < 0) return NULL;
-    if (!(q >= 0 && q <= 1)) return fl_bad("fl_%s: %g is not in [0, 1]", fn, q);
+    if (!(q >= 0 && q <= 1)) return fl_bad("%s: %g is not in [0, 1]", fn, q);
     fl_scope s = fl_scope_begin();
     FL_T *given = x;
     if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
@@ -669,12 +673,12 @@ static FL_T *FL_W(_quantile)(const char *fn, FL_T *x, double q, int axis, bool k
 
 FL_T *FL_W(quantile)(FL_T *x, double q, int axis, bool keepdim, fl_quantile_method method) {
     if (FL_ABSENT("quantile", x)) return NULL;
-    return FL_W(_quantile)("quantile", x, q, axis, keepdim, method, false);
+    return FL_W(_quantile)("fl_quantile", x, q, axis, keepdim, method, false);
 }
 
 FL_T *FL_W(nanquantile)(FL_T *x, double q, int axis, bool keepdim, fl_quantile_method method) {
     if (FL_ABSENT("nanquantile", x)) return NULL;
-    return FL_W(_quantile)("nanquantile", x, q, axis, keepdim, method, true);
+    return FL_W(_quantile)("fl_nanquantile", x, q, axis, keepdim, method, true);
 }
 
 #endif

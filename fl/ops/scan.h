@@ -66,7 +66,7 @@ fl_tensor *fl_cumprod(fl_tensor *x, int axis) {
 }
 
 static fl_var *fv__reversed(fl_var *x, int axis) {
-    return fv_slice(x, axis, -1, FL_SLICE_END, -1);
+    return x && x->value->ndim == 0 ? x : fv_slice(x, axis, -1, FL_SLICE_END, -1);
 }
 
 static void fv__cumsum_back(fl_node *n, fl_var *dy) {
@@ -96,7 +96,7 @@ fl_var *fv_cumprod(fl_var *x, int axis) {
     fl_tensor *value = fl_cumprod(fv_value(x), axis);
     if (!value) return NULL;
     if (!x->requires_grad || !fl_grad_enabled()) return fv_const(value);
-    return fv__doubled_products(x, axis < 0 ? axis + value->ndim : axis);
+    return fv__doubled_products(x, fl_axis_of("fl_cumprod", value, axis));
 }
 
 /* ---- logcumsumexp, and the places of extremes ---- */
@@ -133,7 +133,7 @@ static void fl__extremes(const void *data, bool real, bool max, int64_t count, i
 
 static fl_tensor *fl__extreme_index(const char *fn, fl_tensor *x, int axis, bool max) {
     int64_t n, inner;
-    if (!fl__lines_of(fn, x, axis, &n, &inner)) return NULL;
+    if (!(x = fl_stored(x)) || !fl__lines_of(fn, x, axis, &n, &inner)) return NULL;
     fl_scope s = fl_scope_begin();
     bool real = fl_dtype_is_float(x->dtype);
     fl_tensor *host = fl_to(fl_contiguous(fl_cast(x, real ? FL_F64 : FL_I64)), "cpu");
@@ -153,9 +153,10 @@ static double fl__log_add(double a, double b) {
 
 fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis) {
     int64_t n, inner;
-    if (fl_absent("fl_logcumsumexp", x) || !fl__lines_of("fl_logcumsumexp", x, axis, &n, &inner))
+    if (fl_absent("fl_logcumsumexp", x) || !(x = fl_stored(x)) ||
+        !fl__lines_of("fl_logcumsumexp", x, axis, &n, &inner))
         return NULL;
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_of(__func__);
     fl_tensor *given = fl_dtype_is_float(x->dtype) ? x : fl_cast(x, FL_F32);
     fl_tensor *host = given ? fl_clone(fl_cast(given, FL_F64)) : NULL;
     host = host ? fl_to(host, "cpu") : NULL;

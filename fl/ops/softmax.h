@@ -54,7 +54,9 @@ static fl_tensor *fl__softmax_of(fl_op op, const char *fn, fl_tensor *x, int axi
 }
 
 static fl_tensor *fl__softmax_grad_of(fl_op op, const char *fn, fl_tensor *y, fl_tensor *dy, int axis) {
-    if (fl_absent(fn, y) || fl_absent(fn, dy) || (axis = fl_axis_of(fn, y, axis)) < 0) return NULL;
+    if (fl_absent(fn, y) || fl_absent(fn, dy) || !(y = fl_stored(y)) || !(dy = fl_stored(dy)) ||
+        (axis = fl_axis_of(fn, y, axis)) < 0)
+        return NULL;
     if (!fl_same_shape(y, dy) || y->dtype != dy->dtype || y->family != dy->family ||
         !fl_dtype_is_float(y->dtype))
         return fl_bad("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype),

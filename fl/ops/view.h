@@ -189,7 +189,7 @@ static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t 
 }
 
 fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
-    if (fl_absent("fl_slice", t) || (axis = fl_axis_of("fl_slice", t, axis)) < 0) return NULL;
+    if (fl_absent("fl_slice", t) || (axis = fl_own_axis_of("fl_slice", t, axis)) < 0) return NULL;
     if (step == 0 || step == INT64_MIN) return fl_bad("fl_slice: step %lld", (long long)step);
     fl_shape shape = fl_shape_of(t);
     int64_t stride[FL_MAX_DIMS];
@@ -213,7 +213,7 @@ static fl_tensor *fl__drop_axis(fl_tensor *t, int axis, int64_t offset) {
 }
 
 fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
-    if (fl_absent("fl_select", t) || (axis = fl_axis_of("fl_select", t, axis)) < 0) return NULL;
+    if (fl_absent("fl_select", t) || (axis = fl_own_axis_of("fl_select", t, axis)) < 0) return NULL;
     int64_t at = i < 0 ? i + t->shape[axis] : i;
     if (at < 0 || at >= t->shape[axis])
         return fl_bad("fl_select: index %lld is out of range for axis %d of shape %s",
@@ -223,6 +223,7 @@ fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
 
 fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
     if (fl_absent("fl_squeeze", t) || (axis = fl_axis_of("fl_squeeze", t, axis)) < 0) return NULL;
+    if (t->ndim == 0) return t;
     if (t->shape[axis] != 1)
         return fl_bad("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset);
@@ -244,11 +245,11 @@ fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
 
 fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
     if (fl_absent("fl_flatten", t) || !(t = fl_stored(t))) return NULL;
-    if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
     if ((first = fl_axis_of("fl_flatten", t, first)) < 0 ||
         (last = fl_axis_of("fl_flatten", t, last)) < 0)
         return NULL;
     if (last < first) return fl_bad("fl_flatten: axes %d..%d", first, last);
+    if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
     fl_shape shape = {0, {0}};
     for (int i = 0; i < t->ndim; i++) {
         if (i <= first || i > last)
