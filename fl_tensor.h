@@ -486,6 +486,9 @@ typedef struct fl_node fl_node; /* the record of what made it */
 /* A composition: value[i] becomes output i of the record by other ops, for each c->out[i] that is
    wanted. False after an error. Runs in a scope of its own. */
 typedef bool (*fl_compose_fn)(const fl_call *c, fl_tensor **value);
+typedef struct fl_rng {
+    uint64_t key, counter;
+} fl_rng; /* Philox 4x32-10; one counter step gives four 32-bit words */
 typedef struct fl_op_info {
     const char *name;
     size_t args_size;     /* of the op's argument struct */
@@ -493,6 +496,7 @@ typedef struct fl_op_info {
     fl_compose_fn compose;
     /* The backward function of its records on variables, see fv_record_op; NULL: no gradient */
     void (*gradient)(fl_node *n, fl_var *dy);
+    size_t rng_end; /* where an fl_rng in the arguments ends, in bytes; 0: they hold none */
     /* of ops of the tables only */
     int arity;       /* 1, 2: a formula of x, or of a and b; 0: another op */
     fl_op_class cls; /* of formulas */
@@ -514,6 +518,9 @@ FL_API bool fl_op_holds(fl_op op, fl_op part);
 FL_API bool fl_op_grad_holds(fl_op op, int i, fl_op part);
 /* Steps of that gradient formula: 0 passes dy on (or is constant zero), 1 is a single op. */
 FL_API int fl_op_grad_words(fl_op op, int i);
+/* The state of the generator in the arguments of an op's record, which a replay moves on; NULL if the op
+   draws nothing. */
+FL_API fl_rng *fl_op_rng(fl_op op, void *args);
 /* The programs of a table line, parsed at the first call: y of (x) or (a, b); dx of (x, y, dy) or da
    of (a, b, y, dy); db; both da and db. NULL, after fl_fail, if the op has no such formula. */
 typedef enum fl_program {
@@ -528,9 +535,6 @@ FL_API fl_op fl_primitive_op(fl_primitive primitive); /* the op that a step of a
 /* >>records ------------------------------------------------------------------------------------ */
 
 /* Arguments are plain values: a recorder may copy args_size bytes and replay them. */
-typedef struct fl_rng {
-    uint64_t key, counter;
-} fl_rng; /* Philox 4x32-10; one counter step gives four 32-bit words */
 typedef struct fl_no_args {
     char _;
 } fl_no_args;
@@ -1180,6 +1184,12 @@ bool fl_op_holds(fl_op op, fl_op part) {
 bool fl_op_grad_holds(fl_op op, int i, fl_op part) {
     return fl__op_exists(op) && i >= 0 && i < fl__ops[op]->arity &&
            fl__program_holds(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA, part);
+}
+
+fl_rng *fl_op_rng(fl_op op, void *args) {
+    if (op == FL_OP_random) return args ? &((fl_random_args *)args)->rng : NULL;
+    const size_t end = args && fl__op_exists(op) ? fl__ops[op]->rng_end : 0;
+    return end ? (fl_rng *)(void *)((char *)args + end) - 1 : NULL;
 }
 
 int fl_op_grad_words(fl_op op, int i) {

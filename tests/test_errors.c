@@ -359,6 +359,7 @@ static void rows_of_handles(void) {
     FINE(fl_op_holds, !fl_op_holds(FL_OP_NONE, FL_OP_add) && !fl_op_holds(FL_OP_gelu, (fl_op)-1));
     FINE(fl_op_grad_holds, !fl_op_grad_holds(FL_OP_NONE, 0, FL_OP_add) &&
                                !fl_op_grad_holds(FL_OP_mul, 2, FL_OP_mul));
+    FINE(fl_op_rng, !fl_op_rng(FL_OP_NONE, NULL) && !fl_op_rng(FL_OP_random, NULL));
     FINE(fl_op_grad_words,
          fl_op_grad_words(FL_OP_NONE, 0) == 0 && fl_op_grad_words(FL_OP_mul, -1) == 0);
     NO_FILE(fl_op_program, (FL_OP_NONE, FL_PROGRAM_Y), "no such formula");

@@ -291,7 +291,8 @@ static toy toy_new(void) {
 static fl_tensor *toy_step(toy *t) {
     fl_scope s = fl_scope_begin();
     fl_tensor *noise = fl_normal(FL_SHAPE(64), 0, 1, FL_F32, NULL);
-    fl_tensor *d = fl_dropout(fl_add(fl_tanh(t->x), noise), 0.3, NULL);
+    fl_tensor *d = fl_dropout(fl_add(fl_tanh(t->x), noise), 0.3, NULL), *q = fl_reshape(d, FL_SHAPE(8, 8));
+    d = fl_add(d, fl_reshape(fl_attention(q, q, q, .dropout = 0.4), FL_SHAPE(64)));
     fl_assign(t->state, fl_add(fl_mul(t->state, fl_num(0.9)), d));
     return fl_scope_return(&s, fl_sum(fl_square(t->state), FL_ALL_AXES));
 }

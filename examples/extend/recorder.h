@@ -56,7 +56,7 @@
 #include <string.h>
 
 /* Calls that may wait: a program that never reads must not grow. */
-enum { RECORDER_PENDING = 1024 };
+enum { RECORDER_PENDING = 1024, RECORDER_ARGS = 512 /* bytes of a drawing op's arguments */ };
 
 /* ---- nodes, records, tapes ---- */
 
@@ -424,17 +424,12 @@ static inline void recorder_free(recorder_tape *tape) {
     free(tape);
 }
 
-static inline fl_rng *recorder_rng_of(fl_op op, void *args) {
-    return op == FL_OP_random    ? &((fl_random_args *)args)->rng
-           : op == fl_op_dropout ? &((fl_dropout_args *)args)->rng
-                                 : NULL;
-}
-
 /* What can be known of a call that a replay would get wrong. False after fl_fail. */
 static inline bool recorder_replayable(const recorder_tape *tape, const recorder_call *r) {
-    const fl_rng *rng = recorder_rng_of(r->op, r->args);
-    if (rng && (rng->key != tape->begin.key || rng->counter < tape->begin.counter ||
-                rng->counter >= tape->end.counter))
+    const fl_rng *rng = fl_op_rng(r->op, r->args);
+    if (rng && (rng->key || rng->counter) && /* both 0: it drops nothing */
+        (rng->key != tape->begin.key || rng->counter < tape->begin.counter ||
+         rng->counter >= tape->end.counter))
         return fl_fail("recorder_end: %s draws from a generator of its own, which a replay could "
                        "not advance",
                        fl_op_get_info(r->op)->name);
@@ -546,16 +541,14 @@ static inline bool recorder_replay(recorder_tape *tape) {
     fl_quiet(+1);
     for (int64_t i = 0; ok && i < tape->list.n; i++) {
         recorder_call *r = tape->list.call[i];
-        union {
-            fl_random_args random;
-            fl_dropout_args dropout;
-        } args;
-        fl_rng *rng = recorder_rng_of(r->op, &args);
+        uint64_t args[RECORDER_ARGS / 8];
+        const size_t bytes = fl_op_get_info(r->op)->args_size;
+        fl_rng *rng = bytes <= sizeof args ? fl_op_rng(r->op, args) : NULL;
         if (rng) {
-            memcpy(&args, r->args, fl_op_get_info(r->op)->args_size);
+            memcpy(args, r->args, bytes);
             *rng = (fl_rng){now.key, rng->counter - tape->begin.counter + now.counter};
         }
-        ok = recorder_run(r, rng ? &args : NULL);
+        ok = recorder_run(r, rng ? args : NULL);
         st->count.replayed += ok;
     }
     fl_quiet(-1);

@@ -103,11 +103,14 @@ FL_PRIVATE void fl__register_attention(void) {
                                          .args_size = sizeof(fl_attention_args),
                                          .contains = "matmul mul add where amax sub exp sum div log tanh",
                                          .compose = fl__compose_attention,
-                                         .gradient = fv__attention_back},
+                                         .gradient = fv__attention_back,
+                                         .rng_end = offsetof(fl_attention_args, rng) + sizeof(fl_rng)},
                             attention_grad = {.name = "attention_grad",
                                               .args_size = sizeof(fl_attention_args),
                                               .contains = "matmul mul add where amax sub exp sum div tanh",
-                                              .compose = fl__compose_attention_grad};
+                                              .compose = fl__compose_attention_grad,
+                                              .rng_end = offsetof(fl_attention_args, rng) +
+                                                         sizeof(fl_rng)};
     fl_op_attention = fl_op_register(&attention);
     fl_op_attention_grad = fl_op_register(&attention_grad);
 }

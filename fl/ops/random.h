@@ -172,7 +172,8 @@ FL_PRIVATE void fl__register_random(void) {
                                        .args_size = sizeof(fl_dropout_args),
                                        .contains = "random le where mul",
                                        .compose = fl__compose_dropout,
-                                       .gradient = fv__dropout_back};
+                                       .gradient = fv__dropout_back,
+                                       .rng_end = offsetof(fl_dropout_args, rng) + sizeof(fl_rng)};
     fl_op_dropout = fl_op_register(&dropout);
 }
 
