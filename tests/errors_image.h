@@ -55,7 +55,7 @@ static void rows_of_image_pooling(void) {
     NO(fl_max_unpool, (line, line, FL_SHAPE(9)), "f32 [1, 2, 5]", "size [9]");
     NO(fl_max_unpool, (line, places, FL_SHAPE(9, 9)), "size [9, 9]");
     NO(fl_max_unpool, (line, places, FL_SHAPE(0)), "size [0]");
-    NO_AS(fl_max_unpool, "fl_scatter", (line, far, FL_SHAPE(9)), "index 9", "size 9");
+    NO(fl_max_unpool, (line, far, FL_SHAPE(9)), "index 9", "size 9");
     NO(fv_max_unpool, (NULL, places, one), NULLS);
     NO(fl_avg_pool_opt, (NULL, two), NULLS);
     NO(fl_avg_pool_opt, (line, (fl_pool_opts){.kernel = {2}, .stride = {-3}}), "stride -3");
