@@ -241,6 +241,7 @@ FL_API bool fl_grad_enabled(void);
 #if defined(FL_IMPL_ONLY_AUTOGRAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_AUTOGRAD_IMPL
 #define FL_AUTOGRAD_IMPL
+#include "fl/ops/autocast.h"
 #include "fl/ops/copy.h"
 #include "fl/ops/elementwise.h"
 #include "fl/ops/reduce.h"
@@ -1293,6 +1294,7 @@ static bool fv__pass_run(fv__pass *p, fl_var **grads) {
     uint64_t flags = fl_flags();
     fl_scope s = fl_scope_begin();
     fl_quiet(1);
+    fl_set_flags(flags & ~FL_AUTOCAST_FLAGS);
     fl_no_grad(!p->create_graph);
     if (!fl_error() && fv__has_goals(p->roots) && fv__has_goals(p->targets) && fv__search(p)) {
         fv__mark_targets(fv__running, false);

@@ -284,6 +284,15 @@ static fl_nn_module *dense(fl_rng *r) {
 static T layers(T x) {
     return through(dense(&(fl_rng){2, 0}), x);
 }
+static T converted(T x) {
+    fl_nn_module *m = dense(&(fl_rng){2, 0});
+    if (m && fl_nn_cast(m, FL_BF16) && fl_nn_to(m, "cpu")) return through(m, x);
+    fl_nn_free(m);
+    return NULL;
+}
+static T autocast(T x) {
+    return fl_autocast(FL_BF16) ? layers(x) : NULL;
+}
 static T image_layers(T x) {
     fl_rng r = {2, 0};
     return through(fl_nn_sequential(fl_nn_conv2d(2, 4, 3, .rng = &r), fl_nn_batch_norm2d(4),
@@ -475,6 +484,8 @@ static const struct {
     S(backward_of_images),
     S(backward_of_compositions),
     S(layers),
+    S(converted),
+    S(autocast),
     S(image_layers),
     S(more_layers),
     S(summarised),

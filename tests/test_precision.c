@@ -1,6 +1,7 @@
 /* test_precision.c - mixed precision: narrow operands of records, casts of modules, ops by policy, loss scaling */
 #include "../fl.h"
 #include "test.h"
+#include <pthread.h>
 
 /* ---- records keep narrow operands where a slot takes them; statistics are f32 ---- */
 
@@ -197,6 +198,192 @@ TEST(loading_converts_ties_and_ignores) {
     fl_scope_end(&s);
     CHECK_NO_ERROR();
     CHECK_EQ_INT(fl_live(), 0);
+}
+
+/* ---- ops by policy ---- */
+
+TEST(policies_are_pytorchs) {
+    static const struct { fl_autocast_policy policy; const char *ops; } rows[] = {
+        {FL_AUTOCAST_NARROW, "matmul linear conv2d attention"},
+        {FL_AUTOCAST_WIDE, "exp expm1 exp2 log log1p log2 log10 pow reciprocal rsqrt acos asin cosh sinh tan softplus "
+                           "sum prod cumsum cumprod softmax log_softmax layer_norm cross_entropy ctc"},
+        {FL_AUTOCAST_WIDEST, "atan2"},
+        {FL_AUTOCAST_NONE, "add mul relu gelu batch_norm max_pool2d where maximum"}};
+    for (int r = 0; r < 4; r++)
+        for (const char *p = rows[r].ops; *p; p += strspn(p, " ")) {
+            char name[32] = "";
+            memcpy(name, p, strcspn(p, " "));
+            p += strlen(name);
+            if (!CHECK(fl_op_named(name) && fl_autocast_policy_of(fl_op_named(name)) == rows[r].policy)) puts(name);
+        }
+}
+
+static fl_var *gave[32];
+static int n_gave;
+static void give(fl_dtype want, fl_var *y) {
+    gave[n_gave++] = y;
+    if (!CHECK(y && y->value->dtype == want)) printf("  result %d\n", n_gave - 1);
+}
+
+/* Each listed kind of op, of f32 or of what the narrow ones gave. */
+static void listed(fl_dtype n, fl_var *x, fl_var *w, fl_var *image, fl_var *kernel) {
+    const fl_dtype wide = FL_F32;
+    fl_tensor *target = fl_full(FL_SHAPE(6), 2, FL_I64);
+    n_gave = 0;
+    fl_var *y = fv_matmul(x, w);
+    give(n, y);
+    give(n, fv_linear(x, w, NULL));
+    give(n, fv_linear_act(x, w, fv_reshape(fv_slice(w, 0, 0, 1, 1), FL_SHAPE(6)), FL_OP_gelu));
+    give(n, fv_conv(image, kernel, NULL, .pad = {1}));
+    give(n, fv_conv_transpose(image, kernel, NULL, .stride = {2}));
+    give(n, fv_attention(x, w, w));
+    give(n, fv_attention_packed(fv_reshape(image, FL_SHAPE(3, 2, 9, 1))));
+    give(n, fv_einsum("ij,kj->ik", (fl_var *[]){x, w}, 2));
+    give(n, fv_relu(y));
+    give(n, fv_mul(y, y));
+    give(wide, fv_add(y, x));
+    give(wide, fv_exp(y));
+    give(wide, fv_pow(y, fv_num(2)));
+    give(wide, fv_softmax(y, 1));
+    give(wide, fv_log_softmax(y, 1));
+    give(wide, fv_sum(y, FL_AXES(0)));
+    give(wide, fv_prod(y, FL_AXES(0)));
+    give(wide, fv_cumsum(y, 0));
+    give(wide, fv_cumprod(y, 0));
+    give(wide, fv_logsumexp(y, FL_AXES(0)));
+    give(wide, fv_norm(y, 2, FL_AXES(0)));
+    give(wide, fv_cdist(y, y, 2));
+    give(wide, fv_cosine_similarity(y, fv_relu(y), 1, 1e-8));
+    give(wide, fv_layer_norm(y, 1, NULL, NULL, 1e-5));
+    give(wide, fv_rms_norm(y, 1, NULL, 1e-5));
+    give(wide, fv_group_norm(y, 2, NULL, NULL, 1e-5));
+    give(wide, fv_cross_entropy(y, target));
+    give(wide, fv_nll_loss(y, target));
+    give(wide, fv_mse_loss(y, fv_relu(y), FL_MEAN));
+    give(wide, fv_soft_margin_loss(y, fv_relu(y), FL_SUM));
+    give(wide, fv_atan2(y, x));
+}
+
+TEST(ops_run_as_their_policy_says) {
+    static const fl_dtype dtypes[] = {FL_BF16, FL_F16, FL_F32};
+    double f32[32];
+    fl_rng rng = {9, 0};
+    for (int k = 3; k-- > 0;) {
+        fl_scope s = fl_scope_begin();
+        fl_var *x = fv_param(fl_normal(FL_SHAPE(6, 6), 0, 1, FL_F32, &(fl_rng){1, 0}));
+        fl_var *w = fv_param(fl_normal(FL_SHAPE(6, 6), 0, 1, FL_F32, &(fl_rng){2, 0}));
+        fl_var *image = fv_param(fl_channels_last(fl_normal(FL_SHAPE(3, 2, 3, 3), 0, 1, FL_F32, &(fl_rng){3, 0})));
+        fl_var *kernel = fv_param(fl_normal(FL_SHAPE(2, 2, 3, 3), 0, 1, FL_F32, &rng));
+        rng = (fl_rng){9, 0};
+        CHECK(fl_autocast_dtype() == FL_F32);
+        REQUIRE(fl_autocast(dtypes[k]));
+        CHECK(fl_autocast_dtype() == dtypes[k]);
+        listed(dtypes[k], x, w, image, kernel);
+        CHECK(gave[3]->value->stride[1] == 1); /* the casts keep channels-last */
+        for (int i = 0; i < n_gave; i++) {
+            CHECK(fl_backend_name(gave[i]->value) && gave[i]->requires_grad);
+            const double v = fl_item(fl_sum(fl_cast(gave[i]->value, FL_F32), FL_ALL_AXES));
+            if (k == 2) f32[i] = v;
+            else if (i == 16 || i == 18) (void)0; /* products of six rounded numbers are far off */
+            else if (!CHECK_NEAR(v, f32[i], 0.05 * (fabs(f32[i]) + fl_numel(gave[i]->value)))) printf("  result %d\n", i);
+            fv_zero_grad(x);
+            CHECK(fl_backward(gave[i], .grad = fl_full_like(gave[i]->value, 0.1), .retain_graph = true));
+        }
+        CHECK(fv_grad(w)->dtype == FL_F32 && fv_grad(x)->dtype == FL_F32 && fv_grad(kernel)->dtype == FL_F32);
+        fl_scope_end(&s);
+        CHECK(fl_autocast_dtype() == FL_F32);
+        CHECK_NO_ERROR();
+    }
+    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+static int casts;
+static void count_casts(const fl_call *c, void *user) {
+    (void)user;
+    casts += c->op == FL_OP_copy && c->in[0]->dtype == FL_F32 && c->out[0]->dtype == FL_BF16;
+}
+
+TEST(weights_are_cast_once) {
+    fl_scope s = fl_scope_begin();
+    fl_var *w = fv_param(fl_ones(FL_SHAPE(4, 4), FL_F32)), *x = fv_const(fl_ones(FL_SHAPE(4, 4), FL_F32));
+    fl_call_hook(count_casts, NULL, NULL);
+    for (int k = 1; k <= 2; k++) {
+        fl_scope step = fl_scope_begin();
+        casts = 0;
+        CHECK(fl_autocast(FL_BF16));
+        fl_var *y = fv_matmul(fv_matmul(fv_matmul(x, w), w), w);
+        CHECK_EQ_INT(casts, 2); /* x, and w once for three products */
+        fl_scope inner = fl_scope_begin();
+        CHECK(fl_autocast(FL_BF16));
+        fv_matmul(y, w);
+        fl_scope_end(&inner);
+        CHECK(fl_autocast_dtype() == FL_BF16);
+        CHECK_EQ_INT(casts, 2);
+        CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+        CHECK_NEAR(fl_item(fl_select(fl_select(fv_grad(w), 0, 0), 0, 0)), k * 192, 0);
+        fl_no_grad(true);
+        CHECK(fl_assign(fv_value(w), fl_num(1)));
+        casts = 0;
+        fl_var *z = fv_matmul(y, w); /* written: cast again, and not twice */
+        CHECK(fv_matmul(y, w) && fl_item(fl_select(fl_select(z->value, 0, 0), 0, 0)) == 256);
+        CHECK_EQ_INT(casts, 1);
+        CHECK(fl_autocast(FL_F16) && fv_matmul(y, w)->value->dtype == FL_F16);
+        CHECK(fl_autocast(FL_F32) && fv_matmul(x, w)->value->dtype == FL_F32);
+        fl_scope_end(&step);
+    }
+    fl_call_hook(NULL, NULL, NULL);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
+TEST(the_table_can_be_edited) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_ones(FL_SHAPE(4, 4), FL_F32)), *d = fv_param(fl_ones(FL_SHAPE(4, 4), FL_F64));
+    fl_var *i = fv_const(fl_ones(FL_SHAPE(4, 4), FL_I64));
+    test_errors_return();
+    REQUIRE(fl_autocast(FL_BF16));
+    CHECK(fv_matmul(x, d)->value->dtype == FL_F64 && fv_matmul(i, i)->value->dtype == FL_I64);
+    CHECK(fv_matmul(x, i)->value->dtype == FL_BF16 && fv_exp(d)->value->dtype == FL_F64);
+    CHECK(fl_autocast_set_policy(FL_OP_mul, FL_AUTOCAST_NARROW) && fl_autocast_set_policy(FL_OP_matmul, FL_AUTOCAST_WIDE));
+    fl_var *y = fv_mul(x, x);
+    CHECK(y->value->dtype == FL_BF16 && fv_matmul(y, y)->value->dtype == FL_F32);
+    CHECK(fl_autocast_set_policy(FL_OP_mul, FL_AUTOCAST_NONE) && fl_autocast_set_policy(FL_OP_matmul, FL_AUTOCAST_NARROW));
+    CHECK(!fl_autocast_set_policy(0, FL_AUTOCAST_WIDE));
+    CHECK_ERROR("fl_autocast_set_policy: there is no op 0");
+    CHECK(!fl_autocast_set_policy(FL_OP_mul, (fl_autocast_policy)4));
+    CHECK_ERROR("no policy 4");
+    CHECK(fl_autocast_policy_of(-1) == FL_AUTOCAST_NONE);
+    CHECK(!fl_autocast(FL_F64));
+    CHECK_ERROR("fl_autocast: f64: f16, bf16, or f32 for off");
+    CHECK(!fv_matmul(NULL, x));
+    CHECK_ERROR("an operand is NULL");
+    fl_scope_end(&s);
+}
+
+static void *other_thread(void *dtype) {
+    fl_scope s = fl_scope_begin();
+    CHECK(fl_autocast_dtype() == FL_F32);
+    fl_var *x = fv_param(fl_ones(FL_SHAPE(8, 8), FL_F32));
+    CHECK(fv_matmul(x, x)->value->dtype == FL_F32);
+    for (int i = 0; i < 20; i++) {
+        CHECK(fl_autocast(*(fl_dtype *)dtype));
+        CHECK(fl_backward(fv_sum(fv_matmul(x, x), FL_ALL_AXES)));
+        CHECK(fv_matmul(x, x)->value->dtype == *(fl_dtype *)dtype);
+    }
+    fl_scope_end(&s);
+    return NULL;
+}
+
+TEST(each_thread_has_its_own) {
+    fl_dtype dtypes[] = {FL_BF16, FL_F16};
+    pthread_t thread[2];
+    CHECK(fl_autocast(FL_F16));
+    for (int i = 0; i < 2; i++) REQUIRE(!pthread_create(&thread[i], NULL, other_thread, &dtypes[i]));
+    for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+    CHECK(fl_autocast_dtype() == FL_F16);
+    CHECK_NO_ERROR();
 }
 
 int main(int argc, char **argv) {

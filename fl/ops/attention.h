@@ -421,6 +421,8 @@ FL_T *FL_W(attention_opt)(FL_T *q, FL_T *k, FL_T *v, FL_W(attention_opts) o) {
     }
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {q, k, v, o.mask};
+    if (!FL_AUTOCAST(fl_op_attention, in, 4)) return FL_GIVE(&s, NULL);
+    q = in[0];
     if (!FL_W(_attention_operands)(in)) return FL_GIVE(&s, NULL);
     fl_attention_args a = FL_W(_attention_args)(o, FL_VALUE(in[0]), FL_VALUE(in[1]));
     fl_tensor *y[2], *t[4];
@@ -441,6 +443,7 @@ FL_T *FL_W(attention_packed_opt)(FL_T *qkv, FL_W(attention_opts) o) {
     if (t->weak || t->ndim < 3 || t->shape[0] != 3)
         return fl_bad("fl_attention_packed: %s, wants [3, ..., n, d]", FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
+    if (!FL_AUTOCAST(fl_op_attention, &qkv, 1)) return FL_GIVE(&s, NULL);
 #ifdef FL_ON_VARS
     /* One record reads qkv whole if its parts are what the record takes. */
     fl_var *x = FL_W(_floating)(qkv), *in[4] = {[3] = o.mask};

@@ -314,6 +314,9 @@ FL_T *FL_W(conv_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     fl__axis_map m[3];
     fl__axis_taps t;
     if (FL_ABSENT("conv", x) || FL_ABSENT("conv", w) || fl_error()) return NULL; /* a bias that failed */
+    FL_T *in[] = {x, w, bias};
+    if (!FL_AUTOCAST(FL_OP_conv2d, in, 3)) return NULL;
+    x = in[0], w = in[1], bias = in[2];
     fl_tensor *image = FL_VALUE(x);
     if (!fl__conv_maps(image, FL_VALUE(w), o, m)) return NULL;
     const int nd = image->ndim - 2;
@@ -340,6 +343,9 @@ FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     fl__axis_map m[3];
     if (FL_ABSENT("conv_transpose", x) || FL_ABSENT("conv_transpose", w) || fl_error())
         return NULL;
+    FL_T *in[] = {x, w, bias};
+    if (!FL_AUTOCAST(FL_OP_conv2d, in, 3)) return NULL;
+    x = in[0], w = in[1], bias = in[2];
     fl_tensor *image = FL_VALUE(x), *kernel = FL_VALUE(w);
     if (!fl__conv_transpose_maps(image, kernel, o, m)) return NULL;
     int nd = image->ndim - 2;

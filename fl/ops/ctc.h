@@ -242,6 +242,7 @@ FL_T *FL_W(ctc_loss_opt)(FL_T *logp, fl_tensor *target, fl_tensor *steps, fl_ten
         return NULL;
     fl_scope s = fl_scope_begin();
     fl_tensor *of[] = {target, steps, lengths};
+    if (!FL_AUTOCAST(fl_op_ctc, &logp, 1)) return FL_GIVE(&s, NULL);
     FL_T *x = FL_W(_floating)(logp), *total = x ? FL_W(_ctc_likelihood)(x, of, o.blank) : NULL;
     FL_T *impossible = LT(total, CONST(FL__NEVER / 2));
     FL_T *loss = SELECT(impossible, CONST(o.zero_infinity ? 0 : INFINITY), NEG(total));

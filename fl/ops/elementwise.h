@@ -228,6 +228,7 @@ FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *
 #ifndef FL_OPS_ELEMENTWISE_IMPL
 #define FL_OPS_ELEMENTWISE_IMPL
 #include "../../fl_autograd.h"
+#include "autocast.h"
 #include "copy.h"
 #include "view.h"
 /* ---- on tensors ---- */
@@ -424,6 +425,7 @@ FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value) {
 }
 
 static fl_var *fv__unary(fl_op op, fl_var *x) {
+    if (!fv_autocast(op, &x, 1)) return NULL;
     return fv_record_formula(op, x, fl_unary_op(op, fv_value(x)));
 }
 
@@ -467,11 +469,13 @@ static void fv__binary_back(fl_node *n, fl_var *dy) {
 }
 
 static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
+    fl_var *in[] = {a, b};
+    if (!fv_autocast(op, in, 2)) return NULL;
+    a = in[0], b = in[1];
     fl_tensor *value = fl_binary_op(op, fv_value(a), fv_value(b));
     if (!value || !(a->requires_grad || b->requires_grad)) return fv_const(value);
     unsigned needs = fv__needs_of(op), da = needs & 255, db = needs >> 8;
     unsigned read = (a->requires_grad ? da : 0) | (b->requires_grad ? db : 0);
-    fl_var *in[] = {a, b};
     fl_var *saved[] = {read & FV__READS_A ? a : NULL, read & FV__READS_B ? b : NULL,
                        read & FV__READS_Y ? FV_OUT : NULL};
     int n_saved = read & FV__READS_Y ? 3 : read & FV__READS_B ? 2 : read & FV__READS_A ? 1 : 0;

@@ -12,12 +12,14 @@
      FL_ABSENT(fn, x)  true, with an error that names fn, for an operand that is NULL
      FL_GIVE(s, y)     ends the scope *s and hands y out
      FL_PROMOTE(s, y)  hands y out of the scope *s, which stays open: for second results
+     FL_AUTOCAST(op, x, n), FL_AUTOCAST_WIDE(op)  those of autocast.h; on tensors nothing is cast
 
    fl_scope_begin() is fl_scope_of(__func__) there: errors name the composition, not what it is made of.
 
    FL_ON_TENSORS is defined in the first expansion, FL_ON_VARS in the second: for helpers that
    exist once, and for the few ops whose two forms differ. */
 #include "../../kernels/fl_primitives.h"
+#include "autocast.h"
 
 #define fl_scope_begin() fl_scope_of(__func__)
 #define FL_ON_TENSORS
@@ -28,8 +30,12 @@
 #define FL_ABSENT(fn, x) fl_absent("fl_" fn, x)
 #define FL_GIVE(s, y) fl_scope_return(s, y)
 #define FL_PROMOTE(s, y) fl_promote(s, y)
+#define FL_AUTOCAST(op, x, n) true
+#define FL_AUTOCAST_WIDE(op) false
 #include "expand.inc"
 #include FL_TEXT
+#undef FL_AUTOCAST
+#undef FL_AUTOCAST_WIDE
 #undef FL_ON_TENSORS
 #undef FL_W
 #undef FL_T
@@ -47,8 +53,12 @@
 #define FL_ABSENT(fn, x) fl_absent("fv_" fn, x)
 #define FL_GIVE(s, y) fv_scope_return(s, y)
 #define FL_PROMOTE(s, y) fl_promote(s, y)
+#define FL_AUTOCAST(op, x, n) fv_autocast(op, x, n)
+#define FL_AUTOCAST_WIDE(op) fv_autocast_wide(op)
 #include "expand.inc"
 #include FL_TEXT
+#undef FL_AUTOCAST
+#undef FL_AUTOCAST_WIDE
 #undef FL_ON_VARS
 #undef FL_T
 #undef FL_VALUE

@@ -88,6 +88,7 @@ FL_PRIVATE void fl__register_linear(void);
 #ifndef FL_OPS_LINEAR_IMPL
 #define FL_OPS_LINEAR_IMPL
 #include "../../fl_autograd.h"
+#include "autocast.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "move.h"
@@ -199,6 +200,9 @@ static void fv__matmul_back(fl_node *n, fl_var *dy) {
 }
 
 fl_var *fv_matmul(fl_var *a, fl_var *b) {
+    fl_var *in[] = {a, b};
+    if (!fv_autocast(FL_OP_matmul, in, 2)) return NULL;
+    a = in[0], b = in[1];
     fl_tensor *y = fl_matmul(fv_value(a), fv_value(b));
     if (!y) return NULL;
     const bool transposed = fv__is_transposed(b->value);
@@ -435,11 +439,12 @@ static FL_T *FL_W(_linear_of)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
     if (FL_VALUE(w)->dtype >= FL_DTYPE_COUNT) w = FL_W(cast)(w, FL_F32);
     if (!w) return FL_GIVE(&s, NULL);
     FL_T *all[] = {x, w, bias};
-    fl_tensor *t[] = {FL_VALUE(x), FL_VALUE(w), bias ? FL_VALUE(bias) : NULL};
+    if (!FL_AUTOCAST(fl_op_linear, all, 3)) return FL_GIVE(&s, NULL);
+    fl_tensor *t[] = {FL_VALUE(all[0]), FL_VALUE(all[1]), bias ? FL_VALUE(all[2]) : NULL};
     fl_dtype d = fl_result_type(bias ? 3 : 2, t);
     if (d < FL_DTYPE_COUNT && fl_dtype_is_float(d) && fl__fits_linear(bias ? 3 : 2, t))
         return FL_GIVE(&s, FL_W(_linear_fused)(all, act, d));
-    if (!bias) return FL_GIVE(&s, FL_W(_activated)(FL_W(matmul)(x, FL_W(transpose)(w, 0, 1)), act));
+    if (!bias) return FL_GIVE(&s, FL_W(_activated)(FL_W(matmul)(all[0], FL_W(transpose)(all[1], 0, 1)), act));
     d = FL_W(_unhalved)(3, all);
     FL_T *y = ADD(FL_W(matmul)(all[0], FL_W(transpose)(all[1], 0, 1)), all[2]);
     return FL_GIVE(&s, FL_W(_halved)(FL_W(_activated)(y, act), d));
@@ -476,6 +481,7 @@ FL_T *FL_W(cdist)(FL_T *a, FL_T *b, double p) {
                        FL_SHAPE_TEXT(tb));
     FL_T *x[] = {a, b};
     fl_scope s = fl_scope_begin();
+    if (!FL_AUTOCAST(FL_OP_sum, x, 2)) return FL_GIVE(&s, NULL);
     fl_dtype d = FL_W(_unhalved)(2, x);
     FL_T *apart = SUB(FL_W(unsqueeze)(x[0], -2), FL_W(unsqueeze)(x[1], -3));
     if (apart) apart = FL_W(_floating)(apart);

@@ -183,7 +183,7 @@ static bool FL_W(_loss_operands)(const char *fn, FL_T **x, int n) {
 static FL_T *FL_W(_loss_reduced)(fl_scope *s, FL_T *loss, fl_reduction r, FL_T *given) {
     if (r == FL_MEAN) loss = FL_W(mean)(loss, FL_ALL_AXES);
     if (r == FL_SUM) loss = FL_W(sum)(loss, FL_ALL_AXES);
-    return FL_GIVE(s, FL_W(_narrowed)(loss, given));
+    return FL_GIVE(s, FL_AUTOCAST_WIDE(fl_op_cross_entropy) ? loss : FL_W(_narrowed)(loss, given));
 }
 
 FL_T *FL_W(mse_loss)(FL_T *x, FL_T *y, fl_reduction r) {
@@ -509,6 +509,7 @@ FL_T *FL_W(nll_loss_opt)(FL_T *logp, fl_tensor *target, fl_nll_loss_opts o) {
     if (FL_ABSENT("nll_loss", logp) || FL_ABSENT("nll_loss", target)) return NULL;
     const fl_cross_entropy_args a = {.ignore = fl_option_int(o.ignore, -100)};
     fl_scope s = fl_scope_begin();
+    if (!FL_AUTOCAST(fl_op_cross_entropy, &logp, 1)) return FL_GIVE(&s, NULL);
     target = fl__classes_for("fl_nll_loss", FL_VALUE(logp), target);
     if (!target || !fl__class_weights("fl_nll_loss", FL_VALUE(logp), &o.weight)) return FL_GIVE(&s, NULL);
     FL_T *wide = FL_W(_widened)(logp), *each = FL_W(_nll_of_each)(wide, target, o.weight, a);
@@ -551,6 +552,7 @@ FL_T *FL_W(cross_entropy_opt)(FL_T *logits, fl_tensor *target, fl_cross_entropy_
     if (soft && a.ignore >= 0)
         return fl_bad("%s: ignore is %lld, but the target is of probabilities", fn, (long long)a.ignore);
     fl_scope s = fl_scope_begin();
+    if (!FL_AUTOCAST(fl_op_cross_entropy, &logits, 1)) return FL_GIVE(&s, NULL);
     fl_tensor *classes = soft ? target : fl__classes_for(fn, t, target);
     if (!classes || !fl__class_weights(fn, t, &o.weight)) return FL_GIVE(&s, NULL);
     FL_T *wide = FL_W(_widened)(logits);

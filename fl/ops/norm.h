@@ -293,7 +293,7 @@ static FL_T *FL_W(_layer_norm)(const char *fn, FL_T *x, FL_T *weight, FL_T *bias
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, weight, bias};
     fl_tensor *y[3];
-    if (!FL_W(_norm_operands)(fn, in, a.dims)) return FL_GIVE(&s, NULL);
+    if (!FL_AUTOCAST(fl_op_layer_norm, in, 3) || !FL_W(_norm_operands)(fn, in, a.dims)) return FL_GIVE(&s, NULL);
     fl_tensor *t[] = {FL_VALUE(in[0]), FL_VALUE(in[1]), FL_VALUE(in[2])};
     if (!fl__run_layer_norm(t, a, y)) return FL_GIVE(&s, NULL);
 #ifdef FL_ON_TENSORS
@@ -347,6 +347,8 @@ static FL_T *FL_W(_grouped_norm)(const char *fn, FL_T *x, int64_t groups, FL_T *
                       FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, weight, bias};
+    if (!FL_AUTOCAST(fl_op_layer_norm, in, 3)) return FL_GIVE(&s, NULL);
+    x = in[0];
     if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
     fl_shape parts = {t->ndim + 1, {t->shape[0], groups, t->shape[1] / groups}};
     for (int i = 2; i < t->ndim; i++) parts.dim[i + 1] = t->shape[i];
@@ -658,6 +660,8 @@ FL_T *FL_W(cosine_similarity)(FL_T *a, FL_T *b, int axis, double eps) {
     if (FL_ABSENT("cosine_similarity", a) || FL_ABSENT("cosine_similarity", b)) return NULL;
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {a, b};
+    if (!FL_AUTOCAST(FL_OP_sum, in, 2)) return FL_GIVE(&s, NULL);
+    a = in[0];
     if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
     FL_T *product = FL_W(sum)(MUL(in[0], in[1]), FL_AXES(axis));
     FL_T *size_a = MAX(FL_W(norm)(in[0], 2, FL_AXES(axis)), CONST(eps));
@@ -669,6 +673,8 @@ FL_T *FL_W(pairwise_distance)(FL_T *a, FL_T *b, double p, double eps) {
     if (FL_ABSENT("pairwise_distance", a) || FL_ABSENT("pairwise_distance", b)) return NULL;
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {a, b};
+    if (!FL_AUTOCAST(FL_OP_sum, in, 2)) return FL_GIVE(&s, NULL);
+    a = in[0];
     if (!FL_W(_widen)(in, 2)) return FL_GIVE(&s, NULL);
     FL_T *y = FL_W(norm)(ADD(SUB(in[0], in[1]), CONST(eps)), p, FL_AXES(-1));
     return FL_GIVE(&s, FL_W(_narrowed)(y, a));

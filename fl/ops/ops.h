@@ -5,6 +5,7 @@
    family touches these two; a new family adds two lines here and two in kernels/cpu/backend.h. */
 #include "activation.h"
 #include "attention.h"
+#include "autocast.h"
 #include "conv.h"
 #include "copy.h"
 #include "create.h"
@@ -50,6 +51,7 @@ FL_PRIVATE void fl__register_ops(void) {
     fl__register_random();
     fl__register_softmax();
     fl__register_step();
+    fl__register_autocast(); /* it names ops of the others */
 }
 
 #endif

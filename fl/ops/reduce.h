@@ -96,6 +96,7 @@ FL_API fl_var *fv_nanquantile(fl_var *x, double q, int axis, bool keepdim, fl_qu
 #ifndef FL_OPS_REDUCE_IMPL
 #define FL_OPS_REDUCE_IMPL
 #include "../../fl_autograd.h"
+#include "autocast.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "index.h"
@@ -316,6 +317,7 @@ static void fv__sum_back(fl_node *n, fl_var *dy) {
 }
 
 fl_var *fv_sum(fl_var *x, fl_axes axes) {
+    if (!fv_autocast(FL_OP_sum, &x, 1)) return NULL;
     return fv__reduction("sum", fl_sum(fv_value(x), axes), fv__sum_back, x, axes, FV_NONE, 0);
 }
 
@@ -375,6 +377,7 @@ static void fv__logsumexp_back(fl_node *n, fl_var *dy) {
 }
 
 fl_var *fv_logsumexp(fl_var *x, fl_axes axes) {
+    if (!fv_autocast(FL_OP_sum, &x, 1)) return NULL;
     fl_tensor *value = fl_logsumexp(fv_value(x), axes);
     return fv__reduction("logsumexp", value, fv__logsumexp_back, x, axes, FV_SAVE(x, FV_OUT), 0);
 }
@@ -425,6 +428,7 @@ static void fv__prod_back(fl_node *n, fl_var *dy) {
 }
 
 fl_var *fv_prod(fl_var *x, fl_axes axes) {
+    if (!fv_autocast(FL_OP_prod, &x, 1)) return NULL;
     return fv__reduction("prod", fl_prod(fv_value(x), axes), fv__prod_back, x, axes, FV_SAVE(x), 0);
 }
 
@@ -480,6 +484,7 @@ static FL_T *FL_W(_power_norm)(FL_T *a, double p, fl_axes axes) {
 FL_T *FL_W(norm)(FL_T *x, double p, fl_axes axes) {
     if (FL_ABSENT("norm", x)) return NULL;
     fl_scope s = fl_scope_begin();
+    if (!FL_AUTOCAST(FL_OP_sum, &x, 1)) return FL_GIVE(&s, NULL);
     FL_T *given = x, *y;
     if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
     fl_dtype d = FL_VALUE(x)->dtype;

@@ -40,6 +40,7 @@ FL_API fl_var *fv_diff(fl_var *x, int axis);
 #ifndef FL_OPS_SCAN_IMPL
 #define FL_OPS_SCAN_IMPL
 #include "../../fl_autograd.h"
+#include "autocast.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "index.h"
@@ -75,6 +76,7 @@ static void fv__cumsum_back(fl_node *n, fl_var *dy) {
 }
 
 fl_var *fv_cumsum(fl_var *x, int axis) {
+    if (!fv_autocast(FL_OP_cumsum, &x, 1)) return NULL;
     return fv_record_args("cumsum", fl_cumsum(fv_value(x), axis), fv__cumsum_back, FV_IN(x),
                           FV_NONE, &axis, sizeof axis);
 }
@@ -93,6 +95,7 @@ static fl_var *fv__doubled_products(fl_var *x, int axis) {
 }
 
 fl_var *fv_cumprod(fl_var *x, int axis) {
+    if (!fv_autocast(FL_OP_cumprod, &x, 1)) return NULL;
     fl_tensor *value = fl_cumprod(fv_value(x), axis);
     if (!value) return NULL;
     if (!x->requires_grad || !fl_grad_enabled()) return fv_const(value);

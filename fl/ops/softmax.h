@@ -39,6 +39,7 @@ FL_PRIVATE void fl__register_softmax(void);
 #ifndef FL_OPS_SOFTMAX_IMPL
 #define FL_OPS_SOFTMAX_IMPL
 #include "../../fl_autograd.h"
+#include "autocast.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "reduce.h"
@@ -130,6 +131,7 @@ static void fv__softmax_back(fl_node *n, fl_var *dy) {
 }
 
 fl_var *fv_softmax(fl_var *x, int axis) {
+    if (!fv_autocast(fl_op_softmax, &x, 1)) return NULL;
     return fv_record_op(fl_op_softmax, fl_softmax(fv_value(x), axis), FV_IN(x), FV_SAVE(FV_OUT),
                         &(fl_axis_args){axis});
 }
@@ -142,6 +144,7 @@ static void fv__log_softmax_back(fl_node *n, fl_var *dy) {
 }
 
 fl_var *fv_log_softmax(fl_var *x, int axis) {
+    if (!fv_autocast(fl_op_log_softmax, &x, 1)) return NULL;
     return fv_record_op(fl_op_log_softmax, fl_log_softmax(fv_value(x), axis), FV_IN(x), FV_SAVE(FV_OUT),
                         &(fl_axis_args){axis});
 }

@@ -1,0 +1,201 @@
+/* fl/ops/autocast.h - mixed precision by policy: which ops on variables run narrow, and which stay wide
+
+   Parameters and the tape stay f32; while it is on, operands of the ops below are cast on the way in, by
+   recorded casts, so that gradients arrive in each one's own dtype. Compare PyTorch's torch.autocast, whose
+   lists these are. */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_OPS_AUTOCAST_H
+#define FL_OPS_AUTOCAST_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Turns it on with FL_F16 or FL_BF16, and off with FL_F32, on this thread until the scope ends. A weight (a
+   leaf that wants a gradient) is cast once, and again after it was written; those casts are kept until the
+   scope in which it was first turned on ends, or it is turned off: turn it on in the scope of a step. It
+   concerns fv_ functions, and is off within backward passes. False after an error. */
+FL_API bool fl_autocast(fl_dtype d);
+FL_API fl_dtype fl_autocast_dtype(void); /* FL_F32: it is off */
+
+/* What happens to f16, bf16 and f32 operands; beside an f64 none is cast. */
+typedef enum fl_autocast_policy {
+    FL_AUTOCAST_NONE,  /* nothing: they promote as ever */
+    FL_AUTOCAST_NARROW, /* they become the narrow dtype */
+    FL_AUTOCAST_WIDE,  /* they become f32, and so does the result */
+    FL_AUTOCAST_WIDEST /* they become f32 if one is */
+} fl_autocast_policy;
+/* The table, for all threads: change it before others start. Besides their own op, all convolutions go by
+   conv2d's row, group norm by layer_norm's, losses by cross_entropy's, norms and distances of vectors by
+   sum's. */
+FL_API fl_autocast_policy fl_autocast_policy_of(fl_op op);
+FL_API bool fl_autocast_set_policy(fl_op op, fl_autocast_policy p);
+
+/* For op writers: casts the operands of an fv_ function as op's row says; NULLs stay. False after an error.
+   Whether op's row wants an f32 result now. In the texts of expand.h: FL_AUTOCAST, FL_AUTOCAST_WIDE. */
+static inline bool fv_autocast(fl_op op, fl_var **x, int n);
+static inline bool fv_autocast_wide(fl_op op);
+FL_API bool fv_autocast_operands(fl_op op, fl_var **x, int n);
+#define FL_AUTOCAST_FLAGS ((uint64_t)0xFF << 8) /* of fl_flags: the dtype, or 0 */
+static inline bool fv_autocast(fl_op op, fl_var **x, int n) {
+    return !(fl_flags() & FL_AUTOCAST_FLAGS) || fv_autocast_operands(op, x, n);
+}
+static inline bool fv_autocast_wide(fl_op op) {
+    return fl_flags() & FL_AUTOCAST_FLAGS && fl_autocast_policy_of(op) == FL_AUTOCAST_WIDE;
+}
+
+FL_PRIVATE void fl__register_autocast(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_OPS_AUTOCAST_H */
+
+#if defined(FL_IMPL_ONLY_OPS_AUTOCAST) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_OPS_AUTOCAST_IMPL
+#define FL_OPS_AUTOCAST_IMPL
+#include "../../fl_autograd.h"
+#include "copy.h"
+#include <string.h>
+
+/* ---- the table ---- */
+
+static uint8_t fl__policies[FL_MAX_OPS];
+
+/* Runs after the families have registered their ops. */
+FL_PRIVATE void fl__register_autocast(void) {
+    static const struct {
+        fl_autocast_policy policy;
+        const char *ops;
+    } rows[] = {
+        {FL_AUTOCAST_NARROW, "matmul linear conv2d attention"},
+        {FL_AUTOCAST_WIDE, "exp expm1 exp2 log log1p log2 log10 pow reciprocal rsqrt acos asin cosh sinh tan "
+                           "softplus sum prod cumsum cumprod softmax log_softmax layer_norm "
+                           "cross_entropy ctc"},
+        {FL_AUTOCAST_WIDEST, "atan2"},
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (const char *p = rows[r].ops; *p; p += strspn(p, " ")) {
+            char name[32] = "";
+            const size_t n = strcspn(p, " ");
+            memcpy(name, p, n);
+            fl__policies[fl_op_named(name)] = (uint8_t)rows[r].policy; /* of no op: that of FL_OP_NONE */
+            p += n;
+        }
+}
+
+FL_API fl_autocast_policy fl_autocast_policy_of(fl_op op) {
+    return fl_op_get_info(op) ? (fl_autocast_policy)fl__policies[op] : FL_AUTOCAST_NONE;
+}
+
+FL_API bool fl_autocast_set_policy(fl_op op, fl_autocast_policy p) {
+    if (!fl_op_get_info(op) || (unsigned)p > FL_AUTOCAST_WIDEST)
+        return fl_refuse("fl_autocast_set_policy: there is no op %d, or no policy %d", op, (int)p);
+    fl__policies[op] = (uint8_t)p;
+    return true;
+}
+
+/* ---- casts of weights, kept by an object of the scope in which it was turned on ---- */
+
+typedef struct fl__weight_cast {
+    fl_tensor *from, *to; /* both kept, so that no other tensor gets from's address */
+    uint32_t version;     /* of from when it was cast */
+} fl__weight_cast;
+typedef struct fl__weight_casts {
+    fl_obj obj;
+    fl__weight_cast *all;
+    int64_t n, cap;
+} fl__weight_casts;
+static _Thread_local fl__weight_casts *fl__casts;
+
+static void fl__casts_empty(fl__weight_casts *c) {
+    for (int64_t i = 0; i < c->n; i++) {
+        fl_drop(c->all[i].from);
+        fl_drop(c->all[i].to);
+    }
+    fl_heap_free(c->all);
+    c->all = NULL;
+    c->n = c->cap = 0;
+}
+
+static void fl__casts_drop(fl_obj *o) {
+    fl__casts_empty((fl__weight_casts *)(void *)o);
+    fl__casts = NULL;
+    fl_obj_free(o);
+}
+
+/* t as d, from the kept ones if it was not written since; borrowed. NULL after an error. */
+static fl_tensor *fl__cast_of_weight(fl_tensor *t, fl_dtype d) {
+    fl__weight_casts *c = fl__casts;
+    int64_t i = 0;
+    while (i < c->n && c->all[i].from != t) i++;
+    fl__weight_cast *w = c->all + i;
+    if (i < c->n && w->version == fl_version_of(t) && w->to->dtype == d) return w->to;
+    if (i == c->n && !fl_heap_grow(&c->all, &c->cap, c->n + 1, sizeof *c->all)) return fl_raise();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *to = fl_keep(fl_cast(t, d));
+    fl_scope_end(&s);
+    if (!to) return NULL;
+    if (i < c->n) fl_drop(c->all[i].to);
+    else c->all[c->n++].from = fl_keep(t);
+    c->all[i].to = to;
+    c->all[i].version = fl_version_of(t);
+    return to;
+}
+
+/* ---- modes ---- */
+
+FL_API fl_dtype fl_autocast_dtype(void) {
+    const uint64_t d = (fl_flags() & FL_AUTOCAST_FLAGS) >> 8;
+    return d == FL_F16 || d == FL_BF16 ? (fl_dtype)d : FL_F32;
+}
+
+FL_API bool fl_autocast(fl_dtype d) {
+    if (d != FL_F16 && d != FL_BF16 && d != FL_F32)
+        return fl_refuse("fl_autocast: %s: f16, bf16, or f32 for off", fl_dtype_name(d));
+    const bool on = d != FL_F32;
+    if (on && !fl__casts) {
+        fl__weight_casts *c = fl_obj_new(sizeof *c, fl__casts_drop);
+        if (!c || !fl_obj_own(&c->obj)) return fl_raise() != NULL;
+        fl__casts = c;
+    }
+    if (!on && fl__casts) fl__casts_empty(fl__casts);
+    fl_set_flags((fl_flags() & ~FL_AUTOCAST_FLAGS) | (on ? (uint64_t)d << 8 : 0));
+    return true;
+}
+
+/* ---- operands ---- */
+
+static void fv__autocast_back(fl_node *n, fl_var *dy) {
+    fv_add_grad(n, 0, dy); /* which casts */
+}
+
+static fl_var *fv__autocast_one(fl_var *x, fl_dtype d) {
+    if (d == FL_F32 || x->node || !x->requires_grad || !fl__casts) return fv_cast(x, d);
+    return fv_record_args("cast", fl__cast_of_weight(x->value, d), fv__autocast_back, FV_IN(x), FV_NONE, NULL, 0);
+}
+
+FL_API bool fv_autocast_operands(fl_op op, fl_var **x, int n) {
+    const fl_autocast_policy policy = fl_autocast_policy_of(op);
+    fl_dtype to = policy == FL_AUTOCAST_NARROW ? fl_autocast_dtype() : FL_F32;
+    bool any_f32 = false;
+    if (policy == FL_AUTOCAST_NONE) return true;
+    for (int i = 0; i < n; i++) {
+        if (!x[i] || x[i]->value->weak) continue;
+        if (x[i]->value->dtype == FL_F64) return true;
+        any_f32 |= x[i]->value->dtype == FL_F32;
+    }
+    if (policy == FL_AUTOCAST_WIDEST && !any_f32) return true;
+    for (int i = 0; i < n; i++) {
+        const fl_tensor *t = fv_value(x[i]);
+        if (!t || t->weak || !fl_dtype_is_float(t->dtype) || t->dtype == to) continue;
+        if (!(x[i] = fv__autocast_one(x[i], to))) return false;
+    }
+    return true;
+}
+
+#endif /* FL_OPS_AUTOCAST_IMPL */
+#endif
+/* MIT licence: see LICENSE. */
