@@ -4,6 +4,7 @@
    ./mnist --data dir            with MNIST's four idx files in dir
    ./mnist                       without: on digits that it draws itself
    ./mnist --load mnist.safetensors --eval
+   ./mnist --dtype bf16          products of bf16 or f16, all else f32 (fl_autocast)
 
    The last line is "Test accuracy: 99.xx %". */
 #include "digits.h"
@@ -15,6 +16,7 @@ typedef struct options {
     int64_t epochs, batch;
     double lr;
     uint64_t seed;
+    fl_dtype dtype; /* of products */
     bool eval;
 } options;
 
@@ -32,7 +34,8 @@ typedef struct curve {
 
 static void usage(void) {
     puts("mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load "
-         "FILE] [--eval]");
+         "FILE] [--eval] [--dtype f32|bf16|f16]\n"
+         "  --dtype  of the operands of convolutions and linear layers (autocast); parameters, losses and steps are f32");
 }
 
 static bool parse_number(const char *name, const char *text, double low, double high, double *out) {
@@ -40,6 +43,13 @@ static bool parse_number(const char *name, const char *text, double low, double 
     *out = strtod(text, &end);
     if (*text && !*end && *out >= low && *out <= high) return true;
     fprintf(stderr, "mnist: %s %s is not a number from %g to %g\n", name, text, low, high);
+    return false;
+}
+
+static bool parse_dtype(const char *text, fl_dtype *out) {
+    *out = fl_dtype_named(text);
+    if (*out == FL_F32 || *out == FL_BF16 || *out == FL_F16) return true;
+    fprintf(stderr, "mnist: --dtype %s is not f32, bf16 or f16\n", text);
     return false;
 }
 
@@ -67,6 +77,8 @@ static bool parse(int argc, char **argv, options *o) {
             ok = parse_number(name, value, 0, 1e3, &o->lr);
         else if (!strcmp(name, "--seed"))
             ok = parse_number(name, value, 0, 9e15, &v), o->seed = (uint64_t)v;
+        else if (!strcmp(name, "--dtype"))
+            ok = parse_dtype(value, &o->dtype);
         else
             return usage(), false;
         if (!ok) return false;
@@ -76,7 +88,7 @@ static bool parse(int argc, char **argv, options *o) {
 }
 
 /* One pass without training: mean loss and percentage of errors over a set. */
-static bool evaluate(fl_nn_module *net, fl_data_set *set, double *loss, double *error) {
+static bool evaluate(fl_nn_module *net, fl_data_set *set, fl_dtype dtype, double *loss, double *error) {
     fl_data_average mean = {0};
     fl_data_frame_error wrong = {0};
     bool ok = true;
@@ -85,7 +97,7 @@ static bool evaluate(fl_nn_module *net, fl_data_set *set, double *loss, double *
         fl_scope s = fl_scope_begin();
         fl_no_grad(true);
         fl_data_sample b;
-        ok = fl_data_get(set, i, &b);
+        ok = fl_autocast(dtype) && fl_data_get(set, i, &b);
         fl_var *y = ok ? fl_nn_forward(net, fv_const(b.t[0])) : NULL;
         if (y)
             fl_data_average_add(&mean, fl_item(fv_value(fv_nll_loss(y, b.t[1]))),
@@ -109,7 +121,7 @@ static double train_step(fl_nn_module *net, fl_optim *optim, const fl_data_sampl
 
 /* The learning rate falls along half a cosine from lr to 0 over the whole training. */
 static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, int64_t epoch,
-                        double lr, curve *c, double *mean_loss) {
+                        const options *o, curve *c, double *mean_loss) {
     fl_data_average mean = {0};
     char label[32];
     snprintf(label, sizeof label, "epoch %lld", (long long)epoch);
@@ -118,8 +130,8 @@ static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, in
     for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
         fl_scope s = fl_scope_begin();
         fl_data_sample b;
-        ok = fl_optim_set_lr(optim, fl_optim_lr_cosine(lr, 0, c->n, c->total)) &&
-             fl_data_get(set, i, &b);
+        ok = fl_optim_set_lr(optim, fl_optim_lr_cosine(o->lr, 0, c->n, c->total)) &&
+             fl_data_get(set, i, &b) && fl_autocast(o->dtype);
         double loss = ok ? train_step(net, optim, &b) : (double)NAN;
         ok = ok && !fl_error();
         fl_scope_end(&s);
@@ -214,9 +226,9 @@ static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_tra
     for (int64_t e = 0; ok && e < o->epochs; e++) {
         epoch_result *r = &result[e];
         double start = fl_data_now();
-        ok = train_epoch(net, optim, set, e, o->lr, &c, &r->train_loss);
+        ok = train_epoch(net, optim, set, e, o, &c, &r->train_loss);
         r->seconds = fl_data_now() - start;
-        ok = ok && evaluate(net, valid, &r->loss, &r->error);
+        ok = ok && evaluate(net, valid, o->dtype, &r->loss, &r->error);
         if (ok)
             printf("Epoch %lld: Avg Train Loss: %.4f Validation Loss: %.4f Validation Error (%%): "
                    "%.2f\n",
@@ -251,7 +263,7 @@ static bool get_digits(const options *o, digits *all, digits *test, int64_t *n_t
 }
 
 int main(int argc, char **argv) {
-    options o = {.epochs = 3, .batch = 64, .lr = 0.03, .seed = 1, .save = "mnist.safetensors"};
+    options o = {.epochs = 3, .batch = 64, .lr = 0.03, .seed = 1, .dtype = FL_F32, .save = "mnist.safetensors"};
     if (!parse(argc, argv, &o)) return 2;
     fl_seed(o.seed);
     fl_scope s = fl_scope_begin();
@@ -269,7 +281,7 @@ int main(int argc, char **argv) {
     }
     if (ok) {
         fl_data_set *set = digits_batches(test, 0, test.image->shape[0], 250, 0);
-        ok = evaluate(net, set, &loss, &error);
+        ok = evaluate(net, set, o.dtype, &loss, &error);
         fl_data_free(set);
     }
     if (ok)

@@ -1,5 +1,6 @@
 /* test_precision.c - mixed precision: narrow operands of records, casts of modules, ops by policy, loss scaling */
-#include "../fl.h"
+#include "../examples/digits.h"
+#include "../bench/models/model.h"
 #include "test.h"
 #include <pthread.h>
 
@@ -385,6 +386,86 @@ TEST(each_thread_has_its_own) {
     CHECK(fl_autocast_dtype() == FL_F16);
     CHECK_NO_ERROR();
 }
+
+/* ---- training reaches the loss of f32 ---- */
+
+enum { STEPS = 100 };
+typedef struct precision {
+    fl_dtype dtype;
+} precision;
+
+/* Input and target of step i. */
+typedef struct task {
+    fl_nn_module *(*build)(void);
+    fl_var *(*loss)(fl_nn_module *net, int i, fl_dtype dtype);
+    double lr;
+} task;
+
+static fl_data_set *digit_set;
+static fl_var *digits_loss(fl_nn_module *net, int i, fl_dtype dtype) {
+    fl_data_sample b;
+    if (!fl_data_get(digit_set, i, &b)) return NULL;
+    fl_var *y = fl_nn_forward(net, fv_const(fl_cast(b.t[0], dtype)));
+    return fv_nll_loss(fv_cast(y, FL_F32), b.t[1]);
+}
+
+static fl_nn_module *vit_net(void) {
+    return model_vit.build(model_preset_find(&model_vit, "tiny"));
+}
+static fl_var *vit_loss(fl_nn_module *net, int i, fl_dtype dtype) {
+    model_batch b = model_vit.batch(model_preset_find(&model_vit, "tiny"));
+    (void)i;
+    b.t[0] = fl_cast(b.t[0], dtype);
+    return model_vit.loss(net, model_preset_find(&model_vit, "tiny"), &b);
+}
+
+static const task digits_task = {digits_net, digits_loss, 0.01}, vit_task = {vit_net, vit_loss, 0.002};
+
+/* The mean loss of STEPS steps, and of the last ten. */
+static void train(const task *t, precision p, double mean[2]) {
+    fl_scope s = fl_scope_begin();
+    fl_seed(7);
+    mean[0] = mean[1] = 0;
+    fl_nn_module *net = t->build();
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = t->lr, .momentum = 0.9);
+    for (int i = 0; i < STEPS; i++) {
+        fl_scope step = fl_scope_begin();
+        CHECK(fl_autocast(p.dtype));
+        fl_var *loss = t->loss(net, i, FL_F32);
+        const double v = fl_item(fv_value(loss));
+        fl_optim_zero_grad(optim);
+        CHECK(fl_backward(loss) && fl_optim_step(optim));
+        mean[0] += v / STEPS;
+        mean[1] += i < STEPS - 10 ? 0 : v / 10;
+        fl_scope_end(&step);
+    }
+    fl_optim_free(optim);
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
+static void check_training(const task *t) {
+    static const precision all[] = {{FL_BF16}, {FL_F16}};
+    double want[2], got[2];
+    train(t, (precision){FL_F32}, want);
+    for (int i = 0; i < 2; i++) {
+        train(t, all[i], got);
+        for (int k = 0; k < 2; k++) CHECK_NEAR(got[k], want[k], 0.02 * want[k]);
+    }
+}
+
+TEST(digits_reach_the_loss_of_f32) {
+    digits all;
+    fl_scope s = fl_scope_begin();
+    REQUIRE(digits_draw(16 * STEPS, 3, &all) && (digit_set = digits_batches(all, 0, 16 * STEPS, 16, 5)));
+    check_training(&digits_task);
+    fl_data_free(digit_set);
+    fl_scope_end(&s);
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
+TEST(vit_reaches_the_loss_of_f32) { check_training(&vit_task); }
 
 int main(int argc, char **argv) {
     return test_main(argc, argv);
