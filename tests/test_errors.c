@@ -786,6 +786,12 @@ static void rows_of_indexing(void) {
     FINE(fl_matmul_precision, fl_matmul_precision() == FL_F32);
     NO(fl_set_matmul_precision, (FL_F16), "f16: f32 or bf16");
     NO(fl_set_matmul_precision, ((fl_dtype)99), "?: f32 or bf16");
+    NO(fl_autocast, (FL_F64), "f64: f16, bf16, or f32 for off");
+    FINE(fl_autocast_dtype, fl_autocast_dtype() == FL_F32);
+    NO(fl_autocast_set_policy, (-1, FL_AUTOCAST_WIDE), "there is no op -1");
+    NO(fl_autocast_set_policy, (FL_OP_add, (fl_autocast_policy)9), "no policy 9");
+    FINE(fl_autocast_policy_of, fl_autocast_policy_of(-1) == FL_AUTOCAST_NONE);
+    FINE(fv_autocast_operands, fv_autocast_operands(FL_OP_exp, &(fl_var *){NULL}, 1));
     NO(fl_matmul, (NULL, o.f23), NULLS);
     NO(fl_matmul, (o.f23, NULL), NULLS);
     NO(fl_matmul, (o.f23, o.f23), "[2, 3] and [2, 3]");
@@ -1217,6 +1223,11 @@ static void rows_of_layers(void) {
         "fl_nn_conv2d '0'", "[1, 2, 4, 4]", "3");
     ROW(RAISES, "fl_nn_channels_last", !fl_nn_channels_last(NULL), NULLS);
     NO(fl_nn_pool_before_relu, (NULL), NULLS);
+    NO(fl_nn_cast, (NULL, FL_F32), NULLS);
+    NO(fl_nn_cast, (o.net, FL_I64), "dtype i64");
+    NO(fl_nn_to, (NULL, "cpu"), NULLS);
+    NO(fl_nn_to, (o.net, NULL), NULLS);
+    NO(fl_nn_to, (o.net, "moon"), "'moon'");
     NO(fl_nn_pool2d_opt, (0, (fl_nn_pool_opts){0}), "kernel 0");
     NO(fl_nn_pool2d_opt, (INT64_MIN, (fl_nn_pool_opts){0}), "kernel -9223372036854775808");
     ROW(RAISES, "fl_nn_pool2d_opt", !through(fl_nn_pool2d(2), o.v23), "[2, 3]");

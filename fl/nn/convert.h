@@ -25,6 +25,7 @@ FL_API bool fl_nn_to(fl_nn_module *m, const char *family);
 #ifndef FL_NN_CONVERT_IMPL
 #define FL_NN_CONVERT_IMPL
 #include "../ops/copy.h"
+#include <string.h>
 
 /* What is to be where, made before anything is changed. Tied tensors stay tied. */
 typedef struct fl__nn_change {
@@ -95,6 +96,9 @@ FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype) {
 FL_API bool fl_nn_to(fl_nn_module *m, const char *family) {
     if (!fl_nn_given(m, "fl_nn_to", "the module") || !fl_nn_given(family, "fl_nn_to", "the family"))
         return fl_raise();
+    int i = 0;
+    while (fl_backend_at(i) && strcmp(fl_backend_at(i)->name, family)) i++;
+    if (!fl_backend_at(i)) return fl_refuse("fl_nn_to: there is no backend family '%s'", family);
     return fl__nn_convert(m, (fl__nn_changes){.family = family});
 }
 
