@@ -35,7 +35,8 @@ typedef struct curve {
 static void usage(void) {
     puts("mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load "
          "FILE] [--eval] [--dtype f32|bf16|f16]\n"
-         "  --dtype  of the operands of convolutions and linear layers (autocast); parameters, losses and steps are f32");
+         "  --dtype  of what convolutions and linear layers multiply (autocast): parameters, losses\n"
+         "           and steps stay f32");
 }
 
 static bool parse_number(const char *name, const char *text, double low, double high, double *out) {
@@ -263,7 +264,8 @@ static bool get_digits(const options *o, digits *all, digits *test, int64_t *n_t
 }
 
 int main(int argc, char **argv) {
-    options o = {.epochs = 3, .batch = 64, .lr = 0.03, .seed = 1, .dtype = FL_F32, .save = "mnist.safetensors"};
+    options o = {.epochs = 3, .batch = 64, .lr = 0.03, .seed = 1, .dtype = FL_F32};
+    o.save = "mnist.safetensors";
     if (!parse(argc, argv, &o)) return 2;
     fl_seed(o.seed);
     fl_scope s = fl_scope_begin();

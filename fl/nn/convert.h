@@ -43,9 +43,8 @@ static fl_tensor *fl__nn_converted(const fl__nn_changes *c, const fl_nn_module *
     for (int64_t i = 0; i < c->n; i++)
         if (*c->all[i].place == t) return fl_keep(c->all[i].to);
     fl_scope s = fl_scope_begin();
-    fl_tensor *to = c->family                   ? fl_to(t, c->family)
-                    : fl_dtype_is_float(t->dtype) ? fl_cast(t, m->type->wide ? fl_dtype_wide(c->dtype) : c->dtype)
-                                                : t;
+    const fl_dtype dtype = m->type->wide ? fl_dtype_wide(c->dtype) : c->dtype;
+    fl_tensor *to = c->family ? fl_to(t, c->family) : fl_dtype_is_float(t->dtype) ? fl_cast(t, dtype) : t;
     fl_keep(to);
     fl_scope_end(&s);
     return to;

@@ -215,7 +215,8 @@ static int64_t fl__nn_find(const fl_nn_state *s, int64_t i, const fl_data_file *
 }
 
 /* Is item i, by no name of its tensor, in the file? */
-static bool fl__nn_is_missing(const fl_nn_state *s, int64_t i, const fl_data_file *f, const fl_nn_load_opts *o) {
+static bool fl__nn_is_missing(const fl_nn_state *s, int64_t i, const fl_data_file *f,
+                              const fl_nn_load_opts *o) {
     if (fl__nn_ignored(o, s->item[i].name)) return false;
     for (int64_t k = 0; k < s->n; k++)
         if (s->item[k].tensor == s->item[i].tensor && fl__nn_find(s, k, f, o) >= 0) return false;

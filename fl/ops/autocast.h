@@ -108,9 +108,9 @@ typedef struct fl__weight_casts {
     fl__weight_cast *all;
     int64_t n, cap;
 } fl__weight_casts;
-static _Thread_local fl__weight_casts *fl__casts;
+static _Thread_local fl__weight_casts *fl__autocast_kept;
 
-static void fl__casts_empty(fl__weight_casts *c) {
+static void fl__autocast_empty(fl__weight_casts *c) {
     for (int64_t i = 0; i < c->n; i++) {
         fl_drop(c->all[i].from);
         fl_drop(c->all[i].to);
@@ -120,15 +120,15 @@ static void fl__casts_empty(fl__weight_casts *c) {
     c->n = c->cap = 0;
 }
 
-static void fl__casts_drop(fl_obj *o) {
-    fl__casts_empty((fl__weight_casts *)(void *)o);
-    fl__casts = NULL;
+static void fl__autocast_drop(fl_obj *o) {
+    fl__autocast_empty((fl__weight_casts *)(void *)o);
+    fl__autocast_kept = NULL;
     fl_obj_free(o);
 }
 
 /* t as d, from the kept ones if it was not written since; borrowed. NULL after an error. */
 static fl_tensor *fl__cast_of_weight(fl_tensor *t, fl_dtype d) {
-    fl__weight_casts *c = fl__casts;
+    fl__weight_casts *c = fl__autocast_kept;
     int64_t i = 0;
     while (i < c->n && c->all[i].from != t) i++;
     fl__weight_cast *w = c->all + i;
@@ -156,12 +156,12 @@ FL_API bool fl_autocast(fl_dtype d) {
     if (d != FL_F16 && d != FL_BF16 && d != FL_F32)
         return fl_refuse("fl_autocast: %s: f16, bf16, or f32 for off", fl_dtype_name(d));
     const bool on = d != FL_F32;
-    if (on && !fl__casts) {
-        fl__weight_casts *c = fl_obj_new(sizeof *c, fl__casts_drop);
+    if (on && !fl__autocast_kept) {
+        fl__weight_casts *c = fl_obj_new(sizeof *c, fl__autocast_drop);
         if (!c || !fl_obj_own(&c->obj)) return fl_raise() != NULL;
-        fl__casts = c;
+        fl__autocast_kept = c;
     }
-    if (!on && fl__casts) fl__casts_empty(fl__casts);
+    if (!on && fl__autocast_kept) fl__autocast_empty(fl__autocast_kept);
     fl_set_flags((fl_flags() & ~FL_AUTOCAST_FLAGS) | (on ? (uint64_t)d << 8 : 0));
     return true;
 }
@@ -173,8 +173,9 @@ static void fv__autocast_back(fl_node *n, fl_var *dy) {
 }
 
 static fl_var *fv__autocast_one(fl_var *x, fl_dtype d) {
-    if (d == FL_F32 || x->node || !x->requires_grad || !fl__casts) return fv_cast(x, d);
-    return fv_record_args("cast", fl__cast_of_weight(x->value, d), fv__autocast_back, FV_IN(x), FV_NONE, NULL, 0);
+    if (d == FL_F32 || x->node || !x->requires_grad || !fl__autocast_kept) return fv_cast(x, d);
+    fl_tensor *narrow = fl__cast_of_weight(x->value, d);
+    return fv_record_args("cast", narrow, fv__autocast_back, FV_IN(x), FV_NONE, NULL, 0);
 }
 
 FL_API bool fv_autocast_operands(fl_op op, fl_var **x, int n) {

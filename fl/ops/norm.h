@@ -293,7 +293,8 @@ static FL_T *FL_W(_layer_norm)(const char *fn, FL_T *x, FL_T *weight, FL_T *bias
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, weight, bias};
     fl_tensor *y[3];
-    if (!FL_AUTOCAST(fl_op_layer_norm, in, 3) || !FL_W(_norm_operands)(fn, in, a.dims)) return FL_GIVE(&s, NULL);
+    if (!FL_AUTOCAST(fl_op_layer_norm, in, 3) || !FL_W(_norm_operands)(fn, in, a.dims))
+        return FL_GIVE(&s, NULL);
     fl_tensor *t[] = {FL_VALUE(in[0]), FL_VALUE(in[1]), FL_VALUE(in[2])};
     if (!fl__run_layer_norm(t, a, y)) return FL_GIVE(&s, NULL);
 #ifdef FL_ON_TENSORS
@@ -410,10 +411,11 @@ static bool fl__run_batch_norm(fl_tensor *const *in, fl_batch_norm_args a, fl_te
     fl_call c = {.op = fl_op_batch_norm, .n_out = given ? 1 : 3, .n_in = given ? 6 : 4,
                  .in = {x, in[1], in[2], add}, .args = &a};
     c.out[0] = y[0] = fl_out_lay_as(fl_out_like(x, x->dtype), x);
+    const fl_dtype wide = fl_dtype_wide(x->dtype);
     bool ok = y[0] != NULL;
     for (int i = 0; i < 2; i++) {
         if (given) c.in[4 + i] = given[i];
-        else ok &= (c.out[1 + i] = y[1 + i] = fl_out_on(x->family, channels, fl_dtype_wide(x->dtype))) != NULL;
+        else ok &= (c.out[1 + i] = y[1 + i] = fl_out_on(x->family, channels, wide)) != NULL;
     }
     return (ok && fl_call_run(&c)) || fl_raise();
 }
@@ -459,7 +461,8 @@ static bool FL_W(_batch_operands)(FL_T **in) {
         if (in[i]) all[n++] = FL_VALUE(in[i]);
     fl_dtype wide = fl_dtype_wide(fl_result_type(n, all));
     if (!fl_dtype_is_float(wide)) wide = FL_F32;
-    bool half = fl_dtype_is_float(x->dtype) && fl_is_narrow(x) && (!in[3] || FL_VALUE(in[3])->dtype == x->dtype);
+    bool half = fl_dtype_is_float(x->dtype) && fl_is_narrow(x);
+    half = half && (!in[3] || FL_VALUE(in[3])->dtype == x->dtype);
     if (half) wide = fl_dtype_wide(x->dtype);
     const fl_dtype image = half ? x->dtype : wide;
     for (int i = 0; i < 4; i++) {
