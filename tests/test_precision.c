@@ -211,7 +211,8 @@ TEST(policies_are_pytorchs) {
     static const struct { fl_autocast_policy policy; const char *ops; } rows[] = {
         {FL_AUTOCAST_NARROW, "matmul linear conv2d attention"},
         {FL_AUTOCAST_WIDE, "exp expm1 exp2 log log1p log2 log10 pow reciprocal rsqrt acos asin cosh sinh "
-                           "tan softplus sum prod cumsum cumprod softmax log_softmax layer_norm cross_entropy ctc"},
+                           "tan softplus sum prod cumsum cumprod softmax log_softmax layer_norm "
+                           "cross_entropy ctc"},
         {FL_AUTOCAST_WIDEST, "atan2"},
         {FL_AUTOCAST_NONE, "add mul relu gelu batch_norm max_pool2d where maximum"}};
     for (int r = 0; r < 4; r++)
