@@ -45,6 +45,7 @@
      layerwise.h   LAMB, NovoGrad
      muon.h        Muon
      clip.h        norms of gradients, clipping by norm and value
+     scaler.h      loss scaling for f16
      schedule.h    learning rates over time, as functions and as objects
      ema.h         averages of weights
      checkpoint.h  all of it in files
@@ -73,6 +74,7 @@
 #include "fl/optim/layerwise.h"
 #include "fl/optim/muon.h"
 #include "fl/optim/clip.h"
+#include "fl/optim/scaler.h"
 #include "fl/optim/schedule.h"
 #include "fl/optim/ema.h"
 #include "fl/optim/checkpoint.h"

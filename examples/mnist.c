@@ -36,7 +36,7 @@ static void usage(void) {
     puts("mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load "
          "FILE] [--eval] [--dtype f32|bf16|f16]\n"
          "  --dtype  of what convolutions and linear layers multiply (autocast): parameters, losses\n"
-         "           and steps stay f32");
+         "           and steps stay f32; f16 scales the loss");
 }
 
 static bool parse_number(const char *name, const char *text, double low, double high, double *out) {
@@ -112,17 +112,30 @@ static bool evaluate(fl_nn_module *net, fl_data_set *set, fl_dtype dtype, double
     return ok;
 }
 
+/* What a step changes. */
+typedef struct trainer {
+    fl_nn_module *net;
+    fl_optim *optim;
+    fl_optim_scaler *scaler; /* for f16; else NULL */
+} trainer;
+
+static bool update(trainer *t, fl_var *loss) {
+    fl_optim_zero_grad(t->optim);
+    if (!t->scaler) return fl_backward(loss) && fl_optim_step(t->optim);
+    return fl_backward(fl_optim_scaler_scale(t->scaler, loss)) &&
+           fl_optim_scaler_unscale(t->scaler, t->optim) && fl_optim_step(t->optim) &&
+           fl_optim_scaler_update(t->scaler);
+}
+
 /* Forward, backward, step on one batch; the loss, or NaN after an error. */
-static double train_step(fl_nn_module *net, fl_optim *optim, const fl_data_sample *b) {
-    fl_var *loss = fv_nll_loss(fl_nn_forward(net, fv_const(b->t[0])), b->t[1]);
-    fl_optim_zero_grad(optim);
-    if (!fl_backward(loss) || !fl_optim_step(optim)) return (double)NAN;
-    return fl_item(fv_value(loss));
+static double train_step(trainer *t, const fl_data_sample *b) {
+    fl_var *loss = fv_nll_loss(fl_nn_forward(t->net, fv_const(b->t[0])), b->t[1]);
+    return update(t, loss) ? fl_item(fv_value(loss)) : (double)NAN;
 }
 
 /* The learning rate falls along half a cosine from lr to 0 over the whole training. */
-static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, int64_t epoch,
-                        const options *o, curve *c, double *mean_loss) {
+static bool train_epoch(trainer *t, fl_data_set *set, int64_t epoch, const options *o, curve *c,
+                        double *mean_loss) {
     fl_data_average mean = {0};
     char label[32];
     snprintf(label, sizeof label, "epoch %lld", (long long)epoch);
@@ -131,9 +144,9 @@ static bool train_epoch(fl_nn_module *net, fl_optim *optim, fl_data_set *set, in
     for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
         fl_scope s = fl_scope_begin();
         fl_data_sample b;
-        ok = fl_optim_set_lr(optim, fl_optim_lr_cosine(o->lr, 0, c->n, c->total)) &&
+        ok = fl_optim_set_lr(t->optim, fl_optim_lr_cosine(o->lr, 0, c->n, c->total)) &&
              fl_data_get(set, i, &b) && fl_autocast(o->dtype);
-        double loss = ok ? train_step(net, optim, &b) : (double)NAN;
+        double loss = ok ? train_step(t, &b) : (double)NAN;
         ok = ok && !fl_error();
         fl_scope_end(&s);
         fl_data_average_add(&mean, loss, 1);
@@ -222,12 +235,13 @@ static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_tra
     fl_data_set *valid = digits_batches(all, n_train, held_out, 250, 0);
     fl_optim *optim =
         fl_optim_sgd(fl_nn_parameters(net), .lr = fl_option(o->lr, FL_ZERO), .momentum = 0.9);
+    trainer t = {net, optim, o->dtype == FL_F16 ? fl_optim_scaler_new(0) : NULL};
     curve c = {.total = fl_data_size(set) * o->epochs};
-    bool ok = set && valid && optim;
+    bool ok = set && valid && optim && (t.scaler || o->dtype != FL_F16);
     for (int64_t e = 0; ok && e < o->epochs; e++) {
         epoch_result *r = &result[e];
         double start = fl_data_now();
-        ok = train_epoch(net, optim, set, e, o, &c, &r->train_loss);
+        ok = train_epoch(&t, set, e, o, &c, &r->train_loss);
         r->seconds = fl_data_now() - start;
         ok = ok && evaluate(net, valid, o->dtype, &r->loss, &r->error);
         if (ok)
@@ -236,6 +250,7 @@ static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_tra
                    (long long)e, r->train_loss, r->loss, r->error);
         fflush(stdout);
     }
+    fl_optim_scaler_free(t.scaler);
     fl_optim_free(optim);
     fl_data_free(set);
     fl_data_free(valid);

@@ -358,6 +358,17 @@ static T adam(T x) {
     fl_var *p = fv_param(fl_clone(x));
     return p ? optimized(fl_optim_adamw(FV_LIST(p), .lr = 0.1), p) : NULL;
 }
+static T scaled(T x) {
+    fl_var *p = fv_param(fl_clone(x));
+    fl_optim *o = p ? fl_optim_sgd(FV_LIST(p), .lr = 0.1) : NULL;
+    fl_optim_scaler *s = o ? fl_optim_scaler_new(4, .interval = 1) : NULL;
+    bool ok = s && fl_backward(fl_optim_scaler_scale(s, fv_sum(fv_exp(p), FL_ALL_AXES))) &&
+              fl_optim_scaler_unscale(s, o) && fl_optim_step(o) && fl_optim_scaler_update(s);
+    T y = ok ? ROW(fv_value(p), s->scale) : NULL;
+    fl_optim_scaler_free(s);
+    fl_optim_free(o);
+    return y;
+}
 static T clipped(T x) {
     fl_var *p = fv_param(x);
     bool ok = p && fl_backward(chain(p)) && fl_optim_clip_grad_norm(FV_LIST(p), 0.01) != NULL;
@@ -494,6 +505,7 @@ static const struct {
     S(initialised),
     S(sgd),
     S(adam),
+    S(scaled),
     S(clipped),
     S(data),
     S(loaded_ahead),

@@ -18,6 +18,7 @@ static struct {
     fl_var *v23, *v34, *v4, *vi, *vb, *image_v, *kernel_v;
     fl_nn_module *net;
     fl_optim *optim;
+    fl_optim_scaler *scaler;
     fl_data_set *set;
     char file[64], idx[64];
 } o;
@@ -55,6 +56,7 @@ static void operands_make(void) {
     o.kernel_v = fv_keep(fv_param(o.kernel));
     o.net = fl_nn_sequential(fl_nn_linear(3, 4), fl_nn_relu());
     o.optim = fl_optim_sgd(fl_nn_parameters(o.net));
+    o.scaler = fl_optim_scaler_new(0);
     o.set = fl_data_tensors(&o.f23, 1);
     snprintf(o.file, sizeof o.file, P_tmpdir "/fl_errors_%d.safetensors", (int)getpid());
     snprintf(o.idx, sizeof o.idx, P_tmpdir "/fl_errors_%d.idx", (int)getpid());
@@ -71,6 +73,7 @@ static void operands_free(void) {
     for (size_t i = 0; i < sizeof v / sizeof *v; i++) fv_drop(v[i]);
     fl_data_free(o.set);
     fl_optim_free(o.optim);
+    fl_optim_scaler_free(o.scaler);
     fl_nn_free(o.net);
     remove(o.file);
     remove(o.idx);
@@ -1382,6 +1385,17 @@ static void rows_of_optim(void) {
     NO(fl_optim_set_lr, (NULL, 1), NULLS);
     NO(fl_optim_set_lr, (o.optim, -1), "lr is -1");
     NO(fl_optim_set_lr, (o.optim, (double)NAN), "nan");
+    NO(fl_optim_scaler_new_opt, (NAN, (fl_optim_scaler_opts){0}), "init nan");
+    NO(fl_optim_scaler_new_opt, (0, (fl_optim_scaler_opts){.backoff = 1}), "backoff 1 in");
+    NO(fl_optim_scaler_new_opt, (0, (fl_optim_scaler_opts){.interval = -1}), "interval -1");
+    NO(fl_optim_scaler_scale, (NULL, o.v23), NULLS);
+    NO(fl_optim_scaler_scale, (o.scaler, NULL), NULLS);
+    NO(fl_optim_scaler_unscale, (NULL, o.optim), NULLS);
+    NO(fl_optim_scaler_unscale, (o.scaler, NULL), NULLS);
+    NO(fl_optim_scaler_update, (NULL), NULLS);
+    NO(fl_optim_scaler_update, (o.scaler), "no gradients were unscaled");
+    ROW(QUIET, "fl_optim_scaler_state", !fl_optim_scaler_state(NULL, "", NULL), NULLS);
+    FINE(fl_optim_scaler_free, (fl_optim_scaler_free(NULL), true));
     ROW(RAISES, "fl_optim_clip_grad_norm", !fl_optim_clip_grad_norm(one, -1),
         "max_norm is -1");
     ROW(RAISES, "fl_optim_clip_grad_norm", !fl_optim_clip_grad_norm(hole, 1), NULLS);

@@ -381,7 +381,9 @@ FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor) {
         return fl_refuse("fl_optim_scale: the factor is %s %s, must be a 0-d float",
                          fl_dtype_name(factor->dtype), FL_SHAPE_TEXT(factor));
     fl_scope s = fl_scope_begin();
-    fl_tensor *all = fl_keep(o->factor ? fl_mul(o->factor, factor) : factor);
+    fl_tensor *all = factor; /* 0 stays 0, beside NaN too */
+    if (o->factor) all = fl_where(fl_eq(o->factor, fl_num(0)), fl_num(0), fl_mul(o->factor, factor));
+    fl_keep(all);
     fl_scope_end(&s);
     if (!all) return false;
     fl_drop(o->factor);
