@@ -39,7 +39,7 @@
    Contents: one room of fl/optim/ each.
      optim.h       what an optimizer is: groups, masters, steps; one of your own
      sgd.h         SGD, momentum, Nesterov's
-     adam.h        Adam, AdamW, AMSGrad
+     adam.h        Adam, AdamW, AMSGrad, Adamax, NAdam
      adaptive.h    Adadelta, Adagrad, RMSProp
      lion.h        Lion
      layerwise.h   LAMB, NovoGrad

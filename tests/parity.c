@@ -189,6 +189,17 @@ static int64_t int_of(const parity_case *c, const char *name) {
     return strtoll(text_of(c, name), NULL, 10);
 }
 
+/* An argument that only some cases have. */
+static double number_or(const parity_case *c, const char *name, double otherwise) {
+    for (int i = 0; i < c->n_args; i++)
+        if (!strcmp(c->args[i].name, name)) return number_of(c, name);
+    return otherwise;
+}
+
+static int64_t int_or(const parity_case *c, const char *name, int64_t otherwise) {
+    return (int64_t)number_or(c, name, (double)otherwise);
+}
+
 /* Entry i of a list of numbers. */
 static int64_t item_of(const parity_case *c, const char *name, int i) {
     int64_t list[FL_MAX_DIMS] = {0};
@@ -403,16 +414,45 @@ static int init_default(parity_case *c, fl_var **y) {
 
 /* >>training ----------------------------------------------------------------------------------- */
 
+static bool is(const parity_case *c, const char *op) {
+    const size_t n = strlen(op);
+    return !strncmp(c->op, op, n) && (!c->op[n] || c->op[n] == '.');
+}
+
 static fl_optim *optimizer_of(const parity_case *c, fl_var *p) {
     fv_list list = FV_LIST(p);
-    if (!strcmp(c->op, "sgd"))
-        return fl_optim_sgd(list, .lr = NUM("lr"), .momentum = NUM("momentum"),
-                            .dampening = NUM("dampening"), .weight_decay = NUM("decay"),
-                            .nesterov = INT("nesterov") != 0);
-    fl_optim_adam_opts o = {.lr = NUM("lr"), .beta1 = or_zero(NUM("beta1")),
-                            .beta2 = or_zero(NUM("beta2")), .eps = NUM("eps"),
-                            .weight_decay = or_zero(NUM("decay"))};
-    return !strcmp(c->op, "adam") ? fl_optim_adam_opt(list, o) : fl_optim_adamw_opt(list, o);
+    const double lr = NUM("lr"), decay = or_zero(NUM("decay"));
+    if (is(c, "sgd"))
+        return fl_optim_sgd(list, .lr = lr, .momentum = NUM("momentum"), .dampening = NUM("dampening"),
+                            .weight_decay = decay, .nesterov = INT("nesterov") != 0, .master = true);
+    if (is(c, "rmsprop"))
+        return fl_optim_rmsprop(list, .lr = lr, .alpha = NUM("alpha"), .eps = NUM("eps"), .weight_decay = decay,
+                                .momentum = NUM("momentum"), .centered = INT("centered") != 0, .master = true);
+    if (is(c, "adagrad"))
+        return fl_optim_adagrad(list, .lr = lr, .lr_decay = NUM("lr_decay"), .eps = NUM("eps"),
+                                .weight_decay = decay, .master = true);
+    if (is(c, "adadelta"))
+        return fl_optim_adadelta(list, .lr = lr, .rho = NUM("rho"), .eps = NUM("eps"), .weight_decay = decay,
+                                 .master = true);
+    if (is(c, "muon"))
+        return fl_optim_muon(list, .lr = lr, .momentum = NUM("momentum"), .weight_decay = decay,
+                             .no_nesterov = !INT("nesterov"), .match_adamw = INT("match") != 0, .master = true);
+    const double beta1 = or_zero(NUM("beta1")), beta2 = or_zero(NUM("beta2"));
+    if (is(c, "lion"))
+        return fl_optim_lion(list, .lr = lr, .beta1 = beta1, .beta2 = beta2, .weight_decay = decay,
+                             .master = true);
+    if (is(c, "lamb"))
+        return fl_optim_lamb(list, .lr = lr, .beta1 = beta1, .beta2 = beta2, .eps = NUM("eps"),
+                             .weight_decay = decay, .master = true);
+    if (is(c, "novograd"))
+        return fl_optim_novograd(list, .lr = lr, .beta1 = beta1, .beta2 = beta2, .eps = NUM("eps"),
+                                 .weight_decay = decay, .master = true);
+    fl_optim_adam_opts o = {.lr = lr, .beta1 = beta1, .beta2 = beta2, .eps = NUM("eps"), .weight_decay = decay,
+                            .amsgrad = is(c, "amsgrad"), .master = true};
+    return is(c, "adamw")    ? fl_optim_adamw_opt(list, o)
+           : is(c, "adamax") ? fl_optim_adamax_opt(list, o)
+           : is(c, "nadam")  ? fl_optim_nadam_opt(list, o)
+                             : fl_optim_adam_opt(list, o);
 }
 
 /* Inputs: a parameter, and a gradient for each step. Output: the parameter after each. */
@@ -443,19 +483,65 @@ static int clip_grad_norm(parity_case *c, fl_var **y) {
     return c->n_in + 1;
 }
 
-static double rate(const parity_case *c, int64_t t) {
-    if (!strcmp(c->op, "lr_step"))
-        return fl_optim_lr_step(NUM("lr"), t, INT("every"), NUM("gamma"));
-    if (!strcmp(c->op, "lr_cosine"))
-        return fl_optim_lr_cosine(NUM("lr"), NUM("low"), t, INT("total"));
-    return fl_optim_lr_warmup(NUM("lr"), t, INT("warmup"));
+/* A schedule as an object gives what its plain function does. */
+static double rate(const parity_case *c, fl_optim_schedule *s, int64_t t) {
+    const double lr = NUM("lr");
+    const int64_t at[] = {int_or(c, "a", 0), int_or(c, "b", 0)};
+    *s = (fl_optim_schedule){.lr = lr, .total = int_or(c, "total", 0), .every = int_or(c, "every", 0),
+                             .low = number_or(c, "low", 0), .gamma = number_or(c, "gamma", 0),
+                             .power = number_or(c, "power", 0), .grow = int_or(c, "grow", 0),
+                             .warmup = int_or(c, "warmup", 0), .decay = int_or(c, "decay", 0),
+                             .rise = number_or(c, "rise", 0), .milestone = {at[0], at[1]}};
+    switch (s->kind = is(c, "lr_step")              ? FL_LR_STEP
+                      : is(c, "lr_cosine")          ? FL_LR_COSINE
+                      : is(c, "lr_multi_step")      ? FL_LR_MULTI_STEP
+                      : is(c, "lr_exponential")     ? FL_LR_EXPONENTIAL
+                      : is(c, "lr_polynomial")      ? FL_LR_POLYNOMIAL
+                      : is(c, "lr_cosine_restarts") ? FL_LR_COSINE_RESTARTS
+                      : is(c, "lr_inverse_sqrt")    ? FL_LR_INVERSE_SQRT
+                      : is(c, "lr_wsd")             ? FL_LR_WSD
+                      : is(c, "lr_one_cycle")       ? FL_LR_ONE_CYCLE
+                                                    : FL_LR_CONSTANT) {
+    case FL_LR_STEP: return fl_optim_lr_step(lr, t, s->every, s->gamma);
+    case FL_LR_COSINE: return fl_optim_lr_cosine(lr, s->low, t, s->total);
+    case FL_LR_MULTI_STEP: return fl_optim_lr_multi_step(lr, t, 2, at, s->gamma);
+    case FL_LR_EXPONENTIAL: return fl_optim_lr_exponential(lr, t, s->gamma);
+    case FL_LR_POLYNOMIAL: return fl_optim_lr_polynomial(lr, t, s->total, s->power);
+    case FL_LR_COSINE_RESTARTS: return fl_optim_lr_cosine_restarts(lr, s->low, t, s->every, s->grow);
+    case FL_LR_INVERSE_SQRT: return fl_optim_lr_inverse_sqrt(lr, t, s->warmup);
+    case FL_LR_WSD: return fl_optim_lr_wsd(lr, s->low, t, s->warmup, s->decay, s->total);
+    case FL_LR_ONE_CYCLE: return fl_optim_lr_one_cycle(lr, t, s->total, s->rise);
+    default: return fl_optim_lr_warmup(lr, t, s->warmup);
+    }
 }
 
 static int rates(parity_case *c, fl_var **y) {
     double lr[32];
     int64_t n = INT("steps");
-    for (int64_t t = 0; t < n && t < 32; t++) lr[t] = rate(c, t);
+    for (int64_t t = 0; t < n && t < 32; t++) {
+        fl_optim_schedule s;
+        lr[t] = rate(c, &s, t);
+        if (lr[t] != fl_optim_schedule_at(&s, t)) return 0;
+    }
     y[0] = n <= 32 ? fv_const(fl_from_host(lr, FL_SHAPE(n), FL_F64)) : NULL;
+    return 1;
+}
+
+static int plateau(parity_case *c, fl_var **y) {
+    double lr[32];
+    fl_var *p = fv_param(fl_ones(FL_SHAPE(1), FL_F32));
+    fl_optim *o = fl_optim_sgd(FV_LIST(p), .lr = NUM("lr"));
+    const bool maximize = INT("maximize") != 0;
+    fl_optim_schedule s = {.kind = FL_LR_PLATEAU, .gamma = NUM("gamma"), .patience = INT("patience"),
+                           .cooldown = INT("cooldown"), .low = NUM("low"), .maximize = maximize};
+    const int64_t n = INT("steps");
+    bool ok = n <= 32 && fl_optim_schedule_start(&s, o);
+    for (int64_t t = 0; ok && t < n; t++) {
+        lr[t] = fl_optim_lr(o);
+        ok = fl_optim_schedule_metric(&s, (cos(0.7 * (double)t) + 2) * (maximize ? 1 : 1 + 1.0 / (double)(t + 1)));
+    }
+    fl_optim_free(o);
+    y[0] = ok ? fv_const(fl_from_host(lr, FL_SHAPE(n), FL_F64)) : NULL;
     return 1;
 }
 
@@ -582,10 +668,28 @@ static const op_line table[] = {
     {"sgd", trajectory, 2},
     {"adam", trajectory, 2},
     {"adamw", trajectory, 2},
+    {"nadam", trajectory, 2},
+    {"adamax", trajectory, 2},
+    {"amsgrad", trajectory, 2},
+    {"rmsprop", trajectory, 2},
+    {"adagrad", trajectory, 2},
+    {"adadelta", trajectory, 2},
+    {"lion", trajectory, 2},
+    {"lamb", trajectory, 2},
+    {"novograd", trajectory, 2},
+    {"muon", trajectory, 2},
     {"clip_grad_norm", clip_grad_norm, 1},
     {"lr_step", rates, 0},
     {"lr_cosine", rates, 0},
     {"lr_warmup", rates, 0},
+    {"lr_multi_step", rates, 0},
+    {"lr_exponential", rates, 0},
+    {"lr_polynomial", rates, 0},
+    {"lr_cosine_restarts", rates, 0},
+    {"lr_inverse_sqrt", rates, 0},
+    {"lr_wsd", rates, 0},
+    {"lr_one_cycle", rates, 0},
+    {"lr_plateau", plateau, 0},
 };
 
 static const op_line *find_op(const char *name) {

@@ -2137,19 +2137,81 @@ loose("train_cnn", cnn_curve, lambda g: [(g.f(4, 2, 8, 8, d=d), torch.tensor([0,
 def trajectory(make):
     """Inputs: the parameter, a gradient for every step; output: the parameter after each."""
     def run(p, grads, **k):
-        p = torch.nn.Parameter(p.detach().clone())
-        optim, out = make([p], **k), []
+        narrow = p.dtype in (torch.bfloat16, torch.float16)  # with a master in f32
+        grads, out = (grads.float() if narrow else grads), []
+        p = torch.nn.Parameter((p.float() if narrow else p).detach().clone())
+        optim = make([p], **k)
         for g in grads:
             p.grad = g.clone()
             optim.step()
-            out.append(p.detach().clone())
+            out.append(p.detach().clone().to(torch.bfloat16 if narrow else p.dtype))
         return torch.stack(out)
     return run
 
 
-def optimizer(name, make, args, tol=32):
-    loose(name, trajectory(make), lambda g: [(g.f(5, d=d), g.f(8, 5, d=d), a) for a in args
-        for d in ("f32", "f64")], grad=0, tol=tol)
+def optimizer(name, make, args, tol=32, shape=(5,)):
+    loose(name, trajectory(make), lambda g: [(g.f(*shape, d=d), g.f(10, *shape, d=d), a) for a in args
+        for d in ("f32", "f64", "bf16")], grad=0, tol=tol)
+
+
+class Formula(torch.optim.Optimizer):
+    """An optimizer that PyTorch 1.13 lacks: update(p, g, state, t) returns the new parameter."""
+    def __init__(self, params, update):
+        super().__init__(params, {})
+        self.update = update
+
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            s = self.state[p]
+            s["t"] = s.get("t", 0) + 1
+            p.data = self.update(p.data, p.grad, s, s["t"])
+
+
+def zeros(s, name, p):
+    return s.get(name, torch.zeros_like(p))
+
+
+def lion(lr, beta1, beta2, decay):
+    def update(p, g, s, t):
+        m = zeros(s, "m", p)
+        s["m"] = beta2 * m + (1 - beta2) * g
+        return p * (1 - lr * decay) - lr * torch.sign(beta1 * m + (1 - beta1) * g)
+    return update
+
+
+def lamb(lr, beta1, beta2, eps, decay):
+    def update(p, g, s, t):
+        m = s["m"] = beta1 * zeros(s, "m", p) + (1 - beta1) * g
+        v = s["v"] = beta2 * zeros(s, "v", p) + (1 - beta2) * g * g
+        r = m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + eps) + decay * p
+        a, b = p.norm(), r.norm()
+        return p - lr * (float(a / b) if a > 0 and b > 0 else 1.0) * r
+    return update
+
+
+def novograd(lr, beta1, beta2, eps, decay):
+    def update(p, g, s, t):
+        gg = g.double().square().sum()
+        s["v"] = gg if t == 1 else beta2 * s["v"] + (1 - beta2) * gg
+        s["m"] = beta1 * zeros(s, "m", p) + (g / (float(s["v"].sqrt()) + eps) + decay * p)
+        return p - lr * s["m"]
+    return update
+
+
+def muon(lr, momentum, decay, nesterov, match):
+    def update(p, g, s, t):
+        m = s["m"] = zeros(s, "m", p).lerp(g, 1 - momentum)
+        x = g.lerp(m, momentum) if nesterov else m
+        x = x.T if p.shape[0] > p.shape[1] else x
+        x = x / x.norm().clamp(min=1e-7)
+        for _ in range(5):
+            y = x @ x.T
+            x = 3.4445 * x + (-4.775 * y + 2.0315 * y @ y) @ x
+        x = x.T if p.shape[0] > p.shape[1] else x
+        rows, columns = p.shape
+        size = 0.2 * math.sqrt(max(rows, columns)) if match else math.sqrt(max(1, rows / columns))
+        return p * (1 - lr * decay) - lr * size * x
+    return update
 
 
 OPT = torch.optim
@@ -2175,6 +2237,14 @@ optimizer("adagrad", lambda p, lr, lr_decay, decay, eps: OPT.Adagrad(p, lr, lr_d
     (0.0, 0.1)]], tol=256)
 optimizer("adadelta", lambda p, lr, rho, eps, decay: OPT.Adadelta(p, lr, rho, eps, decay),
     [dict(lr=1.0, rho=r, eps=1e-6, decay=w) for r, w in [(0.9, 0.0), (0.5, 0.1)]], tol=256)
+
+for name, rule, args in (("lion", lion, [dict(lr=0.01, beta1=a, beta2=b, decay=w)
+        for a, b, w in [(0.9, 0.99, 0.0), (0.8, 0.9, 0.1)]]),
+    ("lamb", lamb, [dict(a) for a in ADAMS[:3]]), ("novograd", novograd, [dict(a) for a in ADAMS[:3]])):
+    optimizer(name, lambda p, rule=rule, **k: Formula(p, rule(**k)), args, tol=256)
+for shape in ((3, 5), (6, 2)):
+    optimizer(f"muon.{shape[0]}", lambda p, **k: Formula(p, muon(**k)), [dict(lr=0.02, momentum=0.95,
+        decay=w, nesterov=n, match=k) for w, n, k in [(0.1, 1, 0), (0.0, 0, 1)]], tol=4096, shape=shape)
 
 
 def clipped(*g, max_norm):
@@ -2210,6 +2280,37 @@ loose("lr_cosine", rates(lambda o, total, low: SCHEDULE.CosineAnnealingLR(o, tot
 loose("lr_warmup", rates(lambda o, warmup: SCHEDULE.LambdaLR(o,
     lambda t: min(1.0, (t + 1) / warmup))), [(dict(lr=0.2, steps=8, warmup=w),) for w in (1, 4, 5)],
     tol=8)
+loose("lr_multi_step", rates(lambda o, a, b, gamma: SCHEDULE.MultiStepLR(o, [a, b], gamma)),
+    [(dict(lr=0.1, steps=12, a=3, b=7, gamma=0.5),)], tol=32)
+loose("lr_exponential", rates(lambda o, gamma: SCHEDULE.ExponentialLR(o, gamma)),
+    [(dict(lr=0.1, steps=12, gamma=0.9),)], tol=64)
+loose("lr_polynomial", rates(lambda o, total, power: SCHEDULE.PolynomialLR(o, total, power)),
+    [(dict(lr=0.1, steps=12, total=9, power=p),) for p in (1.0, 2.0, 0.5)], tol=256)
+loose("lr_cosine_restarts", rates(lambda o, every, grow, low: SCHEDULE.CosineAnnealingWarmRestarts(o,
+    every, grow, low)), [(dict(lr=0.1, steps=30, every=4, grow=k, low=0.01),) for k in (1, 2)], tol=256)
+loose("lr_inverse_sqrt", rates(lambda o, warmup: SCHEDULE.LambdaLR(o, lambda t: min((t + 1) / warmup,
+    math.sqrt(warmup / (t + 1))))), [(dict(lr=0.2, steps=16, warmup=w),) for w in (1, 5)], tol=16)
+loose("lr_wsd", rates(lambda o, warmup, decay, total, low: SCHEDULE.LambdaLR(o, lambda t:
+    (low + (0.2 - low) * max(total - t, 0) / decay) / 0.2 if t >= total - decay
+    else min(1, (t + 1) / warmup))), [(dict(lr=0.2, steps=20, warmup=4, decay=5, total=17, low=0.02),)],
+    tol=64)
+loose("lr_one_cycle", rates(lambda o, total, rise: SCHEDULE.OneCycleLR(o, o.param_groups[0]["lr"],
+    total_steps=total, pct_start=rise, cycle_momentum=False)),
+    [(dict(lr=0.1, steps=n, total=n + 1, rise=r),) for n, r in ((20, 0.3), (30, 0.5))], tol=4096)
+
+
+def plateau(lr, steps, gamma, patience, cooldown, low, maximize):
+    optim, out = OPT.SGD([torch.nn.Parameter(torch.zeros(1))], lr), []
+    schedule = SCHEDULE.ReduceLROnPlateau(optim, "max" if maximize else "min", gamma, patience,
+        cooldown=cooldown, min_lr=low, eps=0)
+    for t in range(steps):
+        out.append(optim.param_groups[0]["lr"])
+        schedule.step((math.cos(0.7 * t) + 2) * (1 if maximize else 1 + 1 / (t + 1)))
+    return torch.tensor(out, dtype=torch.float64)
+
+
+loose("lr_plateau", plateau, [(dict(lr=0.1, steps=30, gamma=0.5, patience=p, cooldown=c, low=0.01,
+    maximize=m),) for p, c, m in ((2, 0, 0), (1, 2, 0), (3, 1, 1))], tol=32)
 
 
 group("passes")

@@ -1,4 +1,4 @@
-/* adam.h - Adam, AdamW, AMSGrad */
+/* adam.h - Adam, AdamW, AMSGrad, Adamax, NAdam */
 #ifndef FL_OPTIM_ADAM_H
 #define FL_OPTIM_ADAM_H
 #include "optim.h"
@@ -13,7 +13,7 @@ typedef struct fl_optim_adam_opts {
     double beta1, beta2; /* 0 -> 0.9, 0.999 */
     double eps;          /* 0 -> 1e-8 */
     double weight_decay; /* adam: 0, added to g; adamw: 0 -> 0.01, p -= lr weight_decay p */
-    bool amsgrad;        /* v' is the largest v so far, corrected as v is */
+    bool amsgrad;        /* of adam and adamw: v' is the largest v so far, corrected as v is */
     bool master;         /* see fl_optim_use_masters */
     char _end;
 } fl_optim_adam_opts;
@@ -25,6 +25,16 @@ FL_API fl_optim *fl_optim_adam_opt(fv_list params, fl_optim_adam_opts o);
 #define fl_optim_adamw(...) FL_OPTIM__ADAMW(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADAMW(params, ...) fl_optim_adamw_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
 FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o);
+/* v = max(beta2 v, |g| + eps);  p -= lr m' / v. torch.optim.Adamax: lr 0 -> 2e-3, weight_decay added to g */
+#define fl_optim_adamax(...) FL_OPTIM__ADAMAX(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__ADAMAX(params, ...) fl_optim_adamax_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
+FL_API fl_optim *fl_optim_adamax_opt(fv_list params, fl_optim_adam_opts o);
+/* Adam with Nesterov's momentum: u_t = beta1 (1 - 0.96^(0.004 t) / 2);  p -= lr ((1 - u_t) / (1 - u_1 ... u_t)
+   g + u_t+1 / (1 - u_1 ... u_t+1) m) / (sqrt(v') + eps). torch.optim.NAdam: lr 0 -> 2e-3, weight_decay added
+   to g */
+#define fl_optim_nadam(...) FL_OPTIM__NADAM(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__NADAM(params, ...) fl_optim_nadam_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
+FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o);
 
 #ifdef __cplusplus
 }
@@ -65,18 +75,69 @@ static const fl_optim_type fl__adam_types[2][2] = {
     {FL__ADAM_TYPE("adamw", &fl__adam_rules[1][0], NULL),
      FL__ADAM_TYPE("amsgrad", &fl__adam_rules[1][1], "max_exp_avg_sq")}};
 
-static fl_optim *fl__adam_make(bool decoupled, fv_list params, fl_optim_adam_opts o, double decay) {
+static fl_optim *fl__adam_of(const fl_optim_type *type, fv_list params, fl_optim_adam_opts o, double lr,
+                             double decay) {
     const double hyper[] = {fl_option(o.beta1, 0.9), fl_option(o.beta2, 0.999), fl_option(o.eps, 1e-8),
                             fl_option(o.weight_decay, decay)};
-    return fl__optim_make(&fl__adam_types[decoupled][o.amsgrad], params, o.lr, 1e-3, hyper, o.master);
+    return fl__optim_make(type, params, o.lr, lr, hyper, o.master);
 }
 
 FL_API fl_optim *fl_optim_adam_opt(fv_list params, fl_optim_adam_opts o) {
-    return fl__adam_make(false, params, o, 0);
+    return fl__adam_of(&fl__adam_types[0][o.amsgrad], params, o, 1e-3, 0);
 }
 
 FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o) {
-    return fl__adam_make(true, params, o, 1e-2);
+    return fl__adam_of(&fl__adam_types[1][o.amsgrad], params, o, 1e-3, 1e-2);
+}
+
+#define FL__ADAM_NUMBERS "factor t lr beta1 beta2 eps weight_decay"
+#define FL__ADAM_LARGEST "MAX(MUL(beta2, v), ADD(ABS(" FL__ADAM_DECAYED "), eps))"
+static fl_step_rule fl__adamax_rule = {
+    .reads = "g", .writes = "p m v", .numbers = FL__ADAM_NUMBERS,
+    .formula = "SUB(p, DIV(MUL(DIV(lr, " FL__ADAM_BIAS("beta1") "), " FL__ADAM_M(FL__ADAM_DECAYED) "), "
+               FL__ADAM_LARGEST "))," FL__ADAM_M(FL__ADAM_DECAYED) "," FL__ADAM_LARGEST};
+static const fl_optim_type fl__adamax_type = {.name = "adamax", .state = {"exp_avg", "exp_inf"},
+                                              .hyper = {"beta1", "beta2", "eps", "weight_decay"},
+                                              .limits = "ffnn", .rule = &fl__adamax_rule};
+
+FL_API fl_optim *fl_optim_adamax_opt(fv_list params, fl_optim_adam_opts o) {
+    return fl__adam_of(&fl__adamax_type, params, o, 2e-3, 0);
+}
+
+/* u of step t + n; their product up to the step before is a state, 0 before the first. */
+#define FL__ADAM_U(n) \
+    "MUL(beta1, SUB(CONST(1), MUL(CONST(0.5), POW(CONST(0.96), MUL(CONST(0.004), ADD(t, CONST(" n ")))))))"
+#define FL__ADAM_ALL "MUL(SELECT(EQ(t, CONST(0)), CONST(1), all), " FL__ADAM_U("1") ")"
+static fl_step_rule fl__nadam_product = {.reads = "", .writes = "all", .numbers = FL__ADAM_NUMBERS,
+                                         .formula = FL__ADAM_ALL};
+static fl_step_rule fl__nadam_rule = {
+    .reads = "g", .writes = "p m v", .numbers = FL__ADAM_NUMBERS " all",
+    .formula = "SUB(p, DIV(ADD("
+               "MUL(DIV(MUL(lr, SUB(CONST(1), " FL__ADAM_U("1") ")), SUB(CONST(1), " FL__ADAM_ALL ")), "
+               FL__ADAM_DECAYED "), "
+               "MUL(DIV(MUL(lr, " FL__ADAM_U("2") "), SUB(CONST(1), MUL(" FL__ADAM_ALL ", " FL__ADAM_U("2") "))), "
+               FL__ADAM_M(FL__ADAM_DECAYED) ")), "
+               "ADD(DIV(SQRT(" FL__ADAM_V(FL__ADAM_DECAYED) "), SQRT(" FL__ADAM_BIAS("beta2") ")), eps))),"
+               FL__ADAM_M(FL__ADAM_DECAYED) "," FL__ADAM_V(FL__ADAM_DECAYED)};
+
+static bool fl__nadam_prepare(fl_optim *o, fl_optim_slot *p) {
+    (void)o;
+    p->number[0] = p->state[2];
+    return true;
+}
+
+static bool fl__nadam_step(fl_optim *o, fl_optim_slot *p) {
+    fl_tensor *number[] = {fl_optim_factor(o), p->steps, p->group->numbers};
+    return fl_optim_apply(o, p, &fl__nadam_rule) && fl_step(&fl__nadam_product, &p->state[2], 3, number, NULL);
+}
+
+static const fl_optim_type fl__nadam_type = {
+    .name = "nadam", .state = {"exp_avg", "exp_avg_sq", "mu_product"},
+    .hyper = {"beta1", "beta2", "eps", "weight_decay"}, .limits = "ffnn", .rule = &fl__nadam_rule,
+    .scalars = 4, .prepare = fl__nadam_prepare, .step = fl__nadam_step};
+
+FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o) {
+    return fl__adam_of(&fl__nadam_type, params, o, 2e-3, 0);
 }
 
 #endif

@@ -85,7 +85,7 @@ static bool fl__fold_step(fl__folding *w, fl_formula_step s) {
 }
 
 /* The program that is left of rule with these numbers. */
-static bool fl__fold(fl__folding *w, const fl_step_rule *rule, const double *number, int shift) {
+static bool fl__fold_rule(fl__folding *w, const fl_step_rule *rule, const double *number, int shift) {
     const fl_formula *f = &rule->program;
     const int tensors = rule->n_reads + rule->n_writes;
     memset(w, 0, sizeof *w);
@@ -137,7 +137,7 @@ static fl__step_job *fl__step_prepare(const fl_call *c, fl_step_rule *rule, cons
         !memcmp(job.number, number, bytes))
         return &job;
     job.rule = NULL;
-    if (!fl__fold(&job.w, rule, number, shift)) return NULL;
+    if (!fl__fold_rule(&job.w, rule, number, shift)) return NULL;
     if (!fl__executor_begin(&job.e, &job.w.f, wide)) return fl__no_kernel(c, wide), NULL;
     memcpy(job.number, number, bytes);
     job.reads = rule->n_reads;
