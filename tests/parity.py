@@ -2198,6 +2198,18 @@ def novograd(lr, beta1, beta2, eps, decay):
     return update
 
 
+def nadam(lr, beta1, beta2, eps, decay):  # PyTorch's since 2.0: 1.13 takes u_t twice in the second product
+    def update(p, g, s, t):
+        g = g + decay * p
+        m = s["m"] = beta1 * zeros(s, "m", p) + (1 - beta1) * g
+        v = s["v"] = beta2 * zeros(s, "v", p) + (1 - beta2) * g * g
+        u, after = (beta1 * (1 - 0.5 * 0.96**(n * 0.004)) for n in (t, t + 1))
+        s["all"] = s.get("all", 1.0) * u
+        return p - lr * ((1 - u) / (1 - s["all"]) * g + after / (1 - s["all"] * after) * m) / (
+            v.sqrt() / math.sqrt(1 - beta2**t) + eps)
+    return update
+
+
 def muon(lr, momentum, decay, nesterov, match):
     def update(p, g, s, t):
         m = s["m"] = zeros(s, "m", p).lerp(g, 1 - momentum)
@@ -2221,11 +2233,9 @@ optimizer("sgd", lambda p, lr, momentum, dampening, decay, nesterov: OPT.SGD(p, 
     (0.9, 0.0, 0.01, 0), (0.9, 0.0, 0.0, 1), (0.8, 0.0, 0.1, 1)]])
 ADAMS = [dict(lr=l, beta1=a, beta2=b, eps=e, decay=w) for l, a, b, e, w in [(0.01, 0.9, 0.999, 1e-8,
     0.0), (0.1, 0.8, 0.99, 1e-4, 0.0), (0.01, 0.9, 0.999, 1e-8, 0.1), (0.001, 0.0, 0.9, 1e-8, 0.0)]]
-for name, kind in (("adam", OPT.Adam), ("adamw", OPT.AdamW), ("nadam", OPT.NAdam),
-    ("adamax", OPT.Adamax)):
-    extra = dict(momentum_decay=0.004) if name == "nadam" else {}
-    optimizer(name, lambda p, lr, beta1, beta2, eps, decay, kind=kind, extra=extra: kind(p, lr,
-        (beta1, beta2), eps, decay, **extra), ADAMS, tol=256)
+for name, kind in (("adam", OPT.Adam), ("adamw", OPT.AdamW), ("adamax", OPT.Adamax)):
+    optimizer(name, lambda p, lr, beta1, beta2, eps, decay, kind=kind: kind(p, lr, (beta1, beta2), eps,
+        decay), ADAMS, tol=256)
 optimizer("amsgrad", lambda p, lr, beta1, beta2, eps, decay: OPT.Adam(p, lr, (beta1, beta2), eps,
     decay, True), ADAMS[:3], tol=256)
 optimizer("rmsprop", lambda p, lr, alpha, eps, decay, momentum, centered: OPT.RMSprop(p, lr, alpha,
@@ -2240,7 +2250,7 @@ optimizer("adadelta", lambda p, lr, rho, eps, decay: OPT.Adadelta(p, lr, rho, ep
 
 for name, rule, args in (("lion", lion, [dict(lr=0.01, beta1=a, beta2=b, decay=w)
         for a, b, w in [(0.9, 0.99, 0.0), (0.8, 0.9, 0.1)]]),
-    ("lamb", lamb, [dict(a) for a in ADAMS[:3]]), ("novograd", novograd, [dict(a) for a in ADAMS[:3]])):
+    ("nadam", nadam, ADAMS), ("lamb", lamb, [dict(a) for a in ADAMS[:3]]), ("novograd", novograd, [dict(a) for a in ADAMS[:3]])):
     optimizer(name, lambda p, rule=rule, **k: Formula(p, rule(**k)), args, tol=256)
 for shape in ((3, 5), (6, 2)):
     optimizer(f"muon.{shape[0]}", lambda p, **k: Formula(p, muon(**k)), [dict(lr=0.02, momentum=0.95,

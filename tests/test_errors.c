@@ -1360,6 +1360,87 @@ static bool step_without_states(fl_optim *opt, fl_optim_slot *p) {
     return true;
 }
 
+static void rows_of_optimizers(fv_list one) {
+    static const char group[] = "fl_optim_group_of";
+    const fv_list hole = FV_LIST(o.v23, NULL), vector = FV_LIST(fv_param(o.f4));
+    const double inf = (double)INFINITY;
+    NO(fl_optim_adamax_opt, (one, (fl_optim_adam_opts){.beta2 = 1}), "beta2 is 1");
+    NO(fl_optim_nadam_opt, (one, (fl_optim_adam_opts){.lr = inf}), "lr is inf");
+    NO(fl_optim_adadelta_opt, (one, (fl_optim_adadelta_opts){.rho = -1}), "rho is -1");
+    NO(fl_optim_adagrad_opt, (hole, (fl_optim_adagrad_opts){0}), NULLS);
+    NO(fl_optim_rmsprop_opt, (one, (fl_optim_rmsprop_opts){.momentum = (double)NAN}), "momentum is nan");
+    NO(fl_optim_lion_opt, (FV_NONE, (fl_optim_lion_opts){0}), "no parameters");
+    NO(fl_optim_lamb_opt, (one, (fl_optim_lamb_opts){.eps = -1}), "eps is -1");
+    NO(fl_optim_novograd_opt, (one, (fl_optim_novograd_opts){.weight_decay = -1}), "weight_decay is -1");
+    NO(fl_optim_muon_opt, (vector, (fl_optim_muon_opts){0}), "parameter 0 is [4], must have 2 dims");
+    NO(fl_optim_use_masters, (NULL), NULLS);
+    NO(fl_optim_set_lr, (o.optim, inf), "lr is inf");
+    NO(fl_optim_set, (NULL, 0, "lr", 1), NULLS);
+    NO(fl_optim_set, (o.optim, 0, NULL, 1), NULLS);
+    NO(fl_optim_set, (o.optim, 3, "lr", 1), "group 3 of 1");
+    NO(fl_optim_set, (o.optim, 0, "beta1", 0.5), "sgd has no number 'beta1'");
+    NO(fl_optim_set, (o.optim, 0, "momentum", (double)NAN), "momentum is nan");
+    NO(fl_optim_scale, (NULL, o.f23), NULLS);
+    NO(fl_optim_scale, (o.optim, NULL), NULLS);
+    NO(fl_optim_scale, (o.optim, o.f23), "f32 [2, 3]");
+    ROW(RAISES, group, fl_optim_group_of_opt(NULL, o.net, "*", (fl_optim_group_opts){0}) < 0, NULLS);
+    ROW(RAISES, group, fl_optim_group_of_opt(o.optim, o.net, NULL, (fl_optim_group_opts){0}) < 0, NULLS);
+    ROW(RAISES, group, fl_optim_group_of_opt(o.optim, o.net, "*.wait", (fl_optim_group_opts){0}) < 0,
+        "no parameter is called '*.wait'");
+    ROW(RAISES, "fl_optim_set", fl_optim_group_of_opt(o.optim, o.net, "*", (fl_optim_group_opts){.lr = -1}) < 0,
+        "lr is -1");
+    FINE(fl_optim_free, o.optim->n_groups == 1);
+    FINE(fl_optim_apply, true); /* within a step */
+    FINE(fl_optim_factor, fl_optim_factor(o.optim) != NULL);
+    FINE(fl_primitive_operands, fl_primitive_operands(FL_PRIMITIVE_where) == 3);
+    FINE(fl_step_program, true); /* rows of fl_step */
+    NO(fl_optim_grad_norm, (hole), NULLS);
+    NO(fl_optim_clip, (NULL, 1), NULLS);
+    NO(fl_optim_clip, (o.optim, (double)NAN), "max_norm is nan");
+    NO(fl_optim_clip_grad_value, (one, -1), "the value is -1");
+    NO(fl_optim_clip_grad_value, (hole, 1), NULLS);
+}
+
+static void rows_of_schedules(void) {
+    fl_optim_schedule idle = {0};
+    FINE(fl_optim_lr_multi_step, fl_optim_lr_multi_step(0.1, 5, 0, NULL, 0.5) == 0.1);
+    FINE(fl_optim_lr_exponential, fl_optim_lr_exponential(0.1, 0, 0.5) == 0.1);
+    FINE(fl_optim_lr_polynomial, fl_optim_lr_polynomial(0.1, 5, 0, 1) == 0);
+    FINE(fl_optim_lr_cosine_restarts, fl_optim_lr_cosine_restarts(0.1, 0, 5, 0, 2) == 0.1);
+    FINE(fl_optim_lr_inverse_sqrt, fl_optim_lr_inverse_sqrt(0.1, 0, 0) == 0.1);
+    FINE(fl_optim_lr_wsd, fl_optim_lr_wsd(0.1, 0, 5, 0, 0, 0) == 0);
+    FINE(fl_optim_lr_one_cycle, fl_optim_lr_one_cycle(25, 5, 0, 0.3) == 1e-4);
+    FINE(fl_optim_schedule_at, fl_optim_schedule_at(&idle, 5) == 0);
+    NO(fl_optim_schedule_start, (NULL, o.optim), NULLS);
+    NO(fl_optim_schedule_start, (&idle, NULL), NULLS);
+    NO(fl_optim_schedule_step, (NULL), NULLS);
+    NO(fl_optim_schedule_step, (&idle), "was not started");
+    NO(fl_optim_schedule_metric, (&idle, 1), "was not started");
+}
+
+static void rows_of_averages(fv_list one, fl_nn_state *s) {
+    fl_optim_schedule idle = {0};
+    fl_optim_checkpoint c = {.at = NULL};
+    NO_AS(fl_optim_ema_new, "fl_optim_ema", (FV_NONE, 0.9), "no parameters");
+    NO_AS(fl_optim_ema_new, "fl_optim_ema", (one, 1), "decay is 1");
+    FINE(fl_optim_ema_free, (fl_optim_ema_free(NULL), true));
+    NO(fl_optim_ema_update, (NULL), NULLS);
+    NO(fl_optim_ema_swap, (NULL), NULLS);
+    NO_FILE(fl_optim_ema_state, (NULL, "", s), NULLS);
+    NO_FILE(fl_optim_schedule_state, (NULL, "", s), NULLS);
+    NO_FILE_AS(fl_optim_schedule_state, "fl_nn_state_add_host", (&idle, "", NULL), NULLS);
+    NO_FILE(fl_optim_checkpoint_add, (NULL, "a.", o.optim), NULLS);
+    NO_FILE(fl_optim_checkpoint_add, (&c, NULL, o.optim), NULLS);
+    NO_FILE(fl_optim_checkpoint_add, (&c, "", o.optim), "the prefix ''");
+    NO_FILE_AS(fl_optim_checkpoint_add, "fl_optim_state", (&c, "a.", NULL), NULLS);
+    NO_FILE(fl_optim_checkpoint_save, (NULL, o.file), NULLS);
+    NO_FILE(fl_optim_checkpoint_save, (&c, NULL), NULLS);
+    NO_FILE_AS(fl_optim_checkpoint_load, "fl_optim_load_checkpoint", (NULL, o.file), NULLS);
+    NO_FILE_AS(fl_optim_checkpoint_load, "fl_optim_load_checkpoint", (&c, NULL), NULLS);
+    FINE(fl_optim_checkpoint_free, (fl_optim_checkpoint_free(NULL), true));
+    fl_optim_checkpoint_free(&c);
+}
+
 static void rows_of_optim(void) {
     static const fl_optim_type mine = {.name = "mine", .step = step_without_states};
     const fv_list one = FV_LIST(o.v23), hole = FV_LIST(o.v23, NULL);
@@ -1402,6 +1483,9 @@ static void rows_of_optim(void) {
     FINE(fl_optim_lr_step, fl_optim_lr_step(0.1, 5, 0, 0.5) == 0.1);
     FINE(fl_optim_lr_cosine, fl_optim_lr_cosine(0.1, 0, 5, 0) == 0);
     FINE(fl_optim_lr_warmup, fl_optim_lr_warmup(0.1, 5, 0) == 0.1);
+    rows_of_optimizers(one);
+    rows_of_schedules();
+    rows_of_averages(one, &s);
     NO_FILE(fl_optim_save_checkpoint, (NULL, o.net, o.optim, NULL), NULLS);
     NO_FILE(fl_optim_save_checkpoint, (o.file, NULL, o.optim, NULL), NULLS);
     NO_FILE(fl_optim_save_checkpoint, (o.file, o.net, NULL, NULL), NULLS);

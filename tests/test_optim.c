@@ -1,5 +1,6 @@
 /* test_optim.c - optimizers against loops in double, clipping, schedules, resuming bit by bit */
 #include "../fl.h"
+#include "../examples/extend/recorder.h"
 #include "test.h"
 
 /* helpers */
@@ -264,6 +265,314 @@ TEST(schedules) {
     CHECK_NEAR(fl_optim_lr_warmup(.8, 0, 0), .8, 0);
 }
 
+/* >>groups, masters, factors, averages */
+
+/* One of each kind, over the parameters of a linear layer without bias. */
+enum { KINDS = 17 };
+static fl_optim *optim_of(int kind, fv_list p) {
+    switch (kind) {
+    case 0: return fl_optim_sgd(p, .lr = .05, .momentum = .9, .nesterov = true, .weight_decay = 1e-3);
+    case 1: return fl_optim_adam(p, .lr = .01);
+    case 2: return fl_optim_adamw(p, .lr = .01, .beta1 = .8);
+    case 3: return fl_optim_adam(p, .lr = .01, .amsgrad = true, .master = true);
+    case 4: return fl_optim_adadelta(p, .weight_decay = .01, .master = true);
+    case 5: return fl_optim_adagrad(p, .lr_decay = .1);
+    case 6: return fl_optim_rmsprop(p);
+    case 7: return fl_optim_rmsprop(p, .centered = true, .momentum = .9, .master = true);
+    case 8: return fl_optim_lion(p, .lr = .01, .weight_decay = .1);
+    case 9: return fl_optim_lamb(p, .lr = .01, .weight_decay = .1);
+    case 10: return fl_optim_novograd(p, .lr = .01, .weight_decay = .1);
+    case 11: return fl_optim_adamax(p);
+    case 12: return fl_optim_nadam(p);
+    case 13: return fl_optim_sgd(p, .lr = .05, .momentum = .9, .decoupled = true, .weight_decay = 1e-3);
+    case 14: return fl_optim_rmsprop(p, .momentum = .9);
+    case 15: return fl_optim_sgd(p, .lr = .05, .master = true);
+    default: return fl_optim_muon(p, .lr = .01);
+    }
+}
+
+static void set_gradient(fl_var *p, int t) {
+    fl_rng rng = {5, (uint64_t)t * 100};
+    fl_tensor *v = fv_value(p);
+    CHECK(fv_set_grad(p, fv_const(fl_normal(fl_shape_of(v), 0, 1, v->dtype, &rng))));
+}
+
+static bool same_values(fl_tensor *a, fl_tensor *b) {
+    return fl_item(fl_all(fl_eq(a, b), FL_ALL_AXES)) == 1;
+}
+
+/* A factor of 0 skips a step: parameters, states and counts keep their bits, whatever the gradients. One of
+   0.5 halves them. */
+TEST(factors_scale_and_skip) {
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int d = 0; d < 2; d++) {
+            fl_scope s = fl_scope_begin();
+            fl_rng rng = {7, 0};
+            fl_tensor *start_at = fl_normal(FL_SHAPE(4, 3), 0, 1, d ? FL_BF16 : FL_F32, &rng);
+            fl_var *a = fv_param(fl_clone(start_at)), *b = fv_param(fl_clone(start_at));
+            fl_optim *one = optim_of(kind, FV_LIST(a)), *two = optim_of(kind, FV_LIST(b));
+            for (int t = 0; t < 4; t++) {
+                set_gradient(a, t);
+                fl_tensor *g = fv_grad(a);
+                fv_set_grad(b, fv_const(fl_mul(g, fl_num(2))));
+                CHECK(fl_optim_step(one));
+                CHECK(fl_optim_scale(two, fl_full(FL_SCALAR_SHAPE, .5, FL_F32)) && fl_optim_step(two));
+                fv_set_grad(b, fv_const(fl_full_like(g, (double)INFINITY)));
+                CHECK(fl_optim_scale(two, fl_zeros(FL_SCALAR_SHAPE, FL_F32)) && fl_optim_step(two));
+                if (!CHECK(same_values(fv_value(a), fv_value(b)))) printf("kind %d step %d\n", kind, t);
+            }
+            for (int k = 0; k < FL_OPTIM_STATES && one->slot[0].state[k]; k++)
+                CHECK(same_values(one->slot[0].state[k], two->slot[0].state[k]));
+            CHECK_NEAR(fl_item(two->slot[0].steps), 4, 0);
+            CHECK(!same_values(fv_value(a), start_at));
+            fl_optim_free(one);
+            fl_optim_free(two);
+            fl_scope_end(&s);
+        }
+    check_nothing_live();
+}
+
+/* The formulas as compositions give the kernel's values: on a backend without the slot. */
+TEST(rules_compose) {
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int d = 0; d < 2; d++) {
+            fl_scope s = fl_scope_begin();
+            fl_rng rng = {7, 0};
+            fl_tensor *start_at = fl_normal(FL_SHAPE(4, 3), 0, 1, d ? FL_BF16 : FL_F32, &rng);
+            fl_var *p[2] = {fv_param(fl_clone(start_at)), fv_param(fl_clone(start_at))};
+            for (int composed = 0; composed < 2; composed++) {
+                fl_backend bare = *fl_backend_cpu(), old;
+                fl_optim *optim = optim_of(kind, FV_LIST(p[composed]));
+                bare.op[fl_op_step] = NULL;
+                if (composed) fl_backend_use(&bare, &old);
+                for (int t = 0; t < 3; t++) {
+                    set_gradient(p[composed], t);
+                    CHECK(fl_optim_scale(optim, fl_full(FL_SCALAR_SHAPE, .5, FL_F32)) && fl_optim_step(optim));
+                }
+                if (composed) fl_backend_use(&old, NULL);
+                fl_optim_free(optim);
+            }
+            fl_tensor *gap = fl_abs(fl_sub(fv_value(p[0]), fv_value(p[1])));
+            if (!CHECK_NEAR(fl_item(fl_amax(gap, FL_ALL_AXES)), 0, d ? 1e-2 : 2e-6)) printf("kind %d\n", kind);
+            fl_scope_end(&s);
+        }
+    check_nothing_live();
+}
+
+/* A recorded step, replayed with another rate and other gradients, does what an eager one does. */
+TEST(recorded_steps_follow_their_numbers) {
+    test_errors_return();
+    fl_backend_use(fl_backend_recorder(), NULL);
+    for (int kind = 0; kind < KINDS; kind++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = {7, 0};
+        fl_tensor *start_at = fl_normal(FL_SHAPE(4, 3), 0, 1, FL_F32, &rng);
+        fl_tensor *other = fl_to(start_at, "recorder"), *g = fl_to(fl_zeros(FL_SHAPE(4, 3), FL_F32), "recorder");
+        fl_tensor *factor = fl_to(fl_ones(FL_SCALAR_SHAPE, FL_F32), "recorder");
+        fl_var *a = fv_param(fl_clone(start_at)), *b = fv_param(fl_clone(other));
+        fl_optim *one = optim_of(kind, FV_LIST(a)), *two = optim_of(kind, FV_LIST(b));
+        recorder_tape *tape = NULL;
+        for (int t = 0; t < 4; t++) {
+            float v[12], f = t == 2 ? 0 : 1;
+            set_gradient(a, t);
+            CHECK(fl_to_host(fv_grad(a), v, sizeof v) && fl_set_host(g, v, sizeof v) &&
+                  fl_set_host(factor, &f, sizeof f));
+            fv_set_grad(b, fv_const(g));
+            fl_optim_set_lr(one, .1 / (t + 1));
+            fl_optim_set_lr(two, .1 / (t + 1));
+            if (t != 2) CHECK(fl_optim_step(one));
+            if (t) {
+                CHECK(tape && recorder_replay(tape));
+            } else {
+                fl_scope step = fl_scope_begin();
+                CHECK(recorder_begin() && fl_optim_scale(two, factor) && fl_optim_step(two));
+                fl_scope_end(&step);
+                tape = recorder_end();
+                if (!CHECK(tape != NULL)) printf("kind %d: %s\n", kind, fl_error());
+            }
+            if (!CHECK(same_values(fv_value(a), fl_to(fv_value(b), "cpu")))) printf("kind %d step %d\n", kind, t);
+        }
+        recorder_free(tape);
+        fl_optim_free(one);
+        fl_optim_free(two);
+        fl_scope_end(&s);
+    }
+    check_nothing_live();
+}
+
+TEST(groups_have_numbers_of_their_own) {
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(3, 4), fl_nn_layer_norm(FL_SHAPE(4)), fl_nn_linear(4, 2));
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = .5, .weight_decay = .1);
+    CHECK_EQ_INT(fl_optim_group_of(optim, net, "*.bias", .weight_decay = FL_ZERO), 1);
+    CHECK_EQ_INT(fl_optim_group_of(optim, net, "?.weight", .lr = .25), 2);
+    CHECK_EQ_INT(fl_optim_group_of(optim, net, "1.*", .lr = FL_ZERO), 3);
+    fl_optim_set_lr(optim, 1); /* 1, 1, 0.5, 0 */
+    const double lr[] = {1, .5, 0, 0, .5, 1}, decay[] = {0, .1, .1, .1, .1, 0};
+    static const char *const path[] = {"0.bias", "0.weight", "1.bias", "1.weight", "2.weight", "2.bias"};
+    double before[6];
+    for (int i = 0; i < 6; i++) {
+        fl_var *p = fl_nn_get_param(net, path[i]);
+        before[i] = fl_item(fl_amax(fv_value(p), FL_ALL_AXES));
+        CHECK(fv_set_grad(p, fv_const(fl_full_like(fv_value(p), 2))));
+    }
+    CHECK(fl_optim_step(optim));
+    for (int i = 0; i < 6; i++) {
+        const double now = fl_item(fl_amax(fv_value(fl_nn_get_param(net, path[i])), FL_ALL_AXES));
+        CHECK_NEAR(now, before[i] - lr[i] * (2 + decay[i] * before[i]), 1e-6);
+    }
+    CHECK(fl_optim_set(optim, 3, "lr", .125) && optim->group[3].lr_scale == .125);
+    fl_nn_free(net);
+    fl_optim_free(optim);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+/* k parts of a batch, each by loss / k, give the gradient and so the step of the whole. */
+TEST(gradients_of_parts_add_up) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {3, 0};
+    fl_tensor *x = fl_normal(FL_SHAPE(8, 3), 0, 1, FL_F64, &rng), *y = fl_normal(FL_SHAPE(8, 1), 0, 1, FL_F64, &rng);
+    fl_tensor *w = fl_normal(FL_SHAPE(3, 1), 0, 1, FL_F64, &rng);
+    fl_var *p[2] = {fv_param(fl_clone(w)), fv_param(fl_clone(w))};
+    for (int k = 0; k < 2; k++) {
+        const int parts = k ? 4 : 1, rows = 8 / parts;
+        fl_optim *optim = fl_optim_adam(FV_LIST(p[k]), .lr = .1);
+        for (int step = 0; step < 3; step++) {
+            fl_optim_zero_grad(optim);
+            for (int i = 0; i < parts; i++) {
+                fl_var *a = fv_const(fl_slice(x, 0, i * rows, (i + 1) * rows, 1));
+                fl_var *b = fv_const(fl_slice(y, 0, i * rows, (i + 1) * rows, 1));
+                fl_var *loss = fv_mse_loss(fv_matmul(a, p[k]), b, FL_MEAN);
+                CHECK(fl_backward(fv_div(loss, fv_num(parts))));
+            }
+            CHECK(fl_optim_clip(optim, .5) != NULL && fl_optim_step(optim));
+        }
+        fl_optim_free(optim);
+    }
+    CHECK_NEAR(fl_item(fl_amax(fl_abs(fl_sub(fv_value(p[0]), fv_value(p[1]))), FL_ALL_AXES)), 0, 1e-12);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+/* fl_optim_clip scales in the step what fl_optim_clip_grad_norm scales in memory. */
+TEST(clip_by_factor_and_by_value) {
+    fl_scope s = fl_scope_begin();
+    const double g[] = {3, -4}, zero[] = {0, 0};
+    fl_var *p = fv_param(f64(zero, 2));
+    fl_optim *optim = fl_optim_sgd(FV_LIST(p), .lr = 1);
+    fv_set_grad(p, fv_const(f64(g, 2)));
+    CHECK(fl_optim_scale(optim, fl_full(FL_SCALAR_SHAPE, .5, FL_F64)));
+    CHECK_NEAR(fl_item(fl_optim_clip(optim, 1)), 2.5, 1e-15);
+    CHECK(fl_optim_step(optim));
+    CHECK_VALUES(fv_value(p), ((double[]){-.6, .8}), 2, 1e-6);
+    CHECK_VALUES(fv_grad(p), g, 2, 0);
+    CHECK_NEAR(fl_item(fl_optim_grad_norm(FV_LIST(p))), 5, 1e-15);
+    CHECK(fl_optim_clip_grad_value(FV_LIST(p), 3.5));
+    CHECK_VALUES(fv_grad(p), ((double[]){3, -3.5}), 2, 0);
+    fl_optim_free(optim);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+TEST(averages_follow_and_swap) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_var *p = fv_param(f64((double[]){1, 2}, 2)), *q = fv_param(fl_full(FL_SHAPE(2), 1, FL_BF16));
+    fl_optim_ema *e = fl_optim_ema_new(FV_LIST(p, q), .75);
+    fl_assign(fv_value(p), f64((double[]){5, 6}, 2));
+    CHECK(fl_optim_ema_update(e));
+    CHECK_VALUES(e->average[0], ((double[]){2, 3}), 2, 0);
+    CHECK(e->average[1]->dtype == FL_F32 && fl_optim_ema_swap(e));
+    CHECK_VALUES(fv_value(p), ((double[]){2, 3}), 2, 0);
+    CHECK(!fl_optim_ema_update(e));
+    CHECK_ERROR("swapped");
+    CHECK(fl_optim_ema_swap(e));
+    CHECK_VALUES(fv_value(p), ((double[]){5, 6}), 2, 0);
+    CHECK_VALUES(e->average[0], ((double[]){2, 3}), 2, 0);
+    fl_optim_ema_free(e);
+    fl_scope_end(&s);
+    check_nothing_live();
+}
+
+/* Two optimizers with groups and masters, a schedule, an average, a number and a tensor in one file; training
+   goes on bit by bit, of every kind of optimizer. */
+typedef struct whole_state {
+    fl_var *a, *b;
+    fl_optim *one, *two;
+    fl_optim_schedule schedule;
+    fl_optim_ema *ema;
+    double best;
+    fl_tensor *history;
+} whole_state;
+
+static whole_state whole_new(int kind, uint64_t seed) {
+    fl_rng rng = {seed, 0};
+    whole_state w = {.a = fv_keep(fv_param(fl_normal(FL_SHAPE(4, 3), 0, 1, FL_BF16, &rng))),
+                     .b = fv_keep(fv_param(fl_normal(FL_SHAPE(3, 4), 0, 1, FL_F32, &rng))),
+                     .schedule = {.kind = FL_LR_COSINE, .total = 20, .warmup = 3},
+                     .best = (double)seed,
+                     .history = fl_keep(fl_full(FL_SHAPE(2), (double)seed, FL_F32))};
+    w.one = optim_of(kind, FV_LIST(w.a, w.b));
+    w.two = fl_optim_adamw(FV_LIST(w.b));
+    w.ema = fl_optim_ema_new(FV_LIST(w.a, w.b), .9);
+    CHECK(fl_optim_schedule_start(&w.schedule, w.one));
+    return w;
+}
+
+static void whole_train(whole_state *w, int from, int to) {
+    for (int t = from; t < to; t++) {
+        set_gradient(w->a, t);
+        set_gradient(w->b, t + 50);
+        CHECK(fl_optim_step(w->one) && fl_optim_step(w->two) && fl_optim_ema_update(w->ema) &&
+              fl_optim_schedule_step(&w->schedule));
+    }
+}
+
+static void whole_free(whole_state *w) {
+    fl_optim_free(w->one);
+    fl_optim_free(w->two);
+    fl_optim_ema_free(w->ema);
+    fl_drop(w->history);
+    fv_drop(w->a);
+    fv_drop(w->b);
+}
+
+static bool whole_list(whole_state *w, fl_optim_checkpoint *c) {
+    return fl_nn_state_add(&c->state, "model.", "a", fv_value(w->a)) &&
+           fl_nn_state_add(&c->state, "model.", "b", fv_value(w->b)) &&
+           fl_optim_checkpoint_add(c, "one.", w->one) && fl_optim_checkpoint_add(c, "two.", w->two) &&
+           fl_optim_schedule_state(&w->schedule, "lr.", &c->state) &&
+           fl_optim_ema_state(w->ema, "ema.", &c->state) &&
+           fl_nn_state_add_host(&c->state, "", "best", &w->best, FL_SCALAR_SHAPE, FL_F64) &&
+           fl_nn_state_add(&c->state, "", "history", w->history);
+}
+
+TEST(checkpoints_of_everything) {
+    for (int kind = 0; kind < KINDS; kind++) {
+        fl_scope s = fl_scope_begin();
+        whole_state w = whole_new(kind, 1), v = whole_new(kind, 2);
+        fl_optim_checkpoint c = {.at = NULL}, d = {.at = NULL};
+        whole_train(&w, 0, 4);
+        CHECK(whole_list(&w, &c) && fl_optim_checkpoint_save(&c, temp_file("a")));
+        whole_train(&w, 4, 9);
+        CHECK(whole_list(&v, &d) && fl_optim_checkpoint_load(&d, temp_file("a")));
+        CHECK(v.best == 1 && fl_item(fl_select(v.history, 0, 1)) == 1 && v.schedule.t == 4);
+        whole_train(&v, 4, 9);
+        if (!CHECK(same_values(fv_value(w.a), fv_value(v.a)) && same_values(fv_value(w.b), fv_value(v.b)) &&
+                   same_values(w.ema->average[0], v.ema->average[0])))
+            printf("kind %d\n", kind);
+        CHECK(fl_optim_lr(w.one) == fl_optim_lr(v.one));
+        fl_optim_checkpoint_free(&c);
+        fl_optim_checkpoint_free(&d);
+        whole_free(&w);
+        whole_free(&v);
+        fl_scope_end(&s);
+    }
+    remove_temp();
+    check_nothing_live();
+}
+
 /* resuming */
 
 typedef struct trainer {
@@ -418,6 +727,18 @@ TEST(checkpoints_are_checked_before_they_are_loaded) {
     CHECK_LOAD_FAILS(&adam, b, "no checkpoint: it names no optimizer; fl_nn_load reads weights");
     CHECK_LOAD_FAILS(&adam, temp_file("none"), "none");
     CHECK_LOAD_FAILS(&adam, NULL, "NULL");
+    /* Other groups; and a rate that is no number. */
+    trainer grouped = trainer_new(4, 1);
+    CHECK_EQ_INT(fl_optim_group_of(grouped.optim, grouped.net, "*.bias", .lr = .5), 1);
+    CHECK_LOAD_FAILS(&grouped, a, "of other groups of parameters");
+    CHECK(fl_optim_save_checkpoint(b, grouped.net, grouped.optim, NULL));
+    CHECK_LOAD_FAILS(&adam, b, "of other groups of parameters");
+    CHECK(fl_optim_load_checkpoint(b, grouped.net, grouped.optim, NULL));
+    grouped.optim->lr = (double)INFINITY;
+    CHECK(fl_optim_save_checkpoint(b, grouped.net, grouped.optim, NULL));
+    grouped.optim->lr = .01;
+    CHECK_LOAD_FAILS(&grouped, b, "'optim.lr' is inf");
+    trainer_free(&grouped);
     /* The optimizer of fewer parameters. */
     fl_optim *some = fl_optim_adam(((fv_list){3, fl_nn_parameters(adam.net).v}));
     trainer fewer = {.net = adam.net, .optim = some};

@@ -344,6 +344,11 @@ static bool fl__optim_match(const char *path, fl_var *param, fl_tensor *buffer, 
     return fl_fail("fl_optim_group_of: '%s' is no parameter of this optimizer", path);
 }
 
+/* Sets what is not left at its default. */
+static bool fl__optim_option(fl_optim *o, int group, const char *name, double value) {
+    return (value == 0 && !signbit(value)) || fl_optim_set(o, group, name, fl_option(value, 0));
+}
+
 FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *pattern, fl_optim_group_opts opts) {
     static const char who[] = "fl_optim_group_of";
     if (!fl_nn_given(o, who, "the optimizer") || !fl_nn_given(m, who, "the module") ||
@@ -357,19 +362,19 @@ FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *patte
     fl_optim_group *g = search.to = &o->group[k];
     *g = o->group[0];
     memset(g->sent, 0, sizeof g->sent);
+    fl_quiet(+1); /* a handler that jumps does so when all is as before */
     fl_scope s = fl_scope_begin();
     g->numbers = fl__optim_numbers(o, 1 + fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS), FL_F64);
     fl_scope_end(&s);
-    if (!g->numbers) return fl_raise(), -1;
-    o->n_groups++;
-    const bool ok = (opts.lr == 0 || fl_optim_set(o, k, "lr", fl_option(opts.lr, 0))) &&
-                    (opts.weight_decay == 0 ||
-                     fl_optim_set(o, k, "weight_decay", fl_option(opts.weight_decay, 0))) &&
-                    fl__optim_send(o) && fl_nn_named(m, fl__optim_match, &search);
+    if (g->numbers) o->n_groups++;
+    const bool ok = g->numbers && fl__optim_option(o, k, "lr", opts.lr) &&
+                    fl__optim_option(o, k, "weight_decay", opts.weight_decay) && fl__optim_send(o) &&
+                    fl_nn_named(m, fl__optim_match, &search);
+    fl_quiet(-1);
     if (ok) return k;
-    o->n_groups--;
     fl_drop(g->numbers);
-    return -1;
+    o->n_groups = k;
+    return fl_raise(), -1;
 }
 
 /* steps */
@@ -398,6 +403,7 @@ FL_API fl_tensor *fl_optim_factor(const fl_optim *o) {
 FL_API bool fl_optim_apply(fl_optim *o, fl_optim_slot *p, fl_step_rule *rule) {
     fl_tensor *value = fv_value(p->param), *tensor[3 + FL_OPTIM_STATES] = {p->grad}, *number[8];
     int n = 1, numbers = 0;
+    if (!fl_step_program(rule)) return false;
     if (p->update) tensor[n++] = p->update;
     tensor[n++] = p->master ? p->master : value;
     for (int k = 0; k < FL_OPTIM_STATES && p->state[k]; k++)
