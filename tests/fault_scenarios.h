@@ -369,6 +369,40 @@ static T scaled(T x) {
     fl_optim_free(o);
     return y;
 }
+static T more_optimizers(T x) { /* prepared, in pieces, on a narrow parameter with a master */
+    fl_var *p = fv_param(fl_clone(fl_cast(x, FL_BF16))), *q = fv_param(fl_clone(x)), *r = fv_param(fl_clone(x));
+    T t[] = {p ? optimized(fl_optim_adam(FV_LIST(p), .amsgrad = true, .master = true), p) : NULL,
+             q ? optimized(fl_optim_lamb(FV_LIST(q), .lr = 0.1), q) : NULL,
+             r ? optimized(fl_optim_muon(FV_LIST(r), .lr = 0.1), r) : NULL};
+    return t[0] && t[1] && t[2] ? ROW(t[0], t[1], t[2]) : NULL;
+}
+static T averaged(T x) {
+    fl_var *p = fv_param(fl_clone(x));
+    fl_optim_ema *e = p ? fl_optim_ema_new(FV_LIST(p), 0.5) : NULL;
+    bool ok = e && fl_assign(fv_value(p), fl_neg(x)) && fl_optim_ema_update(e) && fl_optim_ema_swap(e);
+    fl_optim_ema_free(e);
+    return either(ok, fv_value(p));
+}
+static T in_groups(T x) {
+    fl_nn_module *m = dense(&(fl_rng){2, 0});
+    fl_optim *o = m ? fl_optim_novograd(fl_nn_parameters(m), .lr = 0.1) : NULL;
+    fl_optim_schedule s = {.kind = FL_LR_COSINE, .total = 10};
+    fl_var *y = o && fl_optim_group_of(o, m, "*.bias", .lr = 0.5, .weight_decay = FL_ZERO) == 1 &&
+                        fl_optim_schedule_start(&s, o)
+                    ? fl_nn_forward(m, fv_const(x))
+                    : NULL;
+    bool ok = y && fl_backward(fv_sum(y, FL_ALL_AXES)) && fl_optim_clip(o, 0.1) && fl_optim_step(o) &&
+              fl_optim_schedule_step(&s);
+    fl_optim_checkpoint c = {.at = NULL};
+    ok = ok && fl_nn_state_add_module(&c.state, "model.", m) && fl_optim_checkpoint_add(&c, "optim.", o) &&
+         fl_optim_schedule_state(&s, "lr.", &c.state) && fl_optim_checkpoint_save(&c, fault_file) &&
+         fl_optim_checkpoint_load(&c, fault_file);
+    fl_optim_checkpoint_free(&c);
+    y = ok ? fl_nn_forward(m, fv_const(x)) : NULL;
+    fl_optim_free(o);
+    fl_nn_free(m);
+    return fv_value(y);
+}
 static T clipped(T x) {
     fl_var *p = fv_param(x);
     bool ok = p && fl_backward(chain(p)) && fl_optim_clip_grad_norm(FV_LIST(p), 0.01) != NULL;
@@ -506,6 +540,9 @@ static const struct {
     S(sgd),
     S(adam),
     S(scaled),
+    S(more_optimizers),
+    S(averaged),
+    S(in_groups),
     S(clipped),
     S(data),
     S(loaded_ahead),
