@@ -1361,7 +1361,7 @@ static bool step_without_states(fl_optim *opt, fl_optim_slot *p) {
 }
 
 static void rows_of_optimizers(fv_list one) {
-    static const char group[] = "fl_optim_group_of";
+    static const char group[] = "fl_optim_group_of_opt";
     const fv_list hole = FV_LIST(o.v23, NULL), vector = FV_LIST(fv_param(o.f4));
     const double inf = (double)INFINITY;
     NO(fl_optim_adamax_opt, (one, (fl_optim_adam_opts){.beta2 = 1}), "beta2 is 1");

@@ -78,7 +78,7 @@ static void rewind_training(training *t) {
         CHECK(fl_assign(fv_value(slot->param), t->saved[i]));
         for (int k = 0; k < FL_OPTIM_STATES; k++)
             if (slot->state[k]) CHECK(fl_assign(slot->state[k], fl_num(0)));
-        slot->steps = 0;
+        CHECK(fl_assign(slot->steps, fl_num(0)));
     }
     fl_optim_zero_grad(t->optim);
     fl_rng_set_state(t->rng);
