@@ -600,6 +600,10 @@ TEST(parts_are_not_added_to_what_others_see) {
     fv_zero_grad(x);
     CHECK(fl_backward(fv_add(total(x), fv_select(fv_select(x, 1, 0), 0, 1)))); /* total's is broadcast */
     CHECK_VALUES(fv_grad(x), 0, 1, 1, 2, 1);
+    fv_zero_grad(x);
+    h = fv_mul(x, fv_num(1));
+    CHECK(fl_backward(fv_add(fv_mul(total(h), fv_num(1)), fv_select(fv_select(h, 1, 0), 0, 1))));
+    CHECK_VALUES(fv_grad(x), 0, 1, 1, 2, 1);
     fv_drop(kept);
     fl_var *narrow = fv_cast(x, FL_F32), *odd = fv_slice(narrow, 1, -1, FL_SLICE_END, -2);
     fv_zero_grad(x);
@@ -772,6 +776,27 @@ static fl_var *f_power_three(fl_var *x) {
     return powers(x, y) ? weigh(y[1]) : NULL;
 }
 
+static void twins_back(fl_node *n, fl_var *dy) {
+    (void)dy;
+    for (int k = 0; k < 2; k++) fv_add_grad(n, k, fv_grad_of(n, k));
+}
+
+/* A gradient that reaches two leaves, of one through a node of several results, is not one storage. */
+TEST(gradients_of_several_results_are_not_shared) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *w = PARAM(FL_SHAPE(2), 3, 4), *z = PARAM(FL_SHAPE(2), 5, 6), *y[2];
+    fl_tensor *value[] = {fl_clone(x->value), fl_clone(w->value)};
+    REQUIRE(fv_record_several(2, value, y, &(fv_record_opts){.name = "twins", .back = twins_back,
+                                                            .in = FV_IN(x, w)}));
+    fl_var *sum = fv_mul(fv_add(z, y[1]), fv_num(1));
+    CHECK(fl_backward(fv_add(fv_mul(y[0], fv_num(2)), sum), .grad = TENSOR(FL_SHAPE(2), 1, 2)));
+    fl_assign(fv_grad(z), fl_num(7));
+    CHECK_VALUES(fv_grad(w), 0, 1, 2);
+    CHECK_VALUES(fv_grad(x), 0, 2, 4);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(several_results_of_one_node) {
     test_errors_return();
     fl_scope s = fl_scope_begin();
@@ -843,6 +868,7 @@ TEST(watchers_see_each_leaf_and_the_end) {
     fl_scope s = fl_scope_begin();
     watched one, two;
     watch(&one), watch(&two);
+    fv_watch(&one.w); /* twice is once, and then after the other */
     fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *w = PARAM(FL_SHAPE(2), 3, 4), *out = PARAM(FL_SHAPE(2), 0, 0),
            *frozen = PARAM(FL_SHAPE(2), 1, 1), *nowhere = PARAM(FL_SHAPE(2), 1, 1);
     fl_var *cut = fv_record(fl_clone(nowhere->value), zero_back, FV_IN(nowhere), FV_NONE);
@@ -1045,6 +1071,9 @@ TEST(gradients_of_lists) {
     CHECK(fl_grads(FV_LIST(y, fv_num(3)), FV_LIST(x, alone, fv_num(2)), g, .allow_unused = true,
                    .retain_graph = true));
     CHECK(g[0] && !g[1] && !g[2]);
+    fl_var *t = fv_tanh(fv_exp(x)); /* whose backward may write over its gradient */
+    CHECK(fl_grads(FV_LIST(total(fv_mul(t, w))), FV_LIST(t, x), g, .retain_graph = true));
+    CHECK_VALUES(g[0]->value, 0, 5, 7);
     /* an output that is an input; given gradients, of a dtype of their own */
     fl_var *two = fv_const(fl_full(FL_SHAPE(2), 2, FL_F32)), *odd = fv_const(TENSOR(FL_SHAPE(2), 1, 3));
     CHECK(fl_grads(FV_LIST(h, x), FV_LIST(x, h), g, .retain_graph = true, .given = FV_LIST(two, odd)));
@@ -1065,6 +1094,7 @@ static void asking_back(fl_node *n, fl_var *dy) {
     fl_var *h = fv_saved(n, 0), *x = fv_saved(n, 1), *g[2];
     const bool before = fl_no_grad(false);
     fl_var *y = fv_mul(fv_square(h), x);
+    CHECK(fl_grads(FV_LIST(y), FV_LIST(x), g, .given = FV_LIST(dy), .create_graph = true));
     CHECK(fl_grads(FV_LIST(y), FV_LIST(h, x), g, .given = FV_LIST(dy), .create_graph = true));
     fl_no_grad(before);
     fv_add_grad(n, 0, fv_mul(dy, fv_mul(fv_num(2), fv_mul(h, x))));
@@ -1076,9 +1106,9 @@ TEST(gradients_asked_for_within_a_pass) {
     fl_var *x = PARAM(FL_SHAPE(2), 2, 3), *h = fv_exp(x), *g[2], *want[2];
     fl_tensor *value = fl_mul(fl_square(h->value), x->value);
     fl_var *asked = fv_record(value, asking_back, FV_IN(h, x), FV_SAVE(h, x));
-    fl_var *plain = fv_mul(fv_square(h), x), *rest = fv_add(fv_sin(h), fv_mul(h, x));
-    CHECK(fl_grads(FV_LIST(total(fv_add(asked, rest))), FV_LIST(h, x), g, .create_graph = true));
-    CHECK(fl_grads(FV_LIST(total(fv_add(plain, rest))), FV_LIST(h, x), want, .retain_graph = true));
+    fl_var *plain = fv_mul(fv_square(h), x), *rest = fv_mul(h, x); /* rest's gradients come first */
+    CHECK(fl_grads(FV_LIST(total(fv_add(rest, asked))), FV_LIST(h, x), g, .create_graph = true));
+    CHECK(fl_grads(FV_LIST(total(fv_add(rest, plain))), FV_LIST(h, x), want, .retain_graph = true));
     for (int i = 0; i < 2; i++)
         CHECK_VALUES(g[i]->value, 1e-9, element(want[i]->value, 0), element(want[i]->value, 1));
     fl_scope_end(&s);
