@@ -207,7 +207,9 @@ static void double_it(fl_var *x, void *user) {
 static T hook(fn f) {
     T x = operand();
     (void)f;
-    if (x) fv_hook(x, fuzz_byte() & 1 ? double_it : NULL, NULL);
+    const unsigned b = fuzz_byte();
+    if (x && !fv_hook(x, b & 1 ? double_it : NULL, NULL) && b & 1) return NULL;
+    if (x && b & 2) fv_unhook(x, (int)(b >> 2 & 3));
     return x ? x : fv_num(1);
 }
 
@@ -243,6 +245,27 @@ static T own_op(fn f) {
                           sizeof k);
 }
 
+/* A node of two results: -a and a b. */
+static void pair_back(fl_node *n, fl_var *dy) {
+    T d = fv_grad_of(n, 1);
+    (void)dy;
+    if (fv_grad_of(n, 0)) fv_add_grad(n, 0, fv_neg(fv_grad_of(n, 0)));
+    if (d && fv_needs(n, 0)) fv_add_grad(n, 0, fv_mul(d, fv_saved(n, 1)));
+    if (d && fv_needs(n, 1)) fv_add_grad(n, 1, fv_mul(d, fv_saved(n, 0)));
+    fv_saved(n, 2);
+}
+
+static T several(fn f) {
+    T a = operand(), b = operand(), y[2];
+    fl_tensor *value[2];
+    (void)f;
+    value[0] = fl_neg(fv_value(a));
+    value[1] = fl_mul(fv_value(a), fv_value(b));
+    const fv_record_opts o = {.name = "pair", .back = pair_back, .in = FV_IN(a, b),
+                              .saved = FV_SAVE(a, b, FV_OUT_OF(1))};
+    return fv_record_several(2, value, y, &o) ? y[fuzz_byte() & 1] : NULL;
+}
+
 /* ---- backward ---- */
 
 static fl_backward_opts backward_opts(T root) {
@@ -270,6 +293,37 @@ static T grad(fn f) {
     if (fuzz_byte() & 1) root = fv_sum(root, FL_ALL_AXES);
     vm.none = true;
     return fl_grad(root, x, fuzz_byte() & 1);
+}
+
+static T grads(fn f) {
+    T out[2], in[2], given[2], g[2] = {0};
+    const unsigned b = fuzz_byte();
+    (void)f;
+    for (int i = 0; i < 2; i++) out[i] = operand();
+    for (int i = 0; i < 2; i++) in[i] = operand();
+    if (b & 1) out[0] = fv_sum(out[0], FL_ALL_AXES);
+    fl_grads_opts o = {.retain_graph = b & 2, .create_graph = b & 4, .allow_unused = b & 8};
+    given[0] = out[0];
+    given[1] = b & 32 ? out[1] : NULL;
+    if (b & 16) o.given = fv_list_of(1 + (b >> 6 & 1), given);
+    vm.none = true;
+    fl_grads_opt(fv_list_of(1 + (b >> 6 & 1), out), fv_list_of(1 + (b >> 7), in), g, o);
+    return g[0] ? g[0] : g[1];
+}
+
+static T jvps(fn f) {
+    T y[2], x[2], v[2], jv[2] = {0};
+    const unsigned b = fuzz_byte();
+    const int n = 1 + (b & 1);
+    (void)f;
+    for (int i = 0; i < 2; i++) y[i] = operand();
+    for (int i = 0; i < 2; i++) x[i] = operand();
+    for (int i = 0; i < 2; i++) v[i] = operand();
+    if (b & 2) v[0] = x[0]; /* a direction that fits */
+    if (b & 4) v[1] = NULL;
+    vm.none = true;
+    fl_jvps(fv_list_of(1 + (b >> 3 & 1), y), fv_list_of(n, x), fv_list_of(n, v), jv, b & 16);
+    return jv[0] ? jv[0] : jv[1];
 }
 
 /* NULL passes. */
@@ -491,6 +545,7 @@ static const row rows[] = {
     SELF(forward), SELF(forward), SELF(forward_many), SELF(parameter), SELF(initialise),
     OP(x_target_nll, nll_loss_opt), OP(x_target_entropy, cross_entropy_opt),
     SELF(optimize), SELF(optimize),
+    SELF(several), SELF(grads), SELF(grads), SELF(jvps), SELF(jvps),
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
