@@ -43,6 +43,7 @@
      weight_norm.h  a parameter as length and direction
      dropout.h      dropout, drop path, layer drop
      embedding.h    embedding, learned and sinusoidal positions
+     recurrent.h    RNN, LSTM and GRU over sequences
      transformer.h  multi-head attention, encoder and decoder layers, their cache of keys and values
      vocabulary.h   adaptive embedding and softmax
      capsule.h      capsules by dynamic routing
@@ -79,6 +80,7 @@
 #include "fl/nn/weight_norm.h"
 #include "fl/nn/dropout.h"
 #include "fl/nn/embedding.h"
+#include "fl/nn/recurrent.h"
 #include "fl/nn/transformer.h"
 #include "fl/nn/vocabulary.h"
 #include "fl/nn/capsule.h"

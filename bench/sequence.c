@@ -1,11 +1,15 @@
-/* sequence.c - CTC, embeddings, gated linear units, steps of a sequence (make bench-sequence)
+/* sequence.c - recurrent layers, steps of a sequence, CTC, embeddings, gated linear units (make bench-sequence)
 
-   CTC as log softmax and loss, and a loop that reads one step after the other, are milliseconds. The
-   rest: GB/s of the bytes that must be read and
-   written, in the note the share of the copy bandwidth of the same seconds. */
+   Recurrent layers, forward and backward: milliseconds, and where PEER_PYTHON names a Python with torch those
+   of bench/peers/torch_sequence.py, run in turn with ours. ARGS: rnn for these alone, "rnn lstm_60" for those
+   whose names begin so. CTC as log softmax and loss, and a loop that reads one step after the other, are
+   milliseconds too. The rest: GB/s of the bytes that must be read and written, in the note the share of the
+   copy bandwidth of the same seconds. */
+#define _DEFAULT_SOURCE
 #include "bench.h"
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 static double copy_rate(void) {
     fl_scope s = fl_scope_begin();
@@ -130,7 +134,133 @@ static void steps(void) {
     fl_scope_end(&s);
 }
 
-int main(void) {
+/* The peer: a process that answers a line by a line. */
+static FILE *peer_in, *peer_out;
+static void peer_start(void) {
+    int to[2], from[2];
+    char threads[20];
+    const char *python = getenv("PEER_PYTHON");
+    if (!python || !*python || pipe(to) || pipe(from)) return;
+    snprintf(threads, sizeof threads, "%d", fl_threads());
+    if (fork() == 0) {
+        dup2(to[0], 0);
+        dup2(from[1], 1);
+        for (int i = 0; i < 2; i++) close(to[i]), close(from[i]);
+        execlp(python, python, "bench/peers/torch_sequence.py", threads, (char *)NULL);
+        _exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    peer_in = fdopen(to[1], "w");
+    peer_out = fdopen(from[0], "r");
+    char line[80] = "no answer\n";
+    if (!fgets(line, sizeof line, peer_out)) peer_out = NULL;
+    printf("# peer: torch version and threads: %s", line);
+}
+
+typedef struct rnn {
+    const char *name;
+    fl_rnn_mode mode;
+    int64_t t, n, in, hidden;
+    int layers, ways, lengths;
+} rnn;
+typedef struct rnn_job {
+    const rnn *r;
+    fl_nn_module *net;
+    fl_var *x;
+    fl_tensor *dy, *lengths;
+} rnn_job;
+
+static void rnn_run(void *arg) {
+    const rnn_job *j = arg;
+    fl_scope s = fl_scope_begin();
+    fl_nn_zero_grad(j->net);
+    fv_zero_grad(j->x);
+    const fl_vars in = {j->lengths ? 2 : 1, {j->x, fv_const(j->lengths)}};
+    fl_backward(fl_nn_forward_vars(j->net, in).v[0], .grad = j->dy);
+    fl_scope_end(&s);
+}
+
+static double rnn_peer(const rnn *r, int rounds) {
+    char line[80];
+    fprintf(peer_in, "%s %d %d %d %d %d %d %d %d\n", r->name, (int)r->t, (int)r->n, (int)r->in,
+            (int)r->hidden, r->layers, r->ways, r->lengths, rounds);
+    fflush(peer_in);
+    return fgets(line, sizeof line, peer_out) ? atof(line) : NAN;
+}
+
+static void rnn_row(const rnn *r, const char *only) {
+    enum { PAIRS = 9 };
+    char name[100], note[120] = "no peer: PEER_PYTHON is not set";
+    snprintf(name, sizeof name, "%s_%d_%d_%d_%d_%d%s%s", r->name, (int)r->t, (int)r->n, (int)r->in,
+             (int)r->hidden, r->layers, r->ways == 2 ? "_both" : "", r->lengths ? "_packed" : "");
+    if (only && strncmp(name, only, strlen(only))) return;
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {4, 0};
+    fl_nn_module *(*const make)(int64_t, int64_t, fl_nn_rnn_opts) = r->mode == FL_LSTM  ? fl_nn_lstm_opt
+                                                                   : r->mode == FL_GRU ? fl_nn_gru_opt
+                                                                                       : fl_nn_rnn_opt;
+    rnn_job j = {r,
+                 make(r->in, r->hidden,
+                      (fl_nn_rnn_opts){.layers = r->layers,
+                                       .bidirectional = r->ways == 2,
+                                       .time_first = true,
+                                       .output_only = true,
+                                       .rng = &rng}),
+                 fv_param(fl_uniform(FL_SHAPE(r->t, r->n, r->in), 0, 1, FL_F32, &rng)),
+                 fl_uniform(FL_SHAPE(r->t, r->n, r->ways * r->hidden), 0, 1, FL_F32, &rng), NULL};
+    int64_t *steps = malloc((size_t)r->n * sizeof *steps);
+    for (int64_t i = 0; i < r->n; i++) steps[i] = r->t - i * 7919 % (r->t / 2 + 1);
+    if (r->lengths) j.lengths = fl_from_host(steps, FL_SHAPE(r->n), FL_I64);
+    free(steps);
+    double once = bench_time(rnn_run, &j, 1, 1), ours[PAIRS], theirs[PAIRS], ratio[PAIRS];
+    const int rounds = once > 0.1 ? 1 : (int)(0.1 / once) + 1;
+    for (int i = 0; i < PAIRS; i++) {
+        ours[i] = bench_time(rnn_run, &j, 1, rounds);
+        if (!peer_out) continue;
+        usleep(20000); /* threads that wait for more work go to sleep */
+        theirs[i] = rnn_peer(r, rounds);
+        usleep(20000);
+        ratio[i] = theirs[i] / ours[i];
+    }
+    const double middle = peer_out ? bench_median(ratio, PAIRS) : 0; /* sorts them */
+    if (peer_out)
+        snprintf(note, sizeof note, "torch %.3g ms, ratio %.2f (%.2f to %.2f)",
+                 1e3 * bench_median(theirs, PAIRS), middle, ratio[0], ratio[PAIRS - 1]);
+    bench_line(name, 1e3 * bench_median(ours, PAIRS), "ms", note);
+    fl_nn_free(j.net);
+    fl_scope_end(&s);
+}
+
+static void processor(void) {
+    char line[200] = "";
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f) && strncmp(line, "model name", 10)) continue;
+    if (f) fclose(f);
+    printf("# %d threads, %s, %s", fl_threads(), fl_cpu_level(), *line ? line : "unknown processor\n");
+}
+
+static void recurrent(const char *only) {
+    static const int64_t shapes[][5] = {
+        {60, 32, 64, 128, 2}, {35, 20, 200, 200, 2}, {100, 64, 128, 256, 1}, {100, 32, 512, 512, 2}};
+    static const int64_t longer[] = {100, 1000, 10000};
+    peer_start();
+    for (int i = 0; i < 16; i++) {
+        const int64_t *s = shapes[i / 4];
+        rnn_row(&(rnn){i & 2 ? "gru" : "lstm", i & 2 ? FL_GRU : FL_LSTM, s[0], s[1], s[2], s[3], (int)s[4],
+                       1 + i % 2, 0},
+                only);
+    }
+    rnn_row(&(rnn){"rnn", FL_RNN_TANH, 60, 32, 64, 128, 2, 1, 0}, only);
+    rnn_row(&(rnn){"lstm", FL_LSTM, 60, 32, 64, 128, 2, 2, 1}, only);
+    for (int i = 0; i < 3; i++) rnn_row(&(rnn){"lstm", FL_LSTM, longer[i], 8, 32, 64, 1, 1, 0}, only);
+    if (peer_in) fclose(peer_in);
+}
+
+int main(int argc, char **argv) {
+    processor();
+    if (argc < 2 || !strcmp(argv[1], "rnn")) recurrent(argc > 2 ? argv[2] : NULL);
+    if (argc > 1 && !strcmp(argv[1], "rnn")) return fl_error() != NULL;
     steps();
     ctc(500, 16, 32, 60);
     ctc(375, 10, 9999, 60);

@@ -168,6 +168,23 @@ static fl_var *f_avg_pool2d(fl_var *x) {
     return fv_avg_pool(x, .kernel = {3}, .stride = {2}, .pad = {1});
 }
 
+/* Of the first steps and columns of x, 25 sequences of 1 to `steps` steps. */
+static fl_var *recurrent(fl_var *x, fl_rnn_mode mode, int64_t steps, int64_t hidden, bool both) {
+    const int64_t rows = (mode == FL_LSTM ? 4 : 3) * hidden;
+    fl_rng rng = {6, 0};
+    fl_var *w[8] = {NULL};
+    for (int i = 0; i < 8; i++) {
+        const fl_shape s = i % 4 > 1 ? FL_SHAPE(rows) : FL_SHAPE(rows, i % 4 ? hidden : 40);
+        w[i] = fv_const(fl_cast(fl_uniform(s, -0.2, 0.2, FL_F32, &rng), dtype));
+    }
+    x = fv_slice(fv_slice(x, 0, 0, steps, 1), 1, 0, 1000, 1);
+    return fv_rnn(mode, fv_reshape(x, FL_SHAPE(steps, 25, 40)), w, .bidirectional = both,
+                  .lengths = both ? fl_randint(FL_SHAPE(25), 1, steps + 1, &rng) : NULL);
+}
+static fl_var *f_lstm(fl_var *x) { return recurrent(x, FL_LSTM, 20, 33, true); }
+static fl_var *f_gru(fl_var *x) { return recurrent(x, FL_GRU, 20, 33, true); }
+static fl_var *f_gru_large(fl_var *x) { return recurrent(x, FL_GRU, 3, 320, false); }
+
 static const struct {
     const char *name;
     fl_var *(*run)(fl_var *);
@@ -182,7 +199,7 @@ static const struct {
     N(gather),     N(scatter), N(scatter_add), N(index_select), N(where), N(clip),
     N(matmul),     N(matmul_row), F(softmax), F(softmax_0),   F(log_softmax), F(dropout),
     N(cast_f16),   N(cast_i32), N(copy),     N(concat),       I(conv2d),  I(conv2d_by),
-    I(conv2d_weight), I(max_pool2d), I(avg_pool2d),
+    I(conv2d_weight), I(max_pool2d), I(avg_pool2d), F(lstm), F(gru), F(gru_large),
 #undef F
 #undef N
 #undef I

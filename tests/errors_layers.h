@@ -249,6 +249,31 @@ static void rows_of_attention(void) {
         "3 inputs, takes 1 to 2");
 }
 
+/* n inputs for a recurrent layer of 3 numbers: x, two states of other shapes, lengths beyond the steps. */
+static fl_vars to_recur(int n, bool lengths) {
+    fl_var *x = one_sequence();
+    return (fl_vars){n, {x, lengths && n == 2 ? fv_const(nines()) : x, x, x}};
+}
+
+static void rows_of_recurrence(void) {
+    fl_rng rng = {1, 0};
+    NO(fl_nn_rnn_opt, (0, 4, (fl_nn_rnn_opts){0}), "0 to 4");
+    NO(fl_nn_rnn_opt, (3, 4, (fl_nn_rnn_opts){.layers = -1}), "-1 layers");
+    NO(fl_nn_rnn_opt, (3, 4, (fl_nn_rnn_opts){.projection = 2}), "projection 2 of 4");
+    NO(fl_nn_lstm_opt, (3, 4, (fl_nn_rnn_opts){.projection = 4}), "projection 4 of 4");
+    NO(fl_nn_lstm_opt, (3, 4, (fl_nn_rnn_opts){.dropout = 2}), "dropout 2");
+    NO(fl_nn_gru_opt, (3, 4, (fl_nn_rnn_opts){.dtype = FL_I64}), "i64");
+    BAD_CALL(fl_nn_lstm_opt, fl_nn_lstm(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, in] of 4");
+    BAD_CALL(fl_nn_gru_opt, fl_nn_gru(4, 2, .time_first = true, .rng = &rng), o.v23, "[t, n, in] of 4");
+    ROW(RAISES, "fl_nn_lstm_opt", !through_all(fl_nn_lstm(3, 2, .rng = &rng), to_recur(2, false)),
+        "2 inputs but lengths, takes x alone or with h0 and c0");
+    ROW_OF(RAISES, "fl_nn_lstm_opt", "fl_rnn",
+           !through_all(fl_nn_lstm(3, 2, .rng = &rng), to_recur(3, false)), "h0 [1, 2, 3]", "[1, 1, 2]");
+    ROW_OF(RAISES, "fl_nn_gru_opt", "fl_rnn",
+           !through_all(fl_nn_gru(3, 2, .rng = &rng), to_recur(2, true)), "lengths i64 [2]", "i64 [1]");
+    ROW(RAISES, "fl_nn_gru_opt", !through_all(fl_nn_gru(3, 2, .rng = &rng), to_recur(3, false)), "x alone or with h0");
+}
+
 static void rows_of_vocabularies(void) {
     const fl_shape cuts = FL_SHAPE(2, 4);
     const fl_nn_adaptive_opts plain = {0};

@@ -320,6 +320,22 @@ static T summarised(T x) {
     fl_nn_free(m);
     return t;
 }
+/* x as two sequences, one of which ends early. */
+static fl_vars recurred(fl_nn_module *m, fl_vars in) {
+    fl_var *v = fv_reshape(in.v[0], FL_SHAPE(2, 4, 3));
+    fl_tensor *lengths = fl_from_host((int64_t[]){2, 4}, FL_SHAPE(2), FL_I64);
+    fl_var *l = lengths ? fv_const(lengths) : NULL;
+    return v && l ? fl_nn_forward_vars(m->child[0], FL_VARS(v, l)) : (fl_vars){0};
+}
+static T recurrent_layers(T x) {
+    fl_rng r = {2, 0};
+    fl_nn_module *m = fl_nn_function("Recurred", recurred, NULL, NULL);
+    fl_nn_module *lstm = m ? fl_nn_lstm(3, 4, .layers = 2, .bidirectional = true, .projection = 2,
+                                        .dropout = 0.2, .output_only = true, .rng = &r)
+                           : NULL;
+    if (m && !(lstm && fl_nn_add(m, NULL, lstm))) fl_nn_free(m), m = NULL;
+    return through(m, x);
+}
 static T formatted(T x) {
     char text[2000] = "";
     fl_nn_module *m = x ? dense(&(fl_rng){2, 0}) : NULL;
@@ -534,6 +550,7 @@ static const struct {
     S(image_layers),
     S(more_layers),
     S(summarised),
+    S(recurrent_layers),
     S(formatted),
     S(losses),
     S(initialised),

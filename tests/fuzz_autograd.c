@@ -41,6 +41,7 @@ static double probability(void) {
 
 typedef fl_var *T;
 typedef fv_attention_opts attention_opts;
+typedef fv_rnn_opts rnn_opts;
 
 /* A gradient may hold a graph that holds its variable: it is dropped at the end. False when no more
    can be remembered. */

@@ -1,9 +1,9 @@
 /* fuzz_composed.h - forms and rows that fuzz_ops.c and fuzz_autograd.c share: how the ops that
    exist on tensors and on variables are called, and those of fl_composed.h by name
 
-   The harness defines T (fl_tensor * or fl_var *), attention_opts, operand(), value(), fresh(), rng(),
-   and OP and VIEW, a row of a form and a name. Most arguments fit each other; each may be something
-   else. */
+   The harness defines T (fl_tensor * or fl_var *), attention_opts, rnn_opts, operand(), value(), fresh(),
+   rng(), and OP and VIEW, a row of a form and a name. Most arguments fit each other; each may be
+   something else. */
 #ifndef FUZZ_COMPOSED_H
 #define FUZZ_COMPOSED_H
 
@@ -946,37 +946,28 @@ static T lstm_cell_(fn f) {
     return cell(f, 4);
 }
 
-static T sequence(fn f, int64_t gates) {
-    T w[16], h_out = NULL, c_out = NULL;
-    const int64_t n = fuzz_below(3), in = fuzz_below(3), hidden = fuzz_below(3);
-    const int layers = 1 + fuzz_below(2), ways = 1 + fuzz_below(2);
-    const unsigned b = fuzz_byte();
-    const fl_shape state = FL_SHAPE(layers * ways, n, hidden);
-    T x = float_of_shape(FL_SHAPE(b >> 3 & 3, n, in)), h = float_of_shape(state);
-    for (int i = 0; i < 4; i++)
-        recurrent_weights(w + 4 * i, gates * hidden, i < ways ? in : ways * hidden, hidden);
-    const int l = fuzz_rarely(16) ? -fuzz_below(2) : layers;
-    T *h_to = b & 1 ? &h_out : NULL;
-    if (gates < 4) {
-        T y = CALL(f, (T, T, T const *, int, bool, T *), x, h, w, l, ways == 2, h_to);
-        return either(y, h_out, b << 1);
-    }
-    T c = float_of_shape(state);
-    T y = CALL(f, (T, T, T, T const *, int, bool, T *, T *), x, h, c, w, l, ways == 2, h_to,
-               &c_out);
-    return either(either(y, h_out, b << 1), c_out, b >> 4 | 2);
-}
-
 static T rnn_(fn f) {
-    return sequence(f, 1);
-}
-
-static T gru_(fn f) {
-    return sequence(f, 3);
-}
-
-static T lstm_(fn f) {
-    return sequence(f, 4);
+    static const int gates[] = {1, 1, 3, 4};
+    T w[20] = {NULL}, h_out = NULL, c_out = NULL;
+    const int64_t n = fuzz_below(3), in = fuzz_below(3), hidden = fuzz_below(3);
+    const int layers = 1 + fuzz_below(2), ways = 1 + fuzz_below(2), mode = fuzz_below(4);
+    const unsigned b = fuzz_byte(), more = fuzz_byte();
+    const bool projected = more & 1;
+    const int64_t t = b >> 3 & 3, out = projected ? 1 : hidden;
+    T x = float_of_shape(more & 2 ? FL_SHAPE(n, t, in) : FL_SHAPE(t, n, in));
+    for (int i = 0; i < 4; i++) {
+        T *at = w + (projected ? 5 : 4) * i;
+        recurrent_weights(at, gates[mode] * hidden, i < ways ? in : ways * out, out);
+        if (projected) at[4] = float_of_shape(FL_SHAPE(out, hidden));
+    }
+    rnn_opts o = {.layers = fuzz_rarely(16) ? -fuzz_below(2) : layers, .bidirectional = ways == 2,
+                  .batch_first = more & 2, .projected = projected, .dropout = more & 4 ? 0.5 : 0,
+                  .h_out = b & 1 ? &h_out : NULL, .c_out = b & 2 ? &c_out : NULL};
+    if (more & 8) o.h0 = float_of_shape(FL_SHAPE(layers * ways, n, out));
+    if (more & 16) o.c0 = float_of_shape(FL_SHAPE(layers * ways, n, hidden));
+    if (more & 32) o.lengths = fl_randint(FL_SHAPE(n), more & 64 ? 0 : 1, t + 1 + (more >> 7), NULL);
+    T y = CALL(f, (fl_rnn_mode, T, T const *, rnn_opts), (fl_rnn_mode)mode, x, w, o);
+    return either(either(y, h_out, b << 1), c_out, b >> 4 | 2);
 }
 
 /* ---- losses ---- */
@@ -1096,8 +1087,7 @@ static T ctc(fn f) {
     OP(xy_axis_number, cosine_similarity), OP(xy_numbers, pairwise_distance), \
     OP(index_table_int, embedding), OP(index_table_flag, embedding_bag), \
     OP(attention_, attention_opt), OP(rnn_cell_, rnn_tanh_cell), OP(rnn_cell_, rnn_relu_cell), \
-    OP(gru_cell_, gru_cell), OP(lstm_cell_, lstm_cell), OP(rnn_, rnn_tanh), OP(rnn_, rnn_relu), \
-    OP(gru_, gru), OP(lstm_, lstm), \
+    OP(gru_cell_, gru_cell), OP(lstm_cell_, lstm_cell), OP(rnn_, rnn_opt), \
     /* losses */ \
     OP(xy_reduced, mse_loss), OP(xy_reduced, l1_loss), OP(xy_number_reduced, huber_loss), \
     OP(xy_number_reduced, smooth_l1_loss), OP(xy_weighted, binary_cross_entropy_opt), \

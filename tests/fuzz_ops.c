@@ -45,6 +45,7 @@ static fl_rng *rng(void) {
 
 typedef fl_tensor *T;
 typedef fl_attention_opts attention_opts;
+typedef fl_rnn_opts rnn_opts;
 
 static fl_tensor *value(T x) {
     return x;

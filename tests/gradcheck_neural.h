@@ -126,7 +126,8 @@ static fl_var *net_lstm(fl_var **x) { /* three steps, one layer in both directio
     cell_weights(w, x[0], x[1], 4);
     cell_weights(w + 4, x[0], x[1], 4);
     fl_var *state = fv_expand(fv_select(x[0], 0, 1), FL_SHAPE(2, 1, 4));
-    fl_var *y = fv_lstm(fv_unsqueeze(x[0], 1), state, state, w, 1, true, &h, &c);
+    fl_var *y = fv_rnn(FL_LSTM, fv_unsqueeze(x[0], 1), w, .h0 = state, .c0 = state, .bidirectional = true,
+                       .h_out = &h, .c_out = &c);
     return y ? fv_add(y, fv_reshape(fv_mul(h, c), FL_SHAPE(1, 1, 8))) : NULL;
 }
 static fl_var *net_gru(fl_var **x) { /* two layers */
@@ -134,7 +135,7 @@ static fl_var *net_gru(fl_var **x) { /* two layers */
     cell_weights(w, x[0], x[1], 3);
     cell_weights(w + 4, x[0], x[1], 3);
     fl_var *state = fv_expand(fv_select(x[0], 0, 1), FL_SHAPE(2, 1, 4));
-    fl_var *y = fv_gru(fv_unsqueeze(x[0], 1), state, w, 2, false, &h);
+    fl_var *y = fv_rnn(FL_GRU, fv_unsqueeze(x[0], 1), w, .h0 = state, .layers = 2, .h_out = &h);
     return y ? fv_mul(y, fv_select(h, 0, 0)) : NULL;
 }
 
@@ -207,9 +208,8 @@ static fl_var *net_ctc(fl_var **x) {
 static fl_var *net_rnn(fl_var **x) {
     fl_var *w[] = {x[1], fv_mul(x[1], fv_num(0.25)), NULL, NULL}, *h;
     fl_var *state = fv_mul(fv_slice(fv_unsqueeze(x[0], 0), 1, 0, 1, 1), fv_num(0.5));
-    fl_var *y = fv_rnn_tanh(fv_unsqueeze(x[0], 1), state, w, 1, false, &h);
-    return y ? fv_concat((fl_var *[]){y, h, fv_rnn_relu(fv_unsqueeze(x[0], 1), state, w, 1, false, &h)}, 3, 0)
-             : NULL;
+    fl_var *in = fv_unsqueeze(x[0], 1), *y = fv_rnn(FL_RNN_TANH, in, w, .h0 = state, .h_out = &h);
+    return y ? fv_concat((fl_var *[]){y, h, fv_rnn(FL_RNN_RELU, in, w, .h0 = state)}, 3, 0) : NULL;
 }
 static fl_var *net_rnn_relu_cell(fl_var **x) {
     fl_var *w[] = {x[1], fv_mul(x[1], fv_num(0.25)), NULL, NULL};

@@ -550,6 +550,7 @@ static int plateau(parity_case *c, fl_var **y) {
 #include "parity_layers.h"
 #include "parity_modules.h"
 #include "parity_passes.h"
+#include "parity_recurrent.h"
 
 /* >>the table: op, its output as a variable (CONST_OF: of a tensor, without gradient) ---------- */
 
@@ -647,6 +648,7 @@ static const op_line table[] = {
     LAYERS_PARITY
     MODULES_PARITY
     PASSES_PARITY
+    RECURRENT_PARITY
     {"max_pool2d", max_pool2d, 0},
     {"sort", sort, 0},
     {"argsort", argsort, 0},

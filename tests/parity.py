@@ -1435,6 +1435,97 @@ recurrent("rnn", 1, 1)
 recurrent("gru", 3, 1)
 recurrent("lstm", 4, 2)
 
+group("recurrent")
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
+def run_packed(kind, x, lengths, hx, params, layers, both, relu):
+    """y, the last states; x [n, t, in], lengths None: all of them whole."""
+    fn = {"lstm": torch.lstm, "gru": torch.gru, "rnn": torch.rnn_relu if relu else torch.rnn_tanh}[kind]
+    biased = any(p.dim() == 1 for p in params)
+    if lengths is None:
+        return fn(x, hx, params, biased, layers, 0.0, False, both, True)
+    p = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+    order = lambda h, index: h.index_select(1, index)
+    hx = tuple(order(h, p.sorted_indices) for h in hx) if kind == "lstm" else order(hx, p.sorted_indices)
+    y, *last = fn(p.data, p.batch_sizes, hx, params, biased, layers, 0.0, False, both)
+    y = torch.nn.utils.rnn.PackedSequence(y, p.batch_sizes, p.sorted_indices, p.unsorted_indices)
+    y = torch.nn.utils.rnn.pad_packed_sequence(y, True, total_length=x.shape[1])[0]
+    return (y, *(order(h, p.unsorted_indices) for h in last))
+
+
+def recurrent_module(kind, states):
+    """Inputs: x, the states if given, lengths if packed, the parameters in the modules' order."""
+    def run(x, *rest, hidden, proj, layers, both, time_first, given, packed, relu):
+        x = x.transpose(0, 1) if time_first else x
+        rest, ways = list(rest), 1 + both
+        hx = [rest.pop(0) for _ in range(states * given)] or [x.new_zeros(layers * ways, x.shape[0], k)
+            for k in (proj, hidden)[:states]]
+        lengths = rest.pop(0) if packed else None
+        hx = hx if states == 2 else hx[0]
+        y, *last = run_packed(kind, x, lengths, hx, rest, layers, bool(both), relu)
+        return (y.transpose(0, 1) if time_first else y, *last)
+
+    def cases(g):
+        #  t, n, in, hidden, out, layers, both, bias, time_first, given, packed, relu, dtype
+        made = [(4, 3, 2, 3, 3, 1, 0, 1, 0, 0, 0, 0, "f32"), (4, 3, 2, 3, 3, 2, 1, 1, 0, 1, 1, 0, "f32"),
+            (5, 4, 3, 2, 2, 1, 1, 0, 1, 0, 1, 0, "f32"), (3, 2, 2, 3, 3, 2, 0, 1, 1, 1, 0, 0, "f64"),
+            (5, 4, 3, 2, 2, 2, 1, 1, 0, 1, 1, 0, "f64")]
+        if kind == "lstm":
+            made += [(4, 3, 2, 5, 3, 2, 1, 1, 0, 1, 1, 0, "f32"),
+                (3, 2, 2, 4, 2, 1, 0, 0, 1, 0, 0, 0, "f64")]
+        if kind == "rnn":
+            made += [(4, 3, 2, 3, 3, 2, 1, 1, 0, 1, 1, 1, "f32")]
+        made = [m for m in made if m[3] == m[4] or kind == "lstm"]
+        return [recurrent_case(g, kind, states, *m) for m in made]
+    loose("nn_" + kind, run, cases, tol=64, grad=1)
+
+
+def recurrent_parameters(g, kind, n, hidden, out, layers, both, bias, d):
+    w, rows, ways = [], GATES[kind] * hidden, 1 + both
+    for k in range(layers * ways):
+        w += [g.f(rows, n if k < ways else ways * out, d=d), g.f(rows, out, d=d)]
+        w += [g.f(rows, d=d), g.f(rows, d=d)] if bias else []
+        w += [g.f(out, hidden, d=d)] if out < hidden else []
+    return w
+
+
+def recurrent_case(g, kind, states, t, n, i, hidden, out, layers, both, bias, time_first, given, packed,
+    relu, d):
+    x = g.f(*((t, n, i) if time_first else (n, t, i)), d=d)
+    hx = [g.f(layers * (1 + both), n, k, d=d) for k in (out, hidden)[:states * given]]
+    lengths = [T([1 + (k * 5 + 2) % t for k in range(n)], "i64")] if packed else []
+    return (x, *hx, *lengths, *recurrent_parameters(g, kind, i, hidden, out, layers, both, bias, d),
+        dict(hidden=hidden, proj=out, layers=layers, both=both, time_first=time_first, given=given,
+            packed=packed, relu=relu))
+
+
+recurrent_module("rnn", 1)
+recurrent_module("gru", 1)
+recurrent_module("lstm", 2)
+
+
+def recurrent_curve(x, lengths, target, w, b, *params, steps, lr):
+    """Losses of steps of SGD with momentum 0.9 of an LSTM in both directions over packed sequences, whose
+    mean over all steps goes through a linear layer."""
+    params = [torch.nn.Parameter(p.detach().clone()) for p in (w, b, *params)]
+    optim, losses, hidden = torch.optim.SGD(params, lr, 0.9), [], params[3].shape[1]
+    for _ in range(steps):
+        hx = (x.new_zeros(2, x.shape[0], hidden), x.new_zeros(2, x.shape[0], hidden))
+        y = run_packed("lstm", x, lengths, hx, params[2:], 1, True, False)[0]
+        loss = F.cross_entropy(F.linear(y.mean(1), params[0], params[1]), target)
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+loose("lstm_curve", recurrent_curve, lambda g: [(g.f(4, 6, 3, d=d), T([6, 2, 1, 4], "i64"),
+    T([0, 1, 2, 1], "i64"), g.f(3, 10, d=d), g.f(3, d=d),
+    *recurrent_parameters(g, "lstm", 3, 5, 5, 1, 1, 1, d), dict(steps=10, lr=0.3))
+    for d in ("f32", "f64")], grad=0, tol=256)
+
 group("loss")
 WAYS = [dict(reduction=r) for r in ("mean", "sum", "none")]
 

@@ -31,15 +31,14 @@ static int lstm_cell(parity_case *c, fl_var **y) {
     return 2;
 }
 
+/* Inputs: x, h0, an LSTM's c0, then the weights. */
 static int recurrent(parity_case *c, fl_var **y) {
-    int layers = (int)INT("layers"), both = INT("bidirectional") != 0;
-    if (!strcmp(c->op, "lstm")) {
-        y[0] = fv_lstm(IN(0), IN(1), IN(2), c->x + 3, layers, both, &y[1], &y[2]);
-        return 3;
-    }
-    y[0] = !strcmp(c->op, "gru") ? fv_gru(IN(0), IN(1), c->x + 2, layers, both, &y[1])
-                                 : fv_rnn_tanh(IN(0), IN(1), c->x + 2, layers, both, &y[1]);
-    return 2;
+    const fl_rnn_mode mode = !strcmp(c->op, "lstm") ? FL_LSTM : !strcmp(c->op, "gru") ? FL_GRU : FL_RNN_TANH;
+    const int first = mode == FL_LSTM ? 3 : 2;
+    y[0] = fv_rnn(mode, IN(0), c->x + first, .h0 = IN(1), .c0 = first == 3 ? IN(2) : NULL,
+                  .layers = (int)INT("layers"), .bidirectional = INT("bidirectional") != 0, .h_out = &y[1],
+                  .c_out = &y[2]);
+    return first;
 }
 
 /* The ops of one line each, as in parity.c. */

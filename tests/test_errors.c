@@ -1664,7 +1664,7 @@ static void (*const groups[])(void) = {
     rows_of_indexing, rows_of_convolution, rows_of_pooling, rows_of_softmax, rows_of_randomness,
     rows_of_steps, rows_of_variables, rows_of_backward, rows_of_var_movement, rows_of_modules,
     rows_of_layers, rows_of_sequences, rows_of_convolutions, rows_of_plain_layers, rows_of_containers,
-    rows_of_embeddings, rows_of_attention, rows_of_caches,
+    rows_of_embeddings, rows_of_attention, rows_of_caches, rows_of_recurrence,
     rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
     rows_of_optim, rows_of_files,
     rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes,
@@ -1728,6 +1728,7 @@ TEST(sequences) { run_rows(rows_of_sequences); }
 TEST(embeddings) { run_rows(rows_of_embeddings); }
 TEST(attention) { run_rows(rows_of_attention); }
 TEST(caches) { run_rows(rows_of_caches); }
+TEST(recurrence) { run_rows(rows_of_recurrence); }
 TEST(vocabularies) { run_rows(rows_of_vocabularies); }
 TEST(capsules) { run_rows(rows_of_capsules); }
 TEST(initialisation) { run_rows(rows_of_init); }
@@ -1754,6 +1755,8 @@ static const char *const cannot_fail[] = {
     "fl_message",
     "fl_message_use",
     /* no arguments, or every value is good */
+    "fl_rnn_part",
+    "fl_rnn_reserve",
     "fl_version",
     "fl_in_parallel",
     "fl_threads",

@@ -268,6 +268,45 @@ TEST(channels_last_files_are_alike) {
     check_nothing_live();
 }
 
+TEST(recurrent_layers) {
+    static const char *const names[] = {"weight_ih_l0",        "weight_hh_l0", "bias_ih_l0",
+                                        "bias_hh_l0",          "weight_hr_l0", "weight_ih_l0_reverse",
+                                        "weight_hr_l1_reverse"};
+    fl_rng rng = {9, 0};
+    fl_nn_module *m = fl_nn_lstm(3, 9, .layers = 2, .bidirectional = true, .projection = 4, .dropout = 0.5,
+                                 .dtype = FL_F64, .rng = &rng);
+    fl_scope s = fl_scope_begin();
+    CHECK_EQ_INT(m->n_param, 2 * 2 * 5);
+    for (int i = 0; i < 7; i++) CHECK(fl_nn_get_param(m, names[i]) != NULL);
+    for (int i = 0; i < m->n_param; i++) { /* within 1 / sqrt(9), and not much less */
+        const double most = item(fl_amax(fl_abs(fv_value(m->param[i].var)), FL_ALL_AXES));
+        CHECK(most <= 1.0 / 3 && most > 0.25);
+    }
+    fl_var *x = reals(FL_SHAPE(2, 5, 3), 10);
+    fl_var *lengths = fv_const(fl_from_host((int64_t[]){3, 5}, FL_SHAPE(2), FL_I64));
+    const fl_vars first = fl_nn_forward_vars(m, FL_VARS(x, lengths)),
+                  second = fl_nn_forward_vars(m, FL_VARS(x, lengths));
+    CHECK(first.n == 3 && second.n == 3);
+    CHECK(apart(fv_value(first.v[0]), fv_value(second.v[0])) > 0.01); /* dropout */
+    fl_nn_train(m, false);
+    const fl_vars still = fl_nn_forward_vars(m, FL_VARS(x, lengths));
+    CHECK(fl_shape_is(fv_value(still.v[0]), FL_SHAPE(2, 5, 8)));
+    CHECK(fl_shape_is(fv_value(still.v[1]), FL_SHAPE(4, 2, 4)));
+    CHECK(fl_shape_is(fv_value(still.v[2]), FL_SHAPE(4, 2, 9)));
+    /* No states are zeros, and nothing sees what stands behind a sequence's end. */
+    fl_var *h = fv_const(fl_zeros(FL_SHAPE(4, 2, 4), FL_F64)),
+           *c = fv_const(fl_zeros(FL_SHAPE(4, 2, 9), FL_F64));
+    fl_tensor *other = fl_clone(fv_value(x));
+    CHECK(fl_assign(fl_slice(fl_select(other, 0, 0), 0, 3, 5, 1), fl_num(NAN)) != NULL);
+    const fl_vars same = fl_nn_forward_vars(m, FL_VARS(fv_const(other), h, c, lengths));
+    for (int i = 0; i < 3; i++) CHECK_NEAR(apart(fv_value(still.v[i]), fv_value(same.v[i])), 0, 0);
+    fl_tensor *behind = fl_slice(fl_select(fv_value(still.v[0]), 0, 0), 0, 3, 5, 1);
+    CHECK_NEAR(item(fl_amax(fl_abs(behind), FL_ALL_AXES)), 0, 0);
+    fl_scope_end(&s);
+    fl_nn_free(m);
+    check_nothing_live();
+}
+
 TEST(printing) {
     char text[2048];
     fl_nn_module *m = fl_nn_sequential(
@@ -276,7 +315,9 @@ TEST(printing) {
         fl_nn_conv1d(4, 6, 3, .pad = 1), fl_nn_glu(1), fl_nn_transpose(1, -1),
         fl_nn_group_norm(2, 4), fl_nn_rms_norm(FL_SHAPE(4)), fl_nn_capsules(2, 3, 4, 5),
         fl_nn_adaptive_softmax(8, FL_SHAPE(2, 4)), fl_nn_adaptive_avg_pool2d(1, 2),
-        fl_nn_layer_drop(0.2));
+        fl_nn_layer_drop(0.2),
+        fl_nn_lstm(5, 6, .layers = 2, .projection = 3, .bidirectional = true, .dropout = 0.5),
+        fl_nn_gru(6, 2, .time_first = true, .no_bias = true), fl_nn_rnn(2, 2));
     static const char *const parts[] = {
         "(0): Embedding(9, 4, padding_idx=2)",
         "(1): Position(8, 4)",
@@ -293,7 +334,10 @@ TEST(printing) {
         "(9): Capsules(2 x 3 to 4 x 5, rounds=3)",
         "AdaptiveLogSoftmaxWithLoss(8, cutoffs=(2, 4), div_value=4",
         "AdaptiveAvgPool2d(output_size=(1, 2))",
-        "LayerDrop(p=0.2)"};
+        "LayerDrop(p=0.2)",
+        "LSTM(5, 6, proj_size=3, num_layers=2, batch_first=True, dropout=0.5, bidirectional=True)",
+        "GRU(6, 2, bias=False)",
+        "RNN(2, 2, batch_first=True)"};
     CHECK(fl_nn_format(m, text, sizeof text) < (int64_t)sizeof text);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) CHECK_STR(text, parts[i]);
     fl_nn_free(m);

@@ -1,5 +1,5 @@
-/* test_sequence.c - attention, CTC and embeddings: each slot of the cpu against its composition, at
-   every instruction set this processor has */
+/* test_sequence.c - attention, CTC, recurrence and embeddings: each slot of the cpu against its
+   composition, at every instruction set this processor has */
 #include "../fl.h"
 #include "../kernels/cpu/levels.h"
 #include "test.h"
@@ -329,6 +329,133 @@ TEST(ctc_bits_do_not_depend_on_threads) {
         fl_drop(t[1]);
     }
     fl_set_threads(0);
+}
+
+/* >>recurrent */
+
+typedef struct rnn_case {
+    fl_rnn_mode mode;
+    int64_t t, n, in, hidden, out; /* out < hidden: projected */
+    int layers;
+    bool both, batch_first, lengths, biased, states;
+} rnn_case;
+
+static const rnn_case rnn_cases[] = {
+    {FL_LSTM, 1, 1, 1, 1, 1, 1, false, false, false, true, true},
+    {FL_LSTM, 7, 5, 3, 4, 4, 2, true, false, true, true, true},
+    {FL_LSTM, 9, 6, 5, 70, 33, 2, true, true, true, true, true},
+    {FL_LSTM, 4, 33, 40, 37, 11, 1, false, false, false, false, false},
+    {FL_LSTM, 3, 19, 7, 320, 320, 1, true, true, false, true, false},
+    {FL_GRU, 3, 19, 7, 448, 448, 1, false, false, true, true, true},
+    {FL_GRU, 7, 5, 3, 4, 4, 2, true, true, true, true, true},
+    {FL_GRU, 6, 40, 33, 65, 65, 1, true, false, false, false, false},
+    {FL_RNN_TANH, 6, 17, 5, 33, 33, 2, true, false, true, true, true},
+    {FL_RNN_RELU, 6, 17, 5, 33, 33, 1, false, true, false, true, false},
+    {FL_LSTM, 3, 0, 2, 4, 4, 1, false, false, false, true, true},
+    {FL_GRU, 2, 3, 0, 4, 4, 1, false, false, true, true, true},
+};
+
+enum { RNN_RESULTS = 6 + 20 };
+
+/* y, h, c and the gradients of x, h0, c0 and all weights; the caller owns them. */
+static void recur(const rnn_case *c, fl_dtype d, fl_tensor *out[RNN_RESULTS]) {
+    static const int gates[] = {1, 1, 3, 4};
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {15, 0};
+    const int ways = 1 + c->both, count = c->out < c->hidden ? 5 : 4;
+    const int64_t rows = gates[c->mode] * c->hidden;
+    fl_var *w[20] = {NULL}, *state[2] = {NULL}, *h = NULL, *last = NULL;
+    for (int i = 0; i < c->layers * ways * count; i++) {
+        const int64_t in = i < ways * count ? c->in : ways * c->out;
+        const fl_shape shapes[] = {FL_SHAPE(rows, in), FL_SHAPE(rows, c->out), FL_SHAPE(rows), FL_SHAPE(rows),
+                                   FL_SHAPE(c->out, c->hidden)};
+        const int part = i % count;
+        if (c->biased || part < 2 || part == 4)
+            w[i] = fv_param(fl_cast(fl_uniform(shapes[part], -0.4, 0.4, FL_F32, &rng), d));
+    }
+    const fl_shape given = c->batch_first ? FL_SHAPE(c->n, c->t, c->in) : FL_SHAPE(c->t, c->n, c->in);
+    fl_var *x = fv_param(fl_cast(fl_uniform(given, -2, 2, FL_F32, &rng), d));
+    for (int i = 0; c->states && i < (c->mode == FL_LSTM ? 2 : 1); i++)
+        state[i] = fv_param(fl_cast(
+            fl_uniform(FL_SHAPE(c->layers * ways, c->n, i ? c->hidden : c->out), -1, 1, FL_F32, &rng), d));
+    fl_tensor *lengths = c->lengths ? fl_randint(FL_SHAPE(c->n), 1, c->t + 1, &rng) : NULL;
+    fl_var *y = fv_rnn(c->mode, x, w, .h0 = state[0], .c0 = state[1], .layers = c->layers,
+                       .bidirectional = c->both, .batch_first = c->batch_first, .projected = count == 5,
+                       .lengths = lengths, .dropout = 0.3, .rng = &rng, .h_out = &h, .c_out = &last);
+    CHECK(y && h && (c->mode != FL_LSTM || last));
+    fl_var *root = fv_mul(y, fv_const(fl_cast(fl_uniform(fl_shape_of(fv_value(y)), -1, 1, FL_F32, &rng), d)));
+    root = fv_add(fv_sum(root, FL_ALL_AXES), fv_sum(fv_square(h), FL_ALL_AXES));
+    if (last) root = fv_add(root, fv_sum(fv_square(last), FL_ALL_AXES));
+    CHECK(fl_backward(root));
+    fl_tensor *all[] = {fv_value(y), fv_value(h),       fv_value(last),
+                        fv_grad(x),  fv_grad(state[0]), fv_grad(state[1])};
+    for (int i = 0; i < RNN_RESULTS; i++) out[i] = fl_keep(i < 6 ? all[i] : fv_grad(w[i - 6]));
+    fl_scope_end(&s);
+}
+
+static void drop_results(fl_tensor *t[RNN_RESULTS]) {
+    for (int i = 0; i < RNN_RESULTS; i++) fl_drop(t[i]);
+}
+
+static void check_rnn(int which, fl_dtype d) {
+    fl_tensor *want[RNN_RESULTS], *got[RNN_RESULTS];
+    without_slots(fl_op_rnn, fl_op_rnn_grad);
+    recur(&rnn_cases[which], FL_F64, want);
+    with_slots();
+    for (int level = 0, top = levels(); level <= top; level++) {
+        fl__level_cap(level);
+        recur(&rnn_cases[which], d, got);
+        for (int i = 0; i < RNN_RESULTS; i++) {
+            char what[60];
+            snprintf(what, sizeof what, "rnn %d %s result %d level %d", which, fl_dtype_name(d), i, level);
+            CHECK(!want[i] == !got[i]);
+            if (want[i]) close_to(what, got[i], want[i], d == FL_F64 ? 1e-12 : 4e-4);
+        }
+        drop_results(got);
+    }
+    levels();
+    drop_results(want);
+}
+
+TEST(rnn_slot_is_its_composition) {
+    for (int i = 0; i < (int)(sizeof rnn_cases / sizeof *rnn_cases); i++) {
+        check_rnn(i, FL_F32);
+        check_rnn(i, FL_F64);
+    }
+}
+
+/* The gradient of a reserve that another slot made, and a composition's. */
+TEST(rnn_gradient_of_a_composed_forward) {
+    fl_tensor *want[RNN_RESULTS], *got[RNN_RESULTS];
+    recur(&rnn_cases[1], FL_F64, want);
+    without_slots(fl_op_rnn, fl_op_rnn);
+    recur(&rnn_cases[1], FL_F64, got);
+    with_slots();
+    for (int i = 0; i < RNN_RESULTS; i++)
+        if (want[i]) close_to("composed forward", got[i], want[i], 1e-12);
+    drop_results(want);
+    drop_results(got);
+}
+
+TEST(rnn_bits_do_not_depend_on_threads) {
+    for (int level = 0, top = levels(); level <= top; level++)
+        for (int k = 1; k < 10; k++) {
+            uint64_t first = 0;
+            fl__level_cap(level);
+            for (int threads = 1; threads <= 5; threads++) {
+                fl_tensor *t[RNN_RESULTS];
+                uint64_t h = 14695981039346656037u;
+                CHECK(fl_set_threads(threads));
+                recur(&rnn_cases[k], FL_F32, t);
+                for (int i = 0; i < RNN_RESULTS; i++)
+                    if (t[i]) h = hash_of(t[i], h);
+                if (threads == 1) first = h;
+                CHECK(h == first);
+                drop_results(t);
+            }
+        }
+    fl_set_threads(0);
+    levels();
 }
 
 /* >>glu */

@@ -49,6 +49,7 @@ FL_PRIVATE void fl__register_ops(void) {
     fl__register_norm();
     fl__register_pool();
     fl__register_random();
+    fl__register_recurrent();
     fl__register_softmax();
     fl__register_step();
     fl__register_autocast(); /* it names ops of the others */

@@ -30,6 +30,7 @@
 #include "glu.h"
 #include "conv.h"
 #include "pool.h"
+#include "recurrent.h"
 #include "lapack.h"
 #include "fft.h"
 #endif
@@ -80,6 +81,7 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     fl__cpu_norm_slots(&fl__cpu_table);
     fl__cpu_pool_slots(&fl__cpu_table);
     fl__cpu_random_slots(&fl__cpu_table);
+    fl__cpu_recurrent_slots(&fl__cpu_table);
     fl__cpu_softmax_slots(&fl__cpu_table);
     fl__cpu_step_slots(&fl__cpu_table);
     fl__cpu_openblas_slots(&fl__cpu_table); /* last: it stands before the others */
