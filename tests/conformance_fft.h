@@ -136,7 +136,8 @@ static void fft_options(void) {
     check(alike(fl_fft(x, 1, .n = 4), fl_fft(cut, 1)), "fft, n = 4 of 6");
     check(alike(fl_ifft(x, 1, .n = 9), fl_ifft(more, 1)), "ifft, n = 9 of 6");
     fl_tensor *ortho = fl_fft(x, 1, .norm = FL_NORM_ORTHO), *sixth = fl_fft(x, 1, .norm = FL_NORM_FORWARD);
-    check(alike(fl_ifft(ortho, 1, .norm = FL_NORM_ORTHO), x) && alike(fl_ifft(sixth, 1, .norm = FL_NORM_FORWARD), x) &&
+    check(alike(fl_ifft(ortho, 1, .norm = FL_NORM_ORTHO),
+                x) && alike(fl_ifft(sixth, 1, .norm = FL_NORM_FORWARD), x) &&
               alike(fl_mul(sixth, fl_num(6)), fl_fft(x, 1)),
           "fft's norms");
     for (int i = 0; i < 4; i++) {

@@ -388,7 +388,8 @@ static void grid_more_case(fl_dtype d, layout l, bool cubic, bool align, fl_grid
         want.f[y] += w * x.a.f[y / OUT * in + e % in];
         scale[y] += 8;
     }
-    fl_tensor *t = fl_grid_sample(x.t, dense_tensor(&grid), .align = align, .outside = outside, .cubic = cubic);
+    fl_tensor *t = fl_grid_sample(x.t, dense_tensor(&grid), .align = align, .outside = outside,
+                                  .cubic = cubic);
     case_end(agrees(t, &want, (tolerance){1, 2, 0}, scale, false));
 }
 

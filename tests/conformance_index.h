@@ -197,7 +197,8 @@ static void unique_dim_case(fl_dtype d, layout l, fl_shape s, int axis) {
         runs += many[place[i]]++ == 0;
     }
     to.dim[axis] = runs;
-    array want = new_array(to, d), inverse = new_array(FL_SHAPE(n), FL_I64), sizes = new_array(FL_SHAPE(runs), FL_I64);
+    array want = new_array(to, d), inverse = new_array(FL_SHAPE(n), FL_I64),
+        sizes = new_array(FL_SHAPE(runs), FL_I64);
     for (int64_t k = 0; k < x.n; k++) {
         int64_t c[FL_MAX_DIMS] = {0};
         coords_of(s, k, c);
@@ -240,7 +241,8 @@ static void scatter_reduce_case(fl_dtype d, layout l, fl_shape s, int axis, fl_s
         if (is_float(d)) put_float(&want, k, want.f[k] / (double)n);
         else put_int(&want, k, want.i[k] / n);
     }
-    fl_tensor *t = fl_scatter_reduce(lay_out(&x, l), axis, dense_tensor(&index), lay_out(&src, fitting(l, part)),
+    fl_tensor *t = fl_scatter_reduce(lay_out(&x, l), axis, dense_tensor(&index),
+                                     lay_out(&src, fitting(l, part)),
                                      way, self);
     case_end(equals(t, &want));
 }

@@ -46,7 +46,8 @@ static void rows_of_image_pooling(void) {
     NO(fl_max_pool_opt, (line, NULL, (fl_pool_opts){.kernel = {2}, .pad = {2}}), "pad 2");
     NO(fl_max_pool_opt, (line, NULL, (fl_pool_opts){.kernel = {3}, .dilation = {3}}), "window 3");
     NO(fl_max_pool_opt, (line, NULL, (fl_pool_opts){.kernel = {2}, .pad_hi = {2}}), "window 2");
-    NO(fl_avg_pool_opt, (line, (fl_pool_opts){.kernel = {2}, .stride = {INT64_MAX}, .ceil_mode = true}), "[1, 2, 5]");
+    NO(fl_avg_pool_opt, (line, (fl_pool_opts){.kernel = {2}, .stride = {INT64_MAX}, .ceil_mode = true}),
+       "[1, 2, 5]");
     NO_AS(fv_max_pool_opt, "fv_max_pool", (NULL, NULL, two), NULLS);
     fl_tensor *places = fl_zeros(FL_SHAPE(1, 2, 5), FL_I64), *far = fl_full(FL_SHAPE(1, 2, 5), 9, FL_I64);
     NO(fl_max_unpool, (NULL, places, one), NULLS);
@@ -73,10 +74,14 @@ static void rows_of_image_pooling(void) {
     NO_AS(fl_interpolate_opt, "fl_interpolate", (NULL, one, FL_LINEAR, false, same), NULLS);
     NO(fl_interpolate_opt, (line, FL_SHAPE(-1), FL_LINEAR, false, same), "[-1]");
     NO(fl_interpolate_opt, (line, one, (fl_interpolation)9, false, same), "mode 9");
-    NO(fl_interpolate_opt, (line, one, FL_NEAREST, false, (fl_interpolate_opts){.antialias = true}), "antialias");
-    NO(fl_interpolate_opt, (line, one, FL_LINEAR, false, (fl_interpolate_opts){.scale = {2}}), "scale 2", "size [2]");
-    NO(fl_interpolate_opt, (line, FL_SCALAR_SHAPE, FL_LINEAR, false, (fl_interpolate_opts){.scale = {0.1}}), "scale 0.1");
-    NO(fl_interpolate_opt, (line, FL_SCALAR_SHAPE, FL_LINEAR, false, (fl_interpolate_opts){.scale = {-1}}), "scale -1");
+    NO(fl_interpolate_opt, (line, one, FL_NEAREST, false, (fl_interpolate_opts){.antialias = true}),
+       "antialias");
+    NO(fl_interpolate_opt, (line, one, FL_LINEAR, false, (fl_interpolate_opts){.scale = {2}}), "scale 2",
+       "size [2]");
+    NO(fl_interpolate_opt, (line, FL_SCALAR_SHAPE, FL_LINEAR, false,
+                            (fl_interpolate_opts){.scale = {0.1}}), "scale 0.1");
+    NO(fl_interpolate_opt, (line, FL_SCALAR_SHAPE, FL_LINEAR, false,
+                            (fl_interpolate_opts){.scale = {-1}}), "scale -1");
     NO(fl_interpolate_opt, (line, FL_SCALAR_SHAPE, FL_LINEAR, false, same), "size []");
     NO(fl_interpolate_opt, (empty, one, FL_CUBIC, false, same), "[1, 2, 0]");
     NO_AS(fv_interpolate_opt, "fv_interpolate", (NULL, one, FL_AREA, false, same), NULLS);
@@ -101,7 +106,8 @@ static void rows_of_image_places(void) {
     NO(fl_grid_sample_opt, (image, NULL, plain), NULLS);
     NO(fl_grid_sample_opt, (o.f23, image, plain), "[2, 3]");
     NO(fl_grid_sample_opt, (image, image, plain), "grid [1, 2, 4, 4]");
-    fl_tensor *volume = fl_ones(FL_SHAPE(1, 2, 2, 2, 2), FL_F32), *grid = fl_ones(FL_SHAPE(1, 2, 2, 2, 3), FL_F32);
+    fl_tensor *volume = fl_ones(FL_SHAPE(1, 2, 2, 2, 2), FL_F32),
+        *grid = fl_ones(FL_SHAPE(1, 2, 2, 2, 3), FL_F32);
     NO(fl_grid_sample_opt, (volume, volume, plain), "grid [1, 2, 2, 2, 2]");
     NO(fl_grid_sample_opt, (volume, grid, (fl_grid_opts){.cubic = true}), "cubic", "[1, 2, 2, 2, 2]");
     NO_AS(fv_grid_sample_opt, "fv_grid_sample", (NULL, o.image_v, plain), NULLS);

@@ -195,7 +195,8 @@ static void rows_of_fft(void) {
     NO_AS(fv_rfft_opt, "fl_rfft", (o.v23, -3, plain), "axis -3");
     NO_AS(fl_irfft_opt, "fl_irfft", (NULL, 4, 0, plain), NULLS);
     NO_AS(fl_irfft_opt, "fl_irfft", (o.f23, 4, 0, plain), "[2, 3]: no pairs");
-    NO_AS(fl_irfft_opt, "fl_irfft", (fl_zeros(FL_SHAPE(3, 2), FL_F32), 6, 0, plain), "6 numbers of 3 frequencies");
+    NO_AS(fl_irfft_opt, "fl_irfft", (fl_zeros(FL_SHAPE(3, 2), FL_F32), 6, 0, plain),
+          "6 numbers of 3 frequencies");
     NO_AS(fl_irfft_opt, "fl_irfft", (fl_zeros(FL_SHAPE(3, 2), FL_F32), 0, 0, plain), "0 numbers");
     NO_AS(fv_irfft_opt, "fl_irfft", (o.v23, 4, 0, plain), "[2, 3]: no pairs");
 }

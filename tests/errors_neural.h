@@ -86,12 +86,18 @@ static void rows_of_nets(void) {
     NO(fl_smooth_l1_loss, (o.f23, o.f34, 1, FL_SUM), "[2, 3]", "[3, 4]");
     NO_AS(fl_binary_cross_entropy_opt, "fl_binary_cross_entropy", (NULL, o.f23, FL_MEAN, bce), NULLS);
     NO_AS(fl_binary_cross_entropy_opt, "fl_binary_cross_entropy", (o.f23, NULL, FL_MEAN, bce), NULLS);
-    NO_AS(fl_binary_cross_entropy_opt, "fl_binary_cross_entropy", (o.f23, o.f34, FL_SUM, bce), "[2, 3]", "[3, 4]");
-    NO_AS(fl_binary_cross_entropy_opt, "fl_binary_cross_entropy", (o.f23, o.f23, FL_SUM, weight), "weight [4]", "[2, 3]");
-    NO_AS(fl_binary_cross_entropy_with_logits_opt, "fl_binary_cross_entropy_with_logits", (NULL, o.f23, FL_MEAN, bce), NULLS);
-    NO_AS(fl_binary_cross_entropy_with_logits_opt, "fl_binary_cross_entropy_with_logits", (o.f23, NULL, FL_MEAN, bce), NULLS);
-    NO_AS(fl_binary_cross_entropy_with_logits_opt, "fl_binary_cross_entropy_with_logits", (o.f23, o.f34, FL_SUM, bce), "[2, 3]", "[3, 4]");
-    NO_AS(fl_binary_cross_entropy_with_logits_opt, "fl_binary_cross_entropy_with_logits", (o.f23, o.f23, FL_SUM, positive), "pos_weight [4]", "[2, 3]");
+    NO_AS(fl_binary_cross_entropy_opt, "fl_binary_cross_entropy", (o.f23, o.f34, FL_SUM, bce), "[2, 3]",
+          "[3, 4]");
+    NO_AS(fl_binary_cross_entropy_opt, "fl_binary_cross_entropy", (o.f23, o.f23, FL_SUM, weight),
+          "weight [4]", "[2, 3]");
+    NO_AS(fl_binary_cross_entropy_with_logits_opt, "fl_binary_cross_entropy_with_logits",
+          (NULL, o.f23, FL_MEAN, bce), NULLS);
+    NO_AS(fl_binary_cross_entropy_with_logits_opt, "fl_binary_cross_entropy_with_logits",
+          (o.f23, NULL, FL_MEAN, bce), NULLS);
+    NO_AS(fl_binary_cross_entropy_with_logits_opt, "fl_binary_cross_entropy_with_logits",
+          (o.f23, o.f34, FL_SUM, bce), "[2, 3]", "[3, 4]");
+    NO_AS(fl_binary_cross_entropy_with_logits_opt, "fl_binary_cross_entropy_with_logits",
+          (o.f23, o.f23, FL_SUM, positive), "pos_weight [4]", "[2, 3]");
     NO(fl_kl_div, (NULL, o.f23, FL_MEAN), NULLS);
     NO(fl_kl_div, (o.f23, NULL, FL_MEAN), NULLS);
     NO(fl_kl_div, (o.f23, o.f34, FL_SUM), "[2, 3]", "[3, 4]");

@@ -145,6 +145,34 @@ static T gathers(T x) {
 static T scatters(T x) {
     return ROW(fl_scatter(x, 1, index_of_x(x), x), fl_scatter_add(x, 0, index_of_x(x), x));
 }
+static T found_more(T x) {
+    T back = NULL, times = NULL, part[2];
+    T rows = fl_unique_dim(index_of_x(x), 0, &back, &times);
+    const bool ok = rows && fl_split_with_sizes(x, 1, (int64_t[]){2, 4}, 2, part) == 2;
+    return ok ? ROW(rows, back, times, part[1], fl_median_axes(x, FL_AXES(0, 1)),
+                    fl_trunc_divide(whole(x), fl_int(2))) : NULL;
+}
+static T reduced_at_places(T x) {
+    T place = index_of_x(x);
+    fl_var *v = place ? fv_param(x) : NULL;
+    fl_var *most = fv_scatter_reduce(v, 0, place, v, FL_SCATTER_AMAX, false);
+    fl_var *mean = most ? fv_scatter_reduce(most, 1, place, v, FL_SCATTER_MEAN, true) : NULL;
+    fl_var *y = mean ? fv_scatter_reduce(mean, 1, place, v, FL_SCATTER_PROD, true) : NULL;
+    return y && fl_backward(fv_sum(y, FL_ALL_AXES)) ? ROW(fv_grad(v), fv_value(y)) : NULL;
+}
+static T quantized(T x) {
+    T scale = fl_full(FL_SHAPE(4), 0.1, FL_F32), zero = fl_full(FL_SHAPE(4), 2, FL_I32);
+    T q = scale && zero ? fl_quantize(x, scale, zero, 0, FL_U8) : NULL;
+    fl_var *v = q ? fv_param(x) : NULL, *y = v ? fv_fake_quantize(v, scale, zero, 0, 0, 15) : NULL;
+    return y && fl_backward(fv_sum(y, FL_ALL_AXES))
+               ? ROW(fl_dequantize(q, scale, zero, 0), fv_value(y), fv_grad(v)) : NULL;
+}
+static T framed(T x) {
+    T line = fl_reshape(x, FL_SHAPE(24)), window = fl_hann_window(8, true, FL_F32);
+    T y = line && window ? fl_stft(line, 8, .window = window, .hop = 2) : NULL;
+    return y ? ROW(y, fl_istft(y, 8, .window = window, .hop = 2),
+                   fl_rfft(x, 1, .n = 8, .norm = FL_NORM_ORTHO)) : NULL;
+}
 static T one_hots(T x) {
     return fl_one_hot(index_of_x(x), 3);
 }
@@ -173,6 +201,19 @@ static T max_pooled(T x) {
 }
 static T avg_pooled(T x) {
     return fl_avg_pool(image_of(x), .kernel = {3}, .pad = {1}, .ignore_pad = true);
+}
+static T pooled_more(T x) {
+    T places = NULL, y = fl_max_pool(image_of(x), &places, .kernel = {2}, .stride = {2}, .dilation = {2});
+    return y ? ROW(y, fl_max_unpool(y, places, FL_SHAPE(6, 6)),
+                   fl_avg_pool(image_of(x), .kernel = {4}, .pad = {1}, .ceil_mode = true)) : NULL;
+}
+static T resampled(T x) {
+    T theta = fl_slice(x, 0, 0, 1, 1), image = theta ? image_of(x) : NULL;
+    T grid = image ? fl_affine_grid(fl_reshape(theta, FL_SHAPE(1, 2, 3)), FL_SHAPE(2, 3), false) : NULL;
+    return grid ? ROW(fl_grid_sample(image, grid, .cubic = true, .outside = FL_GRID_REFLECT),
+                      fl_interpolate(image, FL_SCALAR_SHAPE, FL_LINEAR, false, .scale = {0.5},
+                                     .antialias = true),
+                      fl_interpolate(image, FL_SHAPE(3, 4), FL_NEAREST_EXACT, false)) : NULL;
 }
 static T softmaxes(T x) {
     return ROW(fl_softmax(x, 0), fl_log_softmax(x, 1), fl_softmax(fl_cast(x, FL_BF16), 1));
@@ -348,6 +389,18 @@ static T losses(T x) {
     fl_var *v = target ? fv_param(x) : NULL;
     fl_var *loss = fv_add(fv_cross_entropy(v, target), fv_mse_loss(v, fv_const(fl_neg(x)), FL_MEAN));
     return v && fl_backward(loss) ? ROW(fv_grad(v), fv_value(loss)) : NULL;
+}
+static T weighted_losses(T x) {
+    T target = fl_cast(fl_randint(FL_SHAPE(4), 0, 6, &(fl_rng){3, 0}), FL_U8);
+    T weight = target ? fl_arange(1, 7, 1, FL_F32) : NULL, soft = weight ? fl_softmax(x, 1) : NULL;
+    fl_var *v = soft ? fv_param(x) : NULL;
+    fl_var *hard = fv_cross_entropy(v, target, .weight = weight, .smoothing = 0.1);
+    fl_var *mild = hard ? fv_cross_entropy(v, soft, .weight = weight) : NULL;
+    fl_var *bits = mild ? fv_binary_cross_entropy_with_logits(v, fv_const(soft), FL_MEAN,
+                                                              .pos_weight = weight) : NULL;
+    fl_var *loss = bits ? fv_add(fv_add(hard, mild),
+                                 fv_add(bits, fv_nll_loss(v, target, .weight = weight))) : NULL;
+    return loss && fl_backward(loss) ? ROW(fv_grad(v), fv_value(loss)) : NULL;
 }
 static T initialised(T x) {
     fl_rng r = {8, 0};
@@ -525,6 +578,10 @@ static const struct {
     S(nonzeros),
     S(gathers),
     S(scatters),
+    S(found_more),
+    S(reduced_at_places),
+    S(quantized),
+    S(framed),
     S(one_hots),
     S(products),
     S(batches),
@@ -532,6 +589,8 @@ static const struct {
     S(grouped),
     S(max_pooled),
     S(avg_pooled),
+    S(pooled_more),
+    S(resampled),
     S(softmaxes),
     S(created),
     S(drawn),
@@ -553,6 +612,7 @@ static const struct {
     S(recurrent_layers),
     S(formatted),
     S(losses),
+    S(weighted_losses),
     S(initialised),
     S(sgd),
     S(adam),

@@ -390,7 +390,8 @@ static T x_fake_quantize(fn f) {
     fl_tensor *scale = flip_coin() ? fl_full(FL_SCALAR_SHAPE, fuzz_double(), FL_F32) : plain();
     fl_tensor *zero = flip_coin() ? fl_full(FL_SCALAR_SHAPE, 3, FL_I32) : NULL;
     const int64_t low = fuzz_int(), high = fuzz_int();
-    return CALL(f, (T, fl_tensor *, fl_tensor *, int, int64_t, int64_t), x, scale, zero, axis_of(x), low, high);
+    return CALL(f, (T, fl_tensor *, fl_tensor *, int, int64_t, int64_t), x, scale, zero, axis_of(x), low,
+                high);
 }
 
 static T x_chunk(fn f) {
@@ -1043,7 +1044,8 @@ static T ctc(fn f) {
     /* move */ \
     VIEW(x_axis_axis, movedim), VIEW(x_axis_ints, narrow), VIEW(x_perm, flip), \
     OP(x_int_axis, roll), VIEW(x_int_axis_axis, rot90), VIEW(x_axis_shape, unflatten), \
-    VIEW(x_split, split), VIEW(x_sizes, split_with_sizes), VIEW(x_chunk, chunk), OP(x_shape, tile), OP(x_shape, repeat), \
+    VIEW(x_split, split), VIEW(x_sizes, split_with_sizes), VIEW(x_chunk, chunk), OP(x_shape, tile), \
+    OP(x_shape, repeat), \
     OP(x_int_axis, repeat_interleave), OP(x_pad, pad_opt), VIEW(x_windows, sliding_windows), \
     OP(pixels_int, pixel_shuffle), OP(pixels_int, pixel_unshuffle), OP(pixels_int, channel_shuffle), \
     OP(x_, channels_last), VIEW(list_to_list, broadcast_tensors), VIEW(list_to_list, meshgrid), \
@@ -1077,7 +1079,8 @@ static T ctc(fn f) {
     OP(conv_, conv_opt), OP(conv_, conv_transpose_opt), OP(image_out_pool, max_pool_opt), \
     OP(image_pool, avg_pool_opt), OP(image_number_pool, lp_pool_opt), \
     OP(image_size_out, adaptive_max_pool), OP(image_size, adaptive_avg_pool), \
-    OP(image_resized, interpolate_opt), OP(x_unpooled, max_unpool), OP(image_windows, unfold_opt), OP(windows_size, fold_opt), \
+    OP(image_resized, interpolate_opt), OP(x_unpooled, max_unpool), OP(image_windows, unfold_opt), \
+    OP(windows_size, fold_opt), \
     OP(image_grid, grid_sample_opt), OP(x_ints_flag, affine_grid), \
     /* neural, recurrent */ \
     OP(x_dims_weights_number, layer_norm), OP(x_dims_weight_number, rms_norm), \

@@ -1272,8 +1272,10 @@ static void rows_of_init(void) {
 static void rows_of_losses(void) {
     const fl_nll_loss_opts nll = {0};
     const fl_cross_entropy_opts ce = {0};
-    const fl_nll_loss_opts weighted_nll = {.weight = o.f4}, counted_nll = {.weight = fl_ones(FL_SHAPE(3), FL_I64)};
-    const fl_cross_entropy_opts weighted = {.weight = o.f4}, ignoring = {.ignore = 2}, sharp = {.smoothing = 2};
+    const fl_nll_loss_opts weighted_nll = {.weight = o.f4},
+        counted_nll = {.weight = fl_ones(FL_SHAPE(3), FL_I64)};
+    const fl_cross_entropy_opts weighted = {.weight = o.f4}, ignoring = {.ignore = 2},
+        sharp = {.smoothing = 2};
     fl_tensor *classes = fl_zeros(FL_SHAPE(2), FL_U8);
     NO(fl_nll_loss_opt, (o.f23, classes, weighted_nll), "weight f32 [4]", "want floats [3]");
     NO(fl_nll_loss_opt, (o.f23, classes, counted_nll), "weight i64 [3]");

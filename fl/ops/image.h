@@ -325,7 +325,7 @@ static FL_T *FL_W(_grid_read)(FL_T *x, fl_tensor *const *place, const fl__grid *
     }
     for (int i = g->nd - 1; i >= 0; i--) {
         fl_tensor *k = fl_cast(fl_where(inside, place[i], fl_num(0)), FL_I64);
-        at = at ? fl_add(fl_mul(at, fl_int(g->size[i])), k) : k;
+        at = i < g->nd - 1 ? fl_add(fl_mul(at, fl_int(g->size[i])), k) : k;
     }
     if (!at || !(at = fl_unsqueeze(at, 1))) return NULL;
     fl_shape s = fl_shape_of(FL_VALUE(x));

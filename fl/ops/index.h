@@ -509,7 +509,7 @@ static FL_T *FL_W(_runs_joined)(FL_T *s, fl_tensor *keys, int axis, fl_scatter_w
 static FL_T *FL_W(_scatter_runs)(FL_T *x, int axis, fl_tensor *index, FL_T *src, fl_scatter_way way) {
     fl_tensor *order = NULL, *keys = fl_sort(index, axis, false, &order);
     FL_T *sorted = keys ? FL_W(gather)(src, axis, order) : NULL;
-    FL_T *joined = FL_W(_runs_joined)(sorted, keys, axis, way);
+    FL_T *joined = sorted ? FL_W(_runs_joined)(sorted, keys, axis, way) : NULL;
     return joined ? FL_W(scatter)(x, axis, keys, joined) : NULL;
 }
 
