@@ -1242,6 +1242,7 @@ static const struct {
     {"fv_conv2d_run", "the record under fv_conv, of which it takes the arguments"},
     {"fv_conv2d_grad_input", "the backward of fv_conv2d_run: the second order of conv2d"},
     {"fv_avg_pool2d_run", "the record under fv_avg_pool"},
+    {"fv_fake_quantize", "steps, whose gradient is that of the identity: parity has it"},
 };
 
 static bool reads(const char *path, char *text, size_t size) {
