@@ -439,7 +439,8 @@ static T scaled(T x) {
     return y;
 }
 static T more_optimizers(T x) { /* prepared, in pieces, on a narrow parameter with a master */
-    fl_var *p = fv_param(fl_clone(fl_cast(x, FL_BF16))), *q = fv_param(fl_clone(x)), *r = fv_param(fl_clone(x));
+    fl_var *p = fv_param(fl_clone(fl_cast(x, FL_BF16)));
+    fl_var *q = fv_param(fl_clone(x)), *r = fv_param(fl_clone(x));
     T t[] = {p ? optimized(fl_optim_adam(FV_LIST(p), .amsgrad = true, .master = true), p) : NULL,
              q ? optimized(fl_optim_lamb(FV_LIST(q), .lr = 0.1), q) : NULL,
              r ? optimized(fl_optim_muon(FV_LIST(r), .lr = 0.1), r) : NULL};

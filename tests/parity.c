@@ -426,8 +426,9 @@ static fl_optim *optimizer_of(const parity_case *c, fl_var *p) {
         return fl_optim_sgd(list, .lr = lr, .momentum = NUM("momentum"), .dampening = NUM("dampening"),
                             .weight_decay = decay, .nesterov = INT("nesterov") != 0, .master = true);
     if (is(c, "rmsprop"))
-        return fl_optim_rmsprop(list, .lr = lr, .alpha = NUM("alpha"), .eps = NUM("eps"), .weight_decay = decay,
-                                .momentum = NUM("momentum"), .centered = INT("centered") != 0, .master = true);
+        return fl_optim_rmsprop(list, .lr = lr, .alpha = NUM("alpha"), .eps = NUM("eps"),
+                                .weight_decay = decay, .momentum = NUM("momentum"),
+                                .centered = INT("centered") != 0, .master = true);
     if (is(c, "adagrad"))
         return fl_optim_adagrad(list, .lr = lr, .lr_decay = NUM("lr_decay"), .eps = NUM("eps"),
                                 .weight_decay = decay, .master = true);
@@ -436,7 +437,8 @@ static fl_optim *optimizer_of(const parity_case *c, fl_var *p) {
                                  .master = true);
     if (is(c, "muon"))
         return fl_optim_muon(list, .lr = lr, .momentum = NUM("momentum"), .weight_decay = decay,
-                             .no_nesterov = !INT("nesterov"), .match_adamw = INT("match") != 0, .master = true);
+                             .no_nesterov = !INT("nesterov"), .match_adamw = INT("match") != 0,
+                             .master = true);
     const double beta1 = or_zero(NUM("beta1")), beta2 = or_zero(NUM("beta2"));
     if (is(c, "lion"))
         return fl_optim_lion(list, .lr = lr, .beta1 = beta1, .beta2 = beta2, .weight_decay = decay,
@@ -447,8 +449,8 @@ static fl_optim *optimizer_of(const parity_case *c, fl_var *p) {
     if (is(c, "novograd"))
         return fl_optim_novograd(list, .lr = lr, .beta1 = beta1, .beta2 = beta2, .eps = NUM("eps"),
                                  .weight_decay = decay, .master = true);
-    fl_optim_adam_opts o = {.lr = lr, .beta1 = beta1, .beta2 = beta2, .eps = NUM("eps"), .weight_decay = decay,
-                            .amsgrad = is(c, "amsgrad"), .master = true};
+    fl_optim_adam_opts o = {.lr = lr, .beta1 = beta1, .beta2 = beta2, .eps = NUM("eps"),
+                            .weight_decay = decay, .amsgrad = is(c, "amsgrad"), .master = true};
     return is(c, "adamw")    ? fl_optim_adamw_opt(list, o)
            : is(c, "adamax") ? fl_optim_adamax_opt(list, o)
            : is(c, "nadam")  ? fl_optim_nadam_opt(list, o)
@@ -538,7 +540,8 @@ static int plateau(parity_case *c, fl_var **y) {
     bool ok = n <= 32 && fl_optim_schedule_start(&s, o);
     for (int64_t t = 0; ok && t < n; t++) {
         lr[t] = fl_optim_lr(o);
-        ok = fl_optim_schedule_metric(&s, (cos(0.7 * (double)t) + 2) * (maximize ? 1 : 1 + 1.0 / (double)(t + 1)));
+        const double slope = maximize ? 1 : 1 + 1.0 / (double)(t + 1);
+        ok = fl_optim_schedule_metric(&s, (cos(0.7 * (double)t) + 2) * slope);
     }
     fl_optim_free(o);
     y[0] = ok ? fv_const(fl_from_host(lr, FL_SHAPE(n), FL_F64)) : NULL;

@@ -1389,7 +1389,8 @@ static void rows_of_optimizers(fv_list one) {
     ROW(RAISES, group, fl_optim_group_of_opt(o.optim, o.net, NULL, (fl_optim_group_opts){0}) < 0, NULLS);
     ROW(RAISES, group, fl_optim_group_of_opt(o.optim, o.net, "*.wait", (fl_optim_group_opts){0}) < 0,
         "no parameter is called '*.wait'");
-    ROW(RAISES, "fl_optim_set", fl_optim_group_of_opt(o.optim, o.net, "*", (fl_optim_group_opts){.lr = -1}) < 0,
+    ROW(RAISES, "fl_optim_set",
+        fl_optim_group_of_opt(o.optim, o.net, "*", (fl_optim_group_opts){.lr = -1}) < 0,
         "lr is -1");
     FINE(fl_optim_free, o.optim->n_groups == 1);
     FINE(fl_optim_apply, true); /* within a step */

@@ -187,7 +187,8 @@ TEST(steps_write_in_place_in_f32_and_take_broadcast_gradients) {
 /* An optimizer of one's own: p -= lr sign(beta m + (1 - beta) g), m = beta m + (1 - beta) g. */
 static bool sign_step(fl_optim *o, fl_optim_slot *p) {
     fl_tensor *m =
-        fl_add(fl_mul(p->state[0], fl_num(p->group->hyper[0])), fl_mul(p->grad, fl_num(1 - p->group->hyper[0])));
+        fl_add(fl_mul(p->state[0], fl_num(p->group->hyper[0])),
+               fl_mul(p->grad, fl_num(1 - p->group->hyper[0])));
     return fl_assign(p->state[0], m) &&
            fl_assign(fv_value(p->param),
                      fl_sub(fv_value(p->param), fl_mul(fl_sign(m), fl_num(o->lr))));
@@ -347,13 +348,15 @@ TEST(rules_compose) {
                 if (composed) fl_backend_use(&bare, &old);
                 for (int t = 0; t < 3; t++) {
                     set_gradient(p[composed], t);
-                    CHECK(fl_optim_scale(optim, fl_full(FL_SCALAR_SHAPE, .5, FL_F32)) && fl_optim_step(optim));
+                    CHECK(fl_optim_scale(optim, fl_full(FL_SCALAR_SHAPE, .5, FL_F32)));
+                    CHECK(fl_optim_step(optim));
                 }
                 if (composed) fl_backend_use(&old, NULL);
                 fl_optim_free(optim);
             }
             fl_tensor *gap = fl_abs(fl_sub(fv_value(p[0]), fv_value(p[1])));
-            if (!CHECK_NEAR(fl_item(fl_amax(gap, FL_ALL_AXES)), 0, d ? 1e-2 : 2e-6)) printf("kind %d\n", kind);
+            if (!CHECK_NEAR(fl_item(fl_amax(gap, FL_ALL_AXES)), 0, d ? 1e-2 : 2e-6))
+                printf("kind %d\n", kind);
             fl_scope_end(&s);
         }
     check_nothing_live();
@@ -367,7 +370,8 @@ TEST(recorded_steps_follow_their_numbers) {
         fl_scope s = fl_scope_begin();
         fl_rng rng = {7, 0};
         fl_tensor *start_at = fl_normal(FL_SHAPE(4, 3), 0, 1, FL_F32, &rng);
-        fl_tensor *other = fl_to(start_at, "recorder"), *g = fl_to(fl_zeros(FL_SHAPE(4, 3), FL_F32), "recorder");
+        fl_tensor *other = fl_to(start_at, "recorder");
+        fl_tensor *g = fl_to(fl_zeros(FL_SHAPE(4, 3), FL_F32), "recorder");
         fl_tensor *factor = fl_to(fl_ones(FL_SCALAR_SHAPE, FL_F32), "recorder");
         fl_var *a = fv_param(fl_clone(start_at)), *b = fv_param(fl_clone(other));
         fl_optim *one = optim_of(kind, FV_LIST(a)), *two = optim_of(kind, FV_LIST(b));
@@ -390,7 +394,8 @@ TEST(recorded_steps_follow_their_numbers) {
                 tape = recorder_end();
                 if (!CHECK(tape != NULL)) printf("kind %d: %s\n", kind, fl_error());
             }
-            if (!CHECK(same_values(fv_value(a), fl_to(fv_value(b), "cpu")))) printf("kind %d step %d\n", kind, t);
+            if (!CHECK(same_values(fv_value(a), fl_to(fv_value(b), "cpu"))))
+                printf("kind %d step %d\n", kind, t);
         }
         recorder_free(tape);
         fl_optim_free(one);
@@ -402,7 +407,8 @@ TEST(recorded_steps_follow_their_numbers) {
 
 TEST(groups_have_numbers_of_their_own) {
     fl_scope s = fl_scope_begin();
-    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(3, 4), fl_nn_layer_norm(FL_SHAPE(4)), fl_nn_linear(4, 2));
+    fl_nn_module *net =
+        fl_nn_sequential(fl_nn_linear(3, 4), fl_nn_layer_norm(FL_SHAPE(4)), fl_nn_linear(4, 2));
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = .5, .weight_decay = .1);
     CHECK_EQ_INT(fl_optim_group_of(optim, net, "*.bias", .weight_decay = FL_ZERO), 1);
     CHECK_EQ_INT(fl_optim_group_of(optim, net, "?.weight", .lr = .25), 2);
@@ -432,7 +438,8 @@ TEST(groups_have_numbers_of_their_own) {
 TEST(gradients_of_parts_add_up) {
     fl_scope s = fl_scope_begin();
     fl_rng rng = {3, 0};
-    fl_tensor *x = fl_normal(FL_SHAPE(8, 3), 0, 1, FL_F64, &rng), *y = fl_normal(FL_SHAPE(8, 1), 0, 1, FL_F64, &rng);
+    fl_tensor *x = fl_normal(FL_SHAPE(8, 3), 0, 1, FL_F64, &rng);
+    fl_tensor *y = fl_normal(FL_SHAPE(8, 1), 0, 1, FL_F64, &rng);
     fl_tensor *w = fl_normal(FL_SHAPE(3, 1), 0, 1, FL_F64, &rng);
     fl_var *p[2] = {fv_param(fl_clone(w)), fv_param(fl_clone(w))};
     for (int k = 0; k < 2; k++) {
@@ -924,7 +931,9 @@ TEST(a_step_that_fails_moves_nothing) {
     check_nothing_live();
 }
 
-static void count_copies(const fl_call *c, void *user) { *(int *)user += c->op == FL_OP_copy && fl_numel(c->out[0]) > 1; }
+static void count_copies(const fl_call *c, void *user) {
+    *(int *)user += c->op == FL_OP_copy && fl_numel(c->out[0]) > 1; /* not of norms */
+}
 
 /* A weight that lies channels-last keeps its state and gradient so: no step converts, and the
    numbers are those of a dense one. */

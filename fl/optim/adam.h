@@ -29,9 +29,9 @@ FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o);
 #define fl_optim_adamax(...) FL_OPTIM__ADAMAX(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADAMAX(params, ...) fl_optim_adamax_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
 FL_API fl_optim *fl_optim_adamax_opt(fv_list params, fl_optim_adam_opts o);
-/* Adam with Nesterov's momentum: u_t = beta1 (1 - 0.96^(0.004 t) / 2);  p -= lr ((1 - u_t) / (1 - u_1 ... u_t)
-   g + u_t+1 / (1 - u_1 ... u_t+1) m) / (sqrt(v') + eps). torch.optim.NAdam: lr 0 -> 2e-3, weight_decay added
-   to g */
+/* Adam with Nesterov's momentum: u_t = beta1 (1 - 0.96^(0.004 t) / 2);  p -= lr ((1 - u_t) / (1 - u_1 ...
+   u_t) g + u_t+1 / (1 - u_1 ... u_t+1) m) / (sqrt(v') + eps). torch.optim.NAdam: lr 0 -> 2e-3, weight_decay
+   added to g */
 #define fl_optim_nadam(...) FL_OPTIM__NADAM(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__NADAM(params, ...) fl_optim_nadam_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
 FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o);
@@ -55,7 +55,8 @@ FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o);
     "SUB(" p ", DIV(MUL(DIV(lr, " FL__ADAM_BIAS("beta1") "), " FL__ADAM_M(g) "), " \
     "ADD(DIV(SQRT(" v "), SQRT(" FL__ADAM_BIAS("beta2") ")), eps)))"
 #define FL__ADAM(g, p) FL__ADAM_P(g, p, FL__ADAM_V(g)) "," FL__ADAM_M(g) "," FL__ADAM_V(g)
-#define FL__ADAM_AMSGRAD(g, p) FL__ADAM_P(g, p, FL__ADAM_X(g)) "," FL__ADAM_M(g) "," FL__ADAM_V(g) "," FL__ADAM_X(g)
+#define FL__ADAM_AMSGRAD(g, p) \
+    FL__ADAM_P(g, p, FL__ADAM_X(g)) "," FL__ADAM_M(g) "," FL__ADAM_V(g) "," FL__ADAM_X(g)
 
 #define FL__ADAM_RULE(writes, formula) \
     {"g", writes, "factor t lr beta1 beta2 eps weight_decay", formula, {0}, 0, 0, 0}
@@ -115,7 +116,8 @@ static fl_step_rule fl__nadam_rule = {
     .formula = "SUB(p, DIV(ADD("
                "MUL(DIV(MUL(lr, SUB(CONST(1), " FL__ADAM_U("1") ")), SUB(CONST(1), " FL__ADAM_ALL ")), "
                FL__ADAM_DECAYED "), "
-               "MUL(DIV(MUL(lr, " FL__ADAM_U("2") "), SUB(CONST(1), MUL(" FL__ADAM_ALL ", " FL__ADAM_U("2") "))), "
+               "MUL(DIV(MUL(lr, " FL__ADAM_U("2") "), "
+               "SUB(CONST(1), MUL(" FL__ADAM_ALL ", " FL__ADAM_U("2") "))), "
                FL__ADAM_M(FL__ADAM_DECAYED) ")), "
                "ADD(DIV(SQRT(" FL__ADAM_V(FL__ADAM_DECAYED) "), SQRT(" FL__ADAM_BIAS("beta2") ")), eps))),"
                FL__ADAM_M(FL__ADAM_DECAYED) "," FL__ADAM_V(FL__ADAM_DECAYED)};
@@ -128,7 +130,8 @@ static bool fl__nadam_prepare(fl_optim *o, fl_optim_slot *p) {
 
 static bool fl__nadam_step(fl_optim *o, fl_optim_slot *p) {
     fl_tensor *number[] = {fl_optim_factor(o), p->steps, p->group->numbers};
-    return fl_optim_apply(o, p, &fl__nadam_rule) && fl_step(&fl__nadam_product, &p->state[2], 3, number, NULL);
+    return fl_optim_apply(o, p, &fl__nadam_rule) &&
+           fl_step(&fl__nadam_product, &p->state[2], 3, number, NULL);
 }
 
 static const fl_optim_type fl__nadam_type = {

@@ -61,17 +61,18 @@ FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o);
 #if defined(FL_IMPL_ONLY_OPTIM_ADAPTIVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPTIM_ADAPTIVE_IMPL
 #define FL_OPTIM_ADAPTIVE_IMPL
-#define FL__ADAPTIVE_G "ADD(MUL(factor, g), MUL(weight_decay, p))"
+#define FL__PAST_G "ADD(MUL(factor, g), MUL(weight_decay, p))"
 /* the mean of old and new: rate old + (1 - rate) new */
-#define FL__ADAPTIVE_MEAN(rate, old, new_one) "ADD(MUL(" rate ", " old "), MUL(SUB(CONST(1), " rate "), " new_one "))"
-#define FL__ADAPTIVE_SQUARE "MUL(" FL__ADAPTIVE_G ", " FL__ADAPTIVE_G ")"
+#define FL__PAST_MEAN(rate, old, new_one) \
+    "ADD(MUL(" rate ", " old "), MUL(SUB(CONST(1), " rate "), " new_one "))"
+#define FL__PAST_SQUARE "MUL(" FL__PAST_G ", " FL__PAST_G ")"
 
-#define FL__ADAPTIVE_DELTA_V FL__ADAPTIVE_MEAN("rho", "v", FL__ADAPTIVE_SQUARE)
-#define FL__ADAPTIVE_DELTA "MUL(DIV(SQRT(ADD(a, eps)), SQRT(ADD(" FL__ADAPTIVE_DELTA_V ", eps))), " FL__ADAPTIVE_G ")"
+#define FL__DELTA_V FL__PAST_MEAN("rho", "v", FL__PAST_SQUARE)
+#define FL__DELTA "MUL(DIV(SQRT(ADD(a, eps)), SQRT(ADD(" FL__DELTA_V ", eps))), " FL__PAST_G ")"
 static fl_step_rule fl__adadelta_rule = {
     .reads = "g", .writes = "p v a", .numbers = "factor t lr rho eps weight_decay",
-    .formula = "SUB(p, MUL(lr, " FL__ADAPTIVE_DELTA "))," FL__ADAPTIVE_DELTA_V ","
-               FL__ADAPTIVE_MEAN("rho", "a", "MUL(" FL__ADAPTIVE_DELTA ", " FL__ADAPTIVE_DELTA ")")};
+    .formula = "SUB(p, MUL(lr, " FL__DELTA "))," FL__DELTA_V ","
+               FL__PAST_MEAN("rho", "a", "MUL(" FL__DELTA ", " FL__DELTA ")")};
 static const fl_optim_type fl__adadelta_type = {.name = "adadelta", .state = {"square_avg", "acc_delta"},
                                                 .hyper = {"rho", "eps", "weight_decay"}, .limits = "fnn",
                                                 .rule = &fl__adadelta_rule};
@@ -81,11 +82,11 @@ FL_API fl_optim *fl_optim_adadelta_opt(fv_list params, fl_optim_adadelta_opts o)
     return fl__optim_make(&fl__adadelta_type, params, o.lr, 1, hyper, o.master);
 }
 
-#define FL__ADAPTIVE_GRAD_S "ADD(s, " FL__ADAPTIVE_SQUARE ")"
+#define FL__PAST_GRAD_S "ADD(s, " FL__PAST_SQUARE ")"
 static fl_step_rule fl__adagrad_rule = {
     .reads = "g", .writes = "p s", .numbers = "factor t lr lr_decay eps weight_decay",
-    .formula = "SUB(p, DIV(MUL(DIV(lr, ADD(CONST(1), MUL(t, lr_decay))), " FL__ADAPTIVE_G "), "
-               "ADD(SQRT(" FL__ADAPTIVE_GRAD_S "), eps)))," FL__ADAPTIVE_GRAD_S};
+    .formula = "SUB(p, DIV(MUL(DIV(lr, ADD(CONST(1), MUL(t, lr_decay))), " FL__PAST_G "), "
+               "ADD(SQRT(" FL__PAST_GRAD_S "), eps)))," FL__PAST_GRAD_S};
 static const fl_optim_type fl__adagrad_type = {.name = "adagrad", .state = {"sum"},
                                                .hyper = {"lr_decay", "eps", "weight_decay"}, .limits = "nnn",
                                                .rule = &fl__adagrad_rule};
@@ -95,27 +96,27 @@ FL_API fl_optim *fl_optim_adagrad_opt(fv_list params, fl_optim_adagrad_opts o) {
     return fl__optim_make(&fl__adagrad_type, params, o.lr, 1e-2, hyper, o.master);
 }
 
-#define FL__ADAPTIVE_RMS_V FL__ADAPTIVE_MEAN("alpha", "v", FL__ADAPTIVE_SQUARE)
-#define FL__ADAPTIVE_RMS_A FL__ADAPTIVE_MEAN("alpha", "a", FL__ADAPTIVE_G)
-#define FL__ADAPTIVE_RMS_D(v) "DIV(" FL__ADAPTIVE_G ", ADD(SQRT(" v "), eps))"
-#define FL__ADAPTIVE_RMS_C "SUB(" FL__ADAPTIVE_RMS_V ", MUL(" FL__ADAPTIVE_RMS_A ", " FL__ADAPTIVE_RMS_A "))"
-#define FL__ADAPTIVE_RMS_B(v) "ADD(MUL(momentum, b), " FL__ADAPTIVE_RMS_D(v) ")"
-#define FL__ADAPTIVE_RMS_RULE(writes, formula) \
+#define FL__RMS_V FL__PAST_MEAN("alpha", "v", FL__PAST_SQUARE)
+#define FL__RMS_A FL__PAST_MEAN("alpha", "a", FL__PAST_G)
+#define FL__RMS_D(v) "DIV(" FL__PAST_G ", ADD(SQRT(" v "), eps))"
+#define FL__RMS_C "SUB(" FL__RMS_V ", MUL(" FL__RMS_A ", " FL__RMS_A "))"
+#define FL__RMS_B(v) "ADD(MUL(momentum, b), " FL__RMS_D(v) ")"
+#define FL__RMS_RULE(writes, formula) \
     {"g", writes, "factor t lr alpha eps momentum weight_decay", formula, {0}, 0, 0, 0}
 /* [centred][with momentum] */
 static fl_step_rule fl__rmsprop_rules[2][2] = {
-    {FL__ADAPTIVE_RMS_RULE("p v", "SUB(p, MUL(lr, " FL__ADAPTIVE_RMS_D(FL__ADAPTIVE_RMS_V) "))," FL__ADAPTIVE_RMS_V),
-     FL__ADAPTIVE_RMS_RULE("p v b", "SUB(p, MUL(lr, " FL__ADAPTIVE_RMS_B(FL__ADAPTIVE_RMS_V) "))," FL__ADAPTIVE_RMS_V "," FL__ADAPTIVE_RMS_B(FL__ADAPTIVE_RMS_V))},
-    {FL__ADAPTIVE_RMS_RULE("p v a", "SUB(p, MUL(lr, " FL__ADAPTIVE_RMS_D(FL__ADAPTIVE_RMS_C) "))," FL__ADAPTIVE_RMS_V "," FL__ADAPTIVE_RMS_A),
-     FL__ADAPTIVE_RMS_RULE("p v a b", "SUB(p, MUL(lr, " FL__ADAPTIVE_RMS_B(FL__ADAPTIVE_RMS_C) "))," FL__ADAPTIVE_RMS_V "," FL__ADAPTIVE_RMS_A ","
-                             FL__ADAPTIVE_RMS_B(FL__ADAPTIVE_RMS_C))}};
-#define FL__ADAPTIVE_RMS_TYPE(rule, ...) \
+    {FL__RMS_RULE("p v", "SUB(p, MUL(lr, " FL__RMS_D(FL__RMS_V) "))," FL__RMS_V),
+     FL__RMS_RULE("p v b", "SUB(p, MUL(lr, " FL__RMS_B(FL__RMS_V) "))," FL__RMS_V "," FL__RMS_B(FL__RMS_V))},
+    {FL__RMS_RULE("p v a", "SUB(p, MUL(lr, " FL__RMS_D(FL__RMS_C) "))," FL__RMS_V "," FL__RMS_A),
+     FL__RMS_RULE("p v a b", "SUB(p, MUL(lr, " FL__RMS_B(FL__RMS_C) "))," FL__RMS_V "," FL__RMS_A ","
+                             FL__RMS_B(FL__RMS_C))}};
+#define FL__RMS_TYPE(rule, ...) \
     {"rmsprop", {"square_avg", __VA_ARGS__}, {"alpha", "eps", "momentum", "weight_decay"}, \
      "fnnn",    rule, 0, NULL, NULL}
 static const fl_optim_type fl__rmsprop_types[2][2] = {
-    {FL__ADAPTIVE_RMS_TYPE(&fl__rmsprop_rules[0][0], NULL), FL__ADAPTIVE_RMS_TYPE(&fl__rmsprop_rules[0][1], "momentum_buffer")},
-    {FL__ADAPTIVE_RMS_TYPE(&fl__rmsprop_rules[1][0], "grad_avg"),
-     FL__ADAPTIVE_RMS_TYPE(&fl__rmsprop_rules[1][1], "grad_avg", "momentum_buffer")}};
+    {FL__RMS_TYPE(&fl__rmsprop_rules[0][0], NULL), FL__RMS_TYPE(&fl__rmsprop_rules[0][1], "momentum_buffer")},
+    {FL__RMS_TYPE(&fl__rmsprop_rules[1][0], "grad_avg"),
+     FL__RMS_TYPE(&fl__rmsprop_rules[1][1], "grad_avg", "momentum_buffer")}};
 
 FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o) {
     const double momentum = fl_option(o.momentum, 0);

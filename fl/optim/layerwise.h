@@ -49,20 +49,21 @@ FL_API fl_optim *fl_optim_novograd_opt(fv_list params, fl_optim_novograd_opts o)
 #define FL_OPTIM_LAYERWISE_IMPL
 #include "../ops/copy.h"
 #include "../ops/elementwise.h"
-#define FL__LAYERWISE_G "MUL(factor, g)"
-#define FL__LAYERWISE_BIAS(beta) "SUB(CONST(1), POW(" beta ", ADD(t, CONST(1))))"
-#define FL__LAYERWISE_M "ADD(MUL(beta1, m), MUL(SUB(CONST(1), beta1), " FL__LAYERWISE_G "))"
-#define FL__LAYERWISE_V "ADD(MUL(beta2, v), MUL(SUB(CONST(1), beta2), MUL(" FL__LAYERWISE_G ", " FL__LAYERWISE_G ")))"
-#define FL__LAYERWISE_R \
-    "ADD(DIV(DIV(" FL__LAYERWISE_M ", " FL__LAYERWISE_BIAS("beta1") "), " \
-    "ADD(SQRT(DIV(" FL__LAYERWISE_V ", " FL__LAYERWISE_BIAS("beta2") ")), eps)), MUL(weight_decay, p))"
-#define FL__LAYERWISE_LAMB_NUMBERS "factor t lr beta1 beta2 eps weight_decay"
+#define FL__LAMB_G "MUL(factor, g)"
+#define FL__LAMB_BIAS(beta) "SUB(CONST(1), POW(" beta ", ADD(t, CONST(1))))"
+#define FL__LAMB_M "ADD(MUL(beta1, m), MUL(SUB(CONST(1), beta1), " FL__LAMB_G "))"
+#define FL__LAMB_V \
+    "ADD(MUL(beta2, v), MUL(SUB(CONST(1), beta2), MUL(" FL__LAMB_G ", " FL__LAMB_G ")))"
+#define FL__LAMB_R \
+    "ADD(DIV(DIV(" FL__LAMB_M ", " FL__LAMB_BIAS("beta1") "), " \
+    "ADD(SQRT(DIV(" FL__LAMB_V ", " FL__LAMB_BIAS("beta2") ")), eps)), MUL(weight_decay, p))"
+#define FL__LAMB_NUMBERS "factor t lr beta1 beta2 eps weight_decay"
 /* What would be r, for its norm; then all, with |p| / |r|. */
-static fl_step_rule fl__lamb_peek = {.reads = "g p m v", .writes = "r", .numbers = FL__LAYERWISE_LAMB_NUMBERS,
-                                     .formula = FL__LAYERWISE_R};
+static fl_step_rule fl__lamb_peek = {.reads = "g p m v", .writes = "r", .numbers = FL__LAMB_NUMBERS,
+                                     .formula = FL__LAMB_R};
 static fl_step_rule fl__lamb_rule = {
-    .reads = "g", .writes = "p m v", .numbers = FL__LAYERWISE_LAMB_NUMBERS " ratio",
-    .formula = "SUB(p, MUL(MUL(lr, ratio), " FL__LAYERWISE_R "))," FL__LAYERWISE_M "," FL__LAYERWISE_V};
+    .reads = "g", .writes = "p m v", .numbers = FL__LAMB_NUMBERS " ratio",
+    .formula = "SUB(p, MUL(MUL(lr, ratio), " FL__LAMB_R "))," FL__LAMB_M "," FL__LAMB_V};
 
 static bool fl__lamb_prepare(fl_optim *o, fl_optim_slot *p) {
     fl_tensor *value = p->master ? p->master : fv_value(p->param);
@@ -89,17 +90,19 @@ FL_API fl_optim *fl_optim_lamb_opt(fv_list params, fl_optim_lamb_opts o) {
 }
 
 /* gg is |g|^2, before the factor; v is of the step before. */
-#define FL__LAYERWISE_NOVO_GG "MUL(MUL(factor, factor), gg)"
-#define FL__LAYERWISE_NOVO_V \
-    "SELECT(EQ(t, CONST(0)), " FL__LAYERWISE_NOVO_GG ", ADD(MUL(beta2, v), MUL(SUB(CONST(1), beta2), " FL__LAYERWISE_NOVO_GG ")))"
-#define FL__LAYERWISE_NOVO_M \
-    "ADD(MUL(beta1, m), ADD(DIV(" FL__LAYERWISE_G ", ADD(SQRT(" FL__LAYERWISE_NOVO_V "), eps)), MUL(weight_decay, p)))"
+#define FL__NOVO_GG "MUL(MUL(factor, factor), gg)"
+#define FL__NOVO_V \
+    "SELECT(EQ(t, CONST(0)), " FL__NOVO_GG ", " \
+    "ADD(MUL(beta2, v), MUL(SUB(CONST(1), beta2), " FL__NOVO_GG ")))"
+#define FL__NOVO_M \
+    "ADD(MUL(beta1, m), ADD(DIV(" FL__LAMB_G ", ADD(SQRT(" FL__NOVO_V "), eps)), " \
+    "MUL(weight_decay, p)))"
 static fl_step_rule fl__novograd_rule = {
     .reads = "g", .writes = "p m", .numbers = "factor t lr beta1 beta2 eps weight_decay v gg",
-    .formula = "SUB(p, MUL(lr, " FL__LAYERWISE_NOVO_M "))," FL__LAYERWISE_NOVO_M};
+    .formula = "SUB(p, MUL(lr, " FL__NOVO_M "))," FL__NOVO_M};
 static fl_step_rule fl__novograd_norm = {.reads = "gg", .writes = "v",
                                          .numbers = "factor t lr beta1 beta2 eps weight_decay",
-                                         .formula = FL__LAYERWISE_NOVO_V};
+                                         .formula = FL__NOVO_V};
 
 static bool fl__novograd_prepare(fl_optim *o, fl_optim_slot *p) {
     (void)o;

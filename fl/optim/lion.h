@@ -34,7 +34,8 @@ FL_API fl_optim *fl_optim_lion_opt(fv_list params, fl_optim_lion_opts o);
     "SELECT(LT(CONST(0), " x "), CONST(1), SELECT(LT(" x ", CONST(0)), CONST(-1), " x "))"
 static fl_step_rule fl__lion_rule = {
     .reads = "g", .writes = "p m", .numbers = "factor t lr beta1 beta2 weight_decay",
-    .formula = "SUB(MUL(SUB(CONST(1), MUL(lr, weight_decay)), p), MUL(lr, " FL__LION_SIGN(FL__LION_MEAN("beta1")) ")),"
+    .formula = "SUB(MUL(SUB(CONST(1), MUL(lr, weight_decay)), p), "
+               "MUL(lr, " FL__LION_SIGN(FL__LION_MEAN("beta1")) ")),"
                FL__LION_MEAN("beta2")};
 static const fl_optim_type fl__lion_type = {.name = "lion", .state = {"exp_avg"},
                                             .hyper = {"beta1", "beta2", "weight_decay"}, .limits = "ffn",

@@ -20,8 +20,8 @@ typedef struct fl_optim_muon_opts {
     char _end;
 } fl_optim_muon_opts;
 /* m = momentum m + (1 - momentum) g;  u = (1 - momentum) g + momentum m (no_nesterov: m);  p -= lr
-   (sqrt(max(1, rows / columns)) orthogonal(u) + weight_decay p); orthogonal: x = u / |u|, then steps times x =
-   3.4445 x - 4.775 y x + 2.0315 y y x, y = x x^T, of the flat side. torch.optim.Muon, which does that in
+   (sqrt(max(1, rows / columns)) orthogonal(u) + weight_decay p); orthogonal: x = u / |u|, then steps times
+   x = 3.4445 x - 4.775 y x + 2.0315 y y x, y = x x^T, of the flat side. torch.optim.Muon, which does that in
    bf16, this in f32. Every parameter must have 2 dims: biases, norms, embeddings and heads go to another
    optimizer. */
 #define fl_optim_muon(...) FL_OPTIM__MUON(__VA_ARGS__, ._end = 0)
@@ -47,7 +47,8 @@ FL_API fl_optim *fl_optim_muon_opt(fv_list params, fl_optim_muon_opts o);
 #define FL__MUON_M "ADD(m, MUL(SUB(CONST(1), momentum), SUB(" FL__MUON_G ", m)))"
 static fl_step_rule fl__muon_peek = {
     .reads = "g m", .writes = "u", .numbers = FL__MUON_NUMBERS,
-    .formula = "SELECT(LT(CONST(0), nesterov), ADD(" FL__MUON_G ", MUL(momentum, SUB(" FL__MUON_M ", " FL__MUON_G "))), "
+    .formula = "SELECT(LT(CONST(0), nesterov), "
+               "ADD(" FL__MUON_G ", MUL(momentum, SUB(" FL__MUON_M ", " FL__MUON_G "))), "
                FL__MUON_M ")"};
 static fl_step_rule fl__muon_rule = {
     .reads = "g u", .writes = "p m", .numbers = FL__MUON_NUMBERS,

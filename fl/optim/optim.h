@@ -349,7 +349,8 @@ static bool fl__optim_option(fl_optim *o, int group, const char *name, double va
     return (value == 0 && !signbit(value)) || fl_optim_set(o, group, name, fl_option(value, 0));
 }
 
-FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *pattern, fl_optim_group_opts opts) {
+FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *pattern,
+                                 fl_optim_group_opts opts) {
     static const char who[] = "fl_optim_group_of";
     if (!fl_nn_given(o, who, "the optimizer") || !fl_nn_given(m, who, "the module") ||
         !fl_nn_given(pattern, who, "the pattern"))

@@ -129,7 +129,8 @@ FL_API double fl_optim_lr_inverse_sqrt(double lr, int64_t t, int64_t steps) {
     return lr * sqrt((double)(steps > 0 ? steps : 1) / (double)(t + 1));
 }
 
-FL_API double fl_optim_lr_wsd(double lr, double low, int64_t t, int64_t warmup, int64_t decay, int64_t total) {
+FL_API double fl_optim_lr_wsd(double lr, double low, int64_t t, int64_t warmup, int64_t decay,
+                              int64_t total) {
     if (t >= total) return low;
     if (t < total - decay) return fl_optim_lr_warmup(lr, t, warmup);
     return low + (lr - low) * (double)(total - t) / (double)decay;

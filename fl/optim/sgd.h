@@ -50,7 +50,8 @@ FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
 
 /* [decoupled][plain, with momentum, Nesterov's] */
 static fl_step_rule fl__sgd_rules[2][3] = {
-    {FL__SGD_RULE("p", FL__SGD_PLAIN, FL__SGD_DECAYED, "p"), FL__SGD_RULE("p m", FL__SGD_HEAVY, FL__SGD_DECAYED, "p"),
+    {FL__SGD_RULE("p", FL__SGD_PLAIN, FL__SGD_DECAYED, "p"),
+     FL__SGD_RULE("p m", FL__SGD_HEAVY, FL__SGD_DECAYED, "p"),
      FL__SGD_RULE("p m", FL__SGD_NESTEROV, FL__SGD_DECAYED, "p")},
     {FL__SGD_RULE("p", FL__SGD_PLAIN, FL__SGD_SCALED, FL__SGD_SHRUNK),
      FL__SGD_RULE("p m", FL__SGD_HEAVY, FL__SGD_SCALED, FL__SGD_SHRUNK),
