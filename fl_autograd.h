@@ -217,7 +217,8 @@ struct fv_watcher {
        too, whose x->grad is as it was, maybe NULL. Runs within the pass: nothing is recorded, and an
        error of its own ends the pass. Not for the leaves that are left after an error. */
     void (*leaf_ready)(fv_watcher *w, fl_var *x);
-    /* The pass is over: once for each, also after an error, whose text is given; else NULL. */
+    /* The pass is over: once for each, also after an error, whose text is given; else NULL. Runs in a
+       scope of its own; an error of its own makes fl_backward fail. */
     void (*end)(fv_watcher *w, const char *error);
     void *user;
     fv_watcher *next_; /* private */
@@ -534,10 +535,12 @@ static void fv__say_ready(fl_var *x) {
 }
 
 static void fv__say_end(void) {
+    fl_scope s = fl_scope_begin();
     for (fv_watcher *w = fv__watchers, *next; w; w = next) {
         next = w->next_;
         w->end(w, fl_error());
     }
+    fl_scope_end(&s);
 }
 
 /* ---- modes ---- */
@@ -1313,7 +1316,7 @@ static bool fv__pass_run(fv__pass *p, fl_var **grads) {
     fl_heap_free(p->node);
     fl_scope_end(&s);
     fl_set_flags(flags); /* the scope may not have begun */
-    if (!p->targets.n) fv__say_end();
+    if (!p->targets.n && fv__watchers) fv__say_end();
     fl_quiet(-1);
     return !fl_error();
 }
