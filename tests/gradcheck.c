@@ -1237,7 +1237,6 @@ static const struct {
     {"fv_shift_left", "of integers"},
     {"fv_shift_right", "of integers"},
     {"fv_linear_act_of", "a look-up"},
-    {"fv_fake_quantize", "a step function whose gradient passes straight through: parity has it"},
     {"fv_record_formula", "records an op of the tables, which has its own"},
     {"fv_conv2d_run", "the record under fv_conv, of which it takes the arguments"},
     {"fv_conv2d_grad_input", "the backward of fv_conv2d_run: the second order of conv2d"},
