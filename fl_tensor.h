@@ -165,8 +165,8 @@ FL_API fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t);
 FL_API void *fl_promote(fl_scope *s, void *o);
 /* Values that the innermost scope owns now. */
 FL_API int64_t fl_scope_size(void);
-/* A word of this thread that scopes save and restore, for the layers above (no-grad, train). Starts
-   0; the highest bit is fl's own. */
+/* A word of this thread that scopes save and restore, for the layers above. Starts 0; bit 0 is no-grad,
+   bits 8 to 15 are FL_AUTOCAST_FLAGS, the highest is fl's own. */
 FL_API uint64_t fl_flags(void);
 FL_API void fl_set_flags(uint64_t flags);
 

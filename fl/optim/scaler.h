@@ -80,7 +80,8 @@ FL_API fl_optim_scaler *fl_optim_scaler_new_opt(double init, fl_optim_scaler_opt
     if (!(least > 0 && init >= least && init < 0x1p127 && growth >= 1 && growth < 0x1p127 && backoff > 0 &&
           backoff < 1 && interval > 0))
         return fl_bad("fl_optim_scaler_new: init %g must be at least least, %g > 0; growth %g >= 1, "
-                      "backoff %g in (0, 1), interval %" PRId64 " > 0", init, least, growth, backoff, interval);
+                      "backoff %g in (0, 1), interval %" PRId64 " > 0",
+                      init, least, growth, backoff, interval);
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
     fl_optim_scaler *s = fl_heap_alloc(sizeof *s);
