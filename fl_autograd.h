@@ -30,6 +30,9 @@
    Concepts
      Life time   As for tensors: a fl_var * that a function returns belongs to the innermost scope;
                  fv_keep what you store. A kept variable keeps its graph: store fv_detach(h).
+     Threads     A graph belongs to the thread that records it. Several may read one net's parameters
+                 at once (evaluation, best in no-grad regions); backward passes through the same
+                 leaves run in one thread at a time, which is checked.
      Saved       A node saves only what its backward reads, and releases it when backward passes
                  (unless retained).
      Order       C leaves open in which order the arguments of a call are computed: f(D(a), D(b)) may
@@ -254,7 +257,7 @@ FL_API bool fl_grad_enabled(void);
    backward reads is saved as a tensor and gets a variable again when asked for. So a graph has no
    cycles, and a value that nothing reads dies with its handle. An edge to a leaf ends in the
    leaf's sink, a node without a backward function that is made when the leaf is first used; it
-   knows its leaf without holding it. A graph belongs to one thread at a time. */
+   knows its leaf without holding it. A graph belongs to one thread at a time; leaves are shared. */
 
 #define FV__NODE_MAX 1024 /* bytes that fl_obj_new gives */
 enum { FV__NO_GRAD = 1 }; /* in fl_flags */
@@ -280,6 +283,7 @@ struct fl_node {
     uint32_t version;   /* of the output when it was made */
     fl_var **results;   /* of one with several: their gradients so far */
     fl_var *leaf;    /* of a sink; not held */
+    void *pass;      /* of a sink: the outermost pass that it is in */
     fl_var *watched; /* the output variable, if it has a hook; not held: */
     fl_var *twin;    /* stands in when it is gone */
     fl_node *next;   /* in the list of the dying */
@@ -651,9 +655,13 @@ static fl_node *fv__node_new(const fv_record_opts *s) {
 /* Where the gradient of x goes; NULL after fl_fail. */
 static fl_node *fv__goal_of(fl_var *x) {
     static const fv_record_opts sink = {.name = "a leaf"};
-    if (x->node || x->sink_) return x->node ? x->node : x->sink_;
-    if ((x->sink_ = fv__node_new(&sink))) x->sink_->leaf = x;
-    return x->sink_;
+    if (x->node) return x->node;
+    fl_node *to = __atomic_load_n(&x->sink_, __ATOMIC_ACQUIRE), *other = NULL;
+    if (to || !(to = fv__node_new(&sink))) return to;
+    to->leaf = x;
+    if (__atomic_compare_exchange_n(&x->sink_, &other, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return to;
+    fl_obj_drop(&to->obj); /* another thread has used the leaf for the first time */
+    return other;
 }
 
 /* The same with a reference for the edge. */
@@ -1096,14 +1104,30 @@ static void fv__mark_targets(const fv__pass *p, bool on) {
         if (p->targets.v[i]->requires_grad) fv__goal_of(p->targets.v[i])->target = on;
 }
 
+/* A leaf is in passes of one thread at a time: those of two would mix what they add up there. */
+static bool fv__claim(fv__pass *p, fl_node *sink) {
+    void *other = NULL;
+    if (__atomic_compare_exchange_n(&sink->pass, &other, p, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) return true;
+    for (const fv__pass *mine = fv__running; mine; mine = mine->around)
+        if (mine == other) return true;
+    return other == p || fl_fail("%s: another thread runs backward through the same leaf: train a net in one thread "
+                                 "at a time, or give each a copy", p->who);
+}
+
+static void fv__release(const fv__pass *p, fl_node *n) {
+    if (!n->back && n->pass == p) __atomic_store_n(&n->pass, NULL, __ATOMIC_RELEASE);
+}
+
 static void fv__forget(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
         p->node[i]->seen = false;
         p->node[i]->pending = 0;
+        fv__release(p, p->node[i]);
     }
 }
 
 static bool fv__find(fv__pass *p, fl_node *to) {
+    if (!to->back && !fv__claim(p, to)) return false;
     if (!to->seen) {
         if (to->spent)
             return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
@@ -1242,6 +1266,7 @@ static void fv__run(fv__pass *p) {
             n->out = NULL;
         }
         n->wanted = true; /* for a pass around this one */
+        fv__release(p, n);
         fl_obj_drop(&n->obj);
     }
 }

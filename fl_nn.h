@@ -60,6 +60,9 @@
      Names    A parameter's path is the dotted names of the modules above it and its own:
               "0.weight", "layer1.0.bn1.running_mean". They are PyTorch's, so its safetensors load
               as they are. Unnamed children are numbered.
+     Threads  Evaluation of one net is safe from several threads at once (in evaluation mode, so that no
+              statistics move; fl_no_grad spares the recording), as are fl_nn_parameters and other
+              reading. Training it, loading into it and changing its tree are not: one thread at a time.
      Modes    A module is born in training mode; fl_nn_train sets a tree. It decides about dropout
               and batch statistics, nothing else: recording is fl_no_grad's matter.
      Options  See fl_tensor.h: designated initialisers, 0 is the default, FL_ZERO and FL_I0 are

@@ -2,6 +2,9 @@
 #include "../fl.h"
 #include "test.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
 /* helpers */
 
 static fl_tensor *f64(const double *v, fl_shape s) { return fl_from_host(v, s, FL_F64); }
@@ -1325,6 +1328,96 @@ TEST(memory_runs_out_anywhere) {
     remove_temp();
     fl_heap_use(NULL, NULL);
     check_nothing_live();
+}
+
+/* ---- threads ---- */
+
+typedef struct evaluation {
+    fl_nn_module *net;
+    fl_tensor *x;
+    float y[6];
+    const fl_var *first;
+    bool ok;
+} evaluation;
+
+static void *evaluate(void *arg) {
+    evaluation *e = arg;
+    e->ok = true;
+    for (int i = 0; i < 20; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_no_grad(i % 2); /* recording is safe too */
+        fl_var *y = fl_nn_forward(e->net, fv_const(e->x));
+        const fv_list p = fl_nn_parameters(e->net);
+        e->ok = e->ok && y && fl_to_host(fv_value(y), e->y, sizeof e->y) && p.n == 6;
+        e->first = p.v[0];
+        fl_scope_end(&s);
+    }
+    return NULL;
+}
+
+TEST(four_threads_evaluate_one_net) {
+    enum { N = 4 };
+    fl_seed(1);
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(4, 8), fl_nn_relu(), fl_nn_linear(8, 8), fl_nn_dropout(0.5),
+                                         fl_nn_linear(8, 3));
+    fl_nn_train(net, false);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_uniform(FL_SHAPE(2, 4), -1, 1, FL_F32, NULL);
+    evaluation e[N];
+    pthread_t t[N];
+    for (int i = 0; i < N; i++) e[i] = (evaluation){.net = net, .x = x};
+    for (int i = 0; i < N; i++) REQUIRE(pthread_create(&t[i], NULL, evaluate, &e[i]) == 0);
+    for (int i = 0; i < N; i++) pthread_join(t[i], NULL);
+    for (int i = 0; i < N; i++)
+        CHECK(e[i].ok && e[i].first == fl_nn_get_param(net, "0.weight") && !memcmp(e[i].y, e[0].y, sizeof e[0].y));
+    fl_scope_end(&s);
+    fl_nn_free(net);
+}
+
+/* While one thread is inside a pass, which its hook says, another one's through the same leaf is refused. */
+typedef struct meeting {
+    fl_var *leaf;
+    int stage; /* atomic: 1: the first pass is at its hook, 2: the second has ended */
+    bool refused;
+} meeting;
+
+static void wait_for_stage(meeting *m, int stage) {
+    while (__atomic_load_n(&m->stage, __ATOMIC_ACQUIRE) < stage) usleep(100);
+}
+
+static void wait_in_hook(fl_var *x, void *user) {
+    (void)x;
+    __atomic_store_n(&((meeting *)user)->stage, 1, __ATOMIC_RELEASE);
+    wait_for_stage(user, 2);
+}
+
+static void *second_pass(void *arg) {
+    meeting *m = arg;
+    wait_for_stage(m, 1);
+    fl_scope s = fl_scope_begin();
+    fl_quiet(+1);
+    m->refused = !fl_backward(fv_sum(fv_mul(m->leaf, m->leaf), FL_ALL_AXES)) && fl_error() &&
+                 strstr(fl_error(), "another thread runs backward through the same leaf");
+    fl_quiet(-1);
+    fl_error_clear();
+    fl_scope_end(&s);
+    __atomic_store_n(&m->stage, 2, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+TEST(backward_of_one_net_in_two_threads) {
+    fl_scope s = fl_scope_begin();
+    meeting m = {.leaf = fv_param(fl_ones(FL_SHAPE(3), FL_F32))};
+    fl_var *y = fv_exp(m.leaf);
+    fv_hook(y, wait_in_hook, &m);
+    pthread_t t;
+    REQUIRE(pthread_create(&t, NULL, second_pass, &m) == 0);
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+    pthread_join(t, NULL);
+    CHECK(m.refused);
+    CHECK(fl_backward(fv_sum(m.leaf, FL_ALL_AXES))); /* nothing is left behind */
+    CHECK_NEAR(fl_item(fl_select(fv_grad(m.leaf), 0, 0)), exp(1) + 1, 1e-5);
+    fl_scope_end(&s);
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }

@@ -86,7 +86,7 @@ FL_API fl_nn_watch fl_nn_watch_calls(fl_nn_watch watch);
 /* trees */
 
 /* The parameters of the tree, each once, for optimizers and clipping. The array belongs to m: valid
-   until the next call. */
+   until a call after the tree has changed. From any thread. */
 FL_API fv_list fl_nn_parameters(fl_nn_module *m);
 /* Numbers in these parameters. */
 FL_API int64_t fl_nn_count(fl_nn_module *m);
@@ -157,6 +157,7 @@ FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf);
 #include "../ops/random.h"
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -423,13 +424,15 @@ static bool fl__nn_listed(const fl_nn_module *root, const fl_var *p) {
     return false;
 }
 
+/* Writes what differs from the last list only: who has that may be reading it. */
 static bool fl__nn_list(fl_nn_module *root, const fl_nn_module *m) {
     for (int64_t i = 0; i < m->n_param; i++) {
         fl_var *p = m->param[i].var;
         if (fl__nn_listed(root, p)) continue;
         if (!fl_heap_grow(&root->list_, &root->list_cap_, root->list_n_ + 1, sizeof *root->list_))
             return false;
-        root->list_[root->list_n_++] = p;
+        if (root->list_[root->list_n_] != p) root->list_[root->list_n_] = p;
+        root->list_n_++;
     }
     for (int64_t i = 0; i < m->n_child; i++)
         if (!fl__nn_list(root, m->child[i])) return false;
@@ -438,8 +441,12 @@ static bool fl__nn_list(fl_nn_module *root, const fl_nn_module *m) {
 
 FL_API fv_list fl_nn_parameters(fl_nn_module *m) {
     if (fl_nn_given(m, "fl_nn_parameters", "the module")) {
+        static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+        pthread_mutex_lock(&lock);
         m->list_n_ = 0;
-        if (fl__nn_list(m, m)) return (fv_list){(int)m->list_n_, m->list_};
+        const fv_list all = {fl__nn_list(m, m) ? (int)m->list_n_ : -1, m->list_};
+        pthread_mutex_unlock(&lock);
+        if (all.n >= 0) return all;
     }
     fl_raise();
     return FV_NONE;
