@@ -465,6 +465,8 @@ FL_API void fl_mem_report(fl_mem_manager *m, fl_level level);
 FL_API size_t fl_mem_trim(void);
 /* Marks the start of the next training step in infos and traces; returns its number. */
 FL_API int64_t fl_mem_step(void);
+/* That number now. */
+FL_API int64_t fl_mem_step_now(void);
 /* Buffers alive now, whatever their manager: 0 at the end of a clean program. */
 FL_API int64_t fl_mem_live(void);
 
@@ -1627,6 +1629,9 @@ FL_API bool fl_mem_trace_save(const char *path) {
 
 FL_API int64_t fl_mem_step(void) {
     return __atomic_add_fetch(&fl__step, 1, __ATOMIC_RELAXED);
+}
+FL_API int64_t fl_mem_step_now(void) {
+    return fl__load(&fl__step);
 }
 
 /* ---- the native manager ---- */

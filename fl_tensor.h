@@ -165,8 +165,11 @@ FL_API fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t);
 FL_API void *fl_promote(fl_scope *s, void *o);
 /* Values that the innermost scope owns now. */
 FL_API int64_t fl_scope_size(void);
+/* What is made until on is false again, or the scope ends, is to stay: parameters, an optimizer's state.
+   Memory managers are told (fl_mem_info.lifetime). Returns the setting before. */
+FL_API bool fl_lasting(bool on);
 /* A word of this thread that scopes save and restore, for the layers above. Starts 0; bit 0 is no-grad,
-   bits 8 to 15 are FL_AUTOCAST_FLAGS, the highest is fl's own. */
+   bits 8 to 15 are FL_AUTOCAST_FLAGS, bit 40 a cache's (fl_nn_forward_cached), the two highest fl's own. */
 FL_API uint64_t fl_flags(void);
 FL_API void fl_set_flags(uint64_t flags);
 
@@ -864,7 +867,9 @@ static bool fl__null_operand(const fl_op_info *info, const void *p) {
 /* ---- objects and scopes: one stack of owned objects per thread, one stack of marks into it
    ---- */
 
-#define FL__ROOT_WARN 100000
+#define FL__ROOT_WARN 100000 /* values of a root scope */
+#define FL__ROOT_WARN_BYTES ((int64_t)1 << 30)
+#define FL__ROOT_LOOK 1000 /* a look at the bytes for so many values */
 
 typedef struct fl__mark {
     int64_t base;   /* first value that the scope owns */
@@ -881,12 +886,16 @@ typedef struct fl__context {
     fl_call_hook_fn before, after;
     void *hook_user;
     const char *op; /* running now, for memory traces */
-    bool registered, warned;
+    int64_t look_at, bytes; /* so many values bring the next look; in use at the first one */
+    bool registered, looked, warned;
 } fl__context;
 
 static _Thread_local fl__context fl__here;
 /* A bit of `flags`: hooks do not see the calls. Scopes restore it as they do the others. */
 #define FL__UNWATCHED ((uint64_t)1 << 63)
+/* Another: what is made is to stay. */
+#define FL__LASTING ((uint64_t)1 << 62)
+#define FL__OWN_FLAGS (FL__UNWATCHED | FL__LASTING)
 
 /* Drops what the scopes of a thread that ends own. */
 static void fl__context_end(void) {
@@ -957,18 +966,24 @@ static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
 }
 
 static FL__COLD void fl__root_warn(fl__context *th) {
+    const bool before = th->n <= FL__ROOT_WARN;
+    th->look_at = before && th->n + FL__ROOT_LOOK > FL__ROOT_WARN ? FL__ROOT_WARN : th->n + FL__ROOT_LOOK;
     if (th->depth || th->warned) return;
+    const int64_t bytes = fl_mem_stats_of(NULL).in_use;
+    if (!th->looked) th->bytes = bytes;
+    th->looked = true;
+    if (before && bytes - th->bytes <= FL__ROOT_WARN_BYTES) return;
     th->warned = true;
     fl_message(FL_LOG_WARN,
-               "the root scope of this thread owns more than %d values: put fl_scope_begin / "
+               "the root scope of this thread owns %lld values, and %lld MiB are in use: put fl_scope_begin / "
                "fl_scope_end around a step",
-               FL__ROOT_WARN);
+               (long long)th->n, (long long)(bytes >> 20));
 }
 
 static inline bool fl__own(fl__context *th, fl_obj *o) {
     if (th->n == th->cap && !fl__scope_grow(th, o)) return false;
     th->value[th->n++] = o;
-    if (th->n > FL__ROOT_WARN) fl__root_warn(th);
+    if (th->n > th->look_at) fl__root_warn(th);
     return true;
 }
 
@@ -1045,10 +1060,16 @@ int64_t fl_scope_size(void) {
 }
 
 uint64_t fl_flags(void) {
-    return fl__here.flags & ~FL__UNWATCHED;
+    return fl__here.flags & ~FL__OWN_FLAGS;
 }
 void fl_set_flags(uint64_t flags) {
-    fl__here.flags = (fl__here.flags & FL__UNWATCHED) | (flags & ~FL__UNWATCHED);
+    fl__here.flags = (fl__here.flags & FL__OWN_FLAGS) | (flags & ~FL__OWN_FLAGS);
+}
+
+bool fl_lasting(bool on) {
+    const bool was = fl__here.flags & FL__LASTING;
+    fl__here.flags = (fl__here.flags & ~FL__LASTING) | (on ? FL__LASTING : 0);
+    return was;
 }
 
 int64_t fl_live(void) {
@@ -1563,7 +1584,9 @@ static FL__HOT bool fl__storage_new(fl_tensor *t) {
     if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
         return fl_fail("fl_out_make: %s of %s is too large", FL_SHAPE_TEXT(t),
                        fl_dtype_name(t->dtype));
-    fl_mem_info info = {.op = fl__here.op, .ndim = t->ndim, .shape = t->shape};
+    const int lifetime = fl__here.flags & FL__LASTING ? 3 : fl__here.depth ? 2 : 0;
+    fl_mem_info info = {.op = fl__here.op, .step = fl_mem_step_now(), .ndim = t->ndim, .shape = t->shape,
+                        .lifetime = lifetime};
     t->buffer = fl_buffer_new(bytes, &info);
     return t->buffer != NULL;
 }

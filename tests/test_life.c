@@ -584,7 +584,7 @@ TEST(a_large_root_scope_is_warned_about_once) {
     CHECK_EQ_INT(warnings, 0);
     fl_num(0);
     CHECK_EQ_INT(warnings, 1);
-    CHECK_STR(warning, "the root scope of this thread owns more than 100000 values");
+    CHECK_STR(warning, "the root scope of this thread owns 100001 values");
     fill_the_root(&n);
     CHECK_EQ_INT(warnings, 1);
     pthread_t t;
@@ -873,6 +873,66 @@ TEST(a_hook_finds_the_first_nan) {
     CHECK(!strcmp(nan_op, "log"));
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
+}
+
+/* ---- what memory managers are told, and the warning of a root scope ---- */
+
+static fl_mem_info told;
+static int64_t told_bytes;
+
+static bool spy_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    (void)self;
+    told = *info;
+    __atomic_add_fetch(&told_bytes, (int64_t)b->bytes, __ATOMIC_RELAXED);
+    return (b->ptr = aligned_alloc(FL_ALIGN, (b->bytes + 2 * FL_ALIGN - 1) / FL_ALIGN * FL_ALIGN)) != NULL;
+}
+static void spy_put(fl_mem_manager *self, fl_buffer *b) {
+    (void)self;
+    free(b->ptr);
+}
+static void spy_stats(fl_mem_manager *self, fl_mem_stats *out) {
+    (void)self;
+    out->in_use = __atomic_load_n(&told_bytes, __ATOMIC_RELAXED);
+}
+static fl_mem_manager spy = {.name = "spy", .get = spy_get, .put = spy_put, .stats = spy_stats};
+
+TEST(managers_are_told_step_and_lifetime) {
+    fl_mem_manager *before = fl_mem_use(&spy);
+    const int64_t step = fl_mem_step();
+    fl_drop(fl_keep(fl_empty(FL_SHAPE(3), FL_F32)));
+    CHECK(told.step == step && told.lifetime == 0); /* of the root scope: nobody knows */
+    fl_scope s = fl_scope_begin();
+    fl_empty(FL_SHAPE(3), FL_F32);
+    CHECK(told.step == step && told.lifetime == 2);
+    fl_nn_module *m = fl_nn_linear(2, 3);
+    CHECK(told.lifetime == 3);
+    fl_nn_module *norm = fl_nn_layer_norm(FL_SHAPE(3));
+    CHECK(told.lifetime == 3);
+    fl_optim *o = fl_optim_adam(fl_nn_parameters(m), .lr = 0.1);
+    CHECK(o && told.lifetime == 3);
+    fl_empty(FL_SHAPE(3), FL_F32);
+    CHECK(told.lifetime == 2 && fl_mem_step() == step + 1);
+    fl_optim_free(o);
+    fl_nn_free(m);
+    fl_nn_free(norm);
+    fl_scope_end(&s);
+    fl_mem_use(before);
+}
+
+static char warning[300];
+static void keep_warning(fl_level level, const char *text, void *user) {
+    (void)user;
+    if (level == FL_LOG_WARN) snprintf(warning, sizeof warning, "%s", text);
+}
+
+/* A step that leaves a few large values is noticed long before there are 100,000. */
+TEST(a_root_scope_warns_of_bytes) {
+    fl_message_use(keep_warning, NULL, FL_LOG_WARN);
+    fl_mem_use(&spy);
+    for (int i = 0; i < 1100; i++) fl_empty(FL_SHAPE(512), FL_F32);
+    CHECK(!*warning);
+    for (int i = 0; i < 1100; i++) fl_empty(FL_SHAPE(512, 1024), FL_F32);
+    CHECK_STR(warning, "the root scope of this thread owns 2");
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }

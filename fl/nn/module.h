@@ -621,8 +621,12 @@ FL_API bool fl_nn_sequence_ok(const fl_nn_module *m, const fl_var *x, int64_t di
 }
 
 FL_API bool fl_nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype) {
-    return fl_nn_add_param(m, "weight", fv_param(fl_ones(shape, dtype))) &&
-           (no_bias || fl_nn_add_param(m, "bias", fv_param(fl_zeros(shape, dtype))));
+    fl_scope s = fl_scope_begin();
+    fl_lasting(true);
+    const bool ok = fl_nn_add_param(m, "weight", fv_param(fl_ones(shape, dtype))) &&
+                    (no_bias || fl_nn_add_param(m, "bias", fv_param(fl_zeros(shape, dtype))));
+    fl_scope_end(&s);
+    return ok;
 }
 
 FL_API fl_nn_module *fl_nn_made(fl_nn_module *m, bool ok) {
@@ -635,6 +639,7 @@ FL_API fl_nn_module *fl_nn_made(fl_nn_module *m, bool ok) {
 FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, double bound, fl_dtype dtype,
                               fl_rng *rng) {
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     const fl_shape b = FL_SHAPE(bias);
     const bool ok =
         fl_nn_add_param(m, "weight", fv_param(fl_uniform(weight, -bound, bound, dtype, rng))) &&

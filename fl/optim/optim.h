@@ -212,6 +212,7 @@ FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double 
         if (!fl__optim_check(type->name, type, k, hyper[k])) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_optim *o = fl_heap_alloc(sizeof *o);
     fl_optim_slot *slot = o ? fl_heap_alloc((size_t)params.n * sizeof *slot) : NULL;
     bool ok = o != NULL;

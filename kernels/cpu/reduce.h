@@ -344,7 +344,8 @@ static bool fl__reduction_run_chunks(fl__reduction *r) {
     size_t bytes;
     if (!fl__mul_size((size_t)r->chunks, (size_t)(r->outputs * r->fold.acc_size), &bytes))
         return fl_fail("fl_reduce: partial results of %lld outputs do not fit", (long long)r->outputs);
-    fl_buffer *scratch = fl_buffer_new(bytes, &(fl_mem_info){.op = "reduce", .lifetime = 1});
+    const fl_mem_info info = {.op = "reduce", .step = fl_mem_step_now(), .lifetime = 1};
+    fl_buffer *scratch = fl_buffer_new(bytes, &info);
     if (!scratch) return false;
     r->partial = fl_buffer_map(scratch);
     if (r->partial) {

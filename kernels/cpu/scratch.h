@@ -46,7 +46,7 @@ FL_PRIVATE bool fl__scratch_open(fl__scratch *s, int64_t tasks, int64_t size, in
         return fl_fail("fl_%s: scratch of %lld x %lld bytes is too large", op, (long long)s->count,
                        (long long)size);
     bytes += (size_t)(flags + rest);
-    s->buffer = fl_buffer_new(bytes, &(fl_mem_info){.op = op, .lifetime = 1});
+    s->buffer = fl_buffer_new(bytes, &(fl_mem_info){.op = op, .step = fl_mem_step_now(), .lifetime = 1});
     char *at = s->buffer ? fl_buffer_map(s->buffer) : NULL;
     if (!at) {
         fl_buffer_drop(s->buffer);
