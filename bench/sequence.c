@@ -1,4 +1,4 @@
-/* sequence.c - recurrent layers, steps of a sequence, CTC, embeddings, gated linear units (make bench-sequence)
+/* sequence.c - recurrent layers, steps, CTC, embeddings, gated linear units (make bench-sequence)
 
    Recurrent layers, forward and backward: milliseconds, and where PEER_PYTHON names a Python with torch those
    of bench/peers/torch_sequence.py, run in turn with ours. ARGS: rnn for these alone, "rnn lstm_60" for those

@@ -271,7 +271,8 @@ static void rows_of_recurrence(void) {
            !through_all(fl_nn_lstm(3, 2, .rng = &rng), to_recur(3, false)), "h0 [1, 2, 3]", "[1, 1, 2]");
     ROW_OF(RAISES, "fl_nn_gru_opt", "fl_rnn",
            !through_all(fl_nn_gru(3, 2, .rng = &rng), to_recur(2, true)), "lengths i64 [2]", "i64 [1]");
-    ROW(RAISES, "fl_nn_gru_opt", !through_all(fl_nn_gru(3, 2, .rng = &rng), to_recur(3, false)), "x alone or with h0");
+    ROW(RAISES, "fl_nn_gru_opt", !through_all(fl_nn_gru(3, 2, .rng = &rng), to_recur(3, false)),
+        "x alone or with h0");
 }
 
 static void rows_of_vocabularies(void) {

@@ -4,8 +4,8 @@
 usage: torch_sequence.py THREADS
 
 Reads lines "MODE t n in hidden layers ways lengths rounds" from standard input and answers each with the
-seconds of one of `rounds` runs, forward and backward: sequence.c runs its own in between. MODE is lstm, gru or
-rnn; lengths 1: packed sequences of t / 2 to t steps."""
+seconds of one of `rounds` runs, forward and backward: sequence.c runs its own in between. MODE is lstm, gru
+or rnn; lengths 1: packed sequences of t / 2 to t steps."""
 import sys
 import time
 
