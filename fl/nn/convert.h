@@ -1,7 +1,7 @@
 /* convert.h - modules in another dtype, on another family of tensors */
-#include "module.h"
 #ifndef FL_NN_CONVERT_H
 #define FL_NN_CONVERT_H
+#include "module.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,8 +1,8 @@
 /* recurrent.h - recurrent layers over sequences */
-#include "../ops/recurrent.h"
-#include "module.h"
 #ifndef FL_NN_RECURRENT_H
 #define FL_NN_RECURRENT_H
+#include "../ops/recurrent.h"
+#include "module.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,12 +8,12 @@
    Rows do not know of each other: a task takes a part of the sequences in one direction through all steps,
    without waiting for others. Where W_hh is larger than a cache that a thread has for itself, its columns
    are cut instead, and the threads meet once a step. The sums of a row do not depend on either. */
+#ifndef FL_CPU_RECURRENT_H
+#define FL_CPU_RECURRENT_H
 #include "../../fl/ops/recurrent.h"
 #include "common.h"
 #include "gemm.h"
 #include "matmul.h"
-#ifndef FL_CPU_RECURRENT_H
-#define FL_CPU_RECURRENT_H
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_recurrent_slots(fl_backend *cpu);
 #endif
