@@ -391,6 +391,9 @@ FL_API fl_var *fv_num(double value) {
 }
 
 FL_API fl_tensor *fv_value(const fl_var *x) {
+#ifdef FL_DEBUG
+    if (fl_dropped("fv_value", x)) return NULL;
+#endif
     return x ? x->value : NULL;
 }
 

@@ -25,6 +25,7 @@
    on variables (fv_) first; fl/tensor/ has formulas as programs and printing.
 
    >>build: macros, all optional (besides those of fl_mem.h)
+     FL_DEBUG                   ops refuse a tensor or variable that is used after its scope ended
      FL_TENSOR_BACKEND=cpu      family of new tensors; fl_backend_<name>() must exist
      FL_TENSOR_BACKEND_H='"x"'  header that brings it, included by the implementation
      FL_USE_OPENBLAS            matrix products through cblas (link -lopenblas)
@@ -756,6 +757,9 @@ FL_API fl_text fl_text_of_shape(fl_shape s);
 
 /* True for an operand that is NULL: an error of its own, unless one is pending. */
 FL_API bool fl_absent(const char *fn, const void *p);
+/* Under FL_DEBUG true, with an error, for an object whose last reference is gone: those that went last
+   (thousands) stay marked, and count as alive in fl_live. Else false. */
+FL_API bool fl_dropped(const char *fn, const void *p);
 /* True if a and b live on one family (numbers do on all); else an error. */
 FL_API bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b);
 /* True if an op may write into t: it is no number, no copied view, and no element has two indices. */
@@ -849,17 +853,48 @@ static const char *const fl__tables_linked __attribute__((used)) = &FL__TABLES;
 #include FL_TENSOR_BACKEND_H
 #endif
 
+#ifdef FL_DEBUG
+/* The objects that went last, by their addresses: one that comes to the place of another sends that on. */
+static fl_obj *fl__gone[1 << 14];
+static fl_obj **fl__place_of_gone(const void *p) {
+    return &fl__gone[((uintptr_t)p >> 6) % (sizeof fl__gone / sizeof *fl__gone)];
+}
+static fl_obj *fl__bury(fl_obj *o) {
+    return __atomic_exchange_n(fl__place_of_gone(o), o, __ATOMIC_ACQ_REL);
+}
+
+bool fl_dropped(const char *fn, const void *p) {
+    if (!p || __atomic_load_n(fl__place_of_gone(p), __ATOMIC_ACQUIRE) != p) return false;
+    if (!fl_error()) fl_bad("%s: an operand is used after its scope ended, or after fl_drop", fn);
+    return true;
+}
+#else
+static inline fl_obj *fl__bury(fl_obj *o) {
+    return o;
+}
+
+bool fl_dropped(const char *fn, const void *p) {
+    return (void)fn, (void)p, false;
+}
+#endif
+
 /* True for a NULL operand: passes silently while an error is pending, is a mistake of its own
    otherwise. */
 bool fl_absent(const char *fn, const void *p) {
-    if (p) return false;
+    if (p) return fl_dropped(fn, p);
     if (!fl_error()) fl_bad("%s: an operand is NULL", fn);
     return true;
 }
 
 /* The same for the operands of an op of the tables. */
 static bool fl__null_operand(const fl_op_info *info, const void *p) {
+#ifdef FL_DEBUG
+    char fn[100];
+    snprintf(fn, sizeof fn, "fl_%s", info->name);
+    if (p) return fl_dropped(fn, p);
+#else
     if (p) return false;
+#endif
     if (!fl_error()) fl_bad("fl_%s: an operand is NULL", info->name);
     return true;
 }
@@ -935,8 +970,11 @@ void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
     return o;
 }
 
+static void fl__tensor_drop(fl_obj *o);
+
 void fl_obj_free(fl_obj *o) {
-    fl__record_put((int)((o->size_ - 1) / 64), o);
+    if (!(o = fl__bury(o))) return;
+    fl__record_put(o->drop_ == fl__tensor_drop ? FL__RECORD_TENSOR : (int)((o->size_ - 1) / 64), o);
 }
 
 void fl_obj_keep(fl_obj *o) {
@@ -1346,7 +1384,7 @@ static void fl__tensor_drop(fl_obj *o) {
         if (be->drop) be->drop(be, t);
     }
     if (t->base_) fl_obj_drop(&t->base_->obj);
-    fl__record_put(FL__RECORD_TENSOR, o);
+    fl_obj_free(o);
 }
 
 /* A handle without storage, owned by the innermost scope; strides still unset. NULL after

@@ -1795,7 +1795,7 @@ static const char *const cannot_fail[] = {
     "fl_mem_stats_reset_peak",
     "fl_mem_report",
     /* only memory can fail them: test_faults, test_mem */
-    "fl_scope_begin", "fl_scope_of", "fl_scope_in", "fl_lasting", "fl_mem_step_now",
+    "fl_scope_begin", "fl_scope_of", "fl_scope_in", "fl_lasting", "fl_mem_step_now", "fl_dropped",
     "fl_num",
     "fl_int",
     "fv_num",
