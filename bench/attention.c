@@ -118,7 +118,8 @@ static void measure_decode(int64_t heads, int64_t kv_heads) {
     }
     snprintf(name, sizeof name, "decode_%lld_keys_%lldq_%lldkv", (long long)KEYS, (long long)heads,
              (long long)kv_heads);
-    snprintf(note, sizeof note, "%.3g us, %.0f %% of reading at %.3g", bytes / best * 1e-3, 100 * best / top, top);
+    snprintf(note, sizeof note, "%.3g us, %.0f %% of reading at %.3g", bytes / best * 1e-3,
+             100 * best / top, top);
     bench_line(name, best, "GB/s", note);
     fl_scope_end(&s);
 }

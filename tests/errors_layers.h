@@ -210,7 +210,8 @@ static void rows_of_caches(void) {
     NO_AS(fl_nn_cache_new_opt, "fl_nn_cache_new", (NULL, 1, 1, plain), NULLS);
     ROW(RAISES, "fl_nn_forward_cached", !step_of(false, true), "module is NULL");
     ROW(RAISES, "fl_nn_forward_cached", !step_of(true, false), "cache is NULL");
-    ROW_OF(RAISES, "fl_nn_forward_cached", "fl_nn_attention", !step_of(true, true), "1 sequences of 1 places", "do not fit");
+    ROW_OF(RAISES, "fl_nn_forward_cached", "fl_nn_attention", !step_of(true, true),
+           "1 sequences of 1 places", "do not fit");
     NO(fl_nn_cache_rewind, (NULL, 0), NULLS);
     ROW(RAISES, "fl_nn_cache_rewind", !with_cache(0), "to 1 of 0 places");
     NO(fl_nn_cache_reset, (NULL), NULLS);
@@ -231,9 +232,11 @@ static void rows_of_attention(void) {
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.relative = -1}), "relative -1");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.buckets = 3}), "3 buckets up to 128");
     BAD_CALL(fl_nn_attention_opt, fl_nn_attention(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, 4]");
-    NO_AS(fl_nn_transformer_decoder_opt, "fl_nn_attention", (6, 4, 8, (fl_nn_transformer_opts){0}), "4 heads of dim 6");
+    NO_AS(fl_nn_transformer_decoder_opt, "fl_nn_attention", (6, 4, 8, (fl_nn_transformer_opts){0}),
+          "4 heads of dim 6");
     ROW(RAISES, "fl_nn_transformer_decoder_opt",
-        !through_all(fl_nn_transformer_decoder(3, 1, 2, .rng = &rng), sequences(1)), "1 inputs, takes 2 to 4");
+        !through_all(fl_nn_transformer_decoder(3, 1, 2, .rng = &rng), sequences(1)),
+        "1 inputs, takes 2 to 4");
     ROW(RAISES, "fl_nn_attention_opt",
         !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(5)), "5 inputs");
     ROW(RAISES, "fl_nn_attention_opt",

@@ -50,9 +50,12 @@ static void rows_of_nets(void) {
     NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, NULL, exact), NULLS);
     NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f34, o.f23, exact), "[2, 3]", "[3, 4]");
     NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, lossy), "1.5");
-    NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, (fl_attention_opts){.offset = -1}), "offset -1");
-    NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, (fl_attention_opts){.window = -2}), "window -2");
-    NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, (fl_attention_opts){.softcap = (double)NAN}),
+    NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, (fl_attention_opts){.offset = -1}),
+          "offset -1");
+    NO_AS(fl_attention_opt, "fl_attention", (o.f23, o.f23, o.f23, (fl_attention_opts){.window = -2}),
+          "window -2");
+    NO_AS(fl_attention_opt, "fl_attention",
+          (o.f23, o.f23, o.f23, (fl_attention_opts){.softcap = (double)NAN}),
           "softcap nan");
     NO_AS(fl_attention_packed_opt, "fl_attention_packed", (NULL, exact), NULLS);
     NO_AS(fl_attention_packed_opt, "fl_attention_packed", (o.f23, exact), "[2, 3]", "[3, ..., n, d]");
@@ -228,9 +231,12 @@ static void rows_of_var_nets(void) {
     NO_AS(fv_attention_opt, "fv_attention", (o.v23, o.v23, NULL, exact), NULLS);
     NO_AS(fv_attention_opt, "fv_attention", (o.v23, o.v34, o.v23, exact), "[2, 3]", "[3, 4]");
     NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, lossy), "1.5");
-    NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, (fv_attention_opts){.offset = -1}), "offset -1");
-    NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, (fv_attention_opts){.window = -2}), "window -2");
-    NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, (fv_attention_opts){.softcap = (double)NAN}),
+    NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, (fv_attention_opts){.offset = -1}),
+          "offset -1");
+    NO_AS(fv_attention_opt, "fl_attention", (o.v23, o.v23, o.v23, (fv_attention_opts){.window = -2}),
+          "window -2");
+    NO_AS(fv_attention_opt, "fl_attention",
+          (o.v23, o.v23, o.v23, (fv_attention_opts){.softcap = (double)NAN}),
           "softcap nan");
     NO_AS(fv_attention_packed_opt, "fv_attention_packed", (NULL, exact), NULLS);
     NO_AS(fv_attention_packed_opt, "fl_attention_packed", (o.v23, exact), "[2, 3]", "[3, ..., n, d]");

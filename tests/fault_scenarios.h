@@ -544,6 +544,36 @@ static T checkpoint(T x) {
     return fv_value(y);
 }
 
+/* All the options of attention, with the gradient; and a query alone. */
+static T attended(T x) {
+    fl_var *q = fv_param(fl_reshape(x, FL_SHAPE(4, 3, 2))), *k = fv_param(fl_reshape(x, FL_SHAPE(2, 6, 2)));
+    fl_var *table = k ? fv_select(fv_slice(k, 1, 0, 3, 1), 0, 0) : NULL;
+    fl_var *far = table ? fv_relative_scores(fv_rotary(q, .offset = 1), table, 6, 2) : NULL;
+    fl_var *y = far ? fv_attention(q, k, k, .causal = true, .offset = 2, .window = 3, .softcap = 2,
+                                   .mask = far)
+                    : NULL;
+    fl_var *z = y ? fv_attention(fv_slice(q, 1, 0, 1, 1), k, k, .window = 4) : NULL;
+    if (!z || !fl_backward(fv_sum(fv_add(y, z), FL_ALL_AXES))) return NULL;
+    return row_of(3, (T[]){fv_value(y), fv_grad(q), fv_grad(k)});
+}
+/* Two steps of a decoder layer behind a cache, with its sequences exchanged between them. */
+static T decoded(T x) {
+    fl_rng rng = {2, 0};
+    fl_nn_module *m = fl_nn_transformer_decoder(
+        6, 3, 4, .causal = true, .rng = &rng,
+        .attention = {.n_kv_heads = 1, .rotary = true, .buckets = 4, .alibi = true});
+    fl_nn_cache *c = m ? fl_nn_cache_new(m, 2, 2) : NULL;
+    fl_var *rows = c ? fv_const(fl_reshape(x, FL_SHAPE(2, 2, 6))) : NULL;
+    T y[2] = {NULL}, turned = rows ? fl_from_host((int64_t[]){1, 0}, FL_SHAPE(2), FL_I64) : NULL;
+    for (int i = 0; i < 2 && turned && (i == 0 || (y[0] && fl_nn_cache_reorder(c, turned))); i++) {
+        fl_var *now = fv_slice(rows, 1, i, i + 1, 1);
+        y[i] = now ? fv_value(fl_nn_forward_cached(m, FL_VARS(now, rows), c).v[0]) : NULL;
+    }
+    fl_nn_cache_free(c);
+    fl_nn_free(m);
+    return y[1] ? row_of(2, y) : NULL;
+}
+
 static const struct {
     const char *name;
     T (*run)(T x);
@@ -559,6 +589,8 @@ static const struct {
     S(assigned),
     S(assigned_cast),
     S(assigned_over_itself),
+    S(attended),
+    S(decoded),
     S(set_through_a_view),
     S(read_back),
     S(unary),

@@ -77,7 +77,8 @@ static fl_var *net_attention_capped(fl_var **x) {
 }
 static fl_var *net_attention_shared(fl_var **x) { /* four heads of queries, two of keys */
     fl_var *q = fv_reshape(fv_concat((fl_var *[]){x[0], x[1]}, 2, 0), FL_SHAPE(4, 3, 2));
-    return fv_attention(q, fv_reshape(x[1], FL_SHAPE(2, 3, 2)), fv_reshape(x[0], FL_SHAPE(2, 3, 2)), .causal = true);
+    fl_var *k = fv_reshape(x[1], FL_SHAPE(2, 3, 2)), *v = fv_reshape(x[0], FL_SHAPE(2, 3, 2));
+    return fv_attention(q, k, v, .causal = true);
 }
 static fl_var *net_attention_step(fl_var **x) { /* one query */
     return fv_attention(fv_slice(x[0], 0, 0, 1, 1), x[1], x[0], .causal = true, .offset = 1, .softcap = 2);

@@ -154,8 +154,8 @@ static fl_nn_module *translator_build(const model_preset *p) {
     fl_nn_add(net, "source", fl_nn_embedding(WORDS, WIDTH));
     fl_nn_add(net, "target", fl_nn_embedding(WORDS, WIDTH));
     fl_nn_add(net, "encoder", fl_nn_transformer(WIDTH, 4, 64));
-    fl_nn_add(net, "decoder", fl_nn_transformer_decoder(WIDTH, 4, 64, .activation = fv_gelu, .norm_first = true,
-                                                        .causal = true));
+    fl_nn_add(net, "decoder", fl_nn_transformer_decoder(WIDTH, 4, 64, .activation = fv_gelu,
+                                                        .norm_first = true, .causal = true));
     fl_nn_add(net, "output", fl_nn_linear(WIDTH, WORDS));
     return net;
 }
@@ -164,8 +164,9 @@ static model_batch translator_batch(const model_preset *p) { return model_words(
 
 static fl_var *translator_loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
     const int64_t n = p->batch * (p->size - 1);
-    fl_var *y = fl_nn_forward_vars(net, FL_VARS(fv_const(b->t[0]), fv_const(fl_slice(b->t[1], 1, 0, -1, 1)))).v[0];
-    return fv_cross_entropy(fv_reshape(y, FL_SHAPE(n, WORDS)), fl_reshape(fl_slice(b->t[1], 1, 1, p->size, 1), FL_SHAPE(n)));
+    fl_tensor *said = fl_slice(b->t[1], 1, 0, -1, 1), *next = fl_slice(b->t[1], 1, 1, p->size, 1);
+    fl_var *y = fl_nn_forward_vars(net, FL_VARS(fv_const(b->t[0]), fv_const(said))).v[0];
+    return fv_cross_entropy(fv_reshape(y, FL_SHAPE(n, WORDS)), fl_reshape(next, FL_SHAPE(n)));
 }
 
 static const model model_translator = {

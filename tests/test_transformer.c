@@ -55,7 +55,8 @@ static fl_nn_module *stack(int kind, bool decoder, fl_dtype d, fl_rng *rng) {
 static fl_vars inputs(fl_var *x, fl_var *memory) { return (fl_vars){memory ? 2 : 1, {x, memory}}; }
 
 /* The places [from, to) of x, behind what the cache holds. */
-static fl_tensor *step(fl_nn_module *net, fl_nn_cache *c, fl_var *x, fl_var *memory, int64_t from, int64_t to) {
+static fl_tensor *step(fl_nn_module *net, fl_nn_cache *c, fl_var *x, fl_var *memory, int64_t from,
+                       int64_t to) {
     return fv_value(fl_nn_forward_cached(net, inputs(fv_slice(x, 1, from, to, 1), memory), c).v[0]);
 }
 
@@ -100,9 +101,10 @@ TEST(options_are_masks) {
     fl_nn_module *b = fl_nn_attention(DIM, HEADS, .dtype = FL_F64, .rng = &again);
     fl_var *x = reals(FL_SHAPE(N, T, DIM), FL_F64, 7);
     fl_tensor *band = fl_triu(fl_tril(fl_ones(FL_SHAPE(T, T), FL_B8), 0), -2);
-    CHECK_NEAR(apart(fv_value(fl_nn_forward(a, x)), fv_value(fl_nn_forward_vars(b, FL_VARS(x, fv_const(band))).v[0])),
-               0, 1e-14);
-    CHECK_NEAR(apart(fv_value(fl_nn_forward(b, x)), fv_value(fl_nn_forward_vars(b, FL_VARS(x, fv_num(0))).v[0])), 0, 0);
+    fl_tensor *masked = fv_value(fl_nn_forward_vars(b, FL_VARS(x, fv_const(band))).v[0]);
+    fl_tensor *whole = fv_value(fl_nn_forward_vars(b, FL_VARS(x, fv_num(0))).v[0]);
+    CHECK_NEAR(apart(fv_value(fl_nn_forward(a, x)), masked), 0, 1e-14);
+    CHECK_NEAR(apart(fv_value(fl_nn_forward(b, x)), whole), 0, 0);
     fl_nn_free(a);
     fl_nn_free(b);
     fl_scope_end(&s);
@@ -161,8 +163,8 @@ TEST(beams_are_reordered) {
     CHECK(step(net, c, x, memory, 0, 5));
     CHECK(fl_nn_cache_reorder(c, swap));
     fl_var *turned = fv_index_select(x, 0, swap);
-    CHECK_NEAR(apart(fl_index_select(step(net, c, turned, memory, 5, 6), 0, swap), fl_slice(want, 1, 5, 6, 1)), 0,
-               1e-12);
+    fl_tensor *y = fl_index_select(step(net, c, turned, memory, 5, 6), 0, swap);
+    CHECK_NEAR(apart(y, fl_slice(want, 1, 5, 6, 1)), 0, 1e-12);
     CHECK(!fl_nn_cache_reorder(c, fl_arange(0, 3, 1, FL_I64)));
     CHECK_ERROR("index [3] for 2 sequences");
     fl_nn_cache_free(c);
@@ -227,7 +229,8 @@ TEST(lengths_become_masks) {
     CHECK(mask && fl_shape_is(mask, FL_SHAPE(2, 1, 1, 3)) && fl_to_host(mask, got, sizeof got));
     CHECK(!memcmp(want, got, sizeof got));
     static const int64_t bad[][2] = {{4, 1}, {3, 0}, {-1, 2}};
-    static const char *const text[] = {"lengths from 1 to 4, want 1 to 3", "lengths from 0 to 3", "from -1 to 2"};
+    static const char *const text[] = {"lengths from 1 to 4, want 1 to 3", "lengths from 0 to 3",
+                                       "from -1 to 2"};
     for (int i = 0; i < 3; i++) {
         CHECK(!fl_length_mask(fl_from_host(bad[i], FL_SHAPE(2), FL_I64), 3));
         CHECK_ERROR(text[i]);

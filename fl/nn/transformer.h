@@ -16,7 +16,7 @@ typedef struct fl_nn_attention_opts {
     double dropout;     /* of the weights that the softmax gives */
     bool causal;        /* step i sees steps 0 to i, and what a cache holds before them */
     bool no_bias;
-    bool cross;         /* keys and values are a memory's, the same at every step: a cache computes them once */
+    bool cross;         /* keys and values are a memory's, the same at each step: a cache keeps the first */
     int64_t n_kv_heads; /* heads of keys and values, a divisor of heads that share them; 0 -> heads */
     int64_t window;     /* a step sees steps fewer than this many away; 0 -> all */
     double softcap, scale; /* see fl_attention; 0 -> none, 1 / sqrt(dim / heads) (T5: 1) */
@@ -25,8 +25,8 @@ typedef struct fl_nn_attention_opts {
     int64_t relative;   /* c > 0: a learned row of dim / heads numbers for each distance from -c + 1 to c - 1,
                            times the query, is added to the scores: relative_embedding [2 c - 1, dim / heads],
                            shared by the heads (Flashlight's, which has c = bptt) */
-    int64_t buckets;    /* > 0: a learned bias for each head and bucket of distances is added to the scores, as
-                           T5's: relative_attention_bias [buckets, heads]; both ways unless causal */
+    int64_t buckets;    /* > 0: a learned bias for each head and bucket of distances is added to the scores,
+                           as T5's: relative_attention_bias [buckets, heads]; both ways unless causal */
     int64_t max_distance; /* of buckets, 0 -> 128 */
     bool alibi;         /* distances times the head's slope are taken from the scores: see fl_alibi */
     fl_dtype dtype;
@@ -96,8 +96,8 @@ typedef struct fl_nn_cache_opts {
     fl_dtype dtype; /* of what is kept; 0 -> each attention's */
     char _end;
 } fl_nn_cache_opts;
-/* Space for n sequences of at most `length` places, in each attention of m: [n, kv heads, length, dim / heads]
-   twice. It refers to m, which must live as long. NULL after an error. */
+/* Space for n sequences of at most `length` places, in each attention of m: twice [n, kv heads, length,
+   dim / heads]. It refers to m, which must live as long. NULL after an error. */
 #define fl_nn_cache_new(...) FL_NN__CACHE_NEW(__VA_ARGS__, ._end = 0)
 #define FL_NN__CACHE_NEW(m, n, length, ...) fl_nn_cache_new_opt(m, n, length, (fl_nn_cache_opts){__VA_ARGS__})
 FL_API fl_nn_cache *fl_nn_cache_new_opt(fl_nn_module *m, int64_t n, int64_t length, fl_nn_cache_opts o);
@@ -112,8 +112,8 @@ FL_API int64_t fl_nn_cache_position(const fl_nn_cache *c);
    an error: it does not hold as many. */
 FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position);
 FL_API bool fl_nn_cache_reset(fl_nn_cache *c);
-/* Sequence i becomes what sequence index[i] was, i64 [n] (beam search); for the time of the call there are two
-   caches. False after an error, and nothing has changed. */
+/* Sequence i becomes what sequence index[i] was, i64 [n] (beam search); for the time of the call there are
+   two caches. False after an error, and nothing has changed. */
 FL_API bool fl_nn_cache_reorder(fl_nn_cache *c, fl_tensor *index);
 
 #ifdef __cplusplus
@@ -261,8 +261,8 @@ static fl_var *fl__nn_bias(fl_nn_module *m, fl_var *q, fl_var *mask, int64_t key
 }
 
 /* Writes k and v behind the places that the cache has, and makes them all that it has then. */
-static bool fl__nn_cache_append(fl_nn_module *m, fl_nn_cache *c, fl__nn_cached *entry, fl_var **k, fl_var **v) {
-    const int64_t *s = fv_value(*k)->shape, end = c->position + s[2];
+static bool fl__nn_cache_append(fl_nn_module *m, fl_nn_cache *c, fl__nn_cached *entry, fl_var *kv[2]) {
+    const int64_t *s = fv_value(kv[0])->shape, end = c->position + s[2];
     if (s[0] != c->n || end > c->length) {
         fl_nn_fail(m, "the cache has %" PRId64 " sequences of %" PRId64 " places, %" PRId64
                    " of them full: %" PRId64 " sequences and %" PRId64 " more do not fit", c->n,
@@ -270,11 +270,10 @@ static bool fl__nn_cache_append(fl_nn_module *m, fl_nn_cache *c, fl__nn_cached *
         return false;
     }
     fl_tensor *to[2] = {entry->k, entry->v};
-    fl_var **from[2] = {k, v};
     for (int i = 0; i < 2; i++) {
         fl_tensor *part = fl_slice(to[i], 2, c->position, end, 1);
-        if (!part || !fl_assign(part, fv_value(*from[i]))) return false;
-        if (!(*from[i] = fv_const(fl_slice(to[i], 2, 0, end, 1)))) return false;
+        if (!part || !fl_assign(part, fv_value(kv[i]))) return false;
+        if (!(kv[i] = fv_const(fl_slice(to[i], 2, 0, end, 1)))) return false;
     }
     c->step = s[2];
     return true;
@@ -311,7 +310,7 @@ static bool fl__nn_project(fl_nn_module *m, const fl_vars *in, fl_var *qkv[3], i
         rope.offset += *place;
         if (!(qkv[i] = fv_rotary_opt(qkv[i], rope))) return false;
     }
-    if (c && !a->o.cross) return fl__nn_cache_append(m, c, entry, &qkv[1], &qkv[2]);
+    if (c && !a->o.cross) return fl__nn_cache_append(m, c, entry, qkv + 1);
     if (c && !known && !fl__nn_cache_memory(c, entry, qkv[1], qkv[2])) return false;
     if (c) qkv[1] = fv_const(entry->k), qkv[2] = fv_const(entry->v);
     return qkv[1] && qkv[2];
@@ -396,7 +395,8 @@ FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_atten
     if (o.window < 0 || !(o.softcap >= 0) || o.relative < 0 || o.relative > INT32_MAX || o.buckets < 0 ||
         (o.buckets && (o.buckets < 2 * ways || a.o.max_distance <= o.buckets / ways / 2)))
         return fl_bad("fl_nn_attention: window %" PRId64 ", softcap %g, relative %" PRId64 ", %" PRId64
-                      " buckets up to %" PRId64, o.window, o.softcap, o.relative, o.buckets, a.o.max_distance);
+                      " buckets up to %" PRId64, o.window, o.softcap, o.relative, o.buckets,
+                      a.o.max_distance);
     if (!fl_nn_dtype_ok("fl_nn_attention", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
@@ -493,7 +493,8 @@ FL_API bool fl_nn_cache_reorder(fl_nn_cache *c, fl_tensor *index) {
         !fl_nn_given(index, "fl_nn_cache_reorder", "the index"))
         return fl_raise();
     if (index->ndim != 1 || index->shape[0] != c->n)
-        return fl_refuse("fl_nn_cache_reorder: index %s for %" PRId64 " sequences", FL_SHAPE_TEXT(index), c->n);
+        return fl_refuse("fl_nn_cache_reorder: index %s for %" PRId64 " sequences", FL_SHAPE_TEXT(index),
+                         c->n);
     fl_scope s = fl_scope_begin();
     fl_tensor **now = fl_heap_alloc((size_t)(2 * c->n_entry) * sizeof *now);
     bool ok = now != NULL;
@@ -515,8 +516,8 @@ FL_API bool fl_nn_cache_reorder(fl_nn_cache *c, fl_tensor *index) {
 typedef struct fl__nn_transformer {
     fl_var *(*activation)(fl_var *x); /* NULL: linear1's */
     bool norm_first;
-    /* children, each the tree's; an encoder's layer has no cross-attention, and drop_path may be NULL. norm and
-       drop are of the branches in their order. */
+    /* children, each the tree's; an encoder's layer has no cross-attention, and drop_path may be NULL. norm
+       and drop are of the branches in their order. */
     fl_nn_module *attention, *cross, *up, *down, *norm[3], *dropout, *drop[3], *drop_path;
 } fl__nn_transformer;
 
@@ -613,8 +614,8 @@ static bool fl__nn_transformer_fill(fl_nn_module *m, int64_t dim, int64_t heads,
                   fl__nn_part(m, "drop_path", fl_nn_drop_path(o->drop_path), &t->drop_path));
 }
 
-static fl_nn_module *fl__nn_transformer_new(const fl_nn_type *type, int64_t dim, int64_t heads, int64_t hidden,
-                                            const fl_nn_transformer_opts *o) {
+static fl_nn_module *fl__nn_transformer_new(const fl_nn_type *type, int64_t dim, int64_t heads,
+                                            int64_t hidden, const fl_nn_transformer_opts *o) {
     const fl__nn_transformer t = {.activation = o->activation ? o->activation : fv_relu,
                                   .norm_first = o->norm_first};
     fl_quiet(+1);

@@ -319,7 +319,8 @@ static fl_tensor *fv__run_packed_grad(fl_tensor *const *in, fl_attention_args a)
 static bool fv__attention_grads_of(fl_var **in, fl_var *dy, fl_attention_args a, const bool *wanted,
                                    fl_var **d) {
     const fl_dtype given = dy ? dy->value->dtype : FL_F32;
-    if (!dy || !fv__widen(in, 3) || !fv__widen(&dy, 1) || !fv__attention_grads(in, dy, a, wanted, d)) return false;
+    if (!dy || !fv__widen(in, 3) || !fv__widen(&dy, 1) || !fv__attention_grads(in, dy, a, wanted, d))
+        return false;
     for (int i = 0; i < 3; i++) d[i] = fv__halved(d[i], given);
     return true;
 }

@@ -40,8 +40,9 @@ FL_API fl_tensor *fl_alibi(int64_t heads, int64_t n, int64_t m, int64_t offset);
    directions have half the buckets each, or (causal) keys ahead are in bucket 0. */
 FL_API fl_tensor *fl_relative_buckets(int64_t n, int64_t m, int64_t offset, int64_t buckets, int64_t most,
                                       bool causal);
-/* What relative positions add to scores (arXiv 1803.02155): of q [..., n, d] and one row per distance, table
-   [2 c - 1, d], -> [..., n, m] = q_i . table[c - 1 + j - (offset + i)], distances beyond c - 1 taken as that. */
+/* What relative positions add to scores (arXiv 1803.02155): of q [..., n, d] and one row per distance,
+   table [2 c - 1, d], -> [..., n, m] = q_i . table[c - 1 + j - (offset + i)]; distances beyond c - 1 are
+   taken as that. */
 FL_API fl_tensor *fl_relative_scores(fl_tensor *q, fl_tensor *table, int64_t m, int64_t offset);
 FL_API fl_var *fv_relative_scores(fl_var *q, fl_var *table, int64_t m, int64_t offset);
 

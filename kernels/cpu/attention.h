@@ -329,14 +329,16 @@ static bool fl__att_one_fits(const fl__attention *a) {
 
 /* A block of keys, which stays in the cache from one row of the group to the next. Up to four rows, from g
    on, take each key from there together. */
-static void fl__att_one_rows(const fl__att_single *o, const fl__att_block *b, int64_t g, int rows, char *left) {
+static void fl__att_one_rows(const fl__att_single *o, const fl__att_block *b, int64_t g, int rows,
+                             char *left) {
     const fl__attention *a = &o->a;
     fl__segment at = {b->q_down + g * a->d * a->size, fl__att_at(a->k, b->item, b->j0, 0)};
     fl__tile tile = {.segments = 1, .segment = &at, .k = a->d, .rsa = a->d, .csa = 1,
                      .ldb = fl__att_step(a->k)[0], .c = b->s, .ldc = FL__ATT_ROW};
     a->ks->dots[rows](&tile, b->nj);
     for (int i = 0; i < rows; i++) {
-        char *s = b->s + i * FL__ATT_ROW * a->size, *y = left + i * o->row * a->size, *top = y + a->e * a->size;
+        char *s = b->s + i * FL__ATT_ROW * a->size, *y = left + i * o->row * a->size;
+        char *top = y + a->e * a->size;
         if (a->args->softcap > 0) a->loops->cap(s, NULL, 1, b->nj, a->args->softcap);
         if (a->mask) { /* the keys stand where a block has its queries */
             const char *mask = fl__att_at(a->mask, b->item + g + i, 0, b->j0);
@@ -391,7 +393,8 @@ static bool fl__att_one(const fl__attention *given) {
     fl__attention *a = &o.a;
     fl__att_block b;
     const int last = a->q->ndim - 3;
-    if (last >= 0 && a->k->stride[last] == 0 && a->v->stride[last] == 0 && a->q->shape[last] <= FL__ATT_QUERIES)
+    if (last >= 0 && a->k->stride[last] == 0 && a->v->stride[last] == 0 &&
+        a->q->shape[last] <= FL__ATT_QUERIES)
         o.group = a->q->shape[last];
     fl__att_range(a, a->args->offset, 1, &o.start, &o.end);
     o.parts = fl__ceil_div(o.end - o.start, FL__ATT_PART);
