@@ -912,7 +912,12 @@ static T attention_(fn f) {
     T q = float_of_shape(FL_SHAPE(2, n, d)), k = float_of_shape(FL_SHAPE(2, m, d));
     T v = float_of_shape(FL_SHAPE(2, m, 2)), mask = maybe_of_shape(FL_SHAPE(n, m));
     if (b & 64 && mask) mask = fresh(fl_cast(value(mask), FL_B8));
-    const attention_opts o = {.mask = mask, .causal = b & 128, .scale = flip_coin() ? fuzz_double() : 0};
+    attention_opts o = {.mask = mask, .causal = b & 128, .scale = flip_coin() ? fuzz_double() : 0};
+    if (flip_coin()) {
+        const unsigned more = fuzz_byte();
+        o.offset = (int64_t)(more & 3) - 1, o.window = (int64_t)(more >> 2 & 3) - 1;
+        o.softcap = more & 16 ? fuzz_double() : 0;
+    }
     return CALL(f, (T, T, T, attention_opts), q, k, v, o);
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The rows of bench/attention.c in PyTorch: python3 bench/peers/torch_attention.py [threads]
+"""The rows of bench/attention.c in PyTorch: python3 bench/peers/torch_attention.py [threads [decode]]
 
 scaled_dot_product_attention where torch has it, else matmul, softmax, matmul; heads are views of
 [batch, tokens, heads, d] as in a model. Best of several runs. Needs torch (Debian: python3-torch)."""
@@ -36,9 +36,34 @@ def best(run, rounds):
     return min(seconds)
 
 
+def decode(heads, kv_heads, keys=4096, dim=128, layers=8):
+    """One token behind a cache: GB/s of keys and values read, of layers in turn."""
+    q = torch.rand(1, heads, 1, dim)
+    cache = [[torch.rand(1, kv_heads, keys, dim) for _ in range(2)] for _ in range(layers)]
+    fused, turn = getattr(torch.nn.functional, "scaled_dot_product_attention", None), [0]
+
+    def run():
+        k, v = cache[turn[0] % layers]
+        turn[0] += 1
+        if fused and heads != kv_heads:
+            return fused(q, k, v, enable_gqa=True)
+        if heads != kv_heads:
+            k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
+        return attention(q, k, v, False)
+
+    s = best(run, 20 * layers)
+    print(f"decode_{keys}_keys_{heads}q_{kv_heads}kv\t{8 * kv_heads * keys * dim / s / 1e9:.4g}\tGB/s\t"
+        f"{s * 1e6:.3g} us, torch {torch.__version__}", flush=True)
+
+
 def main():
     if len(sys.argv) > 1:
         torch.set_num_threads(int(sys.argv[1]))
+    with torch.no_grad():
+        decode(8, 8)
+        decode(32, 8)
+    if sys.argv[2:] == ["decode"]:
+        return
     for name, batch, heads, n, d, causal in SETTINGS:
         x = [torch.rand(batch, n, heads, d, requires_grad=True) for _ in range(3)]
         dy = torch.rand(batch, heads, n, d)

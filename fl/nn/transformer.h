@@ -251,8 +251,8 @@ static fl_var *fl__nn_bias(fl_nn_module *m, fl_var *q, fl_var *mask, int64_t key
         part[n++] = fv_permute(each, 3, heads_first);
     }
     if (a->o.alibi) {
-        fl_tensor *far = fl_alibi(a->heads, t, keys, place);
-        part[n++] = fv_const(far ? fl_to(far, family) : NULL);
+        fl_tensor *distance = fl_alibi(a->heads, t, keys, place);
+        part[n++] = fv_const(distance ? fl_to(distance, family) : NULL);
     }
     for (int i = 0; i < n; i++) sum = i ? fv_add(sum, part[i]) : part[0];
     if (!n || !sum) return n ? NULL : mask;

@@ -164,8 +164,8 @@ fl_tensor *fl_alibi(int64_t heads, int64_t n, int64_t m, int64_t offset) {
         slope[h] = (float)exp2(h < even ? -8.0 * (double)(h + 1) / (double)even
                                         : -4.0 * (double)(2 * (h - even) + 1) / (double)even);
     fl_scope s = fl_scope_begin();
-    fl_tensor *far = fl_neg(fl_cast(fl_abs(fl__distances(n, m, offset)), FL_F32));
-    return fl_scope_return(&s, fl_mul(far, fl_from_host(slope, FL_SHAPE(heads, 1, 1), FL_F32)));
+    fl_tensor *distance = fl_neg(fl_cast(fl_abs(fl__distances(n, m, offset)), FL_F32));
+    return fl_scope_return(&s, fl_mul(distance, fl_from_host(slope, FL_SHAPE(heads, 1, 1), FL_F32)));
 }
 
 fl_tensor *fl_relative_buckets(int64_t n, int64_t m, int64_t offset, int64_t buckets, int64_t most,
@@ -177,13 +177,13 @@ fl_tensor *fl_relative_buckets(int64_t n, int64_t m, int64_t offset, int64_t buc
     fl_scope s = fl_scope_begin();
     fl_tensor *d = fl__distances(n, m, offset);
     fl_tensor *ahead = fl_mul(fl_cast(fl_gt(d, fl_int(0)), FL_I64), fl_int(causal ? 0 : all));
-    fl_tensor *far = causal ? fl_neg(fl_minimum(d, fl_int(0))) : fl_abs(d);
+    fl_tensor *distance = causal ? fl_neg(fl_minimum(d, fl_int(0))) : fl_abs(d);
     /* in f32 and in the order of T5's, whose roundings decide at the borders */
-    fl_tensor *grown = fl_log(fl_div(fl_cast(far, FL_F32), fl_num((double)exact)));
+    fl_tensor *grown = fl_log(fl_div(fl_cast(distance, FL_F32), fl_num((double)exact)));
     grown = fl_div(grown, fl_num(log((double)most / (double)exact)));
     grown = fl_cast(fl_mul(grown, fl_num((double)(all - exact))), FL_I64);
     grown = fl_minimum(fl_add(grown, fl_int(exact)), fl_int(all - 1));
-    return fl_scope_return(&s, fl_add(ahead, fl_where(fl_lt(far, fl_int(exact)), far, grown)));
+    return fl_scope_return(&s, fl_add(ahead, fl_where(fl_lt(distance, fl_int(exact)), distance, grown)));
 }
 #endif
 
