@@ -258,6 +258,25 @@ TEST(errors_name_the_module) {
     fl_nn_free(net);
 }
 
+/* Compositions are registered when the library starts: a record runs on a backend without its slot though
+   nobody has called the public function. */
+TEST(a_fused_record_has_its_composition_from_the_start) {
+    fl_backend_use(fl_backend_naive(), NULL);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_to(fl_zeros(FL_SHAPE(1, 2), FL_F32), "naive");
+    const fl_op op = fl_op_named("softmax");
+    CHECK(!fl_backend_has(fl_backend_index("naive"), op));
+    fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &(fl_axis_args){1}};
+    c.out[0] = fl_out_like(x, FL_F32);
+    CHECK(fl_call_run(&c));
+    CHECK_ROW(c.out[0], 0.5, 0.5);
+    for (fl_op i = FL_TABLE_OPS; i < fl_op_count(); i++) {
+        const fl_op_info *info = fl_op_get_info(i);
+        if (!CHECK(info->compose || !strcmp(info->contains, "cpu"))) printf("%s\n", info->name);
+    }
+    fl_scope_end(&s);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }
