@@ -277,6 +277,20 @@ TEST(a_fused_record_has_its_composition_from_the_start) {
     fl_scope_end(&s);
 }
 
+/* An option that could not be made is no option left out: the loss is not one without weights. */
+TEST(a_weight_that_failed_is_not_left_out) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_ones(FL_SHAPE(2, 3), FL_F32), *target = fl_zeros(FL_SHAPE(2), FL_I64);
+    test_errors_return();
+    fl_tensor *weight = fl_ones(FL_SHAPE(-1), FL_F32);
+    CHECK(!fl_binary_cross_entropy(x, x, FL_MEAN, .weight = weight));
+    CHECK(!fl_binary_cross_entropy_with_logits(x, x, FL_MEAN, .pos_weight = weight));
+    CHECK(!fl_cross_entropy(x, target, .weight = weight));
+    CHECK(!fl_nll_loss(x, target, .weight = weight));
+    CHECK_ERROR("fl_ones: shape [-1]");
+    fl_scope_end(&s);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }

@@ -231,6 +231,7 @@ static FL_T *FL_W(_bounded_log)(FL_T *p) {
 /* The weights of a loss of p and y broadcast with both, and are what the loss is computed in; NULLs stay. */
 static bool fl__bce_weights(const char *fn, fl_tensor *p, fl_tensor *y, fl_binary_cross_entropy_opts *o) {
     fl_tensor **weights[] = {&o->weight, &o->pos_weight};
+    if (fl_error()) return false; /* a weight that failed */
     for (int i = 0; i < 2; i++) {
         fl_tensor *w = *weights[i];
         fl_shape all = fl_shape_of(p);
@@ -361,6 +362,7 @@ static fl_tensor *fl__classes_for(const char *fn, const fl_tensor *x, fl_tensor 
 
 /* A weight for each class of x, as computed in; false after an error. NULL stays. */
 static bool fl__class_weights(const char *fn, const fl_tensor *x, fl_tensor **weight) {
+    if (fl_error()) return false; /* weights that failed */
     fl_tensor *w = *weight;
     if (!w) return true;
     if (w->ndim != 1 || w->shape[0] != x->shape[1] || !fl_dtype_is_float(w->dtype))
