@@ -662,7 +662,8 @@ static fl_node *fv__goal_of(fl_var *x) {
     fl_node *to = __atomic_load_n(&x->sink_, __ATOMIC_ACQUIRE), *other = NULL;
     if (to || !(to = fv__node_new(&sink))) return to;
     to->leaf = x;
-    if (__atomic_compare_exchange_n(&x->sink_, &other, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return to;
+    if (__atomic_compare_exchange_n(&x->sink_, &other, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return to;
     fl_obj_drop(&to->obj); /* another thread has used the leaf for the first time */
     return other;
 }
@@ -1110,11 +1111,12 @@ static void fv__mark_targets(const fv__pass *p, bool on) {
 /* A leaf is in passes of one thread at a time: those of two would mix what they add up there. */
 static bool fv__claim(fv__pass *p, fl_node *sink) {
     void *other = NULL;
-    if (__atomic_compare_exchange_n(&sink->pass, &other, p, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) return true;
+    if (__atomic_compare_exchange_n(&sink->pass, &other, p, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE))
+        return true;
     for (const fv__pass *mine = fv__running; mine; mine = mine->around)
         if (mine == other) return true;
-    return other == p || fl_fail("%s: another thread runs backward through the same leaf: train a net in one thread "
-                                 "at a time, or give each a copy", p->who);
+    return other == p || fl_fail("%s: another thread runs backward through the same leaf: train a net in one "
+                                 "thread at a time, or give each a copy", p->who);
 }
 
 static void fv__release(const fv__pass *p, fl_node *n) {

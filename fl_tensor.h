@@ -1013,8 +1013,8 @@ static FL__COLD void fl__root_warn(fl__context *th) {
     if (before && bytes - th->bytes <= FL__ROOT_WARN_BYTES) return;
     th->warned = true;
     fl_message(FL_LOG_WARN,
-               "the root scope of this thread owns %lld values, and %lld MiB are in use: put fl_scope_begin / "
-               "fl_scope_end around a step",
+               "the root scope of this thread owns %lld values, and %lld MiB are in use: put "
+               "fl_scope_begin / fl_scope_end around a step",
                (long long)th->n, (long long)(bytes >> 20));
 }
 

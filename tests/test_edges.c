@@ -160,8 +160,8 @@ static const along taken[] = {
 };
 /* PyTorch refuses to cut and to join what has no axis. */
 static const along refused[] = {
-    TAKES(slice, 0), TAKES(select, 0), TAKES(narrow, 0), TAKES(concat, 0), TAKES(diff, 0), TAKES(trapezoid, 0),
-    TAKES(roll, 0), TAKES(unflatten, 0), TAKES(repeat_interleave, 0), TAKES(glu, 0),
+    TAKES(slice, 0), TAKES(select, 0), TAKES(narrow, 0), TAKES(concat, 0), TAKES(diff, 0),
+    TAKES(trapezoid, 0), TAKES(roll, 0), TAKES(unflatten, 0), TAKES(repeat_interleave, 0), TAKES(glu, 0),
 };
 
 static void let_return(const char *text, void *user) { (void)text, (void)user; }
@@ -179,7 +179,8 @@ static void check_axes_on(const char *family) {
         fl_tensor *y = NULL;
         for (int axis = -1; axis < 1; axis++) {
             if (!CHECK((y = taken[i].fn(x, axis)) && y->ndim == 0 && is_row(y, 1, &taken[i].want)))
-                printf("%s along axis %d on %s: %s\n", taken[i].name, axis, family, fl_error() ? fl_error() : "");
+                printf("%s along axis %d on %s: %s\n", taken[i].name, axis, family,
+                       fl_error() ? fl_error() : "");
             fl_error_clear();
         }
         if (!CHECK(fails(&taken[i], x, 1) && fails(&taken[i], x, -2))) printf("%s\n", taken[i].name);
@@ -203,8 +204,8 @@ TEST(gradients_along_an_axis_of_a_number) {
     fl_var *x = fv_param(fl_full(FL_SCALAR_SHAPE, 2, FL_F64));
     fl_tensor *zero = fl_zeros(FL_SCALAR_SHAPE, FL_I64), *first = fl_zeros(FL_SHAPE(1), FL_I64);
     const int axes[] = {-1};
-    fl_var *y[] = {fv_sum(x, FL_AXES(-1)), fv_prod(x, FL_AXES(0)), fv_mean(x, FL_AXES(0)), fv_amax(x, FL_AXES(-1)),
-                   fv_logsumexp(x, FL_AXES(0)), fv_norm(x, 2, FL_AXES(0)), fv_max_along(x, -1, false, NULL),
+    fl_var *y[] = {fv_sum(x, FL_AXES(-1)), fv_prod(x, FL_AXES(0)), fv_mean(x, FL_AXES(0)),
+                   fv_amax(x, FL_AXES(-1)), fv_logsumexp(x, FL_AXES(0)), fv_norm(x, 2, FL_AXES(0)), fv_max_along(x, -1, false, NULL),
                    fv_median(x, 0, false, NULL), fv_cumsum(x, -1), fv_cumprod(x, -1), fv_cummax(x, 0, NULL),
                    fv_logcumsumexp(x, -1), fv_sort(x, -1, false, NULL), fv_topk(x, 1, 0, false, NULL),
                    fv_gather(x, -1, zero), fv_index_select(x, -1, first), fv_flip(x, 1, axes),
@@ -252,7 +253,8 @@ TEST(errors_name_the_module) {
     fl_scope s = fl_scope_begin();
     fl_var *image = fv_const(fl_ones(FL_SHAPE(1, 1, 3, 3), FL_F32));
     CHECK_FAILS(fl_nn_forward(net, image), "fl_nn_conv2d 'stem.0': fl_conv: x [1, 1, 3, 3], w [2, 1, 5, 5]");
-    CHECK_FAILS(fl_nn_forward(net, fv_const(fl_ones(FL_SHAPE(3), FL_F32))), "fl_nn_conv2d 'stem.0': input [3]");
+    CHECK_FAILS(fl_nn_forward(net, fv_const(fl_ones(FL_SHAPE(3), FL_F32))),
+                "fl_nn_conv2d 'stem.0': input [3]");
     CHECK_FAILS(fl_matmul(fv_value(image), fl_ones(FL_SHAPE(2), FL_F32)), "fl_matmul: ");
     fl_scope_end(&s);
     fl_nn_free(net);

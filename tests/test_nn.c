@@ -1358,8 +1358,8 @@ static void *evaluate(void *arg) {
 TEST(four_threads_evaluate_one_net) {
     enum { N = 4 };
     fl_seed(1);
-    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(4, 8), fl_nn_relu(), fl_nn_linear(8, 8), fl_nn_dropout(0.5),
-                                         fl_nn_linear(8, 3));
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(4, 8), fl_nn_relu(), fl_nn_linear(8, 8),
+                                         fl_nn_dropout(0.5), fl_nn_linear(8, 3));
     fl_nn_train(net, false);
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_uniform(FL_SHAPE(2, 4), -1, 1, FL_F32, NULL);
@@ -1369,7 +1369,8 @@ TEST(four_threads_evaluate_one_net) {
     for (int i = 0; i < N; i++) REQUIRE(pthread_create(&t[i], NULL, evaluate, &e[i]) == 0);
     for (int i = 0; i < N; i++) pthread_join(t[i], NULL);
     for (int i = 0; i < N; i++)
-        CHECK(e[i].ok && e[i].first == fl_nn_get_param(net, "0.weight") && !memcmp(e[i].y, e[0].y, sizeof e[0].y));
+        CHECK(e[i].ok && e[i].first == fl_nn_get_param(net, "0.weight") &&
+              !memcmp(e[i].y, e[0].y, sizeof e[0].y));
     fl_scope_end(&s);
     fl_nn_free(net);
 }

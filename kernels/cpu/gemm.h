@@ -112,7 +112,8 @@ FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char
         fl_fail("fl_%s: scratch of %lld elements is too large", op, (long long)elements);
         return NULL;
     }
-    return fl_buffer_new(bytes + FL__PANEL_SLACK, &(fl_mem_info){.op = op, .step = fl_mem_step_now(), .lifetime = 1});
+    const fl_mem_info info = {.op = op, .step = fl_mem_step_now(), .lifetime = 1};
+    return fl_buffer_new(bytes + FL__PANEL_SLACK, &info);
 }
 
 #endif /* FL_CPU_GEMM_IMPL */
