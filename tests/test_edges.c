@@ -205,7 +205,8 @@ TEST(gradients_along_an_axis_of_a_number) {
     fl_tensor *zero = fl_zeros(FL_SCALAR_SHAPE, FL_I64), *first = fl_zeros(FL_SHAPE(1), FL_I64);
     const int axes[] = {-1};
     fl_var *y[] = {fv_sum(x, FL_AXES(-1)), fv_prod(x, FL_AXES(0)), fv_mean(x, FL_AXES(0)),
-                   fv_amax(x, FL_AXES(-1)), fv_logsumexp(x, FL_AXES(0)), fv_norm(x, 2, FL_AXES(0)), fv_max_along(x, -1, false, NULL),
+                   fv_amax(x, FL_AXES(-1)), fv_logsumexp(x, FL_AXES(0)), fv_norm(x, 2, FL_AXES(0)),
+                   fv_max_along(x, -1, false, NULL),
                    fv_median(x, 0, false, NULL), fv_cumsum(x, -1), fv_cumprod(x, -1), fv_cummax(x, 0, NULL),
                    fv_logcumsumexp(x, -1), fv_sort(x, -1, false, NULL), fv_topk(x, 1, 0, false, NULL),
                    fv_gather(x, -1, zero), fv_index_select(x, -1, first), fv_flip(x, 1, axes),
