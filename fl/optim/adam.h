@@ -44,9 +44,6 @@ FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o);
 #if defined(FL_IMPL_ONLY_OPTIM_ADAM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPTIM_ADAM_IMPL
 #define FL_OPTIM_ADAM_IMPL
-#define FL__ADAM_SCALED "MUL(factor, g)"
-#define FL__ADAM_DECAYED "ADD(MUL(factor, g), MUL(weight_decay, p))"
-#define FL__ADAM_SHRUNK "SUB(p, MUL(MUL(lr, weight_decay), p))"
 #define FL__ADAM_BIAS(beta) "SUB(CONST(1), POW(" beta ", ADD(t, CONST(1))))"
 #define FL__ADAM_M(g) "ADD(MUL(beta1, m), MUL(SUB(CONST(1), beta1), " g "))"
 #define FL__ADAM_V(g) "ADD(MUL(beta2, v), MUL(SUB(CONST(1), beta2), MUL(" g ", " g ")))"
@@ -66,10 +63,10 @@ FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o);
 
 /* [adam, adamw][amsgrad] */
 static fl_step_rule fl__adam_rules[2][2] = {
-    {FL__ADAM_RULE("p m v", FL__ADAM(FL__ADAM_DECAYED, "p")),
-     FL__ADAM_RULE("p m v x", FL__ADAM_AMSGRAD(FL__ADAM_DECAYED, "p"))},
-    {FL__ADAM_RULE("p m v", FL__ADAM(FL__ADAM_SCALED, FL__ADAM_SHRUNK)),
-     FL__ADAM_RULE("p m v x", FL__ADAM_AMSGRAD(FL__ADAM_SCALED, FL__ADAM_SHRUNK))}};
+    {FL__ADAM_RULE("p m v", FL__ADAM(FL_OPTIM_DECAYED_G, "p")),
+     FL__ADAM_RULE("p m v x", FL__ADAM_AMSGRAD(FL_OPTIM_DECAYED_G, "p"))},
+    {FL__ADAM_RULE("p m v", FL__ADAM(FL_OPTIM_SCALED_G, FL_OPTIM_SHRUNK_P)),
+     FL__ADAM_RULE("p m v x", FL__ADAM_AMSGRAD(FL_OPTIM_SCALED_G, FL_OPTIM_SHRUNK_P))}};
 static const fl_optim_type fl__adam_types[2][2] = {
     {FL__ADAM_TYPE("adam", &fl__adam_rules[0][0], NULL),
      FL__ADAM_TYPE("amsgrad", &fl__adam_rules[0][1], "max_exp_avg_sq")},
@@ -92,11 +89,11 @@ FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o) {
 }
 
 #define FL__ADAM_NUMBERS "factor t lr beta1 beta2 eps weight_decay"
-#define FL__ADAM_LARGEST "MAX(MUL(beta2, v), ADD(ABS(" FL__ADAM_DECAYED "), eps))"
+#define FL__ADAM_LARGEST "MAX(MUL(beta2, v), ADD(ABS(" FL_OPTIM_DECAYED_G "), eps))"
 static fl_step_rule fl__adamax_rule = {
     .reads = "g", .writes = "p m v", .numbers = FL__ADAM_NUMBERS,
-    .formula = "SUB(p, DIV(MUL(DIV(lr, " FL__ADAM_BIAS("beta1") "), " FL__ADAM_M(FL__ADAM_DECAYED) "), "
-               FL__ADAM_LARGEST "))," FL__ADAM_M(FL__ADAM_DECAYED) "," FL__ADAM_LARGEST};
+    .formula = "SUB(p, DIV(MUL(DIV(lr, " FL__ADAM_BIAS("beta1") "), " FL__ADAM_M(FL_OPTIM_DECAYED_G) "), "
+               FL__ADAM_LARGEST "))," FL__ADAM_M(FL_OPTIM_DECAYED_G) "," FL__ADAM_LARGEST};
 static const fl_optim_type fl__adamax_type = {.name = "adamax", .state = {"exp_avg", "exp_inf"},
                                               .hyper = {"beta1", "beta2", "eps", "weight_decay"},
                                               .limits = "ffnn", .rule = &fl__adamax_rule};
@@ -115,12 +112,12 @@ static fl_step_rule fl__nadam_rule = {
     .reads = "g", .writes = "p m v", .numbers = FL__ADAM_NUMBERS " all",
     .formula = "SUB(p, DIV(ADD("
                "MUL(DIV(MUL(lr, SUB(CONST(1), " FL__ADAM_U("1") ")), SUB(CONST(1), " FL__ADAM_ALL ")), "
-               FL__ADAM_DECAYED "), "
+               FL_OPTIM_DECAYED_G "), "
                "MUL(DIV(MUL(lr, " FL__ADAM_U("2") "), "
                "SUB(CONST(1), MUL(" FL__ADAM_ALL ", " FL__ADAM_U("2") "))), "
-               FL__ADAM_M(FL__ADAM_DECAYED) ")), "
-               "ADD(DIV(SQRT(" FL__ADAM_V(FL__ADAM_DECAYED) "), SQRT(" FL__ADAM_BIAS("beta2") ")), eps))),"
-               FL__ADAM_M(FL__ADAM_DECAYED) "," FL__ADAM_V(FL__ADAM_DECAYED)};
+               FL__ADAM_M(FL_OPTIM_DECAYED_G) ")), "
+               "ADD(DIV(SQRT(" FL__ADAM_V(FL_OPTIM_DECAYED_G) "), SQRT(" FL__ADAM_BIAS("beta2") ")), eps))),"
+               FL__ADAM_M(FL_OPTIM_DECAYED_G) "," FL__ADAM_V(FL_OPTIM_DECAYED_G)};
 
 static bool fl__nadam_prepare(fl_optim *o, fl_optim_slot *p) {
     (void)o;

@@ -61,14 +61,13 @@ FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o);
 #if defined(FL_IMPL_ONLY_OPTIM_ADAPTIVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPTIM_ADAPTIVE_IMPL
 #define FL_OPTIM_ADAPTIVE_IMPL
-#define FL__PAST_G "ADD(MUL(factor, g), MUL(weight_decay, p))"
 /* the mean of old and new: rate old + (1 - rate) new */
 #define FL__PAST_MEAN(rate, old, new_one) \
     "ADD(MUL(" rate ", " old "), MUL(SUB(CONST(1), " rate "), " new_one "))"
-#define FL__PAST_SQUARE "MUL(" FL__PAST_G ", " FL__PAST_G ")"
+#define FL__PAST_SQUARE "MUL(" FL_OPTIM_DECAYED_G ", " FL_OPTIM_DECAYED_G ")"
 
 #define FL__DELTA_V FL__PAST_MEAN("rho", "v", FL__PAST_SQUARE)
-#define FL__DELTA "MUL(DIV(SQRT(ADD(a, eps)), SQRT(ADD(" FL__DELTA_V ", eps))), " FL__PAST_G ")"
+#define FL__DELTA "MUL(DIV(SQRT(ADD(a, eps)), SQRT(ADD(" FL__DELTA_V ", eps))), " FL_OPTIM_DECAYED_G ")"
 static fl_step_rule fl__adadelta_rule = {
     .reads = "g", .writes = "p v a", .numbers = "factor t lr rho eps weight_decay",
     .formula = "SUB(p, MUL(lr, " FL__DELTA "))," FL__DELTA_V ","
@@ -82,11 +81,11 @@ FL_API fl_optim *fl_optim_adadelta_opt(fv_list params, fl_optim_adadelta_opts o)
     return fl__optim_make(&fl__adadelta_type, params, o.lr, 1, hyper, o.master);
 }
 
-#define FL__PAST_GRAD_S "ADD(s, " FL__PAST_SQUARE ")"
+#define FL_OPTIM_DECAYED_GRAD_S "ADD(s, " FL__PAST_SQUARE ")"
 static fl_step_rule fl__adagrad_rule = {
     .reads = "g", .writes = "p s", .numbers = "factor t lr lr_decay eps weight_decay",
-    .formula = "SUB(p, DIV(MUL(DIV(lr, ADD(CONST(1), MUL(t, lr_decay))), " FL__PAST_G "), "
-               "ADD(SQRT(" FL__PAST_GRAD_S "), eps)))," FL__PAST_GRAD_S};
+    .formula = "SUB(p, DIV(MUL(DIV(lr, ADD(CONST(1), MUL(t, lr_decay))), " FL_OPTIM_DECAYED_G "), "
+               "ADD(SQRT(" FL_OPTIM_DECAYED_GRAD_S "), eps)))," FL_OPTIM_DECAYED_GRAD_S};
 static const fl_optim_type fl__adagrad_type = {.name = "adagrad", .state = {"sum"},
                                                .hyper = {"lr_decay", "eps", "weight_decay"}, .limits = "nnn",
                                                .rule = &fl__adagrad_rule};
@@ -97,8 +96,8 @@ FL_API fl_optim *fl_optim_adagrad_opt(fv_list params, fl_optim_adagrad_opts o) {
 }
 
 #define FL__RMS_V FL__PAST_MEAN("alpha", "v", FL__PAST_SQUARE)
-#define FL__RMS_A FL__PAST_MEAN("alpha", "a", FL__PAST_G)
-#define FL__RMS_D(v) "DIV(" FL__PAST_G ", ADD(SQRT(" v "), eps))"
+#define FL__RMS_A FL__PAST_MEAN("alpha", "a", FL_OPTIM_DECAYED_G)
+#define FL__RMS_D(v) "DIV(" FL_OPTIM_DECAYED_G ", ADD(SQRT(" v "), eps))"
 #define FL__RMS_C "SUB(" FL__RMS_V ", MUL(" FL__RMS_A ", " FL__RMS_A "))"
 #define FL__RMS_B(v) "ADD(MUL(momentum, b), " FL__RMS_D(v) ")"
 #define FL__RMS_RULE(writes, formula) \

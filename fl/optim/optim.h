@@ -38,6 +38,13 @@ typedef struct fl_optim_slot {
     fl_tensor *number[2]; /* and 0-d numbers behind its others */
 } fl_optim_slot;
 
+/* Parts of rules: g with its factor, and with PyTorch's weight decay, which is no term at all if it is 0;
+   p less the decay that is no gradient (AdamW's). */
+#define FL_OPTIM_SCALED_G "MUL(factor, g)"
+#define FL_OPTIM_DECAYED_G \
+    "SELECT(EQ(weight_decay, CONST(0)), MUL(factor, g), ADD(MUL(factor, g), MUL(weight_decay, p)))"
+#define FL_OPTIM_SHRUNK_P "SUB(p, MUL(MUL(lr, weight_decay), p))"
+
 /* The table of a kind of optimizer. */
 typedef struct fl_optim_type {
     const char *name;                   /* "sgd": compared when a checkpoint is loaded */

@@ -33,9 +33,6 @@ FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
 #if defined(FL_IMPL_ONLY_OPTIM_SGD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPTIM_SGD_IMPL
 #define FL_OPTIM_SGD_IMPL
-#define FL__SGD_SCALED "MUL(factor, g)"
-#define FL__SGD_DECAYED "ADD(MUL(factor, g), MUL(weight_decay, p))"
-#define FL__SGD_SHRUNK "SUB(p, MUL(MUL(lr, weight_decay), p))"
 #define FL__SGD_MOMENTUM(g) \
     "ADD(MUL(momentum, m), MUL(SELECT(EQ(t, CONST(0)), CONST(1), SUB(CONST(1), dampening))," g "))"
 #define FL__SGD_PLAIN(g, p) "SUB(" p ", MUL(lr, " g "))"
@@ -50,12 +47,12 @@ FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
 
 /* [decoupled][plain, with momentum, Nesterov's] */
 static fl_step_rule fl__sgd_rules[2][3] = {
-    {FL__SGD_RULE("p", FL__SGD_PLAIN, FL__SGD_DECAYED, "p"),
-     FL__SGD_RULE("p m", FL__SGD_HEAVY, FL__SGD_DECAYED, "p"),
-     FL__SGD_RULE("p m", FL__SGD_NESTEROV, FL__SGD_DECAYED, "p")},
-    {FL__SGD_RULE("p", FL__SGD_PLAIN, FL__SGD_SCALED, FL__SGD_SHRUNK),
-     FL__SGD_RULE("p m", FL__SGD_HEAVY, FL__SGD_SCALED, FL__SGD_SHRUNK),
-     FL__SGD_RULE("p m", FL__SGD_NESTEROV, FL__SGD_SCALED, FL__SGD_SHRUNK)}};
+    {FL__SGD_RULE("p", FL__SGD_PLAIN, FL_OPTIM_DECAYED_G, "p"),
+     FL__SGD_RULE("p m", FL__SGD_HEAVY, FL_OPTIM_DECAYED_G, "p"),
+     FL__SGD_RULE("p m", FL__SGD_NESTEROV, FL_OPTIM_DECAYED_G, "p")},
+    {FL__SGD_RULE("p", FL__SGD_PLAIN, FL_OPTIM_SCALED_G, FL_OPTIM_SHRUNK_P),
+     FL__SGD_RULE("p m", FL__SGD_HEAVY, FL_OPTIM_SCALED_G, FL_OPTIM_SHRUNK_P),
+     FL__SGD_RULE("p m", FL__SGD_NESTEROV, FL_OPTIM_SCALED_G, FL_OPTIM_SHRUNK_P)}};
 static const fl_optim_type fl__sgd_types[2][3] = {
     {FL__SGD_TYPE(&fl__sgd_rules[0][0], NULL), FL__SGD_TYPE(&fl__sgd_rules[0][1], "momentum_buffer"),
      FL__SGD_TYPE(&fl__sgd_rules[0][2], "momentum_buffer")},

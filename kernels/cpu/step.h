@@ -27,6 +27,7 @@ typedef struct fl__folding {
     fl_formula f;                       /* what is left */
     bool known[FL_FORMULA_PLACES];      /* the place holds no tensor's block but cell[] */
     fl__cell cell[FL_FORMULA_PLACES];
+    uint8_t same[FL_FORMULA_PLACES];    /* the place has what stands at this one */
     int shift;                          /* of outputs: 1 if a narrow one comes first */
 } fl__folding;
 
@@ -48,40 +49,98 @@ static uint8_t fl__fold_place(const fl__folding *w, int place) {
 static bool fl__fold_keep(fl__folding *w, fl_formula_step s, int operands) {
     for (int k = 0; k < operands; k++) {
         const int place = w->known[s.in[k]] ? fl__fold_constant(&w->f, w->cell[s.in[k]].number)
-                                            : fl__fold_place(w, s.in[k]);
+                                            : fl__fold_place(w, w->same[s.in[k]]);
         if (place < 0) return fl_fail("fl_step: more than %d numbers meet tensors", FL_FORMULA_CONSTANTS);
         s.in[k] = (uint8_t)place;
     }
     w->known[s.to] = false;
+    w->same[s.to] = s.to;
     s.to = fl__fold_place(w, s.to);
     w->f.step[w->f.n_steps++] = s;
     return true;
 }
 
-/* y = x: y's cell, or a step with the bits of x, whose place may be written before y is read. */
-static bool fl__fold_copy(fl__folding *w, int y, int x) {
+/* May a place that step i of f writes stand for x as long as it is read? Not if x is written before. */
+static bool fl__fold_lasts(const fl_step_rule *rule, int i, int x) {
+    const fl_formula *f = &rule->program;
+    const int y = f->step[i].to, tensors = rule->n_reads + rule->n_writes;
+    const bool in_place = x >= rule->n_reads && x < tensors; /* outputs are the same memory */
+    bool lost = false;
+    while (++i < f->n_steps) {
+        const fl_formula_step *s = &f->step[i];
+        for (int k = 0; k < fl_primitive_operands((fl_primitive)s->primitive); k++)
+            if (s->in[k] == y && lost) return false;
+        if (s->to == y) return true;
+        lost |= s->to == x || (in_place && s->to >= FL_FORMULA_OUTPUT);
+    }
+    for (i = 0; i < f->n_out; i++)
+        if (f->out[i] == y && lost) return false;
+    return true;
+}
+
+/* Step i is y = x: y's cell, no step at all, or one with the bits of x. */
+static bool fl__fold_copy(fl__folding *w, const fl_step_rule *rule, int i, int x) {
+    const int y = rule->program.step[i].to;
     if ((w->known[y] = w->known[x])) {
         w->cell[y] = w->cell[x];
+        return true;
+    }
+    if (fl__fold_lasts(rule, i, w->same[x])) {
+        w->same[y] = w->same[x];
         return true;
     }
     const fl_formula_step same = {FL_PRIMITIVE_maximum, 0, (uint8_t)y, {(uint8_t)x, (uint8_t)x, 0}};
     return fl__fold_keep(w, same, 2);
 }
 
-static bool fl__fold_step(fl__folding *w, fl_formula_step s) {
+static bool fl__fold_step(fl__folding *w, const fl_step_rule *rule, int i) {
+    const fl_formula_step s = rule->program.step[i];
     const int operands = fl_primitive_operands((fl_primitive)s.primitive);
+    fl__cell *const x = w->cell;
     int known = 0;
     for (int k = 0; k < operands; k++) known += w->known[s.in[k]];
     if (known == operands) {
-        fl__cell y = {0}, *const x = w->cell;
+        fl__cell y = {0};
         fl__loop loop = fl__primitive_loop((fl_primitive)s.primitive, s.logical ? FL_B8 : FL_F64);
         loop((void *[]){&y, &x[s.in[0]], &x[s.in[1]], &x[s.in[2]]}, 1, NULL);
         x[s.to] = y;
         return w->known[s.to] = true;
     }
     if (s.primitive == FL_PRIMITIVE_where && w->known[s.in[0]])
-        return fl__fold_copy(w, s.to, s.in[w->cell[s.in[0]].condition ? 1 : 2]);
+        return fl__fold_copy(w, rule, i, s.in[x[s.in[0]].condition ? 1 : 2]);
+    for (int k = 0; k < 2 && s.primitive == FL_PRIMITIVE_mul; k++)
+        if (w->known[s.in[k]] && x[s.in[k]].number == 1) return fl__fold_copy(w, rule, i, s.in[1 - k]);
     return fl__fold_keep(w, s, operands);
+}
+
+/* The place where a constant of f stands among those of `used`; other places stay. */
+static uint8_t fl__fold_move(const fl_formula *f, fl_formula *used, uint8_t place) {
+    return place < FL_FORMULA_CONSTANT
+               ? place
+               : (uint8_t)fl__fold_constant(used, f->constant[place - FL_FORMULA_CONSTANT]);
+}
+
+/* Leaves out steps whose results nobody reads, branches not taken, and the constants that they read. */
+static void fl__fold_prune(fl_formula *f) {
+    fl_formula used = *f;
+    bool read[FL_FORMULA_PLACES] = {false}, keep[FL_FORMULA_STEPS];
+    for (int i = 0; i < f->n_out; i++) read[f->out[i]] = true;
+    for (int i = f->n_steps; i-- > 0;) {
+        const fl_formula_step *s = &f->step[i];
+        if (!(keep[i] = read[s->to])) continue;
+        read[s->to] = false;
+        for (int k = 0; k < fl_primitive_operands((fl_primitive)s->primitive); k++) read[s->in[k]] = true;
+    }
+    used.n_steps = used.n_constants = 0;
+    for (int i = 0; i < f->n_steps; i++) {
+        fl_formula_step s = f->step[i];
+        if (!keep[i]) continue;
+        for (int k = 0; k < fl_primitive_operands((fl_primitive)s.primitive); k++)
+            s.in[k] = fl__fold_move(f, &used, s.in[k]);
+        used.step[used.n_steps++] = s;
+    }
+    for (int i = 0; i < f->n_out; i++) used.out[i] = fl__fold_move(f, &used, f->out[i]);
+    *f = used;
 }
 
 /* The program that is left of rule with these numbers. */
@@ -90,6 +149,7 @@ static bool fl__fold_rule(fl__folding *w, const fl_step_rule *rule, const double
     const int tensors = rule->n_reads + rule->n_writes;
     memset(w, 0, sizeof *w);
     w->shift = shift;
+    for (int i = 0; i < FL_FORMULA_PLACES; i++) w->same[i] = (uint8_t)i;
     for (int i = tensors; i < f->n_in; i++) {
         w->known[i] = true;
         w->cell[i].number = number[i - tensors];
@@ -99,7 +159,7 @@ static bool fl__fold_rule(fl__folding *w, const fl_step_rule *rule, const double
         w->cell[FL_FORMULA_CONSTANT + i].number = f->constant[i];
     }
     for (int i = 0; i < f->n_steps; i++)
-        if (!fl__fold_step(w, f->step[i])) return false;
+        if (!fl__fold_step(w, rule, i)) return false;
     w->f.n_in = (uint8_t)tensors;
     w->f.n_out = (uint8_t)(f->n_out + shift);
     w->f.n_registers = f->n_registers;
@@ -107,10 +167,11 @@ static bool fl__fold_rule(fl__folding *w, const fl_step_rule *rule, const double
     for (int i = 0; i < w->f.n_out; i++) {
         const int place = f->out[i < shift ? 0 : i - shift];
         const int at = w->known[place] ? fl__fold_constant(&w->f, w->cell[place].number)
-                                       : fl__fold_place(w, place);
+                                       : fl__fold_place(w, w->same[place]);
         if (at < 0) return fl_fail("fl_step: more than %d numbers", FL_FORMULA_CONSTANTS);
         w->f.out[i] = (uint8_t)at;
     }
+    fl__fold_prune(&w->f);
     return true;
 }
 
@@ -164,11 +225,14 @@ static bool fl__step_numbers(const fl_call *c, const fl_step_rule *rule, double 
     const double *first = number;
     for (int i = rule->n_reads + rule->n_writes; i < c->n_in; i++) {
         const fl_tensor *t = c->in[i];
-        const int size = t->weak ? 0 : (int)fl_dtype_size(t->dtype);
-        for (int64_t k = 0; k < fl_numel(t); k++) {
-            const char *at = t->weak ? NULL : (char *)fl_data(t) + k * (t->ndim ? t->stride[0] : 0) * size;
-            *number++ = at ? fl_number_load(t->dtype, at).f : t->f64;
+        if (t->weak) {
+            *number++ = t->f64;
+            continue;
         }
+        const char *at = fl_data(t);
+        const int64_t step = t->stride[0] * (int64_t)fl_dtype_size(t->dtype), n = fl_numel(t);
+        for (int64_t k = 0; k < n; k++, at += step)
+            *number++ = t->dtype == FL_F64 ? *(const double *)(const void *)at : fl_number_load(t->dtype, at).f;
     }
     return *first != 0 || strncmp(rule->numbers, "factor", 6) != 0;
 }
