@@ -44,7 +44,8 @@
      dropout.h      dropout, drop path, layer drop
      embedding.h    embedding, learned and sinusoidal positions
      recurrent.h    RNN, LSTM and GRU over sequences
-     transformer.h  multi-head attention, encoder and decoder layers, their cache of keys and values
+     attention.h    multi-head attention, its cache of keys and values
+     transformer.h  encoder and decoder layers
      vocabulary.h   adaptive embedding and softmax
      capsule.h      capsules by dynamic routing
      init.h         initial values of parameters
@@ -84,6 +85,7 @@
 #include "fl/nn/dropout.h"
 #include "fl/nn/embedding.h"
 #include "fl/nn/recurrent.h"
+#include "fl/nn/attention.h"
 #include "fl/nn/transformer.h"
 #include "fl/nn/vocabulary.h"
 #include "fl/nn/capsule.h"
