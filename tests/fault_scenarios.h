@@ -377,6 +377,20 @@ static T recurrent_layers(T x) {
     if (m && !(lstm && fl_nn_add(m, NULL, lstm))) fl_nn_free(m), m = NULL;
     return through(m, x);
 }
+/* Results come together: a part of them without the others is neither a failure nor what was wanted. */
+static T recurrent_states(T x) {
+    fl_rng r = {5, 0};
+    T half = fl_cast(x, FL_F16), w_ih = fl_uniform(FL_SHAPE(8, 6), -1, 1, FL_F32, &r);
+    fl_var *w[] = {fv_const(w_ih), fv_const(fl_uniform(FL_SHAPE(8, 2), -1, 1, FL_F32, &r)), NULL, NULL};
+    fl_var *v = fv_param(half), *steps = fv_reshape(v, FL_SHAPE(2, 2, 6)), *h = v, *c = v, *next = v;
+    fl_var *y = fv_rnn(FL_LSTM, steps, w, .h_out = &h, .c_out = &c);
+    fl_var *state = y ? fv_reshape(y, FL_SHAPE(4, 2)) : NULL;
+    fl_var *last = fv_lstm_cell(v, state, state, w, &next);
+    if (!y == !h && !y == !c && !last == !next)
+        return last ? ROW(fv_value(h), fv_value(c), fv_value(last), fv_value(next)) : NULL;
+    fl_error_clear();
+    return x;
+}
 static T formatted(T x) {
     char text[2000] = "";
     fl_nn_module *m = x ? dense(&(fl_rng){2, 0}) : NULL;
@@ -643,6 +657,7 @@ static const struct {
     S(more_layers),
     S(summarised),
     S(recurrent_layers),
+    S(recurrent_states),
     S(formatted),
     S(losses),
     S(weighted_losses),

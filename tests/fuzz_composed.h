@@ -973,7 +973,7 @@ static T rnn_(fn f) {
     if (more & 16) o.c0 = float_of_shape(FL_SHAPE(layers * ways, n, hidden));
     if (more & 32) o.lengths = fl_randint(FL_SHAPE(n), more & 64 ? 0 : 1, t + 1 + (more >> 7), NULL);
     T y = CALL(f, (fl_rnn_mode, T, T const *, rnn_opts), (fl_rnn_mode)mode, x, w, o);
-    return either(either(y, h_out, b << 1), c_out, b >> 4 | 2);
+    return either(either(y, h_out, b << 1), c_out, mode == FL_LSTM ? b : 0);
 }
 
 /* ---- losses ---- */

@@ -437,6 +437,30 @@ TEST(rnn_gradient_of_a_composed_forward) {
     drop_results(got);
 }
 
+/* Whatever a call was given, what it does not hand out is NULL. */
+TEST(rnn_results_come_together) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_zeros(FL_SHAPE(3, 2, 5), FL_F32), *w_hh = fl_zeros(FL_SHAPE(12, 3), FL_F32);
+    fl_tensor *w[5] = {fl_zeros(FL_SHAPE(12, 5), FL_F32), w_hh}, *cut[5] = {x, w_hh};
+    fl_tensor *h = x, *c = x, *state = fl_zeros(FL_SHAPE(2, 3), FL_F32);
+    CHECK(fl_rnn(FL_LSTM, x, w, .h_out = &h, .c_out = &c) && h && c);
+    CHECK(fl_rnn(FL_GRU, x, ((fl_tensor *[]){fl_zeros(FL_SHAPE(9, 5), FL_F32),
+                                             fl_zeros(FL_SHAPE(9, 3), FL_F32), NULL, NULL}),
+                 .h_out = &h, .c_out = &c) && h && !c);
+    c = x;
+    CHECK(!fl_rnn(FL_LSTM, x, cut, .h_out = &h, .c_out = &c) && !h && !c);
+    fl_error_clear();
+    c = x;
+    CHECK(!fl_lstm_cell(x, NULL, NULL, w, &c) && !c);
+    fl_error_clear();
+    c = x;
+    CHECK(!fl_lstm_cell(state, state, state, w, &c) && !c);
+    fl_error_clear();
+    CHECK(fl_lstm_cell(fl_zeros(FL_SHAPE(2, 5), FL_F32), state, state, w, &c) && c);
+    fl_scope_end(&s);
+}
+
 TEST(rnn_bits_do_not_depend_on_threads) {
     for (int level = 0, top = levels(); level <= top; level++)
         for (int k = 1; k < 10; k++) {

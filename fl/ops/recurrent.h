@@ -76,7 +76,8 @@ typedef struct fv_rnn_opts {
 /* Layers over sequences (torch.rnn_tanh, rnn_relu, gru, lstm): x [t, n, in] -> y [t, n, ways out],
    ways = 1 + bidirectional. w: of each layer and direction the four weights of a cell, five where
    projected. Sequences may be of any lengths, in any order: their further steps are not computed, y is 0
-   there, and the last states are those of their own last steps (as of PyTorch's packed sequences). */
+   there, and the last states are those of their own last steps (as of PyTorch's packed sequences).
+   After an error *h_out and *c_out are NULL; *c_out is NULL of all but an LSTM. */
 #define fl_rnn(...) FL__RNN(fl_, __VA_ARGS__, ._end = 0)
 #define fv_rnn(...) FL__RNN(fv_, __VA_ARGS__, ._end = 0)
 #define FL__RNN(p, mode, x, w, ...) p##rnn_opt(mode, x, w, (p##rnn_opts){__VA_ARGS__})
@@ -202,6 +203,13 @@ static FL_T *FL_W(_rnn_step)(int kind, FL_T *x, FL_T *h, FL_T **c, FL_T *const w
     return kind == FL_RNN_RELU ? FL_W(relu)(sum) : TANH(sum);
 }
 
+/* Other results of what gives y are there with it, or NULL. */
+static FL_T *FL_W(_together)(FL_T *y, FL_T **a, FL_T **b) {
+    if (!y && a) *a = NULL;
+    if (!y && b) *b = NULL;
+    return y;
+}
+
 static FL_T *FL_W(_rnn_cell)(int kind, FL_T *x, FL_T *h, FL_T *c, FL_T *const *given,
                              FL_T **c_out) {
     FL_T *w[4], *state[] = {x, h, c};
@@ -232,8 +240,8 @@ FL_T *FL_W(gru_cell)(FL_T *x, FL_T *h, FL_T *const w[4]) {
 }
 
 FL_T *FL_W(lstm_cell)(FL_T *x, FL_T *h, FL_T *c, FL_T *const w[4], FL_T **c_out) {
-    if (FL_ABSENT("lstm_cell", c)) return NULL;
-    return FL_W(_rnn_cell)(FL_LSTM, x, h, c, w, c_out);
+    FL_T *y = FL_ABSENT("lstm_cell", c) ? NULL : FL_W(_rnn_cell)(FL_LSTM, x, h, c, w, c_out);
+    return FL_W(_together)(y, c_out, NULL);
 }
 
 /* ---- layers ---- */
@@ -559,36 +567,44 @@ static bool FL_W(_rnn_promote)(FL_T **in) {
     return true;
 }
 
-FL_T *FL_W(rnn_opt)(fl_rnn_mode mode, FL_T *x, FL_T *const *w, FL_W(rnn_opts) o) {
-    fl_rnn_args a;
-    const int layers = o.layers ? o.layers : 1, count = o.projected ? 5 : 4;
-    if (!FL_W(_rnn_args)(mode, x, w, &o, layers, &a)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *given[] = {x, o.h0, o.c0}, *y = NULL, **out[] = {o.h_out, o.c_out};
-    FL_T **last = fl_heap_alloc(2 * (size_t)layers * sizeof *last);
-    bool ok = last && FL_W(_widen)(given, 3);
-    y = given[0];
-    for (int k = 0; ok && k < layers; k++) {
+/* All layers: y; last [2][layers] gets their states. */
+static FL_T *FL_W(_rnn_layers)(const fl_rnn_args *a, FL_T *x, FL_T *const *w, const FL_W(rnn_opts) *o,
+                               int layers, FL_T **last) {
+    const int count = o->projected ? 5 : 4;
+    FL_T *given[] = {x, o->h0, o->c0};
+    if (!FL_W(_widen)(given, 3)) return NULL;
+    FL_T *y = given[0];
+    for (int k = 0; y && k < layers; k++) {
         FL_T *in[4] = {y}, *states[2] = {NULL};
         const int64_t width = FL_VALUE(y)->shape[2];
-        for (int i = 1; ok && i < 3; i++)
-            if (given[i]) ok = (in[i] = FL_W(slice)(given[i], 0, k * a.ways, (k + 1) * a.ways, 1)) != NULL;
-        in[3] = ok ? FL_W(_rnn_weights)(&a, width, w + k * a.ways * count, count) : NULL;
-        ok = in[3] && FL_W(_rnn_promote)(in);
-        y = ok ? FL_W(_rnn_layer)(&a, in, o.lengths, states) : NULL;
-        if (y && k + 1 < layers && o.dropout > 0) y = FL_W(dropout)(y, o.dropout, o.rng);
-        ok = y != NULL;
-        for (int i = 0; ok && i < 2; i++) last[i * layers + k] = states[i];
+        for (int i = 1; i < 3; i++)
+            if (given[i] && !(in[i] = FL_W(slice)(given[i], 0, k * a->ways, (k + 1) * a->ways, 1)))
+                return NULL;
+        in[3] = FL_W(_rnn_weights)(a, width, w + k * a->ways * count, count);
+        if (!in[3] || !FL_W(_rnn_promote)(in)) return NULL;
+        y = FL_W(_rnn_layer)(a, in, o->lengths, states);
+        if (y && k + 1 < layers && o->dropout > 0) y = FL_W(dropout)(y, o->dropout, o->rng);
+        for (int i = 0; i < 2; i++) last[i * layers + k] = states[i];
     }
-    for (int i = 0; ok && i < 2; i++) {
-        if (!out[i] || !last[i * layers]) continue;
-        FL_T *all = FL_W(concat)(last + i * layers, layers, 0);
-        *out[i] = all ? FL_PROMOTE(&s, FL_W(_narrowed)(all, x)) : NULL;
-        ok = *out[i] != NULL;
+    return y;
+}
+
+FL_T *FL_W(rnn_opt)(fl_rnn_mode mode, FL_T *x, FL_T *const *w, FL_W(rnn_opts) o) {
+    fl_rnn_args a;
+    const int layers = o.layers ? o.layers : 1;
+    FL_T **last = NULL, *y = NULL, **out[] = {o.h_out, o.c_out};
+    if (!FL_W(_rnn_args)(mode, x, w, &o, layers, &a)) return FL_W(_together)(NULL, o.h_out, o.c_out);
+    fl_scope s = fl_scope_begin();
+    if (!(last = fl_heap_alloc(2 * (size_t)layers * sizeof *last))) fl_raise();
+    else y = FL_W(_rnn_layers)(&a, x, w, &o, layers, last);
+    for (int i = 0; y && i < 2; i++) {
+        if (!out[i]) continue;
+        FL_T *all = last[i * layers] ? FL_W(concat)(last + i * layers, layers, 0) : NULL;
+        *out[i] = FL_PROMOTE(&s, FL_W(_narrowed)(all, x));
+        if (last[i * layers] && !*out[i]) y = NULL;
     }
     fl_heap_free(last);
-    if (!last && !fl_error()) fl_raise();
-    return FL_GIVE(&s, ok ? FL_W(_narrowed)(y, x) : NULL);
+    return FL_W(_together)(FL_GIVE(&s, FL_W(_narrowed)(y, x)), o.h_out, o.c_out);
 }
 
 #endif
