@@ -788,6 +788,8 @@ TEST(wrong_arguments) {
     CHECK_ERROR("fl_optim_sgd: no parameters");
     CHECK(!fl_optim_adam(FV_LIST(p, NULL)));
     CHECK_ERROR("fl_optim_adam: a parameter is NULL");
+    CHECK(!fl_optim_adam(FV_LIST(p, fv_num(1))));
+    CHECK_ERROR("fl_optim_adam: a parameter is a number without memory");
     CHECK(!fl_optim_sgd(FV_LIST(p), .lr = -1));
     CHECK_ERROR("fl_optim_sgd: lr is -1");
     CHECK(!fl_optim_sgd(FV_LIST(p), .momentum = -1));

@@ -148,11 +148,13 @@ FL_PRIVATE int fl__optim_names(const char *const *names, int most) {
 }
 
 FL_PRIVATE bool fl__optim_params_ok(const char *name, fv_list params) {
-    bool ok = params.n > 0;
-    for (int i = 0; ok && i < params.n; i++) ok = params.v[i] != NULL;
-    if (!ok && !fl_error())
-        fl_fail("fl_optim_%s: %s", name, params.n > 0 ? "a parameter is NULL" : "no parameters");
-    return ok;
+    const char *wrong = params.n > 0 ? NULL : "no parameters";
+    for (int i = 0; !wrong && i < params.n; i++)
+        wrong = !params.v[i]                   ? "a parameter is NULL"
+                : fv_value(params.v[i])->weak ? "a parameter is a number without memory"
+                                               : NULL;
+    if (wrong && !fl_error()) fl_fail("fl_optim_%s: %s", name, wrong);
+    return !wrong;
 }
 
 static char fl__optim_limit(const fl_optim_type *type, int k) {
