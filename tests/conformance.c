@@ -24,6 +24,7 @@
 #include "conformance_reduction.h"
 #include "conformance_index.h"
 #include "conformance_nets.h"
+#include "conformance_recurrent.h"
 #include "steps.h"
 #include "conformance_neural.h"
 #include "conformance_image.h"
@@ -146,6 +147,8 @@ static void make_groups(void) {
     add_group("layer_norm", norm_group, 0);
     add_group("layer_norm_grad", norm_group, 1);
     add_group("linear", linear_act_group, 0);
+    add_group("rnn", recurrent_group, 0);
+    add_group("rnn_grad", recurrent_group, 1);
     add_group("fft", fft_group, 0);
     add_group("step", run_steps, 0);
     for (int i = 0; i < SINGLES; i++) add_group(singles[i].name, run_single, i);
