@@ -122,8 +122,8 @@ static void rnn_back_step(const rnn_net *r, const array *w, array *dw, const dou
 /* A sequence in one direction, forward into v, then backward from the y, h and c of d. */
 static void rnn_sequence(rnn_net *r, int way, int64_t n) {
     rnn_values *v = &r->v, *d = &r->d;
-    const int64_t steps = r->length[n], at = (way * RNN_N + n) * r->out, cell = (way * RNN_N + n) * RNN_HIDDEN,
-                  wide = r->kind->ways * r->out;
+    const int64_t steps = r->length[n], wide = r->kind->ways * r->out, own = way * RNN_N + n,
+                  at = own * r->out, cell = own * RNN_HIDDEN;
     rnn_moment m[RNN_T] = {{{0}, {0}, {0}, {0}, {0}, {0}}};
     double h[RNN_HIDDEN] = {0}, c[RNN_HIDDEN] = {0}, dh[RNN_HIDDEN] = {0}, dc[RNN_HIDDEN] = {0};
     for (int64_t i = 0; i < r->out; i++) h[i] = v->h0.f[at + i], dh[i] = d->h.f[at + i];
