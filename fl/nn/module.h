@@ -429,8 +429,10 @@ static bool fl__nn_list(fl_nn_module *root, const fl_nn_module *m) {
     for (int64_t i = 0; i < m->n_param; i++) {
         fl_var *p = m->param[i].var;
         if (fl__nn_listed(root, p)) continue;
+        const int64_t cap = root->list_cap_;
         if (!fl_heap_grow(&root->list_, &root->list_cap_, root->list_n_ + 1, sizeof *root->list_))
             return false;
+        for (int64_t k = cap; k < root->list_cap_; k++) root->list_[k] = NULL;
         if (root->list_[root->list_n_] != p) root->list_[root->list_n_] = p;
         root->list_n_++;
     }

@@ -134,7 +134,8 @@ static fl_nn_module *fl__nn_pool_new(int dims, int64_t kernel, fl_nn_pool_opts o
     if (!(o.norm >= 0) || (o.norm > 0 && o.average))
         return fl_bad("%s: norm %g: must be positive, and no average", type->maker, o.norm);
     fl_nn_module *m = fl_nn_new(type, &p, sizeof p);
-    if (m && (o.norm > 0 || o.average)) m->kind = (o.norm > 0 ? norms : means)[dims - 1];
+    if (m && o.norm > 0) m->kind = norms[dims - 1];
+    if (m && o.average) m->kind = means[dims - 1];
     return m;
 }
 

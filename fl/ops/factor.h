@@ -363,8 +363,11 @@ fl_var *fv_det(fl_var *x) {
                           NULL, 0);
 }
 fl_var *fv_slogdet(fl_var *x, fl_tensor **sign) {
-    return fv_record_args("slogdet", fl_slogdet(fv_value(x), sign), fv__det_back, FV_IN(x),
-                          FV_SAVE(x, NULL), NULL, 0);
+    fl_tensor *s = NULL;
+    fl_var *y = fv_record_args("slogdet", fl_slogdet(fv_value(x), &s), fv__det_back, FV_IN(x),
+                               FV_SAVE(x, NULL), NULL, 0);
+    if (y && sign) *sign = s;
+    return y;
 }
 #endif
 

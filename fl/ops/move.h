@@ -382,7 +382,7 @@ FL_T *FL_W(pad_opt)(FL_T *x, fl_pad_opts o) {
 #ifdef FL_ON_TENSORS
 fl_tensor *fl_sliding_windows(fl_tensor *x, int axis, int64_t size, int64_t step,
                               int64_t dilation) {
-    if (FL_ABSENT("sliding_windows", x)) return NULL;
+    if (FL_ABSENT("sliding_windows", x) || !(x = fl_stored(x))) return NULL;
     if ((axis = fl_axis_of("fl_sliding_windows", x, axis)) < 0) return NULL;
     fl_shape shape = fl_shape_of(x);
     int64_t stride[FL_MAX_DIMS], n = shape.dim[axis];

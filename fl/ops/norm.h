@@ -445,8 +445,8 @@ static bool fl__blend_statistics(const fl_batch_norm_opts *o, fl_tensor *mean, f
     double momentum = fl_option(o->momentum, 0.1);
     fl_tensor *m = NULL, *v = NULL;
     if (o->mean && !(m = fl__blended(o->mean, mean, momentum))) return false;
-    var = MUL(var, CONST((double)n / (double)(n - 1)));
-    if (o->var && !(v = fl__blended(o->var, var, momentum))) return false;
+    const double unbiased = (double)n / (double)(n - 1);
+    if (o->var && !(v = fl__blended(o->var, MUL(var, CONST(unbiased)), momentum))) return false;
     return (!m || fl_assign(o->mean, m)) && (!v || fl_assign(o->var, v));
 }
 #endif
@@ -584,7 +584,7 @@ static FL_T *FL_W(_batch_norm_fixed)(FL_T *const *in, const fl_batch_norm_opts *
 /* add: NULL, or what is added */
 static FL_T *FL_W(_batch_norm)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *add, fl_batch_norm_opts o) {
     if (!FL_W(_channels_fit)("fl_batch_norm", x, weight, bias) ||
-        !fl__batch_norm_fits(FL_VALUE(x), &o))
+        !fl__batch_norm_fits(FL_VALUE(x), &o) || fl_error()) /* an option that failed */
         return NULL;
     const fl_tensor *t = FL_VALUE(x);
     int64_t channels = t->shape[1], n = channels ? fl_numel(t) / channels : 2;

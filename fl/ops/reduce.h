@@ -530,7 +530,7 @@ static FL_T *FL_W(_picked)(fl_scope *s, FL_T *x, fl_tensor *at, int axis, bool k
     FL_T *y = at ? FL_W(gather)(x, axis, at) : NULL;
     if (y && !keepdim) {
         y = FL_W(squeeze)(y, axis);
-        at = fl_squeeze(at, axis);
+        if (index) at = fl_squeeze(at, axis);
     }
     y = FL_GIVE(s, index && y && !(at = fl_promote(s, at)) ? NULL : y);
     if (index && y) *index = at;
