@@ -1,0 +1,36 @@
+# check.py - counting for the scripts of this folder: module("numpy"), check(condition, what), done()
+import importlib
+import os
+import sys
+
+BUILD = os.environ.get("FL_BUILD", "build/gcc")
+passed = failed = skipped = 0
+
+
+def check(condition, what):
+    global passed, failed
+    if condition:
+        passed += 1
+    else:
+        failed += 1
+        print("FAILED:", what)
+    return condition
+
+
+def skip(why):
+    global skipped
+    skipped += 1
+    print("skipped:", why)
+
+
+def module(name):
+    """The module, or None after a line that says what is skipped without it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        skip(f"{os.path.basename(sys.argv[0])} without {name}: pip install {name.split('.')[0]}")
+
+
+def done():
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(failed != 0)
