@@ -210,9 +210,10 @@ typedef enum fl_dtype {
     FL_I16,
     FL_I32,
     FL_I64, /* the default integer */
-    FL_U16, /* this one, FL_U32 and FL_U64: storage, casts, copies and comparisons only */
+    FL_U16,
     FL_U32,
-    FL_U64,
+    FL_U64, /* storage, casts, comparisons, and of arithmetic what is exact modulo 2^64: add sub mul neg,
+               maximum minimum, bitwise_*, shift_left */
     FL_F16,  /* IEEE binary16 */
     FL_BF16, /* the upper half of an f32 */
     FL_F32,  /* the default float */

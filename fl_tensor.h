@@ -2013,7 +2013,8 @@ fl_dtype fl_result_type(int n, fl_tensor *const *t) {
 /* The dtypes that an op of a class takes as they are. */
 #define FL__FLOAT_DTYPES (1u << FL_F16 | 1u << FL_BF16 | 1u << FL_F32 | 1u << FL_F64)
 #define FL__INTEGER_DTYPES \
-    (1u << FL_U8 | 1u << FL_I8 | 1u << FL_I16 | 1u << FL_I32 | 1u << FL_I64)
+    (1u << FL_U8 | 1u << FL_I8 | 1u << FL_I16 | 1u << FL_I32 | 1u << FL_I64 | 1u << FL_U16 | \
+     1u << FL_U32)
 static const uint32_t fl__class_dtypes[] = {
     [FL_CLASS_FLOAT] = FL__FLOAT_DTYPES,
     [FL_CLASS_NUM] = FL__FLOAT_DTYPES | FL__INTEGER_DTYPES,
@@ -2109,21 +2110,40 @@ static bool fl__by_slot(const fl_tensor *t, fl_op op) {
     return fl__ops[op]->required || be->any || be->op[op] || fl_is_narrow(t);
 }
 
+/* Ops whose result modulo 2^64 does not depend on the sign. */
+static bool fl__exact_u64(fl_op op) {
+    return op == FL_OP_add || op == FL_OP_sub || op == FL_OP_mul || op == FL_OP_neg ||
+           op == FL_OP_bitwise_and || op == FL_OP_bitwise_or || op == FL_OP_bitwise_xor ||
+           op == FL_OP_bitwise_not || op == FL_OP_shift_left;
+}
+
 /* u64 as an i64 of the same order. */
 static fl_tensor *fl__ordered(fl_tensor *t) {
     if (t->weak) return fl_int(t->i64 ^ INT64_MIN);
     return fl_bitwise_xor(fl_cast(t, FL_I64), fl_int(INT64_MIN));
 }
 
-static fl_tensor *fl__compare_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
+/* Of i64 the sum, difference, product and bits are those of u64; the order is that of fl__ordered. */
+static fl_tensor *fl__binary_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
+    const bool compares = fl__ops[op]->cls == FL_CLASS_CMP;
+    const bool ordered = compares || op == FL_OP_maximum || op == FL_OP_minimum || op == FL_OP_fmax ||
+                         op == FL_OP_fmin;
+    if (!ordered && !fl__exact_u64(op))
+        return fl_bad("fl_%s: %s and %s are not supported", fl__ops[op]->name, fl_dtype_name(a->dtype),
+                      fl_dtype_name(b->dtype));
     fl_scope s = fl_scope_begin();
-    return fl_scope_return(&s, fl_binary_op(op, fl__ordered(a), fl__ordered(b)));
+    fl_tensor *x = ordered ? fl__ordered(a) : fl_operand(a, FL_I64);
+    fl_tensor *z = ordered ? fl__ordered(b) : fl_operand(b, FL_I64);
+    fl_tensor *y = x && z ? fl_binary_op(op, x, z) : NULL;
+    if (y && ordered && !compares) y = fl_bitwise_xor(y, fl_int(INT64_MIN));
+    return fl_scope_return(&s, y && !compares ? fl_cast(y, FL_U64) : y);
 }
 
 fl_tensor *fl_unary_op(fl_op op, fl_tensor *x) {
     const fl_op_info *info = fl__ops[op];
     if (fl__null_operand(info, x) || (x->weak && !(x = fl_stored(x)))) return NULL;
-    fl_dtype d = fl_compute_dtype(info->cls, x->dtype);
+    const bool exact = x->dtype == FL_U64 && fl__exact_u64(op);
+    fl_dtype d = exact ? FL_U64 : fl_compute_dtype(info->cls, x->dtype);
     if (d == FL_DTYPE_NONE)
         return fl_bad("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
@@ -2141,8 +2161,10 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
     const fl_op_info *info = fl__ops[op];
     if (a->weak && b->weak && !(a = fl_stored(a))) return NULL;
     if (!fl_same_family(info->name, a, b)) return NULL;
-    fl_dtype d = fl_compute_dtype(info->cls, fl_result_type(2, (fl_tensor *[]){a, b}));
-    if (d == FL_U64 && info->cls == FL_CLASS_CMP) return fl__compare_u64(op, a, b);
+    fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
+    if (d == FL_U64 && info->cls != FL_CLASS_FLOAT && info->cls != FL_CLASS_BOOL)
+        return fl__binary_u64(op, a, b);
+    d = fl_compute_dtype(info->cls, d);
     if (d == FL_DTYPE_NONE)
         return fl_bad("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));

@@ -540,6 +540,15 @@ static unsigned dtypes_of(char cls) {
     }
 }
 
+/* Of u64 what is the same modulo 2^64, and the larger and the smaller one. */
+static unsigned dtypes_of_op(const char *op, char cls) {
+    static const char *const exact[] = {"add", "sub", "mul", "neg", "bitwise_and", "bitwise_or", "bitwise_xor",
+                                        "bitwise_not", "shift_left", "maximum", "minimum", "fmax", "fmin"};
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
+        if (!strcmp(op, exact[i])) return dtypes_of(cls) | U64;
+    return dtypes_of(cls);
+}
+
 static fl_dtype computes_in(char cls, fl_dtype d) {
     if (cls == 'B') return FL_B8;
     return (cls == 'F' || cls == 'T') && !is_float(d) ? FL_F32 : d;
@@ -583,12 +592,13 @@ static bool unary_agrees(const unary_ref *r, fl_tensor *t, const array *given) {
 
 static void unary_group(int which) {
     const unary_ref *r = &unary_refs[which];
+    const unsigned dtypes = dtypes_of_op(r->op, r->cls);
     char text[100];
-    expect_row(r->op, dtypes_of(r->cls), ONE_OPERAND, F32 | I64, STORED & ~dtypes_of(r->cls));
+    expect_row(r->op, dtypes, ONE_OPERAND, F32 | I64, STORED & ~dtypes);
     tell_tolerance(r->op, (tolerance){r->ulp32, r->slack, r->tiny}, (tolerance){r->ulp64, 0, 0});
     for (int k = 0; k < DTYPES; k++) {
         fl_dtype d = all_dtypes[k];
-        if (!takes(dtypes_of(r->cls), d)) {
+        if (!takes(dtypes, d)) {
             if (!case_begin(r->op, d, REFUSED, "[3]")) continue;
             array a = random_array(FL_SHAPE(3), d, TAME);
             case_end(was_refused(unary_fns[which].run(dense_tensor(&a))));
@@ -609,23 +619,23 @@ static void unary_group(int which) {
     }
 }
 
+static bool is_extreme(const char *op) {
+    return !strcmp(op, "maximum") || !strcmp(op, "minimum") || !strcmp(op, "fmax") ||
+           !strcmp(op, "fmin");
+}
+
 /* b8 add and mul are or and and. */
 static void binary_value(const binary_ref *r, const array *a, const array *b, array *y, int64_t k) {
     if (is_float(a->dtype) && is_float(y->dtype)) y->f[k] = r->f(a->f[k], b->f[k]);
     else if (is_float(a->dtype)) put_float(y, k, r->f(a->f[k], b->f[k]));
-    else if (a->dtype == FL_U64 && r->cls == 'C') /* the order of the bits as signed numbers */
-        put_int(y, k, r->i(a->i[k] ^ INT64_MIN, b->i[k] ^ INT64_MIN));
+    else if (a->dtype == FL_U64 && (r->cls == 'C' || is_extreme(r->op))) /* in the order of i64 */
+        put_int(y, k, r->i(a->i[k] ^ INT64_MIN, b->i[k] ^ INT64_MIN) ^ (r->cls == 'C' ? 0 : INT64_MIN));
     else put_int(y, k, r->i(a->i[k], b->i[k]));
 }
 
 /* Of a sum that may cancel, in epsilons of |a| + |b|. */
 static double slack_of(const binary_ref *r) {
     return r->f == f_logaddexp || r->f == f_logaddexp2 ? 1 : 0;
-}
-
-static bool is_extreme(const char *op) {
-    return !strcmp(op, "maximum") || !strcmp(op, "minimum") || !strcmp(op, "fmax") ||
-           !strcmp(op, "fmin");
 }
 
 /* a and b in the dtype that the op computes in; broadcast here. */
@@ -693,13 +703,13 @@ static void binary_case(int which, fl_dtype d, layout l, fl_shape s, int side) {
 
 static void binary_group(int which) {
     const binary_ref *r = &binary_refs[which];
-    expect_row(r->op, dtypes_of(r->cls), TWO_OPERANDS, NUMBERS & dtypes_of(r->cls),
-               STORED & ~dtypes_of(r->cls));
+    const unsigned dtypes = dtypes_of_op(r->op, r->cls);
+    expect_row(r->op, dtypes, TWO_OPERANDS, NUMBERS & dtypes, STORED & ~dtypes);
     tell_tolerance(r->op, (tolerance){r->ulp32, slack_of(r), 0},
                    (tolerance){r->ulp64, 0, 0});
     for (int k = 0; k < DTYPES; k++) {
         fl_dtype d = all_dtypes[k];
-        if (!takes(dtypes_of(r->cls), d)) {
+        if (!takes(dtypes, d)) {
             if (!case_begin(r->op, d, REFUSED, "[3]")) continue;
             array a = random_array(FL_SHAPE(3), d, TAME);
             case_end(was_refused(binary_fns[which].run(dense_tensor(&a), dense_tensor(&a))));
@@ -1059,7 +1069,7 @@ static fl_dtype dtype_of_letter(char c) {
 /* What add, div and lt give for operands that promote to d; NONE: an error. */
 static fl_dtype expected_of(int op, fl_dtype d) {
     if (op == 2) return FL_B8;
-    if (!takes(COMPUTED, d)) return FL_DTYPE_NONE;
+    if (op == 1 && d == FL_U64) return FL_DTYPE_NONE;
     return op == 0 || is_float(d) ? d : FL_F32;
 }
 

@@ -213,9 +213,8 @@ static void arg_group(void) {
     for (int max = 0; max < 2; max++) {
         const char *name = max ? "argmax" : "argmin";
         expect_row(name, COMPUTED, UNWEAK, 0, STORED & ~COMPUTED);
-        for (int d = FL_U16; d <= FL_U64; d++) {
-            if (!case_begin(name, (fl_dtype)d, REFUSED, "[3]")) continue;
-            array x = random_array(FL_SHAPE(3), (fl_dtype)d, TAME);
+        if (case_begin(name, FL_U64, REFUSED, "[3]")) {
+            array x = random_array(FL_SHAPE(3), FL_U64, TAME);
             case_end(was_refused(max ? fl_argmax(dense_tensor(&x), 0, false)
                                      : fl_argmin(dense_tensor(&x), 0, false)));
         }

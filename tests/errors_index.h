@@ -116,7 +116,7 @@ static void rows_of_index_reads(void) {
     NO(fl_histc, (o.f4, 4, 1, 0), "from 1 to 0");
     NO(fl_histc, (o.f4, 4, 0, INFINITY), "from 0 to inf");
     NO(fl_unique, (NULL, NULL, NULL), NULLS);
-    NO(fl_unique, (o.u23, NULL, NULL), "u16");
+    NO(fl_unique, (o.u23, NULL, NULL), "u64");
     NO(fl_unique_consecutive, (NULL, NULL, NULL), NULLS);
     NO(fl_searchsorted, (NULL, o.f4, false), NULLS);
     NO(fl_searchsorted, (o.f4, NULL, false), NULLS);
