@@ -340,13 +340,22 @@ static FL__HOT void fl__record_put(int kind, void *record) {
 
 /* >>devices ------------------------------------------------------------------------------------ */
 
+typedef struct fl_mem_manager fl_mem_manager;
 typedef struct fl_device fl_device;
 struct fl_device {
     const char *name;
     void *(*get)(const fl_device *self, size_t bytes, size_t align); /* NULL when it has no more */
     void (*put)(const fl_device *self, void *ptr, size_t bytes);
+    /* Between its memory and the host's, or within it. */
     bool (*copy)(const fl_device *self, void *dst, const void *src, size_t bytes);
     size_t (*limit)(const fl_device *self); /* bytes it can have in all, 0 if unknown */
+    /* What is put into `stream` from now on waits for all that is in `before` now. NULL: no work outlasts
+       the call that starts it. */
+    bool (*wait)(const fl_device *self, void *stream, void *before);
+    /* Hands out its memory wherever the manager in use is for the host's alone, as the caching one is;
+       NULL: each request goes to get and put. Its figures are fl_mem_stats_of(manager). */
+    fl_mem_manager *manager;
+    bool host; /* the processor reads and writes its bytes */
 };
 /* Plain memory: large blocks come page-aligned, on huge pages where the system has them, faulted in
    when taken. */
@@ -356,7 +365,6 @@ FL_API const fl_device *fl_device_host(void);
 
 #define FL_ALIGN 64 /* every buffer starts on this boundary and has as many readable bytes behind its end */
 
-typedef struct fl_mem_manager fl_mem_manager;
 typedef struct fl_buffer fl_buffer;
 typedef enum fl_buffer_state { FL_RESIDENT, FL_EVICTED, FL_ABSENT } fl_buffer_state;
 
@@ -365,7 +373,7 @@ struct fl_buffer {
     size_t bytes;                     /* as asked for */
     fl_mem_manager *manager;          /* gave the bytes, takes them back; may hand the buffer on */
     const fl_device *device;          /* has the bytes; never NULL */
-    void *stream;                     /* of the last use; NULL on host */
+    void *stream;                     /* of the last use (fl_buffer_use); NULL on host */
     uint32_t version;                 /* counts in-place writes; autograd compares it */
     bool pageable;                    /* its manager may take ptr away: pins are counted */
     fl_buffer_state state;
@@ -407,6 +415,10 @@ FL_API void fl_buffer_drop(fl_buffer *b); /* NULL is fine */
    brought back. */
 FL_API void *fl_buffer_map(fl_buffer *b);
 FL_API void fl_buffer_unmap(fl_buffer *b);
+/* For backends: work in `stream` is about to use b. It waits for the last use, if that was in another
+   stream, and becomes the last one; a manager that takes b back gives it out again behind that. False
+   after the device's fl_fail. One thread at a time uses a buffer. */
+FL_API bool fl_buffer_use(fl_buffer *b, void *stream);
 /* For managers: takes a resident, unmapped, pageable buffer out of reach (then save b->ptr, free
    it, set it NULL and state FL_EVICTED). False if it is mapped or away. Hold the manager's lock
    from claim until the state is FL_EVICTED and take it in restore and put: another thread may map
@@ -1260,8 +1272,12 @@ static bool fl__host_copy(const fl_device *self, void *dst, const void *src, siz
     return true;
 }
 
-static const fl_device fl__host = {"host", fl__host_get, fl__host_put, fl__host_copy,
-                                   fl__host_limit};
+static const fl_device fl__host = {.name = "host",
+                                   .get = fl__host_get,
+                                   .put = fl__host_put,
+                                   .copy = fl__host_copy,
+                                   .limit = fl__host_limit,
+                                   .host = true};
 
 FL_API const fl_device *fl_device_host(void) {
     return &fl__host;
@@ -2111,9 +2127,17 @@ static bool fl__is_small(size_t bytes) {
     return bytes <= FL__SMALL_MAX - FL_ALIGN;
 }
 
+/* Of another device than the host, which has a manager of its own or is asked itself. The buffer is that
+   one's from now on. */
+static bool fl__device_get(fl_buffer *b, const fl_mem_info *info) {
+    b->manager = b->device->manager ? b->device->manager : &fl__native;
+    return b->manager->get(b->manager, b, info);
+}
+
 /* A small block for a buffer that has a record already, as other managers ask for. */
 static bool fl__cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
-    if (b->device != &fl__host) return fl__native_get(self, b, info);
+    (void)self;
+    if (b->device != &fl__host) return fl__device_get(b, info);
     if (!fl__is_small(b->bytes)) return fl__large_get(b);
     fl_buffer *ready = fl__small_take(b->bytes);
     if (!ready) return false;
@@ -2123,9 +2147,8 @@ static bool fl__cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info 
 }
 
 static void fl__cache_put(fl_mem_manager *self, fl_buffer *b) {
-    if (b->device != &fl__host) {
-        fl__native_put(self, b);
-    } else if (b->ptr && !fl__is_small(b->bytes)) {
+    (void)self;
+    if (b->ptr && !fl__is_small(b->bytes)) {
         fl__large_put(b->ptr);
     } else if (b->ptr) {
         fl_buffer *record = fl__record_get(FL__RECORD_BUFFER, sizeof(fl_buffer));
@@ -2200,22 +2223,24 @@ FL_API fl_mem_manager *fl_mem_current(void) {
 #define FL__AWAY (-1)
 #define FL__RESTORING (-2)
 
-static size_t fl__trim_all(fl_mem_manager *m) {
+static size_t fl__trim_all(fl_mem_manager *m, const fl_device *d) {
     size_t freed = m->trim && m != &fl__caching ? m->trim(m) : 0;
+    if (d->manager && d->manager != m && d->manager->trim) freed += d->manager->trim(d->manager);
     return freed + fl__cache_trim(&fl__caching);
 }
 
 FL_API size_t fl_mem_trim(void) {
-    return fl__trim_all(fl_mem_current());
+    return fl__trim_all(fl_mem_current(), &fl__host);
 }
 
 /* The second and last try, after a trim. */
 static FL__COLD bool fl__retry_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
     if (b->bytes <= SIZE_MAX / 4) {
-        fl__trim_all(m);
+        fl__trim_all(m, b->device);
         b->manager = m;
         if (m->get(m, b, info)) return true;
     }
+    m = b->device == &fl__host ? m : b->manager; /* whose figures tell why */
     fl_mem_stats s = fl_mem_stats_of(m);
     return fl_fail("fl_buffer_new: out of memory: asked for %zu bytes, in use %lld, reserved %lld, "
                    "largest free %lld (manager %s)",
@@ -2318,6 +2343,16 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     if (plain && b->ptr && fl__is_small(b->bytes) && fl__small_put(b)) return;
     if (held) b->manager->put(b->manager, b);
     fl__record_put(FL__RECORD_BUFFER, b);
+}
+
+FL_API bool fl_buffer_use(fl_buffer *b, void *stream) {
+    if (!b) return fl_fail("fl_buffer_use: the buffer is NULL");
+    if (b->stream == stream) return true;
+    const fl_device *d = b->device;
+    if (d->wait && !d->wait(d, stream, b->stream))
+        return fl_fail("fl_buffer_use: device %s does not let a stream wait", d->name);
+    b->stream = stream;
+    return true;
 }
 
 /* This thread has set pins_ to FL__RESTORING; the others wait at fl__restored. */

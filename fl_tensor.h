@@ -628,7 +628,8 @@ struct fl_backend {
     const char *name; /* of the family */
     void *user;
     /* Hooks; NULL: the fl_buffer way. */
-    bool (*make)(const fl_backend *self, fl_tensor *out); /* storage for out, as out->stride says */
+    /* Storage for out, as out->stride says; info tells who asks, for what and for how long. */
+    bool (*make)(const fl_backend *self, fl_tensor *out, const fl_mem_info *info);
     void (*drop)(const fl_backend *self, fl_tensor *t);   /* the handle goes: release impl */
     /* Waits for t; the bytes of element [0, ...], by t->stride. */
     void *(*map)(const fl_backend *self, fl_tensor *t, int access);
@@ -636,6 +637,9 @@ struct fl_backend {
     /* out: other shape, strides and offset over in's storage. False (no error): refused, the core
        copies instead; NULL: shared if `in` has a buffer, else refused. */
     bool (*view)(const fl_backend *self, fl_tensor *out, fl_tensor *in);
+    /* src's elements into dst, of one shape and dtype, where at least one of them is this family's. False
+       (no error): refused, the next one is asked: dst's family, src's, then both are mapped. */
+    bool (*move)(const fl_backend *self, fl_tensor *dst, fl_tensor *src);
     bool (*sync)(const fl_backend *self); /* waits for all work */
     fl_slot any;                          /* if set, receives every call */
     fl_slot op[FL_MAX_OPS];
@@ -669,7 +673,8 @@ FL_API int64_t fl_backend_fallbacks(void);
 /* Index of a family, -1 with an error if there is none; its table as in use. */
 FL_API int fl_backend_index(const char *name);
 FL_API const fl_backend *fl_backend_at(int family);
-/* Family of new tensors (creation, randomness), process-wide: FL_TENSOR_BACKEND at the start.
+/* Family of new tensors (creation, randomness), process-wide: at the start FL_TENSOR_BACKEND, or what the
+   environment names in FL_DEVICE.
    Returns false if unknown. */
 FL_API bool fl_backend_set_default(const char *name);
 FL_API int fl_backend_default(void);
@@ -1365,7 +1370,7 @@ bool fl_broadcast_shape(fl_shape *s, const fl_tensor *t) {
 
 /* ---- handles ---- */
 
-#define FL__MAX_FAMILIES 16
+#define FL__MAX_FAMILIES 32
 static fl_backend fl__families[FL__MAX_FAMILIES];
 static int fl__n_families;
 static int fl__default_family;
@@ -1513,6 +1518,24 @@ uint32_t fl_version_of(const fl_tensor *t) {
 #define FL__STRING(x) FL__STRING_(x)
 FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
 
+static int fl__family_of(const char *fn, const char *name) {
+    for (int i = 0; i < fl__n_families; i++)
+        if (name && !strcmp(fl__families[i].name, name)) return i;
+    fl_fail("%s: there is no backend family '%s'", fn, name ? name : "(null)");
+    return -1;
+}
+
+static void fl__default_from_environment(void) {
+    const char *name = getenv("FL_DEVICE");
+    const int family = name ? fl__family_of("FL_DEVICE", name) : fl__default_family;
+    if (family >= 0) {
+        fl__default_family = family;
+        return;
+    }
+    fl_message(FL_LOG_WARN, "%s: new tensors are of '%s'", fl_error(), fl__families[fl__default_family].name);
+    fl_error_clear();
+}
+
 __attribute__((constructor)) static void fl__families_init(void) {
     fl__ops_init();
     fl__register_ops();
@@ -1520,13 +1543,7 @@ __attribute__((constructor)) static void fl__families_init(void) {
     if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") &&
         fl_backend_use(FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(), NULL))
         fl__default_family = fl__n_families - 1;
-}
-
-static int fl__family_of(const char *fn, const char *name) {
-    for (int i = 0; i < fl__n_families; i++)
-        if (name && !strcmp(fl__families[i].name, name)) return i;
-    fl_fail("%s: there is no backend family '%s'", fn, name ? name : "(null)");
-    return -1;
+    fl__default_from_environment();
 }
 
 int fl_backend_index(const char *name) {
@@ -1617,14 +1634,14 @@ fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *
 
 static FL__HOT bool fl__storage_new(fl_tensor *t) {
     const fl_backend *be = &fl__families[t->family];
-    if (be->make) return be->make(be, t);
+    const int lifetime = fl__here.flags & FL__LASTING ? 3 : fl__here.depth ? 2 : 0;
+    const fl_mem_info info = {.op = fl__here.op, .step = fl_mem_step_now(), .ndim = t->ndim,
+                              .shape = t->shape, .lifetime = lifetime};
+    if (be->make) return be->make(be, t, &info);
     size_t bytes;
     if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
         return fl_fail("fl_out_make: %s of %s is too large", FL_SHAPE_TEXT(t),
                        fl_dtype_name(t->dtype));
-    const int lifetime = fl__here.flags & FL__LASTING ? 3 : fl__here.depth ? 2 : 0;
-    fl_mem_info info = {.op = fl__here.op, .step = fl_mem_step_now(), .ndim = t->ndim, .shape = t->shape,
-                        .lifetime = lifetime};
     t->buffer = fl_buffer_new(bytes, &info);
     return t->buffer != NULL;
 }
@@ -1726,8 +1743,14 @@ static FL__COLD bool fl__run_contiguous(const fl_backend *be, const fl_call *c, 
     return ok;
 }
 
-/* Same shape and dtype, any two families: through the host. */
+/* Same shape and dtype, any two families: by one that knows the way, or through the host. */
 static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
+    const fl_backend *const ask[2] = {&fl__families[dst->family], &fl__families[src->family]};
+    const char *said = fl_error();
+    for (int i = 0; i < 2; i++) {
+        if (ask[i]->move && ask[i]->move(ask[i], dst, src)) return true;
+        if (fl_error() != said) return false;
+    }
     void *from = fl_map(src, FL_READ);
     if (!from) return false;
     void *to = fl_map(dst, FL_WRITE);

@@ -182,6 +182,66 @@ TEST(naive_trains) {
 
 /* ---- recorder ---- */
 
+static struct {
+    int asked, moved;
+    bool refuses, fails;
+} mover;
+
+static bool moves(const fl_backend *self, fl_tensor *dst, fl_tensor *src) {
+    (void)self;
+    mover.asked++;
+    if (mover.fails) return fl_fail("moves: the cable is out");
+    if (mover.refuses) return false;
+    const bool out = !strcmp(fl_backend_name(src), "naive");
+    void *far_side = (out ? src : dst)->impl, *near_side = fl_map(out ? dst : src, out ? FL_WRITE : FL_READ);
+    const size_t bytes = (size_t)fl_numel(src) * fl_dtype_size(src->dtype);
+    memcpy(out ? near_side : far_side, out ? far_side : near_side, bytes);
+    fl_unmap(out ? dst : src, out ? FL_WRITE : FL_READ);
+    return ++mover.moved;
+}
+
+/* A family that knows the way is asked wherever it takes part, before anything is mapped. */
+TEST(a_family_moves_its_tensors) {
+    fl_backend b = *fl_backend_naive();
+    b.move = moves;
+    test_errors_return();
+    REQUIRE(fl_backend_use(&b, NULL));
+    fl_scope s = fl_scope_begin();
+    for (int round = 0; round < 2; round++) {
+        memset(&mover, 0, sizeof mover);
+        mover.refuses = round == 1;
+        fl_tensor *x = fl_arange(0, 6, 1, FL_F32), *there = fl_to(x, "naive"), *back = fl_to(there, "cpu");
+        CHECK(same_bits(x, back));
+        CHECK_EQ_INT(mover.moved, round ? 0 : 2);
+        CHECK_EQ_INT(mover.asked, 2);
+    }
+    mover.fails = true;
+    CHECK(!fl_to(fl_arange(0, 6, 1, FL_F32), "naive"));
+    CHECK_STR(fl_error(), "the cable is out");
+    fl_error_clear();
+    fl_scope_end(&s);
+    nothing_lives();
+}
+
+/* This program's first lines with FL_DEVICE set. */
+static void says(const char *device, char *out, size_t size) {
+    char self[1000] = "", command[1100];
+    CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    snprintf(command, sizeof command, "FL_DEVICE=%s '%s' --list 2>&1", device, self);
+    FILE *f = popen(command, "r");
+    REQUIRE(f);
+    out[fread(out, 1, size - 1, f)] = 0;
+    CHECK_EQ_INT(pclose(f), 0);
+}
+
+TEST(the_environment_names_the_family_of_new_tensors) {
+    char out[4000];
+    says("nowhere", out, sizeof out);
+    CHECK_STR(out, "FL_DEVICE: there is no backend family 'nowhere': new tensors are of 'cpu'");
+    says("cpu", out, sizeof out);
+    CHECK(!strstr(out, "FL_DEVICE"));
+}
+
 TEST(recorder_computes) {
     REQUIRE(begin(fl_backend_recorder()));
     check_work("recorder", 0);

@@ -525,6 +525,101 @@ TEST(device_host) {
     if (limit) CHECK(host->get(host, limit + MIB, 64) == NULL);
 }
 
+/* ---- another device: plain memory that says so, with a manager and streams ---- */
+
+static struct {
+    int gets, puts, waits, manager_gets, trims;
+    void *waiting, *awaited;
+    bool refuses, may_wait;
+} far_away;
+
+static void *far_get(const fl_device *self, size_t bytes, size_t align) {
+    (void)self;
+    far_away.gets++;
+    return far_away.refuses ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+static void far_put(const fl_device *self, void *p, size_t bytes) {
+    (void)self, (void)bytes;
+    far_away.puts++;
+    free(p);
+}
+static bool far_wait(const fl_device *self, void *stream, void *before) {
+    (void)self;
+    far_away.waits++;
+    far_away.waiting = stream, far_away.awaited = before;
+    return far_away.may_wait || fl_fail("far_wait: not today");
+}
+static bool keeper_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    far_away.manager_gets++;
+    return fl_mem_native()->get(self, b, info);
+}
+static void keeper_put(fl_mem_manager *self, fl_buffer *b) {
+    fl_mem_native()->put(self, b);
+}
+static size_t keeper_trim(fl_mem_manager *self) {
+    (void)self;
+    far_away.trims++;
+    return 0;
+}
+static void keeper_stats(fl_mem_manager *self, fl_mem_stats *out) {
+    (void)self;
+    out->in_use = 4321;
+}
+static fl_mem_manager keeper = {.name = "keeper", .get = keeper_get, .put = keeper_put, .trim = keeper_trim,
+                                .stats = keeper_stats};
+
+TEST(a_device_without_a_manager_is_asked_itself) {
+    const fl_device d = {.name = "far", .get = far_get, .put = far_put};
+    const fl_mem_info info = {.device = &d};
+    memset(&far_away, 0, sizeof far_away);
+    fl_buffer *b = fl_buffer_new(100, &info);
+    REQUIRE(b);
+    CHECK(b->device == &d && b->manager == fl_mem_native());
+    fl_buffer_drop(b);
+    CHECK(far_away.gets == 1 && far_away.puts == 1);
+    CHECK_EQ_INT(fl_mem_stats_of(fl_mem_native()).in_use, 0);
+}
+
+TEST(a_device_brings_its_manager) {
+    const fl_device d = {.name = "far", .get = far_get, .put = far_put, .manager = &keeper};
+    const fl_mem_info info = {.device = &d};
+    memset(&far_away, 0, sizeof far_away);
+    fl_buffer *b = fl_buffer_new(100, &info);
+    REQUIRE(b);
+    CHECK(b->manager == &keeper && far_away.manager_gets == 1);
+    fl_buffer_drop(b);
+    CHECK(far_away.puts == 1 && far_away.trims == 0);
+    far_away.refuses = true;
+    CHECK(fl_buffer_new(100, &info) == NULL);
+    CHECK(far_away.trims == 1 && far_away.manager_gets == 3); /* a second try, after a trim */
+    CHECK_STR(fl_error(), "in use 4321");
+    CHECK_ERROR("(manager keeper)");
+    far_away.refuses = false;
+    fl_buffer_drop(fl_buffer_new(100, &info));
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+TEST(a_stream_waits_for_the_last_one) {
+    int one, two;
+    const fl_device d = {.name = "far", .get = far_get, .put = far_put, .wait = far_wait};
+    const fl_mem_info info = {.device = &d};
+    memset(&far_away, 0, sizeof far_away);
+    far_away.may_wait = true;
+    fl_buffer *b = fl_buffer_new(100, &info);
+    REQUIRE(b);
+    CHECK(fl_buffer_use(b, NULL) && far_away.waits == 0);
+    CHECK(fl_buffer_use(b, &one) && far_away.waits == 1 && far_away.waiting == &one && !far_away.awaited);
+    CHECK(fl_buffer_use(b, &one) && far_away.waits == 1);
+    far_away.may_wait = false;
+    CHECK(!fl_buffer_use(b, &two) && b->stream == &one);
+    CHECK_ERROR("far_wait: not today");
+    far_away.may_wait = true;
+    CHECK(fl_buffer_use(b, &two) && far_away.awaited == &one && b->stream == &two);
+    fl_buffer_drop(b);
+    CHECK(!fl_buffer_use(NULL, &one));
+    CHECK_ERROR("fl_buffer_use: the buffer is NULL");
+}
+
 /* ---- buffers ---- */
 
 static void fill(fl_buffer *b, int seed) {

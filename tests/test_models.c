@@ -14,8 +14,8 @@ static bool nothing_to_do(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-static bool nothing_to_make(const fl_backend *self, fl_tensor *out) {
-    (void)self, (void)out;
+static bool nothing_to_make(const fl_backend *self, fl_tensor *out, const fl_mem_info *info) {
+    (void)self, (void)out, (void)info;
     return true;
 }
 

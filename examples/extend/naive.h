@@ -174,8 +174,8 @@ static inline naive_walk naive_over(const fl_tensor *t, const fl_tensor *other, 
 
 /* ---- hooks ---- */
 
-static inline bool naive_make(const fl_backend *self, fl_tensor *t) {
-    (void)self;
+static inline bool naive_make(const fl_backend *self, fl_tensor *t, const fl_mem_info *info) {
+    (void)self, (void)info;
     size_t bytes;
     bool over = __builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes);
     t->impl = over || bytes > PTRDIFF_MAX ? NULL : malloc(bytes ? bytes : 1);

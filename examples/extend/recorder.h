@@ -316,7 +316,8 @@ static inline bool recorder_run_pending(recorder_state *st) {
 
 /* ---- hooks ---- */
 
-static inline bool recorder_make(const fl_backend *self, fl_tensor *t) {
+static inline bool recorder_make(const fl_backend *self, fl_tensor *t, const fl_mem_info *info) {
+    (void)info;
     return recorder_node_new(self->user, t);
 }
 
