@@ -28,8 +28,11 @@
      idx.h          tensors of idx files (MNIST's)
      safetensors.h  named tensors in files, with metadata and checksums
      set.h          data sets: views, shuffles, batches, transforms, samples made ahead by threads
-     meter.h        averages, errors, timers, a line of progress
+     meter.h        averages, counts, timers, a line of progress
+     score.h        how good a classifier is: errors, top k, confusion, ROC, calibration
+     edit.h         edit distance and alignment
      file.h         the file operations and how to replace them, reading and writing whole files
+     checksum.h     sums of bytes
 
    Macros, all optional (besides those of fl_mem.h)
      FL_USE_ZLIB   read .gz files through zlib (link -lz)
@@ -50,9 +53,12 @@
               or timing. */
 #include "fl_tensor.h"
 #include "fl/data/file.h"
+#include "fl/data/checksum.h"
 #include "fl/data/idx.h"
 #include "fl/data/safetensors.h"
 #include "fl/data/set.h"
 #include "fl/data/meter.h"
+#include "fl/data/score.h"
+#include "fl/data/edit.h"
 
 /* MIT licence: see LICENSE. */

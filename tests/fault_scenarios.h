@@ -534,9 +534,24 @@ static T loaded_ahead(T x) {
 static T metered(T x) {
     fl_data_average a = {0};
     fl_data_frame_error e = {0};
-    bool ok =
-        fl_data_average_add_tensor(&a, x) && fl_data_frame_error_add(&e, x, fl_argmin(x, 1, false));
-    return ok ? fl_full(FL_SHAPE(1), fl_data_average_variance(&a), FL_F64) : NULL;
+    fl_data_confusion c = {.classes = 6};
+    fl_data_roc r = {0}, both = {0};
+    fl_data_edits d = {0};
+    fl_data_calibration p = {0};
+    T least = fl_argmin(x, 1, false), row = least ? fl_reshape(x, FL_SHAPE(-1)) : NULL;
+    T truth = row ? fl_cast(fl_gt(row, fl_num(1)), FL_I64) : NULL;
+    bool ok = truth && fl_data_average_add_tensor(&a, x) && fl_data_average_add_squares(&a, x, fl_neg(x)) &&
+              fl_data_frame_error_add(&e, x, least) && fl_data_top_k_add(&e, x, least, 2) &&
+              fl_data_confusion_add(&c, x, least) && fl_data_roc_add(&r, row, truth) &&
+              fl_data_roc_merge(&both, &r) && fl_data_edits_add_tensor(&d, truth, least) &&
+              fl_data_align((int64_t[]){1, 2}, 2, (int64_t[]){2}, 1, (fl_data_aligned[3]){{0}}) == 2 &&
+              fl_data_calibration_add(&p, fl_softmax(x, 1), least);
+    const double v[] = {a.mean, (double)e.wrong, fl_data_confusion_micro(&c).f1, fl_data_roc_auc(&both),
+                        fl_data_edits_percent(&d), fl_data_calibration_error(&p)};
+    fl_data_confusion_free(&c);
+    fl_data_roc_free(&r);
+    fl_data_roc_free(&both);
+    return ok ? fl_from_host(v, FL_SHAPE(6), FL_F64) : NULL;
 }
 static T saved(T x) {
     fl_data_named named[] = {{"x", x}, {"y", fl_transpose(x, 0, 1)}};

@@ -1,4 +1,7 @@
-/* meter.h - averages, errors, timers, and a line of progress */
+/* meter.h - averages, counts, timers, and a line of progress
+
+   Every meter starts with {0}, which also resets it, and is a plain struct: what _merge takes may come from
+   another thread or rank. NaN says that nothing was added yet. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -11,7 +14,22 @@
 extern "C" {
 #endif
 
-/* Weighted mean and variance. Start with {0}. */
+/* For meters of your own: a tensor's values on the host. */
+typedef struct fl_data_host {
+    int64_t n;
+    const double *f;  /* row-major, of FL_F64; NULL of FL_I64 */
+    const int64_t *i; /* row-major, of FL_I64; NULL of FL_F64 */
+    /* private */
+    fl_tensor *tensor_;
+    fl_scope scope_;
+} fl_data_host;
+/* t, of any dtype, layout and family, read once, as dtype FL_F64 or FL_I64. Opens a scope, and keeps the
+   error handler quiet, until fl_data_host_end, which each begin wants, the last one first. False after
+   fl_fail. */
+FL_API bool fl_data_host_begin(fl_data_host *h, fl_tensor *t, fl_dtype dtype);
+FL_API void fl_data_host_end(fl_data_host *h);
+
+/* Weighted mean and variance. */
 typedef struct fl_data_average {
     double mean;   /* sum w x / sum w */
     double weight; /* sum w */
@@ -22,18 +40,23 @@ typedef struct fl_data_average {
 FL_API void fl_data_average_add(fl_data_average *m, double value, double weight);
 /* Every element of t with weight 1. */
 FL_API bool fl_data_average_add_tensor(fl_data_average *m, fl_tensor *t);
+/* (a - b)^2 of every element with weight 1, so that the mean is the mean squared error; one shape. */
+FL_API bool fl_data_average_add_squares(fl_data_average *m, fl_tensor *a, fl_tensor *b);
+/* All that other was given, into m. */
+FL_API void fl_data_average_merge(fl_data_average *m, const fl_data_average *other);
 /* Unbiased: sum w (x - mean)^2 / (W - sum w^2 / W); NaN below two values. */
 FL_API double fl_data_average_variance(const fl_data_average *m);
 
-/* Percentage of wrong classes. Start with {0}. */
-typedef struct fl_data_frame_error {
-    int64_t wrong, total;
-} fl_data_frame_error;
-/* scores [..., classes] (the largest wins) or classes [...], against target [...] of integers. */
-FL_API bool fl_data_frame_error_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target);
-FL_API double fl_data_frame_error_percent(const fl_data_frame_error *m); /* NaN before the first */
+#define FL_DATA_TALLIES 16
+/* Whole numbers under so many indices: samples, tokens, skipped steps ... */
+typedef struct fl_data_tally {
+    int64_t count[FL_DATA_TALLIES];
+} fl_data_tally;
+/* False after fl_fail: no such index, or the sum passes 2^63. */
+FL_API bool fl_data_tally_add(fl_data_tally *m, int index, int64_t n);
+FL_API bool fl_data_tally_merge(fl_data_tally *m, const fl_data_tally *other);
 
-/* Seconds by a monotonic clock, summed over start/stop pairs. Start with {0}. */
+/* Seconds by a monotonic clock, summed over start/stop pairs. */
 typedef struct fl_data_timer {
     int64_t units; /* yours to count: samples, batches, ... */
     /* private */
@@ -45,6 +68,8 @@ FL_API void fl_data_timer_stop(fl_data_timer *m);
 FL_API double fl_data_timer_seconds(const fl_data_timer *m); /* the running part included */
 /* Seconds / units; NaN without units. */
 FL_API double fl_data_timer_per_unit(const fl_data_timer *m);
+/* Seconds (a running part of other included) and units. */
+FL_API void fl_data_timer_merge(fl_data_timer *m, const fl_data_timer *other);
 /* Seconds of the monotonic clock, from an arbitrary start. */
 FL_API double fl_data_now(void);
 
@@ -76,7 +101,6 @@ FL_API void fl_data_progress_end(fl_data_progress *p);
 #ifndef FL_DATA_METER_IMPL
 #define FL_DATA_METER_IMPL
 #include "../ops/copy.h"
-#include "../ops/reduce.h"
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -102,65 +126,78 @@ FL_API double fl_data_average_variance(const fl_data_average *m) {
     return d > 0 ? m->squares_ / d : NAN;
 }
 
-/* t as a row-major array of dtype d, until fl_unmap(*host, FL_READ); NULL after fl_fail. */
-static const void *fl__data_map(fl_tensor *t, fl_dtype d, fl_tensor **host) {
-    fl_tensor *cast = fl_cast(t, d);
-    *host = cast ? fl_contiguous(cast) : NULL;
-    return *host ? fl_map(*host, FL_READ) : NULL;
+FL_API void fl_data_average_merge(fl_data_average *m, const fl_data_average *other) {
+    if (!m || !other || !(other->weight > 0)) return;
+    const fl_data_average o = *other; /* which m may be */
+    double d = o.mean - m->mean, weight = m->weight + o.weight, share = o.weight / weight;
+    m->squares_ += o.squares_ + d * d * m->weight * share; /* Chan, Golub, LeVeque 1979 */
+    m->mean += d * share;
+    m->weight2_ += o.weight2_;
+    m->weight = weight;
+}
+
+FL_API bool fl_data_host_begin(fl_data_host *h, fl_tensor *t, fl_dtype dtype) {
+    static const int64_t nothing;
+    fl_quiet(+1);
+    *h = (fl_data_host){.scope_ = fl_scope_begin()};
+    if (!t) return fl_fail("fl_data_host_begin: the tensor is NULL");
+    const void *p = &nothing;
+    h->n = fl_numel(t);
+    if (h->n) {
+        fl_tensor *cast = fl_cast(t, dtype);
+        h->tensor_ = cast ? fl_contiguous(cast) : NULL;
+        p = h->tensor_ ? fl_map(h->tensor_, FL_READ) : NULL;
+        if (!p) h->tensor_ = NULL;
+    }
+    if (dtype == FL_F64) h->f = p;
+    else h->i = p;
+    return p != NULL;
+}
+
+FL_API void fl_data_host_end(fl_data_host *h) {
+    if (h->tensor_) fl_unmap(h->tensor_, FL_READ);
+    fl_scope_end(&h->scope_);
+    fl_quiet(-1);
 }
 
 FL_API bool fl_data_average_add_tensor(fl_data_average *m, fl_tensor *t) {
     if (!m || !t) return fl_fail("fl_data_average_add_tensor: the meter or the tensor is NULL");
-    if (fl_numel(t) == 0) return true;
-    fl_tensor *host;
-    fl_quiet(+1);
-    fl_scope s = fl_scope_begin();
-    const double *x = fl__data_map(t, FL_F64, &host);
-    for (int64_t i = 0; x && i < fl_numel(t); i++) fl_data_average_add(m, x[i], 1);
-    if (x) fl_unmap(host, FL_READ);
-    fl_scope_end(&s);
-    fl_quiet(-1);
-    return x != NULL;
-}
-
-/* Both as i64 arrays of n, compared. */
-static bool fl__data_count_wrong(fl_data_frame_error *m, fl_tensor *guess, fl_tensor *target) {
-    fl_tensor *a, *b;
-    int64_t n = fl_numel(target), wrong = 0;
-    if (n == 0) return true;
-    const int64_t *x = fl__data_map(guess, FL_I64, &a), *y = NULL;
-    if (x) y = fl__data_map(target, FL_I64, &b);
-    for (int64_t i = 0; y && i < n; i++) wrong += x[i] != y[i];
-    if (y) fl_unmap(b, FL_READ);
-    if (x) fl_unmap(a, FL_READ);
-    if (!y) return false;
-    m->wrong += wrong;
-    m->total += n;
-    return true;
-}
-
-FL_API bool fl_data_frame_error_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target) {
-    if (!m || !scores || !target) return fl_fail("fl_data_frame_error_add: an argument is NULL");
-    int extra = scores->ndim - target->ndim;
-    char a[96], b[96];
-    if (fl_dtype_is_float(target->dtype) || extra < 0 || extra > 1 ||
-        (!extra && fl_dtype_is_float(scores->dtype)) ||
-        memcmp(scores->shape, target->shape, (size_t)target->ndim * sizeof *target->shape))
-        return fl_fail(
-            "fl_data_frame_error_add: scores %s %s, target %s %s", fl_dtype_name(scores->dtype),
-            fl_shape_text(fl_shape_of(scores), a, sizeof a), fl_dtype_name(target->dtype),
-            fl_shape_text(fl_shape_of(target), b, sizeof b));
-    fl_quiet(+1);
-    fl_scope s = fl_scope_begin();
-    fl_tensor *guess = extra && fl_numel(target) ? fl_argmax(scores, -1, false) : scores;
-    bool ok = guess && fl__data_count_wrong(m, guess, target);
-    fl_scope_end(&s);
-    fl_quiet(-1);
+    fl_data_host x;
+    const bool ok = fl_data_host_begin(&x, t, FL_F64);
+    for (int64_t i = 0; ok && i < x.n; i++) fl_data_average_add(m, x.f[i], 1);
+    fl_data_host_end(&x);
     return ok;
 }
 
-FL_API double fl_data_frame_error_percent(const fl_data_frame_error *m) {
-    return m->total ? 100.0 * (double)m->wrong / (double)m->total : NAN;
+FL_API bool fl_data_average_add_squares(fl_data_average *m, fl_tensor *a, fl_tensor *b) {
+    if (!m || !a || !b) return fl_fail("fl_data_average_add_squares: an argument is NULL");
+    if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape))
+        return fl_fail("fl_data_average_add_squares: shapes %s and %s", FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b));
+    fl_data_host x, y;
+    const bool x_ok = fl_data_host_begin(&x, a, FL_F64), ok = fl_data_host_begin(&y, b, FL_F64) && x_ok;
+    for (int64_t i = 0; ok && i < x.n; i++)
+        fl_data_average_add(m, (x.f[i] - y.f[i]) * (x.f[i] - y.f[i]), 1);
+    fl_data_host_end(&y);
+    fl_data_host_end(&x);
+    return ok;
+}
+
+FL_API bool fl_data_tally_add(fl_data_tally *m, int index, int64_t n) {
+    if (!m || index < 0 || index >= FL_DATA_TALLIES)
+        return fl_fail("fl_data_tally_add: index %d of %d", index, FL_DATA_TALLIES);
+    int64_t sum;
+    if (__builtin_add_overflow(m->count[index], n, &sum))
+        return fl_fail("fl_data_tally_add: count %d passes 2^63", index);
+    m->count[index] = sum;
+    return true;
+}
+
+FL_API bool fl_data_tally_merge(fl_data_tally *m, const fl_data_tally *other) {
+    fl_data_tally sum = *m;
+    for (int i = 0; i < FL_DATA_TALLIES; i++)
+        if (!fl_data_tally_add(&sum, i, other->count[i])) return false;
+    *m = sum;
+    return true;
 }
 
 FL_API double fl_data_now(void) {
@@ -186,6 +223,11 @@ FL_API double fl_data_timer_seconds(const fl_data_timer *m) {
 
 FL_API double fl_data_timer_per_unit(const fl_data_timer *m) {
     return m->units ? fl_data_timer_seconds(m) / (double)m->units : NAN;
+}
+
+FL_API void fl_data_timer_merge(fl_data_timer *m, const fl_data_timer *other) {
+    m->sum_ += fl_data_timer_seconds(other);
+    m->units += other->units;
 }
 
 /* ---- progress ---- */

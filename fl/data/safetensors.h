@@ -53,8 +53,8 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 #ifndef FL_DATA_SAFETENSORS_IMPL
 #define FL_DATA_SAFETENSORS_IMPL
 #include "../ops/copy.h"
+#include "checksum.h"
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,40 +62,6 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "fl_data.h writes tensors as they lie in memory: safetensors wants a little-endian machine"
 #endif
-
-/* ---- checksums: CRC32C (Castagnoli), eight bytes a step ---- */
-
-static uint32_t fl__crc_table[8][256];
-static pthread_once_t fl__crc_once = PTHREAD_ONCE_INIT;
-
-static void fl__crc_init(void) {
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t c = i;
-        for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82f63b78u : c >> 1;
-        fl__crc_table[0][i] = c;
-    }
-    for (int i = 0; i < 256; i++)
-        for (int k = 1; k < 8; k++) {
-            uint32_t c = fl__crc_table[k - 1][i];
-            fl__crc_table[k][i] = (c >> 8) ^ fl__crc_table[0][c & 255];
-        }
-}
-
-/* The sum of what crc was of (0: nothing), followed by n bytes. */
-static uint32_t fl__crc32c(uint32_t crc, const void *bytes, size_t n) {
-    const unsigned char *p = bytes;
-    pthread_once(&fl__crc_once, fl__crc_init);
-    crc = ~crc;
-    for (; n >= 8; n -= 8, p += 8) {
-        uint64_t w;
-        memcpy(&w, p, 8);
-        w ^= crc;
-        crc = 0;
-        for (int k = 0; k < 8; k++) crc ^= fl__crc_table[7 - k][(w >> (8 * k)) & 255];
-    }
-    for (; n; n--) crc = (crc >> 8) ^ fl__crc_table[0][(crc ^ *p++) & 255];
-    return ~crc;
-}
 
 /* ---- safetensors: what file and header have in common ---- */
 
@@ -199,16 +165,16 @@ static uint32_t fl__st_header_crc(fl__st_entry *const *sorted, int64_t n, const 
     uint32_t crc = 0;
     for (int64_t i = 0; i < n; i++) {
         const fl__st_entry *e = sorted[i];
-        crc = fl__crc32c(crc, e->name, strlen(e->name) + 1);
+        crc = fl_data_crc32c(crc, e->name, strlen(e->name) + 1);
         const char *dtype = fl__st_dtype_name(e->dtype);
-        crc = fl__crc32c(crc, dtype, strlen(dtype) + 1);
-        crc = fl__crc32c(crc, e->shape.dim, (size_t)e->shape.ndim * sizeof(int64_t));
-        crc = fl__crc32c(crc, &e->crc, sizeof e->crc);
+        crc = fl_data_crc32c(crc, dtype, strlen(dtype) + 1);
+        crc = fl_data_crc32c(crc, e->shape.dim, (size_t)e->shape.ndim * sizeof(int64_t));
+        crc = fl_data_crc32c(crc, &e->crc, sizeof e->crc);
     }
     for (int64_t i = 0; i < n_meta; i++) {
         if (fl__st_is_crc(meta[i].key)) continue;
-        crc = fl__crc32c(crc, meta[i].key, strlen(meta[i].key) + 1);
-        crc = fl__crc32c(crc, meta[i].value, strlen(meta[i].value) + 1);
+        crc = fl_data_crc32c(crc, meta[i].key, strlen(meta[i].key) + 1);
+        crc = fl_data_crc32c(crc, meta[i].value, strlen(meta[i].value) + 1);
     }
     return crc;
 }
@@ -362,7 +328,7 @@ static bool fl__st_write_tensor(fl__st_saver *s, fl__st_entry *e) {
         fl_tensor *t = fl_contiguous(e->tensor);
         void *p = t ? fl_map(t, FL_READ) : NULL;
         if (p) {
-            e->crc = fl__crc32c(0, p, bytes);
+            e->crc = fl_data_crc32c(0, p, bytes);
             ok = fl_data_stream_write(&s->f, p, bytes, 8 + s->len + e->begin);
             fl_unmap(t, FL_READ);
         } else ok = false;
@@ -826,7 +792,7 @@ static bool fl__st_fill(const fl_data_file *f, const fl__st_entry *e, void *dst)
     stream.who = "fl_data_read";
     size_t bytes = (size_t)(e->end - e->begin);
     if (!fl_data_stream_read(&stream, dst, bytes, f->data_at + e->begin)) return false;
-    if (f->checksums && fl__crc32c(0, dst, bytes) != e->crc)
+    if (f->checksums && fl_data_crc32c(0, dst, bytes) != e->crc)
         return fl_fail("fl_data_read: %s: the checksum of tensor '%.100s' does not match", f->path,
                        e->name);
     return fl__st_check_bools(f, e, dst);

@@ -1,0 +1,61 @@
+/* checksum.h - sums that tell whether bytes are those that were written */
+#ifndef FL_MEM_H
+#include "../../fl_mem.h"
+#endif
+#ifndef FL_DATA_CHECKSUM_H
+#define FL_DATA_CHECKSUM_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CRC32C (Castagnoli, RFC 3720) of what crc is the sum of (0: nothing), followed by n bytes. */
+FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_DATA_CHECKSUM_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_DATA_CHECKSUM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_DATA_CHECKSUM_IMPL
+#define FL_DATA_CHECKSUM_IMPL
+#include <pthread.h>
+#include <string.h>
+
+/* Eight bytes a step: table k is that of a byte with k zero bytes behind it. */
+static uint32_t fl__crc_table[8][256];
+static pthread_once_t fl__crc_once = PTHREAD_ONCE_INIT;
+
+static void fl__crc_init(void) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82f63b78u : c >> 1;
+        fl__crc_table[0][i] = c;
+    }
+    for (int i = 0; i < 256; i++)
+        for (int k = 1; k < 8; k++) {
+            uint32_t c = fl__crc_table[k - 1][i];
+            fl__crc_table[k][i] = (c >> 8) ^ fl__crc_table[0][c & 255];
+        }
+}
+
+FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n) {
+    const unsigned char *p = bytes;
+    pthread_once(&fl__crc_once, fl__crc_init);
+    crc = ~crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t w;
+        memcpy(&w, p, 8);
+        w ^= crc;
+        crc = 0;
+        for (int k = 0; k < 8; k++) crc ^= fl__crc_table[7 - k][(w >> (8 * k)) & 255];
+    }
+    for (; n; n--) crc = (crc >> 8) ^ fl__crc_table[0][(crc ^ *p++) & 255];
+    return ~crc;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

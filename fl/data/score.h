@@ -1,0 +1,393 @@
+/* score.h - how good a classifier is: errors, top k, confusion, ROC, calibration
+
+   Every meter starts with {0}; those with a _free hold memory, and _free makes them {0} again. Classes are
+   whole numbers from 0. Targets are integers [...]; scores are [..., classes], of any float dtype. An
+   addition that fails changes nothing. NaN says that nothing was added yet. */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_DATA_SCORE_H
+#define FL_DATA_SCORE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Percentage of wrong classes. */
+typedef struct fl_data_frame_error {
+    int64_t wrong, total;
+} fl_data_frame_error;
+/* The largest score wins. Instead of scores, the guessed classes themselves may be given, [...]. */
+FL_API bool fl_data_frame_error_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target);
+/* Wrong is a target that is not among the k largest scores; of equal ones the first class counts as larger,
+   and NaN as the largest. */
+FL_API bool fl_data_top_k_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target, int64_t k);
+FL_API double fl_data_frame_error_percent(const fl_data_frame_error *m);
+FL_API double fl_data_accuracy_percent(const fl_data_frame_error *m); /* 100 - the error */
+FL_API void fl_data_frame_error_merge(fl_data_frame_error *m, const fl_data_frame_error *other);
+
+/* How often which class was taken for which. Set classes before the first addition. */
+typedef struct fl_data_confusion {
+    int64_t classes; /* at most 16,384 */
+    int64_t *count;  /* [classes, classes]: count[target * classes + guess]; NULL before the first addition */
+} fl_data_confusion;
+/* scores as for fl_data_frame_error_add. An error: a class that there is not. */
+FL_API bool fl_data_confusion_add(fl_data_confusion *m, fl_tensor *scores, fl_tensor *target);
+FL_API bool fl_data_confusion_merge(fl_data_confusion *m, const fl_data_confusion *other);
+FL_API void fl_data_confusion_free(fl_data_confusion *m);
+/* Of one class, with true and false positives and negatives: precision tp / (tp + fp), recall tp / (tp + fn),
+   f1 2 tp / (2 tp + fp + fn), their harmonic mean; 0 where the denominator is. support is tp + fn. */
+typedef struct fl_data_f1 {
+    double precision, recall, f1;
+    int64_t support;
+} fl_data_f1;
+FL_API fl_data_f1 fl_data_confusion_class(const fl_data_confusion *m, int64_t c);
+/* The mean over the classes that occur as target or as guess (scikit-learn's macro average). */
+FL_API fl_data_f1 fl_data_confusion_macro(const fl_data_confusion *m);
+/* From sums over the classes. As each sample has one class, all three are the accuracy. */
+FL_API fl_data_f1 fl_data_confusion_micro(const fl_data_confusion *m);
+
+/* Two classes by a threshold: keeps every score. */
+typedef struct fl_data_roc {
+    int64_t n, positives;
+    /* private */
+    int64_t cap_;
+    struct fl_data_roc_point *point_;
+} fl_data_roc;
+/* scores and target [...]; target 0 or 1. An error: another target, or a score that is NaN. */
+FL_API bool fl_data_roc_add(fl_data_roc *m, fl_tensor *scores, fl_tensor *target);
+FL_API bool fl_data_roc_merge(fl_data_roc *m, const fl_data_roc *other);
+FL_API void fl_data_roc_free(fl_data_roc *m);
+/* The area under the curve: the probability that a positive has a larger score than a negative, ties half
+   (Mann-Whitney U / (positives negatives)). Exact up to the last rounding. NaN with one class only. */
+FL_API double fl_data_roc_auc(fl_data_roc *m);
+/* Average precision: sum over thresholds of (recall_k - recall_{k-1}) precision_k, equal scores together;
+   NaN without positives. */
+FL_API double fl_data_roc_average_precision(fl_data_roc *m);
+
+#define FL_DATA_BINS 100
+/* Does a confidence of p come true p of the time? Set bins, 1 to FL_DATA_BINS, before the first addition;
+   0: 15. Bin b has confidences in (b / bins, (b + 1) / bins]. */
+typedef struct fl_data_calibration {
+    int bins;
+    int64_t total, n[FL_DATA_BINS], right[FL_DATA_BINS];
+    double confidence[FL_DATA_BINS]; /* sums */
+} fl_data_calibration;
+/* Of probabilities [..., classes] the largest is the confidence. An error: it is not in [0, 1]. */
+FL_API bool fl_data_calibration_add(fl_data_calibration *m, fl_tensor *probabilities, fl_tensor *target);
+FL_API bool fl_data_calibration_merge(fl_data_calibration *m, const fl_data_calibration *other);
+/* Expected calibration error (Guo et al. 2017): sum over bins of n / total |right / n - confidence / n|. */
+FL_API double fl_data_calibration_error(const fl_data_calibration *m);
+/* The largest |right / n - confidence / n|. */
+FL_API double fl_data_calibration_worst(const fl_data_calibration *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_DATA_SCORE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_DATA_SCORE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_DATA_SCORE_IMPL
+#define FL_DATA_SCORE_IMPL
+#include "../ops/reduce.h"
+#include "meter.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- scores against targets ---- */
+
+/* extra: the dims that scores have more than target; 2: either 0 or 1. */
+static bool fl__score_fits(const char *who, const void *m, fl_tensor *scores, fl_tensor *target, int extra) {
+    if (!m || !scores || !target) return fl_fail("%s: an argument is NULL", who);
+    const int more = scores->ndim - target->ndim;
+    const bool classes = more == 0 && extra == 2; /* guesses, not scores */
+    bool ok = !fl_dtype_is_float(target->dtype) && (extra == 2 ? more == 0 || more == 1 : more == extra);
+    ok = ok && !(classes && fl_dtype_is_float(scores->dtype)) &&
+         !memcmp(scores->shape, target->shape, (size_t)target->ndim * sizeof *target->shape);
+    ok = ok && !(more && scores->shape[target->ndim] == 0 && fl_numel(target));
+    return ok || fl_fail("%s: scores %s %s, target %s %s", who, fl_dtype_name(scores->dtype),
+                         FL_SHAPE_TEXT(scores), fl_dtype_name(target->dtype), FL_SHAPE_TEXT(target));
+}
+
+/* Both on the host. What is opened here fl__score_close closes, whatever comes out. */
+static bool fl__score_open(fl_data_host v[2], fl_tensor *scores, fl_dtype dtype, fl_tensor *target) {
+    const bool ok = fl_data_host_begin(&v[1], target, FL_I64);
+    return fl_data_host_begin(&v[0], scores, dtype) && ok;
+}
+
+/* The same with the guessed class of each row of scores, found where they are. */
+static bool fl__score_open_guesses(fl_data_host v[2], fl_tensor *scores, fl_tensor *target) {
+    const bool ok = fl_data_host_begin(&v[1], target, FL_I64);
+    fl_tensor *guess = scores;
+    if (scores->ndim > target->ndim && v[1].n) guess = fl_argmax(scores, -1, false);
+    return fl_data_host_begin(&v[0], v[1].n ? guess : target, FL_I64) && ok;
+}
+
+static bool fl__score_close(fl_data_host v[2], bool ok) {
+    fl_data_host_end(&v[0]);
+    fl_data_host_end(&v[1]);
+    return ok;
+}
+
+FL_API bool fl_data_frame_error_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target) {
+    fl_data_host v[2];
+    if (!fl__score_fits("fl_data_frame_error_add", m, scores, target, 2)) return false;
+    if (!fl__score_open_guesses(v, scores, target)) return fl__score_close(v, false);
+    for (int64_t r = 0; r < v[1].n; r++) m->wrong += v[0].i[r] != v[1].i[r];
+    m->total += v[1].n;
+    return fl__score_close(v, true);
+}
+
+FL_API bool fl_data_top_k_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target, int64_t k) {
+    fl_data_host v[2];
+    if (!fl__score_fits("fl_data_top_k_add", m, scores, target, 1)) return false;
+    if (k < 1) return fl_fail("fl_data_top_k_add: k is %lld", (long long)k);
+    if (!fl__score_open(v, scores, FL_F64, target)) return fl__score_close(v, false);
+    const int64_t classes = v[1].n ? v[0].n / v[1].n : 0;
+    for (int64_t r = 0; r < v[1].n; r++) {
+        const double *s = v[0].f + r * classes;
+        const int64_t t = v[1].i[r];
+        int64_t before = t >= 0 && t < classes ? 0 : k; /* scores that rank before the target's */
+        for (int64_t c = 0; before < k && c < classes; c++) {
+            const bool tie = s[c] == s[t] || (isnan(s[c]) && isnan(s[t]));
+            before += tie ? c < t : s[c] > s[t] || (isnan(s[c]) && !isnan(s[t]));
+        }
+        m->wrong += before >= k;
+    }
+    m->total += v[1].n;
+    return fl__score_close(v, true);
+}
+
+FL_API double fl_data_frame_error_percent(const fl_data_frame_error *m) {
+    return m->total ? 100.0 * (double)m->wrong / (double)m->total : NAN;
+}
+
+FL_API double fl_data_accuracy_percent(const fl_data_frame_error *m) {
+    return m->total ? 100.0 * (double)(m->total - m->wrong) / (double)m->total : NAN;
+}
+
+FL_API void fl_data_frame_error_merge(fl_data_frame_error *m, const fl_data_frame_error *other) {
+    m->wrong += other->wrong;
+    m->total += other->total;
+}
+
+/* ---- confusion ---- */
+
+static bool fl__score_make_counts(fl_data_confusion *m, const char *who) {
+    if (m->classes < 1 || m->classes > 16384)
+        return fl_fail("%s: %lld classes, 1 to 16384 are possible", who, (long long)m->classes);
+    if (!m->count) m->count = fl_heap_alloc((size_t)(m->classes * m->classes) * sizeof *m->count);
+    return m->count != NULL;
+}
+
+FL_API bool fl_data_confusion_add(fl_data_confusion *m, fl_tensor *scores, fl_tensor *target) {
+    const char *who = "fl_data_confusion_add";
+    fl_data_host v[2];
+    if (!fl__score_fits(who, m, scores, target, 2) || !fl__score_make_counts(m, who)) return false;
+    if (!fl__score_open_guesses(v, scores, target)) return fl__score_close(v, false);
+    const int64_t n = m->classes;
+    for (int64_t r = 0; r < 2 * v[1].n; r++) {
+        const int64_t c = v[r & 1].i[r / 2];
+        if (c < 0 || c >= n) {
+            fl_fail("%s: the %s of sample %lld is %lld, of %lld classes", who, r & 1 ? "target" : "guess",
+                    (long long)(r / 2), (long long)c, (long long)n);
+            return fl__score_close(v, false);
+        }
+    }
+    for (int64_t r = 0; r < v[1].n; r++) m->count[v[1].i[r] * n + v[0].i[r]]++;
+    return fl__score_close(v, true);
+}
+
+FL_API bool fl_data_confusion_merge(fl_data_confusion *m, const fl_data_confusion *other) {
+    if (!other->count) return true;
+    if (!m->classes) m->classes = other->classes;
+    if (m->classes != other->classes)
+        return fl_fail("fl_data_confusion_merge: %lld and %lld classes", (long long)m->classes,
+                       (long long)other->classes);
+    if (!fl__score_make_counts(m, "fl_data_confusion_merge")) return false;
+    for (int64_t k = 0; k < m->classes * m->classes; k++) m->count[k] += other->count[k];
+    return true;
+}
+
+FL_API void fl_data_confusion_free(fl_data_confusion *m) {
+    fl_heap_free(m->count);
+    *m = (fl_data_confusion){0};
+}
+
+static double fl__score_ratio(int64_t a, int64_t b) {
+    return b ? (double)a / (double)b : 0;
+}
+
+FL_API fl_data_f1 fl_data_confusion_class(const fl_data_confusion *m, int64_t c) {
+    int64_t targets = 0, guesses = 0;
+    if (!m->count || c < 0 || c >= m->classes) return (fl_data_f1){NAN, NAN, NAN, 0};
+    for (int64_t k = 0; k < m->classes; k++) {
+        targets += m->count[c * m->classes + k];
+        guesses += m->count[k * m->classes + c];
+    }
+    const int64_t right = m->count[c * m->classes + c];
+    return (fl_data_f1){fl__score_ratio(right, guesses), fl__score_ratio(right, targets),
+                        fl__score_ratio(2 * right, targets + guesses), targets};
+}
+
+FL_API fl_data_f1 fl_data_confusion_macro(const fl_data_confusion *m) {
+    fl_data_f1 sum = {0};
+    int64_t n = 0;
+    for (int64_t c = 0; m->count && c < m->classes; c++) {
+        const fl_data_f1 one = fl_data_confusion_class(m, c);
+        bool guessed = false;
+        for (int64_t k = 0; !guessed && k < m->classes; k++) guessed = m->count[k * m->classes + c] > 0;
+        n += one.support > 0 || guessed;
+        sum.precision += one.precision, sum.recall += one.recall, sum.f1 += one.f1;
+        sum.support += one.support;
+    }
+    const double w = n ? 1 / (double)n : (double)NAN;
+    return (fl_data_f1){sum.precision * w, sum.recall * w, sum.f1 * w, sum.support};
+}
+
+FL_API fl_data_f1 fl_data_confusion_micro(const fl_data_confusion *m) {
+    int64_t right = 0, total = 0;
+    for (int64_t k = 0; m->count && k < m->classes * m->classes; k++) {
+        total += m->count[k];
+        right += k % (m->classes + 1) ? 0 : m->count[k];
+    }
+    const double a = total ? (double)right / (double)total : (double)NAN;
+    return (fl_data_f1){a, a, a, total};
+}
+
+/* ---- receiver operating characteristic ---- */
+
+struct fl_data_roc_point {
+    double score;
+    bool positive;
+};
+
+FL_API bool fl_data_roc_add(fl_data_roc *m, fl_tensor *scores, fl_tensor *target) {
+    const char *who = "fl_data_roc_add";
+    fl_data_host v[2];
+    if (!fl__score_fits(who, m, scores, target, 0)) return false;
+    bool ok = fl__score_open(v, scores, FL_F64, target) &&
+              fl_heap_grow(&m->point_, &m->cap_, m->n + v[1].n, sizeof *m->point_);
+    int64_t positives = 0;
+    for (int64_t r = 0; ok && r < v[1].n; r++) {
+        const double s = v[0].f[r];
+        const int64_t t = v[1].i[r];
+        ok = (t == 0 || t == 1) && !isnan(s);
+        if (!ok) fl_fail("%s: sample %lld: score %g, target %lld", who, (long long)r, s, (long long)t);
+        m->point_[m->n + r] = (struct fl_data_roc_point){s, t == 1};
+        positives += t == 1;
+    }
+    if (ok) m->n += v[1].n, m->positives += positives;
+    return fl__score_close(v, ok);
+}
+
+FL_API bool fl_data_roc_merge(fl_data_roc *m, const fl_data_roc *other) {
+    if (!fl_heap_grow(&m->point_, &m->cap_, m->n + other->n, sizeof *m->point_)) return false;
+    const int64_t n = other->n; /* m may be other */
+    if (n) memcpy(m->point_ + m->n, other->point_, (size_t)n * sizeof *m->point_);
+    m->n += n;
+    m->positives += other->positives;
+    return true;
+}
+
+FL_API void fl_data_roc_free(fl_data_roc *m) {
+    fl_heap_free(m->point_);
+    *m = (fl_data_roc){0};
+}
+
+/* Largest score first. */
+static int fl__roc_order(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+/* What both figures need of each threshold: the sums of either over all of them. */
+static void fl__roc_walk(fl_data_roc *m, double *auc, double *precision) {
+    int64_t above[2] = {0}; /* negatives and positives with larger scores */
+    uint64_t twice = 0;     /* 2 U: of pairs of a positive and a negative those with the positive above, ties half */
+    double sum = 0;
+    if (m->n > 1) qsort(m->point_, (size_t)m->n, sizeof *m->point_, fl__roc_order);
+    for (int64_t i = 0, j; i < m->n; i = j) {
+        int64_t here[2] = {0};
+        for (j = i; j < m->n && m->point_[j].score == m->point_[i].score; j++) here[m->point_[j].positive]++;
+        twice += (uint64_t)here[0] * (uint64_t)(2 * above[1] + here[1]);
+        above[0] += here[0], above[1] += here[1];
+        sum += (double)here[1] * fl__score_ratio(above[1], above[0] + above[1]);
+    }
+    const bool both = above[0] && above[1];
+    *auc = both ? (double)twice / (2.0 * (double)above[0] * (double)above[1]) : (double)NAN;
+    *precision = above[1] ? sum / (double)above[1] : (double)NAN;
+}
+
+FL_API double fl_data_roc_auc(fl_data_roc *m) {
+    double auc, precision;
+    fl__roc_walk(m, &auc, &precision);
+    return auc;
+}
+
+FL_API double fl_data_roc_average_precision(fl_data_roc *m) {
+    double auc, precision;
+    fl__roc_walk(m, &auc, &precision);
+    return precision;
+}
+
+/* ---- calibration ---- */
+
+FL_API bool fl_data_calibration_add(fl_data_calibration *m, fl_tensor *probabilities, fl_tensor *target) {
+    const char *who = "fl_data_calibration_add";
+    fl_data_host v[2];
+    if (!fl__score_fits(who, m, probabilities, target, 1)) return false;
+    fl_data_calibration sum = *m;
+    if (!sum.bins) sum.bins = 15;
+    if (sum.bins < 0 || sum.bins > FL_DATA_BINS)
+        return fl_fail("%s: %d bins, 1 to %d are possible", who, sum.bins, FL_DATA_BINS);
+    bool ok = fl__score_open(v, probabilities, FL_F64, target);
+    const int64_t classes = ok && v[1].n ? v[0].n / v[1].n : 0;
+    for (int64_t r = 0; ok && r < v[1].n; r++) {
+        const double *p = v[0].f + r * classes;
+        int64_t best = 0;
+        for (int64_t c = 1; c < classes; c++) best = p[c] > p[best] || isnan(p[c]) ? c : best;
+        ok = (p[best] >= 0 && p[best] <= 1) ||
+             fl_fail("%s: the probability of sample %lld is %g", who, (long long)r, p[best]);
+        if (!ok) break;
+        const int b = p[best] > 0 ? (int)ceil(p[best] * sum.bins) - 1 : 0;
+        sum.n[b]++;
+        sum.right[b] += best == v[1].i[r];
+        sum.confidence[b] += p[best];
+    }
+    sum.total += v[1].n;
+    if (ok) *m = sum;
+    return fl__score_close(v, ok);
+}
+
+FL_API bool fl_data_calibration_merge(fl_data_calibration *m, const fl_data_calibration *other) {
+    if (!m->total && other->total) m->bins = other->bins;
+    if (other->total && m->bins != other->bins)
+        return fl_fail("fl_data_calibration_merge: %d and %d bins", m->bins, other->bins);
+    m->total += other->total;
+    for (int b = 0; b < FL_DATA_BINS; b++) {
+        m->n[b] += other->n[b];
+        m->right[b] += other->right[b];
+        m->confidence[b] += other->confidence[b];
+    }
+    return true;
+}
+
+FL_API double fl_data_calibration_error(const fl_data_calibration *m) {
+    double sum = 0;
+    for (int b = 0; b < FL_DATA_BINS; b++) sum += fabs((double)m->right[b] - m->confidence[b]);
+    return m->total ? sum / (double)m->total : (double)NAN;
+}
+
+FL_API double fl_data_calibration_worst(const fl_data_calibration *m) {
+    double worst = m->total ? 0 : (double)NAN;
+    for (int b = 0; b < FL_DATA_BINS; b++)
+        if (m->n[b]) worst = fmax(worst, fabs((double)m->right[b] - m->confidence[b]) / (double)m->n[b]);
+    return worst;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
