@@ -28,6 +28,7 @@
      idx.h          tensors of idx files (MNIST's)
      safetensors.h  named tensors in files, with metadata and checksums
      set.h          data sets: views, shuffles, batches, transforms, samples made ahead by threads
+     json.h         JSON as a stream of events, and written
      meter.h        averages, counts, timers, a line of progress
      score.h        how good a classifier is: errors, top k, confusion, ROC, calibration
      edit.h         edit distance and alignment
@@ -54,6 +55,7 @@
 #include "fl_tensor.h"
 #include "fl/data/file.h"
 #include "fl/data/checksum.h"
+#include "fl/data/json.h"
 #include "fl/data/idx.h"
 #include "fl/data/safetensors.h"
 #include "fl/data/set.h"

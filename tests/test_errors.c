@@ -1578,6 +1578,56 @@ static void rows_of_files(void) {
     FINE(fl_data_io_system, fl_data_io_system() != NULL);
 }
 
+/* What a reader of that text refuses. */
+static bool json_refuses(const char *text, bool (*read)(fl_data_json *j)) {
+    fl_data_json *j = fl_data_json_of(text, strlen(text));
+    const bool ok = read(j);
+    fl_data_json_close(j);
+    return !ok;
+}
+static bool json_next(fl_data_json *j) { return fl_data_json_next(j) != FL_DATA_JSON_ERROR; }
+static bool json_more(fl_data_json *j) {
+    return fl_data_json_next(j) && fl_data_json_more(j) && fl_data_json_skip(j) && fl_data_json_more(j);
+}
+static bool json_object(fl_data_json *j) { return fl_data_json_expect(j, FL_DATA_JSON_OBJECT); }
+static bool json_string(fl_data_json *j) { return fl_data_json_string(j) != NULL; }
+static bool json_int(fl_data_json *j) { return fl_data_json_int(j, &(int64_t){0}); }
+static bool json_double(fl_data_json *j) { return fl_data_json_double(j, &(double){0}); }
+static bool json_bool(fl_data_json *j) { return fl_data_json_bool(j, &(bool){0}); }
+static bool json_as_int(fl_data_json *j) { return fl_data_json_next(j) && fl_data_json_as_int(j, &(int64_t){0}); }
+static bool json_as_double(fl_data_json *j) {
+    return fl_data_json_next(j) && fl_data_json_as_double(j, &(double){0});
+}
+static bool json_fail(fl_data_json *j) { return fl_data_json_fail(j, "this is %d", 7); }
+#define NO_JSON(f, text, read, ...) \
+    ROW_OF(QUIET, #f, "fl_data_json_of", json_refuses(text, read) && !read(NULL), __VA_ARGS__)
+
+static void rows_of_json(void) {
+    NO_FILE_AS(fl_data_json_open_opt, "fl_data_json_open", (NULL, (fl_data_json_opts){.many = true}), NULLS);
+    NO_FILE_AS(fl_data_json_open_opt, "fl_data_mine",
+               ("/no/such/file", (fl_data_json_opts){.who = "fl_data_mine"}), "/no/such/file");
+    NO_FILE_AS(fl_data_json_of_opt, "fl_data_json_of", (NULL, 0, (fl_data_json_opts){.many = true}), "are NULL");
+    NO_FILE_AS(fl_data_json_of_opt, "fl_data_json_of", ("1", 1, (fl_data_json_opts){.max_depth = -1}),
+               "max_depth -1");
+    const fl_data_stream closed = {.who = "fl_data_mine", .path = "x"};
+    NO_FILE_AS(fl_data_json_in, "fl_data_mine", (&closed, 0, 1, (fl_data_json_opts){.max_text = -1}),
+               "max_text -1");
+    FINE(fl_data_json_close, (fl_data_json_close(NULL), true));
+    NO_JSON(fl_data_json_next, "", json_next, "offset 0, line 1", "ends early");
+    NO_JSON(fl_data_json_more, "[1 2]", json_more, "offset 3, line 1", "','");
+    NO_JSON(fl_data_json_expect, "[]", json_object, "expected an object, not an array");
+    NO_JSON(fl_data_json_string, "1", json_string, "expected a string, not a number");
+    NO_JSON(fl_data_json_int, "1.5", json_int, "whole number, not '1.5'");
+    NO_JSON(fl_data_json_double, "1e999", json_double, "'1e999' is past the range");
+    NO_JSON(fl_data_json_bool, "null", json_bool, "expected true or false");
+    NO_JSON(fl_data_json_as_int, "true", json_as_int, "expected a number");
+    NO_JSON(fl_data_json_as_double, "true", json_as_double, "expected a number");
+    NO_JSON(fl_data_json_skip, "]", fl_data_json_skip, "expected a value");
+    ROW_OF(QUIET, "fl_data_json_fail", "fl_data_json_of", json_refuses("1", json_fail), "this is 7");
+    FINE(fl_data_utf8, !fl_data_utf8("\xff", 1) && !fl_data_utf8("", 0));
+    FINE(fl_data_parse_double, !fl_data_parse_double("1 ", 2, &(double){0}));
+}
+
 static void rows_of_sets(void) {
     const int64_t far[] = {0, 2};
     fl_tensor *unlike[] = {o.f23, o.f34};
@@ -1670,7 +1720,7 @@ static void (*const groups[])(void) = {
     rows_of_embeddings, rows_of_attention, rows_of_caches, rows_of_recurrence,
     rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
     rows_of_optim, rows_of_files,
-    rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes,
+    rows_of_json,    rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes,
     rows_of_scatter_reduce, rows_of_quantized, rows_of_masks,
     rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling, rows_of_image_places,
     rows_of_fft,
@@ -1739,6 +1789,7 @@ TEST(losses) { run_rows(rows_of_losses); }
 TEST(saving) { run_rows(rows_of_saving); }
 TEST(optimizers) { run_rows(rows_of_optim); }
 TEST(files) { run_rows(rows_of_files); }
+TEST(json) { run_rows(rows_of_json); }
 TEST(data_sets) { run_rows(rows_of_sets); }
 TEST(meters) { run_rows(rows_of_meters); }
 
@@ -1859,6 +1910,11 @@ static const char *const cannot_fail[] = {
     "fl_data_stream_read",
     "fl_data_stream_write",
     "fl_data_stream_fail",
+    "fl_data_text_put",
+    "fl_data_arena_add",
+    "fl_data_arena_free",
+    "fl_data_json_put_string",
+    "fl_data_json_put_double",
 };
 
 static const char *root_dir;

@@ -52,6 +52,22 @@ FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_
 /* Records the failure that errno tells; false. */
 FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what);
 
+/* Text that grows: n bytes at p, and a NUL behind them. Starts zeroed; fl_heap_free(t.p) ends it. */
+typedef struct fl_data_text {
+    char *p;
+    int64_t n, cap_;
+} fl_data_text;
+FL_API bool fl_data_text_put(fl_data_text *t, const void *bytes, size_t n);
+
+/* Strings that stay where they are until all go together. Starts zeroed. */
+typedef struct fl_data_arena {
+    void *block_;
+    size_t left_; /* bytes at the end of the newest block */
+} fl_data_arena;
+/* A copy of n bytes with a NUL behind them; NULL after fl_fail. */
+FL_API char *fl_data_arena_add(fl_data_arena *a, const char *text, size_t n);
+FL_API void fl_data_arena_free(fl_data_arena *a);
+
 #ifdef __cplusplus
 }
 #endif
@@ -383,6 +399,48 @@ FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_
         p += put, at += put, n -= (size_t)put;
     }
     return true;
+}
+
+/* ---- text ---- */
+
+FL_API bool fl_data_text_put(fl_data_text *t, const void *bytes, size_t n) {
+    if (!fl_heap_grow(&t->p, &t->cap_, t->n + (int64_t)n + 1, 1)) return false;
+    if (n) memcpy(t->p + t->n, bytes, n);
+    t->n += (int64_t)n;
+    t->p[t->n] = 0;
+    return true;
+}
+
+#define FL__DATA_BLOCK ((size_t)4000) /* bytes of an arena's block, if a text does not need more */
+
+typedef struct fl__data_block {
+    struct fl__data_block *next;
+    size_t size;
+    char bytes[];
+} fl__data_block;
+
+FL_API char *fl_data_arena_add(fl_data_arena *a, const char *text, size_t n) {
+    fl__data_block *b = a->block_;
+    if (!b || n >= a->left_) {
+        const size_t size = n < FL__DATA_BLOCK ? FL__DATA_BLOCK : n + 1;
+        b = fl_heap_alloc(sizeof *b + size);
+        if (!b) return NULL;
+        *b = (fl__data_block){.next = a->block_, .size = size};
+        a->block_ = b, a->left_ = size;
+    }
+    char *p = b->bytes + b->size - a->left_;
+    if (n) memcpy(p, text, n);
+    p[n] = 0;
+    a->left_ -= n + 1;
+    return p;
+}
+
+FL_API void fl_data_arena_free(fl_data_arena *a) {
+    for (fl__data_block *b = a->block_, *next; b; b = next) {
+        next = b->next;
+        fl_heap_free(b);
+    }
+    *a = (fl_data_arena){0};
 }
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef FL_DATA_SAFETENSORS_H
 #define FL_DATA_SAFETENSORS_H
 #include "file.h"
+#include "json.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -95,25 +96,10 @@ static fl_dtype fl__st_dtype(const char *name) {
     return FL_DTYPE_NONE;
 }
 
-/* Bytes of the UTF-8 character at s (n bytes are left), 0 if it is none. */
-static size_t fl__utf8(const unsigned char *s, size_t n) {
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    if (s[0] < 0x80) return 1;
-    size_t len = s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-    if (!len || len > n) return 0;
-    uint32_t c = s[0] & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((s[i] & 0xc0) != 0x80) return 0;
-        c = c << 6 | (s[i] & 0x3f);
-    }
-    bool surrogate = c >= 0xd800 && c < 0xe000;
-    return c < least[len] || c > 0x10ffff || surrogate ? 0 : len;
-}
-
-static bool fl__utf8_valid(const char *s) {
+static bool fl__st_is_utf8(const char *s) {
     size_t n = strlen(s);
     for (size_t len; n; s += len, n -= len)
-        if (!(len = fl__utf8((const unsigned char *)s, n))) return false;
+        if (!(len = fl_data_utf8(s, n))) return false;
     return true;
 }
 
@@ -189,87 +175,67 @@ typedef struct fl__st_saver {
     int64_t n;
     fl_data_pair *meta; /* the caller's, sorted */
     int64_t n_meta;
-    char *text; /* the header */
-    int64_t len, cap;
-    int64_t crc_digits;
+    fl_data_text text;  /* the header */
+    int64_t crc_digits; /* where it has its own checksum */
 } fl__st_saver;
 
-static bool fl__st_put(fl__st_saver *s, const char *bytes, size_t n) {
-    if (s->len + (int64_t)n > FL_DATA_MAX_HEADER)
-        return fl_fail("%s: %s: the header passes %d bytes", s->f.who, s->path, FL_DATA_MAX_HEADER);
-    if (!fl_heap_grow(&s->text, &s->cap, s->len + (int64_t)n, 1)) return false;
-    memcpy(s->text + s->len, bytes, n);
-    s->len += (int64_t)n;
-    return true;
-}
-
 static bool fl__st_puts(fl__st_saver *s, const char *text) {
-    return fl__st_put(s, text, strlen(text));
+    return fl_data_text_put(&s->text, text, strlen(text));
 }
 
-/* text as the inside of a JSON string: runs of plain bytes, and escapes between them. */
-static bool fl__st_put_escaped(fl__st_saver *s, const char *text) {
-    for (;;) {
-        size_t plain = 0;
-        while ((unsigned char)text[plain] >= 0x20 && text[plain] != '"' && text[plain] != '\\') plain++;
-        if (plain && !fl__st_put(s, text, plain)) return false;
-        text += plain;
-        if (!*text) return true;
-        char code[8];
-        bool control = (unsigned char)*text < 0x20;
-        snprintf(code, sizeof code, control ? "\\u%04x" : "\\%c", (unsigned char)*text++);
-        if (!fl__st_puts(s, code)) return false;
-    }
-}
-
-static bool fl__st_put_pair(fl__st_saver *s, const char *prefix, const char *key,
-                            const char *value) {
-    return fl__st_puts(s, "\"") && fl__st_puts(s, prefix) && fl__st_put_escaped(s, key) &&
-           fl__st_puts(s, "\":\"") && fl__st_put_escaped(s, value) && fl__st_puts(s, "\"");
+/* The header's checksum is that of no tensor. */
+static bool fl__st_put_crc(fl__st_saver *s, const char *name, int64_t *digits) {
+    fl_data_text key = {0};
+    bool ok = fl_data_text_put(&key, name ? FL__ST_CRC "." : FL__ST_CRC, sizeof FL__ST_CRC - !name) &&
+              (!name || fl_data_text_put(&key, name, strlen(name))) &&
+              fl_data_json_put_string(&s->text, key.p, (size_t)key.n) && fl__st_puts(s, ":\"00000000\"");
+    *digits = s->text.n - 9;
+    fl_heap_free(key.p);
+    return ok;
 }
 
 static bool fl__st_put_entry(fl__st_saver *s, const fl__st_entry *e) {
     char text[400];
-    int len = snprintf(text, sizeof text, "\":{\"dtype\":\"%s\",\"shape\":[",
+    int len = snprintf(text, sizeof text, ":{\"dtype\":\"%s\",\"shape\":[",
                        fl__st_dtype_name(e->dtype));
     for (int i = 0; i < e->shape.ndim; i++)
         len += snprintf(text + len, sizeof text - (size_t)len, i ? ",%lld" : "%lld",
                         (long long)e->shape.dim[i]);
     snprintf(text + len, sizeof text - (size_t)len, "],\"data_offsets\":[%lld,%lld]}",
              (long long)e->begin, (long long)e->end);
-    return fl__st_puts(s, ",\"") && fl__st_put_escaped(s, e->name) && fl__st_puts(s, text);
+    return fl__st_puts(s, ",") && fl_data_json_put_string(&s->text, e->name, strlen(e->name)) &&
+           fl__st_puts(s, text);
 }
 
 /* The header with checksums of zero, which are written over it when they are known. */
 static bool fl__st_compose(fl__st_saver *s) {
-    const char *zero = "00000000";
-    const int64_t behind = 9; /* digits and their quote */
-    bool ok = fl__st_puts(s, "{\"__metadata__\":{") && fl__st_put_pair(s, FL__ST_CRC, "", zero);
-    s->crc_digits = s->len - behind;
-    for (int64_t i = 0; ok && i < s->n; i++) {
-        ok = fl__st_puts(s, ",") && fl__st_put_pair(s, FL__ST_CRC ".", s->entry[i].name, zero);
-        s->entry[i].digits = s->len - behind;
-    }
+    bool ok = fl__st_puts(s, "{\"__metadata__\":{") && fl__st_put_crc(s, NULL, &s->crc_digits);
+    for (int64_t i = 0; ok && i < s->n; i++)
+        ok = fl__st_puts(s, ",") && fl__st_put_crc(s, s->entry[i].name, &s->entry[i].digits);
     for (int64_t i = 0; ok && i < s->n_meta; i++)
-        ok = fl__st_puts(s, ",") && fl__st_put_pair(s, "", s->meta[i].key, s->meta[i].value);
+        ok = fl__st_puts(s, ",") &&
+             fl_data_json_put_string(&s->text, s->meta[i].key, strlen(s->meta[i].key)) &&
+             fl__st_puts(s, ":") &&
+             fl_data_json_put_string(&s->text, s->meta[i].value, strlen(s->meta[i].value));
     ok = ok && fl__st_puts(s, "}");
     for (int64_t i = 0; ok && i < s->n; i++) ok = fl__st_put_entry(s, &s->entry[i]);
     ok = ok && fl__st_puts(s, "}");
-    while (ok && s->len % 8) ok = fl__st_puts(s, " ");
-    return ok;
+    while (ok && s->text.n % 8) ok = fl__st_puts(s, " ");
+    return ok && (s->text.n <= FL_DATA_MAX_HEADER ||
+                  fl_fail("%s: %s: the header passes %d bytes", s->f.who, s->path, FL_DATA_MAX_HEADER));
 }
 
 static void fl__st_put_digits(fl__st_saver *s, int64_t at, uint32_t crc) {
     char digits[9];
     snprintf(digits, sizeof digits, "%08x", (unsigned)crc);
-    memcpy(s->text + at, digits, 8);
+    memcpy(s->text.p + at, digits, 8);
 }
 
 static bool fl__st_take_tensor(fl__st_saver *s, const fl_data_named *t, int64_t begin,
                                fl__st_entry *e) {
     if (!t->name) return fl_fail("%s: %s: a name is NULL", s->f.who, s->path);
     const char *fault =
-        fl__utf8_valid(t->name) ? fl__st_name_fault(t->name) : "a name that is not UTF-8";
+        fl__st_is_utf8(t->name) ? fl__st_name_fault(t->name) : "a name that is not UTF-8";
     if (fault) return fl_fail("%s: %s: %s", s->f.who, s->path, fault);
     if (!t->tensor) return fl_fail("%s: %s: tensor '%s' is NULL", s->f.who, s->path, t->name);
     if (t->tensor->weak || !fl__st_dtype_name(t->tensor->dtype))
@@ -307,8 +273,8 @@ static bool fl__st_take_meta(fl__st_saver *s, const fl_data_pair *meta, int n) {
     for (int i = 0; i < n; i++) {
         if (!meta[i].key || !meta[i].value)
             return fl_fail("%s: %s: metadata pair %d has a NULL", s->f.who, s->path, i);
-        if (fl__st_is_crc(meta[i].key) || !fl__utf8_valid(meta[i].key) ||
-            !fl__utf8_valid(meta[i].value))
+        if (fl__st_is_crc(meta[i].key) || !fl__st_is_utf8(meta[i].key) ||
+            !fl__st_is_utf8(meta[i].value))
             return fl_fail(
                 "%s: %s: metadata pair %d is not UTF-8, or its key starts with " FL__ST_CRC,
                 s->f.who, s->path, i);
@@ -329,7 +295,7 @@ static bool fl__st_write_tensor(fl__st_saver *s, fl__st_entry *e) {
         void *p = t ? fl_map(t, FL_READ) : NULL;
         if (p) {
             e->crc = fl_data_crc32c(0, p, bytes);
-            ok = fl_data_stream_write(&s->f, p, bytes, 8 + s->len + e->begin);
+            ok = fl_data_stream_write(&s->f, p, bytes, 8 + s->text.n + e->begin);
             fl_unmap(t, FL_READ);
         } else ok = false;
         fl_scope_end(&scope);
@@ -341,9 +307,9 @@ static bool fl__st_write_tensor(fl__st_saver *s, fl__st_entry *e) {
 static bool fl__st_write_header(fl__st_saver *s) {
     unsigned char size[8];
     fl__st_put_digits(s, s->crc_digits, fl__st_header_crc(s->sorted, s->n, s->meta, s->n_meta));
-    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)s->len >> (8 * i));
+    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)s->text.n >> (8 * i));
     return fl_data_stream_write(&s->f, size, 8, 0) &&
-           fl_data_stream_write(&s->f, s->text, (size_t)s->len, 8);
+           fl_data_stream_write(&s->f, s->text.p, (size_t)s->text.n, 8);
 }
 
 /* All of it into the temporary file, and that into its place. From the rename on there is nothing
@@ -382,154 +348,16 @@ FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tens
     fl_heap_free(s.entry);
     fl_heap_free(s.sorted);
     fl_heap_free(s.meta);
-    fl_heap_free(s.text);
+    fl_heap_free(s.text.p);
     return ok;
-}
-
-/* ---- safetensors: the header's JSON ----
-
-   The grammar is fixed (an object of objects of strings and integers), so nothing recurses, and
-   whatever else JSON allows is an error. Strings are unescaped in place: what comes out is never
-   longer. */
-
-typedef struct fl__json {
-    char *text, *p, *end;
-    const fl_data_stream *f;
-} fl__json;
-
-static bool fl__json_fail(const fl__json *j, const char *what) {
-    return fl_fail("%s: %s: offset %lld: %s", j->f->who, j->f->path,
-                   8 + (long long)(j->p - j->text), what);
-}
-
-static bool fl__json_try(fl__json *j, char c) {
-    while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r'))
-        j->p++;
-    if (j->p == j->end || *j->p != c) return false;
-    j->p++;
-    return true;
-}
-
-static bool fl__json_expect(fl__json *j, char c) {
-    if (fl__json_try(j, c)) return true;
-    char what[] = "expected '?'";
-    what[sizeof what - 3] = c;
-    return fl__json_fail(j, what);
-}
-
-/* Four hexadecimal digits; -1 if they are not. */
-static int32_t fl__json_hex4(fl__json *j) {
-    int32_t v = 0;
-    for (int i = 0; i < 4; i++, j->p++) {
-        char c = j->p < j->end ? *j->p : 0;
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 :
-                    c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-        if (digit < 0) return -1;
-        v = v * 16 + digit;
-    }
-    return v;
-}
-
-/* A character behind \u; 0 if there is none, or NUL. */
-static uint32_t fl__json_unicode(fl__json *j) {
-    int32_t c = fl__json_hex4(j);
-    if (c < 0 || (c >= 0xdc00 && c < 0xe000)) return 0;
-    if (c < 0xd800 || c >= 0xe000) return (uint32_t)c;
-    if (j->end - j->p < 2 || j->p[0] != '\\' || j->p[1] != 'u') return 0;
-    j->p += 2;
-    int32_t low = fl__json_hex4(j);
-    if (low < 0xdc00 || low >= 0xe000) return 0;
-    return 0x10000u + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00);
-}
-
-static char *fl__utf8_put(char *d, uint32_t c) {
-    int tail = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-    static const unsigned char lead[4] = {0, 0xc0, 0xe0, 0xf0};
-    *d++ = (char)(lead[tail] | (c >> (6 * tail)));
-    while (tail--) *d++ = (char)(0x80 | ((c >> (6 * tail)) & 0x3f));
-    return d;
-}
-
-/* The character behind a backslash, written at d; returns the end, NULL after fl_fail. */
-static char *fl__json_escape(fl__json *j, char *d) {
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    char c = j->p < j->end ? *j->p : 0;
-    const char *k = c ? strchr(from, c) : NULL;
-    if (k) {
-        j->p++;
-        *d++ = to[k - from];
-        return d;
-    }
-    uint32_t u = 0;
-    if (c == 'u') {
-        j->p++;
-        u = fl__json_unicode(j);
-    }
-    if (u) return fl__utf8_put(d, u);
-    fl__json_fail(j, "a bad escape, or a NUL, in a string");
-    return NULL;
-}
-
-/* A string, unescaped and terminated; NULL after fl_fail. */
-static char *fl__json_string(fl__json *j) {
-    if (!fl__json_expect(j, '"')) return NULL;
-    char *start = j->p, *d = start;
-    while (j->p < j->end && *j->p != '"') {
-        unsigned char c = (unsigned char)*j->p;
-        if (c == '\\') {
-            j->p++;
-            d = fl__json_escape(j, d);
-            if (!d) return NULL;
-            continue;
-        }
-        size_t len = fl__utf8((unsigned char *)j->p, (size_t)(j->end - j->p));
-        if (c < 0x20 || !len) {
-            fl__json_fail(j, c < 0x20 ? "a control character in a string" : "invalid UTF-8");
-            return NULL;
-        }
-        memmove(d, j->p, len);
-        d += len, j->p += len;
-    }
-    if (j->p == j->end) {
-        fl__json_fail(j, "the string does not end");
-        return NULL;
-    }
-    j->p++;
-    *d = 0;
-    return start;
-}
-
-/* A non-negative integer. */
-static bool fl__json_integer(fl__json *j, int64_t *out) {
-    fl__json_try(j, 0); /* skips white space */
-    const char *start = j->p;
-    int64_t v = 0;
-    for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++)
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *j->p - '0', &v))
-            return fl__json_fail(j, "a number past 2^63");
-    if (j->p == start || (*start == '0' && j->p > start + 1))
-        return fl__json_fail(j, "expected a whole number, not negative");
-    *out = v;
-    return true;
-}
-
-/* [a, b, ...] of at most max integers. */
-static bool fl__json_integers(fl__json *j, int64_t *out, int max, int *n) {
-    *n = 0;
-    if (!fl__json_expect(j, '[')) return false;
-    if (fl__json_try(j, ']')) return true;
-    do {
-        if (*n == max) return fl__json_fail(j, "too many numbers");
-        if (!fl__json_integer(j, &out[(*n)++])) return false;
-    } while (fl__json_try(j, ','));
-    return fl__json_expect(j, ']');
 }
 
 /* ---- safetensors: opening ---- */
 
 struct fl_data_file {
     fl_data_stream f;
-    char *path, *text;
+    char *path;
+    fl_data_arena texts; /* names and metadata */
     fl__st_entry *entry, **sorted; /* in the file's order; by name */
     int64_t n, entry_cap;
     fl_data_pair *meta; /* by key */
@@ -538,82 +366,99 @@ struct fl_data_file {
     bool checksums;
 };
 
-static bool fl__st_parse_meta(fl_data_file *s, fl__json *j) {
-    if (s->meta) return fl__json_fail(j, "a second __metadata__");
-    if (!fl_heap_grow(&s->meta, &s->meta_cap, 1, sizeof *s->meta) || !fl__json_expect(j, '{'))
-        return false;
-    if (fl__json_try(j, '}')) return true;
-    do {
-        if (!fl_heap_grow(&s->meta, &s->meta_cap, s->n_meta + 1, sizeof *s->meta)) return false;
-        fl_data_pair *pair = &s->meta[s->n_meta];
-        pair->key = fl__json_string(j);
-        if (!pair->key || !fl__json_expect(j, ':')) return false;
-        pair->value = fl__json_string(j);
-        if (!pair->value) return false;
-        s->n_meta++;
-    } while (fl__json_try(j, ','));
-    return fl__json_expect(j, '}');
+/* The text of the last event, which stays with the file; NULL after an error. */
+static const char *fl__st_keep_text(fl_data_file *s, fl_data_json *j) {
+    return fl_data_arena_add(&s->texts, j->text, (size_t)j->n);
 }
 
-static bool fl__st_parse_dtype(fl__json *j, fl__st_entry *e) {
-    const char *name = fl__json_string(j);
+static bool fl__st_parse_meta(fl_data_file *s, fl_data_json *j) {
+    if (s->meta) return fl_data_json_fail(j, "a second __metadata__");
+    if (!fl_heap_grow(&s->meta, &s->meta_cap, 1, sizeof *s->meta) ||
+        !fl_data_json_expect(j, FL_DATA_JSON_OBJECT))
+        return false;
+    while (fl_data_json_more(j)) {
+        if (!fl_heap_grow(&s->meta, &s->meta_cap, s->n_meta + 1, sizeof *s->meta)) return false;
+        fl_data_pair *pair = &s->meta[s->n_meta];
+        if (!(pair->key = fl__st_keep_text(s, j)) || !fl_data_json_string(j) ||
+            !(pair->value = fl__st_keep_text(s, j)))
+            return false;
+        s->n_meta++;
+    }
+    return j->event != FL_DATA_JSON_ERROR;
+}
+
+static bool fl__st_parse_dtype(fl_data_json *j, fl__st_entry *e) {
+    const char *name = fl_data_json_string(j);
     if (!name) return false;
     e->dtype = fl__st_dtype(name);
     return e->dtype != FL_DTYPE_NONE ||
-           fl_fail("%s: %s: tensor '%.100s' has the dtype '%.20s', which is not supported "
-                   "(F32 F64 I64 I32 U8 BOOL are)", j->f->who, j->f->path, e->name, name);
+           fl_data_json_fail(j, "tensor '%.100s' has the dtype '%.20s', which is not supported "
+                             "(F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL are)", e->name, name);
 }
 
-static bool fl__st_parse_field(fl__json *j, fl__st_entry *e, unsigned *seen) {
+/* [a, b, ...] of at most max whole numbers that are not negative. */
+static bool fl__st_parse_numbers(fl_data_json *j, int64_t *out, int max, int *n) {
+    *n = 0;
+    if (!fl_data_json_expect(j, FL_DATA_JSON_ARRAY)) return false;
+    while (fl_data_json_more(j)) {
+        if (*n == max) return fl_data_json_fail(j, "too many numbers");
+        if (!fl_data_json_int(j, &out[*n])) return false;
+        if (out[(*n)++] < 0) return fl_data_json_fail(j, "expected a whole number, not negative");
+    }
+    return j->event != FL_DATA_JSON_ERROR;
+}
+
+static bool fl__st_parse_field(fl_data_json *j, fl__st_entry *e, unsigned *seen) {
     static const char *const fields[] = {"dtype", "shape", "data_offsets"};
     int64_t offsets[2];
     int n, k = 0;
-    const char *name = fl__json_string(j);
-    if (!name) return false;
-    while (k < 3 && strcmp(name, fields[k])) k++;
-    if (k == 3) return fl__json_fail(j, "an unknown field of a tensor");
-    if (*seen & 1u << k) return fl__json_fail(j, "a field comes twice");
+    while (k < 3 && strcmp(j->text, fields[k])) k++;
+    if (k == 3) return fl_data_json_fail(j, "an unknown field of a tensor");
+    if (*seen & 1u << k) return fl_data_json_fail(j, "a field comes twice");
     *seen |= 1u << k;
-    if (!fl__json_expect(j, ':')) return false;
     if (k == 0) return fl__st_parse_dtype(j, e);
-    if (k == 1) return fl__json_integers(j, e->shape.dim, FL_MAX_DIMS, &e->shape.ndim);
-    if (!fl__json_integers(j, offsets, 2, &n)) return false;
+    if (k == 1) return fl__st_parse_numbers(j, e->shape.dim, FL_MAX_DIMS, &e->shape.ndim);
+    if (!fl__st_parse_numbers(j, offsets, 2, &n)) return false;
     e->begin = offsets[0], e->end = n == 2 ? offsets[1] : 0;
-    return n == 2 || fl__json_fail(j, "data_offsets wants two numbers");
+    return n == 2 || fl_data_json_fail(j, "data_offsets wants two numbers");
 }
 
-static bool fl__st_parse_entry(fl_data_file *s, fl__json *j, const char *name) {
-    const char *fault = fl__st_name_fault(name);
-    if (fault) return fl__json_fail(j, fault);
+static bool fl__st_parse_entry(fl_data_file *s, fl_data_json *j) {
+    const char *fault = fl__st_name_fault(j->text);
+    if (fault) return fl_data_json_fail(j, "%s", fault);
     if (!fl_heap_grow(&s->entry, &s->entry_cap, s->n + 1, sizeof *s->entry)) return false;
     fl__st_entry *e = &s->entry[s->n];
-    *e = (fl__st_entry){.name = name};
+    *e = (fl__st_entry){.name = fl__st_keep_text(s, j)};
     unsigned seen = 0;
-    if (!fl__json_expect(j, '{')) return false;
-    do {
+    if (!e->name || !fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    while (fl_data_json_more(j))
         if (!fl__st_parse_field(j, e, &seen)) return false;
-    } while (fl__json_try(j, ','));
-    if (!fl__json_expect(j, '}')) return false;
+    if (j->event == FL_DATA_JSON_ERROR) return false;
     s->n++;
-    return seen == 7 || fl__json_fail(j, "a tensor lacks dtype, shape or data_offsets");
+    return seen == 7 || fl_data_json_fail(j, "a tensor lacks dtype, shape or data_offsets");
 }
 
-static bool fl__st_parse(fl_data_file *s, int64_t len) {
-    fl__json j = {s->text, s->text, s->text + len, &s->f};
-    if (*j.p != '{') return fl__json_fail(&j, "expected '{'");
-    j.p++;
-    if (!fl__json_try(&j, '}')) {
-        do {
-            char *name = fl__json_string(&j);
-            if (!name || !fl__json_expect(&j, ':')) return false;
-            bool ok = strcmp(name, "__metadata__") ? fl__st_parse_entry(s, &j, name)
-                                                   : fl__st_parse_meta(s, &j);
-            if (!ok) return false;
-        } while (fl__json_try(&j, ','));
-        if (!fl__json_expect(&j, '}')) return false;
+/* The format pads the header with spaces; whatever else could hide there. */
+static bool fl__st_only_spaces(const fl_data_file *s, int64_t at) {
+    char piece[256];
+    for (int64_t n; at < s->data_at; at += n) {
+        n = s->data_at - at < (int64_t)sizeof piece ? s->data_at - at : (int64_t)sizeof piece;
+        if (!fl_data_stream_read(&s->f, piece, (size_t)n, at)) return false;
+        for (int64_t i = 0; i < n; i++)
+            if (piece[i] != ' ')
+                return fl_fail("%s: %s: offset %lld: something behind the header", s->f.who, s->path,
+                               (long long)(at + i));
     }
-    while (j.p < j.end && *j.p == ' ') j.p++;
-    return j.p == j.end || fl__json_fail(&j, "something behind the header");
+    return true;
+}
+
+static bool fl__st_parse(fl_data_file *s, fl_data_json *j) {
+    if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    if (j->at != 8) return fl_data_json_fail(j, "expected '{' at offset 8");
+    while (fl_data_json_more(j))
+        if (!(strcmp(j->text, "__metadata__") ? fl__st_parse_entry(s, j) : fl__st_parse_meta(s, j)))
+            return false;
+    return j->event != FL_DATA_JSON_ERROR && fl__st_only_spaces(s, j->at + 1);
 }
 
 static int fl__st_by_offset(const void *a, const void *b) {
@@ -701,9 +546,11 @@ static bool fl__st_read_header(fl_data_file *s) {
                        s->path, (unsigned long long)len, (unsigned long long)most);
     s->data_at = 8 + (int64_t)len;
     s->data_size = s->f.size - s->data_at;
-    s->text = fl_heap_alloc((size_t)len);
-    if (!s->text || !fl_data_stream_read(&s->f, s->text, (size_t)len, 8)) return false;
-    if (!fl__st_parse(s, (int64_t)len)) return false;
+    const fl_data_json_opts o = {.max_text = FL_DATA_MAX_HEADER, .c_strings = true};
+    fl_data_json *j = fl_data_json_in(&s->f, 8, (int64_t)len, o);
+    const bool ok = j && fl__st_parse(s, j);
+    fl_data_json_close(j);
+    if (!ok) return false;
     s->sorted = fl_heap_alloc((size_t)s->n * sizeof *s->sorted);
     if (!s->sorted) return false;
     for (int64_t i = 0; i < s->n; i++) s->sorted[i] = &s->entry[i];
@@ -731,7 +578,7 @@ FL_API void fl_data_close(fl_data_file *f) {
     if (!f) return;
     if (f->f.file) f->f.io.close(f->f.io.user, f->f.file);
     fl_heap_free(f->path);
-    fl_heap_free(f->text);
+    fl_data_arena_free(&f->texts);
     fl_heap_free(f->entry);
     fl_heap_free(f->sorted);
     fl_heap_free(f->meta);
