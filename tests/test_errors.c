@@ -1698,7 +1698,48 @@ static void rows_of_meters(void) {
     FINE(fl_data_frame_error_percent, isnan(fl_data_frame_error_percent(&wrong)));
     FINE(fl_data_timer_per_unit, isnan(fl_data_timer_per_unit(&(fl_data_timer){0})));
     FINE(fl_data_progress_begin, fl_data_progress_begin(NULL, NULL, -5).out == NULL);
+    NO_FILE(fl_data_average_add_squares, (&mean, o.f23, o.f34), "[2, 3]", "[3, 4]");
+    FINE(fl_data_average_merge, (fl_data_average_merge(&mean, NULL), mean.weight == 0));
+    NO_FILE(fl_data_tally_add, (&(fl_data_tally){0}, FL_DATA_TALLIES, 1), "16");
+    NO_FILE(fl_data_tally_add, (&(fl_data_tally){{INT64_MAX}}, 0, 1), "2^63");
+    NO_FILE(fl_data_tally_merge, (&(fl_data_tally){{INT64_MAX}}, &(fl_data_tally){{1}}), "2^63");
     CHECK(mean.weight == 0 && wrong.total == 0);
+}
+
+static void rows_of_scores(void) {
+    fl_data_frame_error wrong = {0};
+    fl_data_confusion none = {0}, two = {.classes = 2};
+    fl_data_roc roc = {0};
+    fl_data_calibration bins = {.bins = 101}, few = {.bins = 2, .total = 1}, many = {.bins = 3, .total = 1};
+    fl_tensor *classes = row.mode == LIST ? NULL : fl_zeros(FL_SHAPE(2), FL_I64);
+    NO_FILE(fl_data_top_k_add, (&wrong, o.f23, NULL, 1), NULLS);
+    NO_FILE(fl_data_top_k_add, (&wrong, o.f23, classes, 0), "k is 0");
+    NO_FILE(fl_data_top_k_add, (&wrong, o.f34, classes, 1), "[3, 4]", "[2]");
+    FINE(fl_data_accuracy_percent, isnan(fl_data_accuracy_percent(&wrong)));
+    NO_FILE(fl_data_confusion_add, (&none, o.f23, classes), "0 classes");
+    NO_FILE(fl_data_confusion_add, (&two, o.f2, classes), "f32 [2]");
+    NO_FILE_AS(fl_data_confusion_merge, "fl_data_confusion_merge",
+               (&(fl_data_confusion){.classes = 3}, &(fl_data_confusion){2, &(int64_t){1}}), "3 and 2 classes");
+    FINE(fl_data_confusion_free, (fl_data_confusion_free(&two), two.classes == 0));
+    FINE(fl_data_confusion_class, isnan(fl_data_confusion_class(&none, 0).f1));
+    FINE(fl_data_confusion_macro, isnan(fl_data_confusion_macro(&none).f1));
+    FINE(fl_data_confusion_micro, isnan(fl_data_confusion_micro(&none).f1));
+    NO_FILE(fl_data_roc_add, (&roc, o.f23, classes), "[2, 3]", "[2]");
+    NO_FILE(fl_data_roc_add, (&roc, fl_full(FL_SHAPE(2), NAN, FL_F32), classes), "sample 0", "nan");
+    FINE(fl_data_roc_auc, isnan(fl_data_roc_auc(&roc)));
+    FINE(fl_data_roc_average_precision, isnan(fl_data_roc_average_precision(&roc)));
+    FINE(fl_data_roc_free, (fl_data_roc_free(&roc), roc.n == 0));
+    NO_FILE(fl_data_calibration_add, (&bins, o.f23, classes), "101 bins");
+    NO_FILE(fl_data_calibration_merge, (&few, &many), "2 and 3 bins");
+    FINE(fl_data_calibration_error, isnan(fl_data_calibration_error(&bins)));
+    FINE(fl_data_calibration_worst, isnan(fl_data_calibration_worst(&bins)));
+    NO_FILE(fl_data_edits_add, (&(fl_data_edits){0}, NULL, 1, NULL, 0), NULLS);
+    NO_FILE(fl_data_edits_add_tensor, (&(fl_data_edits){0}, o.f2, classes), "f32 [2]");
+    FINE(fl_data_edits_percent, isnan(fl_data_edits_percent(&(fl_data_edits){0})));
+    ROW(QUIET, "fl_data_align", fl_data_align(NULL, -1, NULL, 0, NULL) == -1, "negative");
+    fl_data_host h;
+    ROW(QUIET, "fl_data_host_begin", (wrong.wrong = !fl_data_host_begin(&h, NULL, FL_F64), fl_data_host_end(&h),
+                                      wrong.wrong), NULLS);
 }
 
 /* ---- running them ---- */
@@ -1720,7 +1761,7 @@ static void (*const groups[])(void) = {
     rows_of_embeddings, rows_of_attention, rows_of_caches, rows_of_recurrence,
     rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
     rows_of_optim, rows_of_files,
-    rows_of_json,    rows_of_sets, rows_of_meters, rows_of_index_reads, rows_of_index_writes,
+    rows_of_json,    rows_of_sets, rows_of_meters, rows_of_scores, rows_of_index_reads, rows_of_index_writes,
     rows_of_scatter_reduce, rows_of_quantized, rows_of_masks,
     rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling, rows_of_image_places,
     rows_of_fft,
@@ -1790,6 +1831,7 @@ TEST(saving) { run_rows(rows_of_saving); }
 TEST(optimizers) { run_rows(rows_of_optim); }
 TEST(files) { run_rows(rows_of_files); }
 TEST(json) { run_rows(rows_of_json); }
+TEST(scores) { run_rows(rows_of_scores); }
 TEST(data_sets) { run_rows(rows_of_sets); }
 TEST(meters) { run_rows(rows_of_meters); }
 
@@ -1915,6 +1957,12 @@ static const char *const cannot_fail[] = {
     "fl_data_arena_free",
     "fl_data_json_put_string",
     "fl_data_json_put_double",
+    "fl_data_crc32c",
+    "fl_data_host_end",
+    "fl_data_timer_merge",
+    "fl_data_frame_error_merge",
+    "fl_data_roc_merge",
+    "fl_data_edits_merge",
 };
 
 static const char *root_dir;

@@ -195,7 +195,8 @@ FL_API bool fl_data_tally_add(fl_data_tally *m, int index, int64_t n) {
 FL_API bool fl_data_tally_merge(fl_data_tally *m, const fl_data_tally *other) {
     fl_data_tally sum = *m;
     for (int i = 0; i < FL_DATA_TALLIES; i++)
-        if (!fl_data_tally_add(&sum, i, other->count[i])) return false;
+        if (__builtin_add_overflow(m->count[i], other->count[i], &sum.count[i]))
+            return fl_fail("fl_data_tally_merge: count %d passes 2^63", i);
     *m = sum;
     return true;
 }
