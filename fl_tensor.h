@@ -730,6 +730,11 @@ FL_API fl_tensor *fl_to(fl_tensor *t, const char *family);
    fl_fail. */
 FL_API void *fl_map(fl_tensor *t, int access);
 FL_API void fl_unmap(fl_tensor *t, int access);
+/* How often fl_map, and with it fl_item and fl_to_host, gave something to read so far: each waits for the
+   tensor's device. Ops read if their shape depends on values (fl_nonzero, fl_unique, fl_bincount ...), if
+   indices may count from the end (fl_index, fl_take ...), if they check lengths or probabilities (fl_rnn,
+   fl_length_mask, fl_bernoulli), and the integer ones that iterate (fl_gcd). Layers and steps do not. */
+FL_API int64_t fl_host_reads(void);
 /* Copies all elements, row-major, in t's dtype; bytes must be numel * size. */
 FL_API bool fl_to_host(fl_tensor *t, void *dst, size_t bytes);
 /* Overwrites t from host memory, as fl_to_host reads it. */
@@ -2379,6 +2384,12 @@ static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
     return p;
 }
 
+static int64_t fl__host_reads; /* atomic */
+
+int64_t fl_host_reads(void) {
+    return __atomic_load_n(&fl__host_reads, __ATOMIC_RELAXED);
+}
+
 void *fl_map(fl_tensor *t, int access) {
     if (fl_absent("fl_map", t)) return NULL;
     if (t->weak) return fl_bad("fl_map: a weak number has no bytes");
@@ -2391,6 +2402,7 @@ void *fl_map(fl_tensor *t, int access) {
         return fl_raise(); /* a map hook waits for what t needs, and no more */
     char *p = be->map ? fl__map_by_hook(be, t, access) : fl_buffer_map(t->buffer);
     if (!p) return fl_raise();
+    if (access & FL_READ) __atomic_fetch_add(&fl__host_reads, 1, __ATOMIC_RELAXED);
     if (access & FL_WRITE) ++*fl__version(t);
     return be->map ? p : p + fl__span(t);
 }

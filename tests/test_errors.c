@@ -1958,6 +1958,8 @@ static const char *const cannot_fail[] = {
     "fl_data_json_put_string",
     "fl_data_json_put_double",
     "fl_data_crc32c",
+    "fl_host_reads",
+    "fl_rng_uniform",
     "fl_data_host_end",
     "fl_data_timer_merge",
     "fl_data_frame_error_merge",

@@ -39,7 +39,6 @@ FL_API fl_nn_module *fl_nn_drop_path_opt(double p, fl_nn_dropout_opts o);
 #define FL_NN_DROPOUT_IMPL
 #include "../ops/elementwise.h"
 #include "../ops/random.h"
-#include <math.h>
 #include <stdio.h>
 
 typedef struct fl__nn_dropout {
@@ -76,21 +75,11 @@ FL_API fl_nn_module *fl_nn_dropout_opt(double p, fl_nn_dropout_opts o) {
     return fl__nn_dropout_new(&fl__nn_dropout_type, p, o.rng);
 }
 
-/* One uniform number of the host in [0, 1); NaN after an error. */
-static double fl__nn_draw(fl_rng *rng) {
-    fl_scope s = fl_scope_begin();
-    fl_tensor *u = fl_uniform(FL_SCALAR_SHAPE, 0, 1, FL_F32, rng);
-    const double value = u ? fl_item(u) : NAN;
-    fl_scope_end(&s);
-    return value;
-}
-
 static fl_vars fl__nn_layer_drop_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_dropout *d = m->data;
     for (int64_t i = 0; i < m->n_child && in.n; i++) {
-        const double u = m->train && d->p > 0 ? fl__nn_draw(d->rng) : 1;
-        if (isnan(u)) return (fl_vars){0};
-        if (u >= d->p) in = fl_nn_forward_vars(m->child[i], in);
+        const bool skip = m->train && d->p > 0 && fl_rng_uniform(d->rng) < d->p;
+        if (!skip) in = fl_nn_forward_vars(m->child[i], in);
     }
     return in;
 }

@@ -26,6 +26,8 @@ FL_API void fl_seed(uint64_t key);
 /* Takes n elements' worth of numbers from rng (NULL: the process's) and returns where they
    start. */
 FL_API fl_rng fl_rng_take(fl_rng *rng, int64_t n);
+/* One number of [0, 1), made on the host: that of fl_uniform(FL_SCALAR_SHAPE, 0, 1, FL_F32, rng). */
+FL_API double fl_rng_uniform(fl_rng *rng);
 FL_API fl_rng fl_rng_state(void); /* of the process's generator, for checkpoints */
 FL_API void fl_rng_set_state(fl_rng r);
 /* Uniform in [low, high); normal; integers in [low, high) as i64. dtype NONE: f32. rng NULL: the
@@ -69,6 +71,7 @@ FL_PRIVATE void fl__register_random(void);
 #include "scan.h"
 #include "special.h"
 #include "view.h"
+#include "../../kernels/fl_math.h"
 #include <math.h>
 
 static uint64_t fl__rng_key;
@@ -97,6 +100,13 @@ fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
     fl_rng at = *rng;
     rng->counter += blocks;
     return at;
+}
+
+double fl_rng_uniform(fl_rng *rng) {
+    const fl_rng at = fl_rng_take(rng, 1);
+    uint32_t w[4];
+    flm_philox(at.key, at.counter, w);
+    return flm_uniform_f32(w[0]);
 }
 
 static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
