@@ -1344,6 +1344,10 @@ static void rows_of_saving(void) {
     NO_FILE_AS(fl_nn_state_add_host, "fl_from_host", (&s, "", "a", &s, FL_SHAPE(1), (fl_dtype)99),
                "dtype");
     NO_FILE(fl_nn_state_add_module, (&s, "", NULL), NULLS);
+    NO_FILE_AS(fl_nn_state_add_number, "fl_nn_state_add_host", (&s, "", "a", NULL), NULLS);
+    NO_FILE_AS(fl_nn_state_add_integer, "fl_nn_state_add_host", (&s, "", "a", NULL), NULLS);
+    NO_FILE_AS(fl_nn_state_add_rng, "fl_nn_state_add_host", (&s, "", "a", NULL), NULLS);
+    NO_FILE_AS(fl_nn_state_add_fixed, "fl_nn_state_add_host", (NULL, "", "a", 1), NULLS);
     NO_FILE(fl_nn_state_save, (NULL, o.file, NULL, 0), NULLS);
     NO_FILE_AS(fl_nn_state_save, "fl_data_save_safetensors", (&s, NULL, NULL, 0), NULLS);
     NO_FILE(fl_nn_state_read, (NULL, NULL, "mine", NULL, false), NULLS);
@@ -1644,6 +1648,7 @@ static void rows_of_sets(void) {
     NO_FILE(fl_data_get, (o.set, 2, &sample), "sample 2 of 2");
     NO_FILE(fl_data_get, (o.set, INT64_MIN, &sample), "of 2");
     NO_FILE(fl_data_set_epoch, (NULL, 1), NULLS);
+    NO_FILE(fl_data_next, (NULL, &(int64_t){0}, &(int64_t){0}, &sample), NULLS);
     NO_FILE(fl_data_tensors, (NULL, 1), "fl_data_tensors");
     NO_FILE(fl_data_tensors, (unlike, 9), "9 tensors");
     NO_FILE(fl_data_tensors, (unlike, 2), "tensor 1");

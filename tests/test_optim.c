@@ -731,7 +731,7 @@ TEST(checkpoints_are_checked_before_they_are_loaded) {
     CHECK(fl_optim_save_checkpoint(a, adam.net, adam.optim, &adam.at));
     CHECK_LOAD_FAILS(&adamw, a, "of optimizer 'adam', this one is 'adamw'");
     CHECK(fl_nn_save(adam.net, b));
-    CHECK_LOAD_FAILS(&adam, b, "no checkpoint: it names no optimizer; fl_nn_load reads weights");
+    CHECK_LOAD_FAILS(&adam, b, "no checkpoint: it has no version; fl_nn_load reads weights");
     CHECK_LOAD_FAILS(&adam, temp_file("none"), "none");
     CHECK_LOAD_FAILS(&adam, NULL, "NULL");
     /* Other groups; and a rate that is no number. */

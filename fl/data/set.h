@@ -28,6 +28,7 @@ struct fl_data_set {
     void *user;
     /* private */
     int64_t epoch_;
+    bool started_; /* by fl_data_set_epoch */
     int n_inner_;
     fl_data_set **inner_;
 };
@@ -44,6 +45,10 @@ FL_API bool fl_data_get(fl_data_set *set, int64_t i, fl_data_sample *out);
 /* Starts an epoch (they begin at 0) in this set and all below: another order of shuffles, other
    numbers for transforms. No fl_data_get of the set may be under way. */
 FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch);
+/* The next sample of an endless iteration: sample *index of epoch *epoch, which it starts. Then *index is one
+   more, behind the last sample 0 of the next epoch. The two numbers are all that a checkpoint must hold,
+   whatever is shuffled, transformed or made ahead. */
+FL_API bool fl_data_next(fl_data_set *set, int64_t *epoch, int64_t *index, fl_data_sample *out);
 /* A generator that is a function of its arguments alone. */
 FL_API fl_rng fl_data_rng(uint64_t seed, int64_t epoch, int64_t index);
 
@@ -103,6 +108,7 @@ FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const
     if (s) {
         *s = *table;
         s->epoch_ = 0;
+        s->started_ = false;
         s->n_inner_ = n;
         s->inner_ = (fl_data_set **)(s + 1);
         for (int i = 0; i < n; i++) s->inner_[i] = inner[i];
@@ -166,9 +172,18 @@ FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch) {
     if (!set) return fl_fail("fl_data_set_epoch: the set is NULL");
     if (set->start && !set->start(set, epoch))
         return fl_fail("fl_data_set_epoch: a set does not start epoch %lld", (long long)epoch);
+    set->started_ = false; /* until all below are */
     set->epoch_ = epoch;
     for (int i = 0; i < set->n_inner_; i++)
         if (!fl_data_set_epoch(set->inner_[i], epoch)) return false;
+    return set->started_ = true;
+}
+
+FL_API bool fl_data_next(fl_data_set *set, int64_t *epoch, int64_t *index, fl_data_sample *out) {
+    if (!set || !epoch || !index) return fl_fail("fl_data_next: the set, epoch or index is NULL");
+    if ((!set->started_ || set->epoch_ != *epoch) && !fl_data_set_epoch(set, *epoch)) return false;
+    if (!fl_data_get(set, *index, out)) return false;
+    if (++*index == set->size) *index = 0, ++*epoch;
     return true;
 }
 

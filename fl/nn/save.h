@@ -35,6 +35,7 @@ typedef struct fl_nn_item {
     char *name;
     fl_tensor *tensor;  /* the live one; with `host` a snapshot of it */
     void *host;         /* plain numbers, overwritten by commit */
+    bool fixed;         /* the file's must be those of `tensor` */
     fl_tensor *loaded_;
 } fl_nn_item;
 typedef struct fl_nn_state {
@@ -47,13 +48,19 @@ FL_API bool fl_nn_state_add(fl_nn_state *s, const char *prefix, const char *name
 FL_API bool fl_nn_state_add_host(fl_nn_state *s, const char *prefix, const char *name, void *host,
                                  fl_shape shape, fl_dtype dtype);
 FL_API bool fl_nn_state_add_module(fl_nn_state *s, const char *prefix, fl_nn_module *m);
+/* One number, or generator, of yours. */
+FL_API bool fl_nn_state_add_number(fl_nn_state *s, const char *prefix, const char *name, double *number);
+FL_API bool fl_nn_state_add_integer(fl_nn_state *s, const char *prefix, const char *name, int64_t *number);
+FL_API bool fl_nn_state_add_rng(fl_nn_state *s, const char *prefix, const char *name, fl_rng *rng);
+/* A number that must be the same in the file, as the count of batches that a position is one of. */
+FL_API bool fl_nn_state_add_fixed(fl_nn_state *s, const char *prefix, const char *name, int64_t number);
 FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_pair *meta,
                              int n_meta);
 /* Reads every item of s from f, touching nothing. Names of f that start with prefix (NULL: "") and
    are not in s are unexpected. what: for messages. */
 FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const char *prefix,
                              bool partial);
-/* Overwrites the live tensors with what was read. */
+/* Overwrites the live tensors with what was read. On the cpu nothing here needs memory: it does not fail. */
 FL_API bool fl_nn_state_commit(fl_nn_state *s);
 FL_API void fl_nn_state_free(fl_nn_state *s);
 
@@ -87,7 +94,7 @@ static bool fl__nn_state_push(fl_nn_state *s, const char *prefix, const char *na
     char *full = fl_heap_alloc(size);
     if (!full) return false;
     snprintf(full, size, "%s%s", prefix, name);
-    s->item[s->n++] = (fl_nn_item){full, fl_keep(t), host, NULL};
+    s->item[s->n++] = (fl_nn_item){.name = full, .tensor = fl_keep(t), .host = host};
     return true;
 }
 
@@ -109,6 +116,25 @@ FL_API bool fl_nn_state_add_host(fl_nn_state *s, const char *prefix, const char 
     fl_scope_end(&scope);
     fl_quiet(-1);
     return ok;
+}
+
+FL_API bool fl_nn_state_add_number(fl_nn_state *s, const char *prefix, const char *name, double *number) {
+    return fl_nn_state_add_host(s, prefix, name, number, FL_SCALAR_SHAPE, FL_F64);
+}
+
+FL_API bool fl_nn_state_add_integer(fl_nn_state *s, const char *prefix, const char *name, int64_t *number) {
+    return fl_nn_state_add_host(s, prefix, name, number, FL_SCALAR_SHAPE, FL_I64);
+}
+
+FL_API bool fl_nn_state_add_rng(fl_nn_state *s, const char *prefix, const char *name, fl_rng *rng) {
+    return fl_nn_state_add_host(s, prefix, name, rng, FL_SHAPE(2), FL_U64);
+}
+
+FL_API bool fl_nn_state_add_fixed(fl_nn_state *s, const char *prefix, const char *name, int64_t number) {
+    if (!fl_nn_state_add_integer(s, prefix, name, &number)) return false;
+    fl_nn_item *item = &s->item[s->n - 1];
+    item->host = NULL;
+    return item->fixed = true;
 }
 
 typedef struct fl__nn_collector {
@@ -254,14 +280,19 @@ static bool fl__nn_item_fits(const fl_nn_item *item, const fl_data_file *f, int6
                    fl_dtype_name(dtype), fl_shape_text(have, b, sizeof b));
 }
 
-static bool fl__nn_read_item(fl_nn_item *item, fl_data_file *f, bool there) {
+static bool fl__nn_read_item(fl_nn_item *item, fl_data_file *f, const char *what, bool found) {
     fl_drop(item->loaded_);
     item->loaded_ = NULL;
-    if (!there) return true;
+    if (!found) return true;
+    if (!item->host && !fl_writable(what, item->tensor)) return false;
     fl_scope scope = fl_scope_begin();
-    item->loaded_ = fl_keep(fl_data_read(f, item->name));
+    fl_tensor *t = fl_data_read(f, item->name);
+    item->loaded_ = t ? fl_keep(fl_to(t, fl_backend_name(item->tensor))) : NULL;
     fl_scope_end(&scope);
-    return item->loaded_ != NULL;
+    if (!item->loaded_ || !item->fixed) return item->loaded_ != NULL;
+    const int64_t here = fl_item_int(item->tensor), there = fl_item_int(item->loaded_);
+    return here == there || fl_fail("%s: '%s' is %lld, the file has %lld", what, item->name, (long long)here,
+                                    (long long)there);
 }
 
 static bool fl__nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const fl_nn_load_opts *o) {
@@ -273,7 +304,7 @@ static bool fl__nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what,
     fl_quiet(+1);
     bool ok = true;
     for (int64_t i = 0; ok && i < s->n; i++)
-        ok = fl__nn_read_item(&s->item[i], f, fl__nn_find(s, i, f, o) >= 0);
+        ok = fl__nn_read_item(&s->item[i], f, what, fl__nn_find(s, i, f, o) >= 0);
     fl_quiet(-1);
     return ok;
 }
@@ -287,7 +318,8 @@ FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, 
 
 static bool fl__nn_commit_item(const fl_nn_item *item) {
     if (!item->loaded_) return true;
-    if (!item->host) return fl_assign(item->tensor, item->loaded_) != NULL;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {item->tensor}, .in = {item->loaded_}};
+    if (!item->host) return fl_call_run(&c); /* fl_assign without handles, which take memory */
     const size_t bytes = (size_t)fl_numel(item->loaded_) * fl_dtype_size(item->loaded_->dtype);
     return fl_to_host(item->loaded_, item->host, bytes);
 }

@@ -9,10 +9,14 @@
 extern "C" {
 #endif
 
+/* The version of what is written here, "checkpoint.version" in the file's metadata. Older ones are read for
+   ever, newer ones refused. */
+#define FL_OPTIM_CHECKPOINT_VERSION 1
+
 /* Where training stands. The numbers are yours; nothing here reads them. */
 typedef struct fl_optim_progress {
     int64_t step, epoch;
-    int64_t position; /* samples (or batches) of the epoch that are done */
+    int64_t position; /* samples (or batches) of the epoch that are done: fl_data_next counts both */
 } fl_optim_progress;
 /* Writes model ("model." + path), optimizer ("optim." + index + name), the process's generator and
    *at (NULL: zeros) to one safetensors file, which is replaced in one piece or not at all. Weights
@@ -30,14 +34,21 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state);
 
 /* A checkpoint of several models and optimizers, schedules, averages, and of what else you have. List
    what belongs into it, the same for saving and loading:
-     fl_optim_checkpoint c = {.at = &progress};
-     bool ok = fl_nn_state_add_module(&c.state, "model.", net) && fl_optim_checkpoint_add(&c, "gen.", gen) &&
-               fl_optim_checkpoint_add(&c, "disc.", disc) && fl_optim_schedule_state(&s, "lr.", &c.state) &&
-               fl_optim_ema_state(ema, "ema.", &c.state) &&
-               fl_nn_state_add_host(&c.state, "", "best", &best, FL_SCALAR_SHAPE, FL_F64) &&
-               fl_nn_state_add(&c.state, "", "history", history) && fl_optim_checkpoint_save(&c, path);
+     fl_optim_checkpoint c = {.at = &at};
+     fl_nn_state *s = &c.state;
+     bool ok = fl_nn_state_add_module(s, "gen.", gen) && fl_optim_checkpoint_add(&c, "g.", g) &&
+               fl_nn_state_add_module(s, "disc.", disc) && fl_optim_checkpoint_add(&c, "d.", d) &&
+               fl_optim_schedule_state(&schedule, "lr.", s) && fl_optim_scaler_state(scaler, "scaler.", s) &&
+               fl_optim_ema_state(ema, "ema.", s) && fl_nn_state_add_rng(s, "", "noise", &noise) &&
+               fl_nn_state_add_number(s, "", "best", &best) && fl_nn_state_add(s, "", "history", history) &&
+               fl_nn_state_add_fixed(s, "", "batches", fl_data_size(set)) &&
+               (save ? fl_optim_checkpoint_save(&c, path) : fl_optim_checkpoint_load(&c, path));
      fl_optim_checkpoint_free(&c);
-   Both take the process's generator along. Numbers are those of the time when they were listed. */
+   Both take the process's generator along. Modules with a generator of yours (.rng) do not: list it. Numbers
+   are those of the time when they were listed, tensors those of saving. Save between steps: gradients are
+   not in it.
+   Training that goes on from it gives the bits of training that did not stop, if batches come from
+     while (at.epoch < epochs && fl_data_next(set, &at.epoch, &at.position, &batch)) ... */
 typedef struct fl_optim_checkpoint {
     fl_nn_state state;
     fl_optim_progress *at; /* NULL: zeros, and not restored */
@@ -48,8 +59,9 @@ typedef struct fl_optim_checkpoint {
     int n;
 } fl_optim_checkpoint;
 FL_API bool fl_optim_checkpoint_add(fl_optim_checkpoint *c, const char *prefix, fl_optim *o);
+/* Refused while an optimizer has a factor for a step that has not been made (fl_optim_scale, _clip). */
 FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path);
-/* All or nothing: what does not fit is said, and nothing is touched. */
+/* All or nothing: the first thing that does not fit is said, and nothing is touched. */
 FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path);
 FL_API void fl_optim_checkpoint_free(fl_optim_checkpoint *c);
 
@@ -67,10 +79,6 @@ FL_API void fl_optim_checkpoint_free(fl_optim_checkpoint *c);
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool fl__optim_add_number(fl_nn_state *state, const char *prefix, const char *name, double *number) {
-    return fl_nn_state_add_host(state, prefix, name, number, FL_SCALAR_SHAPE, FL_F64);
-}
 
 static bool fl__optim_add_slot(fl_nn_state *state, const char *prefix, const fl_optim_type *type,
                                fl_optim_slot *slot, int64_t i) {
@@ -96,14 +104,14 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state) 
     char name[FL_NN_PATH];
     if (!fl_nn_given(o, "fl_optim_state", "the optimizer") ||
         (!state && !fl_fail("fl_optim_state: the state is NULL")) ||
-        !fl__optim_add_number(state, prefix, "lr", &o->lr))
+        !fl_nn_state_add_number(state, prefix, "lr", &o->lr))
         return false;
     for (int g = 0; g < o->n_groups; g++) {
-        if (g && !fl__optim_add_number(state, prefix, fl__optim_number_name(name, g, "lr_scale"),
+        if (g && !fl_nn_state_add_number(state, prefix, fl__optim_number_name(name, g, "lr_scale"),
                                        &o->group[g].lr_scale))
             return false;
         for (int k = 0; k < fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS); k++)
-            if (!fl__optim_add_number(state, prefix, fl__optim_number_name(name, g, o->type->hyper[k]),
+            if (!fl_nn_state_add_number(state, prefix, fl__optim_number_name(name, g, o->type->hyper[k]),
                                       &o->group[g].hyper[k]))
                 return false;
     }
@@ -113,9 +121,10 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state) 
 }
 
 /* The numbers of a checkpoint besides the tensors, in the order of their keys. */
-enum { FL__META_STEP, FL__META_EPOCH, FL__META_POSITION, FL__META_KEY, FL__META_COUNTER,
+enum { FL__META_VERSION, FL__META_STEP, FL__META_EPOCH, FL__META_POSITION, FL__META_KEY, FL__META_COUNTER,
        FL__META_COUNT, FL__META_OPTIMS = 8 };
-static const char *const fl__optim_keys[] = {"step", "epoch", "position", "rng.key", "rng.counter"};
+static const char *const fl__optim_keys[] = {"checkpoint.version", "step", "epoch", "position", "rng.key",
+                                             "rng.counter"};
 
 FL_API bool fl_optim_checkpoint_add(fl_optim_checkpoint *c, const char *prefix, fl_optim *o) {
     if (!fl_nn_given(c, "fl_optim_checkpoint_add", "the checkpoint") ||
@@ -158,12 +167,17 @@ FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path) {
         return false;
     const fl_optim_progress at = c->at ? *c->at : (fl_optim_progress){0};
     const fl_rng rng = fl_rng_state();
-    const uint64_t numbers[FL__META_COUNT] = {(uint64_t)at.step, (uint64_t)at.epoch, (uint64_t)at.position,
-                                              rng.key, rng.counter};
+    const uint64_t numbers[FL__META_COUNT] = {FL_OPTIM_CHECKPOINT_VERSION, (uint64_t)at.step,
+                                              (uint64_t)at.epoch, (uint64_t)at.position, rng.key,
+                                              rng.counter};
     char text[FL__META_COUNT][24], *owned[3 * FL__META_OPTIMS] = {NULL};
     fl_data_pair meta[FL__META_COUNT + 2 * FL__META_OPTIMS];
     int n = 0, n_owned = 0;
     bool ok = true;
+    for (int i = 0; ok && i < c->n; i++)
+        ok = !c->optim[i].optim->factor ||
+             fl_fail("fl_optim_checkpoint_save: '%s' is within a step: its gradients have a factor",
+                     c->optim[i].prefix);
     for (; n < FL__META_COUNT; n++) {
         snprintf(text[n], sizeof text[n], "%" PRIu64, numbers[n]);
         meta[n] = (fl_data_pair){fl__optim_keys[n], text[n]};
@@ -193,19 +207,32 @@ static bool fl__optim_parse(const char *text, uint64_t *out) {
     return !*end && !errno;
 }
 
+/* The numbers of f, of a version that is known. */
+static bool fl__optim_read_numbers(const fl_data_file *f, const char *what, uint64_t *numbers) {
+    if (!fl_data_meta(f, fl__optim_keys[FL__META_VERSION]))
+        return fl_fail("%s: no checkpoint: it has no version; fl_nn_load reads weights", what);
+    for (int i = 0; i < FL__META_COUNT; i++) {
+        if (!fl__optim_parse(fl_data_meta(f, fl__optim_keys[i]), &numbers[i]))
+            return fl_fail("%s: metadata '%s' is no number", what, fl__optim_keys[i]);
+        if (i == FL__META_VERSION && numbers[i] > FL_OPTIM_CHECKPOINT_VERSION)
+            return fl_fail("%s: a checkpoint of version %" PRIu64 ", written by a newer fl: this one reads %d",
+                           what, numbers[i], FL_OPTIM_CHECKPOINT_VERSION);
+    }
+    return true;
+}
+
 /* Optimizer i is of the kind and has the groups that the file says. */
 static bool fl__optim_fits(const fl_optim_checkpoint *c, int i, const fl_data_file *f, const char *what) {
     const fl_optim *o = c->optim[i].optim;
     char *key = fl__optim_key(c, i, ""), *key2 = fl__optim_key(c, i, ".groups"), *mine = fl__optim_groups(o);
     bool ok = key && key2 && mine;
     const char *name = ok ? fl_data_meta(f, key) : NULL, *theirs = ok ? fl_data_meta(f, key2) : NULL;
-    if (ok && !name && !fl_data_meta(f, fl__optim_keys[0]))
-        ok = fl_fail("%s: no checkpoint: it names no optimizer; fl_nn_load reads weights", what);
-    else if (ok && (!name || strcmp(name, o->type->name)))
-        ok = fl_fail("%s: of optimizer '%s', this one is '%s'", what, name ? name : "", o->type->name);
+    if (ok && !name) ok = fl_fail("%s: has no optimizer '%s'", what, key);
+    else if (ok && strcmp(name, o->type->name))
+        ok = fl_fail("%s: '%s' is of optimizer '%s', this one is '%s'", what, key, name, o->type->name);
     else if (ok && (theirs ? strcmp(theirs, mine) != 0 : o->n_groups > 1))
-        ok = fl_fail("%s: of other groups of parameters: '%s', here '%s'", what, theirs ? theirs : "a ...",
-                     mine);
+        ok = fl_fail("%s: '%s' is of other groups of parameters: '%s', here '%s'", what, key,
+                     theirs ? theirs : "a ...", mine);
     fl_heap_free(key);
     fl_heap_free(key2);
     fl_heap_free(mine);
@@ -239,15 +266,17 @@ FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {
     snprintf(what, sizeof what, "%s: %s", who, path);
     fl_quiet(+1);
     fl_data_file *f = fl_data_open_safetensors(path);
-    bool ok = f != NULL;
+    bool ok = f && fl__optim_read_numbers(f, what, numbers);
     for (int i = 0; ok && i < c->n; i++) ok = fl__optim_fits(c, i, f, what);
-    for (int i = 0; ok && i < FL__META_COUNT; i++)
-        ok = fl__optim_parse(fl_data_meta(f, fl__optim_keys[i]), &numbers[i]) ||
-             fl_fail("%s: metadata '%s' is no number", what, fl__optim_keys[i]);
     ok = ok && fl_nn_state_read(&c->state, f, what, "", false);
     for (int i = 0; ok && i < c->n; i++) ok = fl__optim_numbers_fit(c, i, what);
     ok = ok && fl_nn_state_commit(&c->state);
-    for (int i = 0; ok && i < c->n; i++) ok = fl__optim_send(c->optim[i].optim);
+    for (int i = 0; ok && i < c->n; i++) {
+        fl_optim *o = c->optim[i].optim;
+        fl_drop(o->factor); /* of a step that is no more */
+        o->factor = NULL;
+        ok = fl__optim_send(o);
+    }
     fl_data_close(f);
     fl_quiet(-1);
     if (!ok) return false;

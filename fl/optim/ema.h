@@ -23,7 +23,7 @@ FL_API bool fl_optim_ema_update(fl_optim_ema *e);
 /* Exchanges averages and parameters; the second time back. A narrow parameter's average is rounded on the
    way out, and back from there. */
 FL_API bool fl_optim_ema_swap(fl_optim_ema *e);
-/* The averages, for checkpoints: under prefix, by index. */
+/* The averages, for checkpoints: under prefix, by index; also while they are swapped. */
 FL_API bool fl_optim_ema_state(fl_optim_ema *e, const char *prefix, fl_nn_state *state);
 
 #ifdef __cplusplus
@@ -111,7 +111,7 @@ FL_API bool fl_optim_ema_state(fl_optim_ema *e, const char *prefix, fl_nn_state 
         snprintf(name, sizeof name, "%d", i);
         ok = fl_nn_state_add(state, prefix, name, e->average[i]);
     }
-    return ok;
+    return ok && fl_nn_state_add_host(state, prefix, "swapped", &e->swapped, FL_SCALAR_SHAPE, FL_B8);
 }
 
 #endif

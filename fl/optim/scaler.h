@@ -172,7 +172,8 @@ FL_API bool fl_optim_scaler_state(fl_optim_scaler *s, const char *prefix, fl_nn_
     return fl_nn_given(s, "fl_optim_scaler_state", "the scaler") &&
            fl_nn_given(prefix, "fl_optim_scaler_state", "the prefix") &&
            fl_nn_state_add(state, prefix, "scale", s->scale) &&
-           fl_nn_state_add(state, prefix, "good", s->good);
+           fl_nn_state_add(state, prefix, "good", s->good) &&
+           fl_nn_state_add_integer(state, prefix, "updates", &s->updates);
 }
 
 #endif

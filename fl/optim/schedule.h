@@ -75,7 +75,8 @@ FL_API bool fl_optim_schedule_step(fl_optim_schedule *s);
 /* Of a plateau, after each evaluation: lr becomes gamma lr, not below low, once `metric` has not been better
    for more than `patience` times (ReduceLROnPlateau). */
 FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric);
-/* Where it stands, for checkpoints: under prefix. */
+/* Where it stands, for checkpoints: under prefix. The kind must be the file's; totals and the like are those
+   of the program. */
 FL_API bool fl_optim_schedule_state(fl_optim_schedule *s, const char *prefix, fl_nn_state *state);
 
 #ifdef __cplusplus
@@ -205,13 +206,13 @@ FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric) {
 }
 
 FL_API bool fl_optim_schedule_state(fl_optim_schedule *s, const char *prefix, fl_nn_state *state) {
-    const fl_shape one = FL_SCALAR_SHAPE;
     return fl_nn_given(s, "fl_optim_schedule_state", "the schedule") &&
-           fl_nn_state_add_host(state, prefix, "lr", &s->lr, one, FL_F64) &&
-           fl_nn_state_add_host(state, prefix, "best", &s->best, one, FL_F64) &&
-           fl_nn_state_add_host(state, prefix, "t", &s->t, one, FL_I64) &&
-           fl_nn_state_add_host(state, prefix, "bad", &s->bad, one, FL_I64) &&
-           fl_nn_state_add_host(state, prefix, "waits", &s->waits, one, FL_I64);
+           fl_nn_state_add_fixed(state, prefix, "kind", (int64_t)s->kind) &&
+           fl_nn_state_add_number(state, prefix, "lr", &s->lr) &&
+           fl_nn_state_add_number(state, prefix, "best", &s->best) &&
+           fl_nn_state_add_integer(state, prefix, "t", &s->t) &&
+           fl_nn_state_add_integer(state, prefix, "bad", &s->bad) &&
+           fl_nn_state_add_integer(state, prefix, "waits", &s->waits);
 }
 
 #endif
