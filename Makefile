@@ -58,7 +58,7 @@ LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared single examples mnist test test-full test-compile conformance gradcheck mutants bits parity bench metrics clean help FORCE
+.PHONY: all lib shared single examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity bench metrics clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -99,6 +99,9 @@ gradcheck: $(BUILD)/tests/gradcheck ## every gradient against finite differences
 
 mutants: ## edits the op table and counts how many edits the suites catch
 	@CC="$(CC)" tests/mutants
+
+checkpoint-kill: $(BUILD)/tests/checkpoint_kill ## kills a program that saves at N random moments: make checkpoint-kill N=200 [SEED=n]
+	@SEED=$(SEED) $< $(or $(N),200)
 
 bits: ## every op's bits: threads against threads, gcc against clang
 	@MAKE="$(MAKE)" tests/same_bits

@@ -215,7 +215,8 @@ static bool fl__optim_read_numbers(const fl_data_file *f, const char *what, uint
         if (!fl__optim_parse(fl_data_meta(f, fl__optim_keys[i]), &numbers[i]))
             return fl_fail("%s: metadata '%s' is no number", what, fl__optim_keys[i]);
         if (i == FL__META_VERSION && numbers[i] > FL_OPTIM_CHECKPOINT_VERSION)
-            return fl_fail("%s: a checkpoint of version %" PRIu64 ", written by a newer fl: this one reads %d",
+            return fl_fail("%s: a checkpoint of version %" PRIu64
+                           ", written by a newer fl: this one reads %d",
                            what, numbers[i], FL_OPTIM_CHECKPOINT_VERSION);
     }
     return true;
