@@ -529,6 +529,23 @@ static int rates(parity_case *c, fl_var **y) {
     return 1;
 }
 
+static int momentums(parity_case *c, fl_var **y) {
+    double momentum[32];
+    fl_var *p = fv_param(fl_ones(FL_SHAPE(1), FL_F32));
+    fl_optim *o = fl_optim_sgd(FV_LIST(p), .lr = NUM("lr"), .momentum = 0.5);
+    fl_optim_schedule s = {.kind = FL_LR_ONE_CYCLE, .total = INT("total"), .rise = NUM("rise"),
+                           .momentum_low = NUM("low"), .momentum_high = NUM("high")};
+    const int64_t n = INT("steps");
+    bool ok = n <= 32 && fl_optim_schedule_start(&s, o);
+    for (int64_t t = 0; ok && t < n; t++) {
+        momentum[t] = o->group[0].hyper[0];
+        ok = fl_optim_schedule_step(&s);
+    }
+    fl_optim_free(o);
+    y[0] = ok ? fv_const(fl_from_host(momentum, FL_SHAPE(n), FL_F64)) : NULL;
+    return 1;
+}
+
 static int plateau(parity_case *c, fl_var **y) {
     double lr[32];
     fl_var *p = fv_param(fl_ones(FL_SHAPE(1), FL_F32));
@@ -694,6 +711,7 @@ static const op_line table[] = {
     {"lr_inverse_sqrt", rates, 0},
     {"lr_wsd", rates, 0},
     {"lr_one_cycle", rates, 0},
+    {"momentum_one_cycle", momentums, 0},
     {"lr_plateau", plateau, 0},
 };
 

@@ -2360,12 +2360,12 @@ loose("clip_grad_norm", clipped, lambda g: [(g.f(5), g.f(2, 3), dict(max_norm=m)
     for m in (0.5, 1.0, 100.0)] + [(g.f(4, d="f64"), dict(max_norm=1.0))], grad=0)
 
 
-def rates(make):
+def rates(make, number="lr"):
     def run(lr, steps, **k):
-        optim = OPT.SGD([torch.nn.Parameter(torch.zeros(1))], lr)
+        optim = OPT.SGD([torch.nn.Parameter(torch.zeros(1))], lr, momentum=0.5)
         schedule, out = make(optim, **k), []
         for _ in range(steps):
-            out.append(optim.param_groups[0]["lr"])
+            out.append(optim.param_groups[0][number])
             optim.step()
             schedule.step()
         return torch.tensor(out, dtype=torch.float64)
@@ -2398,6 +2398,9 @@ loose("lr_wsd", rates(lambda o, warmup, decay, total, low: SCHEDULE.LambdaLR(o, 
 loose("lr_one_cycle", rates(lambda o, total, rise: SCHEDULE.OneCycleLR(o, o.param_groups[0]["lr"],
     total_steps=total, pct_start=rise, cycle_momentum=False)),
     [(dict(lr=0.1, steps=n, total=n + 1, rise=r),) for n, r in ((20, 0.3), (30, 0.5))], tol=4096)
+loose("momentum_one_cycle", rates(lambda o, total, rise, low, high: SCHEDULE.OneCycleLR(o, 0.1,
+    total_steps=total, pct_start=rise, base_momentum=low, max_momentum=high), "momentum"),
+    [(dict(lr=0.1, steps=20, total=21, rise=0.3, low=0.85, high=0.95),)], tol=64)
 
 
 def plateau(lr, steps, gamma, patience, cooldown, low, maximize):

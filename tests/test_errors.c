@@ -1416,6 +1416,7 @@ static void rows_of_schedules(void) {
     FINE(fl_optim_lr_cosine_restarts, fl_optim_lr_cosine_restarts(0.1, 0, 5, 0, 2) == 0.1);
     FINE(fl_optim_lr_inverse_sqrt, fl_optim_lr_inverse_sqrt(0.1, 0, 0) == 0.1);
     FINE(fl_optim_lr_wsd, fl_optim_lr_wsd(0.1, 0, 5, 0, 0, 0) == 0);
+    FINE(fl_optim_momentum_one_cycle, fl_optim_momentum_one_cycle(0.8, 0.9, 5, 0, 0.3) == 0.9);
     FINE(fl_optim_lr_one_cycle, fl_optim_lr_one_cycle(25, 5, 0, 0.3) == 1e-4);
     FINE(fl_optim_schedule_at, fl_optim_schedule_at(&idle, 5) == 0);
     NO(fl_optim_schedule_start, (NULL, o.optim), NULLS);

@@ -30,8 +30,10 @@ FL_API double fl_optim_lr_inverse_sqrt(double lr, int64_t t, int64_t steps);
 /* lr min(1, (t + 1) / warmup) until t = total - decay, then in a line to low at t = total */
 FL_API double fl_optim_lr_wsd(double lr, double low, int64_t t, int64_t warmup, int64_t decay, int64_t total);
 /* From lr / 25 to lr in the first `rise` (0.3) of total, then to lr / 250000, both by half a cosine
-   (OneCycleLR; momentum stays). */
+   (OneCycleLR). */
 FL_API double fl_optim_lr_one_cycle(double lr, int64_t t, int64_t total, double rise);
+/* What goes with it: momentum from high to low (0.95 and 0.85) while the rate rises, and back. */
+FL_API double fl_optim_momentum_one_cycle(double low, double high, int64_t t, int64_t total, double rise);
 
 /* A schedule as an object: a plain struct, of which you set what its kind uses.
      fl_optim_schedule s = {.kind = FL_LR_COSINE, .total = 1000, .warmup = 50};
@@ -47,7 +49,7 @@ typedef enum fl_optim_schedule_kind {
     FL_LR_COSINE_RESTARTS, /* every, grow, low */
     FL_LR_INVERSE_SQRT,    /* warmup */
     FL_LR_WSD,             /* warmup, decay, total, low */
-    FL_LR_ONE_CYCLE,       /* total, rise */
+    FL_LR_ONE_CYCLE,       /* total, rise, momentum_low, momentum_high */
     FL_LR_PLATEAU          /* gamma, patience, cooldown, threshold, low; fl_optim_schedule_metric */
 } fl_optim_schedule_kind;
 typedef struct fl_optim_schedule {
@@ -56,6 +58,7 @@ typedef struct fl_optim_schedule {
     double low;          /* 0 */
     double gamma, power; /* 0 -> 0.1, 1 */
     double rise;         /* 0 -> 0.3 */
+    double momentum_low, momentum_high; /* set momentum, or beta1, of all groups; high 0: it stays */
     double threshold;    /* 0 -> 1e-4: better is below best (1 - threshold) */
     int64_t every, total, grow; /* grow: 0 -> 1 */
     int64_t warmup, decay;      /* warmup: of any other kind too, as fl_optim_lr_warmup */
@@ -88,6 +91,7 @@ FL_API bool fl_optim_schedule_state(fl_optim_schedule *s, const char *prefix, fl
 #ifndef FL_OPTIM_SCHEDULE_IMPL
 #define FL_OPTIM_SCHEDULE_IMPL
 #include <math.h>
+#include <string.h>
 
 #define FL__PI 3.14159265358979323846
 
@@ -142,11 +146,20 @@ static double fl__schedule_anneal(double a, double b, double x) {
     return b + (a - b) * (1 + cos(FL__PI * x)) / 2;
 }
 
+/* From `from` to `top` in the first rise of total, then to `to`. */
+static double fl__schedule_cycle(double from, double top, double to, int64_t t, int64_t total, double rise) {
+    const double turn = rise * (double)total - 1, end = (double)total - 1, at = (double)t;
+    if (at >= end) return to;
+    return at <= turn ? fl__schedule_anneal(from, top, at / turn)
+                      : fl__schedule_anneal(top, to, (at - turn) / (end - turn));
+}
+
 FL_API double fl_optim_lr_one_cycle(double lr, int64_t t, int64_t total, double rise) {
-    const double top = rise * (double)total - 1, end = (double)total - 1, at = (double)t;
-    if (at >= end) return lr / 25 / 1e4;
-    if (at <= top) return fl__schedule_anneal(lr / 25, lr, at / top);
-    return fl__schedule_anneal(lr, lr / 25 / 1e4, (at - top) / (end - top));
+    return fl__schedule_cycle(lr / 25, lr, lr / 25 / 1e4, t, total, rise);
+}
+
+FL_API double fl_optim_momentum_one_cycle(double low, double high, int64_t t, int64_t total, double rise) {
+    return fl__schedule_cycle(high, low, high, t, total, rise);
 }
 
 FL_API double fl_optim_schedule_at(const fl_optim_schedule *s, int64_t t) {
@@ -168,6 +181,23 @@ FL_API double fl_optim_schedule_at(const fl_optim_schedule *s, int64_t t) {
     }
 }
 
+static bool fl__schedule_momentum(const fl_optim_schedule *s, double value) {
+    const fl_optim_type *type = s->optim->type;
+    bool ok = true;
+    for (int g = 0; ok && g < s->optim->n_groups; g++)
+        ok = fl_optim_set(s->optim, g, type->hyper[0] && !strcmp(type->hyper[0], "beta1") ? "beta1" : "momentum",
+                          value);
+    return ok;
+}
+
+/* The rate of step t, and the momentum, reach the optimizer. */
+static bool fl__schedule_send(const fl_optim_schedule *s) {
+    if (!fl_optim_set_lr(s->optim, fl_optim_schedule_at(s, s->t))) return false;
+    return s->kind != FL_LR_ONE_CYCLE || s->momentum_high == 0 ||
+           fl__schedule_momentum(s, fl_optim_momentum_one_cycle(s->momentum_low, s->momentum_high, s->t,
+                                                                s->total, fl_option(s->rise, 0.3)));
+}
+
 FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o) {
     if (!fl_nn_given(s, "fl_optim_schedule_start", "the schedule") ||
         !fl_nn_given(o, "fl_optim_schedule_start", "the optimizer"))
@@ -176,7 +206,7 @@ FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o) {
     s->t = s->bad = s->waits = 0;
     s->best = s->maximize ? -INFINITY : INFINITY;
     if (s->lr == 0) s->lr = o->lr;
-    return fl_optim_set_lr(o, fl_optim_schedule_at(s, 0));
+    return fl__schedule_send(s);
 }
 
 static bool fl__schedule_started(const fl_optim_schedule *s, const char *who) {
@@ -187,7 +217,7 @@ static bool fl__schedule_started(const fl_optim_schedule *s, const char *who) {
 FL_API bool fl_optim_schedule_step(fl_optim_schedule *s) {
     if (!fl__schedule_started(s, "fl_optim_schedule_step")) return false;
     s->t++;
-    return fl_optim_set_lr(s->optim, fl_optim_schedule_at(s, s->t));
+    return fl__schedule_send(s);
 }
 
 FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric) {
@@ -202,7 +232,7 @@ FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric) {
     s->lr = lower > s->low ? lower : s->low;
     s->waits = s->cooldown;
     s->bad = 0;
-    return fl_optim_set_lr(s->optim, fl_optim_schedule_at(s, s->t));
+    return fl__schedule_send(s);
 }
 
 FL_API bool fl_optim_schedule_state(fl_optim_schedule *s, const char *prefix, fl_nn_state *state) {
