@@ -33,6 +33,7 @@
      score.h        how good a classifier is: errors, top k, confusion, ROC, calibration
      edit.h         edit distance and alignment
      file.h         the file operations and how to replace them, reading and writing whole files
+     pack.h         compressed bytes, read and written
      checksum.h     sums of bytes
 
    Macros, all optional (besides those of fl_mem.h)
@@ -45,7 +46,7 @@
               and a program can bring its own storage. A size read from a file is compared with the
               bytes that are left before anything is allocated: memory is bounded by 16 times the
               file's size (1,032 times for gzip, deflate's own limit), plus 64 KiB.
-     Tensors  Values read from files are made in the default family, in this thread's scope.
+     Tensors  Values read from files are made on the host, in this thread's scope.
      Sets     A data set has a size and gives sample i: up to eight tensors. Wrapping a set takes
               ownership of it, also when the wrapping fails: free the outermost, once. Two sets over
               the same tensors are cheap (views): a train and a test part are two
@@ -56,6 +57,7 @@
 #include "fl/data/file.h"
 #include "fl/data/checksum.h"
 #include "fl/data/json.h"
+#include "fl/data/pack.h"
 #include "fl/data/idx.h"
 #include "fl/data/safetensors.h"
 #include "fl/data/set.h"

@@ -633,7 +633,7 @@ TEST(idx_gzip) {
     char more[sizeof idx_gz + 1] = {0};
     memcpy(more, idx_gz, sizeof idx_gz);
     CHECK(!load_idx(more, sizeof more));
-    CHECK_ERROR("bytes behind the gzip data at offset 42");
+    CHECK_ERROR("bytes behind the data at offset 42");
     for (size_t n = 2; n < sizeof idx_gz; n++) {
         CHECK(!load_idx(idx_gz, n));
         CHECK_ERROR("i: ");

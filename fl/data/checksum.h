@@ -11,6 +11,8 @@ extern "C" {
 
 /* CRC32C (Castagnoli, RFC 3720) of what crc is the sum of (0: nothing), followed by n bytes. */
 FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n);
+/* The same with the polynomial of zip, gzip and PNG (IEEE 802.3). */
+FL_API uint32_t fl_data_crc32(uint32_t crc, const void *bytes, size_t n);
 
 #ifdef __cplusplus
 }
@@ -24,23 +26,28 @@ FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n);
 #include <string.h>
 
 /* Eight bytes a step: table k is that of a byte with k zero bytes behind it. */
-static uint32_t fl__crc_table[8][256];
+static uint32_t fl__crc32c_table[8][256], fl__crc32_table[8][256];
 static pthread_once_t fl__crc_once = PTHREAD_ONCE_INIT;
 
-static void fl__crc_init(void) {
+static void fl__crc_fill(uint32_t table[8][256], uint32_t polynomial) {
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t c = i;
-        for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82f63b78u : c >> 1;
-        fl__crc_table[0][i] = c;
+        for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ polynomial : c >> 1;
+        table[0][i] = c;
     }
     for (int i = 0; i < 256; i++)
         for (int k = 1; k < 8; k++) {
-            uint32_t c = fl__crc_table[k - 1][i];
-            fl__crc_table[k][i] = (c >> 8) ^ fl__crc_table[0][c & 255];
+            uint32_t c = table[k - 1][i];
+            table[k][i] = (c >> 8) ^ table[0][c & 255];
         }
 }
 
-FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n) {
+static void fl__crc_init(void) {
+    fl__crc_fill(fl__crc32c_table, 0x82f63b78u);
+    fl__crc_fill(fl__crc32_table, 0xedb88320u);
+}
+
+static uint32_t fl__crc(uint32_t table[8][256], uint32_t crc, const void *bytes, size_t n) {
     const unsigned char *p = bytes;
     pthread_once(&fl__crc_once, fl__crc_init);
     crc = ~crc;
@@ -49,10 +56,18 @@ FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n) {
         memcpy(&w, p, 8);
         w ^= crc;
         crc = 0;
-        for (int k = 0; k < 8; k++) crc ^= fl__crc_table[7 - k][(w >> (8 * k)) & 255];
+        for (int k = 0; k < 8; k++) crc ^= table[7 - k][(w >> (8 * k)) & 255];
     }
-    for (; n; n--) crc = (crc >> 8) ^ fl__crc_table[0][(crc ^ *p++) & 255];
+    for (; n; n--) crc = (crc >> 8) ^ table[0][(crc ^ *p++) & 255];
     return ~crc;
+}
+
+FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n) {
+    return fl__crc(fl__crc32c_table, crc, bytes, n);
+}
+
+FL_API uint32_t fl_data_crc32(uint32_t crc, const void *bytes, size_t n) {
+    return fl__crc(fl__crc32_table, crc, bytes, n);
 }
 
 #endif

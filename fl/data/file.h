@@ -52,6 +52,23 @@ FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_
 /* Records the failure that errno tells; false. */
 FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what);
 
+/* A file that takes path's place in one piece: write to f, then end it. The bytes go to "<path>.tmp",
+   reach the disk, and then take path's place: a kill or a power loss at any moment leaves the old file
+   or the new one, and a <path>.tmp that a dead writer left is taken over by the next one. A second
+   writer of the same path at the same time gets an error. */
+typedef struct fl_data_replacement {
+    fl_data_stream f;
+    const char *path; /* borrowed */
+} fl_data_replacement;
+FL_API bool fl_data_replace_begin(fl_data_replacement *r, const char *who, const char *path);
+/* written: all that was to be written is; if not, nothing was replaced. True if path has the new file. */
+FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written);
+
+/* A tensor on the host for a reader to fill, whatever the default family is. */
+FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype);
+/* Each of n / size numbers backwards: big-endian to little-endian. */
+FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size);
+
 /* Text that grows: n bytes at p, and a NUL behind them. Starts zeroed; fl_heap_free(t.p) ends it. */
 typedef struct fl_data_text {
     char *p;
@@ -399,6 +416,54 @@ FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_
         p += put, at += put, n -= (size_t)put;
     }
     return true;
+}
+
+/* ---- one file in another's place ---- */
+
+FL_API bool fl_data_replace_begin(fl_data_replacement *r, const char *who, const char *path) {
+    *r = (fl_data_replacement){.path = path};
+    if (!path) return fl_fail("%s: path is NULL", who);
+    const size_t size = strlen(path) + sizeof ".tmp";
+    char *temp = fl_heap_alloc(size);
+    if (!temp) return false;
+    snprintf(temp, size, "%s.tmp", path);
+    if (fl_data_stream_open(&r->f, who, temp, FL_DATA_REPLACE)) return true;
+    fl_heap_free(temp);
+    return false;
+}
+
+/* From the rename on there is nothing to undo. */
+FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written) {
+    const fl_data_io *io = &r->f.io;
+    const char *temp = r->f.path;
+    bool ok = written, renamed = false;
+    if (ok && io->sync(io->user, r->f.file) < 0) ok = fl_data_stream_fail(&r->f, "cannot sync");
+    if (ok) {
+        renamed = io->rename(io->user, temp, r->path) >= 0;
+        if (!renamed) ok = fl_data_stream_fail(&r->f, "cannot rename");
+    }
+    if (!renamed) io->remove(io->user, temp); /* while we hold it: it is surely ours */
+    if (io->close(io->user, r->f.file) < 0 && ok) ok = fl_data_stream_fail(&r->f, "cannot close");
+    if (ok && io->sync_dir(io->user, r->path) < 0) ok = fl_data_stream_fail(&r->f, "cannot sync the folder");
+    fl_heap_free((char *)temp);
+    return ok;
+}
+
+/* ---- tensors ---- */
+
+FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype) {
+    fl_tensor *t = fl_out_on(fl_backend_index(fl_backend_cpu()->name), shape, dtype);
+    return t && fl_out_allocate(t) ? t : NULL;
+}
+
+FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size) {
+    char *p = bytes;
+    for (size_t i = 0; i + size <= n; i += size)
+        for (size_t k = 0; k < size / 2; k++) {
+            const char c = p[i + k];
+            p[i + k] = p[i + size - 1 - k];
+            p[i + size - 1 - k] = c;
+        }
 }
 
 /* ---- text ---- */

@@ -20,10 +20,8 @@ typedef struct fl_data_pair {
 } fl_data_pair;
 
 /* Saves n named tensors, in the order given, and n_meta pairs of metadata (UTF-8; keys may not
-   start with "crc32c"). The bytes go to "<path>.tmp", reach the disk, and then take path's place: a
-   kill or a power loss at any moment leaves the old file or the new one, and a <path>.tmp that a
-   dead writer left is taken over by the next save. A second writer of the same path at the same
-   time gets an error. CRC32C sums of each tensor and of the header go into __metadata__. */
+   start with "crc32c"). The file takes path's place in one piece (fl_data_replacement). CRC32C sums of
+   each tensor and of the header go into __metadata__. */
 FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
                                      const fl_data_pair *meta, int n_meta);
 
@@ -55,7 +53,6 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 #define FL_DATA_SAFETENSORS_IMPL
 #include "../ops/copy.h"
 #include "checksum.h"
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,9 +165,8 @@ static uint32_t fl__st_header_crc(fl__st_entry *const *sorted, int64_t n, const 
 /* ---- safetensors: saving ---- */
 
 typedef struct fl__st_saver {
-    fl_data_stream f; /* the temporary file */
-    const char *path;
-    char *temp;
+    fl_data_replacement r;
+    const char *path, *who;
     fl__st_entry *entry, **sorted;
     int64_t n;
     fl_data_pair *meta; /* the caller's, sorted */
@@ -222,7 +218,7 @@ static bool fl__st_compose(fl__st_saver *s) {
     ok = ok && fl__st_puts(s, "}");
     while (ok && s->text.n % 8) ok = fl__st_puts(s, " ");
     return ok && (s->text.n <= FL_DATA_MAX_HEADER ||
-                  fl_fail("%s: %s: the header passes %d bytes", s->f.who, s->path, FL_DATA_MAX_HEADER));
+                  fl_fail("%s: %s: the header passes %d bytes", s->who, s->path, FL_DATA_MAX_HEADER));
 }
 
 static void fl__st_put_digits(fl__st_saver *s, int64_t at, uint32_t crc) {
@@ -233,14 +229,14 @@ static void fl__st_put_digits(fl__st_saver *s, int64_t at, uint32_t crc) {
 
 static bool fl__st_take_tensor(fl__st_saver *s, const fl_data_named *t, int64_t begin,
                                fl__st_entry *e) {
-    if (!t->name) return fl_fail("%s: %s: a name is NULL", s->f.who, s->path);
+    if (!t->name) return fl_fail("%s: %s: a name is NULL", s->who, s->path);
     const char *fault =
         fl__st_is_utf8(t->name) ? fl__st_name_fault(t->name) : "a name that is not UTF-8";
-    if (fault) return fl_fail("%s: %s: %s", s->f.who, s->path, fault);
-    if (!t->tensor) return fl_fail("%s: %s: tensor '%s' is NULL", s->f.who, s->path, t->name);
+    if (fault) return fl_fail("%s: %s: %s", s->who, s->path, fault);
+    if (!t->tensor) return fl_fail("%s: %s: tensor '%s' is NULL", s->who, s->path, t->name);
     if (t->tensor->weak || !fl__st_dtype_name(t->tensor->dtype))
         return fl_fail("%s: %s: tensor '%s' is a number, or of a dtype that safetensors lacks (%s)",
-                       s->f.who, s->path, t->name, fl_dtype_name(t->tensor->dtype));
+                       s->who, s->path, t->name, fl_dtype_name(t->tensor->dtype));
     fl_shape shape = fl_shape_of(t->tensor);
     int64_t bytes = fl_shape_numel(shape) * (int64_t)fl_dtype_size(t->tensor->dtype);
     *e = (fl__st_entry){.name = t->name,
@@ -264,7 +260,7 @@ static bool fl__st_take_tensors(fl__st_saver *s, const fl_data_named *tensors, i
     }
     fl__st_sort(s->sorted, n, sizeof *s->sorted, fl__st_by_name);
     const char *twice = fl__st_twice(s->sorted, n);
-    return !twice || fl_fail("%s: %s: two tensors are named '%s'", s->f.who, s->path, twice);
+    return !twice || fl_fail("%s: %s: two tensors are named '%s'", s->who, s->path, twice);
 }
 
 static bool fl__st_take_meta(fl__st_saver *s, const fl_data_pair *meta, int n) {
@@ -272,18 +268,18 @@ static bool fl__st_take_meta(fl__st_saver *s, const fl_data_pair *meta, int n) {
     if (!s->meta) return false;
     for (int i = 0; i < n; i++) {
         if (!meta[i].key || !meta[i].value)
-            return fl_fail("%s: %s: metadata pair %d has a NULL", s->f.who, s->path, i);
+            return fl_fail("%s: %s: metadata pair %d has a NULL", s->who, s->path, i);
         if (fl__st_is_crc(meta[i].key) || !fl__st_is_utf8(meta[i].key) ||
             !fl__st_is_utf8(meta[i].value))
             return fl_fail(
                 "%s: %s: metadata pair %d is not UTF-8, or its key starts with " FL__ST_CRC,
-                s->f.who, s->path, i);
+                s->who, s->path, i);
         s->meta[i] = meta[i];
     }
     s->n_meta = n;
     fl__st_sort(s->meta, n, sizeof *s->meta, fl__st_by_key);
     const char *twice = fl__st_key_twice(s->meta, n);
-    return !twice || fl_fail("%s: %s: metadata key '%s' comes twice", s->f.who, s->path, twice);
+    return !twice || fl_fail("%s: %s: metadata key '%s' comes twice", s->who, s->path, twice);
 }
 
 static bool fl__st_write_tensor(fl__st_saver *s, fl__st_entry *e) {
@@ -295,7 +291,7 @@ static bool fl__st_write_tensor(fl__st_saver *s, fl__st_entry *e) {
         void *p = t ? fl_map(t, FL_READ) : NULL;
         if (p) {
             e->crc = fl_data_crc32c(0, p, bytes);
-            ok = fl_data_stream_write(&s->f, p, bytes, 8 + s->text.n + e->begin);
+            ok = fl_data_stream_write(&s->r.f, p, bytes, 8 + s->text.n + e->begin);
             fl_unmap(t, FL_READ);
         } else ok = false;
         fl_scope_end(&scope);
@@ -308,43 +304,26 @@ static bool fl__st_write_header(fl__st_saver *s) {
     unsigned char size[8];
     fl__st_put_digits(s, s->crc_digits, fl__st_header_crc(s->sorted, s->n, s->meta, s->n_meta));
     for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)s->text.n >> (8 * i));
-    return fl_data_stream_write(&s->f, size, 8, 0) &&
-           fl_data_stream_write(&s->f, s->text.p, (size_t)s->text.n, 8);
+    return fl_data_stream_write(&s->r.f, size, 8, 0) &&
+           fl_data_stream_write(&s->r.f, s->text.p, (size_t)s->text.n, 8);
 }
 
-/* All of it into the temporary file, and that into its place. From the rename on there is nothing
-   to undo. */
 static bool fl__st_write(fl__st_saver *s) {
-    fl_data_io *io = &s->f.io;
-    if (!fl_data_stream_open(&s->f, s->f.who, s->temp, FL_DATA_REPLACE)) return false;
-    bool ok = true, renamed = false;
+    if (!fl_data_replace_begin(&s->r, s->who, s->path)) return false;
+    bool ok = true;
     for (int64_t i = 0; ok && i < s->n; i++) ok = fl__st_write_tensor(s, &s->entry[i]);
-    ok = ok && fl__st_write_header(s);
-    if (ok && io->sync(io->user, s->f.file) < 0) ok = fl_data_stream_fail(&s->f, "cannot sync");
-    if (ok) {
-        renamed = io->rename(io->user, s->temp, s->path) >= 0;
-        if (!renamed) ok = fl_data_stream_fail(&s->f, "cannot rename");
-    }
-    if (!renamed) io->remove(io->user, s->temp); /* while we hold it: it is surely ours */
-    if (io->close(io->user, s->f.file) < 0 && ok) ok = fl_data_stream_fail(&s->f, "cannot close");
-    if (ok && io->sync_dir(io->user, s->path) < 0)
-        ok = fl_data_stream_fail(&s->f, "cannot sync the folder");
-    return ok;
+    return fl_data_replace_end(&s->r, ok && fl__st_write_header(s));
 }
 
 FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
                                      const fl_data_pair *meta, int n_meta) {
-    fl__st_saver s = {.path = path, .f = {.who = "fl_data_save_safetensors"}};
+    fl__st_saver s = {.path = path, .who = "fl_data_save_safetensors"};
     if (!path || n < 0 || n_meta < 0 || (n && !tensors) || (n_meta && !meta))
-        return fl_fail("%s: path, tensors or meta is NULL, or a count negative", s.f.who);
-    size_t size = strlen(path) + sizeof ".tmp";
+        return fl_fail("%s: path, tensors or meta is NULL, or a count negative", s.who);
     fl_quiet(+1);
-    s.temp = fl_heap_alloc(size);
-    if (s.temp) snprintf(s.temp, size, "%s.tmp", path);
-    bool ok = s.temp && fl__st_take_tensors(&s, tensors, n) && fl__st_take_meta(&s, meta, n_meta) &&
+    bool ok = fl__st_take_tensors(&s, tensors, n) && fl__st_take_meta(&s, meta, n_meta) &&
               fl__st_compose(&s) && fl__st_write(&s);
     fl_quiet(-1);
-    fl_heap_free(s.temp);
     fl_heap_free(s.entry);
     fl_heap_free(s.sorted);
     fl_heap_free(s.meta);
@@ -646,7 +625,7 @@ static bool fl__st_fill(const fl_data_file *f, const fl__st_entry *e, void *dst)
 }
 
 static fl_tensor *fl__st_read(const fl_data_file *f, const fl__st_entry *e) {
-    fl_tensor *t = fl_empty(e->shape, e->dtype);
+    fl_tensor *t = fl_data_host_tensor(e->shape, e->dtype);
     if (!t || e->end == e->begin) return t;
     void *p = fl_map(t, FL_WRITE);
     if (!p) return NULL;
