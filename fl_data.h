@@ -26,7 +26,8 @@
 
    Contents: one room of fl/data/ each.
      idx.h          tensors of idx files (MNIST's)
-     safetensors.h  named tensors in files, with metadata and checksums
+     named.h        files of named tensors: reading them, whatever their format
+     safetensors.h  the format of Hugging Face, with checksums
      set.h          data sets: views, shuffles, batches, transforms, samples made ahead by threads
      json.h         JSON as a stream of events, and written
      meter.h        averages, counts, timers, a line of progress
@@ -59,6 +60,7 @@
 #include "fl/data/json.h"
 #include "fl/data/pack.h"
 #include "fl/data/idx.h"
+#include "fl/data/named.h"
 #include "fl/data/safetensors.h"
 #include "fl/data/set.h"
 #include "fl/data/meter.h"

@@ -1,8 +1,7 @@
 /* safetensors.h - named tensors in files of the safetensors format */
 #ifndef FL_DATA_SAFETENSORS_H
 #define FL_DATA_SAFETENSORS_H
-#include "file.h"
-#include "json.h"
+#include "named.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -11,37 +10,15 @@ extern "C" {
 #define FL_DATA_MAX_HEADER 100000000 /* bytes of a safetensors header, the format's own limit */
 #define FL_DATA_MAX_NAME 4096        /* bytes of a tensor's name */
 
-typedef struct fl_data_named {
-    const char *name;
-    fl_tensor *tensor;
-} fl_data_named;
-typedef struct fl_data_pair {
-    const char *key, *value;
-} fl_data_pair;
-
 /* Saves n named tensors, in the order given, and n_meta pairs of metadata (UTF-8; keys may not
    start with "crc32c"). The file takes path's place in one piece (fl_data_replacement). CRC32C sums of
    each tensor and of the header go into __metadata__. */
 FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
                                      const fl_data_pair *meta, int n_meta);
 
-/* A safetensors file open for reading; may be used from several threads at once. */
-typedef struct fl_data_file fl_data_file;
-/* Reads and checks the header only: sizes, names, dtypes (F32 F64 I64 I32 U8 BOOL), offsets that
-   tile the data without overlap or hole, and, where the file has checksums, the header's. */
+/* Reads and checks the header only: sizes, names, dtypes, offsets that tile the data without overlap or
+   hole, and, where the file has checksums, the header's. */
 FL_API fl_data_file *fl_data_open_safetensors(const char *path);
-FL_API void fl_data_close(fl_data_file *f); /* NULL is fine */
-FL_API int64_t fl_data_count(const fl_data_file *f);
-/* Name, dtype and shape of tensor i, in the file's order; i must be in [0, count). */
-FL_API const char *fl_data_name(const fl_data_file *f, int64_t i);
-FL_API fl_dtype fl_data_dtype(const fl_data_file *f, int64_t i);
-FL_API fl_shape fl_data_shape(const fl_data_file *f, int64_t i);
-/* Index of the tensor of that name; -1 if there is none (no error). */
-FL_API int64_t fl_data_find(const fl_data_file *f, const char *name);
-/* Reads one tensor and verifies its checksum, if the file has one. */
-FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name);
-/* The metadata of that key; NULL if there is none (no error). Valid until fl_data_close. */
-FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 
 #ifdef __cplusplus
 }
@@ -53,6 +30,7 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 #define FL_DATA_SAFETENSORS_IMPL
 #include "../ops/copy.h"
 #include "checksum.h"
+#include "json.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,17 +40,6 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 #endif
 
 /* ---- safetensors: what file and header have in common ---- */
-
-/* One tensor of a file. */
-typedef struct fl__st_entry {
-    const char *name;
-    fl_tensor *tensor; /* when saving */
-    fl_dtype dtype;
-    fl_shape shape;
-    int64_t begin, end; /* offsets in the data */
-    int64_t digits;     /* when saving: where the header has its checksum */
-    uint32_t crc;
-} fl__st_entry;
 
 static const struct { const char *name; fl_dtype dtype; } fl__st_dtypes[] = {
     {"F16", FL_F16}, {"BF16", FL_BF16}, {"F32", FL_F32}, {"F64", FL_F64}, {"BOOL", FL_B8},
@@ -108,33 +75,6 @@ static const char *fl__st_name_fault(const char *name) {
     return NULL;
 }
 
-static int fl__st_by_name(const void *a, const void *b) {
-    return strcmp((*(fl__st_entry *const *)a)->name, (*(fl__st_entry *const *)b)->name);
-}
-
-static int fl__st_by_key(const void *a, const void *b) {
-    return strcmp(((const fl_data_pair *)a)->key, ((const fl_data_pair *)b)->key);
-}
-
-/* qsort forbids NULL even for no elements. */
-static void fl__st_sort(void *p, int64_t n, size_t size, int (*order)(const void *, const void *)) {
-    if (n > 1) qsort(p, (size_t)n, size, order);
-}
-
-/* A name that comes twice among n sorted entries, or a key among n sorted pairs; NULL if there is
-   none. */
-static const char *fl__st_twice(fl__st_entry *const *sorted, int64_t n) {
-    for (int64_t i = 1; i < n; i++)
-        if (!strcmp(sorted[i - 1]->name, sorted[i]->name)) return sorted[i]->name;
-    return NULL;
-}
-
-static const char *fl__st_key_twice(const fl_data_pair *sorted, int64_t n) {
-    for (int64_t i = 1; i < n; i++)
-        if (!strcmp(sorted[i - 1].key, sorted[i].key)) return sorted[i].key;
-    return NULL;
-}
-
 #define FL__ST_CRC "crc32c" /* key of the header's checksum; "crc32c.<name>" of a tensor's */
 
 static bool fl__st_is_crc(const char *key) {
@@ -143,21 +83,20 @@ static bool fl__st_is_crc(const char *key) {
 
 /* The header's checksum is over its meaning, in sorted order: another program may rewrite the JSON,
    and the file stays valid. */
-static uint32_t fl__st_header_crc(fl__st_entry *const *sorted, int64_t n, const fl_data_pair *meta,
-                                  int64_t n_meta) {
+static uint32_t fl__st_header_crc(const fl_data_file *f) {
     uint32_t crc = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const fl__st_entry *e = sorted[i];
+    for (int64_t i = 0; i < f->n; i++) {
+        const fl_data_entry *e = f->sorted_[i];
         crc = fl_data_crc32c(crc, e->name, strlen(e->name) + 1);
         const char *dtype = fl__st_dtype_name(e->dtype);
         crc = fl_data_crc32c(crc, dtype, strlen(dtype) + 1);
         crc = fl_data_crc32c(crc, e->shape.dim, (size_t)e->shape.ndim * sizeof(int64_t));
         crc = fl_data_crc32c(crc, &e->crc, sizeof e->crc);
     }
-    for (int64_t i = 0; i < n_meta; i++) {
-        if (fl__st_is_crc(meta[i].key)) continue;
-        crc = fl_data_crc32c(crc, meta[i].key, strlen(meta[i].key) + 1);
-        crc = fl_data_crc32c(crc, meta[i].value, strlen(meta[i].value) + 1);
+    for (int64_t i = 0; i < f->n_meta; i++) {
+        if (fl__st_is_crc(f->meta[i].key)) continue;
+        crc = fl_data_crc32c(crc, f->meta[i].key, strlen(f->meta[i].key) + 1);
+        crc = fl_data_crc32c(crc, f->meta[i].value, strlen(f->meta[i].value) + 1);
     }
     return crc;
 }
@@ -166,13 +105,10 @@ static uint32_t fl__st_header_crc(fl__st_entry *const *sorted, int64_t n, const 
 
 typedef struct fl__st_saver {
     fl_data_replacement r;
-    const char *path, *who;
-    fl__st_entry *entry, **sorted;
-    int64_t n;
-    fl_data_pair *meta; /* the caller's, sorted */
-    int64_t n_meta;
-    fl_data_text text;  /* the header */
-    int64_t crc_digits; /* where it has its own checksum */
+    fl_data_file file; /* what will be in it: nothing is open */
+    const fl_data_named *tensors;
+    fl_data_text text;           /* the header */
+    int64_t *digits, crc_digits; /* where it has the checksums, and its own */
 } fl__st_saver;
 
 static bool fl__st_puts(fl__st_saver *s, const char *text) {
@@ -190,7 +126,7 @@ static bool fl__st_put_crc(fl__st_saver *s, const char *name, int64_t *digits) {
     return ok;
 }
 
-static bool fl__st_put_entry(fl__st_saver *s, const fl__st_entry *e) {
+static bool fl__st_put_entry(fl__st_saver *s, const fl_data_entry *e) {
     char text[400];
     int len = snprintf(text, sizeof text, ":{\"dtype\":\"%s\",\"shape\":[",
                        fl__st_dtype_name(e->dtype));
@@ -205,20 +141,20 @@ static bool fl__st_put_entry(fl__st_saver *s, const fl__st_entry *e) {
 
 /* The header with checksums of zero, which are written over it when they are known. */
 static bool fl__st_compose(fl__st_saver *s) {
+    const fl_data_file *f = &s->file;
     bool ok = fl__st_puts(s, "{\"__metadata__\":{") && fl__st_put_crc(s, NULL, &s->crc_digits);
-    for (int64_t i = 0; ok && i < s->n; i++)
-        ok = fl__st_puts(s, ",") && fl__st_put_crc(s, s->entry[i].name, &s->entry[i].digits);
-    for (int64_t i = 0; ok && i < s->n_meta; i++)
+    for (int64_t i = 0; ok && i < f->n; i++)
+        ok = fl__st_puts(s, ",") && fl__st_put_crc(s, f->entry[i].name, &s->digits[i]);
+    for (int64_t i = 0; ok && i < f->n_meta; i++)
         ok = fl__st_puts(s, ",") &&
-             fl_data_json_put_string(&s->text, s->meta[i].key, strlen(s->meta[i].key)) &&
-             fl__st_puts(s, ":") &&
-             fl_data_json_put_string(&s->text, s->meta[i].value, strlen(s->meta[i].value));
+             fl_data_json_put_string(&s->text, f->meta[i].key, strlen(f->meta[i].key)) && fl__st_puts(s, ":") &&
+             fl_data_json_put_string(&s->text, f->meta[i].value, strlen(f->meta[i].value));
     ok = ok && fl__st_puts(s, "}");
-    for (int64_t i = 0; ok && i < s->n; i++) ok = fl__st_put_entry(s, &s->entry[i]);
+    for (int64_t i = 0; ok && i < f->n; i++) ok = fl__st_put_entry(s, &f->entry[i]);
     ok = ok && fl__st_puts(s, "}");
     while (ok && s->text.n % 8) ok = fl__st_puts(s, " ");
     return ok && (s->text.n <= FL_DATA_MAX_HEADER ||
-                  fl_fail("%s: %s: the header passes %d bytes", s->who, s->path, FL_DATA_MAX_HEADER));
+                  fl_fail("%s: %s: the header passes %d bytes", f->f.who, f->f.path, FL_DATA_MAX_HEADER));
 }
 
 static void fl__st_put_digits(fl__st_saver *s, int64_t at, uint32_t crc) {
@@ -227,67 +163,45 @@ static void fl__st_put_digits(fl__st_saver *s, int64_t at, uint32_t crc) {
     memcpy(s->text.p + at, digits, 8);
 }
 
-static bool fl__st_take_tensor(fl__st_saver *s, const fl_data_named *t, int64_t begin,
-                               fl__st_entry *e) {
-    if (!t->name) return fl_fail("%s: %s: a name is NULL", s->who, s->path);
-    const char *fault =
-        fl__st_is_utf8(t->name) ? fl__st_name_fault(t->name) : "a name that is not UTF-8";
-    if (fault) return fl_fail("%s: %s: %s", s->who, s->path, fault);
-    if (!t->tensor) return fl_fail("%s: %s: tensor '%s' is NULL", s->who, s->path, t->name);
+static bool fl__st_take_tensor(fl_data_file *f, const fl_data_named *t, int64_t begin) {
+    if (!t->name) return fl_fail("%s: %s: a name is NULL", f->f.who, f->f.path);
+    const char *fault = fl__st_is_utf8(t->name) ? fl__st_name_fault(t->name) : "a name that is not UTF-8";
+    if (fault) return fl_fail("%s: %s: %s", f->f.who, f->f.path, fault);
+    if (!t->tensor) return fl_fail("%s: %s: tensor '%s' is NULL", f->f.who, f->f.path, t->name);
     if (t->tensor->weak || !fl__st_dtype_name(t->tensor->dtype))
         return fl_fail("%s: %s: tensor '%s' is a number, or of a dtype that safetensors lacks (%s)",
-                       s->who, s->path, t->name, fl_dtype_name(t->tensor->dtype));
-    fl_shape shape = fl_shape_of(t->tensor);
-    int64_t bytes = fl_shape_numel(shape) * (int64_t)fl_dtype_size(t->tensor->dtype);
-    *e = (fl__st_entry){.name = t->name,
-                        .tensor = t->tensor,
-                        .dtype = t->tensor->dtype,
-                        .shape = shape,
-                        .begin = begin,
-                        .end = begin + bytes};
+                       f->f.who, f->f.path, t->name, fl_dtype_name(t->tensor->dtype));
+    fl_data_entry *e = fl_data_file_add(f, t->name, (int64_t)strlen(t->name));
+    if (!e) return false;
+    e->shape = fl_shape_of(t->tensor);
+    e->dtype = t->tensor->dtype;
+    e->begin = begin;
+    e->end = begin + fl_shape_numel(e->shape) * (int64_t)fl_dtype_size(e->dtype);
     return true;
 }
 
-static bool fl__st_take_tensors(fl__st_saver *s, const fl_data_named *tensors, int n) {
-    s->entry = fl_heap_alloc((size_t)n * sizeof *s->entry);
-    s->sorted = fl_heap_alloc((size_t)n * sizeof *s->sorted);
-    if (!s->entry || !s->sorted) return false;
-    for (int64_t begin = 0; s->n < n; s->n++) {
-        fl__st_entry *e = &s->entry[s->n];
-        if (!fl__st_take_tensor(s, &tensors[s->n], begin, e)) return false;
-        begin = e->end;
-        s->sorted[s->n] = e;
-    }
-    fl__st_sort(s->sorted, n, sizeof *s->sorted, fl__st_by_name);
-    const char *twice = fl__st_twice(s->sorted, n);
-    return !twice || fl_fail("%s: %s: two tensors are named '%s'", s->who, s->path, twice);
-}
-
-static bool fl__st_take_meta(fl__st_saver *s, const fl_data_pair *meta, int n) {
-    s->meta = fl_heap_alloc((size_t)n * sizeof *s->meta);
-    if (!s->meta) return false;
-    for (int i = 0; i < n; i++) {
+static bool fl__st_take(fl_data_file *f, const fl_data_named *tensors, int n, const fl_data_pair *meta,
+                        int n_meta) {
+    for (int i = 0; i < n; i++)
+        if (!fl__st_take_tensor(f, &tensors[i], i ? f->entry[i - 1].end : 0)) return false;
+    for (int i = 0; i < n_meta; i++) {
         if (!meta[i].key || !meta[i].value)
-            return fl_fail("%s: %s: metadata pair %d has a NULL", s->who, s->path, i);
-        if (fl__st_is_crc(meta[i].key) || !fl__st_is_utf8(meta[i].key) ||
-            !fl__st_is_utf8(meta[i].value))
-            return fl_fail(
-                "%s: %s: metadata pair %d is not UTF-8, or its key starts with " FL__ST_CRC,
-                s->who, s->path, i);
-        s->meta[i] = meta[i];
+            return fl_fail("%s: %s: metadata pair %d has a NULL", f->f.who, f->f.path, i);
+        if (fl__st_is_crc(meta[i].key) || !fl__st_is_utf8(meta[i].key) || !fl__st_is_utf8(meta[i].value))
+            return fl_fail("%s: %s: metadata pair %d is not UTF-8, or its key starts with " FL__ST_CRC,
+                           f->f.who, f->f.path, i);
+        if (!fl_data_file_add_meta(f, meta[i].key, meta[i].value)) return false;
     }
-    s->n_meta = n;
-    fl__st_sort(s->meta, n, sizeof *s->meta, fl__st_by_key);
-    const char *twice = fl__st_key_twice(s->meta, n);
-    return !twice || fl_fail("%s: %s: metadata key '%s' comes twice", s->who, s->path, twice);
+    return fl_data_file_ready(f);
 }
 
-static bool fl__st_write_tensor(fl__st_saver *s, fl__st_entry *e) {
-    size_t bytes = (size_t)(e->end - e->begin);
+static bool fl__st_write_tensor(fl__st_saver *s, int64_t i) {
+    fl_data_entry *e = &s->file.entry[i];
+    const size_t bytes = (size_t)(e->end - e->begin);
     bool ok = true;
     if (bytes) {
         fl_scope scope = fl_scope_begin();
-        fl_tensor *t = fl_contiguous(e->tensor);
+        fl_tensor *t = fl_contiguous(s->tensors[i].tensor);
         void *p = t ? fl_map(t, FL_READ) : NULL;
         if (p) {
             e->crc = fl_data_crc32c(0, p, bytes);
@@ -296,77 +210,56 @@ static bool fl__st_write_tensor(fl__st_saver *s, fl__st_entry *e) {
         } else ok = false;
         fl_scope_end(&scope);
     }
-    fl__st_put_digits(s, e->digits, e->crc);
+    fl__st_put_digits(s, s->digits[i], e->crc);
     return ok;
 }
 
 static bool fl__st_write_header(fl__st_saver *s) {
     unsigned char size[8];
-    fl__st_put_digits(s, s->crc_digits, fl__st_header_crc(s->sorted, s->n, s->meta, s->n_meta));
+    fl__st_put_digits(s, s->crc_digits, fl__st_header_crc(&s->file));
     for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)s->text.n >> (8 * i));
     return fl_data_stream_write(&s->r.f, size, 8, 0) &&
            fl_data_stream_write(&s->r.f, s->text.p, (size_t)s->text.n, 8);
 }
 
 static bool fl__st_write(fl__st_saver *s) {
-    if (!fl_data_replace_begin(&s->r, s->who, s->path)) return false;
+    if (!fl_data_replace_begin(&s->r, s->file.f.who, s->file.f.path)) return false;
     bool ok = true;
-    for (int64_t i = 0; ok && i < s->n; i++) ok = fl__st_write_tensor(s, &s->entry[i]);
+    for (int64_t i = 0; ok && i < s->file.n; i++) ok = fl__st_write_tensor(s, i);
     return fl_data_replace_end(&s->r, ok && fl__st_write_header(s));
 }
 
 FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
                                      const fl_data_pair *meta, int n_meta) {
-    fl__st_saver s = {.path = path, .who = "fl_data_save_safetensors"};
+    static const char who[] = "fl_data_save_safetensors";
     if (!path || n < 0 || n_meta < 0 || (n && !tensors) || (n_meta && !meta))
-        return fl_fail("%s: path, tensors or meta is NULL, or a count negative", s.who);
+        return fl_fail("%s: path, tensors or meta is NULL, or a count negative", who);
+    fl__st_saver s = {.file = {.f = {.who = who, .path = path}}, .tensors = tensors};
+    fl_data_file *f = &s.file;
     fl_quiet(+1);
-    bool ok = fl__st_take_tensors(&s, tensors, n) && fl__st_take_meta(&s, meta, n_meta) &&
-              fl__st_compose(&s) && fl__st_write(&s);
+    s.digits = fl_heap_alloc((size_t)n * sizeof *s.digits);
+    const bool ok = s.digits && fl__st_take(f, tensors, n, meta, n_meta) && fl__st_compose(&s) && fl__st_write(&s);
     fl_quiet(-1);
-    fl_heap_free(s.entry);
-    fl_heap_free(s.sorted);
-    fl_heap_free(s.meta);
+    fl_heap_free(s.digits);
     fl_heap_free(s.text.p);
+    fl_data_file_clear(f);
     return ok;
 }
 
 /* ---- safetensors: opening ---- */
 
-struct fl_data_file {
-    fl_data_stream f;
-    char *path;
-    fl_data_arena texts; /* names and metadata */
-    fl__st_entry *entry, **sorted; /* in the file's order; by name */
-    int64_t n, entry_cap;
-    fl_data_pair *meta; /* by key */
-    int64_t n_meta, meta_cap;
-    int64_t data_at, data_size;
-    bool checksums;
-};
-
-/* The text of the last event, which stays with the file; NULL after an error. */
-static const char *fl__st_keep_text(fl_data_file *s, fl_data_json *j) {
-    return fl_data_arena_add(&s->texts, j->text, (size_t)j->n);
-}
-
 static bool fl__st_parse_meta(fl_data_file *s, fl_data_json *j) {
-    if (s->meta) return fl_data_json_fail(j, "a second __metadata__");
-    if (!fl_heap_grow(&s->meta, &s->meta_cap, 1, sizeof *s->meta) ||
-        !fl_data_json_expect(j, FL_DATA_JSON_OBJECT))
-        return false;
-    while (fl_data_json_more(j)) {
-        if (!fl_heap_grow(&s->meta, &s->meta_cap, s->n_meta + 1, sizeof *s->meta)) return false;
-        fl_data_pair *pair = &s->meta[s->n_meta];
-        if (!(pair->key = fl__st_keep_text(s, j)) || !fl_data_json_string(j) ||
-            !(pair->value = fl__st_keep_text(s, j)))
-            return false;
-        s->n_meta++;
+    bool ok = s->meta ? fl_data_json_fail(j, "a second __metadata__") : fl_data_json_expect(j, FL_DATA_JSON_OBJECT);
+    ok = ok && fl_heap_grow(&s->meta, &s->meta_cap_, 1, sizeof *s->meta);
+    while (ok && fl_data_json_more(j)) {
+        ok = fl_data_file_add_meta(s, j->text, "") && fl_data_json_string(j);
+        if (ok) s->meta[s->n_meta - 1].value = fl_data_arena_add(&s->texts, j->text, (size_t)j->n);
+        ok = ok && s->meta[s->n_meta - 1].value;
     }
-    return j->event != FL_DATA_JSON_ERROR;
+    return ok && j->event != FL_DATA_JSON_ERROR;
 }
 
-static bool fl__st_parse_dtype(fl_data_json *j, fl__st_entry *e) {
+static bool fl__st_parse_dtype(fl_data_json *j, fl_data_entry *e) {
     const char *name = fl_data_json_string(j);
     if (!name) return false;
     e->dtype = fl__st_dtype(name);
@@ -387,7 +280,7 @@ static bool fl__st_parse_numbers(fl_data_json *j, int64_t *out, int max, int *n)
     return j->event != FL_DATA_JSON_ERROR;
 }
 
-static bool fl__st_parse_field(fl_data_json *j, fl__st_entry *e, unsigned *seen) {
+static bool fl__st_parse_field(fl_data_json *j, fl_data_entry *e, unsigned *seen) {
     static const char *const fields[] = {"dtype", "shape", "data_offsets"};
     int64_t offsets[2];
     int n, k = 0;
@@ -405,78 +298,65 @@ static bool fl__st_parse_field(fl_data_json *j, fl__st_entry *e, unsigned *seen)
 static bool fl__st_parse_entry(fl_data_file *s, fl_data_json *j) {
     const char *fault = fl__st_name_fault(j->text);
     if (fault) return fl_data_json_fail(j, "%s", fault);
-    if (!fl_heap_grow(&s->entry, &s->entry_cap, s->n + 1, sizeof *s->entry)) return false;
-    fl__st_entry *e = &s->entry[s->n];
-    *e = (fl__st_entry){.name = fl__st_keep_text(s, j)};
+    fl_data_entry *e = fl_data_file_add(s, j->text, j->n);
     unsigned seen = 0;
-    if (!e->name || !fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    if (!e || !fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
     while (fl_data_json_more(j))
         if (!fl__st_parse_field(j, e, &seen)) return false;
     if (j->event == FL_DATA_JSON_ERROR) return false;
-    s->n++;
     return seen == 7 || fl_data_json_fail(j, "a tensor lacks dtype, shape or data_offsets");
 }
 
 /* The format pads the header with spaces; whatever else could hide there. */
-static bool fl__st_only_spaces(const fl_data_file *s, int64_t at) {
+static bool fl__st_only_spaces(const fl_data_file *s, int64_t at, int64_t end) {
     char piece[256];
-    for (int64_t n; at < s->data_at; at += n) {
-        n = s->data_at - at < (int64_t)sizeof piece ? s->data_at - at : (int64_t)sizeof piece;
+    for (int64_t n; at < end; at += n) {
+        n = end - at < (int64_t)sizeof piece ? end - at : (int64_t)sizeof piece;
         if (!fl_data_stream_read(&s->f, piece, (size_t)n, at)) return false;
         for (int64_t i = 0; i < n; i++)
             if (piece[i] != ' ')
-                return fl_fail("%s: %s: offset %lld: something behind the header", s->f.who, s->path,
+                return fl_fail("%s: %s: offset %lld: something behind the header", s->f.who, s->f.path,
                                (long long)(at + i));
     }
     return true;
 }
 
-static bool fl__st_parse(fl_data_file *s, fl_data_json *j) {
+static bool fl__st_parse(fl_data_file *s, fl_data_json *j, int64_t end) {
     if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
     if (j->at != 8) return fl_data_json_fail(j, "expected '{' at offset 8");
     while (fl_data_json_more(j))
         if (!(strcmp(j->text, "__metadata__") ? fl__st_parse_entry(s, j) : fl__st_parse_meta(s, j)))
             return false;
-    return j->event != FL_DATA_JSON_ERROR && fl__st_only_spaces(s, j->at + 1);
+    return j->event != FL_DATA_JSON_ERROR && fl__st_only_spaces(s, j->at + 1, end);
 }
 
 static int fl__st_by_offset(const void *a, const void *b) {
-    const fl__st_entry *x = *(fl__st_entry *const *)a, *y = *(fl__st_entry *const *)b;
+    const fl_data_entry *x = *(fl_data_entry *const *)a, *y = *(fl_data_entry *const *)b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
 /* Every tensor's range has the size of its shape, and together they tile the data. */
-static bool fl__st_check_ranges(fl_data_file *s) {
+static bool fl__st_check_ranges(fl_data_file *s, int64_t data_at) {
+    const int64_t size = s->f.size - data_at;
     int64_t at = 0;
-    fl__st_sort(s->sorted, s->n, sizeof *s->sorted, fl__st_by_offset);
+    if (s->n > 1) qsort(s->sorted_, (size_t)s->n, sizeof *s->sorted_, fl__st_by_offset);
     for (int64_t i = 0; i < s->n; i++) {
-        const fl__st_entry *e = s->sorted[i];
-        int64_t numel = fl_shape_numel(e->shape);
-        size_t bytes;
-        if (numel < 0 || !fl__mul_size((size_t)numel, fl_dtype_size(e->dtype), &bytes) ||
-            e->end < e->begin || bytes != (uint64_t)(e->end - e->begin))
+        fl_data_entry *e = s->sorted_[i];
+        if (!fl_data_entry_fits(e))
             return fl_fail("%s: %s: tensor '%.100s': offsets %lld to %lld do not fit its shape",
-                           s->f.who, s->path, e->name, (long long)e->begin, (long long)e->end);
-        if (e->begin != at || e->end > s->data_size)
+                           s->f.who, s->f.path, e->name, (long long)e->begin, (long long)e->end);
+        if (e->begin != at || e->end > size)
             return fl_fail(
                 "%s: %s: tensor '%.100s' starts at offset %lld of the data and ends at %lld: "
                 "%lld was next, %lld is the end",
-                s->f.who, s->path, e->name, (long long)e->begin, (long long)e->end, (long long)at,
-                (long long)s->data_size);
+                s->f.who, s->f.path, e->name, (long long)e->begin, (long long)e->end, (long long)at,
+                (long long)size);
         at = e->end;
     }
-    return at == s->data_size || fl_fail("%s: %s: %lld bytes behind the last tensor", s->f.who,
-                                         s->path, (long long)(s->data_size - at));
-}
-
-static bool fl__st_check_names(fl_data_file *s) {
-    fl__st_sort(s->sorted, s->n, sizeof *s->sorted, fl__st_by_name);
-    fl__st_sort(s->meta, s->n_meta, sizeof *s->meta, fl__st_by_key);
-    const char *twice = fl__st_twice(s->sorted, s->n);
-    if (twice) return fl_fail("%s: %s: two tensors are named '%.100s'", s->f.who, s->path, twice);
-    twice = fl__st_key_twice(s->meta, s->n_meta);
-    return !twice || fl_fail("%s: %s: metadata key '%.100s' comes twice", s->f.who, s->path, twice);
+    for (int64_t i = 0; i < s->n; i++) s->entry[i].begin += data_at, s->entry[i].end += data_at;
+    return at == size || fl_fail("%s: %s: %lld bytes behind the last tensor", s->f.who, s->f.path,
+                                 (long long)(size - at));
 }
 
 /* Eight hexadecimal digits, lower case. */
@@ -499,18 +379,17 @@ static bool fl__st_take_checksums(fl_data_file *s) {
         bool ok = fl__st_parse_crc(s->meta[i].value, &crc);
         if (ok && !key[prefix]) header = i;
         else if (ok && key[prefix] == '.' && at < s->n &&
-                 !strcmp(key + prefix + 1, s->sorted[at]->name))
-            s->sorted[at++]->crc = crc;
-        else return fl_fail("%s: %s: bad checksum entry '%.100s'", s->f.who, s->path, key);
+                 !strcmp(key + prefix + 1, s->sorted_[at]->name))
+            s->sorted_[at++]->crc = crc;
+        else return fl_fail("%s: %s: bad checksum entry '%.100s'", s->f.who, s->f.path, key);
     }
-    s->checksums = header >= 0;
-    if (at != (s->checksums ? s->n : 0))
+    if (at != (header >= 0 ? s->n : 0))
         return fl_fail("%s: %s: some tensors have a checksum and some have none", s->f.who,
-                       s->path);
-    if (!s->checksums) return true;
+                       s->f.path);
+    if (header < 0) return true;
     fl__st_parse_crc(s->meta[header].value, &crc);
-    return crc == fl__st_header_crc(s->sorted, s->n, s->meta, s->n_meta) ||
-           fl_fail("%s: %s: the header's checksum does not match", s->f.who, s->path);
+    return crc == fl__st_header_crc(s) ||
+           fl_fail("%s: %s: the header's checksum does not match", s->f.who, s->f.path);
 }
 
 static bool fl__st_read_header(fl_data_file *s) {
@@ -522,130 +401,43 @@ static bool fl__st_read_header(fl_data_file *s) {
         s->f.size - 8 < FL_DATA_MAX_HEADER ? (uint64_t)s->f.size - 8 : FL_DATA_MAX_HEADER;
     if (len < 2 || len > most)
         return fl_fail("%s: %s: offset 0: a header of %llu bytes, 2 to %llu are possible", s->f.who,
-                       s->path, (unsigned long long)len, (unsigned long long)most);
-    s->data_at = 8 + (int64_t)len;
-    s->data_size = s->f.size - s->data_at;
+                       s->f.path, (unsigned long long)len, (unsigned long long)most);
+    const int64_t data_at = 8 + (int64_t)len;
     const fl_data_json_opts o = {.max_text = FL_DATA_MAX_HEADER, .c_strings = true};
     fl_data_json *j = fl_data_json_in(&s->f, 8, (int64_t)len, o);
-    const bool ok = j && fl__st_parse(s, j);
+    const bool ok = j && fl__st_parse(s, j, data_at);
     fl_data_json_close(j);
-    if (!ok) return false;
-    s->sorted = fl_heap_alloc((size_t)s->n * sizeof *s->sorted);
-    if (!s->sorted) return false;
-    for (int64_t i = 0; i < s->n; i++) s->sorted[i] = &s->entry[i];
-    return fl__st_check_ranges(s) && fl__st_check_names(s) && fl__st_take_checksums(s);
-}
-
-FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
-    if (!path) {
-        fl_fail("fl_data_open_safetensors: path is NULL");
-        return NULL;
-    }
-    fl_data_file *s = fl_heap_alloc(sizeof *s);
-    if (!s) return NULL;
-    size_t n = strlen(path) + 1;
-    s->path = fl_heap_alloc(n);
-    if (s->path) memcpy(s->path, path, n);
-    if (s->path && fl_data_stream_open(&s->f, "fl_data_open_safetensors", s->path, FL_DATA_READ) &&
-        fl__st_read_header(s))
-        return s;
-    fl_data_close(s);
-    return NULL;
-}
-
-FL_API void fl_data_close(fl_data_file *f) {
-    if (!f) return;
-    if (f->f.file) f->f.io.close(f->f.io.user, f->f.file);
-    fl_heap_free(f->path);
-    fl_data_arena_free(&f->texts);
-    fl_heap_free(f->entry);
-    fl_heap_free(f->sorted);
-    fl_heap_free(f->meta);
-    fl_heap_free(f);
-}
-
-FL_API int64_t fl_data_count(const fl_data_file *f) {
-    return f ? f->n : 0;
-}
-
-static const fl__st_entry *fl__st_at(const fl_data_file *f, int64_t i, const char *who) {
-    if (f && i >= 0 && i < f->n) return &f->entry[i];
-    fl_fail("%s: tensor %lld of %lld", who, (long long)i, (long long)fl_data_count(f));
-    return NULL;
-}
-
-FL_API const char *fl_data_name(const fl_data_file *f, int64_t i) {
-    const fl__st_entry *e = fl__st_at(f, i, "fl_data_name");
-    return e ? e->name : NULL;
-}
-
-FL_API fl_dtype fl_data_dtype(const fl_data_file *f, int64_t i) {
-    const fl__st_entry *e = fl__st_at(f, i, "fl_data_dtype");
-    return e ? e->dtype : FL_DTYPE_NONE;
-}
-
-FL_API fl_shape fl_data_shape(const fl_data_file *f, int64_t i) {
-    const fl__st_entry *e = fl__st_at(f, i, "fl_data_shape");
-    return e ? e->shape : FL_SCALAR_SHAPE;
-}
-
-FL_API int64_t fl_data_find(const fl_data_file *f, const char *name) {
-    fl__st_entry key = {.name = name}, *k = &key, **found = NULL;
-    if (f && name && f->n)
-        found = bsearch(&k, f->sorted, (size_t)f->n, sizeof *f->sorted, fl__st_by_name);
-    return found ? *found - f->entry : -1;
-}
-
-FL_API const char *fl_data_meta(const fl_data_file *f, const char *key) {
-    fl_data_pair k = {key, NULL}, *found = NULL;
-    if (f && key && f->n_meta)
-        found = bsearch(&k, f->meta, (size_t)f->n_meta, sizeof *f->meta, fl__st_by_key);
-    return found ? found->value : NULL;
+    return ok && fl_data_file_ready(s) && fl__st_check_ranges(s, data_at) && fl_data_file_ready(s) &&
+           fl__st_take_checksums(s);
 }
 
 /* A truth value has only two of a byte's values. */
-static bool fl__st_check_bools(const fl_data_file *f, const fl__st_entry *e,
-                               const unsigned char *p) {
+static bool fl__st_check_bools(const fl_data_file *f, const fl_data_entry *e, const unsigned char *p) {
     for (int64_t i = 0; e->dtype == FL_B8 && i < e->end - e->begin; i++)
         if (p[i] > 1)
             return fl_fail("fl_data_read: %s: offset %lld: the byte %d in the BOOL tensor '%.100s'",
-                           f->path, (long long)(f->data_at + e->begin + i), p[i], e->name);
+                           f->f.path, (long long)(e->begin + i), p[i], e->name);
     return true;
 }
 
-static bool fl__st_fill(const fl_data_file *f, const fl__st_entry *e, void *dst) {
+static bool fl__st_check(const fl_data_file *f, const fl_data_entry *e, const void *bytes) {
+    if (fl_data_meta(f, FL__ST_CRC) && fl_data_crc32c(0, bytes, (size_t)(e->end - e->begin)) != e->crc)
+        return fl_fail("fl_data_read: %s: the checksum of tensor '%.100s' does not match", f->f.path, e->name);
+    return fl__st_check_bools(f, e, bytes);
+}
+
+static bool fl__st_fill(const fl_data_file *f, const fl_data_entry *e, void *dst) {
     fl_data_stream stream = f->f;
     stream.who = "fl_data_read";
-    size_t bytes = (size_t)(e->end - e->begin);
-    if (!fl_data_stream_read(&stream, dst, bytes, f->data_at + e->begin)) return false;
-    if (f->checksums && fl_data_crc32c(0, dst, bytes) != e->crc)
-        return fl_fail("fl_data_read: %s: the checksum of tensor '%.100s' does not match", f->path,
-                       e->name);
-    return fl__st_check_bools(f, e, dst);
+    return fl_data_stream_read(&stream, dst, (size_t)(e->end - e->begin), e->begin) && fl__st_check(f, e, dst);
 }
 
-static fl_tensor *fl__st_read(const fl_data_file *f, const fl__st_entry *e) {
-    fl_tensor *t = fl_data_host_tensor(e->shape, e->dtype);
-    if (!t || e->end == e->begin) return t;
-    void *p = fl_map(t, FL_WRITE);
-    if (!p) return NULL;
-    bool ok = fl__st_fill(f, e, p);
-    fl_unmap(t, FL_WRITE);
-    return ok ? t : NULL;
-}
-
-FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name) {
-    int64_t i = fl_data_find(f, name);
-    if (i < 0) {
-        fl_fail("fl_data_read: %s: no tensor '%.100s'", f ? f->path : "no file",
-                name ? name : "(null)");
-        return NULL;
-    }
-    fl_quiet(+1);
-    fl_scope scope = fl_scope_begin();
-    fl_tensor *t = fl_scope_return(&scope, scope.depth_ > 0 ? fl__st_read(f, &f->entry[i]) : NULL);
-    fl_quiet(-1);
-    return t;
+FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
+    fl_data_file *f = fl_data_file_new("fl_data_open_safetensors", path);
+    if (f) f->fill = fl__st_fill;
+    if (f && fl__st_read_header(f)) return f;
+    fl_data_close(f);
+    return NULL;
 }
 
 #endif

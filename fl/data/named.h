@@ -1,0 +1,216 @@
+/* named.h - files of named tensors, whatever their format */
+#ifndef FL_DATA_NAMED_H
+#define FL_DATA_NAMED_H
+#include "file.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_data_named {
+    const char *name;
+    fl_tensor *tensor;
+} fl_data_named;
+typedef struct fl_data_pair {
+    const char *key, *value;
+} fl_data_pair;
+
+/* A file of named tensors open for reading, as fl_data_open_safetensors and fl_data_open_npz make it; may
+   be used from several threads at once. */
+typedef struct fl_data_file fl_data_file;
+FL_API void fl_data_close(fl_data_file *f); /* NULL is fine */
+FL_API int64_t fl_data_count(const fl_data_file *f);
+/* Name, dtype and shape of tensor i, in the file's order; i must be in [0, count). */
+FL_API const char *fl_data_name(const fl_data_file *f, int64_t i);
+FL_API fl_dtype fl_data_dtype(const fl_data_file *f, int64_t i);
+FL_API fl_shape fl_data_shape(const fl_data_file *f, int64_t i);
+/* Index of the tensor of that name; -1 if there is none (no error). */
+FL_API int64_t fl_data_find(const fl_data_file *f, const char *name);
+/* Reads one tensor and verifies its checksum, if the file has one. */
+FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name);
+/* The metadata of that key; NULL if there is none (no error). Valid until fl_data_close. */
+FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
+
+/* For formats of your own. */
+typedef struct fl_data_entry {
+    const char *name;
+    fl_dtype dtype;
+    fl_shape shape;
+    int64_t begin, end; /* of its bytes, counted as the format likes */
+    uint32_t crc;
+    int part;           /* the format's own word */
+} fl_data_entry;
+struct fl_data_file {
+    fl_data_stream f; /* f.path is the file's own copy */
+    fl_data_entry *entry;
+    fl_data_pair *meta;
+    int64_t n, n_meta;
+    fl_data_arena texts; /* that live as long as the file */
+    /* Gives a tensor all its bytes, or makes it in another way than in memory of its own. One of both. */
+    bool (*fill)(const fl_data_file *self, const fl_data_entry *e, void *dst);
+    fl_tensor *(*read)(fl_data_file *self, const fl_data_entry *e);
+    void (*close)(fl_data_file *self); /* frees `user`; NULL: nothing to do */
+    void *user;
+    /* private */
+    fl_data_entry **sorted_;
+    int64_t cap_, meta_cap_;
+};
+/* A file that is open for reading, without entries. add appends one of that name (n bytes, copied), which
+   the caller fills in; ready sorts names and keys for finding and wants each once. */
+FL_API fl_data_file *fl_data_file_new(const char *who, const char *path);
+FL_API fl_data_entry *fl_data_file_add(fl_data_file *f, const char *name, int64_t n);
+FL_API bool fl_data_file_add_meta(fl_data_file *f, const char *key, const char *value);
+FL_API bool fl_data_file_ready(fl_data_file *f);
+/* Frees what is in a file that is no heap block, as writers have one. */
+FL_API void fl_data_file_clear(fl_data_file *f);
+/* Has its shape, of its dtype, end - begin bytes? */
+FL_API bool fl_data_entry_fits(const fl_data_entry *e);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_DATA_NAMED_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_DATA_NAMED) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_DATA_NAMED_IMPL
+#define FL_DATA_NAMED_IMPL
+#include <stdlib.h>
+#include <string.h>
+
+FL_API fl_data_file *fl_data_file_new(const char *who, const char *path) {
+    if (!path) return fl_fail("%s: path is NULL", who), NULL;
+    fl_data_file *f = fl_heap_alloc(sizeof *f);
+    if (!f) return NULL;
+    const char *own = fl_data_arena_add(&f->texts, path, strlen(path));
+    if (own && fl_data_stream_open(&f->f, who, own, FL_DATA_READ)) return f;
+    fl_data_close(f);
+    return NULL;
+}
+
+FL_API fl_data_entry *fl_data_file_add(fl_data_file *f, const char *name, int64_t n) {
+    if (!fl_heap_grow(&f->entry, &f->cap_, f->n + 1, sizeof *f->entry)) return NULL;
+    fl_data_entry *e = &f->entry[f->n];
+    *e = (fl_data_entry){.name = fl_data_arena_add(&f->texts, name, (size_t)n)};
+    if (!e->name) return NULL;
+    f->n++;
+    return e;
+}
+
+FL_API bool fl_data_file_add_meta(fl_data_file *f, const char *key, const char *value) {
+    if (!fl_heap_grow(&f->meta, &f->meta_cap_, f->n_meta + 1, sizeof *f->meta)) return false;
+    fl_data_pair *p = &f->meta[f->n_meta];
+    *p = (fl_data_pair){fl_data_arena_add(&f->texts, key, strlen(key)),
+                        fl_data_arena_add(&f->texts, value, strlen(value))};
+    f->n_meta++;
+    return p->key && p->value;
+}
+
+static int fl__named_by_name(const void *a, const void *b) {
+    return strcmp((*(fl_data_entry *const *)a)->name, (*(fl_data_entry *const *)b)->name);
+}
+
+static int fl__named_by_key(const void *a, const void *b) {
+    return strcmp(((const fl_data_pair *)a)->key, ((const fl_data_pair *)b)->key);
+}
+
+FL_API bool fl_data_file_ready(fl_data_file *f) {
+    if (!f->sorted_) f->sorted_ = fl_heap_alloc((size_t)f->n * sizeof *f->sorted_);
+    if (!f->sorted_) return false;
+    for (int64_t i = 0; i < f->n; i++) f->sorted_[i] = &f->entry[i];
+    if (f->n > 1) qsort(f->sorted_, (size_t)f->n, sizeof *f->sorted_, fl__named_by_name);
+    if (f->n_meta > 1) qsort(f->meta, (size_t)f->n_meta, sizeof *f->meta, fl__named_by_key);
+    for (int64_t i = 1; i < f->n; i++)
+        if (!strcmp(f->sorted_[i - 1]->name, f->sorted_[i]->name))
+            return fl_fail("%s: %s: two tensors are named '%.100s'", f->f.who, f->f.path, f->sorted_[i]->name);
+    for (int64_t i = 1; i < f->n_meta; i++)
+        if (!strcmp(f->meta[i - 1].key, f->meta[i].key))
+            return fl_fail("%s: %s: metadata key '%.100s' comes twice", f->f.who, f->f.path, f->meta[i].key);
+    return true;
+}
+
+FL_API bool fl_data_entry_fits(const fl_data_entry *e) {
+    const int64_t numel = fl_shape_numel(e->shape);
+    size_t bytes;
+    return numel >= 0 && fl__mul_size((size_t)numel, fl_dtype_size(e->dtype), &bytes) && e->begin <= e->end &&
+           bytes == (uint64_t)(e->end - e->begin);
+}
+
+FL_API void fl_data_file_clear(fl_data_file *f) {
+    if (f->close) f->close(f);
+    if (f->f.file) f->f.io.close(f->f.io.user, f->f.file);
+    fl_data_arena_free(&f->texts);
+    fl_heap_free(f->entry);
+    fl_heap_free(f->sorted_);
+    fl_heap_free(f->meta);
+}
+
+FL_API void fl_data_close(fl_data_file *f) {
+    if (f) fl_data_file_clear(f);
+    fl_heap_free(f);
+}
+
+FL_API int64_t fl_data_count(const fl_data_file *f) {
+    return f ? f->n : 0;
+}
+
+static const fl_data_entry *fl__named_at(const fl_data_file *f, int64_t i, const char *who) {
+    if (f && i >= 0 && i < f->n) return &f->entry[i];
+    fl_fail("%s: tensor %lld of %lld", who, (long long)i, (long long)fl_data_count(f));
+    return NULL;
+}
+
+FL_API const char *fl_data_name(const fl_data_file *f, int64_t i) {
+    const fl_data_entry *e = fl__named_at(f, i, "fl_data_name");
+    return e ? e->name : NULL;
+}
+
+FL_API fl_dtype fl_data_dtype(const fl_data_file *f, int64_t i) {
+    const fl_data_entry *e = fl__named_at(f, i, "fl_data_dtype");
+    return e ? e->dtype : FL_DTYPE_NONE;
+}
+
+FL_API fl_shape fl_data_shape(const fl_data_file *f, int64_t i) {
+    const fl_data_entry *e = fl__named_at(f, i, "fl_data_shape");
+    return e ? e->shape : FL_SCALAR_SHAPE;
+}
+
+FL_API int64_t fl_data_find(const fl_data_file *f, const char *name) {
+    fl_data_entry key = {.name = name}, *k = &key, **found = NULL;
+    if (f && name && f->n) found = bsearch(&k, f->sorted_, (size_t)f->n, sizeof *f->sorted_, fl__named_by_name);
+    return found ? *found - f->entry : -1;
+}
+
+FL_API const char *fl_data_meta(const fl_data_file *f, const char *key) {
+    fl_data_pair k = {key, NULL}, *found = NULL;
+    if (f && key && f->n_meta) found = bsearch(&k, f->meta, (size_t)f->n_meta, sizeof *f->meta, fl__named_by_key);
+    return found ? found->value : NULL;
+}
+
+static fl_tensor *fl__named_read(fl_data_file *f, const fl_data_entry *e) {
+    if (f->read) return f->read(f, e);
+    fl_tensor *t = fl_data_host_tensor(e->shape, e->dtype);
+    void *p = t ? fl_map(t, FL_WRITE) : NULL;
+    if (!p) return NULL;
+    const bool ok = f->fill(f, e, p);
+    fl_unmap(t, FL_WRITE);
+    return ok ? t : NULL;
+}
+
+FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name) {
+    const int64_t i = fl_data_find(f, name);
+    if (i < 0) {
+        fl_fail("fl_data_read: %s: no tensor '%.100s'", f ? f->f.path : "no file", name ? name : "(null)");
+        return NULL;
+    }
+    fl_quiet(+1);
+    fl_scope scope = fl_scope_begin();
+    fl_tensor *t = scope.depth_ > 0 ? fl__named_read(f, &f->entry[i]) : NULL;
+    t = fl_scope_return(&scope, t);
+    fl_quiet(-1);
+    return t;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
