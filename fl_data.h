@@ -28,12 +28,14 @@
      idx.h          tensors of idx files (MNIST's)
      named.h        files of named tensors: reading them, whatever their format
      safetensors.h  the format of Hugging Face, with checksums
+     npy.h          NumPy's files, npy and npz
      set.h          data sets: views, shuffles, batches, transforms, samples made ahead by threads
      json.h         JSON as a stream of events, and written
      meter.h        averages, counts, timers, a line of progress
      score.h        how good a classifier is: errors, top k, confusion, ROC, calibration
      edit.h         edit distance and alignment
      file.h         the file operations and how to replace them, reading and writing whole files
+     zip.h          archives, read and written
      pack.h         compressed bytes, read and written
      checksum.h     sums of bytes
 
@@ -62,6 +64,8 @@
 #include "fl/data/idx.h"
 #include "fl/data/named.h"
 #include "fl/data/safetensors.h"
+#include "fl/data/zip.h"
+#include "fl/data/npy.h"
 #include "fl/data/set.h"
 #include "fl/data/meter.h"
 #include "fl/data/score.h"

@@ -11,7 +11,7 @@
    at the last sync_dir: what a power loss leaves. Call number fail_at of the table fails as `fault`
    says. */
 
-enum { FILES = 4, NODE_BYTES = 1 << 21 };
+enum { FILES = 8, NODE_BYTES = 1 << 21 };
 typedef enum fault {
     FAULT_ERROR,
     FAULT_ERROR_FROM_HERE,
@@ -52,19 +52,35 @@ static inline name *disk_find(const char *text) {
     return NULL;
 }
 
+/* A node that has no name, nor would get one back by a power loss. While a file is open none is taken. */
+static inline node *disk_unused(void) {
+    for (int i = 0; i < disk.n_nodes; i++) {
+        bool used = disk.open > 0;
+        for (int k = 0; k < FILES; k++)
+            used |= disk.names[k].file == disk.nodes[i] || disk.synced[k].file == disk.nodes[i];
+        if (!used) return disk.nodes[i];
+    }
+    return NULL;
+}
+
 static inline node *disk_make(const char *text) {
     name *entry = disk_find(text);
     for (int i = 0; !entry && i < FILES; i++)
         if (!disk.names[i].file) entry = &disk.names[i];
-    if (!entry || disk.n_nodes == 256) abort();
+    if (!entry) abort();
     if (entry->file) {
         entry->file->size = 0;
         return entry->file;
     }
-    node *f = calloc(1, sizeof *f);
-    f->bytes = malloc(NODE_BYTES);
-    f->synced = malloc(1);
-    disk.nodes[disk.n_nodes++] = f;
+    node *f = disk_unused();
+    if (!f) {
+        if (disk.n_nodes == 256) abort();
+        f = calloc(1, sizeof *f);
+        f->bytes = malloc(NODE_BYTES);
+        f->synced = malloc(1);
+        disk.nodes[disk.n_nodes++] = f;
+    }
+    f->size = f->synced_size = 0;
     snprintf(entry->text, sizeof entry->text, "%s", text);
     entry->file = f;
     return f;
@@ -115,8 +131,9 @@ static inline void *disk_open(void *user, const char *path, fl_data_mode mode) {
     name *entry = disk_find(path);
     errno = ENOENT;
     if (mode == FL_DATA_READ && !entry) return NULL;
+    node *f = mode == FL_DATA_READ ? entry->file : disk_make(path);
     disk.open++;
-    return mode == FL_DATA_READ ? entry->file : disk_make(path);
+    return f;
 }
 
 /* Bytes that a read or write of n may do; -1: it fails. */

@@ -390,6 +390,436 @@ TEST(json_of_the_data_folder) {
     CHECK_NEAR(area, 12203345.333100013, 1e-6);
 }
 
-int main(int argc, char **argv) { return test_main(argc, argv); }
+/* ---- npy and npz ---- */
+
+/* A header of that version for the data behind it. */
+static void write_npy(const char *path, int version, const char *dict, const void *data, size_t bytes) {
+    unsigned char file[4000];
+    size_t n = strlen(dict), at = version == 1 ? 10 : 12;
+    memcpy(file, "\x93NUMPY", 6);
+    file[6] = (unsigned char)version, file[7] = 0;
+    for (size_t i = 8; i < at; i++) file[i] = (unsigned char)(n >> 8 * (i - 8));
+    memcpy(file + at, dict, n);
+    memcpy(file + at + n, data, bytes);
+    disk_write(path, file, at + n + bytes);
+}
+
+static fl_tensor *load_npy(const char *dict, const void *data, size_t bytes) {
+    write_npy("n", 1, dict, data, bytes);
+    memory_mark();
+    fl_tensor *t = fl_data_load_npy("n");
+    CHECK((t != NULL) == !fl_error());
+    memory_bounded(disk_find("n")->file->size, 16);
+    return t;
+}
+
+#define DICT(descr, order, shape) \
+    "{'descr': '" descr "', 'fortran_order': " order ", 'shape': (" shape "), }  \n"
+
+static const fl_dtype npy_dtypes[] = {FL_F16, FL_F32, FL_F64, FL_B8,  FL_U8,  FL_U16, FL_U32,
+                                      FL_U64, FL_I8,  FL_I16, FL_I32, FL_I64};
+enum { NPY_DTYPES = sizeof npy_dtypes / sizeof npy_dtypes[0] };
+
+TEST(npy_round_trip) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const fl_shape shapes[] = {FL_SCALAR_SHAPE, FL_SHAPE(5), FL_SHAPE(2, 3), FL_SHAPE(0), FL_SHAPE(3, 0, 2),
+                               FL_SHAPE(1, 2, 1, 2, 1, 1, 2, 1)};
+    for (int d = 0; d < NPY_DTYPES; d++)
+        for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+            fl_tensor *t =
+                fl_cast(fl_reshape(fl_arange(0, (double)fl_shape_numel(shapes[k]), 1, FL_I64), shapes[k]),
+                        npy_dtypes[d]);
+            REQUIRE(fl_data_save_npy("n", t));
+            CHECK(same_bits(fl_data_load_npy("n"), t));
+            CHECK(disk_find("n")->file->size % 64 == (size_t)fl_numel(t) * fl_dtype_size(t->dtype) % 64);
+        }
+    fl_tensor *m = fl_reshape(fl_arange(0, 6, 1, FL_F32), FL_SHAPE(2, 3));
+    CHECK(fl_data_save_npy("n", fl_transpose(m, 0, 1)) &&
+          same_bits(fl_data_load_npy("n"), fl_transpose(m, 0, 1)));
+    CHECK(fl_data_save_npy("n", fl_cast(m, FL_BF16)) && same_bits(fl_data_load_npy("n"), m)); /* as f32 */
+    CHECK(!fl_data_save_npy("n", NULL) &&
+          CHECK_ERROR("fl_data_save_npy: n.tmp: tensor '' is NULL or a number"));
+    CHECK(!fl_data_save_npy("n", fl_num(1)) && CHECK_ERROR("is NULL or a number"));
+    CHECK(!fl_data_save_npy(NULL, m) && CHECK_ERROR("fl_data_save_npy: path is NULL"));
+    CHECK(same_bits(fl_data_load_npy("n"), m) && !disk_find("n.tmp"));
+    end(&s);
+}
+
+TEST(npy_of_numpy) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const unsigned char big[] = {0x3f, 0x80, 0, 0, 0xc0, 0x20, 0, 0};
+    CHECK(same_bits(load_npy(DICT(">f4", "False", "2,"), big, 8),
+                    fl_from_host((float[]){1, -2.5f}, FL_SHAPE(2), FL_F32)));
+    const uint8_t six[] = {0, 1, 2, 3, 4, 5};
+    fl_tensor *rows = fl_from_host(six, FL_SHAPE(3, 2), FL_U8);
+    CHECK(same_bits(load_npy(DICT("|u1", "True", "2, 3"), six, 6), fl_transpose(rows, 0, 1)));
+    CHECK(same_bits(load_npy(DICT("|u1", "True", "6,"), six, 6), fl_from_host(six, FL_SHAPE(6), FL_U8)));
+    const int16_t cube[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    fl_tensor *turned = fl_permute(fl_from_host(cube, FL_SHAPE(2, 2, 2), FL_I16), 3, (int[]){2, 1, 0});
+    CHECK(same_bits(load_npy(DICT("<i2", "True", "2, 2, 2"), cube, 16), turned));
+    CHECK(fl_item(load_npy(DICT("=f8", "False", ""), &(double){-2.5}, 8)) == -2.5);
+    for (int version = 1; version <= 3; version++) {
+        write_npy("n", version, "{'shape':(2L,),'descr':\"|b1\",'fortran_order':False}", "\1\0", 2);
+        CHECK(same_bits(fl_data_load_npy("n"), fl_from_host("\1\0", FL_SHAPE(2), FL_B8)));
+    }
+    end(&s);
+}
+
+TEST(npy_malformed) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const struct { const char *dict; size_t bytes; const char *error; } cases[] = {
+        {DICT("<c8", "False", "1,"), 8, "it holds complex numbers (descr '<c8')"},
+        {DICT("|O", "False", "1,"), 8, "it holds Python objects (descr '|O')"},
+        {DICT("<U3", "False", "1,"), 12, "it holds text (descr '<U3')"},
+        {DICT("|S3", "False", "1,"), 3, "it holds text"},
+        {DICT("<f16", "False", "1,"), 16, "numbers that fl has no dtype for (descr '<f16')"},
+        {DICT("<M8[ns]", "False", "1,"), 8, "numbers that fl has no dtype for (descr '<M8[ns]')"},
+        {DICT("<V2", "False", "1,"), 2, "no dtype for"},
+        {DICT("f4", "False", "1,"), 4, "no dtype for"},
+        {DICT("<f44444444444", "False", "1,"), 4, "no dtype for"},
+        {DICT("", "False", "1,"), 4, "no dtype for"},
+        {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", 4, "an array of records"},
+        {"{'descr': <f4, 'fortran_order': False, 'shape': (1,)}", 4, "descr is no string"},
+        {"{'descr': '<f4, ", 4, "descr is no string"},
+        {DICT("<f4", "false", "1,"), 4, "neither True nor False"},
+        {DICT("<f4", "1", "1,"), 4, "neither True nor False"},
+        {DICT("<f4", "False", "-1,"), 4, "tuple of whole numbers"},
+        {DICT("<f4", "False", "1.0,"), 4, "shape is no tuple"},
+        {DICT("<f4", "False", "1 1"), 4, "shape is no tuple"},
+        {DICT("<f4", "False", ",1"), 4, "tuple of whole numbers"},
+        {DICT("<f4", "False", "9223372036854775808,"), 4, "a dim past 2^63"},
+        {DICT("<f4", "False", "1,1,1,1,1,1,1,1,1"), 4, "more than 8 dims"},
+        {DICT("<f4", "False", "4611686018427387904,4"), 0, "its shape does not fit its 0 bytes"},
+        {DICT("<f8", "False", "2305843009213693952,"), 0, "its shape does not fit its 0 bytes"},
+        {DICT("<f4", "False", "9223372036854775807,"), 4, "its shape does not fit its 4 bytes"},
+        {DICT("<f4", "False", "2,"), 7, "its shape does not fit its 7 bytes"},
+        {DICT("<f4", "False", "2,"), 9, "its shape does not fit its 9 bytes"},
+        {DICT("|b1", "False", "1,"), 1, "a bool that is neither 0 nor 1"},
+        {"[]", 0, "its header is no dict"},
+        {"", 0, "its header is no dict"},
+        {"{}", 0, "lacks descr, fortran_order or shape"},
+        {"{'descr': '<f4', 'shape': (1,)}", 4, "lacks descr, fortran_order or shape"},
+        {"{'descr': '<f4', 'descr': '<f4', 'shape': (1,)}", 4, "an unknown key, or one twice"},
+        {"{'shape': (1,), 'x': 1}", 4, "an unknown key"},
+        {"{'shape' (1,)}", 4, "lacks a ':'"},
+        {"{'shape': 1}", 4, "shape is no tuple"},
+        {"{'shape': (1,) 'descr': '<f4'}", 4, "lacks a ','"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} x", 4, "something behind the dict"},
+        {"{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,)}", 4, "descr is no string"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (!CHECK(!load_npy(cases[i].dict, "\2xxxxxxxxxxxxxxx", cases[i].bytes)))
+            printf("  %s\n", cases[i].dict);
+        if (!CHECK_ERROR(cases[i].error)) printf("  %s\n", cases[i].dict);
+    }
+    static const struct { const char *bytes; size_t size; const char *error; } raw[] = {
+        {"", 0, "early"},
+        {"\x93NUMPZ\1\0\0\0", 10, "does not start with \\x93NUMPY"},
+        {"PK\3\4xxxxxx", 10, "no npy file"},
+        {"\x93NUMPY\0\0\0\0", 10, "an npy version other"},
+        {"\x93NUMPY\4\0\0\0", 10, "an npy version other"},
+        {"\x93NUMPY\1\1\0\0", 10, "an npy version other"},
+        {"\x93NUMPY\1\0\1\0", 10, "a header longer than the file"},
+        {"\x93NUMPY\2\0\377\377\377\377", 12, "a header longer than the file"},
+        {"\x93NUMPY\2\0\0", 9, "early"},
+    };
+    for (size_t i = 0; i < sizeof raw / sizeof raw[0]; i++) {
+        disk_write("n", raw[i].bytes, raw[i].size);
+        CHECK(!fl_data_load_npy("n") && CHECK_ERROR(raw[i].error));
+    }
+    CHECK(!fl_data_load_npy("absent") && CHECK_ERROR("fl_data_load_npy: absent: cannot open"));
+    end(&s);
+}
+
+static bool have_deflate(void) {
+    fl_tensor *t = fl_zeros(FL_SHAPE(1), FL_F32);
+    if (fl_data_save_npz("z", (fl_data_named[]){{"a", t}}, 1, true)) return true;
+    CHECK_ERROR("install zlib");
+    return false;
+}
+
+TEST(npz_round_trip) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *m = fl_reshape(fl_arange(0, 6000, 1, FL_F32), FL_SHAPE(60, 100));
+    fl_data_named in[NPY_DTYPES + 3] = {
+        {"folder/name", m}, {"\xc3\xa9", fl_transpose(m, 0, 1)}, {"", fl_zeros(FL_SHAPE(0), FL_F64)}};
+    for (int d = 0; d < NPY_DTYPES; d++)
+        in[d + 3] = (fl_data_named){fl_dtype_name(npy_dtypes[d]),
+                                    fl_cast(fl_arange(0, 7, 1, FL_I64), npy_dtypes[d])};
+    for (int deflate = 0; deflate <= have_deflate(); deflate++) {
+        REQUIRE(fl_data_save_npz("z", in, NPY_DTYPES + 3, deflate));
+        CHECK(disk_find("z")->file->size < 48000 || !deflate);
+        fl_data_file *f = fl_data_open_npz("z");
+        REQUIRE(CHECK_NO_ERROR() && f);
+        CHECK_EQ_INT(fl_data_count(f), NPY_DTYPES + 3);
+        for (int i = 0; i < NPY_DTYPES + 3; i++) {
+            CHECK(!strcmp(fl_data_name(f, i), in[i].name) && fl_data_find(f, in[i].name) == i);
+            CHECK(same_bits(fl_data_read(f, in[i].name), in[i].tensor));
+        }
+        CHECK(!fl_data_meta(f, "x") && !fl_data_read(f, "x") && CHECK_ERROR("no tensor 'x'"));
+        fl_data_close(f);
+    }
+    REQUIRE(fl_data_save_npz("z", NULL, 0, false));
+    fl_data_file *f = fl_data_open_npz("z");
+    CHECK(f && fl_data_count(f) == 0);
+    fl_data_close(f);
+    CHECK(!fl_data_save_npz("y", (fl_data_named[]){{"a", m}, {"a", m}}, 2, false) &&
+          CHECK_ERROR("two tensors are named 'a'"));
+    CHECK(!fl_data_save_npz("y", (fl_data_named[]){{NULL, m}}, 1, false) && CHECK_ERROR("a name is NULL"));
+    CHECK(!fl_data_save_npz("y", (fl_data_named[]){{"a", NULL}}, 1, false) &&
+          CHECK_ERROR("tensor 'a' is NULL"));
+    CHECK(!fl_data_save_npz("y", NULL, 1, false) && CHECK_ERROR("tensors is NULL"));
+    CHECK(!disk_find("y") && !disk_find("y.tmp"));
+    end(&s);
+}
+
+/* Opens "z" and reads all of it: true if there was no error. */
+static bool opens_npz(void) {
+    fl_scope s = fl_scope_begin();
+    memory_mark();
+    fl_data_file *f = fl_data_open_npz("z");
+    bool ok = f != NULL;
+    for (int64_t i = 0; ok && i < fl_data_count(f); i++) ok = fl_data_read(f, fl_data_name(f, i)) != NULL;
+    CHECK(ok == !fl_error());
+    memory_bounded(disk_find("z")->file->size, 1032);
+    fl_data_close(f);
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* An archive of a and b as this library writes it; its bytes. */
+static unsigned char *small_npz(size_t *size, bool deflate) {
+    fl_scope s = fl_scope_begin();
+    const fl_data_named in[] = {{"a", fl_arange(0, 2, 1, FL_F32)}, {"b", fl_ones(FL_SHAPE(1), FL_B8)}};
+    CHECK(fl_data_save_npz("z", in, 2, deflate));
+    fl_scope_end(&s);
+    node *f = disk_find("z")->file;
+    unsigned char *bytes = malloc(f->size);
+    memcpy(bytes, f->bytes, f->size);
+    *size = f->size;
+    return bytes;
+}
+
+/* Every prefix is refused; a changed byte too, or it gives the same tensors (a date, a version) or other names. */
+TEST(npz_every_truncation_and_byte_change) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = fl_arange(0, 2, 1, FL_F32), *b = fl_ones(FL_SHAPE(1), FL_B8);
+    for (int deflate = 0; deflate <= have_deflate(); deflate++) {
+        size_t size;
+        unsigned char *bytes = small_npz(&size, deflate);
+        CHECK(opens_npz());
+        for (size_t n = 0; n < size; n++) {
+            disk_write("z", bytes, n);
+            CHECK(!opens_npz() && CHECK_ERROR("z: "));
+        }
+        disk_write("z", bytes, size);
+        for (size_t i = 0; i < size; i++)
+            for (int change = 1; change < 256; change++) {
+                disk_find("z")->file->bytes[i] = (unsigned char)(bytes[i] ^ change);
+                fl_scope step = fl_scope_begin();
+                if (opens_npz()) {
+                    fl_data_file *f = fl_data_open_npz("z");
+                    for (int64_t k = 0; k < fl_data_count(f); k++)
+                        CHECK(same_bits(fl_data_read(f, fl_data_name(f, k)),
+                                        fl_data_dtype(f, k) == FL_F32 ? a : b));
+                    fl_data_close(f);
+                }
+                fl_error_clear();
+                fl_scope_end(&step);
+                disk_find("z")->file->bytes[i] = bytes[i];
+            }
+        free(bytes);
+    }
+    end(&s);
+}
+
+/* What is written at an offset of the small archive, and what that is. */
+TEST(npz_malformed) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    size_t size;
+    unsigned char *bytes = small_npz(&size, false);
+    const size_t second = 30 + 5 + 20 + 128 + 8, directory = 2 * second - 7, record = 46 + 5 + 28;
+    const size_t end64 = directory + 2 * record, locator = end64 + 56, tail = locator + 20;
+    REQUIRE(tail + 22 == size);
+    const struct { size_t at; const char *bytes; size_t n; const char *error;
+    } cases[] = {
+        {0, "x", 1, "a member's header differs from the directory"},
+        {8, "\10", 1, "a member's header differs"},
+        {14, "xxxx", 4, "a member's header differs"},
+        {26, "\4", 1, "a member's header differs"},
+        {28, "\377\377", 2, "a member's header differs"},
+        {30, "b", 1, "a member's header differs"},
+        {second - 1, "x", 1, "a.npy: its checksum does not match"},
+        {directory, "x", 1, "a damaged directory"},
+        {directory + 8, "\1", 1, "an encrypted member"},
+        {directory + 9, "\40", 1, "an encrypted member"},
+        {directory + 10, "\14", 1, "a member neither stored nor deflated"},
+        {directory + 10, "\10", 1, "a member's header differs"},
+        {directory + 16, "xxxx", 4, "a member's header differs"},
+        {directory + 28, "\377\377", 2, "a damaged directory"},
+        {directory + 46, "\377", 1, "a name that is not UTF-8"},
+        {directory + 46, "\0", 1, "a name that is not UTF-8"},
+        {directory + 51, "\2", 1, "a zip64 size is missing"},
+        {directory + 53, "\10", 1, "a zip64 size is missing"},
+        {directory + 55, "\377\377\377\377", 4, "a member larger than its bytes can hold"},
+        {directory + 55, "\377\377\377\377\377\377\377\177\377\377\377\377\377\377\377\177", 16,
+         "outside of the file"},
+        {directory + 55, "\0\0\0\0\0\0\0\200\0\0\0\0\0\0\0\200", 16, "outside of the file"},
+        {directory + 71, "\377\377\377\377\377\377\377\377", 8, "outside of the file"},
+        {directory + 71, "\1", 1, "bytes in front of the first member"},
+        {directory + record + 71, "\0", 1, "members overlap"},
+        {directory + record + 71, "\1", 1, "members overlap"},
+        {end64, "x", 1, "several disks, or a damaged end record"},
+        {end64 + 16, "\1", 1, "several disks"},
+        {end64 + 24, "\1", 1, "several disks"},
+        {end64 + 24, "\377\377\377\377\377\377\377\177\377\377\377\377\377\377\377\177", 16,
+         "more members than"},
+        {end64 + 24, "\1\0\0\0\0\0\0\0\1", 9, "bytes behind the directory"},
+        {end64 + 40, "\0", 1, "does not reach from its offset"},
+        {end64 + 48, "\377\377\377\377\377\377\377\377", 8, "does not reach from its offset"},
+        {locator, "x", 1, "does not reach from its offset"},
+        {locator + 8, "\0", 1, "the zip64 end record is elsewhere"},
+        {tail, "x", 1, "no zip archive: it has no end record"},
+        {tail + 20, "\1", 1, "it has no end record"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        disk_write("z", bytes, size);
+        memcpy(disk_find("z")->file->bytes + cases[i].at, cases[i].bytes, cases[i].n);
+        if (!CHECK(!opens_npz())) printf("  case %zu\n", i);
+        if (!CHECK_ERROR(cases[i].error)) printf("  case %zu\n", i);
+    }
+    unsigned char *moved = malloc(size + 1);
+    memcpy(moved + 1, bytes, size);
+    moved[0] = 'x';
+    disk_write("z", moved, size + 1);
+    CHECK(!opens_npz() && CHECK_ERROR("the zip64 end record is elsewhere"));
+    CHECK(!fl_data_open_npz("absent") && CHECK_ERROR("fl_data_open_npz: absent: cannot open"));
+    CHECK(!fl_data_open_npz(NULL) && CHECK_ERROR("path is NULL"));
+    free(moved);
+    free(bytes);
+    end(&s);
+}
+
+static bool save_npy_file(void) {
+    fl_tensor *t = fl_full(FL_SHAPE(30), 3, FL_F32);
+    return t && fl_data_save_npy("n", t);
+}
+static bool load_npy_file(void) { return fl_data_load_npy("n") != NULL; }
+static bool npz_deflates;
+static bool save_npz_file(void) {
+    fl_tensor *t = fl_full(FL_SHAPE(30), 3, FL_F32);
+    return t && fl_data_save_npz("z", (fl_data_named[]){{"a", t}, {"b", t}}, 2, npz_deflates);
+}
+static bool load_npz_file(void) {
+    fl_data_file *f = fl_data_open_npz("z");
+    fl_tensor *a = f ? fl_data_read(f, "a") : NULL, *b = a ? fl_data_read(f, "b") : NULL;
+    fl_data_close(f);
+    return b != NULL;
+}
+
+/* A save that fails leaves the old file, up to the rename. */
+static void sweep_writer(bool (*save)(void), bool (*load)(void), const char *temp) {
+    const int calls = count_calls(save);
+    for (int kind = FAULT_ERROR; kind <= FAULT_ERROR_FROM_HERE; kind++)
+        for (int at = 1; at <= calls; at++) {
+            disk_fault_at(at, (fault)kind);
+            CHECK(!save() && CHECK_ERROR("cannot "));
+            disk_fault_at(0, FAULT_ERROR);
+            CHECK(load() && save() && !disk_find(temp));
+        }
+    for (int kind = FAULT_EINTR; kind <= FAULT_SHORT; kind++)
+        for (int at = 1; at <= calls; at++) {
+            disk_fault_at(at, (fault)kind);
+            CHECK(save());
+            disk_fault_at(at, (fault)kind);
+            CHECK(load());
+        }
+    disk_fault_at(0, FAULT_ERROR);
+    sweep_reader(load);
+    for (int for_ever = 0; for_ever < 2; for_ever++) {
+        CHECK(sweep_heap(save, for_ever) > 0 && sweep_heap(load, for_ever) > 0);
+        CHECK(sweep_buffers(save, for_ever) > 0 && sweep_buffers(load, for_ever) > 0);
+    }
+}
+
+TEST(npy_and_npz_on_a_failing_disk_and_without_memory) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    sweep_writer(save_npy_file, load_npy_file, "n.tmp");
+    for (int deflate = 0; deflate <= have_deflate(); deflate++) {
+        npz_deflates = deflate;
+        sweep_writer(save_npz_file, load_npz_file, "z.tmp");
+    }
+    end(&s);
+}
+
+/* float and double, of either byte order, all with the values 0, 1, 2, ... */
+TEST(npy_of_the_data_folder) {
+    test_errors_return();
+    static const char *const forms[] = {"vector", "matrix"}, *const orders[] = {"", "_big_endian"};
+    for (int i = 0; i < 8; i++) {
+        char file[100];
+        snprintf(file, sizeof file, "weights/npy/%s_%s%s.npy", i & 1 ? "double" : "float", forms[i >> 1 & 1],
+                 orders[i >> 2]);
+        const char *path = data_path(file);
+        if (!path) SKIP("no npy files in the data folder");
+        fl_scope s = fl_scope_begin();
+        fl_tensor *t = fl_data_load_npy(path);
+        REQUIRE(t && t->dtype == (i & 1 ? FL_F64 : FL_F32) && t->ndim == 1 + (i >> 1 & 1));
+        for (int64_t k = 0; k < fl_numel(t); k++)
+            CHECK(fl_item(fl_slice(fl_reshape(t, FL_SHAPE(-1)), 0, k, k + 1, 1)) == (double)k);
+        CHECK(fl_numel(t) > 1);
+        fl_scope_end(&s);
+    }
+}
+
+/* ---- for tests/python: `test_formats copy FROM TO` reads one format and writes another, by their ends ---- */
+
+static bool ends(const char *path, const char *end) {
+    const size_t n = strlen(path), k = strlen(end);
+    return n >= k && !strcmp(path + n - k, end);
+}
+
+static bool copy_list(fl_data_file *f, const char *to) {
+    fl_data_named list[64];
+    int n = 0;
+    for (; f && n < 64 && n < fl_data_count(f); n++) {
+        list[n] = (fl_data_named){fl_data_name(f, n), fl_data_read(f, fl_data_name(f, n))};
+        if (!list[n].tensor) return false;
+    }
+    if (!f) return false;
+    if (ends(to, ".npy")) return n == 1 && fl_data_save_npy(to, list[0].tensor);
+    if (ends(to, ".npz")) return fl_data_save_npz(to, list, n, ends(to, ".deflated.npz"));
+    return fl_data_save_safetensors(to, list, n, (fl_data_pair[]){{"format", "pt"}}, 1);
+}
+
+static bool copy(const char *from, const char *to) {
+    fl_scope s = fl_scope_begin();
+    bool ok = false;
+    if (ends(from, ".npy")) {
+        fl_tensor *t = fl_data_load_npy(from);
+        ok = t && (ends(to, ".npy")
+                       ? fl_data_save_npy(to, t)
+                       : fl_data_save_npz(to, (fl_data_named[]){{"a", t}}, 1, ends(to, ".deflated.npz")));
+    } else {
+        fl_data_file *f = ends(from, ".npz") ? fl_data_open_npz(from) : fl_data_open_safetensors(from);
+        ok = copy_list(f, to);
+        fl_data_close(f);
+    }
+    fl_scope_end(&s);
+    if (!ok) printf("%s\n", fl_error());
+    return ok;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 4 && !strcmp(argv[1], "copy")) return !copy(argv[2], argv[3]);
+    return test_main(argc, argv);
+}
 
 /* MIT licence: see LICENSE. */

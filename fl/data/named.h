@@ -121,7 +121,8 @@ FL_API bool fl_data_file_ready(fl_data_file *f) {
     if (f->n_meta > 1) qsort(f->meta, (size_t)f->n_meta, sizeof *f->meta, fl__named_by_key);
     for (int64_t i = 1; i < f->n; i++)
         if (!strcmp(f->sorted_[i - 1]->name, f->sorted_[i]->name))
-            return fl_fail("%s: %s: two tensors are named '%.100s'", f->f.who, f->f.path, f->sorted_[i]->name);
+            return fl_fail("%s: %s: two tensors are named '%.100s'", f->f.who, f->f.path,
+                           f->sorted_[i]->name);
     for (int64_t i = 1; i < f->n_meta; i++)
         if (!strcmp(f->meta[i - 1].key, f->meta[i].key))
             return fl_fail("%s: %s: metadata key '%.100s' comes twice", f->f.who, f->f.path, f->meta[i].key);
@@ -176,13 +177,15 @@ FL_API fl_shape fl_data_shape(const fl_data_file *f, int64_t i) {
 
 FL_API int64_t fl_data_find(const fl_data_file *f, const char *name) {
     fl_data_entry key = {.name = name}, *k = &key, **found = NULL;
-    if (f && name && f->n) found = bsearch(&k, f->sorted_, (size_t)f->n, sizeof *f->sorted_, fl__named_by_name);
+    if (f && name && f->n)
+        found = bsearch(&k, f->sorted_, (size_t)f->n, sizeof *f->sorted_, fl__named_by_name);
     return found ? *found - f->entry : -1;
 }
 
 FL_API const char *fl_data_meta(const fl_data_file *f, const char *key) {
     fl_data_pair k = {key, NULL}, *found = NULL;
-    if (f && key && f->n_meta) found = bsearch(&k, f->meta, (size_t)f->n_meta, sizeof *f->meta, fl__named_by_key);
+    if (f && key && f->n_meta)
+        found = bsearch(&k, f->meta, (size_t)f->n_meta, sizeof *f->meta, fl__named_by_key);
     return found ? found->value : NULL;
 }
 

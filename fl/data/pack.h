@@ -152,8 +152,9 @@ FL_API int64_t fl_data_deflate(const fl_data_stream *f, int64_t at, const fl_dat
     z_stream z = {.zalloc = fl__z_alloc, .zfree = fl__z_free};
     const int64_t begin = at;
     if (!buffer) return -1;
-    bool ok = deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) == Z_OK ||
-              fl_fail("%s: %s: zlib does not start: out of memory", f->who, f->path);
+    bool ok =
+        deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) == Z_OK ||
+        fl_fail("%s: %s: zlib does not start: out of memory", f->who, f->path);
     for (int i = 0; ok && i < n; i++) {
         const int64_t done = fl__deflate_piece(f, at, &z, piece[i], i + 1 == n, buffer, SIZE);
         ok = done >= 0;

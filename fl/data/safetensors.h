@@ -147,7 +147,8 @@ static bool fl__st_compose(fl__st_saver *s) {
         ok = fl__st_puts(s, ",") && fl__st_put_crc(s, f->entry[i].name, &s->digits[i]);
     for (int64_t i = 0; ok && i < f->n_meta; i++)
         ok = fl__st_puts(s, ",") &&
-             fl_data_json_put_string(&s->text, f->meta[i].key, strlen(f->meta[i].key)) && fl__st_puts(s, ":") &&
+             fl_data_json_put_string(&s->text, f->meta[i].key, strlen(f->meta[i].key)) &&
+             fl__st_puts(s, ":") &&
              fl_data_json_put_string(&s->text, f->meta[i].value, strlen(f->meta[i].value));
     ok = ok && fl__st_puts(s, "}");
     for (int64_t i = 0; ok && i < f->n; i++) ok = fl__st_put_entry(s, &f->entry[i]);
@@ -238,7 +239,8 @@ FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tens
     fl_data_file *f = &s.file;
     fl_quiet(+1);
     s.digits = fl_heap_alloc((size_t)n * sizeof *s.digits);
-    const bool ok = s.digits && fl__st_take(f, tensors, n, meta, n_meta) && fl__st_compose(&s) && fl__st_write(&s);
+    const bool ok =
+        s.digits && fl__st_take(f, tensors, n, meta, n_meta) && fl__st_compose(&s) && fl__st_write(&s);
     fl_quiet(-1);
     fl_heap_free(s.digits);
     fl_heap_free(s.text.p);
@@ -249,7 +251,8 @@ FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tens
 /* ---- safetensors: opening ---- */
 
 static bool fl__st_parse_meta(fl_data_file *s, fl_data_json *j) {
-    bool ok = s->meta ? fl_data_json_fail(j, "a second __metadata__") : fl_data_json_expect(j, FL_DATA_JSON_OBJECT);
+    bool ok = s->meta ? fl_data_json_fail(j, "a second __metadata__")
+                      : fl_data_json_expect(j, FL_DATA_JSON_OBJECT);
     ok = ok && fl_heap_grow(&s->meta, &s->meta_cap_, 1, sizeof *s->meta);
     while (ok && fl_data_json_more(j)) {
         ok = fl_data_file_add_meta(s, j->text, "") && fl_data_json_string(j);
@@ -422,14 +425,16 @@ static bool fl__st_check_bools(const fl_data_file *f, const fl_data_entry *e, co
 
 static bool fl__st_check(const fl_data_file *f, const fl_data_entry *e, const void *bytes) {
     if (fl_data_meta(f, FL__ST_CRC) && fl_data_crc32c(0, bytes, (size_t)(e->end - e->begin)) != e->crc)
-        return fl_fail("fl_data_read: %s: the checksum of tensor '%.100s' does not match", f->f.path, e->name);
+        return fl_fail("fl_data_read: %s: the checksum of tensor '%.100s' does not match", f->f.path,
+                       e->name);
     return fl__st_check_bools(f, e, bytes);
 }
 
 static bool fl__st_fill(const fl_data_file *f, const fl_data_entry *e, void *dst) {
     fl_data_stream stream = f->f;
     stream.who = "fl_data_read";
-    return fl_data_stream_read(&stream, dst, (size_t)(e->end - e->begin), e->begin) && fl__st_check(f, e, dst);
+    return fl_data_stream_read(&stream, dst, (size_t)(e->end - e->begin), e->begin) &&
+           fl__st_check(f, e, dst);
 }
 
 FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
