@@ -158,8 +158,8 @@ FL_API int64_t fl_data_align(const int64_t *guess, int64_t n, const int64_t *tar
         fl__edit_fill(guess, n, target, n_target, row, moves);
         for (int64_t i = n, j = n_target; i || j; length++) {
             const int move = moves[i * width + j];
-            const fl_data_aligned pair = {move == FL__EDIT_DELETE ? -1 : --i, move == FL__EDIT_INSERT ? -1 : --j};
-            out[length] = pair;
+            out[length].guess = move == FL__EDIT_DELETE ? -1 : --i;
+            out[length].target = move == FL__EDIT_INSERT ? -1 : --j;
         }
         for (int64_t a = 0, b = length - 1; a < b; a++, b--) {
             const fl_data_aligned pair = out[a];

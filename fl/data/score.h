@@ -305,7 +305,7 @@ static int fl__roc_order(const void *a, const void *b) {
 /* What both figures need of each threshold: the sums of either over all of them. */
 static void fl__roc_walk(fl_data_roc *m, double *auc, double *precision) {
     int64_t above[2] = {0}; /* negatives and positives with larger scores */
-    uint64_t twice = 0;     /* 2 U: of pairs of a positive and a negative those with the positive above, ties half */
+    uint64_t twice = 0;     /* 2 U: pairs with the positive above, ties half */
     double sum = 0;
     if (m->n > 1) qsort(m->point_, (size_t)m->n, sizeof *m->point_, fl__roc_order);
     for (int64_t i = 0, j; i < m->n; i = j) {
