@@ -34,6 +34,7 @@
      meter.h        averages, counts, timers, a line of progress
      score.h        how good a classifier is: errors, top k, confusion, ROC, calibration
      edit.h         edit distance and alignment
+     log.h          logs by step: CSV, JSON lines, TensorBoard's event files
      file.h         the file operations and how to replace them, reading and writing whole files
      zip.h          archives, read and written
      pack.h         compressed bytes, read and written
@@ -70,5 +71,6 @@
 #include "fl/data/meter.h"
 #include "fl/data/score.h"
 #include "fl/data/edit.h"
+#include "fl/data/log.h"
 
 /* MIT licence: see LICENSE. */

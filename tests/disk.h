@@ -131,7 +131,7 @@ static inline void *disk_open(void *user, const char *path, fl_data_mode mode) {
     name *entry = disk_find(path);
     errno = ENOENT;
     if (mode == FL_DATA_READ && !entry) return NULL;
-    node *f = mode == FL_DATA_READ ? entry->file : disk_make(path);
+    node *f = mode == FL_DATA_REPLACE || !entry ? disk_make(path) : entry->file;
     disk.open++;
     return f;
 }

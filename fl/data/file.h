@@ -10,8 +10,9 @@ extern "C" {
 #endif
 
 typedef enum fl_data_mode {
-    FL_DATA_READ,   /* an existing file */
-    FL_DATA_REPLACE /* made, or emptied, for one writer; EWOULDBLOCK while another has it open */
+    FL_DATA_READ,    /* an existing file */
+    FL_DATA_REPLACE, /* made, or emptied, for one writer; EWOULDBLOCK while another has it open */
+    FL_DATA_APPEND   /* the same with what is there kept: it can be read too */
 } fl_data_mode;
 
 /* The file operations. Failures are NULL or -1 with errno set. read and write may do less than
@@ -42,7 +43,7 @@ typedef struct fl_data_stream {
     void *file;       /* close: f.io.close(f.io.user, f.file) */
     const char *who;  /* the function and the file, for messages; borrowed */
     const char *path;
-    int64_t size;     /* of a file opened for reading, in bytes */
+    int64_t size;     /* of a file opened for reading or appending, in bytes */
 } fl_data_stream;
 /* These are false after fl_fail("who: path: what went wrong"). */
 FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *path, fl_data_mode mode);
@@ -63,6 +64,8 @@ typedef struct fl_data_replacement {
 FL_API bool fl_data_replace_begin(fl_data_replacement *r, const char *who, const char *path);
 /* written: all that was to be written is; if not, nothing was replaced. True if path has the new file. */
 FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written);
+/* The file path with those bytes, in one piece. */
+FL_API bool fl_data_replace(const char *who, const char *path, const void *bytes, size_t n);
 
 /* A tensor on the host for a reader to fill, whatever the default family is. */
 FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype);
@@ -122,7 +125,7 @@ typedef struct fl__data_fd {
 
 /* The lock makes us the only writer, unless somebody renamed or removed the file between our open
    and our lock: then we hold another file than the one there. 1: ours, 0: try again, -1: errno. */
-static int fl__data_claim(int fd, const char *path) {
+static int fl__data_claim(int fd, const char *path, fl_data_mode mode) {
     struct stat ours, there;
     bool unsupported;
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
@@ -133,7 +136,7 @@ static int fl__data_claim(int fd, const char *path) {
     if (fstat(fd, &ours) < 0) return -1;
     if (stat(path, &there) < 0) return errno == ENOENT ? 0 : -1;
     if (ours.st_ino != there.st_ino || ours.st_dev != there.st_dev) return 0;
-    return ftruncate(fd, 0) < 0 ? -1 : 1;
+    return mode == FL_DATA_REPLACE && ftruncate(fd, 0) < 0 ? -1 : 1;
 }
 
 static int fl__data_open_fd(const char *path, fl_data_mode mode) {
@@ -142,7 +145,7 @@ static int fl__data_open_fd(const char *path, fl_data_mode mode) {
                                       : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0 && errno == EINTR) continue;
         if (fd < 0 || mode == FL_DATA_READ) return fd;
-        int claimed = fl__data_claim(fd, path), reason = errno;
+        int claimed = fl__data_claim(fd, path, mode), reason = errno;
         if (claimed > 0) return fd;
         close(fd);
         errno = reason;
@@ -267,7 +270,8 @@ static void *fl__data_system_open(void *user, const char *path, fl_data_mode mod
                    ? CreateFileW(w, GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, NULL,
                                  OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL)
                    : CreateFileW(w, GENERIC_READ | GENERIC_WRITE, FILE_SHARE_DELETE, NULL,
-                                 CREATE_ALWAYS, FILE_ATTRIBUTE_NORMAL, NULL);
+                                 mode == FL_DATA_APPEND ? OPEN_ALWAYS : CREATE_ALWAYS,
+                                 FILE_ATTRIBUTE_NORMAL, NULL);
     fl__data_windows_result(h != INVALID_HANDLE_VALUE);
     int reason = errno;
     fl_heap_free(w);
@@ -378,7 +382,7 @@ FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *
     if (!path) return fl_fail("%s: path is NULL", who);
     errno = 0;
     f->file = f->io.open(f->io.user, path, mode);
-    if (!f->file && mode == FL_DATA_REPLACE && errno == EWOULDBLOCK)
+    if (!f->file && mode != FL_DATA_READ && errno == EWOULDBLOCK)
         return fl_fail("%s: %s: another writer is at it", who, path);
     if (!f->file) return fl_data_stream_fail(f, "cannot open");
     if (mode == FL_DATA_REPLACE) return true;
@@ -447,6 +451,12 @@ FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written) {
     if (ok && io->sync_dir(io->user, r->path) < 0) ok = fl_data_stream_fail(&r->f, "cannot sync the folder");
     fl_heap_free((char *)temp);
     return ok;
+}
+
+FL_API bool fl_data_replace(const char *who, const char *path, const void *bytes, size_t n) {
+    fl_data_replacement r;
+    return fl_data_replace_begin(&r, who, path) &&
+           fl_data_replace_end(&r, fl_data_stream_write(&r.f, bytes, n, 0));
 }
 
 /* ---- tensors ---- */
