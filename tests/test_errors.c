@@ -1731,6 +1731,17 @@ static void rows_of_meters(void) {
     CHECK(mean.weight == 0 && wrong.total == 0);
 }
 
+static void rows_of_logs(void) {
+    NO_FILE(fl_data_replace, ("fl_data_replace", NULL, "x", 1), NULLS);
+    NO_FILE(fl_data_log_open, (NULL), NULLS);
+    NO_FILE(fl_data_log_open, ("/no/such/folder/x.csv"), "/no/such/folder/x.csv");
+    NO_FILE(fl_data_log_open, ("log.txt"), "log.txt");
+    NO_FILE(fl_data_log_add, (NULL, 0, "loss", 1), NULLS);
+    NO_FILE(fl_data_log_text, (NULL, 0, "note", "x"), NULLS);
+    NO_FILE(fl_data_log_histogram, (NULL, 0, "weights", o.f23), NULLS);
+    FINE(fl_data_log_close, fl_data_log_close(NULL));
+}
+
 static void rows_of_scores(void) {
     fl_data_frame_error wrong = {0};
     fl_data_confusion none = {0}, two = {.classes = 2};
@@ -1786,7 +1797,7 @@ static void (*const groups[])(void) = {
     rows_of_embeddings, rows_of_attention, rows_of_caches, rows_of_recurrence,
     rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
     rows_of_optim, rows_of_files,
-    rows_of_json,    rows_of_sets, rows_of_meters, rows_of_scores, rows_of_index_reads, rows_of_index_writes,
+    rows_of_json,    rows_of_sets, rows_of_meters, rows_of_scores, rows_of_logs, rows_of_index_reads, rows_of_index_writes,
     rows_of_scatter_reduce, rows_of_quantized, rows_of_masks,
     rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling, rows_of_image_places,
     rows_of_fft,
@@ -1857,6 +1868,7 @@ TEST(optimizers) { run_rows(rows_of_optim); }
 TEST(files) { run_rows(rows_of_files); }
 TEST(json) { run_rows(rows_of_json); }
 TEST(scores) { run_rows(rows_of_scores); }
+TEST(logs) { run_rows(rows_of_logs); }
 TEST(data_sets) { run_rows(rows_of_sets); }
 TEST(meters) { run_rows(rows_of_meters); }
 
