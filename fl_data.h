@@ -29,7 +29,10 @@
      named.h        files of named tensors: reading them, whatever their format
      safetensors.h  the format of Hugging Face, with checksums
      npy.h          NumPy's files, npy and npz
-     set.h          data sets: views, shuffles, batches, transforms, samples made ahead by threads
+     set.h          data sets: views, orders, transforms, samples made ahead by threads
+     batch.h        batches: of a number, of a budget; stacked, padded with lengths and masks, joined by you
+     list.h         sets of files: a list with a line for each sample, a folder, a folder for each class
+     blob.h         a data set in one file, or in memory
      json.h         JSON as a stream of events, and written
      meter.h        averages, counts, timers, a line of progress
      score.h        how good a classifier is: errors, top k, confusion, ROC, calibration
@@ -50,13 +53,17 @@
               and a program can bring its own storage. A size read from a file is compared with the
               bytes that are left before anything is allocated: memory is bounded by 16 times the
               file's size (1,032 times for gzip, deflate's own limit), plus 64 KiB.
-     Tensors  Values read from files are made on the host, in this thread's scope.
+     Tensors  Readers and sets make tensors in the host's memory (family "cpu"), in this thread's
+              scope, whatever the default family is; fl_data_to moves whole batches to another one.
      Sets     A data set has a size and gives sample i: up to eight tensors. Wrapping a set takes
               ownership of it, also when the wrapping fails: free the outermost, once. Two sets over
               the same tensors are cheap (views): a train and a test part are two
-              fl_data_tensors, each with its fl_data_span.
+              fl_data_tensors, each with its fl_data_span. The size may change with the epoch, as
+              that of batches by a budget over a shuffle.
      Order    What a set gives is a function of its seeds, the epoch and the index: never of threads
-              or timing. */
+              or timing. Random numbers are a function of the seed, the epoch and who the sample is
+              (fl_data_id): its index in the set that reads it. So it gets the same ones on one rank
+              and on many, and wherever shuffles, shards, spans, batches and threads stand. */
 #include "fl_tensor.h"
 #include "fl/data/file.h"
 #include "fl/data/checksum.h"
@@ -68,6 +75,9 @@
 #include "fl/data/zip.h"
 #include "fl/data/npy.h"
 #include "fl/data/set.h"
+#include "fl/data/batch.h"
+#include "fl/data/list.h"
+#include "fl/data/blob.h"
 #include "fl/data/meter.h"
 #include "fl/data/score.h"
 #include "fl/data/edit.h"

@@ -201,7 +201,8 @@ static inline fl_data_set *digits_batches(digits d, int64_t offset, int64_t n, i
     fl_data_set *set =
         fl_data_span(fl_data_tensors((fl_tensor *[]){d.image, d.label}, 2), offset, n);
     if (seed) set = fl_data_shuffle(set, seed);
-    return fl_data_transform(fl_data_batch(set, batch, false), digits_normalize, NULL);
+    set = fl_data_to(fl_data_batch(set, batch, false), fl_backend_at(fl_backend_default())->name);
+    return fl_data_transform(set, digits_normalize, NULL);
 }
 
 /* The network of the paper's listing 8. */

@@ -216,7 +216,7 @@ static inline int disk_sync_dir(void *user, const char *path) {
 }
 
 static const fl_data_io disk_io = {NULL, disk_open, disk_read, disk_pwrite, disk_size, disk_sync,
-                                   disk_close, disk_rename, disk_remove, disk_sync_dir};
+                                   disk_close, disk_rename, disk_remove, disk_sync_dir, NULL};
 
 /* ---- a heap that counts and fails ---- */
 

@@ -531,6 +531,47 @@ static T data(T x) {
 static T loaded_ahead(T x) {
     return all_batches(fl_data_prefetch(shuffled(x), 2, 2));
 }
+static bool ragged_sample(int64_t i, fl_data_sample *s, void *user) {
+    s->n = 2;
+    s->t[0] = fl_full(FL_SHAPE(i % 4 + 1, 2), (double)i, FL_F32);
+    s->t[1] = fl_slice((T)user, 0, 0, i % 3, 1);
+    return s->t[0] && s->t[1];
+}
+static bool small_sample(const fl_data_sample *s, void *user) {
+    (void)user;
+    return s->t[0]->shape[0] < 4;
+}
+static T ragged(T x) {
+    fl_data_set *set = fl_data_filter(fl_data_callback(6, ragged_sample, x), small_sample, NULL);
+    set = set ? fl_data_repeat(fl_data_sort_by_length(set, 3), 2) : NULL;
+    if (set) set = fl_data_batches(set, .budget = 9, .pad = true, .lengths = 3, .masks = 1);
+    return all_batches(set ? fl_data_to(set, "cpu") : NULL);
+}
+static T in_a_blob(T x) {
+    fl_data_set *set = x ? fl_data_tensors(&x, 1) : NULL;
+    bool ok = set && fl_data_save_blob(fault_file, set);
+    fl_data_free(set);
+    set = ok ? fl_data_open_blob(fault_file) : NULL;
+    if (set) set = fl_data_lengths(set, (int64_t[]){2, 1, 1, 2}, 4);
+    return all_batches(set ? fl_data_batches(set, .sizes = (int64_t[]){3, 1}, .n_sizes = 2) : NULL);
+}
+static bool path_sample(const fl_data_listed *e, fl_data_sample *s, void *user) {
+    (void)user;
+    s->n = 1;
+    return (s->t[0] = fl_full(FL_SCALAR_SHAPE, (double)e->path[strlen(e->path) - 1], FL_F64)) != NULL;
+}
+static T listed(T x) {
+    char folder[sizeof fault_file];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(fault_file, '/') - fault_file), fault_file);
+    FILE *f = fopen(fault_file, "w");
+    if (f) fputs("a\t1\nb\t2\nc\t3\n", f);
+    if (!f || fclose(f)) return NULL;
+    fl_data_set *set = x ? fl_data_folder(folder, path_sample) : NULL;
+    T one = all_batches(set);
+    set = one ? fl_data_list(fault_file, path_sample, .root = "r", .length = 2) : NULL;
+    T three = all_batches(set);
+    return three ? ROW(one, three) : NULL;
+}
 static T metered(T x) {
     fl_data_average a = {0};
     fl_data_frame_error e = {0};
@@ -695,6 +736,9 @@ static const struct {
     S(in_groups),
     S(clipped),
     S(data),
+    S(ragged),
+    S(in_a_blob),
+    S(listed),
     S(loaded_ahead),
     S(metered),
     S(saved),

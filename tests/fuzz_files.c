@@ -413,7 +413,7 @@ static void make_saved(file *f) {
 
 static const fl_data_io memory_disk = {
     NULL,      disk_open,   disk_read,   disk_write,   disk_size,
-    disk_sync, disk_close, disk_rename, disk_remove, disk_sync_dir,
+    disk_sync, disk_close, disk_rename, disk_remove, disk_sync_dir, NULL,
 };
 
 static void disturb(void) {

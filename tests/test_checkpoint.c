@@ -49,8 +49,9 @@ static int disk_rename(void *u, const char *from, const char *to) {
 }
 static int disk_remove(void *u, const char *path) { return disk_fails() ? -1 : SYSTEM->remove(u, path); }
 static int disk_sync_dir(void *u, const char *path) { return (void)u, (void)path, disk_fails() ? -1 : 0; }
-static const fl_data_io disk_io = {NULL, disk_open, disk_read, disk_write, disk_size, disk_sync, disk_close,
-                                   disk_rename, disk_remove, disk_sync_dir};
+static const fl_data_io disk_io = {.open = disk_open, .read = disk_read, .write = disk_write, .size = disk_size,
+                                   .sync = disk_sync, .close = disk_close, .rename = disk_rename,
+                                   .remove = disk_remove, .sync_dir = disk_sync_dir};
 
 static char folder[200];
 

@@ -346,7 +346,7 @@ TEST(batches_of_unlike_samples) {
     fl_data_set *set = fl_data_resample(fl_data_set_new(&table, NULL, 0), (int64_t[]){4, 6, 6, 6}, 4);
     set = fl_data_batch(set, 2, true);
     CHECK(!fl_data_get(set, 0, &b));
-    CHECK_ERROR("sample 1 has 2 fields, the batch's first 1");
+    CHECK_ERROR("sample 6 has 2 fields, the batch's first 1");
     CHECK(fl_data_get(set, 1, &b) && b.n == 2 && b.t[1]->shape[0] == 2 && b.t[1]->shape[1] == 7);
     fl_data_free(set);
     fl_scope_end(&s);

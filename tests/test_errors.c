@@ -1626,6 +1626,56 @@ static bool json_fail(fl_data_json *j) { return fl_data_json_fail(j, "this is %d
 #define NO_JSON(f, text, read, ...) \
     ROW_OF(QUIET, #f, "fl_data_json_of", json_refuses(text, read) && !read(NULL), __VA_ARGS__)
 
+static bool refuses_to_read(const fl_data_listed *e, fl_data_sample *out, void *user) {
+    return (void)e, (void)out, (void)user, false;
+}
+static bool refuses_to_make(int64_t i, fl_data_sample *out, void *user) {
+    return (void)i, (void)out, (void)user, false;
+}
+static bool keeps(const fl_data_sample *sample, void *user) { return (void)sample, (void)user, true; }
+static int64_t no_length(int64_t i, void *user) { return (void)i, (void)user, -1; }
+
+static void rows_of_more_sets(void) {
+    fl_data_sample sample;
+    int64_t index[] = {0, 2};
+    const int64_t short_one[] = {1};
+    NO_FILE(fl_data_get_many, (NULL, index, 1, &sample), NULLS);
+    NO_FILE(fl_data_get_many, (o.set, index, 0, &sample), "0 samples");
+    NO_FILE(fl_data_get_many, (o.set, index, 2, &sample), "sample 2 of 2");
+    FINE(fl_data_id, fl_data_id(NULL, 7) == 7);
+    ROW(QUIET, "fl_data_length", fl_data_length(o.set, 2) == -1, "sample 2 of 2");
+    NO_FILE(fl_data_callback, (-1, refuses_to_make, NULL), "-1 samples");
+    NO_FILE(fl_data_callback, (1, NULL, NULL), NULLS);
+    NO_FILE(fl_data_filter, (NULL, keeps, NULL), NULLS);
+    NO_FILE(fl_data_filter, (fresh(), NULL, NULL), NULLS);
+    NO_FILE(fl_data_sort_by_length, (NULL, 0), NULLS);
+    NO_FILE(fl_data_sort_by_length, (fresh(), -1), "-1");
+    NO_FILE(fl_data_repeat, (NULL, 2), NULLS);
+    NO_FILE(fl_data_repeat, (fresh(), -1), "-1");
+    NO_FILE(fl_data_lengths, (NULL, index, 2), NULLS);
+    NO_FILE(fl_data_lengths, (fresh(), short_one, 1), "1");
+    NO_FILE(fl_data_length_from, (NULL, no_length, NULL), NULLS);
+    NO_FILE(fl_data_to, (NULL, "cpu"), NULLS);
+    NO_FILE_AS(fl_data_to, "fl_backend_index", (fresh(), "nowhere"), "nowhere");
+    NO_FILE_AS(fl_data_batches_opt, "fl_data_batches", (fresh(), (fl_data_batches_opts){.size = -1}), "-1");
+    NO_FILE_AS(fl_data_batches_opt, "fl_data_batches",
+               (fresh(), (fl_data_batches_opts){.size = 1, .multiple = -1}), "-1");
+    NO_FILE(fl_data_save_blob, (NULL, o.set), NULLS);
+    NO_FILE(fl_data_save_blob, ("/no/such/folder/x", o.set), "/no/such/folder/x");
+    NO_FILE(fl_data_open_blob, (NULL), NULLS);
+    NO_FILE(fl_data_open_blob, ("/no/such/file"), "/no/such/file");
+    NO_FILE(fl_data_blob_of, (NULL, 0), NULLS);
+    NO_FILE(fl_data_blob_of, ("flblob1", 8), "8 bytes are no blob");
+    NO_FILE(fl_data_folder_names, ("fl_data_folder_names", NULL, NULL, NULL), NULLS);
+    NO_FILE_AS(fl_data_list_opt, "fl_data_list",
+               ("/no/such/list", refuses_to_read, (fl_data_list_opts){.root = NULL}), "/no/such/list");
+    NO_FILE_AS(fl_data_list_opt, "fl_data_list", (NULL, refuses_to_read, (fl_data_list_opts){.root = NULL}),
+               NULLS);
+    NO_FILE_AS(fl_data_folder_opt, "fl_data_folder",
+               ("/no/such/folder", refuses_to_read, (fl_data_folder_opts){.user = NULL}), "/no/such/folder");
+    FINE(fl_data_class_name, fl_data_class_name(o.set, 9) == NULL);
+}
+
 static void rows_of_json(void) {
     NO_FILE_AS(fl_data_json_open_opt, "fl_data_json_open", (NULL, (fl_data_json_opts){.many = true}), NULLS);
     NO_FILE_AS(fl_data_json_open_opt, "fl_data_mine",
@@ -1797,7 +1847,8 @@ static void (*const groups[])(void) = {
     rows_of_embeddings, rows_of_attention, rows_of_caches, rows_of_recurrence,
     rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
     rows_of_optim, rows_of_files,
-    rows_of_json,    rows_of_sets, rows_of_meters, rows_of_scores, rows_of_logs, rows_of_index_reads, rows_of_index_writes,
+    rows_of_json,    rows_of_sets, rows_of_more_sets, rows_of_meters, rows_of_scores, rows_of_logs,
+    rows_of_index_reads, rows_of_index_writes,
     rows_of_scatter_reduce, rows_of_quantized, rows_of_masks,
     rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling, rows_of_image_places,
     rows_of_fft,
@@ -1868,6 +1919,7 @@ TEST(optimizers) { run_rows(rows_of_optim); }
 TEST(files) { run_rows(rows_of_files); }
 TEST(json) { run_rows(rows_of_json); }
 TEST(scores) { run_rows(rows_of_scores); }
+TEST(more_sets) { run_rows(rows_of_more_sets); }
 TEST(logs) { run_rows(rows_of_logs); }
 TEST(data_sets) { run_rows(rows_of_sets); }
 TEST(meters) { run_rows(rows_of_meters); }

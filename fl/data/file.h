@@ -15,6 +15,8 @@ typedef enum fl_data_mode {
     FL_DATA_APPEND   /* the same with what is there kept: it can be read too */
 } fl_data_mode;
 
+typedef bool (*fl_data_name_fn)(void *arg, const char *name, bool folder);
+
 /* The file operations. Failures are NULL or -1 with errno set. read and write may do less than
    asked, or fail with EINTR: both are tried again. All may be called from any thread. */
 typedef struct fl_data_io {
@@ -30,6 +32,9 @@ typedef struct fl_data_io {
     int (*rename)(void *user, const char *from, const char *to);
     int (*remove)(void *user, const char *path);
     int (*sync_dir)(void *user, const char *path); /* makes a rename to path durable */
+    /* Calls each for every name in a folder but "." and "..", in any order, until it says false. NULL:
+       there are no folders. */
+    int (*list)(void *user, const char *path, fl_data_name_fn each, void *arg);
 } fl_data_io;
 /* The operating system's files. */
 FL_API const fl_data_io *fl_data_io_system(void);
@@ -52,6 +57,8 @@ FL_API bool fl_data_stream_read(const fl_data_stream *f, void *dst, size_t n, in
 FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_t n, int64_t at);
 /* Records the failure that errno tells; false. */
 FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what);
+/* The names in a folder, through the process's table. */
+FL_API bool fl_data_folder_names(const char *who, const char *path, fl_data_name_fn each, void *arg);
 
 /* A file that takes path's place in one piece: write to f, then end it. The bytes go to "<path>.tmp",
    reach the disk, and then take path's place: a kill or a power loss at any moment leaves the old file
@@ -67,7 +74,8 @@ FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written);
 /* The file path with those bytes, in one piece. */
 FL_API bool fl_data_replace(const char *who, const char *path, const void *bytes, size_t n);
 
-/* A tensor on the host for a reader to fill, whatever the default family is. */
+/* For readers and sets of your own: a tensor in the host's memory (of family "cpu"), whatever the default
+   family is; uninitialised, in this thread's scope. */
 FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype);
 /* Each of n / size numbers backwards: big-endian to little-endian. */
 FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size);
@@ -109,6 +117,7 @@ FL_API void fl_data_arena_free(fl_data_arena *a);
 #endif
 #include <windows.h>
 #else
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -234,6 +243,25 @@ static int fl__data_system_sync_dir(void *user, const char *path) {
     return r < 0 && !unsupported ? -1 : 0;
 }
 
+/* Links count as what they lead to; those that lead nowhere as files. */
+static int fl__data_system_list(void *user, const char *path, fl_data_name_fn each, void *arg) {
+    (void)user;
+    DIR *dir = opendir(path);
+    if (!dir) return -1;
+    struct dirent *e;
+    struct stat s;
+    bool more = true;
+    for (errno = 0; more && (e = readdir(dir)); errno = 0) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+        const bool found = fstatat(dirfd(dir), e->d_name, &s, 0) == 0;
+        more = each(arg, e->d_name, found && S_ISDIR(s.st_mode));
+    }
+    const int reason = more ? errno : 0;
+    closedir(dir);
+    errno = reason;
+    return reason ? -1 : 0;
+}
+
 #else /* _WIN32 */
 
 static int fl__data_windows_errno(void) {
@@ -343,6 +371,28 @@ static int fl__data_system_remove(void *user, const char *path) {
     return r;
 }
 
+static int fl__data_system_list(void *user, const char *path, fl_data_name_fn each, void *arg) {
+    (void)user;
+    char name[4 * MAX_PATH];
+    size_t size = strlen(path) + 3;
+    char *pattern = fl_heap_alloc(size);
+    if (pattern) snprintf(pattern, size, "%s/*", path);
+    wchar_t *w = pattern ? fl__data_wide(pattern) : NULL;
+    WIN32_FIND_DATAW e;
+    HANDLE h = w ? FindFirstFileW(w, &e) : INVALID_HANDLE_VALUE;
+    int reason = h == INVALID_HANDLE_VALUE ? (w ? fl__data_windows_errno() : ENOMEM) : 0;
+    fl_heap_free(w);
+    fl_heap_free(pattern);
+    for (bool more = !reason; more; more = more && FindNextFileW(h, &e)) {
+        WideCharToMultiByte(CP_UTF8, 0, e.cFileName, -1, name, sizeof name, NULL, NULL);
+        if (!strcmp(name, ".") || !strcmp(name, "..")) continue;
+        more = each(arg, name, e.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY);
+    }
+    if (h != INVALID_HANDLE_VALUE) FindClose(h);
+    errno = reason;
+    return reason ? -1 : 0;
+}
+
 /* The rename was written through. */
 static int fl__data_system_sync_dir(void *user, const char *path) {
     (void)user, (void)path;
@@ -354,7 +404,7 @@ static int fl__data_system_sync_dir(void *user, const char *path) {
 static const fl_data_io fl__data_system = {
     NULL, fl__data_system_open, fl__data_system_read, fl__data_system_write, fl__data_system_size,
     fl__data_system_sync, fl__data_system_close, fl__data_system_rename, fl__data_system_remove,
-    fl__data_system_sync_dir,
+    fl__data_system_sync_dir, fl__data_system_list,
 };
 static const fl_data_io *fl__data_io = &fl__data_system;
 static fl_data_io fl__data_io_user;
@@ -516,6 +566,13 @@ FL_API void fl_data_arena_free(fl_data_arena *a) {
         fl_heap_free(b);
     }
     *a = (fl_data_arena){0};
+}
+
+FL_API bool fl_data_folder_names(const char *who, const char *path, fl_data_name_fn each, void *arg) {
+    const fl_data_stream f = {.io = *fl__data_io, .who = who, .path = path};
+    if (!path) return fl_fail("%s: path is NULL", who);
+    if (!f.io.list) return fl_fail("%s: %s: the file operations in use list no folders", who, path);
+    return f.io.list(f.io.user, path, each, arg) >= 0 || fl_data_stream_fail(&f, "cannot list the folder");
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* set.h - data sets: views, batches, transforms, and samples made ahead of time */
+/* set.h - data sets: views, orders, transforms, and samples made ahead of time */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -15,17 +15,27 @@ typedef struct fl_data_sample {
     fl_tensor *t[FL_DATA_FIELDS]; /* owned by the scope of whoever called fl_data_get */
 } fl_data_sample;
 
-/* A data set is this table. */
+/* A data set is this table. All but size and get may be left out. */
 typedef struct fl_data_set fl_data_set;
 struct fl_data_set {
     int64_t size; /* samples */
     /* Fills *out with values of the innermost scope, or fails (fl_fail). 0 <= i < size. Called from
        several threads at once below fl_data_prefetch. */
     bool (*get)(fl_data_set *self, int64_t i, fl_data_sample *out);
-    /* The epoch changes: called before the inner sets' own. NULL: no matter. */
+    /* The epoch changes: called before the inner sets' own. */
     bool (*start)(fl_data_set *self, int64_t epoch);
-    void (*close)(fl_data_set *self); /* releases user; NULL: nothing to do */
+    void (*close)(fl_data_set *self); /* releases user */
     void *user;
+    /* Takes size and order from the inner sets: called when the set is made, and after they have
+       started an epoch. */
+    bool (*arrange)(fl_data_set *self, int64_t epoch);
+    /* Who sample i is, for random numbers (fl_data_id). Without it: the id in the inner set, where
+       there is one, of the same size; else i. */
+    int64_t (*id)(fl_data_set *self, int64_t i);
+    /* fl_data_length without reading: -1: cannot say, less: failed (fl_fail). */
+    int64_t (*length)(fl_data_set *self, int64_t i);
+    /* fl_data_get_many by a shorter way than one sample at a time; may change index. */
+    bool (*many)(fl_data_set *self, int64_t *index, int64_t n, fl_data_sample *out);
     /* private */
     int64_t epoch_;
     bool started_; /* by fl_data_set_epoch */
@@ -39,9 +49,12 @@ FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const
 FL_API fl_data_set *fl_data_inner(const fl_data_set *set, int k);
 /* Frees the set and all below it. NULL is fine. */
 FL_API void fl_data_free(fl_data_set *set);
-FL_API int64_t fl_data_size(const fl_data_set *set); /* 0 for NULL */
+FL_API int64_t fl_data_size(const fl_data_set *set); /* 0 for NULL; of this epoch */
 /* Sample i into *out, owned by the caller's innermost scope. On failure *out stays as it was. */
 FL_API bool fl_data_get(fl_data_set *set, int64_t i, fl_data_sample *out);
+/* Samples index[0], ..., index[n - 1] stacked along a new first dim, field by field, likewise; their
+   shapes and dtypes must be the same. index may be overwritten. */
+FL_API bool fl_data_get_many(fl_data_set *set, int64_t *index, int64_t n, fl_data_sample *out);
 /* Starts an epoch (they begin at 0) in this set and all below: another order of shuffles, other
    numbers for transforms. No fl_data_get of the set may be under way. */
 FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch);
@@ -49,37 +62,61 @@ FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch);
    more, behind the last sample 0 of the next epoch. The two numbers are all that a checkpoint must hold,
    whatever is shuffled, transformed or made ahead. */
 FL_API bool fl_data_next(fl_data_set *set, int64_t *epoch, int64_t *index, fl_data_sample *out);
-/* A generator that is a function of its arguments alone. */
+/* Who sample i is: its index in the set that reads it, whatever shuffles, shards, spans or batches
+   (their first sample's) stand between; another number in each repetition and part of a concat. */
+FL_API int64_t fl_data_id(fl_data_set *set, int64_t i);
+/* Size of sample i, in what the set below counts (tokens, frames): as fl_data_lengths says, without
+   reading; where nobody says, the first dim of field 0 of the sample, which is read. -1 on failure. */
+FL_API int64_t fl_data_length(fl_data_set *set, int64_t i);
+/* A generator that is a function of its arguments alone. For augmentation: of a seed, the epoch and
+   fl_data_id, so that a sample gets the same numbers on one rank and on many. */
 FL_API fl_rng fl_data_rng(uint64_t seed, int64_t epoch, int64_t index);
 
 /* Sample i is element i along the first dim of each of n tensors (kept, not copied; views come
    out). */
 FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n);
+/* Sample i is what fn makes: tensors of the innermost scope, or false after fl_fail. */
+typedef bool (*fl_data_get_fn)(int64_t i, fl_data_sample *out, void *user);
+FL_API fl_data_set *fl_data_callback(int64_t size, fl_data_get_fn fn, void *user);
 /* Samples offset, ..., offset + length - 1. */
 FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t length);
 /* Sample i is sample index[i], n of them, of set (index is copied). */
 FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int64_t n);
+/* The samples for which keep is true; it sees each once, in the epoch of the moment, and may fail
+   (fl_fail). */
+typedef bool (*fl_data_keep_fn)(const fl_data_sample *sample, void *user);
+FL_API fl_data_set *fl_data_filter(fl_data_set *set, fl_data_keep_fn keep, void *user);
 /* In an order that is a function of (seed, epoch): all permutations alike. */
 FL_API fl_data_set *fl_data_shuffle(fl_data_set *set, uint64_t seed);
+/* Within each `window` samples (0: in all) by length, the shorter first, equal ones as they were. Over
+   a shuffle and below batches: buckets of like length, others in each epoch. */
+FL_API fl_data_set *fl_data_sort_by_length(fl_data_set *set, int64_t window);
 /* Every ranks-th sample from `rank`; size / ranks of them, so that all ranks make the same number
    of steps. */
 FL_API fl_data_set *fl_data_shard(fl_data_set *set, int rank, int ranks);
+/* All samples `times` times, one pass after the other. */
+FL_API fl_data_set *fl_data_repeat(fl_data_set *set, int64_t times);
 /* One set after the other. */
 FL_API fl_data_set *fl_data_concat(fl_data_set *const *sets, int n);
 /* The fields of all sets side by side; they have one size. */
 FL_API fl_data_set *fl_data_zip(fl_data_set *const *sets, int n);
-/* Stacks `size` samples along a new first dim, field by field; shapes and dtypes must be the same.
-   The last batch is shorter, or left out if drop_last. */
-FL_API fl_data_set *fl_data_batch(fl_data_set *set, int64_t size, bool drop_last);
+/* Says how long the samples are: length[i] (n = size of them, copied), or what fn gives (-1: not
+   known). */
+FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int64_t n);
+typedef int64_t (*fl_data_length_fn)(int64_t i, void *user);
+FL_API fl_data_set *fl_data_length_from(fl_data_set *set, fl_data_length_fn fn, void *user);
 /* Changes a sample in place: replaces tensors, adds or drops fields. rng is a function of (epoch,
-   index): mix your seed into rng->key. Called from several threads below fl_data_prefetch. */
+   fl_data_id): mix your seed into rng->key. Called from several threads below fl_data_prefetch. */
 typedef bool (*fl_data_fn)(fl_data_sample *sample, fl_rng *rng, void *user);
 FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *user);
+/* The same values on another backend family (fl_to). Below fl_data_prefetch, above batches, whole
+   batches move in its threads, while others are worked on. */
+FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family);
 
 /* The same samples, made ahead of time by worker threads: up to `depth` of them wait. For reading
-   in order, from one thread; asking for another index than the next starts anew there. A worker's
-   error comes out of fl_data_get of its sample, which may be asked again. fl_data_free and
-   fl_data_set_epoch wait for the samples being made. */
+   in order, from one thread; asking for another index than the next starts anew there, so that an
+   epoch resumed at i makes none before i. A worker's error comes out of fl_data_get of its sample,
+   which may be asked again. fl_data_free and fl_data_set_epoch wait for the samples being made. */
 FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
 
 #ifdef __cplusplus
@@ -94,6 +131,7 @@ FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
 #include "../ops/view.h"
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- sets ---- */
@@ -107,12 +145,14 @@ FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const
     if (ok) s = fl_heap_alloc(sizeof *s + (size_t)n * sizeof *inner);
     if (s) {
         *s = *table;
-        s->epoch_ = 0;
         s->started_ = false;
         s->n_inner_ = n;
         s->inner_ = (fl_data_set **)(s + 1);
         for (int i = 0; i < n; i++) s->inner_[i] = inner[i];
-        return s;
+        s->epoch_ = n ? inner[0]->epoch_ : 0;
+        if (!s->arrange || s->arrange(s, s->epoch_)) return s;
+        fl_data_free(s);
+        return NULL;
     }
     fl_data_set mine = table ? *table : (fl_data_set){0};
     if (mine.close) mine.close(&mine);
@@ -142,30 +182,90 @@ static bool fl__data_own_sample(const fl_data_sample *s) {
     return ok;
 }
 
-/* Runs set->get inside a scope and hands its results out. */
-static bool fl__data_get_in_scope(fl_data_set *set, int64_t i, fl_data_sample *out) {
+static bool fl__data_same_kind(const fl_tensor *a, const fl_tensor *b) {
+    return a->dtype == b->dtype && fl_same_shape(a, b);
+}
+
+/* Sample i may follow the batch's first one. */
+static bool fl__data_check_like(const fl_data_sample *s, const fl_data_sample *first, int64_t i) {
+    if (s->n != first->n)
+        return fl_fail("fl_data_batch: sample %lld has %d fields, the batch's first %d",
+                       (long long)i, s->n, first->n);
+    for (int k = 0; k < s->n; k++)
+        if (!fl__data_same_kind(s->t[k], first->t[k]))
+            return fl_fail(
+                "fl_data_batch: field %d of sample %lld is %s %s, of the batch's first %s %s", k,
+                (long long)i, fl_dtype_name(s->t[k]->dtype), FL_SHAPE_TEXT(s->t[k]),
+                fl_dtype_name(first->t[k]->dtype), FL_SHAPE_TEXT(first->t[k]));
+    return true;
+}
+
+/* Samples one at a time: column k of ts takes field k. */
+static bool fl__data_columns(fl_data_set *set, const int64_t *index, int64_t n, fl_tensor **ts,
+                             fl_data_sample *like) {
+    for (int64_t i = 0; i < n; i++) {
+        fl_data_sample s;
+        if (!fl_data_get(set, index[i], &s)) return false;
+        if (i == 0) *like = s;
+        if (!fl__data_check_like(&s, like, index[i])) return false;
+        for (int k = 0; k < s.n; k++) ts[k * n + i] = s.t[k];
+    }
+    return true;
+}
+
+static bool fl__data_stack(fl_data_set *set, const int64_t *index, int64_t n, fl_data_sample *out) {
+    fl_data_sample like = {0};
+    fl_tensor **ts = fl_heap_alloc((size_t)n * FL_DATA_FIELDS * sizeof *ts);
+    bool ok = ts && fl__data_columns(set, index, n, ts, &like);
+    for (int k = 0; ok && k < like.n; k++)
+        ok = (out->t[k] = fl_stack(ts + k * n, (int)n, 0)) != NULL;
+    out->n = like.n;
+    fl_heap_free(ts);
+    return ok;
+}
+
+/* Runs get (n 0), or many, inside a scope and hands the results out. */
+static bool fl__data_get_in_scope(fl_data_set *set, int64_t *index, int64_t n, fl_data_sample *out) {
     fl_data_sample r = {0};
     fl_scope scope = fl_scope_begin();
-    bool ok = scope.depth_ > 0 && set->get(set, i, &r);
+    const long long i = *index;
+    bool ok = scope.depth_ > 0;
+    if (ok && n) ok = set->many ? set->many(set, index, n, &r) : fl__data_stack(set, index, n, &r);
+    else if (ok) ok = set->get(set, i, &r);
     if (ok && (r.n < 0 || r.n > FL_DATA_FIELDS))
-        ok = fl_fail("fl_data_get: sample %lld has %d fields", (long long)i, r.n);
+        ok = fl_fail("fl_data_get: sample %lld has %d fields", i, r.n);
     for (int k = 0; ok && k < r.n; k++)
-        ok = r.t[k] || fl_fail("fl_data_get: field %d of sample %lld is NULL", k, (long long)i);
+        ok = r.t[k] || fl_fail("fl_data_get: field %d of sample %lld is NULL", k, i);
     for (int k = 0; ok && k < r.n; k++) fl_keep(r.t[k]);
     fl_scope_end(&scope);
     ok = ok && fl__data_own_sample(&r);
     if (ok) *out = r;
-    return ok;
+    return ok || fl_fail("fl_data_get: sample %lld: the set gave no reason", i);
+}
+
+static bool fl__data_has(const fl_data_set *set, int64_t i, const char *who) {
+    if (!set) return fl_fail("%s: the set, or out, is NULL", who);
+    return (i >= 0 && i < set->size) ||
+           fl_fail("%s: sample %lld of %lld", who, (long long)i, (long long)set->size);
 }
 
 FL_API bool fl_data_get(fl_data_set *set, int64_t i, fl_data_sample *out) {
-    if (!set || !out) return fl_fail("fl_data_get: the set, or out, is NULL");
-    if (i < 0 || i >= set->size)
-        return fl_fail("fl_data_get: sample %lld of %lld", (long long)i, (long long)set->size);
+    if (!fl__data_has(out ? set : NULL, i, "fl_data_get")) return false;
     fl_quiet(+1);
-    bool ok = fl__data_get_in_scope(set, i, out);
+    bool ok = fl__data_get_in_scope(set, &i, 0, out);
     fl_quiet(-1);
-    return ok || fl_fail("fl_data_get: sample %lld: the set gave no reason", (long long)i);
+    return ok;
+}
+
+FL_API bool fl_data_get_many(fl_data_set *set, int64_t *index, int64_t n, fl_data_sample *out) {
+    if (n < 1 || n > INT32_MAX || !index)
+        return fl_fail("fl_data_get_many: %lld samples, or index is NULL", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        if (!fl__data_has(out ? set : NULL, index[i], "fl_data_get_many")) return false;
+    fl_quiet(+1);
+    bool ok = fl__data_get_in_scope(set, index, n, out);
+    fl_quiet(-1);
+    return ok;
 }
 
 FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch) {
@@ -176,6 +276,8 @@ FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch) {
     set->epoch_ = epoch;
     for (int i = 0; i < set->n_inner_; i++)
         if (!fl_data_set_epoch(set->inner_[i], epoch)) return false;
+    if (set->arrange && !set->arrange(set, epoch))
+        return fl_fail("fl_data_set_epoch: a set cannot be arranged for epoch %lld", (long long)epoch);
     return set->started_ = true;
 }
 
@@ -185,6 +287,33 @@ FL_API bool fl_data_next(fl_data_set *set, int64_t *epoch, int64_t *index, fl_da
     if (!fl_data_get(set, *index, out)) return false;
     if (++*index == set->size) *index = 0, ++*epoch;
     return true;
+}
+
+FL_API int64_t fl_data_id(fl_data_set *set, int64_t i) {
+    if (!set || i < 0 || i >= set->size) return i;
+    if (set->id) return set->id(set, i);
+    return set->n_inner_ == 1 && set->inner_[0]->size == set->size ? fl_data_id(set->inner_[0], i) : i;
+}
+
+/* What a set, or those below it, says of a length without reading. */
+static int64_t fl__data_said(fl_data_set *set, int64_t i) {
+    return set->length ? set->length(set, i) : -1;
+}
+
+static int64_t fl__data_inner_length(fl_data_set *self, int64_t i) {
+    return fl__data_said(self->inner_[0], i);
+}
+
+FL_API int64_t fl_data_length(fl_data_set *set, int64_t i) {
+    if (!fl__data_has(set, i, "fl_data_length")) return -1;
+    int64_t n = fl__data_said(set, i);
+    if (n < -1) fl_fail("fl_data_length: sample %lld: the set gave no reason", (long long)i);
+    if (n != -1) return n < 0 ? -1 : n;
+    fl_scope scope = fl_scope_begin();
+    fl_data_sample s;
+    if (fl_data_get(set, i, &s)) n = s.n && s.t[0]->ndim ? s.t[0]->shape[0] : 1;
+    fl_scope_end(&scope);
+    return n;
 }
 
 /* splitmix64: a counter and a bijection that mixes it. */
@@ -237,6 +366,35 @@ static void fl__data_tensors_close(fl_data_set *self) {
     fl_heap_free(f);
 }
 
+/* Rows of a contiguous tensor on the host, copied into one of their own. */
+static fl_tensor *fl__data_rows(fl_tensor *t, const int64_t *index, int64_t n) {
+    fl_shape shape = fl_shape_of(t);
+    shape.dim[0] = n;
+    fl_tensor *y = fl_out_on(t->family, shape, t->dtype);
+    if (!y || !fl_out_allocate(y)) return NULL;
+    const size_t row = (size_t)(fl_numel(y) / n) * fl_dtype_size(t->dtype);
+    char *from = row ? fl_map(t, FL_READ) : NULL, *to = from ? fl_map(y, FL_WRITE) : NULL;
+    for (int64_t i = 0, run = 1; to && i < n; i += run, run = 1) {
+        while (i + run < n && index[i + run] == index[i] + run) run++;
+        memcpy(to + (size_t)i * row, from + (size_t)index[i] * row, (size_t)run * row);
+    }
+    if (to) fl_unmap(y, FL_WRITE);
+    if (from) fl_unmap(t, FL_READ);
+    return to || !row ? y : NULL;
+}
+
+/* One gather for a batch; views and a stack for what lies otherwise, or elsewhere. */
+static bool fl__data_tensors_many(fl_data_set *self, int64_t *index, int64_t n, fl_data_sample *out) {
+    const fl__data_fields *f = self->user;
+    for (int k = 0; k < f->n; k++)
+        if (strcmp(fl_backend_name(f->t[k]), "cpu") != 0 || !fl_is_contiguous(f->t[k]))
+            return fl__data_stack(self, index, n, out);
+    out->n = f->n;
+    for (int k = 0; k < f->n; k++)
+        if (!(out->t[k] = fl__data_rows(f->t[k], index, n))) return false;
+    return true;
+}
+
 FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n) {
     bool ok = tensors && n >= 1 && n <= FL_DATA_FIELDS;
     if (!ok) fl_fail("fl_data_tensors: %d tensors, 1 to %d are possible", n, FL_DATA_FIELDS);
@@ -247,37 +405,174 @@ FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n) {
     fl__data_fields *f = ok ? fl_heap_alloc(sizeof *f) : NULL;
     if (!f) return NULL;
     for (; f->n < n; f->n++) f->t[f->n] = fl_keep(tensors[f->n]);
-    return fl_data_set_new(&(fl_data_set){.size = tensors[0]->shape[0], .get = fl__data_tensors_get,
-                                          .close = fl__data_tensors_close, .user = f}, NULL, 0);
+    return fl_data_set_new(&(fl_data_set){
+        .size = tensors[0]->shape[0], .get = fl__data_tensors_get, .many = fl__data_tensors_many,
+        .close = fl__data_tensors_close, .user = f}, NULL, 0);
+}
+
+/* A function of the user's. */
+typedef struct fl__data_call {
+    fl_data_get_fn get;
+    fl_data_fn change;
+    fl_data_length_fn length;
+    void *user;
+} fl__data_call;
+
+static fl__data_call *fl__data_call_new(fl__data_call c) {
+    fl__data_call *call = fl_heap_alloc(sizeof *call);
+    if (call) *call = c;
+    return call;
+}
+
+static bool fl__data_callback_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    const fl__data_call *c = self->user;
+    return c->get(i, out, c->user) ||
+           fl_fail("fl_data_callback: sample %lld was refused", (long long)i);
+}
+
+FL_API fl_data_set *fl_data_callback(int64_t size, fl_data_get_fn fn, void *user) {
+    if (size < 0 || !fn) {
+        fl_fail("fl_data_callback: %lld samples, or fn is NULL", (long long)size);
+        return NULL;
+    }
+    fl__data_call *c = fl__data_call_new((fl__data_call){.get = fn, .user = user});
+    return c ? fl_data_set_new(&(fl_data_set){.size = size, .get = fl__data_callback_get,
+                                              .close = fl__data_free_user, .user = c}, NULL, 0) : NULL;
 }
 
 /* Sets that give the inner samples in another order: sample i is index[i] of the inner set, or
-   offset + i * step. */
+   offset + i * step, counted round. */
 typedef struct fl__data_order {
-    int64_t offset, step, n;
+    int64_t offset, step;
+    int64_t n;   /* samples, where that is fixed; else -1: inner size * times / step */
+    int64_t times, window;
     uint64_t seed;
-    int64_t index[];
+    int64_t *index, cap;
 } fl__data_order;
 
-static bool fl__data_order_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+static int64_t fl__data_order_at(const fl_data_set *self, int64_t i) {
     const fl__data_order *o = self->user;
-    return fl_data_get(self->inner_[0], o->n ? o->index[i] : o->offset + i * o->step, out);
+    const int64_t inner = self->inner_[0]->size;
+    return o->index ? o->index[i] : inner ? (o->offset + i * o->step) % inner : 0;
 }
 
-/* For n indices. */
-static fl__data_order *fl__data_order_new(int64_t offset, int64_t step, int64_t n) {
+static bool fl__data_order_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    return fl_data_get(self->inner_[0], fl__data_order_at(self, i), out);
+}
+
+static bool fl__data_order_many(fl_data_set *self, int64_t *index, int64_t n, fl_data_sample *out) {
+    for (int64_t i = 0; i < n; i++) index[i] = fl__data_order_at(self, index[i]);
+    return fl_data_get_many(self->inner_[0], index, n, out);
+}
+
+static int64_t fl__data_order_length(fl_data_set *self, int64_t i) {
+    return fl__data_said(self->inner_[0], fl__data_order_at(self, i));
+}
+
+/* Another id for repetition, or part, k of what has that id; the first keeps it. */
+static int64_t fl__data_other_id(int64_t id, int64_t k) {
+    return k ? (int64_t)fl__data_mix((uint64_t)id + fl__data_mix((uint64_t)k)) : id;
+}
+
+static int64_t fl__data_order_id(fl_data_set *self, int64_t i) {
+    const fl__data_order *o = self->user;
+    int64_t id = fl_data_id(self->inner_[0], fl__data_order_at(self, i));
+    return fl__data_other_id(id, o->times > 1 ? i / self->inner_[0]->size : 0);
+}
+
+static void fl__data_order_close(fl_data_set *self) {
+    fl__data_order *o = self->user;
+    if (o) fl_heap_free(o->index);
+    fl_heap_free(o);
+}
+
+/* Room for n indices. */
+static bool fl__data_order_room(fl__data_order *o, int64_t n) {
     size_t bytes;
-    fl__data_order *o = NULL;
-    if (!fl__mul_size((size_t)n, sizeof *o->index, &bytes) || bytes > SIZE_MAX - sizeof *o)
-        fl_fail("out of memory: %lld indices", (long long)n);
-    else o = fl_heap_alloc(sizeof *o + bytes);
-    if (o) o->offset = offset, o->step = step, o->n = n;
-    return o;
+    if (n <= o->cap && o->index) return true;
+    if (!fl__mul_size((size_t)n, sizeof *o->index, &bytes))
+        return fl_fail("out of memory: %lld indices", (long long)n);
+    int64_t *index = fl_heap_realloc(o->index, bytes ? bytes : 1);
+    if (index) o->index = index, o->cap = n;
+    return index != NULL;
 }
 
-static fl_data_set *fl__data_in_order(fl_data_set *set, int64_t size, fl__data_order *o) {
-    return fl__data_over(set, &(fl_data_set){.size = size, .get = fl__data_order_get,
-                                             .close = fl__data_free_user, .user = o});
+static bool fl__data_order_arrange(fl_data_set *self, int64_t epoch) {
+    (void)epoch;
+    const fl__data_order *o = self->user;
+    const int64_t inner = self->inner_[0]->size;
+    if (o->n >= 0 && !o->index && o->offset > inner - o->n)
+        return fl_fail("fl_data_span: %lld samples from %lld of %lld", (long long)o->n,
+                       (long long)o->offset, (long long)inner);
+    self->size = o->n;
+    if (o->n < 0 && __builtin_mul_overflow(inner / o->step, o->times, &self->size))
+        return fl_fail("fl_data_repeat: %lld times %lld samples", (long long)o->times, (long long)inner);
+    return true;
+}
+
+/* Fisher-Yates; the remainder's bias is n / 2^64. */
+static bool fl__data_shuffle_arrange(fl_data_set *self, int64_t epoch) {
+    fl__data_order *o = self->user;
+    const int64_t n = self->inner_[0]->size;
+    if (!fl__data_order_room(o, n)) return false;
+    uint64_t state = fl_data_rng(o->seed, epoch, 0).key;
+    for (int64_t i = 0; i < n; i++) o->index[i] = i;
+    for (int64_t i = n - 1; i > 0; i--) {
+        int64_t k = (int64_t)(fl__data_mix(state + (uint64_t)i) % ((uint64_t)i + 1)),
+                t = o->index[i];
+        o->index[i] = o->index[k];
+        o->index[k] = t;
+    }
+    self->size = n;
+    return true;
+}
+
+typedef struct fl__data_measured {
+    int64_t length, at;
+} fl__data_measured;
+
+static int fl__data_by_length(const void *a, const void *b) {
+    const fl__data_measured *x = a, *y = b;
+    return x->length != y->length ? (x->length > y->length) - (x->length < y->length)
+                                  : (x->at > y->at) - (x->at < y->at);
+}
+
+static bool fl__data_sort_arrange(fl_data_set *self, int64_t epoch) {
+    (void)epoch;
+    fl__data_order *o = self->user;
+    const int64_t n = self->inner_[0]->size;
+    size_t bytes;
+    if (!fl__data_order_room(o, n)) return false;
+    if (!fl__mul_size((size_t)n, sizeof(fl__data_measured), &bytes)) return fl_fail("out of memory");
+    fl__data_measured *m = fl_heap_alloc(bytes ? bytes : 1);
+    bool ok = m != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        m[i] = (fl__data_measured){fl_data_length(self->inner_[0], i), i};
+        ok = m[i].length >= 0;
+    }
+    const int64_t window = o->window ? o->window : n;
+    for (int64_t i = 0; ok && i < n; i += window)
+        qsort(m + i, (size_t)(window < n - i ? window : n - i), sizeof *m, fl__data_by_length);
+    for (int64_t i = 0; ok && i < n; i++) o->index[i] = m[i].at;
+    fl_heap_free(m);
+    self->size = n;
+    return ok;
+}
+
+/* Over one set in an order; index, of o.n, is copied. */
+static fl_data_set *fl__data_ordered(fl_data_set *set, fl__data_order o, const int64_t *index,
+                                     bool (*arrange)(fl_data_set *self, int64_t epoch)) {
+    fl__data_order *user = fl_heap_alloc(sizeof *user);
+    if (user) *user = o;
+    if (user && index && fl__data_order_room(user, o.n)) {
+        memcpy(user->index, index, (size_t)o.n * sizeof *index);
+    } else if (index) {
+        fl_heap_free(user);
+        user = NULL;
+    }
+    return fl__data_over(set, &(fl_data_set){
+        .get = fl__data_order_get, .many = fl__data_order_many, .length = fl__data_order_length,
+        .id = fl__data_order_id, .close = fl__data_order_close, .arrange = arrange, .user = user});
 }
 
 static fl_data_set *fl__data_no_set(const char *who) {
@@ -287,12 +582,13 @@ static fl_data_set *fl__data_no_set(const char *who) {
 
 FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t length) {
     if (!set) return fl__data_no_set("fl_data_span");
-    if (offset < 0 || length < 0 || length > set->size || offset > set->size - length) {
+    if (offset < 0 || length < 0) {
         fl_fail("fl_data_span: %lld samples from %lld of %lld", (long long)length, (long long)offset,
                 (long long)set->size);
         return fl__data_refuse(&set, 1);
     }
-    return fl__data_in_order(set, length, fl__data_order_new(offset, 1, 0));
+    return fl__data_ordered(set, (fl__data_order){.offset = offset, .step = 1, .n = length}, NULL,
+                            fl__data_order_arrange);
 }
 
 FL_API fl_data_set *fl_data_shard(fl_data_set *set, int rank, int ranks) {
@@ -301,11 +597,23 @@ FL_API fl_data_set *fl_data_shard(fl_data_set *set, int rank, int ranks) {
         fl_fail("fl_data_shard: rank %d of %d", rank, ranks);
         return fl__data_refuse(&set, 1);
     }
-    return fl__data_in_order(set, set->size / ranks, fl__data_order_new(rank, ranks, 0));
+    return fl__data_ordered(set, (fl__data_order){.offset = rank, .step = ranks, .n = -1, .times = 1},
+                            NULL, fl__data_order_arrange);
+}
+
+FL_API fl_data_set *fl_data_repeat(fl_data_set *set, int64_t times) {
+    if (!set) return fl__data_no_set("fl_data_repeat");
+    if (times < 0) {
+        fl_fail("fl_data_repeat: %lld times", (long long)times);
+        return fl__data_refuse(&set, 1);
+    }
+    return fl__data_ordered(set, (fl__data_order){.step = 1, .n = -1, .times = times}, NULL,
+                            fl__data_order_arrange);
 }
 
 FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int64_t n) {
     if (!set) return fl__data_no_set("fl_data_resample");
+    const int64_t none = 0;
     bool ok = n >= 0 && (index || !n);
     if (!ok) fl_fail("fl_data_resample: %lld indices, or index is NULL", (long long)n);
     for (int64_t i = 0; ok && i < n; i++)
@@ -313,51 +621,84 @@ FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int
             ok = fl_fail("fl_data_resample: index %lld is %lld, the set has %lld samples",
                          (long long)i, (long long)index[i], (long long)set->size);
     if (!ok) return fl__data_refuse(&set, 1);
-    fl__data_order *o = fl__data_order_new(0, 1, n);
-    if (o && n) memcpy(o->index, index, (size_t)n * sizeof *index);
-    return fl__data_in_order(set, n, o);
+    return fl__data_ordered(set, (fl__data_order){.n = n}, n ? index : &none, fl__data_order_arrange);
 }
 
-/* Fisher-Yates; the remainder's bias is n / 2^64. */
-static bool fl__data_shuffle_start(fl_data_set *self, int64_t epoch) {
-    fl__data_order *o = self->user;
-    uint64_t state = fl_data_rng(o->seed, epoch, 0).key;
-    for (int64_t i = 0; i < o->n; i++) o->index[i] = i;
-    for (int64_t i = o->n - 1; i > 0; i--) {
-        int64_t k = (int64_t)(fl__data_mix(state + (uint64_t)i) % ((uint64_t)i + 1)),
-                t = o->index[i];
-        o->index[i] = o->index[k];
-        o->index[k] = t;
+FL_API fl_data_set *fl_data_filter(fl_data_set *set, fl_data_keep_fn keep, void *user) {
+    if (!set) return fl__data_no_set("fl_data_filter");
+    int64_t *index = NULL, cap = 0, n = 0;
+    bool ok = keep || fl_fail("fl_data_filter: keep is NULL");
+    for (int64_t i = 0; ok && i < set->size; i++) {
+        fl_scope scope = fl_scope_begin();
+        fl_data_sample s;
+        ok = fl_data_get(set, i, &s) && fl_heap_grow(&index, &cap, n + 1, sizeof *index);
+        if (ok && keep(&s, user)) index[n++] = i;
+        ok = ok && !fl_error();
+        fl_scope_end(&scope);
     }
-    return true;
+    set = ok ? fl_data_resample(set, index, n) : fl__data_refuse(&set, 1);
+    fl_heap_free(index);
+    return set;
 }
 
 FL_API fl_data_set *fl_data_shuffle(fl_data_set *set, uint64_t seed) {
     if (!set) return fl__data_no_set("fl_data_shuffle");
-    fl__data_order *o = fl__data_order_new(0, 1, set->size);
-    if (o) o->seed = seed;
-    set = fl__data_in_order(set, set->size, o);
-    if (set) {
-        set->start = fl__data_shuffle_start;
-        fl__data_shuffle_start(set, 0);
+    return fl__data_ordered(set, (fl__data_order){.seed = seed}, NULL, fl__data_shuffle_arrange);
+}
+
+FL_API fl_data_set *fl_data_sort_by_length(fl_data_set *set, int64_t window) {
+    if (!set) return fl__data_no_set("fl_data_sort_by_length");
+    if (window < 0) {
+        fl_fail("fl_data_sort_by_length: a window of %lld samples", (long long)window);
+        return fl__data_refuse(&set, 1);
     }
-    return set;
+    return fl__data_ordered(set, (fl__data_order){.window = window}, NULL, fl__data_sort_arrange);
+}
+
+/* The part that sample *i is in, and its place there. */
+static int fl__data_part(const fl_data_set *self, int64_t *i) {
+    int k = 0;
+    while (k + 1 < self->n_inner_ && *i >= self->inner_[k]->size) *i -= self->inner_[k++]->size;
+    return k;
 }
 
 static bool fl__data_concat_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
-    int k = 0;
-    while (i >= self->inner_[k]->size) i -= self->inner_[k++]->size;
+    int k = fl__data_part(self, &i);
     return fl_data_get(self->inner_[k], i, out);
 }
 
-FL_API fl_data_set *fl_data_concat(fl_data_set *const *sets, int n) {
+static int64_t fl__data_concat_id(fl_data_set *self, int64_t i) {
+    int k = fl__data_part(self, &i);
+    return fl__data_other_id(fl_data_id(self->inner_[k], i), k);
+}
+
+static int64_t fl__data_concat_length(fl_data_set *self, int64_t i) {
+    int k = fl__data_part(self, &i);
+    return fl__data_said(self->inner_[k], i);
+}
+
+static bool fl__data_concat_arrange(fl_data_set *self, int64_t epoch) {
+    (void)epoch;
     int64_t size = 0;
-    bool ok = (sets && n > 0) || fl_fail("fl_data_concat: no sets");
-    for (int i = 0; ok && i < n; i++)
-        if (!sets[i] || __builtin_add_overflow(size, sets[i]->size, &size))
-            ok = fl_fail("fl_data_concat: set %d is NULL, or too large", i);
-    if (!ok) return fl__data_refuse(sets, n);
-    return fl_data_set_new(&(fl_data_set){.size = size, .get = fl__data_concat_get}, sets, n);
+    for (int i = 0; i < self->n_inner_; i++)
+        if (__builtin_add_overflow(size, self->inner_[i]->size, &size))
+            return fl_fail("fl_data_concat: set %d is too large", i);
+    self->size = size;
+    return true;
+}
+
+/* A set over several, freed if one is NULL. */
+static fl_data_set *fl__data_over_all(fl_data_set *const *sets, int n, const char *who,
+                                      const fl_data_set *table) {
+    bool ok = (sets && n > 0) || fl_fail("%s: no sets", who);
+    for (int i = 0; ok && i < n; i++) ok = sets[i] || fl_fail("%s: set %d is NULL", who, i);
+    return ok ? fl_data_set_new(table, sets, n) : fl__data_refuse(sets, n);
+}
+
+FL_API fl_data_set *fl_data_concat(fl_data_set *const *sets, int n) {
+    return fl__data_over_all(sets, n, "fl_data_concat", &(fl_data_set){
+        .get = fl__data_concat_get, .id = fl__data_concat_id, .length = fl__data_concat_length,
+        .arrange = fl__data_concat_arrange});
 }
 
 static bool fl__data_zip_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
@@ -371,91 +712,105 @@ static bool fl__data_zip_get(fl_data_set *self, int64_t i, fl_data_sample *out) 
     return true;
 }
 
+static int64_t fl__data_zip_id(fl_data_set *self, int64_t i) {
+    return fl_data_id(self->inner_[0], i);
+}
+
+static bool fl__data_zip_arrange(fl_data_set *self, int64_t epoch) {
+    (void)epoch;
+    self->size = self->inner_[0]->size;
+    for (int i = 1; i < self->n_inner_; i++)
+        if (self->inner_[i]->size != self->size)
+            return fl_fail("fl_data_zip: set %d has %lld samples, set 0 %lld", i,
+                           (long long)self->inner_[i]->size, (long long)self->size);
+    return true;
+}
+
 FL_API fl_data_set *fl_data_zip(fl_data_set *const *sets, int n) {
-    bool ok = (sets && n > 0) || fl_fail("fl_data_zip: no sets");
-    for (int i = 0; ok && i < n; i++)
-        if (!sets[i] || sets[i]->size != sets[0]->size)
-            ok = fl_fail("fl_data_zip: set %d is NULL, or not of the size of set 0", i);
-    if (!ok) return fl__data_refuse(sets, n);
-    return fl_data_set_new(&(fl_data_set){.size = sets[0]->size, .get = fl__data_zip_get}, sets, n);
+    return fl__data_over_all(sets, n, "fl_data_zip", &(fl_data_set){
+        .get = fl__data_zip_get, .id = fl__data_zip_id, .length = fl__data_inner_length,
+        .arrange = fl__data_zip_arrange});
 }
 
-/* ---- batches ---- */
+/* ---- sets over one other, sample by sample ---- */
 
-static bool fl__data_same_kind(const fl_tensor *a, const fl_tensor *b) {
-    return a->dtype == b->dtype && a->ndim == b->ndim &&
-           !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape);
-}
-
-/* Sample i may follow the batch's first one. */
-static bool fl__data_check_like(const fl_data_sample *s, const fl_data_sample *first, int64_t i) {
-    char a[96], b[96];
-    if (s->n != first->n)
-        return fl_fail("fl_data_batch: sample %lld has %d fields, the batch's first %d",
-                       (long long)i, s->n, first->n);
-    for (int k = 0; k < s->n; k++) {
-        const fl_tensor *t = s->t[k], *like = first->t[k];
-        if (!fl__data_same_kind(t, like))
-            return fl_fail(
-                "fl_data_batch: field %d of sample %lld is %s %s, of the batch's first %s %s", k,
-                (long long)i, fl_dtype_name(t->dtype), fl_shape_text(fl_shape_of(t), a, sizeof a),
-                fl_dtype_name(like->dtype), fl_shape_text(fl_shape_of(like), b, sizeof b));
-    }
+static bool fl__data_inner_size(fl_data_set *self, int64_t epoch) {
+    (void)epoch;
+    self->size = self->inner_[0]->size;
     return true;
 }
 
-/* Sample `at` of count, n fields each: column k of ts takes field k. */
-static bool fl__data_batch_fill(fl_data_set *inner, int64_t first, int64_t count, fl_tensor **ts,
-                                fl_data_sample *like) {
-    for (int64_t i = 0; i < count; i++) {
-        fl_data_sample s;
-        if (!fl_data_get(inner, first + i, &s)) return false;
-        if (i == 0) *like = s;
-        if (!fl__data_check_like(&s, like, first + i)) return false;
-        for (int k = 0; k < s.n; k++) ts[k * count + i] = s.t[k];
-    }
-    return true;
+static bool fl__data_inner_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    return fl_data_get(self->inner_[0], i, out);
 }
 
-static bool fl__data_batch_get(fl_data_set *self, int64_t b, fl_data_sample *out) {
-    fl_data_set *inner = self->inner_[0];
-    int64_t size = *(int64_t *)self->user, first = b * size;
-    int64_t count = size < inner->size - first ? size : inner->size - first;
-    fl_data_sample like = {0};
-    fl_tensor **ts = fl_heap_alloc((size_t)count * FL_DATA_FIELDS * sizeof *ts);
-    bool ok = ts && fl__data_batch_fill(inner, first, count, ts, &like);
-    for (int k = 0; ok && k < like.n; k++)
-        ok = (out->t[k] = fl_stack(ts + k * count, (int)count, 0)) != NULL;
-    out->n = like.n;
-    fl_heap_free(ts);
-    return ok;
+static bool fl__data_inner_many(fl_data_set *self, int64_t *index, int64_t n, fl_data_sample *out) {
+    return fl_data_get_many(self->inner_[0], index, n, out);
 }
 
-FL_API fl_data_set *fl_data_batch(fl_data_set *set, int64_t size, bool drop_last) {
-    if (!set) return fl__data_no_set("fl_data_batch");
-    if (size < 1 || size > INT32_MAX) {
-        fl_fail("fl_data_batch: batches of %lld", (long long)size);
+static int64_t fl__data_lengths_at(fl_data_set *self, int64_t i) {
+    return ((const int64_t *)self->user)[i];
+}
+
+FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int64_t n) {
+    if (!set) return fl__data_no_set("fl_data_lengths");
+    bool ok = (length && n == set->size) ||
+              fl_fail("fl_data_lengths: %lld lengths of %lld samples, or length is NULL", (long long)n,
+                      (long long)set->size);
+    for (int64_t i = 0; ok && i < n; i++)
+        ok = length[i] >= 0 || fl_fail("fl_data_lengths: length %lld is %lld", (long long)i,
+                                       (long long)length[i]);
+    if (!ok) return fl__data_refuse(&set, 1);
+    int64_t *user = fl_heap_alloc((size_t)n * sizeof *user + 1);
+    if (user) memcpy(user, length, (size_t)n * sizeof *user);
+    return fl__data_over(set, &(fl_data_set){
+        .size = n, .get = fl__data_inner_get, .many = fl__data_inner_many,
+        .length = fl__data_lengths_at, .close = fl__data_free_user, .user = user});
+}
+
+static int64_t fl__data_length_call(fl_data_set *self, int64_t i) {
+    const fl__data_call *c = self->user;
+    return c->length(i, c->user);
+}
+
+FL_API fl_data_set *fl_data_length_from(fl_data_set *set, fl_data_length_fn fn, void *user) {
+    if (!set) return fl__data_no_set("fl_data_length_from");
+    if (!fn) {
+        fl_fail("fl_data_length_from: fn is NULL");
         return fl__data_refuse(&set, 1);
     }
-    int64_t *user = fl_heap_alloc(sizeof *user);
-    if (user) *user = size;
-    int64_t n = set->size / size + (!drop_last && set->size % size != 0);
-    return fl__data_over(set, &(fl_data_set){.size = n, .get = fl__data_batch_get,
-                                             .close = fl__data_free_user, .user = user});
+    return fl__data_over(set, &(fl_data_set){
+        .get = fl__data_inner_get, .many = fl__data_inner_many, .length = fl__data_length_call,
+        .arrange = fl__data_inner_size, .close = fl__data_free_user,
+        .user = fl__data_call_new((fl__data_call){.length = fn, .user = user})});
 }
 
-/* ---- transforms ---- */
+static bool fl__data_to_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    const char *family = fl_backend_at(*(int *)self->user)->name;
+    if (!fl_data_get(self->inner_[0], i, out)) return false;
+    for (int k = 0; k < out->n; k++)
+        if (!(out->t[k] = fl_to(out->t[k], family))) return false;
+    return true;
+}
 
-typedef struct fl__data_change {
-    fl_data_fn fn;
-    void *user;
-} fl__data_change;
+FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family) {
+    if (!set) return fl__data_no_set("fl_data_to");
+    fl_quiet(+1);
+    int index = family ? fl_backend_index(family) : (fl_fail("fl_data_to: the family is NULL"), -1);
+    fl_quiet(-1);
+    if (index < 0) return fl__data_refuse(&set, 1);
+    int *user = fl_heap_alloc(sizeof *user);
+    if (user) *user = index;
+    return fl__data_over(set, &(fl_data_set){
+        .get = fl__data_to_get, .length = fl__data_inner_length, .arrange = fl__data_inner_size,
+        .close = fl__data_free_user, .user = user});
+}
 
 static bool fl__data_transform_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
-    const fl__data_change *c = self->user;
-    fl_rng rng = fl_data_rng(0, self->epoch_, i);
+    const fl__data_call *c = self->user;
+    fl_rng rng = fl_data_rng(0, self->epoch_, fl_data_id(self->inner_[0], i));
     if (!fl_data_get(self->inner_[0], i, out)) return false;
-    return c->fn(out, &rng, c->user) ||
+    return c->change(out, &rng, c->user) ||
            fl_fail("fl_data_transform: sample %lld was refused", (long long)i);
 }
 
@@ -465,10 +820,10 @@ FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *use
         fl_fail("fl_data_transform: fn is NULL");
         return fl__data_refuse(&set, 1);
     }
-    fl__data_change *c = fl_heap_alloc(sizeof *c);
-    if (c) *c = (fl__data_change){fn, user};
-    return fl__data_over(set, &(fl_data_set){.size = set->size, .get = fl__data_transform_get,
-                                             .close = fl__data_free_user, .user = c});
+    return fl__data_over(set, &(fl_data_set){
+        .get = fl__data_transform_get, .length = fl__data_inner_length, .arrange = fl__data_inner_size,
+        .close = fl__data_free_user,
+        .user = fl__data_call_new((fl__data_call){.change = fn, .user = user})});
 }
 
 /* ---- prefetch ----
@@ -624,8 +979,8 @@ FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth) {
     }
     fl__data_loader *l = fl__data_loader_new(set, threads, depth);
     fl_data_set *s = fl__data_over(set, &(fl_data_set){
-        .size = set->size, .get = fl__data_prefetch_get, .start = fl__data_prefetch_start,
-        .close = fl__data_prefetch_close, .user = l});
+        .get = fl__data_prefetch_get, .start = fl__data_prefetch_start, .arrange = fl__data_inner_size,
+        .length = fl__data_inner_length, .close = fl__data_prefetch_close, .user = l});
     if (!s) return NULL;
     while (l->threads < threads) {
         int reason = pthread_create(&l->thread[l->threads], NULL, fl__data_worker, l);

@@ -1,0 +1,295 @@
+/* batch.h - batches: of a number, of a budget, of given sizes; stacked, padded, or joined by the user */
+#ifndef FL_DATA_BATCH_H
+#define FL_DATA_BATCH_H
+#include "set.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Stacks `size` samples along a new first dim, field by field; shapes and dtypes must be the same.
+   The last batch is shorter, or left out if drop_last. */
+FL_API fl_data_set *fl_data_batch(fl_data_set *set, int64_t size, bool drop_last);
+
+/* Joins n samples into one. Called from several threads below fl_data_prefetch. */
+typedef bool (*fl_data_join_fn)(const fl_data_sample *samples, int64_t n, fl_data_sample *out, void *user);
+
+typedef struct fl_data_batches_opts {
+    fl_named _positional;
+    /* Which samples: they stay in order. */
+    int64_t size;         /* in a batch, or at most with a budget; 0: as many as the budget takes */
+    bool drop_last;       /* leaves out a shorter last batch, or what is behind the last of sizes */
+    const int64_t *sizes; /* of each batch, n_sizes of them (copied), in place of size and budget */
+    int64_t n_sizes;
+    int64_t budget;       /* at most so many tokens, frames, ... (fl_data_length) in a batch: the longest
+                             times the number of samples, which is its size when padded */
+    bool sum;             /* the budget counts the sum of lengths instead */
+    /* How they are joined. */
+    bool pad;        /* along every dim to the longest; dtype and number of dims must be the same */
+    double pad_value[FL_DATA_FIELDS]; /* of each field */
+    int64_t multiple; /* the first dim to a multiple of this; 0: 1 */
+    unsigned lengths; /* bit k: behind the fields comes i64 [n], the first dims of field k */
+    unsigned masks;   /* bit k: behind those comes b8 [n, t], true where field k is no padding */
+    fl_data_join_fn join; /* instead of all that */
+    void *user;
+    char _end;
+} fl_data_batches_opts;
+/* Batches of samples of any length. fl_ctc_loss and fl_rnn take the lengths as they are; fl_attention
+   takes the mask as [n, 1, 1, t] (fl_unsqueeze twice). Where lengths change with the epoch, as over a
+   shuffle, so does the number of batches. A sample beyond the budget is an error. */
+#define fl_data_batches(...) FL__DATA_BATCHES(__VA_ARGS__, ._end = 0)
+#define FL__DATA_BATCHES(set, ...) fl_data_batches_opt(set, (fl_data_batches_opts){__VA_ARGS__})
+FL_API fl_data_set *fl_data_batches_opt(fl_data_set *set, fl_data_batches_opts o);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_DATA_BATCH_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_DATA_BATCH) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_DATA_BATCH_IMPL
+#define FL_DATA_BATCH_IMPL
+#include "file.h"
+#include "../ops/copy.h"
+#include "../ops/view.h"
+#include <string.h>
+
+/* ---- which samples ---- */
+
+typedef struct fl__data_batches {
+    fl_data_batches_opts o; /* sizes is a copy */
+    int64_t *end, cap;      /* where batch b ends, with sizes or a budget */
+} fl__data_batches;
+
+static int64_t fl__data_batch_end(const fl_data_set *self, int64_t b) {
+    const fl__data_batches *p = self->user;
+    const int64_t inner = fl_data_size(fl_data_inner(self, 0));
+    if (b < 0) return 0;
+    if (p->end) return p->end[b];
+    return b >= inner / p->o.size ? inner : (b + 1) * p->o.size;
+}
+
+static bool fl__data_cut(fl_data_set *self, int64_t end) {
+    fl__data_batches *p = self->user;
+    if (!fl_heap_grow(&p->end, &p->cap, self->size + 1, sizeof *p->end)) return false;
+    p->end[self->size++] = end;
+    return true;
+}
+
+static bool fl__data_cut_sizes(fl_data_set *self, const fl_data_batches_opts *o, int64_t inner) {
+    int64_t end = 0;
+    for (int64_t b = 0; b < o->n_sizes; b++) {
+        if (o->sizes[b] < 1 || o->sizes[b] > inner - end)
+            return fl_fail("fl_data_batches: batch %lld of %lld samples from %lld of %lld", (long long)b,
+                           (long long)o->sizes[b], (long long)end, (long long)inner);
+        if (!fl__data_cut(self, end += o->sizes[b])) return false;
+    }
+    return end == inner || o->drop_last ||
+           fl_fail("fl_data_batches: the sizes make %lld samples of %lld: drop_last leaves out the rest",
+                   (long long)end, (long long)inner);
+}
+
+static bool fl__data_cut_budget(fl_data_set *self, const fl_data_batches_opts *o, int64_t inner) {
+    int64_t begin = 0, sum = 0, longest = 0;
+    for (int64_t i = 0; i < inner; i++) {
+        const int64_t length = fl_data_length(fl_data_inner(self, 0), i);
+        if (length < 0) return false;
+        if (length > o->budget)
+            return fl_fail("fl_data_batches: sample %lld has length %lld, the budget is %lld",
+                           (long long)i, (long long)length, (long long)o->budget);
+        const int64_t most = length > longest ? length : longest, n = i - begin + 1;
+        const bool over = o->sum ? sum > o->budget - length : most && n > o->budget / most;
+        if (over || (o->size && n > o->size)) {
+            if (!fl__data_cut(self, i)) return false;
+            begin = i, sum = length, longest = length;
+        } else sum += length, longest = most;
+    }
+    return begin == inner || fl__data_cut(self, inner);
+}
+
+static bool fl__data_batches_arrange(fl_data_set *self, int64_t epoch) {
+    (void)epoch;
+    const fl__data_batches *p = self->user;
+    const int64_t inner = fl_data_size(fl_data_inner(self, 0)), size = p->o.size;
+    self->size = 0;
+    bool ok = true;
+    if (p->o.sizes) ok = fl__data_cut_sizes(self, &p->o, inner);
+    else if (p->o.budget) ok = fl__data_cut_budget(self, &p->o, inner);
+    else self->size = inner / size + (!p->o.drop_last && inner % size != 0);
+    if (!ok) self->size = 0;
+    return ok;
+}
+
+static int64_t fl__data_batches_id(fl_data_set *self, int64_t b) {
+    return fl_data_id(fl_data_inner(self, 0), fl__data_batch_end(self, b - 1));
+}
+
+/* ---- how they are joined ---- */
+
+/* What sample i has in field k must pad to what the first has. */
+static bool fl__data_check_pad(const fl_data_sample *first, const fl_data_sample *s, int k, int64_t i) {
+    if (s->n != first->n)
+        return fl_fail("fl_data_batches: sample %lld has %d fields, the batch's first %d", (long long)i,
+                       s->n, first->n);
+    const fl_tensor *t = s->t[k], *like = first->t[k];
+    return (t->dtype == like->dtype && t->ndim == like->ndim) ||
+           fl_fail("fl_data_batches: field %d of sample %lld is %s %s and cannot be padded to the batch's "
+                   "first, %s %s", k, (long long)i, fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t),
+                   fl_dtype_name(like->dtype), FL_SHAPE_TEXT(like));
+}
+
+/* Field k of n samples, from `at` on: [n, longest...]. */
+static fl_tensor *fl__data_pad_field(const fl_data_sample *s, int64_t n, int k, int64_t at,
+                                     const fl_data_batches_opts *o) {
+    fl_shape most = fl_shape_of(s[0].t[k]), shape;
+    for (int64_t i = 1; i < n; i++) {
+        const fl_tensor *t = s[i].t[k];
+        if (!fl__data_check_pad(s, s + i, k, at + i)) return NULL;
+        for (int d = 0; d < t->ndim; d++)
+            if (t->shape[d] > most.dim[d]) most.dim[d] = t->shape[d];
+    }
+    if (most.ndim && o->multiple) {
+        const int64_t rest = most.dim[0] % o->multiple;
+        if (rest && __builtin_add_overflow(most.dim[0], o->multiple - rest, &most.dim[0])) return NULL;
+    }
+    if (most.ndim == FL_MAX_DIMS) {
+        fl_fail("fl_data_batches: field %d has %d dims, no room for the batch's", k, most.ndim);
+        return NULL;
+    }
+    shape = (fl_shape){most.ndim + 1, {n}};
+    memcpy(shape.dim + 1, most.dim, (size_t)most.ndim * sizeof *most.dim);
+    fl_tensor *y = fl_new_full(s[0].t[k], shape, o->pad_value[k]);
+    for (int64_t i = 0; y && i < n; i++) {
+        fl_scope scope = fl_scope_begin();
+        fl_tensor *part = fl_select(y, 0, i);
+        for (int d = 0; part && d < most.ndim; d++)
+            if (s[i].t[k]->shape[d] < most.dim[d]) part = fl_slice(part, d, 0, s[i].t[k]->shape[d], 1);
+        if (!part || !fl_assign(part, s[i].t[k])) y = NULL;
+        fl_scope_end(&scope);
+    }
+    return y;
+}
+
+/* Lengths of field k, i64 [n], or its mask, b8 [n, steps of joined]. */
+static fl_tensor *fl__data_extent(const fl_data_sample *s, int64_t n, int k, const fl_tensor *joined, bool mask) {
+    const int64_t steps = mask ? joined->shape[1] : 1;
+    fl_tensor *y = mask ? fl_data_host_tensor(FL_SHAPE(n, steps), FL_B8) : fl_data_host_tensor(FL_SHAPE(n), FL_I64);
+    void *to = y && fl_numel(y) ? fl_map(y, FL_WRITE) : NULL;
+    for (int64_t i = 0; to && i < n; i++)
+        if (mask)
+            for (int64_t t = 0; t < steps; t++) ((char *)to)[i * steps + t] = t < s[i].t[k]->shape[0];
+        else ((int64_t *)to)[i] = s[i].t[k]->shape[0];
+    if (to) fl_unmap(y, FL_WRITE);
+    return to || (y && !fl_numel(y)) ? y : NULL;
+}
+
+static bool fl__data_pad(const fl_data_sample *s, int64_t n, int64_t at, const fl_data_batches_opts *o,
+                         fl_data_sample *out) {
+    const int fields = s[0].n;
+    for (int k = 0; k < fields; k++)
+        if (!(out->t[k] = fl__data_pad_field(s, n, k, at, o))) return false;
+    out->n = fields;
+    for (int bit = 0; bit < 2 * FL_DATA_FIELDS; bit++) {
+        const int k = bit % FL_DATA_FIELDS;
+        const bool mask = bit >= FL_DATA_FIELDS;
+        if (!((mask ? o->masks : o->lengths) >> k & 1)) continue;
+        if (k >= fields || !s[0].t[k]->ndim)
+            return fl_fail("fl_data_batches: field %d of sample %lld has no length: the sample has %d fields",
+                           k, (long long)at, fields);
+        if (out->n == FL_DATA_FIELDS)
+            return fl_fail("fl_data_batches: more than %d fields with lengths and masks", FL_DATA_FIELDS);
+        fl_tensor *y = fl__data_extent(s, n, k, out->t[k], mask);
+        if (!y || !(y = fl_to(y, fl_backend_name(out->t[k])))) return false;
+        out->t[out->n++] = y;
+    }
+    return true;
+}
+
+/* One by one, for padding and for the user's. */
+static bool fl__data_join(fl_data_set *self, int64_t begin, int64_t n, fl_data_sample *out) {
+    const fl__data_batches *p = self->user;
+    fl_data_sample *s = fl_heap_alloc((size_t)n * sizeof *s);
+    bool ok = s != NULL;
+    for (int64_t i = 0; ok && i < n; i++) ok = fl_data_get(fl_data_inner(self, 0), begin + i, &s[i]);
+    if (ok && !p->o.join) ok = fl__data_pad(s, n, begin, &p->o, out);
+    else if (ok)
+        ok = p->o.join(s, n, out, p->o.user) ||
+             fl_fail("fl_data_batches: samples %lld to %lld were refused", (long long)begin,
+                     (long long)(begin + n - 1));
+    fl_heap_free(s);
+    return ok;
+}
+
+static bool fl__data_batches_get(fl_data_set *self, int64_t b, fl_data_sample *out) {
+    const fl__data_batches *p = self->user;
+    const int64_t begin = fl__data_batch_end(self, b - 1), n = fl__data_batch_end(self, b) - begin;
+    if (p->o.join || p->o.pad) return fl__data_join(self, begin, n, out);
+    int64_t few[64], *index = n <= 64 ? few : fl_heap_alloc((size_t)n * sizeof *index);
+    for (int64_t i = 0; index && i < n; i++) index[i] = begin + i;
+    bool ok = index && fl_data_get_many(fl_data_inner(self, 0), index, n, out);
+    if (index != few) fl_heap_free(index);
+    return ok;
+}
+
+/* ---- making them ---- */
+
+static void fl__data_batches_close(fl_data_set *self) {
+    fl__data_batches *p = self->user;
+    if (p) fl_heap_free((void *)(uintptr_t)p->o.sizes);
+    if (p) fl_heap_free(p->end);
+    fl_heap_free(p);
+}
+
+static fl__data_batches *fl__data_batches_new(const fl_data_batches_opts *o) {
+    fl__data_batches *p = fl_heap_alloc(sizeof *p);
+    if (!p) return NULL;
+    p->o = *o;
+    if (!o->sizes) return p;
+    int64_t *sizes = fl_heap_alloc((size_t)o->n_sizes * sizeof *sizes + 1);
+    if (sizes) memcpy(sizes, o->sizes, (size_t)o->n_sizes * sizeof *sizes);
+    p->o.sizes = sizes;
+    if (sizes) return p;
+    fl_heap_free(p);
+    return NULL;
+}
+
+static bool fl__data_check_batches(const fl_data_batches_opts *o) {
+    const bool measured = o->size || o->budget;
+    if (o->size < 0 || o->size > INT32_MAX || o->budget < 0 || o->n_sizes < 0 || o->multiple < 0 ||
+        o->n_sizes > INT32_MAX)
+        return fl_fail("fl_data_batches: batches of %lld samples, a budget of %lld, %lld sizes, a multiple of "
+                       "%lld", (long long)o->size, (long long)o->budget, (long long)o->n_sizes,
+                       (long long)o->multiple);
+    if (o->sizes ? measured : !measured)
+        return fl_fail("fl_data_batches: wants a size, a budget or both, or else sizes");
+    if (o->budget && o->drop_last) return fl_fail("fl_data_batches: drop_last goes with size or sizes");
+    if (!o->pad && (o->lengths || o->masks || o->multiple))
+        return fl_fail("fl_data_batches: lengths, masks and multiple go with pad");
+    return !((o->lengths | o->masks) >> FL_DATA_FIELDS) ||
+           fl_fail("fl_data_batches: lengths or masks of a field past %d", FL_DATA_FIELDS - 1);
+}
+
+FL_API fl_data_set *fl_data_batches_opt(fl_data_set *set, fl_data_batches_opts o) {
+    if (!set) fl_fail("fl_data_batches: the set is NULL");
+    fl__data_batches *p = set && fl__data_check_batches(&o) ? fl__data_batches_new(&o) : NULL;
+    if (p)
+        return fl_data_set_new(&(fl_data_set){
+            .get = fl__data_batches_get, .id = fl__data_batches_id, .arrange = fl__data_batches_arrange,
+            .close = fl__data_batches_close, .user = p}, &set, 1);
+    fl_data_free(set);
+    return NULL;
+}
+
+FL_API fl_data_set *fl_data_batch(fl_data_set *set, int64_t size, bool drop_last) {
+    if (set && size >= 1 && size <= INT32_MAX)
+        return fl_data_batches_opt(set, (fl_data_batches_opts){.size = size, .drop_last = drop_last});
+    if (!set) fl_fail("fl_data_batch: the set is NULL");
+    else fl_fail("fl_data_batch: batches of %lld", (long long)size);
+    fl_data_free(set);
+    return NULL;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
