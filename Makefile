@@ -137,7 +137,7 @@ TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
             $(if $(filter file,$(origin TESTS)),$(EXTENSIONS) $(if $(SAN),,$(if $(wildcard tests/python/test_*.py),python)) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
 
 .PHONY: test-programs
-test-programs: $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%)
+test-programs: $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%) $(if $(filter python,$(TEST_RUNS)),shared)
 
 # Clang only, and nothing else of this file depends on it. Inputs worth keeping gather in build/fuzz/corpus.
 FUZZ := build/fuzz

@@ -31,6 +31,16 @@ def module(name):
         skip(f"{os.path.basename(sys.argv[0])} without {name}: pip install {name.split('.')[0]}")
 
 
+def load_fl():
+    """examples/python/fl.py on the shared build beside BUILD; None after a line that says why not."""
+    library = os.path.abspath(f"{BUILD}-shared/libfl.so")
+    if not os.path.exists(library):
+        return skip(f"{os.path.basename(sys.argv[0])} without {BUILD}-shared/libfl.so: make shared")
+    os.environ["FL_LIBRARY"] = library
+    sys.path.insert(0, "examples/python")
+    return importlib.import_module("fl")
+
+
 def done():
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(failed != 0)
