@@ -376,6 +376,7 @@ struct fl_buffer {
     void *stream;                     /* of the last use (fl_buffer_use); NULL on host */
     uint32_t version;                 /* counts in-place writes; autograd compares it */
     bool pageable;                    /* its manager may take ptr away: pins are counted */
+    bool tight;                       /* the bytes are somebody's who has no readable ones behind their end */
     fl_buffer_state state;
     bool (*restore)(fl_buffer *self); /* makes it resident: sets ptr; false after fl_fail */
     void *tag;                        /* the manager's own word */

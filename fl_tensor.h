@@ -22,7 +22,7 @@
      >>build >>shapes >>tensors >>scopes >>tables >>records >>backends >>options
      >>create >>read >>for op writers >>implementation
    Its rooms, which come with it: fl/ops/ has one file per family of ops, prototypes on tensors (fl_) and
-   on variables (fv_) first; fl/tensor/ has formulas as programs and printing.
+   on variables (fv_) first; fl/tensor/ has formulas as programs, printing and DLPack.
 
    >>build: macros, all optional (besides those of fl_mem.h)
      FL_DEBUG                   ops refuse a tensor or variable that is used after its scope ended
@@ -2568,11 +2568,13 @@ bool fl_writable(const char *fn, const fl_tensor *t) {
 #define FL_TENSOR_ROOMS
 #include "fl/ops/ops.h"
 #include "fl/tensor/print.h"
+#include "fl/tensor/dlpack.h"
 #endif
 #if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS_IMPL)
 #define FL_TENSOR_ROOMS_IMPL
 #include "fl/ops/ops.h"
 #include "fl/tensor/print.h"
+#include "fl/tensor/dlpack.h"
 #endif
 
 /* MIT licence: see LICENSE. */

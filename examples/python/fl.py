@@ -177,7 +177,8 @@ def _var(x):
         return lib.fv_num(x)
     if isinstance(x, int):
         return lib.fv_const(lib.fl_int(x))
-    return lib.fv_const(lib.fv_value(tensor(x)._p))
+    copied = tensor(x)
+    return lib.fv_const(lib.fv_value(copied._p))
 
 
 def _value(x):
@@ -317,11 +318,13 @@ class _Function:
 
     def __call__(self, *given, **options):
         with _scope():
+            held = list(options.values())  # until the call is over, as given is
             try:
                 values, outputs, taken, kept = self._bind(list(given), options)
             except (TypeError, ValueError, OverflowError) as error:
                 raise type(error)(f"{self.__name__}: {error}") from None
             out = self.call(*values)
+            del held
             failed = lib.fl_error() is not None
             for object in taken:
                 object._p = None if failed else object._p
@@ -445,7 +448,8 @@ def tensor(data, dtype=None, requires_grad=False):
         elif hasattr(data, "__array_interface__"):
             value = _from_array(data)
         elif hasattr(data, "__dlpack__"):
-            value = lib.fl_clone(_value(from_dlpack(data)))
+            shared = from_dlpack(data)
+            value = lib.fl_clone(_value(shared))
         else:
             value = _from_lists(data, dtype)
         if value and dtype is not None:
@@ -479,6 +483,76 @@ def _from_lists(data, dtype):
         kind = "i64"
     numbers = _array(_PLAIN[{"b8": "bool", "i64": "int64_t", "f32": "float", "f64": "double"}[kind]], flat)
     return lib.fl_from_host(ctypes.addressof(numbers), _shape(shape), _dtype(kind))
+
+
+# Capsules that __dlpack__ gave out, until a consumer renames them: then it has what they hold. Others, that nobody but
+# this list has any more, were not wanted. A destructor in Python would run with the consumer's error pending.
+_lent = []
+
+
+def _api(name, result, *arguments):
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_capsule = _api("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_capsule_name = _api("PyCapsule_GetName", ctypes.c_char_p, ctypes.py_object)
+_capsule_pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+_capsule_rename = _api("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+_KINDS = {b"dltensor_versioned": ("fl_dlpack", b"used_dltensor_versioned"), b"dltensor": ("fl_dlpack_old", b"used_dltensor")}
+
+
+def _take_back():
+    """Releases what was lent and not wanted."""
+    for i in reversed(range(len(_lent))):
+        name = _capsule_name(_lent[i])
+        if name in _KINDS and sys.getrefcount(_lent[i]) == 2:
+            _release(_KINDS[name][0], _capsule_pointer(_lent[i], name))
+            del _lent[i]
+        elif name not in _KINDS:
+            del _lent[i]
+
+
+def _release(kind, pointer):
+    struct(kind).from_address(pointer).deleter(pointer)
+
+
+def from_dlpack(x):
+    """A tensor that shares the memory of an array of NumPy, a tensor of PyTorch, or another that has __dlpack__."""
+    try:
+        capsule = x.__dlpack__(max_version=(constant("FL_DLPACK_MAJOR"), constant("FL_DLPACK_MINOR")))
+    except TypeError:  # from before DLPack 1.0
+        capsule = x.__dlpack__()
+    name = _capsule_name(capsule)
+    if name not in _KINDS:
+        raise Error(f"from_dlpack: a capsule of {name.decode()!r}: it was used, or is none of DLPack's")
+    kind, used = _KINDS[name]
+    with _scope():
+        value = getattr(lib, kind.replace("fl_", "fl_from_"))(_capsule_pointer(capsule, name))
+        _check()
+        _capsule_rename(capsule, used)
+        return Tensor._of(lib.fv_const(value))
+
+
+class _Loan:
+    """The memory of a tensor for NumPy, which writes it too."""
+
+    def __init__(self, t):
+        if t.requires_grad:
+            raise BufferError("a tensor that requires a gradient is shared as t.detach()")
+        with _scope():
+            self._p = lib.fl_to_dlpack(_value(t))
+        about = struct("fl_dlpack").from_address(self._p).tensor
+        size, n = about.type.bits // 8, range(about.ndim)
+        if not _TYPESTR[t.dtype]:
+            raise BufferError(f"NumPy has no {t.dtype}: cast it first")
+        self.__array_interface__ = dict(
+            version=3, typestr=_TYPESTR[t.dtype], data=(about.data, False), shape=t.shape,
+            strides=tuple(size * (ctypes.c_int64 * len(n)).from_address(about.strides)[i] for i in n),
+        )  # fmt: skip
+
+    def __del__(self, release=_release):
+        if getattr(self, "_p", None):
+            release("fl_dlpack", self._p)
 
 
 class Tensor:
@@ -560,6 +634,34 @@ class Tensor:
             return [nest(shape[1:]) for _ in range(shape[0])] if shape else next(numbers)
 
         return nest(self.shape)
+
+    def numpy(self):
+        """An array that shares the memory of this tensor."""
+        import numpy
+
+        return numpy.asarray(_Loan(self))
+
+    def __array__(self, dtype=None, copy=None):
+        out = self.numpy()
+        return out.astype(dtype or out.dtype, copy=bool(copy))
+
+    def __dlpack__(self, stream=None, max_version=None, dl_device=None, copy=None):
+        _take_back()
+        if self.requires_grad:
+            raise BufferError("a tensor that requires a gradient is shared as t.detach()")
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"device {dl_device}: this tensor is in the processor's memory")
+        name = b"dltensor_versioned" if max_version and max_version[0] >= 1 else b"dltensor"
+        kind = _KINDS[name][0]
+        with _scope():
+            value = lib.fl_clone(_value(self)) if copy else _value(self)
+            pointer = getattr(lib, kind.replace("fl_", "fl_to_"))(value)
+            _check()
+            _lent.append(_capsule(pointer, name, None))
+            return _lent[-1]
+
+    def __dlpack_device__(self):
+        return 1, 0
 
     def __repr__(self):
         size = lib.fl_format(_value(self), None, 0) + 1
@@ -936,7 +1038,7 @@ _STRUCTS = {  # fields, in their order
     "fl_error_place": "char* fn; void* of; fl_error_place.describe describe",
     "fl_dtype_info": "char* name; size_t size; int block; fl_dtype_info.unpack unpack; fl_dtype_info.pack pack",
     "fl_device": "char* name; fl_device.get get; fl_device.put put; fl_device.copy copy; fl_device.limit limit; fl_device.wait wait; fl_mem_manager* manager; bool host",
-    "fl_buffer": "void* ptr; size_t bytes; fl_mem_manager* manager; fl_device* device; void* stream; uint32_t version; bool pageable; fl_buffer_state state; fl_buffer.restore restore; void* tag; uint64_t last_use; int refs_; int pins_; int64_t slot_; fl_buffer* next_",
+    "fl_buffer": "void* ptr; size_t bytes; fl_mem_manager* manager; fl_device* device; void* stream; uint32_t version; bool pageable; bool tight; fl_buffer_state state; fl_buffer.restore restore; void* tag; uint64_t last_use; int refs_; int pins_; int64_t slot_; fl_buffer* next_",
     "fl_mem_info": "fl_device* device; void* stream; char* op; int64_t step; int ndim; int64_t* shape; int lifetime",
     "fl_mem_stats": "int64_t in_use; int64_t peak_in_use; int64_t reserved; int64_t peak_reserved; int64_t gets; int64_t puts; int64_t reuses; int64_t device_gets; int64_t largest_free; int64_t free_blocks",
     "fl_mem_manager": "char* name; fl_mem_manager.get get; fl_mem_manager.put put; fl_mem_manager.trim trim; fl_mem_manager.stats stats; fl_mem_manager.reset_peak reset_peak; fl_mem_manager.close close; void* user",
@@ -965,6 +1067,11 @@ _STRUCTS = {  # fields, in their order
     "fl_data_aligned": "int64_t guess; int64_t target",
     "fl_data_io": "void* user; fl_data_io.open open; fl_data_io.read read; fl_data_io.write write; fl_data_io.size size; fl_data_io.sync sync; fl_data_io.close close; fl_data_io.rename rename; fl_data_io.remove remove; fl_data_io.sync_dir sync_dir",
     "fl_data_stream": "fl_data_io io; void* file; char* who; char* path; int64_t size",
+    "fl_data_replacement": "fl_data_stream f; char* path",
+    "fl_data_text": "char* p; int64_t n; int64_t cap_",
+    "fl_data_arena": "void* block_; size_t left_",
+    "fl_data_json": "fl_data_json_event event; char* text; int64_t n; int depth; int64_t at; int64_t line; fl_data_stream f_; char* window_; char* start_; char* p_; char* end_; int64_t start_at_; int64_t left_; int64_t line_; int64_t max_text_; int max_depth_; int expects_; uint64_t arrays_[16]; fl_data_text text_; bool c_strings_; bool many_; bool broken_",
+    "fl_data_json_opts": "fl_named _positional; int max_depth; int64_t max_text; bool c_strings; bool many; char* who; char* name; char _end",
     "fl_data_host": "int64_t n; double* f; int64_t* i; fl_tensor* tensor_; fl_scope scope_",
     "fl_data_average": "double mean; double weight; double squares_; double weight2_",
     "fl_data_tally": "int64_t count[16]",
@@ -972,13 +1079,19 @@ _STRUCTS = {  # fields, in their order
     "fl_data_progress": "FILE* out; double every; char* label_; int64_t total_; int64_t done_; double started_; double shown_; int width_; bool terminal_",
     "fl_data_named": "char* name; fl_tensor* tensor",
     "fl_data_pair": "char* key; char* value",
+    "fl_data_entry": "char* name; fl_dtype dtype; fl_shape shape; int64_t begin; int64_t end; uint32_t crc; int part",
+    "fl_data_file": "fl_data_stream f; fl_data_entry* entry; fl_data_pair* meta; int64_t n; int64_t n_meta; fl_data_arena texts; fl_data_file.fill fill; fl_data_file.read read; fl_data_file.close close; void* user; fl_data_entry** sorted_; int64_t cap_; int64_t meta_cap_",
+    "fl_data_source": "fl_data_stream* f; fl_data_packing packing; int64_t at; int64_t in_at_; int64_t in_end_; void* unpacker_",
+    "fl_data_piece": "void* bytes; size_t n",
     "fl_data_frame_error": "int64_t wrong; int64_t total",
     "fl_data_confusion": "int64_t classes; int64_t* count",
     "fl_data_f1": "double precision; double recall; double f1; int64_t support",
     "fl_data_roc": "int64_t n; int64_t positives; int64_t cap_; fl_data_roc_point* point_",
     "fl_data_calibration": "int bins; int64_t total; int64_t n[100]; int64_t right[100]; double confidence[100]",
     "fl_data_sample": "int n; fl_tensor* t[8]",
-    "fl_data_set": "int64_t size; fl_data_set.get get; fl_data_set.start start; fl_data_set.close close; void* user; int64_t epoch_; int n_inner_; fl_data_set** inner_",
+    "fl_data_set": "int64_t size; fl_data_set.get get; fl_data_set.start start; fl_data_set.close close; void* user; int64_t epoch_; bool started_; int n_inner_; fl_data_set** inner_",
+    "fl_data_member": "char* name; int64_t size; int64_t packed; int64_t at; int64_t limit; uint32_t crc; bool deflated",
+    "fl_data_archive": "fl_data_member* member; int64_t n; int64_t cap_; fl_data_arena names_",
     "fl_nn_prelu_opts": "fl_named _positional; double init; fl_dtype dtype; char _end",
     "fl_nn_attention_opts": "fl_named _positional; double dropout; bool causal; bool no_bias; bool cross; int64_t n_kv_heads; int64_t window; double softcap; double scale; bool rotary; fl_rotary_opts rope; int64_t relative; int64_t buckets; int64_t max_distance; bool alibi; fl_dtype dtype; fl_rng* rng; char _end",
     "fl_nn_cache_opts": "fl_named _positional; fl_dtype dtype; char _end",
@@ -1002,7 +1115,7 @@ _STRUCTS = {  # fields, in their order
     "fl_nn_pool_opts": "fl_named _positional; int64_t kernel_h; int64_t kernel_w; int64_t stride; int64_t stride_h; int64_t stride_w; int64_t pad; int64_t pad_h; int64_t pad_w; int64_t dilation; int64_t dilation_h; int64_t dilation_w; bool ceil_mode; bool average; bool ignore_pad; int64_t divisor_override; double norm; char _end",
     "fl_nn_rnn_opts": "fl_named _positional; int layers; bool bidirectional; double dropout; int64_t projection; bool relu; bool time_first; bool output_only; bool no_bias; fl_dtype dtype; fl_rng* rng; char _end",
     "fl_nn_load_opts": "fl_named _positional; bool partial; bool cast; char* prefix; char* ignore; char _end",
-    "fl_nn_item": "char* name; fl_tensor* tensor; void* host; fl_tensor* loaded_",
+    "fl_nn_item": "char* name; fl_tensor* tensor; void* host; bool fixed; fl_tensor* loaded_",
     "fl_nn_state": "fl_nn_item* item; int64_t n; int64_t cap_",
     "fl_nn_summary_opts": "fl_named _positional; fl_dtype dtype; FILE* out; char _end",
     "fl_nn_transformer_opts": "fl_named _positional; double dropout; double drop_path; double eps; fl_nn_transformer_opts.activation activation; bool norm_first; bool causal; bool no_bias; fl_nn_attention_opts attention; fl_dtype dtype; fl_rng* rng; char _end",
@@ -1057,8 +1170,13 @@ _STRUCTS = {  # fields, in their order
     "fl_optim_group_opts": "fl_named _positional; double lr; double weight_decay; char _end",
     "fl_optim_scaler": "double growth; double backoff; double least; int64_t interval; fl_tensor* scale; fl_tensor* good; fl_tensor* sum; int64_t updates",
     "fl_optim_scaler_opts": "fl_named _positional; double growth; double backoff; int64_t interval; double least; char _end",
-    "fl_optim_schedule": "fl_optim_schedule_kind kind; double lr; double low; double gamma; double power; double rise; double threshold; int64_t every; int64_t total; int64_t grow; int64_t warmup; int64_t decay; int64_t patience; int64_t cooldown; int64_t milestone[8]; bool maximize; fl_optim* optim; int64_t t; int64_t bad; int64_t waits; double best",
+    "fl_optim_schedule": "fl_optim_schedule_kind kind; double lr; double low; double gamma; double power; double rise; double momentum_low; double momentum_high; double threshold; int64_t every; int64_t total; int64_t grow; int64_t warmup; int64_t decay; int64_t patience; int64_t cooldown; int64_t milestone[8]; bool maximize; fl_optim* optim; int64_t t; int64_t bad; int64_t waits; double best",
     "fl_optim_sgd_opts": "fl_named _positional; double lr; double momentum; double dampening; double weight_decay; bool nesterov; bool decoupled; bool master; char _end",
+    "fl_dlpack_device": "int32_t type; int32_t id",
+    "fl_dlpack_type": "uint8_t code; uint8_t bits; uint16_t lanes",
+    "fl_dlpack_tensor": "void* data; fl_dlpack_device device; int32_t ndim; fl_dlpack_type type; int64_t* shape; int64_t* strides; uint64_t byte_offset",
+    "fl_dlpack": "uint32_t major; uint32_t minor; void* manager; fl_dlpack.deleter deleter; uint64_t flags; fl_dlpack_tensor tensor",
+    "fl_dlpack_old": "fl_dlpack_tensor tensor; void* manager; fl_dlpack_old.deleter deleter",
     "fl_formula_step": "uint8_t primitive; uint8_t logical; uint8_t to; uint8_t in[3]",
     "fl_formula": "uint8_t n_in; uint8_t n_out; uint8_t n_steps; uint8_t n_constants; uint8_t n_registers; uint32_t reads; uint8_t logical; uint8_t out[4]; fl_formula_step step[64]; double constant[16]",
     "fl_formula_meaning": "fl_formula_meaning.number number; fl_formula_meaning.step step",
@@ -1113,6 +1231,9 @@ _CALLBACKS = {  # pointers to functions: types, fields and arguments
     "fl_data_io.rename": "int (void* user, char* from, char* to)",
     "fl_data_io.remove": "int (void* user, char* path)",
     "fl_data_io.sync_dir": "int (void* user, char* path)",
+    "fl_data_file.fill": "bool (fl_data_file* self, fl_data_entry* e, void* dst)",
+    "fl_data_file.read": "fl_tensor* (fl_data_file* self, fl_data_entry* e)",
+    "fl_data_file.close": "void (fl_data_file* self)",
     "fl_data_set.get": "bool (fl_data_set* self, int64_t i, fl_data_sample* out)",
     "fl_data_set.start": "bool (fl_data_set* self, int64_t epoch)",
     "fl_data_set.close": "void (fl_data_set* self)",
@@ -1134,6 +1255,8 @@ _CALLBACKS = {  # pointers to functions: types, fields and arguments
     "fv_linear_act_of.fn": "fl_var* (fl_var* x)",
     "fl_optim_type.prepare": "bool (fl_optim* o, fl_optim_slot* p)",
     "fl_optim_type.step": "bool (fl_optim* o, fl_optim_slot* p)",
+    "fl_dlpack.deleter": "void (fl_dlpack* self)",
+    "fl_dlpack_old.deleter": "void (fl_dlpack_old* self)",
     "fl_formula_meaning.number": "void* (double value)",
     "fl_formula_meaning.step": "void* (fl_primitive primitive, void*[] operand)",
 }
@@ -1146,6 +1269,8 @@ _ENUMS = {  # their words, as arguments take them
     "fl_dist": {"uniform": 0, "normal": 1, "integer": 2},
     "fl_access": {"read": 1, "write": 2},
     "fl_data_mode": {"read": 0, "replace": 1},
+    "fl_data_json_event": {"error": 0, "end": 1, "object": 2, "object_end": 3, "array": 4, "array_end": 5, "key": 6, "string": 7, "number": 8, "true": 9, "false": 10, "null": 11},
+    "fl_data_packing": {"plain": 0, "gzip": 1, "deflate": 2},
     "fl_autocast_policy": {"none": 0, "narrow": 1, "wide": 2, "widest": 3},
     "fl_fft_norm": {"backward": 0, "ortho": 1, "forward": 2},
     "fl_interpolation": {"nearest": 0, "linear": 1, "cubic": 2, "area": 3, "nearest_exact": 4},
@@ -1173,6 +1298,7 @@ _CONSTANTS = {  # numbers
     "FL_DATA_MAX_EDIT": 68719476736,
     "FL_DATA_MAX_ALIGN": 268435456,
     "FL_DATA_TALLIES": 16,
+    "FL_DATA_DEFLATE_LIMIT": 1032,
     "FL_DATA_MAX_HEADER": 100000000,
     "FL_DATA_MAX_NAME": 4096,
     "FL_DATA_BINS": 100,
@@ -1183,6 +1309,7 @@ _CONSTANTS = {  # numbers
     "FL_NN_SHAPE": 192,
     "FL_AUTOCAST_FLAGS": 65280,
     "FL_SLICE_END": 9223372036854775807,
+    "FL_OPTIM_CHECKPOINT_VERSION": 1,
     "FL_LOG_DEBUG": 0,
     "FL_LOG_INFO": 1,
     "FL_LOG_WARN": 2,
@@ -1344,6 +1471,21 @@ _CONSTANTS = {  # numbers
     "FL_SLOT_NARROW": 2,
     "FL_DATA_READ": 0,
     "FL_DATA_REPLACE": 1,
+    "FL_DATA_JSON_ERROR": 0,
+    "FL_DATA_JSON_END": 1,
+    "FL_DATA_JSON_OBJECT": 2,
+    "FL_DATA_JSON_OBJECT_END": 3,
+    "FL_DATA_JSON_ARRAY": 4,
+    "FL_DATA_JSON_ARRAY_END": 5,
+    "FL_DATA_JSON_KEY": 6,
+    "FL_DATA_JSON_STRING": 7,
+    "FL_DATA_JSON_NUMBER": 8,
+    "FL_DATA_JSON_TRUE": 9,
+    "FL_DATA_JSON_FALSE": 10,
+    "FL_DATA_JSON_NULL": 11,
+    "FL_DATA_PLAIN": 0,
+    "FL_DATA_GZIP": 1,
+    "FL_DATA_DEFLATE": 2,
     "FL_AUTOCAST_NONE": 0,
     "FL_AUTOCAST_NARROW": 1,
     "FL_AUTOCAST_WIDE": 2,
@@ -1395,6 +1537,9 @@ _CONSTANTS = {  # numbers
     "FL_LR_WSD": 8,
     "FL_LR_ONE_CYCLE": 9,
     "FL_LR_PLATEAU": 10,
+    "FL_DLPACK_MAJOR": 1,
+    "FL_DLPACK_MINOR": 0,
+    "FL_DLPACK_READ_ONLY": 1,
     "FL_PRIMITIVE_add": 0,
     "FL_PRIMITIVE_sub": 1,
     "FL_PRIMITIVE_mul": 2,
@@ -1638,6 +1783,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_to": "fl_tensor* (fl_tensor* t, char* family)",
     "fl_map": "void* (fl_tensor* t, int access)",
     "fl_unmap": "void (fl_tensor* t, int access)",
+    "fl_host_reads": "int64_t ()",
     "fl_to_host": "bool (fl_tensor* t, void* dst, size_t bytes)",
     "fl_set_host": "bool (fl_tensor* t, void* src, size_t bytes)",
     "fl_item": "double (fl_tensor* t)",
@@ -1674,6 +1820,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_formula_value": "fl_tensor* (fl_formula* f, fl_tensor*[] in)",
     "fl_out_new": "fl_tensor* (char* fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise)",
     "fl_data_crc32c": "uint32_t (uint32_t crc, void* bytes, size_t n)",
+    "fl_data_crc32": "uint32_t (uint32_t crc, void* bytes, size_t n)",
     "fl_data_edits_add": "bool (fl_data_edits* m, int64_t[] guess, count64 n, int64_t[] target, int64_t n_target)",
     "fl_data_edits_add_tensor": "bool (fl_data_edits* m, fl_tensor* guess, fl_tensor* target)",
     "fl_data_edits_merge": "void (fl_data_edits* m, fl_data_edits* other)",
@@ -1685,7 +1832,33 @@ _FUNCTIONS = {  # result and arguments
     "fl_data_stream_read": "bool (fl_data_stream* f, void* dst, size_t n, int64_t at)",
     "fl_data_stream_write": "bool (fl_data_stream* f, void* src, size_t n, int64_t at)",
     "fl_data_stream_fail": "bool (fl_data_stream* f, char* what)",
+    "fl_data_replace_begin": "bool (fl_data_replacement* r, char* who, char* path)",
+    "fl_data_replace_end": "bool (fl_data_replacement* r, bool written)",
+    "fl_data_host_tensor": "fl_tensor* (fl_shape shape, fl_dtype dtype)",
+    "fl_data_swap_bytes": "void (void* bytes, size_t n, size_t size)",
+    "fl_data_text_put": "bool (fl_data_text* t, void* bytes, size_t n)",
+    "fl_data_arena_add": "char* (fl_data_arena* a, char* text, size_t n)",
+    "fl_data_arena_free": "void (fl_data_arena* a)",
     "fl_data_load_idx": "fl_tensor* (char* path)",
+    "fl_data_json_open_opt": "fl_data_json* (char* path, fl_data_json_opts o)",
+    "fl_data_json_of_opt": "fl_data_json* (void* bytes, size_t n, fl_data_json_opts o)",
+    "fl_data_json_in": "fl_data_json* (fl_data_stream* f, int64_t at, int64_t n, fl_data_json_opts o)",
+    "fl_data_json_close": "void (fl_data_json* j)",
+    "fl_data_json_next": "fl_data_json_event (fl_data_json* j)",
+    "fl_data_json_more": "bool (fl_data_json* j)",
+    "fl_data_json_expect": "bool (fl_data_json* j, fl_data_json_event e)",
+    "fl_data_json_string": "char* (fl_data_json* j)",
+    "fl_data_json_int": "bool (fl_data_json* j, int64_t* out)",
+    "fl_data_json_double": "bool (fl_data_json* j, double* out)",
+    "fl_data_json_bool": "bool (fl_data_json* j, bool* out)",
+    "fl_data_json_as_int": "bool (fl_data_json* j, int64_t* out)",
+    "fl_data_json_as_double": "bool (fl_data_json* j, double* out)",
+    "fl_data_json_skip": "bool (fl_data_json* j)",
+    "fl_data_json_fail": "bool (fl_data_json* j, char* format, ...)",
+    "fl_data_json_put_string": "bool (fl_data_text* t, char* text, size_t n)",
+    "fl_data_json_put_double": "bool (fl_data_text* t, double x)",
+    "fl_data_utf8": "size_t (char* s, size_t n)",
+    "fl_data_parse_double": "bool (char* s, size_t n, double* out)",
     "fl_data_host_begin": "bool (fl_data_host* h, fl_tensor* t, fl_dtype dtype)",
     "fl_data_host_end": "void (fl_data_host* h)",
     "fl_data_average_add": "void (fl_data_average* m, double value, double weight)",
@@ -1704,8 +1877,6 @@ _FUNCTIONS = {  # result and arguments
     "fl_data_progress_begin": "fl_data_progress (FILE* out, char* label, int64_t total)",
     "fl_data_progress_step": "void (fl_data_progress* p, int64_t done, char* format, ...)",
     "fl_data_progress_end": "void (fl_data_progress* p)",
-    "fl_data_save_safetensors": "bool (char* path, fl_data_named* tensors, int n, fl_data_pair* meta, int n_meta)",
-    "fl_data_open_safetensors": "fl_data_file* (char* path)",
     "fl_data_close": "void (fl_data_file* f)",
     "fl_data_count": "int64_t (fl_data_file* f)",
     "fl_data_name": "char* (fl_data_file* f, int64_t i)",
@@ -1714,6 +1885,23 @@ _FUNCTIONS = {  # result and arguments
     "fl_data_find": "int64_t (fl_data_file* f, char* name)",
     "fl_data_read": "fl_tensor* (fl_data_file* f, char* name)",
     "fl_data_meta": "char* (fl_data_file* f, char* key)",
+    "fl_data_file_new": "fl_data_file* (char* who, char* path)",
+    "fl_data_file_add": "fl_data_entry* (fl_data_file* f, char* name, int64_t n)",
+    "fl_data_file_add_meta": "bool (fl_data_file* f, char* key, char* value)",
+    "fl_data_file_ready": "bool (fl_data_file* f)",
+    "fl_data_file_clear": "void (fl_data_file* f)",
+    "fl_data_entry_fits": "bool (fl_data_entry* e)",
+    "fl_data_load_npy": "fl_tensor* (char* path)",
+    "fl_data_save_npy": "bool (char* path, fl_tensor* t)",
+    "fl_data_open_npz": "fl_data_file* (char* path)",
+    "fl_data_save_npz": "bool (char* path, fl_data_named* tensors, int n, bool deflate)",
+    "fl_data_source_begin": "bool (fl_data_source* s, fl_data_stream* f, int64_t at, int64_t n, fl_data_packing packing)",
+    "fl_data_source_read": "bool (fl_data_source* s, void* dst, size_t n)",
+    "fl_data_source_finish": "bool (fl_data_source* s)",
+    "fl_data_source_end": "void (fl_data_source* s)",
+    "fl_data_deflate": "int64_t (fl_data_stream* f, int64_t at, fl_data_piece* piece, int n)",
+    "fl_data_save_safetensors": "bool (char* path, fl_data_named* tensors, int n, fl_data_pair* meta, int n_meta)",
+    "fl_data_open_safetensors": "fl_data_file* (char* path)",
     "fl_data_frame_error_add": "bool (fl_data_frame_error* m, fl_tensor* scores, fl_tensor* target)",
     "fl_data_top_k_add": "bool (fl_data_frame_error* m, fl_tensor* scores, fl_tensor* target, int64_t k)",
     "fl_data_frame_error_percent": "double (fl_data_frame_error* m)",
@@ -1740,6 +1928,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_data_size": "int64_t (fl_data_set* set)",
     "fl_data_get": "bool (fl_data_set* set, int64_t i, fl_data_sample* out)",
     "fl_data_set_epoch": "bool (fl_data_set* set, int64_t epoch)",
+    "fl_data_next": "bool (fl_data_set* set, int64_t* epoch, int64_t* index, fl_data_sample* out)",
     "fl_data_rng": "fl_rng (uint64_t seed, int64_t epoch, int64_t index)",
     "fl_data_tensors": "fl_data_set* (fl_tensor*[] tensors, count n)",
     "fl_data_span": "fl_data_set* (fl_data_set* set, int64_t offset, int64_t length)",
@@ -1751,6 +1940,11 @@ _FUNCTIONS = {  # result and arguments
     "fl_data_batch": "fl_data_set* (fl_data_set* set, int64_t size, bool drop_last)",
     "fl_data_transform": "fl_data_set* (fl_data_set* set, fl_data_fn fn, void* user)",
     "fl_data_prefetch": "fl_data_set* (fl_data_set* set, int threads, int depth)",
+    "fl_data_archive_open": "bool (fl_data_archive* z, fl_data_stream* f)",
+    "fl_data_archive_source": "bool (fl_data_member* m, fl_data_stream* f, fl_data_source* s)",
+    "fl_data_archive_put": "bool (fl_data_archive* z, fl_data_stream* f, int64_t* at, char* name, fl_data_piece* piece, int n, bool deflate)",
+    "fl_data_archive_finish": "bool (fl_data_archive* z, fl_data_stream* f, int64_t at)",
+    "fl_data_archive_free": "void (fl_data_archive* z)",
     "fl_mem_hand_on": "bool (fl_mem_manager* self, fl_mem_manager* inner, fl_buffer* b, fl_mem_info* info)",
     "fl_mem_failing": "fl_mem_manager* (fl_mem_manager* inner, int64_t n, bool for_ever)",
     "fl_mem_arena": "fl_mem_manager* (fl_mem_manager* inner)",
@@ -1895,6 +2089,10 @@ _FUNCTIONS = {  # result and arguments
     "fl_nn_state_add": "bool (fl_nn_state* s, char* prefix, char* name, fl_tensor* t)",
     "fl_nn_state_add_host": "bool (fl_nn_state* s, char* prefix, char* name, void* host, fl_shape shape, fl_dtype dtype)",
     "fl_nn_state_add_module": "bool (fl_nn_state* s, char* prefix, fl_nn_module* m)",
+    "fl_nn_state_add_number": "bool (fl_nn_state* s, char* prefix, char* name, double* number)",
+    "fl_nn_state_add_integer": "bool (fl_nn_state* s, char* prefix, char* name, int64_t* number)",
+    "fl_nn_state_add_rng": "bool (fl_nn_state* s, char* prefix, char* name, fl_rng* rng)",
+    "fl_nn_state_add_fixed": "bool (fl_nn_state* s, char* prefix, char* name, int64_t number)",
     "fl_nn_state_save": "bool (fl_nn_state* s, char* path, fl_data_pair* meta, int n_meta)",
     "fl_nn_state_read": "bool (fl_nn_state* s, fl_data_file* f, char* what, char* prefix, bool partial)",
     "fl_nn_state_commit": "bool (fl_nn_state* s)",
@@ -2427,6 +2625,7 @@ _FUNCTIONS = {  # result and arguments
     "fv_fake_quantize": "fl_var* (fl_var* x, fl_tensor* scale, fl_tensor* zero_point, int axis, int64_t low, int64_t high)",
     "fl_seed": "void (uint64_t key)",
     "fl_rng_take": "fl_rng (fl_rng* rng, int64_t n)",
+    "fl_rng_uniform": "double (fl_rng* rng)",
     "fl_rng_state": "fl_rng ()",
     "fl_rng_set_state": "void (fl_rng r)",
     "fl_uniform": "fl_tensor* (fl_shape shape, double low, double high, fl_dtype dtype, fl_rng* rng)",
@@ -2632,12 +2831,17 @@ _FUNCTIONS = {  # result and arguments
     "fl_optim_lr_inverse_sqrt": "double (double lr, int64_t t, int64_t steps)",
     "fl_optim_lr_wsd": "double (double lr, double low, int64_t t, int64_t warmup, int64_t decay, int64_t total)",
     "fl_optim_lr_one_cycle": "double (double lr, int64_t t, int64_t total, double rise)",
+    "fl_optim_momentum_one_cycle": "double (double low, double high, int64_t t, int64_t total, double rise)",
     "fl_optim_schedule_at": "double (fl_optim_schedule* s, int64_t t)",
     "fl_optim_schedule_start": "bool (fl_optim_schedule* s, fl_optim* o)",
     "fl_optim_schedule_step": "bool (fl_optim_schedule* s)",
     "fl_optim_schedule_metric": "bool (fl_optim_schedule* s, double metric)",
     "fl_optim_schedule_state": "bool (fl_optim_schedule* s, char* prefix, fl_nn_state* state)",
     "fl_optim_sgd_opt": "fl_optim* (fv_list params, fl_optim_sgd_opts o)",
+    "fl_to_dlpack": "fl_dlpack* (fl_tensor* t)",
+    "fl_to_dlpack_old": "fl_dlpack_old* (fl_tensor* t)",
+    "fl_from_dlpack": "fl_tensor* (fl_dlpack* d)",
+    "fl_from_dlpack_old": "fl_tensor* (fl_dlpack_old* d)",
     "fl_formula_parse": "bool (fl_formula* f, char* text, char* inputs)",
     "fl_primitive_operands": "int (fl_primitive primitive)",
     "fl_formula_has": "bool (fl_formula* f, fl_primitive primitive)",

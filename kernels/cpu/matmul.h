@@ -43,6 +43,7 @@ typedef struct fl__product {
     char *out; /* [items][m][n] of C */
     int ndim;  /* of the batch */
     const int64_t *shape, *a_stride, *b_stride;
+    bool tight; /* of an operand: nothing behind its end is read */
     bool finishes;
     fl__finish finish; /* if `finishes`; of one item */
 } fl__product;
@@ -89,6 +90,7 @@ typedef struct fl__gemm {
     char *c; /* rows ldc apart */
     int64_t ldc;
     bool add;         /* C starts from what it holds, not from 0 */
+    bool tight;       /* nothing behind the end of B is read */
     int rows, width;  /* of a tile */
     int64_t tiles, height, taller; /* of rows: of height each, the first `taller` one more */
     const char *packed; /* A, the panel of a tile at row(t) * depth; NULL: read in place */
@@ -151,7 +153,8 @@ static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
 /* Packs columns j0 .. j1 of B, one panel behind the other. */
 static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *panels) {
     const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->csb);
-    const int64_t lanes = g->csb == 1 ? g->ks->lanes : 1; /* whole registers where B has the rest */
+    /* whole registers where B, or what is behind it, has the rest */
+    const int64_t lanes = g->csb == 1 && !g->tight ? g->ks->lanes : 1;
     const int64_t depth = fl__gemm_depth(g->ks, g->k);
     for (int64_t p = 0; p < g->k; p += slab)
         for (int64_t j = j0; j < j1; j += g->width) {
@@ -163,10 +166,11 @@ static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *pan
 }
 
 /* Whether n columns of B are read in place: if the rows are dense, few tiles use them and a tile
-   reads less than a register past column n, as a buffer's slack allows (there is no tile three
-   registers wide). */
+   reads less than a register past column n, as a buffer's slack allows, or nothing (there is no tile
+   three registers wide). */
 static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
-    return !g->packed && g->csb == 1 && fl__ceil_div(n, g->ks->lanes) != 3;
+    const int64_t registers = fl__ceil_div(n, g->ks->lanes);
+    return !g->packed && g->csb == 1 && registers != 3 && (!g->tight || n == registers * g->ks->lanes);
 }
 
 /* Finishes rows i .. i + m, columns j .. j + n of C, the first of which is at c. */
@@ -519,7 +523,7 @@ FL_PRIVATE fl__product fl__product_of(const fl_call *c) {
                      .ndim = nd - 2, .shape = y->shape, .a_stride = a->stride, .b_stride = b->stride,
                      .a = fl_data(a), .rsa = a->stride[nd - 2], .csa = a->stride[nd - 1],
                      .b = fl_data(b), .rsb = b->stride[nd - 2], .csb = b->stride[nd - 1],
-                     .k = a->shape[nd - 1]};
+                     .k = a->shape[nd - 1], .tight = a->buffer->tight || b->buffer->tight};
     for (int i = 0; i < nd - 2; i++) p.items *= y->shape[i];
     if (c->op == FL_OP_matmul) return p;
     const fl_op act = ((const fl_linear_args *)c->args)->act;
@@ -560,7 +564,7 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
     if (!fl_dtype_is_float(of->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(of->dtype));
     p.g = (fl__gemm){.ks = fl__gemm_kernels(of->dtype), .m = of->m, .n = of->n, .k = of->k,
                      .a = of->a, .rsa = of->rsa, .csa = of->csa,
-                     .b = of->b, .rsb = of->rsb, .csb = of->csb};
+                     .b = of->b, .rsb = of->rsb, .csb = of->csb, .tight = of->tight};
     return fl__matmul_float(&p);
 }
 
