@@ -138,6 +138,19 @@ def _note(where):
     lib.fl_fail(b"%s", text.encode())
 
 
+def _guarded(where, kind, body):
+    """A callback of that type; 0 after an exception of body."""
+
+    def run(*arguments):
+        try:
+            return body(*arguments)
+        except BaseException:
+            _note(where)
+            return None if kind == "fl_nn_activation.fn" else 0
+
+    return callback_type(kind)(run)
+
+
 def _check():
     text = lib.fl_error()
     if text is not None:
@@ -856,17 +869,14 @@ class Module(_Object):
 
     def __init__(self):
         name = type(self).__name__
-        name = Module._names.setdefault(name, ctypes.create_string_buffer(name.encode()))
+        kind = Module._names.setdefault(name, ctypes.create_string_buffer(name.encode()))
 
         def forward(x):
-            try:
-                y = self.forward(Tensor._of(x))
-                return _hand_over(y._p)
-            except BaseException:
-                _note(name.value.decode())
+            y = self.forward(Tensor._of(x))
+            return _hand_over(y._p)
 
-        run = callback_type("fl_nn_activation.fn")(forward)
-        self._hold(lib.fl_nn_activation(name, run))
+        run = _guarded(name, "fl_nn_activation.fn", forward)
+        self._hold(lib.fl_nn_activation(kind, run))
         _check()
         self._keep.append(run)
 
@@ -942,24 +952,10 @@ class Dataset(_Object):
     _live = weakref.WeakSet()
 
     def __init__(self, size, get, start=None):
-        def get_sample(self, i, out):
-            try:
-                return _fill(out, get(i))
-            except BaseException:
-                _note("Dataset")
-                return False
-
-        def start_epoch(self, epoch):
-            try:
-                start(epoch)
-                return True
-            except BaseException:
-                _note("Dataset")
-                return False
-
-        table = struct("fl_data_set")(size=operator.index(size), get=callback_type("fl_data_set.get")(get_sample))
+        table = struct("fl_data_set")(size=operator.index(size))
+        table.get = _guarded("Dataset", "fl_data_set.get", lambda _, i, out: _fill(out, get(i)))
         if start:
-            table.start = callback_type("fl_data_set.start")(start_epoch)
+            table.start = _guarded("Dataset", "fl_data_set.start", lambda _, epoch: start(epoch) or True)
         self._hold(lib.fl_data_set_new(ctypes.byref(table), None, 0))
         _check()
         self._keep.append(table)
@@ -970,17 +966,13 @@ class Dataset(_Object):
 
     def transform(self, fn):
         """Samples become what fn(*tensors) returns."""
-
-        def change(sample, rng, user):
-            try:
-                s = struct("fl_data_sample").from_address(sample)
-                return _fill(sample, fn(*(_result("fl_tensor*", t) for t in s.t[: s.n])))
-            except BaseException:
-                _note("transform")
-                return False
-
-        run = callback_type("fl_data_fn")(change)
+        run = _guarded("transform", "fl_data_fn", lambda sample, *_: _fill(sample, fn(*_fields(sample))))
         return _function("transform", "data_")(self, run)
+
+    def filter(self, keep):
+        """The samples for which keep(*tensors) is true."""
+        run = _guarded("filter", "fl_data_keep_fn", lambda sample, _: bool(keep(*_fields(sample))))
+        return _function("filter", "data_")(self, run)
 
     def __len__(self):
         return lib.fl_data_size(self._address())
@@ -993,10 +985,15 @@ class Dataset(_Object):
             out = struct("fl_data_sample")()
             lib.fl_data_get(self._address(), i + n * (i < 0), ctypes.addressof(out))
             _check()
-            return tuple(_result("fl_tensor*", t) for t in out.t[: out.n])
+            return _fields(ctypes.addressof(out))
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
+
+
+def _fields(address):
+    sample = struct("fl_data_sample").from_address(address)
+    return tuple(_result("fl_tensor*", t) for t in sample.t[: sample.n])
 
 
 def _fill(address, fields):
@@ -1063,15 +1060,19 @@ _STRUCTS = {  # fields, in their order
     "fl_backend": "char* name; void* user; fl_backend.make make; fl_backend.drop drop; fl_backend.map map; fl_backend.unmap unmap; fl_backend.view view; fl_backend.move move; fl_backend.sync sync; fl_slot any; fl_slot op[512]; uint8_t flags[512]; bool no_grad[116]",
     "fl_number": "bool real; double f; int64_t i",
     "fl_text": "char s[200]",
+    "fl_data_batches_opts": "fl_named _positional; int64_t size; bool drop_last; int64_t* sizes; int64_t n_sizes; int64_t budget; bool sum; bool pad; double pad_value[8]; int64_t multiple; unsigned lengths; unsigned masks; fl_data_join_fn join; void* user; char _end",
     "fl_data_edits": "int64_t tokens; int64_t substitutions; int64_t insertions; int64_t deletions",
     "fl_data_aligned": "int64_t guess; int64_t target",
-    "fl_data_io": "void* user; fl_data_io.open open; fl_data_io.read read; fl_data_io.write write; fl_data_io.size size; fl_data_io.sync sync; fl_data_io.close close; fl_data_io.rename rename; fl_data_io.remove remove; fl_data_io.sync_dir sync_dir",
+    "fl_data_io": "void* user; fl_data_io.open open; fl_data_io.read read; fl_data_io.write write; fl_data_io.size size; fl_data_io.sync sync; fl_data_io.close close; fl_data_io.rename rename; fl_data_io.remove remove; fl_data_io.sync_dir sync_dir; fl_data_io.list list",
     "fl_data_stream": "fl_data_io io; void* file; char* who; char* path; int64_t size",
     "fl_data_replacement": "fl_data_stream f; char* path",
     "fl_data_text": "char* p; int64_t n; int64_t cap_",
     "fl_data_arena": "void* block_; size_t left_",
     "fl_data_json": "fl_data_json_event event; char* text; int64_t n; int depth; int64_t at; int64_t line; fl_data_stream f_; char* window_; char* start_; char* p_; char* end_; int64_t start_at_; int64_t left_; int64_t line_; int64_t max_text_; int max_depth_; int expects_; uint64_t arrays_[16]; fl_data_text text_; bool c_strings_; bool many_; bool broken_",
     "fl_data_json_opts": "fl_named _positional; int max_depth; int64_t max_text; bool c_strings; bool many; char* who; char* name; char _end",
+    "fl_data_listed": "char* path; int n; char** field; int64_t line; int64_t label",
+    "fl_data_list_opts": "fl_named _positional; void* user; char* root; char separator; int columns; int path; int length; char _end",
+    "fl_data_folder_opts": "fl_named _positional; void* user; char* extensions; bool flat; bool classes; char _end",
     "fl_data_host": "int64_t n; double* f; int64_t* i; fl_tensor* tensor_; fl_scope scope_",
     "fl_data_average": "double mean; double weight; double squares_; double weight2_",
     "fl_data_tally": "int64_t count[16]",
@@ -1089,7 +1090,7 @@ _STRUCTS = {  # fields, in their order
     "fl_data_roc": "int64_t n; int64_t positives; int64_t cap_; fl_data_roc_point* point_",
     "fl_data_calibration": "int bins; int64_t total; int64_t n[100]; int64_t right[100]; double confidence[100]",
     "fl_data_sample": "int n; fl_tensor* t[8]",
-    "fl_data_set": "int64_t size; fl_data_set.get get; fl_data_set.start start; fl_data_set.close close; void* user; int64_t epoch_; bool started_; int n_inner_; fl_data_set** inner_",
+    "fl_data_set": "int64_t size; fl_data_set.get get; fl_data_set.start start; fl_data_set.close close; void* user; fl_data_set.arrange arrange; fl_data_set.id id; fl_data_set.length length; fl_data_set.many many; int64_t epoch_; bool started_; int n_inner_; fl_data_set** inner_",
     "fl_data_member": "char* name; int64_t size; int64_t packed; int64_t at; int64_t limit; uint32_t crc; bool deflated",
     "fl_data_archive": "fl_data_member* member; int64_t n; int64_t cap_; fl_data_arena names_",
     "fl_nn_prelu_opts": "fl_named _positional; double init; fl_dtype dtype; char _end",
@@ -1222,6 +1223,8 @@ _CALLBACKS = {  # pointers to functions: types, fields and arguments
     "fl_backend.view": "bool (fl_backend* self, fl_tensor* out, fl_tensor* in)",
     "fl_backend.move": "bool (fl_backend* self, fl_tensor* dst, fl_tensor* src)",
     "fl_backend.sync": "bool (fl_backend* self)",
+    "fl_data_join_fn": "bool (fl_data_sample* samples, int64_t n, fl_data_sample* out, void* user)",
+    "fl_data_name_fn": "bool (void* arg, char* name, bool folder)",
     "fl_data_io.open": "void* (void* user, char* path, fl_data_mode mode)",
     "fl_data_io.read": "int64_t (void* user, void* file, void* dst, size_t n, int64_t at)",
     "fl_data_io.write": "int64_t (void* user, void* file, void* src, size_t n, int64_t at)",
@@ -1231,12 +1234,21 @@ _CALLBACKS = {  # pointers to functions: types, fields and arguments
     "fl_data_io.rename": "int (void* user, char* from, char* to)",
     "fl_data_io.remove": "int (void* user, char* path)",
     "fl_data_io.sync_dir": "int (void* user, char* path)",
+    "fl_data_io.list": "int (void* user, char* path, fl_data_name_fn each, void* arg)",
+    "fl_data_read_fn": "bool (fl_data_listed* e, fl_data_sample* out, void* user)",
     "fl_data_file.fill": "bool (fl_data_file* self, fl_data_entry* e, void* dst)",
     "fl_data_file.read": "fl_tensor* (fl_data_file* self, fl_data_entry* e)",
     "fl_data_file.close": "void (fl_data_file* self)",
     "fl_data_set.get": "bool (fl_data_set* self, int64_t i, fl_data_sample* out)",
     "fl_data_set.start": "bool (fl_data_set* self, int64_t epoch)",
     "fl_data_set.close": "void (fl_data_set* self)",
+    "fl_data_set.arrange": "bool (fl_data_set* self, int64_t epoch)",
+    "fl_data_set.id": "int64_t (fl_data_set* self, int64_t i)",
+    "fl_data_set.length": "int64_t (fl_data_set* self, int64_t i)",
+    "fl_data_set.many": "bool (fl_data_set* self, int64_t* index, int64_t n, fl_data_sample* out)",
+    "fl_data_get_fn": "bool (int64_t i, fl_data_sample* out, void* user)",
+    "fl_data_keep_fn": "bool (fl_data_sample* sample, void* user)",
+    "fl_data_length_fn": "int64_t (int64_t i, void* user)",
     "fl_data_fn": "bool (fl_data_sample* sample, fl_rng* rng, void* user)",
     "fl_nn_activation.fn": "fl_var* (fl_var* x)",
     "fl_nn_activation_axis.fn": "fl_var* (fl_var* x, int axis)",
@@ -1268,7 +1280,7 @@ _ENUMS = {  # their words, as arguments take them
     "fl_program": {"y": 0, "da": 1, "db": 2, "da_db": 3},
     "fl_dist": {"uniform": 0, "normal": 1, "integer": 2},
     "fl_access": {"read": 1, "write": 2},
-    "fl_data_mode": {"read": 0, "replace": 1},
+    "fl_data_mode": {"read": 0, "replace": 1, "append": 2},
     "fl_data_json_event": {"error": 0, "end": 1, "object": 2, "object_end": 3, "array": 4, "array_end": 5, "key": 6, "string": 7, "number": 8, "true": 9, "false": 10, "null": 11},
     "fl_data_packing": {"plain": 0, "gzip": 1, "deflate": 2},
     "fl_autocast_policy": {"none": 0, "narrow": 1, "wide": 2, "widest": 3},
@@ -1471,6 +1483,7 @@ _CONSTANTS = {  # numbers
     "FL_SLOT_NARROW": 2,
     "FL_DATA_READ": 0,
     "FL_DATA_REPLACE": 1,
+    "FL_DATA_APPEND": 2,
     "FL_DATA_JSON_ERROR": 0,
     "FL_DATA_JSON_END": 1,
     "FL_DATA_JSON_OBJECT": 2,
@@ -1819,6 +1832,11 @@ _FUNCTIONS = {  # result and arguments
     "fl_binary_op": "fl_tensor* (fl_op op, fl_tensor* a, fl_tensor* b)",
     "fl_formula_value": "fl_tensor* (fl_formula* f, fl_tensor*[] in)",
     "fl_out_new": "fl_tensor* (char* fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise)",
+    "fl_data_batch": "fl_data_set* (fl_data_set* set, int64_t size, bool drop_last)",
+    "fl_data_batches_opt": "fl_data_set* (fl_data_set* set, fl_data_batches_opts o)",
+    "fl_data_save_blob": "bool (char* path, fl_data_set* set)",
+    "fl_data_open_blob": "fl_data_set* (char* path)",
+    "fl_data_blob_of": "fl_data_set* (void* bytes, size_t n)",
     "fl_data_crc32c": "uint32_t (uint32_t crc, void* bytes, size_t n)",
     "fl_data_crc32": "uint32_t (uint32_t crc, void* bytes, size_t n)",
     "fl_data_edits_add": "bool (fl_data_edits* m, int64_t[] guess, count64 n, int64_t[] target, int64_t n_target)",
@@ -1832,8 +1850,10 @@ _FUNCTIONS = {  # result and arguments
     "fl_data_stream_read": "bool (fl_data_stream* f, void* dst, size_t n, int64_t at)",
     "fl_data_stream_write": "bool (fl_data_stream* f, void* src, size_t n, int64_t at)",
     "fl_data_stream_fail": "bool (fl_data_stream* f, char* what)",
+    "fl_data_folder_names": "bool (char* who, char* path, fl_data_name_fn each, void* arg)",
     "fl_data_replace_begin": "bool (fl_data_replacement* r, char* who, char* path)",
     "fl_data_replace_end": "bool (fl_data_replacement* r, bool written)",
+    "fl_data_replace": "bool (char* who, char* path, void* bytes, size_t n)",
     "fl_data_host_tensor": "fl_tensor* (fl_shape shape, fl_dtype dtype)",
     "fl_data_swap_bytes": "void (void* bytes, size_t n, size_t size)",
     "fl_data_text_put": "bool (fl_data_text* t, void* bytes, size_t n)",
@@ -1859,6 +1879,14 @@ _FUNCTIONS = {  # result and arguments
     "fl_data_json_put_double": "bool (fl_data_text* t, double x)",
     "fl_data_utf8": "size_t (char* s, size_t n)",
     "fl_data_parse_double": "bool (char* s, size_t n, double* out)",
+    "fl_data_list_opt": "fl_data_set* (char* path, fl_data_read_fn read, fl_data_list_opts o)",
+    "fl_data_folder_opt": "fl_data_set* (char* path, fl_data_read_fn read, fl_data_folder_opts o)",
+    "fl_data_class_name": "char* (fl_data_set* folder, int64_t k)",
+    "fl_data_log_open": "fl_data_log* (char* path)",
+    "fl_data_log_add": "bool (fl_data_log* log, int64_t step, char* name, double value)",
+    "fl_data_log_text": "bool (fl_data_log* log, int64_t step, char* name, char* text)",
+    "fl_data_log_histogram": "bool (fl_data_log* log, int64_t step, char* name, fl_tensor* t)",
+    "fl_data_log_close": "bool (fl_data_log* log)",
     "fl_data_host_begin": "bool (fl_data_host* h, fl_tensor* t, fl_dtype dtype)",
     "fl_data_host_end": "void (fl_data_host* h)",
     "fl_data_average_add": "void (fl_data_average* m, double value, double weight)",
@@ -1927,18 +1955,27 @@ _FUNCTIONS = {  # result and arguments
     "fl_data_free": "void (fl_data_set* set)",
     "fl_data_size": "int64_t (fl_data_set* set)",
     "fl_data_get": "bool (fl_data_set* set, int64_t i, fl_data_sample* out)",
+    "fl_data_get_many": "bool (fl_data_set* set, int64_t* index, int64_t n, fl_data_sample* out)",
     "fl_data_set_epoch": "bool (fl_data_set* set, int64_t epoch)",
     "fl_data_next": "bool (fl_data_set* set, int64_t* epoch, int64_t* index, fl_data_sample* out)",
+    "fl_data_id": "int64_t (fl_data_set* set, int64_t i)",
+    "fl_data_length": "int64_t (fl_data_set* set, int64_t i)",
     "fl_data_rng": "fl_rng (uint64_t seed, int64_t epoch, int64_t index)",
     "fl_data_tensors": "fl_data_set* (fl_tensor*[] tensors, count n)",
+    "fl_data_callback": "fl_data_set* (int64_t size, fl_data_get_fn fn, void* user)",
     "fl_data_span": "fl_data_set* (fl_data_set* set, int64_t offset, int64_t length)",
     "fl_data_resample": "fl_data_set* (fl_data_set* set, int64_t[] index, count64 n)",
+    "fl_data_filter": "fl_data_set* (fl_data_set* set, fl_data_keep_fn keep, void* user)",
     "fl_data_shuffle": "fl_data_set* (fl_data_set* set, uint64_t seed)",
+    "fl_data_sort_by_length": "fl_data_set* (fl_data_set* set, int64_t window)",
     "fl_data_shard": "fl_data_set* (fl_data_set* set, int rank, int ranks)",
+    "fl_data_repeat": "fl_data_set* (fl_data_set* set, int64_t times)",
     "fl_data_concat": "fl_data_set* (fl_data_set*[] sets, count n)",
     "fl_data_zip": "fl_data_set* (fl_data_set*[] sets, count n)",
-    "fl_data_batch": "fl_data_set* (fl_data_set* set, int64_t size, bool drop_last)",
+    "fl_data_lengths": "fl_data_set* (fl_data_set* set, int64_t[] length, count64 n)",
+    "fl_data_length_from": "fl_data_set* (fl_data_set* set, fl_data_length_fn fn, void* user)",
     "fl_data_transform": "fl_data_set* (fl_data_set* set, fl_data_fn fn, void* user)",
+    "fl_data_to": "fl_data_set* (fl_data_set* set, char* family)",
     "fl_data_prefetch": "fl_data_set* (fl_data_set* set, int threads, int depth)",
     "fl_data_archive_open": "bool (fl_data_archive* z, fl_data_stream* f)",
     "fl_data_archive_source": "bool (fl_data_member* m, fl_data_stream* f, fl_data_source* s)",

@@ -296,6 +296,10 @@ def check_sets():
         check(bad[4][0].item() == 4 and fl.lib.fl_error() is None, "behind it")
     raises(fl.Error, "transform: ZeroDivisionError", lambda: fl.data.tensors(x).transform(lambda a: 1 / 0)[0],
            "a transform that raises")
+    odd = fl.Dataset(10, lambda i: i).filter(lambda i: i % 2 == 1)
+    check([i.item() for (i,) in odd] == [1, 3, 5, 7, 9], "filter")
+    raises(fl.Error, "filter: ZeroDivisionError", lambda: len(fl.Dataset(3, lambda i: i).filter(lambda i: 1 // 0)),
+           "a filter that raises")
     raises(fl.Error, "at most 8", lambda: fl.Dataset(1, lambda i: (0,) * 9)[0], "nine fields")
     raises(fl.Error, "sample 1 is", lambda: fl.Dataset(2, lambda i: np.zeros(i + 1)).batch(2)[0], "ragged samples")
     raises(fl.Error, "table", lambda: fl.Dataset(-1, get), "a negative size")
