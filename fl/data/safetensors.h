@@ -31,6 +31,7 @@ FL_API fl_data_file *fl_data_open_safetensors(const char *path);
 #include "../ops/copy.h"
 #include "checksum.h"
 #include "json.h"
+#include "summed.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,8 +206,7 @@ static bool fl__st_write_tensor(fl__st_saver *s, int64_t i) {
         fl_tensor *t = fl_contiguous(s->tensors[i].tensor);
         void *p = t ? fl_map(t, FL_READ) : NULL;
         if (p) {
-            e->crc = fl_data_crc32c(0, p, bytes);
-            ok = fl_data_stream_write(&s->r.f, p, bytes, 8 + s->text.n + e->begin);
+            ok = fl_data_stream_write_summed(&s->r.f, p, bytes, 8 + s->text.n + e->begin, &e->crc);
             fl_unmap(t, FL_READ);
         } else ok = false;
         fl_scope_end(&scope);
@@ -423,8 +423,8 @@ static bool fl__st_check_bools(const fl_data_file *f, const fl_data_entry *e, co
     return true;
 }
 
-static bool fl__st_check(const fl_data_file *f, const fl_data_entry *e, const void *bytes) {
-    if (fl_data_meta(f, FL__ST_CRC) && fl_data_crc32c(0, bytes, (size_t)(e->end - e->begin)) != e->crc)
+static bool fl__st_check(const fl_data_file *f, const fl_data_entry *e, const void *bytes, uint32_t crc) {
+    if (fl_data_meta(f, FL__ST_CRC) && crc != e->crc)
         return fl_fail("fl_data_read: %s: the checksum of tensor '%.100s' does not match", f->f.path,
                        e->name);
     return fl__st_check_bools(f, e, bytes);
@@ -433,8 +433,9 @@ static bool fl__st_check(const fl_data_file *f, const fl_data_entry *e, const vo
 static bool fl__st_fill(const fl_data_file *f, const fl_data_entry *e, void *dst) {
     fl_data_stream stream = f->f;
     stream.who = "fl_data_read";
-    return fl_data_stream_read(&stream, dst, (size_t)(e->end - e->begin), e->begin) &&
-           fl__st_check(f, e, dst);
+    uint32_t crc;
+    return fl_data_stream_read_summed(&stream, dst, (size_t)(e->end - e->begin), e->begin, &crc) &&
+           fl__st_check(f, e, dst, crc);
 }
 
 FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
