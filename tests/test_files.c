@@ -118,6 +118,110 @@ TEST(safetensors_checksums_of_all_lengths) {
     end(&s);
 }
 
+/* Long ones too, from any address, whole and of parts. */
+TEST(long_checksums) {
+    enum { MOST = 200001 };
+    uint8_t *bytes = malloc(MOST);
+    for (int i = 0; i < MOST; i++) bytes[i] = (uint8_t)((uint32_t)i * 2654435761u >> 21);
+    const int sizes[] = {63, 64, 65, 1000, 24575, 24576, 24577, 49155, 100000, MOST - 8};
+    for (int k = 0; k < 10; k++)
+        for (int from = 0; from < 8; from++) {
+            const uint32_t want = slow_crc(bytes + from, (size_t)sizes[k]);
+            CHECK_EQ_INT(fl_data_crc32c(0, bytes + from, (size_t)sizes[k]), want);
+            const size_t cut = (size_t)sizes[k] / 3, rest = (size_t)sizes[k] - cut;
+            const uint32_t head = fl_data_crc32c(0, bytes + from, cut);
+            CHECK_EQ_INT(fl_data_crc32c(head, bytes + from + cut, rest), want);
+            CHECK_EQ_INT(fl_data_crc32c_join(head, fl_data_crc32c(0, bytes + from + cut, rest), rest), want);
+        }
+    CHECK_EQ_INT(fl_data_crc32c_join(17, 0, 0), 17);
+    free(bytes);
+}
+
+/* A tensor of several pieces, by one thread and by several: the same file; a byte changed in any piece, or a
+   piece that cannot be read or written, is an error, which says so once. */
+static fl_tensor *large;
+static const char *large_path = "m";
+static bool save_large(void) {
+    return fl_data_save_safetensors(large_path, (fl_data_named[]){{"t", large}}, 1, NULL, 0);
+}
+static bool load_large(void) {
+    fl_scope s = fl_scope_begin();
+    fl_data_file *f = fl_data_open_safetensors(large_path);
+    const bool ok = f && same_bits(fl_data_read(f, "t"), large);
+    fl_data_close(f);
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(large_tensors) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    large = fl_randint(FL_SHAPE(100001), 0, 1 << 30, &(fl_rng){1, 0});
+    fl_set_threads(1); /* this disk is one thread's */
+    CHECK(save_large());
+    sweep_reader(load_large);
+    const int calls = count_calls(save_large);
+    CHECK(calls > 8);
+    for (int at = 1; at <= calls; at++) {
+        disk_fault_at(at, FAULT_ERROR);
+        CHECK(!save_large());
+        CHECK_ERROR("cannot ");
+    }
+    end(&s);
+}
+
+static void flip_byte(const char *path, long from_end) {
+    FILE *f = fopen(path, "r+b");
+    REQUIRE(f);
+    fseek(f, -from_end, SEEK_END);
+    const int c = fgetc(f);
+    fseek(f, -from_end, SEEK_END);
+    fputc(c ^ 1, f);
+    fclose(f);
+}
+
+/* The system's files, of which one reader is given less than there is. */
+static int64_t cut_read(void *user, void *file, void *dst, size_t n, int64_t at) {
+    return at > 500000 ? 0 : fl_data_io_system()->read(user, file, dst, n, at);
+}
+
+TEST(large_tensors_by_several_threads) {
+    char path[200], want[9];
+    const long bytes = 100001 * 8;
+    fl_scope s = fl_scope_begin();
+    test_errors_return();
+    fl_set_threads(4);
+    snprintf(path, sizeof path, "%s/fl_large_%d", P_tmpdir, (int)getpid());
+    large_path = path;
+    large = fl_randint(FL_SHAPE(100001), 0, 1 << 30, &(fl_rng){1, 0});
+    char *copy = malloc((size_t)bytes);
+    CHECK(fl_to_host(large, copy, (size_t)bytes) && save_large() && load_large());
+    snprintf(want, sizeof want, "%08x", (unsigned)slow_crc(copy, (size_t)bytes));
+    fl_data_file *f = fl_data_open_safetensors(path);
+    CHECK(f && !strcmp(fl_data_meta(f, "crc32c.t"), want));
+    fl_data_close(f);
+    for (long at = 1; at <= bytes; at += 70001) {
+        flip_byte(path, at);
+        CHECK(!load_large());
+        CHECK_ERROR("the checksum of tensor 't' does not match");
+        flip_byte(path, at);
+    }
+    fl_data_io io = *fl_data_io_system();
+    io.read = cut_read;
+    fl_data_io_use(&io);
+    CHECK(!load_large());
+    CHECK_ERROR(": ends at offset ");
+    fl_fail("an error of before");
+    CHECK(!load_large());
+    CHECK_ERROR("an error of before");
+    fl_data_io_use(NULL);
+    CHECK(load_large());
+    remove(path);
+    free(copy);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
 /* Written by the Python package (safetensors 0.8.0): w f32 [2, 3], flag bool [2], n i64 []. No
    checksums. */
 static const char python_file[] =
