@@ -13,7 +13,7 @@ extern "C" {
 FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n);
 /* The same with the polynomial of zip, gzip and PNG (IEEE 802.3). */
 FL_API uint32_t fl_data_crc32(uint32_t crc, const void *bytes, size_t n);
-/* That of what a is the sum of, followed by n bytes of which b is: parts may be summed by several threads. */
+/* The CRC32C of what a is the sum of, followed by n bytes of which b is: threads may sum parts. */
 FL_API uint32_t fl_data_crc32c_join(uint32_t a, uint32_t b, uint64_t n);
 
 #ifdef __cplusplus
@@ -64,7 +64,7 @@ static uint32_t fl__crc(uint32_t table[8][256], uint32_t crc, const void *bytes,
     return ~crc;
 }
 
-/* Sums are polynomials modulo Castagnoli's over GF(2), bit 31 the coefficient of 1: their product. */
+/* Sums are polynomials modulo CRC32C's over GF(2), bit 31 the coefficient of 1: their product. */
 static uint32_t fl__crc_product(uint32_t a, uint32_t b) {
     uint32_t p = 0;
     for (; a; a <<= 1) {
