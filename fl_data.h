@@ -28,6 +28,7 @@
      idx.h          tensors of idx files (MNIST's)
      named.h        files of named tensors: reading them, whatever their format
      safetensors.h  the format of Hugging Face, with checksums
+     shards.h       the same in several files, with an index
      npy.h          NumPy's files, npy and npz
      set.h          data sets: views, orders, transforms, samples made ahead by threads
      batch.h        batches: of a number, of a budget; stacked, padded with lengths and masks, joined by you
@@ -74,6 +75,7 @@
 #include "fl/data/idx.h"
 #include "fl/data/named.h"
 #include "fl/data/safetensors.h"
+#include "fl/data/shards.h"
 #include "fl/data/zip.h"
 #include "fl/data/npy.h"
 #include "fl/data/set.h"

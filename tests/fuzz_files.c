@@ -128,6 +128,24 @@ static int disk_sync_dir(void *user, const char *path) {
     return disk_fails() ? -1 : 0;
 }
 
+static void *disk_map(void *user, void *handle, int64_t n) {
+    (void)user;
+    if (disk_fails()) return NULL;
+    char *p = aligned_alloc(FL_ALIGN, ((size_t)n + 2 * FL_ALIGN - 1) / FL_ALIGN * FL_ALIGN);
+    if (!p) return NULL;
+    memcpy(p, ((file *)handle)->bytes, (size_t)n);
+    memset(p + n, 0, FL_ALIGN);
+    disk.open++;
+    return p;
+}
+
+static void disk_unmap(void *user, void *p, int64_t n) {
+    (void)user;
+    (void)n;
+    disk.open--;
+    free(p);
+}
+
 /* ---- readers ---- */
 
 /* Each file read: handles, memory and the error handler as they should be. */
@@ -412,8 +430,8 @@ static void make_saved(file *f) {
 /* ---- the harness ---- */
 
 static const fl_data_io memory_disk = {
-    NULL,      disk_open,   disk_read,   disk_write,   disk_size,
-    disk_sync, disk_close, disk_rename, disk_remove, disk_sync_dir, NULL,
+    NULL,       disk_open,   disk_read,   disk_write,    disk_size, disk_sync,
+    disk_close, disk_rename, disk_remove, disk_sync_dir, NULL, disk_map,  disk_unmap,
 };
 
 static void disturb(void) {

@@ -1589,6 +1589,19 @@ static void rows_of_files(void) {
     NO_FILE(fl_data_open_safetensors, (NULL), NULLS);
     NO_FILE(fl_data_open_safetensors, ("/no/such/file"), "/no/such/file");
     NO_FILE(fl_data_open_safetensors, (o.idx), o.idx);
+    NO_FILE(fl_data_map_safetensors, (NULL, true), NULLS);
+    NO_FILE(fl_data_map_safetensors, ("/no/such/file", true), "/no/such/file");
+    NO_FILE(fl_data_map_safetensors, (o.idx, false), o.idx);
+    NO_FILE(fl_data_open_sharded, (NULL, false, false), NULLS);
+    NO_FILE(fl_data_open_sharded, ("/no/such/file", true, false), "/no/such/file");
+    NO_FILE(fl_data_open_sharded, (o.idx, false, true), o.idx, "offset 0, line 1");
+    NO_FILE(fl_data_save_sharded, (NULL, named, 1, NULL, 0, 0), NULLS);
+    NO_FILE(fl_data_save_sharded, ("x.json", named, 1, NULL, 0, 0), "x.json does not end with");
+    NO_FILE(fl_data_save_sharded, ("x.safetensors.index.json", named, 2, NULL, 0, 0), "'a'");
+    NO_FILE_AS(fl_data_save_sharded, "fl_data_save_safetensors",
+               ("/no/folder/x.safetensors.index.json", named, 1, NULL, 0, 0), "/no/folder/x-v1-00001");
+    FINE(fl_data_exists,
+         fl_data_exists("fl_data_mine", "/no/such/file") == 0 && fl_data_exists("x", o.idx) == 1);
     FINE(fl_data_close, (fl_data_close(NULL), true));
     FINE(fl_data_count, fl_data_count(NULL) == 0);
     ROW(QUIET, "fl_data_name", outside_of_file(), "tensor 2 of 2");
@@ -1618,7 +1631,9 @@ static bool json_string(fl_data_json *j) { return fl_data_json_string(j) != NULL
 static bool json_int(fl_data_json *j) { return fl_data_json_int(j, &(int64_t){0}); }
 static bool json_double(fl_data_json *j) { return fl_data_json_double(j, &(double){0}); }
 static bool json_bool(fl_data_json *j) { return fl_data_json_bool(j, &(bool){0}); }
-static bool json_as_int(fl_data_json *j) { return fl_data_json_next(j) && fl_data_json_as_int(j, &(int64_t){0}); }
+static bool json_as_int(fl_data_json *j) {
+    return fl_data_json_next(j) && fl_data_json_as_int(j, &(int64_t){0});
+}
 static bool json_as_double(fl_data_json *j) {
     return fl_data_json_next(j) && fl_data_json_as_double(j, &(double){0});
 }
@@ -1680,7 +1695,8 @@ static void rows_of_json(void) {
     NO_FILE_AS(fl_data_json_open_opt, "fl_data_json_open", (NULL, (fl_data_json_opts){.many = true}), NULLS);
     NO_FILE_AS(fl_data_json_open_opt, "fl_data_mine",
                ("/no/such/file", (fl_data_json_opts){.who = "fl_data_mine"}), "/no/such/file");
-    NO_FILE_AS(fl_data_json_of_opt, "fl_data_json_of", (NULL, 0, (fl_data_json_opts){.many = true}), "are NULL");
+    NO_FILE_AS(fl_data_json_of_opt, "fl_data_json_of", (NULL, 0, (fl_data_json_opts){.many = true}),
+               "are NULL");
     NO_FILE_AS(fl_data_json_of_opt, "fl_data_json_of", ("1", 1, (fl_data_json_opts){.max_depth = -1}),
                "max_depth -1");
     const fl_data_stream closed = {.who = "fl_data_mine", .path = "x"};
@@ -1805,7 +1821,8 @@ static void rows_of_scores(void) {
     NO_FILE(fl_data_confusion_add, (&none, o.f23, classes), "0 classes");
     NO_FILE(fl_data_confusion_add, (&two, o.f2, classes), "f32 [2]");
     NO_FILE_AS(fl_data_confusion_merge, "fl_data_confusion_merge",
-               (&(fl_data_confusion){.classes = 3}, &(fl_data_confusion){2, &(int64_t){1}}), "3 and 2 classes");
+               (&(fl_data_confusion){.classes = 3}, &(fl_data_confusion){2, &(int64_t){1}}),
+               "3 and 2 classes");
     FINE(fl_data_confusion_free, (fl_data_confusion_free(&two), two.classes == 0));
     FINE(fl_data_confusion_class, isnan(fl_data_confusion_class(&none, 0).f1));
     FINE(fl_data_confusion_macro, isnan(fl_data_confusion_macro(&none).f1));
@@ -1824,8 +1841,8 @@ static void rows_of_scores(void) {
     FINE(fl_data_edits_percent, isnan(fl_data_edits_percent(&(fl_data_edits){0})));
     ROW(QUIET, "fl_data_align", fl_data_align(NULL, -1, NULL, 0, NULL) == -1, "negative");
     fl_data_host h;
-    ROW(QUIET, "fl_data_host_begin", (wrong.wrong = !fl_data_host_begin(&h, NULL, FL_F64), fl_data_host_end(&h),
-                                      wrong.wrong), NULLS);
+    ROW(QUIET, "fl_data_host_begin",
+        (wrong.wrong = !fl_data_host_begin(&h, NULL, FL_F64), fl_data_host_end(&h), wrong.wrong), NULLS);
 }
 
 /* ---- running them ---- */
@@ -2061,6 +2078,8 @@ static const char *const cannot_fail[] = {
     "fl_data_crc32",
     /* for readers and writers of files that are open; what may be wrong in these: test_files, test_formats */
     "fl_data_replace_end",
+    "fl_data_remove",
+    "fl_data_entry_read",
     "fl_data_file_add",
     "fl_data_file_add_meta",
     "fl_data_file_ready",

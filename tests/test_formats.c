@@ -787,15 +787,17 @@ static bool ends(const char *path, const char *end) {
 }
 
 static bool copy_list(fl_data_file *f, const char *to) {
-    fl_data_named list[64];
+    static fl_data_named list[200];
     int n = 0;
-    for (; f && n < 64 && n < fl_data_count(f); n++) {
+    for (; f && n < 200 && n < fl_data_count(f); n++) {
         list[n] = (fl_data_named){fl_data_name(f, n), fl_data_read(f, fl_data_name(f, n))};
         if (!list[n].tensor) return false;
     }
     if (!f) return false;
     if (ends(to, ".npy")) return n == 1 && fl_data_save_npy(to, list[0].tensor);
     if (ends(to, ".npz")) return fl_data_save_npz(to, list, n, ends(to, ".deflated.npz"));
+    if (ends(to, ".json"))
+        return fl_data_save_sharded(to, list, n, (fl_data_pair[]){{"format", "pt"}}, 1, 100);
     return fl_data_save_safetensors(to, list, n, (fl_data_pair[]){{"format", "pt"}}, 1);
 }
 

@@ -35,8 +35,12 @@ typedef struct fl_data_io {
     /* Calls each for every name in a folder but "." and "..", in any order, until it says false. NULL:
        there are no folders. */
     int (*list)(void *user, const char *path, fl_data_name_fn each, void *arg);
+    /* Optional, both or none: the first n bytes of a file in memory, with FL_ALIGN readable ones behind
+       them, that stay when the file is closed. Writing there changes no file (copy on write). */
+    void *(*map)(void *user, void *file, int64_t n);
+    void (*unmap)(void *user, void *p, int64_t n);
 } fl_data_io;
-/* The operating system's files. */
+/* The operating system's files. On Windows they are not mapped. */
 FL_API const fl_data_io *fl_data_io_system(void);
 /* Makes *io (copied; NULL: the system's) the table of the process. Set it before other threads use
    files; files that are open keep the table that opened them. */
@@ -55,6 +59,10 @@ FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *
 /* All n bytes at offset at. */
 FL_API bool fl_data_stream_read(const fl_data_stream *f, void *dst, size_t n, int64_t at);
 FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_t n, int64_t at);
+/* 1: there is a file of that name, 0: there is none, -1: after fl_fail. */
+FL_API int fl_data_exists(const char *who, const char *path);
+/* Removes a file if that can be done. */
+FL_API void fl_data_remove(const char *path);
 /* Records the failure that errno tells; false. */
 FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what);
 /* The names in a folder, through the process's table. */
@@ -120,6 +128,7 @@ FL_API void fl_data_arena_free(fl_data_arena *a);
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #endif
@@ -262,7 +271,34 @@ static int fl__data_system_list(void *user, const char *path, fl_data_name_fn ea
     return reason ? -1 : 0;
 }
 
+/* The page behind the file's last one is memory of zeros. */
+static int64_t fl__data_mapped(int64_t n) {
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    return (n + page - 1) / page * page + page;
+}
+
+static void *fl__data_system_map(void *user, void *file, int64_t n) {
+    (void)user;
+    const int fd = ((fl__data_fd *)file)->fd, access = PROT_READ | PROT_WRITE;
+    const size_t size = (size_t)fl__data_mapped(n);
+    void *p = mmap(NULL, size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    if (!n || mmap(p, (size_t)n, access, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, 0) == p) return p;
+    const int reason = errno;
+    munmap(p, size);
+    errno = reason;
+    return NULL;
+}
+
+static void fl__data_system_unmap(void *user, void *p, int64_t n) {
+    (void)user;
+    munmap(p, (size_t)fl__data_mapped(n));
+}
+
 #else /* _WIN32 */
+
+#define fl__data_system_map NULL
+#define fl__data_system_unmap NULL
 
 static int fl__data_windows_errno(void) {
     switch (GetLastError()) {
@@ -404,7 +440,7 @@ static int fl__data_system_sync_dir(void *user, const char *path) {
 static const fl_data_io fl__data_system = {
     NULL, fl__data_system_open, fl__data_system_read, fl__data_system_write, fl__data_system_size,
     fl__data_system_sync, fl__data_system_close, fl__data_system_rename, fl__data_system_remove,
-    fl__data_system_sync_dir, fl__data_system_list,
+    fl__data_system_sync_dir, fl__data_system_list, fl__data_system_map, fl__data_system_unmap,
 };
 static const fl_data_io *fl__data_io = &fl__data_system;
 static fl_data_io fl__data_io_user;
@@ -442,6 +478,18 @@ FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *
     f->io.close(f->io.user, f->file);
     f->file = NULL;
     return false;
+}
+
+FL_API int fl_data_exists(const char *who, const char *path) {
+    fl_data_stream f = {.io = *fl__data_io, .who = who, .path = path};
+    errno = 0;
+    f.file = f.io.open(f.io.user, path, FL_DATA_READ);
+    if (f.file) return f.io.close(f.io.user, f.file), 1;
+    return errno == ENOENT ? 0 : fl_data_stream_fail(&f, "cannot open") - 1;
+}
+
+FL_API void fl_data_remove(const char *path) {
+    fl__data_io->remove(fl__data_io->user, path);
 }
 
 FL_API bool fl_data_stream_read(const fl_data_stream *f, void *dst, size_t n, int64_t at) {

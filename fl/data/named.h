@@ -46,7 +46,7 @@ struct fl_data_file {
     fl_data_pair *meta;
     int64_t n, n_meta;
     fl_data_arena texts; /* that live as long as the file */
-    /* Gives a tensor all its bytes, or makes it in another way than in memory of its own. One of both. */
+    /* One of both: gives a tensor of its own memory all its bytes, or makes the tensor in another way. */
     bool (*fill)(const fl_data_file *self, const fl_data_entry *e, void *dst);
     fl_tensor *(*read)(fl_data_file *self, const fl_data_entry *e);
     void (*close)(fl_data_file *self); /* frees `user`; NULL: nothing to do */
@@ -65,6 +65,8 @@ FL_API bool fl_data_file_ready(fl_data_file *f);
 FL_API void fl_data_file_clear(fl_data_file *f);
 /* Has its shape, of its dtype, end - begin bytes? */
 FL_API bool fl_data_entry_fits(const fl_data_entry *e);
+/* A new tensor, filled by f->fill. */
+FL_API fl_tensor *fl_data_entry_read(fl_data_file *f, const fl_data_entry *e);
 
 #ifdef __cplusplus
 }
@@ -189,8 +191,7 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key) {
     return found ? found->value : NULL;
 }
 
-static fl_tensor *fl__named_read(fl_data_file *f, const fl_data_entry *e) {
-    if (f->read) return f->read(f, e);
+FL_API fl_tensor *fl_data_entry_read(fl_data_file *f, const fl_data_entry *e) {
     fl_tensor *t = fl_data_host_tensor(e->shape, e->dtype);
     void *p = t ? fl_map(t, FL_WRITE) : NULL;
     if (!p) return NULL;
@@ -207,7 +208,7 @@ FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name) {
     }
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
-    fl_tensor *t = scope.depth_ > 0 ? fl__named_read(f, &f->entry[i]) : NULL;
+    fl_tensor *t = scope.depth_ > 0 ? (f->read ? f->read : fl_data_entry_read)(f, &f->entry[i]) : NULL;
     t = fl_scope_return(&scope, t);
     fl_quiet(-1);
     return t;

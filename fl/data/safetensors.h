@@ -12,13 +12,23 @@ extern "C" {
 
 /* Saves n named tensors, in the order given, and n_meta pairs of metadata (UTF-8; keys may not
    start with "crc32c"). The file takes path's place in one piece (fl_data_replacement). CRC32C sums of
-   each tensor and of the header go into __metadata__. */
+   each tensor and of the header go into __metadata__. A path that ends with .json is an index:
+   fl_data_save_sharded, with shards of 5 GB. */
 FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
                                      const fl_data_pair *meta, int n_meta);
 
 /* Reads and checks the header only: sizes, names, dtypes, offsets that tile the data without overlap or
-   hole, and, where the file has checksums, the header's. */
+   hole, and, where the file has checksums, the header's. A path that ends with .json is an index of
+   shards: fl_data_open_sharded. */
 FL_API fl_data_file *fl_data_open_safetensors(const char *path);
+/* The same, with tensors that are views of the mapped file: nothing is read before its pages are used,
+   and the mapping lives until the file is closed and its last tensor gone. Writing to such a tensor
+   changes its own pages only, never the file. verify: fl_data_read compares a tensor's checksum, for
+   which it reads all of it. Where the table of file operations does not map, and for tensors that are not
+   aligned in the file, values are read as usual. A file that shrinks is an error of the next
+   fl_data_read; using a tensor whose bytes went away ends the process (SIGBUS), as of every mapping.
+   Replacing the file, as saving does, leaves mapped tensors as they are. */
+FL_API fl_data_file *fl_data_map_safetensors(const char *path, bool verify);
 
 #ifdef __cplusplus
 }
@@ -31,6 +41,7 @@ FL_API fl_data_file *fl_data_open_safetensors(const char *path);
 #include "../ops/copy.h"
 #include "checksum.h"
 #include "json.h"
+#include "shards.h"
 #include "summed.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +50,11 @@ FL_API fl_data_file *fl_data_open_safetensors(const char *path);
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "fl_data.h writes tensors as they lie in memory: safetensors wants a little-endian machine"
 #endif
+
+static bool fl__st_is_index(const char *path) {
+    const size_t n = path ? strlen(path) : 0;
+    return n >= 5 && !strcmp(path + n - 5, ".json");
+}
 
 /* ---- safetensors: what file and header have in common ---- */
 
@@ -235,6 +251,7 @@ FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tens
     static const char who[] = "fl_data_save_safetensors";
     if (!path || n < 0 || n_meta < 0 || (n && !tensors) || (n_meta && !meta))
         return fl_fail("%s: path, tensors or meta is NULL, or a count negative", who);
+    if (fl__st_is_index(path)) return fl_data_save_sharded(path, tensors, n, meta, n_meta, 0);
     fl__st_saver s = {.file = {.f = {.who = who, .path = path}}, .tensors = tensors};
     fl_data_file *f = &s.file;
     fl_quiet(+1);
@@ -438,10 +455,104 @@ static bool fl__st_fill(const fl_data_file *f, const fl_data_entry *e, void *dst
            fl__st_check(f, e, dst, crc);
 }
 
-FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
-    fl_data_file *f = fl_data_file_new("fl_data_open_safetensors", path);
+static fl_data_file *fl__st_open(const char *who, const char *path) {
+    fl_data_file *f = fl_data_file_new(who, path);
     if (f) f->fill = fl__st_fill;
     if (f && fl__st_read_header(f)) return f;
+    fl_data_close(f);
+    return NULL;
+}
+
+FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
+    if (fl__st_is_index(path)) return fl_data_open_sharded(path, false, true);
+    return fl__st_open("fl_data_open_safetensors", path);
+}
+
+/* ---- safetensors: mapped ---- */
+
+/* A file in memory: kept by the open file and by each tensor. */
+typedef struct fl__st_mapping {
+    fl_data_io io;
+    char *p;
+    int64_t n;
+    int refs;
+    bool verify;
+} fl__st_mapping;
+
+static void fl__st_unmap(fl__st_mapping *m) {
+    if (__atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL)) return;
+    m->io.unmap(m->io.user, m->p, m->n);
+    fl_heap_free(m);
+}
+
+/* What gives one tensor's buffer its bytes, and goes with it. */
+typedef struct fl__st_view {
+    fl_mem_manager manager;
+    fl__st_mapping *mapping;
+    char *at;
+} fl__st_view;
+
+static bool fl__st_view_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    (void)info;
+    b->ptr = ((fl__st_view *)self->user)->at;
+    return true;
+}
+
+static void fl__st_view_put(fl_mem_manager *self, fl_buffer *b) {
+    fl__st_view *v = self->user;
+    b->ptr = NULL;
+    fl__st_unmap(v->mapping);
+    fl_heap_free(v);
+}
+
+/* The buffer begins where a multiple of FL_ALIGN does. */
+static fl_tensor *fl__st_view_of(fl__st_mapping *m, const fl_data_entry *e) {
+    const int64_t begin = e->begin / FL_ALIGN * FL_ALIGN;
+    fl_tensor *t = fl_out_on(fl_backend_index(fl_backend_cpu()->name), e->shape, e->dtype);
+    fl__st_view *v = t ? fl_heap_alloc(sizeof *v) : NULL;
+    if (!v) return NULL;
+    *v = (fl__st_view){{.name = "mapped file", .get = fl__st_view_get, .put = fl__st_view_put, .user = v},
+                       m, m->p + begin};
+    t->buffer = fl_buffer_from(&v->manager, (size_t)(e->end - begin), NULL);
+    t->offset = (e->begin - begin) / (int64_t)fl_dtype_size(e->dtype);
+    if (t->buffer) __atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
+    else fl_heap_free(v);
+    return t->buffer ? t : NULL;
+}
+
+static fl_tensor *fl__st_read_mapped(fl_data_file *f, const fl_data_entry *e) {
+    fl__st_mapping *m = f->user;
+    const int64_t size = f->f.io.size(f->f.io.user, f->f.file);
+    if (size < 0) return fl_data_stream_fail(&f->f, "cannot read its size"), NULL;
+    if (size < m->n)
+        return fl_fail("fl_data_read: %s: it shrank from %lld bytes to %lld since it was opened", f->f.path,
+                       (long long)m->n, (long long)size), NULL;
+    if (e->begin == e->end || e->begin % (int64_t)fl_dtype_size(e->dtype)) return fl_data_entry_read(f, e);
+    const char *bytes = m->p + e->begin;
+    if (m->verify && !fl__st_check(f, e, bytes, fl_data_crc32c(0, bytes, (size_t)(e->end - e->begin)))) return NULL;
+    return fl__st_view_of(m, e);
+}
+
+static void fl__st_close_mapped(fl_data_file *f) {
+    fl__st_unmap(f->user);
+}
+
+FL_API fl_data_file *fl_data_map_safetensors(const char *path, bool verify) {
+    if (fl__st_is_index(path)) return fl_data_open_sharded(path, true, verify);
+    fl_data_file *f = fl__st_open("fl_data_map_safetensors", path);
+    if (!f || !f->f.io.map) return f;
+    fl__st_mapping *m = fl_heap_alloc(sizeof *m);
+    if (m)
+        *m = (fl__st_mapping){f->f.io, f->f.io.map(f->f.io.user, f->f.file, f->f.size), f->f.size, 1,
+                              verify};
+    if (m && m->p) {
+        f->user = m;
+        f->read = fl__st_read_mapped;
+        f->close = fl__st_close_mapped;
+        return f;
+    }
+    if (m) fl_data_stream_fail(&f->f, "cannot map");
+    fl_heap_free(m);
     fl_data_close(f);
     return NULL;
 }
