@@ -39,6 +39,7 @@
      score.h        how good a classifier is: errors, top k, confusion, ROC, calibration
      edit.h         edit distance and alignment
      log.h          logs by step: CSV, JSON lines, TensorBoard's event files
+     plot.h         curves in the terminal and as SVG
      file.h         the file operations and how to replace them, reading and writing whole files
      zip.h          archives, read and written
      pack.h         compressed bytes, read and written
@@ -86,5 +87,6 @@
 #include "fl/data/score.h"
 #include "fl/data/edit.h"
 #include "fl/data/log.h"
+#include "fl/data/plot.h"
 
 /* MIT licence: see LICENSE. */

@@ -24,13 +24,7 @@ typedef struct epoch_result {
     double train_loss, loss, error, seconds;
 } epoch_result;
 
-enum { MAX_EPOCHS = 1000, HELD_OUT = 5000, DRAWN = 20000, CURVE = 512 };
-
-/* The loss so far, at most CURVE means over equal stretches of training. */
-typedef struct curve {
-    double loss[CURVE];
-    int64_t n, total;
-} curve;
+enum { MAX_EPOCHS = 1000, HELD_OUT = 5000, DRAWN = 20000 };
 
 static void usage(void) {
     puts("mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load "
@@ -117,6 +111,8 @@ typedef struct trainer {
     fl_nn_module *net;
     fl_optim *optim;
     fl_optim_scaler *scaler; /* for f16; else NULL */
+    int64_t steps, total;
+    fl_data_curve loss, error; /* by step, in training; by step, of the validation set */
 } trainer;
 
 static bool update(trainer *t, fl_var *loss) {
@@ -134,7 +130,7 @@ static double train_step(trainer *t, const fl_data_sample *b) {
 }
 
 /* The learning rate falls along half a cosine from lr to 0 over the whole training. */
-static bool train_epoch(trainer *t, fl_data_set *set, int64_t epoch, const options *o, curve *c,
+static bool train_epoch(trainer *t, fl_data_set *set, int64_t epoch, const options *o,
                         double *mean_loss) {
     fl_data_average mean = {0};
     char label[32];
@@ -144,80 +140,18 @@ static bool train_epoch(trainer *t, fl_data_set *set, int64_t epoch, const optio
     for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
         fl_scope s = fl_scope_begin();
         fl_data_sample b;
-        ok = fl_optim_set_lr(t->optim, fl_optim_lr_cosine(o->lr, 0, c->n, c->total)) &&
+        ok = fl_optim_set_lr(t->optim, fl_optim_lr_cosine(o->lr, 0, t->steps, t->total)) &&
              fl_data_get(set, i, &b) && fl_autocast(o->dtype);
         double loss = ok ? train_step(t, &b) : (double)NAN;
         ok = ok && !fl_error();
         fl_scope_end(&s);
         fl_data_average_add(&mean, loss, 1);
-        int64_t at = c->n++ * CURVE / c->total;
-        c->loss[at] = c->loss[at] != 0 ? 0.9 * c->loss[at] + 0.1 * loss : loss;
+        fl_data_curve_add(&t->loss, (double)t->steps++, loss);
         fl_data_progress_step(&bar, i + 1, "loss %.4f", mean.mean);
     }
     fl_data_progress_end(&bar);
     *mean_loss = mean.mean;
     return ok;
-}
-
-static void print_curve(const curve *c) {
-    enum { WIDTH = 64, HEIGHT = 10 };
-    double column[WIDTH] = {0}, top = 1e-9;
-    int count[WIDTH] = {0};
-    for (int i = 0; i < CURVE; i++)
-        if (c->loss[i] > 0) {
-            column[i * WIDTH / CURVE] += c->loss[i];
-            count[i * WIDTH / CURVE]++;
-        }
-    for (int x = 0; x < WIDTH; x++) {
-        column[x] = count[x] ? column[x] / count[x] : 0;
-        top = fmax(top, column[x]);
-    }
-    puts("\nTraining loss");
-    for (int y = HEIGHT; y > 0; y--) {
-        printf("%7.3f |", top * y / HEIGHT);
-        for (int x = 0; x < WIDTH; x++) {
-            double h = column[x] / top * HEIGHT;
-            putchar(!count[x] ? ' ' : h > y - 0.5 ? '#' : h > y - 1 ? '.' : ' ');
-        }
-        putchar('\n');
-    }
-    printf("        +");
-    for (int x = 0; x < WIDTH; x++) putchar('-');
-    putchar('\n');
-}
-
-/* mnist.svg: the training loss, and the validation error after each epoch. */
-static bool write_svg(const char *path, const curve *c, const epoch_result *r, int64_t epochs) {
-    enum { W = 640, H = 320, M = 48 };
-    double top = 1e-9, worst = 1e-9;
-    for (int i = 0; i < CURVE; i++) top = fmax(top, c->loss[i]);
-    for (int64_t e = 0; e < epochs; e++) worst = fmax(worst, r[e].error);
-    FILE *f = fopen(path, "w");
-    if (!f) return fl_fail("mnist: cannot write %s", path);
-    fprintf(f,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-            "font-family=\"sans-serif\" font-size=\"12\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-            "<path d=\"M%d %d V%d H%d\" fill=\"none\" stroke=\"black\"/>\n<polyline fill=\"none\" "
-            "stroke=\"#1f77b4\" points=\"",
-            W, H, M, M / 2, H - M, W - M);
-    for (int i = 0; i < CURVE; i++)
-        if (c->loss[i] > 0)
-            fprintf(f, "%.1f,%.1f ", M + (i + 0.5) * (W - 2 * M) / CURVE,
-                    H - M - c->loss[i] / top * (H - 1.5 * M));
-    fprintf(f, "\"/>\n");
-    for (int64_t e = 0; e < epochs; e++)
-        fprintf(f, "<circle r=\"4\" fill=\"#d62728\" cx=\"%.1f\" cy=\"%.1f\"/>\n",
-                M + (double)(e + 1) * (W - 2 * M) / (double)epochs,
-                H - M - r[e].error / worst * (H - 1.5 * M));
-    fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#1f77b4\">training loss, 0 to %.3f</text>\n", M + 8,
-            M / 2, top);
-    fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#d62728\">validation error, 0 to %.2f %%</text>\n",
-            W / 2, M / 2, worst);
-    fprintf(f, "<text x=\"%d\" y=\"%d\">%lld epochs</text>\n</svg>\n", W / 2 - 20, H - M / 3,
-            (long long)epochs);
-    bool ok = !ferror(f);
-    return (fclose(f) == 0 && ok) || fl_fail("mnist: cannot write %s", path);
 }
 
 static void print_table(const epoch_result *r, int64_t epochs, int64_t images) {
@@ -229,21 +163,23 @@ static void print_table(const epoch_result *r, int64_t epochs, int64_t images) {
 
 static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_train) {
     static epoch_result result[MAX_EPOCHS];
+    static trainer t = {.loss = {.name = "training loss"}, .error = {.name = "validation error, %"}};
     int64_t held_out = all.image->shape[0] - n_train;
     fl_data_set *set =
         fl_data_prefetch(digits_batches(all, 0, n_train, o->batch, o->seed + 1), 1, 4);
     fl_data_set *valid = digits_batches(all, n_train, held_out, 250, 0);
     fl_optim *optim =
         fl_optim_sgd(fl_nn_parameters(net), .lr = fl_option(o->lr, FL_ZERO), .momentum = 0.9);
-    trainer t = {net, optim, o->dtype == FL_F16 ? fl_optim_scaler_new(0) : NULL};
-    curve c = {.total = fl_data_size(set) * o->epochs};
+    t.net = net, t.optim = optim, t.total = fl_data_size(set) * o->epochs;
+    t.scaler = o->dtype == FL_F16 ? fl_optim_scaler_new(0) : NULL;
     bool ok = set && valid && optim && (t.scaler || o->dtype != FL_F16);
     for (int64_t e = 0; ok && e < o->epochs; e++) {
         epoch_result *r = &result[e];
         double start = fl_data_now();
-        ok = train_epoch(&t, set, e, o, &c, &r->train_loss);
+        ok = train_epoch(&t, set, e, o, &r->train_loss);
         r->seconds = fl_data_now() - start;
         ok = ok && evaluate(net, valid, o->dtype, &r->loss, &r->error);
+        fl_data_curve_add(&t.error, (double)t.steps, r->error);
         if (ok)
             printf("Epoch %lld: Avg Train Loss: %.4f Validation Loss: %.4f Validation Error (%%): "
                    "%.2f\n",
@@ -256,8 +192,10 @@ static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_tra
     fl_data_free(valid);
     if (!ok) return false;
     print_table(result, o->epochs, n_train);
-    print_curve(&c);
-    return write_svg("mnist.svg", &c, result, o->epochs) && fl_nn_save(net, o->save);
+    const fl_data_curve *const curves[] = {&t.loss, &t.error};
+    puts("");
+    return fl_data_plot_print(stdout, curves, 1, .x_label = "step") &&
+           fl_data_plot_svg("mnist.svg", curves, 2, .x_label = "step") && fl_nn_save(net, o->save);
 }
 
 /* Training and test images: MNIST's, or drawn ones. */

@@ -1797,17 +1797,6 @@ static void rows_of_meters(void) {
     CHECK(mean.weight == 0 && wrong.total == 0);
 }
 
-static void rows_of_logs(void) {
-    NO_FILE(fl_data_replace, ("fl_data_replace", NULL, "x", 1), NULLS);
-    NO_FILE(fl_data_log_open, (NULL), NULLS);
-    NO_FILE(fl_data_log_open, ("/no/such/folder/x.csv"), "/no/such/folder/x.csv");
-    NO_FILE(fl_data_log_open, ("log.txt"), "log.txt");
-    NO_FILE(fl_data_log_add, (NULL, 0, "loss", 1), NULLS);
-    NO_FILE(fl_data_log_text, (NULL, 0, "note", "x"), NULLS);
-    NO_FILE(fl_data_log_histogram, (NULL, 0, "weights", o.f23), NULLS);
-    FINE(fl_data_log_close, fl_data_log_close(NULL));
-}
-
 static void rows_of_scores(void) {
     fl_data_frame_error wrong = {0};
     fl_data_confusion none = {0}, two = {.classes = 2};
@@ -1843,6 +1832,25 @@ static void rows_of_scores(void) {
     fl_data_host h;
     ROW(QUIET, "fl_data_host_begin",
         (wrong.wrong = !fl_data_host_begin(&h, NULL, FL_F64), fl_data_host_end(&h), wrong.wrong), NULLS);
+}
+
+static void rows_of_logs(void) {
+    const fl_data_curve *const none[] = {NULL};
+    fl_data_curve curve = {.name = "c"};
+    NO_FILE_AS(fl_data_replace, "fl_data_mine", ("fl_data_mine", NULL, "", 0), NULLS);
+    NO_FILE_AS(fl_data_replace, "fl_data_mine", ("fl_data_mine", "/no/folder/x", "", 0), "/no/folder/x.tmp");
+    NO_FILE(fl_data_log_open, (NULL), NULLS);
+    NO_FILE(fl_data_log_open, ("log.txt"), "log.txt", ".csv");
+    NO_FILE(fl_data_log_open, ("/no/folder/x.csv"), "/no/folder/x.csv", "cannot open");
+    NO_FILE(fl_data_log_add, (NULL, 0, "loss", 1), NULLS);
+    NO_FILE(fl_data_log_text, (NULL, 0, "note", "text"), NULLS);
+    NO_FILE(fl_data_log_histogram, (NULL, 0, "w", o.f23), NULLS);
+    FINE(fl_data_log_close, fl_data_log_close(NULL));
+    FINE(fl_data_curve_add, (fl_data_curve_add(&curve, NAN, 1), curve.n == 0));
+    NO_FILE_AS(fl_data_plot_print_opt, "fl_data_plot_print", (NULL, none, 0, (fl_data_plot_opts){0}), NULLS);
+    NO_FILE_AS(fl_data_plot_print_opt, "fl_data_plot_print", (stderr, none, 1, (fl_data_plot_opts){0}), NULLS);
+    NO_FILE_AS(fl_data_plot_svg_opt, "fl_data_plot_svg", (NULL, none, 0, (fl_data_plot_opts){0}), NULLS);
+    NO_FILE_AS(fl_data_plot_svg_opt, "fl_data_plot_svg", ("x", none, -1, (fl_data_plot_opts){0}), "range");
 }
 
 /* ---- running them ---- */
