@@ -1691,6 +1691,17 @@ static void rows_of_more_sets(void) {
     FINE(fl_data_class_name, fl_data_class_name(o.set, 9) == NULL);
 }
 
+static void rows_of_dlpack(void) {
+    fl_dlpack newer = {.major = 2}, fixed = {.major = 1, .flags = FL_DLPACK_READ_ONLY};
+    fl_dlpack_old far = {.tensor = {.device = {2, 0}, .type = {2, 32, 1}}};
+    NO(fl_to_dlpack, (NULL), NULLS);
+    NO(fl_to_dlpack_old, (NULL), NULLS);
+    NO(fl_from_dlpack, (NULL), NULLS);
+    NO(fl_from_dlpack, (&newer), "DLPack 2.0, only 1");
+    NO(fl_from_dlpack, (&fixed), "read-only");
+    NO(fl_from_dlpack_old, (&far), "device 2:0");
+}
+
 static void rows_of_json(void) {
     NO_FILE_AS(fl_data_json_open_opt, "fl_data_json_open", (NULL, (fl_data_json_opts){.many = true}), NULLS);
     NO_FILE_AS(fl_data_json_open_opt, "fl_data_mine",
@@ -1872,7 +1883,7 @@ static void (*const groups[])(void) = {
     rows_of_embeddings, rows_of_attention, rows_of_caches, rows_of_recurrence,
     rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
     rows_of_optim, rows_of_files,
-    rows_of_json,    rows_of_sets, rows_of_more_sets, rows_of_meters, rows_of_scores, rows_of_logs,
+    rows_of_dlpack, rows_of_json, rows_of_sets, rows_of_more_sets, rows_of_meters, rows_of_scores, rows_of_logs,
     rows_of_index_reads, rows_of_index_writes,
     rows_of_scatter_reduce, rows_of_quantized, rows_of_masks,
     rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling, rows_of_image_places,
@@ -1945,6 +1956,7 @@ TEST(files) { run_rows(rows_of_files); }
 TEST(json) { run_rows(rows_of_json); }
 TEST(scores) { run_rows(rows_of_scores); }
 TEST(more_sets) { run_rows(rows_of_more_sets); }
+TEST(dlpack) { run_rows(rows_of_dlpack); }
 TEST(logs) { run_rows(rows_of_logs); }
 TEST(data_sets) { run_rows(rows_of_sets); }
 TEST(meters) { run_rows(rows_of_meters); }
