@@ -147,6 +147,12 @@ FL_API const void *fv_args(const fl_node *n);
 FL_API int fv_in_count(const fl_node *n);
 FL_API int fv_saved_count(const fl_node *n);
 FL_API fl_op fv_op(const fl_node *n); /* as recorded */
+/* For those who look at a graph: the node's name; the node that made input i, NULL where no gradient goes;
+   the leaf that ends a path of them, if it is alive, else NULL; who made it (fl_note_here), "" if unknown. */
+FL_API const char *fv_node_name(const fl_node *n);
+FL_API fl_node *fv_in_node(const fl_node *n, int i);
+FL_API fl_var *fv_leaf_of(const fl_node *n);
+FL_API const char *fv_made_by(const fl_node *n);
 /* dy's tensor, if the input's gradient may be written over it: it is dense, and nobody else sees it;
    else NULL. */
 FL_API fl_tensor *fv_own_grad(const fl_node *n, const fl_var *dy);
@@ -286,6 +292,7 @@ struct fl_node {
     void *pass;      /* of a sink: the outermost pass that it is in */
     fl_var *watched; /* the output variable, if it has a hook; not held: */
     fl_var *twin;    /* stands in when it is gone */
+    fl_note *made;   /* by whom, if that is noted */
     fl_node *next;   /* in the list of the dying */
     int64_t pending; /* edges that lead here from nodes not yet in order */
     uint8_t n_in, n_saved, ndim[FV_MAX], dtype[FV_MAX];
@@ -592,6 +599,8 @@ static void fv__node_clear(fl_node *n) {
     n->out = NULL;
     fv_drop(n->twin);
     n->twin = NULL;
+    if (n->made) fl_obj_drop(&n->made->obj);
+    n->made = NULL;
     if (n->heap_args) fl_heap_free(n->args);
     n->args = NULL;
     n->heap_args = false;
@@ -769,6 +778,7 @@ static const fv_record_opts *fv__of_op(const fv_record_opts *s, fv_record_opts *
 static fl_node *fv__record(const fv_record_opts *s, fl_tensor *const *value, int several) {
     fl_node *n = fv__node_new(s);
     if (!n) return NULL;
+    n->made = fl_note_here();
     if (several) {
         const size_t bytes = (size_t)several * sizeof *n->results;
         if ((n->results = fl_heap_alloc(bytes))) memset(n->results, 0, bytes);
@@ -936,6 +946,22 @@ FL_API int fv_saved_count(const fl_node *n) {
 
 FL_API fl_op fv_op(const fl_node *n) {
     return n->op;
+}
+
+FL_API const char *fv_node_name(const fl_node *n) {
+    return n->name;
+}
+
+FL_API fl_node *fv_in_node(const fl_node *n, int i) {
+    return i >= 0 && i < n->n_in ? fv__edges(n)[i] : NULL;
+}
+
+FL_API fl_var *fv_leaf_of(const fl_node *n) {
+    return n->leaf;
+}
+
+FL_API const char *fv_made_by(const fl_node *n) {
+    return n->made ? n->made->text : "";
 }
 
 FL_API bool fv_needs(const fl_node *n, int i) {
@@ -1244,9 +1270,13 @@ static void fv__call_hooks_of(fl_node *n) {
     fv_drop(x);
 }
 
+static void fv__describe_node(const void *of, char *buf, size_t size) {
+    snprintf(buf, size, "%s", fv_made_by(of));
+}
+
 /* A target's gradient is held, so that nothing is added in place to what the backward hands on. */
 static void fv__visit(const fv__pass *p, fl_node *n, bool on) {
-    fl_scope s = fl_scope_begin();
+    fl_scope s = n->back ? fl_scope_at((fl_error_place){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
     if (fl_error()) return;
     if (n->twin) fv__call_hooks_of(n);
     fl_var *dy = n->grad, *held = n->target ? fv_keep(dy) : NULL;

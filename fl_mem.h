@@ -185,7 +185,22 @@ typedef struct fl_error_place {
     const char *fn; /* the public function that was called: its name takes the place of an inner one's */
     const void *of; /* what runs it, a module, whose description comes first; NULL: nothing */
     void (*describe)(const void *of, char *buf, size_t size);
+    const char *backward; /* name of the record whose backward runs: `of` is where that was made; NULL: none */
 } fl_error_place;
+/* The line of the program that made the innermost call on this thread, NULL and 0 if it was compiled without
+   FL_TRACE_CALLS: then each call of build/calls.h pushes its line and pops it, as the one around it goes on
+   behind its arguments. A pop gives back what it is given. */
+typedef struct fl_site {
+    const char *file; /* a literal */
+    int line;
+} fl_site;
+FL_API fl_site fl_site_now(void);
+FL_API void fl_site_push(const char *file, int line);
+FL_API void *fl_site_pop(const void *result);
+FL_API double fl_site_pop_number(double result);
+/* "fl_nn_linear 'head' at train.c:42": what describes the place of this thread, and the site; "" if nobody
+   says so. Returns buf. */
+FL_API char *fl_place_text(char *buf, size_t size);
 #ifndef __cplusplus
 FL__PRIVATE_VARIABLE _Thread_local fl_error_place fl__place;
 #endif
@@ -198,6 +213,17 @@ typedef void (*fl_message_fn)(fl_level level, const char *text, void *user);
 FL_API void fl_message(fl_level level, const char *format, ...) FL_PRINTF(2, 3);
 /* Sets sink and threshold. fn NULL: stderr. Default threshold: FL_LOG_WARN. */
 FL_API void fl_message_use(fl_message_fn fn, void *user, fl_level threshold);
+/* Text that grows: what does not fit into buf is counted and left out, as by snprintf; with a file it goes
+   there. fl_put_json puts the inside of a JSON string. */
+typedef struct fl_lines {
+    char *buf;
+    size_t size;
+    int64_t n;  /* characters so far, written or not */
+    void *file; /* a FILE *; NULL: buf */
+} fl_lines;
+FL_API void fl_put(fl_lines *t, const char *format, ...) FL_PRINTF(2, 3);
+FL_API void fl_vput(fl_lines *t, const char *format, va_list args) FL_PRINTF(2, 0);
+FL_API void fl_put_json(fl_lines *t, const char *text);
 
 /* >>dtypes ------------------------------------------------------------------------------------- */
 
@@ -594,21 +620,56 @@ static const char *fl__after_name(const char *text) {
     return ours && text[n] == ':' && text[n + 1] == ' ' ? text + n + 2 : text;
 }
 
+/* The lines of the calls within calls of this thread. A call that is left by longjmp leaves its own behind,
+   under those that come later: so they go round. */
+enum { FL__SITES = 32 };
+static _Thread_local struct {
+    fl_site site[FL__SITES];
+    unsigned n;
+} fl__calls;
+
+FL_API fl_site fl_site_now(void) {
+    return fl__calls.site[fl__calls.n % FL__SITES];
+}
+FL_API void fl_site_push(const char *file, int line) {
+    fl__calls.site[++fl__calls.n % FL__SITES] = (fl_site){file, line};
+}
+FL_API void *fl_site_pop(const void *result) {
+    fl__calls.n--;
+    return (void *)(uintptr_t)result;
+}
+FL_API double fl_site_pop_number(double result) {
+    fl__calls.n--;
+    return result;
+}
+
+FL_API char *fl_place_text(char *buf, size_t size) {
+    const fl_site site = fl_site_now();
+    *buf = 0;
+    if (fl__place.of) fl__place.describe(fl__place.of, buf, size);
+    const size_t n = strlen(buf);
+    if (site.file && !fl__place.backward) /* that of fl_backward says nothing */
+        snprintf(buf + n, size - n, "%sat %s:%d", n ? " " : "", site.file, site.line);
+    return buf;
+}
+
 /* "fl_sum: axis 3 ..." becomes "fl_nn_x 'path': fl_norm: axis 3 ...". __func__ gave the name: fv_conv_opt
    is called fl_conv. */
 static void fl__place_failure(char *text) {
-    char was[FL__TEXT], of[FL__TEXT / 4] = "", fn[100] = "";
+    char was[FL__TEXT], of[FL__TEXT / 4] = "", fn[100] = "", pass[100] = "";
     const fl_error_place *p = &fl__place;
     const char *what = was;
     strcpy(was, text);
     if (p->of) p->describe(p->of, of, sizeof of);
     if (*of && !strncmp(was, of, strlen(of))) return; /* it says so itself */
+    if (p->backward && strncmp(was, "fl_backward: ", 13))
+        snprintf(pass, sizeof pass, "backward of %.80s: ", p->backward);
     if (p->fn) {
         const size_t n = strlen(p->fn + 3), end = n > 4 && !strcmp(p->fn + n - 1, "_opt") ? 4 : 0;
         snprintf(fn, sizeof fn, "fl_%.*s: ", (int)(n - end), p->fn + 3);
         what = fl__after_name(was);
     }
-    snprintf(text, FL__TEXT, "%s%s%s%.600s", of, *of ? ": " : "", fn, what);
+    snprintf(text, FL__TEXT, "%s%s%s%s%.500s", of, *of ? ": " : "", pass, fn, what);
 }
 
 /* The first text stays. */
@@ -617,6 +678,9 @@ static void fl__record_failure(const char *format, va_list args) {
     if (e->pending) return;
     vsnprintf(e->text, sizeof e->text, format, args);
     if (fl__place.fn || fl__place.of) fl__place_failure(e->text);
+    const fl_site site = fl_site_now();
+    const size_t n = strlen(e->text);
+    if (site.file) snprintf(e->text + n, sizeof e->text - n, " (%s:%d)", site.file, site.line);
     e->pending = true;
     e->raised = false;
 }
@@ -707,6 +771,28 @@ FL_API void fl_message_use(fl_message_fn fn, void *user, fl_level threshold) {
     fl__sink.user = user;
     __atomic_store_n(&fl__sink.threshold, (int)threshold, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fl__lock);
+}
+
+FL_API void fl_vput(fl_lines *t, const char *format, va_list args) {
+    const size_t at = (size_t)t->n < t->size ? (size_t)t->n : t->size;
+    const int n = t->file ? vfprintf((FILE *)t->file, format, args)
+                          : vsnprintf(t->buf ? t->buf + at : NULL, t->buf ? t->size - at : 0, format, args);
+    t->n += n > 0 ? n : 0;
+}
+
+FL_API void fl_put(fl_lines *t, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fl_vput(t, format, args);
+    va_end(args);
+}
+
+FL_API void fl_put_json(fl_lines *t, const char *text) {
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c < 32 || c > 126) fl_put(t, "\\u%04x", c);
+        else fl_put(t, "%s%c", c == '"' || c == '\\' ? "\\" : "", c);
+    }
 }
 
 /* ---- dtypes ---- */
@@ -1581,18 +1667,6 @@ FL_API bool fl_mem_trace_begin(int64_t max_events) {
     return true;
 }
 
-static void fl__write_escaped(FILE *f, const char *s) {
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
-            fprintf(f, "\\%c", c);
-        else if (c < 32 || c > 126)
-            fprintf(f, "\\u%04x", c);
-        else
-            fputc(c, f);
-    }
-}
-
 /* One event as an instant on its thread; gets and puts also as a counter, which viewers draw as a
    curve. Times are written as integers, for the decimal point depends on the locale. */
 static void fl__write_event(FILE *f, const fl__event *e, int64_t start, int64_t *in_use) {
@@ -1605,7 +1679,7 @@ static void fl__write_event(FILE *f, const fl__event *e, int64_t start, int64_t 
         f, "\"ts\":%lld.%03lld,\"args\":{\"ptr\":\"0x%llx\",\"bytes\":%llu,\"step\":%lld,\"op\":\"",
         t / 1000, t % 1000, (unsigned long long)(uintptr_t)e->ptr, (unsigned long long)e->bytes,
         (long long)e->step);
-    fl__write_escaped(f, e->op);
+    fl_put_json(&(fl_lines){.file = f}, e->op);
     fprintf(f, "\"}}");
     if (e->kind > FL__PUT) return;
     *in_use += e->kind == FL__GET ? (int64_t)e->bytes : -(int64_t)e->bytes;

@@ -22,7 +22,11 @@
      >>build >>shapes >>tensors >>scopes >>tables >>records >>backends >>options
      >>create >>read >>for op writers >>implementation
    Its rooms, which come with it: fl/ops/ has one file per family of ops, prototypes on tensors (fl_) and
-   on variables (fv_) first; fl/tensor/ has formulas as programs, printing and DLPack.
+   on variables (fv_) first; fl/tensor/ has
+     formula.h  formulas as programs       profile.h  where the time goes: tables and a trace
+     print.h    tensors as text            anomaly.h  the first NaN, or infinity
+     cost.h     what a record costs        alive.h    what is alive, and who made it
+     dlpack.h   memory that others share
 
    >>build: macros, all optional (besides those of fl_mem.h)
      FL_DEBUG                   ops refuse a tensor or variable that is used after its scope ended
@@ -155,6 +159,7 @@ FL_API fl_scope fl_scope_begin(void);
    functions, a module: until it ends they say what `describe` writes, and the last of several counts. */
 FL_API fl_scope fl_scope_of(const char *fn);
 FL_API fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size));
+FL_API fl_scope fl_scope_at(fl_error_place place); /* the same with all that a place says */
 /* Drops the values owned by the scope and by inner ones left open (early return, longjmp); restores
    the flags. */
 FL_API void fl_scope_end(fl_scope *s);
@@ -164,8 +169,26 @@ FL_API fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t);
    error. For several results.
    NULL passes. */
 FL_API void *fl_promote(fl_scope *s, void *o);
-/* Values that the innermost scope owns now. */
+/* Values that the innermost scope owns now; scopes of this thread that are open. */
 FL_API int64_t fl_scope_size(void);
+FL_API int64_t fl_scope_depth(void);
+/* The scopes of fl_scope_in and fl_scope_at that are open on this thread, outermost first: what runs, a
+   module within another. `number` tells one such call of this thread from the next. Returns how many of
+   them are in places, at most `most`: the outermost. */
+typedef struct fl_place {
+    fl_error_place at;
+    int64_t number;
+} fl_place;
+FL_API int fl_places(fl_place *places, int most);
+/* Notes of who made what, by fl_place_text, for those who look later at what a record left: NULL, and no
+   error, unless fl_notes was asked for more often (+1) than not any more (-1), or if memory is out. The
+   caller gets the reference. */
+typedef struct fl_note {
+    fl_obj obj;
+    char text[232];
+} fl_note;
+FL_API void fl_notes(int delta);
+FL_API fl_note *fl_note_here(void);
 /* What is made until on is false again, or the scope ends, is to stay: parameters, an optimizer's state.
    Memory managers are told (fl_mem_info.lifetime). Returns the setting before. */
 FL_API bool fl_lasting(bool on);
@@ -501,6 +524,7 @@ typedef struct fl_op_info {
     /* The backward function of its records on variables, see fv_record_op; NULL: no gradient */
     void (*gradient)(fl_node *n, fl_var *dy);
     size_t rng_end; /* where an fl_rng in the arguments ends, in bytes; 0: they hold none */
+    int64_t (*macs)(const fl_call *c); /* multiply-adds of its products; NULL: none (fl/tensor/cost.h) */
     /* of ops of the tables only */
     int arity;       /* 1, 2: a formula of x, or of a and b; 0: another op */
     fl_op_class cls; /* of formulas */
@@ -606,6 +630,18 @@ typedef struct fl_call_hooks {
     void *user;
 } fl_call_hooks;
 FL_API fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user);
+/* The same for the calls of all threads, and several at once, in the order in which they came, before the
+   pair of the thread. A watcher is its maker's and must stay where calls may run; `before` or `after` of a
+   call that runs on another thread meanwhile may be missing. An `after` that fails (fl_fail) makes the call
+   fail. The two functions are for any thread, and for hooks. */
+typedef struct fl_call_watcher fl_call_watcher;
+struct fl_call_watcher {
+    fl_call_hook_fn before, after;
+    void *user;
+    fl_call_watcher *next_; /* private */
+};
+FL_API void fl_watch_calls(fl_call_watcher *w);
+FL_API void fl_unwatch_calls(fl_call_watcher *w);
 
 /* >>backends ----------------------------------------------------------------------------------- */
 
@@ -920,6 +956,7 @@ typedef struct fl__mark {
     int64_t base;   /* first value that the scope owns */
     uint64_t flags; /* to restore, as is the place */
     fl_error_place place;
+    int64_t number; /* of a scope that set the place */
 } fl__mark;
 
 typedef struct fl__context {
@@ -932,6 +969,7 @@ typedef struct fl__context {
     void *hook_user;
     const char *op; /* running now, for memory traces */
     int64_t look_at, bytes; /* so many values bring the next look; in use at the first one */
+    int64_t places;         /* that were set so far */
     bool registered, looked, warned;
 } fl__context;
 
@@ -941,11 +979,13 @@ static _Thread_local fl__context fl__here;
 /* Another: what is made is to stay. */
 #define FL__LASTING ((uint64_t)1 << 62)
 #define FL__OWN_FLAGS (FL__UNWATCHED | FL__LASTING)
+static int fl__watched; /* threads with hooks, and watchers; atomic: calls look no further while it is 0 */
 
 /* Drops what the scopes of a thread that ends own. */
 static void fl__context_end(void) {
     fl__context *th = &fl__here;
     th->depth = 0;
+    fl_call_hook(NULL, NULL, NULL);
     while (th->n > 0) fl_obj_drop(th->value[--th->n]);
     fl_heap_free(th->value);
     fl_heap_free(th->scope);
@@ -1047,8 +1087,10 @@ fl_scope fl_scope_begin(void) {
             return (fl_scope){-1};
         th->scope[0].base = 0;
     }
-    th->depth++;
-    th->scope[th->depth] = (fl__mark){th->n, th->flags, fl__place};
+    fl__mark *m = &th->scope[++th->depth];
+    m->base = th->n;
+    m->flags = th->flags;
+    m->place = fl__place;
     return (fl_scope){th->depth};
 }
 
@@ -1059,10 +1101,47 @@ fl_scope fl_scope_of(const char *fn) {
     return s;
 }
 
-fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size)) {
+fl_scope fl_scope_at(fl_error_place place) {
     const fl_scope s = fl_scope_begin();
-    if (s.depth_ > 0) fl__place = (fl_error_place){NULL, of, describe};
+    if (s.depth_ < 1) return s;
+    fl__place = place;
+    fl__here.scope[s.depth_].number = ++fl__here.places;
     return s;
+}
+
+fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size)) {
+    return fl_scope_at((fl_error_place){NULL, of, describe, NULL});
+}
+
+int64_t fl_scope_depth(void) {
+    return fl__here.depth;
+}
+
+/* What scope d set is what the next one found. */
+int fl_places(fl_place *places, int most) {
+    const fl__context *th = &fl__here;
+    int n = 0;
+    for (int64_t d = 1; d <= th->depth && n < most; d++) {
+        const fl__mark *m = &th->scope[d];
+        const fl_error_place *set = d < th->depth ? &m[1].place : &fl__place;
+        if (set->of && set->of != m->place.of) places[n++] = (fl_place){*set, m->number};
+    }
+    return n;
+}
+
+static int fl__notes; /* atomic */
+
+void fl_notes(int delta) {
+    __atomic_fetch_add(&fl__notes, delta, __ATOMIC_RELAXED);
+}
+
+fl_note *fl_note_here(void) {
+    if (__atomic_load_n(&fl__notes, __ATOMIC_RELAXED) <= 0) return NULL;
+    const bool failed = fl_error();
+    fl_note *note = fl_obj_new(sizeof *note, fl_obj_free);
+    if (note) fl_place_text(note->text, sizeof note->text);
+    else if (!failed) fl_error_clear();
+    return note;
 }
 
 void fl_scope_end(fl_scope *s) {
@@ -1630,11 +1709,46 @@ bool fl_sync(const fl_tensor *t) {
 }
 
 fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user) {
-    const fl_call_hooks replaced = {fl__here.before, fl__here.after, fl__here.hook_user};
-    fl__here.before = before;
-    fl__here.after = after;
-    fl__here.hook_user = user;
+    fl__context *th = &fl__here;
+    const fl_call_hooks replaced = {th->before, th->after, th->hook_user};
+    const int was = th->before || th->after, is = before || after;
+    if (is) fl__context_begin(th);
+    if (is != was) __atomic_fetch_add(&fl__watched, is - was, __ATOMIC_RELAXED);
+    th->before = before;
+    th->after = after;
+    th->hook_user = user;
     return replaced;
+}
+
+static fl_call_watcher *fl__watchers; /* atomic, as is next_: one that goes still leads on */
+static pthread_mutex_t fl__watchers_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The link that points to w, or the last one. */
+static fl_call_watcher **fl__link_to(const fl_call_watcher *w) {
+    fl_call_watcher **at = &fl__watchers;
+    while (*at && *at != w) at = &(*at)->next_;
+    return at;
+}
+
+void fl_unwatch_calls(fl_call_watcher *w) {
+    if (fl_absent("fl_unwatch_calls", w)) return;
+    pthread_mutex_lock(&fl__watchers_lock);
+    fl_call_watcher **at = fl__link_to(w);
+    if (*at) {
+        __atomic_store_n(at, w->next_, __ATOMIC_RELEASE);
+        __atomic_fetch_sub(&fl__watched, 1, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&fl__watchers_lock);
+}
+
+void fl_watch_calls(fl_call_watcher *w) {
+    if (fl_absent("fl_watch_calls", w)) return;
+    fl_unwatch_calls(w);
+    pthread_mutex_lock(&fl__watchers_lock);
+    __atomic_store_n(&w->next_, NULL, __ATOMIC_RELAXED);
+    __atomic_store_n(fl__link_to(w), w, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&fl__watched, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&fl__watchers_lock);
 }
 
 static FL__HOT bool fl__storage_new(fl_tensor *t) {
@@ -1905,17 +2019,29 @@ static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     return fl__run_as(be, c, fl__traits_of(c));
 }
 
+static void fl__tell_watchers(const fl_call *c, bool ran) {
+    for (fl_call_watcher *w = __atomic_load_n(&fl__watchers, __ATOMIC_ACQUIRE); w;
+         w = __atomic_load_n(&w->next_, __ATOMIC_ACQUIRE)) {
+        const fl_call_hook_fn fn = ran ? w->after : w->before;
+        if (fn) fn(c, w->user);
+    }
+}
+
 static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c, fl__traits is) {
     fl__context *th = &fl__here;
+    if (th->flags & FL__UNWATCHED) return fl__run_as(be, c, is);
     const fl_call_hook_fn after = th->after;
     const uint64_t flags = fl__unwatch();
+    fl__tell_watchers(c, false);
     if (th->before) th->before(c, th->hook_user);
     th->flags = flags;
-    const bool ok = fl__run_as(be, c, is);
+    bool ok = fl__run_as(be, c, is);
+    const bool failed = fl_error();
     fl__unwatch();
+    fl__tell_watchers(c, true);
     if (after && after == th->after) after(c, th->hook_user);
     th->flags = flags;
-    return ok;
+    return ok && (failed || !fl_error());
 }
 
 bool fl_call_run(const fl_call *c) {
@@ -1928,7 +2054,7 @@ bool fl_call_run(const fl_call *c) {
     const fl__traits is = fl__traits_of(c);
     const char *outer = th->op;
     th->op = fl__ops[c->op]->name;
-    const bool watched = (th->before || th->after) && !(th->flags & FL__UNWATCHED);
+    const bool watched = __builtin_expect(__atomic_load_n(&fl__watched, __ATOMIC_RELAXED), 0);
     bool ok = watched ? fl__run_watched(be, c, is) : fl__run_as(be, c, is);
     th->op = outer;
     for (int i = 0; ok && is.written >> i; i++)
@@ -2569,12 +2695,20 @@ bool fl_writable(const char *fn, const fl_tensor *t) {
 #include "fl/ops/ops.h"
 #include "fl/tensor/print.h"
 #include "fl/tensor/dlpack.h"
+#include "fl/tensor/cost.h"
+#include "fl/tensor/profile.h"
+#include "fl/tensor/anomaly.h"
+#include "fl/tensor/alive.h"
 #endif
 #if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS_IMPL)
 #define FL_TENSOR_ROOMS_IMPL
 #include "fl/ops/ops.h"
 #include "fl/tensor/print.h"
 #include "fl/tensor/dlpack.h"
+#include "fl/tensor/cost.h"
+#include "fl/tensor/profile.h"
+#include "fl/tensor/anomaly.h"
+#include "fl/tensor/alive.h"
 #endif
 
 /* MIT licence: see LICENSE. */

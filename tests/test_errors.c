@@ -1028,6 +1028,23 @@ static void rows_of_variables(void) {
     FINE(fv_list_of, fv_list_of(0, NULL).n == 0);
     ROW(RAISES, "fv_watch", (fv_watch(NULL), true), NULLS);
     FINE(fv_unwatch, (fv_unwatch(NULL), true));
+    ROW(RAISES, "fl_watch_calls", (fl_watch_calls(NULL), true), NULLS);
+    ROW(RAISES, "fl_unwatch_calls", (fl_unwatch_calls(NULL), true), NULLS);
+    NO(fl_profile_print, (), "no profile runs");
+    ROW(RAISES, "fl_profile_format", fl_profile_format(NULL, 0) < 0, "no profile runs");
+    NO_FILE(fl_profile_save, (NULL), NULLS);
+    NO_FILE(fl_profile_save, ("/no/folder/x.json"), "no profile runs");
+    NO(fl_profile_add, ("gpu", "kernel", 0, 1), "no profile runs");
+    NO(fl_profile_add, (NULL, "kernel", 0, 1), NULLS);
+    if (fl_profile_begin(1)) {
+        NO_AS(fl_profile_begin_opt, "fl_profile_begin", (1, (fl_profile_opts){.sync = true}), "a profile runs already");
+        fl_profile_end();
+    }
+    if (fl_alive_begin()) {
+        NO(fl_alive_begin, (), "remembered already");
+        FINE(fl_alive_format, fl_alive_format(NULL, 0) > 0);
+        fl_alive_end();
+    }
     fl_tensor *nine[9] = {o.f23};
     fl_var *results[9];
     const fv_record_opts several = {.name = "mine", .back = dead_back, .in = FV_IN(o.v23)};
@@ -2009,12 +2026,32 @@ static const char *const cannot_fail[] = {
     "fl_data_rng",
     "fl_call_hook",
     "fl_heap_use",
+    "fl_site_now",
+    "fl_site_push",
+    "fl_site_pop",
+    "fl_site_pop_number",
+    "fl_place_text",
+    "fl_put",
+    "fl_vput",
+    "fl_put_json",
+    "fl_places",
+    "fl_scope_depth",
+    "fl_notes",
+    "fl_note_here",
+    "fv_node_name",
+    "fv_in_node",
+    "fv_leaf_of",
+    "fv_made_by",
+    "fl_call_cost",
+    "fl_detect_anomaly",
+    "fl_profile_end",
+    "fl_alive_end",
     "fl_mem_use",
     "fl_mem_stats_of",
     "fl_mem_stats_reset_peak",
     "fl_mem_report",
     /* only memory can fail them: test_faults, test_mem */
-    "fl_scope_begin", "fl_scope_of", "fl_scope_in", "fl_lasting", "fl_mem_step_now", "fl_dropped",
+    "fl_scope_begin", "fl_scope_of", "fl_scope_in", "fl_scope_at", "fl_lasting", "fl_mem_step_now", "fl_dropped",
     "fl_num",
     "fl_int",
     "fv_num",
@@ -2043,6 +2080,7 @@ static const char *const cannot_fail[] = {
     "fl_nn_softplus",
     "fl_nn_threshold",
     "fl_nn_print",
+    "fl_alive_print",
     /* they read or set what this thread has */
     "fl_nn_watch_calls",
     "fl_nn_activation_of",

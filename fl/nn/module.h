@@ -552,11 +552,12 @@ FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user) {
 /* trees: printing */
 
 FL_API void fl_nn_put(fl_nn_text *t, const char *format, ...) {
-    const size_t at = (size_t)t->n, left = t->size > at ? t->size - at : 0;
+    fl_lines lines = {t->buf, t->size, t->n, NULL};
     va_list args;
     va_start(args, format);
-    t->n += vsnprintf(left ? t->buf + at : NULL, left, format, args);
+    fl_vput(&lines, format, args);
     va_end(args);
+    t->n = lines.n;
 }
 
 static void fl__nn_put_module(fl_nn_text *t, const fl_nn_module *m, int indent) {

@@ -33,12 +33,10 @@ FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in);
 #if defined(FL_IMPL_ONLY_NN_SUMMARY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_NN_SUMMARY_IMPL
 #define FL_NN_SUMMARY_IMPL
-#include "../ops/attention.h"
-#include "../ops/conv.h"
 #include "../ops/copy.h"
 #include "../ops/create.h"
-#include "../ops/linear.h"
 #include "../ops/random.h"
+#include "../tensor/cost.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -129,19 +127,6 @@ static void fl__nn_on_module(fl_nn_module *m, const fl_vars *out, void *user) {
     for (int k = 0; k < out->n; k++) row->out_bytes += fl__nn_bytes(fv_value(out->v[k]));
 }
 
-/* Multiply-adds of a record by itself. */
-static int64_t fl__nn_macs(const fl_call *c) {
-    const fl_tensor *a = c->in[0], *b = c->in[1];
-    const int64_t out = c->out[0] ? fl_numel(c->out[0]) : 0;
-    if (c->op == FL_OP_matmul || c->op == fl_op_linear) return out * a->shape[a->ndim - 1];
-    const bool conv = c->op == FL_OP_conv2d || c->op == fl_op_conv2d_bias;
-    if (conv || c->op == FL_OP_conv2d_grad_input)
-        return (conv ? out : fl_numel(a)) * b->shape[1] * b->shape[2] * b->shape[3];
-    if (c->op == fl_op_attention) /* q k^T, and the weights times v */
-        return (fl_numel(a) + out) * b->shape[b->ndim - 2];
-    return 0;
-}
-
 static void fl__nn_on_call(const fl_call *c, void *user) {
     fl__nn_summary *s = user;
     (void)c;
@@ -153,7 +138,7 @@ static void fl__nn_on_call(const fl_call *c, void *user) {
 static void fl__nn_after_call(const fl_call *c, void *user) {
     fl__nn_summary *s = user;
     if (--s->nested >= FL__NN_NESTED || s->mark[s->nested] != s->macs || fl_error()) return;
-    const int64_t macs = fl__nn_macs(c);
+    const int64_t macs = fl_call_cost(c).macs;
     s->macs += macs;
     if (s->at >= 0) s->row[s->at].macs += macs;
 }

@@ -98,19 +98,30 @@ FL_PRIVATE void fl__register_attention(void);
 
 FL_DATA_DEFINED fl_op fl_op_attention, fl_op_attention_grad;
 
+/* q k^T, and the weights times v; in the gradient q k^T again, dy v^T, and the products for dq, dk and dv. */
+static int64_t fl__attention_macs(const fl_call *c) {
+    return (fl_numel(c->in[0]) + fl_numel(c->out[0])) * c->in[1]->shape[c->in[1]->ndim - 2];
+}
+static int64_t fl__attention_grad_macs(const fl_call *c) {
+    const fl_tensor *q = c->in[0], *k = c->in[1], *dy = c->in[c->n_in - 1];
+    return (3 * fl_numel(q) + 2 * fl_numel(dy)) * k->shape[k->ndim - 2];
+}
+
 FL_PRIVATE void fl__register_attention(void) {
     static const fl_op_info attention = {.name = "attention",
                                          .args_size = sizeof(fl_attention_args),
                                          .contains = "matmul mul add where amax sub exp sum div log tanh",
                                          .compose = fl__compose_attention,
                                          .gradient = fv__attention_back,
-                                         .rng_end = offsetof(fl_attention_args, rng) + sizeof(fl_rng)},
+                                         .rng_end = offsetof(fl_attention_args, rng) + sizeof(fl_rng),
+                                         .macs = fl__attention_macs},
                             attention_grad = {.name = "attention_grad",
                                               .args_size = sizeof(fl_attention_args),
                                               .contains = "matmul mul add where amax sub exp sum div tanh",
                                               .compose = fl__compose_attention_grad,
                                               .rng_end = offsetof(fl_attention_args, rng) +
-                                                         sizeof(fl_rng)};
+                                                         sizeof(fl_rng),
+                                              .macs = fl__attention_grad_macs};
     fl_op_attention = fl_op_register(&attention);
     fl_op_attention_grad = fl_op_register(&attention_grad);
 }

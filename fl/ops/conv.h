@@ -217,12 +217,17 @@ static fl_var *fv__conv2d_grad_weight(fl_var *x, fl_var *dy, fl_shape w_shape, f
 
 FL_DATA_DEFINED fl_op fl_op_conv2d_bias;
 
+static int64_t fl__conv2d_bias_macs(const fl_call *c) {
+    return fl_numel(c->out[0]) * c->in[1]->shape[1] * c->in[1]->shape[2] * c->in[1]->shape[3];
+}
+
 FL_PRIVATE void fl__register_conv(void) {
     static const fl_op_info conv2d_bias = {.name = "conv2d_bias",
                                            .args_size = sizeof(fl_conv2d_args),
                                            .contains = "conv2d add",
                                            .compose = fl__compose_conv2d_bias,
-                                           .gradient = fv__conv2d_back};
+                                           .gradient = fv__conv2d_back,
+                                           .macs = fl__conv2d_bias_macs};
     fl_op_conv2d_bias = fl_op_register(&conv2d_bias);
 }
 

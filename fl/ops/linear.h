@@ -288,13 +288,18 @@ enum { FL__TERMS = 8 }; /* operands of a sum of products */
 
 /* >>registration */
 
+static int64_t fl__linear_macs(const fl_call *c) {
+    return fl_numel(c->out[0]) * c->in[1]->shape[1];
+}
+
 FL_PRIVATE void fl__register_linear(void) {
     static const fl_op_info linear = {
         .name = "linear",
         .args_size = sizeof(fl_linear_args),
         .contains = "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid",
         .compose = fl__compose_linear,
-        .gradient = fv__linear_back};
+        .gradient = fv__linear_back,
+        .macs = fl__linear_macs};
     fl_op_linear = fl_op_register(&linear);
 }
 

@@ -115,17 +115,29 @@ FL_PRIVATE void fl__register_recurrent(void);
 
 FL_DATA_DEFINED fl_op fl_op_rnn, fl_op_rnn_grad;
 
+/* Each row of x, at its step, meets all weights but the biases; in the gradient twice: for x and h, for w. */
+static int64_t fl__rnn_macs(const fl_call *c) {
+    const fl_rnn_args *a = c->args;
+    const fl_tensor *x = c->in[0], *w = c->in[3];
+    return x->shape[0] * x->shape[1] * (fl_numel(w) - (a->biased ? 2 * a->ways * a->gates * a->hidden : 0));
+}
+static int64_t fl__rnn_grad_macs(const fl_call *c) {
+    return 2 * fl__rnn_macs(c);
+}
+
 FL_PRIVATE void fl__register_recurrent(void) {
     static const fl_op_info rnn = {.name = "rnn",
                                    .args_size = sizeof(fl_rnn_args),
                                    .contains = "matmul linear add sub mul sigmoid tanh relu where",
                                    .compose = fl__compose_rnn,
-                                   .gradient = fv__rnn_back},
+                                   .gradient = fv__rnn_back,
+                                   .macs = fl__rnn_macs},
                             rnn_grad = {.name = "rnn_grad",
                                         .args_size = sizeof(fl_rnn_args),
                                         .contains =
                                             "matmul linear add sub mul sigmoid tanh relu where sum",
-                                        .compose = fv__compose_rnn_grad};
+                                        .compose = fv__compose_rnn_grad,
+                                        .macs = fl__rnn_grad_macs};
     fl_op_rnn = fl_op_register(&rnn);
     fl_op_rnn_grad = fl_op_register(&rnn_grad);
 }
