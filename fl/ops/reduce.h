@@ -214,7 +214,7 @@ static fl_tensor *fl__mean_operand(const char *fn, fl_tensor *x, fl_axes axes, i
 }
 
 fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
-    int64_t n;
+    int64_t n = 0;
     if (!(x = fl__mean_operand("fl_mean", x, axes, &n))) return NULL;
     fl_scope s = fl_scope_of(__func__);
     if (fl_is_narrow(x))
@@ -223,7 +223,7 @@ fl_tensor *fl_mean(fl_tensor *x, fl_axes axes) {
 }
 
 fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
-    int64_t n;
+    int64_t n = 0;
     if (!(x = fl__mean_operand("fl_variance", x, axes, &n))) return NULL;
     fl_scope s = fl_scope_of(__func__);
     if (fl_is_narrow(x))
