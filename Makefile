@@ -37,7 +37,7 @@ SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-fr
 PIC_FLAGS = $(if $(SHARED),-fPIC -DFL_BUILD_SHARED)
 ALL_CFLAGS = $(CFLAGS) $(SAN_FLAGS) $(PIC_FLAGS) $(WARN) -pthread
 
-NO_CONFIG = help clean single
+NO_CONFIG = help clean single uninstall
 ifneq ($(filter-out $(NO_CONFIG),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
@@ -58,7 +58,7 @@ LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared single examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity bench metrics clean help FORCE
+.PHONY: all lib shared install uninstall single examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity bench metrics clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -68,6 +68,25 @@ lib: $(BUILD)/libfl.a ## build/<variant>/libfl.a
 
 shared: ## build/<variant>-shared/libfl.so
 	@$(MAKE) --no-print-directory SHARED=1 build/$(VARIANT)-shared/libfl.so
+
+PREFIX ?= /usr/local
+DEST = $(DESTDIR)$(PREFIX)
+INSTALLED = $(HEADERS) $(TEXTS)
+VERSION = $(shell sed -n 's/^.define FL_VERSION_[MP][A-Z]* //p' fl_mem.h | paste -sd.)
+
+install: lib shared ## headers, libfl.a, libfl.so, and what pkg-config and CMake read: make install PREFIX=/usr/local DESTDIR=
+	@mkdir -p $(sort $(dir $(INSTALLED:%="$(DEST)"/include/fl/%))) "$(DEST)/lib/pkgconfig" "$(DEST)/lib/cmake/fl"
+	@for f in $(INSTALLED); do install -m 644 $$f "$(DEST)/include/fl/$$f" || exit 1; done
+	@install -m 644 $(BUILD)/libfl.a "$(DEST)/lib/libfl.a"
+	@install -m 755 build/$(VARIANT)-shared/libfl.so "$(DEST)/lib/libfl.so"
+	@sed 's,@PREFIX@,$(PREFIX),; s,@VERSION@,$(VERSION),; s,@LIBS@,$(strip $(LIBS)),' package/fl.pc > "$(DEST)/lib/pkgconfig/fl.pc"
+	@install -m 644 package/fl-config.cmake "$(DEST)/lib/cmake/fl/fl-config.cmake"
+	@echo "installed: $(DEST)/include/fl, $(DEST)/lib"
+
+uninstall: ## removes what install put there: make uninstall PREFIX=/usr/local DESTDIR=
+	@cd "$(DEST)" && for f in $(INSTALLED); do rm -f include/fl/$$f; done
+	@cd "$(DEST)/lib" && rm -f libfl.a libfl.so pkgconfig/fl.pc cmake/fl/fl-config.cmake
+	@cd "$(DEST)" && for d in include/fl lib/cmake/fl; do [ ! -d $$d ] || find $$d -depth -type d -empty -delete; done
 
 single: ## build/single/fl.h, the family as one file; HEADER=fl_nn.h: what that header needs
 	@mkdir -p $(dir $(SINGLE))

@@ -36,6 +36,7 @@
                         implementation there
      FL_STATIC          everything static, for one-file programs (implies FL_IMPLEMENTATION)
      FL_BUILD_SHARED    export the public functions from a shared library; they are hidden otherwise
+     FL_SHARED          in programs that are linked with one (pkg-config says so)
      FL_IMPL_ONLY, FL_IMPL_ONLY_MEM   compile this header's implementation alone (one object per
                                       header)
 
@@ -85,7 +86,7 @@
 #define FL_API static __attribute__((unused))
 #elif defined(FL_BUILD_SHARED) && defined(_WIN32)
 #define FL_API __declspec(dllexport)
-#elif defined(FL_BUILD_SHARED)
+#elif defined(FL_BUILD_SHARED) || (defined(FL_SHARED) && !defined(_WIN32))
 #define FL_API __attribute__((visibility("default")))
 #elif defined(_WIN32)
 #define FL_API

@@ -872,7 +872,7 @@ FL_PRIVATE void fl__register_ops(void);
 #define FL__PASTE3(a, b, c) FL__PASTE3_(a, b, c)
 #define FL__TABLES FL__PASTE3(fl__tables_of_, FL_TABLE_VERSION, _ops)
 #ifndef FL_STATIC
-FL_PRIVATE extern const char FL__TABLES;
+FL_DATA const char FL__TABLES;
 static const char *const fl__tables_linked __attribute__((used)) = &FL__TABLES;
 #endif
 

@@ -159,14 +159,18 @@ def _check():
         raise Error(text) from next((_raised.pop(t, None) for t in list(_raised) if t in text), None)
 
 
-@contextlib.contextmanager
-def _scope():
-    scope = lib.fl_scope_begin()
-    try:
-        yield
-        _check()
-    finally:
-        lib.fl_scope_end(ctypes.byref(scope))
+class _scope:
+    """with _scope(): a scope of fl's; its error, if there is one, is raised at the end."""
+
+    __slots__ = ("scope",)
+
+    def __enter__(self):
+        self.scope = lib.fl_scope_begin()
+
+    def __exit__(self, kind, *_):
+        lib.fl_scope_end(ctypes.byref(self.scope))
+        if kind is None and lib.fl_error():
+            _check()
 
 
 # ---- arguments and results ----------------------------------------------------------------------------------
@@ -321,6 +325,8 @@ class _Function:
         self.name, self.call = name, getattr(lib, name)
         self.kind, self.arguments = _signature(_FUNCTIONS[name])
         self.maker = self.kind in _OWNED and name not in _BORROWED
+        kinds = [kind for kind, _ in self.arguments]
+        self.direct = [_CONVERT[k] for k in kinds] if all(k in _CONVERT and k not in _LISTS for k in kinds) else None
         self.__name__ = re.sub(r"^f[lv]_|_(opt|of)$", "", name)
         self.__doc__ = f"{name}: {_FUNCTIONS[name]}" + "".join(
             f"\n{kind}: {_STRUCTS[kind]}" for kind, _ in self.arguments if kind.endswith("_opts")
@@ -333,6 +339,8 @@ class _Function:
         with _scope():
             held = list(options.values())  # until the call is over, as given is
             try:
+                if self.direct and len(given) == len(self.direct) and not options:
+                    return _result(self.kind, self.call(*(convert(x) for convert, x in zip(self.direct, given))))
                 values, outputs, taken, kept = self._bind(list(given), options)
             except (TypeError, ValueError, OverflowError) as error:
                 raise type(error)(f"{self.__name__}: {error}") from None

@@ -1,0 +1,120 @@
+# test_install.py - what `make install` puts where, and that C, C++, CMake and Python programs use it
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from check import BUILD, check, done, skip
+
+PROGRAM = """#include <fl.h>
+#include <stdio.h>
+int main(void) {
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = fl_nn_linear(3, 2, .no_bias = true);
+    fl_var *y = fl_nn_forward(net, fv_const(fl_ones(FL_SHAPE(4, 3), FL_F32)));
+    printf("%d %d\\n", (int)fv_value(y)->shape[0], (int)fv_value(y)->shape[1]);
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    return 0;
+}
+"""
+CMAKE = """cmake_minimum_required(VERSION 3.10)
+project(uses_fl CXX)
+find_package(fl REQUIRED)
+add_executable(uses_fl main.cc)
+set_property(TARGET uses_fl PROPERTY CXX_STANDARD 17)
+target_link_libraries(uses_fl fl::fl)
+"""
+CC = os.environ.get("CC", "cc")
+
+
+def run(*command, **more):
+    return subprocess.run(command, capture_output=True, text=True, **more)
+
+
+def make(*arguments):
+    # As BUILD was made, and not below the make that runs this.
+    compiler = os.path.basename(BUILD)
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    return run("make", "-s", f"CC={compiler}", *arguments, env=environment)
+
+
+def files(folder):
+    return sorted(os.path.relpath(os.path.join(d, f), folder) for d, _, names in os.walk(folder) for f in names)
+
+
+def prints(out, what):
+    check(out.returncode == 0 and out.stdout == "4 2\n", f"{what}: {out.stdout} {out.stderr[-800:]}")
+
+
+def check_program(prefix, folder, name, compiler, *flags):
+    path = f"{folder}/{name}"
+    with open(path, "w") as f:
+        f.write(PROGRAM)
+    environment = dict(os.environ, PKG_CONFIG_PATH=f"{prefix}/lib/pkgconfig", LD_LIBRARY_PATH=f"{prefix}/lib")
+    found = run("pkg-config", "--cflags", "--libs", "fl", env=environment)
+    built = run(compiler, *flags, "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-o", f"{path}.out", path, *found.stdout.split())
+    if check(built.returncode == 0, f"{name} builds: {built.stderr[-800:]}"):
+        prints(run(f"{path}.out", env=environment), f"{name} with libfl.so")
+    libs = run("pkg-config", "--static", "--libs-only-l", "fl", env=environment).stdout.split()
+    libs = [f"{prefix}/lib/libfl.a" if lib == "-lfl" else lib for lib in libs]
+    built = run(compiler, *flags, f"-I{prefix}/include/fl", "-o", f"{path}.static", path, *libs)
+    if check(built.returncode == 0, f"{name} builds with libfl.a: {built.stderr[-800:]}"):
+        prints(run(f"{path}.static"), f"{name} with libfl.a")
+
+
+def check_cmake(prefix, folder):
+    if not shutil.which("cmake") or not shutil.which("c++"):
+        return skip("a CMake project without cmake and c++: apt-get install cmake g++")
+    check(len(CMAKE.splitlines()) <= 10, "ten lines")
+    for name, text in (("CMakeLists.txt", CMAKE), ("main.cc", PROGRAM)):
+        with open(f"{folder}/{name}", "w") as f:
+            f.write(text)
+    out = run("cmake", "-S", folder, "-B", f"{folder}/build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    out = run("cmake", "--build", f"{folder}/build") if out.returncode == 0 else out
+    if check(out.returncode == 0, f"the CMake project builds: {out.stdout[-500:]}{out.stderr[-500:]}"):
+        prints(run(f"{folder}/build/uses_fl"), "the CMake project")
+
+
+def check_install(folder):
+    prefix = f"{folder}/fl"
+    out = make("install", f"PREFIX={prefix}")
+    if not check(out.returncode == 0, f"make install: {out.stderr[-800:]}"):
+        return
+    headers = [f for p in ("fl*.h", "fl/*/*.h", "fl/*/*.inc", "kernels/*.h", "kernels/*.inc", "kernels/*/*.h", "kernels/*/*.inc")
+               for f in glob.glob(p)]
+    expected = [f"include/fl/{h}" for h in headers]
+    expected += ["lib/libfl.a", "lib/libfl.so", "lib/pkgconfig/fl.pc", "lib/cmake/fl/fl-config.cmake"]
+    check(files(prefix) == sorted(expected), f"files: {set(files(prefix)) ^ set(expected)}")
+    if shutil.which("pkg-config"):
+        check_program(prefix, folder, "main.c", CC, "-std=c11")
+        if shutil.which("c++"):
+            check_program(prefix, folder, "main.cc", "c++", "-std=c++17")
+    else:
+        skip("programs by pkg-config: apt-get install pkg-config")
+    os.mkdir(f"{folder}/project")
+    check_cmake(prefix, f"{folder}/project")
+    shutil.copy("examples/python/fl.py", folder)
+    out = run(sys.executable, "-c", "import fl; print(*fl.nn.linear(3, 2)(fl.ones(4, 3)).shape)", cwd=folder,
+              env=dict(os.environ, LD_LIBRARY_PATH=f"{prefix}/lib", FL_LIBRARY=""))
+    prints(out, "Python with a copy of fl.py")
+    with open(f"{prefix}/include/fl/mine.h", "w") as f:
+        f.write("// not of fl")
+    out = make("uninstall", f"PREFIX={prefix}")
+    check(out.returncode == 0 and files(prefix) == ["include/fl/mine.h"], f"make uninstall leaves {files(prefix)[:5]}")
+    out = make("install", "PREFIX=/opt/fl", f"DESTDIR={folder}/stage")
+    staged = f"{folder}/stage/opt/fl"
+    check(out.returncode == 0 and files(f"{folder}/stage") == sorted(f"opt/fl/{f}" for f in expected), "DESTDIR")
+    with open(f"{staged}/lib/pkgconfig/fl.pc") as f:
+        text = f.read()
+    check("prefix=/opt/fl\n" in text and "stage" not in text and "@" not in text, f"fl.pc: {text}")
+
+
+if not os.path.exists(f"{BUILD}-shared/libfl.so"):
+    skip(f"make install without {BUILD}-shared/libfl.so: make shared")
+else:
+    with tempfile.TemporaryDirectory() as folder:
+        check_install(folder)
+done()
