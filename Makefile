@@ -137,6 +137,9 @@ bench: $(BUILD)/bench/model ## the models beside other frameworks: make bench MO
 	@python3 bench/run $< $(foreach s,$(BENCH_SETTINGS),$(call bench_setting,$(s),$(shell echo $(s) | tr a-z A-Z)))
 bench_setting = $(if $(filter command line environment,$(origin $(2))),--$(1) "$($(2))")
 
+bench-python: lib shared $(BUILD)/examples/mnist ## fl.py beside C: make bench-python DATA=../shared/data/mnist (numpy)
+	@$(or $(PYTHON),python3) bench/python $(BUILD) $(or $(DATA),../shared/data/mnist) $(ARGS)
+
 metrics: ## lines, slots, build seconds, sizes as TSV (python3; N=20 for fewer incremental builds)
 	@CC="$(CC)" python3 bench/metrics $(if $(N),--edits $(N))
 

@@ -270,7 +270,7 @@ def check_sets():
     batches.set_epoch(1)
     check([y for _, label in batches for y in label.tolist()] != seen, "another epoch")
     epochs = []
-    mine = fl.Dataset(10, lambda i: (np.full((2,), i, "float32"), i), epochs.append)
+    mine = fl.Dataset(10, lambda i: (np.full((2,), i, "float32"), i), start=epochs.append)
     ready = mine.batch(5).transform(lambda a, b: (a * 2.0, b)).prefetch(2, 4)
     ready.set_epoch(3)
     check(epochs == [3], "start is told")
@@ -296,6 +296,10 @@ def check_sets():
         check(bad[4][0].item() == 4 and fl.lib.fl_error() is None, "behind it")
     raises(fl.Error, "transform: ZeroDivisionError", lambda: fl.data.tensors(x).transform(lambda a: 1 / 0)[0],
            "a transform that raises")
+    several = fl.Dataset(10, get, many=lambda index: np.array(index, "int64")).shuffle(1).batch(5)
+    check(sorted(i for (b,) in several for i in b.tolist()) == list(range(10)), "many samples at once")
+    wrong = fl.Dataset(10, get, many=lambda index: index[99]).batch(5)
+    raises(fl.Error, "Dataset: IndexError: list index out of range", lambda: wrong[0], "many that raises")
     odd = fl.Dataset(10, lambda i: i).filter(lambda i: i % 2 == 1)
     check([i.item() for (i,) in odd] == [1, 3, 5, 7, 9], "filter")
     raises(fl.Error, "filter: ZeroDivisionError", lambda: len(fl.Dataset(3, lambda i: i).filter(lambda i: 1 // 0)),
@@ -345,7 +349,34 @@ def check_end():
     check((out.returncode, out.stdout, out.stderr) == (0, "0.0\n", ""), f"the end of Python: {out}")
 
 
+def check_examples():
+    """examples/python/mnist.py on bars in ten places, and README's lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part, n in (("train", 2000), ("t10k", 300)):
+            label = np.array([draw.randrange(10) for _ in range(n)], "uint8")
+            image = np.array([[[draw.randrange(100) for _ in range(28)] for _ in range(28)]], "uint8").repeat(n, 0)
+            for i, k in enumerate(label):
+                image[i, 2 * k : 2 * k + 4] = 255
+            for name, a, header in (("images-idx3", image, [2051, n, 28, 28]), ("labels-idx1", label, [2049, n])):
+                with open(f"{folder}/{part}-{name}-ubyte", "wb") as f:
+                    f.write(np.array(header, ">u4").tobytes() + a.tobytes())
+        out = subprocess.run([sys.executable, "examples/python/mnist.py", folder, "2"], capture_output=True, text=True)
+        lines = out.stdout.splitlines() or [out.stderr[-500:]]
+        found = lines[-1].startswith("Test accuracy: ") and float(lines[-1].split()[2])
+        check(out.returncode == 0 and found > 80, f"mnist.py: {lines[-1]}")
+    with open("examples/python/mnist.py") as f:
+        check(len(f.readlines()) <= 60, "mnist.py has at most 60 lines")
+    with open("README.md") as f:
+        code = f.read().split("```python\n")[1].split("```")[0]
+    out = subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, 'examples/python')\n" + code],
+                         capture_output=True, text=True)
+    check(out.stdout == "tensor([0, 1, 1, 0])\n", f"README's example: {out.stdout}{out.stderr}")
+    check(fl.__doc__.split("    import fl\n")[1].split("\n\n")[0].replace("    ", "", 1).strip() in
+          code.replace("import fl\n", "").replace("\n", "\n    "), "fl.py shows the same example")
+
+
 if fl and np:
+    check_examples()
     check_operators()
     check_indexing()
     check_conversion()
