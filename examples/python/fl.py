@@ -1726,7 +1726,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_message": "void (fl_level level, char* format, ...)",
     "fl_message_use": "void (fl_message_fn fn, void* user, fl_level threshold)",
     "fl_put": "void (fl_lines* t, char* format, ...)",
-    "fl_vput": "void (fl_lines* t, char* format, va_list args)",
+    "fl_vput": "void (fl_lines* t, char* format, void* args)",
     "fl_put_json": "void (fl_lines* t, char* text)",
     "fl_dtype_register": "fl_dtype (fl_dtype_info* info)",
     "fl_dtype_registered": "fl_dtype_info* (fl_dtype d)",
