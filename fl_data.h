@@ -1,4 +1,4 @@
-/* fl_data.h - tensors in files, data sets, loaders, meters and a progress line
+/* fl_data.h - tensors in files, data sets, loaders, meters, logs and curves
 
    Reads idx and safetensors files as untrusted data, saves so that a kill at any moment leaves the
    old file or the new one, and composes data sets: slices, shuffles, batches, transforms, threads.

@@ -192,10 +192,10 @@ static bool train(fl_nn_module *net, const options *o, digits all, int64_t n_tra
     fl_data_free(valid);
     if (!ok) return false;
     print_table(result, o->epochs, n_train);
-    const fl_data_curve *const curves[] = {&t.loss, &t.error};
     puts("");
-    return fl_data_plot_print(stdout, curves, 1, .x_label = "step") &&
-           fl_data_plot_svg("mnist.svg", curves, 2, .x_label = "step") && fl_nn_save(net, o->save);
+    return fl_data_plot_print(stdout, FL_DATA_CURVES(&t.loss), .x_label = "step") &&
+           fl_data_plot_svg("mnist.svg", FL_DATA_CURVES(&t.loss, &t.error), .x_label = "step") &&
+           fl_nn_save(net, o->save);
 }
 
 /* Training and test images: MNIST's, or drawn ones. */

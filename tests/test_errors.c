@@ -1863,7 +1863,8 @@ static void rows_of_scores(void) {
 }
 
 static void rows_of_logs(void) {
-    const fl_data_curve *const none[] = {NULL};
+    const fl_data_curves none = {1, {NULL}}, many = {17, {NULL}};
+    const fl_data_plot_opts plain = {.log_y = true};
     fl_data_curve curve = {.name = "c"};
     NO_FILE_AS(fl_data_replace, "fl_data_mine", ("fl_data_mine", NULL, "", 0), NULLS);
     NO_FILE_AS(fl_data_replace, "fl_data_mine", ("fl_data_mine", "/no/folder/x", "", 0), "/no/folder/x.tmp");
@@ -1875,10 +1876,10 @@ static void rows_of_logs(void) {
     NO_FILE(fl_data_log_histogram, (NULL, 0, "w", o.f23), NULLS);
     FINE(fl_data_log_close, fl_data_log_close(NULL));
     FINE(fl_data_curve_add, (fl_data_curve_add(&curve, NAN, 1), curve.n == 0));
-    NO_FILE_AS(fl_data_plot_print_opt, "fl_data_plot_print", (NULL, none, 0, (fl_data_plot_opts){0}), NULLS);
-    NO_FILE_AS(fl_data_plot_print_opt, "fl_data_plot_print", (stderr, none, 1, (fl_data_plot_opts){0}), NULLS);
-    NO_FILE_AS(fl_data_plot_svg_opt, "fl_data_plot_svg", (NULL, none, 0, (fl_data_plot_opts){0}), NULLS);
-    NO_FILE_AS(fl_data_plot_svg_opt, "fl_data_plot_svg", ("x", none, -1, (fl_data_plot_opts){0}), "range");
+    NO_FILE_AS(fl_data_plot_print_opt, "fl_data_plot_print", (NULL, none, plain), NULLS);
+    NO_FILE_AS(fl_data_plot_print_opt, "fl_data_plot_print", (stderr, none, plain), NULLS);
+    NO_FILE_AS(fl_data_plot_svg_opt, "fl_data_plot_svg", (NULL, none, plain), NULLS);
+    NO_FILE_AS(fl_data_plot_svg_opt, "fl_data_plot_svg", ("x", many, plain), "range");
 }
 
 /* ---- running them ---- */

@@ -6,10 +6,10 @@ static fl_data_curve line = {.name = "line"};
 
 static char printed[1 << 16];
 #define PRINT(...) print(__VA_ARGS__, ._end = 0)
-#define print(curves, n, ...) print_opt(curves, n, (fl_data_plot_opts){__VA_ARGS__})
-static const char *print_opt(const fl_data_curve *const *curves, int n, fl_data_plot_opts o) {
+#define print(curves, ...) print_opt(curves, (fl_data_plot_opts){__VA_ARGS__})
+static const char *print_opt(fl_data_curves curves, fl_data_plot_opts o) {
     FILE *f = tmpfile();
-    CHECK(f && fl_data_plot_print_opt(f, curves, n, o));
+    CHECK(f && fl_data_plot_print_opt(f, curves, o));
     rewind(f);
     printed[fread(printed, 1, sizeof printed - 1, f)] = 0;
     fclose(f);
@@ -51,9 +51,9 @@ TEST(curves_hold_any_number_of_points) {
 
 TEST(text) {
     fl_data_curve down = {.name = "down"};
-    const fl_data_curve *const both[] = {&line, &down};
+    const fl_data_curves both = FL_DATA_CURVES(&line, &down), nothing = {0, {NULL}};
     for (int i = 0; i <= 4; i++) fl_data_curve_add(&line, i, i * 2.5), fl_data_curve_add(&down, i, 8 - 2 * i);
-    CHECK(same_text(PRINT(both, 2, .title = "A plot", .y_label = "y", .x_label = "step", .width = 21,
+    CHECK(same_text(PRINT(both, .title = "A plot", .y_label = "y", .x_label = "step", .width = 21,
                           .height = 6, .ascii = true),
                     "              A plot  y:  * line  + down  \n"
                     "          10 |                  ***\n"
@@ -64,9 +64,9 @@ TEST(text) {
                     "           0 |**                +++\n"
                     "             +---------------------\n"
                     "              0         2         4  step\n"));
-    CHECK_STR(PRINT(both, 1, .height = 3), "\u2524");
+    CHECK_STR(PRINT(FL_DATA_CURVES(&line), .height = 3), "\u2524");
     CHECK_STR(printed, "\u2514\u2500");
-    CHECK_STR(PRINT(both, 0), "1 \u2524"); /* nothing to draw: an empty plot from 0 to 1 */
+    CHECK_STR(PRINT(nothing), "1 \u2524"); /* nothing to draw: an empty plot from 0 to 1 */
 }
 
 /* Every label of the y axis, as numbers from the top. */
@@ -85,7 +85,7 @@ static void check_axis(double low, double high, bool log) {
     fl_data_curve_add(&c, 0, low);
     fl_data_curve_add(&c, 1, high);
     double v[64];
-    PRINT((const fl_data_curve *[]){&c}, 1, .height = 20, .log_y = log);
+    PRINT(FL_DATA_CURVES(&c), .height = 20, .log_y = log);
     const int n = labels(v);
     CHECK(n >= 2 && n <= 12);
     const double slack = 1e-5 * fmax(fabs(low), fabs(high));
@@ -114,7 +114,7 @@ TEST(axes_are_nice_whatever_the_numbers) {
     check_axis(7, 7, true);
     fl_data_curve c = {.name = "part"}; /* a log axis leaves out what is not positive */
     for (int i = -2; i < 3; i++) fl_data_curve_add(&c, i, i);
-    CHECK_STR(PRINT((const fl_data_curve *[]){&c}, 1, .log_y = true, .log_x = true), "part");
+    CHECK_STR(PRINT(FL_DATA_CURVES(&c), .log_y = true, .log_x = true), "part");
 }
 
 static char *svg(const char *path) {
@@ -126,7 +126,7 @@ static char *svg(const char *path) {
 static bool draw(void) {
     static fl_data_curve c = {.name = "a & <b> \xff\n"};
     if (!c.n) fl_data_curve_add(&c, 1, 2), fl_data_curve_add(&c, 3, 4);
-    return fl_data_plot_svg("p.svg", (const fl_data_curve *[]){&c}, 1, .title = "T<", .log_y = true);
+    return fl_data_plot_svg("p.svg", FL_DATA_CURVES(&c), .title = "T<", .log_y = true);
 }
 
 TEST(svg_files) {
@@ -156,7 +156,7 @@ TEST(svg_files) {
 
 static bool print_to_nowhere(void) {
     FILE *f = fopen("/dev/null", "w");
-    const bool ok = f && fl_data_plot_print(f, (const fl_data_curve *[]){&line}, 1);
+    const bool ok = f && fl_data_plot_print(f, FL_DATA_CURVES(&line));
     if (f) fclose(f);
     return ok;
 }
@@ -164,21 +164,21 @@ static bool print_to_nowhere(void) {
 TEST(what_cannot_be_drawn) {
     begin();
     fl_scope s = fl_scope_begin();
-    const fl_data_curve *const none[] = {NULL};
-    CHECK(!fl_data_plot_print(NULL, none, 0));
+    const fl_data_curves none = {0, {NULL}}, missing = {1, {NULL}}, many = {17, {NULL}};
+    CHECK(!fl_data_plot_print(NULL, none));
     CHECK_ERROR("fl_data_plot_print: the stream is NULL");
-    CHECK(!fl_data_plot_print(stdout, none, 1));
+    CHECK(!fl_data_plot_print(stdout, missing));
     CHECK_ERROR("fl_data_plot_print: a curve is NULL, or a number out of range");
-    CHECK(!fl_data_plot_print(stdout, none, 0, .width = 10001));
+    CHECK(!fl_data_plot_print(stdout, none, .width = 10001));
     CHECK_ERROR("a number out of range");
-    CHECK(!fl_data_plot_svg("x", none, -1));
+    CHECK(!fl_data_plot_svg("x", many));
     CHECK_ERROR("fl_data_plot_svg: a curve is NULL, or a number out of range");
-    CHECK(!fl_data_plot_svg(NULL, none, 0));
+    CHECK(!fl_data_plot_svg(NULL, none));
     CHECK_ERROR("fl_data_plot_svg: path is NULL");
     FILE *full = fopen("/dev/full", "w");
     if (full) {
         setvbuf(full, NULL, _IONBF, 0);
-        CHECK(!fl_data_plot_print(full, none, 0));
+        CHECK(!fl_data_plot_print(full, none));
         CHECK_ERROR("fl_data_plot_print: cannot write");
         fclose(full);
     }

@@ -24,6 +24,14 @@ typedef struct fl_data_curve {
 /* x grows. A point that is not finite, or past 1e300, is left out. */
 FL_API void fl_data_curve_add(fl_data_curve *c, double x, double y);
 
+/* What one picture shows: FL_DATA_CURVES(&train, &valid). */
+#define FL_DATA_CURVES_MAX 16
+typedef struct fl_data_curves {
+    int n;
+    const fl_data_curve *v[FL_DATA_CURVES_MAX];
+} fl_data_curves;
+#define FL_DATA_CURVES(...) ((fl_data_curves){FL_COUNT(const fl_data_curve *, __VA_ARGS__), {__VA_ARGS__}})
+
 typedef struct fl_data_plot_opts {
     fl_named _positional;
     const char *title, *x_label, *y_label; /* NULL: none */
@@ -32,17 +40,16 @@ typedef struct fl_data_plot_opts {
     int width, height;                     /* of the drawn area; 0 -> 64 x 16 characters, 640 x 320 pixels */
     char _end;
 } fl_data_plot_opts;
-/* n curves, each with a mark of its own, as text. False after fl_fail. */
+/* The curves, each with a mark of its own, as text. False after fl_fail. */
 #define fl_data_plot_print(...) FL__DATA_PLOT_PRINT(__VA_ARGS__, ._end = 0)
-#define FL__DATA_PLOT_PRINT(out, curves, n, ...) \
-    fl_data_plot_print_opt(out, curves, n, (fl_data_plot_opts){__VA_ARGS__})
-FL_API bool fl_data_plot_print_opt(FILE *out, const fl_data_curve *const *curves, int n, fl_data_plot_opts o);
+#define FL__DATA_PLOT_PRINT(out, curves, ...) \
+    fl_data_plot_print_opt(out, curves, (fl_data_plot_opts){__VA_ARGS__})
+FL_API bool fl_data_plot_print_opt(FILE *out, fl_data_curves curves, fl_data_plot_opts o);
 /* The same as one SVG file without scripts; a failure leaves the file that was there. */
 #define fl_data_plot_svg(...) FL__DATA_PLOT_SVG(__VA_ARGS__, ._end = 0)
-#define FL__DATA_PLOT_SVG(path, curves, n, ...) \
-    fl_data_plot_svg_opt(path, curves, n, (fl_data_plot_opts){__VA_ARGS__})
-FL_API bool fl_data_plot_svg_opt(const char *path, const fl_data_curve *const *curves, int n,
-                                 fl_data_plot_opts o);
+#define FL__DATA_PLOT_SVG(path, curves, ...) \
+    fl_data_plot_svg_opt(path, curves, (fl_data_plot_opts){__VA_ARGS__})
+FL_API bool fl_data_plot_svg_opt(const char *path, fl_data_curves curves, fl_data_plot_opts o);
 
 #ifdef __cplusplus
 }
@@ -101,12 +108,11 @@ static double fl__plot_scale(const fl__plot_axis *a, double v) {
 }
 
 /* Over all values (y of each curve, or x), widened to whole steps if loose (Heckbert 1990). */
-static fl__plot_axis fl__plot_axis_of(const fl_data_curve *const *curves, int n, bool of_y, bool log,
-                                      int most) {
+static fl__plot_axis fl__plot_axis_of(const fl_data_curves *curves, bool of_y, bool log, int most) {
     fl__plot_axis a = {INFINITY, -INFINITY, 1, log};
-    for (int c = 0; c < n; c++)
-        for (int i = 0; i < curves[c]->n; i++) {
-            const double v = fl__plot_scale(&a, of_y ? curves[c]->y[i] : curves[c]->x[i]);
+    for (int c = 0; c < curves->n; c++)
+        for (int i = 0; i < curves->v[c]->n; i++) {
+            const double v = fl__plot_scale(&a, of_y ? curves->v[c]->y[i] : curves->v[c]->x[i]);
             if (v < a.low) a.low = v;
             if (v > a.high) a.high = v;
         }
@@ -132,24 +138,24 @@ static bool fl__plot_tick(const fl__plot_axis *a, int i, double *place, char tex
 
 typedef struct fl__plot {
     fl__plot_axis x, y;
-    const fl_data_curve *const *curves;
-    int n, width, height;
+    fl_data_curves curves;
+    int width, height;
     fl_data_plot_opts o;
     fl_data_text text;
     bool ok; /* so far */
 } fl__plot;
 
-static bool fl__plot_begin(fl__plot *p, const char *who, const fl_data_curve *const *curves, int n,
-                           fl_data_plot_opts o, int width, int height, int per_tick_x, int per_tick_y) {
-    bool ok = n >= 0 && (!n || curves) && o.width >= 0 && o.width <= 10000;
+static bool fl__plot_begin(fl__plot *p, const char *who, fl_data_curves curves, fl_data_plot_opts o,
+                           int width, int height, int per_tick_x, int per_tick_y) {
+    bool ok = curves.n >= 0 && curves.n <= FL_DATA_CURVES_MAX && o.width >= 0 && o.width <= 10000;
     ok = ok && o.height >= 0 && o.height <= 10000;
-    for (int c = 0; ok && c < n; c++) ok = curves[c] != NULL;
+    for (int c = 0; ok && c < curves.n; c++) ok = curves.v[c] != NULL;
     if (!ok) return fl_fail("%s: a curve is NULL, or a number out of range", who);
-    *p = (fl__plot){.curves = curves, .n = n, .o = o, .ok = true};
+    *p = (fl__plot){.curves = curves, .o = o, .ok = true};
     p->width = o.width ? o.width : width;
     p->height = o.height ? o.height : height;
-    p->x = fl__plot_axis_of(curves, n, false, o.log_x, 1 + p->width / per_tick_x);
-    p->y = fl__plot_axis_of(curves, n, true, o.log_y, 1 + p->height / per_tick_y);
+    p->x = fl__plot_axis_of(&curves, false, o.log_x, 1 + p->width / per_tick_x);
+    p->y = fl__plot_axis_of(&curves, true, o.log_y, 1 + p->height / per_tick_y);
     return true;
 }
 
@@ -202,11 +208,11 @@ static void fl__plot_stroke(const fl__plot *p, char *canvas, const double a[2], 
 
 static void fl__plot_strokes(const fl__plot *p, char *canvas) {
     memset(canvas, ' ', (size_t)p->width * (size_t)p->height);
-    for (int c = p->n - 1; c >= 0; c--) { /* the first one on top */
+    for (int c = p->curves.n - 1; c >= 0; c--) { /* the first one on top */
         double last[2], at[2];
         bool begun = false;
-        for (int i = 0; i < p->curves[c]->n; i++) {
-            if (!fl__plot_point(p, p->curves[c], i, at)) continue;
+        for (int i = 0; i < p->curves.v[c]->n; i++) {
+            if (!fl__plot_point(p, p->curves.v[c], i, at)) continue;
             fl__plot_stroke(p, canvas, begun && last[0] <= at[0] ? last : at, at,
                             fl__plot_marks[c % (int)(sizeof fl__plot_marks - 1)]);
             memcpy(last, at, sizeof at);
@@ -246,21 +252,20 @@ static void fl__plot_below(fl__plot *p) {
     fl__plot_put(p, "\n");
 }
 
-FL_API bool fl_data_plot_print_opt(FILE *out, const fl_data_curve *const *curves, int n,
-                                   fl_data_plot_opts o) {
+FL_API bool fl_data_plot_print_opt(FILE *out, fl_data_curves curves, fl_data_plot_opts o) {
     const char *who = "fl_data_plot_print";
     fl__plot p;
     if (!out) return fl_fail("%s: the stream is NULL", who);
-    if (!fl__plot_begin(&p, who, curves, n, o, 64, 16, 10, 3)) return false;
+    if (!fl__plot_begin(&p, who, curves, o, 64, 16, 10, 3)) return false;
     char *canvas = fl_heap_alloc((size_t)p.width * (size_t)p.height);
     p.ok = canvas != NULL;
     if (canvas) fl__plot_strokes(&p, canvas);
     fl__plot_put(&p, "%14s", "");
     if (o.title) fl__plot_text(&p, o.title, false), fl__plot_put(&p, "  ");
     if (o.y_label) fl__plot_text(&p, o.y_label, false), fl__plot_put(&p, ":  ");
-    for (int c = 0; c < n; c++) {
+    for (int c = 0; c < curves.n; c++) {
         fl__plot_put(&p, "%c ", fl__plot_marks[c % (int)(sizeof fl__plot_marks - 1)]);
-        fl__plot_text(&p, curves[c]->name ? curves[c]->name : "", false);
+        fl__plot_text(&p, curves.v[c]->name ? curves.v[c]->name : "", false);
         fl__plot_put(&p, "  ");
     }
     fl__plot_put(&p, "\n");
@@ -332,23 +337,22 @@ static void fl__plot_svg_all(fl__plot *p) {
     if (p->o.title) fl__plot_svg_text(p, middle, 18, "text-anchor=\"middle\" font-size=\"15\"", p->o.title);
     if (p->o.x_label) fl__plot_svg_text(p, middle, h - 8, "text-anchor=\"middle\"", p->o.x_label);
     if (p->o.y_label) fl__plot_svg_text(p, 8, FL__PLOT_TOP - 12, "", p->o.y_label);
-    for (int c = 0; c < p->n; c++) {
+    for (int c = 0; c < p->curves.n; c++) {
         const char *colour = fl__plot_colours[c % 7];
         char style[64];
-        fl__plot_svg_curve(p, p->curves[c], colour);
+        fl__plot_svg_curve(p, p->curves.v[c], colour);
         snprintf(style, sizeof style, "text-anchor=\"end\" fill=\"%s\"", colour);
         fl__plot_svg_text(p, FL__PLOT_LEFT + p->width - 8, FL__PLOT_TOP + 16 * (c + 1), style,
-                          p->curves[c]->name ? p->curves[c]->name : "");
+                          p->curves.v[c]->name ? p->curves.v[c]->name : "");
     }
     fl__plot_put(p, "</svg>\n");
 }
 
-FL_API bool fl_data_plot_svg_opt(const char *path, const fl_data_curve *const *curves, int n,
-                                 fl_data_plot_opts o) {
+FL_API bool fl_data_plot_svg_opt(const char *path, fl_data_curves curves, fl_data_plot_opts o) {
     const char *who = "fl_data_plot_svg";
     fl__plot p;
     if (!path) return fl_fail("%s: path is NULL", who);
-    if (!fl__plot_begin(&p, who, curves, n, o, 640, 320, 80, 40)) return false;
+    if (!fl__plot_begin(&p, who, curves, o, 640, 320, 80, 40)) return false;
     fl__plot_svg_all(&p);
     const bool ok = p.ok && fl_data_replace(who, path, p.text.p, (size_t)p.text.n);
     fl_heap_free(p.text.p);
