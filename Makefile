@@ -22,7 +22,7 @@ TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/extend/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
 MODEL_UNITS := $(basename $(wildcard bench/models/*.c))
-EXTENSIONS := $(basename $(wildcard examples/hessian.c examples/extend/*.c))
+EXTENSIONS := $(basename $(filter-out examples/mnist.c,$(wildcard examples/*.c)) $(wildcard examples/extend/*.c))
 BACKENDS := cpu $(basename $(notdir $(wildcard examples/extend/naive.h examples/extend/recorder.h examples/extend/evictor.h)))
 
 # --- the variant -----------------------------------------------------------------------------------------
