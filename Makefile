@@ -155,8 +155,10 @@ help: ## this list
 RUNS_OF_conformance = $(BACKENDS:%=conformance:%)
 RUNS_OF_gradcheck = $(BACKENDS:%=gradcheck:%)
 RUNS_OF_random = $(patsubst %,random:%,$(filter-out evictor,$(BACKENDS)))
+RUNS_OF_examples/resume = examples/resume:--test
+RUNS_OF_examples/mixed_precision = examples/mixed_precision:--test
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
-            $(if $(filter file,$(origin TESTS)),$(EXTENSIONS) $(if $(SAN),,$(if $(wildcard tests/python/test_*.py),python)) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
+            $(if $(filter file,$(origin TESTS)),$(foreach e,$(EXTENSIONS),$(or $(RUNS_OF_$(e)),$(e))) $(if $(SAN),,$(if $(wildcard tests/python/test_*.py),python)) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
 
 .PHONY: test-programs
 test-programs: $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%) $(if $(filter python,$(TEST_RUNS)),shared)

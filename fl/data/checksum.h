@@ -89,7 +89,8 @@ FL_API uint32_t fl_data_crc32c_join(uint32_t a, uint32_t b, uint64_t n) {
 #ifdef __x86_64__
 /* The processor's instruction starts each cycle and takes three: so three sums at once, joined after PART
    bytes each. */
-__attribute__((target("sse4.2"))) static uint32_t fl__crc_sse42(uint32_t crc, const unsigned char *p, size_t n) {
+__attribute__((target("sse4.2")))
+static uint32_t fl__crc_sse42(uint32_t crc, const unsigned char *p, size_t n) {
     enum { PART = 8192 };
     const uint32_t one = fl__crc_zeros(n < 3 * PART ? 0 : PART), two = fl__crc_product(one, one);
     uint64_t c[3] = {crc, 0, 0}, w[3];

@@ -9,7 +9,8 @@ extern "C" {
 
 /* fl_data_stream_read and _write with the CRC32C of the bytes in *sum; the table's read and write are called
    from several threads at once. */
-FL_API bool fl_data_stream_read_summed(const fl_data_stream *f, void *dst, size_t n, int64_t at, uint32_t *sum);
+FL_API bool fl_data_stream_read_summed(const fl_data_stream *f, void *dst, size_t n, int64_t at,
+                                       uint32_t *sum);
 FL_API bool fl_data_stream_write_summed(const fl_data_stream *f, const void *src, size_t n, int64_t at,
                                         uint32_t *sum);
 
@@ -75,7 +76,8 @@ static bool fl__data_summed(fl__data_pieces *t, uint32_t *sum) {
     return !t->failed || fl_fail("%s", t->error);
 }
 
-FL_API bool fl_data_stream_read_summed(const fl_data_stream *f, void *dst, size_t n, int64_t at, uint32_t *sum) {
+FL_API bool fl_data_stream_read_summed(const fl_data_stream *f, void *dst, size_t n, int64_t at,
+                                       uint32_t *sum) {
     return fl__data_summed(&(fl__data_pieces){.f = f, .p = dst, .n = n, .at = at}, sum);
 }
 
