@@ -62,9 +62,9 @@
                loss / k of each, then step once.
      Errors    fl_optim_step refuses while an error is pending. All that can fail of a step on a
                backend with step slots fails before the first parameter is written.
-     Resuming  A checkpoint holds the model, the optimizer, the process's random numbers and where
-               you were. Training that stops at step k and resumes gives the same bits as training
-               that did not. */
+     Resuming  A checkpoint holds models, optimizers, schedules, scalers, averages, generators, numbers
+               of yours and where you were. Training that stops at step k and resumes gives the same
+               bits as training that did not. */
 #include "fl_nn.h"
 #include "fl/optim/optim.h"
 #include "fl/optim/sgd.h"
