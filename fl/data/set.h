@@ -130,6 +130,7 @@ FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
 #include "../ops/copy.h"
 #include "../ops/view.h"
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -830,7 +831,9 @@ FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *use
 
    Workers take the numbers from `next` on while they are less than depth ahead of `want`, which the
    reader asks for next, and leave sample i in slot i % depth. A jump starts a new run: slots are
-   emptied, and a worker that comes back from an older run drops what it made. */
+   emptied, and a worker that comes back from an older run drops what it made. To wake a thread costs
+   as much as a small batch: a reader that is ahead looks out for a while before it sleeps, and workers
+   that are ahead sleep until half of what waits is gone. */
 
 typedef struct fl__data_slot {
     bool full, ok;
@@ -844,7 +847,8 @@ typedef struct fl__data_loader {
     pthread_cond_t work, done; /* for workers, for the reader */
     int64_t want, next;        /* want -1: no run */
     uint64_t run;
-    int busy;                  /* workers making a sample */
+    int busy, ready;           /* workers making a sample; full slots */
+    int made;                  /* samples so far: atomic */
     bool stop;
     int depth, threads;
     pthread_t *thread;
@@ -863,8 +867,9 @@ static void fl__data_make(fl_data_set *inner, int64_t i, fl__data_slot *s) {
     s->ok = scope.depth_ > 0 && fl_data_get(inner, i, &s->sample);
     for (int k = 0; k < s->sample.n; k++) fl_keep(s->sample.t[k]);
     const char *text = fl_error();
-    snprintf(s->error, sizeof s->error, "%.*s", (int)sizeof s->error - 1,
-             text ? text : "fl_data_prefetch: a sample failed");
+    if (!s->ok)
+        snprintf(s->error, sizeof s->error, "%.*s", (int)sizeof s->error - 1,
+                 text ? text : "fl_data_prefetch: a sample failed");
     fl_error_clear();
     fl_scope_end(&scope);
 }
@@ -891,9 +896,10 @@ static void *fl__data_worker(void *arg) {
         pthread_mutex_lock(&l->lock);
         l->busy--;
         made.full = true;
-        if (run == l->run) l->slot[i % l->depth] = made;
+        if (run == l->run) l->slot[i % l->depth] = made, l->ready++;
         else fl__data_drop_sample(&made.sample);
-        pthread_cond_broadcast(&l->done);
+        __atomic_add_fetch(&l->made, 1, __ATOMIC_RELAXED);
+        if (i == l->want || !l->busy) pthread_cond_broadcast(&l->done);
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
@@ -906,24 +912,34 @@ static void fl__data_jump(fl__data_loader *l, int64_t want) {
         l->slot[i].full = false;
     }
     l->run++;
+    l->ready = 0;
     l->want = l->next = want;
     pthread_cond_broadcast(&l->work);
+}
+
+/* Until another sample is made, for some microseconds at most. The lock is held before and after. */
+static void fl__data_look_out(fl__data_loader *l) {
+    const int made = __atomic_load_n(&l->made, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&l->lock);
+    for (int k = 0; k < 1 << 15 && made == __atomic_load_n(&l->made, __ATOMIC_RELAXED); k++)
+        if (k % 512 == 511) sched_yield(); /* to a worker that waits for this processor */
+    pthread_mutex_lock(&l->lock);
 }
 
 static bool fl__data_prefetch_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     fl__data_loader *l = self->user;
     pthread_mutex_lock(&l->lock);
     fl__data_slot *slot = &l->slot[i % l->depth];
-    while (l->want != i || !slot->full) {
-        if (l->want != i) fl__data_jump(l, i);
-        else pthread_cond_wait(&l->done, &l->lock);
-    }
+    if (l->want != i) fl__data_jump(l, i);
+    else if (!slot->full) fl__data_look_out(l);
+    while (!slot->full) pthread_cond_wait(&l->done, &l->lock);
     bool ok = slot->ok;
     *out = slot->sample;
     slot->full = false;
+    l->ready--;
     if (ok) {
         l->want = i + 1;
-        pthread_cond_signal(&l->work);
+        if (l->ready <= l->depth / 2) pthread_cond_signal(&l->work);
     } else {
         fl_fail("%s", slot->error);
         fl__data_jump(l, -1);
