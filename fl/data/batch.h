@@ -27,7 +27,6 @@ typedef struct fl_data_batches_opts {
     /* How they are joined. */
     bool pad;        /* along every dim to the longest; dtype and number of dims must be the same */
     double pad_value[FL_DATA_FIELDS]; /* of each field */
-    int64_t multiple; /* the first dim to a multiple of this; 0: 1 */
     unsigned lengths; /* bit k: behind the fields comes i64 [n], the first dims of field k */
     unsigned masks;   /* bit k: behind those comes b8 [n, t], true where field k is no padding */
     fl_data_join_fn join; /* instead of all that */
@@ -148,10 +147,6 @@ static fl_tensor *fl__data_pad_field(const fl_data_sample *s, int64_t n, int k, 
         for (int d = 0; d < t->ndim; d++)
             if (t->shape[d] > most.dim[d]) most.dim[d] = t->shape[d];
     }
-    if (most.ndim && o->multiple) {
-        const int64_t rest = most.dim[0] % o->multiple;
-        if (rest && __builtin_add_overflow(most.dim[0], o->multiple - rest, &most.dim[0])) return NULL;
-    }
     if (most.ndim == FL_MAX_DIMS) {
         fl_fail("fl_data_batches: field %d has %d dims, no room for the batch's", k, most.ndim);
         return NULL;
@@ -255,16 +250,14 @@ static fl__data_batches *fl__data_batches_new(const fl_data_batches_opts *o) {
 
 static bool fl__data_check_batches(const fl_data_batches_opts *o) {
     const bool measured = o->size || o->budget;
-    if (o->size < 0 || o->size > INT32_MAX || o->budget < 0 || o->n_sizes < 0 || o->multiple < 0 ||
-        o->n_sizes > INT32_MAX)
-        return fl_fail("fl_data_batches: batches of %lld samples, a budget of %lld, %lld sizes, a multiple of "
-                       "%lld", (long long)o->size, (long long)o->budget, (long long)o->n_sizes,
-                       (long long)o->multiple);
+    if (o->size < 0 || o->size > INT32_MAX || o->budget < 0 || o->n_sizes < 0 || o->n_sizes > INT32_MAX)
+        return fl_fail("fl_data_batches: batches of %lld samples, a budget of %lld, %lld sizes",
+                       (long long)o->size, (long long)o->budget, (long long)o->n_sizes);
     if (o->sizes ? measured : !measured)
         return fl_fail("fl_data_batches: wants a size, a budget or both, or else sizes");
     if (o->budget && o->drop_last) return fl_fail("fl_data_batches: drop_last goes with size or sizes");
-    if (!o->pad && (o->lengths || o->masks || o->multiple))
-        return fl_fail("fl_data_batches: lengths, masks and multiple go with pad");
+    if (!o->pad && (o->lengths || o->masks))
+        return fl_fail("fl_data_batches: lengths and masks go with pad");
     return !((o->lengths | o->masks) >> FL_DATA_FIELDS) ||
            fl_fail("fl_data_batches: lengths or masks of a field past %d", FL_DATA_FIELDS - 1);
 }

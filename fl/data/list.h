@@ -44,8 +44,8 @@ typedef struct fl_data_folder_opts {
                                ImageFolder): i64 [], the class, comes behind what read gives */
     char _end;
 } fl_data_folder_opts;
-/* A sample for each file in a folder and those below it, up to 64 deep, in the order of their paths'
-   bytes. Names that start with a dot are left out. */
+/* A sample for each file in a folder and those below it, up to 64 deep, in the order of the
+   bytes of the names along their paths. Names that start with a dot are left out. */
 #define fl_data_folder(...) FL__DATA_FOLDER(__VA_ARGS__, ._end = 0)
 #define FL__DATA_FOLDER(path, read, ...) fl_data_folder_opt(path, read, (fl_data_folder_opts){__VA_ARGS__})
 FL_API fl_data_set *fl_data_folder_opt(const char *path, fl_data_read_fn read, fl_data_folder_opts o);
@@ -73,7 +73,7 @@ typedef struct fl__data_line {
         int64_t at; /* of text, while that may still move */
     };
     int64_t number; /* of the line; depth of a folder */
-    int64_t value;  /* length of a list's sample, label of a folder's; -1: none */
+    int64_t value;  /* length of a list's sample, class of a folder's; -1: none */
 } fl__data_line;
 
 typedef struct fl__data_listed {
@@ -271,7 +271,7 @@ static bool fl__data_take_name(void *arg, const char *name, bool folder) {
     if (*name == '.' || (folder && d->flat && !(top && d->classes))) return true;
     if (!folder && (top && d->classes)) return true;
     if (!folder && d->extensions && !fl__data_has_extension(name, d->extensions)) return true;
-    const fl__data_line up = top ? (fl__data_line){.value = -1} : d->folder[d->at];
+    const fl__data_line up = top ? (fl__data_line){.number = 0} : d->folder[d->at];
     const size_t before = top ? 0 : strlen(d->text + up.at) + 1, n = before + strlen(name) + 1;
     d->ok = fl_heap_grow(&d->text, &d->cap, d->len + (int64_t)n, 1) &&
             (folder ? fl_heap_grow(&d->folder, &d->folder_cap, d->n_folder + 1, sizeof *d->folder)
@@ -280,8 +280,7 @@ static bool fl__data_take_name(void *arg, const char *name, bool folder) {
     char *text = d->text + d->len;
     if (before) memcpy(text, d->text + up.at, before), text[before - 1] = '/';
     memcpy(text + before, name, n - before);
-    const fl__data_line l = {.at = d->len, .number = up.number + 1,
-                             .value = top && folder && d->classes ? d->n_folder : up.value};
+    const fl__data_line l = {.at = d->len, .number = up.number + 1, .value = -1};
     d->len += (int64_t)n;
     if (folder) d->folder[d->n_folder++] = l;
     else d->line[d->n++] = l;
@@ -303,8 +302,12 @@ static bool fl__data_read_folder(fl__data_listed *d) {
     return d->ok;
 }
 
+/* By the names along the path: a '/' comes before what else a name may go on with. */
 static int fl__data_by_text(const void *a, const void *b) {
-    return strcmp(((const fl__data_line *)a)->text, ((const fl__data_line *)b)->text);
+    const char *x = ((const fl__data_line *)a)->text, *y = ((const fl__data_line *)b)->text;
+    while (*x && *x == *y) x++, y++;
+    const int u = *x == '/' ? 1 : (unsigned char)*x, v = *y == '/' ? 1 : (unsigned char)*y;
+    return u - v;
 }
 
 static void fl__data_sort_lines(fl__data_line *line, int64_t n, const char *text) {
@@ -312,22 +315,21 @@ static void fl__data_sort_lines(fl__data_line *line, int64_t n, const char *text
     if (n) qsort(line, (size_t)n, sizeof *line, fl__data_by_text);
 }
 
-/* Numbers the classes in the order of their names; each has a file. */
+/* Numbers the classes, the folders of the root, in the order of their names; each has a file. */
 static bool fl__data_number_classes(fl__data_listed *d) {
-    int64_t n = 0;
-    while (n < d->n_folder && d->folder[n].number == 1) n++; /* those of the root were found first */
+    int64_t n = 0, i = 0;
+    while (n < d->n_folder && d->folder[n].number == 1) n++; /* they were found first */
     d->n_folder = n;
     fl__data_sort_lines(d->folder, n, d->text);
-    int64_t *rank = fl_heap_alloc((size_t)n * sizeof *rank + 1);
-    int64_t *files = fl_heap_alloc((size_t)n * sizeof *files + 1);
-    bool ok = rank && files;
-    for (int64_t k = 0; ok && k < n; k++) rank[d->folder[k].value] = k;
-    for (int64_t i = 0; ok && i < d->n; i++) files[d->line[i].value = rank[d->line[i].value]]++;
-    for (int64_t k = 0; ok && k < n; k++)
-        ok = files[k] || fl_fail("fl_data_folder: %s: class '%s' has no file", d->root, d->folder[k].text);
-    fl_heap_free(rank);
-    fl_heap_free(files);
-    return ok;
+    for (int64_t k = 0; k < n; k++) {
+        const char *name = d->folder[k].text;
+        const size_t size = strlen(name);
+        const int64_t first = i;
+        for (; i < d->n && !strncmp(d->line[i].text, name, size) && d->line[i].text[size] == '/'; i++)
+            d->line[i].value = k;
+        if (i == first) return fl_fail("fl_data_folder: %s: class '%s' has no file", d->root, name);
+    }
+    return true;
 }
 
 FL_API fl_data_set *fl_data_folder_opt(const char *path, fl_data_read_fn read, fl_data_folder_opts o) {

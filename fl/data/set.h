@@ -100,11 +100,8 @@ FL_API fl_data_set *fl_data_repeat(fl_data_set *set, int64_t times);
 FL_API fl_data_set *fl_data_concat(fl_data_set *const *sets, int n);
 /* The fields of all sets side by side; they have one size. */
 FL_API fl_data_set *fl_data_zip(fl_data_set *const *sets, int n);
-/* Says how long the samples are: length[i] (n = size of them, copied), or what fn gives (-1: not
-   known). */
+/* Says how long the samples are: length[i], n = size of them (copied). */
 FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int64_t n);
-typedef int64_t (*fl_data_length_fn)(int64_t i, void *user);
-FL_API fl_data_set *fl_data_length_from(fl_data_set *set, fl_data_length_fn fn, void *user);
 /* Changes a sample in place: replaces tensors, adds or drops fields. rng is a function of (epoch,
    fl_data_id): mix your seed into rng->key. Called from several threads below fl_data_prefetch. */
 typedef bool (*fl_data_fn)(fl_data_sample *sample, fl_rng *rng, void *user);
@@ -342,10 +339,11 @@ static fl_data_set *fl__data_over(fl_data_set *set, const fl_data_set *table) {
     return NULL;
 }
 
-/* Frees what a constructor took, after a failure. */
-static fl_data_set *fl__data_refuse(fl_data_set *const *sets, int n) {
-    for (int i = 0; sets && i < n; i++) fl_data_free(sets[i]);
-    return NULL;
+/* A set that a constructor took is freed unless its arguments are right, `ok`; false then. */
+static bool fl__data_take(fl_data_set *set, const char *who, bool ok) {
+    if (!set) fl_fail("%s: the set is NULL", who);
+    if (!ok) fl_data_free(set);
+    return set && ok;
 }
 
 typedef struct fl__data_fields {
@@ -415,7 +413,6 @@ FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n) {
 typedef struct fl__data_call {
     fl_data_get_fn get;
     fl_data_fn change;
-    fl_data_length_fn length;
     void *user;
 } fl__data_call;
 
@@ -576,59 +573,46 @@ static fl_data_set *fl__data_ordered(fl_data_set *set, fl__data_order o, const i
         .id = fl__data_order_id, .close = fl__data_order_close, .arrange = arrange, .user = user});
 }
 
-static fl_data_set *fl__data_no_set(const char *who) {
-    fl_fail("%s: the set is NULL", who);
-    return NULL;
-}
-
 FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t length) {
-    if (!set) return fl__data_no_set("fl_data_span");
-    if (offset < 0 || length < 0) {
-        fl_fail("fl_data_span: %lld samples from %lld of %lld", (long long)length, (long long)offset,
-                (long long)set->size);
-        return fl__data_refuse(&set, 1);
-    }
+    const bool ok = !set || (offset >= 0 && length >= 0) ||
+                    fl_fail("fl_data_span: %lld samples from %lld of %lld", (long long)length,
+                            (long long)offset, (long long)fl_data_size(set));
+    if (!fl__data_take(set, "fl_data_span", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.offset = offset, .step = 1, .n = length}, NULL,
                             fl__data_order_arrange);
 }
 
 FL_API fl_data_set *fl_data_shard(fl_data_set *set, int rank, int ranks) {
-    if (!set) return fl__data_no_set("fl_data_shard");
-    if (ranks < 1 || rank < 0 || rank >= ranks) {
-        fl_fail("fl_data_shard: rank %d of %d", rank, ranks);
-        return fl__data_refuse(&set, 1);
-    }
+    const bool ok = (ranks >= 1 && rank >= 0 && rank < ranks) ||
+                    fl_fail("fl_data_shard: rank %d of %d", rank, ranks);
+    if (!fl__data_take(set, "fl_data_shard", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.offset = rank, .step = ranks, .n = -1, .times = 1},
                             NULL, fl__data_order_arrange);
 }
 
 FL_API fl_data_set *fl_data_repeat(fl_data_set *set, int64_t times) {
-    if (!set) return fl__data_no_set("fl_data_repeat");
-    if (times < 0) {
-        fl_fail("fl_data_repeat: %lld times", (long long)times);
-        return fl__data_refuse(&set, 1);
-    }
+    const bool ok = times >= 0 || fl_fail("fl_data_repeat: %lld times", (long long)times);
+    if (!fl__data_take(set, "fl_data_repeat", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.step = 1, .n = -1, .times = times}, NULL,
                             fl__data_order_arrange);
 }
 
 FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int64_t n) {
-    if (!set) return fl__data_no_set("fl_data_resample");
-    const int64_t none = 0;
-    bool ok = n >= 0 && (index || !n);
-    if (!ok) fl_fail("fl_data_resample: %lld indices, or index is NULL", (long long)n);
-    for (int64_t i = 0; ok && i < n; i++)
-        if (index[i] < 0 || index[i] >= set->size)
-            ok = fl_fail("fl_data_resample: index %lld is %lld, the set has %lld samples",
-                         (long long)i, (long long)index[i], (long long)set->size);
-    if (!ok) return fl__data_refuse(&set, 1);
+    const int64_t none = 0, size = fl_data_size(set);
+    bool ok = !set || (n >= 0 && (index || !n)) ||
+              fl_fail("fl_data_resample: %lld indices, or index is NULL", (long long)n);
+    for (int64_t i = 0; set && ok && i < n; i++)
+        ok = (index[i] >= 0 && index[i] < size) ||
+             fl_fail("fl_data_resample: index %lld is %lld, the set has %lld samples", (long long)i,
+                     (long long)index[i], (long long)size);
+    if (!fl__data_take(set, "fl_data_resample", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.n = n}, n ? index : &none, fl__data_order_arrange);
 }
 
 FL_API fl_data_set *fl_data_filter(fl_data_set *set, fl_data_keep_fn keep, void *user) {
-    if (!set) return fl__data_no_set("fl_data_filter");
     int64_t *index = NULL, cap = 0, n = 0;
     bool ok = keep || fl_fail("fl_data_filter: keep is NULL");
+    if (!fl__data_take(set, "fl_data_filter", ok)) return NULL;
     for (int64_t i = 0; ok && i < set->size; i++) {
         fl_scope scope = fl_scope_begin();
         fl_data_sample s;
@@ -637,22 +621,20 @@ FL_API fl_data_set *fl_data_filter(fl_data_set *set, fl_data_keep_fn keep, void 
         ok = ok && !fl_error();
         fl_scope_end(&scope);
     }
-    set = ok ? fl_data_resample(set, index, n) : fl__data_refuse(&set, 1);
+    set = fl__data_take(set, "fl_data_filter", ok) ? fl_data_resample(set, index, n) : NULL;
     fl_heap_free(index);
     return set;
 }
 
 FL_API fl_data_set *fl_data_shuffle(fl_data_set *set, uint64_t seed) {
-    if (!set) return fl__data_no_set("fl_data_shuffle");
+    if (!fl__data_take(set, "fl_data_shuffle", true)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.seed = seed}, NULL, fl__data_shuffle_arrange);
 }
 
 FL_API fl_data_set *fl_data_sort_by_length(fl_data_set *set, int64_t window) {
-    if (!set) return fl__data_no_set("fl_data_sort_by_length");
-    if (window < 0) {
-        fl_fail("fl_data_sort_by_length: a window of %lld samples", (long long)window);
-        return fl__data_refuse(&set, 1);
-    }
+    const bool ok = window >= 0 ||
+                    fl_fail("fl_data_sort_by_length: a window of %lld samples", (long long)window);
+    if (!fl__data_take(set, "fl_data_sort_by_length", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.window = window}, NULL, fl__data_sort_arrange);
 }
 
@@ -693,7 +675,9 @@ static fl_data_set *fl__data_over_all(fl_data_set *const *sets, int n, const cha
                                       const fl_data_set *table) {
     bool ok = (sets && n > 0) || fl_fail("%s: no sets", who);
     for (int i = 0; ok && i < n; i++) ok = sets[i] || fl_fail("%s: set %d is NULL", who, i);
-    return ok ? fl_data_set_new(table, sets, n) : fl__data_refuse(sets, n);
+    if (ok) return fl_data_set_new(table, sets, n);
+    for (int i = 0; sets && i < n; i++) fl_data_free(sets[i]);
+    return NULL;
 }
 
 FL_API fl_data_set *fl_data_concat(fl_data_set *const *sets, int n) {
@@ -754,36 +738,18 @@ static int64_t fl__data_lengths_at(fl_data_set *self, int64_t i) {
 }
 
 FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int64_t n) {
-    if (!set) return fl__data_no_set("fl_data_lengths");
-    bool ok = (length && n == set->size) ||
+    bool ok = !set || (length && n == set->size) ||
               fl_fail("fl_data_lengths: %lld lengths of %lld samples, or length is NULL", (long long)n,
                       (long long)set->size);
-    for (int64_t i = 0; ok && i < n; i++)
+    for (int64_t i = 0; set && ok && i < n; i++)
         ok = length[i] >= 0 || fl_fail("fl_data_lengths: length %lld is %lld", (long long)i,
                                        (long long)length[i]);
-    if (!ok) return fl__data_refuse(&set, 1);
+    if (!fl__data_take(set, "fl_data_lengths", ok)) return NULL;
     int64_t *user = fl_heap_alloc((size_t)n * sizeof *user + 1);
     if (user) memcpy(user, length, (size_t)n * sizeof *user);
     return fl__data_over(set, &(fl_data_set){
         .size = n, .get = fl__data_inner_get, .many = fl__data_inner_many,
         .length = fl__data_lengths_at, .close = fl__data_free_user, .user = user});
-}
-
-static int64_t fl__data_length_call(fl_data_set *self, int64_t i) {
-    const fl__data_call *c = self->user;
-    return c->length(i, c->user);
-}
-
-FL_API fl_data_set *fl_data_length_from(fl_data_set *set, fl_data_length_fn fn, void *user) {
-    if (!set) return fl__data_no_set("fl_data_length_from");
-    if (!fn) {
-        fl_fail("fl_data_length_from: fn is NULL");
-        return fl__data_refuse(&set, 1);
-    }
-    return fl__data_over(set, &(fl_data_set){
-        .get = fl__data_inner_get, .many = fl__data_inner_many, .length = fl__data_length_call,
-        .arrange = fl__data_inner_size, .close = fl__data_free_user,
-        .user = fl__data_call_new((fl__data_call){.length = fn, .user = user})});
 }
 
 static bool fl__data_to_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
@@ -795,11 +761,10 @@ static bool fl__data_to_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
 }
 
 FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family) {
-    if (!set) return fl__data_no_set("fl_data_to");
     fl_quiet(+1);
-    int index = family ? fl_backend_index(family) : (fl_fail("fl_data_to: the family is NULL"), -1);
+    const int index = family ? fl_backend_index(family) : (fl_fail("fl_data_to: the family is NULL"), -1);
     fl_quiet(-1);
-    if (index < 0) return fl__data_refuse(&set, 1);
+    if (!fl__data_take(set, "fl_data_to", index >= 0)) return NULL;
     int *user = fl_heap_alloc(sizeof *user);
     if (user) *user = index;
     return fl__data_over(set, &(fl_data_set){
@@ -816,11 +781,8 @@ static bool fl__data_transform_get(fl_data_set *self, int64_t i, fl_data_sample 
 }
 
 FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *user) {
-    if (!set) return fl__data_no_set("fl_data_transform");
-    if (!fn) {
-        fl_fail("fl_data_transform: fn is NULL");
-        return fl__data_refuse(&set, 1);
-    }
+    const bool ok = !set || fn || fl_fail("fl_data_transform: fn is NULL");
+    if (!fl__data_take(set, "fl_data_transform", ok)) return NULL;
     return fl__data_over(set, &(fl_data_set){
         .get = fl__data_transform_get, .length = fl__data_inner_length, .arrange = fl__data_inner_size,
         .close = fl__data_free_user,
@@ -988,11 +950,9 @@ static fl__data_loader *fl__data_loader_new(fl_data_set *set, int threads, int d
 }
 
 FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth) {
-    if (!set) return fl__data_no_set("fl_data_prefetch");
-    if (threads < 1 || threads > 1024 || depth < 1 || depth > 1 << 20) {
-        fl_fail("fl_data_prefetch: %d threads (1 to 1024), depth %d (1 to 2^20)", threads, depth);
-        return fl__data_refuse(&set, 1);
-    }
+    const bool ok = (threads >= 1 && threads <= 1024 && depth >= 1 && depth <= 1 << 20) ||
+                    fl_fail("fl_data_prefetch: %d threads (1 to 1024), depth %d (1 to 2^20)", threads, depth);
+    if (!fl__data_take(set, "fl_data_prefetch", ok)) return NULL;
     fl__data_loader *l = fl__data_loader_new(set, threads, depth);
     fl_data_set *s = fl__data_over(set, &(fl_data_set){
         .get = fl__data_prefetch_get, .start = fl__data_prefetch_start, .arrange = fl__data_inner_size,
