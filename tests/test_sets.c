@@ -1188,6 +1188,74 @@ TEST(files_fail_at_every_operation) {
     check_clean();
 }
 
+/* ---- real data ---- */
+
+static bool bytes_read(const fl_data_listed *e, fl_data_sample *out, void *user) {
+    (void)user;
+    fl_data_stream f;
+    if (!fl_data_stream_open(&f, "bytes_read", e->path, FL_DATA_READ)) return false;
+    fl_tensor *t = fl_data_host_tensor(FL_SHAPE(f.size), FL_U8);
+    void *p = t ? fl_map(t, FL_WRITE) : NULL;
+    const bool ok = p && fl_data_stream_read(&f, p, (size_t)f.size, 0);
+    if (p) fl_unmap(t, FL_WRITE);
+    f.io.close(f.io.user, f.file);
+    out->n = 1, out->t[0] = t;
+    return ok;
+}
+
+/* 2,700 recordings in batches of up to 4 seconds, whose lengths the list says: in buckets, through threads. */
+TEST(spoken_digits) {
+    test_errors_return();
+    fl_data_set *set = fl_data_list("../shared/data/speech/fsdd/train.lst", bytes_read, .root = "../shared/data",
+                                    .separator = ' ', .columns = 4, .path = 1, .length = 3);
+    if (!set) {
+        fl_error_clear();
+        SKIP("../shared/data/speech is absent");
+    }
+    CHECK_EQ_INT(fl_data_size(set), 2700);
+    set = fl_data_sort_by_length(fl_data_shuffle(set, 1), 300);
+    set = fl_data_batches(set, .budget = 8000, .size = 32, .pad = true, .lengths = 1);
+    const int64_t batches = fl_data_size(set);
+    set = fl_data_prefetch(fl_data_shuffle(set, 2), 2, 4);
+    int64_t samples = 0, sounds = 0, padded = 0;
+    for (int64_t i = 0; i < batches; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_data_sample b;
+        if (CHECK(fl_data_get(set, i, &b))) {
+            samples += b.t[0]->shape[0];
+            padded += fl_numel(b.t[0]);
+            sounds += fl_item_int(fl_sum(b.t[1], FL_ALL_AXES));
+            CHECK(fl_numel(b.t[0]) <= 8001 * 16 + 64 * 32); /* 16 bytes a millisecond, and a header */
+        }
+        fl_scope_end(&s);
+    }
+    CHECK_EQ_INT(samples, 2700);
+    CHECK((double)sounds > 0.9 * (double)padded); /* like lengths are together */
+    fl_data_free(set);
+    check_clean();
+}
+
+TEST(folders_of_images) {
+    test_errors_return();
+    fl_data_set *set = fl_data_folder("../shared/data/cifar10/png/train", bytes_read, .extensions = "png",
+                                      .classes = true);
+    if (!set) {
+        fl_error_clear();
+        SKIP("../shared/data/cifar10 is absent");
+    }
+    CHECK_EQ_INT(fl_data_size(set), 160);
+    CHECK_STR(fl_data_class_name(set, 0), "airplane");
+    CHECK_STR(fl_data_class_name(set, 9), "truck");
+    CHECK(!fl_data_class_name(set, 10));
+    fl_scope s = fl_scope_begin();
+    fl_data_sample b;
+    CHECK(fl_data_get(set, 159, &b) && b.n == 2 && fl_item_int(b.t[1]) == 9);
+    CHECK(fl_item_int(fl_select(b.t[0], 0, 1)) == 'P');
+    fl_scope_end(&s);
+    fl_data_free(set);
+    check_clean();
+}
+
 #endif
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
