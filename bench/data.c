@@ -70,7 +70,8 @@ static double epoch(fl_data_set *set, int64_t number, int64_t images) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const theirs[] = {"workers_0", "workers_1", "workers_2", "whole_0", "whole_1", "whole_2"};
+    static const char *const theirs[] = {"workers_0", "workers_0_single", "workers_1", "workers_2",
+                                         "whole_0",   "whole_0_single",   "whole_1",   "whole_2"};
     enum { THEIRS = sizeof theirs / sizeof *theirs };
     const char *folder = argc > 1 ? argv[1] : "../shared/data/mnist";
     char path[1000], name[100], note[100];

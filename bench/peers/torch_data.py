@@ -5,7 +5,8 @@ usage: torch_data.py DIR BATCH    (the folder of MNIST's files; without them ran
 
 Reads lines with the name of a variant from standard input and answers each with the seconds of an epoch of
 shuffled batches of a TensorDataset: workers_0, _1 and _2 join samples as DataLoader does by default;
-whole_0, _1 and _2 index the tensors once for a batch (a sampler of index tensors, no collation)."""
+whole_0, _1 and _2 index the tensors once for a batch (a sampler of index tensors, no collation); _single: one
+thread within an operation, which a busy machine likes better."""
 import gzip
 import os
 import sys
@@ -34,7 +35,8 @@ class Batches:
 
 
 def loader(variant):
-    kind, workers = variant.rsplit("_", 1)
+    kind, workers = variant.split("_")[:2]
+    torch.set_num_threads(1 if variant.endswith("_single") else THREADS)
     more = {"num_workers": int(workers), "persistent_workers": workers != "0"}
     if kind == "workers":
         return DataLoader(SET, batch_size=batch, shuffle=True, **more)
@@ -43,7 +45,7 @@ def loader(variant):
 
 X = images()
 SET = TensorDataset(X, torch.arange(len(X)))
-LOADERS = {}
+LOADERS, THREADS = {}, torch.get_num_threads()
 print(torch.__version__, len(X), flush=True)
 for line in sys.stdin:
     name = line.strip()
