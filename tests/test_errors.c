@@ -1665,7 +1665,6 @@ static bool refuses_to_make(int64_t i, fl_data_sample *out, void *user) {
     return (void)i, (void)out, (void)user, false;
 }
 static bool keeps(const fl_data_sample *sample, void *user) { return (void)sample, (void)user, true; }
-static int64_t no_length(int64_t i, void *user) { return (void)i, (void)user, -1; }
 
 static void rows_of_more_sets(void) {
     fl_data_sample sample;
@@ -1686,12 +1685,11 @@ static void rows_of_more_sets(void) {
     NO_FILE(fl_data_repeat, (fresh(), -1), "-1");
     NO_FILE(fl_data_lengths, (NULL, index, 2), NULLS);
     NO_FILE(fl_data_lengths, (fresh(), short_one, 1), "1");
-    NO_FILE(fl_data_length_from, (NULL, no_length, NULL), NULLS);
     NO_FILE(fl_data_to, (NULL, "cpu"), NULLS);
     NO_FILE_AS(fl_data_to, "fl_backend_index", (fresh(), "nowhere"), "nowhere");
     NO_FILE_AS(fl_data_batches_opt, "fl_data_batches", (fresh(), (fl_data_batches_opts){.size = -1}), "-1");
     NO_FILE_AS(fl_data_batches_opt, "fl_data_batches",
-               (fresh(), (fl_data_batches_opts){.size = 1, .multiple = -1}), "-1");
+               (fresh(), (fl_data_batches_opts){.size = 1, .masks = 1}), "go with pad");
     NO_FILE(fl_data_save_blob, (NULL, o.set), NULLS);
     NO_FILE(fl_data_save_blob, ("/no/such/folder/x", o.set), "/no/such/folder/x");
     NO_FILE(fl_data_open_blob, (NULL), NULLS);
