@@ -30,6 +30,7 @@
      safetensors.h  the format of Hugging Face, with checksums
      shards.h       the same in several files, with an index
      npy.h          NumPy's files, npy and npz
+     csv.h          tables of text
      set.h          data sets: views, orders, transforms, samples made ahead by threads
      batch.h        batches: of a number, of a budget; stacked, padded with lengths and masks, joined by you
      list.h         sets of files: a list with a line for each sample, a folder, a folder for each class
@@ -79,6 +80,7 @@
 #include "fl/data/shards.h"
 #include "fl/data/zip.h"
 #include "fl/data/npy.h"
+#include "fl/data/csv.h"
 #include "fl/data/set.h"
 #include "fl/data/batch.h"
 #include "fl/data/list.h"

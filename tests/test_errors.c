@@ -1585,6 +1585,19 @@ static void rows_of_files(void) {
     NO_FILE(fl_data_load_npy, (o.file), o.file, "no npy file");
     NO_FILE(fl_data_save_npy, (NULL, o.f23), NULLS);
     NO_FILE(fl_data_save_npy, ("/no/folder/x", o.f23), "/no/folder/x");
+    NO_FILE_AS(fl_data_csv_open_opt, "fl_data_csv_open", (NULL, (fl_data_csv_opts){.delimiter = ';'}), NULLS);
+    NO_FILE_AS(fl_data_csv_open_opt, "fl_data_csv_open",
+               ("/no/such/file", (fl_data_csv_opts){.no_header = true}), "/no/such/file");
+    FINE(fl_data_csv_close, (fl_data_csv_close(NULL), true));
+    FINE(fl_data_csv_next, !fl_data_csv_next(NULL));
+    ROW(QUIET, "fl_data_csv_column", fl_data_csv_column(NULL, "a") == -1, "no file: no column 'a'");
+    ROW_OF(QUIET, "fl_data_csv_double", "fl_data_csv", !fl_data_csv_double(NULL, 0, &(double){0}),
+           "no such field");
+    ROW_OF(QUIET, "fl_data_csv_int", "fl_data_csv", !fl_data_csv_int(NULL, 0, &(int64_t){0}),
+           "no such field");
+    NO_FILE(fl_data_csv_tensor, (NULL, NULL, 1, FL_F32), "are NULL");
+    NO_FILE(fl_data_save_csv, ("x", NULL, o.number), "not [rows, columns]");
+    NO_FILE(fl_data_save_csv, ("/no/folder/x", NULL, o.f23), "/no/folder/x");
     NO_FILE(fl_data_open_npz, (NULL), NULLS);
     NO_FILE(fl_data_open_npz, ("/no/such/file"), "/no/such/file");
     NO_FILE(fl_data_open_npz, (o.file), o.file, "no zip archive");
@@ -2123,6 +2136,7 @@ static const char *const cannot_fail[] = {
     "fl_data_arena_free",
     "fl_data_json_put_string",
     "fl_data_json_put_double",
+    "fl_data_csv_put",
     "fl_data_crc32c",
     "fl_data_crc32c_join",
     "fl_host_reads",

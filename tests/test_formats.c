@@ -779,6 +779,245 @@ TEST(npy_of_the_data_folder) {
     }
 }
 
+/* ---- CSV ---- */
+
+/* All rows of "c", fields in <>, or "!" at the end. */
+static const char *rows_of(fl_data_csv *c) {
+    static char out[3000];
+    size_t n = 0;
+    out[0] = 0;
+    for (int64_t i = 0; c && c->name && i < c->n; i++)
+        n += (size_t)snprintf(out + n, sizeof out - n, "(%s)", c->name[i]);
+    while (fl_data_csv_next(c)) {
+        for (int64_t i = 0; i < c->n; i++)
+            n += (size_t)snprintf(out + n, sizeof out - n, "<%s>", c->field[i]);
+        n += (size_t)snprintf(out + n, sizeof out - n, ";");
+    }
+    if (!c || !c->ended) snprintf(out + n, sizeof out - n, "!");
+    fl_data_csv_close(c);
+    return out;
+}
+
+static void write_csv(const char *text) { disk_write("c", text, strlen(text)); }
+
+TEST(csv_rows) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const struct { const char *csv, *rows; } cases[] = {
+        {"", ""},
+        {"\xef\xbb\xbf", ""},
+        {"\n\r\n", ""},
+        {"a,b", "(a)(b)"},
+        {"a,b\n", "(a)(b)"},
+        {"\xef\xbb\xbf" "a,b\r\n1,2\r\n3,4", "(a)(b)<1><2>;<3><4>;"},
+        {"a,b\n,\n\n\"\",x\n", "(a)(b)<><>;<><x>;"},
+        {"a\n1\n\n2\n", "(a)<1>;<>;<2>;"},
+        {"\"a\",\"b \"\"c\"\"\"\n\"1,\n2\",\"\"\"\"\n", "(a)(b \"c\")<1,\n2><\">;"},
+        {"a,b\n 1 , 2\n", "(a)(b)< 1 >< 2>;"},
+        {"\xc3\xa9,b\n\xf0\x9f\x99\x82,\n", "(\xc3\xa9)(b)<\xf0\x9f\x99\x82><>;"},
+        {"a\n\"\"", "(a)<>;"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_csv(cases[i].csv);
+        const char *got = rows_of(fl_data_csv_open("c"));
+        if (!CHECK(!strcmp(got, cases[i].rows)) || !CHECK_NO_ERROR())
+            printf("  %s -> %s\n", cases[i].csv, got);
+    }
+    write_csv("1;2,x\n3;4\n");
+    CHECK(!strcmp(rows_of(fl_data_csv_open("c", .delimiter = ';', .no_header = true)), "<1><2,x>;<3><4>;"));
+    end(&s);
+}
+
+TEST(csv_malformed) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const struct { const char *csv, *error; } cases[] = {
+        {"a,b\n1\n", "fl_data_csv_open: c: line 2: 1 fields, the first row has 2"},
+        {"a,b\n1,2,3\n", "line 2: 3 fields, the first row has 2"},
+        {"a,b\n1,2\n\n\n1,\"x\n\ny\"\n3\n", "line 8: 1 fields, the first row has 2"},
+        {"a,b\n1,\"2\n3,4\n", "line 2: a quoted field does not end"},
+        {"\"", "line 1: a quoted field does not end"},
+        {"a,b\n1,2\"3\n", "line 2: a quote inside a field"},
+        {"a,b\n1,\"2\"3\n", "line 2: something behind a closing quote"},
+        {"a,b\n1,\"2\" ,3\n", "line 2: something behind a closing quote"},
+        {"a,b\n1,\"2\"\"\n", "line 2: a quoted field does not end"},
+        {"a,b\r1,2\r", "line 1: a CR without LF"},
+        {"a,b\n1,2\r", "line 2: a CR without LF"},
+        {"a,b\n1,\xff\n", "line 2: a field that is not UTF-8"},
+        {"a,b\n1,\"\xe2\x82\"\n", "line 2: a field that is not UTF-8"},
+        {"a,b\n\"\"\n", "line 2: 1 fields"},
+        {"a,b\n\"\n\",\"\n\"\n1\n", "line 5: 1 fields"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_csv(cases[i].csv);
+        const char *got = rows_of(fl_data_csv_open("c"));
+        if (!CHECK(strlen(got) && got[strlen(got) - 1] == '!')) printf("  %s -> %s\n", cases[i].csv, got);
+        if (!CHECK_ERROR(cases[i].error)) printf("  %s\n", cases[i].csv);
+    }
+    disk_write("c", "a\nb\0c\n", 6);
+    CHECK(!strcmp(rows_of(fl_data_csv_open("c")), "(a)!") && CHECK_ERROR("line 2: a NUL"));
+    CHECK(!fl_data_csv_open("c", .delimiter = '"') && CHECK_ERROR("a delimiter that ends fields"));
+    CHECK(!fl_data_csv_open("absent") && CHECK_ERROR("fl_data_csv_open: absent: cannot open: No such file"));
+    end(&s);
+}
+
+TEST(csv_numbers) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    write_csv(
+        "name,x,n\nfirst,1.5,-3\n\"the, second\", -2e-3 ,9223372036854775807\nthird,nan,x\nfourth,,1.0\n");
+    fl_data_csv *c = fl_data_csv_open("c");
+    REQUIRE(c && c->n == 3);
+    const int64_t x = fl_data_csv_column(c, "x"), n = fl_data_csv_column(c, "n");
+    double d = 0;
+    int64_t i = 0;
+    CHECK(x == 1 && n == 2 && fl_data_csv_column(c, "y") == -1 &&
+          CHECK_ERROR("fl_data_csv_column: c: no column 'y'"));
+    CHECK(!fl_data_csv_double(c, x, &d) && CHECK_ERROR("line 1, column 1: there is no such field"));
+    CHECK(fl_data_csv_next(c) && c->row == 1 && c->line == 2 && fl_data_csv_double(c, x, &d) && d == 1.5);
+    CHECK(fl_data_csv_int(c, n, &i) && i == -3 && fl_data_csv_double(c, n, &d) && d == -3);
+    CHECK(!fl_data_csv_double(c, 0, &d) && CHECK_ERROR("c: line 2, column 0: 'first': no number"));
+    CHECK(!fl_data_csv_double(c, 3, &d) && CHECK_ERROR("column 3: there is no such field"));
+    CHECK(fl_data_csv_next(c) && !strcmp(c->field[0], "the, second") && fl_data_csv_double(c, x, &d) &&
+          d == -0.002);
+    CHECK(fl_data_csv_int(c, n, &i) && i == INT64_MAX);
+    CHECK(fl_data_csv_next(c) && fl_data_csv_double(c, x, &d) && isnan(d));
+    CHECK(!fl_data_csv_int(c, n, &i) && CHECK_ERROR("line 4, column 2: 'x': no whole number"));
+    CHECK(fl_data_csv_next(c) && !fl_data_csv_double(c, x, &d) && CHECK_ERROR("'': no number"));
+    CHECK(!fl_data_csv_int(c, n, &i) && CHECK_ERROR("'1.0': no whole number"));
+    CHECK(!fl_data_csv_next(c) && c->ended && !fl_data_csv_next(c) && c->row == 4);
+    fl_data_csv_close(c);
+    static const struct { const char *csv; fl_dtype dtype; const char *error; } cases[] = {
+        {"a\n256\n", FL_U8, "line 2, column 0: '256': a number that the dtype does not hold"},
+        {"a\n1\n-1\n", FL_U64, "line 3, column 0: '-1': a number that the dtype does not hold"},
+        {"a\n2\n", FL_B8, "does not hold"},
+        {"a\n9223372036854775808\n", FL_I64, "a number past 2^63"},
+        {"a\n1.5\n", FL_I32, "no whole number"},
+        {"a\none\n", FL_F32, "no number"},
+        {"a\n1\n2,3\n", FL_F32, "line 3: 2 fields, the first row has 1"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        write_csv(cases[k].csv);
+        c = fl_data_csv_open("c");
+        CHECK(!fl_data_csv_tensor(c, (int64_t[]){0}, 1, cases[k].dtype) && CHECK_ERROR(cases[k].error));
+        fl_data_csv_close(c);
+    }
+    write_csv("a,b,c\n1,x,-1\n2,y,-2\n");
+    c = fl_data_csv_open("c");
+    CHECK(same_bits(fl_data_csv_tensor(c, (int64_t[]){2, 0}, 2, FL_I16),
+                    fl_from_host((int16_t[]){-1, 1, -2, 2}, FL_SHAPE(2, 2), FL_I16)));
+    CHECK(same_bits(fl_data_csv_tensor(c, (int64_t[]){2, 0}, 2, FL_F32), fl_zeros(FL_SHAPE(0, 2), FL_F32)));
+    CHECK(!fl_data_csv_tensor(c, NULL, 2, FL_F32) && CHECK_ERROR("the table or the columns are NULL"));
+    fl_data_csv_close(c);
+    end(&s);
+}
+
+TEST(csv_round_trip) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    for (int d = 0; d < NPY_DTYPES; d++) {
+        fl_tensor *t = fl_cast(fl_reshape(fl_arange(-2, 6, 1, FL_I64), FL_SHAPE(4, 2)), npy_dtypes[d]);
+        if (npy_dtypes[d] == FL_U64) t = fl_abs(fl_reshape(fl_arange(-2, 6, 1, FL_I64), FL_SHAPE(4, 2)));
+        for (int names = 0; names < 2; names++) {
+            REQUIRE(fl_data_save_csv(
+                "c", names ? (const char *[]){"first", "a \"second\", longer\nname"} : NULL, t));
+            fl_data_csv *c = fl_data_csv_open("c", .no_header = !names);
+            CHECK(c && (!names || !strcmp(c->name[1], "a \"second\", longer\nname")));
+            CHECK(same_bits(fl_data_csv_tensor(c, (int64_t[]){0, 1}, 2, t->dtype), t));
+            fl_data_csv_close(c);
+        }
+    }
+    const double numbers[] = {0.1, 1e300, -5e-324, INFINITY, -INFINITY, 1.0 / 3};
+    fl_tensor *t = fl_from_host(numbers, FL_SHAPE(6, 1), FL_F64);
+    fl_tensor *many = fl_reshape(fl_arange(0, 9000, 1, FL_F32), FL_SHAPE(3000, 3)); /* many windows */
+    REQUIRE(fl_data_save_csv("c", NULL, t));
+    fl_data_csv *c = fl_data_csv_open("c", .no_header = true);
+    CHECK(same_bits(fl_data_csv_tensor(c, (int64_t[]){0}, 1, FL_F64), t));
+    fl_data_csv_close(c);
+    REQUIRE(fl_data_save_csv("c", NULL, fl_transpose(fl_contiguous(fl_transpose(many, 0, 1)), 0, 1)));
+    memory_mark();
+    c = fl_data_csv_open("c", .no_header = true);
+    CHECK(same_bits(fl_data_csv_tensor(c, (int64_t[]){0, 1, 2}, 3, FL_F32), many));
+    memory_bounded(disk_find("c")->file->size, 16);
+    fl_data_csv_close(c);
+    CHECK(!fl_data_save_csv("c", NULL, fl_ones(FL_SHAPE(3), FL_F32)) && CHECK_ERROR("not [rows, columns]"));
+    CHECK(!fl_data_save_csv("c", (const char *[]){"a", NULL, "b"}, many) && CHECK_ERROR("name 1 is NULL"));
+    fl_data_text text = {0};
+    const char *fields[] = {"", "a;b", "c,d", "\"", "\r", "x\"\"y", " "};
+    CHECK(fl_data_csv_put(&text, fields, 7, ';') && fl_data_csv_put(&text, fields, 1, ';'));
+    CHECK(!strcmp(text.p, ";\"a;b\";c,d;\"\"\"\";\"\r\";\"x\"\"\"\"y\"; \r\n\"\"\r\n"));
+    fl_heap_free(text.p);
+    end(&s);
+}
+
+TEST(csv_every_prefix_and_byte_change) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const char *text = "\xef\xbb\xbf" "a,\"b \"\"\"\r\n1,\"x\ny\"\n2,\xc3\xa9\n";
+    const size_t size = strlen(text);
+    int rows[3] = {0};
+    for (size_t n = 0; n <= size; n++) {
+        disk_write("c", text, n);
+        const char *got = rows_of(fl_data_csv_open("c"));
+        CHECK((*got && got[strlen(got) - 1] == '!') == (fl_error() != NULL));
+        rows[fl_error() != NULL]++;
+        fl_error_clear();
+    }
+    for (size_t i = 0; i < size; i++)
+        for (int change = 1; change < 256; change++) {
+            write_csv(text);
+            disk_find("c")->file->bytes[i] ^= (unsigned char)change;
+            memory_mark();
+            const char *got = rows_of(fl_data_csv_open("c"));
+            CHECK((*got && got[strlen(got) - 1] == '!' && fl_error()) || !fl_error());
+            rows[fl_error() != NULL]++;
+            memory_bounded(size, 16);
+            fl_error_clear();
+        }
+    CHECK(rows[0] > 1000 && rows[1] > 1000);
+    end(&s);
+}
+
+/* A row that crosses the window at every place. */
+TEST(csv_across_the_window) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const char *tail = "\",\"q \"\"\r\n\",\xf0\x9f\x99\x82\r\n1,2,\"3\"";
+    char *text = malloc(20000);
+    for (size_t pad = 16384 - strlen(tail) - 2; pad <= 16384; pad++) {
+        memset(text, 'x', pad);
+        text[0] = '"';
+        memcpy(text + pad, tail, strlen(tail) + 1);
+        write_csv(text);
+        fl_data_csv *c = fl_data_csv_open("c", .no_header = true);
+        CHECK(fl_data_csv_next(c) && c->n == 3 && strlen(c->field[0]) == pad - 1);
+        CHECK(!strcmp(c->field[1], "q \"\r\n") && !strcmp(c->field[2], "\xf0\x9f\x99\x82"));
+        CHECK(fl_data_csv_next(c) && !strcmp(c->field[2], "3") && c->line == 3 && !fl_data_csv_next(c) &&
+              c->ended);
+        fl_data_csv_close(c);
+    }
+    free(text);
+    end(&s);
+}
+
+static bool save_csv_file(void) {
+    fl_tensor *t = fl_full(FL_SHAPE(30, 2), 3, FL_F32);
+    return t && fl_data_save_csv("c", (const char *[]){"a", "b"}, t);
+}
+static bool load_csv_file(void) {
+    fl_data_csv *c = fl_data_csv_open("c");
+    fl_tensor *t = c ? fl_data_csv_tensor(c, (int64_t[]){1}, 1, FL_F32) : NULL;
+    fl_data_csv_close(c);
+    return t && fl_numel(t) == 30;
+}
+
+TEST(csv_on_a_failing_disk_and_without_memory) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    sweep_writer(save_csv_file, load_csv_file, "c.tmp");
+    end(&s);
+}
+
 /* ---- for tests/python: `test_formats copy FROM TO` reads one format and writes another, by their ends ---- */
 
 static bool ends(const char *path, const char *end) {
