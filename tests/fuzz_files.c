@@ -1,4 +1,4 @@
-/* fuzz_files.c - idx and safetensors files of any content, and what is saved is read back
+/* fuzz_files.c - idx, safetensors, JSON, npy, npz and CSV files of any content, and what is saved is read back
 
    Files live in memory behind fl_data's table of file operations, which does less than asked, is
    interrupted and fails when the input says so. The bytes of a file are the input itself, or
@@ -231,6 +231,102 @@ static void read_module(const file *f) {
     fl_nn_free(m);
 }
 
+/* Both ways in give the same events, unless operations fail. */
+static uint64_t json_events(fl_data_json *j) {
+    const uint64_t before = fuzz_trace;
+    while (j && fl_data_json_next(j) > FL_DATA_JSON_END) {
+        double x;
+        int64_t i;
+        if (j->event >= FL_DATA_JSON_KEY && j->event <= FL_DATA_JSON_NUMBER) fuzz_note(j->text, (size_t)j->n);
+        if (j->event == FL_DATA_JSON_NUMBER && fl_data_json_as_double(j, &x)) fuzz_note(&x, sizeof x);
+        if (j->event == FL_DATA_JSON_NUMBER && fl_data_json_as_int(j, &i)) fuzz_note(&i, sizeof i);
+        if (j->depth < 0 || j->depth > 64 || j->at < 0 || j->line < 1) fuzz_bug("the reader is nowhere");
+    }
+    if (j) fuzz_note(&j->event, sizeof j->event);
+    const uint64_t hash = fuzz_trace;
+    fuzz_trace = before;
+    return hash;
+}
+
+static void read_json(const file *f) {
+    const fl_data_json_opts o = {.many = f->size & 1, .c_strings = f->size & 2};
+    const bool disturbed = disk.fail || fuzz_memory.allocs;
+    begin_reading("fl_data_json_open", f, 16);
+    fl_data_json *j = fl_data_json_open_opt("f", o);
+    const uint64_t hash = json_events(j);
+    const bool ok = j && j->event == FL_DATA_JSON_END;
+    fl_data_json_close(j);
+    end_reading(ok);
+    j = disturbed ? NULL : fl_data_json_of_opt(f->bytes, f->size, o);
+    if (j && json_events(j) != hash) fuzz_bug("a text in memory reads differently");
+    fl_data_json_close(j);
+    fl_error_clear();
+    fuzz_note(&hash, sizeof hash);
+}
+
+static void read_npy(const file *f) {
+    begin_reading("fl_data_load_npy", f, 16);
+    fl_tensor *t = fl_data_load_npy("f");
+    if (t) fuzz_check_tensor(t);
+    if (t) fuzz_note_tensor(t);
+    end_reading(t != NULL);
+}
+
+static void read_npz(const file *bytes) {
+    begin_reading("fl_data_open_npz", bytes, 1032);
+    fl_data_file *f = fl_data_open_npz("f");
+    bool ok = f != NULL;
+    fl_scope s = fl_scope_begin();
+    for (int64_t i = 0; ok && i < fl_data_count(f); i++) ok = read_named(f, i);
+    fl_scope_end(&s);
+    fl_data_close(f);
+    end_reading(ok);
+}
+
+static uint64_t text_hash(uint64_t h, const char *text) {
+    do h = (h ^ (unsigned char)*text) * 1099511628211u;
+    while (*text++);
+    return h;
+}
+
+/* What was read is written and read again: the same fields. */
+static void read_csv(const file *f) {
+    const fl_data_csv_opts o = {.delimiter = f->size & 1 ? ';' : 0, .no_header = f->size & 2};
+    fl_data_text again = {0};
+    begin_reading("fl_data_csv_open", f, 16);
+    fl_data_csv *c = fl_data_csv_open_opt("f", o);
+    int64_t rows = 0;
+    uint64_t fields = 0; /* a hash of all */
+    const bool disturbed = disk.fail || fuzz_memory.allocs;
+    for (; c && fl_data_csv_next(c); rows++) {
+        if (rows == 0 && c->name) fl_data_csv_put(&again, c->name, c->n, ',');
+        fl_data_csv_put(&again, c->field, c->n, ',');
+        for (int64_t i = 0; i < c->n; i++) {
+            double x = 0;
+            if (fl_data_csv_double(c, i, &x)) fuzz_note(&x, sizeof x);
+            fl_error_clear();
+            fields = text_hash(fields, c->field[i]);
+        }
+    }
+    fuzz_note(&fields, sizeof fields);
+    const bool ok = c && c->ended, named = c && c->name;
+    fl_data_csv_close(c);
+    reading.limit += 64 << 10; /* our text */
+    end_reading(ok);
+    const bool compare = ok && rows && !disturbed;
+    file *g = compare && (size_t)again.n < FILE_ROOM ? disk_find("f") : NULL;
+    if (g) {
+        memcpy(g->bytes, again.p, g->size = (size_t)again.n);
+        uint64_t same_fields = 0;
+        fl_data_csv *d = fl_data_csv_open("f", .no_header = !named);
+        for (; d && fl_data_csv_next(d); rows--)
+            for (int64_t i = 0; i < d->n; i++) same_fields = text_hash(same_fields, d->field[i]);
+        if (!d || !d->ended || rows || fields != same_fields) fuzz_bug("a table that was written is another one");
+        fl_data_csv_close(d);
+    }
+    fl_heap_free(again.p);
+}
+
 /* ---- files to read ---- */
 
 static file *new_file(void) {
@@ -371,6 +467,110 @@ static void make_entries(file *f) {
     put(f, zeros, (size_t)offset < sizeof zeros ? (size_t)offset : sizeof zeros);
 }
 
+/* Tokens from a list, behind what is there. */
+static void put_tokens(file *f, const char *const *token, int n) {
+    for (int i = 0; i < 200 && fuzz_input.left > 0; i++) {
+        const char *t = token[fuzz_below(n)];
+        put(f, t, strlen(t));
+    }
+}
+
+static void make_json(file *f) {
+    static const char *const token[] = {"{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        ",",
+                                        ":",
+                                        "\"a\":",
+                                        "\"",
+                                        "\\u0041",
+                                        "\\ud83d\\ude42",
+                                        "\\ud800",
+                                        "\\udc00",
+                                        "\\n",
+                                        "\\x",
+                                        "\\u0000",
+                                        "\xff",
+                                        "\xc3\xa9",
+                                        "null",
+                                        "true",
+                                        "false",
+                                        "nul",
+                                        "1e5",
+                                        "-1.25",
+                                        "0",
+                                        "01",
+                                        "-",
+                                        "1e999",
+                                        "1e-400",
+                                        "9223372036854775807",
+                                        "9223372036854775808",
+                                        "12345678901234567890.5e-3",
+                                        " ",
+                                        "\n",
+                                        "[[[[[[[[[[[[[[[[[[[[",
+                                        "]]]]]]]]",
+                                        "\"text\"",
+                                        "{\"b\":[1,2]}"};
+    put_tokens(f, token, sizeof token / sizeof token[0]);
+    if (fuzz_rarely(4)) { /* beyond the reader's window */
+        static char spaces[16300];
+        memset(spaces, ' ', sizeof spaces);
+        put(f, spaces, sizeof spaces);
+        put_tokens(f, token, sizeof token / sizeof token[0]);
+    }
+}
+
+static void make_csv(file *f) {
+    static const char *const token[] = {
+        "a", "b", ",",      ",",   ";",        "\"",   "\"\"",         "\"x\"", "\n",    "\r\n",     "\r",
+        " ", "1", "-2.5e3", "nan", "\xc3\xa9", "\xff", "\xef\xbb\xbf", ",\n",   "1,2\n", "\"q,\n\","};
+    put_tokens(f, token, sizeof token / sizeof token[0]);
+}
+
+static void make_npy(file *f) {
+    static const char *const descr[] = {"<f4", ">f4", "<f8", "|b1", "|u1", "<i2", ">i8", "<f2",
+                                        "<c8", "|O",  "<U3", "f4",  "<V2", "=i4", ""};
+    static const unsigned char zeros[4096];
+    char text[400];
+    const int version = fuzz_rarely(8) ? (int)fuzz_byte() : 1 + fuzz_below(3), ndim = fuzz_below(4);
+    int64_t bytes = 8;
+    int n = snprintf(text, sizeof text, "{'descr': '%s', 'fortran_order': %s, 'shape': (",
+                     descr[fuzz_below(15)], fuzz_below(2) ? "True" : "False");
+    for (int i = 0; i < ndim; i++) {
+        const int64_t dim = fuzz_size();
+        bytes = dim >= 0 && dim < 16 ? bytes * dim : bytes;
+        n += snprintf(text + n, sizeof text - (size_t)n, "%" PRId64 ", ", dim);
+    }
+    n += snprintf(text + n, sizeof text - (size_t)n, "), }%*s\n", fuzz_below(20), "");
+    put(f, "\x93NUMPY", 6);
+    put(f, (char[]){(char)version, 0}, 2);
+    put_little(f, (uint32_t)n, version == 1 ? 2 : 4);
+    put(f, text, (size_t)n);
+    put(f, zeros, (size_t)(bytes < 4096 ? bytes >> fuzz_below(4) : 4096));
+}
+
+/* An archive that the library wrote, or the bytes of one around others. */
+static void make_npz(file *f) {
+    static char name[TENSORS][8];
+    fl_data_named list[TENSORS];
+    const int n = fuzz_below(TENSORS + 1);
+    for (int i = 0; i < n; i++) {
+        snprintf(name[i], sizeof name[i], "%c%d", 'a' + fuzz_below(26), i);
+        list[i] = (fl_data_named){name[i], fuzz_tensor()};
+        fl_error_clear();
+    }
+    f->path[0] = 0;
+    fuzz_doing = "fl_data_save_npz";
+    const int raised = fuzz_raised;
+    const bool ok = fl_data_save_npz("f", list, n, fuzz_below(2));
+    if (ok == (fl_error() != NULL)) fuzz_bug("the result %d and the error disagree", ok);
+    if (fuzz_raised != raised) fuzz_bug("the error handler was called");
+    if (disk.open) fuzz_bug("%d files are left open", disk.open);
+    fl_error_clear();
+}
+
 /* ---- what is saved is read back ---- */
 
 static bool same(const fl_tensor *a, const fl_tensor *b) {
@@ -453,9 +653,12 @@ static void change_bytes(file *f) {
 }
 
 static void fuzz_one(void) {
-    void (*const make[])(file *) = {put_rest,    make_idx,     make_gzip,   make_raw_header,
-                                    make_tokens, make_entries, make_entries, make_saved};
-    const int kind = fuzz_below(8);
+    void (*const make[])(file *) = {put_rest,    make_idx,     make_gzip,  make_raw_header,
+                                    make_tokens, make_entries, make_saved, make_json,
+                                    make_csv,    make_npy,     make_npz,   make_npz};
+    void (*const readers[])(const file *) = {read_idx, read_json, read_npy,
+                                             read_npz, read_csv,  read_safetensors};
+    const int kind = fuzz_below(12);
     const bool changed = fuzz_rarely(4);
     const unsigned reader = fuzz_byte();
     fl_data_io_use(&memory_disk);
@@ -467,7 +670,9 @@ static void fuzz_one(void) {
     f = disk_find("f");
     if (!f) return;
     if (changed) change_bytes(f);
-    if (kind < 3 || reader == 255) read_idx(f);
+    if (kind == 0 || reader == 255) readers[reader % 6](f);
+    else if (kind < 3) read_idx(f);
+    else if (kind >= 7) (kind == 7 ? read_json : kind == 8 ? read_csv : kind == 9 ? read_npy : read_npz)(f);
     else if (reader & 1) read_module(f);
     else read_safetensors(f);
 }
