@@ -37,7 +37,7 @@ SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-fr
 PIC_FLAGS = $(if $(SHARED),-fPIC -DFL_BUILD_SHARED)
 ALL_CFLAGS = $(CFLAGS) $(SAN_FLAGS) $(PIC_FLAGS) $(WARN) -pthread
 
-NO_CONFIG = help clean single uninstall
+NO_CONFIG = help clean single calls uninstall
 ifneq ($(filter-out $(NO_CONFIG),$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
@@ -58,7 +58,7 @@ LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared install uninstall single examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity bench metrics clean help FORCE
+.PHONY: all lib shared install uninstall single calls examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity bench metrics clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -71,10 +71,10 @@ shared: ## build/<variant>-shared/libfl.so
 
 PREFIX ?= /usr/local
 DEST = $(DESTDIR)$(PREFIX)
-INSTALLED = $(HEADERS) $(TEXTS)
+INSTALLED = $(HEADERS) $(TEXTS) build/calls.h
 VERSION = $(shell sed -n 's/^.define FL_VERSION_[MP][A-Z]* //p' fl_mem.h | paste -sd.)
 
-install: lib shared ## headers, libfl.a, libfl.so, and what pkg-config and CMake read: make install PREFIX=/usr/local DESTDIR=
+install: lib shared build/calls.h ## headers, libfl.a, libfl.so, and what pkg-config and CMake read: make install PREFIX=/usr/local DESTDIR=
 	@mkdir -p $(sort $(dir $(INSTALLED:%="$(DEST)"/include/fl/%))) "$(DEST)/lib/pkgconfig" "$(DEST)/lib/cmake/fl"
 	@for f in $(INSTALLED); do install -m 644 $$f "$(DEST)/include/fl/$$f" || exit 1; done
 	@install -m 644 $(BUILD)/libfl.a "$(DEST)/lib/libfl.a"
@@ -88,9 +88,15 @@ uninstall: ## removes what install put there: make uninstall PREFIX=/usr/local D
 	@cd "$(DEST)/lib" && rm -f libfl.a libfl.so pkgconfig/fl.pc cmake/fl/fl-config.cmake
 	@cd "$(DEST)" && for d in include/fl lib/cmake/fl; do [ ! -d $$d ] || find $$d -depth -type d -empty -delete; done
 
-single: ## build/single/fl.h, the family as one file; HEADER=fl_nn.h: what that header needs
+calls: build/calls.h ## build/calls.h, which -DFL_TRACE_CALLS wants: file and line of the call in errors and traces
+
+build/calls.h: $(HEADERS) fl/calls.awk
+	@mkdir -p $(@D)
+	@awk -f fl/calls.awk $(filter fl_%.h fl/%.h,$(HEADERS)) > $@.$$$$ && mv $@.$$$$ $@
+
+single: build/calls.h ## build/single/fl.h, the family as one file; HEADER=fl_nn.h: what that header needs
 	@mkdir -p $(dir $(SINGLE))
-	@awk -v header=$(HEADER) -f fl/single.awk LICENSE $(HEADERS) $(TEXTS) > $(SINGLE).new
+	@awk -v header=$(HEADER) -f fl/single.awk LICENSE $(HEADERS) $(TEXTS) build/calls.h > $(SINGLE).new
 	@mv $(SINGLE).new $(SINGLE)
 	@echo $(SINGLE)
 

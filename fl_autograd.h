@@ -283,10 +283,10 @@ struct fl_node {
     const char *name; /* for messages */
     void *args;
     fl_op op;        /* of the tables' ops */
+    uint32_t version; /* of the output when it was made */
     fl_var *grad;    /* sum so far of a running pass */
     fl_tensor *out;     /* the output, if saved; if computed again, from then on */
     fl_tensor *(*recompute)(fl_node *n); /* NULL: the output is kept */
-    uint32_t version;   /* of the output when it was made */
     fl_var **results;   /* of one with several: their gradients so far */
     fl_var *leaf;    /* of a sink; not held */
     void *pass;      /* of a sink: the outermost pass that it is in */
@@ -1276,7 +1276,8 @@ static void fv__describe_node(const void *of, char *buf, size_t size) {
 
 /* A target's gradient is held, so that nothing is added in place to what the backward hands on. */
 static void fv__visit(const fv__pass *p, fl_node *n, bool on) {
-    fl_scope s = n->back ? fl_scope_at((fl_error_place){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
+    const bool told = n->back && n->made; /* to those who asked for notes */
+    fl_scope s = told ? fl_scope_at(&(fl_error_place){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
     if (fl_error()) return;
     if (n->twin) fv__call_hooks_of(n);
     fl_var *dy = n->grad, *held = n->target ? fv_keep(dy) : NULL;

@@ -198,7 +198,6 @@ typedef struct fl_site {
 FL_API fl_site fl_site_now(void);
 FL_API void fl_site_push(const char *file, int line);
 FL_API void *fl_site_pop(const void *result);
-FL_API double fl_site_pop_number(double result);
 /* "fl_nn_linear 'head' at train.c:42": what describes the place of this thread, and the site; "" if nobody
    says so. Returns buf. */
 FL_API char *fl_place_text(char *buf, size_t size);
@@ -638,10 +637,6 @@ FL_API void fl_site_push(const char *file, int line) {
 FL_API void *fl_site_pop(const void *result) {
     fl__calls.n--;
     return (void *)(uintptr_t)result;
-}
-FL_API double fl_site_pop_number(double result) {
-    fl__calls.n--;
-    return result;
 }
 
 FL_API char *fl_place_text(char *buf, size_t size) {

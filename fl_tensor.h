@@ -159,7 +159,7 @@ FL_API fl_scope fl_scope_begin(void);
    functions, a module: until it ends they say what `describe` writes, and the last of several counts. */
 FL_API fl_scope fl_scope_of(const char *fn);
 FL_API fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size));
-FL_API fl_scope fl_scope_at(fl_error_place place); /* the same with all that a place says */
+FL_API fl_scope fl_scope_at(const fl_error_place *place); /* the same with all that a place says */
 /* Drops the values owned by the scope and by inner ones left open (early return, longjmp); restores
    the flags. */
 FL_API void fl_scope_end(fl_scope *s);
@@ -1101,16 +1101,16 @@ fl_scope fl_scope_of(const char *fn) {
     return s;
 }
 
-fl_scope fl_scope_at(fl_error_place place) {
+fl_scope fl_scope_at(const fl_error_place *place) {
     const fl_scope s = fl_scope_begin();
     if (s.depth_ < 1) return s;
-    fl__place = place;
+    fl__place = *place;
     fl__here.scope[s.depth_].number = ++fl__here.places;
     return s;
 }
 
 fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size)) {
-    return fl_scope_at((fl_error_place){NULL, of, describe, NULL});
+    return fl_scope_at(&(fl_error_place){NULL, of, describe, NULL});
 }
 
 int64_t fl_scope_depth(void) {
@@ -1135,13 +1135,16 @@ void fl_notes(int delta) {
     __atomic_fetch_add(&fl__notes, delta, __ATOMIC_RELAXED);
 }
 
-fl_note *fl_note_here(void) {
-    if (__atomic_load_n(&fl__notes, __ATOMIC_RELAXED) <= 0) return NULL;
+static FL__COLD fl_note *fl__note_new(void) {
     const bool failed = fl_error();
     fl_note *note = fl_obj_new(sizeof *note, fl_obj_free);
     if (note) fl_place_text(note->text, sizeof note->text);
     else if (!failed) fl_error_clear();
     return note;
+}
+
+fl_note *fl_note_here(void) {
+    return __atomic_load_n(&fl__notes, __ATOMIC_RELAXED) > 0 ? fl__note_new() : NULL;
 }
 
 void fl_scope_end(fl_scope *s) {

@@ -2,13 +2,14 @@
    of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
 
    model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-         [--dtype f32] [--nchw] [--plain] [--ops]
+         [--dtype f32] [--nchw] [--plain] [--profile]
      --list   names and presets, --columns  the names of the figures
      --dtype  bf16: products may round their operands (fl_set_matmul_precision), all else stays f32;
               the peak stays that of f32
      --nchw   images as they are; otherwise networks for images work channels-last
      --plain  without dropout and layer drop
-     --ops    and a line for each op: calls, seconds and per cent of a step
+     --profile  and the tables of fl_profile_begin, of as many steps more, and what it costs: seconds of a step
+              without and with it, in turns
 
    A step is forward and loss, backward, and SGD with momentum. GFLOP counts two for each
    multiply-add of linear layers, convolutions, attention and capsules in the forward pass, three
@@ -26,7 +27,7 @@ typedef struct settings {
     model_preset preset;
     int threads, warmup, iterations;
     fl_dtype dtype; /* of products */
-    bool nchw, ops;
+    bool nchw, profile;
 } settings;
 
 static const char columns[] =
@@ -116,44 +117,6 @@ static void count_conversions(void) {
     fl_backend_use(&b, NULL);
 }
 
-/* ---- where the time goes: calls and seconds of each op, and of each op's gradient ---- */
-
-typedef struct op_time {
-    fl_op op;
-    bool gradient;
-    int64_t calls;
-    double seconds;
-} op_time;
-static op_time op_times[2 * FL_MAX_OPS];
-static double op_began;
-
-static void op_begins(const fl_call *c, void *user) {
-    (void)c;
-    (void)user;
-    op_began = fl_data_now();
-}
-
-static void op_ends(const fl_call *c, void *user) {
-    (void)user;
-    bool gradient = c->op == FL_OP_grad1 || c->op == FL_OP_grad2;
-    fl_op op = gradient ? ((const fl_grad_args *)c->args)->op : c->op;
-    op_time *t = &op_times[op + (gradient ? FL_MAX_OPS : 0)];
-    *t = (op_time){op, gradient, t->calls + 1, t->seconds + fl_data_now() - op_began};
-}
-
-static int longer_first(const void *a, const void *b) {
-    double x = ((const op_time *)a)->seconds, y = ((const op_time *)b)->seconds;
-    return (x < y) - (x > y);
-}
-
-static void print_ops(int iterations, double step_seconds) {
-    qsort(op_times, 2 * FL_MAX_OPS, sizeof *op_times, longer_first);
-    for (const op_time *t = op_times; t->calls; t++)
-        printf("op\t%s%s\t%.4g\t%.3g s\t%.1f %%\n", fl_op_get_info(t->op)->name,
-               t->gradient ? "_grad" : "", (double)t->calls / iterations, t->seconds / iterations,
-               100 * t->seconds / iterations / step_seconds);
-}
-
 /* ---- training ---- */
 
 typedef struct figures {
@@ -196,21 +159,40 @@ static double memory_of(const settings *s, fl_nn_module *net, fl_optim *optim,
     return (double)(fl_mem_stats_of(NULL).peak_in_use - before);
 }
 
+/* The tables are those of the last step. */
+static void profile(const settings *s, fl_nn_module *net, fl_optim *optim, const model_batch *batch) {
+    double off[100], on[100], part[4];
+    const double peak = peak_fma(s->threads) * 1e9, copy = peak_copy(s->threads) * 1e9;
+    for (int i = 0; i < s->iterations; i++) {
+        step(s, net, optim, batch, part);
+        off[i] = part[0];
+        fl_profile_begin(0, .peak_flops = peak, .peak_bytes = copy);
+        step(s, net, optim, batch, part);
+        on[i] = part[0];
+        if (i == s->iterations - 1) fl_profile_print();
+        fl_profile_end();
+    }
+    const double a = bench_median(off, s->iterations), b = bench_median(on, s->iterations);
+    bench_line("profile_off", a, "s", "a step, median; in turns with");
+    bench_line("profile_on", b, "s", "the same under fl_profile_begin");
+    bench_line("profile_cost", 100 * (b / a - 1), "%", "budget 5; of the fastest steps:");
+    bench_line("profile_cost_min", 100 * (on[0] / off[0] - 1), "%", "minima");
+}
+
 static void train(const settings *s, fl_nn_module *net, const model_batch *batch, figures *f) {
     double part[4];
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
     for (int i = 0; i < s->warmup; i++) step(s, net, optim, batch, part);
     conversions = 0;
-    if (s->ops) fl_call_hook(op_begins, op_ends, NULL);
     for (int i = 0; i < s->iterations; i++) {
         forward_flop = 0;
         step(s, net, optim, batch, part);
         for (int k = 0; k < 4; k++) f->seconds[k][i] = part[k];
     }
-    fl_call_hook(NULL, NULL, NULL);
     f->flop = 3 * forward_flop;
     f->conversions = conversions / s->iterations;
     f->memory = memory_of(s, net, optim, batch);
+    if (s->profile) profile(s, net, optim, batch);
     fl_optim_free(optim);
 }
 
@@ -257,7 +239,6 @@ static int run(const settings *s) {
     count_conversions();
     train(s, net, &batch, &f);
     print_line(s, &f, fmax(peak_before, peak_fma(s->threads)));
-    if (s->ops) print_ops(s->iterations, bench_median(f.seconds[0], s->iterations));
     fl_nn_free(net);
     fl_scope_end(&scope);
     if (f.conversions <= s->m->conversions || s->nchw) return 0;
@@ -298,8 +279,8 @@ static bool read_arguments(settings *s, int argc, char **argv) {
             s->nchw = true;
         else if (!strcmp(argv[i], "--plain"))
             plain = true;
-        else if (!strcmp(argv[i], "--ops"))
-            s->ops = true;
+        else if (!strcmp(argv[i], "--profile"))
+            s->profile = true;
         else if (!number_option(argv, &i, "--batch", &batch) &&
                  !number_option(argv, &i, "--size", &size) &&
                  !number_option(argv, &i, "--threads", &threads) &&
@@ -329,6 +310,6 @@ int main(int argc, char **argv) {
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr,
             "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-            " [--iterations N] [--dtype f32] [--nchw] [--plain] [--ops] | --list | --columns\n");
+            " [--iterations N] [--dtype f32] [--nchw] [--plain] [--profile] | --list | --columns\n");
     return 2;
 }

@@ -2041,7 +2041,6 @@ static const char *const cannot_fail[] = {
     "fl_site_now",
     "fl_site_push",
     "fl_site_pop",
-    "fl_site_pop_number",
     "fl_place_text",
     "fl_put",
     "fl_vput",

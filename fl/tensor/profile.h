@@ -11,9 +11,9 @@
 
    Time   is what passes between a call and its return. That of an op is its own: without the calls that its
           composition makes, which have lines of their own, as have the gradients of formulas (relu_grad).
-          A module has the ops that it runs itself, not those of its children. Backward is what runs in
-          backward functions; it belongs to the module that ran when they were recorded, which is known of
-          what is recorded after fl_profile_begin. All else, optimizers too, counts as forward.
+          A module has the ops that it runs itself, not those of its children. Backward is what runs in the
+          backward functions of what was recorded after fl_profile_begin; it belongs to the module that ran
+          then. All else, optimizers too, counts as forward.
    Asynchronous backends   return before the work is done, and the time of a call is that of its submission:
           .sync = true waits after each, so that the work lands in its call, at the price of overlap. A
           backend that times its own work, by device events, adds slices with fl_profile_add.

@@ -85,7 +85,7 @@ def check_install(folder):
         return
     headers = [f for p in ("fl*.h", "fl/*/*.h", "fl/*/*.inc", "kernels/*.h", "kernels/*.inc", "kernels/*/*.h", "kernels/*/*.inc")
                for f in glob.glob(p)]
-    expected = [f"include/fl/{h}" for h in headers]
+    expected = [f"include/fl/{h}" for h in headers] + ["include/fl/build/calls.h"]
     expected += ["lib/libfl.a", "lib/libfl.so", "lib/pkgconfig/fl.pc", "lib/cmake/fl/fl-config.cmake"]
     check(files(prefix) == sorted(expected), f"files: {set(files(prefix)) ^ set(expected)}")
     if shutil.which("pkg-config"):
