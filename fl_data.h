@@ -1,7 +1,8 @@
 /* fl_data.h - tensors in files, data sets, loaders, meters, logs and curves
 
-   Reads idx and safetensors files as untrusted data, saves so that a kill at any moment leaves the
-   old file or the new one, and composes data sets: slices, shuffles, batches, transforms, threads.
+   Reads safetensors, NumPy's files, idx, CSV and JSON as untrusted data, saves so that a kill at any
+   moment leaves the old file or the new one, and composes data sets: slices, shuffles, batches,
+   transforms, threads.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -56,7 +57,7 @@
      Files    Every file operation goes through the table fl_data_io, so a test can fail any of them
               and a program can bring its own storage. A size read from a file is compared with the
               bytes that are left before anything is allocated: memory is bounded by 16 times the
-              file's size (1,032 times for gzip, deflate's own limit), plus 64 KiB.
+              file's size (1,032 times for gzip and npz, deflate's own limit), plus 64 KiB.
      Tensors  Readers and sets make tensors in the host's memory (family "cpu"), in this thread's
               scope, whatever the default family is; fl_data_to moves whole batches to another one.
      Sets     A data set has a size and gives sample i: up to eight tensors. Wrapping a set takes

@@ -861,6 +861,25 @@ TEST(csv_malformed) {
     end(&s);
 }
 
+/* A file of 20 MB of the letter x. */
+static int64_t endless_size(void *user, void *handle) { return (void)user, (void)handle, 20000000; }
+static int64_t endless_read(void *user, void *handle, void *dst, size_t n, int64_t at) {
+    (void)user, (void)handle, (void)at;
+    memset(dst, 'x', n);
+    return (int64_t)n;
+}
+
+TEST(csv_of_an_endless_row) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_data_io io = disk_io;
+    io.size = endless_size, io.read = endless_read;
+    fl_data_io_use(&io);
+    write_csv("");
+    CHECK(!fl_data_csv_open("c") && CHECK_ERROR("c: line 1: a row of more than 16 MiB"));
+    end(&s);
+}
+
 TEST(csv_numbers) {
     begin();
     fl_scope s = fl_scope_begin();

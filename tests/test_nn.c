@@ -995,6 +995,14 @@ TEST(save_and_load_round_trip) {
     CHECK(same_dump(&before, &after));
     CHECK(fv_value(fl_nn_get_param(b, "0.weight")) == weight); /* in place: optimizers stay valid */
     CHECK(fl_version_of(weight) > version);
+    const char *index = temp_file("a.safetensors.index.json"); /* shards, where a file is taken */
+    fl_nn_module *c = saved_net(3, 3);
+    CHECK(fl_nn_save(a, index) && fl_nn_load(c, index));
+    const dump sharded = dump_of(c);
+    CHECK(same_dump(&before, &sharded));
+    fl_nn_free(c);
+    remove(index);
+    remove(temp_file("a-v1-00001-of-00001.safetensors"));
     /* The file is plain safetensors, with Hugging Face's mark. */
     fl_data_file *f = fl_data_open_safetensors(temp_file("a"));
     CHECK_EQ_INT(fl_data_count(f), 10);

@@ -28,6 +28,19 @@ def arrays(np):
             yield (np.arange(np.prod(shape, dtype=int)).reshape(shape) % 7).astype(dtype)
 
 
+class Pipe:
+    """A file that cannot be gone back in."""
+
+    def __init__(self, f):
+        self.f = f
+
+    def write(self, data):
+        return self.f.write(data)
+
+    def flush(self):
+        self.f.flush()
+
+
 def main():
     np = check.module("numpy")
     if np is None or not os.path.exists(program):
@@ -64,6 +77,16 @@ def main():
                     check.check(all(same(np, f[k], a) for k, a in named.items()), f"{save.__name__}, {end}")
                 with zipfile.ZipFile(target) as z:
                     check.check(z.testzip() is None, f"sums of {end}")
+        with open(source, "wb") as f:  # sums and sizes behind the data, as in a pipe, and a comment
+            with zipfile.ZipFile(Pipe(f), "w", zipfile.ZIP_STORED) as z:
+                for k, a in named.items():
+                    with z.open(k + ".npy", "w") as member:
+                        np.lib.format.write_array(member, a)
+                z.comment = b"a comment PK\5\6"
+        error = copy(source, target)
+        if check.check(not error or "without zlib" in error, f"from a pipe: {error}") and not error:
+            with np.load(target) as f:
+                check.check(all(same(np, f[k], a) for k, a in named.items()), "from a pipe")
         big = {"a": np.zeros((1000, 1000), "f4"), "b": np.arange(1000.0)}  # a ratio of 1000 : 1
         np.savez_compressed(source, **big)
         error = copy(source, os.path.join(folder, "b.npz"))
