@@ -1,4 +1,4 @@
-/* fuzz_files.c - idx, safetensors, JSON, npy, npz and CSV files of any content, and what is saved is read back
+/* fuzz_files.c - idx, safetensors, JSON, npy, npz, CSV files and logs of any content; what is saved is read
 
    Files live in memory behind fl_data's table of file operations, which does less than asked, is
    interrupted and fails when the input says so. The bytes of a file are the input itself, or
@@ -50,10 +50,11 @@ static bool disk_interrupts(void) {
 static void *disk_open(void *user, const char *path, fl_data_mode mode) {
     (void)user;
     file *f = disk_find(path);
+    const bool made = !f;
     if (disk_fails()) return NULL;
-    if (!f && mode == FL_DATA_REPLACE && strlen(path) < sizeof f->path && (f = disk_find("")))
+    if (!f && mode != FL_DATA_READ && strlen(path) < sizeof f->path && (f = disk_find("")))
         strcpy(f->path, path);
-    if (f && mode == FL_DATA_REPLACE) f->size = 0;
+    if (f && (mode == FL_DATA_REPLACE || made)) f->size = 0;
     if (!f) errno = ENOENT;
     disk.open += f != NULL;
     return f;
@@ -652,6 +653,44 @@ static void change_bytes(file *f) {
     if (fuzz_rarely(8)) f->size -= f->size ? fuzz_word(2) % f->size : 0;
 }
 
+/* ---- logs that go on ---- */
+
+static bool append(const char *path, int records) {
+    fl_data_log *log = fl_data_log_open(path);
+    bool ok = log != NULL;
+    for (int i = 0; log && i < records; i++)
+        ok = (i % 2 ? fl_data_log_add(log, i, "a", i) : fl_data_log_text(log, i, "b\n\"", "text")) && ok;
+    return fl_data_log_close(log) && ok;
+}
+
+/* A log of any bytes, or a good one that was changed, is refused as it is, or goes on and is a good one. */
+static void continue_log(void) {
+    static const char *const names[] = {"f.csv", "f.jsonl", "tfevents"};
+    const char *path = names[fuzz_below(3)];
+    const bool good = fuzz_rarely(2);
+    file *f = new_file();
+    snprintf(f->path, sizeof f->path, "%s", path);
+    if (good) append(path, fuzz_below(4));
+    f = disk_find(path);
+    if (!f) return;
+    if (good) change_bytes(f);
+    else put_rest(f);
+    const size_t size = f->size;
+    const bool disturbed = disk.fail || fuzz_memory.allocs || fuzz_memory.gets;
+    begin_reading("fl_data_log_open", f, 16);
+    reading.limit += 1 << 12;
+    const bool ok = append(path, 3);
+    end_reading(ok);
+    f = disk_find(path);
+    if (disturbed) return;
+    if (!ok && (!f || f->size != size)) fuzz_bug("refused, and %zu bytes changed", size);
+    if (!ok) return;
+    begin_reading("fl_data_log_open again", f, 16);
+    reading.limit += 1 << 12;
+    if (!append(path, 1)) fuzz_bug("what was written does not go on: %s", fl_error());
+    end_reading(true);
+}
+
 static void fuzz_one(void) {
     void (*const make[])(file *) = {put_rest,    make_idx,     make_gzip,  make_raw_header,
                                     make_tokens, make_entries, make_saved, make_json,
@@ -665,6 +704,10 @@ static void fuzz_one(void) {
     for (int i = 0; i < FILES; i++) disk.f[i].path[0] = 0;
     disk.open = disk.fail = disk.part = disk.interrupted = 0;
     disturb();
+    if (reader >= 224 && reader < 255) {
+        continue_log();
+        return;
+    }
     file *f = new_file();
     make[kind](f);
     f = disk_find("f");

@@ -122,6 +122,33 @@ TEST(cut_logs_go_on) {
     end(&s);
 }
 
+/* An event file with any byte changed is refused as it is, or goes on behind what its lengths say. */
+TEST(changed_event_files) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static unsigned char whole[4096];
+    const char *path = kinds[2];
+    CHECK(write_three(path, 1));
+    const size_t size = disk_find(path)->file->size;
+    memcpy(whole, disk_find(path)->file->bytes, size);
+    int refused = 0;
+    for (size_t at = 0; at < size; at++) {
+        disk_reset();
+        disk_write(path, whole, size);
+        node *f = disk_find(path)->file;
+        f->bytes[at] ^= (unsigned char)(1 << at % 8);
+        fl_data_log *log = fl_data_log_open(path);
+        if (log) CHECK(fl_data_log_add(log, 1, "a", 1) && fl_data_log_close(log));
+        else CHECK_ERROR("no record of an event file");
+        refused += !log;
+        f = disk_find(path)->file;
+        CHECK(log ? f->size > size : f->size == size);
+        CHECK_EQ_INT(f->bytes[at], whole[at] ^ (1 << at % 8));
+    }
+    CHECK_EQ_INT(refused, 4 * 12); /* four records' lengths and the sums over them */
+    end(&s);
+}
+
 /* The disk fails, anywhere: one error, and nothing is lost unless the log could not be opened or closed. */
 static void check_failing_disk(int k, fault kind) {
     static unsigned char want[4096];
@@ -223,9 +250,10 @@ TEST(other_files_are_refused) {
     CHECK(!fl_data_log_open("log.csv"));
     CHECK_ERROR("fl_data_log_open: log.csv: begins otherwise than a log of that name does");
     CHECK(content_is("log.csv", "epoch,loss\n1,2\n"));
-    disk_write("log.jsonl", "[1]\n", 4);
+    disk_write("log.jsonl", "{\"a\": 1}", 8); /* a line without end, but none of a log: it stays */
     CHECK(!fl_data_log_open("log.jsonl"));
     CHECK_ERROR("log.jsonl: begins otherwise");
+    CHECK(content_is("log.jsonl", "{\"a\": 1}"));
     disk_write("a.tfevents", "no event file at all", 20);
     CHECK(!fl_data_log_open("a.tfevents"));
     CHECK_ERROR("fl_data_log_open: a.tfevents: offset 0: no record of an event file");

@@ -240,13 +240,12 @@ static bool fl__log_end_of_events(const fl_data_log *log, int64_t *end) {
 
 /* Is it a log of this kind, as far as it goes? */
 static bool fl__log_begins_well(const fl_data_log *log) {
+    const char *const wants[] = {fl__log_header, "{\"step\":", ""}, *want = wants[log->kind];
     char head[sizeof fl__log_header];
-    const size_t all = log->kind == FL__LOG_CSV ? sizeof fl__log_header - 1 : 1;
-    const size_t n = log->f.size < (int64_t)all ? (size_t)log->f.size : all;
-    if (log->kind == FL__LOG_EVENTS) return true;
-    if (!fl_data_stream_read(&log->f, head, n, 0)) return false;
-    return !memcmp(head, log->kind == FL__LOG_CSV ? fl__log_header : "{", n) ||
-           fl_fail("%s: %s: begins otherwise than a log of that name does", log->f.who, log->path);
+    const size_t all = strlen(want), n = log->f.size < (int64_t)all ? (size_t)log->f.size : all;
+    return fl_data_stream_read(&log->f, head, n, 0) &&
+           (!memcmp(head, want, n) ||
+            fl_fail("%s: %s: begins otherwise than a log of that name does", log->f.who, log->path));
 }
 
 static bool fl__log_shut(fl_data_log *log) {
