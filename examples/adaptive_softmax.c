@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { WORDS = 3000, DIM = 32, TRAIN = 1 << 16, TEST = 1 << 12, BATCH = 256, EPOCHS = 2 };
+enum { WORDS = 2000, DIM = 32, TRAIN = 1 << 15, TEST = 1 << 12, BATCH = 256, EPOCHS = 3 };
 
 /* Words with probability nearly proportional to 1 / (k + 1): the exponential of a uniform number. */
 static int64_t zipf(double u) {
@@ -94,7 +94,7 @@ int main(void) {
     fl_seed(1);
     double best, found[2];
     fl_data_set *test_set = language(2, TEST, &best), *train_set = language(1, TRAIN, &(double){0});
-    const fl_shape cutoffs = FL_SHAPE(200, 1000, WORDS); /* head, and two clusters of DIM / 4 and DIM / 16 */
+    const fl_shape cutoffs = FL_SHAPE(150, 600, WORDS); /* head, and two clusters of DIM / 4 and DIM / 16 */
     model m[2] = {{.name = "adaptive", .adaptive = true}, {.name = "full"}};
     puts("softmax   parameters of it  ms per step  test loss");
     for (int k = 0; k < 2; k++) {
@@ -111,6 +111,6 @@ int main(void) {
     fl_data_plot_print(stdout, FL_DATA_CURVES(&curve[0], &curve[1]), .title = "training loss");
     fl_data_free(train_set);
     fl_data_free(test_set);
-    return !(found[0] < best + 1 && found[1] < best + 1);
+    return !(found[0] < best + 1.25 && found[1] < best + 1.25);
 }
 /* MIT licence: see LICENSE. */
