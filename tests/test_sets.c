@@ -689,6 +689,57 @@ TEST(prefetch_starts_in_the_middle) {
     check_clean();
 }
 
+static bool noisy_first(fl_data_sample *s, fl_rng *rng, void *user) {
+    (void)user;
+    return (s->t[1] = fl_add(s->t[1], fl_uniform(fl_shape_of(s->t[1]), 0, 1, FL_F32, rng))) != NULL;
+}
+
+static fl_data_set *pipeline(void) {
+    fl_data_set *set = fl_data_transform(fl_data_callback(60, ragged_get, NULL), noisy_first, NULL);
+    set = fl_data_sort_by_length(fl_data_shuffle(set, 1), 16);
+    set = fl_data_batches(set, .budget = 20, .pad = true, .lengths = 3, .masks = 2);
+    return fl_data_prefetch(fl_data_shuffle(set, 2), 3, 4);
+}
+
+/* A number that depends on all of a sample. */
+static double digest(const fl_data_sample *b) {
+    double sum = b->n;
+    for (int k = 0; k < b->n; k++)
+        sum = 1.25 * sum + fl_item(fl_sum(fl_cast(b->t[k], FL_F64), FL_ALL_AXES)) + (double)fl_numel(b->t[k]);
+    return sum;
+}
+
+/* Buckets that change with the epoch, random numbers and threads: (epoch, index) is all that resuming needs. */
+TEST(epochs_go_on_where_they_stopped) {
+    test_errors_return();
+    enum { STEPS = 80 };
+    double want[STEPS];
+    int64_t at[STEPS][2];
+    fl_data_set *set = pipeline();
+    int64_t epoch = 0, index = 0;
+    fl_data_sample b;
+    for (int i = 0; i < STEPS; i++) {
+        fl_scope s = fl_scope_begin();
+        at[i][0] = epoch, at[i][1] = index;
+        REQUIRE(fl_data_next(set, &epoch, &index, &b));
+        want[i] = digest(&b);
+        fl_scope_end(&s);
+    }
+    CHECK(epoch >= 2);
+    fl_data_free(set);
+    for (int from = 3; from < STEPS - 4; from += 13) {
+        set = pipeline();
+        epoch = at[from][0], index = at[from][1];
+        for (int i = from; i < from + 4; i++) {
+            fl_scope s = fl_scope_begin();
+            CHECK(fl_data_next(set, &epoch, &index, &b) && digest(&b) == want[i]);
+            fl_scope_end(&s);
+        }
+        fl_data_free(set);
+    }
+    check_clean();
+}
+
 #ifndef _WIN32
 
 /* ---- lists and folders ---- */
