@@ -475,7 +475,8 @@ static int64_t fl__data_other_id(int64_t id, int64_t k) {
 static int64_t fl__data_order_id(fl_data_set *self, int64_t i) {
     const fl__data_order *o = self->user;
     int64_t id = fl_data_id(self->inner_[0], fl__data_order_at(self, i));
-    return fl__data_other_id(id, o->times > 1 ? i / self->inner_[0]->size : 0);
+    const int64_t inner = self->inner_[0]->size;
+    return fl__data_other_id(id, o->times > 1 && inner ? i / inner : 0);
 }
 
 static void fl__data_order_close(fl_data_set *self) {
