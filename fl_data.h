@@ -32,7 +32,8 @@
      shards.h       the same in several files, with an index
      npy.h          NumPy's files, npy and npz
      csv.h          tables of text
-     set.h          data sets: views, orders, transforms, samples made ahead by threads
+     set.h          data sets: views, orders, transforms
+     prefetch.h     samples made ahead of time by threads
      batch.h        batches: of a number, of a budget; stacked, padded with lengths and masks, joined by you
      list.h         sets of files: a list with a line for each sample, a folder, a folder for each class
      blob.h         a data set in one file, or in memory
@@ -83,6 +84,7 @@
 #include "fl/data/npy.h"
 #include "fl/data/csv.h"
 #include "fl/data/set.h"
+#include "fl/data/prefetch.h"
 #include "fl/data/batch.h"
 #include "fl/data/list.h"
 #include "fl/data/blob.h"

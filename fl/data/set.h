@@ -1,4 +1,4 @@
-/* set.h - data sets: views, orders, transforms, and samples made ahead of time */
+/* set.h - data sets: views, orders, transforms */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -110,12 +110,6 @@ FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *use
    batches move in its threads, while others are worked on. */
 FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family);
 
-/* The same samples, made ahead of time by worker threads: up to `depth` of them wait. For reading
-   in order, from one thread; asking for another index than the next starts anew there, so that an
-   epoch resumed at i makes none before i. A worker's error comes out of fl_data_get of its sample,
-   which may be asked again. fl_data_free and fl_data_set_epoch wait for the samples being made. */
-FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
-
 #ifdef __cplusplus
 }
 #endif
@@ -126,9 +120,6 @@ FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
 #define FL_DATA_SET_IMPL
 #include "../ops/copy.h"
 #include "../ops/view.h"
-#include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -788,188 +779,6 @@ FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *use
         .get = fl__data_transform_get, .length = fl__data_inner_length, .arrange = fl__data_inner_size,
         .close = fl__data_free_user,
         .user = fl__data_call_new((fl__data_call){.change = fn, .user = user})});
-}
-
-/* ---- prefetch ----
-
-   Workers take the numbers from `next` on while they are less than depth ahead of `want`, which the
-   reader asks for next, and leave sample i in slot i % depth. A jump starts a new run: slots are
-   emptied, and a worker that comes back from an older run drops what it made. To wake a thread costs
-   as much as a small batch: a reader that is ahead looks out for a while before it sleeps, and workers
-   that are ahead sleep until half of what waits is gone. */
-
-typedef struct fl__data_slot {
-    bool full, ok;
-    fl_data_sample sample; /* kept */
-    char error[1024];
-} fl__data_slot;
-
-typedef struct fl__data_loader {
-    fl_data_set *inner;
-    pthread_mutex_t lock;
-    pthread_cond_t work, done; /* for workers, for the reader */
-    int64_t want, next;        /* want -1: no run */
-    uint64_t run;
-    int busy, ready;           /* workers making a sample; full slots */
-    int made;                  /* samples so far: atomic */
-    bool stop;
-    int depth, threads;
-    pthread_t *thread;
-    fl__data_slot slot[];
-} fl__data_loader;
-
-static void fl__data_drop_sample(fl_data_sample *s) {
-    for (int k = 0; k < s->n; k++) fl_drop(s->t[k]);
-    s->n = 0;
-}
-
-/* Makes sample i; its tensors are kept, its error is text. */
-static void fl__data_make(fl_data_set *inner, int64_t i, fl__data_slot *s) {
-    fl_scope scope = fl_scope_begin();
-    s->sample.n = 0;
-    s->ok = scope.depth_ > 0 && fl_data_get(inner, i, &s->sample);
-    for (int k = 0; k < s->sample.n; k++) fl_keep(s->sample.t[k]);
-    const char *text = fl_error();
-    if (!s->ok)
-        snprintf(s->error, sizeof s->error, "%.*s", (int)sizeof s->error - 1,
-                 text ? text : "fl_data_prefetch: a sample failed");
-    fl_error_clear();
-    fl_scope_end(&scope);
-}
-
-static bool fl__data_has_work(const fl__data_loader *l) {
-    return l->want >= 0 && l->next < l->inner->size && l->next < l->want + l->depth;
-}
-
-static void *fl__data_worker(void *arg) {
-    fl__data_loader *l = arg;
-    fl__data_slot made = {0};
-    fl_quiet(+1);
-    pthread_mutex_lock(&l->lock);
-    while (!l->stop) {
-        if (!fl__data_has_work(l)) {
-            pthread_cond_wait(&l->work, &l->lock);
-            continue;
-        }
-        int64_t i = l->next++;
-        uint64_t run = l->run;
-        l->busy++;
-        pthread_mutex_unlock(&l->lock);
-        fl__data_make(l->inner, i, &made);
-        pthread_mutex_lock(&l->lock);
-        l->busy--;
-        made.full = true;
-        if (run == l->run) l->slot[i % l->depth] = made, l->ready++;
-        else fl__data_drop_sample(&made.sample);
-        __atomic_add_fetch(&l->made, 1, __ATOMIC_RELAXED);
-        if (i == l->want || !l->busy) pthread_cond_broadcast(&l->done);
-    }
-    pthread_mutex_unlock(&l->lock);
-    return NULL;
-}
-
-/* Ends the run; `want` starts another (-1: none). The lock is held. */
-static void fl__data_jump(fl__data_loader *l, int64_t want) {
-    for (int i = 0; i < l->depth; i++) {
-        if (l->slot[i].full) fl__data_drop_sample(&l->slot[i].sample);
-        l->slot[i].full = false;
-    }
-    l->run++;
-    l->ready = 0;
-    l->want = l->next = want;
-    pthread_cond_broadcast(&l->work);
-}
-
-/* Until another sample is made, for some microseconds at most. The lock is held before and after. */
-static void fl__data_look_out(fl__data_loader *l) {
-    const int made = __atomic_load_n(&l->made, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&l->lock);
-    for (int k = 0; k < 1 << 15 && made == __atomic_load_n(&l->made, __ATOMIC_RELAXED); k++)
-        if (k % 512 == 511) sched_yield(); /* to a worker that waits for this processor */
-    pthread_mutex_lock(&l->lock);
-}
-
-static bool fl__data_prefetch_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
-    fl__data_loader *l = self->user;
-    pthread_mutex_lock(&l->lock);
-    fl__data_slot *slot = &l->slot[i % l->depth];
-    if (l->want != i) fl__data_jump(l, i);
-    else if (!slot->full) fl__data_look_out(l);
-    while (!slot->full) pthread_cond_wait(&l->done, &l->lock);
-    bool ok = slot->ok;
-    *out = slot->sample;
-    slot->full = false;
-    l->ready--;
-    if (ok) {
-        l->want = i + 1;
-        if (l->ready <= l->depth / 2) pthread_cond_signal(&l->work);
-    } else {
-        fl_fail("%s", slot->error);
-        fl__data_jump(l, -1);
-    }
-    pthread_mutex_unlock(&l->lock);
-    return ok && fl__data_own_sample(out);
-}
-
-static bool fl__data_prefetch_start(fl_data_set *self, int64_t epoch) {
-    (void)epoch;
-    fl__data_loader *l = self->user;
-    pthread_mutex_lock(&l->lock);
-    fl__data_jump(l, -1);
-    while (l->busy) pthread_cond_wait(&l->done, &l->lock);
-    pthread_mutex_unlock(&l->lock);
-    return true;
-}
-
-static void fl__data_prefetch_close(fl_data_set *self) {
-    fl__data_loader *l = self->user;
-    pthread_mutex_lock(&l->lock);
-    l->stop = true;
-    fl__data_jump(l, -1);
-    pthread_mutex_unlock(&l->lock);
-    for (int i = 0; i < l->threads; i++) pthread_join(l->thread[i], NULL);
-    pthread_cond_destroy(&l->work);
-    pthread_cond_destroy(&l->done);
-    pthread_mutex_destroy(&l->lock);
-    fl_heap_free(l->thread);
-    fl_heap_free(l);
-}
-
-static fl__data_loader *fl__data_loader_new(fl_data_set *set, int threads, int depth) {
-    fl__data_loader *l = fl_heap_alloc(sizeof *l + (size_t)depth * sizeof *l->slot);
-    if (!l) return NULL;
-    *l = (fl__data_loader){.inner = set, .want = -1, .next = -1, .depth = depth};
-    l->thread = fl_heap_alloc((size_t)threads * sizeof *l->thread);
-    if (!l->thread) {
-        fl_heap_free(l);
-        return NULL;
-    }
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->work, NULL);
-    pthread_cond_init(&l->done, NULL);
-    return l;
-}
-
-FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth) {
-    const bool ok = (threads >= 1 && threads <= 1024 && depth >= 1 && depth <= 1 << 20) ||
-                    fl_fail("fl_data_prefetch: %d threads (1 to 1024), depth %d (1 to 2^20)", threads, depth);
-    if (!fl__data_take(set, "fl_data_prefetch", ok)) return NULL;
-    fl__data_loader *l = fl__data_loader_new(set, threads, depth);
-    fl_data_set *s = fl__data_over(set, &(fl_data_set){
-        .get = fl__data_prefetch_get, .start = fl__data_prefetch_start, .arrange = fl__data_inner_size,
-        .length = fl__data_inner_length, .close = fl__data_prefetch_close, .user = l});
-    if (!s) return NULL;
-    while (l->threads < threads) {
-        int reason = pthread_create(&l->thread[l->threads], NULL, fl__data_worker, l);
-        if (reason) {
-            fl_fail("fl_data_prefetch: thread %d of %d: %s", l->threads + 1, threads,
-                    strerror(reason));
-            fl_data_free(s);
-            return NULL;
-        }
-        l->threads++;
-    }
-    return s;
 }
 
 #endif
