@@ -438,6 +438,10 @@ FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), v
 FL_API bool fl_buffer_fill(fl_buffer *b);
 FL_API fl_buffer *fl_buffer_keep(fl_buffer *b);
 FL_API void fl_buffer_drop(fl_buffer *b); /* NULL is fine */
+/* a and b, which nobody has mapped, have each other's bytes from now on: a copy of large ones both ways that
+   costs nothing. False, without an error, where only a copy does it: sizes differ, or not both are large ones
+   of the caching manager on the host. Counts as a write into both. */
+FL_API bool fl_buffer_exchange(fl_buffer *a, fl_buffer *b);
 /* The bytes, resident and pinned until the matching unmap; NULL after fl_fail if they cannot be
    brought back. */
 FL_API void *fl_buffer_map(fl_buffer *b);
@@ -2402,6 +2406,20 @@ FL_API fl_buffer *fl_buffer_keep(fl_buffer *b) {
 }
 
 /* A count of 1 is this caller's own: nobody else can change it. */
+static bool fl__is_plain(const fl_buffer *b) {
+    return b && b->manager == &fl__caching && b->device == &fl__host && !b->pageable && b->ptr;
+}
+
+FL_API bool fl_buffer_exchange(fl_buffer *a, fl_buffer *b) {
+    if (!fl__is_plain(a) || !fl__is_plain(b) || a->bytes != b->bytes || fl__is_small(a->bytes) || fl__tracing())
+        return false;
+    void *ptr = a->ptr;
+    a->ptr = b->ptr;
+    b->ptr = ptr;
+    a->version = b->version = (a->version > b->version ? a->version : b->version) + 1;
+    return true;
+}
+
 FL_API void fl_buffer_drop(fl_buffer *b) {
     if (!b) return;
     if (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1 &&
@@ -2410,8 +2428,7 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     /* A manager has seen it; it may be taking the bytes of a pageable one away. */
     bool held = b->pageable || b->ptr;
     if (held && fl__tracing()) fl__trace_add(FL__PUT, b, NULL);
-    bool plain = b->manager == &fl__caching && b->device == &fl__host && !b->pageable;
-    if (plain && b->ptr && fl__is_small(b->bytes) && fl__small_put(b)) return;
+    if (fl__is_plain(b) && fl__is_small(b->bytes) && fl__small_put(b)) return;
     if (held) b->manager->put(b->manager, b);
     fl__record_put(FL__RECORD_BUFFER, b);
 }

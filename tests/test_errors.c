@@ -303,6 +303,7 @@ static void rows_of_memory(void) {
     FINE(fl_buffer_keep, !fl_buffer_keep(NULL));
     FINE(fl_buffer_drop, (fl_buffer_drop(NULL), true));
     FINE(fl_buffer_unmap, (fl_buffer_unmap(NULL), true));
+    FINE(fl_buffer_exchange, !fl_buffer_exchange(NULL, NULL));
     ROW(QUIET, "fl_mem_arena", arena_in_arena(), "is an arena itself");
     NO_FILE(fl_mem_arena_begin, (fl_mem_native()), "not an arena");
     NO_FILE(fl_mem_arena_begin, (NULL), "not an arena");

@@ -1753,6 +1753,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_buffer_fill": "bool (fl_buffer* b)",
     "fl_buffer_keep": "fl_buffer* (fl_buffer* b)",
     "fl_buffer_drop": "void (fl_buffer* b)",
+    "fl_buffer_exchange": "bool (fl_buffer* a, fl_buffer* b)",
     "fl_buffer_map": "void* (fl_buffer* b)",
     "fl_buffer_unmap": "void (fl_buffer* b)",
     "fl_buffer_use": "bool (fl_buffer* b, void* stream)",

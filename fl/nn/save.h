@@ -316,12 +316,24 @@ FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, 
            fl_nn_given(f, "fl_nn_state_read", "the file") && fl__nn_state_read(s, f, what, &o);
 }
 
+/* t is all that its buffer holds, and its backend keeps nothing else about it. */
+static bool fl__nn_is_whole(const fl_tensor *t) {
+    const fl_backend *be = fl_backend_at(t->family);
+    return t->buffer && !be->any && !be->map && !t->offset && fl_is_contiguous(t) &&
+           t->buffer->bytes == (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
+}
+
+/* Large tensors change their storage for what was read; others are copied by the record itself: fl_assign
+   makes handles, which take memory. */
 static bool fl__nn_commit_item(const fl_nn_item *item) {
-    if (!item->loaded_) return true;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {item->tensor}, .in = {item->loaded_}};
-    if (!item->host) return fl_call_run(&c); /* fl_assign without handles, which take memory */
-    const size_t bytes = (size_t)fl_numel(item->loaded_) * fl_dtype_size(item->loaded_->dtype);
-    return fl_to_host(item->loaded_, item->host, bytes);
+    fl_tensor *to = item->tensor, *from = item->loaded_;
+    if (!from) return true;
+    if (item->host) return fl_to_host(from, item->host, (size_t)fl_numel(from) * fl_dtype_size(from->dtype));
+    if (to->family == from->family && to->dtype == from->dtype && fl__nn_is_whole(to) &&
+        fl__nn_is_whole(from) && fl_buffer_exchange(to->buffer, from->buffer))
+        return true;
+    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {to}, .in = {from}};
+    return fl_call_run(&c);
 }
 
 FL_API bool fl_nn_state_commit(fl_nn_state *s) {
