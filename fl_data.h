@@ -47,7 +47,6 @@
      zip.h          archives, read and written
      pack.h         compressed bytes, read and written
      checksum.h     sums of bytes
-     summed.h       reading and writing large blocks with their checksums
 
    Macros, all optional (besides those of fl_mem.h)
      FL_USE_ZLIB   read .gz files through zlib (link -lz)
@@ -72,7 +71,6 @@
               and on many, and wherever shuffles, shards, spans, batches and threads stand. */
 #include "fl_tensor.h"
 #include "fl/data/file.h"
-#include "fl/data/summed.h"
 #include "fl/data/checksum.h"
 #include "fl/data/json.h"
 #include "fl/data/pack.h"

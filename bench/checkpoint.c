@@ -6,7 +6,8 @@
    cold   the file's pages were dropped from the system's memory before, so that the disk is read
 
    In turn, ROUNDS times; medians, and the median of the ratios plain / ours of each round: 1 is the disk's
-   rate. Ours takes more of the processors, so on a busy machine look at the fastest rounds. channels_last: of a net whose weights lie so in memory; files have them row-major. */
+   rate. On a busy machine look at the fastest rounds, and at CPU seconds.
+   channels_last: of a net whose weights lie so in memory; files have them row-major. */
 #include "bench.h"
 #include "models/model.h"
 
@@ -86,9 +87,11 @@ static void measure(const char *figure, job *j, void (*ours)(job *), void (*plai
         if (r >= 0) ratio[r] = seconds[0][r] / seconds[1][r];
     }
     const double a = bench_median(seconds[1], ROUNDS), b = bench_median(seconds[0], ROUNDS);
-    snprintf(note, sizeof note, "CPU %.3f s; the fastest %.4g s", bench_median(cpu[1], ROUNDS), seconds[1][0]);
+    snprintf(note, sizeof note, "CPU %.3f s; the fastest %.4g s", bench_median(cpu[1], ROUNDS),
+             seconds[1][0]);
     report(figure, "seconds", a, "s", note);
-    snprintf(note, sizeof note, "CPU %.3f s; the fastest %.4g s", bench_median(cpu[0], ROUNDS), seconds[0][0]);
+    snprintf(note, sizeof note, "CPU %.3f s; the fastest %.4g s", bench_median(cpu[0], ROUNDS),
+             seconds[0][0]);
     report(figure, "plain_seconds", b, "s", note);
     report(figure, "rate", (double)j->size / a / 1e6, "MB/s", "");
     snprintf(note, sizeof note, "plain seconds over ours, target 0.9; of the fastest rounds %.2f",

@@ -2127,8 +2127,6 @@ static const char *const cannot_fail[] = {
     "fl_data_io_use",
     "fl_data_stream_read",
     "fl_data_stream_write",
-    "fl_data_stream_read_summed", /* and these read and write by them */
-    "fl_data_stream_write_summed",
     "fl_data_stream_fail",
     "fl_data_swap_bytes",
     "fl_data_text_put",
@@ -2138,7 +2136,6 @@ static const char *const cannot_fail[] = {
     "fl_data_json_put_double",
     "fl_data_csv_put",
     "fl_data_crc32c",
-    "fl_data_crc32c_join",
     "fl_host_reads",
     "fl_rng_uniform",
     "fl_data_host_end",

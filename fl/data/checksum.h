@@ -13,8 +13,6 @@ extern "C" {
 FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n);
 /* The same with the polynomial of zip, gzip and PNG (IEEE 802.3). */
 FL_API uint32_t fl_data_crc32(uint32_t crc, const void *bytes, size_t n);
-/* The CRC32C of what a is the sum of, followed by n bytes of which b is: threads may sum parts. */
-FL_API uint32_t fl_data_crc32c_join(uint32_t a, uint32_t b, uint64_t n);
 
 #ifdef __cplusplus
 }
@@ -64,6 +62,7 @@ static uint32_t fl__crc(uint32_t table[8][256], uint32_t crc, const void *bytes,
     return ~crc;
 }
 
+#ifdef __x86_64__
 /* Sums are polynomials modulo CRC32C's over GF(2), bit 31 the coefficient of 1: their product. */
 static uint32_t fl__crc_product(uint32_t a, uint32_t b) {
     uint32_t p = 0;
@@ -82,11 +81,6 @@ static uint32_t fl__crc_zeros(uint64_t n) {
     return power;
 }
 
-FL_API uint32_t fl_data_crc32c_join(uint32_t a, uint32_t b, uint64_t n) {
-    return fl__crc_product(fl__crc_zeros(n), a) ^ b;
-}
-
-#ifdef __x86_64__
 /* The processor's instruction starts each cycle and takes three: so three sums at once, joined after PART
    bytes each. */
 __attribute__((target("sse4.2")))

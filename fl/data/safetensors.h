@@ -42,7 +42,6 @@ FL_API fl_data_file *fl_data_map_safetensors(const char *path, bool verify);
 #include "checksum.h"
 #include "json.h"
 #include "shards.h"
-#include "summed.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,6 +212,33 @@ static bool fl__st_take(fl_data_file *f, const fl_data_named *tensors, int n, co
     return fl_data_file_ready(f);
 }
 
+/* Tensors are read and written in pieces that a processor's cache holds: the checksum finds them there. */
+enum { FL__ST_PIECE = 1 << 18 };
+
+static size_t fl__st_piece(size_t left) {
+    return left < FL__ST_PIECE ? left : FL__ST_PIECE;
+}
+
+static bool fl__st_write_summed(const fl_data_stream *f, const char *p, size_t n, int64_t at, uint32_t *crc) {
+    bool ok = true;
+    *crc = 0;
+    for (size_t piece; ok && (piece = fl__st_piece(n)); p += piece, at += (int64_t)piece, n -= piece) {
+        *crc = fl_data_crc32c(*crc, p, piece);
+        ok = fl_data_stream_write(f, p, piece, at);
+    }
+    return ok;
+}
+
+static bool fl__st_read_summed(const fl_data_stream *f, char *p, size_t n, int64_t at, uint32_t *crc) {
+    bool ok = true;
+    *crc = 0;
+    for (size_t piece; ok && (piece = fl__st_piece(n)); p += piece, at += (int64_t)piece, n -= piece) {
+        ok = fl_data_stream_read(f, p, piece, at);
+        if (ok) *crc = fl_data_crc32c(*crc, p, piece);
+    }
+    return ok;
+}
+
 static bool fl__st_write_tensor(fl__st_saver *s, int64_t i) {
     fl_data_entry *e = &s->file.entry[i];
     const size_t bytes = (size_t)(e->end - e->begin);
@@ -222,7 +248,7 @@ static bool fl__st_write_tensor(fl__st_saver *s, int64_t i) {
         fl_tensor *t = fl_contiguous(s->tensors[i].tensor);
         void *p = t ? fl_map(t, FL_READ) : NULL;
         if (p) {
-            ok = fl_data_stream_write_summed(&s->r.f, p, bytes, 8 + s->text.n + e->begin, &e->crc);
+            ok = fl__st_write_summed(&s->r.f, p, bytes, 8 + s->text.n + e->begin, &e->crc);
             fl_unmap(t, FL_READ);
         } else ok = false;
         fl_scope_end(&scope);
@@ -451,7 +477,7 @@ static bool fl__st_fill(const fl_data_file *f, const fl_data_entry *e, void *dst
     fl_data_stream stream = f->f;
     stream.who = "fl_data_read";
     uint32_t crc;
-    return fl_data_stream_read_summed(&stream, dst, (size_t)(e->end - e->begin), e->begin, &crc) &&
+    return fl__st_read_summed(&stream, dst, (size_t)(e->end - e->begin), e->begin, &crc) &&
            fl__st_check(f, e, dst, crc);
 }
 
