@@ -26,6 +26,8 @@
    Contents: search for the marker.
      >>variables >>recording >>backward >>modes
      >>implementation
+   Its rooms, which come with it: fl/autograd/gradcheck.h has gradients against finite differences, and
+   Jacobians; fl/autograd/tape.h the tape as a graph to look at.
 
    Concepts
      Life time   As for tensors: a fl_var * that a function returns belongs to the innermost scope;
@@ -1509,4 +1511,6 @@ FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph) {
 
 #endif /* FL_AUTOGRAD_IMPL */
 #endif /* implementation */
+#include "fl/autograd/gradcheck.h"
+#include "fl/autograd/tape.h"
 /* MIT licence: see LICENSE. */

@@ -224,6 +224,9 @@ typedef struct fl_lines {
 FL_API void fl_put(fl_lines *t, const char *format, ...) FL_PRINTF(2, 3);
 FL_API void fl_vput(fl_lines *t, const char *format, va_list args) FL_PRINTF(2, 0);
 FL_API void fl_put_json(fl_lines *t, const char *text);
+/* A file of what `put` puts: one of that name is replaced once all is written, or stays. False after fl_fail, with
+   the name of the public function, `who`. */
+FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_lines *t, void *user), void *user);
 
 /* >>dtypes ------------------------------------------------------------------------------------- */
 
@@ -793,6 +796,20 @@ FL_API void fl_put_json(fl_lines *t, const char *text) {
         if (c < 32 || c > 126) fl_put(t, "\\u%04x", c);
         else fl_put(t, "%s%c", c == '"' || c == '\\' ? "\\" : "", c);
     }
+}
+
+FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_lines *t, void *user), void *user) {
+    char temporary[1024];
+    if (snprintf(temporary, sizeof temporary, "%s.part", path) >= (int)sizeof temporary)
+        return fl_fail("%s: the path has more than %zu characters", who, sizeof temporary - 6);
+    FILE *f = fopen(temporary, "w");
+    if (!f) return fl_fail("%s: cannot open %s: %s", who, temporary, strerror(errno));
+    put(&(fl_lines){.file = f}, user);
+    const bool bad = ferror(f) != 0;
+    if (!fclose(f) && !bad && !rename(temporary, path)) return true;
+    fl_fail("%s: cannot write %s: %s", who, path, strerror(errno));
+    remove(temporary);
+    return false;
 }
 
 /* ---- dtypes ---- */

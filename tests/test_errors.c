@@ -1037,6 +1037,14 @@ static void rows_of_variables(void) {
     NO_FILE(fl_profile_save, ("/no/folder/x.json"), "no profile runs");
     NO(fl_profile_add, ("gpu", "kernel", 0, 1), "no profile runs");
     NO(fl_profile_add, (NULL, "kernel", 0, 1), NULLS);
+    double one[1], *room = one;
+    NO(fl_jacobian, (NULL, FV_LIST(o.v23), &room), "the result or the room is NULL");
+    NO(fl_jacobian, (o.v23, FV_NONE, &room), "0 variables, of 1 to 8");
+    NO_FILE_AS(fl_gradcheck_opt, "fl_gradcheck", (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}), "no function");
+    NO_FILE_AS(fl_gradgradcheck_opt, "fl_gradgradcheck", (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}), "no function");
+    ROW_OF(RAISES, "fl_tape_format_opt", "fl_tape_format", fl_tape_format(NULL, NULL, 0) < 0, "the variable is NULL");
+    NO_FILE_AS(fl_tape_save_opt, "fl_tape_save", (o.v23, NULL, (fl_tape_opts){.user = NULL}), "the path is NULL");
+    NO_FILE_AS(fl_tape_save_opt, "fl_tape_save", (o.v23, "/no/folder/x", (fl_tape_opts){.user = NULL}), "cannot open /no/folder/x.part");
     if (fl_profile_begin(1)) {
         NO_AS(fl_profile_begin_opt, "fl_profile_begin", (1, (fl_profile_opts){.sync = true}), "a profile runs already");
         fl_profile_end();
@@ -2046,6 +2054,8 @@ static const char *const cannot_fail[] = {
     "fl_put",
     "fl_vput",
     "fl_put_json",
+    "fl_put_file",
+    "fl_nn_name_of",
     "fl_places",
     "fl_scope_depth",
     "fl_notes",

@@ -490,7 +490,7 @@ TEST(leaks_of_a_module_are_its_own) {
     job_free(&j);
 }
 
-/* ---- faults: memory at every request, a disk at every byte ---- */
+/* ---- a heap that fails ---- */
 
 static int64_t countdown;
 static void *faulty_heap(void *user, void *p, size_t bytes) {
@@ -499,6 +499,172 @@ static void *faulty_heap(void *user, void *p, size_t bytes) {
     free(p);
     return NULL;
 }
+
+/* ---- gradients against differences ---- */
+
+typedef struct wrong {
+    int64_t at;   /* element whose gradient is off */
+    double by;
+    int calls;
+} wrong;
+
+static void wrong_back(fl_node *n, fl_var *dy) {
+    const wrong *w = *(wrong *const *)fv_args(n);
+    double off[6] = {0};
+    off[w->at] = w->by;
+    fl_var *g = fv_mul(dy, fv_mul(fv_num(2), fv_saved(n, 0)));
+    fv_add_grad(n, 0, fv_add(g, fv_const(fl_from_host(off, FL_SHAPE(2, 3), FL_F64))));
+}
+static fl_var *wrong_square(fl_var *const *x, void *user) {
+    ((wrong *)user)->calls++;
+    return fv_record_args("square", fl_square(fv_value(x[0])), wrong_back, FV_IN(x[0]), FV_SAVE(x[0]), &user, sizeof user);
+}
+static fl_var *product(fl_var *const *x, void *user) {
+    (void)user;
+    return fv_matmul(fv_tanh(x[0]), x[1]);
+}
+static fl_var *drifts(fl_var *const *x, void *user) {
+    return fv_mul(x[0], fv_num((double)++*(int *)user));
+}
+static void drifting_back(fl_node *n, fl_var *dy) {
+    static int passes;
+    fv_add_grad(n, 0, fv_mul(dy, fv_num(1 + 1e-9 * ++passes)));
+}
+static fl_var *drifts_back(fl_var *const *x, void *user) {
+    (void)user;
+    return fv_record(fl_clone(fv_value(x[0])), drifting_back, FV_IN(x[0]), FV_NONE);
+}
+
+TEST(gradients_against_differences) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {3, 0};
+    fl_var *a = fv_param(fl_uniform(FL_SHAPE(2, 3), -1, 1, FL_F64, &rng));
+    fl_var *b = fv_param(fl_uniform(FL_SHAPE(3, 4), -1, 1, FL_F64, &rng)), *c = fv_const(fv_value(b));
+    fl_tensor *before = fl_clone(fv_value(a));
+    CHECK(fl_gradcheck(product, FV_LIST(a, b)));
+    CHECK(fl_gradcheck(product, FV_LIST(a, c)));
+    CHECK(fl_gradgradcheck(product, FV_LIST(a, b)));
+    CHECK_NO_ERROR();
+    CHECK(!fv_grad(a) && fl_item(fl_all(fl_eq(fv_value(a), before), FL_ALL_AXES)) == 1);
+    wrong w = {4, 0, 0};
+    CHECK(fl_gradcheck(wrong_square, FV_LIST(a), .user = &w));
+    CHECK_EQ_INT(w.calls, 1 + 2 * 6);
+    w.by = 0.25;
+    CHECK(!fl_gradcheck(wrong_square, FV_LIST(a), .user = &w));
+    CHECK_STR(fl_error(), "fl_gradcheck: d result[0, 0] / d input 0 [1, 1] is 0.25 by backward, 0 by differences");
+    fl_error_clear();
+    CHECK(fl_gradcheck(wrong_square, FV_LIST(a), .user = &w, .atol = 0.3));
+    int n = 0;
+    CHECK(!fl_gradcheck(drifts, FV_LIST(a), .user = &n));
+    CHECK_ERROR("fl_gradcheck: d result[");
+    CHECK(!fl_gradcheck(drifts_back, FV_LIST(a)));
+    CHECK_ERROR("fl_gradcheck: two backward passes differ in the gradient of input 0");
+    CHECK(!fl_gradcheck(product, FV_LIST(fv_param(fl_ones(FL_SHAPE(2), FL_F32)))));
+    CHECK_ERROR("fl_gradcheck: input 0 is f32: differences want f64");
+    double ja[8 * 6], jb[8 * 12], *j[] = {ja, jb};
+    CHECK(fl_jacobian(product((fl_var *[]){a, b}, NULL), FV_LIST(a, b), j));
+    for (int k = 0; k < 8; k++)
+        for (int e = 0; e < 6; e++) {
+            const double t = tanh(((double *)fl_data(fv_value(a)))[e]), x = ((double *)fl_data(fv_value(b)))[e % 3 * 4 + k % 4];
+            CHECK_NEAR(ja[k * 6 + e], k / 4 == e / 3 ? (1 - t * t) * x : 0, 1e-12);
+        }
+    fl_scope_end(&s);
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
+/* ---- the tape ---- */
+
+/* digraph name { statements }, each a node, an edge, an attribute or a subgraph; nodes of edges were named before. */
+static bool dot_is_sound(const char *dot) {
+    static char names[5000];
+    int open = 0, edges = 0;
+    char line[400], a[40], b[40];
+    bool ok = !strncmp(dot, "digraph ", 8);
+    *names = 0;
+    for (const char *p = dot; *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : p + strlen(p)) {
+        int quotes = 0;
+        snprintf(line, sizeof line, "%.*s", (int)strcspn(p, "\n"), p);
+        for (char *q = line; *q; q++) {
+            if (*q == '\\' && q[1]) q++;
+            else quotes += *q == '"';
+            if (quotes % 2) continue;
+            open += (*q == '{') - (*q == '}');
+        }
+        ok &= quotes % 2 == 0 && open >= 0;
+        if (sscanf(line, " %39s -> %39[a-z0-9]", a, b) == 2) {
+            char wanted[60];
+            snprintf(wanted, sizeof wanted, " %s ", a);
+            ok &= strstr(names, wanted) != NULL;
+            snprintf(wanted, sizeof wanted, " %s ", b);
+            ok &= strstr(names, wanted) != NULL;
+            edges++;
+        } else if (sscanf(line, " %39[a-z0-9] [", a) == 1 && strstr(line, "[label=")) {
+            snprintf(names + strlen(names), sizeof names - strlen(names), " %s ", a);
+        }
+    }
+    return ok && !open && edges > 0;
+}
+
+TEST(the_tape_as_a_graph) {
+    test_errors_return();
+    job j = job_new();
+    fl_scope s = fl_scope_begin();
+    fl_notes(1);
+    fl_var *y = fv_sum(fl_nn_forward(j.net, j.x), FL_ALL_AXES);
+    fl_notes(-1);
+    CHECK(fl_tape_format(y, text, sizeof text, .name = fl_nn_name_of, .user = j.net) == (int64_t)strlen(text));
+    CHECK(dot_is_sound(text));
+    CHECK_TEXT(text, "digraph tape {\n"
+                     "  result [label=\"result\\nf32 []\", shape=box];\n"
+                     "  n0 [label=\"sum\"];\n"
+                     "  n3 [label=\"2.weight\\nf32 [2, 3]\", shape=box];\n"
+                     "  n4 [label=\"2.bias\\nf32 [2]\", shape=box];\n"
+                     "  n6 [label=\"0.weight\\nf32 [3, 4]\", shape=box];\n"
+                     "  n7 [label=\"0.bias\\nf32 [3]\", shape=box];\n"
+                     "  subgraph cluster_1 {\n  label=\"fl_nn_linear '2'\";\n"
+                     "  n1 [label=\"linear\"];\n  }\n"
+                     "  subgraph cluster_2 {\n  label=\"ReLU '1'\";\n"
+                     "  n2 [label=\"relu\"];\n  }\n"
+                     "  subgraph cluster_5 {\n  label=\"fl_nn_linear '0'\";\n"
+                     "  n5 [label=\"linear\"];\n  }\n"
+                     "  n0 -> result;\n"
+                     "  n1 -> n0 [label=\"[5, 2]\"];\n"
+                     "  n2 -> n1 [label=\"[5, 3]\"];\n"
+                     "  n3 -> n1 [label=\"[2, 3]\"];\n"
+                     "  n4 -> n1 [label=\"[2]\"];\n"
+                     "  n5 -> n2 [label=\"[5, 3]\"];\n"
+                     "  n6 -> n5 [label=\"[3, 4]\"];\n"
+                     "  n7 -> n5 [label=\"[3]\"];\n"
+                     "}\n");
+    char path[] = "build/see_XXXXXX", command[100];
+    REQUIRE(mkstemp(path) >= 0);
+    CHECK(fl_tape_save(y, path) && dot_is_sound(read_file(path)));
+    snprintf(command, sizeof command, "dot -Tsvg %s > /dev/null", path);
+    if (!system("command -v dot > /dev/null 2>&1")) CHECK(system(command) == 0);
+    else printf("  skipped: dot (graphviz) is absent\n");
+    remove(path);
+    CHECK(fl_tape_format(j.x, NULL, 0) > 0); /* nothing behind it */
+    fl_heap_use(faulty_heap, NULL);
+    for (int n = 1, ended = 0; !ended; n++) {
+        countdown = n;
+        ended = fl_tape_format(y, NULL, 0) > 0;
+        if (!ended) CHECK_ERROR("out of memory");
+    }
+    for (int n = 1, ended = 0; !ended && n < 200; n++) {
+        double ja[6], jb[2], *room[] = {ja, jb};
+        countdown = n;
+        ended = fl_jacobian(y, FV_LIST(fl_nn_get_param(j.net, "2.weight"), fl_nn_get_param(j.net, "2.bias")), room);
+        if (!ended) CHECK_ERROR("out of memory");
+        else CHECK(jb[0] == 5 && jb[1] == 5);
+    }
+    countdown = 0;
+    fl_scope_end(&s);
+    job_free(&j);
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
+/* ---- faults: memory at every request, a disk at every byte ---- */
 
 static float sum_of_gradient(const job *j) {
     fl_scope s = fl_scope_begin();

@@ -96,6 +96,8 @@ FL_API void fl_nn_zero_grad(fl_nn_module *m);
 FL_API fl_nn_module *fl_nn_find(fl_nn_module *m, const char *path);
 FL_API fl_var *fl_nn_get_param(fl_nn_module *m, const char *path);
 FL_API fl_tensor *fl_nn_get_buffer(fl_nn_module *m, const char *path);
+/* The path of that parameter of module m, "" if it has none, into buf: for fl_tape_format. */
+FL_API void fl_nn_name_of(const fl_var *param, void *m, char *buf, size_t size);
 /* Visits each module's parameters, then its buffers, then its children, with paths from m; one of
    param and buffer is NULL. Ends with false when fn returns false. */
 typedef bool (*fl_nn_visit_fn)(const char *path, fl_var *param, fl_tensor *buffer, void *user);
@@ -471,6 +473,26 @@ FL_API void fl_nn_zero_grad(fl_nn_module *m) {
     if (!m) return;
     for (int64_t i = 0; i < m->n_param; i++) fv_zero_grad(m->param[i].var);
     for (int64_t i = 0; i < m->n_child; i++) fl_nn_zero_grad(m->child[i]);
+}
+
+typedef struct fl__nn_wanted {
+    const fl_var *param;
+    char *buf;
+    size_t size;
+} fl__nn_wanted;
+
+static bool fl__nn_is_other(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
+    const fl__nn_wanted *w = user;
+    (void)buffer;
+    if (!param || param != w->param) return true;
+    snprintf(w->buf, w->size, "%s", path);
+    return false;
+}
+
+FL_API void fl_nn_name_of(const fl_var *param, void *m, char *buf, size_t size) {
+    fl__nn_wanted w = {param, buf, size};
+    *buf = 0;
+    fl_nn_named(m, fl__nn_is_other, &w);
 }
 
 /* The module that holds the last name of path; *last is that name. */

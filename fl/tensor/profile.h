@@ -67,7 +67,6 @@ FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, i
 #include "../ops/create.h"
 #include "../ops/linear.h"
 #include "cost.h"
-#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -435,7 +434,9 @@ static void fl__profile_put_slice(fl_lines *t, const fl__slice *s) {
     fl_put(t, "}}");
 }
 
-static void fl__profile_put_trace(fl_lines *t) {
+static void fl__profile_put_trace(fl_lines *t, void *user) {
+    (void)user;
+    pthread_mutex_lock(&fl__profile.lock);
     fl_put(t, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":"
               "{\"name\":\"fl\"}}");
     for (int64_t i = 0; i < fl__profile.n; i++) {
@@ -449,24 +450,13 @@ static void fl__profile_put_trace(fl_lines *t) {
         fl__profile_put_slice(t, s);
     }
     fl_put(t, "\n],\"lost\":%lld}\n", (long long)fl__profile.lost);
+    pthread_mutex_unlock(&fl__profile.lock);
 }
 
 FL_API bool fl_profile_save(const char *path) {
-    char temporary[1024];
     if (!path) return fl_fail("fl_profile_save: path is NULL");
     if (!__atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE)) return fl_fail("fl_profile_save: no profile runs");
-    if (snprintf(temporary, sizeof temporary, "%s.part", path) >= (int)sizeof temporary)
-        return fl_fail("fl_profile_save: the path has more than %zu characters", sizeof temporary - 6);
-    FILE *f = fopen(temporary, "w");
-    if (!f) return fl_fail("fl_profile_save: cannot open %s: %s", temporary, strerror(errno));
-    pthread_mutex_lock(&fl__profile.lock);
-    fl__profile_put_trace(&(fl_lines){.file = f});
-    pthread_mutex_unlock(&fl__profile.lock);
-    const bool bad = ferror(f) != 0;
-    if (!fclose(f) && !bad && !rename(temporary, path)) return true;
-    fl_fail("fl_profile_save: cannot write %s: %s", path, strerror(errno));
-    remove(temporary);
-    return false;
+    return fl_put_file("fl_profile_save", path, fl__profile_put_trace, NULL);
 }
 
 #endif

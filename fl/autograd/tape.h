@@ -1,0 +1,144 @@
+/* fl/autograd/tape.h - the tape as a graph: Graphviz text of what backward will walk */
+#ifndef FL_AUTOGRAD_H
+#include "../../fl_autograd.h"
+#endif
+#ifndef FL_AUTOGRAD_TAPE_H
+#define FL_AUTOGRAD_TAPE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_tape_opts {
+    fl_named _positional;
+    /* Writes the name of a leaf, "" for none: fl_nn_name_of, with a module as user. NULL: no names */
+    void (*name)(const fl_var *leaf, void *user, char *buf, size_t size);
+    void *user;
+    char _end;
+} fl_tape_opts;
+/* The graph behind y in the DOT language: a node for each record, a box for each leaf, edges with the shape of what
+   goes along them, towards y. Records that were made while notes were asked for (fl_notes(+1) before the forward
+   pass) stand in a cluster for each module. As snprintf does; -1 after an error. fl_tape_save writes a file, for
+     dot -Tsvg tape.dot > tape.svg
+   and is false after an error, which is not raised. */
+#define fl_tape_format(...) FL__TAPE_FORMAT(__VA_ARGS__, ._end = 0)
+#define FL__TAPE_FORMAT(y, buf, size, ...) fl_tape_format_opt(y, buf, size, (fl_tape_opts){__VA_ARGS__})
+FL_API int64_t fl_tape_format_opt(const fl_var *y, char *buf, size_t size, fl_tape_opts o);
+#define fl_tape_save(...) FL__TAPE_SAVE(__VA_ARGS__, ._end = 0)
+#define FL__TAPE_SAVE(y, path, ...) fl_tape_save_opt(y, path, (fl_tape_opts){__VA_ARGS__})
+FL_API bool fl_tape_save_opt(const fl_var *y, const char *path, fl_tape_opts o);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_AUTOGRAD_TAPE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_AUTOGRAD_TAPE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_AUTOGRAD_TAPE_IMPL
+#define FL_AUTOGRAD_TAPE_IMPL
+#include <stdio.h>
+#include <string.h>
+
+typedef struct fl__tape {
+    const fl_var *y;
+    fl_tape_opts o;
+    const fl_node **node; /* by number, y's first */
+    int64_t n, cap;
+    bool *put;
+} fl__tape;
+
+/* The number of a node; -1 if memory is out. What leads to a node is mostly new, or came of late. */
+static int64_t fl__tape_number(fl__tape *t, const fl_node *n) {
+    for (int64_t i = t->n; i-- > 0;)
+        if (t->node[i] == n) return i;
+    if (!fl_heap_grow(&t->node, &t->cap, t->n + 1, sizeof *t->node)) return -1;
+    t->node[t->n] = n;
+    return t->n++;
+}
+
+static bool fl__tape_walk(fl__tape *t) {
+    bool ok = !t->y->node || fl__tape_number(t, t->y->node) >= 0;
+    for (int64_t i = 0; ok && i < t->n; i++)
+        for (int k = 0; ok && k < fv_in_count(t->node[i]); k++)
+            if (fv_in_node(t->node[i], k)) ok = fl__tape_number(t, fv_in_node(t->node[i], k)) >= 0;
+    return ok && (t->put = fl_heap_alloc((size_t)t->n + 1)) != NULL;
+}
+
+/* The module, without the line. */
+static void fl__tape_module(const fl_node *n, char *buf, size_t size) {
+    const char *made = fv_made_by(n), *at = strncmp(made, "at ", 3) ? strstr(made, " at ") : made;
+    snprintf(buf, size, "%.*s", at ? (int)(at - made) : (int)size, made);
+}
+
+static void fl__tape_put_node(const fl__tape *t, fl_lines *to, int64_t i) {
+    const fl_var *leaf = fv_leaf_of(t->node[i]);
+    char name[200] = "";
+    if (leaf && t->o.name) t->o.name(leaf, t->o.user, name, sizeof name);
+    fl_put(to, "  n%lld [label=\"", (long long)i);
+    fl_put_json(to, leaf && *name ? name : fv_node_name(t->node[i]));
+    if (leaf) fl_put(to, "\\n%s %s", fl_dtype_name(leaf->value->dtype), FL_SHAPE_TEXT(leaf->value));
+    fl_put(to, "\"%s];\n", leaf ? ", shape=box" : "");
+}
+
+/* The nodes of node i's module that are not there yet. */
+static void fl__tape_put_cluster(const fl__tape *t, fl_lines *to, int64_t i) {
+    char module[232], other[232];
+    fl__tape_module(t->node[i], module, sizeof module);
+    if (*module) {
+        fl_put(to, "  subgraph cluster_%lld {\n  label=\"", (long long)i);
+        fl_put_json(to, module);
+        fl_put(to, "\";\n");
+    }
+    for (int64_t k = i; k < t->n; k++) {
+        fl__tape_module(t->node[k], other, sizeof other);
+        if (t->put[k] || strcmp(module, other)) continue;
+        fl__tape_put_node(t, to, k);
+        t->put[k] = true;
+    }
+    if (*module) fl_put(to, "  }\n");
+}
+
+static void fl__tape_put(fl_lines *to, void *tape) {
+    const fl__tape *t = tape;
+    memset(t->put, 0, (size_t)t->n);
+    fl_put(to, "digraph tape {\n  result [label=\"result\\n%s %s\", shape=box];\n",
+           fl_dtype_name(t->y->value->dtype), FL_SHAPE_TEXT(t->y->value));
+    for (int64_t i = 0; i < t->n; i++)
+        if (!t->put[i]) fl__tape_put_cluster(t, to, i);
+    if (t->n) fl_put(to, "  n0 -> result;\n");
+    for (int64_t i = 0; i < t->n; i++)
+        for (int k = 0; k < fv_in_count(t->node[i]); k++) {
+            const fl_node *from = fv_in_node(t->node[i], k);
+            if (from)
+                fl_put(to, "  n%lld -> n%lld [label=\"%s\"];\n", (long long)fl__tape_number((fl__tape *)tape, from),
+                       (long long)i, FL_TEXT_OF(fv_in_shape(t->node[i], k)));
+        }
+    fl_put(to, "}\n");
+}
+
+/* By text or file; false after an error. */
+static bool fl__tape_run(const char *who, const fl_var *y, const fl_tape_opts *o, fl_lines *text, const char *path) {
+    fl__tape t = {.y = y, .o = *o};
+    if (!y || (!text && !path)) return fl_fail("%s: the %s is NULL", who, y ? "path" : "variable");
+    bool ok = fl__tape_walk(&t);
+    if (ok && text) fl__tape_put(text, &t);
+    if (ok && !text) ok = fl_put_file(who, path, fl__tape_put, &t);
+    fl_heap_free(t.node);
+    fl_heap_free(t.put);
+    return ok;
+}
+
+FL_API int64_t fl_tape_format_opt(const fl_var *y, char *buf, size_t size, fl_tape_opts o) {
+    fl_lines text = {buf, size, 0, NULL};
+    if (fl__tape_run("fl_tape_format", y, &o, &text, NULL)) return text.n;
+    fl_raise();
+    return -1;
+}
+
+FL_API bool fl_tape_save_opt(const fl_var *y, const char *path, fl_tape_opts o) {
+    return fl__tape_run("fl_tape_save", y, &o, NULL, path);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
