@@ -3,13 +3,11 @@
 
    usage: gradcheck [backend [op ...]]
 
-   First order: the full Jacobian in f64, a backward pass for each output element, against central
-   differences in each input element; the passes run twice and must give the same bits; the fused
-   gradients must agree with the recorded compositions, and f32 loosely with f64. Second order: the
-   full Hessian of a random weighting of the outputs, by backward through a recorded backward,
-   against differences of the first gradient. Forward: J v of fl_jvp against the Jacobian. Mixed:
-   forward over reverse, the Hessian's product with a direction of all inputs together, against that
-   Hessian. Every fv_ function of fl/ops has cases, or a reason to have none. Inputs lie in
+   First order: fl_gradcheck, the full Jacobian in f64 against central differences; the fused
+   gradients must agree with the recorded compositions, and f32 loosely with f64. Second order:
+   fl_gradgradcheck, the same of the gradient as a function. Forward: J v of fl_jvp against the Jacobian. Mixed:
+   forward over reverse, the product of the Hessian of a weighting of the outputs with a direction of
+   all inputs together, against that Hessian. Every fv_ function of fl/ops has cases, or a reason to have none. Inputs lie in
    several layouts and are expanded, 0-d, of size 1 and empty too. Ops run in forked processes. The last
    line is "N passed, N failed". */
 #ifndef _GNU_SOURCE
@@ -105,28 +103,38 @@ static void make_inputs(const grad_case *c, array *x) {
     }
 }
 
-/* Leaves of the values, in the case's layout; `expanded` is what the function sees. */
-static bool make_leaves(const grad_case *c, const array *x, fl_dtype d, fl_var **leaf,
-                        fl_var **seen) {
+/* Leaves of the values, in the case's layout. */
+static bool make_leaves(const grad_case *c, const array *x, fl_dtype d, fl_var **leaf) {
     for (int i = 0; i < c->n_in; i++) {
         array a = cast_array(&x[i], d);
-        leaf[i] = seen[i] = fv_param(lay_out(&a, layout_fits(c->lay, a.shape) ? c->lay : DENSE));
+        leaf[i] = fv_param(lay_out(&a, layout_fits(c->lay, a.shape) ? c->lay : DENSE));
         if (!leaf[i]) return say("no leaf");
-        if (c->lay != BROADCAST || a.shape.ndim == FL_MAX_DIMS) continue;
-        fl_shape wide = {a.shape.ndim + 1, {2}};
-        memcpy(wide.dim + 1, a.shape.dim, sizeof wide.dim - sizeof *wide.dim);
-        seen[i] = fv_select(fv_expand(leaf[i], wide), 0, 1);
     }
     return true;
 }
 
+/* The function of leaves, of which it sees expanded ones in some layouts. */
+static fl_var *call_case(fl_var *const *leaf, void *user) {
+    const grad_case *c = user;
+    fl_var *seen[MAX_IN];
+    for (int i = 0; i < c->n_in; i++) {
+        const fl_shape shape = fl_shape_of(fv_value(leaf[i]));
+        seen[i] = leaf[i];
+        if (c->lay != BROADCAST || shape.ndim == FL_MAX_DIMS) continue;
+        fl_shape wide = {shape.ndim + 1, {2}};
+        memcpy(wide.dim + 1, shape.dim, sizeof wide.dim - sizeof *wide.dim);
+        seen[i] = fv_select(fv_expand(leaf[i], wide), 0, 1);
+    }
+    return c->fn(seen, c);
+}
+
 /* The output for x, as values. */
-static bool evaluate(const grad_case *c, const array *x, array *y) {
+static bool evaluate(grad_case *c, const array *x, array *y) {
     fl_scope s = fl_scope_begin();
-    fl_var *leaf[MAX_IN], *seen[MAX_IN];
+    fl_var *leaf[MAX_IN];
     bool was = fl_no_grad(true);
-    bool ok = make_leaves(c, x, FL_F64, leaf, seen);
-    fl_var *out = ok ? c->fn(seen, c) : NULL;
+    bool ok = make_leaves(c, x, FL_F64, leaf);
+    fl_var *out = ok ? call_case(leaf, c) : NULL;
     ok = out && read_tensor(fv_value(out), y);
     fl_no_grad(was);
     fl_scope_end(&s);
@@ -147,78 +155,36 @@ static bool read_grad(fl_tensor *g, const array *x, fl_dtype d, array *out) {
 
 /* >>first order */
 
-/* Row j of the Jacobian for every input: one backward pass from output element j. */
-static bool backward_row(fl_var *out, fl_var **leaf, const grad_case *c, const array *x, int64_t j,
-                         array *rows) {
-    array seed = new_array(fl_shape_of(fv_value(out)), FL_F64);
-    seed.f[j] = 1;
-    for (int i = 0; i < c->n_in; i++) fv_zero_grad(leaf[i]);
-    if (!fl_backward(out, .grad = dense_tensor(&seed), .retain_graph = true))
-        return say("backward failed");
-    for (int i = 0; i < c->n_in; i++)
-        if (!read_grad(fv_grad(leaf[i]), &x[i], FL_F64, &rows[i])) return false;
-    return true;
-}
-
-static bool same_bits(const array *a, const array *b) {
-    return a->n == b->n && !memcmp(a->f, b->f, (size_t)a->n * sizeof *a->f);
-}
-
-/* jacobian[i]: [outputs, elements of input i], by backward passes. */
-static bool jacobian_of(const grad_case *c, const array *x, int64_t m, double **jacobian) {
-    fl_scope s = fl_scope_begin();
-    fl_var *leaf[MAX_IN], *seen[MAX_IN];
-    bool ok = make_leaves(c, x, FL_F64, leaf, seen);
-    fl_var *out = ok ? c->fn(seen, c) : NULL;
-    ok = out != NULL;
-    if (ok && !out->requires_grad) ok = say("the result does not require a gradient");
-    for (int64_t j = 0; ok && j < m; j++) {
-        array row[MAX_IN], again[MAX_IN];
-        ok = backward_row(out, leaf, c, x, j, row) && backward_row(out, leaf, c, x, j, again);
-        for (int i = 0; ok && i < c->n_in; i++) {
-            if (!same_bits(&row[i], &again[i])) ok = say("two passes differ");
-            memcpy(jacobian[i] + j * x[i].n, row[i].f, (size_t)x[i].n * sizeof(double));
-        }
-    }
-    fl_scope_end(&s);
-    return ok;
-}
-
-static double step_of(const grad_case *c, double x) {
-    return (c->step > 0 ? c->step : 1e-5) * (1 + fabs(x));
+static double step_of(const grad_case *c) {
+    return c->step > 0 ? c->step : 1e-5;
 }
 
 static double tolerance_of(const grad_case *c) {
     return c->step > 0 ? 20 * c->step : 3e-7;
 }
 
-static bool check_column(const grad_case *c, const array *x, int i, int64_t k, int64_t m,
-                         const double *jacobian) {
-    array up, down;
-    double keep = x[i].f[k], h = step_of(c, keep);
-    x[i].f[k] = keep + h;
-    bool ok = evaluate(c, x, &up);
-    x[i].f[k] = keep - h;
-    ok = ok && evaluate(c, x, &down);
-    x[i].f[k] = keep;
-    if (!ok || up.n != m) return say("cannot be evaluated");
-    for (int64_t j = 0; j < m; j++) {
-        double numeric = (up.f[j] - down.f[j]) / (2 * h), exact = jacobian[j * x[i].n + k];
-        if (!near_to(exact, numeric, tolerance_of(c)))
-            return say("d out[%lld] / d in%d[%lld] is %.12g, by differences %.12g", (long long)j, i,
-                       (long long)k, exact, numeric);
-    }
-    return true;
+/* jacobian[i]: [outputs, elements of input i], which the differences agree with. */
+static bool jacobian_of(grad_case *c, const array *x, double **jacobian) {
+    fl_scope s = fl_scope_begin();
+    fl_var *leaf[MAX_IN];
+    const double tol = tolerance_of(c);
+    bool ok = make_leaves(c, x, FL_F64, leaf);
+    const fv_list leaves = fv_list_of(c->n_in, leaf);
+    ok = ok && fl_gradcheck(call_case, leaves, .eps = step_of(c), .atol = tol, .rtol = tol, .user = c);
+    fl_var *out = ok ? call_case(leaf, c) : NULL;
+    ok = out && fl_jacobian(out, leaves, jacobian);
+    fl_scope_end(&s);
+    return ok || say("%s", fl_error());
 }
 
 /* Gradients of sum(w out) in dtype d: by the fused slots, or by the composition. */
-static bool weighted_gradient(const grad_case *c, const array *x, fl_dtype d, const array *w,
+static bool weighted_gradient(grad_case *c, const array *x, fl_dtype d, const array *w,
                               bool composed, array *g) {
     fl_scope s = fl_scope_begin();
-    fl_var *leaf[MAX_IN], *seen[MAX_IN];
-    bool ok = make_leaves(c, x, d, leaf, seen);
+    fl_var *leaf[MAX_IN];
+    bool ok = make_leaves(c, x, d, leaf);
     array wd = cast_array(w, d);
-    fl_var *out = ok ? c->fn(seen, c) : NULL;
+    fl_var *out = ok ? call_case(leaf, c) : NULL;
     fl_var *root = out ? fv_sum(fv_mul(out, fv_const(dense_tensor(&wd))), FL_ALL_AXES) : NULL;
     ok = root != NULL && (composed || !root->requires_grad || fl_backward(root));
     for (int i = 0; ok && i < c->n_in; i++) {
@@ -240,10 +206,10 @@ static bool gradients_near(const grad_case *c, const array *a, const array *b, d
 }
 
 /* Forward mode: J v for a random direction of each input, against the Jacobian. */
-static bool forward_mode(const grad_case *c, const array *x, int64_t m, double **jacobian) {
+static bool forward_mode(grad_case *c, const array *x, int64_t m, double **jacobian) {
     fl_scope s = fl_scope_begin();
-    fl_var *leaf[MAX_IN], *seen[MAX_IN];
-    fl_var *out = make_leaves(c, x, FL_F64, leaf, seen) ? c->fn(seen, c) : NULL;
+    fl_var *leaf[MAX_IN];
+    fl_var *out = make_leaves(c, x, FL_F64, leaf) ? call_case(leaf, c) : NULL;
     bool ok = out != NULL;
     for (int i = 0; ok && i < c->n_in; i++) {
         array v = new_array(x[i].shape, FL_F64), got = new_array(fl_shape_of(fv_value(out)), FL_F64);
@@ -265,13 +231,9 @@ static bool forward_mode(const grad_case *c, const array *x, int64_t m, double *
     return ok && !fl_error();
 }
 
-static bool first_order(const grad_case *c, const array *x, const array *y, const array *w,
-                        double **jacobian) {
+static bool first_order(grad_case *c, const array *x, const array *w, double **jacobian) {
     array fused[MAX_IN], composed[MAX_IN], single[MAX_IN];
-    if (!jacobian_of(c, x, y->n, jacobian)) return false;
-    for (int i = 0; i < c->n_in; i++)
-        for (int64_t k = 0; k < x[i].n; k++)
-            if (!check_column(c, x, i, k, y->n, jacobian[i])) return false;
+    if (!jacobian_of(c, x, jacobian)) return false;
     return weighted_gradient(c, x, FL_F64, w, false, fused) &&
            weighted_gradient(c, x, FL_F64, w, true, composed) &&
            weighted_gradient(c, x, FL_F32, w, false, single) &&
@@ -283,40 +245,39 @@ static bool first_order(const grad_case *c, const array *x, const array *y, cons
 
 /* hessian[i][j]: [elements of input i, elements of input j] of L = sum(w out), by backward through
    backward. */
-static bool hessian_of(const grad_case *c, const array *x, const array *w,
-                       double *hessian[MAX_IN][MAX_IN]) {
+static bool hessian_of(grad_case *c, const array *x, const array *w, double *hessian[MAX_IN][MAX_IN]) {
     fl_scope s = fl_scope_begin();
-    fl_var *leaf[MAX_IN], *seen[MAX_IN];
-    bool ok = make_leaves(c, x, FL_F64, leaf, seen);
-    fl_var *out = ok ? c->fn(seen, c) : NULL;
-    fl_var *root = out ? fv_sum(fv_mul(out, fv_const(dense_tensor(w))), FL_ALL_AXES) : NULL;
-    ok = root != NULL;
-    for (int i = 0; ok && i < c->n_in; i++) {
-        fl_var *g = fl_grad(root, leaf[i], true);
-        if (!g || !g->requires_grad) continue; /* none, or constant: zeros */
-        for (int64_t k = 0; ok && k < x[i].n; k++) {
-            array pick = new_array(x[i].shape, FL_F64), row;
-            pick.f[k] = 1;
-            fl_var *one = fv_sum(fv_mul(g, fv_const(dense_tensor(&pick))), FL_ALL_AXES);
-            for (int j = 0; ok && j < c->n_in; j++) {
-                fl_var *gg = fl_grad(one, leaf[j], false);
-                ok = !fl_error() && read_grad(fv_value(gg), &x[j], FL_F64, &row);
-                if (ok) memcpy(hessian[i][j] + k * x[j].n, row.f, (size_t)x[j].n * sizeof(double));
-            }
-        }
-    }
+    fl_var *leaf[MAX_IN], *g[MAX_IN] = {0};
+    bool ok = make_leaves(c, x, FL_F64, leaf);
+    const fv_list leaves = fv_list_of(c->n_in, leaf);
+    fl_var *out = ok ? call_case(leaf, c) : NULL;
+    ok = out && fl_grads(FV_LIST(out), leaves, g, .given = FV_LIST(fv_const(dense_tensor(w))), .create_graph = true,
+                         .allow_unused = true);
+    for (int i = 0; ok && i < c->n_in; i++)
+        if (g[i]) ok = fl_jacobian(g[i], leaves, hessian[i]); /* else none: zeros */
     fl_scope_end(&s);
     return ok && !fl_error();
 }
 
-/* Forward over reverse: the derivative of all first gradients in a direction of all inputs. */
-static bool mixed_order(const grad_case *c, const array *x, const array *w,
-                        double *hessian[MAX_IN][MAX_IN]) {
+static bool second_order(grad_case *c, const array *x, const array *w, double *hessian[MAX_IN][MAX_IN]) {
     fl_scope s = fl_scope_begin();
-    fl_var *leaf[MAX_IN], *seen[MAX_IN], *g[MAX_IN] = {0}, *v[MAX_IN], *hv[MAX_IN] = {0}, *some[MAX_IN];
+    fl_var *leaf[MAX_IN];
+    const double tol = 10 * tolerance_of(c);
+    const bool ok = make_leaves(c, x, FL_F64, leaf) &&
+                    fl_gradgradcheck(call_case, fv_list_of(c->n_in, leaf), .eps = step_of(c), .atol = tol, .rtol = tol,
+                                     .user = c);
+    fl_scope_end(&s);
+    if (!ok) return say("%s", fl_error());
+    return hessian_of(c, x, w, hessian) || say("double backward failed");
+}
+
+/* Forward over reverse: the derivative of all first gradients in a direction of all inputs. */
+static bool mixed_order(grad_case *c, const array *x, const array *w, double *hessian[MAX_IN][MAX_IN]) {
+    fl_scope s = fl_scope_begin();
+    fl_var *leaf[MAX_IN], *g[MAX_IN] = {0}, *v[MAX_IN], *hv[MAX_IN] = {0}, *some[MAX_IN];
     array along[MAX_IN];
     int n = 0, at[MAX_IN];
-    fl_var *out = make_leaves(c, x, FL_F64, leaf, seen) ? c->fn(seen, c) : NULL;
+    fl_var *out = make_leaves(c, x, FL_F64, leaf) ? call_case(leaf, c) : NULL;
     fl_var *root = out ? fv_sum(fv_mul(out, fv_const(dense_tensor(w))), FL_ALL_AXES) : NULL;
     const fv_list leaves = fv_list_of(c->n_in, leaf);
     bool ok = root && fl_grads(FV_LIST(root), leaves, g, .create_graph = true, .allow_unused = true);
@@ -345,31 +306,6 @@ static bool mixed_order(const grad_case *c, const array *x, const array *w,
     }
     fl_scope_end(&s);
     return ok && !fl_error();
-}
-
-static bool second_order(const grad_case *c, const array *x, const array *w,
-                         double *hessian[MAX_IN][MAX_IN]) {
-    if (!hessian_of(c, x, w, hessian)) return say("double backward failed");
-    for (int j = 0; j < c->n_in; j++)
-        for (int64_t k = 0; k < x[j].n; k++) {
-            array up[MAX_IN], down[MAX_IN];
-            double keep = x[j].f[k], h = step_of(c, keep);
-            x[j].f[k] = keep + h;
-            bool ok = weighted_gradient(c, x, FL_F64, w, false, up);
-            x[j].f[k] = keep - h;
-            ok = ok && weighted_gradient(c, x, FL_F64, w, false, down);
-            x[j].f[k] = keep;
-            if (!ok) return false;
-            for (int i = 0; i < c->n_in; i++)
-                for (int64_t n = 0; n < x[i].n; n++) {
-                    double numeric = (up[i].f[n] - down[i].f[n]) / (2 * h),
-                           exact = hessian[i][j][n * x[j].n + k];
-                    if (!near_to(exact, numeric, 10 * tolerance_of(c)))
-                        return say("d2 / d in%d[%lld] d in%d[%lld] is %.12g, by differences %.12g",
-                                   i, (long long)n, j, (long long)k, exact, numeric);
-                }
-        }
-    return true;
 }
 
 static void count(int order, bool ok) {
@@ -402,7 +338,7 @@ static void run_case(const char *op, grad_case c) {
             double *jacobian[MAX_IN];
             for (int i = 0; i < c.n_in; i++)
                 jacobian[i] = take((size_t)(y.n * x[i].n) * sizeof(double) + 8);
-            count(FIRST, first_order(&c, x, &y, &w, jacobian));
+            count(FIRST, first_order(&c, x, &w, jacobian));
             double *hessian[MAX_IN][MAX_IN];
             for (int i = 0; i < c.n_in; i++)
                 for (int j = 0; j < c.n_in; j++)
