@@ -442,8 +442,9 @@ FL_API bool fl_buffer_fill(fl_buffer *b);
 FL_API fl_buffer *fl_buffer_keep(fl_buffer *b);
 FL_API void fl_buffer_drop(fl_buffer *b); /* NULL is fine */
 /* a and b, which nobody has mapped, have each other's bytes from now on: a copy of large ones both ways that
-   costs nothing. False, without an error, where only a copy does it: sizes differ, or not both are large ones
-   of the caching manager on the host. Counts as a write into both. */
+   costs nothing. False, without an error, where only a copy does it: sizes differ, not both are large ones
+   of the caching manager on the host, or one has several references, of which one may be lent out
+   (fl_to_dlpack). Counts as a write into both. */
 FL_API bool fl_buffer_exchange(fl_buffer *a, fl_buffer *b);
 /* The bytes, resident and pinned until the matching unmap; NULL after fl_fail if they cannot be
    brought back. */
@@ -2428,7 +2429,8 @@ static bool fl__is_plain(const fl_buffer *b) {
 }
 
 FL_API bool fl_buffer_exchange(fl_buffer *a, fl_buffer *b) {
-    if (!fl__is_plain(a) || !fl__is_plain(b) || a->bytes != b->bytes || fl__is_small(a->bytes) || fl__tracing())
+    if (!fl__is_plain(a) || !fl__is_plain(b) || a->bytes != b->bytes || fl__is_small(a->bytes) ||
+        fl__tracing() || __atomic_load_n(&a->refs_, __ATOMIC_ACQUIRE) != 1 || __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1)
         return false;
     void *ptr = a->ptr;
     a->ptr = b->ptr;

@@ -113,6 +113,21 @@ TEST(what_is_refused_stays_the_callers) {
     CHECK(fl_live() == 0 && fl_mem_live() == 0);
 }
 
+/* What is lent out keeps its place: loading weights, which exchanges storage, copies into it. */
+TEST(what_is_lent_is_not_exchanged) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = fl_full(FL_SHAPE(1 << 20), 1, FL_F32), *b = fl_full(FL_SHAPE(1 << 20), 2, FL_F32);
+    const void *place = a->buffer->ptr;
+    fl_dlpack *loan = fl_to_dlpack(a);
+    REQUIRE(loan);
+    CHECK(!fl_buffer_exchange(a->buffer, b->buffer) && a->buffer->ptr == place);
+    loan->deleter(loan);
+    CHECK(fl_buffer_exchange(a->buffer, b->buffer) && b->buffer->ptr == place);
+    CHECK(fl_item(fl_select(a, 0, 5)) == 2 && fl_item(fl_select(b, 0, 5)) == 1);
+    fl_scope_end(&s);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }

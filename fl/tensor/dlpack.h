@@ -90,11 +90,13 @@ typedef struct fl__dlpack_loan {
         fl_dlpack_old old;
     } as; /* first: its address is the loan's */
     fl_tensor *t;
+    fl_buffer *buffer; /* a second reference: nobody exchanges its bytes */
     int64_t shape[FL_MAX_DIMS], stride[FL_MAX_DIMS];
 } fl__dlpack_loan;
 
 static void fl__dlpack_end(fl__dlpack_loan *loan) {
     fl_unmap(loan->t, FL_READ);
+    fl_buffer_drop(loan->buffer);
     fl_drop(loan->t);
     fl_heap_free(loan);
 }
@@ -123,6 +125,7 @@ static fl__dlpack_loan *fl__dlpack_lend(const char *fn, fl_tensor *t, fl_dlpack_
         return fl_raise();
     }
     loan->t = fl_keep(t);
+    loan->buffer = fl_buffer_keep(t->buffer);
     for (int i = 0; i < t->ndim; i++) loan->shape[i] = t->shape[i], loan->stride[i] = t->stride[i];
     *tensor = (fl_dlpack_tensor){
         .data = data,
