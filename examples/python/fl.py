@@ -14,7 +14,7 @@
 Names     A function of the headers is here under its name without fl_ or fv_, _opt and _of: fl.relu, fl.nn.conv2d,
           fl.optim.sgd, fl.data.tensors; those that take a tensor first are its methods too: x.relu(). What a header
           says about it holds. Options are keywords, and 0 means 0 for the fractional ones. `lib` has the C functions
-          as they are, `constant` the numbers, `struct` the structs.
+          as they are, `constant` the numbers, `struct` the structs, `callback_type` the types of callbacks.
 Tensor    One class: a fl_var, which is a constant or, with requires_grad=True, takes part in autograd.
 Arguments Dtypes are words, "f32"; other enums and ops too: reduction="sum", act="relu". Shapes and axes are numbers
           or tuples. Where a tensor is wanted numbers, lists and arrays will do, which are copied.
@@ -193,7 +193,7 @@ def _var(x):
     if isinstance(x, float):
         return lib.fv_num(x)
     if isinstance(x, int):
-        return lib.fv_const(lib.fl_int(x))
+        return lib.fv_const(lib.fl_int(_int64(x)))
     copied = tensor(x)
     return lib.fv_const(lib.fv_value(copied._p))
 
@@ -203,7 +203,7 @@ def _value(x):
 
 
 def _shape(x):
-    x = [operator.index(n) for n in _sequence(x)]
+    x = [_int64(n) for n in _sequence(x)]
     if len(x) > _CONSTANTS["FL_MAX_DIMS"]:
         raise ValueError(f"{len(x)} dims, at most {_CONSTANTS['FL_MAX_DIMS']}")
     return struct("fl_shape")(len(x), tuple(x))
@@ -214,10 +214,14 @@ def _axes(x, keepdim=False):
     return struct("fl_axes")(shape.ndim, tuple(shape.dim), keepdim)
 
 
+_DTYPES = {"bool": "b8", "bool_": "b8", "int": "i64", "float": "f32", "bfloat16": "bf16"}
+
+
 def _dtype(x):
+    """Of "f32", "float32", NumPy's dtypes, or a type of Python's."""
     name = x if isinstance(x, str) else getattr(x, "name", getattr(x, "__name__", str(x)))
-    word = re.sub(r"^b(?=\d)|^float|^u?int|^bool\w*", lambda m: {"bool": "b8"}.get(m[0][:4], m[0][0]), name)
-    return _word("fl_dtype", word) if word in _ENUMS["fl_dtype"] else _named("fl_dtype_named", name)
+    word = _DTYPES.get(name) or re.sub(r"^(float|uint|int)(?=\d)", lambda kind: kind[1][0], name)
+    return _ENUMS["fl_dtype"][word] if word in _ENUMS["fl_dtype"] else _named("fl_dtype_named", name)
 
 
 def _named(function, name):
@@ -246,9 +250,19 @@ def _list(x):
     return out
 
 
-def _number(x):
-    """An integer; "same" is the padding of that name."""
-    return _CONSTANTS["FL_SAME"] if isinstance(x, str) and x == "same" else operator.index(x)
+def _integer(ctype):
+    """The conversion to an integer of that type; "same" is the padding of that name."""
+
+    def convert(x):
+        x = _CONSTANTS["FL_SAME"] if isinstance(x, str) and x == "same" else operator.index(x)
+        if ctype(x).value != x:
+            raise OverflowError(f"{x} does not fit into {ctype.__name__[2:]}")
+        return x
+
+    return convert
+
+
+_int64 = _integer(ctypes.c_int64)
 
 
 def _options(kind, given):
@@ -278,7 +292,7 @@ _CONVERT = {
     "fl_op": lambda x: x if isinstance(x, int) else _named("fl_op_named", x), "double": float,
 }  # fmt: skip
 for _kind in ("int", "int64_t", "uint64_t", "size_t", "unsigned", "uint32_t"):
-    _CONVERT[_kind] = _number
+    _CONVERT[_kind] = _integer(_PLAIN[_kind])
 
 
 def _convert(kind, x):
@@ -497,13 +511,11 @@ def _from_lists(data, dtype):
         if any(not isinstance(x, (list, tuple)) or len(x) != shape[-1] for x in flat):
             raise ValueError(f"tensor: the lists of level {len(shape)} are not all of length {shape[-1]}")
         flat = [x for row in flat for x in row]
-    kind = {bool: "b8", int: "i64"}.get(max(map(type, flat), key=[bool, int].__contains__, default=float), "f32")
+    kind = "f32" if not flat else "b8" if all(isinstance(x, bool) for x in flat) else "i64"
     if any(isinstance(x, float) for x in flat):
-        kind = "f32" if dtype is None or _dtype(dtype) != _dtype("f64") else "f64"
-    elif not all(isinstance(x, bool) for x in flat) and flat:
-        kind = "i64"
-    numbers = _array(_PLAIN[{"b8": "bool", "i64": "int64_t", "f32": "float", "f64": "double"}[kind]], flat)
-    return lib.fl_from_host(ctypes.addressof(numbers), _shape(shape), _dtype(kind))
+        kind = "f64" if dtype is not None and _dtype(dtype) == _ENUMS["fl_dtype"]["f64"] else "f32"
+    numbers = array.array({"b8": "B", "i64": "q", "f32": "f", "f64": "d"}[kind], flat or [0])
+    return lib.fl_from_host(numbers.buffer_info()[0], _shape(shape), _dtype(kind))
 
 
 # Capsules that __dlpack__ gave out, until a consumer renames them: then it has what they hold. Others, that nobody but
@@ -709,7 +721,9 @@ class Tensor:
     def __int__(self):
         return int(self.item())
 
-    __index__ = __int__
+    def __index__(self):
+        return operator.index(self.item())
+
     __hash__ = object.__hash__
 
     def __getitem__(self, index):
@@ -725,7 +739,7 @@ class Tensor:
         x, axis, picked = self, 0, []
         for i in index:
             if isinstance(i, Tensor) and i.ndim == 0 and not _is_mask(i):
-                i = int(i)
+                i = operator.index(i)
             if i is None:
                 x = x.unsqueeze(axis)
             elif isinstance(i, Tensor):
@@ -889,7 +903,7 @@ class Module(_Object):
         self._keep.append(run)
 
     def __call__(self, *x):
-        if type(self).__dict__.get("forward"):
+        if hasattr(type(self), "forward"):
             return self.forward(*x)
         return _function("forward_vars", "nn_")(self, x)
 

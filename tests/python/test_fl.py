@@ -129,6 +129,12 @@ def check_conversion():
     check(fl.zeros(2, 0, 3).tolist() == [[], []] and fl.tensor([]).shape == (0,), "empty ones")
     raises(ValueError, "not all of length 2", lambda: fl.tensor([[1, 2], [3]]), "ragged lists")
     raises(TypeError, "<c16", lambda: fl.tensor(np.zeros(2, complex)), "complex numbers")
+    raises(OverflowError, "int", lambda: fl.tensor([2**70]), "an integer of 70 bits")
+    raises(OverflowError, f"{2**70} does not fit", lambda: fl.zeros(2) + 2**70, "an operand of 70 bits")
+    raises(OverflowError, f"{2**32} does not fit", lambda: fl.zeros(2).softmax(2**32), "an axis of 33 bits")
+    raises(TypeError, "float", lambda: fl.zeros(2)[fl.tensor(1.0)], "a float as index")
+    check([fl.zeros(1, dtype=d).dtype for d in (bool, int, float, np.int8, "bfloat16", "u16", np.dtype("f4"))] ==
+          ["b8", "i64", "f32", "i8", "bf16", "u16", "f32"], "names of dtypes")
     raises(ValueError, "no 'f33'", lambda: fl.zeros(2, dtype="f33"), "an unknown dtype")
     read_only = np.arange(3)
     read_only.flags.writeable = False
