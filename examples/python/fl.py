@@ -21,7 +21,7 @@ Arguments Dtypes are words, "f32"; other enums and ops too: reduction="sum", act
 Results   What C returns through pointers comes in a tuple: values, index = x.topk(5, -1).
 Life time Every object holds its part; scopes stay inside. Sets and modules that become part of another belong to it.
 Errors    fl.Error with fl's text. What a callback raised is its cause.
-Threads   A call releases Python's lock. A callback may run in a thread of fl's.
+Threads   A call that may take long releases Python's lock. A callback may run in a thread of fl's.
 Library   FL_LIBRARY, else build/*-shared/libfl.so of the tree that this file is in (the newest), else the system's."""
 import array
 import atexit
@@ -90,11 +90,17 @@ def _signature(text):
     return result, [(a + " ").split(" ")[:2] for a in arguments]
 
 
+# Functions that are over before another thread could have Python's lock: it stays held.
+_BRIEF = set("""fl_error fl_error_clear fl_scope_begin fl_scope_end fl_obj_keep fl_obj_own fl_dtype_name fl_int fv_num fv_const
+                fv_value fv_keep fv_drop fl_from_dlpack fl_from_dlpack_old fl_to_dlpack fl_to_dlpack_old""".split())
+
+
 class _Library:
     """The C functions, prepared when one is asked for first. No error stops or jumps: handlers return."""
 
     def __init__(self):
         self._dll = ctypes.CDLL(self._find())
+        self._brief = ctypes.PyDLL(self._find())
         self._handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)(lambda text, user: None)
         self._dll.fl_on_error(self._handler, None)
 
@@ -105,7 +111,7 @@ class _Library:
 
     def __getattr__(self, name):
         result, arguments = _signature(_FUNCTIONS[name])
-        function = getattr(self._dll, name)
+        function = getattr(self._brief if name in _BRIEF else self._dll, name)
         function.restype = _ctype(result)
         function.argtypes = [ctypes.c_void_p if kind in _CALLBACKS else _ctype(kind) for kind, _ in arguments]
         setattr(self, name, function)

@@ -91,7 +91,6 @@ typedef struct fl__dlpack_loan {
     } as; /* first: its address is the loan's */
     fl_tensor *t;
     fl_buffer *buffer; /* a second reference: nobody exchanges its bytes */
-    int64_t shape[FL_MAX_DIMS], stride[FL_MAX_DIMS];
 } fl__dlpack_loan;
 
 static void fl__dlpack_end(fl__dlpack_loan *loan) {
@@ -126,14 +125,13 @@ static fl__dlpack_loan *fl__dlpack_lend(const char *fn, fl_tensor *t, fl_dlpack_
     }
     loan->t = fl_keep(t);
     loan->buffer = fl_buffer_keep(t->buffer);
-    for (int i = 0; i < t->ndim; i++) loan->shape[i] = t->shape[i], loan->stride[i] = t->stride[i];
     *tensor = (fl_dlpack_tensor){
         .data = data,
         .device = {1, 0},
         .ndim = t->ndim,
         .type = {fl__dlpack_code[t->dtype], (uint8_t)(8 * fl_dtype_size(t->dtype)), 1},
-        .shape = loan->shape,
-        .strides = loan->stride};
+        .shape = t->shape,
+        .strides = t->stride};
     return loan;
 }
 

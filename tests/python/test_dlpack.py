@@ -110,7 +110,8 @@ if fl:
 class Producer:
     """Something with __dlpack__ over 64 bytes; its deleter counts."""
 
-    def __init__(self, shape=(4,), strides=None, type=(2, 32, 1), device=(1, 0), version=(1, 0), flags=0, offset=0, data=True):
+    def __init__(self, shape=(4,), strides=None, type=(2, 32, 1), device=(1, 0), version=(1, 0), flags=0, offset=0,
+                 data=True):
         self.deleted = 0
         self.bytes = (ctypes.c_float * 16)(*range(16))
         self.shape = (ctypes.c_int64 * max(len(shape), 1))(*shape)
@@ -197,9 +198,10 @@ def check_guarded():
         a = np.frombuffer(memory, kind, n * n, 63 * 4096 - size * n * n).reshape(n, n)
         a[:] = np.arange(n * n).reshape(n, n) % 7
         x, y = fl.from_dlpack(a), fl.tensor(a)
-        for f in (lambda t: t @ t, lambda t: t.T @ t, lambda t: t @ t.T, lambda t: fl.linear(t, t, t[-1]), lambda t: t[:1] @ t,
-                  lambda t: t + t[0], lambda t: t.exp().sum(1), lambda t: t.softmax(1),
-                  lambda t: t.sum(0), lambda t: t.cast("bf16"), lambda t: t.amax(0), lambda t: fl.layer_norm(t, 1, t[0], t[0], 1e-5),
+        for f in (lambda t: t @ t, lambda t: t.T @ t, lambda t: t @ t.T, lambda t: fl.linear(t, t, t[-1]),
+                  lambda t: t[:1] @ t, lambda t: t + t[0], lambda t: t.exp().sum(1), lambda t: t.softmax(1),
+                  lambda t: t.sum(0), lambda t: t.cast("bf16"), lambda t: t.amax(0),
+                  lambda t: fl.layer_norm(t, 1, t[0], t[0], 1e-5),
                   lambda t: fl.conv(t.reshape(1, 1, n, n), t[:1, :1].reshape(1, 1, 1, 1)), lambda t: t.sort(1)[0],
                   lambda t: fl.conv(t.reshape(1, 1, n, n), t.reshape(1, 1, n, n), pad=n // 2), lambda t: t.cumsum(1),
                   lambda t: fl.cross_entropy(t, fl.tensor([0] * n)), lambda t: fl.max_pool(t.reshape(1, 1, n, n), kernel=1)):

@@ -1,6 +1,7 @@
 # test_install.py - what `make install` puts where, and that C, C++, CMake and Python programs use it
 import glob
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,10 +36,10 @@ def run(*command, **more):
 
 
 def make(*arguments):
-    # As BUILD was made, and not below the make that runs this.
-    compiler = os.path.basename(BUILD)
+    """make with the variables of the make that runs this, so that nothing is built again."""
+    given = [w for w in shlex.split(os.environ.get("MAKEFLAGS", "")) if "=" in w and not w.startswith("-")]
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    return run("make", "-s", f"CC={compiler}", *arguments, env=environment)
+    return run("make", "-s", f"CC={os.path.basename(BUILD)}", *given, *arguments, env=environment)
 
 
 def files(folder):
@@ -55,7 +56,8 @@ def check_program(prefix, folder, name, compiler, *flags):
         f.write(PROGRAM)
     environment = dict(os.environ, PKG_CONFIG_PATH=f"{prefix}/lib/pkgconfig", LD_LIBRARY_PATH=f"{prefix}/lib")
     found = run("pkg-config", "--cflags", "--libs", "fl", env=environment)
-    built = run(compiler, *flags, "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-o", f"{path}.out", path, *found.stdout.split())
+    warnings = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror"]
+    built = run(compiler, *flags, *warnings, "-o", f"{path}.out", path, *found.stdout.split())
     if check(built.returncode == 0, f"{name} builds: {built.stderr[-800:]}"):
         prints(run(f"{path}.out", env=environment), f"{name} with libfl.so")
     libs = run("pkg-config", "--static", "--libs-only-l", "fl", env=environment).stdout.split()
@@ -83,8 +85,8 @@ def check_install(folder):
     out = make("install", f"PREFIX={prefix}")
     if not check(out.returncode == 0, f"make install: {out.stderr[-800:]}"):
         return
-    headers = [f for p in ("fl*.h", "fl/*/*.h", "fl/*/*.inc", "kernels/*.h", "kernels/*.inc", "kernels/*/*.h", "kernels/*/*.inc")
-               for f in glob.glob(p)]
+    patterns = [f"{p}.{end}" for p in ("fl/*/*", "kernels/*", "kernels/*/*") for end in ("h", "inc")]
+    headers = [f for p in ["fl*.h", *patterns] for f in glob.glob(p)]
     expected = [f"include/fl/{h}" for h in headers] + ["include/fl/build/calls.h"]
     expected += ["lib/libfl.a", "lib/libfl.so", "lib/pkgconfig/fl.pc", "lib/cmake/fl/fl-config.cmake"]
     check(files(prefix) == sorted(expected), f"files: {set(files(prefix)) ^ set(expected)}")
