@@ -106,7 +106,7 @@ static int fl__csv_field(fl_data_csv *c) {
     const int64_t from = c->text_.n;
     bool quoted = fl__csv_peek(c) == '"', closed = false;
     int next;
-    c->p_ += quoted;
+    if (quoted) c->p_++;
     for (;;) {
         next = fl__csv_peek(c);
         if (next == -2) return -2;
@@ -124,7 +124,7 @@ static int fl__csv_field(fl_data_csv *c) {
         else if (closed) return fl__csv_bad(c, c->line_, "something behind a closing quote") - 2;
         else if (!fl__csv_run(c, quoted)) return -2;
     }
-    c->p_ += next >= 0;
+    if (next >= 0) c->p_++;
     if (next == '\r') {
         next = fl__csv_peek(c);
         if (next != '\n') return next == -2 ? -2 : fl__csv_bad(c, c->line_, "a CR without LF") - 2;

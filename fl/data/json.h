@@ -271,7 +271,8 @@ static bool fl__json_read_string(fl_data_json *j) {
             if (!fl__json_escape(j)) return false;
             continue;
         }
-        const size_t len = fl_data_utf8(j->p_, (size_t)fl__json_fill(j, 4));
+        const int64_t left = fl__json_fill(j, 4); /* which moves p_ */
+        const size_t len = fl_data_utf8(j->p_, (size_t)left);
         if (!len) return fl__json_bad(j, "invalid UTF-8");
         if (!fl__json_put(j, j->p_, (int64_t)len)) return false;
         j->p_ += len;
