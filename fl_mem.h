@@ -2430,7 +2430,8 @@ static bool fl__is_plain(const fl_buffer *b) {
 
 FL_API bool fl_buffer_exchange(fl_buffer *a, fl_buffer *b) {
     if (!fl__is_plain(a) || !fl__is_plain(b) || a->bytes != b->bytes || fl__is_small(a->bytes) ||
-        fl__tracing() || __atomic_load_n(&a->refs_, __ATOMIC_ACQUIRE) != 1 || __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1)
+        fl__tracing() || __atomic_load_n(&a->refs_, __ATOMIC_ACQUIRE) != 1 ||
+        __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1)
         return false;
     void *ptr = a->ptr;
     a->ptr = b->ptr;

@@ -458,25 +458,26 @@ TEST(checkpoints_that_do_not_fit) {
     end_test();
 }
 
-/* Large parameters get the storage of what was read, where the caching manager gave both: views see it, and a
-   graph of before refuses backward. Elsewhere the bytes are copied. */
+/* Large parameters get the storage of what was read, where the caching manager gave both and nobody else holds
+   theirs; elsewhere the bytes are copied, so that views see them. A graph of before refuses backward. */
 TEST(loading_large_parameters) {
     test_errors_return();
-    for (int native = 0; native < 2; native++) {
+    for (int k = 0; k < 3; k++) {
+        const bool native = k == 1, viewed = k == 2;
         if (native) fl_mem_use(fl_mem_native());
         fl_scope s = fl_scope_begin();
         fl_seed(1);
         fl_nn_module *saved = fl_nn_linear(200, 200), *net = fl_nn_linear(200, 200);
         fl_tensor *want = fv_value(fl_nn_get_param(saved, "weight"));
         fl_tensor *have = fv_value(fl_nn_get_param(net, "weight"));
-        fl_tensor *view = fl_slice(fl_transpose(have, 0, 1), 0, 3, 5, 1);
+        fl_tensor *view = viewed ? fl_slice(fl_transpose(have, 0, 1), 0, 3, 5, 1) : NULL;
         fl_var *x = fv_param(fl_ones(FL_SHAPE(2, 200), FL_F32)), *y = fl_nn_forward(net, x);
         const void *before = have->buffer->ptr;
         CHECK(fl_nn_save(saved, file_of("a")) && fl_nn_load(net, file_of("a")));
-        CHECK((have->buffer->ptr == before) == native);
+        CHECK((have->buffer->ptr == before) == (native || viewed));
         fl_tensor *same = fl_slice(fl_transpose(want, 0, 1), 0, 3, 5, 1);
         CHECK(fl_item(fl_all(fl_eq(have, want), FL_ALL_AXES)) == 1);
-        CHECK(fl_item(fl_all(fl_eq(view, same), FL_ALL_AXES)) == 1);
+        CHECK(!view || fl_item(fl_all(fl_eq(view, same), FL_ALL_AXES)) == 1);
         CHECK(!fl_backward(fv_sum(y, FL_ALL_AXES)));
         CHECK_ERROR("in place");
         CHECK(!fl_buffer_exchange(have->buffer, x->value->buffer) && !fl_buffer_exchange(NULL, NULL));
