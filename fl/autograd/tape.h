@@ -9,10 +9,11 @@
 extern "C" {
 #endif
 
+/* Writes the name of a leaf, "" for none: as fl_nn_name_of, with a module as user. */
+typedef void (*fl_tape_name_fn)(const fl_var *leaf, void *user, char *buf, size_t size);
 typedef struct fl_tape_opts {
     fl_named _positional;
-    /* Writes the name of a leaf, "" for none: fl_nn_name_of, with a module as user. NULL: no names */
-    void (*name)(const fl_var *leaf, void *user, char *buf, size_t size);
+    fl_tape_name_fn name; /* NULL: leaves have no names */
     void *user;
     char _end;
 } fl_tape_opts;
