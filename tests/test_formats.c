@@ -965,6 +965,10 @@ TEST(csv_round_trip) {
     const char *fields[] = {"", "a;b", "c,d", "\"", "\r", "x\"\"y", " "};
     CHECK(fl_data_csv_put(&text, fields, 7, ';') && fl_data_csv_put(&text, fields, 1, ';'));
     CHECK(!strcmp(text.p, ";\"a;b\";c,d;\"\"\"\";\"\r\";\"x\"\"\"\"y\"; \r\n\"\"\r\n"));
+    text.n = 0;
+    CHECK(fl_data_csv_put(&text, (const char *[]){"\xef\xbb\xbf" "a"}, 1, ','));
+    write_csv(text.p);
+    CHECK(!strcmp(rows_of(fl_data_csv_open("c")), "(\xef\xbb\xbf" "a)"));
     fl_heap_free(text.p);
     end(&s);
 }

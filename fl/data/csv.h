@@ -315,7 +315,8 @@ FL_API bool fl_data_csv_put(fl_data_text *t, const char *const *field, int64_t n
     for (int64_t i = 0; ok && i < n; i++) {
         const char *s = field[i];
         if (i) ok = fl_data_text_put(t, &delimiter, 1);
-        if ((n > 1 || *s) && !s[strcspn(s, stops)]) {
+        const bool mark = !strncmp(s, "\xef\xbb\xbf", 3); /* is left out where a file begins with it */
+        if ((n > 1 || *s) && !s[strcspn(s, stops)] && !mark) {
             ok = ok && fl_data_text_put(t, s, strlen(s));
             continue;
         }
