@@ -6,6 +6,8 @@
 #   make test TESTS="test_mem test_nn"   some test programs only
 #   make test SEED=7                 the cases that the seed 7 draws; make test-full: all
 #   make test COMPILE=no              without tests/compile, which tries every compiler by itself
+#   make CUDA=1 lib                  with the kernels for NVIDIA GPUs, by nvcc (CUDA_ARCH="80 90"); without CUDA= nothing
+#   make CUDA=emu test-cuda          looks at kernels/cuda. emu: the same kernels on the processor, by g++
 
 CFLAGS ?= -O2 -g1
 WARN = -Wall -Wextra -Wpedantic -Wmissing-prototypes -Wshadow
@@ -13,11 +15,15 @@ BACKEND ?= cpu
 
 # --- what there is ---------------------------------------------------------------------------------------
 
-HEADERS  := $(wildcard fl*.h fl/*/*.h kernels/*.h kernels/*/*.h)
-TEXTS    := $(wildcard fl/*/*.inc kernels/*.inc kernels/*/*.inc)
+KERNELS  := $(wildcard kernels/*.h kernels/*/*.h kernels/*.inc kernels/*/*.inc)
+ifeq ($(CUDA),)
+KERNELS  := $(filter-out kernels/cuda/%,$(KERNELS))
+endif
+HEADERS  := $(wildcard fl*.h fl/*/*.h) $(filter %.h,$(KERNELS))
+TEXTS    := $(wildcard fl/*/*.inc) $(filter %.inc,$(KERNELS))
 HEADER   ?= fl.h
 SINGLE   ?= build/single/$(HEADER)
-UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' fl_*.h fl/*/*.h kernels/*/*.h 2>/dev/null)
+UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' $(HEADERS) 2>/dev/null)
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/extend/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
@@ -28,7 +34,7 @@ BACKENDS := cpu $(basename $(notdir $(wildcard examples/extend/naive.h examples/
 # --- the variant -----------------------------------------------------------------------------------------
 
 comma := ,
-VARIANT := $(notdir $(subst $() ,_,$(CC)))$(if $(SAN),-$(subst $(comma),+,$(SAN)))$(if $(SHARED),-shared)
+VARIANT := $(notdir $(subst $() ,_,$(CC)))$(if $(SAN),-$(subst $(comma),+,$(SAN)))$(if $(SHARED),-shared)$(if $(CUDA),-cuda-$(CUDA))
 BUILD := build/$(VARIANT)
 API := build/api
 API_PARTS := $(HEADERS:%=$(API)/%)
@@ -54,11 +60,15 @@ ifneq ($(ZLIB),no)
 OPTIONS += $(ZLIB_FLAGS)
 LIBS += $(ZLIB_LIBS)
 endif
+ifneq ($(CUDA),)
+OPTIONS += -DFL_USE_CUDA
+LIBS += $(CUDA_LIBS)
+endif
 LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared install uninstall single calls examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity bench metrics clean help FORCE
+.PHONY: all lib shared install uninstall single calls examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity test-cuda bench metrics clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -118,6 +128,10 @@ test-compile: ## every header alone and together, C and C++, both compilers, lin
 
 conformance: $(BUILD)/tests/conformance ## every op against reference loops: make conformance BACKEND=cpu|naive|recorder|evictor
 	$< $(BACKEND)
+
+test-cuda: ## the suites that take a backend, on family cuda: make CUDA=emu test-cuda, or CUDA=1 on a machine with a GPU
+	@if [ -z "$(CUDA)" ]; then echo 'skipped: cuda (make CUDA=emu test-cuda needs g++, CUDA=1 nvcc and a GPU)'; \
+	else $(MAKE) --no-print-directory -k TESTS="conformance gradcheck random" BACKENDS=cuda COMPILE=no test; fi
 
 gradcheck: $(BUILD)/tests/gradcheck ## every gradient against finite differences: make gradcheck BACKEND=...
 	$< $(BACKEND)
@@ -220,12 +234,32 @@ $(BUILD)/%.o: %.c $(BUILD)/flags | $(API_PARTS)
 	@$(CC) -std=gnu11 $(ALL_CFLAGS) -I. $(DEPFLAGS) -c -o $@ $<
 	@$(use_api_deps)
 
-$(BUILD)/libfl.a: $(OBJECTS)
+# Kernels: the host's compiler reads them with emu/ in place of the toolkit's headers. No contraction in either, so that
+# one formula is one sequence of operations everywhere.
+CUDA_ARCH ?= 90
+NVCC ?= $(firstword $(shell command -v nvcc) /usr/local/cuda/bin/nvcc)
+CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_KERNELS = $(wildcard kernels/cuda/*.cu)
+ifeq ($(CUDA),emu)
+CUDA_CC = $(or $(CUDA_CXX),g++) -x c++ -std=c++17 -O2 -g1 -Wall -Wextra -Wno-unknown-pragmas -Wno-clobbered -pthread \
+          -ffp-contract=off -fno-math-errno -fno-trapping-math -DFL_CUDA_EMU -DFL_QUICK -Ikernels/cuda/emu
+CUDA_LIBS = -lstdc++
+else ifneq ($(CUDA),)
+CUDA_CC = $(NVCC) -std=c++17 -O3 --fmad=false $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
+CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+endif
+CUDA_OBJECTS = $(if $(CUDA),$(CUDA_KERNELS:%.cu=$(BUILD)/%.cu.o))
+$(CUDA_OBJECTS): $(BUILD)/%.cu.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo NV $<
+	@$(CUDA_CC) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $<
+
+$(BUILD)/libfl.a: $(OBJECTS) $(CUDA_OBJECTS)
 	@rm -f $@
 	@$(AR) qcs $@ $^
 	@echo AR $@
 
-$(BUILD)/libfl.so: $(OBJECTS)
+$(BUILD)/libfl.so: $(OBJECTS) $(CUDA_OBJECTS)
 	$(CC) $(ALL_CFLAGS) -shared -o $@ $^ $(LIBS)
 
 PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c))
@@ -248,10 +282,10 @@ $(API)/%.h: %.h
 # Other flags than last time rebuild everything.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CC) $(ALL_CFLAGS) $(OPTIONS) $(LIBS)' > $@.new
+	@echo '$(CC) $(ALL_CFLAGS) $(OPTIONS) $(LIBS) $(CUDA_CC)' > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
--include $(OBJECTS:.o=.d) $(PROGRAMS:=.d) $(MODEL_UNITS:%=$(BUILD)/%.d)
+-include $(OBJECTS:.o=.d) $(CUDA_OBJECTS:.o=.d) $(PROGRAMS:=.d) $(MODEL_UNITS:%=$(BUILD)/%.d)
 
 # --- optional parts --------------------------------------------------------------------------------------
 

@@ -1,0 +1,496 @@
+/* kernels/cuda/backend.h - the family cuda: its table, its slots, what it makes, maps and waits for
+
+   A slot turns a record into the plain structs of flk.h, which start kernels on the family's one stream and
+   return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one; those without a
+   composition (factorisations) run on the cpu, with a warning. What only the data shows, an index out of
+   range or x % 0, is an error of the next sync or map.
+
+   -DFL_USE_CUDA includes this file and registers the family; -DFL_TENSOR_BACKEND=cuda makes new tensors live
+   on it, and FL_DEVICE=cpu in the environment does not. Device and driver are looked for when the first
+   tensor is made: without them that is an error, never a silent run on the cpu.
+
+   Shown without a GPU: with kernels/cuda/emu, by make CUDA=emu test-cuda, what the kernels compute, that
+   nothing on the host relies on unfinished work or reads device memory, and each failing call of the
+   runtime; with nvcc, that they compile for sm_90 without spills. Not shown by either, and open until a GPU
+   has run the tests: any run on a device, speed, races between blocks, the texts of missing drivers as the
+   real runtime gives them, bits that differ by nvcc's contraction-free code from g++'s.
+
+   Plain by intent, and slow where it says so: no 16-byte loads; one block reduces each output, one thread
+   scans or scatters each line; convolutions are direct. Left for later: cuBLASLt, cuDNN, graphs, streams,
+   more devices than the first, slots for the optional ops. A writing map of a view with gaps brings back the
+   elements between too: nobody else may write them meanwhile. */
+#ifndef FL_CUDA_BACKEND_H
+#define FL_CUDA_BACKEND_H
+#ifdef FL_STATIC
+#error "fl: the kernels of FL_USE_CUDA are in libflk.a, which cannot call what FL_STATIC hides"
+#endif
+#include "../../fl_tensor.h"
+#include "memory.h"
+FL_API const fl_backend *fl_backend_cuda(void);
+#endif
+
+#if defined(FL_IMPL_ONLY_CUDA_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CUDA_BACKEND_IMPL
+#define FL_CUDA_BACKEND_IMPL
+#include "flk.h"
+#include <pthread.h>
+#include <string.h>
+
+#define FL__SAME_DTYPE(d) _Static_assert((int)FL_##d == (int)FLK_##d, "flk.h numbers dtypes as fl_dtype")
+FL__SAME_DTYPE(B8);
+FL__SAME_DTYPE(U8);
+FL__SAME_DTYPE(I8);
+FL__SAME_DTYPE(I16);
+FL__SAME_DTYPE(I32);
+FL__SAME_DTYPE(I64);
+FL__SAME_DTYPE(U16);
+FL__SAME_DTYPE(U32);
+FL__SAME_DTYPE(U64);
+FL__SAME_DTYPE(F16);
+FL__SAME_DTYPE(BF16);
+FL__SAME_DTYPE(F32);
+FL__SAME_DTYPE(F64);
+#undef FL__SAME_DTYPE
+
+/* ---- hooks ---- */
+
+static bool fl__cuda_started(const fl_call *c, const char *why) {
+    return !why || fl_fail("fl_%s: cuda: %s", fl_op_get_info(c->op)->name, why);
+}
+
+static bool fl__cuda_refuses(const fl_call *c, fl_dtype d) {
+    return fl_fail("fl_%s: cuda has no kernel for %s", fl_op_get_info(c->op)->name, fl_dtype_name(d));
+}
+
+static bool fl__cuda_make(const fl_backend *self, fl_tensor *out, const fl_mem_info *info) {
+    (void)self;
+    fl_mem_info mine = *info;
+    size_t bytes;
+    const char *why = flk_start();
+    if (why) return fl_fail("cuda: %s", why);
+    mine.device = fl__cuda_device();
+    if (__builtin_mul_overflow((size_t)fl_numel(out), fl_dtype_size(out->dtype), &bytes))
+        return fl_fail("fl_out_make: %s of %s is too large", FL_SHAPE_TEXT(out), fl_dtype_name(out->dtype));
+    out->buffer = fl_buffer_new(bytes, &mine);
+    return out->buffer != NULL;
+}
+
+/* Waits, and reports what the data of the work so far showed. */
+static bool fl__cuda_sync(const fl_backend *self) {
+    (void)self;
+    const char *why = flk_sync();
+    if (why) return fl_fail("cuda: %s", why);
+    const flk_fault f = flk_take_fault();
+    if (!f.op) return true;
+    const char *name = fl_op_get_info(f.op)->name;
+    if (f.zero) return fl_fail("fl_%s: integer division by zero", name);
+    return fl_fail("fl_%s: index %lld is out of range for axis %d of size %lld", name, (long long)f.index,
+                   (int)f.axis, (long long)f.size);
+}
+
+/* A mapping: a copy of the bytes from the first to the last element of a tensor. */
+typedef struct fl__cuda_map {
+    struct fl__cuda_map *next;
+    const fl_tensor *of;
+    char *device;
+    void *host;
+    size_t bytes;
+} fl__cuda_map;
+static fl__cuda_map *fl__cuda_maps;
+static pthread_mutex_t fl__cuda_maps_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Elements before element [0, ...], which is none of them, and in all, gaps included. */
+static void fl__cuda_extent(const fl_tensor *t, int64_t *before, int64_t *all) {
+    int64_t low = 0, high = 0;
+    for (int i = 0; i < t->ndim; i++) {
+        const int64_t step = (t->shape[i] - 1) * t->stride[i];
+        if (step < 0) low += step;
+        else high += step;
+    }
+    *before = -low;
+    *all = fl_numel(t) ? high - low + 1 : 0;
+}
+
+static void *fl__cuda_map_tensor(const fl_backend *self, fl_tensor *t, int access) {
+    int64_t before, all;
+    const int64_t size = (int64_t)fl_dtype_size(t->dtype);
+    fl__cuda_extent(t, &before, &all);
+    if ((access & FL_READ || all > fl_numel(t)) && !fl__cuda_sync(self)) return NULL;
+    fl__cuda_map *m = fl_heap_alloc(sizeof *m);
+    if (!m) return NULL;
+    m->of = t;
+    m->bytes = (size_t)(all * size);
+    m->device = (char *)fl_data(t) - before * size;
+    const char *why = flk_host_get(&m->host, m->bytes);
+    if (!why && (access & FL_READ || all > fl_numel(t)) && (why = flk_copy(m->host, m->device, m->bytes)))
+        flk_host_put(m->host);
+    if (why) {
+        fl_heap_free(m);
+        fl_fail("fl_map: cuda: %s", why);
+        return NULL;
+    }
+    pthread_mutex_lock(&fl__cuda_maps_lock);
+    m->next = fl__cuda_maps;
+    fl__cuda_maps = m;
+    pthread_mutex_unlock(&fl__cuda_maps_lock);
+    return (char *)m->host + before * size;
+}
+
+/* The last mapping of t goes first. */
+static void fl__cuda_unmap_tensor(const fl_backend *self, fl_tensor *t, int access) {
+    (void)self;
+    pthread_mutex_lock(&fl__cuda_maps_lock);
+    fl__cuda_map **at = &fl__cuda_maps, *m;
+    while (*at && (*at)->of != t) at = &(*at)->next;
+    if ((m = *at)) *at = m->next;
+    pthread_mutex_unlock(&fl__cuda_maps_lock);
+    if (!m) return;
+    const char *why = access & FL_WRITE ? flk_copy(m->device, m->host, m->bytes) : NULL;
+    if (why) fl_fail("fl_unmap: cuda: %s", why);
+    flk_host_put(m->host);
+    fl_heap_free(m);
+}
+
+/* Between the host's memory and the device's, or within the device, in one copy. */
+static bool fl__cuda_move(const fl_backend *self, fl_tensor *dst, fl_tensor *src) {
+    (void)self;
+    const fl_device *device = fl__cuda_device();
+    for (int i = 0; i < 2; i++) {
+        const fl_tensor *t = i ? src : dst;
+        if (!t->buffer || t->buffer->pageable || !t->buffer->ptr || !fl_is_contiguous(t)) return false;
+        if (t->buffer->device != device && !t->buffer->device->host) return false;
+    }
+    if (src->buffer->device == device && !fl__cuda_sync(self)) return false;
+    const char *why = flk_copy(fl_data(dst), fl_data(src), (size_t)fl_numel(src) * fl_dtype_size(src->dtype));
+    return !why || fl_fail("fl_to: cuda: %s", why);
+}
+
+/* ---- passes ---- */
+
+static void fl__cuda_operand(flk_operand *o, const fl_tensor *t) {
+    o->p = t->weak ? NULL : fl_data(t);
+    o->dtype = (int)t->dtype;
+    o->f = t->f64;
+    o->i = t->i64;
+}
+
+/* One more dim, outside in; joins the one before where all operands go on as they did. */
+static void fl__cuda_dim(flk_pass *p, int n, int64_t size, const int64_t *stride) {
+    p->n *= size;
+    if (size == 1) return;
+    bool joins = p->ndim > 0;
+    for (int k = 0; joins && k < n; k++) joins = p->t[k].stride[p->ndim - 1] == stride[k] * size;
+    const int d = joins ? p->ndim - 1 : p->ndim++;
+    p->shape[d] = joins ? p->shape[d] * size : size;
+    for (int k = 0; k < n; k++) p->t[k].stride[d] = stride[k];
+}
+
+/* Over t[shaped]'s dims, without `axis` (-1: all of them), in the order in which they lie in memory or as
+   they are. */
+static void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[], int shaped, int axis, bool as_is) {
+    int order[FL_MAX_DIMS];
+    memset(p, 0, sizeof *p);
+    p->op = op;
+    p->n = 1;
+    for (int k = 0; k < n; k++) fl__cuda_operand(&p->t[k], t[k]);
+    fl_axes_by_stride(t[shaped], order);
+    for (int i = 0; i < t[shaped]->ndim; i++) {
+        const int d = as_is ? i : order[i];
+        int64_t stride[FLK_OPERANDS];
+        for (int k = 0; k < n; k++) stride[k] = t[k]->weak ? 0 : t[k]->stride[d];
+        if (d != axis) fl__cuda_dim(p, n, t[shaped]->shape[d], stride);
+    }
+}
+
+static void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis) {
+    fl__cuda_pass(&l->pass, op, n, t, shaped, axis, false);
+    l->axis = axis;
+    l->length = t[shaped]->shape[axis];
+    for (int k = 0; k < n; k++) l->step[k] = t[k]->stride[axis];
+}
+
+/* ---- slots ---- */
+
+#define FL__CUDA_SLOT(name) \
+    static bool name(const fl_backend *self __attribute__((unused)), const fl_call *c)
+
+static bool fl__cuda_run_formula(const fl_call *c, fl_op op, int which, fl_dtype d) {
+    fl_tensor *t[FLK_OPERANDS];
+    flk_pass p;
+    int n = 0;
+    for (int i = 0; i < c->n_out; i++) {
+        if (!c->out[i]) continue;
+        if (!fl_out_make(c->out[i])) return false;
+        t[n++] = c->out[i];
+    }
+    for (int i = 0; i < c->n_in; i++) t[n++] = c->in[i];
+    fl__cuda_pass(&p, op, n, t, 0, -1, false);
+    return fl__cuda_started(c, flk_formula(&p, which, (int)fl_dtype_wide(d)));
+}
+
+/* Numbers alone do not tell the dtype that y is computed in. */
+FL__CUDA_SLOT(fl__cuda_formula) {
+    fl_dtype d = c->out[0]->dtype;
+    const fl_op_class cls = fl_op_get_info(c->op)->cls;
+    bool found = false;
+    for (int i = c->n_in - 1; i >= 0; i--)
+        if (!c->in[i]->weak) d = c->in[i]->dtype, found = true;
+    if (!found && cls == FL_CLASS_CMP) d = FL_F64;
+    if (!found && cls == FL_CLASS_BOOL) d = FL_B8;
+    return fl__cuda_run_formula(c, c->op, FLK_Y, d);
+}
+
+FL__CUDA_SLOT(fl__cuda_grad) {
+    const fl_tensor *da = c->out[0], *db = c->n_out > 1 ? c->out[1] : NULL;
+    const fl_op op = ((const fl_grad_args *)c->args)->op;
+    if (!da && !db) return true;
+    return fl__cuda_run_formula(c, op, da && db ? FLK_DA_DB : da ? FLK_DA : FLK_DB, (da ? da : db)->dtype);
+}
+
+FL__CUDA_SLOT(fl__cuda_where) {
+    flk_pass p;
+    if (!fl_out_make(c->out[0])) return false;
+    fl__cuda_pass(&p, c->op, 4, (fl_tensor *[]){c->out[0], c->in[0], c->in[1], c->in[2]}, 0, -1, false);
+    return fl__cuda_started(c, flk_where(&p, (int)fl_dtype_wide(c->out[0]->dtype)));
+}
+
+static bool fl__cuda_fill_with(const fl_call *c, fl_number v) {
+    fl_tensor *y = c->out[0];
+    uint64_t bits = 0;
+    flk_pass p;
+    if (!fl_out_make(y)) return false;
+    fl_number_store(y->dtype, &bits, v);
+    fl__cuda_pass(&p, c->op, 1, &y, 0, -1, false);
+    return fl__cuda_started(c, flk_fill(&p, bits));
+}
+
+FL__CUDA_SLOT(fl__cuda_fill) {
+    const fl_fill_args *a = c->args;
+    return fl__cuda_fill_with(c, (fl_number){c->out[0]->dtype != FL_I64, a->f64, a->i64});
+}
+
+FL__CUDA_SLOT(fl__cuda_copy_slot) {
+    fl_tensor *x = c->in[0];
+    flk_pass p;
+    if (x->weak) return fl__cuda_fill_with(c, (fl_number){fl_dtype_is_float(x->dtype), x->f64, x->i64});
+    if (!fl_out_make(c->out[0])) return false;
+    fl__cuda_pass(&p, c->op, 2, (fl_tensor *[]){c->out[0], x}, 0, -1, false);
+    return fl__cuda_started(c, flk_convert(&p));
+}
+
+FL__CUDA_SLOT(fl__cuda_iota) {
+    fl_tensor *y = c->out[0];
+    const fl_iota_args *a = c->args;
+    flk_pass p;
+    if (!fl_out_make(y)) return false;
+    fl__cuda_pass(&p, c->op, 1, &y, 0, -1, true);
+    return fl__cuda_started(c, flk_iota(&p, a->f_start, a->f_step, a->i_start, a->i_step));
+}
+
+/* In place into what has gaps: made dense, then copied. */
+FL__CUDA_SLOT(fl__cuda_random) {
+    fl_tensor *y = c->out[0];
+    const fl_random_args *a = c->args;
+    if (!fl_out_make(y)) return false;
+    const bool dense = fl_is_contiguous(y);
+    fl_tensor *to = dense ? y : fl_out_on(y->family, fl_shape_of(y), y->dtype);
+    if (!to || (!dense && !fl_out_allocate(to))) return false;
+    const flk_random_args r = {.y = fl_data(to), .n = fl_numel(to), .dtype = (int)to->dtype,
+                               .dist = a->dist == FL_UNIFORM ? 0 : a->dist == FL_NORMAL ? 1 : 2,
+                               .a = a->a, .b = a->b, .ia = a->ia, .ib = a->ib, .key = a->rng.key,
+                               .counter = a->rng.counter};
+    if (!fl__cuda_started(c, flk_random(&r)) || dense) return !fl_error();
+    flk_pass p;
+    fl__cuda_pass(&p, c->op, 2, (fl_tensor *[]){y, to}, 0, -1, false);
+    return fl__cuda_started(c, flk_convert(&p));
+}
+
+FL__CUDA_SLOT(fl__cuda_reduce) {
+    static const uint8_t kinds[FL_TABLE_OPS] = {
+        [FL_OP_sum] = FLK_SUM,   [FL_OP_prod] = FLK_PROD,     [FL_OP_amax] = FLK_AMAX,
+        [FL_OP_amin] = FLK_AMIN, [FL_OP_argmax] = FLK_ARGMAX, [FL_OP_argmin] = FLK_ARGMIN};
+    fl_tensor *y = c->out[0], *x = c->in[0];
+    const uint32_t axes = ((const fl_reduce_args *)c->args)->axes;
+    flk_reduction r = {.kept = {.n = 1, .op = c->op}, .n = 1};
+    if (!fl_out_make(y)) return false;
+    fl__cuda_operand(&r.kept.t[0], y);
+    fl__cuda_operand(&r.kept.t[1], x);
+    for (int d = 0, kept = 0; d < x->ndim; d++) {
+        const bool gone = axes >> d & 1;
+        const int at = y->ndim == x->ndim ? d : kept;
+        if (!gone) fl__cuda_dim(&r.kept, 2, x->shape[d], (int64_t[]){y->stride[at], x->stride[d]});
+        kept += !gone;
+        if (!gone) continue;
+        r.shape[r.ndim] = x->shape[d];
+        r.stride[r.ndim++] = x->stride[d];
+        r.n *= x->shape[d];
+    }
+    return fl__cuda_started(c, flk_reduce(&r, kinds[c->op], (int)fl_dtype_wide(x->dtype)));
+}
+
+FL__CUDA_SLOT(fl__cuda_scan) {
+    flk_lines l;
+    if (!fl_out_make(c->out[0])) return false;
+    fl__cuda_lines(&l, c->op, 2, (fl_tensor *[]){c->out[0], c->in[0]}, 1, ((const fl_axis_args *)c->args)->axis);
+    return fl__cuda_started(c, flk_scan(&l, c->op == FL_OP_cumprod, (int)c->in[0]->dtype));
+}
+
+FL__CUDA_SLOT(fl__cuda_gather) {
+    const int axis = ((const fl_axis_args *)c->args)->axis;
+    flk_lines l;
+    if (!fl_out_make(c->out[0])) return false;
+    fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){c->out[0], c->in[1], c->in[0]}, 1, axis);
+    l.size = c->in[0]->shape[axis];
+    return fl__cuda_started(c, flk_index(&l, FLK_GATHER, (int)c->out[0]->dtype));
+}
+
+FL__CUDA_SLOT(fl__cuda_scatter) {
+    const int axis = ((const fl_axis_args *)c->args)->axis;
+    fl_tensor *y = c->out[0];
+    flk_lines l;
+    flk_pass p;
+    if (!fl_out_make(y)) return false;
+    fl__cuda_pass(&p, c->op, 2, (fl_tensor *[]){y, c->in[0]}, 0, -1, false);
+    if (!(y->buffer == c->in[0]->buffer && y->offset == c->in[0]->offset) &&
+        !fl__cuda_started(c, flk_convert(&p)))
+        return false;
+    fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){y, c->in[1], c->in[2]}, 1, axis);
+    l.size = y->shape[axis];
+    const int kind = c->op == FL_OP_scatter_add ? FLK_SCATTER_ADD : FLK_SCATTER;
+    return fl__cuda_started(c, flk_index(&l, kind, (int)y->dtype));
+}
+
+/* Scratch of the device, for the kernels of one slot: what runs in the stream has it until then. */
+static fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes) {
+    const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
+                              .step = fl_mem_step_now()};
+    return fl_buffer_new(bytes, &info);
+}
+
+FL__CUDA_SLOT(fl__cuda_sort) {
+    const fl_sort_args *a = c->args;
+    fl_tensor *y = c->out[0], *index = c->out[1], *x = c->in[0];
+    flk_lines l;
+    size_t bytes;
+    if (!fl_out_make(y) || !fl_out_make(index)) return false;
+    fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){y, index, x}, 2, a->axis);
+    l.size = y->shape[a->axis];
+    if (__builtin_mul_overflow((size_t)fl_numel(x), 2 * sizeof(int64_t), &bytes))
+        return fl_fail("fl_sort: shape %s is too large", FL_SHAPE_TEXT(x));
+    fl_buffer *work = fl__cuda_scratch(c, bytes);
+    if (!work) return false;
+    const bool ok = fl__cuda_started(c, flk_sort(&l, a->descending, (int)x->dtype, work->ptr));
+    fl_buffer_drop(work);
+    return ok;
+}
+
+FL__CUDA_SLOT(fl__cuda_nonzero) {
+    fl_tensor *y = c->out[0], *x = c->in[0];
+    if (!fl_out_make(y)) return false;
+    return fl__cuda_started(c, flk_nonzero(fl_data(x), fl_numel(x), x->ndim, x->shape, fl_data(y)));
+}
+
+FL__CUDA_SLOT(fl__cuda_matmul) {
+    fl_tensor *t[3] = {c->out[0], c->in[0], c->in[1]};
+    const int nd = t[0]->ndim;
+    flk_product p = {.batch = {.n = 1, .op = c->op},
+                     .m = t[0]->shape[nd - 2], .n = t[0]->shape[nd - 1], .k = t[1]->shape[nd - 1]};
+    if (t[0]->dtype != FL_F32 && t[0]->dtype != FL_F64 && t[0]->dtype != FL_I64)
+        return fl__cuda_refuses(c, t[0]->dtype);
+    if (!fl_out_make(t[0])) return false;
+    for (int k = 0; k < 3; k++) {
+        fl__cuda_operand(&p.batch.t[k], t[k]);
+        p.row[k] = t[k]->stride[nd - 2];
+        p.column[k] = t[k]->stride[nd - 1];
+    }
+    for (int d = 0; d < nd - 2; d++)
+        fl__cuda_dim(&p.batch, 3, t[0]->shape[d], (int64_t[]){t[0]->stride[d], t[1]->stride[d], t[2]->stride[d]});
+    return fl__cuda_started(c, flk_matmul(&p, (int)t[0]->dtype));
+}
+
+/* x, w -> y;  dy, w -> dx;  x, dy -> dw */
+FL__CUDA_SLOT(fl__cuda_conv2d) {
+    const fl_conv2d_args *a = c->args;
+    const bool forward = c->op == FL_OP_conv2d, input = c->op == FL_OP_conv2d_grad_input;
+    fl_tensor *out = c->out[0], *y = forward ? out : c->in[!input], *x = input ? out : c->in[0];
+    fl_tensor *w = forward || input ? c->in[1] : out;
+    flk_conv v = {.groups = a->groups};
+    if (out->dtype != FL_F32 && out->dtype != FL_F64) return fl__cuda_refuses(c, out->dtype);
+    if (!fl_out_make(out)) return false;
+    v.y = fl_data(y);
+    v.x = fl_data(x);
+    v.w = fl_data(w);
+    for (int i = 0; i < 4; i++) {
+        v.shape_y[i] = y->shape[i];
+        v.shape_x[i] = x->shape[i];
+        v.shape_w[i] = w->shape[i];
+        v.stride_y[i] = y->stride[i];
+        v.stride_x[i] = x->stride[i];
+        v.stride_w[i] = w->stride[i];
+    }
+    for (int i = 0; i < 2; i++) {
+        v.stride[i] = a->stride[i];
+        v.pad[i] = a->pad_lo[i];
+        v.dilation[i] = a->dilation[i];
+    }
+    const int which = forward ? FLK_CONV : input ? FLK_CONV_GRAD_INPUT : FLK_CONV_GRAD_WEIGHT;
+    return fl__cuda_started(c, flk_conv2d(&v, which, (int)out->dtype));
+}
+#undef FL__CUDA_SLOT
+
+/* ---- the table ---- */
+
+#define FL__FORMULA_SLOT(line, ...) [FL_OP_##line] = fl__cuda_formula,
+#define FL__NARROW(line, ...) [FL_OP_##line] = FL_SLOT_NARROW,
+FL_API const fl_backend *fl_backend_cuda(void) {
+    static const fl_backend table = {
+        .name = "cuda",
+        .make = fl__cuda_make,
+        .map = fl__cuda_map_tensor,
+        .unmap = fl__cuda_unmap_tensor,
+        .move = fl__cuda_move,
+        .sync = fl__cuda_sync,
+        .op = {FL_UNARY_OPS(FL__FORMULA_SLOT) FL_BINARY_OPS(FL__FORMULA_SLOT) /* and: */
+               [FL_OP_copy] = fl__cuda_copy_slot,
+               [FL_OP_fill] = fl__cuda_fill,
+               [FL_OP_iota] = fl__cuda_iota,
+               [FL_OP_random] = fl__cuda_random,
+               [FL_OP_where] = fl__cuda_where,
+               [FL_OP_sum] = fl__cuda_reduce,
+               [FL_OP_prod] = fl__cuda_reduce,
+               [FL_OP_amax] = fl__cuda_reduce,
+               [FL_OP_amin] = fl__cuda_reduce,
+               [FL_OP_argmax] = fl__cuda_reduce,
+               [FL_OP_argmin] = fl__cuda_reduce,
+               [FL_OP_cumsum] = fl__cuda_scan,
+               [FL_OP_cumprod] = fl__cuda_scan,
+               [FL_OP_gather] = fl__cuda_gather,
+               [FL_OP_scatter_add] = fl__cuda_scatter,
+               [FL_OP_scatter] = fl__cuda_scatter,
+               [FL_OP_sort] = fl__cuda_sort,
+               [FL_OP_nonzero] = fl__cuda_nonzero,
+               [FL_OP_matmul] = fl__cuda_matmul,
+               [FL_OP_conv2d] = fl__cuda_conv2d,
+               [FL_OP_conv2d_grad_input] = fl__cuda_conv2d,
+               [FL_OP_conv2d_grad_weight] = fl__cuda_conv2d,
+               [FL_OP_grad1] = fl__cuda_grad,
+               [FL_OP_grad2] = fl__cuda_grad},
+        .flags = {FL_UNARY_OPS(FL__NARROW) FL_BINARY_OPS(FL__NARROW) /* and: */
+                  [FL_OP_where] = FL_SLOT_NARROW,
+                  [FL_OP_grad1] = FL_SLOT_NARROW,
+                  [FL_OP_grad2] = FL_SLOT_NARROW,
+                  [FL_OP_amax] = FL_SLOT_NARROW,
+                  [FL_OP_amin] = FL_SLOT_NARROW,
+                  [FL_OP_argmax] = FL_SLOT_NARROW,
+                  [FL_OP_argmin] = FL_SLOT_NARROW,
+                  [FL_OP_gather] = FL_SLOT_NARROW,
+                  [FL_OP_scatter] = FL_SLOT_NARROW,
+                  [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS}};
+    return &table;
+}
+#undef FL__FORMULA_SLOT
+#undef FL__NARROW
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

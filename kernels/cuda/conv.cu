@@ -1,0 +1,98 @@
+/* kernels/cuda/conv.cu - 2-D convolution and its gradients: the plain kernels
+
+   A thread makes an element of y or dx, a block one of dw: products are summed where they are met, by any
+   strides. They are what cuDNN is checked with, and what runs without it. */
+#include "common.cuh"
+
+template <class T> __global__ void flk_conv_kernel(flk_conv c) {
+    int64_t ox = flk_thread();
+    if (ox >= c.shape_y[0] * c.shape_y[1] * c.shape_y[2] * c.shape_y[3]) return;
+    int64_t oy = flk_divide(&ox, c.shape_y[3]), o = flk_divide(&oy, c.shape_y[2]);
+    const int64_t n = flk_divide(&o, c.shape_y[1]), inputs = c.shape_w[1];
+    const int64_t first = o / (c.shape_y[1] / c.groups) * inputs;
+    const T *x = (const T *)c.x + n * c.stride_x[0] + first * c.stride_x[1];
+    const T *w = (const T *)c.w + o * c.stride_w[0];
+    T sum = 0;
+    for (int64_t i = 0; i < inputs; i++)
+        for (int64_t ky = 0; ky < c.shape_w[2]; ky++) {
+            const int64_t row = oy * c.stride[0] + ky * c.dilation[0] - c.pad[0];
+            if (row < 0 || row >= c.shape_x[2]) continue;
+            for (int64_t kx = 0; kx < c.shape_w[3]; kx++) {
+                const int64_t column = ox * c.stride[1] + kx * c.dilation[1] - c.pad[1];
+                if (column < 0 || column >= c.shape_x[3]) continue;
+                sum += x[i * c.stride_x[1] + row * c.stride_x[2] + column * c.stride_x[3]] *
+                       w[i * c.stride_w[1] + ky * c.stride_w[2] + kx * c.stride_w[3]];
+            }
+        }
+    ((T *)c.y)[n * c.stride_y[0] + o * c.stride_y[1] + oy * c.stride_y[2] + ox * c.stride_y[3]] = sum;
+}
+
+/* The output along axis d that tap k of the kernel takes from input i; -1: none. */
+static __device__ __forceinline__ int64_t flk_output_of(const flk_conv &c, int d, int64_t i, int64_t k) {
+    const int64_t at = i + c.pad[d] - k * c.dilation[d], o = at / c.stride[d];
+    return at >= 0 && at % c.stride[d] == 0 && o < c.shape_y[2 + d] ? o : -1;
+}
+
+template <class T> __global__ void flk_conv_grad_input_kernel(flk_conv c) {
+    int64_t column = flk_thread();
+    if (column >= c.shape_x[0] * c.shape_x[1] * c.shape_x[2] * c.shape_x[3]) return;
+    int64_t row = flk_divide(&column, c.shape_x[3]), channel = flk_divide(&row, c.shape_x[2]);
+    const int64_t n = flk_divide(&channel, c.shape_x[1]), inputs = c.shape_w[1];
+    const int64_t group = channel / inputs, outputs = c.shape_y[1] / c.groups;
+    const T *w = (const T *)c.w + group * outputs * c.stride_w[0] + channel % inputs * c.stride_w[1];
+    const T *y = (const T *)c.y + n * c.stride_y[0] + group * outputs * c.stride_y[1];
+    T sum = 0;
+    for (int64_t ky = 0; ky < c.shape_w[2]; ky++) {
+        const int64_t oy = flk_output_of(c, 0, row, ky);
+        for (int64_t kx = 0; kx < c.shape_w[3] && oy >= 0; kx++) {
+            const int64_t ox = flk_output_of(c, 1, column, kx);
+            for (int64_t o = 0; o < outputs && ox >= 0; o++)
+                sum += y[o * c.stride_y[1] + oy * c.stride_y[2] + ox * c.stride_y[3]] *
+                       w[o * c.stride_w[0] + ky * c.stride_w[2] + kx * c.stride_w[3]];
+        }
+    }
+    ((T *)c.x)[n * c.stride_x[0] + channel * c.stride_x[1] + row * c.stride_x[2] + column * c.stride_x[3]] = sum;
+}
+
+template <class T> __global__ void flk_conv_grad_weight_kernel(flk_conv c) {
+    __shared__ T part[FLK_BLOCK];
+    int64_t kx = blockIdx.x;
+    int64_t ky = flk_divide(&kx, c.shape_w[3]), i = flk_divide(&ky, c.shape_w[2]);
+    const int64_t o = flk_divide(&i, c.shape_w[1]), oh = c.shape_y[2], ow = c.shape_y[3];
+    const int64_t channel = o / (c.shape_y[1] / c.groups) * c.shape_w[1] + i;
+    const int me = (int)threadIdx.x;
+    T sum = 0;
+    for (int64_t at = me; at < c.shape_y[0] * oh * ow; at += FLK_BLOCK) {
+        int64_t ox = at, oy = flk_divide(&ox, ow);
+        const int64_t n = flk_divide(&oy, oh);
+        const int64_t row = oy * c.stride[0] + ky * c.dilation[0] - c.pad[0];
+        const int64_t column = ox * c.stride[1] + kx * c.dilation[1] - c.pad[1];
+        if (row < 0 || row >= c.shape_x[2] || column < 0 || column >= c.shape_x[3]) continue;
+        sum += ((const T *)c.y)[n * c.stride_y[0] + o * c.stride_y[1] + oy * c.stride_y[2] + ox * c.stride_y[3]] *
+               ((const T *)c.x)[n * c.stride_x[0] + channel * c.stride_x[1] + row * c.stride_x[2] +
+                                column * c.stride_x[3]];
+    }
+    for (int half = FLK_BLOCK / 2; half > 0; half /= 2) {
+        part[me] = sum;
+        __syncthreads();
+        if (me < half) sum += part[me + half];
+        __syncthreads();
+    }
+    if (me == 0)
+        ((T *)c.w)[o * c.stride_w[0] + i * c.stride_w[1] + ky * c.stride_w[2] + kx * c.stride_w[3]] = sum;
+}
+
+template <class T> static const char *flk_conv_of(const flk_conv *c, int which) {
+    const int64_t *s = which == FLK_CONV ? c->shape_y : which == FLK_CONV_GRAD_INPUT ? c->shape_x : c->shape_w;
+    const int64_t n = s[0] * s[1] * s[2] * s[3];
+    if (!n) return NULL;
+    if (which == FLK_CONV) return FLK_LAUNCH(flk_conv_kernel<T>, flk_blocks(n), FLK_BLOCK, *c);
+    if (which == FLK_CONV_GRAD_INPUT)
+        return FLK_LAUNCH(flk_conv_grad_input_kernel<T>, flk_blocks(n), FLK_BLOCK, *c);
+    return FLK_LAUNCH(flk_conv_grad_weight_kernel<T>, (unsigned)n, FLK_BLOCK, *c);
+}
+
+const char *flk_conv2d(const flk_conv *c, int which, int dtype) {
+    return dtype == FLK_F64 ? flk_conv_of<double>(c, which) : flk_conv_of<float>(c, which);
+}
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,187 @@
+/* kernels/cuda/copy.cu - casts and copies of any strides, fill, iota, random numbers, choice, and the way to
+   the kernel of a formula */
+#include "common.cuh"
+
+const char *flk_formulas_f32(const flk_pass *p, int which);
+const char *flk_formulas_f64(const flk_pass *p, int which);
+const char *flk_formulas_i64(const flk_pass *p, int which);
+const char *flk_formulas_b8(const flk_pass *p, int which);
+const char *flk_gradients_f32(const flk_pass *p, int which);
+const char *flk_gradients_f64(const flk_pass *p, int which);
+
+const char *flk_formula(const flk_pass *p, int which, int dtype) {
+    if (!p->n) return NULL;
+    if (which != FLK_Y) return dtype == FLK_F64 ? flk_gradients_f64(p, which) : flk_gradients_f32(p, which);
+    return dtype == FLK_F64   ? flk_formulas_f64(p, which)
+           : dtype == FLK_F32 ? flk_formulas_f32(p, which)
+           : dtype == FLK_B8  ? flk_formulas_b8(p, which)
+                              : flk_formulas_i64(p, which);
+}
+
+/* ---- casts ---- */
+
+#define FLK_CASTS(s, S) \
+    static __device__ __forceinline__ void flk_cast_to(const flk_operand &t, int64_t at, S v) { \
+        switch (t.dtype) { \
+        case FLK_B8: ((uint8_t *)t.p)[at] = v != 0; break; \
+        case FLK_U8: ((uint8_t *)t.p)[at] = flm_##s##_to_u8(v); break; \
+        case FLK_I8: ((int8_t *)t.p)[at] = flm_##s##_to_i8(v); break; \
+        case FLK_I16: ((int16_t *)t.p)[at] = flm_##s##_to_i16(v); break; \
+        case FLK_I32: ((int32_t *)t.p)[at] = flm_##s##_to_i32(v); break; \
+        case FLK_I64: ((int64_t *)t.p)[at] = flm_##s##_to_i64(v); break; \
+        case FLK_U16: ((uint16_t *)t.p)[at] = flm_##s##_to_u16(v); break; \
+        case FLK_U32: ((uint32_t *)t.p)[at] = flm_##s##_to_u32(v); break; \
+        case FLK_U64: ((uint64_t *)t.p)[at] = flm_##s##_to_u64(v); break; \
+        case FLK_F16: ((uint16_t *)t.p)[at] = flm_##s##_to_f16(v); break; \
+        case FLK_BF16: ((uint16_t *)t.p)[at] = flm_##s##_to_bf16(v); break; \
+        case FLK_F32: ((float *)t.p)[at] = flm_##s##_to_f32(v); break; \
+        default: ((double *)t.p)[at] = flm_##s##_to_f64(v); \
+        } \
+    }
+FLK_CASTS(f32, float)
+FLK_CASTS(f64, double)
+FLK_CASTS(i64, int64_t)
+FLK_CASTS(b8, uint8_t)
+/* Between integers it wraps, as from i64. */
+static __device__ __forceinline__ void flk_cast_to(const flk_operand &t, int64_t at, uint64_t v) {
+    if (t.dtype == FLK_F16) ((uint16_t *)t.p)[at] = flm_u64_to_f16(v);
+    else if (t.dtype == FLK_BF16) ((uint16_t *)t.p)[at] = flm_u64_to_bf16(v);
+    else if (t.dtype == FLK_F32) ((float *)t.p)[at] = flm_u64_to_f32(v);
+    else if (t.dtype == FLK_F64) ((double *)t.p)[at] = flm_u64_to_f64(v);
+    else flk_cast_to(t, at, (int64_t)v);
+}
+
+template <class T> __global__ void flk_cast_kernel(flk_pass p) {
+    const int64_t i = flk_thread();
+    int64_t at[2];
+    if (i >= p.n) return;
+    flk_place<2>(p, i, at);
+    flk_cast_to(p.t[0], at[0], flk_load_at<T>(p.t[1].p, p.t[1].dtype, at[1]));
+}
+
+template <class T> __global__ void flk_move_kernel(flk_pass p) {
+    const int64_t i = flk_thread();
+    int64_t at[2];
+    if (i >= p.n) return;
+    flk_place<2>(p, i, at);
+    ((T *)p.t[0].p)[at[0]] = ((const T *)p.t[1].p)[at[1]];
+}
+
+template <class T> __global__ void flk_fill_kernel(flk_pass p, uint64_t bits) {
+    const int64_t i = flk_thread();
+    int64_t at[1];
+    if (i >= p.n) return;
+    flk_place<1>(p, i, at);
+    ((T *)p.t[0].p)[at[0]] = (T)bits;
+}
+
+static int flk_size(int dtype) {
+    static const uint8_t size[] = {0, 1, 1, 1, 2, 4, 8, 2, 4, 8, 2, 2, 4, 8};
+    return size[dtype];
+}
+
+static bool flk_dense(const flk_pass *p, int k) {
+    return p->ndim == 0 || (p->ndim == 1 && (p->t[k].stride[0] == 1 || p->shape[0] == 1));
+}
+
+/* Starts kernel<T>, T being as wide as a dtype. */
+#define FLK_BY_SIZE(kernel, size, ...) \
+    switch (size) { \
+    case 1: return FLK_LAUNCH(kernel<uint8_t>, flk_blocks(p->n), FLK_BLOCK, __VA_ARGS__); \
+    case 2: return FLK_LAUNCH(kernel<uint16_t>, flk_blocks(p->n), FLK_BLOCK, __VA_ARGS__); \
+    case 4: return FLK_LAUNCH(kernel<uint32_t>, flk_blocks(p->n), FLK_BLOCK, __VA_ARGS__); \
+    default: return FLK_LAUNCH(kernel<uint64_t>, flk_blocks(p->n), FLK_BLOCK, __VA_ARGS__); \
+    }
+
+const char *flk_convert(const flk_pass *p) {
+    const int from = p->t[1].dtype, size = flk_size(from);
+    if (!p->n) return NULL;
+    if (from == p->t[0].dtype && flk_dense(p, 0) && flk_dense(p, 1) && p->t[0].p != p->t[1].p)
+        return flk_copy(p->t[0].p, p->t[1].p, (size_t)p->n * (size_t)size);
+    if (from == p->t[0].dtype) FLK_BY_SIZE(flk_move_kernel, size, *p)
+    switch (from) {
+    case FLK_B8: return FLK_LAUNCH(flk_cast_kernel<uint8_t>, flk_blocks(p->n), FLK_BLOCK, *p);
+    case FLK_F64: return FLK_LAUNCH(flk_cast_kernel<double>, flk_blocks(p->n), FLK_BLOCK, *p);
+    case FLK_U64: return FLK_LAUNCH(flk_cast_kernel<uint64_t>, flk_blocks(p->n), FLK_BLOCK, *p);
+    case FLK_F32:
+    case FLK_F16:
+    case FLK_BF16: return FLK_LAUNCH(flk_cast_kernel<float>, flk_blocks(p->n), FLK_BLOCK, *p);
+    default: return FLK_LAUNCH(flk_cast_kernel<int64_t>, flk_blocks(p->n), FLK_BLOCK, *p);
+    }
+}
+
+const char *flk_fill(const flk_pass *p, uint64_t bits) {
+    if (!p->n) return NULL;
+    FLK_BY_SIZE(flk_fill_kernel, flk_size(p->t[0].dtype), *p, bits)
+}
+
+/* ---- choice and sequences ---- */
+
+template <class T> __global__ void flk_where_kernel(flk_pass p) {
+    const int64_t i = flk_thread();
+    int64_t at[4];
+    if (i >= p.n) return;
+    flk_place<4>(p, i, at);
+    const bool c = flk_load<uint8_t>(p.t[1], at[1]) != 0;
+    flk_store(p.t[0], at[0], c ? flk_load<T>(p.t[2], at[2]) : flk_load<T>(p.t[3], at[3]));
+}
+
+const char *flk_where(const flk_pass *p, int dtype) {
+    if (!p->n) return NULL;
+    if (dtype == FLK_F32) return FLK_LAUNCH(flk_where_kernel<float>, flk_blocks(p->n), FLK_BLOCK, *p);
+    if (dtype == FLK_F64) return FLK_LAUNCH(flk_where_kernel<double>, flk_blocks(p->n), FLK_BLOCK, *p);
+    if (dtype == FLK_B8) return FLK_LAUNCH(flk_where_kernel<uint8_t>, flk_blocks(p->n), FLK_BLOCK, *p);
+    return FLK_LAUNCH(flk_where_kernel<int64_t>, flk_blocks(p->n), FLK_BLOCK, *p);
+}
+
+__global__ void flk_iota_kernel(flk_pass p, double f_start, double f_step, int64_t i_start, int64_t i_step) {
+    const int64_t i = flk_thread();
+    const double f = f_start + (double)i * f_step;
+    int64_t at[1];
+    if (i >= p.n) return;
+    flk_place<1>(p, i, at);
+    if (p.t[0].dtype == FLK_F32) ((float *)p.t[0].p)[at[0]] = (float)f;
+    else if (p.t[0].dtype == FLK_F64) ((double *)p.t[0].p)[at[0]] = f;
+    else ((int64_t *)p.t[0].p)[at[0]] = flm_add_i64(i_start, flm_mul_i64(i, i_step));
+}
+
+const char *flk_iota(const flk_pass *p, double f_start, double f_step, int64_t i_start, int64_t i_step) {
+    if (!p->n) return NULL;
+    return FLK_LAUNCH(flk_iota_kernel, flk_blocks(p->n), FLK_BLOCK, *p, f_start, f_step, i_start, i_step);
+}
+
+/* One block of four words a thread: four f32, or two of 8 bytes. fl_random_args has the formulas. */
+__global__ void flk_random_kernel(flk_random_args a) {
+    const int per = a.dtype == FLK_F32 ? 4 : 2;
+    const int64_t block = flk_thread();
+    uint32_t w[4];
+    if (block * per >= a.n) return;
+    flm_philox(a.key, a.counter + (uint64_t)block, w);
+    if (a.dtype == FLK_F32) {
+        float v[4], *y = (float *)a.y + block * 4;
+        for (int k = 0; k < 4; k += 2) {
+            if (a.dist == 1) flm_normal_f32(w[k], w[k + 1], v + k);
+            else v[k] = flm_uniform_f32(w[k]), v[k + 1] = flm_uniform_f32(w[k + 1]);
+        }
+        const float low = (float)a.a, by = a.dist == 1 ? (float)a.b : (float)(a.b - a.a);
+        for (int k = 0; k < 4 && block * 4 + k < a.n; k++) y[k] = low + by * v[k];
+    } else if (a.dtype == FLK_F64) {
+        double v[2], *y = (double *)a.y + block * 2;
+        if (a.dist == 1) flm_normal_f64(w, v);
+        else v[0] = flm_uniform_f64(w[1], w[0]), v[1] = flm_uniform_f64(w[3], w[2]);
+        for (int k = 0; k < 2 && block * 2 + k < a.n; k++)
+            y[k] = a.a + (a.dist == 1 ? a.b : a.b - a.a) * v[k];
+    } else {
+        int64_t *y = (int64_t *)a.y + block * 2;
+        const uint64_t range = (uint64_t)a.ib - (uint64_t)a.ia;
+        for (int k = 0; k < 2 && block * 2 + k < a.n; k++)
+            y[k] = (int64_t)((uint64_t)a.ia + flm_bounded(w[2 * k + 1], w[2 * k], range));
+    }
+}
+
+const char *flk_random(const flk_random_args *a) {
+    if (!a->n) return NULL;
+    const int64_t blocks = a->dtype == FLK_F32 ? (a->n + 3) / 4 : (a->n + 1) / 2;
+    return FLK_LAUNCH(flk_random_kernel, flk_blocks(blocks), FLK_BLOCK, *a);
+}
+/* MIT licence: see LICENSE. */

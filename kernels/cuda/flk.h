@@ -1,0 +1,139 @@
+/* kernels/cuda/flk.h - what backend.h (C) asks of the kernels (CUDA): plain structs and flk_ functions
+
+   A function starts its kernels on the family's stream and returns: NULL, or the text of what failed, which
+   stays valid. Sizes are in elements, pointers are of the device and at element [0, ...]. Shapes and dtypes
+   were checked by the caller; what only the data shows (an index out of range, x % 0) is kept, the first of
+   it, for flk_take_fault. */
+#ifndef FLK_H
+#define FLK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FLK_DIMS = 8, FLK_OPERANDS = 6 };
+
+/* As fl_dtype: backend.h compares them. */
+enum {
+    FLK_B8 = 1,
+    FLK_U8,
+    FLK_I8,
+    FLK_I16,
+    FLK_I32,
+    FLK_I64,
+    FLK_U16,
+    FLK_U32,
+    FLK_U64,
+    FLK_F16,
+    FLK_BF16,
+    FLK_F32,
+    FLK_F64
+};
+
+typedef struct flk_operand {
+    void *p; /* NULL: a number, the same everywhere */
+    int dtype;
+    double f;
+    int64_t i;
+    int64_t stride[FLK_DIMS];
+} flk_operand;
+
+/* Operands of one shape, outputs first. Dims are outermost first; those that all operands step through as
+   one are one. */
+typedef struct flk_pass {
+    int64_t n; /* elements */
+    int ndim, op; /* fl_op, for faults and formulas */
+    int64_t shape[FLK_DIMS];
+    flk_operand t[FLK_OPERANDS];
+} flk_pass;
+
+/* ---- runtime ---- */
+
+const char *flk_start(void); /* looks for driver and device; cheap once it has found them */
+const char *flk_get(void **p, size_t bytes);
+const char *flk_put(void *p);
+const char *flk_host_get(void **p, size_t bytes); /* pinned */
+const char *flk_host_put(void *p);
+/* Between host and device, either way, or within the device. Waits, unless both are the device's. */
+const char *flk_copy(void *dst, const void *src, size_t bytes);
+const char *flk_sync(void);
+size_t flk_limit(void);
+/* The first fault since it was last asked, after a flk_sync: the op that met it, 0 if there was none. */
+typedef struct flk_fault {
+    int op, zero; /* zero: an integer was divided by 0; else an index was out of range */
+    int64_t index, size, axis;
+} flk_fault;
+flk_fault flk_take_fault(void);
+
+/* ---- element-wise: operands are y, x or y, a, b; of gradients dx, x, y, dy or da, a, b, y, dy (also db;
+   da, db, a, b, y, dy). The dtype is the wide one that is computed in. ---- */
+
+enum { FLK_Y, FLK_DA, FLK_DB, FLK_DA_DB };
+const char *flk_formula(const flk_pass *p, int which, int dtype);
+const char *flk_where(const flk_pass *p, int dtype); /* y, condition, a, b */
+const char *flk_convert(const flk_pass *p);          /* y, x of any dtypes: a cast or a strided copy */
+const char *flk_fill(const flk_pass *p, uint64_t bits);
+const char *flk_iota(const flk_pass *p, double f_start, double f_step, int64_t i_start, int64_t i_step);
+/* fl_random_args: y is dense. dist 0 uniform, 1 normal, 2 integer. */
+typedef struct flk_random_args {
+    void *y;
+    int64_t n;
+    int dtype, dist;
+    double a, b;
+    int64_t ia, ib;
+    uint64_t key, counter;
+} flk_random_args;
+const char *flk_random(const flk_random_args *a);
+
+/* ---- reductions: t[0] is y by the kept dims, t[1] x; `gone` are the reduced dims of x ---- */
+
+enum { FLK_SUM, FLK_PROD, FLK_AMAX, FLK_AMIN, FLK_ARGMAX, FLK_ARGMIN };
+typedef struct flk_reduction {
+    flk_pass kept;
+    int ndim;
+    int64_t n, shape[FLK_DIMS], stride[FLK_DIMS];
+} flk_reduction;
+const char *flk_reduce(const flk_reduction *r, int kind, int dtype);
+
+/* ---- along one axis: a pass over all other dims, t's strides along the axis apart ---- */
+
+typedef struct flk_lines {
+    flk_pass pass; /* pass.n lines */
+    int64_t length, step[FLK_OPERANDS];
+    int64_t size; /* of the axis that indices count along */
+    int axis;
+} flk_lines;
+enum { FLK_GATHER, FLK_SCATTER, FLK_SCATTER_ADD };
+const char *flk_scan(const flk_lines *l, int product, int dtype);  /* y, x */
+const char *flk_index(const flk_lines *l, int kind, int dtype);    /* y, index, x or src */
+/* y, index, x, of which y and index have size <= length elements of a line; work holds 2 n length i64. */
+const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *work);
+const char *flk_nonzero(const void *x, int64_t n, int ndim, const int64_t *shape, int64_t *y);
+
+/* ---- products ---- */
+
+/* y[b] = a[b] c[b], of batches by b's dims; strides of rows and columns. f32, f64, i64. */
+typedef struct flk_product {
+    flk_pass batch; /* y, a, b */
+    int64_t m, n, k;
+    int64_t row[3], column[3];
+} flk_product;
+const char *flk_matmul(const flk_product *p, int dtype);
+
+/* Strides of y [n, o, oh, ow], x [n, c, h, w], w [o, c / groups, kh, kw]. f32, f64. */
+typedef struct flk_conv {
+    void *y, *x, *w;
+    int64_t shape_y[4], shape_x[4], shape_w[4], stride_y[4], stride_x[4], stride_w[4];
+    int64_t stride[2], pad[2], dilation[2], groups;
+} flk_conv;
+enum { FLK_CONV, FLK_CONV_GRAD_INPUT, FLK_CONV_GRAD_WEIGHT };
+const char *flk_conv2d(const flk_conv *c, int which, int dtype);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
+/* MIT licence: see LICENSE. */
