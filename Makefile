@@ -113,7 +113,7 @@ single: build/calls.h ## build/single/fl.h, the family as one file; HEADER=fl_nn
 examples: $(EXAMPLES:%=$(BUILD)/%) ## the programs of examples/
 
 mnist: $(BUILD)/examples/mnist ## train the CNN of the Flashlight paper: make mnist [DATA=dir] [ARGS="--epochs 3 ..."]
-	$< $(if $(DATA),--data "$(DATA)") $(ARGS)
+	$(if $(CUDA),FL_DEVICE=$${FL_DEVICE:-cuda}) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 # A program that does not build counts as a failure and does not keep the others from running.
 test: ## build and run all tests, a sample of the exhaustive ones (SEED=n repeats one); the last line is the grand total
@@ -131,7 +131,7 @@ conformance: $(BUILD)/tests/conformance ## every op against reference loops: mak
 
 test-cuda: ## the suites that take a backend, on family cuda: make CUDA=emu test-cuda, or CUDA=1 on a machine with a GPU
 	@if [ -z "$(CUDA)" ]; then echo 'skipped: cuda (make CUDA=emu test-cuda needs g++, CUDA=1 nvcc and a GPU)'; \
-	else $(MAKE) --no-print-directory -k TESTS="conformance gradcheck random" BACKENDS=cuda COMPILE=no test; fi
+	else $(MAKE) --no-print-directory -k TESTS="conformance gradcheck random test_cuda" BACKENDS=cuda COMPILE=no test; fi
 
 gradcheck: $(BUILD)/tests/gradcheck ## every gradient against finite differences: make gradcheck BACKEND=...
 	$< $(BACKEND)
@@ -258,6 +258,14 @@ $(BUILD)/libfl.a: $(OBJECTS) $(CUDA_OBJECTS)
 	@rm -f $@
 	@$(AR) qcs $@ $^
 	@echo AR $@
+
+# For the drop-in build with -DFL_USE_CUDA: the kernels alone.
+.PHONY: libflk.a
+libflk.a: $(BUILD)/libflk.a ## build/<variant>/libflk.a, the CUDA kernels alone: make CUDA=1 libflk.a
+	@echo $<
+$(BUILD)/libflk.a: $(CUDA_OBJECTS)
+	@rm -f $@
+	@$(AR) qcs $@ $^
 
 $(BUILD)/libfl.so: $(OBJECTS) $(CUDA_OBJECTS)
 	$(CC) $(ALL_CFLAGS) -shared -o $@ $^ $(LIBS)

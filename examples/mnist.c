@@ -5,15 +5,16 @@
    ./mnist                       without: on digits that it draws itself
    ./mnist --load mnist.safetensors --eval
    ./mnist --dtype bf16          products of bf16 or f16, all else f32 (fl_autocast)
+   ./mnist --steps 5             prints the losses of five steps and ends: for comparing builds
 
-   The last line is "Test accuracy: 99.xx %". */
+   The last line is "Test accuracy: 99.xx %", but of --steps. */
 #include "digits.h"
 
 #include <stdlib.h>
 
 typedef struct options {
     const char *data, *save, *load;
-    int64_t epochs, batch;
+    int64_t epochs, batch, steps; /* steps: so many and no more, 0: whole epochs */
     double lr;
     uint64_t seed;
     fl_dtype dtype; /* of products */
@@ -28,7 +29,7 @@ enum { MAX_EPOCHS = 1000, HELD_OUT = 5000, DRAWN = 20000 };
 
 static void usage(void) {
     puts("mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load "
-         "FILE] [--eval] [--dtype f32|bf16|f16]\n"
+         "FILE] [--eval] [--dtype f32|bf16|f16] [--steps N]\n"
          "  --dtype  of what convolutions and linear layers multiply (autocast): parameters, losses\n"
          "           and steps stay f32; f16 scales the loss");
 }
@@ -68,6 +69,8 @@ static bool parse(int argc, char **argv, options *o) {
             ok = parse_number(name, value, 1, MAX_EPOCHS, &v), o->epochs = (int64_t)v;
         else if (!strcmp(name, "--batch"))
             ok = parse_number(name, value, 1, 10000, &v), o->batch = (int64_t)v;
+        else if (!strcmp(name, "--steps"))
+            ok = parse_number(name, value, 1, 1e6, &v), o->steps = (int64_t)v;
         else if (!strcmp(name, "--lr"))
             ok = parse_number(name, value, 0, 1e3, &o->lr);
         else if (!strcmp(name, "--seed"))
@@ -154,6 +157,27 @@ static bool train_epoch(trainer *t, fl_data_set *set, int64_t epoch, const optio
     return ok;
 }
 
+/* The losses of the first o->steps steps, at a rate that stays. */
+static bool first_steps(fl_nn_module *net, const options *o, digits all, int64_t n_train) {
+    fl_data_set *set = digits_batches(all, 0, n_train, o->batch, o->seed + 1);
+    fl_optim *optim =
+        fl_optim_sgd(fl_nn_parameters(net), .lr = fl_option(o->lr, FL_ZERO), .momentum = 0.9);
+    trainer t = {.net = net, .optim = optim, .scaler = o->dtype == FL_F16 ? fl_optim_scaler_new(0) : NULL};
+    bool ok = set && optim && (t.scaler || o->dtype != FL_F16);
+    for (int64_t i = 0; ok && i < o->steps; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_data_sample b;
+        ok = fl_data_get(set, i % fl_data_size(set), &b) && fl_autocast(o->dtype);
+        if (ok) printf("Step %lld: loss %.5f\n", (long long)i, train_step(&t, &b));
+        ok = ok && !fl_error();
+        fl_scope_end(&s);
+    }
+    fl_optim_scaler_free(t.scaler);
+    fl_optim_free(optim);
+    fl_data_free(set);
+    return ok;
+}
+
 static void print_table(const epoch_result *r, int64_t epochs, int64_t images) {
     puts("\n epoch  train loss  valid loss  valid error  seconds  images/s");
     for (int64_t e = 0; e < epochs; e++)
@@ -227,21 +251,23 @@ int main(int argc, char **argv) {
     fl_nn_module *net = digits_net();
     double loss = 0, error = 0;
     bool ok = net && get_digits(&o, &all, &test, &n_train) && (!o.load || fl_nn_load(net, o.load));
-    if (ok && !o.eval) {
+    if (ok && o.steps) {
+        ok = first_steps(net, &o, all, n_train);
+    } else if (ok && !o.eval) {
         fl_nn_print(net);
         printf("%lld parameters, %lld training images\n", (long long)fl_nn_count(net),
                (long long)n_train);
         ok = train(net, &o, all, n_train);
         if (ok) printf("\nWeights: %s, curve: mnist.svg\n", o.save);
     }
-    if (ok) {
+    if (ok && !o.steps) {
         fl_data_set *set = digits_batches(test, 0, test.image->shape[0], 250, 0);
         ok = evaluate(net, set, o.dtype, &loss, &error);
         fl_data_free(set);
     }
-    if (ok)
+    if (ok && !o.steps)
         printf("Test loss: %.4f\nTest accuracy: %.2f %%\n", loss, 100 - error);
-    else
+    else if (!ok)
         fprintf(stderr, "mnist: %s\n", fl_error() ? fl_error() : "failed");
     fl_nn_free(net);
     fl_scope_end(&s);

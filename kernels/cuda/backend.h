@@ -22,7 +22,7 @@
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
-#error "fl: the kernels of FL_USE_CUDA are in libflk.a, which cannot call what FL_STATIC hides"
+#error "fl: FL_USE_CUDA has one cache of device memory: define FL_IMPLEMENTATION in one file, not FL_STATIC"
 #endif
 #include "../../fl_tensor.h"
 #include "memory.h"

@@ -1,0 +1,151 @@
+/* test_cuda.c - family cuda where a program may trip over it: no device, failing calls, late errors, mappings,
+   memory. What its ops compute is for conformance, gradcheck and random (make CUDA=emu test-cuda). */
+#include "../fl.h"
+#include "test.h"
+
+/* The emulation's; a build for a GPU has none. */
+extern void cuda_emu_fail_in(int64_t n) __attribute__((weak));
+
+static bool use_cuda(void) {
+    test_errors_return();
+    const bool there = fl_backend_index("cuda") >= 0;
+    fl_error_clear();
+    return there && fl_backend_set_default("cuda");
+}
+#define NEEDS_CUDA if (!use_cuda()) SKIP("family cuda: make CUDA=emu test-cuda")
+#define NEEDS_EMULATION \
+    NEEDS_CUDA; \
+    if (!cuda_emu_fail_in) SKIP("the emulation's failing calls: make CUDA=emu test-cuda")
+
+/* sum((a b)[:, ::2]) of ones [3, 4] and twos [4, 6]: 3 x 3 elements of 8. NaN after an error. */
+static double small_work(void) {
+    fl_scope s = fl_scope_begin();
+    const float one[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    fl_tensor *a = fl_from_host(one, FL_SHAPE(3, 4), FL_F32);
+    fl_tensor *y = fl_matmul(a, fl_full(FL_SHAPE(4, 6), 2, FL_F32));
+    fl_tensor *sorted = fl_sort(fl_slice(y, 1, 0, 6, 2), 0, false, NULL);
+    const double sum = sorted ? fl_item(fl_sum(sorted, FL_ALL_AXES)) : (double)NAN;
+    fl_scope_end(&s);
+    return fl_error() ? (double)NAN : sum;
+}
+
+TEST(works_and_leaves_nothing) {
+    NEEDS_CUDA;
+    CHECK_EQ_INT(small_work(), 72);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+TEST(no_device_and_no_driver_are_errors_that_name_the_way_out) {
+    NEEDS_EMULATION;
+    setenv("CUDA_EMU_DEVICES", "0", 1);
+    CHECK(!fl_zeros(FL_SHAPE(2), FL_F32));
+    CHECK_STR(fl_error(), "no CUDA device; FL_DEVICE=cpu");
+    fl_error_clear();
+    setenv("CUDA_EMU_DEVICES", "-1", 1);
+    CHECK(!fl_zeros(FL_SHAPE(2), FL_F32));
+    CHECK_STR(fl_error(), "no CUDA driver; FL_DEVICE=cpu");
+    fl_error_clear();
+    CHECK(fl_backend_set_default("cpu"));
+    CHECK_EQ_INT(small_work(), 72);
+    setenv("CUDA_EMU_DEVICES", "1", 1); /* plugged in: the next call finds it */
+    CHECK(fl_backend_set_default("cuda"));
+    CHECK_EQ_INT(small_work(), 72);
+}
+
+TEST(any_call_of_the_runtime_may_fail_and_the_next_try_works) {
+    NEEDS_EMULATION;
+    bool failed = true;
+    for (int64_t n = 1; failed && n < 200; n++) {
+        cuda_emu_fail_in(n);
+        const double y = small_work();
+        failed = fl_error() != NULL;
+        cuda_emu_fail_in(0);
+        if (failed) CHECK_STR(fl_error(), "c");
+        else CHECK_EQ_INT(y, 72);
+        fl_error_clear();
+        CHECK_EQ_INT(small_work(), 72);
+        CHECK_EQ_INT(fl_mem_live(), 0);
+        if (n < 8) CHECK(failed); /* it starts, allocates, copies and launches */
+    }
+    CHECK(!failed);
+}
+
+TEST(what_only_the_data_shows_is_an_error_of_the_next_read) {
+    NEEDS_CUDA;
+    const int64_t at[2] = {1, 7};
+    fl_tensor *i = fl_from_host(at, FL_SHAPE(2), FL_I64), *x = fl_arange(0, 3, 1, FL_F32);
+    fl_tensor *y = fl_gather(x, 0, i);
+    CHECK(y && !fl_error());
+    CHECK(!fl_sync(y));
+    CHECK_STR(fl_error(), "fl_gather: index 7 is out of range for axis 0 of size 3");
+    fl_error_clear();
+    CHECK(fl_sync(y)); /* it was reported */
+    fl_tensor *r = fl_remainder(i, fl_int(0));
+    double got[2];
+    CHECK(!fl_to_host(r, got, 16));
+    CHECK_STR(fl_error(), "fl_remainder: integer division by zero");
+    fl_error_clear();
+    CHECK_EQ_INT(small_work(), 72);
+}
+
+TEST(mappings_reach_views_with_gaps_and_backwards) {
+    NEEDS_CUDA;
+    fl_tensor *x = fl_reshape(fl_arange(0, 12, 1, FL_I32), FL_SHAPE(3, 4));
+    fl_tensor *v = fl_flip(fl_slice(x, 1, 0, 4, 2), 1, FL_ARRAY(int, 0)); /* a copy or a view: both are mapped */
+    const int32_t *p = fl_map(v, FL_READ);
+    REQUIRE(p != NULL);
+    CHECK_EQ_INT(p[0], 8);
+    CHECK_EQ_INT(p[v->stride[0] + v->stride[1]], 6);
+    fl_unmap(v, FL_READ);
+    fl_tensor *gaps = fl_slice(x, 1, 1, 4, 2);
+    int32_t *w = fl_map(gaps, FL_WRITE);
+    REQUIRE(w != NULL);
+    for (int64_t k = 0; k < 3; k++) w[k * gaps->stride[0]] = -1, w[k * gaps->stride[0] + gaps->stride[1]] = -2;
+    fl_unmap(gaps, FL_WRITE);
+    int32_t all[12];
+    CHECK(fl_to_host(x, all, sizeof all));
+    for (int k = 0; k < 12; k++) CHECK_EQ_INT(all[k], k % 4 == 1 ? -1 : k % 4 == 3 ? -2 : k);
+}
+
+TEST(memory_is_kept_and_given_back) {
+    NEEDS_CUDA;
+    CHECK_EQ_INT(small_work(), 72);
+    fl_tensor *x = fl_zeros(FL_SHAPE(1000), FL_F32);
+    fl_mem_manager *m = x->buffer->device->manager;
+    const int64_t trips = fl_mem_stats_of(m).device_gets;
+    CHECK_EQ_INT(small_work(), 72);
+    CHECK_EQ_INT(fl_mem_stats_of(m).device_gets, trips);
+    CHECK(fl_mem_stats_of(m).free_blocks > 0);
+    CHECK(m->trim(m) > 0);
+    CHECK_EQ_INT(fl_mem_stats_of(m).free_blocks, 0);
+    CHECK_EQ_INT(fl_mem_stats_of(m).reserved, fl_mem_stats_of(m).in_use);
+    CHECK_EQ_INT(small_work(), 72);
+}
+
+TEST(families_move_to_each_other) {
+    NEEDS_CUDA;
+    fl_tensor *x = fl_transpose(fl_reshape(fl_arange(0, 6, 1, FL_F64), FL_SHAPE(2, 3)), 0, 1);
+    fl_tensor *host = fl_to(x, "cpu"), *back = fl_to(host, "cuda");
+    double a[6], b[6];
+    CHECK(host && back && !strcmp(fl_backend_name(host), "cpu") && !strcmp(fl_backend_name(back), "cuda"));
+    CHECK(fl_to_host(host, a, sizeof a) && fl_to_host(back, b, sizeof b));
+    CHECK_EQ_INT(a[1], 3);
+    CHECK(!memcmp(a, b, sizeof a));
+}
+
+/* The draws are the same numbers on both families. */
+TEST(draws_are_the_cpus) {
+    NEEDS_CUDA;
+    float a[1001], b[1001];
+    fl_seed(5);
+    CHECK(fl_to_host(fl_uniform(FL_SHAPE(1001), 0, 1, FL_F32, NULL), a, sizeof a));
+    CHECK(fl_backend_set_default("cpu"));
+    fl_seed(5);
+    CHECK(fl_to_host(fl_uniform(FL_SHAPE(1001), 0, 1, FL_F32, NULL), b, sizeof b));
+    CHECK(!memcmp(a, b, sizeof a));
+}
+
+int main(int argc, char **argv) {
+    return test_main(argc, argv);
+}
+/* MIT licence: see LICENSE. */
