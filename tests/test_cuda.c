@@ -12,7 +12,17 @@ static bool use_cuda(void) {
     fl_error_clear();
     return there && fl_backend_set_default("cuda");
 }
-#define NEEDS_CUDA if (!use_cuda()) SKIP("family cuda: make CUDA=emu test-cuda")
+/* The emulation's device is there unless a test says otherwise; a GPU may be absent. */
+static bool has_device(void) {
+    fl_scope s = fl_scope_begin();
+    const bool there = cuda_emu_fail_in || fl_zeros(FL_SCALAR_SHAPE, FL_F32);
+    if (!there) CHECK_ERROR("FL_DEVICE=cpu");
+    fl_scope_end(&s);
+    return there;
+}
+#define NEEDS_CUDA \
+    if (!use_cuda()) SKIP("family cuda: make CUDA=emu test-cuda"); \
+    if (!has_device()) SKIP("family cuda: no device")
 #define NEEDS_EMULATION \
     NEEDS_CUDA; \
     if (!cuda_emu_fail_in) SKIP("the emulation's failing calls: make CUDA=emu test-cuda")
