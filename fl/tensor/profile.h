@@ -1,6 +1,6 @@
 /* fl/tensor/profile.h - where the time goes: a table of ops, one of modules, and a trace for timeline viewers
 
-    fl_profile_begin();
+    fl_profile_begin(0);
     for (int i = 0; i < 10; i++) step();
     fl_profile_print();                // ops and modules, the longest first
     fl_profile_save("step.json");      // for chrome://tracing or ui.perfetto.dev
