@@ -9,11 +9,11 @@
    on it, and FL_DEVICE=cpu in the environment does not. Device and driver are looked for when the first
    tensor is made: without them that is an error, never a silent run on the cpu.
 
-   Shown without a GPU: with kernels/cuda/emu, by make CUDA=emu test-cuda, what the kernels compute, that
-   nothing on the host relies on unfinished work or reads device memory, and each failing call of the
-   runtime; with nvcc, that they compile for sm_90 without spills. Not shown by either, and open until a GPU
-   has run the tests: any run on a device, speed, races between blocks, the texts of missing drivers as the
-   real runtime gives them, bits that differ by nvcc's contraction-free code from g++'s.
+   Shown without a GPU, by make CUDA=emu test-cuda: what the kernels compute (conformance, gradcheck, random),
+   that the host relies on no unfinished work and reads no device memory, and that each call of the runtime
+   may fail. By nvcc: that all compile for sm_90 without spills, and, with the real runtime, what a missing
+   driver says. Not shown, and open until a GPU has run the tests: any run on a device, speed, races between
+   blocks, how nvcc's code rounds (it fuses what fl_math.h fuses, g++ does not), fork, sticky errors.
 
    Plain by intent, and slow where it says so: no 16-byte loads; one block reduces each output, one thread
    scans or scatters each line; convolutions are direct. Left for later: cuBLASLt, cuDNN, graphs, streams,
