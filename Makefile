@@ -284,8 +284,7 @@ use_api_deps = sed -E -e ':a' -e 's,[^/ ]+/\.\./,,;ta' -e 's,(^| )(\./)?((fl|ker
                $(@:.o=.d) > $(@:.o=.t) && mv $(@:.o=.t) $(@:.o=.d)
 $(API)/%.h: %.h
 	@mkdir -p $(@D)
-	@sed '/^#if.*FL_IMPL_ONLY_/q' $< > $@.new
-	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+	@sed '/^#if.*FL_IMPL_ONLY_/q' $< > $@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 
 # Other flags than last time rebuild everything.
 $(BUILD)/flags: FORCE

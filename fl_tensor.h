@@ -1380,7 +1380,7 @@ uint32_t fl_version_of(const fl_tensor *t) {
 #define FL__STRING(x) FL__STRING_(x)
 FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
 #ifdef FL_USE_CUDA
-FL_API const fl_backend *fl_backend_cuda(void);
+const fl_backend *fl_backend_cuda(void); /* kernels/cuda/backend.h */
 #endif
 
 static int fl__family_of(const char *fn, const char *name) {

@@ -214,14 +214,13 @@ static fl_tensor *fl__dlpack_handle(const char *fn, const fl_dlpack_tensor *d, c
     if (!t) return fl_raise();
     for (int i = 0; d->strides && i < d->ndim; i++) t->stride[i] = d->strides[i];
     int64_t low, extent = fl__dlpack_extent(t, &low), size = (int64_t)fl_dtype_size(dtype);
-    *at =
-        n ? (char *)d->data + d->byte_offset + low * size : (char *)t; /* no bytes, but not NULL */
-    if (extent < 0 || (n && (uintptr_t)*at % (uintptr_t)size))
-        return fl_bad("%s: shape %s: strides that are too large, or elements that are not aligned "
-                      "to %d bytes",
-                      fn, FL_TEXT_OF(s), (int)size);
+    if (extent < 0 || __builtin_mul_overflow(extent, size, &extent))
+        return fl_bad("%s: shape %s: strides that are too large", fn, FL_TEXT_OF(s));
+    *at = n ? (char *)d->data + d->byte_offset + low * size : (char *)t; /* no bytes, but not NULL */
+    if (n && (uintptr_t)*at % (uintptr_t)size)
+        return fl_bad("%s: shape %s: its elements are not aligned to %d bytes", fn, FL_TEXT_OF(s), (int)size);
     t->offset = -low;
-    *bytes = (size_t)(extent * size);
+    *bytes = (size_t)extent;
     return t;
 }
 
