@@ -7,7 +7,6 @@
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 /* log(1 + exp(x)), as one writes it: where exp(x) overflows the gradient is inf / inf. */
 static fl_var *plain_log1pexp(fl_var *x) {
@@ -91,7 +90,8 @@ int main(void) {
     fl_seed(1);
     fl_scope all = fl_scope_begin();
     fl_var *x = fv_param(fl_uniform(FL_SHAPE(3, 4), -3, 3, FL_F64, NULL));
-    const bool right = fl_gradcheck(check_log1pexp, FV_LIST(x)) && fl_gradgradcheck(check_log1pexp, FV_LIST(x));
+    const bool right =
+        fl_gradcheck(check_log1pexp, FV_LIST(x)) && fl_gradgradcheck(check_log1pexp, FV_LIST(x));
     printf("log1pexp: its gradient and the gradient's are %s\n", right ? "right" : fl_error());
     const double plain = slope_far_out(plain_log1pexp), own = slope_far_out(log1pexp);
     printf("slope at 1000: %g as one writes it, %g by hand\n", plain, own);

@@ -62,8 +62,8 @@ static double trained(const char *name, fl_optim *(*make)(fv_list params, double
     fl_scope all = fl_scope_begin();
     fl_tensor *x = fl_reshape(fl_linspace(-3, 3, 200, FL_F32), FL_SHAPE(200, 1));
     fl_tensor *y = fl_sin(fl_mul(x, fl_num(3)));
-    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(1, 32), fl_nn_tanh(), fl_nn_linear(32, 32), fl_nn_tanh(),
-                                         fl_nn_linear(32, 1));
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(1, 32), fl_nn_tanh(), fl_nn_linear(32, 32),
+                                         fl_nn_tanh(), fl_nn_linear(32, 1));
     fl_optim *optim = make(fl_nn_parameters(net), 5e-3);
     double last = NAN;
     printf("%-10s", name);
