@@ -8,7 +8,7 @@
 #include "fl.h"
 #include <stdio.h>
 
-enum { MODES = 6, NOISE = 8, HIDDEN = 64, BATCH = 128, STEPS = 2000, DRAWN = 1000 };
+enum { MODES = 6, NOISE = 8, HIDDEN = 64, BATCH = 128, STEPS = 1500, DRAWN = 1000 };
 static const double spread = 0.1; /* of a heap; the circle has radius 2 */
 
 /* The middles of the heaps, [MODES, 2]. */
@@ -85,8 +85,12 @@ int main(void) {
     fl_seed(1);
     fl_scope all = fl_scope_begin();
     fl_nn_module *generator = net(NOISE, 2), *discriminator = net(2, 1);
-    fl_optim *g = fl_optim_adam(fl_nn_parameters(generator), .lr = 2e-3, .beta1 = 0.5);
-    fl_optim *d = fl_optim_adam(fl_nn_parameters(discriminator), .lr = 2e-3, .beta1 = 0.5);
+    fl_optim *g = fl_optim_adam(fl_nn_parameters(generator), .lr = 3e-3, .beta1 = 0.5);
+    fl_optim *d = fl_optim_adam(fl_nn_parameters(discriminator), .lr = 3e-3, .beta1 = 0.5);
+    /* Opponents chase each other round and round: where they end is no matter of luck if they slow down. */
+    fl_optim_schedule g_schedule = {.kind = FL_LR_COSINE, .total = STEPS}, d_schedule = g_schedule;
+    fl_optim_schedule_start(&g_schedule, g);
+    fl_optim_schedule_start(&d_schedule, d);
     for (int step = 1; step <= STEPS && !fl_error(); step++) {
         fl_scope s = fl_scope_begin();
         fl_var *right = judged(discriminator, fv_const(real_points(BATCH)), 1);
@@ -94,7 +98,9 @@ int main(void) {
         const double d_loss = train(d, fv_add(right, caught));
         /* The discriminator gets gradients here too; zero_grad drops them before its own step. */
         const double g_loss = train(g, judged(discriminator, made_points(generator, BATCH), 1));
-        if (step % 500 == 0) printf("step %4d: discriminator %.3f, generator %.3f\n", step, d_loss, g_loss);
+        fl_optim_schedule_step(&g_schedule);
+        fl_optim_schedule_step(&d_schedule);
+        if (step % 300 == 0) printf("step %4d: discriminator %.3f, generator %.3f\n", step, d_loss, g_loss);
         fl_scope_end(&s);
     }
 
