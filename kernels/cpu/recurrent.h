@@ -85,9 +85,9 @@ static char *fl__rnn_state(const fl__rnn *r, const char *base, int way, int64_t 
     return base ? (char *)(uintptr_t)base + (way * r->n + r->order[i]) * width * r->size : r->zeros;
 }
 
-/* The same in order. */
+/* The same in order; NULL of what is not there. */
 static char *fl__rnn_own(const fl__rnn *r, char *base, int way, int64_t i, int64_t width) {
-    return base + (way * r->n + i) * width * r->size;
+    return base ? base + (way * r->n + i) * width * r->size : NULL;
 }
 
 /* [row][way] of a matrix of `width` numbers for each direction. */
