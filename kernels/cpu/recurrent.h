@@ -90,9 +90,9 @@ static char *fl__rnn_own(const fl__rnn *r, char *base, int way, int64_t i, int64
     return base ? base + (way * r->n + i) * width * r->size : NULL;
 }
 
-/* [row][way] of a matrix of `width` numbers for each direction. */
+/* [row][way] of a matrix of `width` numbers for each direction; NULL of what is not there. */
 static char *fl__rnn_at(const fl__rnn *r, const char *base, int64_t row, int way, int64_t width) {
-    return (char *)(uintptr_t)base + (row * r->a->ways + way) * width * r->size;
+    return base ? (char *)(uintptr_t)base + (row * r->a->ways + way) * width * r->size : NULL;
 }
 
 /* >>products */
@@ -344,7 +344,8 @@ static void fl__rnn_step_forward(void *arg, int64_t begin, int64_t end) {
                                                      fl__rnn_own(r, r->sums, s->way, i, r->columns) + at,
                                                      (char *)(uintptr_t)bias + at,
                                                      (char *)(uintptr_t)bias + r->columns * size + at,
-                                                     (char *)(uintptr_t)old + at, extra + at, h + at},
+                                                     (char *)(uintptr_t)old + at, extra ? extra + at : NULL,
+                                                     h + at},
                                           r->units, &hidden);
             if (!projected)
                 memcpy(fl__rnn_place(r, r->y, s->t, i, r->a->ways * out) + s->way * out * size + at, h + at,
