@@ -28,10 +28,10 @@
    FL_IMPLEMENTATION after a first include still gets all of it. A room includes what it uses inside its
    guard: it is read once, not once for each file that uses it.
 
-   FL_TRACE_CALLS, in files of yours: errors, traces, the first NaN and what is alive tell file and line of the
-   call, by a macro for each function in build/calls.h, which `make calls` writes from the prototypes. */
+   FL_TRACE_CALLS, in files of yours: errors, traces, the first NaN and what is alive tell file and line of
+   the call, by a macro for each function in build/calls.h, which `make calls` writes from the prototypes. */
 #if defined(FL_TRACE_CALLS) && defined(FL_CALLS_H) && defined(FL_IMPLEMENTATION) && !defined(FL_TENSOR_IMPL)
-#error "fl: with FL_TRACE_CALLS define FL_IMPLEMENTATION before the first include of fl.h: its functions are macros now"
+#error "fl: with FL_TRACE_CALLS define FL_IMPLEMENTATION before the first include: functions are macros now"
 #endif
 #include "fl_mem.h"
 #include "fl_tensor.h"

@@ -1279,7 +1279,8 @@ static void fv__describe_node(const void *of, char *buf, size_t size) {
 /* A target's gradient is held, so that nothing is added in place to what the backward hands on. */
 static void fv__visit(const fv__pass *p, fl_node *n, bool on) {
     const bool told = n->back && n->made; /* to those who asked for notes */
-    fl_scope s = told ? fl_scope_at(&(fl_error_place){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
+    fl_scope s =
+        told ? fl_scope_at(&(fl_error_place){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
     if (fl_error()) return;
     if (n->twin) fv__call_hooks_of(n);
     fl_var *dy = n->grad, *held = n->target ? fv_keep(dy) : NULL;

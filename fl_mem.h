@@ -186,7 +186,8 @@ typedef struct fl_error_place {
     const char *fn; /* the public function that was called: its name takes the place of an inner one's */
     const void *of; /* what runs it, a module, whose description comes first; NULL: nothing */
     void (*describe)(const void *of, char *buf, size_t size);
-    const char *backward; /* name of the record whose backward runs: `of` is where that was made; NULL: none */
+    const char
+        *backward; /* name of the record whose backward runs: `of` is where that was made; NULL: none */
 } fl_error_place;
 /* The line of the program that made the innermost call on this thread, NULL and 0 if it was compiled without
    FL_TRACE_CALLS: then each call of build/calls.h pushes its line and pops it, as the one around it goes on
@@ -224,8 +225,8 @@ typedef struct fl_lines {
 FL_API void fl_put(fl_lines *t, const char *format, ...) FL_PRINTF(2, 3);
 FL_API void fl_vput(fl_lines *t, const char *format, va_list args) FL_PRINTF(2, 0);
 FL_API void fl_put_json(fl_lines *t, const char *text);
-/* A file of what `put` puts: one of that name is replaced once all is written, or stays. False after fl_fail, with
-   the name of the public function, `who`. */
+/* A file of what `put` puts: one of that name is replaced once all is written, or stays. False after
+   fl_fail, with the name of the public function, `who`. */
 FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_lines *t, void *user), void *user);
 
 /* >>dtypes ------------------------------------------------------------------------------------- */

@@ -65,7 +65,8 @@ static double epoch(fl_data_set *set, int64_t number, int64_t images) {
         if (ok) n += b.t[1]->shape[0];
         fl_scope_end(&s);
     }
-    if (n != images) fprintf(stderr, "data: %lld images of %lld: %s\n", (long long)n, (long long)images, fl_error());
+    if (n != images)
+        fprintf(stderr, "data: %lld images of %lld: %s\n", (long long)n, (long long)images, fl_error());
     return fl_data_now() - start;
 }
 

@@ -34,7 +34,8 @@ int main(void) {
         fl_scope_end(&s);
     }
 
-    fl_tensor *found = fv_value(fl_nn_get_param(model, "weight")), *bias = fv_value(fl_nn_get_param(model, "bias"));
+    fl_tensor *found = fv_value(fl_nn_get_param(model, "weight")),
+              *bias = fv_value(fl_nn_get_param(model, "bias"));
     puts("weights and bias, found by SGD:");
     fl_print(found);
     fl_print(bias);

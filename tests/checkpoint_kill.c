@@ -1,10 +1,10 @@
 /* checkpoint_kill.c - a program that saves without end is killed: it leaves the old file or the new one
 
    checkpoint_kill [N]   kills N times (default 10; make checkpoint-kill N=200); SEED of the environment
-   repeats the waits. The child says through a pipe when save k begins; the parent waits a random time, up to a
-   quarter more than a save takes, and kills it. Then the file must load, whole, as k - 1 or k (or a later one
-   that the child has begun meanwhile), and the next child goes on from there. In the folder are the file and
-   at most one temporary one, which the last save takes away. */
+   repeats the waits. The child says through a pipe when save k begins; the parent waits a random time, up
+   to a quarter more than a save takes, and kills it. Then the file must load, whole, as k - 1 or k (or a
+   later one that the child has begun meanwhile), and the next child goes on from there. In the folder are
+   the file and at most one temporary one, which the last save takes away. */
 #include "../fl.h"
 #include <errno.h>
 #include <math.h>

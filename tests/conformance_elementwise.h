@@ -542,8 +542,9 @@ static unsigned dtypes_of(char cls) {
 
 /* Of u64 what is the same modulo 2^64, and the larger and the smaller one. */
 static unsigned dtypes_of_op(const char *op, char cls) {
-    static const char *const exact[] = {"add", "sub", "mul", "neg", "bitwise_and", "bitwise_or", "bitwise_xor",
-                                        "bitwise_not", "shift_left", "maximum", "minimum", "fmax", "fmin"};
+    static const char *const exact[] = {
+        "add",         "sub",        "mul",     "neg",     "bitwise_and", "bitwise_or", "bitwise_xor",
+        "bitwise_not", "shift_left", "maximum", "minimum", "fmax",        "fmin"};
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
         if (!strcmp(op, exact[i])) return dtypes_of(cls) | U64;
     return dtypes_of(cls);

@@ -322,7 +322,8 @@ static void read_csv(const file *f) {
         fl_data_csv *d = fl_data_csv_open("f", .no_header = !named);
         for (; d && fl_data_csv_next(d); rows--)
             for (int64_t i = 0; i < d->n; i++) same_fields = text_hash(same_fields, d->field[i]);
-        if (!d || !d->ended || rows || fields != same_fields) fuzz_bug("a table that was written is another one");
+        if (!d || !d->ended || rows || fields != same_fields)
+            fuzz_bug("a table that was written is another one");
         fl_data_csv_close(d);
     }
     fl_heap_free(again.p);

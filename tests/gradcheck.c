@@ -5,11 +5,11 @@
 
    First order: fl_gradcheck, the full Jacobian in f64 against central differences; the fused
    gradients must agree with the recorded compositions, and f32 loosely with f64. Second order:
-   fl_gradgradcheck, the same of the gradient as a function. Forward: J v of fl_jvp against the Jacobian. Mixed:
-   forward over reverse, the product of the Hessian of a weighting of the outputs with a direction of
-   all inputs together, against that Hessian. Every fv_ function of fl/ops has cases, or a reason to have none. Inputs lie in
-   several layouts and are expanded, 0-d, of size 1 and empty too. Ops run in forked processes. The last
-   line is "N passed, N failed". */
+   fl_gradgradcheck, the same of the gradient as a function. Forward: J v of fl_jvp against the Jacobian.
+   Mixed: forward over reverse, the product of the Hessian of a weighting of the outputs with a direction of
+   all inputs together, against that Hessian. Every fv_ function of fl/ops has cases, or a reason to have
+   none. Inputs lie in several layouts and are expanded, 0-d, of size 1 and empty too. Ops run in forked
+   processes. The last line is "N passed, N failed". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -251,8 +251,8 @@ static bool hessian_of(grad_case *c, const array *x, const array *w, double *hes
     bool ok = make_leaves(c, x, FL_F64, leaf);
     const fv_list leaves = fv_list_of(c->n_in, leaf);
     fl_var *out = ok ? call_case(leaf, c) : NULL;
-    ok = out && fl_grads(FV_LIST(out), leaves, g, .given = FV_LIST(fv_const(dense_tensor(w))), .create_graph = true,
-                         .allow_unused = true);
+    ok = out && fl_grads(FV_LIST(out), leaves, g, .given = FV_LIST(fv_const(dense_tensor(w))),
+                         .create_graph = true, .allow_unused = true);
     for (int i = 0; ok && i < c->n_in; i++)
         if (g[i]) ok = fl_jacobian(g[i], leaves, hessian[i]); /* else none: zeros */
     fl_scope_end(&s);
@@ -264,8 +264,8 @@ static bool second_order(grad_case *c, const array *x, const array *w, double *h
     fl_var *leaf[MAX_IN];
     const double tol = 10 * tolerance_of(c);
     const bool ok = make_leaves(c, x, FL_F64, leaf) &&
-                    fl_gradgradcheck(call_case, fv_list_of(c->n_in, leaf), .eps = step_of(c), .atol = tol, .rtol = tol,
-                                     .user = c);
+                    fl_gradgradcheck(call_case, fv_list_of(c->n_in, leaf), .eps = step_of(c), .atol = tol,
+                                     .rtol = tol, .user = c);
     fl_scope_end(&s);
     if (!ok) return say("%s", fl_error());
     return hessian_of(c, x, w, hessian) || say("double backward failed");

@@ -458,8 +458,9 @@ TEST(checkpoints_that_do_not_fit) {
     end_test();
 }
 
-/* Large parameters get the storage of what was read, where the caching manager gave both and nobody else holds
-   theirs; elsewhere the bytes are copied, so that views see them. A graph of before refuses backward. */
+/* Large parameters get the storage of what was read, where the caching manager gave both and nobody else
+   holds theirs; elsewhere the bytes are copied, so that views see them. A graph of before refuses
+   backward. */
 TEST(loading_large_parameters) {
     test_errors_return();
     for (int k = 0; k < 3; k++) {

@@ -1,5 +1,6 @@
-/* test_cuda.c - family cuda where a program may trip over it: no device, failing calls, late errors, mappings,
-   memory. What its ops compute is for conformance, gradcheck and random (make CUDA=emu test-cuda). */
+/* test_cuda.c - family cuda where a program may trip over it: no device, failing calls, late errors,
+   mappings, memory. What its ops compute is for conformance, gradcheck and random (make CUDA=emu
+   test-cuda). */
 #include "../fl.h"
 #include "test.h"
 
@@ -101,7 +102,8 @@ TEST(what_only_the_data_shows_is_an_error_of_the_next_read) {
 TEST(mappings_reach_views_with_gaps_and_backwards) {
     NEEDS_CUDA;
     fl_tensor *x = fl_reshape(fl_arange(0, 12, 1, FL_I32), FL_SHAPE(3, 4));
-    fl_tensor *v = fl_flip(fl_slice(x, 1, 0, 4, 2), 1, FL_ARRAY(int, 0)); /* a copy or a view: both are mapped */
+    fl_tensor *v =
+        fl_flip(fl_slice(x, 1, 0, 4, 2), 1, FL_ARRAY(int, 0)); /* a copy or a view: both are mapped */
     const int32_t *p = fl_map(v, FL_READ);
     REQUIRE(p != NULL);
     CHECK_EQ_INT(p[0], 8);
@@ -110,7 +112,8 @@ TEST(mappings_reach_views_with_gaps_and_backwards) {
     fl_tensor *gaps = fl_slice(x, 1, 1, 4, 2);
     int32_t *w = fl_map(gaps, FL_WRITE);
     REQUIRE(w != NULL);
-    for (int64_t k = 0; k < 3; k++) w[k * gaps->stride[0]] = -1, w[k * gaps->stride[0] + gaps->stride[1]] = -2;
+    for (int64_t k = 0; k < 3; k++)
+        w[k * gaps->stride[0]] = -1, w[k * gaps->stride[0] + gaps->stride[1]] = -2;
     fl_unmap(gaps, FL_WRITE);
     int32_t all[12];
     CHECK(fl_to_host(x, all, sizeof all));

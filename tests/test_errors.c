@@ -1040,13 +1040,19 @@ static void rows_of_variables(void) {
     double one[1], *room = one;
     NO(fl_jacobian, (NULL, FV_LIST(o.v23), &room), "the result or the room is NULL");
     NO(fl_jacobian, (o.v23, FV_NONE, &room), "0 variables, of 1 to 8");
-    NO_FILE_AS(fl_gradcheck_opt, "fl_gradcheck", (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}), "no function");
-    NO_FILE_AS(fl_gradgradcheck_opt, "fl_gradgradcheck", (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}), "no function");
-    ROW_OF(RAISES, "fl_tape_format_opt", "fl_tape_format", fl_tape_format(NULL, NULL, 0) < 0, "the variable is NULL");
-    NO_FILE_AS(fl_tape_save_opt, "fl_tape_save", (o.v23, NULL, (fl_tape_opts){.user = NULL}), "the path is NULL");
-    NO_FILE_AS(fl_tape_save_opt, "fl_tape_save", (o.v23, "/no/folder/x", (fl_tape_opts){.user = NULL}), "cannot open /no/folder/x.part");
+    NO_FILE_AS(fl_gradcheck_opt, "fl_gradcheck", (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}),
+               "no function");
+    NO_FILE_AS(fl_gradgradcheck_opt, "fl_gradgradcheck",
+               (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}), "no function");
+    ROW_OF(RAISES, "fl_tape_format_opt", "fl_tape_format", fl_tape_format(NULL, NULL, 0) < 0,
+           "the variable is NULL");
+    NO_FILE_AS(fl_tape_save_opt, "fl_tape_save", (o.v23, NULL, (fl_tape_opts){.user = NULL}),
+               "the path is NULL");
+    NO_FILE_AS(fl_tape_save_opt, "fl_tape_save", (o.v23, "/no/folder/x", (fl_tape_opts){.user = NULL}),
+               "cannot open /no/folder/x.part");
     if (fl_profile_begin(1)) {
-        NO_AS(fl_profile_begin_opt, "fl_profile_begin", (1, (fl_profile_opts){.sync = true}), "a profile runs already");
+        NO_AS(fl_profile_begin_opt, "fl_profile_begin", (1, (fl_profile_opts){.sync = true}),
+              "a profile runs already");
         fl_profile_end();
     }
     if (fl_alive_begin()) {
@@ -1913,19 +1919,17 @@ static void rows_of_logs(void) {
 
 static void (*const groups[])(void) = {
     rows_of_more_movement, rows_of_parts, rows_of_more_creation, rows_of_nets, rows_of_var_nets,
-    rows_of_memory, rows_of_handles, rows_of_op_writers, rows_of_creation, rows_of_reading, rows_of_movement,
-    rows_of_formulas, rows_of_reductions, rows_of_composed_reductions, rows_of_order,
+    rows_of_memory, rows_of_handles, rows_of_op_writers, rows_of_creation, rows_of_reading,
+    rows_of_movement, rows_of_formulas, rows_of_reductions, rows_of_composed_reductions, rows_of_order,
     rows_of_indexing, rows_of_convolution, rows_of_pooling, rows_of_softmax, rows_of_randomness,
     rows_of_steps, rows_of_variables, rows_of_backward, rows_of_var_movement, rows_of_modules,
     rows_of_layers, rows_of_sequences, rows_of_convolutions, rows_of_plain_layers, rows_of_containers,
-    rows_of_embeddings, rows_of_attention, rows_of_caches, rows_of_recurrence,
-    rows_of_vocabularies, rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving,
-    rows_of_optim, rows_of_files,
-    rows_of_dlpack, rows_of_json, rows_of_sets, rows_of_more_sets, rows_of_meters, rows_of_scores, rows_of_logs,
-    rows_of_index_reads, rows_of_index_writes,
-    rows_of_scatter_reduce, rows_of_quantized, rows_of_masks,
-    rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling, rows_of_image_places,
-    rows_of_fft,
+    rows_of_embeddings, rows_of_attention, rows_of_caches, rows_of_recurrence, rows_of_vocabularies,
+    rows_of_capsules, rows_of_init, rows_of_losses, rows_of_saving, rows_of_optim, rows_of_files,
+    rows_of_dlpack, rows_of_json, rows_of_sets, rows_of_more_sets, rows_of_meters, rows_of_scores,
+    rows_of_logs, rows_of_index_reads, rows_of_index_writes, rows_of_scatter_reduce, rows_of_quantized,
+    rows_of_masks, rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling,
+    rows_of_image_places, rows_of_fft,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -2073,7 +2077,13 @@ static const char *const cannot_fail[] = {
     "fl_mem_stats_reset_peak",
     "fl_mem_report",
     /* only memory can fail them: test_faults, test_mem */
-    "fl_scope_begin", "fl_scope_of", "fl_scope_in", "fl_scope_at", "fl_lasting", "fl_mem_step_now", "fl_dropped",
+    "fl_scope_begin",
+    "fl_scope_of",
+    "fl_scope_in",
+    "fl_scope_at",
+    "fl_lasting",
+    "fl_mem_step_now",
+    "fl_dropped",
     "fl_num",
     "fl_int",
     "fv_num",

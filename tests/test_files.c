@@ -1288,7 +1288,8 @@ TEST(mapped_file_of_2_gb_opens_at_once) {
         fl_data_close(f);
     }
     REQUIRE(CHECK_NO_ERROR() && t && fl_numel(t) == 536870912);
-    printf("  2 GB opened, mapped and a tensor got: %.3f ms, the first time %.3f ms\n", best * 1e3, first * 1e3);
+    printf("  2 GB opened, mapped and a tensor got: %.3f ms, the first time %.3f ms\n", best * 1e3,
+           first * 1e3);
     CHECK(best < 0.005);
     CHECK(fl_item(fl_slice(t, 0, 536870911, 536870912, 1)) == 7);
     fl_tensor *head = fl_slice(t, 0, 0, 4, 1);

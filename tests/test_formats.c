@@ -604,7 +604,8 @@ static unsigned char *small_npz(size_t *size, bool deflate) {
     return bytes;
 }
 
-/* Every prefix is refused; a changed byte too, or it gives the same tensors (a date, a version) or other names. */
+/* Every prefix is refused; a changed byte too, or it gives the same tensors (a date, a version) or other
+   names. */
 TEST(npz_every_truncation_and_byte_change) {
     begin();
     fl_scope s = fl_scope_begin();
@@ -1041,7 +1042,8 @@ TEST(csv_on_a_failing_disk_and_without_memory) {
     end(&s);
 }
 
-/* ---- for tests/python: `test_formats copy FROM TO` reads one format and writes another, by their ends ---- */
+/* ---- for tests/python: `test_formats copy FROM TO` reads one format and writes another, by their ends
+   ---- */
 
 static bool ends(const char *path, const char *end) {
     const size_t n = strlen(path), k = strlen(end);

@@ -240,7 +240,8 @@ TEST(roc) {
     for (int round = 0; round < 20; round++) {
         double x[N], auc, ap;
         int64_t y[N];
-        for (int i = 0; i < N; i++) y[i] = below(3) == 0, x[i] = (double)below(round + 1) + (double)(y[i] * below(4));
+        for (int i = 0; i < N; i++)
+            y[i] = below(3) == 0, x[i] = (double)below(round + 1) + (double)(y[i] * below(4));
         roc_slowly(x, y, N, &auc, &ap);
         fl_data_roc m = {0}, other = {0};
         CHECK(fl_data_roc_add(&m, reals(x, 50), wholes(y, 50)));
@@ -299,7 +300,8 @@ TEST(calibration) {
     CHECK(isnan(fl_data_calibration_error(&m)) && isnan(fl_data_calibration_worst(&m)));
     fl_tensor *probabilities = fl_reshape(reals(p, N * C), FL_SHAPE(N, C)), *target = wholes(y, N);
     CHECK(fl_data_calibration_add(&m, fl_slice(probabilities, 0, 0, 100, 1), fl_slice(target, 0, 0, 100, 1)));
-    CHECK(fl_data_calibration_add(&other, fl_slice(probabilities, 0, 100, N, 1), fl_slice(target, 0, 100, N, 1)));
+    CHECK(fl_data_calibration_add(&other, fl_slice(probabilities, 0, 100, N, 1),
+                                  fl_slice(target, 0, 100, N, 1)));
     CHECK(fl_data_calibration_merge(&m, &other) && fl_data_calibration_merge(&m, &empty));
     CHECK_NEAR(fl_data_calibration_error(&m), error, 1e-14);
     CHECK_NEAR(fl_data_calibration_worst(&m), worst, 1e-14);

@@ -23,7 +23,8 @@ typedef struct job {
 
 static job job_new(void) {
     fl_rng rng = {7, 0};
-    job j = {fl_nn_sequential(fl_nn_linear(4, 3, .rng = &rng), fl_nn_relu(), fl_nn_linear(3, 2, .rng = &rng)), NULL};
+    job j = {fl_nn_sequential(fl_nn_linear(4, 3, .rng = &rng), fl_nn_relu(), fl_nn_linear(3, 2, .rng = &rng)),
+             NULL};
     fl_scope s = fl_scope_begin();
     j.x = fv_keep(fv_const(fl_uniform(FL_SHAPE(5, 4), -1, 1, FL_F32, &rng)));
     fl_scope_end(&s);
@@ -98,7 +99,8 @@ static void *exp_on_a_thread(void *x) {
 
 TEST(watchers_see_all_threads) {
     static int first = 0, second = 1;
-    fl_call_watcher a = {.before = watch_before, .user = &first}, b = {.before = watch_before, .user = &second};
+    fl_call_watcher a = {.before = watch_before, .user = &first},
+                    b = {.before = watch_before, .user = &second};
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32);
     pthread_t t;
@@ -178,24 +180,36 @@ TEST(tables_of_a_profile) {
     CHECK(fl_profile_format(text, sizeof text) == (int64_t)strlen(text));
     CHECK_EQ_INT(fl_profile_format(NULL, 0), (int64_t)strlen(text));
     fl_profile_end();
-    CHECK_TEXT(text,
-               "Profile: 0.034 ms in ops, of 0.103 ms; 1 threads\n"
-               "Op           Calls  Forward ms  Backward ms    Share   GFLOP/s  of peak      GB/s  of peak  Slowest ms\n"
-               "mul              6       0.002        0.004   17.6 %      0.01    1.0 %      0.10        -       0.001  [5, 2] [5, 2] -> [5, 2]\n"
-               "sum              6       0.002        0.004   17.6 %      0.01    1.2 %      0.05        -       0.001  [5, 2] -> []\n"
-               "matmul           6       0.000        0.006   17.6 %      0.08    8.0 %      0.15        -       0.001  [5, 2] [2, 3] -> [5, 3]\n"
-               "linear           4       0.004        0.000   11.8 %      0.09    9.0 %      0.17        -       0.001  [5, 4] [3, 4] [3] -> [5, 3]\n"
-               "div              4       0.002        0.002   11.8 %      0.00    0.1 %      0.01        -       0.001  [] -> []\n"
-               "relu             2       0.002        0.000    5.9 %      0.01    1.5 %      0.12        -       0.001  [5, 3] -> [5, 3]\n"
-               "fill             2       0.002        0.000    5.9 %         -        -      0.00        -       0.001  -> []\n"
-               "add              2       0.000        0.002    5.9 %      0.01    1.0 %      0.12        -       0.001  [5, 2] [5, 2] -> [5, 2]\n"
-               "relu_grad        2       0.000        0.002    5.9 %      0.03    3.0 %      0.24        -       0.001  [5, 3] [5, 3] [5, 3] -> [5, 3]\n"
-               "Module              Calls  Forward ms  Backward ms    Share   GFLOP/s  of peak      GB/s  of peak\n"
-               "fl_nn_linear '2'        2       0.002        0.006   23.5 %      0.05    4.8 %      0.11        -\n"
-               "no module               0       0.000        0.008   23.5 %      0.01    0.8 %      0.07        -\n"
-               "fl_nn_linear '0'        2       0.002        0.004   17.6 %      0.09    8.5 %      0.15        -\n"
-               "ReLU '1'                2       0.002        0.002   11.8 %      0.02    2.2 %      0.18        -\n"
-               "fl_nn_sequential        2       0.000        0.000    0.0 %         -        -         -        -\n");
+    CHECK_TEXT(
+        text,
+        "Profile: 0.034 ms in ops, of 0.103 ms; 1 threads\n"
+        "Op           Calls  Forward ms  Backward ms    Share   GFLOP/s  of peak      GB/s  of peak  Slowest "
+        "ms\n"
+        "mul              6       0.002        0.004   17.6 %      0.01    1.0 %      0.10        -       "
+        "0.001  [5, 2] [5, 2] -> [5, 2]\n"
+        "sum              6       0.002        0.004   17.6 %      0.01    1.2 %      0.05        -       "
+        "0.001  [5, 2] -> []\n"
+        "matmul           6       0.000        0.006   17.6 %      0.08    8.0 %      0.15        -       "
+        "0.001  [5, 2] [2, 3] -> [5, 3]\n"
+        "linear           4       0.004        0.000   11.8 %      0.09    9.0 %      0.17        -       "
+        "0.001  [5, 4] [3, 4] [3] -> [5, 3]\n"
+        "div              4       0.002        0.002   11.8 %      0.00    0.1 %      0.01        -       "
+        "0.001  [] -> []\n"
+        "relu             2       0.002        0.000    5.9 %      0.01    1.5 %      0.12        -       "
+        "0.001  [5, 3] -> [5, 3]\n"
+        "fill             2       0.002        0.000    5.9 %         -        -      0.00        -       "
+        "0.001  -> []\n"
+        "add              2       0.000        0.002    5.9 %      0.01    1.0 %      0.12        -       "
+        "0.001  [5, 2] [5, 2] -> [5, 2]\n"
+        "relu_grad        2       0.000        0.002    5.9 %      0.03    3.0 %      0.24        -       "
+        "0.001  [5, 3] [5, 3] [5, 3] -> [5, 3]\n"
+        "Module              Calls  Forward ms  Backward ms    Share   GFLOP/s  of peak      GB/s  of peak\n"
+        "fl_nn_linear '2'        2       0.002        0.006   23.5 %      0.05    4.8 %      0.11        -\n"
+        "no module               0       0.000        0.008   23.5 %      0.01    0.8 %      0.07        -\n"
+        "fl_nn_linear '0'        2       0.002        0.004   17.6 %      0.09    8.5 %      0.15        -\n"
+        "ReLU '1'                2       0.002        0.002   11.8 %      0.02    2.2 %      0.18        -\n"
+        "fl_nn_sequential        2       0.000        0.000    0.0 %         -        -         -        "
+        "-\n");
     job_free(&j);
     CHECK_NO_ERROR();
 }
@@ -230,14 +244,16 @@ static bool trace_is_sound(const char *json, int *slices) {
     for (const char *p = json; (p = strstr(p, "\"ph\":\"X\"")); p++, (*slices)++) {
         const char *line = p;
         while (line[-1] != '\n') line--;
-        const double a = number_of(line, "\"ts\":"), b = a + number_of(line, "\"dur\":"), t = number_of(line, "\"tid\":");
+        const double a = number_of(line, "\"ts\":"), b = a + number_of(line, "\"dur\":"),
+                     t = number_of(line, "\"tid\":");
         for (const char *q = p + 1; (q = strstr(q, "\"ph\":\"X\"")); q++) {
             const char *other = q;
             while (other[-1] != '\n') other--;
             const double c = number_of(other, "\"ts\":"), d = c + number_of(other, "\"dur\":");
             if (t != number_of(other, "\"tid\":")) continue;
             const double e = 1e-4; /* of a nanosecond sums of microseconds know less */
-            const bool apart = b <= c + e || d <= a + e, within = (c >= a && d <= b + e) || (a >= c && b <= d + e);
+            const bool apart = b <= c + e || d <= a + e,
+                       within = (c >= a && d <= b + e) || (a >= c && b <= d + e);
             ok &= apart || within;
         }
     }
@@ -257,14 +273,17 @@ TEST(trace_of_a_profile) {
     const char *json = read_file(path);
     CHECK(trace_is_sound(json, &slices));
     CHECK_EQ_INT(slices, 17 + 9 + 1);
-    CHECK_STR(json, "\n{\"name\":\"fl_nn_linear '0'\",\"cat\":\"module\",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":1.000,"
-                    "\"dur\":2.000,\"args\":{\"bytes\":0}},\n{\"name\":\"linear\",\"cat\":\"op\",\"ph\":\"X\","
-                    "\"pid\":1,\"tid\":1,\"ts\":2.000,\"dur\":1.000,\"args\":{\"bytes\":200,\"flops\":120,"
-                    "\"shapes\":\"[5, 4] [3, 4] [3] -> [5, 3]\"}},\n");
+    CHECK_STR(
+        json,
+        "\n{\"name\":\"fl_nn_linear '0'\",\"cat\":\"module\",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":1.000,"
+        "\"dur\":2.000,\"args\":{\"bytes\":0}},\n{\"name\":\"linear\",\"cat\":\"op\",\"ph\":\"X\","
+        "\"pid\":1,\"tid\":1,\"ts\":2.000,\"dur\":1.000,\"args\":{\"bytes\":200,\"flops\":120,"
+        "\"shapes\":\"[5, 4] [3, 4] [3] -> [5, 3]\"}},\n");
     CHECK_STR(json, "\"cat\":\"op,backward\"");
     CHECK_STR(json, "{\"name\":\"memory in use\",\"cat\":\"memory\",\"ph\":\"C\",");
     CHECK_STR(json, "\"args\":{\"name\":\"gpu \\\"0\\\"\"}}");
-    CHECK_STR(json, "{\"name\":\"kernel\\u000a\",\"cat\":\"device\",\"ph\":\"X\",\"pid\":1,\"tid\":1000,\"ts\":");
+    CHECK_STR(json,
+              "{\"name\":\"kernel\\u000a\",\"cat\":\"device\",\"ph\":\"X\",\"pid\":1,\"tid\":1000,\"ts\":");
     fl_profile_end();
     remove(path);
     job_free(&j);
@@ -399,13 +418,16 @@ TEST(the_first_nan) {
     fl_tensor *x = fl_from_host((float[]){1, 4, -2, 9, 0, 0.5f}, FL_SHAPE(2, 3), FL_F32);
     CHECK_EQ_INT(fl_detect_anomaly(FL_ANOMALY_NAN), 0);
     CHECK(fl_log(fl_square(x)) && !fl_exp(fl_sqrt(x)));
-    CHECK(!strcmp(fl_error(), "fl_sqrt: result 0 has the first NaN, nan at [0, 2]: f32 [2, 3] in [0, 3], 1 NaN; "
-                              "operand 0 f32 [2, 3] in [-2, 9]") ||
-          !strcmp(fl_error(), "fl_sqrt: result 0 has the first NaN, -nan at [0, 2]: f32 [2, 3] in [0, 3], 1 NaN; "
-                              "operand 0 f32 [2, 3] in [-2, 9]"));
+    CHECK(!strcmp(fl_error(),
+                  "fl_sqrt: result 0 has the first NaN, nan at [0, 2]: f32 [2, 3] in [0, 3], 1 NaN; "
+                  "operand 0 f32 [2, 3] in [-2, 9]") ||
+          !strcmp(fl_error(),
+                  "fl_sqrt: result 0 has the first NaN, -nan at [0, 2]: f32 [2, 3] in [0, 3], 1 NaN; "
+                  "operand 0 f32 [2, 3] in [-2, 9]"));
     fl_error_clear();
     CHECK(!fl_log(fl_transpose(x, 0, 1))); /* where it is, in a view of other strides */
-    CHECK_ERROR("at [2, 0]: f32 [3, 2] in [-0.693147, 2.19722], 1 NaN, 1 infinite; operand 0 f32 [3, 2] in [-2, 9]");
+    CHECK_ERROR(
+        "at [2, 0]: f32 [3, 2] in [-0.693147, 2.19722], 1 NaN, 1 infinite; operand 0 f32 [3, 2] in [-2, 9]");
     CHECK(fl_full(FL_SHAPE(2), (double)NAN, FL_F32) && fl_add(x, fl_num((double)NAN))); /* it is named */
     fl_tensor *outside = fl_from_host((double[]){1, (double)NAN}, FL_SHAPE(2), FL_F64);
     CHECK(!fl_neg(outside));
@@ -435,8 +457,9 @@ TEST(the_first_nan_of_a_backward_pass) {
     fl_detect_anomaly(FL_ANOMALY_NAN | FL_ANOMALY_INF);
     fl_var *y = fl_nn_forward(net, x);
     CHECK(y && !fl_backward(fv_sum(y, FL_ALL_AXES)));
-    CHECK_STR(fl_error(), "Root '1': backward of sqrt: fl_sqrt's gradient: result 0 has the first infinity, inf at "
-                          "[1]: f32 [2] in [0.25, 0.25], 1 infinite; operand 0 ");
+    CHECK_STR(fl_error(),
+              "Root '1': backward of sqrt: fl_sqrt's gradient: result 0 has the first infinity, inf at "
+              "[1]: f32 [2] in [0.25, 0.25], 1 infinite; operand 0 ");
     fl_error_clear();
     fl_detect_anomaly(0);
     fl_nn_free(net);
@@ -462,10 +485,11 @@ TEST(planted_leaks_are_listed) {
     }
     CHECK(fl_alive_format(text, sizeof text) == (int64_t)strlen(text));
     fl_alive_end();
-    CHECK_TEXT(text, "Alive: 1368 bytes in 6 buffers; scopes open on this thread: 4\n"
-                     "       Bytes  Buffers            Steps  Life     Op            Shape                 Made\n"
-                     "        1200        3       1 -      3  scope    exp           [10, 10]              \n"
-                     "         168        3       1 -      3  scope    iota          [7]                   \n");
+    CHECK_TEXT(text,
+               "Alive: 1368 bytes in 6 buffers; scopes open on this thread: 4\n"
+               "       Bytes  Buffers            Steps  Life     Op            Shape                 Made\n"
+               "        1200        3       1 -      3  scope    exp           [10, 10]              \n"
+               "         168        3       1 -      3  scope    iota          [7]                   \n");
     fl_scope_end(&outer);
     for (int i = 0; i < 3; i++) fl_drop(kept[i]);
     CHECK(fl_alive_format(text, sizeof text) > 0);
@@ -517,7 +541,8 @@ static void wrong_back(fl_node *n, fl_var *dy) {
 }
 static fl_var *wrong_square(fl_var *const *x, void *user) {
     ((wrong *)user)->calls++;
-    return fv_record_args("square", fl_square(fv_value(x[0])), wrong_back, FV_IN(x[0]), FV_SAVE(x[0]), &user, sizeof user);
+    return fv_record_args("square", fl_square(fv_value(x[0])), wrong_back, FV_IN(x[0]), FV_SAVE(x[0]), &user,
+                          sizeof user);
 }
 static fl_var *product(fl_var *const *x, void *user) {
     (void)user;
@@ -552,7 +577,8 @@ TEST(gradients_against_differences) {
     CHECK_EQ_INT(w.calls, 1 + 2 * 6);
     w.by = 0.25;
     CHECK(!fl_gradcheck(wrong_square, FV_LIST(a), .user = &w));
-    CHECK_STR(fl_error(), "fl_gradcheck: d result[0, 0] / d input 0 [1, 1] is 0.25 by backward, 0 by differences");
+    CHECK_STR(fl_error(),
+              "fl_gradcheck: d result[0, 0] / d input 0 [1, 1] is 0.25 by backward, 0 by differences");
     fl_error_clear();
     CHECK(fl_gradcheck(wrong_square, FV_LIST(a), .user = &w, .atol = 0.3));
     int n = 0;
@@ -566,7 +592,8 @@ TEST(gradients_against_differences) {
     CHECK(fl_jacobian(product((fl_var *[]){a, b}, NULL), FV_LIST(a, b), j));
     for (int k = 0; k < 8; k++)
         for (int e = 0; e < 6; e++) {
-            const double t = tanh(((double *)fl_data(fv_value(a)))[e]), x = ((double *)fl_data(fv_value(b)))[e % 3 * 4 + k % 4];
+            const double t = tanh(((double *)fl_data(fv_value(a)))[e]),
+                         x = ((double *)fl_data(fv_value(b)))[e % 3 * 4 + k % 4];
             CHECK_NEAR(ja[k * 6 + e], k / 4 == e / 3 ? (1 - t * t) * x : 0, 1e-12);
         }
     fl_scope_end(&s);
@@ -575,7 +602,8 @@ TEST(gradients_against_differences) {
 
 /* ---- the tape ---- */
 
-/* digraph name { statements }, each a node, an edge, an attribute or a subgraph; nodes of edges were named before. */
+/* digraph name { statements }, each a node, an edge, an attribute or a subgraph; nodes of edges were named
+   before. */
 static bool dot_is_sound(const char *dot) {
     static char names[5000];
     int open = 0, edges = 0;
@@ -613,7 +641,8 @@ TEST(the_tape_as_a_graph) {
     fl_notes(1);
     fl_var *y = fv_sum(fl_nn_forward(j.net, j.x), FL_ALL_AXES);
     fl_notes(-1);
-    CHECK(fl_tape_format(y, text, sizeof text, .name = fl_nn_name_of, .user = j.net) == (int64_t)strlen(text));
+    CHECK(fl_tape_format(y, text, sizeof text, .name = fl_nn_name_of, .user = j.net) ==
+          (int64_t)strlen(text));
     CHECK(dot_is_sound(text));
     CHECK_TEXT(text, "digraph tape {\n"
                      "  result [label=\"result\\nf32 []\", shape=box];\n"
@@ -654,7 +683,8 @@ TEST(the_tape_as_a_graph) {
     for (int n = 1, ended = 0; !ended && n < 200; n++) {
         double ja[6], jb[2], *room[] = {ja, jb};
         countdown = n;
-        ended = fl_jacobian(y, FV_LIST(fl_nn_get_param(j.net, "2.weight"), fl_nn_get_param(j.net, "2.bias")), room);
+        ended = fl_jacobian(y, FV_LIST(fl_nn_get_param(j.net, "2.weight"), fl_nn_get_param(j.net, "2.bias")),
+                            room);
         if (!ended) CHECK_ERROR("out of memory");
         else CHECK(jb[0] == 5 && jb[1] == 5);
     }
@@ -686,7 +716,8 @@ TEST(tools_without_memory) {
         fl_scope s = fl_scope_begin();
         int64_t clock = 0;
         countdown = n;
-        const bool began = fl_profile_begin(0, .peak_flops = FL_ZERO, .peak_bytes = FL_ZERO, .now = tick, .user = &clock);
+        const bool began =
+            fl_profile_begin(0, .peak_flops = FL_ZERO, .peak_bytes = FL_ZERO, .now = tick, .user = &clock);
         fl_detect_anomaly(FL_ANOMALY_NAN);
         fl_alive_begin();
         const bool ok = job_step(&j);

@@ -91,7 +91,9 @@ static fl_data_set *arrangement(int kind, int rank, int ranks, int64_t epoch) {
     case 5: set = noisy(fl_data_span(set, N / ranks * rank, N / ranks)); break;
     case 6: set = fl_data_span(noisy(set), N / ranks * rank, N / ranks); break;
     case 7: set = fl_data_batch(noisy(fl_data_shard(fl_data_shuffle(set, 5), rank, ranks)), 4, false); break;
-    case 8: set = fl_data_prefetch(fl_data_batch(noisy(fl_data_shard(set, rank, ranks)), 5, false), 2, 3); break;
+    case 8:
+        set = fl_data_prefetch(fl_data_batch(noisy(fl_data_shard(set, rank, ranks)), 5, false), 2, 3);
+        break;
     case 9: set = noisy(fl_data_prefetch(fl_data_shard(fl_data_shuffle(set, 9), rank, ranks), 2, 3)); break;
     case 10: set = noisy(fl_data_lengths(fl_data_repeat(fl_data_shard(set, rank, ranks), 1),
                                          (int64_t[N]){0}, N / ranks)); break;
@@ -222,8 +224,9 @@ TEST(sorted_within_windows) {
     for (int64_t i = 1; i < 20; i++) CHECK(fl_data_length(set, i - 1) <= fl_data_length(set, i));
     fl_data_free(set);
     /* over a shuffle: other buckets in each epoch, and another number of batches of a budget */
-    set = fl_data_batches(fl_data_sort_by_length(fl_data_shuffle(fl_data_callback(40, ragged_get, NULL), 1), 8),
-                          .budget = 12, .pad = true);
+    set =
+        fl_data_batches(fl_data_sort_by_length(fl_data_shuffle(fl_data_callback(40, ragged_get, NULL), 1), 8),
+                        .budget = 12, .pad = true);
     set = fl_data_prefetch(fl_data_shuffle(set, 2), 2, 2);
     int64_t sizes[8], other = 0;
     for (int epoch = 0; epoch < 8; epoch++) {
@@ -257,7 +260,8 @@ TEST(filter_and_repeat) {
     int64_t y;
     fl_data_set *set = fl_data_filter(numbers(9), even_fn, NULL);
     CHECK_EQ_INT(fl_data_size(set), 5);
-    for (int i = 0; i < 5; i++) CHECK(values(set, i, 1, &y) == 1 && y == 2 * i && fl_data_id(set, i) == 2 * i);
+    for (int i = 0; i < 5; i++)
+        CHECK(values(set, i, 1, &y) == 1 && y == 2 * i && fl_data_id(set, i) == 2 * i);
     fl_data_free(set);
     set = fl_data_repeat(numbers(4), 0);
     CHECK_EQ_INT(fl_data_size(set), 0);
@@ -298,7 +302,8 @@ TEST(padding_lengths_and_masks) {
             if (rows[i] > widest) widest = rows[i];
         }
         CHECK(b.t[0]->shape[1] == longest && b.t[1]->shape[1] == widest && b.t[4]->shape[1] == widest);
-        REQUIRE(fl_to_host(b.t[0], x, (size_t)(n * longest) * 8) && fl_to_host(b.t[1], y, (size_t)(n * widest) * 8) &&
+        REQUIRE(fl_to_host(b.t[0], x, (size_t)(n * longest) * 8) &&
+                fl_to_host(b.t[1], y, (size_t)(n * widest) * 8) &&
                 fl_to_host(b.t[4], mask, (size_t)(n * widest)));
         for (int64_t i = 0; i < n; i++) {
             for (int64_t t = 0; t < longest; t++)
@@ -507,7 +512,8 @@ TEST(gathers_are_stacks) {
             t[3] = fl_reshape(x, FL_SHAPE(12, 6));
             if (layout) t[3] = fl_transpose(fl_reshape(x, FL_SHAPE(6, 12)), 0, 1); /* views and a stack */
             fl_data_set *fast = fl_data_resample(fl_data_tensors(t, 4), index, 9);
-            fl_data_set *slow = fl_data_transform(fl_data_resample(fl_data_tensors(t, 4), index, 9), noise_fn, NULL);
+            fl_data_set *slow =
+                fl_data_transform(fl_data_resample(fl_data_tensors(t, 4), index, 9), noise_fn, NULL);
             fl_data_set *batches[2] = {fl_data_batch(fast, 4, false), fl_data_batch(slow, 4, false)};
             for (int64_t b = 0; b < 3; b++) {
                 fl_data_sample got, want;
@@ -516,8 +522,8 @@ TEST(gathers_are_stacks) {
                     char a[1000], c[1000];
                     size_t bytes = (size_t)fl_numel(want.t[k]) * fl_dtype_size((fl_dtype)dtype);
                     CHECK(fl_same_shape(got.t[k], want.t[k]) && got.t[k]->dtype == want.t[k]->dtype);
-                    CHECK(bytes <= 1000 && fl_to_host(got.t[k], a, bytes) && fl_to_host(want.t[k], c, bytes) &&
-                          !memcmp(a, c, bytes));
+                    CHECK(bytes <= 1000 && fl_to_host(got.t[k], a, bytes) &&
+                          fl_to_host(want.t[k], c, bytes) && !memcmp(a, c, bytes));
                 }
             }
             fl_data_free(batches[0]);
@@ -578,7 +584,8 @@ TEST(wrong_arguments) {
 static bool unlike_get(int64_t i, fl_data_sample *out, void *user) {
     (void)user;
     out->n = i == 3 ? 2 : 1;
-    out->t[0] = out->t[1] = i == 5 ? fl_zeros(FL_SHAPE(2, 2), FL_F32) : fl_zeros(FL_SHAPE(i), i == 4 ? FL_I32 : FL_F32);
+    out->t[0] = out->t[1] =
+        i == 5 ? fl_zeros(FL_SHAPE(2, 2), FL_F32) : fl_zeros(FL_SHAPE(i), i == 4 ? FL_I32 : FL_F32);
     return true;
 }
 
@@ -632,8 +639,9 @@ static void check_family(const char *name) {
     CHECK(fl_data_save_blob(path, made));
     fl_data_set *set = fl_data_concat((fl_data_set *[]){made, fl_data_open_blob(path)}, 2);
     set = fl_data_batches(fl_data_shuffle(set, 4), .size = 5, .pad = true, .lengths = 1, .masks = 1);
-    fl_data_set *there = fl_data_prefetch(fl_data_to(fl_data_batch(fl_data_shuffle(numbers(12), 4), 5, false), name),
-                                          2, 2); /* of the default family: numbers made there */
+    fl_data_set *there =
+        fl_data_prefetch(fl_data_to(fl_data_batch(fl_data_shuffle(numbers(12), 4), 5, false), name), 2,
+                         2); /* of the default family: numbers made there */
     fl_data_sample b;
     for (int64_t i = 0; i < fl_data_size(set); i++) CHECK(fl_data_get(set, i, &b) && b.n == 4 && on_cpu(&b));
     for (int64_t i = 0; i < fl_data_size(there); i++) {
@@ -709,7 +717,8 @@ static double digest(const fl_data_sample *b) {
     return sum;
 }
 
-/* Buckets that change with the epoch, random numbers and threads: (epoch, index) is all that resuming needs. */
+/* Buckets that change with the epoch, random numbers and threads: (epoch, index) is all that resuming
+   needs. */
 TEST(epochs_go_on_where_they_stopped) {
     test_errors_return();
     enum { STEPS = 80 };
@@ -879,8 +888,9 @@ TEST(folders) {
     REQUIRE(make_folder());
     static const char *const dirs[] = {"cat", "cat/old", "ant", "bee", ".git", "ant-2"};
     for (int i = 0; i < 6; i++) CHECK(mkdir(in_folder(dirs[i]), 0777) == 0);
-    static const char *const files[] = {"cat/b.PNG", "cat/a.jpg", "cat/old/c.png", "ant/x.png",
-                                        "bee/y.jpeg", "bee/z.png", "top.png", ".git/h.png", "cat/.a.png", "ant-2/w.png"};
+    static const char *const files[] = {"cat/b.PNG",  "cat/a.jpg",  "cat/old/c.png", "ant/x.png",
+                                        "bee/y.jpeg", "bee/z.png",  "top.png",       ".git/h.png",
+                                        "cat/.a.png", "ant-2/w.png"};
     for (int i = 0; i < 10; i++) write_file(files[i], "x", 1);
     static const char *const all[] = {"ant/x.png", "ant-2/w.png", "bee/y.jpeg", "bee/z.png", "cat/a.jpg",
                                       "cat/b.PNG", "cat/old/c.png", "top.png"};
@@ -920,7 +930,8 @@ TEST(folders) {
     CHECK(symlink(".", in_folder("loop")) == 0);
     CHECK(!fl_data_folder(folder, text_read));
     /* 64 folders deep, or as many links as the system follows */
-    CHECK(fl_error() && (strstr(fl_error(), "deeper than 64 folders") || strstr(fl_error(), "Too many levels")));
+    CHECK(fl_error() &&
+          (strstr(fl_error(), "deeper than 64 folders") || strstr(fl_error(), "Too many levels")));
     fl_error_clear();
     CHECK(!fl_data_folder(in_folder("none"), text_read));
     CHECK_ERROR("none: cannot list the folder: No such file");
@@ -975,7 +986,8 @@ TEST(folders_that_vanish) {
 static bool mixed_get(int64_t i, fl_data_sample *out, void *user) {
     (void)user;
     out->n = (int)(i % 4);
-    out->t[0] = fl_transpose(fl_reshape(fl_arange(0, 6 * (double)(i + 1), 1, FL_F32), FL_SHAPE(i + 1, 2, 3)), 0, 2);
+    out->t[0] =
+        fl_transpose(fl_reshape(fl_arange(0, 6 * (double)(i + 1), 1, FL_F32), FL_SHAPE(i + 1, 2, 3)), 0, 2);
     out->t[1] = fl_full(FL_SCALAR_SHAPE, i == 1, FL_B8);
     out->t[2] = fl_full(FL_SHAPE(0, i), 0, FL_I16);
     return out->t[0] && out->t[1] && out->t[2];
@@ -994,7 +1006,8 @@ static const char *differ(fl_data_set *a, fl_data_set *b) {
             char v[2000], w[2000];
             size_t n = (size_t)fl_numel(x.t[k]) * fl_dtype_size(x.t[k]->dtype);
             if (x.t[k]->dtype != y.t[k]->dtype || !fl_same_shape(x.t[k], y.t[k])) what = "dtype or shape";
-            else if (n > 2000 || !fl_to_host(x.t[k], v, n) || !fl_to_host(y.t[k], w, n) || memcmp(v, w, n)) what = "values";
+            else if (n > 2000 || !fl_to_host(x.t[k], v, n) || !fl_to_host(y.t[k], w, n) || memcmp(v, w, n))
+                what = "values";
         }
         fl_scope_end(&s);
     }
@@ -1126,7 +1139,9 @@ TEST(hostile_blobs) {
         {1005, (int64_t)1 << 60, "sample 1 is not sound"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        int64_t *at = bad[i].at >= 1000 ? w + index + bad[i].at - 1000 : bad[i].at < 0 ? w + words + bad[i].at : w;
+        int64_t *at = bad[i].at >= 1000 ? w + index + bad[i].at - 1000
+                      : bad[i].at < 0   ? w + words + bad[i].at
+                                        : w;
         const int64_t was = *at;
         *at = bad[i].value;
         CHECK(!fl_data_blob_of(bytes, n));
@@ -1172,14 +1187,24 @@ static bool disk_fails(void) {
     return true;
 }
 static const fl_data_io *real;
-static void *bad_open(void *u, const char *path, fl_data_mode m) { return disk_fails() ? NULL : real->open(u, path, m); }
-static int64_t bad_read(void *u, void *f, void *p, size_t n, int64_t at) { return disk_fails() ? -1 : real->read(u, f, p, n, at); }
-static int64_t bad_write(void *u, void *f, const void *p, size_t n, int64_t at) { return disk_fails() ? -1 : real->write(u, f, p, n, at); }
+static void *bad_open(void *u, const char *path, fl_data_mode m) {
+    return disk_fails() ? NULL : real->open(u, path, m);
+}
+static int64_t bad_read(void *u, void *f, void *p, size_t n, int64_t at) {
+    return disk_fails() ? -1 : real->read(u, f, p, n, at);
+}
+static int64_t bad_write(void *u, void *f, const void *p, size_t n, int64_t at) {
+    return disk_fails() ? -1 : real->write(u, f, p, n, at);
+}
 static int64_t bad_size(void *u, void *f) { return disk_fails() ? -1 : real->size(u, f); }
 static int bad_sync(void *u, void *f) { return disk_fails() ? -1 : real->sync(u, f); }
-static int bad_rename(void *u, const char *a, const char *b) { return disk_fails() ? -1 : real->rename(u, a, b); }
+static int bad_rename(void *u, const char *a, const char *b) {
+    return disk_fails() ? -1 : real->rename(u, a, b);
+}
 static int bad_sync_dir(void *u, const char *p) { return disk_fails() ? -1 : real->sync_dir(u, p); }
-static int bad_list(void *u, const char *p, fl_data_name_fn e, void *a) { return disk_fails() ? -1 : real->list(u, p, e, a); }
+static int bad_list(void *u, const char *p, fl_data_name_fn e, void *a) {
+    return disk_fails() ? -1 : real->list(u, p, e, a);
+}
 
 static bool save_and_read(fl_data_set *set) {
     if (!fl_data_save_blob(in_folder("blob"), set)) return false;
@@ -1254,11 +1279,13 @@ static bool bytes_read(const fl_data_listed *e, fl_data_sample *out, void *user)
     return ok;
 }
 
-/* 2,700 recordings in batches of up to 4 seconds, whose lengths the list says: in buckets, through threads. */
+/* 2,700 recordings in batches of up to 4 seconds, whose lengths the list says: in buckets, through
+   threads. */
 TEST(spoken_digits) {
     test_errors_return();
-    fl_data_set *set = fl_data_list("../shared/data/speech/fsdd/train.lst", bytes_read, .root = "../shared/data",
-                                    .separator = ' ', .columns = 4, .path = 1, .length = 3);
+    fl_data_set *set =
+        fl_data_list("../shared/data/speech/fsdd/train.lst", bytes_read, .root = "../shared/data",
+                     .separator = ' ', .columns = 4, .path = 1, .length = 3);
     if (!set) {
         fl_error_clear();
         SKIP("../shared/data/speech is absent");

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* j[i][k numel(x[i]) + n] = d y[k] / d x[i][n], in row-major order of each: a backward pass for each element of
-   y. The graph is kept. Zeros where y does not depend on x[i]. False after an error. */
+/* j[i][k numel(x[i]) + n] = d y[k] / d x[i][n], in row-major order of each: a backward pass for each
+   element of y. The graph is kept. Zeros where y does not depend on x[i]. False after an error. */
 FL_API bool fl_jacobian(fl_var *y, fv_list x, double *const *j);
 
 /* A function of variables: the same result whenever x has the same values. */
@@ -25,13 +25,13 @@ typedef struct fl_gradcheck_opts {
 /* True if the Jacobian of fn at x by backward is that by central differences,
      |backward - difference| <= atol + rtol |difference|,  difference = (fn(x + eps) - fn(x - eps)) / (2 eps),
    for all elements of all of x that require a gradient, and two passes have the same bits; else false with an
-   error, not raised, that names the worst element. x are leaves in f64, on which the differences stand. NaN is
-   near NaN; a result that requires no gradient has zeros. As torch.autograd.gradcheck. */
+   error, not raised, that names the worst element. x are leaves in f64, on which the differences stand.
+   NaN is near NaN; a result that requires no gradient has zeros. As torch.autograd.gradcheck. */
 #define fl_gradcheck(...) FL__GRADCHECK(fl_gradcheck_opt, __VA_ARGS__, ._end = 0)
 #define FL__GRADCHECK(check, fn, x, ...) check(fn, x, (fl_gradcheck_opts){__VA_ARGS__})
 FL_API bool fl_gradcheck_opt(fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opts o);
-/* The same of the gradient, by backward through a recorded backward: of (x, v) -> v J, for v of fn's shape. At
-   most 7 of x. As torch.autograd.gradgradcheck. */
+/* The same of the gradient, by backward through a recorded backward: of (x, v) -> v J, for v of fn's
+   shape. At most 7 of x. As torch.autograd.gradgradcheck. */
 #define fl_gradgradcheck(...) FL__GRADCHECK(fl_gradgradcheck_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_gradgradcheck_opt(fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opts o);
 
@@ -82,7 +82,8 @@ static bool fl__jacobian_row(fl_var *y, fv_list x, int64_t k, double *seed, doub
 FL_API bool fl_jacobian(fl_var *y, fv_list x, double *const *j) {
     if (fl_error()) return false;
     if (!y || !j || x.n < 1 || x.n > FL__CHECKED)
-        return fl_refuse("fl_jacobian: %d variables, of 1 to %d, or the result or the room is NULL", x.n, FL__CHECKED);
+        return fl_refuse("fl_jacobian: %d variables, of 1 to %d, or the result or the room is NULL", x.n,
+                         FL__CHECKED);
     const int64_t m = fl_numel(y->value);
     double *seed = fl_heap_alloc((size_t)(m + 1) * sizeof *seed);
     fl_quiet(1);
@@ -124,8 +125,9 @@ static bool fl__check_value(const fl__check *c, double *to) {
         ok = t && fl_set_host(t, c->at[i], (size_t)c->n[i] * sizeof **c->at) && (x[i] = fv_param(t));
     }
     fl_var *y = ok ? c->fn(x, c->o.user) : NULL;
-    ok = y && fl_numel(y->value) == c->m ? fl__numbers(y->value, to)
-                                         : fl_fail("%s: the function gave no result, or one of another size", c->who);
+    ok = y && fl_numel(y->value) == c->m
+             ? fl__numbers(y->value, to)
+             : fl_fail("%s: the function gave no result, or one of another size", c->who);
     fl_scope_end(&s);
     return ok;
 }
@@ -184,7 +186,8 @@ static bool fl__check_run(fl__check *c) {
     if (c->worst <= 1) return true;
     return fl_fail("%s: d result%s / d input %d %s is %.12g by backward, %.12g by differences", c->who,
                    fl__index_text(c->out, c->k).s, c->input,
-                   fl__index_text(fl_shape_of(c->x.v[c->input]->value), c->element).s, c->backward, c->difference);
+                   fl__index_text(fl_shape_of(c->x.v[c->input]->value), c->element).s, c->backward,
+                   c->difference);
 }
 
 static bool fl__check_of(const char *who, fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opts o) {

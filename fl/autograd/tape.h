@@ -17,9 +17,10 @@ typedef struct fl_tape_opts {
     void *user;
     char _end;
 } fl_tape_opts;
-/* The graph behind y in the DOT language: a node for each record, a box for each leaf, edges with the shape of what
-   goes along them, towards y. Records that were made while notes were asked for (fl_notes(+1) before the forward
-   pass) stand in a cluster for each module. As snprintf does; -1 after an error. fl_tape_save writes a file, for
+/* The graph behind y in the DOT language: a node for each record, a box for each leaf, edges with the
+   shape of what goes along them, towards y. Records that were made while notes were asked for
+   (fl_notes(+1) before the forward pass) stand in a cluster for each module. As snprintf does; -1 after an
+   error. fl_tape_save writes a file, for
      dot -Tsvg tape.dot > tape.svg
    and is false after an error, which is not raised. */
 #define fl_tape_format(...) FL__TAPE_FORMAT(__VA_ARGS__, ._end = 0)
@@ -111,14 +112,16 @@ static void fl__tape_put(fl_lines *to, void *tape) {
         for (int k = 0; k < fv_in_count(t->node[i]); k++) {
             const fl_node *from = fv_in_node(t->node[i], k);
             if (from)
-                fl_put(to, "  n%lld -> n%lld [label=\"%s\"];\n", (long long)fl__tape_number((fl__tape *)tape, from),
-                       (long long)i, FL_TEXT_OF(fv_in_shape(t->node[i], k)));
+                fl_put(to, "  n%lld -> n%lld [label=\"%s\"];\n",
+                       (long long)fl__tape_number((fl__tape *)tape, from), (long long)i,
+                       FL_TEXT_OF(fv_in_shape(t->node[i], k)));
         }
     fl_put(to, "}\n");
 }
 
 /* By text or file; false after an error. */
-static bool fl__tape_run(const char *who, const fl_var *y, const fl_tape_opts *o, fl_lines *text, const char *path) {
+static bool fl__tape_run(const char *who, const fl_var *y, const fl_tape_opts *o, fl_lines *text,
+                         const char *path) {
     fl__tape t = {.y = y, .o = *o};
     if (!y || (!text && !path)) return fl_fail("%s: the %s is NULL", who, y ? "path" : "variable");
     bool ok = fl__tape_walk(&t);

@@ -166,9 +166,11 @@ static fl_tensor *fl__data_pad_field(const fl_data_sample *s, int64_t n, int k, 
 }
 
 /* Lengths of field k, i64 [n], or its mask, b8 [n, steps of joined]. */
-static fl_tensor *fl__data_extent(const fl_data_sample *s, int64_t n, int k, const fl_tensor *joined, bool mask) {
+static fl_tensor *fl__data_extent(const fl_data_sample *s, int64_t n, int k, const fl_tensor *joined,
+                                  bool mask) {
     const int64_t steps = mask ? joined->shape[1] : 1;
-    fl_tensor *y = mask ? fl_data_host_tensor(FL_SHAPE(n, steps), FL_B8) : fl_data_host_tensor(FL_SHAPE(n), FL_I64);
+    fl_tensor *y =
+        mask ? fl_data_host_tensor(FL_SHAPE(n, steps), FL_B8) : fl_data_host_tensor(FL_SHAPE(n), FL_I64);
     void *to = y && fl_numel(y) ? fl_map(y, FL_WRITE) : NULL;
     for (int64_t i = 0; to && i < n; i++)
         if (mask)

@@ -43,8 +43,8 @@ FL_API int64_t fl_data_csv_column(const fl_data_csv *c, const char *name);
 /* The row's field as a number, in every locale: "-1.5e3", "nan", "inf"; false after fl_fail if it is none. */
 FL_API bool fl_data_csv_double(const fl_data_csv *c, int64_t column, double *out);
 FL_API bool fl_data_csv_int(const fl_data_csv *c, int64_t column, int64_t *out);
-/* The numbers of n columns in all rows that are left: [rows, n] on the host. Integer dtypes want whole numbers
-   in their range. */
+/* The numbers of n columns in all rows that are left: [rows, n] on the host. Integer dtypes want whole
+   numbers in their range. */
 FL_API fl_tensor *fl_data_csv_tensor(fl_data_csv *c, const int64_t *column, int n, fl_dtype dtype);
 
 /* One row of n fields put behind t, quoted where they must be, with CR LF at its end. */

@@ -191,9 +191,11 @@ static bool fl__data_take_line(fl__data_listed *d, const char *path, char *text,
     if (n && text[n - 1] == '\r') text[--n] = 0;
     if (strspn(text, " \t") == n) return true;
     const int columns = fl__data_count_fields(text, o);
-    const int most = o->path > o->length - 1 ? o->path + 1 : o->length, least = o->columns > most ? o->columns : most;
+    const int most = o->path > o->length - 1 ? o->path + 1 : o->length,
+              least = o->columns > most ? o->columns : most;
     if (columns < least)
-        return fl_fail("fl_data_list: %s: line %lld: %d fields, of %d", path, (long long)number, columns, least);
+        return fl_fail("fl_data_list: %s: line %lld: %d fields, of %d", path, (long long)number, columns,
+                       least);
     const char *file = text;
     for (int k = 0; k < o->path; k++) file = strchr(file, o->separator) + 1;
     if (!*file || (*file == o->separator && o->path + 1 != o->columns))

@@ -555,7 +555,8 @@ static fl_tensor *fl__st_read_mapped(fl_data_file *f, const fl_data_entry *e) {
                        (long long)m->n, (long long)size), NULL;
     if (e->begin == e->end || e->begin % (int64_t)fl_dtype_size(e->dtype)) return fl_data_entry_read(f, e);
     const char *bytes = m->p + e->begin;
-    if (m->verify && !fl__st_check(f, e, bytes, fl_data_crc32c(0, bytes, (size_t)(e->end - e->begin)))) return NULL;
+    if (m->verify && !fl__st_check(f, e, bytes, fl_data_crc32c(0, bytes, (size_t)(e->end - e->begin))))
+        return NULL;
     return fl__st_view_of(m, e);
 }
 

@@ -1,8 +1,8 @@
 /* fl/ops/elementwise.h - the ops of the tables that have a formula, and choice between two
 
-   One prototype per line of FL_UNARY_OPS and FL_BINARY_OPS (kernels/fl_formulas.h), where formulas, gradients and
-   dtypes stand; what it does is fl_unary_op and fl_binary_op there. On variables the gradient formula
-   runs in one pass (records grad1, grad2) where the family can, else by its steps. */
+   One prototype per line of FL_UNARY_OPS and FL_BINARY_OPS (kernels/fl_formulas.h), where formulas,
+   gradients and dtypes stand; what it does is fl_unary_op and fl_binary_op there. On variables the
+   gradient formula runs in one pass (records grad1, grad2) where the family can, else by its steps. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif

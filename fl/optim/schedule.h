@@ -185,8 +185,8 @@ static bool fl__schedule_momentum(const fl_optim_schedule *s, double value) {
     const fl_optim_type *type = s->optim->type;
     bool ok = true;
     for (int g = 0; ok && g < s->optim->n_groups; g++)
-        ok = fl_optim_set(s->optim, g, type->hyper[0] && !strcmp(type->hyper[0], "beta1") ? "beta1" : "momentum",
-                          value);
+        ok = fl_optim_set(s->optim, g,
+                          type->hyper[0] && !strcmp(type->hyper[0], "beta1") ? "beta1" : "momentum", value);
     return ok;
 }
 

@@ -14,15 +14,16 @@
 extern "C" {
 #endif
 
-/* From now on each buffer is remembered with its shape, the op that made it, the step (fl_mem_step), the module
-   and the line of the program (FL_TRACE_CALLS): by a memory manager before the one in use, as one of yours
-   could be. False after an error. fl_alive_end puts that one back: nothing is added then. */
+/* From now on each buffer is remembered with its shape, the op that made it, the step (fl_mem_step), the
+   module and the line of the program (FL_TRACE_CALLS): by a memory manager before the one in use, as one
+   of yours could be. False after an error. fl_alive_end puts that one back: nothing is added then. */
 FL_API bool fl_alive_begin(void);
 FL_API void fl_alive_end(void);
-/* What was made since and is alive now: first how many bytes and buffers, and the scopes of this thread that are
-   open; then a line for all buffers that agree but in their step, most bytes first. Life: "lasting" was made to
-   stay (fl_lasting: parameters, states), "scope" within a scope, so it was kept since or its scope never ended,
-   "root" outside of all. As snprintf does, or on stdout; -1, or false, after an error. */
+/* What was made since and is alive now: first how many bytes and buffers, and the scopes of this thread
+   that are open; then a line for all buffers that agree but in their step, most bytes first. Life:
+   "lasting" was made to stay (fl_lasting: parameters, states), "scope" within a scope, so it was kept
+   since or its scope never ended, "root" outside of all. As snprintf does, or on stdout; -1, or false,
+   after an error. */
 FL_API int64_t fl_alive_format(char *buf, size_t size);
 FL_API bool fl_alive_print(void);
 
@@ -63,8 +64,9 @@ static void fl__alive_describe(fl__alive *a, const fl_mem_info *info) {
     char place[200];
     fl_shape s = {info->ndim, {0}};
     for (int i = 0; i < s.ndim && i < FL_MAX_DIMS; i++) s.dim[i] = info->shape[i];
-    snprintf(a->what, sizeof a->what, "%-7s  %-12s  %-20s  %s", lives[info->lifetime & 3], info->op ? info->op : "-",
-             info->shape ? FL_TEXT_OF(s) : "-", fl_place_text(place, sizeof place));
+    snprintf(a->what, sizeof a->what, "%-7s  %-12s  %-20s  %s", lives[info->lifetime & 3],
+             info->op ? info->op : "-", info->shape ? FL_TEXT_OF(s) : "-",
+             fl_place_text(place, sizeof place));
 }
 
 /* In the user word of the table: the manager before it. What cannot be remembered is left to that. */
@@ -120,7 +122,8 @@ static fl_mem_manager fl__alive_manager = {.name = "alive", .get = fl__alive_get
 
 FL_API bool fl_alive_begin(void) {
     fl_mem_manager *m = &fl__alive_manager;
-    if (fl_mem_current() == m) return fl_refuse("fl_alive_begin: buffers are remembered already: fl_alive_end");
+    if (fl_mem_current() == m)
+        return fl_refuse("fl_alive_begin: buffers are remembered already: fl_alive_end");
     m->user = fl_mem_current();
     fl_mem_use(m);
     return true;
@@ -171,8 +174,8 @@ static bool fl__alive_put_text(fl_lines *t) {
     }
     if (lines) qsort(all, (size_t)lines, sizeof *all, fl__alive_by_bytes);
     if (lines)
-        fl_put(t, "%12s  %7s  %15s  %-7s  %-12s  %-20s  %s\n", "Bytes", "Buffers", "Steps", "Life", "Op", "Shape",
-               "Made");
+        fl_put(t, "%12s  %7s  %15s  %-7s  %-12s  %-20s  %s\n", "Bytes", "Buffers", "Steps", "Life", "Op",
+               "Shape", "Made");
     for (int64_t i = 0; i < lines; i++)
         fl_put(t, "%12lld  %7lld  %6lld - %6lld  %s\n", (long long)all[i].bytes, (long long)all[i].n,
                (long long)all[i].step, (long long)all[i].last, all[i].what);

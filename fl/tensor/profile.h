@@ -44,13 +44,14 @@ typedef struct fl_profile_opts {
 FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o);
 /* Ends it and forgets what it saw; without one nothing happens. */
 FL_API void fl_profile_end(void);
-/* The tables of the profile that runs, as snprintf does, or on stdout. -1, or false, after an error: none runs. */
+/* The tables of the profile that runs, as snprintf does, or on stdout. -1, or false, after an error: none
+   runs. */
 FL_API int64_t fl_profile_format(char *buf, size_t size);
 FL_API bool fl_profile_print(void);
 /* Writes the trace so far as JSON (Chrome's trace events): on each thread modules and ops as nested slices,
-   backward marked as such, with operations, bytes, shapes and the line of the program (FL_TRACE_CALLS); memory
-   in use as a counter. A file of that name is replaced once all is written. False after an error, which is not
-   raised; the profile runs on. */
+   backward marked as such, with operations, bytes, shapes and the line of the program (FL_TRACE_CALLS);
+   memory in use as a counter. A file of that name is replaced once all is written. False after an error,
+   which is not raised; the profile runs on. */
 FL_API bool fl_profile_save(const char *path);
 /* A slice of your own on a track of that name: what a device did, in nanoseconds of the same clock. */
 FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, int64_t end);
@@ -103,8 +104,8 @@ static struct {
 } fl__profile = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 enum { FL__FRAMES = 16, FL__OPEN = 16, FL__LOOK_NS = 50000 };
-/* The calls and modules that run on this thread. One that was left by longjmp stays until another comes to its
-   scope or one further out: what a call runs itself runs in a scope further in. */
+/* The calls and modules that run on this thread. One that was left by longjmp stays until another comes to
+   its scope or one further out: what a call runs itself runs in a scope further in. */
 static _Thread_local struct {
     int profile, thread, n, n_open;
     bool backward;
@@ -154,13 +155,15 @@ static int64_t fl__profile_keep(fl__slice s) {
     return fits ? fl__profile.n++ : -1;
 }
 
-/* Slices of the modules that run now; those that ran at the last call and do not any more have ended there. */
+/* Slices of the modules that run now; those that ran at the last call and do not any more have ended
+   there. */
 static void fl__profile_open(void) {
     fl_place place[FL__OPEN];
     const int n = fl_places(place, FL__OPEN);
     const int64_t now = fl__profile_now();
     int same = 0;
-    while (same < n && same < fl__profiled.n_open && fl__profiled.open[same].number == place[same].number) same++;
+    while (same < n && same < fl__profiled.n_open && fl__profiled.open[same].number == place[same].number)
+        same++;
     fl__profiled.n_open = same;
     fl__profiled.backward = n && place[n - 1].at.backward;
     for (; same < n; same++) {
@@ -339,7 +342,10 @@ FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, i
     const bool runs = fl__profile.begun;
     const int thread = runs ? fl__profile_row_of(FL__DEVICES, track) : -1;
     if (thread >= 0)
-        fl__profile_keep((fl__slice){.begin = begin, .ns = end - begin, .thread = thread, .track = FL__DEVICES,
+        fl__profile_keep((fl__slice){.begin = begin,
+                                     .ns = end - begin,
+                                     .thread = thread,
+                                     .track = FL__DEVICES,
                                      .row = fl__profile_row_of(FL__DEVICES, name)});
     pthread_mutex_unlock(&fl__profile.lock);
     return runs || fl_refuse("fl_profile_add: no profile runs");
@@ -372,7 +378,8 @@ static void fl__profile_put_rows(fl_lines *t, fl__track track, int64_t total) {
         const int64_t ns = r->ns[0] + r->ns[1];
         r->put = true;
         fl_put(t, "%-*s  %7lld  %10.3f  %11.3f  %5.1f %%", width, r->name, (long long)r->calls,
-               (double)r->ns[0] * 1e-6, (double)r->ns[1] * 1e-6, total ? 100 * (double)ns / (double)total : 0);
+               (double)r->ns[0] * 1e-6, (double)r->ns[1] * 1e-6,
+               total ? 100 * (double)ns / (double)total : 0);
         fl__profile_put_rate(t, r->flops, ns, fl__profile.o.peak_flops);
         fl__profile_put_rate(t, r->bytes, ns, fl__profile.o.peak_bytes);
         if (track == FL__OPS) fl_put(t, "  %10.3f  %s", (double)r->slowest * 1e-6, r->shapes);
@@ -455,7 +462,8 @@ static void fl__profile_put_trace(fl_lines *t, void *user) {
 
 FL_API bool fl_profile_save(const char *path) {
     if (!path) return fl_fail("fl_profile_save: path is NULL");
-    if (!__atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE)) return fl_fail("fl_profile_save: no profile runs");
+    if (!__atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE))
+        return fl_fail("fl_profile_save: no profile runs");
     return fl_put_file("fl_profile_save", path, fl__profile_put_trace, NULL);
 }
 

@@ -232,7 +232,8 @@ static bool fl__step_numbers(const fl_call *c, const fl_step_rule *rule, double 
         const char *at = fl_data(t);
         const int64_t step = t->stride[0] * (int64_t)fl_dtype_size(t->dtype), n = fl_numel(t);
         for (int64_t k = 0; k < n; k++, at += step)
-            *number++ = t->dtype == FL_F64 ? *(const double *)(const void *)at : fl_number_load(t->dtype, at).f;
+            *number++ =
+                t->dtype == FL_F64 ? *(const double *)(const void *)at : fl_number_load(t->dtype, at).f;
     }
     return *first != 0 || strncmp(rule->numbers, "factor", 6) != 0;
 }

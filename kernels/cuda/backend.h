@@ -187,7 +187,8 @@ static void fl__cuda_dim(flk_pass *p, int n, int64_t size, const int64_t *stride
 
 /* Over t[shaped]'s dims, without `axis` (-1: all of them), in the order in which they lie in memory or as
    they are. */
-static void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[], int shaped, int axis, bool as_is) {
+static void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[], int shaped, int axis,
+                          bool as_is) {
     int order[FL_MAX_DIMS];
     memset(p, 0, sizeof *p);
     p->op = op;
@@ -331,7 +332,8 @@ FL__CUDA_SLOT(fl__cuda_reduce) {
 FL__CUDA_SLOT(fl__cuda_scan) {
     flk_lines l;
     if (!fl_out_make(c->out[0])) return false;
-    fl__cuda_lines(&l, c->op, 2, (fl_tensor *[]){c->out[0], c->in[0]}, 1, ((const fl_axis_args *)c->args)->axis);
+    fl__cuda_lines(&l, c->op, 2, (fl_tensor *[]){c->out[0], c->in[0]}, 1,
+                   ((const fl_axis_args *)c->args)->axis);
     return fl__cuda_started(c, flk_scan(&l, c->op == FL_OP_cumprod, (int)c->in[0]->dtype));
 }
 
@@ -404,7 +406,8 @@ FL__CUDA_SLOT(fl__cuda_matmul) {
         p.column[k] = t[k]->stride[nd - 1];
     }
     for (int d = 0; d < nd - 2; d++)
-        fl__cuda_dim(&p.batch, 3, t[0]->shape[d], (int64_t[]){t[0]->stride[d], t[1]->stride[d], t[2]->stride[d]});
+        fl__cuda_dim(&p.batch, 3, t[0]->shape[d],
+                     (int64_t[]){t[0]->stride[d], t[1]->stride[d], t[2]->stride[d]});
     return fl__cuda_started(c, flk_matmul(&p, (int)t[0]->dtype));
 }
 

@@ -51,7 +51,8 @@ template <class T> __global__ void flk_conv_grad_input_kernel(flk_conv c) {
                        w[o * c.stride_w[0] + ky * c.stride_w[2] + kx * c.stride_w[3]];
         }
     }
-    ((T *)c.x)[n * c.stride_x[0] + channel * c.stride_x[1] + row * c.stride_x[2] + column * c.stride_x[3]] = sum;
+    ((T *)c.x)[n * c.stride_x[0] + channel * c.stride_x[1] + row * c.stride_x[2] + column * c.stride_x[3]] =
+        sum;
 }
 
 template <class T> __global__ void flk_conv_grad_weight_kernel(flk_conv c) {
@@ -68,7 +69,8 @@ template <class T> __global__ void flk_conv_grad_weight_kernel(flk_conv c) {
         const int64_t row = oy * c.stride[0] + ky * c.dilation[0] - c.pad[0];
         const int64_t column = ox * c.stride[1] + kx * c.dilation[1] - c.pad[1];
         if (row < 0 || row >= c.shape_x[2] || column < 0 || column >= c.shape_x[3]) continue;
-        sum += ((const T *)c.y)[n * c.stride_y[0] + o * c.stride_y[1] + oy * c.stride_y[2] + ox * c.stride_y[3]] *
+        sum += ((const T *)
+                    c.y)[n * c.stride_y[0] + o * c.stride_y[1] + oy * c.stride_y[2] + ox * c.stride_y[3]] *
                ((const T *)c.x)[n * c.stride_x[0] + channel * c.stride_x[1] + row * c.stride_x[2] +
                                 column * c.stride_x[3]];
     }
@@ -83,7 +85,9 @@ template <class T> __global__ void flk_conv_grad_weight_kernel(flk_conv c) {
 }
 
 template <class T> static const char *flk_conv_of(const flk_conv *c, int which) {
-    const int64_t *s = which == FLK_CONV ? c->shape_y : which == FLK_CONV_GRAD_INPUT ? c->shape_x : c->shape_w;
+    const int64_t *s = which == FLK_CONV              ? c->shape_y
+                       : which == FLK_CONV_GRAD_INPUT ? c->shape_x
+                                                      : c->shape_w;
     const int64_t n = s[0] * s[1] * s[2] * s[3];
     if (!n) return NULL;
     if (which == FLK_CONV) return FLK_LAUNCH(flk_conv_kernel<T>, flk_blocks(n), FLK_BLOCK, *c);

@@ -121,7 +121,8 @@ __global__ void flk_merge_kernel(flk_lines l, bool falls, int64_t run, const int
     while (low < high) { /* to the first of the other run that comes after v */
         const int64_t half = low + (high - low) / 2;
         const T u = x[(run == 1 ? half : from[half]) * l.step[2]];
-        const bool less = falls ? flk_before(v, u) : flk_before(u, v), more = falls ? flk_before(u, v) : flk_before(v, u);
+        const bool less = falls ? flk_before(v, u) : flk_before(u, v),
+                   more = falls ? flk_before(u, v) : flk_before(v, u);
         if (right ? !more : less) low = half + 1;
         else high = half;
     }
@@ -144,7 +145,8 @@ template <class T> static const char *flk_sort_of(const flk_lines *l, bool falls
     int64_t *from = work, *to = work + n;
     const char *why = NULL;
     for (int64_t run = 1; !why && run < l->length; run *= 2) {
-        why = FLK_LAUNCH(flk_merge_kernel<T>, flk_blocks(n), FLK_BLOCK, *l, falls, run, (const int64_t *)from, to);
+        why = FLK_LAUNCH(flk_merge_kernel<T>, flk_blocks(n), FLK_BLOCK, *l, falls, run, (const int64_t *)from,
+                         to);
         int64_t *was = from;
         from = to;
         to = was;

@@ -60,7 +60,8 @@ template <class T> __global__ void __launch_bounds__(FLK_SIDE *FLK_SIDE) flk_mat
 }
 
 const char *flk_matmul(const flk_product *p, int dtype) {
-    const int64_t blocks = p->batch.n * ((p->m + FLK_TILE - 1) / FLK_TILE) * ((p->n + FLK_TILE - 1) / FLK_TILE);
+    const int64_t blocks =
+        p->batch.n * ((p->m + FLK_TILE - 1) / FLK_TILE) * ((p->n + FLK_TILE - 1) / FLK_TILE);
     const unsigned grid = (unsigned)blocks, block = FLK_SIDE * FLK_SIDE;
     if (!blocks) return NULL;
     if (dtype == FLK_F32) return FLK_LAUNCH(flk_matmul_kernel<float>, grid, block, *p);

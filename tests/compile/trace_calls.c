@@ -12,12 +12,13 @@ static void say(const char *text, void *user) {
     fl_error_clear();
 }
 
-/* The text begins so, and names this file and one of `lines` lines from `line`: of a call over several of them
-   compilers name the first or the last. */
+/* The text begins so, and names this file and one of `lines` lines from `line`: of a call over several
+   of them compilers name the first or the last. */
 static void expect(const char *begin, int line, int lines, const char *text) {
     const char *at = strrchr(text, ':');
     const int is = at ? atoi(at + 1) : 0;
-    const bool ok = !strncmp(text, begin, strlen(begin)) && strstr(text, "trace_calls.c") && is >= line && is < line + lines;
+    const bool ok = !strncmp(text, begin, strlen(begin)) && strstr(text, "trace_calls.c") && is >= line &&
+                    is < line + lines;
     if (!ok) printf("error: %d: %s\n", line, text);
     failed += !ok;
     said[0] = 0;
