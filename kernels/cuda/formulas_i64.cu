@@ -1,16 +1,8 @@
 /* kernels/cuda/formulas_i64.cu - the formulas of the op tables in i64 */
 #include "common.cuh"
-#define FLK_YES(...) __VA_ARGS__
-#define FLK_NO(...)
 #define FLK_T int64_t
 #define FLK_S i64
-#define FLK_CHECKS 1
+#define FLK_KIND FLK_INTEGERS
 #define FLK_NAME flk_formulas_i64
-#define FLK_TAKES_FLOAT FLK_NO
-#define FLK_TAKES_NUM FLK_YES
-#define FLK_TAKES_ANY FLK_YES
-#define FLK_TAKES_INT FLK_YES
-#define FLK_TAKES_CMP FLK_YES
-#define FLK_TAKES_BOOL FLK_NO
 #include "formulas.inc"
 /* MIT licence: see LICENSE. */

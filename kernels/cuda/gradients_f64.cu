@@ -1,17 +1,9 @@
 /* kernels/cuda/gradients_f64.cu - the gradients of the op tables in f64 */
 #include "common.cuh"
-#define FLK_YES(...) __VA_ARGS__
-#define FLK_NO(...)
 #define FLK_T double
 #define FLK_S f64
-#define FLK_CHECKS 0
+#define FLK_KIND FLK_FLOATS
 #define FLK_NAME flk_gradients_f64
 #define FLK_GRADIENTS
-#define FLK_TAKES_FLOAT FLK_YES
-#define FLK_TAKES_NUM FLK_YES
-#define FLK_TAKES_ANY FLK_YES
-#define FLK_TAKES_INT FLK_NO
-#define FLK_TAKES_CMP FLK_NO
-#define FLK_TAKES_BOOL FLK_NO
 #include "formulas.inc"
 /* MIT licence: see LICENSE. */
