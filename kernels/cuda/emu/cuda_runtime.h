@@ -73,7 +73,7 @@ inline size_t used; /* from the range's start, ever */
 inline std::map<size_t, size_t> taken, spare; /* offset -> bytes */
 inline std::recursive_mutex lock;
 inline int64_t fail_in;
-inline cudaError_t last_error;
+inline cudaError_t last_error, broken; /* broken: sticky, as on a device; every later call gives it */
 inline uint64_t seed;
 
 inline uint64_t draw(uint64_t n) {
@@ -82,13 +82,18 @@ inline uint64_t draw(uint64_t n) {
 }
 inline cudaError_t fails(cudaError_t e) {
     if (fail_in > 0 && --fail_in == 0) return last_error = e;
-    return cudaSuccess;
+    if (broken) last_error = broken;
+    return broken;
+}
+inline void stop(const char *why) {
+    fprintf(stderr, "cuda emulation: %s\n", why);
+    if (!broken) broken = cudaErrorLaunchFailure;
 }
 inline bool is_device(const void *p) {
     return memory && (const char *)p >= memory && (const char *)p < memory + RANGE;
 }
 inline void protect(int how) {
-    if (used && mprotect(memory, (used + 4095) / 4096 * 4096, how)) abort();
+    if (used && mprotect(memory, (used + 4095) / 4096 * 4096, how)) stop("device memory cannot be protected");
 }
 inline void *get(size_t bytes) {
     const size_t n = (bytes + UNIT - 1) / UNIT * UNIT;
@@ -175,10 +180,6 @@ inline void barrier(int kind) {
     me.on = running;
     leave();
 }
-[[noreturn]] inline void stop(const char *why) {
-    fprintf(stderr, "cuda emulation: %s\n", why);
-    abort();
-}
 inline void release(unsigned from, unsigned to, int kind) {
     for (unsigned k = 0; k < n_threads; k++) {
         const unsigned i = order[k];
@@ -188,7 +189,7 @@ inline void release(unsigned from, unsigned to, int kind) {
         enter(threads[i].on);
     }
 }
-/* Those of the warp all wait for it. */
+/* Those of the warp all wait for it, or the block is given up. */
 inline bool release_warps() {
     bool any = false;
     for (unsigned w = 0; w < n_threads; w += 32) {
@@ -196,7 +197,7 @@ inline bool release_warps() {
         int waits = 0, others = 0;
         for (unsigned i = w; i < end; i++)
             if (!threads[i].done) ++(threads[i].wait == 2 ? waits : others);
-        if (waits && others) stop("some threads of a warp wait for it, others for the block");
+        if (waits && others) return stop("some threads of a warp wait for it, others for the block"), false;
         if (waits) release(w, end, 2), any = true;
     }
     return any;
@@ -207,10 +208,11 @@ inline void run_block() {
     for (;;) {
         while (n_begun < n_threads) enter(idle_fiber());
         if (release_warps()) continue;
+        if (broken) return; /* its fibers stay where they are */
         unsigned done = 0;
         for (unsigned i = 0; i < n_threads; i++) done += threads[i].done;
         if (done == n_threads) return;
-        if (done) stop("__syncthreads that some threads never reach");
+        if (done) return stop("__syncthreads that some threads never reach");
         release(0, n_threads, 1);
     }
 }
@@ -222,7 +224,7 @@ inline void run_grid(dim3 grid, dim3 block) {
     order.resize(n_threads);
     for (unsigned i = 0; i < n_threads; i++) order[i] = i;
     for (unsigned i = n_threads; i > 1; i--) std::swap(order[i - 1], order[draw(i)]);
-    for (block_index.x = 0; block_index.x < grid.x; block_index.x++) run_block();
+    for (block_index.x = 0; block_index.x < grid.x && !broken; block_index.x++) run_block();
 }
 
 /* ---- the stream ---- */
@@ -231,7 +233,8 @@ inline std::deque<std::function<void()>> queue;
 inline void run_all() {
     if (queue.empty()) return;
     protect(PROT_READ | PROT_WRITE);
-    for (; !queue.empty(); queue.pop_front()) queue.front()();
+    for (; !queue.empty(); queue.pop_front())
+        if (!broken) queue.front()();
     protect(PROT_NONE);
 }
 inline void put(std::function<void()> f) {
@@ -290,10 +293,14 @@ inline cudaError_t cudaGetLastError() {
     return e;
 }
 inline const char *cudaGetErrorName(cudaError_t e) {
-    return e == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorUnknown";
+    return e == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
+           : e == cudaErrorLaunchFailure  ? "cudaErrorLaunchFailure"
+                                          : "cudaErrorUnknown";
 }
 inline const char *cudaGetErrorString(cudaError_t e) {
-    return e == cudaErrorMemoryAllocation ? "out of memory" : "unknown error";
+    return e == cudaErrorMemoryAllocation ? "out of memory"
+           : e == cudaErrorLaunchFailure  ? "unspecified launch failure"
+                                          : "unknown error";
 }
 inline cudaError_t cudaGetDeviceCount(int *n) {
     EMU_CALL(cudaErrorUnknown)
@@ -350,7 +357,7 @@ inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cud
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
     EMU_CALL(cudaErrorUnknown)
     emu::run_all();
-    return cudaSuccess;
+    return emu::broken;
 }
 inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
     *all = emu::RANGE;
