@@ -136,6 +136,15 @@ static inline void *disk_open(void *user, const char *path, fl_data_mode mode) {
     return f;
 }
 
+/* The bytes of a file that is there; free them. */
+static inline unsigned char *disk_copy(const char *path, size_t *size) {
+    const node *f = disk_find(path)->file;
+    unsigned char *bytes = malloc(f->size);
+    memcpy(bytes, f->bytes, f->size);
+    *size = f->size;
+    return bytes;
+}
+
 /* Bytes that a read or write of n may do; -1: it fails. */
 static inline int64_t disk_allows(size_t n) {
     if (disk_fails()) return -1;

@@ -599,15 +599,27 @@ static int which(const char *path, const char *one, const char *two) {
     return same_files(path, one) ? 1 : same_files(path, two) ? 2 : 0;
 }
 
+/* Two trainings, each in a file, while every allocation may be made to fail. */
+static void two_begin(training *one, training *two, const char *a, const char *b) {
+    test_errors_return();
+    fl_heap_use(heap_fn, NULL);
+    training_begin(one, tiny, 1);
+    training_begin(two, tiny, 2);
+    CHECK(training_file(one, a, true) && training_file(two, b, true));
+}
+
+static void two_end(training *one, training *two) {
+    training_end(one);
+    training_end(two);
+    fl_heap_use(NULL, NULL);
+    end_test();
+}
+
 /* With an error or without, the old file or the new one is there, and saving again works. */
 TEST(saving_that_fails_anywhere) {
     const char *a = file_of("a"), *b = file_of("b"), *c = file_of("c");
     training one, two;
-    test_errors_return();
-    fl_heap_use(heap_fn, NULL);
-    training_begin(&one, tiny, 1);
-    training_begin(&two, tiny, 2);
-    CHECK(training_file(&one, a, true) && training_file(&two, b, true));
+    two_begin(&one, &two, a, b);
     for (int what = 0; what < FAULTS; what++)
         for (int for_ever = 0; for_ever < 2; for_ever++) {
             int points = 0, kept = 0;
@@ -623,21 +635,14 @@ TEST(saving_that_fails_anywhere) {
             }
             CHECK(points > (what == BUFFERS ? 3 : 10) && kept >= points - 4);
         }
-    training_end(&one);
-    training_end(&two);
-    fl_heap_use(NULL, NULL);
-    end_test();
+    two_end(&one, &two);
 }
 
 /* All of it is loaded, or nothing is touched. */
 TEST(loading_that_fails_anywhere) {
     const char *a = file_of("a"), *b = file_of("b"), *c = file_of("c");
     training one, two;
-    test_errors_return();
-    fl_heap_use(heap_fn, NULL);
-    training_begin(&one, tiny, 1);
-    training_begin(&two, tiny, 2);
-    CHECK(training_file(&one, a, true) && training_file(&two, b, true));
+    two_begin(&one, &two, a, b);
     for (int what = 0; what < FAULTS; what++)
         for (int for_ever = 0; for_ever < 2; for_ever++) {
             int points = 0, failed = 0;
@@ -655,10 +660,7 @@ TEST(loading_that_fails_anywhere) {
             }
             CHECK(failed > 5 && failed >= points - 3);
         }
-    training_end(&one);
-    training_end(&two);
-    fl_heap_use(NULL, NULL);
-    end_test();
+    two_end(&one, &two);
 }
 
 /* ---- golden files ----

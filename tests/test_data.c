@@ -1,20 +1,11 @@
 /* test_data.c - data sets, the prefetching loader, meters and the progress line */
 #include "../fl_data.h"
+#include "numbers.h"
 #include "test.h"
 #ifndef _WIN32
 #include <pthread.h>
 #include <time.h>
 #endif
-
-/* x f32 [n, 2] with x[i] = (2i, 2i + 1), and y i64 [n] with y[i] = i. */
-static fl_data_set *numbers(int64_t n) {
-    fl_scope s = fl_scope_begin();
-    fl_tensor *t[2] = {fl_reshape(fl_arange(0, 2 * (double)n, 1, FL_F32), FL_SHAPE(n, 2)),
-                       fl_arange(0, (double)n, 1, FL_I64)};
-    fl_data_set *set = fl_data_tensors(t, 2);
-    fl_scope_end(&s);
-    return set;
-}
 
 /* y of sample i, after checking that x belongs to it; -1 on failure. */
 static int64_t label(fl_data_set *set, int64_t i) {
