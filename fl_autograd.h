@@ -26,8 +26,8 @@
    Contents: search for the marker.
      >>variables >>recording >>backward >>modes
      >>implementation
-   Its rooms, which come with it: fl/autograd/gradcheck.h has gradients against finite differences, and
-   Jacobians; fl/autograd/tape.h the tape as a graph to look at.
+   Its rooms, which come with it: fl/autograd/forward.h has the forward mode, fl/autograd/gradcheck.h
+   gradients against finite differences, and Jacobians, fl/autograd/tape.h the tape as a graph to look at.
 
    Concepts
      Life time   As for tensors: a fl_var * that a function returns belongs to the innermost scope;
@@ -96,6 +96,8 @@ typedef void (*fl_back_fn)(fl_node *n, fl_var *dy);
 typedef struct fv_list { int n; fl_var *const *v; } fv_list;
 /* {n, v}: a macro such as fl_optim_sgd would take the comma of that for one between its arguments. */
 FL_API fv_list fv_list_of(int n, fl_var *const *v);
+/* False, with an error that is not raised, if the list is empty or has a NULL; `what` names one of it. */
+FL_API bool fv_check_list(const char *who, const char *what, fv_list list);
 #define FV_MAX 8 /* inputs, and saved values, of a record at most */
 #define FV_LIST(...) ((fv_list){FL_COUNT(fl_var *, __VA_ARGS__), FL_ARRAY(fl_var *, __VA_ARGS__)})
 #define FV_IN(...) FV_LIST(__VA_ARGS__)
@@ -209,14 +211,6 @@ typedef struct fl_grads_opts {
 #define FL__GRADS(outputs, inputs, grads, ...) \
     fl_grads_opt(outputs, inputs, grads, (fl_grads_opts){__VA_ARGS__})
 FL_API bool fl_grads_opt(fv_list outputs, fv_list inputs, fl_var **grads, fl_grads_opts o);
-/* Forward mode: the derivative of y (of any shape) in the direction v of x (x's shape): J v, of y's
-   shape. The gradient u J is linear in u; its own gradient is J v: so every op whose backward can be
-   differentiated has a forward mode, by the same tables. create_graph and NULL as for fl_grad. */
-FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph);
-/* Of several in two passes: jv[k] = the sum over i of d y[k] / d x[i] applied to v[i] (NULL: zero);
-   NULL where y[k] depends on none. The graph is kept. False after an error, jv untouched. */
-FL_API bool fl_jvps(fv_list y, fv_list x, fv_list v, fl_var **jv, bool create_graph);
-
 /* What follows the passes of fl_backward on this thread while they run, as a reducer of gradients over
    processes does. A watcher is the caller's, and stays in place until fv_unwatch; several are called in
    the order in which they came. Neither function may be NULL. A pass that a backward function runs is
@@ -425,6 +419,13 @@ FL_API void fv_drop(fl_var *x) {
 
 FL_API fv_list fv_list_of(int n, fl_var *const *v) {
     return (fv_list){n, v};
+}
+
+FL_API bool fv_check_list(const char *who, const char *what, fv_list list) {
+    if (list.n < 1 || !list.v) return fl_fail("%s: the list of %ss is empty", who, what);
+    for (int i = 0; i < list.n; i++)
+        if (!list.v[i]) return fl_fail("%s: %s %d is NULL", who, what, i);
+    return true;
 }
 
 FL_API fl_var *fv_scope_return(fl_scope *s, fl_var *x) {
@@ -1422,18 +1423,10 @@ FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph) {
     return fv__grads(&p, &g) ? g : fl_raise();
 }
 
-/* Are there variables in the list, and none of them NULL? */
-static bool fv__listed(const char *who, const char *what, fv_list list) {
-    if (list.n < 1 || !list.v) return fl_fail("%s: the list of %ss is empty", who, what);
-    for (int i = 0; i < list.n; i++)
-        if (!list.v[i]) return fl_fail("%s: %s %d is NULL", who, what, i);
-    return true;
-}
-
 FL_API bool fl_grads_opt(fv_list outputs, fv_list inputs, fl_var **grads, fl_grads_opts o) {
     if (fl_error()) return false;
     fl_quiet(1);
-    bool ok = fv__listed("fl_grads", "output", outputs) && fv__listed("fl_grads", "input", inputs);
+    bool ok = fv_check_list("fl_grads", "output", outputs) && fv_check_list("fl_grads", "input", inputs);
     if (ok && !grads) ok = fl_fail("fl_grads: the array of gradients is NULL");
     if (ok && o.given.n && o.given.n != outputs.n)
         ok = fl_fail("fl_grads: .given has %d gradients for %d outputs", o.given.n, outputs.n);
@@ -1452,66 +1445,9 @@ FL_API bool fl_grads_opt(fv_list outputs, fv_list inputs, fl_var **grads, fl_gra
     return ok;
 }
 
-/* The directions fit the variables. */
-static bool fv__directed(fv_list x, fv_list v) {
-    if (v.n != x.n || !v.v) return fl_fail("fl_jvps: %d directions for %d variables", v.n, x.n);
-    for (int i = 0; i < x.n; i++) {
-        fl_tensor *d = fv_value(v.v[i]);
-        if (d && !fl_same_shape(d, x.v[i]->value))
-            return fl_fail("fl_jvps: the direction has shape %s, the variable %s", FL_SHAPE_TEXT(d),
-                           FL_SHAPE_TEXT(x.v[i]->value));
-    }
-    return true;
-}
-
-/* room: [2 y.n + 2 x.n]. */
-static bool fv__jvps(fv_list y, fv_list x, fv_list v, fl_var **room, bool create_graph) {
-    fl_var **u = room, **jv = room + y.n, **g = jv + y.n, **along = g + x.n;
-    int n = 0;
-    for (int k = 0; k < y.n; k++)
-        if (!(u[k] = fv_param(fl_full_like(y.v[k]->value, 1)))) return false;
-    if (!fl_grads(y, x, g, .given = fv_list_of(y.n, u), .create_graph = true, .allow_unused = true))
-        return false;
-    for (int i = 0; i < x.n; i++)
-        if (g[i] && v.v[i]) g[n] = g[i], along[n++] = v.v[i];
-    for (int k = 0; k < y.n; k++) jv[k] = NULL;
-    return !n || fl_grads(fv_list_of(n, g), fv_list_of(y.n, u), jv, .given = fv_list_of(n, along),
-                          .retain_graph = true, .create_graph = create_graph, .allow_unused = true);
-}
-
-FL_API bool fl_jvps(fv_list y, fv_list x, fv_list v, fl_var **jv, bool create_graph) {
-    if (fl_error()) return false;
-    fl_quiet(1);
-    fl_scope s = fl_scope_begin();
-    bool ok = fv__listed("fl_jvps", "result", y) && fv__listed("fl_jvps", "variable", x) &&
-              fv__directed(x, v);
-    fl_var **room = ok ? fl_heap_alloc(2 * ((size_t)y.n + (size_t)x.n) * sizeof *room) : NULL;
-    const bool recorded = fl_no_grad(false);
-    ok = room && fv__jvps(y, x, v, room, create_graph);
-    fl_no_grad(recorded);
-    for (int k = 0; ok && k < y.n; k++)
-        if (room[y.n + k]) ok = fl_promote(&s, room[y.n + k]) != NULL;
-    if (ok) memcpy(jv, room + y.n, (size_t)y.n * sizeof *jv);
-    fl_heap_free(room);
-    fl_scope_end(&s);
-    fl_quiet(-1);
-    if (!ok) fl_raise();
-    return ok;
-}
-
-FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph) {
-    fl_var *jv = NULL;
-    if (fl_error()) return NULL;
-    if (!y || !x || !v) {
-        fl_fail("fl_jvp: the %s is NULL", !y ? "result" : !x ? "variable" : "direction");
-        return fl_raise();
-    }
-    if (!y->requires_grad || !x->requires_grad) return NULL;
-    return fl_jvps((fv_list){1, &y}, (fv_list){1, &x}, (fv_list){1, &v}, &jv, create_graph) ? jv : NULL;
-}
-
 #endif /* FL_AUTOGRAD_IMPL */
 #endif /* implementation */
+#include "fl/autograd/forward.h"
 #include "fl/autograd/gradcheck.h"
 #include "fl/autograd/tape.h"
 /* MIT licence: see LICENSE. */

@@ -1027,6 +1027,7 @@ static void rows_of_variables(void) {
     FINE(fv_hook, (fv_hook(NULL, NULL, NULL), true));
     FINE(fv_unhook, (fv_unhook(NULL, 1), fv_unhook(o.v23, 1), true));
     FINE(fv_list_of, fv_list_of(0, NULL).n == 0);
+    NO_FILE_AS(fv_check_list, "test", ("test", "leaf", fv_list_of(0, NULL)), "test: the list of leafs is empty");
     ROW(RAISES, "fv_watch", (fv_watch(NULL), true), NULLS);
     FINE(fv_unwatch, (fv_unwatch(NULL), true));
     ROW(RAISES, "fl_watch_calls", (fl_watch_calls(NULL), true), NULLS);
