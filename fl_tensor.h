@@ -464,9 +464,9 @@ struct fl_backend {
 
 /* The CPU backend as shipped. */
 FL_API const fl_backend *fl_backend_cpu(void);
-/* The instruction set that its kernels use: portable, avx2, avx512, or avx512_bf16, which is avx512 with
-   matrix products of bf16. The best that the build and the processor have, at most FL_CPU_LEVEL of the
-   environment. */
+/* The instruction set that its kernels use: portable, avx2, avx512, avx512_bf16, which is avx512 with dot
+   products of bf16, or amx, which has tiles of it besides. The best that the build and the processor have, at
+   most FL_CPU_LEVEL of the environment. */
 FL_API const char *fl_cpu_level(void);
 /* Copies *b into the table of the family b->name, for the whole process and for existing tensors
    too; a new name makes a new family. *old (may be NULL) gets the one before (name NULL if new). Of

@@ -1,22 +1,40 @@
 /* bf16.h - tests of products whose operands may be rounded to bf16, against f64 loops over operands
-   that were
+   that were, and of the tiles of AMX against plain C
 
-   test_kernels.c runs them as the processor is, test_bf16.c with emulated instructions. */
+   test_kernels.c runs them as the processor is, test_bf16.c with emulated pairs. */
 #include "../fl.h"
+#include "../kernels/cpu/bf16.h"
 #include "../kernels/cpu/levels.h"
 #include "test.h"
 
 #include <float.h>
 
-/* Rounding is allowed from here on, at the level that does it; a SKIP where there is none. */
-#define BF16_BEGIN() \
-    if (fl__level_cap(FL__AVX512_BF16) != FL__AVX512_BF16) SKIP("no bf16 products here"); \
-    CHECK(fl_set_matmul_precision(FL_BF16))
-
 static void bf16_end(void) {
     CHECK(fl_set_matmul_precision(FL_F32));
+    CHECK(fl_cpu_set_bf16(NULL));
     fl__level_cap(FL__AVX512);
 }
+
+/* Rounding is allowed from here on, by one way; false where there is none of it. */
+static bool bf16_begin(const char *way) {
+    test_errors_return();
+    fl__level_cap(FL__TOP_LEVEL);
+    const bool has = fl_cpu_set_bf16(way);
+    fl_error_clear();
+    return has && CHECK(fl_set_matmul_precision(FL_BF16));
+}
+
+#define BF16_BY(way, name) \
+    TEST(name##_by_##way) { \
+        if (!bf16_begin(#way)) SKIP("no products of bf16 by " #way " here"); \
+        name(); \
+        bf16_end(); \
+    }
+#ifdef FL_EMULATE_BF16
+#define TEST_BF16(name) static void name(void); BF16_BY(pairs, name) static void name(void)
+#else
+#define TEST_BF16(name) static void name(void); BF16_BY(pairs, name) BF16_BY(amx, name) static void name(void)
+#endif
 
 /* To the nearest bf16, ties to even; NaN stays. */
 static double bf16_of(double x) {
@@ -80,36 +98,32 @@ static void check_bf16_product(int64_t m, int64_t n, int64_t k, int layout, bool
     fl_scope_end(&s);
 }
 
-TEST(bf16_products_around_every_block) {
+TEST_BF16(bf16_products_around_every_block) {
     static const int64_t rows[] = {9, 13, 14, 15, 16, 28, 29, 43, 65};
     static const int64_t columns[] = {9, 15, 16, 17, 31, 32, 33, 47, 49, 65};
-    BF16_BEGIN();
     for (int i = 0; i < 9; i++)
         for (int j = 0; j < 10; j++) {
             int64_t k = 64 * 64 * 64 / (rows[i] * columns[j]) + 1 + (i + j) % 3;
             for (int layout = 0; layout < 4; layout++)
                 check_bf16_product(rows[i], columns[j], k, layout, false);
         }
-    bf16_end();
 }
 
 /* Several blocks, chunks and splits of k, odd ones too; swapped operands. */
-TEST(bf16_products_of_many_blocks) {
+TEST_BF16(bf16_products_of_many_blocks) {
     static const int64_t size[][3] = {{66, 64, 65},   {530, 500, 1},  {300, 900, 2}, {300, 900, 3},
                                       {201, 133, 65}, {1030, 40, 17}, {97, 530, 80}, {64, 10, 1024},
                                       {70, 600, 33},  {33, 35, 2049}, {40, 44, 4097},
                                       {20, 30, 20001}};
-    BF16_BEGIN();
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         for (int layout = 0; layout < 4; layout++)
-            check_bf16_product(size[i][0], size[i][1], size[i][2], layout, size[i][0] > 32);
-    bf16_end();
+            check_bf16_product(size[i][0], size[i][1], size[i][2], layout,
+                               size[i][0] > 32 && (size[i][2] >= 16 || !strcmp(fl_cpu_bf16(), "pairs")));
 }
 
 /* Products that read their operands in place keep all their bits. */
-TEST(bf16_leaves_small_products_alone) {
+TEST_BF16(bf16_leaves_small_products_alone) {
     static const int64_t size[][3] = {{64, 64, 64}, {5, 300, 900}, {300, 1, 900}, {300, 8, 200}};
-    BF16_BEGIN();
     for (int i = 0; i < 4; i++) {
         fl_scope s = fl_scope_begin();
         fl_tensor *a = bf16_operand(FL_SHAPE(size[i][0], size[i][2]), false, 1);
@@ -120,34 +134,33 @@ TEST(bf16_leaves_small_products_alone) {
         CHECK(fl_set_matmul_precision(FL_BF16));
         fl_scope_end(&s);
     }
-    bf16_end();
 }
 
-/* The setting, the level and the dtype decide; what is off by default stays off. */
-TEST(bf16_is_a_permission) {
+TEST(bf16_is_off_by_default) {
     CHECK_EQ_INT(fl_matmul_precision(), FL_F32);
-    BF16_BEGIN();
+}
+
+/* The setting, the level and the dtype decide; what is off stays off. */
+TEST_BF16(bf16_is_a_permission) {
     CHECK_EQ_INT(fl_matmul_precision(), FL_BF16);
     fl_scope s = fl_scope_begin();
     fl_tensor *a = bf16_operand(FL_SHAPE(100, 100), false, 1), *wide = fl_cast(a, FL_F64);
     fl_tensor *rounded = fl_matmul(a, a), *f64 = fl_matmul(wide, wide);
     fl__level_cap(FL__AVX512);
     fl_tensor *capped = fl_matmul(a, a);
-    fl__level_cap(FL__AVX512_BF16);
+    fl__level_cap(FL__TOP_LEVEL);
     CHECK(fl_set_matmul_precision(FL_F32));
     fl_tensor *plain = fl_matmul(a, a);
     CHECK(fl_item(fl_all(fl_eq(plain, capped), FL_ALL_AXES)) == 1);
     CHECK(fl_item(fl_all(fl_eq(plain, rounded), FL_ALL_AXES)) == 0);
     CHECK(fl_item(fl_all(fl_eq(f64, fl_matmul(wide, wide)), FL_ALL_AXES)) == 1);
     fl_scope_end(&s);
-    bf16_end();
 }
 
 /* Times the identity, on either side and in any layout: exactly what a cast gives, for values of
    all sizes, ties among them. */
-TEST(bf16_rounds_like_a_cast) {
+TEST_BF16(bf16_rounds_like_a_cast) {
     enum { N = 67 };
-    BF16_BEGIN();
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_empty(FL_SHAPE(N, N), FL_F32), *one = fl_eye(N, N, FL_F32);
     uint32_t *bits = fl_map(x, FL_WRITE), state = 1;
@@ -163,14 +176,12 @@ TEST(bf16_rounds_like_a_cast) {
     for (int i = 0; i < 4; i++)
         CHECK(fl_item(fl_all(fl_eq(y[i], i < 2 ? want : turned), FL_ALL_AXES)) == 1);
     fl_scope_end(&s);
-    bf16_end();
 }
 
 /* A NaN of low bits only stays one, infinities and what rounds to one meet 0 as they should. */
-TEST(bf16_nan_and_infinity) {
+TEST_BF16(bf16_nan_and_infinity) {
     enum { N = 70 };
     const uint32_t nan_bits = 0x7f800001u;
-    BF16_BEGIN();
     for (int layout = 0; layout < 4; layout++) {
         fl_scope s = fl_scope_begin();
         fl_tensor *a = fl_zeros(FL_SHAPE(N, N), FL_F32), *b = fl_ones(FL_SHAPE(N, N), FL_F32);
@@ -190,12 +201,10 @@ TEST(bf16_nan_and_infinity) {
         free(y);
         fl_scope_end(&s);
     }
-    bf16_end();
 }
 
 /* Batches, and the bias and activation of a linear layer, which come after the last chunk. */
-TEST(bf16_batches_and_layers) {
-    BF16_BEGIN();
+TEST_BF16(bf16_batches_and_layers) {
     fl_scope s = fl_scope_begin();
     fl_tensor *a = bf16_operand(FL_SHAPE(3, 70, 65), false, 1);
     fl_tensor *b = bf16_operand(FL_SHAPE(3, 65, 80), true, 2), *y = fl_matmul(a, b);
@@ -209,7 +218,6 @@ TEST(bf16_batches_and_layers) {
     fl_tensor *want = fl_relu(fl_add(fl_matmul(x, fl_transpose(w, 0, 1)), bias));
     CHECK(fl_item(fl_all(fl_eq(fl_linear_act(x, w, bias, FL_OP_relu), want), FL_ALL_AXES)) == 1);
     fl_scope_end(&s);
-    bf16_end();
 }
 
 /* [n side side, channels] as images, and back. */
@@ -222,10 +230,9 @@ static fl_tensor *bf16_pixels(fl_tensor *t) {
 }
 
 /* A 1 x 1 convolution and its gradients are the products of matrices. */
-TEST(bf16_convolutions_of_pixels) {
+TEST_BF16(bf16_convolutions_of_pixels) {
     enum { N = 2, SIDE = 9, C = 128, O = 512 };
     const fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1};
-    BF16_BEGIN();
     fl_scope s = fl_scope_begin();
     fl_tensor *x = bf16_operand(FL_SHAPE(N * SIDE * SIDE, C), false, 1);
     fl_tensor *g = bf16_operand(FL_SHAPE(N * SIDE * SIDE, O), false, 2);
@@ -241,7 +248,6 @@ TEST(bf16_convolutions_of_pixels) {
     for (int i = 0; i < 3; i++)
         CHECK(fl_item(fl_all(fl_eq(pair[i][0], pair[i][1]), FL_ALL_AXES)) == 1);
     fl_scope_end(&s);
-    bf16_end();
 }
 
 static uint64_t bf16_hash(void) {
@@ -261,8 +267,7 @@ static uint64_t bf16_hash(void) {
     return h;
 }
 
-TEST(bf16_threads_give_the_same_bits) {
-    BF16_BEGIN();
+TEST_BF16(bf16_threads_give_the_same_bits) {
     uint64_t first = 0;
     for (int threads = 1; threads <= 4; threads++) {
         CHECK(fl_set_threads(threads));
@@ -270,5 +275,88 @@ TEST(bf16_threads_give_the_same_bits) {
         else CHECK(bf16_hash() == first);
     }
     fl_set_threads(0);
+}
+
+#ifndef FL_EMULATE_BF16
+/* ---- the tiles of AMX, and what they compute in plain C on any processor ---- */
+
+/* Hash of the bits of y. */
+static uint64_t bf16_bits(fl_tensor *y) {
+    fl_tensor *rows = fl_contiguous(y);
+    const unsigned char *p = fl_map(rows, FL_READ);
+    uint64_t h = 14695981039346656037u;
+    for (int64_t k = 0; k < 4 * fl_numel(rows); k++) h = (h ^ p[k]) * 1099511628211u;
+    fl_unmap(rows, FL_READ);
+    return h;
+}
+
+/* Values of all kinds: as uniform ones, of any exponent, denormals, infinities, NaN of both signs. */
+static fl_tensor *amx_operand(int64_t rows, int64_t columns, bool turned, uint32_t *state, bool wild) {
+    fl_tensor *t = fl_empty(turned ? FL_SHAPE(columns, rows) : FL_SHAPE(rows, columns), FL_F32);
+    uint32_t *bits = fl_map(t, FL_WRITE);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        *state = *state * 1664525u + 1013904223u;
+        const uint32_t u = *state, kind = wild ? u >> 20 & 0xff : 99;
+        bits[i] = kind == 0   ? (u & 0x80000000u) | 0x7f800000u
+                  : kind == 1 ? (u & 0x80000000u) | 0x7f800001u | (u & 0x3fffff)
+                  : kind < 6  ? u & 0x807fffffu
+                  : kind < 20 ? u
+                              : (u & 0x80ffffffu) + 0x3f000000u;
+    }
+    fl_unmap(t, FL_WRITE);
+    return turned ? fl_transpose(t, 0, 1) : t;
+}
+
+/* Every m, n, k up to 70 at random, operands in all layouts: of plain values against f64, and the same bits
+   in plain C as by the processor, of wild ones too. */
+TEST(amx_tiles_of_all_sizes) {
+    uint32_t state = 1;
+    const bool real = bf16_begin("amx");
+    const int64_t rounds = getenv("FULL") && *getenv("FULL") ? 400 : 60;
+    int64_t compared = 0;
+    for (int64_t round = 0; round < rounds; round++) {
+        fl_scope s = fl_scope_begin();
+        int64_t size[3];
+        for (int d = 0; d < 3; d++) state = state * 1664525u + 1013904223u, size[d] = 1 + (state >> 8) % 70;
+        if (round % 4 == 0) size[round / 4 % 3] *= 20; /* groups, passes and panels of several */
+        const int64_t m = size[0], n = size[1], k = size[2];
+        const bool wild = round % 3 == 2;
+        fl_tensor *a = amx_operand(m, k, round & 1, &state, wild),
+                  *b = amx_operand(k, n, round & 2, &state, wild);
+        if (!CHECK(bf16_begin("emulated"))) break;
+        fl_tensor *y = fl_matmul(a, b);
+        if (!wild) {
+            double *va = bf16_values(a), *vb = bf16_values(b), *vy = bf16_values(y);
+            const double most = 4 + sqrt((double)k), far = bf16_distance(vy, va, vb, m, n, k, true);
+            if (!CHECK(far <= most || bf16_distance(vy, va, vb, m, n, k, false) <= most))
+                printf("    %lldx%lldx%lld: %g of at most %g\n", (long long)m, (long long)n, (long long)k,
+                       far, most);
+            free(va), free(vb), free(vy);
+        }
+        if (real && bf16_begin("amx")) compared += CHECK(bf16_bits(fl_matmul(a, b)) == bf16_bits(y));
+        fl_scope_end(&s);
+    }
+    bf16_end();
+    if (real) CHECK_EQ_INT(compared, rounds);
+    else SKIP("no tiles of AMX here: plain C alone was tested");
+}
+
+/* Errors of the setting; what is measured is one of the ways, and allowed or not, it is told. */
+TEST(amx_is_chosen_by_measurement) {
+    test_errors_return();
+    fl__level_cap(FL__TOP_LEVEL);
+    CHECK(!fl_cpu_set_bf16("vdpbf16ps"));
+    CHECK_ERROR("fl_cpu_set_bf16: no way 'vdpbf16ps' here");
+    fl__level_cap(FL__PORTABLE);
+    CHECK(!fl_cpu_set_bf16("amx"));
+    CHECK_ERROR("fl_cpu_set_bf16: no way 'amx' here");
+    CHECK(fl_cpu_set_bf16(NULL));
+    if (fl__level() == FL__PORTABLE) CHECK_STR(fl_cpu_bf16(), "f32");
+    fl__level_cap(FL__TOP_LEVEL);
+    const char *fastest = fl_cpu_bf16();
+    CHECK(!strcmp(fastest, "f32") || !strcmp(fastest, "pairs") || !strcmp(fastest, "amx"));
+    CHECK(fl_cpu_set_bf16("f32"));
+    CHECK_STR(fl_cpu_bf16(), "f32");
     bf16_end();
 }
+#endif

@@ -384,6 +384,8 @@ static void rows_of_handles(void) {
     FINE(fl_backend_at, !fl_backend_at(-1) && !fl_backend_at(99));
     ROW(RAISES, "fl_backend_set_default", !fl_backend_set_default("none"), "'none'");
     FINE(fl_cpu_level, fl_cpu_level() != NULL);
+    FINE(fl_cpu_bf16, fl_cpu_bf16() != NULL);
+    NO(fl_cpu_set_bf16, ("tf32"), "no way 'tf32' here");
     FINE(fl_backend_has, !fl_backend_has(-1, FL_OP_add) && !fl_backend_has(0, FL_OP_NONE));
     FINE(fl_sync, fl_sync(NULL));
     FINE(fl_option, fl_option(0, 3) == 3 && fl_option(FL_ZERO, 3) == 0);

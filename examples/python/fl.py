@@ -2999,6 +2999,8 @@ _FUNCTIONS = {  # result and arguments
     "fl_profile_print": "bool ()",
     "fl_profile_save": "bool (char* path)",
     "fl_profile_add": "bool (char* track, char* name, int64_t begin, int64_t end)",
+    "fl_cpu_set_bf16": "bool (char* way)",
+    "fl_cpu_bf16": "char* ()",
     "fl_cpu_force": "bool (char* algorithm)",
 }
 # <<generated

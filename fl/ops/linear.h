@@ -27,7 +27,8 @@ FL_API fl_var *fv_matmul(fl_var *a, fl_var *b);
 /* What products of f32 may round their operands to, process-wide: FL_F32 (nothing, at the start) or
    FL_BF16. That is a permission for matmul, linear layers, convolution and attention, their
    gradients, and what is composed of them; a backend uses it where its processor multiplies bf16
-   (or anything in between, as TF32) faster, and keeps f32 where that gains nothing. Sums and results
+   (or anything in between, as TF32) faster, and keeps f32 where that gains nothing (of the cpu:
+   fl_cpu_set_bf16). Sums and results
    stay f32, so weights and gradients need no scaling. Each operand is off by at most 2^-9 of itself,
    a product by 2^-8 of the sum of its absolute terms; NaN and infinities stay, denormals may count
    as 0. Compare PyTorch's torch.set_float32_matmul_precision("medium"). */

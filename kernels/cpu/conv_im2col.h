@@ -28,6 +28,7 @@ FL_PRIVATE bool fl__im2col_run(const fl__conv *v);
 #ifndef FL_CPU_CONV_IM2COL_IMPL
 #define FL_CPU_CONV_IM2COL_IMPL
 #include "../../fl/ops/linear.h"
+#include "bf16.h"
 #include <string.h>
 
 #define FL__IM2COL_MOST (1 << 24) /* elements of the columns */
@@ -61,7 +62,7 @@ FL_PRIVATE bool fl__im2col_can(const fl__conv *v) {
    1 x 1 kernels take it earlier. */
 FL_PRIVATE bool fl__im2col_pays(const fl__conv *v) {
     const int64_t weights = v->kh * v->kw * v->c * v->o;
-    const bool rounds = v->kh * v->kw == 1 && fl__gemm_pairs(v->ks);
+    const bool rounds = v->kh * v->kw == 1 && (fl__gemm_pairs(v->ks) || (v->size == 4 && fl__bf16_tiles()));
     if (v->direction == FL__CONV_WEIGHT) return (v->c >= 256 || rounds) && weights >= 1 << 16;
     return weights >= (v->kh * v->kw > 1 ? 1 << 20 : rounds ? 1 << 15 : 1 << 18);
 }

@@ -45,8 +45,9 @@ typedef struct fl__kernels {
 /* The kernels for f32 or f64 at the level in force. */
 FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype);
 FL_PRIVATE const fl__kernels *fl__gemm_kernels_f64(void);
-/* The kernels for pairs of bf16, where products of ks may be rounded and that is faster; else
-   NULL. */
+/* The kernels for pairs of bf16, NULL where the level has none; and where products of ks are to be rounded
+   that way, else NULL (see bf16.h). */
+FL_PRIVATE const fl__kernels *fl__gemm_kernels_pairs(void);
 FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks);
 /* Elements along k of a packed operand. */
 static inline int64_t fl__gemm_depth(const fl__kernels *ks, int64_t k) {

@@ -7,7 +7,7 @@
 #if defined(FL_IMPL_ONLY_CPU_GEMM_BF16) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_GEMM_BF16_IMPL
 #define FL_CPU_GEMM_BF16_IMPL
-#include "../../fl/ops/linear.h"
+#include "bf16.h"
 #ifdef FL__HAS_PAIRS_avx512
 #ifndef FL_EMULATE_BF16
 #include <immintrin.h>
@@ -21,16 +21,16 @@ FL__TILES_BEGIN
 #include "levels.inc"
 FL__TILES_END
 
-FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks) {
-    bool rounds = fl_matmul_precision() == FL_BF16 && fl__level_has_bf16();
-    return rounds && ks->size == 4 ? &fl__gemm_kernels_pairs_avx512 : NULL;
+FL_PRIVATE const fl__kernels *fl__gemm_kernels_pairs(void) {
+    return fl__level_has_bf16() ? &fl__gemm_kernels_pairs_avx512 : NULL;
 }
 #else
-FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks) {
-    (void)ks;
-    return NULL;
-}
+FL_PRIVATE const fl__kernels *fl__gemm_kernels_pairs(void) { return NULL; }
 #endif
+
+FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks) {
+    return ks->size == 4 && fl__bf16_pairs() ? fl__gemm_kernels_pairs() : NULL;
+}
 
 #endif
 #endif

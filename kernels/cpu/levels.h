@@ -22,9 +22,11 @@ enum {
     FL__AVX2,
     FL__AVX512,
     FL__LEVEL_COUNT,
-    FL__AVX512_BF16 = FL__LEVEL_COUNT /* FL__AVX512 for all texts but those of bf16 */
+    FL__AVX512_BF16 = FL__LEVEL_COUNT, /* FL__AVX512 for all texts but those of bf16 */
+    FL__AMX,                           /* and tiles: see gemm_amx.h */
+    FL__TOP_LEVEL = FL__AMX
 };
-#define FL__LEVEL_NAMES {"portable", "avx2", "avx512", "avx512_bf16"}
+#define FL__LEVEL_NAMES {"portable", "avx2", "avx512", "avx512_bf16", "amx"}
 
 /* gcc on Windows cannot align its stack for vectors of more than 16 bytes. */
 #define FL__BIT_portable 1
@@ -103,6 +105,13 @@ enum {
 #endif
 #endif
 
+/* Tiles of AMX have this target; the system must permit them: gemm_amx.h asks. */
+#if FL__LEVELS_ON & 4 && defined(__linux__) && !defined(FL_EMULATE_BF16) && \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#define FL__TARGET_amx \
+    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")))
+#endif
+
 /* >>pick */
 
 /* The expansions of a text: f32 at each level, other types at the portable one. Tables of them are
@@ -126,9 +135,10 @@ enum {
 
 /* The level in force, at most FL__AVX512. */
 FL_PRIVATE int fl__level(void);
-/* Whether it has pairs of bf16. */
+/* Whether it has pairs of bf16, and tiles. */
 FL_PRIVATE bool fl__level_has_bf16(void);
-/* Caps the level from now on, for tests; returns the level in force, FL__AVX512_BF16 included. */
+FL_PRIVATE bool fl__level_has_amx(void);
+/* Caps the level from now on, for tests; returns the level in force, those above FL__AVX512 included. */
 FL_PRIVATE int fl__level_cap(int level);
 
 static inline int fl__variant(fl_dtype d) {
@@ -146,17 +156,23 @@ static inline int fl__variant(fl_dtype d) {
 #define FL_CPU_LEVELS_IMPL
 #include <stdlib.h>
 #include <string.h>
+#ifdef FL__TARGET_amx
+#include <cpuid.h>
+#endif
 
 static const char *const fl__level_names[] = FL__LEVEL_NAMES;
 static int fl__level_now = -1; /* -1: not looked up yet; every thread would find the same */
 
 /* Whether the kernels of a level are in this build. */
 static bool fl__level_is_on(int level) {
-    static const bool on[FL__LEVEL_COUNT + 1] = {
+    static const bool on[FL__TOP_LEVEL + 1] = {
         FL__ON_portable([FL__PORTABLE] = true, ) FL__ON_avx2([FL__AVX2] = true, )
             FL__ON_avx512([FL__AVX512] = true, )
 #ifdef FL__PAIRS_avx512
-                [FL__AVX512_BF16] = true
+                [FL__AVX512_BF16] = true,
+#endif
+#ifdef FL__TARGET_amx
+        [FL__AMX] = true,
 #endif
     };
     return on[level];
@@ -173,9 +189,14 @@ static bool fl__processor_has(int level) {
     if (level == FL__AVX2) return avx2;
     if (level == FL__AVX512) return avx512;
 #ifdef FL_EMULATE_BF16
-    return avx512;
+    return avx512 && level == FL__AVX512_BF16;
 #elif defined(FL__PAIRS_avx512)
-    return avx512 && __builtin_cpu_supports("avx512bf16");
+    const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+#ifdef FL__TARGET_amx
+    unsigned a, b, c, d; /* edx 22: amx-bf16, 24: amx-tile */
+    if (level == FL__AMX) return bf16 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 5 << 22) == 5 << 22;
+#endif
+    return bf16 && level == FL__AVX512_BF16;
 #endif
 #endif
     return false;
@@ -183,9 +204,9 @@ static bool fl__processor_has(int level) {
 
 static int fl__level_of_environment(void) {
     const char *name = getenv("FL_CPU_LEVEL");
-    for (int level = 0; name && level < FL__AVX512_BF16; level++)
+    for (int level = 0; name && level < FL__TOP_LEVEL; level++)
         if (strcmp(name, fl__level_names[level]) == 0) return level;
-    return FL__AVX512_BF16;
+    return FL__TOP_LEVEL;
 }
 
 /* The best of this build and this processor up to the cap; where a build has none so low, its lowest. */
@@ -204,7 +225,7 @@ FL_PRIVATE int fl__level_cap(int level) {
 
 static int fl__level_full(void) {
     int level = __atomic_load_n(&fl__level_now, __ATOMIC_RELAXED);
-    return level >= 0 ? level : fl__level_cap(FL__AVX512_BF16);
+    return level >= 0 ? level : fl__level_cap(FL__TOP_LEVEL);
 }
 
 FL_PRIVATE int fl__level(void) {
@@ -212,7 +233,8 @@ FL_PRIVATE int fl__level(void) {
     return level < FL__AVX512_BF16 ? level : FL__AVX512;
 }
 
-FL_PRIVATE bool fl__level_has_bf16(void) { return fl__level_full() == FL__AVX512_BF16; }
+FL_PRIVATE bool fl__level_has_bf16(void) { return fl__level_full() >= FL__AVX512_BF16; }
+FL_PRIVATE bool fl__level_has_amx(void) { return fl__level_full() == FL__AMX; }
 
 FL_API const char *fl_cpu_level(void) { return fl__level_names[fl__level_full()]; }
 

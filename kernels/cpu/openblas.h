@@ -19,6 +19,7 @@ FL_PRIVATE void fl__cpu_openblas_slots(fl_backend *cpu);
 #ifndef FL_CPU_OPENBLAS_IMPL
 #define FL_CPU_OPENBLAS_IMPL
 #include "../../fl/ops/linear.h"
+#include "gemm_amx.h"
 #ifdef FL_USE_OPENBLAS
 #include <cblas.h>
 void openblas_set_num_threads(int n);
@@ -59,7 +60,7 @@ static bool fl__openblas_takes(const fl__product *p) {
     const bool skinny = p->m <= FL__SKINNY_ROWS || p->n == 1 ||
                         (p->csb != 1 && p->m <= 128 && p->n >= 2 * p->m);
     const bool narrow = 3 * p->n < 4 * lanes * fl__ceil_div(p->n, 2 * lanes); /* tiles compute C^T */
-    return type && !small && !skinny && !narrow && fl__cpu_forced() != FL__TILES &&
+    return type && !small && !skinny && !fl__amx_takes(p) && !narrow && fl__cpu_forced() != FL__TILES &&
            fl__openblas_reads(p->m, p->k, p->rsa, p->csa) && fl__openblas_reads(p->k, p->n, p->rsb, p->csb);
 }
 

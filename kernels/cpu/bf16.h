@@ -1,0 +1,145 @@
+/* kernels/cpu/bf16.h - how products of f32 round their operands to bf16, where they may
+
+   fl_set_matmul_precision(FL_BF16) is a permission. At the first product after it each way that the processor
+   has multiplies for some microseconds in registers, less than a millisecond in all, and one that is clearly
+   faster than f32 is taken: there are processors whose vdpbf16ps runs at half the rate of their f32
+   multiply-adds, and others at twice. The choice is kept until the program ends. */
+#ifndef FL_CPU_BF16_H
+#define FL_CPU_BF16_H
+#include "../../fl_tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* The way from now on:
+     "amx"       tiles of AMX
+     "pairs"     vdpbf16ps, in the tiles of f32 products
+     "f32"       operands are not rounded
+     "emulated"  what "amx" computes, to the bit, in plain C on any processor: for tests, and very slow
+     NULL        chosen by measurement again
+   FL_CPU_BF16 in the environment names it until the first call. False, and nothing changes, where there is no
+   such way, or the processor, the level or the system has it not. Call it while no other thread computes. */
+FL_API bool fl_cpu_set_bf16(const char *way);
+/* The way that products of f32 take once they may round: "amx", "pairs", "f32" or "emulated". */
+FL_API const char *fl_cpu_bf16(void);
+#ifdef __cplusplus
+}
+#endif
+
+/* What products may use now; NULL or false: they are not allowed to, or that is not their way. */
+FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(void);
+FL_PRIVATE bool fl__bf16_pairs(void);
+/* Seconds, of which only differences count. */
+FL_PRIVATE double fl__bf16_now(void);
+
+#endif /* FL_CPU_BF16_H: stop here if you only want the declarations */
+
+#if defined(FL_IMPL_ONLY_CPU_BF16) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_BF16_IMPL
+#define FL_CPU_BF16_IMPL
+#include "../../fl/ops/linear.h"
+#include "gemm.h"
+#include "gemm_amx.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { FL__WAY_F32, FL__WAY_PAIRS, FL__WAY_AMX, FL__WAY_EMULATED, FL__WAYS, FL__WAY_MEASURED };
+static const char *const fl__bf16_names[FL__WAYS] = {"f32", "pairs", "amx", "emulated"};
+static int fl__bf16_asked = -1; /* -1: the environment was not read yet; every thread would read the same */
+static int fl__bf16_fastest[FL__TOP_LEVEL + 1]; /* of each level + 1; 0: not measured yet */
+
+FL_PRIVATE double fl__bf16_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Multiply-adds a second of a register tile on operands in the first-level cache; best of some, so that what
+   interrupts a few of them does not count. */
+static double fl__bf16_rate(const fl__kernels *ks) {
+    enum { ROUNDS = 40, K = FL__AMX_ZEROS / 128 };
+    _Alignas(64) float c[FL__TILE_REGISTERS * 16];
+    const fl__segment s = {fl__amx_zeros(), fl__amx_zeros()};
+    const int rows = ks->rows, columns = 2 * ks->lanes;
+    const fl__tile tile = {
+        .segments = 1, .segment = &s, .k = K, .rsa = 1, .csa = rows, .ldb = columns, .c = c, .ldc = columns};
+    double least = 1;
+    for (int i = 0; i < ROUNDS; i++) {
+        const double start = fl__bf16_now();
+        for (int j = 0; j < 4; j++) fl__gemm_tile(ks, rows, columns, &tile);
+        least = fmin(least, fl__bf16_now() - start);
+    }
+    return 4.0 * K * rows * columns * ks->pairs / least;
+}
+
+/* A fifth above f32, or it is not worth the rounding; tiles, whose packing weighs more beside them, twice. */
+static int fl__bf16_measure(void) {
+    const fl__amx_kernels *tiles = fl__amx_real();
+    const fl__kernels *pairs = fl__gemm_kernels_pairs();
+    double best = fl__bf16_rate(fl__gemm_kernels(FL_F32)) * 1.2;
+    int way = FL__WAY_F32;
+    if (pairs && fl__bf16_rate(pairs) > best) way = FL__WAY_PAIRS, best = fl__bf16_rate(pairs);
+    if (tiles && fl__amx_rate(tiles) > 2 * best) way = FL__WAY_AMX;
+    return way;
+}
+
+static bool fl__bf16_has(int way) {
+    return way == FL__WAY_AMX     ? fl__amx_real() != NULL
+           : way == FL__WAY_PAIRS ? fl__gemm_kernels_pairs() != NULL
+                                  : true;
+}
+
+static int fl__bf16_named(const char *name) {
+    for (int i = 0; i < FL__WAYS; i++)
+        if (strcmp(name, fl__bf16_names[i]) == 0 && fl__bf16_has(i)) return i;
+    return -1;
+}
+
+static FL__COLD int fl__bf16_of_environment(void) {
+    const char *name = getenv("FL_CPU_BF16");
+    int way = name ? fl__bf16_named(name) : FL__WAY_MEASURED;
+    if (way < 0) fl_message(FL_LOG_WARN, "FL_CPU_BF16=%s is no way here: the cpu measures", name);
+    if (way < 0) way = FL__WAY_MEASURED;
+    __atomic_store_n(&fl__bf16_asked, way, __ATOMIC_RELAXED);
+    return way;
+}
+
+static int fl__bf16_way(void) {
+    int way = __atomic_load_n(&fl__bf16_asked, __ATOMIC_RELAXED);
+    if (way < 0) way = fl__bf16_of_environment();
+    if (way != FL__WAY_MEASURED) return fl__bf16_has(way) ? way : FL__WAY_F32;
+    int *kept = &fl__bf16_fastest[fl__level_has_amx()    ? FL__AMX
+                                  : fl__level_has_bf16() ? FL__AVX512_BF16
+                                                         : fl__level()];
+    way = __atomic_load_n(kept, __ATOMIC_RELAXED) - 1;
+    if (way < 0) {
+        way = fl__bf16_measure();
+        __atomic_store_n(kept, way + 1, __ATOMIC_RELAXED);
+    }
+    return way;
+}
+
+FL_API bool fl_cpu_set_bf16(const char *way) {
+    const int i = way ? fl__bf16_named(way) : FL__WAY_MEASURED;
+    if (i < 0) return fl_refuse("fl_cpu_set_bf16: no way '%s' here", way);
+    __atomic_store_n(&fl__bf16_asked, i, __ATOMIC_RELAXED);
+    return true;
+}
+
+FL_API const char *fl_cpu_bf16(void) { return fl__bf16_names[fl__bf16_way()]; }
+
+FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(void) {
+    if (fl_matmul_precision() != FL_BF16) return NULL;
+    const int way = fl__bf16_way();
+    return way == FL__WAY_EMULATED ? fl__amx_emulated() : way == FL__WAY_AMX ? fl__amx_real() : NULL;
+}
+
+FL_PRIVATE bool fl__bf16_pairs(void) {
+    return fl_matmul_precision() == FL_BF16 && fl__bf16_way() == FL__WAY_PAIRS;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
