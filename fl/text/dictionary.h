@@ -1,0 +1,410 @@
+/* dictionary.h - words and their numbers: Flashlight's dictionary, which is every tokenizer's vocabulary too */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TEXT_DICTIONARY_H
+#define FL_TEXT_DICTIONARY_H
+#include "../data/file.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Entries, which are any bytes and occur once, have an index each; several spellings may share one. Looking
+   up is for any number of threads, adding for one. Nothing here calls the error handler. */
+typedef struct fl_text_dictionary fl_text_dictionary;
+FL_API fl_text_dictionary *fl_text_dictionary_new(void);
+FL_API void fl_text_dictionary_free(fl_text_dictionary *d); /* NULL is fine */
+
+/* Adds n bytes with the next index, the highest one and 1, which it returns; -1 after fl_fail, as when the
+   entry is there. */
+FL_API int64_t fl_text_dictionary_add(fl_text_dictionary *d, const char *entry, int64_t n);
+/* The same with an index of yours, from 0; the first spelling of an index is the one that stands for it. */
+FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, int64_t n, int64_t index);
+/* Makes room for so many entries at once. */
+FL_API bool fl_text_dictionary_reserve(fl_text_dictionary *d, int64_t entries);
+/* Counts an entry so many times more, and adds it if it is not there; its index, -1 after fl_fail. */
+FL_API int64_t fl_text_dictionary_count(fl_text_dictionary *d, const char *entry, int64_t n, int64_t times);
+
+/* Its index; -1 if it is not there, default or not. */
+FL_API int64_t fl_text_dictionary_find(const fl_text_dictionary *d, const char *entry, int64_t n);
+/* Its index, the default one if it is not there; -1 after fl_fail where there is no default. */
+FL_API int64_t fl_text_dictionary_index(const fl_text_dictionary *d, const char *entry, int64_t n);
+/* The index of unknown entries; -1: none, they are errors. */
+FL_API bool fl_text_dictionary_set_default(fl_text_dictionary *d, int64_t index);
+FL_API int64_t fl_text_dictionary_default(const fl_text_dictionary *d);
+/* The first spelling of an index, its bytes in *n (which may be NULL) and a NUL behind them: it stays while
+   the dictionary does. NULL, without an error, for an index that has none. */
+FL_API const char *fl_text_dictionary_entry(const fl_text_dictionary *d, int64_t index, int64_t *n);
+FL_API int64_t fl_text_dictionary_counted(const fl_text_dictionary *d, int64_t index);
+FL_API int64_t fl_text_dictionary_size(const fl_text_dictionary *d);    /* the highest index and 1 */
+FL_API int64_t fl_text_dictionary_entries(const fl_text_dictionary *d); /* spellings */
+FL_API bool fl_text_dictionary_contiguous(const fl_text_dictionary *d); /* every index has an entry */
+/* Spelling k in the order of adding; NULL past the last one. */
+FL_API const char *fl_text_dictionary_spelling(const fl_text_dictionary *d, int64_t k, int64_t *n,
+                                               int64_t *index);
+
+/* A new dictionary: the first `keep` indices of d as they are, behind them the others by falling count, equal
+   ones by their bytes, without those below min_count, and no more than max_size in all (0: all). */
+FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d, int64_t keep,
+                                                     int64_t min_count, int64_t max_size);
+
+typedef struct fl_text_dictionary_opts {
+    fl_named _positional;
+    bool counts;       /* a line is an entry and its count; else all spellings of one index */
+    int64_t min_count; /* leaves out entries that were counted less; needs counts */
+    int64_t max_size;  /* indices; the lines behind them are not read. 0: all */
+    char _end;
+} fl_text_dictionary_opts;
+/* A text file with a line for each index, fields apart by white space; empty lines are none. Entries that
+   come twice, and bad counts, are errors with file and line. */
+#define fl_text_dictionary_load(...) FL__TEXT_DICTIONARY_LOAD(__VA_ARGS__, ._end = 0)
+#define FL__TEXT_DICTIONARY_LOAD(path, ...) \
+    fl_text_dictionary_load_opt(path, (fl_text_dictionary_opts){__VA_ARGS__})
+FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text_dictionary_opts o);
+/* Such a file, with counts or with all spellings. Holes, and entries that are empty or have white space in
+   them, cannot be told in it: an error, and no file. */
+FL_API bool fl_text_dictionary_save(const fl_text_dictionary *d, const char *path, bool counts);
+
+/* For readers of text: the next field of [*p, end) that is apart by ASCII white space, and its bytes in *n;
+   NULL at the end. */
+FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n);
+/* A 64-bit number of n bytes, the same on every machine. */
+FL_API uint64_t fl_text_hash(const char *s, int64_t n);
+/* A whole file, with a NUL behind it; fl_heap_free it. NULL after fl_fail. */
+FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_DICTIONARY_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_DICTIONARY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_DICTIONARY_IMPL
+#define FL_TEXT_DICTIONARY_IMPL
+#include <stdlib.h>
+#include <string.h>
+#include <stdio.h>
+
+typedef struct fl__text_entry {
+    const char *text;
+    uint32_t n;
+    int32_t index;
+} fl__text_entry;
+
+typedef struct fl__text_slot {
+    uint32_t hash;
+    int32_t entry; /* and 1; 0: free */
+} fl__text_slot;
+
+struct fl_text_dictionary {
+    fl_data_arena text;
+    fl__text_entry *entry;
+    int32_t *first; /* of each index: its first entry, and 1; 0: a hole */
+    int64_t *count; /* of each index; NULL: nothing was counted */
+    fl__text_slot *slot;
+    int64_t n, cap, size, size_cap, count_cap, mask, missing; /* mask: slots less 1 */
+};
+
+/* ---- bytes ---- */
+
+static inline uint64_t fl__text_mix(uint64_t h) {
+    h *= 0x9e3779b97f4a7c15u;
+    return h ^ h >> 32;
+}
+
+FL_API uint64_t fl_text_hash(const char *s, int64_t n) {
+    uint64_t h = (uint64_t)n, w = 0;
+    for (; n >= 8; s += 8, n -= 8) {
+        memcpy(&w, s, 8);
+        h = fl__text_mix(h ^ w);
+    }
+    for (w = 0; n > 0; n--) w = w << 8 | (unsigned char)s[n - 1];
+    return fl__text_mix(fl__text_mix(h ^ w) + 1);
+}
+
+static bool fl__text_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n) {
+    const char *s = *p;
+    while (s < end && fl__text_space(*s)) s++;
+    const char *stop = s;
+    while (stop < end && !fl__text_space(*stop)) stop++;
+    *p = stop;
+    *n = stop - s;
+    return *n ? s : NULL;
+}
+
+FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n) {
+    fl_data_stream f;
+    if (!fl_data_stream_open(&f, who, path, FL_DATA_READ)) return NULL;
+    char *text = fl_heap_alloc((size_t)f.size + 1);
+    const bool ok = text && fl_data_stream_read(&f, text, (size_t)f.size, 0);
+    f.io.close(f.io.user, f.file);
+    *n = f.size;
+    if (ok) return text;
+    fl_heap_free(text);
+    return NULL;
+}
+
+/* ---- entries ---- */
+
+FL_API fl_text_dictionary *fl_text_dictionary_new(void) {
+    fl_text_dictionary *d = fl_heap_alloc(sizeof *d);
+    if (d) d->missing = -1;
+    return d;
+}
+
+FL_API void fl_text_dictionary_free(fl_text_dictionary *d) {
+    if (!d) return;
+    fl_data_arena_free(&d->text);
+    fl_heap_free(d->entry);
+    fl_heap_free(d->first);
+    fl_heap_free(d->count);
+    fl_heap_free(d->slot);
+    fl_heap_free(d);
+}
+
+static void fl__text_place(fl__text_slot *slot, int64_t mask, uint64_t hash, int64_t entry) {
+    uint64_t at = hash & (uint64_t)mask;
+    while (slot[at].entry) at = (at + 1) & (uint64_t)mask;
+    slot[at] = (fl__text_slot){(uint32_t)(hash >> 32), (int32_t)entry + 1};
+}
+
+FL_API bool fl_text_dictionary_reserve(fl_text_dictionary *d, int64_t entries) {
+    int64_t slots = d->mask + 1;
+    if (entries >= INT32_MAX) return fl_fail("fl_text_dictionary: %lld entries", (long long)entries);
+    while (slots < entries + entries / 2 + 8) slots = slots < 8 ? 16 : slots * 2;
+    if (!fl_heap_grow(&d->entry, &d->cap, entries, sizeof *d->entry)) return false;
+    if (slots == d->mask + 1) return true;
+    fl__text_slot *slot = fl_heap_alloc((size_t)slots * sizeof *slot);
+    if (!slot) return false;
+    for (int64_t i = 0; i < d->n; i++)
+        fl__text_place(slot, slots - 1, fl_text_hash(d->entry[i].text, d->entry[i].n), i);
+    fl_heap_free(d->slot);
+    d->slot = slot, d->mask = slots - 1;
+    return true;
+}
+
+static int64_t fl__text_find(const fl_text_dictionary *d, const char *s, int64_t n, uint64_t hash) {
+    if (!d->slot) return -1;
+    for (uint64_t at = hash & (uint64_t)d->mask;; at = (at + 1) & (uint64_t)d->mask) {
+        const fl__text_slot slot = d->slot[at];
+        if (!slot.entry) return -1;
+        const fl__text_entry *e = &d->entry[slot.entry - 1];
+        if (slot.hash == (uint32_t)(hash >> 32) && e->n == n && !memcmp(e->text, s, (size_t)n))
+            return e->index;
+    }
+}
+
+FL_API int64_t fl_text_dictionary_find(const fl_text_dictionary *d, const char *entry, int64_t n) {
+    return fl__text_find(d, entry, n, fl_text_hash(entry, n));
+}
+
+FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, int64_t n, int64_t index) {
+    if (index < 0 || index >= INT32_MAX || n < 0 || n > UINT32_MAX)
+        return fl_fail("fl_text_dictionary: index %lld for an entry of %lld bytes", (long long)index,
+                       (long long)n);
+    const uint64_t hash = fl_text_hash(entry, n);
+    if (fl__text_find(d, entry, n, hash) >= 0)
+        return fl_fail("fl_text_dictionary: '%.*s' is there twice", n < 100 ? (int)n : 100, entry);
+    if (3 * (d->n + 1) > 2 * d->mask && !fl_text_dictionary_reserve(d, d->n < 8 ? 16 : 2 * d->n)) return false;
+    if (!fl_heap_grow(&d->entry, &d->cap, d->n + 1, sizeof *d->entry) ||
+        !fl_heap_grow(&d->first, &d->size_cap, index + 1, sizeof *d->first))
+        return false;
+    const char *text = fl_data_arena_add(&d->text, entry, (size_t)n);
+    if (!text) return false;
+    for (; d->size <= index; d->size++) d->first[d->size] = 0;
+    d->entry[d->n] = (fl__text_entry){text, (uint32_t)n, (int32_t)index};
+    fl__text_place(d->slot, d->mask, hash, d->n++);
+    if (!d->first[index]) d->first[index] = (int32_t)d->n;
+    return true;
+}
+
+FL_API int64_t fl_text_dictionary_add(fl_text_dictionary *d, const char *entry, int64_t n) {
+    const int64_t index = d->size;
+    return fl_text_dictionary_add_at(d, entry, n, index) ? index : -1;
+}
+
+FL_API int64_t fl_text_dictionary_count(fl_text_dictionary *d, const char *entry, int64_t n, int64_t times) {
+    int64_t index = fl_text_dictionary_find(d, entry, n);
+    if (index < 0) index = fl_text_dictionary_add(d, entry, n);
+    const int64_t before = d->count_cap;
+    if (index < 0 || !fl_heap_grow(&d->count, &d->count_cap, d->size, sizeof *d->count)) return -1;
+    for (int64_t i = before; i < d->count_cap; i++) d->count[i] = 0;
+    d->count[index] += times;
+    return index;
+}
+
+FL_API int64_t fl_text_dictionary_index(const fl_text_dictionary *d, const char *entry, int64_t n) {
+    const int64_t index = fl_text_dictionary_find(d, entry, n);
+    if (index >= 0 || d->missing >= 0) return index >= 0 ? index : d->missing;
+    return fl_fail("fl_text_dictionary_index: '%.*s' is unknown, and there is no default",
+                   n < 100 ? (int)n : 100, entry) - 1;
+}
+
+FL_API bool fl_text_dictionary_set_default(fl_text_dictionary *d, int64_t index) {
+    if (index < -1 || index >= d->size)
+        return fl_fail("fl_text_dictionary_set_default: index %lld, of %lld", (long long)index,
+                       (long long)d->size);
+    d->missing = index;
+    return true;
+}
+
+FL_API int64_t fl_text_dictionary_default(const fl_text_dictionary *d) {
+    return d->missing;
+}
+
+FL_API const char *fl_text_dictionary_spelling(const fl_text_dictionary *d, int64_t k, int64_t *n,
+                                               int64_t *index) {
+    if (k < 0 || k >= d->n) return NULL;
+    if (n) *n = d->entry[k].n;
+    if (index) *index = d->entry[k].index;
+    return d->entry[k].text;
+}
+
+FL_API const char *fl_text_dictionary_entry(const fl_text_dictionary *d, int64_t index, int64_t *n) {
+    return index < 0 || index >= d->size ? NULL : fl_text_dictionary_spelling(d, d->first[index] - 1, n, NULL);
+}
+
+FL_API int64_t fl_text_dictionary_counted(const fl_text_dictionary *d, int64_t index) {
+    return index >= 0 && index < d->size && index < d->count_cap ? d->count[index] : 0;
+}
+
+FL_API int64_t fl_text_dictionary_size(const fl_text_dictionary *d) {
+    return d->size;
+}
+
+FL_API int64_t fl_text_dictionary_entries(const fl_text_dictionary *d) {
+    return d->n;
+}
+
+FL_API bool fl_text_dictionary_contiguous(const fl_text_dictionary *d) {
+    for (int64_t i = 0; i < d->size; i++)
+        if (!d->first[i]) return false;
+    return true;
+}
+
+/* ---- pruning ---- */
+
+typedef struct fl__text_counted {
+    const char *text;
+    int64_t n, count;
+} fl__text_counted;
+
+static int fl__text_by_count(const void *a, const void *b) {
+    const fl__text_counted *x = a, *y = b;
+    if (x->count != y->count) return x->count < y->count ? 1 : -1;
+    const int order = memcmp(x->text, y->text, (size_t)(x->n < y->n ? x->n : y->n));
+    return order ? order : (x->n > y->n) - (x->n < y->n);
+}
+
+FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d, int64_t keep,
+                                                     int64_t min_count, int64_t max_size) {
+    fl__text_counted *list = fl_heap_alloc((size_t)(d->size + 1) * sizeof *list);
+    fl_text_dictionary *out = list ? fl_text_dictionary_new() : NULL;
+    int64_t n = 0;
+    for (int64_t i = 0; out && i < d->size; i++) {
+        fl__text_counted c = {.count = i < keep ? INT64_MAX : fl_text_dictionary_counted(d, i)};
+        c.text = fl_text_dictionary_entry(d, i, &c.n);
+        if (c.text && (i < keep || c.count >= min_count)) list[n++] = c;
+    }
+    if (keep > n) keep = n;
+    if (out && n > keep) qsort(list + (keep > 0 ? keep : 0), (size_t)(n - (keep > 0 ? keep : 0)), sizeof *list, fl__text_by_count);
+    bool ok = out != NULL;
+    for (int64_t i = 0; ok && i < n && (!max_size || i < max_size); i++) {
+        const int64_t times = list[i].count == INT64_MAX ? 0 : list[i].count;
+        ok = fl_text_dictionary_count(out, list[i].text, list[i].n, times) >= 0;
+    }
+    fl_heap_free(list);
+    if (ok) return out;
+    fl_text_dictionary_free(out);
+    return NULL;
+}
+
+/* ---- files ---- */
+
+/* One line; false after fl_fail. */
+static bool fl__text_take_line(fl_text_dictionary *d, const char *p, const char *end, const char *path,
+                               int64_t line, const fl_text_dictionary_opts *o) {
+    int64_t n, digits;
+    const int64_t index = d->size;
+    const char *entry = fl_text_field(&p, end, &n), *number, *stop;
+    if (!entry) return true;
+    if (!o->counts) {
+        bool ok = true;
+        for (; ok && entry; entry = fl_text_field(&p, end, &n)) {
+            ok = fl_text_dictionary_find(d, entry, n) < 0 ||
+                 fl_fail("fl_text_dictionary_load: %s: line %lld: '%.*s' is there twice", path,
+                         (long long)line, n < 100 ? (int)n : 100, entry);
+            ok = ok && fl_text_dictionary_add_at(d, entry, n, index);
+        }
+        return ok;
+    }
+    number = fl_text_field(&p, end, &digits);
+    int64_t count = 0;
+    for (stop = number; number && stop < number + digits && *stop >= '0' && *stop <= '9'; stop++)
+        if (count < INT64_MAX / 16) count = count * 10 + (*stop - '0');
+    if (!number || stop != number + digits || count >= INT64_MAX / 16)
+        return fl_fail("fl_text_dictionary_load: %s: line %lld: no count behind '%.*s'", path,
+                       (long long)line, n < 100 ? (int)n : 100, entry);
+    if (fl_text_dictionary_find(d, entry, n) >= 0)
+        return fl_fail("fl_text_dictionary_load: %s: line %lld: '%.*s' is there twice", path, (long long)line,
+                       n < 100 ? (int)n : 100, entry);
+    return count < o->min_count || fl_text_dictionary_count(d, entry, n, count) >= 0;
+}
+
+FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text_dictionary_opts o) {
+    int64_t n, line = 0;
+    char *text = fl_text_read_file("fl_text_dictionary_load", path, &n);
+    fl_text_dictionary *d = text ? fl_text_dictionary_new() : NULL;
+    bool ok = d != NULL;
+    for (const char *p = text, *end = text + n; ok && p < end && (!o.max_size || d->size < o.max_size);) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        if (!stop) stop = end;
+        ok = fl__text_take_line(d, p, stop, path, ++line, &o);
+        p = stop + 1;
+    }
+    fl_heap_free(text);
+    if (ok) return d;
+    fl_text_dictionary_free(d);
+    return NULL;
+}
+
+static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool counts, fl_data_text *out) {
+    char number[32];
+    int64_t n, index, end;
+    const char *text = fl_text_dictionary_entry(d, i, &n);
+    if (!text) return fl_fail("fl_text_dictionary_save: index %lld has no entry", (long long)i);
+    bool ok = true;
+    for (int64_t k = d->first[i] - 1; ok && k < d->n; k++) {
+        text = fl_text_dictionary_spelling(d, k, &n, &index);
+        if (index != i) { /* spellings of one index stand together, unless somebody added them otherwise */
+            if (!counts) continue;
+            break;
+        }
+        const char *p = text;
+        ok = (fl_text_field(&p, text + n, &end) == text && end == n) ||
+             fl_fail("fl_text_dictionary_save: entry %lld is empty or has white space in it", (long long)i);
+        ok = ok && (k == d->first[i] - 1 || fl_data_text_put(out, " ", 1)) && fl_data_text_put(out, text, (size_t)n);
+        if (counts || fl_text_dictionary_entries(d) == d->size) break;
+    }
+    snprintf(number, sizeof number, " %lld", (long long)fl_text_dictionary_counted(d, i));
+    return ok && (!counts || fl_data_text_put(out, number, strlen(number))) && fl_data_text_put(out, "\n", 1);
+}
+
+FL_API bool fl_text_dictionary_save(const fl_text_dictionary *d, const char *path, bool counts) {
+    fl_data_text out = {0};
+    bool ok = fl_data_text_put(&out, "", 0);
+    for (int64_t i = 0; ok && i < d->size; i++) ok = fl__text_put_index(d, i, counts, &out);
+    ok = ok && fl_data_replace("fl_text_dictionary_save", path, out.p, (size_t)out.n);
+    fl_heap_free(out.p);
+    return ok;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,249 @@
+/* steps.h - text on its way through normalizers, pre-tokenizers and decoders: a list of steps */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TEXT_STEPS_H
+#define FL_TEXT_STEPS_H
+#include "../data/file.h"
+#include "tree.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_text_step fl_text_step;
+
+typedef struct fl_text_piece {
+    uint32_t begin, end; /* bytes of the text at hand */
+    int32_t id;          /* of an added token, which steps leave alone; -1: text */
+} fl_text_piece;
+
+typedef struct fl_text_token {
+    int32_t id;
+    uint32_t begin, end;
+} fl_text_token;
+
+/* Text that a step changed, and for each byte the range of the original that it stands for. */
+typedef struct fl_text_changed {
+    char *p;
+    uint32_t *from, *to;
+    int64_t n, cap_, from_cap_, to_cap_;
+} fl_text_changed;
+
+/* What steps work on. A normalizer reads the text, a pre-tokenizer cuts it into pieces, a decoder's pieces are
+   tokens. Each reads what is at hand, writes what comes next, and turns. Positions are below 2^31. */
+typedef struct fl_text_work {
+    const char *p; /* the text at hand */
+    int64_t n;
+    const uint32_t *from, *to; /* of each byte; NULL: byte i is base + i of the original */
+    uint32_t base;
+    bool mapped; /* somebody wants to know ranges */
+    bool first;  /* this is the first section of the whole text */
+    fl_text_piece *piece;
+    int64_t n_pieces;
+    fl_text_token *token; /* what models made of the pieces */
+    int64_t n_tokens;
+    void *memo; /* the model's own */
+    const char *original; /* the whole text */
+    /* private */
+    fl_text_changed text_[2];
+    fl_text_piece *pieces_[2];
+    int64_t n_next_, piece_cap_[2], token_cap_;
+    int text_at_, piece_at_;
+} fl_text_work;
+
+/* Bytes for the next text that stand for [from, to) of the original; a range of the text at hand as it is. */
+FL_API bool fl_text_work_put(fl_text_work *w, const char *bytes, int64_t n, uint32_t from, uint32_t to);
+FL_API bool fl_text_work_copy(fl_text_work *w, int64_t begin, int64_t end);
+/* The next text is at hand now. */
+FL_API void fl_text_work_turn(fl_text_work *w);
+FL_API int64_t fl_text_work_next(const fl_text_work *w); /* bytes of the next text so far */
+/* A next piece; and: these are at hand now. */
+FL_API bool fl_text_work_cut(fl_text_work *w, int64_t begin, int64_t end, int32_t id);
+FL_API void fl_text_work_turn_pieces(fl_text_work *w);
+FL_API bool fl_text_work_token(fl_text_work *w, int32_t id, int64_t begin, int64_t end);
+/* Calls one for each piece that is text, hands on the others, and turns: the pieces, and, if the step writes
+   text too, that. */
+FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes,
+                              bool (*one)(const fl_text_step *s, fl_text_work *w, fl_text_piece p));
+/* The range of the original that byte i stands for. */
+static inline uint32_t fl_text_work_from(const fl_text_work *w, int64_t i) {
+    return w->from ? w->from[i] : w->base + (uint32_t)i;
+}
+static inline uint32_t fl_text_work_to(const fl_text_work *w, int64_t i) {
+    return w->to ? w->to[i] : w->base + (uint32_t)i + 1;
+}
+/* The error of a character at hand that the vocabulary has no word for: "offset 7, line 2: ..."; false. */
+FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at);
+FL_API void fl_text_work_free(fl_text_work *w);
+
+struct fl_text_step {
+    bool (*run)(const fl_text_step *s, fl_text_work *w);
+    void (*free)(void *data);
+    const fl_text_tree *options; /* the object with its settings, borrowed */
+    void *data;
+    int64_t value;
+};
+typedef struct fl_text_steps {
+    fl_text_step *v;
+    int64_t n, cap_;
+} fl_text_steps;
+/* What a "type" of such objects means. make (NULL: nothing to do) looks at s->options, and is false after
+   fl_fail, which begins with `where`. */
+typedef struct fl_text_kind {
+    const char *type;
+    bool (*run)(const fl_text_step *s, fl_text_work *w);
+    bool (*make)(fl_text_step *s, const char *where);
+} fl_text_kind;
+/* The steps of an object {"type": ...}, of a "Sequence" of those in the list `list`, or of NULL: none. */
+FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list, const fl_text_kind *kind,
+                             const char *where);
+FL_API bool fl_text_steps_run(const fl_text_steps *s, fl_text_work *w);
+FL_API void fl_text_steps_free(fl_text_steps *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_STEPS_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_STEPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_STEPS_IMPL
+#define FL_TEXT_STEPS_IMPL
+#include "utf8.h"
+#include <string.h>
+
+FL_API bool fl_text_work_put(fl_text_work *w, const char *bytes, int64_t n, uint32_t from, uint32_t to) {
+    fl_text_changed *t = &w->text_[w->text_at_];
+    const int64_t need = t->n + n;
+    if (need > INT32_MAX) return fl_fail("fl_text: %lld bytes of normalised text", (long long)need);
+    if (need > t->cap_ && !fl_heap_grow(&t->p, &t->cap_, need, 1)) return false;
+    if (w->mapped && need > t->to_cap_ &&
+        (!fl_heap_grow(&t->from, &t->from_cap_, need, sizeof *t->from) ||
+         !fl_heap_grow(&t->to, &t->to_cap_, need, sizeof *t->to)))
+        return false;
+    for (int64_t i = 0; i < n; i++) t->p[t->n + i] = bytes[i];
+    for (int64_t i = t->n; w->mapped && i < need; i++) t->from[i] = from, t->to[i] = to;
+    t->n = need;
+    return true;
+}
+
+FL_API bool fl_text_work_copy(fl_text_work *w, int64_t begin, int64_t end) {
+    fl_text_changed *t = &w->text_[w->text_at_];
+    const int64_t at = t->n;
+    if (end <= begin) return true;
+    if (!fl_text_work_put(w, w->p + begin, end - begin, 0, 0)) return false;
+    for (int64_t i = begin; w->mapped && i < end; i++) {
+        t->from[at + i - begin] = fl_text_work_from(w, i);
+        t->to[at + i - begin] = fl_text_work_to(w, i);
+    }
+    return true;
+}
+
+FL_API int64_t fl_text_work_next(const fl_text_work *w) {
+    return w->text_[w->text_at_].n;
+}
+
+FL_API void fl_text_work_turn(fl_text_work *w) {
+    const fl_text_changed *t = &w->text_[w->text_at_];
+    w->p = t->p ? t->p : "", w->n = t->n;
+    w->from = w->mapped ? t->from : NULL, w->to = w->mapped ? t->to : NULL;
+    w->text_at_ ^= 1;
+    w->text_[w->text_at_].n = 0;
+}
+
+FL_API bool fl_text_work_cut(fl_text_work *w, int64_t begin, int64_t end, int32_t id) {
+    const int k = w->piece_at_;
+    if (w->n_next_ >= w->piece_cap_[k] &&
+        !fl_heap_grow(&w->pieces_[k], &w->piece_cap_[k], w->n_next_ + 1, sizeof *w->pieces_[k]))
+        return false;
+    w->pieces_[k][w->n_next_++] = (fl_text_piece){(uint32_t)begin, (uint32_t)end, id};
+    return true;
+}
+
+FL_API void fl_text_work_turn_pieces(fl_text_work *w) {
+    w->piece = w->pieces_[w->piece_at_], w->n_pieces = w->n_next_;
+    w->piece_at_ ^= 1, w->n_next_ = 0;
+}
+
+FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes,
+                              bool (*one)(const fl_text_step *s, fl_text_work *w, fl_text_piece p)) {
+    bool ok = true;
+    for (int64_t i = 0; ok && i < w->n_pieces; i++) {
+        const fl_text_piece p = w->piece[i];
+        const int64_t at = fl_text_work_next(w);
+        if (p.id < 0) ok = one(s, w, p);
+        else if (!writes) ok = fl_text_work_cut(w, p.begin, p.end, p.id);
+        else ok = fl_text_work_copy(w, p.begin, p.end) && fl_text_work_cut(w, at, fl_text_work_next(w), p.id);
+    }
+    if (writes) fl_text_work_turn(w);
+    fl_text_work_turn_pieces(w);
+    return ok;
+}
+
+FL_API bool fl_text_work_token(fl_text_work *w, int32_t id, int64_t begin, int64_t end) {
+    if (w->n_tokens >= w->token_cap_ &&
+        !fl_heap_grow(&w->token, &w->token_cap_, w->n_tokens + 1, sizeof *w->token))
+        return false;
+    w->token[w->n_tokens++] = (fl_text_token){id, (uint32_t)begin, (uint32_t)end};
+    return true;
+}
+
+FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at) {
+    int len;
+    const int64_t from = fl_text_work_from(w, at);
+    const int32_t c = fl_text_char(w->p + at, w->n - at, &len);
+    int64_t line = 1;
+    for (int64_t i = 0; w->original && i < from; i++) line += w->original[i] == '\n';
+    return fl_fail("fl_text_encode: offset %lld, line %lld: the character U+%04X '%.*s' is not in the vocabulary, "
+                   "which has no unknown token", (long long)from, (long long)line, (unsigned)c, len, w->p + at);
+}
+
+FL_API void fl_text_work_free(fl_text_work *w) {
+    for (int k = 0; k < 2; k++) {
+        fl_heap_free(w->text_[k].p);
+        fl_heap_free(w->text_[k].from);
+        fl_heap_free(w->text_[k].to);
+        fl_heap_free(w->pieces_[k]);
+    }
+    fl_heap_free(w->token);
+    *w = (fl_text_work){0};
+}
+
+FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list, const fl_text_kind *kind,
+                             const char *where) {
+    if (!t || t->event == FL_DATA_JSON_NULL) return true;
+    const char *type = fl_text_tree_string(t, "type", NULL, NULL);
+    if (!type) return fl_fail("%s: a step of \"%s\" without a type", where, list);
+    if (!strcmp(type, "Sequence")) {
+        const fl_text_tree *steps = fl_text_tree_at(t, list);
+        bool ok = steps && steps->event == FL_DATA_JSON_ARRAY;
+        if (!ok) return fl_fail("%s: a Sequence without \"%s\"", where, list);
+        for (const fl_text_tree *s = steps->first; ok && s; s = s->next)
+            ok = fl_text_steps_of(out, s, list, kind, where);
+        return ok;
+    }
+    while (kind->type && strcmp(kind->type, type)) kind++;
+    if (!kind->type) return fl_fail("%s: \"%s\" of type \"%.60s\" is unknown", where, list, type);
+    if (!fl_heap_grow(&out->v, &out->cap_, out->n + 1, sizeof *out->v)) return false;
+    fl_text_step *s = &out->v[out->n++];
+    *s = (fl_text_step){.run = kind->run, .options = t};
+    return !kind->make || kind->make(s, where);
+}
+
+FL_API bool fl_text_steps_run(const fl_text_steps *s, fl_text_work *w) {
+    bool ok = true;
+    for (int64_t i = 0; ok && i < s->n; i++) ok = s->v[i].run(&s->v[i], w);
+    return ok;
+}
+
+FL_API void fl_text_steps_free(fl_text_steps *s) {
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->v[i].free) s->v[i].free(s->v[i].data);
+    fl_heap_free(s->v);
+    *s = (fl_text_steps){0};
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

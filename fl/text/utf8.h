@@ -1,0 +1,98 @@
+/* utf8.h - characters of text, and what becomes of bytes that are none */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TEXT_UTF8_H
+#define FL_TEXT_UTF8_H
+#include "../data/file.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Text is a pointer and a number of bytes; a NUL is a character like others. The character at s, of which
+   n >= 1 bytes are left, and its bytes; -1 where it is ill-formed: *len bytes then are what one U+FFFD
+   stands for, the longest part that a character could begin with (Unicode 15, 3.9, "maximal subpart"; so
+   does Python's errors="replace"). */
+FL_API int32_t fl_text_char(const char *s, int64_t n, int *len);
+/* The bytes of a character into d; their number, 1 to 4. What is no character counts as U+FFFD. */
+FL_API int fl_text_char_put(char d[4], int32_t c);
+/* Offset of the first ill-formed byte, n if there is none. */
+FL_API int64_t fl_text_ill_formed(const char *s, int64_t n);
+/* Characters of n bytes, one for each U+FFFD that ill-formed ones would become. */
+FL_API int64_t fl_text_chars(const char *s, int64_t n);
+/* Puts n bytes behind t, U+FFFD for what is ill-formed; *replaced grows by their number. */
+FL_API bool fl_text_put_replaced(fl_data_text *t, const char *s, int64_t n, int64_t *replaced);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_UTF8_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_UTF8) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_UTF8_IMPL
+#define FL_TEXT_UTF8_IMPL
+#include <string.h>
+
+/* The second byte's range depends on the first one: no overlong forms, no surrogates, nothing past U+10FFFF. */
+FL_API int32_t fl_text_char(const char *text, int64_t n, int *len) {
+    const unsigned char *s = (const unsigned char *)text;
+    const unsigned c = s[0];
+    *len = 1;
+    if (c < 0x80) return (int32_t)c;
+    if (c < 0xc2 || c > 0xf4) return -1;
+    const int tail = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+    const unsigned low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80, high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+    int32_t v = (int32_t)(c & (0x3fu >> tail));
+    for (int i = 1; i <= tail; i++) {
+        if (i >= n || s[i] < (i == 1 ? low : 0x80) || s[i] > (i == 1 ? high : 0xbf)) return -1;
+        v = v << 6 | (s[i] & 0x3f);
+        *len = i + 1;
+    }
+    return v;
+}
+
+FL_API int fl_text_char_put(char d[4], int32_t c) {
+    static const unsigned char lead[4] = {0, 0xc0, 0xe0, 0xf0};
+    if (c < 0 || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) c = 0xfffd;
+    const int tail = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    d[0] = (char)(lead[tail] | (c >> (6 * tail)));
+    for (int i = 1; i <= tail; i++) d[i] = (char)(0x80 | ((c >> (6 * (tail - i))) & 0x3f));
+    return tail + 1;
+}
+
+FL_API int64_t fl_text_ill_formed(const char *s, int64_t n) {
+    int64_t i = 0;
+    uint64_t eight;
+    for (int len; i < n; i += len) {
+        for (; i + 8 <= n; i += 8) {
+            memcpy(&eight, s + i, 8);
+            if (eight & 0x8080808080808080u) break;
+        }
+        if (i == n || fl_text_char(s + i, n - i, &len) < 0) break;
+    }
+    return i;
+}
+
+FL_API int64_t fl_text_chars(const char *s, int64_t n) {
+    int64_t chars = 0;
+    int len;
+    for (int64_t i = 0; i < n; i += len, chars++) fl_text_char(s + i, n - i, &len);
+    return chars;
+}
+
+FL_API bool fl_text_put_replaced(fl_data_text *t, const char *s, int64_t n, int64_t *replaced) {
+    for (int len;;) {
+        const int64_t good = fl_text_ill_formed(s, n);
+        if (!fl_data_text_put(t, s, (size_t)good)) return false;
+        if (good == n) return true;
+        fl_text_char(s + good, n - good, &len);
+        if (!fl_data_text_put(t, "\xef\xbf\xbd", 3)) return false;
+        s += good + len, n -= good + len, ++*replaced;
+    }
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,86 @@
+/* vocabulary.h - vocabularies in tokenizer.json */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TEXT_VOCABULARY_H
+#define FL_TEXT_VOCABULARY_H
+#include "../data/json.h"
+#include "dictionary.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ,"vocab":{"token":id, ...}; bytes: as characters. */
+FL_API bool fl_text_put_vocab(const fl_text_dictionary *d, bool bytes, fl_data_text *out);
+/* The object {"token": id, ...} that is next, into d. bytes: tokens whose characters all stand for bytes are
+   these bytes; others stay text. An id that comes twice, or is above the file's size, is an error. */
+FL_API bool fl_text_read_vocab(fl_data_json *j, bool bytes, int64_t most, fl_text_dictionary *d);
+/* Bytes of a token of such a vocabulary, in raw if it stands for bytes: n bytes of room; else text itself. */
+FL_API const char *fl_text_token_bytes(const char *text, int64_t *n, bool bytes, char *raw);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_VOCABULARY_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_VOCABULARY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_VOCABULARY_IMPL
+#define FL_TEXT_VOCABULARY_IMPL
+#include "bytes.h"
+#include <stdio.h>
+#include <string.h>
+
+FL_API bool fl_text_put_vocab(const fl_text_dictionary *d, bool bytes, fl_data_text *out) {
+    fl_data_text chars = {0};
+    char id[32];
+    int64_t n, index;
+    bool ok = fl_data_text_put(out, ",\n\"vocab\":{", 11);
+    for (int64_t k = 0; ok; k++) {
+        const char *text = fl_text_dictionary_spelling(d, k, &n, &index);
+        if (!text) break;
+        snprintf(id, sizeof id, ":%lld", (long long)index);
+        chars.n = 0;
+        if (bytes) ok = fl_text_bytes_put(&chars, text, n), text = chars.p, n = chars.n;
+        ok = ok && fl_data_text_put(out, ",\n", k ? 2 : 0) && fl_data_json_put_string(out, text, (size_t)n) &&
+             fl_data_text_put(out, id, strlen(id));
+    }
+    fl_heap_free(chars.p);
+    return ok && fl_data_text_put(out, "}", 1);
+}
+
+FL_API const char *fl_text_token_bytes(const char *text, int64_t *n, bool bytes, char *raw) {
+    const int64_t size = bytes ? fl_text_bytes_get(text, *n, raw) : -1;
+    if (size < 0) return text;
+    *n = size;
+    return raw;
+}
+
+FL_API bool fl_text_read_vocab(fl_data_json *j, bool bytes, int64_t most, fl_text_dictionary *d) {
+    char small[256];
+    bool ok = fl_data_json_expect(j, FL_DATA_JSON_OBJECT);
+    while (ok && fl_data_json_more(j)) {
+        char *raw = j->n <= (int64_t)sizeof small ? small : fl_heap_alloc((size_t)j->n + 1), *copy = NULL;
+        int64_t n = j->n, id = -1;
+        const char *text = raw ? fl_text_token_bytes(j->text, &n, bytes, raw) : NULL;
+        if (text && text != raw) { /* the number's event takes its place */
+            copy = fl_heap_alloc((size_t)n + 1);
+            if (copy) memcpy(copy, text, (size_t)n);
+            text = copy;
+        }
+        ok = text && fl_data_json_int(j, &id);
+        if (ok && (id < 0 || id > most)) ok = fl_data_json_fail(j, "'%.60s' has id %lld", text, (long long)id);
+        if (ok && fl_text_dictionary_entry(d, id, NULL))
+            ok = fl_data_json_fail(j, "'%.60s' has id %lld, as another one", text, (long long)id);
+        if (ok && fl_text_dictionary_find(d, text, n) >= 0) ok = fl_data_json_fail(j, "'%.60s' is there twice", text);
+        ok = ok && fl_text_dictionary_add_at(d, text, n, id);
+        if (raw != small) fl_heap_free(raw);
+        fl_heap_free(copy);
+    }
+    return ok && j->event != FL_DATA_JSON_ERROR;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,64 @@
+/* fl_text.h - tokenizers, dictionaries, language models
+
+   Reads the tokenizers and language models that people have as untrusted data, and writes them so that others
+   read ours.
+
+   >>example
+    #define FL_IMPLEMENTATION
+    #include "fl_text.h"
+    #include <stdio.h>
+    int main(void) {
+        const char text[] = "to be, or not to be";
+        fl_text_tokenizer *t = fl_text_char_tokenizer(text, sizeof text - 1);
+        fl_text_encoding e = {0};
+        fl_data_text back = {0};
+        if (fl_text_encode(t, text, sizeof text - 1, &e) && fl_text_decode(t, e.id, e.n, false, &back))
+            printf("%d characters: %s\n", (int)e.n, back.p);
+        fl_text_encoding_free(&e);
+        fl_heap_free(back.p);
+        fl_text_tokenizer_free(t);
+        return 0;
+    }
+   <<example
+
+   Contents: one room of fl/text/ each.
+     utf8.h            characters of text, and what becomes of bytes that are none
+     unicode.h         classes, lower case, normal forms
+     dictionary.h      words and their numbers
+     tokenizer.h       text to numbers and back: the interface, truncation, padding, streams
+     words.h           tokenizers of words and of characters
+     bpe.h             byte-pair encoding
+     tokenizer_file.h  tokenizer.json, read
+   and below them
+     steps.h           text on its way through
+     normalize.h       normalizers
+     split.h           pre-tokenizers
+     decode.h          decoders
+     vocabulary.h      vocabularies in tokenizer.json
+     tree.h            small JSON texts as trees
+     trie.h            which keys begin at a place of a text
+     bytes.h           bytes written as characters; base64
+
+   Concepts
+     Text     Pointer and length; a NUL is a character like others.
+     Errors   Nothing here calls the error handler: functions return NULL or false, with a text that names
+              file and offset.
+     Threads  Tokenizers and dictionaries are for any number of threads once they are made. */
+#include "fl_optim.h"
+#include "fl/text/utf8.h"
+#include "fl/text/unicode.h"
+#include "fl/text/dictionary.h"
+#include "fl/text/tree.h"
+#include "fl/text/trie.h"
+#include "fl/text/bytes.h"
+#include "fl/text/steps.h"
+#include "fl/text/normalize.h"
+#include "fl/text/split.h"
+#include "fl/text/decode.h"
+#include "fl/text/vocabulary.h"
+#include "fl/text/tokenizer.h"
+#include "fl/text/words.h"
+#include "fl/text/bpe.h"
+#include "fl/text/tokenizer_file.h"
+
+/* MIT licence: see LICENSE. */
