@@ -5,6 +5,7 @@
    that have rows with the headers' prototypes.
      test_errors [--root DIR] [filter]   DIR: the folder of fl.h, default . (make's) or .. */
 #include "../fl.h"
+#include "../kernels/cpu/bf16.h"
 #include "test.h"
 
 #include <glob.h>
