@@ -34,8 +34,11 @@ BACKENDS := cpu $(basename $(notdir $(wildcard examples/extend/naive.h examples/
 # --- the variant -----------------------------------------------------------------------------------------
 
 comma := ,
-VARIANT := $(notdir $(subst $() ,_,$(CC)))$(if $(SAN),-$(subst $(comma),+,$(SAN)))$(if $(SHARED),-shared)$(if $(CUDA),-cuda-$(CUDA))
+PLAIN_VARIANT := $(notdir $(subst $() ,_,$(CC)))$(if $(SAN),-$(subst $(comma),+,$(SAN)))$(if $(SHARED),-shared)
+VARIANT := $(PLAIN_VARIANT)$(if $(CUDA),-cuda-$(CUDA))
 BUILD := build/$(VARIANT)
+# Objects that CUDA= does not change are those of the variant without it.
+PLAIN := $(if $(CUDA),$(if $(findstring command,$(origin BUILD)),$(BUILD),build/$(PLAIN_VARIANT)),$(BUILD))
 API := build/api
 API_PARTS := $(HEADERS:%=$(API)/%)
 
@@ -45,7 +48,7 @@ ALL_CFLAGS = $(CFLAGS) $(SAN_FLAGS) $(PIC_FLAGS) $(WARN) -pthread
 
 NO_CONFIG = help clean single calls uninstall
 ifneq ($(filter-out $(NO_CONFIG),$(or $(MAKECMDGOALS),all)),)
-include $(BUILD)/config.mk
+include $(PLAIN)/config.mk
 endif
 # The thread sanitizer cannot look into OpenBLAS.
 ifeq ($(filter no,$(OPENBLAS))$(filter thread,$(SAN)),)
@@ -60,15 +63,11 @@ ifneq ($(ZLIB),no)
 OPTIONS += $(ZLIB_FLAGS)
 LIBS += $(ZLIB_LIBS)
 endif
-ifneq ($(CUDA),)
-OPTIONS += -DFL_USE_CUDA
-LIBS += $(CUDA_LIBS)
-endif
 LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared install uninstall single calls examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity test-cuda bench metrics clean help FORCE
+.PHONY: all lib shared install uninstall single calls examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity test-cuda cuda-check bench metrics clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -131,7 +130,10 @@ conformance: $(BUILD)/tests/conformance ## every op against reference loops: mak
 
 test-cuda: ## the suites that take a backend, on family cuda: make CUDA=emu test-cuda, or CUDA=1 on a machine with a GPU
 	@if [ -z "$(CUDA)" ]; then echo 'skipped: cuda (make CUDA=emu test-cuda needs g++, CUDA=1 nvcc and a GPU)'; \
-	else $(MAKE) --no-print-directory -k TESTS="conformance gradcheck random test_cuda" BACKENDS=cuda COMPILE=no test; fi
+	else $(if $(FULL),,GROUPS_ONE_IN=12) $(MAKE) --no-print-directory -k TESTS="$(CUDA_TESTS)" BACKENDS=cuda EXTENSIONS= test; fi
+
+cuda-check: ## what can be shown of kernels/cuda without a GPU: its tests in emulation, nvcc on what was touched, host reads
+	@CC="$(CC)" FULL="$(FULL)" SEED="$(SEED)" tests/cuda_check $(PLAIN) "$(NVCC)"
 
 gradcheck: $(BUILD)/tests/gradcheck ## every gradient against finite differences: make gradcheck BACKEND=...
 	$< $(BACKEND)
@@ -220,15 +222,23 @@ $(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h tests/fuzz_composed.h $(FUZZ)/libfl.
 # fl_mem.h is MEM, fl/nn/norm.h is NN_NORM and kernels/cpu/gemm.h is CPU_GEMM. The first include brings all that is
 # declared, the second one the implementation.
 unit_name = $(shell echo $(1) | sed 's,^fl[_/],,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
-OBJECTS = $(UNITS:%.h=$(BUILD)/%.o)
-$(OBJECTS): $(BUILD)/%.o: %.h $(BUILD)/flags | $(API_PARTS)
-	@mkdir -p $(@D)
-	@echo CC $<
-	@printf '#include "%s"\n#define FL_IMPL_ONLY_%s\n#include "%s"\n' $< $(call unit_name,$*) $< | \
-	    $(CC) -std=c11 $(ALL_CFLAGS) $(OPTIONS) -DFL_IMPL_ONLY -I. $(DEPFLAGS) -c -o $@ -x c -
-	@$(use_api_deps)
+CUDA_UNITS = $(if $(CUDA),fl_tensor.h $(filter kernels/cuda/%,$(UNITS)))
+CUDA_UNIT_OBJECTS = $(CUDA_UNITS:%.h=$(BUILD)/%.o)
+PLAIN_OBJECTS = $(patsubst %.h,$(PLAIN)/%.o,$(filter-out $(CUDA_UNITS),$(UNITS)))
+OBJECTS = $(PLAIN_OBJECTS) $(CUDA_UNIT_OBJECTS)
+define compile_unit
+@mkdir -p $(@D)
+@echo CC $<
+@printf '#include "%s"\n#define FL_IMPL_ONLY_%s\n#include "%s"\n' $< $(call unit_name,$*) $< | \
+    $(CC) -std=c11 $(ALL_CFLAGS) $(OPTIONS) $(1) -DFL_IMPL_ONLY -I. $(DEPFLAGS) -c -o $@ -x c -
+@$(use_api_deps)
+endef
+$(PLAIN_OBJECTS): $(PLAIN)/%.o: %.h $(PLAIN)/flags | $(API_PARTS)
+	$(call compile_unit)
+$(CUDA_UNIT_OBJECTS): $(BUILD)/%.o: %.h $(BUILD)/flags-cuda | $(API_PARTS)
+	$(call compile_unit,-DFL_USE_CUDA)
 
-$(BUILD)/%.o: %.c $(BUILD)/flags | $(API_PARTS)
+$(PLAIN)/%.o: %.c $(PLAIN)/flags | $(API_PARTS)
 	@mkdir -p $(@D)
 	@echo CC $<
 	@$(CC) -std=gnu11 $(ALL_CFLAGS) -I. $(DEPFLAGS) -c -o $@ $<
@@ -240,6 +250,7 @@ CUDA_ARCH ?= 90
 NVCC ?= $(firstword $(shell command -v nvcc) /usr/local/cuda/bin/nvcc)
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_KERNELS = $(wildcard kernels/cuda/*.cu)
+CUDA_TESTS = conformance gradcheck random test_cuda
 ifeq ($(CUDA),emu)
 CUDA_CC = $(or $(CUDA_CXX),g++) -x c++ -std=c++17 -O2 -g1 -Wall -Wextra -Wno-unknown-pragmas -Wno-clobbered -pthread \
           -ffp-contract=off -fno-math-errno -fno-trapping-math -DFL_CUDA_EMU -DFL_QUICK -Ikernels/cuda/emu
@@ -249,15 +260,18 @@ CUDA_CC = $(NVCC) -std=c++17 -O3 --fmad=false $(foreach a,$(CUDA_ARCH),-gencode 
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 endif
 CUDA_OBJECTS = $(if $(CUDA),$(CUDA_KERNELS:%.cu=$(BUILD)/%.cu.o))
-$(CUDA_OBJECTS): $(BUILD)/%.cu.o: %.cu $(BUILD)/flags
+$(CUDA_OBJECTS): $(BUILD)/%.cu.o: %.cu $(BUILD)/flags-cuda
 	@mkdir -p $(@D)
 	@echo NV $<
-	@$(CUDA_CC) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $<
+	@$(CUDA_CC) $(if $(filter emu,$(CUDA)),,-Xptxas -v 2> $@.ptxas) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $< || { cat $@.ptxas; false; }
 
 $(BUILD)/libfl.a: $(OBJECTS) $(CUDA_OBJECTS)
 	@rm -f $@
 	@$(AR) qcs $@ $^
 	@echo AR $@
+
+.PHONY: cuda-kernels
+cuda-kernels: $(CUDA_OBJECTS)
 
 # For the drop-in build with -DFL_USE_CUDA: the kernels alone.
 .PHONY: libflk.a
@@ -268,13 +282,14 @@ $(BUILD)/libflk.a: $(CUDA_OBJECTS)
 	@$(AR) qcs $@ $^
 
 $(BUILD)/libfl.so: $(OBJECTS) $(CUDA_OBJECTS)
-	$(CC) $(ALL_CFLAGS) -shared -o $@ $^ $(LIBS)
+	$(CC) $(ALL_CFLAGS) -shared -o $@ $^ $(CUDA_LIBS) $(LIBS)
 
 PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c))
-$(PROGRAMS): %: %.o $(BUILD)/libfl.a
-	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(LIBS)
+$(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
+	@mkdir -p $(@D)
+	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
 	@echo LD $@
-$(BUILD)/bench/model $(BUILD)/bench/checkpoint $(BUILD)/tests/test_models $(BUILD)/tests/test_precision: $(MODEL_UNITS:%=$(BUILD)/%.o)
+$(BUILD)/bench/model $(BUILD)/bench/checkpoint $(BUILD)/tests/test_models $(BUILD)/tests/test_precision: $(MODEL_UNITS:%=$(PLAIN)/%.o)
 
 # An object sees only the API part of the other headers, what stands before their FL_IMPL_ONLY_ line. So it depends
 # on build/api/<header>, a copy of that part whose time changes only when its text does: an edit of an
@@ -287,12 +302,12 @@ $(API)/%.h: %.h
 	@sed '/^#if.*FL_IMPL_ONLY_/q' $< > $@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 
 # Other flags than last time rebuild everything.
-$(BUILD)/flags: FORCE
+$(PLAIN)/flags $(BUILD)/flags-cuda: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CC) $(ALL_CFLAGS) $(OPTIONS) $(LIBS) $(CUDA_CC)' > $@.new
+	@echo '$(CC) $(ALL_CFLAGS) $(OPTIONS) $(LIBS) $(if $(filter %-cuda,$@),$(CUDA_CC))' > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
--include $(OBJECTS:.o=.d) $(CUDA_OBJECTS:.o=.d) $(PROGRAMS:=.d) $(MODEL_UNITS:%=$(BUILD)/%.d)
+-include $(OBJECTS:.o=.d) $(CUDA_OBJECTS:.o=.d) $(PROGRAMS:$(BUILD)/%=$(PLAIN)/%.d) $(MODEL_UNITS:%=$(PLAIN)/%.d)
 
 # --- optional parts --------------------------------------------------------------------------------------
 
@@ -303,7 +318,7 @@ if $(CC) -o $(@D)/probe $(@D)/probe.c $(4) >/dev/null 2>&1; \
 then printf '$(1)_FLAGS = -DFL_USE_$(1)\n$(1)_LIBS = $(4)\n' >> $@.new; \
 else echo 'absent: $(1) ($(6)): apt-get install $(5)' | tee -a $(@D)/absent; fi; rm -f $(@D)/probe $(@D)/probe.c
 endef
-$(BUILD)/config.mk: Makefile
+$(PLAIN)/config.mk: Makefile
 	@mkdir -p $(@D); : > $@.new; : > $(@D)/absent
 	@$(call probe,ZLIB,zlib.h,zlibVersion()[0],-lz,zlib1g-dev,reads gzipped data sets)
 	@$(call probe,OPENBLAS,cblas.h,cblas_ddot(0$(comma) NULL$(comma) 1$(comma) NULL$(comma) 1),-lopenblas,libopenblas-dev,faster matrix products)
