@@ -25,14 +25,32 @@
 #error "fl: FL_USE_CUDA has one cache of device memory: define FL_IMPLEMENTATION in one file, not FL_STATIC"
 #endif
 #include "../../fl_tensor.h"
+#include "flk.h"
 #include "memory.h"
 FL_API const fl_backend *fl_backend_cuda(void);
+
+/* private: what the files of slots share */
+#define FL__CUDA_SLOT(name) \
+    static bool name(const fl_backend *self __attribute__((unused)), const fl_call *c)
+/* True, or an error of the record's op that says why. */
+FL_PRIVATE bool fl__cuda_started(const fl_call *c, const char *why);
+FL_PRIVATE bool fl__cuda_refuses(const fl_call *c, fl_dtype d);
+/* t without its strides; a number if it is one. */
+FL_PRIVATE void fl__cuda_operand(flk_operand *o, const fl_tensor *t);
+/* Over t[shaped]'s dims, without `axis` (-1: all of them), in the order in which they lie in memory or as
+   they are. */
+FL_PRIVATE void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[], int shaped, int axis,
+                              bool as_is);
+/* The same over all but t[shaped]'s axis, which the lines go along. */
+FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis);
+/* Memory of the device for the kernels of one slot, until it is dropped: what runs then has it still. */
+FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
+#include "layers.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CUDA_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_BACKEND_IMPL
 #define FL_CUDA_BACKEND_IMPL
-#include "flk.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -54,11 +72,11 @@ FL__SAME_DTYPE(F64);
 
 /* ---- hooks ---- */
 
-static bool fl__cuda_started(const fl_call *c, const char *why) {
+FL_PRIVATE bool fl__cuda_started(const fl_call *c, const char *why) {
     return !why || fl_fail("fl_%s: cuda: %s", fl_op_get_info(c->op)->name, why);
 }
 
-static bool fl__cuda_refuses(const fl_call *c, fl_dtype d) {
+FL_PRIVATE bool fl__cuda_refuses(const fl_call *c, fl_dtype d) {
     return fl_fail("fl_%s: cuda has no kernel for %s", fl_op_get_info(c->op)->name, fl_dtype_name(d));
 }
 
@@ -167,7 +185,7 @@ static bool fl__cuda_move(const fl_backend *self, fl_tensor *dst, fl_tensor *src
 
 /* ---- passes ---- */
 
-static void fl__cuda_operand(flk_operand *o, const fl_tensor *t) {
+FL_PRIVATE void fl__cuda_operand(flk_operand *o, const fl_tensor *t) {
     o->p = t->weak ? NULL : fl_data(t);
     o->dtype = (int)t->dtype;
     o->f = t->f64;
@@ -185,10 +203,8 @@ static void fl__cuda_dim(flk_pass *p, int n, int64_t size, const int64_t *stride
     for (int k = 0; k < n; k++) p->t[k].stride[d] = stride[k];
 }
 
-/* Over t[shaped]'s dims, without `axis` (-1: all of them), in the order in which they lie in memory or as
-   they are. */
-static void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[], int shaped, int axis,
-                          bool as_is) {
+FL_PRIVATE void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[], int shaped, int axis,
+                              bool as_is) {
     int order[FL_MAX_DIMS];
     memset(p, 0, sizeof *p);
     p->op = op;
@@ -203,7 +219,7 @@ static void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[], in
     }
 }
 
-static void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis) {
+FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis) {
     fl__cuda_pass(&l->pass, op, n, t, shaped, axis, false);
     l->axis = axis;
     l->length = t[shaped]->shape[axis];
@@ -211,9 +227,6 @@ static void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], 
 }
 
 /* ---- slots ---- */
-
-#define FL__CUDA_SLOT(name) \
-    static bool name(const fl_backend *self __attribute__((unused)), const fl_call *c)
 
 static bool fl__cuda_run_formula(const fl_call *c, fl_op op, int which, fl_dtype d) {
     fl_tensor *t[FLK_OPERANDS];
@@ -362,8 +375,7 @@ FL__CUDA_SLOT(fl__cuda_scatter) {
     return fl__cuda_started(c, flk_index(&l, kind, (int)y->dtype));
 }
 
-/* Scratch of the device, for the kernels of one slot: what runs in the stream has it until then. */
-static fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes) {
+FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes) {
     const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
                               .step = fl_mem_step_now()};
     return fl_buffer_new(bytes, &info);
@@ -439,14 +451,14 @@ FL__CUDA_SLOT(fl__cuda_conv2d) {
     const int which = forward ? FLK_CONV : input ? FLK_CONV_GRAD_INPUT : FLK_CONV_GRAD_WEIGHT;
     return fl__cuda_started(c, flk_conv2d(&v, which, (int)out->dtype));
 }
-#undef FL__CUDA_SLOT
 
 /* ---- the table ---- */
 
 #define FL__FORMULA_SLOT(line, ...) [FL_OP_##line] = fl__cuda_formula,
 #define FL__NARROW(line, ...) [FL_OP_##line] = FL_SLOT_NARROW,
 FL_API const fl_backend *fl_backend_cuda(void) {
-    static const fl_backend table = {
+    static bool complete;
+    static fl_backend table = {
         .name = "cuda",
         .make = fl__cuda_make,
         .map = fl__cuda_map_tensor,
@@ -489,6 +501,8 @@ FL_API const fl_backend *fl_backend_cuda(void) {
                   [FL_OP_gather] = FL_SLOT_NARROW,
                   [FL_OP_scatter] = FL_SLOT_NARROW,
                   [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS}};
+    if (!complete) fl__cuda_layers_slots(&table);
+    complete = true;
     return &table;
 }
 #undef FL__FORMULA_SLOT

@@ -54,6 +54,52 @@ template <int N> static __device__ __forceinline__ void flk_place(const flk_pass
     }
 }
 
+/* ---- teams: as many threads as share a row, a warp or a block ---- */
+
+enum { FLK_WARP = 32 };
+struct flk_sum_of {
+    template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
+};
+struct flk_max_of { /* NaN wins */
+    __device__ __forceinline__ float operator()(float a, float b) const { return flm_maximum_f32(a, b); }
+    __device__ __forceinline__ double operator()(double a, double b) const { return flm_maximum_f64(a, b); }
+};
+
+/* The threads' values folded: in pairs, then the warps' in order. All get it, with the same bits. */
+template <int TEAM, class T, class F> static __device__ __forceinline__ T flk_team(T v, F fold) {
+    for (int mask = FLK_WARP / 2; mask > 0; mask /= 2) v = fold(v, __shfl_xor_sync(~0u, v, mask));
+    if (TEAM == FLK_WARP) return v;
+    __shared__ T part[TEAM / FLK_WARP];
+    __syncthreads(); /* what was folded before has been read */
+    if (threadIdx.x % FLK_WARP == 0) part[threadIdx.x / FLK_WARP] = v;
+    __syncthreads();
+    v = part[0];
+    for (int i = 1; i < TEAM / FLK_WARP; i++) v = fold(v, part[i]);
+    return v;
+}
+
+/* The team's row, and this thread's place in the team. Rows end with a warp's or a block's. */
+template <int TEAM> static __device__ __forceinline__ int64_t flk_team_row(int *lane) {
+    *lane = (int)threadIdx.x % TEAM;
+    return (int64_t)blockIdx.x * (FLK_BLOCK / TEAM) + threadIdx.x / TEAM;
+}
+
+/* Starts kernel<T, team> for so many rows of so many elements: a warp takes a short one, a block a long
+   one. */
+enum { FLK_SHORT_ROW = 512 };
+#define FLK_BY_ROW(kernel, T, rows, length, ...) \
+    ((length) <= FLK_SHORT_ROW \
+         ? FLK_LAUNCH((kernel<T, FLK_WARP>), flk_blocks(rows, FLK_BLOCK / FLK_WARP), FLK_BLOCK, __VA_ARGS__) \
+         : FLK_LAUNCH((kernel<T, FLK_BLOCK>), (unsigned)(rows), FLK_BLOCK, __VA_ARGS__))
+
+/* Scalar mathematics by type. */
+static __device__ __forceinline__ float flk_exp(float x) { return flm_exp_f32(x); }
+static __device__ __forceinline__ double flk_exp(double x) { return flm_exp_f64(x); }
+static __device__ __forceinline__ float flk_log(float x) { return flm_log_f32(x); }
+static __device__ __forceinline__ double flk_log(double x) { return flm_log_f64(x); }
+static __device__ __forceinline__ float flk_sqrt(float x) { return flm_sqrt_f32(x); }
+static __device__ __forceinline__ double flk_sqrt(double x) { return flm_sqrt_f64(x); }
+
 /* ---- elements: storage dtypes of the type that is computed in ---- */
 
 template <class T> static __device__ __forceinline__ T flk_load_at(const void *p, int dtype, int64_t at);

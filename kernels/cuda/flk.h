@@ -132,6 +132,63 @@ typedef struct flk_conv {
 enum { FLK_CONV, FLK_CONV_GRAD_INPUT, FLK_CONV_GRAD_WEIGHT };
 const char *flk_conv2d(const flk_conv *c, int which, int dtype);
 
+/* ---- of rows, channels, windows. The dtype is f32 or f64, in which it is computed; operands with one of
+   their own are of it or narrower. `void *` has it. NULL, or an operand's p: not wanted, not there. ---- */
+
+const char *flk_softmax(const flk_lines *l, int log, int dtype);      /* y, x */
+const char *flk_softmax_grad(const flk_lines *l, int log, int dtype); /* dx, y, dy */
+
+/* fl_cross_entropy_args, by rows without gaps; with dx the gradient. */
+typedef struct flk_cross_entropy_rows {
+    const void *x, *dy;
+    const int64_t *target;
+    void *loss, *largest, *sum, *dx;
+    int64_t rows, classes, ignore;
+    double smoothing;
+    int fault_op; /* whose fault a target is that is no class */
+} flk_cross_entropy_rows;
+const char *flk_cross_entropy(const flk_cross_entropy_rows *e, int dtype);
+
+/* fl_norm_args, by rows of n without gaps. In the gradient y is dx. work: flk_norm_parts(rows) * 2 n values
+   where dw or db are wanted. */
+typedef struct flk_norm {
+    flk_operand x, y, dy, w, b;
+    void *mean, *rstd, *dw, *db;
+    int64_t rows, n;
+    double eps;
+    int rms;
+} flk_norm;
+int64_t flk_norm_parts(int64_t rows);
+const char *flk_norm_run(const flk_norm *a, int dtype);
+const char *flk_norm_grad(const flk_norm *a, void *work, int dtype);
+
+/* fl_batch_norm_args, of images without gaps: channels are innermost (last), or planes of `width`. count
+   values a channel, in `parts` of `size`; part: parts * 2 * channels values, NULL in a gradient of add alone.
+   known: mean and var are given. */
+typedef struct flk_batch_norm {
+    flk_operand x, y, add, dy, dx, dadd, w, b;
+    void *mean, *var, *dw, *db, *part;
+    int64_t channels, width, count, size, parts;
+    double eps;
+    int last, relu;
+} flk_batch_norm;
+void flk_batch_norm_parts(flk_batch_norm *a); /* sets size and parts */
+const char *flk_batch_norm_run(const flk_batch_norm *a, int known, int dtype);
+const char *flk_batch_norm_grad(const flk_batch_norm *a, int dtype);
+
+/* fl_pool2d_args, by strides. in -> out: x -> y, or dy -> dx. index: u8 (places in windows) or, forward,
+   i64. */
+typedef struct flk_pool {
+    flk_operand in, out, index;
+    int64_t image[4], pooled[4], kernel[2], stride[2], pad[2];
+    int count_pad;
+} flk_pool;
+enum { FLK_MAX_POOL, FLK_MAX_POOL_GRAD, FLK_AVG_POOL, FLK_AVG_POOL_GRAD };
+const char *flk_pool2d(const flk_pool *a, int which, int dtype);
+
+const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t counter, int dtype); /* y, x */
+const char *flk_glu(const flk_pass *p, int grad, int dtype); /* y, a, g;  da, dg, a, g, dy */
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,63 @@
+/* kernels/cuda/dropout.cu - dropout, and gated linear units with their gradient */
+#include "common.cuh"
+
+/* y, x; element i, row-major, stays where the uniform number i is not below p. Four of them a thread. */
+template <class T>
+__global__ void flk_dropout_kernel(flk_pass p, float drop, double scale, uint64_t key,
+                                   uint64_t counter) {
+    const int64_t block = flk_thread();
+    uint32_t w[4];
+    if (block * 4 >= p.n) return;
+    flm_philox(key, counter + (uint64_t)block, w);
+    for (int k = 0; k < 4 && block * 4 + k < p.n; k++) {
+        int64_t at[2];
+        flk_place<2>(p, block * 4 + k, at);
+        const T v = flk_load<T>(p.t[1], at[1]);
+        flk_store(p.t[0], at[0], flm_uniform_f32(w[k]) >= drop ? v * (T)scale : (T)0);
+    }
+}
+
+const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t counter, int dtype) {
+    const unsigned blocks = flk_blocks((p->n + 3) / 4);
+    const double scale = 1 / (1 - drop);
+    if (!p->n) return NULL;
+    if (dtype == FLK_F64)
+        return FLK_LAUNCH(flk_dropout_kernel<double>, blocks, FLK_BLOCK, *p, (float)drop, scale,
+                          key, counter);
+    return FLK_LAUNCH(flk_dropout_kernel<float>, blocks, FLK_BLOCK, *p, (float)drop, scale, key,
+                      counter);
+}
+
+/* y, a, g: y = a / (1 + exp(-g)) */
+template <class T> __global__ void flk_glu_kernel(flk_pass p) {
+    const int64_t i = flk_thread();
+    int64_t at[3];
+    if (i >= p.n) return;
+    flk_place<3>(p, i, at);
+    const T a = flk_load<T>(p.t[1], at[1]), g = flk_load<T>(p.t[2], at[2]);
+    flk_store(p.t[0], at[0], a * (1 / (1 + flk_exp(-g))));
+}
+
+/* da, dg, a, g, dy */
+template <class T> __global__ void flk_glu_grad_kernel(flk_pass p) {
+    const int64_t i = flk_thread();
+    int64_t at[5];
+    if (i >= p.n) return;
+    flk_place<5>(p, i, at);
+    const T a = flk_load<T>(p.t[2], at[2]), g = flk_load<T>(p.t[3], at[3]),
+            dy = flk_load<T>(p.t[4], at[4]);
+    const T s = 1 / (1 + flk_exp(-g)), d = dy * s;
+    flk_store(p.t[0], at[0], d);
+    flk_store(p.t[1], at[1], d * a * (1 - s));
+}
+
+const char *flk_glu(const flk_pass *p, int grad, int dtype) {
+    if (!p->n) return NULL;
+    if (grad && dtype == FLK_F64)
+        return FLK_LAUNCH(flk_glu_grad_kernel<double>, flk_blocks(p->n), FLK_BLOCK, *p);
+    if (grad) return FLK_LAUNCH(flk_glu_grad_kernel<float>, flk_blocks(p->n), FLK_BLOCK, *p);
+    if (dtype == FLK_F64)
+        return FLK_LAUNCH(flk_glu_kernel<double>, flk_blocks(p->n), FLK_BLOCK, *p);
+    return FLK_LAUNCH(flk_glu_kernel<float>, flk_blocks(p->n), FLK_BLOCK, *p);
+}
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,330 @@
+/* kernels/cuda/layers.h - slots of registered ops on family cuda: softmax, losses, norms, pooling, dropout
+
+   Where a record has what no kernel takes (images that lie in no usual order), its composition runs. */
+#ifndef FL_CUDA_LAYERS_H
+#define FL_CUDA_LAYERS_H
+#include "backend.h"
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda);
+#endif
+
+#if defined(FL_IMPL_ONLY_CUDA_LAYERS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CUDA_LAYERS_IMPL
+#define FL_CUDA_LAYERS_IMPL
+#include "../../fl/ops/activation.h"
+#include "../../fl/ops/loss.h"
+#include "../../fl/ops/norm.h"
+#include "../../fl/ops/pool.h"
+#include "../../fl/ops/random.h"
+#include "../../fl/ops/softmax.h"
+#include <string.h>
+
+/* Makes the outputs of c that are wanted. */
+static bool fl__cuda_outputs(const fl_call *c) {
+    bool ok = true;
+    for (int i = 0; ok && i < c->n_out; i++) ok = !c->out[i] || fl_out_make(c->out[i]);
+    return ok;
+}
+
+static void *fl__cuda_wanted(const fl_tensor *t) {
+    return t ? fl_data(t) : NULL;
+}
+
+static int fl__cuda_wide(const fl_tensor *t) {
+    return (int)fl_dtype_wide(t->dtype);
+}
+
+/* ---- softmax, cross entropy ---- */
+
+FL__CUDA_SLOT(fl__cuda_softmax) {
+    flk_lines l;
+    if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_lines(&l, c->op, 2, (fl_tensor *[]){c->out[0], c->in[0]}, 0,
+                   ((const fl_axis_args *)c->args)->axis);
+    return fl__cuda_started(c,
+                            flk_softmax(&l, c->op == fl_op_log_softmax, fl__cuda_wide(c->in[0])));
+}
+
+FL__CUDA_SLOT(fl__cuda_softmax_grad) {
+    flk_lines l;
+    if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){c->out[0], c->in[0], c->in[1]}, 0,
+                   ((const fl_axis_args *)c->args)->axis);
+    return fl__cuda_started(
+        c, flk_softmax_grad(&l, c->op == fl_op_log_softmax_grad, fl__cuda_wide(c->in[0])));
+}
+
+/* A target that is no class is a fault of gather, as in the composition. */
+static flk_cross_entropy_rows fl__cuda_entropy(const fl_call *c) {
+    const fl_cross_entropy_args *a = c->args;
+    const fl_tensor *x = c->in[0];
+    return (flk_cross_entropy_rows){.x = fl_data(x),
+                                    .target = fl_data(c->in[1]),
+                                    .rows = x->shape[0],
+                                    .classes = x->shape[1],
+                                    .ignore = a->ignore,
+                                    .smoothing = a->smoothing,
+                                    .fault_op = FL_OP_gather};
+}
+
+FL__CUDA_SLOT(fl__cuda_cross_entropy) {
+    if (!fl__cuda_outputs(c)) return false;
+    flk_cross_entropy_rows e = fl__cuda_entropy(c);
+    e.loss = fl_data(c->out[0]);
+    e.largest = fl_data(c->out[1]);
+    e.sum = fl_data(c->out[2]);
+    return fl__cuda_started(c, flk_cross_entropy(&e, (int)c->in[0]->dtype));
+}
+
+FL__CUDA_SLOT(fl__cuda_cross_entropy_grad) {
+    if (!fl__cuda_outputs(c)) return false;
+    flk_cross_entropy_rows e = fl__cuda_entropy(c);
+    e.dx = fl_data(c->out[0]);
+    e.largest = fl_data(c->in[2]);
+    e.sum = fl_data(c->in[3]);
+    e.dy = fl_data(c->in[4]);
+    return fl__cuda_started(c, flk_cross_entropy(&e, (int)c->in[0]->dtype));
+}
+
+/* ---- layer norm ---- */
+
+static flk_norm fl__cuda_norm(const fl_call *c, const fl_tensor *y) {
+    const fl_norm_args *args = c->args;
+    const fl_tensor *x = c->in[0];
+    flk_norm a = {.n = 1, .eps = args->eps, .rms = args->rms};
+    for (int i = x->ndim - args->dims; i < x->ndim; i++) a.n *= x->shape[i];
+    a.rows = a.n ? fl_numel(x) / a.n : 0;
+    fl__cuda_operand(&a.x, x);
+    fl__cuda_operand(&a.w, c->in[1]);
+    if (y) fl__cuda_operand(&a.y, y);
+    return a;
+}
+
+FL__CUDA_SLOT(fl__cuda_layer_norm) {
+    if (!fl_is_contiguous(c->out[0]) || !fl_numel(c->in[0])) return fl_call_compose(c);
+    if (!fl__cuda_outputs(c)) return false;
+    flk_norm a = fl__cuda_norm(c, c->out[0]);
+    fl__cuda_operand(&a.b, c->in[2]);
+    a.mean = fl__cuda_wanted(c->out[1]);
+    a.rstd = fl_data(c->out[2]);
+    return fl__cuda_started(c, flk_norm_run(&a, fl__cuda_wide(c->in[0])));
+}
+
+FL__CUDA_SLOT(fl__cuda_layer_norm_grad) {
+    const bool sums = c->out[1] || c->out[2];
+    for (int i = 0; i < 3; i++)
+        if (c->out[i] && !fl_is_contiguous(c->out[i])) return fl_call_compose(c);
+    if (!fl_numel(c->in[0])) return fl_call_compose(c);
+    if (!fl__cuda_outputs(c)) return false;
+    flk_norm a = fl__cuda_norm(c, c->out[0]);
+    fl__cuda_operand(&a.dy, c->in[4]);
+    a.mean = a.rms ? NULL : fl_data(c->in[2]);
+    a.rstd = fl_data(c->in[3]);
+    a.dw = fl__cuda_wanted(c->out[1]);
+    a.db = fl__cuda_wanted(c->out[2]);
+    const size_t size = fl_dtype_size(fl_dtype_wide(c->in[0]->dtype));
+    fl_buffer *work =
+        sums ? fl__cuda_scratch(c, (size_t)(flk_norm_parts(a.rows) * 2 * a.n) * size) : NULL;
+    if (sums && !work) return false;
+    const bool ok =
+        fl__cuda_started(c, flk_norm_grad(&a, work ? work->ptr : NULL, fl__cuda_wide(c->in[0])));
+    if (work) fl_buffer_drop(work);
+    return ok;
+}
+
+/* ---- batch norm ---- */
+
+/* Whether t, an image or a number, lies as x. */
+static bool fl__cuda_lies_as(const fl_tensor *t, const fl_tensor *x) {
+    bool ok = t->weak || t->ndim == x->ndim;
+    for (int i = 0; ok && !t->weak && i < x->ndim; i++)
+        ok = t->shape[i] == x->shape[i] && (t->stride[i] == x->stride[i] || x->shape[i] == 1);
+    return ok;
+}
+
+/* Channels innermost, without gaps. */
+static bool fl__cuda_channels_last(const fl_tensor *x) {
+    int64_t step = x->shape[1];
+    bool ok = x->stride[1] == 1 || x->shape[1] == 1;
+    for (int i = x->ndim - 1; ok && i >= 0; i--) {
+        if (i == 1) continue;
+        ok = x->stride[i] == step || x->shape[i] == 1;
+        step *= x->shape[i];
+    }
+    return ok;
+}
+
+/* Whether the kernels take the record, whose images are the n ones: then *a has x, w and its sizes. */
+static bool fl__cuda_batch(flk_batch_norm *a, const fl_call *c, fl_tensor *const *image, int n) {
+    const fl_batch_norm_args *args = c->args;
+    const fl_tensor *x = c->in[0];
+    bool ok = fl_numel(x) > 0;
+    for (int i = 0; i < n; i++) ok &= !image[i] || fl__cuda_lies_as(image[i], x);
+    for (int i = 1; i < c->n_in; i++) /* numbers per channel are dense */
+        ok &= c->in[i]->weak || fl_numel(c->in[i]) != x->shape[1] || fl_is_contiguous(c->in[i]);
+    *a =
+        (flk_batch_norm){.channels = x->shape[1], .width = 1, .eps = args->eps, .relu = args->relu};
+    a->last = !fl_is_contiguous(x);
+    ok &= !a->last || fl__cuda_channels_last(x);
+    if (!ok) return false;
+    for (int i = 2; i < x->ndim; i++) a->width *= x->shape[i];
+    a->count = fl_numel(x) / a->channels;
+    flk_batch_norm_parts(a);
+    fl__cuda_operand(&a->x, x);
+    fl__cuda_operand(&a->w, c->in[1]);
+    return true;
+}
+
+static fl_buffer *fl__cuda_batch_parts(const fl_call *c, flk_batch_norm *a) {
+    const size_t size = fl_dtype_size(fl_dtype_wide(c->in[0]->dtype));
+    fl_buffer *work = fl__cuda_scratch(c, (size_t)(a->parts * 2 * a->channels) * size);
+    a->part = work ? work->ptr : NULL;
+    return work;
+}
+
+FL__CUDA_SLOT(fl__cuda_batch_norm) {
+    flk_batch_norm a;
+    const bool known = c->n_in == 6;
+    if (!fl__cuda_batch(&a, c, (fl_tensor *[]){c->out[0], c->in[3]}, 2)) return fl_call_compose(c);
+    if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_operand(&a.y, c->out[0]);
+    fl__cuda_operand(&a.b, c->in[2]);
+    fl__cuda_operand(&a.add, c->in[3]);
+    a.mean = fl_data(known ? c->in[4] : c->out[1]);
+    a.var = fl_data(known ? c->in[5] : c->out[2]);
+    fl_buffer *work = known ? NULL : fl__cuda_batch_parts(c, &a);
+    if (!known && !work) return false;
+    const bool ok = fl__cuda_started(c, flk_batch_norm_run(&a, known, fl__cuda_wide(c->in[0])));
+    if (work) fl_buffer_drop(work);
+    return ok;
+}
+
+FL__CUDA_SLOT(fl__cuda_batch_norm_grad) {
+    flk_batch_norm a;
+    if (!fl__cuda_batch(&a, c, (fl_tensor *[]){c->out[0], c->out[3], c->in[4], c->in[5]}, 4))
+        return fl_call_compose(c);
+    if (!fl__cuda_outputs(c)) return false;
+    const bool sums = c->out[0] || c->out[1] || c->out[2];
+    a.mean = fl_data(c->in[2]);
+    a.var = fl_data(c->in[3]);
+    fl__cuda_operand(&a.y, c->in[4]);
+    fl__cuda_operand(&a.dy, c->in[5]);
+    if (c->out[0]) fl__cuda_operand(&a.dx, c->out[0]);
+    if (c->out[3]) fl__cuda_operand(&a.dadd, c->out[3]);
+    a.dw = fl__cuda_wanted(c->out[1]);
+    a.db = fl__cuda_wanted(c->out[2]);
+    fl_buffer *work = sums ? fl__cuda_batch_parts(c, &a) : NULL;
+    if (sums && !work) return false;
+    const bool ok = fl__cuda_started(c, flk_batch_norm_grad(&a, fl__cuda_wide(c->in[0])));
+    if (work) fl_buffer_drop(work);
+    return ok;
+}
+
+/* ---- pooling ---- */
+
+static void fl__cuda_image(flk_operand *o, const fl_tensor *t) {
+    fl__cuda_operand(o, t);
+    memcpy(o->stride, t->stride, 4 * sizeof *o->stride);
+}
+
+static bool fl__cuda_pool(const fl_call *c, int which, const fl_tensor *index) {
+    const fl_pool2d_args *args = c->args;
+    const bool grad = which == FLK_MAX_POOL_GRAD || which == FLK_AVG_POOL_GRAD;
+    const fl_tensor *image = grad ? c->out[0] : c->in[0], *pooled = grad ? c->in[0] : c->out[0];
+    flk_pool a = {.count_pad = args->count_pad};
+    if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_image(&a.in, c->in[0]);
+    fl__cuda_image(&a.out, c->out[0]);
+    if (index) fl__cuda_image(&a.index, index);
+    memcpy(a.image, image->shape, sizeof a.image);
+    memcpy(a.pooled, pooled->shape, sizeof a.pooled);
+    for (int d = 0; d < 2; d++) {
+        a.kernel[d] = args->kernel[d];
+        a.stride[d] = args->stride[d];
+        a.pad[d] = args->pad_lo[d];
+    }
+    return fl__cuda_started(c, flk_pool2d(&a, which, fl__cuda_wide(c->out[0])));
+}
+
+FL__CUDA_SLOT(fl__cuda_max_pool2d) {
+    if (!fl_dtype_is_float(c->in[0]->dtype)) return fl_call_compose(c);
+    return fl__cuda_pool(c, FLK_MAX_POOL, c->out[1]);
+}
+
+/* Places in images may be anybody's. */
+FL__CUDA_SLOT(fl__cuda_max_pool2d_grad) {
+    if (c->in[1]->dtype != FL_U8 || !fl_dtype_is_float(c->in[0]->dtype)) return fl_call_compose(c);
+    return fl__cuda_pool(c, FLK_MAX_POOL_GRAD, c->in[1]);
+}
+
+FL__CUDA_SLOT(fl__cuda_avg_pool2d) {
+    return fl__cuda_pool(c, FLK_AVG_POOL, NULL);
+}
+
+FL__CUDA_SLOT(fl__cuda_avg_pool2d_grad) {
+    return fl__cuda_pool(c, FLK_AVG_POOL_GRAD, NULL);
+}
+
+/* ---- dropout, gated linear units ---- */
+
+FL__CUDA_SLOT(fl__cuda_dropout) {
+    const fl_dropout_args *a = c->args;
+    flk_pass p;
+    if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_pass(&p, c->op, 2, (fl_tensor *[]){c->out[0], c->in[0]}, 0, -1, true);
+    return fl__cuda_started(
+        c, flk_dropout(&p, a->p, a->rng.key, a->rng.counter, fl__cuda_wide(c->out[0])));
+}
+
+/* Half `which` of t along the axis. */
+static fl_tensor fl__cuda_half(const fl_tensor *t, int axis, int which) {
+    fl_tensor h = *t;
+    h.shape[axis] /= 2;
+    h.offset += which * h.shape[axis] * h.stride[axis];
+    return h;
+}
+
+FL__CUDA_SLOT(fl__cuda_glu) {
+    const int axis = ((const fl_axis_args *)c->args)->axis;
+    fl_tensor a = fl__cuda_half(c->in[0], axis, 0), g = fl__cuda_half(c->in[0], axis, 1);
+    flk_pass p;
+    if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_pass(&p, c->op, 3, (fl_tensor *[]){c->out[0], &a, &g}, 0, -1, false);
+    return fl__cuda_started(c, flk_glu(&p, false, fl__cuda_wide(c->in[0])));
+}
+
+FL__CUDA_SLOT(fl__cuda_glu_grad) {
+    const int axis = ((const fl_axis_args *)c->args)->axis;
+    flk_pass p;
+    if (!fl__cuda_outputs(c)) return false;
+    fl_tensor t[] = {fl__cuda_half(c->out[0], axis, 0), fl__cuda_half(c->out[0], axis, 1),
+                     fl__cuda_half(c->in[0], axis, 0), fl__cuda_half(c->in[0], axis, 1)};
+    fl__cuda_pass(&p, c->op, 5, (fl_tensor *[]){&t[0], &t[1], &t[2], &t[3], c->in[1]}, 0, -1,
+                  false);
+    return fl__cuda_started(c, flk_glu(&p, true, fl__cuda_wide(c->in[0])));
+}
+
+FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
+    enum { ROWS = FL_SLOT_CONTIGUOUS | FL_SLOT_NARROW };
+    fl_backend_set(cuda, fl_op_softmax, fl__cuda_softmax, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_softmax_grad, fl__cuda_softmax_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_log_softmax, fl__cuda_softmax, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_log_softmax_grad, fl__cuda_softmax_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_cross_entropy, fl__cuda_cross_entropy, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cuda, fl_op_cross_entropy_grad, fl__cuda_cross_entropy_grad, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cuda, fl_op_layer_norm, fl__cuda_layer_norm, ROWS);
+    fl_backend_set(cuda, fl_op_layer_norm_grad, fl__cuda_layer_norm_grad, ROWS);
+    fl_backend_set(cuda, fl_op_batch_norm, fl__cuda_batch_norm, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_batch_norm_grad, fl__cuda_batch_norm_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_max_pool2d, fl__cuda_max_pool2d, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_max_pool2d_grad, fl__cuda_max_pool2d_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_avg_pool2d, fl__cuda_avg_pool2d, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_avg_pool2d_grad, fl__cuda_avg_pool2d_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_dropout, fl__cuda_dropout, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_glu, fl__cuda_glu, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_glu_grad, fl__cuda_glu_grad, FL_SLOT_NARROW);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

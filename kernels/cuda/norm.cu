@@ -1,0 +1,118 @@
+/* kernels/cuda/norm.cu - layer and rms norm, and their gradients
+
+   A team of threads has a row. The gradients of weight and bias are sums over rows: of parts of them, whose
+   size depends on the number of rows alone, by columns of threads; then over the parts in order. */
+#include "common.cuh"
+
+enum { FLK_LANES = FLK_WARP, FLK_DEPTH = FLK_BLOCK / FLK_LANES };
+
+template <class T, int TEAM> __global__ void flk_norm_kernel(flk_norm a) {
+    int lane;
+    const int64_t r = flk_team_row<TEAM>(&lane), n = a.n, at = r * n;
+    if (r >= a.rows) return;
+    T mean = 0, var = 0;
+    for (int64_t k = lane; k < n && !a.rms; k += TEAM) mean += flk_load<T>(a.x, at + k);
+    if (!a.rms) mean = flk_team<TEAM>(mean, flk_sum_of()) / (T)n;
+    for (int64_t k = lane; k < n; k += TEAM) {
+        const T d = flk_load<T>(a.x, at + k) - mean;
+        var += d * d;
+    }
+    var = flk_team<TEAM>(var, flk_sum_of()) / (T)n;
+    const T rstd = 1 / flk_sqrt(var + (T)a.eps);
+    for (int64_t k = lane; k < n; k += TEAM)
+        flk_store(a.y, at + k,
+                  (flk_load<T>(a.x, at + k) - mean) * rstd * flk_load<T>(a.w, k) +
+                      flk_load<T>(a.b, k));
+    if (lane) return;
+    if (a.mean) ((T *)a.mean)[r] = mean;
+    ((T *)a.rstd)[r] = rstd;
+}
+
+template <class T>
+static __device__ __forceinline__ T flk_normed(const flk_norm &a, int64_t r, int64_t at) {
+    const T mean = a.rms ? 0 : ((const T *)a.mean)[r];
+    return (flk_load<T>(a.x, at) - mean) * ((const T *)a.rstd)[r];
+}
+
+/* dx = rstd (g - mean(g) - n mean(g n)), g = dy w */
+template <class T, int TEAM> __global__ void flk_norm_grad_kernel(flk_norm a) {
+    int lane;
+    const int64_t r = flk_team_row<TEAM>(&lane), n = a.n, at = r * n;
+    if (r >= a.rows) return;
+    T all = 0, along = 0;
+    for (int64_t k = lane; k < n; k += TEAM) {
+        const T g = flk_load<T>(a.dy, at + k) * flk_load<T>(a.w, k);
+        all += g;
+        along += g * flk_normed<T>(a, r, at + k);
+    }
+    along = flk_team<TEAM>(along, flk_sum_of()) / (T)n;
+    all = a.rms ? 0 : flk_team<TEAM>(all, flk_sum_of()) / (T)n;
+    const T rstd = ((const T *)a.rstd)[r];
+    for (int64_t k = lane; k < n; k += TEAM) {
+        const T g = flk_load<T>(a.dy, at + k) * flk_load<T>(a.w, k);
+        flk_store(a.y, at + k, rstd * (g - all - flk_normed<T>(a, r, at + k) * along));
+    }
+}
+
+/* Sums of dy n and dy over the rows of a part: part [parts][2][n]. */
+template <class T> __global__ void flk_norm_parts_kernel(flk_norm a, int64_t parts, T *part) {
+    __shared__ T sums[2][FLK_DEPTH][FLK_LANES];
+    const int lane = (int)threadIdx.x % FLK_LANES, depth = (int)threadIdx.x / FLK_LANES;
+    const int64_t columns = (a.n + FLK_LANES - 1) / FLK_LANES, rows = (a.rows + parts - 1) / parts;
+    int64_t column = blockIdx.x;
+    const int64_t p = flk_divide(&column, columns), k = column * FLK_LANES + lane;
+    T dw = 0, db = 0;
+    for (int64_t r = p * rows + depth; k < a.n && r < (p + 1) * rows && r < a.rows;
+         r += FLK_DEPTH) {
+        const T dy = flk_load<T>(a.dy, r * a.n + k);
+        dw += dy * flk_normed<T>(a, r, r * a.n + k);
+        db += dy;
+    }
+    sums[0][depth][lane] = dw;
+    sums[1][depth][lane] = db;
+    __syncthreads();
+    if (depth || k >= a.n) return;
+    for (int i = 1; i < FLK_DEPTH; i++) dw += sums[0][i][lane], db += sums[1][i][lane];
+    part[2 * p * a.n + k] = dw;
+    part[(2 * p + 1) * a.n + k] = db;
+}
+
+template <class T> __global__ void flk_norm_sums_kernel(flk_norm a, int64_t parts, const T *part) {
+    const int64_t k = flk_thread();
+    T dw = 0, db = 0;
+    if (k >= a.n) return;
+    for (int64_t p = 0; p < parts; p++)
+        dw += part[2 * p * a.n + k], db += part[(2 * p + 1) * a.n + k];
+    if (a.dw) ((T *)a.dw)[k] = dw;
+    if (a.db) ((T *)a.db)[k] = db;
+}
+
+int64_t flk_norm_parts(int64_t rows) {
+    const int64_t parts = (rows + 31) / 32;
+    return parts < 256 ? parts : 256;
+}
+
+template <class T> static const char *flk_norm_grad_of(const flk_norm *a, T *work) {
+    const int64_t parts = flk_norm_parts(a->rows), columns = (a->n + FLK_LANES - 1) / FLK_LANES;
+    const char *why = a->y.p ? FLK_BY_ROW(flk_norm_grad_kernel, T, a->rows, a->n, *a) : NULL;
+    if (!why && work)
+        why = FLK_LAUNCH(flk_norm_parts_kernel<T>, (unsigned)(parts * columns), FLK_BLOCK, *a,
+                         parts, work);
+    if (!why && work)
+        why = FLK_LAUNCH(flk_norm_sums_kernel<T>, flk_blocks(a->n), FLK_BLOCK, *a, parts,
+                         (const T *)work);
+    return why;
+}
+
+const char *flk_norm_run(const flk_norm *a, int dtype) {
+    if (!a->rows || !a->n) return NULL;
+    return dtype == FLK_F64 ? FLK_BY_ROW(flk_norm_kernel, double, a->rows, a->n, *a)
+                            : FLK_BY_ROW(flk_norm_kernel, float, a->rows, a->n, *a);
+}
+
+const char *flk_norm_grad(const flk_norm *a, void *work, int dtype) {
+    if (!a->rows || !a->n) return NULL;
+    return dtype == FLK_F64 ? flk_norm_grad_of<double>(a, (double *)work)
+                            : flk_norm_grad_of<float>(a, (float *)work);
+}
+/* MIT licence: see LICENSE. */
