@@ -29,6 +29,8 @@
      words.h           tokenizers of words and of characters
      bpe.h             byte-pair encoding
      tokenizer_file.h  tokenizer.json, read
+     ngram.h           n-gram language models, and what decoders ask of any language model
+     kenlm.h           KenLM's binary files
    and below them
      steps.h           text on its way through
      normalize.h       normalizers
@@ -60,5 +62,7 @@
 #include "fl/text/words.h"
 #include "fl/text/bpe.h"
 #include "fl/text/tokenizer_file.h"
+#include "fl/text/ngram.h"
+#include "fl/text/kenlm.h"
 
 /* MIT licence: see LICENSE. */

@@ -215,6 +215,238 @@ TEST(byte_tokenizer) {
     end(&s);
 }
 
+/* ---- n-grams ---- */
+
+static char *golden(const char *file, int64_t *n) {
+    char path[300];
+    snprintf(path, sizeof path, "tests/golden/text/%s", file);
+    fl_data_io_use(NULL);
+    char *text = fl_text_read_file("golden", path, n);
+    fl_data_io_use(&disk_io);
+    if (!text) printf("%s: %s\n", path, fl_error());
+    return text;
+}
+
+static bool golden_to_disk(const char *file, const char *as) {
+    int64_t n;
+    char *bytes = golden(file, &n);
+    if (!CHECK(bytes)) return false;
+    disk_write(as, bytes, (size_t)n);
+    fl_heap_free(bytes);
+    return true;
+}
+
+/* A line of ngram.tsv: words, and the score of each and of the end. */
+static void check_scores(const fl_text_ngram *m, const char *words, const char *words_end, const char *scores) {
+    fl_text_state s;
+    int64_t n;
+    char *end;
+    double want = strtod(scores, &end), got;
+    fl_text_ngram_start(m, true, &s);
+    for (const char *p = words, *word; (word = fl_text_field(&p, words_end, &n));) {
+        got = fl_text_ngram_score(m, &s, fl_text_ngram_word(m, word, n), &s);
+        if (!CHECK_NEAR(got, want, 2e-5 + 1e-6 * fabs(want))) printf("  %.*s at %.*s\n", (int)(words_end - words), words, (int)n, word);
+        want = strtod(end, &end);
+    }
+    CHECK_NEAR(fl_text_ngram_score(m, &s, fl_text_ngram_word(m, "</s>", 4), &s), want, 2e-5 + 1e-6 * fabs(want));
+}
+
+TEST(ngrams_as_kenlm) {
+    begin();
+    fl_scope scope = fl_scope_begin();
+    int64_t n;
+    char *tsv = golden("ngram.tsv", &n);
+    REQUIRE(tsv);
+    static const char *const kind[] = {"arpa", "nounk", "probing", "trie", "quant", "array", "both"};
+    for (int k = 0; k < 7; k++) {
+        char file[40];
+        snprintf(file, sizeof file, k == 0 ? "ngram.arpa" : k == 1 ? "nounk.arpa" : "ngram.%s", kind[k]);
+        if (!golden_to_disk(file, "m")) continue;
+        fl_text_ngram *m = fl_text_ngram_load("m");
+        int lines = 0;
+        CHECK_NO_ERROR();
+        for (const char *p = tsv, *stop; m && p < tsv + n; p = stop + 1) {
+            stop = strchr(p, '\n');
+            const char *words = strchr(p, '\t') + 1, *scores = strchr(words, '\t') + 1;
+            if ((size_t)(words - 1 - p) != strlen(kind[k]) || memcmp(p, kind[k], strlen(kind[k]))) continue;
+            check_scores(m, words, scores - 1, scores);
+            lines++;
+        }
+        CHECK_EQ_INT(lines, 30);
+        CHECK_EQ_INT(m ? fl_text_ngram_order(m) : 0, k == 1 ? 2 : 4);
+        fl_text_ngram_free(m);
+    }
+    fl_heap_free(tsv);
+    end(&scope);
+}
+
+/* What the definition says: the longest n-gram that is stored, and the back-offs of the longer contexts. */
+static double brute(const char *const (*gram)[2], int n, const char *words) {
+    char context[100];
+    const char *tail = words;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(gram[i][0], words)) return strtod(gram[i][1], NULL);
+    if (!(tail = strchr(words, ' '))) return -100;
+    snprintf(context, sizeof context, "%.*s", (int)(strrchr(words, ' ') - words), words);
+    double backoff = 0;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(gram[i][0], context) && strchr(gram[i][1], '\t')) backoff = strtod(strchr(gram[i][1], '\t'), NULL);
+    return backoff + brute(gram, n, tail + 1);
+}
+
+/* Pruned: "b c" and the context "a b" are not there, "a b c" is. */
+TEST(ngrams_with_holes) {
+    begin();
+    fl_scope scope = fl_scope_begin();
+    static const char *const gram[][2] = {{"<s>", "-99\t-0.5"}, {"</s>", "-1"}, {"a", "-0.7\t-0.3"}, {"b", "-0.8\t-0.2"},
+                                          {"c", "-0.9"}, {"<s> a", "-0.4\t-0.1"}, {"c a", "-0.35\t-0.15"}, {"a b c", "-0.25"},
+                                          {"<s> a c", "-0.45"}};
+    static const int order[] = {5, 2, 2};
+    fl_data_text t = {0};
+    const char *head = "words in front\n\\data\\\nngram 1=5\nngram 2=2\nngram 3=2\n";
+    CHECK(fl_data_text_put(&t, head, strlen(head)));
+    for (int k = 0, i = 0; k < 3; k++) {
+        char line[100];
+        snprintf(line, sizeof line, "\n\\%d-grams:\n", k + 1);
+        fl_data_text_put(&t, line, strlen(line));
+        for (int e = i + order[k]; i < e; i++) {
+            const char *tab = strchr(gram[i][1], '\t');
+            snprintf(line, sizeof line, "%.*s\t%s%s\n", (int)(tab ? tab - gram[i][1] : 20), gram[i][1], gram[i][0], tab ? tab : "");
+            fl_data_text_put(&t, line, strlen(line));
+        }
+    }
+    fl_data_text_put(&t, "\\end\\\n", 6);
+    disk_write("m", t.p, (size_t)t.n);
+    fl_text_ngram *m = fl_text_ngram_load("m");
+    CHECK_NO_ERROR();
+    REQUIRE(m);
+    static const char *const word[] = {"a", "b", "c", "</s>", "x"};
+    for (int code = 0; code < 5 * 5 * 5 * 5; code++) { /* all texts of four words */
+        fl_text_state s;
+        char words[100] = "<s>";
+        fl_text_ngram_start(m, true, &s);
+        for (int i = 0, rest = code; i < 4; i++, rest /= 5) {
+            const char *w = word[rest % 5];
+            const double got = fl_text_ngram_score(m, &s, fl_text_ngram_word(m, w, (int64_t)strlen(w)), &s);
+            strcat(strcat(words, " "), strcmp(w, "x") ? w : "<unk>");
+            const char *last = words + strlen(words);
+            for (int spaces = 0; last > words && (spaces += *last == ' ') < 3;) last--;
+            if (!CHECK_NEAR(got, brute(gram, 9, last == words ? words : last + 1), 1e-6)) printf("  %s\n", words);
+        }
+    }
+    fl_text_ngram_sum sum = {0};
+    fl_text_ngram_text(m, "a c\nx\n", 6, &sum);
+    CHECK_EQ_INT(sum.words, 3);
+    CHECK_EQ_INT(sum.unknown, 1);
+    CHECK_NEAR(sum.log10, -0.4 - 0.45 - 1 - 100.5 - 1, 1e-5);
+    fl_text_ngram_free(m);
+    fl_heap_free(t.p);
+    end(&scope);
+}
+
+TEST(arpa_malformed) {
+    begin();
+    fl_scope scope = fl_scope_begin();
+    static const struct { const char *text, *error; } cases[] = {
+        {"", "line 0: there is no \\data\\"},
+        {"ngram 1=1\n", "line 1: there is no \\data\\"},
+        {"\\data\\\n", "no \"ngram 1=\""},
+        {"\\data\\\nngram 2=1\n", "line 2: not the count of the next order"},
+        {"\\data\\\nngram 1=\n", "line 2: a count that the rest of the file has no room for"},
+        {"\\data\\\nngram 1=1e15\n", "line 2: a count that"},
+        {"\\data\\\nngram 1=-1\n", "line 2: a count that"},
+        {"\\data\\\nngram 1=nan\n", "line 2: a count that"},
+        {"\\data\\\nngram 1=1\n\n\\2-grams:\n", "line 4: expected the section"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\nx a\n\\end\\\n", "line 4: no log probability"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n0.5 a\n\\end\\\n", "line 4: a positive log probability"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1\n\\end\\\n", "line 4: too few words"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a x\n\\end\\\n", "line 4: a back-off weight that is no number"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a -1 -1\n\\end\\\n", "line 4: something behind"},
+        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n-1 a\n\\end\\\n", "line 5: an n-gram that was there"},
+        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 <unk>\n-1 <unk>\n\\end\\\n", "line 5: an n-gram that was there"},
+        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n\\end\\\n", "line 5: fewer n-grams"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n-1 b\n\\end\\\n", "line 5: more n-grams"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n", "line 4: expected \\end\\"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n\\end\\\n", "there is no <s>"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 <s>\n\\end\\\n", "there is no </s>"},
+        {"\\data\\\nngram 1=1\nngram 2=1\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a b\n\\end\\\n", "line 7: a word that is no 1-gram"},
+        {"\\data\\\nngram 1=1\nngram 2=2\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a a\n-1 a a\n\\end\\\n", "line 8: an n-gram that was"},
+        {"mmap lm http://kheafield.com/code incomplete\n", "says \"incomplete\""},
+        {"mmap lm http://kheafield.com/code format version 4\n", "says \"format version 4\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        disk_write("m", cases[i].text, strlen(cases[i].text));
+        memory_mark();
+        CHECK(!fl_text_ngram_load("m"));
+        if (!CHECK_ERROR(cases[i].error)) printf("  %s", cases[i].text);
+        memory_bounded(strlen(cases[i].text), 16);
+    }
+    end(&scope);
+}
+
+/* Each prefix and each byte changed, of small files: an error, or a model that can be asked. */
+TEST(ngram_files_damaged) {
+    begin();
+    fl_scope scope = fl_scope_begin();
+    static const char *const file[] = {"nounk.arpa", "ngram.probing", "ngram.trie", "ngram.both"};
+    for (int k = 0; k < 4; k++) {
+        int64_t n;
+        char *bytes = golden(file[k], &n);
+        if (!CHECK(bytes)) continue;
+        for (int64_t i = 0; i < n; i += k || i > 2000 ? 61 : 1)
+            for (int flip = 0; flip < 2; flip++) {
+                const char before = bytes[i];
+                if (flip) bytes[i] = (char)(before ^ (1 << i % 8));
+                disk_write("m", bytes, (size_t)(flip ? n : i));
+                bytes[i] = before;
+                memory_mark();
+                fl_text_ngram *m = fl_text_ngram_load("m");
+                memory_bounded((size_t)(flip ? n : i), 16);
+                fl_text_ngram_sum sum = {0};
+                if (m) fl_text_ngram_text(m, "the cat sees a red dog and\nquiet", 31, &sum);
+                CHECK(m ? !fl_error() && sum.words == 8 : fl_error() != NULL);
+                fl_error_clear();
+                fl_text_ngram_free(m);
+            }
+        fl_heap_free(bytes);
+    }
+    end(&scope);
+}
+
+static fl_text_dictionary *scored_words;
+static bool load_and_score(void) {
+    fl_text_ngram *m = fl_text_ngram_load("m");
+    fl_text_scorer *s = m ? fl_text_ngram_scorer(m, scored_words) : NULL;
+    fl_text_state from, to;
+    double score = 0, end_score = 0;
+    bool ok = s && s->start(s, &from) && s->score(s, &from, 1, &to, &score) && s->finish(s, &to, &end_score);
+    if (ok) CHECK(score < 0 && end_score < 0 && !fl_text_state_equal(&from, &to) && !s->batch);
+    fl_text_scorer_free(s);
+    fl_text_ngram_free(m);
+    return ok;
+}
+
+TEST(ngram_faults) {
+    begin();
+    fl_scope scope = fl_scope_begin();
+    scored_words = fl_text_dictionary_new();
+    CHECK(fl_text_dictionary_add(scored_words, "dog", 3) == 0 && fl_text_dictionary_add(scored_words, "the", 3) == 1);
+    for (int k = 0; k < 2; k++) {
+        if (!golden_to_disk(k ? "ngram.trie" : "nounk.arpa", "m")) continue;
+        int64_t points = sweep_heap(load_and_score, false) + sweep_heap(load_and_score, true);
+        CHECK(points >= 4);
+        const int calls = count_calls(load_and_score);
+        for (int at = 1; at < calls; at++) {
+            disk_fault_at(at, FAULT_ERROR);
+            if (load_and_score()) continue; /* closing lost nothing */
+            CHECK_ERROR("cannot ");
+        }
+        disk_fault_at(0, FAULT_ERROR);
+    }
+    fl_text_dictionary_free(scored_words);
+    end(&scope);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }
