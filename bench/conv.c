@@ -8,7 +8,8 @@
 
      make bench-conv ARGS="r50 last 2"       shapes whose name holds r50, one layout, two threads
      make bench-conv ARGS="vgg all 1 cpu"    one thread by its processor time: for a busy machine
-     make bench-conv ARGS="vgg last 2 wall direct"    or im2col, winograd: that way only */
+     make bench-conv ARGS="vgg last 2 wall direct"    or im2col, winograd: that way only
+     make bench-conv ARGS="vgg last 1 cpu bf16"       operands may be rounded; in turns with f32 */
 #include "peaks.h"
 #include "kernels/cpu/force.h"
 #include "kernels/cpu/levels.h"
@@ -89,6 +90,23 @@ static double job_sample(const job *j) {
     return seconds;
 }
 
+static bool rounded;
+
+/* GFLOP/s of a convolution that may round its operands, beside f32's: best times, in turns. */
+static void measure_rounded(const char *figure, double work, const job *j) {
+    double best[2] = {1e9, 1e9}, spent = 0;
+    char note[60];
+    for (int i = 0; i < 10 || (spent < 0.05 && i < 200); i++) {
+        fl_set_matmul_precision(i % 2 ? FL_BF16 : FL_F32);
+        const double seconds = job_sample(j);
+        spent += seconds;
+        best[i % 2] = seconds < best[i % 2] ? seconds : best[i % 2];
+    }
+    fl_set_matmul_precision(FL_F32);
+    snprintf(note, sizeof note, "f32 %.0f, ratio %.2f", work / best[0] / 1e9, best[0] / best[1]);
+    bench_line(figure, work / best[1] / 1e9, "GFLOP/s", note);
+}
+
 static void measure(const shape *t, const job *j, const char *layout, int threads) {
     enum { ROUNDS = 5 };
     double best = 1e9, part[50], spent = 0;
@@ -96,6 +114,13 @@ static void measure(const shape *t, const job *j, const char *layout, int thread
     job_sample(j);
     double pixels = (double)(j->dy->shape[0] * j->dy->shape[2] * j->dy->shape[3] * t->o);
     double work = 2 * pixels * (double)(t->c / t->groups * t->kernel * t->kernel);
+    char figure[100], note[60];
+    snprintf(figure, sizeof figure, "%s_%s_%s_%dt", t->name, directions[j->direction], layout,
+             threads);
+    if (rounded) {
+        measure_rounded(figure, work, j);
+        return;
+    }
     for (double before = peak_fma_sample(now); rounds < ROUNDS || (spent < 0.02 && rounds < 50);) {
         double seconds = job_sample(j), after = peak_fma_sample(now);
         part[rounds++] = 2e-9 * work / seconds / (before + after);
@@ -103,9 +128,6 @@ static void measure(const shape *t, const job *j, const char *layout, int thread
         best = seconds < best ? seconds : best;
         before = after;
     }
-    char figure[100], note[60];
-    snprintf(figure, sizeof figure, "%s_%s_%s_%dt", t->name, directions[j->direction], layout,
-             threads);
     snprintf(note, sizeof note, "%3.0f %% of peak, %.3f ms", 100 * bench_median(part, rounds),
              best * 1e3);
     bench_line(figure, work / best / 1e9, "GFLOP/s", note);
@@ -135,7 +157,8 @@ int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "", *layout = argc > 2 ? argv[2] : "";
     int only = argc > 3 ? atoi(argv[3]) : 0;
     if (argc > 4 && !strcmp(argv[4], "cpu")) now = cpu_seconds;
-    if (argc > 5 && !fl_cpu_force(argv[5])) return 2;
+    rounded = argc > 5 && !strcmp(argv[5], "bf16");
+    if (argc > 5 && !rounded && !fl_cpu_force(argv[5])) return 2;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int last = 1; last >= 0; last--)
             for (int threads = 1; threads <= 2; threads++) {

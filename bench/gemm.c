@@ -5,7 +5,7 @@
    may round their operands, and the note has the rate of f32 in turn with it. Forms of a layer of `in` to
    `out` for m rows: y = x w^T (forward), dx = dy w, dw = dy^T x; and of a batch of products: nn, nt. Each
    line: GFLOP/s; the note says which part of the roofline that is, min(FMA peak, operations * read bandwidth
-   / bytes touched once), and what OpenBLAS does on the same operands with its own threads, if it is linked. */
+   / bytes touched once), and what OpenBLAS does on the same operands with threads of its own, if linked. */
 #include "peaks.h"
 #include <time.h>
 

@@ -341,6 +341,50 @@ TEST(amx_tiles_of_all_sizes) {
     else SKIP("no tiles of AMX here: plain C alone was tested");
 }
 
+/* Convolutions and both gradients, channels-last: of rounded values the f64 convolution of them, and the same
+   bits in plain C as by the processor. Channels that fill no panel, strides, dilation, padding, and images
+   smaller than it. */
+TEST(amx_convolutions) {
+    static const struct {
+        int64_t n, c, h, w, o, kh, kw, stride, pad, dilation;
+    } size[] = {{2, 16, 7, 9, 16, 3, 3, 1, 1, 1},   {1, 40, 9, 8, 24, 3, 2, 2, 1, 1},
+                {3, 33, 5, 5, 70, 1, 1, 1, 0, 1},   {2, 64, 8, 6, 32, 1, 1, 2, 0, 1},
+                {1, 20, 11, 10, 17, 3, 3, 1, 2, 2}, {1, 16, 2, 3, 48, 5, 5, 1, 2, 1}};
+    bool real = true;
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
+        fl_scope s = fl_scope_begin();
+        const fl_conv2d_args a = {{size[i].stride, size[i].stride}, {size[i].pad, size[i].pad},
+                                  {size[i].pad, size[i].pad}, {size[i].dilation, size[i].dilation}, 1};
+        const fl_shape xs = FL_SHAPE(size[i].n, size[i].c, size[i].h, size[i].w);
+        const fl_shape ws = FL_SHAPE(size[i].o, size[i].c, size[i].kh, size[i].kw);
+        fl_tensor *x = fl_channels_last(fl_uniform(xs, -1, 1, FL_F32, &(fl_rng){i, 0}));
+        fl_tensor *w = fl_channels_last(fl_uniform(ws, -1, 1, FL_F32, &(fl_rng){i, 99}));
+        fl_tensor *bias = fl_uniform(FL_SHAPE(size[i].o), -1, 1, FL_F32, &(fl_rng){i, 999});
+        fl_tensor *y[3][3], *dy = NULL; /* [f64, plain C, processor] */
+        for (int way = 0; way < 3; way++) {
+            fl_tensor *xi = x, *wi = w, *bi = bias, *di;
+            if (way == 0)
+                xi = fl_cast(fl_cast(x, FL_BF16), FL_F64), wi = fl_cast(fl_cast(w, FL_BF16), FL_F64);
+            if (way == 0) bi = fl_cast(bias, FL_F64);
+            if (way == 1) CHECK(bf16_begin("emulated"));
+            if (way == 2 && !(real = bf16_begin("amx"))) break;
+            y[way][0] = fl_conv2d_run(xi, wi, bi, a);
+            if (!dy)
+                dy = fl_channels_last(fl_uniform(fl_shape_of(y[0][0]), -1, 1, FL_F32, &(fl_rng){i, 9999}));
+            di = way == 0 ? fl_cast(fl_cast(dy, FL_BF16), FL_F64) : dy;
+            y[way][1] = fl_conv2d_grad_input(di, wi, xs, a);
+            y[way][2] = fl_conv2d_grad_weight(xi, di, ws, a);
+        }
+        for (int d = 0; d < 3; d++) {
+            const double far = fl_item(fl_amax(fl_abs(fl_sub(y[1][d], y[0][d])), FL_ALL_AXES));
+            if (!CHECK(far < 2e-5)) printf("    case %zu, direction %d: %g\n", i, d, far);
+            CHECK(!real || bf16_bits(y[1][d]) == bf16_bits(y[2][d]));
+        }
+        fl_scope_end(&s);
+        bf16_end();
+    }
+}
+
 /* Errors of the setting; what is measured is one of the ways, and allowed or not, it is told. */
 TEST(amx_is_chosen_by_measurement) {
     test_errors_return();

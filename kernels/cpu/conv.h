@@ -3,14 +3,16 @@
    conv_winograd.h does 3 x 3 and 5 x 5 kernels with fewer products, conv_im2col.h those whose weights are
    heavier than the images as matrix products, conv_depthwise.h channels that have a kernel each. All else
    goes through conv_direct.h, its weight gradients through conv_weight.h.
-   Of these only the matrix products round operands where they may (fl_set_matmul_precision): what
-   Winograd's transforms do to rounded values would cost too many bits.
+   Where operands may be rounded to bf16 (fl_set_matmul_precision) and the processor has tiles for them,
+   conv_amx.h comes first. Of the others only the matrix products round theirs: what Winograd's transforms do
+   to rounded values would cost too many bits.
 
    Work is cut by size only: the bits do not depend on the number of threads; the layout decides which way
    a convolution goes, but not the bits of this one. Tests and benchmarks may force a way: force.h. */
 #ifndef FL_CPU_CONV_H
 #define FL_CPU_CONV_H
 #include "../../fl/ops/conv.h"
+#include "conv_amx.h"
 #include "conv_depthwise.h"
 #include "conv_direct.h"
 #include "conv_im2col.h"
@@ -29,6 +31,7 @@ FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu);
 static bool fl__conv_run(const fl__conv *v) {
     const fl__algorithm forced = fl__cpu_forced();
     const bool by_size = forced == FL__BY_SIZE || forced == FL__TILES;
+    if (by_size && fl__conv_amx_takes(v)) return fl__conv_amx_run(v);
     if ((forced == FL__WINOGRAD || by_size) && fl__winograd_can(v) && (!by_size || fl__winograd_pays(v)))
         return fl__winograd_run(v);
     if (forced != FL__DIRECT && fl__depthwise_can(v)) return fl__depthwise_run(v);

@@ -81,6 +81,8 @@ static inline int64_t fl__conv_reach(const fl__conv *v, int d, int64_t at, int64
     return is ? from / v->stride[d] : -1;
 }
 
+/* True if an image of n x h x w pixels of c channels is dense, channels last. */
+FL_PRIVATE bool fl__conv_dense(const fl__image *x, int64_t n, int64_t c, int64_t h, int64_t w);
 /* Copies n elements of `size` bytes, the source's `from_step` apart, the destination's `to_step`. */
 FL_PRIVATE void fl__conv_copy(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
                               int64_t size);
@@ -136,6 +138,11 @@ FL_PRIVATE fl__conv fl__conv_of(const fl_call *c, fl__conv_direction direction, 
         .x = fl__image_of(x), .k = fl__image_of(w), .y = fl__image_of(y),
         .bias = direction == FL__CONV_FORWARD && c->n_in > 2 ? c->in[2] : NULL,
     };
+}
+
+FL_PRIVATE bool fl__conv_dense(const fl__image *x, int64_t n, int64_t c, int64_t h, int64_t w) {
+    return (c == 1 || x->c == 1) && (w == 1 || x->w == c) && (h == 1 || x->h == w * c) &&
+           (n == 1 || x->n == h * w * c);
 }
 
 FL_PRIVATE void fl__conv_copy(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,

@@ -38,24 +38,18 @@ typedef struct fl__im2col {
     char *data; /* the columns: [pixels][kh][kw][c] */
 } fl__im2col;
 
-/* True if an image of n x h x w pixels of c channels is dense, channels last. */
-static bool fl__im2col_dense(const fl__image *x, int64_t n, int64_t c, int64_t h, int64_t w) {
-    return (c == 1 || x->c == 1) && (w == 1 || x->w == c) && (h == 1 || x->h == w * c) &&
-           (n == 1 || x->n == h * w * c);
-}
-
 /* True if x is its own columns. */
 static bool fl__im2col_is_image(const fl__conv *v) {
     return v->kh * v->kw == 1 && v->stride[0] * v->stride[1] == 1 && v->pad[0] == 0 && v->pad[1] == 0 &&
-           v->h == v->oh && v->w == v->ow && fl__im2col_dense(&v->x, v->images, v->c, v->h, v->w);
+           v->h == v->oh && v->w == v->ow && fl__conv_dense(&v->x, v->images, v->c, v->h, v->w);
 }
 
 FL_PRIVATE bool fl__im2col_can(const fl__conv *v) {
     const int64_t pixels = v->images * v->oh * v->ow, width = v->kh * v->kw * v->c;
     const bool small = pixels <= FL__IM2COL_MOST && width <= FL__IM2COL_MOST / pixels;
     return v->groups == 1 && (v->c == 1 || v->x.c == 1) && (!v->bias || v->bias->stride[0] == 1) &&
-           fl__im2col_dense(&v->y, v->images, v->o, v->oh, v->ow) &&
-           fl__im2col_dense(&v->k, v->o, v->c, v->kh, v->kw) && (fl__im2col_is_image(v) || small);
+           fl__conv_dense(&v->y, v->images, v->o, v->oh, v->ow) &&
+           fl__conv_dense(&v->k, v->o, v->c, v->kh, v->kw) && (fl__im2col_is_image(v) || small);
 }
 
 /* Measured: it pays from so many weights on. Only the products of this way may be rounded to bf16: then

@@ -288,7 +288,7 @@ FL__AMX_PACK(across_half_a, false, true, false)
 FL__AMX_PACK(across_half_b, false, true, true)
 
 /* Tiles 0 to 3 are C, 4 and 5 of A, 6 and 7 of B. What comes from the second-level cache is loaded with a
-   hint that leaves the first level to the other operand. gcc's tile loads do not say that they read memory. */
+   hint that leaves the first level to the other operand. gcc's tile loads name no memory. */
 #define FL__AMX_BLOCK(name, rows, columns, LOAD_A, LOAD_B) \
     FL__TARGET_amx static void name(const fl__amx_block *x) { \
         const char *a = x->a, *b = x->b; \
@@ -331,7 +331,7 @@ static const fl__amx_kernels fl__amx_tiles = {
     .begin = fl__amx_on, .end = fl__amx_off, FL__AMX_PACKS(fl__amx, along), FL__AMX_PACKS(fl__amx, across),
     .block = {FL__AMX_BLOCKS(fl__amx_a_), FL__AMX_BLOCKS(fl__amx_b_)}};
 
-/* Linux keeps the 8 KiB of tiles for the threads of processes that asked, and grants that once and for all. */
+/* Linux keeps the 8 KiB of tiles for the threads of processes that asked, and grants that once for all. */
 FL_PRIVATE const fl__amx_kernels *fl__amx_real(void) {
     enum { UNKNOWN, GRANTED, REFUSED, REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM */
     static int permission;
