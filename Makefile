@@ -2,7 +2,7 @@
 #
 #   make CC=clang                  another compiler; every variant has a folder of its own under build/
 #   make test SAN=address,undefined   or SAN=thread: with sanitizers
-#   make OPENBLAS=no LAPACK=no ZLIB=no   without optional parts that were found (LAPACK needs OPENBLAS)
+#   make OPENBLAS=no LAPACK=no ZLIB=no JPEG=no PNG=no   without optional parts that were found (LAPACK needs OPENBLAS)
 #   make test TESTS="test_mem test_nn"   some test programs only
 #   make test SEED=7                 the cases that the seed 7 draws; make test-full: all
 #   make test COMPILE=no              without tests/compile, which tries every compiler by itself
@@ -28,7 +28,7 @@ TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/extend/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
 MODEL_UNITS := $(basename $(wildcard bench/models/*.c))
-EXTENSIONS := $(basename $(filter-out examples/mnist.c,$(wildcard examples/*.c)) $(wildcard examples/extend/*.c))
+EXTENSIONS := $(basename $(filter-out examples/mnist.c examples/vision_%.c,$(wildcard examples/*.c)) $(wildcard examples/extend/*.c))
 BACKENDS := cpu $(basename $(notdir $(wildcard examples/extend/naive.h examples/extend/recorder.h examples/extend/evictor.h)))
 
 # --- the variant -----------------------------------------------------------------------------------------
@@ -59,15 +59,14 @@ OPTIONS += $(LAPACK_FLAGS)
 LIBS += $(LAPACK_LIBS)
 endif
 endif
-ifneq ($(ZLIB),no)
-OPTIONS += $(ZLIB_FLAGS)
-LIBS += $(ZLIB_LIBS)
-endif
+# Libraries of the packages: what was found and is not refused, as by ZLIB=no.
+$(foreach part,ZLIB JPEG PNG,$(if $(filter no,$($(part))),,$(eval OPTIONS += $($(part)_FLAGS))$(eval LIBS += $($(part)_LIBS))))
 LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-.PHONY: all lib shared install uninstall single calls examples mnist test test-full test-compile conformance gradcheck mutants checkpoint-kill bits parity test-cuda cuda-check bench metrics clean help FORCE
+# Every target that `make help` tells of.
+.PHONY: $(shell sed -n 's/^\([a-z.-]*\):.*\#\#.*/\1/p' Makefile) FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -113,6 +112,12 @@ examples: $(EXAMPLES:%=$(BUILD)/%) ## the programs of examples/
 
 mnist: $(BUILD)/examples/mnist ## train the CNN of the Flashlight paper: make mnist [DATA=dir] [ARGS="--epochs 3 ..."]
 	$(if $(CUDA),FL_DEVICE=$${FL_DEVICE:-cuda}) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+vision-cifar: $(BUILD)/examples/vision_cifar ## a small residual net on CIFAR-10 or drawn pictures: make vision-cifar [DATA=dir] [ARGS="--epochs 40 --seed 1"]
+	@$< $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+vision-image: $(BUILD)/examples/vision_image ## an image file as raw samples: make vision-image FILE=x OUT=y.raw [MODE=grey|rgb|rgba|asis] [DEPTH=8|16] [ORIENT=0]
+	@$< --file "$(FILE)" --out "$(OUT)" $(if $(MODE),--mode $(MODE)) $(if $(DEPTH),--depth $(DEPTH)) $(if $(filter 0,$(ORIENT)),--stored)
 
 # A program that does not build counts as a failure and does not keep the others from running.
 test: ## build and run all tests, a sample of the exhaustive ones (SEED=n repeats one); the last line is the grand total
@@ -321,6 +326,8 @@ endef
 $(PLAIN)/config.mk: Makefile
 	@mkdir -p $(@D); : > $@.new; : > $(@D)/absent
 	@$(call probe,ZLIB,zlib.h,zlibVersion()[0],-lz,zlib1g-dev,reads gzipped data sets)
+	@$(call probe,JPEG,stdio.h>\n#include <jpeglib.h,jpeg_std_error(NULL),-ljpeg,libjpeg62-turbo-dev,reads JPEG images)
+	@$(call probe,PNG,png.h,png_access_version_number(),-lpng,libpng-dev,reads PNG images)
 	@$(call probe,OPENBLAS,cblas.h,cblas_ddot(0$(comma) NULL$(comma) 1$(comma) NULL$(comma) 1),-lopenblas,libopenblas-dev,faster matrix products)
 	@$(call probe,LAPACK,stddef.h,dgesdd_(),-lopenblas,libopenblas-dev,factorisations of matrices,int dgesdd_(void);)
 	@mv $@.new $@

@@ -24,6 +24,7 @@
      fl_nn.h        modules, layers, initialisation, saving (rooms in fl/nn/)
      fl_optim.h     optimizers, schedules, clipping, checkpoints
      fl_text.h      tokenizers, dictionaries, language models (rooms in fl/text/)
+     fl_vision.h    images, their data sets, transforms, networks, detection
 
    A header of this list includes the lower ones and its rooms before any guard, so that whoever defines
    FL_IMPLEMENTATION after a first include still gets all of it. A room includes what it uses inside its
@@ -41,6 +42,7 @@
 #include "fl_nn.h"
 #include "fl_optim.h"
 #include "fl_text.h"
+#include "fl_vision.h"
 #ifdef FL_TRACE_CALLS
 #include "build/calls.h" /* is it absent? `make calls` in fl's folder writes it */
 #endif

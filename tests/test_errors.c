@@ -1920,6 +1920,7 @@ static void rows_of_logs(void) {
 #include "errors_linear.h"
 #include "errors_neural.h"
 #include "errors_layers.h"
+#include "errors_vision.h"
 
 static void (*const groups[])(void) = {
     rows_of_more_movement, rows_of_parts, rows_of_more_creation, rows_of_nets, rows_of_var_nets,
@@ -1933,7 +1934,7 @@ static void (*const groups[])(void) = {
     rows_of_dlpack, rows_of_json, rows_of_sets, rows_of_more_sets, rows_of_meters, rows_of_scores,
     rows_of_logs, rows_of_index_reads, rows_of_index_writes, rows_of_scatter_reduce, rows_of_quantized,
     rows_of_masks, rows_of_linear, rows_of_factor, rows_of_image_conv, rows_of_image_pooling,
-    rows_of_image_places, rows_of_fft,
+    rows_of_image_places, rows_of_fft, rows_of_vision,
 };
 
 static void run_rows(void (*rows)(void)) {
@@ -1949,6 +1950,7 @@ static void run_rows(void (*rows)(void)) {
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
+TEST(vision) { run_rows(rows_of_vision); }
 TEST(more_movement) { run_rows(rows_of_more_movement); }
 TEST(parts) { run_rows(rows_of_parts); }
 TEST(more_creation) { run_rows(rows_of_more_creation); }
@@ -2186,6 +2188,11 @@ static const char *const cannot_fail[] = {
     "fl_data_archive_put",
     "fl_data_archive_finish",
     "fl_data_archive_free",
+    /* steps of images: what is wrong with one its application tells */
+    "fl_vision_random_crop",
+    "fl_vision_random_horizontal_flip",
+    "fl_vision_random_vertical_flip",
+    "fl_vision_cutout",
 };
 
 static const char *root_dir;

@@ -1,0 +1,150 @@
+/* vision.h - what the programs vision_*.c share: arguments, pictures to learn from, pages that show them
+
+   Not part of the library. */
+#ifndef EXAMPLES_VISION_H
+#define EXAMPLES_VISION_H
+
+#include "fl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An argument of a program, --name value: text, a number within limits, or without a value a switch. Ends
+   with a NULL name. */
+typedef struct vision_argument {
+    const char *name;
+    const char **text;
+    double *number, low, high;
+    bool *on;
+} vision_argument;
+
+/* Fills in what argv says; false after a line on stderr. */
+static inline bool vision_arguments(int argc, char **argv, const vision_argument *list) {
+    for (int i = 1; i < argc; i++) {
+        const vision_argument *a = list;
+        while (a->name && (strncmp(argv[i], "--", 2) || strcmp(argv[i] + 2, a->name))) a++;
+        char *end = NULL;
+        if (a->name && a->on) {
+            *a->on = true;
+            continue;
+        }
+        if (a->name && i + 1 < argc) {
+            const char *value = argv[++i];
+            if (a->text) {
+                *a->text = value;
+                continue;
+            }
+            *a->number = strtod(value, &end);
+            if (*value && !*end && *a->number >= a->low && *a->number <= a->high) continue;
+            fprintf(stderr, "%s: --%s %s is not a number from %g to %g\n", argv[0], a->name, value, a->low,
+                    a->high);
+            return false;
+        }
+        fprintf(stderr, "%s: %s %s\n%s", argv[0], argv[i], a->name ? "wants a value" : "is not an argument",
+                "arguments:");
+        for (a = list; a->name; a++)
+            fprintf(stderr, " --%s%s", a->name, a->on ? "" : a->text ? " TEXT" : " N");
+        fputc('\n', stderr);
+        return false;
+    }
+    return true;
+}
+
+/* ---- pictures that are drawn here: ten kinds of figures, turned, sized, placed and coloured at random, with
+   noise ---- */
+
+static const char *const vision_drawn[] = {"disc",    "ring",   "square", "triangle", "cross",
+                                           "stripes", "checks", "dots",   "star",     "waves"};
+
+/* Is (u, v) in figure k, which is about as large as the unit circle? */
+static inline bool vision_figure(int k, double u, double v) {
+    const double r = sqrt(u * u + v * v), a = fabs(u), b = fabs(v);
+    switch (k) {
+    case 0: return r < 0.9;
+    case 1: return r < 0.95 && r > 0.55;
+    case 2: return a < 0.8 && b < 0.8;
+    case 3: return v < 0.6 && v > 1.9 * a - 1;
+    case 4: return (a < 0.28 && b < 1) || (b < 0.28 && a < 1);
+    case 5: return sin(6 * u) > 0;
+    case 6: return sin(4.5 * u) * sin(4.5 * v) > 0;
+    case 7: return sin(6 * u) + sin(6 * v) > 1.1;
+    case 8: return r < 0.6 + 0.4 * cos(5 * atan2(v, u));
+    default: return sin(8 * r) > 0;
+    }
+}
+
+/* One of them, RGB, side x side. */
+static inline void vision_draw(unsigned char *rgb, int side, int kind, fl_rng *rng) {
+    const double turn = 6.2832 * fl_rng_uniform(rng), size = side * (0.25 + 0.2 * fl_rng_uniform(rng));
+    const double cy = side * (0.4 + 0.2 * fl_rng_uniform(rng)), cx = side * (0.4 + 0.2 * fl_rng_uniform(rng));
+    double colour[2][3], apart = 0;
+    while (apart < 0.5)
+        for (int i = apart = 0; i < 3; i++) {
+            colour[0][i] = fl_rng_uniform(rng), colour[1][i] = fl_rng_uniform(rng);
+            apart += fabs(colour[0][i] - colour[1][i]);
+        }
+    uint64_t state = (uint64_t)(fl_rng_uniform(rng) * 0x1p53) | 1;
+    for (int y = 0; y < side; y++)
+        for (int x = 0; x < side; x++) {
+            const double dy = (y - cy) / size, dx = (x - cx) / size;
+            const bool in =
+                vision_figure(kind, cos(turn) * dx + sin(turn) * dy, cos(turn) * dy - sin(turn) * dx);
+            for (int i = 0; i < 3; i++) {
+                state = state * 6364136223846793005u + 1442695040888963407u;
+                const double noise = (double)(state >> 40) / 0x1p24 - 0.5;
+                const double v = 255 * (0.1 + 0.8 * colour[in][i] + 0.25 * noise);
+                *rgb++ = (unsigned char)(v < 0 ? 0 : v > 255 ? 255 : v);
+            }
+        }
+}
+
+/* n of them, 32 x 32, the kinds in turn; in the innermost scope. */
+static inline bool vision_draw_all(int64_t n, uint64_t seed, fl_vision_arrays *out) {
+    static const int planes[] = {0, 3, 1, 2};
+    enum { SIDE = 32 };
+    fl_tensor *image = fl_data_host_tensor(FL_SHAPE(n, SIDE, SIDE, 3), FL_U8);
+    fl_tensor *label = fl_data_host_tensor(FL_SHAPE(n), FL_I64);
+    if (!image || !label) return false;
+    for (int64_t i = 0; i < n; i++) {
+        fl_rng rng = fl_data_rng(seed, 0, i);
+        vision_draw((unsigned char *)fl_data(image) + i * SIDE * SIDE * 3, SIDE, (int)(i % 10), &rng);
+        ((int64_t *)fl_data(label))[i] = i % 10;
+    }
+    *out = (fl_vision_arrays){fl_permute(image, 4, planes), label};
+    return out->image != NULL;
+}
+
+/* ---- pages ---- */
+
+static inline bool vision_puts(fl_data_text *t, const char *format, ...) FL_PRINTF(2, 3);
+static inline bool vision_puts(fl_data_text *t, const char *format, ...) {
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return n >= 0 && fl_data_text_put(t, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+}
+
+/* An image as part of the page itself. */
+static inline bool vision_put_image(fl_data_text *t, fl_tensor *image, const char *attributes) {
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    fl_data_text png = {0};
+    bool ok = fl_vision_encode_png(&png, image) &&
+              vision_puts(t, "<img %s src=\"data:image/png;base64,", attributes);
+    for (int64_t i = 0; ok && i < png.n; i += 3) {
+        const unsigned char *p = (const unsigned char *)png.p + i;
+        const int64_t left = png.n - i;
+        const unsigned v =
+            (unsigned)p[0] << 16 | (left > 1 ? (unsigned)p[1] << 8 : 0) | (left > 2 ? p[2] : 0);
+        const char four[] = {digit[v >> 18], digit[v >> 12 & 63], left > 1 ? digit[v >> 6 & 63] : '=',
+                             left > 2 ? digit[v & 63] : '='};
+        ok = fl_data_text_put(t, four, 4);
+    }
+    fl_heap_free(png.p);
+    return ok && vision_puts(t, "\">");
+}
+
+#endif /* MIT licence: see LICENSE. */

@@ -1,0 +1,787 @@
+/* images.h - image files: JPEG, PNG, PPM and PGM read, PNG written
+
+   JPEG goes through libjpeg-turbo, PNG through libpng; what the build lacks is an error that says so. No
+   longjmp of theirs leaves this room, and their messages go to fl_message. */
+#ifndef FL_DATA_H
+#include "../../fl_data.h"
+#endif
+#ifndef FL_VISION_IMAGES_H
+#define FL_VISION_IMAGES_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fl_vision_mode {
+    FL_VISION_RGB,  /* 3 channels: grey is repeated, alpha dropped, CMYK converted as Pillow does */
+    FL_VISION_GREY, /* 1 channel: of JPEG the luma, of RGB (19595 R + 38470 G + 7471 B + 32768) / 65536 */
+    FL_VISION_RGBA, /* 4 channels; alpha is the largest value where the file has none */
+    FL_VISION_ASIS  /* the file's: 1 grey, 2 grey and alpha, 3 RGB (palettes and CMYK too), 4 RGBA */
+} fl_vision_mode;
+
+#define FL_VISION_SIDE 65500 /* pixels of a side at most */
+
+typedef struct fl_vision_read_opts {
+    fl_named _positional;
+    fl_vision_mode mode;
+    int depth;          /* 8: of 16 bits the upper ones; 16: 8 bits times 257; 0: the file's, u8 or u16 */
+    bool as_stored;     /* the orientation that EXIF tells is not applied */
+    bool partial;       /* of a truncated file what is there; the rest is grey or 0 */
+    int eighths;        /* JPEG only: an image of n / 8 of the size, n 1 to 8, for less work; 0 -> 8 */
+    int64_t y, x, h, w; /* a region of the upright image, decoded alone; h 0: all of it */
+    int64_t max_pixels; /* 0 -> 2^28 */
+    const char *name;   /* what errors call bytes in memory, borrowed; NULL -> "image" */
+    char _end;
+} fl_vision_read_opts;
+/* The image of a file, whose first bytes tell its kind: u8 or u16 [c, h, w], stored h, w, c. NULL after
+   fl_fail: not an image, damaged, too large. Damage that JPEG's decoder repairs is told by fl_message. */
+#define fl_vision_read(...) FL__VISION_READ(__VA_ARGS__, ._end = 0)
+#define FL__VISION_READ(path, ...) fl_vision_read_opt(path, (fl_vision_read_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o);
+/* Of n bytes in memory. */
+#define fl_vision_decode(...) FL__VISION_DECODE(__VA_ARGS__, ._end = 0)
+#define FL__VISION_DECODE(bytes, n, ...) fl_vision_decode_opt(bytes, n, (fl_vision_read_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_vision_decode_opt(const void *bytes, size_t n, fl_vision_read_opts o);
+
+typedef struct fl_vision_info {
+    const char *format;            /* "jpeg", "png", "pnm" */
+    int64_t h, w;                  /* upright, if orientation is applied */
+    int channels, depth;           /* as FL_VISION_ASIS would give them */
+    int orientation;               /* of EXIF, 1 to 8 */
+} fl_vision_info;
+/* What the header says, without decoding. as_stored: h and w as they are stored. */
+FL_API bool fl_vision_inspect(const void *bytes, size_t n, bool as_stored, fl_vision_info *out);
+/* All bytes of a file as u8 [n], an image that is still encoded. */
+FL_API fl_tensor *fl_vision_read_bytes(const char *path);
+
+/* Writes u8 or u16 [c, h, w] of 1 to 4 channels, or [h, w], as PNG: through zlib with FL_USE_ZLIB, else
+   without compression. The file is replaced in one piece. */
+FL_API bool fl_vision_write_png(const char *path, fl_tensor *image);
+/* The same bytes put behind what `out` holds. */
+FL_API bool fl_vision_encode_png(fl_data_text *out, fl_tensor *image);
+
+/* For transforms and sets of your own: the bytes of an image u8 [c, h, w] on the host, as rows of pixels. */
+typedef struct fl_vision_pixels {
+    unsigned char *p;        /* pixel (y, x), channel k: p[y * row + x * c + k] */
+    int64_t c, h, w, row;    /* row: bytes from one row to the next */
+} fl_vision_pixels;
+/* False after fl_fail if t is no u8 [c, h, w] on the host; *t becomes a copy, of the innermost scope, where
+   its pixels are not stored one behind the other. Valid while the tensor is. */
+FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out);
+/* An uninitialised image, and its pixels. */
+FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pixels *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_VISION_IMAGES_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_VISION_IMAGES) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_VISION_IMAGES_IMPL
+#define FL_VISION_IMAGES_IMPL
+#include "../ops/copy.h"
+#include "../ops/view.h"
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+#ifdef FL_USE_JPEG
+#include <jpeglib.h>
+#include <jerror.h>
+#endif
+#ifdef FL_USE_PNG
+#include <png.h>
+#endif
+#ifdef FL_USE_ZLIB
+#include <zlib.h>
+#endif
+
+/* ---- an image under way ---- */
+
+/* What is read, from where, and how; then the rows that came out: h x w pixels of c numbers of depth bits,
+   16-bit ones in the host's order. */
+typedef struct fl__vision_job {
+    const unsigned char *bytes;
+    size_t n;
+    const char *name;
+    fl_vision_read_opts o;
+    fl_vision_info info; /* h and w as stored */
+    int64_t at;          /* offset that errors name; -1: none */
+    int64_t y, x, h, w;  /* the region, as stored */
+    int c, depth;
+    unsigned char *rows; /* heap memory */
+} fl__vision_job;
+
+static bool fl__vision_bad(const fl__vision_job *j, const char *format, ...) FL_PRINTF(2, 3);
+static bool fl__vision_bad(const fl__vision_job *j, const char *format, ...) {
+    char text[400], offset[40] = "";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (j->at >= 0) snprintf(offset, sizeof offset, "offset %lld: ", (long long)j->at);
+    return fl_fail("fl_vision_read: %s: %s%s", j->name, offset, text);
+}
+
+/* Orientations from 5 on exchange rows and columns. */
+static bool fl__vision_turned(const fl__vision_job *j) {
+    return !j->o.as_stored && j->info.orientation > 4;
+}
+
+/* The header is known: may it be so large, and which part of it is wanted? `most`: pixels that one byte of
+   the file can stand for, 0: no bound. */
+static bool fl__vision_sized(fl__vision_job *j, int64_t h, int64_t w, int64_t most) {
+    const int64_t limit = j->o.max_pixels > 0 ? j->o.max_pixels : (int64_t)1 << 28;
+    j->info.h = h, j->info.w = w;
+    if (h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE || h * w > limit)
+        return fl__vision_bad(j, "%lld x %lld pixels, sides of 1 to %d and %lld in all are allowed",
+                              (long long)w, (long long)h, FL_VISION_SIDE, (long long)limit);
+    if (most && !j->o.partial && h * w / most > (int64_t)j->n)
+        return fl__vision_bad(j, "%lld x %lld pixels, more than its %zu bytes can hold", (long long)w,
+                              (long long)h, j->n);
+    return true;
+}
+
+/* The region in the image as it is stored and scaled, H x W; where orientation o puts stored (0, 0): a bit
+   each for transposed, then mirrored in y, in x. */
+static const unsigned char fl__vision_turns[9] = {0, 0, 1, 3, 2, 4, 5, 7, 6};
+
+static bool fl__vision_region(fl__vision_job *j, int64_t h, int64_t w) {
+    const bool turned = fl__vision_turned(j);
+    const int64_t H = turned ? w : h, W = turned ? h : w;
+    int64_t y = j->o.y, x = j->o.x, rh = j->o.h, rw = j->o.w;
+    if (!rh) y = x = 0, rh = H, rw = W;
+    if (y < 0 || x < 0 || rh < 1 || rw < 1 || y > H - rh || x > W - rw)
+        return fl__vision_bad(j, "region of %lld x %lld pixels at %lld, %lld of an image of %lld x %lld",
+                              (long long)rw, (long long)rh, (long long)x, (long long)y, (long long)W,
+                              (long long)H);
+    const int turn = j->o.as_stored ? 0 : fl__vision_turns[j->info.orientation];
+    if (turn & 1) x = W - x - rw;
+    if (turn & 2) y = H - y - rh;
+    j->y = turned ? x : y, j->x = turned ? y : x, j->h = turned ? rw : rh, j->w = turned ? rh : rw;
+    return true;
+}
+
+/* Space for the rows of the region, zeros. */
+static bool fl__vision_rows(fl__vision_job *j, int c, int depth) {
+    j->c = c, j->depth = depth;
+    j->rows = fl_heap_alloc((size_t)(j->h * j->w) * (size_t)(c * depth / 8));
+    return j->rows != NULL;
+}
+
+/* ---- EXIF ---- */
+
+#if defined(FL_USE_JPEG) || defined(FL_USE_PNG)
+static unsigned fl__exif_number(const unsigned char *p, int bytes, bool little) {
+    unsigned v = 0;
+    for (int i = 0; i < bytes; i++) v |= (unsigned)p[little ? i : bytes - 1 - i] << (8 * i);
+    return v;
+}
+
+/* The orientation in a TIFF block, 1 where it tells none: tag 0x0112, a short, of the first directory. */
+static int fl__exif_orientation(const unsigned char *p, size_t n) {
+    if (n < 8 || (memcmp(p, "II*", 4) && memcmp(p, "MM\0*", 4))) return 1;
+    const bool little = *p == 'I';
+    const size_t at = fl__exif_number(p + 4, 4, little);
+    if (at > n || n - at < 2) return 1;
+    const size_t entries = fl__exif_number(p + at, 2, little);
+    for (size_t i = 0; i < entries && (i + 1) * 12 <= n - at - 2; i++) {
+        const unsigned char *e = p + at + 2 + i * 12;
+        if (fl__exif_number(e, 2, little) != 0x0112) continue;
+        const unsigned v = fl__exif_number(e + 8, 2, little);
+        return fl__exif_number(e + 2, 2, little) == 3 && v >= 1 && v <= 8 ? (int)v : 1;
+    }
+    return 1;
+}
+#endif
+
+/* ---- JPEG ---- */
+
+#ifdef FL_USE_JPEG
+#define FL__JPEG_SCANS 100
+
+typedef struct fl__jpeg {
+    struct jpeg_decompress_struct d;
+    struct jpeg_error_mgr errors;
+    struct jpeg_progress_mgr progress;
+    jmp_buf back;
+    fl__vision_job *job;
+    unsigned char *row; /* a row of four inks, or a wider one than the region */
+} fl__jpeg;
+
+static void fl__jpeg_stop(j_common_ptr d, const char *text) {
+    fl__jpeg *g = d->client_data;
+    if (g->d.src) g->job->at = (int64_t)(g->job->n - g->d.src->bytes_in_buffer);
+    fl__vision_bad(g->job, "%s", text);
+    longjmp(g->back, 1);
+}
+
+static void fl__jpeg_error(j_common_ptr d) {
+    char text[JMSG_LENGTH_MAX];
+    d->err->format_message(d, text);
+    fl__jpeg_stop(d, text);
+}
+
+/* The end of the file in the midst of the image is an error; other damage is repaired, and told once. */
+static void fl__jpeg_warn(j_common_ptr d, int level) {
+    const fl__jpeg *g = d->client_data;
+    if (level >= 0) return;
+    if (d->err->msg_code == JWRN_JPEG_EOF && !g->job->o.partial) fl__jpeg_stop(d, "the image is truncated");
+    char text[JMSG_LENGTH_MAX];
+    d->err->format_message(d, text);
+    if (!d->err->num_warnings++) fl_message(FL_LOG_INFO, "%s: %s", g->job->name, text);
+}
+
+static void fl__jpeg_quiet(j_common_ptr d) {
+    (void)d;
+}
+
+static void fl__jpeg_progress(j_common_ptr d) {
+    const fl__jpeg *g = d->client_data;
+    if (g->d.input_scan_number > FL__JPEG_SCANS) fl__jpeg_stop(d, "more than 100 scans");
+}
+
+/* The header, up to the first scan; what EXIF tells. */
+static bool fl__jpeg_header(fl__jpeg *g) {
+    fl__vision_job *j = g->job;
+    j->at = -1;
+    jpeg_mem_src(&g->d, j->bytes, (unsigned long)j->n);
+    jpeg_save_markers(&g->d, JPEG_APP0 + 1, 0xffff);
+    jpeg_read_header(&g->d, TRUE);
+    const int kinds = g->d.num_components;
+    j->info =
+        (fl_vision_info){.format = "jpeg", .channels = kinds == 1 ? 1 : 3, .depth = 8, .orientation = 1};
+    for (jpeg_saved_marker_ptr m = g->d.marker_list; m; m = m->next)
+        if (m->marker == JPEG_APP0 + 1 && m->data_length > 6 && !memcmp(m->data, "Exif\0", 6)) {
+            j->info.orientation = fl__exif_orientation(m->data + 6, m->data_length - 6);
+            break;
+        }
+    return fl__vision_sized(j, g->d.image_height, g->d.image_width, 1024);
+}
+
+/* Of four inks, stored inverted, RGB: each (255 - ink) (255 - black) / 255. */
+static void fl__jpeg_inks(const unsigned char *from, unsigned char *to, int64_t n) {
+    for (int64_t i = 0; i < n; i++, from += 4, to += 3)
+        for (int k = 0; k < 3; k++) {
+            const int white = from[3], v = (255 - from[k]) * white + 128;
+            to[k] = (unsigned char)(white - ((v + (v >> 8)) >> 8));
+        }
+}
+
+static bool fl__jpeg_rows(fl__jpeg *g) {
+    fl__vision_job *j = g->job;
+    struct jpeg_decompress_struct *d = &g->d;
+    const bool inks = d->jpeg_color_space == JCS_CMYK || d->jpeg_color_space == JCS_YCCK;
+    const bool grey =
+        !inks && (j->o.mode == FL_VISION_GREY || (j->o.mode == FL_VISION_ASIS && d->num_components == 1));
+    d->out_color_space = inks ? JCS_CMYK : grey && d->jpeg_color_space != JCS_RGB ? JCS_GRAYSCALE : JCS_RGB;
+    if (j->o.eighths) d->scale_num = (unsigned)j->o.eighths, d->scale_denom = 8;
+    g->progress.progress_monitor = fl__jpeg_progress;
+    d->progress = &g->progress;
+    jpeg_calc_output_dimensions(d);
+    const int from = inks ? 4 : d->out_color_space == JCS_GRAYSCALE ? 1 : 3, c = inks ? 3 : from;
+    if (!fl__vision_region(j, d->output_height, d->output_width) || !fl__vision_rows(j, c, 8)) return false;
+    jpeg_start_decompress(d);
+    /* Upsampling looks at neighbours: some columns more on both sides, and the rows above that it wants. */
+    JDIMENSION left = 0, width = d->output_width;
+    if (j->w < width) {
+        const JDIMENSION most = width, margin = 16;
+        left = j->x > margin ? (JDIMENSION)j->x - margin : 0;
+        width = (JDIMENSION)(j->x + j->w) + margin - left;
+        if (width > most - left) width = most - left;
+        jpeg_crop_scanline(d, &left, &width);
+    }
+    if (inks || width != j->w) {
+        g->row = fl_heap_alloc((size_t)width * (size_t)from);
+        if (!g->row) return false;
+    }
+    const JDIMENSION above = j->y > 16 ? (JDIMENSION)j->y - 16 : 0;
+    if (above) jpeg_skip_scanlines(d, above);
+    unsigned char *spare = g->row ? g->row : j->rows;
+    for (int64_t y = above; y < j->y + j->h; y++) {
+        unsigned char *to = y < j->y ? spare : j->rows + (y - j->y) * j->w * c, *row = g->row ? g->row : to;
+        if (!jpeg_read_scanlines(d, &row, 1)) break;
+        if (y < j->y || !g->row) continue;
+        const unsigned char *p = g->row + (j->x - left) * from;
+        if (inks) fl__jpeg_inks(p, to, j->w);
+        else memcpy(to, p, (size_t)(j->w * c));
+    }
+    jpeg_abort_decompress(d);
+    return true;
+}
+
+static bool fl__vision_jpeg(fl__vision_job *j, bool pixels) {
+    fl__jpeg *g = fl_heap_alloc(sizeof *g);
+    if (!g) return false;
+    g->job = j;
+    g->d.err = jpeg_std_error(&g->errors);
+    g->errors.error_exit = fl__jpeg_error;
+    g->errors.emit_message = fl__jpeg_warn;
+    g->errors.output_message = fl__jpeg_quiet;
+    g->d.client_data = g;
+    bool ok = false;
+    if (!setjmp(g->back)) {
+        jpeg_create_decompress(&g->d);
+        ok = fl__jpeg_header(g) && (!pixels || fl__jpeg_rows(g));
+    }
+    jpeg_destroy_decompress(&g->d);
+    fl_heap_free(g->row);
+    fl_heap_free(g);
+    return ok;
+}
+#else
+static bool fl__vision_jpeg(fl__vision_job *j, bool pixels) {
+    (void)pixels;
+    return fl__vision_bad(j, "this is a JPEG file, and this program was built without libjpeg: install "
+                             "libjpeg62-turbo-dev, compile with -DFL_USE_JPEG and link -ljpeg");
+}
+#endif
+
+/* ---- PNG ---- */
+
+#ifdef FL_USE_PNG
+typedef struct fl__png {
+    fl__vision_job *job;
+    size_t at;
+    jmp_buf back;
+    unsigned char *row;
+} fl__png;
+
+static void fl__png_error(png_structp p, png_const_charp text) {
+    fl__png *g = png_get_error_ptr(p);
+    g->job->at = (int64_t)g->at;
+    fl__vision_bad(g->job, "%s", text);
+    longjmp(g->back, 1);
+}
+
+static void fl__png_warn(png_structp p, png_const_charp text) {
+    const fl__png *g = png_get_error_ptr(p);
+    fl_message(FL_LOG_INFO, "%s: %s", g->job->name, text);
+}
+
+static void fl__png_read(png_structp p, png_bytep to, size_t n) {
+    fl__png *g = png_get_io_ptr(p);
+    if (n > g->job->n - g->at) {
+        g->at = g->job->n;
+        png_error(p, "the image is truncated");
+    }
+    memcpy(to, g->job->bytes + g->at, n);
+    g->at += n;
+}
+
+static png_voidp fl__png_alloc(png_structp p, png_alloc_size_t n) {
+    (void)p;
+    return fl_heap_alloc(n);
+}
+
+static void fl__png_free(png_structp p, png_voidp at) {
+    (void)p;
+    fl_heap_free(at);
+}
+
+/* Everything as grey or RGB, with alpha where there is some, of 8 or 16 bits in the host's order. */
+static bool fl__png_header(fl__png *g, png_structp p, png_infop info) {
+    fl__vision_job *j = g->job;
+    png_set_user_limits(p, FL_VISION_SIDE, FL_VISION_SIDE);
+    png_set_chunk_malloc_max(p, 1 << 24);
+    png_set_read_fn(p, g, fl__png_read);
+    png_read_info(p, info);
+    png_set_expand(p);
+    if (png_get_bit_depth(p, info) == 16 && (union {short s; char c;}){1}.c) png_set_swap(p);
+    png_set_interlace_handling(p);
+    const int64_t w = png_get_image_width(p, info), h = png_get_image_height(p, info);
+    const int bits = png_get_bit_depth(p, info) * png_get_channels(p, info);
+    j->at = -1;
+    if (!fl__vision_sized(j, h, w, 8 * FL_DATA_DEFLATE_LIMIT / bits + 1)) return false;
+    png_read_update_info(p, info);
+    j->info.format = "png";
+    j->info.channels = png_get_channels(p, info), j->info.depth = png_get_bit_depth(p, info);
+    j->info.orientation = 1;
+#ifdef PNG_eXIf_SUPPORTED
+    png_uint_32 n = 0;
+    png_bytep exif = NULL;
+    if (png_get_eXIf_1(p, info, &n, &exif)) j->info.orientation = fl__exif_orientation(exif, n);
+#endif
+    return true;
+}
+
+/* Passes of an interlaced image go over all rows, of the whole width; else one row at a time. */
+static bool fl__png_rows(fl__png *g, png_structp p, png_infop info) {
+    fl__vision_job *j = g->job;
+    const int c = j->info.channels, depth = j->info.depth;
+    const size_t pixel = (size_t)(c * depth / 8), line = (size_t)j->info.w * pixel;
+    const bool passes = png_get_interlace_type(p, info) != PNG_INTERLACE_NONE;
+    if (!fl__vision_region(j, j->info.h, j->info.w) || !fl__vision_rows(j, c, depth)) return false;
+    g->row = fl_heap_alloc(passes ? line * (size_t)j->info.h : line);
+    if (!g->row) return false;
+    for (int pass = 0; pass < (passes ? 7 : 0); pass++)
+        for (int64_t y = 0; y < j->info.h; y++) png_read_row(p, g->row + (size_t)y * line, NULL);
+    for (int64_t y = 0; y < j->y + j->h; y++) {
+        if (!passes) png_read_row(p, g->row, NULL);
+        if (y < j->y) continue;
+        const unsigned char *from = g->row + (passes ? (size_t)y * line : 0) + (size_t)j->x * pixel;
+        memcpy(j->rows + (size_t)((y - j->y) * j->w) * pixel, from, (size_t)j->w * pixel);
+    }
+    if (j->y + j->h == j->info.h) png_read_end(p, NULL);
+    return true;
+}
+
+static bool fl__vision_png(fl__vision_job *j, bool pixels) {
+    fl__png *g = fl_heap_alloc(sizeof *g);
+    if (!g) return false;
+    g->job = j;
+    bool ok = false;
+    png_infop info = NULL;
+    png_structp volatile p = NULL;
+    png_infop volatile kept = NULL;
+    if (!setjmp(g->back)) {
+        p = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, g, fl__png_error, fl__png_warn, NULL,
+                                     fl__png_alloc, fl__png_free);
+        kept = info = p ? png_create_info_struct(p) : NULL;
+        if (info) ok = fl__png_header(g, p, info) && (!pixels || fl__png_rows(g, p, info));
+        else fl_fail("fl_vision_read: %s: out of memory", j->name);
+    } else ok = j->o.partial && j->rows; /* what is there, and zeros */
+    if (ok && fl_error()) fl_error_clear();
+    info = kept;
+    png_structp made = p;
+    if (made) png_destroy_read_struct(&made, info ? &info : NULL, NULL);
+    fl_heap_free(g->row);
+    fl_heap_free(g);
+    return ok;
+}
+#else
+static bool fl__vision_png(fl__vision_job *j, bool pixels) {
+    (void)pixels;
+    return fl__vision_bad(
+        j, "this is a PNG file, and this program was built without libpng: install libpng-dev, "
+           "compile with -DFL_USE_PNG and link -lpng");
+}
+#endif
+
+/* ---- PPM and PGM ---- */
+
+/* The next decimal number of a header, or of the pixels as text; white space and comments before it. */
+static bool fl__pnm_number(fl__vision_job *j, int64_t most, int64_t *out) {
+    const unsigned char *p = j->bytes;
+    size_t at = (size_t)j->at;
+    while (at < j->n && (p[at] == '#' || p[at] <= ' ')) {
+        if (p[at++] != '#') continue;
+        while (at < j->n && p[at] != '\n') at++;
+    }
+    j->at = (int64_t)at;
+    int64_t v = 0;
+    size_t digits = 0;
+    for (; at < j->n && p[at] >= '0' && p[at] <= '9'; at++, digits++)
+        if ((v = 10 * v + p[at] - '0') > most)
+            return fl__vision_bad(j, "a number past %lld", (long long)most);
+    if (!digits) return fl__vision_bad(j, at < j->n ? "no number" : "the image is truncated");
+    j->at = (int64_t)at;
+    *out = v;
+    return true;
+}
+
+static bool fl__pnm_header(fl__vision_job *j, int64_t *maximum) {
+    int64_t h = 0, w = 0;
+    const int kind = j->bytes[1] - '0';
+    j->at = 2;
+    if (!fl__pnm_number(j, INT32_MAX, &w) || !fl__pnm_number(j, INT32_MAX, &h) ||
+        !fl__pnm_number(j, 65535, maximum)) return false;
+    j->info = (fl_vision_info){.format = "pnm", .channels = kind == 2 || kind == 5 ? 1 : 3,
+                               .depth = *maximum > 255 ? 16 : 8, .orientation = 1};
+    if (*maximum < 1) return fl__vision_bad(j, "the largest value is 0");
+    if (!fl__vision_sized(j, h, w, 1)) return false;
+    if (kind > 3) j->at++; /* one white space */
+    const int64_t need = h * w * j->info.channels * (kind > 3 ? j->info.depth / 8 : 2) - (kind < 4);
+    return j->o.partial || need <= (int64_t)j->n - j->at ||
+           fl__vision_bad(j, "the image is truncated: %lld bytes of %lld", (long long)j->n - j->at,
+                          (long long)need);
+}
+
+static void fl__pnm_put(fl__vision_job *j, int64_t i, int64_t v, int64_t maximum) {
+    const int64_t full = j->depth == 16 ? 65535 : 255;
+    if (v > maximum) v = maximum;
+    if (maximum != full) v = (2 * v * full + maximum) / (2 * maximum);
+    if (j->depth == 16) ((uint16_t *)(void *)j->rows)[i] = (uint16_t)v;
+    else j->rows[i] = (unsigned char)v;
+}
+
+static bool fl__vision_pnm(fl__vision_job *j, bool pixels) {
+    int64_t maximum = 0;
+    if (!fl__pnm_header(j, &maximum)) return false;
+    if (!pixels) return true;
+    const bool text = j->bytes[1] < '4';
+    const int bytes = j->info.depth / 8;
+    const int64_t c = j->info.channels, line = j->info.w * c, from = j->at;
+    if (!fl__vision_region(j, j->info.h, j->info.w) || !fl__vision_rows(j, (int)c, j->info.depth))
+        return false;
+    for (int64_t y = 0; y < j->y + j->h; y++)
+        for (int64_t x = 0; x < line; x++) {
+            const int64_t i = y * line + x;
+            int64_t v = 0;
+            if (text) {
+                if (!fl__pnm_number(j, 65535, &v)) {
+                    if (!j->o.partial) return false;
+                    fl_error_clear();
+                    return true;
+                }
+            } else if (from + (i + 1) * bytes <= (int64_t)j->n) {
+                const unsigned char *p = j->bytes + from + i * bytes;
+                v = bytes == 2 ? p[0] << 8 | p[1] : p[0];
+            }
+            if (y >= j->y && x >= j->x * c && x < (j->x + j->w) * c)
+                fl__pnm_put(j, ((y - j->y) * j->w - j->x) * c + x, v, maximum);
+        }
+    return true;
+}
+
+/* ---- from rows to the tensor that was asked for ---- */
+
+static bool fl__vision_parse(fl__vision_job *j, bool pixels) {
+    const unsigned char *p = j->bytes;
+    j->at = -1;
+    j->info.orientation = 1;
+    if (j->o.eighths < 0 || j->o.eighths > 8)
+        return fl__vision_bad(j, "%d eighths of the size, 1 to 8 are possible", j->o.eighths);
+    if (j->n >= 3 && !memcmp(p, "\xff\xd8\xff", 3)) return fl__vision_jpeg(j, pixels);
+    if (j->n >= 8 && !memcmp(p, "\x89PNG\r\n\x1a\n", 8)) return fl__vision_png(j, pixels);
+    if (j->n >= 3 && p[0] == 'P' && strchr("2356", p[1]) && p[1] && (p[2] <= ' ' || p[2] == '#'))
+        return fl__vision_pnm(j, pixels);
+    return fl__vision_bad(j, "no image: it begins as neither JPEG, PNG, PPM nor PGM does (%zu bytes)", j->n);
+}
+
+static int fl__vision_get(const unsigned char *p, int64_t i, int depth) {
+    return depth == 16 ? ((const uint16_t *)(const void *)p)[i] : p[i];
+}
+
+static void fl__vision_put(unsigned char *p, int64_t i, int depth, int v) {
+    if (depth == 16) ((uint16_t *)(void *)p)[i] = (uint16_t)v;
+    else p[i] = (unsigned char)v;
+}
+
+/* One pixel of `from` channels as `to` channels. */
+static void fl__vision_convert(const int *in, int from, int *out, int to, int full) {
+    const bool grey = from < 3;
+    const int alpha = from == 2 ? in[1] : from == 4 ? in[3] : full;
+    if (to < 3)
+        out[0] = grey ? in[0]
+                      : (int)((19595u * (unsigned)in[0] + 38470u * (unsigned)in[1] +
+                               7471u * (unsigned)in[2] + 32768u) >>
+                              16);
+    else for (int k = 0; k < 3; k++) out[k] = in[grey ? 0 : k];
+    if (to == 2 || to == 4) out[to - 1] = alpha;
+}
+
+/* The upright tensor of the rows. */
+static fl_tensor *fl__vision_finish(const fl__vision_job *j) {
+    static const int count[] = {[FL_VISION_RGB] = 3, [FL_VISION_GREY] = 1, [FL_VISION_RGBA] = 4};
+    static const int planes[] = {2, 0, 1};
+    const int c = j->o.mode == FL_VISION_ASIS ? j->c : count[j->o.mode],
+              depth = j->o.depth ? j->o.depth : j->depth;
+    const bool turned = fl__vision_turned(j);
+    const int turn = j->o.as_stored ? 0 : fl__vision_turns[j->info.orientation];
+    const int64_t h = turned ? j->w : j->h, w = turned ? j->h : j->w;
+    fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), depth == 16 ? FL_U16 : FL_U8);
+    unsigned char *to = t ? fl_map(t, FL_WRITE) : NULL;
+    if (!to) return NULL;
+    if (!turn && c == j->c && depth == j->depth) memcpy(to, j->rows, (size_t)(h * w * c * depth / 8));
+    else
+        for (int64_t y = 0; y < h; y++)
+            for (int64_t x = 0; x < w; x++) {
+                const int64_t v = turn & 2 ? h - 1 - y : y, u = turn & 1 ? w - 1 - x : x;
+                const int64_t from = turned ? u * j->w + v : v * j->w + u;
+                int in[4], out[4];
+                for (int k = 0; k < j->c; k++) {
+                    in[k] = fl__vision_get(j->rows, from * j->c + k, j->depth);
+                    if (depth != j->depth) in[k] = depth == 8 ? in[k] >> 8 : in[k] * 257;
+                }
+                fl__vision_convert(in, j->c, out, c, depth == 16 ? 65535 : 255);
+                for (int k = 0; k < c; k++) fl__vision_put(to, (y * w + x) * c + k, depth, out[k]);
+            }
+    fl_unmap(t, FL_WRITE);
+    return fl_permute(t, 3, planes);
+}
+
+FL_API fl_tensor *fl_vision_decode_opt(const void *bytes, size_t n, fl_vision_read_opts o) {
+    fl__vision_job j = {.bytes = bytes, .n = n, .name = o.name ? o.name : "image", .o = o};
+    if (!bytes || (o.depth && o.depth != 8 && o.depth != 16) || o.mode > FL_VISION_ASIS) {
+        fl_fail("fl_vision_decode: %s, depth %d (0, 8 or 16), mode %d", bytes ? j.name : "bytes are NULL",
+                o.depth, (int)o.mode);
+        return NULL;
+    }
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    const bool ok = s.depth_ > 0 && fl__vision_parse(&j, true);
+    fl_tensor *t = fl_scope_return(&s, ok ? fl__vision_finish(&j) : NULL);
+    fl_heap_free(j.rows);
+    fl_quiet(-1);
+    return t;
+}
+
+FL_API bool fl_vision_inspect(const void *bytes, size_t n, bool as_stored, fl_vision_info *out) {
+    fl__vision_job j = {.bytes = bytes, .n = n, .name = "image", .o = {.as_stored = as_stored}};
+    if (!bytes || !out) return fl_fail("fl_vision_inspect: bytes or out is NULL");
+    if (!fl__vision_parse(&j, false)) return false;
+    *out = j.info;
+    if (fl__vision_turned(&j)) out->h = j.info.w, out->w = j.info.h;
+    return true;
+}
+
+FL_API fl_tensor *fl_vision_read_bytes(const char *path) {
+    fl_data_stream f;
+    if (!fl_data_stream_open(&f, "fl_vision_read", path, FL_DATA_READ)) return NULL;
+    fl_quiet(+1);
+    fl_tensor *t = fl_data_host_tensor(FL_SHAPE(f.size), FL_U8);
+    void *p = t && f.size ? fl_map(t, FL_WRITE) : NULL;
+    if (p && !fl_data_stream_read(&f, p, (size_t)f.size, 0)) t = NULL;
+    if (t && p) fl_unmap(t, FL_WRITE);
+    f.io.close(f.io.user, f.file);
+    fl_quiet(-1);
+    return t;
+}
+
+FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o) {
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *bytes = fl_vision_read_bytes(path), *t = NULL;
+    o.name = path;
+    if (bytes)
+        t = fl_vision_decode_opt(fl_numel(bytes) ? fl_data(bytes) : (const void *)"",
+                                 (size_t)fl_numel(bytes), o);
+    t = fl_scope_return(&s, t);
+    fl_quiet(-1);
+    return t;
+}
+
+/* ---- pixels ---- */
+
+FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pixels *out) {
+    static const int planes[] = {2, 0, 1};
+    fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), FL_U8);
+    t = t ? fl_permute(t, 3, planes) : NULL;
+    if (t && out) *out = (fl_vision_pixels){fl_data(t), c, h, w, w * c};
+    return t;
+}
+
+FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out) {
+    static const int planes[] = {2, 0, 1}, pixels[] = {1, 2, 0};
+    fl_tensor *x = *t;
+    if (!x) return fl_fail("fl_vision_pixels_of: the image is NULL");
+    if (x->dtype != FL_U8 || x->ndim != 3 || !x->buffer || strcmp(fl_backend_name(x), "cpu"))
+        return fl_fail("fl_vision_pixels_of: %s %s on %s is no image, u8 [c, h, w] on the cpu",
+                       fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_backend_name(x));
+    const int64_t c = x->shape[0], h = x->shape[1], w = x->shape[2];
+    if ((c > 1 && x->stride[0] != 1) || (w > 1 && x->stride[2] != c) || (h > 1 && x->stride[1] < w * c)) {
+        x = fl_permute(fl_contiguous(fl_permute(x, 3, pixels)), 3, planes);
+        if (!x) return false;
+        *t = x;
+    }
+    *out = (fl_vision_pixels){fl_data(x), c, h, w, h > 1 ? x->stride[1] : w * c};
+    return true;
+}
+
+/* ---- writing PNG ---- */
+
+static void fl__png_put32(unsigned char *p, uint32_t v) {
+    p[0] = (unsigned char)(v >> 24), p[1] = (unsigned char)(v >> 16), p[2] = (unsigned char)(v >> 8),
+    p[3] = (unsigned char)v;
+}
+
+/* A chunk: length, kind, bytes, sum of both. */
+static bool fl__png_chunk(fl_data_text *out, const char *kind, const unsigned char *bytes, size_t n) {
+    unsigned char word[4];
+    fl__png_put32(word, (uint32_t)n);
+    if (!fl_data_text_put(out, word, 4) || !fl_data_text_put(out, kind, 4) ||
+        !fl_data_text_put(out, bytes, n))
+        return false;
+    fl__png_put32(word, fl_data_crc32(0, out->p + out->n - n - 4, n + 4));
+    return fl_data_text_put(out, word, 4);
+}
+
+/* The rows as a zlib stream, in heap memory. */
+static unsigned char *fl__png_pack(const unsigned char *raw, size_t n, size_t *packed) {
+#ifdef FL_USE_ZLIB
+    uLongf size = compressBound((uLong)n);
+    unsigned char *to = fl_heap_alloc(size);
+    if (to && compress2(to, &size, raw, (uLong)n, 6) != Z_OK) {
+        fl_heap_free(to), to = NULL;
+        fl_fail("fl_vision_write_png: zlib failed on %zu bytes: out of memory", n);
+    }
+    *packed = size;
+#else
+    enum { BLOCK = 65535 };
+    const size_t blocks = (n + BLOCK - 1) / BLOCK;
+    unsigned char *to = fl_heap_alloc(n + 5 * blocks + 6), *p = to;
+    if (!to) return NULL;
+    uint32_t a = 1, b = 0; /* Adler-32 */
+    for (size_t i = 0; i < n; i++) a = (a + raw[i]) % 65521, b = (b + a) % 65521;
+    *p++ = 0x78, *p++ = 0x01;
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const unsigned size = n - at < BLOCK ? (unsigned)(n - at) : BLOCK;
+        const unsigned char head[] = {at + size == n, size & 255, size >> 8, ~size & 255, (~size >> 8) & 255};
+        memcpy(p, head, 5), memcpy(p + 5, raw + at, size);
+        p += 5 + size;
+    }
+    fl__png_put32(p, b << 16 | a);
+    *packed = (size_t)(p + 4 - to);
+#endif
+    return to;
+}
+
+static bool fl__png_encode(fl_data_text *out, fl_tensor *image) {
+    static const int pixels[] = {1, 2, 0};
+    static const unsigned char color[] = {0, 0, 4, 2, 6};
+    if (!image || (image->dtype != FL_U8 && image->dtype != FL_U16) || image->ndim < 2 || image->ndim > 3)
+        return fl_fail("fl_vision_write_png: %s %s is no image, u8 or u16 [c, h, w] or [h, w]",
+                       image ? fl_dtype_name(image->dtype) : "NULL", image ? FL_SHAPE_TEXT(image) : "");
+    fl_tensor *t = image->ndim == 2 ? fl_unsqueeze(image, 0) : image;
+    const int64_t c = t ? t->shape[0] : 0, h = t ? t->shape[1] : 0, w = t ? t->shape[2] : 0;
+    if (t && (c < 1 || c > 4 || h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE))
+        return fl_fail("fl_vision_write_png: image %s, 1 to 4 channels and sides of 1 to %d are possible",
+                       FL_SHAPE_TEXT(image), FL_VISION_SIDE);
+    t = t ? fl_contiguous(fl_permute(t, 3, pixels)) : NULL;
+    const unsigned char *from = t ? fl_map(t, FL_READ) : NULL;
+    if (!from) return false;
+    const size_t bytes = fl_dtype_size(t->dtype), line = (size_t)(w * c) * bytes;
+    unsigned char *raw = fl_heap_alloc((size_t)h * (line + 1)), head[13] = {0};
+    for (int64_t y = 0; raw && y < h; y++) { /* no filter; big-endian */
+        unsigned char *row = raw + (size_t)y * (line + 1);
+        row[0] = 0;
+        memcpy(row + 1, from + (size_t)y * line, line);
+        if (bytes == 2) fl_data_swap_bytes(row + 1, line, 2);
+    }
+    fl_unmap(t, FL_READ);
+    size_t n = 0;
+    unsigned char *packed = raw ? fl__png_pack(raw, (size_t)h * (line + 1), &n) : NULL;
+    fl_heap_free(raw);
+    fl__png_put32(head, (uint32_t)w), fl__png_put32(head + 4, (uint32_t)h);
+    head[8] = (unsigned char)(8 * bytes), head[9] = color[c];
+    bool ok = packed && n < (size_t)INT32_MAX;
+    ok = ok && fl_data_text_put(out, "\x89PNG\r\n\x1a\n", 8) && fl__png_chunk(out, "IHDR", head, 13) &&
+         fl__png_chunk(out, "IDAT", packed, n) && fl__png_chunk(out, "IEND", NULL, 0);
+    fl_heap_free(packed);
+    return ok;
+}
+
+FL_API bool fl_vision_encode_png(fl_data_text *out, fl_tensor *image) {
+    if (!out) return fl_fail("fl_vision_encode_png: out is NULL");
+    const int64_t before = out->n;
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    const bool ok = s.depth_ > 0 && fl__png_encode(out, image);
+    fl_scope_end(&s);
+    fl_quiet(-1);
+    if (!ok) out->n = before;
+    return ok;
+}
+
+FL_API bool fl_vision_write_png(const char *path, fl_tensor *image) {
+    fl_data_text png = {0};
+    const bool ok = fl_vision_encode_png(&png, image) &&
+                    fl_data_replace("fl_vision_write_png", path, png.p, (size_t)png.n);
+    fl_heap_free(png.p);
+    return ok;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,426 @@
+/* test_vision.c - images read and written, CIFAR, steps and batches */
+#include "../fl_vision.h"
+#include "disk.h"
+
+/* 27 x 21 pixels, (9 x, 12 y, 5 (x + y)), with chroma of half the size. */
+static const unsigned char jpeg[] = {
+    255, 216, 255, 224, 0,   16,  74,  70,  73, 70,  0,   1,   1,   0,   0,   1,   0,   1,   0,  0,   255,
+    219, 0,   67,  0,   13,  9,   10,  11,  10, 8,   13,  11,  10,  11,  14,  14,  13,  15,  19, 32,  21,
+    19,  18,  18,  19,  39,  28,  30,  23,  32, 46,  41,  49,  48,  46,  41,  45,  44,  51,  58, 74,  62,
+    51,  54,  70,  55,  44,  45,  64,  87,  65, 70,  76,  78,  82,  83,  82,  50,  62,  90,  97, 90,  80,
+    96,  74,  81,  82,  79,  255, 219, 0,   67, 1,   14,  14,  14,  19,  17,  19,  38,  21,  21, 38,  79,
+    53,  45,  53,  79,  79,  79,  79,  79,  79, 79,  79,  79,  79,  79,  79,  79,  79,  79,  79, 79,  79,
+    79,  79,  79,  79,  79,  79,  79,  79,  79, 79,  79,  79,  79,  79,  79,  79,  79,  79,  79, 79,  79,
+    79,  79,  79,  79,  79,  79,  79,  79,  79, 79,  79,  255, 192, 0,   17,  8,   0,   21,  0,  27,  3,
+    1,   34,  0,   2,   17,  1,   3,   17,  1,  255, 196, 0,   23,  0,   1,   1,   1,   1,   0,  0,   0,
+    0,   0,   0,   0,   0,   0,   0,   0,   0,  5,   0,   4,   6,   255, 196, 0,   27,  16,  0,  2,   3,
+    1,   1,   1,   0,   0,   0,   0,   0,   0,  0,   0,   0,   0,   0,   4,   1,   3,   97,  2,  33,  17,
+    255, 196, 0,   25,  1,   0,   2,   3,   1,  0,   0,   0,   0,   0,   0,   0,   0,   0,   0,  0,   0,
+    4,   6,   2,   3,   5,   7,   255, 196, 0,  29,  17,  0,   2,   1,   4,   3,   0,   0,   0,  0,   0,
+    0,   0,   0,   0,   0,   0,   0,   2,   4,  1,   3,   18,  49,  33,  81,  97,  255, 218, 0,  12,  3,
+    1,   0,   2,   17,  3,   17,  0,   63,  0,  226, 40,  71,  4,   40,  71,  5,   104, 71,  4,  40,  71,
+    8,   165, 194, 152, 147, 189, 10,  161, 28, 54,  66,  62,  71,  131, 52,  35,  134, 216, 71, 200, 240,
+    33,  110, 12,  145, 231, 113, 179, 37,  11, 240, 33,  66,  252, 17,  25,  169, 83,  155, 68, 118, 236,
+    66,  133, 248, 54,  194, 252, 124, 130, 32, 133, 168, 201, 29,  219, 29,  159, 255, 217};
+
+static fl_tensor *patterned(int64_t c, int64_t h, int64_t w, fl_dtype dtype) {
+    fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), dtype);
+    for (int64_t i = 0; i < h * w * c; i++)
+        if (dtype == FL_U16) ((uint16_t *)fl_data(t))[i] = (uint16_t)(i * 7919);
+        else ((unsigned char *)fl_data(t))[i] = (unsigned char)(i * 79 + i / 256);
+    return fl_permute(t, 3, (int[]){2, 0, 1});
+}
+
+static int at(fl_tensor *t, int64_t k, int64_t y, int64_t x) {
+    return (int)fl_item(fl_select(fl_select(fl_select(t, 0, k), 0, y), 0, x));
+}
+
+/* Has the build a reader for these bytes? */
+static bool reads(const void *bytes, size_t n) {
+    fl_scope s = fl_scope_begin();
+    const bool ok = fl_vision_decode(bytes, n) || !strstr(fl_error(), "was built without");
+    fl_error_clear();
+    fl_scope_end(&s);
+    return ok;
+}
+
+static bool reads_png(void) {
+    fl_scope s = fl_scope_begin();
+    fl_data_text png = {0};
+    const bool ok = fl_vision_encode_png(&png, patterned(1, 1, 1, FL_U8)) && reads(png.p, (size_t)png.n);
+    fl_heap_free(png.p);
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(png_that_is_written_is_read) {
+    if (!reads_png()) SKIP("no libpng");
+    begin();
+    fl_scope s = fl_scope_begin();
+    for (int c = 1; c <= 4; c++)
+        for (int wide = 0; wide < 2; wide++) {
+            fl_data_text png = {0};
+            fl_tensor *t = patterned(c, 61, 300 * c, wide ? FL_U16 : FL_U8); /* more than one stored block */
+            REQUIRE(fl_vision_encode_png(&png, t));
+            fl_tensor *back = fl_vision_decode(png.p, (size_t)png.n, .mode = FL_VISION_ASIS);
+            CHECK(back && same_bits(fl_contiguous(t), fl_contiguous(back)));
+            back = fl_vision_decode(png.p, (size_t)png.n, .mode = FL_VISION_ASIS, .y = 7, .x = 5, .h = 9,
+                                    .w = 11);
+            CHECK(back && same_bits(fl_contiguous(fl_slice(fl_slice(t, 1, 7, 16, 1), 2, 5, 16, 1)),
+                                    fl_contiguous(back)));
+            back = fl_vision_decode(png.p, (size_t)png.n, .mode = FL_VISION_RGBA, .depth = 8);
+            REQUIRE(back && back->dtype == FL_U8 && back->shape[0] == 4);
+            CHECK_EQ_INT(at(back, 3, 3, 4), c % 2 ? 255 : at(t, c - 1, 3, 4) >> 8 * wide);
+            CHECK_EQ_INT(at(back, 1, 3, 4), at(t, c < 3 ? 0 : 1, 3, 4) >> 8 * wide);
+            fl_vision_info info;
+            CHECK(fl_vision_inspect(png.p, (size_t)png.n, false, &info) && info.h == 61 &&
+                  info.w == 300 * c && info.channels == c && info.depth == 8 + 8 * wide);
+            fl_heap_free(png.p);
+        }
+    CHECK(fl_vision_write_png("a.png", patterned(3, 4, 5, FL_U8)) && fl_vision_read("a.png"));
+    end(&s);
+}
+
+/* Text, how the pixels are read, and the first ones or the error. */
+static const struct {
+    const char *text;
+    size_t n;
+    int depth;
+    const char *want;
+} pnm[] = {
+#define PNM(text, depth, want) {text, sizeof text - 1, depth, want}
+    PNM("P5 2 1 255\n\x01\xff", 0, "1 255"),
+    PNM("P5\n# one\n2 # two\n1\n255\n\x01\xff", 0, "1 255"),
+    PNM("P6 1 1 255\n\x01\x02\x03", 0, "2"),
+    PNM("P2 3 1 255 0 7 255", 0, "0 7 255"),
+    PNM("P2 2 1 15 0 15", 0, "0 255"),
+    PNM("P5 2 1 65535\n\x01\x02\xff\xff", 0, "258 65535"),
+    PNM("P5 2 1 65535\n\x01\x02\xff\xff", 8, "1 255"),
+    PNM("P5 2 1 255\n\x01\xff", 16, "257 65535"),
+    PNM("P5 2 1 255\n\x01", 0, "offset 11: the image is truncated: 1 bytes of 2"),
+    PNM("P5 2 1 255", 0, "the image is truncated"),
+    PNM("P5 2 1", 0, "the image is truncated"),
+    PNM("P5 2 x 255\n\x01", 0, "offset 5: no number"),
+    PNM("P5 0 1 255\n", 0, "0 x 1 pixels, sides of 1 to 65500"),
+    PNM("P5 65501 1 255\n", 0, "65501 x 1 pixels"),
+    PNM("P5 60000 60000 255\n", 0, "60000 x 60000 pixels, sides of 1 to 65500 and 268435456 in all"),
+    PNM("P5 6000 6000 255\n", 0, "more than its 17 bytes can hold"),
+    PNM("P5 1 1 0\n\x01", 0, "the largest value is 0"),
+    PNM("P5 1 1 65536\n\x01", 0, "a number past 65535"),
+    PNM("P5 99999999999 1 255\n\x01", 0, "a number past 2147483647"),
+    PNM("P2 2 1 255 0 70000", 0, "a number past 65535"),
+    PNM("P2 2 1 255 0 -", 0, "no number"),
+    PNM("P7 1 1 255\n\x01", 0, "no image: it begins as neither"),
+    PNM("P", 0, "no image"),
+    PNM("", 0, "no image"),
+    PNM("\xff\xd8\xff", 0, NULL),
+    PNM("\x89PNG\r\n\x1a\n", 0, NULL),
+    PNM("\x89PNG\r\n\x1a\n\0\0\0\xdIHDR\0\0\0\0", 0, NULL),
+};
+
+TEST(pnm_and_what_is_no_image) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    for (size_t i = 0; i < sizeof pnm / sizeof *pnm; i++) {
+        char got[64] = "";
+        fl_tensor *t = fl_vision_decode(pnm[i].text, pnm[i].n, .mode = FL_VISION_GREY, .depth = pnm[i].depth);
+        if (!t) {
+            CHECK_ERROR(pnm[i].want ? pnm[i].want : "fl_vision_read: image");
+            fl_error_clear();
+            continue;
+        }
+        for (int64_t k = 0; k < t->shape[2]; k++)
+            snprintf(got + strlen(got), sizeof got - strlen(got), "%s%d", k ? " " : "", at(t, 0, 0, k));
+        CHECK_STR(got, pnm[i].want ? pnm[i].want : "an error");
+    }
+    end(&s);
+}
+
+/* The JPEG with an EXIF block behind its first marker. */
+static size_t turned(unsigned char *to, int orientation, bool little) {
+    const unsigned char motorola[] = {0xff, 0xe1, 0, 34,  'E', 'x', 'i', 'f', 0, 0,
+                                      'M',  'M',  0, '*', 0,   0,   0,   8,   0, 1,
+                                      1,    0x12, 0, 3,   0,   0,   0,   1,   0, (unsigned char)orientation,
+                                      0,    0,    0, 0,   0,   0};
+    const unsigned char intel[] = {0xff,
+                                   0xe1,
+                                   0,
+                                   34,
+                                   'E',
+                                   'x',
+                                   'i',
+                                   'f',
+                                   0,
+                                   0,
+                                   'I',
+                                   'I',
+                                   '*',
+                                   0,
+                                   8,
+                                   0,
+                                   0,
+                                   0,
+                                   1,
+                                   0,
+                                   0x12,
+                                   1,
+                                   3,
+                                   0,
+                                   1,
+                                   0,
+                                   0,
+                                   0,
+                                   (unsigned char)orientation,
+                                   0,
+                                   0,
+                                   0,
+                                   0,
+                                   0,
+                                   0,
+                                   0};
+    memcpy(to, jpeg, 2);
+    memcpy(to + 2, little ? intel : motorola, sizeof intel);
+    memcpy(to + 2 + sizeof intel, jpeg + 2, sizeof jpeg - 2);
+    return sizeof jpeg + sizeof intel;
+}
+
+TEST(jpeg_of_every_orientation) {
+    if (!reads(jpeg, sizeof jpeg)) SKIP("no libjpeg");
+    begin();
+    fl_scope s = fl_scope_begin();
+    unsigned char bytes[sizeof jpeg + 64];
+    fl_tensor *plain = fl_vision_decode(jpeg, sizeof jpeg);
+    REQUIRE(plain && plain->shape[1] == 21 && plain->shape[2] == 27);
+    for (int64_t y = 0; y < 21; y += 4)
+        for (int64_t x = 0; x < 27; x += 4)
+            CHECK(abs(at(plain, 0, y, x) - 9 * (int)x) < 16 && abs(at(plain, 1, y, x) - 12 * (int)y) < 16);
+    for (int o = 1; o <= 8; o++) {
+        const size_t n = turned(bytes, o, o % 2);
+        fl_tensor *t = fl_vision_decode(bytes, n), *raw = fl_vision_decode(bytes, n, .as_stored = true);
+        REQUIRE(t && raw && t->shape[1] == (o < 5 ? 21 : 27));
+        CHECK(same_bits(fl_contiguous(raw), fl_contiguous(plain)));
+        const int64_t H = 20, W = 26;
+        for (int64_t y = 0; y <= H; y += 5)
+            for (int64_t x = 0; x <= W; x += 13) { /* where orientation o shows the stored pixel (y, x) */
+                const int64_t to[9][2] = {{0}, {y, x}, {y, W - x}, {H - y, W - x}, {H - y, x},
+                                          {x, y}, {x, H - y}, {W - x, H - y}, {W - x, y}};
+                CHECK_EQ_INT(at(t, 0, to[o][0], to[o][1]), at(plain, 0, y, x));
+                CHECK_EQ_INT(at(t, 2, to[o][0], to[o][1]), at(plain, 2, y, x));
+            }
+        fl_tensor *part = fl_vision_decode(bytes, n, .y = 3, .x = 2, .h = 10, .w = 7);
+        REQUIRE(part);
+        for (int64_t y = 0; y < 10; y++)
+            for (int64_t x = 0; x < 7; x++) CHECK(abs(at(part, 1, y, x) - at(t, 1, y + 3, x + 2)) <= 1);
+        CHECK(!fl_vision_decode(bytes, n, .y = 3, .h = 30, .w = 2));
+        CHECK_ERROR("region of 2 x 30 pixels at 0, 3");
+        fl_error_clear();
+    }
+    fl_tensor *half = fl_vision_decode(jpeg, sizeof jpeg, .eighths = 4),
+              *grey = fl_vision_decode(jpeg, sizeof jpeg, .mode = FL_VISION_GREY);
+    CHECK(half && half->shape[1] == 11 && half->shape[2] == 14 && grey && grey->shape[0] == 1);
+    CHECK(!fl_vision_decode(jpeg, sizeof jpeg, .max_pixels = 500));
+    CHECK_ERROR("27 x 21 pixels");
+    fl_error_clear();
+    end(&s);
+}
+
+/* Every prefix is an error, or an image as large as it says; every flipped byte one of both. */
+static void sweep_bytes(const unsigned char *bytes, size_t n, bool flips) {
+    unsigned char *copy = malloc(n);
+    int images = 0;
+    for (size_t i = 0; i < n; i++)
+        for (int partial = 0; partial < 2; partial++) {
+            fl_scope s = fl_scope_begin();
+            memcpy(copy, bytes, n);
+            if (flips) copy[i] ^= (unsigned char)(1 << i % 8);
+            fl_tensor *t = fl_vision_decode(copy, flips ? n : i, .partial = partial, .max_pixels = 100000);
+            images += t && !partial;
+            CHECK(t ? !fl_error() && t->ndim == 3 : fl_error() != NULL);
+            fl_error_clear();
+            fl_scope_end(&s);
+        }
+    free(copy);
+    if (!flips) CHECK(images <= 12); /* what stands behind the pixels is not missed: IEND */
+}
+
+TEST(damaged_files_are_errors) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_data_text png = {0};
+    REQUIRE(fl_vision_encode_png(&png, patterned(3, 5, 6, FL_U8)));
+    const bool has_png = reads(png.p, (size_t)png.n);
+    for (int flips = 0; flips < 2; flips++) {
+        if (has_png) sweep_bytes((const unsigned char *)png.p, (size_t)png.n, flips);
+        if (reads(jpeg, sizeof jpeg)) sweep_bytes(jpeg, sizeof jpeg - (flips ? 0 : 2), flips);
+        sweep_bytes((const unsigned char *)"P2 3 2 255 0 7 255 1 2 3", 24, flips);
+    }
+    fl_heap_free(png.p);
+    end(&s);
+}
+
+/* ---- faults ---- */
+
+static bool read_it(void) {
+    fl_scope s = fl_scope_begin();
+    const bool ok = fl_vision_read("x") != NULL;
+    fl_scope_end(&s);
+    return ok;
+}
+
+static bool write_it(void) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_zeros(FL_SHAPE(3, 4, 5), FL_U8);
+    const bool ok = t && fl_vision_write_png("y", t);
+    fl_scope_end(&s);
+    return ok;
+}
+
+static bool cifar_it(void) {
+    fl_scope s = fl_scope_begin();
+    fl_vision_arrays a = {0};
+    const bool ok = fl_vision_cifar(".", "train", &a);
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(readers_survive_failures) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_data_text png = {0};
+    REQUIRE(fl_vision_encode_png(&png, patterned(3, 5, 6, FL_U8)));
+    disk_write("x", "P5 2 2 255\nabcd", 15);
+    sweep_reader(read_it);
+    CHECK(sweep_heap(read_it, false) > 0);
+    sweep_buffers(read_it, false);
+    if (reads(png.p, (size_t)png.n)) {
+        disk_write("x", png.p, (size_t)png.n);
+        CHECK(sweep_heap(read_it, false) > 3);
+        sweep_heap(read_it, true);
+    }
+    if (reads(jpeg, sizeof jpeg)) {
+        disk_write("x", jpeg, sizeof jpeg);
+        CHECK(sweep_heap(read_it, false) > 1);
+        sweep_buffers(read_it, false);
+    }
+    CHECK(sweep_heap(write_it, false) > 1);
+    sweep_buffers(write_it, true);
+    fl_heap_free(png.p);
+    end(&s);
+}
+
+/* ---- CIFAR and batches ---- */
+
+enum { RECORD = 3073 };
+static char folder[] = "/tmp/fl_vision_XXXXXX";
+
+/* n records: pixel p of image i is i + p % 251. */
+static void write_cifar(const char *file, int n, int extra) {
+    char path[100];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    FILE *f = fopen(path, "wb");
+    for (int i = 0; f && i < n; i++) {
+        fputc(i % 10, f);
+        for (int p = 0; p < RECORD - 1; p++) fputc((i + p % 251) & 255, f);
+    }
+    for (int i = 0; f && i < extra; i++) fputc(200, f);
+    if (f) fclose(f);
+}
+
+TEST(cifar_files) {
+    begin();
+    REQUIRE(mkdtemp(folder));
+    fl_data_io_use(NULL);
+    fl_scope s = fl_scope_begin();
+    fl_vision_arrays a;
+    CHECK(!fl_vision_cifar(folder, "train", &a));
+    CHECK_ERROR("no file of part 'train'");
+    fl_error_clear();
+    write_cifar("data_batch_2.bin", 2, 0);
+    write_cifar("data_batch_1.bin", 3, 0);
+    write_cifar("test_batch.bin", 1, 0);
+    REQUIRE(fl_vision_cifar(folder, "train", &a));
+    CHECK(a.image->shape[0] == 5 && a.image->shape[1] == 3 && a.image->stride[1] == 1);
+    CHECK_EQ_INT(fl_item(fl_select(a.label, 0, 2)), 2);
+    CHECK_EQ_INT(fl_item(fl_select(a.label, 0, 3)), 0);
+    CHECK_EQ_INT(at(fl_select(a.image, 0, 1), 2, 3, 4), 1 + (2048 + 3 * 32 + 4) % 251);
+    write_cifar("test_batch.bin", 1, 5);
+    CHECK(!fl_vision_cifar(folder, "test", &a));
+    CHECK_ERROR("3078 bytes are no whole records of 3073");
+    fl_error_clear();
+    write_cifar("test_batch.bin", 1, RECORD);
+    CHECK(!fl_vision_cifar(folder, "test", &a));
+    CHECK_ERROR("test_batch.bin: offset 3073: class 200 of 10");
+    fl_error_clear();
+    CHECK(cifar_it() || fl_error()); /* of the current folder */
+    fl_error_clear();
+    for (int k = 0; k < 3; k++) {
+        char path[100];
+        snprintf(path, sizeof path, "%s/%s", folder,
+                 (const char *[]){"data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"}[k]);
+        remove(path);
+    }
+    remove(folder);
+    end(&s);
+}
+
+/* A set of images with labels, in shuffled batches with every step. */
+static fl_data_set *batches(int threads) {
+    const fl_vision_step steps[] = {fl_vision_random_crop(12, 2), fl_vision_random_horizontal_flip(0.5),
+                                    fl_vision_random_vertical_flip(0.5), fl_vision_cutout(4, 7)};
+    fl_scope s = fl_scope_begin();
+    fl_tensor *image =
+        fl_cast(fl_reshape(fl_arange(0, 10 * 3 * 12 * 14, 1, FL_I64), FL_SHAPE(10, 3, 12, 14)), FL_U8);
+    fl_tensor *label = fl_arange(0, 10, 1, FL_I64);
+    fl_data_set *set = fl_data_shuffle(fl_data_tensors((fl_tensor *[]){image, label}, 2), 3);
+    set = fl_vision_batch(set, 4, .steps = steps, .n_steps = 4, .seed = 5, .mean = {0.5, 0.25, 0.125},
+                          .std = {0.5, 1, 2});
+    if (set && threads) set = fl_data_prefetch(set, threads, 2);
+    fl_scope_end(&s);
+    return set;
+}
+
+static bool batch_it(void) {
+    fl_scope s = fl_scope_begin();
+    fl_data_sample b;
+    fl_data_set *set = batches(0);
+    const bool ok = set && fl_data_get(set, 1, &b);
+    fl_data_free(set);
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(batches_are_a_function_of_seed_epoch_and_index) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_data_set *plain = batches(0), *threaded = batches(3);
+    REQUIRE(plain && threaded);
+    CHECK_EQ_INT(fl_data_size(plain), 3);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        CHECK(fl_data_set_epoch(plain, epoch) && fl_data_set_epoch(threaded, epoch));
+        for (int64_t i = 0; i < 3; i++) {
+            fl_data_sample a, b;
+            REQUIRE(fl_data_get(plain, i, &a) && fl_data_get(threaded, i, &b));
+            CHECK(a.n == 2 && a.t[0]->shape[0] == (i < 2 ? 4 : 2) && a.t[0]->shape[2] == 12 &&
+                  a.t[0]->shape[3] == 12);
+            CHECK(a.t[0]->stride[1] == 1 && same_bits(fl_contiguous(a.t[0]), fl_contiguous(b.t[0])) &&
+                  same_bits(a.t[1], b.t[1]));
+        }
+    }
+    fl_data_free(plain), fl_data_free(threaded);
+    CHECK(sweep_heap(batch_it, false) > 3);
+    sweep_buffers(batch_it, false);
+    /* (x / 255 - mean) / std, exactly, and nothing else without steps */
+    fl_tensor *image = fl_cast(fl_reshape(fl_arange(0, 256, 1, FL_I64), FL_SHAPE(1, 1, 16, 16)), FL_U8);
+    fl_data_set *set = fl_vision_batch(fl_data_tensors(&image, 1), 1, .mean = {0.4914}, .std = {0.247});
+    fl_data_sample b;
+    REQUIRE(set && fl_data_get(set, 0, &b));
+    for (int v = 0; v < 256; v++)
+        CHECK(((float *)fl_data(b.t[0]))[v] == ((float)v / 255.0f - 0.4914f) / 0.247f);
+    fl_data_free(set);
+    end(&s);
+}
+
+int main(int argc, char **argv) {
+    return test_main(argc, argv);
+}
+/* MIT licence: see LICENSE. */
