@@ -61,6 +61,14 @@ endif
 endif
 # Libraries of the packages: what was found and is not refused, as by ZLIB=no.
 $(foreach part,ZLIB JPEG PNG,$(if $(filter no,$($(part))),,$(eval OPTIONS += $($(part)_FLAGS))$(eval LIBS += $($(part)_LIBS))))
+# Gloo carries data between ranks; without it examples/extend/ring.h does. The thread sanitizer cannot look into it.
+ifeq ($(filter no,$(GLOO))$(filter thread,$(SAN))$(if $(GLOO_FLAGS),,no),)
+OPTIONS += $(GLOO_FLAGS)
+LIBS += $(GLOO_LIBS)
+GLOO_OBJECT = $(PLAIN)/kernels/dist/gloo.o
+else
+OPTIONS += -DFL_DIST_IMPL=ring '-DFL_DIST_IMPL_H="examples/extend/ring.h"'
+endif
 LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
@@ -118,6 +126,10 @@ vision-cifar: $(BUILD)/examples/vision_cifar ## a small residual net on CIFAR-10
 
 vision-image: $(BUILD)/examples/vision_image ## an image file as raw samples: make vision-image FILE=x OUT=y.raw [MODE=grey|rgb|rgba|asis] [DEPTH=8|16] [ORIENT=0]
 	@$< --file "$(FILE)" --out "$(OUT)" $(if $(MODE),--mode $(MODE)) $(if $(DEPTH),--depth $(DEPTH)) $(if $(filter 0,$(ORIENT)),--stored)
+
+# N ranks of mnist on this host, each with a part of every batch: make mnist-dist N=2 ARGS="--dropout 0"
+mnist-dist: $(BUILD)/examples/mnist ## mnist on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
+	examples/launch $(or $(N),2) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 # A program that does not build counts as a failure and does not keep the others from running.
 test: ## build and run all tests, a sample of the exhaustive ones (SEED=n repeats one); the last line is the grand total
@@ -270,7 +282,13 @@ $(CUDA_OBJECTS): $(BUILD)/%.cu.o: %.cu $(BUILD)/flags-cuda
 	@echo NV $<
 	@$(CUDA_CC) $(if $(filter emu,$(CUDA)),,-Xptxas -v 2> $@.ptxas) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $< || { cat $@.ptxas; false; }
 
-$(BUILD)/libfl.a: $(OBJECTS) $(CUDA_OBJECTS)
+# The only C++ of fl.
+$(PLAIN)/kernels/dist/gloo.o: kernels/dist/gloo.cc $(PLAIN)/flags | $(API_PARTS)
+	@mkdir -p $(@D)
+	@echo CXX $<
+	@$(CXX) -std=c++17 $(CFLAGS) $(SAN_FLAGS) $(if $(SHARED),-fPIC -DFL_BUILD_SHARED) -Wall -Wextra -I. -pthread -c -o $@ $<
+
+$(BUILD)/libfl.a: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
 	@rm -f $@
 	@$(AR) qcs $@ $^
 	@echo AR $@
@@ -286,7 +304,7 @@ $(BUILD)/libflk.a: $(CUDA_OBJECTS)
 	@rm -f $@
 	@$(AR) qcs $@ $^
 
-$(BUILD)/libfl.so: $(OBJECTS) $(CUDA_OBJECTS)
+$(BUILD)/libfl.so: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
 	$(CC) $(ALL_CFLAGS) -shared -o $@ $^ $(CUDA_LIBS) $(LIBS)
 
 PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c))
@@ -323,11 +341,20 @@ if $(CC) -o $(@D)/probe $(@D)/probe.c $(4) >/dev/null 2>&1; \
 then printf '$(1)_FLAGS = -DFL_USE_$(1)\n$(1)_LIBS = $(4)\n' >> $@.new; \
 else echo 'absent: $(1) ($(6)): apt-get install $(5)' | tee -a $(@D)/absent; fi; rm -f $(@D)/probe $(@D)/probe.c
 endef
+# The same in C++.
+define probe_gloo
+printf '#include <gloo/rendezvous/context.h>\n#include <gloo/transport/tcp/device.h>\nint main() { return gloo::rendezvous::Context(0, 1).size != 1; }\n' > $(@D)/probe.cc; \
+if $(CXX) -std=c++17 -o $(@D)/probe $(@D)/probe.cc -lgloo -pthread >/dev/null 2>&1; \
+then printf 'GLOO_FLAGS = -DFL_USE_GLOO\nGLOO_LIBS = -lgloo -lstdc++\n' >> $@.new; \
+else echo 'absent: GLOO (data between ranks; examples/extend/ring.h does it instead): apt-get install libgloo-dev' | \
+    tee -a $(@D)/absent; fi; rm -f $(@D)/probe $(@D)/probe.cc
+endef
 $(PLAIN)/config.mk: Makefile
 	@mkdir -p $(@D); : > $@.new; : > $(@D)/absent
 	@$(call probe,ZLIB,zlib.h,zlibVersion()[0],-lz,zlib1g-dev,reads gzipped data sets)
 	@$(call probe,JPEG,stdio.h>\n#include <jpeglib.h,jpeg_std_error(NULL),-ljpeg,libjpeg62-turbo-dev,reads JPEG images)
 	@$(call probe,PNG,png.h,png_access_version_number(),-lpng,libpng-dev,reads PNG images)
 	@$(call probe,OPENBLAS,cblas.h,cblas_ddot(0$(comma) NULL$(comma) 1$(comma) NULL$(comma) 1),-lopenblas,libopenblas-dev,faster matrix products)
+	@$(call probe_gloo)
 	@$(call probe,LAPACK,stddef.h,dgesdd_(),-lopenblas,libopenblas-dev,factorisations of matrices,int dgesdd_(void);)
 	@mv $@.new $@

@@ -25,6 +25,7 @@
      fl_optim.h     optimizers, schedules, clipping, checkpoints
      fl_text.h      tokenizers, dictionaries, language models (rooms in fl/text/)
      fl_vision.h    images, their data sets, transforms, networks, detection
+     fl_dist.h      several ranks: collectives, failures; data-parallel training (rooms in fl/dist/)
 
    A header of this list includes the lower ones and its rooms before any guard, so that whoever defines
    FL_IMPLEMENTATION after a first include still gets all of it. A room includes what it uses inside its
@@ -43,6 +44,8 @@
 #include "fl_optim.h"
 #include "fl_text.h"
 #include "fl_vision.h"
+#include "fl_dist.h"
+#include "fl/dist/train.h"
 #ifdef FL_TRACE_CALLS
 #include "build/calls.h" /* is it absent? `make calls` in fl's folder writes it */
 #endif

@@ -195,25 +195,39 @@ static inline bool digits_normalize(fl_data_sample *sample, fl_rng *rng, void *u
 }
 
 /* Samples offset .. offset + n - 1 in batches. seed 0: in order; else shuffled. Owns nothing of
-   d. */
-static inline fl_data_set *digits_batches(digits d, int64_t offset, int64_t n, int64_t batch,
-                                          uint64_t seed) {
+   d. Of several ranks each gets its part of every batch. */
+static inline fl_data_set *digits_shard(digits d, int64_t offset, int64_t n, int64_t batch, uint64_t seed,
+                                        int rank, int ranks) {
+    if (batch % ranks) {
+        fl_fail("digits_shard: batches of %lld are not divisible by %d ranks", (long long)batch, ranks);
+        return NULL;
+    }
     fl_data_set *set =
         fl_data_span(fl_data_tensors((fl_tensor *[]){d.image, d.label}, 2), offset, n);
     if (seed) set = fl_data_shuffle(set, seed);
+    if (ranks > 1) set = fl_data_shard(set, rank, ranks), batch /= ranks;
     set = fl_data_to(fl_data_batch(set, batch, false), fl_backend_at(fl_backend_default())->name);
     return fl_data_transform(set, digits_normalize, NULL);
 }
 
+static inline fl_data_set *digits_batches(digits d, int64_t offset, int64_t n, int64_t batch,
+                                          uint64_t seed) {
+    return digits_shard(d, offset, n, batch, seed, 0, 1);
+}
+
 /* The network of the paper's listing 8. */
-static inline fl_nn_module *digits_net(void) {
+static inline fl_nn_module *digits_net_of(double dropout) {
     fl_nn_module *net = fl_nn_sequential(
         fl_nn_view(FL_SHAPE(-1, 1, 28, 28)), fl_nn_conv2d(1, 32, 5, .pad = FL_SAME), fl_nn_relu(),
         fl_nn_pool2d(2), fl_nn_conv2d(32, 64, 5, .pad = FL_SAME), fl_nn_relu(), fl_nn_pool2d(2),
         fl_nn_view(FL_SHAPE(-1, 7 * 7 * 64)), fl_nn_linear(7 * 7 * 64, 1024), fl_nn_relu(),
-        fl_nn_dropout(0.5), fl_nn_linear(1024, 10), fl_nn_log_softmax(1));
+        fl_nn_dropout(dropout), fl_nn_linear(1024, 10), fl_nn_log_softmax(1));
     fl_nn_pool_before_relu(net);
     return net;
+}
+
+static inline fl_nn_module *digits_net(void) {
+    return digits_net_of(0.5);
 }
 
 #endif

@@ -1,0 +1,162 @@
+/* ring.h - an implementation of one's own for fl_dist.h: a socket between any two ranks
+
+   What it shows: the least that carries data between ranks. `exchange` sends to one rank while it receives
+   from another; fl composes all collectives of that. Each message says its tag and length before its
+   bytes, so
+   that calls which differ never take each other's data.
+
+     cc -I. -DFL_DIST_IMPL=ring -DFL_DIST_IMPL_H='"examples/extend/ring.h"' examples/mnist.c fl.c -lm
+     -lpthread
+     examples/launch 2 ./a.out
+
+   or, beside others: fl_dist_impl_use(&fl_dist_ring), then fl_dist_init(.impl = "ring"). */
+#ifndef RING_H
+#define RING_H
+#include "../../fl_dist.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+typedef struct ring {
+    int rank, size;
+    bool aborted; /* atomic */
+    int fd[];     /* to each rank; -1 to itself */
+} ring;
+
+typedef struct ring_head {
+    uint64_t tag, bytes;
+} ring_head;
+
+/* One direction of an exchange: a head, then bytes. */
+typedef struct ring_side {
+    int fd, rank;
+    ring_head head;
+    char *bytes;
+    size_t done, all; /* of both */
+} ring_side;
+
+static void ring_close(void *self) {
+    ring *r = (ring *)self;
+    for (int i = 0; i < r->size; i++) fl_dist_socket_close(r->fd[i]);
+    fl_heap_free(r);
+}
+
+/* Wakes whoever waits in poll: the connections are over. */
+static void ring_abort(void *self) {
+    ring *r = (ring *)self;
+    __atomic_store_n(&r->aborted, true, __ATOMIC_RELEASE);
+    for (int i = 0; i < r->size; i++)
+        if (r->fd[i] >= 0) shutdown(r->fd[i], SHUT_RDWR);
+}
+
+/* This rank calls those before it, and hears from those behind it, which say who they are. */
+static bool ring_connect(ring *r, const fl_dist_place *p, int listener, int port) {
+    char key[128], text[128];
+    int n = snprintf(text, sizeof text, "%s %d", p->address, port);
+    snprintf(key, sizeof key, "ring/%s/%d", p->prefix, p->rank);
+    if (!p->store->set(p->store, key, text, (size_t)n)) return false;
+    for (int k = 0; k < r->rank; k++) {
+        char address[64];
+        int32_t me = r->rank;
+        snprintf(key, sizeof key, "ring/%s/%d", p->prefix, k);
+        const int64_t got = p->store->get(p->store, key, text, sizeof text - 1, p->deadline);
+        if (got < 0) return false;
+        text[got] = '\0';
+        if (sscanf(text, "%63s %d", address, &port) != 2)
+            return fl_fail("ring: '%s' is no address", text);
+        if ((r->fd[k] = fl_dist_connect(address, port, p->deadline)) < 0) return false;
+        if (!fl_dist_socket_io(r->fd[k], true, &me, sizeof me, p->deadline)) return false;
+    }
+    for (int left = r->size - r->rank - 1; left > 0; left--) {
+        int32_t who = -1;
+        const int fd = fl_dist_accept(listener, p->deadline);
+        const bool ok = fd >= 0 && fl_dist_socket_io(fd, false, &who, sizeof who, p->deadline);
+        if (!ok || who <= r->rank || who >= r->size || r->fd[who] >= 0) {
+            fl_dist_socket_close(fd);
+            return ok ? fl_fail("ring: somebody called itself rank %d", (int)who) : false;
+        }
+        r->fd[who] = fd;
+    }
+    return true;
+}
+
+static void *ring_open(const fl_dist_place *p) {
+    ring *r = (ring *)fl_heap_alloc(sizeof *r + (size_t)p->size * sizeof *r->fd);
+    int port = 0;
+    if (!r) return NULL;
+    r->rank = p->rank, r->size = p->size;
+    for (int i = 0; i < p->size; i++) r->fd[i] = -1;
+    const int listener = fl_dist_listen(p->address, &port);
+    const bool ok = listener >= 0 && ring_connect(r, p, listener, port);
+    fl_dist_socket_close(listener);
+    if (ok) return r;
+    ring_close(r);
+    return NULL;
+}
+
+/* As much as goes without waiting. */
+static bool ring_move(ring_side *s, bool out) {
+    while (s->done < s->all) {
+        const bool head = s->done < sizeof s->head;
+        char *at = head ? (char *)&s->head + s->done : s->bytes + (s->done - sizeof s->head);
+        const size_t n = (head ? sizeof s->head : s->all) - s->done;
+        const ssize_t k = out ? send(s->fd, at, n, MSG_NOSIGNAL) : recv(s->fd, at, n, 0);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0 && errno == EAGAIN) return true;
+        if (k <= 0)
+            return fl_fail("ring: the connection to rank %d ended after %zu of %zu bytes", s->rank,
+                           s->done, s->all);
+        s->done += (size_t)k;
+    }
+    return true;
+}
+
+/* What came is what was expected: its head says so, once it is there. */
+static bool ring_fits(const ring_side *s, uint64_t tag) {
+    if (s->done < sizeof s->head || (s->head.tag == tag && s->head.bytes == s->all - sizeof s->head))
+        return true;
+    return fl_fail("ring: rank %d sent %llu bytes of another call, expected were %zu", s->rank,
+                   (unsigned long long)s->head.bytes, s->all - sizeof s->head);
+}
+
+static bool ring_exchange(void *self, int to, const void *out, size_t out_bytes, int from, void *in,
+                          size_t in_bytes, uint64_t tag, double deadline) {
+    ring *r = (ring *)self;
+    ring_side o = {-1, to, {tag, out_bytes}, (char *)(uintptr_t)out, 0, 0},
+              i = {-1, from, {0, 0}, (char *)in, 0, 0};
+    if (to >= 0) o.fd = r->fd[to], o.all = sizeof o.head + out_bytes;
+    if (from >= 0) i.fd = r->fd[from], i.all = sizeof i.head + in_bytes;
+    for (;;) {
+        if (!ring_move(&o, true)) return false;
+        /* the head first: what is not ours is not read into our bytes */
+        ring_side head = i;
+        if (i.done < sizeof i.head) {
+            head.all = i.all ? sizeof i.head : 0;
+            if (!ring_move(&head, false)) return false;
+            i.head = head.head, i.done = head.done;
+            if (i.all && !ring_fits(&i, tag)) return false;
+        }
+        if (i.done >= sizeof i.head && !ring_move(&i, false)) return false;
+        if (o.done == o.all && i.done == i.all) return true;
+        const double left = deadline - fl_dist_now();
+        if (left <= 0)
+            return fl_fail(
+                "ring: no time left: %zu of %zu bytes sent to rank %d, %zu of %zu received from rank %d",
+                o.done, o.all, to, i.done, i.all, from);
+        struct pollfd f[2] = {{o.done < o.all ? o.fd : -1, POLLOUT, 0},
+                              {i.done < i.all ? i.fd : -1, POLLIN, 0}};
+        poll(f, 2, left < 1 ? (int)(1000 * left) + 1 : 1000);
+        if (__atomic_load_n(&r->aborted, __ATOMIC_ACQUIRE)) return fl_fail("ring: the group has failed");
+    }
+}
+
+static const fl_dist_impl fl_dist_ring = {.name = "ring",
+                                          .open = ring_open,
+                                          .exchange = ring_exchange,
+                                          .abort = ring_abort,
+                                          .close = ring_close};
+
+#endif

@@ -1,0 +1,919 @@
+/* link.h - the control channel: who lives, what each rank called, and what rank 0 keeps for all
+
+   Each rank has one connection to rank 0, and one thread that looks after it, beside the one that carries
+   data. It sends beats with the latest calls; rank 0 compares these. The end of a connection is a rank's
+   death,
+   no beat its standstill; whoever finds a failure says so to rank 0, which tells all. */
+#ifndef FL_DIST_MEET_H
+#include "meet.h"
+#endif
+#ifndef FL_DIST_LINK_H
+#define FL_DIST_LINK_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fl_dist_failure_kind {
+    FL_DIST_FINE,
+    FL_DIST_DEATH,    /* the rank's process ended */
+    FL_DIST_STALL,    /* it has not been heard of for a heartbeat */
+    FL_DIST_MISMATCH, /* it called something else */
+    FL_DIST_ERROR,    /* it had an error of its own, whose text this is */
+    FL_DIST_LEFT,     /* it closed the group while another still called */
+    FL_DIST_TIMEOUT,  /* the call passed its deadline; the rank is who noticed */
+    FL_DIST_BROKEN    /* data or messages did not get through */
+} fl_dist_failure_kind;
+typedef struct fl_dist_failure_info {
+    fl_dist_failure_kind kind;
+    int rank;      /* whose failure it is, in the first group */
+    uint64_t call; /* the number of the call that was running here, or the last one */
+    char text[512];
+} fl_dist_failure_info;
+
+/* private */
+/* What is compared of a call. */
+typedef struct fl__dist_record {
+    uint64_t group, number;
+    int32_t kind, reduction, dtype, root;
+    int64_t count;
+} fl__dist_record;
+typedef struct fl__dist_link fl__dist_link;
+/* A group that failures end: abort is called once, from the link's thread. */
+typedef struct fl__dist_guard {
+    void (*abort)(struct fl__dist_guard *self);
+    bool aborted;
+    struct fl__dist_guard *next;
+} fl__dist_guard;
+/* Returns when all ranks have come; NULL after fl_fail. */
+FL_PRIVATE fl__dist_link *fl__dist_link_open(const fl__dist_world *w, const char *token,
+                                             const char *iface, double heartbeat, double deadline);
+/* Says goodbye, and waits up to a heartbeat for that of the others. */
+FL_PRIVATE void fl__dist_link_close(fl__dist_link *l);
+FL_PRIVATE const fl_dist_store *fl__dist_link_store(fl__dist_link *l);
+FL_PRIVATE const char *fl__dist_link_address(const fl__dist_link *l); /* of this rank, for data */
+FL_PRIVATE void fl__dist_link_guard(fl__dist_link *l, fl__dist_guard *g, bool add);
+/* The lock of the link and of its groups, and its condition. wait: until `deadline` or a change. */
+FL_PRIVATE void fl__dist_link_lock(fl__dist_link *l, bool on);
+FL_PRIVATE void fl__dist_link_wait(fl__dist_link *l, double deadline);
+FL_PRIVATE void fl__dist_link_changed(fl__dist_link *l);
+/* With the lock held: the failure, NULL if all is well. */
+FL_PRIVATE const fl_dist_failure_info *fl__dist_link_failure(fl__dist_link *l);
+/* With the lock held: the first failure stays, and all ranks hear of it. */
+FL_PRIVATE void fl__dist_link_fail(fl__dist_link *l, fl_dist_failure_kind kind, int rank,
+                                   const char *format, ...) FL_PRINTF(4, 5);
+/* With the lock held: this rank begins a call; it may be compared soon (urgent: at once). */
+FL_PRIVATE void fl__dist_link_note(fl__dist_link *l, const fl__dist_record *r);
+FL_PRIVATE void fl__dist_link_hurry(fl__dist_link *l);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_DIST_LINK_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_DIST_LINK) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_DIST_LINK_IMPL
+#define FL_DIST_LINK_IMPL
+#ifndef _WIN32
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "../data/file.h"
+
+enum {
+    FL__DIST_VERSION = 1,
+    FL__DIST_BODY = 1 << 16,   /* bytes of a message at most */
+    FL__DIST_RECORDS = 64,     /* latest calls that a rank tells */
+    FL__DIST_COMPARED = 256,   /* latest calls that rank 0 compares */
+    FL__DIST_STRANGERS = 64,   /* connections that have not said who they are */
+    FL__DIST_QUEUED = 1 << 22, /* bytes that wait for a rank at most */
+    FL__DIST_KEY = 128,
+    FL__DIST_PATIENCE = 5 /* seconds for a stranger's first message */
+};
+/* HELLO, GET, BEAT, BYE go to rank 0, READY, REFUSE, VALUE come from it; the others go both ways. */
+typedef enum fl__dist_word {
+    FL__DIST_HELLO = 0x4c465d31,
+    FL__DIST_READY,
+    FL__DIST_REFUSE,
+    FL__DIST_SET,
+    FL__DIST_GET,
+    FL__DIST_VALUE,
+    FL__DIST_BEAT,
+    FL__DIST_BYE,
+    FL__DIST_ABORT
+} fl__dist_word;
+typedef struct fl__dist_head {
+    uint32_t word, bytes;
+} fl__dist_head;
+typedef struct fl__dist_hello {
+    uint32_t version, layout; /* layout: sizes, and the order of bytes */
+    int32_t rank, size;
+    char token[FL__DIST_KEY];
+} fl__dist_hello;
+typedef struct fl__dist_bye {
+    uint64_t calls;
+    int32_t rank, unused;
+} fl__dist_bye;
+
+typedef struct fl__dist_peer {
+    int fd; /* -1: none */
+    bool bye, warned;
+    int wants; /* it waits for the value of `key` */
+    double heard;
+    char key[FL__DIST_KEY];
+    char *in, *out; /* half a message; what is to be sent */
+    size_t n_in;
+    int64_t n_out, cap_out;
+} fl__dist_peer;
+
+typedef struct fl__dist_item {
+    struct fl__dist_item *next;
+    size_t bytes;
+    char key[FL__DIST_KEY];
+    char value[];
+} fl__dist_item;
+
+typedef struct fl__dist_seen {
+    fl__dist_record r;
+    int rank; /* who said so first */
+} fl__dist_seen;
+
+struct fl__dist_link {
+    int rank, size, listener, wake[2];
+    double heartbeat, next_beat, turn; /* turn: when the thread last looked */
+    char address[64], token[FL__DIST_KEY];
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool started, stop, ready, leaving, aborting;
+    int came;            /* ranks, on rank 0 */
+    fl__dist_peer *peer; /* of rank 0: all ranks, then strangers; of others: rank 0 */
+    int n_peers;
+    fl__dist_item *items;
+    int64_t item_bytes;
+    fl_dist_store store;
+    struct { /* to GET */
+        bool here;
+        int64_t bytes;
+        char key[FL__DIST_KEY], value[FL__DIST_BODY];
+    } answer;
+    fl__dist_record record[FL__DIST_RECORDS]; /* number k at k % RECORDS */
+    uint64_t noted, told;
+    uint64_t calls; /* number of the latest call of the first group */
+    bool left;      /* somebody, the first of them after its call number left_calls: */
+    int left_rank;
+    uint64_t left_calls;
+    fl__dist_seen *seen;
+    fl_dist_failure_info failure;
+    fl__dist_guard *guards;
+};
+
+FL_PRIVATE void fl__dist_link_lock(fl__dist_link *l, bool on) {
+    if (on)
+        pthread_mutex_lock(&l->lock);
+    else
+        pthread_mutex_unlock(&l->lock);
+}
+
+FL_PRIVATE void fl__dist_link_wait(fl__dist_link *l, double deadline) {
+    struct timespec t = {(time_t)deadline, (long)(1e9 * (deadline - (double)(time_t)deadline))};
+    pthread_cond_timedwait(&l->changed, &l->lock, &t);
+}
+
+FL_PRIVATE void fl__dist_link_changed(fl__dist_link *l) {
+    pthread_cond_broadcast(&l->changed);
+}
+
+FL_PRIVATE const fl_dist_failure_info *fl__dist_link_failure(fl__dist_link *l) {
+    return l->failure.kind ? &l->failure : NULL;
+}
+
+FL_PRIVATE const char *fl__dist_link_address(const fl__dist_link *l) {
+    return l->address;
+}
+
+FL_PRIVATE const fl_dist_store *fl__dist_link_store(fl__dist_link *l) {
+    return &l->store;
+}
+
+static void fl__dist_poke(fl__dist_link *l) {
+    const char c = 0;
+    const ssize_t n = write(l->wake[1], &c, 1);
+    (void)n; /* a full pipe wakes as well */
+}
+
+FL_PRIVATE void fl__dist_link_hurry(fl__dist_link *l) {
+    if (l->told == l->noted) return;
+    l->next_beat = 0;
+    fl__dist_poke(l);
+}
+
+/* ---- messages ---- */
+
+/* Puts a message into the queue of p. One that does not fit is lost, and with it the connection. */
+static void fl__dist_say(fl__dist_link *l, fl__dist_peer *p, fl__dist_word word, const void *a,
+                         size_t n_a, const void *b, size_t n_b) {
+    const fl__dist_head head = {word, (uint32_t)(n_a + n_b)};
+    const int64_t need = p->n_out + (int64_t)(sizeof head + n_a + n_b);
+    if (p->fd < 0) return;
+    if (need > FL__DIST_QUEUED || (need > p->cap_out && !fl_heap_grow(&p->out, &p->cap_out, need, 1))) {
+        fl_error_clear();
+        shutdown(p->fd, SHUT_RDWR);
+        return;
+    }
+    memcpy(p->out + p->n_out, &head, sizeof head);
+    if (n_a) memcpy(p->out + p->n_out + sizeof head, a, n_a);
+    if (n_b) memcpy(p->out + p->n_out + sizeof head + n_a, b, n_b);
+    p->n_out = need;
+    fl__dist_poke(l);
+}
+
+static void fl__dist_say_all(fl__dist_link *l, fl__dist_word word, const void *bytes, size_t n) {
+    const int ranks = l->rank ? 1 : l->size;
+    for (int i = 0; i < ranks; i++) fl__dist_say(l, &l->peer[i], word, bytes, n, NULL, 0);
+}
+
+static void fl__dist_hang_up(fl__dist_peer *p) {
+    fl_dist_socket_close(p->fd);
+    p->fd = -1;
+    p->n_in = 0;
+    p->n_out = 0;
+}
+
+FL_PRIVATE void fl__dist_link_fail(fl__dist_link *l, fl_dist_failure_kind kind, int rank,
+                                   const char *format, ...) {
+    if (l->failure.kind) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(l->failure.text, sizeof l->failure.text, format, args);
+    va_end(args);
+    l->failure.kind = kind;
+    l->failure.rank = rank;
+    l->failure.call = l->calls;
+    fl__dist_say_all(l, FL__DIST_ABORT, &l->failure, sizeof l->failure);
+    fl__dist_poke(l);
+    fl__dist_link_changed(l);
+}
+
+/* ---- what rank 0 keeps ---- */
+
+static fl__dist_item *fl__dist_find(const fl__dist_link *l, const char *key) {
+    fl__dist_item *i = l->items;
+    while (i && strcmp(i->key, key)) i = i->next;
+    return i;
+}
+
+static void fl__dist_answer(fl__dist_link *l, fl__dist_peer *p) {
+    const fl__dist_item *i = p->wants ? fl__dist_find(l, p->key) : NULL;
+    if (!i) return;
+    p->wants = 0;
+    fl__dist_say(l, p, FL__DIST_VALUE, i->key, sizeof i->key, i->value, i->bytes);
+}
+
+static bool fl__dist_keep_item(fl__dist_link *l, const char *key, const void *value, size_t n) {
+    enum { MOST = 1 << 26 };
+    fl__dist_item *i = l->item_bytes < MOST ? fl_heap_alloc(sizeof *i + n) : NULL;
+    if (!i) return false;
+    *i = (fl__dist_item){.next = l->items, .bytes = n};
+    snprintf(i->key, sizeof i->key, "%s", key);
+    if (n) memcpy(i->value, value, n);
+    l->items = i;
+    l->item_bytes += (int64_t)(sizeof *i + n);
+    for (int k = 1; k < l->size; k++) fl__dist_answer(l, &l->peer[k]);
+    fl__dist_link_changed(l);
+    return true;
+}
+
+static bool fl__dist_store_set(const fl_dist_store *self, const char *key, const void *bytes, size_t n) {
+    fl__dist_link *l = self->user;
+    char name[FL__DIST_KEY] = {0};
+    if (strlen(key) >= sizeof name || n > FL__DIST_BODY - sizeof name)
+        return fl_fail("fl_dist: a value of %zu bytes under '%.200s': at most %zu, and 127 in the name",
+                       n, key, FL__DIST_BODY - sizeof name);
+    snprintf(name, sizeof name, "%s", key);
+    pthread_mutex_lock(&l->lock);
+    const bool ok = l->rank || fl__dist_keep_item(l, name, bytes, n);
+    if (l->rank) fl__dist_say(l, l->peer, FL__DIST_SET, name, sizeof name, bytes, n);
+    pthread_mutex_unlock(&l->lock);
+    return ok;
+}
+
+static int64_t fl__dist_store_get(const fl_dist_store *self, const char *key, void *bytes, size_t size,
+                                  double deadline) {
+    fl__dist_link *l = self->user;
+    char name[FL__DIST_KEY] = {0};
+    const fl__dist_item *i = NULL;
+    int64_t n = -1;
+    snprintf(name, sizeof name, "%s", key);
+    pthread_mutex_lock(&l->lock);
+    if (l->rank) {
+        l->answer.here = false;
+        memcpy(l->answer.key, name, sizeof name);
+        fl__dist_say(l, l->peer, FL__DIST_GET, name, sizeof name, NULL, 0);
+    }
+    while (!l->failure.kind && fl_dist_now() < deadline &&
+           !(l->rank ? l->answer.here : (i = fl__dist_find(l, name)) != NULL))
+        fl__dist_link_wait(l, deadline);
+    const char *from = i ? i->value : l->answer.value;
+    if (i)
+        n = (int64_t)i->bytes;
+    else if (l->rank && l->answer.here)
+        n = l->answer.bytes;
+    if (n > (int64_t)size)
+        fl_fail("fl_dist: '%s' has %lld bytes, room is for %zu", key, (long long)n, size), n = -1;
+    else if (n >= 0)
+        memcpy(bytes, from, (size_t)n);
+    else if (l->failure.kind)
+        fl_fail("fl_dist: '%s' did not come: %s", key, l->failure.text);
+    else
+        fl_fail("fl_dist: nobody set '%s' in time", key);
+    pthread_mutex_unlock(&l->lock);
+    return n;
+}
+
+/* ---- comparing calls ---- */
+
+static char *fl__dist_record_text(const fl__dist_record *r, char *buf, size_t size) {
+    const char *const reductions[] = {"sum", "avg", "min", "max", "and", "or"};
+    const bool reduces =
+        r->kind == FL_DIST_ALL_REDUCE || r->kind == FL_DIST_REDUCE_SCATTER || r->kind == FL_DIST_REDUCE;
+    const bool rooted = r->root >= 0;
+    int n = snprintf(buf, size, "%s", fl_dist_kind_name((fl_dist_kind)r->kind));
+    if (r->dtype)
+        n += snprintf(buf + n, size - (size_t)n, " of %" PRId64 " %s", r->count,
+                      fl_dtype_name((fl_dtype)r->dtype));
+    if (reduces && r->reduction >= 0 && r->reduction < FL_DIST_REDUCTIONS)
+        n += snprintf(buf + n, size - (size_t)n, " (%s)", reductions[r->reduction]);
+    if (rooted) snprintf(buf + n, size - (size_t)n, ", root %d", (int)r->root);
+    return buf;
+}
+
+/* On rank 0: the call of a rank beside what another said of the same number. */
+static void fl__dist_compare(fl__dist_link *l, const fl__dist_record *r, int rank) {
+    fl__dist_seen *s = &l->seen[(r->group * 31 + r->number) % FL__DIST_COMPARED];
+    if (s->r.group != r->group || s->r.number != r->number) {
+        if (s->r.group != r->group || s->r.number < r->number) *s = (fl__dist_seen){*r, rank};
+        return;
+    }
+    char a[128], b[128];
+    if (!memcmp(&s->r, r, sizeof *r)) return;
+    fl__dist_link_fail(l, FL_DIST_MISMATCH, rank, "call %" PRIu64 " is %s on rank %d and %s on rank %d",
+                       r->number, fl__dist_record_text(&s->r, a, sizeof a), s->rank,
+                       fl__dist_record_text(r, b, sizeof b), rank);
+}
+
+/* Who waits for a rank that left before this call waits in vain. */
+static void fl__dist_miss(fl__dist_link *l) {
+    if (l->left && l->calls > l->left_calls && !l->leaving)
+        fl__dist_link_fail(l, FL_DIST_LEFT, l->left_rank,
+                           "rank %d closed its group after call %" PRIu64 ", before call %" PRIu64,
+                           l->left_rank, l->left_calls, l->calls);
+}
+
+FL_PRIVATE void fl__dist_link_note(fl__dist_link *l, const fl__dist_record *r) {
+    l->record[l->noted++ % FL__DIST_RECORDS] = *r;
+    if (r->group == 1) l->calls = r->number;
+    fl__dist_miss(l);
+}
+
+/* Tells what was noted since the last beat. */
+static void fl__dist_beat(fl__dist_link *l, double now) {
+    fl__dist_record r[FL__DIST_RECORDS];
+    uint64_t from = l->noted > FL__DIST_RECORDS ? l->noted - FL__DIST_RECORDS : 0;
+    size_t n = 0;
+    if (from < l->told) from = l->told;
+    while (from < l->noted) r[n++] = l->record[from++ % FL__DIST_RECORDS];
+    l->told = l->noted;
+    l->next_beat = now + l->heartbeat / 4;
+    if (l->rank) {
+        fl__dist_say(l, l->peer, FL__DIST_BEAT, r, n * sizeof *r, NULL, 0);
+        return;
+    }
+    fl__dist_say_all(l, FL__DIST_BEAT, NULL, 0);
+    for (size_t i = 0; i < n; i++) fl__dist_compare(l, &r[i], 0);
+}
+
+/* A rank says goodbye. */
+static void fl__dist_left(fl__dist_link *l, int rank, uint64_t calls) {
+    fl__dist_peer *p = l->rank ? NULL : &l->peer[rank];
+    const fl__dist_bye bye = {calls, rank, 0};
+    if (p) p->bye = true;
+    if (l->rank && !rank) l->peer->bye = true;
+    if (l->rank == 0) fl__dist_say_all(l, FL__DIST_BYE, &bye, sizeof bye);
+    l->came--;
+    if (!l->left || calls < l->left_calls) l->left_rank = rank, l->left_calls = calls;
+    l->left = true;
+    fl__dist_miss(l);
+    fl__dist_link_changed(l);
+}
+
+/* ---- taking messages ---- */
+
+static uint32_t fl__dist_layout(void) {
+    const uint32_t order = 0x01020304;
+    uint8_t first;
+    memcpy(&first, &order, 1);
+    return (uint32_t)(first * 0x10000 + sizeof(fl__dist_record) * 0x100 + sizeof(void *));
+}
+
+static bool fl__dist_refuse(fl__dist_link *l, fl__dist_peer *p, const char *why) {
+    fl_message(FL_LOG_WARN, "fl_dist: a connection was refused: %s", why);
+    fl__dist_say(l, p, FL__DIST_REFUSE, why, strlen(why), NULL, 0);
+    if (p->n_out) {
+        const ssize_t n = send(p->fd, p->out, (size_t)p->n_out, MSG_NOSIGNAL);
+        (void)n; /* they find out anyway */
+    }
+    return false;
+}
+
+/* On rank 0: a stranger says who it is. False: it has no place here. */
+static bool fl__dist_welcome(fl__dist_link *l, fl__dist_peer *p, const fl__dist_hello *h) {
+    char why[160];
+    if (h->version != FL__DIST_VERSION || h->layout != fl__dist_layout()) {
+        snprintf(why, sizeof why, "it has version %u and layout %#x, here are %d and %#x", h->version,
+                 h->layout, FL__DIST_VERSION, fl__dist_layout());
+        return fl__dist_refuse(l, p, why);
+    }
+    if (memcmp(h->token, l->token, sizeof l->token))
+        return fl__dist_refuse(l, p, "its token is another one");
+    if (h->size != l->size || h->rank < 1 || h->rank >= l->size) {
+        snprintf(why, sizeof why, "it is rank %d of %d, here are %d ranks", (int)h->rank, (int)h->size,
+                 l->size);
+        return fl__dist_refuse(l, p, why);
+    }
+    fl__dist_peer *place = &l->peer[h->rank];
+    if (place->in) {
+        snprintf(why, sizeof why, "rank %d is here already: do two jobs share an address or a folder?",
+                 (int)h->rank);
+        return fl__dist_refuse(l, p, why);
+    }
+    *place = *p;
+    *p = (fl__dist_peer){.fd = -1};
+    place->heard = fl_dist_now();
+    place->n_in = 0;
+    if (++l->came == l->size) {
+        l->ready = true;
+        fl__dist_say_all(l, FL__DIST_READY, NULL, 0);
+        fl__dist_link_changed(l);
+    }
+    return true;
+}
+
+static void fl__dist_take_value(fl__dist_link *l, const char *body, size_t n) {
+    if (memcmp(body, l->answer.key, FL__DIST_KEY)) return; /* of a get that gave up */
+    l->answer.here = true;
+    l->answer.bytes = (int64_t)(n - FL__DIST_KEY);
+    memcpy(l->answer.value, body + FL__DIST_KEY, n - FL__DIST_KEY);
+    fl__dist_link_changed(l);
+}
+
+/* One message of a rank. False: it makes no sense. */
+static bool fl__dist_take(fl__dist_link *l, int rank, fl__dist_peer *p, fl__dist_word word,
+                          const char *body, size_t n) {
+    fl__dist_bye bye;
+    fl_dist_failure_info f;
+    fl__dist_record r;
+    const bool hub = l->rank == 0, key = n >= FL__DIST_KEY && !body[FL__DIST_KEY - 1];
+    p->heard = fl_dist_now();
+    p->warned = false;
+    switch (word) {
+    case FL__DIST_READY: return !hub && (l->ready = true, fl__dist_link_changed(l), true);
+    case FL__DIST_SET:
+        return hub && key && fl__dist_keep_item(l, body, body + FL__DIST_KEY, n - FL__DIST_KEY);
+    case FL__DIST_GET:
+        if (!hub || !key) return false;
+        memcpy(p->key, body, sizeof p->key);
+        p->wants = 1;
+        return fl__dist_answer(l, p), true;
+    case FL__DIST_VALUE: return !hub && key && (fl__dist_take_value(l, body, n), true);
+    case FL__DIST_BEAT:
+        for (; hub && n >= sizeof r; n -= sizeof r, body += sizeof r)
+            fl__dist_compare(l, memcpy(&r, body, sizeof r), rank);
+        return n == 0;
+    case FL__DIST_BYE:
+        if (n != sizeof bye) return false;
+        memcpy(&bye, body, n);
+        if (bye.rank < 0 || bye.rank >= l->size || (hub && bye.rank != rank)) return false;
+        if (bye.rank != l->rank) fl__dist_left(l, bye.rank, bye.calls);
+        return true;
+    case FL__DIST_ABORT:
+        if (n != sizeof f) return false;
+        memcpy(&f, body, n);
+        f.text[sizeof f.text - 1] = '\0';
+        if (f.kind <= FL_DIST_FINE || f.kind > FL_DIST_BROKEN) return false;
+        fl__dist_link_fail(l, f.kind, f.rank, "%s", f.text);
+        return true;
+    case FL__DIST_REFUSE:
+        if (hub) return false;
+        fl__dist_link_fail(l, FL_DIST_BROKEN, 0, "rank 0 refused this connection: %.*s",
+                           (int)(n < 300 ? n : 300), body);
+        return true;
+    default: return false;
+    }
+}
+
+/* What came from peer i, message by message. False: no more of it. */
+static bool fl__dist_read(fl__dist_link *l, int i) {
+    fl__dist_peer *p = &l->peer[i];
+    const bool stranger = !l->rank && i >= l->size;
+    fl__dist_head head;
+    const ssize_t k = recv(p->fd, p->in + p->n_in, sizeof head + FL__DIST_BODY - p->n_in, 0);
+    if (k < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (k <= 0) return false;
+    p->n_in += (size_t)k;
+    size_t at = 0;
+    while (p->n_in - at >= sizeof head) {
+        memcpy(&head, p->in + at, sizeof head);
+        if (head.bytes > FL__DIST_BODY) return false;
+        if (p->n_in - at < sizeof head + head.bytes) break;
+        const char *body = p->in + at + sizeof head;
+        at += sizeof head + head.bytes;
+        if (stranger) {
+            fl__dist_hello hello;
+            if (head.word != FL__DIST_HELLO || head.bytes != sizeof hello) return false;
+            return fl__dist_welcome(l, p, memcpy(&hello, body, sizeof hello));
+        }
+        if (!fl__dist_take(l, i, p, (fl__dist_word)head.word, body, head.bytes))
+            return errno = EPROTO, false;
+    }
+    memmove(p->in, p->in + at, p->n_in - at);
+    p->n_in -= at;
+    return true;
+}
+
+static void fl__dist_write(fl__dist_peer *p) {
+    const ssize_t k = send(p->fd, p->out, (size_t)p->n_out, MSG_NOSIGNAL);
+    if (k <= 0) return; /* reading tells */
+    memmove(p->out, p->out + k, (size_t)(p->n_out - k));
+    p->n_out -= k;
+}
+
+/* The connection of peer i is over. */
+static void fl__dist_lost(fl__dist_link *l, int i) {
+    fl__dist_peer *p = &l->peer[i];
+    const bool garbled = errno == EPROTO, stranger = !l->rank && i >= l->size;
+    fl__dist_hang_up(p);
+    if (stranger || p->bye || l->stop) return;
+    if (garbled)
+        fl__dist_link_fail(l, FL_DIST_BROKEN, i, "rank %d sent what is no message", i);
+    else
+        fl__dist_link_fail(l, FL_DIST_DEATH, i, "rank %d died: its connection ended", i);
+}
+
+/* ---- the thread ---- */
+
+static void fl__dist_admit(fl__dist_link *l) {
+    fl__dist_peer *p = NULL;
+    for (int i = l->size; i < l->n_peers && !p; i++)
+        if (l->peer[i].fd < 0) p = &l->peer[i];
+    const int fd = fl_dist_accept(l->listener, fl_dist_now() + 0.01);
+    fl_error_clear();
+    if (fd < 0) return;
+    char *in = p && p->in ? p->in : fl_heap_alloc(sizeof(fl__dist_head) + FL__DIST_BODY);
+    if (!p || !in) {
+        fl_error_clear();
+        close(fd);
+        return;
+    }
+    p->in = in;
+    p->fd = fd;
+    p->n_in = 0;
+    p->heard = fl_dist_now();
+}
+
+/* Silence: a stall of ranks; strangers are sent away. Whoever was away itself, stopped or starved,
+   listens anew. */
+static void fl__dist_listen_for(fl__dist_link *l, double now) {
+    const bool away = now - l->turn > l->heartbeat / 2;
+    l->turn = now;
+    for (int i = 0; i < l->n_peers; i++) {
+        fl__dist_peer *p = &l->peer[i];
+        if (p->fd < 0) continue;
+        if (away) p->heard = now;
+        const double silent = now - p->heard;
+        if (!l->rank && i >= l->size) {
+            if (silent > FL__DIST_PATIENCE) fl__dist_hang_up(p);
+        } else if (p->bye || !l->ready) {
+            continue;
+        } else if (silent > l->heartbeat) {
+            fl__dist_link_fail(l, FL_DIST_STALL, i,
+                               "rank %d stands still: nothing was heard of it for %.1f s", i, silent);
+        } else if (silent > 0.6 * l->heartbeat && !p->warned) {
+            fl_message(FL_LOG_WARN, "fl_dist: rank %d is late: nothing was heard of it for %.1f s", i,
+                       silent);
+            p->warned = true;
+        }
+    }
+}
+
+/* Ends the groups: their calls fail soon. Not under the lock: a library may take its time. */
+static void fl__dist_abort_groups(fl__dist_link *l) {
+    for (fl__dist_guard *g = l->guards; g; g = g->next) {
+        if (g->aborted) continue;
+        g->aborted = l->aborting = true;
+        pthread_mutex_unlock(&l->lock);
+        g->abort(g);
+        pthread_mutex_lock(&l->lock);
+        l->aborting = false;
+        fl__dist_link_changed(l);
+    }
+}
+
+/* Waits for something to do, without the lock. *n: the numbers in `of` of those that are polled. */
+static void fl__dist_poll(fl__dist_link *l, struct pollfd *f, int *of) {
+    int n = 0;
+    const double left = l->next_beat - fl_dist_now();
+    f[n] = (struct pollfd){l->wake[0], POLLIN, 0}, of[n++] = -1;
+    if (l->listener >= 0) f[n] = (struct pollfd){l->listener, POLLIN, 0}, of[n++] = -2;
+    for (int i = 0; i < l->n_peers; i++) {
+        const fl__dist_peer *p = &l->peer[i];
+        if (p->fd < 0) continue;
+        f[n] = (struct pollfd){p->fd, (short)(POLLIN | (p->n_out ? POLLOUT : 0)), 0};
+        of[n++] = i;
+    }
+    of[n] = -3;
+    pthread_mutex_unlock(&l->lock);
+    const int ready = poll(f, (nfds_t)n, left <= 0 ? 0 : (int)(1000 * left) + 1);
+    pthread_mutex_lock(&l->lock);
+    if (ready < 0) of[0] = -3;
+}
+
+static void fl__dist_turn(fl__dist_link *l, struct pollfd *f, int *of) {
+    char drain[256];
+    fl__dist_poll(l, f, of);
+    for (int k = 0; of[k] != -3; k++) {
+        if (!f[k].revents) continue;
+        if (of[k] == -1)
+            while (read(l->wake[0], drain, sizeof drain) > 0) continue;
+        else if (of[k] == -2)
+            fl__dist_admit(l);
+        else if (l->peer[of[k]].fd == f[k].fd) {
+            if (f[k].revents & POLLOUT) fl__dist_write(&l->peer[of[k]]);
+            errno = 0;
+            if ((f[k].revents & ~POLLOUT) && !fl__dist_read(l, of[k])) fl__dist_lost(l, of[k]);
+        }
+    }
+    const double now = fl_dist_now();
+    if (now >= l->next_beat && (l->ready || l->rank))
+        fl__dist_beat(l, now);
+    else if (now >= l->next_beat)
+        l->next_beat = now + l->heartbeat / 4;
+    fl__dist_listen_for(l, now);
+    for (int i = 0; i < l->n_peers; i++)
+        if (l->peer[i].fd >= 0 && l->peer[i].n_out) fl__dist_write(&l->peer[i]);
+    if (l->failure.kind) fl__dist_abort_groups(l);
+}
+
+static void *fl__dist_watch(void *arg) {
+    fl__dist_link *l = arg;
+    const size_t most = (size_t)l->n_peers + 3;
+    struct pollfd *f = fl_heap_alloc(most * (sizeof *f + sizeof(int)));
+    fl_quiet(+1);
+    pthread_mutex_lock(&l->lock);
+    if (!f) fl__dist_link_fail(l, FL_DIST_ERROR, l->rank, "rank %d: out of memory", l->rank);
+    l->turn = fl_dist_now();
+    while (f && !l->stop) fl__dist_turn(l, f, (int *)(f + most));
+    pthread_mutex_unlock(&l->lock);
+    fl_heap_free(f);
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+/* The file in the folder that tells where rank 0 listens. */
+static void fl__dist_folder_file(const fl__dist_world *w, char *path, size_t size) {
+    snprintf(path, size, "%s/rank0", w->folder);
+}
+
+/* "address port" of rank 0, as the store tells it. */
+static bool fl__dist_publish(const fl__dist_world *w, const char *address, int port) {
+    char text[128], path[600];
+    const int n = snprintf(text, sizeof text, "%s %d", address, port);
+    if (w->store) return w->store->set(w->store, "rank0", text, (size_t)n);
+    if (!*w->folder) return true;
+    if (mkdir(w->folder, 0700) && errno != EEXIST)
+        return fl_fail("fl_dist_init: folder %s: %s", w->folder, strerror(errno));
+    fl__dist_folder_file(w, path, sizeof path);
+    return fl_data_replace("fl_dist_init", path, text, (size_t)n);
+}
+
+/* Where rank 0 listens. False after fl_fail: not told yet, or nonsense. */
+static bool fl__dist_look_up(const fl__dist_world *w, char host[256], int *port, double deadline) {
+    char text[128] = {0}, path[600];
+    if (*w->host) return *port = w->port, snprintf(host, 256, "%s", w->host) > 0;
+    if (w->store) {
+        if (w->store->get(w->store, "rank0", text, sizeof text - 1, deadline) < 0) return false;
+    } else {
+        fl__dist_folder_file(w, path, sizeof path);
+        FILE *f = fopen(path, "r");
+        if (!f || !fgets(text, sizeof text, f)) text[0] = '\0';
+        if (f) fclose(f);
+        if (!*text) return fl_fail("fl_dist_init: rank 0 has not written %s", path);
+    }
+    return sscanf(text, "%63s %d", host, port) == 2 || fl_fail("fl_dist_init: '%s' is no address", text);
+}
+
+static bool fl__dist_open_hub(fl__dist_link *l, const fl__dist_world *w, const char *iface) {
+    const char *at = iface ? iface : *w->host ? w->host : "127.0.0.1";
+    int port = w->port;
+    if (!iface && !*w->host && w->local_size < w->size)
+        return fl_fail("fl_dist_init: several hosts and a folder: .iface must say at which address rank "
+                       "0 is reached");
+    if (!fl_dist_address_of(at, l->address, sizeof l->address)) return false;
+    if ((l->listener = fl_dist_listen(l->address, &port)) < 0) return false;
+    l->came = 1;
+    return fl__dist_publish(w, l->address, port);
+}
+
+/* The address of this end of the connection is where others reach this rank. */
+static bool fl__dist_own_address(fl__dist_link *l, int fd, const char *iface) {
+    struct sockaddr_storage own;
+    socklen_t n = sizeof own;
+    if (iface) return fl_dist_address_of(iface, l->address, sizeof l->address);
+    return (!getsockname(fd, (struct sockaddr *)&own, &n) &&
+            !getnameinfo((struct sockaddr *)&own, n, l->address, sizeof l->address, NULL, 0,
+                         NI_NUMERICHOST)) ||
+           fl_fail("fl_dist_init: this end has no address");
+}
+
+static bool fl__dist_call_hub(fl__dist_link *l, const fl__dist_world *w, const char *iface,
+                              double deadline) {
+    fl__dist_peer *p = l->peer;
+    char host[256];
+    int port = 0;
+    /* A stale folder names a port where nobody listens: look again. */
+    for (;;) {
+        const double soon = fl_dist_now() + 0.2;
+        fl_error_clear();
+        if (fl__dist_look_up(w, host, &port, deadline) &&
+            (p->fd = fl_dist_connect(host, port, *w->host || soon > deadline ? deadline : soon)) >= 0)
+            break;
+        if (fl_dist_now() > deadline || w->store || (fl_error() && strstr(fl_error(), "host '")))
+            return false;
+        usleep(20000);
+    }
+    fl__dist_hello hello = {FL__DIST_VERSION, fl__dist_layout(), l->rank, l->size, {0}};
+    memcpy(hello.token, l->token, sizeof hello.token);
+    p->heard = fl_dist_now();
+    if (!(p->in = fl_heap_alloc(sizeof(fl__dist_head) + FL__DIST_BODY))) return false;
+    fl__dist_say(l, p, FL__DIST_HELLO, &hello, sizeof hello, NULL, 0);
+    return fl__dist_own_address(l, p->fd, iface);
+}
+
+static void fl__dist_link_free(fl__dist_link *l) {
+    for (int i = 0; i < l->n_peers; i++) {
+        fl_dist_socket_close(l->peer[i].fd);
+        fl_heap_free(l->peer[i].in);
+        fl_heap_free(l->peer[i].out);
+    }
+    for (fl__dist_item *i = l->items, *next; i; i = next) {
+        next = i->next;
+        fl_heap_free(i);
+    }
+    fl_dist_socket_close(l->listener);
+    fl_dist_socket_close(l->wake[0]);
+    fl_dist_socket_close(l->wake[1]);
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    fl_heap_free(l->seen);
+    fl_heap_free(l->peer);
+    fl_heap_free(l);
+}
+
+static fl__dist_link *fl__dist_link_new(const fl__dist_world *w, const char *token, double heartbeat) {
+    fl__dist_link *l = fl_heap_alloc(sizeof *l);
+    if (!l) return NULL;
+    memset(l, 0, sizeof *l);
+    l->rank = w->rank, l->size = w->size, l->heartbeat = heartbeat;
+    l->listener = l->wake[0] = l->wake[1] = -1;
+    l->store = (fl_dist_store){fl__dist_store_set, fl__dist_store_get, l};
+    snprintf(l->token, sizeof l->token, "%s", token ? token : "");
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_mutex_init(&l->lock, NULL);
+    l->n_peers = w->rank ? 1 : w->size + FL__DIST_STRANGERS;
+    l->peer = fl_heap_alloc((size_t)l->n_peers * sizeof *l->peer);
+    l->seen = fl_heap_alloc(FL__DIST_COMPARED * sizeof *l->seen);
+    bool ok = l->peer && l->seen;
+    if (!l->peer) l->n_peers = 0;
+    for (int i = 0; i < l->n_peers; i++) l->peer[i] = (fl__dist_peer){.fd = -1};
+    if (ok && pipe(l->wake)) ok = fl_fail("fl_dist_init: a pipe: %s", strerror(errno));
+    for (int i = 0; ok && i < 2; i++) {
+        fcntl(l->wake[i], F_SETFL, O_NONBLOCK);
+        fcntl(l->wake[i], F_SETFD, FD_CLOEXEC);
+    }
+    if (ok) return l;
+    fl__dist_link_free(l);
+    return NULL;
+}
+
+/* "1, 3" of those who have not come. */
+static void fl__dist_missing(const fl__dist_link *l, char *buf, size_t size) {
+    size_t n = 0;
+    buf[0] = '\0';
+    for (int i = 1; i < l->size && n + 16 < size; i++)
+        if (!l->peer[i].in) n += (size_t)snprintf(buf + n, size - n, "%s%d", n ? ", " : "", i);
+}
+
+static bool fl__dist_link_start(fl__dist_link *l, double deadline) {
+    sigset_t all, before;
+    char missing[200];
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    const int reason = pthread_create(&l->thread, NULL, fl__dist_watch, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (reason) return fl_fail("fl_dist_init: a thread: %s", strerror(reason));
+    l->started = true;
+    const double begin = fl_dist_now();
+    pthread_mutex_lock(&l->lock);
+    while (!l->ready && !l->failure.kind && fl_dist_now() < deadline) fl__dist_link_wait(l, deadline);
+    const bool ready = l->ready && !l->failure.kind;
+    fl__dist_missing(l, missing, l->rank ? 0 : sizeof missing);
+    if (l->failure.kind)
+        fl_fail("fl_dist_init: %s", l->failure.text);
+    else if (!ready && l->rank)
+        fl_fail("fl_dist_init: after %.1f s not all ranks had come", fl_dist_now() - begin);
+    else if (!ready)
+        fl_fail("fl_dist_init: of %d ranks these did not come within %.1f s: %s", l->size,
+                fl_dist_now() - begin, missing);
+    pthread_mutex_unlock(&l->lock);
+    return ready;
+}
+
+FL_PRIVATE fl__dist_link *fl__dist_link_open(const fl__dist_world *w, const char *token,
+                                             const char *iface, double heartbeat, double deadline) {
+    char path[600];
+    fl__dist_link *l = fl__dist_link_new(w, token, heartbeat);
+    if (!l) return NULL;
+    if ((w->rank ? fl__dist_call_hub(l, w, iface, deadline) : fl__dist_open_hub(l, w, iface)) &&
+        fl__dist_link_start(l, deadline)) {
+        if (!w->rank && *w->folder) { /* nothing stays that a later job could take for its own */
+            fl__dist_folder_file(w, path, sizeof path);
+            unlink(path);
+            rmdir(w->folder);
+        }
+        return l;
+    }
+    fl__dist_link_close(l);
+    return NULL;
+}
+
+FL_PRIVATE void fl__dist_link_close(fl__dist_link *l) {
+    if (!l) return;
+    pthread_mutex_lock(&l->lock);
+    const fl__dist_bye bye = {l->calls, l->rank, 0};
+    const double deadline = fl_dist_now() + l->heartbeat;
+    l->leaving = true;
+    if (l->ready && !l->failure.kind) {
+        if (l->rank)
+            fl__dist_say(l, l->peer, FL__DIST_BYE, &bye, sizeof bye, NULL, 0);
+        else
+            fl__dist_left(l, 0, l->calls);
+        if (l->rank) l->came += l->size - 1; /* as many goodbyes are to come */
+        while (l->came > 0 && !l->failure.kind && fl_dist_now() < deadline)
+            fl__dist_link_wait(l, deadline);
+    }
+    for (int k = 0; k < 20 && l->started; k++) { /* what was said gets out */
+        bool said = true;
+        for (int i = 0; i < l->n_peers; i++) said = said && (l->peer[i].fd < 0 || !l->peer[i].n_out);
+        if (said) break;
+        fl__dist_poke(l);
+        fl__dist_link_wait(l, fl_dist_now() + 0.01);
+    }
+    l->stop = true;
+    fl__dist_poke(l);
+    pthread_mutex_unlock(&l->lock);
+    if (l->started) pthread_join(l->thread, NULL);
+    fl__dist_link_free(l);
+}
+
+FL_PRIVATE void fl__dist_link_guard(fl__dist_link *l, fl__dist_guard *g, bool add) {
+    fl__dist_guard **at = &l->guards;
+    pthread_mutex_lock(&l->lock);
+    while (l->aborting) fl__dist_link_wait(l, fl_dist_now() + 1);
+    while (*at && *at != g) at = &(*at)->next;
+    if (add)
+        g->next = l->guards, l->guards = g;
+    else if (*at)
+        *at = g->next;
+    pthread_mutex_unlock(&l->lock);
+}
+#endif
+#endif
+#endif
+/* MIT licence: see LICENSE. */

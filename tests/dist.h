@@ -1,0 +1,83 @@
+/* dist.h - ranks for tests: processes of this host that meet in a folder */
+#ifndef TESTS_DIST_H
+#define TESTS_DIST_H
+#include "../fl.h"
+#include "../examples/extend/ring.h"
+#include "test.h"
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { DIST_MOST = 8 };
+typedef struct dist_ranks {
+    const char *impl;
+    int n;
+    double heartbeat, timeout;
+    char folder[64];
+    pid_t pid[DIST_MOST];
+} dist_ranks;
+/* What a rank does; its failed checks are its exit status. d is NULL if it is to meet the others itself. */
+typedef void (*dist_rank_fn)(fl_dist_group *d, int rank, const dist_ranks *r, void *user);
+
+static inline fl_dist_group *dist_meet(const dist_ranks *r, int rank) {
+    fl_dist_impl_use(&fl_dist_ring);
+    return fl_dist_init(.impl = r->impl, .rank = rank, .size = r->n, .store = r->folder,
+                        .heartbeat = r->heartbeat, .timeout = r->timeout ? r->timeout : 60);
+}
+
+static inline void dist_rank(const dist_ranks *r, int rank, dist_rank_fn fn, void *user) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_dist_group *d = dist_meet(r, rank);
+    if (CHECK(d))
+        fn(d, rank, r, user);
+    else
+        printf("rank %d: %s\n", rank, fl_error());
+    fl_dist_close(d);
+    if (fl_error()) CHECK_NO_ERROR();
+    fl_scope_end(&s);
+    CHECK_EQ_INT(fl_live(), 0);
+    fflush(stdout);
+    _exit(test__failures ? 1 : 0);
+}
+
+static inline void dist_start(dist_ranks *r, dist_rank_fn fn, void *user) {
+    snprintf(r->folder, sizeof r->folder, "/tmp/fl-test-XXXXXX");
+    if (!CHECK(mkdtemp(r->folder))) return;
+    fflush(stdout);
+    for (int k = 0; k < r->n; k++) {
+        r->pid[k] = fork();
+        if (!r->pid[k]) dist_rank(r, k, fn, user);
+        CHECK(r->pid[k] > 0);
+    }
+}
+
+/* Ends of ranks; those that were killed do not count. */
+static inline void dist_end(dist_ranks *r, int killed) {
+    for (int k = 0; k < r->n; k++) {
+        int status = 0;
+        waitpid(r->pid[k], &status, 0);
+        if (k == killed) continue;
+        if (!CHECK(WIFEXITED(status) && !WEXITSTATUS(status)))
+            printf("rank %d of %d over %s: status %#x\n", k, r->n, r->impl, status);
+    }
+    rmdir(r->folder);
+}
+
+static inline void dist_run(const char *impl, int n, dist_rank_fn fn, void *user) {
+    dist_ranks r = {.impl = impl, .n = n, .heartbeat = 5};
+    dist_start(&r, fn, user);
+    dist_end(&r, -1);
+}
+
+/* Of the implementations that this build has. */
+static inline const char *dist_impl(int k) {
+    return k ? "gloo" : "ring";
+}
+static inline int dist_impls(void) {
+    test_errors_return();
+    if (fl_dist_impl_named("gloo")) return 2;
+    fl_error_clear();
+    return 1;
+}
+#endif

@@ -1,0 +1,548 @@
+/* test_dist.c - ranks as processes: collectives against a serial reference, data-parallel training
+   against one rank,
+   and what each failure, mismatch and mistake says */
+#include "dist.h"
+#include "sample.h"
+
+/* ---- collectives ---- */
+
+/* Element i of what rank `rank` brings: small integers, so that sums are exact in every dtype. */
+static double brings(int rank, int64_t i) {
+    return (double)((i * 7 + rank * 3) % 5);
+}
+
+static fl_tensor *brought(int rank, int64_t begin, int64_t n, fl_dtype dtype) {
+    double *x = fl_heap_alloc((size_t)(n + 1) * sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = brings(rank, begin + i);
+    fl_tensor *t = fl_cast(fl_from_host(x, FL_SHAPE(n), FL_F64), dtype);
+    fl_heap_free(x);
+    return t;
+}
+
+static double reference(fl_dist_reduction op, int n, int64_t i, bool truth) {
+    double r = truth ? brings(0, i) != 0 : brings(0, i);
+    for (int k = 1; k < n; k++) {
+        const double x = brings(k, i);
+        if (op == FL_DIST_MIN)
+            r = x < r ? x : r;
+        else if (op == FL_DIST_MAX)
+            r = x > r ? x : r;
+        else if (op == FL_DIST_AND)
+            r = r != 0 && x != 0;
+        else if (op == FL_DIST_OR)
+            r = r != 0 || x != 0;
+        else
+            r += x;
+    }
+    return op == FL_DIST_AVG ? r / n : r;
+}
+
+/* Each element of t, begin + i of the whole, is what `want` says. */
+static void check_reduced(const char *what, fl_tensor *t, fl_dist_reduction op, int n, int64_t begin,
+                          double factor) {
+    const fl_dtype d = t->dtype;
+    const double tolerance = d == FL_F16 || d == FL_BF16 ? 0.02 : d == FL_F32 ? 1e-6 : 1e-12;
+    const int64_t numel = fl_numel(t);
+    const char *p = fl_map(t, FL_READ);
+    for (int64_t i = 0; i < numel; i++) {
+        const double got = fl_number_load(d, p + (size_t)i * fl_dtype_size(d)).f;
+        const double want = factor * reference(op, n, begin + i, d == FL_B8);
+        if (!(fabs(got - want) <= tolerance * (1 + fabs(want)))) {
+            printf("%s of %s, element %lld of %lld: %g, expected %g\n", what, fl_dtype_name(d),
+                   (long long)i, (long long)numel, got, want);
+            CHECK(false);
+            break;
+        }
+    }
+    if (p) fl_unmap(t, FL_READ);
+}
+
+static void check_brought(const char *what, fl_tensor *t, int rank, int64_t at, int64_t begin,
+                          int64_t n) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *want = brought(rank, begin, n, t->dtype),
+              *got = fl_slice(fl_flatten(t, 0, -1), 0, at, at + n, 1);
+    if (n && !CHECK(fl_item_int(fl_all(fl_eq(got, want), FL_ALL_AXES))))
+        printf("%s of %s: not what rank %d brought\n", what, fl_dtype_name(t->dtype), rank);
+    fl_scope_end(&s);
+}
+
+static void reduces(fl_dist_group *d, int rank, int n, int64_t count, fl_dtype dtype) {
+    for (int op = FL_DIST_SUM; op <= FL_DIST_OR; op++) {
+        if ((dtype == FL_B8) != (op == FL_DIST_AND || op == FL_DIST_OR)) continue;
+        if (op == FL_DIST_AVG && !fl_dtype_is_float(dtype)) continue;
+        fl_scope s = fl_scope_begin();
+        const double scale = fl_dtype_is_float(dtype) && op == FL_DIST_SUM ? 0.5 : 0,
+                     factor = scale ? scale : 1;
+        fl_tensor *t = brought(rank, 0, count, dtype);
+        if (CHECK(fl_dist_all_reduce(d, t, .op = (fl_dist_reduction)op, .scale = scale)))
+            check_reduced("all_reduce", t, (fl_dist_reduction)op, n, 0, factor);
+        fl_tensor *in = brought(rank, 0, count * n, dtype), *out = fl_zeros(FL_SHAPE(count), dtype);
+        if (CHECK(fl_dist_reduce_scatter(d, out, in, .op = (fl_dist_reduction)op, .scale = scale)))
+            check_reduced("reduce_scatter", out, (fl_dist_reduction)op, n, count * rank, factor);
+        t = brought(rank, 0, count, dtype);
+        if (CHECK(fl_dist_reduce(d, t, n - 1, .op = (fl_dist_reduction)op, .scale = scale)) &&
+            rank == n - 1)
+            check_reduced("reduce", t, (fl_dist_reduction)op, n, 0, factor);
+        fl_scope_end(&s);
+    }
+}
+
+static void moves(fl_dist_group *d, int rank, int n, int64_t count, fl_dtype dtype) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *in = brought(rank, 0, count, dtype), *all = fl_zeros(FL_SHAPE(n, count), dtype);
+    CHECK(fl_dist_all_gather(d, all, in));
+    for (int k = 0; k < n; k++) check_brought("all_gather", all, k, k * count, 0, count);
+    fl_tensor *some = fl_zeros(FL_SHAPE(n, count), dtype);
+    CHECK(fl_dist_gather(d, rank ? NULL : some, in, 0));
+    for (int k = 0; k < n && !rank; k++) check_brought("gather", some, k, k * count, 0, count);
+    fl_tensor *t = brought(rank, 0, count, dtype);
+    CHECK(fl_dist_broadcast(d, t, n - 1));
+    check_brought("broadcast", t, n - 1, 0, 0, count);
+    fl_tensor *whole = brought(rank, 0, count * n, dtype), *part = fl_zeros(FL_SHAPE(count), dtype);
+    CHECK(fl_dist_scatter(d, part, rank ? NULL : whole, 0));
+    check_brought("scatter", part, 0, 0, count * rank, count);
+    fl_tensor *mixed = fl_zeros(FL_SHAPE(n * count), dtype);
+    CHECK(fl_dist_all_to_all(d, mixed, whole));
+    for (int k = 0; k < n; k++) check_brought("all_to_all", mixed, k, k * count, count * rank, count);
+    if (n > 1) { /* round the ring: even ranks send first */
+        fl_tensor *got = fl_zeros(FL_SHAPE(count), dtype);
+        const int to = (rank + 1) % n, from = (rank + n - 1) % n;
+        bool ok = rank % 2 == 0 ? fl_dist_send(d, in, to) && fl_dist_recv(d, got, from)
+                                : fl_dist_recv(d, got, from) && fl_dist_send(d, in, to);
+        if (CHECK(ok)) check_brought("send", got, from, 0, 0, count);
+    }
+    CHECK(fl_dist_barrier(d));
+    fl_scope_end(&s);
+}
+
+static void collectives(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    static const fl_dtype dtypes[] = {FL_B8,  FL_U8,  FL_I8,  FL_I16,  FL_I32, FL_I64, FL_U16,
+                                      FL_U32, FL_U64, FL_F16, FL_BF16, FL_F32, FL_F64};
+    const int64_t *counts = user;
+    for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++)
+        for (int c = 0; counts[c] >= 0; c++) {
+            if (counts[c] > 1000 && dtypes[k] != FL_F32 && dtypes[k] != FL_BF16) continue;
+            reduces(d, rank, r->n, counts[c], dtypes[k]);
+            moves(d, rank, r->n, counts[c], dtypes[k]);
+        }
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_dist_failure(d).kind, FL_DIST_FINE);
+}
+
+TEST(collectives_of_all_dtypes) {
+    static const int64_t few[] = {0, 1, 7, -1}, many[] = {0, 1, 7, 1000003, -1};
+    dist_run("ring", 1, collectives, (void *)(uintptr_t)many);
+    for (int k = 0; k < dist_impls(); k++)
+        for (int n = 2; n <= 4; n++)
+            dist_run(dist_impl(k), n, collectives, (void *)(uintptr_t)(n == 3 ? many : few));
+    dist_run("ring", 8, collectives, (void *)(uintptr_t)few);
+}
+
+/* Strided tensors, work that runs while others compute, a group within the group. */
+static void forms(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)user;
+    fl_tensor *t = fl_transpose(fl_full(FL_SHAPE(3, 5), rank + 1, FL_F32), 0, 1);
+    fl_tensor *column = fl_slice(fl_zeros(FL_SHAPE(4, 4), FL_F64), 1, 1, 2, 1);
+    CHECK(fl_dist_all_reduce(d, t) && fl_dist_broadcast(d, column, 0));
+    CHECK_NEAR(fl_item(fl_amax(t, FL_ALL_AXES)), r->n * (r->n + 1) / 2, 0);
+    CHECK_NEAR(fl_item(fl_amin(t, FL_ALL_AXES)), r->n * (r->n + 1) / 2, 0);
+    fl_dist_work *w[20] = {NULL};
+    fl_tensor *x[20];
+    for (int k = 0; k < 20; k++)
+        CHECK(fl_dist_all_reduce(d, x[k] = fl_full(FL_SHAPE(1000), k, FL_F32), .work = &w[k]));
+    for (int k = 19; k >= 0; k -= 2)
+        CHECK(fl_dist_wait(w[k]) && fl_item(fl_select(x[k], 0, 999)) == k * r->n);
+    fl_tensor *several[] = {fl_ones(FL_SHAPE(3), FL_F32), fl_ones(FL_SHAPE(2), FL_I64)};
+    CHECK(fl_dist_all_reduce_multiple(d, several, 2) && fl_item_int(fl_select(several[1], 0, 1)) == r->n);
+    CHECK(fl_dist_sync(d));
+    fl_dist_group *half = fl_dist_split(d, rank % 2, -rank);
+    fl_tensor *sum = fl_full(FL_SHAPE(1), rank, FL_F32);
+    int want = 0;
+    for (int k = rank % 2; k < r->n; k += 2) want += k;
+    CHECK(half && fl_dist_all_reduce(half, sum) && fl_item(sum) == want);
+    if (r->n == 4) CHECK_EQ_INT(fl_dist_rank(half), rank < 2); /* key -rank: the last is first */
+    fl_dist_close(half);
+    CHECK(!fl_dist_split(d, -1, 0) && !fl_error());
+}
+
+TEST(strides_works_and_groups) {
+    for (int k = 0; k < dist_impls(); k++)
+        for (int n = 2; n <= 4; n += 2) dist_run(dist_impl(k), n, forms, NULL);
+}
+
+/* ---- training ---- */
+
+enum { BATCH = 8 };
+typedef struct way {
+    fl_dtype dtype;
+    int steps;
+    bool shard, no_sync, adam;
+    double tolerance, clip;
+} way;
+
+static fl_nn_module *small_net(fl_dtype dtype) {
+    fl_seed(3);
+    return fl_nn_sequential(fl_nn_conv2d(1, 4, 3, .pad = FL_SAME, .dtype = dtype), fl_nn_relu(),
+                            fl_nn_view(FL_SHAPE(-1, 4 * 36)), fl_nn_linear(4 * 36, 17, .dtype = dtype),
+                            fl_nn_activation("Tanh", fv_tanh), fl_nn_linear(17, 5, .dtype = dtype));
+}
+
+/* Rank `rank`'s part of joint batch `step`. */
+static fl_var *loss_of(fl_nn_module *net, int step, int rank, int n, fl_dtype dtype) {
+    const int64_t part = BATCH / n;
+    fl_rng rng = {77, (uint64_t)step << 20};
+    fl_tensor *x = fl_cast(fl_normal(FL_SHAPE(BATCH, 1, 6, 6), 0, 1, FL_F64, &rng), dtype),
+              *y = fl_randint(FL_SHAPE(BATCH), 0, 5, &rng);
+    x = fl_slice(x, 0, part * rank, part * rank + part, 1);
+    return fv_cross_entropy(fl_nn_forward(net, fv_const(x)),
+                            fl_slice(y, 0, part * rank, part * rank + part, 1));
+}
+
+/* Trains and returns the parameters, one after the other, as f64; d NULL: one rank, without a word of
+   fl_dist. */
+static double *train(fl_dist_group *d, const way *w, int64_t *count) {
+    const int rank = fl_dist_rank(d), n = fl_dist_size(d);
+    fl_nn_module *net = small_net(w->dtype);
+    fl_dist_model *m = d ? fl_dist_data_parallel(d, net, .bucket_bytes = 2000, .first_bucket_bytes = 300,
+                                                 .shard = w->shard)
+                         : NULL;
+    fv_list params = m ? fl_dist_parameters(m) : fl_nn_parameters(net);
+    fl_optim *optim =
+        w->adam ? fl_optim_adamw(params, .lr = 0.01) : fl_optim_sgd(params, .lr = 0.1, .momentum = 0.9);
+    for (int i = 0; i < w->steps; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_optim_zero_grad(optim);
+        fl_nn_zero_grad(net);
+        if (w->no_sync) {
+            if (m) fl_dist_no_sync(m, true);
+            fl_backward(loss_of(net, 1000 + i, rank, n, w->dtype));
+            if (m) fl_dist_no_sync(m, false);
+        }
+        fl_backward(loss_of(net, i, rank, n, w->dtype));
+        if (m)
+            CHECK(fl_dist_step(m, optim, w->clip));
+        else
+            CHECK((!w->clip || fl_optim_clip(optim, w->clip)) && fl_optim_step(optim));
+        fl_scope_end(&s);
+        if (fl_error()) break;
+    }
+    CHECK_NO_ERROR();
+    *count = fl_nn_count(net);
+    double *all = fl_heap_alloc((size_t)*count * sizeof *all), *at = all;
+    params = fl_nn_parameters(net);
+    for (int i = 0; i < params.n; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *t = fl_cast(params.v[i]->value, FL_F64);
+        fl_to_host(t, at, (size_t)fl_numel(t) * sizeof *at);
+        at += fl_numel(t);
+        fl_scope_end(&s);
+    }
+    fl_optim_free(optim);
+    fl_dist_model_free(m);
+    fl_nn_free(net);
+    return all;
+}
+
+static void trains_as_one(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    const way *w = user;
+    int64_t n;
+    double *one = train(NULL, w, &n), *many = train(d, w, &n), *again = train(d, w, &n), worst = 0;
+    for (int64_t i = 0; i < n; i++) worst = fmax(worst, fabs(one[i] - many[i]));
+    if (!CHECK(worst <= w->tolerance))
+        printf("rank %d of %d: %s, %d steps%s%s: off by %g\n", rank, r->n, fl_dtype_name(w->dtype),
+               w->steps, w->shard ? ", shard" : "", w->no_sync ? ", no_sync" : "", worst);
+    CHECK(!memcmp(many, again, (size_t)n * sizeof *many));
+    fl_heap_free(one);
+    fl_heap_free(many);
+    fl_heap_free(again);
+}
+
+TEST(ranks_train_as_one_on_the_joint_batch) {
+    way ways[] = {{FL_F64, 100, false, false, false, 1e-9, 0},
+                  {FL_F32, 10, false, false, false, 1e-5, 0},
+                  {FL_F64, 20, false, true, false, 1e-9, 0.5},
+                  {FL_F64, 20, true, false, false, 1e-9, 0},
+                  {FL_F64, 20, true, false, true, 1e-9, 0.5}};
+    const int n_ways = sizeof ways / sizeof *ways;
+    for (int k = 0; k < dist_impls(); k++)
+        for (int i = 0; i < n_ways; i++) dist_run(dist_impl(k), i % 2 ? 4 : 2, trains_as_one, &ways[i]);
+}
+
+/* A parameter that one rank used, one that none did, one used twice, a hook of the user's, two losses. */
+static void odd_nets(fl_dist_group *d, int rank, const dist_ranks *r, void *user);
+static void count_call(fl_var *x, void *user) {
+    (void)x;
+    ++*(int *)user;
+}
+static fl_vars no_forward(fl_nn_module *m, fl_vars in) {
+    (void)m;
+    return in;
+}
+static void odd_nets(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)user;
+    int calls = 0;
+    fl_nn_module *net = fl_nn_function("Odd", no_forward, NULL, NULL);
+    fl_var *p[4];
+    for (int k = 0; k < 4; k++) {
+        char name[8];
+        snprintf(name, sizeof name, "p%d", k);
+        p[k] = fl_nn_add_param(net, name, fv_param(fl_full(FL_SHAPE(2), rank + k, FL_F32)));
+    }
+    fl_dist_model *m = fl_dist_data_parallel(d, net);
+    if (!CHECK(m)) printf("%s\n", fl_error());
+    for (int k = 0; k < 4; k++) CHECK_NEAR(fl_item(fl_select(p[k]->value, 0, 1)), k, 0); /* rank 0's */
+    fv_hook(p[0], count_call, &calls);
+    fl_var *loss = fv_sum(fv_add(p[0], p[3]), FL_ALL_AXES);
+    if (rank == 1) loss = fv_add(loss, fv_sum(fv_mul(p[1], fv_num(3)), FL_ALL_AXES));
+    CHECK(fl_backward(loss));
+    CHECK_EQ_INT(calls, 1);
+    CHECK_NEAR(fl_item(fl_select(fv_grad(p[0]), 0, 0)), 1, 1e-6);
+    CHECK(fv_grad(p[1]) && fabs(fl_item(fl_select(fv_grad(p[1]), 0, 0)) - 3.0 / r->n) < 1e-6);
+    CHECK(!fv_grad(p[2]));
+    CHECK(fl_backward(fv_sum(fv_mul(p[0], fv_num(rank)), FL_ALL_AXES))); /* a second loss adds */
+    CHECK_NEAR(fl_item(fl_select(fv_grad(p[0]), 0, 0)), 1 + (r->n - 1) / 2.0, 1e-6);
+    fl_dist_model_free(m);
+    CHECK(fl_backward(fv_sum(p[2], FL_ALL_AXES)));
+    CHECK_NEAR(fl_item(fl_select(fv_grad(p[2]), 0, 0)), 1, 0); /* local again */
+    fl_nn_free(net);
+}
+
+TEST(unused_shared_and_watched_parameters) {
+    dist_run("ring", 2, odd_nets, NULL);
+    dist_run("ring", 4, odd_nets, NULL);
+}
+
+/* ---- failures ---- */
+
+typedef struct death {
+    int victim, signal, before; /* calls before it */
+    double *slowest;            /* shared by the ranks: seconds until each named it */
+} death;
+
+static void one_dies(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    const death *w = user;
+    fl_tensor *t = fl_ones(FL_SHAPE(1000), FL_F32);
+    for (int i = 0; i < w->before; i++) CHECK(fl_dist_all_reduce(d, t));
+    if (rank == w->victim) {
+        w->slowest[DIST_MOST] = fl_dist_now();
+        kill(getpid(), w->signal);
+        usleep(20000000); /* whoever was stopped does not come back in time */
+    }
+    const bool ok = fl_dist_all_reduce(d, t);
+    const double now = fl_dist_now();
+    const fl_dist_failure_info f = fl_dist_failure(d);
+    const bool named =
+        !ok && f.rank == w->victim && f.kind == (w->signal == SIGKILL ? FL_DIST_DEATH : FL_DIST_STALL);
+    if (!CHECK(named))
+        printf("rank %d of %d, victim %d: kind %d rank %d: %s\n", rank, r->n, w->victim, (int)f.kind,
+               f.rank, f.text);
+    w->slowest[rank] = now - w->slowest[DIST_MOST];
+    CHECK_STR(fl_error(), "rank");
+    fl_error_clear();
+    CHECK(!fl_dist_barrier(d)); /* for good */
+    fl_error_clear();
+    usleep(300000); /* survivors live on */
+}
+
+#include <sys/mman.h>
+static double slowest_of(const char *impl, int n, death w) {
+    double *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0),
+           worst = 0;
+    dist_ranks r = {.impl = impl, .n = n, .heartbeat = 0.5};
+    w.slowest = shared;
+    dist_start(&r, one_dies, &w);
+    for (int k = 0; k < n; k++)
+        if (k != w.victim) {
+            int status;
+            waitpid(r.pid[k], &status, 0);
+            CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+            worst = fmax(worst, shared[k]);
+        }
+    kill(r.pid[w.victim], SIGKILL);
+    waitpid(r.pid[w.victim], NULL, 0);
+    munmap(shared, 4096);
+    return worst;
+}
+
+TEST(every_survivor_names_the_dead) {
+    static const death cases[] = {{1, SIGKILL, 0, 0},
+                                  {0, SIGKILL, 1, 0},
+                                  {1, SIGKILL, 3, 0},
+                                  {0, SIGSTOP, 1, 0},
+                                  {1, SIGSTOP, 2, 0}};
+    for (int k = 0; k < dist_impls(); k++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const double s = slowest_of(dist_impl(k), i % 2 ? 4 : 2, cases[i]);
+            CHECK(s < (cases[i].signal == SIGKILL ? 1 : 1.5));
+            printf("%s, %s rank %d: %.3f s\n", dist_impl(k), cases[i].signal == SIGKILL ? "kill" : "stop",
+                   cases[i].victim, s);
+        }
+}
+
+/* Rank 1 calls something else: both are told what, and nobody hangs. */
+static bool call_number(fl_dist_group *d, int which) {
+    fl_tensor *a = fl_ones(FL_SHAPE(8), FL_F32), *b = fl_ones(FL_SHAPE(16), FL_F32),
+              *c = fl_ones(FL_SHAPE(8), FL_I32), *wide = fl_ones(FL_SHAPE(64), FL_F32);
+    switch (which) {
+    case 0: return fl_dist_all_reduce(d, a);
+    case 1: return fl_dist_all_reduce(d, b);
+    case 2: return fl_dist_all_reduce(d, c);
+    case 3: return fl_dist_all_reduce(d, a, .op = FL_DIST_MAX);
+    case 4: return fl_dist_broadcast(d, a, 0);
+    case 5: return fl_dist_broadcast(d, a, 1);
+    case 6: return fl_dist_all_gather(d, wide, fl_ones(FL_SHAPE(64 / fl_dist_size(d)), FL_F32));
+    case 7: return fl_dist_reduce_scatter(d, fl_ones(FL_SHAPE(64 / fl_dist_size(d)), FL_F32), wide);
+    case 8: return fl_dist_barrier(d);
+    case 9: return fl_dist_reduce(d, a, 0);
+    case 10: return fl_dist_all_to_all(d, fl_ones(FL_SHAPE(64), FL_F32), wide);
+    default:
+        return fl_dist_gather(d, fl_ones(FL_SHAPE(64), FL_F32),
+                              fl_ones(FL_SHAPE(64 / fl_dist_size(d)), FL_F32), 0);
+    }
+}
+enum { CALLS = 12 };
+static void calls_differ(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    const int *which = user;
+    (void)r;
+    CHECK(fl_dist_barrier(d));
+    const bool ok = call_number(d, which[rank == 1]) && fl_dist_barrier(d);
+    const fl_dist_failure_info f = fl_dist_failure(d);
+    if (!CHECK(!ok && f.kind == FL_DIST_MISMATCH))
+        printf("rank %d, calls %d and %d: kind %d, %s\n", rank, which[0], which[1], (int)f.kind, f.text);
+    fl_error_clear();
+}
+
+TEST(calls_that_differ_are_told) {
+    int pairs = 0, every = getenv("FULL") ? 1 : 5;
+    for (int a = 0; a < CALLS; a++)
+        for (int b = a + 1; b < CALLS; b++, pairs++) {
+            int which[] = {a, b};
+            if (pairs % every) continue;
+            dist_run(dist_impl(pairs / every % dist_impls()), 2 + pairs / every % 2 * 2, calls_differ,
+                     which);
+        }
+    printf("%d pairs%s\n", (pairs + every - 1) / every, every > 1 ? " of 66" : "");
+}
+
+static void one_has_an_error(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)r, (void)user;
+    CHECK(fl_dist_barrier(d));
+    if (rank == 1) fl_fail("my_loader: bad sample 17");
+    CHECK(!fl_dist_barrier(d));
+    const fl_dist_failure_info f = fl_dist_failure(d);
+    CHECK(f.kind == FL_DIST_ERROR && f.rank == 1);
+    CHECK_STR(f.text, "my_loader: bad sample 17");
+    fl_error_clear();
+}
+static void one_leaves(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)r, (void)user;
+    CHECK(fl_dist_barrier(d));
+    if (rank == 1) return;
+    CHECK(!fl_dist_barrier(d));
+    const fl_dist_failure_info f = fl_dist_failure(d);
+    if (!CHECK(f.kind == FL_DIST_LEFT && f.rank == 1))
+        printf("kind %d rank %d %s\n", (int)f.kind, f.rank, f.text);
+    fl_error_clear();
+}
+static void nets_differ(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)r, (void)user;
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(3, 4), fl_nn_linear(4, rank ? 5 : 6));
+    CHECK(!fl_dist_data_parallel(d, net));
+    CHECK_STR(rank ? fl_error() : fl_dist_failure(d).text,
+              "1.weight f32 [5, 4] where rank 0 has 1.weight f32 [6, 4]");
+    fl_error_clear();
+    fl_nn_free(net);
+}
+
+TEST(errors_reach_all_ranks) {
+    for (int k = 0; k < dist_impls(); k++) {
+        dist_run(dist_impl(k), 2, one_has_an_error, NULL);
+        dist_run(dist_impl(k), 3, one_leaves, NULL);
+    }
+    dist_run("ring", 2, nets_differ, NULL);
+}
+
+/* ---- mistakes ---- */
+
+static void call_from_thread(void *arg, int64_t begin, int64_t end) {
+    (void)begin, (void)end;
+    fl_quiet(+1);
+    CHECK(!fl_dist_barrier(arg));
+    CHECK_ERROR("within fl_parallel");
+    fl_quiet(-1);
+}
+
+static void mistakes(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)r, (void)user;
+    fl_tensor *f = fl_ones(FL_SHAPE(4), FL_F32), *i = fl_ones(FL_SHAPE(4), FL_I32),
+              *b = fl_ones(FL_SHAPE(4), FL_B8), *out = fl_ones(FL_SHAPE(7), FL_F32);
+    CHECK(!fl_dist_all_reduce(d, NULL)), CHECK_ERROR("fl_dist_all_reduce: the tensor is NULL");
+    CHECK(!fl_dist_all_reduce(NULL, f)), CHECK_ERROR("the group is NULL");
+    CHECK(!fl_dist_all_reduce(d, i, .op = FL_DIST_AVG)), CHECK_ERROR("integers have none");
+    CHECK(!fl_dist_all_reduce(d, b)), CHECK_ERROR("b8 takes FL_DIST_AND");
+    CHECK(!fl_dist_all_reduce(d, f, .op = FL_DIST_OR)), CHECK_ERROR("b8 takes");
+    CHECK(!fl_dist_all_reduce(d, fl_num(2))), CHECK_ERROR("no memory");
+    CHECK(!fl_dist_broadcast(d, f, 2)), CHECK_ERROR("rank 2 of 2");
+    CHECK(!fl_dist_broadcast(d, f, -1)), CHECK_ERROR("rank -1 of 2");
+    CHECK(!fl_dist_send(d, f, rank)), CHECK_ERROR("is this one");
+    CHECK(!fl_dist_all_gather(d, out, f)), CHECK_ERROR("[7] from f32 [4] with 2 ranks");
+    CHECK(!fl_dist_all_gather(d, fl_ones(FL_SHAPE(8), FL_I32), f)), CHECK_ERROR("i32 [8] from f32 [4]");
+    CHECK(!fl_dist_reduce_scatter(d, fl_ones(FL_SHAPE(3), FL_F32), out)), CHECK_ERROR("2 ranks");
+    CHECK(!fl_dist_all_reduce(d, fl_cast(fl_ones(FL_SHAPE(32), FL_F32), fl_q8()))),
+        CHECK_ERROR("do not add");
+    fl_parallel(4, 1, call_from_thread, d);
+    CHECK(!fl_dist_data_parallel(d, NULL)), CHECK_ERROR("the net is NULL");
+    CHECK(fl_dist_barrier(d)); /* the group is as it was */
+    fflush(stdout);
+    const pid_t child = fork();
+    if (!child) _exit(!fl_dist_barrier(d) && strstr(fl_error(), "forked") ? 0 : 1);
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK_EQ_INT(status, 0);
+}
+
+TEST(mistakes_are_errors) {
+    dist_run("ring", 2, mistakes, NULL);
+}
+
+static void expect_init(const char *part, fl_dist_init_opts o) {
+    fl_dist_group *d = fl_dist_init_opt(o);
+    CHECK(!d);
+    CHECK_ERROR(part);
+}
+#define EXPECT_INIT(part, ...) expect_init(part, (fl_dist_init_opts){.timeout = 0.3, __VA_ARGS__})
+
+TEST(meeting_fails_with_a_reason) {
+    char folder[] = "/tmp/fl-test-XXXXXX", file[64];
+    test_errors_return();
+    REQUIRE(mkdtemp(folder));
+    fl_dist_impl_use(&fl_dist_ring);
+    EXPECT_INIT("rank 3 of 2", .rank = 3, .size = 2, .store = folder);
+    EXPECT_INIT("rank 1 of 0", .rank = 1);
+    EXPECT_INIT("no implementation 'smoke'", .size = 2, .impl = "smoke", .store = folder);
+    EXPECT_INIT("1, 2", .size = 3, .impl = "ring", .store = folder);
+    EXPECT_INIT("port from 1 to 65535", .size = 2, .impl = "ring", .store = "here:99999");
+    EXPECT_INIT("no.such.host.invalid", .rank = 1, .size = 2, .impl = "ring",
+                .store = "no.such.host.invalid:4000");
+    snprintf(file, sizeof file, "%s/rank0", folder);
+    FILE *f = fopen(file, "w");
+    REQUIRE(f && fputs("127.0.0.1 1", f) > 0 && !fclose(f));
+    EXPECT_INIT("port 1", .rank = 1, .size = 2, .impl = "ring", .store = folder); /* a stale folder */
+    unlink(file);
+    setenv("RANK", "1", 1);
+    EXPECT_INIT("WORLD_SIZE", .size = 0);
+    setenv("WORLD_SIZE", "two", 1);
+    EXPECT_INIT("'two', no number", .size = 0);
+    unsetenv("RANK"), unsetenv("WORLD_SIZE");
+    fl_dist_group *alone = fl_dist_init();
+    CHECK(alone && fl_dist_size(alone) == 1 && fl_dist_barrier(alone));
+    fl_dist_close(alone);
+    CHECK(!fl_dist_barrier(alone));
+    CHECK_ERROR("closed");
+    rmdir(folder);
+}
+
+int main(int argc, char **argv) {
+    return test_main(argc, argv);
+}
