@@ -28,7 +28,9 @@ TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/extend/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
 MODEL_UNITS := $(basename $(wildcard bench/models/*.c))
-EXTENSIONS := $(basename $(filter-out examples/mnist.c examples/vision_%.c,$(wildcard examples/*.c)) $(wildcard examples/extend/*.c))
+# Programs with targets of their own, which `make test` does not run.
+APPLICATIONS = mnist lm generate tokenize ngram vision_% speech_%
+EXTENSIONS := $(basename $(filter-out $(APPLICATIONS:%=examples/%.c),$(wildcard examples/*.c)) $(wildcard examples/extend/*.c))
 BACKENDS := cpu $(basename $(notdir $(wildcard examples/extend/naive.h examples/extend/recorder.h examples/extend/evictor.h)))
 
 # --- the variant -----------------------------------------------------------------------------------------
@@ -131,6 +133,8 @@ vision-image: $(BUILD)/examples/vision_image ## an image file as raw samples: ma
 mnist-dist: $(BUILD)/examples/mnist ## mnist on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
 	examples/launch $(or $(N),2) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
+lm: $(BUILD)/examples/lm ## train a language model: make lm [DATA=text or folder] [ARGS="--preset nano ..."]
+	$< $(if $(DATA),--data "$(DATA)") $(ARGS)
 # A program that does not build counts as a failure and does not keep the others from running.
 test: ## build and run all tests, a sample of the exhaustive ones (SEED=n repeats one); the last line is the grand total
 	-@$(MAKE) --no-print-directory -k test-programs

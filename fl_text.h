@@ -31,6 +31,11 @@
      tokenizer_file.h  tokenizer.json, read
      ngram.h           n-gram language models, and what decoders ask of any language model
      kenlm.h           KenLM's binary files
+     data.h            token files, sets of samples over them, masking
+     models.h          language models: a transformer with options, gated convolutions, LSTM
+     train.h           training and measuring them
+     reader.h          scores of the next token, with keys and values kept
+     generate.h        texts of a model's own: samplers, beams
    and below them
      steps.h           text on its way through
      normalize.h       normalizers
@@ -64,5 +69,10 @@
 #include "fl/text/tokenizer_file.h"
 #include "fl/text/ngram.h"
 #include "fl/text/kenlm.h"
+#include "fl/text/data.h"
+#include "fl/text/models.h"
+#include "fl/text/train.h"
+#include "fl/text/reader.h"
+#include "fl/text/generate.h"
 
 /* MIT licence: see LICENSE. */

@@ -14,6 +14,7 @@ typedef struct fl_nn_attention_opts {
     double dropout;     /* of the weights that the softmax gives */
     bool causal;        /* step i sees steps 0 to i, and what a cache holds before them */
     bool no_bias;
+    bool in_bias;       /* with no_bias: q, k and v have theirs all the same (Qwen2) */
     bool cross;         /* keys and values are a memory's, the same at each step: a cache keeps the first */
     int64_t n_kv_heads; /* heads of keys and values, a divisor of heads that share them; 0 -> heads */
     int64_t window;     /* a step sees steps fewer than this many away; 0 -> all */
@@ -72,6 +73,8 @@ FL_API void fl_nn_cache_free(fl_nn_cache *c); /* NULL is fine */
 FL_API fl_vars fl_nn_forward_cached(fl_nn_module *m, fl_vars in, fl_nn_cache *c);
 /* Places that it holds now: where the next step begins. */
 FL_API int64_t fl_nn_cache_position(const fl_nn_cache *c);
+/* For forward functions: the place of a sequence's first step in the call of this thread, 0 without a cache. */
+FL_API int64_t fl_nn_cached_place(void);
 /* Forgets all but the first `position` places (speculation that failed); 0: all, and the memory. False after
    an error: it does not hold as many. */
 FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position);
@@ -136,13 +139,17 @@ static fl__nn_cached *fl__nn_entry_of(const fl_nn_cache *c, const fl_nn_module *
 
 /* ---- attention ---- */
 
+static bool fl__nn_has_in_bias(const fl_nn_attention_opts *o) {
+    return !o->no_bias || o->in_bias;
+}
+
 /* Parameters in their order; NULL if there is none of the kind. */
 static fl_var *fl__nn_in_bias(const fl_nn_module *m) {
-    return ((const fl__nn_attention *)m->data)->o.no_bias ? NULL : fl_nn_param_at(m, 1);
+    return fl__nn_has_in_bias(&((const fl__nn_attention *)m->data)->o) ? fl_nn_param_at(m, 1) : NULL;
 }
 static fl_var *fl__nn_relative(const fl_nn_module *m) {
     const fl_nn_attention_opts *o = &((const fl__nn_attention *)m->data)->o;
-    return o->relative ? fl_nn_param_at(m, o->no_bias ? 1 : 2) : NULL;
+    return o->relative ? fl_nn_param_at(m, fl__nn_has_in_bias(o) ? 2 : 1) : NULL;
 }
 static fl_var *fl__nn_bucket_bias(const fl_nn_module *m) {
     return ((const fl__nn_attention *)m->data)->o.buckets ? fl_nn_param_at(m, m->n_param - 1) : NULL;
@@ -329,7 +336,7 @@ static bool fl__nn_attention_fill(fl_nn_module *m, const fl__nn_attention *a) {
     const double bound = sqrt(6.0 / (double)(dim + rows)); /* Glorot's, of [rows, dim] */
     fl_tensor *w = fl_uniform(FL_SHAPE(rows, dim), -bound, bound, o->dtype, o->rng);
     if (!fl_nn_add_param(m, "in_proj_weight", fv_param(w))) return false;
-    if (!o->no_bias &&
+    if (fl__nn_has_in_bias(o) &&
         !fl_nn_add_param(m, "in_proj_bias", fv_param(fl_zeros(FL_SHAPE(rows), o->dtype))))
         return false;
     fl_nn_module *out =
@@ -438,6 +445,8 @@ FL_API fl_vars fl_nn_forward_cached(fl_nn_module *m, fl_vars in, fl_nn_cache *c)
 }
 
 FL_API int64_t fl_nn_cache_position(const fl_nn_cache *c) { return c ? c->position : 0; }
+
+FL_API int64_t fl_nn_cached_place(void) { return fl_nn_cache_position(fl__nn_cache_now()); }
 
 FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position) {
     if (!fl_nn_given(c, "fl_nn_cache_rewind", "the cache")) return fl_raise();

@@ -28,7 +28,8 @@ typedef struct fl_nn_position_opts {
     fl_rng *rng;
     char _end;
 } fl_nn_position_opts;
-/* y = x + weight[:t]: x [n, t, dim], weight [steps, dim] learned, t <= steps. */
+/* y = x + weight[:t]: x [n, t, dim], weight [steps, dim] learned, t <= steps. With a cache of keys and values
+   (fl_nn_forward_cached) rows begin at its place; so do the waves below. */
 #define fl_nn_position(...) FL_NN__POSITION(__VA_ARGS__, ._end = 0)
 #define FL_NN__POSITION(steps, dim, ...) \
     fl_nn_position_opt(steps, dim, (fl_nn_position_opts){__VA_ARGS__})
@@ -51,6 +52,7 @@ FL_API fl_nn_module *fl_nn_sinusoid(int64_t dim, double scale);
 #include "../ops/embedding.h"
 #include "../ops/random.h"
 #include "../ops/view.h"
+#include "attention.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -114,9 +116,10 @@ FL_API fl_nn_module *fl_nn_embedding_opt(int64_t n, int64_t dim, fl_nn_embedding
 
 static fl_vars fl__nn_position_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_embedding *e = m->data;
-    if (!fl_nn_sequence_ok(m, in.v[0], e->dim, e->n)) return (fl_vars){0};
+    const int64_t place = fl_nn_cached_place();
+    if (!fl_nn_sequence_ok(m, in.v[0], e->dim, e->n - place)) return (fl_vars){0};
     fl_var *w = fl_nn_param_at(m, 0);
-    return FL_VARS(fv_add(in.v[0], fv_slice(w, 0, 0, fv_value(in.v[0])->shape[1], 1)));
+    return FL_VARS(fv_add(in.v[0], fv_slice(w, 0, place, place + fv_value(in.v[0])->shape[1], 1)));
 }
 
 static const fl_nn_type fl__nn_position_type = {
@@ -138,9 +141,9 @@ typedef struct fl__nn_sinusoid {
     double scale;
 } fl__nn_sinusoid;
 
-/* p [t, dim], in f64: a phase of pi / 2 makes a sine a cosine. */
-static fl_tensor *fl__nn_waves(int64_t t, int64_t dim) {
-    fl_tensor *at = fl_unsqueeze(fl_arange(0, (double)t, 1, FL_F64), 1);
+/* p [t, dim] from that place on, in f64: a phase of pi / 2 makes a sine a cosine. */
+static fl_tensor *fl__nn_waves(int64_t place, int64_t t, int64_t dim) {
+    fl_tensor *at = fl_unsqueeze(fl_arange((double)place, (double)(place + t), 1, FL_F64), 1);
     fl_tensor *i = fl_arange(0, (double)dim, 1, FL_F64);
     fl_tensor *odd = fl_remainder(i, fl_num(2));
     fl_tensor *w = fl_exp(fl_mul(fl_sub(i, odd), fl_num(-log(10000) / (double)dim)));
@@ -152,7 +155,7 @@ static fl_vars fl__nn_sinusoid_forward(fl_nn_module *m, fl_vars in) {
     fl_var *x = in.v[0];
     if (!fl_nn_sequence_ok(m, x, p->dim, INT64_MAX)) return (fl_vars){0};
     const fl_tensor *t = fv_value(x);
-    fl_tensor *waves = fl__nn_waves(t->shape[1], p->dim);
+    fl_tensor *waves = fl__nn_waves(fl_nn_cached_place(), t->shape[1], p->dim);
     waves = waves ? fl_to(fl_cast(waves, t->dtype), fl_backend_name(t)) : NULL;
     if (p->scale != 1) x = fv_mul(x, fv_num(p->scale));
     return FL_VARS(fv_add(x, fv_const(waves)));

@@ -16,6 +16,9 @@ typedef struct fl_nn_transformer_opts {
     double drop_path;                 /* of the branches, see fl_nn_drop_path */
     double eps;                       /* of the norms, 0 -> 1e-5 */
     fl_var *(*activation)(fl_var *x); /* NULL -> fv_relu */
+    bool rms;                         /* fl_nn_rms_norm for layer norms */
+    bool gated;                       /* the hidden layer is activation(gate(x)) * linear1(x) (GLU variants,
+                                         arXiv 2002.05202): a third linear layer `gate`, as linear1 */
     bool norm_first;                  /* norms at the start of the branches, not after the sums */
     bool causal, no_bias;
     fl_nn_attention_opts attention;   /* of self_attn: n_kv_heads, window, rotary and the like; its dropout,
@@ -58,16 +61,17 @@ FL_API fl_nn_module *fl_nn_transformer_decoder_opt(int64_t dim, int64_t heads, i
 #include <stdio.h>
 
 typedef struct fl__nn_transformer {
-    fl_var *(*activation)(fl_var *x); /* NULL: linear1's */
+    fl_var *(*activation)(fl_var *x); /* NULL: linear1's, or the gate's */
     bool norm_first;
-    /* children, each the tree's; an encoder's layer has no cross-attention, and drop_path may be NULL. norm
+    /* children, each the tree's; an encoder's layer has no cross-attention, gate and drop_path may be NULL. norm
        and drop are of the branches in their order. */
-    fl_nn_module *attention, *cross, *up, *down, *norm[3], *dropout, *drop[3], *drop_path;
+    fl_nn_module *attention, *cross, *up, *gate, *down, *norm[3], *dropout, *drop[3], *drop_path;
 } fl__nn_transformer;
 
 static fl_var *fl__nn_hidden_branch(const fl__nn_transformer *t, fl_var *x) {
-    fl_var *hidden = fl_nn_forward(t->up, x);
+    fl_var *up = fl_nn_forward(t->up, x), *hidden = t->gate ? fl_nn_forward(t->gate, x) : up;
     if (hidden && t->activation) hidden = t->activation(hidden);
+    if (t->gate) hidden = fv_mul(hidden, up);
     return fl_nn_forward(t->down, fl_nn_forward(t->dropout, hidden));
 }
 
@@ -126,6 +130,7 @@ static fl_nn_module *fl__nn_wide(int64_t in, int64_t out, fl_op act,
 }
 
 static fl_nn_module *fl__nn_block_norm(int64_t dim, const fl_nn_transformer_opts *o) {
+    if (o->rms) return fl_nn_rms_norm(FL_SHAPE(dim), .eps = o->eps ? o->eps : 1e-5, .dtype = o->dtype);
     return fl_nn_layer_norm(FL_SHAPE(dim), .eps = o->eps, .no_bias = o->no_bias, .dtype = o->dtype);
 }
 
@@ -147,7 +152,8 @@ static bool fl__nn_transformer_fill(fl_nn_module *m, int64_t dim, int64_t heads,
     bool ok = fl__nn_part(m, "self_attn", fl_nn_attention_opt(dim, heads, self), &t->attention) &&
               (!decoder ||
                fl__nn_part(m, "multihead_attn", fl_nn_attention_opt(dim, heads, cross), &t->cross)) &&
-              fl__nn_part(m, "linear1", fl__nn_wide(dim, hidden, act, o), &t->up) &&
+              fl__nn_part(m, "linear1", fl__nn_wide(dim, hidden, o->gated ? FL_OP_NONE : act, o), &t->up) &&
+              (!o->gated || fl__nn_part(m, "gate", fl__nn_wide(dim, hidden, act, o), &t->gate)) &&
               fl__nn_part(m, "dropout", fl_nn_dropout(o->dropout), &t->dropout) &&
               fl__nn_part(m, "linear2", fl__nn_wide(hidden, dim, FL_OP_NONE, o), &t->down);
     for (int i = 0; ok && i < branches; i++)

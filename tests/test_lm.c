@@ -1,0 +1,590 @@
+/* test_lm.c - token files and sets over them, language models, their training, reading and writing */
+#include "../fl.h"
+#include "test.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#ifndef _WIN32
+#include <unistd.h>
+#endif
+
+enum { V = 17 }; /* words of the models here */
+
+static void check_clean(void) {
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+static const char *temporary(const char *name) {
+    static char path[300];
+    snprintf(path, sizeof path, "%s/fl_lm_%d_%s", P_tmpdir, (int)getpid(), name);
+    return path;
+}
+
+/* n ids, a function of their place. */
+static int64_t id_at(int64_t i) { return (i * i + 3 * i) % 13; }
+static fl_tensor *ids(int64_t n, fl_dtype dtype) {
+    fl_tensor *t = fl_empty(FL_SHAPE(n), FL_I64);
+    int64_t *p = fl_map(t, FL_WRITE);
+    for (int64_t i = 0; i < n; i++) p[i] = id_at(i);
+    fl_unmap(t, FL_WRITE);
+    return fl_cast(t, dtype);
+}
+
+static fl_text_tokens *tokens_of(int64_t n) {
+    fl_scope s = fl_scope_begin();
+    fl_text_tokens *t = fl_text_tokens_of(ids(n, FL_I32), NULL, V);
+    fl_scope_end(&s);
+    return t;
+}
+
+/* Field k of sample i, up to 4096 integers; how many. */
+static int64_t field(fl_data_set *set, int64_t i, int k, int64_t *out) {
+    fl_scope s = fl_scope_begin();
+    fl_data_sample b;
+    int64_t n = -1;
+    if (fl_data_get(set, i, &b) && k < b.n && fl_numel(b.t[k]) <= 4096) {
+        fl_tensor *t = fl_cast(b.t[k], FL_I64);
+        n = fl_numel(t);
+        if (n && !fl_to_host(t, out, (size_t)n * sizeof *out)) n = -1;
+    }
+    fl_scope_end(&s);
+    return n;
+}
+
+/* ---- token files ---- */
+
+TEST(token_files_come_back) {
+    test_errors_return();
+    const int64_t starts[] = {0, 10, 10, 60};
+    const fl_dtype dtypes[] = {FL_U16, FL_I32, FL_I64};
+    for (int i = 0; i < 6; i++) {
+        fl_scope s = fl_scope_begin();
+        const char *path = temporary("tokens");
+        fl_tensor *t = ids(100, dtypes[i % 3]), *at = fl_from_host(starts, FL_SHAPE(4), FL_I64);
+        if (i > 2) t = fl_add(fl_cast(t, FL_I64), fl_int(70000));
+        REQUIRE(fl_text_tokens_save(path, t, at, "a tokenizer"));
+        fl_data_file *f = fl_data_open_safetensors(path);
+        CHECK_EQ_INT(fl_data_dtype(f, fl_data_find(f, "tokens")), i > 2 ? FL_I32 : FL_U16);
+        fl_data_close(f);
+        fl_text_tokens *tokens = fl_text_tokens_open(path, .tokenizer = "a tokenizer");
+        REQUIRE(tokens);
+        CHECK_EQ_INT(fl_text_tokens_count(tokens), 100);
+        CHECK_EQ_INT(fl_text_tokens_documents(tokens), 4);
+        int64_t got[100], begin, end;
+        CHECK(fl_text_tokens_read(tokens, 0, 100, got));
+        for (int64_t k = 0; k < 100; k++) CHECK_EQ_INT(got[k], id_at(k) + (i > 2 ? 70000 : 0));
+        CHECK(fl_text_tokens_span(tokens, 2, &begin, &end) && begin == 10 && end == 60);
+        CHECK(fl_text_tokens_span(tokens, 3, &begin, &end) && begin == 60 && end == 100);
+        CHECK(!fl_text_tokens_read(tokens, 90, 11, got));
+        CHECK_ERROR("tokens 90 to 101 of 100");
+        fl_text_tokens_free(tokens);
+        CHECK(!fl_text_tokens_open(path, .tokenizer = "another"));
+        CHECK_ERROR("is of the tokenizer 'a tokenizer', not of 'another'");
+        tokens = fl_text_tokens_open(path, .vocabulary = 10);
+        CHECK(tokens && !fl_text_tokens_read(tokens, 0, 100, got));
+        CHECK_ERROR(i > 2 ? "token 0 is 70000, of a vocabulary of 10" : "of a vocabulary of 10");
+        fl_text_tokens_free(tokens);
+        remove(path);
+        fl_scope_end(&s);
+    }
+    check_clean();
+}
+
+TEST(raw_and_bad_token_files) {
+    test_errors_return();
+    const char *path = temporary("raw");
+    const unsigned char bytes[] = {1, 0, 255, 255, 0, 1, 9};
+    int64_t got[3];
+    CHECK(fl_data_replace("test", path, bytes, 6));
+    fl_text_tokens *t = fl_text_tokens_open(path, .raw = true);
+    CHECK(t && fl_text_tokens_count(t) == 3 && fl_text_tokens_read(t, 0, 3, got));
+    CHECK(got[0] == 1 && got[1] == 65535 && got[2] == 256);
+    fl_text_tokens_free(t);
+    CHECK(fl_data_replace("test", path, bytes, 7) && !fl_text_tokens_open(path, .raw = true));
+    CHECK_ERROR("7 bytes are no whole number of u16");
+    static const int64_t bad[][2] = {{5, 3}, {0, 101}, {-1, 50}};
+    for (int i = 0; i < 3; i++) {
+        fl_scope s = fl_scope_begin();
+        int64_t begin, end;
+        t = fl_text_tokens_of(ids(100, FL_I32), fl_from_host(bad[i], FL_SHAPE(2), FL_I64), V);
+        CHECK(t && !fl_text_tokens_span(t, i == 1, &begin, &end));
+        CHECK_ERROR("of 100 tokens");
+        fl_text_tokens_free(t);
+        CHECK(!fl_text_tokens_of(fl_zeros(FL_SHAPE(2, 2), FL_I32), NULL, V));
+        CHECK_ERROR("tokens i32 [2, 2]");
+        CHECK(!fl_text_tokens_save(path, fl_full(FL_SHAPE(2), -1, FL_I32), NULL, NULL));
+        CHECK_ERROR("ids from -1 to -1");
+        const fl_data_named named = {"tokens", fl_zeros(FL_SHAPE(3), FL_F32)};
+        CHECK(fl_data_save_safetensors(path, &named, 1, NULL, 0) && !fl_text_tokens_open(path));
+        CHECK_ERROR("tokens f32 [3]");
+        fl_scope_end(&s);
+    }
+    remove(path);
+    check_clean();
+}
+
+/* ---- sets ---- */
+
+TEST(blocks_have_each_token_once) {
+    const int64_t n = 103;
+    fl_text_tokens *t = tokens_of(n);
+    for (int64_t length = 1; length <= 110; length += 9) {
+        int64_t seen[103] = {0}, x[110], y[110];
+        fl_data_set *set = fl_text_blocks(t, length, .begin = 3);
+        for (int64_t i = 0, at = 3; i < fl_data_size(set); i++) {
+            const int64_t k = field(set, i, 0, x);
+            CHECK_EQ_INT(field(set, i, 1, y), k);
+            for (int64_t j = 0; j < k; j++, at++) {
+                CHECK_EQ_INT(x[j], id_at(at));
+                CHECK_EQ_INT(y[j], id_at(at + 1));
+                seen[at + 1]++;
+            }
+        }
+        for (int64_t i = 0; i < n; i++) CHECK_EQ_INT(seen[i], i > 3);
+        fl_data_free(set);
+    }
+    fl_text_tokens_free(t);
+    check_clean();
+}
+
+TEST(random_blocks_are_a_function_of_seed_and_epoch) {
+    fl_text_tokens *t = tokens_of(1000);
+    fl_data_set *a = fl_text_blocks(t, 8, .random = true, .seed = 5, .size = 50);
+    fl_data_set *b = fl_data_prefetch(fl_text_blocks(t, 8, .random = true, .seed = 5, .size = 50), 2, 4);
+    int64_t same = 0, x[8], y[8];
+    for (int64_t e = 0; e < 3; e++) {
+        CHECK(fl_data_set_epoch(a, e) && fl_data_set_epoch(b, e));
+        for (int64_t i = 0; i < 50; i++) {
+            CHECK(field(a, i, 0, x) == 8 && field(b, i, 0, y) == 8 && !memcmp(x, y, sizeof x));
+            CHECK(fl_data_set_epoch(a, e + 1) && field(a, i, 0, y) == 8 && fl_data_set_epoch(a, e));
+            same += !memcmp(x, y, sizeof x);
+        }
+    }
+    CHECK(same < 30); /* of 150, ids repeat every 13 */
+    fl_data_free(a);
+    fl_data_free(b);
+    fl_text_tokens_free(t);
+    check_clean();
+}
+
+TEST(documents_in_batches_by_a_budget) {
+    fl_scope s = fl_scope_begin();
+    int64_t starts[40], x[4096], y[4096], m[4096], total = 0;
+    for (int64_t i = 0, at = 0; i < 40; i++) starts[i] = at, at += i % 7 + (i < 39);
+    fl_text_tokens *t = fl_text_tokens_of(ids(200, FL_U16), fl_from_host(starts, FL_SHAPE(40), FL_I64), V);
+    fl_data_set *set = fl_data_sort_by_length(fl_data_shuffle(fl_text_documents(t, 16), 1), 20);
+    set = fl_data_batches(set, .budget = 64, .pad = true, .pad_value = {15, -100}, .masks = 1);
+    for (int64_t i = 0; i < fl_data_size(set); i++) {
+        const int64_t k = field(set, i, 0, x);
+        CHECK(k <= 64 || fl_data_size(set) == 1);
+        CHECK(field(set, i, 1, y) == k && field(set, i, 2, m) == k);
+        for (int64_t j = 0; j < k; j++) {
+            CHECK(m[j] ? x[j] != 15 && y[j] >= 0 : x[j] == 15 && y[j] == -100);
+            total += m[j];
+        }
+    }
+    CHECK_EQ_INT(total, 200 + 40); /* each token and each end once */
+    fl_data_free(set);
+    fl_text_tokens_free(t);
+    fl_scope_end(&s);
+    check_clean();
+}
+
+TEST(masks_hide_what_they_should) {
+    fl_text_tokens *t = tokens_of(40001);
+    bool special[V] = {[0] = true, [4] = true};
+    fl_data_set *set = fl_text_mask(fl_text_blocks(t, 200, .drop_last = true), .vocabulary = V, .mask = 14,
+                                    .special = special, .seed = 3);
+    double hidden = 0, masked = 0, kept = 0, other = 0, ordinary = 0;
+    int64_t x[200], y[200], z[200];
+    for (int64_t i = 0; i < fl_data_size(set); i++) {
+        int64_t here = 0;
+        CHECK(field(set, i, 0, x) == 200 && field(set, i, 1, y) == 200);
+        for (int64_t k = 0; k < 200; k++) {
+            const int64_t was = id_at(200 * i + k);
+            ordinary += !special[was];
+            if (y[k] == -100) CHECK_EQ_INT(x[k], was);
+            else {
+                CHECK(y[k] == was && !special[was] && (x[k] == 14 || !special[x[k]]));
+                here++, masked += x[k] == 14, kept += x[k] == was, other += x[k] != 14 && x[k] != was;
+            }
+        }
+        CHECK(here > 0);
+        hidden += (double)here;
+    }
+    CHECK_NEAR(hidden / ordinary, 0.15, 0.01);
+    CHECK_NEAR(masked / hidden, 0.8, 0.025);
+    CHECK_NEAR(other / hidden, 0.1 * 13 / 14, 0.02); /* a drawn id may be what it was */
+    CHECK_NEAR(kept / hidden, 0.1 + 0.1 / 14, 0.02);
+    CHECK(field(set, 3, 0, x) == 200 && field(set, 3, 0, z) == 200 && !memcmp(x, z, sizeof x));
+    CHECK(fl_data_set_epoch(set, 1) && field(set, 3, 0, z) == 200 && memcmp(x, z, sizeof x));
+    fl_data_free(set);
+    set = fl_text_mask(fl_text_blocks(t, 2, .end = 2000), .vocabulary = V, .mask = 14, .part = 1e-9);
+    for (int64_t i = 0; i < fl_data_size(set); i++) { /* one at least */
+        const int64_t n = field(set, i, 1, y);
+        CHECK(n < 1 || y[0] != -100 || (n == 2 && y[1] != -100));
+    }
+    fl_data_free(set);
+    fl_text_tokens_free(t);
+    check_clean();
+}
+
+/* ---- models ---- */
+
+static const struct kind { const char *name; fl_text_lm_opts o; } kinds[] = {
+    {"gpt2", {.layers = 2, .dim = 24, .heads = 4, .context = 32}},
+    {"llama", {.layers = 2, .dim = 24, .heads = 4, .kv_heads = 2, .context = 32, .place = FL_LM_ROTARY, .rms = true,
+               .gated = true, .no_bias = true, .untied = true, .hidden = 40}},
+    {"one key head", {.layers = 1, .dim = 24, .heads = 4, .kv_heads = 1, .context = 32, .place = FL_LM_ROTARY,
+                      .rope_interleaved = true, .rope_base = 500, .rope_scale = 0.5}},
+    {"qwen2", {.layers = 1, .dim = 24, .heads = 4, .context = 32, .place = FL_LM_ROTARY, .no_bias = true,
+               .qkv_bias = true, .window = 5}},
+    {"post-norm", {.layers = 2, .dim = 24, .heads = 4, .context = 32, .post_norm = true, .activation = fv_relu,
+                   .place = FL_LM_SINUSOID, .embedding_scale = 4.9, .embedding_norm = true}},
+    {"adaptive", {.layers = 1, .dim = 24, .heads = 4, .context = 32, .cutoffs = {3, {5, 9, V}}}},
+    {"gcnn", {.kind = FL_LM_GCNN, .layers = 3, .dim = 24, .context = 32, .untied = true}},
+    {"lstm", {.kind = FL_LM_LSTM, .layers = 2, .dim = 24, .context = 32}},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* The model, its parameters far from what they begin as, so that all of them matter. */
+static fl_nn_module *model_of(const struct kind *k) {
+    fl_rng rng = {11, 0};
+    fl_text_lm_opts o = k->o;
+    o.rng = &rng;
+    fl_nn_module *m = fl_text_lm_opt(V, o);
+    fv_list all = fl_nn_parameters(m);
+    for (int64_t i = 0; i < all.n; i++) fl_nn_init_normal(all.v[i], fv_value(all.v[i])->ndim == 1 ? 0.5 : 0, 0.3, &rng);
+    return m;
+}
+
+TEST(what_is_read_step_by_step_is_what_the_model_computes) {
+    int compared = 0;
+    for (int i = 0; i < KINDS; i++)
+        for (int uncached = 0; uncached < 2; uncached++) {
+            fl_scope s = fl_scope_begin();
+            fl_nn_module *m = model_of(&kinds[i]);
+            fl_nn_train(m, false);
+            fl_text_reader *r = fl_text_reader_new(m, 3, .uncached = uncached);
+            REQUIRE(r);
+            /* texts of 20, 7 and 1 tokens, in steps of their own */
+            static const int64_t of[] = {0, 0, 0, 1, 2, -1, 1, 1, 1, 0, 0, -1, 1, 0, -1, 0, 0, 0, -1, 1, 1, 0, -1};
+            int64_t id[40], length[3] = {0}, text[3][32], rows = 0, who[40];
+            for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
+                if (of[k] >= 0) {
+                    id[rows] = text[of[k]][length[of[k]]] = (int64_t)(k * 5 + 2) % V;
+                    length[of[k]]++, who[rows++] = of[k];
+                    continue;
+                }
+                REQUIRE(fl_text_reader_read(r, rows, who, id));
+                for (int64_t t = 0; t < 3; t++) {
+                    const float *scores = fl_text_reader_scores(r, t);
+                    bool now = false;
+                    for (int64_t j = 0; j < rows; j++) now = now || who[j] == t;
+                    CHECK(now == (scores != NULL) && fl_text_reader_place(r, t) == length[t]);
+                    if (!scores) continue;
+                    fl_tensor *x = fl_from_host(text[t], FL_SHAPE(1, length[t]), FL_I64);
+                    fl_tensor *want = fv_value(fl_nn_forward(m, fv_const(x)));
+                    want = fl_select(fl_select(want, 0, 0), 0, -1);
+                    fl_tensor *got = fl_from_host(scores, FL_SHAPE(V), FL_F32);
+                    const double off = fl_item(fl_amax(fl_abs(fl_sub(want, got)), FL_ALL_AXES));
+                    if (!CHECK(off <= 2e-5 * (1 + fl_item(fl_amax(fl_abs(want), FL_ALL_AXES)))))
+                        printf("  %s, text %d at %d: %g\n", kinds[i].name, (int)t, (int)length[t], off);
+                    compared++;
+                }
+                rows = 0;
+            }
+            fl_text_reader_free(r);
+            fl_nn_free(m);
+            fl_scope_end(&s);
+        }
+    printf("%d steps compared\n", compared);
+    check_clean();
+}
+
+/* The same by the modules' own cache. */
+TEST(the_cache_of_modules_agrees) {
+    for (int i = 0; i < KINDS; i++) {
+        if (kinds[i].o.kind != FL_LM_TRANSFORMER) continue;
+        fl_scope s = fl_scope_begin();
+        fl_nn_module *m = model_of(&kinds[i]);
+        fl_nn_train(m, false);
+        fl_tensor *x = fl_reshape(fl_remainder(fl_cast(fl_arange(0, 24, 1, FL_F32), FL_I64), fl_int(V)), FL_SHAPE(2, 12));
+        fl_tensor *want = fv_value(fl_nn_forward(m, fv_const(x)));
+        fl_nn_cache *c = fl_nn_cache_new(m, 2, 12);
+        for (int64_t at = 0, n = 5; at < 12; at += n, n = at + n > 12 ? 12 - at : 3) {
+            fl_tensor *part = fl_slice(x, 1, at, at + n, 1);
+            fl_var *y = fl_nn_forward_cached(m, FL_VARS(fv_const(part)), c).v[0];
+            REQUIRE(y);
+            fl_tensor *off = fl_sub(fv_value(y), fl_slice(want, 1, at, at + n, 1));
+            CHECK(fl_item(fl_amax(fl_abs(off), FL_ALL_AXES)) < 1e-4);
+        }
+        fl_nn_cache_free(c);
+        fl_nn_free(m);
+        fl_scope_end(&s);
+    }
+    check_clean();
+}
+
+TEST(a_mask_hides_padding) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {3, 0};
+    fl_nn_module *m = fl_text_lm(V, .layers = 2, .dim = 24, .heads = 4, .context = 16, .bidirectional = true,
+                                 .post_norm = true, .types = 2, .embedding_norm = true, .masked_head = true, .rng = &rng);
+    fl_nn_train(m, false);
+    const int64_t a[] = {1, 2, 3, 4, 0, 0}, b[] = {1, 2, 3, 4, 7, 9};
+    fl_tensor *keep = fl_lt(fl_reshape(fl_arange(0, 6, 1, FL_F32), FL_SHAPE(1, 6)), fl_num(4)), *y[3];
+    for (int i = 0; i < 3; i++) {
+        fl_var *x = fv_const(fl_from_host(i ? b : a, FL_SHAPE(1, 6), FL_I64));
+        y[i] = fl_slice(fv_value(fl_nn_forward_vars(m, i < 2 ? FL_VARS(x, fv_const(keep)) : FL_VARS(x)).v[0]), 1, 0, 4, 1);
+    }
+    CHECK(fl_item(fl_amax(fl_abs(fl_sub(y[0], y[1])), FL_ALL_AXES)) == 0);
+    CHECK(fl_item(fl_amax(fl_abs(fl_sub(y[0], y[2])), FL_ALL_AXES)) > 1e-5);
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    check_clean();
+}
+
+/* ---- measuring and training ---- */
+
+TEST(evaluation_predicts_each_token_once) {
+    fl_text_tokens *t = tokens_of(101);
+    fl_nn_module *m = model_of(&kinds[0]);
+    for (int64_t stride = 1; stride <= 12; stride += 1 + (stride > 1) * 2) {
+        fl_text_measure r = {0};
+        double nats = 0;
+        CHECK(fl_text_evaluate(m, t, &r, .begin = 4, .context = 12, .stride = stride, .batch = 5));
+        CHECK_EQ_INT(r.tokens, 96);
+        /* by one window for each token: that of the first window that reaches it */
+        fl_text_reader *reader = fl_text_reader_new(m, 1, .length = 12);
+        for (int64_t target = 5; target < 101; target++) {
+            const int64_t past = target - 5 - 12 + stride; /* behind the first window's last strides */
+            const int64_t w = target < 5 + 12 ? 0 : (past / stride) * stride, n = target - 4 - w;
+            int64_t of[12] = {0}, id[12];
+            CHECK(fl_text_reader_rewind(reader, 0, 0) && fl_text_tokens_read(t, 4 + w, n, id));
+            CHECK(fl_text_reader_read(reader, n, of, id));
+            const float *x = fl_text_reader_scores(reader, 0);
+            double sum = 0;
+            for (int k = 0; k < V; k++) sum += exp(x[k]);
+            nats += log(sum) - x[id_at(target)];
+        }
+        CHECK_NEAR(r.nats, nats, 1e-4 * nats);
+        fl_text_reader_free(reader);
+    }
+    CHECK(m->train);
+    fl_nn_free(m);
+    fl_text_tokens_free(t);
+    check_clean();
+}
+
+static fl_text_training training_of(fl_text_tokens *t, fl_optim_schedule *schedule) {
+    fl_text_lm_opts o = kinds[1].o;
+    fl_rng rng = {1, 0};
+    o.rng = &rng, o.dropout = 0.1;
+    fl_nn_module *m = fl_text_lm_opt(V, o);
+    fl_data_set *set = fl_data_batch(fl_text_blocks(t, 12, .random = true, .size = 40), 4, true);
+    *schedule = (fl_optim_schedule){.kind = FL_LR_COSINE, .total = 60, .warmup = 5};
+    fl_text_training r = {.model = m, .optim = fl_optim_adamw(fl_nn_parameters(m), .lr = 1e-2), .set = set,
+                          .schedule = schedule, .clip = 1, .accumulate = 2};
+    fl_optim_schedule_start(schedule, r.optim);
+    return r;
+}
+
+static void training_free(fl_text_training *t) {
+    fl_optim_free(t->optim);
+    fl_nn_free(t->model);
+    fl_data_free(t->set);
+}
+
+TEST(training_learns_and_resumes_with_the_same_bits) {
+    const char *path = temporary("resume");
+    fl_text_tokens *t = tokens_of(2000);
+    fl_optim_schedule s[2];
+    double loss[2] = {0}, first = 0;
+    fl_seed(4);
+    fl_text_training whole = training_of(t, &s[0]);
+    for (int i = 0; i < 60; i++) {
+        CHECK(fl_text_training_step(&whole, &loss[0]));
+        if (!i) first = loss[0];
+        if (i == 36) CHECK(fl_text_training_save(&whole, path));
+    }
+    CHECK_NEAR(first, log(V), 0.2);
+    CHECK(loss[0] < 0.5); /* it is a function of the two before */
+    CHECK_EQ_INT(whole.tokens, 60 * 2 * 4 * 12);
+    fl_seed(99);
+    fl_text_training part = training_of(t, &s[1]);
+    CHECK(fl_text_training_load(&part, path));
+    CHECK_EQ_INT(part.at.step, 37);
+    while (part.at.step < 60) CHECK(fl_text_training_step(&part, &loss[1]));
+    CHECK(loss[0] == loss[1]);
+    training_free(&whole);
+    training_free(&part);
+    fl_text_tokens_free(t);
+    remove(path);
+    check_clean();
+}
+
+/* ---- choosing ---- */
+
+/* Pearson's statistic of draws against probabilities p. */
+static double chi_square(const float *scores, int64_t n, const fl_text_sampler *s, const double *p, int64_t draws) {
+    fl_rng rng = {8, 0};
+    fl_text_candidate scratch[16];
+    int64_t count[16] = {0};
+    double sum = 0;
+    for (int64_t i = 0; i < draws; i++) {
+        const int64_t id = fl_text_sample(scores, n, s, NULL, 0, &rng, scratch);
+        if (!CHECK(id >= 0 && p[id] > 0)) return INFINITY;
+        count[id]++;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const double want = p[i] * (double)draws, off = (double)count[i] - want;
+        if (p[i] > 0) sum += off * off / want;
+    }
+    return sum;
+}
+
+TEST(samplers_draw_as_they_say) {
+    const int64_t draws = 1000000;
+    const float x[] = {1, 3, 3, -1, 2, 2.5f, 3, -9};
+    const fl_text_sampler all[] = {{.temperature = 1}, {.temperature = 0.5}, {.top_k = 2}, {.top_k = 5, .temperature = 2},
+                                   {.top_p = 0.5}, {.top_p = 0.93}, {.min_p = 0.3}, {.top_k = 6, .top_p = 0.8, .min_p = 0.5}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        /* the order is by score, then by id: 1 2 6 5 4 0 3 7 */
+        static const int order[] = {1, 2, 6, 5, 4, 0, 3, 7};
+        const fl_text_sampler *s = &all[i];
+        double p[8] = {0}, sum = 0, mass = 0, kept = 0;
+        int n = s->top_k ? (int)s->top_k : 8, k = 0, freedom = -1;
+        for (k = 0; k < n; k++) sum += p[order[k]] = exp((x[order[k]] - 3) / (s->temperature > 0 ? s->temperature : 1));
+        for (k = 0; k < n && !(s->top_p > 0 && mass >= s->top_p * sum); k++) mass += p[order[k]];
+        for (; k < n; k++) p[order[k]] = 0;
+        for (k = 0; k < 8; k++) kept += p[k] = p[k] < s->min_p ? 0 : p[k];
+        for (k = 0; k < 8; k++) p[k] /= kept, freedom += p[k] > 0;
+        CHECK(chi_square(x, 8, s, p, draws) < freedom + 5 * sqrt(2.0 * freedom));
+    }
+    fl_text_candidate c[8];
+    fl_rng rng = {1, 0};
+    CHECK_EQ_INT(fl_text_sample(x, 8, &(fl_text_sampler){.temperature = FL_ZERO}, NULL, 0, &rng, c), 1);
+    const int64_t seen[] = {1, 2, 6, 1};
+    CHECK_EQ_INT(fl_text_sample(x, 8, &(fl_text_sampler){.temperature = FL_ZERO, .repetition = 1.3}, seen, 4, &rng, c), 5);
+    const float nan[] = {0, NAN};
+    CHECK_EQ_INT(fl_text_sample(nan, 2, &all[0], NULL, 0, &rng, c), -1);
+    CHECK_ERROR("the score of id 1 is NaN");
+    CHECK_EQ_INT(fl_text_sample(x, 8, &(fl_text_sampler){.top_p = 2}, NULL, 0, &rng, c), -1);
+    CHECK_ERROR("top_p 2");
+    check_clean();
+}
+
+/* Texts that a model makes of prompts. */
+static void write_texts(fl_nn_module *m, int64_t n, bool together, fl_text_sampler sampler, fl_text_sequence *out) {
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t prompt[] = {i % V, (i * 3 + 1) % V, 5};
+        fl_text_sequence_add(&out[i], prompt, 1 + i % 3);
+    }
+    fl_text_reader *r = fl_text_reader_new(m, together ? n : 1);
+    const int64_t stop[] = {6};
+    fl_text_generate_opts o = {.most = 40, .sampler = sampler, .stop = stop, .n_stop = 1, .slide = true};
+    if (together) CHECK(fl_text_generate_opt(r, out, n, o));
+    for (int64_t i = 0; !together && i < n; i++) CHECK(fl_text_generate_opt(r, &out[i], 1, o));
+    fl_text_reader_free(r);
+}
+
+TEST(texts_do_not_depend_on_others_or_threads) {
+    enum { N = 8 };
+    for (int i = 0; i < KINDS; i++) {
+        fl_nn_module *m = model_of(&kinds[i]);
+        fl_text_sequence a[N] = {{0}}, b[N] = {{0}}, c[N] = {{0}};
+        fl_set_threads(1);
+        write_texts(m, N, true, (fl_text_sampler){.temperature = FL_ZERO}, a);
+        write_texts(m, N, false, (fl_text_sampler){.temperature = FL_ZERO}, b);
+        fl_set_threads(3);
+        write_texts(m, N, true, (fl_text_sampler){.temperature = FL_ZERO}, c);
+        int64_t lengths = 0;
+        for (int k = 0; k < N; k++) {
+            CHECK(a[k].n == b[k].n && !memcmp(a[k].id, b[k].id, (size_t)a[k].n * sizeof(int64_t)));
+            CHECK(a[k].n == c[k].n && !memcmp(a[k].id, c[k].id, (size_t)a[k].n * sizeof(int64_t)));
+            lengths += a[k].n;
+            fl_text_sequence_free(&a[k]), fl_text_sequence_free(&b[k]), fl_text_sequence_free(&c[k]);
+        }
+        CHECK(lengths > N * 3);
+        fl_nn_free(m);
+    }
+    check_clean();
+}
+
+static double text_score(fl_text_reader *r, const int64_t *id, int64_t n) {
+    double sum = 0;
+    fl_text_reader_rewind(r, 0, 0);
+    for (int64_t i = 0; i + 1 < n; i++) {
+        const int64_t of = 0;
+        fl_text_reader_read(r, 1, &of, &id[i]);
+        const float *x = fl_text_reader_scores(r, 0);
+        double all = 0;
+        for (int k = 0; k < V; k++) all += exp(x[k]);
+        sum += i ? x[id[i + 1]] - log(all) : 0; /* the prompt is two tokens */
+    }
+    return sum;
+}
+
+TEST(beams_find_the_best_text) {
+    enum { LENGTH = 3 };
+    fl_nn_module *m = model_of(&kinds[1]);
+    fl_text_reader *r = fl_text_reader_new(m, 64);
+    fl_text_reader *one = fl_text_reader_new(m, 1);
+    const int64_t prompt[] = {3, 1}, stop[] = {6};
+    fl_text_sequence found[3] = {{0}};
+    CHECK(fl_text_sequence_add(&found[0], prompt, 2));
+    REQUIRE(fl_text_beam(r, found, 3, .most = LENGTH, .beams = 32, .stop = stop, .n_stop = 1, .length_penalty = 0.7));
+    /* all texts of three more tokens, or fewer that end with the stop */
+    double best[3] = {-INFINITY, -INFINITY, -INFINITY};
+    for (int64_t code = 0; code < V * V * V; code++) {
+        int64_t id[5] = {3, 1, code % V, code / V % V, code / V / V}, n = 5;
+        if (id[2] == 6) n = 3;
+        else if (id[3] == 6) n = 4;
+        if ((n < 5 && id[4]) || (n < 4 && id[3])) continue; /* each once */
+        double score = text_score(one, id, n) / pow((double)n - 2, 0.7);
+        for (int k = 0; k < 3; k++)
+            if (score > best[k]) {
+                const double t = best[k];
+                best[k] = score, score = t;
+            }
+    }
+    for (int k = 0; k < 3; k++) {
+        CHECK_NEAR(found[k].score, best[k], 1e-4);
+        fl_text_sequence_free(&found[k]);
+    }
+    fl_text_reader_free(r);
+    fl_text_reader_free(one);
+    fl_nn_free(m);
+    check_clean();
+}
+
+static int64_t requests;
+static void *count_request(void *user, void *p, size_t bytes) {
+    (void)user;
+    requests += bytes > 0;
+    if (bytes) return realloc(p, bytes);
+    free(p);
+    return NULL;
+}
+
+TEST(no_memory_is_asked_for_per_token) {
+    fl_nn_module *m = model_of(&kinds[1]);
+    fl_text_reader *r = fl_text_reader_new(m, 2);
+    const int64_t of[] = {0, 1}, id[] = {3, 4};
+    for (int i = 0; i < 6; i++) CHECK(fl_text_reader_read(r, 2, of, id));
+    const int64_t reserved = fl_mem_stats_of(NULL).reserved;
+    fl_heap_use(count_request, NULL);
+    for (int i = 0; i < 20; i++) CHECK(fl_text_reader_read(r, 2, of, id));
+    fl_heap_use(NULL, NULL);
+    CHECK_EQ_INT(requests, 0);
+    CHECK_EQ_INT(fl_mem_stats_of(NULL).reserved, reserved);
+    fl_text_reader_free(r);
+    fl_nn_free(m);
+    check_clean();
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */
