@@ -2,6 +2,7 @@
    against its composition (make bench-attention; the peer: bench/peers/torch_attention.py)
 
    Of one token behind a cache of 4,096 keys it prints GB/s of keys and values, beside reading alone.
+   "alone" leaves the composition out; "alone bf16": products may round their operands.
    GFLOP/s of the products alone, half of them where causal: 4 n m d forward, 10 n m d for the
    gradient. The peak is sampled between them. */
 #include "peaks.h"
@@ -127,6 +128,7 @@ static void measure_decode(int64_t heads, int64_t kv_heads) {
 
 /* "alone": the shapes without their compositions; "decode": one token only. */
 int main(int argc, char **argv) {
+    if (argc > 2 && !strcmp(argv[2], "bf16")) fl_set_matmul_precision(FL_BF16);
     const bool alone = argc > 1 && !strcmp(argv[1], "alone");
     const bool decode_only = argc > 1 && !strcmp(argv[1], "decode");
     for (int i = 0; i < 4 && !decode_only; i++) compare(&settings[i], !alone);

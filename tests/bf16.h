@@ -385,6 +385,49 @@ TEST(amx_convolutions) {
     }
 }
 
+/* y, dq, dk and dv of attention in one tensor, of q [b, h, n, d], k and v [b, h, m, ...] as views of [b, n,
+ * h, d]. */
+static fl_tensor *amx_attend(const int64_t size[4], fl_dtype d, bool causal, double p) {
+    const int64_t n = size[0], m = size[1], h = 2;
+    const fl_shape shape[] = {FL_SHAPE(2, n, h, size[2]), FL_SHAPE(2, m, h, size[2]),
+                              FL_SHAPE(2, m, h, size[3])};
+    fl_var *x[3];
+    for (int i = 0; i < 3; i++) {
+        fl_tensor *t = fl_uniform(shape[i], -1, 1, FL_F32, &(fl_rng){(uint64_t)i, 0});
+        x[i] = fv_param(fl_transpose(fl_cast(t, d), 1, 2));
+    }
+    fl_var *y = fv_attention(x[0], x[1], x[2], .causal = causal, .dropout = p, .rng = &(fl_rng){5, 0});
+    fl_tensor *dy = fl_uniform(fl_shape_of(fv_value(y)), -1, 1, FL_F32, &(fl_rng){9, 0});
+    fl_backward(fv_sum(fv_mul(y, fv_const(fl_cast(dy, d))), FL_ALL_AXES));
+    fl_tensor *all[4] = {fv_value(y), fv_grad(x[0]), fv_grad(x[1]), fv_grad(x[2])};
+    for (int i = 0; i < 4; i++) all[i] = fl_reshape(fl_contiguous(all[i]), FL_SHAPE(-1));
+    return fl_concat(all, 4, 0);
+}
+
+/* Attention, causal or not, with dropout and several blocks of queries and keys: near f64 of what was not
+   rounded, and the same bits in plain C as by the processor. */
+TEST(amx_attention) {
+    static const int64_t size[][4] = {
+        {17, 33, 16, 16}, {40, 300, 20, 50}, {270, 70, 64, 32}, {64, 64, 33, 48}};
+    bool real = true;
+    for (int i = 0; i < 8; i++) {
+        fl_scope s = fl_scope_begin();
+        const bool causal = i >= 4 && size[i % 4][0] <= size[i % 4][1];
+        const double p = i == 3 || i == 5 ? 0.25 : 0;
+        fl_tensor *exact = amx_attend(size[i % 4], FL_F64, causal, p), *y;
+        CHECK(bf16_begin("emulated"));
+        y = amx_attend(size[i % 4], FL_F32, causal, p);
+        const double far = fl_item(fl_amax(fl_abs(fl_sub(y, exact)), FL_ALL_AXES));
+        const double most = fl_item(fl_amax(fl_abs(exact), FL_ALL_AXES));
+        if (!CHECK(far < 0.02 * most) || !CHECK(far > 1e-5 * most))
+            printf("    case %d: %g of %g\n", i, far, most);
+        if ((real = real && bf16_begin("amx")))
+            CHECK(bf16_bits(amx_attend(size[i % 4], FL_F32, causal, p)) == bf16_bits(y));
+        fl_scope_end(&s);
+        bf16_end();
+    }
+}
+
 /* Errors of the setting; what is measured is one of the ways, and allowed or not, it is told. */
 TEST(amx_is_chosen_by_measurement) {
     test_errors_return();

@@ -15,6 +15,9 @@
    few heads the queries are cut into parts, whose dk and dv are added in order. Keys that causal or
    window hide from all queries of a block are not looked at.
 
+   Where operands may be rounded to bf16 and the processor has tiles for them, the products are those of
+   gemm_amx.h, over up to 256 keys; all else is the same, in f32.
+
    A single query (a step of decoding) has a way of its own, which reads each key and value once, where it
    lies, for all heads that share it: see >>one query. */
 #ifndef FL_CPU_ATTENTION_H
@@ -30,8 +33,16 @@ FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #ifndef FL_CPU_ATTENTION_IMPL
 #define FL_CPU_ATTENTION_IMPL
 #include "../../fl/ops/attention.h"
+#include "bf16.h"
+#include "gemm_amx.h"
 /* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two */
-enum { FL__ATT_QUERIES = 256, FL__ATT_KEYS = 140, FL__ATT_GRAD_KEYS = 70, FL__ATT_ROW = 272 };
+enum {
+    FL__ATT_QUERIES = 256,
+    FL__ATT_TILED_KEYS = 256,
+    FL__ATT_KEYS = 140,
+    FL__ATT_GRAD_KEYS = 70,
+    FL__ATT_ROW = 272
+};
 /* Of a single query: keys in a part and in a block */
 enum { FL__ATT_PART = 512, FL__ATT_ONE_KEYS = 64 };
 
@@ -72,6 +83,7 @@ FL__LOOPS_END
 typedef struct fl__attention {
     const fl_attention_args *args;
     const fl__kernels *ks;
+    const fl__amx_kernels *tiles; /* NULL: none */
     const fl__att_loops *loops;
     const fl_tensor *q, *k, *v, *mask, *y, *lse, *dy, *dq, *dk, *dv; /* mask NULL: none */
     int64_t items, n, m, d, e, size; /* size of an element */
@@ -87,9 +99,10 @@ typedef struct fl__attention {
    columns, `wide` at a time, [columns / wide][rows][wide]; `down` is the same of the transposed matrix. */
 typedef struct fl__att_block {
     char *s, *dp, *keep, *slope;      /* [keys][FL__ATT_ROW]; slope: the cap's */
+    char *scaled;                     /* [queries][d], with tiles */
     char *q_down, *dy_down;           /* of the queries and their dy */
     char *q_across, *dy_across;       /* the same with panels of four registers */
-    char *keys, *values;              /* a tile of rows, and a panel of columns */
+    char *keys, *values; /* a tile of rows, and a panel of columns; with tiles all of A, and of B */
     char *top, *sum, *fix;            /* [queries] */
     int64_t item, q0, nq, width;      /* queries, and columns computed */
     int64_t place;                    /* of the first query among the keys */
@@ -120,28 +133,61 @@ static char *fl__att_carve(char *base, int64_t *at, int64_t bytes) {
 static int64_t fl__att_layout(const fl__attention *a, fl__att_block *b, char *base, bool gradient) {
     const int64_t queries = FL__ATT_QUERIES * a->size, block = a->keys * FL__ATT_ROW * a->size;
     const int64_t rows = a->d > a->e ? a->d : a->e, none = 0, four = 2 * a->wide * queries;
-    const int64_t across = fl__ceil_div(rows, 2 * a->wide) * four;
-    int64_t at = 0;
+    int64_t across = fl__ceil_div(rows, 2 * a->wide) * four, down = a->d * queries, dy_down = a->e * queries;
+    int64_t keys = rows * a->ks->rows * a->size, values = a->keys * a->wide * a->size, at = 0;
+    if (a->tiles) {
+        across = fl__amx_bytes(rows, FL__ATT_QUERIES);
+        down = fl__amx_bytes(FL__ATT_QUERIES, a->d), dy_down = fl__amx_bytes(FL__ATT_QUERIES, a->e);
+        keys = fl__max(fl__amx_bytes(a->keys, rows), fl__amx_bytes(FL__ATT_QUERIES, a->keys));
+        values = fl__amx_bytes(rows, a->keys);
+    }
     b->s = fl__att_carve(base, &at, block);
     b->dp = fl__att_carve(base, &at, gradient ? block : none);
     b->keep = fl__att_carve(base, &at, a->args->p > 0 ? block : none);
     b->slope = gradient && a->args->softcap > 0 ? fl__att_carve(base, &at, block) : NULL;
-    b->q_down = fl__att_carve(base, &at, a->d * queries);
-    b->dy_down = fl__att_carve(base, &at, gradient ? a->e * queries : none);
+    b->scaled = fl__att_carve(base, &at, a->tiles ? a->d * queries : none);
+    b->q_down = fl__att_carve(base, &at, down);
+    b->dy_down = fl__att_carve(base, &at, gradient ? dy_down : none);
     b->q_across = fl__att_carve(base, &at, gradient ? across : none);
     b->dy_across = fl__att_carve(base, &at, gradient ? across : none);
-    b->keys = fl__att_carve(base, &at, rows * a->ks->rows * a->size);
-    b->values = fl__att_carve(base, &at, a->keys * a->wide * a->size);
+    b->keys = fl__att_carve(base, &at, keys);
+    b->values = fl__att_carve(base, &at, values);
     b->top = fl__att_carve(base, &at, queries);
     b->sum = fl__att_carve(base, &at, queries);
     b->fix = fl__att_carve(base, &at, queries);
     return at;
 }
 
+/* Packs `outer` x k values for tiles. */
+static void fl__att_pack_tiles(const fl__attention *a, bool of_b, const char *from, int64_t outer, int64_t k,
+                               int64_t outer_step, int64_t k_step, char *to) {
+    const fl__amx_operand x = fl__amx_matrix(from, a->size, outer, k, outer_step, k_step);
+    fl__amx_pack_all(a->tiles, &x, of_b, to);
+}
+
+/* fl__att_pack_down for tiles. */
+static void fl__att_pack_queries(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
+                                 double by, char *to) {
+    const int64_t columns = t->shape[t->ndim - 1], size = a->size, *step = fl__att_step(t);
+    if (by == 1) {
+        fl__att_pack_tiles(a, true, fl__att_at(t, b->item, b->q0, 0), b->nq, columns, step[0], step[1], to);
+        return;
+    }
+    for (int64_t i = 0; i < b->nq; i++)
+        fl__copy_row(b->scaled + i * columns * size, size, fl__att_at(t, b->item, b->q0 + i, 0),
+                     step[1] * size, columns, (int)size);
+    a->loops->scale(b->scaled, b->nq * columns, by);
+    fl__att_pack_tiles(a, true, b->scaled, b->nq, columns, columns, 1, to);
+}
+
 /* The block's rows of t, transposed and times `by`; zeros behind the last query. */
 static void fl__att_pack_down(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
                               double by, char *to) {
     const int64_t columns = t->shape[t->ndim - 1], panel = columns * a->wide, *step = fl__att_step(t);
+    if (a->tiles) {
+        fl__att_pack_queries(a, b, t, by, to);
+        return;
+    }
     for (int64_t i = 0; i < b->nq; i += a->wide, to += panel * a->size) {
         const int64_t n = fl__min(a->wide, b->nq - i);
         if (n < a->wide) memset(to, 0, (size_t)(panel * a->size));
@@ -155,6 +201,10 @@ static void fl__att_pack_across(const fl__attention *a, const fl__att_block *b, 
                                 char *to) {
     const int64_t columns = t->shape[t->ndim - 1], wide = a->ks->widest * a->ks->lanes;
     const int64_t *step = fl__att_step(t);
+    if (a->tiles) {
+        fl__att_pack_tiles(a, true, fl__att_at(t, b->item, b->q0, 0), columns, b->nq, step[1], step[0], to);
+        return;
+    }
     for (int64_t j = 0; j < columns; j += wide, to += wide * FL__ATT_QUERIES * a->size)
         a->ks->pack(to, wide, fl__min(wide, columns - j), b->nq,
                     fl__att_at(t, b->item, b->q0, j), step[1], step[0]);
@@ -172,6 +222,13 @@ static void fl__att_scores(const fl__attention *a, const fl__att_block *b, const
     fl__segment s = {.a = b->keys};
     fl__tile tile = {.segments = 1, .segment = &s, .k = columns, .rsa = 1, .ldb = a->wide,
                      .ldc = FL__ATT_ROW};
+    if (a->tiles) {
+        const char *from = fl__att_at(t, b->item, b->j0, 0);
+        fl__att_pack_tiles(a, false, from, b->nj, columns, step[0], step[1], b->keys);
+        fl__amx_multiply(a->tiles, b->keys, queries, b->nj, b->width, columns, (float *)(void *)out,
+                         FL__ATT_ROW, false);
+        return;
+    }
     for (int64_t j = 0, rows; j < b->nj; j += rows) {
         tile.csa = rows = fl__att_height(b->nj, j, a->ks->rows);
         a->ks->pack(b->keys, rows, rows, columns, fl__att_at(t, b->item, b->j0 + j, 0), step[0],
@@ -191,6 +248,14 @@ static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const 
     fl__segment s = {.b = b->values};
     fl__tile tile = {.segments = 1, .segment = &s, .k = b->nj, .rsa = 1, .csa = FL__ATT_ROW,
                      .ldb = a->wide, .ldc = fl__att_step(y)[0], .add = b->j0 > b->start};
+    if (a->tiles) {
+        const char *from = fl__att_at(t, b->item, b->j0, 0);
+        fl__att_pack_tiles(a, false, p, b->nq, b->nj, 1, FL__ATT_ROW, b->keys);
+        fl__att_pack_tiles(a, true, from, columns, b->nj, step[1], step[0], b->values);
+        fl__amx_multiply(a->tiles, b->keys, b->values, b->nq, columns, b->nj,
+                         (float *)(void *)fl__att_at(y, b->item, b->q0, 0), tile.ldc, tile.add);
+        return;
+    }
     for (int64_t j = 0; j < columns; j += a->wide) {
         const int64_t n = fl__min(a->wide, columns - j);
         char *to = fl__att_at(y, b->item, b->q0, j);
@@ -213,6 +278,12 @@ static void fl__att_gather(const fl__attention *a, const fl__att_block *b, const
     fl__segment s;
     fl__tile tile = {.segments = 1, .segment = &s, .rsa = FL__ATT_ROW, .csa = 1, .ldb = wide,
                      .ldc = row, .add = true};
+    if (a->tiles) {
+        fl__att_pack_tiles(a, false, p, b->nj, b->nq, FL__ATT_ROW, 1, b->keys);
+        fl__amx_multiply(a->tiles, b->keys, queries, b->nj, columns, b->nq,
+                         (float *)(void *)(sum + b->j0 * row * a->size), row, true);
+        return;
+    }
     for (int64_t j = 0; j < columns; j += wide, queries += wide * FL__ATT_QUERIES * a->size)
         for (int64_t k = 0; k < b->nq; k += tile.k) {
             tile.k = fl__min(64, b->nq - k);
@@ -271,7 +342,9 @@ static void fl__att_begin(const fl__attention *a, fl__att_block *b, int64_t item
 /* The next keys that a query of the block may see. */
 static bool fl__att_next(const fl__attention *a, fl__att_block *b) {
     b->j0 += b->nj;
-    b->nj = b->j0 < b->end ? fl__att_height(b->end, b->j0, a->keys) : 0;
+    b->nj = b->j0 >= b->end ? 0
+            : a->tiles      ? fl__min(b->end - b->j0, a->keys)
+                            : fl__att_height(b->end, b->j0, a->keys);
     return b->nj > 0;
 }
 
@@ -500,6 +573,15 @@ static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
 
 /* >>slots */
 
+/* Tiles of 16 and 32 pay where they are filled, and read rows or columns that are dense. */
+static const fl__amx_kernels *fl__att_tiles(const fl__attention *a) {
+    const fl_tensor *all[] = {a->q, a->k, a->v, a->dy ? a->dy : a->q};
+    if (a->size != 4 || fl__min(a->n, a->m) < 16 || fl__min(a->d, a->e) < 16) return NULL;
+    for (int i = 0; i < 4; i++)
+        if (fl__att_step(all[i])[0] != 1 && fl__att_step(all[i])[1] != 1) return NULL;
+    return fl__bf16_tiles();
+}
+
 static fl__attention fl__att_of(const fl_call *c) {
     static const fl__att_loops *const loops[] = {FL__AT_LEVELS(&fl__attention_loops_f32)[FL__VARIANT_F64] =
                                                      &fl__attention_loops_f64_portable};
@@ -562,6 +644,7 @@ static bool fl__cpu_attention(const fl_backend *self, const fl_call *c) {
     a.y = c->out[0];
     a.lse = c->out[1];
     if (fl__att_one_fits(&a)) return fl__att_one(&a);
+    if ((a.tiles = fl__att_tiles(&a))) a.keys = FL__ATT_TILED_KEYS;
     return a.items * a.n == 0 ||
            fl__att_run(&a, a.items * a.query_blocks, fl__att_grain(&a, FL__ATT_QUERIES),
                        fl__att_forward_task);
@@ -578,6 +661,7 @@ static bool fl__cpu_attention_grad(const fl_backend *self, const fl_call *c) {
     if (nothing) return true;
     a.y = c->in[4], a.lse = c->in[5], a.dy = c->in[6];
     a.dq = c->out[0], a.dk = c->out[1], a.dv = c->out[2];
+    if ((a.tiles = fl__att_tiles(&a))) a.keys = FL__ATT_TILED_KEYS;
     /* with few heads about 8 tasks together, if there are as many blocks */
     a.split_blocks = fl__ceil_div(a.query_blocks, fl__ceil_div(8, a.items));
     a.splits = fl__ceil_div(a.query_blocks, a.split_blocks);

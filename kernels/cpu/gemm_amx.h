@@ -53,6 +53,16 @@ typedef struct fl__amx_product {
 } fl__amx_product;
 /* Runs it. False after fl_fail. */
 FL_PRIVATE bool fl__amx_run(const fl__amx_product *product, const char *op);
+/* The parts of a product, for kernels that keep what they packed: `outer` x k values, of strides in elements
+   one of which is 1; all of it in panels, so many bytes; C [m][n], its rows ldc apart, (+)= A B. */
+FL_PRIVATE fl__amx_operand fl__amx_matrix(const char *data, int64_t size, int64_t outer, int64_t k,
+                                          int64_t outer_step, int64_t k_step);
+static inline int64_t fl__amx_bytes(int64_t outer, int64_t k) {
+    return (outer + 31) / 32 * ((k + 31) / 32) * 2048;
+}
+FL_PRIVATE void fl__amx_pack_all(const fl__amx_kernels *ks, const fl__amx_operand *x, bool of_b, char *to);
+FL_PRIVATE void fl__amx_multiply(const fl__amx_kernels *ks, const char *a, const char *b, int64_t m,
+                                 int64_t n, int64_t k, float *c, int64_t ldc, bool add);
 /* Whether p is run by tiles: allowed, and faster. */
 FL_PRIVATE bool fl__amx_takes(const fl__product *p);
 FL_PRIVATE bool fl__amx_matmul(const fl__product *p);
@@ -414,6 +424,38 @@ static void fl__amx_pack(const fl__amx_kernels *ks, const fl__amx_operand *x, bo
         }
 }
 
+FL_PRIVATE void fl__amx_pack_all(const fl__amx_kernels *ks, const fl__amx_operand *x, bool of_b, char *to) {
+    const int64_t steps = x->along ? x->segments * fl__amx_up(x->near) : fl__amx_up(x->lines);
+    fl__amx_pack(ks, x, of_b, 0, fl__amx_panels(x), 0, steps, to);
+}
+
+/* Rows and columns of a block whose C is in no whole tiles go through acc [32][32]. */
+static void fl__amx_edge(const fl__amx_kernels *ks, fl__amx_block *x, bool group_of_b, float *c, int64_t ldc,
+                         int64_t rows, int64_t columns, float *acc, bool reads, bool writes) {
+    const bool whole = rows % 16 == 0 && columns % 16 == 0;
+    if (reads && whole) x->from = c, x->ldf = ldc;
+    else if (reads)
+        for (int64_t i = 0; i < rows; i++) memcpy(acc + i * 32, c + i * ldc, (size_t)columns * sizeof *c);
+    if (writes && whole) x->to = c, x->ldt = ldc;
+    ks->block[group_of_b][rows > 16][columns > 16](x);
+    if (!writes || whole) return;
+    for (int64_t i = 0; i < rows; i++) memcpy(c + i * ldc, acc + i * 32, (size_t)columns * sizeof *c);
+}
+
+FL_PRIVATE void fl__amx_multiply(const fl__amx_kernels *ks, const char *a, const char *b, int64_t m,
+                                 int64_t n, int64_t k, float *c, int64_t ldc, bool add) {
+    _Alignas(64) float acc[32 * 32];
+    const int64_t steps = fl__amx_up(k), panel = steps * 2 * FL__AMX_TILE;
+    ks->begin();
+    for (int64_t j = 0; j < n; j += 32, b += panel)
+        for (int64_t i = 0; i < m; i += 32) {
+            fl__amx_block x = {a + i / 32 * panel, b, steps, add ? acc : NULL, 32, acc, 32};
+            fl__amx_edge(ks, &x, false, c + i * ldc + j, ldc, fl__min(32, m - i), fl__min(32, n - j), acc,
+                         add, true);
+        }
+    ks->end();
+}
+
 /* >>products */
 
 typedef struct fl__amx_plan {
@@ -445,22 +487,6 @@ static void fl__amx_pack_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* One block of C, of which the steps of x come from acc, C or nothing, and go to acc or C. */
-static void fl__amx_corner(const fl__amx_plan *p, fl__amx_block *x, float *c, int64_t rows, int64_t columns,
-                           float *acc, bool opens, bool closes) {
-    const fl__amx_product *of = p->of;
-    const bool whole = rows % 16 == 0 && columns % 16 == 0;
-    x->from = acc, x->to = acc, x->ldf = x->ldt = 32;
-    if (opens && p->s0 == 0) x->from = NULL;
-    else if (opens && whole) x->from = c, x->ldf = of->n;
-    else if (opens)
-        for (int64_t i = 0; i < rows; i++) memcpy(acc + i * 32, c + i * of->n, (size_t)columns * sizeof *c);
-    if (closes && whole) x->to = c, x->ldt = of->n;
-    of->ks->block[p->groups_of_b][rows > 16][columns > 16](x);
-    if (!closes || whole) return;
-    for (int64_t i = 0; i < rows; i++) memcpy(c + i * of->n, acc + i * 32, (size_t)columns * sizeof *c);
-}
-
 /* Panel y of the shared operand meets panels x0 .. x1 of the other one, packed at `group`. */
 static void fl__amx_meet(const fl__amx_plan *p, const char *shared, int64_t y, char *group, int64_t x0,
                          int64_t x1, float *c) {
@@ -475,8 +501,12 @@ static void fl__amx_meet(const fl__amx_plan *p, const char *shared, int64_t y, c
                                    .steps = fl__min(near, deep - t)};
             int64_t rows, columns, i = fl__amx_place(&of->a, p->groups_of_b ? y : x, &rows);
             const int64_t j = fl__amx_place(&of->b, p->groups_of_b ? x : y, &columns);
-            fl__amx_corner(p, &block, c + i * of->n + j, rows, columns, acc + (x - x0) * 32 * 32, t == 0,
-                           t + near >= deep);
+            const bool opens = t == 0, closes = t + near >= deep;
+            float *part = acc + (x - x0) * 32 * 32;
+            block.from = opens && p->s0 == 0 ? NULL : part, block.ldf = 32;
+            block.to = part, block.ldt = 32;
+            fl__amx_edge(of->ks, &block, p->groups_of_b, c + i * of->n + j, of->n, rows, columns, part,
+                         opens && p->s0 > 0, closes);
         }
 }
 
@@ -546,8 +576,7 @@ FL_PRIVATE bool fl__amx_run(const fl__amx_product *of, const char *op) {
 
 /* >>matrices */
 
-/* `outer` x k values with these strides, in elements, one of which is 1. */
-static fl__amx_operand fl__amx_matrix(const char *data, int64_t size, int64_t outer, int64_t k,
+FL_PRIVATE fl__amx_operand fl__amx_matrix(const char *data, int64_t size, int64_t outer, int64_t k,
                                       int64_t outer_step, int64_t k_step) {
     const bool along = k_step == 1;
     return (fl__amx_operand){.data = data, .size = size, .along = along, .lines = along ? outer : k,
