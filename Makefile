@@ -136,6 +136,9 @@ mnist-dist: $(BUILD)/examples/mnist ## mnist on N ranks: make mnist-dist N=2 [DA
 lm: $(BUILD)/examples/lm ## train a language model: make lm [DATA=text or folder] [ARGS="--preset nano ..."]
 	$< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
+tokenize: $(BUILD)/examples/tokenize ## tokenizers from files and from text: make tokenize ARGS="train --text F --save tokenizer.json"
+	@$< $(ARGS)
+
 # A program that does not build counts as a failure and does not keep the others from running.
 test: ## build and run all tests, a sample of the exhaustive ones (SEED=n repeats one); the last line is the grand total
 	-@$(MAKE) --no-print-directory -k test-programs

@@ -28,6 +28,8 @@
      tokenizer.h       text to numbers and back: the interface, truncation, padding, streams
      words.h           tokenizers of words and of characters
      bpe.h             byte-pair encoding
+     gpt2.h            byte-level BPE in the files of GPT-2 and of tiktoken
+     bpe_train.h       byte-pair encoding learnt from text
      tokenizer_file.h  tokenizer.json, read
      ngram.h           n-gram language models, and what decoders ask of any language model
      kenlm.h           KenLM's binary files
@@ -40,6 +42,7 @@
      steps.h           text on its way through
      normalize.h       normalizers
      split.h           pre-tokenizers
+     pattern.h         strings, known splits, regular expressions
      decode.h          decoders
      vocabulary.h      vocabularies in tokenizer.json
      tree.h            small JSON texts as trees
@@ -60,12 +63,15 @@
 #include "fl/text/bytes.h"
 #include "fl/text/steps.h"
 #include "fl/text/normalize.h"
+#include "fl/text/pattern.h"
 #include "fl/text/split.h"
 #include "fl/text/decode.h"
 #include "fl/text/vocabulary.h"
 #include "fl/text/tokenizer.h"
 #include "fl/text/words.h"
 #include "fl/text/bpe.h"
+#include "fl/text/gpt2.h"
+#include "fl/text/bpe_train.h"
 #include "fl/text/tokenizer_file.h"
 #include "fl/text/ngram.h"
 #include "fl/text/kenlm.h"

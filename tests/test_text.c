@@ -215,6 +215,72 @@ TEST(byte_tokenizer) {
     end(&s);
 }
 
+/* ---- byte-level BPE ---- */
+
+static const char sample[] = "low lower lowest, newer newest wider: the low lows of the new lowlands, wide and low.\n";
+
+TEST(bpe_training) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const char *const special[] = {"<|end|>"};
+    fl_text_tokenizer *t = fl_text_bpe_train(sample, sizeof sample - 1, .size = 270, .special = special, .n_special = 1);
+    for (int again = 0; t && again < 2; again++, t = again < 2 ? reloaded(t) : t) {
+        CHECK_EQ_INT(fl_text_vocab_size(t), 270);
+        CHECK(fl_text_id_of(t, " low", 4) > 256 && fl_text_id_of(t, "<|end|>", 7) == 0 && fl_text_is_special(t, 0));
+        CHECK(decodes(t, sample) && decodes(t, "\xf0\x9f\x99\x82\xff\xfe low"));
+        fl_text_encoding e = encode_of(t, " low<|end|>low");
+        CHECK(e.id[0] == fl_text_id_of(t, " low", 4) && e.id[1] == 0 && e.begin[1] == 4 && e.end[1] == 11);
+        fl_text_encoding_free(&e);
+    }
+    fl_text_tokenizer_free(t);
+    end(&s);
+}
+
+/* A piece that is a million letters long is joined in time that grows little faster than it. */
+TEST(bpe_long_piece) {
+    fl_text_tokenizer *t = fl_text_bpe_train(sample, sizeof sample - 1, .size = 280);
+    const int64_t n = 10 << 20;
+    char *text = malloc((size_t)n);
+    fl_text_encoding e = {0};
+    memset(text, 'w', (size_t)n);
+    for (int64_t i = 0; i < n; i += 3) text[i] = 'o';
+    CHECK(t && fl_text_encode(t, text, n, &e) && e.n > n / 4);
+    CHECK(e.begin[0] == 0 && e.end[e.n - 1] == n);
+    fl_text_encoding_free(&e);
+    fl_text_tokenizer_free(t);
+    free(text);
+}
+
+static bool train_save_load(void) {
+    fl_text_tokenizer *t = fl_text_bpe_train(sample, sizeof sample - 1, .size = 262);
+    fl_text_encoding e = {0};
+    fl_data_text back = {0};
+    bool ok = t && fl_text_tokenizer_save(t, "t.json");
+    fl_text_tokenizer_free(t);
+    t = ok ? fl_text_tokenizer_load("t.json") : NULL;
+    ok = t && fl_text_encode(t, "the low", 7, &e) && fl_text_decode(t, e.id, e.n, false, &back);
+    if (ok) CHECK(same(back.p, back.n, "the low"));
+    fl_text_encoding_free(&e);
+    fl_heap_free(back.p);
+    fl_text_tokenizer_free(t);
+    return ok;
+}
+
+TEST(tokenizer_faults) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const int64_t points = sweep_heap(train_save_load, false) + sweep_heap(train_save_load, true);
+    CHECK(points > 100);
+    const int calls = count_calls(train_save_load);
+    for (int at = 1; at < calls; at++) {
+        disk_fault_at(at, FAULT_ERROR);
+        if (train_save_load()) continue; /* closing lost nothing */
+        CHECK_ERROR("cannot ");
+    }
+    disk_fault_at(0, FAULT_ERROR);
+    end(&s);
+}
+
 /* ---- n-grams ---- */
 
 static char *golden(const char *file, int64_t *n) {

@@ -13,6 +13,9 @@ extern "C" {
 /* The tokenizer of a file "tokenizer.json" (Hugging Face's tokenizers, fl_text_tokenizer_save); NULL after
    fl_fail. What it has and we do not is an error that names it. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_load(const char *path);
+/* Any of the files that we read, or a folder with one: tokenizer.json, vocab.json and merges.txt, encoder.json and
+   vocab.bpe; a file by its name's end, .json. */
+FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path);
 
 #ifdef __cplusplus
 }
@@ -24,6 +27,7 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_load(const char *path);
 #define FL_TEXT_TOKENIZER_FILE_IMPL
 #include "../data/json.h"
 #include "bpe.h"
+#include "gpt2.h"
 #include "vocabulary.h"
 #include "words.h"
 #include <stdio.h>
@@ -187,6 +191,28 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_load(const char *path) {
     fl_heap_free(t.added);
     fl_heap_free(t.merge);
     return out;
+}
+
+static bool fl__tokf_ends(const char *path, const char *end) {
+    const size_t n = strlen(path), m = strlen(end);
+    return n >= m && !strcmp(path + n - m, end);
+}
+
+FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path) {
+    static const char *const pair[][2] = {{"tokenizer.json", NULL}, {"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
+    char name[2][1024];
+    if (!path) return fl_fail("fl_text_tokenizer_open: path is NULL"), NULL;
+    if (fl__tokf_ends(path, ".json")) return fl_text_tokenizer_load(path);
+    for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++) {
+        int there = 1;
+        for (int k = 0; k < 2 && pair[i][k] && there > 0; k++) {
+            snprintf(name[k], sizeof name[k], "%.900s/%s", path, pair[i][k]);
+            there = fl_data_exists("fl_text_tokenizer_open", name[k]);
+        }
+        if (there < 0) return NULL;
+        if (there) return pair[i][1] ? fl_text_gpt2_load(name[0], name[1]) : fl_text_tokenizer_load(name[0]);
+    }
+    return fl_fail("fl_text_tokenizer_open: %s: no file of a tokenizer", path), NULL;
 }
 
 #endif

@@ -1,0 +1,149 @@
+/* tokenize.c - trains tokenizers, and encodes, decodes and counts with any
+
+   tokenize train  --text FILE --save tokenizer.json [--type bpe|char] [--size 8192]
+   tokenize encode --load PATH [--text FILE]        ids, a line for each line of the text (or of the input)
+   tokenize decode --load PATH [--text FILE]        and back
+   tokenize count  --load PATH [--text FILE]        bytes, characters, tokens, tokens a second
+
+   PATH is what fl_text_tokenizer_open takes: a file, or a folder with one. Without arguments: it learns from a line
+   of its own, and shows the pieces. */
+#include "../fl.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct options {
+    const char *command, *text, *load, *save, *type;
+    long size;
+} options;
+
+static int usage(void) {
+    fputs("tokenize train|encode|decode|count [--text FILE] [--load PATH] [--save FILE] [--type bpe|char] [--size N]\n", stderr);
+    return 2;
+}
+
+static bool parse(int argc, char **argv, options *o) {
+    *o = (options){.command = argc > 1 ? argv[1] : "", .type = "bpe", .size = 8192};
+    for (int i = 2; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        char *end = NULL;
+        if (!value) return false;
+        if (!strcmp(argv[i], "--text")) o->text = value;
+        else if (!strcmp(argv[i], "--load")) o->load = value;
+        else if (!strcmp(argv[i], "--save")) o->save = value;
+        else if (!strcmp(argv[i], "--type")) o->type = value;
+        else if (!strcmp(argv[i], "--size")) o->size = strtol(value, &end, 10);
+        else return false;
+        if (end && (*end || o->size < 1)) return false;
+    }
+    return true;
+}
+
+/* A file, or the standard input. */
+static char *text_of(const char *path, int64_t *n) {
+    fl_data_text t = {0};
+    char part[65536];
+    if (path) return fl_text_read_file("tokenize", path, n);
+    if (!fl_data_text_put(&t, "", 0)) return NULL;
+    for (size_t got; (got = fread(part, 1, sizeof part, stdin)) > 0;)
+        if (!fl_data_text_put(&t, part, got)) return fl_heap_free(t.p), NULL;
+    *n = t.n;
+    return t.p;
+}
+
+static bool train(const options *o, const char *text, int64_t n) {
+    fl_text_tokenizer *t = NULL;
+    if (!strcmp(o->type, "bpe")) t = fl_text_bpe_train(text, n, .size = o->size);
+    else if (!strcmp(o->type, "char")) t = fl_text_char_tokenizer(text, n);
+    else fl_fail("tokenize: there is no type '%s'", o->type);
+    const bool ok = t && fl_text_tokenizer_save(t, o->save);
+    if (ok) printf("%s: %lld tokens\n", o->save, (long long)fl_text_vocab_size(t));
+    fl_text_tokenizer_free(t);
+    return ok;
+}
+
+static bool encode(const fl_text_tokenizer *t, const char *text, int64_t n) {
+    fl_text_encoding e = {0};
+    bool ok = true;
+    for (const char *p = text, *stop; ok && p < text + n; p = stop + 1) {
+        stop = memchr(p, '\n', (size_t)(text + n - p));
+        if (!stop) stop = text + n;
+        ok = fl_text_encode(t, p, stop - p, &e);
+        for (int64_t i = 0; ok && i < e.n; i++) printf("%s%d", i ? " " : "", (int)e.id[i]);
+        if (ok) putchar('\n');
+    }
+    fl_text_encoding_free(&e);
+    return ok;
+}
+
+static bool decode(const fl_text_tokenizer *t, const char *text, int64_t n) {
+    fl_data_text out = {0};
+    int32_t *id = NULL;
+    int64_t cap = 0;
+    bool ok = true;
+    for (const char *p = text, *stop; ok && p < text + n; p = stop + 1) {
+        int64_t ids = 0, len;
+        stop = memchr(p, '\n', (size_t)(text + n - p));
+        if (!stop) stop = text + n;
+        for (const char *word; ok && (word = fl_text_field(&p, stop, &len));) {
+            ok = fl_heap_grow(&id, &cap, ids + 1, sizeof *id);
+            if (ok) id[ids++] = (int32_t)strtol(word, NULL, 10);
+        }
+        out.n = 0;
+        ok = ok && fl_text_decode(t, id, ids, true, &out);
+        if (ok) fwrite(out.p, 1, (size_t)out.n, stdout), putchar('\n');
+    }
+    fl_heap_free(id);
+    fl_heap_free(out.p);
+    return ok;
+}
+
+static bool count(const fl_text_tokenizer *t, const char *text, int64_t n) {
+    fl_text_encoding e = {0};
+    const clock_t start = clock();
+    const bool ok = fl_text_encode(t, text, n, &e);
+    const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    if (ok) printf("%lld bytes, %lld characters, %lld tokens, %.3g bytes a token, %.3g tokens a second\n", (long long)n,
+                   (long long)fl_text_chars(text, n), (long long)e.n, e.n ? (double)n / (double)e.n : 0,
+                   seconds > 0 ? (double)e.n / seconds : 0);
+    fl_text_encoding_free(&e);
+    return ok;
+}
+
+/* What is learnt of one line must give it back. */
+static bool show(void) {
+    static const char text[] = "she sells sea shells by the sea shore; the shells she sells are sea shells, I'm sure";
+    fl_text_tokenizer *t = fl_text_bpe_train(text, sizeof text - 1, .size = 280);
+    fl_text_encoding e = {0};
+    fl_data_text back = {0};
+    bool ok = t && fl_text_encode(t, text, sizeof text - 1, &e) && fl_text_decode(t, e.id, e.n, false, &back);
+    for (int64_t i = 0; ok && i < e.n; i++) printf("%.*s|", (int)(e.end[i] - e.begin[i]), text + e.begin[i]);
+    if (ok) printf("\n%d tokens for %d bytes\n", (int)e.n, (int)sizeof text - 1);
+    ok = ok && e.n < 50 && !strcmp(back.p, text);
+    fl_text_encoding_free(&e);
+    fl_heap_free(back.p);
+    fl_text_tokenizer_free(t);
+    return ok;
+}
+
+int main(int argc, char **argv) {
+    options o;
+    int64_t n = 0;
+    bool ok = false;
+    if (argc < 2) return !show();
+    if ( !parse(argc, argv, &o)) return usage();
+    const bool training = !strcmp(o.command, "train");
+    if (training ? !o.save || !o.text : !o.load) return usage();
+    char *text = text_of(o.text, &n);
+    fl_text_tokenizer *t = text && !training ? fl_text_tokenizer_open(o.load) : NULL;
+    if (text && training) ok = train(&o, text, n);
+    else if (t && !strcmp(o.command, "encode")) ok = encode(t, text, n);
+    else if (t && !strcmp(o.command, "decode")) ok = decode(t, text, n);
+    else if (t && !strcmp(o.command, "count")) ok = count(t, text, n);
+    else if (t) return usage();
+    fl_text_tokenizer_free(t);
+    fl_heap_free(text);
+    if (!ok) fprintf(stderr, "%s\n", fl_error() ? fl_error() : "tokenize: failed");
+    return !ok;
+}
