@@ -19,7 +19,9 @@ typedef struct options {
 } options;
 
 static int usage(void) {
-    fputs("tokenize train|encode|decode|count [--text FILE] [--load PATH] [--save FILE] [--type bpe|char] [--size N]\n", stderr);
+    fputs("tokenize train|encode|decode|count [--text FILE] [--load PATH] [--save FILE] [--type "
+          "bpe|char] [--size N]\n",
+          stderr);
     return 2;
 }
 
@@ -104,16 +106,19 @@ static bool count(const fl_text_tokenizer *t, const char *text, int64_t n) {
     const clock_t start = clock();
     const bool ok = fl_text_encode(t, text, n, &e);
     const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
-    if (ok) printf("%lld bytes, %lld characters, %lld tokens, %.3g bytes a token, %.3g tokens a second\n", (long long)n,
-                   (long long)fl_text_chars(text, n), (long long)e.n, e.n ? (double)n / (double)e.n : 0,
-                   seconds > 0 ? (double)e.n / seconds : 0);
+    if (ok)
+        printf(
+            "%lld bytes, %lld characters, %lld tokens, %.3g bytes a token, %.3g tokens a second\n",
+            (long long)n, (long long)fl_text_chars(text, n), (long long)e.n,
+            e.n ? (double)n / (double)e.n : 0, seconds > 0 ? (double)e.n / seconds : 0);
     fl_text_encoding_free(&e);
     return ok;
 }
 
 /* What is learnt of one line must give it back. */
 static bool show(void) {
-    static const char text[] = "she sells sea shells by the sea shore; the shells she sells are sea shells, I'm sure";
+    static const char text[] =
+        "she sells sea shells by the sea shore; the shells she sells are sea shells, I'm sure";
     fl_text_tokenizer *t = fl_text_bpe_train(text, sizeof text - 1, .size = 280);
     fl_text_encoding e = {0};
     fl_data_text back = {0};

@@ -30,7 +30,8 @@ TEST(utf8_ill_formed) {
         fl_data_text t = {0};
         int64_t replaced = 0;
         CHECK(fl_text_put_replaced(&t, cases[i].in, (int64_t)strlen(cases[i].in), &replaced));
-        if (!CHECK(same(t.p, t.n, cases[i].out) && replaced == cases[i].replaced)) printf("  case %d\n", (int)i);
+        if (!CHECK(same(t.p, t.n, cases[i].out) && replaced == cases[i].replaced))
+            printf("  case %d\n", (int)i);
         CHECK_EQ_INT(fl_text_chars(cases[i].in, (int64_t)strlen(cases[i].in)), fl_text_chars(t.p, t.n));
         fl_heap_free(t.p);
     }
@@ -80,7 +81,8 @@ TEST(dictionary_counts) {
     fl_scope s = fl_scope_begin();
     fl_text_dictionary *d = fl_text_dictionary_new();
     static const char *const special[] = {"</s>", "<unk>"};
-    for (int i = 0; i < 2; i++) CHECK(fl_text_dictionary_add(d, special[i], (int64_t)strlen(special[i])) == i);
+    for (int i = 0; i < 2; i++)
+        CHECK(fl_text_dictionary_add(d, special[i], (int64_t)strlen(special[i])) == i);
     static const char text[] = "b a c a b a d e\xc2\xa0" "e";
     CHECK(fl_text_count_words(d, text, sizeof text - 1));
     fl_text_dictionary *p = fl_text_dictionary_pruned(d, 2, 2, 4);
@@ -98,7 +100,8 @@ TEST(dictionary_counts) {
     fl_text_dictionary_free(p);
     fl_text_dictionary_free(d);
     disk_write("d", "a 1\nb x\n", 8);
-    CHECK(!fl_text_dictionary_load("d", .counts = true) && CHECK_ERROR("fl_text_dictionary_load: d: line 2: no count behind 'b'"));
+    CHECK(!fl_text_dictionary_load("d", .counts = true) &&
+          CHECK_ERROR("fl_text_dictionary_load: d: line 2: no count behind 'b'"));
     disk_write("d", "a 1\na 2\n", 8);
     CHECK(!fl_text_dictionary_load("d", .counts = true) && CHECK_ERROR("d: line 2: 'a' is there twice"));
     disk_write("d", "a b\nc a\n", 8);
@@ -138,7 +141,8 @@ static bool decodes(const fl_text_tokenizer *t, const char *text) {
     for (int64_t i = 0, n; i <= e.n; i++) {
         const char *p = i < e.n ? fl_text_stream_add(&s, e.id[i], &n) : fl_text_stream_end(&s, &n);
         ok = ok && p && fl_data_text_put(&parts, p, (size_t)n);
-        ok = ok && (i == e.n || fl_text_ill_formed(p, n) == n || fl_text_ill_formed(text, (int64_t)strlen(text)) < (int64_t)strlen(text));
+        ok = ok && (i == e.n || fl_text_ill_formed(p, n) == n ||
+                    fl_text_ill_formed(text, (int64_t)strlen(text)) < (int64_t)strlen(text));
     }
     ok = ok && same(parts.p, parts.n, text);
     if (!ok) printf("  %s -> %s, %s\n", text, whole.p, parts.p);
@@ -169,12 +173,15 @@ TEST(char_tokenizer) {
         IDS(t, "ab\xc3\xa9\n", 1, 2, 3, 0);
         CHECK(decodes(t, "\nb\xc3\xa9" "a") && decodes(t, ""));
         fl_text_encoding e = {0};
-        CHECK(!fl_text_encode(t, "a\nbx", 4, &e) && CHECK_ERROR("offset 3, line 2: the character U+0078 'x' is not in the vocabulary"));
-        CHECK(!fl_text_encode(t, "a\xff", 2, &e, .strict = true) && CHECK_ERROR("offset 1, line 1: ill-formed UTF-8"));
+        CHECK(!fl_text_encode(t, "a\nbx", 4, &e) &&
+              CHECK_ERROR("offset 3, line 2: the character U+0078 'x' is not in the vocabulary"));
+        CHECK(!fl_text_encode(t, "a\xff", 2, &e, .strict = true) &&
+              CHECK_ERROR("offset 1, line 1: ill-formed UTF-8"));
         fl_text_encoding_free(&e);
     }
     fl_data_text out = {0};
-    CHECK(t && !fl_text_decode(t, FL_ARRAY(int32_t, 0, 4), 2, false, &out) && CHECK_ERROR("id 4 at 1 is no token, of 4"));
+    CHECK(t && !fl_text_decode(t, FL_ARRAY(int32_t, 0, 4), 2, false, &out) &&
+          CHECK_ERROR("id 4 at 1 is no token, of 4"));
     fl_heap_free(out.p);
     fl_text_tokenizer_free(t);
     end(&s);
@@ -191,7 +198,8 @@ TEST(word_tokenizer) {
         IDS(t, " the\tdog the\xe3\x80\x80" "cat\n", 1, 0, 1, 2);
         CHECK(decodes(t, "the cat the"));
         fl_text_encoding e = encode_of(t, " a  cat \xff");
-        CHECK(e.n == 3 && e.begin[1] == 4 && e.end[1] == 7 && e.begin[2] == 8 && e.end[2] == 9 && e.replaced == 1);
+        CHECK(e.n == 3 && e.begin[1] == 4 && e.end[1] == 7 && e.begin[2] == 8 && e.end[2] == 9 &&
+              e.replaced == 1);
         fl_text_encoding_free(&e);
     }
     fl_text_tokenizer_free(t);
@@ -217,16 +225,19 @@ TEST(byte_tokenizer) {
 
 /* ---- byte-level BPE ---- */
 
-static const char sample[] = "low lower lowest, newer newest wider: the low lows of the new lowlands, wide and low.\n";
+static const char sample[] =
+    "low lower lowest, newer newest wider: the low lows of the new lowlands, wide and low.\n";
 
 TEST(bpe_training) {
     begin();
     fl_scope s = fl_scope_begin();
     static const char *const special[] = {"<|end|>"};
-    fl_text_tokenizer *t = fl_text_bpe_train(sample, sizeof sample - 1, .size = 270, .special = special, .n_special = 1);
+    fl_text_tokenizer *t = fl_text_bpe_train(sample, sizeof sample - 1, .size = 270,
+                                             .special = special, .n_special = 1);
     for (int again = 0; t && again < 2; again++, t = again < 2 ? reloaded(t) : t) {
         CHECK_EQ_INT(fl_text_vocab_size(t), 270);
-        CHECK(fl_text_id_of(t, " low", 4) > 256 && fl_text_id_of(t, "<|end|>", 7) == 0 && fl_text_is_special(t, 0));
+        CHECK(fl_text_id_of(t, " low", 4) > 256 && fl_text_id_of(t, "<|end|>", 7) == 0 &&
+              fl_text_is_special(t, 0));
         CHECK(decodes(t, sample) && decodes(t, "\xf0\x9f\x99\x82\xff\xfe low"));
         fl_text_encoding e = encode_of(t, " low<|end|>low");
         CHECK(e.id[0] == fl_text_id_of(t, " low", 4) && e.id[1] == 0 && e.begin[1] == 4 && e.end[1] == 11);
@@ -303,7 +314,8 @@ static bool golden_to_disk(const char *file, const char *as) {
 }
 
 /* A line of ngram.tsv: words, and the score of each and of the end. */
-static void check_scores(const fl_text_ngram *m, const char *words, const char *words_end, const char *scores) {
+static void check_scores(const fl_text_ngram *m, const char *words, const char *words_end,
+                         const char *scores) {
     fl_text_state s;
     int64_t n;
     char *end;
@@ -311,10 +323,12 @@ static void check_scores(const fl_text_ngram *m, const char *words, const char *
     fl_text_ngram_start(m, true, &s);
     for (const char *p = words, *word; (word = fl_text_field(&p, words_end, &n));) {
         got = fl_text_ngram_score(m, &s, fl_text_ngram_word(m, word, n), &s);
-        if (!CHECK_NEAR(got, want, 2e-5 + 1e-6 * fabs(want))) printf("  %.*s at %.*s\n", (int)(words_end - words), words, (int)n, word);
+        if (!CHECK_NEAR(got, want, 2e-5 + 1e-6 * fabs(want)))
+            printf("  %.*s at %.*s\n", (int)(words_end - words), words, (int)n, word);
         want = strtod(end, &end);
     }
-    CHECK_NEAR(fl_text_ngram_score(m, &s, fl_text_ngram_word(m, "</s>", 4), &s), want, 2e-5 + 1e-6 * fabs(want));
+    CHECK_NEAR(fl_text_ngram_score(m, &s, fl_text_ngram_word(m, "</s>", 4), &s), want,
+               2e-5 + 1e-6 * fabs(want));
 }
 
 TEST(ngrams_as_kenlm) {
@@ -356,7 +370,8 @@ static double brute(const char *const (*gram)[2], int n, const char *words) {
     snprintf(context, sizeof context, "%.*s", (int)(strrchr(words, ' ') - words), words);
     double backoff = 0;
     for (int i = 0; i < n; i++)
-        if (!strcmp(gram[i][0], context) && strchr(gram[i][1], '\t')) backoff = strtod(strchr(gram[i][1], '\t'), NULL);
+        if (!strcmp(gram[i][0], context) && strchr(gram[i][1], '\t'))
+            backoff = strtod(strchr(gram[i][1], '\t'), NULL);
     return backoff + brute(gram, n, tail + 1);
 }
 
@@ -364,9 +379,10 @@ static double brute(const char *const (*gram)[2], int n, const char *words) {
 TEST(ngrams_with_holes) {
     begin();
     fl_scope scope = fl_scope_begin();
-    static const char *const gram[][2] = {{"<s>", "-99\t-0.5"}, {"</s>", "-1"}, {"a", "-0.7\t-0.3"}, {"b", "-0.8\t-0.2"},
-                                          {"c", "-0.9"}, {"<s> a", "-0.4\t-0.1"}, {"c a", "-0.35\t-0.15"}, {"a b c", "-0.25"},
-                                          {"<s> a c", "-0.45"}};
+    static const char *const gram[][2] = {
+        {"<s>", "-99\t-0.5"},    {"</s>", "-1"},     {"a", "-0.7\t-0.3"},
+        {"b", "-0.8\t-0.2"},     {"c", "-0.9"},      {"<s> a", "-0.4\t-0.1"},
+        {"c a", "-0.35\t-0.15"}, {"a b c", "-0.25"}, {"<s> a c", "-0.45"}};
     static const int order[] = {5, 2, 2};
     fl_data_text t = {0};
     const char *head = "words in front\n\\data\\\nngram 1=5\nngram 2=2\nngram 3=2\n";
@@ -377,7 +393,8 @@ TEST(ngrams_with_holes) {
         fl_data_text_put(&t, line, strlen(line));
         for (int e = i + order[k]; i < e; i++) {
             const char *tab = strchr(gram[i][1], '\t');
-            snprintf(line, sizeof line, "%.*s\t%s%s\n", (int)(tab ? tab - gram[i][1] : 20), gram[i][1], gram[i][0], tab ? tab : "");
+            snprintf(line, sizeof line, "%.*s\t%s%s\n", (int)(tab ? tab - gram[i][1] : 20),
+                     gram[i][1], gram[i][0], tab ? tab : "");
             fl_data_text_put(&t, line, strlen(line));
         }
     }
@@ -397,7 +414,8 @@ TEST(ngrams_with_holes) {
             strcat(strcat(words, " "), strcmp(w, "x") ? w : "<unk>");
             const char *last = words + strlen(words);
             for (int spaces = 0; last > words && (spaces += *last == ' ') < 3;) last--;
-            if (!CHECK_NEAR(got, brute(gram, 9, last == words ? words : last + 1), 1e-6)) printf("  %s\n", words);
+            if (!CHECK_NEAR(got, brute(gram, 9, last == words ? words : last + 1), 1e-6))
+                printf("  %s\n", words);
         }
     }
     fl_text_ngram_sum sum = {0};
@@ -413,7 +431,8 @@ TEST(ngrams_with_holes) {
 TEST(arpa_malformed) {
     begin();
     fl_scope scope = fl_scope_begin();
-    static const struct { const char *text, *error; } cases[] = {
+    static const struct { const char *text, *error;
+    } cases[] = {
         {"", "line 0: there is no \\data\\"},
         {"ngram 1=1\n", "line 1: there is no \\data\\"},
         {"\\data\\\n", "no \"ngram 1=\""},
@@ -426,17 +445,22 @@ TEST(arpa_malformed) {
         {"\\data\\\nngram 1=1\n\\1-grams:\nx a\n\\end\\\n", "line 4: no log probability"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n0.5 a\n\\end\\\n", "line 4: a positive log probability"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1\n\\end\\\n", "line 4: too few words"},
-        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a x\n\\end\\\n", "line 4: a back-off weight that is no number"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a x\n\\end\\\n",
+         "line 4: a back-off weight that is no number"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a -1 -1\n\\end\\\n", "line 4: something behind"},
-        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n-1 a\n\\end\\\n", "line 5: an n-gram that was there"},
-        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 <unk>\n-1 <unk>\n\\end\\\n", "line 5: an n-gram that was there"},
+        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n-1 a\n\\end\\\n",
+         "line 5: an n-gram that was there"},
+        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 <unk>\n-1 <unk>\n\\end\\\n",
+         "line 5: an n-gram that was there"},
         {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n\\end\\\n", "line 5: fewer n-grams"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n-1 b\n\\end\\\n", "line 5: more n-grams"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n", "line 4: expected \\end\\"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n\\end\\\n", "there is no <s>"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 <s>\n\\end\\\n", "there is no </s>"},
-        {"\\data\\\nngram 1=1\nngram 2=1\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a b\n\\end\\\n", "line 7: a word that is no 1-gram"},
-        {"\\data\\\nngram 1=1\nngram 2=2\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a a\n-1 a a\n\\end\\\n", "line 8: an n-gram that was"},
+        {"\\data\\\nngram 1=1\nngram 2=1\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a b\n\\end\\\n",
+         "line 7: a word that is no 1-gram"},
+        {"\\data\\\nngram 1=1\nngram 2=2\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a a\n-1 a a\n\\end\\\n",
+         "line 8: an n-gram that was"},
         {"mmap lm http://kheafield.com/code incomplete\n", "says \"incomplete\""},
         {"mmap lm http://kheafield.com/code format version 4\n", "says \"format version 4\""},
     };
@@ -496,7 +520,8 @@ TEST(ngram_faults) {
     begin();
     fl_scope scope = fl_scope_begin();
     scored_words = fl_text_dictionary_new();
-    CHECK(fl_text_dictionary_add(scored_words, "dog", 3) == 0 && fl_text_dictionary_add(scored_words, "the", 3) == 1);
+    CHECK(fl_text_dictionary_add(scored_words, "dog", 3) == 0 &&
+          fl_text_dictionary_add(scored_words, "the", 3) == 1);
     for (int k = 0; k < 2; k++) {
         if (!golden_to_disk(k ? "ngram.trie" : "nounk.arpa", "m")) continue;
         int64_t points = sweep_heap(load_and_score, false) + sweep_heap(load_and_score, true);

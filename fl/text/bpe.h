@@ -21,7 +21,8 @@ typedef struct fl_text_bpe_opts {
     fl_named _positional;
     const fl_text_merge *merge; /* by rank: each joins two tokens to the one that they spell */
     int64_t n_merges;
-    const float *score;   /* of each token: instead of merges, any two tokens that spell another one are joined, */
+    const float *
+        score; /* of each token: instead of merges, any two tokens that spell another one are joined, */
     bool by_id;           /* to that with the highest score; or the lowest id (tiktoken's ranks) */
     bool bytes;           /* symbols are bytes */
     bool byte_fallback;   /* unknown characters become their bytes' tokens, "<0x0A>" */
@@ -130,7 +131,8 @@ static bool fl__bpe_reserve(fl__bpe *b, int64_t pairs) {
     const int64_t n = b->pair ? b->mask + 1 : 0;
     b->pair = table, b->mask = slots - 1;
     for (int64_t i = 0; i < n; i++)
-        if (old[i].rank != FL__BPE_NONE) *(fl__bpe_pair *)(uintptr_t)fl__bpe_find(b, old[i].left, old[i].right) = old[i];
+        if (old[i].rank != FL__BPE_NONE)
+            *(fl__bpe_pair *)(uintptr_t)fl__bpe_find(b, old[i].left, old[i].right) = old[i];
     fl_heap_free(old);
     return true;
 }
@@ -153,7 +155,8 @@ static bool fl__bpe_take_merges(fl__bpe *b, const fl_text_merge *merge, int64_t 
         int64_t left, right;
         const char *l = fl_text_dictionary_entry(b->m.vocab, merge[i].left, &left);
         const char *r = fl_text_dictionary_entry(b->m.vocab, merge[i].right, &right);
-        if (!l || !r || right < prefix) return fl_fail("%s: merge %lld of no tokens", b->o.where, (long long)i);
+        if (!l || !r || right < prefix)
+            return fl_fail("%s: merge %lld of no tokens", b->o.where, (long long)i);
         char *both = left + right <= (int64_t)sizeof small ? small : fl_heap_alloc((size_t)(left + right));
         if (!both) return false;
         memcpy(both, l, (size_t)left);
@@ -161,7 +164,8 @@ static bool fl__bpe_take_merges(fl__bpe *b, const fl_text_merge *merge, int64_t 
         const int64_t id = fl_text_dictionary_find(b->m.vocab, both, left + right - prefix);
         if (both != small) fl_heap_free(both);
         if (id < 0)
-            return fl_fail("%s: merge %lld: '%.60s' and '%.60s' make no token", b->o.where, (long long)i, l, r);
+            return fl_fail("%s: merge %lld: '%.60s' and '%.60s' make no token", b->o.where,
+                           (long long)i, l, r);
         ok = fl__bpe_add(b, merge[i].left, merge[i].right, (uint32_t)i, (int32_t)id);
     }
     return ok;
@@ -174,7 +178,8 @@ typedef struct fl__bpe_scored {
 
 static int fl__bpe_by_score(const void *x, const void *y) {
     const fl__bpe_scored *a = x, *b = y;
-    return a->score != b->score ? (a->score < b->score) - (a->score > b->score) : (a->id > b->id) - (a->id < b->id);
+    return a->score != b->score ? (a->score < b->score) - (a->score > b->score)
+                                : (a->id > b->id) - (a->id < b->id);
 }
 
 /* All ways to cut each token in two tokens, with the rank of the whole. */
@@ -183,7 +188,8 @@ static bool fl__bpe_take_splits(fl__bpe *b) {
     fl__bpe_scored *order = fl_heap_alloc((size_t)(n + 1) * sizeof *order);
     bool ok = order != NULL && fl__bpe_reserve(b, n);
     uint32_t rank = 0;
-    for (int64_t i = 0; ok && i < n; i++) order[i] = (fl__bpe_scored){b->o.score ? b->o.score[i] : 0, (int32_t)i};
+    for (int64_t i = 0; ok && i < n; i++)
+        order[i] = (fl__bpe_scored){b->o.score ? b->o.score[i] : 0, (int32_t)i};
     if (ok && b->o.score) qsort(order, (size_t)n, sizeof *order, fl__bpe_by_score);
     for (int64_t i = 0; ok && i < n; i++) {
         int64_t len;
@@ -208,22 +214,26 @@ static inline void fl__bpe_put(fl__bpe_symbol *s, int32_t *n, int32_t id, uint32
 }
 
 /* The character at [i, i + len), which the vocabulary lacks: its bytes, the unknown token, or an error. */
-static bool fl__bpe_unknown(const fl__bpe *b, const fl_text_work *w, fl__bpe_symbol *s, int32_t *n, uint32_t i, int len) {
+static bool fl__bpe_unknown(const fl__bpe *b, const fl_text_work *w, fl__bpe_symbol *s, int32_t *n,
+                            uint32_t i, int len) {
     bool all = b->o.byte_fallback;
     for (int k = 0; all && k < len; k++) all = b->byte[(unsigned char)w->p[i + (uint32_t)k]] >= 0;
     for (int k = 0; all && k < len; k++)
-        fl__bpe_put(s, n, b->byte[(unsigned char)w->p[i + (uint32_t)k]], i + (uint32_t)k, i + (uint32_t)k + 1);
+        fl__bpe_put(s, n, b->byte[(unsigned char)w->p[i + (uint32_t)k]], i + (uint32_t)k,
+                    i + (uint32_t)k + 1);
     if (all) return true;
     if (b->unk < 0) return fl_text_work_unknown(w, i);
-    if (b->o.fuse_unk && *n && s[*n - 1].id == b->unk && s[*n - 1].end == i) s[*n - 1].end = i + (uint32_t)len;
+    if (b->o.fuse_unk && *n && s[*n - 1].id == b->unk && s[*n - 1].end == i)
+        s[*n - 1].end = i + (uint32_t)len;
     else fl__bpe_put(s, n, b->unk, i, i + (uint32_t)len);
     return true;
 }
 
 /* The symbols of a piece, *n of them. */
-static bool fl__bpe_symbols(const fl__bpe *b, const fl_text_work *w, fl__bpe_symbol *s, uint32_t begin, uint32_t end,
-                            int32_t *n) {
-    const size_t prefix = b->o.prefix ? strlen(b->o.prefix) : 0, suffix = b->o.suffix ? strlen(b->o.suffix) : 0;
+static bool fl__bpe_symbols(const fl__bpe *b, const fl_text_work *w, fl__bpe_symbol *s,
+                            uint32_t begin, uint32_t end, int32_t *n) {
+    const size_t prefix = b->o.prefix ? strlen(b->o.prefix) : 0,
+                 suffix = b->o.suffix ? strlen(b->o.suffix) : 0;
     char text[256];
     int len = 1;
     *n = 0;
@@ -285,7 +295,8 @@ static bool fl__bpe_push(fl__bpe_memo *m, const fl__bpe_symbol *s, int32_t i) {
     if (!fl_heap_grow(&m->heap, &m->heap_cap, m->n_heap + 1, sizeof *m->heap)) return false;
     const fl__bpe_heap e = {s[i].rank, i, s[i].id, s[s[i].next].id};
     int64_t at = m->n_heap++;
-    for (; at && fl__bpe_less(e, m->heap[(at - 1) / 2]); at = (at - 1) / 2) m->heap[at] = m->heap[(at - 1) / 2];
+    for (; at && fl__bpe_less(e, m->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        m->heap[at] = m->heap[(at - 1) / 2];
     m->heap[at] = e;
     return true;
 }
@@ -317,7 +328,8 @@ static bool fl__bpe_join_many(const fl__bpe *b, fl__bpe_memo *m, fl__bpe_symbol 
 }
 
 /* The symbols of a piece, joined; NULL after fl_fail. The first one is symbol 0. */
-static const fl__bpe_symbol *fl__bpe_joined(const fl__bpe *b, const fl_text_work *w, uint32_t begin, uint32_t end) {
+static const fl__bpe_symbol *fl__bpe_joined(const fl__bpe *b, const fl_text_work *w, uint32_t begin,
+                                            uint32_t end) {
     fl__bpe_memo *m = w->memo;
     fl__bpe_symbol *s = m->few;
     int32_t n;
@@ -336,7 +348,10 @@ static const fl__bpe_symbol *fl__bpe_joined(const fl__bpe *b, const fl_text_work
 
 /* The id of a piece that is a token, and that joining gives too; -1: another one. */
 static int32_t fl__bpe_whole(const fl__bpe *b, const fl_text_work *w, uint32_t begin, uint32_t end) {
-    const int32_t id = b->o.prefix || b->o.suffix ? -1 : (int32_t)fl_text_dictionary_find(b->m.vocab, w->p + begin, end - begin);
+    const int32_t id =
+        b->o.prefix || b->o.suffix
+            ? -1
+            : (int32_t)fl_text_dictionary_find(b->m.vocab, w->p + begin, end - begin);
     if (id < 0 || b->o.ignore_merges) return id;
     uint8_t state = __atomic_load_n(&b->whole[id], __ATOMIC_RELAXED);
     if (!state) {
@@ -361,7 +376,8 @@ static bool fl__bpe_encode(const fl_text_model *model, fl_text_work *w, uint32_t
         if (c->hash == hash && c->len == len && !memcmp(c->word, w->p + begin, len)) {
             uint32_t at = begin;
             bool ok = true;
-            for (int i = 0; ok && i < c->n; at = begin + c->end[i++]) ok = fl_text_work_token(w, c->id[i], at, begin + c->end[i]);
+            for (int i = 0; ok && i < c->n; at = begin + c->end[i++])
+                ok = fl_text_work_token(w, c->id[i], at, begin + c->end[i]);
             return ok;
         }
     }
@@ -372,13 +388,15 @@ static bool fl__bpe_encode(const fl_text_model *model, fl_text_work *w, uint32_t
     else {
         const fl__bpe_symbol *s = fl__bpe_joined(b, w, begin, end);
         if (!s) return false;
-        for (int32_t i = 0; ok && i >= 0; i = s[i].next) ok = fl_text_work_token(w, s[i].id, s[i].begin, s[i].end);
+        for (int32_t i = 0; ok && i >= 0; i = s[i].next)
+            ok = fl_text_work_token(w, s[i].id, s[i].begin, s[i].end);
     }
     const int64_t n = w->n_tokens - first;
     if (!ok || !c || n > FL__BPE_TOKENS) return ok;
     c->hash = hash, c->len = (uint8_t)len, c->n = (uint8_t)n;
     memcpy(c->word, w->p + begin, len);
-    for (int64_t i = 0; i < n; i++) c->id[i] = w->token[first + i].id, c->end[i] = (uint8_t)(w->token[first + i].end - begin);
+    for (int64_t i = 0; i < n; i++)
+        c->id[i] = w->token[first + i].id, c->end[i] = (uint8_t)(w->token[first + i].end - begin);
     return true;
 }
 
@@ -394,7 +412,8 @@ static void fl__bpe_memo_free(void *memo) {
 static int fl__bpe_by_rank(const void *x, const void *y) {
     const fl__bpe_pair *a = x, *b = y;
     if (a->rank != b->rank) return (a->rank > b->rank) - (a->rank < b->rank);
-    return a->left != b->left ? (a->left > b->left) - (a->left < b->left) : (a->right > b->right) - (a->right < b->right);
+    return a->left != b->left ? (a->left > b->left) - (a->left < b->left)
+                              : (a->right > b->right) - (a->right < b->right);
 }
 
 static bool fl__bpe_put_token(const fl_text_dictionary *d, int64_t id, bool bytes, fl_data_text *out) {
@@ -418,19 +437,26 @@ static bool fl__bpe_save(const fl_text_model *m, bool bytes, fl_data_text *out) 
     const fl__bpe *b = (const fl__bpe *)m;
     char flags[160];
     snprintf(flags, sizeof flags, ",\"fuse_unk\":%s,\"byte_fallback\":%s,\"ignore_merges\":%s",
-             b->o.fuse_unk ? "true" : "false", b->o.byte_fallback ? "true" : "false", b->o.ignore_merges ? "true" : "false");
+             b->o.fuse_unk ? "true" : "false", b->o.byte_fallback ? "true" : "false",
+             b->o.ignore_merges ? "true" : "false");
     fl__bpe_pair *order = fl_heap_alloc((size_t)(b->n_pairs + 1) * sizeof *order);
-    bool ok = order && fl__bpe_put_text(out, "dropout", NULL) && fl__bpe_put_text(out, "unk_token", b->o.unk) &&
+    bool ok = order && fl__bpe_put_text(out, "dropout", NULL) &&
+              fl__bpe_put_text(out, "unk_token", b->o.unk) &&
               fl__bpe_put_text(out, "continuing_subword_prefix", b->o.prefix) &&
-              fl__bpe_put_text(out, "end_of_word_suffix", b->o.suffix) && fl_data_text_put(out, flags, strlen(flags)) &&
-              fl_text_put_vocab(m->vocab, bytes, out) && fl_data_text_put(out, ",\n\"merges\":[", 12);
+              fl__bpe_put_text(out, "end_of_word_suffix", b->o.suffix) &&
+              fl_data_text_put(out, flags, strlen(flags)) &&
+              fl_text_put_vocab(m->vocab, bytes, out) &&
+              fl_data_text_put(out, ",\n\"merges\":[", 12);
     int64_t n = 0;
     for (int64_t i = 0; ok && i <= b->mask; i++)
         if (b->pair[i].rank != FL__BPE_NONE) order[n++] = b->pair[i];
     if (ok && n) qsort(order, (size_t)n, sizeof *order, fl__bpe_by_rank);
     for (int64_t i = 0; ok && i < n; i++)
-        ok = fl_data_text_put(out, i ? ",\n[" : "[", i ? 3 : 1) && fl__bpe_put_token(m->vocab, order[i].left, bytes, out) &&
-             fl_data_text_put(out, ",", 1) && fl__bpe_put_token(m->vocab, order[i].right, bytes, out) && fl_data_text_put(out, "]", 1);
+        ok = fl_data_text_put(out, i ? ",\n[" : "[", i ? 3 : 1) &&
+             fl__bpe_put_token(m->vocab, order[i].left, bytes, out) &&
+             fl_data_text_put(out, ",", 1) &&
+             fl__bpe_put_token(m->vocab, order[i].right, bytes, out) &&
+             fl_data_text_put(out, "]", 1);
     fl_heap_free(order);
     return ok && fl_data_text_put(out, "]", 1);
 }
@@ -457,8 +483,12 @@ static bool fl__bpe_bytes(fl__bpe *b) {
         b->byte[i] = (int32_t)(b->o.bytes ? fl_text_dictionary_find(b->m.vocab, &one, 1)
                                : b->o.byte_fallback ? fl_text_dictionary_find(b->m.vocab, text, 6) : -1);
     }
-    b->unk = b->o.unk ? (int32_t)fl_text_dictionary_find(b->m.vocab, b->o.unk, (int64_t)strlen(b->o.unk)) : -1;
-    if (b->o.unk && b->unk < 0) return fl_fail("%s: the unknown token '%.60s' is not in the vocabulary", b->o.where, b->o.unk);
+    b->unk = b->o.unk
+                 ? (int32_t)fl_text_dictionary_find(b->m.vocab, b->o.unk, (int64_t)strlen(b->o.unk))
+                 : -1;
+    if (b->o.unk && b->unk < 0)
+        return fl_fail("%s: the unknown token '%.60s' is not in the vocabulary", b->o.where,
+                       b->o.unk);
     return true;
 }
 
@@ -469,9 +499,13 @@ FL_API fl_text_model *fl_text_bpe_opt(fl_text_dictionary *vocab, fl_text_bpe_opt
         return NULL;
     }
     if (!o.where) o.where = "fl_text_bpe";
-    *b = (fl__bpe){.m = {"BPE", vocab, fl__bpe_encode, fl__bpe_save, fl__bpe_free, fl__bpe_memo_free}, .o = o, .mask = -1};
+    *b = (fl__bpe){
+        .m = {"BPE", vocab, fl__bpe_encode, fl__bpe_save, fl__bpe_free, fl__bpe_memo_free},
+        .o = o,
+        .mask = -1};
     b->whole = fl_heap_alloc((size_t)fl_text_dictionary_size(vocab) + 1);
-    bool ok = b->whole && fl__bpe_copy(b, &b->o.unk) && fl__bpe_copy(b, &b->o.prefix) && fl__bpe_copy(b, &b->o.suffix);
+    bool ok = b->whole && fl__bpe_copy(b, &b->o.unk) && fl__bpe_copy(b, &b->o.prefix) &&
+              fl__bpe_copy(b, &b->o.suffix);
     if (ok && ((o.prefix && strlen(o.prefix) > 100) || (o.suffix && strlen(o.suffix) > 100)))
         ok = fl_fail("%s: a prefix or suffix of more than 100 bytes", o.where);
     ok = ok && fl__bpe_reserve(b, 8) && fl__bpe_bytes(b) &&
@@ -490,10 +524,13 @@ FL_API fl_text_tokenizer *fl_text_byte_tokenizer(void) {
         ok = fl_text_dictionary_add(d, &one, 1) >= 0;
     }
     if (!ok) fl_text_dictionary_free(d);
-    return ok ? fl_text_tokenizer_new(fl_text_bpe(d, .bytes = true),
-                                      "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                                      "\"trim_offsets\":false,\"use_regex\":false},\"decoder\":{\"type\":\"ByteLevel\"}}",
-                                      "fl_text_byte_tokenizer") : NULL;
+    return ok ? fl_text_tokenizer_new(
+                    fl_text_bpe(d, .bytes = true),
+                    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                    "\"trim_offsets\":false,\"use_regex\":false},\"decoder\":{\"type\":"
+                    "\"ByteLevel\"}}",
+                    "fl_text_byte_tokenizer")
+              : NULL;
 }
 
 #endif

@@ -28,11 +28,13 @@ typedef struct fl_text_train_opts {
 FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_text_train_opts o);
 
 /* For trainers: counts the pieces that normalizer and pre-tokenizer of a pipeline make of a text. */
-FL_API bool fl_text_count_pieces(fl_text_dictionary *d, const char *pipeline, const char *text, int64_t n, const char *where);
+FL_API bool fl_text_count_pieces(fl_text_dictionary *d, const char *pipeline, const char *text,
+                                 int64_t n, const char *where);
 /* Learns merges: vocab has special tokens and symbols, bytes or (prefix != NULL) characters and prefixed ones, and gets
    the joined ones; *merge is the caller's to free. */
-FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictionary *pieces, const char *prefix, int64_t size,
-                                 int64_t min_count, fl_text_merge **merge, int64_t *n_merges);
+FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictionary *pieces,
+                                 const char *prefix, int64_t size, int64_t min_count,
+                                 fl_text_merge **merge, int64_t *n_merges);
 
 #ifdef __cplusplus
 }
@@ -52,7 +54,8 @@ FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictio
 #include <stdlib.h>
 #include <string.h>
 
-FL_API bool fl_text_count_pieces(fl_text_dictionary *d, const char *pipeline, const char *text, int64_t n, const char *where) {
+FL_API bool fl_text_count_pieces(fl_text_dictionary *d, const char *pipeline, const char *text,
+                                 int64_t n, const char *where) {
     fl_data_json *j = fl_data_json_of(pipeline, strlen(pipeline), .who = where);
     fl_text_tree *tree = j ? fl_text_tree_read(j) : NULL;
     fl_text_steps normalize = {0}, split = {0};
@@ -110,7 +113,8 @@ static fl__learn_pair *fl__learn_pair_of(fl__learn *l, int32_t left, int32_t rig
         if (!l->slot) return l->slot = old, NULL;
         fl_heap_free(old);
         l->mask = slots - 1;
-        for (int64_t i = 0; i < l->n_pairs; i++) *fl__learn_slot(l, l->pair[i].left, l->pair[i].right) = (int32_t)i + 1;
+        for (int64_t i = 0; i < l->n_pairs; i++)
+            *fl__learn_slot(l, l->pair[i].left, l->pair[i].right) = (int32_t)i + 1;
     }
     int32_t *slot = fl__learn_slot(l, left, right);
     if (*slot) return &l->pair[*slot - 1];
@@ -151,7 +155,8 @@ static bool fl__learn_push(fl__learn *l, int32_t pair) {
     if (!fl_heap_grow(&l->heap, &l->heap_cap, l->n_heap + 1, sizeof *l->heap)) return false;
     const struct fl__learn_top e = {l->pair[pair].count, pair};
     int64_t at = l->n_heap++;
-    for (; at && fl__learn_before(l, e, l->heap[(at - 1) / 2]); at = (at - 1) / 2) l->heap[at] = l->heap[(at - 1) / 2];
+    for (; at && fl__learn_before(l, e, l->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        l->heap[at] = l->heap[(at - 1) / 2];
     l->heap[at] = e;
     return true;
 }
@@ -166,8 +171,12 @@ static bool fl__learn_join(fl__learn *l, int64_t word, int32_t left, int32_t rig
             s[out++] = s[i];
             continue;
         }
-        if (out) ok = fl__learn_count(l, s[out - 1], left, word, -times) && fl__learn_count(l, s[out - 1], id, word, times);
-        if (ok && i + 2 < n) ok = fl__learn_count(l, right, s[i + 2], word, -times) && fl__learn_count(l, id, s[i + 2], word, times);
+        if (out)
+            ok = fl__learn_count(l, s[out - 1], left, word, -times) &&
+                 fl__learn_count(l, s[out - 1], id, word, times);
+        if (ok && i + 2 < n)
+            ok = fl__learn_count(l, right, s[i + 2], word, -times) &&
+                 fl__learn_count(l, id, s[i + 2], word, times);
         s[out++] = id, i++;
     }
     l->len[word] = out;
@@ -175,7 +184,8 @@ static bool fl__learn_join(fl__learn *l, int64_t word, int32_t left, int32_t rig
 }
 
 /* The symbols of all pieces; characters that the vocabulary lacks are left out. */
-static bool fl__learn_words(fl__learn *l, const fl_text_dictionary *vocab, const fl_text_dictionary *pieces, const char *prefix) {
+static bool fl__learn_words(fl__learn *l, const fl_text_dictionary *vocab,
+                            const fl_text_dictionary *pieces, const char *prefix) {
     const size_t front = prefix ? strlen(prefix) : 0;
     int64_t total = 0, n, index;
     char text[64];
@@ -211,7 +221,8 @@ static bool fl__learn_words(fl__learn *l, const fl_text_dictionary *vocab, const
 static int64_t fl__learn_token(fl_text_dictionary *vocab, int32_t left, int32_t right, size_t front) {
     fl_data_text t = {0};
     int64_t n, m;
-    const char *l = fl_text_dictionary_entry(vocab, left, &n), *r = fl_text_dictionary_entry(vocab, right, &m);
+    const char *l = fl_text_dictionary_entry(vocab, left, &n),
+               *r = fl_text_dictionary_entry(vocab, right, &m);
     int64_t id = -1;
     if (fl_data_text_put(&t, l, (size_t)n) && fl_data_text_put(&t, r + front, (size_t)m - front)) {
         id = fl_text_dictionary_find(vocab, t.p, t.n);
@@ -221,8 +232,9 @@ static int64_t fl__learn_token(fl_text_dictionary *vocab, int32_t left, int32_t 
     return id;
 }
 
-FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictionary *pieces, const char *prefix, int64_t size,
-                                 int64_t min_count, fl_text_merge **merge, int64_t *n_merges) {
+FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictionary *pieces,
+                                 const char *prefix, int64_t size, int64_t min_count,
+                                 fl_text_merge **merge, int64_t *n_merges) {
     fl__learn l = {.mask = 0};
     int64_t cap = 0;
     *merge = NULL, *n_merges = 0;
@@ -244,11 +256,14 @@ FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictio
         ok = id >= 0 && fl_heap_grow(merge, &cap, *n_merges + 1, sizeof **merge);
         if (ok) (*merge)[(*n_merges)++] = (fl_text_merge){p.left, p.right};
         l.pair[k].word = NULL, l.pair[k].n = l.pair[k].cap = 0;
-        for (int64_t i = 0; ok && i < p.n; i++) ok = fl__learn_join(&l, p.word[i], p.left, p.right, (int32_t)id);
+        for (int64_t i = 0; ok && i < p.n; i++)
+            ok = fl__learn_join(&l, p.word[i], p.left, p.right, (int32_t)id);
         fl_heap_free(p.word);
         l.pair[k].count = 0;
-        for (int64_t i = id < tokens ? 0 : before; ok && i < l.n_pairs; i++) /* an old token's pairs may have risen */
-            ok = (i < before && l.pair[i].left != id && l.pair[i].right != id) || fl__learn_push(&l, (int32_t)i);
+        for (int64_t i = id < tokens ? 0 : before; ok && i < l.n_pairs;
+             i++) /* an old token's pairs may have risen */
+            ok = (i < before && l.pair[i].left != id && l.pair[i].right != id) ||
+                 fl__learn_push(&l, (int32_t)i);
     }
     for (int64_t i = 0; i < l.n_pairs; i++) fl_heap_free(l.pair[i].word);
     void *const part[] = {l.symbol, l.begin, l.times, l.len, l.pair, l.slot, l.heap};
@@ -257,7 +272,8 @@ FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictio
 }
 
 static int fl__learn_by_char(const void *a, const void *b) {
-    return (int)fl_text_byte_char(*(const unsigned char *)a) - (int)fl_text_byte_char(*(const unsigned char *)b);
+    return (int)fl_text_byte_char(*(const unsigned char *)a) -
+           (int)fl_text_byte_char(*(const unsigned char *)b);
 }
 
 FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_text_train_opts o) {
@@ -267,21 +283,26 @@ FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_
     int64_t n_merges = 0;
     fl_text_dictionary *vocab = fl_text_dictionary_new(), *pieces = vocab ? fl_text_dictionary_new() : NULL;
     bool ok = pieces && fl_text_bytes_pipeline(&pipeline, o.split ? o.split : FL_TEXT_SPLIT_GPT2);
-    for (int i = 0; ok && i < o.n_special; i++) ok = fl_text_dictionary_add(vocab, o.special[i], (int64_t)strlen(o.special[i])) >= 0;
+    for (int i = 0; ok && i < o.n_special; i++)
+        ok = fl_text_dictionary_add(vocab, o.special[i], (int64_t)strlen(o.special[i])) >= 0;
     for (int i = 0; i < 256; i++) byte[i] = (unsigned char)i;
     qsort(byte, 256, 1, fl__learn_by_char);
     for (int i = 0; ok && i < 256; i++)
-        ok = fl_text_dictionary_find(vocab, (const char *)&byte[i], 1) >= 0 || fl_text_dictionary_add(vocab, (const char *)&byte[i], 1) >= 0;
+        ok = fl_text_dictionary_find(vocab, (const char *)&byte[i], 1) >= 0 ||
+             fl_text_dictionary_add(vocab, (const char *)&byte[i], 1) >= 0;
     ok = ok && fl_text_count_pieces(pieces, pipeline.p, text, n, "fl_text_bpe_train") &&
          fl_text_learn_merges(vocab, pieces, NULL, o.size ? o.size : 8192, o.min_count, &merge, &n_merges);
-    fl_text_model *m = ok ? fl_text_bpe(vocab, .merge = merge, .n_merges = n_merges, .bytes = true, .where = "fl_text_bpe_train") : NULL;
+    fl_text_model *m = ok ? fl_text_bpe(vocab, .merge = merge, .n_merges = n_merges, .bytes = true,
+                                        .where = "fl_text_bpe_train")
+                          : NULL;
     fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, pipeline.p, "fl_text_bpe_train") : NULL;
     if (!ok) fl_text_dictionary_free(vocab);
     fl_text_dictionary_free(pieces);
     fl_heap_free(merge);
     fl_heap_free(pipeline.p);
     for (int i = 0; t && i < o.n_special; i++) {
-        const fl_text_added a = {.text = o.special[i], .n = (int64_t)strlen(o.special[i]), .id = -1, .special = true};
+        const fl_text_added a = {
+            .text = o.special[i], .n = (int64_t)strlen(o.special[i]), .id = -1, .special = true};
         if (fl_text_tokenizer_add(t, &a, 1)) continue;
         fl_text_tokenizer_free(t);
         t = NULL;

@@ -46,7 +46,8 @@ FL_API bool fl_text_bytes_put(fl_data_text *out, const char *bytes, int64_t n) {
     char c[4];
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++)
-        ok = fl_data_text_put(out, c, (size_t)fl_text_char_put(c, fl_text_byte_char((unsigned char)bytes[i])));
+        ok = fl_data_text_put(
+            out, c, (size_t)fl_text_char_put(c, fl_text_byte_char((unsigned char)bytes[i])));
     return ok;
 }
 
@@ -62,8 +63,12 @@ FL_API int64_t fl_text_bytes_get(const char *chars, int64_t n, char *raw) {
 }
 
 static int fl__bytes_digit(char c) {
-    return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : c >= '0' && c <= '9' ? c - '0' + 52 :
-           c == '+' ? 62 : c == '/' ? 63 : -1;
+    return c >= 'A' && c <= 'Z'   ? c - 'A'
+           : c >= 'a' && c <= 'z' ? c - 'a' + 26
+           : c >= '0' && c <= '9' ? c - '0' + 52
+           : c == '+'             ? 62
+           : c == '/'             ? 63
+                                  : -1;
 }
 
 FL_API int64_t fl_text_base64_get(const char *text, int64_t n, char *raw) {

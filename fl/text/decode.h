@@ -69,7 +69,9 @@ static bool fl__dec_swapped(fl_text_work *w, const char *s, int64_t n, const fl_
     bool ok = true;
     for (int64_t i = 0, len; ok && i < n; i += len) {
         const fl__dec_swap *k = swap;
-        while (k->from && (!*k->from || (int64_t)strlen(k->from) > n - i || memcmp(s + i, k->from, strlen(k->from)))) k++;
+        while (k->from && (!*k->from || (int64_t)strlen(k->from) > n - i ||
+                           memcmp(s + i, k->from, strlen(k->from))))
+            k++;
         len = k->from ? (int64_t)strlen(k->from) : 1;
         ok = fl__dec_put(w, k->from ? k->to : s + i, k->from ? (int64_t)strlen(k->to) : 1);
     }
@@ -106,7 +108,8 @@ static bool fl__dec_wordpiece(const fl_text_step *s, fl_text_work *w) {
         const fl_text_piece p = w->piece[i];
         const int64_t at = fl_text_work_next(w);
         const bool inner = i && p.end - p.begin >= n && !memcmp(w->p + p.begin, prefix, (size_t)n);
-        ok = (!i || inner || fl__dec_put(w, " ", 1)) && fl_text_work_copy(w, p.begin + (inner ? n : 0), p.end) &&
+        ok = (!i || inner || fl__dec_put(w, " ", 1)) &&
+             fl_text_work_copy(w, p.begin + (inner ? n : 0), p.end) &&
              fl_text_work_cut(w, at, fl_text_work_next(w), -1);
     }
     fl_text_work_turn(w);
@@ -141,8 +144,10 @@ static bool fl__dec_bpe(const fl_text_step *s, fl_text_work *w) {
         const fl_text_piece p = w->piece[i];
         const int64_t at = fl_text_work_next(w);
         const char *end = i + 1 < w->n_pieces ? " " : "";
-        const fl__dec_swap swap[2] = {{fl_text_tree_string(s->options, "suffix", NULL, "</w>"), end}, {NULL, NULL}};
-        ok = fl__dec_swapped(w, w->p + p.begin, p.end - p.begin, swap) && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
+        const fl__dec_swap swap[2] = {
+            {fl_text_tree_string(s->options, "suffix", NULL, "</w>"), end}, {NULL, NULL}};
+        ok = fl__dec_swapped(w, w->p + p.begin, p.end - p.begin, swap) &&
+             fl_text_work_cut(w, at, fl_text_work_next(w), -1);
     }
     fl_text_work_turn(w);
     fl_text_work_turn_pieces(w);
@@ -152,13 +157,17 @@ static bool fl__dec_bpe(const fl_text_step *s, fl_text_work *w) {
 /* Of equal tokens in a row one is left, and the blank is none. */
 static bool fl__dec_ctc(const fl_text_step *s, fl_text_work *w) {
     const char *blank = fl_text_tree_string(s->options, "pad_token", NULL, "<pad>");
-    const fl__dec_swap swap[3] = {{blank, ""}, {fl_text_tree_string(s->options, "word_delimiter_token", NULL, "|"), " "}, {NULL, NULL}};
+    const fl__dec_swap swap[3] = {
+        {blank, ""},
+        {fl_text_tree_string(s->options, "word_delimiter_token", NULL, "|"), " "},
+        {NULL, NULL}};
     const bool clean = fl_text_tree_true(s->options, "cleanup", true);
     bool ok = true;
     for (int64_t i = 0, last = -1; ok && i < w->n_pieces; i++) {
         const fl_text_piece p = w->piece[i], q = last < 0 ? p : w->piece[last];
         const int64_t at = fl_text_work_next(w);
-        const bool same = last >= 0 && p.end - p.begin == q.end - q.begin && !memcmp(w->p + p.begin, w->p + q.begin, p.end - p.begin);
+        const bool same = last >= 0 && p.end - p.begin == q.end - q.begin &&
+                          !memcmp(w->p + p.begin, w->p + q.begin, p.end - p.begin);
         last = i;
         if (same) continue;
         const fl__dec_swap one[2] = {swap[0], swap[2]};
@@ -172,10 +181,12 @@ static bool fl__dec_ctc(const fl_text_step *s, fl_text_work *w) {
 
 static bool fl__dec_replace_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     const fl_text_tree *pattern = fl_text_tree_at(s->options, "pattern");
-    const fl__dec_swap swap[2] = {{fl_text_tree_string(pattern, "String", NULL, ""), fl_text_tree_string(s->options, "content", NULL, "")},
+    const fl__dec_swap swap[2] = {{fl_text_tree_string(pattern, "String", NULL, ""),
+                                   fl_text_tree_string(s->options, "content", NULL, "")},
                                   {NULL, NULL}};
     const int64_t at = fl_text_work_next(w);
-    return fl__dec_swapped(w, w->p + p.begin, p.end - p.begin, swap) && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
+    return fl__dec_swapped(w, w->p + p.begin, p.end - p.begin, swap) &&
+           fl_text_work_cut(w, at, fl_text_work_next(w), -1);
 }
 
 static bool fl__dec_replace(const fl_text_step *s, fl_text_work *w) {
@@ -189,10 +200,13 @@ static bool fl__dec_make_replace(fl_text_step *s, const char *where) {
 
 /* Up to start and stop characters `content` at the ends of each token. */
 static bool fl__dec_strip_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
-    int64_t n, start = fl_text_tree_int(s->options, "start", 0), stop = fl_text_tree_int(s->options, "stop", 0);
+    int64_t n, start = fl_text_tree_int(s->options, "start", 0),
+               stop = fl_text_tree_int(s->options, "stop", 0);
     const char *c = fl_text_tree_string(s->options, "content", &n, " ");
-    for (; n && start-- > 0 && p.end - p.begin >= n && !memcmp(w->p + p.begin, c, (size_t)n);) p.begin += (uint32_t)n;
-    for (; n && stop-- > 0 && p.end - p.begin >= n && !memcmp(w->p + p.end - n, c, (size_t)n);) p.end -= (uint32_t)n;
+    for (; n && start-- > 0 && p.end - p.begin >= n && !memcmp(w->p + p.begin, c, (size_t)n);)
+        p.begin += (uint32_t)n;
+    for (; n && stop-- > 0 && p.end - p.begin >= n && !memcmp(w->p + p.end - n, c, (size_t)n);)
+        p.end -= (uint32_t)n;
     return fl_text_work_cut(w, p.begin, p.end, -1);
 }
 
@@ -201,13 +215,18 @@ static bool fl__dec_strip(const fl_text_step *s, fl_text_work *w) {
 }
 
 static int fl__dec_hex(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
 }
 
 /* The byte of "<0x0A>"; -1: another token. */
 static int fl__dec_byte(const fl_text_work *w, fl_text_piece p) {
     const char *s = w->p + p.begin;
-    if (p.end - p.begin != 6 || memcmp(s, "<0x", 3) || s[5] != '>' || fl__dec_hex(s[3]) < 0 || fl__dec_hex(s[4]) < 0) return -1;
+    if (p.end - p.begin != 6 || memcmp(s, "<0x", 3) || s[5] != '>' || fl__dec_hex(s[3]) < 0 ||
+        fl__dec_hex(s[4]) < 0)
+        return -1;
     return fl__dec_hex(s[3]) * 16 + fl__dec_hex(s[4]);
 }
 
@@ -222,7 +241,8 @@ static bool fl__dec_fallback(const fl_text_step *s, fl_text_work *w) {
             ok = fl__dec_put(w, &b, 1);
         }
         if (k == i) {
-            ok = fl_text_work_copy(w, w->piece[i].begin, w->piece[i].end) && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
+            ok = fl_text_work_copy(w, w->piece[i].begin, w->piece[i].end) &&
+                 fl_text_work_cut(w, at, fl_text_work_next(w), -1);
             k++;
             continue;
         }

@@ -210,7 +210,8 @@ FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, 
     const uint64_t hash = fl_text_hash(entry, n);
     if (fl__text_find(d, entry, n, hash) >= 0)
         return fl_fail("fl_text_dictionary: '%.*s' is there twice", n < 100 ? (int)n : 100, entry);
-    if (3 * (d->n + 1) > 2 * d->mask && !fl_text_dictionary_reserve(d, d->n < 8 ? 16 : 2 * d->n)) return false;
+    if (3 * (d->n + 1) > 2 * d->mask && !fl_text_dictionary_reserve(d, d->n < 8 ? 16 : 2 * d->n))
+        return false;
     if (!fl_heap_grow(&d->entry, &d->cap, d->n + 1, sizeof *d->entry) ||
         !fl_heap_grow(&d->first, &d->size_cap, index + 1, sizeof *d->first))
         return false;
@@ -266,7 +267,9 @@ FL_API const char *fl_text_dictionary_spelling(const fl_text_dictionary *d, int6
 }
 
 FL_API const char *fl_text_dictionary_entry(const fl_text_dictionary *d, int64_t index, int64_t *n) {
-    return index < 0 || index >= d->size ? NULL : fl_text_dictionary_spelling(d, d->first[index] - 1, n, NULL);
+    return index < 0 || index >= d->size
+               ? NULL
+               : fl_text_dictionary_spelling(d, d->first[index] - 1, n, NULL);
 }
 
 FL_API int64_t fl_text_dictionary_counted(const fl_text_dictionary *d, int64_t index) {
@@ -312,7 +315,9 @@ FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d
         if (c.text && (i < keep || c.count >= min_count)) list[n++] = c;
     }
     if (keep > n) keep = n;
-    if (out && n > keep) qsort(list + (keep > 0 ? keep : 0), (size_t)(n - (keep > 0 ? keep : 0)), sizeof *list, fl__text_by_count);
+    if (out && n > keep)
+        qsort(list + (keep > 0 ? keep : 0), (size_t)(n - (keep > 0 ? keep : 0)), sizeof *list,
+              fl__text_by_count);
     bool ok = out != NULL;
     for (int64_t i = 0; ok && i < n && (!max_size || i < max_size); i++) {
         const int64_t times = list[i].count == INT64_MAX ? 0 : list[i].count;
@@ -388,7 +393,8 @@ static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool coun
         const char *p = text;
         ok = (fl_text_field(&p, text + n, &end) == text && end == n) ||
              fl_fail("fl_text_dictionary_save: entry %lld is empty or has white space in it", (long long)i);
-        ok = ok && (k == d->first[i] - 1 || fl_data_text_put(out, " ", 1)) && fl_data_text_put(out, text, (size_t)n);
+        ok = ok && (k == d->first[i] - 1 || fl_data_text_put(out, " ", 1)) &&
+             fl_data_text_put(out, text, (size_t)n);
         if (counts || fl_text_dictionary_entries(d) == d->size) break;
     }
     snprintf(number, sizeof number, " %lld", (long long)fl_text_dictionary_counted(d, i));

@@ -15,7 +15,8 @@ extern "C" {
 FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merges);
 /* A .tiktoken file: a line for each token, base64 and rank. split: a regular expression, FL_TEXT_SPLIT_CL100K;
    special: tokens with their ids. */
-FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split, const fl_text_added *special, int64_t n);
+FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split,
+                                                const fl_text_added *special, int64_t n);
 /* The pipeline of byte-level tokenizers with that split, as JSON. */
 FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split);
 
@@ -36,35 +37,48 @@ FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split);
 #include <string.h>
 
 FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split) {
-    static const char head[] = "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":",
-                      middle[] = "},\"behavior\":\"Isolated\",\"invert\":false},",
-                      bytes[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":",
-                      tail[] = ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}}";
+    static const char head
+        [] = "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
+             "\"pattern\":{\"Regex\":",
+    middle[] = "},\"behavior\":\"Isolated\",\"invert\":false},",
+    bytes[] =
+        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":",
+    tail[] = ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
+             "\"use_regex\":true}}";
     if (!strcmp(split, FL_TEXT_SPLIT_GPT2))
-        return fl_data_text_put(out, "{\"pre_tokenizer\":", 17) && fl_data_text_put(out, bytes, sizeof bytes - 1) &&
+        return fl_data_text_put(out, "{\"pre_tokenizer\":", 17) &&
+               fl_data_text_put(out, bytes, sizeof bytes - 1) &&
                fl_data_text_put(out, "true}", 5) && fl_data_text_put(out, tail, sizeof tail - 1);
-    return fl_data_text_put(out, head, sizeof head - 1) && fl_data_json_put_string(out, split, strlen(split)) &&
-           fl_data_text_put(out, middle, sizeof middle - 1) && fl_data_text_put(out, bytes, sizeof bytes - 1) &&
-           fl_data_text_put(out, "false}]}", 8) && fl_data_text_put(out, tail, sizeof tail - 1);
+    return fl_data_text_put(out, head, sizeof head - 1) &&
+           fl_data_json_put_string(out, split, strlen(split)) &&
+           fl_data_text_put(out, middle, sizeof middle - 1) &&
+           fl_data_text_put(out, bytes, sizeof bytes - 1) && fl_data_text_put(out, "false}]}", 8) &&
+           fl_data_text_put(out, tail, sizeof tail - 1);
 }
 
 /* A line "left right" of two tokens. */
-static bool fl__gpt2_merge(const fl_text_dictionary *d, const char *p, const char *end, const char *path, int64_t line, fl_text_merge *out) {
+static bool fl__gpt2_merge(const fl_text_dictionary *d, const char *p, const char *end,
+                           const char *path, int64_t line, fl_text_merge *out) {
     char raw[1000];
     int32_t id[2];
     for (int k = 0; k < 2; k++) {
         int64_t n;
         const char *text = fl_text_field(&p, end, &n);
-        if (!text || n > (int64_t)sizeof raw) return fl_fail("fl_text_gpt2_load: %s: line %lld: no two tokens", path, (long long)line);
+        if (!text || n > (int64_t)sizeof raw)
+            return fl_fail("fl_text_gpt2_load: %s: line %lld: no two tokens", path,
+                           (long long)line);
         const char *token = fl_text_token_bytes(text, &n, true, raw);
         id[k] = (int32_t)fl_text_dictionary_find(d, token, n);
-        if (id[k] < 0) return fl_fail("fl_text_gpt2_load: %s: line %lld: '%.*s' is no token", path, (long long)line, (int)(p - text < 60 ? p - text : 60), text);
+        if (id[k] < 0)
+            return fl_fail("fl_text_gpt2_load: %s: line %lld: '%.*s' is no token", path,
+                           (long long)line, (int)(p - text < 60 ? p - text : 60), text);
     }
     *out = (fl_text_merge){id[0], id[1]};
     return true;
 }
 
-static bool fl__gpt2_merges(const fl_text_dictionary *d, const char *path, fl_text_merge **merge, int64_t *n) {
+static bool fl__gpt2_merges(const fl_text_dictionary *d, const char *path, fl_text_merge **merge,
+                            int64_t *n) {
     int64_t size, lines = 1, line = 0;
     char *text = fl_text_read_file("fl_text_gpt2_load", path, &size);
     for (const char *p = text; p && (p = memchr(p, '\n', (size_t)(text + size - p))); p++) lines++;
@@ -87,10 +101,13 @@ FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merge
     int64_t n = 0;
     fl_data_json *j = fl_data_json_open(vocab, .who = "fl_text_gpt2_load");
     fl_text_dictionary *d = j ? fl_text_dictionary_new() : NULL;
-    bool ok = d && fl_text_read_vocab(j, true, INT32_MAX / 64, d) && fl_data_json_next(j) == FL_DATA_JSON_END && fl__gpt2_merges(d, merges, &merge, &n);
+    bool ok = d && fl_text_read_vocab(j, true, INT32_MAX / 64, d) &&
+              fl_data_json_next(j) == FL_DATA_JSON_END && fl__gpt2_merges(d, merges, &merge, &n);
     fl_data_json_close(j);
     ok = ok && fl_text_bytes_pipeline(&json, FL_TEXT_SPLIT_GPT2);
-    fl_text_model *m = ok ? fl_text_bpe(d, .merge = merge, .n_merges = n, .bytes = true, .where = "fl_text_gpt2_load") : NULL;
+    fl_text_model *m = ok ? fl_text_bpe(d, .merge = merge, .n_merges = n, .bytes = true,
+                                        .where = "fl_text_gpt2_load")
+                          : NULL;
     fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, "fl_text_gpt2_load") : NULL;
     if (!ok) fl_text_dictionary_free(d);
     fl_heap_free(merge);
@@ -101,7 +118,8 @@ FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merge
     return NULL;
 }
 
-static bool fl__gpt2_rank(fl_text_dictionary *d, const char *p, const char *end, const char *path, int64_t line, int64_t most) {
+static bool fl__gpt2_rank(fl_text_dictionary *d, const char *p, const char *end, const char *path,
+                          int64_t line, int64_t most) {
     char small[256];
     int64_t n, digits;
     double rank;
@@ -110,16 +128,22 @@ static bool fl__gpt2_rank(fl_text_dictionary *d, const char *p, const char *end,
     char *raw = n <= (int64_t)sizeof small ? small : fl_heap_alloc((size_t)n);
     if (!raw) return false;
     const int64_t size = fl_text_base64_get(text, n, raw);
-    bool ok = (size > 0 && number && fl_data_parse_double(number, (size_t)digits, &rank) && rank >= 0 && rank <= (double)most) ||
-              fl_fail("fl_text_tiktoken_load: %s: line %lld: no token in base64 with its rank", path, (long long)line);
-    ok = ok && ((!fl_text_dictionary_entry(d, (int64_t)rank, NULL) && fl_text_dictionary_find(d, raw, size) < 0) ||
-                fl_fail("fl_text_tiktoken_load: %s: line %lld: a token or a rank that was there before", path, (long long)line));
+    bool ok = (size > 0 && number && fl_data_parse_double(number, (size_t)digits, &rank) &&
+               rank >= 0 && rank <= (double)most) ||
+              fl_fail("fl_text_tiktoken_load: %s: line %lld: no token in base64 with its rank",
+                      path, (long long)line);
+    ok = ok &&
+         ((!fl_text_dictionary_entry(d, (int64_t)rank, NULL) &&
+           fl_text_dictionary_find(d, raw, size) < 0) ||
+          fl_fail("fl_text_tiktoken_load: %s: line %lld: a token or a rank that was there before",
+                  path, (long long)line));
     ok = ok && fl_text_dictionary_add_at(d, raw, size, (int64_t)rank);
     if (raw != small) fl_heap_free(raw);
     return ok;
 }
 
-FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split, const fl_text_added *special, int64_t n) {
+FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split,
+                                                const fl_text_added *special, int64_t n) {
     int64_t size, line = 0;
     fl_data_text json = {0};
     char *text = fl_text_read_file("fl_text_tiktoken_load", path, &size);
@@ -131,7 +155,9 @@ FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *sp
         ok = fl__gpt2_rank(d, p, stop, path, ++line, size);
     }
     fl_heap_free(text);
-    fl_text_model *m = ok ? fl_text_bpe(d, .by_id = true, .bytes = true, .ignore_merges = true, .where = "fl_text_tiktoken_load") : NULL;
+    fl_text_model *m = ok ? fl_text_bpe(d, .by_id = true, .bytes = true, .ignore_merges = true,
+                                        .where = "fl_text_tiktoken_load")
+                          : NULL;
     fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, "fl_text_tiktoken_load") : NULL;
     if (!ok) fl_text_dictionary_free(d);
     fl_heap_free(json.p);

@@ -132,7 +132,8 @@ static bool fl__kenlm_look_probing(const fl_text_ngram *m, int k, int32_t word, 
     if (!k) {
         at->begin = (uint64_t)(uint32_t)word;
         if (word < 0 || word > m->count[0]) return false;
-        *out = fl__kenlm_entry(fl__kenlm_f32(a->unigram + 8 * (int64_t)word), fl__kenlm_f32(a->unigram + 8 * (int64_t)word + 4));
+        *out = fl__kenlm_entry(fl__kenlm_f32(a->unigram + 8 * (int64_t)word),
+                               fl__kenlm_f32(a->unigram + 8 * (int64_t)word + 4));
         return true;
     }
     const bool last = k + 1 == m->order;
@@ -183,8 +184,12 @@ static bool fl__kenlm_look_trie(const fl_text_ngram *m, int k, int32_t word, fl_
     uint32_t prob = (uint32_t)fl__kenlm_bits(l->base, bit, 31) | 0x80000000u, backoff = 0x80000000u;
     if (l->prob) {
         const uint32_t skip = last ? 0 : a->backoff_bits;
-        *out = (fl_text_ngram_entry){fl__kenlm_f32(l->prob + 4 * fl__kenlm_bits(l->base, bit + skip, a->prob_bits)), -0.0f, !last};
-        if (!last) out->backoff = fl__kenlm_f32(l->backoff + 4 * fl__kenlm_bits(l->base, bit, a->backoff_bits));
+        *out = (fl_text_ngram_entry){
+            fl__kenlm_f32(l->prob + 4 * fl__kenlm_bits(l->base, bit + skip, a->prob_bits)), -0.0f,
+            !last};
+        if (!last)
+            out->backoff =
+                fl__kenlm_f32(l->backoff + 4 * fl__kenlm_bits(l->base, bit, a->backoff_bits));
     } else {
         if (!last) backoff = (uint32_t)fl__kenlm_bits(l->base, bit + 31, 32);
         *out = (fl_text_ngram_entry){0, 0, !last};
@@ -254,7 +259,8 @@ static bool fl__kenlm_quantised(fl__kenlm *a, uint64_t *at) {
     bool ok = true;
     for (int k = 1; ok && k < a->m.order; k++) {
         a->level[k].prob = fl__kenlm_part(a, at, (uint64_t)1 << a->prob_bits, 4);
-        if (k + 1 < a->m.order) a->level[k].backoff = fl__kenlm_part(a, at, (uint64_t)1 << a->backoff_bits, 4);
+        if (k + 1 < a->m.order)
+            a->level[k].backoff = fl__kenlm_part(a, at, (uint64_t)1 << a->backoff_bits, 4);
         ok = a->level[k].prob && (k + 1 == a->m.order || a->level[k].backoff);
     }
     return ok;
@@ -295,12 +301,16 @@ static bool fl__kenlm_trie(fl__kenlm *a, uint64_t at, int type) {
 }
 
 static bool fl__kenlm_open(fl__kenlm *a, const char *path) {
-    static const char *const name[] = {"probing", "probing with rest costs", "trie", "quantised trie", "array-compressed trie",
-                                       "quantised and array-compressed trie"};
+    static const char *const name[] = {
+        "probing",        "probing with rest costs", "trie",
+        "quantised trie", "array-compressed trie",   "quantised and array-compressed trie"};
     const size_t magic = (sizeof fl__kenlm_magic + 1 + 7) / 8 * 8, test = magic + 32;
     const uint32_t tests[6] = {0, 0x3f800000u, 0xbf000000u, 1, 0xffffffffu, 0};
-    if ((size_t)a->size < test + 20 || memcmp(a->p + magic, tests, sizeof tests) || fl__kenlm_u64(a->p + magic + 24) != 1)
-        return fl_fail("fl_text_ngram_load: %s: offset %d: the test values of a KenLM file are not there", path, (int)magic);
+    if ((size_t)a->size < test + 20 || memcmp(a->p + magic, tests, sizeof tests) ||
+        fl__kenlm_u64(a->p + magic + 24) != 1)
+        return fl_fail(
+            "fl_text_ngram_load: %s: offset %d: the test values of a KenLM file are not there",
+            path, (int)magic);
     const char *h = a->p + test;
     const int order = (unsigned char)h[0];
     const float multiplier = fl__kenlm_f32(h + 4);
@@ -308,23 +318,28 @@ static bool fl__kenlm_open(fl__kenlm *a, const char *path) {
     memcpy(&type, h + 8, 4);
     memcpy(&version, h + 16, 4);
     if (type > FL__KENLM_BOTH || type == FL__KENLM_REST)
-        return fl_fail("fl_text_ngram_load: %s: offset %d: a KenLM file of type %u%s%s%s", path, (int)test + 8, (unsigned)type,
-                       type == FL__KENLM_REST ? " (" : "", type == FL__KENLM_REST ? name[type] : "", type == FL__KENLM_REST ? ")" : "");
+        return fl_fail("fl_text_ngram_load: %s: offset %d: a KenLM file of type %u%s%s%s", path,
+                       (int)test + 8, (unsigned)type, type == FL__KENLM_REST ? " (" : "",
+                       type == FL__KENLM_REST ? name[type] : "", type == FL__KENLM_REST ? ")" : "");
     if (order < 2 || order > FL_TEXT_NGRAM_MOST || version != (type >= FL__KENLM_TRIE) || !(multiplier >= 1))
-        return fl_fail("fl_text_ngram_load: %s: offset %d: a %s of order %d, version %u, multiplier %g", path, (int)test, name[type],
-                       order, (unsigned)version, (double)multiplier);
+        return fl_fail(
+            "fl_text_ngram_load: %s: offset %d: a %s of order %d, version %u, multiplier %g", path,
+            (int)test, name[type], order, (unsigned)version, (double)multiplier);
     uint64_t at = (test + 20 + 8 * (uint64_t)order + 7) / 8 * 8;
     if (at > (uint64_t)a->size) return fl_fail("fl_text_ngram_load: %s: ends within its header", path);
     a->m.order = order;
     for (int k = 0; k < order; k++) {
         const uint64_t n = fl__kenlm_u64(h + 20 + 8 * k);
         if (n > (uint64_t)a->size * 8 || (!k && n >= INT32_MAX))
-            return fl_fail("fl_text_ngram_load: %s: offset %d: %llu n-grams", path, (int)test + 20 + 8 * k, (unsigned long long)n);
+            return fl_fail("fl_text_ngram_load: %s: offset %d: %llu n-grams", path,
+                           (int)test + 20 + 8 * k, (unsigned long long)n);
         a->m.count[k] = (int64_t)n;
     }
-    if (!(type == FL__KENLM_PROBING ? fl__kenlm_probing(a, at, multiplier) : fl__kenlm_trie(a, at, (int)type)))
-        return fl_fail("fl_text_ngram_load: %s: offset %lld: the tables of a %s do not fit in %lld bytes", path, (long long)at,
-                       name[type], (long long)a->size);
+    if (!(type == FL__KENLM_PROBING ? fl__kenlm_probing(a, at, multiplier)
+                                    : fl__kenlm_trie(a, at, (int)type)))
+        return fl_fail(
+            "fl_text_ngram_load: %s: offset %lld: the tables of a %s do not fit in %lld bytes",
+            path, (long long)at, name[type], (long long)a->size);
     a->m.begin = a->m.find(&a->m, "<s>", 3), a->m.end = a->m.find(&a->m, "</s>", 4);
     if (a->m.begin && a->m.end) return true;
     return fl_fail("fl_text_ngram_load: %s: there is no %s", path, a->m.begin ? "</s>" : "<s>");
@@ -341,8 +356,10 @@ FL_API int fl_text_kenlm_is(const char *path) {
     if (memcmp(head, start, sizeof start - 1)) return 0;
     if (!memcmp(head, fl__kenlm_magic, sizeof fl__kenlm_magic)) return 1;
     const char *what = head + sizeof start - 1;
-    return fl_fail("fl_text_ngram_load: %s: a KenLM file that says \"%.*s\": only \"format version 5\" is read", path,
-                   (int)strcspn(what, "\n"), what) - 1;
+    return fl_fail("fl_text_ngram_load: %s: a KenLM file that says \"%.*s\": only \"format version "
+                   "5\" is read",
+                   path, (int)strcspn(what, "\n"), what) -
+           1;
 }
 
 FL_API fl_text_ngram *fl_text_kenlm_load(const char *path) {

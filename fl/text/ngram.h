@@ -28,7 +28,8 @@ typedef struct fl_text_scorer fl_text_scorer;
 struct fl_text_scorer {
     void *self;
     bool (*start)(const fl_text_scorer *s, fl_text_state *out); /* before the first token of a sentence */
-    bool (*score)(const fl_text_scorer *s, const fl_text_state *from, int64_t token, fl_text_state *to, double *score);
+    bool (*score)(const fl_text_scorer *s, const fl_text_state *from, int64_t token,
+                  fl_text_state *to, double *score);
     /* These n states are asked about next, and no others: a model may work them out at once, and forget what
        it keeps of others. NULL: there is nothing to do. */
     bool (*batch)(const fl_text_scorer *s, const fl_text_state *state, int64_t n);
@@ -53,7 +54,8 @@ FL_API int32_t fl_text_ngram_word(const fl_text_ngram *m, const char *word, int6
 /* The state behind <s>, or behind nothing. */
 FL_API void fl_text_ngram_start(const fl_text_ngram *m, bool sentence, fl_text_state *out);
 /* log10 of a word's probability; *to may be *from. */
-FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *from, int32_t word, fl_text_state *to);
+FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *from, int32_t word,
+                                  fl_text_state *to);
 typedef struct fl_text_ngram_sum {
     double log10;           /* of all, unknown words and ends included */
     double log10_unknown;   /* of the unknown ones alone */
@@ -81,7 +83,8 @@ struct fl_text_ngram {
     void *self;
     int32_t (*find)(const fl_text_ngram *m, const char *word, int64_t n);
     /* The n-gram of k + 1 words that has `word` in front of what *at is the place of (k 0: of nothing). */
-    bool (*look)(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_place *at, fl_text_ngram_entry *out);
+    bool (*look)(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_place *at,
+                 fl_text_ngram_entry *out);
     void (*close)(fl_text_ngram *m);
 };
 /* KenLM's hash of n-grams, and its table of them: slots of `size` bytes, the key first, key 0 is free. The slot
@@ -119,7 +122,8 @@ static bool fl__ngram_goes_on(float backoff) {
 }
 
 /* Longer and longer n-grams that end with the word. The new state is as long as the longest that may go on. */
-FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *from, int32_t word, fl_text_state *to) {
+FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *from, int32_t word,
+                                  fl_text_state *to) {
     const fl_text_state s = *from;
     fl_text_ngram_place at = {0, 0};
     fl_text_ngram_entry e;
@@ -198,10 +202,12 @@ static bool fl__ngram_scorer_start(const fl_text_scorer *s, fl_text_state *out) 
     return true;
 }
 
-static bool fl__ngram_scorer_score(const fl_text_scorer *s, const fl_text_state *from, int64_t token, fl_text_state *to,
-                                   double *score) {
+static bool fl__ngram_scorer_score(const fl_text_scorer *s, const fl_text_state *from,
+                                   int64_t token, fl_text_state *to, double *score) {
     const fl__ngram_scorer *k = s->self;
-    if (token < 0 || token >= k->n) return fl_fail("fl_text_ngram_scorer: token %lld, of %lld", (long long)token, (long long)k->n);
+    if (token < 0 || token >= k->n)
+        return fl_fail("fl_text_ngram_scorer: token %lld, of %lld", (long long)token,
+                       (long long)k->n);
     *score = fl__ngram_ln10 * fl_text_ngram_score(k->m, from, k->word[token], to);
     return true;
 }
@@ -222,7 +228,8 @@ FL_API fl_text_scorer *fl_text_ngram_scorer(const fl_text_ngram *m, const fl_tex
     const int64_t n = fl_text_dictionary_size(tokens);
     fl__ngram_scorer *k = fl_heap_alloc(sizeof *k + (size_t)n * sizeof *k->word);
     if (!k) return NULL;
-    k->s = (fl_text_scorer){k, fl__ngram_scorer_start, fl__ngram_scorer_score, NULL, fl__ngram_scorer_finish, fl__ngram_scorer_free};
+    k->s = (fl_text_scorer){k,    fl__ngram_scorer_start,  fl__ngram_scorer_score,
+                            NULL, fl__ngram_scorer_finish, fl__ngram_scorer_free};
     k->m = m, k->n = n;
     for (int64_t i = 0; i < n; i++) {
         int64_t len;
@@ -264,7 +271,8 @@ FL_API const char *fl_text_ngram_probe(const char *slots, uint64_t n, size_t siz
 }
 
 static fl__ngram_slot *fl__ngram_slot_of(const fl__ngram_memory *a, int k, uint64_t key) {
-    return (fl__ngram_slot *)(uintptr_t)fl_text_ngram_probe((const char *)a->slot[k], a->slots[k], sizeof(fl__ngram_slot), key);
+    return (fl__ngram_slot *)(uintptr_t)fl_text_ngram_probe((const char *)a->slot[k], a->slots[k],
+                                                            sizeof(fl__ngram_slot), key);
 }
 
 static bool fl__ngram_memory_look(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_place *at,
@@ -376,11 +384,12 @@ static bool fl__ngram_counts(fl__ngram_memory *a, fl__ngram_text *t, const char 
         const char *value = equals ? equals + 1 : *end, *number;
         p += 6;
         number = equals ? fl_text_field(&p, equals, &n) : NULL;
-        if (!number || !fl_data_parse_double(number, (size_t)n, &order) || order != a->m.order + 1 || order > FL_TEXT_NGRAM_MOST)
+        if (!number || !fl_data_parse_double(number, (size_t)n, &order) ||
+            order != a->m.order + 1 || order > FL_TEXT_NGRAM_MOST)
             return fl__ngram_bad(t, "not the count of the next order, of at most 8");
         number = fl_text_field(&value, *end, &n);
-        if (!number || !fl_data_parse_double(number, (size_t)n, &count) || count < 0 || count != (double)(int64_t)count ||
-            count > (double)(t->end - t->p) / (2 * order + 1))
+        if (!number || !fl_data_parse_double(number, (size_t)n, &count) || count < 0 ||
+            count != (double)(int64_t)count || count > (double)(t->end - t->p) / (2 * order + 1))
             return fl__ngram_bad(t, "a count that the rest of the file has no room for");
         a->m.count[a->m.order++] = (int64_t)count;
     }
@@ -388,13 +397,15 @@ static bool fl__ngram_counts(fl__ngram_memory *a, fl__ngram_text *t, const char 
 }
 
 /* One n-gram of k + 1 words. */
-static bool fl__ngram_entry_of(fl__ngram_memory *a, fl__ngram_text *t, int k, const char *p, const char *end) {
+static bool fl__ngram_entry_of(fl__ngram_memory *a, fl__ngram_text *t, int k, const char *p,
+                               const char *end) {
     int32_t word[FL_TEXT_NGRAM_MOST];
     double prob, backoff = 0;
     int64_t n;
     bool made = false;
     const char *field = fl_text_field(&p, end, &n);
-    if (!field || !fl_data_parse_double(field, (size_t)n, &prob)) return fl__ngram_bad(t, "no log probability in front");
+    if (!field || !fl_data_parse_double(field, (size_t)n, &prob))
+        return fl__ngram_bad(t, "no log probability in front");
     if (!(prob <= 0)) return fl__ngram_bad(t, "a positive log probability");
     for (int i = k; i >= 0; i--) {
         field = fl_text_field(&p, end, &n);
@@ -404,12 +415,14 @@ static bool fl__ngram_entry_of(fl__ngram_memory *a, fl__ngram_text *t, int k, co
             word[0] = 0;
         } else if (!k) {
             made = fl_text_dictionary_find(a->words, field, n) < 0;
-            if (made && fl_text_dictionary_size(a->words) >= (int64_t)a->slots[0]) return fl__ngram_bad(t, "more words than \\data\\ says");
+            if (made && fl_text_dictionary_size(a->words) >= (int64_t)a->slots[0])
+                return fl__ngram_bad(t, "more words than \\data\\ says");
             word[0] = made ? (int32_t)fl_text_dictionary_add(a->words, field, n) : 0;
             if (made && word[0] < 0) return false;
         } else {
             word[i] = fl__ngram_memory_find(&a->m, field, n);
-            if (!word[i] && !fl__ngram_is(field, field + n, "<unk>") && !fl__ngram_is(field, field + n, "<UNK>"))
+            if (!word[i] && !fl__ngram_is(field, field + n, "<unk>") &&
+                !fl__ngram_is(field, field + n, "<UNK>"))
                 return fl__ngram_bad(t, "a word that is no 1-gram");
         }
     }
@@ -443,7 +456,8 @@ static bool fl__ngram_sections(fl__ngram_memory *a, fl__ngram_text *t, const cha
         }
         while (more && begin == end) more = fl__ngram_line(t, &begin, &end);
         snprintf(title, sizeof title, "\\%d-grams:", k + 1);
-        if (!more || !fl__ngram_is(begin, end, title)) return fl__ngram_bad(t, "expected the section of the next order");
+        if (!more || !fl__ngram_is(begin, end, title))
+            return fl__ngram_bad(t, "expected the section of the next order");
         while ((more = fl__ngram_line(t, &begin, &end)) && (begin == end || *begin != '\\')) {
             if (begin == end) continue;
             if (++n > a->m.count[k]) return fl__ngram_bad(t, "more n-grams than \\data\\ says");
@@ -471,7 +485,10 @@ FL_API fl_text_ngram *fl_text_ngram_load(const char *path) {
     char *text = fl_text_read_file("fl_text_ngram_load", path, &n);
     fl__ngram_memory *a = text ? fl_heap_alloc(sizeof *a) : NULL;
     if (a) {
-        a->m = (fl_text_ngram){.self = a, .find = fl__ngram_memory_find, .look = fl__ngram_memory_look, .close = fl__ngram_memory_close};
+        a->m = (fl_text_ngram){.self = a,
+                               .find = fl__ngram_memory_find,
+                               .look = fl__ngram_memory_look,
+                               .close = fl__ngram_memory_close};
         a->words = fl_text_dictionary_new();
     }
     fl__ngram_text t = {path, text, text + n, 0};

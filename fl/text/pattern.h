@@ -11,19 +11,23 @@ extern "C" {
 #endif
 
 /* The splits of GPT-2, cl100k (GPT-4), Llama 3, Qwen2 and o200k (GPT-4o), as their files write them. */
-#define FL_TEXT_SPLIT_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define FL_TEXT_SPLIT_GPT2 \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define FL_TEXT_SPLIT_LLAMA3 \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define FL_TEXT_SPLIT_CL100K \
-    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$|" \
+#define FL_TEXT_SPLIT_CL100K                                               \
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| " \
+    "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$|"                              \
     "\\s*[\\r\\n]|\\s+(?!\\S)|\\s"
 #define FL_TEXT_SPLIT_QWEN2 \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define FL_TEXT_SPLIT_O200K \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|" \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|" \
+#define FL_TEXT_SPLIT_O200K                                                                       \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?" \
+    "i:'s|'t|'re|'ve|'m|'ll|'d)?|"                                                                \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?" \
+    "i:'s|'t|'re|'ve|'m|'ll|'d)?|"                                                                \
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 typedef struct fl_text_pattern fl_text_pattern;
@@ -35,7 +39,8 @@ FL_API fl_text_pattern *fl_text_pattern_of(const fl_text_tree *t, const char *wh
 FL_API void fl_text_pattern_free(fl_text_pattern *p); /* NULL is fine */
 /* The first match in s at or behind `at`: 1 and its place, 0 if there is none, -1 after fl_fail. Empty matches
    are passed over. */
-FL_API int fl_text_pattern_find(const fl_text_pattern *p, const char *s, int64_t n, int64_t at, int64_t *begin, int64_t *end);
+FL_API int fl_text_pattern_find(const fl_text_pattern *p, const char *s, int64_t n, int64_t at,
+                                int64_t *begin, int64_t *end);
 /* Does it match at every place of every text? (All the splits above do.) */
 FL_API bool fl_text_pattern_tiles(const fl_text_pattern *p);
 
@@ -67,11 +72,13 @@ struct fl_text_pattern {
 };
 
 #define FL__PAT_WORD (FL_TEXT_LETTERS | FL_TEXT_NUMBERS)
-#define FL__PAT_UPPER (1u << FL_TEXT_LU | 1u << FL_TEXT_LT | 1u << FL_TEXT_LM | 1u << FL_TEXT_LO | FL_TEXT_MARKS)
+#define FL__PAT_UPPER \
+    (1u << FL_TEXT_LU | 1u << FL_TEXT_LT | 1u << FL_TEXT_LM | 1u << FL_TEXT_LO | FL_TEXT_MARKS)
 #define FL__PAT_LOWER (1u << FL_TEXT_LL | 1u << FL_TEXT_LM | 1u << FL_TEXT_LO | FL_TEXT_MARKS)
 
 /* The class of the character at s + at; bytes that are none count as symbols. */
-static inline unsigned fl__pat_class(const unsigned char *cls, const char *s, int64_t n, int64_t at, int *len) {
+static inline unsigned fl__pat_class(const unsigned char *cls, const char *s, int64_t n, int64_t at,
+                                     int *len) {
     const unsigned char b = (unsigned char)s[at];
     *len = 1;
     if (b < 0x80) return cls[b];
@@ -80,7 +87,8 @@ static inline unsigned fl__pat_class(const unsigned char *cls, const char *s, in
 }
 
 /* Goes over characters of a set, at most `most`. */
-static inline int64_t fl__pat_run(const unsigned char *cls, const char *s, int64_t n, int64_t at, unsigned set, int64_t most) {
+static inline int64_t fl__pat_run(const unsigned char *cls, const char *s, int64_t n, int64_t at,
+                                  unsigned set, int64_t most) {
     for (int len; at < n && most > 0; at += len, most--)
         if (!FL_TEXT_IS(fl__pat_class(cls, s, n, at, &len), set)) break;
     return at;
@@ -108,7 +116,9 @@ static int64_t fl__pat_contraction(const char *s, int64_t n, int64_t at, bool an
         if (any_case && c[i] >= 'A' && c[i] <= 'Z') c[i] = (char)(c[i] + 32);
     }
     if (c[0] == 's' || c[0] == 't' || c[0] == 'm' || c[0] == 'd') return at + 2;
-    if ((c[0] == 'r' && c[1] == 'e') || (c[0] == 'v' && c[1] == 'e') || (c[0] == 'l' && c[1] == 'l')) return at + 3;
+    if ((c[0] == 'r' && c[1] == 'e') || (c[0] == 'v' && c[1] == 'e') ||
+        (c[0] == 'l' && c[1] == 'l'))
+        return at + 3;
     return any_case && c[0] == '\xc5' && c[1] == '\xbf' ? at + 3 : at;
 }
 
@@ -141,7 +151,8 @@ static int64_t fl__pat_lines(const unsigned char *cls, const char *s, int64_t n,
 }
 
 /* What is the same from cl100k on: symbols with line ends behind them (and what o200k adds), lines, spaces. */
-static int64_t fl__pat_rest(const unsigned char *cls, const char *s, int64_t n, int64_t at, bool slash, bool whole) {
+static int64_t fl__pat_rest(const unsigned char *cls, const char *s, int64_t n, int64_t at,
+                            bool slash, bool whole) {
     int len;
     int64_t run;
     const int64_t from = s[at] == ' ' && at + 1 < n ? at + 1 : at;
@@ -169,7 +180,8 @@ static int64_t fl__pat_word(const unsigned char *cls, const char *s, int64_t n, 
     return fl__pat_run(cls, s, n, at + len, FL_TEXT_LETTERS, n);
 }
 
-static int64_t fl__pat_words(const unsigned char *cls, const char *s, int64_t n, int64_t at, int64_t digits, bool whole) {
+static int64_t fl__pat_words(const unsigned char *cls, const char *s, int64_t n, int64_t at,
+                             int64_t digits, bool whole) {
     int64_t end = fl__pat_contraction(s, n, at, true);
     if (end > at) return end;
     end = fl__pat_word(cls, s, n, at);
@@ -225,14 +237,17 @@ static bool fl__pat_compile(fl_text_pattern *p, const char *text, int64_t n, con
     int error;
     PCRE2_SIZE at;
     PCRE2_UCHAR why[120];
-    p->code = pcre2_compile((PCRE2_SPTR)text, (PCRE2_SIZE)n, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_MATCH_INVALID_UTF,
-                            &error, &at, NULL);
+    p->code =
+        pcre2_compile((PCRE2_SPTR)text, (PCRE2_SIZE)n,
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_MATCH_INVALID_UTF,
+                      &error, &at, NULL);
     if (p->code) return true;
     pcre2_get_error_message(error, why, sizeof why);
     return fl_fail("%s: the regular expression '%.200s': at %d: %s", where, text, (int)at, (const char *)why);
 }
 
-static int fl__pat_match(const fl_text_pattern *p, const char *s, int64_t n, int64_t at, int64_t *begin, int64_t *end) {
+static int fl__pat_match(const fl_text_pattern *p, const char *s, int64_t n, int64_t at,
+                         int64_t *begin, int64_t *end) {
     pcre2_match_data *m = pcre2_match_data_create(1, NULL);
     pcre2_match_context *limits = m ? pcre2_match_context_create(NULL) : NULL;
     int found = 1;
@@ -242,7 +257,8 @@ static int fl__pat_match(const fl_text_pattern *p, const char *s, int64_t n, int
         const int rc = pcre2_match(p->code, (PCRE2_SPTR)s, (PCRE2_SIZE)n, (PCRE2_SIZE)at, 0, m, limits);
         const PCRE2_SIZE *o = pcre2_get_ovector_pointer(m);
         if (rc == PCRE2_ERROR_NOMATCH) found = 0;
-        else if (rc < 0) found = -1, fl_fail("a regular expression: the match fails with PCRE2's error %d", rc);
+        else if (rc < 0)
+            found = -1, fl_fail("a regular expression: the match fails with PCRE2's error %d", rc);
         else {
             *begin = (int64_t)o[0], *end = (int64_t)o[1];
             if (*end > *begin) break;
@@ -257,26 +273,34 @@ static int fl__pat_match(const fl_text_pattern *p, const char *s, int64_t n, int
 #else
 static bool fl__pat_compile(fl_text_pattern *p, const char *text, int64_t n, const char *where) {
     (void)p;
-    return fl_fail("%s: the regular expression '%.*s' needs PCRE2 (FL_USE_PCRE2, libpcre2-dev)", where, (int)(n < 200 ? n : 200), text);
+    return fl_fail("%s: the regular expression '%.*s' needs PCRE2 (FL_USE_PCRE2, libpcre2-dev)",
+                   where, (int)(n < 200 ? n : 200), text);
 }
 
-static int fl__pat_match(const fl_text_pattern *p, const char *s, int64_t n, int64_t at, int64_t *begin, int64_t *end) {
+static int fl__pat_match(const fl_text_pattern *p, const char *s, int64_t n, int64_t at,
+                         int64_t *begin, int64_t *end) {
     (void)p, (void)s, (void)n, (void)at, (void)begin, (void)end;
     return 0;
 }
 #endif
 
 FL_API fl_text_pattern *fl_text_pattern_new(const char *text, int64_t n, bool literal, const char *where) {
-    static const struct { const char *text; fl__pat_split split; } known[] = {
-        {FL_TEXT_SPLIT_GPT2, fl__pat_gpt2}, {FL_TEXT_SPLIT_LLAMA3, fl__pat_llama3}, {FL_TEXT_SPLIT_CL100K, fl__pat_cl100k},
-        {FL_TEXT_SPLIT_QWEN2, fl__pat_qwen2}, {FL_TEXT_SPLIT_O200K, fl__pat_o200k},
-        {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^\\s\\p{L}\\p{N}]++|\\s++$|\\s+(?!\\S)|\\s", fl__pat_gpt2},
+    static const struct { const char *text; fl__pat_split split;
+    } known[] = {
+        {FL_TEXT_SPLIT_GPT2, fl__pat_gpt2},
+        {FL_TEXT_SPLIT_LLAMA3, fl__pat_llama3},
+        {FL_TEXT_SPLIT_CL100K, fl__pat_cl100k},
+        {FL_TEXT_SPLIT_QWEN2, fl__pat_qwen2},
+        {FL_TEXT_SPLIT_O200K, fl__pat_o200k},
+        {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^\\s\\p{L}\\p{N}]++|\\s++$|\\s+(?!\\S)|\\s",
+         fl__pat_gpt2},
     };
     fl_text_pattern *p = fl_heap_alloc(sizeof *p);
     if (!p) return NULL;
     p->cls = fl_text_classes();
     for (size_t i = 0; !literal && i < sizeof known / sizeof known[0]; i++)
-        if ((size_t)n == strlen(known[i].text) && !memcmp(text, known[i].text, (size_t)n)) p->split = known[i].split;
+        if ((size_t)n == strlen(known[i].text) && !memcmp(text, known[i].text, (size_t)n))
+            p->split = known[i].split;
     bool ok = true;
     if (literal) {
         p->text = fl_heap_alloc((size_t)n + 1);
@@ -310,11 +334,14 @@ FL_API bool fl_text_pattern_tiles(const fl_text_pattern *p) {
     return p->split != NULL;
 }
 
-FL_API int fl_text_pattern_find(const fl_text_pattern *p, const char *s, int64_t n, int64_t at, int64_t *begin, int64_t *end) {
+FL_API int fl_text_pattern_find(const fl_text_pattern *p, const char *s, int64_t n, int64_t at,
+                                int64_t *begin, int64_t *end) {
     if (at >= n) return 0;
     if (p->split) return *begin = at, *end = p->split(p->cls, s, n, at), 1;
     if (!p->text) return fl__pat_match(p, s, n, at, begin, end);
-    for (const char *q; p->n && at + p->n <= n && (q = memchr(s + at, p->text[0], (size_t)(n - p->n - at + 1))); at = q - s + 1)
+    for (const char *q;
+         p->n && at + p->n <= n && (q = memchr(s + at, p->text[0], (size_t)(n - p->n - at + 1)));
+         at = q - s + 1)
         if (!memcmp(q, p->text, (size_t)p->n)) return *begin = q - s, *end = *begin + p->n, 1;
     return 0;
 }

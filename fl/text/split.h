@@ -52,7 +52,8 @@ static bool fl__split_part(fl__split_parts *p, int64_t begin, int64_t end, bool 
     if (begin == end || (match && p->behaviour == FL__SPLIT_REMOVED)) return true;
     if (p->behaviour <= FL__SPLIT_ISOLATED) return fl_text_work_cut(p->w, begin, end, -1);
     const bool joins = p->there && (p->behaviour == FL__SPLIT_CONTIGUOUS ? match == p->match
-                                    : p->behaviour == FL__SPLIT_PREVIOUS ? match && !p->match : p->match && !match);
+                                    : p->behaviour == FL__SPLIT_PREVIOUS ? match && !p->match
+                                                                         : p->match && !match);
     if (!joins && !fl__split_flush(p)) return false;
     if (!joins) p->begin = begin;
     p->end = end, p->match = match, p->there = true;
@@ -74,14 +75,17 @@ static bool fl__split_is_digit(int32_t c, unsigned cls) {
 }
 
 static bool fl__split_is_punctuation(int32_t c, unsigned cls) {
-    return FL_TEXT_IS(cls, FL_TEXT_PUNCTUATION) || (c < 128 && c > 32 && !FL_TEXT_IS(cls, FL_TEXT_LETTERS | FL_TEXT_NUMBERS) && c != 127);
+    return FL_TEXT_IS(cls, FL_TEXT_PUNCTUATION) ||
+           (c < 128 && c > 32 && !FL_TEXT_IS(cls, FL_TEXT_LETTERS | FL_TEXT_NUMBERS) && c != 127);
 }
 
 /* \w: also letters in circles and squares, which are symbols but alphabetic, and the joiners. */
 static bool fl__split_is_word(int32_t c, unsigned cls) {
-    return FL_TEXT_IS(cls, FL_TEXT_LETTERS | FL_TEXT_MARKS | 1u << FL_TEXT_ND | 1u << FL_TEXT_NL | 1u << FL_TEXT_PC) ||
-           (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
-           (c >= 0x1f170 && c <= 0x1f189) || c == 0x200c || c == 0x200d;
+    return FL_TEXT_IS(cls, FL_TEXT_LETTERS | FL_TEXT_MARKS | 1u << FL_TEXT_ND | 1u << FL_TEXT_NL |
+                               1u << FL_TEXT_PC) ||
+           (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
+           (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189) || c == 0x200c ||
+           c == 0x200d;
 }
 
 /* Each such character is a match. */
@@ -110,7 +114,10 @@ static bool fl__split_space(const fl_text_step *s, fl_text_work *w) {
 }
 
 static bool fl__split_digits_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
-    return fl__split_chars(w, p, fl__split_is_digit, fl_text_tree_true(s->options, "individual_digits", false) ? FL__SPLIT_ISOLATED : FL__SPLIT_CONTIGUOUS);
+    return fl__split_chars(w, p, fl__split_is_digit,
+                           fl_text_tree_true(s->options, "individual_digits", false)
+                               ? FL__SPLIT_ISOLATED
+                               : FL__SPLIT_CONTIGUOUS);
 }
 
 static bool fl__split_digits(const fl_text_step *s, fl_text_work *w) {
@@ -127,7 +134,8 @@ static bool fl__split_punctuation(const fl_text_step *s, fl_text_work *w) {
 
 /* Words at white space, punctuation characters alone. */
 static bool fl__split_bert(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__split_space_one) && fl_text_work_each(s, w, false, fl__split_punctuation_one);
+    return fl_text_work_each(s, w, false, fl__split_space_one) &&
+           fl_text_work_each(s, w, false, fl__split_punctuation_one);
 }
 
 /* Runs of word characters and runs of others; white space goes. */
@@ -137,7 +145,8 @@ static bool fl__split_words_one(const fl_text_step *s, fl_text_work *w, fl_text_
 }
 
 static bool fl__split_words(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__split_space_one) && fl_text_work_each(s, w, false, fl__split_words_one);
+    return fl_text_work_each(s, w, false, fl__split_space_one) &&
+           fl_text_work_each(s, w, false, fl__split_words_one);
 }
 
 /* Where the script changes; Hiragana and Katakana count as Han, and what is in no script as what is before it. */
@@ -193,7 +202,8 @@ static void fl__split_free_pattern(void *pattern) {
 }
 
 /* Each match of s->data, which is looked for within the piece alone. */
-static bool fl__split_matches(const fl_text_step *s, fl_text_work *w, fl_text_piece piece, fl__split_behaviour b, bool invert) {
+static bool fl__split_matches(const fl_text_step *s, fl_text_work *w, fl_text_piece piece,
+                              fl__split_behaviour b, bool invert) {
     fl__split_parts p = {.w = w, .behaviour = b, .invert = invert};
     const char *text = w->p + piece.begin;
     const int64_t n = piece.end - piece.begin;
@@ -209,7 +219,8 @@ static bool fl__split_matches(const fl_text_step *s, fl_text_work *w, fl_text_pi
 }
 
 static bool fl__split_pattern_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
-    return fl__split_matches(s, w, p, (fl__split_behaviour)s->value, fl_text_tree_true(s->options, "invert", false));
+    return fl__split_matches(s, w, p, (fl__split_behaviour)s->value,
+                             fl_text_tree_true(s->options, "invert", false));
 }
 
 static bool fl__split_pattern(const fl_text_step *s, fl_text_work *w) {
@@ -217,7 +228,8 @@ static bool fl__split_pattern(const fl_text_step *s, fl_text_work *w) {
 }
 
 static bool fl__split_make_behaviour(fl_text_step *s, const char *where) {
-    static const char *const name[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+    static const char *const name[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                       "MergedWithNext", "Contiguous"};
     const char *text = fl_text_tree_string(s->options, "behavior", NULL, "Isolated");
     for (int i = 0; i < 5; i++)
         if (!strcmp(text, name[i])) return s->value = i, true;
@@ -252,13 +264,15 @@ static bool fl__split_prepend(fl_text_work *w, fl_text_piece p, const char *mark
     int len = 1;
     if (p.end == p.begin) return true;
     fl_text_char(w->p + p.begin, p.end - p.begin, &len);
-    return fl_text_work_put(w, mark, n, fl_text_work_from(w, p.begin), fl_text_work_to(w, p.begin + (uint32_t)len - 1));
+    return fl_text_work_put(w, mark, n, fl_text_work_from(w, p.begin),
+                            fl_text_work_to(w, p.begin + (uint32_t)len - 1));
 }
 
 static bool fl__split_spaced_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
     const int64_t at = fl_text_work_next(w);
-    return (w->p[p.begin] == ' ' || fl__split_prepend(w, p, " ", 1)) && fl_text_work_copy(w, p.begin, p.end) &&
+    return (w->p[p.begin] == ' ' || fl__split_prepend(w, p, " ", 1)) &&
+           fl_text_work_copy(w, p.begin, p.end) &&
            fl_text_work_cut(w, at, fl_text_work_next(w), -1);
 }
 
@@ -294,13 +308,18 @@ static void fl__split_free_mark(void *data) {
 static bool fl__split_metaspace_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     const fl__split_mark *m = s->data;
     const int64_t at = fl_text_work_next(w);
-    const bool has = w->p[p.begin] == ' ' || (p.end - p.begin >= m->n && !memcmp(w->p + p.begin, m->text, (size_t)m->n));
-    bool ok = has || !(m->scheme == 2 || (m->scheme == 1 && fl_text_work_from(w, p.begin) == 0)) || fl__split_prepend(w, p, m->text, m->n);
+    const bool has = w->p[p.begin] == ' ' ||
+                     (p.end - p.begin >= m->n && !memcmp(w->p + p.begin, m->text, (size_t)m->n));
+    bool ok = has || !(m->scheme == 2 || (m->scheme == 1 && fl_text_work_from(w, p.begin) == 0)) ||
+              fl__split_prepend(w, p, m->text, m->n);
     for (int64_t i = p.begin, end; ok && i < p.end; i = end) {
         const char *space = memchr(w->p + i, ' ', (size_t)(p.end - i));
         end = space ? space - w->p : p.end;
         ok = fl_text_work_copy(w, i, end);
-        if (ok && space) ok = fl_text_work_put(w, m->text, m->n, fl_text_work_from(w, end), fl_text_work_to(w, end)), end++;
+        if (ok && space)
+            ok = fl_text_work_put(w, m->text, m->n, fl_text_work_from(w, end),
+                                  fl_text_work_to(w, end)),
+            end++;
     }
     return ok && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
 }
@@ -321,8 +340,10 @@ static bool fl__split_make_metaspace(fl_text_step *s, const char *where) {
     if (!m) return false;
     m->text = fl_text_tree_string(s->options, "replacement", &m->n, "\xe2\x96\x81");
     m->scheme = !strcmp(scheme, "always") ? 2 : !strcmp(scheme, "first") ? 1 : 0;
-    if (!m->scheme && strcmp(scheme, "never")) return fl_fail("%s: a Metaspace with the prepend_scheme \"%.40s\"", where, scheme);
-    if (fl_text_tree_true(s->options, "split", true)) m->pattern = fl_text_pattern_new(m->text, m->n, true, where);
+    if (!m->scheme && strcmp(scheme, "never"))
+        return fl_fail("%s: a Metaspace with the prepend_scheme \"%.40s\"", where, scheme);
+    if (fl_text_tree_true(s->options, "split", true))
+        m->pattern = fl_text_pattern_new(m->text, m->n, true, where);
     return m->pattern || !fl_text_tree_true(s->options, "split", true);
 }
 
@@ -344,7 +365,8 @@ static const fl_text_kind fl__split_kinds[] = {
 FL_API bool fl_text_splits_of(fl_text_steps *out, const fl_text_tree *t, const char *where) {
     bool ok = fl_text_steps_of(out, t, "pretokenizers", fl__split_kinds, where);
     for (int64_t i = 0; ok && i + 1 < out->n; i++)
-        if (out->v[i].run == fl__split_bytes) ok = fl_fail("%s: a ByteLevel in front of another pre-tokenizer", where);
+        if (out->v[i].run == fl__split_bytes)
+            ok = fl_fail("%s: a ByteLevel in front of another pre-tokenizer", where);
     return ok;
 }
 

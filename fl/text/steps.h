@@ -96,8 +96,8 @@ typedef struct fl_text_kind {
     bool (*make)(fl_text_step *s, const char *where);
 } fl_text_kind;
 /* The steps of an object {"type": ...}, of a "Sequence" of those in the list `list`, or of NULL: none. */
-FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list, const fl_text_kind *kind,
-                             const char *where);
+FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list,
+                             const fl_text_kind *kind, const char *where);
 FL_API bool fl_text_steps_run(const fl_text_steps *s, fl_text_work *w);
 FL_API void fl_text_steps_free(fl_text_steps *s);
 
@@ -194,8 +194,10 @@ FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at) {
     const int32_t c = fl_text_char(w->p + at, w->n - at, &len);
     int64_t line = 1;
     for (int64_t i = 0; w->original && i < from; i++) line += w->original[i] == '\n';
-    return fl_fail("fl_text_encode: offset %lld, line %lld: the character U+%04X '%.*s' is not in the vocabulary, "
-                   "which has no unknown token", (long long)from, (long long)line, (unsigned)c, len, w->p + at);
+    return fl_fail("fl_text_encode: offset %lld, line %lld: the character U+%04X '%.*s' is not in "
+                   "the vocabulary, "
+                   "which has no unknown token",
+                   (long long)from, (long long)line, (unsigned)c, len, w->p + at);
 }
 
 FL_API void fl_text_work_free(fl_text_work *w) {
@@ -209,8 +211,8 @@ FL_API void fl_text_work_free(fl_text_work *w) {
     *w = (fl_text_work){0};
 }
 
-FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list, const fl_text_kind *kind,
-                             const char *where) {
+FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list,
+                             const fl_text_kind *kind, const char *where) {
     if (!t || t->event == FL_DATA_JSON_NULL) return true;
     const char *type = fl_text_tree_string(t, "type", NULL, NULL);
     if (!type) return fl_fail("%s: a step of \"%s\" without a type", where, list);

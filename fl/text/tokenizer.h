@@ -23,11 +23,13 @@ typedef struct fl_text_encoding {
     int64_t n;
     int32_t *id;
     int64_t *begin, *end; /* bytes of the text that it came from; 0, 0 of what was put in */
-    uint8_t *type;        /* 0: of the first text, 1: of the second, unless the post-processor says otherwise */
+    uint8_t *
+        type; /* 0: of the first text, 1: of the second, unless the post-processor says otherwise */
     uint8_t *special;     /* 1: put in by the post-processor or by padding */
     uint8_t *mask;        /* 0: padding */
     int64_t replaced;     /* times that U+FFFD took the place of ill-formed UTF-8 */
-    struct fl_text_encoding *overflow; /* what truncation cut off, in parts of its length that overlap by stride */
+    struct fl_text_encoding
+        *overflow; /* what truncation cut off, in parts of its length that overlap by stride */
     int64_t n_overflow;
     int64_t cap_[6], overflow_cap_;
 } fl_text_encoding;
@@ -44,7 +46,8 @@ typedef struct fl_text_encode_opts {
 /* Of n bytes. Tokenizers of bytes take any; for the others ill-formed UTF-8 becomes U+FFFD. A character that the
    vocabulary has no word for is an error with character and line where there is no unknown token. */
 #define fl_text_encode(...) FL__TEXT_ENCODE(__VA_ARGS__, ._end = 0)
-#define FL__TEXT_ENCODE(t, text, n, out, ...) fl_text_encode_opt(t, text, n, out, (fl_text_encode_opts){__VA_ARGS__})
+#define FL__TEXT_ENCODE(t, text, n, out, ...) \
+    fl_text_encode_opt(t, text, n, out, (fl_text_encode_opts){__VA_ARGS__})
 FL_API bool fl_text_encode_opt(const fl_text_tokenizer *t, const char *text, int64_t n, fl_text_encoding *out,
                                fl_text_encode_opts o);
 /* `count` texts by all threads; padding to the longest is that of all of them. pair and n_pair of the options
@@ -92,7 +95,11 @@ typedef struct fl_text_added {
 /* For the thread that made the tokenizer, before others use it. */
 FL_API bool fl_text_tokenizer_add(fl_text_tokenizer *t, const fl_text_added *added, int64_t n);
 
-typedef enum fl_text_truncate { FL_TEXT_LONGEST_FIRST, FL_TEXT_ONLY_FIRST, FL_TEXT_ONLY_SECOND } fl_text_truncate;
+typedef enum fl_text_truncate {
+    FL_TEXT_LONGEST_FIRST,
+    FL_TEXT_ONLY_FIRST,
+    FL_TEXT_ONLY_SECOND
+} fl_text_truncate;
 typedef struct fl_text_truncation {
     int64_t max_length; /* with the special tokens; 0: no truncation */
     int64_t stride;     /* tokens that parts share */
@@ -131,8 +138,9 @@ FL_API void fl_text_model_free(fl_text_model *m); /* NULL is fine */
    be absent. where: what errors begin with. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json, const char *where);
 /* The same of a tree of that object, which it takes; added: more tokens. */
-FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *pipeline, const fl_text_added *added,
-                                               int64_t n_added, const char *where);
+FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *pipeline,
+                                               const fl_text_added *added, int64_t n_added,
+                                               const char *where);
 FL_API void fl_text_tokenizer_free(fl_text_tokenizer *t); /* NULL is fine */
 FL_API const fl_text_model *fl_text_tokenizer_model(const fl_text_tokenizer *t);
 /* Does the pipeline take bytes as they are ("ByteLevel")? */
@@ -246,11 +254,12 @@ FL_API void fl_text_encoding_free(fl_text_encoding *e) {
 }
 
 static bool fl__tok_room(fl_text_encoding *e, int64_t n) {
-    return n <= e->cap_[5] ||
-           (fl_heap_grow(&e->id, &e->cap_[0], n, sizeof *e->id) &&
-            fl_heap_grow(&e->begin, &e->cap_[1], n, sizeof *e->begin) &&
-            fl_heap_grow(&e->end, &e->cap_[2], n, sizeof *e->end) && fl_heap_grow(&e->type, &e->cap_[3], n, 1) &&
-            fl_heap_grow(&e->special, &e->cap_[4], n, 1) && fl_heap_grow(&e->mask, &e->cap_[5], n, 1));
+    return n <= e->cap_[5] || (fl_heap_grow(&e->id, &e->cap_[0], n, sizeof *e->id) &&
+                               fl_heap_grow(&e->begin, &e->cap_[1], n, sizeof *e->begin) &&
+                               fl_heap_grow(&e->end, &e->cap_[2], n, sizeof *e->end) &&
+                               fl_heap_grow(&e->type, &e->cap_[3], n, 1) &&
+                               fl_heap_grow(&e->special, &e->cap_[4], n, 1) &&
+                               fl_heap_grow(&e->mask, &e->cap_[5], n, 1));
 }
 
 static void fl__tok_set(fl_text_encoding *e, int64_t i, int32_t id, uint8_t type, bool special, bool real) {
@@ -258,8 +267,8 @@ static void fl__tok_set(fl_text_encoding *e, int64_t i, int32_t id, uint8_t type
 }
 
 /* Tokens [a.begin, a.end) of the first text and those of the second, with what the template has around them. */
-static bool fl__tok_assemble(const fl_text_tokenizer *t, const fl_text_work *w, fl_text_piece a, fl_text_piece b,
-                             bool pair, bool plain, fl_text_encoding *e) {
+static bool fl__tok_assemble(const fl_text_tokenizer *t, const fl_text_work *w, fl_text_piece a,
+                             fl_text_piece b, bool pair, bool plain, fl_text_encoding *e) {
     static const fl__tok_item bare[2] = {{FL__TOK_A, 0}, {FL__TOK_B, 1}};
     const fl__tok_template *f = pair ? &t->pair : &t->single;
     const bool use = t->templated && !plain;
@@ -315,7 +324,8 @@ static void fl__tok_longest_first(int64_t *n1, int64_t *n2, int64_t most) {
 }
 
 /* Part number i of `all` tokens in parts of `most`; false behind the last one. */
-static bool fl__tok_part(fl_text_piece all, int64_t most, const fl_text_truncation *o, int64_t i, fl_text_piece *part) {
+static bool fl__tok_part(fl_text_piece all, int64_t most, const fl_text_truncation *o, int64_t i,
+                         fl_text_piece *part) {
     const int64_t n = all.end - all.begin, from = i * (most - o->stride);
     *part = all;
     if (n <= most) return i == 0;
@@ -331,8 +341,8 @@ static bool fl__tok_part(fl_text_piece all, int64_t most, const fl_text_truncati
 }
 
 /* Tokens [0, n1) are the first text's, [n1, n) the second's. */
-static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, int64_t n1, fl_text_encode_opts o,
-                           fl_text_encoding *e) {
+static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, int64_t n1,
+                           fl_text_encode_opts o, fl_text_encoding *e) {
     const fl_text_truncation *c = &t->truncation;
     const bool pair = o.pair != NULL;
     fl_text_piece a = {0, (uint32_t)n1, -1}, b = {(uint32_t)n1, (uint32_t)w->n_tokens, -1}, pa, pb;
@@ -374,7 +384,8 @@ static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, in
 static bool fl__tok_is_word(const char *s, int64_t n) {
     int len;
     const int32_t c = n > 0 ? fl_text_char(s, n, &len) : -1;
-    const unsigned set = FL_TEXT_LETTERS | FL_TEXT_MARKS | 1u << FL_TEXT_ND | 1u << FL_TEXT_NL | 1u << FL_TEXT_PC;
+    const unsigned set =
+        FL_TEXT_LETTERS | FL_TEXT_MARKS | 1u << FL_TEXT_ND | 1u << FL_TEXT_NL | 1u << FL_TEXT_PC;
     return c >= 0 && FL_TEXT_IS(fl_text_classes()[c], set);
 }
 
@@ -403,7 +414,8 @@ static const fl_text_added *fl__tok_next(const fl_text_tokenizer *t, const fl_te
         if (k < 0) continue;
         const fl_text_added *a = &t->added[k];
         *begin = i, *end = i + len;
-        if (a->single_word && ((i && fl__tok_is_word(s + fl__tok_before(s, i), i)) || fl__tok_is_word(s + *end, n - *end))) {
+        if (a->single_word && ((i && fl__tok_is_word(s + fl__tok_before(s, i), i)) ||
+                               fl__tok_is_word(s + *end, n - *end))) {
             i = *end - 1;
             continue;
         }
@@ -420,12 +432,14 @@ static void fl__tok_trim(const fl_text_tokenizer *t, const char *text, int64_t n
     int len = 0;
     int64_t begin = token->begin, end = token->end;
     while (begin < end && fl__tok_is_space(text + begin, n - begin, &len) && begin + len <= end) begin += len;
-    while (end > begin && fl__tok_is_space(text + fl__tok_before(text, end), end, &len)) end = fl__tok_before(text, end);
+    while (end > begin && fl__tok_is_space(text + fl__tok_before(text, end), end, &len))
+        end = fl__tok_before(text, end);
     if (t->trims) token->begin = (uint32_t)begin, token->end = (uint32_t)end;
 }
 
 /* Section [begin, end) of the text, which has no token that is cut out raw. */
-static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const char *text, int64_t begin, int64_t end) {
+static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const char *text,
+                            int64_t begin, int64_t end) {
     const int64_t first = w->n_tokens;
     int64_t from, to, at = 0;
     w->p = text + begin, w->n = end - begin;
@@ -487,12 +501,13 @@ static int64_t fl__tok_line(const char *text, int64_t at) {
     return line;
 }
 
-static bool fl__tok_text(const fl_text_tokenizer *t, fl__tok_work *k, const char *text, int64_t n, bool strict,
-                         fl_text_encoding *e) {
+static bool fl__tok_text(const fl_text_tokenizer *t, fl__tok_work *k, const char *text, int64_t n,
+                         bool strict, fl_text_encoding *e) {
     fl_text_work *w = &k->w;
     const int64_t first = w->n_tokens;
     int64_t from, to, at = 0;
-    if (n < 0 || n > INT32_MAX || (n && !text)) return fl_fail("fl_text_encode: a text of %lld bytes", (long long)n);
+    if (n < 0 || n > INT32_MAX || (n && !text))
+        return fl_fail("fl_text_encode: a text of %lld bytes", (long long)n);
     const int64_t good = t->bytes && !strict ? n : fl_text_ill_formed(text, n);
     if (good < n && strict)
         return fl_fail("fl_text_encode: offset %lld, line %lld: ill-formed UTF-8", (long long)good,
@@ -608,7 +623,8 @@ FL_API int64_t fl_text_vocab_size(const fl_text_tokenizer *t) {
 }
 
 /* The tokens as pieces of one text, through the decoder. */
-static bool fl__tok_decode(const fl_text_tokenizer *t, fl_text_work *w, const int32_t *id, int64_t n, bool keep) {
+static bool fl__tok_decode(const fl_text_tokenizer *t, fl_text_work *w, const int32_t *id,
+                           int64_t n, bool keep) {
     bool ok = true;
     w->mapped = false;
     w->from = w->to = NULL;
@@ -620,7 +636,8 @@ static bool fl__tok_decode(const fl_text_tokenizer *t, fl_text_work *w, const in
             return fl_fail("fl_text_decode: id %d at %lld is no token, of %lld", (int)id[i], (long long)i,
                            (long long)t->size);
         if (!keep && t->n_added && fl_text_is_special(t, id[i])) continue;
-        if (!t->pipeline || !fl_text_tree_at(t->pipeline, "decoder")) ok = !at || fl_text_work_put(w, " ", 1, 0, 0);
+        if (!t->pipeline || !fl_text_tree_at(t->pipeline, "decoder"))
+            ok = !at || fl_text_work_put(w, " ", 1, 0, 0);
         ok = ok && fl_text_work_put(w, text, size, 0, 0) && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
     }
     fl_text_work_turn(w);
@@ -650,7 +667,10 @@ static int64_t fl__tok_open(const char *s, int64_t n) {
     int len;
     const int64_t at = n ? fl__tok_before(s, n) : 0;
     if (n >= 3 && !memcmp(s + n - 3, "\xef\xbf\xbd", 3)) return 3;
-    return n && fl_text_char(s + at, n - at, &len) < 0 && len == n - at && (unsigned char)s[at] >= 0xc2 ? n - at : 0;
+    return n && fl_text_char(s + at, n - at, &len) < 0 && len == n - at &&
+                   (unsigned char)s[at] >= 0xc2
+               ? n - at
+               : 0;
 }
 
 enum { FL__TOK_HELD = 16 }; /* ids whose text is held back at most */
@@ -709,13 +729,17 @@ static bool fl__tok_tries(fl_text_tokenizer *t) {
             if (t->added[i].normalized != normal || !t->added[i].n) continue;
             key[n] = (fl_text_key){t->added[i].text, t->added[i].n, (int32_t)i};
             if (normal) { /* as the text will be */
-                k->w.p = key[n].text, k->w.n = key[n].n, k->w.from = k->w.to = NULL, k->w.mapped = false, k->w.first = false;
+                k->w.p = key[n].text, k->w.n = key[n].n, k->w.from = k->w.to = NULL,
+                k->w.mapped = false, k->w.first = false;
                 ok = fl_text_steps_run(&t->normalize, &k->w);
                 key[n].text = ok ? fl_data_arena_add(&texts, k->w.p, (size_t)k->w.n) : NULL;
                 key[n].n = k->w.n, ok = key[n].text != NULL;
             }
             int64_t same = 0;
-            while (ok && same < n && (key[same].n != key[n].n || memcmp(key[same].text, key[n].text, (size_t)key[n].n))) same++;
+            while (
+                ok && same < n &&
+                (key[same].n != key[n].n || memcmp(key[same].text, key[n].text, (size_t)key[n].n)))
+                same++;
             n += ok && same == n && key[n].n > 0; /* of equal ones the first counts */
         }
         ok = ok && (!n || fl_text_trie_build(&trie[normal], key, n));
@@ -740,7 +764,8 @@ static bool fl__tok_add(fl_text_tokenizer *t, fl_text_added a, const char *where
     if ((there >= 0 && there != a.id) || (other && (n != a.n || memcmp(other, a.text, (size_t)n))))
         return fl_fail("%s: the added token '%.60s' has id %d, but '%.60s' has %d", where, a.text, (int)a.id,
                        there >= 0 ? a.text : other, there >= 0 ? (int)there : (int)a.id);
-    if (a.id >= INT32_MAX - 1) return fl_fail("%s: the added token '%.60s' has id %d", where, a.text, (int)a.id);
+    if (a.id >= INT32_MAX - 1)
+        return fl_fail("%s: the added token '%.60s' has id %d", where, a.text, (int)a.id);
     for (int64_t i = 0; i < t->n_added; i++)
         if (t->added[i].id == a.id) {
             a.text = t->added[i].text;
@@ -797,16 +822,19 @@ static bool fl__tok_template_of(fl__tok_template *f, const fl_text_tree *list, c
     bool ok = list && list->event == FL_DATA_JSON_ARRAY;
     if (!ok) return fl_fail("%s: a template that is no list", where);
     for (const fl_text_tree *e = list->first; ok && e; e = e->next) {
-        const fl_text_tree *special = fl_text_tree_at(e, "SpecialToken"), *text = fl_text_tree_at(e, "Sequence");
+        const fl_text_tree *special = fl_text_tree_at(e, "SpecialToken"),
+                           *text = fl_text_tree_at(e, "Sequence");
         const fl_text_tree *item = special ? special : text;
         const char *name = fl_text_tree_string(item, "id", NULL, "");
         const int64_t type = fl_text_tree_int(item, "type_id", 0);
         const fl_text_tree *ids = special ? fl_text_tree_at(fl_text_tree_at(names, name), "ids") : NULL;
-        if (text && (!strcmp(name, "A") || !strcmp(name, "B"))) ok = fl__tok_item_add(f, *name == 'A' ? FL__TOK_A : FL__TOK_B, type);
+        if (text && (!strcmp(name, "A") || !strcmp(name, "B")))
+            ok = fl__tok_item_add(f, *name == 'A' ? FL__TOK_A : FL__TOK_B, type);
         else if (!ids) ok = fl_fail("%s: a template with '%.60s', which is unknown", where, name);
         for (const fl_text_tree *id = ids ? ids->first : NULL; ok && id; id = id->next) {
             double x = -1;
-            ok = (id->event == FL_DATA_JSON_NUMBER && fl_data_parse_double(id->text, (size_t)id->n, &x) && x >= 0 && x < 0x1p31 - 1) ||
+            ok = (id->event == FL_DATA_JSON_NUMBER &&
+                  fl_data_parse_double(id->text, (size_t)id->n, &x) && x >= 0 && x < 0x1p31 - 1) ||
                  fl_fail("%s: a template's '%.60s' has no id", where, name);
             ok = ok && fl__tok_item_add(f, (int32_t)x, type);
         }
@@ -815,7 +843,8 @@ static bool fl__tok_template_of(fl__tok_template *f, const fl_text_tree *list, c
 }
 
 /* BERT: [CLS] A [SEP] B [SEP]; RoBERTa: <s> A </s> </s> B </s>. */
-static bool fl__tok_fixed_template(fl_text_tokenizer *t, const fl_text_tree *p, bool roberta, const char *where) {
+static bool fl__tok_fixed_template(fl_text_tokenizer *t, const fl_text_tree *p, bool roberta,
+                                   const char *where) {
     int32_t id[2];
     const char *const key[2] = {"cls", "sep"};
     for (int i = 0; i < 2; i++) {
@@ -830,9 +859,11 @@ static bool fl__tok_fixed_template(fl_text_tokenizer *t, const fl_text_tree *p, 
     bool ok = true;
     for (int pair = 0; ok && pair < 2; pair++) {
         fl__tok_template *f = pair ? &t->pair : &t->single;
-        ok = fl__tok_item_add(f, id[0], 0) && fl__tok_item_add(f, FL__TOK_A, 0) && fl__tok_item_add(f, id[1], 0);
-        if (ok && pair) ok = (!roberta || fl__tok_item_add(f, id[1], 0)) && fl__tok_item_add(f, FL__TOK_B, second) &&
-                             fl__tok_item_add(f, id[1], second);
+        ok = fl__tok_item_add(f, id[0], 0) && fl__tok_item_add(f, FL__TOK_A, 0) &&
+             fl__tok_item_add(f, id[1], 0);
+        if (ok && pair)
+            ok = (!roberta || fl__tok_item_add(f, id[1], 0)) &&
+                 fl__tok_item_add(f, FL__TOK_B, second) && fl__tok_item_add(f, id[1], second);
     }
     t->templated = true;
     return ok;
@@ -844,15 +875,18 @@ static bool fl__tok_post(fl_text_tokenizer *t, const fl_text_tree *p, const char
     if (!p || p->event == FL_DATA_JSON_NULL) return true;
     if (!strcmp(type, "Sequence")) {
         const fl_text_tree *list = fl_text_tree_at(p, "processors");
-        for (const fl_text_tree *e = list ? list->first : NULL; ok && e; e = e->next) ok = fl__tok_post(t, e, where);
+        for (const fl_text_tree *e = list ? list->first : NULL; ok && e; e = e->next)
+            ok = fl__tok_post(t, e, where);
         return ok;
     }
-    if (!strcmp(type, "ByteLevel") || !strcmp(type, "RobertaProcessing")) t->trims |= fl_text_tree_true(p, "trim_offsets", true);
+    if (!strcmp(type, "ByteLevel") || !strcmp(type, "RobertaProcessing"))
+        t->trims |= fl_text_tree_true(p, "trim_offsets", true);
     if (!strcmp(type, "ByteLevel")) return true;
     if (t->templated) return fl_fail("%s: two post-processors that put in tokens", where);
     if (!strcmp(type, "BertProcessing") || !strcmp(type, "RobertaProcessing"))
         return fl__tok_fixed_template(t, p, *type == 'R', where);
-    if (strcmp(type, "TemplateProcessing")) return fl_fail("%s: \"post_processor\" of type \"%.60s\" is unknown", where, type);
+    if (strcmp(type, "TemplateProcessing"))
+        return fl_fail("%s: \"post_processor\" of type \"%.60s\" is unknown", where, type);
     const fl_text_tree *names = fl_text_tree_at(p, "special_tokens");
     t->templated = true;
     return fl__tok_template_of(&t->single, fl_text_tree_at(p, "single"), names, where) &&
@@ -860,10 +894,12 @@ static bool fl__tok_post(fl_text_tokenizer *t, const fl_text_tree *p, const char
 }
 
 static bool fl__tok_lengths(fl_text_tokenizer *t, const char *where) {
-    const fl_text_tree *c = fl_text_tree_at(t->pipeline, "truncation"), *p = fl_text_tree_at(t->pipeline, "padding");
+    const fl_text_tree *c = fl_text_tree_at(t->pipeline, "truncation"),
+                       *p = fl_text_tree_at(t->pipeline, "padding");
     if (c) {
         const char *strategy = fl_text_tree_string(c, "strategy", NULL, "LongestFirst");
-        fl_text_truncation o = {.max_length = fl_text_tree_int(c, "max_length", 0), .stride = fl_text_tree_int(c, "stride", 0)};
+        fl_text_truncation o = {.max_length = fl_text_tree_int(c, "max_length", 0),
+                                .stride = fl_text_tree_int(c, "stride", 0)};
         if (!strcmp(strategy, "OnlyFirst")) o.strategy = FL_TEXT_ONLY_FIRST;
         if (!strcmp(strategy, "OnlySecond")) o.strategy = FL_TEXT_ONLY_SECOND;
         o.left = !strcmp(fl_text_tree_string(c, "direction", NULL, "Right"), "Left");
@@ -888,7 +924,8 @@ static bool fl__tok_added_of(fl_text_tokenizer *t, const fl_text_tree *list, con
     for (const fl_text_tree *e = list ? list->first : NULL; ok && e; e = e->next) {
         fl_text_added a = {.special = fl_text_tree_true(e, "special", false),
                            .single_word = fl_text_tree_true(e, "single_word", false),
-                           .lstrip = fl_text_tree_true(e, "lstrip", false), .rstrip = fl_text_tree_true(e, "rstrip", false)};
+                           .lstrip = fl_text_tree_true(e, "lstrip", false),
+                           .rstrip = fl_text_tree_true(e, "rstrip", false)};
         a.normalized = fl_text_tree_true(e, "normalized", !a.special);
         const int64_t id = fl_text_tree_int(e, "id", -1);
         a.text = fl_text_tree_string(e, "content", &a.n, "");
@@ -900,14 +937,16 @@ static bool fl__tok_added_of(fl_text_tokenizer *t, const fl_text_tree *list, con
 }
 
 FL_API bool fl_text_pipeline_bytes(const fl_text_tree *pipeline) {
-    const fl_text_tree *p = fl_text_tree_at(pipeline, "pre_tokenizer"), *list = fl_text_tree_at(p, "pretokenizers");
+    const fl_text_tree *p = fl_text_tree_at(pipeline, "pre_tokenizer"),
+                       *list = fl_text_tree_at(p, "pretokenizers");
     if (list && !strcmp(fl_text_tree_string(p, "type", NULL, ""), "Sequence"))
         for (p = list->first; p && p->next;) p = p->next;
     return !strcmp(fl_text_tree_string(p, "type", NULL, ""), "ByteLevel");
 }
 
-FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *pipeline, const fl_text_added *added,
-                                               int64_t n_added, const char *where) {
+FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *pipeline,
+                                               const fl_text_added *added, int64_t n_added,
+                                               const char *where) {
     fl_text_tokenizer *t = m ? fl_heap_alloc(sizeof *t) : NULL;
     if (!t) {
         fl_text_model_free(m);
@@ -981,14 +1020,25 @@ static bool fl__tok_put_lengths(const fl_text_tokenizer *t, fl_data_text *out) {
     const fl_text_padding *p = &t->padding;
     bool ok = fl__tok_print(out, "{\"version\":\"1.0\",\n\"truncation\":");
     if (!c->max_length) ok = ok && fl__tok_print(out, "null");
-    else ok = ok && fl__tok_print(out, "{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\",\"stride\":%lld}",
-                                  c->left ? "Left" : "Right", (long long)c->max_length, strategy[c->strategy], (long long)c->stride);
+    else
+        ok = ok &&
+             fl__tok_print(
+                 out,
+                 "{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\",\"stride\":%lld}",
+                 c->left ? "Left" : "Right", (long long)c->max_length, strategy[c->strategy],
+                 (long long)c->stride);
     if (!p->on) return ok && fl__tok_print(out, ",\n\"padding\":null");
     ok = ok && fl__tok_print(out, ",\n\"padding\":{\"strategy\":");
-    ok = ok && (p->length ? fl__tok_print(out, "{\"Fixed\":%lld}", (long long)p->length) : fl__tok_print(out, "\"BatchLongest\""));
-    ok = ok && fl__tok_print(out, ",\"direction\":\"%s\",\"pad_to_multiple_of\":", p->left ? "Left" : "Right");
-    ok = ok && (p->multiple ? fl__tok_print(out, "%lld", (long long)p->multiple) : fl__tok_print(out, "null"));
-    return ok && fl__tok_print(out, ",\"pad_id\":%d,\"pad_type_id\":%d,\"pad_token\":", (int)p->id, p->type) &&
+    ok = ok && (p->length ? fl__tok_print(out, "{\"Fixed\":%lld}", (long long)p->length)
+                          : fl__tok_print(out, "\"BatchLongest\""));
+    ok = ok &&
+         fl__tok_print(out,
+                       ",\"direction\":\"%s\",\"pad_to_multiple_of\":", p->left ? "Left" : "Right");
+    ok = ok && (p->multiple ? fl__tok_print(out, "%lld", (long long)p->multiple)
+                            : fl__tok_print(out, "null"));
+    return ok &&
+           fl__tok_print(out, ",\"pad_id\":%d,\"pad_type_id\":%d,\"pad_token\":", (int)p->id,
+                         p->type) &&
            fl_data_json_put_string(out, p->token, strlen(p->token)) && fl__tok_print(out, "}");
 }
 
@@ -997,22 +1047,27 @@ FL_API bool fl_text_tokenizer_json(const fl_text_tokenizer *t, fl_data_text *out
     bool ok = fl__tok_put_lengths(t, out) && fl__tok_print(out, ",\n\"added_tokens\":[");
     for (int64_t i = 0; ok && i < t->n_added; i++) {
         const fl_text_added *a = &t->added[i];
-        ok = fl__tok_print(out, "%s{\"id\":%d,\"content\":", i ? ",\n" : "", (int)a->id) &&
-             fl_data_json_put_string(out, a->text, (size_t)a->n) &&
-             fl__tok_print(out, ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,\"special\":%s}",
-                           fl__tok_bool(a->single_word), fl__tok_bool(a->lstrip), fl__tok_bool(a->rstrip),
-                           fl__tok_bool(a->normalized), fl__tok_bool(a->special));
+        ok =
+            fl__tok_print(out, "%s{\"id\":%d,\"content\":", i ? ",\n" : "", (int)a->id) &&
+            fl_data_json_put_string(out, a->text, (size_t)a->n) &&
+            fl__tok_print(
+                out,
+                ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,\"special\":%s}",
+                fl__tok_bool(a->single_word), fl__tok_bool(a->lstrip), fl__tok_bool(a->rstrip),
+                fl__tok_bool(a->normalized), fl__tok_bool(a->special));
     }
     ok = ok && fl__tok_print(out, "]");
     for (int i = 0; ok && i < 4; i++)
-        ok = fl__tok_print(out, ",\n\"%s\":", part[i]) && fl_text_tree_put(out, fl_text_tree_at(t->pipeline, part[i]));
+        ok = fl__tok_print(out, ",\n\"%s\":", part[i]) &&
+             fl_text_tree_put(out, fl_text_tree_at(t->pipeline, part[i]));
     return ok && fl__tok_print(out, ",\n\"model\":{\"type\":\"%s\"", t->model->type) &&
            t->model->put(t->model, t->bytes, out) && fl__tok_print(out, "}}\n");
 }
 
 FL_API bool fl_text_tokenizer_save(const fl_text_tokenizer *t, const char *path) {
     fl_data_text out = {0};
-    const bool ok = fl_text_tokenizer_json(t, &out) && fl_data_replace("fl_text_tokenizer_save", path, out.p, (size_t)out.n);
+    const bool ok = fl_text_tokenizer_json(t, &out) &&
+                    fl_data_replace("fl_text_tokenizer_save", path, out.p, (size_t)out.n);
     fl_heap_free(out.p);
     return ok;
 }

@@ -55,11 +55,13 @@ static bool fl__tokf_added(fl__tokf *t, fl_data_json *j) {
         fl_text_tree *e = fl_text_tree_read(j);
         fl_text_added a = {.special = fl_text_tree_true(e, "special", false),
                            .single_word = fl_text_tree_true(e, "single_word", false),
-                           .lstrip = fl_text_tree_true(e, "lstrip", false), .rstrip = fl_text_tree_true(e, "rstrip", false)};
+                           .lstrip = fl_text_tree_true(e, "lstrip", false),
+                           .rstrip = fl_text_tree_true(e, "rstrip", false)};
         a.normalized = fl_text_tree_true(e, "normalized", !a.special);
         const int64_t id = fl_text_tree_int(e, "id", -1);
         const char *text = fl_text_tree_string(e, "content", &a.n, NULL);
-        if (e && (!text || id < 0 || id >= INT32_MAX)) ok = fl_data_json_fail(j, "an added token without \"content\" or \"id\"");
+        if (e && (!text || id < 0 || id >= INT32_MAX))
+            ok = fl_data_json_fail(j, "an added token without \"content\" or \"id\"");
         a.id = (int32_t)id;
         a.text = ok && text ? fl_data_arena_add(&t->text, text, (size_t)a.n) : NULL;
         ok = a.text && fl_heap_grow(&t->added, &t->added_cap, t->n_added + 1, sizeof *t->added);
@@ -87,13 +89,15 @@ static bool fl__tokf_merges(fl__tokf *t, fl_data_json *j) {
         char raw[1000];
         int64_t id[2] = {-1, -1};
         const bool pair = fl_data_json_next(j) == FL_DATA_JSON_ARRAY;
-        if (!pair && j->event != FL_DATA_JSON_STRING) return fl_data_json_fail(j, "a merge that is no string and no pair");
+        if (!pair && j->event != FL_DATA_JSON_STRING)
+            return fl_data_json_fail(j, "a merge that is no string and no pair");
         const char *space = pair ? NULL : memchr(j->text, ' ', (size_t)j->n);
         for (int k = 0; ok && k < 2; k++) {
             if (pair && !fl_data_json_string(j)) return false;
             const char *text = pair || !k ? j->text : space + 1;
             int64_t n = pair ? j->n : !space ? -1 : !k ? space - j->text : j->text + j->n - text;
-            if (n < 0 || n > (int64_t)sizeof raw) return fl_data_json_fail(j, "a merge that is no pair of tokens");
+            if (n < 0 || n > (int64_t)sizeof raw)
+                return fl_data_json_fail(j, "a merge that is no pair of tokens");
             text = fl_text_token_bytes(text, &n, t->bytes, raw);
             id[k] = fl_text_dictionary_find(t->vocab, text, n);
             if (id[k] < 0) return fl_data_json_fail(j, "a merge of '%.60s', which is no token", j->text);
@@ -129,14 +133,17 @@ static fl_text_model *fl__tokf_model(fl__tokf *t, fl_data_json *j) {
     fl_text_dictionary *vocab = t->vocab;
     t->vocab = NULL;
     if (!strcmp(type, "BPE"))
-        return fl_text_bpe(vocab, .merge = t->merge, .n_merges = t->n_merges, .bytes = t->bytes,
-                           .byte_fallback = fl_text_tree_true(t->options, "byte_fallback", false),
-                           .fuse_unk = fl_text_tree_true(t->options, "fuse_unk", false),
-                           .ignore_merges = fl_text_tree_true(t->options, "ignore_merges", false), .unk = unk,
-                           .prefix = fl_text_tree_string(t->options, "continuing_subword_prefix", NULL, NULL),
-                           .suffix = fl_text_tree_string(t->options, "end_of_word_suffix", NULL, NULL), .where = t->where);
+        return fl_text_bpe(
+            vocab, .merge = t->merge, .n_merges = t->n_merges, .bytes = t->bytes,
+            .byte_fallback = fl_text_tree_true(t->options, "byte_fallback", false),
+            .fuse_unk = fl_text_tree_true(t->options, "fuse_unk", false),
+            .ignore_merges = fl_text_tree_true(t->options, "ignore_merges", false), .unk = unk,
+            .prefix = fl_text_tree_string(t->options, "continuing_subword_prefix", NULL, NULL),
+            .suffix = fl_text_tree_string(t->options, "end_of_word_suffix", NULL, NULL),
+            .where = t->where);
     if (!strcmp(type, "WordLevel"))
-        return fl_text_word_model(vocab, unk ? fl_text_dictionary_find(vocab, unk, (int64_t)strlen(unk)) : -1);
+        return fl_text_word_model(
+            vocab, unk ? fl_text_dictionary_find(vocab, unk, (int64_t)strlen(unk)) : -1);
     fl_text_dictionary_free(vocab);
     fl_fail("%s: a model of type \"%.60s\" is unknown", t->where, type);
     return NULL;
@@ -144,7 +151,8 @@ static fl_text_model *fl__tokf_model(fl__tokf *t, fl_data_json *j) {
 
 /* All but the model, whose vocabulary depends on what may stand behind it. */
 static bool fl__tokf_parts(fl__tokf *t, fl_data_json *j) {
-    static const char *const part[] = {"truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"};
+    static const char *const part[] = {"truncation",    "padding",        "normalizer",
+                                       "pre_tokenizer", "post_processor", "decoder"};
     bool ok = fl_data_json_expect(j, FL_DATA_JSON_OBJECT);
     while (ok && fl_data_json_more(j)) {
         const char *key = NULL;
@@ -169,7 +177,8 @@ static fl_text_tokenizer *fl__tokf_read(fl__tokf *t) {
     if (!ok) return NULL;
     if (!t->model_at) return fl_fail("%s: no \"model\"", t->where), NULL;
     char c = 0;
-    while (c != ':' && t->model_at < t->f.size && fl_data_stream_read(&t->f, &c, 1, t->model_at)) t->model_at++;
+    while (c != ':' && t->model_at < t->f.size && fl_data_stream_read(&t->f, &c, 1, t->model_at))
+        t->model_at++;
     j = fl_data_json_in(&t->f, t->model_at, t->f.size - t->model_at, (fl_data_json_opts){.many = true});
     fl_text_model *m = j ? fl__tokf_model(t, j) : NULL;
     fl_data_json_close(j);
@@ -199,7 +208,8 @@ static bool fl__tokf_ends(const char *path, const char *end) {
 }
 
 FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path) {
-    static const char *const pair[][2] = {{"tokenizer.json", NULL}, {"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
+    static const char *const pair[][2] = {
+        {"tokenizer.json", NULL}, {"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
     char name[2][1024];
     if (!path) return fl_fail("fl_text_tokenizer_open: path is NULL"), NULL;
     if (fl__tokf_ends(path, ".json")) return fl_text_tokenizer_load(path);

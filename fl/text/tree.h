@@ -71,7 +71,8 @@ static fl_text_tree *fl__tree_read(fl_data_json *j, int *left) {
     if (!t) return NULL;
     t->event = e, t->n = j->n;
     bool ok = true;
-    if (e == FL_DATA_JSON_STRING || e == FL_DATA_JSON_NUMBER) ok = (t->text = fl__tree_copy(j->text, j->n)) != NULL;
+    if (e == FL_DATA_JSON_STRING || e == FL_DATA_JSON_NUMBER)
+        ok = (t->text = fl__tree_copy(j->text, j->n)) != NULL;
     while (ok && (e == FL_DATA_JSON_OBJECT || e == FL_DATA_JSON_ARRAY) && fl_data_json_more(j)) {
         char *key = e == FL_DATA_JSON_OBJECT ? fl__tree_copy(j->text, j->n) : NULL;
         ok = key || e == FL_DATA_JSON_ARRAY;
@@ -101,7 +102,9 @@ FL_API bool fl_text_tree_put(fl_data_text *out, const fl_text_tree *t) {
     bool ok = fl_data_text_put(out, object ? "{" : "[", 1);
     for (const fl_text_tree *c = t->first; ok && c; c = c->next) {
         ok = c == t->first || fl_data_text_put(out, ",", 1);
-        if (object) ok = ok && fl_data_json_put_string(out, c->key, strlen(c->key)) && fl_data_text_put(out, ":", 1);
+        if (object)
+            ok = ok && fl_data_json_put_string(out, c->key, strlen(c->key)) &&
+                 fl_data_text_put(out, ":", 1);
         ok = ok && fl_text_tree_put(out, c);
     }
     return ok && fl_data_text_put(out, object ? "}" : "]", 1);
@@ -113,7 +116,8 @@ FL_API const fl_text_tree *fl_text_tree_at(const fl_text_tree *t, const char *ke
     return c && c->event != FL_DATA_JSON_NULL ? c : NULL;
 }
 
-FL_API const char *fl_text_tree_string(const fl_text_tree *t, const char *key, int64_t *n, const char *other) {
+FL_API const char *fl_text_tree_string(const fl_text_tree *t, const char *key, int64_t *n,
+                                       const char *other) {
     const fl_text_tree *c = fl_text_tree_at(t, key);
     const bool there = c && c->event == FL_DATA_JSON_STRING;
     if (n) *n = there ? c->n : other ? (int64_t)strlen(other) : 0;
@@ -128,7 +132,8 @@ FL_API bool fl_text_tree_true(const fl_text_tree *t, const char *key, bool other
 FL_API int64_t fl_text_tree_int(const fl_text_tree *t, const char *key, int64_t other) {
     const fl_text_tree *c = fl_text_tree_at(t, key);
     double x;
-    if (!c || c->event != FL_DATA_JSON_NUMBER || !fl_data_parse_double(c->text, (size_t)c->n, &x)) return other;
+    if (!c || c->event != FL_DATA_JSON_NUMBER || !fl_data_parse_double(c->text, (size_t)c->n, &x))
+        return other;
     return x >= -0x1p53 && x <= 0x1p53 && x == (double)(int64_t)x ? (int64_t)x : other;
 }
 

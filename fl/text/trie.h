@@ -106,13 +106,16 @@ FL_API bool fl_text_trie_build(fl_text_trie *t, fl_text_key *key, int64_t n) {
     if (n) qsort(key, (size_t)n, sizeof *key, fl__trie_by_text);
     for (int64_t i = 0; i < n; i++) {
         int64_t same = 0;
-        while (i && same < key[i].n && same < key[i - 1].n && key[i].text[same] == key[i - 1].text[same]) same++;
+        while (i && same < key[i].n && same < key[i - 1].n &&
+               key[i].text[same] == key[i - 1].text[same])
+            same++;
         nodes += key[i].n - same;
         if (!key[i].n || (i && same == key[i].n))
             return fl_fail("fl_text_trie_build: '%.*s' is %s", (int)(key[i].n < 100 ? key[i].n : 100),
                            key[i].text, key[i].n ? "there twice" : "empty");
     }
-    bool ok = fl_heap_grow(&t->node, &t->cap_, nodes + nodes / 16 + 256, sizeof *t->node) && fl__trie_room(t, 1);
+    bool ok = fl_heap_grow(&t->node, &t->cap_, nodes + nodes / 16 + 256, sizeof *t->node) &&
+              fl__trie_room(t, 1);
     if (ok) t->node[0].check = 0; /* nobody's child, but not free */
     ok = ok && (!n || fl__trie_expand(t, key, (fl__trie_task){0, 0, n, 0}, &from, &stack, &n_stack, &cap));
     while (ok && n_stack) ok = fl__trie_expand(t, key, stack[--n_stack], &from, &stack, &n_stack, &cap);

@@ -11,10 +11,36 @@ extern "C" {
 
 /* General categories (Unicode 15.0, from Debian's unicode-data; tests/unicode.py wrote the table). */
 enum {
-    FL_TEXT_CN, FL_TEXT_LU, FL_TEXT_LL, FL_TEXT_LT, FL_TEXT_LM, FL_TEXT_LO, FL_TEXT_MN, FL_TEXT_MC, FL_TEXT_ME,
-    FL_TEXT_ND, FL_TEXT_NL, FL_TEXT_NO, FL_TEXT_PC, FL_TEXT_PD, FL_TEXT_PS, FL_TEXT_PE, FL_TEXT_PI, FL_TEXT_PF,
-    FL_TEXT_PO, FL_TEXT_SM, FL_TEXT_SC, FL_TEXT_SK, FL_TEXT_SO, FL_TEXT_ZS, FL_TEXT_ZL, FL_TEXT_ZP, FL_TEXT_CC,
-    FL_TEXT_CF, FL_TEXT_CS, FL_TEXT_CO,
+    FL_TEXT_CN,
+    FL_TEXT_LU,
+    FL_TEXT_LL,
+    FL_TEXT_LT,
+    FL_TEXT_LM,
+    FL_TEXT_LO,
+    FL_TEXT_MN,
+    FL_TEXT_MC,
+    FL_TEXT_ME,
+    FL_TEXT_ND,
+    FL_TEXT_NL,
+    FL_TEXT_NO,
+    FL_TEXT_PC,
+    FL_TEXT_PD,
+    FL_TEXT_PS,
+    FL_TEXT_PE,
+    FL_TEXT_PI,
+    FL_TEXT_PF,
+    FL_TEXT_PO,
+    FL_TEXT_SM,
+    FL_TEXT_SC,
+    FL_TEXT_SK,
+    FL_TEXT_SO,
+    FL_TEXT_ZS,
+    FL_TEXT_ZL,
+    FL_TEXT_ZP,
+    FL_TEXT_CC,
+    FL_TEXT_CF,
+    FL_TEXT_CS,
+    FL_TEXT_CO,
     FL_TEXT_WHITE_SPACE = 32 /* added to the category */
 };
 /* Sets of categories: a bit for each. */
@@ -67,7 +93,8 @@ typedef struct fl__unicode_pair {
 static unsigned char fl__unicode_classes[FL__UNICODE_END], fl__unicode_script_of[FL__UNICODE_END];
 static unsigned char fl__unicode_combining_of[FL__UNICODE_COMBINING_END];
 static int32_t fl__unicode_lowers[FL__UNICODE_LOWER][2], fl__unicode_part_list[FL__UNICODE_PARTS];
-static fl__unicode_part fl__unicode_canonicals[FL__UNICODE_CANONICAL], fl__unicode_compatibles[FL__UNICODE_COMPATIBLE];
+static fl__unicode_part fl__unicode_canonicals[FL__UNICODE_CANONICAL],
+    fl__unicode_compatibles[FL__UNICODE_COMPATIBLE];
 static fl__unicode_pair fl__unicode_pairs[FL__UNICODE_CANONICAL];
 static int fl__unicode_n_pairs;
 static int32_t fl__unicode_n_parts;
@@ -155,8 +182,8 @@ FL_API int fl_text_lower(int32_t c, int32_t out[2]) {
     out[0] = c;
     if (c < 0x80) return out[0] += c >= 'A' && c <= 'Z' ? 32 : 0, 1;
     fl_text_classes();
-    const int32_t (*found)[2] = bsearch(&c, fl__unicode_lowers, FL__UNICODE_LOWER, sizeof fl__unicode_lowers[0],
-                                        fl__unicode_by_first);
+    const int32_t(*found)[2] = bsearch(&c, fl__unicode_lowers, FL__UNICODE_LOWER,
+                                       sizeof fl__unicode_lowers[0], fl__unicode_by_first);
     if (found) out[0] = (*found)[1];
     out[1] = 0x307; /* the dot of a capital I, the one character that becomes two (SpecialCasing.txt) */
     return c == 0x130 ? 2 : 1;
@@ -168,7 +195,13 @@ FL_API int fl_text_combining(int32_t c) {
 }
 
 /* Hangul syllables are sums of their letters (Unicode 15, 3.12). */
-enum { FL__HANGUL = 0xac00, FL__HANGUL_L = 0x1100, FL__HANGUL_V = 0x1161, FL__HANGUL_T = 0x11a7, FL__HANGUL_N = 11172 };
+enum {
+    FL__HANGUL = 0xac00,
+    FL__HANGUL_L = 0x1100,
+    FL__HANGUL_V = 0x1161,
+    FL__HANGUL_T = 0x11a7,
+    FL__HANGUL_N = 11172
+};
 
 FL_API int fl_text_decompose(int32_t c, bool compatible, int32_t out[FL_TEXT_PARTS]) {
     const int32_t s = c - FL__HANGUL;
@@ -179,10 +212,16 @@ FL_API int fl_text_decompose(int32_t c, bool compatible, int32_t out[FL_TEXT_PAR
     }
     fl_text_classes();
     const size_t size = sizeof(fl__unicode_part);
-    const fl__unicode_part *d = c < 0xa0 ? NULL : bsearch(&c, fl__unicode_canonicals, FL__UNICODE_CANONICAL, size, fl__unicode_by_first);
-    if (!d && compatible && c >= 0xa0) d = bsearch(&c, fl__unicode_compatibles, FL__UNICODE_COMPATIBLE, size, fl__unicode_by_first);
+    const fl__unicode_part *d = c < 0xa0
+                                    ? NULL
+                                    : bsearch(&c, fl__unicode_canonicals, FL__UNICODE_CANONICAL,
+                                              size, fl__unicode_by_first);
+    if (!d && compatible && c >= 0xa0)
+        d = bsearch(&c, fl__unicode_compatibles, FL__UNICODE_COMPATIBLE, size,
+                    fl__unicode_by_first);
     if (!d) return out[0] = c, 1;
-    for (int i = 0; i < d->n; i++) n += fl_text_decompose(fl__unicode_part_list[d->at + i], compatible, out + n);
+    for (int i = 0; i < d->n; i++)
+        n += fl_text_decompose(fl__unicode_part_list[d->at + i], compatible, out + n);
     return n;
 }
 
@@ -191,8 +230,9 @@ FL_API int32_t fl_text_compose(int32_t a, int32_t b) {
     if (l >= 0 && l < 19 && v >= 0 && v < 21) return FL__HANGUL + (l * 21 + v) * 28;
     if (s >= 0 && s < FL__HANGUL_N && s % 28 == 0 && t > 0 && t < 28) return a + t;
     fl_text_classes();
-    const fl__unicode_pair key = {a, b, 0}, *found = bsearch(&key, fl__unicode_pairs, (size_t)fl__unicode_n_pairs,
-                                                              sizeof key, fl__unicode_by_pair);
+    const fl__unicode_pair key = {a, b, 0},
+                           *found = bsearch(&key, fl__unicode_pairs, (size_t)fl__unicode_n_pairs,
+                                            sizeof key, fl__unicode_by_pair);
     return found ? found->c : 0;
 }
 

@@ -42,7 +42,12 @@ FL_API int32_t fl_text_char(const char *text, int64_t n, int *len) {
     if (c < 0x80) return (int32_t)c;
     if (c < 0xc2 || c > 0xf4) return -1;
     const int tail = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-    const unsigned low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80, high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+    const unsigned low = c == 0xe0   ? 0xa0
+                         : c == 0xf0 ? 0x90
+                                     : 0x80,
+                   high = c == 0xed   ? 0x9f
+                          : c == 0xf4 ? 0x8f
+                                      : 0xbf;
     int32_t v = (int32_t)(c & (0x3fu >> tail));
     for (int i = 1; i <= tail; i++) {
         if (i >= n || s[i] < (i == 1 ? low : 0x80) || s[i] > (i == 1 ? high : 0xbf)) return -1;

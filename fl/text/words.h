@@ -48,9 +48,11 @@ static bool fl__words_encode(const fl_text_model *m, fl_text_work *w, uint32_t b
     int len;
     fl_text_char(w->p + begin, end - begin, &len);
     if ((uint32_t)len == end - begin) return fl_text_work_unknown(w, begin);
-    return fl_fail("fl_text_encode: offset %lld: the word '%.*s' is not in the vocabulary, which has no unknown "
-                   "token", (long long)fl_text_work_from(w, begin), end - begin < 100 ? (int)(end - begin) : 100,
-                   w->p + begin);
+    return fl_fail("fl_text_encode: offset %lld: the word '%.*s' is not in the vocabulary, which "
+                   "has no unknown "
+                   "token",
+                   (long long)fl_text_work_from(w, begin),
+                   end - begin < 100 ? (int)(end - begin) : 100, w->p + begin);
 }
 
 static bool fl__words_put(const fl_text_model *m, bool bytes, fl_data_text *out) {
@@ -73,7 +75,8 @@ FL_API fl_text_model *fl_text_word_model(fl_text_dictionary *vocab, int64_t unk)
 FL_API fl_text_tokenizer *fl_text_word_tokenizer(fl_text_dictionary *vocab) {
     if (!vocab) return NULL;
     return fl_text_tokenizer_new(fl_text_word_model(vocab, fl_text_dictionary_default(vocab)),
-                                 "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}}", "fl_text_word_tokenizer");
+                                 "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}}",
+                                 "fl_text_word_tokenizer");
 }
 
 FL_API fl_text_tokenizer *fl_text_char_tokenizer(const char *text, int64_t n) {
