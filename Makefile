@@ -175,6 +175,9 @@ bits: ## every op's bits: threads against threads, gcc against clang
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)
 
+parity-vision: $(BUILD)/tests/parity_vision ## transforms beside Pillow's and torchvision's, where PEER_PYTHON is set
+	@FULL=1 $<
+
 bench-%: $(BUILD)/bench/% ## one program of bench/ as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks ...
 	@env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $< $(ARGS)
 

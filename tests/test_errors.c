@@ -2237,6 +2237,20 @@ static const char *const cannot_fail[] = {
     "fl_vision_random_horizontal_flip",
     "fl_vision_random_vertical_flip",
     "fl_vision_cutout",
+    "fl_vision_resize",
+    "fl_vision_resize_to",
+    "fl_vision_center_crop",
+    "fl_vision_random_resized_crop",
+    "fl_vision_pad",
+    "fl_vision_random_choice",
+    "fl_vision_random_apply",
+    "fl_vision_change_step",
+    "fl_vision_color_jitter",
+    "fl_vision_random_affine",
+    "fl_vision_random_erasing",
+    "fl_vision_rand_augment",
+    "fl_vision_trivial_augment_wide",
+    "fl_vision_deit_augment",
 };
 
 static const char *root_dir;

@@ -420,6 +420,64 @@ TEST(batches_are_a_function_of_seed_epoch_and_index) {
     end(&s);
 }
 
+/* Boxes, masks and area go along; every step keeps the image's kind, and random ones are in their range. */
+TEST(what_belongs_to_an_image_goes_along) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const float boxes[] = {2, 3, 6, 9, 0, 0, 2, 2}, area[] = {20, 4};
+    fl_tensor *masks = fl_zeros(FL_SHAPE(2, 12, 10), FL_U8);
+    fl_assign(fl_slice(fl_slice(fl_select(masks, 0, 0), 0, 3, 9, 1), 1, 2, 6, 1),
+              fl_ones(FL_SHAPE(6, 4), FL_U8));
+    fl_vision_item item = {patterned(3, 12, 10, FL_U8), fl_from_host(boxes, FL_SHAPE(2, 4), FL_F32),
+                           fl_arange(5, 7, 1, FL_I64), masks, fl_from_host(area, FL_SHAPE(2), FL_F32)},
+                   x = item;
+    const struct {
+        fl_vision_step step;
+        float box[4], area;
+        int64_t n, h, w;
+    } cases[] = {{fl_vision_random_horizontal_flip(1), {4, 3, 8, 9}, 20, 2, 12, 10},
+                 {fl_vision_random_vertical_flip(1), {2, 3, 6, 9}, 20, 2, 12, 10},
+                 {fl_vision_resize_to(6, 20, FL_VISION_BILINEAR), {4, 1.5f, 12, 4.5f}, 20, 2, 6, 20},
+                 {fl_vision_resize(20, 22, FL_VISION_BICUBIC), {3.6f, 5.5f, 10.8f, 16.5f}, 66, 2, 22, 18},
+                 {fl_vision_center_crop(6), {0, 0, 4, 6}, 24, 1, 6, 6},
+                 {fl_vision_pad(1, 2, 3, 4, 9), {4, 4, 8, 10}, 24, 2, 16, 16}};
+    fl_rng rng = {1, 0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        x = item;
+        REQUIRE(fl_vision_apply(&cases[i].step, 1, &x, &rng));
+        CHECK(x.image->shape[1] == cases[i].h && x.image->shape[2] == cases[i].w &&
+              x.boxes->shape[0] == cases[i].n);
+        CHECK(x.masks->shape[0] == cases[i].n && x.labels->shape[0] == cases[i].n &&
+              x.area->shape[0] == cases[i].n);
+        CHECK(x.masks->shape[1] == cases[i].h && x.masks->shape[2] == cases[i].w);
+        for (int k = 0; k < 4; k++) CHECK_NEAR(((float *)fl_data(x.boxes))[k], cases[i].box[k], 1e-5);
+        CHECK_NEAR(((float *)fl_data(x.area))[0], cases[i].area, 1e-3);
+        CHECK_NEAR(fl_item(fl_sum(fl_select(x.masks, 0, 0), FL_ALL_AXES)),
+                   (double)((cases[i].box[2] - cases[i].box[0]) * (cases[i].box[3] - cases[i].box[1])), 17);
+    }
+    const fl_vision_step inner[] = {fl_vision_change_step(FL_VISION_INVERT, 0, 0, 1),
+                                    fl_vision_rand_augment(0, 0)};
+    const fl_vision_step all[] = {fl_vision_random_resized_crop(9, 0, 0, FL_VISION_BICUBIC),
+                                  fl_vision_rand_augment(3, 20),
+                                  fl_vision_trivial_augment_wide(),
+                                  fl_vision_deit_augment(),
+                                  fl_vision_color_jitter(0.4, 0.4, 0.4, 0.1),
+                                  fl_vision_random_affine(20, 0.1, 0.1, 0.8, 1.2),
+                                  fl_vision_random_erasing(0.5, -1),
+                                  fl_vision_random_choice(inner, 2),
+                                  fl_vision_random_apply(inner, 2, 0.5),
+                                  fl_vision_change_step(FL_VISION_BLUR, 0.1, 2, 0.5)};
+    for (int64_t i = 0; i < 200; i++) {
+        fl_scope step = fl_scope_begin();
+        rng = fl_data_rng(7, 0, i);
+        x = (fl_vision_item){.image = patterned(i % 4 == 3 ? 1 : 3, 1 + i % 23, 1 + i % 17, FL_U8)};
+        CHECK(fl_vision_apply(all, sizeof all / sizeof *all, &x, &rng));
+        CHECK(x.image && x.image->shape[1] == 9 && x.image->shape[2] == 9 && x.image->dtype == FL_U8);
+        fl_scope_end(&step);
+    }
+    end(&s);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }

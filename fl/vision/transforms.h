@@ -41,13 +41,109 @@ struct fl_vision_step {
 /* Applies n steps, one after the other. */
 FL_API bool fl_vision_apply(const fl_vision_step *steps, int n, fl_vision_item *item, fl_rng *rng);
 
-/* A part of h x w at a uniform place of the image with `pad` zeros around it, and more if it is too small. */
+/* ---- sizes ---- */
+
+typedef enum fl_vision_filter {
+    FL_VISION_BILINEAR,
+    FL_VISION_BICUBIC,
+    FL_VISION_BOX,
+    FL_VISION_LANCZOS
+} fl_vision_filter;
+typedef struct fl_vision_resize_opts {
+    fl_named _positional;
+    fl_vision_filter filter;
+    double box[4]; /* of the image: y0, x0, y1, x1, fractions too; all 0: the whole image */
+    char _end;
+} fl_vision_resize_opts;
+/* u8 [c, h, w] in another size, antialiased, bit for bit as Pillow's Image.resize of each channel (bicubic of
+   a = -0.5). */
+#define fl_vision_resized(...) FL__VISION_RESIZED(__VA_ARGS__, ._end = 0)
+#define FL__VISION_RESIZED(image, h, w, ...) \
+    fl_vision_resized_opt(image, h, w, (fl_vision_resize_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_vision_resized_opt(fl_tensor *image, int64_t h, int64_t w, fl_vision_resize_opts o);
+
+/* The steps. Resize: the shorter side becomes `size` and the longer one in proportion, cut, or less, so that
+   the longer one is at most `most` (0: any); or h x w exactly. Boxes and area are scaled, masks by the
+   nearest. */
+FL_API fl_vision_step fl_vision_resize(int64_t size, int64_t most, fl_vision_filter filter);
+FL_API fl_vision_step fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter filter);
+/* size x size from the middle, zeros around an image that is smaller. */
+FL_API fl_vision_step fl_vision_center_crop(int64_t size);
+/* size x size at a uniform place of the image with `pad` zeros around it, and more if it is too small. */
 FL_API fl_vision_step fl_vision_random_crop(int64_t size, int64_t pad);
+/* A part of the area in U(low, high), 0 -> 0.08, 1, and of the ratio exp U(log 3 / 4, log 4 / 3), resized to
+   size x size; after ten tries that do not fit the largest central one. */
+FL_API fl_vision_step fl_vision_random_resized_crop(int64_t size, double low, double high,
+                                                    fl_vision_filter filter);
 FL_API fl_vision_step fl_vision_random_horizontal_flip(double p);
 FL_API fl_vision_step fl_vision_random_vertical_flip(double p);
+/* Pixels of `value` on the four sides. */
+FL_API fl_vision_step fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value);
+/* One of n steps, each as likely; borrowed, as are those of a list that is applied with probability p. */
+FL_API fl_vision_step fl_vision_random_choice(const fl_vision_step *steps, int n);
+FL_API fl_vision_step fl_vision_random_apply(const fl_vision_step *steps, int n, double p);
+
+/* ---- colours and places ---- */
+
+/* What may be done to an image by one number v. Floats are cut to u8, unless said otherwise. */
+typedef enum fl_vision_change {
+    FL_VISION_IDENTITY,
+    FL_VISION_BRIGHTNESS,   /* v x */
+    FL_VISION_CONTRAST,     /* v x + (1 - v) mean of grey, grey = floor(.2989 R + .587 G + .114 B) */
+    FL_VISION_SATURATION,   /* v x + (1 - v) grey */
+    FL_VISION_SHARPNESS,    /* v x + (1 - v) s inside, s the mean of 3 x 3 (weights 1, centre 5), rounded */
+    FL_VISION_HUE,          /* v in [-.5, .5] of a turn */
+    FL_VISION_GRAYSCALE,    /* grey in all channels */
+    FL_VISION_POSTERIZE,    /* the upper v bits */
+    FL_VISION_SOLARIZE,     /* x >= v: 255 - x */
+    FL_VISION_SOLARIZE_ADD, /* x < 128: min(255, x + v) */
+    FL_VISION_AUTOCONTRAST, /* each channel from 0 to 255 */
+    FL_VISION_EQUALIZE,     /* each channel's histogram flat */
+    FL_VISION_INVERT,       /* 255 - x */
+    FL_VISION_ROTATE,       /* by v degrees, counter-clockwise */
+    FL_VISION_SHEAR_X,      /* x' = x + v y, from the upper left corner */
+    FL_VISION_SHEAR_Y,
+    FL_VISION_TRANSLATE_X,  /* by v pixels */
+    FL_VISION_TRANSLATE_Y,
+    FL_VISION_BLUR,         /* Gaussian of sigma v over `size` pixels, reflected at the border, rounded */
+} fl_vision_change;
+typedef struct fl_vision_change_opts {
+    fl_named _positional;
+    bool bilinear;   /* places between pixels; else the nearest */
+    double fill[4];  /* what is outside of the image */
+    int size;        /* of a blur, odd; 0 -> 2 ceil(3 v) + 1 */
+    char _end;
+} fl_vision_change_opts;
+/* u8 [c, h, w] changed so; a new image. */
+#define fl_vision_changed(...) FL__VISION_CHANGED(__VA_ARGS__, ._end = 0)
+#define FL__VISION_CHANGED(image, how, v, ...) \
+    fl_vision_changed_opt(image, how, v, (fl_vision_change_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, double v,
+                                        fl_vision_change_opts o);
+/* Output pixel (y, x) is what the input has at m (x - cx, y - cy, 1) + (cx, cy), where cx = (w - 1) / 2 and
+   cy = (h - 1) / 2; m has two rows, for x and y. */
+FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_change_opts o);
+
+/* As a step, of a number in [low, high), with probability p. */
+FL_API fl_vision_step fl_vision_change_step(fl_vision_change how, double low, double high, double p);
+/* Brightness, contrast, saturation each by U(max(0, 1 - v), 1 + v), hue by U(-v, v), in random order. */
+FL_API fl_vision_step fl_vision_color_jitter(double brightness, double contrast, double saturation,
+                                             double hue);
+/* Degrees in U(-degrees, degrees); moved by at most these parts of the size; scaled by U(low, high), 0 -> 1.
+   Images only. */
+FL_API fl_vision_step fl_vision_random_affine(double degrees, double translate_x, double translate_y,
+                                              double low, double high);
+/* With probability p a part of the area U(.02, 1 / 3) and the ratio exp U(log .3, log 3.3) becomes `value`;
+   of value -1 every number a uniform one. Before the normalisation, as all here. */
+FL_API fl_vision_step fl_vision_random_erasing(double p, double value);
 /* A square of that side around a uniform pixel, as far as it is in the image, becomes `value` (arXiv
    1708.04552). */
 FL_API fl_vision_step fl_vision_cutout(int64_t side, double value);
+/* torchvision's RandAugment (0, 0 -> 2 of 14 changes, magnitude 9 of 31) and TrivialAugmentWide; timm's
+   rand-m9-mstd0.5-inc1, as DeiT has it. */
+FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude);
+FL_API fl_vision_step fl_vision_trivial_augment_wide(void);
+FL_API fl_vision_step fl_vision_deit_augment(void);
 
 #define FL_VISION_IMAGENET_MEAN {0.485, 0.456, 0.406}
 #define FL_VISION_IMAGENET_STD {0.229, 0.224, 0.225}
@@ -80,6 +176,7 @@ FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_visio
 #if defined(FL_IMPL_ONLY_VISION_TRANSFORMS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_VISION_TRANSFORMS_IMPL
 #define FL_VISION_TRANSFORMS_IMPL
+#include "../../kernels/vision/resize.h"
 #include "../ops/copy.h"
 #include "../ops/random.h"
 #include "../ops/view.h"
@@ -104,10 +201,233 @@ static int64_t fl__vision_between(fl_rng *rng, int64_t low, int64_t high) {
     return low + (int64_t)(fl_rng_uniform(rng) * (double)(high - low + 1));
 }
 
-/* ---- crops and flips ---- */
+/* A number in [low, high). */
+static double fl__vision_uniform(fl_rng *rng, double low, double high) {
+    return low + (high - low) * fl_rng_uniform(rng);
+}
 
-/* The pixels at (y, x) to (y + h, x + w), zeros where the image has none. */
-static bool fl__vision_crop(fl_vision_item *item, int64_t y, int64_t x, int64_t h, int64_t w) {
+static fl_vision_step fl__vision_step_of(const char *name, fl_vision_step_fn apply, double p) {
+    return (fl_vision_step){.name = name, .apply = apply, .p = p};
+}
+
+/* ---- what belongs to an image ---- */
+
+/* t without the rows that are not kept. */
+static fl_tensor *fl__vision_rows_kept(fl_tensor *t, const bool *keep) {
+    if (!t) return NULL;
+    t = fl_contiguous(t);
+    if (!t) return NULL;
+    fl_shape s = fl_shape_of(t);
+    const int64_t n = s.dim[0], bytes = n ? fl_numel(t) / n * (int64_t)fl_dtype_size(t->dtype) : 0;
+    s.dim[0] = 0;
+    for (int64_t i = 0; i < n; i++) s.dim[0] += keep[i];
+    fl_tensor *y = fl_data_host_tensor(s, t->dtype);
+    char *to = y && fl_numel(y) ? fl_data(y) : NULL;
+    for (int64_t i = 0; to && i < n; i++)
+        if (keep[i]) memcpy(to, (char *)fl_data(t) + i * bytes, (size_t)bytes), to += bytes;
+    return y;
+}
+
+/* Boxes become scale * box + shift (in x, in y), mirrored within `mirror` if that is not 0; after a crop to
+   h x w they are clipped, empty ones go with what belongs to them, and area is the box's. */
+static bool fl__vision_move_boxes(fl_vision_item *item, const double scale[2], const double shift[2],
+                                  const double mirror[2], int64_t h, int64_t w, bool crop) {
+    if (!item->boxes) return true;
+    fl_tensor *boxes = fl_contiguous(item->boxes);
+    const int64_t n = boxes ? boxes->shape[0] : 0;
+    fl_tensor *y = boxes ? fl_clone(boxes) : NULL;
+    bool *keep = y ? fl_heap_alloc((size_t)n + 1) : NULL;
+    if (!keep) return false;
+    fl_tensor *area = crop ? fl_data_host_tensor(FL_SHAPE(n), FL_F32) : item->area;
+    bool ok = area || !item->area;
+    for (int64_t i = 0; ok && i < n; i++) {
+        float *b = (float *)fl_data(y) + 4 * i;
+        for (int d = 0; d < 2; d++) {
+            double low = scale[d] * (double)b[d] + shift[d], high = scale[d] * (double)b[d + 2] + shift[d];
+            const double old = low, most = (double)(d ? h : w);
+            if (mirror[d] > 0) low = mirror[d] - high, high = mirror[d] - old;
+            if (crop) low = fmin(fmax(low, 0), most), high = fmin(fmax(high, 0), most);
+            b[d] = (float)low, b[d + 2] = (float)high;
+        }
+        keep[i] = !crop || (b[2] > b[0] && b[3] > b[1]);
+        if (crop) ((float *)fl_data(area))[i] = (b[2] - b[0]) * (b[3] - b[1]);
+    }
+    if (ok && crop) {
+        fl_tensor **all[] = {&y, &item->labels, &item->masks, &area};
+        for (int k = 0; ok && k < 4; k++)
+            if (*all[k]) ok = (*all[k] = fl__vision_rows_kept(*all[k], keep)) != NULL;
+    } else if (ok && area && scale[0] * scale[1] != 1) {
+        ok = (area = fl_clone(fl_contiguous(area))) != NULL;
+        for (int64_t i = 0; ok && i < n; i++) ((float *)fl_data(area))[i] *= (float)(scale[0] * scale[1]);
+    }
+    fl_heap_free(keep);
+    if (ok) item->boxes = y, item->area = area;
+    return ok;
+}
+
+/* Masks [n, h, w] with rows and columns taken from at y[i], x[j]; -1: zeros. */
+static bool fl__vision_move_masks(fl_vision_item *item, int64_t h, int64_t w, double y0, double sy,
+                                  double x0, double sx) {
+    if (!item->masks) return true;
+    fl_tensor *m = fl_contiguous(item->masks);
+    fl_tensor *t = m ? fl_data_host_tensor(FL_SHAPE(m->shape[0], h, w), FL_U8) : NULL;
+    if (!t) return false;
+    const int64_t H = m->shape[1], W = m->shape[2];
+    for (int64_t k = 0; k < m->shape[0]; k++)
+        for (int64_t i = 0; i < h; i++) {
+            const double fy = floor(y0 + (sy > 0 ? (double)i * sy : (double)(i + 1) * sy));
+            const unsigned char *from = (unsigned char *)fl_data(m) + (k * H + (int64_t)fy) * W;
+            unsigned char *to = (unsigned char *)fl_data(t) + (k * h + i) * w;
+            for (int64_t j = 0; j < w; j++) {
+                const double fx = floor(x0 + (sx > 0 ? (double)j * sx : (double)(j + 1) * sx));
+                to[j] = fy >= 0 && fy < (double)H && fx >= 0 && fx < (double)W ? from[(int64_t)fx] : 0;
+            }
+        }
+    item->masks = t;
+    return true;
+}
+
+/* ---- resize ---- */
+
+static double fl__vision_weight(fl_vision_filter f, double x) {
+    x = fabs(x);
+    switch (f) {
+    case FL_VISION_BICUBIC:
+        return x < 1 ? (1.5 * x - 2.5) * x * x + 1 : x < 2 ? (((x - 5) * x + 8) * x - 4) * -0.5 : 0;
+    case FL_VISION_LANCZOS: {
+        const double pi = 3.14159265358979323846, a = x * pi, b = x / 3.0 * pi;
+        return x >= 3 ? 0 : (a == 0 ? 1 : sin(a) / a) * (b == 0 ? 1 : sin(b) / b);
+    }
+    default: return x < 1 ? 1 - x : 0;
+    }
+}
+
+/* The taps of `out` pixels over [low, high) of `in` ones. fl_heap_free(t->at) ends them. */
+static bool fl__vision_taps(fl__resize_taps *t, int64_t in, double low, double high, int64_t out,
+                            fl_vision_filter f) {
+    static const double reach[] = {1, 2, 0.5, 3};
+    const double scale = (double)((float)high - (float)low) / (double)out, stretch = scale > 1 ? scale : 1,
+                 support = reach[f] * stretch;
+    t->out = out, t->most = (int64_t)ceil(support) * 2 + 1;
+    t->at = fl_heap_alloc((size_t)out * sizeof *t->at * (size_t)(2 + t->most) +
+                          (size_t)t->most * sizeof(double) + 8);
+    if (!t->at) return false;
+    t->n = t->at + out, t->weight = t->n + out;
+    double *w = (double *)(void *)(((uintptr_t)(t->weight + out * t->most) + 7) & ~(uintptr_t)7);
+    for (int64_t i = 0; i < out; i++) {
+        const double centre = low + ((double)i + 0.5) * scale, inverse = 1.0 / stretch;
+        int64_t from = (int64_t)(centre - support + 0.5), to = (int64_t)(centre + support + 0.5);
+        double sum = 0;
+        if (from < 0) from = 0;
+        if (to > in) to = in;
+        for (int64_t k = 0; k < to - from; k++) {
+            const double x = ((double)(k + from) - centre + 0.5) * inverse;
+            w[k] = f == FL_VISION_BOX ? (x > -0.5 && x <= 0.5) : fl__vision_weight(f, x);
+            sum += w[k];
+        }
+        t->at[i] = (int32_t)from, t->n[i] = (int32_t)(to - from);
+        for (int64_t k = 0; k < to - from; k++) {
+            const double v = (sum != 0 ? w[k] / sum : w[k]) * (1 << 22);
+            t->weight[i * t->most + k] = (int32_t)(v < 0 ? v - 0.5 : v + 0.5);
+        }
+    }
+    return true;
+}
+
+/* The columns of x to the rows of y. */
+static void fl__vision_resize_columns(const fl_vision_pixels *x, const fl_vision_pixels *y,
+                                      const fl__resize_taps *t, int32_t *sums) {
+    for (int64_t i = 0; i < y->h; i++)
+        fl__resize_column(x->p, x->row, y->p + i * y->row, x->w * x->c, t, i, sums);
+}
+
+/* One direction at a time, u8 between. Rows go first, those that the columns want, unless the height shrinks
+   by more than twice as much as the width: so does Pillow since 13.0. */
+static bool fl__vision_resize_pixels(const fl_vision_pixels *x, const fl_vision_pixels *y,
+                                     const double box[4], fl_vision_filter f) {
+    fl__resize_taps across = {0}, down = {0};
+    const bool rows = x->w != y->w || box[1] != 0 || box[3] != (double)y->w;
+    const bool columns = x->h != y->h || box[0] != 0 || box[2] != (double)y->h;
+    const bool columns_first = columns && x->h > y->h && x->h - y->h > 2 * (x->w - y->w);
+    bool ok = fl__vision_taps(&across, x->w, box[1], box[3], y->w, f) &&
+              fl__vision_taps(&down, x->h, box[0], box[2], y->h, f);
+    const int64_t first = ok && columns ? down.at[0] : 0;
+    const int64_t last = ok && columns ? down.at[y->h - 1] + down.n[y->h - 1] : y->h;
+    fl_vision_pixels middle = *y, from = *x;
+    if (columns_first) middle.w = x->w;
+    else middle.h = last - first, from.p += first * from.row;
+    middle.row = middle.w * middle.c;
+    unsigned char *held = NULL;
+    int32_t *sums = ok ? fl_heap_alloc((size_t)middle.row * sizeof *sums + 1) : NULL;
+    ok = sums != NULL;
+    if (ok && rows && columns)
+        ok = (middle.p = held = fl_heap_alloc((size_t)(middle.h * middle.row) + 4)) != NULL;
+    for (int64_t i = 0; ok && columns && !columns_first && i < y->h; i++) down.at[i] -= (int32_t)first;
+    if (ok && columns_first) {
+        fl__vision_resize_columns(x, rows ? &middle : y, &down, sums);
+        from = middle;
+    }
+    const fl_vision_pixels *to = columns && !columns_first ? &middle : y;
+    for (int64_t i = 0; ok && rows && i < to->h; i++)
+        fl__resize_row(from.p + i * from.row, to->p + i * to->row, x->c, &across);
+    if (ok && columns && !columns_first) fl__vision_resize_columns(rows ? &middle : &from, y, &down, sums);
+    for (int64_t i = 0; ok && !rows && !columns && i < y->h; i++)
+        memcpy(y->p + i * y->row, x->p + i * x->row, (size_t)(y->w * y->c));
+    fl_heap_free(across.at), fl_heap_free(down.at), fl_heap_free(held), fl_heap_free(sums);
+    return ok;
+}
+
+FL_API fl_tensor *fl_vision_resized_opt(fl_tensor *image, int64_t h, int64_t w, fl_vision_resize_opts o) {
+    fl_vision_pixels x, y;
+    if (!fl_vision_pixels_of(&image, &x)) return NULL;
+    const bool whole = !o.box[0] && !o.box[1] && !o.box[2] && !o.box[3];
+    const double box[] = {(double)(float)o.box[0], (double)(float)o.box[1], /* floats in Pillow too */
+                          whole ? (double)x.h : (double)(float)o.box[2],
+                          whole ? (double)x.w : (double)(float)o.box[3]};
+    if (h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE || x.h < 1 || x.w < 1 ||
+        o.filter > FL_VISION_LANCZOS ||
+        !(box[0] >= 0 && box[1] >= 0 && box[2] > box[0] && box[3] > box[1] && box[2] <= (double)x.h &&
+          box[3] <= (double)x.w)) {
+        fl_fail("fl_vision_resized: box %g, %g to %g, %g of %s to %lld x %lld", box[0], box[1], box[2],
+                box[3], FL_SHAPE_TEXT(image), (long long)h, (long long)w);
+        return NULL;
+    }
+    fl_tensor *t = fl_vision_image(x.c, h, w, &y);
+    return t && fl__vision_resize_pixels(&x, &y, box, o.filter) ? t : NULL;
+}
+
+static bool fl__vision_resize_item(fl_vision_item *item, int64_t h, int64_t w, fl_vision_filter f) {
+    const int64_t H = item->image->shape[1], W = item->image->shape[2];
+    const double scale[] = {(double)w / (double)W, (double)h / (double)H}, none[2] = {0};
+    item->image = fl_vision_resized(item->image, h, w, .filter = f);
+    return item->image && fl__vision_move_boxes(item, scale, none, none, h, w, false) &&
+           fl__vision_move_masks(item, h, w, 0, (double)H / (double)h, 0, (double)W / (double)w);
+}
+
+static bool fl__vision_resize(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    (void)rng;
+    const int64_t h = item->image->shape[1], w = item->image->shape[2], size = s->n[0], most = s->n[1];
+    if (!size) return fl__vision_resize_item(item, s->n[3], s->n[4], (fl_vision_filter)s->n[2]);
+    const int64_t low = h < w ? h : w, high = h < w ? w : h;
+    int64_t small = size, large = low ? (int64_t)((double)size * (double)high / (double)low) : 1;
+    if (most && large > most) small = (int64_t)((double)most * (double)small / (double)large), large = most;
+    if (small < 1) small = 1;
+    return fl__vision_resize_item(item, h < w ? small : large, h < w ? large : small,
+                                  (fl_vision_filter)s->n[2]);
+}
+
+FL_API fl_vision_step fl_vision_resize(int64_t size, int64_t most, fl_vision_filter filter) {
+    return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1, .n = {size, most, filter}};
+}
+
+FL_API fl_vision_step fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter filter) {
+    return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1, .n = {0, 0, filter, h, w}};
+}
+
+/* ---- crops, flips, borders ---- */
+
+/* The pixels at (y, x) to (y + h, x + w), `value` where the image has none. */
+static bool fl__vision_crop(fl_vision_item *item, int64_t y, int64_t x, int64_t h, int64_t w, int value) {
     fl_vision_pixels from, to;
     if (!fl_vision_pixels_of(&item->image, &from)) return false;
     fl_tensor *t = fl_vision_image(from.c, h, w, &to);
@@ -116,29 +436,77 @@ static bool fl__vision_crop(fl_vision_item *item, int64_t y, int64_t x, int64_t 
     for (int64_t i = 0; i < h; i++) {
         unsigned char *row = to.p + i * to.row;
         if (y + i < 0 || y + i >= from.h || x0 >= x1) {
-            memset(row, 0, (size_t)to.row);
+            memset(row, value, (size_t)to.row);
             continue;
         }
-        memset(row, 0, (size_t)((x0 - x) * from.c));
-        memcpy(row + (x0 - x) * from.c, from.p + (y + i) * from.row + x0 * from.c,
-               (size_t)((x1 - x0) * from.c));
-        memset(row + (x1 - x) * from.c, 0, (size_t)((x + w - x1) * from.c));
+        const unsigned char *p = from.p + (y + i) * from.row + x0 * from.c;
+        memset(row, value, (size_t)((x0 - x) * from.c));
+        memcpy(row + (x0 - x) * from.c, p, (size_t)((x1 - x0) * from.c));
+        memset(row + (x1 - x) * from.c, value, (size_t)((x + w - x1) * from.c));
     }
     item->image = t;
-    return true;
+    const double one[] = {1, 1}, shift[] = {(double)-x, (double)-y}, none[2] = {0};
+    return fl__vision_move_masks(item, h, w, (double)y, 1, (double)x, 1) &&
+           fl__vision_move_boxes(item, one, shift, none, h, w, true);
 }
 
 static bool fl__vision_random_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     const int64_t size = s->n[0], pad = s->n[1];
     const int64_t h = item->image->shape[1] + 2 * pad, w = item->image->shape[2] + 2 * pad;
     const int64_t more_h = size > h ? size - h : 0, more_w = size > w ? size - w : 0;
-    const int64_t y = fl__vision_between(rng, 0, h + 2 * more_h - size),
-                  x = fl__vision_between(rng, 0, w + 2 * more_w - size);
-    return fl__vision_crop(item, y - pad - more_h, x - pad - more_w, size, size);
+    const int64_t y = fl__vision_between(rng, 0, h + 2 * more_h - size);
+    const int64_t x = fl__vision_between(rng, 0, w + 2 * more_w - size);
+    return fl__vision_crop(item, y - pad - more_h, x - pad - more_w, size, size, 0);
 }
 
 FL_API fl_vision_step fl_vision_random_crop(int64_t size, int64_t pad) {
     return (fl_vision_step){.name = "random_crop", .apply = fl__vision_random_crop, .p = 1, .n = {size, pad}};
+}
+
+static bool fl__vision_center_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    (void)rng;
+    const int64_t size = s->n[0], h = item->image->shape[1], w = item->image->shape[2];
+    /* an image that is smaller gets its border first, the half that is larger behind it */
+    const int64_t top = size > h ? (size - h) / 2 : 0, left = size > w ? (size - w) / 2 : 0;
+    const double y = (double)((size > h ? size : h) - size) / 2,
+                 x = (double)((size > w ? size : w) - size) / 2;
+    return fl__vision_crop(item, (int64_t)nearbyint(y) - top, (int64_t)nearbyint(x) - left, size, size, 0);
+}
+
+FL_API fl_vision_step fl_vision_center_crop(int64_t size) {
+    return (fl_vision_step){.name = "center_crop", .apply = fl__vision_center_crop, .p = 1, .n = {size}};
+}
+
+/* The part that a random resized crop takes of h x w: y, x, h, w. */
+static void fl__vision_choose_part(const fl_vision_step *s, fl_rng *rng, int64_t h, int64_t w,
+                                   int64_t out[4]) {
+    const double low = log(3.0 / 4.0), high = log(4.0 / 3.0), area = (double)(h * w);
+    for (int t = 0; t < 10; t++) {
+        const double part = area * fl__vision_uniform(rng, s->a[0], s->a[1]);
+        const double ratio = exp(fl__vision_uniform(rng, low, high));
+        out[2] = (int64_t)nearbyint(sqrt(part / ratio)), out[3] = (int64_t)nearbyint(sqrt(part * ratio));
+        if (out[2] < 1 || out[3] < 1 || out[2] > h || out[3] > w) continue;
+        out[0] = fl__vision_between(rng, 0, h - out[2]), out[1] = fl__vision_between(rng, 0, w - out[3]);
+        return;
+    }
+    const double ratio = (double)w / (double)h;
+    out[2] = h, out[3] = w;
+    if (ratio < 3.0 / 4.0) out[2] = (int64_t)nearbyint((double)w / (3.0 / 4.0));
+    else if (ratio > 4.0 / 3.0) out[3] = (int64_t)nearbyint((double)h * (4.0 / 3.0));
+    out[0] = (h - out[2]) / 2, out[1] = (w - out[3]) / 2;
+}
+
+static bool fl__vision_random_resized_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    int64_t part[4];
+    fl__vision_choose_part(s, rng, item->image->shape[1], item->image->shape[2], part);
+    return fl__vision_crop(item, part[0], part[1], part[2], part[3], 0) &&
+           fl__vision_resize_item(item, s->n[0], s->n[0], (fl_vision_filter)s->n[2]);
+}
+
+FL_API fl_vision_step fl_vision_random_resized_crop(int64_t size, double low, double high,
+                                                    fl_vision_filter filter) {
+    return (fl_vision_step){.name = "random_resized_crop", .apply = fl__vision_random_resized_crop, .p = 1,
+                            .n = {size, 0, filter}, .a = {low ? low : 0.08, high ? high : 1}};
 }
 
 static bool fl__vision_flip(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -160,29 +528,375 @@ static bool fl__vision_flip(const fl_vision_step *s, fl_vision_item *item, fl_rn
                 for (int64_t k = 0; k < to.c; k++) q[x * to.c + k] = p[(to.w - 1 - x) * to.c + k];
     }
     item->image = t;
-    return true;
+    const double one[] = {1, 1}, none[2] = {0}, mirror[] = {rows ? 0 : (double)to.w, rows ? (double)to.h : 0};
+    return fl__vision_move_masks(item, to.h, to.w, rows ? (double)to.h : 0, rows ? -1 : 1,
+                                 rows ? 0 : (double)to.w, rows ? 1 : -1) &&
+           fl__vision_move_boxes(item, one, none, mirror, to.h, to.w, false);
 }
 
 FL_API fl_vision_step fl_vision_random_horizontal_flip(double p) {
-    return (fl_vision_step){.name = "random_horizontal_flip", .apply = fl__vision_flip, .p = p};
+    return fl__vision_step_of("random_horizontal_flip", fl__vision_flip, p);
 }
 
 FL_API fl_vision_step fl_vision_random_vertical_flip(double p) {
     return (fl_vision_step){.name = "random_vertical_flip", .apply = fl__vision_flip, .p = p, .n = {1}};
 }
 
+static bool fl__vision_pad(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    (void)rng;
+    const int64_t h = item->image->shape[1] + s->n[0] + s->n[2],
+                  w = item->image->shape[2] + s->n[1] + s->n[3];
+    return fl__vision_crop(item, -s->n[0], -s->n[1], h, w, (int)s->a[0]);
+}
+
+FL_API fl_vision_step fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value) {
+    return (fl_vision_step){.name = "pad", .apply = fl__vision_pad, .p = 1, .n = {top, left, bottom, right},
+                            .a = {value}};
+}
+
+static bool fl__vision_choice(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    if (s->n_inner < 1) return fl_fail("fl_vision_random_choice: among %d steps", s->n_inner);
+    return fl_vision_apply(s->inner + fl__vision_between(rng, 0, s->n_inner - 1), 1, item, rng);
+}
+
+static bool fl__vision_all(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    return fl_vision_apply(s->inner, s->n_inner, item, rng);
+}
+
+FL_API fl_vision_step fl_vision_random_choice(const fl_vision_step *steps, int n) {
+    return (fl_vision_step){
+        .name = "random_choice", .apply = fl__vision_choice, .p = 1, .inner = steps, .n_inner = n};
+}
+
+FL_API fl_vision_step fl_vision_random_apply(const fl_vision_step *steps, int n, double p) {
+    return (fl_vision_step){
+        .name = "random_apply", .apply = fl__vision_all, .p = p, .inner = steps, .n_inner = n};
+}
+
+/* ---- colours ---- */
+
+static unsigned char fl__vision_cut(float v) {
+    return (unsigned char)(v < 0 ? 0 : v > 255 ? 255 : v);
+}
+
+static float fl__vision_grey(const unsigned char *p) {
+    return floorf(0.2989f * (float)p[0] + 0.587f * (float)p[1] + 0.114f * (float)p[2]);
+}
+
+/* h, s, v of r, g, b in [0, 1], turned by `turn`, and back. */
+static void fl__vision_turn_hue(unsigned char *p, double turn) {
+    const float r = (float)p[0] / 255, g = (float)p[1] / 255, b = (float)p[2] / 255;
+    const float most = fmaxf(r, fmaxf(g, b)), range = most - fminf(r, fminf(g, b));
+    const float s = range / (range == 0 ? 1 : most), by = range == 0 ? 1 : range;
+    const float rc = (most - r) / by, gc = (most - g) / by, bc = (most - b) / by;
+    float h = most == r ? bc - gc : most == g ? rc + 2 - bc : gc + 4 - rc;
+    h = fmodf(h * (1.0f / 6.0f) + 1, 1) + (float)turn;
+    h -= floorf(h);
+    const float six = h * 6, f = six - floorf(six);
+    const float q = (1 - s * f) * most, t = (s * f + (1 - s)) * most, low = (1 - s) * most;
+    const float table[6][3] = {{most, t, low}, {q, most, low}, {low, most, t},
+                               {low, q, most}, {t, low, most}, {most, low, q}};
+    const float *rgb = table[(int)floorf(six) % 6];
+    for (int k = 0; k < 3; k++) p[k] = fl__vision_cut(fminf(fmaxf(rgb[k], 0), 1) * (256.0f - 1e-3f));
+}
+
+/* v x + (1 - v) other, where other is a number or the pixel's grey. */
+static void fl__vision_blend(const fl_vision_pixels *x, double v, const float *other) {
+    const float a = (float)v, rest = (float)(1 - v);
+    const int64_t n = x->h * x->w;
+    for (int64_t i = 0; i < n; i++) {
+        unsigned char *p = x->p + i * x->c;
+        const float with = rest * (other ? *other : x->c >= 3 ? fl__vision_grey(p) : (float)p[0]);
+        for (int64_t k = 0; k < x->c; k++) p[k] = fl__vision_cut((float)p[k] * a + with);
+    }
+}
+
+static void fl__vision_contrast(const fl_vision_pixels *x, double v) {
+    double sum = 0;
+    for (int64_t i = 0; i < x->h * x->w; i++)
+        sum += (double)(x->c >= 3 ? fl__vision_grey(x->p + i * x->c) : (float)x->p[i * x->c]);
+    const float mean = (float)(sum / (double)(x->h * x->w));
+    fl__vision_blend(x, v, &mean);
+}
+
+/* Each channel by a table. */
+static void fl__vision_look_up(const fl_vision_pixels *x, unsigned char table[4][256]) {
+    for (int64_t i = 0; i < x->h * x->w; i++)
+        for (int64_t k = 0; k < x->c; k++) x->p[i * x->c + k] = table[k][x->p[i * x->c + k]];
+}
+
+static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_change how, double v) {
+    unsigned char table[4][256];
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < 256; i++) {
+            int y = i;
+            if (how == FL_VISION_BRIGHTNESS) y = fl__vision_cut((float)i * (float)v);
+            else if (how == FL_VISION_POSTERIZE) y = v >= 8 ? i : v <= 0 ? 0 : i & -(1 << (8 - (int)v));
+            else if (how == FL_VISION_SOLARIZE) y = i >= v ? 255 - i : i;
+            else if (how == FL_VISION_SOLARIZE_ADD) y = i < 128 ? (int)fmin(255, i + v) : i;
+            else if (how == FL_VISION_INVERT) y = 255 - i;
+            table[k][i] = (unsigned char)y;
+        }
+    fl__vision_look_up(x, table);
+}
+
+/* Autocontrast and equalize: tables from the histogram of each channel. */
+static void fl__vision_by_histogram(const fl_vision_pixels *x, bool equalize) {
+    unsigned char table[4][256];
+    for (int64_t k = 0; k < x->c; k++) {
+        int64_t count[256] = {0}, below = 0;
+        int low = 255, high = 0;
+        for (int64_t i = 0; i < x->h * x->w; i++) count[x->p[i * x->c + k]]++;
+        for (int i = 0; i < 256; i++)
+            if (count[i]) low = low < i ? low : i, high = i;
+        const int64_t step = (x->h * x->w - count[high]) / 255;
+        const float scale = (float)(high - low) * (1.0f / 255.0f);
+        for (int i = 0; i < 256; below += count[i++])
+            if (equalize) {
+                const int64_t y = step ? (step / 2 + below) / step : i;
+                table[k][i] = (unsigned char)(y > 255 ? 255 : y);
+            } else table[k][i] = high > low ? fl__vision_cut((float)(i - low) / scale) : (unsigned char)i;
+    }
+    fl__vision_look_up(x, table);
+}
+
+/* x: a copy of `from`, blended inside with its smoothed self. */
+static void fl__vision_sharpen(const fl_vision_pixels *from, const fl_vision_pixels *x, double v) {
+    const float rest = (float)(1 - v);
+    for (int64_t y = 1; y + 1 < x->h; y++)
+        for (int64_t i = x->c; i < (x->w - 1) * x->c; i++) {
+            const unsigned char *p = from->p + y * from->row + i;
+            int sum = 4 * p[0];
+            for (int64_t dy = -1; dy <= 1; dy++)
+                sum += p[dy * from->row - x->c] + p[dy * from->row] + p[dy * from->row + x->c];
+            const float smooth = nearbyintf((float)sum / 13.0f), old = (float)p[0];
+            x->p[y * x->row + i] = fl__vision_cut(old + rest * (smooth - old));
+        }
+}
+
+static int64_t fl__vision_reflect(int64_t i, int64_t n) {
+    if (n == 1) return 0;
+    while (i < 0 || i >= n) i = i < 0 ? -i : 2 * (n - 1) - i;
+    return i;
+}
+
+static bool fl__vision_blur(const fl_vision_pixels *from, const fl_vision_pixels *x, double sigma,
+                            int64_t size) {
+    const int64_t half = size / 2, line = x->w * x->c;
+    float *weight = fl_heap_alloc((size_t)(size + line * x->h) * sizeof *weight), *middle = weight + size,
+          sum = 0;
+    if (!weight) return false;
+    for (int64_t k = 0; k < size; k++) {
+        const float d = (float)(k - half) / (float)sigma;
+        sum += weight[k] = expf(-0.5f * d * d);
+    }
+    for (int64_t k = 0; k < size; k++) weight[k] /= sum;
+    for (int64_t y = 0; y < x->h; y++)
+        for (int64_t u = 0; u < x->w; u++)
+            for (int64_t c = 0; c < x->c; c++) {
+                float v = 0;
+                for (int64_t k = 0; k < size; k++)
+                    v += weight[k] *
+                         (float)from->p[y * from->row + fl__vision_reflect(u + k - half, x->w) * x->c + c];
+                middle[y * line + u * x->c + c] = v;
+            }
+    for (int64_t y = 0; y < x->h; y++)
+        for (int64_t i = 0; i < line; i++) {
+            float v = 0;
+            for (int64_t k = 0; k < size; k++)
+                v += weight[k] * middle[fl__vision_reflect(y + k - half, x->h) * line + i];
+            x->p[y * x->row + i] = fl__vision_cut(nearbyintf(v));
+        }
+    fl_heap_free(weight);
+    return true;
+}
+
+/* ---- places ---- */
+
+FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_change_opts o) {
+    fl_vision_pixels from, to;
+    if (!fl_vision_pixels_of(&image, &from)) return NULL;
+    fl_tensor *t = fl_vision_image(from.c, from.h, from.w, &to);
+    if (!t) return NULL;
+    const double cx = (double)(from.w - 1) / 2, cy = (double)(from.h - 1) / 2;
+    for (int64_t y = 0; y < to.h; y++)
+        for (int64_t x = 0; x < to.w; x++) {
+            const double dx = (double)x - cx, dy = (double)y - cy;
+            const double u = m[0] * dx + m[1] * dy + m[2] + cx, v = m[3] * dx + m[4] * dy + m[5] + cy;
+            unsigned char *q = to.p + y * to.row + x * to.c;
+            if (!o.bilinear) {
+                const double nu = nearbyint(u), nv = nearbyint(v);
+                const bool in = nu >= 0 && nv >= 0 && nu < (double)from.w && nv < (double)from.h;
+                const unsigned char *p = in ? from.p + (int64_t)nv * from.row + (int64_t)nu * from.c : NULL;
+                for (int64_t k = 0; k < to.c; k++) q[k] = in ? p[k] : (unsigned char)o.fill[k & 3];
+                continue;
+            }
+            const double fu = floor(u), fv = floor(v);
+            for (int64_t k = 0; k < to.c; k++) {
+                double sum = 0, inside = 0;
+                for (int d = 0; d < 4; d++) {
+                    const double pu = fu + (d & 1), pv = fv + (d >> 1);
+                    const double w = (d & 1 ? u - fu : 1 - (u - fu)) * (d >> 1 ? v - fv : 1 - (v - fv));
+                    if (!(pu >= 0 && pv >= 0 && pu < (double)from.w && pv < (double)from.h)) continue;
+                    sum += w * from.p[(int64_t)pv * from.row + (int64_t)pu * from.c + k], inside += w;
+                }
+                /* torchvision weighs what is inside twice */
+                q[k] = fl__vision_cut((float)nearbyint(inside * (sum - o.fill[k & 3]) + o.fill[k & 3]));
+            }
+        }
+    return t;
+}
+
+/* The inverse of: moved to the origin from (cx, cy), sheared, turned, scaled, moved back and by t. */
+static void fl__vision_inverse(double m[6], double degrees, double tx, double ty, double scale, double sx,
+                               double sy, double cx, double cy) {
+    const double turn = degrees * (3.14159265358979323846 / 180);
+    const double a = cos(turn - sy) / cos(sy), b = -cos(turn - sy) * tan(sx) / cos(sy) - sin(turn);
+    const double c = sin(turn - sy) / cos(sy), d = -sin(turn - sy) * tan(sx) / cos(sy) + cos(turn);
+    m[0] = d / scale, m[1] = -b / scale, m[3] = -c / scale, m[4] = a / scale;
+    m[2] = m[0] * (-cx - tx) + m[1] * (-cy - ty) + cx;
+    m[5] = m[3] * (-cx - tx) + m[4] * (-cy - ty) + cy;
+}
+
+static fl_tensor *fl__vision_moved(fl_tensor *image, fl_vision_change how, double v,
+                                   fl_vision_change_opts o) {
+    double m[6];
+    const double cx = -(double)image->shape[2] / 2, cy = -(double)image->shape[1] / 2;
+    if (how == FL_VISION_ROTATE) fl__vision_inverse(m, -v, 0, 0, 1, 0, 0, 0, 0);
+    else if (how == FL_VISION_SHEAR_X) fl__vision_inverse(m, 0, 0, 0, 1, atan(v), 0, cx, cy);
+    else if (how == FL_VISION_SHEAR_Y) fl__vision_inverse(m, 0, 0, 0, 1, 0, atan(v), cx, cy);
+    else
+        fl__vision_inverse(m, 0, how == FL_VISION_TRANSLATE_X ? v : 0, how == FL_VISION_TRANSLATE_Y ? v : 0,
+                           1, 0, 0, 0, 0);
+    return fl_vision_affine(image, m, o);
+}
+
+FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, double v,
+                                        fl_vision_change_opts o) {
+    fl_vision_item item = {.image = image};
+    fl_vision_pixels from, x;
+    if (how > FL_VISION_BLUR || !isfinite(v) || o.size < 0 || (o.size && o.size % 2 == 0)) {
+        fl_fail("fl_vision_changed: change %d by %g, size %d", (int)how, v, o.size);
+        return NULL;
+    }
+    if (!fl_vision_pixels_of(&image, &from)) return NULL;
+    if (from.c > 4) {
+        fl_fail("fl_vision_changed: %lld channels", (long long)from.c);
+        return NULL;
+    }
+    if (how >= FL_VISION_ROTATE && how <= FL_VISION_TRANSLATE_Y) return fl__vision_moved(image, how, v, o);
+    if (!fl__vision_crop(&item, 0, 0, from.h, from.w, 0) || !fl_vision_pixels_of(&item.image, &x))
+        return NULL;
+    const bool rgb = x.c >= 3;
+    const float none = 0;
+    switch (how) {
+    case FL_VISION_CONTRAST: fl__vision_contrast(&x, v); break;
+    case FL_VISION_SATURATION: if (rgb) fl__vision_blend(&x, v, NULL); break;
+    case FL_VISION_GRAYSCALE: if (rgb) fl__vision_blend(&x, none, NULL); break;
+    case FL_VISION_HUE:
+        for (int64_t i = 0; rgb && i < x.h * x.w; i++) fl__vision_turn_hue(x.p + i * x.c, v);
+        break;
+    case FL_VISION_SHARPNESS: fl__vision_sharpen(&from, &x, v); break;
+    case FL_VISION_AUTOCONTRAST: fl__vision_by_histogram(&x, false); break;
+    case FL_VISION_EQUALIZE: fl__vision_by_histogram(&x, true); break;
+    case FL_VISION_BLUR:
+        if (!(v > 0) || !fl__vision_blur(&from, &x, v, o.size ? o.size : 2 * (int64_t)ceil(3 * v) + 1))
+            return NULL;
+        break;
+    default: fl__vision_by_value(&x, how, v);
+    }
+    return item.image;
+}
+
+/* ---- random ones ---- */
+
+static bool fl__vision_change_some(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    return (item->image = fl_vision_changed(item->image, (fl_vision_change)s->n[0],
+                                            fl__vision_uniform(rng, s->a[0], s->a[1]))) != NULL;
+}
+
+FL_API fl_vision_step fl_vision_change_step(fl_vision_change how, double low, double high, double p) {
+    return (fl_vision_step){
+        .name = "change", .apply = fl__vision_change_some, .p = p, .n = {how}, .a = {low, high}};
+}
+
+static bool fl__vision_jitter(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    static const fl_vision_change how[] = {FL_VISION_BRIGHTNESS, FL_VISION_CONTRAST, FL_VISION_SATURATION,
+                                           FL_VISION_HUE};
+    int order[] = {0, 1, 2, 3};
+    for (int i = 3; i > 0; i--) {
+        const int64_t k = fl__vision_between(rng, 0, i);
+        const int swap = order[i];
+        order[i] = order[k], order[k] = swap;
+    }
+    for (int i = 0; i < 4 && item->image; i++) {
+        const int k = order[i];
+        const double v = s->a[k], centre = k < 3;
+        if (v > 0)
+            item->image = fl_vision_changed(
+                item->image, how[k], fl__vision_uniform(rng, k < 3 ? fmax(0, 1 - v) : -v, centre + v));
+    }
+    return item->image != NULL;
+}
+
+FL_API fl_vision_step fl_vision_color_jitter(double brightness, double contrast, double saturation,
+                                             double hue) {
+    return (fl_vision_step){.name = "color_jitter", .apply = fl__vision_jitter, .p = 1,
+                            .a = {brightness, contrast, saturation, hue}};
+}
+
+static bool fl__vision_affine_some(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    double m[6];
+    const double h = (double)item->image->shape[1], w = (double)item->image->shape[2];
+    const double turn = fl__vision_uniform(rng, -s->a[0], s->a[0]);
+    const double tx = nearbyint(fl__vision_uniform(rng, -s->a[1] * w, s->a[1] * w));
+    const double ty = nearbyint(fl__vision_uniform(rng, -s->a[2] * h, s->a[2] * h));
+    fl__vision_inverse(m, turn, tx, ty, fl__vision_uniform(rng, s->a[3], s->a[4]), 0, 0, 0, 0);
+    return (item->image = fl_vision_affine(item->image, m, (fl_vision_change_opts){.size = 0})) != NULL;
+}
+
+FL_API fl_vision_step fl_vision_random_affine(double degrees, double translate_x, double translate_y,
+                                              double low, double high) {
+    return (fl_vision_step){.name = "random_affine", .apply = fl__vision_affine_some, .p = 1,
+                            .a = {degrees, translate_x, translate_y, low ? low : 1, high ? high : 1}};
+}
+
 /* A copy of the image that may be written. */
 static bool fl__vision_own(fl_vision_item *item, fl_vision_pixels *out) {
-    return fl__vision_crop(item, 0, 0, item->image->shape[1], item->image->shape[2]) &&
-           fl_vision_pixels_of(&item->image, out);
+    fl_vision_item alone = {.image = item->image};
+    const bool ok = fl__vision_crop(&alone, 0, 0, item->image->shape[1], item->image->shape[2], 0);
+    item->image = alone.image;
+    return ok && fl_vision_pixels_of(&item->image, out);
 }
 
 static void fl__vision_fill(const fl_vision_pixels *x, int64_t y0, int64_t x0, int64_t h, int64_t w,
-                            int value) {
+                            int value, fl_rng *rng) {
     for (int64_t y = y0 > 0 ? y0 : 0; y < y0 + h && y < x->h; y++) {
         const int64_t from = x0 > 0 ? x0 : 0, to = x0 + w < x->w ? x0 + w : x->w;
-        if (from < to) memset(x->p + y * x->row + from * x->c, value, (size_t)((to - from) * x->c));
+        unsigned char *p = x->p + y * x->row + from * x->c;
+        if (value >= 0 && from < to) memset(p, value, (size_t)((to - from) * x->c));
+        for (int64_t i = 0; value < 0 && i < (to - from) * x->c; i++)
+            p[i] = (unsigned char)fl__vision_between(rng, 0, 255);
     }
+}
+
+static bool fl__vision_erase(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    fl_vision_pixels x;
+    if (!fl__vision_own(item, &x)) return false;
+    for (int t = 0; t < 10; t++) {
+        const double area = (double)(x.h * x.w) * fl__vision_uniform(rng, 0.02, 1.0 / 3);
+        const double ratio = exp(fl__vision_uniform(rng, log(0.3), log(3.3)));
+        const int64_t h = (int64_t)nearbyint(sqrt(area * ratio)), w = (int64_t)nearbyint(sqrt(area / ratio));
+        if (h >= x.h || w >= x.w) continue;
+        const int64_t y0 = fl__vision_between(rng, 0, x.h - h), x0 = fl__vision_between(rng, 0, x.w - w);
+        fl__vision_fill(&x, y0, x0, h, w, (int)s->a[0], rng);
+        break;
+    }
+    return true;
+}
+
+FL_API fl_vision_step fl_vision_random_erasing(double p, double value) {
+    return (fl_vision_step){.name = "random_erasing", .apply = fl__vision_erase, .p = p, .a = {value}};
 }
 
 static bool fl__vision_cutout(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -190,12 +904,95 @@ static bool fl__vision_cutout(const fl_vision_step *s, fl_vision_item *item, fl_
     if (!fl__vision_own(item, &x)) return false;
     const int64_t side = s->n[0], cy = fl__vision_between(rng, 0, x.h - 1),
                   cx = fl__vision_between(rng, 0, x.w - 1);
-    fl__vision_fill(&x, cy - side / 2, cx - side / 2, side, side, (int)s->a[0]);
+    fl__vision_fill(&x, cy - side / 2, cx - side / 2, side, side, (int)s->a[0], rng);
     return true;
 }
 
 FL_API fl_vision_step fl_vision_cutout(int64_t side, double value) {
     return (fl_vision_step){.name = "cutout", .apply = fl__vision_cutout, .p = 1, .n = {side}, .a = {value}};
+}
+
+/* ---- policies: a change by a magnitude m in [0, 1] ---- */
+
+/* v = base + sign * most * m; limits of RandAugment, TrivialAugmentWide, DeiT. `part`: of the size. */
+typedef struct fl__vision_policy {
+    fl_vision_change how;
+    double base, most[3];
+    bool sign, part;
+} fl__vision_policy;
+
+enum { FL__RAND, FL__TRIVIAL, FL__DEIT };
+static const fl__vision_policy fl__vision_policies[] = {
+    {FL_VISION_IDENTITY, 0, {0, 0, -1}, false, false},
+    {FL_VISION_SHEAR_X, 0, {0.3, 0.99, 0.3}, true, false},
+    {FL_VISION_SHEAR_Y, 0, {0.3, 0.99, 0.3}, true, false},
+    {FL_VISION_TRANSLATE_X, 0, {150.0 / 331, 32, 0.45}, true, true},
+    {FL_VISION_TRANSLATE_Y, 0, {150.0 / 331, 32, 0.45}, true, true},
+    {FL_VISION_ROTATE, 0, {30, 135, 30}, true, false},
+    {FL_VISION_BRIGHTNESS, 1, {0.9, 0.99, 0.9}, true, false},
+    {FL_VISION_SATURATION, 1, {0.9, 0.99, 0.9}, true, false},
+    {FL_VISION_CONTRAST, 1, {0.9, 0.99, 0.9}, true, false},
+    {FL_VISION_SHARPNESS, 1, {0.9, 0.99, 0.9}, true, false},
+    {FL_VISION_POSTERIZE, 8, {-4, -6, -4}, false, false}, /* bits: whole ones */
+    {FL_VISION_SOLARIZE, 255, {-255, -255, -256}, false, false},
+    {FL_VISION_AUTOCONTRAST, 0, {0, 0, 0}, false, false},
+    {FL_VISION_EQUALIZE, 0, {0, 0, 0}, false, false},
+    {FL_VISION_INVERT, 0, {-1, -1, 0}, false, false}, /* DeiT's alone, as the last one */
+    {FL_VISION_SOLARIZE_ADD, 0, {-1, -1, 110}, false, false},
+};
+enum { FL__POLICIES = sizeof fl__vision_policies / sizeof *fl__vision_policies };
+
+static bool fl__vision_augment_once(fl_vision_item *item, fl_rng *rng, int family, double m) {
+    int64_t k = family == FL__DEIT ? fl__vision_between(rng, 1, FL__POLICIES - 1)
+                                   : fl__vision_between(rng, 0, FL__POLICIES - 3);
+    const fl__vision_policy *p = &fl__vision_policies[k];
+    double v = p->most[family] * m;
+    if (p->part && family != FL__TRIVIAL)
+        v *= (double)item->image->shape[p->how == FL_VISION_TRANSLATE_X ? 2 : 1];
+    if (p->part && family != FL__DEIT) v = trunc(v);
+    if (p->how == FL_VISION_POSTERIZE) v = family == FL__DEIT ? -4 - trunc(4 * m) : nearbyint(v);
+    if (p->how == FL_VISION_SOLARIZE && family == FL__DEIT) v = 1 - trunc(256 * m);
+    if (p->how == FL_VISION_SOLARIZE_ADD) v = trunc(v);
+    if (p->sign && fl_rng_uniform(rng) < 0.5) v = -v;
+    v += p->base;
+    if (family == FL__DEIT && p->base == 1 && v < 0.1) v = 0.1;
+    fl_vision_change_opts o = {.size = 0};
+    if (family == FL__DEIT)
+        for (int i = 0; i < 3; i++) o.fill[i] = (double[])FL_VISION_IMAGENET_MEAN[i] * 255;
+    return (item->image = fl_vision_changed_opt(item->image, p->how, v, o)) != NULL;
+}
+
+static bool fl__vision_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    const int family = (int)s->n[0];
+    bool ok = true;
+    for (int64_t i = 0; ok && i < s->n[1]; i++) {
+        double m = s->a[0];
+        if (family == FL__TRIVIAL) m = (double)fl__vision_between(rng, 0, 30) / 30;
+        if (family == FL__DEIT) {
+            if (fl_rng_uniform(rng) >= 0.5) continue;
+            const double u = 1 - fl_rng_uniform(rng), w = fl_rng_uniform(rng); /* Box and Muller */
+            m = fmin(fmax(9 + 0.5 * sqrt(-2 * log(u)) * cos(6.283185307179586 * w), 0), 10) / 10;
+        }
+        ok = fl__vision_augment_once(item, rng, family, m);
+    }
+    return ok;
+}
+
+FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude) {
+    return (fl_vision_step){.name = "rand_augment",
+                            .apply = fl__vision_augment,
+                            .p = 1,
+                            .n = {FL__RAND, changes ? changes : 2},
+                            .a = {(double)(magnitude ? magnitude : 9) / 30}};
+}
+
+FL_API fl_vision_step fl_vision_trivial_augment_wide(void) {
+    return (fl_vision_step){
+        .name = "trivial_augment_wide", .apply = fl__vision_augment, .p = 1, .n = {FL__TRIVIAL, 1}};
+}
+
+FL_API fl_vision_step fl_vision_deit_augment(void) {
+    return (fl_vision_step){.name = "deit_augment", .apply = fl__vision_augment, .p = 1, .n = {FL__DEIT, 2}};
 }
 
 /* ---- batches ---- */

@@ -1,0 +1,126 @@
+/* kernels/vision/resize.h - images in another size: sums of neighbours by weights, along rows, then columns
+
+   What Pillow computes, bit for bit: weights of 22 fractional bits in 32-bit integers, u8 between the passes. */
+#ifndef FL_VISION_RESIZE_H
+#define FL_VISION_RESIZE_H
+#include "../../fl_tensor.h"
+
+/* Output i is the sum over k < n[i] of weight[i * most + k] times input at[i] + k, plus one half, over 2^22,
+   clipped. */
+typedef struct fl__resize_taps {
+    int64_t out, most;
+    int32_t *at, *n, *weight;
+} fl__resize_taps;
+
+/* One of h rows of c channels, w pixels: to, of taps.out pixels. 4 readable bytes stand behind a row. */
+FL_PRIVATE void fl__resize_row(const unsigned char *from, unsigned char *to, int64_t c,
+                               const fl__resize_taps *t);
+/* Output row i of `bytes` bytes from the rows below each other at `from`, `row` bytes apart; sums: as many
+   numbers. */
+FL_PRIVATE void fl__resize_column(const unsigned char *from, int64_t row, unsigned char *to, int64_t bytes,
+                                  const fl__resize_taps *t, int64_t i, int32_t *sums);
+
+#endif /* FL_VISION_RESIZE_H: stop here if you only want the declarations */
+
+#if defined(FL_IMPL_ONLY_VISION_RESIZE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_VISION_RESIZE_IMPL
+#define FL_VISION_RESIZE_IMPL
+#include "../cpu/common.h"
+#include "../cpu/levels.h"
+#include <string.h>
+
+FL__LOOPS_BEGIN
+
+enum { FL__RESIZE_BITS = 22 };
+
+typedef unsigned char fl__resize_u4 __attribute__((vector_size(4)));
+typedef int32_t fl__resize_i4 __attribute__((vector_size(16)));
+
+FL__INLINE unsigned char fl__resize_clip(int32_t sum) {
+    const int32_t v = sum >> FL__RESIZE_BITS;
+    return (unsigned char)(v < 0 ? 0 : v > 255 ? 255 : v);
+}
+
+/* A pixel of three or four channels is four lanes. */
+FL__INLINE void fl__resize_row_4(const unsigned char *from, unsigned char *to, int64_t c,
+                                 const fl__resize_taps *t) {
+    for (int64_t i = 0; i < t->out; i++) {
+        const int32_t *w = t->weight + i * t->most;
+        const unsigned char *p = from + t->at[i] * c;
+        fl__resize_i4 sum = {1 << (FL__RESIZE_BITS - 1), 1 << (FL__RESIZE_BITS - 1),
+                             1 << (FL__RESIZE_BITS - 1), 1 << (FL__RESIZE_BITS - 1)};
+        for (int32_t k = 0; k < t->n[i]; k++, p += c) {
+            fl__resize_u4 pixel;
+            memcpy(&pixel, p, 4);
+            sum += __builtin_convertvector(pixel, fl__resize_i4) * w[k];
+        }
+        for (int64_t k = 0; k < c; k++) *to++ = fl__resize_clip(sum[k]);
+    }
+}
+
+FL__INLINE void fl__resize_row_any(const unsigned char *from, unsigned char *to, int64_t c,
+                                   const fl__resize_taps *t) {
+    for (int64_t i = 0; i < t->out; i++)
+        for (int64_t j = 0; j < c; j++) {
+            const unsigned char *p = from + t->at[i] * c + j;
+            int32_t sum = 1 << (FL__RESIZE_BITS - 1);
+            for (int32_t k = 0; k < t->n[i]; k++) sum += p[k * c] * t->weight[i * t->most + k];
+            *to++ = fl__resize_clip(sum);
+        }
+}
+
+FL__INLINE void fl__resize_column_any(const unsigned char *from, int64_t row, unsigned char *to,
+                                      int64_t bytes, const fl__resize_taps *t, int64_t i, int32_t *sums) {
+    const int32_t *w = t->weight + i * t->most;
+    const unsigned char *p = from + t->at[i] * row;
+    for (int64_t x = 0; x < bytes; x++) sums[x] = 1 << (FL__RESIZE_BITS - 1);
+    int32_t k = 0;
+    for (; k + 2 <= t->n[i]; k += 2, p += 2 * row) {
+        const unsigned char *q = p + row;
+        const int32_t u = w[k], v = w[k + 1];
+        FL__VECTOR for (int64_t x = 0; x < bytes; x++) sums[x] += p[x] * u + q[x] * v;
+    }
+    if (k < t->n[i]) FL__VECTOR for (int64_t x = 0; x < bytes; x++) sums[x] += p[x] * w[k];
+    FL__VECTOR for (int64_t x = 0; x < bytes; x++) {
+        const int32_t v = sums[x] >> FL__RESIZE_BITS, low = v < 0 ? 0 : v;
+        to[x] = (unsigned char)(low > 255 ? 255 : low);
+    }
+}
+
+#define FL__RESIZE_AT(level)                                                                                 \
+    FL__TARGET_##level static void fl__resize_row_##level(const unsigned char *from, unsigned char *to,      \
+                                                          int64_t c, const fl__resize_taps *t) {             \
+        if (c == 3) fl__resize_row_4(from, to, 3, t);                                                        \
+        else if (c == 4) fl__resize_row_4(from, to, 4, t);                                                   \
+        else if (c == 1) fl__resize_row_any(from, to, 1, t);                                                 \
+        else fl__resize_row_any(from, to, c, t);                                                             \
+    }                                                                                                        \
+    FL__TARGET_##level static void fl__resize_column_##level(const unsigned char *from, int64_t row,         \
+                                                             unsigned char *to, int64_t bytes,               \
+                                                             const fl__resize_taps *t, int64_t i,            \
+                                                             int32_t *sums) {                                \
+        fl__resize_column_any(from, row, to, bytes, t, i, sums);                                             \
+    }
+FL__EACH_LEVEL(FL__RESIZE_AT)
+#undef FL__RESIZE_AT
+FL__LOOPS_END
+
+FL_PRIVATE void fl__resize_row(const unsigned char *from, unsigned char *to, int64_t c,
+                               const fl__resize_taps *t) {
+    static void (*const at[])(const unsigned char *, unsigned char *, int64_t, const fl__resize_taps *) = {
+        FL__AT_LEVELS(fl__resize_row)};
+    at[fl__level()](from, to, c, t);
+}
+
+FL_PRIVATE void fl__resize_column(const unsigned char *from, int64_t row, unsigned char *to, int64_t bytes,
+                                  const fl__resize_taps *t, int64_t i, int32_t *sums) {
+    static void (*const at[])(const unsigned char *, int64_t, unsigned char *, int64_t,
+                              const fl__resize_taps *, int64_t,
+                              int32_t *) = {FL__AT_LEVELS(fl__resize_column)};
+    at[fl__level()](from, row, to, bytes, t, i, sums);
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
