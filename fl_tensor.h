@@ -2169,8 +2169,9 @@ static bool fl__compose_formula(const fl_call *c, fl_tensor **value) {
 bool fl_call_compose(const fl_call *c) {
     const fl_op_info *info = fl_op_get_info(c->op);
     fl_tensor *value[4] = {NULL};
-    const bool halves = fl__traits_of(c).dtypes & (1u << FL_F16 | 1u << FL_BF16);
-    if (halves) return fl__run_wide(&fl__families[fl__call_family(c)], c);
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]->dtype == FL_F16 || c->in[i]->dtype == FL_BF16)
+            return fl__run_wide(&fl__families[fl__call_family(c)], c);
     fl_compose_fn compose = info->compose;
     if (!compose && (info->arity || c->op == FL_OP_grad1 || c->op == FL_OP_grad2))
         compose = fl__compose_formula;

@@ -80,6 +80,7 @@ static void run_steps(int i) {
     step_words();
     step_group(false);
     step_group(true);
+    squares_group();
 }
 
 /* What has no argument. */

@@ -749,6 +749,32 @@ static void step_group(bool adam) {
     }
 }
 
+/* On top of the squares of a number. */
+static void squares_case(fl_dtype d, layout l, fl_shape s) {
+    char text[100];
+    if (!case_begin("sum_squares", d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    operand x = make_operand(s, d, l, TAME);
+    array want = new_array(FL_SCALAR_SHAPE, FL_F64);
+    want.f[0] = 9;
+    for (int64_t i = 0; i < x.a.n; i++) want.f[0] += x.a.f[i] * x.a.f[i];
+    fl_tensor *y = fl_add_squares(fl_sum_squares(fl_full(FL_SHAPE(1), 3, d)), x.t);
+    const double got = y && y->dtype == FL_F64 ? fl_item(y) : NAN, eps = d == FL_F64 ? 1e-14 : 1e-6;
+    case_end(fabs(got - want.f[0]) <= eps * want.f[0]);
+}
+
+static void squares_group(void) {
+    expect_row("sum_squares", FLOATS, STRIDED, 0, STORED & ~FLOATS);
+    snprintf(row_of("sum_squares")->tolerance, 64, "1e-6 (f64 1e-14) of the sum");
+    for (int k = 0; k < DTYPES; k++) {
+        const fl_dtype d = all_dtypes[k];
+        for (int l = DENSE; l <= CHANNELS_LAST && takes(FLOATS, d); l++)
+            for (int s = 0; s < SHAPES; s++)
+                if (layout_fits((layout)l, shapes[s])) squares_case(d, (layout)l, shapes[s]);
+        if (is_float(d) || !case_begin("sum_squares", d, REFUSED, "[3]")) continue;
+        case_end(was_refused(fl_sum_squares(fl_ones(FL_SHAPE(3), d))));
+    }
+}
+
 /* A rule of every word that a rule may have, and a step that is skipped. */
 static void step_words(void) {
 #define SUM(a, b) "ADD(" a ", " b ")"

@@ -3,9 +3,15 @@
    test-cuda). */
 #include "../fl.h"
 #include "test.h"
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* The emulation's; a build for a GPU has none. */
 extern void cuda_emu_fail_in(int64_t n) __attribute__((weak));
+extern void cuda_emu_break(void) __attribute__((weak));
+extern void cuda_emu_limit(int64_t bytes)
+    __attribute__((weak)); /* of device memory; 0: as at the start */
+extern int64_t cuda_emu_launches(void) __attribute__((weak));
 
 static bool use_cuda(void) {
     test_errors_return();
@@ -21,11 +27,11 @@ static bool has_device(void) {
     fl_scope_end(&s);
     return there;
 }
-#define NEEDS_CUDA \
+#define NEEDS_CUDA                                                 \
     if (!use_cuda()) SKIP("family cuda: make CUDA=emu test-cuda"); \
     if (!has_device()) SKIP("family cuda: no device")
 #define NEEDS_EMULATION \
-    NEEDS_CUDA; \
+    NEEDS_CUDA;         \
     if (!cuda_emu_fail_in) SKIP("the emulation's failing calls: make CUDA=emu test-cuda")
 
 /* sum((a b)[:, ::2]) of ones [3, 4] and twos [4, 6]: 3 x 3 elements of 8. NaN after an error. */
@@ -71,8 +77,10 @@ TEST(any_call_of_the_runtime_may_fail_and_the_next_try_works) {
         const double y = small_work();
         failed = fl_error() != NULL;
         cuda_emu_fail_in(0);
-        if (failed) CHECK_STR(fl_error(), "c");
-        else CHECK_EQ_INT(y, 72);
+        if (failed)
+            CHECK_STR(fl_error(), "c");
+        else
+            CHECK_EQ_INT(y, 72);
         fl_error_clear();
         CHECK_EQ_INT(small_work(), 72);
         CHECK_EQ_INT(fl_mem_live(), 0);
@@ -102,8 +110,8 @@ TEST(what_only_the_data_shows_is_an_error_of_the_next_read) {
 TEST(mappings_reach_views_with_gaps_and_backwards) {
     NEEDS_CUDA;
     fl_tensor *x = fl_reshape(fl_arange(0, 12, 1, FL_I32), FL_SHAPE(3, 4));
-    fl_tensor *v =
-        fl_flip(fl_slice(x, 1, 0, 4, 2), 1, FL_ARRAY(int, 0)); /* a copy or a view: both are mapped */
+    fl_tensor *v = fl_flip(fl_slice(x, 1, 0, 4, 2), 1,
+                           FL_ARRAY(int, 0)); /* a copy or a view: both are mapped */
     const int32_t *p = fl_map(v, FL_READ);
     REQUIRE(p != NULL);
     CHECK_EQ_INT(p[0], 8);
@@ -140,7 +148,8 @@ TEST(families_move_to_each_other) {
     fl_tensor *x = fl_transpose(fl_reshape(fl_arange(0, 6, 1, FL_F64), FL_SHAPE(2, 3)), 0, 1);
     fl_tensor *host = fl_to(x, "cpu"), *back = fl_to(host, "cuda");
     double a[6], b[6];
-    CHECK(host && back && !strcmp(fl_backend_name(host), "cpu") && !strcmp(fl_backend_name(back), "cuda"));
+    CHECK(host && back && !strcmp(fl_backend_name(host), "cpu") &&
+          !strcmp(fl_backend_name(back), "cuda"));
     CHECK(fl_to_host(host, a, sizeof a) && fl_to_host(back, b, sizeof b));
     CHECK_EQ_INT(a[1], 3);
     CHECK(!memcmp(a, b, sizeof a));
@@ -156,6 +165,118 @@ TEST(draws_are_the_cpus) {
     fl_seed(5);
     CHECK(fl_to_host(fl_uniform(FL_SHAPE(1001), 0, 1, FL_F32, NULL), b, sizeof b));
     CHECK(!memcmp(a, b, sizeof a));
+}
+
+/* A few steps of eight parameters with their gradients clipped: the last
+   parameter's elements, and the launches of the last step. */
+static double train_family(const char *family, float *last, int64_t *launches) {
+    enum { PARAMS = 8, ROWS = 301, COLUMNS = 33 };
+    double norm = 0;
+    fl_rng rng = {7, 0};
+    CHECK(fl_backend_set_default(family));
+    fl_scope s = fl_scope_begin();
+    fl_var *p[PARAMS];
+    for (int i = 0; i < PARAMS; i++)
+        p[i] = fv_param(fl_normal(FL_SHAPE(i ? ROWS : 1, COLUMNS), 0, 1, FL_F32, &rng));
+    fl_optim *o = fl_optim_adamw(((fv_list){PARAMS, p}), .lr = 1e-2);
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < PARAMS; i++)
+            CHECK(fv_set_grad(
+                p[i], fv_const(fl_normal(fl_shape_of(fv_value(p[i])), 0, 1, FL_F32, &rng))));
+        const int64_t before = cuda_emu_launches ? cuda_emu_launches() : 0;
+        fl_tensor *n = fl_optim_clip(o, 2);
+        CHECK(fl_optim_step(o) && fl_sync(fv_value(p[0])));
+        if (launches) *launches = cuda_emu_launches() - before;
+        norm = fl_item(n);
+    }
+    CHECK(fl_to_host(fv_value(p[0]), last, COLUMNS * sizeof *last));
+    fl_optim_free(o);
+    fl_scope_end(&s);
+    return norm;
+}
+
+TEST(clipping_and_a_step_of_all_parameters_are_six_launches) {
+    NEEDS_EMULATION;
+    float a[33], b[33];
+    int64_t launches = 0;
+    const double got = train_family("cuda", a, &launches), want = train_family("cpu", b, NULL);
+    CHECK_NEAR(got, want, 1e-6 * want);
+    for (int i = 0; i < 33; i++) CHECK_NEAR(a[i], b[i], 1e-6);
+    CHECK_EQ_INT(launches, 6);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+/* What waits in the queue is as if it had run: a step that reads what one before wrote, a tensor that is
+   dropped, one that is read. */
+TEST(what_waits_is_seen_by_nobody) {
+    NEEDS_CUDA;
+    static fl_step_rule rule = {
+        .reads = "g", .writes = "p", .numbers = "lr", .formula = "SUB(p, MUL(lr, g))"};
+    fl_tensor *p = fl_full(FL_SHAPE(700), 1, FL_F32), *q = fl_full(FL_SHAPE(700), 2, FL_F32);
+    fl_tensor *lr = fl_full(FL_SCALAR_SHAPE, 0.5, FL_F64);
+    CHECK(fl_step(&rule, (fl_tensor *[]){q, p}, 1, &lr, NULL)); /* p = 0 */
+    CHECK(fl_step(&rule, (fl_tensor *[]){p, q}, 1, &lr, NULL)); /* q = 2, not 1.5 */
+    fl_scope s = fl_scope_begin();
+    fl_tensor *g = fl_full(FL_SHAPE(700), 8, FL_F32);
+    CHECK(fl_step(&rule, (fl_tensor *[]){g, q}, 1, &lr, NULL)); /* q = -2 */
+    fl_scope_end(&s);
+    fl_tensor *other = fl_full(FL_SHAPE(700), 100, FL_F32); /* perhaps where g was */
+    CHECK_EQ_INT(fl_item(fl_sum(p, FL_ALL_AXES)), 0);
+    CHECK_EQ_INT(fl_item(fl_sum(q, FL_ALL_AXES)), -1400);
+    CHECK_EQ_INT(fl_item(fl_add_squares(fl_sum_squares(q), other)), 2800 + 7000000);
+    CHECK(fl_step(&rule, (fl_tensor *[]){q, p}, 1, &lr, NULL));
+    const double late[1] = {1000}; /* after the step: it used 0.5 */
+    CHECK(fl_set_host(lr, late, sizeof late));
+    CHECK_EQ_INT(fl_item(fl_sum(p, FL_ALL_AXES)), 700);
+}
+
+TEST(out_of_memory_says_so_and_the_same_call_succeeds_later) {
+    NEEDS_EMULATION;
+    CHECK_EQ_INT(small_work(), 72);
+    fl_tensor *large = fl_zeros(FL_SHAPE(1 << 20), FL_F32);
+    REQUIRE(large != NULL);
+    fl_mem_manager *m = large->buffer->device->manager;
+    cuda_emu_limit(24 << 20);
+    fl_scope s = fl_scope_begin();
+    CHECK(fl_zeros(FL_SHAPE(4 << 20), FL_F32)); /* 16 MiB, beside 4 */
+    fl_scope_end(&s);                           /* they are cached, */
+    CHECK(fl_mem_stats_of(m).reserved > 16 << 20);
+    s = fl_scope_begin();
+    CHECK(fl_zeros(FL_SHAPE(17, 1 << 18), FL_F32)); /* and trimmed for 17 */
+    CHECK(!fl_zeros(FL_SHAPE(4 << 20), FL_F32));    /* with these 17 there is no room for 16 */
+    CHECK_STR(fl_error(), "out of memory: asked for 16777216 bytes, in use");
+    fl_error_clear();
+    fl_scope_end(&s);
+    CHECK(fl_zeros(FL_SHAPE(4 << 20), FL_F32));
+    cuda_emu_limit(0);
+}
+
+/* In a process of its own, as every test: the device stays broken. */
+TEST(a_broken_device_says_the_first_error_for_ever) {
+    NEEDS_EMULATION;
+    fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32);
+    cuda_emu_break();
+    for (int i = 0; i < 3; i++) {
+        CHECK(!fl_add(x, x) || !fl_sync(x));
+        CHECK_STR(fl_error(), "unspecified launch failure");
+        fl_error_clear();
+    }
+    CHECK(!fl_zeros(FL_SHAPE(2), FL_F32));
+    CHECK_STR(fl_error(), "unspecified launch failure");
+    fl_error_clear();
+    CHECK(fl_backend_set_default("cpu"));
+    CHECK_EQ_INT(small_work(), 72);
+}
+
+TEST(a_child_of_fork_is_told_to_exec) {
+    NEEDS_CUDA;
+    CHECK_EQ_INT(small_work(), 72);
+    setenv("CUDA_EMU_FORK", "1", 1); /* the emulation's memory would be there */
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) _exit(!fl_zeros(FL_SHAPE(2), FL_F32) && strstr(fl_error(), "forked") ? 0 : 1);
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
 int main(int argc, char **argv) {

@@ -972,6 +972,8 @@ static void rows_of_steps(void) {
 #undef OF
     NO(fl_sum_squares, (NULL), NULLS);
     NO(fl_sum_squares, (o.i23), "i64");
+    NO_AS(fl_add_squares, "fl_sum_squares", (NULL, NULL), NULLS);
+    NO(fl_add_squares, (o.f23, o.f23), "the sum is f32 [2, 3]");
 }
 
 /* ---- fl_autograd.h ---- */

@@ -1865,6 +1865,7 @@ _VARIABLES = {  # public variables
     "fl_op_log_softmax": "fl_op",
     "fl_op_log_softmax_grad": "fl_op",
     "fl_op_step": "fl_op",
+    "fl_op_sum_squares": "fl_op",
 }
 _FUNCTIONS = {  # result and arguments
     "fv_const": "fl_var* (fl_tensor* t)",
@@ -3116,6 +3117,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_isclose": "fl_tensor* (fl_tensor* a, fl_tensor* b, double rtol, double atol, bool equal_nan)",
     "fl_step": "bool (fl_step_rule* rule, fl_tensor*[] tensor, int n_numbers, fl_tensor*[] number, fl_tensor* narrow)",
     "fl_sum_squares": "fl_tensor* (fl_tensor* t)",
+    "fl_add_squares": "fl_tensor* (fl_tensor* sum, fl_tensor* t)",
     "fl_step_program": "fl_formula* (fl_step_rule* rule)",
     "fl_reshape": "fl_tensor* (fl_tensor* t, fl_shape shape)",
     "fv_reshape": "fl_var* (fl_var* x, fl_shape shape)",

@@ -10,8 +10,10 @@
    that was recorded, or waits in a queue of a device, uses those of that moment. If the first number is
    called "factor" and is 0, nothing is written: the step is skipped.
 
-   Record, whose outputs are the same handles as inputs: step (fl_step_args) reads, writes, numbers ->
-   [narrow,] writes. Number tensors are 0-d or 1-d and lie one behind the other. */
+   Records:
+     step (fl_step_args)  reads, writes, numbers -> [narrow,] writes: the same handles. Number tensors are
+                          0-d or 1-d and lie one behind the other
+     sum_squares          sum 0-d f64 or the number 0, x a float -> 0-d f64: sum + the squares of x */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -40,10 +42,12 @@ FL_API bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers,
                     fl_tensor *narrow);
 /* The sum of the squares of t, a float: 0-d, f64. Summed in t's own dtype by pieces. */
 FL_API fl_tensor *fl_sum_squares(fl_tensor *t);
+/* The same on top of sum, a result of these two: a chain of them may be one launch on a device. NULL: 0. */
+FL_API fl_tensor *fl_add_squares(fl_tensor *sum, fl_tensor *t);
 /* The rule's program, of reads, writes and numbers in this order. NULL after fl_fail for bad text. */
 FL_API const fl_formula *fl_step_program(fl_step_rule *rule);
 
-FL_DATA fl_op fl_op_step;
+FL_DATA fl_op fl_op_step, fl_op_sum_squares;
 FL_PRIVATE void fl__register_step(void);
 
 #ifdef __cplusplus
@@ -132,12 +136,9 @@ bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_ten
 }
 
 /* In pieces whose squares stay in the caches, each in the order in which t lies in memory. */
-fl_tensor *fl_sum_squares(fl_tensor *t) {
+static fl_tensor *fl__squares(fl_tensor *t) {
     enum { PIECE = 1 << 18 };
     int order[FL_MAX_DIMS];
-    if (fl_absent("fl_sum_squares", t)) return NULL;
-    if (!fl_dtype_is_float(t->dtype))
-        return fl_bad("fl_sum_squares: %s is not supported", fl_dtype_name(t->dtype));
     fl_scope s = fl_scope_begin();
     fl_axes_by_stride(t, order);
     fl_tensor *dense = fl_is_contiguous(t) ? t : fl_permute(t, t->ndim, order), *sum = NULL;
@@ -150,6 +151,33 @@ fl_tensor *fl_sum_squares(fl_tensor *t) {
         sum = fl_scope_return(&piece, sum ? fl_add(sum, one) : one);
     }
     return fl_scope_return(&s, sum);
+}
+
+static bool fl__compose_sum_squares(const fl_call *c, fl_tensor **y) {
+    fl_tensor *one = fl__squares(c->in[1]);
+    return (y[0] = c->in[0]->weak ? one : fl_add(c->in[0], one)) != NULL;
+}
+
+/* Without a slot halves are widened piece by piece, not by the core. */
+fl_tensor *fl_add_squares(fl_tensor *sum, fl_tensor *t) {
+    if (fl_absent("fl_sum_squares", t) || fl_error()) return NULL;
+    if (!fl_dtype_is_float(t->dtype))
+        return fl_bad("fl_sum_squares: %s is not supported", fl_dtype_name(t->dtype));
+    if (sum && (sum->ndim || sum->dtype != FL_F64 || sum->family != t->family))
+        return fl_bad("fl_add_squares: the sum is %s %s, must be a 0-d f64 of the same family",
+                      fl_dtype_name(sum->dtype), FL_SHAPE_TEXT(sum));
+    if (t->weak || !fl_backend_has(t->family, fl_op_sum_squares)) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *one = fl__squares(t);
+        return fl_scope_return(&s, sum ? fl_add(sum, one) : one);
+    }
+    fl_tensor *before = sum ? sum : fl_num(0);
+    fl_tensor *y = before ? fl_out_on(t->family, FL_SCALAR_SHAPE, FL_F64) : NULL;
+    return fl_call_into(fl_op_sum_squares, y, before, t, NULL);
+}
+
+fl_tensor *fl_sum_squares(fl_tensor *t) {
+    return fl_add_squares(NULL, t);
 }
 
 /* ---- composition ---- */
@@ -204,7 +232,7 @@ static bool fl__compose_step(const fl_call *c, fl_tensor **value) {
 
 /* ---- registration ---- */
 
-FL_DATA_DEFINED fl_op fl_op_step;
+FL_DATA_DEFINED fl_op fl_op_step, fl_op_sum_squares;
 
 FL_PRIVATE void fl__register_step(void) {
     static const fl_op_info step = {
@@ -213,7 +241,11 @@ FL_PRIVATE void fl__register_step(void) {
         .contains = "add sub mul div neg abs exp log log1p expm1 sqrt sin cos tanh erf atan2 pow "
                     "remainder maximum minimum floor rint lt le eq where",
         .compose = fl__compose_step};
+    static const fl_op_info sum_squares = {.name = "sum_squares",
+                                           .contains = "sum mul add copy",
+                                           .compose = fl__compose_sum_squares};
     fl_op_step = fl_op_register(&step);
+    fl_op_sum_squares = fl_op_register(&sum_squares);
 }
 
 #endif /* FL_OPS_STEP_IMPL */

@@ -29,26 +29,36 @@ FL_API bool fl_optim_clip_grad_value(fv_list params, double most);
 #ifndef FL_OPTIM_CLIP_IMPL
 #define FL_OPTIM_CLIP_IMPL
 #include "../ops/copy.h"
+#include "../ops/create.h"
 #include "../ops/elementwise.h"
+#include "../ops/step.h"
 #include "../ops/view.h"
 
-static fl_tensor *fl__clip_norm(int64_t n, fl_var *const *list, const fl_optim_slot *slot) {
-    fl_scope s = fl_scope_begin();
+/* The sum of the squares of all gradients. */
+static fl_tensor *fl__clip_squares(int64_t n, fl_var *const *list, const fl_optim_slot *slot) {
     fl_tensor *sum = NULL;
     for (int64_t i = 0; i < n && !fl_error(); i++) {
         fl_tensor *g = fv_grad(list ? list[i] : slot[i].param);
-        if (!g) continue;
-        fl_tensor *one = fl_sum_squares(g);
-        sum = sum ? fl_add(sum, one) : one;
+        if (g) sum = fl_add_squares(sum, g);
     }
     if (!sum && !fl_error()) sum = fl_zeros(FL_SCALAR_SHAPE, FL_F64);
-    return fl_scope_return(&s, fl_error() ? NULL : fl_sqrt(sum));
+    return fl_error() ? NULL : sum;
 }
 
-/* max_norm / (norm + 1e-6), at most 1; NaN stays. */
-static fl_tensor *fl__clip_factor(fl_tensor *norm, double max_norm) {
-    fl_tensor *factor = norm ? fl_div(fl_num(max_norm), fl_add(norm, fl_num(1e-6))) : NULL;
-    return factor ? fl_where(fl_ge(factor, fl_num(1)), fl_num(1), factor) : NULL;
+/* norm = scale sqrt(sum), and most / (norm + 1e-6), at most 1; NaN stays. One record, where all this would
+   be many small ones. */
+static bool fl__clip_factor(fl_tensor *sum, fl_tensor *scale, double most, fl_tensor **norm,
+                            fl_tensor **factor) {
+#define FL__CLIP_NORM "MUL(SQRT(sum), scale)"
+#define FL__CLIP_FACTOR "DIV(most, ADD(" FL__CLIP_NORM ", CONST(1e-6)))"
+    static fl_step_rule rule = {.reads = "", .writes = "norm factor", .numbers = "sum scale most",
+                                .formula = FL__CLIP_NORM ", SELECT(LE(CONST(1), " FL__CLIP_FACTOR
+                                           "), CONST(1), " FL__CLIP_FACTOR ")"};
+    fl_tensor *out[2] = {sum ? fl_empty_like(sum) : NULL, sum ? fl_empty_like(sum) : NULL};
+    fl_tensor *number[] = {sum, scale, fl_num(most)};
+    *norm = out[0];
+    *factor = out[1];
+    return out[0] && out[1] && number[1] && number[2] && fl_step(&rule, out, 3, number, NULL);
 }
 
 static bool fl__clip_allowed(const char *name, const char *what, double most) {
@@ -76,7 +86,9 @@ static bool fl__clip_grad(fl_var *p, fl_op op, fl_tensor *x) {
 FL_API fl_tensor *fl_optim_grad_norm(fv_list params) {
     if (fl_error()) return NULL;
     if (!fl__optim_params_ok("grad_norm", params)) return fl_raise();
-    return fl__clip_norm(params.n, params.v, NULL);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *sum = fl__clip_squares(params.n, params.v, NULL);
+    return fl_scope_return(&s, sum ? fl_sqrt(sum) : NULL);
 }
 
 FL_API fl_tensor *fl_optim_clip_grad_norm(fv_list params, double max_norm) {
@@ -85,8 +97,8 @@ FL_API fl_tensor *fl_optim_clip_grad_norm(fv_list params, double max_norm) {
         !fl__clip_allowed("clip_grad_norm", "max_norm", max_norm))
         return fl_raise();
     fl_scope s = fl_scope_begin();
-    fl_tensor *norm = fl__clip_norm(params.n, params.v, NULL), *factor = fl__clip_factor(norm, max_norm);
-    bool ok = factor != NULL;
+    fl_tensor *norm, *factor, *sum = fl__clip_squares(params.n, params.v, NULL);
+    bool ok = fl__clip_factor(sum, fl_num(1), max_norm, &norm, &factor);
     for (int i = 0; ok && i < params.n; i++) ok = fl__clip_grad(params.v[i], FL_OP_mul, factor);
     return fl_scope_return(&s, ok ? norm : NULL);
 }
@@ -96,10 +108,9 @@ FL_API fl_tensor *fl_optim_clip(fl_optim *o, double max_norm) {
     if (!fl_nn_given(o, "fl_optim_clip", "the optimizer") || !fl__clip_allowed("clip", "max_norm", max_norm))
         return fl_raise();
     fl_scope s = fl_scope_begin();
-    fl_tensor *norm = fl__clip_norm(o->n, NULL, o->slot);
-    if (norm && o->factor) norm = fl_mul(norm, fl_cast(o->factor, FL_F64));
-    fl_tensor *factor = fl__clip_factor(norm, max_norm);
-    return fl_scope_return(&s, factor && fl_optim_scale(o, factor) ? norm : NULL);
+    fl_tensor *norm, *factor, *sum = fl__clip_squares(o->n, NULL, o->slot);
+    const bool ok = fl__clip_factor(sum, fl_optim_factor(o), max_norm, &norm, &factor);
+    return fl_scope_return(&s, ok && fl_optim_scale(o, factor) ? norm : NULL);
 }
 
 FL_API bool fl_optim_clip_grad_value(fv_list params, double most) {

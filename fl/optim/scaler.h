@@ -128,7 +128,7 @@ FL_API bool fl_optim_scaler_unscale(fl_optim_scaler *s, fl_optim *o) {
     fl_tensor *sum = fl_cast(fl_mul(s->scale, fl_num(0)), FL_F64);
     for (int64_t i = 0; sum && i < o->n; i++) {
         fl_tensor *g = fv_grad(o->slot[i].param);
-        if (g) sum = fl_add(sum, fl_sum_squares(g));
+        if (g) sum = fl_add_squares(sum, g);
     }
     fl_tensor *factor = sum ? fl_where(fl_isfinite(sum), fl_reciprocal(s->scale), fl_num(0)) : NULL;
     fl_tensor *all = factor && s->sum ? fl_add(sum, s->sum) : sum;

@@ -15,48 +15,13 @@
 #ifndef FL_FORMULA_H
 #define FL_FORMULA_H
 #include "../../fl_mem.h"
+#include "../../kernels/fl_formulas.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* X(word, the op it runs, operands, class): the class says what has the primitive, as in the op
-   tables. FLOAT, NUM, ANY: numbers -> a number; CMP: numbers -> a condition; INT: integers or
-   conditions -> the same; CHOICE: a condition and two alike -> one of these. */
-#define FL_PRIMITIVES(X) \
-    X(ADD, add, 2, ANY) \
-    X(SUB, sub, 2, NUM) \
-    X(MUL, mul, 2, ANY) \
-    X(DIV, div, 2, ANY) /* of integers: rounds down, and x / 0 = 0 */ \
-    X(NEG, neg, 1, NUM) \
-    X(ABS, abs, 1, NUM) \
-    X(EXP, exp, 1, FLOAT) \
-    X(LOG, log, 1, FLOAT) \
-    X(LOG1P, log1p, 1, FLOAT) \
-    X(EXPM1, expm1, 1, FLOAT) \
-    X(SQRT, sqrt, 1, FLOAT) \
-    X(SIN, sin, 1, FLOAT) \
-    X(COS, cos, 1, FLOAT) \
-    X(TANH, tanh, 1, FLOAT) \
-    X(ERF, erf, 1, FLOAT) \
-    X(ATAN2, atan2, 2, FLOAT) \
-    X(POW, pow, 2, NUM) \
-    X(MOD, remainder, 2, NUM) \
-    X(MAX, maximum, 2, ANY) \
-    X(MIN, minimum, 2, ANY) \
-    X(FLOOR, floor, 1, NUM) \
-    X(RINT, rint, 1, NUM) \
-    X(LT, lt, 2, CMP) \
-    X(LE, le, 2, CMP) \
-    X(EQ, eq, 2, CMP) \
-    X(AND, bitwise_and, 2, INT) \
-    X(OR, bitwise_or, 2, INT) \
-    X(XOR, bitwise_xor, 2, INT) \
-    X(NOT, bitwise_not, 1, INT) \
-    X(SHL, shift_left, 2, INT) \
-    X(SHR, shift_right, 2, INT) \
-    X(SELECT, where, 3, CHOICE)
-
+/* The primitives are the lines of FL_PRIMITIVES, kernels/fl_formulas.h. */
 typedef enum fl_primitive {
 #define FL__ENUM(word, op, ...) FL_PRIMITIVE_##op,
     FL_PRIMITIVES(FL__ENUM)

@@ -46,6 +46,7 @@ FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t
 /* Memory of the device for the kernels of one slot, until it is dropped: what runs then has it still. */
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
 #include "layers.h"
+#include "step.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CUDA_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -502,6 +503,7 @@ FL_API const fl_backend *fl_backend_cuda(void) {
                   [FL_OP_scatter] = FL_SLOT_NARROW,
                   [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS}};
     if (!complete) fl__cuda_layers_slots(&table);
+    if (!complete) fl__cuda_step_slots(&table);
     complete = true;
     return &table;
 }

@@ -59,8 +59,11 @@ const char *flk_host_get(void **p, size_t bytes); /* pinned */
 const char *flk_host_put(void *p);
 /* Between host and device, either way, or within the device. Waits, unless both are the device's. */
 const char *flk_copy(void *dst, const void *src, size_t bytes);
+const char *flk_zero(void *p, size_t bytes);
 const char *flk_sync(void);
 size_t flk_limit(void);
+/* Called once, before any other work is started, waited for or copied: for what waits in a queue. */
+void flk_before_next(const char *(*work)(void));
 /* The first fault since it was last asked, after a flk_sync: the op that met it, 0 if there was none. */
 typedef struct flk_fault {
     int op, zero; /* zero: an integer was divided by 0; else an index was out of range */
@@ -188,6 +191,51 @@ const char *flk_pool2d(const flk_pool *a, int which, int dtype);
 
 const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t counter, int dtype); /* y, x */
 const char *flk_glu(const flk_pass *p, int grad, int dtype); /* y, a, g;  da, dg, a, g, dy */
+
+/* ---- steps ---- */
+
+enum { FLK_STEP_PLACES = 23, FLK_STEP_CELLS = 100, FLK_STEP_WORDS = 64, FLK_MANY = 192 };
+/* A primitive of fl/tensor/formula.h. Places below FLK_STEP_PLACES hold a value for each element, first the
+   tensors'; place FLK_STEP_PLACES + k is cell k, a number. */
+typedef struct flk_word {
+    uint8_t primitive, to, in[3];
+} flk_word;
+/* A step's program, cut in two: words that make cells of cells, then those of elements. Cells are first the
+   numbers, of weak or of 1-d tensors, then the constants. Tensors are reads, writes and, with narrow, one
+   more that becomes the first of the writes; the writes' new values stand at out. skips: with number 0. */
+typedef struct flk_step_rule {
+    int n_reads, n_writes, narrow, skips, n_numbers, n_constants, n_first, n_words;
+    int dtype[8], number_dtype[6], numbers[6], number_step[6];
+    double weak[6], constant[16];
+    flk_word word[FLK_STEP_WORDS];
+    uint8_t out[4];
+} flk_step_rule;
+typedef struct flk_step_entry {
+    int64_t n;
+    void *p[8];
+    const void *number[6];
+} flk_step_entry;
+typedef struct flk_step_list {
+    int n, first[FLK_MANY]; /* first: scratch of flk_step */
+    flk_step_entry entry[FLK_MANY];
+} flk_step_list;
+const char *flk_step(const flk_step_rule *r, flk_step_list *l);
+
+/* The sum of the squares of p's elements, on top of what `before` holds, or 0; follows: on top of the entry
+   before. y: NULL if only the next one wants it. part: FLK_MANY * FLK_SQUARES_PARTS numbers; *ended: 0. */
+enum { FLK_SQUARES_PARTS = 256 };
+typedef struct flk_squares_entry {
+    int64_t n;
+    const void *p;
+    const double *before;
+    double *y;
+    int follows;
+} flk_squares_entry;
+typedef struct flk_squares_list {
+    int n, first[FLK_MANY + 1];
+    flk_squares_entry entry[FLK_MANY];
+} flk_squares_list;
+const char *flk_squares(flk_squares_list *l, int dtype, double *part, int *ended);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
 #include "common.cuh"
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 static pthread_mutex_t flk_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -27,9 +28,28 @@ const char *flk_error(cudaError_t e, const char *call) {
     return *flk_broken ? flk_broken : flk_text;
 }
 
-cudaStream_t flk_stream(void) { return flk_the_stream; }
+static const char *(*flk_waiting)(void);     /* atomic */
+static thread_local const char *flk_work_why; /* what was wrong with work that waited */
+
+void flk_before_next(const char *(*work)(void)) { __atomic_store_n(&flk_waiting, work, __ATOMIC_RELEASE); }
+
+static const char *flk_run_waiting(void) {
+    if (!__atomic_load_n(&flk_waiting, __ATOMIC_ACQUIRE)) return NULL;
+    const char *(*work)(void) = __atomic_exchange_n(&flk_waiting, NULL, __ATOMIC_ACQ_REL);
+    return work ? work() : NULL;
+}
+
+cudaStream_t flk_stream(void) {
+    const char *why = flk_run_waiting();
+    if (why) flk_work_why = why;
+    return flk_the_stream;
+}
 flk_fault *flk_faults(void) { return flk_fault_device; }
-const char *flk_started(const char *kernel) { return flk_error(cudaGetLastError(), kernel); }
+const char *flk_started(const char *kernel) {
+    const char *why = flk_error(cudaGetLastError(), kernel), *before = flk_work_why;
+    flk_work_why = NULL;
+    return before ? before : why;
+}
 
 static const char *flk_find_device(void) {
     int n = 0, driver = 0;
@@ -62,9 +82,12 @@ static const char *flk_find_device(void) {
 
 const char *flk_start(void) {
     const pid_t by = __atomic_load_n(&flk_pid, __ATOMIC_ACQUIRE);
-#ifndef FL_CUDA_EMU /* whose memory a child has too */
-    if (by && by != getpid()) return "this process was forked after its parent used the device; use exec";
+#ifdef FL_CUDA_EMU /* whose memory a child has too, which test programs use */
+    const bool forked = by && by != getpid() && getenv("CUDA_EMU_FORK");
+#else
+    const bool forked = by && by != getpid();
 #endif
+    if (forked) return "this process was forked after its parent used the device; use exec";
     if (*flk_broken) return flk_broken;
     if (by) return NULL;
     pthread_mutex_lock(&flk_lock);
@@ -75,7 +98,10 @@ const char *flk_start(void) {
 }
 
 const char *flk_get(void **p, size_t bytes) { return flk_error(cudaMalloc(p, bytes), "cudaMalloc"); }
-const char *flk_put(void *p) { return flk_error(cudaFree(p), "cudaFree"); }
+const char *flk_put(void *p) {
+    const char *why = flk_run_waiting(), *mine = flk_error(cudaFree(p), "cudaFree");
+    return why ? why : mine;
+}
 const char *flk_host_get(void **p, size_t bytes) {
     return flk_error(cudaHostAlloc(p, bytes, cudaHostAllocDefault), "cudaHostAlloc");
 }
@@ -86,7 +112,9 @@ const char *flk_host_put(void *p) { return flk_error(cudaFreeHost(p), "cudaFreeH
 const char *flk_copy(void *dst, const void *src, size_t bytes) {
     if (!bytes) return NULL;
     cudaPointerAttributes a, b;
-    const char *why = flk_error(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, flk_the_stream),
+    const char *why = flk_run_waiting();
+    if (why) return why;
+    why = flk_error(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, flk_the_stream),
                                 "cudaMemcpyAsync");
     if (why) return why;
     const bool within = cudaPointerGetAttributes(&a, dst) == cudaSuccess && a.type == cudaMemoryTypeDevice &&
@@ -94,7 +122,13 @@ const char *flk_copy(void *dst, const void *src, size_t bytes) {
     return within ? NULL : flk_sync();
 }
 
+const char *flk_zero(void *p, size_t bytes) {
+    return flk_error(cudaMemsetAsync(p, 0, bytes, flk_stream()), "cudaMemsetAsync");
+}
+
 const char *flk_sync(void) {
+    const char *why = flk_run_waiting();
+    if (why) return why;
     return flk_error(cudaStreamSynchronize(flk_the_stream), "cudaStreamSynchronize");
 }
 

@@ -6,7 +6,8 @@
      - Device memory cannot be read or written by the host but in kernels and copies: it crashes.
      - The threads of a block run in a drawn order, each until it ends or meets a barrier. A barrier that
        some threads never reach, and one of a warp that meets one of the block, end the program.
-     - Any runtime call can be made to fail: cuda_emu_fail_in(n), the n-th from now.
+     - Any runtime call can be made to fail: cuda_emu_fail_in(n), the n-th from now; cuda_emu_break(): with an
+       error that no later call survives. cuda_emu_launches() counts.
    Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES=0: no device, -1: no driver.
 
    Blocks and grids have one dimension. Blocks run one after the other, so races between them do not show;
@@ -70,9 +71,10 @@ namespace emu {
 constexpr size_t RANGE = (size_t)1 << 36, UNIT = 512;
 inline char *memory;
 inline size_t used; /* from the range's start, ever */
+inline size_t limit = RANGE, in_use; /* what there is, and what is taken */
 inline std::map<size_t, size_t> taken, spare; /* offset -> bytes */
 inline std::recursive_mutex lock;
-inline int64_t fail_in;
+inline int64_t fail_in, launches;
 inline cudaError_t last_error, broken; /* broken: sticky, as on a device; every later call gives it */
 inline uint64_t seed;
 
@@ -102,6 +104,8 @@ inline void *get(size_t bytes) {
         if (p == MAP_FAILED) return NULL;
         memory = (char *)p;
     }
+    if (n > limit || in_use > limit - n) return NULL;
+    in_use += n;
     for (auto s = spare.begin(); s != spare.end(); ++s)
         if (s->second >= n) {
             const size_t at = s->first, left = s->second - n;
@@ -244,6 +248,7 @@ inline void put(std::function<void()> f) {
 template <class K, class... A> void launch(K kernel, dim3 grid, dim3 block, cudaStream_t, A... args) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     if (fails(cudaErrorUnknown)) return;
+    launches++;
     if (!grid.x || !block.x || block.x > 1024 || grid.y * grid.z * block.y * block.z != 1) {
         last_error = cudaErrorInvalidValue;
         return;
@@ -275,6 +280,8 @@ inline void __syncwarp(unsigned = ~0u) { emu::barrier(2); }
 template <class T> T __shfl_xor_sync(unsigned, T v, int mask) {
     return emu::exchange(v, (int)(emu::thread_index.x & 31) ^ mask);
 }
+inline void __threadfence() {}
+inline int atomicAdd(int *p, int more) { return *p += more, *p - more; }
 inline int atomicCAS(int *p, int was, int now) {
     const int old = *p;
     if (old == was) *p = now;
@@ -331,6 +338,7 @@ inline cudaError_t cudaFree(void *p) {
     const auto at = emu::taken.find((size_t)((char *)p - emu::memory));
     if (at == emu::taken.end()) return emu::last_error = cudaErrorInvalidValue;
     emu::spare[at->first] = at->second;
+    emu::in_use -= at->second;
     emu::taken.erase(at);
     return cudaSuccess;
 }
@@ -354,6 +362,11 @@ inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cud
     if (!emu::is_device(dst) || !emu::is_device(src)) emu::run_all();
     return cudaSuccess;
 }
+inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) {
+    EMU_CALL(cudaErrorUnknown)
+    emu::queue.push_back([=] { memset(p, value, bytes); });
+    return cudaSuccess;
+}
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
     EMU_CALL(cudaErrorUnknown)
     emu::run_all();
@@ -366,7 +379,11 @@ inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
 }
 #undef EMU_CALL
 
-extern "C" __attribute__((weak, used)) void cuda_emu_fail_in(int64_t n) { emu::fail_in = n; }
+#define EMU_HOOK extern "C" __attribute__((weak, used))
+EMU_HOOK void cuda_emu_fail_in(int64_t n) { emu::fail_in = n; }
+EMU_HOOK void cuda_emu_break(void) { emu::broken = cudaErrorLaunchFailure; }
+EMU_HOOK int64_t cuda_emu_launches(void) { return emu::launches; }
+EMU_HOOK void cuda_emu_limit(int64_t bytes) { emu::limit = bytes ? (size_t)bytes : emu::RANGE; }
 
 #endif
 /* MIT licence: see LICENSE. */

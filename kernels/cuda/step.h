@@ -1,0 +1,254 @@
+/* kernels/cuda/step.h - optimizer steps and sums of squares on family cuda, which leave in bundles
+
+   Records of the same rule and numbers' kinds wait in a queue, and hold their buffers. They leave as one
+   launch before anything else is started, copied or waited for, or when one of them writes what another
+   uses. So a step over all parameters of a network is one launch, and so are the squares of its gradients. */
+#ifndef FL_CUDA_STEP_H
+#define FL_CUDA_STEP_H
+#include "backend.h"
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cuda_step_slots(fl_backend *cuda);
+#endif
+
+#if defined(FL_IMPL_ONLY_CUDA_STEP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CUDA_STEP_IMPL
+#define FL_CUDA_STEP_IMPL
+#include "../../fl/ops/step.h"
+#include <pthread.h>
+#include <string.h>
+
+enum { FL__CUDA_HELD = FLK_MANY * 10, FL__CUDA_HELD_SLOTS = 4096 };
+
+static struct {
+    pthread_mutex_t lock;
+    flk_step_rule rule;
+    flk_step_list steps;
+    flk_squares_list squares;
+    int dtype;       /* of the squares */
+    fl_buffer *work; /* of the squares */
+    /* Buffers in use, found by their address; `written` says which are written. */
+    fl_buffer *held[FL__CUDA_HELD];
+    bool written[FL__CUDA_HELD];
+    int n_held;
+    int16_t slot[FL__CUDA_HELD_SLOTS]; /* one more than the number of a buffer there */
+} fl__cuda_queue = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Starts what waits; the lock is held. */
+static const char *fl__cuda_leave(void) {
+    const char *why = NULL;
+    flk_before_next(NULL);
+    if (fl__cuda_queue.steps.n) why = flk_step(&fl__cuda_queue.rule, &fl__cuda_queue.steps);
+    if (fl__cuda_queue.squares.n) {
+        double *part = fl__cuda_queue.work->ptr;
+        int *ended = (int *)(part + FLK_MANY * FLK_SQUARES_PARTS);
+        if (!(why = flk_zero(ended, sizeof *ended)))
+            why = flk_squares(&fl__cuda_queue.squares, fl__cuda_queue.dtype, part, ended);
+    }
+    fl__cuda_queue.steps.n = fl__cuda_queue.squares.n = 0;
+    for (int i = 0; i < fl__cuda_queue.n_held; i++) fl_buffer_drop(fl__cuda_queue.held[i]);
+    if (fl__cuda_queue.n_held) memset(fl__cuda_queue.slot, 0, sizeof fl__cuda_queue.slot);
+    fl__cuda_queue.n_held = 0;
+    fl_buffer_drop(fl__cuda_queue.work);
+    fl__cuda_queue.work = NULL;
+    return why;
+}
+
+static const char *fl__cuda_leave_now(void) {
+    pthread_mutex_lock(&fl__cuda_queue.lock);
+    const char *why = fl__cuda_leave();
+    pthread_mutex_unlock(&fl__cuda_queue.lock);
+    return why;
+}
+
+/* The place of a buffer among the slots: its own, or a free one. */
+static int fl__cuda_held_at(const fl_buffer *b) {
+    uint32_t at = (uint32_t)((uintptr_t)b >> 6) * 2654435761u >> 20;
+    while (fl__cuda_queue.slot[at] && fl__cuda_queue.held[fl__cuda_queue.slot[at] - 1] != b)
+        at = (at + 1) % FL__CUDA_HELD_SLOTS;
+    return (int)at;
+}
+
+/* Whether b is used by what waits, in a way that a use beside it would disturb. */
+static bool fl__cuda_disturbs(const fl_buffer *b, bool writes) {
+    const int i = fl__cuda_queue.slot[fl__cuda_held_at(b)];
+    return i && (writes || fl__cuda_queue.written[i - 1]);
+}
+
+static void fl__cuda_hold(fl_buffer *b, bool writes) {
+    const int at = fl__cuda_held_at(b);
+    if (!fl__cuda_queue.slot[at]) {
+        fl__cuda_queue.held[fl__cuda_queue.n_held] = fl_buffer_keep(b);
+        fl__cuda_queue.written[fl__cuda_queue.n_held] = false;
+        fl__cuda_queue.slot[at] = (int16_t)++fl__cuda_queue.n_held;
+    }
+    fl__cuda_queue.written[fl__cuda_queue.slot[at] - 1] |= writes;
+}
+
+/* ---- the rule as two programs ---- */
+
+/* Where a value of the rule stands for the kernel. */
+static int fl__cuda_place(const int *cell, int place) {
+    if (cell[place] >= 0) return FLK_STEP_PLACES + cell[place];
+    if (place < FL_FORMULA_REGISTER) return place;
+    return place - FL_FORMULA_REGISTER + 7; /* after the most tensors */
+}
+
+static void fl__cuda_word(flk_step_rule *r, int *cell, const fl_formula_step *s, bool of_numbers,
+                          int *cells) {
+    flk_word *w = &r->word[r->n_words++];
+    w->primitive = s->primitive;
+    for (int k = 0; k < 3; k++) {
+        const bool used = k < fl_primitive_operands((fl_primitive)s->primitive);
+        w->in[k] = (uint8_t)(!used        ? of_numbers ? 0 : FLK_STEP_PLACES
+                             : of_numbers ? cell[s->in[k]]
+                                          : fl__cuda_place(cell, s->in[k]));
+    }
+    cell[s->to] = of_numbers ? (*cells)++ : -1;
+    w->to = (uint8_t)(of_numbers ? cell[s->to] : fl__cuda_place(cell, s->to));
+}
+
+/* Words of numbers alone come first: a second pass takes the others, and follows the cells as the first. */
+static void fl__cuda_program(flk_step_rule *r, const fl_formula *f, int tensors) {
+    const int numbers = f->n_in - tensors;
+    for (int pass = 0; pass < 2; pass++) {
+        int cell[FL_FORMULA_PLACES], cells = numbers + f->n_constants;
+        for (int i = 0; i < FL_FORMULA_PLACES; i++) cell[i] = -1;
+        for (int i = 0; i < numbers; i++) cell[tensors + i] = i;
+        for (int i = 0; i < f->n_constants; i++) cell[FL_FORMULA_CONSTANT + i] = numbers + i;
+        for (int i = 0; i < f->n_steps; i++) {
+            const fl_formula_step *s = &f->step[i];
+            bool known = true;
+            for (int k = 0; k < fl_primitive_operands((fl_primitive)s->primitive); k++)
+                known &= cell[s->in[k]] >= 0;
+            if (known == !pass)
+                fl__cuda_word(r, cell, s, known, &cells);
+            else
+                cell[s->to] = known ? cells++ : -1;
+        }
+        if (!pass) r->n_first = r->n_words;
+        for (int i = 0; i < f->n_out; i++) r->out[i] = (uint8_t)fl__cuda_place(cell, f->out[i]);
+    }
+    r->n_constants = f->n_constants;
+    memcpy(r->constant, f->constant, sizeof r->constant);
+}
+
+/* ---- slots ---- */
+
+/* Without gaps, whatever the order of its axes. */
+static bool fl__cuda_dense(const fl_tensor *t) {
+    int order[FL_MAX_DIMS];
+    int64_t step = 1;
+    bool ok = true;
+    fl_axes_by_stride(t, order);
+    for (int i = t->ndim; ok && i-- > 0;) {
+        ok = t->shape[order[i]] == 1 || t->stride[order[i]] == step;
+        step *= t->shape[order[i]];
+    }
+    return ok;
+}
+
+static bool fl__cuda_lie_alike(const fl_tensor *a, const fl_tensor *b) {
+    bool ok = true;
+    for (int i = 0; i < a->ndim; i++) ok &= a->stride[i] == b->stride[i] || a->shape[i] == 1;
+    return ok;
+}
+
+/* What the record is: false if the kernel does not take it. */
+static bool fl__cuda_step_of(flk_step_rule *r, flk_step_entry *e, fl_tensor **t, const fl_call *c) {
+    fl_step_rule *rule = ((const fl_step_args *)c->args)->rule;
+    const int n = rule->n_reads + rule->n_writes, narrow = c->n_out - rule->n_writes;
+    memset(r, 0, sizeof *r);
+    memset(e, 0, sizeof *e);
+    if (n > 7 || c->n_in - n > 6) return false;
+    r->n_reads = rule->n_reads;
+    r->n_writes = rule->n_writes;
+    r->narrow = narrow;
+    r->skips = !strncmp(rule->numbers, "factor", 6);
+    r->n_numbers = c->n_in - n;
+    for (int i = 0; i < n; i++) t[i] = c->in[i];
+    if (narrow) t[n] = c->out[0];
+    e->n = fl_numel(t[n - 1]);
+    for (int i = 0; i < n + narrow; i++) {
+        if (!fl__cuda_dense(t[i]) || !fl__cuda_lie_alike(t[i], t[n - 1])) return false;
+        r->dtype[i] = (int)t[i]->dtype;
+        e->p[i] = fl_data(t[i]);
+    }
+    for (int i = 0; i < r->n_numbers; i++) {
+        const fl_tensor *x = c->in[n + i];
+        r->weak[i] = x->weak ? x->f64 : 0;
+        r->number_dtype[i] = (int)x->dtype;
+        r->numbers[i] = (int)fl_numel(x);
+        r->number_step[i] = x->ndim ? (int)x->stride[0] : 1;
+        e->number[i] = x->weak ? NULL : fl_data(x);
+    }
+    fl__cuda_program(r, &rule->program, n);
+    return true;
+}
+
+FL__CUDA_SLOT(fl__cuda_step) {
+    flk_step_rule r;
+    flk_step_entry e;
+    fl_tensor *t[8];
+    if (!fl__cuda_step_of(&r, &e, t, c)) return fl_call_compose(c);
+    if (!e.n) return true;
+    const int n = r.n_reads + r.n_writes + r.narrow;
+    const char *why = NULL;
+    pthread_mutex_lock(&fl__cuda_queue.lock);
+    bool leaves = fl__cuda_queue.squares.n || fl__cuda_queue.steps.n == FLK_MANY ||
+                  memcmp(&r, &fl__cuda_queue.rule, sizeof r);
+    for (int i = 0; i < n; i++) leaves |= fl__cuda_disturbs(t[i]->buffer, i >= r.n_reads);
+    for (int i = n - r.narrow; i < c->n_in; i++)
+        leaves |= !c->in[i]->weak && fl__cuda_disturbs(c->in[i]->buffer, false);
+    if (leaves) why = fl__cuda_leave();
+    memcpy(&fl__cuda_queue.rule, &r, sizeof r);
+    fl__cuda_queue.steps.entry[fl__cuda_queue.steps.n++] = e;
+    for (int i = 0; i < n; i++) fl__cuda_hold(t[i]->buffer, i >= r.n_reads);
+    for (int i = n - r.narrow; i < c->n_in; i++)
+        if (!c->in[i]->weak) fl__cuda_hold(c->in[i]->buffer, false);
+    flk_before_next(fl__cuda_leave_now);
+    pthread_mutex_unlock(&fl__cuda_queue.lock);
+    return fl__cuda_started(c, why);
+}
+
+FL__CUDA_SLOT(fl__cuda_sum_squares) {
+    enum { BYTES = (FLK_MANY * FLK_SQUARES_PARTS + 1) * sizeof(double) };
+    fl_tensor *sum = c->in[0], *x = c->in[1], *y = c->out[0];
+    if ((!sum->weak && sum->dtype != FL_F64) || !fl__cuda_dense(x)) return fl_call_compose(c);
+    if (!fl_out_make(y)) return false;
+    flk_squares_entry e = {.n = fl_numel(x),
+                           .p = fl_data(x),
+                           .before = sum->weak ? NULL : fl_data(sum),
+                           .y = fl_data(y)};
+    flk_squares_list *l = &fl__cuda_queue.squares;
+    const char *why = NULL;
+    pthread_mutex_lock(&fl__cuda_queue.lock);
+    e.follows = e.before && l->n && l->entry[l->n - 1].y == e.before;
+    bool leaves = fl__cuda_queue.steps.n || l->n == FLK_MANY ||
+                  (int)x->dtype != fl__cuda_queue.dtype || fl__cuda_disturbs(x->buffer, false) ||
+                  fl__cuda_disturbs(y->buffer, true);
+    if (!sum->weak && !e.follows) leaves |= fl__cuda_disturbs(sum->buffer, false);
+    if (leaves) {
+        why = fl__cuda_leave();
+        e.follows = false;
+    }
+    fl__cuda_queue.dtype = (int)x->dtype;
+    const bool room = fl__cuda_queue.work || (fl__cuda_queue.work = fl__cuda_scratch(c, BYTES));
+    if (room) {
+        l->entry[l->n++] = e;
+        fl__cuda_hold(x->buffer, false);
+        if (!sum->weak) fl__cuda_hold(sum->buffer, false);
+        fl__cuda_hold(y->buffer, true);
+        flk_before_next(fl__cuda_leave_now);
+    }
+    pthread_mutex_unlock(&fl__cuda_queue.lock);
+    return room && fl__cuda_started(c, why);
+}
+
+FL_PRIVATE void fl__cuda_step_slots(fl_backend *cuda) {
+    fl_backend_set(cuda, fl_op_step, fl__cuda_step, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_sum_squares, fl__cuda_sum_squares, FL_SLOT_NARROW);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
