@@ -26,6 +26,7 @@ static inline fl_dist_group *dist_meet(const dist_ranks *r, int rank) {
 }
 
 static inline void dist_rank(const dist_ranks *r, int rank, dist_rank_fn fn, void *user) {
+    test__failures = 0; /* not those of ranks before */
     test_errors_return();
     fl_scope s = fl_scope_begin();
     fl_dist_group *d = dist_meet(r, rank);

@@ -2,7 +2,7 @@
    against one rank,
    and what each failure, mismatch and mistake says */
 #include "dist.h"
-#include "sample.h"
+#include <sys/mman.h>
 
 /* ---- collectives ---- */
 
@@ -269,6 +269,65 @@ TEST(ranks_train_as_one_on_the_joint_batch) {
         for (int i = 0; i < n_ways; i++) dist_run(dist_impl(k), i % 2 ? 4 : 2, trains_as_one, &ways[i]);
 }
 
+/* A file of 4 ranks with slices loads on 2 without and alone, and training goes on as if it had not stopped. */
+static double resumed(fl_dist_group *d, const char *path, const way *w, bool save) {
+    fl_nn_module *net = small_net(w->dtype);
+    fl_dist_model *m = fl_dist_data_parallel(d, net, .bucket_bytes = 2000, .shard = w->shard);
+    fl_optim *optim = fl_optim_adamw(fl_dist_parameters(m), .lr = 0.01);
+    fl_optim_progress at = {.step = 3};
+    if (!save) CHECK(fl_dist_load_checkpoint(m, path, optim, &at) && at.step == 3);
+    for (int i = save ? 0 : 3; i < (save ? 3 : 6); i++) {
+        fl_scope s = fl_scope_begin();
+        fl_optim_zero_grad(optim);
+        CHECK(fl_backward(loss_of(net, i, fl_dist_rank(d), fl_dist_size(d), w->dtype)) && fl_dist_step(m, optim, 0));
+        fl_scope_end(&s);
+    }
+    if (save) CHECK(fl_dist_save_checkpoint(m, path, optim, &at));
+    CHECK_NO_ERROR();
+    const double sum = fl_item(fl_sum(fl_square(fv_value(fl_nn_get_param(net, "5.weight"))), FL_ALL_AXES));
+    fl_optim_free(optim);
+    fl_dist_model_free(m);
+    fl_nn_free(net);
+    return sum;
+}
+
+typedef struct passage {
+    char path[80];
+    bool shard, save;
+    double *sum; /* shared */
+} passage;
+static void resumes(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    const passage *p = user;
+    const way w = {.dtype = FL_F64, .shard = p->shard};
+    const double sum = resumed(d, p->path, &w, p->save);
+    (void)r;
+    if (!rank) *p->sum = sum;
+}
+
+TEST(checkpoints_load_with_any_number_of_ranks) {
+    char folder[] = "/tmp/fl-test-XXXXXX";
+    REQUIRE(mkdtemp(folder));
+    passage p = {.sum = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)};
+    snprintf(p.path, sizeof p.path, "%s/checkpoint", folder);
+    double first = 0;
+    for (int saved = 0; saved < 2; saved++) { /* by slices, then whole */
+        p.save = true, p.shard = !saved;
+        dist_run("ring", 4, resumes, &p);
+        p.save = false;
+        for (int n = 1; n <= 4; n *= 2)
+            for (int shard = 0; shard < 2; shard++) {
+                p.shard = shard;
+                *p.sum = 0;
+                dist_run("ring", n, resumes, &p);
+                if (!first) first = *p.sum;
+                CHECK(first > 0);
+                CHECK_NEAR(*p.sum, first, 1e-9);
+            }
+    }
+    unlink(p.path);
+    rmdir(folder);
+}
+
 /* A parameter that one rank used, one that none did, one used twice, a hook of the user's, two losses. */
 static void odd_nets(fl_dist_group *d, int rank, const dist_ranks *r, void *user);
 static void count_call(fl_var *x, void *user) {
@@ -315,6 +374,12 @@ TEST(unused_shared_and_watched_parameters) {
 
 /* ---- failures ---- */
 
+/* A barrier that all ranks have left: a failure that follows at once may end it for some of them. */
+static void together(fl_dist_group *d) {
+    CHECK(fl_dist_barrier(d));
+    usleep(100000);
+}
+
 typedef struct death {
     int victim, signal, before; /* calls before it */
     double *slowest;            /* shared by the ranks: seconds until each named it */
@@ -345,7 +410,6 @@ static void one_dies(fl_dist_group *d, int rank, const dist_ranks *r, void *user
     usleep(300000); /* survivors live on */
 }
 
-#include <sys/mman.h>
 static double slowest_of(const char *impl, int n, death w) {
     double *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0),
            worst = 0;
@@ -405,7 +469,7 @@ enum { CALLS = 12 };
 static void calls_differ(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
     const int *which = user;
     (void)r;
-    CHECK(fl_dist_barrier(d));
+    together(d);
     const bool ok = call_number(d, which[rank == 1]) && fl_dist_barrier(d);
     const fl_dist_failure_info f = fl_dist_failure(d);
     if (!CHECK(!ok && f.kind == FL_DIST_MISMATCH))
@@ -427,7 +491,7 @@ TEST(calls_that_differ_are_told) {
 
 static void one_has_an_error(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
     (void)r, (void)user;
-    CHECK(fl_dist_barrier(d));
+    together(d);
     if (rank == 1) fl_fail("my_loader: bad sample 17");
     CHECK(!fl_dist_barrier(d));
     const fl_dist_failure_info f = fl_dist_failure(d);
@@ -437,7 +501,7 @@ static void one_has_an_error(fl_dist_group *d, int rank, const dist_ranks *r, vo
 }
 static void one_leaves(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
     (void)r, (void)user;
-    CHECK(fl_dist_barrier(d));
+    together(d);
     if (rank == 1) return;
     CHECK(!fl_dist_barrier(d));
     const fl_dist_failure_info f = fl_dist_failure(d);
@@ -543,6 +607,52 @@ TEST(meeting_fails_with_a_reason) {
     rmdir(folder);
 }
 
+/* ---- what starts ranks ---- */
+
+static char self[512];
+
+/* As a rank of somebody's: the environment says which. */
+static int as_rank(void) {
+    fl_on_error(test__ignore_error, NULL);
+    fl_dist_group *d = fl_dist_init(.timeout = 20);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_ones(FL_SHAPE(3), FL_F32);
+    const bool ok = d && fl_dist_all_reduce(d, t) && fl_item(fl_select(t, 0, 2)) == 2 && fl_dist_size(d) == 2;
+    if (!ok) printf("rank %d of %d: %s\n", fl_dist_rank(d), fl_dist_size(d), fl_error() ? fl_error() : "other sum");
+    fl_scope_end(&s);
+    fl_dist_close(d);
+    return ok ? 0 : 1;
+}
+
+static void starts(const char *what, const char *command) {
+    char line[2048];
+    snprintf(line, sizeof line, command, self, self);
+    if (!CHECK(system(line) == 0)) printf("%s: %s\n", what, line);
+}
+
+static bool there(const char *program) {
+    char line[600];
+    snprintf(line, sizeof line, "command -v %s > /dev/null 2>&1", program);
+    return system(line) == 0;
+}
+
+TEST(programs_that_start_ranks) {
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n < 0) SKIP("no /proc/self/exe");
+    self[n] = '\0';
+    starts("launch", "${LAUNCH:-examples/launch} 2 %s --as-rank");
+    starts("torchrun's variables", "export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ %% 9000)) WORLD_SIZE=2 "
+                                   "TORCHELASTIC_USE_AGENT_STORE=True; RANK=0 %s --as-rank & RANK=1 %s --as-rank && wait $!");
+    starts("Slurm's variables", "export SLURM_STEP_ID=0 SLURM_JOB_ID=test$$ SLURM_NTASKS=2 SLURM_STEP_NODELIST='n[1-2]'; "
+                                "SLURM_PROCID=0 %s --as-rank & SLURM_PROCID=1 %s --as-rank && wait $!");
+    starts("MPICH's variables", "export PMI_SIZE=2 PMI_JOBID=test$$; PMI_RANK=0 %s --as-rank & PMI_RANK=1 %s --as-rank && wait $!");
+    if (!there("mpirun")) SKIP("mpirun is not there (apt-get install openmpi-bin)");
+    starts("mpirun", "mpirun --allow-run-as-root --oversubscribe -n 2 %s --as-rank");
+    if (!getenv("FULL") || !getenv("PEER_PYTHON")) return;
+    starts("torchrun", "$PEER_PYTHON -m torch.distributed.run --no-python --nproc-per-node 2 %s --as-rank");
+}
+
 int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "--as-rank")) return as_rank();
     return test_main(argc, argv);
 }
