@@ -269,6 +269,49 @@ TEST(ranks_train_as_one_on_the_joint_batch) {
         for (int i = 0; i < n_ways; i++) dist_run(dist_impl(k), i % 2 ? 4 : 2, trains_as_one, &ways[i]);
 }
 
+/* A net with batch norms, and an image of its own on each rank. */
+static fl_nn_module *normed_net(void) {
+    fl_seed(5);
+    return fl_nn_sequential(fl_nn_conv2d(1, 3, 3, .dtype = FL_F64),
+                            fl_nn_batch_norm2d(3, .relu = true, .dtype = FL_F64),
+                            fl_nn_view(FL_SHAPE(-1, 3 * 16)), fl_nn_linear(48, 6, .dtype = FL_F64),
+                            fl_nn_batch_norm1d(6, .dtype = FL_F64), fl_nn_linear(6, 5, .dtype = FL_F64));
+}
+
+static double normed(fl_dist_group *d) {
+    fl_nn_module *net = normed_net();
+    fl_dist_model *m = d ? fl_dist_data_parallel(d, net) : NULL;
+    if (d) CHECK(m && fl_dist_sync_batch_norm(d, net));
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 0.1);
+    for (int i = 0; i < 10; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_optim_zero_grad(optim);
+        CHECK(fl_backward(loss_of(net, i, fl_dist_rank(d), fl_dist_size(d), FL_F64)) &&
+              fl_optim_step(optim));
+        fl_scope_end(&s);
+    }
+    CHECK_NO_ERROR();
+    const double sum =
+        fl_item(fl_sum(fl_square(fv_value(fl_nn_get_param(net, "0.weight"))), FL_ALL_AXES)) +
+        fl_item(fl_sum(fl_nn_get_buffer(net, "4.running_var"), FL_ALL_AXES));
+    fl_optim_free(optim);
+    fl_dist_model_free(m);
+    fl_nn_free(net);
+    return sum;
+}
+
+static void norms_as_one(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)rank, (void)r, (void)user;
+    const double one = normed(NULL), many = normed(d);
+    CHECK(one > 0);
+    CHECK_NEAR(one, many, 1e-9);
+}
+
+TEST(batch_norm_over_all_ranks) {
+    dist_run("ring", 2, norms_as_one, NULL);
+    dist_run("ring", 8, norms_as_one, NULL); /* one sample each */
+}
+
 /* A file of 4 ranks with slices loads on 2 without and alone, and training goes on as if it had not stopped. */
 static double resumed(fl_dist_group *d, const char *path, const way *w, bool save) {
     fl_nn_module *net = small_net(w->dtype);
@@ -279,12 +322,14 @@ static double resumed(fl_dist_group *d, const char *path, const way *w, bool sav
     for (int i = save ? 0 : 3; i < (save ? 3 : 6); i++) {
         fl_scope s = fl_scope_begin();
         fl_optim_zero_grad(optim);
-        CHECK(fl_backward(loss_of(net, i, fl_dist_rank(d), fl_dist_size(d), w->dtype)) && fl_dist_step(m, optim, 0));
+        CHECK(fl_backward(loss_of(net, i, fl_dist_rank(d), fl_dist_size(d), w->dtype)) &&
+              fl_dist_step(m, optim, 0));
         fl_scope_end(&s);
     }
     if (save) CHECK(fl_dist_save_checkpoint(m, path, optim, &at));
     CHECK_NO_ERROR();
-    const double sum = fl_item(fl_sum(fl_square(fv_value(fl_nn_get_param(net, "5.weight"))), FL_ALL_AXES));
+    const double sum =
+        fl_item(fl_sum(fl_square(fv_value(fl_nn_get_param(net, "5.weight"))), FL_ALL_AXES));
     fl_optim_free(optim);
     fl_dist_model_free(m);
     fl_nn_free(net);
@@ -617,8 +662,11 @@ static int as_rank(void) {
     fl_dist_group *d = fl_dist_init(.timeout = 20);
     fl_scope s = fl_scope_begin();
     fl_tensor *t = fl_ones(FL_SHAPE(3), FL_F32);
-    const bool ok = d && fl_dist_all_reduce(d, t) && fl_item(fl_select(t, 0, 2)) == 2 && fl_dist_size(d) == 2;
-    if (!ok) printf("rank %d of %d: %s\n", fl_dist_rank(d), fl_dist_size(d), fl_error() ? fl_error() : "other sum");
+    const bool ok =
+        d && fl_dist_all_reduce(d, t) && fl_item(fl_select(t, 0, 2)) == 2 && fl_dist_size(d) == 2;
+    if (!ok)
+        printf("rank %d of %d: %s\n", fl_dist_rank(d), fl_dist_size(d),
+               fl_error() ? fl_error() : "other sum");
     fl_scope_end(&s);
     fl_dist_close(d);
     return ok ? 0 : 1;
@@ -641,15 +689,19 @@ TEST(programs_that_start_ranks) {
     if (n < 0) SKIP("no /proc/self/exe");
     self[n] = '\0';
     starts("launch", "${LAUNCH:-examples/launch} 2 %s --as-rank");
-    starts("torchrun's variables", "export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ %% 9000)) WORLD_SIZE=2 "
-                                   "TORCHELASTIC_USE_AGENT_STORE=True; RANK=0 %s --as-rank & RANK=1 %s --as-rank && wait $!");
-    starts("Slurm's variables", "export SLURM_STEP_ID=0 SLURM_JOB_ID=test$$ SLURM_NTASKS=2 SLURM_STEP_NODELIST='n[1-2]'; "
-                                "SLURM_PROCID=0 %s --as-rank & SLURM_PROCID=1 %s --as-rank && wait $!");
-    starts("MPICH's variables", "export PMI_SIZE=2 PMI_JOBID=test$$; PMI_RANK=0 %s --as-rank & PMI_RANK=1 %s --as-rank && wait $!");
+    starts("torchrun's variables",
+           "export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ %% 9000)) WORLD_SIZE=2 "
+           "TORCHELASTIC_USE_AGENT_STORE=True; RANK=0 %s --as-rank & RANK=1 %s --as-rank && wait $!");
+    starts("Slurm's variables",
+           "export SLURM_STEP_ID=0 SLURM_JOB_ID=test$$ SLURM_NTASKS=2 SLURM_STEP_NODELIST='n[1-2]'; "
+           "SLURM_PROCID=0 %s --as-rank & SLURM_PROCID=1 %s --as-rank && wait $!");
+    starts("MPICH's variables", "export PMI_SIZE=2 PMI_JOBID=test$$; PMI_RANK=0 %s --as-rank & "
+                                "PMI_RANK=1 %s --as-rank && wait $!");
     if (!there("mpirun")) SKIP("mpirun is not there (apt-get install openmpi-bin)");
     starts("mpirun", "mpirun --allow-run-as-root --oversubscribe -n 2 %s --as-rank");
     if (!getenv("FULL") || !getenv("PEER_PYTHON")) return;
-    starts("torchrun", "$PEER_PYTHON -m torch.distributed.run --no-python --nproc-per-node 2 %s --as-rank");
+    starts("torchrun",
+           "$PEER_PYTHON -m torch.distributed.run --no-python --nproc-per-node 2 %s --as-rank");
 }
 
 int main(int argc, char **argv) {

@@ -1264,6 +1264,7 @@ static void rows_of_layers(void) {
         "fl_nn_conv2d '0'", "[1, 2, 4, 4]", "3");
     ROW(RAISES, "fl_nn_channels_last", !fl_nn_channels_last(NULL), NULLS);
     NO(fl_nn_pool_before_relu, (NULL), NULLS);
+    NO(fl_nn_batch_norm_reduce, (NULL, NULL, NULL), NULLS);
     NO(fl_nn_cast, (NULL, FL_F32), NULLS);
     NO(fl_nn_cast, (o.net, FL_I64), "dtype i64");
     NO(fl_nn_to, (NULL, "cpu"), NULLS);
@@ -2214,6 +2215,7 @@ static const char *const cannot_fail[] = {
     "fl_dist_parameters",
     "fl_dist_step",
     "fl_dist_mix_rng",
+    "fl_dist_sync_batch_norm",
     "fl_dist_save_checkpoint",
     "fl_dist_load_checkpoint",
     /* for readers and writers of files that are open; what may be wrong in these: test_files, test_formats */

@@ -55,6 +55,9 @@ FL_API fv_list fl_dist_parameters(fl_dist_model *m);
    treats each
    element alike (SGD, Adam, AdamW ...). An error that is pending here ends the group. */
 FL_API bool fl_dist_step(fl_dist_model *m, fl_optim *o, double max_norm);
+/* The batch norms of the net, in training, take the statistics of all ranks' batches, forward and backward, over
+   d: best a group of its own (fl_dist_split), which must stay while the net is trained. d NULL: no longer. */
+FL_API bool fl_dist_sync_batch_norm(fl_dist_group *d, fl_nn_module *net);
 /* Makes the process's generator another one on each rank, the same each time for one state of it: after a
    checkpoint was loaded, which holds rank 0's. */
 FL_API void fl_dist_mix_rng(const fl_dist_group *d);
@@ -512,6 +515,15 @@ FL_API bool fl_dist_no_sync(fl_dist_model *m, bool on) {
 FL_API fv_list fl_dist_parameters(fl_dist_model *m) {
     if (!m) return FV_NONE;
     return m->shard ? fv_list_of(m->n_buckets, m->slices) : fl_nn_parameters(m->net);
+}
+
+static bool fl__dist_add_statistics(fl_tensor *sums, void *user) {
+    return fl_dist_all_reduce((fl_dist_group *)user, sums);
+}
+
+FL_API bool fl_dist_sync_batch_norm(fl_dist_group *d, fl_nn_module *net) {
+    if (!net) return fl_fail("fl_dist_sync_batch_norm: the net is NULL");
+    return fl_nn_batch_norm_reduce(net, d && fl_dist_size(d) > 1 ? fl__dist_add_statistics : NULL, d);
 }
 
 /* ---- steps ---- */

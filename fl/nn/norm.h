@@ -31,6 +31,9 @@ typedef struct fl_nn_batch_norm_opts {
 FL_API fl_nn_module *fl_nn_batch_norm1d_opt(int64_t channels, fl_nn_batch_norm_opts o);
 FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_opts o);
 FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_opts o);
+/* The batch norms of the tree take statistics of batches that have several parts from now on: fl_batch_norm's
+   .reduce (NULL: no longer). fl_dist_sync_batch_norm gives one over ranks. */
+FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *sums, void *user), void *user);
 
 typedef struct fl_nn_layer_norm_opts {
     fl_named _positional;
@@ -106,6 +109,8 @@ typedef struct fl__nn_batch_norm {
     double momentum, eps;
     int dims;
     bool cumulative, track, frozen, relu;
+    bool (*reduce)(fl_tensor *sums, void *user);
+    void *reduce_user;
 } fl__nn_batch_norm;
 
 /* The buffers' order; what is behind the statistics depends on whether they are frozen. */
@@ -126,11 +131,12 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
         return fl_nn_fail(m, "input %s, wants [n, %" PRId64 "%s]", fl_nn_shape_text(in.v[0], text),
                           b->channels, dims[b->dims]);
     const int64_t n = fl_numel(x) / b->channels;
-    if (batch && n < 2)
+    if (batch && n < 2 && !b->reduce)
         return fl_nn_fail(m, "input %s has %" PRId64 " values per channel, batch statistics want 2",
                           fl_nn_shape_text(in.v[0], text), n);
     fl_batch_norm_opts o = {
-        .train = batch, .momentum = b->momentum, .eps = b->eps, .relu = b->relu};
+        .train = batch, .momentum = b->momentum, .eps = b->eps, .relu = b->relu,
+        .reduce = b->reduce, .reduce_user = b->reduce_user};
     fl_tensor *batches = b->track && !b->frozen ? m->buffer[FL__NN_BATCHES].tensor : NULL;
     fl_tensor *next = batch && b->track ? fl_add(batches, fl_int(1)) : NULL;
     if (b->track) {
@@ -216,6 +222,18 @@ FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_o
 }
 FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_opts o) {
     return fl__nn_batch_norm_new(3, channels, o);
+}
+
+FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *sums, void *user), void *user) {
+    if (!fl_nn_given(m, "fl_nn_batch_norm_reduce", "the module")) return fl_raise();
+    const size_t kinds = sizeof fl__nn_batch_norm_types / sizeof *fl__nn_batch_norm_types;
+    if (m->type >= fl__nn_batch_norm_types && m->type < fl__nn_batch_norm_types + kinds) {
+        fl__nn_batch_norm *b = m->data;
+        b->reduce = reduce;
+        b->reduce_user = user;
+    }
+    for (int64_t i = 0; i < m->n_child; i++) fl_nn_batch_norm_reduce(m->child[i], reduce, user);
+    return true;
 }
 
 typedef struct fl__nn_norm {

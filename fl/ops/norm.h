@@ -57,6 +57,11 @@ typedef struct fl_batch_norm_opts {
     double momentum;       /* 0 -> 0.1; mean = (1 - momentum) mean + momentum batch, var unbiased */
     double eps;            /* 0 -> 1e-5 */
     bool relu;             /* the result, at least 0 */
+    /* With train: statistics of a batch of which x is a part. Adds up sums, f64 [2 c + 1], over all parts, in
+       place, once forward and once backward; the last one is the number of values per channel. False after
+       fl_fail. No second derivative. */
+    bool (*reduce)(fl_tensor *sums, void *user);
+    void *reduce_user;
     char _end;
 } fl_batch_norm_opts;
 /* The same per channel of x [n, c, ...] over all else, or with running statistics. */
@@ -427,9 +432,41 @@ static bool fl__batch_norm_fits(const fl_tensor *x, const fl_batch_norm_opts *o)
         return fl_refuse("%s: running mean and variance are wanted out of training", fn);
     int64_t n = x->shape[0];
     for (int i = 2; i < x->ndim; i++) n *= x->shape[i];
-    return !o->train || n > 1 ||
+    return !o->train || n > 1 || o->reduce ||
            fl_refuse("%s: input %s has %lld values per channel, batch statistics want 2", fn,
                      FL_SHAPE_TEXT(x), (long long)n);
+}
+
+/* a and b, [1, c, 1, ...], and a count, added up over all parts of the batch: a and b become means. */
+static bool fl__joint_means(const fl_batch_norm_opts *o, fl_tensor **a, fl_tensor **b, double *count) {
+    const fl_shape shape = fl_shape_of(*a);
+    const int64_t c = fl_shape_numel(shape);
+    const fl_dtype wide = (*a)->dtype;
+    fl_tensor *parts[] = {fl_flatten(fl_cast(*a, FL_F64), 0, -1), fl_flatten(fl_cast(*b, FL_F64), 0, -1),
+                          fl_new_full(fl_cast(*a, FL_F64), FL_SHAPE(1), *count)};
+    fl_tensor *sums = fl_concat(parts, 3, 0);
+    if (!sums || !o->reduce(sums, o->reduce_user)) return false;
+    *count = fl_item(fl_select(sums, 0, 2 * c));
+    if (!(*count > 1)) return fl_fail("fl_batch_norm: %g values per channel in all, batch statistics want 2", *count);
+    sums = fl_div(sums, fl_num(*count));
+    *a = fl_cast(fl_reshape(fl_slice(sums, 0, 0, c, 1), shape), wide);
+    *b = fl_cast(fl_reshape(fl_slice(sums, 0, c, 2 * c, 1), shape), wide);
+    return *a && *b;
+}
+
+/* Mean and variance of a batch of which x is a part: the second moments are f64, and wide enough. */
+static bool fl__joint_statistics(fl_tensor *x, const fl_batch_norm_opts *o, fl_tensor **stats, double *count) {
+    fl_axes axes = fl__axes_but_channels(x);
+    fl_tensor *wide = fl_cast(x, fl_dtype_wide(x->dtype)), *mean = fl_mean(wide, axes);
+    fl_tensor *var = fl_cast(fl_mean(fl_square(fl_sub(wide, mean)), axes), FL_F64);
+    if (!var) return false;
+    mean = fl_cast(mean, FL_F64);
+    *count = (double)(fl_numel(x) / x->shape[1]);
+    fl_tensor *sum = fl_mul(mean, fl_num(*count)), *square = fl_mul(fl_add(var, fl_square(mean)), fl_num(*count));
+    if (!fl__joint_means(o, &sum, &square, count)) return false;
+    stats[0] = fl_cast(sum, wide->dtype);
+    stats[1] = fl_cast(fl_maximum(fl_sub(square, fl_square(sum)), fl_num(0)), wide->dtype);
+    return stats[0] && stats[1];
 }
 
 /* (1 - momentum) running + momentum batch, of running's shape and dtype */
@@ -441,11 +478,11 @@ static fl_tensor *fl__blended(fl_tensor *running, fl_tensor *batch, double momen
 
 /* Both new values first, then both are written. n: values per channel */
 static bool fl__blend_statistics(const fl_batch_norm_opts *o, fl_tensor *mean, fl_tensor *var,
-                                 int64_t n) {
+                                 double n) {
     double momentum = fl_option(o->momentum, 0.1);
     fl_tensor *m = NULL, *v = NULL;
     if (o->mean && !(m = fl__blended(o->mean, mean, momentum))) return false;
-    const double unbiased = (double)n / (double)(n - 1);
+    const double unbiased = n / (n - 1);
     if (o->var && !(v = fl__blended(o->var, MUL(var, CONST(unbiased)), momentum))) return false;
     return (!m || fl_assign(o->mean, m)) && (!v || fl_assign(o->var, v));
 }
@@ -570,6 +607,63 @@ static FL_T *FL_W(_batch_norm_train)(FL_T *const *in, fl_batch_norm_args a, fl_t
 #endif
 }
 
+#ifndef FL_ON_TENSORS
+typedef struct fv__joint_args {
+    fl_batch_norm_args norm;
+    bool (*reduce)(fl_tensor *sums, void *user);
+    void *user;
+} fv__joint_args;
+
+/* As FL_W(_batch_norm_grads), with the means over all parts of the batch. Saved: x, w, mean, var, y. */
+static void fv__batch_norm_joint_back(fl_node *n, fl_var *dy) {
+    const fv__joint_args *a = fv_args(n);
+    const fl_batch_norm_opts o = {.reduce = a->reduce, .reduce_user = a->user};
+    fl_tensor *t[5];
+    if (fl_grad_enabled()) {
+        fl_fail("fl_batch_norm: with .reduce it has no second derivative");
+        return;
+    }
+    for (int i = 0; i < 5; i++)
+        if (!(t[i] = fv_value(fv_saved(n, i)))) return;
+    fl_tensor *x = fl_cast(t[0], t[2]->dtype), *g = fl_cast(dy->value, t[2]->dtype);
+    if (a->norm.relu) g = fl_where(fl_le(t[4], fl_num(0)), fl_num(0), g);
+    if (!x || !g) return;
+    const fl_axes axes = fl__axes_but_channels(x);
+    fl_tensor *rstd = fl_rsqrt(fl_add(t[3], fl_num(a->norm.eps))), *y = fl_mul(fl_sub(x, t[2]), rstd);
+    fl_tensor *sum = fl_sum(g, axes), *with_y = fl_sum(fl_mul(g, y), axes);
+    double count = (double)(fl_numel(x) / x->shape[1]);
+    fl_shape channels = {x->ndim - 1, {x->shape[1]}};
+    for (int i = 1; i < channels.ndim; i++) channels.dim[i] = 1;
+    if (!with_y) return;
+    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_const(fl_reshape(with_y, channels)));
+    if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_const(fl_reshape(sum, channels)));
+    if (fv_needs(n, 3)) fv_add_grad(n, 3, fv_const(g));
+    if (!fv_needs(n, 0) || !fl__joint_means(&o, &sum, &with_y, &count)) return;
+    fl_tensor *dx = fl_sub(g, fl_add(sum, fl_mul(y, with_y)));
+    fv_add_grad(n, 0, fv_const(fl_mul(fl_mul(dx, rstd), t[1])));
+}
+#endif
+
+/* By the statistics of a batch of which x is a part. */
+static FL_T *FL_W(_batch_norm_joint)(FL_T *const *in, fl_batch_norm_args a, const fl_batch_norm_opts *o,
+                                     fl_tensor **stats, double *count) {
+    fl_tensor *t[4], *y;
+    for (int i = 0; i < 4; i++) t[i] = FL_VALUE(in[i]);
+    if (!fl__joint_statistics(t[0], o, stats, count) || !fl__run_batch_norm(t, a, stats, &y)) return NULL;
+#ifdef FL_ON_TENSORS
+    return y;
+#else
+    const fv__joint_args args = {a, o->reduce, o->reduce_user};
+    fl_var *mean = fv_const(stats[0]), *var = fv_const(stats[1]), *kept = a.relu ? FV_OUT : fv_num(1);
+    return fv_record_opt(y, &(fv_record_opts){.name = "batch_norm",
+                                              .back = fv__batch_norm_joint_back,
+                                              .in = FV_IN(in[0], in[1], in[2], in[3]),
+                                              .saved = FV_SAVE(in[0], in[1], mean, var, kept),
+                                              .args = &args,
+                                              .bytes = sizeof args});
+#endif
+}
+
 /* By the running statistics. */
 static FL_T *FL_W(_batch_norm_fixed)(FL_T *const *in, const fl_batch_norm_opts *o, double eps) {
     int ndim = FL_VALUE(in[0])->ndim;
@@ -587,13 +681,16 @@ static FL_T *FL_W(_batch_norm)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *add, fl_
         !fl__batch_norm_fits(FL_VALUE(x), &o) || fl_error()) /* an option that failed */
         return NULL;
     const fl_tensor *t = FL_VALUE(x);
-    int64_t channels = t->shape[1], n = channels ? fl_numel(t) / channels : 2;
+    const int64_t channels = t->shape[1];
+    double n = channels ? (double)(fl_numel(t) / channels) : 2;
     fl_batch_norm_args a = {.eps = fl_option(o.eps, 1e-5), .relu = o.relu};
     fl_scope s = fl_scope_begin();
     FL_T *in[] = {x, weight, bias, add}, *y = NULL;
     fl_tensor *stats[2];
     if (FL_W(_batch_operands)(in))
-        y = o.train ? FL_W(_batch_norm_train)(in, a, stats) : FL_W(_batch_norm_fixed)(in, &o, a.eps);
+        y = !o.train    ? FL_W(_batch_norm_fixed)(in, &o, a.eps)
+            : !o.reduce ? FL_W(_batch_norm_train)(in, a, stats)
+                        : FL_W(_batch_norm_joint)(in, a, &o, stats, &n);
     bool ok = y && (!o.train || fl__blend_statistics(&o, stats[0], stats[1], n));
     return FL_GIVE(&s, ok ? FL_W(_narrowed)(y, x) : NULL);
 }
