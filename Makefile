@@ -139,6 +139,12 @@ lm: $(BUILD)/examples/lm ## train a language model: make lm [DATA=text or folder
 tokenize: $(BUILD)/examples/tokenize ## tokenizers from files and from text: make tokenize ARGS="train --text F --save tokenizer.json"
 	@$< $(ARGS)
 
+dist-kill: $(BUILD)/tests/test_dist ## kills and stops ranks, N runs over Gloo and sockets: make dist-kill N=100
+	DIST_KILLS=$(or $(N),100) TEST_TIMEOUT=3000 $< every_survivor
+
+dist-calm: $(BUILD)/tests/test_dist ## eight busy ranks for T seconds, none of which is to be called dead: make dist-calm T=60
+	DIST_CALM=$(T) $< no_false_alarm
+
 # A program that does not build counts as a failure and does not keep the others from running.
 test: ## build and run all tests, a sample of the exhaustive ones (SEED=n repeats one); the last line is the grand total
 	-@$(MAKE) --no-print-directory -k test-programs
@@ -324,6 +330,13 @@ $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
 	@echo LD $@
 $(BUILD)/bench/model $(BUILD)/bench/checkpoint $(BUILD)/tests/test_models $(BUILD)/tests/test_precision: $(MODEL_UNITS:%=$(PLAIN)/%.o)
+
+# The benchmark's peer, where Gloo is.
+$(PLAIN)/bench/peers/gloo.o: bench/peers/gloo.cc
+	@mkdir -p $(@D)
+	@echo CXX $<
+	@$(CXX) -std=c++17 $(CFLAGS) -Wall -Wextra -pthread -c -o $@ $<
+$(BUILD)/bench/dist: $(if $(GLOO_OBJECT),$(PLAIN)/bench/peers/gloo.o)
 
 # An object sees only the API part of the other headers, what stands before their FL_IMPL_ONLY_ line. So it depends
 # on build/api/<header>, a copy of that part whose time changes only when its text does: an edit of an

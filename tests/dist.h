@@ -13,10 +13,11 @@ typedef struct dist_ranks {
     const char *impl;
     int n;
     double heartbeat, timeout;
+    bool may_fail; /* to meet: then d is NULL */
     char folder[64];
     pid_t pid[DIST_MOST];
 } dist_ranks;
-/* What a rank does; its failed checks are its exit status. d is NULL if it is to meet the others itself. */
+/* What a rank does; its failed checks are its exit status. */
 typedef void (*dist_rank_fn)(fl_dist_group *d, int rank, const dist_ranks *r, void *user);
 
 static inline fl_dist_group *dist_meet(const dist_ranks *r, int rank) {
@@ -30,14 +31,14 @@ static inline void dist_rank(const dist_ranks *r, int rank, dist_rank_fn fn, voi
     test_errors_return();
     fl_scope s = fl_scope_begin();
     fl_dist_group *d = dist_meet(r, rank);
-    if (CHECK(d))
+    if (r->may_fail || CHECK(d))
         fn(d, rank, r, user);
     else
         printf("rank %d: %s\n", rank, fl_error());
     fl_dist_close(d);
     if (fl_error()) CHECK_NO_ERROR();
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_live(), 0);
+    if (!r->may_fail) CHECK_EQ_INT(fl_live(), 0); /* a call that hangs in a library keeps its tensors */
     fflush(stdout);
     _exit(test__failures ? 1 : 0);
 }

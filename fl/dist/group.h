@@ -378,7 +378,7 @@ static bool fl__dist_map(fl__dist_side *side, fl_tensor *t, int access, void **b
     return ok;
 }
 
-/* Until the work is over, or the group: a second of grace, then the thread is left behind. With the lock.
+/* Until the work is over, or the group: a moment of grace, then the thread is left behind. With the lock.
    */
 static void fl__dist_await(fl_dist_group *d, fl_dist_work *w) {
     double grace = 0, hurry = fl_dist_now() + 0.02;
@@ -396,7 +396,7 @@ static void fl__dist_await(fl_dist_group *d, fl_dist_work *w) {
                 w->state = FL__DIST_OVER;
                 return;
             }
-            if (!grace) grace = now + 1;
+            if (!grace) grace = now + (d->left_behind ? 0 : 0.2);
             if (now > grace) {
                 d->left_behind = true;
                 return;

@@ -55,8 +55,10 @@ FL_API fv_list fl_dist_parameters(fl_dist_model *m);
    treats each
    element alike (SGD, Adam, AdamW ...). An error that is pending here ends the group. */
 FL_API bool fl_dist_step(fl_dist_model *m, fl_optim *o, double max_norm);
-/* The batch norms of the net, in training, take the statistics of all ranks' batches, forward and backward, over
-   d: best a group of its own (fl_dist_split), which must stay while the net is trained. d NULL: no longer. */
+/* The batch norms of the net, in training, take the statistics of all ranks' batches, forward and
+   backward, over
+   d: best a group of its own (fl_dist_split), which must stay while the net is trained. d NULL: no
+   longer. */
 FL_API bool fl_dist_sync_batch_norm(fl_dist_group *d, fl_nn_module *net);
 /* Makes the process's generator another one on each rank, the same each time for one state of it: after a
    checkpoint was loaded, which holds rank 0's. */

@@ -224,7 +224,8 @@ FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_o
     return fl__nn_batch_norm_new(3, channels, o);
 }
 
-FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *sums, void *user), void *user) {
+FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *sums, void *user),
+                                    void *user) {
     if (!fl_nn_given(m, "fl_nn_batch_norm_reduce", "the module")) return fl_raise();
     const size_t kinds = sizeof fl__nn_batch_norm_types / sizeof *fl__nn_batch_norm_types;
     if (m->type >= fl__nn_batch_norm_types && m->type < fl__nn_batch_norm_types + kinds) {

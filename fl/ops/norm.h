@@ -447,7 +447,8 @@ static bool fl__joint_means(const fl_batch_norm_opts *o, fl_tensor **a, fl_tenso
     fl_tensor *sums = fl_concat(parts, 3, 0);
     if (!sums || !o->reduce(sums, o->reduce_user)) return false;
     *count = fl_item(fl_select(sums, 0, 2 * c));
-    if (!(*count > 1)) return fl_fail("fl_batch_norm: %g values per channel in all, batch statistics want 2", *count);
+    if (!(*count > 1))
+        return fl_fail("fl_batch_norm: %g values per channel in all, batch statistics want 2", *count);
     sums = fl_div(sums, fl_num(*count));
     *a = fl_cast(fl_reshape(fl_slice(sums, 0, 0, c, 1), shape), wide);
     *b = fl_cast(fl_reshape(fl_slice(sums, 0, c, 2 * c, 1), shape), wide);
@@ -455,14 +456,16 @@ static bool fl__joint_means(const fl_batch_norm_opts *o, fl_tensor **a, fl_tenso
 }
 
 /* Mean and variance of a batch of which x is a part: the second moments are f64, and wide enough. */
-static bool fl__joint_statistics(fl_tensor *x, const fl_batch_norm_opts *o, fl_tensor **stats, double *count) {
+static bool fl__joint_statistics(fl_tensor *x, const fl_batch_norm_opts *o, fl_tensor **stats,
+                                 double *count) {
     fl_axes axes = fl__axes_but_channels(x);
     fl_tensor *wide = fl_cast(x, fl_dtype_wide(x->dtype)), *mean = fl_mean(wide, axes);
     fl_tensor *var = fl_cast(fl_mean(fl_square(fl_sub(wide, mean)), axes), FL_F64);
     if (!var) return false;
     mean = fl_cast(mean, FL_F64);
     *count = (double)(fl_numel(x) / x->shape[1]);
-    fl_tensor *sum = fl_mul(mean, fl_num(*count)), *square = fl_mul(fl_add(var, fl_square(mean)), fl_num(*count));
+    fl_tensor *sum = fl_mul(mean, fl_num(*count));
+    fl_tensor *square = fl_mul(fl_add(var, fl_square(mean)), fl_num(*count));
     if (!fl__joint_means(o, &sum, &square, count)) return false;
     stats[0] = fl_cast(sum, wide->dtype);
     stats[1] = fl_cast(fl_maximum(fl_sub(square, fl_square(sum)), fl_num(0)), wide->dtype);
