@@ -161,10 +161,21 @@ conformance: $(BUILD)/tests/conformance ## every op against reference loops: mak
 
 test-cuda: ## the suites that take a backend, on family cuda: make CUDA=emu test-cuda, or CUDA=1 on a machine with a GPU
 	@if [ -z "$(CUDA)" ]; then echo 'skipped: cuda (make CUDA=emu test-cuda needs g++, CUDA=1 nvcc and a GPU)'; \
-	else $(if $(FULL),,GROUPS_ONE_IN=12) $(MAKE) --no-print-directory -k TESTS="$(CUDA_TESTS)" BACKENDS=cuda EXTENSIONS= test; fi
+	else $(if $(FULL),,GROUPS_ONE_IN=12) $(if $(CUDA_MOCK),FL_CUDA_LIBS="$${FL_CUDA_LIBS:-$(BUILD)/mock}") $(MAKE) --no-print-directory -k TESTS="$(CUDA_TESTS)" BACKENDS=cuda EXTENSIONS= test; fi
 
 cuda-check: ## what can be shown of kernels/cuda without a GPU: its tests in emulation, nvcc on what was touched, host reads
 	@CC="$(CC)" FULL="$(FULL)" SEED="$(SEED)" tests/cuda_check $(PLAIN) "$(NVCC)"
+
+cuda-vendor: ## the prototypes of NVIDIA's libraries that kernels/cuda has by hand, beside the installed headers
+	@if [ ! -f $(CUDA_HOME)/include/cublasLt.h ]; then echo 'skipped: headers of cuBLASLt (make cuda-vendor)'; \
+	else $(CC) -std=c11 -Wall -Wextra -Werror -isystem $(CUDA_HOME)/include -fsyntax-only tests/cuda/vendor.c && \
+	    echo 'the prototypes are those of $(CUDA_HOME)/include'; fi
+
+cuda-plans: ## cuDNN's plans for the six models on an H200 that is not there: make CUDA=emu cuda-plans [ARGS=vit]
+	@if [ -z "$(CUDA)" ]; then echo 'skipped: cuda (make CUDA=emu cuda-plans)'; \
+	else $(MAKE) --no-print-directory $(BUILD)/tests/cuda/plans && mkdir -p $(BUILD)/stub && \
+	    ln -sf $(CUDA_HOME)/lib64/stubs/libcuda.so $(BUILD)/stub/libcuda.so.1 && \
+	    LD_LIBRARY_PATH=$(BUILD)/stub FL_CUDA_DEVICE_JSON=tests/cuda/h200.json $(BUILD)/tests/cuda/plans $(ARGS); fi
 
 gradcheck: $(BUILD)/tests/gradcheck ## every gradient against finite differences: make gradcheck BACKEND=...
 	$< $(BACKEND)
@@ -217,7 +228,7 @@ TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
             $(if $(filter file,$(origin TESTS)),$(foreach e,$(EXTENSIONS),$(or $(RUNS_OF_$(e)),$(e))) $(if $(SAN),,$(if $(wildcard tests/python/test_*.py),python)) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
 
 .PHONY: test-programs
-test-programs: $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%) $(if $(filter python,$(TEST_RUNS)),shared)
+test-programs: $(CUDA_MOCK) $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%) $(if $(filter python,$(TEST_RUNS)),shared)
 
 # Clang only, and nothing else of this file depends on it. Inputs worth keeping gather in build/fuzz/corpus.
 FUZZ := build/fuzz
@@ -284,11 +295,11 @@ CUDA_ARCH ?= 90
 NVCC ?= $(firstword $(shell command -v nvcc) /usr/local/cuda/bin/nvcc)
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_KERNELS = $(wildcard kernels/cuda/*.cu)
-CUDA_TESTS = conformance gradcheck random test_cuda
+CUDA_TESTS = conformance gradcheck random test_cuda test_vendor
 ifeq ($(CUDA),emu)
 CUDA_CC = $(or $(CUDA_CXX),g++) -x c++ -std=c++17 -O2 -g1 -Wall -Wextra -Wno-unknown-pragmas -Wno-clobbered -pthread \
           -ffp-contract=off -fno-math-errno -fno-trapping-math -DFL_CUDA_EMU -DFL_QUICK -Ikernels/cuda/emu
-CUDA_LIBS = -lstdc++
+CUDA_LIBS = -lstdc++ -ldl -Wl,--export-dynamic-symbol=cuda_emu_start
 else ifneq ($(CUDA),)
 CUDA_CC = $(NVCC) -std=c++17 -O3 --fmad=false $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
@@ -313,6 +324,15 @@ $(BUILD)/libfl.a: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
 .PHONY: cuda-kernels
 cuda-kernels: $(CUDA_OBJECTS)
 
+# NVIDIA's libraries for the emulated device: the tests find them through FL_CUDA_LIBS.
+CUDA_MOCK = $(if $(filter emu,$(CUDA)),$(BUILD)/mock/libcublasLt.so.13 $(BUILD)/mock/libcudnn.so.9)
+$(BUILD)/mock/libcublasLt.so.13: kernels/cuda/emu/cublaslt.c kernels/cuda/lt_calls.h
+$(BUILD)/mock/libcudnn.so.9: kernels/cuda/emu/cudnn.c kernels/cuda/dnn_calls.h
+$(BUILD)/mock/%:
+	@mkdir -p $(@D)
+	@$(CC) -std=gnu11 $(CFLAGS) $(WARN) -fPIC -shared -fvisibility=hidden -o $@ $< -lm -ldl
+	@echo LD $@
+
 # For the drop-in build with -DFL_USE_CUDA: the kernels alone.
 .PHONY: libflk.a
 libflk.a: $(BUILD)/libflk.a ## build/<variant>/libflk.a, the CUDA kernels alone: make CUDA=1 libflk.a
@@ -324,7 +344,7 @@ $(BUILD)/libflk.a: $(CUDA_OBJECTS)
 $(BUILD)/libfl.so: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
 	$(CC) $(ALL_CFLAGS) -shared -o $@ $^ $(CUDA_LIBS) $(LIBS)
 
-PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c))
+PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c) tests/cuda/plans.c)
 $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@mkdir -p $(@D)
 	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)

@@ -152,7 +152,9 @@ static void attention_case(fl_dtype d, layout l, const attention_kind *kind) {
     for (int64_t i = 0; i < v.a.n; i++) largest = fmax(largest, fabs(v.a.f[i]));
     for (int64_t i = 0; i < q.a.n; i++) largest = fmax(largest, fabs(q.a.f[i]));
     for (int64_t i = 0; i < k.a.n; i++) largest = fmax(largest, fabs(k.a.f[i]));
-    for (int i = 0; i < 8; i++) scale[i] = largest * largest * largest;
+    /* of half floats a slot may round the probabilities, as flash attention does */
+    const double rounded = d == FL_BF16 ? 1 << 16 : d == FL_F16 ? 1 << 13 : 0;
+    for (int i = 0; i < 8; i++) scale[i] = (1 + rounded / 16) * largest * largest * largest;
     for (int64_t r = 0; r < n; r++) {
         attention_shares(q.a.f, &k.a, r, kind, p, slope);
         for (int64_t j = 0; j < ATTENTION_KEYS; j++)

@@ -52,6 +52,8 @@ FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
 #if defined(FL_IMPL_ONLY_CUDA_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_BACKEND_IMPL
 #define FL_CUDA_BACKEND_IMPL
+#include "dnn.h"
+#include "lt.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -502,9 +504,12 @@ FL_API const fl_backend *fl_backend_cuda(void) {
                   [FL_OP_gather] = FL_SLOT_NARROW,
                   [FL_OP_scatter] = FL_SLOT_NARROW,
                   [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS}};
-    if (!complete) fl__cuda_layers_slots(&table);
-    if (!complete) fl__cuda_step_slots(&table);
+    if (complete) return &table;
     complete = true;
+    fl__cuda_layers_slots(&table);
+    fl__cuda_step_slots(&table);
+    fl__cuda_lt_slots(&table); /* these two stand before our own */
+    fl__cuda_dnn_slots(&table);
     return &table;
 }
 #undef FL__FORMULA_SLOT

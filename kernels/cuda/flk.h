@@ -64,6 +64,7 @@ const char *flk_sync(void);
 size_t flk_limit(void);
 /* Called once, before any other work is started, waited for or copied: for what waits in a queue. */
 void flk_before_next(const char *(*work)(void));
+void *flk_stream_now(void); /* the cudaStream_t that work of this thread goes into */
 /* The first fault since it was last asked, after a flk_sync: the op that met it, 0 if there was none. */
 typedef struct flk_fault {
     int op, zero; /* zero: an integer was divided by 0; else an index was out of range */

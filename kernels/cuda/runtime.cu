@@ -44,6 +44,7 @@ cudaStream_t flk_stream(void) {
     if (why) flk_work_why = why;
     return flk_the_stream;
 }
+void *flk_stream_now(void) { return flk_stream(); }
 flk_fault *flk_faults(void) { return flk_fault_device; }
 const char *flk_started(const char *kernel) {
     const char *why = flk_error(cudaGetLastError(), kernel), *before = flk_work_why;

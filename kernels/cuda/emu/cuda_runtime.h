@@ -384,6 +384,14 @@ EMU_HOOK void cuda_emu_fail_in(int64_t n) { emu::fail_in = n; }
 EMU_HOOK void cuda_emu_break(void) { emu::broken = cudaErrorLaunchFailure; }
 EMU_HOOK int64_t cuda_emu_launches(void) { return emu::launches; }
 EMU_HOOK void cuda_emu_limit(int64_t bytes) { emu::limit = bytes ? (size_t)bytes : emu::RANGE; }
+/* What the mock libraries of emu/ start: work of the stream, as a kernel. False: the call fails. */
+EMU_HOOK int cuda_emu_start(void (*work)(void *), void *arg, void *) {
+    std::lock_guard<std::recursive_mutex> hold(emu::lock);
+    const bool failed = emu::fails(cudaErrorUnknown);
+    if (failed) emu::last_error = cudaSuccess; /* a library's failure is not the runtime's */
+    else emu::put([=] { work(arg); });
+    return !failed;
+}
 
 #endif
 /* MIT licence: see LICENSE. */

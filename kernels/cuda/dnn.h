@@ -1,0 +1,671 @@
+/* kernels/cuda/dnn.h - convolutions and attention of family cuda by cuDNN 9's graph API
+
+   A record becomes a graph of operations on tensors of the shapes and strides that it has, so that images
+   may lie channels first or last; cuDNN's heuristics name engines for it, and the first that is allowed and
+   can be built makes the plan, which a table of fixed size keeps. Allowed is what gives the same bits in
+   every run, and for f32, unless fl_matmul_precision allows less, what computes in f32 ("compute in float"
+   means TF32 to most engines). What has no plan goes on to the slot that was there before.
+
+   Attention is the composite of products, pointwise operations and reductions that cuDNN knows: f16 and
+   bf16, no mask, no dropout (it draws other numbers than ours).
+
+   FL_CUDA_DEVICE_JSON=file makes plans for a device that is not there, and runs none of them (cuda-plans). */
+#ifndef FL_CUDA_DNN_H
+#define FL_CUDA_DNN_H
+#include "../../fl/ops/attention.h"
+#include "../../fl/ops/conv.h"
+/* Puts the slots into the table, before those that are there. */
+FL_PRIVATE void fl__cuda_dnn_slots(fl_backend *cuda);
+/* 1: cuDNN has a plan for the record; 0: it has none; -1: there is no cuDNN. Runs nothing. */
+FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
+#endif
+
+#if defined(FL_IMPL_ONLY_CUDA_DNN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CUDA_DNN_IMPL
+#define FL_CUDA_DNN_IMPL
+#include "../../fl/ops/linear.h"
+#include "dnn_calls.h"
+#include "flk.h"
+#include "library.h"
+#include "lt.h"
+#include "memory.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    FL__DNN_PLANS = 1024,
+    FL__DNN_TENSORS = 12, /* of a plan that have memory */
+    FL__DNN_PARTS = 96,   /* descriptors of a graph */
+    FL__DNN_CONFIGS = 16  /* engines that are tried */
+};
+static const int64_t fl__dnn_workspace = (int64_t)1 << 30;
+
+/* A tensor of a graph: 4 dims, in the order of the plan's pointers. */
+typedef struct fl__dnn_tensor {
+    int64_t dim[4], stride[4], type;
+} fl__dnn_tensor;
+
+/* All that decides a plan; compared by its bytes. */
+typedef struct fl__dnn_shape {
+    int64_t op, n, align, exact, pad_lo[2], pad_hi[2], stride[2], dilation[2];
+    fl__dnn_tensor t[FL__DNN_TENSORS];
+} fl__dnn_shape;
+
+typedef struct fl__dnn_plan {
+    fl__dnn_shape of;
+    bool there, can;
+    fl__dnn_desc plan;
+    int64_t workspace;
+} fl__dnn_plan;
+
+static struct {
+    pthread_mutex_t lock;
+    int state; /* 0: not looked for, 1: there, 2: there, for plans alone; -1: absent */
+    fl__dnn_handle handle;
+    fl__dnn_desc device; /* of the JSON; NULL: the handle's */
+    struct {
+#define FL__DNN_FIELD(result, name, args) result(*name) args;
+        FL__DNN_CALLS(FL__DNN_FIELD)
+#undef FL__DNN_FIELD
+    } call;
+    fl__dnn_plan plan[FL__DNN_PLANS];
+} fl__dnn = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static fl_slot fl__dnn_own[6]; /* conv2d, its gradients, conv2d_bias, attention, its gradient */
+
+/* ---- descriptors; all below under the lock ---- */
+
+/* A graph while it is made. Its parts go with it. */
+typedef struct fl__dnn_graph {
+    const fl__dnn_shape *of;
+    bool failed;
+    int n, ops;
+    fl__dnn_desc part[FL__DNN_PARTS], op[24];
+} fl__dnn_graph;
+
+static fl__dnn_desc fl__dnn_new(fl__dnn_graph *g, fl__dnn_kind kind) {
+    fl__dnn_desc d = NULL;
+    g->failed = g->failed || g->n == FL__DNN_PARTS || fl__dnn.call.cudnnBackendCreateDescriptor(kind, &d);
+    if (!g->failed) g->part[g->n++] = d;
+    return d;
+}
+
+static void fl__dnn_set(fl__dnn_graph *g, fl__dnn_desc d, fl__dnn_attribute a, fl__dnn_type type, int64_t n,
+                        const void *v) {
+    g->failed = g->failed || fl__dnn.call.cudnnBackendSetAttribute(d, a, type, n, v);
+}
+
+static void fl__dnn_link(fl__dnn_graph *g, fl__dnn_desc d, fl__dnn_attribute a, fl__dnn_desc to) {
+    fl__dnn_set(g, d, a, FL__TYPE_BACKEND_DESCRIPTOR, 1, &to);
+}
+
+static fl__dnn_desc fl__dnn_done(fl__dnn_graph *g, fl__dnn_desc d) {
+    g->failed = g->failed || fl__dnn.call.cudnnBackendFinalize(d);
+    return d;
+}
+
+static void fl__dnn_drop(fl__dnn_graph *g) {
+    while (g->n > 0) fl__dnn.call.cudnnBackendDestroyDescriptor(g->part[--g->n]);
+}
+
+/* ---- operations of a graph ---- */
+
+enum { FL__DNN_REAL, FL__DNN_VIRTUAL, FL__DNN_NUMBER };
+
+static fl__dnn_desc fl__dnn_tensor_of(fl__dnn_graph *g, int64_t id, const fl__dnn_tensor *t, int where) {
+    const fl__dnn_desc d = fl__dnn_new(g, FL__BACKEND_TENSOR_DESCRIPTOR);
+    const int32_t type = (int32_t)t->type;
+    const bool yes = true;
+    fl__dnn_set(g, d, FL__ATTR_TENSOR_DATA_TYPE, FL__TYPE_DATA_TYPE, 1, &type);
+    fl__dnn_set(g, d, FL__ATTR_TENSOR_DIMENSIONS, FL__TYPE_INT64, 4, t->dim);
+    fl__dnn_set(g, d, FL__ATTR_TENSOR_STRIDES, FL__TYPE_INT64, 4, t->stride);
+    fl__dnn_set(g, d, FL__ATTR_TENSOR_UNIQUE_ID, FL__TYPE_INT64, 1, &id);
+    fl__dnn_set(g, d, FL__ATTR_TENSOR_BYTE_ALIGNMENT, FL__TYPE_INT64, 1, &g->of->align);
+    if (where == FL__DNN_VIRTUAL) fl__dnn_set(g, d, FL__ATTR_TENSOR_IS_VIRTUAL, FL__TYPE_BOOLEAN, 1, &yes);
+    if (where == FL__DNN_NUMBER) fl__dnn_set(g, d, FL__ATTR_TENSOR_IS_BY_VALUE, FL__TYPE_BOOLEAN, 1, &yes);
+    return fl__dnn_done(g, d);
+}
+
+/* Tensor i of the shape, whose id is i + 1. */
+static fl__dnn_desc fl__dnn_real(fl__dnn_graph *g, int i) {
+    return fl__dnn_tensor_of(g, i + 1, &g->of->t[i], FL__DNN_REAL);
+}
+
+/* One that lives inside the plan: of t's dims, dense, or with its strides. */
+static fl__dnn_desc fl__dnn_inner(fl__dnn_graph *g, const int64_t dim[4], const int64_t *stride, int64_t type) {
+    fl__dnn_tensor t = {.type = type};
+    int64_t step = 1;
+    for (int i = 3; i >= 0; step *= dim[i--]) {
+        t.dim[i] = dim[i];
+        t.stride[i] = stride ? stride[i] : step;
+    }
+    return fl__dnn_tensor_of(g, 100 + g->n, &t, FL__DNN_VIRTUAL);
+}
+
+static void fl__dnn_add_op(fl__dnn_graph *g, fl__dnn_desc d) {
+    g->op[g->ops++] = fl__dnn_done(g, d);
+}
+
+/* y = f(x) or f(x, b) */
+static fl__dnn_desc fl__dnn_pointwise(fl__dnn_graph *g, int mode, fl__dnn_desc x, fl__dnn_desc b, fl__dnn_desc y) {
+    const int32_t type = FL__DATA_FLOAT;
+    const fl__dnn_desc f = fl__dnn_new(g, FL__BACKEND_POINTWISE_DESCRIPTOR);
+    fl__dnn_set(g, f, FL__ATTR_POINTWISE_MODE, FL__TYPE_POINTWISE_MODE, 1, &mode);
+    fl__dnn_set(g, f, FL__ATTR_POINTWISE_MATH_PREC, FL__TYPE_DATA_TYPE, 1, &type);
+    fl__dnn_done(g, f);
+    const fl__dnn_desc d = fl__dnn_new(g, FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, f);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_XDESC, x);
+    if (b) fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_BDESC, b);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_YDESC, y);
+    fl__dnn_add_op(g, d);
+    return y;
+}
+
+static fl__dnn_desc fl__dnn_product(fl__dnn_graph *g, fl__dnn_desc a, fl__dnn_desc b, fl__dnn_desc c) {
+    const int32_t type = FL__DATA_FLOAT;
+    const fl__dnn_desc f = fl__dnn_new(g, FL__BACKEND_MATMUL_DESCRIPTOR);
+    fl__dnn_set(g, f, FL__ATTR_MATMUL_COMP_TYPE, FL__TYPE_DATA_TYPE, 1, &type);
+    fl__dnn_done(g, f);
+    const fl__dnn_desc d = fl__dnn_new(g, FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_MATMUL_ADESC, a);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_MATMUL_BDESC, b);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_MATMUL_CDESC, c);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_MATMUL_DESC, f);
+    fl__dnn_add_op(g, d);
+    return c;
+}
+
+static fl__dnn_desc fl__dnn_reduced(fl__dnn_graph *g, int how, fl__dnn_desc x, fl__dnn_desc y) {
+    const int32_t type = FL__DATA_FLOAT;
+    const fl__dnn_desc f = fl__dnn_new(g, FL__BACKEND_REDUCTION_DESCRIPTOR);
+    fl__dnn_set(g, f, FL__ATTR_REDUCTION_OPERATOR, FL__TYPE_REDUCTION_OPERATOR_TYPE, 1, &how);
+    fl__dnn_set(g, f, FL__ATTR_REDUCTION_COMP_TYPE, FL__TYPE_DATA_TYPE, 1, &type);
+    fl__dnn_done(g, f);
+    const fl__dnn_desc d = fl__dnn_new(g, FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_REDUCTION_XDESC, x);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_REDUCTION_YDESC, y);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_REDUCTION_DESC, f);
+    fl__dnn_add_op(g, d);
+    return y;
+}
+
+static fl__dnn_desc fl__dnn_reshaped(fl__dnn_graph *g, fl__dnn_desc x, fl__dnn_desc y) {
+    const fl__dnn_desc d = fl__dnn_new(g, FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_RESHAPE_XDESC, x);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_RESHAPE_YDESC, y);
+    fl__dnn_add_op(g, d);
+    return y;
+}
+
+/* ---- graphs ---- */
+
+/* t: x, w, y, or with its gradient in one of the places; [bias]. y = conv(x, w) [+ bias] */
+static void fl__dnn_conv(fl__dnn_graph *g) {
+    static const struct {
+        unsigned kind, alpha; /* then beta and the convolution */
+        unsigned x, w, y;
+    } ops[] = {{FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, FL__ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                FL__ATTR_OPERATION_CONVOLUTION_FORWARD_X, FL__ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                FL__ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
+               {FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                FL__ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, FL__ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                FL__ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, FL__ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
+               {FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                FL__ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, FL__ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                FL__ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, FL__ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}};
+    const fl__dnn_shape *s = g->of;
+    const int at = s->op == FL_OP_conv2d_grad_input ? 1 : s->op == FL_OP_conv2d_grad_weight ? 2 : 0;
+    const int32_t type = FL__DATA_FLOAT, mode = FL__CROSS_CORRELATION;
+    const int64_t dims = 2;
+    const float one = 1, zero = 0;
+    const fl__dnn_desc x = fl__dnn_real(g, 0), w = fl__dnn_real(g, 1), y = fl__dnn_real(g, 2);
+    const fl__dnn_desc sum = s->n > 3 ? fl__dnn_inner(g, s->t[2].dim, s->t[2].stride, FL__DATA_FLOAT) : y;
+    const fl__dnn_desc c = fl__dnn_new(g, FL__BACKEND_CONVOLUTION_DESCRIPTOR);
+    fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_SPATIAL_DIMS, FL__TYPE_INT64, 1, &dims);
+    fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_COMP_TYPE, FL__TYPE_DATA_TYPE, 1, &type);
+    fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_CONV_MODE, FL__TYPE_CONVOLUTION_MODE, 1, &mode);
+    fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_PRE_PADDINGS, FL__TYPE_INT64, 2, s->pad_lo);
+    fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_POST_PADDINGS, FL__TYPE_INT64, 2, s->pad_hi);
+    fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_DILATIONS, FL__TYPE_INT64, 2, s->dilation);
+    fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_FILTER_STRIDES, FL__TYPE_INT64, 2, s->stride);
+    fl__dnn_done(g, c);
+    const fl__dnn_desc d = fl__dnn_new(g, ops[at].kind);
+    fl__dnn_set(g, d, ops[at].alpha, FL__TYPE_FLOAT, 1, &one);
+    fl__dnn_set(g, d, ops[at].alpha + 1, FL__TYPE_FLOAT, 1, &zero);
+    fl__dnn_link(g, d, ops[at].alpha + 2, c);
+    fl__dnn_link(g, d, ops[at].x, x);
+    fl__dnn_link(g, d, ops[at].w, w);
+    fl__dnn_link(g, d, ops[at].y, sum);
+    fl__dnn_add_op(g, d);
+    if (s->n > 3) fl__dnn_pointwise(g, FL__POINTWISE_ADD, sum, fl__dnn_real(g, 3), y);
+}
+
+/* The places of the tensors of attention and its gradient. K and V come transposed too. */
+enum { FL__Q, FL__KT, FL__V, FL__Y, FL__LSE, FL__SCALE, FL__DNN_FORWARD };
+enum { FL__DY = 6, FL__DQ, FL__DK, FL__DV, FL__DQ_SUM, FL__ROW_SUM, FL__DNN_BACKWARD };
+
+static fl__dnn_desc fl__dnn_scale(fl__dnn_graph *g) {
+    return fl__dnn_tensor_of(g, FL__SCALE + 1, &g->of->t[FL__SCALE], FL__DNN_NUMBER);
+}
+
+/* t's last two dims the other way round, without moving anything. */
+static void fl__dnn_swap(int64_t dim[4], int64_t stride[4], const fl__dnn_tensor *t) {
+    static const int order[4] = {0, 1, 3, 2};
+    for (int i = 0; i < 4; i++) dim[i] = t->dim[order[i]], stride[i] = t->stride[order[i]];
+}
+
+/* y = softmax(scale q k^T) v, lse = max + log sum exp(scale q k^T - max) */
+static void fl__dnn_attention(fl__dnn_graph *g) {
+    const fl__dnn_tensor *t = g->of->t;
+    const int64_t all[4] = {t[FL__Q].dim[0], t[FL__Q].dim[1], t[FL__Q].dim[2], t[FL__KT].dim[3]};
+    const int64_t row[4] = {all[0], all[1], all[2], 1};
+    const fl__dnn_desc q = fl__dnn_real(g, FL__Q), k = fl__dnn_real(g, FL__KT), v = fl__dnn_real(g, FL__V);
+    const fl__dnn_desc y = fl__dnn_real(g, FL__Y), lse = fl__dnn_real(g, FL__LSE), scale = fl__dnn_scale(g);
+#define FL__ALL fl__dnn_inner(g, all, NULL, FL__DATA_FLOAT)
+#define FL__ROW fl__dnn_inner(g, row, NULL, FL__DATA_FLOAT)
+    const fl__dnn_desc s = fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_product(g, q, k, FL__ALL), scale, FL__ALL);
+    const fl__dnn_desc most = fl__dnn_reduced(g, FL__REDUCE_TENSOR_MAX, s, FL__ROW);
+    const fl__dnn_desc e = fl__dnn_pointwise(g, FL__POINTWISE_EXP,
+                                             fl__dnn_pointwise(g, FL__POINTWISE_SUB, s, most, FL__ALL), NULL, FL__ALL);
+    const fl__dnn_desc sum = fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, e, FL__ROW);
+    fl__dnn_pointwise(g, FL__POINTWISE_ADD, most, fl__dnn_pointwise(g, FL__POINTWISE_LOG, sum, NULL, FL__ROW), lse);
+    const fl__dnn_desc p = fl__dnn_inner(g, all, NULL, t[FL__Q].type);
+    fl__dnn_product(g, fl__dnn_pointwise(g, FL__POINTWISE_DIV, e, sum, p), v, y);
+}
+
+/* p = exp(scale q k^T - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. V is v^T. */
+static void fl__dnn_attention_grad(fl__dnn_graph *g) {
+    const fl__dnn_tensor *t = g->of->t;
+    const int64_t all[4] = {t[FL__Q].dim[0], t[FL__Q].dim[1], t[FL__Q].dim[2], t[FL__KT].dim[3]};
+    const int64_t row[4] = {all[0], all[1], all[2], 1}, other[4] = {all[0], all[1], all[3], all[2]};
+    const int64_t crossed[4] = {all[1] * all[2] * all[3], all[2] * all[3], 1, all[3]};
+    const int64_t type = t[FL__Q].type;
+    int64_t dim_k[4], stride_k[4];
+    fl__dnn_swap(dim_k, stride_k, &t[FL__KT]);
+    const fl__dnn_desc q = fl__dnn_real(g, FL__Q), k = fl__dnn_real(g, FL__KT), v = fl__dnn_real(g, FL__V);
+    const fl__dnn_desc y = fl__dnn_real(g, FL__Y), lse = fl__dnn_real(g, FL__LSE), scale = fl__dnn_scale(g);
+    const fl__dnn_desc dy = fl__dnn_real(g, FL__DY), dq_sum = fl__dnn_real(g, FL__DQ_SUM);
+    const fl__dnn_tensor one = {{1, 1, 1, 1}, {1, 1, 1, 1}, FL__DATA_FLOAT};
+    const fl__dnn_desc unit = fl__dnn_tensor_of(g, FL__DNN_BACKWARD + 1, &one, FL__DNN_NUMBER);
+    const fl__dnn_desc row_sum = fl__dnn_real(g, FL__ROW_SUM);
+    const fl__dnn_desc both = fl__dnn_inner(g, t[FL__DY].dim, t[FL__DY].stride, FL__DATA_FLOAT);
+    fl__dnn_pointwise(g, FL__POINTWISE_MUL, dy, y, both);
+    fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, both, FL__ROW), unit, row_sum);
+    const fl__dnn_desc s = fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_product(g, q, k, FL__ALL), scale, FL__ALL);
+    const fl__dnn_desc p = fl__dnn_pointwise(g, FL__POINTWISE_EXP,
+                                             fl__dnn_pointwise(g, FL__POINTWISE_SUB, s, lse, FL__ALL), NULL, FL__ALL);
+    fl__dnn_product(g, fl__dnn_reshaped(g, p, fl__dnn_inner(g, other, crossed, type)), dy, fl__dnn_real(g, FL__DV));
+    const fl__dnn_desc dp = fl__dnn_pointwise(g, FL__POINTWISE_SUB, fl__dnn_product(g, dy, v, FL__ALL), row_sum, FL__ALL);
+    const fl__dnn_desc ds = fl__dnn_pointwise(
+        g, FL__POINTWISE_MUL, fl__dnn_pointwise(g, FL__POINTWISE_MUL, dp, p, FL__ALL), scale, FL__ALL);
+    fl__dnn_product(g, fl__dnn_reshaped(g, ds, fl__dnn_inner(g, other, crossed, type)), q, fl__dnn_real(g, FL__DK));
+    fl__dnn_product(g, ds, fl__dnn_reshaped(g, k, fl__dnn_inner(g, dim_k, stride_k, type)), dq_sum);
+    fl__dnn_pointwise(g, FL__POINTWISE_IDENTITY, dq_sum, NULL, fl__dnn_real(g, FL__DQ));
+#undef FL__ALL
+#undef FL__ROW
+}
+
+/* ---- plans ---- */
+
+static bool fl__dnn_allowed(fl__dnn_graph *g, fl__dnn_desc config, bool exact) {
+    const fl__dnn_desc engine = fl__dnn_new(g, FL__BACKEND_ENGINE_DESCRIPTOR);
+    int32_t notes[16];
+    int64_t n = 0;
+    if (!engine || fl__dnn.call.cudnnBackendGetAttribute(config, FL__ATTR_ENGINECFG_ENGINE,
+                                                         FL__TYPE_BACKEND_DESCRIPTOR, 1, &n, (void *)&engine) ||
+        fl__dnn.call.cudnnBackendGetAttribute(engine, FL__ATTR_ENGINE_NUMERICAL_NOTE, FL__TYPE_NUMERICAL_NOTE, 16, &n,
+                                              notes))
+        return false;
+    for (int64_t i = 0; i < n && i < 16; i++) {
+        const int note = notes[i];
+        if (note == FL__NUMERICAL_NOTE_NONDETERMINISTIC) return false;
+        if (exact && (note == FL__NUMERICAL_NOTE_TENSOR_CORE || note == FL__NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
+                      note == FL__NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
+            return false;
+    }
+    return true;
+}
+
+static bool fl__dnn_build(fl__dnn_plan *p, fl__dnn_desc config) {
+    fl__dnn_desc plan = NULL;
+    int64_t n = 0;
+    if (fl__dnn.call.cudnnBackendCreateDescriptor(FL__BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan)) return false;
+    const unsigned who = fl__dnn.device ? FL__ATTR_EXECUTION_PLAN_DEVICEPROP : FL__ATTR_EXECUTION_PLAN_HANDLE;
+    bool ok = fl__dnn.device ? !fl__dnn.call.cudnnBackendSetAttribute(plan, who, FL__TYPE_BACKEND_DESCRIPTOR, 1,
+                                                                      &fl__dnn.device)
+                             : !fl__dnn.call.cudnnBackendSetAttribute(plan, who, FL__TYPE_HANDLE, 1, &fl__dnn.handle);
+    ok = ok && !fl__dnn.call.cudnnBackendSetAttribute(plan, FL__ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                                      FL__TYPE_BACKEND_DESCRIPTOR, 1, &config);
+    const fl__dnn_status s = ok ? fl__dnn.call.cudnnBackendFinalize(plan) : -1;
+    /* Without a device an engine that was compiled just now cannot be loaded, which comes last. */
+    const bool compiled = fl__dnn.device && s == 5001;
+    ok = !s && !fl__dnn.call.cudnnBackendGetAttribute(plan, FL__ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, FL__TYPE_INT64, 1,
+                                                      &n, &p->workspace);
+    if ((ok && p->workspace <= fl__dnn_workspace) || compiled) {
+        p->plan = plan;
+        return true;
+    }
+    fl__dnn.call.cudnnBackendDestroyDescriptor(plan);
+    return false;
+}
+
+/* The first engine that is allowed and can be built. */
+static bool fl__dnn_choose(fl__dnn_graph *g, fl__dnn_plan *p, fl__dnn_desc graph, int32_t mode) {
+    fl__dnn_desc config[FL__DNN_CONFIGS];
+    const fl__dnn_desc heuristics = fl__dnn_new(g, FL__BACKEND_ENGINEHEUR_DESCRIPTOR);
+    int64_t n = 0;
+    bool found = false;
+    fl__dnn_link(g, heuristics, FL__ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    fl__dnn_set(g, heuristics, FL__ATTR_ENGINEHEUR_MODE, FL__TYPE_HEUR_MODE, 1, &mode);
+    if (fl__dnn.device) fl__dnn_link(g, heuristics, FL__ATTR_ENGINEHEUR_DEVICEPROP, fl__dnn.device);
+    fl__dnn_done(g, heuristics);
+    for (int i = 0; i < FL__DNN_CONFIGS; i++) config[i] = fl__dnn_new(g, FL__BACKEND_ENGINECFG_DESCRIPTOR);
+    if (g->failed || fl__dnn.call.cudnnBackendGetAttribute(heuristics, FL__ATTR_ENGINEHEUR_RESULTS,
+                                                           FL__TYPE_BACKEND_DESCRIPTOR, FL__DNN_CONFIGS, &n, config))
+        return false;
+    for (int64_t i = 0; i < n && i < FL__DNN_CONFIGS && !found; i++)
+        found = fl__dnn_allowed(g, config[i], p->of.exact) && fl__dnn_build(p, config[i]);
+    return found;
+}
+
+static bool fl__dnn_make(fl__dnn_plan *p) {
+    fl__dnn_graph g = {.of = &p->of};
+    if (p->of.op == fl_op_attention) fl__dnn_attention(&g);
+    else if (p->of.op == fl_op_attention_grad) fl__dnn_attention_grad(&g);
+    else fl__dnn_conv(&g);
+    const fl__dnn_desc graph = fl__dnn_new(&g, FL__BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    fl__dnn_set(&g, graph, FL__ATTR_OPERATIONGRAPH_OPS, FL__TYPE_BACKEND_DESCRIPTOR, g.ops, g.op);
+    if (!fl__dnn.device) fl__dnn_set(&g, graph, FL__ATTR_OPERATIONGRAPH_HANDLE, FL__TYPE_HANDLE, 1, &fl__dnn.handle);
+    fl__dnn_done(&g, graph);
+    bool ok = !g.failed && fl__dnn_choose(&g, p, graph, FL__HEUR_MODE_A);
+    if (!ok && !g.failed) ok = fl__dnn_choose(&g, p, graph, FL__HEUR_MODE_FALLBACK);
+    fl__dnn_drop(&g);
+    return ok;
+}
+
+static fl__dnn_plan *fl__dnn_plan_of(const fl__dnn_shape *s) {
+    fl__dnn_plan *p = &fl__dnn.plan[fl__cuda_hash(s, sizeof *s) % FL__DNN_PLANS];
+    if (p->there && !memcmp(&p->of, s, sizeof *s)) return p;
+    if (p->plan) fl__dnn.call.cudnnBackendDestroyDescriptor(p->plan);
+    memset(p, 0, sizeof *p);
+    p->there = true;
+    p->of = *s;
+    p->can = fl__dnn_make(p);
+    return p;
+}
+
+/* ---- the library ---- */
+
+static bool fl__dnn_read_device(const char *path) {
+    static char text[4096];
+    fl__dnn_graph g = {.failed = false};
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text, f) : 0;
+    if (f) fclose(f);
+    while (n && text[n - 1] == '\n') n--;
+    fl__dnn.device = fl__dnn_new(&g, FL__BACKEND_DEVICEPROP_DESCRIPTOR);
+    fl__dnn_set(&g, fl__dnn.device, FL__ATTR_DEVICEPROP_JSON_REPRESENTATION, FL__TYPE_CHAR, (int64_t)n, text);
+    fl__dnn_done(&g, fl__dnn.device);
+    return !g.failed;
+}
+
+static void fl__dnn_look(void) {
+#define FL__DNN_NAME(result, name, args) #name,
+    static const char *const names[] = {FL__DNN_CALLS(FL__DNN_NAME)};
+#undef FL__DNN_NAME
+    const char *instead = "convolutions run on our own kernels, which are slower, and attention in parts";
+    const char *json = getenv("FL_CUDA_DEVICE_JSON");
+    fl__dnn.state = -1;
+    fl__cuda_library_open("libcublasLt.so.13"); /* which it wants, as */
+    fl__cuda_library_open("libnvrtc.so.13");
+    if (!fl__cuda_library("libcudnn.so.9", instead, names, &fl__dnn.call, (int)(sizeof names / sizeof *names))) return;
+    if (json) {
+        if (fl__dnn_read_device(json)) fl__dnn.state = 2;
+        else fl_message(FL_LOG_WARN, "cuda: cuDNN takes no device from %s", json);
+        return;
+    }
+    const fl__dnn_status s = fl__dnn.call.cudnnCreate(&fl__dnn.handle);
+    if (!s) fl__dnn.state = 1;
+    else fl_message(FL_LOG_WARN, "cuda: cudnnCreate: %s: %s", fl__dnn.call.cudnnGetErrorString(s), instead);
+}
+
+static bool fl__dnn_there(void) {
+    pthread_mutex_lock(&fl__dnn.lock);
+    if (!fl__dnn.state) fl__dnn_look();
+    pthread_mutex_unlock(&fl__dnn.lock);
+    return fl__dnn.state > 0;
+}
+
+/* ---- from records to shapes ---- */
+
+static int64_t fl__dnn_type_of(fl_dtype d) {
+    return d == FL_F32 ? FL__DATA_FLOAT : d == FL_F16 ? FL__DATA_HALF : FL__DATA_BFLOAT16;
+}
+
+/* Dims of one element step as the others want them to: as rows of channels, or as planes. */
+static void fl__dnn_strides(fl__dnn_tensor *t, const int64_t *stride) {
+    static const int orders[2][4] = {{1, 3, 2, 0}, {3, 2, 1, 0}};
+    for (int o = 0; o < 2; o++) {
+        bool fits = true;
+        int64_t step = 1;
+        for (int i = 0; i < 4; step *= t->dim[orders[o][i++]]) {
+            t->stride[orders[o][i]] = step;
+            fits = fits && (t->dim[orders[o][i]] == 1 || stride[orders[o][i]] == step);
+        }
+        if (fits) return;
+    }
+    for (int i = 0; i < 4; i++) t->stride[i] = stride[i];
+}
+
+/* Tensor i of the shape: the last 4 dims of t, or fewer with ones before. False: it steps back, or nowhere. */
+static bool fl__dnn_describe(fl__dnn_shape *s, int i, const fl_tensor *t) {
+    int64_t stride[4];
+    fl__dnn_tensor *d = &s->t[i];
+    if (t->ndim > 4) return false;
+    for (int k = 0; k < 4; k++) {
+        const int from = t->ndim - 4 + k;
+        d->dim[k] = from < 0 ? 1 : t->shape[from];
+        stride[k] = from < 0 ? fl_numel(t) : t->stride[from];
+        if (d->dim[k] < 1 || (d->dim[k] > 1 && stride[k] < 1)) return false;
+    }
+    d->type = fl__dnn_type_of(t->dtype);
+    fl__dnn_strides(d, stride);
+    return true;
+}
+
+/* The tensors of a plan in their order: NULL for numbers and what is made for it. */
+typedef struct fl__dnn_use {
+    fl__dnn_shape shape;
+    fl_tensor *t[FL__DNN_TENSORS];
+} fl__dnn_use;
+
+static bool fl__dnn_floats(const fl_tensor *t) {
+    return t->dtype == FL_F32 || t->dtype == FL_F16 || t->dtype == FL_BF16;
+}
+
+static bool fl__dnn_conv_of(const fl_call *c, fl__dnn_use *u) {
+    const fl_conv2d_args *a = c->args;
+    const bool input = c->op == FL_OP_conv2d_grad_input, weight = c->op == FL_OP_conv2d_grad_weight;
+    fl_tensor *out = c->out[0];
+    memset(u, 0, sizeof *u);
+    u->shape.op = c->op == fl_op_conv2d_bias ? FL_OP_conv2d : (int64_t)c->op;
+    u->shape.n = c->op == fl_op_conv2d_bias ? 4 : 3;
+    u->t[0] = input ? out : c->in[0];
+    u->t[1] = weight ? out : c->in[1];
+    u->t[2] = input ? c->in[0] : weight ? c->in[1] : out;
+    if (!fl__dnn_floats(out)) return false;
+    for (int i = 0; i < 3; i++)
+        if (!fl__dnn_describe(&u->shape, i, u->t[i])) return false;
+    if (u->shape.n > 3) {
+        const int64_t channels = c->in[2]->shape[0];
+        u->t[3] = c->in[2];
+        if (channels > 1 && c->in[2]->stride[0] != 1) return false;
+        u->shape.t[3] = (fl__dnn_tensor){{1, channels, 1, 1}, {channels, 1, channels, channels},
+                                         fl__dnn_type_of(c->in[2]->dtype)};
+    }
+    for (int i = 0; i < 2; i++) {
+        u->shape.pad_lo[i] = a->pad_lo[i];
+        u->shape.pad_hi[i] = a->pad_hi[i];
+        u->shape.stride[i] = a->stride[i];
+        u->shape.dilation[i] = a->dilation[i];
+    }
+    return true;
+}
+
+/* q, k, v, mask, [y, lse, dy] */
+static bool fl__dnn_attention_of(const fl_call *c, fl__dnn_use *u) {
+    const fl_attention_args *a = c->args;
+    const bool back = c->op == fl_op_attention_grad;
+    fl_tensor *const all[] = {c->in[0], c->in[1], c->in[2], back ? c->in[4] : c->out[0],
+                              back ? c->in[5] : c->out[1], NULL, c->in[6], c->out[0], c->out[1], c->out[2]};
+    const int64_t number[4] = {1, 1, 1, 1};
+    fl__dnn_shape *s = &u->shape;
+    memset(u, 0, sizeof *u);
+    s->op = c->op;
+    s->n = back ? FL__DNN_BACKWARD : FL__DNN_FORWARD;
+    if (a->p > 0 || a->softcap != 0 || a->causal || a->window || !c->in[3]->weak || c->in[3]->f64 != 0) return false;
+    if (c->in[0]->dtype != FL_F16 && c->in[0]->dtype != FL_BF16) return false;
+    for (int i = 0; i < (back ? FL__DQ_SUM : FL__SCALE); i++) {
+        if (i == FL__SCALE) continue;
+        if (!fl__dnn_describe(s, i, u->t[i] = all[i])) return false;
+    }
+    s->t[FL__LSE].type = FL__DATA_FLOAT;
+    s->t[FL__SCALE] = (fl__dnn_tensor){.type = FL__DATA_FLOAT};
+    memcpy(s->t[FL__SCALE].dim, number, sizeof number);
+    memcpy(s->t[FL__SCALE].stride, number, sizeof number);
+    fl__dnn_tensor t = s->t[FL__KT];
+    fl__dnn_swap(s->t[FL__KT].dim, s->t[FL__KT].stride, &t);
+    if (!back) return true;
+    t = s->t[FL__V];
+    fl__dnn_swap(s->t[FL__V].dim, s->t[FL__V].stride, &t);
+    for (int i = FL__DQ_SUM; i <= FL__ROW_SUM; i++) { /* f32, dense, [..., n, d] and [..., n, 1] */
+        int64_t step = 1;
+        s->t[i].type = FL__DATA_FLOAT;
+        for (int k = 3; k >= 0; step *= s->t[i].dim[k--]) {
+            s->t[i].dim[k] = k == 3 && i == FL__ROW_SUM ? 1 : s->t[FL__Q].dim[k];
+            s->t[i].stride[k] = step;
+        }
+    }
+    return true;
+}
+
+static bool fl__dnn_use_of(const fl_call *c, fl__dnn_use *u) {
+    const bool attends = c->op == fl_op_attention || c->op == fl_op_attention_grad;
+    for (int i = 0; i < c->n_out; i++)
+        if (!c->out[i] || !fl_numel(c->out[i])) return false;
+    if (!(attends ? fl__dnn_attention_of(c, u) : fl__dnn_conv_of(c, u))) return false;
+    u->shape.exact = c->in[0]->dtype == FL_F32 && fl_matmul_precision() == FL_F32;
+    u->shape.align = 16;
+    return true;
+}
+
+/* ---- running ---- */
+
+static bool fl__dnn_failed(const fl_call *c, fl__dnn_status s) {
+    return fl_fail("fl_%s: cuda: cuDNN: %s", fl_op_get_info(c->op)->name, fl__dnn.call.cudnnGetErrorString(s));
+}
+
+/* Starts the plan: the pointers by their ids, 1 ... */
+static bool fl__dnn_start(const fl_call *c, const fl__dnn_plan *p, void *const *pointer, int n, void *work) {
+    int64_t id[FL__DNN_TENSORS + 1];
+    fl__dnn_graph g = {.failed = false};
+    for (int i = 0; i < n; i++) id[i] = i + 1;
+    const fl__dnn_desc pack = fl__dnn_new(&g, FL__BACKEND_VARIANT_PACK_DESCRIPTOR);
+    fl__dnn_set(&g, pack, FL__ATTR_VARIANT_PACK_DATA_POINTERS, FL__TYPE_VOID_PTR, n, pointer);
+    fl__dnn_set(&g, pack, FL__ATTR_VARIANT_PACK_UNIQUE_IDS, FL__TYPE_INT64, n, id);
+    fl__dnn_set(&g, pack, FL__ATTR_VARIANT_PACK_WORKSPACE, FL__TYPE_VOID_PTR, 1, &work);
+    fl__dnn_done(&g, pack);
+    fl__dnn_status s = g.failed ? 2000 : fl__dnn.call.cudnnSetStream(fl__dnn.handle, (fl__dnn_stream)flk_stream_now());
+    if (!s) s = fl__dnn.call.cudnnBackendExecute(fl__dnn.handle, p->plan, pack);
+    fl__dnn_drop(&g);
+    return !s || fl__dnn_failed(c, s);
+}
+
+/* Scratch for the plan, and for the two sums of attention's gradient behind it. */
+static fl_buffer *fl__dnn_scratch(const fl_call *c, const fl__dnn_plan *p, int64_t *sums) {
+    const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
+                              .step = fl_mem_step_now()};
+    int64_t bytes = (p->workspace + 255) / 256 * 256;
+    for (int i = FL__DQ_SUM; i < p->of.n; i++) {
+        sums[i - FL__DQ_SUM] = bytes;
+        bytes += (p->of.t[i].dim[0] * p->of.t[i].stride[0] * 4 + 255) / 256 * 256;
+    }
+    return fl_buffer_new((size_t)bytes + 256, &info);
+}
+
+/* *done: the library computes it. */
+static bool fl__dnn_run(const fl_call *c, bool *done) {
+    fl__dnn_use u;
+    void *pointer[FL__DNN_TENSORS + 1] = {NULL};
+    uintptr_t all = 0;
+    int64_t sums[2];
+    *done = false;
+    if (!fl__dnn_use_of(c, &u) || !fl__dnn_there() || fl__dnn.state != 1) return true;
+    for (int i = 0; i < c->n_out; i++)
+        if (!fl_out_make(c->out[i])) return false;
+    for (int i = 0; i < u.shape.n; i++)
+        if (u.t[i]) all |= (uintptr_t)(pointer[i] = fl_data(u.t[i]));
+    if (all & 15) u.shape.align = (int64_t)(all & -all);
+    float scale = c->op == fl_op_attention || c->op == fl_op_attention_grad
+                      ? (float)((const fl_attention_args *)c->args)->scale
+                      : 0,
+          one = 1;
+    bool ok = true;
+    pthread_mutex_lock(&fl__dnn.lock);
+    const fl__dnn_plan *p = fl__dnn_plan_of(&u.shape);
+    fl_buffer *work = p->can ? fl__dnn_scratch(c, p, sums) : NULL;
+    if (p->can && work) {
+        int n = (int)u.shape.n;
+        if (n > FL__SCALE) pointer[FL__SCALE] = &scale;
+        for (int i = FL__DQ_SUM; i < u.shape.n; i++) pointer[i] = (char *)work->ptr + sums[i - FL__DQ_SUM];
+        if (n == FL__DNN_BACKWARD) pointer[n++] = &one;
+        *done = ok = fl__dnn_start(c, p, pointer, n, work->ptr);
+    } else {
+        ok = !p->can;
+    }
+    pthread_mutex_unlock(&fl__dnn.lock);
+    fl_buffer_drop(work);
+    return ok;
+}
+
+FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c) {
+    fl__dnn_use u;
+    if (!fl__dnn_use_of(c, &u)) return 0;
+    if (!fl__dnn_there()) return -1;
+    pthread_mutex_lock(&fl__dnn.lock);
+    const bool can = fl__dnn_plan_of(&u.shape)->can;
+    pthread_mutex_unlock(&fl__dnn.lock);
+    return can;
+}
+
+static int fl__dnn_slot_of(fl_op op) {
+    return op == FL_OP_conv2d               ? 0
+           : op == FL_OP_conv2d_grad_input  ? 1
+           : op == FL_OP_conv2d_grad_weight ? 2
+           : op == fl_op_conv2d_bias        ? 3
+           : op == fl_op_attention          ? 4
+                                            : 5;
+}
+
+static bool fl__dnn_slot(const fl_backend *self, const fl_call *c) {
+    const fl_slot own = fl__dnn_own[fl__dnn_slot_of(c->op)];
+    bool done;
+    if (!fl__dnn_run(c, &done)) return false;
+    if (done) return true;
+    return own ? fl__cuda_widely(own, self, c) : fl_call_compose(c);
+}
+
+FL_PRIVATE void fl__cuda_dnn_slots(fl_backend *cuda) {
+    const fl_op ops[] = {FL_OP_conv2d, FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
+                         fl_op_conv2d_bias, fl_op_attention, fl_op_attention_grad};
+    for (int i = 0; i < 6; i++) {
+        fl__dnn_own[i] = cuda->op[ops[i]];
+        fl_backend_set(cuda, ops[i], fl__dnn_slot, FL_SLOT_NARROW);
+    }
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

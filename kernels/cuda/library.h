@@ -1,0 +1,114 @@
+/* kernels/cuda/library.h - finds NVIDIA's libraries when they are first needed
+
+   In the folders of FL_CUDA_LIBS (a colon between two; "no": none is looked for anywhere), where the
+   dynamic loader looks, in the toolkit's folder, and in nvidia/<package>/lib of the Python in use, which
+   is that of VIRTUAL_ENV or the first of PATH: its packages hold the same libraries. A library stays open. */
+#ifndef FL_CUDA_LIBRARY_H
+#define FL_CUDA_LIBRARY_H
+#include "../../fl_mem.h"
+
+/* The functions of a library in a struct of n pointers, in the order of their names. False where the
+   library or one of its functions is absent: said in one warning, which tells what runs instead. */
+FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const char *const *names,
+                                 void *functions, int n);
+/* Opens it, if it is there, for another library that would look in fewer places. */
+FL_PRIVATE void *fl__cuda_library_open(const char *file);
+/* For tables of plans by shape. */
+FL_PRIVATE uint64_t fl__cuda_hash(const void *p, size_t bytes);
+#endif
+
+#if defined(FL_IMPL_ONLY_CUDA_LIBRARY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CUDA_LIBRARY_IMPL
+#define FL_CUDA_LIBRARY_IMPL
+#include <dlfcn.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The first of the files that match which opens. */
+static void *fl__cuda_open_match(const char *pattern) {
+    void *library = NULL;
+    glob_t found;
+    if (glob(pattern, 0, NULL, &found)) return NULL;
+    for (size_t i = 0; i < found.gl_pathc && !library; i++)
+        library = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_GLOBAL);
+    globfree(&found);
+    return library;
+}
+
+/* In each of the folders, a colon between two: folder `under` file. */
+static void *fl__cuda_open_in(const char *folders, const char *under, const char *file) {
+    void *library = NULL;
+    char path[PATH_MAX];
+    for (const char *p = folders; p && *p && !library; p += strspn(p, ":")) {
+        const int n = (int)strcspn(p, ":");
+        if (snprintf(path, sizeof path, "%.*s%s%s", n, p, under, file) < (int)sizeof path)
+            library = fl__cuda_open_match(path);
+        p += n;
+    }
+    return library;
+}
+
+/* In the packages of the Python that stands in the folder bin, or of one that its link leads to. */
+static void *fl__cuda_open_python(const char *bin, size_t n, const char *file) {
+    char python[PATH_MAX], to[PATH_MAX];
+    void *library = NULL;
+    if (snprintf(python, sizeof python, "%.*s/python3", (int)n, bin) >= (int)sizeof python) return NULL;
+    for (int links = 0; links < 4 && !library && !access(python, X_OK); links++) {
+        char *slash = strrchr(python, '/');
+        *slash = 0;
+        library = fl__cuda_open_in(python, "/../lib/python3*/*-packages/nvidia/*/lib/", file);
+        *slash = '/';
+        const ssize_t length = readlink(python, to, sizeof to - 1);
+        if (length <= 0) break;
+        to[length] = 0;
+        if (*to == '/') *python = 0;
+        else slash[1] = 0;
+        if (strlen(python) + (size_t)length >= sizeof python) break;
+        strcat(python, to);
+    }
+    return library;
+}
+
+FL_PRIVATE void *fl__cuda_library_open(const char *file) {
+    const char *own = getenv("FL_CUDA_LIBS"), *home = getenv("CUDA_HOME"), *path = getenv("PATH");
+    if (own && !strcmp(own, "no")) return NULL;
+    void *library = fl__cuda_open_in(own, "/", file);
+    if (!library) library = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
+    if (!library) library = fl__cuda_open_in(home ? home : "/usr/local/cuda", "/lib64/", file);
+    if (!library)
+        library = fl__cuda_open_in(getenv("VIRTUAL_ENV"), "/lib/python3*/*-packages/nvidia/*/lib/", file);
+    for (const char *p = path; p && *p && !library; p += strspn(p, ":")) {
+        const size_t n = strcspn(p, ":");
+        library = fl__cuda_open_python(p, n, file);
+        p += n;
+    }
+    return library;
+}
+
+FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const char *const *names,
+                                 void *functions, int n) {
+    void *library = fl__cuda_library_open(file);
+    const char *missing = library ? NULL : file;
+    for (int i = 0; i < n && !missing; i++) {
+        void *f = dlsym(library, names[i]);
+        if (!f) missing = names[i];
+        memcpy((char *)functions + (size_t)i * sizeof f, &f, sizeof f);
+    }
+    if (missing)
+        fl_message(FL_LOG_WARN, "cuda: %s of %s is not to be found (FL_CUDA_LIBS): %s", missing, file, instead);
+    return !missing;
+}
+
+FL_PRIVATE uint64_t fl__cuda_hash(const void *p, size_t bytes) {
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const unsigned char *)p)[i]) * 0x100000001b3u;
+    return hash ^ hash >> 32;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

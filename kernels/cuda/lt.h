@@ -1,0 +1,383 @@
+/* kernels/cuda/lt.h - matrix products and linear layers of family cuda by cuBLASLt
+
+   Takes the slots of matmul and linear. What the library cannot read as it lies (rows that are dense in
+   neither direction), integers, and all without the library goes on to the slot that was there before:
+   our own kernel. The library counts columns first: row-major y = a b is its y^T = b^T a^T, whose bias and
+   activation are those of a linear layer. Batches are one dim of strides for it; others are a loop.
+
+   f32 stays f32 unless fl_matmul_precision allows less: then TF32. Its first choice for a shape is kept in
+   a table of fixed size; parts of a long sum are added in f32, in one order: one GPU model gives the same
+   bits in every run. */
+#ifndef FL_CUDA_LT_H
+#define FL_CUDA_LT_H
+#include "../../fl/ops/copy.h"
+#include "../../fl/ops/linear.h"
+/* Puts the slots into the table, before those that are there. */
+FL_PRIVATE void fl__cuda_lt_slots(fl_backend *cuda);
+/* Runs a slot that takes wide dtypes only on what may be narrow. */
+FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_call *c);
+#endif
+
+#if defined(FL_IMPL_ONLY_CUDA_LT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CUDA_LT_IMPL
+#define FL_CUDA_LT_IMPL
+#include "flk.h"
+#include "library.h"
+#include "lt_calls.h"
+#include "memory.h"
+#include <pthread.h>
+#include <string.h>
+
+enum { FL__LT_PLANS = 2048, FL__LT_MOST = 64 /* products of one call */ };
+static const size_t fl__lt_workspace = (size_t)32 << 20; /* what NVIDIA advises for Hopper */
+
+/* All that decides how a product runs. Its operands as the library sees them: d = op(a) op(b). */
+typedef struct fl__lt_shape {
+    int64_t m, n, k, lda, ldb, ldd, batch, step_a, step_b, step_d;
+    int32_t type, type_d, compute, epilogue, align, transpose_a, transpose_b;
+    int32_t unused; /* shapes are compared by their bytes */
+} fl__lt_shape;
+
+typedef struct fl__lt_plan {
+    fl__lt_shape of;
+    bool there, can;
+    fl__lt_desc op;
+    fl__lt_layout a, b, d;
+    fl__lt_algo algo;
+    size_t workspace;
+} fl__lt_plan;
+
+static struct {
+    pthread_mutex_t lock;
+    int state; /* 0: not looked for, 1: there, -1: absent */
+    fl__lt_handle handle;
+    struct {
+#define FL__LT_FIELD(result, name, args) result(*name) args;
+        FL__LT_CALLS(FL__LT_FIELD)
+#undef FL__LT_FIELD
+    } call;
+    fl__lt_plan plan[FL__LT_PLANS];
+} fl__lt = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static fl_slot fl__lt_own_matmul;
+
+/* ---- the library ---- */
+
+static void fl__lt_look(void) {
+#define FL__LT_NAME(result, name, args) #name,
+    static const char *const names[] = {FL__LT_CALLS(FL__LT_NAME)};
+#undef FL__LT_NAME
+    const char *instead = "matrix products run on our own kernels, which are slower";
+    fl__lt.state = -1;
+    if (!fl__cuda_library("libcublasLt.so.13", instead, names, &fl__lt.call,
+                          (int)(sizeof names / sizeof *names)))
+        return;
+    const fl__lt_status s = fl__lt.call.cublasLtCreate(&fl__lt.handle);
+    if (!s) fl__lt.state = 1;
+    else fl_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s), instead);
+}
+
+/* Under the lock. */
+static bool fl__lt_there(void) {
+    if (!fl__lt.state) fl__lt_look();
+    return fl__lt.state > 0;
+}
+
+/* ---- plans; all under the lock ---- */
+
+static void fl__lt_forget(fl__lt_plan *p) {
+    if (p->op) fl__lt.call.cublasLtMatmulDescDestroy(p->op);
+    if (p->a) fl__lt.call.cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b) fl__lt.call.cublasLtMatrixLayoutDestroy(p->b);
+    if (p->d) fl__lt.call.cublasLtMatrixLayoutDestroy(p->d);
+    memset(p, 0, sizeof *p);
+}
+
+static bool fl__lt_make_layout(fl__lt_layout *to, const fl__lt_shape *s, int32_t type, bool transposed,
+                               int64_t rows, int64_t columns, int64_t ld, int64_t step) {
+    const int32_t batch = (int32_t)s->batch;
+    if (transposed) {
+        const int64_t n = rows;
+        rows = columns;
+        columns = n;
+    }
+    return !fl__lt.call.cublasLtMatrixLayoutCreate(to, (unsigned)type, (uint64_t)rows, (uint64_t)columns, ld) &&
+           !fl__lt.call.cublasLtMatrixLayoutSetAttribute(*to, FL__LT_BATCH_COUNT, &batch, sizeof batch) &&
+           !fl__lt.call.cublasLtMatrixLayoutSetAttribute(*to, FL__LT_BATCH_OFFSET, &step, sizeof step);
+}
+
+static bool fl__lt_make_op(fl__lt_plan *p, const void *bias) {
+    const fl__lt_shape *s = &p->of;
+    const unsigned scale = s->type == FL__LT_F64 ? FL__LT_F64 : FL__LT_F32;
+    bool ok = !fl__lt.call.cublasLtMatmulDescCreate(&p->op, (unsigned)s->compute, scale);
+    const struct {
+        unsigned attribute;
+        int32_t value;
+    } set[] = {{FL__LT_TRANSA, s->transpose_a}, {FL__LT_TRANSB, s->transpose_b}, {FL__LT_EPILOGUE, s->epilogue}};
+    for (int i = 0; i < 3 && ok; i++)
+        ok = !fl__lt.call.cublasLtMatmulDescSetAttribute(p->op, set[i].attribute, &set[i].value, sizeof(int32_t));
+    return ok && (!bias || !fl__lt.call.cublasLtMatmulDescSetAttribute(p->op, FL__LT_BIAS_POINTER, &bias,
+                                                                      sizeof bias));
+}
+
+/* The library's first choice; false: it has none. */
+static bool fl__lt_choose(fl__lt_plan *p) {
+    const uint32_t reduction = FL__LT_REDUCE_IN_F32, align = (uint32_t)p->of.align;
+    fl__lt_pref want = NULL;
+    fl__lt_choice choice;
+    int n = 0;
+    bool ok = !fl__lt.call.cublasLtMatmulPreferenceCreate(&want);
+    ok = ok && !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, FL__LT_PREF_WORKSPACE, &fl__lt_workspace,
+                                                                 sizeof fl__lt_workspace);
+    ok = ok && !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, FL__LT_PREF_REDUCTION, &reduction,
+                                                                 sizeof reduction);
+    for (unsigned a = FL__LT_PREF_ALIGN_A; a <= FL__LT_PREF_ALIGN_D && ok; a++)
+        ok = !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, a, &align, sizeof align);
+    ok = ok && !fl__lt.call.cublasLtMatmulAlgoGetHeuristic(fl__lt.handle, p->op, p->a, p->b, p->d, p->d, want, 1,
+                                                           &choice, &n);
+    ok = ok && n > 0 && !choice.state;
+    if (want) fl__lt.call.cublasLtMatmulPreferenceDestroy(want);
+    if (!ok) return false;
+    p->algo = choice.algo;
+    p->workspace = choice.workspaceSize;
+    return true;
+}
+
+/* The plan of a shape, which may be that it cannot be done. It takes the place of another one. */
+static fl__lt_plan *fl__lt_plan_of(const fl__lt_shape *s, const void *bias) {
+    fl__lt_plan *p = &fl__lt.plan[fl__cuda_hash(s, sizeof *s) % FL__LT_PLANS];
+    if (p->there && !memcmp(&p->of, s, sizeof *s)) return p;
+    fl__lt_forget(p);
+    p->there = true;
+    p->of = *s;
+    p->can = fl__lt_make_op(p, bias) &&
+             fl__lt_make_layout(&p->a, s, s->type, s->transpose_a, s->m, s->k, s->lda, s->step_a) &&
+             fl__lt_make_layout(&p->b, s, s->type, s->transpose_b, s->k, s->n, s->ldb, s->step_b) &&
+             fl__lt_make_layout(&p->d, s, s->type_d, false, s->m, s->n, s->ldd, s->step_d) &&
+             fl__lt_choose(p);
+    return p;
+}
+
+/* ---- from records to shapes ---- */
+
+/* A product, with its batch as dims of which the last is the library's. */
+typedef struct fl__lt_product {
+    fl__lt_shape shape;
+    const char *a, *b, *bias;
+    char *d;
+    int ndim;
+    int64_t dim[FL_MAX_DIMS], step[3][FL_MAX_DIMS]; /* of a, b, d */
+} fl__lt_product;
+
+/* The row-major matrix [rows, columns] as the library's [columns, rows], or the transpose of that one. False:
+   it has no dense direction. */
+static bool fl__lt_reads(int64_t rows, int64_t columns, int64_t row, int64_t column, int32_t *transpose,
+                         int64_t *ld) {
+    *transpose = 0;
+    *ld = rows == 1 ? columns : row;
+    if ((column == 1 || columns == 1) && *ld >= columns) return true;
+    *transpose = FL__LT_TRANSPOSE;
+    *ld = columns == 1 ? rows : column;
+    return (row == 1 || rows == 1) && *ld >= rows;
+}
+
+static int32_t fl__lt_type_of(fl_dtype d) {
+    return d == FL_F32 ? FL__LT_F32 : d == FL_F64 ? FL__LT_F64 : d == FL_F16 ? FL__LT_F16 : FL__LT_BF16;
+}
+
+/* Joins dims that all three go through as one; the last is the longest. */
+static void fl__lt_batch(fl__lt_product *p, const fl_tensor *a, const fl_tensor *b, const fl_tensor *y) {
+    const fl_tensor *const t[3] = {b, a, y};
+    for (int d = 0; d < y->ndim - 2; d++) {
+        const int at = p->ndim - 1;
+        bool joins = at >= 0;
+        if (y->shape[d] == 1) continue;
+        for (int k = 0; k < 3 && joins; k++) joins = p->step[k][at] == t[k]->stride[d] * y->shape[d];
+        if (!joins) p->dim[p->ndim++] = 1;
+        p->dim[p->ndim - 1] *= y->shape[d];
+        for (int k = 0; k < 3; k++) p->step[k][p->ndim - 1] = t[k]->stride[d];
+    }
+    int longest = 0;
+    const int last = p->ndim - 1;
+    for (int d = 1; d < p->ndim; d++)
+        if (p->dim[d] > p->dim[longest]) longest = d;
+    for (int k = -1; k < 3 && p->ndim > 1; k++) {
+        int64_t *v = k < 0 ? p->dim : p->step[k];
+        const int64_t was = v[last];
+        v[last] = v[longest];
+        v[longest] = was;
+    }
+}
+
+static int64_t fl__lt_size(int32_t type) {
+    return type == FL__LT_F64 ? 8 : type == FL__LT_F32 ? 4 : 2;
+}
+
+/* Where product i of a batch has its operands, in bytes from the first one's. */
+static void fl__lt_place(const fl__lt_product *p, int64_t i, int64_t at[3]) {
+    at[0] = at[1] = at[2] = 0;
+    for (int d = p->ndim - 2; d >= 0; i /= p->dim[d--])
+        for (int k = 0; k < 3; k++)
+            at[k] += i % p->dim[d] * p->step[k][d] * fl__lt_size(k < 2 ? p->shape.type : p->shape.type_d);
+}
+
+/* Calls of the library for all of a batch. */
+static int64_t fl__lt_loop(const fl__lt_product *p) {
+    int64_t n = 1;
+    for (int d = 0; d + 1 < p->ndim; d++) n *= p->dim[d];
+    return n;
+}
+
+/* The largest power of two up to 256 that divides all addresses. */
+static int32_t fl__lt_alignment(const fl__lt_product *p) {
+    uintptr_t all = (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->d | (uintptr_t)p->bias | 256;
+    for (int64_t i = 1, at[3]; i < fl__lt_loop(p); i++) {
+        fl__lt_place(p, i, at);
+        all |= (uintptr_t)at[0] | (uintptr_t)at[1] | (uintptr_t)at[2];
+    }
+    return (int32_t)(all & -all);
+}
+
+/* y = a b, or a b^T of a linear layer. False: it is none for the library. y has no storage yet. */
+static bool fl__lt_product_of(const fl_call *c, const fl_tensor *y, fl__lt_product *p) {
+    const fl_tensor *a = c->in[0], *b = c->in[1];
+    const int nd = y->ndim, b_row = c->op == FL_OP_matmul ? nd - 2 : 1, b_column = c->op == FL_OP_matmul ? nd - 1 : 0;
+    fl__lt_shape *s = &p->shape;
+    memset(p, 0, sizeof *p);
+    s->m = y->shape[nd - 1], s->n = y->shape[nd - 2], s->k = a->shape[nd - 1];
+    if (!fl_dtype_is_float(y->dtype) || y->dtype >= FL_DTYPE_COUNT || !fl_numel(y) || !s->k) return false;
+    if ((y->stride[nd - 1] != 1 && s->m > 1) || (s->n > 1 && y->stride[nd - 2] < s->m)) return false;
+    if (!fl__lt_reads(s->k, s->m, b->stride[b_row], b->stride[b_column], &s->transpose_a, &s->lda) ||
+        !fl__lt_reads(s->n, s->k, a->stride[nd - 2], a->stride[nd - 1], &s->transpose_b, &s->ldb))
+        return false;
+    s->ldd = s->n > 1 ? y->stride[nd - 2] : s->m;
+    s->type = fl__lt_type_of(a->dtype);
+    s->type_d = fl__lt_type_of(y->dtype);
+    const bool tf32 = a->dtype == FL_F32 && fl_matmul_precision() == FL_BF16;
+    s->compute = y->dtype == FL_F64 ? FL__LT_COMPUTE_F64 : tf32 ? FL__LT_COMPUTE_TF32 : FL__LT_COMPUTE_F32;
+    s->epilogue = FL__LT_NO_EPILOGUE;
+    if (nd > 2) fl__lt_batch(p, a, b, y);
+    s->batch = p->ndim ? p->dim[p->ndim - 1] : 1;
+    if (p->ndim) {
+        s->step_a = p->step[0][p->ndim - 1];
+        s->step_b = p->step[1][p->ndim - 1];
+        s->step_d = p->step[2][p->ndim - 1];
+    }
+    return fl__lt_loop(p) <= FL__LT_MOST && s->batch <= INT32_MAX;
+}
+
+/* ---- running ---- */
+
+static bool fl__lt_failed(const fl_call *c, fl__lt_status s) {
+    return fl_fail("fl_%s: cuda: cublasLtMatmul: %s", fl_op_get_info(c->op)->name,
+                   fl__lt.call.cublasLtGetStatusString(s));
+}
+
+static bool fl__lt_start(const fl_call *c, const fl__lt_plan *plan, const fl__lt_product *p, void *work) {
+    const float one = 1, zero = 0;
+    const double one_f64 = 1, zero_f64 = 0;
+    const bool f64 = plan->of.type == FL__LT_F64;
+    if (p->bias && fl__lt.call.cublasLtMatmulDescSetAttribute(plan->op, FL__LT_BIAS_POINTER, &p->bias,
+                                                              sizeof p->bias))
+        return fl_fail("fl_%s: cuda: cuBLASLt takes no bias", fl_op_get_info(c->op)->name);
+    for (int64_t i = 0, at[3]; i < fl__lt_loop(p); i++) {
+        fl__lt_place(p, i, at);
+        const fl__lt_status s = fl__lt.call.cublasLtMatmul(
+            fl__lt.handle, plan->op, f64 ? (const void *)&one_f64 : &one, p->a + at[0], plan->a, p->b + at[1],
+            plan->b, f64 ? (const void *)&zero_f64 : &zero, p->d + at[2], plan->d, p->d + at[2], plan->d,
+            &plan->algo, work, plan->workspace, (fl__lt_stream)flk_stream_now());
+        if (s) return fl__lt_failed(c, s);
+    }
+    return true;
+}
+
+/* Makes y, which the product goes into, once it is sure that the library computes it. *done: it did. */
+static bool fl__lt_run(const fl_call *c, fl_tensor *y, int32_t epilogue, const fl_tensor *bias, bool *done) {
+    fl__lt_product p;
+    fl_buffer *work = NULL;
+    *done = false;
+    if (!fl__lt_product_of(c, y, &p)) return true;
+    pthread_mutex_lock(&fl__lt.lock);
+    const bool there = fl__lt_there();
+    pthread_mutex_unlock(&fl__lt.lock);
+    if (!there) return true;
+    if (!fl_out_make(y)) return false;
+    p.a = fl_data(c->in[1]), p.b = fl_data(c->in[0]), p.d = fl_data(y), p.bias = bias ? fl_data(bias) : NULL;
+    p.shape.epilogue = epilogue;
+    p.shape.align = fl__lt_alignment(&p);
+    pthread_mutex_lock(&fl__lt.lock);
+    const fl__lt_plan *plan = fl__lt_plan_of(&p.shape, p.bias);
+    const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
+                              .step = fl_mem_step_now()};
+    bool ok = true;
+    if (plan->can && plan->workspace) ok = (work = fl_buffer_new(plan->workspace, &info)) != NULL;
+    if (plan->can && ok) ok = *done = fl__lt_start(c, plan, &p, work ? work->ptr : NULL);
+    pthread_mutex_unlock(&fl__lt.lock);
+    fl_buffer_drop(work);
+    return ok;
+}
+
+/* For NARROW slots whose own kernel computes in wide dtypes only. */
+FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_call *c) {
+    fl_call wide = *c;
+    if (!fl_is_narrow(c->out[0])) return own(self, c);
+    fl_scope s = fl_scope_begin();
+    bool ok = true;
+    for (int i = 0; i < c->n_in && ok; i++)
+        if (!c->in[i]->weak) ok = (wide.in[i] = fl_cast(c->in[i], fl_dtype_wide(c->in[i]->dtype))) != NULL;
+    for (int i = 0; i < c->n_out && ok; i++) {
+        fl_tensor *y = c->out[i];
+        ok = fl_out_make(y) && (wide.out[i] = fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype))) != NULL;
+    }
+    ok = ok && own(self, &wide);
+    for (int i = 0; i < c->n_out && ok; i++)
+        ok = fl_call_run(&(fl_call){.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {wide.out[i]}});
+    fl_scope_end(&s);
+    return ok;
+}
+
+static bool fl__lt_matmul(const fl_backend *self, const fl_call *c) {
+    bool done;
+    if (!fl__lt_run(c, c->out[0], FL__LT_NO_EPILOGUE, NULL, &done)) return false;
+    return done || fl__cuda_widely(fl__lt_own_matmul, self, c);
+}
+
+/* The epilogue that computes act; 0: the library has none. Its gelu is the one by tanh. */
+static int32_t fl__lt_epilogue_of(fl_op act) {
+    return act == FL_OP_NONE ? FL__LT_NO_EPILOGUE : act == FL_OP_relu ? FL__LT_RELU
+           : act == FL_OP_gelu_tanh ? FL__LT_GELU_TANH : 0;
+}
+
+/* x [m, k], w [n, k], bias [n] -> act(z), z = x w^T + bias. Activations that are no epilogue run over z: the
+   one that is wanted, or one of the wide dtype, so that nothing is rounded twice. */
+static bool fl__lt_linear(const fl_backend *self, const fl_call *c) {
+    const fl_op act = ((const fl_linear_args *)c->args)->act;
+    fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL, *y = c->out[0], *z = c->n_out > 1 ? c->out[1] : NULL;
+    const bool fused = !z && fl__lt_epilogue_of(act);
+    fl_scope s = fl_scope_begin();
+    int32_t epilogue = fused ? fl__lt_epilogue_of(act) : FL__LT_NO_EPILOGUE;
+    bool done = false, ok = true;
+    (void)self;
+    if (!z && !fused) {
+        z = fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype));
+        if (bias) bias = fl_cast(bias, fl_dtype_wide(y->dtype));
+        ok = z && (bias || c->n_in < 3);
+    }
+    if (bias) epilogue = (epilogue == FL__LT_NO_EPILOGUE ? 0 : epilogue) | FL__LT_BIAS;
+    const bool takes = y->dtype != FL_F64 && (!bias || bias->shape[0] == 1 || bias->stride[0] == 1);
+    if (ok && takes) ok = fl__lt_run(c, fused ? y : z, epilogue, bias, &done);
+    fl_call rest = {.op = act == FL_OP_NONE ? FL_OP_copy : act, .n_out = 1, .n_in = 1, .out = {y}, .in = {z}};
+    if (ok && done && !fused) ok = fl_call_run(&rest);
+    if (ok && !done) ok = fl_call_compose(c);
+    fl_scope_end(&s);
+    return ok;
+}
+
+FL_PRIVATE void fl__cuda_lt_slots(fl_backend *cuda) {
+    fl__lt_own_matmul = cuda->op[FL_OP_matmul];
+    fl_backend_set(cuda, FL_OP_matmul, fl__lt_matmul, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_linear, fl__lt_linear, FL_SLOT_NARROW);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

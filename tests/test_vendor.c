@@ -1,0 +1,169 @@
+/* test_vendor.c - NVIDIA's libraries behind family cuda, by mocks that compute with plain loops
+   (kernels/cuda/emu): what they compute is for conformance; here: that they are used, how often, what they
+   may round, what happens where they refuse or are absent. make CUDA=emu test-cuda */
+#include "../fl.h"
+#include "test.h"
+#include <dlfcn.h>
+#include <unistd.h>
+
+extern void cuda_emu_fail_in(int64_t n) __attribute__((weak));
+
+/* Of the mock; NULL before it was loaded. */
+static int *counter(const char *name) {
+    return dlsym(RTLD_DEFAULT, name);
+}
+static int counted(const char *name) {
+    return counter(name) ? *counter(name) : -1;
+}
+
+static bool use_cuda(void) {
+    test_errors_return();
+    const bool there = cuda_emu_fail_in && fl_backend_index("cuda") >= 0;
+    fl_error_clear();
+    return there && fl_backend_set_default("cuda");
+}
+static bool has_mocks(void) {
+    const char *where = getenv("FL_CUDA_LIBS");
+    return where && strcmp(where, "no");
+}
+#define NEEDS_MOCK \
+    if (!use_cuda() || !has_mocks()) SKIP("mock libraries: make CUDA=emu test-cuda")
+
+static char said[4][200];
+static int n_said;
+static void listen(fl_level level, const char *text, void *user) {
+    (void)level, (void)user;
+    if (n_said < 4) snprintf(said[n_said++], sizeof said[0], "%s", text);
+}
+
+/* Numbers of few bits, whose products and sums are exact in any order. */
+static fl_tensor *whole(fl_shape shape, int64_t seed) {
+    const int64_t n = fl_shape_numel(shape);
+    float *v = malloc((size_t)n * sizeof *v + 1);
+    for (int64_t i = 0; i < n; i++) v[i] = (float)((i * 7 + seed * 3) % 11 - 5);
+    fl_tensor *t = fl_from_host(v, shape, FL_F32);
+    free(v);
+    return t;
+}
+
+static bool same_as_cpu(fl_tensor *y, fl_tensor *a, fl_tensor *b) {
+    fl_tensor *want = fl_matmul(fl_to(a, "cpu"), fl_to(b, "cpu"));
+    return y && want && fl_item(fl_to(fl_all(fl_eq(fl_to(y, "cpu"), want), FL_ALL_AXES), "cpu")) == 1;
+}
+
+TEST(products_are_one_call_of_the_library_where_it_can_read_them) {
+    NEEDS_MOCK;
+    const int order[4] = {0, 2, 1, 3};
+    fl_tensor *heads = fl_permute(whole(FL_SHAPE(2, 5, 3, 4), 1), 4, order); /* [2, 3, 5, 4] of [2, 5, 3, 4] */
+    fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);
+    const struct {
+        fl_tensor *a, *b;
+        int calls;
+    } cases[] = {
+        {a, b, 1},
+        {a, fl_transpose(whole(FL_SHAPE(6, 8), 3), 0, 1), 1},
+        {fl_transpose(whole(FL_SHAPE(8, 5), 3), 0, 1), b, 1},
+        {whole(FL_SHAPE(2, 3, 5, 8), 4), whole(FL_SHAPE(2, 3, 8, 6), 5), 1}, /* both batch dims are one */
+        {whole(FL_SHAPE(2, 3, 5, 8), 4), b, 1},                              /* every batch has the same b */
+        {heads, fl_transpose(heads, -1, -2), 2},                             /* a loop over the shorter dim */
+        {fl_slice(whole(FL_SHAPE(5, 16), 2), 1, 0, 16, 2), b, 0},            /* rows with gaps */
+        {whole(FL_SHAPE(5, 13), 2), whole(FL_SHAPE(13, 6), 2), 0},           /* the library has nothing for it */
+    };
+    CHECK(same_as_cpu(fl_matmul(a, b), a, b));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int before = counted("mock_products");
+        fl_tensor *y = fl_matmul(cases[i].a, cases[i].b);
+        CHECK_EQ_INT(counted("mock_products") - before, cases[i].calls);
+        CHECK(same_as_cpu(y, cases[i].a, cases[i].b));
+        CHECK(!fl_error());
+    }
+    CHECK_EQ_INT(counted("mock_mistakes"), 0);
+}
+
+TEST(a_shape_is_asked_for_once) {
+    NEEDS_MOCK;
+    fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);
+    fl_matmul(a, b);
+    const int asked = counted("mock_choices");
+    for (int i = 0; i < 3; i++) fl_matmul(a, b);
+    CHECK_EQ_INT(counted("mock_choices"), asked);
+    fl_matmul(a, whole(FL_SHAPE(8, 7), 3));
+    CHECK_EQ_INT(counted("mock_choices"), asked + 1);
+    for (int64_t n = 1; n < 40; n++) /* plans take each other's places */
+        for (int64_t k = 1; k < 60; k++) fl_matmul(whole(FL_SHAPE(n, k), 1), whole(FL_SHAPE(k, 3), 1));
+    CHECK(same_as_cpu(fl_matmul(a, b), a, b));
+    CHECK_EQ_INT(counted("mock_mistakes"), 0);
+}
+
+/* 1 + 2^-12 has more bits than TF32 keeps. */
+TEST(f32_is_rounded_only_where_the_program_allows_it) {
+    NEEDS_MOCK;
+    fl_tensor *a = fl_full(FL_SHAPE(4, 4), 1 + 0x1p-12, FL_F32), *b = fl_ones(FL_SHAPE(4, 4), FL_F32);
+    CHECK_EQ_INT(fl_item(fl_amax(fl_matmul(a, b), FL_ALL_AXES)) == 4 + 0x1p-10, 1);
+    CHECK(fl_set_matmul_precision(FL_BF16));
+    CHECK_EQ_INT(fl_item(fl_amax(fl_matmul(a, b), FL_ALL_AXES)) == 4, 1);
+    CHECK_EQ_INT(fl_item(fl_amax(fl_linear(a, b, NULL), FL_ALL_AXES)) == 4, 1);
+    CHECK(fl_set_matmul_precision(FL_F32));
+    CHECK_EQ_INT(fl_item(fl_amax(fl_matmul(a, b), FL_ALL_AXES)) == 4 + 0x1p-10, 1);
+}
+
+TEST(a_call_of_the_library_that_fails_is_an_error_and_the_next_works) {
+    NEEDS_MOCK;
+    fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);
+    bool said_so = false;
+    fl_scope first = fl_scope_begin();
+    fl_matmul(a, b);
+    fl_scope_end(&first); /* its memory is there for the next */
+    for (int64_t i = 0; i < 8; i++) { /* a request for memory that fails is tried again: no error */
+        fl_scope s = fl_scope_begin();
+        cuda_emu_fail_in(1 + i / 2);
+        fl_tensor *y = fl_matmul(a, b);
+        cuda_emu_fail_in(0);
+        const bool failed = fl_error() != NULL;
+        if (failed) said_so |= strstr(fl_error(), "fl_matmul: cuda: cublasLtMatmul: execution failed") != NULL;
+        fl_error_clear();
+        if (!failed) CHECK(same_as_cpu(y, a, b));
+        CHECK(same_as_cpu(fl_matmul(a, b), a, b));
+        fl_scope_end(&s);
+    }
+    CHECK(said_so);
+}
+
+/* Tests run in processes of their own, so that this one finds nothing. */
+TEST(without_the_library_there_is_one_warning_and_our_own_kernel) {
+    NEEDS_MOCK;
+    char where[] = "/tmp/fl-vendor-XXXXXX", path[64];
+    REQUIRE(mkdtemp(where) != NULL);
+    snprintf(path, sizeof path, "%s/libcublasLt.so.13", where); /* no library, though of that name */
+    FILE *f = fopen(path, "w");
+    REQUIRE(f && fputs("no library", f) >= 0 && !fclose(f));
+    setenv("FL_CUDA_LIBS", where, 1);
+    setenv("PATH", where, 1);
+    setenv("CUDA_HOME", where, 1);
+    unsetenv("VIRTUAL_ENV");
+    void *installed = dlopen("libcublasLt.so.13", RTLD_LAZY); /* the loader's path is not for us to change */
+    fl_message_use(listen, NULL, FL_LOG_WARN);
+    fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);
+    for (int i = 0; i < 3; i++) CHECK(same_as_cpu(fl_matmul(a, b), a, b));
+    CHECK(!fl_error());
+    CHECK_EQ_INT(n_said, 1);
+    CHECK_STR(said[0], installed ? "cublasLtCreate" : "libcublasLt.so.13 of libcublasLt.so.13 is not to be found");
+    CHECK_STR(said[0], "our own kernels");
+    unlink(path);
+    rmdir(where);
+}
+
+TEST(no_library_is_looked_for_where_the_environment_says_so) {
+    NEEDS_MOCK;
+    setenv("FL_CUDA_LIBS", "no", 1);
+    fl_message_use(listen, NULL, FL_LOG_WARN);
+    fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);
+    CHECK(same_as_cpu(fl_matmul(a, b), a, b));
+    CHECK_EQ_INT(counted("mock_products"), -1);
+    CHECK_EQ_INT(n_said, 1);
+}
+
+int main(int argc, char **argv) {
+    return test_main(argc, argv);
+}
+/* MIT licence: see LICENSE. */
