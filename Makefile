@@ -26,6 +26,7 @@ SINGLE   ?= build/single/$(HEADER)
 UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' $(HEADERS) 2>/dev/null)
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
 EXAMPLES := $(basename $(wildcard examples/*.c examples/extend/*.c))
+SPEECH   := $(basename $(wildcard examples/speech/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
 MODEL_UNITS := $(basename $(wildcard bench/models/*.c))
 # Programs with targets of their own, which `make test` does not run.
@@ -62,7 +63,7 @@ LIBS += $(LAPACK_LIBS)
 endif
 endif
 # Libraries of the packages: what was found and is not refused, as by ZLIB=no.
-$(foreach part,ZLIB JPEG PNG,$(if $(filter no,$($(part))),,$(eval OPTIONS += $($(part)_FLAGS))$(eval LIBS += $($(part)_LIBS))))
+$(foreach part,ZLIB JPEG PNG SNDFILE,$(if $(filter no,$($(part))),,$(eval OPTIONS += $($(part)_FLAGS))$(eval LIBS += $($(part)_LIBS))))
 # Gloo carries data between ranks; without it examples/extend/ring.h does. The thread sanitizer cannot look into it.
 ifeq ($(filter no,$(GLOO))$(filter thread,$(SAN))$(if $(GLOO_FLAGS),,no),)
 OPTIONS += $(GLOO_FLAGS)
@@ -128,6 +129,9 @@ vision-cifar: $(BUILD)/examples/vision_cifar ## a small residual net on CIFAR-10
 
 vision-image: $(BUILD)/examples/vision_image ## an image file as raw samples: make vision-image FILE=x OUT=y.raw [MODE=grey|rgb|rgba|asis] [DEPTH=8|16] [ORIENT=0]
 	@$< --file "$(FILE)" --out "$(OUT)" $(if $(MODE),--mode $(MODE)) $(if $(DEPTH),--depth $(DEPTH)) $(if $(filter 0,$(ORIENT)),--stored)
+
+speech-digits: $(BUILD)/examples/speech/digits ## a recogniser of spoken digits: make speech-digits [DATA=../shared/data/speech] [ARGS="--epochs 20 ..."]
+	@$< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 # N ranks of mnist on this host, each with a part of every batch: make mnist-dist N=2 ARGS="--dropout 0"
 mnist-dist: $(BUILD)/examples/mnist ## mnist on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
@@ -344,7 +348,7 @@ $(BUILD)/libflk.a: $(CUDA_OBJECTS)
 $(BUILD)/libfl.so: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
 	$(CC) $(ALL_CFLAGS) -shared -o $@ $^ $(CUDA_LIBS) $(LIBS)
 
-PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c) tests/cuda/plans.c)
+PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(SPEECH:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c) tests/cuda/plans.c)
 $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@mkdir -p $(@D)
 	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
@@ -398,6 +402,7 @@ $(PLAIN)/config.mk: Makefile
 	@$(call probe,ZLIB,zlib.h,zlibVersion()[0],-lz,zlib1g-dev,reads gzipped data sets)
 	@$(call probe,JPEG,stdio.h>\n#include <jpeglib.h,jpeg_std_error(NULL),-ljpeg,libjpeg62-turbo-dev,reads JPEG images)
 	@$(call probe,PNG,png.h,png_access_version_number(),-lpng,libpng-dev,reads PNG images)
+	@$(call probe,SNDFILE,sndfile.h,sf_version_string()[0],-lsndfile,libsndfile1-dev,reads FLAC Ogg Opus and MP3)
 	@$(call probe,OPENBLAS,cblas.h,cblas_ddot(0$(comma) NULL$(comma) 1$(comma) NULL$(comma) 1),-lopenblas,libopenblas-dev,faster matrix products)
 	@$(call probe_gloo)
 	@$(call probe,LAPACK,stddef.h,dgesdd_(),-lopenblas,libopenblas-dev,factorisations of matrices,int dgesdd_(void);)

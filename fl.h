@@ -24,6 +24,7 @@
      fl_nn.h        modules, layers, initialisation, saving (rooms in fl/nn/)
      fl_optim.h     optimizers, schedules, clipping, checkpoints
      fl_text.h      tokenizers, dictionaries, language models (rooms in fl/text/)
+     fl_speech.h    sound, its features, recognisers of speech (rooms in fl/speech/)
      fl_vision.h    images, their data sets, transforms, networks, detection
      fl_dist.h      several ranks: collectives, failures; data-parallel training (rooms in fl/dist/)
 
@@ -43,6 +44,7 @@
 #include "fl_nn.h"
 #include "fl_optim.h"
 #include "fl_text.h"
+#include "fl_speech.h"
 #include "fl_vision.h"
 #include "fl_dist.h"
 #include "fl/dist/train.h"

@@ -1,0 +1,469 @@
+/* digits.c - a recogniser of spoken digits: log-mel features, a small convolutional net, CTC over letters
+
+   make speech-digits DATA=dir [ARGS="..."]    dir holds fsdd/train.lst and fsdd/test.lst, whose paths begin at
+                                               the folder above it
+   make speech-digits                          on digits that it speaks itself (voices.h)
+
+   Trains on recordings, singly and as strings of three to seven with random gaps. The last line is
+   "Test WER: N.NN %": of single digits, with their ten spellings as the lexicon. */
+#include "fl.h"
+#include "voices.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RATE = 8000, BANDS = 40, LETTERS = 16, BLANK = LETTERS, CLASSES, DIGITS = 10, SUBSAMPLING = 2, MAX_STRING = 7,
+       FIXED_STRINGS = 200 };
+#define SILENCE (-16.0) /* about the logarithm of the floor: what stands for no sound */
+static const char letters[LETTERS + 1] = "|efghinorstuvwxz"; /* | stands between words */
+static const char *const words[DIGITS] = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"};
+
+typedef struct options {
+    const char *data, *save, *load, *leave_out;
+    int64_t epochs, batch, takes; /* takes: of each digit that are spoken without data */
+    double lr;
+    uint64_t seed;
+    bool eval;
+} options;
+
+/* ---- recordings ---- */
+
+typedef struct recording {
+    float *sound;
+    int64_t n;
+    int digit, speaker;
+} recording;
+
+enum { MAX_SPEAKERS = 64 };
+typedef struct corpus {
+    recording *r;
+    int64_t n, cap;
+} corpus;
+static char speakers[MAX_SPEAKERS][32];
+
+static int speaker_of(const char *name, size_t n) {
+    int k = 0;
+    while (k < MAX_SPEAKERS - 1 && *speakers[k] && (strncmp(speakers[k], name, n) || speakers[k][n])) k++;
+    if (!*speakers[k]) snprintf(speakers[k], sizeof speakers[k], "%.*s", (int)n, name);
+    return k;
+}
+
+static bool corpus_add(corpus *c, const float *sound, int64_t n, int digit, int speaker) {
+    if (!fl_heap_grow(&c->r, &c->cap, c->n + 1, sizeof *c->r)) return false;
+    recording r = {fl_heap_alloc((size_t)n * sizeof(float) + 1), n, digit, speaker};
+    if (!r.sound) return false;
+    memcpy(r.sound, sound, (size_t)n * sizeof(float));
+    c->r[c->n++] = r;
+    return true;
+}
+
+static void corpus_free(corpus *c) {
+    for (int64_t i = 0; i < c->n; i++) fl_heap_free(c->r[i].sound);
+    fl_heap_free(c->r);
+}
+
+/* A line "0_george_10 path duration zero". */
+static bool read_line(const fl_data_listed *e, fl_data_sample *out, void *user) {
+    const char *name = strchr(e->field[0], '_');
+    int digit = 0;
+    while (digit < DIGITS && strcmp(words[digit], e->field[3])) digit++;
+    if (!name || digit == DIGITS) return fl_fail("digits: line %lld: '%s' is no digit of a speaker", (long long)e->line, e->field[3]);
+    fl_tensor *x = fl_speech_load_audio(e->path, .rate = RATE, .channel = -1);
+    out->n = 1;
+    return x && (out->t[0] = x) && corpus_add(user, fl_data(x), x->shape[1], digit, speaker_of(name + 1, strcspn(name + 1, "_")));
+}
+
+static bool load_list(const char *dir, const char *name, corpus *c) {
+    char path[1024], root[1024];
+    snprintf(path, sizeof path, "%s/fsdd/%s", dir, name);
+    snprintf(root, sizeof root, "%s/..", dir);
+    fl_data_set *set = fl_data_list(path, read_line, .user = c, .root = root, .separator = ' ', .columns = 4, .path = 1);
+    bool ok = set != NULL;
+    for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
+        fl_scope s = fl_scope_begin();
+        fl_data_sample b;
+        ok = fl_data_get(set, i, &b);
+        fl_scope_end(&s);
+    }
+    fl_data_free(set);
+    return ok;
+}
+
+/* Takes of every digit, each in a voice of its own. */
+static bool speak_corpus(corpus *c, int64_t takes, uint64_t seed) {
+    static float sound[2 * RATE];
+    for (int64_t i = 0; i < takes * DIGITS; i++) {
+        fl_rng rng = fl_data_rng(seed, 0, i);
+        const int64_t n = speak_digit((int)(i % DIGITS), RATE, sound, 2 * RATE, &rng);
+        if (!corpus_add(c, sound, n, (int)(i % DIGITS), speaker_of("synthetic", 9))) return false;
+    }
+    return true;
+}
+
+/* ---- strings of recordings ---- */
+
+typedef struct utterance {
+    float *sound;
+    int64_t n, letter_count;
+    int64_t letter[8 * MAX_STRING];
+    int digit[MAX_STRING], digits, speaker;
+} utterance;
+
+static double between(fl_rng *rng, double low, double high) { return low + (high - low) * fl_rng_uniform(rng); }
+
+/* Another recording of the speaker. */
+static int64_t another(const corpus *c, int64_t i, fl_rng *rng) {
+    for (;;) {
+        const int64_t k = fl_speech_draw(rng, 0, c->n - 1);
+        if (c->r[k].speaker == c->r[i].speaker) return k;
+    }
+}
+
+static void spell(utterance *u, int digit) {
+    if (u->digits) u->letter[u->letter_count++] = 0;
+    for (const char *p = words[digit]; *p; p++) u->letter[u->letter_count++] = strchr(letters, *p) - letters;
+    u->digit[u->digits++] = digit;
+}
+
+/* Recordings one after the other, with gaps between and around; u->sound is to be freed. */
+static bool join(const corpus *c, const int64_t *index, int count, const double *gap, utterance *u) {
+    *u = (utterance){.speaker = c->r[index[0]].speaker};
+    int64_t n = (int64_t)(gap[0] * RATE), at = n;
+    for (int k = 0; k < count; k++) n += c->r[index[k]].n + (int64_t)(gap[k + 1] * RATE);
+    if (!(u->sound = fl_heap_alloc((size_t)n * sizeof(float) + 1))) return false;
+    memset(u->sound, 0, (size_t)n * sizeof(float));
+    u->n = n;
+    for (int k = 0; k < count; k++) {
+        const recording *r = &c->r[index[k]];
+        memcpy(u->sound + at, r->sound, (size_t)r->n * sizeof(float));
+        at += r->n + (int64_t)(gap[k + 1] * RATE);
+        spell(u, r->digit);
+    }
+    return true;
+}
+
+/* ---- training samples ---- */
+
+typedef struct maker {
+    const corpus *c;
+    const fl_speech_features *features;
+    uint64_t seed;
+} maker;
+
+/* Another speed, another level, noise that is 10 to 50 dB weaker. */
+static fl_tensor *disturb(const utterance *u, fl_rng *rng) {
+    static const int64_t speed[] = {17, 18, 19, 20, 21, 22, 23};
+    fl_tensor *x = fl_from_host(u->sound, FL_SHAPE(u->n), FL_F32);
+    x = fl_speech_resample(x, speed[fl_speech_draw(rng, 0, 6)], 20);
+    const double gain = pow(10, between(rng, -6, 6) / 20), snr = between(rng, 10, 50);
+    const double level = fl_item(fl_sqrt(fl_mean(fl_square(x), FL_ALL_AXES)));
+    x = fl_add(x, fl_normal(fl_shape_of(x), 0, level * pow(10, -snr / 20), FL_F32, rng));
+    return fl_mul(x, fl_num(gain));
+}
+
+/* Sample i of an epoch: a recording by itself, or a string that begins with it. */
+static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
+    const maker *m = user;
+    const int64_t i = fl_item_int(s->t[0]);
+    rng->key ^= m->seed * 0x9e3779b97f4a7c15u;
+    int64_t index[MAX_STRING] = {i % m->c->n};
+    double gap[MAX_STRING + 1];
+    const int count = i < m->c->n ? 1 : (int)fl_speech_draw(rng, 3, MAX_STRING);
+    for (int k = 1; k < count; k++) index[k] = another(m->c, index[0], rng);
+    for (int k = 0; k <= count; k++) gap[k] = between(rng, k && k < count ? -0.0 : 0.05, 0.3);
+    utterance u;
+    if (!join(m->c, index, count, gap, &u)) return false;
+    fl_tensor *x = fl_speech_features_of(m->features, disturb(&u, rng));
+    x = fl_speech_spec_augment(x, rng, .band_width = 6, .bands = 2, .frame_width = 5, .frames = 1 + count, .mean = true);
+    fl_heap_free(u.sound);
+    s->n = 2;
+    s->t[0] = x;
+    s->t[1] = fl_from_host(u.letter, FL_SHAPE(u.letter_count), FL_I64);
+    return x && s->t[1];
+}
+
+static bool give_index(int64_t i, fl_data_sample *out, void *user) {
+    const int64_t v = i + (int64_t)(intptr_t)user;
+    out->n = 1;
+    return (out->t[0] = fl_from_host(&v, FL_SCALAR_SHAPE, FL_I64)) != NULL;
+}
+
+/* Batches of single recordings, and of a third as many strings, in a random order. */
+static fl_data_set *training_set(const maker *m, const options *o) {
+    fl_data_set *part[2];
+    for (int k = 0; k < 2; k++) {
+        part[k] = fl_data_callback(k ? m->c->n / 3 : m->c->n, give_index, (void *)(intptr_t)(k ? m->c->n : 0));
+        part[k] = fl_data_transform(fl_data_shuffle(part[k], o->seed + (uint64_t)k), make_sample, (void *)m);
+        part[k] = fl_data_batches(part[k], .size = k ? o->batch / 4 : o->batch, .pad = true, .pad_value = {SILENCE}, .lengths = 3);
+    }
+    return fl_data_prefetch(fl_data_shuffle(fl_data_concat(part, 2), o->seed + 2), 2, 6);
+}
+
+/* ---- the net ---- */
+
+static fl_nn_module *block(int64_t width, int64_t kernel, int64_t dilation) {
+    fl_nn_module *m = fl_nn_sequential(fl_nn_conv1d(width, width, kernel, .pad = FL_SAME, .dilation = dilation, .no_bias = true),
+                                       fl_nn_batch_norm1d(width), fl_nn_relu(), fl_nn_dropout(0.1));
+    return fl_nn_residual(m);
+}
+
+/* [n, frames, BANDS] -> scores [n, frames / 2, CLASSES]; all is convolution over time, so it also runs in pieces. */
+static fl_nn_module *digits_net(void) {
+    enum { WIDTH = 128 };
+    fl_nn_module *net = fl_nn_sequential(fl_nn_transpose(1, 2), fl_nn_batch_norm1d(BANDS),
+                            fl_nn_conv1d(BANDS, WIDTH, 5, .stride = SUBSAMPLING, .pad = 2, .no_bias = true),
+                            fl_nn_batch_norm1d(WIDTH), fl_nn_relu());
+    static const int64_t dilation[] = {1, 1, 2, 2, 4};
+    for (int i = 0; i < 5; i++) fl_nn_add(net, NULL, block(WIDTH, 5, dilation[i]));
+    fl_nn_add(net, NULL, fl_nn_conv1d(WIDTH, CLASSES, 1));
+    fl_nn_add(net, NULL, fl_nn_transpose(1, 2));
+    return net;
+}
+
+static fl_var *training_loss(fl_nn_module *net, const fl_data_sample *b) {
+    fl_var *logp = fv_log_softmax(fl_nn_forward(net, fv_const(b->t[0])), -1);
+    fl_tensor *steps = fl_floor_divide(fl_add(b->t[2], fl_int(SUBSAMPLING - 1)), fl_int(SUBSAMPLING));
+    return fv_ctc_loss(fv_transpose(logp, 0, 1), b->t[1], steps, b->t[3], .blank = BLANK, .zero_infinity = true);
+}
+
+static bool train(fl_nn_module *net, const corpus *c, const fl_speech_features *features, const options *o) {
+    const maker m = {c, features, o->seed};
+    fl_data_set *set = training_set(&m, o);
+    fl_optim *optim = fl_optim_adamw(fl_nn_parameters(net), .lr = o->lr, .weight_decay = 1e-3);
+    const int64_t total = set ? fl_data_size(set) * o->epochs : 0;
+    int64_t epoch = 0, index = 0, step = 0;
+    bool ok = set && optim;
+    double began = fl_data_now(), sum = 0;
+    while (ok && epoch < o->epochs) {
+        fl_scope s = fl_scope_begin();
+        fl_data_sample b;
+        const double warm = fmin(1, (double)(step + 1) / 100);
+        const int64_t before = epoch;
+        ok = fl_data_next(set, &epoch, &index, &b) && fl_optim_set_lr(optim, warm * fl_optim_lr_cosine(o->lr, 0, step, total));
+        fl_var *loss = ok ? training_loss(net, &b) : NULL;
+        fl_optim_zero_grad(optim);
+        ok = ok && fl_backward(loss) && fl_optim_clip(optim, 1) && fl_optim_step(optim);
+        if (ok) sum += fl_item(fv_value(loss)), step++;
+        fl_scope_end(&s);
+        if (ok && epoch > before) {
+            printf("Epoch %lld: loss %.4f, %.0f seconds\n", (long long)before, sum / (double)fl_data_size(set), fl_data_now() - began);
+            fflush(stdout);
+            sum = 0;
+        }
+    }
+    fl_optim_free(optim);
+    fl_data_free(set);
+    return ok;
+}
+
+/* ---- tests ---- */
+
+/* Log probabilities [frames, CLASSES] of a sound. */
+static fl_tensor *emissions(fl_nn_module *net, const fl_speech_features *f, const float *sound, int64_t n) {
+    fl_tensor *x = fl_unsqueeze(fl_speech_features_of(f, fl_from_host(sound, FL_SHAPE(n), FL_F32)), 0);
+    return fl_select(fl_log_softmax(fv_value(fl_nn_forward(net, fv_const(x))), -1), 0, 0);
+}
+
+/* Letters of the best path, equal neighbours merged, blanks left out. */
+static void greedy(const fl_tensor *logp, char *text, size_t size) {
+    const float *p = fl_data(logp);
+    int last = BLANK;
+    size_t n = 0;
+    for (int64_t t = 0; t < logp->shape[0]; t++) {
+        int best = 0;
+        for (int k = 1; k < CLASSES; k++)
+            if (p[t * CLASSES + k] > p[t * CLASSES + best]) best = k;
+        if (best != last && best != BLANK && n + 1 < size) text[n++] = letters[best];
+        last = best;
+    }
+    text[n] = 0;
+}
+
+/* The digit whose spelling is the likeliest. */
+static int likeliest(fl_tensor *logp) {
+    int64_t target[DIGITS][8] = {{0}}, length[DIGITS], steps[DIGITS];
+    for (int d = 0; d < DIGITS; d++) {
+        utterance u = {0};
+        spell(&u, d);
+        memcpy(target[d], u.letter, (size_t)u.letter_count * sizeof *target[d]);
+        length[d] = u.letter_count, steps[d] = logp->shape[0];
+    }
+    fl_tensor *each = fl_expand(fl_unsqueeze(logp, 1), FL_SHAPE(logp->shape[0], DIGITS, CLASSES));
+    fl_tensor *loss = fl_ctc_loss(each, fl_from_host(target, FL_SHAPE(DIGITS, 8), FL_I64), fl_from_host(steps, FL_SHAPE(DIGITS), FL_I64),
+                                  fl_from_host(length, FL_SHAPE(DIGITS), FL_I64), .blank = BLANK, .reduction = FL_NONE);
+    return (int)fl_item_int(fl_argmin(loss, 0, false));
+}
+
+/* A word's number: a digit, or one that stands for no digit. */
+static int64_t word_number(const char *text, size_t n) {
+    int d = 0;
+    while (d < DIGITS && (strncmp(words[d], text, n) || words[d][n])) d++;
+    return d;
+}
+
+typedef struct scores {
+    fl_data_edits word[MAX_SPEAKERS], letter[MAX_SPEAKERS], lexicon;
+} scores;
+
+static void score_text(scores *s, const utterance *u, const char *text) {
+    int64_t guess[256], target[MAX_STRING], letter[256], n = 0, k = 0;
+    for (const char *p = text; *p; p += strspn(p, "|")) {
+        const size_t w = strcspn(p, "|");
+        if (w) guess[n++] = word_number(p, w);
+        p += w;
+    }
+    for (int i = 0; i < u->digits; i++) target[i] = u->digit[i];
+    for (const char *p = text; *p; p++) letter[k++] = *p == '|' ? 0 : strchr(letters, *p) - letters;
+    fl_data_edits_add(&s->word[u->speaker], guess, n, target, u->digits);
+    fl_data_edits_add(&s->letter[u->speaker], letter, k, u->letter, u->letter_count);
+}
+
+static double print_scores(const char *title, const scores *s) {
+    fl_data_edits word = {0}, letter = {0};
+    printf("\n%-24s %8s %8s %8s\n", title, "words", "WER %", "LER %");
+    for (int k = 0; k < MAX_SPEAKERS; k++) {
+        if (!s->word[k].tokens) continue;
+        printf("%-24s %8lld %8.2f %8.2f\n", speakers[k], (long long)s->word[k].tokens, fl_data_edits_percent(&s->word[k]),
+               fl_data_edits_percent(&s->letter[k]));
+        fl_data_edits_merge(&word, &s->word[k]);
+        fl_data_edits_merge(&letter, &s->letter[k]);
+    }
+    printf("%-24s %8lld %8.2f %8.2f\n", "all", (long long)word.tokens, fl_data_edits_percent(&word), fl_data_edits_percent(&letter));
+    return fl_data_edits_percent(&word);
+}
+
+/* Test i: a recording with silence around; or a string of three to seven, the same ones always. */
+static bool test_utterance(const corpus *c, int64_t i, bool string, utterance *u) {
+    fl_rng rng = fl_data_rng(1, 0, i);
+    int64_t index[MAX_STRING] = {i};
+    double gap[MAX_STRING + 1] = {0.1, 0.1};
+    const int count = string ? (int)fl_speech_draw(&rng, 3, MAX_STRING) : 1;
+    if (string) index[0] = fl_speech_draw(&rng, 0, c->n - 1);
+    for (int k = 1; k < count; k++) index[k] = another(c, index[0], &rng);
+    for (int k = 0; string && k <= count; k++) gap[k] = between(&rng, 0.05, 0.3);
+    return join(c, index, count, gap, u);
+}
+
+static bool test(fl_nn_module *net, const fl_speech_features *f, const corpus *c, bool string, double *wer) {
+    scores *s = fl_heap_alloc(sizeof *s);
+    if (!s) return false;
+    memset(s, 0, sizeof *s);
+    bool ok = true;
+    fl_nn_train(net, false);
+    for (int64_t i = 0; ok && i < (string ? FIXED_STRINGS : c->n); i++) {
+        fl_scope scope = fl_scope_begin();
+        fl_no_grad(true);
+        utterance u;
+        char text[256];
+        ok = test_utterance(c, i, string, &u);
+        fl_tensor *logp = ok ? fl_contiguous(emissions(net, f, u.sound, u.n)) : NULL;
+        if ((ok = logp != NULL)) {
+            greedy(logp, text, sizeof text);
+            score_text(s, &u, text);
+            const int64_t guess = string ? 0 : likeliest(logp), target = u.digit[0];
+            if (!string) fl_data_edits_add(&s->lexicon, &guess, 1, &target, 1);
+        }
+        fl_heap_free(u.sound);
+        fl_scope_end(&scope);
+    }
+    if (ok) *wer = print_scores(string ? "strings, greedy" : "single digits, greedy", s);
+    if (ok && !string) printf("with the lexicon         %8lld %8.2f\n", (long long)s->lexicon.tokens, *wer = fl_data_edits_percent(&s->lexicon));
+    fl_heap_free(s);
+    return ok;
+}
+
+/* ---- options ---- */
+
+static void usage(void) {
+    puts("digits [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load FILE] [--eval]\n"
+         "       [--leave-out SPEAKER] [--takes N]\n"
+         "  --leave-out  trains without a speaker's recordings, and tests on all of them\n"
+         "  --takes      of each digit that are spoken where there is no DIR");
+}
+
+static bool number(const char *name, const char *text, double low, double high, double *out) {
+    char *end;
+    *out = strtod(text, &end);
+    if (*text && !*end && *out >= low && *out <= high) return true;
+    fprintf(stderr, "digits: %s %s is not a number from %g to %g\n", name, text, low, high);
+    return false;
+}
+
+static bool parse(int argc, char **argv, options *o) {
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        double v = 0;
+        bool ok = true;
+        if (!strcmp(name, "--eval")) {
+            o->eval = true;
+            continue;
+        }
+        if (!value) return usage(), false;
+        if (!strcmp(name, "--data")) o->data = value;
+        else if (!strcmp(name, "--save")) o->save = value;
+        else if (!strcmp(name, "--load")) o->load = value;
+        else if (!strcmp(name, "--leave-out")) o->leave_out = value;
+        else if (!strcmp(name, "--epochs")) ok = number(name, value, 1, 1000, &v), o->epochs = (int64_t)v;
+        else if (!strcmp(name, "--batch")) ok = number(name, value, 4, 10000, &v), o->batch = (int64_t)v;
+        else if (!strcmp(name, "--takes")) ok = number(name, value, 1, 10000, &v), o->takes = (int64_t)v;
+        else if (!strcmp(name, "--lr")) ok = number(name, value, 0, 1e3, &o->lr);
+        else if (!strcmp(name, "--seed")) ok = number(name, value, 0, 9e15, &v), o->seed = (uint64_t)v;
+        else return usage(), false;
+        if (!ok) return false;
+        i++;
+    }
+    return true;
+}
+
+/* Moves the recordings of a speaker from one corpus to the other. */
+static bool leave_out(corpus *train, corpus *test, const char *name) {
+    int64_t n = 0, k = 0;
+    const int speaker = speaker_of(name, strlen(name));
+    for (int64_t i = 0; i < test->n; i++)
+        if (test->r[i].speaker == speaker) test->r[k++] = test->r[i];
+        else fl_heap_free(test->r[i].sound);
+    test->n = k;
+    for (int64_t i = 0; i < train->n; i++) {
+        if (train->r[i].speaker != speaker) train->r[n++] = train->r[i];
+        else if (fl_heap_grow(&test->r, &test->cap, test->n + 1, sizeof *test->r)) test->r[test->n++] = train->r[i];
+        else return false;
+    }
+    train->n = n;
+    return test->n > 0 || fl_fail("digits: there is no speaker '%s'", name);
+}
+
+static bool get_corpora(const options *o, corpus *train, corpus *test) {
+    if (!o->data) {
+        puts("No --data given: training on digits spoken here.");
+        return speak_corpus(train, o->takes, o->seed) && speak_corpus(test, 30, o->seed + 1000);
+    }
+    return load_list(o->data, "train.lst", train) && load_list(o->data, "test.lst", test) &&
+           (!o->leave_out || leave_out(train, test, o->leave_out));
+}
+
+int main(int argc, char **argv) {
+    options o = {.epochs = 20, .batch = 64, .takes = 200, .lr = 0.003, .seed = 1};
+    if (!parse(argc, argv, &o)) return 2;
+    fl_seed(o.seed);
+    fl_scope s = fl_scope_begin();
+    fl_speech_conf conf;
+    corpus known = {0}, held_out = {0};
+    double began = fl_data_now(), wer = 100;
+    bool ok = fl_speech_preset(&conf, "kaldi", RATE);
+    conf.bands = BANDS, conf.floor = exp(SILENCE);
+    fl_speech_features *features = fl_speech_features_new(&conf);
+    fl_nn_module *net = digits_net();
+    ok = ok && features && net && get_corpora(&o, &known, &held_out) && (!o.load || fl_nn_load(net, o.load));
+    if (ok) printf("%lld parameters, %lld recordings to train with, %lld to test\n", (long long)fl_nn_count(net), (long long)known.n, (long long)held_out.n);
+    if (ok && !o.eval) ok = train(net, &known, features, &o) && (!o.save || fl_nn_save(net, o.save));
+    ok = ok && test(net, features, &held_out, true, &wer) && test(net, features, &held_out, false, &wer);
+    if (ok) printf("\n%.0f seconds\nTest WER: %.2f %%\n", fl_data_now() - began, wer);
+    else fprintf(stderr, "digits: %s\n", fl_error() ? fl_error() : "failed");
+    corpus_free(&known), corpus_free(&held_out);
+    fl_nn_free(net);
+    fl_speech_features_free(features);
+    fl_scope_end(&s);
+    return ok ? 0 : 1;
+}
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,101 @@
+/* augment.h - speech made harder at random: masks over features, noise, rooms, speed, tempo, chains of them
+
+   All is a function of the generator that is handed in: fl_data_transform gives one of (seed, epoch, index). */
+#ifndef FL_SPEECH_AUGMENT_H
+#define FL_SPEECH_AUGMENT_H
+#include "../../fl_data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_speech_spec_augment_opts {
+    fl_named _positional;
+    int64_t warp;                         /* a frame moves by less than so many; 0: none */
+    int64_t band_width, bands;            /* each mask takes 0 to band_width bands; FL_I0 -> none; 0 -> 27, 2 */
+    int64_t frame_width, frames;          /* and 0 to frame_width frames; 0 -> 100, 2 */
+    double share;                         /* of the frames that a mask takes at most; 0 -> 1 */
+    bool mean;                            /* masks are filled with the mean, not with 0 */
+    char _end;
+} fl_speech_spec_augment_opts;
+/* SpecAugment (Park et al., arXiv 1904.08779) of floats x [frames, d]: a frame of [W, t - W) is moved and both sides
+   stretched, then bands and frames are masked. Widths are drawn from 0 to the width, inclusive. */
+#define fl_speech_spec_augment(x, ...) FL__SPEECH_SPEC_AUGMENT(x, __VA_ARGS__, ._end = 0)
+#define FL__SPEECH_SPEC_AUGMENT(x, rng, ...) \
+    fl_speech_spec_augment_opt(x, rng, (fl_speech_spec_augment_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_spec_augment_opts o);
+
+/* An integer from low to high, inclusive. */
+FL_API int64_t fl_speech_draw(fl_rng *rng, int64_t low, int64_t high);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_AUGMENT_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_AUGMENT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_AUGMENT_IMPL
+#define FL_SPEECH_AUGMENT_IMPL
+#include "../ops/copy.h"
+#include "../ops/random.h"
+#include "../ops/view.h"
+#include <math.h>
+#include <string.h>
+
+FL_API int64_t fl_speech_draw(fl_rng *rng, int64_t low, int64_t high) {
+    const int64_t n = high - low + 1, k = (int64_t)(fl_rng_uniform(rng) * (double)n);
+    return low + (k < n ? k : n - 1);
+}
+
+/* ---- SpecAugment ---- */
+
+/* Frame i of the warped features lies at from(i): two straight lines through the moved frame. */
+static void fl__speech_warp(const float *x, float *y, int64_t t, int64_t d, int64_t w, fl_rng *rng) {
+    const int64_t from = fl_speech_draw(rng, w, t - w - 1), to = from + fl_speech_draw(rng, 1 - w, w - 1);
+    for (int64_t i = 0; i < t; i++) {
+        const double at = i < to ? (double)i * (double)from / (double)to
+                                 : (double)from + (double)(i - to) * (double)(t - 1 - from) / (double)(t - 1 - to);
+        const int64_t k = at < (double)(t - 1) ? (int64_t)at : t - 2;
+        const float part = (float)(at - (double)k);
+        for (int64_t j = 0; j < d; j++)
+            y[i * d + j] = x[k * d + j] + part * (x[(k + 1) * d + j] - x[k * d + j]);
+    }
+}
+
+FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_spec_augment_opts o) {
+    if (fl_absent("fl_speech_spec_augment", x)) return NULL;
+    o.band_width = fl_option_int(o.band_width, 27), o.bands = fl_option_int(o.bands, 2);
+    o.frame_width = fl_option_int(o.frame_width, 100), o.frames = fl_option_int(o.frames, 2);
+    o.share = fl_option(o.share, 1);
+    if (x->ndim != 2 || !fl_dtype_is_float(x->dtype) || o.warp < 0 || o.band_width < 0 || o.bands < 0 ||
+        o.frame_width < 0 || o.frames < 0 || o.share < 0 || o.share > 1)
+        return fl_bad("fl_speech_spec_augment: %s of shape %s, warp %lld, %lld x %lld bands, %lld x %lld frames",
+                      fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), (long long)o.warp, (long long)o.bands,
+                      (long long)o.band_width, (long long)o.frames, (long long)o.frame_width);
+    const int64_t t = x->shape[0], d = x->shape[1];
+    fl_scope s = fl_scope_begin();
+    fl_tensor *in = fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32));
+    fl_tensor *y = in ? fl_data_host_tensor(FL_SHAPE(t, d), FL_F32) : NULL;
+    if (!y) return fl_scope_return(&s, NULL);
+    float *v = fl_data(y), fill = 0;
+    if (o.warp && t > 2 * o.warp) fl__speech_warp(fl_data(in), v, t, d, o.warp, rng);
+    else memcpy(v, fl_data(in), (size_t)(t * d) * sizeof *v);
+    double sum = 0;
+    for (int64_t i = 0; o.mean && i < t * d; i++) sum += v[i];
+    if (o.mean && t && d) fill = (float)(sum / (double)(t * d));
+    for (int64_t k = 0; t && k < o.bands; k++) {
+        const int64_t n = fl_speech_draw(rng, 0, o.band_width < d ? o.band_width : d), at = fl_speech_draw(rng, 0, d - n);
+        for (int64_t i = 0; i < t * n; i++) v[i / n * d + at + i % n] = fill;
+    }
+    const int64_t most = (int64_t)(o.share * (double)t), width = o.frame_width < most ? o.frame_width : most;
+    for (int64_t k = 0; d && k < o.frames; k++) {
+        const int64_t n = fl_speech_draw(rng, 0, width), at = fl_speech_draw(rng, 0, t - n);
+        for (int64_t i = 0; i < n * d; i++) v[at * d + i] = fill;
+    }
+    return fl_scope_return(&s, fl_cast(y, x->dtype));
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,211 @@
+/* resample.h - another number of samples a second: a polyphase filter, whole or in pieces */
+#ifndef FL_SPEECH_RESAMPLE_H
+#define FL_SPEECH_RESAMPLE_H
+#include "../../fl_data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_speech_resample_opts {
+    fl_named _positional;
+    int64_t crossings; /* of zero on each side of the filter; 0 -> 6 */
+    double rolloff;    /* cut-off as a share of the lower Nyquist frequency; 0 -> 0.99 */
+    bool kaiser;       /* Kaiser's window, not Hann's */
+    double beta;       /* of Kaiser's window; 0 -> 14.769656459379492 */
+    char _end;
+} fl_speech_resample_opts;
+/* Floats x [..., t] at `from` samples a second, at `to`: [..., ceil(t to / from)]. y[i] = sum over k of
+   x[k] h(i / to - k / from), h a windowed sinc (J. O. Smith); torchaudio.functional.resample, whose
+   "kaiser_best" is .crossings = 64, .rolloff = 0.9475937167399596, .kaiser = true. f32, the sums too. */
+#define fl_speech_resample(x, ...) FL__SPEECH_RESAMPLE(x, __VA_ARGS__, ._end = 0)
+#define FL__SPEECH_RESAMPLE(x, from, to, ...) \
+    fl_speech_resample_opt(x, from, to, (fl_speech_resample_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to, fl_speech_resample_opts o);
+
+/* The same for a sound that comes in pieces: any pieces give the bits of the whole. */
+typedef struct fl_speech_resampler fl_speech_resampler;
+#define fl_speech_resampler_new(...) FL__SPEECH_RESAMPLER(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_RESAMPLER(from, to, ...) \
+    fl_speech_resampler_new_opt(from, to, (fl_speech_resample_opts){__VA_ARGS__})
+FL_API fl_speech_resampler *fl_speech_resampler_new_opt(int64_t from, int64_t to, fl_speech_resample_opts o);
+FL_API void fl_speech_resampler_free(fl_speech_resampler *r);
+/* Takes n samples, the last ones if `end`; then the resampler is as new. *y, valid until the next call, has the
+   returned number of samples; -1 after fl_fail. */
+FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, int64_t n, bool end,
+                                        const float **y);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_RESAMPLE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_RESAMPLE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_RESAMPLE_IMPL
+#define FL_SPEECH_RESAMPLE_IMPL
+#include "../ops/copy.h"
+#include "../ops/view.h"
+#include <math.h>
+#include <string.h>
+
+/* Output i = j to + p is the product of phase p's taps with x from j from + first[p] on. */
+struct fl_speech_resampler {
+    int64_t from, to; /* over their greatest common divisor */
+    int64_t taps;     /* of a phase, a multiple of 16: zeros fill up */
+    int64_t *first;   /* [to] */
+    float *tap;       /* [to][taps] */
+    int64_t seen, done; /* samples that came, and were given */
+    int64_t start, n, cap, out_cap; /* x holds samples start, ..., start + n - 1; before 0 there are zeros */
+    float *x, *out;
+};
+
+static int64_t fl__speech_gcd(int64_t a, int64_t b) { return b ? fl__speech_gcd(b, a % b) : a; }
+
+/* The modified Bessel function of order 0. */
+static double fl__speech_bessel(double x) {
+    double sum = 1, term = 1;
+    for (int k = 1; term > 1e-18 * sum; k++) sum += term *= x * x / (4.0 * k * k);
+    return sum;
+}
+
+/* The filter at t zero crossings from its middle. */
+static double fl__speech_filter(double t, const fl_speech_resample_opts *o) {
+    const double width = (double)o->crossings, pi = 3.141592653589793;
+    if (fabs(t) >= width) return 0;
+    const double u = t / width, c = cos(u * pi / 2);
+    const double w = o->kaiser ? fl__speech_bessel(o->beta * sqrt(1 - u * u)) / fl__speech_bessel(o->beta) : c * c;
+    return t == 0 ? w : w * sin(pi * t) / (pi * t);
+}
+
+static bool fl__speech_taps(fl_speech_resampler *r, const fl_speech_resample_opts *o) {
+    const double base = (double)(r->from < r->to ? r->from : r->to) * o->rolloff;
+    const double reach = (double)o->crossings * (double)r->from / base; /* in samples of x */
+    r->taps = ((int64_t)(2 * reach) + 2 + 15) / 16 * 16;
+    if (!(reach < 1e6) || r->taps > INT32_MAX / r->to)
+        return fl_fail("fl_speech_resample: from %lld to %lld: a filter of %lld taps", (long long)r->from,
+                       (long long)r->to, (long long)(r->taps * r->to));
+    r->first = fl_heap_alloc((size_t)r->to * sizeof *r->first);
+    r->tap = r->first ? fl_heap_alloc((size_t)(r->to * r->taps) * sizeof *r->tap) : NULL;
+    if (!r->tap) return false;
+    for (int64_t p = 0; p < r->to; p++) {
+        const double middle = (double)p * (double)r->from / (double)r->to;
+        r->first[p] = (int64_t)ceil(middle - reach);
+        for (int64_t k = 0; k < r->taps; k++) {
+            const double t = ((double)(r->first[p] + k) / (double)r->from - (double)p / (double)r->to) * base;
+            r->tap[p * r->taps + k] = (float)(fl__speech_filter(t, o) * base / (double)r->from);
+        }
+    }
+    return true;
+}
+
+FL_API fl_speech_resampler *fl_speech_resampler_new_opt(int64_t from, int64_t to, fl_speech_resample_opts o) {
+    if (from < 1 || to < 1 || o.crossings < 0 || o.rolloff < 0 || o.rolloff > 1 || o.beta < 0) {
+        fl_fail("fl_speech_resample: from %lld to %lld, %lld crossings, rolloff %g, beta %g", (long long)from,
+                (long long)to, (long long)o.crossings, o.rolloff, o.beta);
+        return NULL;
+    }
+    o.crossings = o.crossings ? o.crossings : 6;
+    o.rolloff = fl_option(o.rolloff, 0.99), o.beta = fl_option(o.beta, 14.769656459379492);
+    fl_speech_resampler *r = fl_heap_alloc(sizeof *r);
+    if (!r) return NULL;
+    const int64_t common = fl__speech_gcd(from, to);
+    *r = (fl_speech_resampler){.from = from / common, .to = to / common};
+    if (fl__speech_taps(r, &o)) return r;
+    fl_speech_resampler_free(r);
+    return NULL;
+}
+
+FL_API void fl_speech_resampler_free(fl_speech_resampler *r) {
+    if (!r) return;
+    fl_heap_free(r->first);
+    fl_heap_free(r->tap);
+    fl_heap_free(r->x);
+    fl_heap_free(r->out);
+    fl_heap_free(r);
+}
+
+/* Sixteen sums beside each other, which a compiler keeps in registers, then a tree. */
+static float fl__speech_dot(const float *a, const float *b, int64_t n) {
+    float s[16] = {0};
+    for (int64_t k = 0; k < n; k += 16)
+        for (int i = 0; i < 16; i++) s[i] += a[k + i] * b[k + i];
+    for (int w = 8; w; w /= 2)
+        for (int i = 0; i < w; i++) s[i] += s[i + w];
+    return s[0];
+}
+
+/* The samples that output i begins and ends before. */
+static int64_t fl__speech_reads(const fl_speech_resampler *r, int64_t i) {
+    return i / r->to * r->from + r->first[i % r->to];
+}
+
+/* Outputs up to `end`, of a window of x that holds all they read. */
+static void fl__speech_filter_to(fl_speech_resampler *r, int64_t end, float *y) {
+    for (; r->done < end; r->done++) {
+        const float *tap = r->tap + r->done % r->to * r->taps;
+        *y++ = fl__speech_dot(r->x + (fl__speech_reads(r, r->done) - r->start), tap, r->taps);
+    }
+}
+
+static void fl__speech_resampler_reset(fl_speech_resampler *r) { r->seen = r->done = r->n = r->start = 0; }
+
+FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, int64_t n, bool end,
+                                        const float **y) {
+    const int64_t silence = end ? r->taps : 0;
+    if (r->seen == 0 && r->n == 0) { /* what the first output reads before the sound */
+        r->start = r->first[0];
+        if (!fl_heap_grow(&r->x, &r->cap, -r->start, sizeof *r->x)) return -1;
+        memset(r->x, 0, (size_t)-r->start * sizeof *r->x);
+        r->n = -r->start;
+    }
+    if (!fl_heap_grow(&r->x, &r->cap, r->n + n + silence + 16, sizeof *r->x)) return -1;
+    const int64_t seen = r->seen + n;
+    int64_t ready = r->done;
+    if (end) ready = (seen * r->to + r->from - 1) / r->from;
+    else while (fl__speech_reads(r, ready) + r->taps <= seen) ready++;
+    const int64_t made = ready - r->done;
+    if (!fl_heap_grow(&r->out, &r->out_cap, made + 1, sizeof *r->out)) return -1;
+    if (n) memcpy(r->x + r->n, x, (size_t)n * sizeof *x);
+    memset(r->x + r->n + n, 0, (size_t)(silence + 16) * sizeof *x);
+    r->n += n, r->seen = seen;
+    fl__speech_filter_to(r, ready, r->out);
+    *y = r->out;
+    if (end) {
+        fl__speech_resampler_reset(r);
+        return made;
+    }
+    const int64_t drop = fl__speech_reads(r, r->done) - r->start;
+    if (drop > 0) {
+        r->n -= drop, r->start += drop;
+        memmove(r->x, r->x + drop, (size_t)r->n * sizeof *r->x);
+    }
+    return made;
+}
+
+FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to, fl_speech_resample_opts o) {
+    if (fl_absent("fl_speech_resample", x)) return NULL;
+    if (x->ndim < 1 || !fl_dtype_is_float(x->dtype))
+        return fl_bad("fl_speech_resample: %s of shape %s, not floats [..., t]", fl_dtype_name(x->dtype),
+                      FL_SHAPE_TEXT(x));
+    if (from == to) return x;
+    fl_speech_resampler *r = fl_speech_resampler_new_opt(from, to, o);
+    if (!r) return fl_raise();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *in = fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32)), *y = NULL;
+    const int64_t t = x->shape[x->ndim - 1], lines = t ? fl_numel(x) / t : 0;
+    fl_shape shape = fl_shape_of(x);
+    const int64_t n = shape.dim[shape.ndim - 1] = (t * r->to + r->from - 1) / r->from;
+    if (in) y = fl_data_host_tensor(shape, FL_F32);
+    for (int64_t i = 0; y && i < lines; i++) {
+        const float *out;
+        if (fl_speech_resampler_push(r, (const float *)fl_data(in) + i * t, t, true, &out) < 0) y = fl_raise();
+        else memcpy((float *)fl_data(y) + i * n, out, (size_t)n * sizeof *out);
+    }
+    fl_speech_resampler_free(r);
+    return fl_scope_return(&s, y);
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,228 @@
+/* fl/speech/spectrum.h - spectra, bands and cepstra of the frames of a sound, as one op
+
+   spectrum   of each frame of x: (mean), pre-emphasis, window, |DFT|^2, bands, log, cosines
+
+   Record (fl_spectrum_args): x [n, t], window [win], if args.bands: bands [b, width] and first i64 [b], if
+   args.cosine: cosine [b, d] -> [n, frames, d], frame k of x from k hop on. Of x's dtype, any float. */
+#ifndef FL_T
+#ifndef FL_SPEECH_SPECTRUM_H
+#define FL_SPEECH_SPECTRUM_H
+#include "../../fl_autograd.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fl_energy { FL_ENERGY_NONE, FL_ENERGY_RAW, FL_ENERGY_WINDOWED } fl_energy;
+typedef struct fl_spectrum_args {
+    int64_t hop, n_fft;       /* window <= n_fft: zeros follow it */
+    bool remove_mean;         /* of each frame */
+    double preemphasis;       /* x[i] -= c x[i - 1], the first one c times itself */
+    bool magnitude;           /* its square root for |DFT|^2 */
+    bool bands, cosine;       /* whether these operands are there */
+    bool log;                 /* log_scale ln(max(v, floor)) */
+    double floor, log_scale;
+    fl_energy energy;         /* ln(max(sum x^2, energy_floor)), before pre-emphasis or after the window, ... */
+    bool energy_replaces;     /* ... stands for number energy_at, or before it */
+    int64_t energy_at;
+    double energy_floor;
+} fl_spectrum_args;
+/* x [..., t] -> [..., frames, d]; a sound of fewer samples than the window has no frame. Band k weighs bins
+   first[k], first[k] + 1, ... by bands[k]. Bands and cosine may be NULL. */
+FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
+                              fl_tensor *cosine, fl_spectrum_args a);
+FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first, fl_tensor *cosine,
+                           fl_spectrum_args a);
+/* Registers the op and its kernel, once: called by what makes features, before other threads start. */
+FL_API bool fl_spectrum_register(void);
+FL_DATA fl_op fl_op_spectrum;
+
+/* Rows of one number of each frame that a kernel's buffer holds at most. */
+static inline int64_t fl__spectrum_rows(const fl_spectrum_args *a, int64_t win, int64_t bands, int64_t dims) {
+    int64_t rows = 2 * a->n_fft;
+    if (rows < win) rows = win;
+    if (rows < bands) rows = bands;
+    return rows < dims ? dims : rows;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_SPECTRUM_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_SPECTRUM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_SPECTRUM_IMPL
+#define FL_SPEECH_SPECTRUM_IMPL
+#include "../../kernels/cpu/spectrum.h"
+#include "../ops/copy.h"
+#include "../ops/create.h"
+#include "../ops/elementwise.h"
+#include "../ops/fft.h"
+#include "../ops/index.h"
+#include "../ops/linear.h"
+#include "../ops/reduce.h"
+#include "../ops/view.h"
+#include <pthread.h>
+
+FL_DATA_DEFINED fl_op fl_op_spectrum;
+
+/* i64 [frames win]: the samples of the frames. */
+static fl_tensor *fl__spectrum_places(const fl_tensor *x, int64_t win, int64_t hop) {
+    const int64_t frames = (x->shape[1] - win) / hop + 1;
+    fl_tensor *start = fl_mul(fl_arange(0, (double)frames, 1, FL_I64), fl_int(hop));
+    fl_tensor *at = fl_add(fl_unsqueeze(start, 1), fl_arange(0, (double)win, 1, FL_I64));
+    return fl_to(fl_reshape(at, FL_SHAPE(frames * win)), fl_backend_name(x));
+}
+
+/* i64 [b width]: the bins of the bands, none beyond the last. */
+static fl_tensor *fl__spectrum_bins(fl_tensor *first, int64_t width, int64_t bins) {
+    fl_tensor *k = fl_to(fl_arange(0, (double)width, 1, FL_I64), fl_backend_name(first));
+    fl_tensor *at = fl_minimum(fl_add(fl_unsqueeze(first, 1), k), fl_int(bins - 1));
+    return fl_reshape(at, FL_SHAPE(first->shape[0] * width));
+}
+
+#define FL_TEXT "../speech/spectrum.h"
+#include "../ops/expand.h"
+
+static bool fl__compose_spectrum(const fl_call *c, fl_tensor **y) {
+    const fl_spectrum_args *a = c->args;
+    fl_tensor *const *in = c->in;
+    fl_tensor *bands = a->bands ? in[2] : NULL, *first = a->bands ? in[3] : NULL;
+    y[0] = fl__spectrum_composed(in[0], in[1], bands, first, a->cosine ? in[a->bands ? 4 : 2] : NULL, a);
+    return y[0] != NULL;
+}
+
+static pthread_once_t fl__spectrum_once = PTHREAD_ONCE_INIT;
+static bool fl__spectrum_known;
+
+static void fl__spectrum_register(void) {
+    static const fl_op_info info = {.name = "spectrum",
+                                    .args_size = sizeof(fl_spectrum_args),
+                                    .contains = "gather sum mul sub concat fft sqrt maximum log matmul",
+                                    .compose = fl__compose_spectrum};
+    fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
+    fl_op_spectrum = fl_op_register(&info);
+    if (fl_op_spectrum == FL_OP_NONE) return;
+    fl__cpu_spectrum_slots(&cpu);
+    fl__spectrum_known = fl_backend_use(&cpu, NULL);
+}
+
+FL_API bool fl_spectrum_register(void) {
+    pthread_once(&fl__spectrum_once, fl__spectrum_register);
+    return fl__spectrum_known;
+}
+
+static bool fl__spectrum_check(const fl_tensor *x, const fl_tensor *window, const fl_tensor *bands,
+                               const fl_tensor *first, const fl_tensor *cosine, const fl_spectrum_args *a) {
+    const fl_dtype d = x->dtype;
+    const int64_t b = bands ? bands->shape[0] : a->n_fft / 2 + 1;
+    if (x->ndim < 1 || x->ndim > FL_MAX_DIMS - 1 || !fl_dtype_is_float(d))
+        return fl_refuse("fl_spectrum: x is %s of shape %s, not floats [..., t]", fl_dtype_name(d),
+                         FL_SHAPE_TEXT(x));
+    if (!window || window->ndim != 1 || window->dtype != d || a->n_fft < 2 || a->n_fft > 1 << 20 || a->hop < 1 ||
+        window->shape[0] < 1 || window->shape[0] > a->n_fft)
+        return fl_refuse("fl_spectrum: n_fft %lld, hop %lld, window %s %s; want %s [1 to n_fft]", (long long)a->n_fft,
+                         (long long)a->hop, window ? fl_dtype_name(window->dtype) : "NULL",
+                         window ? FL_SHAPE_TEXT(window) : "", fl_dtype_name(d));
+    if (bands && (bands->ndim != 2 || bands->dtype != d || !first || first->dtype != FL_I64 || first->ndim != 1 ||
+                  first->shape[0] != b))
+        return fl_refuse("fl_spectrum: bands %s, first %s: want %s [b, width] and i64 [b]", FL_SHAPE_TEXT(bands),
+                         first ? FL_SHAPE_TEXT(first) : "NULL", fl_dtype_name(d));
+    if (cosine && (cosine->ndim != 2 || cosine->dtype != d || cosine->shape[0] != b))
+        return fl_refuse("fl_spectrum: cosine %s %s: want %s [%lld, d]", fl_dtype_name(cosine->dtype),
+                         FL_SHAPE_TEXT(cosine), fl_dtype_name(d), (long long)b);
+    const int64_t dims = cosine ? cosine->shape[1] : b;
+    if (a->energy && (a->energy_at < 0 || a->energy_at > dims - a->energy_replaces))
+        return fl_refuse("fl_spectrum: the energy as number %lld of %lld", (long long)a->energy_at, (long long)dims);
+    return true;
+}
+
+FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first, fl_tensor *cosine,
+                              fl_spectrum_args a) {
+    if (fl_absent("fl_spectrum", x) || !(x = fl_stored(x))) return NULL;
+    if (!fl_spectrum_register()) return fl_raise();
+    if (!fl__spectrum_check(x, window, bands, first, cosine, &a)) return NULL;
+    fl_scope s = fl_scope_begin();
+    a.bands = bands != NULL, a.cosine = cosine != NULL;
+    const int64_t win = window->shape[0], t = x->shape[x->ndim - 1];
+    const int64_t b = bands ? bands->shape[0] : a.n_fft / 2 + 1;
+    fl_shape shape = fl_shape_of(x);
+    shape.dim[shape.ndim - 1] = t < win ? 0 : (t - win) / a.hop + 1;
+    shape.dim[shape.ndim++] = (cosine ? cosine->shape[1] : b) + (a.energy && !a.energy_replaces);
+    int64_t lines = 1;
+    for (int d = 0; d < x->ndim - 1; d++) lines *= x->shape[d];
+    fl_shape flat = FL_SHAPE(lines, shape.dim[shape.ndim - 2], shape.dim[shape.ndim - 1]);
+    if (fl_shape_numel(flat) == 0) return fl_scope_return(&s, fl_new_full(x, shape, 0));
+    fl_tensor *y = fl_out_new("fl_spectrum", flat, x->dtype, x->dtype), *line = fl_reshape(x, FL_SHAPE(lines, t));
+    fl_call c = {.op = fl_op_spectrum, .n_out = 1, .n_in = 2, .out = {y}, .in = {line, window}, .args = &a};
+    if (bands) c.in[c.n_in++] = bands, c.in[c.n_in++] = first;
+    if (cosine) c.in[c.n_in++] = cosine;
+    y = y && line ? fl_call_result(&c) : NULL;
+    return fl_scope_return(&s, y ? fl_reshape(y, shape) : NULL);
+}
+
+FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first, fl_tensor *cosine,
+                           fl_spectrum_args a) {
+    if (fl_absent("fv_spectrum", x) || !fl__spectrum_check(fv_value(x), window, bands, first, cosine, &a)) return NULL;
+    fl_scope s = fl_scope_begin();
+    const fl_tensor *v = fv_value(x);
+    const int64_t t = v->shape[v->ndim - 1], lines = t ? fl_numel(v) / t : 0;
+    fl_shape shape = fl_shape_of(v);
+    fl_var *y = fv_reshape(x, FL_SHAPE(lines, t));
+    if (t < window->shape[0] || !lines)
+        return fv_scope_return(&s, fv_const(fl_spectrum(fv_value(x), window, bands, first, cosine, a)));
+    y = y ? fv__spectrum_composed(y, window, bands, first, cosine, &a) : NULL;
+    if (!y) return fv_scope_return(&s, NULL);
+    shape.dim[shape.ndim - 1] = fv_value(y)->shape[1];
+    shape.dim[shape.ndim++] = fv_value(y)->shape[2];
+    return fv_scope_return(&s, fv_reshape(y, shape));
+}
+
+#endif
+#endif
+#else /* the text: see expand.h */
+
+/* a ln(max(x, floor)) */
+static FL_T *FL_W(_floored_log)(FL_T *x, double floor, double a) {
+    return MUL(CONST(a), LOG(MAX(x, CONST(floor))));
+}
+
+/* x [n, t], with a frame at least -> [n, frames, d] */
+static FL_T *FL_W(_spectrum_composed)(FL_T *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
+                                      fl_tensor *cosine, const fl_spectrum_args *a) {
+    fl_scope s = fl_scope_begin();
+    const int64_t win = window->shape[0], n = FL_VALUE(x)->shape[0], bins = a->n_fft / 2 + 1;
+    fl_tensor *places = fl__spectrum_places(FL_VALUE(x), win, a->hop);
+    const int64_t frames = places ? places->shape[0] / win : 0;
+    FL_T *f = places ? FL_W(reshape)(FL_W(index_select)(x, 1, places), FL_SHAPE(n, frames, win)) : NULL;
+    const fl_axes last = {1, {-1}, true};
+    if (f && a->remove_mean) f = SUB(f, FL_W(mean)(f, last));
+    FL_T *energy = f && a->energy == FL_ENERGY_RAW ? FL_W(sum)(MUL(f, f), last) : NULL;
+    if (f && a->preemphasis != 0) {
+        FL_T *before[] = {FL_W(slice)(f, -1, 0, 1, 1), FL_W(slice)(f, -1, 0, win - 1, 1)};
+        f = before[0] && before[1] ? SUB(f, MUL(CONST(a->preemphasis), FL_W(concat)(before, 2, -1))) : NULL;
+    }
+    f = f ? MUL(f, FL_OF(window)) : NULL;
+    if (f && a->energy == FL_ENERGY_WINDOWED) energy = FL_W(sum)(MUL(f, f), last);
+    f = f ? FL_W(rfft_opt)(f, -1, (fl_fft_opts){.n = a->n_fft}) : NULL;
+    f = f ? FL_W(sum)(MUL(f, f), (fl_axes){1, {-1}, false}) : NULL;
+    if (f && a->magnitude) f = SQRT(f);
+    if (f && bands) {
+        const int64_t b = bands->shape[0], width = bands->shape[1];
+        fl_tensor *at = fl__spectrum_bins(first, width, bins);
+        f = at ? FL_W(reshape)(FL_W(index_select)(f, -1, at), FL_SHAPE(n, frames, b, width)) : NULL;
+        f = f ? FL_W(sum)(MUL(f, FL_OF(bands)), (fl_axes){1, {-1}, false}) : NULL;
+    }
+    if (f && a->log) f = FL_W(_floored_log)(f, a->floor, a->log_scale);
+    if (f && cosine) f = FL_W(matmul)(f, FL_OF(cosine));
+    if (f && a->energy) {
+        const int64_t d = FL_VALUE(f)->shape[2], at = a->energy_at;
+        FL_T *part[] = {FL_W(slice)(f, -1, 0, at, 1), FL_W(_floored_log)(energy, a->energy_floor, 1),
+                        FL_W(slice)(f, -1, at + a->energy_replaces, d, 1)};
+        f = part[0] && part[1] && part[2] ? FL_W(concat)(part, 3, -1) : NULL;
+    }
+    return FL_GIVE(&s, f);
+}
+
+#endif
+/* MIT licence: see LICENSE. */

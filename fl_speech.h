@@ -1,0 +1,43 @@
+/* fl_speech.h - speech: from audio files to recognisers that train, decode, align and listen
+
+   >>example
+    #define FL_IMPLEMENTATION
+    #include "fl_speech.h"
+    int main(void) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = fl_uniform(FL_SHAPE(16000), -1, 1, FL_F32, NULL); // or fl_speech_load_audio("a.wav")
+        fl_speech_conf c;
+        fl_speech_preset(&c, "kaldi", 16000);
+        c.bands = 80;
+        fl_speech_features *f = fl_speech_features_new(&c);
+        fl_print(fl_speech_features_of(f, x)); // [98, 80]
+        fl_speech_features_free(f);
+        fl_scope_end(&s);
+        return 0;
+    }
+   <<example
+
+   Contents: one room of fl/speech/ each.
+     audio.h     sound in files: WAV, SPHERE, raw; with libsndfile FLAC, Ogg, Opus, MP3; writing WAV
+     resample.h  another number of samples a second, whole or in pieces
+     spectrum.h  spectra, bands and cepstra of frames as one op
+     features.h  presets of HTK, Kaldi, torchaudio, librosa, Whisper; streams; deltas, normalisations
+     augment.h   features masked, sounds made noisy
+
+   Macros, all optional (besides those of fl_mem.h)
+     FL_USE_SNDFILE   reads what libsndfile does (link -lsndfile)
+
+   Concepts
+     Sound    f32, samples within [-1, 1), [..., t]; channels first.
+     Errors   Functions about files and lists return NULL or false, with a text, and never stop; functions
+              of tensors raise, as tensor functions do (fl_mem.h).
+     Pieces   What comes in pieces (a resampler, a stream of features) gives the same bits as the whole. */
+#include "fl_nn.h"
+#include "fl_text.h"
+#include "fl/speech/audio.h"
+#include "fl/speech/resample.h"
+#include "fl/speech/spectrum.h"
+#include "fl/speech/features.h"
+#include "fl/speech/augment.h"
+
+/* MIT licence: see LICENSE. */
