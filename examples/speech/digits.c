@@ -443,7 +443,7 @@ static bool get_corpora(const options *o, corpus *train, corpus *test) {
 }
 
 int main(int argc, char **argv) {
-    options o = {.epochs = 20, .batch = 64, .takes = 200, .lr = 0.003, .seed = 1};
+    options o = {.epochs = 14, .batch = 32, .takes = 200, .lr = 0.002, .seed = 1};
     if (!parse(argc, argv, &o)) return 2;
     fl_seed(o.seed);
     fl_scope s = fl_scope_begin();
