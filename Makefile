@@ -149,6 +149,12 @@ dist-kill: $(BUILD)/tests/test_dist ## kills and stops ranks, N runs over Gloo a
 dist-calm: $(BUILD)/tests/test_dist ## eight busy ranks for T seconds, none of which is to be called dead: make dist-calm T=60
 	DIST_CALM=$(T) $< no_false_alarm
 
+vision-eval: $(BUILD)/examples/vision_eval ## COCO's average precision: make vision-eval GT=a.json DT=b.json [TYPE=bbox|segm] [METRIC=voc IOU=0.5 POINTS=11|all]
+	@$< --gt "$(GT)" --dt "$(DT)" $(if $(TYPE),--type $(TYPE)) $(if $(METRIC),--metric $(METRIC)) $(if $(IOU),--iou $(IOU)) $(if $(POINTS),--points $(POINTS))
+
+vision-predict: $(BUILD)/examples/vision_predict ## make vision-predict MODEL=resnet50 WEIGHTS=w.safetensors [NAMES=torchvision|timm|hf] (IMAGE=f | INPUT=x.safetensors OUT=y.safetensors)
+	@$< --model "$(MODEL)" --weights "$(WEIGHTS)" $(if $(NAMES),--names $(NAMES)) $(if $(IMAGE),--image "$(IMAGE)") $(if $(INPUT),--input "$(INPUT)" --out "$(OUT)") $(ARGS)
+
 # A program that does not build counts as a failure and does not keep the others from running.
 test: ## build and run all tests, a sample of the exhaustive ones (SEED=n repeats one); the last line is the grand total
 	-@$(MAKE) --no-print-directory -k test-programs
@@ -196,8 +202,10 @@ bits: ## every op's bits: threads against threads, gcc against clang
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)
 
-parity-vision: $(BUILD)/tests/parity_vision ## transforms beside Pillow's and torchvision's, where PEER_PYTHON is set
+parity-vision: $(BUILD)/tests/parity_vision $(BUILD)/examples/vision_eval $(BUILD)/examples/vision_predict ## beside Pillow, torchvision and pycocotools, where PEER_PYTHON is set
 	@FULL=1 $<
+	@$(if $(PEER_PYTHON),$(PEER_PYTHON) tests/parity_coco.py $(BUILD)/examples/vision_eval)
+	@$(if $(PEER_PYTHON),$(PEER_PYTHON) tests/parity_zoo.py $(BUILD)/examples/vision_predict)
 
 bench-%: $(BUILD)/bench/% ## one program of bench/ as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks ...
 	@env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $< $(ARGS)

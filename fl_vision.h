@@ -23,6 +23,8 @@
      images.h      image files: JPEG, PNG, PPM and PGM read, PNG written
      sets.h        data sets: CIFAR
      transforms.h  what is done to images on their way to a network, and batches
+     coco.h        objects in COCO's JSON, masks as run lengths, average precision
+     models.h      networks with torchvision's names, and weights under the names of others
 
    Macros, all optional (besides those of fl_data.h)
      FL_USE_JPEG   read JPEG through libjpeg-turbo (link -ljpeg)
@@ -38,5 +40,7 @@
 #include "fl/vision/images.h"
 #include "fl/vision/sets.h"
 #include "fl/vision/transforms.h"
+#include "fl/vision/coco.h"
+#include "fl/vision/models.h"
 
 /* MIT licence: see LICENSE. */

@@ -29,6 +29,47 @@ static void rows_of_vision(void) {
                (NULL, "train", &arrays, (fl_vision_cifar_opts){.coarse = false}), NULLS);
     NO_FILE_AS(fl_vision_cifar_opt, "fl_vision_cifar",
                ("/no/folder", "train", &arrays, (fl_vision_cifar_opts){.coarse = false}), "/no/folder");
+    fl_vision_rle rle, full = {2, 2, 1, (uint32_t[]){4}},
+                       both[] = {{2, 2, 1, (uint32_t[]){4}}, {1, 4, 1, (uint32_t[]){4}}};
+    fl_vision_coco coco = {0};
+    fl_vision_ap ap = {.n_category = 0};
+    const fl_vision_object object = {.id = 7};
+    double box[4];
+    unsigned char mask[4];
+    NO_FILE(fl_vision_rle_parse, (NULL, 0, 1, 1, &rle), NULLS);
+    NO_FILE(fl_vision_rle_parse, ("\x01", 1, 2, 2, &rle), "offset 1", "5-bit");
+    NO_FILE(fl_vision_rle_parse, ("9", 1, 2, 2, &rle), "run 0 is 9, past 2 x 2");
+    NO_FILE(fl_vision_rle_parse, ("3", 1, 2, 2, &rle), "runs of 3 cells in all for 2 x 2");
+    NO_FILE(fl_vision_rle_parse, ("4", 1, 70000, 2, &rle), "a mask of 70000 x 2");
+    NO_FILE(fl_vision_rle_put, (NULL, NULL), NULLS);
+    NO_FILE(fl_vision_rle_of, (NULL, 2, 2, &rle), NULLS);
+    NO_FILE(fl_vision_rle_polygon, (NULL, 3, 2, 2, &rle), "or NULL");
+    NO_FILE(fl_vision_rle_polygon, ((double[]){0, 0, NAN, 1, 2, 2}, 3, 2, 2, &rle), "corner 1 is at nan");
+    NO_FILE(fl_vision_rle_merge, (both, 2, false, &rle), "masks of two sizes");
+    FINE(fl_vision_rle_mask, (fl_vision_rle_mask(&full, mask), true));
+    FINE(fl_vision_rle_area, fl_vision_rle_area(&full) == 0);
+    FINE(fl_vision_rle_box, (fl_vision_rle_box(&full, box), box[2] == 0));
+    FINE(fl_vision_rle_iou, fl_vision_rle_iou(&both[0], &both[1], false) == -1);
+    NO_FILE(fl_vision_coco_load, (o.file, NULL), NULLS);
+    NO_FILE_AS(fl_vision_coco_load, "fl_vision_coco", ("/no/such/file", &coco), "/no/such/file");
+    NO_FILE_AS(fl_vision_coco_load, "fl_vision_coco", (o.file, &coco), o.file, "offset");
+    NO_FILE_AS(fl_vision_coco_results, "fl_vision_coco", ("/no/such/file", &coco, &coco), "/no/such/file");
+    NO_FILE(fl_vision_coco_results, ("x", NULL, &coco), NULLS);
+    FINE(fl_vision_coco_free, (fl_vision_coco_free(NULL), true));
+    FINE(fl_vision_coco_find, fl_vision_coco_find(&coco, 1) == -1);
+    NO_FILE(fl_vision_coco_mask, (&coco, &object, &rle), "object 7 has no segmentation");
+    NO_FILE(fl_vision_evaluate, (&coco, NULL, false, &ap), NULLS);
+    FINE(fl_vision_ap_free, (fl_vision_ap_free(NULL), true));
+    FINE(fl_vision_ap_class, fl_vision_ap_class(&ap, 3) == -1);
+    NO_FILE(fl_vision_ap_put, (NULL, &ap, NULL), NULLS);
+    ROW(QUIET, "fl_vision_voc", isnan(fl_vision_voc(&coco, &coco, 3, 0.5, 11)), "class 3");
+    FINE(fl_vision_model_name, fl_vision_model_name(-1) == NULL);
+    NO_AS(fl_vision_model_opt, "fl_vision_model", ("resnet51", (fl_vision_model_opts){.frozen = false}),
+          "no network 'resnet51'");
+    NO_AS(fl_vision_model_opt, "fl_vision_model", ("vit_b_16", (fl_vision_model_opts){.size = 100}),
+          "size 100");
+    NO_AS(fl_vision_detr_opt, "fl_vision_detr", (50, (fl_vision_detr_opts){.dim = 30}), "dim 30");
+    NO_FILE(fl_vision_load, (NULL, "x", FL_VISION_TIMM), NULLS);
     fl_tensor *image = fl_vision_image(3, 4, 5, NULL);
     const double plane[6] = {1, 0, 0, 0, 1, 0};
     NO_FILE_AS(fl_vision_resized_opt, "fl_vision_pixels_of",

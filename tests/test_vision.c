@@ -478,6 +478,200 @@ TEST(what_belongs_to_an_image_goes_along) {
     end(&s);
 }
 
+/* ---- masks and average precision ---- */
+
+TEST(masks_as_run_lengths) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        const int64_t h = 1 + (int64_t)(seed % 13), w = 1 + (int64_t)(seed % 7);
+        unsigned char mask[2][100], back[100];
+        fl_vision_rle r[2], both, again;
+        fl_data_text text = {0};
+        int64_t area = 0, any = 0, all = 0;
+        for (int k = 0; k < 2; k++) {
+            fl_rng rng = fl_data_rng(seed, k, 0);
+            const double p = 0.1 + 0.8 * fl_rng_uniform(&rng);
+            for (int64_t i = 0; i < h * w; i++) mask[k][i] = fl_rng_uniform(&rng) < p;
+            REQUIRE(fl_vision_rle_of(mask[k], h, w, &r[k]));
+            fl_vision_rle_mask(&r[k], back);
+            CHECK(!memcmp(back, mask[k], (size_t)(h * w)));
+        }
+        for (int64_t i = 0; i < h * w; i++)
+            area += mask[0][i], any += mask[0][i] | mask[1][i], all += mask[0][i] & mask[1][i];
+        CHECK_EQ_INT(fl_vision_rle_area(&r[0]), area);
+        CHECK_NEAR(fl_vision_rle_iou(&r[0], &r[1], false), all ? (double)all / (double)any : 0, 1e-15);
+        CHECK_NEAR(fl_vision_rle_iou(&r[0], &r[1], true), all ? (double)all / (double)area : 0, 1e-15);
+        for (int intersect = 0; intersect < 2; intersect++) {
+            REQUIRE(fl_vision_rle_merge(r, 2, intersect, &both));
+            fl_vision_rle_mask(&both, back);
+            for (int64_t i = 0; i < h * w; i++)
+                CHECK_EQ_INT(back[i], intersect ? mask[0][i] & mask[1][i] : mask[0][i] | mask[1][i]);
+            fl_heap_free(both.run);
+        }
+        REQUIRE(fl_vision_rle_put(&text, &r[0]) && fl_vision_rle_parse(text.p, (size_t)text.n, h, w, &again));
+        CHECK(again.n == r[0].n && !memcmp(again.run, r[0].run, (size_t)r[0].n * sizeof *again.run));
+        fl_heap_free(again.run), fl_heap_free(text.p), fl_heap_free(r[0].run), fl_heap_free(r[1].run);
+    }
+    const double square[] = {1, 1, 1, 4, 3, 4, 3, 1};
+    fl_vision_rle r;
+    double box[4];
+    REQUIRE(fl_vision_rle_polygon(square, 4, 6, 5, &r));
+    fl_vision_rle_box(&r, box);
+    CHECK_EQ_INT(fl_vision_rle_area(&r), 6);
+    CHECK(box[0] == 1 && box[1] == 1 && box[2] == 2 && box[3] == 3);
+    fl_heap_free(r.run);
+    end(&s);
+}
+
+static const char truth_text[] =
+    "{\"images\":[{\"id\":5,\"height\":100,\"width\":100,\"file_name\":\"a\"},{\"id\":2,\"height\":50,"
+    "\"width\":60}],"
+    "\"categories\":[{\"id\":3,\"name\":\"cat\"},{\"id\":1,\"name\":\"dog\"}],\"annotations\":["
+    "{\"id\":0,\"image_id\":5,\"category_id\":3,\"bbox\":[10,10,20,20],\"area\":400,\"iscrowd\":0,"
+    "\"segmentation\":[[10,10,10,30,30,30,30,10]]},"
+    "{\"id\":1,\"image_id\":2,\"category_id\":3,\"bbox\":[0,0,40,40],\"area\":1600}]}";
+static const char found_text[] =
+    "[{\"image_id\":5,\"category_id\":3,\"bbox\":[10,10,20,20],\"score\":0.9},"
+    "{\"image_id\":2,\"category_id\":3,\"bbox\":[100,0,9,9],\"score\":0.8},"
+    "{\"image_id\":2,\"category_id\":3,\"bbox\":[0,0,40,30],\"score\":0.7}]";
+
+static bool load_truth(void) {
+    fl_vision_coco c = {0};
+    const bool ok = fl_vision_coco_load("gt", &c);
+    fl_vision_coco_free(&c);
+    return ok;
+}
+
+static bool evaluate_it(void) {
+    fl_vision_coco truth = {0}, found = {0};
+    fl_vision_ap ap = {.n_category = 0};
+    const bool ok = fl_vision_coco_load("gt", &truth) && fl_vision_coco_results("dt", &truth, &found) &&
+                    fl_vision_evaluate(&truth, &found, false, &ap) &&
+                    fl_vision_evaluate(&truth, &found, false, (fl_vision_ap_free(&ap), &ap));
+    fl_vision_ap_free(&ap);
+    fl_vision_coco_free(&truth), fl_vision_coco_free(&found);
+    return ok;
+}
+
+TEST(average_precision_of_a_small_set) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    disk_write("gt", truth_text, sizeof truth_text - 1);
+    disk_write("dt", found_text, sizeof found_text - 1);
+    fl_vision_coco truth, found;
+    fl_vision_ap ap;
+    REQUIRE(fl_vision_coco_load("gt", &truth) && fl_vision_coco_results("dt", &truth, &found));
+    CHECK(truth.n_image == 2 && truth.image[0].id == 2 && truth.category[0].id == 1 && truth.n_object == 2);
+    REQUIRE(fl_vision_evaluate(&truth, &found, false, &ap));
+    /* the object of id 0 is found; the second one at IoU .75, behind a false detection */
+    CHECK_NEAR(ap.figure[1], (51 + 50 * 2.0 / 3) / 101, 1e-12);
+    CHECK_NEAR(ap.figure[2], (51 + 50 * 2.0 / 3) / 101, 1e-12);
+    CHECK_NEAR(ap.figure[8], (6 * 1 + 4 * 0.5) / 10, 1e-12);
+    CHECK_NEAR(fl_vision_ap_class(&ap, 0), -1, 0);
+    CHECK_NEAR(fl_vision_voc(&truth, &found, 1, 0.5, 0), 0.5 + 0.5 * 2 / 3, 1e-12);
+    CHECK_NEAR(fl_vision_voc(&truth, &found, 1, 0.5, 11), (6 + 5 * 2.0 / 3) / 11, 1e-12);
+    fl_vision_ap_free(&ap);
+    REQUIRE(fl_vision_evaluate(&truth, &found, true, &ap)); /* boxes stand for masks that are not there */
+    CHECK_NEAR(ap.figure[0] > 0.3, 1, 0);
+    fl_vision_ap_free(&ap);
+    fl_vision_coco_free(&truth), fl_vision_coco_free(&found);
+    sweep_reader(load_truth);
+    CHECK(sweep_heap(evaluate_it, false) > 5);
+    end(&s);
+}
+
+/* Bad files and what is said about them. */
+static const char *const bad_coco[][2] = {
+    {"[]", "offset 0, line 1"},
+    {"{\"images\":[{\"id\":1,\"height\":70000}]}", "a side of 70000"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1}]}", "object 0 is in image 1, which there is not"},
+    {"{\"annotations\":[{\"image_id\":1}]}", "an object without image_id or category_id"},
+    {"{\"annotations\":[{\"bbox\":[1,2,3]}]}", "a box of 3 numbers"},
+    {"{\"annotations\":[{\"segmentation\":7}]}", "neither polygons nor run lengths"},
+    {"{\"annotations\":[{\"segmentation\":{\"counts\":true}}]}", "counts that are neither text nor numbers"},
+    {"{\"images\":[{\"id\":1},{\"id\":1}]}", "two images or categories of one id"},
+    {"{\"images\":[{\"id\":1}]", "offset"},
+    {"{\"images\":[{\"id\":1.5}]}", "offset"},
+};
+
+TEST(bad_coco_files) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_vision_coco c;
+    for (size_t i = 0; i < sizeof bad_coco / sizeof *bad_coco; i++) {
+        disk_write("gt", bad_coco[i][0], strlen(bad_coco[i][0]));
+        CHECK(!fl_vision_coco_load("gt", &c));
+        CHECK_ERROR(bad_coco[i][1]);
+        fl_error_clear();
+    }
+    for (size_t n = 0; n < sizeof truth_text - 1; n++) { /* every prefix, every flipped bit */
+        disk_write("gt", truth_text, n);
+        CHECK(!fl_vision_coco_load("gt", &c));
+        fl_error_clear();
+        char copy[sizeof truth_text];
+        memcpy(copy, truth_text, sizeof copy);
+        copy[n] ^= (char)(1 << n % 8);
+        disk_write("gt", copy, sizeof copy - 1);
+        if (fl_vision_coco_load("gt", &c)) fl_vision_coco_free(&c);
+        else fl_error_clear();
+    }
+    end(&s);
+}
+
+/* ---- the zoo ---- */
+
+static bool load_it(void) {
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *m = fl_vision_model("resnet18", .divide = 16, .blocks = 1, .classes = 4);
+    const bool ok = m && fl_vision_load(m, "w", FL_VISION_TORCHVISION);
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(networks_of_every_name) {
+    static const struct {
+        const char *name;
+        int64_t parameters;
+    } known[] = {{"alexnet", 61100840},
+                 {"resnet18", 11689512},
+                 {"mobilenet_v2", 3504872},
+                 {"deit_ti", 5717416},
+                 {"deit_s", 22050664}};
+    begin();
+    fl_scope s = fl_scope_begin();
+    for (int i = 0; fl_vision_model_name(i); i++) {
+        fl_scope step = fl_scope_begin();
+        const char *who = fl_vision_model_name(i);
+        const int64_t size = strstr(who, "it_") && strncmp(who, "detr", 4) ? 64 : 96;
+        fl_nn_module *m = fl_vision_model(who, .divide = 8, .blocks = 1, .classes = 5, .size = size);
+        REQUIRE(m);
+        fl_vars y = fl_nn_forward_vars(m, FL_VARS(fv_const(fl_ones(FL_SHAPE(2, 3, size, size), FL_F32))));
+        REQUIRE(y.n);
+        CHECK_EQ_INT(fv_value(y.v[0])->shape[0], 2);
+        CHECK_EQ_INT(fv_value(y.v[0])->shape[fv_value(y.v[0])->ndim - 1], strncmp(who, "detr", 4) ? 5 : 6);
+        fl_nn_free(m);
+        fl_scope_end(&step);
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        fl_nn_module *m = fl_vision_model(known[i].name);
+        CHECK_EQ_INT(fl_nn_count(m), known[i].parameters);
+        fl_nn_free(m);
+    }
+    fl_nn_module *m = fl_vision_model("resnet18", .divide = 16, .blocks = 1, .classes = 4);
+    REQUIRE(m && fl_nn_save(m, "w"));
+    fl_nn_free(m);
+    m = fl_vision_model("resnet18", .divide = 16, .blocks = 1, .classes = 9); /* the head stays */
+    CHECK(fl_vision_load(m, "w", FL_VISION_TORCHVISION));
+    CHECK(!fl_vision_load(m, "w", FL_VISION_HUGGING_FACE));
+    CHECK_ERROR("no tensor 'resnet.embedder.embedder.convolution.weight' for conv1.weight");
+    fl_error_clear();
+    fl_nn_free(m);
+    CHECK(load_it());
+    end(&s);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }

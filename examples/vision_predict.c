@@ -1,0 +1,137 @@
+/* vision_predict.c - what a network of the zoo says about an image, or a tensor
+
+   make vision-predict MODEL=resnet50 WEIGHTS=w.safetensors [NAMES=torchvision|timm|hf] IMAGE=photo.jpg
+   make vision-predict MODEL=detr_resnet50 WEIGHTS=w.safetensors INPUT=x.safetensors OUT=y.safetensors
+
+   INPUT has x [n, 3, h, w], and for DETR perhaps mask b8 [n, h, w]; OUT gets y, or logits and boxes. Of an
+   image the five best classes are printed, or the boxes, which also are drawn into predict.png. --classes and
+   --size: of the weights. */
+#include "vision.h"
+
+typedef struct options {
+    const char *model, *weights, *names, *image, *input, *out;
+    double classes, size;
+} options;
+
+static bool from_tensor(fl_nn_module *net, const options *o, bool boxes) {
+    fl_data_file *f = fl_data_open_safetensors(o->input);
+    fl_tensor *x = f ? fl_data_read(f, "x") : NULL;
+    fl_tensor *mask = x && fl_data_find(f, "mask") >= 0 ? fl_data_read(f, "mask") : NULL;
+    fl_vars in = {mask ? 2 : 1, {fv_const(x), mask ? fv_const(fl_cast(mask, FL_B8)) : NULL}};
+    const fl_vars y = x ? fl_nn_forward_vars(net, in) : (fl_vars){0};
+    fl_tensor *first = y.n ? fl_contiguous(fv_value(y.v[0])) : NULL,
+              *second = y.n > 1 ? fl_contiguous(fv_value(y.v[1])) : NULL;
+    const fl_data_named named[] = {{boxes ? "logits" : "y", first}, {"boxes", second}};
+    fl_data_close(f);
+    return first && fl_data_save_safetensors(o->out, named, boxes ? 2 : 1, NULL, 0);
+}
+
+/* Five classes with their probabilities. */
+static bool print_best(fl_tensor *logits) {
+    fl_tensor *p = fl_softmax(logits, -1);
+    const int64_t n = p ? fl_numel(p) : 0;
+    const float *v = p ? fl_map(p, FL_READ) : NULL;
+    int64_t best[5] = {-1, -1, -1, -1, -1};
+    for (int k = 0; v && k < 5 && k < n; k++) {
+        for (int64_t i = 0; i < n; i++) {
+            bool taken = false;
+            for (int j = 0; j < k; j++) taken |= best[j] == i;
+            if (!taken && (best[k] < 0 || v[i] > v[best[k]])) best[k] = i;
+        }
+        printf("%lld\t%.6f\n", (long long)best[k], (double)v[best[k]]);
+    }
+    if (v) fl_unmap(p, FL_READ);
+    return v != NULL;
+}
+
+/* A frame of that colour, two pixels wide. */
+static void frame(const fl_vision_pixels *x, const double b[4], int64_t colour) {
+    for (int64_t i = 0; i < x->h; i++)
+        for (int64_t j = 0; j < x->w; j++) {
+            const double y = (double)i, u = (double)j;
+            const bool in = u >= b[0] && u <= b[2] && y >= b[1] && y <= b[3];
+            const bool inner = u >= b[0] + 2 && u <= b[2] - 2 && y >= b[1] + 2 && y <= b[3] - 2;
+            for (int64_t k = 0; in && !inner && k < x->c; k++)
+                x->p[i * x->row + j * x->c + k] = (unsigned char)(colour * 97 + k * 85);
+        }
+}
+
+/* Boxes of more than one half, in pixels of the image. */
+static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
+    fl_tensor *p = fl_contiguous(fl_softmax(logits, -1)), *b = fl_contiguous(boxes);
+    fl_tensor *copy = fl_clone(image);
+    fl_vision_pixels x;
+    if (!p || !b || !copy || !fl_vision_pixels_of(&copy, &x)) return false;
+    const float *v = fl_data(p), *at = fl_data(b);
+    const int64_t kinds = p->shape[p->ndim - 1], n = fl_numel(p) / kinds;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t k = 0;
+        for (int64_t j = 1; j + 1 < kinds; j++)
+            if (v[i * kinds + j] > v[i * kinds + k]) k = j;
+        if (!(v[i * kinds + k] > 0.5f)) continue;
+        const double w = (double)x.w, h = (double)x.h, cx = (double)at[4 * i] * w,
+                     cy = (double)at[4 * i + 1] * h;
+        const double dx = (double)at[4 * i + 2] * w / 2, dy = (double)at[4 * i + 3] * h / 2;
+        const double box[] = {cx - dx, cy - dy, cx + dx, cy + dy};
+        printf("%lld\t%.6f\t%.2f\t%.2f\t%.2f\t%.2f\n", (long long)k, (double)v[i * kinds + k], box[0],
+               box[1], box[2], box[3]);
+        frame(&x, box, k);
+    }
+    return fl_vision_write_png("predict.png", copy);
+}
+
+static bool from_image(fl_nn_module *net, const options *o, bool boxes) {
+    const int64_t size = o->size ? (int64_t)o->size : 224;
+    const fl_vision_step classify[] = {fl_vision_resize(size * 256 / 224, 0, FL_VISION_BILINEAR),
+                                       fl_vision_center_crop(size)};
+    const fl_vision_step detect[] = {fl_vision_resize(800, 1333, FL_VISION_BILINEAR)};
+    fl_tensor *bytes = fl_vision_read_bytes(o->image), *image = fl_vision_read(o->image, .depth = 8);
+    fl_data_set *set = bytes && image ? fl_data_tensors((fl_tensor *[]){fl_unsqueeze(bytes, 0)}, 1) : NULL;
+    if (set)
+        set = fl_vision_batch(set, 1, .steps = boxes ? detect : classify, .n_steps = boxes ? 1 : 2,
+                              .mean = FL_VISION_IMAGENET_MEAN, .std = FL_VISION_IMAGENET_STD);
+    fl_data_sample b;
+    const bool ok = set && fl_data_get(set, 0, &b);
+    const fl_vars y = ok ? fl_nn_forward_vars(net, FL_VARS(fv_const(b.t[0]))) : (fl_vars){0};
+    fl_data_free(set);
+    if (!y.n) return false;
+    return boxes ? print_boxes(image, fv_value(y.v[0]), fv_value(y.v[1])) : print_best(fv_value(y.v[0]));
+}
+
+int main(int argc, char **argv) {
+    options o = {.names = "torchvision"};
+    const vision_argument list[] = {{"model", .text = &o.model},
+                                    {"weights", .text = &o.weights},
+                                    {"names", .text = &o.names},
+                                    {"image", .text = &o.image},
+                                    {"input", .text = &o.input},
+                                    {"out", .text = &o.out},
+                                    {"classes", .number = &o.classes, .low = 1, .high = 1e6},
+                                    {"size", .number = &o.size, .low = 1, .high = 10000},
+                                    {NULL, .low = 0}};
+    if (!vision_arguments(argc, argv, list)) return 2;
+    const int kind = !strcmp(o.names, "torchvision") ? 0
+                     : !strcmp(o.names, "timm")      ? 1
+                     : !strcmp(o.names, "hf")        ? 2
+                                                     : -1;
+    if (!o.model || !o.weights || kind < 0 || (!o.image && !(o.input && o.out))) {
+        fprintf(stderr, "vision_predict: --model NAME --weights FILE --names torchvision|timm|hf, then "
+                        "--image FILE or --input "
+                        "FILE --out FILE; the models are:");
+        for (int i = 0; fl_vision_model_name(i); i++) fprintf(stderr, " %s", fl_vision_model_name(i));
+        return fputc('\n', stderr), 2;
+    }
+    const bool boxes = !strncmp(o.model, "detr", 4);
+    fl_message_use(NULL, NULL, FL_LOG_INFO);
+    fl_scope s = fl_scope_begin();
+    fl_quiet(+1);
+    fl_no_grad(true);
+    fl_nn_module *net = fl_vision_model(o.model, .classes = (int64_t)o.classes, .size = (int64_t)o.size);
+    bool ok = net && fl_vision_load(net, o.weights, (fl_vision_names)kind) && fl_nn_channels_last(net);
+    if (ok) fl_nn_train(net, false);
+    ok = ok && (o.image ? from_image(net, &o, boxes) : from_tensor(net, &o, boxes));
+    if (!ok) fprintf(stderr, "%s\n", fl_error() ? fl_error() : "vision_predict: failed");
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,1039 @@
+/* coco.h - objects in COCO's JSON, their masks as run lengths, and average precision */
+#ifndef FL_VISION_COCO_H
+#define FL_VISION_COCO_H
+#ifndef FL_DATA_H
+#include "../../fl_data.h"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- masks as run lengths, column by column, the first run of zeros (pycocotools.mask) ---- */
+
+typedef struct fl_vision_rle {
+    int64_t h, w, n;
+    uint32_t *run; /* heap memory: fl_heap_free(r.run) ends it. The runs' sum is h w */
+} fl_vision_rle;
+/* From COCO's text: differences, 5 bits a character. False after fl_fail: characters that are none, runs
+   below 0, a sum that is not h w. */
+FL_API bool fl_vision_rle_parse(const char *text, size_t n, int64_t h, int64_t w, fl_vision_rle *out);
+/* The same text, put behind what t holds. */
+FL_API bool fl_vision_rle_put(fl_data_text *t, const fl_vision_rle *r);
+/* From bytes [h, w], 0 or not; and back, as 0 and 1. */
+FL_API bool fl_vision_rle_of(const unsigned char *mask, int64_t h, int64_t w, fl_vision_rle *out);
+FL_API void fl_vision_rle_mask(const fl_vision_rle *r, unsigned char *mask);
+/* From a polygon of n corners x, y: corners times 5 are rounded, edges walked pixel by pixel, as in COCO. */
+FL_API bool fl_vision_rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, fl_vision_rle *out);
+/* The union, or intersection, of n masks of one size. */
+FL_API bool fl_vision_rle_merge(const fl_vision_rle *r, int64_t n, bool intersect, fl_vision_rle *out);
+FL_API int64_t fl_vision_rle_area(const fl_vision_rle *r);
+/* x, y, w, h of the box around it. */
+FL_API void fl_vision_rle_box(const fl_vision_rle *r, double box[4]);
+/* Intersection over union; crowd: over a's area. -1 if their sizes differ. */
+FL_API double fl_vision_rle_iou(const fl_vision_rle *a, const fl_vision_rle *b, bool crowd);
+
+/* ---- files ---- */
+
+typedef struct fl_vision_object {
+    int64_t id, image, category; /* as in the file; a result's id counts from 1 */
+    double box[4];               /* x, y, w, h */
+    double area, score;
+    bool crowd;
+    int64_t seg, n_seg;          /* its numbers in the file's list: polygons, each after its count, or runs */
+    const char *rle;             /* or run lengths as text; size of the mask for both */
+    int32_t h, w;
+} fl_vision_object;
+typedef struct fl_vision_coco_image {
+    int64_t id, h, w;
+    const char *file;
+} fl_vision_coco_image;
+typedef struct fl_vision_category {
+    int64_t id;
+    const char *name;
+} fl_vision_category;
+/* What a file holds: all strings in one arena, all numbers of polygons in one list. */
+typedef struct fl_vision_coco {
+    fl_vision_coco_image *image; /* in the order of their ids */
+    fl_vision_category *category; /* likewise */
+    fl_vision_object *object;    /* as they stand in the file */
+    int64_t n_image, n_category, n_object;
+    double *number;
+    int64_t n_number, cap_[4];
+    fl_data_arena text_;
+} fl_vision_coco;
+/* Reads a file of objects {images, annotations, categories}; false after fl_fail with file and offset. The
+   file is streamed: memory holds no more than the result. An unknown image is an error. */
+FL_API bool fl_vision_coco_load(const char *path, fl_vision_coco *out);
+/* A list of results {image_id, category_id, bbox or segmentation, score}, for the objects of `truth`. */
+FL_API bool fl_vision_coco_results(const char *path, const fl_vision_coco *truth, fl_vision_coco *out);
+FL_API void fl_vision_coco_free(fl_vision_coco *c);
+/* The place of an image by its id, -1 if there is none. */
+FL_API int64_t fl_vision_coco_find(const fl_vision_coco *c, int64_t image);
+/* The mask of object o; of polygons their union. False after fl_fail, also without a segmentation. */
+FL_API bool fl_vision_coco_mask(const fl_vision_coco *c, const fl_vision_object *o, fl_vision_rle *out);
+
+/* ---- average precision ---- */
+
+enum { FL_VISION_IOUS = 10, FL_VISION_RECALLS = 101, FL_VISION_AREAS = 4, FL_VISION_LIMITS = 3 };
+typedef struct fl_vision_ap {
+    /* AP, AP50, AP75, APs, APm, APl, AR1, AR10, AR100, ARs, ARm, ARl; -1: no objects of that kind */
+    double figure[12];
+    int64_t n_category;
+    double *precision; /* [10, 101, categories, 4, 3], -1 for classes without objects; heap memory */
+    double *score;     /* of the same shape */
+    double *recall;    /* [10, categories, 4, 3] */
+} fl_vision_ap;
+/* As pycocotools' COCOeval, of boxes or of masks: thresholds .5 to .95, recalls 0 to 1 in steps of .01, areas
+   all, small, medium, large, at most 1, 10, 100 detections an image and class; but an object may have the id
+   0. NaN scores are an error. */
+FL_API bool fl_vision_evaluate(const fl_vision_coco *truth, const fl_vision_coco *found, bool masks,
+                               fl_vision_ap *out);
+FL_API void fl_vision_ap_free(fl_vision_ap *a);
+/* Class k's mean precision over thresholds and recalls, -1 without objects. */
+FL_API double fl_vision_ap_class(const fl_vision_ap *a, int64_t k);
+/* The twelve lines as pycocotools prints them, and name<tab>value lines; put behind what t holds. */
+FL_API bool fl_vision_ap_put(fl_data_text *t, const fl_vision_ap *a, const fl_vision_coco *truth);
+/* PASCAL VOC's AP of category k, -1 without objects: each detection looks at its best object only, a second
+   hit is false, crowds are ignored. points: 11 (2007), 0: the area under the curve (2010). NaN after
+   fl_fail. */
+FL_API double fl_vision_voc(const fl_vision_coco *truth, const fl_vision_coco *found, int64_t k, double iou,
+                            int points);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_VISION_COCO_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_VISION_COCO) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_VISION_COCO_IMPL
+#define FL_VISION_COCO_IMPL
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- run lengths ---- */
+
+/* h w cells, so that every sum of runs fits 32 bits. */
+static bool fl__rle_sized(const char *who, int64_t h, int64_t w) {
+    return (h >= 0 && w >= 0 && h <= 65500 && w <= 65500 && h * w <= (int64_t)1 << 28) ||
+           fl_fail("%s: a mask of %" PRId64 " x %" PRId64, who, h, w);
+}
+
+static bool fl__rle_make(fl_vision_rle *r, int64_t h, int64_t w, int64_t most) {
+    *r = (fl_vision_rle){h, w, 0, fl_heap_alloc((size_t)(most + 1) * sizeof *r->run)};
+    return r->run != NULL;
+}
+
+FL_API bool fl_vision_rle_parse(const char *text, size_t n, int64_t h, int64_t w, fl_vision_rle *out) {
+    fl_vision_rle r;
+    int64_t sum = 0;
+    if (!text || !out) return fl_fail("fl_vision_rle_parse: text or out is NULL");
+    if (!fl__rle_sized("fl_vision_rle_parse", h, w) || !fl__rle_make(&r, h, w, (int64_t)n)) return false;
+    bool ok = true;
+    for (size_t at = 0; ok && at < n;) {
+        int64_t x = 0;
+        int bits = 0, c = 0;
+        do {
+            c = at < n ? (unsigned char)text[at++] - 48 : -1;
+            ok = (c >= 0 && c < 64 && bits < 35) ||
+                 fl_fail("fl_vision_rle_parse: offset %zu: no run length of 5-bit characters", at);
+            if (!ok) break;
+            x |= (int64_t)(c & 31) << bits;
+            bits += 5;
+        } while (c & 32);
+        if (!ok) break;
+        if (c & 16) x |= -((int64_t)1 << bits);
+        if (r.n > 2) x += r.run[r.n - 2];
+        ok = (x >= 0 && (sum += x) <= h * w) ||
+             fl_fail("fl_vision_rle_parse: run %" PRId64 " is %" PRId64 ", past %" PRId64 " x %" PRId64,
+                     r.n, x, h, w);
+        if (ok) r.run[r.n++] = (uint32_t)x;
+    }
+    if (ok && sum != h * w)
+        ok = fl_fail("fl_vision_rle_parse: runs of %" PRId64 " cells in all for %" PRId64 " x %" PRId64,
+                     sum, h, w);
+    if (ok) *out = r;
+    else fl_heap_free(r.run);
+    return ok;
+}
+
+FL_API bool fl_vision_rle_put(fl_data_text *t, const fl_vision_rle *r) {
+    if (!t || !r) return fl_fail("fl_vision_rle_put: an argument is NULL");
+    for (int64_t i = 0; i < r->n; i++) {
+        int64_t x = (int64_t)r->run[i] - (i > 2 ? (int64_t)r->run[i - 2] : 0);
+        for (bool more = true; more;) {
+            int c = (int)(x & 31);
+            x >>= 5;
+            more = c & 16 ? x != -1 : x != 0;
+            const char byte = (char)((more ? c | 32 : c) + 48);
+            if (!fl_data_text_put(t, &byte, 1)) return false;
+        }
+    }
+    return true;
+}
+
+FL_API bool fl_vision_rle_of(const unsigned char *mask, int64_t h, int64_t w, fl_vision_rle *out) {
+    int64_t changes = 1, before = 0;
+    if (!mask || !out) return fl_fail("fl_vision_rle_of: mask or out is NULL");
+    if (!fl__rle_sized("fl_vision_rle_of", h, w)) return false;
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass && !fl__rle_make(out, h, w, changes)) return false;
+        int64_t run = 0;
+        before = 0;
+        for (int64_t x = 0; x < w; x++)
+            for (int64_t y = 0; y < h; y++, run++) {
+                const int now = mask[y * w + x] != 0;
+                if (now == before) continue;
+                if (pass) out->run[out->n++] = (uint32_t)run;
+                else changes++;
+                run = 0, before = now;
+            }
+        if (pass) out->run[out->n++] = (uint32_t)run;
+    }
+    return true;
+}
+
+FL_API void fl_vision_rle_mask(const fl_vision_rle *r, unsigned char *mask) {
+    int64_t at = 0;
+    for (int64_t i = 0; i < r->n; i++)
+        for (uint32_t k = 0; k < r->run[i]; k++, at++) mask[at % r->h * r->w + at / r->h] = i % 2;
+}
+
+static int fl__rle_by_number(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The places where an edge of the enlarged polygon changes columns go to `to`, or are counted. */
+static int64_t fl__rle_edge(int64_t xs, int64_t ys, int64_t xe, int64_t ye, int64_t h, int64_t w,
+                            uint32_t *to) {
+    const double scale = 5;
+    const int64_t dx = xe > xs ? xe - xs : xs - xe, dy = ye > ys ? ye - ys : ys - ye;
+    const bool flip = (dx >= dy && xs > xe) || (dx < dy && ys > ye);
+    if (flip) {
+        const int64_t x = xs, y = ys;
+        xs = xe, xe = x, ys = ye, ye = y;
+    }
+    const double slope =
+        dx >= dy ? (dx ? (double)(ye - ys) / (double)dx : 0) : (double)(xe - xs) / (double)dy;
+    int64_t n = 0, u0 = 0, v0 = 0;
+    const int64_t steps = dx >= dy ? dx : dy;
+    for (int64_t d = 0; d <= steps; d++) {
+        const int64_t t = flip ? steps - d : d;
+        const int64_t u = dx >= dy ? t + xs : (int64_t)((double)xs + slope * (double)t + 0.5);
+        const int64_t v = dx >= dy ? (int64_t)((double)ys + slope * (double)t + 0.5) : t + ys;
+        if (d && u != u0) {
+            const double x = ((double)(u < u0 ? u : u - 1) + 0.5) / scale - 0.5;
+            double y = (double)(v < v0 ? v : v0);
+            if (floor(x) == x && x >= 0 && x <= (double)(w - 1)) {
+                y = (y + 0.5) / scale - 0.5;
+                y = y < 0 ? 0 : y > (double)h ? (double)h : ceil(y);
+                if (to) to[n] = (uint32_t)((int64_t)x * h + (int64_t)y);
+                n++;
+            }
+        }
+        u0 = u, v0 = v;
+    }
+    return n;
+}
+
+FL_API bool fl_vision_rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, fl_vision_rle *out) {
+    if (!xy || !out || n < 1) return fl_fail("fl_vision_rle_polygon: %" PRId64 " corners, or NULL", n);
+    if (!fl__rle_sized("fl_vision_rle_polygon", h, w)) return false;
+    for (int64_t i = 0; i < 2 * n; i++)
+        if (!(fabs(xy[i]) <= 1e6))
+            return fl_fail("fl_vision_rle_polygon: corner %" PRId64 " is at %g", i / 2, xy[i]);
+    uint32_t *at = NULL;
+    int64_t m = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        m = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const double *p = xy + 2 * i, *q = xy + 2 * ((i + 1) % n);
+            m += fl__rle_edge((int64_t)(5 * p[0] + .5), (int64_t)(5 * p[1] + .5), (int64_t)(5 * q[0] + .5),
+                              (int64_t)(5 * q[1] + .5), h, w, at ? at + m : NULL);
+        }
+        if (!pass && !(at = fl_heap_alloc((size_t)(m + 1) * sizeof *at))) return false;
+    }
+    at[m++] = (uint32_t)(h * w);
+    qsort(at, (size_t)m, sizeof *at, fl__rle_by_number);
+    bool ok = fl__rle_make(out, h, w, m);
+    /* differences; a run of 0 joins its neighbours */
+    uint32_t before = 0;
+    for (int64_t i = 0; ok && i < m; i++) {
+        const uint32_t run = at[i] - before;
+        before = at[i];
+        at[i] = run;
+    }
+    int64_t i = 0;
+    if (ok) out->run[out->n++] = at[i++];
+    while (ok && i < m)
+        if (at[i] > 0) out->run[out->n++] = at[i++];
+        else if (++i < m) out->run[out->n - 1] += at[i++];
+    fl_heap_free(at);
+    return ok;
+}
+
+FL_API bool fl_vision_rle_merge(const fl_vision_rle *r, int64_t n, bool intersect, fl_vision_rle *out) {
+    if (!r || n < 1 || !out) return fl_fail("fl_vision_rle_merge: %" PRId64 " masks, or NULL", n);
+    fl_vision_rle sum, next;
+    if (!fl__rle_make(&sum, r->h, r->w, r->n)) return false;
+    memcpy(sum.run, r->run, (size_t)r->n * sizeof *r->run);
+    sum.n = r->n;
+    for (int64_t k = 1; k < n; k++) {
+        const fl_vision_rle *b = &r[k];
+        bool ok = (b->h == r->h && b->w == r->w) || fl_fail("fl_vision_rle_merge: masks of two sizes");
+        ok = ok && fl__rle_make(&next, r->h, r->w, sum.n + b->n);
+        if (!ok) {
+            fl_heap_free(sum.run);
+            return false;
+        }
+        int64_t i = 0, j = 0, left = r->h * r->w, run = 0;
+        uint32_t ca = sum.n ? sum.run[i++] : 0, cb = b->n ? b->run[j++] : 0;
+        bool va = false, vb = false, v = false;
+        while (left > 0) {
+            while (!ca && i < sum.n) ca = sum.run[i++], va = !va;
+            while (!cb && j < b->n) cb = b->run[j++], vb = !vb;
+            const bool now = intersect ? va && vb : va || vb;
+            uint32_t c = ca < cb ? ca : cb;
+            if (!c) break;
+            if (now != v) next.run[next.n++] = (uint32_t)run, run = 0, v = now;
+            ca -= c, cb -= c, run += c, left -= c;
+        }
+        next.run[next.n++] = (uint32_t)run;
+        fl_heap_free(sum.run);
+        sum = next;
+    }
+    *out = sum;
+    return true;
+}
+
+FL_API int64_t fl_vision_rle_area(const fl_vision_rle *r) {
+    int64_t sum = 0;
+    for (int64_t i = 1; i < r->n; i += 2) sum += r->run[i];
+    return sum;
+}
+
+FL_API void fl_vision_rle_box(const fl_vision_rle *r, double box[4]) {
+    const int64_t n = r->n / 2 * 2;
+    int64_t xs = r->w, ys = r->h, xe = 0, ye = 0, at = 0, start = 0;
+    memset(box, 0, 4 * sizeof *box);
+    if (!n) return;
+    for (int64_t i = 0; i < n; i++) {
+        at += r->run[i];
+        const int64_t t = at - i % 2, y = t % r->h, x = (t - y) / r->h;
+        if (i % 2 == 0) start = x;
+        else if (start < x) ys = 0, ye = r->h - 1;
+        xs = x < xs ? x : xs, xe = x > xe ? x : xe, ys = y < ys ? y : ys, ye = y > ye ? y : ye;
+    }
+    box[0] = (double)xs, box[1] = (double)ys, box[2] = (double)(xe - xs + 1), box[3] = (double)(ye - ys + 1);
+}
+
+FL_API double fl_vision_rle_iou(const fl_vision_rle *a, const fl_vision_rle *b, bool crowd) {
+    if (a->h != b->h || a->w != b->w) return -1;
+    int64_t i = 0, j = 0, both = 0, any = 0;
+    uint32_t ca = a->n ? a->run[i++] : 0, cb = b->n ? b->run[j++] : 0;
+    bool va = false, vb = false;
+    for (;;) {
+        const uint32_t c = ca < cb ? ca : cb;
+        if (va || vb) any += c, both += va && vb ? c : 0;
+        ca -= c, cb -= c;
+        if (!ca && i < a->n) ca = a->run[i++], va = !va;
+        if (!cb && j < b->n) cb = b->run[j++], vb = !vb;
+        if (!ca && !cb && i >= a->n && j >= b->n) break;
+        if ((!ca && i >= a->n) || (!cb && j >= b->n)) break;
+    }
+    return both ? (double)both / (double)(crowd ? fl_vision_rle_area(a) : any) : 0;
+}
+
+/* ---- files ---- */
+
+FL_API void fl_vision_coco_free(fl_vision_coco *c) {
+    if (!c) return;
+    fl_heap_free(c->image), fl_heap_free(c->category), fl_heap_free(c->object), fl_heap_free(c->number);
+    fl_data_arena_free(&c->text_);
+    *c = (fl_vision_coco){0};
+}
+
+static bool fl__coco_number(fl_vision_coco *c, double v) {
+    if (!fl_heap_grow(&c->number, &c->cap_[3], c->n_number + 1, sizeof *c->number)) return false;
+    c->number[c->n_number++] = v;
+    return true;
+}
+
+/* Numbers up to the end of the array that is open, behind those that are there. */
+static bool fl__coco_numbers(fl_vision_coco *c, fl_data_json *j) {
+    double v;
+    while (fl_data_json_more(j))
+        if (!fl_data_json_double(j, &v) || !fl__coco_number(c, v)) return false;
+    return j->event != FL_DATA_JSON_ERROR;
+}
+
+static bool fl__coco_box(fl_data_json *j, fl_vision_object *o, bool *empty) {
+    int n = 0;
+    double v;
+    if (!fl_data_json_expect(j, FL_DATA_JSON_ARRAY)) return false;
+    while (fl_data_json_more(j)) {
+        if (!fl_data_json_double(j, &v)) return false;
+        if (n < 4) o->box[n] = v;
+        n++;
+    }
+    *empty = n == 0;
+    return j->event != FL_DATA_JSON_ERROR &&
+           (n == 4 || n == 0 || fl_data_json_fail(j, "a box of %d numbers", n));
+}
+
+static bool fl__coco_side(fl_data_json *j, int32_t *out) {
+    int64_t v;
+    if (!fl_data_json_int(j, &v)) return false;
+    *out = (int32_t)v;
+    return (v >= 0 && v <= 65500) || fl_data_json_fail(j, "a side of %" PRId64, v);
+}
+
+/* [[x, y, ...], ...] or {size: [h, w], counts: text or [runs]}. */
+static bool fl__coco_segmentation(fl_vision_coco *c, fl_data_json *j, fl_vision_object *o) {
+    o->seg = c->n_number;
+    const fl_data_json_event e = fl_data_json_next(j);
+    if (e == FL_DATA_JSON_NULL) return true;
+    if (e == FL_DATA_JSON_ARRAY) {
+        while (fl_data_json_more(j)) {
+            const int64_t head = c->n_number;
+            if (!fl_data_json_expect(j, FL_DATA_JSON_ARRAY) || !fl__coco_number(c, 0) ||
+                !fl__coco_numbers(c, j))
+                return false;
+            c->number[head] = (double)(c->n_number - head - 1);
+        }
+        o->n_seg = c->n_number - o->seg;
+        return j->event != FL_DATA_JSON_ERROR;
+    }
+    if (e != FL_DATA_JSON_OBJECT)
+        return fl_data_json_fail(j, "a segmentation that is neither polygons nor run lengths");
+    while (fl_data_json_more(j)) {
+        if (!strcmp(j->text, "size")) {
+            if (!fl_data_json_expect(j, FL_DATA_JSON_ARRAY) || !fl__coco_side(j, &o->h) ||
+                !fl__coco_side(j, &o->w) || !fl_data_json_expect(j, FL_DATA_JSON_ARRAY_END))
+                return false;
+        } else if (!strcmp(j->text, "counts")) {
+            const fl_data_json_event kind = fl_data_json_next(j);
+            if (kind == FL_DATA_JSON_STRING) {
+                if (!(o->rle = fl_data_arena_add(&c->text_, j->text, (size_t)j->n))) return false;
+            } else if (kind == FL_DATA_JSON_ARRAY) {
+                if (!fl__coco_number(c, -1) || !fl__coco_numbers(c, j)) return false;
+                o->n_seg = c->n_number - o->seg;
+            } else return fl_data_json_fail(j, "counts that are neither text nor numbers");
+        } else if (!fl_data_json_skip(j)) return false;
+    }
+    return j->event != FL_DATA_JSON_ERROR;
+}
+
+static bool fl__coco_object(fl_vision_coco *c, fl_data_json *j, bool result) {
+    fl_vision_object o = {.score = result ? NAN : 1, .area = -1};
+    bool box = false, image = false, category = false, empty = false;
+    if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    while (fl_data_json_more(j)) {
+        const char *key = j->text;
+        bool ok;
+        if (!strcmp(key, "id")) ok = fl_data_json_int(j, &o.id);
+        else if (!strcmp(key, "image_id")) ok = image = fl_data_json_int(j, &o.image);
+        else if (!strcmp(key, "category_id")) ok = category = fl_data_json_int(j, &o.category);
+        else if (!strcmp(key, "area")) ok = fl_data_json_double(j, &o.area);
+        else if (!strcmp(key, "score")) ok = fl_data_json_double(j, &o.score);
+        else if (!strcmp(key, "bbox")) ok = fl__coco_box(j, &o, &empty), box = ok && !empty;
+        else if (!strcmp(key, "segmentation")) ok = fl__coco_segmentation(c, j, &o);
+        else if (!strcmp(key, "iscrowd")) {
+            const fl_data_json_event e = fl_data_json_next(j);
+            int64_t v = e == FL_DATA_JSON_TRUE;
+            ok = e == FL_DATA_JSON_TRUE || e == FL_DATA_JSON_FALSE || fl_data_json_as_int(j, &v);
+            o.crowd = v != 0;
+        } else ok = fl_data_json_skip(j);
+        if (!ok) return false;
+    }
+    if (j->event == FL_DATA_JSON_ERROR) return false;
+    if (!image || !category) return fl_data_json_fail(j, "an object without image_id or category_id");
+    if (result && !(o.score == o.score)) return fl_data_json_fail(j, "a result without a score");
+    if (result) o.area = box ? o.box[2] * o.box[3] : -1, o.id = c->n_object + 1, o.crowd = false;
+    else if (o.area < 0) o.area = o.box[2] * o.box[3];
+    if (!fl_heap_grow(&c->object, &c->cap_[2], c->n_object + 1, sizeof *c->object)) return false;
+    c->object[c->n_object++] = o;
+    return true;
+}
+
+static bool fl__coco_image(fl_vision_coco *c, fl_data_json *j) {
+    fl_vision_coco_image m = {.file = ""};
+    int32_t side;
+    if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    while (fl_data_json_more(j)) {
+        bool ok;
+        if (!strcmp(j->text, "id")) ok = fl_data_json_int(j, &m.id);
+        else if (!strcmp(j->text, "height")) ok = fl__coco_side(j, &side), m.h = ok ? side : 0;
+        else if (!strcmp(j->text, "width")) ok = fl__coco_side(j, &side), m.w = ok ? side : 0;
+        else if (!strcmp(j->text, "file_name"))
+            ok = fl_data_json_string(j) && (m.file = fl_data_arena_add(&c->text_, j->text, (size_t)j->n));
+        else ok = fl_data_json_skip(j);
+        if (!ok) return false;
+    }
+    if (j->event == FL_DATA_JSON_ERROR || !fl_heap_grow(&c->image, &c->cap_[0], c->n_image + 1, sizeof m))
+        return false;
+    c->image[c->n_image++] = m;
+    return true;
+}
+
+static bool fl__coco_category(fl_vision_coco *c, fl_data_json *j) {
+    fl_vision_category k = {.name = ""};
+    if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    while (fl_data_json_more(j)) {
+        bool ok;
+        if (!strcmp(j->text, "id")) ok = fl_data_json_int(j, &k.id);
+        else if (!strcmp(j->text, "name"))
+            ok = fl_data_json_string(j) && (k.name = fl_data_arena_add(&c->text_, j->text, (size_t)j->n));
+        else ok = fl_data_json_skip(j);
+        if (!ok) return false;
+    }
+    if (j->event == FL_DATA_JSON_ERROR ||
+        !fl_heap_grow(&c->category, &c->cap_[1], c->n_category + 1, sizeof k))
+        return false;
+    c->category[c->n_category++] = k;
+    return true;
+}
+
+/* Both kinds begin with their id. */
+static int fl__coco_by_id(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The place of an id in a sorted list of structs of `size` bytes that begin with it. */
+static int64_t fl__coco_search(const void *list, int64_t n, size_t size, int64_t id) {
+    const char *found = n ? bsearch(&id, list, (size_t)n, size, fl__coco_by_id) : NULL;
+    return found ? (int64_t)((size_t)(found - (const char *)list) / size) : -1;
+}
+
+FL_API int64_t fl_vision_coco_find(const fl_vision_coco *c, int64_t image) {
+    return c ? fl__coco_search(c->image, c->n_image, sizeof *c->image, image) : -1;
+}
+
+static bool fl__coco_read(fl_vision_coco *c, fl_data_json *j) {
+    if (!j || !fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    while (fl_data_json_more(j)) {
+        const int kind = !strcmp(j->text, "images") ? 0 : !strcmp(j->text, "annotations") ? 1
+                       : !strcmp(j->text, "categories") ? 2 : 3;
+        if (kind == 3) {
+            if (!fl_data_json_skip(j)) return false;
+            continue;
+        }
+        if (!fl_data_json_expect(j, FL_DATA_JSON_ARRAY)) return false;
+        while (fl_data_json_more(j))
+            if (!(kind == 0   ? fl__coco_image(c, j)
+                  : kind == 1 ? fl__coco_object(c, j, false)
+                              : fl__coco_category(c, j)))
+                return false;
+    }
+    return j->event != FL_DATA_JSON_ERROR && fl_data_json_next(j) == FL_DATA_JSON_END;
+}
+
+/* Every object's image is one of `truth`. */
+static bool fl__coco_known(const char *path, const fl_vision_coco *c, const fl_vision_coco *truth) {
+    for (int64_t i = 0; i < c->n_object; i++)
+        if (fl_vision_coco_find(truth, c->object[i].image) < 0)
+            return fl_fail("fl_vision_coco: %s: object %" PRId64 " is in image %" PRId64
+                           ", which there is not",
+                           path, i, c->object[i].image);
+    return true;
+}
+
+static int fl__coco_twice(const void *list, int64_t n, size_t size) {
+    for (int64_t i = 1; i < n; i++)
+        if (!fl__coco_by_id((const char *)list + (size_t)i * size,
+                            (const char *)list + (size_t)(i - 1) * size))
+            return 1;
+    return 0;
+}
+
+FL_API bool fl_vision_coco_load(const char *path, fl_vision_coco *out) {
+    fl_vision_coco c = {0};
+    if (!out) return fl_fail("fl_vision_coco_load: out is NULL");
+    fl_data_json *j = fl_data_json_open(path, .who = "fl_vision_coco", .c_strings = true);
+    bool ok = fl__coco_read(&c, j);
+    fl_data_json_close(j);
+    if (ok && c.n_image) qsort(c.image, (size_t)c.n_image, sizeof *c.image, fl__coco_by_id);
+    if (ok && c.n_category) qsort(c.category, (size_t)c.n_category, sizeof *c.category, fl__coco_by_id);
+    if (ok && (fl__coco_twice(c.image, c.n_image, sizeof *c.image) ||
+               fl__coco_twice(c.category, c.n_category, sizeof *c.category)))
+        ok = fl_fail("fl_vision_coco: %s: two images or categories of one id", path);
+    ok = ok && fl__coco_known(path, &c, &c);
+    if (ok) *out = c;
+    else fl_vision_coco_free(&c);
+    return ok;
+}
+
+FL_API bool fl_vision_coco_mask(const fl_vision_coco *c, const fl_vision_object *o, fl_vision_rle *out) {
+    if (!c || !o || !out) return fl_fail("fl_vision_coco_mask: an argument is NULL");
+    const double *p = c->number + o->seg;
+    if (o->rle) return fl_vision_rle_parse(o->rle, strlen(o->rle), o->h, o->w, out);
+    if (o->n_seg && p[0] < 0) { /* a list of runs */
+        int64_t sum = 0;
+        if (!fl__rle_sized("fl_vision_coco_mask", o->h, o->w) || !fl__rle_make(out, o->h, o->w, o->n_seg))
+            return false;
+        for (int64_t i = 1; i < o->n_seg; i++) {
+            if (!(p[i] >= 0 && p[i] <= 0x1p28) || (sum += (int64_t)p[i]) > (int64_t)o->h * o->w) break;
+            out->run[out->n++] = (uint32_t)p[i];
+        }
+        if (sum == (int64_t)o->h * o->w && out->n == o->n_seg - 1) return true;
+        fl_heap_free(out->run);
+        return fl_fail("fl_vision_coco_mask: object %" PRId64 ": runs of %" PRId64 " cells for %d x %d",
+                       o->id, sum, (int)o->h, (int)o->w);
+    }
+    if (!o->n_seg) return fl_fail("fl_vision_coco_mask: object %" PRId64 " has no segmentation", o->id);
+    int64_t parts = 0, done = 0;
+    for (int64_t i = 0; i < o->n_seg; i += 1 + (int64_t)p[i]) parts++;
+    fl_vision_rle *r = fl_heap_alloc((size_t)parts * sizeof *r);
+    bool ok = r != NULL;
+    for (int64_t i = 0; ok && i < o->n_seg; i += 1 + (int64_t)p[i]) {
+        ok = fl_vision_rle_polygon(p + i + 1, (int64_t)p[i] / 2, o->h, o->w, &r[done]);
+        if (ok) done++;
+    }
+    ok = ok && fl_vision_rle_merge(r, parts, false, out);
+    for (int64_t i = 0; i < done; i++) fl_heap_free(r[i].run);
+    fl_heap_free(r);
+    return ok;
+}
+
+/* Sizes of polygons' masks, areas and boxes of results that have masks only. */
+static bool fl__coco_finish(fl_vision_coco *c, const fl_vision_coco *truth, bool result) {
+    for (int64_t i = 0; i < c->n_object; i++) {
+        fl_vision_object *o = &c->object[i];
+        const fl_vision_coco_image *m = &truth->image[fl_vision_coco_find(truth, o->image)];
+        if (!o->h && !o->w) o->h = (int32_t)m->h, o->w = (int32_t)m->w;
+        if (!result || o->area >= 0) continue;
+        if (!o->n_seg && !o->rle)
+            return fl_fail("fl_vision_coco_results: result %" PRId64 " has neither bbox nor segmentation",
+                           i);
+        fl_vision_rle r;
+        if (!fl_vision_coco_mask(c, o, &r)) return false;
+        o->area = (double)fl_vision_rle_area(&r);
+        fl_vision_rle_box(&r, o->box);
+        fl_heap_free(r.run);
+    }
+    return true;
+}
+
+FL_API bool fl_vision_coco_results(const char *path, const fl_vision_coco *truth, fl_vision_coco *out) {
+    fl_vision_coco c = {0};
+    if (!truth || !out) return fl_fail("fl_vision_coco_results: truth or out is NULL");
+    fl_data_json *j = fl_data_json_open(path, .who = "fl_vision_coco", .c_strings = true);
+    bool ok = j && fl_data_json_expect(j, FL_DATA_JSON_ARRAY);
+    while (ok && fl_data_json_more(j)) ok = fl__coco_object(&c, j, true);
+    ok = ok && j->event != FL_DATA_JSON_ERROR && fl_data_json_next(j) == FL_DATA_JSON_END;
+    fl_data_json_close(j);
+    ok = ok && fl__coco_known(path, &c, truth) && fl__coco_finish(&c, truth, true);
+    if (ok) *out = c;
+    else fl_vision_coco_free(&c);
+    return ok;
+}
+
+/* ---- average precision ---- */
+
+static const double fl__ap_area[FL_VISION_AREAS][2] = {
+    {0, 1e10}, {0, 32 * 32}, {32 * 32, 96 * 96}, {96 * 96, 1e10}};
+static const int fl__ap_limit[FL_VISION_LIMITS] = {1, 10, 100};
+enum { FL__AP_MOST = 100 };
+
+static double fl__ap_iou(int t) {
+    return t == FL_VISION_IOUS - 1 ? 0.95 : 0.5 + t * ((0.95 - 0.5) / (FL_VISION_IOUS - 1));
+}
+
+static double fl__ap_recall(int r) {
+    return r == FL_VISION_RECALLS - 1 ? 1.0 : r * (1.0 / (FL_VISION_RECALLS - 1));
+}
+
+/* Objects by class, image, and then either their order or their score, the higher first. */
+typedef struct fl__ap_entry {
+    int64_t category, image, at; /* places, not ids */
+    double score;
+} fl__ap_entry;
+
+typedef struct fl__ap {
+    const fl_vision_coco *truth, *found;
+    bool masks;
+    fl__ap_entry *gt, *dt;
+    int64_t n_gt, n_dt;
+    fl_vision_rle *gt_mask, *dt_mask; /* by place in the files */
+    fl_vision_ap *out;
+    int failed; /* atomic */
+} fl__ap;
+
+static int fl__ap_order(const void *a, const void *b) {
+    const fl__ap_entry *x = a, *y = b;
+    if (x->category != y->category) return x->category < y->category ? -1 : 1;
+    if (x->image != y->image) return x->image < y->image ? -1 : 1;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static bool fl__ap_sort(const fl_vision_coco *truth, const fl_vision_coco *c, bool by_score,
+                        fl__ap_entry **out, int64_t *n) {
+    fl__ap_entry *e = fl_heap_alloc((size_t)(c->n_object + 1) * sizeof *e);
+    if (!e) return false;
+    *n = 0;
+    for (int64_t i = 0; i < c->n_object; i++) {
+        const fl_vision_object *o = &c->object[i];
+        const int64_t k =
+            fl__coco_search(truth->category, truth->n_category, sizeof *truth->category, o->category);
+        if (k >= 0)
+            e[(*n)++] = (fl__ap_entry){k, fl_vision_coco_find(truth, o->image), i, by_score ? o->score : 0};
+    }
+    if (*n) qsort(e, (size_t)*n, sizeof *e, fl__ap_order);
+    *out = e;
+    return true;
+}
+
+static double fl__ap_box_iou(const double *d, const double *g, bool crowd) {
+    const double w = fmin(d[2] + d[0], g[2] + g[0]) - fmax(d[0], g[0]);
+    const double h = fmin(d[3] + d[1], g[3] + g[1]) - fmax(d[1], g[1]);
+    if (w <= 0 || h <= 0) return 0;
+    const double i = w * h, u = crowd ? d[2] * d[3] : d[2] * d[3] + g[2] * g[3] - i;
+    return i / u;
+}
+
+static double fl__ap_overlap(const fl__ap *p, int64_t d, int64_t g) {
+    const fl_vision_object *a = &p->found->object[d], *b = &p->truth->object[g];
+    if (!p->masks) return fl__ap_box_iou(a->box, b->box, b->crowd);
+    double x[4], y[4];
+    fl_vision_rle_box(&p->dt_mask[d], x), fl_vision_rle_box(&p->gt_mask[g], y);
+    return fl__ap_box_iou(x, y, b->crowd) > 0 ? fl_vision_rle_iou(&p->dt_mask[d], &p->gt_mask[g], b->crowd)
+                                              : 0;
+}
+
+/* A detection of one class: its score, rank in its image, and for each range of areas a bit for each
+   threshold: hit, not counted. */
+typedef struct fl__ap_hit {
+    double score;
+    int64_t order;
+    int rank;
+    uint16_t hit[FL_VISION_AREAS], ignored[FL_VISION_AREAS];
+} fl__ap_hit;
+
+/* One image's detections and objects of one class, for range a. iou: [detections, objects]; index, taken:
+   scratch, as many as objects. Returns how many objects count. */
+static int64_t fl__ap_match(const fl__ap *p, const fl__ap_entry *dt, int64_t nd, const fl__ap_entry *gt,
+                            int64_t ng, int a, const double *iou, int64_t *index, uint16_t *taken,
+                            fl__ap_hit *hit) {
+    int64_t counted = 0, n = 0;
+    for (int pass = 0; pass < 2; pass++) /* those to be ignored go last */
+        for (int64_t g = 0; g < ng; g++) {
+            const fl_vision_object *o = &p->truth->object[gt[g].at];
+            const bool ignore = o->crowd || o->area < fl__ap_area[a][0] || o->area > fl__ap_area[a][1];
+            if (ignore == (pass == 1)) index[n++] = g;
+            if (!pass && !ignore) counted++;
+        }
+    memset(taken, 0, (size_t)ng * sizeof *taken);
+    for (int64_t d = 0; d < nd; d++) hit[d].hit[a] = hit[d].ignored[a] = 0;
+    for (int t = 0; t < FL_VISION_IOUS; t++)
+        for (int64_t d = 0; d < nd; d++) {
+            double best = fmin(fl__ap_iou(t), 1 - 1e-10);
+            int64_t m = -1;
+            for (int64_t k = 0; k < ng; k++) {
+                const int64_t g = index[k];
+                if (taken[g] >> t & 1 && !p->truth->object[gt[g].at].crowd) continue;
+                if (m >= 0 && m < counted && k >= counted) break;
+                if (iou[d * ng + g] < best) continue;
+                best = iou[d * ng + g], m = k;
+            }
+            const double area = p->found->object[dt[d].at].area;
+            const bool outside = area < fl__ap_area[a][0] || area > fl__ap_area[a][1];
+            if (m >= 0) hit[d].hit[a] |= (uint16_t)(1 << t), taken[index[m]] |= (uint16_t)(1 << t);
+            if (m >= 0 ? m >= counted : outside) hit[d].ignored[a] |= (uint16_t)(1 << t);
+        }
+    return counted;
+}
+
+static int fl__ap_by_score(const void *a, const void *b) {
+    const fl__ap_hit *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+/* The curves of class k, range a, limit m, threshold t from the class's detections by score. */
+static void fl__ap_curve(const fl__ap *p, int64_t k, const fl__ap_hit *hit, int64_t n, int64_t objects,
+                         int a, int m, int t, double *precision, double *score) {
+    fl_vision_ap *out = p->out;
+    const int64_t K = out->n_category;
+    int64_t used = 0, tp = 0, fp = 0, at = 0;
+    for (int64_t d = 0; d < n; d++) {
+        if (hit[d].rank >= fl__ap_limit[m]) continue;
+        if (!(hit[d].ignored[a] >> t & 1)) {
+            if (hit[d].hit[a] >> t & 1) tp++;
+            else fp++;
+        }
+        precision[2 * used] = (double)tp / (double)objects; /* recall */
+        precision[2 * used + 1] = (double)tp / ((double)(fp + tp) + 2.220446049250313e-16);
+        score[used++] = hit[d].score;
+    }
+    out->recall[((t * K + k) * FL_VISION_AREAS + a) * FL_VISION_LIMITS + m] =
+        used ? precision[2 * used - 2] : 0;
+    for (int64_t d = used - 1; d > 0; d--)
+        if (precision[2 * d + 1] > precision[2 * d - 1]) precision[2 * d - 1] = precision[2 * d + 1];
+    for (int r = 0; r < FL_VISION_RECALLS; r++) {
+        while (at < used && precision[2 * at] < fl__ap_recall(r)) at++;
+        const int64_t to =
+            (((int64_t)(t * FL_VISION_RECALLS + r) * K + k) * FL_VISION_AREAS + a) * FL_VISION_LIMITS + m;
+        out->precision[to] = at < used ? precision[2 * at + 1] : 0;
+        out->score[to] = at < used ? score[at] : 0;
+    }
+}
+
+/* All of class k. */
+static bool fl__ap_class(fl__ap *p, int64_t k) {
+    int64_t g0 = 0, g1, d0 = 0, d1, objects[FL_VISION_AREAS] = {0}, n = 0, most_gt = 0;
+    while (g0 < p->n_gt && p->gt[g0].category < k) g0++;
+    for (g1 = g0; g1 < p->n_gt && p->gt[g1].category == k;) g1++;
+    while (d0 < p->n_dt && p->dt[d0].category < k) d0++;
+    for (d1 = d0; d1 < p->n_dt && p->dt[d1].category == k;) d1++;
+    for (int64_t g = g0, e; g < g1; g = e) {
+        for (e = g; e < g1 && p->gt[e].image == p->gt[g].image;) e++;
+        most_gt = e - g > most_gt ? e - g : most_gt;
+    }
+    fl__ap_hit *hit = fl_heap_alloc((size_t)(d1 - d0 + 1) * sizeof *hit);
+    double *iou = fl_heap_alloc((size_t)(FL__AP_MOST * most_gt + 3 * (d1 - d0) + 1) * sizeof *iou);
+    int64_t *index = fl_heap_alloc((size_t)(most_gt + 1) * (sizeof *index + sizeof(uint16_t)));
+    const bool ok = hit && iou && index;
+    uint16_t *taken = ok ? (uint16_t *)(index + most_gt) : NULL;
+    for (int64_t g = g0, d = d0; ok && (g < g1 || d < d1);) {
+        const int64_t gi = g < g1 ? p->gt[g].image : INT64_MAX, di = d < d1 ? p->dt[d].image : INT64_MAX;
+        const int64_t image = gi < di ? gi : di;
+        int64_t ge = g, de = d;
+        while (ge < g1 && p->gt[ge].image == image) ge++;
+        while (de < d1 && p->dt[de].image == image) de++;
+        const int64_t nd = de - d < FL__AP_MOST ? de - d : FL__AP_MOST, ng = ge - g;
+        for (int64_t i = 0; i < nd; i++) {
+            hit[n + i] = (fl__ap_hit){.score = p->dt[d + i].score, .order = n + i, .rank = (int)i};
+            for (int64_t j = 0; j < ng; j++)
+                iou[i * ng + j] = fl__ap_overlap(p, p->dt[d + i].at, p->gt[g + j].at);
+        }
+        for (int a = 0; a < FL_VISION_AREAS; a++)
+            objects[a] += fl__ap_match(p, p->dt + d, nd, p->gt + g, ng, a, iou, index, taken, hit + n);
+        n += nd, g = ge, d = de;
+    }
+    if (ok && n) qsort(hit, (size_t)n, sizeof *hit, fl__ap_by_score);
+    for (int a = 0; ok && a < FL_VISION_AREAS; a++)
+        for (int m = 0; objects[a] && m < FL_VISION_LIMITS; m++)
+            for (int t = 0; t < FL_VISION_IOUS; t++)
+                fl__ap_curve(p, k, hit, n, objects[a], a, m, t, iou, iou + 2 * n);
+    fl_heap_free(hit), fl_heap_free(iou), fl_heap_free(index);
+    return ok;
+}
+
+static void fl__ap_classes(void *arg, int64_t begin, int64_t end) {
+    fl__ap *p = arg;
+    for (int64_t k = begin; k < end; k++)
+        if (!fl__ap_class(p, k)) {
+            fl_error_clear(); /* this thread's; whoever asked is told */
+            __atomic_store_n(&p->failed, 1, __ATOMIC_RELAXED);
+        }
+}
+
+/* NumPy's order of summation, so that means round as its own: eight sums of up to 128 numbers, halves of
+   more. */
+static double fl__ap_sum(const double *v, int64_t n) {
+    if (n > 128) {
+        const int64_t half = n / 2 - n / 2 % 8;
+        return fl__ap_sum(v, half) + fl__ap_sum(v + half, n - half);
+    }
+    double r[8] = {0}, sum = 0;
+    int64_t i = 0;
+    if (n >= 8) {
+        for (; i + 8 <= n; i += 8)
+            for (int k = 0; k < 8; k++) r[k] += v[i + k];
+        sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+    }
+    for (; i < n; i++) sum += v[i];
+    return sum;
+}
+
+/* The mean over what is not -1 of precision (threshold t, or all for -1) or recall, range a, limit m. list:
+   space for all of it. */
+static double fl__ap_mean(const fl_vision_ap *out, bool recall, int t, int a, int m, double *list) {
+    const int64_t K = out->n_category, rows = recall ? 1 : FL_VISION_RECALLS;
+    int64_t n = 0;
+    for (int64_t i = t < 0 ? 0 : t; i < (t < 0 ? FL_VISION_IOUS : t + 1); i++)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t k = 0; k < K; k++) {
+                const int64_t at = (((i * rows + r) * K + k) * FL_VISION_AREAS + a) * FL_VISION_LIMITS + m;
+                const double v = (recall ? out->recall : out->precision)[at];
+                if (v > -1) list[n++] = v;
+            }
+    return n ? fl__ap_sum(list, n) / (double)n : -1;
+}
+
+FL_API void fl_vision_ap_free(fl_vision_ap *a) {
+    if (!a) return;
+    fl_heap_free(a->precision);
+    *a = (fl_vision_ap){.n_category = 0};
+}
+
+static bool fl__ap_masks(const fl_vision_coco *c, const fl_vision_coco *truth, const fl__ap_entry *e,
+                         int64_t n, fl_vision_rle **out) {
+    *out = fl_heap_alloc((size_t)(c->n_object + 1) * sizeof **out);
+    for (int64_t i = 0; *out && i < n; i++) {
+        fl_vision_object o = c->object[e[i].at];
+        const fl_vision_coco_image *m = &truth->image[e[i].image];
+        if (!o.h && !o.w) o.h = (int32_t)m->h, o.w = (int32_t)m->w;
+        const double *b = o.box, corners[] = {b[0],        b[1],        b[0],        b[1] + b[3],
+                                              b[0] + b[2], b[1] + b[3], b[0] + b[2], b[1]};
+        const bool made = o.n_seg || o.rle ? fl_vision_coco_mask(c, &o, &(*out)[e[i].at])
+                                           : fl_vision_rle_polygon(corners, 4, m->h, m->w, &(*out)[e[i].at]);
+        if (!made) return false;
+    }
+    return *out != NULL;
+}
+
+static void fl__ap_drop_masks(fl_vision_rle *r, int64_t n) {
+    for (int64_t i = 0; r && i < n; i++) fl_heap_free(r[i].run);
+    fl_heap_free(r);
+}
+
+FL_API bool fl_vision_evaluate(const fl_vision_coco *truth, const fl_vision_coco *found, bool masks,
+                               fl_vision_ap *out) {
+    if (!truth || !found || !out) return fl_fail("fl_vision_evaluate: an argument is NULL");
+    for (int64_t i = 0; i < found->n_object; i++)
+        if (!(found->object[i].score == found->object[i].score))
+            return fl_fail("fl_vision_evaluate: the score of result %" PRId64 " is NaN", i);
+    const int64_t K = truth->n_category, cells = K * FL_VISION_AREAS * FL_VISION_LIMITS * FL_VISION_IOUS;
+    fl_vision_ap made = {.n_category = K};
+    fl__ap p = {.truth = truth, .found = found, .masks = masks, .out = &made};
+    made.precision = fl_heap_alloc((size_t)(cells * (2 * FL_VISION_RECALLS + 1) + 1) * sizeof(double));
+    double *list = fl_heap_alloc((size_t)(K * FL_VISION_IOUS * FL_VISION_RECALLS + 1) * sizeof *list);
+    bool ok = list && made.precision && fl__ap_sort(truth, truth, false, &p.gt, &p.n_gt) &&
+              fl__ap_sort(truth, found, true, &p.dt, &p.n_dt);
+    ok = ok && (!masks || (fl__ap_masks(truth, truth, p.gt, p.n_gt, &p.gt_mask) &&
+                           fl__ap_masks(found, truth, p.dt, p.n_dt, &p.dt_mask)));
+    if (ok) {
+        made.score = made.precision + cells * FL_VISION_RECALLS,
+        made.recall = made.score + cells * FL_VISION_RECALLS;
+        for (int64_t i = 0; i < cells * (2 * FL_VISION_RECALLS + 1); i++) made.precision[i] = -1;
+        fl_parallel(K, 1, fl__ap_classes, &p);
+        if (p.failed) ok = fl_fail("fl_vision_evaluate: out of memory");
+    }
+    if (ok) {
+        static const int what[12][4] = {{0, -1, 0, 2}, {0, 0, 0, 2},  {0, 5, 0, 2},  {0, -1, 1, 2},
+                                        {0, -1, 2, 2}, {0, -1, 3, 2}, {1, -1, 0, 0}, {1, -1, 0, 1},
+                                        {1, -1, 0, 2}, {1, -1, 1, 2}, {1, -1, 2, 2}, {1, -1, 3, 2}};
+        for (int i = 0; i < 12; i++)
+            made.figure[i] = fl__ap_mean(&made, what[i][0], what[i][1], what[i][2], what[i][3], list);
+        *out = made;
+    } else fl_heap_free(made.precision);
+    fl_heap_free(list);
+    fl__ap_drop_masks(p.gt_mask, truth->n_object), fl__ap_drop_masks(p.dt_mask, found->n_object);
+    fl_heap_free(p.gt), fl_heap_free(p.dt);
+    return ok;
+}
+
+FL_API double fl_vision_ap_class(const fl_vision_ap *a, int64_t k) {
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t i = 0; a && k >= 0 && k < a->n_category && i < FL_VISION_IOUS * FL_VISION_RECALLS;
+         i++, n++) {
+        const double v = a->precision[((i * a->n_category + k) * FL_VISION_AREAS) * FL_VISION_LIMITS + 2];
+        if (v < 0) return -1;
+        sum += v;
+    }
+    return n ? sum / (double)n : -1;
+}
+
+FL_API bool fl_vision_ap_put(fl_data_text *t, const fl_vision_ap *a, const fl_vision_coco *truth) {
+    static const char *const name[12] = {"AP",  "AP50", "AP75",  "APs", "APm", "APl",
+                                         "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"};
+    static const char *const area[12] = {"all", "all", "all", "small", "medium", "large",
+                                         "all", "all", "all", "small", "medium", "large"};
+    static const int limit[12] = {100, 100, 100, 100, 100, 100, 1, 10, 100, 100, 100, 100};
+    char line[400];
+    if (!t || !a) return fl_fail("fl_vision_ap_put: an argument is NULL");
+    for (int i = 0; i < 12; i++) {
+        const int n =
+            snprintf(line, sizeof line, " %-18s %s @[ IoU=%-9s | area=%6s | maxDets=%3d ] = %0.3f\n",
+                     i < 6 ? "Average Precision" : "Average Recall", i < 6 ? "(AP)" : "(AR)",
+                     i == 1   ? "0.50"
+                     : i == 2 ? "0.75"
+                              : "0.50:0.95",
+                     area[i], limit[i], a->figure[i]);
+        if (!fl_data_text_put(t, line, (size_t)n)) return false;
+    }
+    for (int64_t i = 0; i < 12 + (truth ? a->n_category : 0); i++) {
+        const double v = i < 12 ? a->figure[i] : fl_vision_ap_class(a, i - 12);
+        const int n =
+            i < 12 ? snprintf(line, sizeof line, "%s\t%.9f\n", name[i], v)
+                   : snprintf(line, sizeof line, "AP %.300s\t%.9f\n", truth->category[i - 12].name, v);
+        if (!fl_data_text_put(t, line, (size_t)n)) return false;
+    }
+    return true;
+}
+
+/* ---- PASCAL VOC ---- */
+
+/* Recall and precision of class k's detections by score, pairs; how many objects there are. */
+static bool fl__voc_curve(const fl__ap *p, int64_t k, double iou, double **curve, int64_t *n,
+                          int64_t *objects) {
+    fl__ap_hit *hit = fl_heap_alloc((size_t)(p->n_dt + 1) * sizeof *hit);
+    bool *taken = fl_heap_alloc((size_t)p->n_gt + 1);
+    *curve = fl_heap_alloc((size_t)(p->n_dt + 1) * 2 * sizeof **curve);
+    *n = *objects = 0;
+    for (int64_t d = 0; hit && d < p->n_dt; d++)
+        if (p->dt[d].category == k) hit[*n] = (fl__ap_hit){.score = p->dt[d].score, .order = d}, ++*n;
+    for (int64_t g = 0; g < p->n_gt; g++)
+        *objects += p->gt[g].category == k && !p->truth->object[p->gt[g].at].crowd;
+    const bool ok = hit && taken && *curve;
+    if (ok && *n) qsort(hit, (size_t)*n, sizeof *hit, fl__ap_by_score);
+    int64_t tp = 0, fp = 0, used = 0;
+    for (int64_t i = 0; ok && i < *n; i++) {
+        const fl__ap_entry *d = &p->dt[hit[i].order];
+        double best = -1;
+        int64_t m = -1;
+        for (int64_t g = 0; g < p->n_gt; g++) {
+            if (p->gt[g].category != k || p->gt[g].image != d->image) continue;
+            const double o =
+                fl__ap_box_iou(p->found->object[d->at].box, p->truth->object[p->gt[g].at].box, false);
+            if (o > best) best = o, m = g;
+        }
+        const bool near = m >= 0 && best >= iou;
+        if (near && p->truth->object[p->gt[m].at].crowd) continue;
+        if (near && !taken[m]) tp++, taken[m] = true;
+        else fp++;
+        (*curve)[2 * used] = *objects ? (double)tp / (double)*objects : 0;
+        (*curve)[2 * used + 1] = (double)tp / (double)(tp + fp), used++;
+    }
+    *n = used;
+    fl_heap_free(hit), fl_heap_free(taken);
+    return ok;
+}
+
+FL_API double fl_vision_voc(const fl_vision_coco *truth, const fl_vision_coco *found, int64_t k, double iou,
+                            int points) {
+    fl__ap p = {.truth = truth, .found = found};
+    double *curve = NULL, ap = 0, high = 0;
+    int64_t n = 0, objects = 0;
+    if (!truth || !found || k < 0 || k >= truth->n_category || (points && points != 11)) {
+        fl_fail("fl_vision_voc: class %" PRId64 ", %d points (0 or 11), or NULL", k, points);
+        return NAN;
+    }
+    const bool ok = fl__ap_sort(truth, truth, false, &p.gt, &p.n_gt) &&
+                    fl__ap_sort(truth, found, true, &p.dt, &p.n_dt) &&
+                    fl__voc_curve(&p, k, iou, &curve, &n, &objects);
+    for (int r = 0; ok && points && r < 11; r++, high = 0) {
+        for (int64_t i = 0; i < n; i++)
+            if (curve[2 * i] >= r * 0.1 && curve[2 * i + 1] > high) high = curve[2 * i + 1];
+        ap += high / 11;
+    }
+    for (int64_t i = n - 1; ok && !points && i >= 0; i--) {
+        high = curve[2 * i + 1] > high ? curve[2 * i + 1] : high;
+        ap += high * (curve[2 * i] - (i ? curve[2 * i - 2] : 0));
+    }
+    fl_heap_free(p.gt), fl_heap_free(p.dt), fl_heap_free(curve);
+    return !ok ? (double)NAN : objects ? ap : -1;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
