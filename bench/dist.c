@@ -31,12 +31,18 @@ static double seconds(fl_dist_group *d, int k, fl_tensor *t, fl_tensor *all, int
     fl_unmap(all, FL_READ | FL_WRITE);
     const double begin = fl_dist_now();
     for (int i = 0; i < times; i++) {
-        if (d && k == 0) fl_dist_all_reduce(d, t);
-        else if (d && k == 1) fl_dist_all_gather(d, all, t);
-        else if (d) fl_dist_broadcast(d, t, 0);
-        else if (k == 0) peer_all_reduce(p, n, ++tag);
-        else if (k == 1) peer_all_gather(q, p, n, ++tag);
-        else peer_broadcast(p, n, ++tag);
+        if (d && k == 0)
+            fl_dist_all_reduce(d, t);
+        else if (d && k == 1)
+            fl_dist_all_gather(d, all, t);
+        else if (d)
+            fl_dist_broadcast(d, t, 0);
+        else if (k == 0)
+            peer_all_reduce(p, n, ++tag);
+        else if (k == 1)
+            peer_all_gather(q, p, n, ++tag);
+        else
+            peer_broadcast(p, n, ++tag);
     }
     return (fl_dist_now() - begin) / times;
 }
@@ -46,7 +52,8 @@ static void collectives(fl_dist_group **way, int rank) {
     for (int k = 0; k < 3; k++)
         for (int64_t bytes = 4096; bytes <= 64 << 20; bytes *= 4) {
             fl_scope s = fl_scope_begin();
-            fl_tensor *t = fl_zeros(FL_SHAPE(bytes / 4), FL_F32), *all = fl_zeros(FL_SHAPE(bytes / 2), FL_F32);
+            fl_tensor *t = fl_zeros(FL_SHAPE(bytes / 4), FL_F32),
+                      *all = fl_zeros(FL_SHAPE(bytes / 2), FL_F32);
             double v[WAYS][ROUNDS], m[WAYS] = {0};
             const int times = bytes < 1 << 18 ? 20 : bytes < 1 << 24 ? 3 : 1;
             for (int r = -1; r < ROUNDS; r++)
@@ -78,8 +85,8 @@ static double alpha, beta, slept;
 static void *sleep_open(const fl_dist_place *p) {
     return (void *)(uintptr_t)p;
 }
-static bool sleep_exchange(void *self, int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes,
-                           uint64_t tag, double deadline) {
+static bool sleep_exchange(void *self, int to, const void *out, size_t out_bytes, int from, void *in,
+                           size_t in_bytes, uint64_t tag, double deadline) {
     (void)self, (void)to, (void)out, (void)out_bytes, (void)from, (void)tag, (void)deadline;
     if (in_bytes) memset(in, 0, in_bytes);
     return true;
@@ -90,14 +97,20 @@ static void sleep_end(void *self) {
 static fl_dist_answer sleep_run(void *self, const fl_dist_call *c) {
     (void)self;
     const double s = c->kind == FL_DIST_ALL_REDUCE && beta > 0
-                         ? alpha + (double)c->count * (double)fl_dtype_size(c->dtype) / beta : 0;
+                         ? alpha + (double)c->count * (double)fl_dtype_size(c->dtype) / beta
+                         : 0;
     const double begin = fl_dist_now();
     if (s > 0) usleep((useconds_t)(1e6 * s));
     slept += fl_dist_now() - begin;
-    return c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_BROADCAST ? FL_DIST_DONE : FL_DIST_DECLINED;
+    return c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_BROADCAST ? FL_DIST_DONE
+                                                                         : FL_DIST_DECLINED;
 }
-static const fl_dist_impl sleeper = {.name = "sleeper", .open = sleep_open, .exchange = sleep_exchange,
-                                     .abort = sleep_end, .close = sleep_end, .run = sleep_run};
+static const fl_dist_impl sleeper = {.name = "sleeper",
+                                     .open = sleep_open,
+                                     .exchange = sleep_exchange,
+                                     .abort = sleep_end,
+                                     .close = sleep_end,
+                                     .run = sleep_run};
 
 typedef struct net {
     fl_nn_module *m;
@@ -149,7 +162,8 @@ static void overlap(fl_dist_group *d, int rank) {
     double step;
     fl_set_threads(1);
     net n = make_net(6);
-    fl_dist_model *m = fl_dist_data_parallel(d, n.m, .bucket_bytes = 4 << 20, .first_bucket_bytes = 1 << 20);
+    fl_dist_model *m =
+        fl_dist_data_parallel(d, n.m, .bucket_bytes = 4 << 20, .first_bucket_bytes = 1 << 20);
     if (!m) return;
     const double alone = median_backward(&n, &step);
     const double bytes = 4 * (double)fl_nn_count(n.m);
@@ -157,8 +171,8 @@ static void overlap(fl_dist_group *d, int rank) {
     slept = 0;
     const double both = median_backward(&n, &step), communication = slept / (ROUNDS + 2);
     char note[160];
-    snprintf(note, sizeof note, "backward %.1f ms alone, %.1f ms with %.1f ms of communication", 1e3 * alone, 1e3 * both,
-             1e3 * communication);
+    snprintf(note, sizeof note, "backward %.1f ms alone, %.1f ms with %.1f ms of communication",
+             1e3 * alone, 1e3 * both, 1e3 * communication);
     if (!rank) bench_line("hidden", 100 * (1 - (both - alone) / communication), "%", note);
     fl_dist_model_free(m);
 }
@@ -186,7 +200,8 @@ static void one_rank(void) {
         if (r >= 0) without[r] = x, with[r] = y;
     }
     const double x = bench_median(without, ROUNDS), y = bench_median(with, ROUNDS);
-    bench_line("one_rank_overhead", 100 * (y / x - 1), "%", "CPU seconds of a step through fl_dist on one rank beside one without");
+    bench_line("one_rank_overhead", 100 * (y / x - 1), "%",
+               "CPU seconds of a step through fl_dist on one rank beside one without");
     fl_dist_close(d);
 }
 
@@ -196,7 +211,8 @@ static void rank_of_two(int rank, const char *folder) {
     fl_dist_impl_use(&fl_dist_ring);
     fl_dist_impl_use(&sleeper);
     for (int i = 0; i < 3; i++) snprintf(path[i], sizeof path[i], "%s/%d", folder, i);
-    if (fl_dist_impl_named("gloo")) way[0] = fl_dist_init(.impl = "gloo", .rank = rank, .size = 2, .store = path[0]);
+    if (fl_dist_impl_named("gloo"))
+        way[0] = fl_dist_init(.impl = "gloo", .rank = rank, .size = 2, .store = path[0]);
     fl_error_clear();
     way[1] = fl_dist_init(.impl = "ring", .rank = rank, .size = 2, .store = path[1]);
     if (peer_open && !peer_open(rank, 2, folder)) exit(1);
@@ -205,9 +221,12 @@ static void rank_of_two(int rank, const char *folder) {
     fl_dist_close(way[1]);
     /* two ranks of which each has a core for itself fill the machine: one computes, the other waits */
     fl_dist_group *d = fl_dist_init(.impl = "sleeper", .rank = rank, .size = 2, .store = path[2]);
-    if (!d) fprintf(stderr, "%s\n", fl_error());
-    else if (!rank) overlap(d, rank);
-    else pause(); /* until rank 0 is done, and this one is told to end */
+    if (!d)
+        fprintf(stderr, "%s\n", fl_error());
+    else if (!rank)
+        overlap(d, rank);
+    else
+        pause(); /* until rank 0 is done, and this one is told to end */
     fl_dist_close(d);
     if (!rank) one_rank();
     exit(0);

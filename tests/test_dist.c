@@ -2,7 +2,10 @@
    against one rank,
    and what each failure, mismatch and mistake says */
 #include "dist.h"
+#include <pthread.h>
 #include <sys/mman.h>
+#include "../kernels/dist/nccl.h"
+#include "../kernels/dist/sim.h"
 
 /* ---- collectives ---- */
 
@@ -697,6 +700,298 @@ TEST(meeting_fails_with_a_reason) {
     CHECK(!fl_dist_barrier(alone));
     CHECK_ERROR("closed");
     rmdir(folder);
+}
+
+/* Strangers that send nonsense are sent away, and the ranks meet. A rank that does is the group's end. */
+TEST(messages_that_are_none) {
+    static const uint32_t oversized[] = {0x4c465d31, 1u << 30, 1, 2}, cut[] = {0x4c465d31, 144, 1},
+                          other[] = {0x4c465d31, 8, 7, 7}, beat[] = {0x4c465d37, 24, 1, 2, 3, 4, 5, 6};
+    const struct {
+        const void *bytes;
+        size_t n;
+    } junk[] = {{"GET / HTTP/1.1\r\n\r\n", 18}, {oversized, sizeof oversized}, {cut, sizeof cut},
+                {other, sizeof other},          {beat, sizeof beat},           {"", 0}};
+    const int n = sizeof junk / sizeof *junk;
+    char folder[] = "/tmp/fl-test-XXXXXX";
+    test_errors_return();
+    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_dist_impl_use(&fl_dist_ring);
+    REQUIRE(mkdtemp(folder));
+    for (int hello = 0; hello < 2; hello++) {
+        fflush(stdout);
+        const pid_t child = fork();
+        if (!child) {
+            for (int i = 0; i < n && !hello; i++) dist_junk(folder, false, junk[i].bytes, junk[i].n);
+            if (hello) dist_junk(folder, true, beat, sizeof beat); /* a record too short */
+            fl_dist_group *d =
+                hello ? NULL : fl_dist_init(.impl = "ring", .rank = 1, .size = 2, .store = folder);
+            const bool ok = hello || (d && fl_dist_barrier(d));
+            fl_dist_close(d);
+            _exit(!ok);
+        }
+        fl_dist_group *d =
+            fl_dist_init(.impl = "ring", .rank = 0, .size = 2, .store = folder, .timeout = 10);
+        CHECK(hello ? !d : d && fl_dist_barrier(d));
+        if (hello)
+            CHECK_ERROR("rank 1 ");
+        else if (!d)
+            printf("%s\n", fl_error());
+        fl_dist_close(d);
+        int status = 1;
+        waitpid(child, &status, 0);
+        CHECK_EQ_INT(status, 0);
+    }
+    rmdir(folder);
+}
+
+/* ---- memory ---- */
+
+/* Allocation number `at` of this rank fails, once. */
+typedef struct scarce {
+    int64_t n, at;
+} scarce;
+static void *scarce_heap(void *user, void *p, size_t bytes) {
+    scarce *s = user;
+    if (!bytes) return free(p), NULL;
+    if (__atomic_add_fetch(&s->n, 1, __ATOMIC_RELAXED) == s->at) return NULL;
+    return realloc(p, bytes);
+}
+
+/* Meeting, a net, two steps, the end; what fails is an error on both ranks, or on none. */
+static bool session(const dist_ranks *r, int rank) {
+    fl_dist_group *d = dist_meet(r, rank);
+    fl_nn_module *net = d ? fl_nn_sequential(fl_nn_linear(4, 3), fl_nn_relu(), fl_nn_linear(3, 2)) : NULL;
+    fl_dist_model *m = net ? fl_dist_data_parallel(d, net, .shard = true) : NULL;
+    fl_optim *optim = m ? fl_optim_sgd(fl_dist_parameters(m), .lr = 0.1) : NULL;
+    bool ok = optim != NULL;
+    for (int i = 0; ok && i < 2; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_optim_zero_grad(optim);
+        fl_var *loss = fv_sum(fl_nn_forward(net, fv_const(fl_ones(FL_SHAPE(2, 4), FL_F32))), FL_ALL_AXES);
+        ok = fl_backward(loss) && fl_dist_step(m, optim, 1);
+        fl_scope_end(&s);
+    }
+    ok = ok && fl_dist_barrier(d);
+    fl_optim_free(optim);
+    fl_dist_model_free(m);
+    fl_nn_free(net);
+    fl_dist_close(d);
+    return ok && !fl_error();
+}
+
+static void without_memory(const dist_ranks *r, int rank, int64_t at, int64_t *count) {
+    scarce s = {0, rank == at % r->n ? at / r->n : 0};
+    test__failures = 0;
+    test_errors_return();
+    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_heap_use(scarce_heap, &s);
+    const bool ok = session(r, rank);
+    CHECK(ok || fl_error());
+    if (!at) count[rank] = s.n, CHECK(ok);
+    _exit(test__failures ? 1 : 0);
+}
+
+TEST(every_allocation_may_fail) {
+    int64_t *count = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0),
+            runs = 0, all = 0;
+    const int64_t step = getenv("FULL") ? 1 : 17;
+    for (int64_t at = 0; at <= 2 * all + 1; at += step, runs++) {
+        dist_ranks r = {.impl = "ring", .n = 2, .heartbeat = 0.5, .timeout = 5};
+        snprintf(r.folder, sizeof r.folder, "/tmp/fl-test-XXXXXX");
+        REQUIRE(mkdtemp(r.folder));
+        fflush(stdout);
+        for (int k = 0; k < 2; k++)
+            if (!(r.pid[k] = fork())) without_memory(&r, k, at, count);
+        dist_end(&r, -1);
+        strcat(r.folder, "/rank0");
+        unlink(r.folder);
+        *strrchr(r.folder, '/') = '\0';
+        rmdir(r.folder);
+        all = count[0] > count[1] ? count[0] : count[1];
+    }
+    printf("%lld runs, %lld allocations of a rank\n", (long long)runs, (long long)all);
+    CHECK(runs > 3);
+}
+
+/* ---- ranks as threads, with a clock of their own ---- */
+
+typedef struct sim_job {
+    sim_world *w;
+    int rank, n, scale;
+    int64_t count;
+    double compute;
+    bool ok;
+} sim_job;
+static void *sim_work(void *arg) {
+    sim_job *j = arg;
+    float *x = fl_heap_alloc((size_t)j->count * sizeof *x);
+    fl_quiet(+1);
+    for (int64_t i = 0; i < j->count; i++) x[i] = (float)brings(j->rank, i);
+    sim_compute(j->w, j->rank, j->compute);
+    const fl_dist_call c = {.kind = FL_DIST_ALL_REDUCE,
+                            .dtype = FL_F32,
+                            .count = j->count,
+                            .scale = 1,
+                            .root = -1,
+                            .tag = 9,
+                            .out = x,
+                            .deadline = fl_dist_now() + 60};
+    j->ok = fl_dist_run(&fl_dist_sim, sim_rank(j->w, j->rank), j->rank, j->n, &c);
+    for (int64_t i = 0; i < j->count && j->ok; i += 97)
+        j->ok = x[i] == (float)reference(FL_DIST_SUM, j->n, i, false);
+    fl_heap_free(x);
+    return NULL;
+}
+
+TEST(simulated_time_is_the_formula) {
+    static const int sizes[] = {2, 3, 8, 16, 64};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        const int n = sizes[k];
+        const int64_t count = n * 2000;
+        sim_world *w = sim_open(n, 5e-5, 1e9);
+        pthread_t thread[SIM_MOST];
+        sim_job job[SIM_MOST];
+        REQUIRE(w);
+        for (int i = 0; i < n; i++) {
+            job[i] = (sim_job){w, i, n, 1, count, 0, false};
+            REQUIRE(!pthread_create(&thread[i], NULL, sim_work, &job[i]));
+        }
+        double slowest = 0;
+        for (int i = 0; i < n; i++) {
+            pthread_join(thread[i], NULL);
+            CHECK(job[i].ok);
+            slowest = fmax(slowest, sim_seconds(w, i));
+        }
+        const double want = 4.0 * (double)count <= 32768
+                                ? (n - 1) * (5e-5 + 4.0 * (double)count / 1e9)
+                                : sim_ring_seconds(n, 4.0 * (double)count, 5e-5, 1e9);
+        CHECK_NEAR(slowest / want, 1, 0.01);
+        sim_close(w);
+    }
+}
+
+/* ---- NCCL, by a table that stands for it ---- */
+
+static struct {
+    int calls, fails_at, in_progress, ready_after;
+    bool abort_hangs;
+    char log[512];
+} mock;
+static int mock_call(const char *name) {
+    if (strlen(mock.log) + strlen(name) + 2 < sizeof mock.log) strcat(strcat(mock.log, name), " ");
+    return ++mock.calls == mock.fails_at ? 5 : 0;
+}
+static int mock_get_id(nccl_id *id) {
+    memset(id, 7, sizeof *id);
+    return mock_call("id");
+}
+static int mock_init(void **comm, int size, nccl_id id, int rank, nccl_config *config) {
+    *comm = &mock;
+    const int e =
+        mock_call(size == 1 && rank == 0 && id.bytes[5] == 7 && !config->blocking ? "init" : "INIT");
+    return e ? e : NCCL_IN_PROGRESS;
+}
+static int mock_async(void *comm, int *error) {
+    CHECK(comm == &mock);
+    *error = mock.in_progress-- > 0 ? NCCL_IN_PROGRESS : 0;
+    return 0;
+}
+static int mock_abort(void *comm) {
+    (void)comm;
+    mock_call("abort");
+    while (mock.abort_hangs) usleep(1000);
+    return 0;
+}
+static int mock_destroy(void *comm) {
+    (void)comm;
+    return mock_call("destroy");
+}
+static const char *mock_text(int error) {
+    return error == 5 ? "invalid usage" : "?";
+}
+static int mock_all_reduce(const void *in, void *out, size_t n, int dtype, int op, void *comm,
+                           void *stream) {
+    (void)comm, (void)stream;
+    return mock_call(in == out && n == 8 && dtype == 7 && op == 0 ? "all_reduce" : "ALL_REDUCE");
+}
+static int mock_broadcast(const void *in, void *out, size_t n, int dtype, int root, void *comm,
+                          void *stream) {
+    (void)in, (void)out, (void)comm, (void)stream;
+    return mock_call(n == 8 && dtype == 7 && root == 0 ? "broadcast" : "BROADCAST");
+}
+static int mock_query(void *stream) {
+    (void)stream;
+    return mock.ready_after-- > 0 ? NCCL_NOT_READY : 0;
+}
+static int mock_pointer(void *value, int attribute, uintptr_t pointer) {
+    (void)attribute, (void)pointer;
+    *(unsigned *)value = 2;
+    return 0;
+}
+static bool mock_set(const fl_dist_store *self, const char *key, const void *bytes, size_t n) {
+    (void)self, (void)bytes;
+    return n == 128 && !strcmp(key, "nccl/all");
+}
+
+/* Opens, runs two calls, closes; false at the first failure. */
+static bool nccl_session(void) {
+    static const nccl_table table = {.get_id = mock_get_id,
+                                     .init = mock_init,
+                                     .async_error = mock_async,
+                                     .abort = mock_abort,
+                                     .destroy = mock_destroy,
+                                     .text = mock_text,
+                                     .all_reduce = mock_all_reduce,
+                                     .broadcast = mock_broadcast,
+                                     .query = mock_query,
+                                     .pointer = mock_pointer};
+    const fl_dist_store store = {.set = mock_set};
+    float x[8] = {0};
+    nccl_use(&table);
+    mock.log[0] = '\0', mock.calls = 0, mock.in_progress = 3;
+    void *g = fl_dist_nccl.open(&(fl_dist_place){0, 1, "", "all", &store, fl_dist_now() + 5});
+    fl_dist_call c = {.kind = FL_DIST_ALL_REDUCE,
+                      .reduction = FL_DIST_AVG,
+                      .dtype = FL_F32,
+                      .count = 8,
+                      .scale = 1,
+                      .out = x,
+                      .deadline = fl_dist_now() + 0.2};
+    bool ok = g != NULL;
+    if (ok) ok = fl_dist_nccl.run(g, &c) >= FL_DIST_DONE;
+    c.kind = FL_DIST_BROADCAST;
+    if (ok) ok = fl_dist_nccl.run(g, &c) >= FL_DIST_DONE;
+    if (g && !ok) fl_dist_nccl.abort(g);
+    if (g) fl_dist_nccl.close(g);
+    nccl_use(NULL);
+    return ok;
+}
+
+TEST(nccl_by_a_mock) {
+    test_errors_return();
+    mock.ready_after = 5;
+    CHECK(nccl_session());
+    CHECK_STR(mock.log, "id init");
+    CHECK_STR(mock.log, "broadcast destroy");
+    CHECK_NO_ERROR();
+    for (int k = 1; k <= 4; k++) {
+        mock.fails_at = k;
+        CHECK(!nccl_session());
+        CHECK_ERROR("invalid usage");
+        CHECK(k < 3 || strstr(mock.log, "abort"));
+    }
+    mock.fails_at = 0;
+    mock.ready_after = 1 << 30; /* a stream that never ends, then an abort that does not */
+    mock.abort_hangs = true;
+    const double begin = fl_dist_now();
+    CHECK(!nccl_session());
+    CHECK_ERROR("no time left");
+    CHECK(fl_dist_now() - begin < 4);
+    mock.abort_hangs = false;
+    nccl_use(NULL);
+    const fl_dist_store store = {.set = mock_set}; /* the library itself: not there, or without a GPU */
+    CHECK(!fl_dist_nccl.open(&(fl_dist_place){0, 1, "", "all", &store, fl_dist_now() + 5}));
+    CHECK_ERROR("nccl");
 }
 
 /* ---- what starts ranks ---- */

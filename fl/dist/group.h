@@ -140,6 +140,9 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
 #ifdef FL_DIST_IMPL_H
 #include FL_DIST_IMPL_H
 #endif
+#ifndef _WIN32
+#include "../../kernels/dist/nccl.h"
+#endif
 
 /* A call is mapped on the caller's thread, where tensors belong, and runs on the group's own, which sees
    bytes
@@ -228,6 +231,9 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name) {
 #endif
 #ifdef FL_USE_GLOO
     if (name && !strcmp(name, "gloo")) return &fl_dist_gloo;
+#endif
+#ifndef _WIN32
+    if (name && !strcmp(name, "nccl")) return &fl_dist_nccl;
 #endif
     for (int i = 0; i < most && fl__dist_impls[i]; i++)
         if (!name || !strcmp(name, fl__dist_impls[i]->name)) return fl__dist_impls[i];

@@ -79,7 +79,12 @@ typedef struct fl_dist_place {
     double deadline;
 } fl_dist_place;
 
-typedef enum fl_dist_answer { FL_DIST_FAILED, FL_DIST_DONE, FL_DIST_DECLINED } fl_dist_answer;
+typedef enum fl_dist_answer {
+    FL_DIST_FAILED,
+    FL_DIST_DONE,
+    FL_DIST_SCALED, /* the same, and `scale` is done too */
+    FL_DIST_DECLINED
+} fl_dist_answer;
 typedef struct fl_dist_impl {
     const char *name;
     void *(*open)(const fl_dist_place *place); /* NULL after fl_fail */
@@ -91,7 +96,7 @@ typedef struct fl_dist_impl {
     /* From any thread, at any time, without waiting: what runs fails soon, what comes fails. */
     void (*abort)(void *self);
     void (*close)(void *self); /* after the last call */
-    /* A whole call by a way of its own, without `scale`; NULL, or DECLINED: the composition. */
+    /* A whole call by a way of its own; NULL, or DECLINED: the composition. */
     fl_dist_answer (*run)(void *self, const fl_dist_call *c);
 } fl_dist_impl;
 
@@ -453,7 +458,8 @@ FL_API bool fl_dist_run(const fl_dist_impl *impl, void *self, int rank, int size
     if (answer == FL_DIST_FAILED || (answer == FL_DIST_DECLINED && !fl__dist_compose(&r))) return false;
     const bool sums = c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_REDUCE_SCATTER ||
                       (c->kind == FL_DIST_REDUCE && rank == c->root);
-    if (sums && c->scale != 1) fl__dist_scale(c->dtype, c->out, c->count, c->scale);
+    if (sums && c->scale != 1 && answer != FL_DIST_SCALED)
+        fl__dist_scale(c->dtype, c->out, c->count, c->scale);
     return true;
 }
 
