@@ -1,12 +1,18 @@
 /* dist.c - ranks on one host: collectives beside Gloo alone, steps, and how much communication hides (make
-   bench-dist)
+   bench-dist; BENCH_DIST_STEPS=1 leaves the collectives out)
 
-   all_reduce, all_gather, broadcast   GB/s of one rank's tensor, 2 ranks, medians of pairs that run in turn: ours
-                                       over Gloo, over sockets (ring), and bench/peers/gloo.cc; below 256 KB us
-   hidden                              of communication that takes half of backward (a wrapper that sleeps), the
+   all_reduce, all_gather, broadcast   GB/s of one rank's tensor, 2 ranks, medians of pairs that run in
+   turn: ours
+                                       over Gloo, over sockets (ring), and bench/peers/gloo.cc; below 256
+                                       KB us
+   mnist_step_2_ranks                  a step, milliseconds; beside it: bench/peers/torch_dist.py
+   hidden                              of communication that takes half of backward (a wrapper that
+   sleeps), the
                                        part that costs no time: 1 - (both - compute) / communication
-   one_rank                            a step of the MNIST net through fl_dist on one rank beside one without */
+   one_rank                            a step of the MNIST net through fl_dist on one rank beside one
+   without */
 #include "bench.h"
+#include "../examples/digits.h"
 #include "../examples/extend/ring.h"
 #include <stdio.h>
 #include <string.h>
@@ -79,7 +85,8 @@ static void collectives(fl_dist_group **way, int rank) {
         }
 }
 
-/* ---- overlap: an implementation that sleeps alpha + bytes / beta in each all_reduce, and moves nothing ---- */
+/* ---- overlap: an implementation that sleeps alpha + bytes / beta in each all_reduce, and moves nothing
+   ---- */
 
 static double alpha, beta, slept;
 static void *sleep_open(const fl_dist_place *p) {
@@ -205,6 +212,40 @@ static void one_rank(void) {
     fl_dist_close(d);
 }
 
+/* ---- steps: the net of MNIST on a joint batch of 64, two ranks of one thread ---- */
+
+static void steps(fl_dist_group *d, int rank) {
+    char figure[80], note[160];
+    double v[ROUNDS], cpu[ROUNDS];
+    fl_set_threads(1);
+    fl_nn_module *m = digits_net_of(0);
+    fl_dist_model *model = m ? fl_dist_data_parallel(d, m) : NULL;
+    fl_optim *optim = model ? fl_optim_sgd(fl_nn_parameters(m), .lr = 0.01, .momentum = 0.9) : NULL;
+    fl_tensor *x = fl_keep(fl_normal(FL_SHAPE(32, 28, 28), 0, 1, FL_F32, NULL));
+    fl_tensor *y = fl_keep(fl_randint(FL_SHAPE(32), 0, 10, NULL));
+    for (int r = -1; r < ROUNDS && optim; r++) {
+        const double begin = fl_dist_now(), c = (double)clock() / CLOCKS_PER_SEC;
+        for (int k = 0; k < 5; k++) {
+            fl_scope s = fl_scope_begin();
+            fl_optim_zero_grad(optim);
+            fl_backward(fv_nll_loss(fl_nn_forward(m, fv_const(x)), y));
+            fl_dist_step(model, optim, 0);
+            fl_scope_end(&s);
+        }
+        if (r >= 0)
+            v[r] = (fl_dist_now() - begin) / 5, cpu[r] = ((double)clock() / CLOCKS_PER_SEC - c) / 5;
+    }
+    snprintf(figure, sizeof figure, "mnist_step_2_ranks_%s", fl_dist_impl_name(d));
+    snprintf(note, sizeof note, "%.2f ms of CPU; joint batch 64, one thread each",
+             1e3 * bench_median(cpu, ROUNDS));
+    if (!rank && optim) bench_line(figure, 1e3 * bench_median(v, ROUNDS), "ms", note);
+    fl_optim_free(optim);
+    fl_dist_model_free(model);
+    fl_nn_free(m);
+    fl_drop(x);
+    fl_drop(y);
+}
+
 static void rank_of_two(int rank, const char *folder) {
     char path[3][128];
     fl_dist_group *way[WAYS] = {NULL};
@@ -217,6 +258,8 @@ static void rank_of_two(int rank, const char *folder) {
     way[1] = fl_dist_init(.impl = "ring", .rank = rank, .size = 2, .store = path[1]);
     if (peer_open && !peer_open(rank, 2, folder)) exit(1);
     if (!getenv("BENCH_DIST_STEPS")) collectives(way, rank);
+    for (int w = 0; w < 2; w++)
+        if (way[w]) steps(way[w], rank);
     fl_dist_close(way[0]);
     fl_dist_close(way[1]);
     /* two ranks of which each has a core for itself fill the machine: one computes, the other waits */

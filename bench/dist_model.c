@@ -1,7 +1,10 @@
-/* dist_model.c - what training on many ranks would take, by formula: modelled, never measured (make bench-dist_model)
+/* dist_model.c - what training on many ranks would take, by formula: modelled, never measured (make
+   bench-dist_model)
 
-   A step on n ranks: forward, backward in which gradients get ready evenly, from the last parameter to the first, in
-   buckets (the first of 1 MiB, then 25), and an all_reduce of each behind the other, by a ring or a tree. What is not
+   A step on n ranks: forward, backward in which gradients get ready evenly, from the last parameter to
+   the first, in
+   buckets (the first of 1 MiB, then 25), and an all_reduce of each behind the other, by a ring or a tree.
+   What is not
    hidden behind backward adds to the step. Per model: parameters, seconds of a step on one H100 without
    communication (fl's own figures are not on GPUs yet: these are assumptions, --seconds scales them).
      step_<model>_<n>  milliseconds; the note has the hidden share and the efficiency
@@ -19,20 +22,24 @@ typedef struct model {
     const char *name;
     double parameters, seconds; /* of a step, a third of it forward */
 } model;
-/* The six models of the paper, with the batch of its table on one GPU. */
-static const model models[] = {{"alexnet", 61.1e6, 0.005}, {"vgg16", 138.4e6, 0.032}, {"resnet50", 25.6e6, 0.037},
-                               {"bert", 110e6, 0.065},     {"asr_tr", 263e6, 0.126},  {"vit", 87e6, 0.130}};
+/* The six models of the paper: parameters as bench/peers/common.py has them. */
+static const model models[] = {{"alexnet", 61100840, 0.005},  {"vgg16", 138357544, 0.032},
+                               {"resnet50", 25557032, 0.037}, {"bert", 406828032, 0.065},
+                               {"asr", 262946088, 0.126},     {"vit", 86567656, 0.130}};
 
 typedef struct network {
     const char *name;
     double alpha, beta; /* seconds, bytes per second of a rank */
     bool tree;
 } network;
-static const network networks[] = {{"nvlink", 8e-6, 200e9, false}, {"100GbE", 20e-6, 12.5e9, false},
-                                   {"100GbE-tree", 20e-6, 12.5e9, true}, {"10GbE", 40e-6, 1.25e9, false}};
+static const network networks[] = {{"nvlink", 8e-6, 200e9, false},
+                                   {"100GbE", 20e-6, 12.5e9, false},
+                                   {"100GbE-tree", 20e-6, 12.5e9, true},
+                                   {"10GbE", 40e-6, 1.25e9, false}};
 
 static double reduce_seconds(const network *w, int n, double bytes) {
-    return w->tree ? sim_tree_seconds(n, bytes, w->alpha, w->beta) : sim_ring_seconds(n, bytes, w->alpha, w->beta);
+    return w->tree ? sim_tree_seconds(n, bytes, w->alpha, w->beta)
+                   : sim_ring_seconds(n, bytes, w->alpha, w->beta);
 }
 
 /* Seconds of a step; *communication: of all buckets, one after the other. */
@@ -43,7 +50,8 @@ static double step_seconds(const model *m, const network *w, int n, double *comm
     for (double bucket = 1 << 20; ready < bytes; bucket = 25 << 20) {
         const double size = fmin(bucket, bytes - ready);
         ready += size;
-        const double start = fmax(free_at, forward + backward * ready / bytes), t = reduce_seconds(w, n, size);
+        const double start = fmax(free_at, forward + backward * ready / bytes),
+                     t = reduce_seconds(w, n, size);
         free_at = start + t;
         *communication += t;
     }
@@ -58,8 +66,13 @@ typedef struct job {
 static void *reduce(void *arg) {
     job *j = arg;
     float *x = calloc((size_t)j->count, sizeof *x);
-    const fl_dist_call c = {.kind = FL_DIST_ALL_REDUCE, .dtype = FL_F32, .count = j->count, .scale = 1, .root = -1,
-                            .out = x, .deadline = fl_dist_now() + 100};
+    const fl_dist_call c = {.kind = FL_DIST_ALL_REDUCE,
+                            .dtype = FL_F32,
+                            .count = j->count,
+                            .scale = 1,
+                            .root = -1,
+                            .out = x,
+                            .deadline = fl_dist_now() + 100};
     if (x) fl_dist_run(&fl_dist_sim, sim_rank(j->w, j->rank), j->rank, j->n, &c);
     free(x);
     return NULL;
@@ -102,14 +115,15 @@ int main(int argc, char **argv) {
                 if (n < 8) continue;
                 const double hidden = 100 * (1 - (s - m.seconds) / communication);
                 snprintf(figure, sizeof figure, "step_%s_%s_%d", m.name, networks[k].name, n);
-                snprintf(note, sizeof note, "modelled: %.0f %% of communication hidden, efficiency %.2f", hidden,
-                         m.seconds / s);
+                snprintf(note, sizeof note, "modelled: %.0f %% of communication hidden, efficiency %.2f",
+                         hidden, m.seconds / s);
                 bench_line(figure, 1e3 * s, "ms", note);
             }
             char figure[80];
             snprintf(figure, sizeof figure, "limit_%s_%s", m.name, networks[k].name);
-            bench_line(figure, limit, "ranks", limit ? "modelled: from here on communication takes longer than compute"
-                                                     : "modelled: not up to 4096");
+            bench_line(figure, limit, "ranks",
+                       limit ? "modelled: from here on communication takes longer than compute"
+                             : "modelled: not up to 4096");
         }
     return 0;
 }
