@@ -323,7 +323,7 @@ $(CUDA_OBJECTS): $(BUILD)/%.cu.o: %.cu $(BUILD)/flags-cuda
 	@$(CUDA_CC) $(if $(filter emu,$(CUDA)),,-Xptxas -v 2> $@.ptxas) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ $< || { cat $@.ptxas; false; }
 
 # The only C++ of fl.
-$(PLAIN)/kernels/dist/gloo.o: kernels/dist/gloo.cc $(PLAIN)/flags | $(API_PARTS)
+$(PLAIN)/kernels/dist/gloo.o: kernels/dist/gloo.cc $(PLAIN)/flags $(filter %/fl_mem.h %/fl_tensor.h %/fl_dist.h $(API)/fl/dist/%,$(API_PARTS))
 	@mkdir -p $(@D)
 	@echo CXX $<
 	@$(CXX) -std=c++17 $(CFLAGS) $(SAN_FLAGS) $(if $(SHARED),-fPIC -DFL_BUILD_SHARED) -Wall -Wextra -I. -pthread -c -o $@ $<

@@ -899,7 +899,7 @@ static int mock_async(void *comm, int *error) {
 static int mock_abort(void *comm) {
     (void)comm;
     mock_call("abort");
-    while (mock.abort_hangs) usleep(1000);
+    while (__atomic_load_n(&mock.abort_hangs, __ATOMIC_RELAXED)) usleep(1000);
     return 0;
 }
 static int mock_destroy(void *comm) {
@@ -982,12 +982,12 @@ TEST(nccl_by_a_mock) {
     }
     mock.fails_at = 0;
     mock.ready_after = 1 << 30; /* a stream that never ends, then an abort that does not */
-    mock.abort_hangs = true;
+    __atomic_store_n(&mock.abort_hangs, true, __ATOMIC_RELAXED);
     const double begin = fl_dist_now();
     CHECK(!nccl_session());
     CHECK_ERROR("no time left");
     CHECK(fl_dist_now() - begin < 4);
-    mock.abort_hangs = false;
+    __atomic_store_n(&mock.abort_hangs, false, __ATOMIC_RELAXED);
     nccl_use(NULL);
     const fl_dist_store store = {.set = mock_set}; /* the library itself: not there, or without a GPU */
     CHECK(!fl_dist_nccl.open(&(fl_dist_place){0, 1, "", "all", &store, fl_dist_now() + 5}));

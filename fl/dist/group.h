@@ -157,7 +157,8 @@ typedef struct fl__dist_side {
 } fl__dist_side;
 struct fl_dist_work {
     fl_obj obj;
-    fl_dist_group *group;
+    fl_dist_group *group,
+        *held; /* group NULL: the call was never made; held: stays until the work goes */
     fl_dist_call call;
     fl__dist_record record;
     fl__dist_side in, out;
@@ -178,7 +179,8 @@ struct fl_dist_group {
     fl_dist_place place;
     char prefix[64];
     uint64_t id, number, *paired; /* paired: calls so far to and from each rank */
-    int splits;
+    int splits, works;            /* works: objects that hold the group */
+    bool closed;                  /* and to be freed with the last of them */
     bool open, opened, stop, ended, left_behind;
     char error[400]; /* of opening */
     fl_dist_work *first, *last, *running;
@@ -461,11 +463,23 @@ FL_API bool fl_dist_wait(fl_dist_work *w) {
     return w->ok || fl_fail("fl_dist_%s: %s", fl_dist_kind_name(w->call.kind), w->error);
 }
 
+/* Frees a closed group, unless a work or a thread that hangs needs it. */
+static void fl__dist_free(fl_dist_group *d) {
+    d->closed = true;
+    if (d->left_behind || d->works) return;
+    fl_heap_free(d->paired);
+    fl_heap_free(d);
+}
+
 /* The last reference goes: a call that hangs keeps all it has. */
 static void fl__dist_drop_work(fl_obj *o) {
     fl_dist_work *w = (fl_dist_work *)o;
+    fl_dist_group *d = w->held;
     fl_dist_wait(w);
-    if (w->ended) fl_obj_free(o);
+    if (!w->ended) return;
+    fl_obj_free(o);
+    d->works--;
+    if (d->closed) fl__dist_free(d);
 }
 
 static bool fl__dist_submit(fl_dist_group *d, fl_dist_work *w) {
@@ -552,7 +566,8 @@ static bool fl__dist_call(fl_dist_group *d, const char *fn, fl_dist_kind kind, f
     const bool in_place = in == NULL && kind != FL_DIST_RECV && kind != FL_DIST_SCATTER;
     bool ok = w != NULL;
     if (ok) {
-        w->group = d;
+        w->group = w->held = d;
+        d->works++;
         w->ended = w->ok = false;
         w->state = FL__DIST_OVER;
         ok = fl__dist_map(&w->out, out, in_place ? FL_READ | FL_WRITE : FL_WRITE, &out_bytes) &&
@@ -724,13 +739,6 @@ static void fl__dist_list(fl_dist_group *d, bool add) {
     pthread_mutex_unlock(&fl__dist_groups_lock);
 }
 
-/* Frees what a thread that hangs does not need. */
-static void fl__dist_free(fl_dist_group *d) {
-    if (d->left_behind) return;
-    fl_heap_free(d->paired);
-    fl_heap_free(d);
-}
-
 /* Starts the group's thread, which opens the implementation. */
 static bool fl__dist_start(fl_dist_group *d, double deadline) {
     sigset_t all, before;
@@ -849,7 +857,9 @@ FL_API void fl_dist_close(fl_dist_group *d) {
             fl__dist_await(d, d->last ? d->last : d->running);
         fl__dist_link_lock(d->link, false);
         fl__dist_stop(d);
+        d->failure = fl_dist_failure(d);
         if (!d->parent && !d->left_behind) fl__dist_link_close(d->link);
+        if (!d->left_behind) d->link = NULL;
     }
     fl__dist_free(d);
 }
