@@ -30,6 +30,9 @@
      bpe.h             byte-pair encoding
      gpt2.h            byte-level BPE in the files of GPT-2 and of tiktoken
      bpe_train.h       byte-pair encoding learnt from text
+     wordpiece.h       BERT's tokenizer
+     unigram.h         SentencePiece's unigram model
+     sentencepiece.h   .model files, llama2.c's, and other vocabularies of pieces with scores
      tokenizer_file.h  tokenizer.json, read
      ngram.h           n-gram language models, and what decoders ask of any language model
      kenlm.h           KenLM's binary files
@@ -72,6 +75,9 @@
 #include "fl/text/bpe.h"
 #include "fl/text/gpt2.h"
 #include "fl/text/bpe_train.h"
+#include "fl/text/wordpiece.h"
+#include "fl/text/unigram.h"
+#include "fl/text/sentencepiece.h"
 #include "fl/text/tokenizer_file.h"
 #include "fl/text/ngram.h"
 #include "fl/text/kenlm.h"

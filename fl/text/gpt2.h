@@ -101,7 +101,8 @@ FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merge
     int64_t n = 0;
     fl_data_json *j = fl_data_json_open(vocab, .who = "fl_text_gpt2_load");
     fl_text_dictionary *d = j ? fl_text_dictionary_new() : NULL;
-    bool ok = d && fl_text_read_vocab(j, true, INT32_MAX / 64, d) &&
+    bool ok = d && fl_data_json_expect(j, FL_DATA_JSON_OBJECT) &&
+              fl_text_read_vocab(j, true, INT32_MAX / 64, d) &&
               fl_data_json_next(j) == FL_DATA_JSON_END && fl__gpt2_merges(d, merges, &merge, &n);
     fl_data_json_close(j);
     ok = ok && fl_text_bytes_pipeline(&json, FL_TEXT_SPLIT_GPT2);

@@ -347,6 +347,24 @@ static bool fl__split_make_metaspace(fl_text_step *s, const char *where) {
     return m->pattern || !fl_text_tree_true(s->options, "split", true);
 }
 
+/* Ours: in front of a mark that does not follow one. For vocabularies whose pieces have marks in front only. */
+static bool fl__split_marks_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
+    (void)s;
+    static const char mark[] = "\xe2\x96\x81";
+    int64_t begin = p.begin;
+    bool ok = true, before = true;
+    for (int64_t i = p.begin; ok && i < p.end;) {
+        const bool is = w->p[i] == mark[0] && i + 3 <= p.end && !memcmp(w->p + i, mark, 3);
+        if (is && !before) ok = fl_text_work_cut(w, begin, i, -1), begin = i;
+        before = is, i += is ? 3 : 1;
+    }
+    return ok && (begin == p.end || fl_text_work_cut(w, begin, p.end, -1));
+}
+
+static bool fl__split_marks(const fl_text_step *s, fl_text_work *w) {
+    return fl_text_work_each(s, w, false, fl__split_marks_one);
+}
+
 static const fl_text_kind fl__split_kinds[] = {
     {"BertPreTokenizer", fl__split_bert, fl__split_make_bert},
     {"ByteLevel", fl__split_bytes, fl__split_make_bytes},
@@ -355,6 +373,7 @@ static const fl_text_kind fl__split_kinds[] = {
     {"FixedLength", fl__split_length, fl__split_make_length},
     {"Metaspace", fl__split_metaspace, fl__split_make_metaspace},
     {"Punctuation", fl__split_punctuation, fl__split_make_behaviour},
+    {"SentencePiece", fl__split_marks, NULL},
     {"Split", fl__split_pattern, fl__split_make_pattern},
     {"UnicodeScripts", fl__split_scripts, NULL},
     {"Whitespace", fl__split_words, NULL},

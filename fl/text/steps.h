@@ -38,7 +38,7 @@ typedef struct fl_text_work {
     const uint32_t *from, *to; /* of each byte; NULL: byte i is base + i of the original */
     uint32_t base;
     bool mapped; /* somebody wants to know ranges */
-    bool first;  /* this is the first section of the whole text */
+    bool first, last; /* this is the first, the last section of the whole text */
     fl_text_piece *piece;
     int64_t n_pieces;
     fl_text_token *token; /* what models made of the pieces */

@@ -90,7 +90,8 @@ typedef struct fl_text_added {
     int32_t id;      /* -1: that of the vocabulary, or a new one */
     bool special;    /* not shown by decoding */
     bool single_word, lstrip, rstrip; /* only as a whole word; takes the white space in front, behind */
-    bool normalized; /* looked for in the normalised text */
+    bool normalized;  /* looked for in the normalised text */
+    bool unreachable; /* not looked for: only templates and callers put it in */
 } fl_text_added;
 /* For the thread that made the tokenizer, before others use it. */
 FL_API bool fl_text_tokenizer_add(fl_text_tokenizer *t, const fl_text_added *added, int64_t n);
@@ -427,23 +428,26 @@ static const fl_text_added *fl__tok_next(const fl_text_tokenizer *t, const fl_te
     return NULL;
 }
 
-/* White space at both ends of a token is not its own (ByteLevel's trim_offsets). */
-static void fl__tok_trim(const fl_text_tokenizer *t, const char *text, int64_t n, fl_text_token *token) {
-    int len = 0;
-    int64_t begin = token->begin, end = token->end;
-    while (begin < end && fl__tok_is_space(text + begin, n - begin, &len) && begin + len <= end) begin += len;
-    while (end > begin && fl__tok_is_space(text + fl__tok_before(text, end), end, &len))
-        end = fl__tok_before(text, end);
-    if (t->trims) token->begin = (uint32_t)begin, token->end = (uint32_t)end;
+/* The spaces at both ends of a token, n bytes at p, are not in its range (ByteLevel's trim_offsets); that which was
+   put in front of the text took nothing of it. */
+static void fl__tok_trim(const fl_text_tokenizer *t, const char *p, uint32_t n, fl_text_token *token) {
+    uint32_t lead = 0, trail = 0;
+    while (lead < n && p[lead] == ' ') lead++;
+    while (trail < n && p[n - 1 - trail] == ' ') trail++;
+    const bool all = lead == n;
+    if (lead && token->begin == 0 && t->spaced) lead--;
+    token->begin = lead < token->end - token->begin ? token->begin + lead : token->end;
+    token->end = all || token->end - token->begin < trail ? token->begin : token->end - trail;
 }
 
 /* Section [begin, end) of the text, which has no token that is cut out raw. */
 static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const char *text,
-                            int64_t begin, int64_t end) {
+                            int64_t n, int64_t begin, int64_t end) {
     const int64_t first = w->n_tokens;
     int64_t from, to, at = 0;
     w->p = text + begin, w->n = end - begin;
-    w->from = w->to = NULL, w->base = (uint32_t)begin, w->first = begin == 0, w->original = text;
+    w->from = w->to = NULL, w->base = (uint32_t)begin, w->first = begin == 0, w->last = end == n,
+    w->original = text;
     bool ok = fl_text_steps_run(&t->normalize, w);
     for (const fl_text_added *a; ok && (a = fl__tok_next(t, &t->normal, w->p, w->n, at, &from, &to)); at = to)
         ok = (at >= from || fl_text_work_cut(w, at, from, -1)) && fl_text_work_cut(w, from, to, a->id);
@@ -460,7 +464,7 @@ static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const c
         const uint32_t b = token->begin, e = token->end;
         token->begin = b < w->n ? fl_text_work_from(w, b) : b ? fl_text_work_to(w, b - 1) : w->base;
         token->end = e > b ? fl_text_work_to(w, e - 1) : token->begin;
-        if (t->trims) fl__tok_trim(t, text, w->base + (end - begin), token);
+        if (t->trims) fl__tok_trim(t, w->p + b, e - b, token);
     }
     return ok;
 }
@@ -518,10 +522,10 @@ static bool fl__tok_text(const fl_text_tokenizer *t, fl__tok_work *k, const char
     }
     bool ok = true;
     for (const fl_text_added *a; ok && (a = fl__tok_next(t, &t->raw, text, n, at, &from, &to)); at = to) {
-        if (at < from) ok = fl__tok_section(t, w, text, at, from);
+        if (at < from) ok = fl__tok_section(t, w, text, n, at, from);
         ok = ok && fl_text_work_token(w, a->id, from, to);
     }
-    if (ok && at < n) ok = fl__tok_section(t, w, text, at, n);
+    if (ok && at < n) ok = fl__tok_section(t, w, text, n, at, n);
     for (int64_t i = first; ok && good < n && i < w->n_tokens; i++) {
         w->token[i].begin = fl__tok_fixed(k, w->token[i].begin);
         w->token[i].end = fl__tok_fixed(k, w->token[i].end);
@@ -726,7 +730,7 @@ static bool fl__tok_tries(fl_text_tokenizer *t) {
     for (int normal = 0; ok && normal < 2; normal++) {
         int64_t n = 0;
         for (int64_t i = 0; ok && i < t->n_added; i++) {
-            if (t->added[i].normalized != normal || !t->added[i].n) continue;
+            if (t->added[i].normalized != normal || t->added[i].unreachable) continue;
             key[n] = (fl_text_key){t->added[i].text, t->added[i].n, (int32_t)i};
             if (normal) { /* as the text will be */
                 k->w.p = key[n].text, k->w.n = key[n].n, k->w.from = k->w.to = NULL,
@@ -880,7 +884,8 @@ static bool fl__tok_post(fl_text_tokenizer *t, const fl_text_tree *p, const char
         return ok;
     }
     if (!strcmp(type, "ByteLevel") || !strcmp(type, "RobertaProcessing"))
-        t->trims |= fl_text_tree_true(p, "trim_offsets", true);
+        t->trims |= fl_text_tree_true(p, "trim_offsets", true),
+            t->spaced |= fl_text_tree_true(p, "add_prefix_space", true);
     if (!strcmp(type, "ByteLevel")) return true;
     if (t->templated) return fl_fail("%s: two post-processors that put in tokens", where);
     if (!strcmp(type, "BertProcessing") || !strcmp(type, "RobertaProcessing"))
@@ -927,6 +932,7 @@ static bool fl__tok_added_of(fl_text_tokenizer *t, const fl_text_tree *list, con
                            .lstrip = fl_text_tree_true(e, "lstrip", false),
                            .rstrip = fl_text_tree_true(e, "rstrip", false)};
         a.normalized = fl_text_tree_true(e, "normalized", !a.special);
+        a.unreachable = fl_text_tree_true(e, "unreachable", false);
         const int64_t id = fl_text_tree_int(e, "id", -1);
         a.text = fl_text_tree_string(e, "content", &a.n, "");
         a.id = (int32_t)id;
@@ -1052,9 +1058,10 @@ FL_API bool fl_text_tokenizer_json(const fl_text_tokenizer *t, fl_data_text *out
             fl_data_json_put_string(out, a->text, (size_t)a->n) &&
             fl__tok_print(
                 out,
-                ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,\"special\":%s}",
+                ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,\"special\":%s%s}",
                 fl__tok_bool(a->single_word), fl__tok_bool(a->lstrip), fl__tok_bool(a->rstrip),
-                fl__tok_bool(a->normalized), fl__tok_bool(a->special));
+                fl__tok_bool(a->normalized), fl__tok_bool(a->special),
+                           a->unreachable ? ",\"unreachable\":true" : "");
     }
     ok = ok && fl__tok_print(out, "]");
     for (int i = 0; ok && i < 4; i++)

@@ -14,7 +14,7 @@ extern "C" {
    fl_fail. What it has and we do not is an error that names it. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_load(const char *path);
 /* Any of the files that we read, or a folder with one: tokenizer.json, vocab.json and merges.txt, encoder.json and
-   vocab.bpe; a file by its name's end, .json. */
+   vocab.bpe, vocab.txt (of BERT, uncased), tokenizer.model; a file by its name's end, .json, .txt or .model. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path);
 
 #ifdef __cplusplus
@@ -28,7 +28,10 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path);
 #include "../data/json.h"
 #include "bpe.h"
 #include "gpt2.h"
+#include "sentencepiece.h"
+#include "unigram.h"
 #include "vocabulary.h"
+#include "wordpiece.h"
 #include "words.h"
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +47,8 @@ typedef struct fl__tokf {
     /* the model */
     fl_text_dictionary *vocab;
     fl_text_merge *merge;
-    int64_t n_merges, merge_cap;
+    int64_t n_merges, merge_cap, score_cap;
+    double *score; /* of Unigram's pieces */
     fl_text_tree *options;
     bool bytes;
 } fl__tokf;
@@ -58,6 +62,7 @@ static bool fl__tokf_added(fl__tokf *t, fl_data_json *j) {
                            .lstrip = fl_text_tree_true(e, "lstrip", false),
                            .rstrip = fl_text_tree_true(e, "rstrip", false)};
         a.normalized = fl_text_tree_true(e, "normalized", !a.special);
+        a.unreachable = fl_text_tree_true(e, "unreachable", false);
         const int64_t id = fl_text_tree_int(e, "id", -1);
         const char *text = fl_text_tree_string(e, "content", &a.n, NULL);
         if (e && (!text || id < 0 || id >= INT32_MAX))
@@ -109,8 +114,32 @@ static bool fl__tokf_merges(fl__tokf *t, fl_data_json *j) {
     return ok && j->event != FL_DATA_JSON_ERROR;
 }
 
+/* Unigram's list of [piece, score]. */
+static bool fl__tokf_pieces(fl__tokf *t, fl_data_json *j) {
+    bool ok = true;
+    int64_t n = 0;
+    while (ok && fl_data_json_more(j)) {
+        ok = fl_data_json_expect(j, FL_DATA_JSON_ARRAY) && fl_data_json_string(j);
+        if (ok && fl_text_dictionary_find(t->vocab, j->text, j->n) >= 0)
+            ok = fl_data_json_fail(j, "'%.60s' is there twice", j->text);
+        ok = ok && fl_text_dictionary_add(t->vocab, j->text, j->n) >= 0 &&
+             fl_heap_grow(&t->score, &t->score_cap, n + 1, sizeof *t->score) &&
+             fl_data_json_double(j, &t->score[n++]) &&
+             fl_data_json_expect(j, FL_DATA_JSON_ARRAY_END);
+    }
+    return ok && j->event != FL_DATA_JSON_ERROR;
+}
+
+static bool fl__tokf_vocab(fl__tokf *t, fl_data_json *j) {
+    const fl_data_json_event e = fl_data_json_next(j);
+    if (e == FL_DATA_JSON_OBJECT) return fl_text_read_vocab(j, t->bytes, t->f.size, t->vocab);
+    return e == FL_DATA_JSON_ARRAY
+               ? fl__tokf_pieces(t, j)
+               : fl_data_json_fail(j, "a vocabulary that is no object and no list");
+}
+
 static bool fl__tokf_model_part(fl__tokf *t, fl_data_json *j, const char *key) {
-    if (!strcmp(key, "vocab")) return fl_text_read_vocab(j, t->bytes, t->f.size, t->vocab);
+    if (!strcmp(key, "vocab")) return fl__tokf_vocab(t, j);
     if (!strcmp(key, "merges")) return fl__tokf_merges(t, j);
     return fl__tokf_keep(j, key, t->options);
 }
@@ -128,7 +157,12 @@ static fl_text_model *fl__tokf_model(fl__tokf *t, fl_data_json *j) {
         ok = fl__tokf_model_part(t, j, key);
     }
     if (!ok || j->event == FL_DATA_JSON_ERROR) return NULL;
-    const char *type = fl_text_tree_string(t->options, "type", NULL, t->merge ? "BPE" : "WordLevel");
+    const char *type = fl_text_tree_string(t->options, "type", NULL,
+                                           t->score   ? "Unigram"
+                                           : t->merge ? "BPE"
+                                           : fl_text_tree_at(t->options, "max_input_chars_per_word")
+                                               ? "WordPiece"
+                                               : "WordLevel");
     const char *unk = fl_text_tree_string(t->options, "unk_token", NULL, NULL);
     fl_text_dictionary *vocab = t->vocab;
     t->vocab = NULL;
@@ -144,6 +178,14 @@ static fl_text_model *fl__tokf_model(fl__tokf *t, fl_data_json *j) {
     if (!strcmp(type, "WordLevel"))
         return fl_text_word_model(
             vocab, unk ? fl_text_dictionary_find(vocab, unk, (int64_t)strlen(unk)) : -1);
+    if (!strcmp(type, "WordPiece"))
+        return fl_text_wordpiece(
+            vocab, unk ? unk : "[UNK]",
+            fl_text_tree_string(t->options, "continuing_subword_prefix", NULL, "##"),
+            fl_text_tree_int(t->options, "max_input_chars_per_word", 100), t->where);
+    if (!strcmp(type, "Unigram") && t->score)
+        return fl_text_unigram(vocab, t->score, fl_text_tree_int(t->options, "unk_id", -1),
+                               fl_text_tree_true(t->options, "byte_fallback", false), t->where);
     fl_text_dictionary_free(vocab);
     fl_fail("%s: a model of type \"%.60s\" is unknown", t->where, type);
     return NULL;
@@ -199,6 +241,7 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_load(const char *path) {
     fl_data_arena_free(&t.text);
     fl_heap_free(t.added);
     fl_heap_free(t.merge);
+    fl_heap_free(t.score);
     return out;
 }
 
@@ -207,12 +250,20 @@ static bool fl__tokf_ends(const char *path, const char *end) {
     return n >= m && !strcmp(path + n - m, end);
 }
 
+static fl_text_tokenizer *fl__tokf_one(const char *path) {
+    if (fl__tokf_ends(path, ".txt")) return fl_text_wordpiece_load(path, false);
+    return fl__tokf_ends(path, ".model") ? fl_text_sentencepiece_load(path) : fl_text_tokenizer_load(path);
+}
+
 FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path) {
     static const char *const pair[][2] = {
-        {"tokenizer.json", NULL}, {"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
+        {"tokenizer.json", NULL}, {"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"},
+        {"vocab.txt", NULL},      {"tokenizer.model", NULL},    {"spiece.model", NULL}};
     char name[2][1024];
     if (!path) return fl_fail("fl_text_tokenizer_open: path is NULL"), NULL;
-    if (fl__tokf_ends(path, ".json")) return fl_text_tokenizer_load(path);
+    if (fl__tokf_ends(path, ".json") || fl__tokf_ends(path, ".txt") ||
+        fl__tokf_ends(path, ".model"))
+        return fl__tokf_one(path);
     for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++) {
         int there = 1;
         for (int k = 0; k < 2 && pair[i][k] && there > 0; k++) {
@@ -220,7 +271,7 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path) {
             there = fl_data_exists("fl_text_tokenizer_open", name[k]);
         }
         if (there < 0) return NULL;
-        if (there) return pair[i][1] ? fl_text_gpt2_load(name[0], name[1]) : fl_text_tokenizer_load(name[0]);
+        if (there) return pair[i][1] ? fl_text_gpt2_load(name[0], name[1]) : fl__tokf_one(name[0]);
     }
     return fl_fail("fl_text_tokenizer_open: %s: no file of a tokenizer", path), NULL;
 }

@@ -13,7 +13,7 @@ extern "C" {
 
 /* ,"vocab":{"token":id, ...}; bytes: as characters. */
 FL_API bool fl_text_put_vocab(const fl_text_dictionary *d, bool bytes, fl_data_text *out);
-/* The object {"token": id, ...} that is next, into d. bytes: tokens whose characters all stand for bytes are
+/* The object {"token": id, ...} that has begun, into d. bytes: tokens whose characters all stand for bytes are
    these bytes; others stay text. An id that comes twice, or is above the file's size, is an error. */
 FL_API bool fl_text_read_vocab(fl_data_json *j, bool bytes, int64_t most, fl_text_dictionary *d);
 /* Bytes of a token of such a vocabulary, in raw if it stands for bytes: n bytes of room; else text itself. */
@@ -58,7 +58,7 @@ FL_API const char *fl_text_token_bytes(const char *text, int64_t *n, bool bytes,
 
 FL_API bool fl_text_read_vocab(fl_data_json *j, bool bytes, int64_t most, fl_text_dictionary *d) {
     char small[256];
-    bool ok = fl_data_json_expect(j, FL_DATA_JSON_OBJECT);
+    bool ok = true;
     while (ok && fl_data_json_more(j)) {
         char *raw = j->n <= (int64_t)sizeof small ? small : fl_heap_alloc((size_t)j->n + 1), *copy = NULL;
         int64_t n = j->n, id = -1;

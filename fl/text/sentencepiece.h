@@ -1,0 +1,405 @@
+/* sentencepiece.h - SentencePiece's .model files, and vocabularies of pieces with scores and kinds */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TEXT_SENTENCEPIECE_H
+#define FL_TEXT_SENTENCEPIECE_H
+#include "tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Kinds of pieces, as .model and GGUF files number them. */
+typedef enum fl_text_piece_kind {
+    FL_TEXT_NORMAL = 1,
+    FL_TEXT_UNKNOWN,
+    FL_TEXT_CONTROL,
+    FL_TEXT_USER, /* always taken as a whole */
+    FL_TEXT_UNUSED,
+    FL_TEXT_BYTE
+} fl_text_piece_kind;
+typedef struct fl_text_pieces_opts {
+    fl_named _positional;
+    bool bpe;            /* pairs are joined by score; else the unigram model */
+    bool byte_fallback;  /* unknown characters become their bytes' pieces */
+    bool no_prefix;      /* no space in front of the text */
+    bool keep_spaces;    /* extra spaces stay */
+    bool plain_spaces;   /* spaces are no U+2581 */
+    bool suffix;         /* the dummy space goes behind the text */
+    const char *charsmap; /* bytes of a precompiled map, NULL: none */
+    int64_t n_charsmap;
+    int64_t bos, eos;    /* ids put around a text; 0: none (id 0 is never one) */
+    const char *where;   /* what errors begin with */
+    char _end;
+} fl_text_pieces_opts;
+/* The tokenizer of n pieces (vocab: index k is piece k; it is taken), each with its score and kind; kind NULL: piece 0
+   is unknown, 1 and 2 are control pieces, "<0x0A>" are bytes. GGUF's "llama" vocabularies and llama2.c's are such. */
+FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *vocab, const float *score,
+                                         const int32_t *kind, fl_text_pieces_opts o);
+/* A .model file: unigram and BPE; words and characters are errors that name them. */
+FL_API fl_text_tokenizer *fl_text_sentencepiece_load(const char *path);
+/* llama2.c's tokenizer.bin with a vocabulary of n pieces (0: as many as there are); a text begins with <s>. */
+FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_SENTENCEPIECE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_SENTENCEPIECE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_SENTENCEPIECE_IMPL
+#define FL_TEXT_SENTENCEPIECE_IMPL
+#include "../data/json.h"
+#include "bpe.h"
+#include "bytes.h"
+#include "unigram.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- pieces ---- */
+
+static const char fl__sp_mark[] = "\xe2\x96\x81";
+
+static fl_text_piece_kind fl__sp_kind(const fl_text_dictionary *d, const int32_t *kind, int64_t i) {
+    int64_t n;
+    if (kind) return (fl_text_piece_kind)kind[i];
+    const char *text = fl_text_dictionary_entry(d, i, &n);
+    if (i < 3) return i ? FL_TEXT_CONTROL : FL_TEXT_UNKNOWN;
+    return n == 6 && !memcmp(text, "<0x", 3) && text[5] == '>' ? FL_TEXT_BYTE : FL_TEXT_NORMAL;
+}
+
+/* May text be cut in front of each mark that follows something else? Not if a piece has such a mark within. */
+static bool fl__sp_cuts(const fl_text_dictionary *d, const int32_t *kind) {
+    for (int64_t i = 0, n; i < fl_text_dictionary_size(d); i++) {
+        const char *s = fl_text_dictionary_entry(d, i, &n);
+        const fl_text_piece_kind k = fl__sp_kind(d, kind, i);
+        bool text = false;
+        for (int64_t at = 0; s && (k == FL_TEXT_NORMAL || k == FL_TEXT_USER) && at < n;) {
+            const bool mark = at + 3 <= n && !memcmp(s + at, fl__sp_mark, 3);
+            if (mark && text) return false;
+            text |= !mark, at += mark ? 3 : 1;
+        }
+    }
+    return true;
+}
+
+static bool fl__sp_put(fl_data_text *t, const char *text) {
+    return fl_data_text_put(t, text, strlen(text));
+}
+
+static bool fl__sp_base64(fl_data_text *t, const char *p, int64_t n) {
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    bool ok = true;
+    for (int64_t i = 0; ok && i < n; i += 3) {
+        uint32_t v = 0;
+        for (int64_t k = 0; k < 3; k++) v = v << 8 | (i + k < n ? (unsigned char)p[i + k] : 0);
+        const char c[4] = {digit[v >> 18], digit[v >> 12 & 63],
+                           i + 1 < n ? digit[v >> 6 & 63] : '=', i + 2 < n ? digit[v & 63] : '='};
+        ok = fl_data_text_put(t, c, 4);
+    }
+    return ok;
+}
+
+static bool fl__sp_ids(fl_data_text *t, int64_t id, const fl_text_dictionary *d, bool first) {
+    char text[80];
+    int64_t n;
+    const char *name = fl_text_dictionary_entry(d, id, &n);
+    snprintf(text, sizeof text, ",\"ids\":[%lld],\"tokens\":[", (long long)id);
+    return (first || fl__sp_put(t, ",")) && fl_data_json_put_string(t, name, (size_t)n) &&
+           fl__sp_put(t, ":{\"id\":") && fl_data_json_put_string(t, name, (size_t)n) &&
+           fl__sp_put(t, text) && fl_data_json_put_string(t, name, (size_t)n) &&
+           fl__sp_put(t, "]}");
+}
+
+static bool fl__sp_item(fl_data_text *t, const fl_text_dictionary *d, int64_t id, int type) {
+    char tail[40];
+    int64_t n;
+    const char *name = fl_text_dictionary_entry(d, id, &n);
+    if (!id) return true;
+    snprintf(tail, sizeof tail, ",\"type_id\":%d}},", type);
+    return fl__sp_put(t, "{\"SpecialToken\":{\"id\":") &&
+           fl_data_json_put_string(t, name, (size_t)n) && fl__sp_put(t, tail);
+}
+
+/* <s> and </s> around each text. */
+static bool fl__sp_template(fl_data_text *t, const fl_text_dictionary *d, const fl_text_pieces_opts *o) {
+    bool ok = fl__sp_put(t, ",\"post_processor\":{\"type\":\"TemplateProcessing\"");
+    for (int pair = 0; ok && pair < 2; pair++) {
+        ok = fl__sp_put(t, pair ? ",\"pair\":[" : ",\"single\":[");
+        for (int k = 0; ok && k <= pair; k++) {
+            ok = fl__sp_item(t, d, o->bos, k) &&
+                 fl__sp_put(t, k ? "{\"Sequence\":{\"id\":\"B\",\"type_id\":1}},"
+                                 : "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},") &&
+                 fl__sp_item(t, d, o->eos, k);
+        }
+        if (ok) t->n--; /* the last comma */
+        ok = ok && fl__sp_put(t, "]");
+    }
+    ok = ok && fl__sp_put(t, ",\"special_tokens\":{") && (!o->bos || fl__sp_ids(t, o->bos, d, true)) &&
+         (!o->eos || fl__sp_ids(t, o->eos, d, !o->bos));
+    return ok && fl__sp_put(t, "}}");
+}
+
+static bool fl__sp_pipeline(fl_data_text *t, const fl_text_dictionary *d, const int32_t *kind,
+                            const char *unk, int64_t n_unk, const fl_text_pieces_opts *o) {
+    char flags[200];
+    snprintf(flags, sizeof flags,
+             "\",\"add_dummy_prefix\":%s,\"remove_extra_whitespaces\":%s,\"escape_whitespaces\":%s,"
+             "\"treat_whitespace_as_suffix\":%s}",
+             o->no_prefix ? "false" : "true", o->keep_spaces ? "false" : "true",
+             o->plain_spaces ? "false" : "true", o->suffix ? "true" : "false");
+    bool ok = fl__sp_put(t, "{\"normalizer\":{\"type\":\"SentencePiece\",\"precompiled_charsmap\":\"") &&
+              fl__sp_base64(t, o->charsmap, o->charsmap ? o->n_charsmap : 0) && fl__sp_put(t, flags);
+    if (ok && !o->plain_spaces && !o->suffix && fl__sp_cuts(d, kind))
+        ok = fl__sp_put(t, ",\"pre_tokenizer\":{\"type\":\"SentencePiece\"}");
+    ok = ok &&
+         fl__sp_put(t, ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Metaspace\","
+                       "\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":") &&
+         fl__sp_put(t, o->no_prefix ? "\"never\"}" : "\"always\"}");
+    if (ok && unk)
+        ok = fl__sp_put(t, ",{\"type\":\"Replace\",\"pattern\":{\"String\":") &&
+             fl_data_json_put_string(t, unk, (size_t)n_unk) &&
+             fl__sp_put(t, "},\"content\":\" \xe2\x81\x87 \"}");
+    ok = ok && fl__sp_put(t, ",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}");
+    if (ok && (o->bos || o->eos)) ok = fl__sp_template(t, d, o);
+    return ok && fl__sp_put(t, "}");
+}
+
+FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *d, const float *score,
+                                         const int32_t *kind, fl_text_pieces_opts o) {
+    const char *where = o.where ? o.where : "fl_text_pieces", *unk = NULL;
+    fl_data_text json = {0};
+    int64_t n = d ? fl_text_dictionary_size(d) : 0, unk_id = -1, n_unk = 0;
+    double *high = d ? fl_heap_alloc((size_t)(n + 1) * sizeof *high) : NULL;
+    float *low = high ? fl_heap_alloc((size_t)(n + 1) * sizeof *low) : NULL;
+    bool ok = low != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        const fl_text_piece_kind k = fl__sp_kind(d, kind, i);
+        const bool taken = k == FL_TEXT_NORMAL || k == FL_TEXT_USER;
+        if (!fl_text_dictionary_entry(d, i, NULL))
+            ok = fl_fail("%s: there is no piece %lld", where, (long long)i);
+        if (k == FL_TEXT_UNKNOWN && unk_id < 0) unk = fl_text_dictionary_entry(d, i, &n_unk), unk_id = i;
+        if (!(score[i] > -1e30f && score[i] < 1e30f))
+            ok = fl_fail("%s: the score of piece %lld", where, (long long)i);
+        high[i] = taken ? (double)score[i] : (double)NAN, low[i] = taken ? score[i] : -1e30f;
+    }
+    if (ok && (o.bos >= n || o.eos >= n || o.bos < 0 || o.eos < 0))
+        ok = fl_fail("%s: bos %lld, eos %lld, of %lld pieces", where, (long long)o.bos,
+                     (long long)o.eos, (long long)n);
+    ok = ok && fl__sp_pipeline(&json, d, kind, unk, n_unk, &o);
+    fl_text_model *m = NULL;
+    if (ok && o.bpe)
+        m = fl_text_bpe(d, .score = low, .byte_fallback = o.byte_fallback, .fuse_unk = true,
+                        .unk = unk, .where = where);
+    else if (ok) m = fl_text_unigram(d, high, unk_id, o.byte_fallback, where);
+    else fl_text_dictionary_free(d);
+    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, where) : NULL;
+    for (int64_t i = 0; t && i < n; i++) {
+        const fl_text_piece_kind k = fl__sp_kind(d, kind, i);
+        fl_text_added a = {
+            .id = (int32_t)i, .special = k == FL_TEXT_CONTROL, .unreachable = k == FL_TEXT_CONTROL};
+        if (k != FL_TEXT_CONTROL && k != FL_TEXT_USER) continue;
+        a.text = fl_text_dictionary_entry(d, i, &a.n);
+        if (fl_text_tokenizer_add(t, &a, 1)) continue;
+        fl_text_tokenizer_free(t);
+        t = NULL;
+    }
+    fl_heap_free(high);
+    fl_heap_free(low);
+    fl_heap_free(json.p);
+    return t;
+}
+
+/* ---- protobuf ---- */
+
+typedef struct fl__sp_pb {
+    const unsigned char *p, *end;
+} fl__sp_pb;
+
+typedef struct fl__sp_field {
+    uint32_t number, wire; /* 0: value, 2: bytes, 5: four bytes in value */
+    uint64_t value;
+    fl__sp_pb bytes;
+} fl__sp_field;
+
+static bool fl__sp_varint(fl__sp_pb *b, uint64_t *v) {
+    *v = 0;
+    for (int shift = 0; shift < 64 && b->p < b->end; shift += 7) {
+        *v |= (uint64_t)(*b->p & 127) << shift;
+        if (*b->p++ < 128) return true;
+    }
+    return false;
+}
+
+/* 1: a field, 0: the end, -1: what is no message. */
+static int fl__sp_next(fl__sp_pb *b, fl__sp_field *f) {
+    uint64_t key;
+    if (b->p == b->end) return 0;
+    if (!fl__sp_varint(b, &key) || key >> 3 == 0 || key >> 3 > 536870911) return -1;
+    *f = (fl__sp_field){(uint32_t)(key >> 3), key & 7, 0, {b->p, b->p}};
+    if (f->wire == 0) return fl__sp_varint(b, &f->value) ? 1 : -1;
+    if (f->wire == 2 && !fl__sp_varint(b, &f->value)) return -1;
+    const uint64_t n = f->wire == 1 ? 8 : f->wire == 5 ? 4 : f->wire == 2 ? f->value : UINT64_MAX;
+    if (n > (uint64_t)(b->end - b->p)) return -1;
+    f->bytes = (fl__sp_pb){b->p, b->p + n};
+    if (f->wire == 5)
+        f->value =
+            b->p[0] | (uint32_t)b->p[1] << 8 | (uint32_t)b->p[2] << 16 | (uint32_t)b->p[3] << 24;
+    b->p += n;
+    return 1;
+}
+
+typedef struct fl__sp_model {
+    const char *path;
+    const unsigned char *start;
+    fl_text_dictionary *d;
+    float *score;
+    int32_t *kind;
+    int64_t type;
+    fl_text_pieces_opts o;
+} fl__sp_model;
+
+static bool fl__sp_bad(const fl__sp_model *m, const unsigned char *at, const char *what) {
+    return fl_fail("fl_text_sentencepiece_load: %s: offset %lld: %s", m->path,
+                   (long long)(at - m->start), what);
+}
+
+static bool fl__sp_piece(fl__sp_model *m, fl__sp_pb b) {
+    fl__sp_field f, text = {.wire = 0};
+    const unsigned char *at = b.p;
+    int32_t kind = FL_TEXT_NORMAL;
+    float score = 0;
+    int more;
+    while ((more = fl__sp_next(&b, &f)) > 0) {
+        if (f.number == 1 && f.wire == 2) text = f;
+        if (f.number == 2 && f.wire == 5) memcpy(&score, &(uint32_t){(uint32_t)f.value}, sizeof score);
+        if (f.number == 3 && f.wire == 0) kind = f.value <= FL_TEXT_BYTE ? (int32_t)f.value : 0;
+    }
+    if (more < 0) return fl__sp_bad(m, at, "a piece that is no message");
+    if (!text.value || kind < FL_TEXT_NORMAL) return fl__sp_bad(m, at, "a piece without text, or of no kind");
+    const char *s = (const char *)text.bytes.p;
+    const int64_t n = fl_text_dictionary_size(m->d);
+    if (fl_text_dictionary_find(m->d, s, (int64_t)text.value) >= 0)
+        return fl__sp_bad(m, at, "a piece that is there twice");
+    m->score[n] = score, m->kind[n] = kind;
+    return fl_text_dictionary_add(m->d, s, (int64_t)text.value) >= 0;
+}
+
+static bool fl__sp_specs(fl__sp_model *m, fl__sp_pb b, bool trainer) {
+    fl__sp_field f;
+    const unsigned char *at = b.p;
+    int more;
+    while ((more = fl__sp_next(&b, &f)) > 0) {
+        const bool yes = f.value != 0;
+        if (trainer && f.wire == 0) {
+            if (f.number == 3) m->type = (int64_t)f.value;
+            if (f.number == 24) m->o.suffix = yes;
+            if (f.number == 35) m->o.byte_fallback = yes;
+        } else if (!trainer && f.number == 2 && f.wire == 2) {
+            m->o.charsmap = (const char *)f.bytes.p, m->o.n_charsmap = (int64_t)f.value;
+        } else if (!trainer && f.wire == 0) {
+            if (f.number == 3) m->o.no_prefix = !yes;
+            if (f.number == 4) m->o.keep_spaces = !yes;
+            if (f.number == 5) m->o.plain_spaces = !yes;
+        }
+    }
+    return more == 0 || fl__sp_bad(m, at, "a spec that is no message");
+}
+
+static bool fl__sp_read(fl__sp_model *m, fl__sp_pb b) {
+    fl__sp_field f;
+    fl__sp_pb count = b;
+    int64_t n = 0;
+    int more;
+    while (fl__sp_next(&count, &f) > 0) n += f.number == 1;
+    m->score = fl_heap_alloc((size_t)(n + 1) * sizeof *m->score);
+    m->kind = fl_heap_alloc((size_t)(n + 1) * sizeof *m->kind);
+    if (!m->d || !m->score || !m->kind || !fl_text_dictionary_reserve(m->d, n)) return false;
+    bool ok = true;
+    while (ok && (more = fl__sp_next(&b, &f)) > 0) {
+        if (f.number <= 3 && f.wire != 2) ok = fl__sp_bad(m, b.p, "a field of another type");
+        else if (f.number == 1) ok = fl__sp_piece(m, f.bytes);
+        else if (f.number == 2 || f.number == 3) ok = fl__sp_specs(m, f.bytes, f.number == 2);
+    }
+    if (ok && more < 0) ok = fl__sp_bad(m, b.p, "no protobuf message");
+    if (ok && !n) ok = fl__sp_bad(m, b.p, "no pieces");
+    if (ok && m->type != 1 && m->type != 2)
+        ok = fl_fail("fl_text_sentencepiece_load: %s: a model of type %lld (%s)", m->path, (long long)m->type,
+                     m->type == 3 ? "words" : m->type == 4 ? "characters" : "unknown");
+    return ok;
+}
+
+FL_API fl_text_tokenizer *fl_text_sentencepiece_load(const char *path) {
+    int64_t n;
+    char where[300];
+    snprintf(where, sizeof where, "fl_text_sentencepiece_load: %.240s", path ? path : "NULL");
+    char *bytes = fl_text_read_file("fl_text_sentencepiece_load", path, &n);
+    fl__sp_model m = {.path = path,
+                      .start = (const unsigned char *)bytes,
+                      .type = 1,
+                      .d = bytes ? fl_text_dictionary_new() : NULL};
+    const bool ok = m.d && fl__sp_read(&m, (fl__sp_pb){m.start, m.start + n});
+    m.o.bpe = m.type == 2, m.o.where = where;
+    fl_text_tokenizer *t = ok ? fl_text_pieces(m.d, m.score, m.kind, m.o) : NULL;
+    if (!ok) fl_text_dictionary_free(m.d);
+    fl_heap_free(m.score);
+    fl_heap_free(m.kind);
+    fl_heap_free(bytes);
+    return t;
+}
+
+/* ---- llama2.c ---- */
+
+FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t most) {
+    int64_t size, n = 0, at = 4;
+    char *bytes = fl_text_read_file("fl_text_llama2c_load", path, &size);
+    fl_text_dictionary *d = bytes ? fl_text_dictionary_new() : NULL;
+    float *score = d ? fl_heap_alloc((size_t)(size / 8 + 1) * sizeof *score) : NULL;
+    fl_data_text text = {0};
+    bool ok = score != NULL;
+    for (; ok && at + 8 <= size && (!most || n < most); n++) {
+        int32_t len;
+        memcpy(&score[n], bytes + at, 4);
+        memcpy(&len, bytes + at + 4, 4);
+        if (len < 0 || len > size - at - 8)
+            ok = fl_fail("fl_text_llama2c_load: %s: offset %lld: a piece of %d bytes", path,
+                         (long long)at + 4, (int)len);
+        text.n = 0;
+        for (int32_t i = 0; ok && i < len; i++) { /* the export wrote spaces for marks */
+            const char *c = bytes + at + 8 + i;
+            ok = *c == ' ' ? fl_data_text_put(&text, fl__sp_mark, 3) : fl_data_text_put(&text, c, 1);
+        }
+        at += 8 + (ok ? len : 0);
+        if (ok && n == 1) text.n = 0, ok = fl_data_text_put(&text, "<s>", 3);
+        if (ok && n == 2) text.n = 0, ok = fl_data_text_put(&text, "</s>", 4);
+        if (ok && fl_text_dictionary_find(d, text.p ? text.p : "", text.n) >=
+                      0) { /* texts that differ only in their kind of space */
+            char name[40];
+            snprintf(name, sizeof name, "<piece %lld>", (long long)n);
+            text.n = 0, ok = fl_data_text_put(&text, name, strlen(name));
+        }
+        ok = ok && fl_text_dictionary_add(d, text.p ? text.p : "", text.n) >= 0;
+    }
+    if (ok && (n < 259 || (most && n < most)))
+        ok = fl_fail("fl_text_llama2c_load: %s: %lld pieces", path, (long long)n);
+    fl_text_tokenizer *t = NULL;
+    if (ok)
+        t = fl_text_pieces(d, score, NULL,
+                           (fl_text_pieces_opts){.bpe = true,
+                                                 .byte_fallback = true,
+                                                 .keep_spaces = true,
+                                                 .bos = 1,
+                                                 .where = "fl_text_llama2c_load"});
+    else fl_text_dictionary_free(d);
+    fl_heap_free(text.p);
+    fl_heap_free(score);
+    fl_heap_free(bytes);
+    return t;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,232 @@
+/* unigram.h - SentencePiece's unigram model: the most probable pieces */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TEXT_UNIGRAM_H
+#define FL_TEXT_UNIGRAM_H
+#include "tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A model; takes vocab. score: of each id, the logarithm of a probability, copied; NaN, or -1e30: never
+   chosen (control pieces, bytes). The path of the highest sum wins (Kudo 2018); a character without a piece costs the lowest score
+   less 10, and such neighbours are one unk (an id; -1: an error), or their bytes' pieces with byte_fallback. */
+FL_API fl_text_model *fl_text_unigram(fl_text_dictionary *vocab, const double *score, int64_t unk,
+                                      bool byte_fallback, const char *where);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_UNIGRAM_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_UNIGRAM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_UNIGRAM_IMPL
+#define FL_TEXT_UNIGRAM_IMPL
+#include "../data/json.h"
+#include "trie.h"
+#include "utf8.h"
+#include "vocabulary.h"
+#include <stdio.h>
+#include <string.h>
+
+#define FL__UNI_NEVER (-1e30)
+
+typedef struct fl__uni {
+    fl_text_model m;
+    fl_text_trie trie;
+    double *score, unknown; /* unknown: of a character without a piece */
+    int64_t unk;
+    bool byte_fallback;
+    int32_t byte[256];
+} fl__uni;
+
+/* The best way to a place of the piece. */
+typedef struct fl__uni_place {
+    double score;
+    int32_t from, id,
+        next; /* where its last token begins and which that is, -1: an unknown character; the way on */
+} fl__uni_place;
+
+enum { FL__UNI_CACHE = 8192, FL__UNI_WORD = 18, FL__UNI_TOKENS = 8 };
+
+typedef struct fl__uni_memo {
+    fl__uni_place *place;
+    int64_t cap;
+    bool fell_back; /* bytes' tokens overlap: they are not for the cache */
+    struct fl__uni_cached {
+        uint32_t hash;
+        uint8_t len, n, end[FL__UNI_TOKENS];
+        char word[FL__UNI_WORD];
+        int32_t id[FL__UNI_TOKENS];
+    } cache[FL__UNI_CACHE];
+} fl__uni_memo;
+
+/* The best paths to all places of n bytes. */
+static void fl__uni_forward(const fl__uni *u, const char *s, int32_t n, fl__uni_place *place) {
+    const fl_text_trie *t = &u->trie;
+    for (int32_t i = 1; i <= n; i++) place[i].from = -1;
+    place[0] = (fl__uni_place){0, 0, 0, 0};
+    for (int32_t i = 0; i < n; i++) {
+        if (place[i].from < 0) continue; /* within a character */
+        const double base = place[i].score;
+        const unsigned char c = (unsigned char)s[i];
+        int len = 1;
+        if (c >= 0x80) fl_text_char(s + i, n - i, &len);
+        bool single = false;
+        int32_t node = 0;
+        for (int32_t k = i; k < n && (node = fl_text_trie_step(t, node, (unsigned char)s[k])) >= 0; k++) {
+            const int32_t id = t->node[node].value;
+            if (id < 0) continue;
+            const double score = base + u->score[id];
+            fl__uni_place *to = &place[k + 1];
+            if (to->from < 0 || score > to->score) *to = (fl__uni_place){score, i, id, 0};
+            single |= k + 1 - i == len;
+        }
+        fl__uni_place *to = &place[i + len];
+        const double score = base + u->unknown;
+        if (!single && (to->from < 0 || score > to->score)) *to = (fl__uni_place){score, i, -1, 0};
+    }
+}
+
+/* An unknown stretch. */
+static bool fl__uni_unknown(const fl__uni *u, fl_text_work *w, uint32_t begin, uint32_t end) {
+    bool all = u->byte_fallback, ok = true;
+    for (uint32_t i = begin; all && i < end; i++) all = u->byte[(unsigned char)w->p[i]] >= 0;
+    ((fl__uni_memo *)w->memo)->fell_back |= all;
+    for (uint32_t i = begin; all && ok && i < end; i++)
+        ok = fl_text_work_token(w, u->byte[(unsigned char)w->p[i]], begin, end);
+    if (all) return ok;
+    return u->unk < 0 ? fl_text_work_unknown(w, begin) : fl_text_work_token(w, (int32_t)u->unk, begin, end);
+}
+
+static bool fl__uni_best(const fl__uni *u, fl__uni_memo *m, fl_text_work *w, uint32_t begin, uint32_t end) {
+    const int32_t n = (int32_t)(end - begin);
+    if (!fl_heap_grow(&m->place, &m->cap, (int64_t)n + 1, sizeof *m->place)) return false;
+    fl__uni_place *place = m->place;
+    bool ok = true;
+    fl__uni_forward(u, w->p + begin, n, place);
+    for (int32_t at = n; at > 0; at = place[at].from) place[place[at].from].next = at;
+    for (int32_t at = 0, to; ok && at < n; at = to) {
+        to = place[at].next;
+        const int32_t id = place[to].id;
+        while (id < 0 && to < n && place[place[to].next].id < 0) to = place[to].next;
+        ok = id >= 0 ? fl_text_work_token(w, id, begin + (uint32_t)at, begin + (uint32_t)to)
+                     : fl__uni_unknown(u, w, begin + (uint32_t)at, begin + (uint32_t)to);
+    }
+    return ok;
+}
+
+static bool fl__uni_encode(const fl_text_model *model, fl_text_work *w, uint32_t begin, uint32_t end) {
+    const fl__uni *u = (const fl__uni *)model;
+    const uint32_t len = end - begin;
+    if (!w->memo && !(w->memo = fl_heap_alloc(sizeof(fl__uni_memo)))) return false;
+    fl__uni_memo *m = w->memo;
+    struct fl__uni_cached *c = NULL;
+    uint32_t hash = 0;
+    bool ok = true;
+    if (len <= FL__UNI_WORD) {
+        const uint64_t h = fl_text_hash(w->p + begin, len);
+        hash = (uint32_t)(h >> 32), c = &m->cache[h % FL__UNI_CACHE];
+        if (c->hash == hash && c->len == len && !memcmp(c->word, w->p + begin, len)) {
+            uint32_t at = begin;
+            for (int i = 0; ok && i < c->n; at = begin + c->end[i++])
+                ok = fl_text_work_token(w, c->id[i], at, begin + c->end[i]);
+            return ok;
+        }
+    }
+    const int64_t first = w->n_tokens;
+    m->fell_back = false;
+    if (!fl__uni_best(u, m, w, begin, end)) return false;
+    const int64_t n = w->n_tokens - first;
+    if (!c || m->fell_back || n > FL__UNI_TOKENS) return true;
+    c->hash = hash, c->len = (uint8_t)len, c->n = (uint8_t)n;
+    memcpy(c->word, w->p + begin, len);
+    for (int64_t i = 0; i < n; i++)
+        c->id[i] = w->token[first + i].id, c->end[i] = (uint8_t)(w->token[first + i].end - begin);
+    return true;
+}
+
+static void fl__uni_memo_free(void *memo) {
+    fl_heap_free(((fl__uni_memo *)memo)->place);
+    fl_heap_free(memo);
+}
+
+/* Control pieces, which are never chosen, get a score that says so. */
+static bool fl__uni_put(const fl_text_model *m, bool bytes, fl_data_text *out) {
+    const fl__uni *u = (const fl__uni *)m;
+    char text[100];
+    (void)bytes;
+    if (u->unk < 0) snprintf(text, sizeof text, ",\"unk_id\":null,\"byte_fallback\":false,\n\"vocab\":[");
+    else
+        snprintf(text, sizeof text, ",\"unk_id\":%lld,\"byte_fallback\":%s,\n\"vocab\":[",
+                 (long long)u->unk, u->byte_fallback ? "true" : "false");
+    bool ok = fl_data_text_put(out, text, strlen(text));
+    for (int64_t i = 0, n; ok && i < fl_text_dictionary_size(m->vocab); i++) {
+        const char *piece = fl_text_dictionary_entry(m->vocab, i, &n);
+        ok = fl_data_text_put(out, i ? ",\n[" : "[", i ? 3 : 1) &&
+             fl_data_json_put_string(out, piece ? piece : "", piece ? (size_t)n : 0) &&
+             fl_data_text_put(out, ",", 1) &&
+             fl_data_json_put_double(out,
+                                     u->score[i] > FL__UNI_NEVER ? u->score[i] : FL__UNI_NEVER) &&
+             fl_data_text_put(out, "]", 1);
+    }
+    return ok && fl_data_text_put(out, "]", 1);
+}
+
+static void fl__uni_free(fl_text_model *m) {
+    fl__uni *u = (fl__uni *)m;
+    fl_text_trie_free(&u->trie);
+    fl_heap_free(u->score);
+    fl_heap_free(u);
+}
+
+static bool fl__uni_build(fl__uni *u, const double *score) {
+    const int64_t size = fl_text_dictionary_size(u->m.vocab), all = fl_text_dictionary_entries(u->m.vocab);
+    fl_text_key *key = fl_heap_alloc((size_t)(all + 1) * sizeof *key);
+    double lowest = 0;
+    int64_t n = 0;
+    char text[8];
+    u->score = fl_heap_alloc((size_t)(size + 1) * sizeof *u->score);
+    for (int64_t i = 0, len, id; key && u->score && i < all; i++) {
+        const char *piece = fl_text_dictionary_spelling(u->m.vocab, i, &len, &id);
+        u->score[id] = score[id];
+        if (!len || !(score[id] > FL__UNI_NEVER) || id == u->unk) continue;
+        if (score[id] < lowest) lowest = score[id];
+        key[n++] = (fl_text_key){piece, len, (int32_t)id};
+    }
+    u->unknown = lowest - 10;
+    for (int i = 0; i < 256; i++) {
+        snprintf(text, sizeof text, "<0x%02X>", (unsigned)i);
+        u->byte[i] = (int32_t)fl_text_dictionary_find(u->m.vocab, text, 6);
+    }
+    const bool ok = key && u->score && (n || fl_fail("fl_text_unigram: no pieces")) &&
+                    fl_text_trie_build(&u->trie, key, n);
+    fl_heap_free(key);
+    return ok;
+}
+
+FL_API fl_text_model *fl_text_unigram(fl_text_dictionary *vocab, const double *score, int64_t unk,
+                                      bool byte_fallback, const char *where) {
+    fl__uni *u = vocab ? fl_heap_alloc(sizeof *u) : NULL;
+    if (!u) {
+        fl_text_dictionary_free(vocab);
+        return NULL;
+    }
+    *u = (fl__uni){
+        .m = {"Unigram", vocab, fl__uni_encode, fl__uni_put, fl__uni_free, fl__uni_memo_free},
+        .unk = unk,
+        .byte_fallback = byte_fallback};
+    if (unk >= fl_text_dictionary_size(vocab))
+        fl_fail("%s: the unknown token is %lld, of %lld", where, (long long)unk,
+                (long long)fl_text_dictionary_size(vocab));
+    else if (fl__uni_build(u, score)) return &u->m;
+    fl_text_model_free(&u->m);
+    return NULL;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,237 @@
+/* wordpiece.h - BERT's tokenizer: the longest piece from the left */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TEXT_WORDPIECE_H
+#define FL_TEXT_WORDPIECE_H
+#include "bpe_train.h"
+#include "tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A model; takes vocab. A word is the longest token it begins with, then the longest one with `prefix` in front
+   ("##") that goes on, and so on; if that fails, or the word has more than `most` characters, it is unk. */
+FL_API fl_text_model *fl_text_wordpiece(fl_text_dictionary *vocab, const char *unk,
+                                        const char *prefix, int64_t most, const char *where);
+/* vocab.txt, a token a line, with BERT's normalizer, pre-tokenizer and template. cased: keeps case and accents. */
+FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased);
+/* Learnt from n bytes of text as Hugging Face's trainer does: joined pairs, of which only the vocabulary is kept.
+   special: [UNK], [CLS], [SEP] among them, default [PAD] [UNK] [CLS] [SEP] [MASK]. */
+#define fl_text_wordpiece_train(...) FL__TEXT_WORDPIECE_TRAIN(__VA_ARGS__, ._end = 0)
+#define FL__TEXT_WORDPIECE_TRAIN(text, n, ...) \
+    fl_text_wordpiece_train_opt(text, n, (fl_text_train_opts){__VA_ARGS__})
+FL_API fl_text_tokenizer *fl_text_wordpiece_train_opt(const char *text, int64_t n, fl_text_train_opts o);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_WORDPIECE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_WORDPIECE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_WORDPIECE_IMPL
+#define FL_TEXT_WORDPIECE_IMPL
+#include "../data/json.h"
+#include "trie.h"
+#include "utf8.h"
+#include "vocabulary.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct fl__wp {
+    fl_text_model m;
+    fl_text_trie first, inner; /* inner: without the prefix */
+    int32_t unk;
+    int64_t most;
+    char *prefix;
+} fl__wp;
+
+static bool fl__wp_encode(const fl_text_model *m, fl_text_work *w, uint32_t begin, uint32_t end) {
+    const fl__wp *p = (const fl__wp *)m;
+    const int64_t before = w->n_tokens;
+    const bool fits =
+        (int64_t)(end - begin) <= p->most || fl_text_chars(w->p + begin, end - begin) <= p->most;
+    for (int64_t at = begin, len = 0; fits; at += len) {
+        if (at == end) return true;
+        const int32_t id =
+            fl_text_trie_longest(at == begin ? &p->first : &p->inner, w->p + at, end - at, &len);
+        if (id < 0) break;
+        if (!fl_text_work_token(w, id, at, at + len)) return false;
+    }
+    w->n_tokens = before;
+    return p->unk < 0 ? fl_text_work_unknown(w, begin) : fl_text_work_token(w, p->unk, begin, end);
+}
+
+static bool fl__wp_put(const fl_text_model *m, bool bytes, fl_data_text *out) {
+    const fl__wp *p = (const fl__wp *)m;
+    char most[80];
+    int64_t n;
+    const char *unk = fl_text_dictionary_entry(m->vocab, p->unk, &n);
+    snprintf(most, sizeof most, ",\"max_input_chars_per_word\":%lld", (long long)p->most);
+    return fl_data_text_put(out, ",\"unk_token\":", 13) &&
+           fl_data_json_put_string(out, unk ? unk : "[UNK]", unk ? (size_t)n : 5) &&
+           fl_data_text_put(out, ",\"continuing_subword_prefix\":", 29) &&
+           fl_data_json_put_string(out, p->prefix, strlen(p->prefix)) &&
+           fl_data_text_put(out, most, strlen(most)) && fl_text_put_vocab(m->vocab, bytes, out);
+}
+
+static void fl__wp_free(fl_text_model *m) {
+    fl__wp *p = (fl__wp *)m;
+    fl_text_trie_free(&p->first);
+    fl_text_trie_free(&p->inner);
+    fl_heap_free(p->prefix);
+    fl_heap_free(p);
+}
+
+static bool fl__wp_tries(fl__wp *p) {
+    const int64_t all = fl_text_dictionary_entries(p->m.vocab), skip = (int64_t)strlen(p->prefix);
+    fl_text_key *key = fl_heap_alloc((size_t)(all + 1) * sizeof *key);
+    bool ok = key != NULL;
+    for (int inner = 0; ok && inner < 2; inner++) {
+        int64_t n = 0;
+        for (int64_t i = 0, len, id; i < all; i++) {
+            const char *text = fl_text_dictionary_spelling(p->m.vocab, i, &len, &id);
+            if (inner && (len <= skip || memcmp(text, p->prefix, (size_t)skip))) continue;
+            if (len)
+                key[n++] =
+                    (fl_text_key){text + (inner ? skip : 0), len - (inner ? skip : 0), (int32_t)id};
+        }
+        ok = !n || fl_text_trie_build(inner ? &p->inner : &p->first, key, n);
+    }
+    fl_heap_free(key);
+    return ok;
+}
+
+FL_API fl_text_model *fl_text_wordpiece(fl_text_dictionary *vocab, const char *unk,
+                                        const char *prefix, int64_t most, const char *where) {
+    fl__wp *p = vocab ? fl_heap_alloc(sizeof *p) : NULL;
+    if (!p) {
+        fl_text_dictionary_free(vocab);
+        return NULL;
+    }
+    p->m = (fl_text_model){"WordPiece", vocab, fl__wp_encode, fl__wp_put, fl__wp_free, NULL};
+    p->most = most, p->unk = (int32_t)fl_text_dictionary_find(vocab, unk, (int64_t)strlen(unk));
+    p->prefix = fl_heap_alloc(strlen(prefix) + 1);
+    if (p->prefix) strcpy(p->prefix, prefix);
+    if (p->prefix && p->unk < 0)
+        fl_fail("%s: the unknown token '%.60s' is not in the vocabulary", where, unk);
+    else if (p->prefix && fl__wp_tries(p)) return &p->m;
+    fl_text_model_free(&p->m);
+    return NULL;
+}
+
+/* ---- BERT ---- */
+
+/* The tokenizer of BERT over that vocabulary, with the special tokens that are in it. */
+static fl_text_tokenizer *fl__wp_bert(fl_text_dictionary *vocab, bool cased, const char *where) {
+    static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+    char json[700];
+    int32_t id[5];
+    for (int i = 0; i < 5; i++)
+        id[i] = (int32_t)fl_text_dictionary_find(vocab, special[i], (int64_t)strlen(special[i]));
+    int n = snprintf(json, sizeof json,
+                     "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_"
+                     "chinese_chars\":true,"
+                     "\"strip_accents\":null,\"lowercase\":%s},\"pre_tokenizer\":{\"type\":"
+                     "\"BertPreTokenizer\"},"
+                     "\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}",
+                     cased ? "false" : "true");
+    if (id[2] >= 0 && id[3] >= 0)
+        n += snprintf(json + n, sizeof json - (size_t)n,
+                      ",\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"[SEP]\",%d],"
+                      "\"cls\":[\"[CLS]\",%d]}",
+                      (int)id[3], (int)id[2]);
+    snprintf(json + n, sizeof json - (size_t)n, "}");
+    fl_text_model *m = fl_text_wordpiece(vocab, "[UNK]", "##", 100, where);
+    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json, where) : NULL;
+    for (int i = 0; t && i < 5; i++) {
+        const fl_text_added a = {
+            .text = special[i], .n = (int64_t)strlen(special[i]), .id = id[i], .special = true};
+        if (id[i] < 0 || fl_text_tokenizer_add(t, &a, 1)) continue;
+        fl_text_tokenizer_free(t);
+        t = NULL;
+    }
+    return t;
+}
+
+FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased) {
+    int64_t n, line = 0, lines = 1;
+    char *text = fl_text_read_file("fl_text_wordpiece_load", path, &n);
+    fl_text_dictionary *d = text ? fl_text_dictionary_new() : NULL;
+    for (const char *p = text; p && (p = memchr(p, '\n', (size_t)(text + n - p))); p++) lines++;
+    bool ok = d && fl_text_dictionary_reserve(d, lines);
+    for (const char *p = text, *stop; ok && p < text + n; p = stop + 1) {
+        stop = memchr(p, '\n', (size_t)(text + n - p));
+        if (!stop) stop = text + n;
+        const char *end = stop > p && stop[-1] == '\r' ? stop - 1 : stop;
+        ok = fl_text_dictionary_find(d, p, end - p) < 0 ||
+             fl_fail("fl_text_wordpiece_load: %s: line %lld: '%.*s' is there twice", path,
+                     (long long)line + 1, (int)(end - p < 60 ? end - p : 60), p);
+        ok = ok && fl_text_dictionary_add_at(d, p, end - p, line++);
+    }
+    fl_heap_free(text);
+    if (ok) return fl__wp_bert(d, cased, "fl_text_wordpiece_load");
+    fl_text_dictionary_free(d);
+    return NULL;
+}
+
+
+/* The characters of all words, by code point, and behind them those that are seen within words, prefixed. */
+static bool fl__wp_alphabet(fl_text_dictionary *vocab, const fl_text_dictionary *pieces) {
+    uint8_t *seen = fl_heap_alloc(0x110000);
+    char text[8] = "##";
+    bool ok = seen != NULL;
+    int64_t n;
+    int len;
+    for (int64_t i = 0; ok && i < fl_text_dictionary_entries(pieces); i++) {
+        const char *s = fl_text_dictionary_spelling(pieces, i, &n, NULL);
+        for (int64_t k = 0; k < n; k += len) {
+            const int32_t c = fl_text_char(s + k, n - k, &len);
+            seen[c < 0 ? 0xfffd : c] |= k ? 3 : 1;
+        }
+    }
+    for (int inner = 0; inner < 2; inner++)
+        for (int32_t c = 0; ok && c < 0x110000; c++) {
+            if (!(seen[c] & (1 << inner))) continue;
+            const int size = fl_text_char_put(text + 2, c);
+            const char *s = inner ? text : text + 2;
+            ok = fl_text_dictionary_find(vocab, s, size + 2 * inner) >= 0 ||
+                 fl_text_dictionary_add(vocab, s, size + 2 * inner) >= 0;
+        }
+    fl_heap_free(seen);
+    return ok;
+}
+
+FL_API fl_text_tokenizer *fl_text_wordpiece_train_opt(const char *text, int64_t n, fl_text_train_opts o) {
+    static const char *const usual[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+    char pipeline[300];
+    fl_text_merge *merge = NULL;
+    int64_t n_merges = 0;
+    snprintf(pipeline, sizeof pipeline,
+             "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_"
+             "chars\":true,"
+             "\"strip_accents\":null,\"lowercase\":%s},\"pre_tokenizer\":{\"type\":"
+             "\"BertPreTokenizer\"}}",
+             o.cased ? "false" : "true");
+    if (!o.n_special) o.special = usual, o.n_special = 5;
+    fl_text_dictionary *vocab = fl_text_dictionary_new(), *pieces = vocab ? fl_text_dictionary_new() : NULL;
+    bool ok = pieces != NULL;
+    for (int i = 0; ok && i < o.n_special; i++)
+        ok = fl_text_dictionary_add(vocab, o.special[i], (int64_t)strlen(o.special[i])) >= 0;
+    ok = ok && fl_text_count_pieces(pieces, pipeline, text, n, "fl_text_wordpiece_train") &&
+         fl__wp_alphabet(vocab, pieces) &&
+         fl_text_learn_merges(vocab, pieces, "##", o.size ? o.size : 8192, o.min_count, &merge,
+                              &n_merges);
+    fl_heap_free(merge);
+    fl_text_dictionary_free(pieces);
+    if (ok) return fl__wp_bert(vocab, o.cased, "fl_text_wordpiece_train");
+    fl_text_dictionary_free(vocab);
+    return NULL;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
