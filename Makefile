@@ -133,6 +133,13 @@ vision-image: $(BUILD)/examples/vision_image ## an image file as raw samples: ma
 speech-digits: $(BUILD)/examples/speech/digits ## a recogniser of spoken digits: make speech-digits [DATA=../shared/data/speech] [ARGS="--epochs 20 ..."]
 	@$< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
+speech-features: $(BUILD)/examples/speech/features ## features of a sound: make speech-features FILE=a.wav OUT=x.safetensors KIND=fbank [PRESET=kaldi] [CONF=f] [ARGS="--dither=0 ..."]
+	@$< --file="$(FILE)" --out="$(OUT)" $(if $(KIND),--kind=$(KIND)) $(if $(PRESET),--preset=$(PRESET)) $(if $(CONF),--conf="$(CONF)") $(ARGS)
+
+speech-decode: $(BUILD)/examples/speech/decode ## words from scores: make speech-decode EMISSIONS=e.safetensors TOKENS=f [LEXICON= LM= TRANSITIONS= NBEST=] [ARGS="--beamsize 500 ..."]
+	@$< --emissions "$(EMISSIONS)" --tokens "$(TOKENS)" $(if $(LEXICON),--lexicon "$(LEXICON)") $(if $(LM),--lm "$(LM)") \
+	    $(if $(TRANSITIONS),--transitions "$(TRANSITIONS)") $(if $(NBEST),--nbest $(NBEST)) $(ARGS)
+
 # N ranks of mnist on this host, each with a part of every batch: make mnist-dist N=2 ARGS="--dropout 0"
 mnist-dist: $(BUILD)/examples/mnist ## mnist on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
 	examples/launch $(or $(N),2) $< $(if $(DATA),--data "$(DATA)") $(ARGS)

@@ -22,7 +22,9 @@
      resample.h  another number of samples a second, whole or in pieces
      spectrum.h  spectra, bands and cepstra of frames as one op
      features.h  presets of HTK, Kaldi, torchaudio, librosa, Whisper; streams; deltas, normalisations
-     augment.h   features masked, sounds made noisy
+     augment.h   features masked
+     lexicon.h   words as strings of tokens, and their tree
+     decode.h    beam search with a lexicon and a language model, for CTC and ASG
 
    Macros, all optional (besides those of fl_mem.h)
      FL_USE_SNDFILE   reads what libsndfile does (link -lsndfile)
@@ -39,5 +41,7 @@
 #include "fl/speech/spectrum.h"
 #include "fl/speech/features.h"
 #include "fl/speech/augment.h"
+#include "fl/speech/lexicon.h"
+#include "fl/speech/decode.h"
 
 /* MIT licence: see LICENSE. */

@@ -162,20 +162,26 @@ static fl_tensor *disturb(const utterance *u, fl_rng *rng) {
     return fl_mul(x, fl_num(gain));
 }
 
-/* Sample i of an epoch: a recording by itself, or a string that begins with it. */
+/* Features about within -2 and 2. */
+static fl_tensor *features_of(const fl_speech_features *f, fl_tensor *x) {
+    return fl_add(fl_mul(fl_speech_features_of(f, x), fl_num(0.25)), fl_num(2));
+}
+
+/* Sample i of an epoch: a recording by itself, or a string that begins with it. Strings of four are enough to learn
+   what stands between words, and shorter than those of the test. */
 static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
     const maker *m = user;
     const int64_t i = fl_item_int(s->t[0]);
     rng->key ^= m->seed * 0x9e3779b97f4a7c15u;
-    int64_t index[MAX_STRING] = {i % m->c->n};
+    int64_t index[MAX_STRING] = {i};
     double gap[MAX_STRING + 1];
-    const int count = i < m->c->n ? 1 : (int)fl_speech_draw(rng, 3, MAX_STRING);
+    const int count = fl_rng_uniform(rng) < 0.6 ? 1 : (int)fl_speech_draw(rng, 2, 4);
     for (int k = 1; k < count; k++) index[k] = another(m->c, index[0], rng);
     for (int k = 0; k <= count; k++) gap[k] = between(rng, k && k < count ? -0.0 : 0.05, 0.3);
     utterance u;
     if (!join(m->c, index, count, gap, &u)) return false;
-    fl_tensor *x = fl_speech_features_of(m->features, disturb(&u, rng));
-    x = fl_speech_spec_augment(x, rng, .band_width = 6, .bands = 2, .frame_width = 5, .frames = 1 + count, .mean = true);
+    fl_tensor *x = features_of(m->features, disturb(&u, rng));
+    x = fl_speech_spec_augment(x, rng, .band_width = 4, .bands = 2, .frame_width = 5, .frames = 1 + count, .mean = true);
     fl_heap_free(u.sound);
     s->n = 2;
     s->t[0] = x;
@@ -184,36 +190,30 @@ static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
 }
 
 static bool give_index(int64_t i, fl_data_sample *out, void *user) {
-    const int64_t v = i + (int64_t)(intptr_t)user;
+    (void)user;
     out->n = 1;
-    return (out->t[0] = fl_from_host(&v, FL_SCALAR_SHAPE, FL_I64)) != NULL;
+    return (out->t[0] = fl_from_host(&i, FL_SCALAR_SHAPE, FL_I64)) != NULL;
 }
 
-/* Batches of single recordings, and of a third as many strings, in a random order. */
+/* Every batch has recordings and strings of all lengths, so that batch norms see alike ones. */
 static fl_data_set *training_set(const maker *m, const options *o) {
-    fl_data_set *part[2];
-    for (int k = 0; k < 2; k++) {
-        part[k] = fl_data_callback(k ? m->c->n / 3 : m->c->n, give_index, (void *)(intptr_t)(k ? m->c->n : 0));
-        part[k] = fl_data_transform(fl_data_shuffle(part[k], o->seed + (uint64_t)k), make_sample, (void *)m);
-        part[k] = fl_data_batches(part[k], .size = k ? o->batch / 4 : o->batch, .pad = true, .pad_value = {SILENCE}, .lengths = 3);
-    }
-    return fl_data_prefetch(fl_data_shuffle(fl_data_concat(part, 2), o->seed + 2), 2, 6);
+    fl_data_set *set = fl_data_shuffle(fl_data_callback(m->c->n, give_index, NULL), o->seed);
+    set = fl_data_transform(set, make_sample, (void *)m);
+    return fl_data_prefetch(fl_data_batches(set, .size = o->batch, .pad = true, .pad_value = {SILENCE * 0.25 + 2}, .lengths = 3), 2, 6);
 }
 
 /* ---- the net ---- */
 
 static fl_nn_module *block(int64_t width, int64_t kernel, int64_t dilation) {
-    fl_nn_module *m = fl_nn_sequential(fl_nn_conv1d(width, width, kernel, .pad = FL_SAME, .dilation = dilation, .no_bias = true),
-                                       fl_nn_batch_norm1d(width), fl_nn_relu(), fl_nn_dropout(0.1));
-    return fl_nn_residual(m);
+    fl_nn_module *conv = fl_nn_conv1d(width, width, kernel, .pad = FL_SAME, .dilation = dilation, .no_bias = true);
+    return fl_nn_residual(fl_nn_sequential(conv, fl_nn_batch_norm1d(width), fl_nn_relu(), fl_nn_dropout(0.05)));
 }
 
 /* [n, frames, BANDS] -> scores [n, frames / 2, CLASSES]; all is convolution over time, so it also runs in pieces. */
 static fl_nn_module *digits_net(void) {
     enum { WIDTH = 128 };
-    fl_nn_module *net = fl_nn_sequential(fl_nn_transpose(1, 2), fl_nn_batch_norm1d(BANDS),
-                            fl_nn_conv1d(BANDS, WIDTH, 5, .stride = SUBSAMPLING, .pad = 2, .no_bias = true),
-                            fl_nn_batch_norm1d(WIDTH), fl_nn_relu());
+    fl_nn_module *net = fl_nn_sequential(fl_nn_transpose(1, 2), fl_nn_conv1d(BANDS, WIDTH, 5, .stride = SUBSAMPLING, .pad = 2, .no_bias = true),
+                                         fl_nn_batch_norm1d(WIDTH), fl_nn_relu());
     static const int64_t dilation[] = {1, 1, 2, 2, 4};
     for (int i = 0; i < 5; i++) fl_nn_add(net, NULL, block(WIDTH, 5, dilation[i]));
     fl_nn_add(net, NULL, fl_nn_conv1d(WIDTH, CLASSES, 1));
@@ -261,7 +261,7 @@ static bool train(fl_nn_module *net, const corpus *c, const fl_speech_features *
 
 /* Log probabilities [frames, CLASSES] of a sound. */
 static fl_tensor *emissions(fl_nn_module *net, const fl_speech_features *f, const float *sound, int64_t n) {
-    fl_tensor *x = fl_unsqueeze(fl_speech_features_of(f, fl_from_host(sound, FL_SHAPE(n), FL_F32)), 0);
+    fl_tensor *x = fl_unsqueeze(features_of(f, fl_from_host(sound, FL_SHAPE(n), FL_F32)), 0);
     return fl_select(fl_log_softmax(fv_value(fl_nn_forward(net, fv_const(x))), -1), 0, 0);
 }
 

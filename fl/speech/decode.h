@@ -1,0 +1,629 @@
+/* decode.h - beam search: from scores of tokens by the frame to words, with a lexicon and a language model */
+#ifndef FL_SPEECH_DECODE_H
+#define FL_SPEECH_DECODE_H
+#include "lexicon.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_speech_decoder_opts {
+    fl_named _positional;
+    /* The search. */
+    int64_t beam;        /* hypotheses that are kept; 0 -> 500 */
+    int64_t tokens;      /* the best ones of a frame that are tried; 0 -> all */
+    double threshold;    /* hypotheses so far below the best one are dropped; 0 -> 25 */
+    bool log_add;        /* equal hypotheses: the logarithm of the sum, not the best of them */
+    /* Scores: acoustic + sil_score for each separator + word_score for each word + lm_weight lm. */
+    double lm_weight, word_score, sil_score;
+    double unknown_score;       /* of a string of tokens that is a node but no word, as word `unknown`; */
+    bool unknown_words;         /* only if this is set */
+    int64_t unknown;            /* the language model's number of it */
+    const fl_text_scorer *lm;   /* of words, or without a lexicon of tokens; NULL: none. Borrowed */
+    bool token_lm;              /* it scores tokens, with a lexicon too */
+    /* The criterion: CTC, whose blank is the last class. */
+    int64_t blank;              /* another class; FL_I0: 0 */
+    bool asg;                   /* no blank; */
+    const float *transitions;   /* [classes, classes], to and from; NULL: zeros. Borrowed */
+    int64_t separator;          /* a class, silence, that may stand between words; 0: none, FL_I0: 0 */
+    bool flashlight;            /* that decoder's oddities, below */
+    char _end;
+} fl_speech_decoder_opts;
+/* The search of Flashlight's decoders (Pratap et al., arXiv 1812.07625): a hypothesis is a state of the language
+   model, a node of the lexicon, the last token and whether it was a blank. lexicon NULL: any string of tokens.
+   By default a letter that is doubled needs a blank between, wherever, and the last token of a word may go on;
+   hypotheses are joined where the model goes on alike. flashlight: that holds neither for the last letter of a
+   word; those with another history are kept apart; the model's scores are log10; without a lexicon transitions do
+   not count. One decoder a thread; lexicon (finished) and model may be shared. NULL after fl_fail. */
+typedef struct fl_speech_decoder fl_speech_decoder;
+#define fl_speech_decoder_new(classes, ...) FL__SPEECH_DECODER_NEW(classes, __VA_ARGS__, ._end = 0)
+#define FL__SPEECH_DECODER_NEW(classes, lexicon, ...) \
+    fl_speech_decoder_new_opt(classes, lexicon, (fl_speech_decoder_opts){__VA_ARGS__})
+FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_speech_lexicon *lexicon,
+                                                    fl_speech_decoder_opts o);
+FL_API void fl_speech_decoder_free(fl_speech_decoder *d); /* NULL is fine */
+
+/* Starts an utterance; takes scores [frames, classes], any number of times; ends it. A NaN is an error that names
+   its frame; then the decoder is as it was. */
+FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d);
+FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, int64_t frames);
+FL_API bool fl_speech_decoder_end(fl_speech_decoder *d);
+
+typedef struct fl_speech_word {
+    int64_t word;       /* its number; without a lexicon the token's */
+    int64_t begin, end; /* its frames, from the utterance's first */
+    double confidence;  /* share of the n best that have it there, by their scores */
+} fl_speech_word;
+typedef struct fl_speech_result {
+    double score, acoustic, lm; /* lm without its weight */
+    int64_t words;
+    const fl_speech_word *word; /* valid until the decoder is used again */
+} fl_speech_result;
+/* The n best of the moment (of the utterance, after its end), the best first; how many there are, -1 after fl_fail. */
+FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech_result *out);
+/* The tokens of the best one, one for each frame so far. */
+FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token);
+/* Forgets what no hypothesis of the moment disagrees about. Returns how many words of the best one, from the last
+   call on, are final; they are out[0], ... (valid until the decoder is used again), and not among later results. */
+FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_word **out);
+FL_API int64_t fl_speech_decoder_frames(const fl_speech_decoder *d);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_DECODE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_DECODE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_DECODE_IMPL
+#define FL_SPEECH_DECODE_IMPL
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A hypothesis. All that were kept stay in one array, so that the way back is by indices. */
+typedef struct fl__speech_hyp {
+    double score, acoustic, lm;
+    int32_t parent; /* -1: the start */
+    int32_t state, node, token, word; /* word: -1: none ends here */
+    bool blank, grown; /* grown: the token is new, not a repetition */
+} fl__speech_hyp;
+
+typedef struct fl__speech_state {
+    fl_text_state s;
+    int32_t parent;
+} fl__speech_state;
+
+/* What the model said of a token in a state. */
+typedef struct fl__speech_said {
+    int32_t state, token, to; /* to -1: a free place */
+    double score;
+} fl__speech_said;
+
+struct fl_speech_decoder {
+    fl_speech_decoder_opts o;
+    int64_t classes, blank, sil;
+    const fl_speech_node *node; /* NULL: no lexicon */
+    const int32_t *list;
+    fl__speech_hyp *hyp;        /* [hyps]: of all frames; those of the moment from `first` on */
+    int64_t hyps, first, hyp_cap;
+    fl__speech_hyp *candidate;
+    int32_t *table;             /* [table_size]: candidates by what joins them; -1: free */
+    int64_t candidates, candidate_cap, table_size;
+    double best;
+    fl__speech_state *state;
+    fl__speech_said *said;
+    int64_t states, state_cap, said_n, said_size;
+    int32_t *order, *path;
+    int64_t order_cap, path_cap, frames, forgotten;
+    fl_speech_word *word;
+    int64_t word_cap;
+    bool ended;
+};
+
+/* ---- the model ---- */
+
+static uint64_t fl__speech_mix(uint64_t a, uint64_t b) {
+    a = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
+    return a ^ a >> 32;
+}
+
+static fl__speech_said *fl__speech_said_at(const fl_speech_decoder *d, int32_t state, int32_t token) {
+    uint64_t i = fl__speech_mix((uint64_t)state + 1, (uint64_t)token);
+    for (;; i++) {
+        fl__speech_said *s = &d->said[i & (uint64_t)(d->said_size - 1)];
+        if (s->to < 0 || (s->state == state && s->token == token)) return s;
+    }
+}
+
+static bool fl__speech_said_grow(fl_speech_decoder *d) {
+    if (2 * (d->said_n + 1) <= d->said_size) return true;
+    fl__speech_said *old = d->said;
+    const int64_t n = d->said_size, size = n ? 2 * n : 1024;
+    fl__speech_said *said = fl_heap_alloc((size_t)size * sizeof *said);
+    if (!said) return false;
+    d->said = said, d->said_size = size;
+    for (int64_t i = 0; i < size; i++) said[i].to = -1;
+    for (int64_t i = 0; i < n; i++)
+        if (old[i].to >= 0) *fl__speech_said_at(d, old[i].state, old[i].token) = old[i];
+    fl_heap_free(old);
+    return true;
+}
+
+/* A state's number: a new one, or that of an equal one. Equal states are found as what was said about them: token -1
+   - hash, so that the same table serves. */
+static int32_t fl__speech_number(fl_speech_decoder *d, const fl_text_state *s) {
+    uint64_t hash = (uint64_t)s->n;
+    for (int i = 0; i < s->n; i++) hash = fl__speech_mix(hash, (uint64_t)s->word[i]);
+    for (int32_t key = -2 - (int32_t)(hash % 1000000007);; key--) {
+        if (!fl_heap_grow(&d->state, &d->state_cap, d->states + 1, sizeof *d->state) || !fl__speech_said_grow(d)) return -1;
+        fl__speech_said *at = fl__speech_said_at(d, -1, key);
+        if (at->to >= 0 && !d->o.flashlight && fl_text_state_equal(&d->state[at->to].s, s)) return at->to;
+        if (at->to >= 0 && !d->o.flashlight) continue;
+        d->state[d->states] = (fl__speech_state){.s = *s};
+        if (!d->o.flashlight) *at = (fl__speech_said){-1, key, (int32_t)d->states, 0}, d->said_n++;
+        return (int32_t)d->states++;
+    }
+}
+
+/* The model's score of a token in a state, and the state behind it; -1 after fl_fail. */
+static int32_t fl__speech_lm(fl_speech_decoder *d, int32_t state, int64_t token, double *score) {
+    *score = 0;
+    if (!d->o.lm) return state;
+    const fl__speech_said *known = fl__speech_said_at(d, state, (int32_t)token);
+    if (known->to >= 0) return *score = known->score, known->to;
+    fl_text_state next;
+    if (!d->o.lm->score(d->o.lm, &d->state[state].s, token, &next, score)) return -1;
+    if (d->o.flashlight) *score *= 0.4342944819032518;
+    const int32_t to = fl__speech_number(d, &next);
+    if (to < 0 || !fl__speech_said_grow(d)) return -1;
+    *fl__speech_said_at(d, state, (int32_t)token) = (fl__speech_said){state, (int32_t)token, to, *score};
+    d->said_n++;
+    return to;
+}
+
+/* ---- candidates ---- */
+
+/* Flashlight's sum is right too: of what is joined the best one's history stays. */
+static void fl__speech_join(const fl_speech_decoder *d, fl__speech_hyp *a, const fl__speech_hyp *b) {
+    const double most = a->score > b->score ? a->score : b->score, least = a->score > b->score ? b->score : a->score;
+    if (b->score > a->score) *a = *b;
+    if (d->o.log_add) a->score = most + log1p(exp(least - most));
+}
+
+static uint64_t fl__speech_hash(const fl__speech_hyp *h) {
+    return fl__speech_mix(fl__speech_mix((uint64_t)h->state, (uint64_t)h->node),
+                          (uint64_t)h->token * 2 + (uint64_t)h->blank);
+}
+
+/* Room for it was made. */
+static void fl__speech_add(fl_speech_decoder *d, fl__speech_hyp h) {
+    if (!(h.score >= d->best - d->o.threshold)) return;
+    if (h.score > d->best) d->best = h.score;
+    d->candidate[d->candidates++] = h;
+}
+
+static bool fl__speech_table_room(fl_speech_decoder *d) {
+    int64_t size = d->table_size ? d->table_size : 1024;
+    while (size < 2 * d->candidates) size *= 2;
+    if (size == d->table_size) return true;
+    int32_t *table = fl_heap_alloc((size_t)size * sizeof *table);
+    if (!table) return false;
+    for (int64_t i = 0; i < size; i++) table[i] = -1;
+    fl_heap_free(d->table);
+    d->table = table, d->table_size = size;
+    return true;
+}
+
+/* What is too far below the best is dropped, and equal ones of the rest are joined: in this order, as Flashlight
+   does, so that a sum has no part in it that would have been dropped. */
+static bool fl__speech_merge(fl_speech_decoder *d) {
+    if (!fl__speech_table_room(d)) return false;
+    const uint64_t mask = (uint64_t)d->table_size - 1;
+    int64_t n = 0;
+    for (int64_t i = 0; i < d->candidates; i++) {
+        const fl__speech_hyp h = d->candidate[i];
+        if (!(h.score >= d->best - d->o.threshold)) continue;
+        for (uint64_t k = fl__speech_hash(&h);; k++) {
+            int32_t *at = &d->table[k & mask];
+            fl__speech_hyp *c = *at < 0 ? NULL : &d->candidate[*at];
+            if (!c) d->candidate[*at = (int32_t)n++] = h;
+            else if (c->state != h.state || c->node != h.node || c->token != h.token || c->blank != h.blank) continue;
+            else fl__speech_join(d, c, &h);
+            break;
+        }
+    }
+    for (int64_t i = 0; i < n; i++) /* a run of taken places is freed from any of them on */
+        for (uint64_t k = fl__speech_hash(&d->candidate[i]); d->table[k & mask] >= 0; k++) d->table[k & mask] = -1;
+    d->candidates = n;
+    return true;
+}
+
+static bool fl__speech_better(const fl__speech_hyp *c, int32_t a, int32_t b) {
+    return c[a].score > c[b].score || (c[a].score == c[b].score && a < b);
+}
+
+/* Moves the k best of n to the front (Hoare 1961). */
+static void fl__speech_select(const fl__speech_hyp *c, int32_t *order, int64_t n, int64_t k) {
+    int64_t low = 0, high = n - 1;
+    while (low < high) {
+        const int32_t pivot = order[(low + high) / 2];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (fl__speech_better(c, order[i], pivot)) i++;
+            while (fl__speech_better(c, pivot, order[j])) j--;
+            if (i > j) break;
+            const int32_t t = order[i];
+            order[i++] = order[j], order[j--] = t;
+        }
+        if (k <= j + 1) high = j;
+        else if (k > i) low = i;
+        else return;
+    }
+}
+
+/* The beam of the best candidates becomes the hypotheses of the moment. */
+static bool fl__speech_keep(fl_speech_decoder *d) {
+    if (!fl__speech_merge(d) || !fl_heap_grow(&d->order, &d->order_cap, d->candidates + 1, sizeof *d->order)) return false;
+    const int64_t n = d->candidates;
+    for (int64_t i = 0; i < n; i++) d->order[i] = (int32_t)i;
+    const int64_t kept = n < d->o.beam ? n : d->o.beam;
+    if (d->hyps + kept > INT32_MAX || !fl_heap_grow(&d->hyp, &d->hyp_cap, d->hyps + kept + 1, sizeof *d->hyp)) return false;
+    if (kept < n) fl__speech_select(d->candidate, d->order, n, kept);
+    for (int64_t i = 0; i < kept; i++) d->hyp[d->hyps + i] = d->candidate[d->order[i]];
+    d->first = d->hyps;
+    d->hyps += kept;
+    return true;
+}
+
+static void fl__speech_clear(fl_speech_decoder *d) {
+    d->candidates = 0;
+    d->best = -INFINITY;
+}
+
+/* ---- a frame ---- */
+
+/* The k best tokens of a frame, in d->order; all of them as they are if k is no fewer. */
+static int64_t fl__speech_top(fl_speech_decoder *d, const float *e) {
+    const int64_t n = d->classes, k = d->o.tokens && d->o.tokens < n ? d->o.tokens : n;
+    for (int64_t i = 0; i < n; i++) d->order[i] = (int32_t)i;
+    for (int64_t low = 0, high = n - 1; k < n && low < high;) {
+        const float pivot = e[d->order[(low + high) / 2]];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (e[d->order[i]] > pivot) i++;
+            while (e[d->order[j]] < pivot) j--;
+            if (i > j) break;
+            const int32_t t = d->order[i];
+            d->order[i++] = d->order[j], d->order[j--] = t;
+        }
+        if (k <= j + 1) high = j;
+        else if (k > i) low = i;
+        else break;
+    }
+    return k;
+}
+
+/* The acoustic score of token n behind hypothesis h, the separator's own included. */
+static double fl__speech_acoustic(const fl_speech_decoder *d, const fl__speech_hyp *h, const float *e, int64_t n) {
+    double a = e[n];
+    const bool counts = !d->o.flashlight || d->node;
+    if (d->o.asg && d->o.transitions && d->frames && counts && h->token >= 0) a += d->o.transitions[n * d->classes + h->token];
+    return a;
+}
+
+/* h with token n. */
+static fl__speech_hyp fl__speech_next(const fl_speech_decoder *d, int64_t at, const float *e, int64_t n, bool grown) {
+    fl__speech_hyp h = d->hyp[at];
+    const double a = fl__speech_acoustic(d, &h, e, n);
+    h.score += a + (n == d->sil ? d->o.sil_score : 0), h.acoustic += a;
+    h.parent = (int32_t)at, h.token = (int32_t)n, h.word = -1;
+    h.blank = !d->o.asg && n == d->blank, h.grown = grown;
+    return h;
+}
+
+/* Whether token n behind h is a new one. */
+static bool fl__speech_is_new(const fl_speech_decoder *d, const fl__speech_hyp *h, int64_t n) {
+    if (d->o.asg && d->o.flashlight && d->node) return true;
+    return n != h->token || !d->frames;
+}
+
+static bool fl__speech_add_word(fl_speech_decoder *d, fl__speech_hyp h, int64_t word, double base, double bonus) {
+    if (!d->o.token_lm) {
+        double lm;
+        if ((h.state = fl__speech_lm(d, h.state, word, &lm)) < 0) return false;
+        h.lm += lm - base, h.score += d->o.lm_weight * (lm - base);
+    }
+    h.score += bonus, h.word = (int32_t)word, h.node = 0;
+    fl__speech_add(d, h);
+    return true;
+}
+
+/* Hypothesis `at` goes down to a child of its node. */
+static bool fl__speech_descend(fl_speech_decoder *d, int64_t at, const float *e, int32_t child) {
+    const fl_speech_node *node = &d->node[child];
+    const fl__speech_hyp *from = &d->hyp[at];
+    const bool fresh = fl__speech_is_new(d, from, node->token), root = from->node == 0;
+    const double base = d->o.token_lm || root ? 0 : d->node[from->node].smeared;
+    if (!fresh && (!d->o.flashlight || root)) return true;
+    fl__speech_hyp h = fl__speech_next(d, at, e, node->token, true);
+    if (d->o.token_lm) {
+        double lm;
+        if ((h.state = fl__speech_lm(d, h.state, node->token, &lm)) < 0) return false;
+        h.lm += lm, h.score += d->o.lm_weight * lm;
+    }
+    if (fresh && node->children) {
+        fl__speech_hyp down = h;
+        down.node = child;
+        if (!d->o.token_lm) down.lm += node->smeared - base, down.score += d->o.lm_weight * (node->smeared - base);
+        fl__speech_add(d, down);
+    }
+    for (int i = 0; i < node->words; i++)
+        if (!fl__speech_add_word(d, h, d->list[node->word + i], base, d->o.word_score)) return false;
+    return node->words || !d->o.unknown_words || fl__speech_add_word(d, h, d->o.unknown, base, d->o.unknown_score);
+}
+
+/* The child of a node with a token; -1: none. */
+static int32_t fl__speech_child(const fl_speech_decoder *d, const fl_speech_node *n, int32_t token) {
+    int32_t low = n->child, high = n->child + n->children;
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if (d->node[middle].token < token) low = middle + 1;
+        else high = middle;
+    }
+    return low < n->child + n->children && d->node[low].token == token ? low : -1;
+}
+
+static bool fl__speech_lexical(fl_speech_decoder *d, int64_t at, const float *e, int64_t top) {
+    const fl__speech_hyp from = d->hyp[at];
+    const fl_speech_node *node = &d->node[from.node];
+    const bool all = top == d->classes;
+    for (int32_t i = 0; i < (all ? node->children : (int32_t)top); i++) {
+        const int32_t child = all ? node->child + i : fl__speech_child(d, node, d->order[i]);
+        if (child >= 0 && !fl__speech_descend(d, at, e, child)) return false;
+    }
+    const bool root = from.node == 0, last = from.token >= 0 && !from.blank && d->frames;
+    if (d->o.flashlight && (!from.blank || root)) {
+        const int64_t n = root ? d->sil : from.token;
+        if (n >= 0) fl__speech_add(d, fl__speech_next(d, at, e, n, false));
+    } else if (!d->o.flashlight) {
+        if (last) fl__speech_add(d, fl__speech_next(d, at, e, from.token, false));
+        if (root && d->sil >= 0 && !(last && from.token == d->sil)) fl__speech_add(d, fl__speech_next(d, at, e, d->sil, false));
+    }
+    if (!d->o.asg) fl__speech_add(d, fl__speech_next(d, at, e, d->blank, false));
+    return true;
+}
+
+static bool fl__speech_free(fl_speech_decoder *d, int64_t at, const float *e, int64_t top) {
+    for (int64_t i = 0; i < top; i++) {
+        const fl__speech_hyp *from = &d->hyp[at];
+        const int64_t n = d->order[i];
+        const bool blank = !d->o.asg && n == d->blank;
+        const bool first = !d->frames && !d->o.flashlight;
+        const bool grown = !blank && (n != from->token || from->blank || first);
+        fl__speech_hyp h = fl__speech_next(d, at, e, n, grown);
+        if (grown) {
+            double lm;
+            if ((h.state = fl__speech_lm(d, h.state, n, &lm)) < 0) return false;
+            h.lm += lm, h.score += d->o.lm_weight * lm, h.word = (int32_t)n;
+        }
+        fl__speech_add(d, h);
+    }
+    return true;
+}
+
+static bool fl__speech_frame(fl_speech_decoder *d, const float *e) {
+    const int64_t first = d->first, n = d->hyps - first;
+    if (!fl_heap_grow(&d->order, &d->order_cap, d->classes, sizeof *d->order)) return false;
+    const int64_t top = fl__speech_top(d, e);
+    bool ok = true;
+    for (int64_t i = 0; ok && i < n; i++) {
+        int64_t most = top + 3;
+        if (d->node) {
+            const fl_speech_node *node = &d->node[d->hyp[first + i].node];
+            most = 3 + (int64_t)(top < node->children ? top : node->children) * 8;
+        }
+        ok = fl_heap_grow(&d->candidate, &d->candidate_cap, d->candidates + most, sizeof *d->candidate);
+        ok = ok && (d->node ? fl__speech_lexical : fl__speech_free)(d, first + i, e, top);
+    }
+    ok = ok && fl__speech_keep(d);
+    fl__speech_clear(d);
+    d->frames += ok;
+    return ok;
+}
+
+/* ---- utterances ---- */
+
+FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_speech_lexicon *lexicon,
+                                                    fl_speech_decoder_opts o) {
+    int64_t nodes = 0;
+    const char *fn = "fl_speech_decoder_new";
+    const fl_speech_node *node = lexicon ? fl_speech_lexicon_nodes(lexicon, &nodes) : NULL;
+    const int64_t blank = o.blank ? fl_option_int(o.blank, 0) : classes - 1;
+    const int64_t sil = o.separator ? fl_option_int(o.separator, 0) : -1;
+    if (classes < 1 || classes > 1 << 24 || o.beam < 0 || o.beam > 1 << 24 || o.tokens < 0 || !(o.threshold >= 0) || blank < 0 ||
+        blank >= classes || sil >= classes)
+        return fl_fail("%s: %lld classes, beam %lld, %lld tokens, threshold %g, blank %lld, separator %lld", fn,
+                       (long long)classes, (long long)o.beam, (long long)o.tokens, o.threshold, (long long)blank,
+                       (long long)sil), NULL;
+    if (lexicon && !nodes) return fl_fail("%s: the lexicon was not finished", fn), NULL;
+    for (int64_t k = 1; k < nodes; k++)
+        if (node[k].token >= classes)
+            return fl_fail("%s: the lexicon has token %d, of %lld classes", fn, (int)node[k].token, (long long)classes), NULL;
+    fl_speech_decoder *d = fl_heap_alloc(sizeof *d);
+    if (!d) return NULL;
+    o.beam = o.beam ? o.beam : 500, o.threshold = fl_option(o.threshold, 25);
+    *d = (fl_speech_decoder){.o = o, .classes = classes, .blank = blank, .sil = sil, .node = node};
+    if (lexicon) d->list = fl_speech_lexicon_list(lexicon);
+    else d->o.token_lm = true;
+    if (fl_speech_decoder_begin(d)) return d;
+    fl_speech_decoder_free(d);
+    return NULL;
+}
+
+FL_API void fl_speech_decoder_free(fl_speech_decoder *d) {
+    if (!d) return;
+    void *const all[] = {d->hyp, d->candidate, d->table, d->state, d->said, d->order, d->path, d->word, d};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) fl_heap_free(all[i]);
+}
+
+FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d) {
+    if (!fl_heap_grow(&d->hyp, &d->hyp_cap, 1, sizeof *d->hyp) || !fl__speech_said_grow(d)) return false;
+    for (int64_t i = 0; i < d->said_size; i++) d->said[i].to = -1;
+    d->said_n = d->states = 0;
+    fl_text_state start = {0};
+    if (d->o.lm && !d->o.lm->start(d->o.lm, &start)) return false;
+    const int32_t state = fl__speech_number(d, &start);
+    if (state < 0) return false;
+    d->hyp[0] = (fl__speech_hyp){.parent = -1, .state = state, .token = (int32_t)d->sil, .word = -1};
+    d->hyps = 1, d->first = d->frames = d->forgotten = 0, d->ended = false;
+    d->best = -INFINITY;
+    return true;
+}
+
+FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, int64_t frames) {
+    if (d->ended) return fl_fail("fl_speech_decoder_step: the utterance has ended");
+    for (int64_t i = 0; i < frames * d->classes; i++)
+        if (isnan(scores[i]))
+            return fl_fail("fl_speech_decoder_step: frame %lld, class %lld: NaN", (long long)(d->frames + i / d->classes),
+                           (long long)(i % d->classes));
+    for (int64_t t = 0; t < frames; t++)
+        if (!fl__speech_frame(d, scores + t * d->classes)) return false;
+    return true;
+}
+
+FL_API bool fl_speech_decoder_end(fl_speech_decoder *d) {
+    if (d->ended) return true;
+    const int64_t first = d->first, n = d->hyps - first;
+    bool nice = !d->node, ok = fl_heap_grow(&d->candidate, &d->candidate_cap, n + 1, sizeof *d->candidate);
+    for (int64_t i = 0; i < n; i++) nice |= d->hyp[first + i].node == 0;
+    for (int64_t i = 0; ok && i < n; i++) {
+        fl__speech_hyp h = d->hyp[first + i];
+        double lm = 0;
+        if (nice && h.node) continue;
+        ok = !d->o.lm || d->o.lm->finish(d->o.lm, &d->state[h.state].s, &lm);
+        if (d->o.flashlight) lm *= 0.4342944819032518;
+        h.parent = (int32_t)(first + i), h.word = -1, h.grown = false, h.blank = false;
+        h.lm += lm, h.score += d->o.lm_weight * lm;
+        if (d->o.flashlight) h.token = (int32_t)d->sil; /* so these are joined */
+        if (ok) fl__speech_add(d, h);
+    }
+    ok = ok && fl__speech_keep(d);
+    fl__speech_clear(d);
+    d->ended = ok;
+    return ok;
+}
+
+/* ---- results ---- */
+
+/* The hypotheses on the way to h, from the first frame on, in d->path; how many, -1 after fl_fail. */
+static int64_t fl__speech_way(fl_speech_decoder *d, int64_t h) {
+    int64_t n = 0;
+    for (int64_t i = h; d->hyp[i].parent >= 0; i = d->hyp[i].parent) n++;
+    if (!fl_heap_grow(&d->path, &d->path_cap, n + 1, sizeof *d->path)) return -1;
+    for (int64_t i = h, k = n; k > 0; i = d->hyp[i].parent) d->path[--k] = (int32_t)i;
+    return n - (d->ended && n > 0);
+}
+
+/* Its words, behind those that are there: a word begins with its first token, and ends with its last one's
+   last frame. -1 after fl_fail. */
+static int64_t fl__speech_words_of(fl_speech_decoder *d, int64_t h, int64_t at) {
+    const int64_t frames = fl__speech_way(d, h);
+    int64_t n = 0, begin = -1;
+    if (frames < 0 || !fl_heap_grow(&d->word, &d->word_cap, at + frames + 1, sizeof *d->word)) return -1;
+    for (int64_t t = 0; t < frames; t++) {
+        const fl__speech_hyp *x = &d->hyp[d->path[t]];
+        const int64_t now = d->forgotten + t;
+        if (x->grown && begin < 0) begin = now;
+        if (!x->grown && n && begin < 0 && !x->blank && x->token == d->hyp[d->path[t - 1]].token && d->word[at + n - 1].end == now)
+            d->word[at + n - 1].end = now + 1;
+        if (x->word < 0) continue;
+        d->word[at + n++] = (fl_speech_word){x->word, begin, now + 1, 0};
+        begin = -1;
+    }
+    return n;
+}
+
+/* A word's confidence: the share of those of the n best that have it at the same time. */
+static void fl__speech_confide(fl_speech_result *r, int64_t n, fl_speech_word *word) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += exp(r[i].score - r[0].score);
+    for (int64_t i = 0, at = 0; i < n; at += r[i++].words)
+        for (int64_t k = 0; k < r[i].words; k++) {
+            fl_speech_word *w = &word[at + k];
+            double share = 0;
+            for (int64_t j = 0; j < n; j++) {
+                bool has = false;
+                for (int64_t m = 0; m < r[j].words && !has; m++) {
+                    const fl_speech_word *v = &r[j].word[m];
+                    has = v->word == w->word && v->begin < w->end && w->begin < v->end;
+                }
+                if (has) share += exp(r[j].score - r[0].score);
+            }
+            w->confidence = share / sum;
+        }
+}
+
+FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech_result *out) {
+    const int64_t there = d->hyps - d->first;
+    if (!fl_heap_grow(&d->order, &d->order_cap, there + 1, sizeof *d->order)) return -1;
+    const fl__speech_hyp *h = d->hyp + d->first;
+    for (int64_t i = 0; i < there; i++) d->order[i] = (int32_t)i;
+    n = n < there ? n : there;
+    for (int64_t k = 0; k < n; k++) fl__speech_select(h, d->order + k, there - k, 1);
+    int64_t at = 0;
+    for (int64_t i = 0; i < n; i++) {
+        h = &d->hyp[d->first + d->order[i]];
+        const int64_t words = fl__speech_words_of(d, d->first + d->order[i], at);
+        if (words < 0) return -1;
+        out[i] = (fl_speech_result){h->score, h->acoustic, h->lm, words, NULL};
+        at += words;
+    }
+    for (int64_t i = 0, k = 0; i < n; k += out[i++].words) out[i].word = d->word + k;
+    fl__speech_confide(out, n, d->word);
+    return n;
+}
+
+FL_API int64_t fl_speech_decoder_frames(const fl_speech_decoder *d) { return d->frames; }
+
+FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token) {
+    int64_t best = d->first;
+    for (int64_t i = d->first; i < d->hyps; i++)
+        if (d->hyp[i].score > d->hyp[best].score) best = i;
+    const int64_t n = d->hyps > d->first ? fl__speech_way(d, best) : 0;
+    for (int64_t t = 0; t < n; t++) token[d->forgotten + t] = d->hyp[d->path[t]].token;
+    return n >= 0;
+}
+
+/* The last hypothesis that all of the moment come from, which is the new start if it stands behind a word. */
+FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_word **out) {
+    const int64_t n = d->hyps - d->first;
+    if (d->ended || !n || !fl_heap_grow(&d->order, &d->order_cap, n, sizeof *d->order)) return d->ended || !n ? 0 : -1;
+    for (int64_t i = 0; i < n; i++) d->order[i] = (int32_t)(d->first + i);
+    int64_t depth = 0;
+    for (bool one = n == 1; !one; depth++) { /* all go back a frame at a time until they meet */
+        one = true;
+        for (int64_t i = 0; i < n; i++) d->order[i] = d->hyp[d->order[i]].parent, one &= d->order[i] == d->order[0];
+        if (d->order[0] < 0 || d->hyp[d->order[0]].parent < 0) return 0;
+    }
+    int64_t at = d->order[0];
+    while (at >= 0 && (d->hyp[at].node != 0 || d->hyp[at].parent < 0)) {
+        if (d->hyp[at].parent < 0) return 0;
+        at = d->hyp[at].parent, depth++;
+    }
+    const int64_t words = fl__speech_words_of(d, at, 0), frames = fl__speech_way(d, at);
+    if (words < 0 || frames < 0) return -1;
+    *out = d->word;
+    /* The frames behind it move to the front, and refer to each other there. */
+    const int64_t shift = at;
+    for (int64_t i = at; i < d->hyps; i++) {
+        d->hyp[i - shift] = d->hyp[i];
+        d->hyp[i - shift].parent = i == at ? -1 : d->hyp[i].parent - (int32_t)shift;
+    }
+    d->hyps -= shift, d->first -= shift, d->forgotten += frames;
+    return words;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,245 @@
+/* lexicon.h - words as strings of tokens, and the tree of these strings that decoders walk */
+#ifndef FL_SPEECH_LEXICON_H
+#define FL_SPEECH_LEXICON_H
+#include "../text/ngram.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Spellings of words; a word may have several, and several words one. Read by any number of threads. */
+typedef struct fl_speech_lexicon fl_speech_lexicon;
+FL_API fl_speech_lexicon *fl_speech_lexicon_new(void);
+FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l); /* NULL is fine */
+/* A word's spelling, n tokens of 0 or more. The word gets a number at its first one, which is returned; -1 after
+   fl_fail. Before the first fl_speech_lexicon_finish. */
+FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, const int32_t *tokens, int64_t n);
+typedef struct fl_speech_lexicon_opts {
+    fl_named _positional;
+    bool skip;        /* leaves out words with a token that is not known, instead of an error; */
+    int64_t *skipped; /* how many are counted here */
+    char _end;
+} fl_speech_lexicon_opts;
+/* A file of lines "word token token ...", whose tokens are looked up. NULL after fl_fail with file and line. */
+#define fl_speech_lexicon_load(path, ...) FL__SPEECH_LEXICON_LOAD(path, __VA_ARGS__, ._end = 0)
+#define FL__SPEECH_LEXICON_LOAD(path, tokens, ...) \
+    fl_speech_lexicon_load_opt(path, tokens, (fl_speech_lexicon_opts){__VA_ARGS__})
+FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_text_dictionary *tokens,
+                                                     fl_speech_lexicon_opts o);
+/* The words by number; it belongs to l. */
+FL_API const fl_text_dictionary *fl_speech_lexicon_words(const fl_speech_lexicon *l);
+
+/* What a node of the tree says of the words below it before any is finished: nothing; the best of their scores
+   at the start of a sentence, or the logarithm of their sum. */
+typedef enum fl_speech_smear { FL_SPEECH_NO_SMEARING, FL_SPEECH_SMEAR_MAX, FL_SPEECH_SMEAR_LOGADD } fl_speech_smear;
+/* Makes the tree ready: once before decoding, and again for another model. lm scores words; NULL: no smearing.
+   flashlight: the scores of words that are spelled alike are added up even under MAX, and scores are log10. */
+FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm, bool flashlight);
+
+/* Nodes: 0 is the root; the children of a node stand beside each other, by token, its words too. */
+typedef struct fl_speech_node {
+    int32_t token, child, children, word, words; /* child: the first of so many; word: a place in lists of words */
+    float smeared;
+} fl_speech_node;
+FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l, int64_t *n);
+FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l); /* the words at such places */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_LEXICON_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_LEXICON) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_LEXICON_IMPL
+#define FL_SPEECH_LEXICON_IMPL
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FL__SPEECH_HOMOPHONES = 6 }; /* words of a node */
+
+/* Spellings stand behind each other in `token`; sorted, they are the tree in order. */
+typedef struct fl__speech_spelling {
+    int64_t at;
+    int32_t n, word;
+    const int32_t *token; /* while sorting */
+} fl__speech_spelling;
+
+struct fl_speech_lexicon {
+    fl_text_dictionary *words;
+    fl__speech_spelling *spelling;
+    int32_t *token, *list;
+    fl_speech_node *node;
+    int64_t n, cap, tokens, token_cap, nodes, node_cap, listed, list_cap;
+};
+
+FL_API fl_speech_lexicon *fl_speech_lexicon_new(void) {
+    fl_speech_lexicon *l = fl_heap_alloc(sizeof *l);
+    if (!l) return NULL;
+    *l = (fl_speech_lexicon){.words = fl_text_dictionary_new()};
+    if (l->words) return l;
+    fl_heap_free(l);
+    return NULL;
+}
+
+FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l) {
+    if (!l) return;
+    fl_text_dictionary_free(l->words);
+    fl_heap_free(l->spelling);
+    fl_heap_free(l->token);
+    fl_heap_free(l->list);
+    fl_heap_free(l->node);
+    fl_heap_free(l);
+}
+
+FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, const int32_t *tokens, int64_t n) {
+    const int64_t length = (int64_t)strlen(word);
+    for (int64_t i = 0; i < n; i++)
+        if (tokens[i] < 0) return fl_fail("fl_speech_lexicon_add: %s: token %d", word, (int)tokens[i]) - 1;
+    if (n < 1 || n > INT16_MAX || l->tokens + n > INT32_MAX)
+        return fl_fail("fl_speech_lexicon_add: %s: a spelling of %lld tokens", word, (long long)n) - 1;
+    if (!fl_heap_grow(&l->spelling, &l->cap, l->n + 1, sizeof *l->spelling) ||
+        !fl_heap_grow(&l->token, &l->token_cap, l->tokens + n, sizeof *l->token)) return -1;
+    int64_t index = fl_text_dictionary_find(l->words, word, length);
+    if (index < 0) index = fl_text_dictionary_add(l->words, word, length);
+    if (index < 0) return -1;
+    memcpy(l->token + l->tokens, tokens, (size_t)n * sizeof *tokens);
+    l->spelling[l->n++] = (fl__speech_spelling){.at = l->tokens, .n = (int32_t)n, .word = (int32_t)index};
+    l->tokens += n;
+    return index;
+}
+
+FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_text_dictionary *tokens,
+                                                     fl_speech_lexicon_opts o) {
+    const char *fn = "fl_speech_lexicon_load";
+    enum { MOST = 4096 };
+    int64_t size, n, skipped = 0, line = 0;
+    char *text = fl_text_read_file(fn, path, &size), word[1024];
+    int32_t *token = text ? fl_heap_alloc(MOST * sizeof *token) : NULL;
+    fl_speech_lexicon *l = token ? fl_speech_lexicon_new() : NULL;
+    bool ok = l != NULL;
+    for (char *p = text, *end = text ? text + size : NULL; ok && p < end; line++) {
+        char *stop = memchr(p, '\n', (size_t)(end - p));
+        if (!stop) stop = end;
+        const char *at = p, *w = fl_text_field(&at, stop, &n);
+        p = stop + 1;
+        if (!w) continue;
+        if (n >= (int64_t)sizeof word) {
+            ok = fl_fail("%s: %s:%lld: a word of %lld bytes", fn, path, (long long)line + 1, (long long)n);
+            break;
+        }
+        memcpy(word, w, (size_t)n), word[n] = 0;
+        int64_t count = 0, bad = 0;
+        for (const char *t; ok && (t = fl_text_field(&at, stop, &n)) && !bad;) {
+            const int64_t k = fl_text_dictionary_find(tokens, t, n);
+            bad = k < 0 || count == MOST;
+            if (bad && !o.skip)
+                ok = fl_fail("%s: %s:%lld: %s: token '%.*s' is not known", fn, path, (long long)line + 1, word,
+                             (int)(n < 99 ? n : 99), t);
+            if (!bad) token[count++] = (int32_t)k;
+        }
+        if (ok && !bad && !count) ok = fl_fail("%s: %s:%lld: %s has no spelling", fn, path, (long long)line + 1, word);
+        skipped += bad;
+        if (ok && !bad) ok = fl_speech_lexicon_add(l, word, token, count) >= 0;
+    }
+    fl_heap_free(text);
+    fl_heap_free(token);
+    if (ok && o.skipped) *o.skipped = skipped;
+    if (ok) return l;
+    fl_speech_lexicon_free(l);
+    return NULL;
+}
+
+FL_API const fl_text_dictionary *fl_speech_lexicon_words(const fl_speech_lexicon *l) { return l->words; }
+FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l) { return l->list; }
+FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l, int64_t *n) {
+    *n = l->nodes;
+    return l->node;
+}
+
+/* By tokens, then as they were added. */
+static int fl__speech_by_tokens(const void *a, const void *b) {
+    const fl__speech_spelling *x = a, *y = b;
+    const int32_t n = x->n < y->n ? x->n : y->n;
+    for (int32_t i = 0; i < n; i++)
+        if (x->token[i] != y->token[i]) return x->token[i] < y->token[i] ? -1 : 1;
+    if (x->n != y->n) return x->n < y->n ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Fills in node k, which stands for the first `depth` tokens of spellings begin to end, and what is below it. */
+static bool fl__speech_grow(fl_speech_lexicon *l, int64_t k, int64_t begin, int64_t end, int32_t depth) {
+    l->node[k].word = (int32_t)l->listed;
+    for (; begin < end && l->spelling[begin].n == depth; begin++) {
+        bool there = false;
+        for (int i = 0; i < l->node[k].words; i++) there |= l->list[l->node[k].word + i] == l->spelling[begin].word;
+        if (there || l->node[k].words == FL__SPEECH_HOMOPHONES) continue;
+        if (!fl_heap_grow(&l->list, &l->list_cap, l->listed + 1, sizeof *l->list)) return false;
+        l->list[l->listed++] = l->spelling[begin].word;
+        l->node[k].words++;
+    }
+    l->node[k].child = (int32_t)l->nodes;
+    for (int64_t i = begin; i < end; i++) {
+        const int32_t token = l->spelling[i].token[depth];
+        if (i > begin && token == l->spelling[i - 1].token[depth]) continue;
+        if (!fl_heap_grow(&l->node, &l->node_cap, l->nodes + 1, sizeof *l->node)) return false;
+        l->node[l->nodes++] = (fl_speech_node){.token = token};
+        l->node[k].children++;
+    }
+    const int32_t first = l->node[k].child, children = l->node[k].children;
+    for (int32_t c = 0; c < children; c++) {
+        int64_t stop = begin;
+        while (stop < end && l->spelling[stop].token[depth] == l->node[first + c].token) stop++;
+        if (!fl__speech_grow(l, first + c, begin, stop, depth + 1)) return false;
+        begin = stop;
+    }
+    return true;
+}
+
+static double fl__speech_log_add(double a, double b) {
+    const double most = a > b ? a : b, least = a > b ? b : a;
+    return least == -INFINITY || least - most < -39.14 ? most : most + log1p(exp(least - most));
+}
+
+/* Children come behind their parents. */
+static bool fl__speech_smear_tree(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm, bool flashlight) {
+    fl_text_state start, next;
+    if (!lm->start(lm, &start)) return false;
+    for (int64_t k = l->nodes - 1; k >= 0; k--) {
+        fl_speech_node *node = &l->node[k];
+        double sum = -INFINITY;
+        for (int i = 0; i < node->words; i++) {
+            double s;
+            if (!lm->score(lm, &start, l->list[node->word + i], &next, &s)) return false;
+            if (flashlight) s *= 0.4342944819032518;
+            sum = how == FL_SPEECH_SMEAR_LOGADD || flashlight ? fl__speech_log_add(sum, s) : s > sum ? s : sum;
+        }
+        for (int i = 0; i < node->children; i++) {
+            const double s = l->node[node->child + i].smeared;
+            sum = how == FL_SPEECH_SMEAR_LOGADD ? fl__speech_log_add(sum, s) : s > sum ? s : sum;
+        }
+        node->smeared = (float)sum;
+    }
+    return true;
+}
+
+FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm, bool flashlight) {
+    if (!l->n) return fl_fail("fl_speech_lexicon_finish: there is no word");
+    if (!l->nodes) {
+        for (int64_t i = 0; i < l->n; i++) l->spelling[i].token = l->token + l->spelling[i].at;
+        qsort(l->spelling, (size_t)l->n, sizeof *l->spelling, fl__speech_by_tokens);
+        bool ok = fl_heap_grow(&l->node, &l->node_cap, 1, sizeof *l->node);
+        if (ok) l->node[0] = (fl_speech_node){.token = -1}, l->nodes = 1;
+        if (!ok || !fl__speech_grow(l, 0, 0, l->n, 0)) {
+            l->nodes = l->listed = 0;
+            return false;
+        }
+    }
+    for (int64_t k = 0; k < l->nodes; k++) l->node[k].smeared = 0;
+    return !lm || how == FL_SPEECH_NO_SMEARING || fl__speech_smear_tree(l, how, lm, flashlight);
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,269 @@
+/* test_decode.c - lexicons and beam search: against all paths, in pieces, with bad input */
+#include "../fl.h"
+#include "test.h"
+
+static void check_clean(void) {
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+enum { CLASSES = 4, SEP = 2, BLANK = 3, WORDS = 4, MOST = 6 };
+/* Tokens a b | #; words of them. */
+static const struct { const char *name; int32_t token[4]; int n; } spelling[WORDS] = {
+    {"a", {0}, 1}, {"ab", {0, 1}, 2}, {"ba", {1, 0}, 2}, {"aab", {0, 0, 1}, 3}};
+
+static double uniform(uint64_t *s) {
+    *s ^= *s << 13, *s ^= *s >> 7, *s ^= *s << 17;
+    return (double)(*s >> 11) * 0x1p-53;
+}
+
+/* A model of pairs: the score of a word depends on the one before it. */
+static double pair_score(int64_t before, int64_t word) { return -0.3 * (double)((before * 7 + word * 3 + 2) % 5) - 0.1; }
+
+static bool pairs_start(const fl_text_scorer *s, fl_text_state *out) {
+    (void)s;
+    *out = (fl_text_state){.n = 1, .word = {9}};
+    return true;
+}
+static bool pairs_score(const fl_text_scorer *s, const fl_text_state *from, int64_t token, fl_text_state *to, double *score) {
+    (void)s;
+    *score = pair_score(from->word[0], token);
+    *to = (fl_text_state){.n = 1, .word = {(int32_t)token}};
+    return true;
+}
+static bool pairs_finish(const fl_text_scorer *s, const fl_text_state *from, double *score) {
+    (void)s;
+    *score = pair_score(from->word[0], 5);
+    return true;
+}
+static const fl_text_scorer pairs = {.start = pairs_start, .score = pairs_score, .finish = pairs_finish};
+
+static fl_speech_lexicon *words(fl_speech_smear how) {
+    fl_speech_lexicon *l = fl_speech_lexicon_new();
+    for (int k = 0; k < WORDS; k++) CHECK_EQ_INT(fl_speech_lexicon_add(l, spelling[k].name, spelling[k].token, spelling[k].n), k);
+    CHECK(fl_speech_lexicon_finish(l, how, &pairs, false));
+    return l;
+}
+
+/* ---- all paths ---- */
+
+typedef struct search {
+    const float *e;
+    int64_t frames;
+    bool asg, lexical;
+    const float *transitions;
+    double lm_weight, word_score, sil_score, best;
+} search;
+
+/* The best way to cut tokens from i on into words, given the word before; separators may stand between words. */
+static double cut(const search *s, const int *token, int n, int i, int64_t before) {
+    if (i == n) return s->lm_weight * pair_score(before, 5);
+    if (!s->lexical) return s->lm_weight * pair_score(before, token[i]) + cut(s, token, n, i + 1, token[i]);
+    double best = token[i] == SEP ? cut(s, token, n, i + 1, before) : -INFINITY;
+    for (int w = 0; w < WORDS; w++) {
+        int k = 0;
+        while (k < spelling[w].n && i + k < n && token[i + k] == spelling[w].token[k]) k++;
+        if (k == spelling[w].n)
+            best = fmax(best, s->lm_weight * pair_score(before, w) + s->word_score + cut(s, token, n, i + k, w));
+    }
+    return best;
+}
+
+static void all_paths(search *s, int *path, int t, double score) {
+    if (t < s->frames) {
+        for (int k = 0; k < (s->asg ? BLANK : CLASSES); k++) {
+            const double step = s->asg && t ? s->transitions[k * CLASSES + path[t - 1]] : 0;
+            path[t] = k;
+            all_paths(s, path, t + 1, score + s->e[t * CLASSES + k] + step + (k == SEP ? s->sil_score : 0));
+        }
+        return;
+    }
+    int token[MOST], n = 0;
+    for (int i = 0; i < t; i++)
+        if ((s->asg || path[i] != BLANK) && (!i || path[i] != path[i - 1])) token[n++] = path[i];
+    s->best = fmax(s->best, score + cut(s, token, n, 0, 9));
+}
+
+TEST(the_search_finds_the_best_of_all_paths) {
+    uint64_t seed = 5;
+    int64_t count = 0;
+    for (int round = 0; round < 120; round++) {
+        float e[MOST * CLASSES], transitions[CLASSES * CLASSES];
+        for (int i = 0; i < MOST * CLASSES; i++) e[i] = (float)(3 * uniform(&seed));
+        for (int i = 0; i < CLASSES * CLASSES; i++) transitions[i] = (float)uniform(&seed);
+        search s = {.e = e, .frames = 1 + round % (round < 20 ? 6 : 5), .asg = round % 2, .lexical = round % 3, .transitions = transitions,
+                    .lm_weight = uniform(&seed) * 2, .sil_score = uniform(&seed) - 0.5, .best = -INFINITY};
+        s.word_score = s.lexical ? uniform(&seed) - 0.5 : 0;
+        int path[MOST];
+        if (s.asg) for (int t = 0; t < MOST; t++) e[t * CLASSES + BLANK] = -100; /* ASG has none: a class that never comes */
+        all_paths(&s, path, 0, 0);
+        fl_speech_lexicon *l = s.lexical ? words((fl_speech_smear)(round / 3 % 3)) : NULL;
+        fl_speech_decoder *d = fl_speech_decoder_new(CLASSES, l, .beam = 100000, .threshold = 1e6, .lm_weight = s.lm_weight, .word_score = s.word_score,
+                                                     .sil_score = s.sil_score, .lm = &pairs, .asg = s.asg, .transitions = transitions, .separator = SEP);
+        fl_speech_result r;
+        CHECK(d && fl_speech_decoder_step(d, e, s.frames) && fl_speech_decoder_end(d));
+        CHECK_EQ_INT(fl_speech_decoder_best(d, 1, &r), 1);
+        if (isfinite(s.best)) CHECK_NEAR(r.score, s.best, 1e-5), count++;
+        fl_speech_decoder_free(d);
+        fl_speech_lexicon_free(l);
+    }
+    printf("%lld of 120 cases with a path\n", (long long)count);
+    CHECK(count > 110);
+    check_clean();
+}
+
+/* ---- pieces ---- */
+
+static void noisy(float *e, int64_t frames, uint64_t seed) {
+    for (int64_t i = 0; i < frames * CLASSES; i++) e[i] = (float)log(uniform(&seed) + 1e-3) * 2;
+}
+
+TEST(pieces_give_what_the_whole_gives) {
+    enum { FRAMES = 60 };
+    float e[FRAMES * CLASSES];
+    int64_t final_words = 0;
+    for (int round = 0; round < 20; round++) {
+        noisy(e, FRAMES, (uint64_t)round + 1);
+        fl_speech_lexicon *l = words(FL_SPEECH_SMEAR_MAX);
+        fl_speech_decoder *d[2];
+        for (int k = 0; k < 2; k++)
+            d[k] = fl_speech_decoder_new(CLASSES, l, .beam = 40, .lm_weight = 1, .lm = &pairs, .separator = SEP, .log_add = round % 2);
+        CHECK(fl_speech_decoder_step(d[0], e, FRAMES) && fl_speech_decoder_end(d[0]));
+        int64_t said[FRAMES][3], n = 0;
+        for (int64_t at = 0, m = 1; at < FRAMES; at += m, m = m * 3 % 11 + 1) {
+            if (m > FRAMES - at) m = FRAMES - at;
+            const fl_speech_word *w;
+            CHECK(fl_speech_decoder_step(d[1], e + at * CLASSES, m));
+            const int64_t more = fl_speech_decoder_prune(d[1], &w);
+            for (int64_t i = 0; i < more; i++) said[n][0] = w[i].word, said[n][1] = w[i].begin, said[n++][2] = w[i].end;
+        }
+        final_words += n;
+        CHECK(fl_speech_decoder_end(d[1]));
+        fl_speech_result a, b;
+        CHECK_EQ_INT(fl_speech_decoder_best(d[0], 1, &a), 1);
+        CHECK_EQ_INT(fl_speech_decoder_best(d[1], 1, &b), 1);
+        CHECK_NEAR(a.score, b.score, 1e-9);
+        CHECK_EQ_INT(a.words, n + b.words);
+        for (int64_t i = 0; i < a.words && i < n; i++)
+            CHECK(a.word[i].word == said[i][0] && a.word[i].begin == said[i][1]); /* what was final stays */
+        for (int64_t i = n; i < a.words; i++) CHECK(a.word[i].word == b.word[i - n].word && a.word[i].begin == b.word[i - n].begin);
+        for (int k = 0; k < 2; k++) fl_speech_decoder_free(d[k]);
+        fl_speech_lexicon_free(l);
+    }
+    printf("%lld words were final early\n", (long long)final_words);
+    CHECK(final_words > 20);
+    check_clean();
+}
+
+TEST(times_and_confidences) {
+    /* #  a  a  #  a  |  b  a  #: "a", "a", "ba", or the like */
+    static const int path[] = {3, 0, 0, 3, 0, 2, 1, 0, 3};
+    float e[9 * CLASSES];
+    for (int i = 0; i < 9 * CLASSES; i++) e[i] = i % CLASSES == path[i / CLASSES] ? 0 : -20;
+    fl_speech_lexicon *l = words(FL_SPEECH_NO_SMEARING);
+    fl_speech_decoder *d = fl_speech_decoder_new(CLASSES, l, .separator = SEP, .threshold = 200);
+    fl_speech_result r[3];
+    CHECK(fl_speech_decoder_step(d, e, 9) && fl_speech_decoder_end(d));
+    CHECK_EQ_INT(fl_speech_decoder_best(d, 3, r), 3);
+    static const int64_t want[][3] = {{0, 1, 3}, {0, 4, 5}, {2, 6, 8}};
+    CHECK_EQ_INT(r[0].words, 3);
+    for (int i = 0; i < 3 && r[0].words == 3; i++) {
+        CHECK_EQ_INT(r[0].word[i].word, want[i][0]);
+        CHECK_EQ_INT(r[0].word[i].begin, want[i][1]);
+        CHECK_EQ_INT(r[0].word[i].end, want[i][2]);
+        CHECK(r[0].word[i].confidence > 0.9 && r[0].word[i].confidence <= 1);
+    }
+    int32_t token[9];
+    CHECK(fl_speech_decoder_tokens(d, token));
+    for (int i = 0; i < 9; i++) CHECK_EQ_INT(token[i], path[i]);
+    fl_speech_decoder_free(d);
+    fl_speech_lexicon_free(l);
+    check_clean();
+}
+
+/* ---- memory ---- */
+
+static int64_t allocations;
+static void *counting(void *user, void *p, size_t bytes) {
+    (void)user;
+    allocations += bytes != 0;
+    if (bytes) return realloc(p, bytes);
+    free(p);
+    return NULL;
+}
+
+TEST(a_warm_decoder_allocates_nothing) {
+    enum { FRAMES = 200 };
+    static float e[FRAMES * CLASSES];
+    noisy(e, FRAMES, 3);
+    fl_speech_lexicon *l = words(FL_SPEECH_SMEAR_MAX);
+    fl_speech_decoder *d = fl_speech_decoder_new(CLASSES, l, .beam = 40, .lm_weight = 1, .lm = &pairs, .separator = SEP);
+    for (int round = 0; round < 2; round++) {
+        if (round) fl_heap_use(counting, NULL);
+        CHECK(fl_speech_decoder_begin(d) && fl_speech_decoder_step(d, e, FRAMES) && fl_speech_decoder_end(d));
+    }
+    fl_heap_use(NULL, NULL);
+    CHECK_EQ_INT(allocations, 0);
+    fl_speech_decoder_free(d);
+    fl_speech_lexicon_free(l);
+}
+
+/* ---- errors ---- */
+
+TEST(errors_say_what_is_wrong) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/test_decode.%d", (int)getpid());
+    fl_text_dictionary *tokens = fl_text_dictionary_new();
+    fl_text_dictionary_add(tokens, "a", 1);
+    static const struct { const char *text, *error; } lexicon[] = {
+        {"x a a\ny a b a\n", ":2: y: token 'b' is not known"}, {"x a\n\nz\n", ":3: z has no spelling"}};
+    for (int k = 0; k < 2; k++) {
+        FILE *f = fopen(path, "w");
+        fputs(lexicon[k].text, f);
+        fclose(f);
+        CHECK(!fl_speech_lexicon_load(path, tokens));
+        CHECK_ERROR(lexicon[k].error);
+    }
+    FILE *f = fopen(path, "w");
+    fputs("x a a\ny a b a\nx a\n", f);
+    fclose(f);
+    int64_t skipped = 0;
+    fl_speech_lexicon *l = fl_speech_lexicon_load(path, tokens, .skip = true, .skipped = &skipped);
+    CHECK_EQ_INT(skipped, 1);
+    CHECK_EQ_INT(fl_text_dictionary_entries(fl_speech_lexicon_words(l)), 1);
+    CHECK(!fl_speech_decoder_new(3, l));
+    CHECK_ERROR("not finished");
+    CHECK(fl_speech_lexicon_finish(l, FL_SPEECH_NO_SMEARING, NULL, false));
+    CHECK(!fl_speech_decoder_new(0, NULL));
+    CHECK_ERROR("0 classes");
+    CHECK(!fl_speech_decoder_new(3, NULL, .beam = -1));
+    CHECK_ERROR("beam -1");
+    CHECK(!fl_speech_decoder_new(3, NULL, .separator = 3));
+    CHECK_ERROR("separator 3");
+    fl_speech_decoder *d = fl_speech_decoder_new(2, l);
+    float e[] = {0, 0, 0, NAN};
+    CHECK(!fl_speech_decoder_step(d, e, 2));
+    CHECK_ERROR("frame 1, class 1: NaN");
+    CHECK_EQ_INT(fl_speech_decoder_frames(d), 0);
+    e[3] = -INFINITY;
+    CHECK(fl_speech_decoder_step(d, e, 2) && fl_speech_decoder_end(d));
+    CHECK(!fl_speech_decoder_step(d, e, 1));
+    CHECK_ERROR("has ended");
+    fl_speech_decoder_free(d);
+    fl_speech_lexicon_free(l);
+    l = fl_speech_lexicon_new();
+    CHECK(!fl_speech_lexicon_finish(l, FL_SPEECH_NO_SMEARING, NULL, false));
+    CHECK_ERROR("no word");
+    CHECK_EQ_INT(fl_speech_lexicon_add(l, "w", (int32_t[]){0, -1}, 2), -1);
+    CHECK_ERROR("w: token -1");
+    CHECK_EQ_INT(fl_speech_lexicon_add(l, "w", NULL, 0), -1);
+    CHECK_ERROR("0 tokens");
+    fl_speech_lexicon_free(l);
+    fl_text_dictionary_free(tokens);
+    remove(path);
+    check_clean();
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */
