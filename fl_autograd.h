@@ -235,6 +235,10 @@ FL_API void fv_unwatch(fv_watcher *w); /* also from within its own functions */
 
 /* Nothing is recorded until on is false again or the scope ends; returns the setting before. */
 FL_API bool fl_no_grad(bool on);
+/* Backward computes cheap values of so many bytes or more again, where it reads them, rather than keep them;
+   0: none. -1, as at the start: those of 64 KiB, which spares a processor's caches and memory, but none on
+   a device of its own, whose bandwidth they would cost. Process-wide; returns the setting before. */
+FL_API int64_t fl_set_recompute(int64_t bytes);
 FL_API bool fl_grad_enabled(void);
 
 #ifdef __cplusplus
@@ -702,9 +706,20 @@ static bool fv__connect(fl_node *n, const fv_record_opts *s) {
 }
 
 enum {
-    FV__LARGE = 1 << 16, /* bytes of a value from which computing it again pays */
+    FV__LARGE = 1 << 16, /* bytes of a value from which computing it again pays on a processor */
     FV__DEEPEST = 2      /* of a long chain of such values every third is kept */
 };
+static int64_t fv__recompute_from = -1; /* atomic */
+
+FL_API int64_t fl_set_recompute(int64_t bytes) {
+    return __atomic_exchange_n(&fv__recompute_from, bytes < 0 ? -1 : bytes, __ATOMIC_RELAXED);
+}
+
+static bool fv__is_large(const fl_tensor *t) {
+    int64_t from = __atomic_load_n(&fv__recompute_from, __ATOMIC_RELAXED);
+    if (from < 0) from = t->buffer && !t->buffer->device->host ? 0 : FV__LARGE;
+    return from && fl_numel(t) * (int64_t)fl_dtype_size(t->dtype) >= from;
+}
 
 /* Can the node that made x, operand k of n, make it again when n's backward wants it? Not if it was
    written to since. */
@@ -727,7 +742,7 @@ static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
 /* Is n's value to be computed again? Then it is large, and not too much comes again before it; a view
    adds nothing to that. */
 static void fv__decide_recompute(fl_node *n, const fv_record_opts *s, const fl_tensor *value) {
-    if (!s->recompute || fl_numel(value) * (int64_t)fl_dtype_size(value->dtype) < FV__LARGE) return;
+    if (!s->recompute || !fv__is_large(value)) return;
     n->depth = 1;
     for (int i = 0; i < s->saved.n; i++) {
         const fl_var *x = s->saved.v[i];

@@ -1522,6 +1522,30 @@ TEST(memory_runs_out_anywhere) {
     sweep(true, true);
 }
 
+/* What is computed again is a choice by bytes, and the gradients are the same bits. */
+TEST(values_are_computed_again_from_a_size_on) {
+    static const struct {
+        int64_t from;
+        bool small, large;
+    } rows[] = {{-1, false, true}, {0, false, false}, {1, true, true}, {1 << 20, false, false}};
+    const fl_shape shapes[] = {FL_SHAPE(8, 16), FL_SHAPE(128, 256)}; /* 512 bytes, 128 KiB */
+    for (int k = 0; k < 2; k++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = {1, 0};
+        fl_tensor *data = fl_normal(shapes[k], 0, 1, FL_F32, &rng), *first = NULL;
+        for (int i = 0; i < 4; i++) {
+            CHECK_EQ_INT(fl_set_recompute(rows[i].from), -1);
+            fl_var *x = fv_param(data), *n = fv_layer_norm(x, 1, NULL, NULL, 1e-5), *y = fv_square(n);
+            CHECK(fv_recomputed(n) == (k ? rows[i].large : rows[i].small));
+            CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+            CHECK_EQ_INT(fl_set_recompute(-1), rows[i].from);
+            if (!first) first = fl_clone(fv_grad(x));
+            CHECK(fl_item(fl_all(fl_eq(fv_grad(x), first), FL_ALL_AXES)) == 1);
+        }
+        fl_scope_end(&s);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--chain")) return chain();
     return test_main(argc, argv);

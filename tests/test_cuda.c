@@ -167,6 +167,77 @@ TEST(draws_are_the_cpus) {
     CHECK(!memcmp(a, b, sizeof a));
 }
 
+/* Bandwidth is dear there: values are kept, unless asked otherwise. */
+TEST(nothing_is_computed_again_unless_asked) {
+    NEEDS_CUDA;
+    fl_var *x = fv_param(fl_ones(FL_SHAPE(128, 256), FL_F32));
+    CHECK(!fv_recomputed(fv_layer_norm(x, 1, NULL, NULL, 1e-5)));
+    CHECK_EQ_INT(fl_set_recompute(1 << 10), -1);
+    CHECK(fv_recomputed(fv_layer_norm(x, 1, NULL, NULL, 1e-5)));
+    CHECK_EQ_INT(fl_set_recompute(-1), 1 << 10);
+}
+
+/* Lines, channels and windows too many for conformance: those that a block of threads shares, and sums that
+   are taken in parts. Each gives a few numbers, which are the cpu's. */
+enum { LARGE_KINDS = 9 };
+static fl_var *large_value(int kind, fl_var *x, fl_var *w) {
+    fl_tensor *target = fl_full(FL_SHAPE(9), 3, FL_I64);
+    switch (kind) {
+    case 0:
+        return fv_softmax(x, 1);
+    case 1:
+        return fv_log_softmax(x, 0);
+    case 2:
+        return fv_layer_norm(x, 1, w, w, 1e-5);
+    case 3:
+        return fv_rms_norm(x, 1, w, 1e-5);
+    case 4:
+        return fv_cross_entropy(x, target, .smoothing = 0.1, .reduction = FL_NONE);
+    case 5:
+        return fv_batch_norm(fv_reshape(x, FL_SHAPE(1, 9, 151, 151)), NULL, NULL, .train = true);
+    case 6:
+        return fv_batch_norm(
+            fv_permute(fv_reshape(x, FL_SHAPE(3, 151, 151, 3)), 4, FL_ARRAY(int, 0, 3, 1, 2)), NULL,
+            NULL, .train = true, .relu = true);
+    case 7:
+        return fv_max_pool(fv_reshape(x, FL_SHAPE(3, 3, 151, 151)), NULL, .kernel = {3},
+                           .stride = {2}, .pad = {1});
+    default:
+        return fv_avg_pool(fv_reshape(x, FL_SHAPE(3, 3, 151, 151)), .kernel = {3}, .stride = {2},
+                           .pad = {1}, .ignore_pad = true);
+    }
+}
+
+static void large_results(const char *family, double got[LARGE_KINDS][3]) {
+    CHECK(fl_backend_set_default(family));
+    for (int kind = 0; kind < LARGE_KINDS; kind++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = {3, 0};
+        const int64_t columns = 151 * 151;
+        fl_var *x = fv_param(fl_normal(FL_SHAPE(9, columns), 4, 2, FL_F32, &rng));
+        fl_var *w = fv_param(fl_normal(FL_SHAPE(columns), 1, 0.3, FL_F32, &rng));
+        fl_var *y = large_value(kind, x, w);
+        fl_tensor *dy = y ? fl_normal(fl_shape_of(fv_value(y)), 0, 1, FL_F32, &rng) : NULL;
+        CHECK(y && fl_backward(y, .grad = dy));
+        fl_tensor *dw = fv_grad(w);
+        got[kind][0] = fl_item(fl_sum(fl_mul(fv_value(y), dy), FL_ALL_AXES));
+        got[kind][1] = fl_item(fl_sum(fl_mul(fl_abs(fv_grad(x)), fv_value(x)), FL_ALL_AXES));
+        got[kind][2] = dw ? fl_item(fl_sum(fl_abs(dw), FL_ALL_AXES)) : 0;
+        fl_scope_end(&s);
+    }
+}
+
+TEST(large_operands_give_what_the_cpu_gives) {
+    NEEDS_CUDA;
+    double want[LARGE_KINDS][3], got[LARGE_KINDS][3];
+    large_results("cuda", got);
+    large_results("cpu", want);
+    for (int kind = 0; kind < LARGE_KINDS; kind++)
+        for (int i = 0; i < 3; i++)
+            if (!CHECK(fabs(got[kind][i] - want[kind][i]) <= 1e-3 * (0.01 + fabs(want[kind][i]))))
+                printf("  kind %d, number %d: %g, not %g\n", kind, i, got[kind][i], want[kind][i]);
+}
+
 /* A few steps of eight parameters with their gradients clipped: the last
    parameter's elements, and the launches of the last step. */
 static double train_family(const char *family, float *last, int64_t *launches) {

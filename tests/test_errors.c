@@ -2055,6 +2055,7 @@ static const char *const cannot_fail[] = {
     "fl_rng_state",
     "fl_rng_set_state",
     "fl_no_grad",
+    "fl_set_recompute",
     "fl_grad_enabled",
     "fl_data_now",
     "fl_data_rng",
