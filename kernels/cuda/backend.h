@@ -9,16 +9,18 @@
    on it, and FL_DEVICE=cpu in the environment does not. Device and driver are looked for when the first
    tensor is made: without them that is an error, never a silent run on the cpu.
 
-   Shown without a GPU, by make CUDA=emu test-cuda: what the kernels compute (conformance, gradcheck, random),
-   that the host relies on no unfinished work and reads no device memory, and that each call of the runtime
-   may fail. By nvcc: that all compile for sm_90 without spills, and, with the real runtime, what a missing
-   driver says. Not shown, and open until a GPU has run the tests: any run on a device, speed, races between
-   blocks, how nvcc's code rounds (it fuses what fl_math.h fuses, g++ does not), fork, sticky errors.
+   Shown without a GPU, by make cuda-check: what the kernels compute (conformance, gradcheck, random, and the
+   cpu beside them on large operands), that the host relies on no unfinished work and reads no device memory,
+   that each call of the runtime may fail, what is said of no driver, no memory, a broken device and fork; by
+   nvcc, that all compile for sm_90 without spills. Not shown, and open until a GPU has run the tests: any run
+   on a device, speed, races between blocks, how nvcc's code rounds (it fuses what fl_math.h fuses, g++ does
+   not). bench/README.md says more.
 
    Plain by intent, and slow where it says so: no 16-byte loads; one block reduces each output, one thread
-   scans or scatters each line; convolutions are direct. Left for later: cuBLASLt, cuDNN, graphs, streams,
-   more devices than the first, slots for the optional ops. A writing map of a view with gaps brings back the
-   elements between too: nobody else may write them meanwhile. */
+   scans or scatters each line, but for sums at places that all lines share; convolutions are direct,
+   attention is composed. layers.h has the slots of registered ops, step.h those that leave in bundles. A
+   writing map of a view with gaps brings back the elements between too: nobody else may write them
+   meanwhile. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
@@ -362,6 +364,31 @@ FL__CUDA_SLOT(fl__cuda_gather) {
     return fl__cuda_started(c, flk_index(&l, FLK_GATHER, (int)c->out[0]->dtype));
 }
 
+FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes) {
+    const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
+                              .step = fl_mem_step_now()};
+    return fl_buffer_new(bytes, &info);
+}
+
+/* Whether all lines along the axis have one index, and it is long enough to be sorted first. */
+static bool fl__cuda_shares_index(const fl_call *c, int axis) {
+    enum { LONG = 64 };
+    const fl_tensor *index = c->in[1];
+    const fl_dtype d = c->out[0]->dtype;
+    bool shares = c->op == FL_OP_scatter_add && index->shape[axis] >= LONG && d != FL_B8;
+    for (int i = 0; i < index->ndim; i++)
+        shares &= i == axis || index->stride[i] == 0 || index->shape[i] == 1;
+    return shares;
+}
+
+static bool fl__cuda_scatter_rows(const fl_call *c, const flk_lines *l) {
+    fl_buffer *work = fl__cuda_scratch(c, (size_t)l->length * 4 * sizeof(int64_t));
+    if (!work) return false;
+    const bool ok = fl__cuda_started(c, flk_scatter_rows(l, (int)c->out[0]->dtype, work->ptr));
+    fl_buffer_drop(work);
+    return ok;
+}
+
 FL__CUDA_SLOT(fl__cuda_scatter) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
     fl_tensor *y = c->out[0];
@@ -374,14 +401,9 @@ FL__CUDA_SLOT(fl__cuda_scatter) {
         return false;
     fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){y, c->in[1], c->in[2]}, 1, axis);
     l.size = y->shape[axis];
+    if (fl__cuda_shares_index(c, axis)) return fl__cuda_scatter_rows(c, &l);
     const int kind = c->op == FL_OP_scatter_add ? FLK_SCATTER_ADD : FLK_SCATTER;
     return fl__cuda_started(c, flk_index(&l, kind, (int)y->dtype));
-}
-
-FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes) {
-    const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
-                              .step = fl_mem_step_now()};
-    return fl_buffer_new(bytes, &info);
 }
 
 FL__CUDA_SLOT(fl__cuda_sort) {

@@ -113,6 +113,9 @@ typedef struct flk_lines {
 enum { FLK_GATHER, FLK_SCATTER, FLK_SCATTER_ADD };
 const char *flk_scan(const flk_lines *l, int product, int dtype);  /* y, x */
 const char *flk_index(const flk_lines *l, int kind, int dtype);    /* y, index, x or src */
+/* FLK_SCATTER_ADD where all lines share an index (its strides but along the axis are 0): f32, f64, i64; work
+   holds 4 length i64. */
+const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work);
 /* y, index, x, of which y and index have size <= length elements of a line; work holds 2 n length i64. */
 const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *work);
 const char *flk_nonzero(const void *x, int64_t n, int ndim, const int64_t *shape, int64_t *y);

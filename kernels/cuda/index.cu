@@ -164,6 +164,50 @@ const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *wor
                               : flk_sort_of<int64_t>(l, descending != 0, work);
 }
 
+/* ---- sums at places that all lines share, as of a table's rows: the places are sorted, and the first of
+   each adds up all that go there, in their order ---- */
+
+template <class T>
+__global__ void flk_scatter_rows_kernel(flk_lines l, const int64_t *place, const int64_t *order,
+                                        flk_fault *fault) {
+    int64_t line = flk_thread(), at[3];
+    if (line >= l.pass.n * l.length) return;
+    const int64_t first = flk_divide(&line, l.pass.n), to = place[first];
+    if (first && place[first - 1] == to) return;
+    if (to < 0 || to >= l.size) {
+        flk_note(fault, l.pass.op, 0, to, l.size, l.axis);
+        return;
+    }
+    flk_place<3>(l.pass, line, at);
+    const int64_t y = at[0] + to * l.step[0];
+    T sum = flk_load<T>(l.pass.t[0], y);
+    for (int64_t k = first; k < l.length && place[k] == to; k++)
+        sum = flk_plus(sum, flk_load<T>(l.pass.t[2], at[2] + order[k] * l.step[2]));
+    flk_store(l.pass.t[0], y, sum);
+}
+
+const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work) {
+    const int64_t n = l->length;
+    const unsigned blocks = flk_blocks(l->pass.n * n);
+    flk_lines sort = {};
+    if (!l->pass.n || !n) return NULL;
+    sort.pass.n = 1;
+    sort.length = sort.size = n;
+    sort.pass.t[0].p = work;
+    sort.pass.t[1].p = work + n;
+    sort.pass.t[2].p = l->pass.t[1].p;
+    sort.step[0] = sort.step[1] = 1;
+    sort.step[2] = l->step[1];
+    const char *why = flk_sort(&sort, 0, FLK_I64, work + 2 * n);
+    const int64_t *place = work, *order = work + n;
+    if (why) return why;
+    if (dtype == FLK_F32)
+        return FLK_LAUNCH(flk_scatter_rows_kernel<float>, blocks, FLK_BLOCK, *l, place, order, flk_faults());
+    if (dtype == FLK_F64)
+        return FLK_LAUNCH(flk_scatter_rows_kernel<double>, blocks, FLK_BLOCK, *l, place, order, flk_faults());
+    return FLK_LAUNCH(flk_scatter_rows_kernel<int64_t>, blocks, FLK_BLOCK, *l, place, order, flk_faults());
+}
+
 /* ---- nonzero: one block; each thread takes a stretch, counts it, and writes behind those before it ---- */
 
 __global__ void flk_nonzero_kernel(const uint8_t *x, flk_pass p, int64_t *y) {
