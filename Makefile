@@ -181,7 +181,7 @@ test-cuda: ## the suites that take a backend, on family cuda: make CUDA=emu test
 	else $(if $(FULL),,GROUPS_ONE_IN=12) $(if $(CUDA_MOCK),FL_CUDA_LIBS="$${FL_CUDA_LIBS:-$(BUILD)/mock}") $(MAKE) --no-print-directory -k TESTS="$(CUDA_TESTS)" BACKENDS=cuda EXTENSIONS= test; fi
 
 cuda-check: ## what can be shown of kernels/cuda without a GPU: its tests in emulation, nvcc on what was touched, host reads
-	@CC="$(CC)" FULL="$(FULL)" SEED="$(SEED)" tests/cuda_check $(PLAIN) "$(NVCC)"
+	@MAKE="$(MAKE)" FULL="$(FULL)" SEED="$(SEED)" tests/cuda_check $(PLAIN) "$(NVCC)"
 
 cuda-vendor: ## the prototypes of NVIDIA's libraries that kernels/cuda has by hand, beside the installed headers
 	@if [ ! -f $(CUDA_HOME)/include/cublasLt.h ]; then echo 'skipped: headers of cuBLASLt (make cuda-vendor)'; \
