@@ -200,6 +200,7 @@ static fl_var *large_value(int kind, fl_var *x, fl_var *w) {
         return fv_batch_norm(
             fv_permute(fv_reshape(x, FL_SHAPE(3, 151, 151, 3)), 4, FL_ARRAY(int, 0, 3, 1, 2)), NULL,
             NULL, .train = true, .relu = true);
+    case 9: return fv_embedding(rows, fv_slice(x, 1, 0, 500, 1), -1);
     case 7:
         return fv_max_pool(fv_reshape(x, FL_SHAPE(3, 3, 151, 151)), NULL, .kernel = {3},
                            .stride = {2}, .pad = {1});

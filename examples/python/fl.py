@@ -2033,6 +2033,7 @@ _FUNCTIONS = {  # result and arguments
     "fv_watch": "void (fv_watcher* w)",
     "fv_unwatch": "void (fv_watcher* w)",
     "fl_no_grad": "bool (bool on)",
+    "fl_set_recompute": "int64_t (int64_t bytes)",
     "fl_grad_enabled": "bool ()",
     "fl_version": "char* ()",
     "fl_fail": "bool (char* format, ...)",
