@@ -70,6 +70,22 @@ static void rows_of_vision(void) {
           "size 100");
     NO_AS(fl_vision_detr_opt, "fl_vision_detr", (50, (fl_vision_detr_opts){.dim = 30}), "dim 30");
     NO_FILE(fl_vision_load, (NULL, "x", FL_VISION_TIMM), NULLS);
+    const fl_vision_targets nothing = {.n = 0};
+    fl_vision_losses losses;
+    fl_tensor *four = fl_ones(FL_SHAPE(2, 4), FL_F32);
+    NO(fl_vision_box_convert, (o.f23, FL_VISION_XYXY, FL_VISION_XYWH), "f32 [2, 3] are no boxes");
+    NO_AS(fv_vision_box_convert, "fl_vision_box_convert",
+          (fv_const(four), FL_VISION_XYXY, (fl_vision_corners)7), "to 7");
+    NO(fl_vision_box_area, (o.f23), "f32 [2, 3] are no boxes");
+    NO(fl_vision_box_iou, (four, o.f23, true), "f32 [2, 3] are no boxes");
+    NO_AS(fv_vision_box_iou, "fl_vision_box_iou", (fv_const(four), fv_const(o.f23), true),
+          "f32 [2, 3] are no boxes");
+    NO(fl_vision_nms, (four, o.f23, NULL, 0.5), "boxes [2, 4], scores [2, 3]");
+    NO_FILE(fl_vision_assign, ((double[]){1, NAN}, 1, 2, (int64_t[1]){0}), "row 0, column 1 is nan");
+    NO_FILE(fl_vision_assign, (NULL, 1, 2, (int64_t[1]){0}), "or NULL");
+    NO(fl_vision_match, (o.f23, o.f23, &nothing), NULLS);
+    NO_AS(fl_vision_criterion_opt, "fl_vision_criterion",
+          (FL_VARS(o.v23), &nothing, &losses, (fl_vision_criterion_opts){.last_only = true}), "1 results");
     fl_tensor *image = fl_vision_image(3, 4, 5, NULL);
     const double plane[6] = {1, 0, 0, 0, 1, 0};
     NO_FILE_AS(fl_vision_resized_opt, "fl_vision_pixels_of",
@@ -85,6 +101,7 @@ static void rows_of_vision(void) {
                (NULL, FL_VISION_HUE, 1, (fl_vision_change_opts){.size = 0}), NULLS);
     NO_FILE_AS(fl_vision_affine, "fl_vision_pixels_of", (NULL, plane, (fl_vision_change_opts){.size = 0}),
                NULLS);
+    NO_FILE_AS(fl_vision_folder, "fl_data_folder", (NULL), NULLS);
     NO_FILE(fl_vision_apply, (NULL, 0, NULL, NULL), NULLS);
     NO_FILE_AS(fl_vision_batch_opt, "fl_vision_batch", (NULL, 1, batch), NULLS);
     NO_FILE_AS(fl_vision_batch_opt, "fl_vision_batch", (fl_data_tensors(&o.f23, 1), 0, batch),

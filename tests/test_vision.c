@@ -1,6 +1,7 @@
 /* test_vision.c - images read and written, CIFAR, steps and batches */
 #include "../fl_vision.h"
 #include "disk.h"
+#include <sys/stat.h>
 
 /* 27 x 21 pixels, (9 x, 12 y, 5 (x + y)), with chroma of half the size. */
 static const unsigned char jpeg[] = {
@@ -420,6 +421,47 @@ TEST(batches_are_a_function_of_seed_epoch_and_index) {
     end(&s);
 }
 
+/* Classes in folders; a part that is decoded alone is nearly that of the whole. */
+TEST(folders_of_classes) {
+    char root[] = "/tmp/fl_vision_XXXXXX", path[100];
+    const bool jpegs = reads(jpeg, sizeof jpeg);
+    test_errors_return();
+    REQUIRE(mkdtemp(root));
+    for (int k = 0; k < 4; k++) {
+        snprintf(path, sizeof path, "%s/%s", root, k % 2 ? "dog" : "cat");
+        if (k < 2) mkdir(path, 0700);
+        snprintf(path, sizeof path, "%s/%s/%d.%s", root, k % 2 ? "dog" : "cat", k, jpegs ? "JPEG" : "ppm");
+        FILE *f = fopen(path, "wb");
+        REQUIRE(f);
+        if (jpegs) fwrite(jpeg, 1, sizeof jpeg, f);
+        else fputs("P3 2 1 255 1 2 3 4 5 6", f);
+        fclose(f);
+    }
+    fl_scope s = fl_scope_begin();
+    const fl_vision_step steps[] = {fl_vision_random_resized_crop(8, 0, 0, FL_VISION_BILINEAR)};
+    fl_data_set *set[2];
+    fl_data_sample b[2];
+    for (int k = 0; k < 2; k++) {
+        set[k] = fl_vision_batch(fl_vision_folder(root), 4, .steps = steps, .n_steps = 1, .region = k,
+                                 .u8 = true, .seed = 3);
+        REQUIRE(set[k] && fl_data_get(set[k], 0, &b[k]));
+        CHECK(b[k].n == 2 && b[k].t[0]->shape[0] == 4 && b[k].t[0]->shape[2] == 8);
+        for (int i = 0; i < 4; i++) CHECK_EQ_INT(((int64_t *)fl_data(b[k].t[1]))[i], i / 2);
+    }
+    fl_tensor *far =
+        fl_amax(fl_abs(fl_sub(fl_cast(b[0].t[0], FL_F32), fl_cast(b[1].t[0], FL_F32))), FL_ALL_AXES);
+    CHECK(fl_item(far) <= 1);
+    fl_data_free(set[0]), fl_data_free(set[1]);
+    fl_scope_end(&s);
+    for (int k = 0; k < 4; k++) {
+        snprintf(path, sizeof path, "%s/%s/%d.%s", root, k % 2 ? "dog" : "cat", k, jpegs ? "JPEG" : "ppm");
+        remove(path);
+    }
+    snprintf(path, sizeof path, "%s/cat", root), remove(path);
+    snprintf(path, sizeof path, "%s/dog", root), remove(path);
+    remove(root);
+}
+
 /* Boxes, masks and area go along; every step keeps the image's kind, and random ones are in their range. */
 TEST(what_belongs_to_an_image_goes_along) {
     begin();
@@ -670,6 +712,113 @@ TEST(networks_of_every_name) {
     fl_nn_free(m);
     CHECK(load_it());
     end(&s);
+}
+
+/* ---- detection ---- */
+
+/* The least sum by trying everything. */
+static double least_cost(const double *cost, int64_t rows, int64_t columns, int64_t row, unsigned taken) {
+    double best = INFINITY;
+    if (row == rows) return 0;
+    for (int64_t j = 0; j < columns; j++)
+        if (!(taken >> j & 1))
+            best = fmin(best, cost[row * columns + j] +
+                                  least_cost(cost, rows, columns, row + 1, taken | 1u << j));
+    return best;
+}
+
+TEST(assignments_of_least_cost) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    for (int64_t seed = 0; seed < 2000; seed++) {
+        fl_rng rng = fl_data_rng(3, 0, seed);
+        const int64_t a = seed % 6, b = seed / 6 % 6, rows = a < b ? a : b, columns = a < b ? b : a;
+        double cost[36], turned[36], sum = 0, back = 0;
+        int64_t column[6], row[6];
+        for (int64_t i = 0; i < rows * columns; i++) {
+            cost[i] = seed % 3 ? fl_rng_uniform(&rng) - 0.5 : floor(4 * fl_rng_uniform(&rng)); /* ties */
+            turned[i % columns * rows + i / columns] = cost[i];
+        }
+        REQUIRE(fl_vision_assign(cost, rows, columns, column) &&
+                fl_vision_assign(turned, columns, rows, row));
+        unsigned taken = 0;
+        for (int64_t i = 0; i < rows; i++) {
+            REQUIRE(column[i] >= 0 && column[i] < columns && !(taken >> column[i] & 1));
+            taken |= 1u << column[i];
+            sum += cost[i * columns + column[i]];
+        }
+        int64_t without = 0;
+        for (int64_t j = 0; j < columns; j++)
+            if (row[j] < 0) without++;
+            else back += turned[j * rows + row[j]];
+        CHECK_EQ_INT(without, columns - rows);
+        CHECK_NEAR(sum, least_cost(cost, rows, columns, 0, 0), 1e-12);
+        CHECK_NEAR(back, sum, 1e-12);
+    }
+    end(&s);
+}
+
+TEST(boxes_and_what_is_suppressed) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const float corners[] = {0, 0, 10, 10, 1, 1, 11, 11, 20, 20, 30, 40, 0, 0, 10, 10},
+                score[] = {0.5f, 0.9f, 0.1f, 0.4f};
+    const int64_t groups[] = {0, 0, 0, 1};
+    fl_tensor *b = fl_from_host(corners, FL_SHAPE(4, 4), FL_F32),
+              *p = fl_from_host(score, FL_SHAPE(4), FL_F32);
+    for (int from = 0; from < 3; from++)
+        for (int to = 0; to < 3; to++) {
+            fl_tensor *x = fl_vision_box_convert(b, FL_VISION_XYXY, (fl_vision_corners)from);
+            x = fl_vision_box_convert(
+                fl_vision_box_convert(x, (fl_vision_corners)from, (fl_vision_corners)to),
+                (fl_vision_corners)to, FL_VISION_XYXY);
+            CHECK(same_bits(fl_contiguous(x), b));
+        }
+    CHECK_NEAR(fl_item(fl_select(fl_vision_box_area(b), 0, 2)), 200, 0);
+    fl_tensor *iou = fl_vision_box_iou(fl_unsqueeze(b, 1), b, false),
+              *giou = fl_vision_box_iou(fl_unsqueeze(b, 1), b, true);
+    CHECK_NEAR(fl_item(fl_select(fl_select(iou, 0, 0), 0, 1)), 81.0 / 119, 1e-6);
+    CHECK_NEAR(fl_item(fl_select(fl_select(giou, 0, 0), 0, 2)), 0 - (1200.0 - 300) / 1200, 1e-6);
+    fl_tensor *kept = fl_vision_nms(b, p, NULL, 0.5);
+    CHECK(kept->shape[0] == 2 && ((int64_t *)fl_data(kept))[0] == 1 && ((int64_t *)fl_data(kept))[1] == 2);
+    kept = fl_vision_nms(b, p, fl_from_host(groups, FL_SHAPE(4), FL_I64), 0.5);
+    CHECK(kept->shape[0] == 3 && ((int64_t *)fl_data(kept))[1] == 3);
+    end(&s);
+}
+
+/* A tiny DETR on two padded images, one without objects: losses are finite, and fall. */
+TEST(a_tiny_detector_learns) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_seed(1);
+    fl_nn_module *net = fl_vision_detr(18, .classes = 3, .queries = 5, .dim = 32, .heads = 2, .hidden = 64,
+                                       .layers = 2, .dropout = FL_ZERO, .divide = 8, .blocks = 1);
+    REQUIRE(net && fl_nn_channels_last(net));
+    const int64_t labels[] = {2, 0}, count[] = {2, 0};
+    const float boxes[] = {0.3f, 0.4f, 0.2f, 0.4f, 0.7f, 0.5f, 0.3f, 0.2f};
+    fl_tensor *x = fl_normal(FL_SHAPE(2, 3, 64, 96), 0, 1, FL_F32, NULL),
+              *mask = fl_zeros(FL_SHAPE(2, 64, 96), FL_B8);
+    fl_assign(fl_slice(fl_select(mask, 0, 1), 1, 64, 96, 1), fl_ones(FL_SHAPE(64, 32), FL_B8));
+    const fl_vision_targets t = {fl_from_host(labels, FL_SHAPE(2), FL_I64),
+                                 fl_from_host(boxes, FL_SHAPE(2, 4), FL_F32), count, 2};
+    fl_optim *optim = fl_optim_adamw(fl_nn_parameters(net), .lr = 1e-3);
+    double first = 0, last = 0;
+    for (int i = 0; i < 30; i++) {
+        fl_scope step = fl_scope_begin();
+        fl_vision_losses l;
+        const fl_vars y = fl_nn_forward_vars(net, FL_VARS(fv_const(x), fv_const(mask)));
+        REQUIRE(y.n == 4 && fl_vision_criterion(y, &t, &l));
+        CHECK(isfinite(l.ce) && isfinite(l.l1) && isfinite(l.giou) && l.giou > 0);
+        last = fl_item(fv_value(l.total));
+        if (!i) first = last;
+        fl_optim_zero_grad(optim);
+        REQUIRE(fl_backward(l.total) && fl_optim_step(optim));
+        fl_scope_end(&step);
+    }
+    CHECK(last < 0.6 * first);
+    fl_optim_free(optim);
+    fl_nn_free(net);
+    fl_scope_end(&s);
 }
 
 int main(int argc, char **argv) {

@@ -133,7 +133,7 @@ static fl_nn_module *fl__zoo_whole(fl_nn_module *features, int64_t side, fl_nn_m
 static fl_nn_module *fl__zoo_alexnet(const fl_vision_model_opts *o) {
     const int64_t a = fl__zoo_part(o, 64), b = fl__zoo_part(o, 192), c = fl__zoo_part(o, 384),
                   d = fl__zoo_part(o, 256);
-    const int64_t hidden = o->divide ? fl__zoo_part(o, 512) : 4096;
+    const int64_t hidden = o->divide > 1 ? fl__zoo_part(o, 512) : 4096;
     return fl__zoo_whole(
         fl_nn_sequential(fl_nn_conv2d(o->channels, a, 11, .stride = 4, .pad = 2), fl_nn_relu(),
                          fl_nn_pool2d(3, .stride = 2), fl_nn_conv2d(a, b, 5, .pad = 2), fl_nn_relu(),
@@ -160,7 +160,7 @@ static fl_nn_module *fl__zoo_vgg(int kind, bool norm, const fl_vision_model_opts
         }
         fl_nn_add(m, NULL, fl_nn_pool2d(2));
     }
-    const int64_t hidden = o->divide ? fl__zoo_part(o, 512) : 4096;
+    const int64_t hidden = o->divide > 1 ? fl__zoo_part(o, 512) : 4096;
     return fl__zoo_whole(m, 7,
                          fl_nn_sequential(fl_nn_linear(49 * in, hidden), fl_nn_relu(),
                                           fl__zoo_dropout(o, 0.5), fl_nn_linear(hidden, hidden),

@@ -28,6 +28,12 @@ typedef struct fl_vision_cifar_opts {
 FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_arrays *out,
                                 fl_vision_cifar_opts o);
 
+/* A folder with one for each class (torchvision's ImageFolder; ImageNet's, where the classes are synsets):
+   files that end with jpg, jpeg, png, ppm or pgm, in any case, in the order of their paths. A sample is the
+   image as it is in the file, u8 [bytes], which fl_vision_batch decodes in the threads above it, and i64 [],
+   the class: fl_data_class_name tells its name. */
+FL_API fl_data_set *fl_vision_folder(const char *path);
+
 #ifdef __cplusplus
 }
 #endif
@@ -40,6 +46,18 @@ FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- folders ---- */
+
+static bool fl__vision_listed(const fl_data_listed *e, fl_data_sample *out, void *user) {
+    (void)user;
+    out->n = 1;
+    return (out->t[0] = fl_vision_read_bytes(e->path)) != NULL;
+}
+
+FL_API fl_data_set *fl_vision_folder(const char *path) {
+    return fl_data_folder(path, fl__vision_listed, .extensions = "jpg,jpeg,png,ppm,pgm", .classes = true);
+}
 
 /* ---- CIFAR ---- */
 

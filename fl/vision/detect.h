@@ -1,0 +1,383 @@
+/* detect.h - boxes, assignment, and the losses of a set of detections */
+#ifndef FL_NN_H
+#include "../../fl_nn.h"
+#endif
+#ifndef FL_VISION_DETECT_H
+#define FL_VISION_DETECT_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- boxes, [..., 4] (torchvision.ops) ---- */
+
+typedef enum fl_vision_corners {
+    FL_VISION_XYXY,  /* left, top, right, bottom */
+    FL_VISION_XYWH,  /* left, top, width, height */
+    FL_VISION_CXCYWH /* centre, width, height */
+} fl_vision_corners;
+FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_corners from, fl_vision_corners to);
+FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_corners from, fl_vision_corners to);
+/* Of corners (FL_VISION_XYXY): (right - left) (bottom - top). */
+FL_API fl_tensor *fl_vision_box_area(fl_tensor *boxes);
+/* Pair by pair, broadcasting: intersection over union; or less the part of the hull that neither covers, in
+   (-1, 1] (generalized_box_iou, arXiv 1902.09630). For all pairs of [n, 4] and [m, 4] give [n, 1, 4] and
+   [m, 4]. */
+FL_API fl_tensor *fl_vision_box_iou(fl_tensor *a, fl_tensor *b, bool generalized);
+FL_API fl_var *fv_vision_box_iou(fl_var *a, fl_var *b, bool generalized);
+/* Indices i64 of the boxes f32 [n, 4] that stay, by falling score f32 [n]: a box goes whose IoU with a better
+   one that stays is above threshold. group i64 [n] (NULL: one): boxes of two groups do not meet
+   (batched_nms). */
+FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *group, double threshold);
+
+/* ---- assignment ---- */
+
+/* Of rows times columns costs the least sum: column[i] gets row i's, -1 if there are more rows than columns
+   and it has none (linear_sum_assignment). False after fl_fail: a cost is not finite. */
+FL_API bool fl_vision_assign(const double *cost, int64_t rows, int64_t columns, int64_t *column);
+
+/* ---- DETR's criterion ---- */
+
+/* The objects of a batch, one image's behind the other's. */
+typedef struct fl_vision_targets {
+    fl_tensor *labels;    /* i64 [objects] */
+    fl_tensor *boxes;     /* f32 [objects, 4], centre and size over the image's */
+    const int64_t *count; /* of each image, n of them */
+    int64_t n;
+} fl_vision_targets;
+/* For each object the query that is to find it, i64 [objects], as number image * queries + query: the
+   assignment of least 5 |box - target| - probability of the class - 2 giou, image by image. logits [n,
+   queries, classes + 1], boxes [n, queries, 4]. */
+FL_API fl_tensor *fl_vision_match(fl_tensor *logits, fl_tensor *boxes, const fl_vision_targets *t);
+
+typedef struct fl_vision_losses {
+    fl_var *total;           /* ce + 5 l1 + 2 giou, summed over the layers */
+    double ce, l1, giou;     /* of the last layer */
+    double class_error;      /* percentage of matched queries of another class, of the last layer */
+} fl_vision_losses;
+typedef struct fl_vision_criterion_opts {
+    fl_named _positional;
+    double nothing; /* weight of the class of no object; 0 -> 0.1 */
+    double objects; /* how many there are, averaged over ranks; 0 -> those of the targets, at least 1 */
+    bool last_only; /* no auxiliary losses */
+    char _end;
+} fl_vision_criterion_opts;
+/* The losses of what fl_vision_detr gives, each layer matched by itself: cross-entropy over all queries,
+   weighted, over the sum of the weights; |box - target| and 1 - giou of the matched over the number of
+   objects. False after an error. */
+#define fl_vision_criterion(...) FL__VISION_CRITERION(__VA_ARGS__, ._end = 0)
+#define FL__VISION_CRITERION(y, t, out, ...) \
+    fl_vision_criterion_opt(y, t, out, (fl_vision_criterion_opts){__VA_ARGS__})
+FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vision_losses *out,
+                                    fl_vision_criterion_opts o);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_VISION_DETECT_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_VISION_DETECT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_VISION_DETECT_IMPL
+#define FL_VISION_DETECT_IMPL
+#include "../ops/copy.h"
+#include "../ops/create.h"
+#include "../ops/elementwise.h"
+#include "../ops/index.h"
+#include "../ops/loss.h"
+#include "../ops/reduce.h"
+#include "../ops/softmax.h"
+#include "../ops/view.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- boxes ---- */
+
+static bool fl__boxes_ok(const char *who, const fl_tensor *t) {
+    if (fl_absent(who, t)) return false;
+    return (t->ndim >= 1 && t->shape[t->ndim - 1] == 4 && fl_dtype_is_float(t->dtype)) ||
+           fl_fail("%s: %s %s are no boxes, floats [..., 4]", who, fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t));
+}
+
+/* Pairs of numbers: [..., from] and the one behind it. */
+static fl_var *fl__box_pair(fl_var *boxes, int64_t from) {
+    return fv_slice(boxes, -1, from, from + 2, 1);
+}
+
+FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_corners from, fl_vision_corners to) {
+    if (!fl__boxes_ok("fl_vision_box_convert", fv_value(boxes))) return fl_raise();
+    if ((unsigned)from > FL_VISION_CXCYWH || (unsigned)to > FL_VISION_CXCYWH)
+        return fl_bad("fl_vision_box_convert: from %d to %d", (int)from, (int)to);
+    if (from == to) return boxes;
+    fl_var *half = fv_num(0.5), *a = fl__box_pair(boxes, 0), *b = fl__box_pair(boxes, 2), *low = a, *size = b;
+    if (from == FL_VISION_XYXY) size = fv_sub(b, a);
+    else if (from == FL_VISION_CXCYWH) low = fv_sub(a, fv_mul(half, b));
+    fl_var *parts[2] = {low, size};
+    if (to == FL_VISION_XYXY) parts[1] = from == FL_VISION_XYXY ? b : fv_add(low, size);
+    else if (to == FL_VISION_CXCYWH) parts[0] = fv_add(low, fv_mul(half, size));
+    return parts[0] && parts[1] ? fv_concat(parts, 2, -1) : NULL;
+}
+
+FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_corners from, fl_vision_corners to) {
+    return fv_value(fv_vision_box_convert(fv_const(boxes), from, to));
+}
+
+static fl_var *fl__box_area(fl_var *boxes) {
+    return fv_prod(fv_sub(fl__box_pair(boxes, 2), fl__box_pair(boxes, 0)), FL_AXES(-1));
+}
+
+FL_API fl_tensor *fl_vision_box_area(fl_tensor *boxes) {
+    if (!fl__boxes_ok("fl_vision_box_area", boxes)) return fl_raise();
+    return fv_value(fl__box_area(fv_const(boxes)));
+}
+
+FL_API fl_var *fv_vision_box_iou(fl_var *a, fl_var *b, bool generalized) {
+    if (!fl__boxes_ok("fl_vision_box_iou", fv_value(a)) || !fl__boxes_ok("fl_vision_box_iou", fv_value(b)))
+        return fl_raise();
+    fl_var *a0 = fl__box_pair(a, 0), *a1 = fl__box_pair(a, 2), *b0 = fl__box_pair(b, 0),
+           *b1 = fl__box_pair(b, 2);
+    fl_var *inner = fv_prod(fv_relu(fv_sub(fv_minimum(a1, b1), fv_maximum(a0, b0))), FL_AXES(-1));
+    fl_var *both = fv_sub(fv_add(fl__box_area(a), fl__box_area(b)), inner), *iou = fv_div(inner, both);
+    if (!generalized) return iou;
+    fl_var *hull = fv_prod(fv_sub(fv_maximum(a1, b1), fv_minimum(a0, b0)), FL_AXES(-1));
+    return fv_sub(iou, fv_div(fv_sub(hull, both), hull));
+}
+
+FL_API fl_tensor *fl_vision_box_iou(fl_tensor *a, fl_tensor *b, bool generalized) {
+    return fv_value(fv_vision_box_iou(fv_const(a), fv_const(b), generalized));
+}
+
+typedef struct fl__nms_entry {
+    double score;
+    int64_t at;
+} fl__nms_entry;
+
+static int fl__nms_order(const void *a, const void *b) {
+    const fl__nms_entry *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+static double fl__nms_iou(const double *a, const double *b) {
+    const double w = fmin(a[2], b[2]) - fmax(a[0], b[0]), h = fmin(a[3], b[3]) - fmax(a[1], b[1]);
+    if (w <= 0 || h <= 0) return 0;
+    return w * h / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - w * h);
+}
+
+FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *group, double threshold) {
+    if (!fl__boxes_ok("fl_vision_nms", boxes) || fl_absent("fl_vision_nms", scores)) return fl_raise();
+    const int64_t n = boxes->shape[0];
+    if (boxes->ndim != 2 || scores->ndim != 1 || scores->shape[0] != n ||
+        (group && (group->ndim != 1 || group->shape[0] != n)))
+        return fl_bad("fl_vision_nms: boxes %s, scores %s", FL_SHAPE_TEXT(boxes), FL_SHAPE_TEXT(scores));
+    fl__nms_entry *e = fl_heap_alloc((size_t)(n + 1) * sizeof *e);
+    int64_t *kept = fl_heap_alloc((size_t)(n + 1) * sizeof *kept), m = 0;
+    fl_data_host b, s, g = {0};
+    bool ok = fl_data_host_begin(&b, boxes, FL_F64);
+    ok = fl_data_host_begin(&s, scores, FL_F64) && ok && e && kept;
+    const bool grouped = group && ok;
+    if (grouped) ok = fl_data_host_begin(&g, group, FL_I64);
+    for (int64_t i = 0; ok && i < n; i++) e[i] = (fl__nms_entry){s.f[i], i};
+    if (ok && n) qsort(e, (size_t)n, sizeof *e, fl__nms_order);
+    for (int64_t i = 0; ok && i < n; i++) {
+        bool stays = true;
+        for (int64_t k = 0; stays && k < m; k++)
+            stays = (grouped && g.i[kept[k]] != g.i[e[i].at]) ||
+                    fl__nms_iou(b.f + 4 * kept[k], b.f + 4 * e[i].at) <= threshold;
+        if (stays) kept[m++] = e[i].at;
+    }
+    if (grouped) fl_data_host_end(&g);
+    fl_data_host_end(&s), fl_data_host_end(&b);
+    fl_tensor *t = ok ? fl_from_host(kept, FL_SHAPE(m), FL_I64) : NULL;
+    fl_heap_free(e), fl_heap_free(kept);
+    return t ? t : fl_raise();
+}
+
+/* ---- assignment ---- */
+
+/* Rows are added one after the other along a shortest augmenting path (Kuhn and Munkres, by potentials u and
+   v); n <= m. Rows and columns count from 1; cost(i, j) is at cost[i * dn + j * dm]. */
+static void fl__assign(const double *cost, int64_t n, int64_t m, int64_t dn, int64_t dm, double *u,
+                       double *v, double *least, int64_t *owner, int64_t *way, bool *used) {
+    for (int64_t row = 1; row <= n; row++) {
+        int64_t at = 0;
+        for (int64_t j = 0; j <= m; j++) least[j] = INFINITY, used[j] = false;
+        owner[0] = row;
+        while (owner[at]) {
+            const int64_t i = owner[at];
+            int64_t next = 0;
+            double step = INFINITY;
+            used[at] = true;
+            for (int64_t j = 1; j <= m; j++) {
+                if (used[j]) continue;
+                const double d = cost[(i - 1) * dn + (j - 1) * dm] - u[i] - v[j];
+                if (d < least[j]) least[j] = d, way[j] = at;
+                if (least[j] < step) step = least[j], next = j;
+            }
+            for (int64_t j = 0; j <= m; j++)
+                if (used[j]) u[owner[j]] += step, v[j] -= step;
+                else least[j] -= step;
+            at = next;
+        }
+        for (; at; at = way[at]) owner[at] = owner[way[at]];
+    }
+}
+
+FL_API bool fl_vision_assign(const double *cost, int64_t rows, int64_t columns, int64_t *column) {
+    if (rows < 0 || columns < 0 || rows > 1 << 20 || columns > 1 << 20 || (rows && !column) ||
+        (rows && columns && !cost))
+        return fl_fail("fl_vision_assign: %" PRId64 " rows, %" PRId64 " columns, or NULL", rows, columns);
+    for (int64_t i = 0; i < rows * columns; i++)
+        if (!isfinite(cost[i]))
+            return fl_fail("fl_vision_assign: the cost of row %" PRId64 ", column %" PRId64 " is %g",
+                           i / columns, i % columns, cost[i]);
+    for (int64_t i = 0; i < rows; i++) column[i] = -1;
+    const bool turned = rows > columns;
+    const int64_t n = turned ? columns : rows, m = turned ? rows : columns;
+    if (!n) return true;
+    double *u = fl_heap_alloc((size_t)(n + 1 + 2 * (m + 1)) * sizeof *u);
+    int64_t *owner = fl_heap_alloc((size_t)(m + 1) * (2 * sizeof *owner + sizeof(bool)));
+    const bool ok = u && owner;
+    if (ok) {
+        int64_t *way = owner + m + 1;
+        fl__assign(cost, n, m, turned ? 1 : columns, turned ? columns : 1, u, u + n + 1, u + n + 1 + m + 1,
+                   owner, way, (bool *)(way + m + 1));
+        for (int64_t j = 1; j <= m; j++)
+            if (owner[j]) column[turned ? j - 1 : owner[j] - 1] = turned ? owner[j] - 1 : j - 1;
+    }
+    fl_heap_free(u), fl_heap_free(owner);
+    return ok;
+}
+
+/* ---- DETR's criterion ---- */
+
+static bool fl__targets_ok(const char *who, const fl_tensor *logits, const fl_tensor *boxes,
+                           const fl_vision_targets *t) {
+    if (fl_absent(who, logits) || fl_absent(who, boxes)) return false;
+    if (!t || !t->labels || !t->boxes || !t->count)
+        return fl_fail("%s: targets, or what they hold, are NULL", who);
+    int64_t sum = 0;
+    for (int64_t i = 0; i < t->n; i++) sum += t->count[i];
+    return (logits->ndim == 3 && boxes->ndim == 3 && logits->shape[0] == t->n && boxes->shape[0] == t->n &&
+            boxes->shape[1] == logits->shape[1] && boxes->shape[2] == 4 && t->labels->ndim == 1 &&
+            t->labels->shape[0] == sum && t->boxes->ndim == 2 && t->boxes->shape[0] == sum &&
+            t->boxes->shape[1] == 4) ||
+           fl_fail("%s: logits %s and boxes %s, targets of %" PRId64 " objects in %" PRId64
+                   " images: labels %s, boxes %s",
+                   who, FL_SHAPE_TEXT(logits), FL_SHAPE_TEXT(boxes), sum, t->n, FL_SHAPE_TEXT(t->labels),
+                   FL_SHAPE_TEXT(t->boxes));
+}
+
+static void fl__box_corners(const double *b, double out[4]) {
+    for (int d = 0; d < 2; d++) out[d] = b[d] - b[d + 2] / 2, out[d + 2] = b[d] + b[d + 2] / 2;
+}
+
+static double fl__match_cost(const double *box, const double *target, double probability) {
+    double a[4], b[4], far = 0;
+    for (int k = 0; k < 4; k++) far += fabs(box[k] - target[k]);
+    fl__box_corners(box, a), fl__box_corners(target, b);
+    const double w = fmax(0, fmin(a[2], b[2]) - fmax(a[0], b[0])),
+                 h = fmax(0, fmin(a[3], b[3]) - fmax(a[1], b[1]));
+    const double both = box[2] * box[3] + target[2] * target[3] - w * h;
+    const double hull = (fmax(a[2], b[2]) - fmin(a[0], b[0])) * (fmax(a[3], b[3]) - fmin(a[1], b[1]));
+    return 5 * far - probability - 2 * (w * h / both - (hull - both) / hull);
+}
+
+FL_API fl_tensor *fl_vision_match(fl_tensor *logits, fl_tensor *boxes, const fl_vision_targets *t) {
+    if (!fl__targets_ok("fl_vision_match", logits, boxes, t)) return fl_raise();
+    const int64_t queries = logits->shape[1], classes = logits->shape[2] - 1, objects = t->labels->shape[0];
+    int64_t most = 0, done = 0;
+    for (int64_t i = 0; i < t->n; i++) most = t->count[i] > most ? t->count[i] : most;
+    double *cost = fl_heap_alloc((size_t)(most * queries + 1) * sizeof *cost);
+    int64_t *column = fl_heap_alloc((size_t)(objects + 1) * sizeof *column);
+    fl_data_host p, b, want, label;
+    bool ok = fl_data_host_begin(&p, fl_softmax(logits, -1), FL_F64);
+    ok = fl_data_host_begin(&b, boxes, FL_F64) && ok;
+    ok = fl_data_host_begin(&want, t->boxes, FL_F64) && ok;
+    ok = fl_data_host_begin(&label, t->labels, FL_I64) && ok && cost && column;
+    for (int64_t i = 0; ok && i < t->n; done += t->count[i++]) {
+        for (int64_t k = 0; ok && k < t->count[i]; k++) {
+            const int64_t c = label.i[done + k];
+            if (c < 0 || c >= classes)
+                ok = fl_fail("fl_vision_match: object %" PRId64 " is of class %" PRId64 " of %" PRId64,
+                             done + k, c, classes);
+            for (int64_t q = 0; ok && q < queries; q++)
+                cost[k * queries + q] = fl__match_cost(b.f + 4 * (i * queries + q), want.f + 4 * (done + k),
+                                                       p.f[(i * queries + q) * (classes + 1) + c]);
+        }
+        if (ok && t->count[i] > queries)
+            ok = fl_fail("fl_vision_match: image %" PRId64 " has %" PRId64 " objects, there are %" PRId64
+                         " queries",
+                         i, t->count[i], queries);
+        ok = ok && fl_vision_assign(cost, t->count[i], queries, column + done);
+        for (int64_t k = 0; ok && k < t->count[i]; k++) column[done + k] += i * queries;
+    }
+    fl_data_host_end(&label), fl_data_host_end(&want), fl_data_host_end(&b), fl_data_host_end(&p);
+    fl_tensor *y = ok ? fl_from_host(column, FL_SHAPE(objects), FL_I64) : NULL;
+    fl_heap_free(cost), fl_heap_free(column);
+    return y ? y : fl_raise();
+}
+
+/* ce, l1, giou of one layer; false after an error. */
+static bool fl__criterion_layer(fl_var *logits, fl_var *boxes, const fl_vision_targets *t, double nothing,
+                                double objects, fl_var *loss[3], double *class_error) {
+    fl_tensor *query = fl_vision_match(fv_value(logits), fv_value(boxes), t);
+    if (!query) return false;
+    const int64_t *s = fv_value(logits)->shape, n = s[0] * s[1], kinds = s[2];
+    const char *family = fl_backend_name(fv_value(logits));
+    query = fl_to(query, family);
+    fl_tensor *labels = fl_to(t->labels, family), *want_boxes = fl_to(t->boxes, family);
+    fl_tensor *want = fl_to(fl_full(FL_SHAPE(n), (double)(kinds - 1), FL_I64), family);
+    fl_tensor *weight = fl_to(fl_ones(FL_SHAPE(kinds), FL_F32), family);
+    want = want && query && labels ? fl_scatter(want, 0, query, labels) : NULL;
+    if (!want || !weight || !want_boxes ||
+        !fl_assign(fl_slice(weight, 0, kinds - 1, kinds, 1), fl_num(nothing)))
+        return false;
+    fl_var *flat = fv_reshape(logits, FL_SHAPE(n, kinds)), *target = fv_const(want_boxes);
+    fl_var *mine = fv_index_select(fv_reshape(boxes, FL_SHAPE(n, 4)), 0, query), *by = fv_num(objects);
+    fl_var *giou = fv_vision_box_iou(fv_vision_box_convert(mine, FL_VISION_CXCYWH, FL_VISION_XYXY),
+                                     fv_vision_box_convert(target, FL_VISION_CXCYWH, FL_VISION_XYXY), true);
+    loss[0] = fv_cross_entropy(flat, want, .weight = weight);
+    loss[1] = fv_div(fv_sum(fv_abs(fv_sub(mine, target)), FL_ALL_AXES), by);
+    loss[2] = fv_div(fv_sum(fv_sub(fv_num(1), giou), FL_ALL_AXES), by);
+    if (class_error) {
+        fl_tensor *guess = fl_argmax(fl_index_select(fv_value(flat), 0, query), 1, false);
+        fl_tensor *wrong = guess ? fl_sum(fl_ne(guess, labels), FL_ALL_AXES) : NULL;
+        *class_error = wrong && fl_numel(guess) ? 100 * fl_item(wrong) / (double)fl_numel(guess) : 0;
+    }
+    return loss[0] && loss[1] && loss[2];
+}
+
+FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vision_losses *out,
+                                    fl_vision_criterion_opts o) {
+    static const double factor[] = {1, 5, 2};
+    if (y.n != 4 || !out)
+        return fl_refuse("fl_vision_criterion: %d results of the network, 4 are wanted", y.n);
+    if (!fl__targets_ok("fl_vision_criterion", fv_value(y.v[0]), fv_value(y.v[1]), t)) return fl_raise();
+    const double nothing = fl_option(o.nothing, 0.1),
+                 objects = o.objects > 0 ? o.objects : fmax(1, (double)t->labels->shape[0]);
+    const int64_t layers = fv_value(y.v[2])->shape[0];
+    fl_vision_losses made = {.class_error = 0};
+    for (int64_t i = o.last_only ? layers - 1 : 0; i < layers; i++) {
+        fl_var *loss[3], *kinds = fv_select(y.v[2], 0, i), *boxes = fv_select(y.v[3], 0, i);
+        const bool last = i + 1 == layers;
+        if (!kinds || !boxes ||
+            !fl__criterion_layer(kinds, boxes, t, nothing, objects, loss, last ? &made.class_error : NULL))
+            return false;
+        for (int k = 0; k < 3; k++) {
+            fl_var *part = fv_mul(loss[k], fv_num(factor[k]));
+            made.total = made.total ? fv_add(made.total, part) : part;
+        }
+        if (last)
+            made.ce = fl_item(fv_value(loss[0])), made.l1 = fl_item(fv_value(loss[1])),
+            made.giou = fl_item(fv_value(loss[2]));
+    }
+    *out = made;
+    return made.total != NULL;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
