@@ -108,7 +108,8 @@ typedef struct fl__vision_job {
     int64_t at;          /* offset that errors name; -1: none */
     int64_t y, x, h, w;  /* the region, as stored */
     int c, depth;
-    unsigned char *rows; /* heap memory */
+    unsigned char *rows; /* heap memory, or the bytes of: */
+    fl_tensor *direct;   /* the result, where the rows are what was asked for */
 } fl__vision_job;
 
 static bool fl__vision_bad(const fl__vision_job *j, const char *format, ...) FL_PRINTF(2, 3);
@@ -163,7 +164,16 @@ static bool fl__vision_region(fl__vision_job *j, int64_t h, int64_t w) {
 
 /* Space for the rows of the region, zeros. */
 static bool fl__vision_rows(fl__vision_job *j, int c, int depth) {
+    static const int count[] = {[FL_VISION_RGB] = 3, [FL_VISION_GREY] = 1, [FL_VISION_RGBA] = 4};
+    const bool turned = !j->o.as_stored && j->info.orientation > 1;
     j->c = c, j->depth = depth;
+    if (!turned && (j->o.mode == FL_VISION_ASIS || count[j->o.mode] == c) &&
+        (!j->o.depth || j->o.depth == depth)) {
+        j->direct = fl_data_host_tensor(FL_SHAPE(j->h, j->w, c), depth == 16 ? FL_U16 : FL_U8);
+        j->rows = j->direct ? fl_data(j->direct) : NULL;
+        if (j->rows && j->o.partial) memset(j->rows, 0, (size_t)(j->h * j->w) * (size_t)(c * depth / 8));
+        return j->rows != NULL;
+    }
     j->rows = fl_heap_alloc((size_t)(j->h * j->w) * (size_t)(c * depth / 8));
     return j->rows != NULL;
 }
@@ -576,26 +586,25 @@ static fl_tensor *fl__vision_finish(const fl__vision_job *j) {
     static const int planes[] = {2, 0, 1};
     const int c = j->o.mode == FL_VISION_ASIS ? j->c : count[j->o.mode],
               depth = j->o.depth ? j->o.depth : j->depth;
+    if (j->direct) return fl_permute(j->direct, 3, planes);
     const bool turned = fl__vision_turned(j);
     const int turn = j->o.as_stored ? 0 : fl__vision_turns[j->info.orientation];
     const int64_t h = turned ? j->w : j->h, w = turned ? j->h : j->w;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), depth == 16 ? FL_U16 : FL_U8);
     unsigned char *to = t ? fl_map(t, FL_WRITE) : NULL;
     if (!to) return NULL;
-    if (!turn && c == j->c && depth == j->depth) memcpy(to, j->rows, (size_t)(h * w * c * depth / 8));
-    else
-        for (int64_t y = 0; y < h; y++)
-            for (int64_t x = 0; x < w; x++) {
-                const int64_t v = turn & 2 ? h - 1 - y : y, u = turn & 1 ? w - 1 - x : x;
-                const int64_t from = turned ? u * j->w + v : v * j->w + u;
-                int in[4], out[4];
-                for (int k = 0; k < j->c; k++) {
-                    in[k] = fl__vision_get(j->rows, from * j->c + k, j->depth);
-                    if (depth != j->depth) in[k] = depth == 8 ? in[k] >> 8 : in[k] * 257;
-                }
-                fl__vision_convert(in, j->c, out, c, depth == 16 ? 65535 : 255);
-                for (int k = 0; k < c; k++) fl__vision_put(to, (y * w + x) * c + k, depth, out[k]);
+    for (int64_t y = 0; y < h; y++)
+        for (int64_t x = 0; x < w; x++) {
+            const int64_t v = turn & 2 ? h - 1 - y : y, u = turn & 1 ? w - 1 - x : x;
+            const int64_t from = turned ? u * j->w + v : v * j->w + u;
+            int in[4], out[4];
+            for (int k = 0; k < j->c; k++) {
+                in[k] = fl__vision_get(j->rows, from * j->c + k, j->depth);
+                if (depth != j->depth) in[k] = depth == 8 ? in[k] >> 8 : in[k] * 257;
             }
+            fl__vision_convert(in, j->c, out, c, depth == 16 ? 65535 : 255);
+            for (int k = 0; k < c; k++) fl__vision_put(to, (y * w + x) * c + k, depth, out[k]);
+        }
     fl_unmap(t, FL_WRITE);
     return fl_permute(t, 3, planes);
 }
@@ -611,7 +620,7 @@ FL_API fl_tensor *fl_vision_decode_opt(const void *bytes, size_t n, fl_vision_re
     fl_scope s = fl_scope_begin();
     const bool ok = s.depth_ > 0 && fl__vision_parse(&j, true);
     fl_tensor *t = fl_scope_return(&s, ok ? fl__vision_finish(&j) : NULL);
-    fl_heap_free(j.rows);
+    if (!j.direct) fl_heap_free(j.rows);
     fl_quiet(-1);
     return t;
 }
