@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
     print("training batches, region", n_files, seconds[3], "images/s");
     print("assignment 100 x 100", 100, seconds[4], "1/s");
     fl_scope_end(&s);
-    if (!python) return puts("skipped: PEER_PYTHON is not set"), 0;
+    if (!python || !*python) return puts("skipped: PEER_PYTHON is not set"), 0;
     char command[1200];
     snprintf(command, sizeof command, "%s bench/peers/torch_vision.py '%s'", python, folder);
     return system(command) != 0;

@@ -370,8 +370,9 @@ static bool fl__vision_resize_pixels(const fl_vision_pixels *x, const fl_vision_
         from = middle;
     }
     const fl_vision_pixels *to = columns && !columns_first ? &middle : y;
-    for (int64_t i = 0; ok && rows && i < to->h; i++)
-        fl__resize_row(from.p + i * from.row, to->p + i * to->row, x->c, &across);
+    for (int64_t i = 0; ok && rows && i < to->h; i += FL__RESIZE_ROWS)
+        fl__resize_rows(from.p + i * from.row, from.row, to->p + i * to->row, to->row,
+                        to->h - i < FL__RESIZE_ROWS ? to->h - i : FL__RESIZE_ROWS, x->c, &across);
     if (ok && columns && !columns_first) fl__vision_resize_columns(rows ? &middle : &from, y, &down, sums);
     for (int64_t i = 0; ok && !rows && !columns && i < y->h; i++)
         memcpy(y->p + i * y->row, x->p + i * x->row, (size_t)(y->w * y->c));

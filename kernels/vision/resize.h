@@ -1,6 +1,6 @@
 /* kernels/vision/resize.h - images in another size: sums of neighbours by weights, along rows, then columns
 
-   What Pillow computes, bit for bit: weights of 22 fractional bits in 32-bit integers, u8 between the passes. */
+   What Pillow computes, bit for bit: weights of 22 fractional bits in 32-bit integers, u8 between passes. */
 #ifndef FL_VISION_RESIZE_H
 #define FL_VISION_RESIZE_H
 #include "../../fl_tensor.h"
@@ -12,9 +12,11 @@ typedef struct fl__resize_taps {
     int32_t *at, *n, *weight;
 } fl__resize_taps;
 
-/* One of h rows of c channels, w pixels: to, of taps.out pixels. 4 readable bytes stand behind a row. */
-FL_PRIVATE void fl__resize_row(const unsigned char *from, unsigned char *to, int64_t c,
-                               const fl__resize_taps *t);
+/* Up to FL__RESIZE_ROWS rows of c channels, from_row and to_row bytes apart: each of `to` has taps.out
+   pixels. 4 readable bytes stand behind a row. */
+enum { FL__RESIZE_ROWS = 4 };
+FL_PRIVATE void fl__resize_rows(const unsigned char *from, int64_t from_row, unsigned char *to,
+                                int64_t to_row, int64_t rows, int64_t c, const fl__resize_taps *t);
 /* Output row i of `bytes` bytes from the rows below each other at `from`, `row` bytes apart; sums: as many
    numbers. */
 FL_PRIVATE void fl__resize_column(const unsigned char *from, int64_t row, unsigned char *to, int64_t bytes,
@@ -41,32 +43,36 @@ FL__INLINE unsigned char fl__resize_clip(int32_t sum) {
     return (unsigned char)(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-/* A pixel of three or four channels is four lanes. */
-FL__INLINE void fl__resize_row_4(const unsigned char *from, unsigned char *to, int64_t c,
-                                 const fl__resize_taps *t) {
+/* A pixel of three or four channels is four lanes; the rows share their weights. */
+FL__INLINE void fl__resize_rows_4(const unsigned char *from, int64_t from_row, unsigned char *to,
+                                  int64_t to_row, int64_t rows, int64_t c, const fl__resize_taps *t) {
+    const int32_t half = 1 << (FL__RESIZE_BITS - 1);
     for (int64_t i = 0; i < t->out; i++) {
         const int32_t *w = t->weight + i * t->most;
         const unsigned char *p = from + t->at[i] * c;
-        fl__resize_i4 sum = {1 << (FL__RESIZE_BITS - 1), 1 << (FL__RESIZE_BITS - 1),
-                             1 << (FL__RESIZE_BITS - 1), 1 << (FL__RESIZE_BITS - 1)};
-        for (int32_t k = 0; k < t->n[i]; k++, p += c) {
-            fl__resize_u4 pixel;
-            memcpy(&pixel, p, 4);
-            sum += __builtin_convertvector(pixel, fl__resize_i4) * w[k];
-        }
-        for (int64_t k = 0; k < c; k++) *to++ = fl__resize_clip(sum[k]);
+        fl__resize_i4 sum[FL__RESIZE_ROWS];
+        for (int64_t r = 0; r < rows; r++) sum[r] = (fl__resize_i4){half, half, half, half};
+        for (int32_t k = 0; k < t->n[i]; k++, p += c)
+            FL__UNROLL for (int64_t r = 0; r < rows; r++) {
+                fl__resize_u4 pixel;
+                memcpy(&pixel, p + r * from_row, 4);
+                sum[r] += __builtin_convertvector(pixel, fl__resize_i4) * w[k];
+            }
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t k = 0; k < c; k++) to[r * to_row + i * c + k] = fl__resize_clip(sum[r][k]);
     }
 }
 
-FL__INLINE void fl__resize_row_any(const unsigned char *from, unsigned char *to, int64_t c,
-                                   const fl__resize_taps *t) {
-    for (int64_t i = 0; i < t->out; i++)
-        for (int64_t j = 0; j < c; j++) {
-            const unsigned char *p = from + t->at[i] * c + j;
-            int32_t sum = 1 << (FL__RESIZE_BITS - 1);
-            for (int32_t k = 0; k < t->n[i]; k++) sum += p[k * c] * t->weight[i * t->most + k];
-            *to++ = fl__resize_clip(sum);
-        }
+FL__INLINE void fl__resize_rows_any(const unsigned char *from, int64_t from_row, unsigned char *to,
+                                    int64_t to_row, int64_t rows, int64_t c, const fl__resize_taps *t) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < t->out; i++)
+            for (int64_t j = 0; j < c; j++) {
+                const unsigned char *p = from + r * from_row + t->at[i] * c + j;
+                int32_t sum = 1 << (FL__RESIZE_BITS - 1);
+                for (int32_t k = 0; k < t->n[i]; k++) sum += p[k * c] * t->weight[i * t->most + k];
+                to[r * to_row + i * c + j] = fl__resize_clip(sum);
+            }
 }
 
 FL__INLINE void fl__resize_column_any(const unsigned char *from, int64_t row, unsigned char *to,
@@ -88,12 +94,18 @@ FL__INLINE void fl__resize_column_any(const unsigned char *from, int64_t row, un
 }
 
 #define FL__RESIZE_AT(level)                                                                                 \
-    FL__TARGET_##level static void fl__resize_row_##level(const unsigned char *from, unsigned char *to,      \
-                                                          int64_t c, const fl__resize_taps *t) {             \
-        if (c == 3) fl__resize_row_4(from, to, 3, t);                                                        \
-        else if (c == 4) fl__resize_row_4(from, to, 4, t);                                                   \
-        else if (c == 1) fl__resize_row_any(from, to, 1, t);                                                 \
-        else fl__resize_row_any(from, to, c, t);                                                             \
+    FL__TARGET_##level static void fl__resize_rows_##level(const unsigned char *from, int64_t from_row,      \
+                                                           unsigned char *to, int64_t to_row, int64_t rows,  \
+                                                           int64_t c, const fl__resize_taps *t) {            \
+        if (c == 3 && rows == FL__RESIZE_ROWS)                                                               \
+            fl__resize_rows_4(from, from_row, to, to_row, FL__RESIZE_ROWS, 3, t);                            \
+        else if (c == 3) /* what is left of the rows, one by one */                                          \
+            for (int64_t r = 0; r < rows; r++)                                                               \
+                fl__resize_rows_4(from + r * from_row, 0, to + r * to_row, 0, 1, 3, t);                      \
+        else if (c == 4)                                                                                     \
+            for (int64_t r = 0; r < rows; r++)                                                               \
+                fl__resize_rows_4(from + r * from_row, 0, to + r * to_row, 0, 1, 4, t);                      \
+        else fl__resize_rows_any(from, from_row, to, to_row, rows, c, t);                                    \
     }                                                                                                        \
     FL__TARGET_##level static void fl__resize_column_##level(const unsigned char *from, int64_t row,         \
                                                              unsigned char *to, int64_t bytes,               \
@@ -105,11 +117,11 @@ FL__EACH_LEVEL(FL__RESIZE_AT)
 #undef FL__RESIZE_AT
 FL__LOOPS_END
 
-FL_PRIVATE void fl__resize_row(const unsigned char *from, unsigned char *to, int64_t c,
-                               const fl__resize_taps *t) {
-    static void (*const at[])(const unsigned char *, unsigned char *, int64_t, const fl__resize_taps *) = {
-        FL__AT_LEVELS(fl__resize_row)};
-    at[fl__level()](from, to, c, t);
+FL_PRIVATE void fl__resize_rows(const unsigned char *from, int64_t from_row, unsigned char *to,
+                                int64_t to_row, int64_t rows, int64_t c, const fl__resize_taps *t) {
+    static void (*const at[])(const unsigned char *, int64_t, unsigned char *, int64_t, int64_t, int64_t,
+                              const fl__resize_taps *) = {FL__AT_LEVELS(fl__resize_rows)};
+    at[fl__level()](from, from_row, to, to_row, rows, c, t);
 }
 
 FL_PRIVATE void fl__resize_column(const unsigned char *from, int64_t row, unsigned char *to, int64_t bytes,
