@@ -256,7 +256,7 @@ static bool fl__targets_ok(const char *who, const fl_tensor *logits, const fl_te
                            const fl_vision_targets *t) {
     if (fl_absent(who, logits) || fl_absent(who, boxes)) return false;
     if (!t || !t->labels || !t->boxes || !t->count)
-        return fl_fail("%s: targets, or what they hold, are NULL", who);
+        return fl_fail("%s: the targets or a part of them is NULL", who);
     int64_t sum = 0;
     for (int64_t i = 0; i < t->n; i++) sum += t->count[i];
     return (logits->ndim == 3 && boxes->ndim == 3 && logits->shape[0] == t->n && boxes->shape[0] == t->n &&
