@@ -4,6 +4,7 @@
 #include "dist.h"
 #include <pthread.h>
 #include <sys/mman.h>
+#include "../examples/extend/naive.h"
 #include "../kernels/dist/nccl.h"
 #include "../kernels/dist/sim.h"
 
@@ -133,8 +134,14 @@ static void collectives(fl_dist_group *d, int rank, const dist_ranks *r, void *u
     CHECK_EQ_INT(fl_dist_failure(d).kind, FL_DIST_FINE);
 }
 
+/* DIST_IMPL of the environment: that one only (make conformance-dist IMPL=gloo). */
 TEST(collectives_of_all_dtypes) {
     static const int64_t few[] = {0, 1, 7, -1}, many[] = {0, 1, 7, 1000003, -1};
+    const char *only = getenv("DIST_IMPL");
+    if (only && *only) {
+        for (int n = 1; n <= 8; n++) dist_run(only, n, collectives, (void *)(uintptr_t)many);
+        return;
+    }
     dist_run("ring", 1, collectives, (void *)(uintptr_t)many);
     for (int k = 0; k < dist_impls(); k++)
         for (int n = 2; n <= 4; n++)
@@ -270,6 +277,17 @@ TEST(ranks_train_as_one_on_the_joint_batch) {
     const int n_ways = sizeof ways / sizeof *ways;
     for (int k = 0; k < dist_impls(); k++)
         for (int i = 0; i < n_ways; i++) dist_run(dist_impl(k), i % 2 ? 4 : 2, trains_as_one, &ways[i]);
+}
+
+/* A backend without views: gradients of a bucket are joined, not written into it. */
+static void trains_on_naive(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    CHECK(fl_backend_use(fl_backend_naive(), NULL) && fl_backend_set_default("naive"));
+    trains_as_one(d, rank, r, user);
+}
+
+TEST(ranks_on_another_backend) {
+    way w = {FL_F32, 2, false, false, false, 1e-5, 0};
+    dist_run("ring", 2, trains_on_naive, &w);
 }
 
 /* A net with batch norms, and an image of its own on each rank. */
