@@ -63,7 +63,7 @@ LIBS += $(LAPACK_LIBS)
 endif
 endif
 # Libraries of the packages: what was found and is not refused, as by ZLIB=no.
-$(foreach part,ZLIB JPEG PNG SNDFILE,$(if $(filter no,$($(part))),,$(eval OPTIONS += $($(part)_FLAGS))$(eval LIBS += $($(part)_LIBS))))
+$(foreach part,ZLIB JPEG PNG SNDFILE PCRE2,$(if $(filter no,$($(part))),,$(eval OPTIONS += $($(part)_FLAGS))$(eval LIBS += $($(part)_LIBS))))
 # Gloo carries data between ranks; without it examples/extend/ring.h does. The thread sanitizer cannot look into it.
 ifeq ($(filter no,$(GLOO))$(filter thread,$(SAN))$(if $(GLOO_FLAGS),,no),)
 OPTIONS += $(GLOO_FLAGS)
@@ -146,6 +146,9 @@ mnist-dist: $(BUILD)/examples/mnist ## mnist on N ranks: make mnist-dist N=2 [DA
 
 lm: $(BUILD)/examples/lm ## train a language model: make lm [DATA=text or folder] [ARGS="--preset nano ..."]
 	$< $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+ngram: $(BUILD)/examples/ngram ## n-gram language models: make ngram ARGS="train --text F --save F.arpa --order 5"
+	@$< $(ARGS)
 
 tokenize: $(BUILD)/examples/tokenize ## tokenizers from files and from text: make tokenize ARGS="train --text F --save tokenizer.json"
 	@$< $(ARGS)
@@ -403,7 +406,7 @@ $(PLAIN)/flags $(BUILD)/flags-cuda: FORCE
 
 # $(call probe,NAME,header,call,libs,package,what for,declaration): tries to compile and link a program that uses it.
 define probe
-printf '#include <stddef.h>\n#define PCRE2_CODE_UNIT_WIDTH 8\n#include <$(2)>\n$(7)\nint main(void) { return $(3) != 0; }\n' > $(@D)/probe.c; \
+printf '#include <stddef.h>\n#include <$(2)>\n$(7)\nint main(void) { return $(3) != 0; }\n' > $(@D)/probe.c; \
 if $(CC) -o $(@D)/probe $(@D)/probe.c $(4) >/dev/null 2>&1; \
 then printf '$(1)_FLAGS = -DFL_USE_$(1)\n$(1)_LIBS = $(4)\n' >> $@.new; \
 else echo 'absent: $(1) ($(6)): apt-get install $(5)' | tee -a $(@D)/absent; fi; rm -f $(@D)/probe $(@D)/probe.c
@@ -422,7 +425,7 @@ $(PLAIN)/config.mk: Makefile
 	@$(call probe,JPEG,stdio.h>\n#include <jpeglib.h,jpeg_std_error(NULL),-ljpeg,libjpeg62-turbo-dev,reads JPEG images)
 	@$(call probe,PNG,png.h,png_access_version_number(),-lpng,libpng-dev,reads PNG images)
 	@$(call probe,SNDFILE,sndfile.h,sf_version_string()[0],-lsndfile,libsndfile1-dev,reads FLAC Ogg Opus and MP3)
-	@$(call probe,PCRE2,pcre2.h,pcre2_config_8(0$(comma) NULL),-lpcre2-8,libpcre2-dev,other regular expressions of tokenizers)
+	@$(call probe,PCRE2,stdio.h>\n#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h,pcre2_config_8(0$(comma) NULL),-lpcre2-8,libpcre2-dev,other regular expressions of tokenizers)
 	@$(call probe,OPENBLAS,cblas.h,cblas_ddot(0$(comma) NULL$(comma) 1$(comma) NULL$(comma) 1),-lopenblas,libopenblas-dev,faster matrix products)
 	@$(call probe_gloo)
 	@$(call probe,LAPACK,stddef.h,dgesdd_(),-lopenblas,libopenblas-dev,factorisations of matrices,int dgesdd_(void);)

@@ -36,6 +36,7 @@
      tokenizer_file.h  tokenizer.json, read
      ngram.h           n-gram language models, and what decoders ask of any language model
      kenlm.h           KenLM's binary files
+     ngram_train.h     n-gram models estimated from text
      data.h            token files, sets of samples over them, masking
      models.h          language models: a transformer with options, gated convolutions, LSTM
      train.h           training and measuring them
@@ -81,6 +82,7 @@
 #include "fl/text/tokenizer_file.h"
 #include "fl/text/ngram.h"
 #include "fl/text/kenlm.h"
+#include "fl/text/ngram_train.h"
 #include "fl/text/data.h"
 #include "fl/text/models.h"
 #include "fl/text/train.h"

@@ -637,6 +637,50 @@ TEST(arpa_malformed) {
     end(&scope);
 }
 
+/* Over all words, after any context, probabilities are one in all; and a value by hand. */
+TEST(ngram_training) {
+    begin();
+    fl_scope scope = fl_scope_begin();
+    static const char text[] = "a b c a b\nb c a\na a b c c\nc b a b c\na b\n";
+    static const char *const word[] = {"a", "b", "c", "</s>", "<unk>"};
+    for (int order = 1; order <= 4; order++)
+        for (int prune = 0; prune < 2; prune++) {
+            CHECK(fl_text_ngram_train(text, sizeof text - 1, "m", .order = order,
+                                      .prune = {0, prune, prune, prune}));
+            fl_text_ngram *m = fl_text_ngram_load("m");
+            CHECK_NO_ERROR();
+            if (!CHECK(m)) continue;
+            for (int code = 0; code < 5 * 5 * 5; code++) {
+                fl_text_state s, to;
+                fl_text_ngram_start(m, true, &s);
+                for (int i = 0, rest = code; i < 3; i++, rest /= 5)
+                    if (rest % 5 < 3)
+                        fl_text_ngram_score(m, &s, fl_text_ngram_word(m, word[rest % 5], 1), &s);
+                double sum = 0;
+                for (int i = 0; i < 5; i++)
+                    sum +=
+                        pow(10, fl_text_ngram_score(
+                                    m, &s, fl_text_ngram_word(m, word[i], (int64_t)strlen(word[i])),
+                                    &to));
+                if (!CHECK_NEAR(sum, 1, 1e-5))
+                    printf("  order %d, pruned %d, context %d\n", order, prune, code);
+            }
+            fl_text_ngram_free(m);
+        }
+    CHECK(fl_text_ngram_train("x\nx\ny\n", 6, "m", .order = 1));
+    fl_text_ngram *m = fl_text_ngram_load("m");
+    fl_text_state s;
+    fl_text_ngram_start(m, true, &s);
+    /* counts x 2, y 1, </s> 3: n1 = n2 = n3 = 1, so Y = 1/3, D1 = 1/3, D2 = 1, D3 = 3; left (1/3 + 1 + 3) / 6, for 4 words */
+    CHECK_NEAR(fl_text_ngram_score(m, &s, fl_text_ngram_word(m, "x", 1), &s),
+               log10((2 - 1 + (1.0 / 3 + 1 + 3) / 4) / 6), 1e-6);
+    fl_text_ngram_free(m);
+    CHECK(!fl_text_ngram_train("a <s>\n", 6, "m") && CHECK_ERROR("<s> or </s> in it"));
+    CHECK(!fl_text_ngram_train("a", 1, "m", .order = 9) && CHECK_ERROR("order 9"));
+    CHECK(!fl_text_ngram_train("", 0, "m") && CHECK_ERROR("a text of 0 bytes"));
+    end(&scope);
+}
+
 /* Each prefix and each byte changed, of small files: an error, or a model that can be asked. */
 TEST(ngram_files_damaged) {
     begin();
@@ -667,6 +711,10 @@ TEST(ngram_files_damaged) {
 }
 
 static fl_text_dictionary *scored_words;
+static bool train_and_score(void) {
+    return fl_text_ngram_train("a b c\na c\n", 10, "new", .order = 3);
+}
+
 static bool load_and_score(void) {
     fl_text_ngram *m = fl_text_ngram_load("m");
     fl_text_scorer *s = m ? fl_text_ngram_scorer(m, scored_words) : NULL;
@@ -697,6 +745,7 @@ TEST(ngram_faults) {
         }
         disk_fault_at(0, FAULT_ERROR);
     }
+    CHECK(sweep_heap(train_and_score, false) + sweep_heap(train_and_score, true) > 10);
     fl_text_dictionary_free(scored_words);
     end(&scope);
 }

@@ -148,8 +148,9 @@ static bool fl__tokens_map(fl_text_tokens *t, const fl_text_tokens_opts *o) {
 static bool fl__tokens_raw(fl_text_tokens *t) {
     if (!fl_data_stream_open(&t->f, "fl_text_tokens_open", t->path, FL_DATA_READ)) return false;
     t->n = t->f.size / 2, t->documents = t->n > 0;
-    return t->f.size % 2 == 0 || fl_fail("fl_text_tokens_open: %s: %" PRId64 " bytes are no whole number of u16",
-                                         t->path, t->f.size);
+    return t->f.size % 2 == 0 ||
+           fl_fail("fl_text_tokens_open: %s: %" PRId64 " bytes are no whole number of u16", t->path,
+                   t->f.size);
 }
 
 FL_API fl_text_tokens *fl_text_tokens_open_opt(const char *path, fl_text_tokens_opts o) {
@@ -228,14 +229,16 @@ FL_API bool fl_text_tokens_read(const fl_text_tokens *t, int64_t begin, int64_t 
     else if (n) memcpy(out, (const int64_t *)t->id + begin, (size_t)n * sizeof *out);
     for (int64_t i = 0; i < n; i++)
         if (out[i] < 0 || (t->vocabulary && out[i] >= t->vocabulary))
-            return fl_fail("fl_text_tokens: %s: token %" PRId64 " is %" PRId64 ", of a vocabulary of %" PRId64,
+            return fl_fail("fl_text_tokens: %s: token %" PRId64 " is %" PRId64
+                           ", of a vocabulary of %" PRId64,
                            fl__tokens_name(t), begin + i, out[i], t->vocabulary);
     return true;
 }
 
 FL_API bool fl_text_tokens_span(const fl_text_tokens *t, int64_t i, int64_t *begin, int64_t *end) {
     if (!t || i < 0 || i >= t->documents)
-        return fl_fail("fl_text_tokens_span: document %" PRId64 " of %" PRId64, i, fl_text_tokens_documents(t));
+        return fl_fail("fl_text_tokens_span: document %" PRId64 " of %" PRId64, i,
+                       fl_text_tokens_documents(t));
     *begin = t->start ? t->start[i] : 0;
     *end = t->start && i + 1 < t->documents ? t->start[i + 1] : t->n;
     return (*begin >= 0 && *begin <= *end && *end <= t->n) ||
@@ -375,7 +378,8 @@ static bool fl__lm_mask_fn(fl_data_sample *s, fl_rng *rng, void *user) {
     const int64_t n = s->t[0]->shape[0];
     int64_t *x = fl_heap_alloc((size_t)n * 2 * sizeof *x + 1);
     fl_rng own = {m->o.seed ^ rng->key, rng->counter};
-    bool ok = x && (!n || fl_to_host(s->t[0], x, (size_t)n * sizeof *x)) && fl__lm_masked(m, &own, x, x + n, n);
+    bool ok = x && (!n || fl_to_host(s->t[0], x, (size_t)n * sizeof *x)) &&
+              fl__lm_masked(m, &own, x, x + n, n);
     for (int k = 0; ok && k < 2; k++) {
         fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n), FL_I64);
         ok = t && (!n || fl_set_host(t, x + k * n, (size_t)n * sizeof *x));
@@ -398,7 +402,8 @@ static bool fl__lm_mask_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
 }
 
 FL_API fl_data_set *fl_text_mask_opt(fl_data_set *set, fl_text_mask_opts o) {
-    o.part = fl_option(o.part, 0.15), o.masked = fl_option(o.masked, 0.8), o.random = fl_option(o.random, 0.1);
+    o.part = fl_option(o.part, 0.15), o.masked = fl_option(o.masked, 0.8),
+    o.random = fl_option(o.random, 0.1);
     fl__lm_mask *m = NULL;
     if (!set || o.vocabulary < 2 || o.vocabulary > INT32_MAX || o.mask < 0 || o.mask >= o.vocabulary ||
         !(o.part > 0 && o.part <= 1) || !(o.masked >= 0 && o.random >= 0 && o.masked + o.random <= 1 + 1e-12))

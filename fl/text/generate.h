@@ -44,7 +44,7 @@ typedef struct fl_text_generate_opts {
     uint64_t seed;          /* what is drawn is a function of (seed, number of the text, place) */
     const int64_t *stop;    /* ids that end a text; they belong to it */
     int64_t n_stop;
-    bool slide;             /* a text that the reader cannot take on goes on, seeing its last half of length */
+    bool slide; /* a text that the reader cannot take on goes on, seeing its last half of length */
     /* Gets each new token; false ends that text (as where a stop string is complete). */
     bool (*each)(int64_t text, int64_t id, void *user);
     void *user;
@@ -57,7 +57,8 @@ typedef struct fl_text_generate_opts {
    depend on the others, nor on the number of threads. False after an error: texts keep what they have. */
 #define fl_text_generate(...) FL_TEXT__GENERATE(fl_text_generate_opt, __VA_ARGS__, ._end = 0)
 #define FL_TEXT__GENERATE(fn, d, texts, n, ...) fn(d, texts, n, (fl_text_generate_opts){__VA_ARGS__})
-FL_API bool fl_text_generate_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o);
+FL_API bool fl_text_generate_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n,
+                                 fl_text_generate_opts o);
 /* The best n continuations of texts[0], as beam search finds them: into texts[0] to texts[n - 1], of which the
    others must be empty, the best first. d takes as many texts as there are beams. A text that met a stop id is
    finished; search ends when `beams` are, and none that goes on could still be better. */
@@ -194,14 +195,16 @@ static bool fl__lm_stops(const fl_text_generate_opts *o, int64_t id) {
 static bool fl__lm_generate_ok(const char *who, const fl_text_reader *d, const fl_text_sequence *texts,
                                  int64_t n, const fl_text_generate_opts *o) {
     if (!d || !texts || n < 1 || o->most < 0 || o->n_stop < 0 || (o->n_stop && !o->stop))
-        return fl_fail("%s: %" PRId64 " texts, %" PRId64 " new tokens, or an argument is NULL", who, n, o->most);
+        return fl_fail("%s: %" PRId64 " texts, %" PRId64 " new tokens, or an argument is NULL", who,
+                       n, o->most);
     return fl__lm_sampler_ok(&o->sampler);
 }
 
 /* The first n texts have prompts, and the reader is empty. */
 static bool fl__lm_prompts(const char *who, fl_text_reader *d, const fl_text_sequence *texts, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        if (!texts[i].n) return fl_fail("%s: text %" PRId64 " is empty: it wants a token to begin with", who, i);
+        if (!texts[i].n)
+            return fl_fail("%s: text %" PRId64 " is empty: it wants a token to begin with", who, i);
         if (!fl_text_reader_rewind(d, i, 0)) return false;
     }
     return true;
@@ -213,7 +216,8 @@ static bool fl__lm_read(fl_text_reader *d, const fl_text_sequence *text, int64_t
     int64_t of[PART];
     for (int64_t k = 0; k < PART; k++) of[k] = i;
     for (int64_t at = 0; at < text->n; at += PART)
-        if (!fl_text_reader_read(d, text->n - at < PART ? text->n - at : PART, of, text->id + at)) return false;
+        if (!fl_text_reader_read(d, text->n - at < PART ? text->n - at : PART, of, text->id + at))
+            return false;
     return true;
 }
 
@@ -242,7 +246,8 @@ static bool fl__lm_choose(fl_text_reader *d, fl_text_sequence *text, int64_t i, 
     return true;
 }
 
-FL_API bool fl_text_generate_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o) {
+FL_API bool fl_text_generate_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n,
+                                 fl_text_generate_opts o) {
     static const char who[] = "fl_text_generate";
     if (!fl__lm_generate_ok(who, d, texts, n, &o)) return fl_raise();
     const size_t count = (size_t)n;
@@ -348,7 +353,8 @@ static bool fl__lm_select(fl__lm_search *s, const fl_text_generate_opts *o, int6
         }
         fl_text_sequence *to = &s->next[*live];
         to->n = 0;
-        if (!fl_text_sequence_add(to, text->id, text->n) || !fl_text_sequence_add(to, &c->id, 1)) return false;
+        if (!fl_text_sequence_add(to, text->id, text->n) || !fl_text_sequence_add(to, &c->id, 1))
+            return false;
         s->next_score[*live] = c->score, from[(*live)++] = c->from;
     }
     fl_text_sequence *t = s->live;
@@ -376,7 +382,9 @@ static bool fl__lm_search_run(fl_text_reader *d, fl__lm_search *s, const fl_text
         if (!ok || !live || s->live[0].n >= end) break;
         /* the best that a live text may still become: its score at this length, as transformers takes it */
         const int64_t length = s->live[0].n - s->from;
-        if (s->n_done == s->beams && s->done[s->beams - 1].score >= fl__lm_beam_score(s, s->score[0], length)) break;
+        if (s->n_done == s->beams &&
+            s->done[s->beams - 1].score >= fl__lm_beam_score(s, s->score[0], length))
+            break;
         ok = fl__lm_reorder(d, s, from, live);
         for (int64_t i = 0; i < live; i++) of[i] = i, id[i] = s->live[i].id[s->live[i].n - 1];
         if (!ok || !(ok = fl_text_reader_read(d, live, of, id))) break;
@@ -388,10 +396,14 @@ static bool fl__lm_search_run(fl_text_reader *d, fl__lm_search *s, const fl_text
 FL_API bool fl_text_beam_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o) {
     static const char who[] = "fl_text_beam";
     if (!fl__lm_generate_ok(who, d, texts, n, &o)) return fl_raise();
-    fl__lm_search s = {.beams = o.beams ? o.beams : 4, .penalty = fl_option(o.length_penalty, 1), .from = texts[0].n};
+    fl__lm_search s = {.beams = o.beams ? o.beams : 4,
+                       .penalty = fl_option(o.length_penalty, 1),
+                       .from = texts[0].n};
     if (s.beams < 1 || s.beams > 64 || n > s.beams || 2 * s.beams > fl_text_reader_texts(d))
-        return fl_refuse("%s: %" PRId64 " beams for %" PRId64 " texts: 1 to 64, and a reader of twice as many "
-                         "texts, not %" PRId64, who, s.beams, n, fl_text_reader_texts(d));
+        return fl_refuse("%s: %" PRId64 " beams for %" PRId64
+                         " texts: 1 to 64, and a reader of twice as many "
+                         "texts, not %" PRId64,
+                         who, s.beams, n, fl_text_reader_texts(d));
     const size_t beams = (size_t)s.beams;
     const int64_t end = o.most && texts[0].n + o.most < fl_text_reader_length(d) ? texts[0].n + o.most
                                                                                   : fl_text_reader_length(d);
@@ -401,7 +413,8 @@ FL_API bool fl_text_beam_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t
     fl_quiet(+1);
     bool ok = all && score && s.candidate && fl__lm_prompts(who, d, texts, 1);
     if (ok) {
-        s.live = all, s.next = all + beams, s.done = all + 2 * beams, s.score = score, s.next_score = score + beams;
+        s.live = all, s.next = all + beams, s.done = all + 2 * beams, s.score = score,
+        s.next_score = score + beams;
         ok = fl_text_sequence_add(&s.live[0], texts[0].id, texts[0].n) && fl__lm_read(d, &texts[0], 0) &&
              fl__lm_search_run(d, &s, &o, end);
     }

@@ -9,7 +9,12 @@ extern "C" {
 #endif
 
 typedef enum fl_text_lm_kind { FL_LM_TRANSFORMER, FL_LM_GCNN, FL_LM_LSTM } fl_text_lm_kind;
-typedef enum fl_text_lm_place { FL_LM_LEARNED, FL_LM_ROTARY, FL_LM_SINUSOID, FL_LM_NO_PLACE } fl_text_lm_place;
+typedef enum fl_text_lm_place {
+    FL_LM_LEARNED,
+    FL_LM_ROTARY,
+    FL_LM_SINUSOID,
+    FL_LM_NO_PLACE
+} fl_text_lm_place;
 
 /* One description for all families: GPT-2 is the default; Llama is {.place = FL_LM_ROTARY, .rms = true,
    .gated = true, .no_bias = true, .untied = true}; BERT {.post_norm = true, .bidirectional = true,
@@ -26,7 +31,8 @@ typedef struct fl_text_lm_opts {
     bool rope_interleaved;
     double embedding_scale; /* of what the table gives; 0 -> 1 */
     int64_t window;     /* a token sees tokens fewer than this many away; 0 -> all */
-    bool rms, gated, post_norm, bidirectional; /* see fl_nn_transformer; pre-norm has a norm behind the last */
+    bool rms, gated, post_norm,
+        bidirectional; /* see fl_nn_transformer; pre-norm has a norm behind the last */
     fl_var *(*activation)(fl_var *x); /* NULL -> fv_gelu_tanh, gated: fv_silu */
     bool no_bias, qkv_bias; /* qkv_bias: those of attention's input, with no_bias */
     int64_t types;      /* kinds of tokens, as BERT's two sentences; 0 -> 1, none */
@@ -110,7 +116,8 @@ static fl_vars fl__lm_tied_forward(fl_nn_module *m, fl_vars in) {
     return FL_VARS(fv_linear(in.v[0], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1)));
 }
 
-static const fl_nn_type fl__lm_tied_type = {.name = "TiedLinear", .inputs = 1, .forward = fl__lm_tied_forward};
+static const fl_nn_type fl__lm_tied_type = {
+    .name = "TiedLinear", .inputs = 1, .forward = fl__lm_tied_forward};
 
 /* x + glu(conv(x)) of x [n, t, dim]. */
 static fl_vars fl__lm_gated_forward(fl_nn_module *m, fl_vars in) {
@@ -164,7 +171,8 @@ FL_API fl_var *fl_text_features(fl_nn_module *m, fl_vars in) {
 static fl_var *fl__lm_adaptive_scores(const fl__lm *t, fl_var *x) {
     const int64_t first = t->o.cutoffs.dim[0];
     fl_nn_module *tail = fl_nn_find(t->head, "tail");
-    fl_var *part[FL_MAX_DIMS] = {NULL}, *head = fv_log_softmax(fl_nn_forward(fl_nn_find(t->head, "head"), x), 1);
+    fl_var *part[FL_MAX_DIMS] = {NULL},
+           *head = fv_log_softmax(fl_nn_forward(fl_nn_find(t->head, "head"), x), 1);
     part[0] = fv_slice(head, 1, 0, first, 1);
     for (int i = 1; i < t->o.cutoffs.ndim; i++) {
         fl_var *of = fv_slice(head, 1, first + i - 1, first + i, 1);
@@ -242,10 +250,14 @@ static fl_nn_module *fl__lm_layer(const fl_text_lm_opts *o) {
     }
     return fl_nn_transformer(o->dim, o->heads, o->hidden, .dropout = o->dropout, .eps = o->eps,
                              .activation = o->activation, .rms = o->rms, .gated = o->gated,
-                             .norm_first = !o->post_norm, .causal = !o->bidirectional, .no_bias = o->no_bias,
-                             .attention = {.n_kv_heads = o->kv_heads, .window = o->window, .in_bias = o->qkv_bias,
+                             .norm_first = !o->post_norm, .causal = !o->bidirectional,
+                             .no_bias = o->no_bias,
+                             .attention = {.n_kv_heads = o->kv_heads,
+                                           .window = o->window,
+                                           .in_bias = o->qkv_bias,
                                            .rotary = o->place == FL_LM_ROTARY,
-                                           .rope = {.base = o->rope_base, .scale = o->rope_scale,
+                                           .rope = {.base = o->rope_base,
+                                                    .scale = o->rope_scale,
                                                     .interleaved = o->rope_interleaved}},
                              .rng = o->rng);
 }
@@ -301,9 +313,11 @@ static bool fl__lm_fill(fl_nn_module *m) {
               (o->types < 2 || fl__lm_part(m, "types", fl_nn_embedding(o->types, o->dim, .std = o->std,
                                                                        .rng = o->rng), &t->types));
     if (ok && transformer && (o->place == FL_LM_LEARNED || o->place == FL_LM_SINUSOID))
-        ok = fl__lm_part(m, "position", o->place == FL_LM_SINUSOID
-                                              ? fl_nn_sinusoid(o->dim, 1)
-                                              : fl_nn_position(o->context, o->dim, .rng = o->rng), &t->position);
+        ok = fl__lm_part(m, "position",
+                         o->place == FL_LM_SINUSOID
+                             ? fl_nn_sinusoid(o->dim, 1)
+                             : fl_nn_position(o->context, o->dim, .rng = o->rng),
+                         &t->position);
     ok = ok && (!o->embedding_norm || fl__lm_part(m, "norm_in", fl__lm_norm(o), &t->norm_in)) &&
          (o->dropout == 0 || fl__lm_part(m, "dropout", fl_nn_dropout(o->dropout), &t->dropout)) &&
          fl__lm_fill_layers(t, m) &&
@@ -313,12 +327,14 @@ static bool fl__lm_fill(fl_nn_module *m) {
 
 static bool fl__lm_ok(int64_t vocabulary, const fl_text_lm_opts *o) {
     const int64_t words = o->cutoffs.ndim ? o->cutoffs.dim[o->cutoffs.ndim - 1] : vocabulary;
-    if (vocabulary < 1 || vocabulary > INT32_MAX || words != vocabulary || o->layers < 1 || o->layers > 10000 ||
-        o->dim < 1 || o->context < 1 || o->hidden < 1 || o->kernel < 1 || o->types < 0 ||
-        !(o->dropout >= 0 && o->dropout <= 1) || (o->cutoffs.ndim && o->masked_head))
-        return fl_fail("fl_text_lm: vocabulary %" PRId64 ", %" PRId64 " layers of %" PRId64 ", hidden %" PRId64
-                       ", context %" PRId64 ", kernel %" PRId64 ", dropout %g, cut off at %" PRId64, vocabulary,
-                       o->layers, o->dim, o->hidden, o->context, o->kernel, o->dropout, words);
+    if (vocabulary < 1 || vocabulary > INT32_MAX || words != vocabulary || o->layers < 1 ||
+        o->layers > 10000 || o->dim < 1 || o->context < 1 || o->hidden < 1 || o->kernel < 1 ||
+        o->types < 0 || !(o->dropout >= 0 && o->dropout <= 1) ||
+        (o->cutoffs.ndim && o->masked_head))
+        return fl_fail(
+            "fl_text_lm: vocabulary %" PRId64 ", %" PRId64 " layers of %" PRId64 ", hidden %" PRId64
+            ", context %" PRId64 ", kernel %" PRId64 ", dropout %g, cut off at %" PRId64,
+            vocabulary, o->layers, o->dim, o->hidden, o->context, o->kernel, o->dropout, words);
     return true;
 }
 

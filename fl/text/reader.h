@@ -162,13 +162,15 @@ static bool fl__lm_reader_fill(fl_text_reader *d, bool uncached) {
     for (int64_t i = 0; i < d->n; i++) d->row[i] = -1;
     if (uncached || d->o->kind != FL_LM_TRANSFORMER)
         return (d->id = fl_heap_alloc(n * (size_t)d->length * sizeof *d->id)) != NULL;
-    if (d->o->bidirectional) return fl_fail("fl_text_reader_new: the model sees what follows: it is no decoder");
+    if (d->o->bidirectional)
+        return fl_fail("fl_text_reader_new: the model sees what follows: it is no decoder");
     d->block = fl_heap_alloc((size_t)d->o->layers * sizeof *d->block);
     fl_nn_module *layers = fl_nn_find(d->m, "layers"), *norm = fl_nn_find(d->m, "norm");
     fl_nn_module *norm_in = fl_nn_find(d->m, "norm_in");
     bool ok = d->block && fl__lm_fill_waves(d) && (!norm || fl__lm_take_scale(d, norm, &d->norm)) &&
               (!norm_in || fl__lm_take_scale(d, norm_in, &d->norm_in));
-    for (int64_t i = 0; ok && i < d->o->layers; i++) ok = fl__lm_take_block(d, layers->child[i], &d->block[i]);
+    for (int64_t i = 0; ok && i < d->o->layers; i++)
+        ok = fl__lm_take_block(d, layers->child[i], &d->block[i]);
     return ok;
 }
 
@@ -178,9 +180,11 @@ FL_API fl_text_reader *fl_text_reader_new_opt(fl_nn_module *m, int64_t n, fl_tex
     if (!info) return m ? NULL : fl_bad("fl_text_reader_new: the model is NULL");
     const bool learned = info->kind == FL_LM_TRANSFORMER && info->place == FL_LM_LEARNED;
     if (!o.length) o.length = info->context;
-    if (n < 1 || n > INT32_MAX || o.length < 1 || o.length > INT32_MAX || (learned && o.length > info->context))
-        return fl_bad("fl_text_reader_new: %" PRId64 " texts of %" PRId64 " tokens, of a model of %" PRId64, n,
-                      o.length, info->context);
+    if (n < 1 || n > INT32_MAX || o.length < 1 || o.length > INT32_MAX ||
+        (learned && o.length > info->context))
+        return fl_bad("fl_text_reader_new: %" PRId64 " texts of %" PRId64
+                      " tokens, of a model of %" PRId64,
+                      n, o.length, info->context);
     fl_text_reader *d = fl_heap_alloc(sizeof *d);
     if (!d) return fl_raise();
     d->m = m, d->o = info, d->n = n, d->length = o.length, d->vocabulary = vocabulary;
@@ -364,7 +368,8 @@ static bool fl__lm_rows_score(fl_text_reader *d, const fl__lm_rows *r, const flo
     }
     fl_unmap(last, FL_WRITE);
     fl_var *y = fl_text_scores(d->m, fv_const(last));
-    return y && fl_to_host(fl_cast(fv_value(y), FL_F32), d->scores, (size_t)(n * d->vocabulary) * sizeof(float));
+    return y && fl_to_host(fl_cast(fv_value(y), FL_F32), d->scores,
+                           (size_t)(n * d->vocabulary) * sizeof(float));
 }
 
 static bool fl__lm_rows_run(fl_text_reader *d, const fl__lm_rows *r) {
@@ -409,12 +414,14 @@ static bool fl__lm_rows_ok(const fl_text_reader *d, fl__lm_rows *r) {
         const int64_t of = r->of[i];
         if (of < 0 || of >= d->n || r->id[i] < 0 || r->id[i] >= d->vocabulary)
             return fl_fail("fl_text_reader_read: row %" PRId64 " is id %" PRId64 " of text %" PRId64
-                           ": there are %" PRId64 " ids, %" PRId64 " texts", i, r->id[i], of, d->vocabulary, d->n);
+                           ": there are %" PRId64 " ids, %" PRId64 " texts",
+                           i, r->id[i], of, d->vocabulary, d->n);
         const bool same = i && r->of[i - 1] == of;
         r->place[i] = same ? r->place[i - 1] + 1 : d->place[of];
         if (r->place[i] >= d->length)
-            return fl_fail("fl_text_reader_read: text %" PRId64 " would be longer than %" PRId64 " tokens", of,
-                           d->length);
+            return fl_fail("fl_text_reader_read: text %" PRId64 " would be longer than %" PRId64
+                           " tokens",
+                           of, d->length);
         for (int64_t k = 0; !same && k < i; k++)
             if (r->of[k] == of)
                 return fl_fail("fl_text_reader_read: rows %" PRId64 " and %" PRId64 " of text %" PRId64
@@ -475,15 +482,17 @@ FL_API int64_t fl_text_reader_length(const fl_text_reader *d) { return d ? d->le
 
 FL_API bool fl_text_reader_rewind(fl_text_reader *d, int64_t i, int64_t place) {
     if (!d || i < 0 || i >= d->n || place < 0 || place > d->place[i])
-        return fl_refuse("fl_text_reader_rewind: text %" PRId64 " to %" PRId64 " of %" PRId64 " tokens", i, place,
-                         fl_text_reader_place(d, i));
+        return fl_refuse("fl_text_reader_rewind: text %" PRId64 " to %" PRId64 " of %" PRId64
+                         " tokens",
+                         i, place, fl_text_reader_place(d, i));
     d->place[i] = place, d->row[i] = -1;
     return true;
 }
 
 FL_API bool fl_text_reader_copy(fl_text_reader *d, int64_t to, int64_t from) {
     if (!d || to < 0 || from < 0 || to >= d->n || from >= d->n)
-        return fl_refuse("fl_text_reader_copy: text %" PRId64 " to %" PRId64 " of %" PRId64, from, to, d ? d->n : 0);
+        return fl_refuse("fl_text_reader_copy: text %" PRId64 " to %" PRId64 " of %" PRId64, from,
+                         to, d ? d->n : 0);
     if (to == from) return true;
     const size_t bytes = (size_t)(d->place[from] * d->columns) * sizeof(float);
     for (int64_t i = 0; d->block && i < d->o->layers; i++)

@@ -27,7 +27,8 @@ typedef struct fl_text_evaluate_opts {
 } fl_text_evaluate_opts;
 /* All tokens but the first, each once. Leaves training mode as it was. False after an error. */
 #define fl_text_evaluate(...) FL_TEXT__EVALUATE(__VA_ARGS__, ._end = 0)
-#define FL_TEXT__EVALUATE(m, t, out, ...) fl_text_evaluate_opt(m, t, out, (fl_text_evaluate_opts){__VA_ARGS__})
+#define FL_TEXT__EVALUATE(m, t, out, ...) \
+    fl_text_evaluate_opt(m, t, out, (fl_text_evaluate_opts){__VA_ARGS__})
 FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_text_measure *out,
                                  fl_text_evaluate_opts o);
 /* Of a set whose samples are batches of x, y [n, t] (and perhaps masks): sums over one epoch. */
@@ -50,7 +51,7 @@ typedef struct fl_text_training {
     /* where it stands: */
     fl_optim_progress at;
     int64_t tokens;              /* targets so far */
-    double best;                 /* yours: the best loss of evaluations, for a file of its own; in checkpoints */
+    double best; /* yours: the best loss of evaluations, for a file of its own; in checkpoints */
 } fl_text_training;
 /* One step; *loss in nats per target. False after an error, and parameters are what they were. */
 FL_API bool fl_text_training_step(fl_text_training *t, double *loss);
@@ -122,9 +123,9 @@ FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_te
     if (!o.batch) o.batch = 16;
     if (!t || o.begin < 0 || o.end > fl_text_tokens_count(t) || o.end - o.begin < 2 || o.context < 1 ||
         o.stride < 1 || o.stride > o.context || o.batch < 1)
-        return fl_refuse("fl_text_evaluate: tokens %" PRId64 " to %" PRId64 " of %" PRId64 ", windows of %" PRId64
-                         " every %" PRId64 ", %" PRId64 " at a time", o.begin, o.end, fl_text_tokens_count(t),
-                         o.context, o.stride, o.batch);
+        return fl_refuse("fl_text_evaluate: tokens %" PRId64 " to %" PRId64 " of %" PRId64
+                         ", windows of %" PRId64 " every %" PRId64 ", %" PRId64 " at a time",
+                         o.begin, o.end, fl_text_tokens_count(t), o.context, o.stride, o.batch);
     const int64_t n = o.end - o.begin - 1; /* targets */
     const int64_t whole = n < o.context ? 0 : (n - o.context) / o.stride + 1;
     const int64_t rest = n - whole * o.stride; /* inputs of the last window, which is shorter */
@@ -135,7 +136,8 @@ FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_te
     bool ok = id != NULL;
     fl_nn_train(m, false);
     for (int64_t w = 0; ok && w < whole; w += o.batch)
-        ok = fl__lm_measure_windows(m, t, w, w + o.batch < whole ? w + o.batch : whole, o.context, &o, id, &sum);
+        ok = fl__lm_measure_windows(m, t, w, w + o.batch < whole ? w + o.batch : whole, o.context,
+                                    &o, id, &sum);
     if (ok && more) ok = fl__lm_measure_windows(m, t, whole, whole + 1, rest, &o, id, &sum);
     fl_nn_train(m, train);
     fl_heap_free(id);
@@ -154,7 +156,9 @@ static fl_vars fl__lm_inputs(const fl_data_sample *b) {
 static bool fl__lm_batch_ok(const fl_data_sample *b) {
     return (b->n >= 2 && b->n <= 3 && b->t[0]->ndim == 2 && b->t[0]->dtype == FL_I64 &&
             b->t[1]->dtype == FL_I64 && fl_same_shape(b->t[0], b->t[1])) ||
-           fl_fail("fl_text_training_step: a batch of %d fields: wants x and y i64 [n, t], and perhaps a mask", b->n);
+           fl_fail("fl_text_training_step: a batch of %d fields: wants x and y i64 [n, t], and "
+                   "perhaps a mask",
+                   b->n);
 }
 
 static int64_t fl__lm_counted(fl_tensor *y) {
@@ -199,7 +203,8 @@ static bool fl__lm_backward(fl_text_training *t, fl_text_measure *sum) {
 }
 
 FL_API bool fl_text_training_step(fl_text_training *t, double *loss) {
-    if (!t || !t->model || !t->optim || !t->set) return fl_refuse("fl_text_training_step: model, optim or set is NULL");
+    if (!t || !t->model || !t->optim || !t->set)
+        return fl_refuse("fl_text_training_step: model, optim or set is NULL");
     fl_text_measure sum = {0};
     const int64_t parts = t->accumulate > 1 ? t->accumulate : 1;
     fl_optim_progress before = t->at;

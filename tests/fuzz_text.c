@@ -1,0 +1,144 @@
+/* fuzz_text.c - text of any bytes through byte-level tokenizers, and their files, and those of n-gram models, of any content
+
+   What is encoded comes back byte for byte, whole and id by id, and offsets tile the text. A file in memory is the
+   input itself, or one that we wrote with bytes changed; whatever is read is then used. Readers take no more memory
+   than 16 times the file's size plus 64 KiB; nothing calls the error handler. */
+#include "fuzz.h"
+
+#include <errno.h>
+
+enum { ROOM = 1 << 15 };
+
+static struct {
+    size_t size;
+    char bytes[ROOM];
+} file;
+
+static void *file_open(void *user, const char *path, fl_data_mode mode) {
+    (void)user, (void)path;
+    errno = ENOENT;
+    return mode == FL_DATA_READ ? &file : NULL;
+}
+
+static int64_t file_read(void *user, void *handle, void *dst, size_t n, int64_t at) {
+    (void)user, (void)handle;
+    if (at < 0) fuzz_bug("a read at %" PRId64, at);
+    if ((uint64_t)at >= file.size) return 0;
+    if (n > file.size - (size_t)at) n = file.size - (size_t)at;
+    memcpy(dst, file.bytes + at, n);
+    return (int64_t)n;
+}
+
+static int64_t file_size(void *user, void *handle) {
+    (void)user, (void)handle;
+    return (int64_t)file.size;
+}
+
+static int file_close(void *user, void *handle) {
+    (void)user, (void)handle;
+    return 0;
+}
+
+static const char arpa[] =
+    "\\data\\\nngram 1=4\nngram "
+    "2=3\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\t-0.3\n-0.5\t</s>\n-0.4\ta\t-0.2\n\n"
+    "\\2-grams:\n-0.3\t<s> a\n-0.2\ta a\n-0.9\ta </s>\n\n\\end\\\n";
+static const char sample[] = "low lower lowest: the low lows of the new lowlands, wide and low; a b c d";
+
+/* What a file starts from; then some bytes are changed, or it is cut. */
+static void file_fill(fl_text_tokenizer *t, int kind) {
+    fl_data_text json = {0};
+    file.size = 0;
+    if (kind == 0 && fl_text_tokenizer_json(t, &json) && json.n < ROOM)
+        memcpy(file.bytes, json.p, file.size = (size_t)json.n);
+    if (kind == 1) memcpy(file.bytes, arpa, file.size = sizeof arpa - 1);
+    fl_heap_free(json.p);
+    if (kind >= 2)
+        while (fuzz_input.left && file.size < ROOM) file.bytes[file.size++] = (char)fuzz_byte();
+    for (int changes = fuzz_below(6); file.size && changes > 0; changes--)
+        file.bytes[fuzz_word(2) % file.size] =
+            fuzz_rarely(2) ? (char)fuzz_byte() : "0123456789{}[]\",: \\\n\t-.eE"[fuzz_below(26)];
+    if (file.size && fuzz_rarely(4)) file.size = fuzz_word(2) % file.size;
+}
+
+static void use_tokenizer(fl_text_tokenizer *t) {
+    static const char text[] = "low \xe2\x96\x81 the\n\xff <s> 12";
+    fl_text_encoding e = {0};
+    fl_data_text back = {0};
+    if (t && fl_text_encode(t, text, sizeof text - 1, &e)) {
+        for (int64_t i = 0; i < e.n; i++)
+            if (e.id[i] < 0 || e.id[i] >= fl_text_vocab_size(t) || e.begin[i] > e.end[i] ||
+                e.end[i] > (int64_t)sizeof text - 1)
+                fuzz_bug("token %d at %d to %d", (int)e.id[i], (int)e.begin[i], (int)e.end[i]);
+        fl_text_decode(t, e.id, e.n, true, &back);
+    }
+    if (t) fl_error_clear();
+    else if (!fl_error()) fuzz_bug("a file was refused without an error");
+    fl_text_encoding_free(&e);
+    fl_heap_free(back.p);
+    fl_text_tokenizer_free(t);
+}
+
+static void read_file(fl_text_tokenizer *t) {
+    static const char *const name[] = {"t.json",     "m.arpa", "t.model", "t.txt",
+                                       "t.tiktoken", "t.bin",  "d",       "m"};
+    const int which = fuzz_below(8);
+    fuzz_doing = name[which];
+    file_fill(t, which);
+    fl_error_clear();
+    if (which == 0 || which == 2 || which == 3) use_tokenizer(fl_text_tokenizer_open(name[which]));
+    if (which == 4) use_tokenizer(fl_text_tiktoken_load("t", FL_TEXT_SPLIT_O200K, NULL, 0));
+    if (which == 5) use_tokenizer(fl_text_llama2c_load("t", fuzz_below(4)));
+    if (which == 6) fl_text_dictionary_free(fl_text_dictionary_load("d", .counts = fuzz_below(2)));
+    if (which != 1 && which != 7) return;
+    fl_text_ngram *m = fl_text_ngram_load("m");
+    fl_text_ngram_sum sum = {0};
+    if (m) fl_text_ngram_text(m, "a b\na a\n", 8, &sum);
+    else if (!fl_error()) fuzz_bug("a model was refused without an error");
+    fl_text_ngram_free(m);
+}
+
+/* Any bytes come back. */
+static void round_trip(fl_text_tokenizer *t) {
+    char text[300];
+    fl_text_encoding e = {0};
+    fl_data_text back = {0};
+    fl_text_stream s = {.tokenizer = t, .keep_special = true};
+    int64_t n = 0, at = 0, given = 0;
+    fuzz_doing = "round trip";
+    while (fuzz_input.left && n < (int64_t)sizeof text) text[n++] = (char)fuzz_byte();
+    if (!fl_text_encode(t, text, n, &e)) fuzz_bug("bytes were refused");
+    for (int64_t i = 0, got; i <= e.n; i++) {
+        if (i < e.n && e.begin[i] != at)
+            fuzz_bug("token %d begins at %d, %d was next", (int)i, (int)e.begin[i], (int)at);
+        if (i < e.n) at = e.end[i];
+        const char *p = i < e.n ? fl_text_stream_add(&s, e.id[i], &got) : fl_text_stream_end(&s, &got);
+        if (!p || got > n - given || memcmp(p, text + given, (size_t)got))
+            fuzz_bug("the stream gave other bytes at %d", (int)given);
+        given += got;
+    }
+    if (at != n || given != n)
+        fuzz_bug("offsets end at %d, the stream at %d, of %d", (int)at, (int)given, (int)n);
+    if (!fl_text_decode(t, e.id, e.n, true, &back) || back.n != n ||
+        (n && memcmp(back.p, text, (size_t)n)))
+        fuzz_bug("other bytes came back");
+    fl_text_stream_free(&s);
+    fl_text_encoding_free(&e);
+    fl_heap_free(back.p);
+}
+
+static void fuzz_one(void) {
+    static const char *const split[] = {FL_TEXT_SPLIT_GPT2, FL_TEXT_SPLIT_LLAMA3,
+                                        FL_TEXT_SPLIT_CL100K, FL_TEXT_SPLIT_QWEN2,
+                                        FL_TEXT_SPLIT_O200K};
+    const fl_data_io io = {.open = file_open, .read = file_read, .size = file_size, .close = file_close};
+    fl_data_io_use(&io);
+    fuzz_doing = "training";
+    fl_text_tokenizer *t =
+        fl_text_bpe_train(sample, sizeof sample - 1, .size = 270, .split = split[fuzz_below(5)]);
+    if (!t) fuzz_bug("no tokenizer");
+    if (fuzz_below(2)) round_trip(t);
+    else read_file(t);
+    fl_text_tokenizer_free(t);
+    fl_data_io_use(NULL);
+}
