@@ -474,6 +474,21 @@ TEST(tokenizers_of_others) {
     end(&scope);
 }
 
+/* The ids of a plain reading of llama2.c's algorithm: join the pair of the highest score until there is none. */
+TEST(llama2c_vocabulary) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/weights/stories260K/tok512.bin", test_data_dir());
+    fl_text_tokenizer *t = fl_text_llama2c_load(path, 512);
+    if (!t) {
+        fl_error_clear();
+        SKIP("no stories260K");
+    }
+    IDS(t, "Once upon a time, there was a  little girl. \xc3\xa9!", 1, 403, 407, 261, 378, 432, 383,
+        286, 261, 410, 376, 298, 315, 421, 426, 410, 485, 443);
+    CHECK(decodes(t, "Once upon a time, \xf0\x9f\x99\x82 \xe4\xbd\xa0"));
+    fl_text_tokenizer_free(t);
+}
+
 /* ---- n-grams ---- */
 
 /* A line of ngram.tsv: words, and the score of each and of the end. */
