@@ -130,7 +130,7 @@ vision-cifar: $(BUILD)/examples/vision_cifar ## a small residual net on CIFAR-10
 vision-image: $(BUILD)/examples/vision_image ## an image file as raw samples: make vision-image FILE=x OUT=y.raw [MODE=grey|rgb|rgba|asis] [DEPTH=8|16] [ORIENT=0]
 	@$< --file "$(FILE)" --out "$(OUT)" $(if $(MODE),--mode $(MODE)) $(if $(DEPTH),--depth $(DEPTH)) $(if $(filter 0,$(ORIENT)),--stored)
 
-speech-digits: $(BUILD)/examples/speech/digits ## a recogniser of spoken digits: make speech-digits [DATA=../shared/data/speech] [ARGS="--epochs 20 ..."]
+speech-digits: $(BUILD)/examples/speech/digits ## a recogniser of spoken digits: make speech-digits [DATA=../shared/data/speech] [ARGS="--epochs 12 --leave-out theo ..."]
 	@$< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 speech-features: $(BUILD)/examples/speech/features ## features of a sound: make speech-features FILE=a.wav OUT=x.safetensors KIND=fbank [PRESET=kaldi] [CONF=f] [ARGS="--dither=0 ..."]
@@ -215,6 +215,9 @@ bits: ## every op's bits: threads against threads, gcc against clang
 
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)
+
+parity-speech: $(BUILD)/examples/speech/features $(BUILD)/examples/speech/decode ## beside torchaudio, librosa, transformers and flashlight-text, where PEER_PYTHON is set
+	@if [ -n "$(PEER_PYTHON)" ]; then $(PEER_PYTHON) tests/parity_speech.py $(BUILD) $(if $(filter-out 0,$(SEED)),$(SEED)); else echo 'skipped: parity-speech (PEER_PYTHON is not set)'; fi
 
 parity-vision: $(BUILD)/tests/parity_vision $(BUILD)/examples/vision_eval $(BUILD)/examples/vision_predict ## beside Pillow, torchvision and pycocotools, where PEER_PYTHON is set
 	@FULL=1 $<

@@ -23,6 +23,7 @@
      spectrum.h  spectra, bands and cepstra of frames as one op
      features.h  presets of HTK, Kaldi, torchaudio, librosa, Whisper; streams; deltas, normalisations
      augment.h   features masked
+     align.h     when the tokens of a known transcript were said
      lexicon.h   words as strings of tokens, and their tree
      decode.h    beam search with a lexicon and a language model, for CTC and ASG
 
@@ -41,6 +42,7 @@
 #include "fl/speech/spectrum.h"
 #include "fl/speech/features.h"
 #include "fl/speech/augment.h"
+#include "fl/speech/align.h"
 #include "fl/speech/lexicon.h"
 #include "fl/speech/decode.h"
 

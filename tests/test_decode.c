@@ -182,6 +182,72 @@ TEST(times_and_confidences) {
     check_clean();
 }
 
+/* ---- alignment ---- */
+
+/* The best score of the paths that spell n tokens. */
+static double best_spelling(const float *e, const float *transitions, bool asg, const int64_t *want, int n, int frames, int *path, int t, double score) {
+    if (t < frames) {
+        double best = -INFINITY;
+        for (int k = 0; k < (asg ? BLANK : CLASSES); k++) {
+            path[t] = k;
+            const double step = asg && t ? transitions[k * CLASSES + path[t - 1]] : 0;
+            best = fmax(best, best_spelling(e, transitions, asg, want, n, frames, path, t + 1, score + e[t * CLASSES + k] + step));
+        }
+        return best;
+    }
+    int at = 0;
+    for (int i = 0; i < t; i++) {
+        if ((!asg && path[i] == BLANK) || (i && path[i] == path[i - 1])) continue;
+        if (at == n || path[i] != want[at++]) return -INFINITY;
+    }
+    return at == n ? score : -INFINITY;
+}
+
+TEST(alignments_are_the_best_of_all_paths) {
+    uint64_t seed = 17;
+    int64_t refused = 0;
+    for (int round = 0; round < 200; round++) {
+        float e[MOST * CLASSES], transitions[CLASSES * CLASSES];
+        for (int i = 0; i < MOST * CLASSES; i++) e[i] = (float)log(uniform(&seed) + 1e-3);
+        for (int i = 0; i < CLASSES * CLASSES; i++) transitions[i] = (float)uniform(&seed);
+        const bool asg = round % 2;
+        const int frames = 1 + round / 2 % MOST, n = 1 + round % 4;
+        int64_t want[4], said[MOST];
+        for (int i = 0; i < n; i++) {
+            want[i] = (int64_t)(uniform(&seed) * BLANK);
+            if (asg && i && want[i] == want[i - 1]) want[i] = (want[i] + 1) % BLANK; /* ASG cannot tell them apart */
+        }
+        int path[MOST];
+        const double best = best_spelling(e, transitions, asg, want, n, frames, path, 0, 0);
+        fl_speech_span span[4];
+        const double got = fl_speech_align(e, frames, CLASSES, want, n, span, said, .asg = asg, .transitions = transitions);
+        if (isinf(best)) {
+            CHECK(isnan(got));
+            CHECK_ERROR("frames, of");
+            refused++;
+            continue;
+        }
+        CHECK_NEAR(got, best, 1e-6);
+        double sum = 0;
+        for (int t = 0; t < frames; t++) sum += e[t * CLASSES + said[t]] + (asg && t ? transitions[said[t] * CLASSES + said[t - 1]] : 0);
+        CHECK_NEAR(sum, best, 1e-6);
+        for (int i = 0; i < n; i++) {
+            CHECK(span[i].token == want[i] && span[i].begin < span[i].end && (!i || span[i].begin >= span[i - 1].end));
+            CHECK(span[i].confidence > 0 && span[i].confidence < 1.01);
+        }
+    }
+    printf("%lld did not fit\n", (long long)refused);
+    CHECK(refused > 20 && refused < 120);
+    fl_speech_span span[2];
+    float e[2 * CLASSES] = {0};
+    CHECK(isnan(fl_speech_align(e, 2, CLASSES, ((int64_t[]){0, BLANK}), 2, span, NULL)));
+    CHECK_ERROR("token 1 is class 3 of 4");
+    e[5] = NAN;
+    CHECK(isnan(fl_speech_align(e, 2, CLASSES, ((int64_t[]){0}), 1, span, NULL)));
+    CHECK_ERROR("frame 1: NaN");
+    check_clean();
+}
+
 /* ---- memory ---- */
 
 static int64_t allocations;

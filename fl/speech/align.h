@@ -1,0 +1,129 @@
+/* align.h - forced alignment: when the tokens of a known transcript were said */
+#ifndef FL_SPEECH_ALIGN_H
+#define FL_SPEECH_ALIGN_H
+#include "../../fl_data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_speech_span {
+    int64_t token;
+    int64_t begin, end; /* frames */
+    double confidence;  /* mean of exp(score) over them */
+} fl_speech_span;
+typedef struct fl_speech_align_opts {
+    fl_named _positional;
+    int64_t blank;            /* CTC's class; 0 -> the last, FL_I0 -> 0 */
+    bool asg;                 /* no blank: each token lasts until the next one; */
+    const float *transitions; /* [classes, classes], to and from; NULL: zeros */
+    char _end;
+} fl_speech_align_opts;
+/* The best path through log probabilities [frames, classes] that spells n tokens (CTC, or ASG: a token for each
+   frame), as a span for each token into out; its score, NaN after fl_fail: a token that is no class, a NaN, or a
+   target that does not fit into the frames (CTC needs one between equal neighbours). path, if it is not NULL,
+   gets the token of each frame. */
+#define fl_speech_align(...) FL__SPEECH_ALIGN(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_ALIGN(scores, frames, classes, tokens, n, out, path, ...) \
+    fl_speech_align_opt(scores, frames, classes, tokens, n, out, path, (fl_speech_align_opts){__VA_ARGS__})
+FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t classes, const int64_t *tokens, int64_t n,
+                                  fl_speech_span *out, int64_t *path, fl_speech_align_opts o);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_ALIGN_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_ALIGN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_ALIGN_IMPL
+#define FL_SPEECH_ALIGN_IMPL
+#include <math.h>
+
+/* Places are blank, token 0, blank, ... blank; with ASG the tokens alone. */
+typedef struct fl__speech_lattice {
+    const fl_speech_align_opts *o;
+    const int64_t *token;
+    int64_t classes, places, blank;
+    unsigned char *step; /* [frames][places]: how many places back the best way came from */
+} fl__speech_lattice;
+
+static int64_t fl__speech_label(const fl__speech_lattice *l, int64_t s) {
+    return l->o->asg ? l->token[s] : s % 2 ? l->token[s / 2] : l->blank;
+}
+
+static bool fl__speech_may_skip(const fl__speech_lattice *l, int64_t s) {
+    return !l->o->asg && s % 2 && s >= 2 && l->token[s / 2] != l->token[s / 2 - 1];
+}
+
+/* now: the best scores of all places at a frame, of those at the frame before. */
+static void fl__speech_lattice_frame(const fl__speech_lattice *l, int64_t t, const float *e, const double *before, double *now) {
+    for (int64_t s = 0; s < l->places; s++) {
+        const int64_t to = fl__speech_label(l, s);
+        double best = -INFINITY;
+        int way = 0;
+        for (int back = 0; back <= 2 && back <= s; back++) {
+            if (back == 2 && !fl__speech_may_skip(l, s)) break;
+            const int64_t from = fl__speech_label(l, s - back);
+            const double move = l->o->asg && l->o->transitions && t ? l->o->transitions[to * l->classes + from] : 0;
+            if (before[s - back] + move > best) best = before[s - back] + move, way = back;
+        }
+        if (t == 0) best = s <= !l->o->asg ? 0 : -INFINITY, way = 0;
+        now[s] = best + e[to];
+        l->step[t * l->places + s] = (unsigned char)way;
+    }
+}
+
+static void fl__speech_spans(const fl__speech_lattice *l, const float *scores, int64_t frames, int64_t s, fl_speech_span *out, int64_t *path) {
+    for (int64_t k = 0; k < (l->o->asg ? l->places : l->places / 2); k++) out[k] = (fl_speech_span){l->token[k], -1, -1, 0};
+    for (int64_t t = frames - 1; t >= 0; s -= l->step[t-- * l->places + s]) {
+        const int64_t label = fl__speech_label(l, s);
+        if (path) path[t] = label;
+        if (!l->o->asg && s % 2 == 0) continue;
+        fl_speech_span *span = &out[l->o->asg ? s : s / 2];
+        if (span->end < 0) span->end = t + 1;
+        span->begin = t;
+        span->confidence += exp(scores[t * l->classes + label]);
+    }
+    for (int64_t k = 0; k < (l->o->asg ? l->places : l->places / 2); k++) out[k].confidence /= (double)(out[k].end - out[k].begin);
+}
+
+FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t classes, const int64_t *tokens, int64_t n,
+                                  fl_speech_span *out, int64_t *path, fl_speech_align_opts o) {
+    const char *fn = "fl_speech_align";
+    const int64_t blank = o.blank ? fl_option_int(o.blank, 0) : classes - 1;
+    int64_t need = n;
+    for (int64_t i = 0; i < n; i++) {
+        if (tokens[i] < 0 || tokens[i] >= classes || (!o.asg && tokens[i] == blank))
+            return fl_fail("%s: token %lld is class %lld of %lld", fn, (long long)i, (long long)tokens[i], (long long)classes), NAN;
+        need += !o.asg && i && tokens[i] == tokens[i - 1];
+    }
+    if (frames < need || frames < 1 || n < o.asg)
+        return fl_fail("%s: %lld tokens need %lld frames, of %lld", fn, (long long)n, (long long)need, (long long)frames), NAN;
+    for (int64_t i = 0; i < frames * classes; i++)
+        if (isnan(scores[i])) return fl_fail("%s: frame %lld: NaN", fn, (long long)(i / classes)), NAN;
+    fl__speech_lattice l = {.o = &o, .token = tokens, .classes = classes, .places = o.asg ? n : 2 * n + 1, .blank = blank};
+    double *row = fl_heap_alloc((size_t)(2 * l.places) * sizeof *row), total = NAN;
+    l.step = row ? fl_heap_alloc((size_t)(frames * l.places)) : NULL;
+    double *before = row, *now = row ? row + l.places : NULL;
+    for (int64_t s = 0; row && s < l.places; s++) before[s] = -INFINITY;
+    for (int64_t t = 0; l.step && t < frames; t++) {
+        fl__speech_lattice_frame(&l, t, scores + t * classes, before, now);
+        double *swap = before;
+        before = now, now = swap;
+    }
+    if (l.step) {
+        int64_t s = l.places - 1;
+        if (!o.asg && s && before[s - 1] >= before[s]) s--;
+        total = before[s];
+        if (total == -INFINITY) fl_fail("%s: every path has a score of -inf", fn), total = NAN;
+        else fl__speech_spans(&l, scores, frames, s, out, path);
+    }
+    fl_heap_free(row);
+    fl_heap_free(l.step);
+    return total;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,177 @@
+"""parity_speech.py - features and decoders beside torchaudio, librosa, transformers and flashlight-text
+
+usage: python parity_speech.py BUILD [SEED]    in the repository; BUILD has examples/speech/features and decode
+Prints a line for each comparison and "N passed, N failed"; a peer that is not installed is one line "skipped".
+"""
+import subprocess, sys, tempfile
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+build, seed = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1
+rng = np.random.default_rng(seed)
+folder = tempfile.TemporaryDirectory()
+passed = failed = 0
+
+
+def check(name, ok, detail):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    print("%-28s %s  %s" % (name, "ok" if ok else "FAILED", detail), flush=True)
+
+
+def run(program, *flags):
+    r = subprocess.run([f"{build}/examples/speech/{program}", *map(str, flags)], capture_output=True, text=True)
+    if r.returncode:
+        raise RuntimeError(r.stderr)
+    return r.stdout
+
+
+def ours(x, preset, **options):
+    save_file({"x": x}, f"{folder.name}/x.safetensors")
+    flags = [f"--{k.replace('_', '-')}={str(v).lower() if isinstance(v, bool) else v}" for k, v in options.items()]
+    run("features", f"--file={folder.name}/x.safetensors", f"--out={folder.name}/y.safetensors", f"--preset={preset}", *flags)
+    return load_file(f"{folder.name}/y.safetensors")["features"]
+
+
+def sound(n):
+    t = np.arange(n)
+    x = sum(rng.uniform(0, .2) * np.sin(t * rng.uniform(.01, 2.5) + rng.uniform(0, 6)) for _ in range(4))
+    return (x + rng.normal(0, .05, n)).astype("f4")
+
+
+def kaldi(count):
+    import torch
+    torch.version.cuda = "13.0"  # torchaudio refuses a torch of another CUDA release, which does not matter here
+    import torchaudio.compliance.kaldi as k
+    pick, worst, numbers, near_0 = rng.choice, 0, 0, 0
+    for _ in range(count):
+        x = sound(int(rng.integers(600, 6000))) * 32768
+        rate = int(pick([8000, 16000]))
+        o = dict(frame_length=float(pick([20, 25, 32])), frame_shift=float(pick([5, 10, 12.5])), snip_edges=bool(pick([0, 1])),
+                 remove_dc_offset=bool(pick([0, 1])), preemphasis_coefficient=float(pick([0, .9, .97])),
+                 window_type=str(pick(["povey", "hanning", "hamming", "rectangular", "blackman"])), raw_energy=bool(pick([0, 1])),
+                 energy_floor=float(pick([0, 1])))
+        kind = str(pick(["spectrogram", "fbank", "mfcc"]))
+        more = {} if kind == "spectrogram" else dict(num_mel_bins=int(pick([13, 23, 40])), low_freq=float(pick([0, 20, 100])),
+                                                     high_freq=float(pick([0, -200, 3500])), use_energy=bool(pick([0, 1])),
+                                                     htk_compat=bool(pick([0, 1])))
+        if kind == "mfcc":
+            more |= dict(num_ceps=int(pick([5, 13])), cepstral_lifter=float(pick([0, 22])))
+        theirs = getattr(k, kind)(torch.from_numpy(x)[None], sample_frequency=rate, dither=0, **o, **more).numpy()
+        mine = {"sample_frequency": rate, "kind": kind, **o, **more}
+        if kind == "spectrogram":
+            mine["energy"] = "first"
+        if kind == "fbank" and mine.pop("htk_compat") and more["use_energy"]:
+            mine["energy"] = "last"
+            mine.pop("use_energy")
+        y = ours(x.astype("f4"), "kaldi", **mine)
+        if y.shape != theirs.shape:
+            check("kaldi", False, f"{kind} {o} {more}: {y.shape} for {theirs.shape}")
+            return
+        # where power is nearly 0 both are noise of f32
+        odd = (np.abs(y - theirs) > 1e-3) & ((theirs < 0) if kind != "mfcc" else np.zeros_like(theirs, bool))
+        near_0, numbers = near_0 + odd.sum(), numbers + y.size
+        d = np.where(odd, 0, np.abs(y - theirs))
+        if d.size:
+            if d.max() > max(worst, 2e-3):
+                print(kind, o, more, d.max(), y.flat[d.argmax()], theirs.flat[d.argmax()])
+            worst = max(worst, d.max())
+    check("kaldi", worst < 5e-3, f"{count} option sets, {numbers} numbers, worst {worst:.2g}, {near_0} near power 0 left out")
+
+
+def mels(count):
+    import torch
+    torch.version.cuda = "13.0"
+    import torchaudio
+    worst = 0
+    for _ in range(count):
+        n_fft = int(rng.choice([256, 400, 512, 1000]))
+        win, hop = int(rng.integers(n_fft // 2, n_fft)), int(rng.integers(50, 300))
+        scale, norm, bands = str(rng.choice(["htk", "slaney"])), rng.choice([None, "slaney"]), int(rng.choice([20, 40, 80]))
+        x = sound(int(rng.integers(1200, 5000)))
+        m = torchaudio.transforms.MelSpectrogram(16000, n_fft, win, hop, n_mels=bands, mel_scale=scale, norm=norm)
+        theirs = m(torch.from_numpy(x)).T.numpy()
+        y = ours(x, "torchaudio", window_length=win, n_fft=n_fft, hop=hop, bands=bands, scale="mel" if scale == "htk" else scale,
+                 slaney_norm=norm is not None)
+        worst = max(worst, (np.abs(y - theirs) / (np.abs(theirs) + 1e-3 * theirs.max())).max()) if y.shape == theirs.shape else np.inf
+    check("torchaudio mel", worst < 1e-3, f"{count} option sets, worst share {worst:.2g}")
+
+
+def librosa_mel():
+    import librosa
+    x = sound(30000)
+    d = ours(x, "librosa", rate=22050) - librosa.power_to_db(librosa.feature.melspectrogram(y=x, sr=22050)).T
+    check("librosa mel, decibels", np.abs(d).max() < 1e-3, f"worst {np.abs(d).max():.2g}")
+
+
+def whisper():
+    from transformers import WhisperFeatureExtractor
+    x = sound(70000)
+    d = ours(x, "whisper") - WhisperFeatureExtractor()(x, sampling_rate=16000, return_tensors="np").input_features[0].T
+    check("Whisper", np.abs(d).max() < 1e-3, f"worst {np.abs(d).max():.2g}")
+
+
+def decoders(sentences):
+    import flashlight.lib.text.decoder as fl
+    from flashlight.lib.text.decoder.kenlm import KenLM
+    from flashlight.lib.text.dictionary import Dictionary
+    letters, path = ["|", "a", "b", "c", "d", "e", "#"], lambda name: f"{folder.name}/{name}"
+    n, words = len(letters), sorted({"".join(rng.choice(list("abcde"), rng.integers(1, 6))) for _ in range(70)})
+    with open(path("tokens"), "w") as f:
+        f.write("\n".join(letters) + "\n")
+    with open(path("lexicon"), "w") as f:
+        f.writelines(f"{w} {' '.join(w)} |\n" for w in words)
+    pairs = [(a, b) for a in words for b in words if rng.random() < .1]
+    with open(path("lm"), "w") as f:
+        f.write(f"\\data\\\nngram 1={len(words) + 3}\nngram 2={len(pairs)}\n\n\\1-grams:\n-3\t<unk>\n-99\t<s>\t-0.3\n-1.5\t</s>\n")
+        f.writelines(f"{-rng.uniform(.5, 3):f}\t{w}\t{-rng.uniform(.1, .8):f}\n" for w in words)
+        f.write("\n\\2-grams:\n")
+        f.writelines(f"{-rng.uniform(.1, 1.5):f}\t{a} {b}\n" for a, b in pairs)
+        f.write("\n\\end\\\n")
+    tokens, known = Dictionary(letters), Dictionary()
+    for w in words + ["<unk>"]:
+        known.add_entry(w)
+    lm = KenLM(path("lm"), known)
+    transitions = rng.normal(0, .5, (n, n)).astype("f4")
+    save_file({"t": transitions}, path("transitions"))
+    utterances = {}
+    for u in range(sentences):
+        e = rng.normal(0, 1.5, (40, n)).astype("f4")
+        utterances[f"{u:04d}"] = e - np.log(np.exp(e).sum(1, keepdims=True))
+    save_file(utterances, path("e"))
+    total = different = worst = 0
+    for criterion in "ctc", "asg":
+        for smearing in "none", "max", "logadd":
+            trie = fl.Trie(n, 0)
+            for w in words:
+                i = known.get_index(w)
+                trie.insert([tokens.get_index(c) for c in w] + [0], i, lm.score(lm.start(False), i)[1])
+            trie.smear(getattr(fl.SmearingMode, smearing.upper()))
+            for log_add in False, True:
+                beam, few = int(rng.choice([20, 100, 500])), int(rng.choice([3, n]))
+                threshold, lw, ws, ss = float(rng.choice([5, 25, 100])), rng.uniform(0, 2), rng.uniform(-1, 1), rng.uniform(-1, 1)
+                o = fl.LexiconDecoderOptions(beam_size=beam, beam_size_token=few, beam_threshold=threshold, lm_weight=lw, word_score=ws,
+                                             unk_score=-np.inf, sil_score=ss, log_add=log_add, criterion_type=getattr(fl.CriterionType, criterion.upper()))
+                d = fl.LexiconDecoder(o, trie, lm, 0, n - 1, known.get_index("<unk>"), transitions.flatten().tolist() if criterion == "asg" else [], False)
+                out = run("decode", "--emissions", path("e"), "--tokens", path("tokens"), "--lexicon", path("lexicon"), "--lm", path("lm"), "--nbest", 5,
+                          "--beamsize", beam, "--beamsizetoken", few, "--beamthreshold", threshold, "--lmweight", lw, "--wordscore", ws, "--silscore", ss,
+                          "--smearing", smearing, "--criterion", criterion, "--flashlight", *["--logadd"] * log_add,
+                          *(["--transitions", path("transitions")] if criterion == "asg" else []))
+                mine = {}
+                for line in out.rstrip("\n").split("\n"):
+                    f = line.split("\t")
+                    mine.setdefault(f[0], []).append((float(f[2]), f[5]))
+                for name, e in utterances.items():
+                    for x, (score, text) in zip(d.decode(e.ctypes.data, e.shape[0], n)[:5], mine[name]):
+                        total, worst = total + 1, max(worst, abs(x.score - score))
+                        different += text != " ".join(known.get_entry(w) for w in x.words if w >= 0)
+    check("flashlight-text", not different and worst < 1e-3, f"{sentences} sentences x 12 option sets: {total} of the 5 best, {different} differ, scores {worst:.2g}")
+
+
+for compare, arguments in (kaldi, (300,)), (mels, (100,)), (librosa_mel, ()), (whisper, ()), (decoders, (200,)):
+    try:
+        compare(*arguments)
+    except ImportError as e:
+        print("skipped:", compare.__name__, e)
+print(f"{passed} passed, {failed} failed")
+sys.exit(failed > 0)
