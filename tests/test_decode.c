@@ -19,14 +19,17 @@ static double uniform(uint64_t *s) {
 }
 
 /* A model of pairs: the score of a word depends on the one before it. */
-static double pair_score(int64_t before, int64_t word) { return -0.3 * (double)((before * 7 + word * 3 + 2) % 5) - 0.1; }
+static double pair_score(int64_t before, int64_t word) {
+    return -0.3 * (double)((before * 7 + word * 3 + 2) % 5) - 0.1;
+}
 
 static bool pairs_start(const fl_text_scorer *s, fl_text_state *out) {
     (void)s;
     *out = (fl_text_state){.n = 1, .word = {9}};
     return true;
 }
-static bool pairs_score(const fl_text_scorer *s, const fl_text_state *from, int64_t token, fl_text_state *to, double *score) {
+static bool pairs_score(const fl_text_scorer *s, const fl_text_state *from, int64_t token, fl_text_state *to,
+                        double *score) {
     (void)s;
     *score = pair_score(from->word[0], token);
     *to = (fl_text_state){.n = 1, .word = {(int32_t)token}};
@@ -41,7 +44,8 @@ static const fl_text_scorer pairs = {.start = pairs_start, .score = pairs_score,
 
 static fl_speech_lexicon *words(fl_speech_smear how) {
     fl_speech_lexicon *l = fl_speech_lexicon_new();
-    for (int k = 0; k < WORDS; k++) CHECK_EQ_INT(fl_speech_lexicon_add(l, spelling[k].name, spelling[k].token, spelling[k].n), k);
+    for (int k = 0; k < WORDS; k++)
+        CHECK_EQ_INT(fl_speech_lexicon_add(l, spelling[k].name, spelling[k].token, spelling[k].n), k);
     CHECK(fl_speech_lexicon_finish(l, how, &pairs, false));
     return l;
 }
@@ -65,7 +69,8 @@ static double cut(const search *s, const int *token, int n, int i, int64_t befor
         int k = 0;
         while (k < spelling[w].n && i + k < n && token[i + k] == spelling[w].token[k]) k++;
         if (k == spelling[w].n)
-            best = fmax(best, s->lm_weight * pair_score(before, w) + s->word_score + cut(s, token, n, i + k, w));
+            best =
+                fmax(best, s->lm_weight * pair_score(before, w) + s->word_score + cut(s, token, n, i + k, w));
     }
     return best;
 }
@@ -92,15 +97,25 @@ TEST(the_search_finds_the_best_of_all_paths) {
         float e[MOST * CLASSES], transitions[CLASSES * CLASSES];
         for (int i = 0; i < MOST * CLASSES; i++) e[i] = (float)(3 * uniform(&seed));
         for (int i = 0; i < CLASSES * CLASSES; i++) transitions[i] = (float)uniform(&seed);
-        search s = {.e = e, .frames = 1 + round % (round < 20 ? 6 : 5), .asg = round % 2, .lexical = round % 3, .transitions = transitions,
-                    .lm_weight = uniform(&seed) * 2, .sil_score = uniform(&seed) - 0.5, .best = -INFINITY};
+        search s = {.e = e,
+                    .frames = 1 + round % (round < 20 ? 6 : 5),
+                    .asg = round % 2,
+                    .lexical = round % 3,
+                    .transitions = transitions,
+                    .lm_weight = uniform(&seed) * 2,
+                    .sil_score = uniform(&seed) - 0.5,
+                    .best = -INFINITY};
         s.word_score = s.lexical ? uniform(&seed) - 0.5 : 0;
         int path[MOST];
-        if (s.asg) for (int t = 0; t < MOST; t++) e[t * CLASSES + BLANK] = -100; /* ASG has none: a class that never comes */
+        if (s.asg)
+            for (int t = 0; t < MOST; t++)
+                e[t * CLASSES + BLANK] = -100; /* ASG has none: a class that never comes */
         all_paths(&s, path, 0, 0);
         fl_speech_lexicon *l = s.lexical ? words((fl_speech_smear)(round / 3 % 3)) : NULL;
-        fl_speech_decoder *d = fl_speech_decoder_new(CLASSES, l, .beam = 100000, .threshold = 1e6, .lm_weight = s.lm_weight, .word_score = s.word_score,
-                                                     .sil_score = s.sil_score, .lm = &pairs, .asg = s.asg, .transitions = transitions, .separator = SEP);
+        fl_speech_decoder *d =
+            fl_speech_decoder_new(CLASSES, l, .beam = 100000, .threshold = 1e6, .lm_weight = s.lm_weight,
+                                  .word_score = s.word_score, .sil_score = s.sil_score, .lm = &pairs,
+                                  .asg = s.asg, .transitions = transitions, .separator = SEP);
         fl_speech_result r;
         CHECK(d && fl_speech_decoder_step(d, e, s.frames) && fl_speech_decoder_end(d));
         CHECK_EQ_INT(fl_speech_decoder_best(d, 1, &r), 1);
@@ -128,7 +143,8 @@ TEST(pieces_give_what_the_whole_gives) {
         fl_speech_lexicon *l = words(FL_SPEECH_SMEAR_MAX);
         fl_speech_decoder *d[2];
         for (int k = 0; k < 2; k++)
-            d[k] = fl_speech_decoder_new(CLASSES, l, .beam = 40, .lm_weight = 1, .lm = &pairs, .separator = SEP, .log_add = round % 2);
+            d[k] = fl_speech_decoder_new(CLASSES, l, .beam = 40, .lm_weight = 1, .lm = &pairs,
+                                         .separator = SEP, .log_add = round % 2);
         CHECK(fl_speech_decoder_step(d[0], e, FRAMES) && fl_speech_decoder_end(d[0]));
         int64_t said[FRAMES][3], n = 0;
         for (int64_t at = 0, m = 1; at < FRAMES; at += m, m = m * 3 % 11 + 1) {
@@ -136,7 +152,8 @@ TEST(pieces_give_what_the_whole_gives) {
             const fl_speech_word *w;
             CHECK(fl_speech_decoder_step(d[1], e + at * CLASSES, m));
             const int64_t more = fl_speech_decoder_prune(d[1], &w);
-            for (int64_t i = 0; i < more; i++) said[n][0] = w[i].word, said[n][1] = w[i].begin, said[n++][2] = w[i].end;
+            for (int64_t i = 0; i < more; i++)
+                said[n][0] = w[i].word, said[n][1] = w[i].begin, said[n++][2] = w[i].end;
         }
         final_words += n;
         CHECK(fl_speech_decoder_end(d[1]));
@@ -147,7 +164,8 @@ TEST(pieces_give_what_the_whole_gives) {
         CHECK_EQ_INT(a.words, n + b.words);
         for (int64_t i = 0; i < a.words && i < n; i++)
             CHECK(a.word[i].word == said[i][0] && a.word[i].begin == said[i][1]); /* what was final stays */
-        for (int64_t i = n; i < a.words; i++) CHECK(a.word[i].word == b.word[i - n].word && a.word[i].begin == b.word[i - n].begin);
+        for (int64_t i = n; i < a.words; i++)
+            CHECK(a.word[i].word == b.word[i - n].word && a.word[i].begin == b.word[i - n].begin);
         for (int k = 0; k < 2; k++) fl_speech_decoder_free(d[k]);
         fl_speech_lexicon_free(l);
     }
@@ -185,13 +203,15 @@ TEST(times_and_confidences) {
 /* ---- alignment ---- */
 
 /* The best score of the paths that spell n tokens. */
-static double best_spelling(const float *e, const float *transitions, bool asg, const int64_t *want, int n, int frames, int *path, int t, double score) {
+static double best_spelling(const float *e, const float *transitions, bool asg, const int64_t *want, int n,
+                            int frames, int *path, int t, double score) {
     if (t < frames) {
         double best = -INFINITY;
         for (int k = 0; k < (asg ? BLANK : CLASSES); k++) {
             path[t] = k;
             const double step = asg && t ? transitions[k * CLASSES + path[t - 1]] : 0;
-            best = fmax(best, best_spelling(e, transitions, asg, want, n, frames, path, t + 1, score + e[t * CLASSES + k] + step));
+            best = fmax(best, best_spelling(e, transitions, asg, want, n, frames, path, t + 1,
+                                            score + e[t * CLASSES + k] + step));
         }
         return best;
     }
@@ -215,12 +235,14 @@ TEST(alignments_are_the_best_of_all_paths) {
         int64_t want[4], said[MOST];
         for (int i = 0; i < n; i++) {
             want[i] = (int64_t)(uniform(&seed) * BLANK);
-            if (asg && i && want[i] == want[i - 1]) want[i] = (want[i] + 1) % BLANK; /* ASG cannot tell them apart */
+            if (asg && i && want[i] == want[i - 1])
+                want[i] = (want[i] + 1) % BLANK; /* ASG cannot tell them apart */
         }
         int path[MOST];
         const double best = best_spelling(e, transitions, asg, want, n, frames, path, 0, 0);
         fl_speech_span span[4];
-        const double got = fl_speech_align(e, frames, CLASSES, want, n, span, said, .asg = asg, .transitions = transitions);
+        const double got =
+            fl_speech_align(e, frames, CLASSES, want, n, span, said, .asg = asg, .transitions = transitions);
         if (isinf(best)) {
             CHECK(isnan(got));
             CHECK_ERROR("frames, of");
@@ -229,10 +251,12 @@ TEST(alignments_are_the_best_of_all_paths) {
         }
         CHECK_NEAR(got, best, 1e-6);
         double sum = 0;
-        for (int t = 0; t < frames; t++) sum += e[t * CLASSES + said[t]] + (asg && t ? transitions[said[t] * CLASSES + said[t - 1]] : 0);
+        for (int t = 0; t < frames; t++)
+            sum += e[t * CLASSES + said[t]] + (asg && t ? transitions[said[t] * CLASSES + said[t - 1]] : 0);
         CHECK_NEAR(sum, best, 1e-6);
         for (int i = 0; i < n; i++) {
-            CHECK(span[i].token == want[i] && span[i].begin < span[i].end && (!i || span[i].begin >= span[i - 1].end));
+            CHECK(span[i].token == want[i] && span[i].begin < span[i].end &&
+                  (!i || span[i].begin >= span[i - 1].end));
             CHECK(span[i].confidence > 0 && span[i].confidence < 1.01);
         }
     }
@@ -264,7 +288,8 @@ TEST(a_warm_decoder_allocates_nothing) {
     static float e[FRAMES * CLASSES];
     noisy(e, FRAMES, 3);
     fl_speech_lexicon *l = words(FL_SPEECH_SMEAR_MAX);
-    fl_speech_decoder *d = fl_speech_decoder_new(CLASSES, l, .beam = 40, .lm_weight = 1, .lm = &pairs, .separator = SEP);
+    fl_speech_decoder *d =
+        fl_speech_decoder_new(CLASSES, l, .beam = 40, .lm_weight = 1, .lm = &pairs, .separator = SEP);
     for (int round = 0; round < 2; round++) {
         if (round) fl_heap_use(counting, NULL);
         CHECK(fl_speech_decoder_begin(d) && fl_speech_decoder_step(d, e, FRAMES) && fl_speech_decoder_end(d));

@@ -57,8 +57,10 @@ TEST(every_coding_comes_back) {
         CHECK(distance(x, y) <= step[k] * 0.5 + 1e-7);
         CHECK_EQ_INT(info.rate, 8000);
         CHECK_EQ_INT(info.coding, k);
-        CHECK(distance(fl_slice(x, 0, 1, 2, 1), fl_speech_load_audio(file(), .channel = 2)) <= step[k] * 0.5 + 1e-7);
-        CHECK(distance(fl_unsqueeze(fl_mean(x, FL_AXES(0)), 0), fl_speech_load_audio(file(), .channel = -1)) <= step[k] + 1e-7);
+        CHECK(distance(fl_slice(x, 0, 1, 2, 1), fl_speech_load_audio(file(), .channel = 2)) <=
+              step[k] * 0.5 + 1e-7);
+        CHECK(distance(fl_unsqueeze(fl_mean(x, FL_AXES(0)), 0),
+                       fl_speech_load_audio(file(), .channel = -1)) <= step[k] + 1e-7);
     }
     fl_scope_end(&s);
     remove(file());
@@ -77,8 +79,9 @@ TEST(telephone_codes_are_their_own_inverse) {
 
 /* One second of speech in many formats, as ffmpeg wrote them: within the step of each. */
 TEST(files_of_others) {
-    static const struct { const char *name; double step; } table[] = {
-        {"s24", 2e-5}, {"s32", 2e-5}, {"f32", 2e-5}, {"f64", 2e-5}, {"u8", 0.01}, {"mulaw", 0.02}, {"alaw", 0.02}};
+    static const struct { const char *name; double step;
+    } table[] = {{"s24", 2e-5}, {"s32", 2e-5},   {"f32", 2e-5}, {"f64", 2e-5},
+                 {"u8", 0.01},  {"mulaw", 0.02}, {"alaw", 0.02}};
     char path[64];
     if (!shared("formats/jfk1s_s16.wav")) return;
     fl_scope s = fl_scope_begin();
@@ -121,7 +124,8 @@ static void put16(unsigned char *p, int v) { p[0] = (unsigned char)v, p[1] = (un
 
 /* An IMA ADPCM file of one block of one channel: sample 100, index 0, then nibbles. */
 static int64_t ima_file(void) {
-    static const unsigned char head[] = "RIFF\0\0\0\0WAVEfmt \x14\0\0\0\x11\0\1\0\x40\x1f\0\0\0\0\0\0\x08\0\4\0\2\0\x09\0data\x08\0\0\0";
+    static const unsigned char head[] =
+        "RIFF\0\0\0\0WAVEfmt \x14\0\0\0\x11\0\1\0\x40\x1f\0\0\0\0\0\0\x08\0\4\0\2\0\x09\0data\x08\0\0\0";
     memcpy(tiny, head, sizeof head - 1);
     static const unsigned char block[] = {100, 0, 0, 0, 0x70, 0x08, 0, 0};
     memcpy(tiny + sizeof head - 1, block, sizeof block);
@@ -225,7 +229,8 @@ static double resampled(const float *x, int64_t n, int64_t i, double from, doubl
 }
 
 TEST(resampling_is_the_sum_and_pieces_are_the_whole) {
-    static const int64_t rate[][2] = {{16000, 8000}, {8000, 16000}, {44100, 16000}, {3, 7}, {7, 3}, {100, 1}, {9, 10}};
+    static const int64_t rate[][2] = {{16000, 8000}, {8000, 16000}, {44100, 16000}, {3, 7},
+                                      {7, 3},        {100, 1},      {9, 10}};
     fl_scope s = fl_scope_begin();
     for (int r = 0; r < 7; r++) {
         const int64_t from = rate[r][0], to = rate[r][1], n = 700;
@@ -234,7 +239,8 @@ TEST(resampling_is_the_sum_and_pieces_are_the_whole) {
         CHECK_EQ_INT(y->shape[0], (n * to + from - 1) / from);
         double worst = 0;
         for (int64_t i = 0; i < y->shape[0]; i++)
-            worst = fmax(worst, fabs(resampled(fl_data(x), n, i, (double)from, (double)to) - ((float *)fl_data(y))[i]));
+            worst = fmax(worst, fabs(resampled(fl_data(x), n, i, (double)from, (double)to) -
+                                     ((float *)fl_data(y))[i]));
         CHECK(worst < 2e-6);
         fl_speech_resampler *p = fl_speech_resampler_new(from, to);
         for (int round = 0; round < 2; round++) {
@@ -243,7 +249,8 @@ TEST(resampling_is_the_sum_and_pieces_are_the_whole) {
             for (; at < n; piece = piece * 5 % 97 + 1) {
                 const int64_t m = piece < n - at ? piece : n - at;
                 const int64_t k = fl_speech_resampler_push(p, (float *)fl_data(x) + at, m, at + m == n, &out);
-                CHECK(k >= 0 && got + k <= y->shape[0] && !memcmp(out, (float *)fl_data(y) + got, (size_t)k * 4));
+                CHECK(k >= 0 && got + k <= y->shape[0] &&
+                      !memcmp(out, (float *)fl_data(y) + got, (size_t)k * 4));
                 at += m, got += k;
             }
             CHECK_EQ_INT(got, y->shape[0]);
@@ -349,8 +356,11 @@ TEST(features_are_what_they_are_defined_to_be) {
         fl_speech_features *f = fl_speech_features_new(&c);
         if (!CHECK(f != NULL)) puts(fl_error());
         fl_tensor *y = f ? fl_speech_features_of(f, x) : NULL;
-        const int64_t before = c.edges >= FL_SPEECH_ZEROS ? c.n_fft / 2 : c.edges ? (c.window_length - c.hop) / 2 : 0;
-        const int64_t want = c.edges == FL_SPEECH_SNIP     ? n < c.window_length ? 0 : (n - c.window_length) / c.hop + 1
+        const int64_t before = c.edges >= FL_SPEECH_ZEROS ? c.n_fft / 2
+                               : c.edges                  ? (c.window_length - c.hop) / 2
+                                                          : 0;
+        const int64_t want = c.edges == FL_SPEECH_SNIP
+                                 ? n < c.window_length ? 0 : (n - c.window_length) / c.hop + 1
                              : c.edges == FL_SPEECH_MIRROR ? (n + c.hop / 2) / c.hop
                                                            : (n + c.n_fft / 2 * 2 - c.n_fft) / c.hop + 1;
         CHECK_EQ_INT(y ? y->shape[0] : -1, want);
@@ -371,7 +381,8 @@ TEST(features_are_what_they_are_defined_to_be) {
                 const int64_t from = bands && place == 0 ? k - 1 : k;
                 const double should = k == place ? r.energy : r.row[from];
                 /* near the rounding of f32 sums of large numbers a logarithm says nothing */
-                const double scale = c.log || mfcc ? fmax(1, c.kind == FL_SPEECH_MFCC ? 20 * c.lifter : 4) : fmax(1e-3, fabs(should));
+                const double scale = c.log || mfcc ? fmax(1, c.kind == FL_SPEECH_MFCC ? 20 * c.lifter : 4)
+                                                   : fmax(1e-3, fabs(should));
                 const double error = fabs(got - should) / scale;
                 worst = fmax(worst, error), count++;
             }
@@ -429,7 +440,8 @@ TEST(the_kernel_and_the_composition_agree) {
         fl_speech_features *f = fl_speech_features_new(&c);
         fl_tensor *x = fl_reshape(sound(800, 3), FL_SHAPE(2, 400)), *y = fl_speech_features_of(f, x);
         fl_var *z = fv_speech_features_of(f, fv_const(x));
-        worst = fmax(worst, distance(y, z ? fv_value(z) : NULL) / fmax(1, fl_item(fl_amax(fl_abs(y), FL_ALL_AXES))));
+        worst = fmax(worst,
+                     distance(y, z ? fv_value(z) : NULL) / fmax(1, fl_item(fl_amax(fl_abs(y), FL_ALL_AXES))));
         fl_speech_features_free(f);
         fl_scope_end(&s);
     }
@@ -443,9 +455,17 @@ static fl_var *spectrum_of(fl_var *const *x, void *user) {
     fl_tensor *w = fl_speech_window_of(FL_SPEECH_HAMMING, 12);
     static const double weight[] = {.5, 1, .5, .3, .9, .2};
     static const int64_t first[] = {1, 4};
-    fl_spectrum_args a = {.hop = 5, .n_fft = 16, .remove_mean = true, .preemphasis = 0.9, .log = true, .floor = 1e-9,
-                          .log_scale = 1, .energy = FL_ENERGY_RAW, .energy_floor = 1e-9};
-    return fv_spectrum(x[0], w, fl_from_host(weight, FL_SHAPE(2, 3), FL_F64), fl_from_host(first, FL_SHAPE(2), FL_I64), NULL, a);
+    fl_spectrum_args a = {.hop = 5,
+                          .n_fft = 16,
+                          .remove_mean = true,
+                          .preemphasis = 0.9,
+                          .log = true,
+                          .floor = 1e-9,
+                          .log_scale = 1,
+                          .energy = FL_ENERGY_RAW,
+                          .energy_floor = 1e-9};
+    return fv_spectrum(x[0], w, fl_from_host(weight, FL_SHAPE(2, 3), FL_F64),
+                       fl_from_host(first, FL_SHAPE(2), FL_I64), NULL, a);
 }
 
 TEST(features_have_a_gradient) {
@@ -496,7 +516,9 @@ TEST(short_sounds_and_bad_options) {
 
 TEST(configurations_of_kaldi_and_htk) {
     FILE *f = fopen(file(), "w");
-    fputs("# Kaldi's\n--num-mel-bins=40 # bands\n--frame-length=32\n--use-energy=true\n\nNUMCHANS = 26\nTARGETRATE = 125000.0\n", f);
+    fputs("# Kaldi's\n--num-mel-bins=40 # bands\n--frame-length=32\n--use-energy=true\n\nNUMCHANS = "
+          "26\nTARGETRATE = 125000.0\n",
+          f);
     fclose(f);
     fl_speech_conf c;
     fl_speech_preset(&c, "kaldi", 16000);
@@ -546,7 +568,8 @@ TEST(spec_augment_masks_what_it_says) {
         CHECK(masked <= 5);
         seen[masked < 6 ? masked : 5]++;
         rng = fl_data_rng(4, 0, i);
-        y = fl_speech_spec_augment(x, &rng, .bands = FL_I0, .frame_width = 9, .frames = 1, .share = 0.2, .warp = 3);
+        y = fl_speech_spec_augment(x, &rng, .bands = FL_I0, .frame_width = 9, .frames = 1, .share = 0.2,
+                                   .warp = 3);
         masked = 0;
         for (int t = 0; t < 20; t++) masked += ((float *)fl_data(y))[t * 10] == 0;
         widest = masked > widest ? masked : widest;

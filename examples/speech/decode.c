@@ -21,15 +21,28 @@ typedef struct job {
 } job;
 
 static bool parse(int argc, char **argv, job *j) {
-    const struct { const char *name; const char **text; double *number; bool *flag; } known[] = {
-        {"--emissions", &j->emissions, NULL, NULL}, {"--tokens", &j->tokens, NULL, NULL}, {"--lexicon", &j->lexicon, NULL, NULL},
-        {"--lm", &j->lm, NULL, NULL}, {"--transitions", &j->transitions, NULL, NULL}, {"--criterion", &j->criterion, NULL, NULL},
-        {"--smearing", &j->smearing, NULL, NULL}, {"--blank", &j->blank, NULL, NULL}, {"--sil", &j->sil, NULL, NULL},
-        {"--nbest", NULL, &j->nbest, NULL}, {"--beamsize", NULL, &j->beam, NULL}, {"--beamsizetoken", NULL, &j->beam_token, NULL},
-        {"--beamthreshold", NULL, &j->threshold, NULL}, {"--lmweight", NULL, &j->lm_weight, NULL},
-        {"--wordscore", NULL, &j->word_score, NULL}, {"--unkscore", NULL, &j->unk_score, NULL},
-        {"--silscore", NULL, &j->sil_score, NULL}, {"--logadd", NULL, NULL, &j->log_add},
-        {"--flashlight", NULL, NULL, &j->flashlight}, {"--times", NULL, NULL, &j->times}, {"--token-lm", NULL, NULL, &j->token_lm}};
+    const struct { const char *name; const char **text; double *number; bool *flag;
+    } known[] = {{"--emissions", &j->emissions, NULL, NULL},
+                 {"--tokens", &j->tokens, NULL, NULL},
+                 {"--lexicon", &j->lexicon, NULL, NULL},
+                 {"--lm", &j->lm, NULL, NULL},
+                 {"--transitions", &j->transitions, NULL, NULL},
+                 {"--criterion", &j->criterion, NULL, NULL},
+                 {"--smearing", &j->smearing, NULL, NULL},
+                 {"--blank", &j->blank, NULL, NULL},
+                 {"--sil", &j->sil, NULL, NULL},
+                 {"--nbest", NULL, &j->nbest, NULL},
+                 {"--beamsize", NULL, &j->beam, NULL},
+                 {"--beamsizetoken", NULL, &j->beam_token, NULL},
+                 {"--beamthreshold", NULL, &j->threshold, NULL},
+                 {"--lmweight", NULL, &j->lm_weight, NULL},
+                 {"--wordscore", NULL, &j->word_score, NULL},
+                 {"--unkscore", NULL, &j->unk_score, NULL},
+                 {"--silscore", NULL, &j->sil_score, NULL},
+                 {"--logadd", NULL, NULL, &j->log_add},
+                 {"--flashlight", NULL, NULL, &j->flashlight},
+                 {"--times", NULL, NULL, &j->times},
+                 {"--token-lm", NULL, NULL, &j->token_lm}};
     for (int i = 1; i < argc; i++) {
         size_t k = 0, n = sizeof known / sizeof *known;
         while (k < n && strcmp(argv[i], known[k].name)) k++;
@@ -40,10 +53,12 @@ static bool parse(int argc, char **argv, job *j) {
         else {
             char *end;
             *known[k].number = strtod(argv[i], &end);
-            if (!*argv[i] || *end || isnan(*known[k].number)) return fl_fail("decode: %s %s is no number", known[k].name, argv[i]);
+            if (!*argv[i] || *end || isnan(*known[k].number))
+                return fl_fail("decode: %s %s is no number", known[k].name, argv[i]);
         }
     }
-    if (j->beam < 1 || j->beam > 1e7 || j->nbest < 1) return fl_fail("decode: a beam of %g, %g best", j->beam, j->nbest);
+    if (j->beam < 1 || j->beam > 1e7 || j->nbest < 1)
+        return fl_fail("decode: a beam of %g, %g best", j->beam, j->nbest);
     return (j->emissions && j->tokens) || fl_fail("decode: --emissions FILE --tokens FILE are needed");
 }
 
@@ -72,21 +87,32 @@ static bool make_parts(parts *p, const job *j) {
     if (j->lexicon && !(p->lexicon = fl_speech_lexicon_load(j->lexicon, p->tokens))) return false;
     if (j->lm && !(p->ngram = fl_text_ngram_load(j->lm))) return false;
     const bool words = p->lexicon && !j->token_lm;
-    if (p->ngram && !(p->lm = fl_text_ngram_scorer(p->ngram, words ? fl_speech_lexicon_words(p->lexicon) : p->tokens))) return false;
-    const fl_speech_smear how = !strcmp(j->smearing, "max") ? FL_SPEECH_SMEAR_MAX : !strcmp(j->smearing, "logadd") ? FL_SPEECH_SMEAR_LOGADD : FL_SPEECH_NO_SMEARING;
-    if (p->lexicon && !fl_speech_lexicon_finish(p->lexicon, how, words ? p->lm : NULL, j->flashlight)) return false;
+    if (p->ngram &&
+        !(p->lm = fl_text_ngram_scorer(p->ngram, words ? fl_speech_lexicon_words(p->lexicon) : p->tokens)))
+        return false;
+    const fl_speech_smear how = !strcmp(j->smearing, "max")      ? FL_SPEECH_SMEAR_MAX
+                                : !strcmp(j->smearing, "logadd") ? FL_SPEECH_SMEAR_LOGADD
+                                                                 : FL_SPEECH_NO_SMEARING;
+    if (p->lexicon && !fl_speech_lexicon_finish(p->lexicon, how, words ? p->lm : NULL, j->flashlight))
+        return false;
     const bool asg = !strcmp(j->criterion, "asg");
-    const int64_t classes = fl_text_dictionary_size(p->tokens), blank = token_of(p->tokens, j->blank), sil = token_of(p->tokens, j->sil);
+    const int64_t classes = fl_text_dictionary_size(p->tokens), blank = token_of(p->tokens, j->blank),
+                  sil = token_of(p->tokens, j->sil);
     if (!asg && blank < 0) return fl_fail("decode: the blank %s is no token: --blank TOKEN", j->blank);
     if (j->transitions && !(p->transitions = first_tensor(j->transitions))) return false;
     if (p->transitions && fl_numel(p->transitions) != classes * classes)
-        return fl_fail("decode: transitions %s of %lld tokens", FL_SHAPE_TEXT(p->transitions), (long long)classes);
-    p->decoder = fl_speech_decoder_new(classes, p->lexicon, .beam = (int64_t)j->beam, .tokens = (int64_t)j->beam_token,
-                                       .threshold = j->threshold == 0 ? FL_ZERO : j->threshold, .log_add = j->log_add, .lm_weight = j->lm_weight,
-                                       .word_score = j->word_score, .sil_score = j->sil_score, .unknown_words = j->unk_score > -INFINITY,
-                                       .unknown_score = j->unk_score, .unknown = -1, .lm = p->lm, .token_lm = j->token_lm, .asg = asg,
-                                       .blank = blank > 0 ? blank : FL_I0, .separator = sil > 0 ? sil : sil < 0 ? 0 : FL_I0,
-                                       .transitions = p->transitions ? fl_data(p->transitions) : NULL, .flashlight = j->flashlight);
+        return fl_fail("decode: transitions %s of %lld tokens", FL_SHAPE_TEXT(p->transitions),
+                       (long long)classes);
+    p->decoder = fl_speech_decoder_new(
+        classes, p->lexicon, .beam = (int64_t)j->beam, .tokens = (int64_t)j->beam_token,
+        .threshold = j->threshold == 0 ? FL_ZERO : j->threshold, .log_add = j->log_add,
+        .lm_weight = j->lm_weight, .word_score = j->word_score, .sil_score = j->sil_score,
+        .unknown_words = j->unk_score > -INFINITY, .unknown_score = j->unk_score, .unknown = -1, .lm = p->lm,
+        .token_lm = j->token_lm, .asg = asg, .blank = blank > 0 ? blank : FL_I0,
+        .separator = sil > 0   ? sil
+                     : sil < 0 ? 0
+                               : FL_I0,
+        .transitions = p->transitions ? fl_data(p->transitions) : NULL, .flashlight = j->flashlight);
     return p->decoder != NULL;
 }
 
@@ -98,10 +124,12 @@ static void print_word(const parts *p, int64_t word) {
 
 static bool decode(parts *p, const job *j, const char *name, fl_tensor *e) {
     if (e->ndim != 2 || e->shape[1] != fl_text_dictionary_size(p->tokens))
-        return fl_fail("decode: %s: scores %s of %lld tokens", name, FL_SHAPE_TEXT(e), (long long)fl_text_dictionary_size(p->tokens));
+        return fl_fail("decode: %s: scores %s of %lld tokens", name, FL_SHAPE_TEXT(e),
+                       (long long)fl_text_dictionary_size(p->tokens));
     fl_tensor *scores = fl_contiguous(fl_cast(e, FL_F32));
     fl_speech_result *r = fl_heap_alloc((size_t)j->nbest * sizeof *r);
-    bool ok = scores && r && fl_speech_decoder_begin(p->decoder) && fl_speech_decoder_step(p->decoder, fl_data(scores), e->shape[0]) &&
+    bool ok = scores && r && fl_speech_decoder_begin(p->decoder) &&
+              fl_speech_decoder_step(p->decoder, fl_data(scores), e->shape[0]) &&
               fl_speech_decoder_end(p->decoder);
     const int64_t n = ok ? fl_speech_decoder_best(p->decoder, (int64_t)j->nbest, r) : -1;
     for (int64_t i = 0; i < n; i++) {
@@ -113,7 +141,8 @@ static bool decode(parts *p, const job *j, const char *name, fl_tensor *e) {
         }
         putchar('\n');
         for (int64_t k = 0; j->times && k < r[i].words; k++) {
-            printf("%lld\t%lld\t%lld\t%.4f\t", (long long)i + 1, (long long)r[i].word[k].begin, (long long)r[i].word[k].end, r[i].word[k].confidence);
+            printf("%lld\t%lld\t%lld\t%.4f\t", (long long)i + 1, (long long)r[i].word[k].begin,
+                   (long long)r[i].word[k].end, r[i].word[k].confidence);
             print_word(p, r[i].word[k].word);
             putchar('\n');
         }
@@ -123,7 +152,14 @@ static bool decode(parts *p, const job *j, const char *name, fl_tensor *e) {
 }
 
 int main(int argc, char **argv) {
-    job j = {.criterion = "ctc", .smearing = "none", .blank = "#", .sil = "|", .nbest = 1, .beam = 2500, .threshold = 25, .unk_score = -INFINITY};
+    job j = {.criterion = "ctc",
+             .smearing = "none",
+             .blank = "#",
+             .sil = "|",
+             .nbest = 1,
+             .beam = 2500,
+             .threshold = 25,
+             .unk_score = -INFINITY};
     parts p = {0};
     fl_scope s = fl_scope_begin();
     bool ok = parse(argc, argv, &j) && make_parts(&p, &j);

@@ -13,11 +13,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RATE = 8000, BANDS = 40, LETTERS = 16, BLANK = LETTERS, CLASSES, DIGITS = 10, SUBSAMPLING = 2, MAX_STRING = 7,
-       FIXED_STRINGS = 200 };
+enum {
+    RATE = 8000,
+    BANDS = 40,
+    LETTERS = 16,
+    BLANK = LETTERS,
+    CLASSES,
+    DIGITS = 10,
+    SUBSAMPLING = 2,
+    MAX_STRING = 7,
+    FIXED_STRINGS = 200
+};
 #define SILENCE (-16.0) /* about the logarithm of the floor: what stands for no sound */
 static const char letters[LETTERS + 1] = "|efghinorstuvwxz"; /* | stands between words */
-static const char *const words[DIGITS] = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"};
+static const char *const words[DIGITS] = {"zero", "one", "two",   "three", "four",
+                                          "five", "six", "seven", "eight", "nine"};
 
 typedef struct options {
     const char *data, *save, *load, *leave_out;
@@ -68,17 +78,20 @@ static bool read_line(const fl_data_listed *e, fl_data_sample *out, void *user) 
     const char *name = strchr(e->field[0], '_');
     int digit = 0;
     while (digit < DIGITS && strcmp(words[digit], e->field[3])) digit++;
-    if (!name || digit == DIGITS) return fl_fail("digits: line %lld: '%s' is no digit of a speaker", (long long)e->line, e->field[3]);
+    if (!name || digit == DIGITS)
+        return fl_fail("digits: line %lld: '%s' is no digit of a speaker", (long long)e->line, e->field[3]);
     fl_tensor *x = fl_speech_load_audio(e->path, .rate = RATE, .channel = -1);
     out->n = 1;
-    return x && (out->t[0] = x) && corpus_add(user, fl_data(x), x->shape[1], digit, speaker_of(name + 1, strcspn(name + 1, "_")));
+    return x && (out->t[0] = x) &&
+           corpus_add(user, fl_data(x), x->shape[1], digit, speaker_of(name + 1, strcspn(name + 1, "_")));
 }
 
 static bool load_list(const char *dir, const char *name, corpus *c) {
     char path[1024], root[1024];
     snprintf(path, sizeof path, "%s/fsdd/%s", dir, name);
     snprintf(root, sizeof root, "%s/..", dir);
-    fl_data_set *set = fl_data_list(path, read_line, .user = c, .root = root, .separator = ' ', .columns = 4, .path = 1);
+    fl_data_set *set =
+        fl_data_list(path, read_line, .user = c, .root = root, .separator = ' ', .columns = 4, .path = 1);
     bool ok = set != NULL;
     for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
         fl_scope s = fl_scope_begin();
@@ -110,7 +123,9 @@ typedef struct utterance {
     int digit[MAX_STRING], digits, speaker;
 } utterance;
 
-static double between(fl_rng *rng, double low, double high) { return low + (high - low) * fl_rng_uniform(rng); }
+static double between(fl_rng *rng, double low, double high) {
+    return low + (high - low) * fl_rng_uniform(rng);
+}
 
 /* Another recording of the speaker. */
 static int64_t another(const corpus *c, int64_t i, fl_rng *rng) {
@@ -181,7 +196,8 @@ static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
     utterance u;
     if (!join(m->c, index, count, gap, &u)) return false;
     fl_tensor *x = features_of(m->features, disturb(&u, rng));
-    x = fl_speech_spec_augment(x, rng, .band_width = 4, .bands = 2, .frame_width = 5, .frames = 1 + count, .mean = true);
+    x = fl_speech_spec_augment(x, rng, .band_width = 4, .bands = 2, .frame_width = 5, .frames = 1 + count,
+                               .mean = true);
     fl_heap_free(u.sound);
     s->n = 2;
     s->t[0] = x;
@@ -199,21 +215,27 @@ static bool give_index(int64_t i, fl_data_sample *out, void *user) {
 static fl_data_set *training_set(const maker *m, const options *o) {
     fl_data_set *set = fl_data_shuffle(fl_data_callback(m->c->n, give_index, NULL), o->seed);
     set = fl_data_transform(set, make_sample, (void *)m);
-    return fl_data_prefetch(fl_data_batches(set, .size = o->batch, .pad = true, .pad_value = {SILENCE * 0.25 + 2}, .lengths = 3), 2, 6);
+    return fl_data_prefetch(
+        fl_data_batches(set, .size = o->batch, .pad = true, .pad_value = {SILENCE * 0.25 + 2}, .lengths = 3),
+        2, 6);
 }
 
 /* ---- the net ---- */
 
 static fl_nn_module *block(int64_t width, int64_t kernel, int64_t dilation) {
-    fl_nn_module *conv = fl_nn_conv1d(width, width, kernel, .pad = FL_SAME, .dilation = dilation, .no_bias = true);
-    return fl_nn_residual(fl_nn_sequential(conv, fl_nn_batch_norm1d(width), fl_nn_relu(), fl_nn_dropout(0.05)));
+    fl_nn_module *conv =
+        fl_nn_conv1d(width, width, kernel, .pad = FL_SAME, .dilation = dilation, .no_bias = true);
+    return fl_nn_residual(
+        fl_nn_sequential(conv, fl_nn_batch_norm1d(width), fl_nn_relu(), fl_nn_dropout(0.05)));
 }
 
 /* [n, frames, BANDS] -> scores [n, frames / 2, CLASSES]; all is convolution over time, so it also runs in pieces. */
 static fl_nn_module *digits_net(void) {
     enum { WIDTH = 128 };
-    fl_nn_module *net = fl_nn_sequential(fl_nn_transpose(1, 2), fl_nn_conv1d(BANDS, WIDTH, 5, .stride = SUBSAMPLING, .pad = 2, .no_bias = true),
-                                         fl_nn_batch_norm1d(WIDTH), fl_nn_relu());
+    fl_nn_module *net =
+        fl_nn_sequential(fl_nn_transpose(1, 2),
+                         fl_nn_conv1d(BANDS, WIDTH, 5, .stride = SUBSAMPLING, .pad = 2, .no_bias = true),
+                         fl_nn_batch_norm1d(WIDTH), fl_nn_relu());
     static const int64_t dilation[] = {1, 1, 2, 2, 4};
     for (int i = 0; i < 5; i++) fl_nn_add(net, NULL, block(WIDTH, 5, dilation[i]));
     fl_nn_add(net, NULL, fl_nn_conv1d(WIDTH, CLASSES, 1));
@@ -224,7 +246,8 @@ static fl_nn_module *digits_net(void) {
 static fl_var *training_loss(fl_nn_module *net, const fl_data_sample *b) {
     fl_var *logp = fv_log_softmax(fl_nn_forward(net, fv_const(b->t[0])), -1);
     fl_tensor *steps = fl_floor_divide(fl_add(b->t[2], fl_int(SUBSAMPLING - 1)), fl_int(SUBSAMPLING));
-    return fv_ctc_loss(fv_transpose(logp, 0, 1), b->t[1], steps, b->t[3], .blank = BLANK, .zero_infinity = true);
+    return fv_ctc_loss(fv_transpose(logp, 0, 1), b->t[1], steps, b->t[3], .blank = BLANK,
+                       .zero_infinity = true);
 }
 
 static bool train(fl_nn_module *net, const corpus *c, const fl_speech_features *features, const options *o) {
@@ -240,14 +263,16 @@ static bool train(fl_nn_module *net, const corpus *c, const fl_speech_features *
         fl_data_sample b;
         const double warm = fmin(1, (double)(step + 1) / 100);
         const int64_t before = epoch;
-        ok = fl_data_next(set, &epoch, &index, &b) && fl_optim_set_lr(optim, warm * fl_optim_lr_cosine(o->lr, 0, step, total));
+        ok = fl_data_next(set, &epoch, &index, &b) &&
+             fl_optim_set_lr(optim, warm * fl_optim_lr_cosine(o->lr, 0, step, total));
         fl_var *loss = ok ? training_loss(net, &b) : NULL;
         fl_optim_zero_grad(optim);
         ok = ok && fl_backward(loss) && fl_optim_clip(optim, 1) && fl_optim_step(optim);
         if (ok) sum += fl_item(fv_value(loss)), step++;
         fl_scope_end(&s);
         if (ok && epoch > before) {
-            printf("Epoch %lld: loss %.4f, %.0f seconds\n", (long long)before, sum / (double)fl_data_size(set), fl_data_now() - began);
+            printf("Epoch %lld: loss %.4f, %.0f seconds\n", (long long)before,
+                   sum / (double)fl_data_size(set), fl_data_now() - began);
             fflush(stdout);
             sum = 0;
         }
@@ -290,8 +315,10 @@ static int likeliest(fl_tensor *logp) {
         length[d] = u.letter_count, steps[d] = logp->shape[0];
     }
     fl_tensor *each = fl_expand(fl_unsqueeze(logp, 1), FL_SHAPE(logp->shape[0], DIGITS, CLASSES));
-    fl_tensor *loss = fl_ctc_loss(each, fl_from_host(target, FL_SHAPE(DIGITS, 8), FL_I64), fl_from_host(steps, FL_SHAPE(DIGITS), FL_I64),
-                                  fl_from_host(length, FL_SHAPE(DIGITS), FL_I64), .blank = BLANK, .reduction = FL_NONE);
+    fl_tensor *loss =
+        fl_ctc_loss(each, fl_from_host(target, FL_SHAPE(DIGITS, 8), FL_I64),
+                    fl_from_host(steps, FL_SHAPE(DIGITS), FL_I64),
+                    fl_from_host(length, FL_SHAPE(DIGITS), FL_I64), .blank = BLANK, .reduction = FL_NONE);
     return (int)fl_item_int(fl_argmin(loss, 0, false));
 }
 
@@ -306,15 +333,17 @@ static fl_speech_decoder *make_decoder(fl_speech_lexicon *l) {
         ok = fl_speech_lexicon_add(l, words[d], token, u.letter_count) == d;
     }
     if (!ok || !fl_speech_lexicon_finish(l, FL_SPEECH_NO_SMEARING, NULL, false)) return NULL;
-    return fl_speech_decoder_new(CLASSES, l, .beam = 100, .blank = BLANK, .separator = FL_I0, .log_add = true);
+    return fl_speech_decoder_new(CLASSES, l, .beam = 100, .blank = BLANK, .separator = FL_I0,
+                                 .log_add = true);
 }
 
 /* The words that the decoder finds are scored. */
 static bool score_decoded(fl_speech_decoder *d, const fl_tensor *logp, const utterance *u, fl_data_edits *e) {
     fl_speech_result r;
     int64_t guess[256], target[MAX_STRING], n = 0;
-    if (!fl_speech_decoder_begin(d) || !fl_speech_decoder_step(d, fl_data(logp), logp->shape[0]) || !fl_speech_decoder_end(d) ||
-        fl_speech_decoder_best(d, 1, &r) < 1) return false;
+    if (!fl_speech_decoder_begin(d) || !fl_speech_decoder_step(d, fl_data(logp), logp->shape[0]) ||
+        !fl_speech_decoder_end(d) || fl_speech_decoder_best(d, 1, &r) < 1)
+        return false;
     for (; n < r.words && n < 256; n++) guess[n] = r.word[n].word;
     for (int i = 0; i < u->digits; i++) target[i] = u->digit[i];
     return fl_data_edits_add(e, guess, n, target, u->digits);
@@ -349,12 +378,13 @@ static double print_scores(const char *title, const scores *s) {
     printf("\n%-24s %8s %8s %8s\n", title, "words", "WER %", "LER %");
     for (int k = 0; k < MAX_SPEAKERS; k++) {
         if (!s->word[k].tokens) continue;
-        printf("%-24s %8lld %8.2f %8.2f\n", speakers[k], (long long)s->word[k].tokens, fl_data_edits_percent(&s->word[k]),
-               fl_data_edits_percent(&s->letter[k]));
+        printf("%-24s %8lld %8.2f %8.2f\n", speakers[k], (long long)s->word[k].tokens,
+               fl_data_edits_percent(&s->word[k]), fl_data_edits_percent(&s->letter[k]));
         fl_data_edits_merge(&word, &s->word[k]);
         fl_data_edits_merge(&letter, &s->letter[k]);
     }
-    printf("%-24s %8lld %8.2f %8.2f\n", "all", (long long)word.tokens, fl_data_edits_percent(&word), fl_data_edits_percent(&letter));
+    printf("%-24s %8lld %8.2f %8.2f\n", "all", (long long)word.tokens, fl_data_edits_percent(&word),
+           fl_data_edits_percent(&letter));
     return fl_data_edits_percent(&word);
 }
 
@@ -389,7 +419,8 @@ static bool test(fl_nn_module *net, const fl_speech_features *f, const corpus *c
             greedy(logp, text, sizeof text);
             score_text(s, &u, text);
             const int64_t guess = string ? 0 : likeliest(logp), target = u.digit[0];
-            ok = string ? score_decoded(decoder, logp, &u, &s->lexicon) : fl_data_edits_add(&s->lexicon, &guess, 1, &target, 1);
+            ok = string ? score_decoded(decoder, logp, &u, &s->lexicon)
+                        : fl_data_edits_add(&s->lexicon, &guess, 1, &target, 1);
         }
         fl_heap_free(u.sound);
         fl_scope_end(&scope);
@@ -397,7 +428,9 @@ static bool test(fl_nn_module *net, const fl_speech_features *f, const corpus *c
     if (ok) *wer = print_scores(string ? "strings, greedy" : "single digits, greedy", s);
     fl_speech_decoder_free(decoder);
     fl_speech_lexicon_free(lexicon);
-    if (ok) printf("with the lexicon         %8lld %8.2f\n", (long long)s->lexicon.tokens, *wer = fl_data_edits_percent(&s->lexicon));
+    if (ok)
+        printf("with the lexicon         %8lld %8.2f\n", (long long)s->lexicon.tokens,
+               *wer = fl_data_edits_percent(&s->lexicon));
     fl_heap_free(s);
     return ok;
 }
@@ -405,7 +438,8 @@ static bool test(fl_nn_module *net, const fl_speech_features *f, const corpus *c
 /* ---- options ---- */
 
 static void usage(void) {
-    puts("digits [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load FILE] [--eval]\n"
+    puts("digits [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load FILE] "
+         "[--eval]\n"
          "       [--leave-out SPEAKER] [--takes N]\n"
          "  --leave-out  trains without a speaker's recordings, and tests on all of them\n"
          "  --takes      of each digit that are spoken where there is no DIR");
@@ -455,7 +489,8 @@ static bool leave_out(corpus *train, corpus *test, const char *name) {
     test->n = k;
     for (int64_t i = 0; i < train->n; i++) {
         if (train->r[i].speaker != speaker) train->r[n++] = train->r[i];
-        else if (fl_heap_grow(&test->r, &test->cap, test->n + 1, sizeof *test->r)) test->r[test->n++] = train->r[i];
+        else if (fl_heap_grow(&test->r, &test->cap, test->n + 1, sizeof *test->r))
+            test->r[test->n++] = train->r[i];
         else return false;
     }
     train->n = n;
@@ -484,7 +519,9 @@ int main(int argc, char **argv) {
     fl_speech_features *features = fl_speech_features_new(&conf);
     fl_nn_module *net = digits_net();
     ok = ok && features && net && get_corpora(&o, &known, &held_out) && (!o.load || fl_nn_load(net, o.load));
-    if (ok) printf("%lld parameters, %lld recordings to train with, %lld to test\n", (long long)fl_nn_count(net), (long long)known.n, (long long)held_out.n);
+    if (ok)
+        printf("%lld parameters, %lld recordings to train with, %lld to test\n", (long long)fl_nn_count(net),
+               (long long)known.n, (long long)held_out.n);
     if (ok && !o.eval) ok = train(net, &known, features, &o) && (!o.save || fl_nn_save(net, o.save));
     ok = ok && test(net, features, &held_out, true, &wer) && test(net, features, &held_out, false, &wer);
     if (ok) printf("\n%.0f seconds\nTest WER: %.2f %%\n", fl_data_now() - began, wer);

@@ -22,7 +22,8 @@ static fl_tensor *read_text(const char *path) {
     bool ok = text != NULL;
     for (double x; ok && (x = strtod(p, &end), end != p); p = end)
         if ((ok = fl_heap_grow(&v, &cap, n + 1, sizeof *v))) v[n++] = (float)x;
-    if (ok && p[strspn(p, " \t\r\n")]) ok = fl_fail("features: %s: offset %lld: no number", path, (long long)(p - text));
+    if (ok && p[strspn(p, " \t\r\n")])
+        ok = fl_fail("features: %s: offset %lld: no number", path, (long long)(p - text));
     fl_tensor *t = ok ? fl_from_host(v, FL_SHAPE(n), FL_F32) : NULL;
     fl_heap_free(text);
     fl_heap_free(v);
@@ -50,8 +51,11 @@ static bool run(int argc, char **argv) {
         {"--file=", &file}, {"--out=", &out}, {"--preset=", &preset}, {"--conf=", &conf}, {"--kind=", &kind}};
     for (int i = 1; i < argc; i++)
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-            if (!strncmp(argv[i], known[k].name, strlen(known[k].name))) *known[k].to = argv[i] + strlen(known[k].name);
-    if (!file || !out) return fl_fail("features: --file=FILE --out=FILE [--preset=NAME] [--conf=FILE] [--kind=KIND] [--name=value ...]");
+            if (!strncmp(argv[i], known[k].name, strlen(known[k].name)))
+                *known[k].to = argv[i] + strlen(known[k].name);
+    if (!file || !out)
+        return fl_fail("features: --file=FILE --out=FILE [--preset=NAME] [--conf=FILE] [--kind=KIND] "
+                       "[--name=value ...]");
     fl_tensor *x = read_samples(file, &info);
     if (!x || !fl_speech_preset(&c, preset, (double)info.rate)) return false;
     if (info.rate && (!strcmp(preset, "kaldi") || !strcmp(preset, "htk"))) c.gain = 32768;
@@ -60,10 +64,12 @@ static bool run(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         char name[64];
         bool mine = false;
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++) mine |= !strncmp(argv[i], known[k].name, strlen(known[k].name));
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            mine |= !strncmp(argv[i], known[k].name, strlen(known[k].name));
         const char *value = strchr(argv[i], '=');
         if (mine) continue;
-        if (!value || value - argv[i] >= (long)sizeof name) return fl_fail("features: %s: no --name=value", argv[i]);
+        if (!value || value - argv[i] >= (long)sizeof name)
+            return fl_fail("features: %s: no --name=value", argv[i]);
         snprintf(name, sizeof name, "%.*s", (int)(value - argv[i]), argv[i]);
         if (!fl_speech_conf_set(&c, name, value + 1)) return false;
     }

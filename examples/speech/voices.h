@@ -55,7 +55,8 @@ static inline double voices_noise(uint64_t *s) {
 static inline int64_t speak_digit(int digit, double rate, float *sound, int64_t most, fl_rng *rng) {
     const double tract = voices_between(rng, 0.88, 1.28), pace = voices_between(rng, 0.75, 1.35);
     const double pitch = tract > 1.08 ? voices_between(rng, 150, 260) : voices_between(rng, 85, 150);
-    const double fall = voices_between(rng, -0.3, 0.1), level = voices_between(rng, 0.08, 0.5), breath = voices_between(rng, 0.01, 0.08);
+    const double fall = voices_between(rng, -0.3, 0.1), level = voices_between(rng, 0.08, 0.5),
+                 breath = voices_between(rng, 0.01, 0.08);
     const double echo = voices_between(rng, 0, 0.35), hiss = pow(10, voices_between(rng, -70, -40) / 20);
     const int64_t delay = (int64_t)(voices_between(rng, 0.01, 0.04) * rate);
     uint64_t state = (uint64_t)(fl_rng_uniform(rng) * 1e15) | 1;
@@ -82,9 +83,11 @@ static inline int64_t speak_digit(int digit, double rate, float *sound, int64_t 
             const int j = g > 0 ? i + 1 : back > 0 ? i - 1 : i;
             const double m = g + back;
             const voices_phone *a = list[i], *b = list[j];
-#define VOICES_MIX(field, w) ((a->field) * (1 - m) * (w ? wobble[i][w - 1] : 1) + (b->field) * m * (w ? wobble[j][w - 1] : 1))
+#define VOICES_MIX(field, w) \
+    ((a->field) * (1 - m) * (w ? wobble[i][w - 1] : 1) + (b->field) * m * (w ? wobble[j][w - 1] : 1))
             const double f1 = VOICES_MIX(f1, 1), f2 = VOICES_MIX(f2, 2), f3 = VOICES_MIX(f3, 3);
-            const double voice = VOICES_MIX(voice, 0), noise = VOICES_MIX(noise, 0), centre = VOICES_MIX(centre, 0);
+            const double voice = VOICES_MIX(voice, 0), noise = VOICES_MIX(noise, 0),
+                         centre = VOICES_MIX(centre, 0);
 #undef VOICES_MIX
             const double where = (done + (double)k / rate) / whole;
             phase += pitch * (1 + fall * where + 0.01 * voices_noise(&state)) / rate;
@@ -97,7 +100,9 @@ static inline int64_t speak_digit(int digit, double rate, float *sound, int64_t 
             y = voices_resonate(&r[1], y, fmin(f2, 0.48 * rate), 100, rate);
             y = voices_resonate(&r[2], y, fmin(f3, 0.48 * rate), 160, rate);
             y = voices_resonate(&r[3], y, fmin(3400 * tract, 0.48 * rate), 250, rate);
-            y += 1.5 * noise * voices_resonate(&colour, voices_noise(&state), fmin(centre * tract + 1, 0.47 * rate), 900, rate);
+            y += 1.5 * noise *
+                 voices_resonate(&colour, voices_noise(&state), fmin(centre * tract + 1, 0.47 * rate), 900,
+                                 rate);
             sound[t] = (float)(y * ends * level);
         }
         done += seconds[i];

@@ -19,15 +19,15 @@ typedef struct fl_speech_align_opts {
     const float *transitions; /* [classes, classes], to and from; NULL: zeros */
     char _end;
 } fl_speech_align_opts;
-/* The best path through log probabilities [frames, classes] that spells n tokens (CTC, or ASG: a token for each
-   frame), as a span for each token into out; its score, NaN after fl_fail: a token that is no class, a NaN, or a
-   target that does not fit into the frames (CTC needs one between equal neighbours). path, if it is not NULL,
-   gets the token of each frame. */
+/* The best path through log probabilities [frames, classes] that spells n tokens (CTC, or ASG: a token for
+   each frame), as a span for each token into out; its score, NaN after fl_fail: a token that is no class,
+   a NaN, or a target that does not fit into the frames (CTC needs one between equal neighbours). path, if
+   it is not NULL, gets the token of each frame. */
 #define fl_speech_align(...) FL__SPEECH_ALIGN(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_ALIGN(scores, frames, classes, tokens, n, out, path, ...) \
     fl_speech_align_opt(scores, frames, classes, tokens, n, out, path, (fl_speech_align_opts){__VA_ARGS__})
-FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t classes, const int64_t *tokens, int64_t n,
-                                  fl_speech_span *out, int64_t *path, fl_speech_align_opts o);
+FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t classes, const int64_t *tokens,
+                                  int64_t n, fl_speech_span *out, int64_t *path, fl_speech_align_opts o);
 
 #ifdef __cplusplus
 }
@@ -56,7 +56,8 @@ static bool fl__speech_may_skip(const fl__speech_lattice *l, int64_t s) {
 }
 
 /* now: the best scores of all places at a frame, of those at the frame before. */
-static void fl__speech_lattice_frame(const fl__speech_lattice *l, int64_t t, const float *e, const double *before, double *now) {
+static void fl__speech_lattice_frame(const fl__speech_lattice *l, int64_t t, const float *e,
+                                     const double *before, double *now) {
     for (int64_t s = 0; s < l->places; s++) {
         const int64_t to = fl__speech_label(l, s);
         double best = -INFINITY;
@@ -64,7 +65,8 @@ static void fl__speech_lattice_frame(const fl__speech_lattice *l, int64_t t, con
         for (int back = 0; back <= 2 && back <= s; back++) {
             if (back == 2 && !fl__speech_may_skip(l, s)) break;
             const int64_t from = fl__speech_label(l, s - back);
-            const double move = l->o->asg && l->o->transitions && t ? l->o->transitions[to * l->classes + from] : 0;
+            const double move =
+                l->o->asg && l->o->transitions && t ? l->o->transitions[to * l->classes + from] : 0;
             if (before[s - back] + move > best) best = before[s - back] + move, way = back;
         }
         if (t == 0) best = s <= !l->o->asg ? 0 : -INFINITY, way = 0;
@@ -73,8 +75,10 @@ static void fl__speech_lattice_frame(const fl__speech_lattice *l, int64_t t, con
     }
 }
 
-static void fl__speech_spans(const fl__speech_lattice *l, const float *scores, int64_t frames, int64_t s, fl_speech_span *out, int64_t *path) {
-    for (int64_t k = 0; k < (l->o->asg ? l->places : l->places / 2); k++) out[k] = (fl_speech_span){l->token[k], -1, -1, 0};
+static void fl__speech_spans(const fl__speech_lattice *l, const float *scores, int64_t frames, int64_t s,
+                             fl_speech_span *out, int64_t *path) {
+    for (int64_t k = 0; k < (l->o->asg ? l->places : l->places / 2); k++)
+        out[k] = (fl_speech_span){l->token[k], -1, -1, 0};
     for (int64_t t = frames - 1; t >= 0; s -= l->step[t-- * l->places + s]) {
         const int64_t label = fl__speech_label(l, s);
         if (path) path[t] = label;
@@ -84,24 +88,30 @@ static void fl__speech_spans(const fl__speech_lattice *l, const float *scores, i
         span->begin = t;
         span->confidence += exp(scores[t * l->classes + label]);
     }
-    for (int64_t k = 0; k < (l->o->asg ? l->places : l->places / 2); k++) out[k].confidence /= (double)(out[k].end - out[k].begin);
+    for (int64_t k = 0; k < (l->o->asg ? l->places : l->places / 2); k++)
+        out[k].confidence /= (double)(out[k].end - out[k].begin);
 }
 
-FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t classes, const int64_t *tokens, int64_t n,
-                                  fl_speech_span *out, int64_t *path, fl_speech_align_opts o) {
+FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t classes, const int64_t *tokens,
+                                  int64_t n, fl_speech_span *out, int64_t *path, fl_speech_align_opts o) {
     const char *fn = "fl_speech_align";
     const int64_t blank = o.blank ? fl_option_int(o.blank, 0) : classes - 1;
     int64_t need = n;
     for (int64_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || tokens[i] >= classes || (!o.asg && tokens[i] == blank))
-            return fl_fail("%s: token %lld is class %lld of %lld", fn, (long long)i, (long long)tokens[i], (long long)classes), NAN;
+            return fl_fail("%s: token %lld is class %lld of %lld", fn, (long long)i, (long long)tokens[i],
+                           (long long)classes),
+                   NAN;
         need += !o.asg && i && tokens[i] == tokens[i - 1];
     }
     if (frames < need || frames < 1 || n < o.asg)
-        return fl_fail("%s: %lld tokens need %lld frames, of %lld", fn, (long long)n, (long long)need, (long long)frames), NAN;
+        return fl_fail("%s: %lld tokens need %lld frames, of %lld", fn, (long long)n, (long long)need,
+                       (long long)frames),
+               NAN;
     for (int64_t i = 0; i < frames * classes; i++)
         if (isnan(scores[i])) return fl_fail("%s: frame %lld: NaN", fn, (long long)(i / classes)), NAN;
-    fl__speech_lattice l = {.o = &o, .token = tokens, .classes = classes, .places = o.asg ? n : 2 * n + 1, .blank = blank};
+    fl__speech_lattice l = {
+        .o = &o, .token = tokens, .classes = classes, .places = o.asg ? n : 2 * n + 1, .blank = blank};
     double *row = fl_heap_alloc((size_t)(2 * l.places) * sizeof *row), total = NAN;
     l.step = row ? fl_heap_alloc((size_t)(frames * l.places)) : NULL;
     double *before = row, *now = row ? row + l.places : NULL;

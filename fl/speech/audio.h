@@ -47,7 +47,8 @@ typedef struct fl_speech_audio_opts {
 #define FL__SPEECH_LOAD(path, ...) fl_speech_load_audio_opt(path, (fl_speech_audio_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_speech_load_audio_opt(const char *path, fl_speech_audio_opts o);
 /* The same of n bytes in memory; `name` stands for the path in messages. */
-FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int64_t n, fl_speech_audio_opts o);
+FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int64_t n,
+                                       fl_speech_audio_opts o);
 
 /* Writes x, [frames] or [channels, frames] of floats, as WAV. Integers are rounded to the nearest; what is
    beyond [-1, 1) becomes the largest number. Codings: u8, s16, s24, s32, f32, f64, mu-law, A-law. */
@@ -190,7 +191,8 @@ static bool fl__speech_format(const fl__speech_bytes *b, fl__speech_layout *l, i
     if (n < 16) return fl__speech_bad(b, at, "a format chunk of fewer than 16 bytes") != NULL;
     uint32_t tag = fl__speech_u(p, 2);
     const uint32_t bits = fl__speech_u(p + 14, 2);
-    if (tag == 0xfffe && n < 40) return fl__speech_bad(b, at, "an extensible format chunk that is cut") != NULL;
+    if (tag == 0xfffe && n < 40)
+        return fl__speech_bad(b, at, "an extensible format chunk that is cut") != NULL;
     if (tag == 0xfffe) tag = fl__speech_u(p + 24, 2);
     l->s.channels = fl__speech_u(p + 2, 2), l->s.rate = fl__speech_u(p + 4, 4);
     const struct { uint32_t tag, bits; fl_speech_coding coding; } known[] = {
@@ -223,7 +225,8 @@ static bool fl__speech_wav(const fl__speech_bytes *b, fl__speech_layout *l) {
         if (!memcmp(p, "fmt ", 4) && !(format = fl__speech_format(b, l, at, size))) return false;
         if (!memcmp(p, "fact", 4) && size >= 4) l->fact = fl__speech_u(b->p + at, 4);
         if (!memcmp(p, "ds64", 4) && size >= 16)
-            wide = (int64_t)((uint64_t)fl__speech_u(b->p + at + 12, 4) << 32 | fl__speech_u(b->p + at + 8, 4));
+            wide =
+                (int64_t)((uint64_t)fl__speech_u(b->p + at + 12, 4) << 32 | fl__speech_u(b->p + at + 8, 4));
         if (data && !format) return fl__speech_bad(b, at - 8, "samples before their format") != NULL;
         if (data) {
             l->at = at, l->bytes = size;
@@ -262,9 +265,12 @@ static bool fl__speech_sphere(const fl__speech_bytes *b, fl__speech_layout *l) {
     const bool mulaw = coding && (!strncmp(coding, "ulaw\n", 5) || !strncmp(coding, "mu-law\n", 7));
     if (!strstr(head, "\nend_head")) return fl__speech_bad(b, 1024, "the header has no end") != NULL;
     if ((coding && !mulaw && strncmp(coding, "pcm\n", 4)) || bytes < 1 || bytes > 2)
-        return fl_fail("fl_speech_load_audio: %s: samples of %lld bytes coded as %.20s are not known", b->name,
-                       (long long)bytes, coding ? coding : "pcm");
-    l->s.coding = mulaw ? FL_SPEECH_MULAW : bytes == 1 ? FL_SPEECH_S8 : order && !strncmp(order, "10", 2) ? FL_SPEECH_S16_BIG : FL_SPEECH_S16;
+        return fl_fail("fl_speech_load_audio: %s: samples of %lld bytes coded as %.20s are not known",
+                       b->name, (long long)bytes, coding ? coding : "pcm");
+    l->s.coding = mulaw                               ? FL_SPEECH_MULAW
+                  : bytes == 1                        ? FL_SPEECH_S8
+                  : order && !strncmp(order, "10", 2) ? FL_SPEECH_S16_BIG
+                                                      : FL_SPEECH_S16;
     l->s.rate = fl__speech_sphere_int(head, "sample_rate", 0);
     l->s.channels = fl__speech_sphere_int(head, "channel_count", 1);
     l->at = strtol(head + 8, NULL, 10), l->bytes = b->n - l->at;
@@ -304,8 +310,10 @@ static void fl__speech_put(const fl__speech_layout *l, float *out, int64_t c, in
     if (t < l->s.frames) out[c * l->s.frames + t] = (float)sample / 32768;
 }
 
-static bool fl__speech_ms_block(const fl__speech_layout *l, const unsigned char *p, int64_t frame, float *out) {
-    static const int adapt[16] = {230, 230, 230, 230, 307, 409, 512, 614, 768, 614, 512, 409, 307, 230, 230, 230};
+static bool fl__speech_ms_block(const fl__speech_layout *l, const unsigned char *p, int64_t frame,
+                                float *out) {
+    static const int adapt[16] = {230, 230, 230, 230, 307, 409, 512, 614,
+                                  768, 614, 512, 409, 307, 230, 230, 230};
     const int64_t ch = l->s.channels;
     for (int64_t c = 0; c < ch; c++) {
         if (p[c] >= l->n_coef) return false;
@@ -316,7 +324,8 @@ static bool fl__speech_ms_block(const fl__speech_layout *l, const unsigned char 
         for (int64_t t = 2; t < l->per_block; t++) {
             const int64_t i = (t - 2) * ch + c;
             const int byte = p[7 * ch + i / 2], code = i % 2 ? byte & 15 : byte >> 4;
-            const int64_t next = ((int64_t)a * k[0] + (int64_t)b * k[1]) / 256 + (int64_t)(code - (code & 8) * 2) * delta;
+            const int64_t next =
+                ((int64_t)a * k[0] + (int64_t)b * k[1]) / 256 + (int64_t)(code - (code & 8) * 2) * delta;
             b = a, a = next < -32768 ? -32768 : next > 32767 ? 32767 : (int)next;
             fl__speech_put(l, out, c, frame + t, a);
             delta = fl__speech_clamp16((int)((int64_t)adapt[code] * delta / 256));
@@ -326,14 +335,16 @@ static bool fl__speech_ms_block(const fl__speech_layout *l, const unsigned char 
     return true;
 }
 
-static bool fl__speech_ima_block(const fl__speech_layout *l, const unsigned char *p, int64_t frame, float *out) {
+static bool fl__speech_ima_block(const fl__speech_layout *l, const unsigned char *p, int64_t frame,
+                                 float *out) {
     static const int turn[8] = {-1, -1, -1, -1, 2, 4, 6, 8};
     static const int16_t step[89] = {
-        7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 19, 21, 23, 25, 28, 31, 34, 37, 41, 45, 50, 55, 60, 66, 73, 80, 88,
-        97, 107, 118, 130, 143, 157, 173, 190, 209, 230, 253, 279, 307, 337, 371, 408, 449, 494, 544, 598, 658,
-        724, 796, 876, 963, 1060, 1166, 1282, 1411, 1552, 1707, 1878, 2066, 2272, 2499, 2749, 3024, 3327, 3660,
-        4026, 4428, 4871, 5358, 5894, 6484, 7132, 7845, 8630, 9493, 10442, 11487, 12635, 13899, 15289, 16818,
-        18500, 20350, 22385, 24623, 27086, 29794, 32767};
+        7,    8,     9,     10,    11,    12,    13,    14,    16,    17,    19,    21,    23,    25,   28,
+        31,   34,    37,    41,    45,    50,    55,    60,    66,    73,    80,    88,    97,    107,  118,
+        130,  143,   157,   173,   190,   209,   230,   253,   279,   307,   337,   371,   408,   449,  494,
+        544,  598,   658,   724,   796,   876,   963,   1060,  1166,  1282,  1411,  1552,  1707,  1878, 2066,
+        2272, 2499,  2749,  3024,  3327,  3660,  4026,  4428,  4871,  5358,  5894,  6484,  7132,  7845, 8630,
+        9493, 10442, 11487, 12635, 13899, 15289, 16818, 18500, 20350, 22385, 24623, 27086, 29794, 32767};
     const int64_t ch = l->s.channels;
     for (int64_t c = 0; c < ch; c++) {
         int v = fl__speech_s16(p + 4 * c), index = p[4 * c + 2];
@@ -356,7 +367,8 @@ static bool fl__speech_decode(const fl__speech_bytes *b, const fl__speech_layout
     const unsigned char *p = b->p + l->at;
     const int64_t ch = l->s.channels, width = fl__speech_width(l->s.coding);
     for (int64_t t = 0; width && t < l->s.frames; t++)
-        for (int64_t c = 0; c < ch; c++, p += width) out[c * l->s.frames + t] = fl__speech_sample(p, l->s.coding);
+        for (int64_t c = 0; c < ch; c++, p += width)
+            out[c * l->s.frames + t] = fl__speech_sample(p, l->s.coding);
     for (int64_t k = 0; !width && k < l->bytes / l->block; k++, p += l->block)
         if (!(l->s.coding == FL_SPEECH_MS_ADPCM ? fl__speech_ms_block
                                                 : fl__speech_ima_block)(l, p, k * l->per_block, out))
@@ -448,15 +460,18 @@ static bool fl__speech_finite(const fl__speech_bytes *b, const fl_tensor *x) {
     return true;
 }
 
-static bool fl__speech_wanted(const fl__speech_bytes *b, const fl_speech_audio_opts *o, const fl_speech_sound *s) {
+static bool fl__speech_wanted(const fl__speech_bytes *b, const fl_speech_audio_opts *o,
+                              const fl_speech_sound *s) {
     if (o->want_rate && o->want_rate != s->rate)
-        return fl_fail("fl_speech_load_audio: %s: %lld samples a second, not %lld", b->name, (long long)s->rate,
-                       (long long)o->want_rate);
+        return fl_fail("fl_speech_load_audio: %s: %lld samples a second, not %lld", b->name,
+                       (long long)s->rate, (long long)o->want_rate);
     return (o->channel >= -1 && o->channel <= s->channels) ||
-           fl_fail("fl_speech_load_audio: %s: channel %d of %lld", b->name, o->channel, (long long)s->channels);
+           fl_fail("fl_speech_load_audio: %s: channel %d of %lld", b->name, o->channel,
+                   (long long)s->channels);
 }
 
-FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int64_t n, fl_speech_audio_opts o) {
+FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int64_t n,
+                                       fl_speech_audio_opts o) {
     const fl__speech_bytes b = {name ? name : "memory", bytes, n};
     fl_speech_sound s = {0};
     fl_quiet(1);
@@ -504,7 +519,8 @@ static void fl__speech_store(unsigned char *p, int bytes, uint64_t v) {
 }
 
 static void fl__speech_encode(unsigned char *p, fl_speech_coding c, double v) {
-    const int width = fl__speech_width(c), bits = c == FL_SPEECH_MULAW || c == FL_SPEECH_ALAW ? 16 : 8 * width;
+    const int width = fl__speech_width(c),
+              bits = c == FL_SPEECH_MULAW || c == FL_SPEECH_ALAW ? 16 : 8 * width;
     const double most = ldexp(1, bits - 1);
     double r = rint(v * most);
     r = r > most - 1 ? most - 1 : r < -most ? -most : r == r ? r : 0;
@@ -526,9 +542,11 @@ FL_API bool fl_speech_save_audio(const char *path, fl_tensor *x, int64_t rate, f
                        x ? fl_dtype_name(x->dtype) : "NULL", x ? FL_SHAPE_TEXT(x) : "", (long long)rate,
                        (int)coding);
     const int width = fl__speech_width(coding);
-    const int64_t frames = x->shape[x->ndim - 1], ch = x->ndim == 2 ? x->shape[0] : 1, size = frames * ch * width;
+    const int64_t frames = x->shape[x->ndim - 1], ch = x->ndim == 2 ? x->shape[0] : 1,
+                  size = frames * ch * width;
     if (ch < 1 || ch > 1024 || size > UINT32_MAX - HEAD)
-        return fl_fail("%s: %s: %lld channels, %lld bytes of samples", fn, path, (long long)ch, (long long)size);
+        return fl_fail("%s: %s: %lld channels, %lld bytes of samples", fn, path, (long long)ch,
+                       (long long)size);
     double *v = fl_heap_alloc((size_t)(frames * ch) * sizeof *v + 1);
     unsigned char *p = v ? fl_heap_alloc((size_t)size + HEAD + 1) : NULL;
     fl_scope scope = fl_scope_begin();
@@ -544,7 +562,8 @@ FL_API bool fl_speech_save_audio(const char *path, fl_tensor *x, int64_t rate, f
             {4, n + n % 2 + HEAD - 8}, {16, 16}, {20, tag | (uint32_t)ch << 16}, {24, (uint32_t)rate},
             {28, (uint32_t)(rate * ch * width)}, {32, (uint32_t)(ch * width | width * 8 << 16)}, {40, n}};
         memcpy(p, "RIFF....WAVEfmt ....................data", 40);
-        for (size_t i = 0; i < sizeof field / sizeof *field; i++) fl__speech_store(p + field[i][0], 4, field[i][1]);
+        for (size_t i = 0; i < sizeof field / sizeof *field; i++)
+            fl__speech_store(p + field[i][0], 4, field[i][1]);
         for (int64_t t = 0, i = HEAD; t < frames; t++)
             for (int64_t c = 0; c < ch; c++, i += width) fl__speech_encode(p + i, coding, v[c * frames + t]);
         p[HEAD + size] = 0; /* chunks are of even size */

@@ -1,6 +1,7 @@
 /* augment.h - speech made harder at random: masks over features, noise, rooms, speed, tempo, chains of them
 
-   All is a function of the generator that is handed in: fl_data_transform gives one of (seed, epoch, index). */
+   All is a function of the generator that is handed in: fl_data_transform gives one of (seed, epoch,
+   index). */
 #ifndef FL_SPEECH_AUGMENT_H
 #define FL_SPEECH_AUGMENT_H
 #include "../../fl_data.h"
@@ -12,14 +13,15 @@ extern "C" {
 typedef struct fl_speech_spec_augment_opts {
     fl_named _positional;
     int64_t warp;                         /* a frame moves by less than so many; 0: none */
-    int64_t band_width, bands;            /* each mask takes 0 to band_width bands; FL_I0 -> none; 0 -> 27, 2 */
+    int64_t band_width, bands; /* each mask takes 0 to band_width bands; FL_I0 -> none; 0 -> 27, 2 */
     int64_t frame_width, frames;          /* and 0 to frame_width frames; 0 -> 100, 2 */
     double share;                         /* of the frames that a mask takes at most; 0 -> 1 */
     bool mean;                            /* masks are filled with the mean, not with 0 */
     char _end;
 } fl_speech_spec_augment_opts;
-/* SpecAugment (Park et al., arXiv 1904.08779) of floats x [frames, d]: a frame of [W, t - W) is moved and both sides
-   stretched, then bands and frames are masked. Widths are drawn from 0 to the width, inclusive. */
+/* SpecAugment (Park et al., arXiv 1904.08779) of floats x [frames, d]: a frame of [W, t - W) is moved and
+   both sides stretched, then bands and frames are masked. Widths are drawn from 0 to the width,
+   inclusive. */
 #define fl_speech_spec_augment(x, ...) FL__SPEECH_SPEC_AUGMENT(x, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_SPEC_AUGMENT(x, rng, ...) \
     fl_speech_spec_augment_opt(x, rng, (fl_speech_spec_augment_opts){__VA_ARGS__})
@@ -53,8 +55,9 @@ FL_API int64_t fl_speech_draw(fl_rng *rng, int64_t low, int64_t high) {
 static void fl__speech_warp(const float *x, float *y, int64_t t, int64_t d, int64_t w, fl_rng *rng) {
     const int64_t from = fl_speech_draw(rng, w, t - w - 1), to = from + fl_speech_draw(rng, 1 - w, w - 1);
     for (int64_t i = 0; i < t; i++) {
-        const double at = i < to ? (double)i * (double)from / (double)to
-                                 : (double)from + (double)(i - to) * (double)(t - 1 - from) / (double)(t - 1 - to);
+        const double at =
+            i < to ? (double)i * (double)from / (double)to
+                   : (double)from + (double)(i - to) * (double)(t - 1 - from) / (double)(t - 1 - to);
         const int64_t k = at < (double)(t - 1) ? (int64_t)at : t - 2;
         const float part = (float)(at - (double)k);
         for (int64_t j = 0; j < d; j++)
@@ -69,9 +72,10 @@ FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
     o.share = fl_option(o.share, 1);
     if (x->ndim != 2 || !fl_dtype_is_float(x->dtype) || o.warp < 0 || o.band_width < 0 || o.bands < 0 ||
         o.frame_width < 0 || o.frames < 0 || o.share < 0 || o.share > 1)
-        return fl_bad("fl_speech_spec_augment: %s of shape %s, warp %lld, %lld x %lld bands, %lld x %lld frames",
-                      fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), (long long)o.warp, (long long)o.bands,
-                      (long long)o.band_width, (long long)o.frames, (long long)o.frame_width);
+        return fl_bad(
+            "fl_speech_spec_augment: %s of shape %s, warp %lld, %lld x %lld bands, %lld x %lld frames",
+            fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), (long long)o.warp, (long long)o.bands,
+            (long long)o.band_width, (long long)o.frames, (long long)o.frame_width);
     const int64_t t = x->shape[0], d = x->shape[1];
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32));
@@ -84,7 +88,8 @@ FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
     for (int64_t i = 0; o.mean && i < t * d; i++) sum += v[i];
     if (o.mean && t && d) fill = (float)(sum / (double)(t * d));
     for (int64_t k = 0; t && k < o.bands; k++) {
-        const int64_t n = fl_speech_draw(rng, 0, o.band_width < d ? o.band_width : d), at = fl_speech_draw(rng, 0, d - n);
+        const int64_t n = fl_speech_draw(rng, 0, o.band_width < d ? o.band_width : d),
+                      at = fl_speech_draw(rng, 0, d - n);
         for (int64_t i = 0; i < t * n; i++) v[i / n * d + at + i % n] = fill;
     }
     const int64_t most = (int64_t)(o.share * (double)t), width = o.frame_width < most ? o.frame_width : most;

@@ -29,12 +29,13 @@ typedef struct fl_speech_decoder_opts {
     bool flashlight;            /* that decoder's oddities, below */
     char _end;
 } fl_speech_decoder_opts;
-/* The search of Flashlight's decoders (Pratap et al., arXiv 1812.07625): a hypothesis is a state of the language
-   model, a node of the lexicon, the last token and whether it was a blank. lexicon NULL: any string of tokens.
-   By default a letter that is doubled needs a blank between, wherever, and the last token of a word may go on;
-   hypotheses are joined where the model goes on alike. flashlight: that holds neither for the last letter of a
-   word; those with another history are kept apart; the model's scores are log10; without a lexicon transitions do
-   not count. One decoder a thread; lexicon (finished) and model may be shared. NULL after fl_fail. */
+/* The search of Flashlight's decoders (Pratap et al., arXiv 1812.07625): a hypothesis is a state of the
+   language model, a node of the lexicon, the last token and whether it was a blank. lexicon NULL: any
+   string of tokens. By default a letter that is doubled needs a blank between, wherever, and the last
+   token of a word may go on; hypotheses are joined where the model goes on alike. flashlight: that holds
+   neither for the last letter of a word; those with another history are kept apart; the model's scores
+   are log10; without a lexicon transitions do not count. One decoder a thread; lexicon (finished) and
+   model may be shared. NULL after fl_fail. */
 typedef struct fl_speech_decoder fl_speech_decoder;
 #define fl_speech_decoder_new(classes, ...) FL__SPEECH_DECODER_NEW(classes, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_DECODER_NEW(classes, lexicon, ...) \
@@ -43,8 +44,8 @@ FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_sp
                                                     fl_speech_decoder_opts o);
 FL_API void fl_speech_decoder_free(fl_speech_decoder *d); /* NULL is fine */
 
-/* Starts an utterance; takes scores [frames, classes], any number of times; ends it. A NaN is an error that names
-   its frame; then the decoder is as it was. */
+/* Starts an utterance; takes scores [frames, classes], any number of times; ends it. A NaN is an error that
+   names its frame; then the decoder is as it was. */
 FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d);
 FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, int64_t frames);
 FL_API bool fl_speech_decoder_end(fl_speech_decoder *d);
@@ -59,12 +60,14 @@ typedef struct fl_speech_result {
     int64_t words;
     const fl_speech_word *word; /* valid until the decoder is used again */
 } fl_speech_result;
-/* The n best of the moment (of the utterance, after its end), the best first; how many there are, -1 after fl_fail. */
+/* The n best of the moment (of the utterance, after its end), the best first; how many there are, -1 after
+   fl_fail. */
 FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech_result *out);
 /* The tokens of the best one, one for each frame so far. */
 FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token);
-/* Forgets what no hypothesis of the moment disagrees about. Returns how many words of the best one, from the last
-   call on, are final; they are out[0], ... (valid until the decoder is used again), and not among later results. */
+/* Forgets what no hypothesis of the moment disagrees about. Returns how many words of the best one, from the
+   last call on, are final; they are out[0], ... (valid until the decoder is used again), and not among
+   later results. */
 FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_word **out);
 FL_API int64_t fl_speech_decoder_frames(const fl_speech_decoder *d);
 
@@ -149,13 +152,15 @@ static bool fl__speech_said_grow(fl_speech_decoder *d) {
     return true;
 }
 
-/* A state's number: a new one, or that of an equal one. Equal states are found as what was said about them: token -1
-   - hash, so that the same table serves. */
+/* A state's number: a new one, or that of an equal one. Equal states are found as what was said about them:
+   token -1 - hash, so that the same table serves. */
 static int32_t fl__speech_number(fl_speech_decoder *d, const fl_text_state *s) {
     uint64_t hash = (uint64_t)s->n;
     for (int i = 0; i < s->n; i++) hash = fl__speech_mix(hash, (uint64_t)s->word[i]);
     for (int32_t key = -2 - (int32_t)(hash % 1000000007);; key--) {
-        if (!fl_heap_grow(&d->state, &d->state_cap, d->states + 1, sizeof *d->state) || !fl__speech_said_grow(d)) return -1;
+        if (!fl_heap_grow(&d->state, &d->state_cap, d->states + 1, sizeof *d->state) ||
+            !fl__speech_said_grow(d))
+            return -1;
         fl__speech_said *at = fl__speech_said_at(d, -1, key);
         if (at->to >= 0 && !d->o.flashlight && fl_text_state_equal(&d->state[at->to].s, s)) return at->to;
         if (at->to >= 0 && !d->o.flashlight) continue;
@@ -185,7 +190,8 @@ static int32_t fl__speech_lm(fl_speech_decoder *d, int32_t state, int64_t token,
 
 /* Flashlight's sum is right too: of what is joined the best one's history stays. */
 static void fl__speech_join(const fl_speech_decoder *d, fl__speech_hyp *a, const fl__speech_hyp *b) {
-    const double most = a->score > b->score ? a->score : b->score, least = a->score > b->score ? b->score : a->score;
+    const double most = a->score > b->score ? a->score : b->score,
+                 least = a->score > b->score ? b->score : a->score;
     if (b->score > a->score) *a = *b;
     if (d->o.log_add) a->score = most + log1p(exp(least - most));
 }
@@ -214,8 +220,8 @@ static bool fl__speech_table_room(fl_speech_decoder *d) {
     return true;
 }
 
-/* What is too far below the best is dropped, and equal ones of the rest are joined: in this order, as Flashlight
-   does, so that a sum has no part in it that would have been dropped. */
+/* What is too far below the best is dropped, and equal ones of the rest are joined: in this order, as
+   Flashlight does, so that a sum has no part in it that would have been dropped. */
 static bool fl__speech_merge(fl_speech_decoder *d) {
     if (!fl__speech_table_room(d)) return false;
     const uint64_t mask = (uint64_t)d->table_size - 1;
@@ -227,13 +233,15 @@ static bool fl__speech_merge(fl_speech_decoder *d) {
             int32_t *at = &d->table[k & mask];
             fl__speech_hyp *c = *at < 0 ? NULL : &d->candidate[*at];
             if (!c) d->candidate[*at = (int32_t)n++] = h;
-            else if (c->state != h.state || c->node != h.node || c->token != h.token || c->blank != h.blank) continue;
+            else if (c->state != h.state || c->node != h.node || c->token != h.token || c->blank != h.blank)
+                continue;
             else fl__speech_join(d, c, &h);
             break;
         }
     }
     for (int64_t i = 0; i < n; i++) /* a run of taken places is freed from any of them on */
-        for (uint64_t k = fl__speech_hash(&d->candidate[i]); d->table[k & mask] >= 0; k++) d->table[k & mask] = -1;
+        for (uint64_t k = fl__speech_hash(&d->candidate[i]); d->table[k & mask] >= 0; k++)
+            d->table[k & mask] = -1;
     d->candidates = n;
     return true;
 }
@@ -263,11 +271,13 @@ static void fl__speech_select(const fl__speech_hyp *c, int32_t *order, int64_t n
 
 /* The beam of the best candidates becomes the hypotheses of the moment. */
 static bool fl__speech_keep(fl_speech_decoder *d) {
-    if (!fl__speech_merge(d) || !fl_heap_grow(&d->order, &d->order_cap, d->candidates + 1, sizeof *d->order)) return false;
+    if (!fl__speech_merge(d) || !fl_heap_grow(&d->order, &d->order_cap, d->candidates + 1, sizeof *d->order))
+        return false;
     const int64_t n = d->candidates;
     for (int64_t i = 0; i < n; i++) d->order[i] = (int32_t)i;
     const int64_t kept = n < d->o.beam ? n : d->o.beam;
-    if (d->hyps + kept > INT32_MAX || !fl_heap_grow(&d->hyp, &d->hyp_cap, d->hyps + kept + 1, sizeof *d->hyp)) return false;
+    if (d->hyps + kept > INT32_MAX || !fl_heap_grow(&d->hyp, &d->hyp_cap, d->hyps + kept + 1, sizeof *d->hyp))
+        return false;
     if (kept < n) fl__speech_select(d->candidate, d->order, n, kept);
     for (int64_t i = 0; i < kept; i++) d->hyp[d->hyps + i] = d->candidate[d->order[i]];
     d->first = d->hyps;
@@ -304,15 +314,18 @@ static int64_t fl__speech_top(fl_speech_decoder *d, const float *e) {
 }
 
 /* The acoustic score of token n behind hypothesis h, the separator's own included. */
-static double fl__speech_acoustic(const fl_speech_decoder *d, const fl__speech_hyp *h, const float *e, int64_t n) {
+static double fl__speech_acoustic(const fl_speech_decoder *d, const fl__speech_hyp *h, const float *e,
+                                  int64_t n) {
     double a = e[n];
     const bool counts = !d->o.flashlight || d->node;
-    if (d->o.asg && d->o.transitions && d->frames && counts && h->token >= 0) a += d->o.transitions[n * d->classes + h->token];
+    if (d->o.asg && d->o.transitions && d->frames && counts && h->token >= 0)
+        a += d->o.transitions[n * d->classes + h->token];
     return a;
 }
 
 /* h with token n. */
-static fl__speech_hyp fl__speech_next(const fl_speech_decoder *d, int64_t at, const float *e, int64_t n, bool grown) {
+static fl__speech_hyp fl__speech_next(const fl_speech_decoder *d, int64_t at, const float *e, int64_t n,
+                                      bool grown) {
     fl__speech_hyp h = d->hyp[at];
     const double a = fl__speech_acoustic(d, &h, e, n);
     h.score += a + (n == d->sil ? d->o.sil_score : 0), h.acoustic += a;
@@ -327,7 +340,8 @@ static bool fl__speech_is_new(const fl_speech_decoder *d, const fl__speech_hyp *
     return n != h->token || !d->frames;
 }
 
-static bool fl__speech_add_word(fl_speech_decoder *d, fl__speech_hyp h, int64_t word, double base, double bonus) {
+static bool fl__speech_add_word(fl_speech_decoder *d, fl__speech_hyp h, int64_t word, double base,
+                                double bonus) {
     if (!d->o.token_lm) {
         double lm;
         if ((h.state = fl__speech_lm(d, h.state, word, &lm)) < 0) return false;
@@ -354,12 +368,14 @@ static bool fl__speech_descend(fl_speech_decoder *d, int64_t at, const float *e,
     if (fresh && node->children) {
         fl__speech_hyp down = h;
         down.node = child;
-        if (!d->o.token_lm) down.lm += node->smeared - base, down.score += d->o.lm_weight * (node->smeared - base);
+        if (!d->o.token_lm)
+            down.lm += node->smeared - base, down.score += d->o.lm_weight * (node->smeared - base);
         fl__speech_add(d, down);
     }
     for (int i = 0; i < node->words; i++)
         if (!fl__speech_add_word(d, h, d->list[node->word + i], base, d->o.word_score)) return false;
-    return node->words || !d->o.unknown_words || fl__speech_add_word(d, h, d->o.unknown, base, d->o.unknown_score);
+    return node->words || !d->o.unknown_words ||
+           fl__speech_add_word(d, h, d->o.unknown, base, d->o.unknown_score);
 }
 
 /* The child of a node with a token; -1: none. */
@@ -387,7 +403,8 @@ static bool fl__speech_lexical(fl_speech_decoder *d, int64_t at, const float *e,
         if (n >= 0) fl__speech_add(d, fl__speech_next(d, at, e, n, false));
     } else if (!d->o.flashlight) {
         if (last) fl__speech_add(d, fl__speech_next(d, at, e, from.token, false));
-        if (root && d->sil >= 0 && !(last && from.token == d->sil)) fl__speech_add(d, fl__speech_next(d, at, e, d->sil, false));
+        if (root && d->sil >= 0 && !(last && from.token == d->sil))
+            fl__speech_add(d, fl__speech_next(d, at, e, d->sil, false));
     }
     if (!d->o.asg) fl__speech_add(d, fl__speech_next(d, at, e, d->blank, false));
     return true;
@@ -440,15 +457,18 @@ FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_sp
     const fl_speech_node *node = lexicon ? fl_speech_lexicon_nodes(lexicon, &nodes) : NULL;
     const int64_t blank = o.blank ? fl_option_int(o.blank, 0) : classes - 1;
     const int64_t sil = o.separator ? fl_option_int(o.separator, 0) : -1;
-    if (classes < 1 || classes > 1 << 24 || o.beam < 0 || o.beam > 1 << 24 || o.tokens < 0 || !(o.threshold >= 0) || blank < 0 ||
-        blank >= classes || sil >= classes)
-        return fl_fail("%s: %lld classes, beam %lld, %lld tokens, threshold %g, blank %lld, separator %lld", fn,
-                       (long long)classes, (long long)o.beam, (long long)o.tokens, o.threshold, (long long)blank,
-                       (long long)sil), NULL;
+    if (classes < 1 || classes > 1 << 24 || o.beam < 0 || o.beam > 1 << 24 || o.tokens < 0 ||
+        !(o.threshold >= 0) || blank < 0 || blank >= classes || sil >= classes)
+        return fl_fail("%s: %lld classes, beam %lld, %lld tokens, threshold %g, blank %lld, separator %lld",
+                       fn, (long long)classes, (long long)o.beam, (long long)o.tokens, o.threshold,
+                       (long long)blank, (long long)sil),
+               NULL;
     if (lexicon && !nodes) return fl_fail("%s: the lexicon was not finished", fn), NULL;
     for (int64_t k = 1; k < nodes; k++)
         if (node[k].token >= classes)
-            return fl_fail("%s: the lexicon has token %d, of %lld classes", fn, (int)node[k].token, (long long)classes), NULL;
+            return fl_fail("%s: the lexicon has token %d, of %lld classes", fn, (int)node[k].token,
+                           (long long)classes),
+                   NULL;
     fl_speech_decoder *d = fl_heap_alloc(sizeof *d);
     if (!d) return NULL;
     o.beam = o.beam ? o.beam : 500, o.threshold = fl_option(o.threshold, 25);
@@ -484,8 +504,8 @@ FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, in
     if (d->ended) return fl_fail("fl_speech_decoder_step: the utterance has ended");
     for (int64_t i = 0; i < frames * d->classes; i++)
         if (isnan(scores[i]))
-            return fl_fail("fl_speech_decoder_step: frame %lld, class %lld: NaN", (long long)(d->frames + i / d->classes),
-                           (long long)(i % d->classes));
+            return fl_fail("fl_speech_decoder_step: frame %lld, class %lld: NaN",
+                           (long long)(d->frames + i / d->classes), (long long)(i % d->classes));
     for (int64_t t = 0; t < frames; t++)
         if (!fl__speech_frame(d, scores + t * d->classes)) return false;
     return true;
@@ -534,7 +554,8 @@ static int64_t fl__speech_words_of(fl_speech_decoder *d, int64_t h, int64_t at) 
         const fl__speech_hyp *x = &d->hyp[d->path[t]];
         const int64_t now = d->forgotten + t;
         if (x->grown && begin < 0) begin = now;
-        if (!x->grown && n && begin < 0 && !x->blank && x->token == d->hyp[d->path[t - 1]].token && d->word[at + n - 1].end == now)
+        if (!x->grown && n && begin < 0 && !x->blank && x->token == d->hyp[d->path[t - 1]].token &&
+            d->word[at + n - 1].end == now)
             d->word[at + n - 1].end = now + 1;
         if (x->word < 0) continue;
         d->word[at + n++] = (fl_speech_word){x->word, begin, now + 1, 0};
@@ -597,12 +618,14 @@ FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token) {
 /* The last hypothesis that all of the moment come from, which is the new start if it stands behind a word. */
 FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_word **out) {
     const int64_t n = d->hyps - d->first;
-    if (d->ended || !n || !fl_heap_grow(&d->order, &d->order_cap, n, sizeof *d->order)) return d->ended || !n ? 0 : -1;
+    if (d->ended || !n || !fl_heap_grow(&d->order, &d->order_cap, n, sizeof *d->order))
+        return d->ended || !n ? 0 : -1;
     for (int64_t i = 0; i < n; i++) d->order[i] = (int32_t)(d->first + i);
     int64_t depth = 0;
     for (bool one = n == 1; !one; depth++) { /* all go back a frame at a time until they meet */
         one = true;
-        for (int64_t i = 0; i < n; i++) d->order[i] = d->hyp[d->order[i]].parent, one &= d->order[i] == d->order[0];
+        for (int64_t i = 0; i < n; i++)
+            d->order[i] = d->hyp[d->order[i]].parent, one &= d->order[i] == d->order[0];
         if (d->order[0] < 0 || d->hyp[d->order[0]].parent < 0) return 0;
     }
     int64_t at = d->order[0];

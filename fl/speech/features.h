@@ -1,5 +1,5 @@
-/* features.h - spectra, mel bands and cepstra as HTK, Kaldi, torchaudio, librosa and Whisper compute them, whole or
-   in pieces; deltas, normalisations */
+/* features.h - spectra, mel bands and cepstra as HTK, Kaldi, torchaudio, librosa and Whisper compute them,
+   whole or in pieces; deltas, normalisations */
 #ifndef FL_SPEECH_FEATURES_H
 #define FL_SPEECH_FEATURES_H
 #include "spectrum.h"
@@ -20,8 +20,14 @@ typedef enum fl_speech_window {
     FL_SPEECH_HANN_PERIODIC
 } fl_speech_window;
 /* What stands beyond both ends: nothing, so that frames lie within; the sound mirrored, its last sample
-   repeated (Kaldi without snip_edges); zeros, or the sound mirrored without repeating, and frames in the middle. */
-typedef enum fl_speech_edges { FL_SPEECH_SNIP, FL_SPEECH_MIRROR, FL_SPEECH_ZEROS, FL_SPEECH_REFLECT } fl_speech_edges;
+   repeated (Kaldi without snip_edges); zeros, or the sound mirrored without repeating, and frames in the
+   middle. */
+typedef enum fl_speech_edges {
+    FL_SPEECH_SNIP,
+    FL_SPEECH_MIRROR,
+    FL_SPEECH_ZEROS,
+    FL_SPEECH_REFLECT
+} fl_speech_edges;
 /* Hertz to: 2595 log10(1 + f / 700), the same to other digits (1127 ln), Slaney's, hertz, log10. */
 typedef enum fl_speech_scale {
     FL_SPEECH_MEL,
@@ -31,7 +37,11 @@ typedef enum fl_speech_scale {
     FL_SPEECH_LOG10
 } fl_speech_scale;
 typedef enum fl_speech_log { FL_SPEECH_NO_LOG, FL_SPEECH_LN, FL_SPEECH_LG, FL_SPEECH_DB } fl_speech_log;
-typedef enum fl_speech_energy { FL_SPEECH_NO_ENERGY, FL_SPEECH_ENERGY_FIRST, FL_SPEECH_ENERGY_LAST } fl_speech_energy;
+typedef enum fl_speech_energy {
+    FL_SPEECH_NO_ENERGY,
+    FL_SPEECH_ENERGY_FIRST,
+    FL_SPEECH_ENERGY_LAST
+} fl_speech_energy;
 
 /* All that features depend on: take a preset and change what differs. */
 typedef struct fl_speech_conf {
@@ -66,8 +76,8 @@ typedef struct fl_speech_conf {
     bool whisper;                /* (x + 4) / 4 in the end */
     int64_t delta_window, deltas; /* each of `deltas` orders over frames t - window, ..., t + window */
 } fl_speech_conf;
-/* "htk" (Flashlight's, at its application's defaults), "kaldi", "torchaudio", "librosa", "whisper"; times follow
-   the rate, 0: that of the preset. False after fl_fail for another name. The presets' dither is 0. */
+/* "htk" (Flashlight's, at its application's defaults), "kaldi", "torchaudio", "librosa", "whisper"; times
+   follow the rate, 0: that of the preset. False after fl_fail for another name. The presets' dither is 0. */
 FL_API bool fl_speech_preset(fl_speech_conf *c, const char *name, double rate);
 /* Sets one option: Kaldi's "num-mel-bins" (with or without "--"), HTK's "NUMCHANS", or a field's name. */
 FL_API bool fl_speech_conf_set(fl_speech_conf *c, const char *name, const char *value);
@@ -93,8 +103,9 @@ typedef struct fl_speech_normalize_opts {
     int64_t least;       /* at the ends the window is moved, so that it has so many frames; 0: it is cut */
     char _end;
 } fl_speech_normalize_opts;
-/* x [frames, d] less its mean, over its deviation (biased; 0 counts as 1): Flashlight's normalize and localNormalize,
-   or with by_column the utterance's CMVN; Kaldi's sliding one is .left = 599, .least = 100, .no_variance = true. */
+/* x [frames, d] less its mean, over its deviation (biased; 0 counts as 1): Flashlight's normalize and
+   localNormalize, or with by_column the utterance's CMVN; Kaldi's sliding one is .left = 599, .least =
+   100, .no_variance = true. */
 #define fl_speech_normalize(...) FL__SPEECH_NORMALIZE(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_NORMALIZE(x, ...) fl_speech_normalize_opt(x, (fl_speech_normalize_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts o);
@@ -115,7 +126,8 @@ FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x);
 typedef struct fl_speech_stream fl_speech_stream;
 FL_API fl_speech_stream *fl_speech_stream_new(const fl_speech_features *f);
 FL_API void fl_speech_stream_free(fl_speech_stream *s);
-/* Takes n samples, the last if `end`, after which the stream is as new. f32 [frames, dims]; NULL after fl_fail. */
+/* Takes n samples, the last if `end`, after which the stream is as new. f32 [frames, dims]; NULL after
+   fl_fail. */
 FL_API fl_tensor *fl_speech_stream_push(fl_speech_stream *s, const float *x, int64_t n, bool end);
 
 #ifdef __cplusplus
@@ -149,27 +161,37 @@ static int64_t fl__speech_power_of_2(int64_t n) {
 }
 
 FL_API bool fl_speech_preset(fl_speech_conf *c, const char *name, double rate) {
-    const fl_speech_conf bands = {.kind = FL_SPEECH_FBANK, .rate = 16000, .gain = 1, .bands = 23, .cepstra = 13,
-                                  .lifter = 22, .floor = 1e-10, .energy_floor = 1.1920928955078125e-07};
+    const fl_speech_conf bands = {.kind = FL_SPEECH_FBANK,
+                                  .rate = 16000,
+                                  .gain = 1,
+                                  .bands = 23,
+                                  .cepstra = 13,
+                                  .lifter = 22,
+                                  .floor = 1e-10,
+                                  .energy_floor = 1.1920928955078125e-07};
     *c = bands;
     if (!strcmp(name, "htk")) {
         c->gain = 32768, c->preemphasis = 0.97, c->magnitude = true, c->log = FL_SPEECH_LN, c->floor = 1;
     } else if (!strcmp(name, "kaldi")) {
         c->window = FL_SPEECH_POVEY, c->remove_mean = c->mel_slopes = c->below_nyquist = true;
-        c->preemphasis = 0.97, c->scale = FL_SPEECH_MEL_1127, c->low = 20, c->orthonormal = true, c->raw_energy = true;
+        c->preemphasis = 0.97, c->scale = FL_SPEECH_MEL_1127, c->low = 20, c->orthonormal = true,
+        c->raw_energy = true;
         c->log = FL_SPEECH_LN, c->floor = 1.1920928955078125e-07;
     } else if (!strcmp(name, "torchaudio") || !strcmp(name, "librosa") || !strcmp(name, "whisper")) {
         c->window = FL_SPEECH_HANN_PERIODIC, c->edges = FL_SPEECH_REFLECT, c->bands = 128;
-        c->n_fft = c->window_length = 400, c->hop = 200, c->cepstra = 40, c->lifter = 0, c->orthonormal = true;
+        c->n_fft = c->window_length = 400, c->hop = 200, c->cepstra = 40, c->lifter = 0,
+        c->orthonormal = true;
         if (*name == 'l') {
             c->rate = 22050, c->n_fft = c->window_length = 2048, c->hop = 512, c->edges = FL_SPEECH_ZEROS;
             c->log = FL_SPEECH_DB, c->range = 80, c->cepstra = 20;
         }
         if (*name == 'w')
-            c->hop = 160, c->bands = 80, c->log = FL_SPEECH_LG, c->range = 8, c->whisper = c->drop_last = true,
-            c->pad_to = 480000;
+            c->hop = 160, c->bands = 80, c->log = FL_SPEECH_LG, c->range = 8,
+            c->whisper = c->drop_last = true, c->pad_to = 480000;
         if (*name != 't') c->scale = FL_SPEECH_SLANEY, c->slaney_norm = true;
-    } else return fl_fail("fl_speech_preset: there is no preset '%s': htk, kaldi, torchaudio, librosa, whisper", name);
+    } else
+        return fl_fail("fl_speech_preset: there is no preset '%s': htk, kaldi, torchaudio, librosa, whisper",
+                       name);
     if (rate > 0) c->rate = rate;
     if (!c->n_fft) {
         c->window_length = (int64_t)(c->rate * 0.025), c->hop = (int64_t)(c->rate * 0.01);
@@ -180,8 +202,15 @@ FL_API bool fl_speech_preset(fl_speech_conf *c, const char *name, double rate) {
 
 /* ---- options by name ---- */
 
-typedef enum fl__speech_type { FL__SPEECH_DOUBLE, FL__SPEECH_INT, FL__SPEECH_BOOL, FL__SPEECH_NOT, FL__SPEECH_MS,
-                               FL__SPEECH_TICKS, FL__SPEECH_WORD } fl__speech_type;
+typedef enum fl__speech_type {
+    FL__SPEECH_DOUBLE,
+    FL__SPEECH_INT,
+    FL__SPEECH_BOOL,
+    FL__SPEECH_NOT,
+    FL__SPEECH_MS,
+    FL__SPEECH_TICKS,
+    FL__SPEECH_WORD
+} fl__speech_type;
 typedef struct fl__speech_option {
     const char *name, *words; /* words: "a b c", enumerators 0, 1, 2 */
     fl__speech_type type;
@@ -270,7 +299,8 @@ FL_API bool fl_speech_conf_set(fl_speech_conf *c, const char *name, const char *
         if (o->type == FL__SPEECH_TICKS) n = floor(n * 1e-7 * c->rate + 1e-6);
         const bool flag = o->type == FL__SPEECH_BOOL || o->type == FL__SPEECH_NOT;
         if (o->type == FL__SPEECH_DOUBLE) *(double *)(void *)at = n;
-        else if (flag && o->at != FL__SPEECH_AT(edges) && o->at != FL__SPEECH_AT(log) && o->at != FL__SPEECH_AT(energy))
+        else if (flag && o->at != FL__SPEECH_AT(edges) && o->at != FL__SPEECH_AT(log) &&
+                 o->at != FL__SPEECH_AT(energy))
             *(bool *)(void *)at = n != 0;
         else if (flag || o->type == FL__SPEECH_WORD) *(int *)(void *)at = (int)n;
         else *(int64_t *)(void *)at = (int64_t)n;
@@ -358,11 +388,14 @@ FL_API double fl_speech_to_hertz(fl_speech_scale s, double value) {
     }
 }
 
-static double fl__speech_high(const fl_speech_conf *c) { return c->high > 0 ? c->high : c->rate / 2 + c->high; }
+static double fl__speech_high(const fl_speech_conf *c) {
+    return c->high > 0 ? c->high : c->rate / 2 + c->high;
+}
 
 /* Edge k of the bands, 0 to bands + 1, in the scale. */
 static double fl__speech_edge(const fl_speech_conf *c, int64_t k) {
-    const double low = fl_speech_to_scale(c->scale, c->low), high = fl_speech_to_scale(c->scale, fl__speech_high(c));
+    const double low = fl_speech_to_scale(c->scale, c->low),
+                 high = fl_speech_to_scale(c->scale, fl__speech_high(c));
     return low + (high - low) * (double)k / (double)(c->bands + 1);
 }
 
@@ -375,25 +408,27 @@ static double fl__speech_triangle(const fl_speech_conf *c, int64_t band, int64_t
         if (!c->mel_slopes) e[i] = hertz[i];
     }
     if (c->mel_slopes) f = fl_speech_to_scale(c->scale, f);
-    const double up = (f - e[0]) / (e[1] - e[0]), down = (e[2] - f) / (e[2] - e[1]), v = up < down ? up : down;
+    const double up = (f - e[0]) / (e[1] - e[0]), down = (e[2] - f) / (e[2] - e[1]),
+                 v = up < down ? up : down;
     return v <= 0 ? 0 : c->slaney_norm ? v * 2 / (hertz[2] - hertz[0]) : v;
 }
 
 static bool fl__speech_conf_check(const char *fn, const fl_speech_conf *c) {
     const double high = fl__speech_high(c);
-    if (!(c->rate > 0) || c->window_length < 1 || c->n_fft < 2 || c->n_fft > 1 << 20 || c->window_length > c->n_fft ||
-        c->hop < 1)
+    if (!(c->rate > 0) || c->window_length < 1 || c->n_fft < 2 || c->n_fft > 1 << 20 ||
+        c->window_length > c->n_fft || c->hop < 1)
         return fl_fail("%s: rate %g, window of %lld samples, hop %lld, n_fft %lld", fn, c->rate,
                        (long long)c->window_length, (long long)c->hop, (long long)c->n_fft);
     if (c->kind != FL_SPEECH_SPECTROGRAM &&
-        (c->bands < 1 || c->bands > 1 << 16 || !(c->low >= 0) || !(high > c->low) || high > c->rate / 2 + 1e-6 ||
-         (c->scale == FL_SPEECH_LOG10 && c->low <= 0)))
-        return fl_fail("%s: %lld bands from %g to %g Hz at %g samples a second", fn, (long long)c->bands, c->low, high,
-                       c->rate);
+        (c->bands < 1 || c->bands > 1 << 16 || !(c->low >= 0) || !(high > c->low) ||
+         high > c->rate / 2 + 1e-6 || (c->scale == FL_SPEECH_LOG10 && c->low <= 0)))
+        return fl_fail("%s: %lld bands from %g to %g Hz at %g samples a second", fn, (long long)c->bands,
+                       c->low, high, c->rate);
     if (c->kind == FL_SPEECH_MFCC && (c->cepstra < 1 || c->cepstra > c->bands))
         return fl_fail("%s: %lld cepstra of %lld bands", fn, (long long)c->cepstra, (long long)c->bands);
     if (c->deltas < 0 || c->deltas > 16 || (c->deltas && c->delta_window < 1) || c->delta_window > 1 << 16)
-        return fl_fail("%s: %lld deltas over a window of %lld", fn, (long long)c->deltas, (long long)c->delta_window);
+        return fl_fail("%s: %lld deltas over a window of %lld", fn, (long long)c->deltas,
+                       (long long)c->delta_window);
     return true;
 }
 
@@ -434,7 +469,8 @@ FL_API fl_tensor *fl_speech_deltas(fl_tensor *x, int64_t window, int64_t orders)
         for (int64_t d = 1; d <= window; d++) {
             fl_tensor *ahead = fl_minimum(fl_add(at, fl_int(d)), fl_int(t - 1));
             fl_tensor *back = fl_maximum(fl_sub(at, fl_int(d)), fl_int(0));
-            fl_tensor *slope = fl_sub(fl_index_select(all[k - 1], -2, ahead), fl_index_select(all[k - 1], -2, back));
+            fl_tensor *slope =
+                fl_sub(fl_index_select(all[k - 1], -2, ahead), fl_index_select(all[k - 1], -2, back));
             slope = fl_mul(slope, fl_num((double)d / over));
             all[k] = d > 1 ? fl_add(all[k], slope) : slope;
         }
@@ -450,7 +486,8 @@ FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts
     if (x->ndim != 2 || !fl_dtype_is_float(x->dtype) || o.left < 0 || o.right < 0 || o.least < 0)
         return fl_bad("fl_speech_normalize: %s of shape %s, %lld frames before and %lld behind",
                       fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), (long long)o.left, (long long)o.right);
-    const int64_t t = x->shape[0], d = x->shape[1], groups = o.by_column ? d : 1, each = d / (groups ? groups : 1);
+    const int64_t t = x->shape[0], d = x->shape[1], groups = o.by_column ? d : 1,
+                  each = d / (groups ? groups : 1);
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F64)), *y = NULL;
     double *sum = in ? fl_heap_alloc((size_t)((t + 1) * groups * 2) * sizeof *sum + 1) : NULL;
@@ -468,9 +505,11 @@ FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts
         begin = begin < 0 ? 0 : begin;
         if (end - begin < o.least) end = begin + o.least;
         end = end > t ? t : end;
-        const double *a = sum + (begin * groups + i % d / each) * 2, *b = sum + (end * groups + i % d / each) * 2;
+        const double *a = sum + (begin * groups + i % d / each) * 2,
+                     *b = sum + (end * groups + i % d / each) * 2;
         const double n = (double)((end - begin) * each), mean = (b[0] - a[0]) / n;
-        const double variance = (b[1] - a[1]) / n - mean * mean, deviation = variance > 1e-20 ? sqrt(variance) : 1;
+        const double variance = (b[1] - a[1]) / n - mean * mean,
+                     deviation = variance > 1e-20 ? sqrt(variance) : 1;
         ((double *)fl_data(y))[i] = (v[i] - mean) / (o.no_variance ? 1 : deviation);
     }
     fl_heap_free(sum);
@@ -537,7 +576,8 @@ static void fl__speech_args(fl_speech_features *f) {
     a->log_scale = scale[c->log], a->floor = c->floor;
     f->dims = mfcc ? c->cepstra : bands ? c->bands : c->n_fft / 2 + 1;
     if (c->energy) a->energy = c->raw_energy ? FL_ENERGY_RAW : FL_ENERGY_WINDOWED;
-    a->energy_replaces = !bands, a->energy_floor = c->energy_floor > 0 ? c->energy_floor : 1.1754943508222875e-38;
+    a->energy_replaces = !bands,
+    a->energy_floor = c->energy_floor > 0 ? c->energy_floor : 1.1754943508222875e-38;
     a->energy_at = c->energy == FL_SPEECH_ENERGY_LAST || (mfcc && c->c0_last) ? f->dims - !bands : 0;
     f->dims += bands && c->energy;
 }
@@ -597,7 +637,8 @@ static bool fl__speech_dither(const fl_speech_features *f, float *x, int64_t at,
         fl_scope s = fl_scope_begin();
         const fl_tensor *noise = fl_normal(FL_SHAPE(PIECE), 0, f->c.dither, FL_F32, &rng);
         for (int64_t k = 0; noise && k < PIECE; k++)
-            if (i * PIECE + k >= at && i * PIECE + k < at + n) x[i * PIECE + k - at] += ((const float *)fl_data(noise))[k];
+            if (i * PIECE + k >= at && i * PIECE + k < at + n)
+                x[i * PIECE + k - at] += ((const float *)fl_data(noise))[k];
         fl_scope_end(&s);
         if (!noise) return false;
     }
@@ -618,7 +659,8 @@ FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *
     const char *fn = "fl_speech_features_of";
     if (fl_absent(fn, f) || fl_absent(fn, x)) return NULL;
     if (x->ndim < 1 || x->ndim > FL_MAX_DIMS - 1 || !fl_dtype_is_float(x->dtype))
-        return fl_bad("%s: x is %s of shape %s, not floats [..., t]", fn, fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x));
+        return fl_bad("%s: x is %s of shape %s, not floats [..., t]", fn, fl_dtype_name(x->dtype),
+                      FL_SHAPE_TEXT(x));
     fl_scope s = fl_scope_begin();
     const fl_speech_conf *c = &f->c;
     fl_tensor *in = fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32)), *y = NULL;
@@ -653,34 +695,44 @@ FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x) {
     if (fl_absent(fn, f) || fl_absent(fn, x)) return NULL;
     const fl_tensor *v = fv_value(x);
     const fl_speech_conf *c = &f->c;
-    if (v->ndim < 1 || v->dtype != FL_F32 || c->dither > 0 || c->deltas || c->range > 0 || c->pad_to || c->drop_last)
-        return fl_bad("%s: x is %s of shape %s, not f32 [..., t], or the features have dither, deltas, range or a "
-                      "length", fn, fl_dtype_name(v->dtype), FL_SHAPE_TEXT(v));
+    if (v->ndim < 1 || v->dtype != FL_F32 || c->dither > 0 || c->deltas || c->range > 0 || c->pad_to ||
+        c->drop_last)
+        return fl_bad(
+            "%s: x is %s of shape %s, not f32 [..., t], or the features have dither, deltas, range or a "
+            "length",
+            fn, fl_dtype_name(v->dtype), FL_SHAPE_TEXT(v));
     fl_scope s = fl_scope_begin();
     const int64_t n = v->shape[v->ndim - 1], frames = fl__speech_frames(f, n);
     const int64_t need = frames ? (frames - 1) * c->hop + f->window->shape[0] : 0;
-    fl_tensor *at = fl_data_host_tensor(FL_SHAPE(need), FL_I64), *there = fl_data_host_tensor(FL_SHAPE(need), FL_F32);
+    fl_tensor *at = fl_data_host_tensor(FL_SHAPE(need), FL_I64),
+              *there = fl_data_host_tensor(FL_SHAPE(need), FL_F32);
     for (int64_t i = 0; at && there && i < need; i++) {
         const int64_t place = fl__speech_place(f, i - f->before, n);
         ((int64_t *)fl_data(at))[i] = place < 0 ? 0 : place;
         ((float *)fl_data(there))[i] = place < 0 ? 0 : (float)c->gain;
     }
     fl_var *wide = at && there ? fv_mul(fv_index_select(x, -1, at), fv_const(there)) : NULL;
-    return fv_scope_return(&s, wide ? fv_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a) : NULL);
+    return fv_scope_return(&s,
+                           wide ? fv_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a) : NULL);
 }
 
 /* ---- pieces ---- */
 
 struct fl_speech_stream {
     const fl_speech_features *f;
-    int64_t seen, start, n, cap; /* samples that came; x holds places start, ..., start + n - 1 of the sound */
+    int64_t seen, start, n,
+        cap; /* samples that came; x holds places start, ..., start + n - 1 of the sound */
     int64_t done;                /* frames that were given */
     float *x;
 };
 
 FL_API fl_speech_stream *fl_speech_stream_new(const fl_speech_features *f) {
     const fl_speech_conf *c = &f->c;
-    const char *what = c->range > 0 ? "range" : c->pad_to ? "pad_to" : c->drop_last ? "drop_last" : c->deltas ? "deltas" : NULL;
+    const char *what = c->range > 0   ? "range"
+                       : c->pad_to    ? "pad_to"
+                       : c->drop_last ? "drop_last"
+                       : c->deltas    ? "deltas"
+                                      : NULL;
     if (what) return fl_fail("fl_speech_stream_new: %s looks ahead", what), NULL;
     fl_speech_stream *s = fl_heap_alloc(sizeof *s);
     if (s) *s = (fl_speech_stream){.f = f};

@@ -11,9 +11,10 @@ extern "C" {
 typedef struct fl_speech_lexicon fl_speech_lexicon;
 FL_API fl_speech_lexicon *fl_speech_lexicon_new(void);
 FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l); /* NULL is fine */
-/* A word's spelling, n tokens of 0 or more. The word gets a number at its first one, which is returned; -1 after
-   fl_fail. Before the first fl_speech_lexicon_finish. */
-FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, const int32_t *tokens, int64_t n);
+/* A word's spelling, n tokens of 0 or more. The word gets a number at its first one, which is returned; -1
+   after fl_fail. Before the first fl_speech_lexicon_finish. */
+FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, const int32_t *tokens,
+                                     int64_t n);
 typedef struct fl_speech_lexicon_opts {
     fl_named _positional;
     bool skip;        /* leaves out words with a token that is not known, instead of an error; */
@@ -29,16 +30,23 @@ FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_
 /* The words by number; it belongs to l. */
 FL_API const fl_text_dictionary *fl_speech_lexicon_words(const fl_speech_lexicon *l);
 
-/* What a node of the tree says of the words below it before any is finished: nothing; the best of their scores
-   at the start of a sentence, or the logarithm of their sum. */
-typedef enum fl_speech_smear { FL_SPEECH_NO_SMEARING, FL_SPEECH_SMEAR_MAX, FL_SPEECH_SMEAR_LOGADD } fl_speech_smear;
-/* Makes the tree ready: once before decoding, and again for another model. lm scores words; NULL: no smearing.
-   flashlight: the scores of words that are spelled alike are added up even under MAX, and scores are log10. */
-FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm, bool flashlight);
+/* What a node of the tree says of the words below it before any is finished: nothing; the best of their
+   scores at the start of a sentence, or the logarithm of their sum. */
+typedef enum fl_speech_smear {
+    FL_SPEECH_NO_SMEARING,
+    FL_SPEECH_SMEAR_MAX,
+    FL_SPEECH_SMEAR_LOGADD
+} fl_speech_smear;
+/* Makes the tree ready: once before decoding, and again for another model. lm scores words; NULL: no
+   smearing. flashlight: the scores of words that are spelled alike are added up even under MAX, and
+   scores are log10. */
+FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm,
+                                     bool flashlight);
 
 /* Nodes: 0 is the root; the children of a node stand beside each other, by token, its words too. */
 typedef struct fl_speech_node {
-    int32_t token, child, children, word, words; /* child: the first of so many; word: a place in lists of words */
+    int32_t token, child, children, word,
+        words; /* child: the first of so many; word: a place in lists of words */
     float smeared;
 } fl_speech_node;
 FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l, int64_t *n);
@@ -92,7 +100,8 @@ FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l) {
     fl_heap_free(l);
 }
 
-FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, const int32_t *tokens, int64_t n) {
+FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, const int32_t *tokens,
+                                     int64_t n) {
     const int64_t length = (int64_t)strlen(word);
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0) return fl_fail("fl_speech_lexicon_add: %s: token %d", word, (int)tokens[i]) - 1;
@@ -134,11 +143,12 @@ FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_
             const int64_t k = fl_text_dictionary_find(tokens, t, n);
             bad = k < 0 || count == MOST;
             if (bad && !o.skip)
-                ok = fl_fail("%s: %s:%lld: %s: token '%.*s' is not known", fn, path, (long long)line + 1, word,
-                             (int)(n < 99 ? n : 99), t);
+                ok = fl_fail("%s: %s:%lld: %s: token '%.*s' is not known", fn, path, (long long)line + 1,
+                             word, (int)(n < 99 ? n : 99), t);
             if (!bad) token[count++] = (int32_t)k;
         }
-        if (ok && !bad && !count) ok = fl_fail("%s: %s:%lld: %s has no spelling", fn, path, (long long)line + 1, word);
+        if (ok && !bad && !count)
+            ok = fl_fail("%s: %s:%lld: %s has no spelling", fn, path, (long long)line + 1, word);
         skipped += bad;
         if (ok && !bad) ok = fl_speech_lexicon_add(l, word, token, count) >= 0;
     }
@@ -167,12 +177,14 @@ static int fl__speech_by_tokens(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Fills in node k, which stands for the first `depth` tokens of spellings begin to end, and what is below it. */
+/* Fills in node k, which stands for the first `depth` tokens of spellings begin to end, and what is below
+   it. */
 static bool fl__speech_grow(fl_speech_lexicon *l, int64_t k, int64_t begin, int64_t end, int32_t depth) {
     l->node[k].word = (int32_t)l->listed;
     for (; begin < end && l->spelling[begin].n == depth; begin++) {
         bool there = false;
-        for (int i = 0; i < l->node[k].words; i++) there |= l->list[l->node[k].word + i] == l->spelling[begin].word;
+        for (int i = 0; i < l->node[k].words; i++)
+            there |= l->list[l->node[k].word + i] == l->spelling[begin].word;
         if (there || l->node[k].words == FL__SPEECH_HOMOPHONES) continue;
         if (!fl_heap_grow(&l->list, &l->list_cap, l->listed + 1, sizeof *l->list)) return false;
         l->list[l->listed++] = l->spelling[begin].word;
@@ -202,7 +214,8 @@ static double fl__speech_log_add(double a, double b) {
 }
 
 /* Children come behind their parents. */
-static bool fl__speech_smear_tree(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm, bool flashlight) {
+static bool fl__speech_smear_tree(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm,
+                                  bool flashlight) {
     fl_text_state start, next;
     if (!lm->start(lm, &start)) return false;
     for (int64_t k = l->nodes - 1; k >= 0; k--) {
@@ -212,7 +225,9 @@ static bool fl__speech_smear_tree(fl_speech_lexicon *l, fl_speech_smear how, con
             double s;
             if (!lm->score(lm, &start, l->list[node->word + i], &next, &s)) return false;
             if (flashlight) s *= 0.4342944819032518;
-            sum = how == FL_SPEECH_SMEAR_LOGADD || flashlight ? fl__speech_log_add(sum, s) : s > sum ? s : sum;
+            sum = how == FL_SPEECH_SMEAR_LOGADD || flashlight ? fl__speech_log_add(sum, s)
+                  : s > sum                                   ? s
+                                                              : sum;
         }
         for (int i = 0; i < node->children; i++) {
             const double s = l->node[node->child + i].smeared;
@@ -223,7 +238,8 @@ static bool fl__speech_smear_tree(fl_speech_lexicon *l, fl_speech_smear how, con
     return true;
 }
 
-FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm, bool flashlight) {
+FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm,
+                                     bool flashlight) {
     if (!l->n) return fl_fail("fl_speech_lexicon_finish: there is no word");
     if (!l->nodes) {
         for (int64_t i = 0; i < l->n; i++) l->spelling[i].token = l->token + l->spelling[i].at;

@@ -30,8 +30,8 @@ typedef struct fl_speech_resampler fl_speech_resampler;
     fl_speech_resampler_new_opt(from, to, (fl_speech_resample_opts){__VA_ARGS__})
 FL_API fl_speech_resampler *fl_speech_resampler_new_opt(int64_t from, int64_t to, fl_speech_resample_opts o);
 FL_API void fl_speech_resampler_free(fl_speech_resampler *r);
-/* Takes n samples, the last ones if `end`; then the resampler is as new. *y, valid until the next call, has the
-   returned number of samples; -1 after fl_fail. */
+/* Takes n samples, the last ones if `end`; then the resampler is as new. *y, valid until the next call, has
+   the returned number of samples; -1 after fl_fail. */
 FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, int64_t n, bool end,
                                         const float **y);
 
@@ -73,7 +73,8 @@ static double fl__speech_filter(double t, const fl_speech_resample_opts *o) {
     const double width = (double)o->crossings, pi = 3.141592653589793;
     if (fabs(t) >= width) return 0;
     const double u = t / width, c = cos(u * pi / 2);
-    const double w = o->kaiser ? fl__speech_bessel(o->beta * sqrt(1 - u * u)) / fl__speech_bessel(o->beta) : c * c;
+    const double w =
+        o->kaiser ? fl__speech_bessel(o->beta * sqrt(1 - u * u)) / fl__speech_bessel(o->beta) : c * c;
     return t == 0 ? w : w * sin(pi * t) / (pi * t);
 }
 
@@ -198,7 +199,8 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
     if (in) y = fl_data_host_tensor(shape, FL_F32);
     for (int64_t i = 0; y && i < lines; i++) {
         const float *out;
-        if (fl_speech_resampler_push(r, (const float *)fl_data(in) + i * t, t, true, &out) < 0) y = fl_raise();
+        if (fl_speech_resampler_push(r, (const float *)fl_data(in) + i * t, t, true, &out) < 0)
+            y = fl_raise();
         else memcpy((float *)fl_data(y) + i * n, out, (size_t)n * sizeof *out);
     }
     fl_speech_resampler_free(r);

@@ -22,7 +22,7 @@ typedef struct fl_spectrum_args {
     bool bands, cosine;       /* whether these operands are there */
     bool log;                 /* log_scale ln(max(v, floor)) */
     double floor, log_scale;
-    fl_energy energy;         /* ln(max(sum x^2, energy_floor)), before pre-emphasis or after the window, ... */
+    fl_energy energy; /* ln(max(sum x^2, energy_floor)), before pre-emphasis or after the window, ... */
     bool energy_replaces;     /* ... stands for number energy_at, or before it */
     int64_t energy_at;
     double energy_floor;
@@ -31,8 +31,8 @@ typedef struct fl_spectrum_args {
    first[k], first[k] + 1, ... by bands[k]. Bands and cosine may be NULL. */
 FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
                               fl_tensor *cosine, fl_spectrum_args a);
-FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first, fl_tensor *cosine,
-                           fl_spectrum_args a);
+FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
+                           fl_tensor *cosine, fl_spectrum_args a);
 /* Registers the op and its kernel, once: called by what makes features, before other threads start. */
 FL_API bool fl_spectrum_register(void);
 FL_DATA fl_op fl_op_spectrum;
@@ -119,26 +119,28 @@ static bool fl__spectrum_check(const fl_tensor *x, const fl_tensor *window, cons
     if (x->ndim < 1 || x->ndim > FL_MAX_DIMS - 1 || !fl_dtype_is_float(d))
         return fl_refuse("fl_spectrum: x is %s of shape %s, not floats [..., t]", fl_dtype_name(d),
                          FL_SHAPE_TEXT(x));
-    if (!window || window->ndim != 1 || window->dtype != d || a->n_fft < 2 || a->n_fft > 1 << 20 || a->hop < 1 ||
-        window->shape[0] < 1 || window->shape[0] > a->n_fft)
-        return fl_refuse("fl_spectrum: n_fft %lld, hop %lld, window %s %s; want %s [1 to n_fft]", (long long)a->n_fft,
-                         (long long)a->hop, window ? fl_dtype_name(window->dtype) : "NULL",
-                         window ? FL_SHAPE_TEXT(window) : "", fl_dtype_name(d));
-    if (bands && (bands->ndim != 2 || bands->dtype != d || !first || first->dtype != FL_I64 || first->ndim != 1 ||
-                  first->shape[0] != b))
-        return fl_refuse("fl_spectrum: bands %s, first %s: want %s [b, width] and i64 [b]", FL_SHAPE_TEXT(bands),
-                         first ? FL_SHAPE_TEXT(first) : "NULL", fl_dtype_name(d));
+    if (!window || window->ndim != 1 || window->dtype != d || a->n_fft < 2 || a->n_fft > 1 << 20 ||
+        a->hop < 1 || window->shape[0] < 1 || window->shape[0] > a->n_fft)
+        return fl_refuse("fl_spectrum: n_fft %lld, hop %lld, window %s %s; want %s [1 to n_fft]",
+                         (long long)a->n_fft, (long long)a->hop,
+                         window ? fl_dtype_name(window->dtype) : "NULL", window ? FL_SHAPE_TEXT(window) : "",
+                         fl_dtype_name(d));
+    if (bands && (bands->ndim != 2 || bands->dtype != d || !first || first->dtype != FL_I64 ||
+                  first->ndim != 1 || first->shape[0] != b))
+        return fl_refuse("fl_spectrum: bands %s, first %s: want %s [b, width] and i64 [b]",
+                         FL_SHAPE_TEXT(bands), first ? FL_SHAPE_TEXT(first) : "NULL", fl_dtype_name(d));
     if (cosine && (cosine->ndim != 2 || cosine->dtype != d || cosine->shape[0] != b))
         return fl_refuse("fl_spectrum: cosine %s %s: want %s [%lld, d]", fl_dtype_name(cosine->dtype),
                          FL_SHAPE_TEXT(cosine), fl_dtype_name(d), (long long)b);
     const int64_t dims = cosine ? cosine->shape[1] : b;
     if (a->energy && (a->energy_at < 0 || a->energy_at > dims - a->energy_replaces))
-        return fl_refuse("fl_spectrum: the energy as number %lld of %lld", (long long)a->energy_at, (long long)dims);
+        return fl_refuse("fl_spectrum: the energy as number %lld of %lld", (long long)a->energy_at,
+                         (long long)dims);
     return true;
 }
 
-FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first, fl_tensor *cosine,
-                              fl_spectrum_args a) {
+FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
+                              fl_tensor *cosine, fl_spectrum_args a) {
     if (fl_absent("fl_spectrum", x) || !(x = fl_stored(x))) return NULL;
     if (!fl_spectrum_register()) return fl_raise();
     if (!fl__spectrum_check(x, window, bands, first, cosine, &a)) return NULL;
@@ -153,7 +155,8 @@ FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands,
     for (int d = 0; d < x->ndim - 1; d++) lines *= x->shape[d];
     fl_shape flat = FL_SHAPE(lines, shape.dim[shape.ndim - 2], shape.dim[shape.ndim - 1]);
     if (fl_shape_numel(flat) == 0) return fl_scope_return(&s, fl_new_full(x, shape, 0));
-    fl_tensor *y = fl_out_new("fl_spectrum", flat, x->dtype, x->dtype), *line = fl_reshape(x, FL_SHAPE(lines, t));
+    fl_tensor *y = fl_out_new("fl_spectrum", flat, x->dtype, x->dtype),
+              *line = fl_reshape(x, FL_SHAPE(lines, t));
     fl_call c = {.op = fl_op_spectrum, .n_out = 1, .n_in = 2, .out = {y}, .in = {line, window}, .args = &a};
     if (bands) c.in[c.n_in++] = bands, c.in[c.n_in++] = first;
     if (cosine) c.in[c.n_in++] = cosine;
@@ -161,9 +164,10 @@ FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands,
     return fl_scope_return(&s, y ? fl_reshape(y, shape) : NULL);
 }
 
-FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first, fl_tensor *cosine,
-                           fl_spectrum_args a) {
-    if (fl_absent("fv_spectrum", x) || !fl__spectrum_check(fv_value(x), window, bands, first, cosine, &a)) return NULL;
+FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
+                           fl_tensor *cosine, fl_spectrum_args a) {
+    if (fl_absent("fv_spectrum", x) || !fl__spectrum_check(fv_value(x), window, bands, first, cosine, &a))
+        return NULL;
     fl_scope s = fl_scope_begin();
     const fl_tensor *v = fv_value(x);
     const int64_t t = v->shape[v->ndim - 1], lines = t ? fl_numel(v) / t : 0;

@@ -1,7 +1,7 @@
 /* kernels/cpu/spectrum.h - frames, window, transform, bands and logarithm in one pass over blocks of frames
 
-   A task takes sixteen frames, which stand beside each other in registers (spectrum.inc) from the samples to the
-   logarithms; everything it touches stays in a cache. f32; other floats run the composition. */
+   A task takes sixteen frames, which stand beside each other in registers (spectrum.inc) from the samples
+   to the logarithms; everything it touches stays in a cache. f32; other floats run the composition. */
 #ifndef FL_CPU_SPECTRUM_H
 #define FL_CPU_SPECTRUM_H
 #include "../../fl/speech/spectrum.h"
@@ -21,7 +21,8 @@ FL__LOOPS_BEGIN
 enum { FL__BESIDE = 16 }; /* frames in a block */
 
 typedef struct fl__spectrum fl__spectrum;
-typedef void (*fl__spectrum_fn)(const fl__spectrum *s, const float *x, int64_t frames, float *a, float *b, float *y);
+typedef void (*fl__spectrum_fn)(const fl__spectrum *s, const float *x, int64_t frames, float *a, float *b,
+                                float *y);
 struct fl__spectrum {
     const fl_spectrum_args *a;
     fl__spectrum_fn run;
@@ -47,7 +48,8 @@ static const fl__spectrum_fn fl__spectrum_runs[FL__LEVEL_COUNT] = {FL__AT_LEVELS
 static void fl__spectrum_task(void *arg, int64_t begin, int64_t end) {
     const fl__spectrum *s = arg;
     char *room = fl__scratch_take(&s->scratch);
-    float *a = (float *)(void *)room, *b = a + fl__spectrum_rows(s->a, s->win, s->n_bands, s->dims) * FL__BESIDE;
+    float *a = (float *)(void *)room,
+          *b = a + fl__spectrum_rows(s->a, s->win, s->n_bands, s->dims) * FL__BESIDE;
     const int64_t dims = s->dims + (s->a->energy && !s->a->energy_replaces);
     for (int64_t i = begin; i < end; i++) {
         const int64_t line = i / s->blocks, frame = i % s->blocks * FL__BESIDE;
@@ -86,7 +88,8 @@ static bool fl__cpu_spectrum(const fl_backend *self, const fl_call *c) {
     const fl_tensor *x = c->in[0], *window = c->in[1];
     if (x->dtype != FL_F32) return fl_call_compose(c);
     if (!fl_out_make(c->out[0])) return false;
-    fl__spectrum s = {.a = a, .run = fl__spectrum_runs[fl__level()], .x = fl_data(x), .window = fl_data(window)};
+    fl__spectrum s = {
+        .a = a, .run = fl__spectrum_runs[fl__level()], .x = fl_data(x), .window = fl_data(window)};
     s.y = fl_data(c->out[0]);
     s.samples = x->shape[1], s.hop = a->hop, s.win = window->shape[0], s.frames = c->out[0]->shape[1];
     s.odd = a->n_fft % 2, s.m = s.odd ? a->n_fft : a->n_fft / 2, s.bins = a->n_fft / 2 + 1;
@@ -106,7 +109,8 @@ static bool fl__cpu_spectrum(const fl_backend *self, const fl_call *c) {
     const int64_t tasks = s.blocks * x->shape[0];
     if (!tasks) return true;
     const int64_t rows = fl__spectrum_rows(a, s.win, s.n_bands, s.dims);
-    if (!fl__scratch_open(&s.scratch, tasks, 2 * rows * FL__BESIDE * 4, s.n_bands * 8 + (s.m + s.bins) * 8, "fl_spectrum"))
+    if (!fl__scratch_open(&s.scratch, tasks, 2 * rows * FL__BESIDE * 4, s.n_bands * 8 + (s.m + s.bins) * 8,
+                          "fl_spectrum"))
         return false;
     fl__spectrum_tables(&s);
     fl_parallel(tasks, 2, fl__spectrum_task, &s);
