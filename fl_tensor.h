@@ -195,9 +195,11 @@ FL_API fl_note *fl_note_here(void);
    Memory managers are told (fl_mem_info.lifetime). Returns the setting before. */
 FL_API bool fl_lasting(bool on);
 /* A word of this thread that scopes save and restore, for the layers above. Starts 0; bit 0 is no-grad,
-   bits 8 to 15 are FL_AUTOCAST_FLAGS, bit 40 a cache's (fl_nn_forward_cached), the two highest fl's own. */
+   bits 8 to 15 are FL_AUTOCAST_FLAGS, bit 40 a cache's (fl_nn_forward_cached), the three highest fl's own. */
 FL_API uint64_t fl_flags(void);
 FL_API void fl_set_flags(uint64_t flags);
+/* The f32 operands of the call at work on this thread were bf16: products may round them without a loss. */
+FL_PRIVATE bool fl__of_bf16(void);
 
 /* >>tables ------------------------------------------------------------------------------------- */
 
@@ -753,7 +755,9 @@ static _Thread_local fl__context fl__here;
 #define FL__UNWATCHED ((uint64_t)1 << 63)
 /* Another: what is made is to stay. */
 #define FL__LASTING ((uint64_t)1 << 62)
-#define FL__OWN_FLAGS (FL__UNWATCHED | FL__LASTING)
+/* And one more: operands were bf16, so that products of them may be so again. */
+#define FL__OF_BF16 ((uint64_t)1 << 61)
+#define FL__OWN_FLAGS (FL__UNWATCHED | FL__LASTING | FL__OF_BF16)
 static int fl__watched; /* threads with hooks, and watchers; atomic: calls look no further while it is 0 */
 
 /* Drops what the scopes of a thread that ends own. */
@@ -970,6 +974,8 @@ uint64_t fl_flags(void) {
 void fl_set_flags(uint64_t flags) {
     fl__here.flags = (fl__here.flags & FL__OWN_FLAGS) | (flags & ~FL__OWN_FLAGS);
 }
+
+FL_PRIVATE bool fl__of_bf16(void) { return fl__here.flags & FL__OF_BF16; }
 
 bool fl_lasting(bool on) {
     const bool was = fl__here.flags & FL__LASTING;
@@ -1752,7 +1758,10 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     for (int i = 0; ok && i < d.n_out; i++)
         if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
     fl__here.flags = flags; /* a composition is observed */
+    for (int i = 0; i < c->n_in; i++)
+        if (!c->in[i]->weak && c->in[i]->dtype == FL_BF16) fl__here.flags |= FL__OF_BF16;
     ok = ok && fl__run_by(be, &d);
+    fl__here.flags = flags;
     for (int i = 0; ok && i < d.n_out; i++) {
         fl_call copy = {
             .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {d.out[i]}};

@@ -428,6 +428,26 @@ TEST(amx_attention) {
     }
 }
 
+/* Tensors of bf16 need no permission: their products are those of f32 operands that round, rounded at the
+ * end. */
+TEST(amx_products_of_bf16_tensors) {
+    CHECK(bf16_begin("emulated"));
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = fl_cast(bf16_operand(FL_SHAPE(70, 90), false, 1), FL_BF16);
+    fl_tensor *b = fl_cast(bf16_operand(FL_SHAPE(90, 80), false, 2), FL_BF16);
+    fl_tensor *want = fl_cast(fl_matmul(fl_cast(a, FL_F32), fl_cast(b, FL_F32)), FL_BF16);
+    CHECK(fl_set_matmul_precision(FL_F32));
+    CHECK(fl_item(fl_all(fl_eq(fl_matmul(a, b), want), FL_ALL_AXES)) == 1);
+    fl_tensor *f32 =
+        fl_matmul(fl_uniform(FL_SHAPE(70, 90), -1, 1, FL_F32, &(fl_rng){1, 0}), fl_cast(b, FL_F32));
+    CHECK(fl_cpu_set_bf16("f32"));
+    fl_tensor *same =
+        fl_matmul(fl_uniform(FL_SHAPE(70, 90), -1, 1, FL_F32, &(fl_rng){1, 0}), fl_cast(b, FL_F32));
+    CHECK(fl_item(fl_all(fl_eq(f32, same), FL_ALL_AXES)) == 1); /* f32 itself does need it */
+    fl_scope_end(&s);
+    bf16_end();
+}
+
 /* Errors of the setting; what is measured is one of the ways, and allowed or not, it is told. */
 TEST(amx_is_chosen_by_measurement) {
     test_errors_return();

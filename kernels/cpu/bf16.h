@@ -1,9 +1,10 @@
 /* kernels/cpu/bf16.h - how products of f32 round their operands to bf16, where they may
 
-   fl_set_matmul_precision(FL_BF16) is a permission. At the first product after it each way that the processor
-   has multiplies for some microseconds in registers, less than a millisecond in all, and one that is clearly
-   faster than f32 is taken: there are processors whose vdpbf16ps runs at half the rate of their f32
-   multiply-adds, and others at twice. The choice is kept until the program ends. */
+   fl_set_matmul_precision(FL_BF16) is a permission, and tensors of bf16 are one themselves. At the first
+   product after it each way that the processor has multiplies for some microseconds in registers, less than a
+   millisecond in all, and one that is clearly faster than f32 is taken: there are processors whose vdpbf16ps
+   runs at half the rate of their f32 multiply-adds, and others at twice. The choice is kept until the program
+   ends. */
 #ifndef FL_CPU_BF16_H
 #define FL_CPU_BF16_H
 #include "../../fl_tensor.h"
@@ -130,14 +131,19 @@ FL_API bool fl_cpu_set_bf16(const char *way) {
 
 FL_API const char *fl_cpu_bf16(void) { return fl__bf16_names[fl__bf16_way()]; }
 
+/* Tensors of bf16 need no permission: they become f32, and lose nothing when they are rounded again. */
+static bool fl__bf16_allowed(void) {
+    return fl_matmul_precision() == FL_BF16 || fl__of_bf16();
+}
+
 FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(void) {
-    if (fl_matmul_precision() != FL_BF16) return NULL;
+    if (!fl__bf16_allowed()) return NULL;
     const int way = fl__bf16_way();
     return way == FL__WAY_EMULATED ? fl__amx_emulated() : way == FL__WAY_AMX ? fl__amx_real() : NULL;
 }
 
 FL_PRIVATE bool fl__bf16_pairs(void) {
-    return fl_matmul_precision() == FL_BF16 && fl__bf16_way() == FL__WAY_PAIRS;
+    return fl__bf16_allowed() && fl__bf16_way() == FL__WAY_PAIRS;
 }
 
 #endif
