@@ -144,6 +144,12 @@ speech-decode: $(BUILD)/examples/speech/decode ## words from scores: make speech
 mnist-dist: $(BUILD)/examples/mnist ## mnist on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
 	examples/launch $(or $(N),2) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
+# The plain loop that bench/generate.c compares with is compiled as whoever wants speed would.
+$(BUILD)/bench/peers/llama_loop.o: CFLAGS += -O3 -march=native -ffast-math
+$(BUILD)/bench/generate: $(BUILD)/bench/peers/llama_loop.o
+generate: $(BUILD)/examples/generate ## texts of a model: make generate ARGS="--weights ../shared/data/weights/stories260K --prompt '...'"
+	$< $(ARGS)
+.PHONY: generate
 lm: $(BUILD)/examples/lm ## train a language model: make lm [DATA=text or folder] [ARGS="--preset nano ..."]
 	$< $(if $(DATA),--data "$(DATA)") $(ARGS)
 

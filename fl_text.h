@@ -42,6 +42,9 @@
      train.h           training and measuring them
      reader.h          scores of the next token, with keys and values kept
      generate.h        texts of a model's own: samplers, beams
+     lm_scorer.h       a language model as decoders ask one
+     load.h            models of Hugging Face's folders, GGUF, llama2.c; saving them
+     gguf.h            GGUF files
    and below them
      steps.h           text on its way through
      normalize.h       normalizers
@@ -88,5 +91,8 @@
 #include "fl/text/train.h"
 #include "fl/text/reader.h"
 #include "fl/text/generate.h"
+#include "fl/text/lm_scorer.h"
+#include "fl/text/gguf.h"
+#include "fl/text/load.h"
 
 /* MIT licence: see LICENSE. */

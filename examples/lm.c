@@ -3,6 +3,10 @@
    ./lm                                  text of a grammar that it writes itself, whose entropy is known
    ./lm --data tinyshakespeare           a text file, or a folder with one, or with train, valid and test.txt
    ./lm --data F --preset nano           nanoGPT's small recipe: 4 layers of 128, context 64, batch 12
+   ./lm --data F --tokens bpe:1024       byte pairs learnt from the training part; word: words, most frequent
+   first ./lm --data F --model gcnn            gated convolutions; lstm; masked: words that are hidden, both
+   sides seen;
+                                         adaptive: Flashlight's transformer, adaptive embedding and softmax
    ./lm --load lm.safetensors --eval     the loss of a saved model, and a sample
 
    The last line is "Validation loss: x.xxxx nats per character". */
@@ -15,7 +19,7 @@
 #include <string.h>
 
 typedef struct options {
-    const char *data, *preset, *model, *save, *load, *log, *dtype, *prompt;
+    const char *data, *preset, *model, *tokens, *save, *load, *log, *dtype, *prompt;
     int64_t steps, seed, sample, layers, dim, heads, context, batch, accumulate;
     double lr, dropout, temperature;
     bool eval;
@@ -29,8 +33,8 @@ typedef struct text {
     double entropy;   /* nats per character, 0: not known */
 } text;
 
-/* A grammar: a capital letter is one of its bodies, each with its probability. No text has two derivations, as
-   all words differ: so the entropy of the text is that of the choices. */
+/* A grammar: a capital letter is one of its bodies, each with its probability. No text has two derivations,
+   as all words differ: so the entropy of the text is that of the choices. */
 static const struct rule { char of; double p; const char *body; } grammar[] = {
     {'S', 0.5, "T.\n"}, {'S', 0.2, "T and T.\n"}, {'S', 0.3, "if T then T.\n"},
     {'T', 0.5, "OX"}, {'T', 0.5, "MY"},                         /* one does, many do */
@@ -115,7 +119,8 @@ static bool read_file(const char *path, text *t) {
     return ok;
 }
 
-/* The file; or a folder's train.txt and then valid.txt; or its input.txt. One file is cut after nine tenths. */
+/* The file; or a folder's train.txt and then valid.txt; or its input.txt. One file is cut after nine tenths.
+   */
 static bool read_text(const char *path, text *t) {
     char name[4096];
     *t = (text){0};
@@ -144,6 +149,28 @@ static void corpus_free(corpus *c) {
     fl_text_tokenizer_free(c->tokenizer);
 }
 
+/* Words of the training part, most frequent first, and <unk>. */
+static fl_text_tokenizer *word_tokenizer(const text *t) {
+    fl_text_dictionary *all = fl_text_dictionary_new();
+    fl_text_dictionary *d = all && fl_text_dictionary_count(all, "<unk>", 5, 1) >= 0 &&
+                                    fl_text_count_words(all, t->p, t->train)
+                                ? fl_text_dictionary_pruned(all, 1, 1, 0) : NULL;
+    fl_text_dictionary_free(all);
+    if (d && fl_text_dictionary_set_default(d, fl_text_dictionary_find(d, "<unk>", 5)))
+        return fl_text_word_tokenizer(d);
+    fl_text_dictionary_free(d);
+    return NULL;
+}
+
+static fl_text_tokenizer *make_tokenizer(const options *o, const text *t) {
+    if (!strcmp(o->tokens, "char")) return fl_text_char_tokenizer(t->p, t->n);
+    if (!strcmp(o->tokens, "word")) return word_tokenizer(t);
+    if (!strncmp(o->tokens, "bpe:", 4))
+        return fl_text_bpe_train(t->p, t->train, .size = atoll(o->tokens + 4));
+    fl_fail("--tokens %s is neither char, word nor bpe:N", o->tokens);
+    return NULL;
+}
+
 /* Both parts by c->tokenizer, one behind the other. */
 static bool encode(corpus *c, const text *t) {
     fl_text_encoding e[2] = {{0}};
@@ -169,18 +196,30 @@ static bool encode(corpus *c, const text *t) {
 /* ---- models ---- */
 
 static fl_nn_module *make_model(const options *o, int64_t vocabulary) {
-    if (!strcmp(o->preset, "nano") || !strcmp(o->preset, "baby")) /* GPT-2 without biases, as nanoGPT has it */
-        return fl_text_lm(vocabulary, .layers = o->layers, .dim = o->dim, .heads = o->heads, .context = o->context,
-                             .no_bias = true, .dropout = o->dropout, .activation = fv_gelu);
+    if (!strcmp(o->preset, "nano") ||
+        !strcmp(o->preset, "baby")) /* GPT-2 without biases, as nanoGPT has it */
+        return fl_text_lm(vocabulary, .layers = o->layers, .dim = o->dim, .heads = o->heads,
+                          .context = o->context, .no_bias = true, .dropout = o->dropout,
+                          .activation = fv_gelu);
+    if (!strcmp(o->model, "masked")) /* one id more: what stands for a hidden token */
+        return fl_text_lm(vocabulary + 1, .layers = o->layers, .dim = o->dim, .heads = o->heads,
+                          .context = o->context, .place = FL_LM_ROTARY, .rms = true, .gated = true,
+                          .no_bias = true, .hidden = o->dim * 8 / 3 / 32 * 32, .bidirectional = true,
+                          .dropout = o->dropout);
+    if (!strcmp(o->model, "adaptive"))
+        return fl_text_lm(
+            vocabulary, .layers = o->layers, .dim = o->dim, .heads = o->heads, .context = o->context,
+            .place = FL_LM_SINUSOID, .embedding_scale = sqrt((double)o->dim), .dropout = o->dropout,
+            .cutoffs = vocabulary > 4000 ? FL_SHAPE(1000, 4000, vocabulary) : FL_SHAPE(vocabulary));
     if (!strcmp(o->model, "lstm"))
         return fl_text_lm(vocabulary, .kind = FL_LM_LSTM, .layers = 2, .dim = o->dim, .context = o->context,
                              .dropout = o->dropout, .untied = true);
     if (!strcmp(o->model, "gcnn"))
         return fl_text_lm(vocabulary, .kind = FL_LM_GCNN, .layers = o->layers, .dim = o->dim,
                              .context = o->context, .dropout = o->dropout, .untied = true);
-    return fl_text_lm(vocabulary, .layers = o->layers, .dim = o->dim, .heads = o->heads, .context = o->context,
-                         .hidden = o->dim * 8 / 3 / 32 * 32, .place = FL_LM_ROTARY, .rms = true, .gated = true,
-                         .no_bias = true, .dropout = o->dropout);
+    return fl_text_lm(vocabulary, .layers = o->layers, .dim = o->dim, .heads = o->heads,
+                      .context = o->context, .hidden = o->dim * 8 / 3 / 32 * 32, .place = FL_LM_ROTARY,
+                      .rms = true, .gated = true, .no_bias = true, .dropout = o->dropout);
 }
 
 /* Weights go to the file, with how the model is made; the tokenizer beside it. */
@@ -205,8 +244,9 @@ static fl_nn_module *load_model(options *o, corpus *c) {
     const char *config = f ? fl_data_meta(f, "lm") : NULL;
     bool ok = f && (config || fl_fail("%s: was not saved by lm", o->load));
     if (ok)
-        ok = sscanf(config, "%31s %31s %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, preset, model, &o->layers,
-                    &o->dim, &o->heads, &o->context) == 6 || fl_fail("%s: its lm is '%.80s'", o->load, config);
+        ok = sscanf(config, "%31s %31s %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, preset, model,
+                    &o->layers, &o->dim, &o->heads, &o->context) == 6 ||
+             fl_fail("%s: its lm is '%.80s'", o->load, config);
     fl_data_close(f);
     o->preset = preset, o->model = model;
     c->tokenizer = ok ? fl_text_tokenizer_load(path) : NULL;
@@ -218,9 +258,41 @@ static fl_nn_module *load_model(options *o, corpus *c) {
 
 /* ---- training ---- */
 
+static bool is_masked(const options *o) { return !strcmp(o->model, "masked"); }
+
+/* Blocks of the tokens from begin to end; a part of them hidden, for masked models. */
+static fl_data_set *samples(const options *o, const corpus *c, int64_t begin, int64_t end, int64_t size) {
+    fl_data_set *set = fl_text_blocks(c->tokens, o->context, .begin = begin, .end = end, .random = size > 0,
+                                      .size = size, .seed = (uint64_t)o->seed, .drop_last = !size);
+    const int64_t vocabulary = fl_text_vocab_size(c->tokenizer) + 1;
+    if (is_masked(o))
+        set = fl_text_mask(set, .vocabulary = vocabulary, .mask = vocabulary - 1, .seed = (uint64_t)o->seed);
+    return fl_data_batch(set, o->batch, size > 0);
+}
+
+/* Entropy of the tokens of the validation part, each by itself. */
+static double unigram_entropy(const corpus *c) {
+    const int64_t n = fl_text_tokens_count(c->tokens) - c->train, size = fl_text_vocab_size(c->tokenizer);
+    int64_t *id = calloc((size_t)(n + size), sizeof *id);
+    double sum = 0;
+    if (id && fl_text_tokens_read(c->tokens, c->train, n, id))
+        for (int64_t i = 0; i < n; i++) id[n + id[i]]++;
+    for (int64_t i = 0; id && i < size; i++)
+        if (id[n + i]) sum -= (double)id[n + i] / (double)n * log((double)id[n + i] / (double)n);
+    free(id);
+    return sum;
+}
+
 /* The validation part: all its tokens but the first, each predicted once. */
 static bool validate(fl_nn_module *m, const options *o, const corpus *c, double *loss) {
     fl_text_measure r;
+    if (is_masked(o)) {
+        fl_data_set *set = samples(o, c, c->train, 0, 0);
+        const bool done = set && fl_text_evaluate_set(m, set, &r, fl_dtype_named(o->dtype));
+        fl_data_free(set);
+        if (done) printf("entropy of single tokens: %.4f nats\n", unigram_entropy(c));
+        return done && (*loss = r.nats / (double)r.tokens, true);
+    }
     const bool ok = fl_text_evaluate(m, c->tokens, &r, .begin = c->train, .dtype = fl_dtype_named(o->dtype));
     const double per_token = ok ? r.nats / (double)r.tokens : 0;
     const int64_t all = ok ? fl_text_tokens_count(c->tokens) - c->train : 0;
@@ -231,9 +303,7 @@ static bool validate(fl_nn_module *m, const options *o, const corpus *c, double 
 
 static bool train(fl_nn_module *m, const options *o, const corpus *c) {
     static fl_data_curve curve = {.name = "training loss"};
-    fl_data_set *set = fl_text_blocks(c->tokens, o->context, .end = c->train, .random = true,
-                                      .seed = (uint64_t)o->seed, .size = o->steps * o->batch);
-    set = fl_data_batch(set, o->batch, true);
+    fl_data_set *set = samples(o, c, 0, c->train, o->steps * o->batch);
     fl_optim *optim = fl_optim_adamw(fl_nn_parameters(m), .lr = o->lr, .beta2 = 0.99, .weight_decay = 0.1);
     if (optim) fl_optim_group_of(optim, m, "*norm*", .weight_decay = FL_ZERO);
     fl_optim_schedule schedule = {.kind = FL_LR_COSINE, .total = o->steps, .warmup = o->steps / 20 + 1,
@@ -287,16 +357,28 @@ static bool write_sample(fl_nn_module *m, const options *o, const corpus *c) {
 }
 
 static bool parse(int argc, char **argv, options *o) {
-    const struct { const char *name, **text; int64_t *whole; double *number; } all[] = {
-        {"--data", &o->data, NULL, NULL}, {"--preset", &o->preset, NULL, NULL}, {"--model", &o->model, NULL, NULL},
-        {"--save", &o->save, NULL, NULL}, {"--load", &o->load, NULL, NULL}, {"--log", &o->log, NULL, NULL},
-        {"--dtype", &o->dtype, NULL, NULL}, {"--prompt", &o->prompt, NULL, NULL},
-        {"--steps", NULL, &o->steps, NULL}, {"--seed", NULL, &o->seed, NULL}, {"--sample", NULL, &o->sample, NULL},
-        {"--layers", NULL, &o->layers, NULL}, {"--dim", NULL, &o->dim, NULL}, {"--heads", NULL, &o->heads, NULL},
-        {"--context", NULL, &o->context, NULL}, {"--batch", NULL, &o->batch, NULL},
-        {"--accumulate", NULL, &o->accumulate, NULL},
-        {"--lr", NULL, NULL, &o->lr}, {"--dropout", NULL, NULL, &o->dropout},
-        {"--temperature", NULL, NULL, &o->temperature}};
+    const struct { const char *name, **text; int64_t *whole; double *number;
+    } all[] = {{"--data", &o->data, NULL, NULL},
+               {"--preset", &o->preset, NULL, NULL},
+               {"--model", &o->model, NULL, NULL},
+               {"--tokens", &o->tokens, NULL, NULL},
+               {"--save", &o->save, NULL, NULL},
+               {"--load", &o->load, NULL, NULL},
+               {"--log", &o->log, NULL, NULL},
+               {"--dtype", &o->dtype, NULL, NULL},
+               {"--prompt", &o->prompt, NULL, NULL},
+               {"--steps", NULL, &o->steps, NULL},
+               {"--seed", NULL, &o->seed, NULL},
+               {"--sample", NULL, &o->sample, NULL},
+               {"--layers", NULL, &o->layers, NULL},
+               {"--dim", NULL, &o->dim, NULL},
+               {"--heads", NULL, &o->heads, NULL},
+               {"--context", NULL, &o->context, NULL},
+               {"--batch", NULL, &o->batch, NULL},
+               {"--accumulate", NULL, &o->accumulate, NULL},
+               {"--lr", NULL, NULL, &o->lr},
+               {"--dropout", NULL, NULL, &o->dropout},
+               {"--temperature", NULL, NULL, &o->temperature}};
     for (int i = 1; i < argc; i++) {
         size_t k = 0;
         if (!strcmp(argv[i], "--eval")) {
@@ -317,11 +399,14 @@ static bool parse(int argc, char **argv, options *o) {
 
 /* What was not asked for is the preset's. */
 static bool settle(options *o) {
-    static const struct { const char *name; int64_t layers, dim, heads, context, batch, steps; double lr, dropout; }
-        presets[] = {{"grammar", 2, 128, 4, 64, 32, 400, 3e-3, 0},
-                     {"small", 6, 192, 6, 128, 16, 2200, 2e-3, 0},
-                     {"nano", 4, 128, 4, 64, 12, 2000, 1e-3, 0},
-                     {"baby", 6, 384, 6, 256, 64, 5000, 1e-3, 0.2}};
+    static const struct {
+        const char *name;
+        int64_t layers, dim, heads, context, batch, steps;
+        double lr, dropout;
+    } presets[] = {{"grammar", 2, 128, 4, 64, 32, 400, 3e-3, 0},
+                   {"small", 6, 192, 6, 128, 16, 2200, 2e-3, 0},
+                   {"nano", 4, 128, 4, 64, 12, 2000, 1e-3, 0},
+                   {"baby", 6, 384, 6, 256, 64, 5000, 1e-3, 0.2}};
     if (!o->preset) o->preset = o->data ? "small" : "grammar";
     size_t i = 0;
     while (i < sizeof presets / sizeof *presets && strcmp(o->preset, presets[i].name)) i++;
@@ -338,24 +423,35 @@ static bool settle(options *o) {
 }
 
 int main(int argc, char **argv) {
-    options o = {.model = "gpt", .dtype = "f32", .seed = 1, .sample = 400, .dropout = -1, .temperature = 0.8};
+    options o = {.model = "gpt",
+                 .tokens = "char",
+                 .dtype = "f32",
+                 .seed = 1,
+                 .sample = 400,
+                 .dropout = -1,
+                 .temperature = 0.8};
     if (!parse(argc, argv, &o) || !settle(&o))
-        return puts("lm [--data FILE] [--preset small|nano|baby] [--model gpt|gcnn|lstm] [--steps N] [--save FILE] "
-                    "[--load FILE] [--eval] [--dtype f32|bf16] ..."), 2;
+        return puts("lm [--data FILE] [--preset small|nano|baby] [--model gpt|gcnn|lstm|masked|adaptive]\n "
+                    "  [--tokens char|word|bpe:N] [--steps N] [--save FILE] "
+                    "[--load FILE] [--eval] [--dtype f32|bf16] ..."),
+               2;
     fl_seed((uint64_t)o.seed);
     text t = {0};
     corpus c = {0};
     double loss = 0;
-    bool ok = o.data ? read_text(o.data, &t) || fl_fail("%s: cannot be read", o.data) : write_grammar(&t, 1000000);
-    if (ok && !o.load) ok = (c.tokenizer = fl_text_char_tokenizer(t.p, t.n)) != NULL;
-    fl_nn_module *m = !ok ? NULL : o.load ? load_model(&o, &c) : make_model(&o, fl_text_vocab_size(c.tokenizer));
+    bool ok = o.data ? read_text(o.data, &t) || fl_fail("%s: cannot be read", o.data)
+                     : write_grammar(&t, 1000000);
+    if (ok && !o.load) ok = (c.tokenizer = make_tokenizer(&o, &t)) != NULL;
+    fl_nn_module *m = !ok      ? NULL
+                      : o.load ? load_model(&o, &c)
+                               : make_model(&o, fl_text_vocab_size(c.tokenizer));
     ok = m && encode(&c, &t);
     if (ok) printf("%" PRId64 " bytes of text, a vocabulary of %" PRId64 ", %" PRId64 " tokens, %" PRId64
                    " of them for training; %" PRId64 " parameters\n", t.n, fl_text_vocab_size(c.tokenizer),
                    fl_text_tokens_count(c.tokens), c.train, fl_nn_count(m));
     if (ok && t.entropy > 0) printf("entropy of the grammar: %.4f nats per character\n", t.entropy);
     if (ok && !o.eval) ok = train(m, &o, &c) && (!o.save || save_model(m, &o, &c));
-    ok = ok && (!o.sample || write_sample(m, &o, &c)) && validate(m, &o, &c, &loss);
+    ok = ok && (!o.sample || is_masked(&o) || write_sample(m, &o, &c)) && validate(m, &o, &c, &loss);
     if (ok) printf("Validation loss: %.4f nats per character\n", loss);
     else fprintf(stderr, "lm: %s\n", fl_error() ? fl_error() : "failed");
     corpus_free(&c);

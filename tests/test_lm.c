@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #ifndef _WIN32
+#include <sys/stat.h>
 #include <unistd.h>
 #endif
 
@@ -233,16 +234,50 @@ TEST(masks_hide_what_they_should) {
 
 /* ---- models ---- */
 
-static const struct kind { const char *name; fl_text_lm_opts o; } kinds[] = {
+static const struct kind { const char *name; fl_text_lm_opts o;
+} kinds[] = {
     {"gpt2", {.layers = 2, .dim = 24, .heads = 4, .context = 32}},
-    {"llama", {.layers = 2, .dim = 24, .heads = 4, .kv_heads = 2, .context = 32, .place = FL_LM_ROTARY, .rms = true,
-               .gated = true, .no_bias = true, .untied = true, .hidden = 40}},
-    {"one key head", {.layers = 1, .dim = 24, .heads = 4, .kv_heads = 1, .context = 32, .place = FL_LM_ROTARY,
-                      .rope_interleaved = true, .rope_base = 500, .rope_scale = 0.5}},
-    {"qwen2", {.layers = 1, .dim = 24, .heads = 4, .context = 32, .place = FL_LM_ROTARY, .no_bias = true,
-               .qkv_bias = true, .window = 5}},
-    {"post-norm", {.layers = 2, .dim = 24, .heads = 4, .context = 32, .post_norm = true, .activation = fv_relu,
-                   .place = FL_LM_SINUSOID, .embedding_scale = 4.9, .embedding_norm = true}},
+    {"llama",
+     {.layers = 2,
+      .dim = 24,
+      .heads = 4,
+      .kv_heads = 2,
+      .context = 32,
+      .place = FL_LM_ROTARY,
+      .rms = true,
+      .gated = true,
+      .no_bias = true,
+      .untied = true,
+      .hidden = 40}},
+    {"one key head",
+     {.layers = 1,
+      .dim = 24,
+      .heads = 4,
+      .kv_heads = 1,
+      .context = 32,
+      .place = FL_LM_ROTARY,
+      .rope_interleaved = true,
+      .rope_base = 500,
+      .rope_scale = 0.5}},
+    {"qwen2",
+     {.layers = 1,
+      .dim = 24,
+      .heads = 4,
+      .context = 32,
+      .place = FL_LM_ROTARY,
+      .no_bias = true,
+      .qkv_bias = true,
+      .window = 5}},
+    {"post-norm",
+     {.layers = 2,
+      .dim = 24,
+      .heads = 4,
+      .context = 32,
+      .post_norm = true,
+      .activation = fv_relu,
+      .place = FL_LM_SINUSOID,
+      .embedding_scale = 4.9,
+      .embedding_norm = true}},
     {"adaptive", {.layers = 1, .dim = 24, .heads = 4, .context = 32, .cutoffs = {3, {5, 9, V}}}},
     {"gcnn", {.kind = FL_LM_GCNN, .layers = 3, .dim = 24, .context = 32, .untied = true}},
     {"lstm", {.kind = FL_LM_LSTM, .layers = 2, .dim = 24, .context = 32}},
@@ -256,7 +291,8 @@ static fl_nn_module *model_of(const struct kind *k) {
     o.rng = &rng;
     fl_nn_module *m = fl_text_lm_opt(V, o);
     fv_list all = fl_nn_parameters(m);
-    for (int64_t i = 0; i < all.n; i++) fl_nn_init_normal(all.v[i], fv_value(all.v[i])->ndim == 1 ? 0.5 : 0, 0.3, &rng);
+    for (int64_t i = 0; i < all.n; i++)
+        fl_nn_init_normal(all.v[i], fv_value(all.v[i])->ndim == 1 ? 0.5 : 0, 0.3, &rng);
     return m;
 }
 
@@ -270,7 +306,8 @@ TEST(what_is_read_step_by_step_is_what_the_model_computes) {
             fl_text_reader *r = fl_text_reader_new(m, 3, .uncached = uncached);
             REQUIRE(r);
             /* texts of 20, 7 and 1 tokens, in steps of their own */
-            static const int64_t of[] = {0, 0, 0, 1, 2, -1, 1, 1, 1, 0, 0, -1, 1, 0, -1, 0, 0, 0, -1, 1, 1, 0, -1};
+            static const int64_t of[] = {0, 0, 0,  1, 2, -1, 1,  1, 1, 0, 0, -1,
+                                         1, 0, -1, 0, 0, 0,  -1, 1, 1, 0, -1};
             int64_t id[40], length[3] = {0}, text[3][32], rows = 0, who[40];
             for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
                 if (of[k] >= 0) {
@@ -311,7 +348,8 @@ TEST(the_cache_of_modules_agrees) {
         fl_scope s = fl_scope_begin();
         fl_nn_module *m = model_of(&kinds[i]);
         fl_nn_train(m, false);
-        fl_tensor *x = fl_reshape(fl_remainder(fl_cast(fl_arange(0, 24, 1, FL_F32), FL_I64), fl_int(V)), FL_SHAPE(2, 12));
+        fl_tensor *x = fl_reshape(fl_remainder(fl_cast(fl_arange(0, 24, 1, FL_F32), FL_I64), fl_int(V)),
+                                  FL_SHAPE(2, 12));
         fl_tensor *want = fv_value(fl_nn_forward(m, fv_const(x)));
         fl_nn_cache *c = fl_nn_cache_new(m, 2, 12);
         for (int64_t at = 0, n = 5; at < 12; at += n, n = at + n > 12 ? 12 - at : 3) {
@@ -331,14 +369,17 @@ TEST(the_cache_of_modules_agrees) {
 TEST(a_mask_hides_padding) {
     fl_scope s = fl_scope_begin();
     fl_rng rng = {3, 0};
-    fl_nn_module *m = fl_text_lm(V, .layers = 2, .dim = 24, .heads = 4, .context = 16, .bidirectional = true,
-                                 .post_norm = true, .types = 2, .embedding_norm = true, .masked_head = true, .rng = &rng);
+    fl_nn_module *m =
+        fl_text_lm(V, .layers = 2, .dim = 24, .heads = 4, .context = 16, .bidirectional = true,
+                   .post_norm = true, .types = 2, .embedding_norm = true, .masked_head = true, .rng = &rng);
     fl_nn_train(m, false);
     const int64_t a[] = {1, 2, 3, 4, 0, 0}, b[] = {1, 2, 3, 4, 7, 9};
     fl_tensor *keep = fl_lt(fl_reshape(fl_arange(0, 6, 1, FL_F32), FL_SHAPE(1, 6)), fl_num(4)), *y[3];
     for (int i = 0; i < 3; i++) {
         fl_var *x = fv_const(fl_from_host(i ? b : a, FL_SHAPE(1, 6), FL_I64));
-        y[i] = fl_slice(fv_value(fl_nn_forward_vars(m, i < 2 ? FL_VARS(x, fv_const(keep)) : FL_VARS(x)).v[0]), 1, 0, 4, 1);
+        y[i] =
+            fl_slice(fv_value(fl_nn_forward_vars(m, i < 2 ? FL_VARS(x, fv_const(keep)) : FL_VARS(x)).v[0]),
+                     1, 0, 4, 1);
     }
     CHECK(fl_item(fl_amax(fl_abs(fl_sub(y[0], y[1])), FL_ALL_AXES)) == 0);
     CHECK(fl_item(fl_amax(fl_abs(fl_sub(y[0], y[2])), FL_ALL_AXES)) > 1e-5);
@@ -429,7 +470,8 @@ TEST(training_learns_and_resumes_with_the_same_bits) {
 /* ---- choosing ---- */
 
 /* Pearson's statistic of draws against probabilities p. */
-static double chi_square(const float *scores, int64_t n, const fl_text_sampler *s, const double *p, int64_t draws) {
+static double chi_square(const float *scores, int64_t n, const fl_text_sampler *s, const double *p,
+                         int64_t draws) {
     fl_rng rng = {8, 0};
     fl_text_candidate scratch[16];
     int64_t count[16] = {0};
@@ -449,15 +491,17 @@ static double chi_square(const float *scores, int64_t n, const fl_text_sampler *
 TEST(samplers_draw_as_they_say) {
     const int64_t draws = 1000000;
     const float x[] = {1, 3, 3, -1, 2, 2.5f, 3, -9};
-    const fl_text_sampler all[] = {{.temperature = 1}, {.temperature = 0.5}, {.top_k = 2}, {.top_k = 5, .temperature = 2},
-                                   {.top_p = 0.5}, {.top_p = 0.93}, {.min_p = 0.3}, {.top_k = 6, .top_p = 0.8, .min_p = 0.5}};
+    const fl_text_sampler all[] = {
+        {.temperature = 1}, {.temperature = 0.5}, {.top_k = 2},   {.top_k = 5, .temperature = 2},
+        {.top_p = 0.5},     {.top_p = 0.93},      {.min_p = 0.3}, {.top_k = 6, .top_p = 0.8, .min_p = 0.5}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         /* the order is by score, then by id: 1 2 6 5 4 0 3 7 */
         static const int order[] = {1, 2, 6, 5, 4, 0, 3, 7};
         const fl_text_sampler *s = &all[i];
         double p[8] = {0}, sum = 0, mass = 0, kept = 0;
         int n = s->top_k ? (int)s->top_k : 8, k = 0, freedom = -1;
-        for (k = 0; k < n; k++) sum += p[order[k]] = exp((x[order[k]] - 3) / (s->temperature > 0 ? s->temperature : 1));
+        for (k = 0; k < n; k++)
+            sum += p[order[k]] = exp((x[order[k]] - 3) / (s->temperature > 0 ? s->temperature : 1));
         for (k = 0; k < n && !(s->top_p > 0 && mass >= s->top_p * sum); k++) mass += p[order[k]];
         for (; k < n; k++) p[order[k]] = 0;
         for (k = 0; k < 8; k++) kept += p[k] = p[k] < s->min_p ? 0 : p[k];
@@ -468,7 +512,9 @@ TEST(samplers_draw_as_they_say) {
     fl_rng rng = {1, 0};
     CHECK_EQ_INT(fl_text_sample(x, 8, &(fl_text_sampler){.temperature = FL_ZERO}, NULL, 0, &rng, c), 1);
     const int64_t seen[] = {1, 2, 6, 1};
-    CHECK_EQ_INT(fl_text_sample(x, 8, &(fl_text_sampler){.temperature = FL_ZERO, .repetition = 1.3}, seen, 4, &rng, c), 5);
+    CHECK_EQ_INT(fl_text_sample(x, 8, &(fl_text_sampler){.temperature = FL_ZERO, .repetition = 1.3}, seen,
+                                4, &rng, c),
+                 5);
     const float nan[] = {0, NAN};
     CHECK_EQ_INT(fl_text_sample(nan, 2, &all[0], NULL, 0, &rng, c), -1);
     CHECK_ERROR("the score of id 1 is NaN");
@@ -478,7 +524,8 @@ TEST(samplers_draw_as_they_say) {
 }
 
 /* Texts that a model makes of prompts. */
-static void write_texts(fl_nn_module *m, int64_t n, bool together, fl_text_sampler sampler, fl_text_sequence *out) {
+static void write_texts(fl_nn_module *m, int64_t n, bool together, fl_text_sampler sampler,
+                        fl_text_sequence *out) {
     for (int64_t i = 0; i < n; i++) {
         const int64_t prompt[] = {i % V, (i * 3 + 1) % V, 5};
         fl_text_sequence_add(&out[i], prompt, 1 + i % 3);
@@ -536,7 +583,8 @@ TEST(beams_find_the_best_text) {
     const int64_t prompt[] = {3, 1}, stop[] = {6};
     fl_text_sequence found[3] = {{0}};
     CHECK(fl_text_sequence_add(&found[0], prompt, 2));
-    REQUIRE(fl_text_beam(r, found, 3, .most = LENGTH, .beams = 32, .stop = stop, .n_stop = 1, .length_penalty = 0.7));
+    REQUIRE(fl_text_beam(r, found, 3, .most = LENGTH, .beams = 32, .stop = stop, .n_stop = 1,
+                         .length_penalty = 0.7));
     /* all texts of three more tokens, or fewer that end with the stop */
     double best[3] = {-INFINITY, -INFINITY, -INFINITY};
     for (int64_t code = 0; code < V * V * V; code++) {
@@ -583,6 +631,323 @@ TEST(no_memory_is_asked_for_per_token) {
     CHECK_EQ_INT(fl_mem_stats_of(NULL).reserved, reserved);
     fl_text_reader_free(r);
     fl_nn_free(m);
+    check_clean();
+}
+
+/* ---- models of others ---- */
+
+static const char *golden(const char *name) {
+    static char path[4][300];
+    static int at;
+    char *p = path[at = (at + 1) % 4];
+    for (int up = 0; up < 2; up++) {
+        snprintf(p, 300, "%stests/golden/lm/%s", up ? "../../" : "", name);
+        if (access(p, R_OK) == 0) return p;
+    }
+    return p;
+}
+
+static double farthest(fl_tensor *a, fl_tensor *b) {
+    return a && b ? fl_item(fl_amax(fl_abs(fl_sub(fl_cast(a, FL_F64), fl_cast(b, FL_F64))), FL_ALL_AXES))
+                  : INFINITY;
+}
+
+static fl_vars inputs_of(fl_data_file *f) {
+    fl_vars in = FL_VARS(fv_const(fl_data_read(f, "ids")));
+    if (fl_data_find(f, "mask") < 0) return in;
+    return FL_VARS(in.v[0], fv_const(fl_ne(fl_data_read(f, "mask"), fl_int(0))),
+                   fv_const(fl_data_read(f, "types")));
+}
+
+/* Ten steps of AdamW on the ids: the largest distance from PyTorch's losses. */
+static double train_apart(fl_nn_module *m, fl_data_file *f) {
+    const bool masked = fl_data_find(f, "mask") >= 0;
+    fl_optim *optim = fl_optim_adamw(fl_nn_parameters(m), .lr = 1e-3, .weight_decay = 0.01);
+    double want[10], most = 0;
+    CHECK(fl_to_host(fl_data_read(f, "losses"), want, sizeof want));
+    for (int i = 0; i < 10; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_vars in = inputs_of(f);
+        fl_tensor *y = fl_data_read(f, "target");
+        if (!masked) { /* what follows: the last place has no target */
+            fl_tensor *x = fv_value(in.v[0]);
+            in = FL_VARS(fv_const(fl_slice(x, 1, 0, 11, 1)));
+            y = fl_contiguous(fl_slice(y, 1, 1, 12, 1));
+        }
+        fl_var *loss = fl_text_loss(m, in, y, FL_MEAN);
+        fl_optim_zero_grad(optim);
+        CHECK(fl_backward(loss) && fl_optim_step(optim));
+        const double off = fabs(fl_item(fv_value(loss)) - want[i]);
+        most = off > most ? off : most;
+        fl_scope_end(&s);
+    }
+    fl_optim_free(optim);
+    return most;
+}
+
+static void check_ids(fl_data_file *f, const char *name, int64_t row, const fl_text_sequence *got) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_data_read(f, name);
+    int64_t want[20], n = 0;
+    CHECK(fl_to_host(fl_contiguous(fl_select(t, 0, row)), want, sizeof want));
+    while (n < 20 && want[n] >= 0) n++;
+    if (!CHECK(got->n == n && !memcmp(got->id, want, (size_t)n * sizeof *want)))
+        for (int64_t i = 0; i < n || i < got->n; i++)
+            printf("  %s %d: %d, want %d\n", name, (int)row, i < got->n ? (int)got->id[i] : -1,
+                   i < n ? (int)want[i] : -1);
+    fl_scope_end(&s);
+}
+
+static void check_generation(fl_nn_module *m, fl_data_file *f) {
+    fl_scope s = fl_scope_begin();
+    const int64_t stop[] = {2};
+    int64_t ids[24];
+    CHECK(fl_to_host(fl_data_read(f, "ids"), ids, sizeof ids));
+    fl_text_sequence text[3] = {{0}}, greedy = {0};
+    CHECK(fl_text_sequence_add(&greedy, ids, 5) && fl_text_sequence_add(&text[0], ids, 5));
+    fl_text_reader *r = fl_text_reader_new(m, 8);
+    CHECK(fl_text_generate(r, &greedy, 1, .most = 15, .sampler = {.temperature = FL_ZERO}, .stop = stop,
+                           .n_stop = 1));
+    check_ids(f, "greedy", 0, &greedy);
+    CHECK(fl_text_beam(r, text, 3, .most = 15, .beams = 4, .length_penalty = 0.8, .stop = stop, .n_stop = 1));
+    for (int i = 0; i < 3; i++) check_ids(f, "beam", i, &text[i]), fl_text_sequence_free(&text[i]);
+    fl_text_sequence_free(&greedy);
+    fl_text_reader_free(r);
+    fl_scope_end(&s);
+}
+
+TEST(models_of_transformers_load_compute_train_and_save) {
+    static const char *const names[] = {"gpt2", "llama", "mistral", "qwen2", "bert"};
+    for (int i = 0; i < 5; i++) {
+        fl_scope s = fl_scope_begin();
+        char path[400], folder[300];
+        fl_nn_module *m = fl_text_load(golden(names[i]));
+        if (!CHECK(m)) printf("  %s: %s\n", names[i], fl_error()), fl_error_clear();
+        if (!m) continue;
+        fl_nn_train(m, false);
+        snprintf(path, sizeof path, "%s/expect.safetensors", golden(names[i]));
+        fl_data_file *f = fl_data_open_safetensors(path);
+        REQUIRE(f);
+        fl_tensor *want = fl_data_read(f, "logits"),
+                  *got = fv_value(fl_nn_forward_vars(m, inputs_of(f)).v[0]);
+        const double off = farthest(want, got);
+        CHECK(off < 1e-4);
+        if (i < 4) check_generation(m, f);
+        /* what is saved gives the same numbers, names and shapes back */
+        snprintf(folder, sizeof folder, "%s", temporary("folder"));
+        CHECK(mkdir(folder, 0700) == 0 && fl_text_save(m, folder));
+        snprintf(path, sizeof path, "%s/model.safetensors", golden(names[i]));
+        fl_data_file *theirs = fl_data_open_safetensors(path);
+        snprintf(path, sizeof path, "%s/model.safetensors", folder);
+        fl_data_file *ours = fl_data_open_safetensors(path);
+        CHECK(ours && theirs);
+        CHECK_EQ_INT(fl_data_count(ours), fl_data_count(theirs));
+        for (int64_t k = 0; k < fl_data_count(theirs); k++) {
+            const char *name = fl_data_name(theirs, k);
+            if (!CHECK(fl_data_find(ours, name) >= 0)) printf("  %s: no %s\n", names[i], name);
+            else CHECK(farthest(fl_data_read(ours, name), fl_data_read(theirs, name)) == 0);
+        }
+        fl_data_close(theirs);
+        fl_data_close(ours);
+        fl_nn_module *again = fl_text_load(folder);
+        CHECK(again);
+        if (again) fl_nn_train(again, false);
+        CHECK(again && farthest(fv_value(fl_nn_forward_vars(again, inputs_of(f)).v[0]), got) == 0);
+        remove(path);
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        remove(path);
+        rmdir(folder);
+        const double apart = train_apart(m, f);
+        CHECK(apart < 1e-4);
+        printf("%s: logits %.1e apart, losses %.1e\n", names[i], off, apart);
+        fl_data_close(f);
+        fl_nn_free(again);
+        fl_nn_free(m);
+        fl_scope_end(&s);
+    }
+    check_clean();
+}
+
+TEST(gguf_files_hold_what_they_should) {
+    fl_scope s = fl_scope_begin();
+    fl_data_file *f = fl_text_open_gguf(golden("llama.gguf"));
+    fl_data_file *want = fl_data_open_safetensors(golden("llama_gguf.safetensors"));
+    REQUIRE(f && want);
+    CHECK(!strcmp(fl_data_meta(f, "general.architecture"), "llama") &&
+          !strcmp(fl_data_meta(f, "llama.block_count"), "2"));
+    CHECK_EQ_INT(fl_data_count(f), fl_data_count(want));
+    unsigned types = 0;
+    for (int64_t i = 0; i < fl_data_count(f); i++) {
+        fl_tensor *t = fl_data_read(f, fl_data_name(f, i)), *w = fl_data_read(want, fl_data_name(f, i));
+        types |= 1u << t->dtype % 32;
+        if (!CHECK(farthest(fl_cast(t, FL_F32), w) == 0)) printf("  %s\n", fl_data_name(f, i));
+    }
+    CHECK_EQ_INT(__builtin_popcount(types), 5);
+    fl_data_close(f);
+    fl_data_close(want);
+    /* near the model that it was made of, and the same with weights as they are stored */
+    fl_data_file *e = fl_data_open_safetensors(golden("llama/expect.safetensors"));
+    fl_nn_module *m = fl_text_load(golden("llama.gguf")),
+                 *stored = fl_text_load(golden("llama.gguf"), .stored = true);
+    REQUIRE(m && stored && e);
+    fl_nn_train(m, false), fl_nn_train(stored, false);
+    fl_tensor *logits = fv_value(fl_nn_forward(m, fv_const(fl_data_read(e, "ids"))));
+    fl_tensor *same = fv_value(fl_nn_forward(stored, fv_const(fl_data_read(e, "ids"))));
+    const double off = farthest(logits, fl_data_read(e, "logits")), apart = farthest(logits, same);
+    printf("quantised: %.2g from the model it was, stored weights %.1e from f32\n", off, apart);
+    CHECK(off < 2 && apart < 1e-4);
+    fl_text_reader *a = fl_text_reader_new(m, 1), *b = fl_text_reader_new(stored, 1);
+    const int64_t of[3] = {0}, id[3] = {4, 9, 30};
+    REQUIRE(a && b && fl_text_reader_read(a, 3, of, id) && fl_text_reader_read(b, 3, of, id));
+    for (int i = 0; i < 40; i++)
+        CHECK_NEAR(fl_text_reader_scores(a, 0)[i], fl_text_reader_scores(b, 0)[i], 1e-4);
+    fl_text_reader_free(a);
+    fl_text_reader_free(b);
+    fl_nn_free(m);
+    fl_nn_free(stored);
+    fl_data_close(e);
+    fl_scope_end(&s);
+    check_clean();
+}
+
+/* ---- as a scorer ---- */
+
+/* Histories that branch, in any order, alone and in batches: as each is by itself. */
+TEST(scorers_know_histories_that_branch) {
+    fl_nn_module *m = model_of(&kinds[1]);
+    fl_text_reader *r = fl_text_reader_new(m, 3), *one = fl_text_reader_new(m, 1);
+    fl_text_scorer *s = fl_text_lm_scorer(r, 3, 6);
+    REQUIRE(r && one && s);
+    enum { STATES = 40 };
+    fl_text_state state[STATES];
+    int64_t id[STATES][32], n[STATES];
+    double sum[STATES] = {0}, score;
+    CHECK(s->start(s, &state[0]));
+    id[0][0] = 3, n[0] = 1;
+    for (int i = 1; i < STATES; i++) {
+        const int from = (i * 7 + 3) % i, next = (i * 5) % V;
+        if (i % 3 == 0) CHECK(s->batch(s, state + (i > 8 ? i - 8 : 0), i > 8 ? 8 : i));
+        CHECK(s->score(s, &state[from], next, &state[i], &score));
+        memcpy(id[i], id[from], sizeof id[i]);
+        id[i][n[from]] = next, n[i] = n[from] + 1, sum[i] = sum[from] + score;
+        fl_text_reader_rewind(one, 0, 0);
+        double want = 0;
+        for (int64_t k = 0; k + 1 < n[i]; k++) {
+            const int64_t of = 0;
+            CHECK(fl_text_reader_read(one, 1, &of, &id[i][k]));
+            const float *x = fl_text_reader_scores(one, 0);
+            double all = 0;
+            for (int j = 0; j < V; j++) all += exp(x[j]);
+            want += x[id[i][k + 1]] - log(all);
+        }
+        CHECK_NEAR(sum[i], want, 1e-4);
+    }
+    fl_text_state again;
+    CHECK(s->score(s, &state[1], 4, &again, &score) && s->score(s, &state[1], 4, &state[2], &score));
+    CHECK(fl_text_state_equal(&again, &state[2]) && !fl_text_state_equal(&state[1], &state[2]));
+    CHECK(s->finish(s, &state[2], &score) && score < 0);
+    CHECK(!s->score(s, &state[1], V, &again, &score));
+    CHECK_ERROR("token 17 of 17");
+    fl_text_scorer_free(s);
+    fl_text_reader_free(r);
+    fl_text_reader_free(one);
+    fl_nn_free(m);
+    check_clean();
+}
+
+/* ---- mistakes ---- */
+
+#define NAMED(call, part) (CHECK(!(call)), CHECK_ERROR(part))
+
+TEST(mistakes_are_named) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {1, 0};
+    fl_nn_module *m = fl_text_lm(5, .layers = 1, .dim = 8, .heads = 2, .context = 4, .rng = &rng);
+    fl_nn_module *both = fl_text_lm(5, .layers = 1, .dim = 8, .heads = 2, .bidirectional = true, .rng = &rng);
+    fl_nn_module *other = fl_nn_relu();
+    fl_text_tokens *t = fl_text_tokens_of(ids(20, FL_I32), NULL, 100);
+    fl_text_reader *r = fl_text_reader_new(m, 2);
+    fl_text_measure measure;
+    fl_text_training training = {0};
+    fl_text_sequence text = {0};
+    fl_text_candidate scratch[4];
+    const int64_t of[] = {0, 0, 0, 0, 0}, id[] = {1, 2, 3, 4, 9}, apart[] = {0, 1, 0};
+    const float scores[] = {0, 1};
+    fl_var *x = fv_const(fl_zeros(FL_SHAPE(1, 3), FL_I64));
+    NAMED(fl_text_tokens_open("/nowhere/at/all"), "/nowhere/at/all");
+    NAMED(fl_text_blocks(t, 0), "blocks of 0 of tokens 0 to 20 of 20");
+    NAMED(fl_text_blocks(t, 30, .random = true), "blocks of 30");
+    NAMED(fl_text_documents(t, 100), "eos is 100");
+    NAMED(fl_text_mask(fl_text_documents(t, -1), .vocabulary = 5, .mask = 5), "5 ids with mask 5");
+    NAMED(fl_text_lm(0), "vocabulary 0");
+    NAMED(fl_text_lm(5, .dim = 9, .heads = 2), "2 heads of dim 9");
+    NAMED(fl_text_lm(5, .cutoffs = FL_SHAPE(2, 6)), "cut off at 6");
+    NAMED(fl_text_lm_info(other, NULL), "ReLU is no model of fl_text_lm");
+    NAMED(fl_nn_forward(m, fv_const(fl_zeros(FL_SHAPE(3), FL_I64))), "i64 [3]: takes tokens i64 [n, t]");
+    NAMED(fl_nn_forward(m, fv_const(fl_zeros(FL_SHAPE(1, 5), FL_I64))), "[1, 5, 8]");
+    NAMED(fl_text_loss(m, FL_VARS(x), fl_zeros(FL_SHAPE(3), FL_I64), FL_MEAN),
+          "targets [3] for tokens [1, 3]");
+    NAMED(fl_text_evaluate(m, t, &measure, .end = 21), "tokens 0 to 21 of 20");
+    NAMED(fl_text_evaluate(m, t, &measure, .stride = 5), "windows of 4 every 5");
+    NAMED(fl_text_training_step(&training, NULL), "model, optim or set is NULL");
+    NAMED(fl_text_training_save(&training, "x"), "model, optim, set or path is NULL");
+    NAMED(fl_text_load("/nowhere/at/all.bin"), "/nowhere/at/all.bin");
+    NAMED(fl_text_load("/nowhere/at/all"), "/nowhere/at/all");
+    NAMED(fl_text_save(m, "/nowhere/at/all"), "/nowhere/at/all");
+    NAMED(fl_text_save(both, "x"), "have no model like this");
+    NAMED(fl_text_open_gguf("/nowhere/at/all"), "/nowhere/at/all");
+    NAMED(fl_text_reader_new(m, 0), "0 texts of 4 tokens");
+    NAMED(fl_text_reader_new(m, 1, .length = 9), "1 texts of 9 tokens, of a model of 4");
+    NAMED(fl_text_reader_new(both, 1), "it is no decoder");
+    NAMED(fl_text_reader_read(r, 0, of, id), "0 rows");
+    NAMED(fl_text_reader_read(r, 1, of, id + 4), "row 0 is id 9 of text 0: there are 5 ids, 2 texts");
+    NAMED(fl_text_reader_read(r, 5, of, of), "text 0 would be longer than 4 tokens");
+    NAMED(fl_text_reader_read(r, 3, apart, of), "rows 0 and 2 of text 0 have others between them");
+    NAMED(fl_text_reader_rewind(r, 0, 1), "text 0 to 1 of 0 tokens");
+    NAMED(fl_text_reader_copy(r, 0, 2), "text 2 to 0 of 2");
+    NAMED(fl_text_sample(scores, 2, &(fl_text_sampler){.min_p = 3}, NULL, 0, &rng, scratch) >= 0, "min_p 3");
+    NAMED(fl_text_generate(r, &text, 1), "text 0 is empty");
+    NAMED(fl_text_beam(r, &text, 1, .beams = 2), "2 beams for 1 texts");
+    CHECK_EQ_INT(fl_text_reader_place(r, 0), 0); /* nothing was read by the calls that failed */
+    CHECK(fl_nn_init_constant(fl_nn_get_param(m, "norm.weight"), NAN));
+    fl_text_reader *broken = fl_text_reader_new(m, 1);
+    NAMED(fl_text_reader_read(broken, 1, of, id), "the score of id 0 behind token 0 of text 0 is NaN");
+    fl_text_reader_free(broken);
+    fl_text_reader_free(r);
+    fl_text_tokens_free(t);
+    fl_nn_free(m), fl_nn_free(both), fl_nn_free(other);
+    fl_scope_end(&s);
+    check_clean();
+}
+
+/* Each prefix, and each byte of the header changed: an error that names the file, or a file. */
+TEST(gguf_files_that_are_none) {
+    test_errors_return();
+    static char bytes[40000];
+    FILE *f = fopen(golden("llama.gguf"), "rb");
+    REQUIRE(f);
+    const size_t size = fread(bytes, 1, sizeof bytes, f), header = 2700;
+    fclose(f);
+    const char *path = temporary("bad.gguf");
+    int refused = 0, opened = 0;
+    for (size_t n = 0; n < header; n += n < 200 ? 1 : 7) {
+        REQUIRE(fl_data_replace("test", path, bytes, n));
+        NAMED(fl_text_open_gguf(path), path);
+    }
+    for (size_t i = 0; i < header; i += 3) {
+        const char was = bytes[i];
+        bytes[i] ^= (char)(1 << i % 8 | 0x80);
+        REQUIRE(fl_data_replace("test", path, bytes, size));
+        fl_data_file *g = fl_text_open_gguf(path);
+        if (g) opened++;
+        else refused += CHECK_ERROR(path);
+        fl_data_close(g);
+        bytes[i] = was;
+    }
+    printf("%d changed bytes refused, %d in names and values\n", refused, opened);
+    CHECK(refused > 100);
+    remove(path);
     check_clean();
 }
 

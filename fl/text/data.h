@@ -9,8 +9,8 @@ extern "C" {
 
 /* A long sequence of tokens. A token file is a safetensors file: "tokens", u16 or i32 [n], "starts", i64
    [documents]: where each document begins, the first at 0 (may be absent: one), and in the metadata
-   "tokenizer": a text that tells the tokenizer apart, such as its hash. It is mapped: reading touches the pages
-   of what is read. Each id is checked when it is read, never all at the start. */
+   "tokenizer": a text that tells the tokenizer apart, such as its hash. It is mapped: reading touches the
+   pages of what is read. Each id is checked when it is read, never all at the start. */
 typedef struct fl_text_tokens fl_text_tokens;
 typedef struct fl_text_tokens_opts {
     fl_named _positional;
@@ -378,8 +378,8 @@ static bool fl__lm_mask_fn(fl_data_sample *s, fl_rng *rng, void *user) {
     const int64_t n = s->t[0]->shape[0];
     int64_t *x = fl_heap_alloc((size_t)n * 2 * sizeof *x + 1);
     fl_rng own = {m->o.seed ^ rng->key, rng->counter};
-    bool ok = x && (!n || fl_to_host(s->t[0], x, (size_t)n * sizeof *x)) &&
-              fl__lm_masked(m, &own, x, x + n, n);
+    bool ok =
+        x && (!n || fl_to_host(s->t[0], x, (size_t)n * sizeof *x)) && fl__lm_masked(m, &own, x, x + n, n);
     for (int k = 0; ok && k < 2; k++) {
         fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n), FL_I64);
         ok = t && (!n || fl_set_host(t, x + k * n, (size_t)n * sizeof *x));

@@ -59,9 +59,9 @@ typedef struct fl_text_generate_opts {
 #define FL_TEXT__GENERATE(fn, d, texts, n, ...) fn(d, texts, n, (fl_text_generate_opts){__VA_ARGS__})
 FL_API bool fl_text_generate_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n,
                                  fl_text_generate_opts o);
-/* The best n continuations of texts[0], as beam search finds them: into texts[0] to texts[n - 1], of which the
-   others must be empty, the best first. d takes as many texts as there are beams. A text that met a stop id is
-   finished; search ends when `beams` are, and none that goes on could still be better. */
+/* The best n continuations of texts[0], as beam search finds them: into texts[0] to texts[n - 1], of which
+   the others must be empty, the best first. d takes as many texts as there are beams. A text that met a stop
+   id is finished; search ends when `beams` are, and none that goes on could still be better. */
 #define fl_text_beam(...) FL_TEXT__GENERATE(fl_text_beam_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_text_beam_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o);
 
@@ -195,8 +195,8 @@ static bool fl__lm_stops(const fl_text_generate_opts *o, int64_t id) {
 static bool fl__lm_generate_ok(const char *who, const fl_text_reader *d, const fl_text_sequence *texts,
                                  int64_t n, const fl_text_generate_opts *o) {
     if (!d || !texts || n < 1 || o->most < 0 || o->n_stop < 0 || (o->n_stop && !o->stop))
-        return fl_fail("%s: %" PRId64 " texts, %" PRId64 " new tokens, or an argument is NULL", who,
-                       n, o->most);
+        return fl_fail("%s: %" PRId64 " texts, %" PRId64 " new tokens, or an argument is NULL", who, n,
+                       o->most);
     return fl__lm_sampler_ok(&o->sampler);
 }
 
@@ -396,9 +396,8 @@ static bool fl__lm_search_run(fl_text_reader *d, fl__lm_search *s, const fl_text
 FL_API bool fl_text_beam_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o) {
     static const char who[] = "fl_text_beam";
     if (!fl__lm_generate_ok(who, d, texts, n, &o)) return fl_raise();
-    fl__lm_search s = {.beams = o.beams ? o.beams : 4,
-                       .penalty = fl_option(o.length_penalty, 1),
-                       .from = texts[0].n};
+    fl__lm_search s = {
+        .beams = o.beams ? o.beams : 4, .penalty = fl_option(o.length_penalty, 1), .from = texts[0].n};
     if (s.beams < 1 || s.beams > 64 || n > s.beams || 2 * s.beams > fl_text_reader_texts(d))
         return fl_refuse("%s: %" PRId64 " beams for %" PRId64
                          " texts: 1 to 64, and a reader of twice as many "

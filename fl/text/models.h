@@ -32,7 +32,7 @@ typedef struct fl_text_lm_opts {
     double embedding_scale; /* of what the table gives; 0 -> 1 */
     int64_t window;     /* a token sees tokens fewer than this many away; 0 -> all */
     bool rms, gated, post_norm,
-        bidirectional; /* see fl_nn_transformer; pre-norm has a norm behind the last */
+        bidirectional;                /* see fl_nn_transformer; pre-norm has a norm behind the last */
     fl_var *(*activation)(fl_var *x); /* NULL -> fv_gelu_tanh, gated: fv_silu */
     bool no_bias, qkv_bias; /* qkv_bias: those of attention's input, with no_bias */
     int64_t types;      /* kinds of tokens, as BERT's two sentences; 0 -> 1, none */
@@ -59,6 +59,8 @@ typedef struct fl_text_lm_opts {
 FL_API fl_nn_module *fl_text_lm_opt(int64_t vocabulary, fl_text_lm_opts o);
 /* What it was made of, with defaults in place; NULL after an error: it is no text model. */
 FL_API const fl_text_lm_opts *fl_text_lm_info(const fl_nn_module *m, int64_t *vocabulary);
+/* The table's rows of tokens i64 [n] or [n, t], also of a table that is stored in blocks. */
+FL_API fl_var *fl_text_embed(fl_nn_module *m, fl_var *tokens);
 /* The two halves of a call: inputs -> x [n, t, dim];  x [..., dim] -> scores [..., vocabulary]. */
 FL_API fl_var *fl_text_features(fl_nn_module *m, fl_vars in);
 FL_API fl_var *fl_text_scores(fl_nn_module *m, fl_var *x);
@@ -135,9 +137,42 @@ static fl_var *fl__lm_hidden(const fl_var *mask) {
     return fv_const(fl_unsqueeze(fl_unsqueeze(fv_value(mask), 1), 1));
 }
 
+/* Rows [n, dim] of a table of blocks. */
+static fl_tensor *fl__lm_unpack_rows(fl_tensor *table, fl_tensor *tokens) {
+    const int64_t n = fl_numel(tokens), blocks = table->shape[1];
+    int64_t *id = fl_heap_alloc((size_t)n * sizeof *id);
+    fl_tensor *rows = id ? fl_empty(FL_SHAPE(n, blocks), table->dtype) : NULL;
+    const size_t bytes = (size_t)blocks * fl_dtype_size(table->dtype);
+    const char *from = rows && fl_to_host(tokens, id, (size_t)n * sizeof *id) ? fl_map(table, FL_READ) : NULL;
+    char *to = from ? fl_map(rows, FL_WRITE) : NULL;
+    bool ok = to != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        ok = id[i] >= 0 && id[i] < table->shape[0];
+        if (ok) memcpy(to + (size_t)i * bytes, from + (size_t)id[i] * bytes, bytes);
+        else fl_fail("fl_text_embed: id %" PRId64 " of %" PRId64, id[i], table->shape[0]);
+    }
+    if (to) fl_unmap(rows, FL_WRITE);
+    if (from) fl_unmap(table, FL_READ);
+    fl_heap_free(id);
+    if (!ok) fl_raise();
+    return ok ? fl_cast(rows, FL_F32) : NULL;
+}
+
+FL_API fl_var *fl_text_embed(fl_nn_module *m, fl_var *tokens) {
+    const fl__lm *t = fl__lm_of(m, "fl_text_embed");
+    if (!t || !fl_nn_given(tokens, "fl_text_embed", "tokens")) return fl_raise();
+    fl_tensor *table = t->embedding->n_param ? fv_value(fl_nn_param_at(t->embedding, 0)) : NULL;
+    if (!table || !fl_dtype_registered(table->dtype)) return fl_nn_forward(t->embedding, tokens);
+    fl_scope s = fl_scope_begin();
+    fl_shape shape = fl_shape_of(fv_value(tokens));
+    fl_tensor *rows = fl__lm_unpack_rows(fl_contiguous(table), fl_contiguous(fv_value(tokens)));
+    if (rows) shape.dim[shape.ndim++] = rows->shape[1];
+    return fv_scope_return(&s, rows ? fv_const(fl_reshape(rows, shape)) : NULL);
+}
+
 static fl_var *fl__lm_embed(fl_nn_module *m, const fl_vars *in) {
     const fl__lm *t = m->data;
-    fl_var *x = fl_nn_forward(t->embedding, in->v[0]);
+    fl_var *x = fl_text_embed(m, in->v[0]);
     if (t->o.embedding_scale != 1) x = fv_mul(x, fv_num(t->o.embedding_scale));
     if (t->types) { /* all of kind 0 where nothing is said */
         fl_var *row = in->n > 2 ? fl_nn_forward(t->types, in->v[2])
@@ -314,9 +349,8 @@ static bool fl__lm_fill(fl_nn_module *m) {
                                                                        .rng = o->rng), &t->types));
     if (ok && transformer && (o->place == FL_LM_LEARNED || o->place == FL_LM_SINUSOID))
         ok = fl__lm_part(m, "position",
-                         o->place == FL_LM_SINUSOID
-                             ? fl_nn_sinusoid(o->dim, 1)
-                             : fl_nn_position(o->context, o->dim, .rng = o->rng),
+                         o->place == FL_LM_SINUSOID ? fl_nn_sinusoid(o->dim, 1)
+                                                    : fl_nn_position(o->context, o->dim, .rng = o->rng),
                          &t->position);
     ok = ok && (!o->embedding_norm || fl__lm_part(m, "norm_in", fl__lm_norm(o), &t->norm_in)) &&
          (o->dropout == 0 || fl__lm_part(m, "dropout", fl_nn_dropout(o->dropout), &t->dropout)) &&
@@ -329,12 +363,11 @@ static bool fl__lm_ok(int64_t vocabulary, const fl_text_lm_opts *o) {
     const int64_t words = o->cutoffs.ndim ? o->cutoffs.dim[o->cutoffs.ndim - 1] : vocabulary;
     if (vocabulary < 1 || vocabulary > INT32_MAX || words != vocabulary || o->layers < 1 ||
         o->layers > 10000 || o->dim < 1 || o->context < 1 || o->hidden < 1 || o->kernel < 1 ||
-        o->types < 0 || !(o->dropout >= 0 && o->dropout <= 1) ||
-        (o->cutoffs.ndim && o->masked_head))
-        return fl_fail(
-            "fl_text_lm: vocabulary %" PRId64 ", %" PRId64 " layers of %" PRId64 ", hidden %" PRId64
-            ", context %" PRId64 ", kernel %" PRId64 ", dropout %g, cut off at %" PRId64,
-            vocabulary, o->layers, o->dim, o->hidden, o->context, o->kernel, o->dropout, words);
+        o->types < 0 || !(o->dropout >= 0 && o->dropout <= 1) || (o->cutoffs.ndim && o->masked_head))
+        return fl_fail("fl_text_lm: vocabulary %" PRId64 ", %" PRId64 " layers of %" PRId64
+                       ", hidden %" PRId64 ", context %" PRId64 ", kernel %" PRId64
+                       ", dropout %g, cut off at %" PRId64,
+                       vocabulary, o->layers, o->dim, o->hidden, o->context, o->kernel, o->dropout, words);
     return true;
 }
 

@@ -8,8 +8,8 @@ extern "C" {
 #endif
 
 /* Reads several texts at once, each at a place of its own, and gives the scores of what follows. It computes
-   what fl_nn_forward does in evaluation mode, of a transformer with less around it: keys and values lie in one
-   block, and nothing is allocated from the second token on. Models of other kinds, and transformers with
+   what fl_nn_forward does in evaluation mode, of a transformer with less around it: keys and values lie in
+   one block, and nothing is allocated from the second token on. Models of other kinds, and transformers with
    .uncached, read the whole text again for each token. m is borrowed and must stay as it is. */
 typedef struct fl_text_reader fl_text_reader;
 typedef struct fl_text_reader_opts {
@@ -182,8 +182,7 @@ FL_API fl_text_reader *fl_text_reader_new_opt(fl_nn_module *m, int64_t n, fl_tex
     if (!o.length) o.length = info->context;
     if (n < 1 || n > INT32_MAX || o.length < 1 || o.length > INT32_MAX ||
         (learned && o.length > info->context))
-        return fl_bad("fl_text_reader_new: %" PRId64 " texts of %" PRId64
-                      " tokens, of a model of %" PRId64,
+        return fl_bad("fl_text_reader_new: %" PRId64 " texts of %" PRId64 " tokens, of a model of %" PRId64,
                       n, o.length, info->context);
     fl_text_reader *d = fl_heap_alloc(sizeof *d);
     if (!d) return fl_raise();
@@ -336,7 +335,7 @@ static bool fl__lm_block_run(fl_text_reader *d, const fl__lm_block *b, const fl_
 static bool fl__lm_rows_embed(fl_text_reader *d, const fl__lm_rows *r, float *x) {
     const int64_t dim = d->o->dim;
     fl_tensor *ids = fl_from_host(r->id, FL_SHAPE(r->n), FL_I64);
-    fl_var *rows = ids ? fl_nn_forward(fl_nn_find(d->m, "embedding"), fv_const(ids)) : NULL;
+    fl_var *rows = ids ? fl_text_embed(d->m, fv_const(ids)) : NULL;
     fl_tensor *t = rows ? fl_contiguous(fl_cast(fv_value(rows), FL_F32)) : NULL;
     if (!t || !fl_to_host(t, x, (size_t)(r->n * dim) * sizeof *x)) return false;
     fl_nn_module *position = fl_nn_find(d->m, "position");
@@ -368,8 +367,8 @@ static bool fl__lm_rows_score(fl_text_reader *d, const fl__lm_rows *r, const flo
     }
     fl_unmap(last, FL_WRITE);
     fl_var *y = fl_text_scores(d->m, fv_const(last));
-    return y && fl_to_host(fl_cast(fv_value(y), FL_F32), d->scores,
-                           (size_t)(n * d->vocabulary) * sizeof(float));
+    return y &&
+           fl_to_host(fl_cast(fv_value(y), FL_F32), d->scores, (size_t)(n * d->vocabulary) * sizeof(float));
 }
 
 static bool fl__lm_rows_run(fl_text_reader *d, const fl__lm_rows *r) {
@@ -419,8 +418,7 @@ static bool fl__lm_rows_ok(const fl_text_reader *d, fl__lm_rows *r) {
         const bool same = i && r->of[i - 1] == of;
         r->place[i] = same ? r->place[i - 1] + 1 : d->place[of];
         if (r->place[i] >= d->length)
-            return fl_fail("fl_text_reader_read: text %" PRId64 " would be longer than %" PRId64
-                           " tokens",
+            return fl_fail("fl_text_reader_read: text %" PRId64 " would be longer than %" PRId64 " tokens",
                            of, d->length);
         for (int64_t k = 0; !same && k < i; k++)
             if (r->of[k] == of)
@@ -482,17 +480,16 @@ FL_API int64_t fl_text_reader_length(const fl_text_reader *d) { return d ? d->le
 
 FL_API bool fl_text_reader_rewind(fl_text_reader *d, int64_t i, int64_t place) {
     if (!d || i < 0 || i >= d->n || place < 0 || place > d->place[i])
-        return fl_refuse("fl_text_reader_rewind: text %" PRId64 " to %" PRId64 " of %" PRId64
-                         " tokens",
-                         i, place, fl_text_reader_place(d, i));
+        return fl_refuse("fl_text_reader_rewind: text %" PRId64 " to %" PRId64 " of %" PRId64 " tokens", i,
+                         place, fl_text_reader_place(d, i));
     d->place[i] = place, d->row[i] = -1;
     return true;
 }
 
 FL_API bool fl_text_reader_copy(fl_text_reader *d, int64_t to, int64_t from) {
     if (!d || to < 0 || from < 0 || to >= d->n || from >= d->n)
-        return fl_refuse("fl_text_reader_copy: text %" PRId64 " to %" PRId64 " of %" PRId64, from,
-                         to, d ? d->n : 0);
+        return fl_refuse("fl_text_reader_copy: text %" PRId64 " to %" PRId64 " of %" PRId64, from, to,
+                         d ? d->n : 0);
     if (to == from) return true;
     const size_t bytes = (size_t)(d->place[from] * d->columns) * sizeof(float);
     for (int64_t i = 0; d->block && i < d->o->layers; i++)

@@ -136,8 +136,8 @@ FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_te
     bool ok = id != NULL;
     fl_nn_train(m, false);
     for (int64_t w = 0; ok && w < whole; w += o.batch)
-        ok = fl__lm_measure_windows(m, t, w, w + o.batch < whole ? w + o.batch : whole, o.context,
-                                    &o, id, &sum);
+        ok = fl__lm_measure_windows(m, t, w, w + o.batch < whole ? w + o.batch : whole, o.context, &o, id,
+                                    &sum);
     if (ok && more) ok = fl__lm_measure_windows(m, t, whole, whole + 1, rest, &o, id, &sum);
     fl_nn_train(m, train);
     fl_heap_free(id);
@@ -156,9 +156,9 @@ static fl_vars fl__lm_inputs(const fl_data_sample *b) {
 static bool fl__lm_batch_ok(const fl_data_sample *b) {
     return (b->n >= 2 && b->n <= 3 && b->t[0]->ndim == 2 && b->t[0]->dtype == FL_I64 &&
             b->t[1]->dtype == FL_I64 && fl_same_shape(b->t[0], b->t[1])) ||
-           fl_fail("fl_text_training_step: a batch of %d fields: wants x and y i64 [n, t], and "
-                   "perhaps a mask",
-                   b->n);
+           fl_fail(
+               "fl_text_training_step: a batch of %d fields: wants x and y i64 [n, t], and perhaps a mask",
+               b->n);
 }
 
 static int64_t fl__lm_counted(fl_tensor *y) {

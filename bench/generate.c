@@ -1,0 +1,157 @@
+/* generate.c - tokens per second, one text at a time: make bench-generate [DATA=../shared/data]
+
+   stories260K   its file through fl_text_reader, beside a plain C loop over it (peers/llama_loop.c, compiled
+   with
+                 -O3 -march=native -ffast-math) in turn; the scores are compared too
+   llama110m     random weights, 12 layers of 768, as f32, f16, q8: bytes of weights per second, beside a
+   plain
+                 read of as many; a prompt of 512 tokens
+   PEER_PYTHON   names a Python with torch and transformers: eager, with cache, the same shapes */
+#include "bench.h"
+#include "peers/llama_loop.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ROUNDS = 7, TOKENS = 256 };
+
+static double ours(fl_text_reader *r, int64_t tokens) {
+    const int64_t of = 0;
+    int64_t id = 1;
+    fl_text_reader_rewind(r, 0, 0);
+    const double start = fl_data_now();
+    for (int64_t i = 0; i < tokens; i++) {
+        if (!fl_text_reader_read(r, 1, &of, &id)) return NAN;
+        const float *x = fl_text_reader_scores(r, 0);
+        id = 0;
+        for (int64_t k = 1; k < fl_text_reader_vocabulary(r); k++) id = x[k] > x[id] ? k : id;
+    }
+    return (fl_data_now() - start) / (double)tokens;
+}
+
+static double theirs(llama_loop *m, int64_t tokens) {
+    int id = 1;
+    const double start = fl_data_now();
+    for (int i = 0; i < tokens; i++) {
+        const float *x = llama_loop_step(m, id, i);
+        id = 0;
+        for (int k = 1; k < llama_loop_vocabulary(m); k++) id = x[k] > x[id] ? k : id;
+    }
+    return (fl_data_now() - start) / (double)tokens;
+}
+
+/* The largest distance between the scores of both, on one text. */
+static double apart(fl_text_reader *r, llama_loop *m) {
+    double most = 0;
+    fl_text_reader_rewind(r, 0, 0);
+    for (int i = 0; i < TOKENS; i++) {
+        const int64_t of = 0, id = i ? (i * 37 + 11) % 512 : 1;
+        const float *x = llama_loop_step(m, (int)id, i);
+        if (!fl_text_reader_read(r, 1, &of, &id)) return NAN;
+        for (int k = 0; k < llama_loop_vocabulary(m); k++) {
+            const double off = fabs(x[k] - fl_text_reader_scores(r, 0)[k]);
+            most = off > most ? off : most;
+        }
+    }
+    return most;
+}
+
+static double stories(const char *folder, fl_nn_module *m) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/weights/stories260K/stories260K.bin", folder);
+    llama_loop *loop = llama_loop_open(path);
+    fl_text_reader *r = m && loop ? fl_text_reader_new(m, 1) : NULL;
+    double a[ROUNDS], b[ROUNDS], best = 0;
+    for (int i = 0; r && i < ROUNDS; i++) b[i] = theirs(loop, TOKENS), a[i] = ours(r, TOKENS);
+    if (r) {
+        char note[100];
+        const double mine = bench_median(a, ROUNDS), plain = bench_median(b, ROUNDS);
+        snprintf(note, sizeof note, "plain loop %.0f, ratio %.2f, of the fastest %.2f, scores %.1e apart",
+                 1 / plain, plain / mine, b[0] / a[0], apart(r, loop));
+        bench_line("stories260K", best = 1 / mine, "tokens/s", note);
+    }
+    fl_text_reader_free(r);
+    llama_loop_close(loop);
+    return best;
+}
+
+/* Every linear weight of m in another dtype. */
+static bool convert(fl_nn_module *m, const char *prefix, void *user) {
+    (void)prefix;
+    for (int64_t i = 0; i < m->n_param; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_var *old = m->param[i].var;
+        if (fv_value(old)->ndim == 2) {
+            m->param[i].var = fv_keep(fv_const(fl_cast(fv_value(old), *(fl_dtype *)user)));
+            fv_drop(old);
+        }
+        fl_scope_end(&s);
+    }
+    return true;
+}
+
+static double read_seconds(int64_t bytes) {
+    char *p = malloc((size_t)bytes);
+    double sample[5];
+    volatile int64_t sink = 0;
+    if (!p) return NAN;
+    memset(p, 1, (size_t)bytes);
+    for (int k = 0; k < 5; k++) {
+        const double start = fl_data_now();
+        int64_t sum = 0;
+        for (int64_t i = 0; i < bytes / 8; i++) sum += ((const int64_t *)(const void *)p)[i];
+        sink += sum;
+        sample[k] = fl_data_now() - start;
+    }
+    free(p);
+    return bench_median(sample, 5);
+}
+
+static void llama(fl_dtype dtype, const char *name) {
+    fl_nn_module *m =
+        fl_text_lm(32000, .layers = 12, .dim = 768, .heads = 12, .hidden = 2048, .context = 1024,
+                   .place = FL_LM_ROTARY, .rms = true, .gated = true, .no_bias = true);
+    if (dtype != FL_F32) fl_nn_each(m, convert, &dtype);
+    fl_nn_train(m, false);
+    fl_text_reader *r = fl_text_reader_new(m, 1);
+    const double per = dtype == FL_F32 ? 4 : dtype == FL_F16 ? 2 : 34.0 / 32;
+    const int64_t bytes = (int64_t)((12 * (4 * 768 * 768 + 3 * 768 * 2048) + 32000 * 768) * per);
+    double sample[3], prompt[3];
+    static int64_t of[512], id[512];
+    for (int i = 0; i < 512; i++) id[i] = i * 61 % 32000;
+    for (int i = 0; r && i < 3; i++) {
+        sample[i] = ours(r, 8);
+        fl_text_reader_rewind(r, 0, 0);
+        const double start = fl_data_now();
+        fl_text_reader_read(r, 512, of, id);
+        prompt[i] = fl_data_now() - start;
+    }
+    char figure[40], note[100];
+    const double token = bench_median(sample, 3), read = read_seconds(bytes);
+    snprintf(figure, sizeof figure, "llama110m_%s", name);
+    snprintf(note, sizeof note, "%.1f GB/s of weights, %.2f of a plain read", (double)bytes / token / 1e9,
+             read / token);
+    bench_line(figure, 1 / token, "tokens/s", note);
+    snprintf(figure, sizeof figure, "llama110m_%s_prompt", name);
+    bench_line(figure, 512 / bench_median(prompt, 3), "tokens/s", "512 at once");
+    fl_text_reader_free(r);
+    fl_nn_free(m);
+}
+
+int main(int argc, char **argv) {
+    const char *folder = argc > 1 ? argv[1] : "../shared/data", *python = getenv("PEER_PYTHON");
+    const bool small = argc > 2; /* stories260K alone */
+    char path[4096];
+    snprintf(path, sizeof path, "%s/weights/stories260K", folder);
+    fl_nn_module *m = fl_text_load(path);
+    if (!m) printf("stories260K\t0\ttokens/s\tskipped: %s\n", fl_error()), fl_error_clear();
+    else fl_nn_train(m, false), stories(folder, m);
+    fl_nn_free(m);
+    if (!small) llama(FL_F32, "f32"), llama(FL_F16, "f16"), llama(fl_q8(), "q8");
+    if (!python || !*python) return 0;
+    snprintf(path, sizeof path, "%s bench/peers/torch_generate.py %s%s", python, folder,
+             small ? " small" : "");
+    fflush(stdout);
+    return system(path) != 0;
+}
+/* MIT licence: see LICENSE. */

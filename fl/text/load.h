@@ -1,0 +1,818 @@
+/* load.h - models that others have trained: Hugging Face's folders, GGUF, llama2.c; and ours for them */
+#ifndef FL_TEXT_LOAD_H
+#define FL_TEXT_LOAD_H
+#include "models.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_text_load_opts {
+    fl_named _positional;
+    bool stored; /* weights keep the dtype of the file, blocks too, and where possible its mapped pages;
+                    they do not train. Without: f32 */
+    int64_t context; /* 0 -> the file's */
+    char _end;
+} fl_text_load_opts;
+/* A model of fl_text_lm, with the weights of
+     a folder with config.json and model.safetensors or model.safetensors.index.json: GPT-2, Llama, Mistral,
+       Qwen2, BERT with its masked head
+     a .gguf file: architectures llama, qwen2, gpt2; tensors of f32, f16, bf16, q8_0, q4_0
+     a .bin file of llama2.c, or a folder with one and no config.json
+   What the file wants and we lack, tensors that the model has no place for, and those that are missing or of
+   another shape, are errors that name them. NULL after fl_fail. */
+#define fl_text_load(...) FL_TEXT__LOAD(__VA_ARGS__, ._end = 0)
+#define FL_TEXT__LOAD(path, ...) fl_text_load_opt(path, (fl_text_load_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_text_load_opt(const char *path, fl_text_load_opts o);
+/* Writes config.json and model.safetensors into a folder, which exists, so that transformers loads the model
+   as one of the families above; false after fl_fail, as where it is none of them. */
+FL_API bool fl_text_save(fl_nn_module *m, const char *folder);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_LOAD_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_LOAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_LOAD_IMPL
+#define FL_TEXT_LOAD_IMPL
+#include "../data/json.h"
+#include "../data/safetensors.h"
+#include "../ops/copy.h"
+#include "../ops/elementwise.h"
+#include "../ops/view.h"
+#include "gguf.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FL__LM_NAME = 256 };
+
+/* ---- what a name of ours is called by others ----
+
+   Patterns: * is the number of a layer. A weight of ours is one of theirs, transposed perhaps (T), or three,
+   one below the other (J: "a|b|c"). */
+
+typedef struct fl__lm_row {
+    const char *ours, *theirs;
+    char how; /* 0, 'T' or 'J' */
+} fl__lm_row;
+
+static const fl__lm_row fl__lm_gpt2[] = {
+    {"embedding.weight", "transformer.wte.weight", 0},
+    {"position.weight", "transformer.wpe.weight", 0},
+    {"layers.*.norm1.weight", "transformer.h.*.ln_1.weight", 0},
+    {"layers.*.norm1.bias", "transformer.h.*.ln_1.bias", 0},
+    {"layers.*.self_attn.in_proj_weight", "transformer.h.*.attn.c_attn.weight", 'T'},
+    {"layers.*.self_attn.in_proj_bias", "transformer.h.*.attn.c_attn.bias", 0},
+    {"layers.*.self_attn.out_proj.weight", "transformer.h.*.attn.c_proj.weight", 'T'},
+    {"layers.*.self_attn.out_proj.bias", "transformer.h.*.attn.c_proj.bias", 0},
+    {"layers.*.norm2.weight", "transformer.h.*.ln_2.weight", 0},
+    {"layers.*.norm2.bias", "transformer.h.*.ln_2.bias", 0},
+    {"layers.*.linear1.weight", "transformer.h.*.mlp.c_fc.weight", 'T'},
+    {"layers.*.linear1.bias", "transformer.h.*.mlp.c_fc.bias", 0},
+    {"layers.*.linear2.weight", "transformer.h.*.mlp.c_proj.weight", 'T'},
+    {"layers.*.linear2.bias", "transformer.h.*.mlp.c_proj.bias", 0},
+    {"norm.weight", "transformer.ln_f.weight", 0},
+    {"norm.bias", "transformer.ln_f.bias", 0},
+    {"head.weight", "lm_head.weight", 0},
+    {0}};
+
+static const fl__lm_row fl__lm_llama[] = {
+    {"embedding.weight", "model.embed_tokens.weight", 0},
+    {"layers.*.norm1.weight", "model.layers.*.input_layernorm.weight", 0},
+    {"layers.*.self_attn.in_proj_weight",
+     "model.layers.*.self_attn.q_proj.weight|model.layers.*.self_attn.k_proj.weight|"
+     "model.layers.*.self_attn.v_proj.weight", 'J'},
+    {"layers.*.self_attn.in_proj_bias",
+     "model.layers.*.self_attn.q_proj.bias|model.layers.*.self_attn.k_proj.bias|"
+     "model.layers.*.self_attn.v_proj.bias", 'J'},
+    {"layers.*.self_attn.out_proj.weight", "model.layers.*.self_attn.o_proj.weight", 0},
+    {"layers.*.norm2.weight", "model.layers.*.post_attention_layernorm.weight", 0},
+    {"layers.*.gate.weight", "model.layers.*.mlp.gate_proj.weight", 0},
+    {"layers.*.linear1.weight", "model.layers.*.mlp.up_proj.weight", 0},
+    {"layers.*.linear2.weight", "model.layers.*.mlp.down_proj.weight", 0},
+    {"norm.weight", "model.norm.weight", 0},
+    {"head.weight", "lm_head.weight", 0},
+    {0}};
+
+#define FL__LM_BERT "bert.encoder.layer.*."
+static const fl__lm_row fl__lm_bert[] = {
+    {"embedding.weight", "bert.embeddings.word_embeddings.weight", 0},
+    {"position.weight", "bert.embeddings.position_embeddings.weight", 0},
+    {"types.weight", "bert.embeddings.token_type_embeddings.weight", 0},
+    {"norm_in.weight", "bert.embeddings.LayerNorm.weight", 0},
+    {"norm_in.bias", "bert.embeddings.LayerNorm.bias", 0},
+    {"layers.*.self_attn.in_proj_weight",
+     FL__LM_BERT "attention.self.query.weight|" FL__LM_BERT "attention.self.key.weight|" FL__LM_BERT
+                 "attention.self.value.weight", 'J'},
+    {"layers.*.self_attn.in_proj_bias",
+     FL__LM_BERT "attention.self.query.bias|" FL__LM_BERT "attention.self.key.bias|" FL__LM_BERT
+                 "attention.self.value.bias", 'J'},
+    {"layers.*.self_attn.out_proj.weight", FL__LM_BERT "attention.output.dense.weight", 0},
+    {"layers.*.self_attn.out_proj.bias", FL__LM_BERT "attention.output.dense.bias", 0},
+    {"layers.*.norm1.weight", FL__LM_BERT "attention.output.LayerNorm.weight", 0},
+    {"layers.*.norm1.bias", FL__LM_BERT "attention.output.LayerNorm.bias", 0},
+    {"layers.*.linear1.weight", FL__LM_BERT "intermediate.dense.weight", 0},
+    {"layers.*.linear1.bias", FL__LM_BERT "intermediate.dense.bias", 0},
+    {"layers.*.linear2.weight", FL__LM_BERT "output.dense.weight", 0},
+    {"layers.*.linear2.bias", FL__LM_BERT "output.dense.bias", 0},
+    {"layers.*.norm2.weight", FL__LM_BERT "output.LayerNorm.weight", 0},
+    {"layers.*.norm2.bias", FL__LM_BERT "output.LayerNorm.bias", 0},
+    {"transform.0.weight", "cls.predictions.transform.dense.weight", 0},
+    {"transform.0.bias", "cls.predictions.transform.dense.bias", 0},
+    {"transform.1.weight", "cls.predictions.transform.LayerNorm.weight", 0},
+    {"transform.1.bias", "cls.predictions.transform.LayerNorm.bias", 0},
+    {"head.bias", "cls.predictions.bias", 0},
+    {"head.weight", "cls.predictions.decoder.weight", 0},
+    {0}};
+
+/* GGUF's names, for all its architectures. */
+static const fl__lm_row fl__lm_gguf[] = {
+    {"embedding.weight", "token_embd.weight", 0},
+    {"position.weight", "position_embd.weight", 0},
+    {"layers.*.norm1.weight", "blk.*.attn_norm.weight", 0},
+    {"layers.*.norm1.bias", "blk.*.attn_norm.bias", 0},
+    {"layers.*.self_attn.in_proj_weight", "blk.*.attn_qkv.weight", 0},
+    {"layers.*.self_attn.in_proj_bias", "blk.*.attn_qkv.bias", 0},
+    {"layers.*.self_attn.in_proj_weight", "blk.*.attn_q.weight|blk.*.attn_k.weight|blk.*.attn_v.weight", 'J'},
+    {"layers.*.self_attn.in_proj_bias", "blk.*.attn_q.bias|blk.*.attn_k.bias|blk.*.attn_v.bias", 'J'},
+    {"layers.*.self_attn.out_proj.weight", "blk.*.attn_output.weight", 0},
+    {"layers.*.self_attn.out_proj.bias", "blk.*.attn_output.bias", 0},
+    {"layers.*.norm2.weight", "blk.*.ffn_norm.weight", 0},
+    {"layers.*.norm2.bias", "blk.*.ffn_norm.bias", 0},
+    {"layers.*.gate.weight", "blk.*.ffn_gate.weight", 0},
+    {"layers.*.linear1.weight", "blk.*.ffn_up.weight", 0},
+    {"layers.*.linear1.bias", "blk.*.ffn_up.bias", 0},
+    {"layers.*.linear2.weight", "blk.*.ffn_down.weight", 0},
+    {"layers.*.linear2.bias", "blk.*.ffn_down.bias", 0},
+    {"norm.weight", "output_norm.weight", 0},
+    {"norm.bias", "output_norm.bias", 0},
+    {"head.weight", "output.weight", 0},
+    {0}};
+
+/* What a file may hold beside a model's weights: ends of names. */
+static const char *const fl__lm_ignored[] = {
+    ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "rope_freqs.weight", "embeddings.position_ids",
+    "pooler.dense.weight", "pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
+    "cls.predictions.decoder.bias", NULL};
+static const char *const fl__lm_prefixes[] = {"transformer.", "model.", "bert.",
+                                              NULL}; /* that may be absent */
+
+/* ---- what a config says ---- */
+
+typedef struct fl__lm_keys {
+    fl_data_pair *v;
+    int64_t n, cap;
+    fl_data_arena texts;
+    const char *path; /* for messages */
+} fl__lm_keys;
+
+static bool fl__lm_key_add(fl__lm_keys *k, const char *key, const char *value) {
+    if (!fl_heap_grow(&k->v, &k->cap, k->n + 1, sizeof *k->v)) return false;
+    fl_data_pair p = {fl_data_arena_add(&k->texts, key, strlen(key)),
+                      fl_data_arena_add(&k->texts, value, strlen(value))};
+    if (!p.key || !p.value) return false;
+    k->v[k->n++] = p;
+    return true;
+}
+
+static const char *fl__lm_key(const fl__lm_keys *k, const char *key) {
+    for (int64_t i = 0; i < k->n; i++)
+        if (!strcmp(k->v[i].key, key)) return k->v[i].value;
+    return NULL;
+}
+
+static double fl__lm_number(const fl__lm_keys *k, const char *key, double otherwise) {
+    const char *text = fl__lm_key(k, key);
+    double x;
+    return text && fl_data_parse_double(text, strlen(text), &x) ? x : otherwise;
+}
+
+/* A whole number of a size that sizes have; -1 if it is none. */
+static int64_t fl__lm_size(const fl__lm_keys *k, const char *key, int64_t otherwise) {
+    const double x = fl__lm_number(k, key, (double)otherwise);
+    return x >= 0 && x <= INT32_MAX && x == (double)(int64_t)x ? (int64_t)x : -1;
+}
+
+/* Numbers, texts and truth values of an object; those of objects in it as "outer.inner". */
+static bool fl__lm_read_keys(fl__lm_keys *k, fl_data_json *j, const char *outer) {
+    while (fl_data_json_more(j)) {
+        char key[FL__LM_NAME];
+        snprintf(key, sizeof key, "%s%s", outer, j->text);
+        const int depth = j->depth;
+        bool ok = true;
+        switch (fl_data_json_next(j)) {
+        case FL_DATA_JSON_STRING:
+        case FL_DATA_JSON_NUMBER: ok = fl__lm_key_add(k, key, j->text); break;
+        case FL_DATA_JSON_TRUE: ok = fl__lm_key_add(k, key, "1"); break;
+        case FL_DATA_JSON_FALSE: ok = fl__lm_key_add(k, key, "0"); break;
+        case FL_DATA_JSON_OBJECT:
+            strncat(key, ".", sizeof key - strlen(key) - 1);
+            ok = fl__lm_read_keys(k, j, key);
+            break;
+        default:
+            while (j->event && j->depth > depth) fl_data_json_next(j);
+        }
+        if (!ok) return false;
+    }
+    return j->event != FL_DATA_JSON_ERROR;
+}
+
+/* The family's names of what all of them have. */
+typedef struct fl__lm_family {
+    const char *type, *layers, *dim, *heads, *kv, *hidden, *context, *eps, *vocabulary;
+    const fl__lm_row *rows;
+} fl__lm_family;
+static const fl__lm_family fl__lm_families[] = {
+    {"gpt2", "n_layer", "n_embd", "n_head", "n_head", "n_inner", "n_positions", "layer_norm_epsilon",
+     "vocab_size", fl__lm_gpt2},
+#define FL__LM_HF(type, eps, rows)                                                              \
+    {                                                                                           \
+        type, "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", \
+            "intermediate_size", "max_position_embeddings", eps, "vocab_size", rows             \
+    }
+    FL__LM_HF("llama", "rms_norm_eps", fl__lm_llama),
+    FL__LM_HF("mistral", "rms_norm_eps", fl__lm_llama),
+    FL__LM_HF("qwen2", "rms_norm_eps", fl__lm_llama),
+    FL__LM_HF("bert", "layer_norm_eps", fl__lm_bert),
+};
+enum { FL__LM_FAMILIES = sizeof fl__lm_families / sizeof *fl__lm_families };
+
+static const struct fl__lm_act {
+    const char *name;
+    fl_var *(*fn)(fl_var *x);
+} fl__lm_acts[] = {{"gelu_new", fv_gelu_tanh}, {"gelu_pytorch_tanh", fv_gelu_tanh}, {"gelu", fv_gelu},
+                   {"relu", fv_relu}, {"silu", fv_silu}, {"swish", fv_silu}};
+
+static bool fl__lm_read_act(const fl__lm_keys *k, const char *key, fl_text_lm_opts *o) {
+    const char *name = fl__lm_key(k, key);
+    if (!name) return true;
+    for (size_t i = 0; i < sizeof fl__lm_acts / sizeof *fl__lm_acts; i++)
+        if (!strcmp(name, fl__lm_acts[i].name)) return o->activation = fl__lm_acts[i].fn, true;
+    return fl_fail("fl_text_load: %s: the activation '%.80s' is not known", k->path, name);
+}
+
+/* Rotary settings: of old files in rope_scaling, of new ones in rope_parameters. */
+static bool fl__lm_read_rope(const fl__lm_keys *k, fl_text_lm_opts *o) {
+    const char *type = fl__lm_key(k, "rope_parameters.rope_type");
+    const char *factor = "rope_parameters.factor";
+    if (!type) {
+        factor = "rope_scaling.factor";
+        type = fl__lm_key(k, "rope_scaling.rope_type");
+        if (!type) type = fl__lm_key(k, "rope_scaling.type");
+    }
+    o->place = FL_LM_ROTARY;
+    o->rope_base = fl__lm_number(k, "rope_theta", fl__lm_number(k, "rope_parameters.rope_theta", 10000));
+    if (!type || !strcmp(type, "default")) return true;
+    if (strcmp(type, "linear"))
+        return fl_fail("fl_text_load: %s: rotary scaling '%.80s': only linear is known", k->path, type);
+    o->rope_scale = 1 / fl__lm_number(k, factor, 1);
+    return true;
+}
+
+/* What the model is made of: *o and *vocabulary. */
+static bool fl__lm_read_config(const fl__lm_keys *k, const fl__lm_family *f, fl_text_lm_opts *o,
+                               int64_t *vocabulary) {
+    o->layers = fl__lm_size(k, f->layers, -1), o->dim = fl__lm_size(k, f->dim, -1);
+    o->heads = fl__lm_size(k, f->heads, -1), o->kv_heads = fl__lm_size(k, f->kv, o->heads);
+    o->hidden = fl__lm_size(k, f->hidden, 4 * o->dim), o->context = fl__lm_size(k, f->context, 2048);
+    o->eps = fl__lm_number(k, f->eps, 1e-5), *vocabulary = fl__lm_size(k, f->vocabulary, -1);
+    if (o->layers < 1 || o->dim < 1 || o->heads < 1 || o->kv_heads < 1 || o->hidden < 1 || o->context < 1 ||
+        *vocabulary < 1 || o->dim % o->heads)
+        return fl_fail(
+            "fl_text_load: %s: %s layers of %s with %s heads, hidden %s, a vocabulary of %s: not all "
+            "whole numbers above 0 that fit",
+            k->path, f->layers, f->dim, f->heads, f->hidden, f->vocabulary);
+    if (fl__lm_size(k, "head_dim", o->dim / o->heads) != o->dim / o->heads)
+        return fl_fail("fl_text_load: %s: head_dim %s is not %" PRId64 " / %" PRId64, k->path,
+                       fl__lm_key(k, "head_dim"), o->dim, o->heads);
+    if (o->kv_heads == o->heads) o->kv_heads = 0;
+    const bool bert = f->rows == fl__lm_bert, gpt2 = f->rows == fl__lm_gpt2;
+    if (!fl__lm_read_act(k, gpt2 ? "activation_function" : "hidden_act", o)) return false;
+    o->untied = fl__lm_number(k, "tie_word_embeddings", gpt2 || bert) == 0;
+    if (gpt2) return true;
+    if (bert) {
+        const char *place = fl__lm_key(k, "position_embedding_type");
+        o->post_norm = o->bidirectional = o->embedding_norm = o->masked_head = true;
+        o->types = fl__lm_size(k, "type_vocab_size", 2);
+        return !place || !strcmp(place, "absolute") ||
+               fl_fail("fl_text_load: %s: positions '%.80s': only absolute is known", k->path, place);
+    }
+    o->rms = o->gated = o->no_bias = true;
+    o->qkv_bias = !strcmp(f->type, "qwen2");
+    if (!o->qkv_bias || fl__lm_number(k, "use_sliding_window", 0) > 0)
+        o->window = fl__lm_size(k, "sliding_window", 0);
+    if (fl__lm_number(k, "attention_bias", 0) > 0 || fl__lm_number(k, "mlp_bias", 0) > 0)
+        return fl_fail("fl_text_load: %s: attention_bias or mlp_bias is not known", k->path);
+    return fl__lm_read_rope(k, o);
+}
+
+/* ---- weights ---- */
+
+/* Writes pattern with the number in place of *; parts end at |. Returns what is behind. */
+static const char *fl__lm_put_name(const char *pattern, int64_t number, char *out) {
+    size_t n = 0;
+    for (; *pattern && *pattern != '|'; pattern++) {
+        if (*pattern == '*') n += (size_t)snprintf(out + n, FL__LM_NAME - n, "%" PRId64, number);
+        else out[n++] = *pattern;
+    }
+    out[n] = 0;
+    return *pattern ? pattern + 1 : pattern;
+}
+
+static bool fl__lm_matches(const char *pattern, const char *name, int64_t *number) {
+    const char *star = strchr(pattern, '*');
+    if (!star) return !strcmp(pattern, name);
+    const size_t n = (size_t)(star - pattern);
+    char *end;
+    if (strncmp(pattern, name, n)) return false;
+    *number = strtoll(name + n, &end, 10);
+    return end > name + n && !strcmp(star + 1, end);
+}
+
+typedef struct fl__lm_loader {
+    fl_data_file *f;
+    const fl__lm_row *rows;
+    const fl_text_lm_opts *o;
+    fl_nn_module *m;
+    bool stored, *used;
+    fl_var *old, *now; /* the embedding that a tied head shares */
+} fl__lm_loader;
+
+/* Where the file has that tensor, perhaps without a prefix; -1: nowhere. */
+static int64_t fl__lm_find(const fl_data_file *f, const char *name) {
+    int64_t at = fl_data_find(f, name);
+    for (int i = 0; at < 0 && fl__lm_prefixes[i]; i++) {
+        const size_t n = strlen(fl__lm_prefixes[i]);
+        if (!strncmp(name, fl__lm_prefixes[i], n)) at = fl_data_find(f, name + n);
+    }
+    const char *norm = strstr(name, "LayerNorm.");
+    if (at < 0 && norm) { /* older files have gamma and beta */
+        char old[FL__LM_NAME];
+        snprintf(old, sizeof old, "%.*s%s", (int)(norm + 10 - name), name,
+                 norm[10] == 'w' ? "gamma" : "beta");
+        at = fl_data_find(f, old);
+    }
+    return at;
+}
+
+/* The parameter's value as the file has it; NULL after fl_fail, or if the row's names are not in the file. */
+static fl_tensor *fl__lm_value(fl__lm_loader *l, const fl__lm_row *row, int64_t number,
+                               const char **missing) {
+    static _Thread_local char name[FL__LM_NAME];
+    fl_tensor *part[3];
+    int n = 0;
+    for (const char *at = row->theirs; *at; n++) {
+        at = fl__lm_put_name(at, number, name);
+        const int64_t i = fl__lm_find(l->f, name);
+        if (i < 0) return *missing = name, NULL;
+        part[n] = fl_data_read(l->f, fl_data_name(l->f, i));
+        if (!part[n]) return NULL;
+        l->used[i] = true;
+        if (!l->stored && part[n]->dtype != FL_F32) part[n] = fl_cast(part[n], FL_F32);
+        if (!part[n]) return NULL;
+    }
+    for (int i = 1; i < n; i++) /* of several dtypes there is no one tensor */
+        if (part[i]->dtype != part[0]->dtype)
+            for (int k = 0; k < n; k++)
+                if (!(part[k] = fl_cast(part[k], FL_F32))) return NULL;
+    if (row->how == 'T') return part[0]->ndim == 2 ? fl_contiguous(fl_transpose(part[0], 0, 1)) : part[0];
+    return row->how == 'J' ? fl_concat(part, n, 0) : part[0];
+}
+
+/* Its shape in numbers, not in blocks. */
+static fl_shape fl__lm_shape(const fl_tensor *t) {
+    const fl_dtype_info *blocks = fl_dtype_registered(t->dtype);
+    fl_shape s = fl_shape_of(t);
+    if (blocks && s.ndim) s.dim[s.ndim - 1] *= blocks->block;
+    return s;
+}
+
+/* Parameter i of m becomes the file's. */
+static bool fl__lm_load_param(fl__lm_loader *l, fl_nn_module *m, int64_t i, const char *path) {
+    fl_nn_param *p = &m->param[i];
+    const char *missing = NULL;
+    fl_tensor *t = NULL;
+    int64_t number = 0;
+    for (const fl__lm_row *row = l->rows; !t && row->ours && !fl_error(); row++)
+        if (fl__lm_matches(row->ours, path, &number)) t = fl__lm_value(l, row, number, &missing);
+    if (!t && fl_error()) return false;
+    if (!t)
+        return fl_fail("fl_text_load: %s: there is no tensor '%s'", l->f->f.path, missing ? missing : path);
+    const fl_shape got = fl__lm_shape(t), want = fl_shape_of(fv_value(p->var));
+    if (got.ndim != want.ndim || memcmp(got.dim, want.dim, (size_t)got.ndim * sizeof *got.dim))
+        return fl_fail("fl_text_load: %s: what is '%s' here is %s, not %s", l->f->f.path, path,
+                       fl_text_of_shape(got).s, fl_text_of_shape(want).s);
+    if (!l->stored) return fl_assign(fv_value(p->var), t) != NULL;
+    fl_var *now = fv_const(t);
+    if (!now) return false;
+    if (!strcmp(path, "embedding.weight")) l->old = p->var, l->now = now;
+    else fv_drop(p->var);
+    p->var = fv_keep(now);
+    return true;
+}
+
+static bool fl__lm_load_module(fl_nn_module *m, const char *prefix, void *user) {
+    fl__lm_loader *l = user;
+    for (int64_t i = 0; i < m->n_param; i++) {
+        char path[FL_NN_PATH];
+        snprintf(path, sizeof path, "%s%s", prefix, m->param[i].name);
+        if (!strcmp(path, "head.weight") && !l->o->untied) { /* shared */
+            if (!l->stored) continue;
+            fv_drop(m->param[i].var);
+            m->param[i].var = fv_keep(l->now);
+            continue;
+        }
+        fl_scope s = fl_scope_begin();
+        const bool ok = fl__lm_load_param(l, m, i, path);
+        fl_scope_end(&s);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+static bool fl__lm_ignorable(const char *name, bool untied) {
+    const size_t n = strlen(name);
+    for (int i = 0; fl__lm_ignored[i]; i++) {
+        const size_t k = strlen(fl__lm_ignored[i]);
+        if (n >= k && !strcmp(name + n - k, fl__lm_ignored[i])) return true;
+    }
+    return !untied && (!strcmp(name, "lm_head.weight") || !strcmp(name, "cls.predictions.decoder.weight") ||
+                       !strcmp(name, "output.weight"));
+}
+
+static bool fl__lm_load_all(fl__lm_loader *l) {
+    l->used = fl_heap_alloc((size_t)fl_data_count(l->f) + 1);
+    bool ok = l->used && fl_nn_each(l->m, fl__lm_load_module, l);
+    fv_drop(l->old);
+    for (int64_t i = 0; ok && i < fl_data_count(l->f); i++)
+        ok = l->used[i] || fl__lm_ignorable(fl_data_name(l->f, i), l->o->untied) ||
+             fl_fail("fl_text_load: %s: the model has no place for '%.200s'", l->f->f.path,
+                     fl_data_name(l->f, i));
+    fl_heap_free(l->used);
+    return ok;
+}
+
+/* A model of that description with the file's weights. Frees nothing. */
+static fl_nn_module *fl__lm_load(fl_data_file *f, const fl__lm_row *rows, int64_t vocabulary,
+                                 fl_text_lm_opts o, const fl_text_load_opts *how) {
+    int64_t layers = 0, number; /* counted before memory is spent on them */
+    for (int64_t i = 0; i < fl_data_count(f); i++)
+        for (const fl__lm_row *row = rows; row->ours; row++) {
+            if (strcmp(row->ours, "layers.*.linear2.weight")) continue;
+            char name[FL__LM_NAME + 16];
+            snprintf(name, sizeof name, "%.*s", FL__LM_NAME, fl_data_name(f, i));
+            for (int k = -1; k < 0 || fl__lm_prefixes[k]; k++) {
+                const size_t n = k < 0 ? 0 : strlen(fl__lm_prefixes[k]);
+                if (!strncmp(row->theirs, k < 0 ? "" : fl__lm_prefixes[k], n) &&
+                    fl__lm_matches(row->theirs + n, name, &number)) {
+                    layers++;
+                    break;
+                }
+            }
+        }
+    if (layers != o.layers) {
+        fl_fail("fl_text_load: %s: has %" PRId64 " layers, its description says %" PRId64, f->f.path, layers,
+                o.layers);
+        return NULL;
+    }
+    if (how->context) o.context = o.place == FL_LM_LEARNED ? o.context : how->context;
+    fl__lm_loader l = {.f = f, .rows = rows, .stored = how->stored};
+    l.m = fl_text_lm_opt(vocabulary, o);
+    l.o = l.m ? fl_text_lm_info(l.m, NULL) : NULL;
+    if (l.m && fl__lm_load_all(&l)) return l.m;
+    fl_nn_free(l.m);
+    return NULL;
+}
+
+/* ---- the kinds of files ---- */
+
+static fl_nn_module *fl__lm_load_folder(const char *path, const char *config, const fl_text_load_opts *how) {
+    char name[4096];
+    fl__lm_keys k = {.path = config};
+    fl_data_json *j = fl_data_json_open(config, .who = "fl_text_load", .c_strings = true);
+    bool ok = j && fl_data_json_expect(j, FL_DATA_JSON_OBJECT) && fl__lm_read_keys(&k, j, "") &&
+              fl_data_json_next(j) == FL_DATA_JSON_END;
+    fl_data_json_close(j);
+    const char *type = ok ? fl__lm_key(&k, "model_type") : NULL;
+    const fl__lm_family *f = NULL;
+    for (int i = 0; type && i < FL__LM_FAMILIES; i++)
+        if (!strcmp(type, fl__lm_families[i].type)) f = &fl__lm_families[i];
+    if (ok && !f)
+        ok = fl_fail("fl_text_load: %s: model_type '%.80s': gpt2, llama, mistral, qwen2 and bert are known",
+                     config, type ? type : "");
+    fl_text_lm_opts o = {0};
+    int64_t vocabulary = 0;
+    ok = ok && fl__lm_read_config(&k, f, &o, &vocabulary);
+    snprintf(name, sizeof name, "%s/model.safetensors.index.json", path);
+    const int sharded = ok ? fl_data_exists("fl_text_load", name) : -1;
+    if (!sharded) snprintf(name, sizeof name, "%s/model.safetensors", path);
+    fl_data_file *file = sharded >= 0 ? fl_data_map_safetensors(name, false) : NULL;
+    fl_nn_module *m = file ? fl__lm_load(file, f->rows, vocabulary, o, how) : NULL;
+    fl_data_close(file);
+    fl_heap_free(k.v);
+    fl_data_arena_free(&k.texts);
+    return m;
+}
+
+static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts *how) {
+    fl_data_file *f = fl_text_open_gguf(path);
+    const char *arch = f ? fl_data_meta(f, "general.architecture") : NULL;
+    static const char *const known[] = {"llama", "qwen2", "gpt2"};
+    int which = -1;
+    for (int i = 0; arch && i < 3; i++)
+        if (!strcmp(arch, known[i])) which = i;
+    if (f && which < 0)
+        fl_fail("fl_text_load: %s: architecture '%.80s': llama, qwen2 and gpt2 are known", path,
+                arch ? arch : "");
+    /* GGUF's keys under the names of the family's config */
+    static const char *const keys[][2] = {{"block_count", "num_hidden_layers"},
+                                          {"embedding_length", "hidden_size"},
+                                          {"attention.head_count", "num_attention_heads"},
+                                          {"attention.head_count_kv", "num_key_value_heads"},
+                                          {"feed_forward_length", "intermediate_size"},
+                                          {"context_length", "max_position_embeddings"},
+                                          {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+                                          {"attention.layer_norm_epsilon", "rms_norm_eps"},
+                                          {"rope.freq_base", "rope_theta"},
+                                          {"rope.scaling.type", "rope_scaling.type"},
+                                          {"rope.scaling.factor", "rope_scaling.factor"},
+                                          {"attention.sliding_window", "sliding_window"}};
+    fl__lm_keys k = {.path = path};
+    bool ok = which >= 0;
+    for (size_t i = 0; ok && i < sizeof keys / sizeof *keys; i++) {
+        char key[FL__LM_NAME];
+        snprintf(key, sizeof key, "%s.%s", arch, keys[i][0]);
+        const char *value = fl_data_meta(f, key);
+        if (value && strcmp(value, "none")) ok = fl__lm_key_add(&k, keys[i][1], value);
+    }
+    const int64_t table = ok ? fl_data_find(f, "token_embd.weight") : -1;
+    if (ok && table < 0) ok = fl_fail("fl_text_load: %s: there is no tensor 'token_embd.weight'", path);
+    char size[32];
+    snprintf(size, sizeof size, "%" PRId64, ok ? fl_data_shape(f, table).dim[0] : 0);
+    ok = ok && fl__lm_key_add(&k, "vocab_size", size) &&
+         (fl_data_find(f, "output.weight") >= 0 || fl__lm_key_add(&k, "tie_word_embeddings", "1"));
+    fl_text_lm_opts o = {0};
+    int64_t vocabulary = 0;
+    static const fl__lm_family gpt2 = FL__LM_HF("gpt2", "rms_norm_eps", fl__lm_gpt2);
+    ok = ok && fl__lm_read_config(&k, which == 2 ? &gpt2 : &fl__lm_families[which ? 3 : 1], &o, &vocabulary);
+    if (which == 2) o.untied = fl__lm_number(&k, "tie_word_embeddings", 0) == 0;
+    o.rope_interleaved = which == 0;
+    fl_nn_module *m = ok ? fl__lm_load(f, fl__lm_gguf, vocabulary, o, how) : NULL;
+    fl_data_close(f);
+    fl_heap_free(k.v);
+    fl_data_arena_free(&k.texts);
+    return m;
+}
+
+/* llama2.c: seven numbers, then f32 in a fixed order. It becomes a file of named tensors. */
+static bool fl__lm_llama2c_fill(const fl_data_file *f, const fl_data_entry *e, void *dst) {
+    return fl_data_stream_read(&f->f, dst, (size_t)(e->end - e->begin), e->begin);
+}
+
+static bool fl__lm_llama2c_add(fl_data_file *f, const char *pattern, int64_t number, fl_shape shape,
+                               int64_t *at) {
+    char name[FL__LM_NAME];
+    fl__lm_put_name(pattern, number, name);
+    fl_data_entry *e = fl_data_file_add(f, name, (int64_t)strlen(name));
+    if (!e) return false;
+    e->dtype = FL_F32, e->shape = shape, e->begin = *at;
+    *at = e->end = e->begin + fl_shape_numel(shape) * 4;
+    return true;
+}
+
+static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_opts *how) {
+    fl_data_file *f = fl_data_file_new("fl_text_load", path);
+    int32_t h[7] = {0};
+    if (!f || !fl_data_stream_read(&f->f, h, sizeof h, 0)) return fl_data_close(f), NULL;
+    const int64_t dim = h[0], hidden = h[1], layers = h[2], heads = h[3], kv = h[4], context = h[6];
+    const bool untied = h[5] < 0;
+    const int64_t vocabulary = untied ? -(int64_t)h[5] : h[5];
+    bool ok = dim > 0 && hidden > 0 && layers > 0 && heads > 0 && kv > 0 && vocabulary > 0 && context > 0 &&
+              dim % heads == 0 && heads % kv == 0 && layers < 1000 && dim < 1 << 20 && hidden < 1 << 22 &&
+              vocabulary < 1 << 24 && context < 1 << 24;
+    const int64_t rows = ok ? dim / heads * kv : 0;
+    const struct { const char *name; fl_shape shape; } per_layer[] = {
+        {"model.layers.*.input_layernorm.weight", FL_SHAPE(dim)},
+        {"model.layers.*.self_attn.q_proj.weight", FL_SHAPE(dim, dim)},
+        {"model.layers.*.self_attn.k_proj.weight", FL_SHAPE(rows, dim)},
+        {"model.layers.*.self_attn.v_proj.weight", FL_SHAPE(rows, dim)},
+        {"model.layers.*.self_attn.o_proj.weight", FL_SHAPE(dim, dim)},
+        {"model.layers.*.post_attention_layernorm.weight", FL_SHAPE(dim)},
+        {"model.layers.*.mlp.gate_proj.weight", FL_SHAPE(hidden, dim)},
+        {"model.layers.*.mlp.down_proj.weight", FL_SHAPE(dim, hidden)},
+        {"model.layers.*.mlp.up_proj.weight", FL_SHAPE(hidden, dim)}};
+    const int64_t waves = ok ? context * (dim / heads) * 4 : 0; /* cosines and sines that nobody reads */
+    int64_t want = 28 + waves + (vocabulary * dim * (1 + untied) + dim) * 4;
+    for (int i = 0; ok && i < 9; i++) want += layers * fl_shape_numel(per_layer[i].shape) * 4;
+    if (!ok || f->f.size != want) {
+        fl_fail("fl_text_load: %s: %" PRId64
+                " bytes are no file of llama2.c: dim %d, hidden %d, %d layers, %d heads, "
+                "%d of keys, %d words, length %d",
+                path, f->f.size, h[0], h[1], h[2], h[3], h[4], h[5], h[6]);
+        return fl_data_close(f), NULL;
+    }
+    int64_t at = 28;
+    ok = fl__lm_llama2c_add(f, "model.embed_tokens.weight", 0, FL_SHAPE(vocabulary, dim), &at);
+    for (int i = 0; i < 9; i++)
+        for (int64_t n = 0; ok && n < layers; n++)
+            ok = fl__lm_llama2c_add(f, per_layer[i].name, n, per_layer[i].shape, &at);
+    ok = ok && fl__lm_llama2c_add(f, "model.norm.weight", 0, FL_SHAPE(dim), &at);
+    at += waves;
+    ok = ok && (!untied || fl__lm_llama2c_add(f, "lm_head.weight", 0, FL_SHAPE(vocabulary, dim), &at));
+    f->fill = fl__lm_llama2c_fill;
+    fl_nn_module *m = NULL;
+    if (ok && fl_data_file_ready(f))
+        m = fl__lm_load(f, fl__lm_llama, vocabulary,
+                        (fl_text_lm_opts){.layers = layers,
+                                          .dim = dim,
+                                          .heads = heads,
+                                          .kv_heads = kv,
+                                          .hidden = hidden,
+                                          .context = context,
+                                          .place = FL_LM_ROTARY,
+                                          .rope_interleaved = true,
+                                          .rms = true,
+                                          .gated = true,
+                                          .no_bias = true,
+                                          .untied = untied},
+                        how);
+    fl_data_close(f);
+    return m;
+}
+
+static bool fl__lm_ends(const char *text, const char *end) {
+    const size_t n = strlen(text), k = strlen(end);
+    return n > k && !strcmp(text + n - k, end);
+}
+
+/* The first .bin file of a folder that is no tokenizer. */
+static bool fl__lm_bin_name(void *arg, const char *name, bool folder) {
+    char *found = arg;
+    if (folder || !fl__lm_ends(name, ".bin") || !strncmp(name, "tok", 3)) return true;
+    snprintf(found, FL__LM_NAME, "%s", name);
+    return false;
+}
+
+FL_API fl_nn_module *fl_text_load_opt(const char *path, fl_text_load_opts o) {
+    char name[4096], bin[FL__LM_NAME] = "";
+    if (!path || strlen(path) > sizeof name - FL__LM_NAME || o.context < 0 || o.context > INT32_MAX) {
+        fl_fail("fl_text_load: path is NULL or too long, or a context of %" PRId64, o.context);
+        return NULL;
+    }
+    fl_nn_module *m = NULL;
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    snprintf(name, sizeof name, "%s/config.json", path);
+    if (fl__lm_ends(path, ".gguf")) m = fl__lm_load_gguf(path, &o);
+    else if (fl__lm_ends(path, ".bin")) m = fl__lm_load_llama2c(path, &o);
+    else {
+        const int config = fl_data_exists("fl_text_load", name);
+        if (config > 0) m = fl__lm_load_folder(path, name, &o);
+        else if (!config && fl_data_folder_names("fl_text_load", path, fl__lm_bin_name, bin)) {
+            snprintf(name, sizeof name, "%s/%s", path, bin);
+            if (*bin) m = fl__lm_load_llama2c(name, &o);
+            else fl_fail("fl_text_load: %s: has no config.json and no .bin file of llama2.c", path);
+        }
+    }
+    fl_scope_end(&s);
+    fl_quiet(-1);
+    return m;
+}
+
+/* ---- saving ---- */
+
+/* The family that has such a model; NULL after fl_fail. */
+static const fl__lm_family *fl__lm_family_of(const fl_text_lm_opts *o) {
+    const bool plain = o->kind == FL_LM_TRANSFORMER && !o->cutoffs.ndim && o->embedding_scale == 1;
+    int i = -1;
+    if (!plain) i = -1;
+    else if (o->place == FL_LM_ROTARY && o->rms && o->gated && o->no_bias && !o->post_norm &&
+             !o->bidirectional && o->types < 2 && !o->masked_head && !o->embedding_norm)
+        i = o->qkv_bias ? 3 : o->window ? 2 : 1;
+    else if (o->place == FL_LM_LEARNED && !o->rms && !o->gated && !o->no_bias && !o->window && !o->kv_heads) {
+        if (!o->post_norm && !o->bidirectional && o->types < 2 && !o->masked_head && !o->embedding_norm)
+            i = 0;
+        if (o->post_norm && o->bidirectional && o->types > 1 && o->masked_head && o->embedding_norm) i = 4;
+    }
+    if (i >= 0) return &fl__lm_families[i];
+    fl_fail("fl_text_save: gpt2, llama, mistral, qwen2 and bert have no model like this");
+    return NULL;
+}
+
+typedef struct fl__lm_saver {
+    const fl__lm_family *f;
+    const fl_text_lm_opts *o;
+    fl_data_named *list;
+    int64_t n, cap;
+    fl_data_arena names;
+    const char *stem; /* "model." where files of the family have it */
+} fl__lm_saver;
+
+static bool fl__lm_save_add(fl__lm_saver *s, const char *name, fl_tensor *t) {
+    if (!t || !fl_heap_grow(&s->list, &s->cap, s->n + 1, sizeof *s->list)) return false;
+    s->list[s->n] = (fl_data_named){fl_data_arena_add(&s->names, name, strlen(name)), t};
+    return s->list[s->n++].name != NULL;
+}
+
+/* Rows of each head, of pairs side by side, as halves. */
+static fl_tensor *fl__lm_halves(fl_tensor *t, int64_t heads) {
+    const int64_t rows = t->shape[0], rest = fl_numel(t) / rows;
+    fl_tensor *x = fl_reshape(t, FL_SHAPE(heads, rows / heads / 2, 2, rest));
+    return fl_reshape(fl_contiguous(fl_transpose(x, 1, 2)), fl_shape_of(t));
+}
+
+static bool fl__lm_save_param(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
+    fl__lm_saver *s = user;
+    const fl_text_lm_opts *o = s->o;
+    int64_t number = 0;
+    (void)buffer;
+    if (!param || (!strcmp(path, "head.weight") && !o->untied)) return true;
+    const fl__lm_row *row = s->f->rows;
+    while (row->ours && !fl__lm_matches(row->ours, path, &number)) row++;
+    if (!row->ours) return fl_fail("fl_text_save: %s has no '%s'", s->f->type, path);
+    char name[FL__LM_NAME];
+    fl_tensor *t = fv_value(param);
+    const int64_t kv = o->kv_heads ? o->kv_heads : o->heads, columns = o->dim / o->heads;
+    if (row->how != 'J') {
+        fl__lm_put_name(row->theirs, number, name);
+        return fl__lm_save_add(s, name, row->how == 'T' ? fl_contiguous(fl_transpose(t, 0, 1)) : t);
+    }
+    const char *at = row->theirs;
+    for (int64_t i = 0, begin = 0; i < 3; i++) {
+        const int64_t heads = i ? kv : o->heads;
+        at = fl__lm_put_name(at, number, name);
+        fl_tensor *part = fl_contiguous(fl_slice(t, 0, begin, begin + heads * columns, 1));
+        if (part && i < 2 && o->rope_interleaved) part = fl__lm_halves(part, heads);
+        begin += heads * columns;
+        if (!fl__lm_save_add(s, name, part)) return false;
+    }
+    return true;
+}
+
+static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const char *path) {
+    const fl__lm_family *f = s->f;
+    const fl_text_lm_opts *o = s->o;
+    const char *act = NULL;
+    for (size_t i = 0; i < sizeof fl__lm_acts / sizeof *fl__lm_acts && !act; i++)
+        if (o->activation == fl__lm_acts[i].fn) act = fl__lm_acts[i].name;
+    if (!act) return fl_fail("fl_text_save: %s: the activation has no name", path);
+    static const char *const classes[] = {"GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM",
+                                          "Qwen2ForCausalLM", "BertForMaskedLM"};
+    char text[2000], rope[300] = "";
+    if (o->place == FL_LM_ROTARY) {
+        const double base = o->rope_base > 0 ? o->rope_base : 10000;
+        snprintf(rope, sizeof rope, ",\n  \"rope_theta\": %.17g", base);
+        if (o->rope_scale > 0 && o->rope_scale != 1)
+            snprintf(rope + strlen(rope), sizeof rope - strlen(rope),
+                     ",\n  \"rope_scaling\": {\"rope_type\": \"linear\", \"type\": \"linear\", \"factor\": "
+                     "%.17g}",
+                     1 / o->rope_scale);
+        if (o->window)
+            snprintf(rope + strlen(rope), sizeof rope - strlen(rope),
+                     ",\n  \"sliding_window\": %" PRId64 "%s", o->window,
+                     o->qkv_bias ? ",\n  \"use_sliding_window\": true, \"max_window_layers\": 0" : "");
+        else if (f == &fl__lm_families[2]) snprintf(rope, sizeof rope, ",\n  \"sliding_window\": null");
+    }
+    const int n = snprintf(
+        text, sizeof text,
+        "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"%s\": %" PRId64
+        ",\n  \"%s\": %" PRId64 ",\n  \"%s\": %" PRId64 ",\n  \"%s\": %" PRId64 ",\n  \"%s\": %" PRId64
+        ",\n  \"%s\": %" PRId64 ",\n  \"%s\": %.17g,\n  \"%s\": %" PRId64
+        ",\n  \"%s\": \"%s\",\n  \"type_vocab_size\": %" PRId64
+        ",\n  \"tie_word_embeddings\": %s,\n  \"attn_pdrop\": %g,\n  \"torch_dtype\": \"float32\"%s\n}\n",
+        classes[f - fl__lm_families], f->type, f->layers, o->layers, f->dim, o->dim, f->heads, o->heads,
+        f->kv, o->kv_heads ? o->kv_heads : o->heads, f->hidden, o->hidden, f->context, o->context, f->eps,
+        o->eps, f->vocabulary, vocabulary, f == fl__lm_families ? "activation_function" : "hidden_act", act,
+        o->types > 1 ? o->types : 1, o->untied ? "false" : "true", o->dropout, rope);
+    return fl_data_replace("fl_text_save", path, text, (size_t)n);
+}
+
+FL_API bool fl_text_save(fl_nn_module *m, const char *folder) {
+    int64_t vocabulary = 0;
+    char path[4096];
+    if (!m || !folder || strlen(folder) > sizeof path - 40)
+        return fl_fail("fl_text_save: the model is NULL, or the folder's path NULL or too long");
+    fl_quiet(+1);
+    fl_scope scope = fl_scope_begin();
+    fl__lm_saver s = {.o = fl_text_lm_info(m, &vocabulary)};
+    s.f = s.o ? fl__lm_family_of(s.o) : NULL;
+    const fl_data_pair meta = {"format", "pt"};
+    bool ok = s.f && fl_nn_named(m, fl__lm_save_param, &s);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    ok = ok && fl_data_save_safetensors(path, s.list, (int)s.n, &meta, 1);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    ok = ok && fl__lm_save_config(&s, vocabulary, path);
+    fl_heap_free(s.list);
+    fl_data_arena_free(&s.names);
+    fl_scope_end(&scope);
+    fl_quiet(-1);
+    return ok;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
