@@ -951,5 +951,107 @@ TEST(gguf_files_that_are_none) {
     check_clean();
 }
 
+/* ---- memory ---- */
+
+static int64_t fail_at; /* requests until the one that fails; 0: none does */
+static void *failing_request(void *user, void *p, size_t bytes) {
+    (void)user;
+    if (bytes && fail_at && !--fail_at) return NULL;
+    return count_request(NULL, p, bytes);
+}
+
+/* Loads, reads, continues a text, searches, and takes a sample: false after an error. */
+static bool use_all(void) {
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *m = fl_text_load(golden("qwen2"));
+    fl_text_reader *r = m ? fl_text_reader_new(m, 4) : NULL;
+    fl_text_scorer *scorer = r ? fl_text_lm_scorer(r, 1, 2) : NULL;
+    fl_text_sequence a = {0}, b[2] = {{0}};
+    fl_text_state state;
+    const int64_t prompt[] = {3, 4, 5};
+    double score;
+    bool ok = scorer && fl_text_sequence_add(&a, prompt, 3) && fl_text_sequence_add(&b[0], prompt, 3) &&
+              fl_text_generate(r, &a, 1, .most = 3) && fl_text_beam(r, b, 2, .beams = 2, .most = 3) &&
+              scorer->start(scorer, &state) && scorer->score(scorer, &state, 5, &state, &score);
+    fl_text_tokens *t = ok ? fl_text_tokens_of(ids(50, FL_I32), NULL, V) : NULL;
+    fl_data_set *set = t ? fl_text_mask(fl_text_blocks(t, 9), .vocabulary = V, .mask = 14) : NULL;
+    fl_data_sample sample;
+    fl_data_file *g = set ? fl_text_open_gguf(golden("llama.gguf")) : NULL;
+    ok = ok && g && fl_data_get(set, 1, &sample) && fl_data_read(g, "token_embd.weight");
+    fl_data_close(g);
+    fl_data_free(set);
+    fl_text_tokens_free(t);
+    fl_text_sequence_free(&a), fl_text_sequence_free(&b[0]), fl_text_sequence_free(&b[1]);
+    fl_text_scorer_free(scorer);
+    fl_text_reader_free(r);
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(every_request_for_memory_may_fail) {
+    test_errors_return();
+    fl_set_threads(1);
+    CHECK(use_all()); /* what is made once is there */
+    int64_t points = 0, total;
+    requests = 0;
+    fl_heap_use(failing_request, NULL);
+    CHECK(use_all());
+    total = requests;
+    for (int64_t n = 1; n <= total; n += 1 + n / 150, points++) {
+        fail_at = n;
+        const bool ok = use_all();
+        fail_at = 0;
+        if (!ok && !CHECK_ERROR("out of memory")) printf("  request %d\n", (int)n);
+        CHECK_NO_ERROR();
+        if (fl_live() || fl_mem_live()) {
+            CHECK(false);
+            printf("  request %d leaves something behind\n", (int)n);
+            break;
+        }
+    }
+    CHECK(use_all());
+    fl_heap_use(NULL, NULL);
+    printf("%d of %d requests failed\n", (int)points, (int)total);
+    check_clean();
+}
+
+#ifdef __linux__
+TEST(a_large_token_file_stays_on_the_disk) {
+    const int64_t n = 5000000000;
+    const char *path = temporary("sparse");
+    char header[200];
+    const int length = snprintf(header + 8, sizeof header - 8,
+                                "{\"tokens\":{\"dtype\":\"U16\",\"shape\":[%lld],"
+                                "\"data_offsets\":[0,%lld]}}        ",
+                                (long long)n, 2 * (long long)n);
+    const uint64_t size = (uint64_t)length / 8 * 8; /* spaces at its end may go */
+    memcpy(header, &size, 8);
+    FILE *f = fopen(path, "wb");
+    REQUIRE(f && fwrite(header, 1, size + 8, f) == size + 8);
+    const bool sparse = ftruncate(fileno(f), (off_t)(size + 8) + 2 * n) == 0;
+    fclose(f);
+    if (!sparse) {
+        remove(path);
+        SKIP("no sparse file of 10 GB here");
+    }
+    fl_text_tokens *t = fl_text_tokens_open(path, .vocabulary = 1);
+    if (!CHECK(t)) printf("  %s\n", fl_error());
+    fl_data_set *set = fl_text_blocks(t, 1024, .random = true, .size = 300);
+    int64_t x[1024];
+    for (int64_t i = 0; set && i < 300; i++) CHECK(field(set, i, 0, x) == 1024 && x[7] == 0);
+    long pages = 0, skip;
+    f = fopen("/proc/self/statm", "r");
+    CHECK(f && fscanf(f, "%ld %ld", &skip, &pages) == 2);
+    if (f) fclose(f);
+    printf("%.1f MB resident\n", (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6);
+    CHECK(pages * sysconf(_SC_PAGESIZE) < 64e6);
+    fl_data_free(set);
+    fl_text_tokens_free(t);
+    remove(path);
+    check_clean();
+}
+#endif
+
 int main(int argc, char **argv) { return test_main(argc, argv); }
 /* MIT licence: see LICENSE. */
