@@ -344,11 +344,15 @@ static bool write_sample(fl_nn_module *m, const options *o, const corpus *c) {
     fl_text_reader *reader = fl_text_reader_new(m, 1);
     bool ok = reader && fl_text_encode(c->tokenizer, prompt, (int64_t)strlen(prompt), &e, .plain = true);
     for (int64_t i = 0; ok && i < e.n; i++) ok = fl_text_sequence_add(&s, &(int64_t){e.id[i]}, 1);
+    int64_t first; /* of the text, where the prompt has no token, as white space among words */
+    if (ok && !s.n) ok = fl_text_tokens_read(c->tokens, 0, 1, &first) && fl_text_sequence_add(&s, &first, 1);
     ok = ok && fl_text_generate(reader, &s, 1, .most = o->sample, .seed = (uint64_t)o->seed, .slide = true,
                                 .sampler = {.temperature = o->temperature});
-    for (int64_t i = 0; ok && i < s.n; i++)
-        ok = fl_text_decode(c->tokenizer, &(int32_t){(int32_t)s.id[i]}, 1, true, &out);
-    if (ok) printf("%s\n", out.p);
+    int32_t *id = ok ? malloc((size_t)s.n * sizeof *id) : NULL;
+    for (int64_t i = 0; id && i < s.n; i++) id[i] = (int32_t)s.id[i];
+    ok = id && fl_text_decode(c->tokenizer, id, s.n, true, &out);
+    if (ok) printf("%s\n", out.p ? out.p : "");
+    free(id);
     fl_heap_free(out.p);
     fl_text_encoding_free(&e);
     fl_text_sequence_free(&s);
