@@ -196,6 +196,18 @@ test-cuda: ## the suites that take a backend, on family cuda: make CUDA=emu test
 cuda-check: ## what can be shown of kernels/cuda without a GPU: its tests in emulation, nvcc on what was touched, host reads
 	@MAKE="$(MAKE)" FULL="$(FULL)" SEED="$(SEED)" tests/cuda_check $(PLAIN) "$(NVCC)"
 
+gpu: ## what a machine with a GPU is for, in calls of 9 minutes that go on where the last one stopped: make gpu [PART=smoke]
+	@if [ -x build/gpu/bin/fl ] || [ -x "$(NVCC)" ]; then \
+	    [ ! -x "$(NVCC)" ] || $(MAKE) --no-print-directory CUDA=1 gpu-build || exit; fi; \
+	    RESULTS="$(RESULTS)" sh $$([ -f build/gpu/gpu.sh ] && echo build/gpu/gpu.sh || echo bench/gpu.sh) $(PART) || [ $$? -eq 3 ]
+
+gpu-build: ## build/gpu, all that make gpu runs, for machines without compiler and network: make CUDA=1 gpu-build
+	@if [ ! -x "$(NVCC)" ]; then echo 'skipped: gpu-build (nvcc)'; exit 1; fi
+	@$(MAKE) --no-print-directory CUDA=1 BUILD=build/gpu-objects OPENBLAS=no LAPACK=no GLOO=no build/gpu/bin/fl
+	@cp bench/gpu.sh build/gpu/ && mkdir -p build/gpu/bench/peers && cp bench/peers/common.py bench/peers/torch_models.py build/gpu/bench/peers/
+	@if [ -d ../shared/data/mnist ]; then mkdir -p build/gpu/mnist && cp -u ../shared/data/mnist/*.gz build/gpu/mnist/; fi
+	@du -sm build/gpu | awk '{ print "build/gpu: " $$1 " MiB"; exit $$1 > 60 }'
+
 cuda-vendor: ## the prototypes of NVIDIA's libraries that kernels/cuda has by hand, beside the installed headers
 	@if [ ! -f $(CUDA_HOME)/include/cublasLt.h ]; then echo 'skipped: headers of cuBLASLt (make cuda-vendor)'; \
 	else $(CC) -std=c11 -Wall -Wextra -Werror -isystem $(CUDA_HOME)/include -fsyntax-only tests/cuda/vendor.c && \
@@ -366,6 +378,25 @@ $(BUILD)/mock/libcudnn.so.9: kernels/cuda/emu/cudnn.c kernels/cuda/dnn_calls.h
 $(BUILD)/mock/%:
 	@mkdir -p $(@D)
 	@$(CC) -std=gnu11 $(CFLAGS) $(WARN) -fPIC -shared -fvisibility=hidden -o $@ $< -lm -ldl
+	@echo LD $@
+
+# One program that is all of them, `fl NAME ...`: the kernels are there once. Its libraries are static but for the C
+# library's, and NVIDIA's, which are looked for when they are needed.
+GPU_EXAMPLES = mnist xor perceptron linear_regression classification gan two_heads custom_gradient custom_layer
+GPU_PROGRAMS = bench/gpu bench/model tests/conformance tests/gradcheck tests/random tests/test_cuda $(GPU_EXAMPLES:%=examples/%)
+GPU_OBJECTS = $(GPU_PROGRAMS:%=$(PLAIN)/%.o) $(MODEL_UNITS:%=$(PLAIN)/%.o)
+build/gpu/bin/fl: $(GPU_OBJECTS) $(BUILD)/libfl.a
+	@mkdir -p $(@D) $(BUILD)/gpu
+	@for p in $(GPU_PROGRAMS); do n=$$(basename $$p); \
+	    ld -r -o $(BUILD)/gpu/$$n.o $(PLAIN)/$$p.o $$([ $$n != model ] || echo $(MODEL_UNITS:%=$(PLAIN)/%.o)) && \
+	    objcopy --redefine-sym main=main_$$n --keep-global-symbol=main_$$n $(BUILD)/gpu/$$n.o || exit; done
+	@{ echo '#include <stdio.h>'; echo '#include <string.h>'; \
+	    for p in $(notdir $(GPU_PROGRAMS)); do echo "int main_$$p(int argc, char **argv);"; done; echo 'int main(int argc, char **argv) {'; \
+	    for p in $(notdir $(GPU_PROGRAMS)); do echo "    if (argc > 1 && !strcmp(argv[1], \"$$p\")) return main_$$p(argc - 1, argv + 1);"; done; \
+	    echo '    return fprintf(stderr, "usage: fl PROGRAM ...: $(notdir $(GPU_PROGRAMS))\n"), 2;'; echo '}'; } > $(BUILD)/gpu/main.c
+	@$(CC) $(CFLAGS) -o $@.new $(BUILD)/gpu/main.c $(patsubst %,$(BUILD)/gpu/%.o,$(notdir $(GPU_PROGRAMS))) $(BUILD)/libfl.a \
+	    $(patsubst -lstdc++,-l:libstdc++.a -static-libgcc,$(CUDA_LIBS)) $(patsubst -lz,-l:libz.a,$(LIBS))
+	@strip $@.new && mv $@.new $@
 	@echo LD $@
 
 # For the drop-in build with -DFL_USE_CUDA: the kernels alone.

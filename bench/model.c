@@ -2,10 +2,13 @@
    of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
 
    model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-         [--dtype f32] [--nchw] [--plain] [--profile]
+         [--dtype f32] [--device cpu] [--nchw] [--plain] [--profile]
      --list   names and presets, --columns  the names of the figures
      --dtype  bf16: products may round their operands (fl_set_matmul_precision), all else stays f32;
               the peak stays that of f32
+     --device cuda: parameters, batch and steps on that family; every clock waits for it. There f32 is strict,
+              tf32 lets products round, and bf16 means parameters and activations of bf16, with f32 masters
+              in the optimizer; percent_of_fma is empty, memory is the device's
      --nchw   images as they are; otherwise networks for images work channels-last
      --plain  without dropout and layer drop
      --profile  and the tables of fl_profile_begin, of as many steps more, and what it costs: CPU seconds of a
@@ -28,6 +31,7 @@ typedef struct settings {
     model_preset preset;
     int threads, warmup, iterations;
     fl_dtype dtype; /* of products */
+    const char *device, *dtype_name;
     bool nchw, profile;
 } settings;
 
@@ -126,6 +130,20 @@ typedef struct figures {
     int64_t conversions; /* in one step */
 } figures;
 
+/* What the clock says once the device is through with all that it was given. */
+static double now(void) {
+    const fl_backend *b = fl_backend_at(fl_backend_default());
+    if (b->sync && !b->sync(b)) fprintf(stderr, "%s\n", fl_error()), exit(1);
+    return fl_data_now();
+}
+
+static bool on_device(const settings *s) { return strcmp(s->device, "cpu") != 0; }
+
+/* Of the device's memory, or the host's. */
+static fl_mem_manager *manager_of(const model_batch *batch) {
+    return batch->t[0]->buffer ? batch->t[0]->buffer->device->manager : NULL;
+}
+
 /* In a scope of its own: results that backward does not read, as scores, die with it. */
 static fl_var *loss_of(const settings *s, fl_nn_module *net, const model_batch *batch) {
     fl_scope scope = fl_scope_begin();
@@ -136,14 +154,14 @@ static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const mo
                  double seconds[4]) {
     fl_scope scope = fl_scope_begin();
     fl_optim_zero_grad(optim);
-    const double start = fl_data_now();
+    const double start = now();
     fl_var *loss = loss_of(s, net, batch);
-    const double forward = fl_data_now();
+    const double forward = now();
     fl_backward(loss);
-    const double backward = fl_data_now();
+    const double backward = now();
     fl_optim_step(optim);
     fl_scope_end(&scope);
-    const double end = fl_data_now();
+    const double end = now();
     const double parts[] = {end - start, forward - start, backward - forward, end - backward};
     memcpy(seconds, parts, sizeof parts);
 }
@@ -152,12 +170,13 @@ static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const mo
 static double memory_of(const settings *s, fl_nn_module *net, fl_optim *optim,
                         const model_batch *batch) {
     fl_optim_zero_grad(optim);
-    fl_mem_stats_reset_peak(NULL);
-    const int64_t before = fl_mem_stats_of(NULL).in_use;
+    fl_mem_manager *m = manager_of(batch);
+    fl_mem_stats_reset_peak(m);
+    const int64_t before = fl_mem_stats_of(m).in_use;
     fl_scope scope = fl_scope_begin();
     fl_backward(loss_of(s, net, batch));
     fl_scope_end(&scope);
-    return (double)(fl_mem_stats_of(NULL).peak_in_use - before);
+    return (double)(fl_mem_stats_of(m).peak_in_use - before);
 }
 
 /* CPU seconds of a step: other work on the machine shows less in them. */
@@ -189,6 +208,7 @@ static void profile(const settings *s, fl_nn_module *net, fl_optim *optim, const
 static void train(const settings *s, fl_nn_module *net, const model_batch *batch, figures *f) {
     double part[4];
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
+    if (on_device(s) && s->dtype == FL_BF16 && !fl_optim_use_masters(optim)) exit(1);
     for (int i = 0; i < s->warmup; i++) step(s, net, optim, batch, part);
     conversions = 0;
     for (int i = 0; i < s->iterations; i++) {
@@ -211,11 +231,11 @@ static void print_line(const settings *s, figures *f, double peak) {
     const double rate = f->flop / median[0] * 1e-9;
     const char *commit = getenv("COMMIT");
     printf(
-        "%s\tfl/%s\t%lld\tcpu\t%s\t%d\ttrain\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
+        "%s\tfl/%s\t%lld\t%s\t%s\t%d\ttrain\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
         "\t%s\t%.5g\t%lld\n",
-        s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch,
-        fl_dtype_name(s->dtype), s->threads, median[0], f->seconds[0][0], median[1], median[2],
-        median[3], rate, 100 * rate / peak,
+        s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch, s->device,
+        s->dtype_name, s->threads, median[0], f->seconds[0][0], median[1], median[2],
+        median[3], rate, peak > 0 ? 100 * rate / peak : 0.0,
         f->memory, (long long)usage.ru_maxrss * 1024, commit ? commit : "-", f->flop * 1e-9,
         (long long)f->conversions);
 }
@@ -230,12 +250,17 @@ static void lay_out(const settings *s, fl_nn_module *net, model_batch *batch) {
 static int run(const settings *s) {
     static figures f;
     fl_set_threads(s->threads);
-    fl_set_matmul_precision(s->dtype);
+    if (!fl_backend_set_default(s->device)) return fprintf(stderr, "skipped: %s\n", fl_error()), 1;
+    const bool narrow = on_device(s) && s->dtype == FL_BF16;
+    fl_set_matmul_precision(!strcmp(s->dtype_name, "f32") ? FL_F32 : FL_BF16);
     fl_scope scope = fl_scope_begin();
-    const double peak_before = peak_fma(s->threads);
+    const double peak_before = on_device(s) ? 0 : peak_fma(s->threads);
     fl_seed(1);
     fl_nn_module *net = s->m->build(&s->preset);
     model_batch batch = s->m->batch(&s->preset);
+    if (narrow && !fl_nn_cast(net, FL_BF16)) return 1;
+    for (int i = 0; narrow && i < MODEL_TENSORS; i++)
+        if (batch.t[i] && fl_dtype_is_float(batch.t[i]->dtype)) batch.t[i] = fl_cast(batch.t[i], FL_BF16);
     if (!s->preset.tiny && fl_nn_count(net) != s->m->parameters) {
         fprintf(stderr, "%s: %lld parameters instead of %lld\n", s->m->name,
                 (long long)fl_nn_count(net), (long long)s->m->parameters);
@@ -245,7 +270,7 @@ static int run(const settings *s) {
     count_in(net);
     count_conversions();
     train(s, net, &batch, &f);
-    print_line(s, &f, fmax(peak_before, peak_fma(s->threads)));
+    print_line(s, &f, on_device(s) ? 0 : fmax(peak_before, peak_fma(s->threads)));
     fl_nn_free(net);
     fl_scope_end(&scope);
     if (f.conversions <= s->m->conversions || s->nchw) return 0;
@@ -282,6 +307,8 @@ static bool read_arguments(settings *s, int argc, char **argv) {
             preset = argv[++i];
         else if (!strcmp(argv[i], "--dtype") && argv[i + 1])
             dtype = argv[++i];
+        else if (!strcmp(argv[i], "--device") && argv[i + 1])
+            s->device = argv[++i];
         else if (!strcmp(argv[i], "--nchw"))
             s->nchw = true;
         else if (!strcmp(argv[i], "--plain"))
@@ -297,7 +324,8 @@ static bool read_arguments(settings *s, int argc, char **argv) {
     }
     s->m = argc > 1 ? model_find(argv[1]) : NULL;
     const model_preset *p = s->m ? model_preset_find(s->m, preset) : NULL;
-    s->dtype = fl_dtype_named(dtype);
+    s->dtype_name = dtype;
+    s->dtype = !strcmp(dtype, "tf32") ? FL_F32 : fl_dtype_named(dtype);
     if (!p || iterations < 1 || iterations > 100) return false;
     if (s->dtype != FL_F32 && s->dtype != FL_BF16) return false;
     s->preset = *p;
@@ -311,12 +339,12 @@ static bool read_arguments(settings *s, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    settings s = {0};
+    settings s = {.device = "cpu"};
     if (argc == 2 && !strcmp(argv[1], "--list")) return list();
     if (argc == 2 && !strcmp(argv[1], "--columns")) return puts(columns) < 0;
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr,
             "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-            " [--iterations N] [--dtype f32] [--nchw] [--plain] [--profile] | --list | --columns\n");
+            " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--profile] | --list | --columns\n");
     return 2;
 }

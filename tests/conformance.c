@@ -281,6 +281,11 @@ int main(int argc, char **argv) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 2;
     fl_on_error(quiet_errors, NULL);
+    if (!strcmp(backend_name, "--groups")) { /* what may be named behind the backend */
+        make_groups();
+        for (int i = 0; i < n_groups; i++) puts(groups[i].name);
+        return 0;
+    }
     if (!choose_backend(backend_name)) {
         printf("conformance: no backend '%s': %s\n0 passed, 1 failed\n", backend_name, fl_error());
         return 1;

@@ -54,7 +54,8 @@ static bool same_as_cpu(fl_tensor *y, fl_tensor *a, fl_tensor *b) {
 TEST(products_are_one_call_of_the_library_where_it_can_read_them) {
     NEEDS_MOCK;
     const int order[4] = {0, 2, 1, 3};
-    fl_tensor *heads = fl_permute(whole(FL_SHAPE(2, 5, 3, 4), 1), 4, order); /* [2, 3, 5, 4] of [2, 5, 3, 4] */
+    fl_tensor *heads =
+        fl_permute(whole(FL_SHAPE(2, 5, 3, 4), 1), 4, order); /* [2, 3, 5, 4] of [2, 5, 3, 4] */
     fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);
     const struct {
         fl_tensor *a, *b;
@@ -67,7 +68,7 @@ TEST(products_are_one_call_of_the_library_where_it_can_read_them) {
         {whole(FL_SHAPE(2, 3, 5, 8), 4), b, 1},                              /* every batch has the same b */
         {heads, fl_transpose(heads, -1, -2), 2},                             /* a loop over the shorter dim */
         {fl_slice(whole(FL_SHAPE(5, 16), 2), 1, 0, 16, 2), b, 0},            /* rows with gaps */
-        {whole(FL_SHAPE(5, 13), 2), whole(FL_SHAPE(13, 6), 2), 0},           /* the library has nothing for it */
+        {whole(FL_SHAPE(5, 13), 2), whole(FL_SHAPE(13, 6), 2), 0}, /* the library has nothing for it */
     };
     CHECK(same_as_cpu(fl_matmul(a, b), a, b));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -113,20 +114,54 @@ TEST(a_call_of_the_library_that_fails_is_an_error_and_the_next_works) {
     bool said_so = false;
     fl_scope first = fl_scope_begin();
     fl_matmul(a, b);
-    fl_scope_end(&first); /* its memory is there for the next */
+    fl_scope_end(&first);             /* its memory is there for the next */
     for (int64_t i = 0; i < 8; i++) { /* a request for memory that fails is tried again: no error */
         fl_scope s = fl_scope_begin();
         cuda_emu_fail_in(1 + i / 2);
         fl_tensor *y = fl_matmul(a, b);
         cuda_emu_fail_in(0);
         const bool failed = fl_error() != NULL;
-        if (failed) said_so |= strstr(fl_error(), "fl_matmul: cuda: cublasLtMatmul: execution failed") != NULL;
+        if (failed)
+            said_so |= strstr(fl_error(), "fl_matmul: cuda: cublasLtMatmul: execution failed") != NULL;
         fl_error_clear();
         if (!failed) CHECK(same_as_cpu(y, a, b));
         CHECK(same_as_cpu(fl_matmul(a, b), a, b));
         fl_scope_end(&s);
     }
     CHECK(said_so);
+}
+
+/* A convolution with its bias, and its gradients; one whose images lie backwards is none for the library. */
+TEST(convolutions_are_plans_that_are_kept) {
+    NEEDS_MOCK;
+    fl_tensor *x = whole(FL_SHAPE(2, 3, 5, 5), 1), *w = whole(FL_SHAPE(4, 3, 3, 3), 2),
+              *b = whole(FL_SHAPE(4), 3);
+    fl_tensor *want = fl_conv(fl_to(x, "cpu"), fl_to(w, "cpu"), fl_to(b, "cpu"), .pad = {1}, .stride = {2});
+    for (int i = 0; i < 3; i++) {
+        fl_tensor *y = fl_to(fl_conv(x, w, b, .pad = {1}, .stride = {2}), "cpu");
+        CHECK(y && fl_item(fl_all(fl_eq(y, want), FL_ALL_AXES)) == 1);
+    }
+    CHECK_EQ_INT(counted("mock_plans"), 1);
+    CHECK_EQ_INT(counted("mock_runs"), 3);
+    fl_var *in[2] = {fv_param(x), fv_param(w)};
+    fl_var *y = fv_conv(in[0], in[1], NULL);
+    CHECK(fl_backward(fv_sum(fv_mul(y, y), FL_ALL_AXES)));
+    CHECK_EQ_INT(counted("mock_runs"), 6);
+    CHECK(fl_conv(fl_flip(x, 1, FL_ARRAY(int, 3)), w, NULL) && !fl_error());
+    CHECK_EQ_INT(counted("mock_faults"), 0);
+}
+
+TEST(attention_of_halves_without_dropout_is_the_librarys) {
+    NEEDS_MOCK;
+    fl_tensor *q = fl_cast(whole(FL_SHAPE(2, 2, 4, 8), 1), FL_BF16),
+              *k = fl_cast(whole(FL_SHAPE(2, 2, 6, 8), 2), FL_BF16);
+    fl_tensor *y = fl_attention(q, k, k);
+    CHECK(y && y->dtype == FL_BF16);
+    CHECK_EQ_INT(counted("mock_runs"), 1);
+    CHECK(fl_attention(q, k, k, .dropout = 0.5) && fl_attention(q, k, k, .causal = true));
+    CHECK(fl_attention(fl_cast(q, FL_F32), fl_cast(k, FL_F32), fl_cast(k, FL_F32)) != NULL);
+    CHECK_EQ_INT(counted("mock_runs"), 1);
+    CHECK_EQ_INT(counted("mock_faults"), 0);
 }
 
 /* Tests run in processes of their own, so that this one finds nothing. */
@@ -147,7 +182,8 @@ TEST(without_the_library_there_is_one_warning_and_our_own_kernel) {
     for (int i = 0; i < 3; i++) CHECK(same_as_cpu(fl_matmul(a, b), a, b));
     CHECK(!fl_error());
     CHECK_EQ_INT(n_said, 1);
-    CHECK_STR(said[0], installed ? "cublasLtCreate" : "libcublasLt.so.13 of libcublasLt.so.13 is not to be found");
+    CHECK_STR(said[0],
+              installed ? "cublasLtCreate" : "libcublasLt.so.13 of libcublasLt.so.13 is not to be found");
     CHECK_STR(said[0], "our own kernels");
     unlink(path);
     rmdir(where);

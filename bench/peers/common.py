@@ -47,7 +47,8 @@ def arguments(description, models, variant="eager"):
     p.add_argument("model", choices=models)
     p.add_argument("--list", action="store_true", help="print the variants for this model, best bets first")
     p.add_argument("--variant", default=variant, help="parts joined by +, see --list")
-    p.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
+    p.add_argument("--dtype", default="f32", choices=["f32", "tf32", "bf16"])
+    p.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     p.add_argument("--preset", default="cpu", choices=["cpu", "paper", "tiny"])
     p.add_argument("--batch", type=int, default=0)
     p.add_argument("--size", type=int, default=0, help="side of the image, tokens or frames")
@@ -68,7 +69,9 @@ def arguments(description, models, variant="eager"):
 def use_environment(a):
     """Threads and the variant's environment; the program starts anew where that needs it."""
     wanted = {k: str(a.threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")}
-    wanted.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+    wanted.update(TF_CPP_MIN_LOG_LEVEL="3")
+    if a.device == "cpu":
+        wanted.update(CUDA_VISIBLE_DEVICES="")
     for part in a.parts:
         wanted.update(ENVIRONMENT.get(part, {}))
     unwanted = [k for k in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE") if k in os.environ]
@@ -111,7 +114,7 @@ def check_parameters(a, count):
 def line(a, framework, seconds, flops, memory, rss):
     """flops are of one iteration; memory None where nothing can tell."""
     rate = flops / seconds[0] * 1e-9
-    fields = [a.model, f"{framework}/{a.variant}", a.batch, "cpu", a.dtype, a.threads, "train"]
+    fields = [a.model, f"{framework}/{a.variant}", a.batch, a.device, a.dtype, a.threads, "train"]
     fields += [f"{s:.6g}" for s in seconds]
     fields += [f"{rate:.4g}", f"{100 * rate / a.peak:.3g}" if a.peak else "-"]
     fields += ["-" if memory is None else int(memory), rss, "-", f"{flops * 1e-9:.5g}", "-"]

@@ -4,7 +4,9 @@
 Trains one model on a random batch, forward, backward and SGD with momentum, and prints the TSV line of
 bench/README.md. Parts of a variant: eager or compile; channels-last; fused (the optimizer); huge (malloc
 that keeps its memory, on huge pages); passive (OpenMP threads sleep while they wait); onepool (Debian's
-OpenBLAS with OpenMP threads); anything else is an error."""
+OpenBLAS with OpenMP threads). With --device cuda: eager, or compile in one of PyTorch's modes, max-autotune
+or reduce-overhead; channels-last; fused; f32 is strict, tf32 is TF32 everywhere, bf16 is autocast, as most
+programs have it, or with the part pure bf16 parameters. Anything else is an error."""
 import contextlib
 import itertools
 import json
@@ -432,8 +434,17 @@ def make_optimizer(model, fused):
     return optimizer
 
 
+def cuda_variants(a):
+    layout = "channels-last" if a.model in VISION else ""
+    runs = ["eager", "compile+reduce-overhead", "compile+max-autotune", "compile"]
+    pure = ["pure", ""] if a.dtype == "bf16" else [""]
+    return ["+".join(p for p in (r, layout, "fused", precise) if p) for precise in pure for r in runs] + ["eager"]
+
+
 def variants(a):
     """Best bets first; a benchmark may try the first few only."""
+    if a.device == "cuda":
+        return cuda_variants(a)
     layout = ["channels-last", ""] if a.model in VISION else [""]
     pools = ["passive"] + (["onepool"] if not NEW and os.path.isdir(common.ONE_POOL) else [])
     runs = ["compile", "eager"] if NEW and a.model not in ("detr", "lm") else ["eager"]
@@ -444,10 +455,43 @@ def variants(a):
 
 
 def check_variant(a):
-    known = {"eager", "channels-last", "huge", "passive", "onepool"} | ({"compile", "fused"} if NEW else set())
+    known = {"eager", "channels-last", "huge", "passive", "onepool", "max-autotune", "reduce-overhead", "pure"} | ({"compile", "fused"} if NEW else set())
     for part in a.parts:
         if part not in known:
             sys.exit(f"torch {torch.__version__}: no variant {part}")
+
+
+def set_up_cuda(a):
+    """The same precision as ours on all paths, and the library's own search for algorithms."""
+    if not torch.cuda.is_available():
+        sys.exit("skipped: torch: there is no CUDA device")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = a.dtype != "f32"
+
+
+def move(x, a):
+    narrow = "pure" in a.parts
+    if isinstance(x, (tuple, list)):
+        return type(x)(move(v, a) for v in x)
+    return x.to(a.device, torch.bfloat16 if narrow and x.is_floating_point() else x.dtype)
+
+
+def clock(a):
+    if a.device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def memory_of(a, iteration):
+    """Most bytes of an iteration above what stays: parameters, state and batch."""
+    if a.device == "cpu":
+        return most_allocated(iteration)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    iteration()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def main(a):
@@ -457,29 +501,35 @@ def main(a):
     check_variant(a)
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
+    if a.device == "cuda":
+        set_up_cuda(a)
     model = MAKERS[a.model](a.tiny).train()
     common.check_parameters(a, sum(p.numel() for p in model.parameters()))
     x, y, loss_of = make_data(a, model)
+    if a.device == "cuda":
+        model, x, y = model.to(a.device, torch.bfloat16 if "pure" in a.parts else None), move(x, a), move(y, a)
     if "channels-last" in a.parts:
         model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     flops = 3 * forward_flops(model, lambda: loss_of(model(x), y))
     optimizer = make_optimizer(model, "fused" in a.parts)
-    run = torch.compile(model) if "compile" in a.parts else model
-    amp = (lambda: torch.autocast("cpu", dtype=torch.bfloat16)) if a.dtype == "bf16" else contextlib.nullcontext
+    mode = next((m for m in ("max-autotune", "reduce-overhead") if m in a.parts), None)
+    run = torch.compile(model, mode=mode) if "compile" in a.parts else model
+    narrows = a.dtype == "bf16" and "pure" not in a.parts
+    amp = (lambda: torch.autocast(a.device, dtype=torch.bfloat16)) if narrows else contextlib.nullcontext
 
     def iteration():
         optimizer.zero_grad(set_to_none=True)
-        start = time.perf_counter()
+        start = clock(a)
         with amp():
             loss = loss_of(run(x), y)
-        forward = time.perf_counter()
+        forward = clock(a)
         loss.backward()
-        backward = time.perf_counter()
+        backward = clock(a)
         optimizer.step()
-        return forward - start, backward - forward, time.perf_counter() - backward
+        return forward - start, backward - forward, clock(a) - backward
 
     seconds, rss = common.measure(a, iteration), common.max_rss()
-    memory = most_allocated(iteration)
+    memory = memory_of(a, iteration)
     common.line(a, "torch-" + torch.__version__.split("+")[0], seconds, flops, memory, rss)
 
 

@@ -17,10 +17,11 @@
    not). bench/README.md says more.
 
    Plain by intent, and slow where it says so: no 16-byte loads; one block reduces each output, one thread
-   scans or scatters each line, but for sums at places that all lines share; convolutions are direct,
-   attention is composed. layers.h has the slots of registered ops, step.h those that leave in bundles. A
-   writing map of a view with gaps brings back the elements between too: nobody else may write them
-   meanwhile. */
+   scans or scatters each line, but for sums at places that all lines share; convolutions are direct.
+   layers.h has the slots of registered ops, step.h those that leave in bundles. Products, convolutions and
+   attention go to cuBLASLt (lt.h) and cuDNN (dnn.h) where they are there. Left for later: graphs, streams,
+   more devices than the first. A writing map of a view with gaps brings back the elements between too:
+   nobody else may write them meanwhile. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC

@@ -24,11 +24,10 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
 #ifndef FL_CUDA_DNN_IMPL
 #define FL_CUDA_DNN_IMPL
 #include "../../fl/ops/linear.h"
+#include "backend.h"
 #include "dnn_calls.h"
-#include "flk.h"
 #include "library.h"
 #include "lt.h"
-#include "memory.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +132,8 @@ static fl__dnn_desc fl__dnn_real(fl__dnn_graph *g, int i) {
 }
 
 /* One that lives inside the plan: of t's dims, dense, or with its strides. */
-static fl__dnn_desc fl__dnn_inner(fl__dnn_graph *g, const int64_t dim[4], const int64_t *stride, int64_t type) {
+static fl__dnn_desc fl__dnn_inner(fl__dnn_graph *g, const int64_t dim[4], const int64_t *stride,
+                                  int64_t type) {
     fl__dnn_tensor t = {.type = type};
     int64_t step = 1;
     for (int i = 3; i >= 0; step *= dim[i--]) {
@@ -148,7 +148,8 @@ static void fl__dnn_add_op(fl__dnn_graph *g, fl__dnn_desc d) {
 }
 
 /* y = f(x) or f(x, b) */
-static fl__dnn_desc fl__dnn_pointwise(fl__dnn_graph *g, int mode, fl__dnn_desc x, fl__dnn_desc b, fl__dnn_desc y) {
+static fl__dnn_desc fl__dnn_pointwise(fl__dnn_graph *g, int mode, fl__dnn_desc x, fl__dnn_desc b,
+                                      fl__dnn_desc y) {
     const int32_t type = FL__DATA_FLOAT;
     const fl__dnn_desc f = fl__dnn_new(g, FL__BACKEND_POINTWISE_DESCRIPTOR);
     fl__dnn_set(g, f, FL__ATTR_POINTWISE_MODE, FL__TYPE_POINTWISE_MODE, 1, &mode);
@@ -206,9 +207,9 @@ static void fl__dnn_conv(fl__dnn_graph *g) {
     static const struct {
         unsigned kind, alpha; /* then beta and the convolution */
         unsigned x, w, y;
-    } ops[] = {{FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, FL__ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-                FL__ATTR_OPERATION_CONVOLUTION_FORWARD_X, FL__ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-                FL__ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
+    } ops[] = {{FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                FL__ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, FL__ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                FL__ATTR_OPERATION_CONVOLUTION_FORWARD_W, FL__ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
                {FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
                 FL__ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, FL__ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
                 FL__ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, FL__ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
@@ -265,17 +266,20 @@ static void fl__dnn_attention(fl__dnn_graph *g) {
     const fl__dnn_desc y = fl__dnn_real(g, FL__Y), lse = fl__dnn_real(g, FL__LSE), scale = fl__dnn_scale(g);
 #define FL__ALL fl__dnn_inner(g, all, NULL, FL__DATA_FLOAT)
 #define FL__ROW fl__dnn_inner(g, row, NULL, FL__DATA_FLOAT)
-    const fl__dnn_desc s = fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_product(g, q, k, FL__ALL), scale, FL__ALL);
+    const fl__dnn_desc s =
+        fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_product(g, q, k, FL__ALL), scale, FL__ALL);
     const fl__dnn_desc most = fl__dnn_reduced(g, FL__REDUCE_TENSOR_MAX, s, FL__ROW);
-    const fl__dnn_desc e = fl__dnn_pointwise(g, FL__POINTWISE_EXP,
-                                             fl__dnn_pointwise(g, FL__POINTWISE_SUB, s, most, FL__ALL), NULL, FL__ALL);
+    const fl__dnn_desc e = fl__dnn_pointwise(
+        g, FL__POINTWISE_EXP, fl__dnn_pointwise(g, FL__POINTWISE_SUB, s, most, FL__ALL), NULL, FL__ALL);
     const fl__dnn_desc sum = fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, e, FL__ROW);
-    fl__dnn_pointwise(g, FL__POINTWISE_ADD, most, fl__dnn_pointwise(g, FL__POINTWISE_LOG, sum, NULL, FL__ROW), lse);
+    fl__dnn_pointwise(g, FL__POINTWISE_ADD, most, fl__dnn_pointwise(g, FL__POINTWISE_LOG, sum, NULL, FL__ROW),
+                      lse);
     const fl__dnn_desc p = fl__dnn_inner(g, all, NULL, t[FL__Q].type);
     fl__dnn_product(g, fl__dnn_pointwise(g, FL__POINTWISE_DIV, e, sum, p), v, y);
 }
 
-/* p = exp(scale q k^T - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. V is v^T. */
+/* p = exp(scale q k^T - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. V is
+   v^T. */
 static void fl__dnn_attention_grad(fl__dnn_graph *g) {
     const fl__dnn_tensor *t = g->of->t;
     const int64_t all[4] = {t[FL__Q].dim[0], t[FL__Q].dim[1], t[FL__Q].dim[2], t[FL__KT].dim[3]};
@@ -292,15 +296,20 @@ static void fl__dnn_attention_grad(fl__dnn_graph *g) {
     const fl__dnn_desc row_sum = fl__dnn_real(g, FL__ROW_SUM);
     const fl__dnn_desc both = fl__dnn_inner(g, t[FL__DY].dim, t[FL__DY].stride, FL__DATA_FLOAT);
     fl__dnn_pointwise(g, FL__POINTWISE_MUL, dy, y, both);
-    fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, both, FL__ROW), unit, row_sum);
-    const fl__dnn_desc s = fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_product(g, q, k, FL__ALL), scale, FL__ALL);
-    const fl__dnn_desc p = fl__dnn_pointwise(g, FL__POINTWISE_EXP,
-                                             fl__dnn_pointwise(g, FL__POINTWISE_SUB, s, lse, FL__ALL), NULL, FL__ALL);
-    fl__dnn_product(g, fl__dnn_reshaped(g, p, fl__dnn_inner(g, other, crossed, type)), dy, fl__dnn_real(g, FL__DV));
-    const fl__dnn_desc dp = fl__dnn_pointwise(g, FL__POINTWISE_SUB, fl__dnn_product(g, dy, v, FL__ALL), row_sum, FL__ALL);
+    fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, both, FL__ROW), unit,
+                      row_sum);
+    const fl__dnn_desc s =
+        fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_product(g, q, k, FL__ALL), scale, FL__ALL);
+    const fl__dnn_desc p = fl__dnn_pointwise(
+        g, FL__POINTWISE_EXP, fl__dnn_pointwise(g, FL__POINTWISE_SUB, s, lse, FL__ALL), NULL, FL__ALL);
+    fl__dnn_product(g, fl__dnn_reshaped(g, p, fl__dnn_inner(g, other, crossed, type)), dy,
+                    fl__dnn_real(g, FL__DV));
+    const fl__dnn_desc dp =
+        fl__dnn_pointwise(g, FL__POINTWISE_SUB, fl__dnn_product(g, dy, v, FL__ALL), row_sum, FL__ALL);
     const fl__dnn_desc ds = fl__dnn_pointwise(
         g, FL__POINTWISE_MUL, fl__dnn_pointwise(g, FL__POINTWISE_MUL, dp, p, FL__ALL), scale, FL__ALL);
-    fl__dnn_product(g, fl__dnn_reshaped(g, ds, fl__dnn_inner(g, other, crossed, type)), q, fl__dnn_real(g, FL__DK));
+    fl__dnn_product(g, fl__dnn_reshaped(g, ds, fl__dnn_inner(g, other, crossed, type)), q,
+                    fl__dnn_real(g, FL__DK));
     fl__dnn_product(g, ds, fl__dnn_reshaped(g, k, fl__dnn_inner(g, dim_k, stride_k, type)), dq_sum);
     fl__dnn_pointwise(g, FL__POINTWISE_IDENTITY, dq_sum, NULL, fl__dnn_real(g, FL__DQ));
 #undef FL__ALL
@@ -313,16 +322,18 @@ static bool fl__dnn_allowed(fl__dnn_graph *g, fl__dnn_desc config, bool exact) {
     const fl__dnn_desc engine = fl__dnn_new(g, FL__BACKEND_ENGINE_DESCRIPTOR);
     int32_t notes[16];
     int64_t n = 0;
-    if (!engine || fl__dnn.call.cudnnBackendGetAttribute(config, FL__ATTR_ENGINECFG_ENGINE,
-                                                         FL__TYPE_BACKEND_DESCRIPTOR, 1, &n, (void *)&engine) ||
-        fl__dnn.call.cudnnBackendGetAttribute(engine, FL__ATTR_ENGINE_NUMERICAL_NOTE, FL__TYPE_NUMERICAL_NOTE, 16, &n,
-                                              notes))
+    if (!engine ||
+        fl__dnn.call.cudnnBackendGetAttribute(config, FL__ATTR_ENGINECFG_ENGINE, FL__TYPE_BACKEND_DESCRIPTOR,
+                                              1, &n, (void *)&engine) ||
+        fl__dnn.call.cudnnBackendGetAttribute(engine, FL__ATTR_ENGINE_NUMERICAL_NOTE, FL__TYPE_NUMERICAL_NOTE,
+                                              16, &n, notes))
         return false;
     for (int64_t i = 0; i < n && i < 16; i++) {
         const int note = notes[i];
         if (note == FL__NUMERICAL_NOTE_NONDETERMINISTIC) return false;
-        if (exact && (note == FL__NUMERICAL_NOTE_TENSOR_CORE || note == FL__NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
-                      note == FL__NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
+        if (exact &&
+            (note == FL__NUMERICAL_NOTE_TENSOR_CORE || note == FL__NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
+             note == FL__NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
             return false;
     }
     return true;
@@ -333,16 +344,17 @@ static bool fl__dnn_build(fl__dnn_plan *p, fl__dnn_desc config) {
     int64_t n = 0;
     if (fl__dnn.call.cudnnBackendCreateDescriptor(FL__BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan)) return false;
     const unsigned who = fl__dnn.device ? FL__ATTR_EXECUTION_PLAN_DEVICEPROP : FL__ATTR_EXECUTION_PLAN_HANDLE;
-    bool ok = fl__dnn.device ? !fl__dnn.call.cudnnBackendSetAttribute(plan, who, FL__TYPE_BACKEND_DESCRIPTOR, 1,
-                                                                      &fl__dnn.device)
-                             : !fl__dnn.call.cudnnBackendSetAttribute(plan, who, FL__TYPE_HANDLE, 1, &fl__dnn.handle);
+    bool ok = fl__dnn.device
+                  ? !fl__dnn.call.cudnnBackendSetAttribute(plan, who, FL__TYPE_BACKEND_DESCRIPTOR, 1,
+                                                           &fl__dnn.device)
+                  : !fl__dnn.call.cudnnBackendSetAttribute(plan, who, FL__TYPE_HANDLE, 1, &fl__dnn.handle);
     ok = ok && !fl__dnn.call.cudnnBackendSetAttribute(plan, FL__ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                                       FL__TYPE_BACKEND_DESCRIPTOR, 1, &config);
     const fl__dnn_status s = ok ? fl__dnn.call.cudnnBackendFinalize(plan) : -1;
     /* Without a device an engine that was compiled just now cannot be loaded, which comes last. */
     const bool compiled = fl__dnn.device && s == 5001;
-    ok = !s && !fl__dnn.call.cudnnBackendGetAttribute(plan, FL__ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, FL__TYPE_INT64, 1,
-                                                      &n, &p->workspace);
+    ok = !s && !fl__dnn.call.cudnnBackendGetAttribute(plan, FL__ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                      FL__TYPE_INT64, 1, &n, &p->workspace);
     if ((ok && p->workspace <= fl__dnn_workspace) || compiled) {
         p->plan = plan;
         return true;
@@ -362,8 +374,9 @@ static bool fl__dnn_choose(fl__dnn_graph *g, fl__dnn_plan *p, fl__dnn_desc graph
     if (fl__dnn.device) fl__dnn_link(g, heuristics, FL__ATTR_ENGINEHEUR_DEVICEPROP, fl__dnn.device);
     fl__dnn_done(g, heuristics);
     for (int i = 0; i < FL__DNN_CONFIGS; i++) config[i] = fl__dnn_new(g, FL__BACKEND_ENGINECFG_DESCRIPTOR);
-    if (g->failed || fl__dnn.call.cudnnBackendGetAttribute(heuristics, FL__ATTR_ENGINEHEUR_RESULTS,
-                                                           FL__TYPE_BACKEND_DESCRIPTOR, FL__DNN_CONFIGS, &n, config))
+    if (g->failed ||
+        fl__dnn.call.cudnnBackendGetAttribute(heuristics, FL__ATTR_ENGINEHEUR_RESULTS,
+                                              FL__TYPE_BACKEND_DESCRIPTOR, FL__DNN_CONFIGS, &n, config))
         return false;
     for (int64_t i = 0; i < n && i < FL__DNN_CONFIGS && !found; i++)
         found = fl__dnn_allowed(g, config[i], p->of.exact) && fl__dnn_build(p, config[i]);
@@ -372,12 +385,16 @@ static bool fl__dnn_choose(fl__dnn_graph *g, fl__dnn_plan *p, fl__dnn_desc graph
 
 static bool fl__dnn_make(fl__dnn_plan *p) {
     fl__dnn_graph g = {.of = &p->of};
-    if (p->of.op == fl_op_attention) fl__dnn_attention(&g);
-    else if (p->of.op == fl_op_attention_grad) fl__dnn_attention_grad(&g);
-    else fl__dnn_conv(&g);
+    if (p->of.op == fl_op_attention)
+        fl__dnn_attention(&g);
+    else if (p->of.op == fl_op_attention_grad)
+        fl__dnn_attention_grad(&g);
+    else
+        fl__dnn_conv(&g);
     const fl__dnn_desc graph = fl__dnn_new(&g, FL__BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     fl__dnn_set(&g, graph, FL__ATTR_OPERATIONGRAPH_OPS, FL__TYPE_BACKEND_DESCRIPTOR, g.ops, g.op);
-    if (!fl__dnn.device) fl__dnn_set(&g, graph, FL__ATTR_OPERATIONGRAPH_HANDLE, FL__TYPE_HANDLE, 1, &fl__dnn.handle);
+    if (!fl__dnn.device)
+        fl__dnn_set(&g, graph, FL__ATTR_OPERATIONGRAPH_HANDLE, FL__TYPE_HANDLE, 1, &fl__dnn.handle);
     fl__dnn_done(&g, graph);
     bool ok = !g.failed && fl__dnn_choose(&g, p, graph, FL__HEUR_MODE_A);
     if (!ok && !g.failed) ok = fl__dnn_choose(&g, p, graph, FL__HEUR_MODE_FALLBACK);
@@ -420,15 +437,21 @@ static void fl__dnn_look(void) {
     fl__dnn.state = -1;
     fl__cuda_library_open("libcublasLt.so.13"); /* which it wants, as */
     fl__cuda_library_open("libnvrtc.so.13");
-    if (!fl__cuda_library("libcudnn.so.9", instead, names, &fl__dnn.call, (int)(sizeof names / sizeof *names))) return;
+    if (!fl__cuda_library("libcudnn.so.9", instead, names, &fl__dnn.call,
+                          (int)(sizeof names / sizeof *names)))
+        return;
     if (json) {
-        if (fl__dnn_read_device(json)) fl__dnn.state = 2;
-        else fl_message(FL_LOG_WARN, "cuda: cuDNN takes no device from %s", json);
+        if (fl__dnn_read_device(json))
+            fl__dnn.state = 2;
+        else
+            fl_message(FL_LOG_WARN, "cuda: cuDNN takes no device from %s", json);
         return;
     }
     const fl__dnn_status s = fl__dnn.call.cudnnCreate(&fl__dnn.handle);
-    if (!s) fl__dnn.state = 1;
-    else fl_message(FL_LOG_WARN, "cuda: cudnnCreate: %s: %s", fl__dnn.call.cudnnGetErrorString(s), instead);
+    if (!s)
+        fl__dnn.state = 1;
+    else
+        fl_message(FL_LOG_WARN, "cuda: cudnnCreate: %s: %s", fl__dnn.call.cudnnGetErrorString(s), instead);
 }
 
 static bool fl__dnn_there(void) {
@@ -459,7 +482,8 @@ static void fl__dnn_strides(fl__dnn_tensor *t, const int64_t *stride) {
     for (int i = 0; i < 4; i++) t->stride[i] = stride[i];
 }
 
-/* Tensor i of the shape: the last 4 dims of t, or fewer with ones before. False: it steps back, or nowhere. */
+/* Tensor i of the shape: the last 4 dims of t, or fewer with ones before. False: it steps back, or
+   nowhere. */
 static bool fl__dnn_describe(fl__dnn_shape *s, int i, const fl_tensor *t) {
     int64_t stride[4];
     fl__dnn_tensor *d = &s->t[i];
@@ -502,8 +526,8 @@ static bool fl__dnn_conv_of(const fl_call *c, fl__dnn_use *u) {
         const int64_t channels = c->in[2]->shape[0];
         u->t[3] = c->in[2];
         if (channels > 1 && c->in[2]->stride[0] != 1) return false;
-        u->shape.t[3] = (fl__dnn_tensor){{1, channels, 1, 1}, {channels, 1, channels, channels},
-                                         fl__dnn_type_of(c->in[2]->dtype)};
+        u->shape.t[3] = (fl__dnn_tensor){
+            {1, channels, 1, 1}, {channels, 1, channels, channels}, fl__dnn_type_of(c->in[2]->dtype)};
     }
     for (int i = 0; i < 2; i++) {
         u->shape.pad_lo[i] = a->pad_lo[i];
@@ -518,14 +542,23 @@ static bool fl__dnn_conv_of(const fl_call *c, fl__dnn_use *u) {
 static bool fl__dnn_attention_of(const fl_call *c, fl__dnn_use *u) {
     const fl_attention_args *a = c->args;
     const bool back = c->op == fl_op_attention_grad;
-    fl_tensor *const all[] = {c->in[0], c->in[1], c->in[2], back ? c->in[4] : c->out[0],
-                              back ? c->in[5] : c->out[1], NULL, c->in[6], c->out[0], c->out[1], c->out[2]};
+    fl_tensor *const all[] = {c->in[0],
+                              c->in[1],
+                              c->in[2],
+                              back ? c->in[4] : c->out[0],
+                              back ? c->in[5] : c->out[1],
+                              NULL,
+                              c->in[6],
+                              c->out[0],
+                              c->out[1],
+                              c->out[2]};
     const int64_t number[4] = {1, 1, 1, 1};
     fl__dnn_shape *s = &u->shape;
     memset(u, 0, sizeof *u);
     s->op = c->op;
     s->n = back ? FL__DNN_BACKWARD : FL__DNN_FORWARD;
-    if (a->p > 0 || a->softcap != 0 || a->causal || a->window || !c->in[3]->weak || c->in[3]->f64 != 0) return false;
+    if (a->p > 0 || a->softcap != 0 || a->causal || a->window || !c->in[3]->weak || c->in[3]->f64 != 0)
+        return false;
     if (c->in[0]->dtype != FL_F16 && c->in[0]->dtype != FL_BF16) return false;
     for (int i = 0; i < (back ? FL__DQ_SUM : FL__SCALE); i++) {
         if (i == FL__SCALE) continue;
@@ -564,7 +597,8 @@ static bool fl__dnn_use_of(const fl_call *c, fl__dnn_use *u) {
 /* ---- running ---- */
 
 static bool fl__dnn_failed(const fl_call *c, fl__dnn_status s) {
-    return fl_fail("fl_%s: cuda: cuDNN: %s", fl_op_get_info(c->op)->name, fl__dnn.call.cudnnGetErrorString(s));
+    return fl_fail("fl_%s: cuda: cuDNN: %s", fl_op_get_info(c->op)->name,
+                   fl__dnn.call.cudnnGetErrorString(s));
 }
 
 /* Starts the plan: the pointers by their ids, 1 ... */
@@ -577,7 +611,8 @@ static bool fl__dnn_start(const fl_call *c, const fl__dnn_plan *p, void *const *
     fl__dnn_set(&g, pack, FL__ATTR_VARIANT_PACK_UNIQUE_IDS, FL__TYPE_INT64, n, id);
     fl__dnn_set(&g, pack, FL__ATTR_VARIANT_PACK_WORKSPACE, FL__TYPE_VOID_PTR, 1, &work);
     fl__dnn_done(&g, pack);
-    fl__dnn_status s = g.failed ? 2000 : fl__dnn.call.cudnnSetStream(fl__dnn.handle, (fl__dnn_stream)flk_stream_now());
+    fl__dnn_status s =
+        g.failed ? 2000 : fl__dnn.call.cudnnSetStream(fl__dnn.handle, (fl__dnn_stream)flk_stream_now());
     if (!s) s = fl__dnn.call.cudnnBackendExecute(fl__dnn.handle, p->plan, pack);
     fl__dnn_drop(&g);
     return !s || fl__dnn_failed(c, s);
@@ -585,14 +620,12 @@ static bool fl__dnn_start(const fl_call *c, const fl__dnn_plan *p, void *const *
 
 /* Scratch for the plan, and for the two sums of attention's gradient behind it. */
 static fl_buffer *fl__dnn_scratch(const fl_call *c, const fl__dnn_plan *p, int64_t *sums) {
-    const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
-                              .step = fl_mem_step_now()};
     int64_t bytes = (p->workspace + 255) / 256 * 256;
     for (int i = FL__DQ_SUM; i < p->of.n; i++) {
         sums[i - FL__DQ_SUM] = bytes;
         bytes += (p->of.t[i].dim[0] * p->of.t[i].stride[0] * 4 + 255) / 256 * 256;
     }
-    return fl_buffer_new((size_t)bytes + 256, &info);
+    return fl__cuda_scratch(c, (size_t)bytes + 256);
 }
 
 /* *done: the library computes it. */
@@ -658,8 +691,8 @@ static bool fl__dnn_slot(const fl_backend *self, const fl_call *c) {
 }
 
 FL_PRIVATE void fl__cuda_dnn_slots(fl_backend *cuda) {
-    const fl_op ops[] = {FL_OP_conv2d, FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
-                         fl_op_conv2d_bias, fl_op_attention, fl_op_attention_grad};
+    const fl_op ops[] = {FL_OP_conv2d,      FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
+                         fl_op_conv2d_bias, fl_op_attention,         fl_op_attention_grad};
     for (int i = 0; i < 6; i++) {
         fl__dnn_own[i] = cuda->op[ops[i]];
         fl_backend_set(cuda, ops[i], fl__dnn_slot, FL_SLOT_NARROW);

@@ -65,8 +65,10 @@ static void *fl__cuda_open_python(const char *bin, size_t n, const char *file) {
         const ssize_t length = readlink(python, to, sizeof to - 1);
         if (length <= 0) break;
         to[length] = 0;
-        if (*to == '/') *python = 0;
-        else slash[1] = 0;
+        if (*to == '/')
+            *python = 0;
+        else
+            slash[1] = 0;
         if (strlen(python) + (size_t)length >= sizeof python) break;
         strcat(python, to);
     }
@@ -99,7 +101,8 @@ FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const ch
         memcpy((char *)functions + (size_t)i * sizeof f, &f, sizeof f);
     }
     if (missing)
-        fl_message(FL_LOG_WARN, "cuda: %s of %s is not to be found (FL_CUDA_LIBS): %s", missing, file, instead);
+        fl_message(FL_LOG_WARN, "cuda: %s of %s is not to be found (FL_CUDA_LIBS): %s", missing, file,
+                   instead);
     return !missing;
 }
 

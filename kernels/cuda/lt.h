@@ -21,10 +21,9 @@ FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_ca
 #if defined(FL_IMPL_ONLY_CUDA_LT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_LT_IMPL
 #define FL_CUDA_LT_IMPL
-#include "flk.h"
+#include "backend.h"
 #include "library.h"
 #include "lt_calls.h"
-#include "memory.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -72,8 +71,11 @@ static void fl__lt_look(void) {
                           (int)(sizeof names / sizeof *names)))
         return;
     const fl__lt_status s = fl__lt.call.cublasLtCreate(&fl__lt.handle);
-    if (!s) fl__lt.state = 1;
-    else fl_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s), instead);
+    if (!s)
+        fl__lt.state = 1;
+    else
+        fl_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s),
+                   instead);
 }
 
 /* Under the lock. */
@@ -100,7 +102,8 @@ static bool fl__lt_make_layout(fl__lt_layout *to, const fl__lt_shape *s, int32_t
         rows = columns;
         columns = n;
     }
-    return !fl__lt.call.cublasLtMatrixLayoutCreate(to, (unsigned)type, (uint64_t)rows, (uint64_t)columns, ld) &&
+    return !fl__lt.call.cublasLtMatrixLayoutCreate(to, (unsigned)type, (uint64_t)rows, (uint64_t)columns,
+                                                   ld) &&
            !fl__lt.call.cublasLtMatrixLayoutSetAttribute(*to, FL__LT_BATCH_COUNT, &batch, sizeof batch) &&
            !fl__lt.call.cublasLtMatrixLayoutSetAttribute(*to, FL__LT_BATCH_OFFSET, &step, sizeof step);
 }
@@ -112,11 +115,13 @@ static bool fl__lt_make_op(fl__lt_plan *p, const void *bias) {
     const struct {
         unsigned attribute;
         int32_t value;
-    } set[] = {{FL__LT_TRANSA, s->transpose_a}, {FL__LT_TRANSB, s->transpose_b}, {FL__LT_EPILOGUE, s->epilogue}};
+    } set[] = {
+        {FL__LT_TRANSA, s->transpose_a}, {FL__LT_TRANSB, s->transpose_b}, {FL__LT_EPILOGUE, s->epilogue}};
     for (int i = 0; i < 3 && ok; i++)
-        ok = !fl__lt.call.cublasLtMatmulDescSetAttribute(p->op, set[i].attribute, &set[i].value, sizeof(int32_t));
+        ok = !fl__lt.call.cublasLtMatmulDescSetAttribute(p->op, set[i].attribute, &set[i].value,
+                                                         sizeof(int32_t));
     return ok && (!bias || !fl__lt.call.cublasLtMatmulDescSetAttribute(p->op, FL__LT_BIAS_POINTER, &bias,
-                                                                      sizeof bias));
+                                                                       sizeof bias));
 }
 
 /* The library's first choice; false: it has none. */
@@ -126,14 +131,14 @@ static bool fl__lt_choose(fl__lt_plan *p) {
     fl__lt_choice choice;
     int n = 0;
     bool ok = !fl__lt.call.cublasLtMatmulPreferenceCreate(&want);
-    ok = ok && !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, FL__LT_PREF_WORKSPACE, &fl__lt_workspace,
-                                                                 sizeof fl__lt_workspace);
+    ok = ok && !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, FL__LT_PREF_WORKSPACE,
+                                                                 &fl__lt_workspace, sizeof fl__lt_workspace);
     ok = ok && !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, FL__LT_PREF_REDUCTION, &reduction,
                                                                  sizeof reduction);
     for (unsigned a = FL__LT_PREF_ALIGN_A; a <= FL__LT_PREF_ALIGN_D && ok; a++)
         ok = !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, a, &align, sizeof align);
-    ok = ok && !fl__lt.call.cublasLtMatmulAlgoGetHeuristic(fl__lt.handle, p->op, p->a, p->b, p->d, p->d, want, 1,
-                                                           &choice, &n);
+    ok = ok && !fl__lt.call.cublasLtMatmulAlgoGetHeuristic(fl__lt.handle, p->op, p->a, p->b, p->d, p->d, want,
+                                                           1, &choice, &n);
     ok = ok && n > 0 && !choice.state;
     if (want) fl__lt.call.cublasLtMatmulPreferenceDestroy(want);
     if (!ok) return false;
@@ -240,7 +245,8 @@ static int32_t fl__lt_alignment(const fl__lt_product *p) {
 /* y = a b, or a b^T of a linear layer. False: it is none for the library. y has no storage yet. */
 static bool fl__lt_product_of(const fl_call *c, const fl_tensor *y, fl__lt_product *p) {
     const fl_tensor *a = c->in[0], *b = c->in[1];
-    const int nd = y->ndim, b_row = c->op == FL_OP_matmul ? nd - 2 : 1, b_column = c->op == FL_OP_matmul ? nd - 1 : 0;
+    const int nd = y->ndim, b_row = c->op == FL_OP_matmul ? nd - 2 : 1,
+              b_column = c->op == FL_OP_matmul ? nd - 1 : 0;
     fl__lt_shape *s = &p->shape;
     memset(p, 0, sizeof *p);
     s->m = y->shape[nd - 1], s->n = y->shape[nd - 2], s->k = a->shape[nd - 1];
@@ -276,8 +282,8 @@ static bool fl__lt_start(const fl_call *c, const fl__lt_plan *plan, const fl__lt
     const float one = 1, zero = 0;
     const double one_f64 = 1, zero_f64 = 0;
     const bool f64 = plan->of.type == FL__LT_F64;
-    if (p->bias && fl__lt.call.cublasLtMatmulDescSetAttribute(plan->op, FL__LT_BIAS_POINTER, &p->bias,
-                                                              sizeof p->bias))
+    if (p->bias &&
+        fl__lt.call.cublasLtMatmulDescSetAttribute(plan->op, FL__LT_BIAS_POINTER, &p->bias, sizeof p->bias))
         return fl_fail("fl_%s: cuda: cuBLASLt takes no bias", fl_op_get_info(c->op)->name);
     for (int64_t i = 0, at[3]; i < fl__lt_loop(p); i++) {
         fl__lt_place(p, i, at);
@@ -306,10 +312,8 @@ static bool fl__lt_run(const fl_call *c, fl_tensor *y, int32_t epilogue, const f
     p.shape.align = fl__lt_alignment(&p);
     pthread_mutex_lock(&fl__lt.lock);
     const fl__lt_plan *plan = fl__lt_plan_of(&p.shape, p.bias);
-    const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
-                              .step = fl_mem_step_now()};
     bool ok = true;
-    if (plan->can && plan->workspace) ok = (work = fl_buffer_new(plan->workspace, &info)) != NULL;
+    if (plan->can && plan->workspace) ok = (work = fl__cuda_scratch(c, plan->workspace)) != NULL;
     if (plan->can && ok) ok = *done = fl__lt_start(c, plan, &p, work ? work->ptr : NULL);
     pthread_mutex_unlock(&fl__lt.lock);
     fl_buffer_drop(work);
@@ -326,11 +330,13 @@ FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_ca
         if (!c->in[i]->weak) ok = (wide.in[i] = fl_cast(c->in[i], fl_dtype_wide(c->in[i]->dtype))) != NULL;
     for (int i = 0; i < c->n_out && ok; i++) {
         fl_tensor *y = c->out[i];
-        ok = fl_out_make(y) && (wide.out[i] = fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype))) != NULL;
+        ok = fl_out_make(y) &&
+             (wide.out[i] = fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype))) != NULL;
     }
     ok = ok && own(self, &wide);
     for (int i = 0; i < c->n_out && ok; i++)
-        ok = fl_call_run(&(fl_call){.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {wide.out[i]}});
+        ok = fl_call_run(
+            &(fl_call){.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {wide.out[i]}});
     fl_scope_end(&s);
     return ok;
 }
@@ -343,8 +349,10 @@ static bool fl__lt_matmul(const fl_backend *self, const fl_call *c) {
 
 /* The epilogue that computes act; 0: the library has none. Its gelu is the one by tanh. */
 static int32_t fl__lt_epilogue_of(fl_op act) {
-    return act == FL_OP_NONE ? FL__LT_NO_EPILOGUE : act == FL_OP_relu ? FL__LT_RELU
-           : act == FL_OP_gelu_tanh ? FL__LT_GELU_TANH : 0;
+    return act == FL_OP_NONE        ? FL__LT_NO_EPILOGUE
+           : act == FL_OP_relu      ? FL__LT_RELU
+           : act == FL_OP_gelu_tanh ? FL__LT_GELU_TANH
+                                    : 0;
 }
 
 /* x [m, k], w [n, k], bias [n] -> act(z), z = x w^T + bias. Activations that are no epilogue run over z: the

@@ -54,7 +54,10 @@ static const struct {
 static const struct {
     const char *model;
     int64_t batch, heads, tokens, size;
-} attentions[] = {{"bert", 8, 16, 128, 64}, {"bert", 128, 16, 128, 64}, {"asr", 10, 4, 500, 192}, {"vit", 128, 12, 197, 64}};
+} attentions[] = {{"bert", 8, 16, 128, 64},
+                  {"bert", 128, 16, 128, 64},
+                  {"asr", 10, 4, 500, 192},
+                  {"vit", 128, 12, 197, 64}};
 
 static int plans, holes;
 
@@ -83,8 +86,11 @@ static fl_tensor *handle(fl_shape s, fl_dtype d, bool images_last) {
 static void ask_conv(int i, fl_dtype d, bool last, const char *how) {
     const int64_t oh = (convs[i].h + 2 * convs[i].ph - convs[i].kh) / convs[i].sh + 1;
     const int64_t ow = (convs[i].w + 2 * convs[i].pw - convs[i].kw) / convs[i].sw + 1;
-    fl_conv2d_args a = {.stride = {convs[i].sh, convs[i].sw}, .pad_lo = {convs[i].ph, convs[i].pw},
-                        .pad_hi = {convs[i].ph, convs[i].pw}, .dilation = {1, 1}, .groups = 1};
+    fl_conv2d_args a = {.stride = {convs[i].sh, convs[i].sw},
+                        .pad_lo = {convs[i].ph, convs[i].pw},
+                        .pad_hi = {convs[i].ph, convs[i].pw},
+                        .dilation = {1, 1},
+                        .groups = 1};
     fl_tensor *x = handle(FL_SHAPE(convs[i].n, convs[i].c, convs[i].h, convs[i].w), d, last);
     fl_tensor *w = handle(FL_SHAPE(convs[i].o, convs[i].c, convs[i].kh, convs[i].kw), d, last);
     fl_tensor *y = handle(FL_SHAPE(convs[i].n, convs[i].o, oh, ow), d, last);
@@ -96,7 +102,8 @@ static void ask_conv(int i, fl_dtype d, bool last, const char *how) {
         with_bias.op = fl_op_conv2d_bias, with_bias.n_in = 3, with_bias.in[2] = b;
         ask(convs[i].model, "conv2d_bias", how, &with_bias, x);
     }
-    c = (fl_call){.op = FL_OP_conv2d_grad_weight, .n_out = 1, .n_in = 2, .out = {w}, .in = {x, y}, .args = &a};
+    c = (fl_call){
+        .op = FL_OP_conv2d_grad_weight, .n_out = 1, .n_in = 2, .out = {w}, .in = {x, y}, .args = &a};
     ask(convs[i].model, "conv2d_grad_weight", how, &c, x);
     if (convs[i].c == 3 || !strcmp(convs[i].model, "asr")) return; /* images want no gradient */
     c = (fl_call){.op = FL_OP_conv2d_grad_input, .n_out = 1, .n_in = 2, .out = {x}, .in = {y, w}, .args = &a};
@@ -117,13 +124,22 @@ static fl_tensor *heads_of(int i, fl_dtype d, int64_t parts) {
 static void ask_attention(int i, fl_dtype d, const char *how) {
     fl_attention_args a = {.scale = 0.125};
     fl_tensor *t[3], *g[3], *y = heads_of(i, d, 1), *dy = heads_of(i, d, 1), *none = fl_num(0);
-    fl_tensor *lse = handle(FL_SHAPE(attentions[i].batch, attentions[i].heads, attentions[i].tokens, 1), FL_F32, false);
+    fl_tensor *lse =
+        handle(FL_SHAPE(attentions[i].batch, attentions[i].heads, attentions[i].tokens, 1), FL_F32, false);
     for (int k = 0; k < 3; k++) t[k] = heads_of(i, d, 3), g[k] = heads_of(i, d, 3);
-    fl_call c = {.op = fl_op_attention, .n_out = 2, .n_in = 4, .out = {y, lse}, .in = {t[0], t[1], t[2], none},
+    fl_call c = {.op = fl_op_attention,
+                 .n_out = 2,
+                 .n_in = 4,
+                 .out = {y, lse},
+                 .in = {t[0], t[1], t[2], none},
                  .args = &a};
     ask(attentions[i].model, "attention", how, &c, t[0]);
-    c = (fl_call){.op = fl_op_attention_grad, .n_out = 3, .n_in = 7, .out = {g[0], g[1], g[2]},
-                  .in = {t[0], t[1], t[2], none, y, lse, dy}, .args = &a};
+    c = (fl_call){.op = fl_op_attention_grad,
+                  .n_out = 3,
+                  .n_in = 7,
+                  .out = {g[0], g[1], g[2]},
+                  .in = {t[0], t[1], t[2], none, y, lse, dy},
+                  .args = &a};
     ask(attentions[i].model, "attention_grad", how, &c, t[0]);
 }
 

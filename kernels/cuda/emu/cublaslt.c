@@ -48,7 +48,9 @@ static int bad(const char *what) {
     return BAD_VALUE;
 }
 
-static size_t size_of(unsigned type) { return type == FL__LT_F64 ? 8 : type == FL__LT_F32 ? 4 : 2; }
+static size_t size_of(unsigned type) {
+    return type == FL__LT_F64 ? 8 : type == FL__LT_F32 ? 4 : 2;
+}
 
 static double load(unsigned type, const char *p, int64_t i) {
     uint16_t h;
@@ -80,8 +82,10 @@ static float rounded(float x, int bits) {
 static void store(unsigned type, char *p, int64_t i, double v) {
     float f = rounded((float)v, 7);
     uint32_t w;
-    if (type == FL__LT_F64) ((double *)(void *)p)[i] = v;
-    else if (type == FL__LT_F32) ((float *)(void *)p)[i] = (float)v;
+    if (type == FL__LT_F64)
+        ((double *)(void *)p)[i] = v;
+    else if (type == FL__LT_F32)
+        ((float *)(void *)p)[i] = (float)v;
     else if (type == FL__LT_F16) {
         f16 x = (f16)(float)v;
         memcpy((uint16_t *)(void *)p + i, &x, 2);
@@ -107,8 +111,10 @@ static void compute_one(const work *w, int64_t batch) {
             double sum = 0;
             float sum_f32 = 0;
             for (int64_t k = 0; k < inner; k++) {
-                double x = load(w->a.type, w->pa, batch * w->a.step + (ta ? i * w->a.ld + k : k * w->a.ld + i));
-                double y = load(w->b.type, w->pb, batch * w->b.step + (tb ? k * w->b.ld + j : j * w->b.ld + k));
+                double x =
+                    load(w->a.type, w->pa, batch * w->a.step + (ta ? i * w->a.ld + k : k * w->a.ld + i));
+                double y =
+                    load(w->b.type, w->pb, batch * w->b.step + (tb ? k * w->b.ld + j : j * w->b.ld + k));
                 if (tf32) x = rounded((float)x, 10), y = rounded((float)y, 10);
                 sum += x * y;
                 sum_f32 = fmaf((float)x, (float)y, sum_f32);
@@ -130,24 +136,42 @@ static void compute(void *arg) {
 #define DECLARE(result, name, args) MOCK result name args;
 FL__LT_CALLS(DECLARE)
 
-static int made(void *p) { return *(void **)p ? 0 : 3; }
+static int made(void *p) {
+    return *(void **)p ? 0 : 3;
+}
 
-fl__lt_status cublasLtCreate(fl__lt_handle *h) { return *h = malloc(1), made(h); }
-size_t cublasLtGetVersion(void) { return 130000; }
-const char *cublasLtGetStatusString(fl__lt_status s) { return s == FAILED ? "execution failed" : "mock error"; }
+fl__lt_status cublasLtCreate(fl__lt_handle *h) {
+    return *h = malloc(1), made(h);
+}
+size_t cublasLtGetVersion(void) {
+    return 130000;
+}
+const char *cublasLtGetStatusString(fl__lt_status s) {
+    return s == FAILED ? "execution failed" : "mock error";
+}
 fl__lt_status cublasLtMatmulDescCreate(fl__lt_desc *d, fl__lt_compute compute_type, fl__lt_type scale) {
     *d = calloc(1, sizeof **d);
-    if (*d) **d = (struct fl__lt_desc_data){.compute = compute_type, .scale = scale, .epilogue = FL__LT_NO_EPILOGUE};
+    if (*d)
+        **d = (struct fl__lt_desc_data){
+            .compute = compute_type, .scale = scale, .epilogue = FL__LT_NO_EPILOGUE};
     return made(d);
 }
-fl__lt_status cublasLtMatmulDescDestroy(fl__lt_desc d) { return free(d), 0; }
-fl__lt_status cublasLtMatmulDescSetAttribute(fl__lt_desc d, fl__lt_desc_attribute a, const void *v, size_t n) {
+fl__lt_status cublasLtMatmulDescDestroy(fl__lt_desc d) {
+    return free(d), 0;
+}
+fl__lt_status cublasLtMatmulDescSetAttribute(fl__lt_desc d, fl__lt_desc_attribute a, const void *v,
+                                             size_t n) {
     if (n != (a == FL__LT_BIAS_POINTER ? sizeof(void *) : 4)) return bad("an attribute's size");
-    if (a == FL__LT_TRANSA) memcpy(&d->ta, v, n);
-    else if (a == FL__LT_TRANSB) memcpy(&d->tb, v, n);
-    else if (a == FL__LT_EPILOGUE) memcpy(&d->epilogue, v, n);
-    else if (a == FL__LT_BIAS_POINTER) memcpy(&d->bias, v, n);
-    else return bad("an attribute of a product");
+    if (a == FL__LT_TRANSA)
+        memcpy(&d->ta, v, n);
+    else if (a == FL__LT_TRANSB)
+        memcpy(&d->tb, v, n);
+    else if (a == FL__LT_EPILOGUE)
+        memcpy(&d->epilogue, v, n);
+    else if (a == FL__LT_BIAS_POINTER)
+        memcpy(&d->bias, v, n);
+    else
+        return bad("an attribute of a product");
     return 0;
 }
 fl__lt_status cublasLtMatrixLayoutCreate(fl__lt_layout *l, fl__lt_type type, uint64_t rows, uint64_t columns,
@@ -155,15 +179,21 @@ fl__lt_status cublasLtMatrixLayoutCreate(fl__lt_layout *l, fl__lt_type type, uin
     if (!rows || !columns || ld < (int64_t)rows) return bad("a layout shorter than its columns");
     *l = calloc(1, sizeof **l);
     if (*l)
-        **l = (struct fl__lt_layout_data){.type = type, .rows = (int64_t)rows, .columns = (int64_t)columns, .ld = ld,
-                                          .batch = 1};
+        **l = (struct fl__lt_layout_data){
+            .type = type, .rows = (int64_t)rows, .columns = (int64_t)columns, .ld = ld, .batch = 1};
     return made(l);
 }
-fl__lt_status cublasLtMatrixLayoutDestroy(fl__lt_layout l) { return free(l), 0; }
-fl__lt_status cublasLtMatrixLayoutSetAttribute(fl__lt_layout l, fl__lt_layout_attribute a, const void *v, size_t n) {
-    if (a == FL__LT_BATCH_COUNT && n == 4) memcpy(&l->batch, v, n);
-    else if (a == FL__LT_BATCH_OFFSET && n == 8) memcpy(&l->step, v, n);
-    else return bad("an attribute of a layout");
+fl__lt_status cublasLtMatrixLayoutDestroy(fl__lt_layout l) {
+    return free(l), 0;
+}
+fl__lt_status cublasLtMatrixLayoutSetAttribute(fl__lt_layout l, fl__lt_layout_attribute a, const void *v,
+                                               size_t n) {
+    if (a == FL__LT_BATCH_COUNT && n == 4)
+        memcpy(&l->batch, v, n);
+    else if (a == FL__LT_BATCH_OFFSET && n == 8)
+        memcpy(&l->step, v, n);
+    else
+        return bad("an attribute of a layout");
     return l->batch > 0 ? 0 : bad("a batch of none");
 }
 fl__lt_status cublasLtMatmulPreferenceCreate(fl__lt_pref *p) {
@@ -171,13 +201,19 @@ fl__lt_status cublasLtMatmulPreferenceCreate(fl__lt_pref *p) {
     for (int i = 0; *p && i < 4; i++) (*p)->align[i] = 256;
     return made(p);
 }
-fl__lt_status cublasLtMatmulPreferenceDestroy(fl__lt_pref p) { return free(p), 0; }
-fl__lt_status cublasLtMatmulPreferenceSetAttribute(fl__lt_pref p, fl__lt_pref_attribute a, const void *v, size_t n) {
-    if (a == FL__LT_PREF_WORKSPACE && n == 8) memcpy(&p->workspace, v, n);
-    else if (a == FL__LT_PREF_REDUCTION && n == 4) memcpy(&p->reduction, v, n);
+fl__lt_status cublasLtMatmulPreferenceDestroy(fl__lt_pref p) {
+    return free(p), 0;
+}
+fl__lt_status cublasLtMatmulPreferenceSetAttribute(fl__lt_pref p, fl__lt_pref_attribute a, const void *v,
+                                                   size_t n) {
+    if (a == FL__LT_PREF_WORKSPACE && n == 8)
+        memcpy(&p->workspace, v, n);
+    else if (a == FL__LT_PREF_REDUCTION && n == 4)
+        memcpy(&p->reduction, v, n);
     else if (a >= FL__LT_PREF_ALIGN_A && a <= FL__LT_PREF_ALIGN_D && n == 4)
         memcpy(&p->align[a - FL__LT_PREF_ALIGN_A], v, n);
-    else return bad("an attribute of a preference");
+    else
+        return bad("an attribute of a preference");
     return 0;
 }
 
@@ -186,21 +222,23 @@ static uint64_t mark_of(fl__lt_desc op, fl__lt_layout a, fl__lt_layout b, fl__lt
     const struct fl__lt_layout_data *const l[3] = {a, b, d};
     uint64_t mark = op->compute * 31u + op->ta * 7u + op->tb * 5u + op->epilogue;
     for (int i = 0; i < 3; i++)
-        mark = mark * 1000003u + (uint64_t)(l[i]->rows * 31 + l[i]->columns * 17 + l[i]->ld + l[i]->batch * 13) +
+        mark = mark * 1000003u +
+               (uint64_t)(l[i]->rows * 31 + l[i]->columns * 17 + l[i]->ld + l[i]->batch * 13) +
                (uint64_t)l[i]->step * 7u;
     return mark;
 }
 
-fl__lt_status cublasLtMatmulAlgoGetHeuristic(fl__lt_handle h, fl__lt_desc op, fl__lt_layout a, fl__lt_layout b,
-                                             fl__lt_layout c, fl__lt_layout d, fl__lt_pref p, int most,
-                                             fl__lt_choice *choice, int *n) {
+fl__lt_status cublasLtMatmulAlgoGetHeuristic(fl__lt_handle h, fl__lt_desc op, fl__lt_layout a,
+                                             fl__lt_layout b, fl__lt_layout c, fl__lt_layout d, fl__lt_pref p,
+                                             int most, fl__lt_choice *choice, int *n) {
     const int64_t inner = op->ta ? a->rows : a->columns, outer = op->ta ? a->columns : a->rows;
     (void)h;
     *n = 0;
     mock_choices++;
     if (c != d || most < 1) return bad("C that is not D");
     if (p->reduction != FL__LT_REDUCE_IN_F32) return bad("a reduction in place, or in a narrow type");
-    if (inner != (op->tb ? b->columns : b->rows) || outer != d->rows || (op->tb ? b->rows : b->columns) != d->columns)
+    if (inner != (op->tb ? b->columns : b->rows) || outer != d->rows ||
+        (op->tb ? b->rows : b->columns) != d->columns)
         return bad("shapes that do not fit");
     if (a->batch != d->batch || b->batch != d->batch) return bad("batches that differ");
     if (a->type != b->type || (a->type != d->type && d->type != FL__LT_F32)) return bad("types that differ");
@@ -219,10 +257,10 @@ fl__lt_status cublasLtMatmulAlgoGetHeuristic(fl__lt_handle h, fl__lt_desc op, fl
     return 0;
 }
 
-fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha, const void *pa, fl__lt_layout a,
-                             const void *pb, fl__lt_layout b, const void *beta, const void *pc, fl__lt_layout c,
-                             void *pd, fl__lt_layout d, const fl__lt_algo *algo, void *room, size_t bytes,
-                             fl__lt_stream stream) {
+fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha, const void *pa,
+                             fl__lt_layout a, const void *pb, fl__lt_layout b, const void *beta,
+                             const void *pc, fl__lt_layout c, void *pd, fl__lt_layout d,
+                             const fl__lt_algo *algo, void *room, size_t bytes, fl__lt_stream stream) {
     int (*start)(void (*)(void *), void *, void *);
     const uintptr_t address[4] = {(uintptr_t)pa, (uintptr_t)pb, (uintptr_t)pc, (uintptr_t)pd};
     uint32_t align[4];
@@ -236,7 +274,8 @@ fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha,
     for (int i = 0; i < 4; i++)
         if (address[i] % align[i]) return bad("an address is not aligned as promised");
     if (bytes < algo->data[3] || (algo->data[3] && !room)) return bad("too little workspace");
-    if (op->epilogue & FL__LT_BIAS && (!op->bias || (uintptr_t)op->bias % size_of(d->type))) return bad("no bias");
+    if (op->epilogue & FL__LT_BIAS && (!op->bias || (uintptr_t)op->bias % size_of(d->type)))
+        return bad("no bias");
     if ((f64 ? *(const double *)alpha : (double)*(const float *)alpha) != 1 ||
         (f64 ? *(const double *)beta : (double)*(const float *)beta) != 0 || pc != pd || c != d)
         return bad("a sum with C");

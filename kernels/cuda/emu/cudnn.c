@@ -68,7 +68,9 @@ static void store(int32_t type, void *p, int64_t i, double v) {
     }
 }
 
-static int64_t numel(const desc *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
+static int64_t numel(const desc *t) {
+    return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
+}
 
 static int64_t place(const desc *t, const int64_t at[4]) {
     int64_t o = 0;
@@ -109,17 +111,25 @@ static bool next(const desc *t, int64_t at[4]) {
 
 static double pointwise(int mode, double x, double b) {
     switch (mode) {
-    case FL__POINTWISE_ADD: return x + b;
-    case FL__POINTWISE_MUL: return x * b;
-    case FL__POINTWISE_DIV: return x / b;
-    case FL__POINTWISE_SUB: return x - b;
-    case FL__POINTWISE_EXP: return exp(x);
-    case FL__POINTWISE_LOG: return log(x);
-    default: return x;
+    case FL__POINTWISE_ADD:
+        return x + b;
+    case FL__POINTWISE_MUL:
+        return x * b;
+    case FL__POINTWISE_DIV:
+        return x / b;
+    case FL__POINTWISE_SUB:
+        return x - b;
+    case FL__POINTWISE_EXP:
+        return exp(x);
+    case FL__POINTWISE_LOG:
+        return log(x);
+    default:
+        return x;
     }
 }
 
-static void run_pointwise(run *r, const desc *op, const desc *x, const desc *b, const desc *y, const desc *f) {
+static void run_pointwise(run *r, const desc *op, const desc *x, const desc *b, const desc *y,
+                          const desc *f) {
     int64_t at[4] = {0};
     const void *px = bytes_of(r, x), *pb = op->in[1] ? bytes_of(r, b) : NULL;
     void *py = bytes_of(r, y);
@@ -158,7 +168,8 @@ static void run_reduction(run *r, const desc *x, const desc *y, const desc *f) {
 
 /* The same matrix, or transposed, in other strides. */
 static void run_reshape(run *r, const desc *x, const desc *y) {
-    const bool crossed = x->dim[2] != y->dim[2] || x->stride[2] != y->stride[2] || x->stride[3] != y->stride[3];
+    const bool crossed =
+        x->dim[2] != y->dim[2] || x->stride[2] != y->stride[2] || x->stride[3] != y->stride[3];
     int64_t at[4] = {0};
     const void *px = bytes_of(r, x);
     void *py = bytes_of(r, y);
@@ -170,8 +181,9 @@ static void run_reshape(run *r, const desc *x, const desc *y) {
 
 /* Sums products over all places that belong together, into y, x or w. */
 static void run_conv(run *r, const desc *op, const desc *x, const desc *w, const desc *y, const desc *c) {
-    const int which = op->kind == FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR ? 2
-                      : op->kind == FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? 0 : 1;
+    const int which = op->kind == FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? 2
+                      : op->kind == FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? 0
+                                                                                               : 1;
     const desc *const t[3] = {x, w, y}, *out = t[which];
     void *const p[3] = {bytes_of(r, x), bytes_of(r, w), bytes_of(r, y)};
     const int64_t groups = x->dim[1] / w->dim[1], outs = w->dim[0] / groups;
@@ -182,7 +194,8 @@ static void run_conv(run *r, const desc *op, const desc *x, const desc *w, const
         for (int64_t o = 0; o < w->dim[0]; o++)
             for (int64_t k = 0; k < w->dim[1] * w->dim[2] * w->dim[3]; k++)
                 for (int64_t s = 0; s < y->dim[2] * y->dim[3]; s++) {
-                    const int64_t ic = k / (w->dim[2] * w->dim[3]), kh = k / w->dim[3] % w->dim[2], kw = k % w->dim[3];
+                    const int64_t ic = k / (w->dim[2] * w->dim[3]), kh = k / w->dim[3] % w->dim[2],
+                                  kw = k % w->dim[3];
                     const int64_t h = s / y->dim[3] * c->step[0] + kh * c->dilation[0] - c->pre[0];
                     const int64_t v = s % y->dim[3] * c->step[1] + kw * c->dilation[1] - c->pre[1];
                     if (h < 0 || h >= x->dim[2] || v < 0 || v >= x->dim[3]) continue;
@@ -201,11 +214,16 @@ static void run_all(void *arg) {
     run *r = arg;
     for (int i = 0; i < r->n_ops; i++) {
         const desc *op = &r->op[i], *t = r->part[i];
-        if (op->kind == FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR) run_pointwise(r, op, &t[0], &t[1], &t[2], &t[3]);
-        else if (op->kind == FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR) run_matmul(r, &t[0], &t[1], &t[2]);
-        else if (op->kind == FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR) run_reduction(r, &t[0], &t[2], &t[3]);
-        else if (op->kind == FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR) run_reshape(r, &t[0], &t[2]);
-        else run_conv(r, op, &t[0], &t[1], &t[2], &t[3]);
+        if (op->kind == FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+            run_pointwise(r, op, &t[0], &t[1], &t[2], &t[3]);
+        else if (op->kind == FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR)
+            run_matmul(r, &t[0], &t[1], &t[2]);
+        else if (op->kind == FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR)
+            run_reduction(r, &t[0], &t[2], &t[3]);
+        else if (op->kind == FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR)
+            run_reshape(r, &t[0], &t[2]);
+        else
+            run_conv(r, op, &t[0], &t[1], &t[2], &t[3]);
     }
     for (int i = 0; i < r->n_values; i++)
         if (r->v[i].mine) free(r->v[i].p);
@@ -217,16 +235,26 @@ static void run_all(void *arg) {
 #define DECLARE(result, name, args) MOCK result name args;
 FL__DNN_CALLS(DECLARE)
 
-size_t cudnnGetVersion(void) { return 91900; }
-const char *cudnnGetErrorString(fl__dnn_status s) { return s == FAILED ? "execution failed" : "mock error"; }
-fl__dnn_status cudnnCreate(fl__dnn_handle *h) { return *h = malloc(1), *h ? 0 : FAILED; }
-fl__dnn_status cudnnSetStream(fl__dnn_handle h, fl__dnn_stream s) { return (void)h, (void)s, 0; }
+size_t cudnnGetVersion(void) {
+    return 91900;
+}
+const char *cudnnGetErrorString(fl__dnn_status s) {
+    return s == FAILED ? "execution failed" : "mock error";
+}
+fl__dnn_status cudnnCreate(fl__dnn_handle *h) {
+    return *h = malloc(1), *h ? 0 : FAILED;
+}
+fl__dnn_status cudnnSetStream(fl__dnn_handle h, fl__dnn_stream s) {
+    return (void)h, (void)s, 0;
+}
 fl__dnn_status cudnnBackendCreateDescriptor(fl__dnn_kind kind, fl__dnn_desc *d) {
     desc *new = calloc(1, sizeof *new);
     if (new) new->kind = kind;
     return *d = new, new ? 0 : FAILED;
 }
-fl__dnn_status cudnnBackendDestroyDescriptor(fl__dnn_desc d) { return free(d), 0; }
+fl__dnn_status cudnnBackendDestroyDescriptor(fl__dnn_desc d) {
+    return free(d), 0;
+}
 
 /* Where an attribute goes, and how many there are of what size. */
 static int set(desc *d, unsigned a, int64_t n, const void *v) {
@@ -235,32 +263,58 @@ static int set(desc *d, unsigned a, int64_t n, const void *v) {
         size_t at, size;
         int64_t n; /* -1: any */
     } fields[] = {
-#define FIELD(a, field, n) {FL__ATTR_##a, offsetof(desc, field), sizeof(((desc *)0)->field) / (n < 0 ? MOST_IDS : n), n}
-        FIELD(TENSOR_DATA_TYPE, type, 1), FIELD(TENSOR_DIMENSIONS, dim, 4), FIELD(TENSOR_STRIDES, stride, 4),
-        FIELD(TENSOR_UNIQUE_ID, id, 1), FIELD(TENSOR_BYTE_ALIGNMENT, align, 1), FIELD(TENSOR_IS_VIRTUAL, inner, 1),
-        FIELD(TENSOR_IS_BY_VALUE, number, 1), FIELD(POINTWISE_MODE, mode, 1), FIELD(POINTWISE_MATH_PREC, type, 1),
-        FIELD(MATMUL_COMP_TYPE, type, 1), FIELD(REDUCTION_OPERATOR, mode, 1), FIELD(REDUCTION_COMP_TYPE, type, 1),
-        FIELD(CONVOLUTION_SPATIAL_DIMS, id, 1), FIELD(CONVOLUTION_COMP_TYPE, type, 1),
-        FIELD(CONVOLUTION_CONV_MODE, mode, 1), FIELD(CONVOLUTION_PRE_PADDINGS, pre, 2),
-        FIELD(CONVOLUTION_POST_PADDINGS, post, 2), FIELD(CONVOLUTION_DILATIONS, dilation, 2),
-        FIELD(CONVOLUTION_FILTER_STRIDES, step, 2), FIELD(VARIANT_PACK_UNIQUE_IDS, ids, -1),
-        FIELD(VARIANT_PACK_DATA_POINTERS, pointer, -1), FIELD(VARIANT_PACK_WORKSPACE, room, 1),
-        FIELD(ENGINEHEUR_MODE, mode, 1), FIELD(ENGINEHEUR_OPERATION_GRAPH, in[0], 1),
-        FIELD(OPERATIONGRAPH_HANDLE, room, 1), FIELD(EXECUTION_PLAN_HANDLE, room, 1),
+#define FIELD(a, field, n) \
+    {FL__ATTR_##a, offsetof(desc, field), sizeof(((desc *)0)->field) / (n < 0 ? MOST_IDS : n), n}
+        FIELD(TENSOR_DATA_TYPE, type, 1),
+        FIELD(TENSOR_DIMENSIONS, dim, 4),
+        FIELD(TENSOR_STRIDES, stride, 4),
+        FIELD(TENSOR_UNIQUE_ID, id, 1),
+        FIELD(TENSOR_BYTE_ALIGNMENT, align, 1),
+        FIELD(TENSOR_IS_VIRTUAL, inner, 1),
+        FIELD(TENSOR_IS_BY_VALUE, number, 1),
+        FIELD(POINTWISE_MODE, mode, 1),
+        FIELD(POINTWISE_MATH_PREC, type, 1),
+        FIELD(MATMUL_COMP_TYPE, type, 1),
+        FIELD(REDUCTION_OPERATOR, mode, 1),
+        FIELD(REDUCTION_COMP_TYPE, type, 1),
+        FIELD(CONVOLUTION_SPATIAL_DIMS, id, 1),
+        FIELD(CONVOLUTION_COMP_TYPE, type, 1),
+        FIELD(CONVOLUTION_CONV_MODE, mode, 1),
+        FIELD(CONVOLUTION_PRE_PADDINGS, pre, 2),
+        FIELD(CONVOLUTION_POST_PADDINGS, post, 2),
+        FIELD(CONVOLUTION_DILATIONS, dilation, 2),
+        FIELD(CONVOLUTION_FILTER_STRIDES, step, 2),
+        FIELD(VARIANT_PACK_UNIQUE_IDS, ids, -1),
+        FIELD(VARIANT_PACK_DATA_POINTERS, pointer, -1),
+        FIELD(VARIANT_PACK_WORKSPACE, room, 1),
+        FIELD(ENGINEHEUR_MODE, mode, 1),
+        FIELD(ENGINEHEUR_OPERATION_GRAPH, in[0], 1),
+        FIELD(OPERATIONGRAPH_HANDLE, room, 1),
+        FIELD(EXECUTION_PLAN_HANDLE, room, 1),
         FIELD(EXECUTION_PLAN_ENGINE_CONFIG, in[0], 1),
-        FIELD(OPERATION_POINTWISE_XDESC, in[0], 1), FIELD(OPERATION_POINTWISE_BDESC, in[1], 1),
-        FIELD(OPERATION_POINTWISE_YDESC, in[2], 1), FIELD(OPERATION_POINTWISE_PW_DESCRIPTOR, in[3], 1),
-        FIELD(OPERATION_MATMUL_ADESC, in[0], 1), FIELD(OPERATION_MATMUL_BDESC, in[1], 1),
-        FIELD(OPERATION_MATMUL_CDESC, in[2], 1), FIELD(OPERATION_MATMUL_DESC, in[3], 1),
-        FIELD(OPERATION_REDUCTION_XDESC, in[0], 1), FIELD(OPERATION_REDUCTION_YDESC, in[2], 1),
-        FIELD(OPERATION_REDUCTION_DESC, in[3], 1), FIELD(OPERATION_RESHAPE_XDESC, in[0], 1),
+        FIELD(OPERATION_POINTWISE_XDESC, in[0], 1),
+        FIELD(OPERATION_POINTWISE_BDESC, in[1], 1),
+        FIELD(OPERATION_POINTWISE_YDESC, in[2], 1),
+        FIELD(OPERATION_POINTWISE_PW_DESCRIPTOR, in[3], 1),
+        FIELD(OPERATION_MATMUL_ADESC, in[0], 1),
+        FIELD(OPERATION_MATMUL_BDESC, in[1], 1),
+        FIELD(OPERATION_MATMUL_CDESC, in[2], 1),
+        FIELD(OPERATION_MATMUL_DESC, in[3], 1),
+        FIELD(OPERATION_REDUCTION_XDESC, in[0], 1),
+        FIELD(OPERATION_REDUCTION_YDESC, in[2], 1),
+        FIELD(OPERATION_REDUCTION_DESC, in[3], 1),
+        FIELD(OPERATION_RESHAPE_XDESC, in[0], 1),
         FIELD(OPERATION_RESHAPE_YDESC, in[2], 1),
-#define CONV(kind, dx, dw, dy) \
-    FIELD(OPERATION_CONVOLUTION_##kind##_ALPHA, alpha, 1), FIELD(OPERATION_CONVOLUTION_##kind##_##dx, in[0], 1), \
-        FIELD(OPERATION_CONVOLUTION_##kind##_##dw, in[1], 1), FIELD(OPERATION_CONVOLUTION_##kind##_##dy, in[2], 1), \
+#define CONV(kind, dx, dw, dy)                                                           \
+    FIELD(OPERATION_CONVOLUTION_##kind##_ALPHA, alpha, 1),                               \
+        FIELD(OPERATION_CONVOLUTION_##kind##_##dx, in[0], 1),                            \
+        FIELD(OPERATION_CONVOLUTION_##kind##_##dw, in[1], 1),                            \
+        FIELD(OPERATION_CONVOLUTION_##kind##_##dy, in[2], 1),                            \
         {FL__ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA + 1, offsetof(desc, beta), 4, 1}, \
         {FL__ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA + 2, offsetof(desc, in[3]), 8, 1}
-        CONV(FORWARD, X, W, Y), CONV(BWD_DATA, DX, W, DY), CONV(BWD_FILTER, X, DW, DY)};
+        CONV(FORWARD, X, W, Y),
+        CONV(BWD_DATA, DX, W, DY),
+        CONV(BWD_FILTER, X, DW, DY)};
     if (a == FL__ATTR_OPERATIONGRAPH_OPS) {
         if (n < 1 || n > MOST_OPS) return bad("operations", n);
         memcpy(d->op, v, (size_t)n * sizeof *d->op);
@@ -269,7 +323,8 @@ static int set(desc *d, unsigned a, int64_t n, const void *v) {
     }
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (fields[i].attribute != a) continue;
-        if (fields[i].n >= 0 ? n != fields[i].n : n > MOST_IDS) return bad("attributes of the wrong count", a);
+        if (fields[i].n >= 0 ? n != fields[i].n : n > MOST_IDS)
+            return bad("attributes of the wrong count", a);
         if (a == FL__ATTR_VARIANT_PACK_UNIQUE_IDS) d->n_ids = n;
         memcpy((char *)d + fields[i].at, v, (size_t)n * fields[i].size);
         return 0;
@@ -277,7 +332,8 @@ static int set(desc *d, unsigned a, int64_t n, const void *v) {
     return bad("an attribute it does not know", a);
 }
 
-fl__dnn_status cudnnBackendSetAttribute(fl__dnn_desc d, fl__dnn_attribute a, fl__dnn_type t, int64_t n, const void *v) {
+fl__dnn_status cudnnBackendSetAttribute(fl__dnn_desc d, fl__dnn_attribute a, fl__dnn_type t, int64_t n,
+                                        const void *v) {
     desc *const to = d;
     if (to->done) return bad("an attribute after the end", a);
     if (t == FL__TYPE_BACKEND_DESCRIPTOR)
@@ -302,18 +358,29 @@ static int check(const desc *d) {
     case FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
         return fits(x, y) && (!w || fits(w, y)) ? 0 : bad("a pointwise operation's shapes", c->mode);
     case FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR:
-        return x->dim[2] == y->dim[2] && w->dim[3] == y->dim[3] && x->dim[3] == w->dim[2] ? 0 : bad("a product", x->dim[3]);
-    case FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR: return y->dim[3] == 1 && fits(y, x) ? 0 : bad("a reduction", 0);
-    case FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR: return numel(x) == numel(y) ? 0 : bad("a reshape", 0);
+        return x->dim[2] == y->dim[2] && w->dim[3] == y->dim[3] && x->dim[3] == w->dim[2]
+                   ? 0
+                   : bad("a product", x->dim[3]);
+    case FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+        return y->dim[3] == 1 && fits(y, x) ? 0 : bad("a reduction", 0);
+    case FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
+        return numel(x) == numel(y) ? 0 : bad("a reshape", 0);
     case FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
     case FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
     case FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
-        if (d->alpha != 1 || d->beta != 0 || c->mode != FL__CROSS_CORRELATION) return bad("a convolution's numbers", 0);
+        if (d->alpha != 1 || d->beta != 0 || c->mode != FL__CROSS_CORRELATION)
+            return bad("a convolution's numbers", 0);
         for (int i = 0; i < 2; i++)
-            if (y->dim[2 + i] != (x->dim[2 + i] + c->pre[i] + c->post[i] - c->dilation[i] * (w->dim[2 + i] - 1) - 1) / c->step[i] + 1)
+            if (y->dim[2 + i] !=
+                (x->dim[2 + i] + c->pre[i] + c->post[i] - c->dilation[i] * (w->dim[2 + i] - 1) - 1) /
+                        c->step[i] +
+                    1)
                 return bad("a convolution's shapes", i);
-        return x->dim[0] == y->dim[0] && w->dim[0] == y->dim[1] && x->dim[1] % w->dim[1] == 0 ? 0 : bad("channels", 0);
-    default: return 0;
+        return x->dim[0] == y->dim[0] && w->dim[0] == y->dim[1] && x->dim[1] % w->dim[1] == 0
+                   ? 0
+                   : bad("channels", 0);
+    default:
+        return 0;
     }
 }
 
@@ -339,8 +406,8 @@ fl__dnn_status cudnnBackendFinalize(fl__dnn_desc given) {
     return 0;
 }
 
-/* Three engines: one that cannot be built, one that draws its order, one that works; it sums in TF32 where the
-   operands are f32, and so does not work for programs that do not allow it. Then there is a plain one. */
+/* Four engines: one that cannot be built, one that draws its order, one that sums in TF32 where the operands
+   are f32, a plain one. */
 fl__dnn_status cudnnBackendGetAttribute(fl__dnn_desc given, fl__dnn_attribute a, fl__dnn_type t, int64_t room,
                                         int64_t *n, void *to) {
     desc *d = given, **list = to;
@@ -349,11 +416,13 @@ fl__dnn_status cudnnBackendGetAttribute(fl__dnn_desc given, fl__dnn_attribute a,
         return bad("a question before the end", a);
     if (a == FL__ATTR_ENGINEHEUR_RESULTS) {
         *n = room < 4 ? room : 4;
-        for (int64_t i = 0; i < *n; i++) list[i]->in[0] = d->in[0], list[i]->id = i > 1, list[i]->align = i, list[i]->done = true;
+        for (int64_t i = 0; i < *n; i++)
+            list[i]->in[0] = d->in[0], list[i]->id = i > 1, list[i]->align = i, list[i]->done = true;
     } else if (a == FL__ATTR_ENGINECFG_ENGINE) {
         (*list)->align = d->align, (*list)->done = true, *n = 1;
     } else if (a == FL__ATTR_ENGINE_NUMERICAL_NOTE) {
-        const int32_t note = d->align == 1 ? FL__NUMERICAL_NOTE_NONDETERMINISTIC : FL__NUMERICAL_NOTE_TENSOR_CORE;
+        const int32_t note =
+            d->align == 1 ? FL__NUMERICAL_NOTE_NONDETERMINISTIC : FL__NUMERICAL_NOTE_TENSOR_CORE;
         *n = d->align == 1 || d->align == 2;
         if (*n) memcpy(to, &note, sizeof note);
     } else if (a == FL__ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {

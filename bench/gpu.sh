@@ -1,0 +1,186 @@
+#!/bin/sh
+# gpu.sh - all that is to be run on a machine with an NVIDIA GPU, in parts that a cut run goes on with (make gpu)
+#
+# usage: gpu.sh [PART ...]     in the folder that make CUDA=1 gpu-build left, or by make gpu
+#   parts: probe smoke conformance gradients sanitizer examples ops models peers; none named: those not finished yet
+#   LIMIT=540     seconds of this call; a step that does not fit any more waits for the next call
+#   RESULTS=dir   where lines go, appended at once: lines.tsv (part, step, status, seconds, note), figures.tsv, log.txt,
+#                 device.json. Default: bench/results/<date>-<gpu>; a folder of today or given is gone on with.
+#   MODELS, DTYPES, VARIANTS, PRESET   of models and peers; PEER_PYTHON   a Python with torch
+# Needs sh, the driver, and for peers a Python with PyTorch. Whatever is absent is a line `skipped:`; the status of the
+# call is 1 if a step failed, 3 if steps are left for another call.
+
+here=$PWD
+cd "$(dirname "$0")" || exit 2
+FL=${FL:-./bin/fl} # one program that is all of them
+if [ ! -x $FL ]; then
+    echo "skipped: gpu (there is no $PWD/$FL: make CUDA=1 gpu-build needs nvcc, no GPU)"
+    exit 0
+fi
+LIMIT=${LIMIT:-540}
+MODELS=${MODELS:-alexnet vgg16 resnet50 bert asr vit}
+DTYPES=${DTYPES:-bf16 tf32 f32}
+VARIANTS=${VARIANTS:-3}
+PRESET=${PRESET:-paper}
+began=$(date +%s)
+
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -n 1 | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
+RESULTS=${RESULTS:-bench/results/$(date +%Y-%m-%d)-${gpu:-no-gpu}}
+case $RESULTS in /*) ;; *) RESULTS=$here/$RESULTS ;; esac # of the folder it was called in
+mkdir -p "$RESULTS" || exit 2
+lines=$RESULTS/lines.tsv figures=$RESULTS/figures.tsv log=$RESULTS/log.txt
+touch "$lines" "$figures" "$log"
+export FL_DEVICE=cuda
+left=0 failed=0
+
+spent() { echo $(($(date +%s) - began)); }
+# done_before PART STEP: it has a line that no later call changes
+done_before() { awk -F '\t' -v p="$1" -v s="$2" '$1 == p && $2 == s && $3 != "cut" { found = 1 } END { exit !found }' "$lines"; }
+times_cut() { awk -F '\t' -v p="$1" -v s="$2" '$1 == p && $2 == s && $3 == "cut" { n++ } END { print n + 0 }' "$lines"; }
+say() {
+    printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" >> "$lines"
+    printf '%-12s %-34s %-8s %4s s  %s\n' "$1" "$2" "$3" "$4" "$5"
+}
+
+# step PART NAME SECONDS COMMAND...: runs it, unless it was, in SECONDS at most. Figures are what it prints with tabs.
+# A program that prints `skipped:` and nothing else did not run. What is said of a step that died is its last line.
+step() {
+    part=$1 name=$2 seconds=$3
+    shift 3
+    done_before "$part" "$name" && return 0
+    rest=$((LIMIT - $(spent)))
+    if [ "$(times_cut "$part" "$name")" -ge 2 ]; then
+        failed=1
+        say "$part" "$name" failed "$seconds" "cut twice: takes more than this"
+        return 0
+    fi
+    if [ "$rest" -lt 10 ] || { [ "$rest" -lt "$seconds" ] && [ "$LIMIT" -gt "$((seconds + 20))" ]; }; then
+        left=1
+        return 0
+    fi
+    [ "$rest" -lt "$seconds" ] && seconds=$rest
+    out=$RESULTS/step.$$ start=$(date +%s)
+    timeout -k 5 "$seconds" "$@" > "$out" 2>&1 < /dev/null
+    status=$? took=$(($(date +%s) - start))
+    { echo "=== $part $name: $* (status $status, $took s)"; tail -c 20000 "$out"; } >> "$log"
+    grep -a '	' "$out" | sed "s/^/$part	$name	/" >> "$figures"
+    note=$(grep -a -v '^ *$' "$out" | tail -n 1 | tr '\t' ' ' | cut -c1-160)
+    skip=$(grep -a -m 1 -o 'skipped: .*' "$out" | cut -c1-160)
+    rm -f "$out"
+    if [ $status -eq 124 ] || [ $status -eq 137 ]; then
+        left=1
+        say "$part" "$name" cut "$took" "$note"
+    elif [ $status -ne 0 ] && [ -z "$skip" ]; then
+        failed=1
+        say "$part" "$name" failed "$took" "$note"
+    elif [ $status -ne 0 ] || { [ -n "$skip" ] && [ "$skip" = "$note" ]; }; then
+        say "$part" "$name" skipped "$took" "$skip"
+    else
+        say "$part" "$name" ok "$took" "$note"
+    fi
+}
+skip() { done_before "$1" "$2" || say "$1" "$2" skipped 0 "skipped: $3"; }
+
+# The Python that has torch: PEER_PYTHON, python3, or a fresh one with the wheels that were brought.
+peer_python() {
+    for p in "$PEER_PYTHON" python3; do
+        [ -n "$p" ] && "$p" -c 'import torch' 2> /dev/null && echo "$p" && return
+    done
+    [ -d wheels ] && python3 -m venv .peer > /dev/null 2>&1 &&
+        .peer/bin/python -m pip install -q --no-index --find-links wheels torch > /dev/null 2>&1 &&
+        .peer/bin/python -c 'import torch' 2> /dev/null && echo "$PWD/.peer/bin/python"
+}
+
+probe() {
+    step probe gpu 30 sh -c 'command -v nvidia-smi > /dev/null || { echo "skipped: nvidia-smi"; exit 1; }; nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,ecc.mode.current --format=csv'
+    step probe machine 20 sh -c 'uname -srm; grep -m 1 "model name" /proc/cpuinfo; nproc; for t in nvcc make cc python3 compute-sanitizer ncu; do command -v $t || echo "absent: $t"; done'
+    step probe ceilings 120 $FL gpu probe
+    step probe device-json 60 sh -c "$FL gpu json > '$RESULTS/device.json' || { cat '$RESULTS/device.json'; rm -f '$RESULTS/device.json'; exit 1; }"
+}
+smoke() {
+    step smoke test_cuda 60 $FL test_cuda
+    for group in add exp matmul conv sum softmax layer_norm cross_entropy attention order; do
+        step smoke "$group" 40 $FL conformance cuda $group
+    done
+    if [ -f mnist/train-images-idx3-ubyte.gz ]; then
+        step smoke mnist 60 $FL mnist --data mnist --steps 20
+        step smoke mnist-bf16 60 $FL mnist --data mnist --steps 20 --dtype bf16
+    else
+        skip smoke mnist 'the data set (mnist/)'
+    fi
+    step smoke resnet50-tiny 60 $FL model resnet50 --preset tiny --device cuda
+    step smoke vit-tiny-bf16 60 $FL model vit --preset tiny --device cuda --dtype bf16
+}
+# Groups in tens, so that a cut run loses little.
+in_tens() {
+    part=$1 program=$2 n=0
+    groups=$RESULTS/groups.$$
+    $FL $program --groups > "$groups" 2> /dev/null || { skip "$part" "$program" "$program --groups"; return; }
+    set --
+    while read -r g; do
+        set -- "$@" "$g"
+        n=$((n + 1))
+        if [ $# -eq 10 ]; then
+            step "$part" "$program-$n" 200 $FL $program cuda "$@"
+            set --
+        fi
+    done < "$groups"
+    [ $# -eq 0 ] || step "$part" "$program-$n" 200 $FL $program cuda "$@"
+    rm -f "$groups"
+}
+conformance() {
+    in_tens conformance conformance
+    step conformance random 120 $FL random cuda
+    step conformance own-kernels 200 env FL_CUDA_LIBS=no $FL conformance cuda matmul linear conv conv2d conv2d_bias attention
+}
+gradients() { in_tens gradients gradcheck; }
+sanitizer() {
+    tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null)
+    if [ -z "$tool" ]; then skip sanitizer all compute-sanitizer; return; fi
+    for kind in memcheck racecheck initcheck synccheck; do
+        step sanitizer "$kind-test_cuda" 150 "$tool" --tool $kind --target-processes all --error-exitcode 9 $FL test_cuda
+        step sanitizer "$kind-ops" 200 "$tool" --tool $kind --target-processes all --error-exitcode 9 $FL conformance cuda add matmul sum softmax
+    done
+}
+examples() {
+    for e in xor perceptron linear_regression classification gan two_heads custom_gradient custom_layer; do
+        step examples $e 120 $FL $e
+    done
+    if [ -f mnist/train-images-idx3-ubyte.gz ]; then step examples mnist 300 $FL mnist --data mnist --epochs 1; fi
+}
+ops() { step ops ours 300 $FL gpu ops; }
+models() {
+    for d in $DTYPES; do
+        for m in $MODELS; do
+            step models "$m-$d" 150 $FL model $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30
+        done
+    done
+}
+peers() {
+    python=$(peer_python)
+    if [ -z "$python" ]; then skip peers torch 'torch (PEER_PYTHON, python3, wheels/)'; return; fi
+    for d in $DTYPES; do
+        for m in $MODELS; do
+            script="$python bench/peers/torch_models.py $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30"
+            for v in $($script --list 2> /dev/null | head -n "$VARIANTS"); do
+                step peers "$m-$d-$v" 250 $script --variant "$v"
+            done
+            # theirs and ours in turn
+            step peers "$m-$d-ours" 150 $FL model $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30
+        done
+    done
+}
+
+for part in ${*:-probe smoke conformance gradients sanitizer examples ops models peers}; do
+    case $part in
+        probe | smoke | conformance | gradients | sanitizer | examples | ops | models | peers) $part ;;
+        *) echo "gpu.sh: there is no part $part"; exit 2 ;;
+    esac
+    if [ "$part" = probe ] && ! grep -q '^probe	ceilings	ok' "$lines"; then
+        echo "skipped: all other parts (no device works: $RESULTS/log.txt says why)"
+        exit 1
+    fi
+done
+echo "$(awk -F '\t' '{ n[$3]++ } END { printf "%d ok, %d failed, %d skipped, %d cut", n["ok"], n["failed"], n["skipped"], n["cut"] }' "$lines") in $RESULTS"
+[ $failed -eq 0 ] || exit 1
+[ $left -eq 0 ] || { echo "more to do: run it again"; exit 3; }
