@@ -393,7 +393,7 @@ build/gpu/bin/fl: $(GPU_OBJECTS) $(BUILD)/libfl.a
 	@{ echo '#include <stdio.h>'; echo '#include <string.h>'; \
 	    for p in $(notdir $(GPU_PROGRAMS)); do echo "int main_$$p(int argc, char **argv);"; done; echo 'int main(int argc, char **argv) {'; \
 	    for p in $(notdir $(GPU_PROGRAMS)); do echo "    if (argc > 1 && !strcmp(argv[1], \"$$p\")) return main_$$p(argc - 1, argv + 1);"; done; \
-	    echo '    return fprintf(stderr, "usage: fl PROGRAM ...: $(notdir $(GPU_PROGRAMS))\n"), 2;'; echo '}'; } > $(BUILD)/gpu/main.c
+	    echo '    puts("usage: fl PROGRAM ...: $(notdir $(GPU_PROGRAMS))");'; echo '    return 2;'; echo '}'; } > $(BUILD)/gpu/main.c
 	@$(CC) $(CFLAGS) -o $@.new $(BUILD)/gpu/main.c $(patsubst %,$(BUILD)/gpu/%.o,$(notdir $(GPU_PROGRAMS))) $(BUILD)/libfl.a \
 	    $(patsubst -lstdc++,-l:libstdc++.a -static-libgcc,$(CUDA_LIBS)) $(patsubst -lz,-l:libz.a,$(LIBS))
 	@strip $@.new && mv $@.new $@

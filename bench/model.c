@@ -343,8 +343,8 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--list")) return list();
     if (argc == 2 && !strcmp(argv[1], "--columns")) return puts(columns) < 0;
     if (read_arguments(&s, argc, argv)) return run(&s);
-    fprintf(stderr,
-            "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-            " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--profile] | --list | --columns\n");
+    fprintf(stderr, "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
+                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--profile] | --list "
+                    "| --columns\n");
     return 2;
 }

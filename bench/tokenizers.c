@@ -1,7 +1,7 @@
-/* tokenizers.c - encoding War and Peace, training, loading, in CPU seconds of one thread, and, where PEER_PYTHON names a
-   Python with tokenizers, tiktoken and sentencepiece, theirs in turn with ours (make bench-tokenizers). ARGS: the
-   folder of texts (../shared/data/text). Every figure is the median of ROUNDS; ratios are medians of each round's,
-   theirs / ours. Ours always give offsets too. */
+/* tokenizers.c - encoding War and Peace, training, loading, in CPU seconds of one thread, and, where
+   PEER_PYTHON names a Python with tokenizers, tiktoken and sentencepiece, theirs in turn with ours (make
+   bench-tokenizers). ARGS: the folder of texts (../shared/data/text). Every figure is the median of ROUNDS;
+   ratios are medians of each round's, theirs / ours. Ours always give offsets too. */
 #define _GNU_SOURCE
 #include "bench.h"
 

@@ -119,8 +119,8 @@ static bool read_file(const char *path, text *t) {
     return ok;
 }
 
-/* The file; or a folder's train.txt and then valid.txt; or its input.txt. One file is cut after nine tenths.
-   */
+/* The file; or a folder's train.txt and then valid.txt; or its input.txt. One file is cut after nine
+   tenths. */
 static bool read_text(const char *path, text *t) {
     char name[4096];
     *t = (text){0};

@@ -1,11 +1,13 @@
 /* ngram.c - n-gram language models: estimates them from text, and scores text with any
 
-   ngram train --text FILE --save FILE.arpa [--order 3] [--prune 1]    modified Kneser-Ney; --prune N: leaves out what
-                                                                       came no more than N times, from the order 3 on
-   ngram score --load FILE --text FILE                                 of ARPA's format or KenLM's: log10, perplexity
+   ngram train --text FILE --save FILE.arpa [--order 3] [--prune 1]    modified Kneser-Ney; --prune N leaves
+                                                                       out what came no more than N times,
+                                                                       from the order 3 on
+   ngram score --load FILE --text FILE                                 of ARPA's format or KenLM's: log10,
+                                                                       perplexity
 
-   Without arguments: learns from sentences of its own, and must find the next ones less surprising than a model of
-   single words does. */
+   Without arguments: learns from sentences of its own, and must find the next ones less surprising than a
+   model of single words does. */
 #include "../fl.h"
 #include <math.h>
 #include <stdio.h>

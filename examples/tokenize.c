@@ -5,8 +5,8 @@
    tokenize decode --load PATH [--text FILE]        and back
    tokenize count  --load PATH [--text FILE]        bytes, characters, tokens, tokens a second
 
-   PATH is what fl_text_tokenizer_open takes: a file, or a folder with one. Without arguments: it learns from a line
-   of its own, and shows the pieces. */
+   PATH is what fl_text_tokenizer_open takes: a file, or a folder with one. Without arguments: it learns
+   from a line of its own, and shows the pieces. */
 #include "../fl.h"
 #include <stdio.h>
 #include <stdlib.h>

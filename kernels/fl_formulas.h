@@ -1,7 +1,7 @@
 /* fl_formulas.h - the primitives, and the table of the ops that are formulas of them: part of fl_tensor.h
 
-   It is for C, CUDA and text, fl_tensor.h's, which has the ops without formulas too, and stands alone so that kernels which
-   compile without that header (kernels/cuda) read the same lines. */
+   It is for C, CUDA and text, fl_tensor.h's, which has the ops without formulas too, and stands alone so
+   that kernels which compile without that header (kernels/cuda) read the same lines. */
 #ifndef FL_FORMULAS_H
 #define FL_FORMULAS_H
 

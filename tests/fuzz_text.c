@@ -1,8 +1,8 @@
-/* fuzz_text.c - text of any bytes through byte-level tokenizers, and their files, and those of n-gram models, of any content
+/* fuzz_text.c - text of any bytes through byte-level tokenizers, and files of theirs and of n-gram models
 
-   What is encoded comes back byte for byte, whole and id by id, and offsets tile the text. A file in memory is the
-   input itself, or one that we wrote with bytes changed; whatever is read is then used. Readers take no more memory
-   than 16 times the file's size plus 64 KiB; nothing calls the error handler. */
+   What is encoded comes back byte for byte, whole and id by id, and offsets tile the text. A file in memory
+   is the input itself, or one that we wrote with bytes changed; whatever is read is then used. Readers take
+   no more memory than 16 times the file's size plus 64 KiB; nothing calls the error handler. */
 #include "fuzz.h"
 
 #include <errno.h>

@@ -60,7 +60,8 @@ typedef struct search {
     double lm_weight, word_score, sil_score, best;
 } search;
 
-/* The best way to cut tokens from i on into words, given the word before; separators may stand between words. */
+/* The best way to cut tokens from i on into words, given the word before; separators may stand between
+   words. */
 static double cut(const search *s, const int *token, int n, int i, int64_t before) {
     if (i == n) return s->lm_weight * pair_score(before, 5);
     if (!s->lexical) return s->lm_weight * pair_score(before, token[i]) + cut(s, token, n, i + 1, token[i]);

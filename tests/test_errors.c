@@ -1032,7 +1032,8 @@ static void rows_of_variables(void) {
     FINE(fv_hook, (fv_hook(NULL, NULL, NULL), true));
     FINE(fv_unhook, (fv_unhook(NULL, 1), fv_unhook(o.v23, 1), true));
     FINE(fv_list_of, fv_list_of(0, NULL).n == 0);
-    NO_FILE_AS(fv_check_list, "test", ("test", "leaf", fv_list_of(0, NULL)), "test: the list of leafs is empty");
+    NO_FILE_AS(fv_check_list, "test", ("test", "leaf", fv_list_of(0, NULL)),
+               "test: the list of leafs is empty");
     ROW(RAISES, "fv_watch", (fv_watch(NULL), true), NULLS);
     FINE(fv_unwatch, (fv_unwatch(NULL), true));
     ROW(RAISES, "fl_watch_calls", (fl_watch_calls(NULL), true), NULLS);
@@ -2310,7 +2311,8 @@ TEST(every_public_function_has_a_row) {
         SKIP("the headers are not in . or ..: give --root DIR");
     for (size_t h = 0; h < headers.gl_pathc; h++) {
         char *text = read_header(headers.gl_pathv[h]), name[100];
-        if (!text || is_of_a_package(headers.gl_pathv[h])) continue; /* fl.h and the like only include others */
+        if (!text || is_of_a_package(headers.gl_pathv[h]))
+            continue; /* fl.h and the like only include others */
         for (char *p = text; (p = strstr(p, "\nFL_API ")); p++, functions++) {
             prototype_name(p, name, sizeof name);
             const bool tested = listed(row.seen, row.n_seen, name),

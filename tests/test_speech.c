@@ -133,7 +133,8 @@ static int64_t ima_file(void) {
 }
 
 TEST(adpcm_by_hand) {
-    /* step 7: nibble 0 adds 0; 7: 0 + 1 + 3 + 7 = 11, index 8, step 16: nibble 8 takes 2, index 7; nibble 0 adds 14 >> 3 = 1 */
+    /* step 7: nibble 0 adds 0; 7: 0 + 1 + 3 + 7 = 11, index 8, step 16: nibble 8 takes 2, index 7; nibble 0
+       adds 14 >> 3 = 1 */
     static const int want[] = {100, 100, 111, 109, 110};
     fl_scope s = fl_scope_begin();
     const int64_t n = ima_file();

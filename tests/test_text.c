@@ -1,4 +1,5 @@
-/* test_text.c - characters, dictionaries, tokenizers: what goes in comes out, files, failing disks and memory */
+/* test_text.c - characters, dictionaries, tokenizers: what goes in comes out, files, failing disks and
+   memory */
 #include "../fl.h"
 #include "disk.h"
 
@@ -389,8 +390,8 @@ static void explain(const char *what, const char *file, const char *text, const 
     printf(" -> \"%.100s\"\n", decoded);
 }
 
-/* Lines of tokenizers.tsv: what it is of, which string or pair, sums of ids, offsets and decoded text (of pairs:
-   types and mask). Differences that are allowed by name are counted. */
+/* Lines of tokenizers.tsv: what it is of, which string or pair, sums of ids, offsets and decoded text (of
+   pairs: types and mask). Differences that are allowed by name are counted. */
 static void check_tokenizer(fl_text_tokenizer *t, const char *who, const char *tsv, int *lines, int *differ) {
     const size_t n_name = strlen(who);
     for (const char *p = tsv; *p; p = strchr(p, '\n') + 1) {
@@ -474,7 +475,8 @@ TEST(tokenizers_of_others) {
     end(&scope);
 }
 
-/* The ids of a plain reading of llama2.c's algorithm: join the pair of the highest score until there is none. */
+/* The ids of a plain reading of llama2.c's algorithm: join the pair of the highest score until there is
+   none. */
 TEST(llama2c_vocabulary) {
     char path[600];
     snprintf(path, sizeof path, "%s/weights/stories260K/tok512.bin", test_data_dir());
@@ -686,7 +688,8 @@ TEST(ngram_training) {
     fl_text_ngram *m = fl_text_ngram_load("m");
     fl_text_state s;
     fl_text_ngram_start(m, true, &s);
-    /* counts x 2, y 1, </s> 3: n1 = n2 = n3 = 1, so Y = 1/3, D1 = 1/3, D2 = 1, D3 = 3; left (1/3 + 1 + 3) / 6, for 4 words */
+    /* counts x 2, y 1, </s> 3: n1 = n2 = n3 = 1, so Y = 1/3, D1 = 1/3, D2 = 1, D3 = 3; left (1/3 + 1 + 3) /
+       6, for 4 words */
     CHECK_NEAR(fl_text_ngram_score(m, &s, fl_text_ngram_word(m, "x", 1), &s),
                log10((2 - 1 + (1.0 / 3 + 1 + 3) / 4) / 6), 1e-6);
     fl_text_ngram_free(m);

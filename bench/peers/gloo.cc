@@ -23,7 +23,8 @@ extern "C" int peer_open(int rank, int size, const char *folder) try {
 extern "C" void peer_all_reduce(float *p, size_t n, unsigned tag) {
     gloo::AllreduceOptions o(context);
     o.setOutput(p, n);
-    o.setReduceFunction([](void *c, const void *a, const void *b, size_t k) { gloo::sum<float>(c, a, b, k); });
+    o.setReduceFunction(
+        [](void *c, const void *a, const void *b, size_t k) { gloo::sum<float>(c, a, b, k); });
     o.setTag(tag);
     gloo::allreduce(o);
 }

@@ -3,11 +3,11 @@
    make speech-decode EMISSIONS=e.safetensors TOKENS=tokens.txt [LEXICON=lexicon.txt] [LM=lm.arpa]
         [TRANSITIONS=t.safetensors] [NBEST=1] [ARGS="--beamsize 500 --lmweight 2 --times ..."]
 
-   Every tensor of EMISSIONS is an utterance, [frames, classes]. Prints TSV: rank, score, acoustic score, score of
-   the model, words; with several utterances the name first; with --times a line for each word: rank, begin, end (in
-   frames), confidence, word. Flags: --beamsize --beamsizetoken --beamthreshold --lmweight --wordscore --unkscore
-   --silscore (numbers), --criterion ctc|asg, --smearing none|max|logadd, --blank --sil (tokens), --logadd
-   --flashlight --times --greedy-lm-tokens. */
+   Every tensor of EMISSIONS is an utterance, [frames, classes]. Prints TSV: rank, score, acoustic score,
+   score of the model, words; with several utterances the name first; with --times a line for each word:
+   rank, begin, end (in frames), confidence, word. Flags: --beamsize --beamsizetoken --beamthreshold
+   --lmweight --wordscore --unkscore --silscore (numbers), --criterion ctc|asg, --smearing none|max|logadd,
+   --blank --sil (tokens), --logadd --flashlight --times --greedy-lm-tokens. */
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>

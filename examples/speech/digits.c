@@ -1,7 +1,7 @@
 /* digits.c - a recogniser of spoken digits: log-mel features, a small convolutional net, CTC over letters
 
-   make speech-digits DATA=dir [ARGS="..."]    dir holds fsdd/train.lst and fsdd/test.lst, whose paths begin at
-                                               the folder above it
+   make speech-digits DATA=dir [ARGS="..."]    dir holds fsdd/train.lst and fsdd/test.lst, whose paths begin
+                                               at the folder above it
    make speech-digits                          on digits that it speaks itself (voices.h)
 
    Trains on recordings, singly and as strings of three to seven with random gaps. The last line is
@@ -182,8 +182,8 @@ static fl_tensor *features_of(const fl_speech_features *f, fl_tensor *x) {
     return fl_add(fl_mul(fl_speech_features_of(f, x), fl_num(0.25)), fl_num(2));
 }
 
-/* Sample i of an epoch: a recording by itself, or a string that begins with it. Strings of four are enough to learn
-   what stands between words, and shorter than those of the test. */
+/* Sample i of an epoch: a recording by itself, or a string that begins with it. Strings of four are enough
+   to learn what stands between words, and shorter than those of the test. */
 static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
     const maker *m = user;
     const int64_t i = fl_item_int(s->t[0]);
@@ -229,7 +229,8 @@ static fl_nn_module *block(int64_t width, int64_t kernel, int64_t dilation) {
         fl_nn_sequential(conv, fl_nn_batch_norm1d(width), fl_nn_relu(), fl_nn_dropout(0.05)));
 }
 
-/* [n, frames, BANDS] -> scores [n, frames / 2, CLASSES]; all is convolution over time, so it also runs in pieces. */
+/* [n, frames, BANDS] -> scores [n, frames / 2, CLASSES]; all is convolution over time, so it also runs in
+   pieces. */
 static fl_nn_module *digits_net(void) {
     enum { WIDTH = 128 };
     fl_nn_module *net =

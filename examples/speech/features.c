@@ -1,10 +1,11 @@
 /* features.c - features of a sound as a safetensors file
 
-   make speech-features FILE=a.wav OUT=x.safetensors KIND=spectrogram|fbank|mfcc|mfsc [PRESET=kaldi] [CONF=f] [ARGS="--name=value ..."]
+   make speech-features FILE=a.wav OUT=x.safetensors KIND=spectrogram|fbank|mfcc|mfsc
+        [PRESET=kaldi] [CONF=f] [ARGS="--name=value ..."]
 
-   FILE is a sound, a safetensors file whose first tensor has the samples, or a text of numbers (.txt). A sound is
-   taken at the scale of 16-bit integers by the presets htk and kaldi. CONF has lines "--name=value" or "NAME = value".
-   The tensor "features" is [frames, dims]. */
+   FILE is a sound, a safetensors file whose first tensor has the samples, or a text of numbers (.txt). A
+   sound is taken at the scale of 16-bit integers by the presets htk and kaldi. CONF has lines
+   "--name=value" or "NAME = value". The tensor "features" is [frames, dims]. */
 #include "fl.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-/* A phone: formants in hertz of a man's voice, loudness of voice and of noise, the noise's middle, seconds. */
+/* A phone: formants in hertz of a man's voice, loudness of voice and of noise, the noise's middle,
+   seconds. */
 typedef struct voices_phone {
     const char *name;
     float f1, f2, f3, voice, noise, centre, seconds;

@@ -10,8 +10,7 @@ extern "C" {
 #endif
 
 /* A group of ranks, as this one sees it. Its functions are called by one thread, and by all ranks in the
-   same
-   order; they never stop: false (or NULL) after fl_fail. */
+   same order; they never stop: false (or NULL) after fl_fail. */
 typedef struct fl_dist_group fl_dist_group;
 typedef struct fl_dist_init_opts {
     fl_named _positional;
@@ -26,8 +25,7 @@ typedef struct fl_dist_init_opts {
     char _end;
 } fl_dist_init_opts;
 /* The group of all ranks; alone it is `single`. Sets the threads of the pool to the processors over the
-   ranks
-   of this host, unless FL_THREADS is set. */
+   ranks of this host, unless FL_THREADS is set. */
 #define fl_dist_init(...) fl_dist_init_opt((fl_dist_init_opts){._positional = {0}, __VA_ARGS__})
 FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o);
 /* Says goodbye; for all ranks. A group that split off goes before the one that it came from. NULL is
@@ -44,8 +42,8 @@ FL_API fl_dist_failure_info fl_dist_failure(const fl_dist_group *d);
 /* Ends it: all ranks fail with this text. From any thread. */
 FL_API void fl_dist_abort(fl_dist_group *d, const char *text);
 
-/* A call that runs while others compute; an object (fl_obj) of the scope it was made in, whose end waits.
-   */
+/* A call that runs while others compute; an object (fl_obj) of the scope it was made in, whose end
+   waits. */
 typedef struct fl_dist_work fl_dist_work;
 /* Until it is done: false after fl_fail. Again: the same answer. */
 FL_API bool fl_dist_wait(fl_dist_work *w);
@@ -114,8 +112,7 @@ FL_API bool fl_dist_barrier(fl_dist_group *d); /* until all ranks are here */
 FL_API bool fl_dist_sync(fl_dist_group *d);
 
 /* Makes an implementation known by its name, one of yours too: before fl_dist_init. And the one of that
-   name
-   (NULL: the default one); NULL after fl_fail. */
+   name (NULL: the default one); NULL after fl_fail. */
 FL_API bool fl_dist_impl_use(const fl_dist_impl *impl);
 FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
 
@@ -145,10 +142,8 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
 #endif
 
 /* A call is mapped on the caller's thread, where tensors belong, and runs on the group's own, which sees
-   bytes
-   only. The caller waits on the link's condition, which failures signal too; so it never waits within a
-   library.
-   A thread that hangs in one is left behind, with the call and its buffers. */
+   bytes only. The caller waits on the link's condition, which failures signal too; so it never waits within
+   a library. A thread that hangs in one is left behind, with the call and its buffers. */
 
 typedef enum fl__dist_state { FL__DIST_QUEUE, FL__DIST_RUN, FL__DIST_OVER } fl__dist_state;
 typedef struct fl__dist_side {
@@ -386,8 +381,8 @@ static bool fl__dist_map(fl__dist_side *side, fl_tensor *t, int access, void **b
     return ok;
 }
 
-/* Until the work is over, or the group: a moment of grace, then the thread is left behind. With the lock.
-   */
+/* Until the work is over, or the group: a moment of grace, then the thread is left behind. With the
+   lock. */
 static void fl__dist_await(fl_dist_group *d, fl_dist_work *w) {
     double grace = 0, hurry = fl_dist_now() + 0.02;
     while (w->state != FL__DIST_OVER) {

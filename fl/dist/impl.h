@@ -61,8 +61,7 @@ typedef struct fl_dist_call {
 } fl_dist_call;
 
 /* Where ranks find each other: a value for each key, set once. get waits for it until the deadline, gives
-   its
-   bytes, at most `size`, and returns how many there are; -1 after fl_fail. */
+   its bytes, at most `size`, and returns how many there are; -1 after fl_fail. */
 typedef struct fl_dist_store fl_dist_store;
 struct fl_dist_store {
     bool (*set)(const fl_dist_store *self, const char *key, const void *bytes, size_t n);
@@ -89,8 +88,8 @@ typedef struct fl_dist_impl {
     const char *name;
     void *(*open)(const fl_dist_place *place); /* NULL after fl_fail */
     /* Sends out_bytes to rank `to` while in_bytes come from rank `from`, of the same tag; -1: not. Until
-       both
-       are done, or the deadline: false after fl_fail. A message of another tag or length is an error. */
+       both are done, or the deadline: false after fl_fail. A message of another tag or length is an
+       error. */
     bool (*exchange)(void *self, int to, const void *out, size_t out_bytes, int from, void *in,
                      size_t in_bytes, uint64_t tag, double deadline);
     /* From any thread, at any time, without waiting: what runs fails soon, what comes fails. */
@@ -260,8 +259,7 @@ static bool fl__dist_step(const fl__dist_run *r, const char *out, size_t out_byt
 }
 
 /* Of n elements at p, in place: afterwards this rank has the sum of its part. Part k starts at rank k + 1
-   and
-   goes round: that order is the sum's. */
+   and goes round: that order is the sum's. */
 static bool fl__dist_ring_reduce(const fl__dist_run *r, char *p, int64_t n) {
     char *scratch = fl_heap_alloc(FL__DIST_SEGMENT);
     bool ok = scratch != NULL;

@@ -10,10 +10,9 @@ extern "C" {
 #endif
 
 /* Sockets for implementations; they do not block, and the deadline is of fl_dist_now. listen: at that
-   address
-   only, *port (0: any) becomes the port. connect: tries again until somebody listens. io: all n bytes. -1
-   and
-   false after fl_fail. address_of: the numeric address of an interface ("eth0"), a host or an address. */
+   address only, *port (0: any) becomes the port. connect: tries again until somebody listens. io: all n
+   bytes. -1 and false after fl_fail. address_of: the numeric address of an interface ("eth0"), a host or an
+   address. */
 FL_API int fl_dist_listen(const char *address, int *port);
 FL_API int fl_dist_accept(int listener, double deadline);
 FL_API int fl_dist_connect(const char *address, int port, double deadline);

@@ -31,12 +31,10 @@ typedef struct fl_dist_data_parallel_opts {
 } fl_dist_data_parallel_opts;
 /* All ranks' nets become rank 0's: their names, shapes and dtypes are compared, parameters and buffers are
    broadcast, and the process's generator becomes another one on each rank. From now on fl_backward, on this
-   thread, ends with gradients that are means over the ranks, of every pass that reaches a parameter of
-   the net;
-   one that no rank used has none. Buckets of gradients are reduced while backward goes on, in reverse
-   order of
-   registration. A gradient is then a view of its bucket. d and net stay the caller's. NULL after fl_fail.
-   */
+   thread, ends with gradients that are means over the ranks, of every pass that reaches a parameter of the
+   net; one that no rank used has none. Buckets of gradients are reduced while backward goes on, in reverse
+   order of registration. A gradient is then a view of its bucket. d and net stay the caller's. NULL after
+   fl_fail. */
 #define fl_dist_data_parallel(...) FL_DIST__DATA_PARALLEL(__VA_ARGS__, ._end = 0)
 #define FL_DIST__DATA_PARALLEL(d, net, ...) \
     fl_dist_data_parallel_opt(d, net, (fl_dist_data_parallel_opts){__VA_ARGS__})
@@ -50,14 +48,11 @@ FL_API bool fl_dist_no_sync(fl_dist_model *m, bool on);
    slice. */
 FL_API fv_list fl_dist_parameters(fl_dist_model *m);
 /* Scales gradients so that the norm over all parameters is at most max_norm (0: as they are), steps, and
-   with
-   .shard gathers the parameters. The optimizer is over fl_dist_parameters; with .shard of a kind that
-   treats each
-   element alike (SGD, Adam, AdamW ...). An error that is pending here ends the group. */
+   with .shard gathers the parameters. The optimizer is over fl_dist_parameters; with .shard of a kind that
+   treats each element alike (SGD, Adam, AdamW ...). An error that is pending here ends the group. */
 FL_API bool fl_dist_step(fl_dist_model *m, fl_optim *o, double max_norm);
-/* The batch norms of the net, in training, take the statistics of all ranks' batches, forward and
-   backward, over
-   d: best a group of its own (fl_dist_split), which must stay while the net is trained. d NULL: no
+/* The batch norms of the net, in training, take the statistics of all ranks' batches, forward and backward,
+   over d: best a group of its own (fl_dist_split), which must stay while the net is trained. d NULL: no
    longer. */
 FL_API bool fl_dist_sync_batch_norm(fl_dist_group *d, fl_nn_module *net);
 /* Makes the process's generator another one on each rank, the same each time for one state of it: after a
@@ -90,10 +85,8 @@ FL_API bool fl_dist_load_checkpoint(fl_dist_model *m, const char *path, fl_optim
 #include "../ops/view.h"
 
 /* Parameters are numbered as fl_nn_parameters has them; buckets hold them from the last to the first. The
-   flat
-   tensor of a bucket, new in each pass, has the gradients, then a number for each parameter, not 0 if a
-   rank used
-   it, then padding to equal slices. A pass that is over leaves views of it as gradients. */
+   flat tensor of a bucket, new in each pass, has the gradients, then a number for each parameter, not 0 if
+   a rank used it, then padding to equal slices. A pass that is over leaves views of it as gradients. */
 
 typedef struct fl__dist_part {
     fl_var *var;

@@ -73,7 +73,8 @@ FL_API void fl_nn_cache_free(fl_nn_cache *c); /* NULL is fine */
 FL_API fl_vars fl_nn_forward_cached(fl_nn_module *m, fl_vars in, fl_nn_cache *c);
 /* Places that it holds now: where the next step begins. */
 FL_API int64_t fl_nn_cache_position(const fl_nn_cache *c);
-/* For forward functions: the place of a sequence's first step in the call of this thread, 0 without a cache. */
+/* For forward functions: the place of a sequence's first step in the call of this thread, 0 without a
+   cache. */
 FL_API int64_t fl_nn_cached_place(void);
 /* Forgets all but the first `position` places (speculation that failed); 0: all, and the memory. False after
    an error: it does not hold as many. */

@@ -63,8 +63,8 @@ FL_API fl_nn_module *fl_nn_transformer_decoder_opt(int64_t dim, int64_t heads, i
 typedef struct fl__nn_transformer {
     fl_var *(*activation)(fl_var *x); /* NULL: linear1's, or the gate's */
     bool norm_first;
-    /* children, each the tree's; an encoder's layer has no cross-attention, gate and drop_path may be NULL. norm
-       and drop are of the branches in their order. */
+    /* children, each the tree's; an encoder's layer has no cross-attention, gate and drop_path may be NULL.
+       norm and drop are of the branches in their order. */
     fl_nn_module *attention, *cross, *up, *gate, *down, *norm[3], *dropout, *drop[3], *drop_path;
 } fl__nn_transformer;
 

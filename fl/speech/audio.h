@@ -7,7 +7,8 @@
 extern "C" {
 #endif
 
-/* How samples stand in a file. Integers of b bits are divided by 2^(b - 1), so that all are within [-1, 1). */
+/* How samples stand in a file. Integers of b bits are divided by 2^(b - 1), so that all are within [-1,
+   1). */
 typedef enum fl_speech_coding {
     FL_SPEECH_S16, /* little-endian, as all here */
     FL_SPEECH_U8,

@@ -21,7 +21,8 @@ typedef struct fl_speech_lexicon_opts {
     int64_t *skipped; /* how many are counted here */
     char _end;
 } fl_speech_lexicon_opts;
-/* A file of lines "word token token ...", whose tokens are looked up. NULL after fl_fail with file and line. */
+/* A file of lines "word token token ...", whose tokens are looked up. NULL after fl_fail with file and
+   line. */
 #define fl_speech_lexicon_load(path, ...) FL__SPEECH_LEXICON_LOAD(path, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_LEXICON_LOAD(path, tokens, ...) \
     fl_speech_lexicon_load_opt(path, tokens, (fl_speech_lexicon_opts){__VA_ARGS__})

@@ -15,8 +15,8 @@ typedef struct fl_text_merge {
     int32_t left, right;
 } fl_text_merge;
 
-/* Symbols, bytes or characters, are joined in pairs: the pair of the lowest rank, the leftmost of equals, until
-   no pair has one (Sennrich 2016). */
+/* Symbols, bytes or characters, are joined in pairs: the pair of the lowest rank, the leftmost of equals,
+   until no pair has one (Sennrich 2016). */
 typedef struct fl_text_bpe_opts {
     fl_named _positional;
     const fl_text_merge *merge; /* by rank: each joins two tokens to the one that they spell */

@@ -30,8 +30,8 @@ FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_
 /* For trainers: counts the pieces that normalizer and pre-tokenizer of a pipeline make of a text. */
 FL_API bool fl_text_count_pieces(fl_text_dictionary *d, const char *pipeline, const char *text,
                                  int64_t n, const char *where);
-/* Learns merges: vocab has special tokens and symbols, bytes or (prefix != NULL) characters and prefixed ones, and gets
-   the joined ones; *merge is the caller's to free. */
+/* Learns merges: vocab has special tokens and symbols, bytes or (prefix != NULL) characters and prefixed
+   ones, and gets the joined ones; *merge is the caller's to free. */
 FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictionary *pieces,
                                  const char *prefix, int64_t size, int64_t min_count,
                                  fl_text_merge **merge, int64_t *n_merges);

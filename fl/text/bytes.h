@@ -13,7 +13,8 @@ extern "C" {
 /* GPT-2's: 33-126, 161-172 and 174-255 are themselves, the others U+0100 and on, in their order. */
 FL_API int32_t fl_text_byte_char(unsigned char b);
 FL_API int fl_text_char_byte(int32_t c); /* -1: of no byte */
-/* n bytes as characters, behind out; and back into raw, which has room for n: their number, -1 if one is none. */
+/* n bytes as characters, behind out; and back into raw, which has room for n: their number, -1 if one is
+   none. */
 FL_API bool fl_text_bytes_put(fl_data_text *out, const char *bytes, int64_t n);
 FL_API int64_t fl_text_bytes_get(const char *chars, int64_t n, char *raw);
 

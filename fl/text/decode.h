@@ -10,8 +10,9 @@
 extern "C" {
 #endif
 
-/* The steps of a "decoder": ByteLevel, WordPiece, Metaspace, BPEDecoder, CTC, Replace, Fuse, Strip, ByteFallback,
-   Sequence. bytes: tokens are bytes already, and ByteLevel has nothing to do. Each token is a piece of the work. */
+/* The steps of a "decoder": ByteLevel, WordPiece, Metaspace, BPEDecoder, CTC, Replace, Fuse, Strip,
+   ByteFallback, Sequence. bytes: tokens are bytes already, and ByteLevel has nothing to do. Each token is a
+   piece of the work. */
 FL_API bool fl_text_decoders_of(fl_text_steps *out, const fl_text_tree *t, bool bytes, const char *where);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* dictionary.h - words and their numbers: Flashlight's dictionary, which is every tokenizer's vocabulary too */
+/* dictionary.h - words and their numbers: Flashlight's dictionary, which is every tokenizer's vocabulary
+   too */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif

@@ -13,8 +13,8 @@ extern "C" {
 /* "encoder.json" (or vocab.json) and "vocab.bpe" (or merges.txt), cut as GPT-2 does; <|endoftext|> is special
    where it is a token. NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merges);
-/* A .tiktoken file: a line for each token, base64 and rank. split: a regular expression, FL_TEXT_SPLIT_CL100K;
-   special: tokens with their ids. */
+/* A .tiktoken file: a line for each token, base64 and rank. split: a regular expression,
+   FL_TEXT_SPLIT_CL100K; special: tokens with their ids. */
 FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split,
                                                 const fl_text_added *special, int64_t n);
 /* The pipeline of byte-level tokenizers with that split, as JSON. */

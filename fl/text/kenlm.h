@@ -12,8 +12,8 @@ extern "C" {
 
 /* Is it one? 1, 0; -1 after fl_fail, as when the file cannot be read. fl_text_ngram_load asks. */
 FL_API int fl_text_kenlm_is(const char *path);
-/* Types 0 (probing) and 2 to 5 (tries, quantised, with compressed pointers); others are errors that name them.
-   Every index that the file has is checked when it is used. */
+/* Types 0 (probing) and 2 to 5 (tries, quantised, with compressed pointers); others are errors that name
+   them. Every index that the file has is checked when it is used. */
 FL_API fl_text_ngram *fl_text_kenlm_load(const char *path);
 
 #ifdef __cplusplus

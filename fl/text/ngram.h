@@ -38,12 +38,13 @@ struct fl_text_scorer {
 };
 FL_API void fl_text_scorer_free(fl_text_scorer *s); /* NULL is fine */
 
-/* An n-gram model with back-off (Katz 1987): the score of w after h is that of the longest n-gram of both that
-   is stored, and the back-off weights of the longer contexts that are. Words have numbers, 0 is <unk>. */
+/* An n-gram model with back-off (Katz 1987): the score of w after h is that of the longest n-gram of both
+   that is stored, and the back-off weights of the longer contexts that are. Words have numbers, 0 is
+   <unk>. */
 typedef struct fl_text_ngram fl_text_ngram;
 /* A file of ARPA's format, or KenLM's binary (version 5, types probing and trie, the latter quantised and
-   array-compressed too), which is mapped. NULL after fl_fail with file and line, or file and offset. A missing
-   <unk> has -100. */
+   array-compressed too), which is mapped. NULL after fl_fail with file and line, or file and offset. A
+   missing <unk> has -100. */
 FL_API fl_text_ngram *fl_text_ngram_load(const char *path);
 FL_API void fl_text_ngram_free(fl_text_ngram *m); /* NULL is fine */
 FL_API int fl_text_ngram_order(const fl_text_ngram *m);
@@ -87,8 +88,8 @@ struct fl_text_ngram {
                  fl_text_ngram_entry *out);
     void (*close)(fl_text_ngram *m);
 };
-/* KenLM's hash of n-grams, and its table of them: slots of `size` bytes, the key first, key 0 is free. The slot
-   with the key, or the free one where it would stand; NULL: there is neither. */
+/* KenLM's hash of n-grams, and its table of them: slots of `size` bytes, the key first, key 0 is free. The
+   slot with the key, or the free one where it would stand; NULL: there is neither. */
 FL_API uint64_t fl_text_ngram_key(uint64_t key, int32_t word);
 FL_API const char *fl_text_ngram_probe(const char *slots, uint64_t n, size_t size, uint64_t key);
 
@@ -121,7 +122,8 @@ static bool fl__ngram_goes_on(float backoff) {
     return bits != 0x80000000u;
 }
 
-/* Longer and longer n-grams that end with the word. The new state is as long as the longest that may go on. */
+/* Longer and longer n-grams that end with the word. The new state is as long as the longest that may go
+   on. */
 FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *from, int32_t word,
                                   fl_text_state *to) {
     const fl_text_state s = *from;
@@ -310,7 +312,8 @@ static bool fl__ngram_room(fl__ngram_memory *a, int k, int64_t n) {
     return true;
 }
 
-/* The n-gram of k + 1 words, the last one first; made if it is not there, *made says so. NULL after fl_fail. */
+/* The n-gram of k + 1 words, the last one first; made if it is not there, *made says so. NULL after
+   fl_fail. */
 static fl__ngram_slot *fl__ngram_at(fl__ngram_memory *a, int k, const int32_t *word, bool *made) {
     uint64_t key = (uint64_t)(uint32_t)word[0];
     *made = false;

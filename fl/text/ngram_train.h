@@ -19,10 +19,11 @@ typedef struct fl_text_ngram_opts {
                                            single words none is */
     char _end;
 } fl_text_ngram_opts;
-/* Writes an ARPA file of n bytes of text, a sentence a line, words apart by white space. Interpolated modified Kneser-Ney
-   (Chen, Goodman 1998): counts of the highest order, and of those that begin with <s>, are of occurrences, others of
-   different words in front; discounts D1, D2, D3 from how many counts are 1, 2, 3, 4, or 0.5, 1, 1.5 where that gives
-   none; single words are interpolated with the uniform distribution over all words, </s> and <unk>. False after fl_fail. */
+/* Writes an ARPA file of n bytes of text, a sentence a line, words apart by white space. Interpolated
+   modified Kneser-Ney (Chen, Goodman 1998): counts of the highest order, and of those that begin with <s>,
+   are of occurrences, others of different words in front; discounts D1, D2, D3 from how many counts are 1,
+   2, 3, 4, or 0.5, 1, 1.5 where that gives none; single words are interpolated with the uniform
+   distribution over all words, </s> and <unk>. False after fl_fail. */
 #define fl_text_ngram_train(...) FL__TEXT_NGRAM_TRAIN(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_NGRAM_TRAIN(text, n, path, ...) \
     fl_text_ngram_train_opt(text, n, path, (fl_text_ngram_opts){__VA_ARGS__})

@@ -11,8 +11,8 @@ extern "C" {
 #endif
 
 /* The steps of a "normalizer": BertNormalizer, Strip, StripAccents, NFC, NFD, NFKC, NFKD, Lowercase, Nmt,
-   Precompiled, Replace, Prepend, ByteLevel, Sequence; and ours, SentencePiece, which does what that library does:
-   its map, a dummy prefix, spaces joined and marked. */
+   Precompiled, Replace, Prepend, ByteLevel, Sequence; and ours, SentencePiece, which does what that library
+   does: its map, a dummy prefix, spaces joined and marked. */
 FL_API bool fl_text_normalizers_of(fl_text_steps *out, const fl_text_tree *t, const char *where);
 
 #ifdef __cplusplus
@@ -190,8 +190,8 @@ static int64_t fl__norm_composed(fl__norm_char *v, int64_t n) {
     return out;
 }
 
-/* Writes characters, each for the next one of the text, or, if it is but more of one, for the last; those that it
-   took in have no other. So count tokenizers' offsets. */
+/* Writes characters, each for the next one of the text, or, if it is but more of one, for the last; those
+   that it took in have no other. So count tokenizers' offsets. */
 static bool fl__norm_write(fl_text_work *w, const fl__norm_chain *k, const fl_text_piece *source, int64_t n) {
     int64_t at = -1, next = 0;
     bool ok = true;
@@ -337,8 +337,8 @@ static bool fl__norm_bytes(const fl_text_step *s, fl_text_work *w) {
 
 /* ---- SentencePiece's map ---- */
 
-/* A u32 of bytes, a double array of u32 (Darts), replacements with a NUL behind each. Every index in it is checked
-   when it is used. */
+/* A u32 of bytes, a double array of u32 (Darts), replacements with a NUL behind each. Every index in it is
+   checked when it is used. */
 typedef struct fl__norm_charsmap {
     char *bytes;
     const char *text; /* the replacements */
@@ -359,7 +359,8 @@ static uint32_t fl__norm_unit(const fl__norm_charsmap *m, uint64_t i) {
     return u;
 }
 
-/* The replacement of the shortest or longest key that s begins with, and the key's bytes in *len; NULL: none. */
+/* The replacement of the shortest or longest key that s begins with, and the key's bytes in *len; NULL:
+   none. */
 static const char *fl__norm_mapped(const fl__norm_charsmap *m, const char *s, int64_t n,
                                    bool longest, int64_t *len) {
     const char *found = NULL;

@@ -1,4 +1,5 @@
-/* pattern.h - where text is cut: literal strings, the known splits of byte-level tokenizers, regular expressions */
+/* pattern.h - where text is cut: literal strings, the known splits of byte-level tokenizers, regular
+   expressions */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -37,8 +38,8 @@ FL_API fl_text_pattern *fl_text_pattern_new(const char *text, int64_t n, bool li
 /* Of {"String": ...} or {"Regex": ...}. */
 FL_API fl_text_pattern *fl_text_pattern_of(const fl_text_tree *t, const char *where);
 FL_API void fl_text_pattern_free(fl_text_pattern *p); /* NULL is fine */
-/* The first match in s at or behind `at`: 1 and its place, 0 if there is none, -1 after fl_fail. Empty matches
-   are passed over. */
+/* The first match in s at or behind `at`: 1 and its place, 0 if there is none, -1 after fl_fail. Empty
+   matches are passed over. */
 FL_API int fl_text_pattern_find(const fl_text_pattern *p, const char *s, int64_t n, int64_t at,
                                 int64_t *begin, int64_t *end);
 /* Does it match at every place of every text? (All the splits above do.) */
@@ -150,7 +151,8 @@ static int64_t fl__pat_lines(const unsigned char *cls, const char *s, int64_t n,
     return end;
 }
 
-/* What is the same from cl100k on: symbols with line ends behind them (and what o200k adds), lines, spaces. */
+/* What is the same from cl100k on: symbols with line ends behind them (and what o200k adds), lines,
+   spaces. */
 static int64_t fl__pat_rest(const unsigned char *cls, const char *s, int64_t n, int64_t at,
                             bool slash, bool whole) {
     int len;

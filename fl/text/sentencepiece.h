@@ -33,13 +33,15 @@ typedef struct fl_text_pieces_opts {
     const char *where;   /* what errors begin with */
     char _end;
 } fl_text_pieces_opts;
-/* The tokenizer of n pieces (vocab: index k is piece k; it is taken), each with its score and kind; kind NULL: piece 0
-   is unknown, 1 and 2 are control pieces, "<0x0A>" are bytes. GGUF's "llama" vocabularies and llama2.c's are such. */
+/* The tokenizer of n pieces (vocab: index k is piece k; it is taken), each with its score and kind; kind
+   NULL: piece 0 is unknown, 1 and 2 are control pieces, "<0x0A>" are bytes. GGUF's "llama" vocabularies and
+   llama2.c's are such. */
 FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *vocab, const float *score,
                                          const int32_t *kind, fl_text_pieces_opts o);
 /* A .model file: unigram and BPE; words and characters are errors that name them. */
 FL_API fl_text_tokenizer *fl_text_sentencepiece_load(const char *path);
-/* llama2.c's tokenizer.bin with a vocabulary of n pieces (0: as many as there are); a text begins with <s>. */
+/* llama2.c's tokenizer.bin with a vocabulary of n pieces (0: as many as there are); a text begins with
+   <s>. */
 FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t n);
 
 #ifdef __cplusplus
@@ -70,7 +72,8 @@ static fl_text_piece_kind fl__sp_kind(const fl_text_dictionary *d, const int32_t
     return n == 6 && !memcmp(text, "<0x", 3) && text[5] == '>' ? FL_TEXT_BYTE : FL_TEXT_NORMAL;
 }
 
-/* May text be cut in front of each mark that follows something else? Not if a piece has such a mark within. */
+/* May text be cut in front of each mark that follows something else? Not if a piece has such a mark
+   within. */
 static bool fl__sp_cuts(const fl_text_dictionary *d, const int32_t *kind) {
     for (int64_t i = 0, n; i < fl_text_dictionary_size(d); i++) {
         const char *s = fl_text_dictionary_entry(d, i, &n);

@@ -149,7 +149,8 @@ static bool fl__split_words(const fl_text_step *s, fl_text_work *w) {
            fl_text_work_each(s, w, false, fl__split_words_one);
 }
 
-/* Where the script changes; Hiragana and Katakana count as Han, and what is in no script as what is before it. */
+/* Where the script changes; Hiragana and Katakana count as Han, and what is in no script as what is before
+   it. */
 static bool fl__split_scripts_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
     const char *han = fl_text_script(0x4e00), *last = NULL, *none = fl_text_script(-1);
@@ -347,7 +348,8 @@ static bool fl__split_make_metaspace(fl_text_step *s, const char *where) {
     return m->pattern || !fl_text_tree_true(s->options, "split", true);
 }
 
-/* Ours: in front of a mark that does not follow one. For vocabularies whose pieces have marks in front only. */
+/* Ours: in front of a mark that does not follow one. For vocabularies whose pieces have marks in front
+   only. */
 static bool fl__split_marks_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
     static const char mark[] = "\xe2\x96\x81";

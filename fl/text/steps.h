@@ -30,8 +30,8 @@ typedef struct fl_text_changed {
     int64_t n, cap_, from_cap_, to_cap_;
 } fl_text_changed;
 
-/* What steps work on. A normalizer reads the text, a pre-tokenizer cuts it into pieces, a decoder's pieces are
-   tokens. Each reads what is at hand, writes what comes next, and turns. Positions are below 2^31. */
+/* What steps work on. A normalizer reads the text, a pre-tokenizer cuts it into pieces, a decoder's pieces
+   are tokens. Each reads what is at hand, writes what comes next, and turns. Positions are below 2^31. */
 typedef struct fl_text_work {
     const char *p; /* the text at hand */
     int64_t n;

@@ -43,8 +43,9 @@ typedef struct fl_text_encode_opts {
     bool strict;      /* ill-formed UTF-8 is an error that names its offset */
     char _end;
 } fl_text_encode_opts;
-/* Of n bytes. Tokenizers of bytes take any; for the others ill-formed UTF-8 becomes U+FFFD. A character that the
-   vocabulary has no word for is an error with character and line where there is no unknown token. */
+/* Of n bytes. Tokenizers of bytes take any; for the others ill-formed UTF-8 becomes U+FFFD. A character
+   that the vocabulary has no word for is an error with character and line where there is no unknown
+   token. */
 #define fl_text_encode(...) FL__TEXT_ENCODE(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_ENCODE(t, text, n, out, ...) \
     fl_text_encode_opt(t, text, n, out, (fl_text_encode_opts){__VA_ARGS__})
@@ -55,7 +56,8 @@ FL_API bool fl_text_encode_opt(const fl_text_tokenizer *t, const char *text, int
 FL_API bool fl_text_encode_batch(const fl_text_tokenizer *t, const char *const *text, const int64_t *n,
                                  int64_t count, fl_text_encoding *out, fl_text_encode_opts o);
 
-/* Puts the text of n ids behind out, special ones left out unless keep_special. An id out of range is an error. */
+/* Puts the text of n ids behind out, special ones left out unless keep_special. An id out of range is an
+   error. */
 FL_API bool fl_text_decode(const fl_text_tokenizer *t, const int32_t *id, int64_t n, bool keep_special,
                            fl_data_text *out);
 /* The same as ids come: text that no later id changes, in whole characters. Starts {.tokenizer = t}. */
@@ -75,7 +77,8 @@ FL_API void fl_text_stream_free(fl_text_stream *s);
 
 /* Ids are 0 to size - 1; some may have no token. */
 FL_API int64_t fl_text_vocab_size(const fl_text_tokenizer *t);
-/* The bytes of a token, as text has them (tokens of byte-level tokenizers as bytes); NULL if there is none. */
+/* The bytes of a token, as text has them (tokens of byte-level tokenizers as bytes); NULL if there is
+   none. */
 FL_API const char *fl_text_token_of(const fl_text_tokenizer *t, int32_t id, int64_t *n);
 /* The id of a token, "</s>"; -1: none. */
 FL_API int32_t fl_text_id_of(const fl_text_tokenizer *t, const char *token, int64_t n);
@@ -127,16 +130,16 @@ struct fl_text_model {
     fl_text_dictionary *vocab; /* owned */
     /* Tokens of [begin, end) of w->p, by fl_text_work_token. */
     bool (*encode)(const fl_text_model *m, fl_text_work *w, uint32_t begin, uint32_t end);
-    /* The settings behind "type", each with a comma in front, and the vocabulary. bytes: tokens are bytes that
-       are written as characters. */
+    /* The settings behind "type", each with a comma in front, and the vocabulary. bytes: tokens are bytes
+       that are written as characters. */
     bool (*put)(const fl_text_model *m, bool bytes, fl_data_text *out);
     void (*free)(fl_text_model *m); /* m itself too, but for its vocab; NULL: fl_heap_free(m) */
     void (*memo_free)(void *memo);  /* of what encode keeps in w->memo; NULL: nothing */
 };
 FL_API void fl_text_model_free(fl_text_model *m); /* NULL is fine */
-/* A tokenizer of a model, which it takes (also when it fails), and of an object of tokenizer.json with the keys
-   "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "truncation", "padding": each may
-   be absent. where: what errors begin with. */
+/* A tokenizer of a model, which it takes (also when it fails), and of an object of tokenizer.json with the
+   keys "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "truncation", "padding":
+   each may be absent. where: what errors begin with. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json, const char *where);
 /* The same of a tree of that object, which it takes; added: more tokens. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *pipeline,
@@ -267,7 +270,8 @@ static void fl__tok_set(fl_text_encoding *e, int64_t i, int32_t id, uint8_t type
     e->id[i] = id, e->begin[i] = e->end[i] = 0, e->type[i] = type, e->special[i] = special, e->mask[i] = real;
 }
 
-/* Tokens [a.begin, a.end) of the first text and those of the second, with what the template has around them. */
+/* Tokens [a.begin, a.end) of the first text and those of the second, with what the template has around
+   them. */
 static bool fl__tok_assemble(const fl_text_tokenizer *t, const fl_text_work *w, fl_text_piece a,
                              fl_text_piece b, bool pair, bool plain, fl_text_encoding *e) {
     static const fl__tok_item bare[2] = {{FL__TOK_A, 0}, {FL__TOK_B, 1}};
@@ -402,8 +406,8 @@ static bool fl__tok_is_space(const char *s, int64_t n, int *len) {
     return c >= 0 && (fl_text_classes()[c] & FL_TEXT_WHITE_SPACE);
 }
 
-/* The next added token at or behind `at` that is one there: its place in *begin, *end with the white space that
-   it takes; NULL: none. */
+/* The next added token at or behind `at` that is one there: its place in *begin, *end with the white space
+   that it takes; NULL: none. */
 static const fl_text_added *fl__tok_next(const fl_text_tokenizer *t, const fl_text_trie *trie, const char *s,
                                          int64_t n, int64_t at, int64_t *begin, int64_t *end) {
     int64_t len = 0;
@@ -428,8 +432,8 @@ static const fl_text_added *fl__tok_next(const fl_text_tokenizer *t, const fl_te
     return NULL;
 }
 
-/* The spaces at both ends of a token, n bytes at p, are not in its range (ByteLevel's trim_offsets); that which was
-   put in front of the text took nothing of it. */
+/* The spaces at both ends of a token, n bytes at p, are not in its range (ByteLevel's trim_offsets); that
+   which was put in front of the text took nothing of it. */
 static void fl__tok_trim(const fl_text_tokenizer *t, const char *p, uint32_t n, fl_text_token *token) {
     uint32_t lead = 0, trail = 0;
     while (lead < n && p[lead] == ' ') lead++;

@@ -13,8 +13,9 @@ extern "C" {
 /* The tokenizer of a file "tokenizer.json" (Hugging Face's tokenizers, fl_text_tokenizer_save); NULL after
    fl_fail. What it has and we do not is an error that names it. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_load(const char *path);
-/* Any of the files that we read, or a folder with one: tokenizer.json, vocab.json and merges.txt, encoder.json and
-   vocab.bpe, vocab.txt (of BERT, uncased), tokenizer.model; a file by its name's end, .json, .txt or .model. */
+/* Any of the files that we read, or a folder with one: tokenizer.json, vocab.json and merges.txt,
+   encoder.json and vocab.bpe, vocab.txt (of BERT, uncased), tokenizer.model; a file by its name's end,
+   .json, .txt or .model. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path);
 
 #ifdef __cplusplus

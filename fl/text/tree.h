@@ -10,7 +10,8 @@
 extern "C" {
 #endif
 
-/* A value: FL_DATA_JSON_OBJECT or _ARRAY with its values as a list, _STRING, _NUMBER, _TRUE, _FALSE or _NULL. */
+/* A value: FL_DATA_JSON_OBJECT or _ARRAY with its values as a list, _STRING, _NUMBER, _TRUE, _FALSE or
+   _NULL. */
 typedef struct fl_text_tree {
     fl_data_json_event event;
     char *key;  /* in an object; else NULL */

@@ -11,8 +11,9 @@ extern "C" {
 #endif
 
 /* A model; takes vocab. score: of each id, the logarithm of a probability, copied; NaN, or -1e30: never
-   chosen (control pieces, bytes). The path of the highest sum wins (Kudo 2018); a character without a piece costs the lowest score
-   less 10, and such neighbours are one unk (an id; -1: an error), or their bytes' pieces with byte_fallback. */
+   chosen (control pieces, bytes). The path of the highest sum wins (Kudo 2018); a character without a piece
+   costs the lowest score less 10, and such neighbours are one unk (an id; -1: an error), or their bytes'
+   pieces with byte_fallback. */
 FL_API fl_text_model *fl_text_unigram(fl_text_dictionary *vocab, const double *score, int64_t unk,
                                       bool byte_fallback, const char *where);
 

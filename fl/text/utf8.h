@@ -34,7 +34,8 @@ FL_API bool fl_text_put_replaced(fl_data_text *t, const char *s, int64_t n, int6
 #define FL_TEXT_UTF8_IMPL
 #include <string.h>
 
-/* The second byte's range depends on the first one: no overlong forms, no surrogates, nothing past U+10FFFF. */
+/* The second byte's range depends on the first one: no overlong forms, no surrogates, nothing past
+   U+10FFFF. */
 FL_API int32_t fl_text_char(const char *text, int64_t n, int *len) {
     const unsigned char *s = (const unsigned char *)text;
     const unsigned c = s[0];

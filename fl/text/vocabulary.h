@@ -13,8 +13,8 @@ extern "C" {
 
 /* ,"vocab":{"token":id, ...}; bytes: as characters. */
 FL_API bool fl_text_put_vocab(const fl_text_dictionary *d, bool bytes, fl_data_text *out);
-/* The object {"token": id, ...} that has begun, into d. bytes: tokens whose characters all stand for bytes are
-   these bytes; others stay text. An id that comes twice, or is above the file's size, is an error. */
+/* The object {"token": id, ...} that has begun, into d. bytes: tokens whose characters all stand for bytes
+   are these bytes; others stay text. An id that comes twice, or is above the file's size, is an error. */
 FL_API bool fl_text_read_vocab(fl_data_json *j, bool bytes, int64_t most, fl_text_dictionary *d);
 /* Bytes of a token of such a vocabulary, in raw if it stands for bytes: n bytes of room; else text itself. */
 FL_API const char *fl_text_token_bytes(const char *text, int64_t *n, bool bytes, char *raw);

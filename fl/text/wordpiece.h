@@ -11,14 +11,16 @@
 extern "C" {
 #endif
 
-/* A model; takes vocab. A word is the longest token it begins with, then the longest one with `prefix` in front
-   ("##") that goes on, and so on; if that fails, or the word has more than `most` characters, it is unk. */
+/* A model; takes vocab. A word is the longest token it begins with, then the longest one with `prefix` in
+   front ("##") that goes on, and so on; if that fails, or the word has more than `most` characters, it is
+   unk. */
 FL_API fl_text_model *fl_text_wordpiece(fl_text_dictionary *vocab, const char *unk,
                                         const char *prefix, int64_t most, const char *where);
-/* vocab.txt, a token a line, with BERT's normalizer, pre-tokenizer and template. cased: keeps case and accents. */
+/* vocab.txt, a token a line, with BERT's normalizer, pre-tokenizer and template. cased: keeps case and
+   accents. */
 FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased);
-/* Learnt from n bytes of text as Hugging Face's trainer does: joined pairs, of which only the vocabulary is kept.
-   special: [UNK], [CLS], [SEP] among them, default [PAD] [UNK] [CLS] [SEP] [MASK]. */
+/* Learnt from n bytes of text as Hugging Face's trainer does: joined pairs, of which only the vocabulary is
+   kept. special: [UNK], [CLS], [SEP] among them, default [PAD] [UNK] [CLS] [SEP] [MASK]. */
 #define fl_text_wordpiece_train(...) FL__TEXT_WORDPIECE_TRAIN(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_WORDPIECE_TRAIN(text, n, ...) \
     fl_text_wordpiece_train_opt(text, n, (fl_text_train_opts){__VA_ARGS__})

@@ -17,7 +17,8 @@ FL_API fl_text_model *fl_text_word_model(fl_text_dictionary *vocab, int64_t unk)
 
 /* Words apart by white space, joined by a space; unknown ones are the dictionary's default. Takes it. */
 FL_API fl_text_tokenizer *fl_text_word_tokenizer(fl_text_dictionary *vocab);
-/* Characters: those of n bytes of text, by their code points. Others are errors. Decoding gives the text back. */
+/* Characters: those of n bytes of text, by their code points. Others are errors. Decoding gives the text
+   back. */
 FL_API fl_text_tokenizer *fl_text_char_tokenizer(const char *text, int64_t n);
 /* Counts the words of a text into d, for fl_text_dictionary_pruned. */
 FL_API bool fl_text_count_words(fl_text_dictionary *d, const char *text, int64_t n);
