@@ -408,7 +408,7 @@ $(BUILD)/libflk.a: $(CUDA_OBJECTS)
 	@$(AR) qcs $@ $^
 
 $(BUILD)/libfl.so: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
-	$(CC) $(ALL_CFLAGS) -shared -o $@ $^ $(CUDA_LIBS) $(LIBS)
+	$(CC) $(ALL_CFLAGS) -shared $(if $(GLOO_OBJECT),-Wl$(comma)--version-script=package/exports) -o $@ $^ $(CUDA_LIBS) $(LIBS)
 
 PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(SPEECH:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c) tests/cuda/plans.c)
 $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a

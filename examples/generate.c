@@ -6,6 +6,7 @@
 
    --temperature 0 takes the best token each time; --top-k, --top-p, --min-p, --repetition; --beams N the
    best of N texts that are followed at once; --ids "1 403 407": tokens in place of text. */
+#include "arguments.h"
 #include "fl.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,37 +21,25 @@ typedef struct options {
 } options;
 
 static bool parse(int argc, char **argv, options *o) {
-    const struct { const char *name, **text; int64_t *whole; double *number;
-    } all[] = {{"--weights", &o->weights, NULL, NULL},
-               {"--tokens", &o->tokens, NULL, NULL},
-               {"--prompt", &o->prompt, NULL, NULL},
-               {"--ids", &o->ids, NULL, NULL},
-               {"--stop", &o->stop, NULL, NULL},
-               {"--length", NULL, &o->length, NULL},
-               {"--beams", NULL, &o->beams, NULL},
-               {"--seed", NULL, &o->seed, NULL},
-               {"--top-k", NULL, &o->top_k, NULL},
-               {"--context", NULL, &o->context, NULL},
-               {"--temperature", NULL, NULL, &o->temperature},
-               {"--top-p", NULL, NULL, &o->top_p},
-               {"--min-p", NULL, NULL, &o->min_p},
-               {"--repetition", NULL, NULL, &o->repetition}};
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0;
-        if (!strcmp(argv[i], "--f32")) {
-            o->f32 = true;
-            continue;
-        }
-        while (k < sizeof all / sizeof *all && strcmp(argv[i], all[k].name)) k++;
-        if (k == sizeof all / sizeof *all || i + 1 == argc) return false;
-        char *end = "";
-        i++;
-        if (all[k].text) *all[k].text = argv[i];
-        else if (all[k].whole) *all[k].whole = strtoll(argv[i], &end, 10);
-        else *all[k].number = strtod(argv[i], &end);
-        if (*end) return false;
-    }
-    return o->weights && o->length >= 1 && o->beams >= 0;
+    const argument list[] = {{"weights", .text = &o->weights},
+                             {"tokens", .text = &o->tokens},
+                             {"prompt", .text = &o->prompt},
+                             {"ids", .text = &o->ids},
+                             {"stop", .text = &o->stop},
+                             {"length", .whole = &o->length, .low = 1, .high = 1e9},
+                             {"beams", .whole = &o->beams, .low = 0, .high = 64},
+                             {"seed", .whole = &o->seed},
+                             {"top-k", .whole = &o->top_k},
+                             {"context", .whole = &o->context},
+                             {"temperature", .number = &o->temperature},
+                             {"top-p", .number = &o->top_p},
+                             {"min-p", .number = &o->min_p},
+                             {"repetition", .number = &o->repetition},
+                             {"f32", .on = &o->f32},
+                             {NULL, .low = 0}};
+    if (!arguments_read(argc, argv, list)) return false;
+    if (!o->weights) fputs("generate: --weights FOLDER or FILE is needed\n", stderr);
+    return o->weights != NULL;
 }
 
 /* ---- llama2.c's tokenizer: pieces with scores, of which the neighbours that join to the best one are
@@ -213,13 +202,7 @@ static bool generate(const options *o, fl_nn_module *m, const pieces *p, fl_text
 
 int main(int argc, char **argv) {
     options o = {.prompt = "", .length = 200, .temperature = 0.8, .seed = 1};
-    if (!parse(argc, argv, &o))
-        return puts("generate --weights FOLDER or FILE [--tokens tokenizer.json] [--prompt TEXT] [--ids "
-                    "\"1 2\"] "
-                    "[--length N] [--temperature X] [--top-k N] [--top-p X] [--min-p X] [--repetition X] "
-                    "[--beams N] "
-                    "[--seed N] [--stop TEXT] [--context N] [--f32]"),
-               2;
+    if (!parse(argc, argv, &o)) return 2;
     int64_t vocabulary = 0;
     pieces p = {0};
     fl_text_tokenizer *t = NULL;

@@ -10,6 +10,7 @@
    ./lm --load lm.safetensors --eval     the loss of a saved model, and a sample
 
    The last line is "Validation loss: x.xxxx nats per character". */
+#include "arguments.h"
 #include "fl.h"
 #include <ctype.h>
 #include <inttypes.h>
@@ -361,44 +362,30 @@ static bool write_sample(fl_nn_module *m, const options *o, const corpus *c) {
 }
 
 static bool parse(int argc, char **argv, options *o) {
-    const struct { const char *name, **text; int64_t *whole; double *number;
-    } all[] = {{"--data", &o->data, NULL, NULL},
-               {"--preset", &o->preset, NULL, NULL},
-               {"--model", &o->model, NULL, NULL},
-               {"--tokens", &o->tokens, NULL, NULL},
-               {"--save", &o->save, NULL, NULL},
-               {"--load", &o->load, NULL, NULL},
-               {"--log", &o->log, NULL, NULL},
-               {"--dtype", &o->dtype, NULL, NULL},
-               {"--prompt", &o->prompt, NULL, NULL},
-               {"--steps", NULL, &o->steps, NULL},
-               {"--seed", NULL, &o->seed, NULL},
-               {"--sample", NULL, &o->sample, NULL},
-               {"--layers", NULL, &o->layers, NULL},
-               {"--dim", NULL, &o->dim, NULL},
-               {"--heads", NULL, &o->heads, NULL},
-               {"--context", NULL, &o->context, NULL},
-               {"--batch", NULL, &o->batch, NULL},
-               {"--accumulate", NULL, &o->accumulate, NULL},
-               {"--lr", NULL, NULL, &o->lr},
-               {"--dropout", NULL, NULL, &o->dropout},
-               {"--temperature", NULL, NULL, &o->temperature}};
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0;
-        if (!strcmp(argv[i], "--eval")) {
-            o->eval = true;
-            continue;
-        }
-        while (k < sizeof all / sizeof *all && strcmp(argv[i], all[k].name)) k++;
-        if (k == sizeof all / sizeof *all || i + 1 == argc) return false;
-        char *end = "";
-        i++;
-        if (all[k].text) *all[k].text = argv[i];
-        else if (all[k].whole) *all[k].whole = strtoll(argv[i], &end, 10);
-        else *all[k].number = strtod(argv[i], &end);
-        if (*end) return false;
-    }
-    return true;
+    const argument list[] = {{"data", .text = &o->data},
+                             {"preset", .text = &o->preset},
+                             {"model", .text = &o->model},
+                             {"tokens", .text = &o->tokens},
+                             {"save", .text = &o->save},
+                             {"load", .text = &o->load},
+                             {"log", .text = &o->log},
+                             {"dtype", .text = &o->dtype},
+                             {"prompt", .text = &o->prompt},
+                             {"steps", .whole = &o->steps},
+                             {"seed", .whole = &o->seed},
+                             {"sample", .whole = &o->sample},
+                             {"layers", .whole = &o->layers},
+                             {"dim", .whole = &o->dim},
+                             {"heads", .whole = &o->heads},
+                             {"context", .whole = &o->context},
+                             {"batch", .whole = &o->batch},
+                             {"accumulate", .whole = &o->accumulate},
+                             {"lr", .number = &o->lr},
+                             {"dropout", .number = &o->dropout},
+                             {"temperature", .number = &o->temperature},
+                             {"eval", .on = &o->eval},
+                             {NULL, .low = 0}};
+    return arguments_read(argc, argv, list);
 }
 
 /* What was not asked for is the preset's. */

@@ -9,15 +9,14 @@
    launch 2 ./mnist              on two ranks, each with its part of every batch; rank 0 prints and saves
 
    The last line is "Test accuracy: 99.xx %", but of --steps. */
+#include "arguments.h"
 #include "digits.h"
-
-#include <stdlib.h>
 
 typedef struct options {
     const char *data, *save, *load;
     int64_t epochs, batch, steps; /* steps: so many and no more, 0: whole epochs */
     double lr;
-    uint64_t seed;
+    int64_t seed;
     double dropout;
     fl_dtype dtype; /* of products */
     bool eval;
@@ -30,64 +29,25 @@ typedef struct epoch_result {
 
 enum { MAX_EPOCHS = 1000, HELD_OUT = 5000, DRAWN = 20000 };
 
-static void usage(void) {
-    puts("mnist [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load "
-         "FILE] [--eval] [--dtype f32|bf16|f16] [--dropout P] [--steps N]\n"
-         "  --dtype  of what convolutions and linear layers multiply (autocast): parameters, losses\n"
-         "           and steps stay f32; f16 scales the loss");
-}
-
-static bool parse_number(const char *name, const char *text, double low, double high, double *out) {
-    char *end;
-    *out = strtod(text, &end);
-    if (*text && !*end && *out >= low && *out <= high) return true;
-    fprintf(stderr, "mnist: %s %s is not a number from %g to %g\n", name, text, low, high);
-    return false;
-}
-
-static bool parse_dtype(const char *text, fl_dtype *out) {
-    *out = fl_dtype_named(text);
-    if (*out == FL_F32 || *out == FL_BF16 || *out == FL_F16) return true;
-    fprintf(stderr, "mnist: --dtype %s is not f32, bf16 or f16\n", text);
-    return false;
-}
-
 static bool parse(int argc, char **argv, options *o) {
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        double v = 0;
-        bool ok = true;
-        if (!strcmp(name, "--eval")) {
-            o->eval = true;
-            continue;
-        }
-        if (!value) return usage(), false;
-        if (!strcmp(name, "--data"))
-            o->data = value;
-        else if (!strcmp(name, "--save"))
-            o->save = value;
-        else if (!strcmp(name, "--load"))
-            o->load = value;
-        else if (!strcmp(name, "--epochs"))
-            ok = parse_number(name, value, 1, MAX_EPOCHS, &v), o->epochs = (int64_t)v;
-        else if (!strcmp(name, "--batch"))
-            ok = parse_number(name, value, 1, 10000, &v), o->batch = (int64_t)v;
-        else if (!strcmp(name, "--steps"))
-            ok = parse_number(name, value, 1, 1e6, &v), o->steps = (int64_t)v;
-        else if (!strcmp(name, "--lr"))
-            ok = parse_number(name, value, 0, 1e3, &o->lr);
-        else if (!strcmp(name, "--seed"))
-            ok = parse_number(name, value, 0, 9e15, &v), o->seed = (uint64_t)v;
-        else if (!strcmp(name, "--dropout"))
-            ok = parse_number(name, value, 0, 1, &o->dropout);
-        else if (!strcmp(name, "--dtype"))
-            ok = parse_dtype(value, &o->dtype);
-        else
-            return usage(), false;
-        if (!ok) return false;
-        i++;
-    }
-    return true;
+    const char *dtype = "f32";
+    const argument list[] = {{"data", .text = &o->data},
+                             {"save", .text = &o->save},
+                             {"load", .text = &o->load},
+                             {"epochs", .whole = &o->epochs, .low = 1, .high = MAX_EPOCHS},
+                             {"batch", .whole = &o->batch, .low = 1, .high = 10000},
+                             {"steps", .whole = &o->steps, .low = 1, .high = 1e6},
+                             {"lr", .number = &o->lr, .low = 0, .high = 1e3},
+                             {"seed", .whole = &o->seed, .low = 0, .high = 9e15},
+                             {"dropout", .number = &o->dropout, .low = 0, .high = 1},
+                             {"dtype", .text = &dtype},
+                             {"eval", .on = &o->eval},
+                             {NULL, .low = 0}};
+    if (!arguments_read(argc, argv, list)) return false;
+    o->dtype = fl_dtype_named(dtype);
+    if (o->dtype == FL_F32 || o->dtype == FL_BF16 || o->dtype == FL_F16) return true;
+    fprintf(stderr, "%s: --dtype %s is not f32, bf16 or f16\n", argv[0], dtype);
+    return false;
 }
 
 /* The means over all ranks of n numbers. */

@@ -9,6 +9,7 @@
    Without arguments: learns from sentences of its own, and must find the next ones less surprising than a
    model of single words does. */
 #include "../fl.h"
+#include "arguments.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 
 typedef struct options {
     const char *command, *text, *load, *save;
-    long order, prune;
+    int64_t order, prune;
 } options;
 
 static int usage(void) {
@@ -25,20 +26,14 @@ static int usage(void) {
 }
 
 static bool parse(int argc, char **argv, options *o) {
+    const argument list[] = {{"text", .text = &o->text},
+                             {"load", .text = &o->load},
+                             {"save", .text = &o->save},
+                             {"order", .whole = &o->order, .low = 1, .high = FL_TEXT_NGRAM_MOST},
+                             {"prune", .whole = &o->prune, .low = 0, .high = 1e9},
+                             {NULL, .low = 0}};
     *o = (options){.command = argc > 1 ? argv[1] : "", .order = 3};
-    for (int i = 2; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        char *end = NULL;
-        if (!value) return false;
-        if (!strcmp(argv[i], "--text")) o->text = value;
-        else if (!strcmp(argv[i], "--load")) o->load = value;
-        else if (!strcmp(argv[i], "--save")) o->save = value;
-        else if (!strcmp(argv[i], "--order")) o->order = strtol(value, &end, 10);
-        else if (!strcmp(argv[i], "--prune")) o->prune = strtol(value, &end, 10);
-        else return false;
-        if (end && (*end || o->order < 1 || o->order > FL_TEXT_NGRAM_MOST || o->prune < 0)) return false;
-    }
-    return true;
+    return argc < 2 || arguments_read(argc - 1, argv + 1, list);
 }
 
 static bool train(const options *o, const char *text, int64_t n) {

@@ -8,6 +8,7 @@
    PATH is what fl_text_tokenizer_open takes: a file, or a folder with one. Without arguments: it learns
    from a line of its own, and shows the pieces. */
 #include "../fl.h"
+#include "arguments.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 
 typedef struct options {
     const char *command, *text, *load, *save, *type;
-    long size;
+    int64_t size;
 } options;
 
 static int usage(void) {
@@ -26,20 +27,14 @@ static int usage(void) {
 }
 
 static bool parse(int argc, char **argv, options *o) {
+    const argument list[] = {{"text", .text = &o->text},
+                             {"load", .text = &o->load},
+                             {"save", .text = &o->save},
+                             {"type", .text = &o->type},
+                             {"size", .whole = &o->size, .low = 1, .high = 1e9},
+                             {NULL, .low = 0}};
     *o = (options){.command = argc > 1 ? argv[1] : "", .type = "bpe", .size = 8192};
-    for (int i = 2; i < argc; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        char *end = NULL;
-        if (!value) return false;
-        if (!strcmp(argv[i], "--text")) o->text = value;
-        else if (!strcmp(argv[i], "--load")) o->load = value;
-        else if (!strcmp(argv[i], "--save")) o->save = value;
-        else if (!strcmp(argv[i], "--type")) o->type = value;
-        else if (!strcmp(argv[i], "--size")) o->size = strtol(value, &end, 10);
-        else return false;
-        if (end && (*end || o->size < 1)) return false;
-    }
-    return true;
+    return argc < 2 || arguments_read(argc - 1, argv + 1, list);
 }
 
 /* A file, or the standard input. */

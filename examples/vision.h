@@ -1,56 +1,16 @@
-/* vision.h - what the programs vision_*.c share: arguments, pictures to learn from, pages that show them
+/* vision.h - what the programs vision_*.c share: pictures to learn from, pages that show them
 
    Not part of the library. */
 #ifndef EXAMPLES_VISION_H
 #define EXAMPLES_VISION_H
 
+#include "arguments.h"
 #include "fl.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* An argument of a program, --name value: text, a number within limits, or without a value a switch. Ends
-   with a NULL name. */
-typedef struct vision_argument {
-    const char *name;
-    const char **text;
-    double *number, low, high;
-    bool *on;
-} vision_argument;
-
-/* Fills in what argv says; false after a line on stderr. */
-static inline bool vision_arguments(int argc, char **argv, const vision_argument *list) {
-    for (int i = 1; i < argc; i++) {
-        const vision_argument *a = list;
-        while (a->name && (strncmp(argv[i], "--", 2) || strcmp(argv[i] + 2, a->name))) a++;
-        char *end = NULL;
-        if (a->name && a->on) {
-            *a->on = true;
-            continue;
-        }
-        if (a->name && i + 1 < argc) {
-            const char *value = argv[++i];
-            if (a->text) {
-                *a->text = value;
-                continue;
-            }
-            *a->number = strtod(value, &end);
-            if (*value && !*end && *a->number >= a->low && *a->number <= a->high) continue;
-            fprintf(stderr, "%s: --%s %s is not a number from %g to %g\n", argv[0], a->name, value, a->low,
-                    a->high);
-            return false;
-        }
-        fprintf(stderr, "%s: %s %s\n%s", argv[0], argv[i], a->name ? "wants a value" : "is not an argument",
-                "arguments:");
-        for (a = list; a->name; a++)
-            fprintf(stderr, " --%s%s", a->name, a->on ? "" : a->text ? " TEXT" : " N");
-        fputc('\n', stderr);
-        return false;
-    }
-    return true;
-}
 
 /* ---- pictures that are drawn here: ten kinds of figures, turned, sized, placed and coloured at random, with
    noise ---- */

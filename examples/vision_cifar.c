@@ -247,7 +247,7 @@ static bool write_page(const char *path, fl_tensor *p, fl_vision_arrays a, doubl
 
 int main(int argc, char **argv) {
     options o = {.save = "cifar.safetensors", .page = "predictions.html", .batch = 64, .seed = 1, .lr = 0.1};
-    const vision_argument list[] = {{"data", .text = &o.data},
+    const argument list[] = {{"data", .text = &o.data},
                                     {"save", .text = &o.save},
                                     {"load", .text = &o.load},
                                     {"page", .text = &o.page},
@@ -259,7 +259,7 @@ int main(int argc, char **argv) {
                                     {"minutes", .number = &o.minutes, .low = 0.01, .high = 1e5},
                                     {"eval", .on = &o.eval},
                                     {NULL, .low = 0}};
-    if (!vision_arguments(argc, argv, list)) return 2;
+    if (!arguments_read(argc, argv, list)) return 2;
     if (!o.epochs) o.epochs = o.data ? 40 : 6;
     if (!o.width) o.width = o.data ? 32 : 12;
     fl_seed((uint64_t)o.seed);

@@ -23,7 +23,7 @@ int main(int argc, char **argv) {
     const char *truth = NULL, *results = NULL, *type = "bbox", *metric = "coco", *points = "all",
                *arrays = NULL;
     double iou = 0.5;
-    const vision_argument list[] = {{"gt", .text = &truth},
+    const argument list[] = {{"gt", .text = &truth},
                                     {"dt", .text = &results},
                                     {"type", .text = &type},
                                     {"metric", .text = &metric},
@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
                                     {"arrays", .text = &arrays},
                                     {"iou", .number = &iou, .low = 0, .high = 1},
                                     {NULL, .low = 0}};
-    if (!vision_arguments(argc, argv, list)) return 2;
+    if (!arguments_read(argc, argv, list)) return 2;
     const bool masks = !strcmp(type, "segm"), is_voc = !strcmp(metric, "voc");
     if (!truth || !results || (!masks && strcmp(type, "bbox")) || (!is_voc && strcmp(metric, "coco")) ||
         (strcmp(points, "11") && strcmp(points, "all")))

@@ -11,13 +11,13 @@ int main(int argc, char **argv) {
     const char *file = NULL, *out = NULL, *mode = "rgb";
     double depth = 0;
     bool stored = false, partial = false;
-    const vision_argument list[] = {
+    const argument list[] = {
         {"file", .text = &file},   {"out", .text = &out},
         {"mode", .text = &mode},   {"depth", .number = &depth, .low = 8, .high = 16},
         {"stored", .on = &stored}, {"partial", .on = &partial},
         {NULL, .low = 0}};
     int kind = 0;
-    if (!vision_arguments(argc, argv, list)) return 2;
+    if (!arguments_read(argc, argv, list)) return 2;
     while (kind < 4 && strcmp(names[kind], mode)) kind++;
     if (!file || !out || kind == 4)
         return fprintf(stderr, "vision_image: --file, --out and --mode rgb, grey, rgba or asis\n"), 2;

@@ -100,7 +100,7 @@ static bool from_image(fl_nn_module *net, const options *o, bool boxes) {
 
 int main(int argc, char **argv) {
     options o = {.names = "torchvision"};
-    const vision_argument list[] = {{"model", .text = &o.model},
+    const argument list[] = {{"model", .text = &o.model},
                                     {"weights", .text = &o.weights},
                                     {"names", .text = &o.names},
                                     {"image", .text = &o.image},
@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
                                     {"classes", .number = &o.classes, .low = 1, .high = 1e6},
                                     {"size", .number = &o.size, .low = 1, .high = 10000},
                                     {NULL, .low = 0}};
-    if (!vision_arguments(argc, argv, list)) return 2;
+    if (!arguments_read(argc, argv, list)) return 2;
     const int kind = !strcmp(o.names, "torchvision") ? 0
                      : !strcmp(o.names, "timm")      ? 1
                      : !strcmp(o.names, "hf")        ? 2

@@ -8,6 +8,7 @@
    rank, begin, end (in frames), confidence, word. Flags: --beamsize --beamsizetoken --beamthreshold
    --lmweight --wordscore --unkscore --silscore (numbers), --criterion ctc|asg, --smearing none|max|logadd,
    --blank --sil (tokens), --logadd --flashlight --times --greedy-lm-tokens. */
+#include "../arguments.h"
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>
@@ -21,42 +22,29 @@ typedef struct job {
 } job;
 
 static bool parse(int argc, char **argv, job *j) {
-    const struct { const char *name; const char **text; double *number; bool *flag;
-    } known[] = {{"--emissions", &j->emissions, NULL, NULL},
-                 {"--tokens", &j->tokens, NULL, NULL},
-                 {"--lexicon", &j->lexicon, NULL, NULL},
-                 {"--lm", &j->lm, NULL, NULL},
-                 {"--transitions", &j->transitions, NULL, NULL},
-                 {"--criterion", &j->criterion, NULL, NULL},
-                 {"--smearing", &j->smearing, NULL, NULL},
-                 {"--blank", &j->blank, NULL, NULL},
-                 {"--sil", &j->sil, NULL, NULL},
-                 {"--nbest", NULL, &j->nbest, NULL},
-                 {"--beamsize", NULL, &j->beam, NULL},
-                 {"--beamsizetoken", NULL, &j->beam_token, NULL},
-                 {"--beamthreshold", NULL, &j->threshold, NULL},
-                 {"--lmweight", NULL, &j->lm_weight, NULL},
-                 {"--wordscore", NULL, &j->word_score, NULL},
-                 {"--unkscore", NULL, &j->unk_score, NULL},
-                 {"--silscore", NULL, &j->sil_score, NULL},
-                 {"--logadd", NULL, NULL, &j->log_add},
-                 {"--flashlight", NULL, NULL, &j->flashlight},
-                 {"--times", NULL, NULL, &j->times},
-                 {"--token-lm", NULL, NULL, &j->token_lm}};
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0, n = sizeof known / sizeof *known;
-        while (k < n && strcmp(argv[i], known[k].name)) k++;
-        if (k == n) return fl_fail("decode: there is no flag %s", argv[i]);
-        if (known[k].flag) *known[k].flag = true;
-        else if (++i == argc) return fl_fail("decode: %s has no value", known[k].name);
-        else if (known[k].text) *known[k].text = argv[i];
-        else {
-            char *end;
-            *known[k].number = strtod(argv[i], &end);
-            if (!*argv[i] || *end || isnan(*known[k].number))
-                return fl_fail("decode: %s %s is no number", known[k].name, argv[i]);
-        }
-    }
+    const argument list[] = {{"emissions", .text = &j->emissions},
+                             {"tokens", .text = &j->tokens},
+                             {"lexicon", .text = &j->lexicon},
+                             {"lm", .text = &j->lm},
+                             {"transitions", .text = &j->transitions},
+                             {"criterion", .text = &j->criterion},
+                             {"smearing", .text = &j->smearing},
+                             {"blank", .text = &j->blank},
+                             {"sil", .text = &j->sil},
+                             {"nbest", .number = &j->nbest},
+                             {"beamsize", .number = &j->beam},
+                             {"beamsizetoken", .number = &j->beam_token},
+                             {"beamthreshold", .number = &j->threshold},
+                             {"lmweight", .number = &j->lm_weight},
+                             {"wordscore", .number = &j->word_score},
+                             {"unkscore", .number = &j->unk_score},
+                             {"silscore", .number = &j->sil_score},
+                             {"logadd", .on = &j->log_add},
+                             {"flashlight", .on = &j->flashlight},
+                             {"times", .on = &j->times},
+                             {"token-lm", .on = &j->token_lm},
+                             {NULL, .low = 0}};
+    if (!arguments_read(argc, argv, list)) return false;
     if (j->beam < 1 || j->beam > 1e7 || j->nbest < 1)
         return fl_fail("decode: a beam of %g, %g best", j->beam, j->nbest);
     return (j->emissions && j->tokens) || fl_fail("decode: --emissions FILE --tokens FILE are needed");
@@ -169,7 +157,7 @@ int main(int argc, char **argv) {
         fl_tensor *e = fl_data_read(f, fl_data_name(f, i));
         ok = e && decode(&p, &j, fl_data_count(f) > 1 ? fl_data_name(f, i) : NULL, e);
     }
-    if (!ok) fprintf(stderr, "%s\n", fl_error() ? fl_error() : "decode: failed");
+    if (!ok && fl_error()) fprintf(stderr, "%s\n", fl_error());
     fl_data_close(f);
     fl_speech_decoder_free(p.decoder);
     fl_text_scorer_free(p.lm);

@@ -6,6 +6,7 @@
 
    Trains on recordings, singly and as strings of three to seven with random gaps. The last line is
    "Test WER: N.NN %": of single digits, with their ten spellings as the lexicon. */
+#include "../arguments.h"
 #include "fl.h"
 #include "voices.h"
 #include <math.h>
@@ -33,7 +34,7 @@ typedef struct options {
     const char *data, *save, *load, *leave_out;
     int64_t epochs, batch, takes; /* takes: of each digit that are spoken without data */
     double lr;
-    uint64_t seed;
+    int64_t seed;
     bool eval;
 } options;
 
@@ -163,7 +164,7 @@ static bool join(const corpus *c, const int64_t *index, int count, const double 
 typedef struct maker {
     const corpus *c;
     const fl_speech_features *features;
-    uint64_t seed;
+    int64_t seed;
 } maker;
 
 /* Another speed, another level, noise that is 10 to 50 dB weaker. */
@@ -438,46 +439,19 @@ static bool test(fl_nn_module *net, const fl_speech_features *f, const corpus *c
 
 /* ---- options ---- */
 
-static void usage(void) {
-    puts("digits [--data DIR] [--epochs N] [--batch N] [--lr X] [--seed N] [--save FILE] [--load FILE] "
-         "[--eval]\n"
-         "       [--leave-out SPEAKER] [--takes N]\n"
-         "  --leave-out  trains without a speaker's recordings, and tests on all of them\n"
-         "  --takes      of each digit that are spoken where there is no DIR");
-}
-
-static bool number(const char *name, const char *text, double low, double high, double *out) {
-    char *end;
-    *out = strtod(text, &end);
-    if (*text && !*end && *out >= low && *out <= high) return true;
-    fprintf(stderr, "digits: %s %s is not a number from %g to %g\n", name, text, low, high);
-    return false;
-}
-
 static bool parse(int argc, char **argv, options *o) {
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        double v = 0;
-        bool ok = true;
-        if (!strcmp(name, "--eval")) {
-            o->eval = true;
-            continue;
-        }
-        if (!value) return usage(), false;
-        if (!strcmp(name, "--data")) o->data = value;
-        else if (!strcmp(name, "--save")) o->save = value;
-        else if (!strcmp(name, "--load")) o->load = value;
-        else if (!strcmp(name, "--leave-out")) o->leave_out = value;
-        else if (!strcmp(name, "--epochs")) ok = number(name, value, 1, 1000, &v), o->epochs = (int64_t)v;
-        else if (!strcmp(name, "--batch")) ok = number(name, value, 4, 10000, &v), o->batch = (int64_t)v;
-        else if (!strcmp(name, "--takes")) ok = number(name, value, 1, 10000, &v), o->takes = (int64_t)v;
-        else if (!strcmp(name, "--lr")) ok = number(name, value, 0, 1e3, &o->lr);
-        else if (!strcmp(name, "--seed")) ok = number(name, value, 0, 9e15, &v), o->seed = (uint64_t)v;
-        else return usage(), false;
-        if (!ok) return false;
-        i++;
-    }
-    return true;
+    const argument list[] = {{"data", .text = &o->data},
+                             {"save", .text = &o->save},
+                             {"load", .text = &o->load},
+                             {"leave-out", .text = &o->leave_out}, /* a speaker, who is heard in the test only */
+                             {"epochs", .whole = &o->epochs, .low = 1, .high = 1000},
+                             {"batch", .whole = &o->batch, .low = 4, .high = 10000},
+                             {"takes", .whole = &o->takes, .low = 1, .high = 10000}, /* of drawn digits, each */
+                             {"lr", .number = &o->lr, .low = 0, .high = 1e3},
+                             {"seed", .whole = &o->seed, .low = 0, .high = 9e15},
+                             {"eval", .on = &o->eval},
+                             {NULL, .low = 0}};
+    return arguments_read(argc, argv, list);
 }
 
 /* Moves the recordings of a speaker from one corpus to the other. */

@@ -518,7 +518,7 @@ static void fl__dist_number(fl_dist_group *d, fl_dist_work *w) {
     c->number = r->number;
     c->tag = 0xcbf29ce484222325;
     for (size_t i = 0; i < sizeof *r; i++)
-        c->tag = (c->tag ^ ((const unsigned char *)r)[i]) * 0x100000001b3;
+        c->tag = (c->tag ^ ((const uint8_t *)r)[i]) * 0x100000001b3;
 }
 
 static bool fl__dist_reducible(const char *fn, fl_dtype dtype, const fl_dist_opts *o) {
@@ -734,16 +734,26 @@ static void fl__dist_list(fl_dist_group *d, bool add) {
     pthread_mutex_unlock(&fl__dist_groups_lock);
 }
 
+/* Its thread takes no signals: they are for the program's own; SIGPIPE of libraries is for nobody. */
+static int fl__dist_create(pthread_t *thread, fl_dist_group *d) {
+#ifdef _WIN32
+    return pthread_create(thread, NULL, fl__dist_carry, d);
+#else
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    const int reason = pthread_create(thread, NULL, fl__dist_carry, d);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return reason;
+#endif
+}
+
 /* Starts the group's thread, which opens the implementation. */
 static bool fl__dist_start(fl_dist_group *d, double deadline) {
-    sigset_t all, before;
     d->place = (fl_dist_place){
         d->rank, d->size, fl__dist_link_address(d->link), d->prefix, fl__dist_link_store(d->link),
         deadline};
-    sigfillset(&all); /* signals are for the program's own threads; SIGPIPE of libraries is for nobody */
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    const int reason = pthread_create(&d->thread, NULL, fl__dist_carry, d);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int reason = fl__dist_create(&d->thread, d);
     if (reason) return fl_fail("fl_dist_init: a thread: %s", strerror(reason));
     fl__dist_link_lock(d->link, true);
     while (!d->opened && !fl__dist_link_failure(d->link) && fl_dist_now() < deadline + 1)

@@ -44,7 +44,7 @@ typedef struct fl__speech_lattice {
     const fl_speech_align_opts *o;
     const int64_t *token;
     int64_t classes, places, blank;
-    unsigned char *step; /* [frames][places]: how many places back the best way came from */
+    uint8_t *step; /* [frames][places]: how many places back the best way came from */
 } fl__speech_lattice;
 
 static int64_t fl__speech_label(const fl__speech_lattice *l, int64_t s) {
@@ -71,7 +71,7 @@ static void fl__speech_lattice_frame(const fl__speech_lattice *l, int64_t t, con
         }
         if (t == 0) best = s <= !l->o->asg ? 0 : -INFINITY, way = 0;
         now[s] = best + e[to];
-        l->step[t * l->places + s] = (unsigned char)way;
+        l->step[t * l->places + s] = (uint8_t)way;
     }
 }
 

@@ -56,10 +56,10 @@ FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int6
 FL_API bool fl_speech_save_audio(const char *path, fl_tensor *x, int64_t rate, fl_speech_coding coding);
 
 /* Telephone codings (ITU-T G.711): of a byte the sample, and of a sample the byte. */
-FL_API int fl_speech_mulaw_decode(unsigned char byte);
-FL_API int fl_speech_alaw_decode(unsigned char byte);
-FL_API unsigned char fl_speech_mulaw_encode(int sample);
-FL_API unsigned char fl_speech_alaw_encode(int sample);
+FL_API int fl_speech_mulaw_decode(uint8_t byte);
+FL_API int fl_speech_alaw_decode(uint8_t byte);
+FL_API uint8_t fl_speech_mulaw_encode(int sample);
+FL_API uint8_t fl_speech_alaw_encode(int sample);
 
 #ifdef __cplusplus
 }
@@ -83,12 +83,12 @@ FL_API unsigned char fl_speech_alaw_encode(int sample);
 
 /* ---- companded samples ---- */
 
-FL_API int fl_speech_mulaw_decode(unsigned char byte) {
+FL_API int fl_speech_mulaw_decode(uint8_t byte) {
     const int v = ~byte & 255, magnitude = (((v & 15) << 3) + 132) << (v >> 4 & 7);
     return v & 128 ? 132 - magnitude : magnitude - 132;
 }
 
-FL_API int fl_speech_alaw_decode(unsigned char byte) {
+FL_API int fl_speech_alaw_decode(uint8_t byte) {
     const int v = byte ^ 0x55, exponent = v >> 4 & 7, mantissa = (v & 15) << 4;
     const int magnitude = exponent ? (mantissa + 264) << (exponent - 1) : mantissa + 8;
     return v & 128 ? magnitude : -magnitude;
@@ -100,37 +100,37 @@ static int fl__speech_exponent(int magnitude, int first) {
     return e;
 }
 
-FL_API unsigned char fl_speech_mulaw_encode(int sample) {
+FL_API uint8_t fl_speech_mulaw_encode(int sample) {
     const int sign = sample < 0 ? 128 : 0;
     int magnitude = (sign ? -sample : sample) + 132;
     if (magnitude > 32767) magnitude = 32767;
     const int e = fl__speech_exponent(magnitude, 128);
-    return (unsigned char)~(sign | e << 4 | (magnitude >> (e + 3) & 15));
+    return (uint8_t)~(sign | e << 4 | (magnitude >> (e + 3) & 15));
 }
 
-FL_API unsigned char fl_speech_alaw_encode(int sample) {
+FL_API uint8_t fl_speech_alaw_encode(int sample) {
     const int sign = sample < 0 ? 0 : 128;
     int magnitude = sign ? sample : -sample - 1;
     if (magnitude > 32767) magnitude = 32767;
     const int e = fl__speech_exponent(magnitude, 128);
-    return (unsigned char)((sign | e << 4 | (magnitude >> (e ? e + 3 : 4) & 15)) ^ 0x55);
+    return (uint8_t)((sign | e << 4 | (magnitude >> (e ? e + 3 : 4) & 15)) ^ 0x55);
 }
 
 /* ---- bytes ---- */
 
 typedef struct fl__speech_bytes {
     const char *name;
-    const unsigned char *p;
+    const uint8_t *p;
     int64_t n;
 } fl__speech_bytes;
 
-static uint32_t fl__speech_u(const unsigned char *p, int bytes) {
+static uint32_t fl__speech_u(const uint8_t *p, int bytes) {
     uint32_t v = 0;
     for (int i = 0; i < bytes; i++) v |= (uint32_t)p[i] << (8 * i);
     return v;
 }
 
-static int fl__speech_s16(const unsigned char *p) { return (int16_t)fl__speech_u(p, 2); }
+static int fl__speech_s16(const uint8_t *p) { return (int16_t)fl__speech_u(p, 2); }
 
 static void *fl__speech_bad(const fl__speech_bytes *b, int64_t at, const char *what) {
     fl_fail("fl_speech_load_audio: %s: offset %lld: %s", b->name, (long long)at, what);
@@ -171,7 +171,7 @@ static bool fl__speech_count(const fl__speech_bytes *b, fl__speech_layout *l) {
 
 /* The tables that ADPCM's blocks need; at: the format chunk, of n bytes. */
 static bool fl__speech_adpcm(const fl__speech_bytes *b, fl__speech_layout *l, int64_t at, int64_t n) {
-    const unsigned char *p = b->p + at;
+    const uint8_t *p = b->p + at;
     const bool ms = l->s.coding == FL_SPEECH_MS_ADPCM;
     const int64_t ch = l->s.channels, head = (ms ? 7 : 4) * ch;
     l->block = fl__speech_u(p + 12, 2);
@@ -188,7 +188,7 @@ static bool fl__speech_adpcm(const fl__speech_bytes *b, fl__speech_layout *l, in
 }
 
 static bool fl__speech_format(const fl__speech_bytes *b, fl__speech_layout *l, int64_t at, int64_t n) {
-    const unsigned char *p = b->p + at;
+    const uint8_t *p = b->p + at;
     if (n < 16) return fl__speech_bad(b, at, "a format chunk of fewer than 16 bytes") != NULL;
     uint32_t tag = fl__speech_u(p, 2);
     const uint32_t bits = fl__speech_u(p + 14, 2);
@@ -214,7 +214,7 @@ static bool fl__speech_wav(const fl__speech_bytes *b, fl__speech_layout *l) {
     bool format = false;
     int64_t wide = -1;
     for (int64_t at = 12; at + 8 <= b->n;) {
-        const unsigned char *p = b->p + at;
+        const uint8_t *p = b->p + at;
         const bool data = !memcmp(p, "data", 4);
         int64_t size = fl__speech_u(p + 4, 4), left = b->n - at - 8;
         if (data && wide >= 0 && size == 0xffffffff) size = wide;
@@ -287,7 +287,7 @@ static bool fl__speech_sphere(const fl__speech_bytes *b, fl__speech_layout *l) {
 
 /* ---- samples ---- */
 
-static float fl__speech_sample(const unsigned char *p, fl_speech_coding c) {
+static float fl__speech_sample(const uint8_t *p, fl_speech_coding c) {
     float f;
     double d;
     switch (c) {
@@ -311,7 +311,7 @@ static void fl__speech_put(const fl__speech_layout *l, float *out, int64_t c, in
     if (t < l->s.frames) out[c * l->s.frames + t] = (float)sample / 32768;
 }
 
-static bool fl__speech_ms_block(const fl__speech_layout *l, const unsigned char *p, int64_t frame,
+static bool fl__speech_ms_block(const fl__speech_layout *l, const uint8_t *p, int64_t frame,
                                 float *out) {
     static const int adapt[16] = {230, 230, 230, 230, 307, 409, 512, 614,
                                   768, 614, 512, 409, 307, 230, 230, 230};
@@ -336,7 +336,7 @@ static bool fl__speech_ms_block(const fl__speech_layout *l, const unsigned char 
     return true;
 }
 
-static bool fl__speech_ima_block(const fl__speech_layout *l, const unsigned char *p, int64_t frame,
+static bool fl__speech_ima_block(const fl__speech_layout *l, const uint8_t *p, int64_t frame,
                                  float *out) {
     static const int turn[8] = {-1, -1, -1, -1, 2, 4, 6, 8};
     static const int16_t step[89] = {
@@ -365,7 +365,7 @@ static bool fl__speech_ima_block(const fl__speech_layout *l, const unsigned char
 }
 
 static bool fl__speech_decode(const fl__speech_bytes *b, const fl__speech_layout *l, float *out) {
-    const unsigned char *p = b->p + l->at;
+    const uint8_t *p = b->p + l->at;
     const int64_t ch = l->s.channels, width = fl__speech_width(l->s.coding);
     for (int64_t t = 0; width && t < l->s.frames; t++)
         for (int64_t c = 0; c < ch; c++, p += width)
@@ -515,11 +515,11 @@ FL_API fl_tensor *fl_speech_load_audio_opt(const char *path, fl_speech_audio_opt
 
 /* ---- writing ---- */
 
-static void fl__speech_store(unsigned char *p, int bytes, uint64_t v) {
-    for (int i = 0; i < bytes; i++) p[i] = (unsigned char)(v >> (8 * i));
+static void fl__speech_store(uint8_t *p, int bytes, uint64_t v) {
+    for (int i = 0; i < bytes; i++) p[i] = (uint8_t)(v >> (8 * i));
 }
 
-static void fl__speech_encode(unsigned char *p, fl_speech_coding c, double v) {
+static void fl__speech_encode(uint8_t *p, fl_speech_coding c, double v) {
     const int width = fl__speech_width(c),
               bits = c == FL_SPEECH_MULAW || c == FL_SPEECH_ALAW ? 16 : 8 * width;
     const double most = ldexp(1, bits - 1);
@@ -549,7 +549,7 @@ FL_API bool fl_speech_save_audio(const char *path, fl_tensor *x, int64_t rate, f
         return fl_fail("%s: %s: %lld channels, %lld bytes of samples", fn, path, (long long)ch,
                        (long long)size);
     double *v = fl_heap_alloc((size_t)(frames * ch) * sizeof *v + 1);
-    unsigned char *p = v ? fl_heap_alloc((size_t)size + HEAD + 1) : NULL;
+    uint8_t *p = v ? fl_heap_alloc((size_t)size + HEAD + 1) : NULL;
     fl_scope scope = fl_scope_begin();
     fl_quiet(1);
     fl_tensor *wide = p ? fl_cast(x, FL_F64) : NULL;

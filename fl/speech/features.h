@@ -265,7 +265,7 @@ static const fl__speech_option fl__speech_options[] = {
 static int fl__speech_word(const char *list, const char *word) {
     for (int k = 0; *list; k++) {
         size_t n = strcspn(list, " "), i = 0;
-        while (i < n && word[i] && tolower((unsigned char)word[i] == '_' ? '-' : word[i]) == list[i]) i++;
+        while (i < n && word[i] && tolower((uint8_t)word[i] == '_' ? '-' : word[i]) == list[i]) i++;
         if (i == n && !word[n]) return k;
         list += n + (list[n] == ' ');
     }

@@ -196,7 +196,7 @@ static bool fl__bpe_take_splits(fl__bpe *b) {
         const char *text = fl_text_dictionary_entry(b->m.vocab, order[i].id, &len);
         rank = b->o.score && i && order[i].score == order[i - 1].score ? rank : (uint32_t)i;
         for (int64_t k = 1; ok && text && k < len; k++) {
-            if (!b->o.bytes && ((unsigned char)text[k] & 0xc0) == 0x80) continue;
+            if (!b->o.bytes && ((uint8_t)text[k] & 0xc0) == 0x80) continue;
             const int64_t left = fl_text_dictionary_find(b->m.vocab, text, k);
             const int64_t right = left < 0 ? -1 : fl_text_dictionary_find(b->m.vocab, text + k, len - k);
             if (right >= 0) ok = fl__bpe_add(b, (int32_t)left, (int32_t)right, rank, order[i].id);
@@ -217,9 +217,9 @@ static inline void fl__bpe_put(fl__bpe_symbol *s, int32_t *n, int32_t id, uint32
 static bool fl__bpe_unknown(const fl__bpe *b, const fl_text_work *w, fl__bpe_symbol *s, int32_t *n,
                             uint32_t i, int len) {
     bool all = b->o.byte_fallback;
-    for (int k = 0; all && k < len; k++) all = b->byte[(unsigned char)w->p[i + (uint32_t)k]] >= 0;
+    for (int k = 0; all && k < len; k++) all = b->byte[(uint8_t)w->p[i + (uint32_t)k]] >= 0;
     for (int k = 0; all && k < len; k++)
-        fl__bpe_put(s, n, b->byte[(unsigned char)w->p[i + (uint32_t)k]], i + (uint32_t)k,
+        fl__bpe_put(s, n, b->byte[(uint8_t)w->p[i + (uint32_t)k]], i + (uint32_t)k,
                     i + (uint32_t)k + 1);
     if (all) return true;
     if (b->unk < 0) return fl_text_work_unknown(w, i);
@@ -239,7 +239,7 @@ static bool fl__bpe_symbols(const fl__bpe *b, const fl_text_work *w, fl__bpe_sym
     *n = 0;
     for (uint32_t i = begin; i < end; i += (uint32_t)len) {
         int32_t id;
-        if (b->o.bytes) id = b->byte[(unsigned char)w->p[i]];
+        if (b->o.bytes) id = b->byte[(uint8_t)w->p[i]];
         else {
             fl_text_char(w->p + i, end - i, &len);
             size_t size = i > begin ? prefix : 0;

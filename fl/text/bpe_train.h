@@ -272,12 +272,12 @@ FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictio
 }
 
 static int fl__learn_by_char(const void *a, const void *b) {
-    return (int)fl_text_byte_char(*(const unsigned char *)a) -
-           (int)fl_text_byte_char(*(const unsigned char *)b);
+    return (int)fl_text_byte_char(*(const uint8_t *)a) -
+           (int)fl_text_byte_char(*(const uint8_t *)b);
 }
 
 FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_text_train_opts o) {
-    unsigned char byte[256];
+    uint8_t byte[256];
     fl_data_text pipeline = {0};
     fl_text_merge *merge = NULL;
     int64_t n_merges = 0;
@@ -285,7 +285,7 @@ FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_
     bool ok = pieces && fl_text_bytes_pipeline(&pipeline, o.split ? o.split : FL_TEXT_SPLIT_GPT2);
     for (int i = 0; ok && i < o.n_special; i++)
         ok = fl_text_dictionary_add(vocab, o.special[i], (int64_t)strlen(o.special[i])) >= 0;
-    for (int i = 0; i < 256; i++) byte[i] = (unsigned char)i;
+    for (int i = 0; i < 256; i++) byte[i] = (uint8_t)i;
     qsort(byte, 256, 1, fl__learn_by_char);
     for (int i = 0; ok && i < 256; i++)
         ok = fl_text_dictionary_find(vocab, (const char *)&byte[i], 1) >= 0 ||

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* GPT-2's: 33-126, 161-172 and 174-255 are themselves, the others U+0100 and on, in their order. */
-FL_API int32_t fl_text_byte_char(unsigned char b);
+FL_API int32_t fl_text_byte_char(uint8_t b);
 FL_API int fl_text_char_byte(int32_t c); /* -1: of no byte */
 /* n bytes as characters, behind out; and back into raw, which has room for n: their number, -1 if one is
    none. */
@@ -32,7 +32,7 @@ FL_API int64_t fl_text_base64_get(const char *text, int64_t n, char *raw);
 #define FL_TEXT_BYTES_IMPL
 #include "utf8.h"
 
-FL_API int32_t fl_text_byte_char(unsigned char b) {
+FL_API int32_t fl_text_byte_char(uint8_t b) {
     if (b <= 32) return 256 + b;
     if (b < 127) return b;
     return b <= 160 ? 256 + 33 + b - 127 : b == 173 ? 256 + 67 : b;
@@ -40,7 +40,7 @@ FL_API int32_t fl_text_byte_char(unsigned char b) {
 
 FL_API int fl_text_char_byte(int32_t c) {
     if (c >= 256 && c <= 256 + 67) return c <= 256 + 32 ? c - 256 : c < 256 + 67 ? c - 256 - 33 + 127 : 173;
-    return c > 32 && c < 256 && fl_text_byte_char((unsigned char)c) == c ? c : -1;
+    return c > 32 && c < 256 && fl_text_byte_char((uint8_t)c) == c ? c : -1;
 }
 
 FL_API bool fl_text_bytes_put(fl_data_text *out, const char *bytes, int64_t n) {
@@ -48,7 +48,7 @@ FL_API bool fl_text_bytes_put(fl_data_text *out, const char *bytes, int64_t n) {
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++)
         ok = fl_data_text_put(
-            out, c, (size_t)fl_text_char_put(c, fl_text_byte_char((unsigned char)bytes[i])));
+            out, c, (size_t)fl_text_char_put(c, fl_text_byte_char((uint8_t)bytes[i])));
     return ok;
 }
 

@@ -219,7 +219,7 @@ FL_API bool fl_text_tokens_read(const fl_text_tokens *t, int64_t begin, int64_t 
         return fl_fail("fl_text_tokens_read: tokens %" PRId64 " to %" PRId64 " of %" PRId64, begin, begin + n,
                        fl_text_tokens_count(t));
     if (!t->tokens) { /* into the end of out, and widened from its start */
-        unsigned char *raw = (unsigned char *)(out + n) - 2 * n;
+        uint8_t *raw = (uint8_t *)(out + n) - 2 * n;
         if (!fl_data_stream_read(&t->f, raw, (size_t)n * 2, 2 * begin)) return false;
         for (int64_t i = 0; i < n; i++) out[i] = raw[2 * i] | raw[2 * i + 1] << 8;
     } else if (t->tokens->dtype == FL_U16)

@@ -120,7 +120,7 @@ FL_API uint64_t fl_text_hash(const char *s, int64_t n) {
         memcpy(&w, s, 8);
         h = fl__text_mix(h ^ w);
     }
-    for (w = 0; n > 0; n--) w = w << 8 | (unsigned char)s[n - 1];
+    for (w = 0; n > 0; n--) w = w << 8 | (uint8_t)s[n - 1];
     return fl__text_mix(fl__text_mix(h ^ w) + 1);
 }
 

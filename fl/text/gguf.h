@@ -37,7 +37,7 @@ FL_API int64_t fl_text_gguf_array(fl_data_file *f, const char *key, fl_text_gguf
 /* ---- q4_0 ---- */
 
 static void fl__q4_unpack(const void *blocks, float *out, int64_t n) {
-    const unsigned char *b = blocks;
+    const uint8_t *b = blocks;
     for (int64_t k = 0; k < n; k++, b += 18, out += 32) {
         const float scale = (float)fl_number_load(FL_F16, b).f;
         for (int i = 0; i < 16; i++) {
@@ -48,7 +48,7 @@ static void fl__q4_unpack(const void *blocks, float *out, int64_t n) {
 }
 
 static void fl__q4_pack(const float *in, void *blocks, int64_t n) {
-    unsigned char *b = blocks;
+    uint8_t *b = blocks;
     for (int64_t k = 0; k < n; k++, b += 18, in += 32) {
         float top = 0;
         for (int i = 0; i < 32; i++)
@@ -57,7 +57,7 @@ static void fl__q4_pack(const float *in, void *blocks, int64_t n) {
         fl_number_store(FL_F16, b, (fl_number){.f = scale});
         for (int i = 0; i < 16; i++) {
             const int low = (int)(in[i] * by + 8.5f), high = (int)(in[16 + i] * by + 8.5f);
-            b[2 + i] = (unsigned char)((low < 15 ? low : 15) | (high < 15 ? high : 15) << 4);
+            b[2 + i] = (uint8_t)((low < 15 ? low : 15) | (high < 15 ? high : 15) << 4);
         }
     }
 }
@@ -113,7 +113,7 @@ static const int fl__gguf_sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
 /* A number of that type (neither 8, a text, nor 9, an array) as text. */
 static bool fl__gguf_number(fl__gguf *g, uint32_t type, char *text, size_t size, double *number) {
-    unsigned char b[8];
+    uint8_t b[8];
     if (type > 12 || !fl__gguf_sizes[type]) return fl__gguf_fail(g, "an unknown type of value");
     if (!fl__gguf_bytes(g, b, fl__gguf_sizes[type])) return false;
     static const fl_dtype dtypes[] = {FL_U8, FL_I8, FL_U16, FL_I16, FL_U32, FL_I32, FL_F32,

@@ -86,7 +86,7 @@ static uint64_t fl__kenlm_hash(const char *s, int64_t n) {
         h = (h ^ k * m) * m;
     }
     uint64_t k = 0;
-    for (int64_t i = 0; i < n; i++) k |= (uint64_t)(unsigned char)s[i] << 8 * i;
+    for (int64_t i = 0; i < n; i++) k |= (uint64_t)(uint8_t)s[i] << 8 * i;
     if (n) h = (h ^ k) * m;
     h = (h ^ h >> 47) * m;
     return h ^ h >> 47;
@@ -254,7 +254,7 @@ static uint32_t fl__kenlm_chopped(uint64_t entries, uint64_t next, uint32_t most
 static bool fl__kenlm_quantised(fl__kenlm *a, uint64_t *at) {
     const char *head = fl__kenlm_part(a, at, 8, 1);
     if (!head || head[0] != 2) return false;
-    a->prob_bits = (unsigned char)head[1], a->backoff_bits = (unsigned char)head[2];
+    a->prob_bits = (uint8_t)head[1], a->backoff_bits = (uint8_t)head[2];
     if (!a->prob_bits || a->prob_bits > 25 || !a->backoff_bits || a->backoff_bits > 25) return false;
     bool ok = true;
     for (int k = 1; ok && k < a->m.order; k++) {
@@ -285,7 +285,7 @@ static bool fl__kenlm_trie(fl__kenlm *a, uint64_t at, int type) {
         if (!last && type >= FL__KENLM_ARRAY) {
             const uint64_t aligned = (at + 7) / 8 * 8 + 8;
             if (aligned > (uint64_t)a->size) return false;
-            if (k == 1) most = (unsigned char)a->p[at + 1];
+            if (k == 1) most = (uint8_t)a->p[at + 1];
             const uint32_t chop = fl__kenlm_chopped(l->n + 1, next, most);
             uint64_t from = aligned;
             l->n_high = (next >> (l->next - chop)) + 1;
@@ -312,7 +312,7 @@ static bool fl__kenlm_open(fl__kenlm *a, const char *path) {
             "fl_text_ngram_load: %s: offset %d: the test values of a KenLM file are not there",
             path, (int)magic);
     const char *h = a->p + test;
-    const int order = (unsigned char)h[0];
+    const int order = (uint8_t)h[0];
     const float multiplier = fl__kenlm_f32(h + 4);
     uint32_t type, version;
     memcpy(&type, h + 8, 4);

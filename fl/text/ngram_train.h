@@ -14,9 +14,8 @@ typedef struct fl_text_ngram_opts {
     fl_named _positional;
     int order;                          /* 0: 3 */
     const fl_text_dictionary *words;    /* others are <unk>; NULL: all words of the text */
-    int64_t prune
-        [FL_TEXT_NGRAM_MOST]; /* n-grams of order k + 1 with no more than so many occurrences are left out; of
-                                           single words none is */
+    /* n-grams of order k + 1 with no more than so many occurrences are left out; of single words none is */
+    int64_t prune[FL_TEXT_NGRAM_MOST];
     char _end;
 } fl_text_ngram_opts;
 /* Writes an ARPA file of n bytes of text, a sentence a line, words apart by white space. Interpolated

@@ -38,7 +38,7 @@ typedef int (*fl__norm_map)(const fl_text_step *s, int32_t c, unsigned cls, int3
 enum { FL__NORM_ROOM = 2 * FL_TEXT_PARTS + 2 };
 
 static bool fl__norm_chars(const fl_text_step *s, fl_text_work *w, fl__norm_map map) {
-    const unsigned char *cls = fl_text_classes();
+    const uint8_t *cls = fl_text_classes();
     int32_t out[FL__NORM_ROOM];
     int64_t same = 0;
     int len;
@@ -212,13 +212,13 @@ static bool fl__norm_form(fl_text_work *w, bool compatible, bool compose) {
     bool ok = true;
     int len;
     for (int64_t i = 0, begin = 0; ok && begin < w->n;) {
-        for (i = begin; i < w->n && (unsigned char)w->p[i] < 0x80;) i++;
+        for (i = begin; i < w->n && (uint8_t)w->p[i] < 0x80;) i++;
         const int64_t from = i > begin && i < w->n ? i - 1 : i;
         int64_t n = 0;
         ok = fl_text_work_copy(w, begin, from);
         k.n = 0;
         for (begin = from;
-             ok && begin < w->n && (begin == from || (unsigned char)w->p[begin] >= 0x80);
+             ok && begin < w->n && (begin == from || (uint8_t)w->p[begin] >= 0x80);
              begin += len) {
             const int32_t c = fl_text_char(w->p + begin, w->n - begin, &len);
             if (c < 0) break;
@@ -262,7 +262,7 @@ static bool fl__norm_nfkd(const fl_text_step *s, fl_text_work *w) {
 /* ---- strings ---- */
 
 static bool fl__norm_strip(const fl_text_step *s, fl_text_work *w) {
-    const unsigned char *cls = fl_text_classes();
+    const uint8_t *cls = fl_text_classes();
     int64_t begin = w->n, end = 0;
     int len;
     for (int64_t i = 0; i < w->n; i += len) {
@@ -298,7 +298,7 @@ static bool fl__norm_replace(const fl_text_step *s, fl_text_work *w) {
     int found = 0;
     bool ok = true;
     while (ok && (found = fl_text_pattern_find(s->data, w->p, w->n, at, &begin, &end)) > 0) {
-        for (last = end - 1; last > begin && ((unsigned char)w->p[last] & 0xc0) == 0x80;) last--;
+        for (last = end - 1; last > begin && ((uint8_t)w->p[last] & 0xc0) == 0x80;) last--;
         ok = fl_text_work_copy(w, at, begin) &&
              fl_text_work_put(w, text, n, fl_text_work_from(w, last), fl_text_work_to(w, end - 1));
         at = end;
@@ -327,7 +327,7 @@ static bool fl__norm_bytes(const fl_text_step *s, fl_text_work *w) {
         fl_text_char(w->p + i, w->n - i, &len);
         for (int k = 0; ok && k < len; k++) {
             char c[4];
-            const int n = fl_text_char_put(c, fl_text_byte_char((unsigned char)w->p[i + k]));
+            const int n = fl_text_char_put(c, fl_text_byte_char((uint8_t)w->p[i + k]));
             ok = fl_text_work_put(w, c, n, fl_text_work_from(w, i), fl_text_work_to(w, i + len - 1));
         }
     }
@@ -367,9 +367,9 @@ static const char *fl__norm_mapped(const fl__norm_charsmap *m, const char *s, in
     uint32_t unit = fl__norm_unit(m, 0);
     uint64_t at = 0;
     for (int64_t i = 0; m->units && i < n; i++) {
-        at ^= (uint64_t)(unit >> 10) << ((unit & 512) >> 6) ^ (unsigned char)s[i];
+        at ^= (uint64_t)(unit >> 10) << ((unit & 512) >> 6) ^ (uint8_t)s[i];
         unit = fl__norm_unit(m, at);
-        if ((unit & 0x800000ffu) != (unsigned char)s[i]) break;
+        if ((unit & 0x800000ffu) != (uint8_t)s[i]) break;
         if (!(unit >> 8 & 1)) continue;
         const uint64_t leaf = at ^ (uint64_t)(unit >> 10) << ((unit & 512) >> 6);
         const uint32_t value = fl__norm_unit(m, leaf) & 0x7fffffffu;

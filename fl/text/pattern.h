@@ -62,11 +62,11 @@ FL_API bool fl_text_pattern_tiles(const fl_text_pattern *p);
 #endif
 
 /* A known split says where the match that begins at `at` ends. */
-typedef int64_t (*fl__pat_split)(const unsigned char *cls, const char *s, int64_t n, int64_t at);
+typedef int64_t (*fl__pat_split)(const uint8_t *cls, const char *s, int64_t n, int64_t at);
 
 struct fl_text_pattern {
     fl__pat_split split;
-    const unsigned char *cls;
+    const uint8_t *cls;
     char *text; /* a literal one */
     int64_t n;
     void *code; /* PCRE2's */
@@ -78,9 +78,9 @@ struct fl_text_pattern {
 #define FL__PAT_LOWER (1u << FL_TEXT_LL | 1u << FL_TEXT_LM | 1u << FL_TEXT_LO | FL_TEXT_MARKS)
 
 /* The class of the character at s + at; bytes that are none count as symbols. */
-static inline unsigned fl__pat_class(const unsigned char *cls, const char *s, int64_t n, int64_t at,
+static inline unsigned fl__pat_class(const uint8_t *cls, const char *s, int64_t n, int64_t at,
                                      int *len) {
-    const unsigned char b = (unsigned char)s[at];
+    const uint8_t b = (uint8_t)s[at];
     *len = 1;
     if (b < 0x80) return cls[b];
     const int32_t c = fl_text_char(s + at, n - at, len);
@@ -88,7 +88,7 @@ static inline unsigned fl__pat_class(const unsigned char *cls, const char *s, in
 }
 
 /* Goes over characters of a set, at most `most`. */
-static inline int64_t fl__pat_run(const unsigned char *cls, const char *s, int64_t n, int64_t at,
+static inline int64_t fl__pat_run(const uint8_t *cls, const char *s, int64_t n, int64_t at,
                                   unsigned set, int64_t most) {
     for (int len; at < n && most > 0; at += len, most--)
         if (!FL_TEXT_IS(fl__pat_class(cls, s, n, at, &len), set)) break;
@@ -100,7 +100,7 @@ static inline bool fl__pat_space(unsigned c) {
 }
 
 /* Characters that are neither space, letter nor number. */
-static int64_t fl__pat_symbols(const unsigned char *cls, const char *s, int64_t n, int64_t at) {
+static int64_t fl__pat_symbols(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     for (int len; at < n; at += len) {
         const unsigned c = fl__pat_class(cls, s, n, at, &len);
         if (fl__pat_space(c) || FL_TEXT_IS(c, FL__PAT_WORD)) break;
@@ -124,14 +124,14 @@ static int64_t fl__pat_contraction(const char *s, int64_t n, int64_t at, bool an
 }
 
 /* \s+(?!\S)|\s+ at white space: a run, without its last character if text follows. */
-static int64_t fl__pat_spaces(const unsigned char *cls, const char *s, int64_t n, int64_t at) {
+static int64_t fl__pat_spaces(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     int64_t last = at, end = at;
     int len;
     for (; end < n && fl__pat_space(fl__pat_class(cls, s, n, end, &len)); end += len) last = end;
     return end == n || last == at ? end : last;
 }
 
-static int64_t fl__pat_gpt2(const unsigned char *cls, const char *s, int64_t n, int64_t at) {
+static int64_t fl__pat_gpt2(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     int len;
     const int64_t behind = fl__pat_contraction(s, n, at, false);
     if (behind > at) return behind;
@@ -143,7 +143,7 @@ static int64_t fl__pat_gpt2(const unsigned char *cls, const char *s, int64_t n, 
 }
 
 /* \s*[\r\n]+ at white space: up to the last line end of the run; `at` if it has none. */
-static int64_t fl__pat_lines(const unsigned char *cls, const char *s, int64_t n, int64_t at, int64_t *run) {
+static int64_t fl__pat_lines(const uint8_t *cls, const char *s, int64_t n, int64_t at, int64_t *run) {
     int64_t end = at;
     int len;
     for (*run = at; *run < n && fl__pat_space(fl__pat_class(cls, s, n, *run, &len)); *run += len)
@@ -153,7 +153,7 @@ static int64_t fl__pat_lines(const unsigned char *cls, const char *s, int64_t n,
 
 /* What is the same from cl100k on: symbols with line ends behind them (and what o200k adds), lines,
    spaces. */
-static int64_t fl__pat_rest(const unsigned char *cls, const char *s, int64_t n, int64_t at,
+static int64_t fl__pat_rest(const uint8_t *cls, const char *s, int64_t n, int64_t at,
                             bool slash, bool whole) {
     int len;
     int64_t run;
@@ -170,7 +170,7 @@ static int64_t fl__pat_rest(const unsigned char *cls, const char *s, int64_t n, 
 }
 
 /* Letters with one character in front that is no line end, letter or number: behind them, or at. */
-static int64_t fl__pat_word(const unsigned char *cls, const char *s, int64_t n, int64_t at) {
+static int64_t fl__pat_word(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     int len, more;
     unsigned c = fl__pat_class(cls, s, n, at, &len);
     if (!FL_TEXT_IS(c, FL_TEXT_LETTERS)) {
@@ -182,7 +182,7 @@ static int64_t fl__pat_word(const unsigned char *cls, const char *s, int64_t n, 
     return fl__pat_run(cls, s, n, at + len, FL_TEXT_LETTERS, n);
 }
 
-static int64_t fl__pat_words(const unsigned char *cls, const char *s, int64_t n, int64_t at,
+static int64_t fl__pat_words(const uint8_t *cls, const char *s, int64_t n, int64_t at,
                              int64_t digits, bool whole) {
     int64_t end = fl__pat_contraction(s, n, at, true);
     if (end > at) return end;
@@ -192,21 +192,21 @@ static int64_t fl__pat_words(const unsigned char *cls, const char *s, int64_t n,
     return end > at ? end : fl__pat_rest(cls, s, n, at, false, whole);
 }
 
-static int64_t fl__pat_llama3(const unsigned char *cls, const char *s, int64_t n, int64_t at) {
+static int64_t fl__pat_llama3(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     return fl__pat_words(cls, s, n, at, 3, false);
 }
 
-static int64_t fl__pat_cl100k(const unsigned char *cls, const char *s, int64_t n, int64_t at) {
+static int64_t fl__pat_cl100k(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     return fl__pat_words(cls, s, n, at, 3, true);
 }
 
-static int64_t fl__pat_qwen2(const unsigned char *cls, const char *s, int64_t n, int64_t at) {
+static int64_t fl__pat_qwen2(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     return fl__pat_words(cls, s, n, at, 1, false);
 }
 
 /* Capitals and then small letters, at least one of what counts as small (or, `upper`, as capital): letters
    without case are both. Behind them, or at. */
-static int64_t fl__pat_cased(const unsigned char *cls, const char *s, int64_t n, int64_t at, bool upper) {
+static int64_t fl__pat_cased(const uint8_t *cls, const char *s, int64_t n, int64_t at, bool upper) {
     int64_t end = at, both = at; /* both: behind the last one that may be either */
     int len;
     for (; end < n; end += len) {
@@ -219,7 +219,7 @@ static int64_t fl__pat_cased(const unsigned char *cls, const char *s, int64_t n,
     return behind > end ? behind : both;
 }
 
-static int64_t fl__pat_o200k(const unsigned char *cls, const char *s, int64_t n, int64_t at) {
+static int64_t fl__pat_o200k(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     int len;
     const unsigned c = fl__pat_class(cls, s, n, at, &len);
     const bool may_lead = s[at] != '\r' && s[at] != '\n' && !FL_TEXT_IS(c, FL__PAT_WORD);
@@ -265,7 +265,7 @@ static int fl__pat_match(const fl_text_pattern *p, const char *s, int64_t n, int
             *begin = (int64_t)o[0], *end = (int64_t)o[1];
             if (*end > *begin) break;
             if (*end >= n) found = 0;
-            for (at = *end + 1; at < n && ((unsigned char)s[at] & 0xc0) == 0x80;) at++;
+            for (at = *end + 1; at < n && ((uint8_t)s[at] & 0xc0) == 0x80;) at++;
         }
     }
     pcre2_match_context_free(limits);

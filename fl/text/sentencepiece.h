@@ -97,7 +97,7 @@ static bool fl__sp_base64(fl_data_text *t, const char *p, int64_t n) {
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i += 3) {
         uint32_t v = 0;
-        for (int64_t k = 0; k < 3; k++) v = v << 8 | (i + k < n ? (unsigned char)p[i + k] : 0);
+        for (int64_t k = 0; k < 3; k++) v = v << 8 | (i + k < n ? (uint8_t)p[i + k] : 0);
         const char c[4] = {digit[v >> 18], digit[v >> 12 & 63],
                            i + 1 < n ? digit[v >> 6 & 63] : '=', i + 2 < n ? digit[v & 63] : '='};
         ok = fl_data_text_put(t, c, 4);
@@ -218,7 +218,7 @@ FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *d, const float *sco
 /* ---- protobuf ---- */
 
 typedef struct fl__sp_pb {
-    const unsigned char *p, *end;
+    const uint8_t *p, *end;
 } fl__sp_pb;
 
 typedef struct fl__sp_field {
@@ -256,7 +256,7 @@ static int fl__sp_next(fl__sp_pb *b, fl__sp_field *f) {
 
 typedef struct fl__sp_model {
     const char *path;
-    const unsigned char *start;
+    const uint8_t *start;
     fl_text_dictionary *d;
     float *score;
     int32_t *kind;
@@ -264,14 +264,14 @@ typedef struct fl__sp_model {
     fl_text_pieces_opts o;
 } fl__sp_model;
 
-static bool fl__sp_bad(const fl__sp_model *m, const unsigned char *at, const char *what) {
+static bool fl__sp_bad(const fl__sp_model *m, const uint8_t *at, const char *what) {
     return fl_fail("fl_text_sentencepiece_load: %s: offset %lld: %s", m->path,
                    (long long)(at - m->start), what);
 }
 
 static bool fl__sp_piece(fl__sp_model *m, fl__sp_pb b) {
     fl__sp_field f, text = {.wire = 0};
-    const unsigned char *at = b.p;
+    const uint8_t *at = b.p;
     int32_t kind = FL_TEXT_NORMAL;
     float score = 0;
     int more;
@@ -292,7 +292,7 @@ static bool fl__sp_piece(fl__sp_model *m, fl__sp_pb b) {
 
 static bool fl__sp_specs(fl__sp_model *m, fl__sp_pb b, bool trainer) {
     fl__sp_field f;
-    const unsigned char *at = b.p;
+    const uint8_t *at = b.p;
     int more;
     while ((more = fl__sp_next(&b, &f)) > 0) {
         const bool yes = f.value != 0;
@@ -340,7 +340,7 @@ FL_API fl_text_tokenizer *fl_text_sentencepiece_load(const char *path) {
     snprintf(where, sizeof where, "fl_text_sentencepiece_load: %.240s", path ? path : "NULL");
     char *bytes = fl_text_read_file("fl_text_sentencepiece_load", path, &n);
     fl__sp_model m = {.path = path,
-                      .start = (const unsigned char *)bytes,
+                      .start = (const uint8_t *)bytes,
                       .type = 1,
                       .d = bytes ? fl_text_dictionary_new() : NULL};
     const bool ok = m.d && fl__sp_read(&m, (fl__sp_pb){m.start, m.start + n});

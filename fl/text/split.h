@@ -91,7 +91,7 @@ static bool fl__split_is_word(int32_t c, unsigned cls) {
 /* Each such character is a match. */
 static bool fl__split_chars(fl_text_work *w, fl_text_piece piece, fl__split_is is, fl__split_behaviour b) {
     fl__split_parts p = {.w = w, .behaviour = b};
-    const unsigned char *cls = fl_text_classes();
+    const uint8_t *cls = fl_text_classes();
     int64_t begin = piece.begin;
     int len;
     bool ok = true;

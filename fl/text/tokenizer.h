@@ -397,7 +397,7 @@ static bool fl__tok_is_word(const char *s, int64_t n) {
 /* Beginning of the character that ends at s + end. */
 static int64_t fl__tok_before(const char *s, int64_t end) {
     int64_t at = end - 1;
-    while (at > 0 && end - at < 4 && ((unsigned char)s[at] & 0xc0) == 0x80) at--;
+    while (at > 0 && end - at < 4 && ((uint8_t)s[at] & 0xc0) == 0x80) at--;
     return at;
 }
 
@@ -414,7 +414,7 @@ static const fl_text_added *fl__tok_next(const fl_text_tokenizer *t, const fl_te
     int bytes;
     if (!trie->n) return NULL;
     for (int64_t i = at; i < n; i++) {
-        if (fl_text_trie_step(trie, 0, (unsigned char)s[i]) < 0) continue;
+        if (fl_text_trie_step(trie, 0, (uint8_t)s[i]) < 0) continue;
         const int32_t k = fl_text_trie_longest(trie, s + i, n - i, &len);
         if (k < 0) continue;
         const fl_text_added *a = &t->added[k];
@@ -676,7 +676,7 @@ static int64_t fl__tok_open(const char *s, int64_t n) {
     const int64_t at = n ? fl__tok_before(s, n) : 0;
     if (n >= 3 && !memcmp(s + n - 3, "\xef\xbf\xbd", 3)) return 3;
     return n && fl_text_char(s + at, n - at, &len) < 0 && len == n - at &&
-                   (unsigned char)s[at] >= 0xc2
+                   (uint8_t)s[at] >= 0xc2
                ? n - at
                : 0;
 }

@@ -28,7 +28,7 @@ typedef struct fl_text_trie {
 FL_API bool fl_text_trie_build(fl_text_trie *t, fl_text_key *key, int64_t n);
 FL_API void fl_text_trie_free(fl_text_trie *t);
 /* The node that byte c leads to; -1: none. */
-static inline int32_t fl_text_trie_step(const fl_text_trie *t, int32_t node, unsigned char c) {
+static inline int32_t fl_text_trie_step(const fl_text_trie *t, int32_t node, uint8_t c) {
     const int64_t to = (int64_t)t->node[node].base + c;
     return to < t->n && t->node[to].check == node ? (int32_t)to : -1;
 }
@@ -66,7 +66,7 @@ typedef struct fl__trie_task {
 } fl__trie_task;
 
 /* The lowest base from `from` on where all children's places are free. */
-static int64_t fl__trie_base(fl_text_trie *t, const unsigned char *child, int n, int64_t from) {
+static int64_t fl__trie_base(fl_text_trie *t, const uint8_t *child, int n, int64_t from) {
     for (int64_t base = from > child[0] ? from - child[0] : 1;; base++) {
         int i = 0;
         while (i < n && (base + child[i] >= t->n || t->node[base + child[i]].check < 0)) i++;
@@ -76,11 +76,11 @@ static int64_t fl__trie_base(fl_text_trie *t, const unsigned char *child, int n,
 
 static bool fl__trie_expand(fl_text_trie *t, const fl_text_key *key, fl__trie_task task, int64_t *from,
                             fl__trie_task **stack, int64_t *n_stack, int64_t *cap) {
-    unsigned char child[256];
+    uint8_t child[256];
     int n = 0;
     if (key[task.low].n == task.depth) t->node[task.node].value = key[task.low++].value;
     for (int64_t i = task.low; i < task.high; i++) {
-        const unsigned char c = (unsigned char)key[i].text[task.depth];
+        const uint8_t c = (uint8_t)key[i].text[task.depth];
         if (!n || child[n - 1] != c) child[n++] = c;
     }
     if (!n) return true;
@@ -90,7 +90,7 @@ static bool fl__trie_expand(fl_text_trie *t, const fl_text_key *key, fl__trie_ta
     int64_t low = task.low;
     for (int i = 0; i < n; i++) {
         int64_t high = low;
-        while (high < task.high && (unsigned char)key[high].text[task.depth] == child[i]) high++;
+        while (high < task.high && (uint8_t)key[high].text[task.depth] == child[i]) high++;
         t->node[base + child[i]].check = task.node;
         if (!fl_heap_grow(stack, cap, *n_stack + 1, sizeof **stack)) return false;
         (*stack)[(*n_stack)++] = (fl__trie_task){(int32_t)(base + child[i]), low, high, task.depth + 1};
@@ -131,7 +131,7 @@ FL_API void fl_text_trie_free(fl_text_trie *t) {
 
 FL_API int32_t fl_text_trie_longest(const fl_text_trie *t, const char *s, int64_t n, int64_t *len) {
     int32_t node = 0, best = -1;
-    for (int64_t i = 0; t->n && i < n && (node = fl_text_trie_step(t, node, (unsigned char)s[i])) >= 0; i++)
+    for (int64_t i = 0; t->n && i < n && (node = fl_text_trie_step(t, node, (uint8_t)s[i])) >= 0; i++)
         if (t->node[node].value >= 0) best = t->node[node].value, *len = i + 1;
     return best;
 }

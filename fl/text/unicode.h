@@ -50,7 +50,7 @@ enum {
 #define FL_TEXT_PUNCTUATION 0x7f000u
 /* Of a class, which fl_text_classes has at each code point up to U+10FFFF. */
 #define FL_TEXT_IS(class, set) ((1u << ((class) & 31) & (set)) != 0)
-FL_API const unsigned char *fl_text_classes(void);
+FL_API const uint8_t *fl_text_classes(void);
 /* The script's name as in Scripts.txt, "Unknown" where there is none; a pointer that is the same for the same
    script. */
 FL_API const char *fl_text_script(int32_t c);
@@ -90,8 +90,8 @@ typedef struct fl__unicode_pair {
 } fl__unicode_pair;
 
 /* The packed tables, unpacked at first use. Pages that nothing is written to take no memory. */
-static unsigned char fl__unicode_classes[FL__UNICODE_END], fl__unicode_script_of[FL__UNICODE_END];
-static unsigned char fl__unicode_combining_of[FL__UNICODE_COMBINING_END];
+static uint8_t fl__unicode_classes[FL__UNICODE_END], fl__unicode_script_of[FL__UNICODE_END];
+static uint8_t fl__unicode_combining_of[FL__UNICODE_COMBINING_END];
 static int32_t fl__unicode_lowers[FL__UNICODE_LOWER][2], fl__unicode_part_list[FL__UNICODE_PARTS];
 static fl__unicode_part fl__unicode_canonicals[FL__UNICODE_CANONICAL],
     fl__unicode_compatibles[FL__UNICODE_COMPATIBLE];
@@ -100,7 +100,7 @@ static int fl__unicode_n_pairs;
 static int32_t fl__unicode_n_parts;
 static pthread_once_t fl__unicode_once = PTHREAD_ONCE_INIT, fl__unicode_script_once = PTHREAD_ONCE_INIT;
 
-static int32_t fl__unicode_number(const unsigned char **p) {
+static int32_t fl__unicode_number(const uint8_t **p) {
     int32_t v = 0;
     for (int shift = 0;; shift += 7) {
         v |= (**p & 127) << shift;
@@ -108,12 +108,12 @@ static int32_t fl__unicode_number(const unsigned char **p) {
     }
 }
 
-static int32_t fl__unicode_signed(const unsigned char **p) {
+static int32_t fl__unicode_signed(const uint8_t **p) {
     const int32_t v = fl__unicode_number(p);
     return v & 1 ? -(v >> 1) - 1 : v >> 1;
 }
 
-static void fl__unicode_runs(const unsigned char *p, unsigned char *out, int32_t end) {
+static void fl__unicode_runs(const uint8_t *p, uint8_t *out, int32_t end) {
     for (int32_t c = 0; c < end;) {
         const int32_t n = fl__unicode_number(&p);
         if (*p) memset(out + c, *p, (size_t)(n < end - c ? n : end - c));
@@ -121,7 +121,7 @@ static void fl__unicode_runs(const unsigned char *p, unsigned char *out, int32_t
     }
 }
 
-static void fl__unicode_parts(const unsigned char *p, fl__unicode_part *out, int n) {
+static void fl__unicode_parts(const uint8_t *p, fl__unicode_part *out, int n) {
     int32_t before[20] = {0}, c = 0;
     for (int i = 0; i < n; i++) {
         c += fl__unicode_number(&p);
@@ -138,7 +138,7 @@ static int fl__unicode_by_pair(const void *x, const void *y) {
 }
 
 static void fl__unicode_fill(void) {
-    const unsigned char *p = fl__unicode_lower;
+    const uint8_t *p = fl__unicode_lower;
     fl__unicode_runs(fl__unicode_class, fl__unicode_classes, FL__UNICODE_END);
     fl__unicode_runs(fl__unicode_combining, fl__unicode_combining_of, FL__UNICODE_COMBINING_END);
     for (int32_t i = 0, c = 0, shift = 0; i < FL__UNICODE_LOWER; i++) {
@@ -160,7 +160,7 @@ static void fl__unicode_fill_scripts(void) {
     fl__unicode_runs(fl__unicode_script, fl__unicode_script_of, FL__UNICODE_END);
 }
 
-FL_API const unsigned char *fl_text_classes(void) {
+FL_API const uint8_t *fl_text_classes(void) {
     pthread_once(&fl__unicode_once, fl__unicode_fill);
     return fl__unicode_classes;
 }

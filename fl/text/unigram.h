@@ -72,12 +72,12 @@ static void fl__uni_forward(const fl__uni *u, const char *s, int32_t n, fl__uni_
     for (int32_t i = 0; i < n; i++) {
         if (place[i].from < 0) continue; /* within a character */
         const double base = place[i].score;
-        const unsigned char c = (unsigned char)s[i];
+        const uint8_t c = (uint8_t)s[i];
         int len = 1;
         if (c >= 0x80) fl_text_char(s + i, n - i, &len);
         bool single = false;
         int32_t node = 0;
-        for (int32_t k = i; k < n && (node = fl_text_trie_step(t, node, (unsigned char)s[k])) >= 0; k++) {
+        for (int32_t k = i; k < n && (node = fl_text_trie_step(t, node, (uint8_t)s[k])) >= 0; k++) {
             const int32_t id = t->node[node].value;
             if (id < 0) continue;
             const double score = base + u->score[id];
@@ -94,10 +94,10 @@ static void fl__uni_forward(const fl__uni *u, const char *s, int32_t n, fl__uni_
 /* An unknown stretch. */
 static bool fl__uni_unknown(const fl__uni *u, fl_text_work *w, uint32_t begin, uint32_t end) {
     bool all = u->byte_fallback, ok = true;
-    for (uint32_t i = begin; all && i < end; i++) all = u->byte[(unsigned char)w->p[i]] >= 0;
+    for (uint32_t i = begin; all && i < end; i++) all = u->byte[(uint8_t)w->p[i]] >= 0;
     ((fl__uni_memo *)w->memo)->fell_back |= all;
     for (uint32_t i = begin; all && ok && i < end; i++)
-        ok = fl_text_work_token(w, u->byte[(unsigned char)w->p[i]], begin, end);
+        ok = fl_text_work_token(w, u->byte[(uint8_t)w->p[i]], begin, end);
     if (all) return ok;
     return u->unk < 0 ? fl_text_work_unknown(w, begin) : fl_text_work_token(w, (int32_t)u->unk, begin, end);
 }

@@ -37,7 +37,7 @@ FL_API bool fl_text_put_replaced(fl_data_text *t, const char *s, int64_t n, int6
 /* The second byte's range depends on the first one: no overlong forms, no surrogates, nothing past
    U+10FFFF. */
 FL_API int32_t fl_text_char(const char *text, int64_t n, int *len) {
-    const unsigned char *s = (const unsigned char *)text;
+    const uint8_t *s = (const uint8_t *)text;
     const unsigned c = s[0];
     *len = 1;
     if (c < 0x80) return (int32_t)c;
@@ -59,7 +59,7 @@ FL_API int32_t fl_text_char(const char *text, int64_t n, int *len) {
 }
 
 FL_API int fl_text_char_put(char d[4], int32_t c) {
-    static const unsigned char lead[4] = {0, 0xc0, 0xe0, 0xf0};
+    static const uint8_t lead[4] = {0, 0xc0, 0xe0, 0xf0};
     if (c < 0 || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) c = 0xfffd;
     const int tail = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
     d[0] = (char)(lead[tail] | (c >> (6 * tail)));

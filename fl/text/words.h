@@ -102,7 +102,7 @@ FL_API fl_text_tokenizer *fl_text_char_tokenizer(const char *text, int64_t n) {
 }
 
 FL_API bool fl_text_count_words(fl_text_dictionary *d, const char *text, int64_t n) {
-    const unsigned char *cls = fl_text_classes();
+    const uint8_t *cls = fl_text_classes();
     bool ok = true;
     int len;
     for (int64_t i = 0, begin = 0; ok && i <= n; i += len) {

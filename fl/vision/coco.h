@@ -21,8 +21,8 @@ FL_API bool fl_vision_rle_parse(const char *text, size_t n, int64_t h, int64_t w
 /* The same text, put behind what t holds. */
 FL_API bool fl_vision_rle_put(fl_data_text *t, const fl_vision_rle *r);
 /* From bytes [h, w], 0 or not; and back, as 0 and 1. */
-FL_API bool fl_vision_rle_of(const unsigned char *mask, int64_t h, int64_t w, fl_vision_rle *out);
-FL_API void fl_vision_rle_mask(const fl_vision_rle *r, unsigned char *mask);
+FL_API bool fl_vision_rle_of(const uint8_t *mask, int64_t h, int64_t w, fl_vision_rle *out);
+FL_API void fl_vision_rle_mask(const fl_vision_rle *r, uint8_t *mask);
 /* From a polygon of n corners x, y: corners times 5 are rounded, edges walked pixel by pixel, as in COCO. */
 FL_API bool fl_vision_rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, fl_vision_rle *out);
 /* The union, or intersection, of n masks of one size. */
@@ -137,7 +137,7 @@ FL_API bool fl_vision_rle_parse(const char *text, size_t n, int64_t h, int64_t w
         int64_t x = 0;
         int bits = 0, c = 0;
         do {
-            c = at < n ? (unsigned char)text[at++] - 48 : -1;
+            c = at < n ? (uint8_t)text[at++] - 48 : -1;
             ok = (c >= 0 && c < 64 && bits < 35) ||
                  fl_fail("fl_vision_rle_parse: offset %zu: no run length of 5-bit characters", at);
             if (!ok) break;
@@ -175,7 +175,7 @@ FL_API bool fl_vision_rle_put(fl_data_text *t, const fl_vision_rle *r) {
     return true;
 }
 
-FL_API bool fl_vision_rle_of(const unsigned char *mask, int64_t h, int64_t w, fl_vision_rle *out) {
+FL_API bool fl_vision_rle_of(const uint8_t *mask, int64_t h, int64_t w, fl_vision_rle *out) {
     int64_t changes = 1, before = 0;
     if (!mask || !out) return fl_fail("fl_vision_rle_of: mask or out is NULL");
     if (!fl__rle_sized("fl_vision_rle_of", h, w)) return false;
@@ -196,7 +196,7 @@ FL_API bool fl_vision_rle_of(const unsigned char *mask, int64_t h, int64_t w, fl
     return true;
 }
 
-FL_API void fl_vision_rle_mask(const fl_vision_rle *r, unsigned char *mask) {
+FL_API void fl_vision_rle_mask(const fl_vision_rle *r, uint8_t *mask) {
     int64_t at = 0;
     for (int64_t i = 0; i < r->n; i++)
         for (uint32_t k = 0; k < r->run[i]; k++, at++) mask[at % r->h * r->w + at / r->h] = i % 2;
@@ -996,9 +996,9 @@ static bool fl__voc_curve(const fl__ap *p, int64_t k, double iou, double **curve
                 fl__ap_box_iou(p->found->object[d->at].box, p->truth->object[p->gt[g].at].box, false);
             if (o > best) best = o, m = g;
         }
-        const bool near = m >= 0 && best >= iou;
-        if (near && p->truth->object[p->gt[m].at].crowd) continue;
-        if (near && !taken[m]) tp++, taken[m] = true;
+        const bool meets = m >= 0 && best >= iou;
+        if (meets && p->truth->object[p->gt[m].at].crowd) continue;
+        if (meets && !taken[m]) tp++, taken[m] = true;
         else fp++;
         (*curve)[2 * used] = *objects ? (double)tp / (double)*objects : 0;
         (*curve)[2 * used + 1] = (double)tp / (double)(tp + fp), used++;

@@ -274,14 +274,14 @@ static void fl__box_corners(const double *b, double out[4]) {
 }
 
 static double fl__match_cost(const double *box, const double *target, double probability) {
-    double a[4], b[4], far = 0;
-    for (int k = 0; k < 4; k++) far += fabs(box[k] - target[k]);
+    double a[4], b[4], apart = 0;
+    for (int k = 0; k < 4; k++) apart += fabs(box[k] - target[k]);
     fl__box_corners(box, a), fl__box_corners(target, b);
     const double w = fmax(0, fmin(a[2], b[2]) - fmax(a[0], b[0])),
                  h = fmax(0, fmin(a[3], b[3]) - fmax(a[1], b[1]));
     const double both = box[2] * box[3] + target[2] * target[3] - w * h;
     const double hull = (fmax(a[2], b[2]) - fmin(a[0], b[0])) * (fmax(a[3], b[3]) - fmin(a[1], b[1]));
-    return 5 * far - probability - 2 * (w * h / both - (hull - both) / hull);
+    return 5 * apart - probability - 2 * (w * h / both - (hull - both) / hull);
 }
 
 FL_API fl_tensor *fl_vision_match(fl_tensor *logits, fl_tensor *boxes, const fl_vision_targets *t) {

@@ -62,7 +62,7 @@ FL_API bool fl_vision_encode_png(fl_data_text *out, fl_tensor *image);
 
 /* For transforms and sets of your own: the bytes of an image u8 [c, h, w] on the host, as rows of pixels. */
 typedef struct fl_vision_pixels {
-    unsigned char *p;        /* pixel (y, x), channel k: p[y * row + x * c + k] */
+    uint8_t *p;        /* pixel (y, x), channel k: p[y * row + x * c + k] */
     int64_t c, h, w, row;    /* row: bytes from one row to the next */
 } fl_vision_pixels;
 /* False after fl_fail if t is no u8 [c, h, w] on the host; *t becomes a copy, of the innermost scope, where
@@ -100,7 +100,7 @@ FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pix
 /* What is read, from where, and how; then the rows that came out: h x w pixels of c numbers of depth bits,
    16-bit ones in the host's order. */
 typedef struct fl__vision_job {
-    const unsigned char *bytes;
+    const uint8_t *bytes;
     size_t n;
     const char *name;
     fl_vision_read_opts o;
@@ -108,7 +108,7 @@ typedef struct fl__vision_job {
     int64_t at;          /* offset that errors name; -1: none */
     int64_t y, x, h, w;  /* the region, as stored */
     int c, depth;
-    unsigned char *rows; /* heap memory, or the bytes of: */
+    uint8_t *rows; /* heap memory, or the bytes of: */
     fl_tensor *direct;   /* the result, where the rows are what was asked for */
 } fl__vision_job;
 
@@ -144,7 +144,7 @@ static bool fl__vision_sized(fl__vision_job *j, int64_t h, int64_t w, int64_t mo
 
 /* The region in the image as it is stored and scaled, H x W; where orientation o puts stored (0, 0): a bit
    each for transposed, then mirrored in y, in x. */
-static const unsigned char fl__vision_turns[9] = {0, 0, 1, 3, 2, 4, 5, 7, 6};
+static const uint8_t fl__vision_turns[9] = {0, 0, 1, 3, 2, 4, 5, 7, 6};
 
 static bool fl__vision_region(fl__vision_job *j, int64_t h, int64_t w) {
     const bool turned = fl__vision_turned(j);
@@ -181,21 +181,21 @@ static bool fl__vision_rows(fl__vision_job *j, int c, int depth) {
 /* ---- EXIF ---- */
 
 #if defined(FL_USE_JPEG) || defined(FL_USE_PNG)
-static unsigned fl__exif_number(const unsigned char *p, int bytes, bool little) {
+static unsigned fl__exif_number(const uint8_t *p, int bytes, bool little) {
     unsigned v = 0;
     for (int i = 0; i < bytes; i++) v |= (unsigned)p[little ? i : bytes - 1 - i] << (8 * i);
     return v;
 }
 
 /* The orientation in a TIFF block, 1 where it tells none: tag 0x0112, a short, of the first directory. */
-static int fl__exif_orientation(const unsigned char *p, size_t n) {
+static int fl__exif_orientation(const uint8_t *p, size_t n) {
     if (n < 8 || (memcmp(p, "II*", 4) && memcmp(p, "MM\0*", 4))) return 1;
     const bool little = *p == 'I';
     const size_t at = fl__exif_number(p + 4, 4, little);
     if (at > n || n - at < 2) return 1;
     const size_t entries = fl__exif_number(p + at, 2, little);
     for (size_t i = 0; i < entries && (i + 1) * 12 <= n - at - 2; i++) {
-        const unsigned char *e = p + at + 2 + i * 12;
+        const uint8_t *e = p + at + 2 + i * 12;
         if (fl__exif_number(e, 2, little) != 0x0112) continue;
         const unsigned v = fl__exif_number(e + 8, 2, little);
         return fl__exif_number(e + 2, 2, little) == 3 && v >= 1 && v <= 8 ? (int)v : 1;
@@ -215,7 +215,7 @@ typedef struct fl__jpeg {
     struct jpeg_progress_mgr progress;
     jmp_buf back;
     fl__vision_job *job;
-    unsigned char *row; /* a row of four inks, or a wider one than the region */
+    uint8_t *row; /* a row of four inks, or a wider one than the region */
 } fl__jpeg;
 
 static void fl__jpeg_stop(j_common_ptr d, const char *text) {
@@ -269,11 +269,11 @@ static bool fl__jpeg_header(fl__jpeg *g) {
 }
 
 /* Of four inks, stored inverted, RGB: each (255 - ink) (255 - black) / 255. */
-static void fl__jpeg_inks(const unsigned char *from, unsigned char *to, int64_t n) {
+static void fl__jpeg_inks(const uint8_t *from, uint8_t *to, int64_t n) {
     for (int64_t i = 0; i < n; i++, from += 4, to += 3)
         for (int k = 0; k < 3; k++) {
             const int white = from[3], v = (255 - from[k]) * white + 128;
-            to[k] = (unsigned char)(white - ((v + (v >> 8)) >> 8));
+            to[k] = (uint8_t)(white - ((v + (v >> 8)) >> 8));
         }
 }
 
@@ -306,12 +306,12 @@ static bool fl__jpeg_rows(fl__jpeg *g) {
     }
     const JDIMENSION above = j->y > 16 ? (JDIMENSION)j->y - 16 : 0;
     if (above) jpeg_skip_scanlines(d, above);
-    unsigned char *spare = g->row ? g->row : j->rows;
+    uint8_t *spare = g->row ? g->row : j->rows;
     for (int64_t y = above; y < j->y + j->h; y++) {
-        unsigned char *to = y < j->y ? spare : j->rows + (y - j->y) * j->w * c, *row = g->row ? g->row : to;
+        uint8_t *to = y < j->y ? spare : j->rows + (y - j->y) * j->w * c, *row = g->row ? g->row : to;
         if (!jpeg_read_scanlines(d, &row, 1)) break;
         if (y < j->y || !g->row) continue;
-        const unsigned char *p = g->row + (j->x - left) * from;
+        const uint8_t *p = g->row + (j->x - left) * from;
         if (inks) fl__jpeg_inks(p, to, j->w);
         else memcpy(to, p, (size_t)(j->w * c));
     }
@@ -353,7 +353,7 @@ typedef struct fl__png {
     fl__vision_job *job;
     size_t at;
     jmp_buf back;
-    unsigned char *row;
+    uint8_t *row;
 } fl__png;
 
 static void fl__png_error(png_structp p, png_const_charp text) {
@@ -428,7 +428,7 @@ static bool fl__png_rows(fl__png *g, png_structp p, png_infop info) {
     for (int64_t y = 0; y < j->y + j->h; y++) {
         if (!passes) png_read_row(p, g->row, NULL);
         if (y < j->y) continue;
-        const unsigned char *from = g->row + (passes ? (size_t)y * line : 0) + (size_t)j->x * pixel;
+        const uint8_t *from = g->row + (passes ? (size_t)y * line : 0) + (size_t)j->x * pixel;
         memcpy(j->rows + (size_t)((y - j->y) * j->w) * pixel, from, (size_t)j->w * pixel);
     }
     if (j->y + j->h == j->info.h) png_read_end(p, NULL);
@@ -471,7 +471,7 @@ static bool fl__vision_png(fl__vision_job *j, bool pixels) {
 
 /* The next decimal number of a header, or of the pixels as text; white space and comments before it. */
 static bool fl__pnm_number(fl__vision_job *j, int64_t most, int64_t *out) {
-    const unsigned char *p = j->bytes;
+    const uint8_t *p = j->bytes;
     size_t at = (size_t)j->at;
     while (at < j->n && (p[at] == '#' || p[at] <= ' ')) {
         if (p[at++] != '#') continue;
@@ -511,7 +511,7 @@ static void fl__pnm_put(fl__vision_job *j, int64_t i, int64_t v, int64_t maximum
     if (v > maximum) v = maximum;
     if (maximum != full) v = (2 * v * full + maximum) / (2 * maximum);
     if (j->depth == 16) ((uint16_t *)(void *)j->rows)[i] = (uint16_t)v;
-    else j->rows[i] = (unsigned char)v;
+    else j->rows[i] = (uint8_t)v;
 }
 
 static bool fl__vision_pnm(fl__vision_job *j, bool pixels) {
@@ -534,7 +534,7 @@ static bool fl__vision_pnm(fl__vision_job *j, bool pixels) {
                     return true;
                 }
             } else if (from + (i + 1) * bytes <= (int64_t)j->n) {
-                const unsigned char *p = j->bytes + from + i * bytes;
+                const uint8_t *p = j->bytes + from + i * bytes;
                 v = bytes == 2 ? p[0] << 8 | p[1] : p[0];
             }
             if (y >= j->y && x >= j->x * c && x < (j->x + j->w) * c)
@@ -546,7 +546,7 @@ static bool fl__vision_pnm(fl__vision_job *j, bool pixels) {
 /* ---- from rows to the tensor that was asked for ---- */
 
 static bool fl__vision_parse(fl__vision_job *j, bool pixels) {
-    const unsigned char *p = j->bytes;
+    const uint8_t *p = j->bytes;
     j->at = -1;
     j->info.orientation = 1;
     if (j->o.eighths < 0 || j->o.eighths > 8)
@@ -558,13 +558,13 @@ static bool fl__vision_parse(fl__vision_job *j, bool pixels) {
     return fl__vision_bad(j, "no image: it begins as neither JPEG, PNG, PPM nor PGM does (%zu bytes)", j->n);
 }
 
-static int fl__vision_get(const unsigned char *p, int64_t i, int depth) {
+static int fl__vision_get(const uint8_t *p, int64_t i, int depth) {
     return depth == 16 ? ((const uint16_t *)(const void *)p)[i] : p[i];
 }
 
-static void fl__vision_put(unsigned char *p, int64_t i, int depth, int v) {
+static void fl__vision_put(uint8_t *p, int64_t i, int depth, int v) {
     if (depth == 16) ((uint16_t *)(void *)p)[i] = (uint16_t)v;
-    else p[i] = (unsigned char)v;
+    else p[i] = (uint8_t)v;
 }
 
 /* One pixel of `from` channels as `to` channels. */
@@ -591,7 +591,7 @@ static fl_tensor *fl__vision_finish(const fl__vision_job *j) {
     const int turn = j->o.as_stored ? 0 : fl__vision_turns[j->info.orientation];
     const int64_t h = turned ? j->w : j->h, w = turned ? j->h : j->w;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), depth == 16 ? FL_U16 : FL_U8);
-    unsigned char *to = t ? fl_map(t, FL_WRITE) : NULL;
+    uint8_t *to = t ? fl_map(t, FL_WRITE) : NULL;
     if (!to) return NULL;
     for (int64_t y = 0; y < h; y++)
         for (int64_t x = 0; x < w; x++) {
@@ -689,14 +689,14 @@ FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out) {
 
 /* ---- writing PNG ---- */
 
-static void fl__png_put32(unsigned char *p, uint32_t v) {
-    p[0] = (unsigned char)(v >> 24), p[1] = (unsigned char)(v >> 16), p[2] = (unsigned char)(v >> 8),
-    p[3] = (unsigned char)v;
+static void fl__png_put32(uint8_t *p, uint32_t v) {
+    p[0] = (uint8_t)(v >> 24), p[1] = (uint8_t)(v >> 16), p[2] = (uint8_t)(v >> 8),
+    p[3] = (uint8_t)v;
 }
 
 /* A chunk: length, kind, bytes, sum of both. */
-static bool fl__png_chunk(fl_data_text *out, const char *kind, const unsigned char *bytes, size_t n) {
-    unsigned char word[4];
+static bool fl__png_chunk(fl_data_text *out, const char *kind, const uint8_t *bytes, size_t n) {
+    uint8_t word[4];
     fl__png_put32(word, (uint32_t)n);
     if (!fl_data_text_put(out, word, 4) || !fl_data_text_put(out, kind, 4) ||
         !fl_data_text_put(out, bytes, n))
@@ -706,10 +706,10 @@ static bool fl__png_chunk(fl_data_text *out, const char *kind, const unsigned ch
 }
 
 /* The rows as a zlib stream, in heap memory. */
-static unsigned char *fl__png_pack(const unsigned char *raw, size_t n, size_t *packed) {
+static uint8_t *fl__png_pack(const uint8_t *raw, size_t n, size_t *packed) {
 #ifdef FL_USE_ZLIB
     uLongf size = compressBound((uLong)n);
-    unsigned char *to = fl_heap_alloc(size);
+    uint8_t *to = fl_heap_alloc(size);
     if (to && compress2(to, &size, raw, (uLong)n, 6) != Z_OK) {
         fl_heap_free(to), to = NULL;
         fl_fail("fl_vision_write_png: zlib failed on %zu bytes: out of memory", n);
@@ -718,14 +718,14 @@ static unsigned char *fl__png_pack(const unsigned char *raw, size_t n, size_t *p
 #else
     enum { BLOCK = 65535 };
     const size_t blocks = (n + BLOCK - 1) / BLOCK;
-    unsigned char *to = fl_heap_alloc(n + 5 * blocks + 6), *p = to;
+    uint8_t *to = fl_heap_alloc(n + 5 * blocks + 6), *p = to;
     if (!to) return NULL;
     uint32_t a = 1, b = 0; /* Adler-32 */
     for (size_t i = 0; i < n; i++) a = (a + raw[i]) % 65521, b = (b + a) % 65521;
     *p++ = 0x78, *p++ = 0x01;
     for (size_t at = 0; at < n; at += BLOCK) {
         const unsigned size = n - at < BLOCK ? (unsigned)(n - at) : BLOCK;
-        const unsigned char head[] = {at + size == n, size & 255, size >> 8, ~size & 255, (~size >> 8) & 255};
+        const uint8_t head[] = {at + size == n, size & 255, size >> 8, ~size & 255, (~size >> 8) & 255};
         memcpy(p, head, 5), memcpy(p + 5, raw + at, size);
         p += 5 + size;
     }
@@ -737,7 +737,7 @@ static unsigned char *fl__png_pack(const unsigned char *raw, size_t n, size_t *p
 
 static bool fl__png_encode(fl_data_text *out, fl_tensor *image) {
     static const int pixels[] = {1, 2, 0};
-    static const unsigned char color[] = {0, 0, 4, 2, 6};
+    static const uint8_t color[] = {0, 0, 4, 2, 6};
     if (!image || (image->dtype != FL_U8 && image->dtype != FL_U16) || image->ndim < 2 || image->ndim > 3)
         return fl_fail("fl_vision_write_png: %s %s is no image, u8 or u16 [c, h, w] or [h, w]",
                        image ? fl_dtype_name(image->dtype) : "NULL", image ? FL_SHAPE_TEXT(image) : "");
@@ -747,22 +747,22 @@ static bool fl__png_encode(fl_data_text *out, fl_tensor *image) {
         return fl_fail("fl_vision_write_png: image %s, 1 to 4 channels and sides of 1 to %d are possible",
                        FL_SHAPE_TEXT(image), FL_VISION_SIDE);
     t = t ? fl_contiguous(fl_permute(t, 3, pixels)) : NULL;
-    const unsigned char *from = t ? fl_map(t, FL_READ) : NULL;
+    const uint8_t *from = t ? fl_map(t, FL_READ) : NULL;
     if (!from) return false;
     const size_t bytes = fl_dtype_size(t->dtype), line = (size_t)(w * c) * bytes;
-    unsigned char *raw = fl_heap_alloc((size_t)h * (line + 1)), head[13] = {0};
+    uint8_t *raw = fl_heap_alloc((size_t)h * (line + 1)), head[13] = {0};
     for (int64_t y = 0; raw && y < h; y++) { /* no filter; big-endian */
-        unsigned char *row = raw + (size_t)y * (line + 1);
+        uint8_t *row = raw + (size_t)y * (line + 1);
         row[0] = 0;
         memcpy(row + 1, from + (size_t)y * line, line);
         if (bytes == 2) fl_data_swap_bytes(row + 1, line, 2);
     }
     fl_unmap(t, FL_READ);
     size_t n = 0;
-    unsigned char *packed = raw ? fl__png_pack(raw, (size_t)h * (line + 1), &n) : NULL;
+    uint8_t *packed = raw ? fl__png_pack(raw, (size_t)h * (line + 1), &n) : NULL;
     fl_heap_free(raw);
     fl__png_put32(head, (uint32_t)w), fl__png_put32(head + 4, (uint32_t)h);
-    head[8] = (unsigned char)(8 * bytes), head[9] = color[c];
+    head[8] = (uint8_t)(8 * bytes), head[9] = color[c];
     bool ok = packed && n < (size_t)INT32_MAX;
     ok = ok && fl_data_text_put(out, "\x89PNG\r\n\x1a\n", 8) && fl__png_chunk(out, "IHDR", head, 13) &&
          fl__png_chunk(out, "IDAT", packed, n) && fl__png_chunk(out, "IEND", NULL, 0);

@@ -717,8 +717,8 @@ static const char *fl__zoo_match(const char *pattern, const char *name, int64_t 
             if (*name++ != *pattern) return NULL;
             continue;
         }
-        if (!isdigit((unsigned char)*name) || n == 4) return NULL;
-        for (number[n] = 0; isdigit((unsigned char)*name) && number[n] < 100000; name++)
+        if (!isdigit((uint8_t)*name) || n == 4) return NULL;
+        for (number[n] = 0; isdigit((uint8_t)*name) && number[n] < 100000; name++)
             number[n] = 10 * number[n] + *name - '0';
         n++;
     }

@@ -87,9 +87,9 @@ static int fl__cifar_by_name(const void *a, const void *b) {
 }
 
 /* Opens file i: its records are counted, or read to their places, from number `at` on. */
-static bool fl__cifar_file(fl__cifar *c, int i, unsigned char *image, int64_t *label, int64_t at) {
+static bool fl__cifar_file(fl__cifar *c, int i, uint8_t *image, int64_t *label, int64_t at) {
     enum { PIXELS = 3 * FL__CIFAR_PLANE };
-    unsigned char record[2 + PIXELS];
+    uint8_t record[2 + PIXELS];
     const size_t size = (size_t)c->labels + PIXELS, n_path = strlen(c->folder) + sizeof c->name[0] + 2;
     char *path = fl_heap_alloc(n_path);
     fl_data_stream f;
@@ -108,7 +108,7 @@ static bool fl__cifar_file(fl__cifar *c, int i, unsigned char *image, int64_t *l
                          (long long)(k * (int64_t)size), record[c->take], c->classes);
         if (!ok) break;
         label[at + k] = record[c->take];
-        unsigned char *to = image + (at + k) * PIXELS;
+        uint8_t *to = image + (at + k) * PIXELS;
         for (int p = 0; p < PIXELS; p++)
             to[p % FL__CIFAR_PLANE * 3 + p / FL__CIFAR_PLANE] = record[c->labels + p];
     }

@@ -278,8 +278,8 @@ static bool fl__vision_move_masks(fl_vision_item *item, int64_t h, int64_t w, do
     for (int64_t k = 0; k < m->shape[0]; k++)
         for (int64_t i = 0; i < h; i++) {
             const double fy = floor(y0 + (sy > 0 ? (double)i * sy : (double)(i + 1) * sy));
-            const unsigned char *from = (unsigned char *)fl_data(m) + (k * H + (int64_t)fy) * W;
-            unsigned char *to = (unsigned char *)fl_data(t) + (k * h + i) * w;
+            const uint8_t *from = (uint8_t *)fl_data(m) + (k * H + (int64_t)fy) * W;
+            uint8_t *to = (uint8_t *)fl_data(t) + (k * h + i) * w;
             for (int64_t j = 0; j < w; j++) {
                 const double fx = floor(x0 + (sx > 0 ? (double)j * sx : (double)(j + 1) * sx));
                 to[j] = fy >= 0 && fy < (double)H && fx >= 0 && fx < (double)W ? from[(int64_t)fx] : 0;
@@ -359,7 +359,7 @@ static bool fl__vision_resize_pixels(const fl_vision_pixels *x, const fl_vision_
     if (columns_first) middle.w = x->w;
     else middle.h = last - first, from.p += first * from.row;
     middle.row = middle.w * middle.c;
-    unsigned char *held = NULL;
+    uint8_t *held = NULL;
     int32_t *sums = ok ? fl_heap_alloc((size_t)middle.row * sizeof *sums + 1) : NULL;
     ok = sums != NULL;
     if (ok && rows && columns)
@@ -437,12 +437,12 @@ static bool fl__vision_crop(fl_vision_item *item, int64_t y, int64_t x, int64_t 
     if (!t) return false;
     const int64_t x0 = x > 0 ? x : 0, x1 = x + w < from.w ? x + w : from.w;
     for (int64_t i = 0; i < h; i++) {
-        unsigned char *row = to.p + i * to.row;
+        uint8_t *row = to.p + i * to.row;
         if (y + i < 0 || y + i >= from.h || x0 >= x1) {
             memset(row, value, (size_t)to.row);
             continue;
         }
-        const unsigned char *p = from.p + (y + i) * from.row + x0 * from.c;
+        const uint8_t *p = from.p + (y + i) * from.row + x0 * from.c;
         memset(row, value, (size_t)((x0 - x) * from.c));
         memcpy(row + (x0 - x) * from.c, p, (size_t)((x1 - x0) * from.c));
         memset(row + (x1 - x) * from.c, value, (size_t)((x + w - x1) * from.c));
@@ -520,8 +520,8 @@ static bool fl__vision_flip(const fl_vision_step *s, fl_vision_item *item, fl_rn
     fl_tensor *t = fl_vision_image(from.c, from.h, from.w, &to);
     if (!t) return false;
     for (int64_t y = 0; y < to.h; y++) {
-        const unsigned char *p = from.p + (rows ? from.h - 1 - y : y) * from.row;
-        unsigned char *q = to.p + y * to.row;
+        const uint8_t *p = from.p + (rows ? from.h - 1 - y : y) * from.row;
+        uint8_t *q = to.p + y * to.row;
         if (rows) memcpy(q, p, (size_t)to.row);
         else if (to.c == 3)
             for (int64_t x = 0, u = 3 * (to.w - 1); u >= 0; x += 3, u -= 3)
@@ -578,16 +578,16 @@ FL_API fl_vision_step fl_vision_random_apply(const fl_vision_step *steps, int n,
 
 /* ---- colours ---- */
 
-static unsigned char fl__vision_cut(float v) {
-    return (unsigned char)(v < 0 ? 0 : v > 255 ? 255 : v);
+static uint8_t fl__vision_cut(float v) {
+    return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-static float fl__vision_grey(const unsigned char *p) {
+static float fl__vision_grey(const uint8_t *p) {
     return floorf(0.2989f * (float)p[0] + 0.587f * (float)p[1] + 0.114f * (float)p[2]);
 }
 
 /* h, s, v of r, g, b in [0, 1], turned by `turn`, and back. */
-static void fl__vision_turn_hue(unsigned char *p, double turn) {
+static void fl__vision_turn_hue(uint8_t *p, double turn) {
     const float r = (float)p[0] / 255, g = (float)p[1] / 255, b = (float)p[2] / 255;
     const float most = fmaxf(r, fmaxf(g, b)), range = most - fminf(r, fminf(g, b));
     const float s = range / (range == 0 ? 1 : most), by = range == 0 ? 1 : range;
@@ -608,7 +608,7 @@ static void fl__vision_blend(const fl_vision_pixels *x, double v, const float *o
     const float a = (float)v, rest = (float)(1 - v);
     const int64_t n = x->h * x->w;
     for (int64_t i = 0; i < n; i++) {
-        unsigned char *p = x->p + i * x->c;
+        uint8_t *p = x->p + i * x->c;
         const float with = rest * (other ? *other : x->c >= 3 ? fl__vision_grey(p) : (float)p[0]);
         for (int64_t k = 0; k < x->c; k++) p[k] = fl__vision_cut((float)p[k] * a + with);
     }
@@ -623,13 +623,13 @@ static void fl__vision_contrast(const fl_vision_pixels *x, double v) {
 }
 
 /* Each channel by a table. */
-static void fl__vision_look_up(const fl_vision_pixels *x, unsigned char table[4][256]) {
+static void fl__vision_look_up(const fl_vision_pixels *x, uint8_t table[4][256]) {
     for (int64_t i = 0; i < x->h * x->w; i++)
         for (int64_t k = 0; k < x->c; k++) x->p[i * x->c + k] = table[k][x->p[i * x->c + k]];
 }
 
 static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_change how, double v) {
-    unsigned char table[4][256];
+    uint8_t table[4][256];
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < 256; i++) {
             int y = i;
@@ -638,14 +638,14 @@ static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_change how,
             else if (how == FL_VISION_SOLARIZE) y = i >= v ? 255 - i : i;
             else if (how == FL_VISION_SOLARIZE_ADD) y = i < 128 ? (int)fmin(255, i + v) : i;
             else if (how == FL_VISION_INVERT) y = 255 - i;
-            table[k][i] = (unsigned char)y;
+            table[k][i] = (uint8_t)y;
         }
     fl__vision_look_up(x, table);
 }
 
 /* Autocontrast and equalize: tables from the histogram of each channel. */
 static void fl__vision_by_histogram(const fl_vision_pixels *x, bool equalize) {
-    unsigned char table[4][256];
+    uint8_t table[4][256];
     for (int64_t k = 0; k < x->c; k++) {
         int64_t count[256] = {0}, below = 0;
         int low = 255, high = 0;
@@ -657,8 +657,8 @@ static void fl__vision_by_histogram(const fl_vision_pixels *x, bool equalize) {
         for (int i = 0; i < 256; below += count[i++])
             if (equalize) {
                 const int64_t y = step ? (step / 2 + below) / step : i;
-                table[k][i] = (unsigned char)(y > 255 ? 255 : y);
-            } else table[k][i] = high > low ? fl__vision_cut((float)(i - low) / scale) : (unsigned char)i;
+                table[k][i] = (uint8_t)(y > 255 ? 255 : y);
+            } else table[k][i] = high > low ? fl__vision_cut((float)(i - low) / scale) : (uint8_t)i;
     }
     fl__vision_look_up(x, table);
 }
@@ -668,7 +668,7 @@ static void fl__vision_sharpen(const fl_vision_pixels *from, const fl_vision_pix
     const float rest = (float)(1 - v);
     for (int64_t y = 1; y + 1 < x->h; y++)
         for (int64_t i = x->c; i < (x->w - 1) * x->c; i++) {
-            const unsigned char *p = from->p + y * from->row + i;
+            const uint8_t *p = from->p + y * from->row + i;
             int sum = 4 * p[0];
             for (int64_t dy = -1; dy <= 1; dy++)
                 sum += p[dy * from->row - x->c] + p[dy * from->row] + p[dy * from->row + x->c];
@@ -726,12 +726,12 @@ FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_visio
         for (int64_t x = 0; x < to.w; x++) {
             const double dx = (double)x - cx, dy = (double)y - cy;
             const double u = m[0] * dx + m[1] * dy + m[2] + cx, v = m[3] * dx + m[4] * dy + m[5] + cy;
-            unsigned char *q = to.p + y * to.row + x * to.c;
+            uint8_t *q = to.p + y * to.row + x * to.c;
             if (!o.bilinear) {
                 const double nu = nearbyint(u), nv = nearbyint(v);
                 const bool in = nu >= 0 && nv >= 0 && nu < (double)from.w && nv < (double)from.h;
-                const unsigned char *p = in ? from.p + (int64_t)nv * from.row + (int64_t)nu * from.c : NULL;
-                for (int64_t k = 0; k < to.c; k++) q[k] = in ? p[k] : (unsigned char)o.fill[k & 3];
+                const uint8_t *p = in ? from.p + (int64_t)nv * from.row + (int64_t)nu * from.c : NULL;
+                for (int64_t k = 0; k < to.c; k++) q[k] = in ? p[k] : (uint8_t)o.fill[k & 3];
                 continue;
             }
             const double fu = floor(u), fv = floor(v);
@@ -876,10 +876,10 @@ static void fl__vision_fill(const fl_vision_pixels *x, int64_t y0, int64_t x0, i
                             int value, fl_rng *rng) {
     for (int64_t y = y0 > 0 ? y0 : 0; y < y0 + h && y < x->h; y++) {
         const int64_t from = x0 > 0 ? x0 : 0, to = x0 + w < x->w ? x0 + w : x->w;
-        unsigned char *p = x->p + y * x->row + from * x->c;
+        uint8_t *p = x->p + y * x->row + from * x->c;
         if (value >= 0 && from < to) memset(p, value, (size_t)((to - from) * x->c));
         for (int64_t i = 0; value < 0 && i < (to - from) * x->c; i++)
-            p[i] = (unsigned char)fl__vision_between(rng, 0, 255);
+            p[i] = (uint8_t)fl__vision_between(rng, 0, 255);
     }
 }
 
@@ -1029,9 +1029,9 @@ static int64_t fl__vision_batch_id(fl_data_set *self, int64_t i) {
 static void fl__vision_place(const fl__vision_batches *b, const fl_vision_pixels *x, void *to) {
     const int64_t line = x->w * x->c;
     for (int64_t y = 0; y < x->h; y++) {
-        const unsigned char *p = x->p + y * x->row;
+        const uint8_t *p = x->p + y * x->row;
         if (b->o.u8) {
-            memcpy((unsigned char *)to + y * line, p, (size_t)line);
+            memcpy((uint8_t *)to + y * line, p, (size_t)line);
             continue;
         }
         float *q = (float *)to + y * line;

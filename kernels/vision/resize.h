@@ -15,11 +15,11 @@ typedef struct fl__resize_taps {
 /* Up to FL__RESIZE_ROWS rows of c channels, from_row and to_row bytes apart: each of `to` has taps.out
    pixels. 4 readable bytes stand behind a row. */
 enum { FL__RESIZE_ROWS = 4 };
-FL_PRIVATE void fl__resize_rows(const unsigned char *from, int64_t from_row, unsigned char *to,
+FL_PRIVATE void fl__resize_rows(const uint8_t *from, int64_t from_row, uint8_t *to,
                                 int64_t to_row, int64_t rows, int64_t c, const fl__resize_taps *t);
 /* Output row i of `bytes` bytes from the rows below each other at `from`, `row` bytes apart; sums: as many
    numbers. */
-FL_PRIVATE void fl__resize_column(const unsigned char *from, int64_t row, unsigned char *to, int64_t bytes,
+FL_PRIVATE void fl__resize_column(const uint8_t *from, int64_t row, uint8_t *to, int64_t bytes,
                                   const fl__resize_taps *t, int64_t i, int32_t *sums);
 
 #endif /* FL_VISION_RESIZE_H: stop here if you only want the declarations */
@@ -35,21 +35,21 @@ FL__LOOPS_BEGIN
 
 enum { FL__RESIZE_BITS = 22 };
 
-typedef unsigned char fl__resize_u4 __attribute__((vector_size(4)));
+typedef uint8_t fl__resize_u4 __attribute__((vector_size(4)));
 typedef int32_t fl__resize_i4 __attribute__((vector_size(16)));
 
-FL__INLINE unsigned char fl__resize_clip(int32_t sum) {
+FL__INLINE uint8_t fl__resize_clip(int32_t sum) {
     const int32_t v = sum >> FL__RESIZE_BITS;
-    return (unsigned char)(v < 0 ? 0 : v > 255 ? 255 : v);
+    return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
 /* A pixel of three or four channels is four lanes; the rows share their weights. */
-FL__INLINE void fl__resize_rows_4(const unsigned char *from, int64_t from_row, unsigned char *to,
+FL__INLINE void fl__resize_rows_4(const uint8_t *from, int64_t from_row, uint8_t *to,
                                   int64_t to_row, int64_t rows, int64_t c, const fl__resize_taps *t) {
     const int32_t half = 1 << (FL__RESIZE_BITS - 1);
     for (int64_t i = 0; i < t->out; i++) {
         const int32_t *w = t->weight + i * t->most;
-        const unsigned char *p = from + t->at[i] * c;
+        const uint8_t *p = from + t->at[i] * c;
         fl__resize_i4 sum[FL__RESIZE_ROWS];
         for (int64_t r = 0; r < rows; r++) sum[r] = (fl__resize_i4){half, half, half, half};
         for (int32_t k = 0; k < t->n[i]; k++, p += c)
@@ -63,39 +63,39 @@ FL__INLINE void fl__resize_rows_4(const unsigned char *from, int64_t from_row, u
     }
 }
 
-FL__INLINE void fl__resize_rows_any(const unsigned char *from, int64_t from_row, unsigned char *to,
+FL__INLINE void fl__resize_rows_any(const uint8_t *from, int64_t from_row, uint8_t *to,
                                     int64_t to_row, int64_t rows, int64_t c, const fl__resize_taps *t) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < t->out; i++)
             for (int64_t j = 0; j < c; j++) {
-                const unsigned char *p = from + r * from_row + t->at[i] * c + j;
+                const uint8_t *p = from + r * from_row + t->at[i] * c + j;
                 int32_t sum = 1 << (FL__RESIZE_BITS - 1);
                 for (int32_t k = 0; k < t->n[i]; k++) sum += p[k * c] * t->weight[i * t->most + k];
                 to[r * to_row + i * c + j] = fl__resize_clip(sum);
             }
 }
 
-FL__INLINE void fl__resize_column_any(const unsigned char *from, int64_t row, unsigned char *to,
+FL__INLINE void fl__resize_column_any(const uint8_t *from, int64_t row, uint8_t *to,
                                       int64_t bytes, const fl__resize_taps *t, int64_t i, int32_t *sums) {
     const int32_t *w = t->weight + i * t->most;
-    const unsigned char *p = from + t->at[i] * row;
+    const uint8_t *p = from + t->at[i] * row;
     for (int64_t x = 0; x < bytes; x++) sums[x] = 1 << (FL__RESIZE_BITS - 1);
     int32_t k = 0;
     for (; k + 2 <= t->n[i]; k += 2, p += 2 * row) {
-        const unsigned char *q = p + row;
+        const uint8_t *q = p + row;
         const int32_t u = w[k], v = w[k + 1];
         FL__VECTOR for (int64_t x = 0; x < bytes; x++) sums[x] += p[x] * u + q[x] * v;
     }
     if (k < t->n[i]) FL__VECTOR for (int64_t x = 0; x < bytes; x++) sums[x] += p[x] * w[k];
     FL__VECTOR for (int64_t x = 0; x < bytes; x++) {
         const int32_t v = sums[x] >> FL__RESIZE_BITS, low = v < 0 ? 0 : v;
-        to[x] = (unsigned char)(low > 255 ? 255 : low);
+        to[x] = (uint8_t)(low > 255 ? 255 : low);
     }
 }
 
 #define FL__RESIZE_AT(level)                                                                                 \
-    FL__TARGET_##level static void fl__resize_rows_##level(const unsigned char *from, int64_t from_row,      \
-                                                           unsigned char *to, int64_t to_row, int64_t rows,  \
+    FL__TARGET_##level static void fl__resize_rows_##level(const uint8_t *from, int64_t from_row,      \
+                                                           uint8_t *to, int64_t to_row, int64_t rows,  \
                                                            int64_t c, const fl__resize_taps *t) {            \
         if (c == 3 && rows == FL__RESIZE_ROWS)                                                               \
             fl__resize_rows_4(from, from_row, to, to_row, FL__RESIZE_ROWS, 3, t);                            \
@@ -107,8 +107,8 @@ FL__INLINE void fl__resize_column_any(const unsigned char *from, int64_t row, un
                 fl__resize_rows_4(from + r * from_row, 0, to + r * to_row, 0, 1, 4, t);                      \
         else fl__resize_rows_any(from, from_row, to, to_row, rows, c, t);                                    \
     }                                                                                                        \
-    FL__TARGET_##level static void fl__resize_column_##level(const unsigned char *from, int64_t row,         \
-                                                             unsigned char *to, int64_t bytes,               \
+    FL__TARGET_##level static void fl__resize_column_##level(const uint8_t *from, int64_t row,         \
+                                                             uint8_t *to, int64_t bytes,               \
                                                              const fl__resize_taps *t, int64_t i,            \
                                                              int32_t *sums) {                                \
         fl__resize_column_any(from, row, to, bytes, t, i, sums);                                             \
@@ -117,16 +117,16 @@ FL__EACH_LEVEL(FL__RESIZE_AT)
 #undef FL__RESIZE_AT
 FL__LOOPS_END
 
-FL_PRIVATE void fl__resize_rows(const unsigned char *from, int64_t from_row, unsigned char *to,
+FL_PRIVATE void fl__resize_rows(const uint8_t *from, int64_t from_row, uint8_t *to,
                                 int64_t to_row, int64_t rows, int64_t c, const fl__resize_taps *t) {
-    static void (*const at[])(const unsigned char *, int64_t, unsigned char *, int64_t, int64_t, int64_t,
+    static void (*const at[])(const uint8_t *, int64_t, uint8_t *, int64_t, int64_t, int64_t,
                               const fl__resize_taps *) = {FL__AT_LEVELS(fl__resize_rows)};
     at[fl__level()](from, from_row, to, to_row, rows, c, t);
 }
 
-FL_PRIVATE void fl__resize_column(const unsigned char *from, int64_t row, unsigned char *to, int64_t bytes,
+FL_PRIVATE void fl__resize_column(const uint8_t *from, int64_t row, uint8_t *to, int64_t bytes,
                                   const fl__resize_taps *t, int64_t i, int32_t *sums) {
-    static void (*const at[])(const unsigned char *, int64_t, unsigned char *, int64_t,
+    static void (*const at[])(const uint8_t *, int64_t, uint8_t *, int64_t,
                               const fl__resize_taps *, int64_t,
                               int32_t *) = {FL__AT_LEVELS(fl__resize_column)};
     at[fl__level()](from, row, to, bytes, t, i, sums);

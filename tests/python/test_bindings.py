@@ -13,6 +13,9 @@ from check import check, done, load_fl, skip
 # Public functions that libfl.so cannot have, and why.
 INLINE = {
     "fl_data": "an address: fl_map, or Tensor.numpy()",
+    "fl_text_trie_step": "for tokenizers in C: fl_text_trie_longest",
+    "fl_text_work_from": "for steps in C",
+    "fl_text_work_to": "for steps in C",
     "fv_autocast": "for op writers in C: fv_autocast_operands",
     "fv_autocast_wide": "for op writers in C: fl_autocast_policy_of",
 }
