@@ -1,8 +1,7 @@
 /* fl_dist.h - one program on one rank and on many: collectives on tensors, and how they fail
 
    A rank is a process. Ranks find each other by what started them, call the same functions in the same
-   order, and
-   hear within seconds when one of them dies, stands still or calls something else.
+   order, and hear within seconds when one of them dies, stands still or calls something else.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -31,20 +30,15 @@
      FL_DIST_IMPL_H='"x"'           header that brings it, included by the implementation
 
    Concepts
-     Start     Arguments of fl_dist_init, or the environment of torchrun, Slurm, Open MPI or MPICH;
-     without any
-               of them the program is alone, and all is as if there were no ranks. FL_DIST_STORE
-               ("host:port" or
-               a folder), FL_DIST_TOKEN, FL_DIST_PORT and FL_DIST (an implementation) of the environment
-               help.
+     Start     Arguments of fl_dist_init, or the environment of torchrun, Slurm, Open MPI or MPICH; without
+               any of them the program is alone, and all is as if there were no ranks. FL_DIST_STORE
+               ("host:port" or a folder), FL_DIST_TOKEN, FL_DIST_PORT and FL_DIST (an implementation) of the
+               environment help.
      Order     All ranks make the same calls in the same order. Which they made is compared; calls that
-     differ
-               never take each other's data.
-     Failure   The first one ends the group for good: a rank that died, stands still, left, called
-     something else,
-               or had an error. fl_dist_failure says which, every further call fails, nothing hangs and
-               nothing
-               stops: what was computed can be saved.
+               differ never take each other's data.
+     Failure   The first one ends the group for good: a rank that died, stands still, left, called something
+               else, or had an error. fl_dist_failure says which, every further call fails, nothing hangs and
+               nothing stops: what was computed can be saved.
      Trust     Those who know the token and reach the port may take part; nothing is encrypted. */
 #include "fl_tensor.h"
 #include "fl/dist/impl.h"

@@ -1,4 +1,4 @@
-/* fl_speech.h - speech: from audio files to recognisers that train, decode, align and listen
+/* fl_speech.h - speech: sound in files, features, augmentation, alignment, decoding
 
    >>example
     #define FL_IMPLEMENTATION
