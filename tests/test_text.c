@@ -348,14 +348,17 @@ static int read_strings(void) {
 }
 
 /* Offsets in characters, as the wheels count: all that a byte lies in. */
-static void char_offsets(const fl_text_encoding *e, const char *a, const char *b, int64_t *out) {
+static void char_offsets(const fl_text_encoding *e, const char *a, int64_t n_a, const char *b, int64_t n_b,
+                         int64_t *out) {
     int len;
     for (int64_t i = 0; i < e->n; i++) {
-        const char *text = e->type[i] && b ? b : a;
+        const bool second = e->type[i] && b;
+        const char *text = second ? b : a;
+        const int64_t n = second ? n_b : n_a;
         int64_t chars = 0, begin = 0, end = 0;
         const bool empty = e->begin[i] == e->end[i];
-        for (int64_t at = 0; at < e->end[i] || (empty && at < e->begin[i]); at += len, chars++) {
-            fl_text_char(text + at, 4, &len);
+        for (int64_t at = 0; at < n && (at < e->end[i] || (empty && at < e->begin[i])); at += len, chars++) {
+            fl_text_char(text + at, n - at, &len);
             if (at + len <= e->begin[i]) begin = chars + 1;
             end = chars + 1;
         }
@@ -411,8 +414,9 @@ static void check_tokenizer(fl_text_tokenizer *t, const char *who, const char *t
             continue;
         }
         int64_t *offsets = malloc((size_t)(2 * e.n + 1) * sizeof *offsets);
-        /* every text's offsets are asked of the one it came from: of roberta's pairs both have type 0 */
-        char_offsets(&e, string[a], pair ? string[b] : NULL, offsets);
+        /* every text's offsets are asked of the one it came from; of roberta's pairs, whose texts both have type
+           0, they are not compared */
+        char_offsets(&e, string[a], string_n[a], o.pair, o.n_pair, offsets);
         /* sentencepiece's ranges tile the text: of a character that is several pieces the last has it all */
         for (int64_t m = 0; !strncmp(who, "sp_", 3) && m + 1 < e.n; m++)
             offsets[2 * m + 1] = offsets[2 * m + 2];

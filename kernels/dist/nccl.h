@@ -52,6 +52,7 @@ static const nccl_table *nccl__use; /* NULL: the library's */
 
 typedef struct nccl__group {
     const nccl_table *t;
+    struct nccl__group *next; /* of those left behind */
     void *comm;
     int rank, size;
     bool aborted, ending, ended; /* atomic */
@@ -130,7 +131,9 @@ static void *nccl__end_thread(void *arg) {
     return NULL;
 }
 
-/* Ends the communicator; the group is leaked if that hangs. */
+static nccl__group *nccl__left_behind; /* their abort hangs, and may yet come back */
+
+/* Ends the communicator; the group stays if that hangs. */
 static void nccl__end(nccl__group *g) {
     pthread_t thread;
     if (!g->comm) {
@@ -141,10 +144,12 @@ static void nccl__end(nccl__group *g) {
     if (pthread_create(&thread, NULL, nccl__end_thread, g)) return;
     pthread_detach(thread);
     while (!__atomic_load_n(&g->ended, __ATOMIC_ACQUIRE) && fl_dist_now() < deadline) usleep(1000);
-    if (__atomic_load_n(&g->ended, __ATOMIC_ACQUIRE))
+    if (__atomic_load_n(&g->ended, __ATOMIC_ACQUIRE)) {
         fl_heap_free(g);
-    else
-        fl_message(FL_LOG_WARN, "fl_dist: nccl: ncclCommAbort hangs: its communicator is left behind");
+        return;
+    }
+    g->next = __atomic_exchange_n(&nccl__left_behind, g, __ATOMIC_ACQ_REL);
+    fl_message(FL_LOG_WARN, "fl_dist: nccl: ncclCommAbort hangs: its communicator is left behind");
 }
 
 static void *nccl__open(const fl_dist_place *p) {
