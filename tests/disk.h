@@ -258,10 +258,10 @@ static inline void *heap_fn(void *user, void *p, size_t bytes) {
         free(p);
         return NULL;
     }
-    heap.calls++;
-    heap.bytes += (int64_t)bytes; /* all that was ever asked for: at least what is in use */
-    bool fails =
-        heap.fail_at && (heap.for_ever ? heap.calls >= heap.fail_at : heap.calls == heap.fail_at);
+    const int64_t call = __atomic_add_fetch(&heap.calls, 1, __ATOMIC_RELAXED); /* of any thread */
+    /* all that was ever asked for: at least what is in use */
+    __atomic_fetch_add(&heap.bytes, (int64_t)bytes, __ATOMIC_RELAXED);
+    const bool fails = heap.fail_at && (heap.for_ever ? call >= heap.fail_at : call == heap.fail_at);
     return fails ? NULL : realloc(p, bytes);
 }
 

@@ -109,6 +109,7 @@ enum { FL__FRAMES = 16, FL__OPEN = 16, FL__LOOK_NS = 50000 };
 static _Thread_local struct {
     int profile, thread, n, n_open;
     bool backward;
+    fl_profile_opts o; /* as the profile has them: what runs on at its end may meet the next one's */
     struct {
         int64_t begin, inner, depth; /* inner: nanoseconds of the calls that it ran */
         bool composed;
@@ -119,9 +120,9 @@ static _Thread_local struct {
     } open[FL__OPEN];
 } fl__profiled;
 
-static int64_t fl__profile_now(void) {
+static int64_t fl__profile_now(const fl_profile_opts *o) {
     struct timespec t;
-    if (fl__profile.o.now) return fl__profile.o.now(fl__profile.o.user);
+    if (o->now) return o->now(o->user);
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
@@ -160,7 +161,7 @@ static int64_t fl__profile_keep(fl__slice s) {
 static void fl__profile_open(void) {
     fl_place place[FL__OPEN];
     const int n = fl_places(place, FL__OPEN);
-    const int64_t now = fl__profile_now();
+    const int64_t now = fl__profile_now(&fl__profile.o);
     int same = 0;
     while (same < n && same < fl__profiled.n_open && fl__profiled.open[same].number == place[same].number)
         same++;
@@ -222,6 +223,7 @@ static void fl__profile_before(const fl_call *c, void *user) {
         pthread_mutex_lock(&fl__profile.lock);
         if (fl__profiled.profile != number) {
             fl__profiled.profile = number;
+            fl__profiled.o = fl__profile.o;
             fl__profiled.n = fl__profiled.n_open = 0;
             fl__profiled.thread = ++fl__profile.threads;
         }
@@ -233,13 +235,13 @@ static void fl__profile_before(const fl_call *c, void *user) {
     fl__profiled.frame[i].depth = depth;
     fl__profiled.frame[i].inner = 0;
     fl__profiled.frame[i].composed = false;
-    fl__profiled.frame[i].begin = fl__profile_now();
+    fl__profiled.frame[i].begin = fl__profile_now(&fl__profiled.o);
 }
 
 static void fl__profile_after(const fl_call *c, void *user) {
     const int64_t depth = fl_scope_depth();
-    for (int i = 0; fl__profile.o.sync && i < c->n_out; i++) fl_sync(c->out[i]);
-    const int64_t now = fl__profile_now();
+    for (int i = 0; fl__profiled.o.sync && i < c->n_out; i++) fl_sync(c->out[i]);
+    const int64_t now = fl__profile_now(&fl__profiled.o);
     (void)user;
     while (fl__profiled.n && fl__profiled.frame[fl__profiled.n - 1].depth > depth) fl__profiled.n--;
     const int i = fl__profiled.n - 1;
@@ -277,12 +279,13 @@ static fl_call_watcher fl__profile_watcher = {.before = fl__profile_before, .aft
 
 /* What the machine does in a second in `what`, the best of a few; 0 if memory is out. */
 static double fl__profile_peak(fl_tensor *x, bool product) {
+    const fl_profile_opts clock = {.now = NULL};
     double best = 0;
     for (int i = 0; x && i < 5; i++) {
         fl_scope s = fl_scope_begin();
-        const int64_t begin = fl__profile_now();
+        const int64_t begin = fl__profile_now(&clock);
         fl_tensor *y = product ? fl_matmul(x, x) : fl_clone(x);
-        const double seconds = y && fl_sync(y) ? (double)(fl__profile_now() - begin) * 1e-9 : 0;
+        const double seconds = y && fl_sync(y) ? (double)(fl__profile_now(&clock) - begin) * 1e-9 : 0;
         const double n = (double)fl_numel(x), work = product ? 2 * n * sqrt(n) : 8 * n;
         if (seconds > 0 && work / seconds > best) best = work / seconds;
         fl_scope_end(&s);
@@ -296,7 +299,7 @@ FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o) {
     fl_scope s = fl_scope_begin();
     pthread_mutex_lock(&fl__profile.lock);
     const bool runs = fl__profile.begun;
-    if (!runs) fl__profile.begun = ++profiles, fl__profile.o = (fl_profile_opts){.now = NULL};
+    if (!runs) fl__profile.begun = ++profiles;
     pthread_mutex_unlock(&fl__profile.lock);
     if (!runs && !fl_error()) {
         if (o.peak_flops == 0 && !signbit(o.peak_flops))
@@ -311,7 +314,7 @@ FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o) {
     pthread_mutex_lock(&fl__profile.lock);
     fl__profile.o = o;
     fl__profile.most = max_events > 0 ? max_events : 1000000;
-    fl__profile.start = fl__profile_now();
+    fl__profile.start = fl__profile_now(&o);
     fl__profile.looked = fl__profile.start - FL__LOOK_NS;
     pthread_mutex_unlock(&fl__profile.lock);
     __atomic_store_n(&fl__profile.number, fl__profile.begun, __ATOMIC_RELEASE);
@@ -395,7 +398,7 @@ static bool fl__profile_put(fl_lines *t, const char *fn) {
     for (int64_t i = 0; i < fl__profile.n_row[FL__OPS]; i++) total += ops[i].ns[0] + ops[i].ns[1];
     if (runs) {
         fl_put(t, "Profile: %.3f ms in ops, of %.3f ms; %d threads\n", (double)total * 1e-6,
-               (double)(fl__profile_now() - fl__profile.start) * 1e-6, fl__profile.threads);
+               (double)(fl__profile_now(&fl__profile.o) - fl__profile.start) * 1e-6, fl__profile.threads);
         fl__profile_put_rows(t, FL__OPS, total);
         fl__profile_put_rows(t, FL__MODULES, total);
         if (fl__profile.lost) fl_put(t, "The trace lacks %lld events\n", (long long)fl__profile.lost);
