@@ -287,11 +287,11 @@ SEED ?= 0
 RUNS ?= -1
 
 .PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
-fuzz: ## libFuzzer on readers, printers, ops and autograd, T seconds each: make fuzz T=60
+fuzz: ## libFuzzer on readers, text, printers, ops and autograd, T seconds each: make fuzz T=60
 	@mkdir -p $(FUZZ)
 	@echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' > $(FUZZ)/probe.c
 	@if $(FUZZ_CC) -w -fsanitize=fuzzer -o $(FUZZ)/probe $(FUZZ)/probe.c > /dev/null 2>&1; \
-	then $(MAKE) --no-print-directory -k CC=$(FUZZ_CC) SAN=address,undefined,fuzzer-no-link CFLAGS="-O1 -g" \
+	then $(MAKE) --no-print-directory -k CC=$(FUZZ_CC) SAN=address,undefined,fuzzer-no-link CFLAGS="-O1 -g" GLOO=no \
 	    BUILD=$(FUZZ) T=$(T) SEED=$(SEED) RUNS=$(RUNS) fuzz-run; \
 	else echo 'absent: clang with libFuzzer (make fuzz): apt-get install clang'; fi
 
