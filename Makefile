@@ -274,6 +274,9 @@ RUNS_OF_examples/mixed_precision = examples/mixed_precision:--test
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
             $(if $(filter file,$(origin TESTS)),$(foreach e,$(EXTENSIONS),$(or $(RUNS_OF_$(e)),$(e))) $(if $(SAN),,$(if $(wildcard tests/python/test_*.py),python)) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
 
+# NVIDIA's libraries for the emulated device: the tests find them through FL_CUDA_LIBS.
+CUDA_MOCK = $(if $(filter emu,$(CUDA)),$(BUILD)/mock/libcublasLt.so.13 $(BUILD)/mock/libcudnn.so.9)
+
 .PHONY: test-programs
 test-programs: $(CUDA_MOCK) $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%) $(if $(filter python,$(TEST_RUNS)),shared)
 
@@ -371,8 +374,7 @@ $(BUILD)/libfl.a: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
 .PHONY: cuda-kernels
 cuda-kernels: $(CUDA_OBJECTS)
 
-# NVIDIA's libraries for the emulated device: the tests find them through FL_CUDA_LIBS.
-CUDA_MOCK = $(if $(filter emu,$(CUDA)),$(BUILD)/mock/libcublasLt.so.13 $(BUILD)/mock/libcudnn.so.9)
+# Those libraries: they check what is asked of them, and compute it with plain loops.
 $(BUILD)/mock/libcublasLt.so.13: kernels/cuda/emu/cublaslt.c kernels/cuda/lt_calls.h
 $(BUILD)/mock/libcudnn.so.9: kernels/cuda/emu/cudnn.c kernels/cuda/dnn_calls.h
 $(BUILD)/mock/%:
