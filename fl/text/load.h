@@ -605,7 +605,7 @@ static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_op
         {"model.layers.*.mlp.down_proj.weight", FL_SHAPE(dim, hidden)},
         {"model.layers.*.mlp.up_proj.weight", FL_SHAPE(hidden, dim)}};
     const int64_t waves = ok ? context * (dim / heads) * 4 : 0; /* cosines and sines that nobody reads */
-    int64_t want = 28 + waves + (vocabulary * dim * (1 + untied) + dim) * 4;
+    int64_t want = ok ? 28 + waves + (vocabulary * dim * (1 + untied) + dim) * 4 : 0;
     for (int i = 0; ok && i < 9; i++) want += layers * fl_shape_numel(per_layer[i].shape) * 4;
     if (!ok || f->f.size != want) {
         fl_fail("fl_text_load: %s: %" PRId64
