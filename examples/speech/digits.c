@@ -482,8 +482,9 @@ static bool get_corpora(const options *o, corpus *train, corpus *test) {
 }
 
 int main(int argc, char **argv) {
-    options o = {.epochs = 25, .batch = 24, .takes = 200, .lr = 0.003, .seed = 1};
+    options o = {.batch = 24, .takes = 200, .lr = 0.003, .seed = 1};
     if (!parse(argc, argv, &o)) return 2;
+    if (!o.epochs) o.epochs = o.data ? 50 : 25;
     fl_seed(o.seed);
     fl_scope s = fl_scope_begin();
     fl_speech_conf conf;
