@@ -69,9 +69,15 @@ static void fl__alive_describe(fl__alive *a, const fl_mem_info *info) {
              fl_place_text(place, sizeof place));
 }
 
-/* In the user word of the table: the manager before it. What cannot be remembered is left to that. */
+/* The manager before this one, in the user word of the table: a call of another thread may still be in
+   here when the next fl_alive_begin writes it. */
+static fl_mem_manager *fl__alive_inner(fl_mem_manager *self) {
+    return __atomic_load_n(&self->user, __ATOMIC_ACQUIRE);
+}
+
+/* What cannot be remembered is left to the manager before. */
 static bool fl__alive_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
-    fl_mem_manager *inner = self->user;
+    fl_mem_manager *inner = fl__alive_inner(self);
     const bool failed = fl_error();
     fl__alive *a = fl_heap_alloc(sizeof *a);
     if (!a && !failed) fl_error_clear();
@@ -95,16 +101,13 @@ static bool fl__alive_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info 
 static void fl__alive_put(fl_mem_manager *self, fl_buffer *b) {
     pthread_mutex_lock(&fl__alive_lock);
     fl__alive **at = fl__alive_at(b), *a = *at;
-    fl_mem_manager *inner = a ? a->inner : self->user;
+    fl_mem_manager *inner = a ? a->inner : fl__alive_inner(self);
     if (a) *at = a->next;
     pthread_mutex_unlock(&fl__alive_lock);
     fl_heap_free(a);
     inner->put(inner, b);
 }
 
-static fl_mem_manager *fl__alive_inner(fl_mem_manager *self) {
-    return self->user;
-}
 static size_t fl__alive_trim(fl_mem_manager *self) {
     fl_mem_manager *inner = fl__alive_inner(self);
     return inner->trim ? inner->trim(inner) : 0;
@@ -124,13 +127,13 @@ FL_API bool fl_alive_begin(void) {
     fl_mem_manager *m = &fl__alive_manager;
     if (fl_mem_current() == m)
         return fl_refuse("fl_alive_begin: buffers are remembered already: fl_alive_end");
-    m->user = fl_mem_current();
+    __atomic_store_n(&m->user, (void *)fl_mem_current(), __ATOMIC_RELEASE);
     fl_mem_use(m);
     return true;
 }
 
 FL_API void fl_alive_end(void) {
-    if (fl_mem_current() == &fl__alive_manager) fl_mem_use(fl__alive_manager.user);
+    if (fl_mem_current() == &fl__alive_manager) fl_mem_use(fl__alive_inner(&fl__alive_manager));
 }
 
 static int fl__alive_by_text(const void *a, const void *b) {
