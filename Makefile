@@ -315,7 +315,7 @@ $(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h tests/fuzz_composed.h $(FUZZ)/libfl.
 
 # One object per header, room and kernel file: the same text as the drop-in build, cut by FL_IMPL_ONLY_<NAME>, where
 # fl_mem.h is MEM, fl/nn/norm.h is NN_NORM and kernels/cpu/gemm.h is CPU_GEMM. The first include brings all that is
-# declared, the second one the implementation.
+# declared, the second one the implementation. It is a file, so that ccache can know it.
 unit_name = $(shell echo $(1) | sed 's,^fl[_/],,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
 CUDA_UNITS = $(if $(CUDA),fl_tensor.h $(filter kernels/cuda/%,$(UNITS)))
 CUDA_UNIT_OBJECTS = $(CUDA_UNITS:%.h=$(BUILD)/%.o)
@@ -324,8 +324,8 @@ OBJECTS = $(PLAIN_OBJECTS) $(CUDA_UNIT_OBJECTS)
 define compile_unit
 @mkdir -p $(@D)
 @echo CC $<
-@printf '#include "%s"\n#define FL_IMPL_ONLY_%s\n#include "%s"\n' $< $(call unit_name,$*) $< | \
-    $(CC) -std=c11 $(ALL_CFLAGS) $(OPTIONS) $(1) -DFL_IMPL_ONLY -I. $(DEPFLAGS) -c -o $@ -x c -
+@printf '#include "%s"\n#define FL_IMPL_ONLY_%s\n#include "%s"\n' $< $(call unit_name,$*) $< > $@.c
+@$(CC) -std=c11 $(ALL_CFLAGS) $(OPTIONS) $(1) -DFL_IMPL_ONLY -I. $(DEPFLAGS) -c -o $@ $@.c
 @$(use_api_deps)
 endef
 $(PLAIN_OBJECTS): $(PLAIN)/%.o: %.h $(PLAIN)/flags | $(API_PARTS)
