@@ -125,6 +125,8 @@ struct fl_tensor {
 FL_API fl_shape fl_shape_of(const fl_tensor *t);
 FL_API int64_t fl_numel(const fl_tensor *t);      /* 0 for NULL */
 FL_API bool fl_is_contiguous(const fl_tensor *t); /* row-major without gaps */
+/* [n, c, ...] of two or more dims, stored as [n, ..., c] without gaps: see fl_channels_last. */
+FL_API bool fl_is_channels_last(const fl_tensor *t);
 FL_API const char *fl_backend_name(const fl_tensor *t);
 /* Number of in-place writes to t's storage so far, through any view. */
 FL_API uint32_t fl_version_of(const fl_tensor *t);
@@ -1187,6 +1189,18 @@ bool fl_is_contiguous(const fl_tensor *t) {
         n *= t->shape[i];
     }
     return true;
+}
+
+bool fl_is_channels_last(const fl_tensor *t) {
+    if (!t || t->ndim < 2) return false;
+    int64_t step = t->shape[1];
+    bool ok = t->stride[1] == 1 || t->shape[1] == 1;
+    for (int i = t->ndim - 1; ok && i >= 0; i--) {
+        if (i == 1) continue;
+        ok = t->stride[i] == step || t->shape[i] == 1;
+        step *= t->shape[i];
+    }
+    return ok;
 }
 
 bool fl_same_shape(const fl_tensor *a, const fl_tensor *b) {

@@ -4,39 +4,12 @@
    Every figure is the median of ROUNDS epochs; ratios are medians of each round's. */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "peer.h"
 
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { BATCH = 64, ROUNDS = 5 };
-
-static FILE *peer_in, *peer_out;
-static void peer_start(const char *folder) {
-    int to[2], from[2];
-    char batch[20], line[200] = "";
-    const char *python = getenv("PEER_PYTHON");
-    if (!python || pipe(to) || pipe(from)) return;
-    snprintf(batch, sizeof batch, "%d", BATCH);
-    if (fork() == 0) {
-        dup2(to[0], 0), dup2(from[1], 1);
-        close(to[1]), close(from[0]);
-        execlp(python, python, "bench/peers/torch_data.py", folder, batch, (char *)NULL);
-        _exit(1);
-    }
-    close(to[0]), close(from[1]);
-    peer_in = fdopen(to[1], "w");
-    peer_out = fdopen(from[0], "r");
-    if (!fgets(line, sizeof line, peer_out)) peer_out = NULL;
-    else printf("# peer: torch version and images: %s", line);
-}
-
-static double peer_seconds(const char *variant) {
-    char line[100];
-    fprintf(peer_in, "%s\n", variant);
-    fflush(peer_in);
-    return fgets(line, sizeof line, peer_out) ? atof(line) : NAN;
-}
 
 /* One gather for a batch, or as many views as it has samples and a stack: a transform wants samples. */
 static bool nothing(fl_data_sample *s, fl_rng *rng, void *user) {
@@ -85,16 +58,17 @@ int main(int argc, char **argv) {
     t[1] = fl_arange(0, (double)t[0]->shape[0], 1, FL_I64);
     const int64_t n = t[0]->shape[0];
     const double batches = ceil((double)n / BATCH);
-    peer_start(folder);
+    snprintf(note, sizeof note, "%d", BATCH);
+    bench_peer peer = bench_peer_begin("torch_data.py", folder, note);
     double us[OURS][ROUNDS], them[THEIRS][ROUNDS], ratio[ROUNDS];
     fl_data_set *set[OURS];
     for (int k = 0; k < OURS; k++) epoch(set[k] = make(k, t), 0, n);
     for (int v = 0; v < THEIRS; v++)
         for (int r = 0; r < ROUNDS; r++) {
-            if (peer_out) them[v][r] = peer_seconds(theirs[v]) / batches;
+            them[v][r] = bench_peer_ask(&peer, "%s", theirs[v]) / batches;
             for (int k = 0; k < OURS; k++) us[k][r] = epoch(set[k], r + 1, n) / batches;
-            if (peer_out) ratio[r] = them[v][r] / us[0][r];
-            if (r + 1 < ROUNDS || !peer_out) continue;
+            ratio[r] = them[v][r] / us[0][r];
+            if (r + 1 < ROUNDS || !peer.to) continue;
             const double middle = bench_median(ratio, ROUNDS);
             snprintf(name, sizeof name, "data_torch_%s", theirs[v]);
             snprintf(note, sizeof note, "ours takes %.1f us beside it", 1e6 * bench_median(us[0], ROUNDS));
@@ -111,6 +85,6 @@ int main(int argc, char **argv) {
         fl_data_free(set[k]);
     }
     fl_scope_end(&s);
-    if (peer_in) fclose(peer_in);
+    bench_peer_end(&peer);
     return 0;
 }

@@ -7,6 +7,7 @@
    copy bandwidth of the same seconds. */
 #define _DEFAULT_SOURCE
 #include "bench.h"
+#include "peer.h"
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -134,29 +135,7 @@ static void steps(void) {
     fl_scope_end(&s);
 }
 
-/* The peer: a process that answers a line by a line. */
-static FILE *peer_in, *peer_out;
-static void peer_start(void) {
-    int to[2], from[2];
-    char threads[20];
-    const char *python = getenv("PEER_PYTHON");
-    if (!python || !*python || pipe(to) || pipe(from)) return;
-    snprintf(threads, sizeof threads, "%d", fl_threads());
-    if (fork() == 0) {
-        dup2(to[0], 0);
-        dup2(from[1], 1);
-        for (int i = 0; i < 2; i++) close(to[i]), close(from[i]);
-        execlp(python, python, "bench/peers/torch_sequence.py", threads, (char *)NULL);
-        _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    peer_in = fdopen(to[1], "w");
-    peer_out = fdopen(from[0], "r");
-    char line[80] = "no answer\n";
-    if (!fgets(line, sizeof line, peer_out)) peer_out = NULL;
-    printf("# peer: torch version and threads: %s", line);
-}
+static bench_peer peer;
 
 typedef struct rnn {
     const char *name;
@@ -182,11 +161,8 @@ static void rnn_run(void *arg) {
 }
 
 static double rnn_peer(const rnn *r, int rounds) {
-    char line[80];
-    fprintf(peer_in, "%s %d %d %d %d %d %d %d %d\n", r->name, (int)r->t, (int)r->n, (int)r->in,
-            (int)r->hidden, r->layers, r->ways, r->lengths, rounds);
-    fflush(peer_in);
-    return fgets(line, sizeof line, peer_out) ? atof(line) : NAN;
+    return bench_peer_ask(&peer, "%s %d %d %d %d %d %d %d %d", r->name, (int)r->t, (int)r->n, (int)r->in,
+                          (int)r->hidden, r->layers, r->ways, r->lengths, rounds);
 }
 
 static void rnn_row(const rnn *r, const char *only) {
@@ -217,14 +193,14 @@ static void rnn_row(const rnn *r, const char *only) {
     const int rounds = once > 0.1 ? 1 : (int)(0.1 / once) + 1;
     for (int i = 0; i < PAIRS; i++) {
         ours[i] = bench_time(rnn_run, &j, 1, rounds);
-        if (!peer_out) continue;
+        if (!peer.to) continue;
         usleep(20000); /* threads that wait for more work go to sleep */
         theirs[i] = rnn_peer(r, rounds);
         usleep(20000);
         ratio[i] = theirs[i] / ours[i];
     }
-    const double middle = peer_out ? bench_median(ratio, PAIRS) : 0; /* sorts them */
-    if (peer_out)
+    const double middle = peer.to ? bench_median(ratio, PAIRS) : 0; /* sorts them */
+    if (peer.to)
         snprintf(note, sizeof note, "torch %.3g ms, ratio %.2f (%.2f to %.2f)",
                  1e3 * bench_median(theirs, PAIRS), middle, ratio[0], ratio[PAIRS - 1]);
     bench_line(name, 1e3 * bench_median(ours, PAIRS), "ms", note);
@@ -244,7 +220,9 @@ static void recurrent(const char *only) {
     static const int64_t shapes[][5] = {
         {60, 32, 64, 128, 2}, {35, 20, 200, 200, 2}, {100, 64, 128, 256, 1}, {100, 32, 512, 512, 2}};
     static const int64_t longer[] = {100, 1000, 10000};
-    peer_start();
+    char threads[20];
+    snprintf(threads, sizeof threads, "%d", fl_threads());
+    peer = bench_peer_begin("torch_sequence.py", threads, NULL);
     for (int i = 0; i < 16; i++) {
         const int64_t *s = shapes[i / 4];
         rnn_row(&(rnn){i & 2 ? "gru" : "lstm", i & 2 ? FL_GRU : FL_LSTM, s[0], s[1], s[2], s[3], (int)s[4],
@@ -254,7 +232,7 @@ static void recurrent(const char *only) {
     rnn_row(&(rnn){"rnn", FL_RNN_TANH, 60, 32, 64, 128, 2, 1, 0}, only);
     rnn_row(&(rnn){"lstm", FL_LSTM, 60, 32, 64, 128, 2, 2, 1}, only);
     for (int i = 0; i < 3; i++) rnn_row(&(rnn){"lstm", FL_LSTM, longer[i], 8, 32, 64, 1, 1, 0}, only);
-    if (peer_in) fclose(peer_in);
+    bench_peer_end(&peer);
 }
 
 int main(int argc, char **argv) {

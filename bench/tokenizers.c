@@ -4,44 +4,18 @@
    ratios are medians of each round's, theirs / ours. Ours always give offsets too. */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "peer.h"
 
 #include <math.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { ROUNDS = 3 };
 
-static FILE *peer_in, *peer_out;
+static bench_peer peer;
 static const char *folder;
 static char *text;
 static int64_t n_text;
-
-static void peer_start(void) {
-    int to[2], from[2];
-    char line[200] = "";
-    const char *python = getenv("PEER_PYTHON");
-    if (!python || pipe(to) || pipe(from)) return;
-    if (fork() == 0) {
-        dup2(to[0], 0), dup2(from[1], 1);
-        close(to[1]), close(from[0]);
-        execlp(python, python, "bench/peers/tokenizers_text.py", folder, (char *)NULL);
-        _exit(1);
-    }
-    close(to[0]), close(from[1]);
-    peer_in = fdopen(to[1], "w");
-    peer_out = fdopen(from[0], "r");
-    if (!fgets(line, sizeof line, peer_out)) peer_out = NULL;
-    else printf("# peers: %s", line);
-}
-
-static double peer_seconds(const char *job) {
-    char line[100];
-    if (!peer_out) return (double)NAN;
-    fprintf(peer_in, "%s\n", job);
-    fflush(peer_in);
-    return fgets(line, sizeof line, peer_out) ? atof(line) : (double)NAN;
-}
 
 static const char *path_of(const char *name) {
     static char path[2][600];
@@ -68,7 +42,7 @@ static void load(void) {
 
 /* A job of ours, and the same of up to two others, in turn. */
 static void compare(const char *figure, void (*ours)(void), const char *first, const char *second) {
-    const char *const peer[2] = {first, second};
+    const char *const other[2] = {first, second};
     double mine[ROUNDS], theirs[2][ROUNDS], ratio[2][ROUNDS];
     char name[100];
     ours(); /* warm */
@@ -76,15 +50,15 @@ static void compare(const char *figure, void (*ours)(void), const char *first, c
         const clock_t start = clock();
         ours();
         mine[i] = (double)(clock() - start) / CLOCKS_PER_SEC;
-        for (int k = 0; k < 2 && peer[k]; k++) {
-            snprintf(name, sizeof name, "%s:%s", figure, peer[k]);
-            theirs[k][i] = peer_seconds(name);
+        for (int k = 0; k < 2 && other[k]; k++) {
+            snprintf(name, sizeof name, "%s:%s", figure, other[k]);
+            theirs[k][i] = bench_peer_ask(&peer, "%s", name);
             ratio[k][i] = theirs[k][i] / mine[i];
         }
     }
     bench_line(figure, 1e3 * bench_median(mine, ROUNDS), "ms", "ours");
-    for (int k = 0; k < 2 && peer[k] && peer_out; k++) {
-        snprintf(name, sizeof name, "%s:%s", figure, peer[k]);
+    for (int k = 0; k < 2 && other[k] && peer.to; k++) {
+        snprintf(name, sizeof name, "%s:%s", figure, other[k]);
         bench_line(name, 1e3 * bench_median(theirs[k], ROUNDS), "ms", "theirs");
         bench_line(name, bench_median(ratio[k], ROUNDS), "ratio", "theirs / ours");
     }
@@ -98,7 +72,7 @@ int main(int argc, char **argv) {
         printf("skipped: no texts in %s\n", folder);
         return 0;
     }
-    peer_start();
+    peer = bench_peer_begin("tokenizers_text.py", folder, NULL);
     tokenizer = fl_text_gpt2_load(path_of("gpt2/encoder.json"), path_of("gpt2/vocab.bpe"));
     compare("gpt2", encode, "tokenizers", "tiktoken");
     fl_text_tokenizer_free(tokenizer);
@@ -112,5 +86,6 @@ int main(int argc, char **argv) {
     compare("load", load, "tokenizers", NULL);
     fl_text_encoding_free(&encoding);
     fl_heap_free(text);
+    bench_peer_end(&peer);
     return 0;
 }

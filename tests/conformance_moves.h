@@ -270,8 +270,10 @@ static void check_parts(void) {
     fl_tensor *image = fl_uniform(FL_SHAPE(2, 3, 4, 5), 0, 1, FL_F32, &(fl_rng){1, 0});
     fl_tensor *last = fl_channels_last(image);
     check(fl_item(fl_all(fl_eq(image, last), FL_ALL_AXES)) == 1, "channels_last: the same values");
-    if (last && !last->copied)
+    if (last && !last->copied) {
         check(fl_is_contiguous(fl_movedim(last, 1, -1)), "channels_last: stored [n, h, w, c]");
+        check(fl_is_channels_last(last), "channels_last: is_channels_last says so");
+    }
     fl_scope_end(&s);
 }
 

@@ -343,6 +343,7 @@ static void rows_of_handles(void) {
                             fl_shape_text(too_long, text, sizeof text));
     FINE(fl_shape_of, fl_shape_of(NULL).ndim == 0);
     FINE(fl_numel, fl_numel(NULL) == 0);
+    FINE(fl_is_channels_last, !fl_is_channels_last(NULL));
     FINE(fl_is_contiguous, !fl_is_contiguous(NULL));
     FINE(fl_backend_name, !strcmp(fl_backend_name(NULL), "none"));
     FINE(fl_version_of, fl_version_of(NULL) == 0);

@@ -60,8 +60,7 @@ FL_API bool fl_dist_sync_batch_norm(fl_dist_group *d, fl_nn_module *net);
 FL_API void fl_dist_mix_rng(const fl_dist_group *d);
 
 /* One file, which rank 0 writes under the names of fl_optim_save_checkpoint: it loads with any number of
-   ranks,
-   and alone. All ranks call both; *at may be NULL. */
+   ranks, and alone. All ranks call both; *at may be NULL. */
 FL_API bool fl_dist_save_checkpoint(fl_dist_model *m, const char *path, fl_optim *o,
                                     const fl_optim_progress *at);
 FL_API bool fl_dist_load_checkpoint(fl_dist_model *m, const char *path, fl_optim *o,
@@ -642,34 +641,17 @@ static bool fl__dist_agree(fl_dist_model *m, bool ok) {
     return ok && fl_dist_barrier(m->d);
 }
 
-FL_API bool fl_dist_save_checkpoint(fl_dist_model *m, const char *path, fl_optim *o,
-                                    const fl_optim_progress *at) {
-    static const char fn[] = "fl_dist_save_checkpoint";
-    if (!m || !path) return fl_error() ? false : fl_fail("%s: the %s is NULL", fn, m ? "path" : "model");
-    if (!fl__dist_optim_fits(m, o, fn)) return false;
-    fl_quiet(+1);
-    fl_scope s = fl_scope_begin();
-    fl_no_grad(true);
-    fl_optim *whole = m->shard ? fl__dist_whole(m, o) : o;
-    bool ok = whole && (!m->shard || fl__dist_move_states(m, o, whole, true));
-    if (ok && !fl_dist_rank(m->d)) ok = fl_optim_save_checkpoint(path, m->net, whole, at);
-    if (m->shard) fl_optim_free(whole);
-    ok = fl__dist_agree(m, ok);
-    fl_scope_end(&s);
-    fl_quiet(-1);
-    return ok;
+/* Rank 0 writes; of shards, whose states it gathers, all ranks are needed. */
+static bool fl__dist_write(fl_dist_model *m, const char *path, fl_optim *o, fl_optim *whole,
+                           const fl_optim_progress *at) {
+    if (m->shard && !fl__dist_move_states(m, o, whole, true)) return false;
+    return fl_dist_rank(m->d) || fl_optim_save_checkpoint(path, m->net, whole, at);
 }
 
-FL_API bool fl_dist_load_checkpoint(fl_dist_model *m, const char *path, fl_optim *o,
-                                    fl_optim_progress *at) {
-    static const char fn[] = "fl_dist_load_checkpoint";
-    if (!m || !path) return fl_error() ? false : fl_fail("%s: the %s is NULL", fn, m ? "path" : "model");
-    if (!fl__dist_optim_fits(m, o, fn)) return false;
-    fl_quiet(+1);
-    fl_scope s = fl_scope_begin();
-    fl_no_grad(true);
-    fl_optim *whole = m->shard ? fl__dist_whole(m, o) : o;
-    bool ok = whole && fl_optim_load_checkpoint(path, m->net, whole, at);
+/* Every rank reads, and takes its shards. */
+static bool fl__dist_read(fl_dist_model *m, const char *path, fl_optim *o, fl_optim *whole,
+                          fl_optim_progress *at) {
+    bool ok = fl_optim_load_checkpoint(path, m->net, whole, at);
     if (ok && m->shard) {
         ok = fl__dist_move_states(m, o, whole, false);
         for (int k = 0; ok && k < m->n_buckets; k++) {
@@ -680,12 +662,36 @@ FL_API bool fl_dist_load_checkpoint(fl_dist_model *m, const char *path, fl_optim
         o->lr = whole->lr;
         memcpy(o->group[0].hyper, whole->group[0].hyper, sizeof o->group[0].hyper);
     }
-    if (m->shard) fl_optim_free(whole);
     if (ok) fl_dist_mix_rng(m->d);
+    return ok;
+}
+
+/* Reads into *read, or, where that is not asked for, writes *at. */
+static bool fl__dist_checkpoint(const char *fn, bool reads, fl_dist_model *m, const char *path, fl_optim *o,
+                                const fl_optim_progress *at, fl_optim_progress *read) {
+    if (!m || !path) return fl_error() ? false : fl_fail("%s: the %s is NULL", fn, m ? "path" : "model");
+    if (!fl__dist_optim_fits(m, o, fn)) return false;
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    fl_no_grad(true);
+    fl_optim *whole = m->shard ? fl__dist_whole(m, o) : o;
+    bool ok = whole && (reads ? fl__dist_read(m, path, o, whole, read)
+                              : fl__dist_write(m, path, o, whole, at));
+    if (m->shard) fl_optim_free(whole);
     ok = fl__dist_agree(m, ok);
     fl_scope_end(&s);
     fl_quiet(-1);
     return ok;
+}
+
+FL_API bool fl_dist_save_checkpoint(fl_dist_model *m, const char *path, fl_optim *o,
+                                    const fl_optim_progress *at) {
+    return fl__dist_checkpoint("fl_dist_save_checkpoint", false, m, path, o, at, NULL);
+}
+
+FL_API bool fl_dist_load_checkpoint(fl_dist_model *m, const char *path, fl_optim *o,
+                                    fl_optim_progress *at) {
+    return fl__dist_checkpoint("fl_dist_load_checkpoint", true, m, path, o, NULL, at);
 }
 
 #endif

@@ -72,13 +72,6 @@ typedef struct fl__nn_conv {
     fl_pad_opts around; /* what is put around x first, if padded; then the op gets no padding */
 } fl__nn_conv;
 
-/* x [n, c, h, w] lies in memory as [n, h, w, c]. */
-static bool fl__nn_is_channels_last(const fl_tensor *x) {
-    const int64_t c = x->shape[1], h = x->shape[2], w = x->shape[3];
-    return (c == 1 || x->stride[1] == 1) && (w == 1 || x->stride[3] == c) &&
-           (h == 1 || x->stride[2] == c * w) && (x->shape[0] == 1 || x->stride[0] == c * w * h);
-}
-
 /* Options of the op. Resolved numbers keep their meaning: 0 is FL_I0. */
 static fl_conv_opts fl__nn_conv_opts_of(const fl__nn_conv *c) {
     fl_conv_opts o = {.groups = c->groups};
@@ -101,7 +94,7 @@ static fl_vars fl__nn_conv_forward(fl_nn_module *m, fl_vars in) {
         return fl_nn_fail(m, "input %s, weight %s, wants [n, %" PRId64 ", %s]", fl_nn_shape_text(image, a),
                           fl_nn_shape_text(w, d), c->in, dims[c->kernel.ndim]);
     }
-    if (c->channels_last && !fl__nn_is_channels_last(x)) image = fv_channels_last(image);
+    if (c->channels_last && !fl_is_channels_last(x)) image = fv_channels_last(image);
     if (c->padded) image = fv_pad_opt(image, c->around);
     const fl_conv_opts o = fl__nn_conv_opts_of(c);
     return FL_VARS(c->transposed ? fv_conv_transpose_opt(image, w, b, o) : fv_conv_opt(image, w, b, o));

@@ -96,6 +96,9 @@ typedef struct fl_text_added {
     bool normalized;  /* looked for in the normalised text */
     bool unreachable; /* not looked for: only templates and callers put it in */
 } fl_text_added;
+/* Of an object of "added_tokens" in tokenizer.json, whose text it borrows (NULL: it has no "content");
+   its "id" as it stands there, -1 for none, is the caller's to check. */
+FL_API fl_text_added fl_text_added_of(const fl_text_tree *e, int64_t *id);
 /* For the thread that made the tokenizer, before others use it. */
 FL_API bool fl_text_tokenizer_add(fl_text_tokenizer *t, const fl_text_added *added, int64_t n);
 
@@ -928,18 +931,25 @@ static bool fl__tok_lengths(fl_text_tokenizer *t, const char *where) {
     return true;
 }
 
-static bool fl__tok_added_of(fl_text_tokenizer *t, const fl_text_tree *list, const char *where) {
+FL_API fl_text_added fl_text_added_of(const fl_text_tree *e, int64_t *id) {
+    fl_text_added a = {.special = fl_text_tree_true(e, "special", false),
+                       .single_word = fl_text_tree_true(e, "single_word", false),
+                       .lstrip = fl_text_tree_true(e, "lstrip", false),
+                       .rstrip = fl_text_tree_true(e, "rstrip", false),
+                       .unreachable = fl_text_tree_true(e, "unreachable", false)};
+    a.normalized = fl_text_tree_true(e, "normalized", !a.special);
+    a.text = fl_text_tree_string(e, "content", &a.n, NULL);
+    *id = fl_text_tree_int(e, "id", -1);
+    return a;
+}
+
+static bool fl__tok_add_listed(fl_text_tokenizer *t, const fl_text_tree *list, const char *where) {
     bool ok = true;
     for (const fl_text_tree *e = list ? list->first : NULL; ok && e; e = e->next) {
-        fl_text_added a = {.special = fl_text_tree_true(e, "special", false),
-                           .single_word = fl_text_tree_true(e, "single_word", false),
-                           .lstrip = fl_text_tree_true(e, "lstrip", false),
-                           .rstrip = fl_text_tree_true(e, "rstrip", false)};
-        a.normalized = fl_text_tree_true(e, "normalized", !a.special);
-        a.unreachable = fl_text_tree_true(e, "unreachable", false);
-        const int64_t id = fl_text_tree_int(e, "id", -1);
-        a.text = fl_text_tree_string(e, "content", &a.n, "");
+        int64_t id;
+        fl_text_added a = fl_text_added_of(e, &id);
         a.id = (int32_t)id;
+        if (!a.text) a.text = "";
         ok = (id >= -1 && id < INT32_MAX) || fl_fail("%s: an added token with id %lld", where, (long long)id);
         ok = ok && fl__tok_add(t, a, where);
     }
@@ -970,7 +980,7 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *p
               fl_text_splits_of(&t->split, fl_text_tree_at(pipeline, "pre_tokenizer"), where) &&
               fl_text_decoders_of(&t->decode, fl_text_tree_at(pipeline, "decoder"), t->bytes, where) &&
               fl__tok_post(t, fl_text_tree_at(pipeline, "post_processor"), where) &&
-              fl__tok_added_of(t, fl_text_tree_at(pipeline, "added_tokens"), where);
+              fl__tok_add_listed(t, fl_text_tree_at(pipeline, "added_tokens"), where);
     for (int64_t i = 0; ok && i < n_added; i++) ok = fl__tok_add(t, added[i], where);
     if (ok && fl__tok_tries(t) && fl__tok_lengths(t, where)) return t;
     fl_text_tokenizer_free(t);

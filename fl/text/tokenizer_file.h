@@ -58,18 +58,12 @@ static bool fl__tokf_added(fl__tokf *t, fl_data_json *j) {
     bool ok = fl_data_json_expect(j, FL_DATA_JSON_ARRAY);
     while (ok && fl_data_json_more(j)) {
         fl_text_tree *e = fl_text_tree_read(j);
-        fl_text_added a = {.special = fl_text_tree_true(e, "special", false),
-                           .single_word = fl_text_tree_true(e, "single_word", false),
-                           .lstrip = fl_text_tree_true(e, "lstrip", false),
-                           .rstrip = fl_text_tree_true(e, "rstrip", false)};
-        a.normalized = fl_text_tree_true(e, "normalized", !a.special);
-        a.unreachable = fl_text_tree_true(e, "unreachable", false);
-        const int64_t id = fl_text_tree_int(e, "id", -1);
-        const char *text = fl_text_tree_string(e, "content", &a.n, NULL);
-        if (e && (!text || id < 0 || id >= INT32_MAX))
+        int64_t id;
+        fl_text_added a = fl_text_added_of(e, &id);
+        if (e && (!a.text || id < 0 || id >= INT32_MAX))
             ok = fl_data_json_fail(j, "an added token without \"content\" or \"id\"");
         a.id = (int32_t)id;
-        a.text = ok && text ? fl_data_arena_add(&t->text, text, (size_t)a.n) : NULL;
+        a.text = ok && a.text ? fl_data_arena_add(&t->text, a.text, (size_t)a.n) : NULL;
         ok = a.text && fl_heap_grow(&t->added, &t->added_cap, t->n_added + 1, sizeof *t->added);
         if (ok) t->added[t->n_added++] = a;
         fl_text_tree_free(e);

@@ -84,18 +84,6 @@ static inline int64_t fl__bnorm_size(const fl__bnorm *s, int64_t k) {
 static const fl__bnorm_kernels *const fl__bnorm_kernels_of[FL__VARIANTS] = {
     FL__AT_FLOATS(&fl__bnorm_kernels)};
 
-/* Channels innermost, without gaps. */
-static bool fl__bnorm_is_last(const fl_tensor *x) {
-    int64_t step = x->shape[1];
-    bool ok = x->stride[1] == 1 || x->shape[1] == 1;
-    for (int i = x->ndim - 1; ok && i >= 0; i--) {
-        if (i == 1) continue;
-        ok = x->stride[i] == step || x->shape[i] == 1;
-        step *= x->shape[i];
-    }
-    return ok;
-}
-
 /* t is a number, or has x's dtype and lies as x does. */
 static bool fl__bnorm_alike(const fl_tensor *t, const fl_tensor *x) {
     bool ok = t->weak || (t->dtype == x->dtype && t->ndim == x->ndim);
@@ -118,7 +106,7 @@ static bool fl__bnorm_begin(fl__bnorm *s, const fl_call *c) {
     s->kernels = fl__bnorm_kernels_of[fl__variant(x->dtype)];
     if (numel == 0 || !s->kernels) return false;
     for (int i = 2; i < x->ndim; i++) s->width *= x->shape[i];
-    s->last = fl__bnorm_is_last(x);
+    s->last = fl_is_channels_last(x);
     if (!s->last && !fl_is_contiguous(x)) return false;
     s->rows = s->count = numel / s->channels;
     int64_t rows = fl__min(FL__BNORM_UNIT / s->channels, FL__BNORM_ROWS);

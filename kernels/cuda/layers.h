@@ -142,18 +142,6 @@ static bool fl__cuda_lies_as(const fl_tensor *t, const fl_tensor *x) {
     return ok;
 }
 
-/* Channels innermost, without gaps. */
-static bool fl__cuda_channels_last(const fl_tensor *x) {
-    int64_t step = x->shape[1];
-    bool ok = x->stride[1] == 1 || x->shape[1] == 1;
-    for (int i = x->ndim - 1; ok && i >= 0; i--) {
-        if (i == 1) continue;
-        ok = x->stride[i] == step || x->shape[i] == 1;
-        step *= x->shape[i];
-    }
-    return ok;
-}
-
 /* Whether the kernels take the record, whose images are the n ones: then *a has x, w and its sizes. */
 static bool fl__cuda_batch(flk_batch_norm *a, const fl_call *c, fl_tensor *const *image, int n) {
     const fl_batch_norm_args *args = c->args;
@@ -165,7 +153,7 @@ static bool fl__cuda_batch(flk_batch_norm *a, const fl_call *c, fl_tensor *const
     *a =
         (flk_batch_norm){.channels = x->shape[1], .width = 1, .eps = args->eps, .relu = args->relu};
     a->last = !fl_is_contiguous(x);
-    ok &= !a->last || fl__cuda_channels_last(x);
+    ok &= !a->last || fl_is_channels_last(x);
     if (!ok) return false;
     for (int i = 2; i < x->ndim; i++) a->width *= x->shape[i];
     a->count = fl_numel(x) / a->channels;

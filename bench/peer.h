@@ -1,0 +1,57 @@
+/* peer.h - a process of PEER_PYTHON that answers a line by a line: it is measured in turn with ours */
+#ifndef BENCH_PEER_H
+#define BENCH_PEER_H
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* to is NULL where there is no peer. */
+typedef struct bench_peer {
+    FILE *to, *from;
+} bench_peer;
+
+static inline void bench_peer_end(bench_peer *p) {
+    if (p->to) fclose(p->to);
+    if (p->from) fclose(p->from);
+    *p = (bench_peer){NULL, NULL};
+}
+
+/* Starts bench/peers/<script> with two arguments, of which b may be NULL; its first line says what answers.
+   Without PEER_PYTHON, or an answer, there is no peer. */
+static inline bench_peer bench_peer_begin(const char *script, const char *a, const char *b) {
+    bench_peer p = {NULL, NULL};
+    int to[2], from[2];
+    char line[200], path[200];
+    const char *python = getenv("PEER_PYTHON");
+    if (!python || !*python || pipe(to) || pipe(from)) return p;
+    snprintf(path, sizeof path, "bench/peers/%s", script);
+    if (fork() == 0) {
+        dup2(to[0], 0), dup2(from[1], 1);
+        for (int i = 0; i < 2; i++) close(to[i]), close(from[i]);
+        execlp(python, python, path, a, b, (char *)NULL);
+        _exit(127);
+    }
+    close(to[0]), close(from[1]);
+    p = (bench_peer){fdopen(to[1], "w"), fdopen(from[0], "r")};
+    if (p.to && p.from && fgets(line, sizeof line, p.from)) printf("# peer: %s", line);
+    else bench_peer_end(&p);
+    return p;
+}
+
+/* The number that it answers to a line; NAN without a peer, or an answer. */
+static inline double bench_peer_ask(const bench_peer *p, const char *format, ...) {
+    char line[100];
+    va_list list;
+    if (!p->to) return (double)NAN;
+    va_start(list, format);
+    vfprintf(p->to, format, list);
+    va_end(list);
+    fputc('\n', p->to);
+    fflush(p->to);
+    return fgets(line, sizeof line, p->from) ? atof(line) : (double)NAN;
+}
+
+#endif
