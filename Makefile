@@ -130,8 +130,8 @@ vision-cifar: $(BUILD)/examples/vision_cifar ## a small residual net on CIFAR-10
 vision-image: $(BUILD)/examples/vision_image ## an image file as raw samples: make vision-image FILE=x OUT=y.raw [MODE=grey|rgb|rgba|asis] [DEPTH=8|16] [ORIENT=0]
 	@$< --file "$(FILE)" --out "$(OUT)" $(if $(MODE),--mode $(MODE)) $(if $(DEPTH),--depth $(DEPTH)) $(if $(filter 0,$(ORIENT)),--stored)
 
-speech-digits: $(BUILD)/examples/speech/digits ## a recogniser of spoken digits: make speech-digits [DATA=../shared/data/speech] [ARGS="--epochs 12 --leave-out theo ..."]
-	@$< $(if $(DATA),--data "$(DATA)") $(ARGS)
+speech-digits: $(BUILD)/examples/speech/digits ## a recogniser of spoken digits: make speech-digits [DATA=../shared/data/speech] [ARGS="--epochs 12 --leave-out theo --stream --save f ..."]
+	@$< $(if $(DATA),--data "$(DATA)") --page $(BUILD)/digits.html $(ARGS)
 
 speech-features: $(BUILD)/examples/speech/features ## features of a sound: make speech-features FILE=a.wav OUT=x.safetensors KIND=fbank [PRESET=kaldi] [CONF=f] [ARGS="--dither=0 ..."]
 	@$< --file="$(FILE)" --out="$(OUT)" $(if $(KIND),--kind=$(KIND)) $(if $(PRESET),--preset=$(PRESET)) $(if $(CONF),--conf="$(CONF)") $(ARGS)

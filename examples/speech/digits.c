@@ -5,9 +5,11 @@
    make speech-digits                          on digits that it speaks itself (voices.h)
 
    Trains on recordings, singly and as strings of three to seven with random gaps. The last line is
-   "Test WER: N.NN %": of single digits, with their ten spellings as the lexicon. */
+   "Test WER: N.NN %": of single digits, with their ten spellings as the lexicon. --stream hears the tests in
+   pieces of 10 to 400 ms too, and compares the words; --page FILE writes what was heard, the worst first. */
 #include "../arguments.h"
 #include "fl.h"
+#include "page.h"
 #include "voices.h"
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +25,8 @@ enum {
     DIGITS = 10,
     SUBSAMPLING = 2,
     MAX_STRING = 7,
-    FIXED_STRINGS = 200
+    FIXED_STRINGS = 200,
+    REACH = 42 /* input frames before and behind the middle one that an output depends on */
 };
 #define SILENCE (-16.0) /* about the logarithm of the floor: what stands for no sound */
 static const char letters[LETTERS + 1] = "|efghinorstuvwxz"; /* | stands between words */
@@ -31,11 +34,11 @@ static const char *const words[DIGITS] = {"zero", "one", "two",   "three", "four
                                           "five", "six", "seven", "eight", "nine"};
 
 typedef struct options {
-    const char *data, *save, *load, *leave_out;
+    const char *data, *save, *load, *leave_out, *page;
     int64_t epochs, batch, takes; /* takes: of each digit that are spoken without data */
     double lr;
     int64_t seed;
-    bool eval;
+    bool eval, stream;
 } options;
 
 /* ---- recordings ---- */
@@ -179,8 +182,10 @@ static fl_tensor *disturb(const utterance *u, fl_rng *rng) {
 }
 
 /* Features about within -2 and 2. */
+static fl_tensor *scaled(fl_tensor *features) { return fl_add(fl_mul(features, fl_num(0.25)), fl_num(2)); }
+
 static fl_tensor *features_of(const fl_speech_features *f, fl_tensor *x) {
-    return fl_add(fl_mul(fl_speech_features_of(f, x), fl_num(0.25)), fl_num(2));
+    return scaled(fl_speech_features_of(f, x));
 }
 
 /* Sample i of an epoch: a recording by itself, or a string that begins with it. Strings of four are enough
@@ -339,16 +344,80 @@ static fl_speech_decoder *make_decoder(fl_speech_lexicon *l) {
                                  .log_add = true);
 }
 
-/* The words that the decoder finds are scored. */
-static bool score_decoded(fl_speech_decoder *d, const fl_tensor *logp, const utterance *u, fl_data_edits *e) {
+enum { MOST_WORDS = 256 };
+
+/* The words that the decoder has now; how many, -1 after fl_fail. */
+static int64_t words_of(fl_speech_decoder *d, int64_t *word) {
     fl_speech_result r;
-    int64_t guess[256], target[MAX_STRING], n = 0;
+    int64_t n = 0;
+    if (fl_speech_decoder_best(d, 1, &r) < 1) return -1;
+    for (; n < r.words && n < MOST_WORDS; n++) word[n] = r.word[n].word;
+    return n;
+}
+
+static int64_t decode(fl_speech_decoder *d, const fl_tensor *logp, int64_t *word) {
     if (!fl_speech_decoder_begin(d) || !fl_speech_decoder_step(d, fl_data(logp), logp->shape[0]) ||
-        !fl_speech_decoder_end(d) || fl_speech_decoder_best(d, 1, &r) < 1)
-        return false;
-    for (; n < r.words && n < 256; n++) guess[n] = r.word[n].word;
-    for (int i = 0; i < u->digits; i++) target[i] = u->digit[i];
-    return fl_data_edits_add(e, guess, n, target, u->digits);
+        !fl_speech_decoder_end(d))
+        return -1;
+    return words_of(d, word);
+}
+
+static void print_words(const int64_t *word, int64_t n) {
+    for (int64_t i = 0; i < n; i++) printf(" %s", words[word[i]]);
+    putchar('\n');
+}
+
+/* ---- pieces ---- */
+
+/* A net of convolutions on frames that come in pieces: what it needs of the past is computed again. */
+typedef struct listener {
+    fl_nn_module *net;
+    fl_speech_stream *in;
+    float *frame;
+    int64_t n, cap, first, given; /* frames held, from number `first` on; outputs that were given */
+} listener;
+
+/* The outputs that the frames at hand allow, [k, CLASSES] with k 0 or more. */
+static fl_tensor *listen(listener *l, const float *sound, int64_t n, bool end) {
+    fl_tensor *x = fl_speech_stream_push(l->in, sound, n, end);
+    if (!x || !fl_heap_grow(&l->frame, &l->cap, (l->n + x->shape[0] + 1) * BANDS, sizeof *l->frame))
+        return NULL;
+    x = scaled(x);
+    memcpy(l->frame + l->n * BANDS, fl_data(x), (size_t)fl_numel(x) * sizeof(float));
+    l->n += x->shape[0];
+    const int64_t all = l->first + l->n, old = l->given;
+    const int64_t ready = end           ? (all + 1) / SUBSAMPLING
+                          : all > REACH ? (all - 1 - REACH) / SUBSAMPLING + 1
+                                        : 0;
+    if (ready <= old) return fl_zeros(FL_SHAPE(0, CLASSES), FL_F32);
+    const int64_t begin = old * SUBSAMPLING > REACH ? old * SUBSAMPLING - REACH : 0, drop = begin - l->first;
+    memmove(l->frame, l->frame + drop * BANDS, (size_t)((l->n - drop) * BANDS) * sizeof(float));
+    l->n -= drop, l->first = begin, l->given = ready;
+    x = fl_from_host(l->frame, FL_SHAPE(1, l->n, BANDS), FL_F32);
+    x = fl_select(fl_log_softmax(fv_value(fl_nn_forward(l->net, fv_const(x))), -1), 0, 0);
+    return fl_contiguous(fl_slice(x, 0, old - begin / SUBSAMPLING, ready - begin / SUBSAMPLING, 1));
+}
+
+/* Hears an utterance in pieces; counts it in *same if the words are the n of the whole. shows: prints partial
+   results. */
+static bool hear(listener *l, fl_speech_decoder *d, const utterance *u, fl_rng *rng, const int64_t *word,
+                 int64_t n, bool shows, int64_t *same) {
+    int64_t now[MOST_WORDS], before = 0, k = 0;
+    bool ok = fl_speech_decoder_begin(d);
+    l->n = l->first = l->given = 0;
+    for (int64_t at = 0, piece; ok && at < u->n; at += piece) {
+        piece = fl_speech_draw(rng, RATE / 100, RATE * 4 / 10);
+        piece = piece < u->n - at ? piece : u->n - at;
+        fl_scope s = fl_scope_begin();
+        fl_tensor *logp = listen(l, u->sound + at, piece, at + piece == u->n);
+        ok = logp && fl_speech_decoder_step(d, fl_data(logp), logp->shape[0]) && (k = words_of(d, now)) >= 0;
+        if (ok && shows && k != before)
+            printf("%6.2f s:", (double)(at + piece) / RATE), print_words(now, before = k);
+        fl_scope_end(&s);
+    }
+    ok = ok && fl_speech_decoder_end(d) && (k = words_of(d, now)) >= 0;
+    *same += ok && k == n && !memcmp(now, word, (size_t)n * sizeof *word);
+    return ok;
 }
 
 /* A word's number: a digit, or one that stands for no digit. */
@@ -402,38 +471,111 @@ static bool test_utterance(const corpus *c, int64_t i, bool string, utterance *u
     return join(c, index, count, gap, u);
 }
 
-static bool test(fl_nn_module *net, const fl_speech_features *f, const corpus *c, bool string, double *wer) {
+/* The page shows an utterance: what was said and heard, its features, and where the letters stand. */
+static bool show(page *p, const fl_speech_features *f, const utterance *u, const fl_tensor *logp,
+                 const char *text, const int64_t *word, int64_t n) {
+    static const char *const pause = "-";
+    fl_speech_span span[8 * MAX_STRING];
+    fl_data_edits e = {0};
+    int64_t target[MAX_STRING];
+    for (int i = 0; i < u->digits; i++) target[i] = u->digit[i];
+    const double score = fl_speech_align(fl_data(logp), logp->shape[0], CLASSES, u->letter, u->letter_count,
+                                         span, NULL, .blank = BLANK);
+    if (isnan(score)) fl_error_clear(); /* more letters than frames */
+    fl_tensor *x = features_of(f, fl_from_host(u->sound, FL_SHAPE(u->n), FL_F32));
+    if (!x || !fl_data_edits_add(&e, word, n, target, u->digits)) return false;
+    const double wrong = (double)(e.substitutions + e.insertions + e.deletions);
+    const double unlikely = isnan(score) ? 9 : -score / (double)logp->shape[0];
+    if (!page_begin(p, wrong * 1e3 + unlikely)) return false;
+    page_put(p, "<p>%s:", speakers[u->speaker]);
+    for (int i = 0; i < u->digits; i++) page_put(p, " <b>%s</b>", words[u->digit[i]]);
+    page_put(p, "; heard:");
+    for (int64_t i = 0; i < n; i++) page_put(p, " %s", words[word[i]]);
+    page_put(p, "; letters: %s; score %.3f a frame", *text ? text : pause, -unlikely);
+    page_picture(p, fl_data(x), x->shape[0], BANDS, -2, 2);
+    for (int64_t i = 0; i < u->letter_count && !isnan(score); i++)
+        page_mark(p, (double)(span[i].begin * SUBSAMPLING), (double)(span[i].end * SUBSAMPLING),
+                  letters[u->letter[i]], span[i].confidence);
+    return page_end(p);
+}
+
+typedef struct examination {
+    fl_nn_module *net;
+    const fl_speech_features *features;
+    fl_speech_decoder *decoder;
+    listener listener;
+    page *page; /* NULL: none is written */
+    bool stream;
+} examination;
+
+/* Test i, scored; *same counts those whose words are the same in pieces. */
+static bool examine(examination *x, const corpus *c, int64_t i, bool string, scores *s, int64_t *same) {
+    utterance u;
+    char text[256];
+    int64_t word[MOST_WORDS], target[MAX_STRING], n = 1;
+    bool ok = test_utterance(c, i, string, &u);
+    fl_tensor *logp = ok ? fl_contiguous(emissions(x->net, x->features, u.sound, u.n)) : NULL;
+    if ((ok = logp != NULL)) {
+        greedy(logp, text, sizeof text);
+        score_text(s, &u, text);
+        for (int k = 0; k < u.digits; k++) target[k] = u.digit[k];
+        *word = string ? 0 : likeliest(logp);
+        ok = (!string || (n = decode(x->decoder, logp, word)) >= 0) &&
+             fl_data_edits_add(&s->lexicon, word, n, target, u.digits);
+    }
+    if (ok && x->page) ok = show(x->page, x->features, &u, logp, text, word, n);
+    if (ok && x->stream) {
+        fl_rng rng = fl_data_rng(2, string, i);
+        ok = (n = decode(x->decoder, logp, word)) >= 0 &&
+             hear(&x->listener, x->decoder, &u, &rng, word, n, string && i == 0, same);
+    }
+    fl_heap_free(u.sound);
+    return ok;
+}
+
+static bool test(examination *x, const corpus *c, bool string, double *wer) {
     scores *s = fl_heap_alloc(sizeof *s);
     if (!s) return false;
     memset(s, 0, sizeof *s);
-    fl_speech_lexicon *lexicon = fl_speech_lexicon_new();
-    fl_speech_decoder *decoder = make_decoder(lexicon);
-    bool ok = decoder != NULL;
-    fl_nn_train(net, false);
-    for (int64_t i = 0; ok && i < (string ? FIXED_STRINGS : c->n); i++) {
+    bool ok = true;
+    int64_t same = 0;
+    const int64_t n = string ? FIXED_STRINGS : c->n;
+    for (int64_t i = 0; ok && i < n; i++) {
         fl_scope scope = fl_scope_begin();
         fl_no_grad(true);
-        utterance u;
-        char text[256];
-        ok = test_utterance(c, i, string, &u);
-        fl_tensor *logp = ok ? fl_contiguous(emissions(net, f, u.sound, u.n)) : NULL;
-        if ((ok = logp != NULL)) {
-            greedy(logp, text, sizeof text);
-            score_text(s, &u, text);
-            const int64_t guess = string ? 0 : likeliest(logp), target = u.digit[0];
-            ok = string ? score_decoded(decoder, logp, &u, &s->lexicon)
-                        : fl_data_edits_add(&s->lexicon, &guess, 1, &target, 1);
-        }
-        fl_heap_free(u.sound);
+        ok = examine(x, c, i, string, s, &same);
         fl_scope_end(&scope);
     }
-    if (ok) *wer = print_scores(string ? "strings, greedy" : "single digits, greedy", s);
-    fl_speech_decoder_free(decoder);
-    fl_speech_lexicon_free(lexicon);
-    if (ok)
+    if (ok) {
+        *wer = print_scores(string ? "strings, greedy" : "single digits, greedy", s);
         printf("with the lexicon         %8lld %8.2f\n", (long long)s->lexicon.tokens,
                *wer = fl_data_edits_percent(&s->lexicon));
+    }
+    if (ok && x->stream)
+        printf("in pieces of 10 to 400 ms: the same words in %lld of %lld, %.2f s late\n", (long long)same,
+               (long long)n, (REACH + 2) * 0.01);
     fl_heap_free(s);
+    return ok && (!x->stream || same == n || fl_fail("digits: pieces gave other words"));
+}
+
+/* Strings, then single digits, whose WER is the figure. */
+static bool test_all(fl_nn_module *net, const fl_speech_features *f, const corpus *c, const options *o,
+                     double *wer) {
+    page p = {0};
+    fl_speech_lexicon *lexicon = fl_speech_lexicon_new();
+    examination x = {net, f, make_decoder(lexicon), {net, fl_speech_stream_new(f), NULL, 0, 0, 0, 0},
+                     o->page ? &p : NULL, o->stream};
+    fl_nn_train(net, false);
+    bool ok = x.decoder && x.listener.in && test(&x, c, true, wer) && test(&x, c, false, wer);
+    if (ok && o->page) {
+        ok = page_save(&p, o->page, "What the digits' recogniser heard");
+        if (ok) printf("\n%s: %lld utterances, the worst first\n", o->page, (long long)p.n);
+    }
+    page_free(&p);
+    fl_heap_free(x.listener.frame);
+    fl_speech_stream_free(x.listener.in);
+    fl_speech_decoder_free(x.decoder);
+    fl_speech_lexicon_free(lexicon);
     return ok;
 }
 
@@ -443,13 +585,15 @@ static bool parse(int argc, char **argv, options *o) {
     const argument list[] = {{"data", .text = &o->data},
                              {"save", .text = &o->save},
                              {"load", .text = &o->load},
-                             {"leave-out", .text = &o->leave_out}, /* a speaker, who is heard in the test only */
+                             {"page", .text = &o->page},
+                             {"leave-out", .text = &o->leave_out}, /* a speaker, for the test only */
                              {"epochs", .whole = &o->epochs, .low = 1, .high = 1000},
                              {"batch", .whole = &o->batch, .low = 4, .high = 10000},
-                             {"takes", .whole = &o->takes, .low = 1, .high = 10000}, /* of drawn digits, each */
+                             {"takes", .whole = &o->takes, .low = 1, .high = 10000}, /* of each digit */
                              {"lr", .number = &o->lr, .low = 0, .high = 1e3},
                              {"seed", .whole = &o->seed, .low = 0, .high = 9e15},
                              {"eval", .on = &o->eval},
+                             {"stream", .on = &o->stream},
                              {NULL, .low = 0}};
     return arguments_read(argc, argv, list);
 }
@@ -484,7 +628,7 @@ static bool get_corpora(const options *o, corpus *train, corpus *test) {
 int main(int argc, char **argv) {
     options o = {.batch = 24, .takes = 200, .lr = 0.003, .seed = 1};
     if (!parse(argc, argv, &o)) return 2;
-    if (!o.epochs) o.epochs = o.data ? 50 : 25;
+    if (!o.epochs) o.epochs = o.data ? 50 : 20;
     fl_seed(o.seed);
     fl_scope s = fl_scope_begin();
     fl_speech_conf conf;
@@ -499,7 +643,7 @@ int main(int argc, char **argv) {
         printf("%lld parameters, %lld recordings to train with, %lld to test\n", (long long)fl_nn_count(net),
                (long long)known.n, (long long)held_out.n);
     if (ok && !o.eval) ok = train(net, &known, features, &o) && (!o.save || fl_nn_save(net, o.save));
-    ok = ok && test(net, features, &held_out, true, &wer) && test(net, features, &held_out, false, &wer);
+    ok = ok && test_all(net, features, &held_out, &o, &wer);
     if (ok) printf("\n%.0f seconds\nTest WER: %.2f %%\n", fl_data_now() - began, wer);
     else fprintf(stderr, "digits: %s\n", fl_error() ? fl_error() : "failed");
     corpus_free(&known), corpus_free(&held_out);
