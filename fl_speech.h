@@ -23,6 +23,7 @@
      spectrum.h  spectra, bands and cepstra of frames as one op
      features.h  presets of HTK, Kaldi, torchaudio, librosa, Whisper; streams; deltas, normalisations
      augment.h   features masked
+     effects.h   sounds with noise, rooms, echoes, another tempo; chains of effects from JSON
      align.h     when the tokens of a known transcript were said
      lexicon.h   words as strings of tokens, and their tree
      decode.h    beam search with a lexicon and a language model, for CTC and ASG
@@ -42,6 +43,7 @@
 #include "fl/speech/spectrum.h"
 #include "fl/speech/features.h"
 #include "fl/speech/augment.h"
+#include "fl/speech/effects.h"
 #include "fl/speech/align.h"
 #include "fl/speech/lexicon.h"
 #include "fl/speech/decode.h"

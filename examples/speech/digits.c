@@ -127,10 +127,6 @@ typedef struct utterance {
     int digit[MAX_STRING], digits, speaker;
 } utterance;
 
-static double between(fl_rng *rng, double low, double high) {
-    return low + (high - low) * fl_rng_uniform(rng);
-}
-
 /* Another recording of the speaker. */
 static int64_t another(const corpus *c, int64_t i, fl_rng *rng) {
     for (;;) {
@@ -175,7 +171,7 @@ static fl_tensor *disturb(const utterance *u, fl_rng *rng) {
     static const int64_t speed[] = {17, 18, 19, 20, 21, 22, 23};
     fl_tensor *x = fl_from_host(u->sound, FL_SHAPE(u->n), FL_F32);
     x = fl_speech_resample(x, speed[fl_speech_draw(rng, 0, 6)], 20);
-    const double gain = pow(10, between(rng, -6, 6) / 20), snr = between(rng, 10, 50);
+    const double gain = pow(10, fl_speech_between(rng, -6, 6) / 20), snr = fl_speech_between(rng, 10, 50);
     const double level = fl_item(fl_sqrt(fl_mean(fl_square(x), FL_ALL_AXES)));
     x = fl_add(x, fl_normal(fl_shape_of(x), 0, level * pow(10, -snr / 20), FL_F32, rng));
     return fl_mul(x, fl_num(gain));
@@ -198,7 +194,7 @@ static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
     double gap[MAX_STRING + 1];
     const int count = fl_rng_uniform(rng) < 0.6 ? 1 : (int)fl_speech_draw(rng, 2, 4);
     for (int k = 1; k < count; k++) index[k] = another(m->c, index[0], rng);
-    for (int k = 0; k <= count; k++) gap[k] = between(rng, k && k < count ? -0.0 : 0.05, 0.3);
+    for (int k = 0; k <= count; k++) gap[k] = fl_speech_between(rng, k && k < count ? -0.0 : 0.05, 0.3);
     utterance u;
     if (!join(m->c, index, count, gap, &u)) return false;
     fl_tensor *x = features_of(m->features, disturb(&u, rng));
@@ -467,7 +463,7 @@ static bool test_utterance(const corpus *c, int64_t i, bool string, utterance *u
     const int count = string ? (int)fl_speech_draw(&rng, 3, MAX_STRING) : 1;
     if (string) index[0] = fl_speech_draw(&rng, 0, c->n - 1);
     for (int k = 1; k < count; k++) index[k] = another(c, index[0], &rng);
-    for (int k = 0; string && k <= count; k++) gap[k] = between(&rng, 0.05, 0.3);
+    for (int k = 0; string && k <= count; k++) gap[k] = fl_speech_between(&rng, 0.05, 0.3);
     return join(c, index, count, gap, u);
 }
 

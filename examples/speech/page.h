@@ -90,7 +90,7 @@ static inline bool page_save(page *p, const char *path, const char *title) {
     if (!page_begin(p, 0)) return false;
     page_put(p, "<!doctype html><meta charset=utf-8><title>%s</title><style>body{font:14px sans-serif}"
                 "div{position:relative;margin-bottom:2em}img{display:block;image-rendering:pixelated}"
-                "i{position:absolute;top:100%%;font-style:normal;color:#fff;text-align:center}</style>\n<h1>%s</h1>\n",
+                "i{position:absolute;top:100%%;color:#fff;text-align:center}</style>\n<h1>%s</h1>\n",
              title, title);
     fl_data_text all = p->part[p->n];
     bool ok = !p->full;

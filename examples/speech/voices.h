@@ -42,10 +42,6 @@ static inline double voices_resonate(voices_resonator *r, double x, double f, do
     return y;
 }
 
-static inline double voices_between(fl_rng *rng, double low, double high) {
-    return low + (high - low) * fl_rng_uniform(rng);
-}
-
 /* xorshift, for noise by the sample. */
 static inline double voices_noise(uint64_t *s) {
     *s ^= *s << 13, *s ^= *s >> 7, *s ^= *s << 17;
@@ -54,12 +50,13 @@ static inline double voices_noise(uint64_t *s) {
 
 /* Speaks a digit into sound, at most `most` samples; how many is returned. */
 static inline int64_t speak_digit(int digit, double rate, float *sound, int64_t most, fl_rng *rng) {
-    const double tract = voices_between(rng, 0.88, 1.28), pace = voices_between(rng, 0.75, 1.35);
-    const double pitch = tract > 1.08 ? voices_between(rng, 150, 260) : voices_between(rng, 85, 150);
-    const double fall = voices_between(rng, -0.3, 0.1), level = voices_between(rng, 0.08, 0.5),
-                 breath = voices_between(rng, 0.01, 0.08);
-    const double echo = voices_between(rng, 0, 0.35), hiss = pow(10, voices_between(rng, -70, -40) / 20);
-    const int64_t delay = (int64_t)(voices_between(rng, 0.01, 0.04) * rate);
+    const double tract = fl_speech_between(rng, 0.88, 1.28), pace = fl_speech_between(rng, 0.75, 1.35);
+    const double pitch = tract > 1.08 ? fl_speech_between(rng, 150, 260) : fl_speech_between(rng, 85, 150);
+    const double fall = fl_speech_between(rng, -0.3, 0.1), level = fl_speech_between(rng, 0.08, 0.5),
+                 breath = fl_speech_between(rng, 0.01, 0.08);
+    const double echo = fl_speech_between(rng, 0, 0.35),
+                 hiss = pow(10, fl_speech_between(rng, -70, -40) / 20);
+    const int64_t delay = (int64_t)(fl_speech_between(rng, 0.01, 0.04) * rate);
     uint64_t state = (uint64_t)(fl_rng_uniform(rng) * 1e15) | 1;
     const voices_phone *list[16];
     double wobble[16][3], seconds[16];
@@ -67,8 +64,8 @@ static inline int64_t speak_digit(int digit, double rate, float *sound, int64_t 
     for (const char *p = voices_words[digit]; *p; p++)
         for (size_t k = 0; k < sizeof voices_phones / sizeof *voices_phones; k++)
             if (voices_phones[k].name[0] == *p) {
-                for (int i = 0; i < 3; i++) wobble[n][i] = tract * voices_between(rng, 0.92, 1.08);
-                seconds[n] = voices_phones[k].seconds * voices_between(rng, 0.75, 1.3) * pace;
+                for (int i = 0; i < 3; i++) wobble[n][i] = tract * fl_speech_between(rng, 0.92, 1.08);
+                seconds[n] = voices_phones[k].seconds * fl_speech_between(rng, 0.75, 1.3) * pace;
                 list[n++] = &voices_phones[k];
             }
     voices_resonator r[4] = {{0}}, colour = {0};

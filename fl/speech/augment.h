@@ -1,4 +1,4 @@
-/* augment.h - speech made harder at random: masks over features, noise, rooms, speed, tempo, chains of them
+/* augment.h - features made harder at random: masks and a warp of time
 
    All is a function of the generator that is handed in: fl_data_transform gives one of (seed, epoch,
    index). */
@@ -27,8 +27,9 @@ typedef struct fl_speech_spec_augment_opts {
     fl_speech_spec_augment_opt(x, rng, (fl_speech_spec_augment_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_spec_augment_opts o);
 
-/* An integer from low to high, inclusive. */
+/* An integer from low to high, inclusive; a number between. */
 FL_API int64_t fl_speech_draw(fl_rng *rng, int64_t low, int64_t high);
+FL_API double fl_speech_between(fl_rng *rng, double low, double high);
 
 #ifdef __cplusplus
 }
@@ -47,6 +48,10 @@ FL_API int64_t fl_speech_draw(fl_rng *rng, int64_t low, int64_t high);
 FL_API int64_t fl_speech_draw(fl_rng *rng, int64_t low, int64_t high) {
     const int64_t n = high - low + 1, k = (int64_t)(fl_rng_uniform(rng) * (double)n);
     return low + (k < n ? k : n - 1);
+}
+
+FL_API double fl_speech_between(fl_rng *rng, double low, double high) {
+    return low + (high - low) * fl_rng_uniform(rng);
 }
 
 /* ---- SpecAugment ---- */

@@ -1,0 +1,652 @@
+/* effects.h - sounds made harder: noise, rooms, echoes, speed, tempo, codecs, masks, and chains of them from
+   JSON
+
+   Everything random is a function of the generator that is handed in. */
+#ifndef FL_SPEECH_EFFECTS_H
+#define FL_SPEECH_EFFECTS_H
+#include "audio.h"
+#include "augment.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All of these take floats x [..., t] and give f32 of that shape, if nothing else is said; what changes is
+   the same in every line. */
+
+/* x and noise [n], n <= t, added from sample `start` on, around the end, `snr` decibels weaker than x: times
+   rms(x) / (rms(noise) 10^(snr / 20)). Silence of either changes nothing. */
+FL_API fl_tensor *fl_speech_add_noise(fl_tensor *x, fl_tensor *noise, int64_t start, double snr);
+/* y[i] = sum over k of h[k] x[i + at - k], by FFT; h [taps], 0 <= at < taps. */
+FL_API fl_tensor *fl_speech_convolve(fl_tensor *x, fl_tensor *h, int64_t at);
+/* What a room makes of x: its response, from the loudest sample on in time, x's power kept. */
+FL_API fl_tensor *fl_speech_reverb(fl_tensor *x, fl_tensor *response);
+/* Faster by a factor, to hundredths, 0.01 to 100, as a tape is: the pitch too. [..., t / factor] */
+FL_API fl_tensor *fl_speech_speed(fl_tensor *x, double factor);
+/* Faster by a factor, 0.1 to 10, at the same pitch: windows of 30 ms are taken where they go on best (WSOLA,
+   Verhelst and Roelands 1993). [..., t / factor] */
+FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor);
+/* A telephone: 8000 samples a second, and FL_SPEECH_MULAW's or FL_SPEECH_ALAW's 256 levels. */
+FL_API fl_tensor *fl_speech_telephone(fl_tensor *x, int64_t rate, fl_speech_coding coding);
+
+typedef struct fl_speech_echo_opts {
+    fl_named _positional;
+    double initial, rt60, first_delay; /* loudness of the first; seconds to -60 dB, between two */
+    int64_t repeat;                    /* trains of echoes */
+    double jitter;                     /* every delay and fall is by 1 - jitter to 1 + jitter of that */
+    char _end;
+} fl_speech_echo_opts;
+/* x and trains of echoes, each until below 1e-3 of its first: 1 + j first_delay rate samples later, and by
+   10^(-3 j first_delay / rt60) weaker than the one before, j drawn anew each time. */
+FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_speech_echo_opts o);
+
+typedef struct fl_speech_wave_augment_opts {
+    fl_named _positional;
+    double rate, low, high;    /* 0 -> 16000, 0, rate / 2 */
+    int64_t bins;              /* of the mel scale between low and high; 0 -> 80 */
+    int64_t band_width, bands; /* each mask takes 0 to band_width bins; FL_I0: none; 0 -> 27, 2 */
+    int64_t width, masks;      /* and 0 to width samples; 0 -> a second, 2 */
+    double share;              /* of the samples that a mask takes at most; 0 -> 1 */
+    char _end;
+} fl_speech_wave_augment_opts;
+/* SpecAugment of the wave: bands are taken out by the difference of two Blackman-windowed sincs, of 20,000
+   taps at most, and stretches are silenced. */
+#define fl_speech_wave_augment(x, ...) FL__SPEECH_WAVE_AUGMENT(x, __VA_ARGS__, ._end = 0)
+#define FL__SPEECH_WAVE_AUGMENT(x, rng, ...) \
+    fl_speech_wave_augment_opt(x, rng, (fl_speech_wave_augment_opts){__VA_ARGS__})
+FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_wave_augment_opts o);
+
+/* Effects one after the other, from Flashlight's JSON, {"soundEffectChain": [{"type": T, config}, ...]}: T is
+   AdditiveNoise, Amplify, ClampAmplitude, Normalize, ReverbEcho or TimeStretch, or of ours Reverb
+   {proba, listFilePath}, Speed {proba, minFactor, maxFactor}, Clip {proba, minLevel, maxLevel}, Telephone
+   {proba, alaw, sampleRate}, WaveAugment {proba, sampleRate, bandWidth, bands, width, masks}; the config of T
+   is "tConfig". Lists of files have a path in each line, or "id path ...". Use from any thread. */
+typedef struct fl_speech_chain fl_speech_chain;
+typedef struct fl_speech_chain_opts {
+    fl_named _positional;
+    const char *root; /* folder that paths of sounds are in; NULL: as they stand */
+    int64_t rate;     /* that noise and responses are brought to; 0: as they are */
+    char _end;
+} fl_speech_chain_opts;
+/* NULL after fl_fail, with file, offset and line. */
+#define fl_speech_chain_load(...) FL__SPEECH_CHAIN_LOAD(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_CHAIN_LOAD(path, ...) fl_speech_chain_load_opt(path, (fl_speech_chain_opts){__VA_ARGS__})
+FL_API fl_speech_chain *fl_speech_chain_load_opt(const char *path, fl_speech_chain_opts o);
+FL_API void fl_speech_chain_free(fl_speech_chain *c); /* NULL is fine */
+/* f32 [..., t'], a function of x and rng alone. */
+FL_API fl_tensor *fl_speech_chain_apply(const fl_speech_chain *c, fl_tensor *x, fl_rng *rng);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_EFFECTS_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_EFFECTS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_EFFECTS_IMPL
+#define FL_SPEECH_EFFECTS_IMPL
+#include "features.h"
+#include "resample.h"
+#include "../ops/copy.h"
+#include "../ops/fft.h"
+#include "../ops/random.h"
+#include "../ops/view.h"
+#include "../text/dictionary.h"
+#include <math.h>
+#include <string.h>
+
+/* x as lines of f32 that are its caller's to change. */
+static fl_tensor *fl__effect_sound(const char *fn, fl_tensor *x) {
+    if (fl_absent(fn, x)) return NULL;
+    if (x->ndim < 1 || !fl_dtype_is_float(x->dtype))
+        return fl_bad("%s: %s of shape %s, not floats [..., t]", fn, fl_dtype_name(x->dtype),
+                      FL_SHAPE_TEXT(x));
+    fl_tensor *y = fl_data_host_tensor(fl_shape_of(x), FL_F32);
+    fl_tensor *in = y ? fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32)) : NULL;
+    if (!in) return NULL;
+    memcpy(fl_data(y), fl_data(in), (size_t)fl_numel(in) * sizeof(float));
+    return y;
+}
+
+static double fl__effect_rms(const float *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    return n ? sqrt(sum / (double)n) : 0;
+}
+
+static int64_t fl__effect_length(const fl_tensor *x) { return x->shape[x->ndim - 1]; }
+static int64_t fl__effect_lines(const fl_tensor *x) {
+    const int64_t t = fl__effect_length(x);
+    return t ? fl_numel(x) / t : 0;
+}
+
+static void fl__effect_scale(fl_tensor *y, double by) {
+    float *v = fl_data(y);
+    for (int64_t i = 0; i < fl_numel(y); i++) v[i] *= (float)by;
+}
+
+FL_API fl_tensor *fl_speech_add_noise(fl_tensor *x, fl_tensor *noise, int64_t start, double snr) {
+    const char *fn = "fl_speech_add_noise";
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl__effect_sound(fn, x), *w = y ? fl__effect_sound(fn, noise) : NULL;
+    if (!w) return fl_scope_return(&s, NULL);
+    const int64_t t = fl__effect_length(y), n = fl_numel(w);
+    if (n > t || start < 0 || (start && start >= t) || !isfinite(snr))
+        return fl_scope_return(&s, fl_bad("%s: noise of %lld samples from %lld of %lld on, %g dB", fn,
+                                          (long long)n, (long long)start, (long long)t, snr));
+    const double loud = fl__effect_rms(fl_data(y), fl_numel(y)), noisy = fl__effect_rms(fl_data(w), n);
+    const float gain = noisy > 0 ? (float)(loud / (noisy * pow(10, snr / 20))) : 0;
+    for (int64_t k = 0; k < fl__effect_lines(y); k++)
+        for (int64_t i = 0; i < n; i++)
+            ((float *)fl_data(y))[k * t + (start + i) % t] += gain * ((const float *)fl_data(w))[i];
+    return fl_scope_return(&s, y);
+}
+
+/* ---- filters ---- */
+
+FL_API fl_tensor *fl_speech_convolve(fl_tensor *x, fl_tensor *h, int64_t at) {
+    const char *fn = "fl_speech_convolve";
+    fl_scope s = fl_scope_begin();
+    fl_tensor *in = fl__effect_sound(fn, x), *w = in ? fl__effect_sound(fn, h) : NULL;
+    if (!w) return fl_scope_return(&s, NULL);
+    const int64_t t = fl__effect_length(in), taps = fl_numel(w);
+    if (h->ndim != 1 || at < 0 || at >= taps)
+        return fl_scope_return(&s, fl_bad("%s: from tap %lld of %s on", fn, (long long)at, FL_SHAPE_TEXT(h)));
+    if (!fl_numel(in)) return fl_scope_return(&s, in);
+    int64_t n = 2;
+    while (n < t + taps) n *= 2;
+    fl_tensor *a = fl_contiguous(fl_rfft(in, -1, .n = n)),
+              *b = a ? fl_contiguous(fl_rfft(w, -1, .n = n)) : NULL;
+    if (!b) return fl_scope_return(&s, NULL);
+    float *p = fl_data(a);
+    const float *q = fl_data(b);
+    for (int64_t i = 0, bins = n / 2 + 1; i < fl_numel(a) / 2; i++) {
+        const float re = p[2 * i], im = p[2 * i + 1], *r = q + i % bins * 2;
+        p[2 * i] = re * r[0] - im * r[1], p[2 * i + 1] = re * r[1] + im * r[0];
+    }
+    return fl_scope_return(&s, fl_contiguous(fl_slice(fl_irfft(a, n, -1), -1, at, at + t, 1)));
+}
+
+FL_API fl_tensor *fl_speech_reverb(fl_tensor *x, fl_tensor *response) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *h = fl__effect_sound("fl_speech_reverb", response);
+    int64_t at = 0;
+    for (int64_t k = 0; h && k < fl_numel(h); k++)
+        if (fabsf(((float *)fl_data(h))[k]) > fabsf(((float *)fl_data(h))[at])) at = k;
+    fl_tensor *in = h ? fl__effect_sound("fl_speech_reverb", x) : NULL;
+    fl_tensor *y = in ? fl_speech_convolve(in, h, at) : NULL;
+    if (!y) return fl_scope_return(&s, NULL);
+    const double before = fl__effect_rms(fl_data(in), fl_numel(in)),
+                 now = fl__effect_rms(fl_data(y), fl_numel(y));
+    if (now > 0) fl__effect_scale(y, before / now);
+    return fl_scope_return(&s, y);
+}
+
+FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_speech_echo_opts o) {
+    const char *fn = "fl_speech_echo";
+    fl_scope s = fl_scope_begin();
+    if (!(rate > 0) || !(o.initial >= 0) || !(o.rt60 > 0) || !(o.first_delay >= 0) || o.repeat < 0 ||
+        !(o.jitter >= 0 && o.jitter < 1))
+        return fl_scope_return(&s, fl_bad("%s: %lld trains from %g on, rt60 %g s, %g s between, jitter %g",
+                                          fn, (long long)o.repeat, o.initial, o.rt60, o.first_delay,
+                                          o.jitter));
+    fl_tensor *y = fl__effect_sound(fn, x), *in = y ? fl__effect_sound(fn, x) : NULL;
+    const int64_t t = in ? fl__effect_length(in) : 0;
+    for (int64_t train = 0; in && train < o.repeat; train++) {
+        int64_t at = 0;
+        for (double left = 1; left > 1e-3;) {
+            at += 1 + (int64_t)(fl_speech_between(rng, 1 - o.jitter, 1 + o.jitter) * o.first_delay * rate);
+            if (at >= t) break;
+            const float gain = (float)(o.initial * left);
+            for (int64_t k = 0; k < fl__effect_lines(in); k++) {
+                const float *from = (const float *)fl_data(in) + k * t;
+                float *to = (float *)fl_data(y) + k * t + at;
+                for (int64_t i = 0; i < t - at; i++) to[i] += gain * from[i];
+            }
+            left *= pow(10, -3 * fl_speech_between(rng, 1 - o.jitter, 1 + o.jitter) * o.first_delay / o.rt60);
+            if (o.first_delay == 0) break;
+        }
+    }
+    return fl_scope_return(&s, in ? y : NULL);
+}
+
+/* A low-pass filter that lets pass what is below `cut`, a share of the rate, added times `gain` to h, whose
+   middle is at tap `middle`. */
+static void fl__effect_low_pass(float *h, int64_t middle, int64_t half, double cut, double gain) {
+    const double pi = 3.141592653589793;
+    double sum = 0;
+    for (int round = 0; round < 2; round++)
+        for (int64_t i = -half; i <= half; i++) {
+            const double u = (double)(i + half) / (double)(half ? 2 * half : 1);
+            const double w = 0.42 - 0.5 * cos(2 * pi * u) + 0.08 * cos(4 * pi * u);
+            const double v = w * (i ? sin(2 * pi * cut * (double)i) / (pi * (double)i) : 2 * cut);
+            if (round) h[middle + i] += (float)(gain * v / sum);
+            else sum += v;
+        }
+}
+
+/* Half the taps of such a filter; -1: it would have too many. */
+static int64_t fl__effect_half(double cut) {
+    const double half = floor(2 / (cut / 4 + 1e-6));
+    return 2 * half + 1 > 20000 ? -1 : (int64_t)half;
+}
+
+/* Without what is between two frequencies. */
+static fl_tensor *fl__effect_band_stop(fl_tensor *x, double low, double high) {
+    const int64_t a = fl__effect_half(low), b = fl__effect_half(high), middle = a > b ? a : b;
+    if (b < 0 || low >= high) return x;
+    fl_tensor *h = fl_data_host_tensor(FL_SHAPE(2 * middle + 1), FL_F32);
+    if (!h) return NULL;
+    memset(fl_data(h), 0, (size_t)fl_numel(h) * sizeof(float));
+    ((float *)fl_data(h))[middle] = 1;
+    fl__effect_low_pass(fl_data(h), middle, b, high, -1);
+    if (a >= 0) fl__effect_low_pass(fl_data(h), middle, a, low, 1);
+    return fl_speech_convolve(x, h, middle);
+}
+
+FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_wave_augment_opts o) {
+    const char *fn = "fl_speech_wave_augment";
+    o.rate = o.rate == 0 ? 16000 : o.rate, o.high = o.high == 0 ? o.rate / 2 : o.high;
+    o.bins = o.bins ? o.bins : 80, o.share = fl_option(o.share, 1);
+    o.band_width = fl_option_int(o.band_width, 27), o.bands = fl_option_int(o.bands, 2);
+    o.width = fl_option_int(o.width, (int64_t)o.rate), o.masks = fl_option_int(o.masks, 2);
+    fl_scope s = fl_scope_begin();
+    if (!(o.rate > 0) || !(o.low >= 0 && o.low < o.high && o.high <= o.rate / 2) || o.bins < 1 ||
+        o.band_width < 0 || o.bands < 0 || o.width < 0 || o.masks < 0 || !(o.share >= 0 && o.share <= 1))
+        return fl_scope_return(&s, fl_bad("%s: %g to %g hertz at %g, %lld bins, %lld x %lld bins, %lld x "
+                                          "%lld samples, share %g", fn, o.low, o.high, o.rate,
+                                          (long long)o.bins, (long long)o.bands, (long long)o.band_width,
+                                          (long long)o.masks, (long long)o.width, o.share));
+    fl_tensor *y = fl__effect_sound(fn, x);
+    const double low = fl_speech_to_scale(FL_SPEECH_MEL, o.low),
+                 step = (fl_speech_to_scale(FL_SPEECH_MEL, o.high) - low) / (double)o.bins;
+    for (int64_t k = 0; y && k < o.bands; k++) {
+        const int64_t n = fl_speech_draw(rng, 0, o.band_width < o.bins ? o.band_width : o.bins),
+                      at = fl_speech_draw(rng, 0, o.bins - n);
+        y = fl__effect_band_stop(y, fl_speech_to_hertz(FL_SPEECH_MEL, low + step * (double)at) / o.rate,
+                                 fl_speech_to_hertz(FL_SPEECH_MEL, low + step * (double)(at + n)) / o.rate);
+    }
+    const int64_t t = y ? fl__effect_length(y) : 0, most = (int64_t)(o.share * (double)t);
+    for (int64_t k = 0; y && k < o.masks; k++) {
+        const int64_t n = fl_speech_draw(rng, 0, o.width < most ? o.width : most),
+                      at = fl_speech_draw(rng, 0, t - n);
+        for (int64_t line = 0; line < fl__effect_lines(y); line++)
+            memset((float *)fl_data(y) + line * t + at, 0, (size_t)n * sizeof(float));
+    }
+    return fl_scope_return(&s, y);
+}
+
+/* ---- time ---- */
+
+FL_API fl_tensor *fl_speech_speed(fl_tensor *x, double factor) {
+    if (!(factor >= 0.01 && factor <= 100)) return fl_bad("fl_speech_speed: a factor of %g", factor);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *in = fl__effect_sound("fl_speech_speed", x);
+    return fl_scope_return(&s, in ? fl_speech_resample(in, (int64_t)(factor * 100 + 0.5), 100) : NULL);
+}
+
+/* Where, around `at`, a window of x looks most like the one at `like`: the highest correlation over the
+   window's norm. */
+static int64_t fl__effect_alike(const float *x, int64_t like, int64_t at, int64_t window, int64_t search) {
+    int64_t best = at;
+    double most = -INFINITY;
+    for (int64_t k = at - search; k <= at + search; k++) {
+        float dot = 0, power = 1e-9f;
+        for (int64_t i = 0; i < window; i += 2) /* every other sample tells enough */
+            dot += x[like + i] * x[k + i], power += x[k + i] * x[k + i];
+        const double score = dot / sqrt((double)power);
+        if (score > most) most = score, best = k;
+    }
+    return best;
+}
+
+FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor) {
+    const char *fn = "fl_speech_tempo";
+    if (!(factor >= 0.1 && factor <= 10) || !(rate >= 1000 && rate <= 1e6))
+        return fl_bad("%s: a factor of %g at %g samples a second", fn, factor, rate);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *in = fl__effect_sound(fn, x);
+    if (!in || !fl_numel(in)) return fl_scope_return(&s, in);
+    const int64_t t = fl__effect_length(in), lines = fl__effect_lines(in), hop = (int64_t)(rate * 0.015),
+                  search = (int64_t)(rate * 0.01), pad = 3 * hop + search;
+    const int64_t n = (int64_t)((double)t / factor + 0.5), wide = t + 2 * pad;
+    fl_shape shape = fl_shape_of(in);
+    shape.dim[shape.ndim - 1] = n;
+    fl_tensor *y = fl_data_host_tensor(shape, FL_F32);
+    float *mean = y ? fl_heap_alloc((size_t)wide * sizeof *mean) : NULL; /* of the lines, zeros around */
+    if (!mean) return fl_scope_return(&s, fl_raise());
+    memset(mean, 0, (size_t)wide * sizeof *mean);
+    memset(fl_data(y), 0, (size_t)fl_numel(y) * sizeof(float));
+    for (int64_t i = 0; i < lines * t; i++) mean[pad + i % t] += ((float *)fl_data(in))[i];
+    int64_t from = 0;
+    for (int64_t k = -1; k * hop < n; k++) { /* windows of two hops, half over the next */
+        const int64_t ideal = (int64_t)((double)(k * hop) * factor);
+        if (k < 0) from = -hop;
+        else from = fl__effect_alike(mean + pad, from + hop, ideal < t ? ideal : t, 2 * hop, search);
+        for (int64_t i = 0; i < 2 * hop; i++) {
+            const int64_t to = k * hop + i, at = from + i;
+            const float w = (float)(0.5 - 0.5 * cos(3.141592653589793 * (double)i / (double)hop));
+            if (to < 0 || to >= n || at < 0 || at >= t) continue;
+            for (int64_t line = 0; line < lines; line++)
+                ((float *)fl_data(y))[line * n + to] += w * ((float *)fl_data(in))[line * t + at];
+        }
+    }
+    fl_heap_free(mean);
+    return fl_scope_return(&s, y);
+}
+
+FL_API fl_tensor *fl_speech_telephone(fl_tensor *x, int64_t rate, fl_speech_coding coding) {
+    const char *fn = "fl_speech_telephone";
+    if (rate < 1 || (coding != FL_SPEECH_MULAW && coding != FL_SPEECH_ALAW))
+        return fl_bad("%s: %lld samples a second, coding %d", fn, (long long)rate, (int)coding);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *in = fl__effect_sound(fn, x), *y = in ? fl_speech_resample(in, rate, 8000) : NULL;
+    for (int64_t i = 0; y && i < fl_numel(y); i++) {
+        float *v = (float *)fl_data(y) + i;
+        const float wide = *v * 32768, cut = wide > 32767 ? 32767 : wide < -32768 ? -32768 : wide;
+        const int sample = (int)lrintf(cut);
+        *v = (float)(coding == FL_SPEECH_MULAW ? fl_speech_mulaw_decode(fl_speech_mulaw_encode(sample))
+                                               : fl_speech_alaw_decode(fl_speech_alaw_encode(sample))) /
+             32768;
+    }
+    if (y && rate != 8000) y = fl_speech_resample(y, 8000, rate);
+    return fl_scope_return(&s, y ? fl_contiguous(fl_slice(y, -1, 0, fl__effect_length(in), 1)) : NULL);
+}
+
+/* ---- chains ---- */
+
+enum { FL__EFFECT_VALUES = 10 };
+typedef struct fl__effect fl__effect;
+typedef struct fl__effect_kind {
+    const char *type, *config;
+    fl_tensor *(*run)(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x, fl_rng *rng);
+    struct {
+        const char *name;
+        double value;
+    } field[FL__EFFECT_VALUES]; /* what the config may hold; value 0 is proba where there is one */
+} fl__effect_kind;
+struct fl__effect {
+    const fl__effect_kind *kind;
+    double v[FL__EFFECT_VALUES];
+    char *list; /* the text of its list of files, lines ended by NUL; NULL: none */
+    int64_t bytes, files;
+};
+
+struct fl_speech_chain {
+    fl__effect *effect;
+    int64_t n, cap, rate;
+    char *root;
+};
+
+/* A file of the list, drawn: f32 [n]. */
+static fl_tensor *fl__effect_file(const fl_speech_chain *c, const fl__effect *e, fl_rng *rng) {
+    if (!e->files) return fl_fail("fl_speech_chain_apply: %s has no listFilePath", e->kind->type), fl_raise();
+    const char *line = e->list;
+    for (int64_t k = fl_speech_draw(rng, 0, e->files - 1); k > 0; k--) line += strlen(line) + 1;
+    const size_t root = c->root ? strlen(c->root) : 0, n = strlen(line);
+    char *path = fl_heap_alloc(root + n + 2);
+    if (!path) return fl_raise();
+    if (root) memcpy(path, c->root, root), path[root] = '/';
+    memcpy(path + root + (root > 0), line, n + 1);
+    fl_tensor *t = fl_speech_load_audio(path, .channel = -1, .rate = c->rate);
+    fl_heap_free(path);
+    return t ? fl_select(t, 0, 0) : fl_raise();
+}
+
+static double fl__effect_draw(const fl__effect *e, int low, fl_rng *rng) {
+    return fl_speech_between(rng, e->v[low], e->v[low + 1]);
+}
+
+static fl_tensor *fl__effect_noise(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x, fl_rng *rng) {
+    const int64_t t = fl__effect_length(x), n = (int64_t)((double)t * e->v[1]);
+    const double snr = fl__effect_draw(e, 2, rng);
+    const int64_t clips = fl_speech_draw(rng, (int64_t)e->v[4], (int64_t)e->v[5]),
+                  start = t ? fl_speech_draw(rng, 0, t - 1) : 0;
+    fl_tensor *sum = fl_data_host_tensor(FL_SHAPE(n), FL_F32);
+    if (sum) memset(fl_data(sum), 0, (size_t)n * sizeof(float));
+    for (int64_t k = 0; sum && k < clips; k++) {
+        fl_tensor *clip = fl__effect_file(c, e, rng);
+        if (!clip) return NULL;
+        const int64_t m = fl_numel(clip), at = m ? fl_speech_draw(rng, 0, m - 1) : 0;
+        for (int64_t i = 0; m && i < n; i++)
+            ((float *)fl_data(sum))[i] += ((const float *)fl_data(clip))[(at + i) % m];
+    }
+    return sum ? fl_speech_add_noise(x, sum, start, snr) : NULL;
+}
+
+static fl_tensor *fl__effect_amplify(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x,
+                                     fl_rng *rng) {
+    (void)c;
+    fl_tensor *y = fl__effect_sound(e->kind->type, x);
+    if (y) fl__effect_scale(y, fl__effect_draw(e, 1, rng));
+    return y;
+}
+
+static float fl__effect_peak(const fl_tensor *x) {
+    float most = 0;
+    for (int64_t i = 0; i < fl_numel(x); i++) most = fmaxf(most, fabsf(((const float *)fl_data(x))[i]));
+    return most;
+}
+
+static fl_tensor *fl__effect_limited(const fl__effect *e, fl_tensor *x, float most) {
+    fl_tensor *y = fl__effect_sound(e->kind->type, x);
+    for (int64_t i = 0; y && i < fl_numel(y); i++) {
+        float *v = (float *)fl_data(y) + i;
+        *v = *v > most ? most : *v < -most ? -most : *v;
+    }
+    return y;
+}
+
+static fl_tensor *fl__effect_clamp(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x, fl_rng *rng) {
+    (void)c, (void)rng;
+    return fl__effect_limited(e, x, 1);
+}
+
+static fl_tensor *fl__effect_clip(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x, fl_rng *rng) {
+    (void)c;
+    return fl__effect_limited(e, x, fl__effect_peak(x) * (float)fl__effect_draw(e, 1, rng));
+}
+
+static fl_tensor *fl__effect_normalize(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x,
+                                       fl_rng *rng) {
+    (void)c, (void)rng;
+    fl_tensor *y = fl__effect_sound(e->kind->type, x);
+    const float most = y ? fl__effect_peak(y) : 0;
+    if (most > (e->v[1] != 0 ? 1 : 0)) fl__effect_scale(y, 1 / (double)most);
+    return y;
+}
+
+static fl_tensor *fl__effect_echoes(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x,
+                                    fl_rng *rng) {
+    (void)c;
+    fl_speech_echo_opts o = {.repeat = (int64_t)e->v[7], .jitter = e->v[8]};
+    o.initial = fl__effect_draw(e, 1, rng), o.rt60 = fl__effect_draw(e, 3, rng);
+    o.first_delay = fl__effect_draw(e, 5, rng);
+    return fl_speech_echo(x, e->v[9], rng, o);
+}
+
+static fl_tensor *fl__effect_room(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x, fl_rng *rng) {
+    fl_tensor *response = fl__effect_file(c, e, rng);
+    return response ? fl_speech_reverb(x, response) : NULL;
+}
+
+static fl_tensor *fl__effect_stretch(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x,
+                                     fl_rng *rng) {
+    (void)c;
+    return fl_speech_tempo(x, e->v[3], 1 / fl__effect_draw(e, 1, rng));
+}
+
+static fl_tensor *fl__effect_speed(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x, fl_rng *rng) {
+    (void)c;
+    return fl_speech_speed(x, fl__effect_draw(e, 1, rng));
+}
+
+static fl_tensor *fl__effect_telephone(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x,
+                                       fl_rng *rng) {
+    (void)c, (void)rng;
+    return fl_speech_telephone(x, (int64_t)e->v[2], e->v[1] != 0 ? FL_SPEECH_ALAW : FL_SPEECH_MULAW);
+}
+
+static fl_tensor *fl__effect_wave(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x, fl_rng *rng) {
+    (void)c;
+    int64_t n[4];
+    for (int k = 0; k < 4; k++) n[k] = e->v[k + 2] > 0 ? (int64_t)e->v[k + 2] : FL_I0;
+    return fl_speech_wave_augment(x, rng, .rate = e->v[1], .band_width = n[0], .bands = n[1], .width = n[2],
+                                  .masks = n[3]);
+}
+
+static const fl__effect_kind fl__effect_kinds[] = {
+    {"AdditiveNoise", "additiveNoiseConfig", fl__effect_noise,
+     {{"proba", 1}, {"ratio", 1}, {"minSnr", 0}, {"maxSnr", 30}, {"nClipsMin", 1}, {"nClipsMax", 3}}},
+    {"Amplify", "amplifyConfig", fl__effect_amplify, {{"proba", 1}, {"ratioMin", 0}, {"ratioMax", 1}}},
+    {"ClampAmplitude", "clampAmplitudeConfig", fl__effect_clamp, {{"proba", 1}}},
+    {"Normalize", "normalizeConfig", fl__effect_normalize, {{"proba", 1}, {"onlyIfTooHigh", 1}}},
+    {"ReverbEcho", "reverbEchoConfig", fl__effect_echoes,
+     {{"proba", 1}, {"initialMin", 0}, {"initialMax", .3}, {"rt60Min", .3}, {"rt60Max", 1.3},
+      {"firstDelayMin", .01}, {"firstDelayMax", .03}, {"repeat", 3}, {"jitter", .1}, {"sampleRate", 16000}}},
+    {"TimeStretch", "timeStretchConfig", fl__effect_stretch,
+     {{"proba", 1}, {"minFactor", .8}, {"maxFactor", 1.25}, {"sampleRate", 16000}}},
+    {"Reverb", "reverbConfig", fl__effect_room, {{"proba", 1}}},
+    {"Speed", "speedConfig", fl__effect_speed, {{"proba", 1}, {"minFactor", .9}, {"maxFactor", 1.1}}},
+    {"Clip", "clipConfig", fl__effect_clip, {{"proba", 1}, {"minLevel", .3}, {"maxLevel", 1}}},
+    {"Telephone", "telephoneConfig", fl__effect_telephone,
+     {{"proba", 1}, {"alaw", 0}, {"sampleRate", 16000}}},
+    {"WaveAugment", "waveAugmentConfig", fl__effect_wave,
+     {{"proba", 1}, {"sampleRate", 16000}, {"bandWidth", 27}, {"bands", 2}, {"width", 16000}, {"masks", 2}}},
+};
+enum { FL__EFFECT_KINDS = sizeof fl__effect_kinds / sizeof *fl__effect_kinds };
+
+/* Takes the lines of a list: the path of each goes to the front. */
+static bool fl__effect_list(fl__effect *e, const char *path) {
+    char *text = fl_text_read_file("fl_speech_chain_load", path, &e->bytes), *to = text;
+    if (!text) return false;
+    fl_heap_free(e->list);
+    e->list = text, e->files = 0;
+    for (const char *p = text, *end = text + e->bytes; p < end;) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p)), *at = p;
+        int64_t n = 0, m = 0;
+        if (!stop) stop = end;
+        const char *first = fl_text_field(&at, stop, &n), *second = fl_text_field(&at, stop, &m);
+        p = stop + 1;
+        if (!first) continue;
+        if (second) first = second, n = m;
+        memmove(to, first, (size_t)n);
+        to[n] = 0, to += n + 1, e->files++;
+    }
+    return e->files > 0 || fl_fail("fl_speech_chain_load: %s: there is no file in the list", path);
+}
+
+/* A number, or true and false for 1 and 0. */
+static bool fl__effect_number(fl_data_json *j, double *v) {
+    const fl_data_json_event event = fl_data_json_next(j);
+    if (event == FL_DATA_JSON_NUMBER) return fl_data_json_as_double(j, v);
+    *v = event == FL_DATA_JSON_TRUE;
+    return *v != 0 || event == FL_DATA_JSON_FALSE ||
+           fl_data_json_fail(j, "a number, true or false was expected");
+}
+
+static bool fl__effect_config(fl_data_json *j, fl__effect *e) {
+    if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    while (fl_data_json_more(j)) {
+        int k = 0;
+        if (!strcmp(j->text, "listFilePath")) {
+            const char *path = fl_data_json_string(j);
+            if (!path || !fl__effect_list(e, path)) return false;
+            continue;
+        }
+        const char *name;
+        while (k < FL__EFFECT_VALUES && (name = e->kind->field[k].name) && strcmp(name, j->text)) k++;
+        if (k == FL__EFFECT_VALUES || !name)
+            return fl_data_json_fail(j, "'%.99s' is not of %s", j->text, e->kind->type);
+        if (!fl__effect_number(j, &e->v[k])) return false;
+    }
+    return j->event != FL_DATA_JSON_ERROR;
+}
+
+static void fl__effect_begin(fl__effect *e, const fl__effect_kind *kind) {
+    e->kind = kind;
+    for (int k = 0; k < FL__EFFECT_VALUES; k++) e->v[k] = kind->field[k].value;
+}
+
+static const fl__effect_kind *fl__effect_named(const char *name, bool config) {
+    for (int k = 0; k < FL__EFFECT_KINDS; k++)
+        if (!strcmp(name, config ? fl__effect_kinds[k].config : fl__effect_kinds[k].type))
+            return &fl__effect_kinds[k];
+    return NULL;
+}
+
+/* An effect; its type may stand behind its config, so what a config says makes a kind of its own. */
+static bool fl__effect_read(fl_data_json *j, fl__effect *e) {
+    const fl__effect_kind *kind = NULL;
+    if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    while (fl_data_json_more(j)) {
+        const fl__effect_kind *config = fl__effect_named(j->text, true);
+        if (!strcmp(j->text, "type")) {
+            const char *type = fl_data_json_string(j);
+            if (!type) return false;
+            if (!(kind = fl__effect_named(type, false)))
+                return fl_data_json_fail(j, "there is no effect '%.99s'", type);
+            if (!e->kind) fl__effect_begin(e, kind);
+        } else if (!strcmp(j->text, "normalizeOnlyIfTooHigh")) {
+            fl__effect_begin(e, fl__effect_named("Normalize", false));
+            if (!fl__effect_number(j, &e->v[1])) return false;
+        } else if (config) {
+            fl__effect_begin(e, config);
+            if (!fl__effect_config(j, e)) return false;
+        } else
+            return fl_data_json_fail(j, "'%.99s' is not of an effect", j->text);
+    }
+    if (j->event == FL_DATA_JSON_ERROR) return false;
+    if (!kind) return fl_data_json_fail(j, "an effect without a type");
+    return kind == e->kind || fl_data_json_fail(j, "%s with the config of %s", kind->type, e->kind->type);
+}
+
+static bool fl__chain_read(fl_data_json *j, fl_speech_chain *c) {
+    if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
+    while (fl_data_json_more(j)) {
+        if (strcmp(j->text, "soundEffectChain") != 0)
+            return fl_data_json_fail(j, "'%.99s' is not soundEffectChain", j->text);
+        if (!fl_data_json_expect(j, FL_DATA_JSON_ARRAY)) return false;
+        while (fl_data_json_more(j)) {
+            if (!fl_heap_grow(&c->effect, &c->cap, c->n + 1, sizeof *c->effect)) return false;
+            c->effect[c->n] = (fl__effect){0};
+            if (!fl__effect_read(j, &c->effect[c->n++])) return false;
+        }
+        if (j->event == FL_DATA_JSON_ERROR) return false;
+    }
+    return fl_data_json_next(j) == FL_DATA_JSON_END;
+}
+
+FL_API fl_speech_chain *fl_speech_chain_load_opt(const char *path, fl_speech_chain_opts o) {
+    fl_speech_chain *c = fl_heap_alloc(sizeof *c);
+    if (!c) return NULL;
+    *c = (fl_speech_chain){.rate = o.rate};
+    if (o.root && (c->root = fl_heap_alloc(strlen(o.root) + 1))) memcpy(c->root, o.root, strlen(o.root) + 1);
+    fl_data_json *j =
+        o.root && !c->root ? NULL : fl_data_json_open(path, .who = "fl_speech_chain_load", .c_strings = true);
+    const bool ok = j && fl__chain_read(j, c);
+    fl_data_json_close(j);
+    if (ok) return c;
+    fl_speech_chain_free(c);
+    return NULL;
+}
+
+FL_API void fl_speech_chain_free(fl_speech_chain *c) {
+    if (!c) return;
+    for (int64_t k = 0; k < c->n; k++) fl_heap_free(c->effect[k].list);
+    fl_heap_free(c->effect);
+    fl_heap_free(c->root);
+    fl_heap_free(c);
+}
+
+FL_API fl_tensor *fl_speech_chain_apply(const fl_speech_chain *c, fl_tensor *x, fl_rng *rng) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl__effect_sound("fl_speech_chain_apply", x);
+    for (int64_t k = 0; y && k < c->n; k++)
+        if (fl_rng_uniform(rng) < c->effect[k].v[0]) y = c->effect[k].kind->run(c, &c->effect[k], y, rng);
+    return fl_scope_return(&s, y);
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
