@@ -24,6 +24,7 @@
      features.h  presets of HTK, Kaldi, torchaudio, librosa, Whisper; streams; deltas, normalisations
      augment.h   features masked
      effects.h   sounds with noise, rooms, echoes, another tempo; chains of effects from JSON
+     lattice.h   losses of ASG and of transducers, as ops
      align.h     when the tokens of a known transcript were said
      lexicon.h   words as strings of tokens, and their tree
      decode.h    beam search with a lexicon and a language model, for CTC and ASG
@@ -44,6 +45,7 @@
 #include "fl/speech/features.h"
 #include "fl/speech/augment.h"
 #include "fl/speech/effects.h"
+#include "fl/speech/lattice.h"
 #include "fl/speech/align.h"
 #include "fl/speech/lexicon.h"
 #include "fl/speech/decode.h"

@@ -1,0 +1,305 @@
+/* test_criteria.c - ASG and transducers beside sums over every path, their gradients, criteria of speech */
+#include "../fl.h"
+#include "test.h"
+
+static void check_clean(void) {
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+static uint64_t seed = 88172645463325252ull;
+static double noise(void) {
+    seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+    return (double)(seed >> 11) * 0x1p-52 - 1;
+}
+static int64_t below(int64_t n) { return (int64_t)((noise() + 1) / 2 * (double)n) % n; }
+
+static fl_tensor *numbers(fl_shape s, fl_dtype d, double scale) {
+    double v[2048];
+    for (int64_t i = 0; i < fl_shape_numel(s); i++) v[i] = scale * noise();
+    return fl_cast(fl_from_host(v, s, FL_F64), d);
+}
+
+static fl_tensor *integers(const int64_t *v, int64_t n) { return fl_from_host(v, FL_SHAPE(n), FL_I64); }
+
+static double log_add(double a, double b) {
+    const double top = a > b ? a : b;
+    return top == -INFINITY ? top : top + log(exp(a - top) + exp(b - top));
+}
+
+/* ---- ASG by every path of up to 6 frames ---- */
+
+enum { T = 6, C = 3, N = 4, L = 3 };
+
+/* The number of ways in which a path spells a target: more than one where letters are doubled. */
+static double ways(const int *path, int t, const int64_t *target, int64_t length) {
+    double count[L + 1] = {0};
+    if (!length || path[0] != target[0]) return 0;
+    count[0] = 1;
+    for (int k = 1; k < t; k++)
+        for (int64_t s = length - 1; s >= 0; s--)
+            count[s] = path[k] == target[s] ? count[s] + (s ? count[s - 1] : 0) : 0;
+    return count[length - 1];
+}
+
+/* Sums over paths of sequence n; gradients by their shares are added to de and dw. */
+static double by_force(const double *e, const double *w, int n, int t, const int64_t *target, int64_t length,
+                       bool full, double sign, double *de, double *dw) {
+    double total = -INFINITY;
+    for (int pass = 0; pass < 2; pass++) {
+        int path[T] = {0}, i = 0;
+        while (i < t) {
+            double p = full ? 0 : log(ways(path, t, target, length));
+            for (int k = 0; k < t; k++)
+                p += e[(k * N + n) * C + path[k]] + (k ? w[path[k] * C + path[k - 1]] : 0);
+            if (!pass) total = log_add(total, p);
+            for (int k = 0; pass && total > -INFINITY && k < t; k++) {
+                const double share = sign * exp(p - total);
+                de[(k * N + n) * C + path[k]] += share;
+                if (k) dw[path[k] * C + path[k - 1]] += share;
+            }
+            for (i = 0; i < t && ++path[i] == C; i++) path[i] = 0;
+        }
+    }
+    return total;
+}
+
+static double distance(const fl_tensor *x, const double *want) {
+    double worst = 0;
+    fl_tensor *y = fl_contiguous(fl_cast((fl_tensor *)x, FL_F64));
+    for (int64_t i = 0; i < fl_numel(y); i++) {
+        const double got = ((double *)fl_data(y))[i];
+        if (got != want[i]) worst = fmax(worst, fabs(got - want[i]));
+        if (isnan(got)) worst = INFINITY;
+    }
+    return y ? worst : INFINITY;
+}
+
+/* Without kernels the compositions run. */
+static bool kernels(bool on) {
+    static fl_backend whole;
+    if (!on) {
+        whole = *fl_backend_at(fl_backend_index("cpu"));
+        fl_backend b = whole;
+        b.op[fl_op_asg] = b.op[fl_op_asg_grad] = b.op[fl_op_transducer] = b.op[fl_op_transducer_grad] = NULL;
+        return fl_backend_use(&b, NULL);
+    }
+    return fl_backend_use(&whole, NULL);
+}
+
+static double asg_round(fl_dtype d, double scale, bool never) {
+    fl_scope s = fl_scope_begin();
+    int64_t target[N * L], steps[N], lengths[N];
+    fl_tensor *e = numbers(FL_SHAPE(T, N, C), FL_F64, scale), *w = numbers(FL_SHAPE(C, C), FL_F64, scale);
+    for (int i = 0; i < N * L; i++) target[i] = below(C);
+    for (int i = 0; i < N; i++) steps[i] = 1 + below(T), lengths[i] = 1 + below(L);
+    if (never) ((double *)fl_data(e))[4] = ((double *)fl_data(w))[1] = -INFINITY;
+    fl_tensor *rounded_e = fl_cast(e, d), *rounded_w = fl_cast(w, d);
+    e = fl_contiguous(fl_cast(rounded_e, FL_F64)), w = fl_contiguous(fl_cast(rounded_w, FL_F64));
+    double want[N], de[T * N * C] = {0}, dw[C * C] = {0}, one[N];
+    for (int n = 0; n < N; n++) {
+        const int64_t *y = target + n * L;
+        const double forced = by_force(fl_data(e), fl_data(w), n, (int)steps[n], y, lengths[n], false, -1, de, dw);
+        want[n] = INFINITY, one[n] = forced > -INFINITY;
+        if (one[n])
+            want[n] = by_force(fl_data(e), fl_data(w), n, (int)steps[n], y, lengths[n], true, 1, de, dw) - forced;
+    }
+    fl_var *x = fv_param(rounded_e), *v = fv_param(rounded_w);
+    fl_tensor *of[] = {fl_from_host(target, FL_SHAPE(N, L), FL_I64), integers(steps, N), integers(lengths, N)};
+    fl_var *loss = fv_asg_loss(x, v, of[0], of[1], of[2], .reduction = FL_NONE);
+    double worst = loss ? distance(fv_value(loss), want) : INFINITY;
+    /* only losses that are finite count, also in the gradient */
+    fl_tensor *weight = fl_cast(fl_from_host(one, FL_SHAPE(N), FL_F64), d);
+    fl_var *root = loss ? fv_sum(fv_where(fv_const(fl_gt(weight, fl_num(0))), loss, fv_num(0)), FL_ALL_AXES) : NULL;
+    CHECK(fl_backward(root));
+    worst = fmax(worst, distance(fv_grad(x), de));
+    worst = fmax(worst, distance(fv_grad(v), dw));
+    fl_scope_end(&s);
+    return worst;
+}
+
+TEST(asg_is_the_sum_over_all_paths) {
+    static const struct { fl_dtype d; double scale, tolerance; bool never; } table[] = {
+        {FL_F64, 1, 1e-12, false}, {FL_F32, 1, 1e-5, false}, {FL_F64, 60, 1e-11, false}, {FL_F64, 400, 1e-10, false},
+        {FL_F64, 1, 1e-12, true}};
+    for (int kernel = 1; kernel >= 0; kernel--) {
+        fl_lattice_register();
+        if (!kernel) kernels(false);
+        for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
+            double worst = 0;
+            for (int round = 0; round < 12; round++)
+                worst = fmax(worst, asg_round(table[k].d, table[k].scale, table[k].never));
+            if (!CHECK(worst <= table[k].tolerance))
+                printf("kernel %d, case %d: worst %g\n", kernel, (int)k, worst);
+        }
+        if (!kernel) kernels(true);
+    }
+    check_clean();
+}
+
+/* ---- transducers ---- */
+
+enum { TT = 4, UU = 3, TC = 4 };
+
+/* Every path from (0, 0): returns log P, and puts into shares what each log probability has of it. */
+static double walk(const double *p, int t, int u, int t_end, int u_end, const int64_t *y, double so_far,
+                   double total, double *shares, int (*trail)[3], int n) {
+    const int64_t at = (t * (UU + 1) + u) * TC;
+    double sum = -INFINITY;
+    if (t == t_end - 1 && u == u_end) {
+        sum = so_far + p[at + TC - 1];
+        for (int i = 0; shares && i < n; i++)
+            shares[(trail[i][0] * (UU + 1) + trail[i][1]) * TC + trail[i][2]] += exp(sum - total);
+        if (shares) shares[at + TC - 1] += exp(sum - total);
+        return sum;
+    }
+    trail[n][0] = t, trail[n][1] = u;
+    if (t + 1 < t_end) {
+        trail[n][2] = TC - 1;
+        sum = log_add(sum, walk(p, t + 1, u, t_end, u_end, y, so_far + p[at + TC - 1], total, shares, trail, n + 1));
+    }
+    if (u < u_end) {
+        trail[n][2] = (int)y[u];
+        sum = log_add(sum, walk(p, t, u + 1, t_end, u_end, y, so_far + p[at + y[u]], total, shares, trail, n + 1));
+    }
+    return sum;
+}
+
+/* The loss of every path beside ours; d loss / d scores = softmax * (share of the cell) - share of the class */
+static double transducer_round(fl_dtype d, double scale) {
+    fl_scope s = fl_scope_begin();
+    int64_t target[N * UU], steps[N], lengths[N];
+    enum { CELL = (UU + 1) * TC, ALL = TT * CELL };
+    for (int i = 0; i < N * UU; i++) target[i] = below(TC - 1);
+    for (int i = 0; i < N; i++) steps[i] = 1 + below(TT), lengths[i] = below(UU + 1);
+    fl_tensor *given = numbers(FL_SHAPE(N, TT, UU + 1, TC), d, scale);
+    fl_tensor *p = fl_log_softmax(fl_cast(given, FL_F64), 3);
+    double want[N], dx[N * ALL];
+    for (int n = 0; n < N; n++) {
+        int trail[TT + UU][3];
+        double shares[ALL] = {0};
+        const double *q = (const double *)fl_data(p) + n * ALL;
+        want[n] = walk(q, 0, 0, (int)steps[n], (int)lengths[n], target + n * UU, 0, 0, NULL, trail, 0);
+        walk(q, 0, 0, (int)steps[n], (int)lengths[n], target + n * UU, 0, want[n], shares, trail, 0);
+        want[n] = -want[n];
+        for (int cell = 0; cell < ALL; cell += TC) {
+            double mass = 0;
+            for (int c = 0; c < TC; c++) mass += shares[cell + c];
+            for (int c = 0; c < TC; c++) dx[n * ALL + cell + c] = exp(q[cell + c]) * mass - shares[cell + c];
+        }
+    }
+    fl_var *x = fv_param(given);
+    fl_var *loss = fv_transducer_loss(x, fl_from_host(target, FL_SHAPE(N, UU), FL_I64), integers(steps, N),
+                                      integers(lengths, N), .reduction = FL_NONE);
+    double worst = loss ? distance(fv_value(loss), want) : INFINITY;
+    CHECK(fl_backward(fv_sum(loss, FL_ALL_AXES)));
+    worst = fmax(worst, distance(fv_grad(x), dx));
+    fl_scope_end(&s);
+    return worst;
+}
+
+TEST(transducer_is_the_sum_over_all_paths) {
+    static const struct { fl_dtype d; double scale, tolerance; } table[] = {
+        {FL_F64, 1, 1e-12}, {FL_F32, 1, 1e-5}, {FL_F64, 80, 1e-11}};
+    for (int kernel = 1; kernel >= 0; kernel--) {
+        fl_lattice_register();
+        if (!kernel) kernels(false);
+        for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
+            double worst = 0;
+            for (int round = 0; round < 12; round++)
+                worst = fmax(worst, transducer_round(table[k].d, table[k].scale));
+            if (!CHECK(worst <= table[k].tolerance))
+                printf("kernel %d, case %d: worst %g\n", kernel, (int)k, worst);
+        }
+        if (!kernel) kernels(true);
+    }
+    check_clean();
+}
+
+/* ---- gradients ---- */
+
+static fl_var *asg_of(fl_var *const *x, void *user) {
+    (void)user;
+    fl_tensor *target = fl_from_host((int64_t[]){0, 1, 1, 2, 2, 2}, FL_SHAPE(2, 3), FL_I64);
+    return fv_asg_loss(x[0], x[1], target, integers((int64_t[]){4, 3}, 2), integers((int64_t[]){3, 1}, 2),
+                       .reduction = FL_NONE);
+}
+
+static fl_tensor *joint_target(void) { return fl_from_host((int64_t[]){0, 1, 2, 2}, FL_SHAPE(2, 2), FL_I64); }
+
+static fl_var *joint_of(fl_var *const *x, void *user) {
+    const int64_t cells = *(const int64_t *)user;
+    fl_var *p = fv_transducer_joint(x[0], x[1], x[2], x[3], joint_target(), .cells = cells);
+    return p ? fv_transducer_joint_loss(p, integers((int64_t[]){3, 2}, 2), integers((int64_t[]){2, 1}, 2),
+                                        (fl_lattice_opts){.reduction = FL_SUM}) : NULL;
+}
+
+TEST(gradients_are_those_of_differences) {
+    fl_scope s = fl_scope_begin();
+    fl_var *e = fv_param(numbers(FL_SHAPE(4, 2, 3), FL_F64, 1)), *w = fv_param(numbers(FL_SHAPE(3, 3), FL_F64, 1));
+    CHECK(fl_gradcheck(asg_of, FV_LIST(e, w)));
+    CHECK(fl_gradgradcheck(asg_of, FV_LIST(e, w)));
+    fl_var *a = fv_param(numbers(FL_SHAPE(2, 3, 2), FL_F64, 1)), *b = fv_param(numbers(FL_SHAPE(2, 3, 2), FL_F64, 1));
+    fl_var *weight = fv_param(numbers(FL_SHAPE(4, 2), FL_F64, 1)), *bias = fv_param(numbers(FL_SHAPE(4), FL_F64, 1));
+    CHECK(fl_gradcheck(joint_of, FV_LIST(a, b, weight, bias), .user = &(int64_t){1}));
+    fl_scope_end(&s);
+    check_clean();
+}
+
+/* The joint is the loss of the scores that it does not make, whatever its pieces. */
+TEST(the_fused_joint_is_the_plain_one) {
+    fl_scope s = fl_scope_begin();
+    fl_var *a = fv_param(numbers(FL_SHAPE(2, 3, 5), FL_F32, 1)), *b = fv_param(numbers(FL_SHAPE(2, 3, 5), FL_F32, 1));
+    fl_var *weight = fv_param(numbers(FL_SHAPE(4, 5), FL_F32, 1)), *bias = fv_param(numbers(FL_SHAPE(4), FL_F32, 1));
+    fl_var *in[] = {a, b, weight, bias}, *plain[4], *fused[4];
+    fl_var *x = fv_linear(fv_tanh(fv_add(fv_unsqueeze(a, 2), fv_unsqueeze(b, 1))), weight, bias);
+    fl_var *want = fv_transducer_loss(x, joint_target(), integers((int64_t[]){3, 2}, 2),
+                                      integers((int64_t[]){2, 1}, 2), .reduction = FL_SUM);
+    CHECK(fl_grads(FV_LIST(want), fv_list_of(4, in), plain));
+    for (int64_t cells = 1; cells < 100; cells *= 9) {
+        fl_var *got = joint_of(in, &cells);
+        if (!CHECK(got != NULL)) continue;
+        CHECK_NEAR(fl_item(fv_value(got)), fl_item(fv_value(want)), 1e-5);
+        CHECK(fl_grads(FV_LIST(got), fv_list_of(4, in), fused));
+        for (int i = 0; i < 4; i++)
+            CHECK(fl_item(fl_amax(fl_abs(fl_sub(fv_value(plain[i]), fv_value(fused[i]))), FL_ALL_AXES)) < 1e-5);
+    }
+    fl_scope_end(&s);
+    check_clean();
+}
+
+TEST(long_and_odd_sequences) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *e = fl_mul(fl_uniform(FL_SHAPE(10000, 1, 5), -1, 1, FL_F32, NULL), fl_num(30));
+    fl_tensor *w = fl_zeros(FL_SHAPE(5, 5), FL_F32), *one = integers((int64_t[]){10000}, 1);
+    fl_tensor *target = fl_from_host((int64_t[]){1, 2, 1, 1}, FL_SHAPE(1, 4), FL_I64);
+    const double full = fl_item(fl_asg_full(e, w, one));
+    CHECK(fabs(full - fl_item(fl_sum(fl_logsumexp(e, FL_AXES(2)), FL_ALL_AXES))) < 0.02 * fabs(full) / 1000);
+    fl_var *p = fv_param(e), *loss = fv_asg_loss(p, fv_const(w), target, one, integers((int64_t[]){4}, 1));
+    CHECK(loss && fl_item(fv_value(loss)) > 0 && fl_backward(loss));
+    CHECK(isfinite(fl_item(fl_sum(fv_grad(p), FL_ALL_AXES))));
+    /* a target that does not fit: infinite, or 0, with a gradient of 0 */
+    fl_var *few = fv_param(fl_zeros(FL_SHAPE(2, 1, 5), FL_F32));
+    fl_tensor *two = integers((int64_t[]){2}, 1), *four = integers((int64_t[]){4}, 1);
+    CHECK(isinf(fl_item(fv_value(fv_asg_loss(few, fv_const(w), target, two, four)))));
+    loss = fv_asg_loss(few, fv_const(w), target, two, four, .zero_infinity = true);
+    CHECK(fl_item(fv_value(loss)) == 0 && fl_backward(loss));
+    CHECK(fl_item(fl_amax(fl_abs(fv_grad(few)), FL_ALL_AXES)) == 0);
+    CHECK(!fl_asg_loss(e, w, fl_from_host((int64_t[]){9}, FL_SHAPE(1, 1), FL_I64), one, integers((int64_t[]){1}, 1)));
+    CHECK_ERROR("label 9 is out of range for 5 classes");
+    CHECK(!fl_asg_loss(e, fl_zeros(FL_SHAPE(4, 5), FL_F32), target, one, one));
+    CHECK_ERROR("transitions f32 [4, 5]");
+    CHECK(!fl_transducer_loss(fl_zeros(FL_SHAPE(1, 3, 2, 4), FL_F32), target, one, one));
+    CHECK_ERROR("scores [1, 3, 2, 4], targets [1, 4]");
+    CHECK(!fl_transducer_loss(fl_zeros(FL_SHAPE(1, 3, 5, 4), FL_F32), target, integers((int64_t[]){0}, 1), four));
+    CHECK_ERROR("sequence 0 has 0 frames");
+    fl_scope_end(&s);
+    check_clean();
+}
+
+int main(int argc, char **argv) {
+    fl_on_error(test__ignore_error, NULL);
+    return test_main(argc, argv);
+}
+/* MIT licence: see LICENSE. */
