@@ -25,7 +25,9 @@
      augment.h   features masked
      effects.h   sounds with noise, rooms, echoes, another tempo; chains of effects from JSON
      lattice.h   losses of ASG and of transducers, as ops
+     attend.h    decoders that attend: GRUs and transformers, ten attentions
      align.h     when the tokens of a known transcript were said
+     criteria.h  losses, best paths and alignments of CTC, ASG, transducers, attention, jointly
      lexicon.h   words as strings of tokens, and their tree
      decode.h    beam search with a lexicon and a language model, for CTC and ASG
 
@@ -46,7 +48,9 @@
 #include "fl/speech/augment.h"
 #include "fl/speech/effects.h"
 #include "fl/speech/lattice.h"
+#include "fl/speech/attend.h"
 #include "fl/speech/align.h"
+#include "fl/speech/criteria.h"
 #include "fl/speech/lexicon.h"
 #include "fl/speech/decode.h"
 

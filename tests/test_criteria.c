@@ -100,18 +100,22 @@ static double asg_round(fl_dtype d, double scale, bool never) {
     double want[N], de[T * N * C] = {0}, dw[C * C] = {0}, one[N];
     for (int n = 0; n < N; n++) {
         const int64_t *y = target + n * L;
-        const double forced = by_force(fl_data(e), fl_data(w), n, (int)steps[n], y, lengths[n], false, -1, de, dw);
+        const double forced =
+            by_force(fl_data(e), fl_data(w), n, (int)steps[n], y, lengths[n], false, -1, de, dw);
         want[n] = INFINITY, one[n] = forced > -INFINITY;
         if (one[n])
-            want[n] = by_force(fl_data(e), fl_data(w), n, (int)steps[n], y, lengths[n], true, 1, de, dw) - forced;
+            want[n] =
+                by_force(fl_data(e), fl_data(w), n, (int)steps[n], y, lengths[n], true, 1, de, dw) - forced;
     }
     fl_var *x = fv_param(rounded_e), *v = fv_param(rounded_w);
-    fl_tensor *of[] = {fl_from_host(target, FL_SHAPE(N, L), FL_I64), integers(steps, N), integers(lengths, N)};
+    fl_tensor *of[] = {fl_from_host(target, FL_SHAPE(N, L), FL_I64), integers(steps, N),
+                       integers(lengths, N)};
     fl_var *loss = fv_asg_loss(x, v, of[0], of[1], of[2], .reduction = FL_NONE);
     double worst = loss ? distance(fv_value(loss), want) : INFINITY;
     /* only losses that are finite count, also in the gradient */
     fl_tensor *weight = fl_cast(fl_from_host(one, FL_SHAPE(N), FL_F64), d);
-    fl_var *root = loss ? fv_sum(fv_where(fv_const(fl_gt(weight, fl_num(0))), loss, fv_num(0)), FL_ALL_AXES) : NULL;
+    fl_var *root =
+        loss ? fv_sum(fv_where(fv_const(fl_gt(weight, fl_num(0))), loss, fv_num(0)), FL_ALL_AXES) : NULL;
     CHECK(fl_backward(root));
     worst = fmax(worst, distance(fv_grad(x), de));
     worst = fmax(worst, distance(fv_grad(v), dw));
@@ -120,9 +124,12 @@ static double asg_round(fl_dtype d, double scale, bool never) {
 }
 
 TEST(asg_is_the_sum_over_all_paths) {
-    static const struct { fl_dtype d; double scale, tolerance; bool never; } table[] = {
-        {FL_F64, 1, 1e-12, false}, {FL_F32, 1, 1e-5, false}, {FL_F64, 60, 1e-11, false}, {FL_F64, 400, 1e-10, false},
-        {FL_F64, 1, 1e-12, true}};
+    static const struct { fl_dtype d; double scale, tolerance; bool never;
+    } table[] = {{FL_F64, 1, 1e-12, false},
+                 {FL_F32, 1, 1e-5, false},
+                 {FL_F64, 60, 1e-11, false},
+                 {FL_F64, 400, 1e-10, false},
+                 {FL_F64, 1, 1e-12, true}};
     for (int kernel = 1; kernel >= 0; kernel--) {
         fl_lattice_register();
         if (!kernel) kernels(false);
@@ -157,16 +164,18 @@ static double walk(const double *p, int t, int u, int t_end, int u_end, const in
     trail[n][0] = t, trail[n][1] = u;
     if (t + 1 < t_end) {
         trail[n][2] = TC - 1;
-        sum = log_add(sum, walk(p, t + 1, u, t_end, u_end, y, so_far + p[at + TC - 1], total, shares, trail, n + 1));
+        sum = log_add(
+            sum, walk(p, t + 1, u, t_end, u_end, y, so_far + p[at + TC - 1], total, shares, trail, n + 1));
     }
     if (u < u_end) {
         trail[n][2] = (int)y[u];
-        sum = log_add(sum, walk(p, t, u + 1, t_end, u_end, y, so_far + p[at + y[u]], total, shares, trail, n + 1));
+        sum = log_add(sum,
+                      walk(p, t, u + 1, t_end, u_end, y, so_far + p[at + y[u]], total, shares, trail, n + 1));
     }
     return sum;
 }
 
-/* The loss of every path beside ours; d loss / d scores = softmax * (share of the cell) - share of the class */
+/* The loss of every path beside ours; d loss / d scores = softmax * (share of the cell) - its class */
 static double transducer_round(fl_dtype d, double scale) {
     fl_scope s = fl_scope_begin();
     int64_t target[N * UU], steps[N], lengths[N];
@@ -237,11 +246,14 @@ static fl_var *joint_of(fl_var *const *x, void *user) {
 
 TEST(gradients_are_those_of_differences) {
     fl_scope s = fl_scope_begin();
-    fl_var *e = fv_param(numbers(FL_SHAPE(4, 2, 3), FL_F64, 1)), *w = fv_param(numbers(FL_SHAPE(3, 3), FL_F64, 1));
+    fl_var *e = fv_param(numbers(FL_SHAPE(4, 2, 3), FL_F64, 1)),
+           *w = fv_param(numbers(FL_SHAPE(3, 3), FL_F64, 1));
     CHECK(fl_gradcheck(asg_of, FV_LIST(e, w)));
     CHECK(fl_gradgradcheck(asg_of, FV_LIST(e, w)));
-    fl_var *a = fv_param(numbers(FL_SHAPE(2, 3, 2), FL_F64, 1)), *b = fv_param(numbers(FL_SHAPE(2, 3, 2), FL_F64, 1));
-    fl_var *weight = fv_param(numbers(FL_SHAPE(4, 2), FL_F64, 1)), *bias = fv_param(numbers(FL_SHAPE(4), FL_F64, 1));
+    fl_var *a = fv_param(numbers(FL_SHAPE(2, 3, 2), FL_F64, 1)),
+           *b = fv_param(numbers(FL_SHAPE(2, 3, 2), FL_F64, 1));
+    fl_var *weight = fv_param(numbers(FL_SHAPE(4, 2), FL_F64, 1)),
+           *bias = fv_param(numbers(FL_SHAPE(4), FL_F64, 1));
     CHECK(fl_gradcheck(joint_of, FV_LIST(a, b, weight, bias), .user = &(int64_t){1}));
     fl_scope_end(&s);
     check_clean();
@@ -250,8 +262,10 @@ TEST(gradients_are_those_of_differences) {
 /* The joint is the loss of the scores that it does not make, whatever its pieces. */
 TEST(the_fused_joint_is_the_plain_one) {
     fl_scope s = fl_scope_begin();
-    fl_var *a = fv_param(numbers(FL_SHAPE(2, 3, 5), FL_F32, 1)), *b = fv_param(numbers(FL_SHAPE(2, 3, 5), FL_F32, 1));
-    fl_var *weight = fv_param(numbers(FL_SHAPE(4, 5), FL_F32, 1)), *bias = fv_param(numbers(FL_SHAPE(4), FL_F32, 1));
+    fl_var *a = fv_param(numbers(FL_SHAPE(2, 3, 5), FL_F32, 1)),
+           *b = fv_param(numbers(FL_SHAPE(2, 3, 5), FL_F32, 1));
+    fl_var *weight = fv_param(numbers(FL_SHAPE(4, 5), FL_F32, 1)),
+           *bias = fv_param(numbers(FL_SHAPE(4), FL_F32, 1));
     fl_var *in[] = {a, b, weight, bias}, *plain[4], *fused[4];
     fl_var *x = fv_linear(fv_tanh(fv_add(fv_unsqueeze(a, 2), fv_unsqueeze(b, 1))), weight, bias);
     fl_var *want = fv_transducer_loss(x, joint_target(), integers((int64_t[]){3, 2}, 2),
@@ -263,7 +277,8 @@ TEST(the_fused_joint_is_the_plain_one) {
         CHECK_NEAR(fl_item(fv_value(got)), fl_item(fv_value(want)), 1e-5);
         CHECK(fl_grads(FV_LIST(got), fv_list_of(4, in), fused));
         for (int i = 0; i < 4; i++)
-            CHECK(fl_item(fl_amax(fl_abs(fl_sub(fv_value(plain[i]), fv_value(fused[i]))), FL_ALL_AXES)) < 1e-5);
+            CHECK(fl_item(fl_amax(fl_abs(fl_sub(fv_value(plain[i]), fv_value(fused[i]))), FL_ALL_AXES)) <
+                  1e-5);
     }
     fl_scope_end(&s);
     check_clean();
@@ -286,14 +301,242 @@ TEST(long_and_odd_sequences) {
     loss = fv_asg_loss(few, fv_const(w), target, two, four, .zero_infinity = true);
     CHECK(fl_item(fv_value(loss)) == 0 && fl_backward(loss));
     CHECK(fl_item(fl_amax(fl_abs(fv_grad(few)), FL_ALL_AXES)) == 0);
-    CHECK(!fl_asg_loss(e, w, fl_from_host((int64_t[]){9}, FL_SHAPE(1, 1), FL_I64), one, integers((int64_t[]){1}, 1)));
+    CHECK(!fl_asg_loss(e, w, fl_from_host((int64_t[]){9}, FL_SHAPE(1, 1), FL_I64), one,
+                       integers((int64_t[]){1}, 1)));
     CHECK_ERROR("label 9 is out of range for 5 classes");
     CHECK(!fl_asg_loss(e, fl_zeros(FL_SHAPE(4, 5), FL_F32), target, one, one));
     CHECK_ERROR("transitions f32 [4, 5]");
     CHECK(!fl_transducer_loss(fl_zeros(FL_SHAPE(1, 3, 2, 4), FL_F32), target, one, one));
     CHECK_ERROR("scores [1, 3, 2, 4], targets [1, 4]");
-    CHECK(!fl_transducer_loss(fl_zeros(FL_SHAPE(1, 3, 5, 4), FL_F32), target, integers((int64_t[]){0}, 1), four));
+    CHECK(!fl_transducer_loss(fl_zeros(FL_SHAPE(1, 3, 5, 4), FL_F32), target, integers((int64_t[]){0}, 1),
+                              four));
     CHECK_ERROR("sequence 0 has 0 frames");
+    fl_scope_end(&s);
+    check_clean();
+}
+
+/* ---- criteria ---- */
+
+/* The score of the best path whose tokens are those; by every path of t frames. */
+static double best_by_force(const float *e, const float *w, int t, int c, int blank, const int64_t *want,
+                            int64_t n) {
+    double best = -INFINITY;
+    int path[T] = {0}, i = 0;
+    while (i < t) {
+        double p = 0;
+        int64_t at = 0;
+        bool same = true;
+        for (int k = 0; k < t; k++) {
+            p += e[k * c + path[k]] + (w && k ? w[path[k] * c + path[k - 1]] : 0);
+            if (path[k] == blank || (k && path[k] == path[k - 1])) continue;
+            same &= at < n && want[at] == path[k], at++;
+        }
+        if (!want || (same && at == n)) best = fmax(best, p);
+        for (i = 0; i < t && ++path[i] == c; i++) path[i] = 0;
+    }
+    return best;
+}
+
+TEST(best_paths_and_alignments_are_those_of_all_paths) {
+    fl_scope s = fl_scope_begin();
+    for (int round = 0; round < 20; round++) {
+        for (int asg = 0; asg < 2; asg++) {
+            fl_nn_module *m = fl_speech_criterion(asg ? "asg" : "ctc", 0, 4);
+            const int t = 1 + (int)below(T), blank = asg ? -1 : 3;
+            fl_tensor *x = fl_contiguous(fl_log_softmax(numbers(FL_SHAPE(t, 4), FL_F32, 3), 1));
+            fl_var *moves = fl_speech_criterion_transitions(m);
+            if (moves) fl_assign(fv_value(moves), numbers(FL_SHAPE(4, 4), FL_F32, 2));
+            const float *w = moves ? fl_data(fv_value(moves)) : NULL;
+            int64_t best[T];
+            fl_speech_span span[T];
+            const int64_t n = fl_speech_criterion_best(m, x, best, T);
+            const double top = best_by_force(fl_data(x), w, t, 4, blank, NULL, 0);
+            CHECK_NEAR(best_by_force(fl_data(x), w, t, 4, blank, best, n), top, 1e-5);
+            if (n > 0) CHECK_NEAR(fl_speech_criterion_align(m, x, best, n, span), top, 1e-5);
+            for (int64_t k = 0; k < n; k++)
+                CHECK(span[k].begin < span[k].end && span[k].end <= t &&
+                      (!k || span[k - 1].end <= span[k].begin) && span[k].confidence > 0 &&
+                      span[k].confidence <= 1 + 1e-6);
+            fl_nn_free(m);
+        }
+    }
+    fl_scope_end(&s);
+    check_clean();
+}
+
+enum { TOKENS = 5, WIDE = 16, SAYINGS = 3, LONGEST = 4 };
+static const int64_t sayings[SAYINGS][LONGEST] = {{0, 1, 1, 2}, {3, 2, 0, -1}, {2, 4, -1, -1}};
+static const int64_t said[SAYINGS] = {4, 3, 2};
+
+/* Frames of the sayings: each token takes 4, of which the first 3 show it. */
+static fl_tensor *spoken(int64_t *steps) {
+    float x[SAYINGS * LONGEST * 4 * TOKENS] = {0};
+    for (int i = 0; i < SAYINGS; i++) {
+        steps[i] = said[i] * 4;
+        for (int64_t t = 0; t < steps[i]; t++)
+            if (t % 4 < 3) x[(i * LONGEST * 4 + t) * TOKENS + sayings[i][t / 4]] = 1;
+    }
+    return fl_from_host(x, FL_SHAPE(SAYINGS, LONGEST * 4, TOKENS), FL_F32);
+}
+
+typedef struct learner {
+    const char *kind;
+    fl_speech_criterion_opts o;
+    int steps;
+} learner;
+
+/* Trains a linear layer and the criterion; how many of the sayings it says then. */
+static int learn(const learner *l, int64_t *misplaced) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = fl_data_rng(5, 0, 0);
+    fl_speech_criterion_opts o = l->o;
+    o.rng = &rng;
+    const bool frames = !strcmp(l->kind, "ctc") || !strcmp(l->kind, "asg");
+    const bool twice = o.attend.attention && (strstr(o.attend.attention, "kv") || *o.attend.attention == 'k');
+    const int64_t dim = frames ? TOKENS + 1 : twice ? 2 * WIDE : WIDE;
+    fl_nn_module *net = fl_nn_linear(TOKENS, dim, .rng = &rng),
+                 *m = fl_speech_criterion_opt(l->kind, dim, TOKENS + 1, o);
+    fl_nn_module *both = fl_nn_module_list(net, m);
+    fl_optim *optim = fl_optim_adam(fl_nn_parameters(both), .lr = 0.02);
+    int64_t steps[SAYINGS], right = 0;
+    fl_tensor *x = spoken(steps), *of = integers(steps, SAYINGS), *lengths = integers(said, SAYINGS);
+    fl_tensor *target = fl_from_host(sayings, FL_SHAPE(SAYINGS, LONGEST), FL_I64);
+    if (frames) fl_speech_criterion_warm(m, true);
+    for (int k = 0; k < l->steps; k++) {
+        fl_scope step = fl_scope_begin();
+        if (k == l->steps / 4) fl_speech_criterion_warm(m, false);
+        fl_optim_zero_grad(optim);
+        if (!fl_backward(fl_speech_criterion_loss(m, fl_nn_forward(net, fv_const(x)), of, target, lengths)) ||
+            !fl_optim_step(optim)) puts(fl_error());
+        fl_scope_end(&step);
+    }
+    fl_nn_train(both, false);
+    for (int i = 0; i < SAYINGS; i++) {
+        int64_t out[8];
+        fl_speech_span span[LONGEST];
+        fl_var *y = fl_nn_forward(net, fv_const(fl_slice(fl_select(x, 0, i), 0, 0, steps[i], 1)));
+        const int64_t n = fl_speech_criterion_best(m, fv_value(y), out, 8);
+        right += n == said[i] && !memcmp(out, sayings[i], (size_t)n * sizeof *out);
+        CHECK(!isnan(fl_speech_criterion_align(m, fv_value(y), sayings[i], said[i], span)));
+        for (int64_t k = 0; k < said[i]; k++)
+            *misplaced +=
+                span[k].begin >= 4 * k + 4 || span[k].end <= 4 * k || span[k].token != sayings[i][k];
+    }
+    fl_optim_free(optim);
+    fl_nn_free(both);
+    fl_scope_end(&s);
+    return (int)right;
+}
+
+TEST(every_criterion_learns_and_aligns) {
+    static const learner table[] = {
+        {"ctc", {.scale = FL_SPEECH_SCALE_TARGET}, 400},
+        {"asg", {.diagonal = 0.1}, 100},
+        {"transducer", {.hidden = WIDE}, 150},
+        {"seq2seq", {.attend = {.window = "soft_pretrain", .width = 2}}, 150},
+        {"seq2seq", {.attend = {.attention = "neuralloc", .input_feeding = true}}, 150},
+        {"seq2seq",
+         {.attend = {.attention = "multikv", .heads = 2, .sampling = "model", .replaced = 0.5}},
+         150},
+        {"seq2seq",
+         {.attend = {.attention = "neural", .sampling = "gumbel", .replaced = 0.5, .rounds = 2}},
+         150},
+        {"transformer", {.attend = {.rounds = 2, .heads = 2, .window = "step", .smoothing = 0.05}}, 150},
+        {"transformer", {.attend = {.rounds = 2, .heads = 2, .attend_last = true, .replaced = 0.1}}, 150},
+        {"joint", {.attend = {.heads = 2, .transformer = true}}, 150}};
+    for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
+        int64_t misplaced = 0;
+        const int right = learn(&table[k], &misplaced);
+        const bool free = strcmp(table[k].kind, "ctc") != 0 && strcmp(table[k].kind, "asg") != 0;
+        printf("%s %d: %d of %d, %lld of 9 tokens misplaced\n", table[k].kind, (int)k, right, SAYINGS,
+               (long long)misplaced);
+        CHECK_EQ_INT(right, SAYINGS - (k == 1)); /* asg cannot say a token twice in a row */
+        CHECK(misplaced <= (free ? 4 : 0)); /* others may wait, or look elsewhere */
+    }
+    check_clean();
+}
+
+/* What is said token by token, as a beam, is what is scored at once. */
+TEST(steps_are_the_whole) {
+    static const char *const names[] = {"content", "keyvalue", "neural", "simpleloc", "location", "neuralloc",
+                                        "multi", "multikv", "multisplit", "multikvsplit"};
+    static const char *const windows[] = {NULL, "soft", "step", "median"};
+    fl_scope s = fl_scope_begin();
+    for (int k = 0; k < 24; k++) {
+        const bool transformer = k >= 20;
+        const char *name = transformer ? names[6 + k % 4] : names[k % 10];
+        const bool twice = strstr(name, "kv") || *name == 'k';
+        fl_rng rng = fl_data_rng(9, 0, k);
+        fl_nn_module *m = fl_speech_attend(
+            8, 5, .attention = name, .transformer = transformer, .heads = 2, .rounds = 2, .layers = 2,
+            .window = windows[transformer ? k % 3 : k % 4], .rate = 1, .left = 2, .right = 3,
+            .window_always = true, .max_rate = 2, .input_feeding = !transformer && k >= 10, .rng = &rng);
+        if (!CHECK(m != NULL)) continue;
+        fl_nn_train(m, false);
+        fl_tensor *x = numbers(FL_SHAPE(7, twice ? 16 : 8), FL_F32, 1);
+        fl_tensor *target = fl_from_host((int64_t[]){1, 3, 3, 0}, FL_SHAPE(1, 4), FL_I64);
+        fl_var *w, *y = fl_speech_attend_scores(m, fv_const(fl_unsqueeze(x, 0)), integers((int64_t[]){7}, 1),
+                                                target, &w);
+        if (!CHECK(y != NULL)) continue;
+        fl_tensor *want = fl_log_softmax(fl_select(fv_value(y), 0, 0), 1);
+        fl_speech_speaker *speaker = fl_speech_speaker_new(m, x, 2, 5);
+        for (int64_t u = 0; u < 5; u++) {
+            fl_tensor *last =
+                u ? fl_full(FL_SHAPE(2), (double)((int64_t *)fl_data(target))[u - 1], FL_I64) : NULL;
+            fl_tensor *p = fl_speech_speaker_next(speaker, last);
+            fl_tensor *off = p ? fl_sub(p, fl_select(want, 0, (int)u)) : NULL;
+            if (!CHECK(off && fl_item(fl_amax(fl_abs(off), FL_ALL_AXES)) < 1e-4))
+                printf("%s, token %d\n", name, (int)u);
+            CHECK(fl_speech_speaker_reorder(speaker, integers((int64_t[]){1, 0}, 2)));
+            CHECK_NEAR(fl_item(fl_sum(fl_speech_speaker_weights(speaker), FL_ALL_AXES)), 2, 1e-5);
+        }
+        CHECK(!fl_speech_speaker_next(speaker, integers((int64_t[]){1, 1}, 2)));
+        CHECK_ERROR("after 5 tokens");
+        fl_speech_speaker_free(speaker);
+        fl_nn_free(m);
+    }
+    fl_scope_end(&s);
+    check_clean();
+}
+
+TEST(targets_that_do_not_fit) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = numbers(FL_SHAPE(2, 3, 4), FL_F32, 1), *steps = integers((int64_t[]){3, 3}, 2);
+    fl_tensor *target = fl_from_host((int64_t[]){0, 1, -1, 2, 2, 1}, FL_SHAPE(2, 3), FL_I64);
+    fl_tensor *lengths = integers((int64_t[]){2, 3}, 2), *cut = integers((int64_t[]){2, 2}, 2);
+    double loss[3];
+    for (int k = 0; k < 3; k++) {
+        fl_nn_module *m = fl_speech_criterion("ctc", 0, 4, .too_long = (fl_speech_too_long)k);
+        fl_var *y = fl_speech_criterion_loss(m, fv_const(x), steps, target, lengths);
+        if (!k) CHECK_ERROR("sequence 1: 3 tokens need 4 frames, of 3"), CHECK(!y);
+        loss[k] = y ? fl_item(fv_value(y)) : 0;
+        if (k == 1)
+            CHECK_NEAR(loss[1],
+                       fl_item(fv_value(fl_speech_criterion_loss(m, fv_const(x), steps, target, cut))), 0);
+        fl_nn_free(m);
+    }
+    CHECK(loss[2] > 0 && loss[2] < loss[1]);
+    static const struct { const char *kind; int64_t dim, classes; const char *text;
+    } bad[] = {{"rnnt", 4, 4, "there is no 'rnnt': ctc asg transducer"},
+               {"ctc", 5, 4, "ctc of 5 numbers and 4 classes"},
+               {"transformer", 4, 4, "4 numbers in 8 heads"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK(!fl_speech_criterion(bad[i].kind, bad[i].dim, bad[i].classes));
+        CHECK_ERROR(bad[i].text);
+    }
+    CHECK(!fl_speech_attend(8, 4, .attention = "dot"));
+    CHECK_ERROR("there is no attention 'dot': content keyvalue neural");
+    CHECK(!fl_speech_attend(8, 4, .window = "hard"));
+    CHECK_ERROR("there is no window 'hard': soft soft_pretrain step median");
+    CHECK(!fl_speech_attend(8, 4, .transformer = true, .attention = "location"));
+    CHECK_ERROR("a transformer's tokens go at once: no location");
+    fl_nn_module *m = fl_speech_criterion("asg", 0, 4);
+    CHECK(!fl_speech_criterion_loss(m, fv_const(x), steps, fl_sub(target, fl_int(1)), lengths));
+    CHECK_ERROR("sequence 0: token 0 is class -1 of 4");
+    CHECK(!fl_speech_criterion_loss(m, fv_const(numbers(FL_SHAPE(2, 3, 5), FL_F32, 1)), steps, target,
+                                    lengths));
+    CHECK_ERROR("asg: frames [2, 3, 5]");
+    fl_nn_free(m);
     fl_scope_end(&s);
     check_clean();
 }

@@ -1,7 +1,7 @@
 /* fl/speech/lattice.h - logarithms of sums over paths, as ops: those of ASG and of transducers
 
-   asg         over paths of tokens, one a frame: e[0, p0] + sum over t of e[t, pt] + w[pt, pt-1]; all of them,
-               or those that spell a target, each token for one frame or more
+   asg         over paths of tokens, one a frame: e[0, p0] + sum over t of e[t, pt] + w[pt, pt-1]; all of
+               them, or those that spell a target, each token for one frame or more
    transducer  over monotone paths through [t, u + 1]: a blank moves on in t, a label in u; they end with a
                blank at (t - 1, u) (arXiv 1211.3711)
 
@@ -261,10 +261,11 @@ static bool fl__joint_fits(const fl_tensor *a, const fl_tensor *b, const fl_tens
                     w->shape[1] == a->shape[2] && bias->shape[0] == w->shape[0] &&
                     target->shape[0] == a->shape[0] && target->shape[1] + 1 == b->shape[1] &&
                     target->dtype == FL_I64 && blank >= 0 && blank < w->shape[0];
-    return ok || fl_refuse("fv_transducer_joint: a %s, b %s, weight %s, bias %s, targets %s, blank %lld; want "
-                           "[n, t > 0, h], [n, u + 1, h], [c, h], [c], i64 [n, u]",
-                           FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b), FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(bias),
-                           FL_SHAPE_TEXT(target), (long long)blank);
+    return ok ||
+           fl_refuse("fv_transducer_joint: a %s, b %s, weight %s, bias %s, targets %s, blank %lld; want "
+                     "[n, t > 0, h], [n, u + 1, h], [c, h], [c], i64 [n, u]",
+                     FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b), FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(bias),
+                     FL_SHAPE_TEXT(target), (long long)blank);
 }
 
 FL_API fl_var *fv_transducer_joint_opt(fl_var *a, fl_var *b, fl_var *weight, fl_var *bias, fl_tensor *target,
@@ -279,7 +280,8 @@ FL_API fl_var *fv_transducer_joint_opt(fl_var *a, fl_var *b, fl_var *weight, fl_
     const fl__joint j = {blank, most > row ? most / row : 1};
     fl_scope s = fl_scope_begin();
     fl_tensor *labels = fl_contiguous(fl_maximum(target, fl_int(0)));
-    fl_tensor *y = labels ? fl_new_full(x, FL_SHAPE(x->shape[0], x->shape[1], target->shape[1] + 1, 2), 0) : NULL;
+    fl_tensor *y =
+        labels ? fl_new_full(x, FL_SHAPE(x->shape[0], x->shape[1], target->shape[1] + 1, 2), 0) : NULL;
     const bool recorded = fl_no_grad(true);
     for (int64_t t = 0; y && t < x->shape[1]; t += j.frames) {
         fl_scope piece = fl_scope_begin();
@@ -333,7 +335,8 @@ static FL_T *FL_W(_asg_forced_row)(FL_T *x, FL_T *w, fl_tensor *labels, fl_tenso
     FL_T *flat = FL_W(reshape)(w, FL_SHAPE(c * c));
     FL_T *e = FL_W(gather)(x, 2, fl_expand(labels, FL_SHAPE(t_all, n, l)));
     if (!on || !self || !flat || !e) return NULL;
-    FL_T *stay = FL_W(reshape)(FL_W(index_select)(flat, 0, fl_reshape(self, FL_SHAPE(n * l))), FL_SHAPE(n, l));
+    FL_T *stay =
+        FL_W(reshape)(FL_W(index_select)(flat, 0, fl_reshape(self, FL_SHAPE(n * l))), FL_SHAPE(n, l));
     FL_T *move = FL_W(reshape)(FL_W(index_select)(flat, 0, fl_reshape(on, FL_SHAPE(n * (l - 1)))),
                                FL_SHAPE(n, l - 1));
     fl_tensor *never = fl_full_like(fl_select(FL_VALUE(e), 0, 0), FL__LATTICE_NEVER);
@@ -398,7 +401,8 @@ static FL_T *FL_W(_transducer_composed)(FL_T *blank, FL_T *label, fl_tensor *con
         FL_T *stay = later && b ? SELECT(FL_OF(fl_to(later, fl_backend_name(never))), ADD(a, b), FL_OF(never))
                                 : NULL;
         FL_T *next = l ? FL_W(_lattice_ways)(stay, ADD(FL_W(slice)(a, 1, 0, s - 1, 1), l)) : NULL;
-        next = next && inside ? SELECT(FL_OF(fl_to(inside, fl_backend_name(never))), next, FL_OF(never)) : NULL;
+        next =
+            next && inside ? SELECT(FL_OF(fl_to(inside, fl_backend_name(never))), next, FL_OF(never)) : NULL;
         a = FL_GIVE(&scope, next ? SELECT(FL_OF(fl_ge(end, fl_int(d))), next, a) : NULL);
     }
     fl_tensor *at = fl_unsqueeze(of[1], 1);
@@ -451,7 +455,8 @@ static bool fl__asg_fits(const char *fn, const fl_tensor *x, const fl_tensor *w,
     if (x->ndim != 3 || x->shape[0] < 1 || !fl_dtype_is_float(x->dtype) || w->dtype != x->dtype ||
         w->ndim != 2 || w->shape[0] != x->shape[2] || w->shape[1] != x->shape[2])
         return fl_refuse("%s: scores %s %s, transitions %s %s; want floats [t > 0, n, c] and [c, c]", fn,
-                         fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(w->dtype), FL_SHAPE_TEXT(w));
+                         fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(w->dtype),
+                         FL_SHAPE_TEXT(w));
     if (target && (target->ndim != 2 || target->dtype != FL_I64 || target->shape[0] != x->shape[1]))
         return fl_refuse("%s: targets %s %s, not i64 [%lld, l]", fn, fl_dtype_name(target->dtype),
                          FL_SHAPE_TEXT(target), (long long)x->shape[1]);
@@ -464,7 +469,8 @@ FL_T *FL_W(asg_full)(FL_T *x, FL_T *w, fl_tensor *steps) {
         !fl__asg_fits("fl_asg_full", FL_VALUE(x), FL_VALUE(w), NULL, steps, steps)) return NULL;
     if (!fl_lattice_register()) return fl_raise();
     fl_scope s = fl_scope_begin();
-    fl_tensor *of[] = {fl_to(fl_zeros(FL_SHAPE(steps->shape[0], 0), FL_I64), fl_backend_name(steps)), steps, steps};
+    fl_tensor *of[] = {fl_to(fl_zeros(FL_SHAPE(steps->shape[0], 0), FL_I64), fl_backend_name(steps)), steps,
+                       steps};
     return FL_GIVE(&s, of[0] ? FL_W(_lattice)(fl_op_asg, x, w, of, (fl_lattice_args){true}) : NULL);
 }
 
@@ -501,7 +507,8 @@ FL_T *FL_W(transducer_joint_loss)(FL_T *joint, fl_tensor *steps, fl_tensor *leng
     const char *fn = "fl_transducer_joint_loss";
     if (fl_absent(fn, joint) || fl_absent(fn, steps) || fl_absent(fn, lengths)) return NULL;
     const fl_tensor *t = FL_VALUE(joint);
-    if (t->ndim != 4 || t->shape[1] < 1 || t->shape[2] < 1 || t->shape[3] != 2 || !fl_dtype_is_float(t->dtype)) {
+    if (t->ndim != 4 || t->shape[1] < 1 || t->shape[2] < 1 || t->shape[3] != 2 ||
+        !fl_dtype_is_float(t->dtype)) {
         fl_refuse("%s: %s of shape %s, not floats [n, t > 0, u + 1, 2]", fn, fl_dtype_name(t->dtype),
                   FL_SHAPE_TEXT(t));
         return NULL;
@@ -513,8 +520,8 @@ FL_T *FL_W(transducer_joint_loss)(FL_T *joint, fl_tensor *steps, fl_tensor *leng
     fl_tensor *of[] = {steps, lengths};
     FL_T *blank = FL_W(select)(joint, 3, 0);
     FL_T *label = FL_W(slice)(FL_W(select)(joint, 3, 1), 2, 0, t->shape[2] - 1, 1);
-    FL_T *total = blank && label ? FL_W(_lattice)(fl_op_transducer, blank, label, of, (fl_lattice_args){false})
-                                 : NULL;
+    FL_T *total =
+        blank && label ? FL_W(_lattice)(fl_op_transducer, blank, label, of, (fl_lattice_args){false}) : NULL;
     return FL_GIVE(&s, total ? FL_W(_lattice_reduced)(total, NEG(total), &o) : NULL);
 }
 
@@ -533,7 +540,8 @@ FL_T *FL_W(transducer_loss_opt)(FL_T *x, fl_tensor *target, fl_tensor *steps, fl
     fl_scope s = fl_scope_begin();
     const int64_t n = t->shape[0], u = target->shape[1];
     fl_tensor *labels = fl__lattice_labels(target, lengths, 0);
-    labels = labels ? fl_expand(fl_unsqueeze(fl_unsqueeze(labels, 1), 3), FL_SHAPE(n, t->shape[1], u, 1)) : NULL;
+    labels =
+        labels ? fl_expand(fl_unsqueeze(fl_unsqueeze(labels, 1), 3), FL_SHAPE(n, t->shape[1], u, 1)) : NULL;
     FL_T *p = labels ? FL_W(log_softmax)(x, 3) : NULL;
     fl_tensor *none = p ? fl_new_full(FL_VALUE(p), FL_SHAPE(n, t->shape[1], 1, 1), 0) : NULL;
     FL_T *label[] = {none ? FL_W(gather)(FL_W(slice)(p, 2, 0, u, 1), 3, labels) : NULL,

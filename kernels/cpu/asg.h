@@ -109,7 +109,8 @@ static void fl__asg_full_back(const fl__asg *x, const double *before, const doub
 }
 
 /* Stay at place s, or come from the one before it: exp of the difference is the second one's odds. */
-static double fl__asg_two(const fl__asg *x, const int64_t *y, const double *before, int64_t s, double *moved) {
+static double fl__asg_two(const fl__asg *x, const int64_t *y, const double *before, int64_t s,
+                          double *moved) {
     const double stay = before[s] + x->w[y[s] * x->c + y[s]];
     const double move = s ? before[s - 1] + x->w[y[s] * x->c + y[s - 1]] : FL__ASG_NEVER * 4;
     const double top = stay > move ? stay : move;
@@ -139,7 +140,8 @@ typedef struct fl__asg_line {
 } fl__asg_line;
 
 static fl__asg_line fl__asg_begin(const fl__asg *a, char *room, int64_t n) {
-    fl__asg_line x = {.n = n, .steps = fl__min(a->steps[n], a->frames), .places = a->full ? a->c : a->lengths[n]};
+    fl__asg_line x = {
+        .n = n, .steps = fl__min(a->steps[n], a->frames), .places = a->full ? a->c : a->lengths[n]};
     if (!a->full) x.label = a->target + n * a->l;
     x.v = (double *)(void *)room, x.sums = x.v + 2 * a->stride, x.row = x.sums + 2 * a->stride;
     return x;
@@ -220,7 +222,8 @@ FL__LOOPS_END
 static bool fl__asg_check(const fl__asg *a) {
     for (int64_t n = 0; n < a->n; n++) {
         if (a->steps[n] < 1)
-            return fl_fail("fl_asg_loss: sequence %lld has %lld frames", (long long)n, (long long)a->steps[n]);
+            return fl_fail("fl_asg_loss: sequence %lld has %lld frames", (long long)n,
+                           (long long)a->steps[n]);
         if (!a->full && (a->lengths[n] < 0 || a->lengths[n] > a->l))
             return fl_fail("fl_asg_loss: target length %lld is out of range for targets of %lld",
                            (long long)a->lengths[n], (long long)a->l);
@@ -267,7 +270,8 @@ static bool fl__asg_run(const fl_call *call, bool gradient) {
     for (int64_t i = 0; gradient && i < a.c * a.c; i++) {
         double sum = 0;
         for (int64_t n = 0; n < a.n; n++) sum += a.dw[n * a.c * a.c + i];
-        fl_number_store(d, (char *)fl_data(call->out[1]) + i * (int64_t)fl_dtype_size(d), (fl_number){true, sum, 0});
+        fl_number_store(d, (char *)fl_data(call->out[1]) + i * (int64_t)fl_dtype_size(d),
+                        (fl_number){true, sum, 0});
     }
     fl__scratch_close(&a.scratch);
     return true;

@@ -49,8 +49,11 @@ static int64_t fl__transducer_label(const fl__transducer *x, int64_t n, int64_t 
 static void fl__transducer_ways(const fl__transducer *x, int64_t n, const double *a, int64_t t, int64_t u,
                                 double way[2]) {
     way[0] = way[1] = FL__TRANSDUCER_NEVER * 4;
-    if (t) way[0] = a[(t - 1) * x->s + u] + fl__transducer_get(x, x->blank, fl__transducer_blank(x, n, t - 1, u));
-    if (u) way[1] = a[t * x->s + u - 1] + fl__transducer_get(x, x->label, fl__transducer_label(x, n, t, u - 1));
+    if (t)
+        way[0] =
+            a[(t - 1) * x->s + u] + fl__transducer_get(x, x->blank, fl__transducer_blank(x, n, t - 1, u));
+    if (u)
+        way[1] = a[t * x->s + u - 1] + fl__transducer_get(x, x->label, fl__transducer_label(x, n, t, u - 1));
 }
 
 /* The lattice [steps, s] of sequence n, and log P. */
@@ -123,12 +126,14 @@ static bool fl__transducer_run(const fl_call *call, bool gradient) {
         if (!fl_out_make(call->out[i])) return false;
     for (int64_t n = 0; n < x.n; n++)
         if (x.steps[n] < 1 || x.lengths[n] < 0 || x.lengths[n] >= x.s)
-            return fl_fail("fl_transducer_loss: sequence %lld has %lld frames and %lld labels, of %lld and %lld",
-                           (long long)n, (long long)x.steps[n], (long long)x.lengths[n], (long long)x.t,
-                           (long long)x.s - 1);
+            return fl_fail(
+                "fl_transducer_loss: sequence %lld has %lld frames and %lld labels, of %lld and %lld",
+                (long long)n, (long long)x.steps[n], (long long)x.lengths[n], (long long)x.t,
+                (long long)x.s - 1);
     x.blank = fl_data(in[0]), x.label = fl_data(in[1]), x.y = x.d_blank = fl_data(call->out[0]);
     if (gradient) x.total = fl_data(in[4]), x.dy = fl_data(in[5]), x.d_label = fl_data(call->out[1]);
-    if (!fl__scratch_open(&x.scratch, x.n, (x.t + 1) * x.s * 8, 0, fl_op_get_info(call->op)->name)) return false;
+    if (!fl__scratch_open(&x.scratch, x.n, (x.t + 1) * x.s * 8, 0, fl_op_get_info(call->op)->name))
+        return false;
     fl_parallel(x.n, 1, gradient ? fl__transducer_backward_task : fl__transducer_forward_task, &x);
     fl__scratch_close(&x.scratch);
     return true;

@@ -1,0 +1,573 @@
+/* criteria.h - what recognisers are trained by: CTC, ASG, transducers, attention, and two of them jointly
+
+   A criterion is a module: it has what is learnt besides the network, and is saved with it. Each has a loss,
+   a best path and a forced alignment; one table, fl__criteria, says which. */
+#ifndef FL_SPEECH_CRITERIA_H
+#define FL_SPEECH_CRITERIA_H
+#include "align.h"
+#include "attend.h"
+#include "lattice.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a loss is multiplied by: 1, 1/T, sqrt(1/T), 1/L, sqrt(1/L) of T padded frames and L tokens. */
+typedef enum fl_speech_scale_mode {
+    FL_SPEECH_SCALE_NONE,
+    FL_SPEECH_SCALE_INPUT,
+    FL_SPEECH_SCALE_INPUT_SQRT,
+    FL_SPEECH_SCALE_TARGET,
+    FL_SPEECH_SCALE_TARGET_SQRT
+} fl_speech_scale_mode;
+/* A target that needs more frames than there are: an error that names its place in the batch; it is cut; its
+   loss is 0. */
+typedef enum fl_speech_too_long { FL_SPEECH_TOO_LONG, FL_SPEECH_CUT, FL_SPEECH_SKIP } fl_speech_too_long;
+
+typedef struct fl_speech_criterion_opts {
+    fl_named _positional;
+    fl_speech_scale_mode scale;
+    fl_speech_too_long too_long;
+    double diagonal;     /* asg: transitions are so many times the identity at first */
+    int64_t hidden;      /* transducer: of the predictor and the joint; 0 -> dim */
+    double ctc_weight;   /* joint: of the CTC loss, the attention's has the rest; 0 -> 0.3 */
+    fl_speech_attend_opts attend; /* seq2seq, transformer and joint (which is a transformer if it says so) */
+    fl_rng *rng;
+    char _end;
+} fl_speech_criterion_opts;
+/* "ctc", "asg", "transducer", "seq2seq", "transformer", "joint". dim: numbers of the network's
+   frames, which are scores of the classes for ctc and asg (dim 0: classes). The last class is the blank of
+   ctc and transducer, eos of the others (joint: eos; the blank is a class of its own behind it). NULL after an
+   error. */
+#define fl_speech_criterion(...) FL__SPEECH_CRITERION(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_CRITERION(kind, dim, classes, ...) \
+    fl_speech_criterion_opt(kind, dim, classes, (fl_speech_criterion_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int64_t classes,
+                                             fl_speech_criterion_opts o);
+/* The mean over the batch of the scaled losses of frames x [n, t, dim], of which steps i64 [n] count, and
+   targets i64 [n, l] of which lengths i64 [n] do. */
+FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor *target,
+                                        fl_tensor *lengths);
+/* The warm start: targets of asg are spread evenly over the frames (LinSeg), windows of attention hold. Off
+   at first for asg, on for attention. */
+FL_API bool fl_speech_criterion_warm(fl_nn_module *m, bool on);
+/* The tokens of the best path through x [t, dim], `most` at most, into out; how many, -1 after an error. */
+FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
+/* When n tokens were said in x [t, dim]: see fl_speech_align. Of attention, whose weights are not monotone,
+   the best monotone path through their logarithms. The score, NaN after an error. */
+FL_API double fl_speech_criterion_align(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+                                        fl_speech_span *out);
+/* The name it was made by; of asg the transitions [to, from]; of joint and attention the decoder. */
+FL_API const char *fl_speech_criterion_name(const fl_nn_module *m);
+FL_API fl_var *fl_speech_criterion_transitions(const fl_nn_module *m);
+FL_API fl_nn_module *fl_speech_criterion_decoder(const fl_nn_module *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_CRITERIA_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_CRITERIA) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_CRITERIA_IMPL
+#define FL_SPEECH_CRITERIA_IMPL
+#include "../ops/copy.h"
+#include "../ops/create.h"
+#include "../ops/ctc.h"
+#include "../ops/elementwise.h"
+#include "../ops/index.h"
+#include "../ops/linear.h"
+#include "../ops/loss.h"
+#include "../ops/order.h"
+#include "../ops/reduce.h"
+#include "../ops/softmax.h"
+#include "../ops/view.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* A batch: targets are whole numbers on the host, which may be cut. */
+typedef struct fl__batch {
+    fl_var *x;
+    fl_tensor *steps, *target, *lengths;
+} fl__batch;
+
+typedef struct fl__criterion_kind {
+    const char *name;
+    bool (*make)(fl_nn_module *m);
+    fl_var *(*loss)(fl_nn_module *m, const fl__batch *b); /* [n] */
+    int64_t (*best)(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
+    double (*align)(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n, fl_speech_span *out);
+    int64_t (*need)(const int64_t *target, int64_t n); /* frames of a target; NULL: any number does */
+} fl__criterion_kind;
+
+typedef struct fl__criterion {
+    fl_speech_criterion_opts o;
+    const fl__criterion_kind *kind;
+    int64_t dim, classes;
+    bool linseg;
+} fl__criterion;
+
+static const fl__criterion *fl__criterion_of(const fl_nn_module *m) { return m->data; }
+
+/* x [t, d] as dense f32; NULL after an error. */
+static const float *fl__criterion_scores(fl_tensor *x) {
+    x = x ? fl_contiguous(fl_cast(x, FL_F32)) : NULL;
+    return x ? fl_data(x) : NULL;
+}
+
+/* Equal neighbours become one, and `blank` none. */
+static int64_t fl__criterion_collapse(const int64_t *path, int64_t t, int64_t blank, int64_t *out,
+                                      int64_t most) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < t && n < most; i++)
+        if (path[i] != blank && !(i && path[i] == path[i - 1])) out[n++] = path[i];
+    return n;
+}
+
+/* ---- CTC ---- */
+
+static int64_t fl__need_ctc(const int64_t *target, int64_t n) {
+    int64_t need = n;
+    for (int64_t i = 1; i < n; i++) need += target[i] == target[i - 1];
+    return need;
+}
+
+static fl_var *fl__ctc_of(fl_var *scores, const fl__batch *b, int64_t classes) {
+    fl_var *p = fv_transpose(fv_log_softmax(scores, 2), 0, 1);
+    return fv_ctc_loss(p, b->target, b->steps, b->lengths, .blank = classes - 1, .reduction = FL_NONE,
+                       .zero_infinity = true);
+}
+
+static fl_var *fl__loss_ctc(fl_nn_module *m, const fl__batch *b) {
+    return fl__ctc_of(b->x, b, fl__criterion_of(m)->classes);
+}
+
+static int64_t fl__best_of_frames(fl_tensor *x, int64_t blank, int64_t *out, int64_t most) {
+    fl_tensor *best = x ? fl_contiguous(fl_argmax(x, 1, false)) : NULL;
+    return best ? fl__criterion_collapse(fl_data(best), best->shape[0], blank, out, most) : -1;
+}
+
+static int64_t fl__best_ctc(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+    return fl__best_of_frames(x, fl__criterion_of(m)->classes - 1, out, most);
+}
+
+static double fl__align_ctc(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+                            fl_speech_span *out) {
+    const float *p = fl__criterion_scores(fl_log_softmax(x, 1));
+    return p ? fl_speech_align(p, x->shape[0], fl__criterion_of(m)->classes, tokens, n, out, NULL) : NAN;
+}
+
+/* ---- ASG ---- */
+
+static bool fl__make_asg(fl_nn_module *m) {
+    const fl__criterion *c = m->data;
+    fl_tensor *w = fl_mul(fl_eye(c->classes, c->classes, FL_F32), fl_num(c->o.diagonal));
+    return fl_nn_add_param(m, "transitions", w ? fv_param(w) : NULL) != NULL;
+}
+
+static int64_t fl__need_asg(const int64_t *target, int64_t n) {
+    (void)target;
+    return n;
+}
+
+/* Targets of as many tokens as frames: of frame t token t L / T. */
+static fl_tensor *fl__linear_segmentation(const fl__batch *b, int64_t frames) {
+    const int64_t n = b->target->shape[0], l = b->target->shape[1];
+    const int64_t *target = fl_data(b->target), *steps = fl_data(b->steps), *lengths = fl_data(b->lengths);
+    fl_tensor *y = fl_zeros(FL_SHAPE(n, frames), FL_I64);
+    int64_t *p = y ? fl_data(y) : NULL;
+    for (int64_t i = 0; p && i < n; i++)
+        for (int64_t t = 0; lengths[i] && t < frames && t < steps[i]; t++)
+            p[i * frames + t] = target[i * l + t * lengths[i] / steps[i]];
+    return y;
+}
+
+static fl_var *fl__loss_asg(fl_nn_module *m, const fl__batch *b) {
+    const fl__criterion *c = m->data;
+    fl_tensor *target = b->target, *lengths = b->lengths;
+    if (c->linseg) {
+        target = fl__linear_segmentation(b, fv_value(b->x)->shape[1]);
+        lengths = fl_where(fl_gt(lengths, fl_int(0)), b->steps, lengths);
+    }
+    if (!target || !lengths) return NULL;
+    return fv_asg_loss(fv_transpose(b->x, 0, 1), fl_nn_param_at(m, 0), target, b->steps, lengths,
+                       .reduction = FL_NONE, .zero_infinity = true);
+}
+
+/* The best path over all tokens, at each frame one after any other. */
+static bool fl__asg_path(const float *e, const float *w, int64_t t, int64_t c, int64_t *path) {
+    double *score = fl_heap_alloc((size_t)(2 * c) * sizeof *score);
+    int32_t *from = score ? fl_heap_alloc((size_t)(t * c) * sizeof *from) : NULL;
+    for (int64_t k = 0; from && k < t; k++) {
+        double *now = score + (k % 2) * c, *before = score + (1 - k % 2) * c;
+        for (int64_t i = 0; i < c; i++) {
+            double best = k ? -INFINITY : 0;
+            int64_t at = 0;
+            for (int64_t j = 0; k && j < c; j++)
+                if (before[j] + w[i * c + j] > best) best = before[j] + w[i * c + j], at = j;
+            now[i] = best + e[k * c + i], from[k * c + i] = (int32_t)at;
+        }
+    }
+    if (from) {
+        const double *last = score + ((t - 1) % 2) * c;
+        int64_t i = 0;
+        for (int64_t j = 1; j < c; j++)
+            if (last[j] > last[i]) i = j;
+        for (int64_t k = t - 1; k >= 0; i = from[k-- * c + i]) path[k] = i;
+    }
+    const bool ok = from != NULL;
+    fl_heap_free(from);
+    fl_heap_free(score);
+    return ok;
+}
+
+static int64_t fl__best_asg(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+    const int64_t t = x->shape[0], c = fl__criterion_of(m)->classes;
+    const float *e = fl__criterion_scores(x), *w = fl__criterion_scores(fv_value(fl_nn_param_at(m, 0)));
+    int64_t *path = e && w ? fl_heap_alloc((size_t)t * sizeof *path) : NULL, n = -1;
+    if (path && fl__asg_path(e, w, t, c, path)) n = fl__criterion_collapse(path, t, -1, out, most);
+    fl_heap_free(path);
+    return n;
+}
+
+/* Confidences are exp of scores, so these are normalised; that adds a constant to all paths. */
+static double fl__align_asg(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+                            fl_speech_span *out) {
+    const float *e = fl__criterion_scores(fl_log_softmax(x, 1));
+    const float *w = fl__criterion_scores(fv_value(fl_nn_param_at(m, 0)));
+    if (!e || !w) return NAN;
+    return fl_speech_align(e, x->shape[0], fl__criterion_of(m)->classes, tokens, n, out, NULL, .asg = true,
+                           .transitions = w);
+}
+
+/* ---- transducer ---- */
+
+/* embed -> GRU -> predictor, + encoder of the frames -> tanh -> out. The first token is the blank. */
+static bool fl__make_transducer(fl_nn_module *m) {
+    const fl__criterion *c = m->data;
+    const int64_t h = fl_option_int(c->o.hidden, c->dim);
+    fl_rng *rng = c->o.rng;
+    return fl_nn_add(m, "embed", fl_nn_embedding(c->classes, h, .rng = rng)) &&
+           fl_nn_add(m, "state", fl_nn_gru(h, h, .rng = rng)) &&
+           fl_nn_add(m, "predictor", fl_nn_linear(h, h, .no_bias = true, .rng = rng)) &&
+           fl_nn_add(m, "encoder", fl_nn_linear(c->dim, h, .rng = rng)) &&
+           fl_nn_add(m, "out", fl_nn_linear(h, c->classes, .rng = rng));
+}
+
+/* What the predictor says after tokens i64 [n, u]: [n, u, h]; *state goes on. */
+static fl_var *fl__transducer_predict(fl_nn_module *m, fl_tensor *tokens, fl_var **state) {
+    fl_var *h = tokens ? fl_nn_forward(fl_nn_find(m, "embed"), fv_const(tokens)) : NULL;
+    fl_vars y = fl_nn_forward_vars(fl_nn_find(m, "state"), (fl_vars){*state ? 2 : 1, {h, *state}});
+    *state = y.n > 1 ? y.v[1] : NULL;
+    return y.n ? fl_nn_forward(fl_nn_find(m, "predictor"), y.v[0]) : NULL;
+}
+
+/* Log probabilities of blank and next label, [n, t, u + 1, 2]. */
+static fl_var *fl__transducer_lattice(fl_nn_module *m, fl_var *x, fl_tensor *target) {
+    const int64_t blank = fl__criterion_of(m)->classes - 1;
+    fl_tensor *parts[] = {fl_full(FL_SHAPE(target->shape[0], 1), (double)blank, FL_I64), target};
+    fl_var *state = NULL, *b = parts[0] ? fl__transducer_predict(m, fl_concat(parts, 2, 1), &state) : NULL;
+    fl_var *a = fl_nn_forward(fl_nn_find(m, "encoder"), x);
+    fl_nn_module *out = fl_nn_find(m, "out");
+    return a && b ? fv_transducer_joint(a, b, fl_nn_param_at(out, 0), fl_nn_param_at(out, 1), target) : NULL;
+}
+
+static fl_var *fl__loss_transducer(fl_nn_module *m, const fl__batch *b) {
+    fl_var *joint = fl__transducer_lattice(m, b->x, b->target);
+    return joint ? fv_transducer_joint_loss(joint, b->steps, b->lengths,
+                                            (fl_lattice_opts){.reduction = FL_NONE, .zero_infinity = true})
+                 : NULL;
+}
+
+/* The best class at a frame [1, 1, h] after what the predictor said. */
+static int64_t fl__transducer_class(fl_nn_module *m, fl_var *frame, fl_var *predicted) {
+    fl_var *y = fl_nn_forward(fl_nn_find(m, "out"), fv_tanh(fv_add(frame, predicted)));
+    fl_tensor *best = y ? fl_argmax(fv_value(y), 2, false) : NULL;
+    return best ? fl_item_int(best) : -1;
+}
+
+enum { FL__TRANSDUCER_BESIDE = 10 }; /* tokens of a frame at most */
+
+static int64_t fl__best_transducer(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+    const int64_t blank = fl__criterion_of(m)->classes - 1, frames = x->shape[0];
+    int64_t n = 0, token = blank;
+    fl_var *a = fl_nn_forward(fl_nn_find(m, "encoder"), fv_const(fl_unsqueeze(x, 0))), *state = NULL;
+    fl_var *b = a ? fl__transducer_predict(m, fl_from_host(&token, FL_SHAPE(1, 1), FL_I64), &state) : NULL;
+    for (int64_t t = 0, beside = 0; b && t < frames && n < most;) {
+        token = fl__transducer_class(m, fv_slice(a, 1, t, t + 1, 1), b);
+        if (token < 0) return -1;
+        if (token == blank || beside == FL__TRANSDUCER_BESIDE) t++, beside = 0;
+        else {
+            out[n++] = token, beside++;
+            b = fl__transducer_predict(m, fl_from_host(&token, FL_SHAPE(1, 1), FL_I64), &state);
+        }
+    }
+    return b ? n : -1;
+}
+
+/* The best path through p [t, u + 1, 2]: token k is said at frame out[k].begin, until the next one. */
+static double fl__transducer_path(const float *p, int64_t t, int64_t u, fl_speech_span *out) {
+    const int64_t s = u + 1;
+    double *a = fl_heap_alloc((size_t)(t * s) * sizeof *a);
+    if (!a) return NAN;
+    for (int64_t k = 0; k < t; k++)
+        for (int64_t i = 0; i < s; i++) {
+            const double stay = k ? a[(k - 1) * s + i] + p[((k - 1) * s + i) * 2] : -INFINITY;
+            const double move = i ? a[k * s + i - 1] + p[(k * s + i - 1) * 2 + 1] : -INFINITY;
+            a[k * s + i] = k || i ? (move > stay ? move : stay) : 0;
+        }
+    const double total = a[t * s - 1] + p[(t * s - 1) * 2];
+    for (int64_t k = t - 1, i = u; i > 0;) {
+        const double move = a[k * s + i - 1] + p[(k * s + i - 1) * 2 + 1];
+        if (k && move < a[k * s + i]) k--;
+        else {
+            i--;
+            out[i].begin = k, out[i].end = i + 1 < u && out[i + 1].begin > k ? out[i + 1].begin : k + 1;
+            out[i].confidence = exp(p[(k * s + i) * 2 + 1]);
+        }
+    }
+    fl_heap_free(a);
+    return total;
+}
+
+static double fl__align_transducer(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+                                   fl_speech_span *out) {
+    fl_tensor *target = fl_from_host(tokens, FL_SHAPE(1, n), FL_I64);
+    fl_var *joint = target ? fl__transducer_lattice(m, fv_const(fl_unsqueeze(x, 0)), target) : NULL;
+    const float *p = fl__criterion_scores(joint ? fv_value(joint) : NULL);
+    for (int64_t k = 0; k < n; k++) out[k] = (fl_speech_span){.token = tokens[k]};
+    return p ? fl__transducer_path(p, x->shape[0], n, out) : NAN;
+}
+
+/* ---- attention ---- */
+
+static bool fl__make_attend(fl_nn_module *m) {
+    const fl__criterion *c = m->data;
+    fl_speech_attend_opts o = c->o.attend;
+    const bool keyvalue = o.attention && strstr(o.attention, "kv");
+    const int64_t twice = keyvalue || (o.attention && !strcmp(o.attention, "keyvalue")) ? 2 : 1;
+    if (!strcmp(c->kind->name, "transformer")) o.transformer = true;
+    if (!o.rng) o.rng = c->o.rng;
+    if (c->dim % twice)
+        return fl_fail("fl_speech_criterion: %lld numbers for keys and values", (long long)c->dim);
+    return fl_nn_add(m, "decoder", fl_speech_attend_opt(c->dim / twice, c->classes, o)) != NULL;
+}
+
+static bool fl__make_joint(fl_nn_module *m) {
+    const fl__criterion *c = m->data;
+    return fl__make_attend(m) && fl_nn_add(m, "ctc", fl_nn_linear(c->dim, c->classes + 1, .rng = c->o.rng));
+}
+
+static fl_var *fl__loss_attend(fl_nn_module *m, const fl__batch *b) {
+    return fl_speech_attend_loss(fl_nn_find(m, "decoder"), b->x, b->steps, b->target, b->lengths);
+}
+
+static fl_var *fl__loss_joint(fl_nn_module *m, const fl__batch *b) {
+    const fl__criterion *c = m->data;
+    const double part = fl_option(c->o.ctc_weight, 0.3);
+    fl_var *scores = fl_nn_forward(fl_nn_find(m, "ctc"), b->x);
+    fl_var *ctc = scores ? fl__ctc_of(scores, b, c->classes + 1) : NULL, *attend = fl__loss_attend(m, b);
+    return fv_add(fv_mul(ctc, fv_num(part)), fv_mul(attend, fv_num(1 - part)));
+}
+
+static int64_t fl__best_attend(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+    return fl_speech_attend_best(fl_nn_find(m, "decoder"), x, out, most);
+}
+
+/* Tokens are places: row t of the logarithms of weights [n, t] is a frame's scores of n classes. */
+static double fl__align_attend(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+                               fl_speech_span *out) {
+    fl_tensor *target = fl_from_host(tokens, FL_SHAPE(1, n), FL_I64);
+    fl_tensor *steps = fl_full(FL_SHAPE(1), (double)x->shape[0], FL_I64);
+    fl_var *w = NULL;
+    if (!target || !steps ||
+        !fl_speech_attend_scores(fl_nn_find(m, "decoder"), fv_const(fl_unsqueeze(x, 0)), steps, target, &w))
+        return NAN;
+    fl_tensor *each = fl_transpose(fl_select(fl_slice(fv_value(w), 1, 0, n, 1), 0, 0), 0, 1);
+    const float *p = fl__criterion_scores(fl_log(fl_add(each, fl_num(1e-10))));
+    int64_t *place = p ? fl_heap_alloc((size_t)n * sizeof *place) : NULL;
+    for (int64_t k = 0; place && k < n; k++) place[k] = k;
+    const double score = place ? fl_speech_align(p, x->shape[0], n, place, n, out, NULL, .asg = true) : NAN;
+    for (int64_t k = 0; !isnan(score) && k < n; k++) out[k].token = tokens[k];
+    fl_heap_free(place);
+    return score;
+}
+
+static double fl__align_joint(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+                              fl_speech_span *out) {
+    fl_var *scores = fl_nn_forward(fl_nn_find(m, "ctc"), fv_const(x));
+    const float *p = scores ? fl__criterion_scores(fl_log_softmax(fv_value(scores), 1)) : NULL;
+    return p ? fl_speech_align(p, x->shape[0], fl__criterion_of(m)->classes + 1, tokens, n, out, NULL) : NAN;
+}
+
+/* ---- the table ---- */
+
+static const fl__criterion_kind fl__criteria[] = {
+    {"ctc", NULL, fl__loss_ctc, fl__best_ctc, fl__align_ctc, fl__need_ctc},
+    {"asg", fl__make_asg, fl__loss_asg, fl__best_asg, fl__align_asg, fl__need_asg},
+    {"transducer", fl__make_transducer, fl__loss_transducer, fl__best_transducer, fl__align_transducer, NULL},
+    {"seq2seq", fl__make_attend, fl__loss_attend, fl__best_attend, fl__align_attend, NULL},
+    {"transformer", fl__make_attend, fl__loss_attend, fl__best_attend, fl__align_attend, NULL},
+    {"joint", fl__make_joint, fl__loss_joint, fl__best_attend, fl__align_joint, fl__need_ctc}};
+enum { FL__CRITERIA = sizeof fl__criteria / sizeof *fl__criteria };
+
+static fl_vars fl__criterion_forward(fl_nn_module *m, fl_vars in) {
+    if (in.n != 4) return fl_nn_fail(m, "%d inputs, takes frames, steps, targets and lengths", in.n);
+    fl_var *y = fl_speech_criterion_loss(m, in.v[0], fv_value(in.v[1]), fv_value(in.v[2]), fv_value(in.v[3]));
+    return (fl_vars){y != NULL, {y}};
+}
+
+static void fl__criterion_describe(const fl_nn_module *m, char *buf, size_t size) {
+    const fl__criterion *c = m->data;
+    snprintf(buf, size, "%s, %" PRId64 ", %" PRId64, c->kind->name, c->dim, c->classes);
+}
+
+static const fl_nn_type fl__criterion_type = {.name = "SpeechCriterion",
+                                              .maker = "fl_speech_criterion",
+                                              .forward = fl__criterion_forward,
+                                              .describe = fl__criterion_describe};
+
+static bool fl__is_criterion(const fl_nn_module *m) {
+    return (m && m->type == &fl__criterion_type) ||
+           fl_refuse("fl_speech_criterion: the module is no criterion");
+}
+
+FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int64_t classes,
+                                             fl_speech_criterion_opts o) {
+    fl__criterion c = {.o = o, .dim = dim ? dim : classes, .classes = classes};
+    for (int i = 0; kind && i < FL__CRITERIA; i++)
+        if (!strcmp(kind, fl__criteria[i].name)) c.kind = &fl__criteria[i];
+    if (!c.kind)
+        return fl_bad("fl_speech_criterion: there is no '%s': ctc asg transducer seq2seq transformer joint",
+                      kind ? kind : "NULL");
+    const bool scores = !strcmp(kind, "ctc") || !strcmp(kind, "asg");
+    if (classes < 2 || c.dim < 1 || (scores && c.dim != classes))
+        return fl_bad("fl_speech_criterion: %s of %lld numbers and %lld classes", kind, (long long)c.dim,
+                      (long long)classes);
+    fl_quiet(+1);
+    fl_nn_module *m = fl_nn_new(&fl__criterion_type, &c, sizeof c);
+    return fl_nn_made(m, m && (!c.kind->make || c.kind->make(m)));
+}
+
+FL_API const char *fl_speech_criterion_name(const fl_nn_module *m) {
+    return fl__is_criterion(m) ? fl__criterion_of(m)->kind->name : NULL;
+}
+FL_API fl_var *fl_speech_criterion_transitions(const fl_nn_module *m) {
+    return fl__is_criterion(m) && fl__criterion_of(m)->kind->make == fl__make_asg ? fl_nn_param_at(m, 0)
+                                                                                  : NULL;
+}
+FL_API fl_nn_module *fl_speech_criterion_decoder(const fl_nn_module *m) {
+    return fl__is_criterion(m) ? fl_nn_find((fl_nn_module *)m, "decoder") : NULL;
+}
+
+FL_API bool fl_speech_criterion_warm(fl_nn_module *m, bool on) {
+    if (!fl__is_criterion(m)) return false;
+    fl_nn_module *decoder = fl_nn_find(m, "decoder");
+    ((fl__criterion *)m->data)->linseg = on;
+    return !decoder || fl_speech_attend_warm(decoder, on);
+}
+
+/* lengths, cut to what the frames can hold; counts [n] is 0 where a loss does not count. NULL raises. */
+static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__batch *b, int64_t frames,
+                                        float *counts) {
+    const int64_t n = b->target->shape[0], l = b->target->shape[1];
+    const int64_t *steps = fl_data(b->steps);
+    int64_t *target = fl_data(b->target), *length = fl_data(b->lengths);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t room = steps[i] < frames ? steps[i] : frames;
+        counts[i] = 1;
+        if (length[i] < 0 || length[i] > l || steps[i] < 1)
+            return fl_bad("fl_speech_criterion: sequence %lld has %lld tokens of %lld in %lld frames",
+                          (long long)i, (long long)length[i], (long long)l, (long long)steps[i]);
+        for (int64_t k = length[i]; k < l; k++) target[i * l + k] = 0; /* what pads may be no token */
+        for (int64_t k = 0; k < length[i]; k++)
+            if (target[i * l + k] < 0 || target[i * l + k] >= c->classes)
+                return fl_bad("fl_speech_criterion: sequence %lld: token %lld is class %lld of %lld",
+                              (long long)i, (long long)k, (long long)target[i * l + k],
+                              (long long)c->classes);
+        const int64_t need = c->kind->need ? c->kind->need(target + i * l, length[i]) : 0;
+        if (need <= room) continue;
+        if (c->o.too_long == FL_SPEECH_TOO_LONG)
+            return fl_bad("fl_speech_criterion: sequence %lld: %lld tokens need %lld frames, of %lld",
+                          (long long)i, (long long)length[i], (long long)need, (long long)room);
+        counts[i] = c->o.too_long == FL_SPEECH_CUT;
+        while (length[i] && c->kind->need(target + i * l, length[i]) > room) length[i]--;
+    }
+    return b->lengths;
+}
+
+static double fl__criterion_factor(fl_speech_scale_mode mode, double frames, double tokens) {
+    const double size = mode <= FL_SPEECH_SCALE_INPUT_SQRT ? frames : fmax(1, tokens);
+    if (mode == FL_SPEECH_SCALE_NONE) return 1;
+    return mode == FL_SPEECH_SCALE_INPUT || mode == FL_SPEECH_SCALE_TARGET ? 1 / size : sqrt(1 / size);
+}
+
+static bool fl__criterion_fits(const fl__criterion *c, const fl_tensor *x, const fl_tensor *steps,
+                               const fl_tensor *target, const fl_tensor *lengths) {
+    const int64_t n = x->shape[0];
+    const bool ok = x->ndim == 3 && x->shape[1] > 0 && x->shape[2] == c->dim && target->ndim == 2 &&
+                    target->shape[0] == n && steps->ndim == 1 && lengths->ndim == 1 && steps->shape[0] == n &&
+                    lengths->shape[0] == n && target->dtype == FL_I64 && steps->dtype == FL_I64 &&
+                    lengths->dtype == FL_I64;
+    return ok ||
+           fl_refuse("fl_speech_criterion: %s: frames %s, targets %s, steps %s, lengths %s; want [n, t > 0, "
+                     "%lld], i64 [n, l], [n], [n]",
+                     c->kind->name, FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps),
+                     FL_SHAPE_TEXT(lengths), (long long)c->dim);
+}
+
+FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor *target,
+                                        fl_tensor *lengths) {
+    const char *fn = "fl_speech_criterion_loss";
+    if (!fl__is_criterion(m) || fl_absent(fn, x) || fl_absent(fn, steps) || fl_absent(fn, target) ||
+        fl_absent(fn, lengths)) return NULL;
+    const fl__criterion *c = m->data;
+    if (!fl__criterion_fits(c, fv_value(x), steps, target, lengths)) return NULL;
+    fl_scope s = fl_scope_begin();
+    const int64_t n = fv_value(x)->shape[0], frames = fv_value(x)->shape[1];
+    fl__batch b = {x, fl_contiguous(steps), fl_clone(target), fl_clone(lengths)};
+    fl_tensor *factor = fl_ones(FL_SHAPE(n), FL_F32);
+    float *f = factor ? fl_data(factor) : NULL;
+    if (!b.steps || !b.target || !b.lengths || !f || !fl__criterion_lengths(c, &b, frames, f))
+        return fv_scope_return(&s, NULL);
+    for (int64_t i = 0; i < n; i++)
+        f[i] *= (float)fl__criterion_factor(c->o.scale, (double)frames,
+                                            (double)((int64_t *)fl_data(b.lengths))[i]);
+    fl_var *loss = c->kind->loss(m, &b);
+    return fv_scope_return(&s, loss ? fv_mean(fv_mul(loss, fv_const(factor)), FL_ALL_AXES) : NULL);
+}
+
+static bool fl__criterion_utterance(const fl_nn_module *m, const fl_tensor *x) {
+    if (!fl__is_criterion(m) || fl_absent("fl_speech_criterion", x)) return false;
+    const fl__criterion *c = m->data;
+    return (x->ndim == 2 && x->shape[0] > 0 && x->shape[1] == c->dim) ||
+           fl_refuse("fl_speech_criterion: frames %s, not [t > 0, %lld]", FL_SHAPE_TEXT(x),
+                     (long long)c->dim);
+}
+
+FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+    if (!fl__criterion_utterance(m, x)) return -1;
+    fl_scope s = fl_scope_begin();
+    const bool recorded = fl_no_grad(true);
+    const int64_t n = fl__criterion_of(m)->kind->best(m, x, out, most);
+    fl_no_grad(recorded);
+    fl_scope_end(&s);
+    return n;
+}
+
+FL_API double fl_speech_criterion_align(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+                                        fl_speech_span *out) {
+    if (!fl__criterion_utterance(m, x)) return NAN;
+    if (n < 1) return fl_fail("fl_speech_criterion_align: %lld tokens", (long long)n), NAN;
+    fl_scope s = fl_scope_begin();
+    const bool recorded = fl_no_grad(true);
+    const double score = fl__criterion_of(m)->kind->align(m, x, tokens, n, out);
+    fl_no_grad(recorded);
+    fl_scope_end(&s);
+    return score;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
