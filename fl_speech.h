@@ -29,6 +29,7 @@
      align.h     when the tokens of a known transcript were said
      criteria.h  losses, best paths and alignments of CTC, ASG, transducers, attention, jointly
      lexicon.h   words as strings of tokens, and their tree
+     targets.h   lists, transcripts as tokens and back, WER and LER by speaker, sclite's files
      decode.h    beam search with a lexicon and a language model, for CTC and ASG
 
    Macros, all optional (besides those of fl_mem.h)
@@ -52,6 +53,7 @@
 #include "fl/speech/align.h"
 #include "fl/speech/criteria.h"
 #include "fl/speech/lexicon.h"
+#include "fl/speech/targets.h"
 #include "fl/speech/decode.h"
 
 /* MIT licence: see LICENSE. */

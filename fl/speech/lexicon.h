@@ -28,6 +28,9 @@ typedef struct fl_speech_lexicon_opts {
     fl_speech_lexicon_load_opt(path, tokens, (fl_speech_lexicon_opts){__VA_ARGS__})
 FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_text_dictionary *tokens,
                                                      fl_speech_lexicon_opts o);
+/* Spelling k of a word, in the order of adding, and its tokens' number in *n; NULL past the last one. */
+FL_API const int32_t *fl_speech_lexicon_spelling(const fl_speech_lexicon *l, int64_t word, int64_t k,
+                                                 int64_t *n);
 /* The words by number; it belongs to l. */
 FL_API const fl_text_dictionary *fl_speech_lexicon_words(const fl_speech_lexicon *l);
 
@@ -70,16 +73,16 @@ enum { FL__SPEECH_HOMOPHONES = 6 }; /* words of a node */
 /* Spellings stand behind each other in `token`; sorted, they are the tree in order. */
 typedef struct fl__speech_spelling {
     int64_t at;
-    int32_t n, word;
-    const int32_t *token; /* while sorting */
+    int32_t n, word, next; /* next: another one of the word; 0: none */
+    const int32_t *token;  /* while sorting */
 } fl__speech_spelling;
 
 struct fl_speech_lexicon {
     fl_text_dictionary *words;
     fl__speech_spelling *spelling;
-    int32_t *token, *list;
+    int32_t *token, *list, *first; /* first: spelling of a word */
     fl_speech_node *node;
-    int64_t n, cap, tokens, token_cap, nodes, node_cap, listed, list_cap;
+    int64_t n, cap, tokens, token_cap, nodes, node_cap, listed, list_cap, first_cap;
 };
 
 FL_API fl_speech_lexicon *fl_speech_lexicon_new(void) {
@@ -97,6 +100,7 @@ FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l) {
     fl_heap_free(l->spelling);
     fl_heap_free(l->token);
     fl_heap_free(l->list);
+    fl_heap_free(l->first);
     fl_heap_free(l->node);
     fl_heap_free(l);
 }
@@ -109,10 +113,15 @@ FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, con
     if (n < 1 || n > INT16_MAX || l->tokens + n > INT32_MAX)
         return fl_fail("fl_speech_lexicon_add: %s: a spelling of %lld tokens", word, (long long)n) - 1;
     if (!fl_heap_grow(&l->spelling, &l->cap, l->n + 1, sizeof *l->spelling) ||
-        !fl_heap_grow(&l->token, &l->token_cap, l->tokens + n, sizeof *l->token)) return -1;
+        !fl_heap_grow(&l->token, &l->token_cap, l->tokens + n, sizeof *l->token) ||
+        !fl_heap_grow(&l->first, &l->first_cap, l->n + 1, sizeof *l->first)) return -1;
     int64_t index = fl_text_dictionary_find(l->words, word, length);
-    if (index < 0) index = fl_text_dictionary_add(l->words, word, length);
-    if (index < 0) return -1;
+    if (index >= 0) {
+        int64_t last = l->first[index];
+        while (l->spelling[last].next) last = l->spelling[last].next;
+        l->spelling[last].next = (int32_t)l->n;
+    } else if ((index = fl_text_dictionary_add(l->words, word, length)) < 0) return -1;
+    else l->first[index] = (int32_t)l->n;
     memcpy(l->token + l->tokens, tokens, (size_t)n * sizeof *tokens);
     l->spelling[l->n++] = (fl__speech_spelling){.at = l->tokens, .n = (int32_t)n, .word = (int32_t)index};
     l->tokens += n;
@@ -161,6 +170,15 @@ FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_
     return NULL;
 }
 
+FL_API const int32_t *fl_speech_lexicon_spelling(const fl_speech_lexicon *l, int64_t word, int64_t k,
+                                                 int64_t *n) {
+    if (word < 0 || word >= fl_text_dictionary_size(l->words)) return NULL;
+    int64_t i = l->first[word];
+    for (; k > 0 && l->spelling[i].next; k--) i = l->spelling[i].next;
+    *n = l->spelling[i].n;
+    return k ? NULL : l->token + l->spelling[i].at;
+}
+
 FL_API const fl_text_dictionary *fl_speech_lexicon_words(const fl_speech_lexicon *l) { return l->words; }
 FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l) { return l->list; }
 FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l, int64_t *n) {
@@ -178,23 +196,24 @@ static int fl__speech_by_tokens(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Fills in node k, which stands for the first `depth` tokens of spellings begin to end, and what is below
-   it. */
-static bool fl__speech_grow(fl_speech_lexicon *l, int64_t k, int64_t begin, int64_t end, int32_t depth) {
+/* Fills in node k, which stands for the first `depth` tokens of sorted spellings begin to end, and what is
+   below it. */
+static bool fl__speech_grow(fl_speech_lexicon *l, const fl__speech_spelling *sorted, int64_t k, int64_t begin,
+                            int64_t end, int32_t depth) {
     l->node[k].word = (int32_t)l->listed;
-    for (; begin < end && l->spelling[begin].n == depth; begin++) {
+    for (; begin < end && sorted[begin].n == depth; begin++) {
         bool there = false;
         for (int i = 0; i < l->node[k].words; i++)
-            there |= l->list[l->node[k].word + i] == l->spelling[begin].word;
+            there |= l->list[l->node[k].word + i] == sorted[begin].word;
         if (there || l->node[k].words == FL__SPEECH_HOMOPHONES) continue;
         if (!fl_heap_grow(&l->list, &l->list_cap, l->listed + 1, sizeof *l->list)) return false;
-        l->list[l->listed++] = l->spelling[begin].word;
+        l->list[l->listed++] = sorted[begin].word;
         l->node[k].words++;
     }
     l->node[k].child = (int32_t)l->nodes;
     for (int64_t i = begin; i < end; i++) {
-        const int32_t token = l->spelling[i].token[depth];
-        if (i > begin && token == l->spelling[i - 1].token[depth]) continue;
+        const int32_t token = sorted[i].token[depth];
+        if (i > begin && token == sorted[i - 1].token[depth]) continue;
         if (!fl_heap_grow(&l->node, &l->node_cap, l->nodes + 1, sizeof *l->node)) return false;
         l->node[l->nodes++] = (fl_speech_node){.token = token};
         l->node[k].children++;
@@ -202,8 +221,8 @@ static bool fl__speech_grow(fl_speech_lexicon *l, int64_t k, int64_t begin, int6
     const int32_t first = l->node[k].child, children = l->node[k].children;
     for (int32_t c = 0; c < children; c++) {
         int64_t stop = begin;
-        while (stop < end && l->spelling[stop].token[depth] == l->node[first + c].token) stop++;
-        if (!fl__speech_grow(l, first + c, begin, stop, depth + 1)) return false;
+        while (stop < end && sorted[stop].token[depth] == l->node[first + c].token) stop++;
+        if (!fl__speech_grow(l, sorted, first + c, begin, stop, depth + 1)) return false;
         begin = stop;
     }
     return true;
@@ -243,14 +262,15 @@ FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, 
                                      bool flashlight) {
     if (!l->n) return fl_fail("fl_speech_lexicon_finish: there is no word");
     if (!l->nodes) {
-        for (int64_t i = 0; i < l->n; i++) l->spelling[i].token = l->token + l->spelling[i].at;
-        qsort(l->spelling, (size_t)l->n, sizeof *l->spelling, fl__speech_by_tokens);
-        bool ok = fl_heap_grow(&l->node, &l->node_cap, 1, sizeof *l->node);
+        fl__speech_spelling *sorted = fl_heap_alloc((size_t)l->n * sizeof *sorted);
+        bool ok = sorted && fl_heap_grow(&l->node, &l->node_cap, 1, sizeof *l->node);
+        for (int64_t i = 0; ok && i < l->n; i++)
+            sorted[i] = l->spelling[i], sorted[i].token = l->token + sorted[i].at;
+        if (ok) qsort(sorted, (size_t)l->n, sizeof *sorted, fl__speech_by_tokens);
         if (ok) l->node[0] = (fl_speech_node){.token = -1}, l->nodes = 1;
-        if (!ok || !fl__speech_grow(l, 0, 0, l->n, 0)) {
-            l->nodes = l->listed = 0;
-            return false;
-        }
+        ok = ok && fl__speech_grow(l, sorted, 0, 0, l->n, 0);
+        fl_heap_free(sorted);
+        if (!ok) return l->nodes = l->listed = 0, false;
     }
     for (int64_t k = 0; k < l->nodes; k++) l->node[k].smeared = 0;
     return !lm || how == FL_SPEECH_NO_SMEARING || fl__speech_smear_tree(l, how, lm, flashlight);

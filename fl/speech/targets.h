@@ -1,0 +1,462 @@
+/* targets.h - lists of recordings, transcripts as tokens and back, error rates by speaker, sclite's files */
+#ifndef FL_SPEECH_TARGETS_H
+#define FL_SPEECH_TARGETS_H
+#include "lexicon.h"
+#include "../../fl_data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- lists ---- */
+
+typedef struct fl_speech_listed {
+    const char *id, *path, *transcript; /* transcript: words apart by a space each, "" if there is none */
+    double ms;
+    int64_t line;
+} fl_speech_listed;
+/* A file of lines "id path duration_ms [transcript ...]", apart by white space; blank lines are skipped. */
+typedef struct fl_speech_list fl_speech_list;
+/* NULL after fl_fail with file and line. root: folder of the paths, NULL: as they stand. */
+FL_API fl_speech_list *fl_speech_list_load(const char *path, const char *root);
+FL_API void fl_speech_list_free(fl_speech_list *l); /* NULL is fine */
+FL_API int64_t fl_speech_list_size(const fl_speech_list *l);
+FL_API const fl_speech_listed *fl_speech_list_get(const fl_speech_list *l, int64_t i); /* valid while l is */
+/* A data set of them: f32 [t] of the channels' mean at `rate` samples a second (0: as they are), i64 [] the
+   index. fl_data_length is the duration, so that fl_data_batches makes batches of a budget of milliseconds
+   and fl_data_sort_by_length buckets. l is borrowed. */
+FL_API fl_data_set *fl_speech_list_sounds(const fl_speech_list *l, int64_t rate);
+
+/* ---- targets ---- */
+
+typedef struct fl_speech_target_opts {
+    fl_named _positional;
+    const fl_speech_lexicon *lexicon; /* of spellings; words that are not there, and all without it, are
+                                         spelled in letters */
+    const char *separator; /* a token behind each word; NULL: none */
+    bool pieces;           /* it stands before each word, in one token with the first letter where it can */
+    const char *surround;  /* a token that the whole begins and ends with */
+    int64_t replabels;     /* after a token, up to so many more of it become one token "<k>" */
+    bool asg;              /* equal neighbours become one */
+    const char *eos;       /* a token behind all, "$" */
+    double sample;         /* probability that any spelling of a word is taken, not its first one; */
+    fl_rng *rng;           /* needed then */
+    bool skip;             /* leaves out letters that are no tokens, instead of an error; */
+    int64_t *skipped;      /* counted up by them */
+    char _end;
+} fl_speech_target_opts;
+/* The tokens of a transcript, into *out, which grows (fl_heap_grow; fl_heap_free it). How many; -1 after
+   fl_fail that names word and letter. */
+#define fl_speech_target(tokens, text, ...) FL__SPEECH_TARGET(tokens, text, __VA_ARGS__, ._end = 0)
+#define FL__SPEECH_TARGET(tokens, text, out, cap, ...) \
+    fl_speech_target_opt(tokens, text, out, cap, (fl_speech_target_opts){__VA_ARGS__})
+FL_API int64_t fl_speech_target_opt(const fl_text_dictionary *tokens, const char *text, int64_t **out,
+                                    int64_t *cap, fl_speech_target_opts o);
+/* What a path says: equal neighbours merged, and then the blank left out (-1: there is none). out may be
+   path. How many. */
+FL_API int64_t fl_speech_collapse(const int64_t *path, int64_t n, int64_t blank, int64_t *out);
+/* The words of such tokens, apart by a space, put behind *text: replabels unpacked, surround and eos left
+   out, separators become spaces. False after fl_fail. */
+#define fl_speech_text_of(...) FL__SPEECH_TEXT_OF(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_TEXT_OF(tokens, token, n, text, ...) \
+    fl_speech_text_of_opt(tokens, token, n, text, (fl_speech_target_opts){__VA_ARGS__})
+FL_API bool fl_speech_text_of_opt(const fl_text_dictionary *tokens, const int64_t *token, int64_t n,
+                                  fl_data_text *text, fl_speech_target_opts o);
+
+/* ---- error rates ---- */
+
+/* Word and letter errors by speaker. Words are apart by white space; letters are characters, and one stands
+   for what is between words. */
+typedef struct fl_speech_scores fl_speech_scores;
+FL_API fl_speech_scores *fl_speech_scores_new(void);
+FL_API void fl_speech_scores_free(fl_speech_scores *s); /* NULL is fine */
+FL_API bool fl_speech_scores_add(fl_speech_scores *s, const char *speaker, const char *guess,
+                                 const char *target);
+/* Of a speaker, or of all for NULL; either result may be NULL. False: nobody of that name was heard. */
+FL_API bool fl_speech_scores_of(const fl_speech_scores *s, const char *speaker, fl_data_edits *word,
+                                fl_data_edits *letter);
+/* A table put behind *out: a line for each speaker, in the order of their coming, then "all". */
+FL_API bool fl_speech_scores_table(const fl_speech_scores *s, fl_data_text *out);
+/* A file for NIST's sclite, of lines "words (id)": one of references, one of hypotheses. */
+FL_API bool fl_speech_save_trn(const char *path, const char *const *id, const char *const *text, int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_TARGETS_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_TARGETS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_TARGETS_IMPL
+#define FL_SPEECH_TARGETS_IMPL
+#include "audio.h"
+#include "augment.h"
+#include "../ops/random.h"
+#include "../ops/view.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- lists ---- */
+
+struct fl_speech_list {
+    char *text; /* fields are ended by NUL in it; paths with their root stand in `paths` */
+    fl_data_text paths;
+    fl_speech_listed *e;
+    int64_t n, cap;
+};
+
+/* A line, whose fields are cut out of the text. */
+static bool fl__speech_list_line(fl_speech_list *l, const char *file, char *p, char *stop, int64_t number) {
+    const char *at = p, *field[3];
+    int64_t n[3], k = 0;
+    while (k < 3 && (field[k] = fl_text_field(&at, stop, &n[k]))) k++;
+    if (!k) return true;
+    double ms;
+    if (k < 3)
+        return fl_fail("fl_speech_list_load: %s:%lld: %lld fields, of id, path and milliseconds", file,
+                       (long long)number, (long long)k);
+    if (!fl_data_parse_double(field[2], (size_t)n[2], &ms) || !(ms >= 0 && ms <= 1e12))
+        return fl_fail("fl_speech_list_load: %s:%lld: '%.*s' is no duration", file, (long long)number,
+                       (int)(n[2] < 99 ? n[2] : 99), field[2]);
+    if (!fl_heap_grow(&l->e, &l->cap, l->n + 1, sizeof *l->e)) return false;
+    char *to = p + (field[2] + n[2] - p), *words = to + (to < stop), *w = words; /* words move to the front */
+    const char *word;
+    for (int64_t m; (word = fl_text_field(&at, stop, &m)); w += m) {
+        if (w > words) *w++ = ' ';
+        memmove(w, word, (size_t)m);
+    }
+    *w = 0, *to = 0;
+    for (int i = 0; i < 2; i++) p[field[i] + n[i] - p] = 0;
+    l->e[l->n++] = (fl_speech_listed){field[0], field[1], to < stop ? words : "", ms, number};
+    return true;
+}
+
+static bool fl__speech_list_roots(fl_speech_list *l, const char *root) {
+    for (int64_t i = 0; i < l->n; i++)
+        if (!fl_data_text_put(&l->paths, root, strlen(root)) || !fl_data_text_put(&l->paths, "/", 1) ||
+            !fl_data_text_put(&l->paths, l->e[i].path, strlen(l->e[i].path) + 1))
+            return false;
+    const char *p = l->paths.p;
+    for (int64_t i = 0; i < l->n; i++, p += strlen(p) + 1) l->e[i].path = p;
+    return true;
+}
+
+FL_API fl_speech_list *fl_speech_list_load(const char *path, const char *root) {
+    fl_speech_list *l = fl_heap_alloc(sizeof *l);
+    int64_t size, number = 1;
+    if (!l) return NULL;
+    *l = (fl_speech_list){.text = fl_text_read_file("fl_speech_list_load", path, &size)};
+    bool ok = l->text != NULL;
+    for (char *p = l->text, *end = ok ? p + size : p; ok && p < end; number++) {
+        char *stop = memchr(p, '\n', (size_t)(end - p));
+        if (!stop) stop = end;
+        if (memchr(p, 0, (size_t)(stop - p)))
+            ok = fl_fail("fl_speech_list_load: %s:%lld: a zero byte", path, (long long)number);
+        ok = ok && fl__speech_list_line(l, path, p, stop, number);
+        p = stop + 1;
+    }
+    if (ok && !l->n) ok = fl_fail("fl_speech_list_load: %s: there is no line", path);
+    if (ok && (!root || fl__speech_list_roots(l, root))) return l;
+    fl_speech_list_free(l);
+    return NULL;
+}
+
+FL_API void fl_speech_list_free(fl_speech_list *l) {
+    if (!l) return;
+    fl_heap_free(l->text);
+    fl_heap_free(l->paths.p);
+    fl_heap_free(l->e);
+    fl_heap_free(l);
+}
+
+FL_API int64_t fl_speech_list_size(const fl_speech_list *l) { return l->n; }
+FL_API const fl_speech_listed *fl_speech_list_get(const fl_speech_list *l, int64_t i) { return &l->e[i]; }
+
+typedef struct fl__speech_sounds {
+    const fl_speech_list *list;
+    int64_t rate;
+} fl__speech_sounds;
+
+static bool fl__speech_sounds_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    const fl__speech_sounds *s = self->user;
+    fl_tensor *x = fl_speech_load_audio(s->list->e[i].path, .rate = s->rate, .channel = -1),
+              *index = x ? fl_data_host_tensor(FL_SCALAR_SHAPE, FL_I64) : NULL;
+    if (!index || !fl_set_host(index, &i, sizeof i)) return false;
+    *out = (fl_data_sample){.n = 2, .t = {fl_select(x, 0, 0), index}};
+    return true;
+}
+
+static int64_t fl__speech_sounds_length(fl_data_set *self, int64_t i) {
+    return (int64_t)ceil(((const fl__speech_sounds *)self->user)->list->e[i].ms);
+}
+
+static void fl__speech_sounds_close(fl_data_set *self) { fl_heap_free(self->user); }
+
+FL_API fl_data_set *fl_speech_list_sounds(const fl_speech_list *l, int64_t rate) {
+    fl__speech_sounds *s = fl_heap_alloc(sizeof *s);
+    if (!s) return NULL;
+    *s = (fl__speech_sounds){l, rate};
+    return fl_data_set_new(&(fl_data_set){.size = l->n, .get = fl__speech_sounds_get,
+                                          .length = fl__speech_sounds_length,
+                                          .close = fl__speech_sounds_close, .user = s}, NULL, 0);
+}
+
+/* ---- targets ---- */
+
+typedef struct fl__speech_writer {
+    const fl_text_dictionary *tokens;
+    const fl_speech_target_opts *o;
+    int64_t **out, *cap, n;
+} fl__speech_writer;
+
+static bool fl__speech_put_token(fl__speech_writer *w, int64_t token) {
+    if (!fl_heap_grow(w->out, w->cap, w->n + 1, sizeof **w->out)) return false;
+    (*w->out)[w->n++] = token;
+    return true;
+}
+
+/* A token by its name; what: as what it was given. */
+static bool fl__speech_put_named(fl__speech_writer *w, const char *what, const char *name) {
+    if (!name) return true;
+    const int64_t k = fl_text_dictionary_find(w->tokens, name, (int64_t)strlen(name));
+    return k >= 0 ? fl__speech_put_token(w, k) : fl_fail("fl_speech_target: %s '%s' is no token", what, name);
+}
+
+static bool fl__speech_put_letters(fl__speech_writer *w, const char *word, int64_t n) {
+    const char *first = w->o->pieces && w->o->separator ? w->o->separator : "";
+    for (int64_t i = 0; i < n;) {
+        const int64_t utf8 = (int64_t)fl_data_utf8(word + i, (size_t)(n - i)), m = utf8 ? utf8 : 1;
+        char joined[64];
+        int64_t k = -1;
+        if (!i && *first && strlen(first) + (size_t)m < sizeof joined) {
+            const int length = snprintf(joined, sizeof joined, "%s%.*s", first, (int)m, word);
+            k = fl_text_dictionary_find(w->tokens, joined, length);
+        }
+        if (!i && *first && k < 0 && !fl__speech_put_named(w, "the separator", first)) return false;
+        if (k < 0) k = fl_text_dictionary_find(w->tokens, word + i, m);
+        if (k >= 0 && !fl__speech_put_token(w, k)) return false;
+        if (k < 0 && !w->o->skip)
+            return fl_fail("fl_speech_target: word '%.*s': '%.*s' is no token", (int)(n < 99 ? n : 99), word,
+                           (int)m, word + i);
+        if (k < 0 && w->o->skipped) ++*w->o->skipped;
+        i += m;
+    }
+    return w->o->pieces || fl__speech_put_named(w, "the separator", w->o->separator);
+}
+
+static bool fl__speech_put_word(fl__speech_writer *w, const char *word, int64_t n) {
+    const fl_speech_lexicon *l = w->o->lexicon;
+    const int64_t index = l ? fl_text_dictionary_find(fl_speech_lexicon_words(l), word, n) : -1;
+    int64_t count = 0, m, k = 0;
+    if (index < 0) return fl__speech_put_letters(w, word, n);
+    if (w->o->sample > 0 && w->o->rng && fl_rng_uniform(w->o->rng) < w->o->sample) {
+        while (fl_speech_lexicon_spelling(l, index, count, &m)) count++;
+        k = fl_speech_draw(w->o->rng, 0, count - 1);
+    }
+    const int32_t *token = fl_speech_lexicon_spelling(l, index, k, &m);
+    for (int64_t i = 0; i < m; i++)
+        if (!fl__speech_put_token(w, token[i])) return false;
+    return true;
+}
+
+/* The class of "<k>"; -1 after fl_fail. */
+static int64_t fl__speech_replabel(const fl_text_dictionary *tokens, int64_t k) {
+    char name[32];
+    const int64_t token =
+        fl_text_dictionary_find(tokens, name, snprintf(name, sizeof name, "<%lld>", (long long)k));
+    return token >= 0 ? token : fl_fail("fl_speech_target: replabel '%s' is no token", name) - 1;
+}
+
+static bool fl__speech_pack(fl__speech_writer *w) {
+    int64_t n = 0, *t = *w->out;
+    for (int64_t i = 0, run; i < w->n; i += run + 1) {
+        for (run = 0; i + run + 1 < w->n && t[i + run + 1] == t[i] && run < w->o->replabels;) run++;
+        const int64_t label = run ? fl__speech_replabel(w->tokens, run) : 0;
+        if (label < 0) return false;
+        t[n++] = t[i];
+        if (run) t[n++] = label;
+    }
+    w->n = n;
+    return true;
+}
+
+FL_API int64_t fl_speech_target_opt(const fl_text_dictionary *tokens, const char *text, int64_t **out,
+                                    int64_t *cap, fl_speech_target_opts o) {
+    fl__speech_writer w = {tokens, &o, out, cap, 0};
+    const char *p = text, *end = text + strlen(text), *word;
+    int64_t n;
+    bool ok = fl__speech_put_named(&w, "surround", o.surround);
+    while (ok && (word = fl_text_field(&p, end, &n))) ok = fl__speech_put_word(&w, word, n);
+    ok = ok && fl__speech_put_named(&w, "surround", o.surround);
+    if (ok && o.surround && w.n > 1 && (*out)[w.n - 1] == (*out)[w.n - 2]) w.n--; /* it ended so */
+    ok = ok && (!o.replabels || fl__speech_pack(&w));
+    if (ok && o.asg) w.n = fl_speech_collapse(*out, w.n, -1, *out);
+    ok = ok && fl__speech_put_named(&w, "eos", o.eos);
+    return ok ? w.n : -1;
+}
+
+FL_API int64_t fl_speech_collapse(const int64_t *path, int64_t n, int64_t blank, int64_t *out) {
+    int64_t m = 0, before = INT64_MIN;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t now = path[i];
+        if (now != before && now != blank) out[m++] = now;
+        before = now;
+    }
+    return m;
+}
+
+/* k of "<k>"; 0 for other tokens. */
+static int64_t fl__speech_repeats(const char *name, int64_t most) {
+    long long k;
+    char end;
+    return most && sscanf(name, "<%lld%c", &k, &end) == 2 && end == '>' && k >= 1 && k <= most ? k : 0;
+}
+
+static bool fl__speech_put_text(fl_data_text *text, const char *from, size_t n, int64_t begin) {
+    if (*from == ' ' && (text->n == begin || text->p[text->n - 1] == ' ')) from++, n--;
+    return !n || fl_data_text_put(text, from, n);
+}
+
+FL_API bool fl_speech_text_of_opt(const fl_text_dictionary *tokens, const int64_t *token, int64_t n,
+                                  fl_data_text *text, fl_speech_target_opts o) {
+    const int64_t begin = text->n;
+    const char *before = NULL;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < n; i++) {
+        const char *name = fl_text_dictionary_entry(tokens, token[i], NULL), *at;
+        if (!name) return fl_fail("fl_speech_text_of: there is no token %lld", (long long)token[i]);
+        if ((o.surround && !strcmp(name, o.surround) && (!o.separator || strcmp(name, o.separator))) ||
+            (o.eos && !strcmp(name, o.eos)))
+            continue;
+        const int64_t times = before ? fl__speech_repeats(name, o.replabels) : 0;
+        const char *say = times ? before : name;
+        for (int64_t k = 0; ok && k < (times ? times : 1); k++) { /* separators may stand inside pieces */
+            const char *p = say;
+            while (ok && o.separator && *o.separator && (at = strstr(p, o.separator))) {
+                ok = fl__speech_put_text(text, p, (size_t)(at - p), begin) &&
+                     fl__speech_put_text(text, " ", 1, begin);
+                p = at + strlen(o.separator);
+            }
+            ok = ok && (!*p || fl__speech_put_text(text, p, strlen(p), begin));
+        }
+        before = times ? NULL : name;
+    }
+    if (ok && text->n > begin && text->p[text->n - 1] == ' ') text->n--;
+    return ok && fl_data_text_put(text, "", 1) && text->n--;
+}
+
+/* ---- error rates ---- */
+
+struct fl_speech_scores {
+    fl_text_dictionary *speakers, *words;
+    fl_data_edits (*e)[2]; /* of each speaker: words, letters */
+    int64_t cap;
+};
+
+FL_API fl_speech_scores *fl_speech_scores_new(void) {
+    fl_speech_scores *s = fl_heap_alloc(sizeof *s);
+    if (!s) return NULL;
+    *s = (fl_speech_scores){.speakers = fl_text_dictionary_new()};
+    if (s->speakers && (s->words = fl_text_dictionary_new())) return s;
+    fl_speech_scores_free(s);
+    return NULL;
+}
+
+FL_API void fl_speech_scores_free(fl_speech_scores *s) {
+    if (!s) return;
+    fl_text_dictionary_free(s->speakers);
+    fl_text_dictionary_free(s->words);
+    fl_heap_free(s->e);
+    fl_heap_free(s);
+}
+
+/* Numbers of the words, or of the letters, of a text; *n how many. NULL after fl_fail. */
+static int64_t *fl__speech_numbers(fl_text_dictionary *d, const char *text, bool letters, int64_t *n) {
+    const char *p = text, *end = text + strlen(text), *word;
+    int64_t *out = fl_heap_alloc((strlen(text) + 1) * sizeof *out), m, step;
+    for (*n = 0; out && (word = fl_text_field(&p, end, &m));) {
+        if (letters && *n) out[(*n)++] = -1;
+        for (int64_t i = 0; i < m; i += step) {
+            const int64_t one = (int64_t)fl_data_utf8(word + i, (size_t)(m - i));
+            step = letters ? one ? one : 1 : m;
+            out[*n] = fl_text_dictionary_count(d, word + i, step, 1);
+            if (out[(*n)++] < 0) return fl_heap_free(out), NULL;
+        }
+    }
+    return out;
+}
+
+FL_API bool fl_speech_scores_add(fl_speech_scores *s, const char *speaker, const char *guess,
+                                 const char *target) {
+    const int64_t n = (int64_t)strlen(speaker), known = fl_text_dictionary_find(s->speakers, speaker, n),
+                  k = known < 0 ? fl_text_dictionary_size(s->speakers) : known;
+    fl_data_edits e[2] = {{0}};
+    bool ok = fl_heap_grow(&s->e, &s->cap, k + 1, sizeof *s->e);
+    for (int letters = 0; ok && letters < 2; letters++) {
+        int64_t count[2], *number[2];
+        number[0] = fl__speech_numbers(s->words, guess, letters, &count[0]);
+        number[1] = number[0] ? fl__speech_numbers(s->words, target, letters, &count[1]) : NULL;
+        ok = number[1] && fl_data_edits_add(&e[letters], number[0], count[0], number[1], count[1]);
+        fl_heap_free(number[0]);
+        fl_heap_free(number[0] ? number[1] : NULL);
+    }
+    if (ok && known < 0) {
+        ok = fl_text_dictionary_add(s->speakers, speaker, n) >= 0;
+        if (ok) s->e[k][0] = s->e[k][1] = (fl_data_edits){0};
+    }
+    for (int i = 0; ok && i < 2; i++) fl_data_edits_merge(&s->e[k][i], &e[i]);
+    return ok;
+}
+
+FL_API bool fl_speech_scores_of(const fl_speech_scores *s, const char *speaker, fl_data_edits *word,
+                                fl_data_edits *letter) {
+    fl_data_edits sum[2] = {{0}};
+    bool there = false;
+    for (int64_t k = 0; k < fl_text_dictionary_size(s->speakers); k++) {
+        if (speaker && strcmp(speaker, fl_text_dictionary_entry(s->speakers, k, NULL)) != 0) continue;
+        for (int i = 0; i < 2; i++) fl_data_edits_merge(&sum[i], &s->e[k][i]);
+        there = true;
+    }
+    if (word) *word = sum[0];
+    if (letter) *letter = sum[1];
+    return there;
+}
+
+FL_API bool fl_speech_scores_table(const fl_speech_scores *s, fl_data_text *out) {
+    static const char head[] =
+        "speaker                     words     WER %     S     D     I   letters     LER %\n";
+    bool ok = fl_data_text_put(out, head, sizeof head - 1);
+    for (int64_t k = 0, n = fl_text_dictionary_size(s->speakers); ok && k <= n; k++) {
+        fl_data_edits e[2];
+        char line[256];
+        const char *name = k < n ? fl_text_dictionary_entry(s->speakers, k, NULL) : NULL;
+        fl_speech_scores_of(s, name, &e[0], &e[1]);
+        const int m = snprintf(line, sizeof line, "%-23.99s %9lld %9.2f %5lld %5lld %5lld %9lld %9.2f\n",
+                               name ? name : "all", (long long)e[0].tokens, fl_data_edits_percent(&e[0]),
+                               (long long)e[0].substitutions, (long long)e[0].deletions,
+                               (long long)e[0].insertions, (long long)e[1].tokens,
+                               fl_data_edits_percent(&e[1]));
+        ok = fl_data_text_put(out, line, (size_t)m);
+    }
+    return ok && fl_data_text_put(out, "", 1) && out->n--;
+}
+
+FL_API bool fl_speech_save_trn(const char *path, const char *const *id, const char *const *text, int64_t n) {
+    fl_data_text t = {0};
+    bool ok = true;
+    for (int64_t i = 0; ok && i < n; i++) {
+        if (strpbrk(text[i], "()\n") || strpbrk(id[i], "() \t\n"))
+            ok = fl_fail("fl_speech_save_trn: %s: line %lld would not be '%s (%s)'", path, (long long)i + 1,
+                         text[i], id[i]);
+        ok = ok && fl_data_text_put(&t, text[i], strlen(text[i])) && fl_data_text_put(&t, " (", 2) &&
+             fl_data_text_put(&t, id[i], strlen(id[i])) && fl_data_text_put(&t, ")\n", 2);
+    }
+    ok = ok && fl_data_replace("fl_speech_save_trn", path, t.p ? t.p : "", (size_t)t.n);
+    fl_heap_free(t.p);
+    return ok;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
