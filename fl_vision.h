@@ -21,11 +21,12 @@
 
    Contents: one room of fl/vision/ each.
      images.h      image files: JPEG, PNG, PPM and PGM read, PNG written
-     sets.h        data sets: CIFAR, folders of classes
+     sets.h        data sets: CIFAR, folders of classes, images with objects
      transforms.h  what is done to images on their way to a network, and batches
      coco.h        objects in COCO's JSON, masks as run lengths, average precision
      models.h      networks with torchvision's names, and weights under the names of others
      detect.h      boxes, assignment, and the losses of a set of detections
+     draw.h        boxes, masks and labels drawn into images
 
    Macros, all optional (besides those of fl_data.h)
      FL_USE_JPEG   read JPEG through libjpeg-turbo (link -ljpeg)
@@ -44,5 +45,6 @@
 #include "fl/vision/coco.h"
 #include "fl/vision/models.h"
 #include "fl/vision/detect.h"
+#include "fl/vision/draw.h"
 
 /* MIT licence: see LICENSE. */

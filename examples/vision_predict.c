@@ -44,40 +44,33 @@ static bool print_best(fl_tensor *logits) {
     return v != NULL;
 }
 
-/* A frame of that colour, two pixels wide. */
-static void frame(const fl_vision_pixels *x, const double b[4], int64_t colour) {
-    for (int64_t i = 0; i < x->h; i++)
-        for (int64_t j = 0; j < x->w; j++) {
-            const double y = (double)i, u = (double)j;
-            const bool in = u >= b[0] && u <= b[2] && y >= b[1] && y <= b[3];
-            const bool inner = u >= b[0] + 2 && u <= b[2] - 2 && y >= b[1] + 2 && y <= b[3] - 2;
-            for (int64_t k = 0; in && !inner && k < x->c; k++)
-                x->p[i * x->row + j * x->c + k] = (unsigned char)(colour * 97 + k * 85);
-        }
-}
-
-/* Boxes of more than one half, in pixels of the image. */
+/* What has a probability of more than one half, in pixels of the image, also drawn into it. */
 static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
-    fl_tensor *p = fl_contiguous(fl_softmax(logits, -1)), *b = fl_contiguous(boxes);
-    fl_tensor *copy = fl_clone(image);
-    fl_vision_pixels x;
-    if (!p || !b || !copy || !fl_vision_pixels_of(&copy, &x)) return false;
-    const float *v = fl_data(p), *at = fl_data(b);
-    const int64_t kinds = p->shape[p->ndim - 1], n = fl_numel(p) / kinds;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t k = 0;
-        for (int64_t j = 1; j + 1 < kinds; j++)
-            if (v[i * kinds + j] > v[i * kinds + k]) k = j;
-        if (!(v[i * kinds + k] > 0.5f)) continue;
-        const double w = (double)x.w, h = (double)x.h, cx = (double)at[4 * i] * w,
-                     cy = (double)at[4 * i + 1] * h;
-        const double dx = (double)at[4 * i + 2] * w / 2, dy = (double)at[4 * i + 3] * h / 2;
-        const double box[] = {cx - dx, cy - dy, cx + dx, cy + dy};
-        printf("%lld\t%.6f\t%.2f\t%.2f\t%.2f\t%.2f\n", (long long)k, (double)v[i * kinds + k], box[0],
-               box[1], box[2], box[3]);
-        frame(&x, box, k);
+    enum { MOST = 100 };
+    static char text[MOST][24];
+    const char *labels[MOST];
+    uint8_t colours[MOST][3];
+    float box[MOST][4];
+    int64_t n = 0;
+    const int64_t size[] = {image->shape[1], image->shape[2]};
+    fl_vision_detections d;
+    if (!fl_vision_detected(logits, boxes, fl_from_host(size, FL_SHAPE(1, 2), FL_I64), &d)) return false;
+    fl_tensor *score = fl_contiguous(d.scores), *label = fl_contiguous(d.labels),
+              *where = fl_contiguous(d.boxes);
+    if (!score || !label || !where) return false;
+    for (int64_t i = 0; i < fl_numel(score) && n < MOST; i++) {
+        const float p = ((float *)fl_data(score))[i], *b = (float *)fl_data(where) + 4 * i;
+        const int64_t k = ((int64_t *)fl_data(label))[i];
+        if (!(p > 0.5f)) continue;
+        printf("%lld\t%.6f\t%.2f\t%.2f\t%.2f\t%.2f\n", (long long)k, (double)p, (double)b[0], (double)b[1],
+               (double)b[2], (double)b[3]);
+        snprintf(text[n], sizeof *text, "%lld %.2f", (long long)k, (double)p);
+        memcpy(box[n], b, sizeof *box), fl_vision_colour(k, colours[n]);
+        labels[n] = text[n], n++;
     }
-    return fl_vision_write_png("predict.png", copy);
+    fl_tensor *drawn = fl_vision_draw_boxes(image, fl_from_host(box, FL_SHAPE(n, 4), FL_F32),
+                                            .labels = labels, .colours = colours[0], .width = 2);
+    return drawn && fl_vision_write_png("predict.png", drawn);
 }
 
 static bool from_image(fl_nn_module *net, const options *o, bool boxes) {

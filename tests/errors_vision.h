@@ -106,4 +106,27 @@ static void rows_of_vision(void) {
     NO_FILE_AS(fl_vision_batch_opt, "fl_vision_batch", (NULL, 1, batch), NULLS);
     NO_FILE_AS(fl_vision_batch_opt, "fl_vision_batch", (fl_data_tensors(&o.f23, 1), 0, batch),
                "batches of 0");
+    fl_vision_detections seen;
+    fl_tensor *masks = fl_zeros(FL_SHAPE(1, 2, 2), FL_U8);
+    const fl_vision_draw_opts draw = {.width = 0};
+    const uint8_t black[3] = {0, 0, 0};
+    uint8_t rgb[3];
+    NO(fl_vision_box_clip, (o.f23, 2, 2), "f32 [2, 3] are no boxes");
+    NO(fl_vision_box_clip, (four, -1, 2), "-1 x 2");
+    NO(fl_vision_mask_boxes, (o.f23), "f32 [2, 3] are no masks");
+    NO(fl_vision_detected, (four, four, four, &seen), "logits [2, 4], boxes [2, 4]");
+    FINE(fl_vision_colour, (fl_vision_colour(300, rgb), true));
+    FINE(fl_vision_draw_text, (fl_vision_draw_text(NULL, 0, 0, "x", black, 1), true));
+    NO_FILE_AS(fl_vision_draw_boxes_opt, "fl_vision_draw_boxes", (image, o.f23, draw),
+               "f32 [2, 3] are no boxes");
+    NO_FILE_AS(fl_vision_draw_boxes_opt, "fl_vision_pixels_of", (NULL, four, draw), NULLS);
+    NO_FILE_AS(fl_vision_draw_masks_opt, "fl_vision_draw_masks", (image, masks, draw),
+               "u8 [1, 2, 2] are no masks");
+    NO_FILE_AS(fl_vision_objects_opt, "fl_vision_objects",
+               (NULL, "x", (fl_vision_objects_opts){.masks = true}), NULLS);
+    NO_FILE_AS(fl_vision_mixup_opt, "fl_vision_mixup", (NULL, 2, (fl_vision_mixup_opts){.p = 0}), NULLS);
+    NO_FILE_AS(fl_vision_mixup_opt, "fl_vision_mixup",
+               (fl_data_tensors(&o.f23, 1), 0, (fl_vision_mixup_opts){.p = 0}), "0 classes");
+    NO_FILE(fl_vision_repeated, (NULL, 3, 0, 0, 1), NULLS);
+    NO_FILE(fl_vision_repeated, (fl_data_tensors(&o.f23, 1), 3, 0, 1, 1), "rank 1 of 1");
 }

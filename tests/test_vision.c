@@ -821,6 +821,172 @@ TEST(a_tiny_detector_learns) {
     fl_scope_end(&s);
 }
 
+/* ---- objects and what is drawn ---- */
+
+static const char objects_json[] =
+    "{\"images\":[{\"id\":7,\"height\":10,\"width\":20,\"file_name\":\"a.ppm\"},{\"id\":9,\"height\":6,"
+    "\"width\":8,"
+    "\"file_name\":\"b.ppm\"}],\"categories\":[{\"id\":3,\"name\":\"x\"}],\"annotations\":["
+    "{\"id\":1,\"image_id\":7,\"category_id\":3,\"bbox\":[2,1,30,4],\"area\":8,\"iscrowd\":0,"
+    "\"segmentation\":[[2,1,2,5,6,5,6,1]]},{\"id\":2,\"image_id\":7,\"category_id\":3,\"bbox\":[0,0,5,5],"
+    "\"iscrowd\":1},"
+    "{\"id\":3,\"image_id\":7,\"category_id\":3,\"bbox\":[25,0,5,5]},{\"id\":4,\"image_id\":9,\"category_"
+    "id\":3,"
+    "\"bbox\":[1,1,2,2],\"segmentation\":{\"size\":[6,8],\"counts\":[8,4,36]}}]}";
+
+TEST(batches_with_objects) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_vision_coco coco;
+    char ppm[700] = "P5 20 10 255\n";
+    memset(ppm + 13, 100, 200);
+    disk_write("o.json", objects_json, sizeof objects_json - 1);
+    disk_write("./a.ppm", ppm, 213);
+    memcpy(ppm, "P5 8 6 255\n", 11);
+    disk_write("./b.ppm", ppm, 11 + 48);
+    REQUIRE(fl_vision_coco_load("o.json", &coco));
+    const fl_vision_step flip = fl_vision_random_horizontal_flip(1);
+    fl_data_set *set = fl_vision_batch(fl_vision_objects(&coco, ".", .masks = true), 2, .objects = true,
+                                       .steps = &flip, .n_steps = 1);
+    fl_data_sample b;
+    REQUIRE(set && fl_data_size(set) == 1 && fl_data_get(set, 0, &b) && b.n == 7);
+    const int64_t counts[] = {1, 1}, info[] = {7, 10, 20, 9, 6, 8}, labels[] = {3, 3};
+    const float boxes[] = {0.45f, 0.3f, 0.9f, 0.4f, 0.75f, 1.0f / 3, 0.25f, 1.0f / 3};
+    CHECK(!memcmp(fl_data(b.t[3]), labels, sizeof labels) &&
+          !memcmp(fl_data(b.t[4]), counts, sizeof counts) && !memcmp(fl_data(b.t[5]), info, sizeof info));
+    for (int k = 0; k < 8; k++) CHECK_NEAR(((float *)fl_data(b.t[2]))[k], boxes[k], 1e-6);
+    CHECK(b.t[0]->shape[2] == 10 && b.t[0]->shape[3] == 20 && b.t[6]->shape[1] == 10 &&
+          b.t[6]->shape[2] == 20);
+    const bool *none = fl_data(b.t[1]);
+    const unsigned char *mask = fl_data(b.t[6]);
+    int64_t cells[2] = {0, 0};
+    for (int64_t i = 0; i < 200; i++) {
+        CHECK_EQ_INT(none[i], 0);
+        CHECK_EQ_INT(none[200 + i], i / 20 >= 6 || i % 20 >= 8);
+        cells[0] += mask[i], cells[1] += mask[200 + i];
+    }
+    CHECK_EQ_INT(cells[0], 16),
+        CHECK_EQ_INT(cells[1], 4); /* the second's: half of a column, at x 1, then at 6 */
+    CHECK(mask[20 * 1 + 15] && !mask[20 * 1 + 18] && mask[200 + 20 * 2 + 6]);
+    CHECK_NEAR(fl_item(fl_select(fl_select(fl_select(fl_select(b.t[0], 0, 1), 0, 0), 0, 7), 0, 3)), 0, 0);
+    fl_data_free(set);
+    set = fl_vision_batch(fl_data_tensors((fl_tensor *[]){fl_zeros(FL_SHAPE(2, 3, 4, 4), FL_U8)}, 1), 2,
+                          .objects = true);
+    CHECK(set && !fl_data_get(set, 0, &b));
+    CHECK_ERROR("sample 0 has 1 fields, objects want 5");
+    fl_error_clear();
+    fl_data_free(set);
+    fl_vision_coco_free(&coco);
+    end(&s);
+}
+
+TEST(mixed_batches_and_repeated_samples) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    enum { N = 64, K = 4 };
+    fl_tensor *x = fl_data_host_tensor(FL_SHAPE(N, 6, 5, 1), FL_U8),
+              *y = fl_data_host_tensor(FL_SHAPE(N), FL_I64);
+    for (int64_t i = 0; i < N; i++) {
+        memset((char *)fl_data(x) + 30 * i, (int)(i % K == 0 ? 255 : 0), 30);
+        ((int64_t *)fl_data(y))[i] = i % K;
+    }
+    x = fl_permute(x, 4, (int[]){0, 3, 1, 2});
+    double mean[2] = {0}, square[2] = {0};
+    for (int cut = 0; cut < 2; cut++) {
+        fl_data_set *set = fl_vision_batch(fl_data_tensors((fl_tensor *[]){x, y}, 2), 8);
+        set = fl_vision_mixup(set, K, .mixup = cut ? FL_ZERO : 0.8, .cutmix = cut ? 1 : FL_ZERO, .seed = 3);
+        REQUIRE(set);
+        int64_t n = 0;
+        for (int64_t e = 0; e < 50; e++) {
+            CHECK(fl_data_set_epoch(set, e));
+            for (int64_t i = 0; i < fl_data_size(set); i++, n++) {
+                fl_scope step = fl_scope_begin();
+                fl_data_sample b, again;
+                REQUIRE(fl_data_get(set, i, &b) && fl_data_get(set, i, &again) &&
+                        same_bits(b.t[0], again.t[0]));
+                const float *t = fl_data(b.t[1]);
+                /* image 0 is of class 0 and white, its partner of class 3 and black */
+                const double v = ((double)t[0] - 0.025) / 0.9,
+                             white = fl_item(fl_mean(fl_select(b.t[0], 0, 0), FL_ALL_AXES));
+                CHECK_NEAR(white, v, 1e-5);
+                CHECK_NEAR(t[0] + t[1] + t[2] + t[3], 1, 1e-5), CHECK_NEAR(t[1], 0.025, 1e-6);
+                mean[cut] += v, square[cut] += v * v;
+                fl_scope_end(&step);
+            }
+        }
+        mean[cut] /= (double)n, square[cut] /= (double)n;
+        fl_data_free(set);
+    }
+    /* Beta(a, a): mean 1/2, variance 1 / (4 (2 a + 1)) */
+    CHECK_NEAR(mean[0], 0.5, 0.06), CHECK_NEAR(square[0] - mean[0] * mean[0], 1 / (4 * 2.6), 0.02);
+    CHECK(mean[1] > 0.5 && mean[1] < 0.9); /* boxes are cut off at the border, and to whole pixels */
+    fl_data_set *set = fl_vision_mixup(fl_data_tensors((fl_tensor *[]){x, y}, 2), K);
+    fl_data_sample b;
+    CHECK(set && !fl_data_get(set, 0, &b));
+    CHECK_ERROR("batch 0 is not f32 images");
+    fl_error_clear(), fl_data_free(set);
+    int seen[N] = {0}, ids[3 * N] = {0};
+    for (int rank = 0; rank < 2; rank++) {
+        set = fl_vision_repeated(fl_data_tensors((fl_tensor *[]){y}, 1), 3, 1, rank, 2);
+        REQUIRE(set && fl_data_set_epoch(set, 5) && fl_data_size(set) == N / 2);
+        for (int64_t i = 0; i < N / 2; i++) {
+            const int64_t id = fl_data_id(set, i);
+            REQUIRE(id >= 0 && id < 3 * N && fl_data_get(set, i, &b));
+            CHECK_EQ_INT((int64_t)fl_item(b.t[0]), id / 3 % K);
+            seen[id / 3]++, ids[id]++;
+        }
+        fl_data_free(set);
+    }
+    int three = 0;
+    for (int i = 0; i < 3 * N; i++) CHECK(ids[i] < 2);
+    for (int i = 0; i < N; i++) three += seen[i] == 3;
+    CHECK_EQ_INT(three, N / 3);
+    end(&s);
+}
+
+TEST(frames_masks_and_letters) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const float boxes[] = {2, 3, 30, 25, -5, -5, 60, 60};
+    const char *const labels[] = {"I", NULL};
+    fl_tensor *image = fl_zeros(FL_SHAPE(3, 40, 50), FL_U8);
+    fl_tensor *t = fl_vision_draw_boxes(image, fl_from_host(boxes, FL_SHAPE(2, 4), FL_F32), .labels = labels,
+                                        .width = 2);
+    uint8_t rgb[3];
+    fl_vision_colour(0, rgb);
+    CHECK(!rgb[0] && !rgb[1] && !rgb[2]);
+    fl_vision_colour(1, rgb);
+    REQUIRE(t);
+    CHECK(fl_item(fl_sum(image, FL_ALL_AXES)) == 0);
+    CHECK_EQ_INT(at(t, 0, 0, 20), rgb[0]), CHECK_EQ_INT(at(t, 1, 39, 49), rgb[1]),
+        CHECK_EQ_INT(at(t, 0, 10, 10), 0);
+    /* a white I of 5 x 7 dots, one dot from the corner of the box: its beam is three dots wide */
+    CHECK_EQ_INT(at(t, 0, 4, 4), 255), CHECK_EQ_INT(at(t, 0, 4, 5), 255), CHECK_EQ_INT(at(t, 0, 7, 5), 255);
+    CHECK_EQ_INT(at(t, 0, 7, 4), 0), CHECK_EQ_INT(at(t, 0, 10, 6), 255);
+    fl_tensor *masks = fl_zeros(FL_SHAPE(2, 40, 50), FL_U8);
+    CHECK(fl_assign(fl_slice(masks, 1, 10, 20, 1), fl_int(1)));
+    const uint8_t colours[] = {10, 20, 30, 100, 0, 50};
+    t = fl_vision_draw_masks(image, masks, .colours = colours, .alpha = 0.5);
+    REQUIRE(t);
+    CHECK_EQ_INT(at(t, 0, 15, 0), 50), CHECK_EQ_INT(at(t, 2, 15, 49), 25), CHECK_EQ_INT(at(t, 0, 25, 0), 0);
+    fl_tensor *around = fl_vision_mask_boxes(masks),
+              *cut = fl_vision_box_clip(fl_from_host(boxes, FL_SHAPE(2, 4), FL_F32), 20, 25);
+    const float want[] = {0, 10, 49, 19, 0, 10, 49, 19}, clipped[] = {2, 3, 25, 20, 0, 0, 25, 20};
+    CHECK(around && cut && !memcmp(fl_data(around), want, sizeof want) &&
+          !memcmp(fl_data(cut), clipped, sizeof clipped));
+    const float logits[] = {0, 9, 1, 5, 0, 9}, where[] = {0.5f, 0.5f, 0.2f, 0.4f, 0.25f, 0.75f, 0.5f, 0.5f};
+    const int64_t size[] = {100, 200};
+    fl_vision_detections d;
+    REQUIRE(fl_vision_detected(fl_from_host(logits, FL_SHAPE(1, 2, 3), FL_F32),
+                               fl_from_host(where, FL_SHAPE(1, 2, 4), FL_F32),
+                               fl_from_host(size, FL_SHAPE(1, 2), FL_I64), &d));
+    CHECK(((int64_t *)fl_data(d.labels))[0] == 1 && ((int64_t *)fl_data(d.labels))[1] == 0);
+    CHECK_NEAR(((float *)fl_data(d.scores))[1], exp(5) / (exp(5) + 1 + exp(9)), 1e-6);
+    for (int k = 0; k < 4; k++)
+        CHECK_NEAR(((float *)fl_data(d.boxes))[k], ((float[]){80, 30, 120, 70})[k], 1e-4);
+    end(&s);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }

@@ -30,6 +30,13 @@ FL_API fl_var *fv_vision_box_iou(fl_var *a, fl_var *b, bool generalized);
    (batched_nms). */
 FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *group, double threshold);
 
+/* Of corners: moved to the borders of an image of h x w pixels where they are beyond
+   (clip_boxes_to_image). */
+FL_API fl_tensor *fl_vision_box_clip(fl_tensor *boxes, int64_t h, int64_t w);
+/* Of masks [n, h, w], u8 or b8, the corners of what is not 0, f32 [n, 4]: columns and rows, the last ones too
+   (masks_to_boxes); zeros for an empty mask. */
+FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks);
+
 /* ---- assignment ---- */
 
 /* Of rows times columns costs the least sum: column[i] gets row i's, -1 if there are more rows than columns
@@ -70,6 +77,16 @@ typedef struct fl_vision_criterion_opts {
     fl_vision_criterion_opt(y, t, out, (fl_vision_criterion_opts){__VA_ARGS__})
 FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vision_losses *out,
                                     fl_vision_criterion_opts o);
+
+typedef struct fl_vision_detections {
+    fl_tensor *scores; /* f32 [n, queries]: the probability of the best class that is one */
+    fl_tensor *labels; /* i64 [n, queries] */
+    fl_tensor *boxes;  /* f32 [n, queries, 4], corners in pixels of the original image */
+} fl_vision_detections;
+/* What logits [n, queries, classes + 1] and boxes [n, queries, 4] of fl_vision_detr say about images of
+   sizes i64 [n, 2], height and width (DETR's PostProcess). False after an error. */
+FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
+                               fl_vision_detections *out);
 
 #ifdef __cplusplus
 }
@@ -192,6 +209,37 @@ FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *
     fl_tensor *t = ok ? fl_from_host(kept, FL_SHAPE(m), FL_I64) : NULL;
     fl_heap_free(e), fl_heap_free(kept);
     return t ? t : fl_raise();
+}
+
+FL_API fl_tensor *fl_vision_box_clip(fl_tensor *boxes, int64_t h, int64_t w) {
+    if (!fl__boxes_ok("fl_vision_box_clip", boxes)) return fl_raise();
+    if (h < 0 || w < 0) return fl_bad("fl_vision_box_clip: an image of %" PRId64 " x %" PRId64, h, w);
+    const float most[] = {(float)w, (float)h, (float)w, (float)h};
+    return fl_clamp(boxes, fl_num(0), fl_to(fl_from_host(most, FL_SHAPE(4), FL_F32), fl_backend_name(boxes)));
+}
+
+FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks) {
+    if (fl_absent("fl_vision_mask_boxes", masks)) return fl_raise();
+    if (masks->ndim != 3 || (masks->dtype != FL_U8 && masks->dtype != FL_B8))
+        return fl_bad("fl_vision_mask_boxes: %s %s are no masks, u8 or b8 [n, h, w]",
+                      fl_dtype_name(masks->dtype), FL_SHAPE_TEXT(masks));
+    const int64_t n = masks->shape[0], h = masks->shape[1], w = masks->shape[2];
+    fl_tensor *m = fl_contiguous(masks), *t = m ? fl_data_host_tensor(FL_SHAPE(n, 4), FL_F32) : NULL;
+    const uint8_t *p = t ? fl_map(m, FL_READ) : NULL;
+    for (int64_t i = 0; p && i < n; i++) {
+        int64_t low[2] = {w, h}, high[2] = {-1, -1};
+        for (int64_t k = 0; k < h * w; k++) {
+            const int64_t at[] = {k % w, k / w};
+            for (int d = 0; p[i * h * w + k] && d < 2; d++) {
+                low[d] = at[d] < low[d] ? at[d] : low[d];
+                high[d] = at[d] > high[d] ? at[d] : high[d];
+            }
+        }
+        for (int d = 0; d < 4; d++)
+            ((float *)fl_data(t))[4 * i + d] = high[0] < 0 ? 0 : (float)(d < 2 ? low[d] : high[d - 2]);
+    }
+    if (p) fl_unmap(m, FL_READ);
+    return p ? t : NULL;
 }
 
 /* ---- assignment ---- */
@@ -375,6 +423,32 @@ FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vi
     }
     *out = made;
     return made.total != NULL;
+}
+
+/* ---- what was found ---- */
+
+FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
+                               fl_vision_detections *out) {
+    if (fl_absent("fl_vision_detected", logits) || fl_absent("fl_vision_detected", boxes) ||
+        fl_absent("fl_vision_detected", sizes)) return false;
+    const int64_t n = logits->ndim ? logits->shape[0] : 0, kinds = logits->ndim == 3 ? logits->shape[2] : 0;
+    if (!out || kinds < 2 || boxes->ndim != 3 || boxes->shape[0] != n ||
+        boxes->shape[1] != logits->shape[1] || boxes->shape[2] != 4 || sizes->dtype != FL_I64 ||
+        sizes->ndim != 2 || sizes->shape[0] != n || sizes->shape[1] != 2)
+        return fl_refuse(
+            "fl_vision_detected: logits %s, boxes %s, sizes %s %s, not [n, queries, classes + 1], "
+            "[n, queries, 4], i64 [n, 2]; or out is NULL",
+            FL_SHAPE_TEXT(logits), FL_SHAPE_TEXT(boxes), fl_dtype_name(sizes->dtype), FL_SHAPE_TEXT(sizes));
+    fl_tensor *p = fl_slice(fl_softmax(logits, -1), -1, 0, kinds - 1, 1);
+    fl_tensor *h = fl_slice(sizes, 1, 0, 1, 1), *w = fl_slice(sizes, 1, 1, 2, 1), *each[] = {w, h, w, h};
+    fl_tensor *scale = h && w ? fl_reshape(fl_concat(each, 4, 1), FL_SHAPE(n, 1, 4)) : NULL;
+    scale = fl_to(fl_cast(scale, boxes->dtype), fl_backend_name(boxes));
+    fl_vision_detections made = {
+        fl_amax(p, FL_AXES(-1)), fl_argmax(p, -1, false),
+        fl_mul(fl_vision_box_convert(boxes, FL_VISION_CXCYWH, FL_VISION_XYXY), scale)};
+    if (!made.scores || !made.labels || !made.boxes) return false;
+    *out = made;
+    return true;
 }
 
 #endif

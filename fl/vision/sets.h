@@ -1,6 +1,7 @@
 /* sets.h - data sets of images */
 #ifndef FL_VISION_SETS_H
 #define FL_VISION_SETS_H
+#include "coco.h"
 #include "images.h"
 
 #ifdef __cplusplus
@@ -33,6 +34,21 @@ FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_
    image as it is in the file, u8 [bytes], which fl_vision_batch decodes in the threads above it, and i64 [],
    the class: fl_data_class_name tells its name. */
 FL_API fl_data_set *fl_vision_folder(const char *path);
+
+typedef struct fl_vision_objects_opts {
+    fl_named _positional;
+    bool masks; /* fields have masks u8 [n, h, w] too, 1 where the object is */
+    char _end;
+} fl_vision_objects_opts;
+/* The images of a folder with their objects, as DETR takes them: crowds are left out, boxes cut to the image,
+   empty ones dropped. A sample is the image as it is in the file, u8 [bytes]; boxes f32 [n, 4], corners in
+   pixels; labels i64 [n], the categories' ids; areas f32 [n]; i64 [3], the image's id, height and width; and
+   perhaps masks. For fl_vision_batch with .objects. coco is borrowed. */
+#define fl_vision_objects(...) FL__VISION_OBJECTS(__VA_ARGS__, ._end = 0)
+#define FL__VISION_OBJECTS(coco, folder, ...) \
+    fl_vision_objects_opt(coco, folder, (fl_vision_objects_opts){__VA_ARGS__})
+FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char *folder,
+                                          fl_vision_objects_opts o);
 
 #ifdef __cplusplus
 }
@@ -154,6 +170,112 @@ FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_
     fl_quiet(-1);
     fl_heap_free(c);
     return ok && out->image && out->label;
+}
+
+/* ---- images with objects ---- */
+
+typedef struct fl__objects {
+    const fl_vision_coco *coco;
+    const char *folder; /* behind this struct */
+    bool masks;
+    int64_t *first, *at; /* image i has objects at[first[i]] to at[first[i + 1] - 1] */
+} fl__objects;
+
+static void fl__objects_close(fl_data_set *self) {
+    fl__objects *s = self->user;
+    if (s) fl_heap_free(s->first);
+    fl_heap_free(s);
+}
+
+/* The box of an object within its image, as corners; false if nothing is left of it. */
+static bool fl__objects_box(const fl_vision_object *o, const fl_vision_coco_image *m, float out[4]) {
+    const double most[] = {(double)m->w, (double)m->h};
+    for (int d = 0; d < 4; d++) {
+        const double v = o->box[d % 2] + (d < 2 ? 0 : o->box[d]);
+        out[d] = (float)(v < 0 ? 0 : v > most[d % 2] ? most[d % 2] : v);
+    }
+    return !o->crowd && out[2] > out[0] && out[3] > out[1];
+}
+
+static bool fl__objects_mask(const fl__objects *s, const fl_vision_object *o, const fl_vision_coco_image *m,
+                             uint8_t *to) {
+    fl_vision_rle r;
+    fl_vision_object sized = *o;
+    if (!o->h && !o->w) sized.h = (int32_t)m->h, sized.w = (int32_t)m->w;
+    if (sized.h != m->h || sized.w != m->w)
+        return fl_fail("fl_vision_objects: object %lld has a mask of %d x %d, its image is %lld x %lld",
+                       (long long)o->id, o->h, o->w, (long long)m->h, (long long)m->w);
+    if (!fl_vision_coco_mask(s->coco, &sized, &r)) return false;
+    fl_vision_rle_mask(&r, to);
+    fl_heap_free(r.run);
+    return true;
+}
+
+static bool fl__objects_fields(const fl__objects *s, int64_t i, fl_data_sample *out) {
+    const fl_vision_coco_image *m = &s->coco->image[i];
+    const int64_t begin = s->first[i], end = s->first[i + 1];
+    int64_t n = 0;
+    float box[4];
+    for (int64_t k = begin; k < end; k++) n += fl__objects_box(&s->coco->object[s->at[k]], m, box);
+    fl_tensor *boxes = fl_data_host_tensor(FL_SHAPE(n, 4), FL_F32),
+              *area = fl_data_host_tensor(FL_SHAPE(n), FL_F32),
+              *labels = fl_data_host_tensor(FL_SHAPE(n), FL_I64),
+              *info = fl_data_host_tensor(FL_SHAPE(3), FL_I64),
+              *masks = s->masks ? fl_data_host_tensor(FL_SHAPE(n, m->h, m->w), FL_U8) : NULL;
+    if (!boxes || !area || !labels || !info || (s->masks && !masks)) return false;
+    n = 0;
+    for (int64_t k = begin; k < end; k++) {
+        const fl_vision_object *o = &s->coco->object[s->at[k]];
+        if (!fl__objects_box(o, m, (float *)fl_data(boxes) + 4 * n)) continue;
+        ((int64_t *)fl_data(labels))[n] = o->category, ((float *)fl_data(area))[n] = (float)o->area;
+        if (masks && !fl__objects_mask(s, o, m, (uint8_t *)fl_data(masks) + n * m->h * m->w)) return false;
+        if (++n == boxes->shape[0]) break;
+    }
+    memcpy(fl_data(info), (int64_t[]){m->id, m->h, m->w}, 3 * sizeof(int64_t));
+    *out = (fl_data_sample){s->masks ? 6 : 5, {out->t[0], boxes, labels, area, info, masks}};
+    return true;
+}
+
+static bool fl__objects_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    const fl__objects *s = self->user;
+    const size_t n = strlen(s->folder) + strlen(s->coco->image[i].file) + 2;
+    char *path = fl_heap_alloc(n);
+    if (!path) return false;
+    snprintf(path, n, "%s/%s", s->folder, s->coco->image[i].file);
+    fl_data_sample made = {1, {fl_vision_read_bytes(path)}};
+    const bool ok = made.t[0] && fl__objects_fields(s, i, &made);
+    fl_heap_free(path);
+    if (ok) *out = made;
+    return ok;
+}
+
+FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char *folder,
+                                          fl_vision_objects_opts o) {
+    if (!coco || !folder) {
+        fl_fail("fl_vision_objects: coco or folder is NULL");
+        return NULL;
+    }
+    const int64_t images = coco->n_image;
+    const size_t size = strlen(folder) + 1;
+    fl__objects *s = fl_heap_alloc(sizeof *s + size);
+    if (!s) return NULL;
+    *s = (fl__objects){.coco = coco, .folder = (char *)(s + 1), .masks = o.masks};
+    memcpy(s + 1, folder, size);
+    s->first = fl_heap_alloc((size_t)(images + 2 + coco->n_object) * sizeof *s->first);
+    if (!s->first) {
+        fl_heap_free(s);
+        return NULL;
+    }
+    s->at = s->first + images + 2;
+    /* counts two places on, then ends one place on, which filling makes the begins */
+    for (int64_t i = 0; i < coco->n_object; i++)
+        s->first[fl_vision_coco_find(coco, coco->object[i].image) + 2]++;
+    for (int64_t i = 0; i < images; i++) s->first[i + 2] += s->first[i + 1];
+    for (int64_t i = 0; i < coco->n_object; i++)
+        s->at[s->first[fl_vision_coco_find(coco, coco->object[i].image) + 1]++] = i;
+    return fl_data_set_new(
+        &(fl_data_set){.size = images, .get = fl__objects_get, .close = fl__objects_close, .user = s}, NULL,
+        0);
 }
 
 #endif

@@ -144,6 +144,13 @@ FL_API fl_vision_step fl_vision_cutout(int64_t side, double value);
 FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude);
 FL_API fl_vision_step fl_vision_trivial_augment_wide(void);
 FL_API fl_vision_step fl_vision_deit_augment(void);
+/* AutoAugment's policy for ImageNet (arXiv 1805.09501): one of 25 pairs of changes. */
+FL_API fl_vision_step fl_vision_auto_augment(void);
+/* A part of height and width in U{low ... min(side, high)} each, at a uniform place. */
+FL_API fl_vision_step fl_vision_random_size_crop(int64_t low, int64_t high);
+/* DETR's: half of the images mirrored; the shorter side one of 480, 512, ..., 800 (the longer at most 1333),
+   in half of the images after one of 400, 500, 600 and a random_size_crop(384, 600). */
+FL_API fl_vision_step fl_vision_detr_augment(void);
 
 #define FL_VISION_IMAGENET_MEAN {0.485, 0.456, 0.406}
 #define FL_VISION_IMAGENET_STD {0.229, 0.224, 0.225}
@@ -159,16 +166,43 @@ typedef struct fl_vision_batch_opts {
     bool region; /* of an encoded image that a random resized crop comes first to only the part that it
                             takes is decoded: within one level of what it would be, in less time */
     bool u8;             /* the pixels as they are; else f32 (x / 255 - mean) / std */
+    bool objects;        /* samples are those of fl_vision_objects, a batch is made for fl_vision_detr */
     double mean[4], std[4]; /* of each channel; std 0 -> 1 */
     char _end;
 } fl_vision_batch_opts;
 /* Batches of `size` samples of a set that gives an image, u8 [c, h, w] or encoded, u8 [bytes], and perhaps
    more fields: [n, c, h, w], stored n, h, w, c, so that a channels-last network converts nothing; the other
    fields are stacked. All images of a batch have one size after the steps. Decoding and all else runs in the
-   threads of fl_data_prefetch above it. */
+   threads of fl_data_prefetch above it.
+   With objects: images of any size, zeros to the right of and below the smaller ones; b8 [n, h, w], true
+   where those are; boxes f32 [objects, 4], centre and size over each image's own; labels i64 [objects]; i64
+   [n], how many objects each image has; i64 [n, 3], id, height and width of the original; and masks u8
+   [objects, h, w] if there are any. */
 #define fl_vision_batch(...) FL__VISION_BATCH(__VA_ARGS__, ._end = 0)
 #define FL__VISION_BATCH(set, size, ...) fl_vision_batch_opt(set, size, (fl_vision_batch_opts){__VA_ARGS__})
 FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_vision_batch_opts o);
+
+typedef struct fl_vision_mixup_opts {
+    fl_named _positional;
+    double mixup, cutmix; /* alpha of Beta(alpha, alpha); 0 -> 0.8, 1; FL_ZERO: never */
+    double p, cut;        /* probability that a batch is mixed, and that it is cut where both are possible;
+                             0 -> 1, 0.5 */
+    double smoothing;     /* 0 -> 0.1; FL_ZERO: none */
+    uint64_t seed;
+    char _end;
+} fl_vision_mixup_opts;
+/* Batches, f32 images and i64 [n], with targets f32 [n, classes] in the labels' place (timm's Mixup, as DeiT
+   has it): lambda x + (1 - lambda) x' where x' is the batch backwards and lambda of Beta(alpha, alpha); or a
+   box of side sqrt(1 - lambda) around a uniform pixel is cut from x', and lambda is what is left. Targets
+   are 1 - s + s / classes and s / classes of the smoothing s, mixed by lambda too. */
+#define fl_vision_mixup(...) FL__VISION_MIXUP(__VA_ARGS__, ._end = 0)
+#define FL__VISION_MIXUP(set, classes, ...) \
+    fl_vision_mixup_opt(set, classes, (fl_vision_mixup_opts){__VA_ARGS__})
+FL_API fl_data_set *fl_vision_mixup_opt(fl_data_set *set, int64_t classes, fl_vision_mixup_opts o);
+/* An order of its own each epoch in which every sample comes `times` in a row, dealt to ranks in turn, until
+   floor(n / 256) 256 / ranks are reached (all n / ranks of fewer than 256): DeiT's repeated augmentation.
+   Each time counts as another sample for random numbers. */
+FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks);
 
 #ifdef __cplusplus
 }
@@ -206,6 +240,11 @@ static int64_t fl__vision_between(fl_rng *rng, int64_t low, int64_t high) {
 /* A number in [low, high). */
 static double fl__vision_uniform(fl_rng *rng, double low, double high) {
     return low + (high - low) * fl_rng_uniform(rng);
+}
+
+static double fl__vision_normal(fl_rng *rng) { /* Box and Muller */
+    const double u = 1 - fl_rng_uniform(rng), v = fl_rng_uniform(rng);
+    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 
 static fl_vision_step fl__vision_step_of(const char *name, fl_vision_step_fn apply, double p) {
@@ -543,6 +582,39 @@ FL_API fl_vision_step fl_vision_random_horizontal_flip(double p) {
 
 FL_API fl_vision_step fl_vision_random_vertical_flip(double p) {
     return (fl_vision_step){.name = "random_vertical_flip", .apply = fl__vision_flip, .p = p, .n = {1}};
+}
+
+static bool fl__vision_size_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    int64_t size[2];
+    for (int d = 0; d < 2; d++) {
+        const int64_t side = item->image->shape[1 + d], low = side < s->n[0] ? side : s->n[0];
+        size[d] = fl__vision_between(rng, low, side < s->n[1] ? side : s->n[1]);
+    }
+    const int64_t y = fl__vision_between(rng, 0, item->image->shape[1] - size[0]),
+                  x = fl__vision_between(rng, 0, item->image->shape[2] - size[1]);
+    return fl__vision_crop(item, y, x, size[0], size[1], 0);
+}
+
+FL_API fl_vision_step fl_vision_random_size_crop(int64_t low, int64_t high) {
+    return (fl_vision_step){
+        .name = "random_size_crop", .apply = fl__vision_size_crop, .p = 1, .n = {low, high}};
+}
+
+static bool fl__vision_detr_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    (void)s;
+    const int64_t first = 400 + 100 * fl__vision_between(rng, 0, 2),
+                  last = 480 + 32 * fl__vision_between(rng, 0, 10);
+    const bool cropped = fl_rng_uniform(rng) < 0.5;
+    const fl_vision_step steps[] = {fl_vision_random_horizontal_flip(0.5),
+                                    fl_vision_resize(last, 1333, FL_VISION_BILINEAR),
+                                    fl_vision_resize(first, 0, FL_VISION_BILINEAR),
+                                    fl_vision_random_size_crop(384, 600)};
+    return fl_vision_apply(steps, 1, item, rng) && (!cropped || fl_vision_apply(steps + 2, 2, item, rng)) &&
+           fl_vision_apply(steps + 1, 1, item, rng);
+}
+
+FL_API fl_vision_step fl_vision_detr_augment(void) {
+    return fl__vision_step_of("detr_augment", fl__vision_detr_augment, 1);
 }
 
 static bool fl__vision_pad(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -945,10 +1017,9 @@ static const fl__vision_policy fl__vision_policies[] = {
 };
 enum { FL__POLICIES = sizeof fl__vision_policies / sizeof *fl__vision_policies };
 
-static bool fl__vision_augment_once(fl_vision_item *item, fl_rng *rng, int family, double m) {
-    int64_t k = family == FL__DEIT ? fl__vision_between(rng, 1, FL__POLICIES - 1)
-                                   : fl__vision_between(rng, 0, FL__POLICIES - 3);
-    const fl__vision_policy *p = &fl__vision_policies[k];
+/* Changes the image as p says by the magnitude m. */
+static bool fl__vision_change_by(fl_vision_item *item, fl_rng *rng, int family, const fl__vision_policy *p,
+                                 double m) {
     double v = p->most[family] * m;
     if (p->part && family != FL__TRIVIAL)
         v *= (double)item->image->shape[p->how == FL_VISION_TRANSLATE_X ? 2 : 1];
@@ -967,18 +1038,70 @@ static bool fl__vision_augment_once(fl_vision_item *item, fl_rng *rng, int famil
 
 static bool fl__vision_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     const int family = (int)s->n[0];
+    const bool deit = family == FL__DEIT;
     bool ok = true;
     for (int64_t i = 0; ok && i < s->n[1]; i++) {
         double m = s->a[0];
         if (family == FL__TRIVIAL) m = (double)fl__vision_between(rng, 0, 30) / 30;
-        if (family == FL__DEIT) {
+        if (deit) {
             if (fl_rng_uniform(rng) >= 0.5) continue;
-            const double u = 1 - fl_rng_uniform(rng), w = fl_rng_uniform(rng); /* Box and Muller */
-            m = fmin(fmax(9 + 0.5 * sqrt(-2 * log(u)) * cos(6.283185307179586 * w), 0), 10) / 10;
+            m = fmin(fmax(9 + 0.5 * fl__vision_normal(rng), 0), 10) / 10;
         }
-        ok = fl__vision_augment_once(item, rng, family, m);
+        const int64_t k = fl__vision_between(rng, deit, deit ? FL__POLICIES - 1 : FL__POLICIES - 3);
+        ok = fl__vision_change_by(item, rng, family, &fl__vision_policies[k], m);
     }
     return ok;
+}
+
+/* Of each half of a pair: the change, its probability, its magnitude of 10. */
+typedef struct fl__vision_half {
+    fl_vision_change how;
+    double p;
+    int m;
+} fl__vision_half;
+static const fl__vision_half fl__vision_pairs[25][2] = {
+    {{FL_VISION_POSTERIZE, .4, 8}, {FL_VISION_ROTATE, .6, 9}},
+    {{FL_VISION_SOLARIZE, .6, 5}, {FL_VISION_AUTOCONTRAST, .6, 0}},
+    {{FL_VISION_EQUALIZE, .8, 0}, {FL_VISION_EQUALIZE, .6, 0}},
+    {{FL_VISION_POSTERIZE, .6, 7}, {FL_VISION_POSTERIZE, .6, 6}},
+    {{FL_VISION_EQUALIZE, .4, 0}, {FL_VISION_SOLARIZE, .2, 4}},
+    {{FL_VISION_EQUALIZE, .4, 0}, {FL_VISION_ROTATE, .8, 8}},
+    {{FL_VISION_SOLARIZE, .6, 3}, {FL_VISION_EQUALIZE, .6, 0}},
+    {{FL_VISION_POSTERIZE, .8, 5}, {FL_VISION_EQUALIZE, 1, 0}},
+    {{FL_VISION_ROTATE, .2, 3}, {FL_VISION_SOLARIZE, .6, 8}},
+    {{FL_VISION_EQUALIZE, .6, 0}, {FL_VISION_POSTERIZE, .4, 6}},
+    {{FL_VISION_ROTATE, .8, 8}, {FL_VISION_SATURATION, .4, 0}},
+    {{FL_VISION_ROTATE, .4, 9}, {FL_VISION_EQUALIZE, .6, 0}},
+    {{FL_VISION_EQUALIZE, 0, 0}, {FL_VISION_EQUALIZE, .8, 0}},
+    {{FL_VISION_INVERT, .6, 0}, {FL_VISION_EQUALIZE, 1, 0}},
+    {{FL_VISION_SATURATION, .6, 4}, {FL_VISION_CONTRAST, 1, 8}},
+    {{FL_VISION_ROTATE, .8, 8}, {FL_VISION_SATURATION, 1, 2}},
+    {{FL_VISION_SATURATION, .8, 8}, {FL_VISION_SOLARIZE, .8, 7}},
+    {{FL_VISION_SHARPNESS, .4, 7}, {FL_VISION_INVERT, .6, 0}},
+    {{FL_VISION_SHEAR_X, .6, 5}, {FL_VISION_EQUALIZE, 1, 0}},
+    {{FL_VISION_SATURATION, .4, 0}, {FL_VISION_EQUALIZE, .6, 0}},
+    {{FL_VISION_EQUALIZE, .4, 0}, {FL_VISION_SOLARIZE, .2, 4}},
+    {{FL_VISION_SOLARIZE, .6, 5}, {FL_VISION_AUTOCONTRAST, .6, 0}},
+    {{FL_VISION_INVERT, .6, 0}, {FL_VISION_EQUALIZE, 1, 0}},
+    {{FL_VISION_SATURATION, .6, 4}, {FL_VISION_CONTRAST, 1, 8}},
+    {{FL_VISION_EQUALIZE, .8, 0}, {FL_VISION_EQUALIZE, .6, 0}},
+};
+
+static bool fl__vision_auto_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+    (void)s;
+    const fl__vision_half *pair = fl__vision_pairs[fl__vision_between(rng, 0, 24)];
+    for (int i = 0; i < 2; i++) {
+        const bool skip = fl_rng_uniform(rng) >= pair[i].p;
+        int64_t k = 0;
+        while (fl__vision_policies[k].how != pair[i].how) k++;
+        if (!skip && !fl__vision_change_by(item, rng, FL__RAND, &fl__vision_policies[k], pair[i].m / 9.0))
+            return false;
+    }
+    return true;
+}
+
+FL_API fl_vision_step fl_vision_auto_augment(void) {
+    return fl__vision_step_of("auto_augment", fl__vision_auto_augment, 1);
 }
 
 FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude) {
@@ -1062,10 +1185,18 @@ static bool fl__vision_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
     fl_rng rng = fl_data_rng(b->o.seed, b->epoch, fl_data_id(inner, i));
     if (!fl_data_get(inner, i, out)) return false;
     fl_vision_item item = {.image = out->n ? out->t[0] : NULL};
+    if (b->o.objects) {
+        if (out->n < 5)
+            return fl_fail("fl_vision_batch: sample %lld has %d fields, objects want 5", (long long)i,
+                           out->n);
+        item.boxes = out->t[1], item.labels = out->t[2], item.area = out->t[3];
+        item.masks = out->n > 5 ? out->t[5] : NULL;
+    }
     if (!item.image) return fl_fail("fl_vision_batch: sample %lld has no image", (long long)i);
     int done = 0;
     if (item.image->ndim == 1 && item.image->dtype == FL_U8 && fl_numel(item.image)) {
-        const bool part = b->o.region && b->o.n_steps && b->o.steps->apply == fl__vision_random_resized_crop;
+        const bool part = b->o.region && !b->o.objects && b->o.n_steps &&
+                          b->o.steps->apply == fl__vision_random_resized_crop;
         item.image = part ? fl__vision_decode_part(item.image, b->o.steps, &rng)
                           : fl_vision_decode(fl_data(item.image), (size_t)fl_numel(item.image), .depth = 8);
         done = part;
@@ -1073,6 +1204,8 @@ static bool fl__vision_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
     if (!item.image || !fl_vision_apply(b->o.steps + done, b->o.n_steps - done, &item, &rng) ||
         !fl_vision_pixels_of(&item.image, pixels)) return false;
     out->t[0] = item.image;
+    if (b->o.objects) out->t[1] = item.boxes, out->t[2] = item.labels, out->t[3] = item.area;
+    if (item.masks) out->t[5] = item.masks;
     return true;
 }
 
@@ -1101,11 +1234,102 @@ static bool fl__vision_stack(fl_data_sample *out, const fl_data_sample *one, int
     return true;
 }
 
+/* ---- batches with objects ---- */
+
+/* The objects of one image: boxes as parts of it, labels and masks, behind the `at` objects before. */
+static void fl__vision_place_objects(const fl_data_sample *one, const fl_vision_pixels *x,
+                                     fl_data_sample *out, int64_t at) {
+    const int64_t n = one->t[2]->shape[0], w = x->w, h = x->h;
+    const float *b = n ? fl_data(one->t[1]) : NULL;
+    for (int64_t k = 0; k < n; k++, b += 4) {
+        float *to = (float *)fl_data(out->t[2]) + 4 * (at + k);
+        to[0] = (b[0] + b[2]) / 2 / (float)w, to[1] = (b[1] + b[3]) / 2 / (float)h;
+        to[2] = (b[2] - b[0]) / (float)w, to[3] = (b[3] - b[1]) / (float)h;
+    }
+    if (n) memcpy((int64_t *)fl_data(out->t[3]) + at, fl_data(one->t[2]), (size_t)n * sizeof(int64_t));
+    if (out->n < 7) return;
+    const int64_t H = out->t[6]->shape[1], W = out->t[6]->shape[2];
+    for (int64_t y = 0; y < n * h; y++)
+        memcpy((uint8_t *)fl_data(out->t[6]) + ((at + y / h) * H + y % h) * W,
+               (const uint8_t *)fl_data(one->t[5]) + y * w, (size_t)w);
+}
+
+/* Fields of the right kinds, stored one number behind the other. */
+static bool fl__vision_objects_ok(fl_data_sample *one, const fl_vision_pixels *x) {
+    static const fl_dtype dtype[] = {FL_U8, FL_F32, FL_I64, FL_F32, FL_I64, FL_U8};
+    const int64_t n = one->t[2] && one->t[2]->ndim == 1 ? one->t[2]->shape[0] : -1;
+    bool ok = n >= 0 && one->t[1] && fl_numel(one->t[1]) == 4 * n && one->t[4] && fl_numel(one->t[4]) == 3 &&
+              (one->n < 6 || (one->t[5] && fl_numel(one->t[5]) == n * x->h * x->w));
+    for (int k = 1; ok && k < one->n && k < 6; k++)
+        ok = one->t[k] && one->t[k]->dtype == dtype[k] && (one->t[k] = fl_contiguous(one->t[k]));
+    return ok ||
+           fl_fail("fl_vision_batch: a sample's boxes, labels or masks do not belong to its %lld x %lld "
+                   "pixels, or to each other",
+                   (long long)x->w, (long long)x->h);
+}
+
+/* All n samples are there: the batch is as large as the largest. */
+static bool fl__vision_pad_batch(const fl__vision_batches *b, const fl_data_sample *one,
+                                 const fl_vision_pixels *x, int64_t n, fl_data_sample *out) {
+    static const int planes[] = {0, 3, 1, 2};
+    int64_t h = 0, w = 0, objects = 0, at = 0;
+    const int64_t c = x->c, bytes = b->o.u8 ? 1 : (int64_t)sizeof(float);
+    bool masks = true;
+    for (int64_t k = 0; k < n; k++) {
+        h = x[k].h > h ? x[k].h : h, w = x[k].w > w ? x[k].w : w, objects += one[k].t[2]->shape[0];
+        masks = masks && one[k].n > 5;
+        if (x[k].c != c || c > 4)
+            return fl_fail("fl_vision_batch: images of %lld channels", (long long)x[k].c);
+    }
+    const fl_shape shape[] = {FL_SHAPE(n, h, w, c),   FL_SHAPE(n, h, w), FL_SHAPE(objects, 4),
+                              FL_SHAPE(objects),      FL_SHAPE(n),       FL_SHAPE(n, 3),
+                              FL_SHAPE(objects, h, w)};
+    const fl_dtype dtype[] = {b->o.u8 ? FL_U8 : FL_F32, FL_B8, FL_F32, FL_I64, FL_I64, FL_I64, FL_U8};
+    *out = (fl_data_sample){masks ? 7 : 6, {NULL}};
+    for (int k = 0; k < out->n; k++)
+        if (!(out->t[k] = fl_data_host_tensor(shape[k], dtype[k]))) return false;
+    if (n && h && w) memset(fl_data(out->t[0]), 0, (size_t)(n * h * w * c * bytes));
+    if (masks && objects > 0) memset(fl_data(out->t[6]), 0, (size_t)(objects * h * w));
+    bool *none = fl_data(out->t[1]);
+    memset(none, true, (size_t)(n * h * w));
+    for (int64_t k = 0; k < n; k++) {
+        for (int64_t y = 0; y < x[k].h; y++) {
+            fl_vision_pixels row = x[k];
+            row.p += y * row.row, row.h = 1;
+            fl__vision_place(b, &row, (char *)fl_data(out->t[0]) + (k * h + y) * w * c * bytes);
+            memset(none + (k * h + y) * w, false, (size_t)x[k].w);
+        }
+        fl__vision_place_objects(&one[k], &x[k], out, at);
+        const int64_t mine = one[k].t[2]->shape[0];
+        ((int64_t *)fl_data(out->t[4]))[k] = mine, at += mine;
+        memcpy((int64_t *)fl_data(out->t[5]) + 3 * k, fl_data(one[k].t[4]), 3 * sizeof(int64_t));
+    }
+    return (out->t[0] = fl_permute(out->t[0], 4, planes)) != NULL;
+}
+
+static bool fl__vision_objects_get(fl_data_set *self, int64_t begin, int64_t n, fl_data_sample *out) {
+    const fl__vision_batches *b = self->user;
+    fl_data_sample *one = fl_heap_alloc((size_t)n * (sizeof *one + sizeof(fl_vision_pixels)));
+    fl_vision_pixels *x = one ? (fl_vision_pixels *)(void *)(one + n) : NULL;
+    fl_scope s = fl_scope_begin();
+    bool ok = x && s.depth_ > 0;
+    for (int64_t k = 0; ok && k < n; k++)
+        ok = fl__vision_sample(self, begin + k, &one[k], &x[k]) && fl__vision_objects_ok(&one[k], &x[k]);
+    fl_data_sample made = {0};
+    ok = ok && fl__vision_pad_batch(b, one, x, n, &made);
+    for (int k = 0; ok && k < made.n; k++) ok = fl_promote(&s, made.t[k]) != NULL;
+    fl_scope_end(&s);
+    fl_heap_free(one);
+    if (ok) *out = made;
+    return ok;
+}
+
 static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     static const int planes[] = {0, 3, 1, 2};
     const fl__vision_batches *b = self->user;
     const int64_t all = fl_data_size(fl_data_inner(self, 0)), begin = i * b->size;
     const int64_t n = all - begin < b->size ? all - begin : b->size;
+    if (b->o.objects) return fl__vision_objects_get(self, begin, n, out);
     fl_data_sample made = {0};
     fl_tensor *batch = NULL;
     int64_t c = 0, h = 0, w = 0;
@@ -1164,6 +1388,172 @@ FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_visio
                                           .id = fl__vision_batch_id,
                                           .close = fl__vision_batch_close,
                                           .user = b},
+                           &set, 1);
+}
+
+/* ---- mixed batches ---- */
+
+typedef struct fl__vision_mix {
+    fl_vision_mixup_opts o;
+    int64_t classes, epoch;
+} fl__vision_mix;
+
+static void fl__vision_user_close(fl_data_set *self) {
+    fl_heap_free(self->user);
+}
+
+static bool fl__vision_mix_start(fl_data_set *self, int64_t epoch) {
+    ((fl__vision_mix *)self->user)->epoch = epoch;
+    return true;
+}
+
+/* Of the gamma distribution of shape a (Marsaglia and Tsang 2000). */
+static double fl__vision_gamma(fl_rng *rng, double a) {
+    const double less = a < 1 ? pow(1 - fl_rng_uniform(rng), 1 / a) : 1, d = (a < 1 ? a + 1 : a) - 1.0 / 3,
+                 c = 1 / sqrt(9 * d);
+    for (;;) {
+        const double x = fl__vision_normal(rng), v = (1 + c * x) * (1 + c * x) * (1 + c * x);
+        if (v > 0 && log(1 - fl_rng_uniform(rng)) < x * x / 2 + d - d * v + d * log(v)) return less * d * v;
+    }
+}
+
+/* Pixels (box) of images a and b, stored h, w, c, become v a + (1 - v) b and v b + (1 - v) a. */
+static void fl__vision_mix_pair(float *a, float *b, int64_t w, int64_t c, const int64_t box[4], float v) {
+    for (int64_t y = box[0]; y < box[2]; y++)
+        for (int64_t i = (y * w + box[1]) * c; i < (y * w + box[3]) * c; i++) {
+            const float p = a[i], q = b[i];
+            a[i] = v * p + (1 - v) * q, b[i] = v * q + (1 - v) * p;
+        }
+}
+
+static bool fl__vision_mix_targets(const fl__vision_mix *m, const int64_t *label, int64_t n, double v,
+                                   float *to) {
+    const double low = m->o.smoothing / (double)m->classes, high = 1 - m->o.smoothing + low;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t a = label[i], b = label[n - 1 - i];
+        if (a < 0 || a >= m->classes)
+            return fl_fail("fl_vision_mixup: class %lld of %lld", (long long)a, (long long)m->classes);
+        for (int64_t k = 0; k < m->classes; k++)
+            to[i * m->classes + k] = (float)(v * (k == a ? high : low) + (1 - v) * (k == b ? high : low));
+    }
+    return true;
+}
+
+static bool fl__vision_mix_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    static const int pixels[] = {0, 2, 3, 1}, planes[] = {0, 3, 1, 2};
+    const fl__vision_mix *m = self->user;
+    fl_data_set *inner = fl_data_inner(self, 0);
+    fl_rng rng = fl_data_rng(m->o.seed, m->epoch, fl_data_id(inner, i));
+    fl_data_sample s;
+    if (!fl_data_get(inner, i, &s)) return false;
+    if (s.n < 2 || s.t[0]->ndim != 4 || s.t[0]->dtype != FL_F32 || s.t[1]->dtype != FL_I64 ||
+        s.t[1]->ndim != 1 || s.t[1]->shape[0] != s.t[0]->shape[0])
+        return fl_fail("fl_vision_mixup: batch %lld is not f32 images [n, c, h, w] and labels i64 [n]",
+                       (long long)i);
+    const int64_t n = s.t[0]->shape[0], c = s.t[0]->shape[1], h = s.t[0]->shape[2], w = s.t[0]->shape[3];
+    fl_tensor *x = fl_clone(fl_contiguous(fl_permute(s.t[0], 4, pixels))),
+              *y = fl_data_host_tensor(FL_SHAPE(n, m->classes), FL_F32), *label = fl_contiguous(s.t[1]);
+    if (!x || !y || !label) return false;
+    const bool mixed = fl_rng_uniform(&rng) < m->o.p,
+               cut = m->o.cutmix > 0 && (m->o.mixup <= 0 || fl_rng_uniform(&rng) < m->o.cut);
+    const double alpha = cut ? m->o.cutmix : m->o.mixup;
+    double v = 1;
+    int64_t box[4] = {0, 0, h, w};
+    if (mixed && alpha > 0) {
+        const double a = fl__vision_gamma(&rng, alpha), b = fl__vision_gamma(&rng, alpha);
+        v = a + b > 0 ? a / (a + b) : 1;
+    }
+    if (cut && v < 1) {
+        const double side = sqrt(1 - v);
+        const int64_t part[] = {(int64_t)((double)h * side) / 2, (int64_t)((double)w * side) / 2},
+                      at[] = {fl__vision_between(&rng, 0, h - 1), fl__vision_between(&rng, 0, w - 1)},
+                      most[] = {h, w};
+        for (int d = 0; d < 2; d++) {
+            box[d] = at[d] > part[d] ? at[d] - part[d] : 0;
+            box[d + 2] = at[d] + part[d] < most[d] ? at[d] + part[d] : most[d];
+        }
+        v = 1 - (double)((box[2] - box[0]) * (box[3] - box[1])) / (double)(h * w);
+    }
+    for (int64_t k = 0; v < 1 && k < n / 2; k++) {
+        float *p = fl_data(x);
+        fl__vision_mix_pair(p + k * h * w * c, p + (n - 1 - k) * h * w * c, w, c, box, cut ? 0 : (float)v);
+    }
+    if (!fl__vision_mix_targets(m, fl_data(label), n, v, fl_data(y))) return false;
+    s.t[0] = fl_permute(x, 4, planes), s.t[1] = y;
+    *out = s;
+    return s.t[0] != NULL;
+}
+
+FL_API fl_data_set *fl_vision_mixup_opt(fl_data_set *set, int64_t classes, fl_vision_mixup_opts o) {
+    o.mixup = fl_option(o.mixup, 0.8), o.cutmix = fl_option(o.cutmix, 1),
+    o.smoothing = fl_option(o.smoothing, 0.1);
+    o.p = fl_option(o.p, 1), o.cut = fl_option(o.cut, 0.5);
+    bool ok = set || fl_fail("fl_vision_mixup: the set is NULL");
+    if (ok && !(classes > 0 && o.mixup >= 0 && o.cutmix >= 0 && o.smoothing >= 0 && o.smoothing < 1))
+        ok = fl_fail("fl_vision_mixup: %lld classes, mixup %g, cutmix %g, smoothing %g", (long long)classes,
+                     o.mixup, o.cutmix, o.smoothing);
+    fl__vision_mix *m = ok ? fl_heap_alloc(sizeof *m) : NULL;
+    if (!m) {
+        fl_data_free(set);
+        return NULL;
+    }
+    *m = (fl__vision_mix){o, classes, 0};
+    return fl_data_set_new(&(fl_data_set){.size = fl_data_size(set),
+                                          .get = fl__vision_mix_get,
+                                          .start = fl__vision_mix_start,
+                                          .close = fl__vision_user_close,
+                                          .user = m},
+                           &set, 1);
+}
+
+/* ---- repeated augmentation ---- */
+
+typedef struct fl__vision_repeat {
+    int64_t times;
+    int rank, ranks;
+} fl__vision_repeat;
+
+/* Sample i of this rank is place rank + i ranks of the order in which each comes several times. */
+static int64_t fl__vision_repeat_place(const fl_data_set *self, int64_t i) {
+    const fl__vision_repeat *r = self->user;
+    return r->rank + i * r->ranks;
+}
+
+static bool fl__vision_repeat_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    const fl__vision_repeat *r = self->user;
+    return fl_data_get(fl_data_inner(self, 0), fl__vision_repeat_place(self, i) / r->times, out);
+}
+
+static int64_t fl__vision_repeat_id(fl_data_set *self, int64_t i) {
+    const fl__vision_repeat *r = self->user;
+    const int64_t at = fl__vision_repeat_place(self, i);
+    return fl_data_id(fl_data_inner(self, 0), at / r->times) * r->times + at % r->times;
+}
+
+static bool fl__vision_repeat_arrange(fl_data_set *self, int64_t epoch) {
+    (void)epoch;
+    const fl__vision_repeat *r = self->user;
+    const int64_t n = fl_data_size(fl_data_inner(self, 0));
+    self->size = (n >= 256 ? n / 256 * 256 : n) / r->ranks;
+    return true;
+}
+
+FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks) {
+    bool ok = set || fl_fail("fl_vision_repeated: the set is NULL");
+    if (ok && !(times > 0 && rank >= 0 && rank < ranks))
+        ok = fl_fail("fl_vision_repeated: %lld times, rank %d of %d", (long long)times, rank, ranks);
+    fl__vision_repeat *r = ok ? fl_heap_alloc(sizeof *r) : NULL;
+    if (!r) {
+        fl_data_free(set);
+        return NULL;
+    }
+    *r = (fl__vision_repeat){times, rank, ranks};
+    set = fl_data_shuffle(set, seed);
+    return fl_data_set_new(&(fl_data_set){.get = fl__vision_repeat_get,
+                                          .id = fl__vision_repeat_id,
+                                          .arrange = fl__vision_repeat_arrange,
+                                          .close = fl__vision_user_close,
+                                          .user = r},
                            &set, 1);
 }
 
