@@ -43,6 +43,31 @@ def hf_vit():
     return ViTForImageClassification(ViTConfig(hidden_size=192, num_attention_heads=3, intermediate_size=768, num_labels=1000))
 
 
+class Renamed(torch.nn.Module):
+    """hf_vit with the names of files of before transformers 5."""
+    NAMES = (("vit.layers", "vit.encoder.layer"), ("attention.o_proj", "attention.output.dense"), ("q_proj", "attention.query"),
+             ("k_proj", "attention.key"), ("v_proj", "attention.value"), ("mlp.fc1", "intermediate.dense"), ("mlp.fc2", "output.dense"))
+
+    def __init__(self):
+        super().__init__()
+        self.net = hf_vit()
+
+    def forward(self, x):
+        return self.net(x)
+
+    def state_dict(self):
+        d = self.net.state_dict()
+        for a, b in self.NAMES: d = {k.replace(a, b): v for k, v in d.items()}
+        return d
+
+
+def hf_detr(old=False):
+    from transformers import DetrConfig, DetrForObjectDetection
+    net = DetrForObjectDetection(DetrConfig(backbone="resnet50", use_timm_backbone=True, use_pretrained_backbone=False, num_labels=91))
+    assert net.class_labels_classifier.out_features == 92
+    return net
+
+
 def hf_resnet():
     from transformers import ResNetConfig, ResNetForImageClassification
     return ResNetForImageClassification(ResNetConfig(num_labels=1000))
@@ -52,7 +77,8 @@ CASES = [tv("alexnet", 95), tv("vgg11", 64), tv("vgg13_bn", 64), tv("vgg16", 32)
          tv("resnet34", 75), tv("resnet50", 64), tv("resnet101", 64), tv("resnet152", 64), tv("mobilenet_v2", 64),
          tv("vit_b_16", 224), tv("vit_b_32", 224), tv("vit_l_16", 224), timm_of("vit_ti_16", "vit_tiny_patch16_224"),
          timm_of("deit_s", "deit_small_patch16_224"), timm_of("resnet50", "resnet50", 64),
-         ("hf", "vit_ti_16", 224, hf_vit, 1), ("hf", "resnet50", 64, hf_resnet, 1)]
+         ("hf", "vit_ti_16", 224, hf_vit, 1), ("hf", "resnet50", 64, hf_resnet, 1), ("hf", "vit_ti_16", 224, Renamed, 1),
+         ("hf", "detr_resnet50", 96, hf_detr, 2)]
 failed = 0
 for names, name, size, make, hf in CASES:
     if len(sys.argv) > 2 and sys.argv[2] not in names + ":" + name: continue
@@ -69,12 +95,17 @@ for names, name, size, make, hf in CASES:
             if float(p.abs().max()) == 0: p.normal_(0, .02)  # torchvision's ViT has a head of zeros
             if p.dim() == 1: p.add_(torch.randn_like(p) * .05)
             elif "pos" in key or "token" in key: p.normal_(0, .02)
-        x = torch.randn(1, 3, size, size)
-        want = net(x)
+        x, mask = torch.randn(2 if hf == 2 else 1, 3, size, size * 2 if hf == 2 else size), None
+        if hf == 2:
+            mask = torch.zeros(2, size, 2 * size, dtype=torch.bool)
+            mask[1, 70:], mask[1, :, 130:] = True, True  # padding
+            x[mask[:, None].expand_as(x)] = 0
+        want = net(x, pixel_mask=(~mask).long()) if hf == 2 else net(x)
+        boxes = want.pred_boxes if hf == 2 else None
         want = want.logits if hf else want
         with tempfile.TemporaryDirectory() as d:
             save_file({k: v.contiguous() for k, v in net.state_dict().items()}, d + "/w.safetensors")
-            save_file({"x": x}, d + "/x.safetensors")
+            save_file({"x": x} if mask is None else {"x": x, "mask": mask.to(torch.uint8)}, d + "/x.safetensors")
             p = subprocess.run([sys.argv[1], "--model", name, "--weights", d + "/w.safetensors", "--names", names, "--input",
                                 d + "/x.safetensors", "--out", d + "/y.safetensors"] + (["--size", "224"] if size == 224 else []),
                                capture_output=True, text=True)
@@ -82,7 +113,9 @@ for names, name, size, make, hf in CASES:
                 print(f"{names}:{name}\tFAILED: {p.stderr.strip()[-300:]}")
                 failed += 1
                 continue
-            far = float((load_file(d + "/y.safetensors")["y"] - want).abs().max() / want.abs().max())
+            y = load_file(d + "/y.safetensors")
+            far = float((y["y" if boxes is None else "logits"] - want).abs().max() / want.abs().max())
+            if boxes is not None: far = max(far, float((y["boxes"] - boxes).abs().max() / boxes.abs().max()))
             failed += not far <= 1e-4
             print(f"{names}:{name}\t{far:.2g}{'' if far <= 1e-4 else chr(9) + 'FAILED'}", flush=True)
 sys.exit(failed > 0)

@@ -19,6 +19,7 @@ typedef struct fl_vision_model_opts {
     bool frozen;      /* ResNet: norms of fixed statistics, their weights are buffers (DETR's always are) */
     int64_t divide;   /* all widths are divided by this, for tests; 0 -> 1 */
     int64_t blocks;   /* at most so many in a stage or stack; 0 -> all */
+    bool dilated; /* ResNet: the last stage keeps the size (stride 1) and dilates by 2 instead, DETR's DC5 */
     char _end;
 } fl_vision_model_opts;
 /* The network of that name for x [n, channels, h, w] -> logits [n, classes]; parameters, buffers and their
@@ -39,6 +40,8 @@ typedef struct fl_vision_detr_opts {
     int64_t dim, heads, hidden, layers; /* 0 -> 256, 8, 2048, 6 (of encoder and decoder each) */
     double dropout;           /* 0 -> 0.1; FL_ZERO -> none */
     int64_t divide, blocks;   /* of the backbone, see above */
+    bool dilated;             /* likewise: DETR-DC5 */
+    bool live;                /* the backbone's norms learn, to train it from scratch */
     char _end;
 } fl_vision_detr_opts;
 /* DETR (arXiv 2005.12872) over a ResNet of that depth, 18 to 101, with frozen norms: inputs x [n, 3, h, w]
@@ -191,6 +194,11 @@ static fl_nn_module *fl__zoo_conv(int64_t in, int64_t out, int64_t kernel, int64
                         .no_bias = true);
 }
 
+/* 3x3 */
+static fl_nn_module *fl__zoo_conv3(int64_t in, int64_t out, int64_t stride, int64_t dilation) {
+    return fl_nn_conv2d(in, out, 3, .stride = stride, .pad = dilation, .dilation = dilation, .no_bias = true);
+}
+
 static fl_nn_module *fl__zoo_norm(int64_t channels, bool relu, bool frozen) {
     return fl_nn_batch_norm2d(channels, .relu = relu, .frozen = frozen);
 }
@@ -204,8 +212,8 @@ static bool fl__zoo_pair(fl_nn_module *m, fl_nn_module *conv, fl_nn_module *norm
 }
 
 /* 3x3, 3x3, or with a bottleneck 1x1, 3x3, 1x1 to four times the width. */
-static fl_nn_module *fl__zoo_residual(int64_t in, int64_t width, int64_t stride, bool bottleneck,
-                                      bool frozen) {
+static fl_nn_module *fl__zoo_residual(int64_t in, int64_t width, int64_t stride, int64_t dilation,
+                                      bool bottleneck, bool frozen) {
     const int64_t out = bottleneck ? 4 * width : width;
     fl__zoo_block *b = fl_heap_alloc(sizeof *b);
     fl_nn_module *m =
@@ -214,11 +222,12 @@ static fl_nn_module *fl__zoo_residual(int64_t in, int64_t width, int64_t stride,
     bool ok = m != NULL;
     if (ok && bottleneck)
         ok = fl__zoo_pair(m, fl__zoo_conv(in, width, 1, 1), fl__zoo_norm(width, true, frozen)) &&
-             fl__zoo_pair(m, fl__zoo_conv(width, width, 3, stride), fl__zoo_norm(width, true, frozen)) &&
+             fl__zoo_pair(m, fl__zoo_conv3(width, width, stride, dilation),
+                          fl__zoo_norm(width, true, frozen)) &&
              fl__zoo_pair(m, fl__zoo_conv(width, out, 1, 1), fl__zoo_norm(out, true, frozen));
     else if (ok)
-        ok = fl__zoo_pair(m, fl__zoo_conv(in, width, 3, stride), fl__zoo_norm(width, true, frozen)) &&
-             fl__zoo_pair(m, fl__zoo_conv(width, out, 3, 1), fl__zoo_norm(out, true, frozen));
+        ok = fl__zoo_pair(m, fl__zoo_conv3(in, width, stride, dilation), fl__zoo_norm(width, true, frozen)) &&
+             fl__zoo_pair(m, fl__zoo_conv3(width, out, 1, dilation), fl__zoo_norm(out, true, frozen));
     if (ok && (stride != 1 || in != out))
         ok = (b->downsample = fl_nn_add(m, "downsample",
                                         fl_nn_sequential(fl__zoo_conv(in, out, 1, stride),
@@ -248,8 +257,10 @@ static fl_nn_module *fl__zoo_body(int depth, const fl_vision_model_opts *o, bool
         fl_nn_module *stage = fl__zoo_add(m, "layer", s + 1, fl_nn_sequential_of(0, NULL));
         ok = stage != NULL;
         for (int64_t i = 0; ok && i < fl__zoo_blocks(o, n[s + 1]); i++) {
-            ok = fl_nn_add(stage, NULL,
-                           fl__zoo_residual(in, first << s, s && !i ? 2 : 1, bottleneck, frozen)) != NULL;
+            /* its first block still is of the dilation before */
+            const bool wide = o->dilated && s == 3;
+            ok = fl_nn_add(stage, NULL, fl__zoo_residual(in, first << s, s && !i && !wide ? 2 : 1,
+                                                         wide && i ? 2 : 1, bottleneck, frozen)) != NULL;
             in = (first << s) * (bottleneck ? 4 : 1);
         }
     }
@@ -541,7 +552,8 @@ static fl_vars fl__detr_forward(fl_nn_module *m, fl_vars in) {
 }
 
 FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o) {
-    const fl_vision_model_opts body = {.channels = 3, .divide = o.divide, .blocks = o.blocks};
+    const fl_vision_model_opts body = {
+        .channels = 3, .divide = o.divide, .blocks = o.blocks, .dilated = o.dilated};
     o.classes = o.classes ? o.classes : 91, o.queries = o.queries ? o.queries : 100,
     o.dim = o.dim ? o.dim : 256;
     o.heads = o.heads ? o.heads : 8, o.hidden = o.hidden ? o.hidden : 2048,
@@ -583,7 +595,8 @@ FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o) {
                                      fv_param(fl_normal(FL_SHAPE(o.queries, o.dim), 0, 1, FL_F32, NULL))));
     fl_nn_module *backbone = ok ? fl_nn_add(m, "backbone", fl_nn_sequential_of(0, NULL)) : NULL;
     backbone = backbone ? fl_nn_add(backbone, "0", fl_nn_sequential_of(0, NULL)) : NULL;
-    ok = backbone && (d->body = fl_nn_add(backbone, "body", fl__zoo_body(depth, &body, true, &channels))) &&
+    ok = backbone &&
+         (d->body = fl_nn_add(backbone, "body", fl__zoo_body(depth, &body, !o.live, &channels))) &&
          (d->project = fl_nn_add(m, "input_proj", fl_nn_conv2d(channels, o.dim, 1)));
     fl_scope_end(&s);
     return fl_nn_made(m, ok);
@@ -651,7 +664,7 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
                       name, o.classes, o.channels, size);
     if (e->family == FL__ZOO_DETR)
         return fl_vision_detr(e->a[0], .classes = o.classes, .dropout = o.dropout, .divide = o.divide,
-                              .blocks = o.blocks);
+                              .blocks = o.blocks, .dilated = o.dilated);
     o.size = size, o.classes = o.classes ? o.classes : 1000, o.channels = o.channels ? o.channels : 3;
     fl_quiet(+1);
     fl_nn_module *m = NULL;
@@ -668,13 +681,17 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
 
 /* ---- weights under other names ---- */
 
-/* Our name's start and theirs; # is a number, #- the one before it, | stands between what is joined. */
+/* Our name's start and theirs; # is a number, #- the one before it, @ a word, | stands between what is
+   joined. Of several rules for a name the first one holds whose names are there. */
 typedef struct fl__zoo_rule {
     fl_vision_names names;
     const char *ours, *theirs;
 } fl__zoo_rule;
 #define FL__VIT_LAYER "encoder.layers.encoder_layer_#."
 #define FL__HF_LAYER "vit.layers.#."
+#define FL__HF_OLD "vit.encoder.layer.#."
+#define FL__DETR_LAYER "transformer.@.layers.#."
+#define FL__HF_DETR "model.@.layers.#."
 static const fl__zoo_rule fl__zoo_rules[] = {
     {FL_VISION_TIMM, "class_token", "cls_token"},
     {FL_VISION_TIMM, "encoder.pos_embedding", "pos_embed"},
@@ -708,44 +725,94 @@ static const fl__zoo_rule fl__zoo_rules[] = {
     {FL_VISION_HUGGING_FACE, "layer#.#.downsample.1.",
      "resnet.encoder.stages.#-.layers.#.shortcut.normalization."},
     {FL_VISION_HUGGING_FACE, "fc.", "classifier.1."},
+    {FL_VISION_HUGGING_FACE, "backbone.0.body.", "model.backbone.model."},
+    {FL_VISION_HUGGING_FACE, "input_proj.", "model.input_projection."},
+    {FL_VISION_HUGGING_FACE, "query_embed.", "model.query_position_embeddings."},
+    {FL_VISION_HUGGING_FACE, "transformer.decoder.norm.", "model.decoder.layernorm."},
+    {FL_VISION_HUGGING_FACE, "class_embed.", "class_labels_classifier."},
+    {FL_VISION_HUGGING_FACE, "bbox_embed.", "bbox_predictor."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "self_attn.in_proj_",
+     FL__HF_DETR "self_attn.q_proj.|" FL__HF_DETR "self_attn.k_proj.|" FL__HF_DETR "self_attn.v_proj."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "multihead_attn.in_proj_",
+     FL__HF_DETR "encoder_attn.q_proj.|" FL__HF_DETR "encoder_attn.k_proj.|" FL__HF_DETR
+                 "encoder_attn.v_proj."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "self_attn.out_proj.", FL__HF_DETR "self_attn.o_proj."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "multihead_attn.out_proj.", FL__HF_DETR "encoder_attn.o_proj."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "linear#.", FL__HF_DETR "mlp.fc#."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "norm1.", FL__HF_DETR "self_attn_layer_norm."},
+    {FL_VISION_HUGGING_FACE, "transformer.encoder.layers.#.norm2.",
+     "model.encoder.layers.#.final_layer_norm."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "norm2.", FL__HF_DETR "encoder_attn_layer_norm."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "norm3.", FL__HF_DETR "final_layer_norm."},
+    /* as in files of before transformers 5 */
+    {FL_VISION_HUGGING_FACE, "backbone.0.body.", "model.backbone.conv_encoder.model."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "self_attn.out_proj.", FL__HF_DETR "self_attn.out_proj."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "multihead_attn.out_proj.", FL__HF_DETR "encoder_attn.out_proj."},
+    {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "linear#.", FL__HF_DETR "fc#."},
+    {FL_VISION_HUGGING_FACE, FL__VIT_LAYER "ln_1.", FL__HF_OLD "layernorm_before."},
+    {FL_VISION_HUGGING_FACE, FL__VIT_LAYER "self_attention.in_proj_",
+     FL__HF_OLD "attention.attention.query.|" FL__HF_OLD "attention.attention.key.|" FL__HF_OLD
+                "attention.attention.value."},
+    {FL_VISION_HUGGING_FACE, FL__VIT_LAYER "self_attention.out_proj.", FL__HF_OLD "attention.output.dense."},
+    {FL_VISION_HUGGING_FACE, FL__VIT_LAYER "ln_2.", FL__HF_OLD "layernorm_after."},
+    {FL_VISION_HUGGING_FACE, FL__VIT_LAYER "mlp.0.", FL__HF_OLD "intermediate.dense."},
+    {FL_VISION_HUGGING_FACE, FL__VIT_LAYER "mlp.3.", FL__HF_OLD "output.dense."},
+    /* and torchvision's of before 0.13 */
+    {FL_VISION_TORCHVISION, FL__VIT_LAYER "mlp.0.", FL__VIT_LAYER "mlp.linear_1."},
+    {FL_VISION_TORCHVISION, FL__VIT_LAYER "mlp.3.", FL__VIT_LAYER "mlp.linear_2."},
 };
 
-/* What is behind pattern in name, its numbers in `number`; NULL if name does not begin so. */
-static const char *fl__zoo_match(const char *pattern, const char *name, int64_t number[4]) {
+/* The numbers and the word of a name. */
+typedef struct fl__zoo_match {
+    int64_t number[4];
+    const char *word;
+    int n_word;
+} fl__zoo_match;
+
+/* What is behind pattern in name; NULL if name does not begin so. */
+static const char *fl__zoo_matches(const char *pattern, const char *name, fl__zoo_match *m) {
     for (int n = 0; *pattern; pattern++) {
-        if (*pattern != '#') {
+        if (*pattern == '@') {
+            m->word = name, m->n_word = (int)strcspn(name, ".");
+            name += m->n_word;
+        } else if (*pattern != '#') {
             if (*name++ != *pattern) return NULL;
-            continue;
+        } else {
+            if (!isdigit((uint8_t)*name) || n == 4) return NULL;
+            for (m->number[n] = 0; isdigit((uint8_t)*name) && m->number[n] < 100000; name++)
+                m->number[n] = 10 * m->number[n] + *name - '0';
+            n++;
         }
-        if (!isdigit((uint8_t)*name) || n == 4) return NULL;
-        for (number[n] = 0; isdigit((uint8_t)*name) && number[n] < 100000; name++)
-            number[n] = 10 * number[n] + *name - '0';
-        n++;
     }
     return name;
 }
 
-/* Their names for ours: parts of buf, each ended by a NUL; how many. */
-static int fl__zoo_names(const char *ours, fl_vision_names names, char *buf, size_t size) {
-    const char *rest = ours, *theirs = "";
-    int64_t number[4] = {0};
+/* Their names for ours by the nth rule that fits, by none our own: parts of buf, each ended by a NUL; how
+   many, 0 if there are no more rules, -1 if they are too long. */
+static int fl__zoo_names(const char *ours, fl_vision_names names, int nth, char *buf, size_t size) {
+    const char *rest = nth ? NULL : ours, *theirs = "";
+    fl__zoo_match m = {{0}, "", 0};
     int parts = 1, n = 0;
-    for (size_t i = 0; i < sizeof fl__zoo_rules / sizeof *fl__zoo_rules; i++) {
-        if (fl__zoo_rules[i].names != names) continue;
-        const char *found = fl__zoo_match(fl__zoo_rules[i].ours, ours, number);
-        if (!found) continue;
+    nth -= names == FL_VISION_TORCHVISION; /* its names are ours */
+    for (size_t i = 0; nth >= 0 && i < sizeof fl__zoo_rules / sizeof *fl__zoo_rules; i++) {
+        const char *found =
+            fl__zoo_rules[i].names == names ? fl__zoo_matches(fl__zoo_rules[i].ours, ours, &m) : NULL;
+        if (!found || nth-- > 0) continue;
         rest = found, theirs = fl__zoo_rules[i].theirs;
         break;
     }
+    if (!rest) return 0;
     fl_nn_text t = {buf, size, 0};
     for (;; theirs++) {
         if (*theirs == '#') {
             const bool less = theirs[1] == '-';
-            fl_nn_put(&t, "%" PRId64, number[n++ & 3] - less);
+            fl_nn_put(&t, "%" PRId64, m.number[n++ & 3] - less);
             theirs += less;
+        } else if (*theirs == '@') {
+            fl_nn_put(&t, "%.*s", m.n_word, m.word);
         } else if (*theirs == '|' || !*theirs) {
             fl_nn_put(&t, "%s", rest);
-            if (!*theirs) return t.n + 1 < (int64_t)size ? parts : 0;
+            if (!*theirs) return t.n + 1 < (int64_t)size ? parts : -1;
             if (t.n + 1 < (int64_t)size) buf[t.n] = 0;
             t.n++, parts++, n = 0;
         } else fl_nn_put(&t, "%c", *theirs);
@@ -782,18 +849,35 @@ static bool fl__zoo_is_head(const char *name) {
     return false;
 }
 
+/* The names of a parameter that are in the file, by the first rule that gives such; how many, 0 after
+   fl_fail, which tells what is missing by the first rule. */
+static int fl__zoo_find(const fl__zoo_load *l, const char *path, char *buf, size_t size) {
+    char first[4 * FL_NN_PATH] = "";
+    for (int nth = 0;; nth++) {
+        const int n = fl__zoo_names(path, l->names, nth, buf, size);
+        if (n < 0 || n > 4) fl_fail("fl_vision_load: %s: a name that is too long", path);
+        else if (!n) fl_fail("fl_vision_load: %s: no tensor '%s' for %s", l->path, first, path);
+        if (n < 1 || n > 4) return 0;
+        const char *name = buf;
+        int there = 0;
+        while (there < n && fl_data_find(l->file, name) >= 0) there++, name += strlen(name) + 1;
+        if (there == n) return n;
+        if (!nth) snprintf(first, sizeof first, "%s", name);
+    }
+}
+
 static bool fl__zoo_read(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
     fl__zoo_load *l = user;
     fl_tensor *live = param ? fv_value(param) : buffer, *part[4], *t;
     char buf[4 * FL_NN_PATH];
-    const int n = fl__zoo_names(path, l->names, buf, sizeof buf);
+    const int n = fl__zoo_find(l, path, buf, sizeof buf);
     const char *name = buf;
-    if (n < 1 || n > 4) return fl_fail("fl_vision_load: %s: a name that is too long", path);
+    if (!n && strstr(path, "num_batches_tracked")) {
+        fl_error_clear();
+        return true;
+    }
+    if (!n) return false;
     for (int i = 0; i < n; i++, name += strlen(name) + 1) {
-        if (fl_data_find(l->file, name) < 0) {
-            if (strstr(path, "num_batches_tracked")) return true;
-            return fl_fail("fl_vision_load: %s: no tensor '%s' for %s", l->path, name, path);
-        }
         if (!(part[i] = fl_data_read(l->file, name))) return false;
         if (fl_dtype_is_float(part[i]->dtype) && !(part[i] = fl_cast(part[i], live->dtype))) return false;
     }
