@@ -127,6 +127,9 @@ mnist: $(BUILD)/examples/mnist ## train the CNN of the Flashlight paper: make mn
 vision-cifar: $(BUILD)/examples/vision_cifar ## a small residual net on CIFAR-10 or drawn pictures: make vision-cifar [DATA=dir] [ARGS="--epochs 40 --seed 1"]
 	@$< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
+vision-detect: $(BUILD)/examples/vision_detect ## a small DETR on shapes that it draws, or on images of COCO: make vision-detect [DATA=../shared/data/coco] [ARGS="--steps 3000 --seed 1"]
+	@$< $(if $(DATA),--data "$(DATA)") $(ARGS)
+
 vision-image: $(BUILD)/examples/vision_image ## an image file as raw samples: make vision-image FILE=x OUT=y.raw [MODE=grey|rgb|rgba|asis] [DEPTH=8|16] [ORIENT=0]
 	@$< --file "$(FILE)" --out "$(OUT)" $(if $(MODE),--mode $(MODE)) $(if $(DEPTH),--depth $(DEPTH)) $(if $(filter 0,$(ORIENT)),--stored)
 

@@ -1,0 +1,346 @@
+/* vision_detect.c - trains a small DETR to find shapes on noise that it draws, or overfits images of COCO
+
+   make vision-detect [DATA=../shared/data/coco] [ARGS="--steps 2000 --seed 1"]
+   cc -O2 -I.. vision_detect.c ../fl.c -o vision_detect -lm -lpthread  (COCO: -DFL_USE_JPEG -ljpeg)
+   ./vision_detect               discs, squares and triangles; 200 fresh images decide
+   ./vision_detect --data dir    dir/annotations/instances_train.json and the first 8 (--images) of dir/train
+   ./vision_detect --load detect.safetensors --eval
+
+   Prints COCO's twelve lines and the average precision of each class; writes the weights, detect.svg,
+   detect_0.png ... (a frame for each object that was found) and detections.html. */
+#include "vision.h"
+
+enum { QUERIES = 20, SIDE = 96, FRESH = 200, KINDS = 3, MOST = 4, SHOWN = 24, PICTURES = 4 };
+
+typedef struct options {
+    const char *data, *save, *load;
+    double steps, batch, seed, lr, minutes;
+    int64_t images, size;
+    bool eval;
+} options;
+
+/* ---- shapes on noise, each image a function of its number ---- */
+
+static const char *const shape_name[] = {"disc", "square", "triangle"};
+
+/* Up to 4 shapes that hardly hide each other; as fl_vision_objects gives them. */
+static bool shapes_get(int64_t i, fl_data_sample *out, void *user) {
+    fl_rng rng = fl_data_rng(*(const uint64_t *)user, 0, i);
+    fl_vision_pixels p;
+    fl_tensor *image = fl_vision_image(3, SIDE, SIDE, &p);
+    float box[MOST][4], area[MOST];
+    int64_t label[MOST], n = 0;
+    const int64_t wanted = 1 + (int64_t)(3 * fl_rng_uniform(&rng)), info[] = {i, SIDE, SIDE};
+    if (!image) return false;
+    for (int64_t k = 0; k < SIDE * SIDE * 3; k++) p.p[k] = (unsigned char)(160 * fl_rng_uniform(&rng));
+    for (int t = 0; t < 50 && n < wanted; t++) {
+        const double r = 8 + 12 * fl_rng_uniform(&rng), cy = r + (SIDE - 2 * r) * fl_rng_uniform(&rng),
+                     cx = r + (SIDE - 2 * r) * fl_rng_uniform(&rng);
+        const int kind = (int)(KINDS * fl_rng_uniform(&rng));
+        bool apart = true;
+        for (int64_t k = 0; k < n; k++)
+            apart =
+                apart &&
+                (fabs(cx - (double)(box[k][0] + box[k][2]) / 2) > r + (double)(box[k][2] - box[k][0]) / 2 ||
+                 fabs(cy - (double)(box[k][1] + box[k][3]) / 2) > r + (double)(box[k][3] - box[k][1]) / 2);
+        if (!apart) continue;
+        const double colour[] = {120 + 135 * fl_rng_uniform(&rng), 120 + 135 * fl_rng_uniform(&rng),
+                                 120 + 135 * fl_rng_uniform(&rng)};
+        int64_t low[2] = {SIDE, SIDE}, high[2] = {0, 0};
+        for (int64_t y = 0; y < SIDE; y++)
+            for (int64_t x = 0; x < SIDE; x++) {
+                const double v = ((double)y + 0.5 - cy) / r, u = ((double)x + 0.5 - cx) / r;
+                if (!(kind == 0   ? u * u + v * v < 1
+                      : kind == 1 ? fabs(u) < 0.85 && fabs(v) < 0.85
+                                  : v < 0.8 && v > 1.8 * fabs(u) - 1)) continue;
+                for (int c = 0; c < 3; c++) p.p[y * p.row + 3 * x + c] = (unsigned char)colour[c];
+                low[0] = x < low[0] ? x : low[0], low[1] = y < low[1] ? y : low[1];
+                high[0] = x + 1 > high[0] ? x + 1 : high[0], high[1] = y + 1 > high[1] ? y + 1 : high[1];
+            }
+        for (int d = 0; d < 2; d++) box[n][d] = (float)low[d], box[n][d + 2] = (float)high[d];
+        area[n] = (box[n][2] - box[n][0]) * (box[n][3] - box[n][1]), label[n++] = kind;
+    }
+    *out = (fl_data_sample){
+        5,
+        {image, fl_from_host(box, FL_SHAPE(n, 4), FL_F32), fl_from_host(label, FL_SHAPE(n), FL_I64),
+         fl_from_host(area, FL_SHAPE(n), FL_F32), fl_from_host(info, FL_SHAPE(3), FL_I64)}};
+    return out->t[1] && out->t[2] && out->t[3] && out->t[4];
+}
+
+/* What the set holds, as a file would: images count from 0, boxes are of the original size. */
+static bool truth_of_shapes(int64_t n, uint64_t seed, fl_vision_coco *out) {
+    static fl_vision_category category[KINDS];
+    static fl_vision_coco_image image[FRESH];
+    static fl_vision_object object[FRESH * MOST];
+    *out = (fl_vision_coco){
+        .image = image, .category = category, .object = object, .n_image = n, .n_category = KINDS};
+    for (int64_t k = 0; k < KINDS; k++) category[k] = (fl_vision_category){k, shape_name[k]};
+    for (int64_t i = 0; i < n; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_data_sample one;
+        image[i] = (fl_vision_coco_image){i, SIDE, SIDE, ""};
+        const bool ok = shapes_get(i, &one, &seed);
+        for (int64_t k = 0; ok && k < one.t[2]->shape[0]; k++) {
+            const float *b = (float *)fl_data(one.t[1]) + 4 * k;
+            object[out->n_object] = (fl_vision_object){
+                .id = out->n_object + 1,
+                .image = i,
+                .category = ((int64_t *)fl_data(one.t[2]))[k],
+                .score = 1,
+                .box = {(double)b[0], (double)b[1], (double)(b[2] - b[0]), (double)(b[3] - b[1])},
+                .area = (double)((float *)fl_data(one.t[3]))[k]};
+            out->n_object++;
+        }
+        fl_scope_end(&s);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+/* ---- what is trained, on what ---- */
+
+typedef struct task {
+    fl_data_set *train, *test;
+    fl_vision_coco truth;
+    int64_t classes, queries;
+    bool drawn;
+} task;
+
+static bool open_task(const options *o, task *t) {
+    static uint64_t train_seed, fresh_seed = 2;
+    char path[2][1024];
+    fl_data_set *train, *test;
+    fl_vision_step shape[2] = {fl_vision_random_horizontal_flip(0.5)};
+    int n_steps = 1;
+    if (o->data) {
+        snprintf(path[0], sizeof path[0], "%s/annotations/instances_train.json", o->data);
+        snprintf(path[1], sizeof path[1], "%s/train", o->data);
+        if (!fl_vision_coco_load(path[0], &t->truth)) return false;
+        if (o->images < t->truth.n_image) { /* the first ones, and their objects */
+            int64_t n = 0;
+            t->truth.n_image = o->images;
+            for (int64_t i = 0; i < t->truth.n_object; i++)
+                if (fl_vision_coco_find(&t->truth, t->truth.object[i].image) >= 0)
+                    t->truth.object[n++] = t->truth.object[i];
+            t->truth.n_object = n;
+        }
+        shape[0] = fl_vision_resize(o->size, o->size, FL_VISION_BILINEAR);
+        train = fl_vision_objects(&t->truth, path[1]), test = fl_vision_objects(&t->truth, path[1]);
+        t->classes = t->truth.category[t->truth.n_category - 1].id + 1, t->queries = 60;
+    } else {
+        puts("No --data given: training on shapes drawn here.");
+        train_seed = 1000 + (uint64_t)o->seed;
+        train = fl_data_callback(1 << 20, shapes_get, &train_seed);
+        test = fl_data_callback(FRESH, shapes_get, &fresh_seed);
+        t->drawn = true, t->classes = KINDS, t->queries = QUERIES;
+        if (!truth_of_shapes(FRESH, fresh_seed, &t->truth)) return false;
+    }
+    const int64_t batch = (int64_t)o->batch;
+    train = fl_vision_batch(fl_data_shuffle(train, (uint64_t)o->seed), batch, .objects = true, .steps = shape,
+                            .n_steps = n_steps, .seed = (uint64_t)o->seed, .mean = FL_VISION_IMAGENET_MEAN,
+                            .std = FL_VISION_IMAGENET_STD, .drop_last = t->drawn);
+    t->train = fl_data_prefetch(train, 1, 4);
+    t->test = fl_vision_batch(test, 8, .objects = true, .steps = shape, .n_steps = t->drawn ? 0 : 1,
+                              .mean = FL_VISION_IMAGENET_MEAN, .std = FL_VISION_IMAGENET_STD);
+    return t->train && t->test;
+}
+
+static void close_task(task *t) {
+    fl_data_free(t->train), fl_data_free(t->test);
+    if (!t->drawn) fl_vision_coco_free(&t->truth);
+}
+
+/* ---- training ---- */
+
+static bool step(fl_nn_module *net, fl_optim *optim, const fl_data_sample *b, fl_vision_losses *l) {
+    const fl_vision_targets target = {b->t[3], b->t[2], fl_data(b->t[4]), fl_numel(b->t[4])};
+    const fl_vars y = fl_nn_forward_vars(net, FL_VARS(fv_const(b->t[0]), fv_const(b->t[1])));
+    fl_optim_zero_grad(optim);
+    return y.n && fl_vision_criterion(y, &target, l) && fl_backward(l->total) &&
+           fl_optim_clip_grad_norm(fl_nn_parameters(net), 0.1) && fl_optim_step(optim);
+}
+
+static bool train(fl_nn_module *net, const options *o, task *t) {
+    static fl_data_curve loss_curve = {.name = "training loss"};
+    fl_optim *optim = fl_optim_adamw(fl_nn_parameters(net), .lr = o->lr, .weight_decay = 1e-4);
+    const double begin = fl_data_now();
+    const int64_t total = (int64_t)o->steps;
+    int64_t epoch = 0, index = 0;
+    fl_data_average mean = {0}, giou = {0};
+    bool ok = optim != NULL;
+    fl_nn_train(net, true);
+    double part = 0; /* of the schedule: a warm-up, then half a cosine over the steps, or the minutes */
+    for (int64_t i = 0; ok && part < 1; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_data_sample b;
+        fl_vision_losses l;
+        const double now = (fl_data_now() - begin) / (60 * o->minutes), done = (double)i / (double)total;
+        part = now > done ? now : done;
+        const double lr =
+            o->lr * fmin(1, (double)(i + 1) / 100) * 0.5 * (1 + cos(3.14159265 * fmin(part, 1)));
+        ok = fl_optim_set_lr(optim, lr + 1e-9) && fl_data_next(t->train, &epoch, &index, &b) &&
+             step(net, optim, &b, &l);
+        if (ok)
+            fl_data_average_add(&mean, fl_item(fv_value(l.total)), 1), fl_data_average_add(&giou, l.giou, 1);
+        fl_scope_end(&s);
+        if (!ok || (i % 100 != 99 && part < 1)) continue;
+        fl_data_curve_add(&loss_curve, (double)i, mean.mean);
+        printf("Step %lld: loss %.4f, 1 - giou %.4f, %.0f s\n", (long long)i + 1, mean.mean, giou.mean,
+               fl_data_now() - begin);
+        fflush(stdout);
+        mean = giou = (fl_data_average){0};
+    }
+    fl_optim_free(optim);
+    return ok && fl_data_plot_print(stdout, FL_DATA_CURVES(&loss_curve), .x_label = "step") &&
+           fl_data_plot_svg("detect.svg", FL_DATA_CURVES(&loss_curve), .x_label = "step") &&
+           fl_nn_save(net, o->save);
+}
+
+/* ---- what is found ---- */
+
+/* All detections of the test set, to be compared with the truth. */
+static bool find_all(fl_nn_module *net, task *t, fl_vision_coco *found) {
+    bool ok = true;
+    fl_nn_train(net, false);
+    *found = (fl_vision_coco){
+        .object = fl_heap_alloc((size_t)(t->truth.n_image * t->queries + 1) * sizeof *found->object)};
+    ok = found->object != NULL;
+    for (int64_t i = 0; ok && i < fl_data_size(t->test); i++) {
+        fl_scope s = fl_scope_begin();
+        fl_no_grad(true);
+        fl_data_sample b;
+        fl_vision_detections d;
+        ok = fl_data_get(t->test, i, &b);
+        const fl_vars y =
+            ok ? fl_nn_forward_vars(net, FL_VARS(fv_const(b.t[0]), fv_const(b.t[1]))) : (fl_vars){0};
+        ok = y.n && fl_vision_detected(fv_value(y.v[0]), fv_value(y.v[1]), fl_slice(b.t[5], 1, 1, 3, 1), &d);
+        for (int64_t k = 0; ok && k < fl_numel(d.scores); k++) {
+            const float *box = (float *)fl_data(d.boxes) + 4 * k;
+            found->object[found->n_object] = (fl_vision_object){
+                .id = found->n_object + 1,
+                .image = ((int64_t *)fl_data(b.t[5]))[k / t->queries * 3],
+                .category = ((int64_t *)fl_data(d.labels))[k],
+                .score = (double)((float *)fl_data(d.scores))[k],
+                .box = {(double)box[0], (double)box[1], (double)(box[2] - box[0]), (double)(box[3] - box[1])},
+                .area = (double)((box[2] - box[0]) * (box[3] - box[1]))};
+            found->n_object++;
+        }
+        fl_no_grad(false);
+        fl_scope_end(&s);
+    }
+    return ok;
+}
+
+static const char *category_name(const fl_vision_coco *c, int64_t id) {
+    for (int64_t k = 0; k < c->n_category; k++)
+        if (c->category[k].id == id) return c->category[k].name;
+    return "?";
+}
+
+/* Image i with the frames of what was found there with a score of at least one half, or of what is there. */
+static fl_tensor *drawn_image(const options *o, const task *t, int64_t i, const fl_vision_coco *from) {
+    enum { FRAMES = 64 };
+    static char text[FRAMES][40];
+    const char *labels[FRAMES];
+    uint8_t colours[FRAMES][3];
+    float box[FRAMES][4];
+    int64_t n = 0;
+    char path[1024];
+    uint64_t fresh_seed = 2;
+    fl_data_sample one = {0};
+    if (t->drawn) shapes_get(i, &one, &fresh_seed);
+    else {
+        snprintf(path, sizeof path, "%s/train/%s", o->data, t->truth.image[i].file);
+        one.t[0] = fl_vision_read(path, .depth = 8);
+    }
+    if (!one.t[0]) return NULL;
+    const int64_t large = t->drawn ? 2 : 1;
+    for (int64_t k = 0; k < from->n_object && n < FRAMES; k++) {
+        const fl_vision_object *f = &from->object[k];
+        if (f->image != t->truth.image[i].id || !(f->score >= 0.5) || f->crowd) continue;
+        for (int d = 0; d < 4; d++)
+            box[n][d] = (float)((double)large * (f->box[d % 2] + (d < 2 ? 0 : f->box[d] - 1)));
+        snprintf(text[n], sizeof text[n], f->score < 1 ? "%.30s %.2f" : "%.30s",
+                 category_name(&t->truth, f->category), f->score);
+        labels[n] = text[n];
+        fl_vision_colour(f->category + 1, colours[n++]);
+    }
+    fl_tensor *image = large == 1
+                           ? one.t[0]
+                           : fl_vision_resized(one.t[0], large * SIDE, large * SIDE, .filter = FL_VISION_BOX);
+    return fl_vision_draw_boxes(image, fl_from_host(box, FL_SHAPE(n, 4), FL_F32), .labels = labels,
+                                .colours = colours[0], .width = 2);
+}
+
+static bool write_pictures(const options *o, const task *t, const fl_vision_coco *found, const char *lines) {
+    fl_data_text page = {0};
+    bool ok =
+        vision_puts(&page,
+                    "<!doctype html><meta charset=utf-8><title>Detections</title><style>body{font:14px "
+                    "sans-serif}figure{display:inline-block;margin:4px}</style><h1>What was found, beside "
+                    "what is there</h1><pre>%s</pre>\n",
+                    lines);
+    for (int64_t i = 0; ok && i < t->truth.n_image && i < SHOWN; i++) {
+        fl_scope s = fl_scope_begin();
+        char name[40];
+        fl_tensor *guess = drawn_image(o, t, i, found), *is = drawn_image(o, t, i, &t->truth);
+        snprintf(name, sizeof name, "detect_%d.png", (int)i);
+        ok = guess && is && vision_puts(&page, "<figure>") && vision_put_image(&page, guess, "") &&
+             vision_puts(&page, " ") && vision_put_image(&page, is, "") &&
+             vision_puts(&page, "<figcaption>image %lld</figcaption></figure>\n",
+                         (long long)t->truth.image[i].id) &&
+             (i >= PICTURES || fl_vision_write_png(name, guess));
+        fl_scope_end(&s);
+    }
+    ok = ok && fl_data_replace("vision_detect", "detections.html", page.p, (size_t)page.n);
+    fl_heap_free(page.p);
+    return ok;
+}
+
+static bool evaluate(fl_nn_module *net, const options *o, task *t) {
+    fl_vision_coco found = {0};
+    fl_vision_ap ap = {.n_category = 0};
+    fl_data_text text = {0};
+    const bool ok = find_all(net, t, &found) && fl_vision_evaluate(&t->truth, &found, false, &ap) &&
+                    fl_vision_ap_put(&text, &ap, &t->truth) && write_pictures(o, t, &found, text.p);
+    if (ok) printf("%sAP %.4f, AP50 %.4f\n", text.p, ap.figure[0], ap.figure[1]);
+    fl_heap_free(text.p), fl_heap_free(found.object);
+    fl_vision_ap_free(&ap);
+    return ok;
+}
+
+int main(int argc, char **argv) {
+    options o = {.save = "detect.safetensors", .steps = 0, .seed = 1, .images = 8, .size = 256};
+    const argument list[] = {{"data", .text = &o.data},
+                             {"save", .text = &o.save},
+                             {"load", .text = &o.load},
+                             {"eval", .on = &o.eval},
+                             {"steps", .number = &o.steps, .low = 1, .high = 1e9},
+                             {"batch", .number = &o.batch, .low = 1, .high = 1024},
+                             {"seed", .number = &o.seed, .low = 0, .high = 1e9},
+                             {"lr", .number = &o.lr, .low = 1e-7, .high = 1},
+                             {"minutes", .number = &o.minutes, .low = 0.1, .high = 1e6},
+                             {"images", .whole = &o.images, .low = 1, .high = 1e6},
+                             {"size", .whole = &o.size, .low = 32, .high = 1333},
+                             {NULL, .low = 0}};
+    if (!arguments_read(argc, argv, list)) return 2;
+    o.steps = o.steps ? o.steps : o.data ? 3000 : 5000, o.batch = o.batch ? o.batch : o.data ? 8 : 16;
+    o.lr = o.lr ? o.lr : 1e-3, o.minutes = o.minutes ? o.minutes : o.data ? 14 : 9;
+    fl_scope s = fl_scope_begin();
+    fl_quiet(+1);
+    fl_seed((uint64_t)o.seed);
+    task t = {.drawn = false};
+    bool ok = open_task(&o, &t);
+    fl_nn_module *net =
+        ok ? fl_vision_detr(18, .classes = t.classes, .queries = t.queries, .dim = 64, .heads = 4,
+                            .hidden = 256, .layers = o.data ? 2 : 3, .dropout = FL_ZERO, .divide = 4,
+                            .blocks = 1, .dilated = true, .live = true)
+           : NULL;
+    ok = net && fl_nn_channels_last(net) && (!o.load || fl_nn_load(net, o.load));
+    ok = ok && (o.eval || train(net, &o, &t)) && evaluate(net, &o, &t);
+    if (!ok) fprintf(stderr, "%s\n", fl_error() ? fl_error() : "vision_detect: failed");
+    fl_nn_free(net);
+    close_task(&t);
+    fl_scope_end(&s);
+    return ok ? 0 : 1;
+}
