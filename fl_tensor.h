@@ -436,8 +436,9 @@ typedef bool (*fl_slot)(const fl_backend *self, const fl_call *c);
 typedef enum fl_access { FL_READ = 1, FL_WRITE = 2 } fl_access;
 /* flags[op]. CONTIGUOUS: inputs are made contiguous first. NARROW: the slot takes f16, bf16 and the
    integers narrower than i64 itself; without it the core casts its operands to the wide dtype
-   (fl_dtype_wide) and the results back. copy and fill always take every dtype. */
-enum { FL_SLOT_CONTIGUOUS = 1, FL_SLOT_NARROW = 2 };
+   (fl_dtype_wide) and the results back. copy and fill always take every dtype. BLOCKS: it takes registered
+   dtypes too; without it an op that has a composition runs that. */
+enum { FL_SLOT_CONTIGUOUS = 1, FL_SLOT_NARROW = 2, FL_SLOT_BLOCKS = 4 };
 
 struct fl_backend {
     const char *name; /* of the family */
@@ -1773,7 +1774,8 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
         if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
     fl__here.flags = flags; /* a composition is observed */
     for (int i = 0; i < c->n_in; i++)
-        if (!c->in[i]->weak && c->in[i]->dtype == FL_BF16) fl__here.flags |= FL__OF_BF16;
+        if (!c->in[i]->weak && c->in[i]->dtype == FL_BF16 && fl_is_narrow(c->out[0]))
+            fl__here.flags |= FL__OF_BF16;
     ok = ok && fl__run_by(be, &d);
     fl__here.flags = flags;
     for (int i = 0; ok && i < d.n_out; i++) {
@@ -1797,10 +1799,13 @@ static void fl__as_bytes(fl_tensor *alias, const fl_tensor *t) {
     alias->ndim++;
 }
 
-/* A record with registered dtypes: copies only. */
+/* A record with registered dtypes: a copy, or of an op that can do without a slot. */
 static FL__COLD bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
     fl_tensor *y = c->out[0], to, from;
     const fl_tensor *x = c->in[0];
+    if (be->op[c->op] && be->flags[c->op] & FL_SLOT_BLOCKS)
+        return fl__run_slot(be, c, be->op[c->op], fl__traits_of(c).paged);
+    if (fl__ops[c->op]->compose) return fl_call_compose(c);
     if (c->op != FL_OP_copy || x->weak || x->dtype != y->dtype)
         return fl_fail("fl_%s: takes no blocks of numbers: cast them", fl__ops[c->op]->name);
     if (y->ndim == FL_MAX_DIMS) return fl_fail("fl_copy: %d dims of blocks", y->ndim);

@@ -285,13 +285,14 @@ FLM uint16_t flm_f32_to_bf16(float x) {
     return (uint16_t)(x == x ? rounded : u >> 16 | 0x40);
 }
 
-/* The exponent moves by multiplication with 2^112, which makes denormals normal; infinity and NaN
-   would land at 2^16 and above. */
+/* The exponent moves by 112. Denormals come from a difference of normal numbers: processors stumble over
+   denormal operands. */
 FLM float flm_f16_to_f32(uint16_t h) {
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
-    float scaled = flm__float(magnitude) * 0x1p112f;
-    uint32_t special = magnitude | 0x7f800000u;
-    return flm__float(sign | (magnitude >= 0x7c00u << 13 ? special : flm__bits32(scaled)));
+    uint32_t normal = magnitude + (112u << 23), special = magnitude | 0x7f800000u;
+    uint32_t denormal = flm__bits32(flm__float(magnitude + (113u << 23)) - 0x1p-14f);
+    uint32_t finite = magnitude < 1u << 23 ? denormal : normal;
+    return flm__float(sign | (magnitude >= 0x7c00u << 13 ? special : finite));
 }
 
 /* Normal numbers round in integer arithmetic; denormals by adding 0.5, whose last place is that of

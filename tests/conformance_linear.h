@@ -274,6 +274,44 @@ static void linear_act_group(int unused) {
                 linear_act_case(all_dtypes[k], (layout)l, acts[i % 7], size[i / 7][0], size[i / 7][1]);
 }
 
+/* x [rows, in] of f32 and a weight [out, in] of d, f16 and bf16 being also shown as blocks of q8 and q4:
+   the product of what is stored, and the gradient to x. */
+static void linear_stored_case(fl_dtype d, layout l, int64_t rows, bool blocks, bool grad) {
+    const int64_t in = blocks ? 96 : 70, out = 9;
+    const fl_dtype packed = !blocks ? d : d == FL_F16 ? fl_q8() : fl_q4();
+    if (!case_begin("linear_stored", d, l, "%d rows, %s%s", (int)rows, fl_dtype_name(packed), grad ? " dx" : ""))
+        return;
+    operand x = make_operand(FL_SHAPE(rows, in), FL_F32, l, TAME);
+    fl_tensor *stored = fl_cast(make_operand(FL_SHAPE(out, in), FL_F32, DENSE, TAME).t, packed);
+    fl_tensor *wide = fl_cast(stored, FL_F32);
+    float *w = take((size_t)(in * out) * sizeof *w);
+    fl_to_host(wide, w, (size_t)(in * out) * sizeof *w);
+    array dy = random_array(FL_SHAPE(rows, out), FL_F32, TAME);
+    array want = new_array(FL_SHAPE(rows, grad ? in : out), FL_F32);
+    double *scale = take((size_t)want.n * 8);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < out; j++)
+            for (int64_t k = 0; k < in; k++) {
+                const double a = grad ? dy.f[i * out + j] : x.a.f[i * in + k], p = a * (double)w[j * in + k];
+                const int64_t at = grad ? i * in + k : i * out + j;
+                want.f[at] += p, scale[at] += fabs(p);
+            }
+    fl_var *from = fv_param(x.t), *y = fv_linear(from, fv_const(stored), NULL);
+    const bool ok = y && (!grad || fl_backward(y, .grad = dense_tensor(&dy)));
+    case_end(ok && product_agrees(grad ? fv_grad(from) : fv_value(y), &want, scale, in + 8));
+}
+
+static void linear_stored_group(int unused) {
+    static const int64_t rows[] = {1, 3, 8, 9};
+    (void)unused;
+    expect_row("linear_stored", F16 | BF16, UNWEAK & ~(1u << CHANNELS_LAST), 0, 0);
+    snprintf(row_of("linear_stored")->tolerance, 64, "%s", product_tolerance);
+    for (int k = 0; k < 2; k++)
+        for (int l = DENSE; l <= BROADCAST; l++)
+            for (int i = 0; i < 4 * 4 && l != CHANNELS_LAST; i++)
+                linear_stored_case(k ? FL_BF16 : FL_F16, (layout)l, rows[i / 4], i & 1, i & 2);
+}
+
 static void linear_cases_of(fl_dtype d, layout l) {
     static const double norms[] = {0, 0.5, 1, 2, 3, INFINITY};
     for (int i = 0; i < SUM_CASES; i++)

@@ -82,8 +82,44 @@ TEST(q8_feeds_matmul) {
     fl_tensor *packed = fl_cast(x, fl_q8());
     CHECK(same(fl_matmul(packed, w), fl_matmul(fl_cast(packed, FL_F32), w)));
     fl_tensor *weight = fl_cast(normal(FL_SHAPE(5, 64)), fl_q8()); /* [out, in / 32] */
-    CHECK(same(fl_linear(x, weight, NULL), fl_linear(x, fl_cast(weight, FL_F32), NULL)));
+    CHECK(largest(fl_sub(fl_linear(x, weight, NULL), fl_linear(x, fl_cast(weight, FL_F32), NULL))) < 1e-4);
     fl_scope_end(&s);
+}
+
+TEST(q4_is_the_nearest_of_sixteen_steps) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = normal(FL_SHAPE(4, 64)), *y = fl_cast(fl_cast(x, fl_q4()), FL_F32);
+    fl_tensor *top = fl_amax(fl_abs(fl_reshape(x, FL_SHAPE(4, 2, 32))), FL_AXES_KEEP(-1));
+    fl_tensor *off = fl_reshape(fl_abs(fl_sub(x, y)), FL_SHAPE(4, 2, 32));
+    CHECK(largest(fl_div(off, top)) <= 1.0 / 8 + 1e-3); /* the far end of the other sign has 7 steps */
+    CHECK(same(fl_cast(fl_cast(y, fl_q4()), FL_F32), y));
+    const float ends[32] = {-8, 7, 6.6f, 0.4f, -0.6f, -8.0f};
+    float back[32];
+    CHECK(fl_to_host(fl_cast(fl_cast(fl_from_host(ends, FL_SHAPE(32), FL_F32), fl_q4()), FL_F32), back, sizeof back));
+    CHECK(back[0] == -8 && back[1] == 7 && back[2] == 7 && back[3] == 0 && back[4] == -1 && back[31] == 0);
+    fl_scope_end(&s);
+}
+
+static void signs_pack(const float *x, void *blocks, int64_t n);
+static void signs_unpack(const void *blocks, float *x, int64_t n);
+
+/* Of all dtypes, of sizes around those of strips and of groups of rows: what the product of the converted weight
+   is. */
+TEST(stored_weights_are_read_as_they_lie) {
+    static const int64_t rows[] = {1, 2, 3, 7, 8, 9}, outs[] = {1, 4, 37}, ins[] = {32, 1024, 1056, 2080};
+    const fl_dtype dtypes[] = {FL_F16, FL_BF16, fl_q8(), fl_q4(),
+                               fl_dtype_register(&(fl_dtype_info){"sign8", 5, 8, signs_unpack, signs_pack})};
+    for (int i = 0; i < 6 * 3 * 4 * 5; i++) {
+        fl_scope s = fl_scope_begin();
+        const int64_t m = rows[i % 6], n = outs[i / 6 % 3], k = ins[i / 18 % 4];
+        fl_tensor *x = normal(FL_SHAPE(m, k)), *w = fl_cast(normal(FL_SHAPE(n, k)), dtypes[i / 72]);
+        fl_tensor *want = fl_matmul(x, fl_transpose(fl_cast(w, FL_F32), 0, 1));
+        fl_tensor *y = fl_linear(x, w, NULL);
+        if (!CHECK(y && largest(fl_sub(y, want)) <= 2e-6 * (double)k))
+            printf("%s: %d rows of %d, %d out: %g off\n", fl_dtype_name(w->dtype), (int)m, (int)k, (int)n,
+                   largest(fl_sub(y, want)));
+        fl_scope_end(&s);
+    }
 }
 
 /* Eight signs in a byte and an f32 size: 1-bit blocks. */

@@ -67,6 +67,11 @@ FL_API void fl_data_file_clear(fl_data_file *f);
 FL_API bool fl_data_entry_fits(const fl_data_entry *e);
 /* A new tensor, filled by f->fill. */
 FL_API fl_tensor *fl_data_entry_read(fl_data_file *f, const fl_data_entry *e);
+/* From now on tensors of f, whose entries lie in the file as they are from `begin` on and which uses neither
+   read, close nor user, are views of the mapped file, as fl_data_map_safetensors has them; verify, unless NULL,
+   looks at the bytes of each that is read. Nothing changes where the table of file operations does not map. */
+FL_API bool fl_data_file_map(fl_data_file *f, bool (*verify)(const fl_data_file *f, const fl_data_entry *e,
+                                                             const char *bytes));
 
 #ifdef __cplusplus
 }
@@ -198,6 +203,91 @@ FL_API fl_tensor *fl_data_entry_read(fl_data_file *f, const fl_data_entry *e) {
     const bool ok = f->fill(f, e, p);
     fl_unmap(t, FL_WRITE);
     return ok ? t : NULL;
+}
+
+/* ---- mapped ---- */
+
+/* A file in memory: kept by the open file and by each tensor. */
+typedef struct fl__mapping {
+    fl_data_io io;
+    char *p;
+    int64_t n;
+    int refs;
+    bool (*verify)(const fl_data_file *f, const fl_data_entry *e, const char *bytes);
+} fl__mapping;
+
+static void fl__mapping_drop(fl__mapping *m) {
+    if (__atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL)) return;
+    m->io.unmap(m->io.user, m->p, m->n);
+    fl_heap_free(m);
+}
+
+/* What gives one tensor's buffer its bytes, and goes with it. */
+typedef struct fl__mapped {
+    fl_mem_manager manager;
+    fl__mapping *mapping;
+    char *at;
+} fl__mapped;
+
+static bool fl__mapped_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    (void)info;
+    b->ptr = ((fl__mapped *)self->user)->at;
+    return true;
+}
+
+static void fl__mapped_put(fl_mem_manager *self, fl_buffer *b) {
+    fl__mapped *v = self->user;
+    b->ptr = NULL;
+    fl__mapping_drop(v->mapping);
+    fl_heap_free(v);
+}
+
+/* The buffer begins where a multiple of FL_ALIGN does; that of blocks, which are bytes, where they do. */
+static fl_tensor *fl__mapped_view(fl__mapping *m, const fl_data_entry *e) {
+    const int64_t size = (int64_t)fl_dtype_size(e->dtype);
+    const int64_t begin = fl_dtype_registered(e->dtype) ? e->begin : e->begin / FL_ALIGN * FL_ALIGN;
+    fl_tensor *t = fl_out_on(fl_backend_index(fl_backend_cpu()->name), e->shape, e->dtype);
+    fl__mapped *v = t ? fl_heap_alloc(sizeof *v) : NULL;
+    if (!v) return NULL;
+    *v = (fl__mapped){{.name = "mapped file", .get = fl__mapped_get, .put = fl__mapped_put, .user = v},
+                      m, m->p + begin};
+    t->buffer = fl_buffer_from(&v->manager, (size_t)(e->end - begin), NULL);
+    t->offset = (e->begin - begin) / size;
+    if (t->buffer) __atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
+    else fl_heap_free(v);
+    return t->buffer ? t : NULL;
+}
+
+static fl_tensor *fl__read_mapped(fl_data_file *f, const fl_data_entry *e) {
+    fl__mapping *m = f->user;
+    const int64_t size = f->f.io.size(f->f.io.user, f->f.file);
+    if (size < 0) return fl_data_stream_fail(&f->f, "cannot read its size"), NULL;
+    if (size < m->n)
+        return fl_fail("fl_data_read: %s: it shrank from %lld bytes to %lld since it was opened", f->f.path,
+                       (long long)m->n, (long long)size), NULL;
+    const bool aligned = fl_dtype_registered(e->dtype) || e->begin % (int64_t)fl_dtype_size(e->dtype) == 0;
+    if (e->begin == e->end || !aligned) return fl_data_entry_read(f, e);
+    if (m->verify && !m->verify(f, e, m->p + e->begin)) return NULL;
+    return fl__mapped_view(m, e);
+}
+
+static void fl__close_mapped(fl_data_file *f) {
+    fl__mapping_drop(f->user);
+}
+
+FL_API bool fl_data_file_map(fl_data_file *f, bool (*verify)(const fl_data_file *f, const fl_data_entry *e,
+                                                             const char *bytes)) {
+    if (!f->f.io.map) return true;
+    fl__mapping *m = fl_heap_alloc(sizeof *m);
+    if (m)
+        *m = (fl__mapping){f->f.io, f->f.io.map(f->f.io.user, f->f.file, f->f.size), f->f.size, 1, verify};
+    if (m && m->p) {
+        f->user = m, f->read = fl__read_mapped, f->close = fl__close_mapped;
+        return true;
+    }
+    if (m) fl_data_stream_fail(&f->f, "cannot map");
+    fl_heap_free(m);
+    return false;
 }
 
 FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name) {

@@ -494,92 +494,14 @@ FL_API fl_data_file *fl_data_open_safetensors(const char *path) {
     return fl__st_open("fl_data_open_safetensors", path);
 }
 
-/* ---- safetensors: mapped ---- */
-
-/* A file in memory: kept by the open file and by each tensor. */
-typedef struct fl__st_mapping {
-    fl_data_io io;
-    char *p;
-    int64_t n;
-    int refs;
-    bool verify;
-} fl__st_mapping;
-
-static void fl__st_unmap(fl__st_mapping *m) {
-    if (__atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL)) return;
-    m->io.unmap(m->io.user, m->p, m->n);
-    fl_heap_free(m);
-}
-
-/* What gives one tensor's buffer its bytes, and goes with it. */
-typedef struct fl__st_view {
-    fl_mem_manager manager;
-    fl__st_mapping *mapping;
-    char *at;
-} fl__st_view;
-
-static bool fl__st_view_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
-    (void)info;
-    b->ptr = ((fl__st_view *)self->user)->at;
-    return true;
-}
-
-static void fl__st_view_put(fl_mem_manager *self, fl_buffer *b) {
-    fl__st_view *v = self->user;
-    b->ptr = NULL;
-    fl__st_unmap(v->mapping);
-    fl_heap_free(v);
-}
-
-/* The buffer begins where a multiple of FL_ALIGN does. */
-static fl_tensor *fl__st_view_of(fl__st_mapping *m, const fl_data_entry *e) {
-    const int64_t begin = e->begin / FL_ALIGN * FL_ALIGN;
-    fl_tensor *t = fl_out_on(fl_backend_index(fl_backend_cpu()->name), e->shape, e->dtype);
-    fl__st_view *v = t ? fl_heap_alloc(sizeof *v) : NULL;
-    if (!v) return NULL;
-    *v = (fl__st_view){{.name = "mapped file", .get = fl__st_view_get, .put = fl__st_view_put, .user = v},
-                       m, m->p + begin};
-    t->buffer = fl_buffer_from(&v->manager, (size_t)(e->end - begin), NULL);
-    t->offset = (e->begin - begin) / (int64_t)fl_dtype_size(e->dtype);
-    if (t->buffer) __atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
-    else fl_heap_free(v);
-    return t->buffer ? t : NULL;
-}
-
-static fl_tensor *fl__st_read_mapped(fl_data_file *f, const fl_data_entry *e) {
-    fl__st_mapping *m = f->user;
-    const int64_t size = f->f.io.size(f->f.io.user, f->f.file);
-    if (size < 0) return fl_data_stream_fail(&f->f, "cannot read its size"), NULL;
-    if (size < m->n)
-        return fl_fail("fl_data_read: %s: it shrank from %lld bytes to %lld since it was opened", f->f.path,
-                       (long long)m->n, (long long)size), NULL;
-    if (e->begin == e->end || e->begin % (int64_t)fl_dtype_size(e->dtype)) return fl_data_entry_read(f, e);
-    const char *bytes = m->p + e->begin;
-    if (m->verify && !fl__st_check(f, e, bytes, fl_data_crc32c(0, bytes, (size_t)(e->end - e->begin))))
-        return NULL;
-    return fl__st_view_of(m, e);
-}
-
-static void fl__st_close_mapped(fl_data_file *f) {
-    fl__st_unmap(f->user);
+static bool fl__st_verify(const fl_data_file *f, const fl_data_entry *e, const char *bytes) {
+    return fl__st_check(f, e, bytes, fl_data_crc32c(0, bytes, (size_t)(e->end - e->begin)));
 }
 
 FL_API fl_data_file *fl_data_map_safetensors(const char *path, bool verify) {
     if (fl__st_is_index(path)) return fl_data_open_sharded(path, true, verify);
     fl_data_file *f = fl__st_open("fl_data_map_safetensors", path);
-    if (!f || !f->f.io.map) return f;
-    fl__st_mapping *m = fl_heap_alloc(sizeof *m);
-    if (m)
-        *m = (fl__st_mapping){f->f.io, f->f.io.map(f->f.io.user, f->f.file, f->f.size), f->f.size, 1,
-                              verify};
-    if (m && m->p) {
-        f->user = m;
-        f->read = fl__st_read_mapped;
-        f->close = fl__st_close_mapped;
-        return f;
-    }
-    if (m) fl_data_stream_fail(&f->f, "cannot map");
-    fl_heap_free(m);
+    if (f && fl_data_file_map(f, verify ? fl__st_verify : NULL)) return f;
     fl_data_close(f);
     return NULL;
 }

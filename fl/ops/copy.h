@@ -23,8 +23,11 @@ FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
 FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
 FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype);
 /* "q8": 32 numbers as 8-bit integers and an f16 scale, 34 bytes (ggml's Q8_0): scale = max |x| / 127.
-   Registered at the first call. */
+   Registered at the first call.
+   "q4": 32 numbers as an f16 scale and 16 bytes, whose low halves are numbers 0 to 15 and whose high ones 16 to
+   31, each (n - 8) scale (ggml's Q4_0). */
 FL_API fl_dtype fl_q8(void);
+FL_API fl_dtype fl_q4(void);
 /* Row-major without gaps; the same tensor if it is. */
 FL_API fl_tensor *fl_contiguous(fl_tensor *t);
 FL_API fl_var *fv_contiguous(fl_var *x);
@@ -124,6 +127,42 @@ static void fl__q8_unpack(const void *blocks, float *x, int64_t n) {
 
 fl_dtype fl_q8(void) {
     return fl_dtype_register(&(fl_dtype_info){"q8", 34, 32, fl__q8_unpack, fl__q8_pack});
+}
+
+static void fl__q4_unpack(const void *blocks, float *x, int64_t n) {
+    const uint8_t *from = blocks;
+    for (int64_t b = 0; b < n; b++, x += 32, from += 18) {
+        uint16_t half;
+        memcpy(&half, from, 2);
+        const float scale = flm_f16_to_f32(half);
+        for (int i = 0; i < 16; i++) {
+            x[i] = (float)((from[2 + i] & 15) - 8) * scale;
+            x[16 + i] = (float)((from[2 + i] >> 4) - 8) * scale;
+        }
+    }
+}
+
+static int fl__q4_code(float x, float by) {
+    const float v = x * by + 8.5f;
+    return v >= 15 ? 15 : v > 0 ? (int)v : 0;
+}
+
+static void fl__q4_pack(const float *x, void *blocks, int64_t n) {
+    uint8_t *to = blocks;
+    for (int64_t b = 0; b < n; b++, x += 32, to += 18) {
+        float top = 0; /* the largest number becomes -8, whatever its sign */
+        for (int i = 0; i < 32; i++)
+            if (fabsf(x[i]) > fabsf(top)) top = x[i];
+        const float scale = top / -8, by = scale != 0 ? 1 / scale : 0;
+        const uint16_t half = flm_f32_to_f16(scale);
+        memcpy(to, &half, 2);
+        for (int i = 0; i < 16; i++)
+            to[2 + i] = (uint8_t)(fl__q4_code(x[i], by) | fl__q4_code(x[16 + i], by) << 4);
+    }
+}
+
+fl_dtype fl_q4(void) {
+    return fl_dtype_register(&(fl_dtype_info){"q4", 18, 32, fl__q4_unpack, fl__q4_pack});
 }
 
 /* ---- copies ---- */

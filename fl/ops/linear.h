@@ -4,7 +4,9 @@
 
    Records: matmul (of the table) a [..., m, k], b [..., k, n] -> [..., m, n];
    linear (args: fl_linear_args) x [n, in], w [out, in], [b out] -> y [n, out] = act(z),
-   [z = x w^T + b]: floats of one dtype. */
+   [z = x w^T + b]: floats of one dtype;
+   linear_stored x [n, in] f32, w [out, in] f16 or bf16, or [out, in / block] of a registered dtype -> x w^T
+   [n, out] f32: a slot need not make all of w f32, as the composition does. */
 #ifndef FL_T
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -77,7 +79,7 @@ FL_API fl_op fv_linear_act_of(fl_var *(*fn)(fl_var *x));
 FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
 
-FL_DATA fl_op fl_op_linear;
+FL_DATA fl_op fl_op_linear, fl_op_linear_stored;
 FL_PRIVATE void fl__register_linear(void);
 
 #ifdef __cplusplus
@@ -214,7 +216,7 @@ fl_var *fv_matmul(fl_var *a, fl_var *b) {
 
 /* >>linear layers: one record for the product, the bias and the activation */
 
-FL_DATA_DEFINED fl_op fl_op_linear;
+FL_DATA_DEFINED fl_op fl_op_linear, fl_op_linear_stored;
 
 /* The activations that fl_linear_act takes. */
 #define FL__ACTIVATIONS(X) X(relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)
@@ -280,6 +282,34 @@ static fl_var *fv__linear_node(fl_var *const *in, fl_op act) {
     return !linear || act == FL_OP_NONE ? linear : fv_record_formula(act, linear, y);
 }
 
+/* x f32 [..., in] and a weight of fewer bytes */
+static bool fl__reads_stored(const fl_tensor *x, const fl_tensor *w) {
+    const fl_dtype_info *blocks = fl_dtype_registered(w->dtype);
+    return (blocks || w->dtype == FL_F16 || w->dtype == FL_BF16) && !w->weak && !x->weak &&
+           x->dtype == FL_F32 && x->ndim > 0 && x->family == w->family &&
+           x->shape[x->ndim - 1] == w->shape[1] * (blocks ? blocks->block : 1);
+}
+
+/* Of variables: the weight is no parameter, and nothing is to be cast. */
+static bool fv__reads_stored(const fl_var *x, const fl_var *w) {
+    return !w->requires_grad && !(fl_flags() & FL_AUTOCAST_FLAGS) && fl__reads_stored(x->value, w->value);
+}
+
+static fl_tensor *fl__linear_stored_node(fl_tensor *x, fl_tensor *w) {
+    return fl_call_into(fl_op_linear_stored, fl_out_on(x->family, FL_SHAPE(x->shape[0], w->shape[0]), FL_F32), x,
+                        w, NULL);
+}
+
+/* dx = dz w; w is no parameter */
+static void fv__linear_stored_back(fl_node *n, fl_var *dz) {
+    fv_add_grad(n, 0, fv_matmul(dz, fv_cast(fv_saved(n, 0), FL_F32)));
+}
+
+static fl_var *fv__linear_stored_node(fl_var *x, fl_var *w) {
+    return fv_record_op(fl_op_linear_stored, fl__linear_stored_node(x->value, w->value), FV_IN(x), FV_SAVE(w),
+                        NULL);
+}
+
 /* >>the texts */
 
 enum { FL__TERMS = 8 }; /* operands of a sum of products */
@@ -290,7 +320,7 @@ enum { FL__TERMS = 8 }; /* operands of a sum of products */
 /* >>registration */
 
 static int64_t fl__linear_macs(const fl_call *c) {
-    return fl_numel(c->out[0]) * c->in[1]->shape[1];
+    return fl_numel(c->out[0]) * c->in[0]->shape[1];
 }
 
 FL_PRIVATE void fl__register_linear(void) {
@@ -302,6 +332,12 @@ FL_PRIVATE void fl__register_linear(void) {
         .gradient = fv__linear_back,
         .macs = fl__linear_macs};
     fl_op_linear = fl_op_register(&linear);
+    static const fl_op_info stored = {.name = "linear_stored",
+                                      .contains = "copy matmul linear",
+                                      .compose = fl__compose_linear_stored,
+                                      .gradient = fv__linear_stored_back,
+                                      .macs = fl__linear_macs};
+    fl_op_linear_stored = fl_op_register(&stored);
 }
 
 #endif /* FL_OPS_LINEAR_IMPL */
@@ -421,7 +457,24 @@ static bool fl__compose_linear(const fl_call *c, fl_tensor **y) {
     y[1] = z;
     return y[0] != NULL;
 }
+
+static bool fl__compose_linear_stored(const fl_call *c, fl_tensor **y) {
+    fl_tensor *w = fl_cast(c->in[1], FL_F32);
+    return w && (y[0] = fl_linear(c->in[0], w, NULL)) != NULL;
+}
 #endif
+
+/* The same of a weight that is read as it is stored. */
+static FL_T *FL_W(_linear_stored)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
+    fl_shape shape = fl_shape_of(FL_VALUE(x));
+    int64_t rows = 1, columns = shape.dim[shape.ndim - 1];
+    for (int i = 0; i + 1 < shape.ndim; i++) rows *= shape.dim[i];
+    if (shape.ndim != 2 && !(x = FL_W(reshape)(x, FL_SHAPE(rows, columns)))) return NULL;
+    FL_T *y = FL_W(_linear_stored_node)(x, w);
+    shape.dim[shape.ndim - 1] = FL_VALUE(w)->shape[0];
+    if (y && shape.ndim != 2) y = FL_W(reshape)(y, shape);
+    return FL_W(_activated)(y && bias ? ADD(y, bias) : y, act);
+}
 
 /* One product of the rows of x, whatever its leading dims. */
 static FL_T *FL_W(_linear_fused)(FL_T **in, fl_op act, fl_dtype d) {
@@ -442,8 +495,8 @@ static FL_T *FL_W(_linear_of)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
         return fl_bad("fl_linear: the weight's shape is %s, not [out, in]",
                        FL_SHAPE_TEXT(FL_VALUE(w)));
     fl_scope s = fl_scope_begin();
-    if (FL_VALUE(w)->dtype >= FL_DTYPE_COUNT) w = FL_W(cast)(w, FL_F32);
-    if (!w) return FL_GIVE(&s, NULL);
+    if (FL_W(_reads_stored)(x, w)) return FL_GIVE(&s, FL_W(_linear_stored)(x, w, bias, act));
+    if (FL_VALUE(w)->dtype >= FL_DTYPE_COUNT && !(w = FL_W(cast)(w, FL_F32))) return FL_GIVE(&s, NULL);
     FL_T *all[] = {x, w, bias};
     if (!FL_AUTOCAST(fl_op_linear, all, 3)) return FL_GIVE(&s, NULL);
     fl_tensor *t[] = {FL_VALUE(all[0]), FL_VALUE(all[1]), bias ? FL_VALUE(all[2]) : NULL};

@@ -7,11 +7,9 @@
 extern "C" {
 #endif
 
-/* Blocks of 32 weights as GGUF's q4_0 has them: an f16 scale, 16 bytes whose low halves are weights 0 to 15
-   and whose high ones 16 to 31, each (n - 8) scale. Its q8_0 is fl_q8(). */
-FL_API fl_dtype fl_text_q4(void);
-/* The tensors by name, of types f32, f16, bf16, q8_0, q4_0, others with an error that names them; shapes have
-   the dims of weights [out, in], in blocks for the last two. fl_data_meta gives keys whose values are
+/* The tensors by name, of types f32, f16, bf16, q8_0 (fl_q8), q4_0 (fl_q4), others with an error that names
+   them; shapes have the dims of weights [out, in], in blocks for the last two. Tensors are views of the mapped
+   file, as those of fl_data_map_safetensors. fl_data_meta gives keys whose values are
    numbers, texts of less than 4,096 bytes and truth values ("1", "0") as text; arrays by the function below.
    Sizes are compared with the file's bytes before anything is allocated. NULL after fl_fail. */
 FL_API fl_data_file *fl_text_open_gguf(const char *path);
@@ -30,42 +28,8 @@ FL_API int64_t fl_text_gguf_array(fl_data_file *f, const char *key, fl_text_gguf
 #define FL_TEXT_GGUF_IMPL
 #include "../ops/copy.h"
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* ---- q4_0 ---- */
-
-static void fl__q4_unpack(const void *blocks, float *out, int64_t n) {
-    const uint8_t *b = blocks;
-    for (int64_t k = 0; k < n; k++, b += 18, out += 32) {
-        const float scale = (float)fl_number_load(FL_F16, b).f;
-        for (int i = 0; i < 16; i++) {
-            out[i] = (float)((b[2 + i] & 15) - 8) * scale;
-            out[16 + i] = (float)((b[2 + i] >> 4) - 8) * scale;
-        }
-    }
-}
-
-static void fl__q4_pack(const float *in, void *blocks, int64_t n) {
-    uint8_t *b = blocks;
-    for (int64_t k = 0; k < n; k++, b += 18, in += 32) {
-        float top = 0;
-        for (int i = 0; i < 32; i++)
-            if (fabsf(in[i]) > fabsf(top)) top = in[i];
-        const float scale = top / -8, by = scale != 0 ? 1 / scale : 0;
-        fl_number_store(FL_F16, b, (fl_number){.f = scale});
-        for (int i = 0; i < 16; i++) {
-            const int low = (int)(in[i] * by + 8.5f), high = (int)(in[16 + i] * by + 8.5f);
-            b[2 + i] = (uint8_t)((low < 15 ? low : 15) | (high < 15 ? high : 15) << 4);
-        }
-    }
-}
-
-FL_API fl_dtype fl_text_q4(void) {
-    static const fl_dtype_info info = {"q4_0", 18, 32, fl__q4_unpack, fl__q4_pack};
-    return fl_dtype_register(&info);
-}
 
 /* ---- reading ---- */
 
@@ -73,7 +37,7 @@ static const struct { int type; int64_t bytes, numbers; } fl__gguf_types[] = {
     {0, 4, 1}, {1, 2, 1}, {2, 18, 32}, {8, 34, 32}, {30, 2, 1}};
 
 static fl_dtype fl__gguf_dtype(int type) {
-    return type == 0 ? FL_F32 : type == 1 ? FL_F16 : type == 2 ? fl_text_q4() : type == 8 ? fl_q8() : FL_BF16;
+    return type == 0 ? FL_F32 : type == 1 ? FL_F16 : type == 2 ? fl_q4() : type == 8 ? fl_q8() : FL_BF16;
 }
 
 typedef struct fl__gguf {
@@ -263,7 +227,8 @@ FL_API fl_data_file *fl_text_open_gguf(const char *path) {
     if (!f) return NULL;
     fl__gguf g = {.f = &f->f, .who = "fl_text_open_gguf", .ok = true};
     f->fill = fl__gguf_fill;
-    if (fl__gguf_header(&g, f, NULL, NULL, NULL, NULL) && fl_data_file_ready(f) && fl__gguf_place(&g, f))
+    if (fl__gguf_header(&g, f, NULL, NULL, NULL, NULL) && fl_data_file_ready(f) && fl__gguf_place(&g, f) &&
+        fl_data_file_map(f, NULL))
         return f;
     fl_data_close(f);
     return NULL;

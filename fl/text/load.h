@@ -624,7 +624,7 @@ static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_op
     ok = ok && (!untied || fl__lm_llama2c_add(f, "lm_head.weight", 0, FL_SHAPE(vocabulary, dim), &at));
     f->fill = fl__lm_llama2c_fill;
     fl_nn_module *m = NULL;
-    if (ok && fl_data_file_ready(f))
+    if (ok && fl_data_file_ready(f) && fl_data_file_map(f, NULL))
         m = fl__lm_load(f, fl__lm_llama, vocabulary,
                         (fl_text_lm_opts){.layers = layers,
                                           .dim = dim,

@@ -27,6 +27,7 @@
 #include "bf16.h"
 #include "gemm_amx.h"
 #include "matmul.h"
+#include "linear_stored.h"
 #include "openblas.h"
 #include "attention.h"
 #include "ctc.h"
@@ -80,6 +81,7 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     fl__cpu_fft_slots(&fl__cpu_table);
     fl__cpu_glu_slots(&fl__cpu_table);
     fl__cpu_lapack_slots(&fl__cpu_table);
+    fl__cpu_linear_stored_slots(&fl__cpu_table);
     fl__cpu_matmul_slots(&fl__cpu_table);
     fl__cpu_norm_slots(&fl__cpu_table);
     fl__cpu_pool_slots(&fl__cpu_table);
