@@ -28,6 +28,7 @@
      attend.h    decoders that attend: GRUs and transformers, ten attentions
      align.h     when the tokens of a known transcript were said
      criteria.h  losses, best paths and alignments of CTC, ASG, transducers, attention, jointly
+     models.h    acoustic models from arch files
      lexicon.h   words as strings of tokens, and their tree
      targets.h   lists, transcripts as tokens and back, WER and LER by speaker, sclite's files
      decode.h    beam search with a lexicon and a language model, for CTC and ASG
@@ -52,6 +53,7 @@
 #include "fl/speech/attend.h"
 #include "fl/speech/align.h"
 #include "fl/speech/criteria.h"
+#include "fl/speech/models.h"
 #include "fl/speech/lexicon.h"
 #include "fl/speech/targets.h"
 #include "fl/speech/decode.h"

@@ -235,7 +235,7 @@ static fl_var *fl__attend_run(const fl__attention_kind *kind, const fl__attendin
 enum { FL__ATTEND_HIDDEN = -10000 }; /* what stands for log 0 */
 
 /* Token u of `of`, frame t of `steps`. */
-static double fl__window_soft(const fl_speech_attend_opts *o, int64_t u, int64_t of, int64_t t,
+static double fl__attend_window_soft(const fl_speech_attend_opts *o, int64_t u, int64_t of, int64_t t,
                               int64_t steps) {
     const double rate = fl_option(o->rate, 5), width = fl_option(o->width, 5);
     const double center = round(fmin(fl_option(o->offset, 10) + (double)u * rate, (double)steps - rate));
@@ -243,13 +243,13 @@ static double fl__window_soft(const fl_speech_attend_opts *o, int64_t u, int64_t
     return -((double)t - center) * ((double)t - center) / (2 * width * width);
 }
 
-static double fl__window_soft_pretrain(const fl_speech_attend_opts *o, int64_t u, int64_t of, int64_t t,
-                                       int64_t steps) {
+static double fl__attend_window_soft_pretrain(const fl_speech_attend_opts *o, int64_t u, int64_t of,
+                                              int64_t t, int64_t steps) {
     const double width = fl_option(o->width, 5), center = (double)u * (double)steps / (double)of;
     return -((double)t - center) * ((double)t - center) / (2 * width * width);
 }
 
-static double fl__window_step(const fl_speech_attend_opts *o, int64_t u, int64_t of, int64_t t,
+static double fl__attend_window_step(const fl_speech_attend_opts *o, int64_t u, int64_t of, int64_t t,
                               int64_t steps) {
     const double from = fmin((double)steps - fl_option(o->max_rate, 10),
                              o->min_frames + (double)u * fl_option(o->min_rate, 3));
@@ -262,9 +262,9 @@ static const struct {
     const char *name;
     double (*at)(const fl_speech_attend_opts *o, int64_t u, int64_t of, int64_t t, int64_t steps);
     bool decodes; /* where the number of tokens is not known */
-} fl__windows[] = {{"soft", fl__window_soft, true},
-                   {"soft_pretrain", fl__window_soft_pretrain, false},
-                   {"step", fl__window_step, true},
+} fl__attend_windows[] = {{"soft", fl__attend_window_soft, true},
+                   {"soft_pretrain", fl__attend_window_soft_pretrain, false},
+                   {"step", fl__attend_window_step, true},
                    {"median", NULL, true}}; /* which reads the last weights */
 
 /* ---- the decoder ---- */
@@ -295,7 +295,7 @@ static fl_tensor *fl__attend_bias(const fl__speech_attend *a, const fl_tensor *s
     for (int64_t i = 0; y && i < n * tokens * t; i++) {
         const int64_t at = i % t, k = i / t % tokens, frames = count[i / t / tokens];
         p[i] = at >= frames ? FL__ATTEND_HIDDEN
-               : windowed   ? (float)fl__windows[a->window].at(&a->o, first + k, of, at, frames)
+               : windowed   ? (float)fl__attend_windows[a->window].at(&a->o, first + k, of, at, frames)
                             : 0;
     }
     return y;
@@ -345,8 +345,8 @@ static fl_var *fl__attend_step(fl_nn_module *m, fl_var *h, fl_var *x, const fl_t
     const fl__speech_attend *a = m->data;
     const int64_t d = a->hidden, t = fv_value(x)->shape[1];
     const bool windowed =
-        a->window >= 0 && (m->train ? a->warm || a->o.window_always : fl__windows[a->window].decodes);
-    const bool median = windowed && !fl__windows[a->window].at;
+        a->window >= 0 && (m->train ? a->warm || a->o.window_always : fl__attend_windows[a->window].decodes);
+    const bool median = windowed && !fl__attend_windows[a->window].at;
     fl_tensor *bias =
         h ? fl__attend_bias(a, steps, t, first, fv_value(h)->shape[1], of, windowed && !median) : NULL;
     if (bias && median && s->weights) bias = fl__attend_median(a, bias, s->weights, steps);
@@ -436,7 +436,7 @@ FL_API fl_var *fl_speech_attend_scores(fl_nn_module *m, fl_var *x, fl_tensor *st
     fl_var *h = parts[0] && parts[1] ? fv_concat(parts, 2, 1) : NULL, *w = NULL, *y = NULL;
     const bool one_by_one = !a->o.transformer && (a->kind->reads_last || a->o.input_feeding ||
                                                   (a->o.replaced > 0 && a->o.sampling) ||
-                                                  (a->window >= 0 && !fl__windows[a->window].at));
+                                                  (a->window >= 0 && !fl__attend_windows[a->window].at));
     fl__attend_state state = {.cache = NULL};
     if (h && steps && one_by_one) y = fl__attend_in_steps(m, h, x, steps, &w);
     else if (h && steps) {
@@ -508,7 +508,7 @@ FL_API fl_speech_speaker *fl_speech_speaker_new(fl_nn_module *m, fl_tensor *x, i
     return NULL;
 }
 
-static void fl__speaker_keep(fl_var **slot, fl_var *v) {
+static void fl__attend_keep(fl_var **slot, fl_var *v) {
     fv_keep(v);
     fv_drop(*slot);
     *slot = v;
@@ -529,9 +529,9 @@ FL_API fl_tensor *fl_speech_speaker_next(fl_speech_speaker *s, fl_tensor *tokens
                         : fl__attend_start(s->m, s->n);
     fl_var *y = in ? fl__attend_step(s->m, in, s->x, s->steps, s->at, s->most, &state) : NULL;
     fl_tensor *p = y ? fl_log_softmax(fl_select(fv_value(y), 1, 0), 1) : NULL;
-    for (int i = 0; p && i < FL__ATTEND_ROUNDS; i++) fl__speaker_keep(&s->h[i], state.h[i]);
+    for (int i = 0; p && i < FL__ATTEND_ROUNDS; i++) fl__attend_keep(&s->h[i], state.h[i]);
     if (p)
-        fl__speaker_keep(&s->weights, state.weights), fl__speaker_keep(&s->summary, state.summary), s->at++;
+        fl__attend_keep(&s->weights, state.weights), fl__attend_keep(&s->summary, state.summary), s->at++;
     fl_no_grad(recorded);
     return fl_scope_return(&scope, p);
 }
@@ -550,7 +550,7 @@ FL_API bool fl_speech_speaker_reorder(fl_speech_speaker *s, fl_tensor *from) {
     }
     for (int i = 0; ok && i < FL__ATTEND_ROUNDS; i++)
         if (s->cache[i]) ok = fl_nn_cache_reorder(s->cache[i], from);
-    for (int i = 0; ok && i < count; i++) fl__speaker_keep(slot[i], moved[i]);
+    for (int i = 0; ok && i < count; i++) fl__attend_keep(slot[i], moved[i]);
     fl_scope_end(&scope);
     return ok;
 }
@@ -642,7 +642,7 @@ static bool fl__attend_resolve(fl__speech_attend *a) {
     for (size_t i = 0; i < sizeof fl__attention_kinds / sizeof *fl__attention_kinds; i++)
         if (!strcmp(name, fl__attention_kinds[i].name)) a->kind = &fl__attention_kinds[i];
     for (int i = 0; a->o.window && i < 4; i++)
-        if (!strcmp(a->o.window, fl__windows[i].name)) a->window = i;
+        if (!strcmp(a->o.window, fl__attend_windows[i].name)) a->window = i;
     if (!a->kind)
         return fl_fail(
             "%s: there is no attention '%s': content keyvalue neural simpleloc location neuralloc multi "
@@ -653,7 +653,7 @@ static bool fl__attend_resolve(fl__speech_attend *a) {
     if (strcmp(sampling, "rand") != 0 && strcmp(sampling, "model") != 0 && strcmp(sampling, "gumbel") != 0)
         return fl_fail("%s: there is no sampling '%s': rand model gumbel", fn, sampling);
     if (a->o.transformer && (a->kind->reads_last || a->o.input_feeding || strcmp(sampling, "rand") != 0 ||
-                             (a->window >= 0 && !fl__windows[a->window].at)))
+                             (a->window >= 0 && !fl__attend_windows[a->window].at)))
         return fl_fail(
             "%s: a transformer's tokens go at once: no %s, input feeding, sampling by the model or "
             "median window",

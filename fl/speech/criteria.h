@@ -37,8 +37,8 @@ typedef struct fl_speech_criterion_opts {
 } fl_speech_criterion_opts;
 /* "ctc", "asg", "transducer", "seq2seq", "transformer", "joint". dim: numbers of the network's
    frames, which are scores of the classes for ctc and asg (dim 0: classes). The last class is the blank of
-   ctc and transducer, eos of the others (joint: eos; the blank is a class of its own behind it). NULL after an
-   error. */
+   ctc and transducer, eos of the others (joint: eos; the blank is a class of its own behind it). NULL after
+   an error. */
 #define fl_speech_criterion(...) FL__SPEECH_CRITERION(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_CRITERION(kind, dim, classes, ...) \
     fl_speech_criterion_opt(kind, dim, classes, (fl_speech_criterion_opts){__VA_ARGS__})
@@ -86,15 +86,15 @@ FL_API fl_nn_module *fl_speech_criterion_decoder(const fl_nn_module *m);
 #include <string.h>
 
 /* A batch: targets are whole numbers on the host, which may be cut. */
-typedef struct fl__batch {
+typedef struct fl__criterion_batch {
     fl_var *x;
     fl_tensor *steps, *target, *lengths;
-} fl__batch;
+} fl__criterion_batch;
 
 typedef struct fl__criterion_kind {
     const char *name;
     bool (*make)(fl_nn_module *m);
-    fl_var *(*loss)(fl_nn_module *m, const fl__batch *b); /* [n] */
+    fl_var *(*loss)(fl_nn_module *m, const fl__criterion_batch *b); /* [n] */
     int64_t (*best)(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
     double (*align)(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n, fl_speech_span *out);
     int64_t (*need)(const int64_t *target, int64_t n); /* frames of a target; NULL: any number does */
@@ -126,32 +126,32 @@ static int64_t fl__criterion_collapse(const int64_t *path, int64_t t, int64_t bl
 
 /* ---- CTC ---- */
 
-static int64_t fl__need_ctc(const int64_t *target, int64_t n) {
+static int64_t fl__criterion_need_ctc(const int64_t *target, int64_t n) {
     int64_t need = n;
     for (int64_t i = 1; i < n; i++) need += target[i] == target[i - 1];
     return need;
 }
 
-static fl_var *fl__ctc_of(fl_var *scores, const fl__batch *b, int64_t classes) {
+static fl_var *fl__criterion_ctc_of(fl_var *scores, const fl__criterion_batch *b, int64_t classes) {
     fl_var *p = fv_transpose(fv_log_softmax(scores, 2), 0, 1);
     return fv_ctc_loss(p, b->target, b->steps, b->lengths, .blank = classes - 1, .reduction = FL_NONE,
                        .zero_infinity = true);
 }
 
-static fl_var *fl__loss_ctc(fl_nn_module *m, const fl__batch *b) {
-    return fl__ctc_of(b->x, b, fl__criterion_of(m)->classes);
+static fl_var *fl__criterion_loss_ctc(fl_nn_module *m, const fl__criterion_batch *b) {
+    return fl__criterion_ctc_of(b->x, b, fl__criterion_of(m)->classes);
 }
 
-static int64_t fl__best_of_frames(fl_tensor *x, int64_t blank, int64_t *out, int64_t most) {
+static int64_t fl__criterion_best_of_frames(fl_tensor *x, int64_t blank, int64_t *out, int64_t most) {
     fl_tensor *best = x ? fl_contiguous(fl_argmax(x, 1, false)) : NULL;
     return best ? fl__criterion_collapse(fl_data(best), best->shape[0], blank, out, most) : -1;
 }
 
-static int64_t fl__best_ctc(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
-    return fl__best_of_frames(x, fl__criterion_of(m)->classes - 1, out, most);
+static int64_t fl__criterion_best_ctc(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+    return fl__criterion_best_of_frames(x, fl__criterion_of(m)->classes - 1, out, most);
 }
 
-static double fl__align_ctc(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+static double fl__criterion_align_ctc(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                             fl_speech_span *out) {
     const float *p = fl__criterion_scores(fl_log_softmax(x, 1));
     return p ? fl_speech_align(p, x->shape[0], fl__criterion_of(m)->classes, tokens, n, out, NULL) : NAN;
@@ -159,19 +159,19 @@ static double fl__align_ctc(fl_nn_module *m, fl_tensor *x, const int64_t *tokens
 
 /* ---- ASG ---- */
 
-static bool fl__make_asg(fl_nn_module *m) {
+static bool fl__criterion_make_asg(fl_nn_module *m) {
     const fl__criterion *c = m->data;
     fl_tensor *w = fl_mul(fl_eye(c->classes, c->classes, FL_F32), fl_num(c->o.diagonal));
     return fl_nn_add_param(m, "transitions", w ? fv_param(w) : NULL) != NULL;
 }
 
-static int64_t fl__need_asg(const int64_t *target, int64_t n) {
+static int64_t fl__criterion_need_asg(const int64_t *target, int64_t n) {
     (void)target;
     return n;
 }
 
 /* Targets of as many tokens as frames: of frame t token t L / T. */
-static fl_tensor *fl__linear_segmentation(const fl__batch *b, int64_t frames) {
+static fl_tensor *fl__criterion_linear_segmentation(const fl__criterion_batch *b, int64_t frames) {
     const int64_t n = b->target->shape[0], l = b->target->shape[1];
     const int64_t *target = fl_data(b->target), *steps = fl_data(b->steps), *lengths = fl_data(b->lengths);
     fl_tensor *y = fl_zeros(FL_SHAPE(n, frames), FL_I64);
@@ -182,11 +182,11 @@ static fl_tensor *fl__linear_segmentation(const fl__batch *b, int64_t frames) {
     return y;
 }
 
-static fl_var *fl__loss_asg(fl_nn_module *m, const fl__batch *b) {
+static fl_var *fl__criterion_loss_asg(fl_nn_module *m, const fl__criterion_batch *b) {
     const fl__criterion *c = m->data;
     fl_tensor *target = b->target, *lengths = b->lengths;
     if (c->linseg) {
-        target = fl__linear_segmentation(b, fv_value(b->x)->shape[1]);
+        target = fl__criterion_linear_segmentation(b, fv_value(b->x)->shape[1]);
         lengths = fl_where(fl_gt(lengths, fl_int(0)), b->steps, lengths);
     }
     if (!target || !lengths) return NULL;
@@ -195,7 +195,7 @@ static fl_var *fl__loss_asg(fl_nn_module *m, const fl__batch *b) {
 }
 
 /* The best path over all tokens, at each frame one after any other. */
-static bool fl__asg_path(const float *e, const float *w, int64_t t, int64_t c, int64_t *path) {
+static bool fl__criterion_asg_path(const float *e, const float *w, int64_t t, int64_t c, int64_t *path) {
     double *score = fl_heap_alloc((size_t)(2 * c) * sizeof *score);
     int32_t *from = score ? fl_heap_alloc((size_t)(t * c) * sizeof *from) : NULL;
     for (int64_t k = 0; from && k < t; k++) {
@@ -221,17 +221,17 @@ static bool fl__asg_path(const float *e, const float *w, int64_t t, int64_t c, i
     return ok;
 }
 
-static int64_t fl__best_asg(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+static int64_t fl__criterion_best_asg(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
     const int64_t t = x->shape[0], c = fl__criterion_of(m)->classes;
     const float *e = fl__criterion_scores(x), *w = fl__criterion_scores(fv_value(fl_nn_param_at(m, 0)));
     int64_t *path = e && w ? fl_heap_alloc((size_t)t * sizeof *path) : NULL, n = -1;
-    if (path && fl__asg_path(e, w, t, c, path)) n = fl__criterion_collapse(path, t, -1, out, most);
+    if (path && fl__criterion_asg_path(e, w, t, c, path)) n = fl__criterion_collapse(path, t, -1, out, most);
     fl_heap_free(path);
     return n;
 }
 
 /* Confidences are exp of scores, so these are normalised; that adds a constant to all paths. */
-static double fl__align_asg(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+static double fl__criterion_align_asg(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                             fl_speech_span *out) {
     const float *e = fl__criterion_scores(fl_log_softmax(x, 1));
     const float *w = fl__criterion_scores(fv_value(fl_nn_param_at(m, 0)));
@@ -243,7 +243,7 @@ static double fl__align_asg(fl_nn_module *m, fl_tensor *x, const int64_t *tokens
 /* ---- transducer ---- */
 
 /* embed -> GRU -> predictor, + encoder of the frames -> tanh -> out. The first token is the blank. */
-static bool fl__make_transducer(fl_nn_module *m) {
+static bool fl__criterion_make_transducer(fl_nn_module *m) {
     const fl__criterion *c = m->data;
     const int64_t h = fl_option_int(c->o.hidden, c->dim);
     fl_rng *rng = c->o.rng;
@@ -255,7 +255,7 @@ static bool fl__make_transducer(fl_nn_module *m) {
 }
 
 /* What the predictor says after tokens i64 [n, u]: [n, u, h]; *state goes on. */
-static fl_var *fl__transducer_predict(fl_nn_module *m, fl_tensor *tokens, fl_var **state) {
+static fl_var *fl__criterion_transducer_predict(fl_nn_module *m, fl_tensor *tokens, fl_var **state) {
     fl_var *h = tokens ? fl_nn_forward(fl_nn_find(m, "embed"), fv_const(tokens)) : NULL;
     fl_vars y = fl_nn_forward_vars(fl_nn_find(m, "state"), (fl_vars){*state ? 2 : 1, {h, *state}});
     *state = y.n > 1 ? y.v[1] : NULL;
@@ -263,24 +263,25 @@ static fl_var *fl__transducer_predict(fl_nn_module *m, fl_tensor *tokens, fl_var
 }
 
 /* Log probabilities of blank and next label, [n, t, u + 1, 2]. */
-static fl_var *fl__transducer_lattice(fl_nn_module *m, fl_var *x, fl_tensor *target) {
+static fl_var *fl__criterion_transducer_lattice(fl_nn_module *m, fl_var *x, fl_tensor *target) {
     const int64_t blank = fl__criterion_of(m)->classes - 1;
     fl_tensor *parts[] = {fl_full(FL_SHAPE(target->shape[0], 1), (double)blank, FL_I64), target};
-    fl_var *state = NULL, *b = parts[0] ? fl__transducer_predict(m, fl_concat(parts, 2, 1), &state) : NULL;
+    fl_var *state = NULL,
+           *b = parts[0] ? fl__criterion_transducer_predict(m, fl_concat(parts, 2, 1), &state) : NULL;
     fl_var *a = fl_nn_forward(fl_nn_find(m, "encoder"), x);
     fl_nn_module *out = fl_nn_find(m, "out");
     return a && b ? fv_transducer_joint(a, b, fl_nn_param_at(out, 0), fl_nn_param_at(out, 1), target) : NULL;
 }
 
-static fl_var *fl__loss_transducer(fl_nn_module *m, const fl__batch *b) {
-    fl_var *joint = fl__transducer_lattice(m, b->x, b->target);
+static fl_var *fl__criterion_loss_transducer(fl_nn_module *m, const fl__criterion_batch *b) {
+    fl_var *joint = fl__criterion_transducer_lattice(m, b->x, b->target);
     return joint ? fv_transducer_joint_loss(joint, b->steps, b->lengths,
                                             (fl_lattice_opts){.reduction = FL_NONE, .zero_infinity = true})
                  : NULL;
 }
 
 /* The best class at a frame [1, 1, h] after what the predictor said. */
-static int64_t fl__transducer_class(fl_nn_module *m, fl_var *frame, fl_var *predicted) {
+static int64_t fl__criterion_transducer_class(fl_nn_module *m, fl_var *frame, fl_var *predicted) {
     fl_var *y = fl_nn_forward(fl_nn_find(m, "out"), fv_tanh(fv_add(frame, predicted)));
     fl_tensor *best = y ? fl_argmax(fv_value(y), 2, false) : NULL;
     return best ? fl_item_int(best) : -1;
@@ -288,25 +289,26 @@ static int64_t fl__transducer_class(fl_nn_module *m, fl_var *frame, fl_var *pred
 
 enum { FL__TRANSDUCER_BESIDE = 10 }; /* tokens of a frame at most */
 
-static int64_t fl__best_transducer(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+static int64_t fl__criterion_best_transducer(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
     const int64_t blank = fl__criterion_of(m)->classes - 1, frames = x->shape[0];
     int64_t n = 0, token = blank;
     fl_var *a = fl_nn_forward(fl_nn_find(m, "encoder"), fv_const(fl_unsqueeze(x, 0))), *state = NULL;
-    fl_var *b = a ? fl__transducer_predict(m, fl_from_host(&token, FL_SHAPE(1, 1), FL_I64), &state) : NULL;
+    fl_var *b =
+        a ? fl__criterion_transducer_predict(m, fl_from_host(&token, FL_SHAPE(1, 1), FL_I64), &state) : NULL;
     for (int64_t t = 0, beside = 0; b && t < frames && n < most;) {
-        token = fl__transducer_class(m, fv_slice(a, 1, t, t + 1, 1), b);
+        token = fl__criterion_transducer_class(m, fv_slice(a, 1, t, t + 1, 1), b);
         if (token < 0) return -1;
         if (token == blank || beside == FL__TRANSDUCER_BESIDE) t++, beside = 0;
         else {
             out[n++] = token, beside++;
-            b = fl__transducer_predict(m, fl_from_host(&token, FL_SHAPE(1, 1), FL_I64), &state);
+            b = fl__criterion_transducer_predict(m, fl_from_host(&token, FL_SHAPE(1, 1), FL_I64), &state);
         }
     }
     return b ? n : -1;
 }
 
 /* The best path through p [t, u + 1, 2]: token k is said at frame out[k].begin, until the next one. */
-static double fl__transducer_path(const float *p, int64_t t, int64_t u, fl_speech_span *out) {
+static double fl__criterion_transducer_path(const float *p, int64_t t, int64_t u, fl_speech_span *out) {
     const int64_t s = u + 1;
     double *a = fl_heap_alloc((size_t)(t * s) * sizeof *a);
     if (!a) return NAN;
@@ -330,18 +332,18 @@ static double fl__transducer_path(const float *p, int64_t t, int64_t u, fl_speec
     return total;
 }
 
-static double fl__align_transducer(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+static double fl__criterion_align_transducer(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                                    fl_speech_span *out) {
     fl_tensor *target = fl_from_host(tokens, FL_SHAPE(1, n), FL_I64);
-    fl_var *joint = target ? fl__transducer_lattice(m, fv_const(fl_unsqueeze(x, 0)), target) : NULL;
+    fl_var *joint = target ? fl__criterion_transducer_lattice(m, fv_const(fl_unsqueeze(x, 0)), target) : NULL;
     const float *p = fl__criterion_scores(joint ? fv_value(joint) : NULL);
     for (int64_t k = 0; k < n; k++) out[k] = (fl_speech_span){.token = tokens[k]};
-    return p ? fl__transducer_path(p, x->shape[0], n, out) : NAN;
+    return p ? fl__criterion_transducer_path(p, x->shape[0], n, out) : NAN;
 }
 
 /* ---- attention ---- */
 
-static bool fl__make_attend(fl_nn_module *m) {
+static bool fl__criterion_make_attend(fl_nn_module *m) {
     const fl__criterion *c = m->data;
     fl_speech_attend_opts o = c->o.attend;
     const bool keyvalue = o.attention && strstr(o.attention, "kv");
@@ -353,29 +355,31 @@ static bool fl__make_attend(fl_nn_module *m) {
     return fl_nn_add(m, "decoder", fl_speech_attend_opt(c->dim / twice, c->classes, o)) != NULL;
 }
 
-static bool fl__make_joint(fl_nn_module *m) {
+static bool fl__criterion_make_joint(fl_nn_module *m) {
     const fl__criterion *c = m->data;
-    return fl__make_attend(m) && fl_nn_add(m, "ctc", fl_nn_linear(c->dim, c->classes + 1, .rng = c->o.rng));
+    return fl__criterion_make_attend(m) &&
+           fl_nn_add(m, "ctc", fl_nn_linear(c->dim, c->classes + 1, .rng = c->o.rng));
 }
 
-static fl_var *fl__loss_attend(fl_nn_module *m, const fl__batch *b) {
+static fl_var *fl__criterion_loss_attend(fl_nn_module *m, const fl__criterion_batch *b) {
     return fl_speech_attend_loss(fl_nn_find(m, "decoder"), b->x, b->steps, b->target, b->lengths);
 }
 
-static fl_var *fl__loss_joint(fl_nn_module *m, const fl__batch *b) {
+static fl_var *fl__criterion_loss_joint(fl_nn_module *m, const fl__criterion_batch *b) {
     const fl__criterion *c = m->data;
     const double part = fl_option(c->o.ctc_weight, 0.3);
     fl_var *scores = fl_nn_forward(fl_nn_find(m, "ctc"), b->x);
-    fl_var *ctc = scores ? fl__ctc_of(scores, b, c->classes + 1) : NULL, *attend = fl__loss_attend(m, b);
+    fl_var *ctc = scores ? fl__criterion_ctc_of(scores, b, c->classes + 1) : NULL,
+           *attend = fl__criterion_loss_attend(m, b);
     return fv_add(fv_mul(ctc, fv_num(part)), fv_mul(attend, fv_num(1 - part)));
 }
 
-static int64_t fl__best_attend(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+static int64_t fl__criterion_best_attend(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
     return fl_speech_attend_best(fl_nn_find(m, "decoder"), x, out, most);
 }
 
 /* Tokens are places: row t of the logarithms of weights [n, t] is a frame's scores of n classes. */
-static double fl__align_attend(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+static double fl__criterion_align_attend(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                                fl_speech_span *out) {
     fl_tensor *target = fl_from_host(tokens, FL_SHAPE(1, n), FL_I64);
     fl_tensor *steps = fl_full(FL_SHAPE(1), (double)x->shape[0], FL_I64);
@@ -393,7 +397,7 @@ static double fl__align_attend(fl_nn_module *m, fl_tensor *x, const int64_t *tok
     return score;
 }
 
-static double fl__align_joint(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
+static double fl__criterion_align_joint(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                               fl_speech_span *out) {
     fl_var *scores = fl_nn_forward(fl_nn_find(m, "ctc"), fv_const(x));
     const float *p = scores ? fl__criterion_scores(fl_log_softmax(fv_value(scores), 1)) : NULL;
@@ -403,12 +407,18 @@ static double fl__align_joint(fl_nn_module *m, fl_tensor *x, const int64_t *toke
 /* ---- the table ---- */
 
 static const fl__criterion_kind fl__criteria[] = {
-    {"ctc", NULL, fl__loss_ctc, fl__best_ctc, fl__align_ctc, fl__need_ctc},
-    {"asg", fl__make_asg, fl__loss_asg, fl__best_asg, fl__align_asg, fl__need_asg},
-    {"transducer", fl__make_transducer, fl__loss_transducer, fl__best_transducer, fl__align_transducer, NULL},
-    {"seq2seq", fl__make_attend, fl__loss_attend, fl__best_attend, fl__align_attend, NULL},
-    {"transformer", fl__make_attend, fl__loss_attend, fl__best_attend, fl__align_attend, NULL},
-    {"joint", fl__make_joint, fl__loss_joint, fl__best_attend, fl__align_joint, fl__need_ctc}};
+    {"ctc", NULL, fl__criterion_loss_ctc, fl__criterion_best_ctc, fl__criterion_align_ctc,
+     fl__criterion_need_ctc},
+    {"asg", fl__criterion_make_asg, fl__criterion_loss_asg, fl__criterion_best_asg, fl__criterion_align_asg,
+     fl__criterion_need_asg},
+    {"transducer", fl__criterion_make_transducer, fl__criterion_loss_transducer,
+     fl__criterion_best_transducer, fl__criterion_align_transducer, NULL},
+    {"seq2seq", fl__criterion_make_attend, fl__criterion_loss_attend, fl__criterion_best_attend,
+     fl__criterion_align_attend, NULL},
+    {"transformer", fl__criterion_make_attend, fl__criterion_loss_attend, fl__criterion_best_attend,
+     fl__criterion_align_attend, NULL},
+    {"joint", fl__criterion_make_joint, fl__criterion_loss_joint, fl__criterion_best_attend,
+     fl__criterion_align_joint, fl__criterion_need_ctc}};
 enum { FL__CRITERIA = sizeof fl__criteria / sizeof *fl__criteria };
 
 static fl_vars fl__criterion_forward(fl_nn_module *m, fl_vars in) {
@@ -453,8 +463,9 @@ FL_API const char *fl_speech_criterion_name(const fl_nn_module *m) {
     return fl__is_criterion(m) ? fl__criterion_of(m)->kind->name : NULL;
 }
 FL_API fl_var *fl_speech_criterion_transitions(const fl_nn_module *m) {
-    return fl__is_criterion(m) && fl__criterion_of(m)->kind->make == fl__make_asg ? fl_nn_param_at(m, 0)
-                                                                                  : NULL;
+    return fl__is_criterion(m) && fl__criterion_of(m)->kind->make == fl__criterion_make_asg
+               ? fl_nn_param_at(m, 0)
+               : NULL;
 }
 FL_API fl_nn_module *fl_speech_criterion_decoder(const fl_nn_module *m) {
     return fl__is_criterion(m) ? fl_nn_find((fl_nn_module *)m, "decoder") : NULL;
@@ -468,7 +479,7 @@ FL_API bool fl_speech_criterion_warm(fl_nn_module *m, bool on) {
 }
 
 /* lengths, cut to what the frames can hold; counts [n] is 0 where a loss does not count. NULL raises. */
-static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__batch *b, int64_t frames,
+static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__criterion_batch *b, int64_t frames,
                                         float *counts) {
     const int64_t n = b->target->shape[0], l = b->target->shape[1];
     const int64_t *steps = fl_data(b->steps);
@@ -525,7 +536,7 @@ FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *s
     if (!fl__criterion_fits(c, fv_value(x), steps, target, lengths)) return NULL;
     fl_scope s = fl_scope_begin();
     const int64_t n = fv_value(x)->shape[0], frames = fv_value(x)->shape[1];
-    fl__batch b = {x, fl_contiguous(steps), fl_clone(target), fl_clone(lengths)};
+    fl__criterion_batch b = {x, fl_contiguous(steps), fl_clone(target), fl_clone(lengths)};
     fl_tensor *factor = fl_ones(FL_SHAPE(n), FL_F32);
     float *f = factor ? fl_data(factor) : NULL;
     if (!b.steps || !b.target || !b.lengths || !f || !fl__criterion_lengths(c, &b, frames, f))

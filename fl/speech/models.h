@@ -1,0 +1,799 @@
+/* models.h - acoustic models from arch files: a layer a line, as Flashlight and wav2letter write them
+
+   Sizes and axes in a file count with time fastest, (time, features, channels, batch); a tensor here is
+   [batch, channels, features, time], so their axis d is ours 3 - d. */
+#ifndef FL_SPEECH_MODELS_H
+#define FL_SPEECH_MODELS_H
+#include "../../fl_nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A module from a file, or from n bytes that `name` stands for in messages. NFEAT and NLABEL become
+   `features` and `labels`; # begins a comment. NULL after fl_fail with file, line and token: an unknown one,
+   a wrong number of arguments, one that is no number. Tokens (arguments in brackets may be left out):
+     V, RO a b c d                  other sizes (-1: what is left, 0: as before); axes in another order
+     PD value (low high)...         padding
+     C, C1 in out k stride [pad [dilation]]              convolution along time, pad -1: as many frames
+     C2 in out kx ky sx sy px py [dx dy]                 along time (x) and features (y)
+     AC in out k stride [pad [future [dilation]]]        of 2 pad, the share `future` (.5) behind
+     TDS channels k width [dropout inner right norm_time]  time-depth separable block (arXiv 1904.02619)
+     TR dim mlp heads context dropout [drop pre_norm causal]    transformer layer, of [1, n, t, dim]
+     CFR dim mlp heads context k dropout [drop]          conformer layer (arXiv 2005.08100)
+     POSEMB dim length [dropout], SINPOSEMB dim [scale]  places learnt, or waves
+     L in out [bias], E dim n, ADAPTIVEE dim cutoffs     linear (over the fastest axis), embeddings
+     BN size axes..., LN axes..., WN axis layer          norms; LN has one gain and one bias, as theirs
+     DO p; M, A wx wy sx sy [px py]                      dropout, pooling
+     ELU R R6 PR [n [start]] LG HT T SH, GLU LSM axis    activations
+     RNN GRU LSTM in hidden [layers both dropout]        of [1, t, n, in]; RNN is relu's
+     RES layers skips [blocks], then layers, SKIP from to [scale], SKIPL from to layers [scale]
+     SAUG warp f_width f_masks t_width t_share t_masks   SpecAugment, in training
+     PC dtype                                            other numbers from here on */
+typedef struct fl_speech_arch_opts {
+    fl_named _positional;
+    fl_rng *rng; /* of initial values and dropout; NULL -> the process's */
+    char _end;
+} fl_speech_arch_opts;
+#define fl_speech_arch(...) FL__SPEECH_ARCH(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_ARCH(path, features, labels, ...) \
+    fl_speech_arch_opt(path, features, labels, (fl_speech_arch_opts){__VA_ARGS__})
+FL_API fl_nn_module *fl_speech_arch_opt(const char *path, int64_t features, int64_t labels,
+                                        fl_speech_arch_opts o);
+FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64_t n, int64_t features,
+                                       int64_t labels, fl_speech_arch_opts o);
+/* Features x [n, t, features], of which steps i64 [n] count (NULL: all) -> [n, t', labels]. steps_out (may be
+   NULL) gets those that count there, ceil(steps / t t'); attention sees no others. */
+FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor **steps_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_SPEECH_MODELS_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_SPEECH_MODELS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_SPEECH_MODELS_IMPL
+#define FL_SPEECH_MODELS_IMPL
+#include "../../fl_text.h"
+#include "augment.h"
+#include "../ops/activation.h"
+#include "../ops/copy.h"
+#include "../ops/create.h"
+#include "../ops/elementwise.h"
+#include "../ops/move.h"
+#include "../ops/norm.h"
+#include "../ops/position.h"
+#include "../ops/softmax.h"
+#include "../ops/special.h"
+#include "../ops/view.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FL__ARCH_ARGS = 16, FL__ARCH_FIELD = 64 };
+
+/* A layer: its line, and children that its token's `make` adds. */
+typedef struct fl__arch_layer fl__arch_layer;
+typedef struct fl__arch_token {
+    const char *name;
+    int least, most; /* fields of the line, the token among them */
+    bool (*make)(fl_nn_module *m, const fl__arch_layer *l);
+    fl_var *(*run)(fl_nn_module *m, const fl__arch_layer *l, fl_var *x); /* NULL: the child's */
+} fl__arch_token;
+struct fl__arch_layer {
+    const fl__arch_token *token;
+    int n; /* fields */
+    char field[FL__ARCH_ARGS][FL__ARCH_FIELD];
+    double a[FL__ARCH_ARGS];
+    fl_rng *rng;
+};
+
+static double fl__arch_number(const fl__arch_layer *l, int i, double otherwise) {
+    return l->n > i ? l->a[i] : otherwise;
+}
+static int64_t fl__arch_int(const fl__arch_layer *l, int i, int64_t otherwise) {
+    return l->n > i ? (int64_t)l->a[i] : otherwise;
+}
+
+/* Options in which 0 means what was said before. */
+static int64_t fl__arch_zero(int64_t v) { return v ? v : FL_I0; }
+
+static bool fl__arch_add(fl_nn_module *m, const char *name, fl_nn_module *child) {
+    return fl_nn_add(m, name, child) != NULL;
+}
+
+static fl_var *fl__arch_child(fl_nn_module *m, const char *name, fl_var *x) {
+    return x ? fl_nn_forward(fl_nn_find(m, name), x) : NULL;
+}
+
+/* Frames that count, of the batch that is on its way through this thread's network. */
+static _Thread_local fl_tensor *fl__arch_steps;
+static _Thread_local int64_t fl__arch_frames;
+
+/* ceil(steps / frames of the input t) */
+static fl_tensor *fl__arch_steps_of(fl_tensor *steps, int64_t frames, int64_t t) {
+    fl_tensor *all = fl_add(fl_mul(steps, fl_int(t)), fl_int(frames - 1));
+    return fl_minimum(fl_floor_divide(all, fl_int(frames)), fl_int(t));
+}
+
+/* ---- shapes ---- */
+
+static fl_var *fl__arch_run_view(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    const fl_tensor *t = fv_value(x);
+    fl_shape s = {4, {0}};
+    for (int i = 0; i < 4; i++) {
+        const int from = t->ndim - 1 - i;
+        s.dim[3 - i] = (int64_t)l->a[1 + i];
+        if (!s.dim[3 - i]) s.dim[3 - i] = from >= 0 ? t->shape[from] : 1;
+    }
+    (void)m;
+    return fv_reshape(x, s);
+}
+
+static fl_var *fl__arch_run_reorder(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    int axis[4];
+    for (int i = 0; i < 4; i++) axis[3 - i] = 3 - (int)l->a[1 + i];
+    (void)m;
+    return fv_permute(x, 4, axis);
+}
+
+static fl_var *fl__arch_run_pad(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    fl_pad_opts o = {.value = l->a[1]};
+    for (int i = 0; 2 + 2 * i < l->n; i++)
+        o.low[3 - i] = (int64_t)l->a[2 + 2 * i], o.high[3 - i] = (int64_t)l->a[3 + 2 * i];
+    (void)m;
+    return fv_pad_opt(x, o);
+}
+
+/* ---- convolutions ---- */
+
+static bool fl__arch_make_conv1(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer",
+                        fl_nn_conv2d((int64_t)l->a[1], (int64_t)l->a[2], 1, .kernel_w = (int64_t)l->a[3],
+                                     .stride = 1, .stride_w = (int64_t)l->a[4], .pad = FL_I0,
+                                     .pad_w = fl__arch_zero(fl__arch_int(l, 5, 0)), .dilation = 1,
+                                     .dilation_w = fl__arch_int(l, 6, 1), .rng = l->rng));
+}
+
+static bool fl__arch_make_conv2(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(
+        m, "layer",
+        fl_nn_conv2d((int64_t)l->a[1], (int64_t)l->a[2], (int64_t)l->a[4], .kernel_w = (int64_t)l->a[3],
+                     .stride = (int64_t)l->a[6], .stride_w = (int64_t)l->a[5],
+                     .pad = fl__arch_zero((int64_t)l->a[8]), .pad_w = fl__arch_zero((int64_t)l->a[7]),
+                     .dilation = fl__arch_int(l, 10, 1), .dilation_w = fl__arch_int(l, 9, 1), .rng = l->rng));
+}
+
+static bool fl__arch_make_asymmetric(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer",
+                        fl_nn_conv2d((int64_t)l->a[1], (int64_t)l->a[2], 1, .kernel_w = (int64_t)l->a[3],
+                                     .stride = 1, .stride_w = (int64_t)l->a[4], .dilation = 1,
+                                     .dilation_w = fl__arch_int(l, 7, 1), .rng = l->rng));
+}
+
+static fl_var *fl__arch_pad_time(fl_var *x, int64_t low, int64_t high) {
+    return fv_pad(x, .low = {0, 0, 0, low}, .high = {0, 0, 0, high});
+}
+
+static fl_var *fl__arch_run_asymmetric(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    const double both = 2 * fl__arch_number(l, 5, 0);
+    const int64_t high = (int64_t)lround(both * fl__arch_number(l, 6, 0.5));
+    return fl__arch_child(m, "layer", fl__arch_pad_time(x, (int64_t)both - high, high));
+}
+
+/* ---- norms: LN has one gain and one bias for all ---- */
+
+static bool fl__arch_add_norm(fl_nn_module *m, const char *gain, const char *bias) {
+    fl_tensor *one = fl_ones(FL_SHAPE(1), FL_F32), *zero = fl_zeros(FL_SHAPE(1), FL_F32);
+    return fl_nn_add_param(m, gain, one ? fv_param(one) : NULL) &&
+           fl_nn_add_param(m, bias, zero ? fv_param(zero) : NULL);
+}
+
+/* Over those axes of a [., ., ., .] tensor, which come last meanwhile. */
+static fl_var *fl__arch_norm_axes(fl_var *x, const bool reduced[4], fl_var *gain, fl_var *bias) {
+    int order[4], back[4], n = 0, count = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < 4; i++)
+            if (reduced[i] == pass) order[n++] = i, count += pass;
+    for (int i = 0; i < 4; i++) back[order[i]] = i;
+    fl_var *y = fv_layer_norm(fv_permute(x, 4, order), count, NULL, NULL, 1e-5);
+    return fv_add(fv_mul(fv_permute(y, 4, back), gain), bias);
+}
+
+static bool fl__arch_make_layer_norm(fl_nn_module *m, const fl__arch_layer *l) {
+    (void)l;
+    return fl__arch_add_norm(m, "weight", "bias");
+}
+
+static fl_var *fl__arch_run_layer_norm(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    bool reduced[4] = {false};
+    for (int i = 1; i < l->n; i++) reduced[3 - (int)l->a[i]] = true;
+    return fl__arch_norm_axes(x, reduced, fl_nn_param_at(m, 0), fl_nn_param_at(m, 1));
+}
+
+static bool fl__arch_make_batch_norm(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer", fl_nn_batch_norm1d((int64_t)l->a[1]));
+}
+
+/* The axes named come first, as one. */
+static fl_var *fl__arch_run_batch_norm(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    int order[4], back[4], n = 0;
+    bool named[4] = {false};
+    int64_t rest = 1;
+    for (int i = 2; i < l->n; i++) named[3 - (int)l->a[i]] = true;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < 4; i++)
+            if (named[i] != pass) order[n++] = i, rest *= pass ? fv_value(x)->shape[i] : 1;
+    for (int i = 0; i < 4; i++) back[order[i]] = i;
+    fl_var *y = fv_permute(x, 4, order);
+    const fl_shape s = y ? fl_shape_of(fv_value(y)) : FL_SCALAR_SHAPE;
+    if (!y || !rest) return y;
+    y = fv_transpose(fv_reshape(y, FL_SHAPE(fl_numel(fv_value(x)) / rest, rest)), 0, 1);
+    y = fv_transpose(fl__arch_child(m, "layer", y), 0, 1);
+    return fv_permute(fv_reshape(y, s), 4, back);
+}
+
+/* ---- blocks ---- */
+
+static bool fl__arch_make_tds(fl_nn_module *m, const fl__arch_layer *l) {
+    const int64_t c = (int64_t)l->a[1], k = (int64_t)l->a[2], d = c * (int64_t)l->a[3];
+    const int64_t inner = fl__arch_int(l, 5, 0) ? (int64_t)l->a[5] : d;
+    return fl__arch_add(m, "conv", fl_nn_conv2d(c, c, 1, .kernel_w = k, .rng = l->rng)) &&
+           fl__arch_add(m, "linear1", fl_nn_linear(d, inner, .rng = l->rng)) &&
+           fl__arch_add(m, "linear2", fl_nn_linear(inner, d, .rng = l->rng)) &&
+           fl__arch_add(m, "dropout", fl_nn_dropout(fl__arch_number(l, 4, 0), .rng = l->rng)) &&
+           fl__arch_add_norm(m, "weight1", "bias1") && fl__arch_add_norm(m, "weight2", "bias2");
+}
+
+static fl_var *fl__arch_run_tds(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    const int64_t k = (int64_t)l->a[2], right = fl__arch_int(l, 6, -1), *s = fv_value(x)->shape;
+    const int64_t high = right < 0 ? k - 1 - (k - 1) / 2 : right;
+    const bool axes[] = {false, true, true, fl__arch_int(l, 7, 1) != 0};
+    fl_var *y = fl__arch_child(m, "conv", fl__arch_pad_time(x, k - 1 - high, high));
+    y = fv_add(x, fl__arch_child(m, "dropout", fv_relu(y)));
+    y = fl__arch_norm_axes(y, axes, fl_nn_param_at(m, 0), fl_nn_param_at(m, 1));
+    fl_var *z = fv_transpose(fv_reshape(y, FL_SHAPE(s[0], s[1] * s[2], s[3])), 1, 2);
+    z = fl__arch_child(m, "dropout", fv_relu(fl__arch_child(m, "linear1", z)));
+    z = fl__arch_child(m, "dropout", fl__arch_child(m, "linear2", z));
+    z = fv_reshape(fv_transpose(z, 1, 2), FL_SHAPE(s[0], s[1], s[2], s[3]));
+    return fl__arch_norm_axes(fv_add(y, z), axes, fl_nn_param_at(m, 2), fl_nn_param_at(m, 3));
+}
+
+/* In [n, t, c]: what works on sequences, with a mask of the frames that count if `masked`. */
+static fl_var *fl__arch_in_sequence(fl_nn_module *m, fl_nn_module *layer, fl_var *x, bool masked) {
+    const fl_tensor *t = fv_value(x);
+    if (t->ndim != 4 || t->shape[0] != 1)
+        return fl_nn_fail(m, "input %s, not [1, n, t, c]", FL_SHAPE_TEXT(t)), NULL;
+    fl_vars in = {1, {fv_squeeze(x, 0)}};
+    if (masked && fl__arch_steps) {
+        fl_tensor *mask =
+            fl_length_mask(fl__arch_steps_of(fl__arch_steps, fl__arch_frames, t->shape[2]), t->shape[2]);
+        in.v[in.n++] = mask ? fv_const(mask) : NULL;
+        if (!in.v[1]) return NULL;
+    }
+    fl_vars y = fl_nn_forward_vars(layer, in);
+    return y.n ? fv_unsqueeze(y.v[0], 0) : NULL;
+}
+
+static fl_var *fl__arch_run_masked(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    (void)l;
+    return fl__arch_in_sequence(m, m->child[0], x, true);
+}
+
+static fl_var *fl__arch_run_sequence(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    (void)l;
+    return fl__arch_in_sequence(m, m->child[0], x, false);
+}
+
+static bool fl__arch_make_transformer(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer",
+                        fl_nn_transformer((int64_t)l->a[1], (int64_t)l->a[3], (int64_t)l->a[2],
+                                          .dropout = l->a[5], .drop_path = fl__arch_number(l, 6, 0),
+                                          .norm_first = fl__arch_int(l, 7, 0) != 0,
+                                          .causal = fl__arch_int(l, 8, 0) != 0,
+                                          .attention = {.relative = (int64_t)l->a[4]}, .rng = l->rng));
+}
+
+/* Conformer: x + FF / 2, + attention, + convolutions, + FF / 2, norm. */
+static fl_nn_module *fl__arch_conformer_ff(int64_t dim, int64_t mlp, double dropout, fl_rng *rng) {
+    return fl_nn_sequential(fl_nn_layer_norm(FL_SHAPE(dim)), fl_nn_linear(dim, mlp, .rng = rng), fl_nn_silu(),
+                            fl_nn_dropout(dropout, .rng = rng), fl_nn_linear(mlp, dim, .rng = rng),
+                            fl_nn_dropout(dropout, .rng = rng));
+}
+
+static fl_vars fl__arch_conformer_forward(fl_nn_module *m, fl_vars in) {
+    fl_var *x = in.v[0], *half = fv_num(0.5);
+    x = fv_add(x, fv_mul(half, fl__arch_child(m, "ff1", x)));
+    fl_vars at = {in.n, {fl__arch_child(m, "norm", x), in.n > 1 ? in.v[1] : NULL}};
+    fl_vars y = fl_nn_forward_vars(fl_nn_find(m, "attention"), at);
+    x = fv_add(x, y.n ? fl__arch_child(m, "dropout", y.v[0]) : NULL);
+    x = fv_add(x, fl__arch_child(m, "conv", x));
+    x = fv_add(x, fv_mul(half, fl__arch_child(m, "ff2", x)));
+    x = fl__arch_child(m, "last", x);
+    return (fl_vars){x != NULL, {x}};
+}
+
+static bool fl__arch_make_conformer(fl_nn_module *m, const fl__arch_layer *l) {
+    const int64_t dim = (int64_t)l->a[1], mlp = (int64_t)l->a[2];
+    fl_nn_module *block = fl_nn_function("Conformer", fl__arch_conformer_forward, NULL, NULL);
+    if (!fl__arch_add(m, "layer", block)) return false;
+    return fl__arch_add(block, "ff1", fl__arch_conformer_ff(dim, mlp, l->a[6], l->rng)) &&
+           fl__arch_add(block, "norm", fl_nn_layer_norm(FL_SHAPE(dim))) &&
+           fl__arch_add(block, "attention",
+                        fl_nn_attention(dim, (int64_t)l->a[3], .relative = (int64_t)l->a[4],
+                                        .dropout = l->a[6], .rng = l->rng)) &&
+           fl__arch_add(block, "conv",
+                        fl_nn_sequential(fl_nn_layer_norm(FL_SHAPE(dim)), fl_nn_transpose(1, 2),
+                                         fl_nn_conv1d(dim, 2 * dim, 1, .rng = l->rng), fl_nn_glu(1),
+                                         fl_nn_conv1d(dim, dim, (int64_t)l->a[5], .pad = FL_SAME,
+                                                      .groups = dim, .rng = l->rng),
+                                         fl_nn_batch_norm1d(dim), fl_nn_silu(),
+                                         fl_nn_conv1d(dim, dim, 1, .rng = l->rng), fl_nn_transpose(1, 2),
+                                         fl_nn_dropout(l->a[6], .rng = l->rng))) &&
+           fl__arch_add(block, "ff2", fl__arch_conformer_ff(dim, mlp, l->a[6], l->rng)) &&
+           fl__arch_add(block, "last", fl_nn_layer_norm(FL_SHAPE(dim))) &&
+           fl__arch_add(block, "dropout", fl_nn_dropout(l->a[6], .rng = l->rng));
+}
+
+/* ---- the small ones ---- */
+
+static bool fl__arch_make_linear(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer", fl_nn_linear((int64_t)l->a[1], (int64_t)l->a[2],
+                                                 .no_bias = l->n > 3 && l->a[3] == 0, .rng = l->rng));
+}
+static bool fl__arch_make_embedding(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer", fl_nn_embedding((int64_t)l->a[2], (int64_t)l->a[1], .rng = l->rng));
+}
+static bool fl__arch_make_adaptive(fl_nn_module *m, const fl__arch_layer *l) {
+    fl_shape cut = {0, {0}};
+    char *end = (char *)l->field[2];
+    for (; *end && cut.ndim < FL_MAX_DIMS; end += *end == ',') {
+        const char *at = end;
+        cut.dim[cut.ndim++] = strtoll(at, &end, 10);
+        if (end == at || (*end && *end != ','))
+            return fl_fail("cutoffs '%s'", l->field[2]);
+    }
+    return fl__arch_add(m, "layer", fl_nn_adaptive_embedding((int64_t)l->a[1], cut, .rng = l->rng));
+}
+static bool fl__arch_make_position(fl_nn_module *m, const fl__arch_layer *l) {
+    fl_nn_module *p = fl_nn_position((int64_t)l->a[2], (int64_t)l->a[1], .rng = l->rng);
+    return fl__arch_add(m, "layer",
+                        fl_nn_sequential(p, fl_nn_dropout(fl__arch_number(l, 3, 0), .rng = l->rng)));
+}
+static bool fl__arch_make_waves(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer", fl_nn_sinusoid((int64_t)l->a[1], fl__arch_number(l, 2, 1)));
+}
+static bool fl__arch_make_dropout(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer", fl_nn_dropout(l->a[1], .rng = l->rng));
+}
+static bool fl__arch_make_pool(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(
+        m, "layer",
+        fl_nn_pool2d((int64_t)l->a[2], .kernel_w = (int64_t)l->a[1], .stride = (int64_t)l->a[4],
+                     .stride_w = (int64_t)l->a[3], .pad = fl__arch_zero(fl__arch_int(l, 6, 0)),
+                     .pad_w = fl__arch_zero(fl__arch_int(l, 5, 0)), .average = *l->field[0] == 'A'));
+}
+static bool fl__arch_make_prelu(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer", fl_nn_prelu(fl__arch_int(l, 1, 1), .init = fl__arch_number(l, 2, 0.25)));
+}
+static bool fl__arch_make_recurrent(fl_nn_module *m, const fl__arch_layer *l) {
+    const int64_t in = (int64_t)l->a[1], hidden = (int64_t)l->a[2];
+    const fl_nn_rnn_opts o = {.layers = (int)fl__arch_int(l, 3, 1),
+                              .bidirectional = fl__arch_int(l, 4, 0) != 0,
+                              .dropout = fl__arch_number(l, 5, 0),
+                              .relu = true,
+                              .time_first = true,
+                              .output_only = true,
+                              .rng = l->rng};
+    return fl__arch_add(m, "layer", *l->field[0] == 'R'   ? fl_nn_rnn_opt(in, hidden, o)
+                                    : *l->field[0] == 'G' ? fl_nn_gru_opt(in, hidden, o)
+                                                          : fl_nn_lstm_opt(in, hidden, o));
+}
+static bool fl__arch_make_cast(fl_nn_module *m, const fl__arch_layer *l) {
+    static const struct { const char *name; fl_dtype d;
+    } table[] = {{"f16", FL_F16}, {"bf16", FL_BF16}, {"f32", FL_F32}, {"f64", FL_F64}};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(l->field[1], table[i].name))
+            return fl__arch_add(m, "layer", fl_nn_precision_cast(table[i].d));
+    return fl_fail("dtype '%s': f16 bf16 f32 f64", l->field[1]);
+}
+
+static fl_nn_module *fl__arch_elu(void) { return fl_nn_elu(0); }
+static fl_nn_module *fl__arch_log(void) { return fl_nn_activation("Log", fv_log); }
+static fl_nn_module *fl__arch_hardtanh(void) { return fl_nn_hardtanh(0, 0); }
+static bool fl__arch_make_activation(fl_nn_module *m, const fl__arch_layer *l) {
+    static const struct { const char *name; fl_nn_module *(*make)(void);
+    } table[] = {{"ELU", fl__arch_elu}, {"R", fl_nn_relu}, {"R6", fl_nn_relu6}, {"LG", fl__arch_log},
+                 {"HT", fl__arch_hardtanh}, {"T", fl_nn_tanh}, {"SH", fl_nn_silu}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (!strcmp(l->field[0], table[i].name)) return fl__arch_add(m, "layer", table[i].make());
+    return false;
+}
+
+static fl_var *fl__arch_run_glu(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    (void)m;
+    return fv_glu(x, fv_value(x)->ndim - 1 - (int)l->a[1]);
+}
+static fl_var *fl__arch_run_log_softmax(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    (void)m;
+    return fv_log_softmax(x, fv_value(x)->ndim - 1 - (int)l->a[1]);
+}
+
+/* [n, 1, features, time], each masked by itself. */
+static fl_var *fl__arch_run_spec_augment(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    static fl_rng own;
+    fl_rng *rng = l->rng ? l->rng : &own;
+    if (!m->train) return x;
+    const int64_t n = fv_value(x)->shape[0];
+    fl_tensor **y = fl_heap_alloc((size_t)n * sizeof *y), *all = NULL;
+    bool ok = y != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        fl_tensor *frames = fl_transpose(fl_select(fl_select(fv_value(x), 0, i), 0, 0), 0, 1);
+        fl_tensor *masked = fl_speech_spec_augment(
+            fl_contiguous(frames), rng, .warp = (int64_t)l->a[1],
+            .band_width = fl__arch_zero((int64_t)l->a[2]), .bands = fl__arch_zero((int64_t)l->a[3]),
+            .frame_width = fl__arch_zero((int64_t)l->a[4]), .share = l->a[5],
+            .frames = fl__arch_zero((int64_t)l->a[6]));
+        ok = masked && (y[i] = fl_unsqueeze(fl_transpose(masked, 0, 1), 0)) != NULL;
+    }
+    if (ok) all = fl_stack(y, (int)n, 0);
+    fl_heap_free(y);
+    return all ? fv_const(all) : NULL;
+}
+
+static fl_var *fl__arch_run_scale(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    (void)m;
+    return fv_mul(x, fv_num(l->a[0]));
+}
+
+static const fl__arch_token fl__arch_tokens[] = {
+    {"V", 5, 5, NULL, fl__arch_run_view},
+    {"RO", 5, 5, NULL, fl__arch_run_reorder},
+    {"PD", 4, 10, NULL, fl__arch_run_pad},
+    {"C", 5, 7, fl__arch_make_conv1, NULL},
+    {"C1", 5, 7, fl__arch_make_conv1, NULL},
+    {"C2", 9, 11, fl__arch_make_conv2, NULL},
+    {"AC", 5, 8, fl__arch_make_asymmetric, fl__arch_run_asymmetric},
+    {"TDS", 4, 8, fl__arch_make_tds, fl__arch_run_tds},
+    {"TR", 6, 9, fl__arch_make_transformer, fl__arch_run_masked},
+    {"CFR", 7, 8, fl__arch_make_conformer, fl__arch_run_masked},
+    {"POSEMB", 3, 4, fl__arch_make_position, fl__arch_run_sequence},
+    {"SINPOSEMB", 2, 3, fl__arch_make_waves, fl__arch_run_sequence},
+    {"L", 3, 4, fl__arch_make_linear, NULL},
+    {"E", 3, 3, fl__arch_make_embedding, NULL},
+    {"ADAPTIVEE", 3, 3, fl__arch_make_adaptive, NULL},
+    {"BN", 3, 5, fl__arch_make_batch_norm, fl__arch_run_batch_norm},
+    {"LN", 2, 4, fl__arch_make_layer_norm, fl__arch_run_layer_norm},
+    {"DO", 2, 2, fl__arch_make_dropout, NULL},
+    {"M", 5, 7, fl__arch_make_pool, NULL},
+    {"A", 5, 7, fl__arch_make_pool, NULL},
+    {"ELU", 1, 1, fl__arch_make_activation, NULL},
+    {"R", 1, 1, fl__arch_make_activation, NULL},
+    {"R6", 1, 1, fl__arch_make_activation, NULL},
+    {"PR", 1, 3, fl__arch_make_prelu, NULL},
+    {"LG", 1, 1, fl__arch_make_activation, NULL},
+    {"HT", 1, 1, fl__arch_make_activation, NULL},
+    {"T", 1, 1, fl__arch_make_activation, NULL},
+    {"SH", 1, 1, fl__arch_make_activation, NULL},
+    {"GLU", 2, 2, NULL, fl__arch_run_glu},
+    {"LSM", 2, 2, NULL, fl__arch_run_log_softmax},
+    {"RNN", 3, 6, fl__arch_make_recurrent, fl__arch_run_sequence},
+    {"GRU", 3, 6, fl__arch_make_recurrent, fl__arch_run_sequence},
+    {"LSTM", 3, 6, fl__arch_make_recurrent, fl__arch_run_sequence},
+    {"SAUG", 7, 7, NULL, fl__arch_run_spec_augment},
+    {"PC", 2, 2, fl__arch_make_cast, NULL}};
+static const fl__arch_token fl__arch_scale = {"scale", 0, 0, NULL, fl__arch_run_scale};
+static const char fl__arch_texts[] = " ADAPTIVEE PC "; /* whose arguments are not all numbers */
+
+/* ---- layers as modules ---- */
+
+static fl_vars fl__arch_layer_forward(fl_nn_module *m, fl_vars in) {
+    const fl__arch_layer *l = m->data;
+    fl_var *y = l->token->run ? l->token->run(m, l, in.v[0]) : fl_nn_forward(m->child[0], in.v[0]);
+    return (fl_vars){y != NULL, {y}};
+}
+
+static void fl__arch_layer_describe(const fl_nn_module *m, char *buf, size_t size) {
+    const fl__arch_layer *l = m->data;
+    fl_nn_text t = {buf, size, 0};
+    for (int i = 0; i < l->n; i++) fl_nn_put(&t, "%s%s", i ? " " : "", l->field[i]);
+}
+
+static const fl_nn_type fl__arch_layer_type = {.name = "Arch", .maker = "fl_speech_arch", .inputs = 1,
+                                               .forward = fl__arch_layer_forward,
+                                               .describe = fl__arch_layer_describe};
+
+/* ---- reading ---- */
+
+typedef struct fl__arch {
+    const char *name, *at, *end;
+    int64_t line, features, labels;
+    fl_rng *rng;
+} fl__arch;
+
+static bool fl__arch_fail(const fl__arch *a, const char *token, const char *what) {
+    return fl_fail("fl_speech_arch: %s:%lld: %s: %s", a->name, (long long)a->line, token, what);
+}
+
+/* Whatever was wrong below, with the line in front. */
+static bool fl__arch_because(const fl__arch *a, const char *token) {
+    char text[512];
+    snprintf(text, sizeof text, "%s", fl_error() ? fl_error() : "cannot be made");
+    fl_error_clear();
+    return fl__arch_fail(a, token, text);
+}
+
+/* A field with NFEAT and NLABEL put in. */
+static bool fl__arch_field(const fl__arch *a, const char *text, int64_t n, char *to) {
+    int64_t k = 0;
+    for (int64_t i = 0; i < n;) {
+        const bool feat = n - i >= 5 && !memcmp(text + i, "NFEAT", 5),
+                   label = n - i >= 6 && !memcmp(text + i, "NLABEL", 6);
+        if (k >= FL__ARCH_FIELD - 24) return fl__arch_fail(a, "a field", "too long");
+        if (feat || label) k += snprintf(to + k, 24, "%lld", (long long)(feat ? a->features : a->labels));
+        else to[k++] = text[i];
+        i += feat ? 5 : label ? 6 : 1;
+    }
+    to[k] = 0;
+    return true;
+}
+
+/* The fields of the next line that has any; n = 0 at the end. */
+static bool fl__arch_line(fl__arch *a, fl__arch_layer *l) {
+    *l = (fl__arch_layer){.rng = a->rng};
+    while (!l->n && a->at < a->end) {
+        const char *stop = memchr(a->at, '\n', (size_t)(a->end - a->at)), *p = a->at;
+        if (!stop) stop = a->end;
+        const char *hash = memchr(p, '#', (size_t)(stop - p)), *last = hash ? hash : stop;
+        int64_t n;
+        a->line++;
+        a->at = stop < a->end ? stop + 1 : stop;
+        for (const char *f; (f = fl_text_field(&p, last, &n));) {
+            if (l->n == FL__ARCH_ARGS) return fl__arch_fail(a, l->field[0], "more than 15 arguments");
+            if (!fl__arch_field(a, f, n, l->field[l->n++])) return false;
+        }
+    }
+    return true;
+}
+
+static bool fl__arch_numbers(const fl__arch *a, fl__arch_layer *l, int from) {
+    char padded[FL__ARCH_FIELD + 2], text[160];
+    snprintf(padded, sizeof padded, " %s ", l->field[0]);
+    const bool texts = strstr(fl__arch_texts, padded) != NULL;
+    for (int i = from; i < l->n; i++)
+        if (!fl_data_parse_double(l->field[i], strlen(l->field[i]), &l->a[i]) || !(fabs(l->a[i]) < 1e9)) {
+            if (texts) continue;
+            snprintf(text, sizeof text, "argument %d, '%s', is no number", i, l->field[i]);
+            return fl__arch_fail(a, l->field[0], text);
+        }
+    return true;
+}
+
+static bool fl__arch_counted(const fl__arch *a, const fl__arch_layer *l, int least, int most) {
+    char text[120];
+    if (l->n >= least && l->n <= most) return true;
+    snprintf(text, sizeof text, "%d arguments, takes %d to %d", l->n - 1, least - 1, most - 1);
+    return fl__arch_fail(a, l->field[0], text);
+}
+
+/* Axes lie within 0 to 3, and a V has one -1 at most. */
+static bool fl__arch_axes_ok(const fl__arch *a, const fl__arch_layer *l) {
+    static const struct { const char *token; int from, to;
+    } axes[] = {{"RO", 1, 5}, {"LN", 1, 4}, {"BN", 2, 5}, {"GLU", 1, 2}, {"LSM", 1, 2}};
+    int left = 0;
+    for (size_t k = 0; k < sizeof axes / sizeof *axes; k++)
+        for (int i = axes[k].from; !strcmp(l->field[0], axes[k].token) && i < axes[k].to && i < l->n; i++)
+            if (l->a[i] < 0 || l->a[i] > 3 || l->a[i] != floor(l->a[i]))
+                return fl__arch_fail(a, l->field[0], "axes are 0 to 3");
+    for (int i = 1; *l->field[0] == 'V' && i < 5; i++) left += l->a[i] == -1;
+    if (left > 1) return fl__arch_fail(a, l->field[0], "more than one size is -1");
+    if (!strcmp(l->field[0], "PD") && l->n % 2) return fl__arch_fail(a, l->field[0], "pads come in pairs");
+    return true;
+}
+
+static fl_nn_module *fl__arch_layer_of(fl__arch *a, fl__arch_layer *l);
+
+static fl_nn_module *fl__arch_module(fl__arch_layer *l, const fl__arch_token *token) {
+    l->token = token;
+    return fl_nn_new(&fl__arch_layer_type, l, sizeof *l);
+}
+
+/* WN axis layer: the layer, whose weight has an axis of theirs: of convolutions counted from the end. */
+static fl_nn_module *fl__arch_weight_norm(fl__arch *a, fl__arch_layer *l) {
+    fl__arch_layer inner = {.n = l->n - 2, .rng = l->rng};
+    double axis;
+    if (!fl__arch_counted(a, l, 3, FL__ARCH_ARGS)) return NULL;
+    if (!fl_data_parse_double(l->field[1], strlen(l->field[1]), &axis))
+        return fl__arch_fail(a, "WN", "the axis is no number"), NULL;
+    for (int i = 0; i < inner.n; i++) memcpy(inner.field[i], l->field[i + 2], FL__ARCH_FIELD);
+    fl_nn_module *m = fl__arch_layer_of(a, &inner), *layer = m ? fl_nn_find(m, "layer") : NULL;
+    fl_var *w = layer ? fl_nn_get_param(layer, "weight") : NULL;
+    const int dims = w ? fv_value(w)->ndim : 0, at = dims == 4 ? 3 - (int)axis : (int)axis;
+    if (m && (!w || at < 0 || at >= dims || !fl_nn_weight_norm(layer, "weight", at))) {
+        if (w && fl_error()) fl__arch_because(a, "WN");
+        else fl__arch_fail(a, "WN", w ? "the weight has no such axis" : "the layer has no weight");
+        fl_nn_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+/* The next n layers, into a list to be freed; NULL after fl_fail. */
+static fl_nn_module **fl__arch_list(fl__arch *a, int64_t n, const char *what) {
+    fl_nn_module **list = fl_heap_alloc((size_t)(n ? n : 1) * sizeof *list);
+    bool ok = list != NULL;
+    int64_t got = 0;
+    for (; ok && got < n; got += ok) {
+        fl__arch_layer l;
+        ok = fl__arch_line(a, &l) && (l.n || fl__arch_fail(a, what, "the file ends before its layers")) &&
+             (list[got] = fl__arch_layer_of(a, &l)) != NULL;
+    }
+    if (ok) return list;
+    while (list && got) fl_nn_free(list[--got]);
+    fl_heap_free(list);
+    return NULL;
+}
+
+typedef struct fl__arch_skip {
+    int64_t from, to;
+    double scale;
+    fl_nn_module *projection;
+} fl__arch_skip;
+enum { FL__ARCH_SKIPS = 32 };
+
+/* SKIP from to [scale], SKIPL from to layers [scale] of a block of n layers. */
+static bool fl__arch_read_skip(fl__arch *a, int64_t n, fl__arch_skip *s) {
+    fl__arch_layer l;
+    if (!fl__arch_line(a, &l)) return false;
+    const bool plain = !strcmp(l.field[0], "SKIP"), projected = !strcmp(l.field[0], "SKIPL");
+    if (!plain && !projected) return fl__arch_fail(a, l.n ? l.field[0] : "RES", "a SKIP or SKIPL is due");
+    if (!fl__arch_counted(a, &l, 3 + projected, 4 + projected) || !fl__arch_numbers(a, &l, 1)) return false;
+    *s = (fl__arch_skip){(int64_t)l.a[1], (int64_t)l.a[2], fl__arch_number(&l, 3 + projected, 1), NULL};
+    if (s->from < 0 || s->to > n + 1 || s->from >= s->to)
+        return fl__arch_fail(a, l.field[0], "no such layers");
+    if (!projected) return true;
+    if (!(l.a[3] >= 1 && l.a[3] <= 100)) return fl__arch_fail(a, "SKIPL", "1 to 100 layers");
+    fl_nn_module **list = fl__arch_list(a, (int64_t)l.a[3], "SKIPL");
+    if (list) s->projection = fl_nn_sequential_of((int)l.a[3], list);
+    fl_heap_free(list);
+    return s->projection != NULL;
+}
+
+/* Layers and skips become those of a residual: before a layer stands a scale for each shortcut that arrives
+   there. What is not taken is left in the list. */
+static bool fl__arch_block(fl_nn_module *m, fl_nn_module **list, int64_t n, fl__arch_skip *skip,
+                           int64_t skips) {
+    char from[FL_NN_NAME], to[FL_NN_NAME], name[FL_NN_NAME];
+    for (int64_t k = 1; k <= n + 1; k++) {
+        for (int64_t i = 0; i < skips; i++) {
+            fl__arch_layer l = {.a = {skip[i].scale}, .n = 1};
+            if (skip[i].to != k) continue;
+            snprintf(l.field[0], FL__ARCH_FIELD, "scale %g", skip[i].scale);
+            snprintf(to, sizeof to, "skip%lld", (long long)i);
+            if (!fl_nn_add(m, to, fl__arch_module(&l, &fl__arch_scale))) return false;
+        }
+        snprintf(to, sizeof to, "layer%lld", (long long)k);
+        if (k > n) break;
+        fl_nn_module *child = list[k - 1];
+        list[k - 1] = NULL;
+        if (!fl_nn_add(m, to, child)) return false;
+    }
+    for (int64_t i = 0; i < skips; i++) {
+        snprintf(from, sizeof from, "layer%lld", (long long)skip[i].from);
+        snprintf(to, sizeof to, "skip%lld", (long long)i);
+        snprintf(name, sizeof name, "projection%lld", (long long)i);
+        fl_nn_module *projection = skip[i].projection;
+        skip[i].projection = NULL;
+        if (!fl_nn_shortcut(m, skip[i].from ? from : NULL, to, name, projection)) return false;
+    }
+    return true;
+}
+
+/* RES layers skips [blocks]: several blocks are made by reading the lines again. */
+static fl_nn_module *fl__arch_residual(fl__arch *a, fl__arch_layer *l) {
+    if (!fl__arch_counted(a, l, 3, 4) || !fl__arch_numbers(a, l, 1)) return NULL;
+    const int64_t n = (int64_t)l->a[1], skips = (int64_t)l->a[2], blocks = fl__arch_int(l, 3, 1);
+    if (n < 1 || n > 1000 || skips < 0 || skips > FL__ARCH_SKIPS || blocks < 1 || blocks > 1000)
+        return fl__arch_fail(a, "RES", "so many layers, skips or blocks"), NULL;
+    const fl__arch from = *a;
+    fl_nn_module *all = fl_nn_sequential_of(0, NULL);
+    bool ok = all != NULL;
+    for (int64_t b = 0; ok && b < blocks; b++) {
+        fl__arch_skip skip[FL__ARCH_SKIPS] = {{0, 0, 0, NULL}};
+        *a = from;
+        fl_nn_module **list = fl__arch_list(a, n, "RES");
+        ok = list != NULL;
+        for (int64_t i = 0; ok && i < skips; i++) ok = fl__arch_read_skip(a, n, &skip[i]);
+        fl_nn_module *block = ok ? fl_nn_add(all, NULL, fl_nn_residual_of(0, NULL)) : NULL;
+        if (ok && !(ok = block && fl__arch_block(block, list, n, skip, skips))) fl__arch_because(a, "RES");
+        for (int64_t i = 0; i < skips; i++) fl_nn_free(skip[i].projection);
+        for (int64_t i = 0; list && i < n; i++) fl_nn_free(list[i]);
+        fl_heap_free(list);
+    }
+    if (ok) return all;
+    fl_nn_free(all);
+    return NULL;
+}
+
+static fl_nn_module *fl__arch_layer_of(fl__arch *a, fl__arch_layer *l) {
+    if (!strcmp(l->field[0], "WN")) return fl__arch_weight_norm(a, l);
+    if (!strcmp(l->field[0], "RES")) return fl__arch_residual(a, l);
+    for (size_t i = 0; i < sizeof fl__arch_tokens / sizeof *fl__arch_tokens; i++) {
+        const fl__arch_token *t = &fl__arch_tokens[i];
+        if (strcmp(l->field[0], t->name) != 0) continue;
+        if (!fl__arch_counted(a, l, t->least, t->most) || !fl__arch_numbers(a, l, 1) ||
+            !fl__arch_axes_ok(a, l))
+            return NULL;
+        fl_nn_module *m = fl__arch_module(l, t);
+        if (m && (!t->make || t->make(m, l))) return m;
+        fl_nn_free(m);
+        fl__arch_because(a, t->name);
+        return NULL;
+    }
+    fl__arch_fail(a, l->field[0], "there is no such layer");
+    return NULL;
+}
+
+FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64_t n, int64_t features,
+                                       int64_t labels, fl_speech_arch_opts o) {
+    fl__arch a = {
+        .name = name, .at = text, .end = text + n, .features = features, .labels = labels, .rng = o.rng};
+    fl_quiet(+1);
+    fl_nn_module *m = fl_nn_sequential_of(0, NULL);
+    bool ok = m != NULL;
+    while (ok) {
+        fl__arch_layer l;
+        if (!(ok = fl__arch_line(&a, &l)) || !l.n) break;
+        fl_nn_module *child = fl__arch_layer_of(&a, &l);
+        ok = child && fl_nn_add(m, NULL, child);
+    }
+    if (ok && !m->n_child) ok = fl_fail("fl_speech_arch: %s: there is no layer", name);
+    fl_quiet(-1);
+    if (ok) return m;
+    fl_nn_free(m);
+    return NULL;
+}
+
+FL_API fl_nn_module *fl_speech_arch_opt(const char *path, int64_t features, int64_t labels,
+                                        fl_speech_arch_opts o) {
+    int64_t n;
+    char *text = fl_text_read_file("fl_speech_arch", path, &n);
+    fl_nn_module *m = text ? fl_speech_arch_of(path, text, n, features, labels, o) : NULL;
+    fl_heap_free(text);
+    return m;
+}
+
+FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor **steps_out) {
+    const char *fn = "fl_speech_arch_forward";
+    if (fl_absent(fn, m) || fl_absent(fn, x)) return NULL;
+    const fl_tensor *v = fv_value(x);
+    if (v->ndim != 3 ||
+        (steps && (steps->ndim != 1 || steps->dtype != FL_I64 || steps->shape[0] != v->shape[0]))) {
+        fl_refuse("%s: features %s, steps %s; want [n, t, features] and i64 [n]", fn, FL_SHAPE_TEXT(v),
+                  steps ? FL_SHAPE_TEXT(steps) : "NULL");
+        return NULL;
+    }
+    fl_scope s = fl_scope_begin();
+    fl__arch_steps = steps, fl__arch_frames = v->shape[1];
+    fl_var *y = fl_nn_forward(m, fv_unsqueeze(fv_transpose(x, 1, 2), 1));
+    fl__arch_steps = NULL;
+    const fl_tensor *t = y ? fv_value(y) : NULL;
+    if (t && t->ndim == 4 && t->shape[0] == 1 && t->shape[1] == v->shape[0]) y = fv_squeeze(y, 0);
+    else if (t) {
+        fl_refuse("%s: the network gives %s, not [1, %lld, t, labels]: (labels, time, batch, 1)", fn,
+                  FL_SHAPE_TEXT(t), (long long)v->shape[0]);
+        y = NULL;
+    }
+    if (y && steps && steps_out) {
+        *steps_out = fl__arch_steps_of(steps, v->shape[1], fv_value(y)->shape[1]);
+        if (*steps_out) fl_promote(&s, *steps_out);
+        else y = NULL;
+    }
+    return fv_scope_return(&s, y);
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,270 @@
+/* test_arch.c - acoustic models from arch files: every token, errors, masks, steps beside PyTorch's */
+#include "../fl.h"
+#include "test.h"
+
+static void check_clean(void) {
+    CHECK_NO_ERROR();
+    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+static fl_nn_module *arch(const char *text, int64_t features, int64_t labels, fl_rng *rng) {
+    return fl_speech_arch_of("a.arch", text, (int64_t)strlen(text), features, labels,
+                             (fl_speech_arch_opts){.rng = rng});
+}
+
+/* What a layer makes of [1, 2, 3, 4] (batch, channels, features, time), sizes written fastest first. */
+TEST(every_token_runs) {
+    static const struct { const char *line, *shape; int64_t parameters;
+    } table[] = {
+        {"V 0 6 1 0", "[1, 1, 6, 4]", 0},
+        {"V 12 -1 1 1", "[1, 1, 2, 12]", 0},
+        {"RO 2 0 3 1", "[3, 1, 4, 2]", 0},
+        {"PD 0 1 2 0 3", "[1, 2, 6, 7]", 0},
+        {"C 2 5 3 1", "[1, 5, 3, 2]", 35},
+        {"C1 2 5 3 2 -1", "[1, 5, 3, 2]", 35},
+        {"C 2 5 3 1 2 2", "[1, 5, 3, 4]", 35},
+        {"C2 2 5 3 2 1 1 1 0", "[1, 5, 2, 4]", 65},
+        {"C2 2 5 2 2 1 1 0 -1 2 1", "[1, 5, 3, 2]", 45},
+        {"AC 2 5 3 1 2", "[1, 5, 3, 6]", 35},
+        {"AC 2 5 3 1 1 0", "[1, 5, 3, 4]", 35},
+        {"TDS 2 3 3", "[1, 2, 3, 4]", 2 * 2 * 3 + 2 + 2 * (36 + 6) + 4},
+        {"TDS 2 3 3 0.1 8 0 0", "[1, 2, 3, 4]", 14 + 48 + 8 + 48 + 6 + 4},
+        {"TR 4 8 2 5 0.1 0.1 1 1", "[1, 2, 3, 4]", 4 * 16 + 16 + 9 * 2 + 32 + 8 + 32 + 4 + 16},
+        {"CFR 4 8 2 5 3 0.1", "[1, 2, 3, 4]", 374},
+        {"POSEMB 4 9 0.1", "[1, 2, 3, 4]", 36},
+        {"SINPOSEMB 4 2", "[1, 2, 3, 4]", 0},
+        {"L 4 6", "[1, 2, 3, 6]", 30},
+        {"L 4 6 0", "[1, 2, 3, 6]", 24},
+        {"BN 2 2", "[1, 2, 3, 4]", 4},
+        {"BN 6 1 2", "[1, 2, 3, 4]", 12},
+        {"LN 0 1 2", "[1, 2, 3, 4]", 2},
+        {"LN 2", "[1, 2, 3, 4]", 2},
+        {"WN 3 C 2 5 3 1", "[1, 5, 3, 2]", 40},
+        {"WN 0 L 4 6", "[1, 2, 3, 6]", 36},
+        {"DO 0.5", "[1, 2, 3, 4]", 0},
+        {"M 2 1 2 1", "[1, 2, 3, 2]", 0},
+        {"A 3 3 1 1 1 1", "[1, 2, 3, 4]", 0},
+        {"ELU", "[1, 2, 3, 4]", 0},
+        {"R", "[1, 2, 3, 4]", 0},
+        {"R6", "[1, 2, 3, 4]", 0},
+        {"PR 1 0.1", "[1, 2, 3, 4]", 1},
+        {"LG", "[1, 2, 3, 4]", 0},
+        {"HT", "[1, 2, 3, 4]", 0},
+        {"T", "[1, 2, 3, 4]", 0},
+        {"SH", "[1, 2, 3, 4]", 0},
+        {"GLU 2", "[1, 1, 3, 4]", 0},
+        {"LSM 0", "[1, 2, 3, 4]", 0},
+        {"RNN 4 5", "[1, 2, 3, 5]", 20 + 25 + 10},
+        {"GRU 4 5 2 1", "[1, 2, 3, 10]", 2 * 3 * (20 + 25 + 10) + 2 * 3 * (50 + 25 + 10)},
+        {"LSTM 4 5 1 0 0.1", "[1, 2, 3, 5]", 4 * 55},
+        {"PC f32", "[1, 2, 3, 4]", 0},
+        {"RES 2 1\nL 4 5\nL 5 4\nSKIP 0 3 0.5", "[1, 2, 3, 4]", 25 + 24},
+        {"RES 2 2 3\nL 4 5\nL 5 4\nSKIP 0 2\nSKIPL 0 3 1\nL 4 4", NULL, 0},
+        {"RES 2 2 3\nL 4 4\nR\nSKIP 1 3\nSKIPL 0 3 2\nL 4 5\nL 5 4", "[1, 2, 3, 4]", 3 * (20 + 25 + 24)}};
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_uniform(FL_SHAPE(1, 2, 3, 4), 0.1, 1, FL_F32, NULL);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        fl_nn_module *m = arch(table[i].line, 3, 7, NULL);
+        if (!CHECK(m != NULL)) {
+            printf("%s: %s\n", table[i].line, fl_error());
+            fl_error_clear();
+            continue;
+        }
+        fl_var *y = fl_nn_forward(m, fv_const(x));
+        if (!table[i].shape) CHECK_ERROR("does not fit");
+        else if (!CHECK(y && !strcmp(FL_SHAPE_TEXT(fv_value(y)), table[i].shape)) ||
+                 !CHECK_EQ_INT(fl_nn_count(m), table[i].parameters))
+            printf("%s: %s\n", table[i].line, y ? FL_SHAPE_TEXT(fv_value(y)) : fl_error());
+        fl_nn_free(m);
+    }
+    fl_nn_module *m = arch("SAUG 0 2 1 3 1 1", 3, 7, NULL);
+    fl_var *y = fl_nn_forward(m, fv_const(fl_ones(FL_SHAPE(2, 1, 3, 40), FL_F32)));
+    CHECK(y && fl_item(fl_sum(fv_value(y), FL_ALL_AXES)) <= 240);
+    fl_nn_train(m, false);
+    y = fl_nn_forward(m, fv_const(fl_ones(FL_SHAPE(2, 1, 3, 40), FL_F32)));
+    CHECK(y && fl_item(fl_sum(fv_value(y), FL_ALL_AXES)) == 240);
+    fl_nn_free(m);
+    m = arch("E 6 5", 3, 7, NULL);
+    y = fl_nn_forward(m, fv_const(fl_zeros(FL_SHAPE(2, 3), FL_I64)));
+    CHECK(y && fv_value(y)->shape[2] == 6);
+    fl_nn_free(m);
+    m = arch("ADAPTIVEE 8 2,5", 3, 7, NULL);
+    CHECK(m != NULL);
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    check_clean();
+}
+
+TEST(errors_name_file_line_and_token) {
+    static const struct { const char *text, *want;
+    } table[] = {{"", "a.arch: there is no layer"},
+                 {"# nothing\n\nX 1", "a.arch:3: X: there is no such layer"},
+                 {"R\nC 1 2", "a.arch:2: C: 2 arguments, takes 4 to 6"},
+                 {"C 1 2 3 1 1 1 1", "a.arch:1: C: 7 arguments"},
+                 {"L 4 x", "a.arch:1: L: argument 2, 'x', is no number"},
+                 {"L 4 -3", "a.arch:1: L: fl_nn_linear"},
+                 {"RES 2 1\nR", "a.arch:2: RES: the file ends before its layers"},
+                 {"RES 1 1\nR\nL 4 4", "a.arch:3: L: a SKIP or SKIPL is due"},
+                 {"RES 1 1\nR\nSKIP 0 5", "a.arch:3: SKIP: no such layers"},
+                 {"RES 1 1 0\nR\nSKIP 0 2", "a.arch:1: RES: so many layers"},
+                 {"WN 3 R", "a.arch:1: WN: the layer has no weight"},
+                 {"WN 9 L 3 4", "a.arch:1: WN: the weight has no such axis"},
+                 {"WN x L 3 4", "a.arch:1: WN: the axis is no number"},
+                 {"RO 0 1 2 4", "a.arch:1: RO: axes are 0 to 3"},
+                 {"V -1 -1 2 4", "a.arch:1: V: more than one size is -1"},
+                 {"PD 0 1 2 3", "a.arch:1: PD: pads come in pairs"},
+                 {"PC int", "a.arch:1: PC: dtype 'int': f16 bf16 f32 f64"},
+                 {"ADAPTIVEE 8 2,x", "a.arch:1: ADAPTIVEE: cutoffs '2,x'"},
+                 {"TR 10 8 4 5 0", "a.arch:1: TR: fl_nn_attention"},
+                 {"L "
+                  "NFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEAT"
+                  "NFEATNFEATNFEATNFEATNFEATNFEAT 1",
+                  "a.arch:1: a field: too long"}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        CHECK(!arch(table[i].text, 80, 7, NULL));
+        CHECK_ERROR(table[i].want);
+    }
+    CHECK(!fl_speech_arch("/nowhere.arch", 1, 1));
+    CHECK_ERROR("/nowhere.arch");
+    fl_nn_module *m = arch("R", 3, 7, NULL);
+    fl_scope s = fl_scope_begin();
+    CHECK(!fl_speech_arch_forward(m, fv_const(fl_ones(FL_SHAPE(2, 5, 3), FL_F32)), NULL, NULL));
+    CHECK_ERROR("the network gives [2, 1, 3, 5], not [1, 2, t, labels]");
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    check_clean();
+}
+
+/* What is padded changes nothing of what counts, where the layers look at single frames and attention. */
+TEST(attention_sees_no_padding) {
+    static const char *const layer[] = {"TR 8 16 2 9 0", "TR 8 16 2 9 0 0 1 1"};
+    fl_scope s = fl_scope_begin();
+    for (int k = 0; k < 2; k++) {
+        char text[200];
+        snprintf(text, sizeof text, "V -1 1 NFEAT 0\nC NFEAT 8 1 1\nRO 2 0 3 1\n%s\nL 8 NLABEL\n", layer[k]);
+        fl_nn_module *m = arch(text, 3, 7, NULL);
+        fl_tensor *x = fl_uniform(FL_SHAPE(2, 6, 3), -1, 1, FL_F32, NULL), *out;
+        fl_tensor *steps = fl_from_host((int64_t[]){6, 4}, FL_SHAPE(2), FL_I64);
+        fl_var *y = fl_speech_arch_forward(m, fv_const(x), steps, &out);
+        fl_tensor *part = fl_slice(fl_slice(x, 0, 1, 2, 1), 1, 0, 4, 1);
+        fl_var *z = fl_speech_arch_forward(m, fv_const(part), NULL, NULL);
+        if (CHECK(y && z)) {
+            fl_tensor *off = fl_sub(fl_slice(fl_slice(fv_value(y), 0, 1, 2, 1), 1, 0, 4, 1), fv_value(z));
+            CHECK(fl_item(fl_amax(fl_abs(off), FL_ALL_AXES)) < 1e-5);
+            CHECK_EQ_INT(fl_item_int(fl_sum(out, FL_ALL_AXES)), 10);
+            CHECK_EQ_INT(fv_value(y)->shape[2], 7);
+        }
+        fl_nn_free(m);
+    }
+    fl_scope_end(&s);
+    check_clean();
+}
+
+/* The files of the examples, run on a second of features. */
+TEST(arch_files_run) {
+    static const struct { const char *name; int64_t frames, least, most;
+    } table[] = {{"conv_glu", 400, 695, 695}, {"tds", 400, 50, 50}, {"tds_streaming", 400, 45, 50},
+                 {"transformer", 400, 50, 50}, {"conformer", 400, 100, 100}};
+    char path[100];
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_uniform(FL_SHAPE(1, 400, 80), -1, 1, FL_F32, NULL);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        snprintf(path, sizeof path, "examples/speech/arch/%s.arch", table[i].name);
+        fl_nn_module *m = fl_speech_arch(path, 80, 31);
+        fl_no_grad(true);
+        if (!CHECK(m != NULL)) {
+            puts(fl_error()), fl_error_clear();
+            continue;
+        }
+        fl_nn_train(m, false);
+        fl_var *y = fl_speech_arch_forward(m, fv_const(x), NULL, NULL);
+        const int64_t t = y ? fv_value(y)->shape[1] : -1;
+        CHECK(y && t >= table[i].least && t <= table[i].most && fv_value(y)->shape[2] == 31);
+        printf("%s: %.1f million parameters, %lld frames of 400\n", table[i].name,
+               (double)fl_nn_count(m) / 1e6, (long long)t);
+        fl_nn_free(m);
+        fl_no_grad(false);
+    }
+    fl_scope_end(&s);
+    check_clean();
+}
+
+/* ---- ten steps beside PyTorch's (tests/speech_models.py) ---- */
+
+static fl_tensor *formula(fl_shape s, double scale, double a, double b, double plus) {
+    const int64_t n = fl_shape_numel(s);
+    double *v = malloc((size_t)n * sizeof *v);
+    for (int64_t j = 0; j < n; j++) v[j] = scale * sin(a * (double)j + b) + plus;
+    fl_tensor *t = fl_cast(fl_from_host(v, s, FL_F64), FL_F32);
+    free(v);
+    return t;
+}
+
+/* Gains are what was 1 everywhere, and the lengths of weight norms. */
+static bool fill(const char *path, fl_var *p, fl_tensor *buffer, void *user) {
+    if (!p) return buffer != NULL;
+    const bool gain = strstr(path, "weight_g") || (fl_item(fl_amin(fv_value(p), FL_ALL_AXES)) == 1 &&
+                                                   fl_item(fl_amax(fv_value(p), FL_ALL_AXES)) == 1);
+    return fl_assign(fv_value(p),
+                     formula(fl_shape_of(fv_value(p)), 0.2, 0.7, 1.3 * (*(int *)user)++, gain)) != NULL;
+}
+
+static void ten_steps(const char *line, const char *name, const char *text, const char *kind) {
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = text ? arch(text, 6, 5, NULL) : fl_nn_linear(6, *kind == 'a' ? 5 : 6);
+    fl_nn_module *m = fl_speech_criterion(kind, *kind == 's' ? 6 : 5, 5);
+    fl_nn_module *both = fl_nn_module_list(net, m);
+    fl_tensor *x = formula(FL_SHAPE(2, 12, 6), 1, 0.9, 0, 0), *full = fl_full(FL_SHAPE(2), 12, FL_I64),
+              *steps = full;
+    fl_tensor *target = fl_from_host((int64_t[]){0, 1, 1, 2, 3, -1}, FL_SHAPE(2, 3), FL_I64);
+    fl_tensor *lengths = fl_from_host((int64_t[]){3, 2}, FL_SHAPE(2), FL_I64);
+    int count = 0;
+    CHECK(fl_nn_named(both, fill, &count));
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(both), .lr = 0.1);
+    for (int k = 0; k < 10; k++) {
+        fl_scope step = fl_scope_begin();
+        fl_var *y =
+            text ? fl_speech_arch_forward(net, fv_const(x), full, &steps) : fl_nn_forward(net, fv_const(x));
+        fl_var *loss = y ? fl_speech_criterion_loss(m, y, steps, target, lengths) : NULL;
+        line = strchr(line, '\t');
+        if (!CHECK(loss && line)) break;
+        const double want = strtod(++line, NULL), got = fl_item(fv_value(loss));
+        if (!CHECK(fabs(got - want) <= 1e-4)) printf("%s, step %d: %.9g, PyTorch %.9g\n", name, k, got, want);
+        fl_optim_zero_grad(optim);
+        CHECK(fl_backward(loss) && fl_optim_step(optim));
+        fl_scope_end(&step);
+    }
+    fl_optim_free(optim);
+    fl_nn_free(both);
+    fl_scope_end(&s);
+}
+
+TEST(ten_steps_are_those_of_pytorch) {
+    static const struct { const char *name, *kind, *text;
+    } table[] = {{"conv_glu", "ctc",
+                  "V -1 1 NFEAT 0\nWN 3 C NFEAT 8 3 1 1\nGLU 2\nWN 3 C 4 8 3 2 1\nGLU 2\nRO 2 0 3 1\nWN 0 L "
+                  "4 NLABEL\n"},
+                 {"tds", "ctc",
+                  "C2 1 2 3 1 2 1 1 0\nR\nLN 0 1 2\nTDS 2 3 NFEAT\nTDS 2 3 NFEAT 0 5 0 0\nV 0 -1 1 0\nRO 1 0 "
+                  "3 2\nL 12 NLABEL\n"},
+                 {"conformer", "ctc", "V 0 -1 1 0\nRO 1 0 3 2\nL NFEAT 8\nCFR 8 16 2 9 3 0\nL 8 NLABEL\n"},
+                 {"asg", "asg", NULL},
+                 {"seq2seq", "seq2seq", NULL}};
+    char line[512];
+    size_t found = 0;
+    FILE *f = fopen("tests/golden/speech.tsv", "r");
+    while (f && fgets(line, sizeof line, f))
+        for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+            if (!strncmp(line, table[i].name, strcspn(line, "\t")))
+                ten_steps(line, table[i].name, table[i].text, table[i].kind), found++;
+    if (f) fclose(f);
+    CHECK_EQ_INT((int64_t)found, 5);
+    check_clean();
+}
+
+int main(int argc, char **argv) {
+    fl_on_error(test__ignore_error, NULL);
+    return test_main(argc, argv);
+}
+/* MIT licence: see LICENSE. */
