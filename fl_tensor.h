@@ -1773,9 +1773,9 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     for (int i = 0; ok && i < d.n_out; i++)
         if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
     fl__here.flags = flags; /* a composition is observed */
-    for (int i = 0; i < c->n_in; i++)
-        if (!c->in[i]->weak && c->in[i]->dtype == FL_BF16 && fl_is_narrow(c->out[0]))
-            fl__here.flags |= FL__OF_BF16;
+    const bool mixed = c->out[0] && !fl_is_narrow(c->out[0]); /* other operands are wider than bf16 */
+    for (int i = 0; i < c->n_in && !mixed; i++)
+        if (!c->in[i]->weak && c->in[i]->dtype == FL_BF16) fl__here.flags |= FL__OF_BF16;
     ok = ok && fl__run_by(be, &d);
     fl__here.flags = flags;
     for (int i = 0; ok && i < d.n_out; i++) {
