@@ -164,7 +164,7 @@ tokenize: $(BUILD)/examples/tokenize ## tokenizers from files and from text: mak
 
 .PHONY: conformance-dist
 conformance-dist: $(BUILD)/tests/test_dist ## every collective of every dtype on 1 to 8 ranks: make conformance-dist IMPL=gloo|ring|sim
-	DIST_IMPL=$(filter-out sim,$(IMPL)) $< $(if $(filter sim,$(IMPL)),simulated,collectives)
+	FULL=1 DIST_IMPL=$(filter-out sim,$(IMPL)) TEST_TIMEOUT=3000 $< $(if $(filter sim,$(IMPL)),simulated,collectives)
 
 dist-kill: $(BUILD)/tests/test_dist ## kills and stops ranks, N runs over Gloo and sockets: make dist-kill N=100
 	DIST_KILLS=$(or $(N),100) TEST_TIMEOUT=3000 $< every_survivor

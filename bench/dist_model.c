@@ -101,7 +101,7 @@ static void simulate(int n, int64_t count) {
 int main(int argc, char **argv) {
     const double scale = argc == 3 && !strcmp(argv[1], "--seconds") ? atof(argv[2]) : 1;
     const int n_models = sizeof models / sizeof *models, n_networks = sizeof networks / sizeof *networks;
-    for (int n = 2; n <= 64; n *= 2) simulate(n, n * 16384);
+    for (int n = 2; n <= 64; n *= 2) simulate(n, n < 8 ? 131072 : n * 16384);
     for (int k = 0; k < n_networks; k++)
         for (int i = 0; i < n_models; i++) {
             model m = models[i];

@@ -63,7 +63,26 @@ static inline void dist_end(dist_ranks *r, int killed) {
         if (!CHECK(WIFEXITED(status) && !WEXITSTATUS(status)))
             printf("rank %d of %d over %s: status %#x\n", k, r->n, r->impl, status);
     }
+    char file[80];
+    snprintf(file, sizeof file, "%s/rank0", r->folder); /* of ranks that did not meet */
+    unlink(file);
     rmdir(r->folder);
+}
+
+/* Jobs that mostly wait run some at a time: a place for the next one to start, and the end of all. */
+enum { DIST_AT_ONCE = 12 };
+typedef struct dist_jobs {
+    dist_ranks r[DIST_AT_ONCE];
+    int n;
+} dist_jobs;
+static inline dist_ranks *dist_job(dist_jobs *j) {
+    dist_ranks *r = &j->r[j->n++ % DIST_AT_ONCE];
+    if (j->n > DIST_AT_ONCE) dist_end(r, -1);
+    return r;
+}
+static inline void dist_jobs_end(dist_jobs *j) {
+    for (int k = j->n > DIST_AT_ONCE ? j->n - DIST_AT_ONCE : 0; k < j->n; k++)
+        dist_end(&j->r[k % DIST_AT_ONCE], -1);
 }
 
 static inline void dist_run(const char *impl, int n, dist_rank_fn fn, void *user) {

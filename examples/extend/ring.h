@@ -157,6 +157,7 @@ static const fl_dist_impl fl_dist_ring = {.name = "ring",
                                           .open = ring_open,
                                           .exchange = ring_exchange,
                                           .abort = ring_abort,
-                                          .close = ring_close};
+                                          .close = ring_close,
+                                          .prompt = true};
 
 #endif

@@ -143,7 +143,8 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
 
 /* A call is mapped on the caller's thread, where tensors belong, and runs on the group's own, which sees
    bytes only. The caller waits on the link's condition, which failures signal too; so it never waits within
-   a library. A thread that hangs in one is left behind, with the call and its buffers. */
+   a library, but in short calls of one whose every wait a failure ends (prompt). A thread that hangs in one
+   is left behind, with the call and its buffers. */
 
 typedef enum fl__dist_state { FL__DIST_QUEUE, FL__DIST_RUN, FL__DIST_OVER } fl__dist_state;
 typedef struct fl__dist_side {
@@ -384,7 +385,7 @@ static bool fl__dist_map(fl__dist_side *side, fl_tensor *t, int access, void **b
 /* Until the work is over, or the group: a moment of grace, then the thread is left behind. With the
    lock. */
 static void fl__dist_await(fl_dist_group *d, fl_dist_work *w) {
-    double grace = 0, hurry = fl_dist_now() + 0.02;
+    double grace = 0;
     while (w->state != FL__DIST_OVER) {
         const double now = fl_dist_now();
         if (fl__dist_link_failure(d->link)) {
@@ -411,10 +412,7 @@ static void fl__dist_await(fl_dist_group *d, fl_dist_work *w) {
                                now - d->began, d->running->call.number,
                                fl_dist_kind_name(d->running->call.kind));
         } else {
-            fl__dist_link_wait(d->link, hurry);
-            if (fl_dist_now() < hurry) continue;
-            fl__dist_link_hurry(d->link);
-            hurry = fl_dist_now() + 1;
+            fl__dist_link_wait(d->link, now + 1);
         }
     }
 }
@@ -477,19 +475,26 @@ static void fl__dist_drop_work(fl_obj *o) {
     if (d->closed) fl__dist_free(d);
 }
 
-static bool fl__dist_submit(fl_dist_group *d, fl_dist_work *w) {
+/* Puts the call into the queue; a short one that is waited for at once, and has nothing before it, runs here
+   if its implementation can be woken. */
+static bool fl__dist_submit(fl_dist_group *d, fl_dist_work *w, bool waits) {
     if (!d->link) {
         w->state = FL__DIST_OVER;
         w->ok = fl_dist_run(NULL, NULL, 0, 1, &w->call);
         return w->ok;
     }
     fl__dist_link_lock(d->link, true);
+    const bool here = waits && !d->first && !d->running && d->impl->prompt &&
+                      fl__dist_short(&w->call) && !fl__dist_link_failure(d->link);
     if (d->last)
         d->last->next = w;
     else
         d->first = w;
     d->last = w;
-    fl__dist_link_changed(d->link);
+    if (here)
+        fl_quiet(+1), fl__dist_run_first(d), fl_quiet(-1);
+    else
+        fl__dist_link_changed(d->link);
     fl__dist_link_lock(d->link, false);
     return true;
 }
@@ -583,7 +588,7 @@ static bool fl__dist_call(fl_dist_group *d, const char *fn, fl_dist_kind kind, f
                                  .out = out_bytes};
         if (o.op == FL_DIST_AVG) w->call.scale /= d->size;
         fl__dist_number(d, w);
-        ok = fl__dist_submit(d, w);
+        ok = fl__dist_submit(d, w, !o.work);
         if (!o.work) ok = fl_dist_wait(w) && ok;
     }
     if (w && !o.work)

@@ -97,7 +97,12 @@ typedef struct fl_dist_impl {
     void (*close)(void *self); /* after the last call */
     /* A whole call by a way of its own; NULL, or DECLINED: the composition. */
     fl_dist_answer (*run)(void *self, const fl_dist_call *c);
+    /* abort ends any exchange at once, also one that is half transferred: then short calls that nobody else
+       waits for are composed on the caller's thread, which saves two changes of threads. */
+    bool prompt;
 } fl_dist_impl;
+/* Bytes of one rank in a short call, less than these. */
+enum { FL_DIST_SHORT = 1 << 18 };
 
 /* Seconds of the clock of deadlines. */
 FL_API double fl_dist_now(void);
@@ -108,6 +113,9 @@ FL_API void fl_dist_fold(fl_dist_reduction reduction, fl_dtype dtype, void *acc,
                          int64_t n);
 /* Runs c on rank `rank` of `size`: by impl's own way or composed of its exchange; size 1 needs none. */
 FL_API bool fl_dist_run(const fl_dist_impl *impl, void *self, int rank, int size, const fl_dist_call *c);
+
+/* private */
+FL_PRIVATE bool fl__dist_short(const fl_dist_call *c);
 
 #ifdef __cplusplus
 }
@@ -212,7 +220,7 @@ static void fl__dist_scale(fl_dtype dtype, void *p, int64_t n, double factor) {
 
 enum {
     FL__DIST_SEGMENT = 1 << 18, /* bytes that are sent while others are added */
-    FL__DIST_SMALL = 1 << 15    /* an all_reduce below sends everything to everybody */
+    FL__DIST_SMALL = 1 << 15    /* up to here an all_reduce sends everything to everybody */
 };
 
 typedef struct fl__dist_run {
@@ -288,7 +296,8 @@ static bool fl__dist_ring_gather(const fl__dist_run *r, char *p, int64_t n) {
     return ok;
 }
 
-/* All to all, added in the order of the ranks: half as many messages as the ring has. */
+/* All to all, added in the order of the ranks: half as many messages as the ring has; of two ranks no more
+   bytes. */
 static bool fl__dist_all_reduce_small(const fl__dist_run *r, char *p, size_t bytes) {
     char *all = fl_heap_alloc((size_t)r->size * bytes);
     bool ok = all != NULL;
@@ -305,7 +314,8 @@ static bool fl__dist_all_reduce_small(const fl__dist_run *r, char *p, size_t byt
 
 static bool fl__dist_all_reduce(const fl__dist_run *r) {
     const size_t bytes = (size_t)r->c->count * r->element;
-    if (bytes <= FL__DIST_SMALL) return fl__dist_all_reduce_small(r, r->c->out, bytes);
+    if (bytes <= FL__DIST_SMALL || (r->size == 2 && bytes <= FL__DIST_SEGMENT))
+        return fl__dist_all_reduce_small(r, r->c->out, bytes);
     return fl__dist_ring_reduce(r, r->c->out, r->c->count) &&
            fl__dist_ring_gather(r, r->c->out, r->c->count);
 }
@@ -450,9 +460,14 @@ static bool fl__dist_compose(const fl__dist_run *r) {
     }
 }
 
+FL_PRIVATE bool fl__dist_short(const fl_dist_call *c) {
+    return (size_t)c->count * (c->dtype ? fl_dtype_size(c->dtype) : 1) < FL_DIST_SHORT;
+}
+
 FL_API bool fl_dist_run(const fl_dist_impl *impl, void *self, int rank, int size, const fl_dist_call *c) {
     const fl__dist_run r = {impl, self, rank, size, c, c->dtype ? fl_dtype_size(c->dtype) : 1};
-    const fl_dist_answer answer = impl && impl->run && size > 1 ? impl->run(self, c) : FL_DIST_DECLINED;
+    const bool own = impl && impl->run && size > 1 && !(impl->prompt && fl__dist_short(c));
+    const fl_dist_answer answer = own ? impl->run(self, c) : FL_DIST_DECLINED;
     if (answer == FL_DIST_FAILED || (answer == FL_DIST_DECLINED && !fl__dist_compose(&r))) return false;
     const bool sums = c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_REDUCE_SCATTER ||
                       (c->kind == FL_DIST_REDUCE && rank == c->root);

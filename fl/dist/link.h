@@ -62,7 +62,8 @@ FL_PRIVATE const fl_dist_failure_info *fl__dist_link_failure(fl__dist_link *l);
 /* With the lock held: the first failure stays, and all ranks hear of it. */
 FL_PRIVATE void fl__dist_link_fail(fl__dist_link *l, fl_dist_failure_kind kind, int rank,
                                    const char *format, ...) FL_PRINTF(4, 5);
-/* With the lock held: this rank begins a call; it may be compared soon (urgent: at once). */
+/* With the lock held: this rank begins a call; it is compared when the latest is 20 ms old, or at once
+   (hurry). */
 FL_PRIVATE void fl__dist_link_note(fl__dist_link *l, const fl__dist_record *r);
 FL_PRIVATE void fl__dist_link_hurry(fl__dist_link *l);
 
@@ -79,6 +80,7 @@ FL_PRIVATE void fl__dist_link_hurry(fl__dist_link *l);
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
@@ -102,6 +104,8 @@ enum {
     FL__DIST_KEY = 128,
     FL__DIST_PATIENCE = 5 /* seconds for a stranger's first message */
 };
+/* Seconds that a call may take before its record is told. */
+#define FL__DIST_SOON 0.02
 /* HELLO, GET, BEAT, BYE go to rank 0, READY, REFUSE, VALUE come from it; the others go both ways. */
 typedef enum fl__dist_word {
     FL__DIST_HELLO = 0x4c465d31,
@@ -153,6 +157,7 @@ typedef struct fl__dist_seen {
 struct fl__dist_link {
     int rank, size, listener, wake[2];
     double heartbeat, next_beat, turn; /* turn: when the thread last looked */
+    double noted_at, asleep_until;     /* the latest call began; the thread looks at the latest */
     char address[64], token[FL__DIST_KEY];
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -384,6 +389,8 @@ static void fl__dist_miss(fl__dist_link *l) {
 
 FL_PRIVATE void fl__dist_link_note(fl__dist_link *l, const fl__dist_record *r) {
     l->record[l->noted++ % FL__DIST_RECORDS] = *r;
+    l->noted_at = fl_dist_now();
+    if (l->asleep_until > l->noted_at + FL__DIST_SOON) fl__dist_poke(l);
     if (r->group == 1) l->calls = r->number;
     fl__dist_miss(l);
 }
@@ -634,7 +641,11 @@ static void fl__dist_abort_groups(fl__dist_link *l) {
 /* Waits for something to do, without the lock. *n: the numbers in `of` of those that are polled. */
 static void fl__dist_poll(fl__dist_link *l, struct pollfd *f, int *of) {
     int n = 0;
-    const double left = l->next_beat - fl_dist_now();
+    const double now = fl_dist_now();
+    l->asleep_until = l->next_beat;
+    if (l->told != l->noted)
+        l->asleep_until = fmin(l->next_beat, fmax(now, l->noted_at + FL__DIST_SOON));
+    const double left = l->asleep_until - now;
     f[n] = (struct pollfd){l->wake[0], POLLIN, 0}, of[n++] = -1;
     if (l->listener >= 0) f[n] = (struct pollfd){l->listener, POLLIN, 0}, of[n++] = -2;
     for (int i = 0; i < l->n_peers; i++) {
@@ -666,7 +677,8 @@ static void fl__dist_turn(fl__dist_link *l, struct pollfd *f, int *of) {
         }
     }
     const double now = fl_dist_now();
-    if (now >= l->next_beat && (l->ready || l->rank))
+    const bool late = l->told != l->noted && now >= l->noted_at + FL__DIST_SOON;
+    if ((late || now >= l->next_beat) && (l->ready || l->rank))
         fl__dist_beat(l, now);
     else if (now >= l->next_beat)
         l->next_beat = now + l->heartbeat / 4;

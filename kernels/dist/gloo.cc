@@ -1,7 +1,8 @@
 // gloo.cc - Gloo as an implementation for fl_dist.h; the only C++ of fl
 //
-// No exception leaves this file. A context's functions run on the thread of its group, where all signals are
-// blocked: so they are in the thread that Gloo's device starts, whose writes raise SIGPIPE.
+// No exception leaves this file. A context is opened on the thread of its group, where all signals are
+// blocked: so they are in the thread that Gloo's device starts, whose writes raise SIGPIPE. Exchanges, which
+// callers' threads run too, block that one themselves.
 #include "../../fl_dist.h"
 
 #include <gloo/allgather.h>
@@ -12,6 +13,8 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/pair.h>
 #include <gloo/transport/unbound_buffer.h>
+
+#include <signal.h>
 
 #include <cstring>
 #include <memory>
@@ -153,9 +156,25 @@ void abort(void *self) {
     fl_error_clear();
 }
 
+// While one lives, SIGPIPE does not reach this thread.
+struct NoPipe {
+    sigset_t pipe, before;
+    NoPipe() {
+        sigemptyset(&pipe);
+        sigaddset(&pipe, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    }
+    ~NoPipe() {
+        const struct timespec now = {0, 0};
+        if (!sigismember(&before, SIGPIPE)) sigtimedwait(&pipe, nullptr, &now);
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+};
+
 bool exchange(void *self, int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes,
               uint64_t tag, double deadline) {
     Group *g = (Group *)self;
+    const NoPipe hold;
     const bool ok = guarded([&] {
         std::unique_ptr<gloo::transport::UnboundBuffer> o, i;
         if (to >= 0) o = g->context->createUnboundBuffer(const_cast<void *>(out), out_bytes);
@@ -230,6 +249,6 @@ fl_dist_answer run(void *self, const fl_dist_call *c) {
 } // namespace
 
 extern "C" __attribute__((visibility("hidden"))) const fl_dist_impl fl_dist_gloo;
-extern "C" const fl_dist_impl fl_dist_gloo = {"gloo", open, exchange, abort, close, run};
+extern "C" const fl_dist_impl fl_dist_gloo = {"gloo", open, exchange, abort, close, run, true};
 
 // MIT licence: see LICENSE.
