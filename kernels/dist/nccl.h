@@ -46,6 +46,8 @@ typedef struct nccl_table {
     int (*end)(void);
     int (*query)(void *stream);                                    /* cuStreamQuery */
     int (*pointer)(void *value, int attribute, uintptr_t pointer); /* cuPointerGetAttribute */
+    int (*alloc)(uintptr_t *pointer, size_t bytes);                /* cuMemAlloc */
+    int (*free)(uintptr_t pointer);
 } nccl_table;
 
 static const nccl_table *nccl__use; /* NULL: the library's */
@@ -55,7 +57,8 @@ typedef struct nccl__group {
     struct nccl__group *next; /* of those left behind */
     void *comm;
     int rank, size;
-    bool aborted, ending, ended; /* atomic */
+    uintptr_t word;      /* of the device, for barriers; 0: none yet */
+    bool aborted, ended; /* atomic */
 } nccl__group;
 
 /* The table of libnccl.so.2 and libcuda.so.1; NULL after fl_fail. */
@@ -67,7 +70,8 @@ static const nccl_table *nccl__load(void) {
         "ncclAllReduce",   "ncclBroadcast",          "ncclReduce",
         "ncclAllGather",   "ncclReduceScatter",      "ncclSend",
         "ncclRecv",        "ncclGroupStart",         "ncclGroupEnd",
-        "cuStreamQuery",   "cuPointerGetAttribute"};
+        "cuStreamQuery",   "cuPointerGetAttribute",  "cuMemAlloc_v2",
+        "cuMemFree_v2"};
     void *at[sizeof names / sizeof *names];
     if (nccl__use) return nccl__use;
     void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
@@ -145,6 +149,7 @@ static void nccl__end(nccl__group *g) {
     pthread_detach(thread);
     while (!__atomic_load_n(&g->ended, __ATOMIC_ACQUIRE) && fl_dist_now() < deadline) usleep(1000);
     if (__atomic_load_n(&g->ended, __ATOMIC_ACQUIRE)) {
+        if (g->word) g->t->free(g->word);
         fl_heap_free(g);
         return;
     }
@@ -186,6 +191,7 @@ static void nccl__close(void *self) {
         return;
     }
     g->t->destroy(g->comm);
+    if (g->word) g->t->free(g->word);
     fl_heap_free(g);
 }
 
@@ -197,19 +203,42 @@ static bool nccl__on_device(const nccl__group *g, const void *p) {
     return fl_fail("nccl: memory of the host: tensors of a GPU are wanted");
 }
 
+enum { NCCL_INT8 = 0, NCCL__NOBODY = -1, NCCL__ALL = -2 };
+
+/* Messages in one group: `in`, of `sent` bytes, to rank `to` (part k of it to each rank k, if that is
+   all), and `out` from rank `from` the same. */
+static int nccl__move(nccl__group *g, int to, const char *in, size_t sent, int from, char *out,
+                      size_t taken, void *stream) {
+    int result = g->t->begin();
+    for (int k = 0; k < g->size && (!result || result == NCCL_IN_PROGRESS); k++) {
+        const char *part = in + (to == k ? 0 : (size_t)k * sent);
+        char *room = out + (from == k ? 0 : (size_t)k * taken);
+        if (to == k || to == NCCL__ALL)
+            result = g->t->send(part, sent, NCCL_INT8, k, g->comm, stream);
+        if ((!result || result == NCCL_IN_PROGRESS) && (from == k || from == NCCL__ALL))
+            result = g->t->recv(room, taken, NCCL_INT8, k, g->comm, stream);
+    }
+    const int end = g->t->end();
+    return result && result != NCCL_IN_PROGRESS ? result : end;
+}
+
 static bool nccl__exchange(void *self, int to, const void *out, size_t out_bytes, int from, void *in,
                            size_t in_bytes, uint64_t tag, double deadline) {
-    enum { INT8 = 0 };
     nccl__group *g = (nccl__group *)self;
     (void)tag;
     if ((to >= 0 && !nccl__on_device(g, out)) || (from >= 0 && !nccl__on_device(g, in))) return false;
-    int result = g->t->begin(), end;
-    if (!result && to >= 0) result = g->t->send(out, out_bytes, INT8, to, g->comm, NULL);
-    if ((!result || result == NCCL_IN_PROGRESS) && from >= 0)
-        result = g->t->recv(in, in_bytes, INT8, from, g->comm, NULL);
-    end = g->t->end();
-    if (result && result != NCCL_IN_PROGRESS) return nccl__fail(g, "ncclSend", result);
-    return nccl__done(g, "ncclSend", end, NULL, deadline);
+    return nccl__done(g, "exchange",
+                      nccl__move(g, to, (const char *)out, out_bytes, from, (char *)in, in_bytes, NULL), NULL,
+                      deadline);
+}
+
+/* A sum of a byte, which no rank has before all have come. */
+static bool nccl__barrier(nccl__group *g, const fl_dist_call *c) {
+    const int failed = g->word ? 0 : g->t->alloc(&g->word, 1);
+    if (failed) return fl_fail("nccl: no memory of the device for barriers: error %d", failed);
+    void *word = (void *)g->word;
+    const int result = g->t->all_reduce(word, word, 1, NCCL_INT8, 0, g->comm, c->stream);
+    return nccl__done(g, "barrier", result, c->stream, c->deadline);
 }
 
 static fl_dist_answer nccl__run(void *self, const fl_dist_call *c) {
@@ -222,32 +251,43 @@ static fl_dist_answer nccl__run(void *self, const fl_dist_call *c) {
     nccl__group *g = (nccl__group *)self;
     const int dtype = (int)c->dtype < FL_DTYPE_COUNT ? dtypes[c->dtype] - 1 : -1,
               op = c->reduction == FL_DIST_AVG && c->scale != 1 ? AVG : ops[c->reduction];
-    const size_t n = (size_t)c->count;
-    int result;
-    if (!n || c->kind == FL_DIST_SEND || c->kind == FL_DIST_RECV) return FL_DIST_DECLINED;
+    const size_t n = (size_t)c->count, bytes = n * (c->dtype ? fl_dtype_size(c->dtype) : 1);
+    const bool sums = c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_REDUCE ||
+                      c->kind == FL_DIST_REDUCE_SCATTER,
+               here = c->root == g->rank, every = c->kind == FL_DIST_ALL_TO_ALL;
+    const char *in = (const char *)c->in;
+    char *out = (char *)c->out;
+    int result, to = NCCL__NOBODY, from = NCCL__NOBODY;
+    if (c->kind == FL_DIST_BARRIER) return nccl__barrier(g, c) ? FL_DIST_DONE : FL_DIST_FAILED;
+    if (!n) return FL_DIST_DECLINED;
     const bool mean = c->reduction == FL_DIST_AVG && c->scale * g->size == 1;
-    if (dtype < 0 || (c->scale != 1 && !mean))
+    if (sums && (dtype < 0 || (c->scale != 1 && !mean)))
         return fl_fail("nccl: there is no %s of %s%s", fl_dist_kind_name(c->kind),
                        fl_dtype_name(c->dtype), dtype < 0 ? "" : " with a scale"),
                FL_DIST_FAILED;
     if (!nccl__on_device(g, c->in) || !nccl__on_device(g, c->out)) return FL_DIST_FAILED;
     switch (c->kind) {
     case FL_DIST_ALL_REDUCE:
-        result = g->t->all_reduce(c->out, c->out, n, dtype, op, g->comm, c->stream);
+        result = g->t->all_reduce(out, out, n, dtype, op, g->comm, c->stream);
         break;
     case FL_DIST_REDUCE:
-        result = g->t->reduce(c->out, c->out, n, dtype, op, c->root, g->comm, c->stream);
+        result = g->t->reduce(out, out, n, dtype, op, c->root, g->comm, c->stream);
         break;
     case FL_DIST_BROADCAST:
-        result = g->t->broadcast(c->out, c->out, n, dtype, c->root, g->comm, c->stream);
+        result = g->t->broadcast(out, out, bytes, NCCL_INT8, c->root, g->comm, c->stream);
         break;
     case FL_DIST_ALL_GATHER:
-        result = g->t->all_gather(c->in, c->out, n, dtype, g->comm, c->stream);
+        result = g->t->all_gather(in, out, bytes, NCCL_INT8, g->comm, c->stream);
         break;
     case FL_DIST_REDUCE_SCATTER:
-        result = g->t->reduce_scatter(c->in, c->out, n, dtype, op, g->comm, c->stream);
+        result = g->t->reduce_scatter(in, out, n, dtype, op, g->comm, c->stream);
         break;
-    default: return fl_fail("nccl: %s: not yet", fl_dist_kind_name(c->kind)), FL_DIST_FAILED;
+    default: /* what NCCL composes of messages */
+        if (c->kind == FL_DIST_GATHER || c->kind == FL_DIST_SEND) to = c->root;
+        if (c->kind == FL_DIST_SCATTER || c->kind == FL_DIST_RECV) from = c->root;
+        if (every || (c->kind == FL_DIST_SCATTER && here)) to = NCCL__ALL;
+        if (every || (c->kind == FL_DIST_GATHER && here)) from = NCCL__ALL;
+        result = nccl__move(g, to, in, bytes, from, out, bytes, c->stream);
     }
     if (!nccl__done(g, fl_dist_kind_name(c->kind), result, c->stream, c->deadline)) return FL_DIST_FAILED;
     return mean ? FL_DIST_SCALED : FL_DIST_DONE;
