@@ -42,7 +42,7 @@ static const char columns[] =
 
 /* ---- floating-point operations: each type of layer gets a forward that counts ---- */
 
-enum { COUNTED = 5 };
+enum { COUNTED = 7 };
 static const fl_nn_type *counted_type[COUNTED];
 static fl_nn_type counting_type[COUNTED];
 static double forward_flop;
@@ -65,6 +65,13 @@ static double flop_of_attention(fl_vars in) {
     return flop;
 }
 
+/* The products with the weights of all layers and directions, at each step. */
+static double flop_of_recurrence(fl_nn_module *m, fl_var *x) {
+    double weights = 0;
+    for (int64_t i = 0; i < m->n_param; i++) weights += fv_value(m->param[i].var)->ndim == 2 ? numel_of(m->param[i].var) : 0;
+    return 2 * numel_of(x) / (double)fv_value(x)->shape[2] * weights;
+}
+
 static fl_vars counting_forward(fl_nn_module *m, fl_vars in) {
     int i = 0;
     while (m->type != &counting_type[i]) i++;
@@ -73,6 +80,10 @@ static fl_vars counting_forward(fl_nn_module *m, fl_vars in) {
     if (!out.n || !out.v[0]) return out;
     if (!strcmp(name, "MultiheadAttention"))
         forward_flop += flop_of_attention(in);
+    else if (!strcmp(name, "LSTM"))
+        forward_flop += flop_of_recurrence(m, in.v[0]);
+    else if (!strcmp(name, "ConvTranspose2d"))
+        forward_flop += flop_of_weight(m, in.v[0]);
     else if (!strcmp(name, "Capsules"))
         forward_flop +=
             2 * (double)fv_value(in.v[0])->shape[0] * numel_of(fl_nn_get_param(m, "weight"));
@@ -84,7 +95,7 @@ static fl_vars counting_forward(fl_nn_module *m, fl_vars in) {
 /* Puts counting_forward in front of the forward of each layer that counts. */
 static void count_in(fl_nn_module *m) {
     static const char *const names[COUNTED] = {"Linear", "Conv2d", "Conv1d", "MultiheadAttention",
-                                               "Capsules"};
+                                               "Capsules", "ConvTranspose2d", "LSTM"};
     for (int i = 0; i < COUNTED; i++) {
         if (strcmp(m->type->name, names[i])) continue;
         counted_type[i] = m->type;

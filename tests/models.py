@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-RATE, RATES, STEPS, BATCH = 0.01, {"alexnet": 0.002, "detr": 0.001, "translator": 0.05}, 10, 2
+RATE, RATES, STEPS, BATCH = 0.01, {"alexnet": 0.002, "detr": 0.001, "translator": 0.05, "lstm_lm": 1}, 10, 2
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden", "models.tsv")
 
 
@@ -166,10 +166,10 @@ def resnet(bottleneck):
 
 
 class Vit(nn.Module):
-    def __init__(self):
+    def __init__(self, patch=16, side=48):
         super().__init__()
         self.class_token = nn.Parameter(torch.empty(1, 1, 32))
-        self.conv_proj, self.pos_embedding = nn.Conv2d(3, 32, 16, 16), Position(10, 32)
+        self.conv_proj, self.pos_embedding = nn.Conv2d(3, 32, patch, patch), Position(1 + (side // patch) ** 2, 32)
         self.layers = nn.Sequential(*[block(32, 2, norm_first=True, activation=F.gelu, layer_norm_eps=1e-6)
             for _ in range(2)])
         self.ln, self.head = nn.LayerNorm(32, 1e-6), nn.Linear(32, 10)
@@ -254,6 +254,55 @@ def capsule():
         digits=Capsules(144))
 
 
+class Gpt(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.position = nn.Embedding(20, 32), Position(16, 32)
+        self.layers = nn.ModuleList([block(32, 2, norm_first=True, activation=F.gelu) for _ in range(2)])
+        self.norm, self.head = nn.LayerNorm(32), nn.Linear(32, 20, bias=False)
+
+    def forward(self, x):
+        return self.head(self.norm(Causal.forward(self, self.position(self.embedding(x)))))
+
+
+class LstmLm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.decoder = nn.Embedding(40, 32), nn.Linear(32, 40)
+        self.lstm = nn.LSTM(32, 32, 3, batch_first=True)
+
+    def forward(self, x):
+        return self.decoder(self.lstm(self.embedding(x))[0])
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        conv = lambda i, o: [nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(8, o), nn.SiLU()]
+        twice = lambda i, o: nn.Sequential(*conv(i, o), *conv(o, o))
+        self.down1, self.down2, self.down3 = twice(3, 8), twice(8, 16), twice(16, 32)
+        self.up1, self.up2, self.head = twice(24, 8), twice(48, 16), nn.Conv2d(8, 3, 1)
+
+    def forward(self, x):
+        a = self.down1(x)
+        b = self.down2(F.avg_pool2d(a, 2))
+        y = self.down3(F.avg_pool2d(b, 2))
+        for seen, up in ((b, self.up2), (a, self.up1)):
+            y = up(torch.cat([seen, F.interpolate(y, scale_factor=2, mode="bilinear", align_corners=False)], 1))
+        return self.head(y)
+
+
+def gan(norm):
+    g = nn.Sequential(nn.ConvTranspose2d(100, 16, 4, bias=False), nn.BatchNorm2d(16),
+        nn.ConvTranspose2d(16, 8, 4, 2, 1, bias=False), nn.BatchNorm2d(8),
+        nn.ConvTranspose2d(8, 3, 4, 2, 1), nn.Tanh())
+    g[1].register_forward_hook(lambda m, x, y: F.relu(y))
+    g[3].register_forward_hook(lambda m, x, y: F.relu(y))
+    c = [nn.Conv2d(3, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(8, 16, 4, 2, 1, bias=not norm)]
+    c += ([nn.BatchNorm2d(16)] if norm else []) + [nn.LeakyReLU(0.2), nn.Conv2d(16, 1, 4), nn.Flatten(0)]
+    return named(generator=g, critic=nn.Sequential(*c))
+
+
 class DetrLayer(nn.Module):
     """Positions are added to queries and keys."""
 
@@ -326,6 +375,10 @@ def words(n, loss):
     return lambda net: loss(net, x, y)
 
 
+def word_loss(net, x, y):
+    return F.cross_entropy(net(x).flatten(0, 1), y.flatten())
+
+
 def asr_loss():
     x, y = reals("sounds", BATCH, 80, 48), integers("pieces", 1, 20, BATCH, 4)
     n = lambda k: torch.full((BATCH,), k)
@@ -339,6 +392,32 @@ def capsule_loss():
         length = net(x).square().sum(-1).sqrt()
         return (y * F.relu(0.9 - length) ** 2 + 0.5 * (1 - y) * F.relu(length - 0.1) ** 2).sum() / BATCH
     return loss
+
+
+def gan_loss(wasserstein):
+    x, z = reals("images", BATCH, 3, 16, 16), reals("noise", BATCH, 100, 1, 1)
+    mix = 0.5 + reals("mix", BATCH, 1, 1, 1) * (0.5 / math.sqrt(3))
+    judged = lambda score, real: F.binary_cross_entropy_with_logits(score, torch.full_like(score, real))
+
+    def loss(net):
+        made, c = net.generator(z), net.critic
+        real, fake = c(x), c(made.detach())
+        if wasserstein:
+            between = (made.detach() + mix * (x - made.detach())).requires_grad_()
+            slope, = torch.autograd.grad(c(between).sum(), between, create_graph=True)
+            total = fake.mean() - real.mean() + 10 * (slope.square().sum((1, 2, 3)).sqrt() - 1).square().mean()
+        else:
+            total = judged(real, 1.0) + judged(fake, 0.0)
+        c.requires_grad_(False)
+        score = c(made)
+        c.requires_grad_(True)
+        return total - score.mean() if wasserstein else total + judged(score, 1.0)
+    return loss
+
+
+def unet_loss():
+    x, y = reals("images", BATCH, 3, 16, 16), reals("next images", BATCH, 3, 16, 16)
+    return lambda net: F.mse_loss(net(x), y)
 
 
 def giou(a, b):
@@ -372,10 +451,13 @@ def detr_loss():
 MODELS = {
     "alexnet": (alexnet, classes(95)), "vgg16": (vgg16, classes(32)),
     "resnet50": (lambda: resnet(True), classes(64)), "resnet34": (lambda: resnet(False), classes(64)),
-    "bert": (bert, words(50, lambda net, x, y: F.cross_entropy(net(x).flatten(0, 1), y.flatten()))),
+    "bert": (bert, words(50, word_loss)),
     "asr": (asr, asr_loss()), "vit": (Vit, classes(48)),
     "lm": (lm, words(60, lambda net, x, y: net["softmax"](net["body"](x).flatten(0, 1), y.flatten()).loss)),
     "detr": (Detr, detr_loss()), "capsule": (capsule, capsule_loss()),
+    "gpt_small": (Gpt, words(20, word_loss)), "lstm_lm": (LstmLm, words(40, word_loss)),
+    "unet": (UNet, unet_loss()), "dcgan": (lambda: gan(True), gan_loss(False)),
+    "wgan": (lambda: gan(False), gan_loss(True)), "vit_tiny": (lambda: Vit(4, 16), classes(16)),
     "translator": (Translator, words(50, lambda net, x, y: F.cross_entropy(net(x, y[:, :-1]).flatten(0, 1),
         y[:, 1:].flatten()))),
 }

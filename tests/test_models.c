@@ -149,6 +149,12 @@ TEST(vit) { check_losses(&model_vit); }
 TEST(lm) { check_losses(&model_lm); }
 TEST(detr) { check_losses(&model_detr); }
 TEST(capsule) { check_losses(&model_capsule); }
+TEST(gpt_small) { check_losses(&model_gpt_small); }
+TEST(unet) { check_losses(&model_unet); }
+TEST(dcgan) { check_losses(&model_dcgan); }
+TEST(wgan) { check_losses(&model_wgan); }
+TEST(vit_tiny) { check_losses(&model_vit_tiny); }
+TEST(lstm_lm) { check_losses(&model_lstm_lm); }
 
 /* ---- an encoder and a decoder, of this test only ---- */
 

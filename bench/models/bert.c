@@ -26,13 +26,6 @@ static fl_nn_module *build(const model_preset *p) {
 
 static model_batch batch(const model_preset *p) { return model_words(p, vocabulary(p)); }
 
-static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
-    fl_var *y = fl_nn_forward(net, fv_const(b->t[0]));
-    const int64_t n = p->batch * p->size;
-    return fv_cross_entropy(fv_reshape(y, FL_SHAPE(n, vocabulary(p))),
-                               fl_reshape(b->t[1], FL_SHAPE(n)));
-}
-
 const model model_bert = {
     .name = "bert",
     .parameters = 406828032,
@@ -43,5 +36,5 @@ const model model_bert = {
                {"tiny", 2, 12, true, false}},
     .build = build,
     .batch = batch,
-    .loss = loss,
+    .loss = model_words_loss,
 };

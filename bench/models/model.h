@@ -41,7 +41,8 @@ typedef struct model {
 } model;
 
 extern const model model_alexnet, model_vgg16, model_resnet50, model_resnet34, model_bert,
-    model_asr, model_vit, model_lm, model_detr, model_capsule;
+    model_asr, model_vit, model_lm, model_detr, model_capsule, model_gpt_small, model_unet, model_dcgan,
+    model_wgan, model_vit_tiny, model_lstm_lm;
 
 /* All of them, ended by NULL; by name, NULL if there is none. */
 extern const model *const models[];
@@ -60,6 +61,8 @@ model_batch model_images(const model_preset *p);
 fl_var *model_class_loss(fl_nn_module *net, const model_preset *p, const model_batch *b);
 /* Tokens [batch, size] in [0, words), and as many to give. */
 model_batch model_words(const model_preset *p, int64_t words);
+/* The cross entropy of a network that gives [batch, size, words]. */
+fl_var *model_words_loss(fl_nn_module *net, const model_preset *p, const model_batch *b);
 /* The rate of a dropout, 0 in plain presets. */
 double model_drop(const model_preset *p, double rate);
 /* The ResNet of DETR: the layers before the pooling, [n, 3, h, w] -> [n, channels, h / 32, w / 32].

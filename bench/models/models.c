@@ -7,7 +7,8 @@
 
 const model *const models[] = {
     &model_alexnet,  &model_vgg16, &model_resnet50, &model_bert,    &model_asr, &model_vit,
-    &model_resnet34, &model_lm,    &model_detr,     &model_capsule, NULL};
+    &model_resnet34, &model_lm,    &model_detr,     &model_capsule,
+    &model_gpt_small, &model_unet, &model_dcgan,   &model_wgan,    &model_vit_tiny, &model_lstm_lm, NULL};
 
 const model *model_find(const char *name) {
     for (int i = 0; models[i]; i++)
@@ -75,6 +76,12 @@ model_batch model_words(const model_preset *p, int64_t words) {
     const fl_shape shape = FL_SHAPE(p->batch, p->size);
     return (model_batch){
         {model_integers("words", shape, 0, words), model_integers("next words", shape, 0, words)}};
+}
+
+fl_var *model_words_loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
+    fl_var *y = fl_nn_forward(net, fv_const(b->t[0]));
+    const int64_t n = p->batch * p->size;
+    return y ? fv_cross_entropy(fv_reshape(y, FL_SHAPE(n, fv_value(y)->shape[2])), fl_reshape(b->t[1], FL_SHAPE(n))) : NULL;
 }
 
 double model_drop(const model_preset *p, double rate) { return p->plain ? 0 : rate; }

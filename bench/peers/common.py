@@ -23,10 +23,17 @@ PRESETS = {
     "lm": {"cpu": (1, 256), "paper": (1, 2048), "tiny": (1, 16)},
     "detr": {"cpu": (1, 800), "paper": (12, 800), "tiny": (1, 128)},
     "capsule": {"cpu": (32, 28), "paper": (128, 28), "tiny": (2, 28)},
+    "gpt_small": {"cpu": (24, 128), "tiny": (1, 16)},
+    "unet": {"cpu": (8, 64), "tiny": (1, 16)},
+    "dcgan": {"cpu": (8, 64), "tiny": (2, 64)},
+    "wgan": {"cpu": (8, 64), "tiny": (2, 64)},
+    "vit_tiny": {"cpu": (32, 32), "tiny": (1, 32)},
+    "lstm_lm": {"cpu": (20, 35), "tiny": (1, 16)},
 }
 PARAMETERS = {  # of the presets that are not tiny
     "alexnet": 61100840, "vgg16": 138357544, "resnet50": 25557032, "bert": 406828032, "asr": 262946088,
     "vit": 86567656, "resnet34": 21797672, "lm": 256996864, "capsule": 6804224,
+    "gpt_small": 2743680, "unet": 472899, "dcgan": 6342340, "wgan": 6341444, "vit_tiny": 5553832, "lstm_lm": 6709008,
 }
 CLASSES, WORDS, PIECES, MELS = 1000, 50265, 9000, 80
 LAYER_DROP = 0.4
@@ -57,6 +64,8 @@ def arguments(description, models, variant="eager"):
     p.add_argument("--iterations", type=int, default=5)
     p.add_argument("--peak", type=float, default=0, help="FMA peak in GFLOP/s, for the column in per cent")
     a = p.parse_args()
+    if a.preset not in PRESETS[a.model]:
+        sys.exit(f"{a.model} has no preset {a.preset}")
     batch, size = PRESETS[a.model][a.preset]
     a.batch, a.size = a.batch or batch, a.size or size
     a.tiny = a.preset == "tiny"

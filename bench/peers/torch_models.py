@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 
 NEW = int(torch.__version__.split(".")[0]) >= 2
-VISION = ("alexnet", "vgg16", "resnet50", "resnet34", "detr", "capsule")
+VISION = ("alexnet", "vgg16", "resnet50", "resnet34", "detr", "capsule", "unet", "dcgan", "wgan")
 
 
 # --- layers ------------------------------------------------------------------------------------------------
@@ -161,13 +161,13 @@ def resnet34(tiny):
 
 
 class Vit(nn.Module):
-    def __init__(self, tiny, dim=768):
+    def __init__(self, tiny, dim=768, heads=12, patch=16, side=224):
         super().__init__()
-        self.patch = nn.Conv2d(3, dim, 16, stride=16)
+        self.patch = nn.Conv2d(3, dim, patch, stride=patch)
         self.cls = nn.Parameter(torch.zeros(1, 1, dim))
-        self.pos = nn.Parameter(torch.randn(1, 197, dim) * 0.02)
+        self.pos = nn.Parameter(torch.randn(1, 1 + (side // patch) ** 2, dim) * 0.02)
         depth = 2 if tiny else 12
-        self.blocks = nn.Sequential(*[Block(dim, 12, 4 * dim, act=F.gelu, eps=1e-6) for _ in range(depth)])
+        self.blocks = nn.Sequential(*[Block(dim, heads, 4 * dim, act=F.gelu, eps=1e-6) for _ in range(depth)])
         self.norm, self.head = nn.LayerNorm(dim, eps=1e-6), nn.Linear(dim, common.CLASSES)
 
     def forward(self, x):
@@ -294,7 +294,93 @@ class Capsule(nn.Module):
         return (v * v).sum(-1).sqrt()
 
 
-MAKERS = dict(alexnet=alexnet, vgg16=vgg16, resnet50=resnet50, resnet34=resnet34, vit=Vit, bert=Bert, asr=Asr,
+class GptSmall(nn.Module):
+    WORDS = 65
+
+    def __init__(self, tiny, dim=192):
+        super().__init__()
+        self.word, self.pos = nn.Embedding(self.WORDS, dim), nn.Parameter(torch.randn(1, 256, dim) * 0.02)
+        self.blocks = nn.Sequential(*[Block(dim, 6, 4 * dim, act=F.gelu, causal=True) for _ in range(2 if tiny else 6)])
+        self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, self.WORDS, bias=False)
+
+    def forward(self, words):
+        return self.head(self.norm(self.blocks(self.word(words) + self.pos[:, :words.shape[1]])))
+
+
+class LstmLm(nn.Module):
+    WORDS = 10000
+
+    def __init__(self, tiny, dim=256):
+        super().__init__()
+        self.word, self.head = nn.Embedding(self.WORDS, dim), nn.Linear(dim, self.WORDS)
+        self.lstm, self.flops = nn.LSTM(dim, dim, 3, batch_first=True), 0
+
+    def forward(self, words):
+        self.flops = 2 * words.numel() * sum(p.numel() for p in self.lstm.parameters() if p.dim() == 2)
+        return self.head(self.lstm(self.word(words))[0])
+
+
+class UNet(nn.Module):
+    def __init__(self, tiny, width=32):
+        super().__init__()
+        conv = lambda i, o: [nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(8, o), nn.SiLU(inplace=True)]
+        twice = lambda i, o: nn.Sequential(*conv(i, o), *conv(o, o))
+        self.down = nn.ModuleList([twice(3, width), twice(width, 2 * width), twice(2 * width, 4 * width)])
+        self.up = nn.ModuleList([twice(3 * width, width), twice(6 * width, 2 * width)])
+        self.head = nn.Conv2d(width, 3, 1)
+
+    def forward(self, x):
+        a = self.down[0](x)
+        b = self.down[1](F.avg_pool2d(a, 2))
+        y = self.down[2](F.avg_pool2d(b, 2))
+        for seen, up in ((b, self.up[1]), (a, self.up[0])):
+            y = up(torch.cat([seen, F.interpolate(y, scale_factor=2, mode="bilinear", align_corners=False)], 1))
+        return self.head(y)
+
+
+class Gan(nn.Module):
+    """Generator and critic learn in one step, as in bench/models/gan.c: forward gives the sum of their losses."""
+
+    def __init__(self, norm, width=64, noise=100):
+        super().__init__()
+        layers, c, last = [], noise, 0
+        for i in range(4):
+            layers += [nn.ConvTranspose2d(c, 8 * width >> i, 4, 2 if i else 1, 1 if i else 0, bias=False),
+                       nn.BatchNorm2d(8 * width >> i), nn.ReLU(inplace=True)]
+            c = 8 * width >> i
+        self.generator = nn.Sequential(*layers, nn.ConvTranspose2d(c, 3, 4, 2, 1), nn.Tanh())
+        layers, c, self.norm = [], 3, norm
+        for i in range(4):
+            normed = norm and i > 0
+            layers += [nn.Conv2d(c, width << i, 4, 2, 1, bias=not normed)]
+            layers += [nn.BatchNorm2d(width << i)] if normed else []
+            layers, c = layers + [nn.LeakyReLU(0.2, inplace=normed)], width << i
+        self.critic = nn.Sequential(*layers, nn.Conv2d(c, 1, 4), nn.Flatten(0))
+
+    def compile_parts(self, mode):
+        self.generator.compile(mode=mode), self.critic.compile(mode=mode)
+
+    def penalty(self, x, made, mix):
+        between = (made + mix * (x - made)).requires_grad_()
+        slope, = torch.autograd.grad(self.critic(between).sum(), between, create_graph=True)
+        return 10 * (slope.square().sum((1, 2, 3)).sqrt() - 1).square().mean()
+
+    def forward(self, batch):
+        x, z, mix = batch
+        made = self.generator(z)
+        real, fake = self.critic(x).float(), self.critic(made.detach()).float()
+        judged = lambda score, right: F.binary_cross_entropy_with_logits(score, torch.full_like(score, right))
+        loss = judged(real, 1.0) + judged(fake, 0.0) if self.norm else \
+            fake.mean() - real.mean() + self.penalty(x, made.detach(), mix)
+        self.critic.requires_grad_(False)
+        score = self.critic(made).float()
+        self.critic.requires_grad_(True)
+        return loss + (judged(score, 1.0) if self.norm else -score.mean())
+
+
+MAKERS = dict(gpt_small=GptSmall, lstm_lm=LstmLm, unet=UNet, dcgan=lambda tiny: Gan(True),
+              wgan=lambda tiny: Gan(False), vit_tiny=lambda tiny: Vit(tiny, 192, 3, 4, 32),
+              alexnet=alexnet, vgg16=vgg16, resnet50=resnet50, resnet34=resnet34, vit=Vit, bert=Bert, asr=Asr,
               lm=Lm, detr=Detr, capsule=Capsule)
 
 
@@ -369,10 +455,10 @@ def make_data(a, model):
     g = torch.Generator().manual_seed(1)
     ints = lambda high, *shape, low=0: torch.randint(low, high, shape, generator=g)
     n = a.batch
-    if a.model in ("bert", "lm"):
-        words = common.WORDS if a.model == "bert" else Lm.CUTOFFS[-1]
-        loss = (lambda o, t: F.cross_entropy(o.float().flatten(0, 1), t.flatten())) if a.model == "bert" else \
-            (lambda o, t: model.criterion(o.float().flatten(0, 1), t.flatten()).loss)
+    if a.model in ("bert", "lm", "gpt_small", "lstm_lm"):
+        words = {"bert": common.WORDS, "lm": Lm.CUTOFFS[-1]}.get(a.model) or model.WORDS
+        loss = (lambda o, t: model.criterion(o.float().flatten(0, 1), t.flatten()).loss) if a.model == "lm" else \
+            (lambda o, t: F.cross_entropy(o.float().flatten(0, 1), t.flatten()))
         return ints(words, n, a.size), ints(words, n, a.size), loss
     if a.model == "asr":
         pieces = ints(common.PIECES, n, max(1, min(100, a.size // 12)), low=1)
@@ -380,6 +466,10 @@ def make_data(a, model):
     if a.model == "capsule":
         return torch.randn(n, 1, a.size, a.size, generator=g), ints(10, n), margin_loss
     x = torch.randn(n, 3, a.size, a.size, generator=g)
+    if a.model == "unet":
+        return x, torch.randn(x.shape, generator=g), lambda o, t: F.mse_loss(o.float(), t)
+    if a.model in ("dcgan", "wgan"):
+        return (x, torch.randn(n, 100, 1, 1, generator=g), torch.rand(n, 1, 1, 1, generator=g)), None, lambda o, t: o
     if a.model == "detr":
         return x, (ints(Detr.KINDS, n, 4), torch.rand(n, 4, 4, generator=g) * 0.4 + 0.1), detection_loss
     return x, ints(common.CLASSES, n), lambda o, t: F.cross_entropy(o.float(), t)
@@ -396,11 +486,13 @@ def forward_flops(model, run):
             total[0] += 2 * out.numel() * m.in_features
         elif isinstance(m, (nn.Conv1d, nn.Conv2d)):
             total[0] += 2 * out.numel() * m.weight[0].numel()
+        elif isinstance(m, nn.ConvTranspose2d):
+            total[0] += 2 * inputs[0].numel() * m.weight[0].numel()
         else:
             total[0] += getattr(m, "flops", 0)
 
     hooks = [m.register_forward_hook(hook) for m in model.modules()]
-    with torch.no_grad():
+    with torch.set_grad_enabled(isinstance(model, Gan)):  # whose loss holds a gradient
         run()
     for h in hooks:
         h.remove()
@@ -447,7 +539,7 @@ def variants(a):
         return cuda_variants(a)
     layout = ["channels-last", ""] if a.model in VISION else [""]
     pools = ["passive"] + (["onepool"] if not NEW and os.path.isdir(common.ONE_POOL) else [])
-    runs = ["compile", "eager"] if NEW and a.model not in ("detr", "lm") else ["eager"]
+    runs = ["compile", "eager"] if NEW and a.model not in ("detr", "lm", "wgan") else ["eager"]  # wgan: no second derivative
     fused = ["fused"] if NEW else []
     join = lambda *parts: "+".join(p for p in parts if p)
     tuned = [join(r, c, *fused, "huge", p) for p in pools for r in runs for c in layout]
@@ -474,6 +566,20 @@ def move(x, a):
     if isinstance(x, (tuple, list)):
         return type(x)(move(v, a) for v in x)
     return x.to(a.device, torch.bfloat16 if narrow and x.is_floating_point() else x.dtype)
+
+
+def channels_last(x):
+    """The images; noise beside them is no image."""
+    if isinstance(x, tuple):
+        return (channels_last(x[0]), *x[1:])
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def compiled(model, mode):
+    if not hasattr(model, "compile_parts"):
+        return torch.compile(model, mode=mode)
+    model.compile_parts(mode)
+    return model
 
 
 def clock(a):
@@ -509,11 +615,11 @@ def main(a):
     if a.device == "cuda":
         model, x, y = model.to(a.device, torch.bfloat16 if "pure" in a.parts else None), move(x, a), move(y, a)
     if "channels-last" in a.parts:
-        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        model, x = model.to(memory_format=torch.channels_last), channels_last(x)
     flops = 3 * forward_flops(model, lambda: loss_of(model(x), y))
     optimizer = make_optimizer(model, "fused" in a.parts)
     mode = next((m for m in ("max-autotune", "reduce-overhead") if m in a.parts), None)
-    run = torch.compile(model, mode=mode) if "compile" in a.parts else model
+    run = compiled(model, mode) if "compile" in a.parts else model
     narrows = a.dtype == "bf16" and "pure" not in a.parts
     amp = (lambda: torch.autocast(a.device, dtype=torch.bfloat16)) if narrows else contextlib.nullcontext
 
