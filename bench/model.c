@@ -68,7 +68,8 @@ static double flop_of_attention(fl_vars in) {
 /* The products with the weights of all layers and directions, at each step. */
 static double flop_of_recurrence(fl_nn_module *m, fl_var *x) {
     double weights = 0;
-    for (int64_t i = 0; i < m->n_param; i++) weights += fv_value(m->param[i].var)->ndim == 2 ? numel_of(m->param[i].var) : 0;
+    for (int64_t i = 0; i < m->n_param; i++)
+        if (fv_value(m->param[i].var)->ndim == 2) weights += numel_of(m->param[i].var);
     return 2 * numel_of(x) / (double)fv_value(x)->shape[2] * weights;
 }
 

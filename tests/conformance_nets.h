@@ -345,35 +345,38 @@ static void channels_case(fl_dtype d, layout l, fl_shape s, bool batch, int64_t 
     case_end(agrees(y, &want, (tolerance){4, 32, 0}, scale, false));
 }
 
-/* Gradients of batch norm of x for x, w, b, as layer_norm_back; a channel at a time. */
-static void batch_norm_back(const array *x, const double *w, const double *dy, array *want,
-                            double **scale) {
-    int64_t c = x->shape.dim[1], rest = x->n / x->shape.dim[0] / c, count = x->n / c;
-    for (int64_t channel = 0; channel < c; channel++) {
-        double mean = 0, var = 0, sum = 0, along = 0, size = 0;
-#define OF_CHANNEL(k) for (int64_t k = 0; k < x->n; k++) if (k / rest % c == channel)
-        OF_CHANNEL(k) mean += x->f[k] / (double)count;
-        OF_CHANNEL(k) var += pow(x->f[k] - mean, 2) / (double)count;
+/* Gradients for x, w, b of batch norm, or of group norm, as layer_norm_back; one mean's set at a time. */
+static void channels_back(const array *x, int64_t groups, const double *w, const double *dy, array *want,
+                          double **scale) {
+    int64_t c = x->shape.dim[1], rest = x->n / x->shape.dim[0] / c, size = groups ? c / groups * rest : rest;
+    for (int64_t set = 0; set < (groups ? x->n / size : c); set++) {
+        const double count = (double)(groups ? size : x->n / c);
+        double mean = 0, var = 0, sum = 0, along = 0, sizes = 0;
+#define OF_SET(k) for (int64_t k = 0; k < x->n; k++) if ((groups ? k / size : k / rest % c) == set)
+        OF_SET(k) mean += x->f[k] / count;
+        OF_SET(k) var += pow(x->f[k] - mean, 2) / count;
         double rstd = 1 / sqrt(var + 0.1);
-        OF_CHANNEL(k) {
-            double n = (x->f[k] - mean) * rstd;
-            sum += dy[k], along += dy[k] * n, size += fabs(dy[k]) * (1 + fabs(n));
+        OF_SET(k) {
+            const int64_t channel = k / rest % c;
+            double n = (x->f[k] - mean) * rstd, g = dy[k] * w[channel], most = fabs(dy[k]) * (1 + fabs(n));
+            sum += g, along += g * n, sizes += most * (1 + fabs(w[channel]));
+            want[1].f[channel] += dy[k] * n, want[2].f[channel] += dy[k];
+            scale[1][channel] += most, scale[2][channel] += most;
         }
-        OF_CHANNEL(k) {
-            double n = (x->f[k] - mean) * rstd, rest_of = (sum + n * along) / (double)count;
-            want[0].f[k] = w[channel] * rstd * (dy[k] - rest_of);
-            scale[0][k] = (1 + rstd) * (1 + fabs(w[channel])) * (1 + fabs(n)) *
-                          (fabs(dy[k]) + size * (1 + fabs(n)) / (double)count);
+        OF_SET(k) {
+            double n = (x->f[k] - mean) * rstd, weight = w[k / rest % c];
+            want[0].f[k] = rstd * (dy[k] * weight - (sum + n * along) / count);
+            scale[0][k] = (1 + rstd) * (1 + fabs(n)) *
+                          (fabs(dy[k]) * (1 + fabs(weight)) + sizes * (1 + fabs(n)) / count);
         }
-#undef OF_CHANNEL
-        want[1].f[channel] = along, want[2].f[channel] = sum;
-        scale[1][channel] = scale[2][channel] = size;
+#undef OF_SET
     }
 }
 
-static void batch_norm_grad_case(fl_dtype d, layout l, fl_shape s) {
+static void channels_grad_case(fl_dtype d, layout l, fl_shape s, int64_t groups) {
     char text[100];
-    if (!case_begin("batch_norm_grad", d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    const char *name = groups ? "group_norm_grad" : "batch_norm_grad";
+    if (!case_begin(name, d, l, "%s %d", fl_shape_text(s, text, sizeof text), (int)groups)) return;
     operand x = make_operand(s, d, l, TAME), dy = make_operand(s, d, l, TAME);
     array w = random_array(FL_SHAPE(s.dim[1]), d, TAME), want[3];
     double *scale[3];
@@ -381,10 +384,11 @@ static void batch_norm_grad_case(fl_dtype d, layout l, fl_shape s) {
         want[i] = new_array(i ? FL_SHAPE(s.dim[1]) : s, d);
         scale[i] = take((size_t)want[i].n * sizeof **scale + 8);
     }
-    batch_norm_back(&x.a, w.f, dy.a.f, want, scale);
+    channels_back(&x.a, groups, w.f, dy.a.f, want, scale);
     fl_tensor *weight = dense_tensor(&w);
     fl_var *in[] = {fv_param(x.t), fv_param(weight), fv_param(fl_zeros_like(weight))};
-    fl_var *y = fv_batch_norm(in[0], in[1], in[2], .train = true, .eps = 0.1);
+    fl_var *y = groups ? fv_group_norm(in[0], groups, in[1], in[2], 0.1)
+                       : fv_batch_norm(in[0], in[1], in[2], .train = true, .eps = 0.1);
     bool ok = y && fl_backward(y, .grad = dy.t);
     for (int i = 0; ok && i < 3; i++)
         ok = agrees(fv_grad(in[i]), &want[i], (tolerance){4, 32, 0}, scale[i], false);
@@ -618,8 +622,11 @@ static void layers_group(void) {
                                         "gru_cell",   "embedding_bag", "embedding"};
     static const fl_shape images[] = {{3, {2, 4, 3}}, {4, {2, 6, 3, 2}}, {5, {3, 2, 2, 1, 2}}};
     static const fl_shape of_losses[] = {{1, {17}}, {2, {3, 5}}, {3, {2, 3, 4}}};
-    expect_row("batch_norm_grad", FLOATS, UNWEAK, 0, 0);
-    snprintf(row_of("batch_norm_grad")->tolerance, 64, "4 ulp + 32 eps of sum |terms|");
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "group_norm_grad" : "batch_norm_grad";
+        expect_row(name, FLOATS, UNWEAK, 0, 0);
+        snprintf(row_of(name)->tolerance, 64, "4 ulp + 32 eps of sum |terms|");
+    }
     for (int i = 0; i < 6 + LOSSES; i++) {
         const char *name = i < 6 ? names[i] : loss_refs[i - 6].name;
         bool flat = i > 1 && i < 6;
@@ -636,8 +643,9 @@ static void layers_group(void) {
             fl_dtype d = all_dtypes[k];
             for (int i = 0; i < 3; i++) {
                 channels_case(d, (layout)l, images[i], true, 0);
-                batch_norm_grad_case(d, (layout)l, images[i]);
+                channels_grad_case(d, (layout)l, images[i], 0);
                 channels_case(d, (layout)l, images[i], false, 2);
+                channels_grad_case(d, (layout)l, images[i], 2);
                 for (int n = 0; n < LOSSES && l < BROADCAST; n++)
                     if (layout_fits((layout)l, of_losses[i]))
                         loss_case(n, d, (layout)l, of_losses[i]);

@@ -190,6 +190,25 @@ TEST(batch_norm) {
         }
 }
 
+static fl_var *group_norm(const fused *f, fl_var *const *x) {
+    const int64_t c = f->shape.dim[1], groups = f->name[11] == 'i' ? c : c % 4 == 0 ? 4 : c % 3 == 0 ? 3 : 1;
+    return fv_group_norm(x[0], groups, f->n > 1 ? x[1] : NULL, f->n > 1 ? x[2] : NULL, 0.01);
+}
+
+#define GROUP_NORM fl_op_group_norm, fl_op_group_norm_grad
+TEST(group_norm) {
+    static const fl_shape shape[] = {{4, {2, 1, 1, 3}},   {4, {3, 3, 5, 7}},  {4, {2, 16, 8, 8}},
+                                     {4, {4, 12, 29, 31}},                                     {4, {2, 64, 3, 3}}, {4, {2, 3, 65, 67}}, {4, {70, 8, 1, 1}}};
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
+        for (int k = 0; k < 6; k++) {
+            fl_dtype d = k & 1 ? FL_F64 : FL_F32;
+            check_fused(&(fused){"group_norm", group_norm, shape[i], 1, k / 2, {GROUP_NORM}, d});
+            check_fused(&(fused){"group_norm affine", group_norm, shape[i], 3, k / 2, {GROUP_NORM}, d});
+            if (shape[i].dim[2] > 1)
+                check_fused(&(fused){"group_norm instance", group_norm, shape[i], 3, k / 2, {GROUP_NORM}, d});
+        }
+}
+
 /* >>losses */
 
 static fl_var *cross_entropy(const fused *f, fl_var *const *x) {

@@ -81,7 +81,9 @@ model_batch model_words(const model_preset *p, int64_t words) {
 fl_var *model_words_loss(fl_nn_module *net, const model_preset *p, const model_batch *b) {
     fl_var *y = fl_nn_forward(net, fv_const(b->t[0]));
     const int64_t n = p->batch * p->size;
-    return y ? fv_cross_entropy(fv_reshape(y, FL_SHAPE(n, fv_value(y)->shape[2])), fl_reshape(b->t[1], FL_SHAPE(n))) : NULL;
+    if (!y) return NULL;
+    return fv_cross_entropy(fv_reshape(y, FL_SHAPE(n, fv_value(y)->shape[2])),
+                            fl_reshape(b->t[1], FL_SHAPE(n)));
 }
 
 double model_drop(const model_preset *p, double rate) { return p->plain ? 0 : rate; }

@@ -539,7 +539,8 @@ def variants(a):
         return cuda_variants(a)
     layout = ["channels-last", ""] if a.model in VISION else [""]
     pools = ["passive"] + (["onepool"] if not NEW and os.path.isdir(common.ONE_POOL) else [])
-    runs = ["compile", "eager"] if NEW and a.model not in ("detr", "lm", "wgan") else ["eager"]  # wgan: no second derivative
+    # What is compiled has no second derivative, which the WGAN takes.
+    runs = ["compile", "eager"] if NEW and a.model not in ("detr", "lm", "wgan") else ["eager"]
     fused = ["fused"] if NEW else []
     join = lambda *parts: "+".join(p for p in parts if p)
     tuned = [join(r, c, *fused, "huge", p) for p in pools for r in runs for c in layout]

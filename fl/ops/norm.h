@@ -13,7 +13,9 @@
      batch_norm       x [n, c, ...], w, b, add -> y, mean, var: w and b are [c, 1, ...] or numbers,
                       add is like x or a number, mean and var are [1, c, 1, ...];
                       the same, mean, var -> y
-     batch_norm_grad  x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd] */
+     batch_norm_grad  x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd]
+     group_norm, group_norm_grad: the same with args.groups; mean and var are [n, groups, 1, ...], of one dim
+                      more than x */
 #ifndef FL_T
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -33,6 +35,7 @@ typedef struct fl_norm_args {
 typedef struct fl_batch_norm_args {
     double eps;
     bool relu;
+    int64_t groups; /* > 0: statistics of groups of channels of each image, not of channels of the batch */
 } fl_batch_norm_args;
 
 /* (x - mean) / sqrt(var + eps) * weight + bias, mean and biased variance over the last `dims` dims,
@@ -98,6 +101,7 @@ FL_API fl_tensor *fl_pairwise_distance(fl_tensor *a, fl_tensor *b, double p, dou
 FL_API fl_var *fv_pairwise_distance(fl_var *a, fl_var *b, double p, double eps);
 
 FL_DATA fl_op fl_op_layer_norm, fl_op_layer_norm_grad, fl_op_batch_norm, fl_op_batch_norm_grad;
+FL_DATA fl_op fl_op_group_norm, fl_op_group_norm_grad;
 FL_PRIVATE void fl__register_norm(void);
 
 #ifdef __cplusplus
@@ -117,6 +121,7 @@ FL_PRIVATE void fl__register_norm(void);
 #include "expand.h"
 
 FL_DATA_DEFINED fl_op fl_op_layer_norm, fl_op_layer_norm_grad, fl_op_batch_norm, fl_op_batch_norm_grad;
+FL_DATA_DEFINED fl_op fl_op_group_norm, fl_op_group_norm_grad;
 
 FL_PRIVATE void fl__register_norm(void) {
     static const fl_op_info layer_norm = {.name = "layer_norm",
@@ -137,10 +142,16 @@ FL_PRIVATE void fl__register_norm(void) {
                                                .args_size = sizeof(fl_batch_norm_args),
                                                .contains = "sum add sub mul div sqrt where le",
                                                .compose = fl__compose_batch_norm_grad};
+    static fl_op_info group_norm, group_norm_grad;
+    group_norm = batch_norm, group_norm_grad = batch_norm_grad;
+    group_norm.name = "group_norm";
+    group_norm_grad.name = "group_norm_grad";
     fl_op_layer_norm = fl_op_register(&layer_norm);
     fl_op_layer_norm_grad = fl_op_register(&layer_norm_grad);
     fl_op_batch_norm = fl_op_register(&batch_norm);
     fl_op_batch_norm_grad = fl_op_register(&batch_norm_grad);
+    fl_op_group_norm = fl_op_register(&group_norm);
+    fl_op_group_norm_grad = fl_op_register(&group_norm_grad);
 }
 
 #endif /* FL_OPS_NORM_IMPL */
@@ -328,8 +339,6 @@ FL_T *FL_W(rms_norm)(FL_T *x, int dims, FL_T *weight, double eps) {
     return FL_W(_layer_norm)("fl_rms_norm", x, weight, NULL, a);
 }
 
-/* ---- group and instance norm ---- */
-
 /* weight and bias, NULL or [c], fit x; false after an error. */
 static bool FL_W(_channels_fit)(const char *fn, FL_T *x, FL_T *weight, FL_T *bias) {
     return fl__per_channel(fn, FL_VALUE(x), weight ? FL_VALUE(weight) : NULL) &&
@@ -344,52 +353,48 @@ static FL_T *FL_W(_as_channels)(FL_T *w, int ndim) {
     return FL_W(reshape)(w, s);
 }
 
-static FL_T *FL_W(_grouped_norm)(const char *fn, FL_T *x, int64_t groups, FL_T *weight, FL_T *bias,
-                                 double eps) {
+/* ---- batch and group norm ---- */
+
+#ifdef FL_ON_TENSORS
+static fl_op fl__batch_norm_op(fl_batch_norm_args a) {
+    return a.groups ? fl_op_group_norm : fl_op_batch_norm;
+}
+
+/* Of an image in its groups: what a mean is over, and what the gradient of a weight is summed over. */
+static fl_axes fl__mean_axes(const fl_tensor *x, int64_t groups) {
+    return groups ? fl__axes_from(x, 2) : fl__axes_but_channels(x);
+}
+static fl_axes fl__weight_axes(const fl_tensor *x, int64_t groups) {
+    fl_axes a = groups ? fl__axes_from(x, 2) : fl__axes_but_channels(x);
+    if (groups) a.axis[0] = 0;
+    return a;
+}
+#endif
+
+/* x [n, c, ...] as [n, groups, c / groups, ...], w [c, ...] likewise, whose channels are axis `at`; without
+   groups, and numbers, as they are. NULL passes. */
+static FL_T *FL_W(_in_groups)(FL_T *x, int at, int64_t groups) {
+    if (!x || !groups || FL_VALUE(x)->weak) return x;
     const fl_tensor *t = FL_VALUE(x);
-    if (!FL_W(_channels_fit)(fn, x, weight, bias)) return NULL;
-    if (groups < 1 || t->shape[1] % groups)
-        return fl_bad("%s: %lld groups of the channels of %s", fn, (long long)groups,
-                      FL_SHAPE_TEXT(t));
-    fl_scope s = fl_scope_begin();
-    FL_T *in[] = {x, weight, bias};
-    if (!FL_AUTOCAST(fl_op_layer_norm, in, 3)) return FL_GIVE(&s, NULL);
-    x = in[0];
-    if (!FL_W(_widen)(in, 3)) return FL_GIVE(&s, NULL);
-    fl_shape parts = {t->ndim + 1, {t->shape[0], groups, t->shape[1] / groups}};
-    for (int i = 2; i < t->ndim; i++) parts.dim[i + 1] = t->shape[i];
-    FL_T *y = FL_W(reshape)(in[0], parts);
-    if (!y) return FL_GIVE(&s, NULL);
-    fl_axes inner = fl__axes_from(FL_VALUE(y), 2);
-    FL_T *centred = SUB(y, FL_W(mean)(y, inner)), *var = FL_W(mean)(FL_W(square)(centred), inner);
-    y = FL_W(reshape)(MUL(centred, FL_W(rsqrt)(ADD(var, CONST(eps)))), fl_shape_of(t));
-    if (weight) y = MUL(y, FL_W(_as_channels)(in[1], t->ndim));
-    if (bias) y = ADD(y, FL_W(_as_channels)(in[2], t->ndim));
-    return FL_GIVE(&s, FL_W(_narrowed)(y, x));
+    fl_shape s = {t->ndim + 1, {0}};
+    for (int i = 0; i < t->ndim; i++) s.dim[i + (i > at)] = t->shape[i];
+    s.dim[at] = groups;
+    s.dim[at + 1] = t->shape[at] / groups;
+    return FL_W(reshape)(x, s);
 }
-
-FL_T *FL_W(group_norm)(FL_T *x, int64_t groups, FL_T *weight, FL_T *bias, double eps) {
-    if (FL_ABSENT("group_norm", x)) return NULL;
-    return FL_W(_grouped_norm)("fl_group_norm", x, groups, weight, bias, eps);
-}
-
-FL_T *FL_W(instance_norm)(FL_T *x, FL_T *weight, FL_T *bias, double eps) {
-    if (FL_ABSENT("instance_norm", x)) return NULL;
-    int64_t channels = FL_VALUE(x)->ndim >= 2 ? FL_VALUE(x)->shape[1] : 1;
-    return FL_W(_grouped_norm)("fl_instance_norm", x, channels ? channels : 1, weight, bias, eps);
-}
-
-/* ---- batch norm ---- */
 
 #ifdef FL_ON_TENSORS
 static bool fl__compose_batch_norm(const fl_call *c, fl_tensor **y) {
     const fl_batch_norm_args *a = c->args;
-    fl_axes axes = fl__axes_but_channels(c->in[0]);
-    y[1] = c->n_in == 6 ? c->in[4] : fl_mean(c->in[0], axes);
-    fl_tensor *centred = fl_sub(c->in[0], y[1]);
+    fl_tensor *x = fl__in_groups(c->in[0], 1, a->groups), *w = fl__in_groups(c->in[1], 0, a->groups);
+    fl_tensor *b = fl__in_groups(c->in[2], 0, a->groups);
+    if (!x || !w || !b) return false;
+    fl_axes axes = fl__mean_axes(x, a->groups);
+    y[1] = c->n_in == 6 ? c->in[4] : fl_mean(x, axes);
+    fl_tensor *centred = fl_sub(x, y[1]);
     y[2] = c->n_in == 6 ? c->in[5] : fl_mean(fl_square(centred), axes);
-    fl_tensor *scale = fl_mul(fl_rsqrt(fl_add(y[2], fl_num(a->eps))), c->in[1]);
-    y[0] = fl_add(fl_mul(centred, scale), c->in[2]);
+    fl_tensor *scale = fl_mul(fl_rsqrt(fl_add(y[2], fl_num(a->eps))), w);
+    y[0] = fl_reshape(fl_add(fl_mul(centred, scale), b), fl_shape_of(c->in[0]));
     if (!c->in[3]->weak) y[0] = fl_add(y[0], c->in[3]);
     if (a->relu) y[0] = fl_relu(y[0]);
     return y[0] != NULL;
@@ -411,16 +416,17 @@ static bool fl__run_batch_norm(fl_tensor *const *in, fl_batch_norm_args a, fl_te
     fl_tensor *x = fl__lying_as(in[0], in[0]);
     fl_tensor *add = x && !in[3]->weak ? fl__lying_as(in[3], x) : in[3];
     if (!x || !add) return false;
-    fl_shape channels = {x->ndim, {0}};
-    for (int i = 0; i < x->ndim; i++) channels.dim[i] = i == 1 ? x->shape[1] : 1;
-    fl_call c = {.op = fl_op_batch_norm, .n_out = given ? 1 : 3, .n_in = given ? 6 : 4,
+    fl_shape stats = {x->ndim, {1, x->shape[1]}};
+    if (a.groups) stats = (fl_shape){x->ndim + 1, {x->shape[0], a.groups}};
+    for (int i = 2; i < stats.ndim; i++) stats.dim[i] = 1;
+    fl_call c = {.op = fl__batch_norm_op(a), .n_out = given ? 1 : 3, .n_in = given ? 6 : 4,
                  .in = {x, in[1], in[2], add}, .args = &a};
     c.out[0] = y[0] = fl_out_lay_as(fl_out_like(x, x->dtype), x);
     const fl_dtype wide = fl_dtype_wide(x->dtype);
     bool ok = y[0] != NULL;
     for (int i = 0; i < 2; i++) {
         if (given) c.in[4 + i] = given[i];
-        else ok &= (c.out[1 + i] = y[1 + i] = fl_out_on(x->family, channels, wide)) != NULL;
+        else ok &= (c.out[1 + i] = y[1 + i] = fl_out_on(x->family, stats, wide)) != NULL;
     }
     return (ok && fl_call_run(&c)) || fl_raise();
 }
@@ -516,24 +522,30 @@ static bool FL_W(_batch_operands)(FL_T **in) {
 /* Gradients of relu((x - mean) / sqrt(var + eps) w + b + add), given that of the result: of x, w, b,
    add where they are wanted. in: x, w, mean, var, y; mean and var of the forward pass, or NULL:
    computed here, and differentiable. With n the normalised x, g = dy where y > 0, and means per
-   channel: dx = w / sqrt(var + eps) (g - mean(g) - n mean(g n)). */
+   channel or group: dx = (g w - mean(g w) - n mean(g w n)) / sqrt(var + eps). */
 static bool FL_W(_batch_norm_grads)(FL_T *const *in, FL_T *dy, fl_batch_norm_args a,
                                     const bool *wanted, FL_T **d) {
-    FL_T *x = FL_W(_widened)(in[0]), *w = in[1], *mean = in[2], *var = in[3];
-    if (!x || !(dy = FL_W(_widened)(dy))) return false;
-    fl_axes axes = fl__axes_but_channels(FL_VALUE(x));
-    fl_shape channels = {FL_VALUE(x)->ndim - 1, {FL_VALUE(x)->shape[1]}};
+    const int64_t groups = a.groups;
+    FL_T *x = FL_W(_in_groups)(FL_W(_widened)(in[0]), 1, groups), *w = FL_W(_in_groups)(in[1], 0, groups);
+    FL_T *mean = in[2], *var = in[3], *g = FL_W(_widened)(dy);
+    if (!x || !w || !g) return false;
+    const fl_shape image = fl_shape_of(FL_VALUE(in[0]));
+    fl_axes axes = fl__mean_axes(FL_VALUE(x), groups), all = fl__weight_axes(FL_VALUE(x), groups);
+    fl_shape channels = {image.ndim - 1, {image.dim[1]}};
     for (int i = 1; i < channels.ndim; i++) channels.dim[i] = 1;
-    FL_T *g = a.relu ? SELECT(LE(in[4], CONST(0)), CONST(0), dy) : dy;
+    if (a.relu) g = SELECT(LE(in[4], CONST(0)), CONST(0), g);
+    if (wanted[3]) d[3] = g;
+    if (!(g = FL_W(_in_groups)(g, 1, groups))) return false;
     FL_T *centred = SUB(x, mean ? mean : FL_W(mean)(x, axes));
     if (!var) var = FL_W(mean)(FL_W(square)(centred), axes);
     FL_T *rstd = FL_W(rsqrt)(ADD(var, CONST(a.eps))), *n = MUL(centred, rstd), *gn = MUL(g, n);
+    if (wanted[1]) d[1] = FL_W(reshape)(FL_W(sum)(gn, all), channels);
+    if (wanted[2]) d[2] = FL_W(reshape)(FL_W(sum)(g, all), channels);
+    if (!wanted[0]) return gn != NULL;
+    if (groups) g = MUL(g, w), gn = MUL(g, n); /* channels of one mean differ in their weights */
+    FL_T *scale = groups ? rstd : MUL(rstd, w);
     FL_T *rest = ADD(MUL(n, FL_W(mean)(gn, axes)), FL_W(mean)(g, axes));
-    if (wanted[0]) d[0] = MUL(MUL(rstd, w), SUB(g, rest));
-    if (wanted[1]) d[1] = FL_W(reshape)(FL_W(sum)(gn, axes), channels);
-    if (wanted[2]) d[2] = FL_W(reshape)(FL_W(sum)(g, axes), channels);
-    if (wanted[3]) d[3] = g;
-    return rest != NULL;
+    return (d[0] = FL_W(reshape)(MUL(scale, SUB(g, rest)), image)) != NULL;
 }
 
 #ifdef FL_ON_TENSORS
@@ -549,7 +561,7 @@ static bool fv__run_batch_norm_grad(fl_tensor *const *in, fl_tensor *dy, fl_batc
     if (!x || !(dy = fl__lying_as(dy, x))) return false;
     fl_shape channels = {x->ndim - 1, {x->shape[1]}};
     for (int i = 1; i < channels.ndim; i++) channels.dim[i] = 1;
-    fl_call c = {.op = fl_op_batch_norm_grad, .n_out = 4, .n_in = 6,
+    fl_call c = {.op = a.groups ? fl_op_group_norm_grad : fl_op_batch_norm_grad, .n_out = 4, .n_in = 6,
                  .in = {x, in[1], in[2], in[3], in[4], dy}, .args = &a};
     for (int i = 0; i < 4; i++) {
         if (!wanted[i]) continue;
@@ -601,7 +613,7 @@ static FL_T *FL_W(_batch_norm_train)(FL_T *const *in, fl_batch_norm_args a, fl_t
 #else
     fl_var *mean = fv_const(y[1]), *var = fv_const(y[2]), *kept = a.relu ? FV_OUT : fv_num(1);
     return fv_record_opt(
-        y[0], &(fv_record_opts){.op = fl_op_batch_norm,
+        y[0], &(fv_record_opts){.op = fl__batch_norm_op(a),
                                 .recompute = fv__batch_norm_recompute,
                                 .in = FV_IN(in[0], in[1], in[2], in[3]),
                                 .saved = FV_SAVE(in[0], in[1], mean, var, kept, in[2], in[3]),
@@ -709,6 +721,35 @@ FL_T *FL_W(batch_norm_add_opt)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *y, fl_ba
         return fl_bad("fl_batch_norm_add: shapes %s and %s", FL_SHAPE_TEXT(FL_VALUE(x)),
                       FL_SHAPE_TEXT(FL_VALUE(y)));
     return FL_W(_batch_norm)(x, weight, bias, y, o);
+}
+
+/* ---- group and instance norm ---- */
+
+static FL_T *FL_W(_grouped_norm)(const char *fn, FL_T *x, int64_t groups, FL_T *weight, FL_T *bias,
+                                 double eps) {
+    if (!FL_W(_channels_fit)(fn, x, weight, bias)) return NULL;
+    if (groups < 1 || FL_VALUE(x)->shape[1] % groups)
+        return fl_bad("%s: %lld groups of the channels of %s", fn, (long long)groups,
+                      FL_SHAPE_TEXT(FL_VALUE(x)));
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, weight, bias, NULL}, *y = NULL;
+    fl_tensor *stats[2];
+    if (!FL_AUTOCAST(fl_op_layer_norm, in, 3)) return FL_GIVE(&s, NULL);
+    x = in[0];
+    const fl_batch_norm_args a = {.eps = eps, .groups = groups};
+    if (FL_W(_batch_operands)(in)) y = FL_W(_batch_norm_train)(in, a, stats);
+    return FL_GIVE(&s, FL_W(_narrowed)(y, x));
+}
+
+FL_T *FL_W(group_norm)(FL_T *x, int64_t groups, FL_T *weight, FL_T *bias, double eps) {
+    if (FL_ABSENT("group_norm", x)) return NULL;
+    return FL_W(_grouped_norm)("fl_group_norm", x, groups, weight, bias, eps);
+}
+
+FL_T *FL_W(instance_norm)(FL_T *x, FL_T *weight, FL_T *bias, double eps) {
+    if (FL_ABSENT("instance_norm", x)) return NULL;
+    int64_t channels = FL_VALUE(x)->ndim >= 2 ? FL_VALUE(x)->shape[1] : 1;
+    return FL_W(_grouped_norm)("fl_instance_norm", x, channels ? channels : 1, weight, bias, eps);
 }
 
 /* ---- of neighbouring channels, and of vectors ---- */

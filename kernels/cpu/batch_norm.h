@@ -1,8 +1,11 @@
-/* kernels/cpu/batch_norm.h - batch norm in training, with what follows it in networks: a sum, ReLU
+/* kernels/cpu/batch_norm.h - batch norm in training, with a sum and ReLU behind it; group norm
 
    Two passes over memory forward and two backward, the least there is: sums, then values. Images
    are planes of one channel, or have their channels innermost; all of a record lie alike. Sums are
-   taken of units of fixed size, in parallel, then over a channel's units in their order. */
+   taken of units of fixed size, in parallel, then over a channel's units in their order.
+
+   A column is what has a mean and a scale of its own: a channel, or with groups a channel of one image. Group
+   norm takes the sums of columns, then those of a group's columns, which get one mean and one variance. */
 #ifndef FL_CPU_BATCH_NORM_H
 #define FL_CPU_BATCH_NORM_H
 #include "common.h"
@@ -26,12 +29,16 @@ enum {
 typedef struct fl__bnorm {
     const void *x, *dy, *add;          /* images; NULL where there is none */
     void *y, *dx, *dadd;
-    const void *w, *b;                 /* a number per channel, as are all below but part */
-    void *mean, *var, *dw, *db;
+    const void *w, *b;                 /* a number per column, as are all of the next two lines */
+    void *mean, *var;
     void *scale, *rstd, *mean_of[2];
-    void *part;                        /* two numbers for each channel of each unit */
-    int64_t channels, width, units, count; /* width: of a plane; count: values per channel */
-    int64_t rows, rows_of_unit;        /* channels innermost */
+    void *dw, *db;                     /* a number per channel */
+    void *group_mean, *group_var;      /* of a group of an image */
+    void *part;                        /* two numbers for each column of each unit */
+    int64_t channels, columns;         /* channels: that a unit may be of; planes of groups: all columns */
+    int64_t width, units, count;       /* width: of a plane; count: values per column */
+    int64_t rows, rows_of_unit, units_of_image; /* channels innermost */
+    int64_t of_image, groups;          /* channels and groups of an image; 0 groups: batch norm */
     double eps;
     bool last, relu;                   /* last: channels are innermost */
     const struct fl__bnorm_kernels *kernels;
@@ -39,21 +46,30 @@ typedef struct fl__bnorm {
 
 typedef struct fl__bnorm_kernels {
     void (*moments)(const fl__bnorm *s, int64_t unit);
-    void (*statistics)(const fl__bnorm *s, int64_t channel);
+    void (*statistics)(const fl__bnorm *s, int64_t column);
     void (*scales)(const fl__bnorm *s);
     void (*apply)(const fl__bnorm *s, int64_t unit);
     void (*grad_sums)(const fl__bnorm *s, int64_t unit);
-    void (*grad_statistics)(const fl__bnorm *s, int64_t channel);
+    void (*grad_statistics)(const fl__bnorm *s, int64_t column);
     void (*grad_apply)(const fl__bnorm *s, int64_t unit);
+    void (*join)(const fl__bnorm *s, int64_t group);
+    void (*spread)(const fl__bnorm *s, int64_t group);
+    void (*grad_weights)(const fl__bnorm *s, int64_t channel);
+    void (*grad_join)(const fl__bnorm *s, int64_t group);
 } fl__bnorm_kernels;
 
-/* The first element of a unit; its rows, with channels innermost. */
+/* The first element of a unit; its rows, with channels innermost; its first column. */
 static inline int64_t fl__bnorm_at(const fl__bnorm *s, int64_t unit) {
-    return unit * (s->last ? s->rows_of_unit * s->channels : s->width);
+    if (!s->last) return unit * s->width;
+    return (unit / s->units_of_image * s->rows + unit % s->units_of_image * s->rows_of_unit) * s->channels;
 }
 
 static inline int64_t fl__bnorm_rows(const fl__bnorm *s, int64_t unit) {
-    return fl__min(s->rows_of_unit, s->rows - unit * s->rows_of_unit);
+    return fl__min(s->rows_of_unit, s->rows - unit % s->units_of_image * s->rows_of_unit);
+}
+
+static inline int64_t fl__bnorm_column(const fl__bnorm *s, int64_t unit) {
+    return s->last ? unit / s->units_of_image * s->channels : unit % s->channels;
 }
 
 /* A unit's first number among the parts. */
@@ -61,16 +77,16 @@ static inline int64_t fl__bnorm_part(const fl__bnorm *s, int64_t unit) {
     return unit * 2 * (s->last ? s->channels : 1);
 }
 
-/* The parts of a channel: numbers first + k step, and as many `second` behind them; each of _size
+/* The parts of a column: numbers first + k step, and as many `second` behind them; each of _size
    values. */
 typedef struct fl__bnorm_walk {
     int64_t n, first, step, second;
 } fl__bnorm_walk;
 
-static inline fl__bnorm_walk fl__bnorm_of(const fl__bnorm *s, int64_t channel) {
-    const int64_t c = s->channels;
-    return s->last ? (fl__bnorm_walk){s->units, channel, 2 * c, c}
-                   : (fl__bnorm_walk){s->units / c, 2 * channel, 2 * c, 1};
+static inline fl__bnorm_walk fl__bnorm_of(const fl__bnorm *s, int64_t column) {
+    const int64_t c = s->channels, n = s->units_of_image;
+    return s->last ? (fl__bnorm_walk){n, column / c * n * 2 * c + column % c, 2 * c, c}
+                   : (fl__bnorm_walk){s->units / c, 2 * column, 2 * c, 1};
 }
 
 static inline int64_t fl__bnorm_size(const fl__bnorm *s, int64_t k) {
@@ -102,39 +118,46 @@ static bool fl__bnorm_begin(fl__bnorm *s, const fl_call *c) {
     const fl_batch_norm_args *a = c->args;
     const fl_tensor *x = c->in[0];
     int64_t numel = fl_numel(x);
-    *s = (fl__bnorm){.eps = a->eps, .relu = a->relu, .channels = x->shape[1], .width = 1};
+    *s = (fl__bnorm){.eps = a->eps, .relu = a->relu, .groups = a->groups, .of_image = x->shape[1],
+                     .width = 1};
     s->kernels = fl__bnorm_kernels_of[fl__variant(x->dtype)];
-    if (numel == 0 || !s->kernels) return false;
+    if (numel == 0 || !s->kernels || (a->groups && a->relu)) return false;
     for (int i = 2; i < x->ndim; i++) s->width *= x->shape[i];
     s->last = fl_is_channels_last(x);
     if (!s->last && !fl_is_contiguous(x)) return false;
-    s->rows = s->count = numel / s->channels;
+    s->columns = a->groups ? x->shape[0] * x->shape[1] : x->shape[1];
+    s->channels = s->last ? x->shape[1] : s->columns;
+    s->rows = s->count = numel / s->columns;
     int64_t rows = fl__min(FL__BNORM_UNIT / s->channels, FL__BNORM_ROWS);
     s->rows_of_unit = rows > FL__BNORM_FEW ? rows : FL__BNORM_FEW;
-    s->units = s->last ? fl__ceil_div(s->rows, s->rows_of_unit) : numel / s->width;
+    s->units_of_image = fl__ceil_div(s->rows, s->rows_of_unit);
+    s->units = s->last ? s->units_of_image * (s->columns / s->channels) : numel / s->width;
     s->x = fl_data(x);
     return true;
 }
 
-/* Shares out `room`: n rows of a number per channel, then the parts. */
+/* Shares out `room`: n rows of a number per column, then the parts. */
 static void fl__bnorm_share(fl__bnorm *s, char *room, int64_t size, void **row[], int n) {
-    for (int i = 0; i < n; i++) *row[i] = room + i * s->channels * size;
-    s->part = room + n * s->channels * size;
+    for (int i = 0; i < n; i++) *row[i] = room + i * s->columns * size;
+    s->part = room + n * s->columns * size;
 }
 
 static int64_t fl__bnorm_room(const fl__bnorm *s, int rows) {
-    return rows * s->channels + 2 * s->units * (s->last ? s->channels : 1);
+    return rows * s->columns + 2 * s->units * (s->last ? s->channels : 1);
 }
 
-/* A tensor's numbers, or `row` filled with the number it is. */
+/* A tensor's numbers, or `row` filled with the number it is; for each image of groups. */
 static const void *fl__bnorm_row(const fl__bnorm *s, const fl_tensor *w, fl_dtype d, void *row) {
-    if (!w->weak) return fl_data(w);
-    uint64_t bits = fl__weak_bits(w, d);
-    fl__fill_row(row, (const char *)&bits, s->channels, (int)fl_dtype_size(d));
+    const int64_t size = (int64_t)fl_dtype_size(d);
+    uint64_t bits = w->weak ? fl__weak_bits(w, d) : 0;
+    if (!w->weak && !s->groups) return fl_data(w);
+    if (w->weak) fl__fill_row(row, (const char *)&bits, s->columns, (int)size);
+    for (int64_t i = 0; !w->weak && i < s->columns; i += s->of_image)
+        memcpy((char *)row + i * size, fl_data(w), (size_t)(s->of_image * size));
     return row;
 }
 
-/* A step over units or channels. */
+/* A step over units, columns, channels or groups. */
 typedef struct fl__bnorm_step {
     const fl__bnorm *s;
     void (*run)(const fl__bnorm *s, int64_t i);
@@ -150,26 +173,44 @@ static void fl__bnorm_units(const fl__bnorm *s, void (*run)(const fl__bnorm *s, 
     fl_parallel(s->units, fl__ceil_div(FL__GRAIN, size), fl__bnorm_task, &(fl__bnorm_step){s, run});
 }
 
-static void fl__bnorm_channels(const fl__bnorm *s, void (*run)(const fl__bnorm *s, int64_t i)) {
-    int64_t parts = s->last ? s->units : s->units / s->channels;
-    fl_parallel(s->channels, fl__ceil_div(FL__GRAIN / 4, parts), fl__bnorm_task,
-                &(fl__bnorm_step){s, run});
+/* n of them, each of `values`. */
+static void fl__bnorm_each(const fl__bnorm *s, int64_t n, int64_t values,
+                           void (*run)(const fl__bnorm *s, int64_t i)) {
+    fl_parallel(n, fl__ceil_div(FL__GRAIN / 4, values), fl__bnorm_task, &(fl__bnorm_step){s, run});
+}
+
+static void fl__bnorm_columns(const fl__bnorm *s, void (*run)(const fl__bnorm *s, int64_t i)) {
+    fl__bnorm_each(s, s->columns, s->last ? s->units_of_image : s->units / s->channels, run);
+}
+
+static void fl__bnorm_groups(const fl__bnorm *s, void (*run)(const fl__bnorm *s, int64_t i)) {
+    fl__bnorm_each(s, s->columns / s->of_image * s->groups, s->of_image / s->groups, run);
+}
+
+/* mean and var of the record, of what has statistics of its own */
+static void fl__bnorm_statistics(fl__bnorm *s, void *mean, void *var) {
+    *(s->groups ? &s->group_mean : &s->mean) = mean;
+    *(s->groups ? &s->group_var : &s->var) = var;
 }
 
 static bool fl__bnorm_forward(fl__bnorm *s, const fl_call *c) {
     fl_dtype d = c->in[0]->dtype;
     int64_t size = (int64_t)fl_dtype_size(d);
-    fl_buffer *scratch = fl__gemm_scratch(fl__bnorm_room(s, 4), (size_t)size, "batch_norm");
+    fl_buffer *scratch = fl__gemm_scratch(fl__bnorm_room(s, 6), (size_t)size, "batch_norm");
     char *room = scratch ? fl_buffer_map(scratch) : NULL;
     if (room) {
         void *w, *b;
-        fl__bnorm_share(s, room, size, (void **[]){&w, &b, &s->scale, &s->rstd}, 4);
+        fl__bnorm_share(s, room, size, (void **[]){&w, &b, &s->scale, &s->rstd, &s->mean, &s->var}, 6);
+        fl__bnorm_statistics(s, fl_data(c->n_in == 4 ? c->out[1] : c->in[4]),
+                             fl_data(c->n_in == 4 ? c->out[2] : c->in[5]));
         s->w = fl__bnorm_row(s, c->in[1], d, w);
         s->b = fl__bnorm_row(s, c->in[2], d, b);
         if (c->n_in == 4) {
             fl__bnorm_units(s, s->kernels->moments);
-            fl__bnorm_channels(s, s->kernels->statistics);
+            fl__bnorm_columns(s, s->kernels->statistics);
+            if (s->groups) fl__bnorm_groups(s, s->kernels->join);
         }
+        if (s->groups) fl__bnorm_groups(s, s->kernels->spread);
         s->kernels->scales(s);
         fl__bnorm_units(s, s->kernels->apply);
         fl_buffer_unmap(scratch);
@@ -190,24 +231,29 @@ static bool fl__cpu_batch_norm(const fl_backend *self, const fl_call *c) {
         if (!fl_out_make(c->out[i])) return false;
     s.add = add->weak ? NULL : fl_data(add);
     s.y = fl_data(c->out[0]);
-    s.mean = fl_data(c->n_in == 4 ? c->out[1] : c->in[4]);
-    s.var = fl_data(c->n_in == 4 ? c->out[2] : c->in[5]);
     return fl__bnorm_forward(&s, c);
 }
 
 static bool fl__bnorm_backward(fl__bnorm *s, const fl_call *c) {
     fl_dtype d = c->in[0]->dtype;
     int64_t size = (int64_t)fl_dtype_size(d);
-    fl_buffer *scratch = fl__gemm_scratch(fl__bnorm_room(s, 5), (size_t)size, "batch_norm_grad");
+    fl_buffer *scratch = fl__gemm_scratch(fl__bnorm_room(s, 7), (size_t)size, "batch_norm_grad");
     char *room = scratch ? fl_buffer_map(scratch) : NULL;
     if (room) {
         void *w;
         fl__bnorm_share(s, room, size,
-                        (void **[]){&w, &s->scale, &s->rstd, &s->mean_of[0], &s->mean_of[1]}, 5);
+                        (void **[]){&w, &s->scale, &s->rstd, &s->mean_of[0], &s->mean_of[1], &s->mean,
+                                    &s->var}, 7);
+        fl__bnorm_statistics(s, fl_data(c->in[2]), fl_data(c->in[3]));
         s->w = fl__bnorm_row(s, c->in[1], d, w);
+        if (s->groups) fl__bnorm_groups(s, s->kernels->spread);
         s->kernels->scales(s);
         fl__bnorm_units(s, s->kernels->grad_sums);
-        fl__bnorm_channels(s, s->kernels->grad_statistics);
+        fl__bnorm_columns(s, s->kernels->grad_statistics);
+        if (s->groups) {
+            fl__bnorm_each(s, s->of_image, s->columns / s->of_image, s->kernels->grad_weights);
+            fl__bnorm_groups(s, s->kernels->grad_join);
+        }
         if (s->dx || s->dadd) fl__bnorm_units(s, s->kernels->grad_apply);
         fl_buffer_unmap(scratch);
     }
@@ -230,8 +276,6 @@ static bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c) {
         if (!fl_out_make(c->out[i])) return false;
         *out[i] = fl_data(c->out[i]);
     }
-    s.mean = fl_data(c->in[2]);
-    s.var = fl_data(c->in[3]);
     s.y = y->weak ? NULL : fl_data(y);
     s.dy = fl_data(dy);
     return fl__bnorm_backward(&s, c);
@@ -240,6 +284,8 @@ static bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c) {
 FL_PRIVATE void fl__cpu_batch_norm_slots(fl_backend *cpu) {
     fl_backend_set(cpu, fl_op_batch_norm, fl__cpu_batch_norm, 0);
     fl_backend_set(cpu, fl_op_batch_norm_grad, fl__cpu_batch_norm_grad, 0);
+    fl_backend_set(cpu, fl_op_group_norm, fl__cpu_batch_norm, 0);
+    fl_backend_set(cpu, fl_op_group_norm_grad, fl__cpu_batch_norm_grad, 0);
 }
 
 FL__LOOPS_END
