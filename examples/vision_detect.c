@@ -10,7 +10,7 @@
    detect_0.png ... (a frame for each object that was found) and detections.html. */
 #include "vision.h"
 
-enum { QUERIES = 20, SIDE = 96, FRESH = 200, KINDS = 3, MOST = 4, SHOWN = 24, PICTURES = 4 };
+enum { QUERIES = 8, SIDE = 96, FRESH = 200, KINDS = 3, MOST = 4, SHOWN = 24, PICTURES = 4 };
 
 typedef struct options {
     const char *data, *save, *load;
@@ -34,7 +34,7 @@ static bool shapes_get(int64_t i, fl_data_sample *out, void *user) {
     if (!image) return false;
     for (int64_t k = 0; k < SIDE * SIDE * 3; k++) p.p[k] = (unsigned char)(160 * fl_rng_uniform(&rng));
     for (int t = 0; t < 50 && n < wanted; t++) {
-        const double r = 8 + 12 * fl_rng_uniform(&rng), cy = r + (SIDE - 2 * r) * fl_rng_uniform(&rng),
+        const double r = 10 + 12 * fl_rng_uniform(&rng), cy = r + (SIDE - 2 * r) * fl_rng_uniform(&rng),
                      cx = r + (SIDE - 2 * r) * fl_rng_uniform(&rng);
         const int kind = (int)(KINDS * fl_rng_uniform(&rng));
         bool apart = true;
@@ -166,7 +166,7 @@ static bool train(fl_nn_module *net, const options *o, task *t) {
     const double begin = fl_data_now();
     const int64_t total = (int64_t)o->steps;
     int64_t epoch = 0, index = 0;
-    fl_data_average mean = {0}, giou = {0};
+    fl_data_average mean = {0}, giou = {0}, wrong = {0};
     bool ok = optim != NULL;
     fl_nn_train(net, true);
     double part = 0; /* of the schedule: a warm-up, then half a cosine over the steps, or the minutes */
@@ -180,15 +180,17 @@ static bool train(fl_nn_module *net, const options *o, task *t) {
             o->lr * fmin(1, (double)(i + 1) / 100) * 0.5 * (1 + cos(3.14159265 * fmin(part, 1)));
         ok = fl_optim_set_lr(optim, lr + 1e-9) && fl_data_next(t->train, &epoch, &index, &b) &&
              step(net, optim, &b, &l);
-        if (ok)
-            fl_data_average_add(&mean, fl_item(fv_value(l.total)), 1), fl_data_average_add(&giou, l.giou, 1);
+        if (ok) {
+            fl_data_average_add(&mean, fl_item(fv_value(l.total)), 1);
+            fl_data_average_add(&giou, l.giou, 1), fl_data_average_add(&wrong, l.class_error, 1);
+        }
         fl_scope_end(&s);
         if (!ok || (i % 100 != 99 && part < 1)) continue;
         fl_data_curve_add(&loss_curve, (double)i, mean.mean);
-        printf("Step %lld: loss %.4f, 1 - giou %.4f, %.0f s\n", (long long)i + 1, mean.mean, giou.mean,
-               fl_data_now() - begin);
+        printf("Step %lld: loss %.4f, class error %.1f %%, 1 - giou %.4f, %.0f s\n", (long long)i + 1, mean.mean,
+               wrong.mean, giou.mean, fl_data_now() - begin);
         fflush(stdout);
-        mean = giou = (fl_data_average){0};
+        mean = giou = wrong = (fl_data_average){0};
     }
     fl_optim_free(optim);
     return ok && fl_data_plot_print(stdout, FL_DATA_CURVES(&loss_curve), .x_label = "step") &&

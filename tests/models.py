@@ -165,19 +165,34 @@ def resnet(bottleneck):
     return net
 
 
-class Vit(nn.Module):
-    def __init__(self, patch=16, side=48):
+class EncoderBlock(nn.Module):
+    def __init__(self, dim, heads):
         super().__init__()
-        self.class_token = nn.Parameter(torch.empty(1, 1, 32))
-        self.conv_proj, self.pos_embedding = nn.Conv2d(3, 32, patch, patch), Position(1 + (side // patch) ** 2, 32)
-        self.layers = nn.Sequential(*[block(32, 2, norm_first=True, activation=F.gelu, layer_norm_eps=1e-6)
-            for _ in range(2)])
-        self.ln, self.head = nn.LayerNorm(32, 1e-6), nn.Linear(32, 10)
+        self.ln_1, self.ln_2 = nn.LayerNorm(dim, 1e-6), nn.LayerNorm(dim, 1e-6)
+        self.self_attention = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Identity(), nn.Linear(4 * dim, dim))
+
+    def forward(self, x):
+        y = self.ln_1(x)
+        x = x + self.self_attention(y, y, y)[0]
+        return x + self.mlp(self.ln_2(x))
+
+
+class Vit(nn.Module):
+    """As torchvision's."""
+
+    def __init__(self, patch=16, side=48, heads=8):
+        super().__init__()
+        self.class_token, self.conv_proj = nn.Parameter(torch.empty(1, 1, 32)), nn.Conv2d(3, 32, patch, patch)
+        self.encoder = named(layers=named(**{f"encoder_layer_{i}": EncoderBlock(32, heads) for i in range(2)}),
+            ln=nn.LayerNorm(32, 1e-6))
+        self.encoder.register_parameter("pos_embedding", nn.Parameter(torch.empty(1, 1 + (side // patch) ** 2, 32)))
+        self.heads = named(head=nn.Linear(32, 10))
 
     def forward(self, x):
         x = self.conv_proj(x).flatten(2).transpose(1, 2)
-        x = self.pos_embedding(torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1))
-        return self.head(self.ln(self.layers(x))[:, 0])
+        x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1) + self.encoder.pos_embedding
+        return self.heads(self.encoder(x)[:, 0])
 
 
 def bert():
@@ -314,38 +329,52 @@ class DetrLayer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(32), nn.LayerNorm(32)
         self.norm3 = nn.LayerNorm(32) if decoder else None
 
-    def forward(self, x, place, image=None, image_place=None):
+    def forward(self, x, place, padded, image=None, image_place=None):
         q = x + place
-        x = self.norm1(x + self.self_attn(q, q, x)[0])
+        x = self.norm1(x + self.self_attn(q, q, x, None if self.norm3 else padded)[0])
         if self.norm3 is not None:
-            x = self.norm2(x + self.multihead_attn(x + place, image + image_place, image)[0])
+            x = self.norm2(x + self.multihead_attn(x + place, image + image_place, image, padded)[0])
         return (self.norm3 or self.norm2)(x + self.linear2(F.relu(self.linear1(x))))
 
 
-def places(h, w, dim):
-    """Sines of the place in y, then in x, each from 0 to 2 pi."""
-    y, x = torch.meshgrid(torch.arange(1, h + 1) / h, torch.arange(1, w + 1) / w, indexing="ij")
+def places(padded, dim):
+    """Sines of the place in y, then in x, each from 0 to 2 pi over what is not padded."""
+    y, x = (~padded).float().cumsum(1), (~padded).float().cumsum(2)
+    y, x = y / (y[:, -1:] + 1e-6), x / (x[:, :, -1:] + 1e-6)
     scale = 10000.0 ** (torch.arange(0, dim // 2, 2, dtype=torch.float64) * 2 / dim)
     angles = [2 * math.pi * p[..., None].double() / scale for p in (y, x)]
-    return torch.cat([torch.stack([a.sin(), a.cos()], -1).flatten(-2) for a in angles], -1).reshape(1, h * w, dim).float()
+    return torch.cat([torch.stack([a.sin(), a.cos()], -1).flatten(-2) for a in angles], -1).flatten(1, 2).float()
 
 
 class Detr(nn.Module):
+    """As facebookresearch/detr's: logits and boxes of all decoder layers."""
+
     def __init__(self):
         super().__init__()
-        self.query_embed = nn.Parameter(torch.empty(6, 32))
-        self.backbone, self.input_proj = resnet_body(True, Frozen), nn.Conv2d(256, 32, 1)
-        self.encoder, self.decoder = nn.ModuleList([DetrLayer(False)]), nn.ModuleList([DetrLayer(True)])
-        self.norm, self.class_embed = nn.LayerNorm(32), nn.Linear(32, 9)
-        self.bbox_embed = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+        body = resnet_body(True, Frozen)
+        for p in [*body.conv1.parameters(), *body.layer1.parameters()]:
+            p.requires_grad_(False)
+        self.backbone, self.input_proj = nn.Sequential(named(body=body)), nn.Conv2d(256, 32, 1)
+        layers = lambda decoder: nn.ModuleList([DetrLayer(decoder) for _ in range(2)])
+        self.transformer = named(encoder=named(layers=layers(False)), decoder=named(layers=layers(True), norm=nn.LayerNorm(32)))
+        self.query_embed, self.class_embed = nn.Embedding(6, 32), nn.Linear(32, 9)
+        self.bbox_embed = named(layers=nn.ModuleList([nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 4)]))
 
-    def forward(self, x):
+    def forward(self, x, mask):
         x = self.input_proj(self.backbone(x))
-        place, x = places(*x.shape[2:], 32), x.flatten(2).transpose(1, 2)
-        x = self.encoder[0](x, place)
-        query = self.query_embed.expand(x.shape[0], -1, -1)
-        y = self.norm(self.decoder[0](torch.zeros_like(query), query, x, place))
-        return self.class_embed(y), self.bbox_embed(y).sigmoid()
+        padded = F.interpolate(mask[None].float(), x.shape[2:])[0].bool()
+        place, x, padded = places(padded, 32), x.flatten(2).transpose(1, 2), padded.flatten(1)
+        for layer in self.transformer.encoder.layers:
+            x = layer(x, place, padded)
+        query = self.query_embed.weight.expand(x.shape[0], -1, -1)
+        y, kinds, boxes = torch.zeros_like(query), [], []
+        for layer in self.transformer.decoder.layers:
+            y = layer(y, query, padded, x, place)
+            z = self.transformer.decoder.norm(y)
+            kinds.append(self.class_embed(z))
+            a, b, c = self.bbox_embed.layers
+            boxes.append(c(F.relu(b(F.relu(a(z))))).sigmoid())
+        return zip(kinds, boxes)
 
 
 class Translator(nn.Module):
@@ -431,10 +460,10 @@ def giou(a, b):
 
 def detr_loss():
     x, kind = reals("images", BATCH, 3, 96, 96), integers("kinds", 0, 8, BATCH, 4)
-    box = 0.4 + 0.1 * reals("boxes", BATCH, 4, 4)
+    box, mask = 0.4 + 0.1 * reals("boxes", BATCH, 4, 4), torch.zeros(BATCH, 96, 96, dtype=torch.bool)
+    mask[1, 60:], mask[1, :, 64:] = True, True
 
-    def loss(net):
-        kinds, boxes = net(x)
+    def layer_loss(kinds, boxes):
         want, total = torch.full((BATCH, 6), 8), 0.0
         for n in range(BATCH):
             a, b = box[n][:, None], boxes[n][None].detach()
@@ -445,7 +474,7 @@ def detr_loss():
             total = total + 5 * (boxes[n][query] - box[n]).abs().sum() + 2 * (1 - giou(boxes[n][query], box[n])).sum()
         weight = torch.tensor([1.0] * 8 + [0.1])
         return F.cross_entropy(kinds.flatten(0, 1), want.flatten(), weight) + total / (4 * BATCH)
-    return loss
+    return lambda net: sum(layer_loss(*y) for y in net(x, mask))
 
 
 MODELS = {
@@ -457,7 +486,7 @@ MODELS = {
     "detr": (Detr, detr_loss()), "capsule": (capsule, capsule_loss()),
     "gpt_small": (Gpt, words(20, word_loss)), "lstm_lm": (LstmLm, words(40, word_loss)),
     "unet": (UNet, unet_loss()), "dcgan": (lambda: gan(True), gan_loss(False)),
-    "wgan": (lambda: gan(False), gan_loss(True)), "vit_tiny": (lambda: Vit(4, 16), classes(16)),
+    "wgan": (lambda: gan(False), gan_loss(True)), "vit_tiny": (lambda: Vit(4, 16, 2), classes(16)),
     "translator": (Translator, words(50, lambda net, x, y: F.cross_entropy(net(x, y[:, :-1]).flatten(0, 1),
         y[:, 1:].flatten()))),
 }

@@ -65,9 +65,5 @@ model_batch model_words(const model_preset *p, int64_t words);
 fl_var *model_words_loss(fl_nn_module *net, const model_preset *p, const model_batch *b);
 /* The rate of a dropout, 0 in plain presets. */
 double model_drop(const model_preset *p, double rate);
-/* The ResNet of DETR: the layers before the pooling, [n, 3, h, w] -> [n, channels, h / 32, w / 32].
-   frozen: batch norms that neither learn nor look at the batch. */
-fl_nn_module *model_resnet_body(const model_preset *p, bool frozen);
-int64_t model_resnet_channels(const model_preset *p);
 
 #endif /* MIT licence: see LICENSE. */

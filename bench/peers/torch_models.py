@@ -261,10 +261,11 @@ class Detr(nn.Module):
     def forward(self, x):
         x = self.project(self.body(x)).flatten(2).transpose(1, 2)
         memory = self.encoder(x + sinusoid(x.shape[1], self.dim))
-        y = self.queries.expand(x.shape[0], -1, -1)
+        y, each = self.queries.expand(x.shape[0], -1, -1), []
         for block in self.decoder:
             y = block(y, memory)
-        return self.kind(y), self.box(y).sigmoid()
+            each.append((self.kind(y), self.box(y).sigmoid()))  # the losses of all layers, as in DETR
+        return each
 
 
 class Capsule(nn.Module):
@@ -422,8 +423,13 @@ def box_giou(a, b):
     return inner / union - (hull - union) / hull
 
 
-def detection_loss(out, target):
-    """DETR's set criterion: costs 1, 5, 2 of kind, box and giou; the empty kind counts a tenth."""
+def detection_loss(layers, target):
+    """DETR's set criterion of all decoder layers."""
+    return sum(layer_loss(out, target) for out in layers)
+
+
+def layer_loss(out, target):
+    """Costs 1, 5, 2 of kind, box and giou; the empty kind counts a tenth."""
     (kinds, boxes), (kind, box) = [o.float() for o in out], target
     wanted, weight = torch.full(kinds.shape[:2], Detr.KINDS), torch.ones(Detr.KINDS + 1)
     weight[-1] = 0.1

@@ -14,6 +14,7 @@ typedef struct fl_vision_model_opts {
     int64_t classes;  /* 0 -> 1000; DETR: 91, one more means nothing */
     int64_t channels; /* of the image; 0 -> 3 */
     int64_t size;     /* of the image, for ViT's positions; 0 -> 224. Others take any */
+    int64_t patch;    /* ViT: of so many pixels a side; 0 -> the network's own */
     double dropout;   /* 0 -> the network's own; FL_ZERO -> none */
     double drop_path; /* ViT: grows from 0 in the first layer to this in the last */
     bool frozen;      /* ResNet: norms of fixed statistics, their weights are buffers (DETR's always are) */
@@ -41,10 +42,11 @@ typedef struct fl_vision_detr_opts {
     double dropout;           /* 0 -> 0.1; FL_ZERO -> none */
     int64_t divide, blocks;   /* of the backbone, see above */
     bool dilated;             /* likewise: DETR-DC5 */
-    bool live;                /* the backbone's norms learn, to train it from scratch */
+    bool live;                /* all of the backbone learns, its norms too: to train it from scratch */
     char _end;
 } fl_vision_detr_opts;
-/* DETR (arXiv 2005.12872) over a ResNet of that depth, 18 to 101, with frozen norms: inputs x [n, 3, h, w]
+/* DETR (arXiv 2005.12872) over a ResNet of that depth, 18 to 101, with frozen norms, stem and first stage
+   (their requires_grad is false): inputs x [n, 3, h, w]
    and perhaps a mask b8 [n, h, w], true where a padded batch has no image. Results: logits [n, queries,
    classes + 1] and boxes (centre x, y, width, height over the image's size), then both of all decoder layers
    for the auxiliary losses, [layers, n, queries, ...]. */
@@ -551,6 +553,15 @@ static fl_vars fl__detr_forward(fl_nn_module *m, fl_vars in) {
     return FL_VARS(fv_select(kinds, 0, layers - 1), fv_select(boxes, 0, layers - 1), kinds, boxes);
 }
 
+/* Stem and first stage keep their weights. */
+static void fl__detr_fix(fl_nn_module *body) {
+    static const char *const names[] = {"conv1", "layer1"};
+    for (int i = 0; i < 2; i++) {
+        const fv_list p = fl_nn_parameters(fl_nn_find(body, names[i]));
+        for (int k = 0; k < p.n; k++) p.v[k]->requires_grad = false;
+    }
+}
+
 FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o) {
     const fl_vision_model_opts body = {
         .channels = 3, .divide = o.divide, .blocks = o.blocks, .dilated = o.dilated};
@@ -598,6 +609,7 @@ FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o) {
     ok = backbone &&
          (d->body = fl_nn_add(backbone, "body", fl__zoo_body(depth, &body, !o.live, &channels))) &&
          (d->project = fl_nn_add(m, "input_proj", fl_nn_conv2d(channels, o.dim, 1)));
+    if (ok && !o.live) fl__detr_fix(d->body);
     fl_scope_end(&s);
     return fl_nn_made(m, ok);
 }
@@ -658,8 +670,9 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
     if (!e)
         return fl_bad("fl_vision_model: no network '%s': fl_vision_model_name lists them",
                       name ? name : "NULL");
-    const int64_t size = o.size ? o.size : 224, patch = e->family == FL__ZOO_VIT ? e->a[3] : 1;
-    if (o.classes < 0 || o.channels < 0 || size < patch || size % patch || o.divide < 0 || o.blocks < 0)
+    const int64_t size = o.size ? o.size : 224;
+    const int64_t patch = e->family != FL__ZOO_VIT ? 1 : o.patch ? o.patch : e->a[3];
+    if (o.classes < 0 || o.channels < 0 || patch < 1 || size < patch || size % patch || o.divide < 0 || o.blocks < 0)
         return fl_bad("fl_vision_model: %s of %" PRId64 " classes, %" PRId64 " channels, size %" PRId64,
                       name, o.classes, o.channels, size);
     if (e->family == FL__ZOO_DETR)
@@ -674,7 +687,7 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
     case FL__ZOO_VGG_BN: m = fl__zoo_vgg(e->a[0], e->family == FL__ZOO_VGG_BN, &o); break;
     case FL__ZOO_RESNET: m = fl__zoo_resnet(e->a[0], &o); break;
     case FL__ZOO_MOBILENET: m = fl__zoo_mobilenet(&o); break;
-    default: m = fl__zoo_vit_of(e->a[0], e->a[1], e->a[2], e->a[3], &o);
+    default: m = fl__zoo_vit_of(e->a[0], e->a[1], e->a[2], patch, &o);
     }
     return fl_nn_made(m, m != NULL);
 }
