@@ -136,6 +136,10 @@ vision-image: $(BUILD)/examples/vision_image ## an image file as raw samples: ma
 speech-digits: $(BUILD)/examples/speech/digits ## a recogniser of spoken digits: make speech-digits [DATA=../shared/data/speech] [ARGS="--epochs 12 --leave-out theo --stream --save f ..."]
 	@$< $(if $(DATA),--data "$(DATA)") --page $(BUILD)/digits.html $(ARGS)
 
+VAD_WEIGHTS = $(or $(WEIGHTS),../shared/data/weights/silero_vad/silero_vad_16k.safetensors)
+speech-vad: $(BUILD)/examples/speech/vad ## a probability of speech for each 512 samples: make speech-vad FILE=a.wav [WEIGHTS=f] [ARGS="--segments ..."]
+	@$< --file "$(FILE)" --weights "$(VAD_WEIGHTS)" $(ARGS)
+
 speech-features: $(BUILD)/examples/speech/features ## features of a sound: make speech-features FILE=a.wav OUT=x.safetensors KIND=fbank [PRESET=kaldi] [CONF=f] [ARGS="--dither=0 ..."]
 	@$< --file="$(FILE)" --out="$(OUT)" $(if $(KIND),--kind=$(KIND)) $(if $(PRESET),--preset=$(PRESET)) $(if $(CONF),--conf="$(CONF)") $(ARGS)
 
@@ -237,7 +241,7 @@ bits: ## every op's bits: threads against threads, gcc against clang
 parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
 	@$< $(ARGS)
 
-parity-speech: $(BUILD)/examples/speech/features $(BUILD)/examples/speech/decode ## beside torchaudio, librosa, transformers and flashlight-text, where PEER_PYTHON is set
+parity-speech: $(addprefix $(BUILD)/examples/speech/,features decode vad) ## beside torchaudio, librosa, transformers and flashlight-text, where PEER_PYTHON is set
 	@if [ -n "$(PEER_PYTHON)" ]; then $(PEER_PYTHON) tests/parity_speech.py $(BUILD) $(if $(filter-out 0,$(SEED)),$(SEED)); else echo 'skipped: parity-speech (PEER_PYTHON is not set)'; fi
 
 parity-vision: $(BUILD)/tests/parity_vision $(BUILD)/examples/vision_eval $(BUILD)/examples/vision_predict ## beside Pillow, torchvision and pycocotools, where PEER_PYTHON is set

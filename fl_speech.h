@@ -26,6 +26,7 @@
      effects.h   sounds with noise, rooms, echoes, another tempo; chains of effects from JSON
      lattice.h   losses of ASG and of transducers, as ops
      attend.h    decoders that attend: GRUs and transformers, ten attentions
+     vad.h       where somebody speaks: Silero's detector
      align.h     when the tokens of a known transcript were said
      criteria.h  losses, best paths and alignments of CTC, ASG, transducers, attention, jointly
      models.h    acoustic models from arch files
@@ -51,6 +52,7 @@
 #include "fl/speech/effects.h"
 #include "fl/speech/lattice.h"
 #include "fl/speech/attend.h"
+#include "fl/speech/vad.h"
 #include "fl/speech/align.h"
 #include "fl/speech/criteria.h"
 #include "fl/speech/models.h"

@@ -1,6 +1,7 @@
 /* test_decode.c - lexicons and beam search: against all paths, in pieces, with bad input */
 #include "../fl.h"
 #include "test.h"
+#include <pthread.h>
 
 static void check_clean(void) {
     CHECK_NO_ERROR();
@@ -299,6 +300,172 @@ TEST(a_warm_decoder_allocates_nothing) {
     CHECK_EQ_INT(allocations, 0);
     fl_speech_decoder_free(d);
     fl_speech_lexicon_free(l);
+}
+
+/* ---- streams ---- */
+
+/* A model whose states are whole histories, as a neural one's are: a hash of all that was said. It is asked
+   only about states that it was told of. */
+static int64_t batches, told, asked_untold, most_states;
+static int32_t history[4096];
+static bool histories_score(const fl_text_scorer *s, const fl_text_state *from, int64_t token,
+                            fl_text_state *to, double *score) {
+    bool known = from->word[0] == 9;
+    for (int64_t i = 0; i < told && !known; i++) known = history[i] == from->word[0];
+    asked_untold += !known;
+    (void)s;
+    *score = -1e-3 * (double)((uint32_t)from->word[0] % 97) - 0.1 * (double)token;
+    *to = (fl_text_state){.n = 1, .word = {(int32_t)((uint32_t)from->word[0] * 31u + (uint32_t)token + 7u)}};
+    return true;
+}
+static bool histories_batch(const fl_text_scorer *s, const fl_text_state *state, int64_t n) {
+    (void)s;
+    batches++, told = n;
+    for (int64_t i = 0; i < n; i++) history[i] = state[i].word[0];
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t k = 0; k < i; k++) CHECK(history[i] != history[k]);
+    most_states = n > most_states ? n : most_states;
+    return true;
+}
+static const fl_text_scorer histories = {
+    .start = pairs_start, .score = histories_score, .batch = histories_batch, .finish = pairs_finish};
+
+/* An endless utterance: memory stays as it is after the first part, and all that is final adds up to what the
+   whole would say. */
+TEST(an_hour_takes_the_memory_of_a_minute) {
+    enum { PART = 250, PARTS = 360 }; /* 90,000 frames of 40 ms */
+    static float e[PART * CLASSES];
+    fl_speech_lexicon *l = words(FL_SPEECH_NO_SMEARING);
+    fl_speech_decoder *d =
+        fl_speech_decoder_new(CLASSES, l, .beam = 20, .lm_weight = 1, .lm = &histories, .separator = SEP);
+    int64_t said = 0, last = 0;
+    const bool full = getenv("FULL") && *getenv("FULL");
+    const int parts = full ? PARTS : PARTS / 6;
+    allocations = 0;
+    for (int i = 0; i < parts; i++) {
+        noisy(e, PART, (uint64_t)i % 7 + 1);
+        if (i == parts / 3) fl_heap_use(counting, NULL);
+        for (int at = 0; at < PART; at += 25) {
+            const fl_speech_word *w;
+            CHECK(fl_speech_decoder_step(d, e + at * CLASSES, 25));
+            const int64_t n = fl_speech_decoder_prune(d, &w);
+            CHECK(n >= 0);
+            for (int64_t k = 0; k < n; k++) {
+                CHECK(w[k].begin >= last && w[k].end > w[k].begin);
+                last = w[k].end;
+            }
+            said += n;
+        }
+    }
+    fl_heap_use(NULL, NULL);
+    printf("%lld frames, %lld words, %lld batches of up to %lld states, %lld allocations behind the first "
+           "third\n",
+           (long long)fl_speech_decoder_frames(d), (long long)said, (long long)batches,
+           (long long)most_states, (long long)allocations);
+    CHECK(allocations <= 3); /* a longer stretch without a common word may come late */
+    CHECK_EQ_INT(asked_untold, 0);
+    CHECK_EQ_INT(batches, (int64_t)parts * PART);
+    CHECK(said > parts * 20);
+    CHECK(fl_speech_decoder_end(d));
+    fl_speech_decoder_free(d);
+    fl_speech_lexicon_free(l);
+    check_clean();
+}
+
+typedef struct listener {
+    const fl_speech_lexicon *lexicon;
+    uint64_t seed;
+    double score;
+    int64_t words;
+} listener;
+
+static void *listen(void *user) {
+    enum { FRAMES = 300 };
+    listener *x = user;
+    float *e = malloc(FRAMES * CLASSES * sizeof *e);
+    noisy(e, FRAMES, x->seed);
+    fl_speech_decoder *d = fl_speech_decoder_new(CLASSES, x->lexicon, .beam = 60, .lm_weight = 1,
+                                                 .lm = &pairs, .separator = SEP);
+    fl_speech_result r;
+    if (d && fl_speech_decoder_step(d, e, FRAMES) && fl_speech_decoder_end(d) &&
+        fl_speech_decoder_best(d, 1, &r) == 1)
+        x->score = r.score, x->words = r.words;
+    fl_speech_decoder_free(d);
+    free(e);
+    return NULL;
+}
+
+TEST(threads_share_lexicon_and_model) {
+    fl_speech_lexicon *l = words(FL_SPEECH_SMEAR_MAX);
+    listener alone[8], beside[8];
+    pthread_t thread[8];
+    for (int i = 0; i < 8; i++) {
+        alone[i] = beside[i] = (listener){l, (uint64_t)i + 1, 0, 0};
+        listen(&alone[i]);
+    }
+    for (int i = 0; i < 8; i++) CHECK(pthread_create(&thread[i], NULL, listen, &beside[i]) == 0);
+    for (int i = 0; i < 8; i++) {
+        pthread_join(thread[i], NULL);
+        CHECK(beside[i].score == alone[i].score && beside[i].words == alone[i].words && alone[i].words > 5);
+    }
+    fl_speech_lexicon_free(l);
+    check_clean();
+}
+
+TEST(hot_words_and_endpoints) {
+    /* "ab" or "ba", as likely as each other but for a little. */
+    float e[12 * CLASSES];
+    for (int i = 0; i < 12 * CLASSES; i++) e[i] = -20;
+    for (int t = 0; t < 12; t++) e[t * CLASSES + BLANK] = -3;
+    e[0] = e[2 * CLASSES + 1] = -1, e[1] = e[2 * CLASSES] = -1.5f;
+    for (int t = 3; t < 12; t++) e[t * CLASSES + BLANK] = 0;
+    static const int64_t hot[] = {2}, bad[] = {-1};
+    static const double bonus[] = {2};
+    for (int k = 0; k < 4; k++) {
+        fl_text_scorer *lm = fl_speech_hot_words(k / 2 ? &pairs : NULL, hot, bonus, k % 2);
+        fl_speech_lexicon *l = words(FL_SPEECH_SMEAR_MAX);
+        CHECK(fl_speech_lexicon_finish(l, FL_SPEECH_SMEAR_MAX, lm, false));
+        fl_speech_decoder *d =
+            fl_speech_decoder_new(CLASSES, l, .lm = lm, .lm_weight = 1, .separator = SEP, .threshold = 100);
+        fl_speech_result r;
+        CHECK_EQ_INT(fl_speech_decoder_endpoint(d, .frame = 1), 0);
+        CHECK(fl_speech_decoder_step(d, e, 4));
+        CHECK_EQ_INT(fl_speech_decoder_endpoint(d, .frame = 1, .trailing = 4), 0);
+        CHECK(fl_speech_decoder_step(d, e + 4 * CLASSES, 8));
+        CHECK(fl_speech_decoder_end(d));
+        CHECK_EQ_INT(fl_speech_decoder_best(d, 1, &r), 1);
+        CHECK_EQ_INT(r.words, 1);
+        CHECK_EQ_INT(r.word[0].word, k ? 2 : 1); /* pairs likes "ba" too */
+        CHECK_EQ_INT(fl_speech_decoder_endpoint(d, .frame = 1, .trailing = 9), 2);
+        CHECK_EQ_INT(fl_speech_decoder_endpoint(d, .frame = 1, .trailing = 9.5, .longest = 13), 0);
+        CHECK_EQ_INT(fl_speech_decoder_endpoint(d, .frame = 1, .trailing = 9.5, .longest = 12), 3);
+        CHECK(fl_speech_decoder_begin(d) && fl_speech_decoder_step(d, e + 3 * CLASSES, 9));
+        CHECK_EQ_INT(fl_speech_decoder_endpoint(d, .frame = 1, .nothing = 9), 1);
+        CHECK_EQ_INT(fl_speech_decoder_endpoint(d, .frame = 1, .nothing = 10), 0);
+        fl_speech_decoder_free(d);
+        fl_speech_lexicon_free(l);
+        fl_text_scorer_free(lm);
+    }
+    CHECK(!fl_speech_hot_words(NULL, bad, bonus, 1));
+    CHECK_ERROR("word -1, bonus 2");
+    check_clean();
+}
+
+/* The history that stays is the best one's by its own score: of three that are joined the first two must not
+   outweigh the third together. */
+TEST(a_sum_does_not_choose_the_history) {
+    /* Three ways to "a" in two frames: blank a, a blank, a a: they differ in when it begins. */
+    float e[2 * CLASSES];
+    for (int i = 0; i < 2 * CLASSES; i++) e[i] = -50;
+    e[0] = -1, e[BLANK] = -1.2f, e[CLASSES] = -1, e[CLASSES + BLANK] = -40;
+    fl_speech_decoder *d = fl_speech_decoder_new(CLASSES, NULL, .log_add = true, .threshold = 100);
+    fl_speech_result r;
+    CHECK(fl_speech_decoder_step(d, e, 2) && fl_speech_decoder_end(d));
+    CHECK(fl_speech_decoder_best(d, 1, &r) == 1 && r.words == 1);
+    CHECK_EQ_INT(r.word[0].begin, 0);
+    CHECK_NEAR(r.score, log(exp(-2) + exp(-2.2)), 1e-5);
+    fl_speech_decoder_free(d);
+    check_clean();
 }
 
 /* ---- errors ---- */

@@ -71,6 +71,23 @@ FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token);
 FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_word **out);
 FL_API int64_t fl_speech_decoder_frames(const fl_speech_decoder *d);
 
+typedef struct fl_speech_endpoint_opts {
+    fl_named _positional;
+    double frame;                      /* seconds of a frame; 0 -> 0.04 */
+    double nothing, trailing, longest; /* seconds; 0 -> 2.4, 1.2, 20 */
+    char _end;
+} fl_speech_endpoint_opts;
+/* Should the utterance end here (Kaldi's rules)? 1: nothing was said for so long, 2: so much silence after
+   speech, 3: it is so long; 0: no. Silence is blanks and separators of the best hypothesis. */
+#define fl_speech_decoder_endpoint(...) FL__SPEECH_ENDPOINT(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_ENDPOINT(d, ...) fl_speech_decoder_endpoint_opt(d, (fl_speech_endpoint_opts){__VA_ARGS__})
+FL_API int fl_speech_decoder_endpoint_opt(const fl_speech_decoder *d, fl_speech_endpoint_opts o);
+
+/* Hot words: the model lm (NULL: none, all scores are 0) that likes n words by bonus[i] each, times the
+   decoder's lm_weight. Smearing with it leads towards them while they are unfinished. lm is borrowed. */
+FL_API fl_text_scorer *fl_speech_hot_words(const fl_text_scorer *lm, const int64_t *word, const double *bonus,
+                                           int64_t n);
+
 #ifdef __cplusplus
 }
 #endif
@@ -91,11 +108,6 @@ typedef struct fl__speech_hyp {
     bool blank, grown; /* grown: the token is new, not a repetition */
 } fl__speech_hyp;
 
-typedef struct fl__speech_state {
-    fl_text_state s;
-    int32_t parent;
-} fl__speech_state;
-
 /* What the model said of a token in a state. */
 typedef struct fl__speech_said {
     int32_t state, token, to; /* to -1: a free place */
@@ -111,15 +123,17 @@ struct fl_speech_decoder {
     int64_t hyps, first, hyp_cap;
     fl__speech_hyp *candidate;
     int32_t *table;             /* [table_size]: candidates by what joins them; -1: free */
-    int64_t candidates, candidate_cap, table_size;
+    double *own;                /* log_add: scores of candidates' best ones before they were joined */
+    int64_t candidates, candidate_cap, table_size, own_cap;
     double best;
-    fl__speech_state *state;
+    fl_text_state *state;
     fl__speech_said *said;
     int64_t states, state_cap, said_n, said_size;
     int32_t *order, *path;
     int64_t order_cap, path_cap, frames, forgotten;
     fl_speech_word *word;
-    int64_t word_cap;
+    fl_text_state *asked;       /* about to be, as one batch */
+    int64_t word_cap, asked_cap, forget_at;
     bool ended;
 };
 
@@ -152,22 +166,67 @@ static bool fl__speech_said_grow(fl_speech_decoder *d) {
     return true;
 }
 
-/* A state's number: a new one, or that of an equal one. Equal states are found as what was said about them:
-   token -1 - hash, so that the same table serves. */
-static int32_t fl__speech_number(fl_speech_decoder *d, const fl_text_state *s) {
+/* Equal states are found as what was said about them: token -2 - hash, so that the same table serves. The
+   place of s there, or a free one. Room for it was made. */
+static fl__speech_said *fl__speech_state_at(const fl_speech_decoder *d, const fl_text_state *s,
+                                            int32_t *key) {
     uint64_t hash = (uint64_t)s->n;
     for (int i = 0; i < s->n; i++) hash = fl__speech_mix(hash, (uint64_t)s->word[i]);
-    for (int32_t key = -2 - (int32_t)(hash % 1000000007);; key--) {
-        if (!fl_heap_grow(&d->state, &d->state_cap, d->states + 1, sizeof *d->state) ||
-            !fl__speech_said_grow(d))
-            return -1;
-        fl__speech_said *at = fl__speech_said_at(d, -1, key);
-        if (at->to >= 0 && !d->o.flashlight && fl_text_state_equal(&d->state[at->to].s, s)) return at->to;
-        if (at->to >= 0 && !d->o.flashlight) continue;
-        d->state[d->states] = (fl__speech_state){.s = *s};
-        if (!d->o.flashlight) *at = (fl__speech_said){-1, key, (int32_t)d->states, 0}, d->said_n++;
-        return (int32_t)d->states++;
+    for (*key = -2 - (int32_t)(hash % 1000000007);; --*key) {
+        fl__speech_said *at = fl__speech_said_at(d, -1, *key);
+        if (at->to < 0 || fl_text_state_equal(&d->state[at->to], s)) return at;
     }
+}
+
+/* A state's number: a new one, or that of an equal one. */
+static int32_t fl__speech_number(fl_speech_decoder *d, const fl_text_state *s) {
+    if (!fl_heap_grow(&d->state, &d->state_cap, d->states + 1, sizeof *d->state) || !fl__speech_said_grow(d))
+        return -1;
+    int32_t key;
+    fl__speech_said *at = d->o.flashlight ? NULL : fl__speech_state_at(d, s, &key);
+    if (at && at->to >= 0) return at->to;
+    d->state[d->states] = *s;
+    if (at) *at = (fl__speech_said){-1, key, (int32_t)d->states, 0}, d->said_n++;
+    return (int32_t)d->states++;
+}
+
+/* Forgets the states of hypotheses that are gone, and what the model said of them: now and then, so that
+   memory stays as it is in an endless utterance. */
+static bool fl__speech_forget(fl_speech_decoder *d) {
+    if (d->states < d->forget_at) return true;
+    if (!fl_heap_grow(&d->order, &d->order_cap, d->states, sizeof *d->order)) return false;
+    int32_t *to = d->order, kept = 0;
+    for (int64_t i = 0; i < d->states; i++) to[i] = -1;
+    for (int64_t i = d->first; i < d->hyps; i++) to[d->hyp[i].state] = 0;
+    for (int64_t i = 0; i < d->states; i++)
+        if (to[i] == 0) d->state[kept] = d->state[i], to[i] = kept++;
+    for (int64_t i = 0; i < d->hyps; i++) d->hyp[i].state = i < d->first ? 0 : to[d->hyp[i].state];
+    for (int64_t i = 0; i < d->said_size; i++) d->said[i].to = -1;
+    d->said_n = 0, d->states = kept, d->forget_at = kept < 2048 ? 4096 : 2 * kept;
+    for (int32_t i = 0, key; i < kept && !d->o.flashlight; i++) {
+        fl__speech_said *at = fl__speech_state_at(d, &d->state[i], &key);
+        *at = (fl__speech_said){-1, key, i, 0}, d->said_n++;
+    }
+    return true;
+}
+
+static int fl__speech_by_number(const void *a, const void *b) {
+    return (*(const int32_t *)a > *(const int32_t *)b) - (*(const int32_t *)a < *(const int32_t *)b);
+}
+
+/* Tells the model which states come next, so that a neural one works them out as one batch. */
+static bool fl__speech_ask(fl_speech_decoder *d) {
+    if (!d->o.lm || !d->o.lm->batch) return true;
+    const int64_t n = d->hyps - d->first;
+    int64_t k = 0;
+    if (!fl_heap_grow(&d->order, &d->order_cap, n + 1, sizeof *d->order) ||
+        !fl_heap_grow(&d->asked, &d->asked_cap, n + 1, sizeof *d->asked))
+        return false;
+    for (int64_t i = 0; i < n; i++) d->order[i] = d->hyp[d->first + i].state;
+    qsort(d->order, (size_t)n, sizeof *d->order, fl__speech_by_number);
+    for (int64_t i = 0; i < n; i++)
+        if (!i || d->order[i] != d->order[i - 1]) d->asked[k++] = d->state[d->order[i]];
+    return d->o.lm->batch(d->o.lm, d->asked, k);
 }
 
 /* The model's score of a token in a state, and the state behind it; -1 after fl_fail. */
@@ -177,7 +236,7 @@ static int32_t fl__speech_lm(fl_speech_decoder *d, int32_t state, int64_t token,
     const fl__speech_said *known = fl__speech_said_at(d, state, (int32_t)token);
     if (known->to >= 0) return *score = known->score, known->to;
     fl_text_state next;
-    if (!d->o.lm->score(d->o.lm, &d->state[state].s, token, &next, score)) return -1;
+    if (!d->o.lm->score(d->o.lm, &d->state[state], token, &next, score)) return -1;
     if (d->o.flashlight) *score *= 0.4342944819032518;
     const int32_t to = fl__speech_number(d, &next);
     if (to < 0 || !fl__speech_said_grow(d)) return -1;
@@ -188,11 +247,15 @@ static int32_t fl__speech_lm(fl_speech_decoder *d, int32_t state, int64_t token,
 
 /* ---- candidates ---- */
 
-/* Flashlight's sum is right too: of what is joined the best one's history stays. */
-static void fl__speech_join(const fl_speech_decoder *d, fl__speech_hyp *a, const fl__speech_hyp *b) {
-    const double most = a->score > b->score ? a->score : b->score,
-                 least = a->score > b->score ? b->score : a->score;
-    if (b->score > a->score) *a = *b;
+/* Of what is joined the best one's history stays: the best by its own score, not by sums so far. */
+static void fl__speech_join(const fl_speech_decoder *d, int32_t at, const fl__speech_hyp *b) {
+    fl__speech_hyp *a = &d->candidate[at];
+    const double sum = a->score;
+    const double most = sum > b->score ? sum : b->score, least = sum > b->score ? b->score : sum;
+    if (b->score > (d->o.log_add ? d->own[at] : sum)) {
+        *a = *b;
+        if (d->o.log_add) d->own[at] = b->score;
+    }
     if (d->o.log_add) a->score = most + log1p(exp(least - most));
 }
 
@@ -223,7 +286,9 @@ static bool fl__speech_table_room(fl_speech_decoder *d) {
 /* What is too far below the best is dropped, and equal ones of the rest are joined: in this order, as
    Flashlight does, so that a sum has no part in it that would have been dropped. */
 static bool fl__speech_merge(fl_speech_decoder *d) {
-    if (!fl__speech_table_room(d)) return false;
+    if (!fl__speech_table_room(d) ||
+        (d->o.log_add && !fl_heap_grow(&d->own, &d->own_cap, d->candidates + 1, sizeof *d->own)))
+        return false;
     const uint64_t mask = (uint64_t)d->table_size - 1;
     int64_t n = 0;
     for (int64_t i = 0; i < d->candidates; i++) {
@@ -232,10 +297,11 @@ static bool fl__speech_merge(fl_speech_decoder *d) {
         for (uint64_t k = fl__speech_hash(&h);; k++) {
             int32_t *at = &d->table[k & mask];
             fl__speech_hyp *c = *at < 0 ? NULL : &d->candidate[*at];
+            if (!c && d->o.log_add) d->own[n] = h.score;
             if (!c) d->candidate[*at = (int32_t)n++] = h;
             else if (c->state != h.state || c->node != h.node || c->token != h.token || c->blank != h.blank)
                 continue;
-            else fl__speech_join(d, c, &h);
+            else fl__speech_join(d, *at, &h);
             break;
         }
     }
@@ -372,6 +438,7 @@ static bool fl__speech_descend(fl_speech_decoder *d, int64_t at, const float *e,
             down.lm += node->smeared - base, down.score += d->o.lm_weight * (node->smeared - base);
         fl__speech_add(d, down);
     }
+    if (d->o.flashlight && root && from->token == node->token) return true;
     for (int i = 0; i < node->words; i++)
         if (!fl__speech_add_word(d, h, d->list[node->word + i], base, d->o.word_score)) return false;
     return node->words || !d->o.unknown_words ||
@@ -445,7 +512,7 @@ static bool fl__speech_frame(fl_speech_decoder *d, const float *e) {
     ok = ok && fl__speech_keep(d);
     fl__speech_clear(d);
     d->frames += ok;
-    return ok;
+    return ok && fl__speech_ask(d);
 }
 
 /* ---- utterances ---- */
@@ -482,14 +549,15 @@ FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_sp
 
 FL_API void fl_speech_decoder_free(fl_speech_decoder *d) {
     if (!d) return;
-    void *const all[] = {d->hyp, d->candidate, d->table, d->state, d->said, d->order, d->path, d->word, d};
+    void *const all[] = {d->hyp,  d->candidate, d->table, d->own,  d->state,
+                         d->said, d->order,     d->path,  d->word, d->asked, d};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) fl_heap_free(all[i]);
 }
 
 FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d) {
     if (!fl_heap_grow(&d->hyp, &d->hyp_cap, 1, sizeof *d->hyp) || !fl__speech_said_grow(d)) return false;
     for (int64_t i = 0; i < d->said_size; i++) d->said[i].to = -1;
-    d->said_n = d->states = 0;
+    d->said_n = d->states = 0, d->forget_at = 4096;
     fl_text_state start = {0};
     if (d->o.lm && !d->o.lm->start(d->o.lm, &start)) return false;
     const int32_t state = fl__speech_number(d, &start);
@@ -520,7 +588,7 @@ FL_API bool fl_speech_decoder_end(fl_speech_decoder *d) {
         fl__speech_hyp h = d->hyp[first + i];
         double lm = 0;
         if (nice && h.node) continue;
-        ok = !d->o.lm || d->o.lm->finish(d->o.lm, &d->state[h.state].s, &lm);
+        ok = !d->o.lm || d->o.lm->finish(d->o.lm, &d->state[h.state], &lm);
         if (d->o.flashlight) lm *= 0.4342944819032518;
         h.parent = (int32_t)(first + i), h.word = -1, h.grown = false, h.blank = false;
         h.lm += lm, h.score += d->o.lm_weight * lm;
@@ -643,7 +711,79 @@ FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_wor
         d->hyp[i - shift].parent = i == at ? -1 : d->hyp[i].parent - (int32_t)shift;
     }
     d->hyps -= shift, d->first -= shift, d->forgotten += frames;
-    return words;
+    return fl__speech_forget(d) ? words : -1;
+}
+
+/* ---- endpoints ---- */
+
+FL_API int fl_speech_decoder_endpoint_opt(const fl_speech_decoder *d, fl_speech_endpoint_opts o) {
+    const double frame = fl_option(o.frame, 0.04);
+    int64_t at = d->first, silent = 0;
+    for (int64_t i = d->first; i < d->hyps; i++)
+        if (d->hyp[i].score > d->hyp[at].score) at = i;
+    if (d->ended) at = d->hyp[at].parent; /* the end itself stands for no frame */
+    for (; d->hyp[at].parent >= 0 && (d->hyp[at].blank || d->hyp[at].token == d->sil); silent++)
+        at = d->hyp[at].parent;
+    const bool spoken = d->forgotten || d->hyp[at].parent >= 0;
+    if (!spoken && (double)silent * frame >= fl_option(o.nothing, 2.4)) return 1;
+    if (spoken && (double)silent * frame >= fl_option(o.trailing, 1.2)) return 2;
+    return (double)d->frames * frame >= fl_option(o.longest, 20) ? 3 : 0;
+}
+
+/* ---- hot words ---- */
+
+typedef struct fl__speech_hot {
+    fl_text_scorer s;
+    const fl_text_scorer *lm;
+    int64_t words;
+    double bonus[]; /* [words] */
+} fl__speech_hot;
+
+static bool fl__hot_start(const fl_text_scorer *s, fl_text_state *out) {
+    const fl__speech_hot *h = s->self;
+    *out = (fl_text_state){0};
+    return !h->lm || h->lm->start(h->lm, out);
+}
+
+static bool fl__hot_score(const fl_text_scorer *s, const fl_text_state *from, int64_t token,
+                          fl_text_state *to, double *score) {
+    const fl__speech_hot *h = s->self;
+    *score = 0;
+    if (h->lm && !h->lm->score(h->lm, from, token, to, score)) return false;
+    if (!h->lm && to) *to = *from;
+    if (token >= 0 && token < h->words) *score += h->bonus[token];
+    return true;
+}
+
+static bool fl__hot_batch(const fl_text_scorer *s, const fl_text_state *state, int64_t n) {
+    const fl__speech_hot *h = s->self;
+    return h->lm->batch(h->lm, state, n);
+}
+
+static bool fl__hot_finish(const fl_text_scorer *s, const fl_text_state *from, double *score) {
+    const fl__speech_hot *h = s->self;
+    *score = 0;
+    return !h->lm || h->lm->finish(h->lm, from, score);
+}
+
+static void fl__hot_free(fl_text_scorer *s) { fl_heap_free(s->self); }
+
+FL_API fl_text_scorer *fl_speech_hot_words(const fl_text_scorer *lm, const int64_t *word, const double *bonus,
+                                           int64_t n) {
+    int64_t words = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (word[i] < 0 || word[i] > INT32_MAX || !isfinite(bonus[i]))
+            return fl_fail("fl_speech_hot_words: word %lld, bonus %g", (long long)word[i], bonus[i]), NULL;
+        words = word[i] >= words ? word[i] + 1 : words;
+    }
+    fl__speech_hot *h = fl_heap_alloc(sizeof *h + (size_t)words * sizeof *h->bonus);
+    if (!h) return NULL;
+    h->s = (fl_text_scorer){h, fl__hot_start, fl__hot_score, lm && lm->batch ? fl__hot_batch : NULL,
+                            fl__hot_finish, fl__hot_free};
+    h->lm = lm, h->words = words;
+    memset(h->bonus, 0, (size_t)words * sizeof *h->bonus);
+    for (int64_t i = 0; i < n; i++) h->bonus[word[i]] = bonus[i];
+    return &h->s;
 }
 
 #endif
