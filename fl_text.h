@@ -32,6 +32,7 @@
      bpe_train.h       byte-pair encoding learnt from text
      wordpiece.h       BERT's tokenizer
      unigram.h         SentencePiece's unigram model
+     unigram_train.h   and learnt from text
      sentencepiece.h   .model files, llama2.c's, and other vocabularies of pieces with scores
      tokenizer_file.h  tokenizer.json, read
      ngram.h           n-gram language models, and what decoders ask of any language model
@@ -82,6 +83,7 @@
 #include "fl/text/wordpiece.h"
 #include "fl/text/unigram.h"
 #include "fl/text/sentencepiece.h"
+#include "fl/text/unigram_train.h"
 #include "fl/text/tokenizer_file.h"
 #include "fl/text/ngram.h"
 #include "fl/text/kenlm.h"

@@ -1,6 +1,6 @@
 /* tokenize.c - trains tokenizers, and encodes, decodes and counts with any
 
-   tokenize train  --text FILE --save tokenizer.json [--type bpe|char] [--size 8192]
+   tokenize train  --text FILE --save tokenizer.json [--model bpe|wordpiece|unigram|char] [--size 8192]
    tokenize encode --load PATH [--text FILE]        ids, a line for each line of the text (or of the input)
    tokenize decode --load PATH [--text FILE]        and back
    tokenize count  --load PATH [--text FILE]        bytes, characters, tokens, tokens a second
@@ -15,13 +15,13 @@
 #include <time.h>
 
 typedef struct options {
-    const char *command, *text, *load, *save, *type;
+    const char *command, *text, *load, *save, *model;
     int64_t size;
 } options;
 
 static int usage(void) {
-    fputs("tokenize train|encode|decode|count [--text FILE] [--load PATH] [--save FILE] [--type "
-          "bpe|char] [--size N]\n",
+    fputs("tokenize train|encode|decode|count [--text FILE] [--load PATH] [--save FILE] [--model "
+          "bpe|wordpiece|unigram|char] [--size N]\n",
           stderr);
     return 2;
 }
@@ -30,10 +30,10 @@ static bool parse(int argc, char **argv, options *o) {
     const argument list[] = {{"text", .text = &o->text},
                              {"load", .text = &o->load},
                              {"save", .text = &o->save},
-                             {"type", .text = &o->type},
+                             {"model", .text = &o->model},
                              {"size", .whole = &o->size, .low = 1, .high = 1e9},
                              {NULL, .low = 0}};
-    *o = (options){.command = argc > 1 ? argv[1] : "", .type = "bpe", .size = 8192};
+    *o = (options){.command = argc > 1 ? argv[1] : "", .model = "bpe", .size = 8192};
     return argc < 2 || arguments_read(argc - 1, argv + 1, list);
 }
 
@@ -51,9 +51,11 @@ static char *text_of(const char *path, int64_t *n) {
 
 static bool train(const options *o, const char *text, int64_t n) {
     fl_text_tokenizer *t = NULL;
-    if (!strcmp(o->type, "bpe")) t = fl_text_bpe_train(text, n, .size = o->size);
-    else if (!strcmp(o->type, "char")) t = fl_text_char_tokenizer(text, n);
-    else fl_fail("tokenize: there is no type '%s'", o->type);
+    if (!strcmp(o->model, "bpe")) t = fl_text_bpe_train(text, n, .size = o->size);
+    else if (!strcmp(o->model, "wordpiece")) t = fl_text_wordpiece_train(text, n, .size = o->size);
+    else if (!strcmp(o->model, "unigram")) t = fl_text_unigram_train(text, n, .size = o->size);
+    else if (!strcmp(o->model, "char")) t = fl_text_char_tokenizer(text, n);
+    else fl_fail("tokenize: there is no model '%s'", o->model);
     const bool ok = t && fl_text_tokenizer_save(t, o->save);
     if (ok) printf("%s: %lld tokens\n", o->save, (long long)fl_text_vocab_size(t));
     fl_text_tokenizer_free(t);

@@ -278,21 +278,6 @@ static bool train_save_load(void) {
     return ok;
 }
 
-TEST(tokenizer_faults) {
-    begin();
-    fl_scope s = fl_scope_begin();
-    const int64_t points = sweep_heap(train_save_load, false) + sweep_heap(train_save_load, true);
-    CHECK(points > 100);
-    const int calls = count_calls(train_save_load);
-    for (int at = 1; at < calls; at++) {
-        disk_fault_at(at, FAULT_ERROR);
-        if (train_save_load()) continue; /* closing lost nothing */
-        CHECK_ERROR("cannot ");
-    }
-    disk_fault_at(0, FAULT_ERROR);
-    end(&s);
-}
-
 static char *golden(const char *file, int64_t *n) {
     char path[300];
     snprintf(path, sizeof path, "tests/golden/text/%s", file);
@@ -301,6 +286,75 @@ static char *golden(const char *file, int64_t *n) {
     fl_data_io_use(&disk_io);
     if (!text) printf("%s: %s\n", path, fl_error());
     return text;
+}
+
+/* The score of each id in a tokenizer.json of unigram pieces, a line each. */
+static int read_scores(const char *json, double *score, int most) {
+    int n = 0;
+    const char *line = strstr(json, "\"vocab\":[");
+    for (; line && n < most && (line = strstr(line, "[\"")); line++) {
+        const char *stop = strstr(line, "]"), *comma = stop;
+        while (comma && *comma != ',') comma--;
+        if (stop) score[n++] = strtod(comma + 1, NULL);
+    }
+    return n;
+}
+
+/* The text is as probable with our pieces as with sentencepiece's. */
+TEST(unigram_training) {
+    static double score[300];
+    int64_t n, unused;
+    fl_text_encoding e = {0};
+    double theirs = 0, ours = 0;
+    begin();
+    fl_scope scope = fl_scope_begin();
+    char *text = golden("unigram_train.txt", &n), *tsv = golden("unigram_train.tsv", &unused);
+    REQUIRE(text && tsv && sscanf(tsv, "%lf", &theirs) == 1);
+    fl_text_tokenizer *t = fl_text_unigram_train(text, n, .size = 300);
+    REQUIRE(t && fl_text_vocab_size(t) == 300 && fl_text_tokenizer_save(t, "t.json"));
+    char *json = fl_text_read_file("test", "t.json", &unused);
+    CHECK_EQ_INT(read_scores(json, score, 300), 300);
+    for (const char *p = text, *word; (word = fl_text_field(&p, text + n, &unused));) {
+        CHECK(fl_text_encode(t, word, unused, &e));
+        for (int64_t i = 0; i < e.n; i++) ours += score[e.id[i]];
+    }
+    if (!CHECK(theirs < 0 && ours > 1.01 * theirs && ours < 0.95 * theirs))
+        printf("%.0f nats, sentencepiece's pieces %.0f\n", ours, theirs);
+    fl_text_tokenizer_free(t);
+    CHECK(!fl_text_unigram_train(text, n, .size = 10));
+    CHECK_ERROR("a vocabulary of 10: 20 characters and 3 other pieces must be in it");
+    CHECK(!fl_text_unigram_train(" \n", 2, .size = 10));
+    CHECK_ERROR("fl_text_unigram_train: the text has no words");
+    CHECK(!fl_text_unigram_train(NULL, 2, .coverage = 2));
+    CHECK_ERROR("text NULL or 2 bytes, a vocabulary of 8192, coverage 2");
+    t = fl_text_unigram_train("a\0b \xff\xfe c a\0b", 13, .size = 300, .byte_fallback = true);
+    CHECK(t && decodes(t, "a c \xe2\x82\xac"));
+    fl_text_tokenizer_free(t);
+    fl_text_encoding_free(&e);
+    fl_heap_free(text), fl_heap_free(tsv), fl_heap_free(json);
+    end(&scope);
+}
+
+static bool train_unigram(void) {
+    fl_text_tokenizer *t = fl_text_unigram_train("to be or not to be bees", 23, .size = 18);
+    fl_text_tokenizer_free(t);
+    return t != NULL;
+}
+
+TEST(tokenizer_faults) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const int64_t points = sweep_heap(train_save_load, false) + sweep_heap(train_save_load, true);
+    CHECK(points > 100);
+    CHECK(sweep_heap(train_unigram, false) > 20 && sweep_heap(train_unigram, true) > 20);
+    const int calls = count_calls(train_save_load);
+    for (int at = 1; at < calls; at++) {
+        disk_fault_at(at, FAULT_ERROR);
+        if (train_save_load()) continue; /* closing lost nothing */
+        CHECK_ERROR("cannot ");
+    }
+    disk_fault_at(0, FAULT_ERROR);
+    end(&s);
 }
 
 static bool golden_to_disk(const char *file, const char *as) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """text.py - writes tests/golden/text: what other people's tokenizers and language models make of text of ours
 
-usage: tests/text.py [part ...]      parts: ngram, tokenizers (default: all)
+usage: tests/text.py [part ...]      parts: ngram, tokenizers, unigram_training (default: all)
 
 Offline. Needs PyPI's tokenizers and sentencepiece, kenlm, and in KENLM_BUILD its build_binary (compiled from the sources in the same package).
 Everything comes from the seed below, so that a run without changes changes nothing.
@@ -301,6 +301,32 @@ def tokenizers_():
     write('tokenizers.tsv', '\n'.join(lines) + '\n')
 
 
+def best_way(word, scores):
+    """The score of the best pieces of a word."""
+    best = [0] + [-math.inf] * len(word)
+    for end in range(1, len(word) + 1):
+        best[end] = max((best[k] + scores.get(word[k:end], -math.inf) for k in range(max(0, end - 16), end)), default=-math.inf)
+    return best[-1]
+
+
+def unigram_training():
+    """Text of made-up words with endings, and how probable it is with the pieces that sentencepiece learns of it."""
+    import sentencepiece as spm
+    r = random.Random(11)
+    syllables = [a + b for a in 'bdfgklmnprstv' for b in 'aeiou']
+    stems = [''.join(r.choice(syllables) for _ in range(r.randint(1, 3))) for _ in range(300)]
+    ends = ['', '', '', 's', 'ing', 'ed', 'er', 'ness', 'ly']
+    words = [r.choice(stems[:10 + int(290 * r.random() ** 2)]) + r.choice(ends) for _ in range(6000)]
+    text = '\n'.join(' '.join(words[i:i + 12]) for i in range(0, len(words), 12)) + '\n'
+    write('unigram_train.txt', text)
+    with tempfile.TemporaryDirectory() as folder:
+        spm.SentencePieceTrainer.train(input=os.path.join(golden, 'unigram_train.txt'), model_prefix=folder + '/m', model_type='unigram',
+                                       vocab_size=300, normalization_rule_name='identity', minloglevel=2, num_threads=1)
+        sp = spm.SentencePieceProcessor(model_file=folder + '/m.model')
+    scores = {sp.id_to_piece(i): sp.get_score(i) for i in range(3, sp.get_piece_size())}
+    write('unigram_train.tsv', f'{sum(best_way(chr(0x2581) + w, scores) for w in words):.3f}\t{sum(len(sp.encode(w)) for w in words)}\n')
+
+
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace('{1,3}', '')
 CL100K = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
@@ -308,7 +334,7 @@ O200K = '|'.join([r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{
                   r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
                   r'\p{N}{1,3}', r' ?[^\s\p{L}\p{N}]+[\r\n/]*', r'\s*[\r\n]+', r'\s+(?!\S)', r'\s+'])
 
-PARTS = {'ngram': ngrams, 'tokenizers': tokenizers_}
+PARTS = {'ngram': ngrams, 'tokenizers': tokenizers_, 'unigram_training': unigram_training}
 os.environ['TOKENIZERS_PARALLELISM'] = 'false'
 for part in sys.argv[1:] or PARTS:
     PARTS[part]()

@@ -349,7 +349,7 @@ typedef struct fl__norm_charsmap {
 
 static void fl__norm_free_charsmap(void *data) {
     fl__norm_charsmap *m = data;
-    fl_heap_free(m->bytes);
+    if (m) fl_heap_free(m->bytes);
     fl_heap_free(m);
 }
 
