@@ -59,6 +59,8 @@ struct fl_speech_resampler {
     float *x, *out;
 };
 
+enum { FL__SPEECH_MOST_TAPS = 1 << 23 }; /* 32 MiB: rates without a common divisor want many */
+
 static int64_t fl__speech_gcd(int64_t a, int64_t b) { return b ? fl__speech_gcd(b, a % b) : a; }
 
 /* The modified Bessel function of order 0. */
@@ -82,7 +84,7 @@ static bool fl__speech_taps(fl_speech_resampler *r, const fl_speech_resample_opt
     const double base = (double)(r->from < r->to ? r->from : r->to) * o->rolloff;
     const double reach = (double)o->crossings * (double)r->from / base; /* in samples of x */
     r->taps = ((int64_t)(2 * reach) + 2 + 15) / 16 * 16;
-    if (!(reach < 1e6) || r->taps > INT32_MAX / r->to)
+    if (!(reach < 1e6) || r->taps > FL__SPEECH_MOST_TAPS / r->to)
         return fl_fail("fl_speech_resample: from %lld to %lld: a filter of %lld taps", (long long)r->from,
                        (long long)r->to, (long long)(r->taps * r->to));
     r->first = fl_heap_alloc((size_t)r->to * sizeof *r->first);
