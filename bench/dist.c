@@ -14,6 +14,7 @@
 #include "bench.h"
 #include "../examples/digits.h"
 #include "../examples/extend/ring.h"
+#include "../kernels/dist/sim.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -276,7 +277,58 @@ static void rank_of_two(int rank, const char *folder) {
     exit(0);
 }
 
-int main(void) {
+/* ---- hosts: the formula of a ring beside all_reduce over links that something else limits ---- */
+
+/* Seconds that n bytes take from rank 0 to 1 and one byte back. */
+static double there_and_back(fl_dist_group *d, int64_t n) {
+    double v[ROUNDS];
+    fl_tensor *t = fl_zeros(FL_SHAPE(n), FL_U8), *ack = fl_zeros(FL_SHAPE(1), FL_U8);
+    for (int r = 0; r < ROUNDS; r++) {
+        const double begin = fl_dist_now();
+        if (fl_dist_rank(d) == 0)
+            fl_dist_send(d, t, 1), fl_dist_recv(d, ack, 1);
+        else if (fl_dist_rank(d) == 1)
+            fl_dist_recv(d, t, 0), fl_dist_send(d, ack, 0);
+        v[r] = fl_dist_now() - begin;
+    }
+    return bench_median(v, ROUNDS);
+}
+
+/* As a rank that bench/hosts started: alpha and beta are measured between two, the rest is the formula. */
+static int on_a_host(void) {
+    enum { LONG = 1 << 20, TIMES = 5 };
+    fl_dist_impl_use(&fl_dist_ring);
+    fl_dist_group *d = fl_dist_init(.impl = "ring");
+    if (!d) return 1;
+    const int n = fl_dist_size(d);
+    fl_scope s = fl_scope_begin();
+    const double back = there_and_back(d, 1);
+    alpha = back / 2, beta = LONG / (there_and_back(d, LONG) - back);
+    for (int64_t bytes = 1 << 20; bytes <= 4 << 20; bytes *= 2) {
+        fl_tensor *t = fl_zeros(FL_SHAPE(bytes / 4), FL_F32);
+        double v[TIMES];
+        char figure[80], note[200];
+        for (int r = 0; r < TIMES; r++) {
+            fl_dist_barrier(d);
+            const double begin = fl_dist_now();
+            fl_dist_all_reduce(d, t);
+            v[r] = fl_dist_now() - begin;
+        }
+        const double measured = bench_median(v, TIMES),
+                     model = sim_ring_seconds(n, (double)bytes, alpha, beta);
+        snprintf(figure, sizeof figure, "hosts_all_reduce_%lld_%d_ranks", (long long)bytes, n);
+        snprintf(note, sizeof note,
+                 "formula %.2f ms, %+.1f %% off; alpha %.0f us, beta %.2f MB/s, measured between two",
+                 1e3 * model, 100 * (model / measured - 1), 1e6 * alpha, 1e-6 * beta);
+        if (!fl_dist_rank(d)) bench_line(figure, 1e3 * measured, "ms", note);
+    }
+    fl_scope_end(&s);
+    fl_dist_close(d);
+    return fl_error() != NULL;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "--host")) return on_a_host();
     char folder[] = "/tmp/fl-bench-XXXXXX", command[80];
     if (!mkdtemp(folder)) return 1;
     setenv("FL_THREADS", "1", 0);

@@ -1245,14 +1245,21 @@ TEST(data_parallel_over_the_table_of_nccl) {
 
 static char self[512];
 
-/* As a rank of somebody's: the environment says which. */
-static int as_rank(void) {
+/* As a rank of somebody's: the environment says which. cut: then rank 1's host goes off the net. */
+static int as_rank(bool cut) {
     fl_on_error(test__ignore_error, NULL);
-    fl_dist_group *d = fl_dist_init(.timeout = 20);
+    fl_dist_group *d = fl_dist_init(.timeout = 20, .heartbeat = cut ? 0.5 : 0);
     fl_scope s = fl_scope_begin();
     fl_tensor *t = fl_ones(FL_SHAPE(3), FL_F32);
-    const bool ok =
-        d && fl_dist_all_reduce(d, t) && fl_item(fl_select(t, 0, 2)) == 2 && fl_dist_size(d) == 2;
+    bool ok = d && fl_dist_all_reduce(d, t) && fl_item(fl_select(t, 0, 2)) == 2 && fl_dist_size(d) == 2;
+    if (ok && cut) {
+        if (fl_dist_rank(d)) ok = system("ip link set eth0 down") == 0;
+        const double begin = fl_dist_now();
+        ok = ok && !fl_dist_barrier(d) && fl_dist_now() - begin < 1.5;
+        const fl_dist_failure_info f = fl_dist_failure(d);
+        ok = ok && f.kind == FL_DIST_STALL && f.rank == 1 - fl_dist_rank(d);
+        if (ok) fl_error_clear();
+    }
     if (!ok)
         printf("rank %d of %d: %s\n", fl_dist_rank(d), fl_dist_size(d),
                fl_error() ? fl_error() : "other sum");
@@ -1286,6 +1293,8 @@ TEST(programs_that_start_ranks) {
            "SLURM_PROCID=0 %s --as-rank & SLURM_PROCID=1 %s --as-rank && wait $!");
     starts("MPICH's variables", "export PMI_SIZE=2 PMI_JOBID=test$$; PMI_RANK=0 %s --as-rank & "
                                 "PMI_RANK=1 %s --as-rank && wait $!");
+    starts("hosts", "bench/hosts 2 none %s --as-rank");
+    starts("a host without a net", "bench/hosts 2 none %s --as-rank-cut");
     if (!there("mpirun")) SKIP("mpirun is not there (apt-get install openmpi-bin)");
     starts("mpirun", "mpirun --allow-run-as-root --oversubscribe -n 2 %s --as-rank");
     if (!everything() || !getenv("PEER_PYTHON")) return;
@@ -1294,6 +1303,6 @@ TEST(programs_that_start_ranks) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 2 && !strcmp(argv[1], "--as-rank")) return as_rank();
+    if (argc == 2 && !strncmp(argv[1], "--as-rank", 9)) return as_rank(argv[1][9]);
     return test_main(argc, argv);
 }

@@ -211,12 +211,12 @@ static int nccl__move(nccl__group *g, int to, const char *in, size_t sent, int f
                       size_t taken, void *stream) {
     int result = g->t->begin();
     for (int k = 0; k < g->size && (!result || result == NCCL_IN_PROGRESS); k++) {
-        const char *part = in + (to == k ? 0 : (size_t)k * sent);
-        char *room = out + (from == k ? 0 : (size_t)k * taken);
+        const size_t part = to == NCCL__ALL ? (size_t)k * sent : 0,
+                     room = from == NCCL__ALL ? (size_t)k * taken : 0;
         if (to == k || to == NCCL__ALL)
-            result = g->t->send(part, sent, NCCL_INT8, k, g->comm, stream);
+            result = g->t->send(in + part, sent, NCCL_INT8, k, g->comm, stream);
         if ((!result || result == NCCL_IN_PROGRESS) && (from == k || from == NCCL__ALL))
-            result = g->t->recv(room, taken, NCCL_INT8, k, g->comm, stream);
+            result = g->t->recv(out + room, taken, NCCL_INT8, k, g->comm, stream);
     }
     const int end = g->t->end();
     return result && result != NCCL_IN_PROGRESS ? result : end;
