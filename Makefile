@@ -173,6 +173,9 @@ conformance-dist: $(BUILD)/tests/test_dist ## every collective of every dtype on
 bench-hosts: $(BUILD)/bench/dist ## the formula of a ring beside all_reduce on 2, 4, 8 hosts (network namespaces, tc tbf): make bench-hosts [RATE=100mbit]
 	@for n in 2 4 8; do bench/hosts $$n $(or $(RATE),100mbit) $< --host || exit; done
 
+bench-dist_steps: $(BUILD)/bench/dist ## steps of mnist, resnet50, vit on 2 ranks, in turn with PyTorch's DDP and FSDP over Gloo: make bench-dist_steps [MODELS="..."] [ROUNDS=3]
+	@bench/dist_steps $< "$(MODELS)" $(ROUNDS)
+
 dist-kill: $(BUILD)/tests/test_dist ## kills and stops ranks, N runs over Gloo and sockets: make dist-kill N=100
 	DIST_KILLS=$(or $(N),100) TEST_TIMEOUT=3000 $< every_survivor
 
@@ -427,7 +430,7 @@ $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@mkdir -p $(@D)
 	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
 	@echo LD $@
-$(BUILD)/bench/model $(BUILD)/bench/checkpoint $(BUILD)/tests/test_models $(BUILD)/tests/test_precision: $(MODEL_UNITS:%=$(PLAIN)/%.o)
+$(BUILD)/bench/model $(BUILD)/bench/dist $(BUILD)/bench/checkpoint $(BUILD)/tests/test_models $(BUILD)/tests/test_precision: $(MODEL_UNITS:%=$(PLAIN)/%.o)
 
 # The benchmark's peer, where Gloo is.
 $(PLAIN)/bench/peers/gloo.o: bench/peers/gloo.cc

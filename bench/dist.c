@@ -1,18 +1,21 @@
 /* dist.c - ranks on one host: collectives beside Gloo alone, steps, and how much communication hides (make
-   bench-dist; BENCH_DIST_STEPS=1 leaves the collectives out)
+   bench-dist)
 
    all_reduce, all_gather, broadcast   GB/s of one rank's tensor, 2 ranks, medians of pairs that run in
    turn: ours
                                        over Gloo, over sockets (ring), and bench/peers/gloo.cc; below 256
                                        KB us
-   mnist_step_2_ranks                  a step, milliseconds; beside it: bench/peers/torch_dist.py
    hidden                              of communication that takes half of backward (a wrapper that
    sleeps), the
                                        part that costs no time: 1 - (both - compute) / communication
    one_rank                            a step of the MNIST net through fl_dist on one rank beside one
-   without */
+   without
+
+   BENCH_DIST_BYTES: sizes up to that; BENCH_DIST_TRACE: a file for the timeline of a step that overlaps. With
+   arguments it is a rank of bench/dist_steps or bench/hosts. */
 #include "bench.h"
 #include "../examples/digits.h"
+#include "models/model.h"
 #include "../examples/extend/ring.h"
 #include "../kernels/dist/sim.h"
 #include <stdio.h>
@@ -91,6 +94,7 @@ static void collectives(fl_dist_group **way, int rank) {
    ---- */
 
 static double alpha, beta, slept;
+static bool tracing;
 static void *sleep_open(const fl_dist_place *p) {
     return (void *)(uintptr_t)p;
 }
@@ -111,6 +115,9 @@ static fl_dist_answer sleep_run(void *self, const fl_dist_call *c) {
     const double begin = fl_dist_now();
     if (s > 0) usleep((useconds_t)(1e6 * s));
     slept += fl_dist_now() - begin;
+    if (tracing)
+        fl_profile_add("communication", fl_dist_kind_name(c->kind), (int64_t)(1e9 * begin),
+                       (int64_t)(1e9 * fl_dist_now()));
     return c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_BROADCAST ? FL_DIST_DONE
                                                                          : FL_DIST_DECLINED;
 }
@@ -183,6 +190,13 @@ static void overlap(fl_dist_group *d, int rank) {
     snprintf(note, sizeof note, "backward %.1f ms alone, %.1f ms with %.1f ms of communication",
              1e3 * alone, 1e3 * both, 1e3 * communication);
     if (!rank) bench_line("hidden", 100 * (1 - (both - alone) / communication), "%", note);
+    if (getenv("BENCH_DIST_TRACE") && fl_profile_begin(0)) { /* one step, for a timeline */
+        tracing = true;
+        backward_of(&n, &step);
+        tracing = false;
+        fl_profile_save(getenv("BENCH_DIST_TRACE"));
+        fl_profile_end();
+    }
     fl_dist_model_free(m);
 }
 
@@ -214,38 +228,73 @@ static void one_rank(void) {
     fl_dist_close(d);
 }
 
-/* ---- steps: the net of MNIST on a joint batch of 64, two ranks of one thread ---- */
+/* ---- steps of a model, on the ranks that examples/launch started, a thread each (bench/dist_steps) ---- */
 
-static void steps(fl_dist_group *d, int rank) {
-    char figure[80], note[160];
+typedef struct job {
+    const char *name;
+    fl_nn_module *net;
+    const model *m; /* NULL: the net of MNIST, 32 samples a rank */
+    const model_preset *p;
+} job;
+static fl_var *job_loss(const job *j) {
+    if (j->m) {
+        const model_batch b = j->m->batch(j->p);
+        return j->m->loss(j->net, j->p, &b);
+    }
+    fl_tensor *x = fl_normal(FL_SHAPE(32, 28, 28), 0, 1, FL_F32, NULL), *y = fl_randint(FL_SHAPE(32), 0, 10, NULL);
+    return fv_nll_loss(fl_nn_forward(j->net, fv_const(x)), y);
+}
+
+static double state_bytes(const fl_optim *o) {
+    double bytes = 0;
+    for (int i = 0; i < o->n; i++)
+        for (int k = 0; k < FL_OPTIM_STATES; k++) {
+            const fl_tensor *t = o->slot[i].state[k];
+            if (t) bytes += (double)fl_numel(t) * (double)fl_dtype_size(t->dtype);
+        }
+    return bytes;
+}
+
+static int steps(const char *name, bool shard) {
+    job j = {.name = name, .m = strcmp(name, "mnist") ? model_find(name) : NULL};
+    char figure[80], note[200];
     double v[ROUNDS], cpu[ROUNDS];
     fl_set_threads(1);
-    fl_nn_module *m = digits_net_of(0);
-    fl_dist_model *model = m ? fl_dist_data_parallel(d, m) : NULL;
-    fl_optim *optim = model ? fl_optim_sgd(fl_nn_parameters(m), .lr = 0.01, .momentum = 0.9) : NULL;
-    fl_tensor *x = fl_keep(fl_normal(FL_SHAPE(32, 28, 28), 0, 1, FL_F32, NULL));
-    fl_tensor *y = fl_keep(fl_randint(FL_SHAPE(32), 0, 10, NULL));
-    for (int r = -1; r < ROUNDS && optim; r++) {
+    j.p = j.m ? model_preset_find(j.m, "cpu") : NULL;
+    if (strcmp(name, "mnist") && !j.p) return fprintf(stderr, "there is no model %s\n", name), 1;
+    fl_dist_group *d = fl_dist_init();
+    j.net = j.m ? j.m->build(j.p) : digits_net_of(0);
+    const int rounds = j.m ? 5 : ROUNDS, times = j.m ? 1 : 5, n = fl_dist_size(d);
+    const double parameters = 4 * (double)fl_nn_count(j.net);
+    fl_dist_model *dm = n > 1 ? fl_dist_data_parallel(d, j.net, .shard = shard) : NULL;
+    const fv_list params = dm ? fl_dist_parameters(dm) : fl_nn_parameters(j.net);
+    fl_optim *o = shard ? fl_optim_adamw(params, .lr = 1e-4) : fl_optim_sgd(params, .lr = 0.01, .momentum = 0.9);
+    for (int r = -2; r < rounds && o && !fl_error(); r++) {
         const double begin = fl_dist_now(), c = (double)clock() / CLOCKS_PER_SEC;
-        for (int k = 0; k < 5; k++) {
+        for (int k = 0; k < times; k++) {
             fl_scope s = fl_scope_begin();
-            fl_optim_zero_grad(optim);
-            fl_backward(fv_nll_loss(fl_nn_forward(m, fv_const(x)), y));
-            fl_dist_step(model, optim, 0);
+            fl_optim_zero_grad(o);
+            fl_backward(job_loss(&j));
+            if (dm)
+                fl_dist_step(dm, o, 0);
+            else
+                fl_optim_step(o);
             fl_scope_end(&s);
         }
-        if (r >= 0)
-            v[r] = (fl_dist_now() - begin) / 5, cpu[r] = ((double)clock() / CLOCKS_PER_SEC - c) / 5;
+        if (r < 0) fl_mem_stats_reset_peak(NULL);
+        if (r >= 0) v[r] = (fl_dist_now() - begin) / times, cpu[r] = ((double)clock() / CLOCKS_PER_SEC - c) / times;
     }
-    snprintf(figure, sizeof figure, "mnist_step_2_ranks_%s", fl_dist_impl_name(d));
-    snprintf(note, sizeof note, "%.2f ms of CPU; joint batch 64, one thread each",
-             1e3 * bench_median(cpu, ROUNDS));
-    if (!rank && optim) bench_line(figure, 1e3 * bench_median(v, ROUNDS), "ms", note);
-    fl_optim_free(optim);
-    fl_dist_model_free(model);
-    fl_nn_free(m);
-    fl_drop(x);
-    fl_drop(y);
+    snprintf(figure, sizeof figure, "step_%s_%d_ranks_fl%s", name, n, shard ? "_zero1" : "");
+    snprintf(note, sizeof note, "%.1f ms of CPU; peak memory %.1f MB, states %.1f MB, gradients %.1f MB; over %s",
+             1e3 * bench_median(cpu, rounds), 1e-6 * (double)fl_mem_stats_of(NULL).peak_in_use,
+             o ? 1e-6 * state_bytes(o) : 0, 1e-6 * parameters, fl_dist_impl_name(d));
+    if (fl_error()) fprintf(stderr, "%s\n", fl_error());
+    if (!fl_dist_rank(d) && !fl_error()) bench_line(figure, 1e3 * bench_median(v, rounds), "ms", note);
+    fl_optim_free(o);
+    fl_dist_model_free(dm);
+    fl_nn_free(j.net);
+    fl_dist_close(d);
+    return fl_error() != NULL;
 }
 
 static void rank_of_two(int rank, const char *folder) {
@@ -259,9 +308,7 @@ static void rank_of_two(int rank, const char *folder) {
     fl_error_clear();
     way[1] = fl_dist_init(.impl = "ring", .rank = rank, .size = 2, .store = path[1]);
     if (peer_open && !peer_open(rank, 2, folder)) exit(1);
-    if (!getenv("BENCH_DIST_STEPS")) collectives(way, rank);
-    for (int w = 0; w < 2; w++)
-        if (way[w]) steps(way[w], rank);
+    collectives(way, rank);
     fl_dist_close(way[0]);
     fl_dist_close(way[1]);
     /* two ranks of which each has a core for itself fill the machine: one computes, the other waits */
@@ -315,11 +362,11 @@ static int on_a_host(void) {
             v[r] = fl_dist_now() - begin;
         }
         const double measured = bench_median(v, TIMES),
-                     model = sim_ring_seconds(n, (double)bytes, alpha, beta);
+                     formula = sim_ring_seconds(n, (double)bytes, alpha, beta);
         snprintf(figure, sizeof figure, "hosts_all_reduce_%lld_%d_ranks", (long long)bytes, n);
         snprintf(note, sizeof note,
                  "formula %.2f ms, %+.1f %% off; alpha %.0f us, beta %.2f MB/s, measured between two",
-                 1e3 * model, 100 * (model / measured - 1), 1e6 * alpha, 1e-6 * beta);
+                 1e3 * formula, 100 * (formula / measured - 1), 1e6 * alpha, 1e-6 * beta);
         if (!fl_dist_rank(d)) bench_line(figure, 1e3 * measured, "ms", note);
     }
     fl_scope_end(&s);
@@ -329,6 +376,7 @@ static int on_a_host(void) {
 
 int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--host")) return on_a_host();
+    if (argc >= 3 && !strcmp(argv[1], "--steps")) return steps(argv[2], argc > 3 && !strcmp(argv[3], "zero1"));
     char folder[] = "/tmp/fl-bench-XXXXXX", command[80];
     if (!mkdtemp(folder)) return 1;
     setenv("FL_THREADS", "1", 0);
