@@ -176,6 +176,9 @@ bench-hosts: $(BUILD)/bench/dist ## the formula of a ring beside all_reduce on 2
 bench-dist_steps: $(BUILD)/bench/dist ## steps of mnist, resnet50, vit on 2 ranks, in turn with PyTorch's DDP and FSDP over Gloo: make bench-dist_steps [MODELS="..."] [ROUNDS=3]
 	@bench/dist_steps $< "$(MODELS)" $(ROUNDS)
 
+dist-trace: $(BUILD)/bench/dist ## how much communication hides, and a timeline of such a step: make dist-trace [FILE=dist.json]
+	@BENCH_DIST_BYTES=0 BENCH_DIST_TRACE=$(or $(FILE),$(BUILD)/dist.json) $< | grep hidden && echo "$(or $(FILE),$(BUILD)/dist.json)"
+
 dist-kill: $(BUILD)/tests/test_dist ## kills and stops ranks, N runs over Gloo and sockets: make dist-kill N=100
 	DIST_KILLS=$(or $(N),100) TEST_TIMEOUT=3000 $< every_survivor
 

@@ -241,7 +241,8 @@ static fl_var *job_loss(const job *j) {
         const model_batch b = j->m->batch(j->p);
         return j->m->loss(j->net, j->p, &b);
     }
-    fl_tensor *x = fl_normal(FL_SHAPE(32, 28, 28), 0, 1, FL_F32, NULL), *y = fl_randint(FL_SHAPE(32), 0, 10, NULL);
+    fl_tensor *x = fl_normal(FL_SHAPE(32, 28, 28), 0, 1, FL_F32, NULL),
+              *y = fl_randint(FL_SHAPE(32), 0, 10, NULL);
     return fv_nll_loss(fl_nn_forward(j->net, fv_const(x)), y);
 }
 
@@ -268,7 +269,8 @@ static int steps(const char *name, bool shard) {
     const double parameters = 4 * (double)fl_nn_count(j.net);
     fl_dist_model *dm = n > 1 ? fl_dist_data_parallel(d, j.net, .shard = shard) : NULL;
     const fv_list params = dm ? fl_dist_parameters(dm) : fl_nn_parameters(j.net);
-    fl_optim *o = shard ? fl_optim_adamw(params, .lr = 1e-4) : fl_optim_sgd(params, .lr = 0.01, .momentum = 0.9);
+    fl_optim *o = shard ? fl_optim_adamw(params, .lr = 1e-4)
+                        : fl_optim_sgd(params, .lr = 0.01, .momentum = 0.9);
     for (int r = -2; r < rounds && o && !fl_error(); r++) {
         const double begin = fl_dist_now(), c = (double)clock() / CLOCKS_PER_SEC;
         for (int k = 0; k < times; k++) {
@@ -282,10 +284,13 @@ static int steps(const char *name, bool shard) {
             fl_scope_end(&s);
         }
         if (r < 0) fl_mem_stats_reset_peak(NULL);
-        if (r >= 0) v[r] = (fl_dist_now() - begin) / times, cpu[r] = ((double)clock() / CLOCKS_PER_SEC - c) / times;
+        if (r < 0) continue;
+        v[r] = (fl_dist_now() - begin) / times;
+        cpu[r] = ((double)clock() / CLOCKS_PER_SEC - c) / times;
     }
     snprintf(figure, sizeof figure, "step_%s_%d_ranks_fl%s", name, n, shard ? "_zero1" : "");
-    snprintf(note, sizeof note, "%.1f ms of CPU; peak memory %.1f MB, states %.1f MB, gradients %.1f MB; over %s",
+    snprintf(note, sizeof note,
+             "%.1f ms of CPU; peak memory %.1f MB, states %.1f MB, gradients %.1f MB; over %s",
              1e3 * bench_median(cpu, rounds), 1e-6 * (double)fl_mem_stats_of(NULL).peak_in_use,
              o ? 1e-6 * state_bytes(o) : 0, 1e-6 * parameters, fl_dist_impl_name(d));
     if (fl_error()) fprintf(stderr, "%s\n", fl_error());
@@ -376,7 +381,7 @@ static int on_a_host(void) {
 
 int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--host")) return on_a_host();
-    if (argc >= 3 && !strcmp(argv[1], "--steps")) return steps(argv[2], argc > 3 && !strcmp(argv[3], "zero1"));
+    if (argc == 4 && !strcmp(argv[1], "--steps")) return steps(argv[2], !strcmp(argv[3], "zero1"));
     char folder[] = "/tmp/fl-bench-XXXXXX", command[80];
     if (!mkdtemp(folder)) return 1;
     setenv("FL_THREADS", "1", 0);
