@@ -64,6 +64,7 @@ static void rows_of_nets(void) {
     NO_AS(fl_rotary_opt, "fl_rotary", (o.f23, (fl_rotary_opts){.dim = 4}), "dim 4");
     NO_AS(fl_rotary_opt, "fl_rotary", (o.f34, (fl_rotary_opts){.base = -1}), "base -1");
     NO_AS(fl_rotary_opt, "fl_rotary", (o.f34, (fl_rotary_opts){.offset = -3}), "offset -3");
+    NO_AS(fl_rotary_opt, "fl_rotary", (o.f34, (fl_rotary_opts){.kind = FL_ROTARY_YARN}), "trained for 0");
     NO(fl_length_mask, (NULL, 3), NULLS);
     NO(fl_length_mask, (o.f23, 3), "[2, 3]", "i64 [batch]");
     NO(fl_alibi, (0, 2, 2, 0), "0 heads");

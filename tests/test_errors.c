@@ -2047,6 +2047,8 @@ static const char *const cannot_fail[] = {
     "fl_flags",
     "fl_set_flags",
     "fl_q8",
+    "fl_rotary_turn",
+    "fl_rotary_gain",
     "fl_q4",
     "fl_backend_cpu",
     "fl_formula_has",

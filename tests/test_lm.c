@@ -256,9 +256,7 @@ static const struct kind { const char *name; fl_text_lm_opts o;
       .kv_heads = 1,
       .context = 32,
       .place = FL_LM_ROTARY,
-      .rope_interleaved = true,
-      .rope_base = 500,
-      .rope_scale = 0.5}},
+      .rope = {.interleaved = true, .base = 500, .scale = 0.5}}},
     {"qwen2",
      {.layers = 1,
       .dim = 24,
@@ -268,6 +266,13 @@ static const struct kind { const char *name; fl_text_lm_opts o;
       .no_bias = true,
       .qkv_bias = true,
       .window = 5}},
+    {"yarn",
+     {.layers = 1,
+      .dim = 32,
+      .heads = 2,
+      .context = 32,
+      .place = FL_LM_ROTARY,
+      .rope = {.base = 100, .scale = 0.25, .kind = FL_ROTARY_YARN, .trained = 8}}},
     {"post-norm",
      {.layers = 2,
       .dim = 24,
@@ -342,6 +347,34 @@ TEST(what_is_read_step_by_step_is_what_the_model_computes) {
 }
 
 /* The same by the modules' own cache. */
+/* Beside transformers' ROPE_INIT_FUNCTIONS: base 100, 16 columns, trained for 64. */
+TEST(rotary_scalings_are_those_of_transformers) {
+    static const struct {
+        fl_rotary_opts o;
+        double gain, turn[8];
+    } cases[] = {
+        {{.base = 100, .scale = 0.125, .dim = 16, .kind = FL_ROTARY_LLAMA3, .trained = 64}, 1,
+         {1, 0.56234133, 0.24438459, 0.064309873, 0.013042256, 0.0070292661, 0.0039528473, 0.0022228493}},
+        {{.base = 100, .scale = 0.25, .dim = 16, .kind = FL_ROTARY_YARN, .trained = 64}, 1.138629436111989,
+         {1, 0.47799012, 0.22135943, 0.097805366, 0.039999999, 0.014058532, 0.0079056947, 0.0044456986}},
+        {{.base = 100, .scale = 0.25, .dim = 16}, 1,
+         {0.25, 0.14058533, 0.079056942, 0.044456986, 0.025, 0.014058533, 0.0079056942, 0.0044456986}}};
+    for (int i = 0; i < 3; i++) {
+        fl_scope s = fl_scope_begin();
+        CHECK_NEAR(fl_rotary_gain(&cases[i].o), cases[i].gain, 1e-9);
+        fl_rotary_opts o = cases[i].o;
+        o.offset = 7;
+        float y[16];
+        CHECK(fl_to_host(fl_rotary_opt(fl_ones(FL_SHAPE(1, 16), FL_F32), o), y, sizeof y));
+        for (int j = 0; j < 8; j++) {
+            const double w = 7 * cases[i].turn[j];
+            CHECK_NEAR(fl_rotary_turn(&cases[i].o, j) / cases[i].turn[j], 1, 1e-6);
+            CHECK_NEAR(y[j], cases[i].gain * (cos(w) - sin(w)), 1e-5);
+        }
+        fl_scope_end(&s);
+    }
+}
+
 TEST(the_cache_of_modules_agrees) {
     for (int i = 0; i < KINDS; i++) {
         if (kinds[i].o.kind != FL_LM_TRANSFORMER) continue;

@@ -13,11 +13,18 @@ extern "C" {
 
 /* Rotary positions (arXiv 2104.09864): row i of x [..., t, d] stands at p = scale (offset + i); its pair
    (a, b) number j becomes (a cos w - b sin w, a sin w + b cos w), w = p base^(-2 j / dim). */
+typedef enum fl_rotary_kind { FL_ROTARY_LINEAR, FL_ROTARY_LLAMA3, FL_ROTARY_YARN } fl_rotary_kind;
 typedef struct fl_rotary_opts {
     fl_named _positional;
     double base;      /* 0: 10000 */
     int64_t offset;   /* place of row 0, as after a cache of that many */
     double scale;     /* of positions, 0: 1; 1 / 4 reads four times the length trained for (linear) */
+    fl_rotary_kind kind; /* which pairs are scaled, by how often they turn within the length trained for:
+                            LINEAR all; LLAMA3 (Llama 3.1) those that turn fewer than `low` times, and those
+                            between low and high in part; YARN (arXiv 2309.00071) the same along the numbers
+                            of pairs, and all is multiplied by 1 + 0.1 log(1 / scale) */
+    double low, high; /* 0: 1 and 4; YARN 1 and 32 */
+    int64_t trained;  /* that length; LLAMA3, YARN */
     int64_t dim;      /* the first dim of d columns turn, the others stay; even; 0: d */
     bool interleaved; /* pairs are columns 2 j and 2 j + 1 (GPT-J, Meta's Llama); else j and j + dim / 2
                          (GPT-NeoX, Hugging Face) */
@@ -28,6 +35,9 @@ typedef struct fl_rotary_opts {
 #define FL__ROTARY(p, x, ...) p##rotary_opt(x, (fl_rotary_opts){__VA_ARGS__})
 FL_API fl_tensor *fl_rotary_opt(fl_tensor *x, fl_rotary_opts o);
 FL_API fl_var *fv_rotary_opt(fl_var *x, fl_rotary_opts o);
+/* The angle of pair j of o->dim columns, from place to place;  what all results are multiplied by. */
+FL_API double fl_rotary_turn(const fl_rotary_opts *o, int64_t j);
+FL_API double fl_rotary_gain(const fl_rotary_opts *o);
 
 /* Masks for the above, on the default backend. m keys, n queries from place offset on. */
 /* b8 [batch, 1, 1, m]: true for the first lengths[i] keys of sequence i; lengths i64 [batch], 1 to m each. */
@@ -74,6 +84,38 @@ FL_API fl_var *fv_relative_scores(fl_var *q, fl_var *table, int64_t m, int64_t o
 #ifdef FL_ON_TENSORS
 /* ---- rotary positions ---- */
 
+/* The number of a pair, whole or not, that turns so often within the length trained for. */
+static double fl__rotary_pair(const fl_rotary_opts *o, double turns) {
+    return (double)o->dim * log((double)o->trained / (turns * 2 * acos(-1))) / (2 * log(fl_option(o->base, 10000)));
+}
+
+/* How much of the scale pair j takes, 0 to 1. */
+static double fl__rotary_share(const fl_rotary_opts *o, int64_t j, double plain) {
+    const double low = fl_option(o->low, 1), high = fl_option(o->high, o->kind == FL_ROTARY_YARN ? 32 : 4);
+    double share;
+    if (o->kind == FL_ROTARY_LLAMA3)
+        share = (high - (double)o->trained * plain / (2 * acos(-1))) / (high - low);
+    else {
+        const double first = fmax(floor(fl__rotary_pair(o, high)), 0);
+        const double last = fmin(ceil(fl__rotary_pair(o, low)), (double)(o->dim - 1));
+        share = ((double)j - first) / (last > first ? last - first : 0.001);
+    }
+    return fmin(fmax(share, 0), 1);
+}
+
+double fl_rotary_turn(const fl_rotary_opts *o, int64_t j) {
+    const double plain = pow(fl_option(o->base, 10000), -2.0 * (double)j / (double)o->dim);
+    const double scale = fl_option(o->scale, 1);
+    if (o->kind == FL_ROTARY_LINEAR) return plain * scale;
+    const double share = fl__rotary_share(o, j, plain);
+    return plain * (share * scale + 1 - share);
+}
+
+double fl_rotary_gain(const fl_rotary_opts *o) {
+    const double scale = fl_option(o->scale, 1);
+    return o->kind == FL_ROTARY_YARN && scale < 1 ? 1 - 0.1 * log(scale) : 1;
+}
+
 /* Resolves what is 0; false after an error. */
 static bool fl__rotary_settings(const fl_tensor *x, fl_rotary_opts *o) {
     const int64_t columns = x->ndim ? x->shape[x->ndim - 1] : 0;
@@ -83,8 +125,11 @@ static bool fl__rotary_settings(const fl_tensor *x, fl_rotary_opts *o) {
     if (x->weak || x->ndim < 2 || o->dim < 0 || o->dim % 2 || o->dim > columns)
         return fl_refuse("fl_rotary: %s, dim %" PRId64 "; wants [..., t, d] and an even dim of at most d",
                          FL_SHAPE_TEXT(x), o->dim);
-    return (o->base > 0 && o->base <= DBL_MAX && fabs(o->scale) <= DBL_MAX && o->offset >= 0) ||
-           fl_refuse("fl_rotary: base %g, scale %g, offset %" PRId64, o->base, o->scale, o->offset);
+    const bool plain = o->kind == FL_ROTARY_LINEAR;
+    return (o->base > 0 && o->base <= DBL_MAX && fabs(o->scale) <= DBL_MAX && o->offset >= 0 &&
+            (unsigned)o->kind <= FL_ROTARY_YARN && (plain || (o->trained > 0 && o->scale > 0))) ||
+           fl_refuse("fl_rotary: base %g, scale %g, offset %" PRId64 ", kind %d, trained for %" PRId64, o->base,
+                     o->scale, o->offset, (int)o->kind, o->trained);
 }
 
 /* Cosines, or sines, of the angles [t, dim / 2], beside x. They are made in f64: a place times a
@@ -92,10 +137,14 @@ static bool fl__rotary_settings(const fl_tensor *x, fl_rotary_opts *o) {
 static fl_tensor *fl__rotary_turns(const fl_tensor *x, const fl_rotary_opts *o, bool sines) {
     const int64_t t = x->shape[x->ndim - 2], half = o->dim / 2;
     fl_tensor *place = fl_arange((double)o->offset, (double)(o->offset + t), 1, FL_F64);
-    fl_tensor *pair = fl_arange(0, (double)half, 1, FL_F64);
-    fl_tensor *w = fl_exp(fl_mul(pair, fl_num(half ? -log(o->base) / (double)half : 0)));
-    fl_tensor *angle = fl_mul(fl_unsqueeze(fl_mul(place, fl_num(o->scale)), 1), w);
-    fl_tensor *y = fl_cast(sines ? fl_sin(angle) : fl_cos(angle), fl_dtype_wide(x->dtype));
+    fl_tensor *w = fl_empty(FL_SHAPE(half), FL_F64);
+    double *turn = w && half ? fl_map(w, FL_WRITE) : NULL;
+    for (int64_t j = 0; turn && j < half; j++) turn[j] = fl_rotary_turn(o, j);
+    if (turn) fl_unmap(w, FL_WRITE);
+    else if (half) return NULL;
+    fl_tensor *angle = fl_mul(fl_unsqueeze(place, 1), w), *y = sines ? fl_sin(angle) : fl_cos(angle);
+    if (fl_rotary_gain(o) != 1) y = fl_mul(y, fl_num(fl_rotary_gain(o)));
+    y = y ? fl_cast(y, fl_dtype_wide(x->dtype)) : NULL;
     return y ? fl_to(y, fl_backend_name(x)) : NULL;
 }
 #endif

@@ -43,6 +43,7 @@ FL_API bool fl_text_save(fl_nn_module *m, const char *folder);
 #include "../ops/view.h"
 #include "gguf.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,20 +257,38 @@ static bool fl__lm_read_act(const fl__lm_keys *k, const char *key, fl_text_lm_op
 
 /* Rotary settings: of old files in rope_scaling, of new ones in rope_parameters. */
 static bool fl__lm_read_rope(const fl__lm_keys *k, fl_text_lm_opts *o) {
-    const char *type = fl__lm_key(k, "rope_parameters.rope_type");
-    const char *factor = "rope_parameters.factor";
-    if (!type) {
-        factor = "rope_scaling.factor";
-        type = fl__lm_key(k, "rope_scaling.rope_type");
-        if (!type) type = fl__lm_key(k, "rope_scaling.type");
+    static const char *const outer[] = {"rope_parameters", "rope_scaling"};
+    double of[5] = {0}; /* factor, low and high of both kinds, length; those that are absent: 0 */
+    static const char *const names[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                        "original_max_position_embeddings", "attention_factor"};
+    const char *type = NULL, *slow = NULL;
+    char key[FL__LM_NAME];
+    for (int i = 0; !type && i < 2; i++) {
+        snprintf(key, sizeof key, "%s.rope_type", outer[i]);
+        type = fl__lm_key(k, key);
+        snprintf(key, sizeof key, "%s.type", outer[i]);
+        if (!type) type = fl__lm_key(k, key);
+        slow = outer[i];
     }
     o->place = FL_LM_ROTARY;
-    o->rope_base = fl__lm_number(k, "rope_theta", fl__lm_number(k, "rope_parameters.rope_theta", 10000));
-    if (!type || !strcmp(type, "default")) return true;
-    if (strcmp(type, "linear"))
-        return fl_fail("fl_text_load: %s: rotary scaling '%.80s': only linear is known", k->path, type);
-    o->rope_scale = 1 / fl__lm_number(k, factor, 1);
-    return true;
+    o->rope.base = fl__lm_number(k, "rope_theta", fl__lm_number(k, "rope_parameters.rope_theta", 10000));
+    /* dynamic: nothing changes within the file's context */
+    if (!type || !strcmp(type, "default") || !strcmp(type, "dynamic")) return true;
+    const bool yarn = !strcmp(type, "yarn"), llama3 = !strcmp(type, "llama3");
+    for (int i = 0; i < 5; i++) {
+        const char *name = yarn && i == 1 ? "beta_slow" : yarn && i == 2 ? "beta_fast" : names[i];
+        snprintf(key, sizeof key, "%s.%s", slow, name);
+        of[i] = fl__lm_number(k, key, 0);
+    }
+    if (!(yarn || llama3 || !strcmp(type, "linear")))
+        return fl_fail("fl_text_load: %s: rotary scaling '%.80s': linear, dynamic, llama3 and yarn are known",
+                       k->path, type);
+    o->rope.scale = of[0] > 0 ? 1 / of[0] : 1;
+    if (!yarn && !llama3) return true;
+    o->rope.kind = yarn ? FL_ROTARY_YARN : FL_ROTARY_LLAMA3, o->rope.low = of[1], o->rope.high = of[2];
+    o->rope.trained = of[3] >= 1 && of[3] <= INT32_MAX ? (int64_t)of[3] : o->context;
+    return !(of[4] > 0 && fabs(of[4] - fl_rotary_gain(&o->rope)) > 1e-6) ||
+           fl_fail("fl_text_load: %s: attention_factor %g is not 1 + 0.1 log factor", k->path, of[4]);
 }
 
 /* What the model is made of: *o and *vocabulary. */
@@ -539,6 +558,8 @@ static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts 
                                           {"rope.freq_base", "rope_theta"},
                                           {"rope.scaling.type", "rope_scaling.type"},
                                           {"rope.scaling.factor", "rope_scaling.factor"},
+                                          {"rope.scaling.original_context_length",
+                                           "rope_scaling.original_max_position_embeddings"},
                                           {"attention.sliding_window", "sliding_window"}};
     fl__lm_keys k = {.path = path};
     bool ok = which >= 0;
@@ -559,7 +580,7 @@ static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts 
     static const fl__lm_family gpt2 = FL__LM_HF("gpt2", "rms_norm_eps", fl__lm_gpt2);
     ok = ok && fl__lm_read_config(&k, which == 2 ? &gpt2 : &fl__lm_families[which ? 3 : 1], &o, &vocabulary);
     if (which == 2) o.untied = fl__lm_number(&k, "tie_word_embeddings", 0) == 0;
-    o.rope_interleaved = which == 0;
+    o.rope.interleaved = which == 0;
     fl_nn_module *m = ok ? fl__lm_load(f, fl__lm_gguf, vocabulary, o, how) : NULL;
     fl_data_close(f);
     fl_heap_free(k.v);
@@ -633,7 +654,7 @@ static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_op
                                           .hidden = hidden,
                                           .context = context,
                                           .place = FL_LM_ROTARY,
-                                          .rope_interleaved = true,
+                                          .rope = {.interleaved = true},
                                           .rms = true,
                                           .gated = true,
                                           .no_bias = true,
@@ -745,7 +766,7 @@ static bool fl__lm_save_param(const char *path, fl_var *param, fl_tensor *buffer
         const int64_t heads = i ? kv : o->heads;
         at = fl__lm_put_name(at, number, name);
         fl_tensor *part = fl_contiguous(fl_slice(t, 0, begin, begin + heads * columns, 1));
-        if (part && i < 2 && o->rope_interleaved) part = fl__lm_halves(part, heads);
+        if (part && i < 2 && o->rope.interleaved) part = fl__lm_halves(part, heads);
         begin += heads * columns;
         if (!fl__lm_save_add(s, name, part)) return false;
     }
@@ -761,15 +782,25 @@ static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const 
     if (!act) return fl_fail("fl_text_save: %s: the activation has no name", path);
     static const char *const classes[] = {"GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM",
                                           "Qwen2ForCausalLM", "BertForMaskedLM"};
-    char text[2000], rope[300] = "";
+    char text[2000], rope[600] = "";
     if (o->place == FL_LM_ROTARY) {
-        const double base = o->rope_base > 0 ? o->rope_base : 10000;
-        snprintf(rope, sizeof rope, ",\n  \"rope_theta\": %.17g", base);
-        if (o->rope_scale > 0 && o->rope_scale != 1)
-            snprintf(rope + strlen(rope), sizeof rope - strlen(rope),
-                     ",\n  \"rope_scaling\": {\"rope_type\": \"linear\", \"type\": \"linear\", \"factor\": "
-                     "%.17g}",
-                     1 / o->rope_scale);
+        static const char *const kinds[] = {"linear", "llama3", "yarn"};
+        const fl_rotary_opts *r = &o->rope;
+        int n = snprintf(rope, sizeof rope, ",\n  \"rope_theta\": %.17g", fl_option(r->base, 10000));
+        if (r->scale > 0 && r->scale != 1)
+            n += snprintf(rope + n, sizeof rope - (size_t)n,
+                          ",\n  \"rope_scaling\": {\"rope_type\": \"%s\", \"type\": \"%s\", \"factor\": %.17g",
+                          kinds[r->kind], kinds[r->kind], 1 / r->scale);
+        if (r->kind)
+            n += snprintf(rope + n, sizeof rope - (size_t)n,
+                          r->kind == FL_ROTARY_YARN
+                              ? ", \"beta_slow\": %.17g, \"beta_fast\": %.17g"
+                              : ", \"low_freq_factor\": %.17g, \"high_freq_factor\": %.17g",
+                          fl_option(r->low, 1), fl_option(r->high, r->kind == FL_ROTARY_YARN ? 32 : 4));
+        if (r->kind)
+            n += snprintf(rope + n, sizeof rope - (size_t)n,
+                          ", \"original_max_position_embeddings\": %" PRId64, r->trained);
+        if (r->scale > 0 && r->scale != 1) snprintf(rope + n, sizeof rope - (size_t)n, "}");
         if (o->window)
             snprintf(rope + strlen(rope), sizeof rope - strlen(rope),
                      ",\n  \"sliding_window\": %" PRId64 "%s", o->window,

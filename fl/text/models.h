@@ -27,8 +27,7 @@ typedef struct fl_text_lm_opts {
     int64_t hidden;     /* 0 -> 4 dim */
     int64_t context;    /* tokens that it sees at most, 0 -> 256; learned places are as many */
     fl_text_lm_place place;
-    double rope_base, rope_scale;     /* see fl_rotary: 0 -> 10000, 1 */
-    bool rope_interleaved;
+    fl_rotary_opts rope; /* of FL_LM_ROTARY */
     double embedding_scale; /* of what the table gives; 0 -> 1 */
     int64_t window;     /* a token sees tokens fewer than this many away; 0 -> all */
     bool rms, gated, post_norm,
@@ -291,9 +290,7 @@ static fl_nn_module *fl__lm_layer(const fl_text_lm_opts *o) {
                                            .window = o->window,
                                            .in_bias = o->qkv_bias,
                                            .rotary = o->place == FL_LM_ROTARY,
-                                           .rope = {.base = o->rope_base,
-                                                    .scale = o->rope_scale,
-                                                    .interleaved = o->rope_interleaved}},
+                                           .rope = o->rope},
                              .rng = o->rng);
 }
 

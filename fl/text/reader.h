@@ -143,13 +143,16 @@ static bool fl__lm_fill_waves(fl_text_reader *d) {
     const int64_t dim = rotary ? d->columns : d->o->dim;
     if (!rotary && d->o->place != FL_LM_SINUSOID) return true;
     if (!(d->waves = fl_heap_alloc((size_t)(d->length * dim) * sizeof *d->waves))) return false;
-    const double base = rotary && d->o->rope_base > 0 ? d->o->rope_base : 10000;
-    const double scale = rotary && d->o->rope_scale > 0 ? d->o->rope_scale : 1;
-    for (int64_t t = 0; t < d->length; t++)
-        for (int64_t j = 0; j < dim; j++) {
-            const double w = scale * (double)t * pow(base, -(double)(j & ~(int64_t)1) / (double)dim);
-            d->waves[t * dim + j] = (float)((j & 1) == rotary ? sin(w) : cos(w));
+    fl_rotary_opts rope = rotary ? d->o->rope : (fl_rotary_opts){.base = 0};
+    rope.dim = dim;
+    const double gain = fl_rotary_gain(&rope);
+    for (int64_t j = 0; j < dim; j++) {
+        const double turn = fl_rotary_turn(&rope, j / 2);
+        for (int64_t t = 0; t < d->length; t++) {
+            const double w = (double)t * turn;
+            d->waves[t * dim + j] = (float)(gain * ((j & 1) == rotary ? sin(w) : cos(w)));
         }
+    }
     return true;
 }
 
@@ -216,8 +219,8 @@ static void fl__lm_norm_row(const fl_text_lm_opts *o, const fl__lm_scale *s, con
 
 /* Turns one head by its place. */
 static void fl__lm_turn(const fl_text_reader *d, float *x, int64_t place) {
-    const int64_t half = d->columns / 2, step = d->o->rope_interleaved ? 2 : 1;
-    const int64_t other = d->o->rope_interleaved ? 1 : half;
+    const int64_t half = d->columns / 2, step = d->o->rope.interleaved ? 2 : 1;
+    const int64_t other = d->o->rope.interleaved ? 1 : half;
     const float *w = d->waves + place * d->columns;
     for (int64_t j = 0; j < half; j++) {
         const float a = x[j * step], b = x[j * step + other], c = w[2 * j], s = w[2 * j + 1];
