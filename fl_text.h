@@ -41,6 +41,7 @@
      data.h            token files, sets of samples over them, masking
      models.h          language models: a transformer with options, gated convolutions, LSTM
      train.h           training and measuring them
+     lora.h            fine-tuning by low-rank additions to weights
      reader.h          scores of the next token, with keys and values kept
      generate.h        texts of a model's own: samplers, beams
      lm_scorer.h       a language model as decoders ask one
@@ -90,6 +91,7 @@
 #include "fl/text/ngram_train.h"
 #include "fl/text/data.h"
 #include "fl/text/models.h"
+#include "fl/text/lora.h"
 #include "fl/text/train.h"
 #include "fl/text/reader.h"
 #include "fl/text/generate.h"

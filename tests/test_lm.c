@@ -521,6 +521,83 @@ static double chi_square(const float *scores, int64_t n, const fl_text_sampler *
     return sum;
 }
 
+static double farthest(fl_tensor *a, fl_tensor *b) {
+    return a && b ? fl_item(fl_amax(fl_abs(fl_sub(fl_cast(a, FL_F64), fl_cast(b, FL_F64))), FL_ALL_AXES))
+                  : INFINITY;
+}
+
+/* Only what was added learns; merged, the model computes the same; files go there and back with peft's names. */
+TEST(low_rank_additions_learn_and_merge) {
+    fl_text_tokens *t = tokens_of(2000);
+    fl_optim_schedule s;
+    fl_seed(4);
+    fl_text_training all = training_of(t, &s);
+    fl_rng rng = {3, 0};
+    const fv_list own = fl_nn_parameters(all.model);
+    for (int i = 0; i < own.n; i++) /* a model that says something, and the wrong thing */
+        if (fv_value(own.v[i])->ndim == 2) fl_nn_init_normal(own.v[i], 0, 0.3, &rng);
+    fl_scope scope = fl_scope_begin();
+    fl_tensor *before = fl_clone(fv_value(fl_nn_get_param(all.model, "layers.1.linear1.weight")));
+    fl_text_lora *l = fl_text_lora_new(all.model, .rank = 4, .alpha = 8, .rng = &rng,
+                                       .targets = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj");
+    REQUIRE(l);
+    CHECK_EQ_INT(fl_text_lora_parameters(l).n, 2 * 7 * 2);
+    fl_optim_free(all.optim);
+    fl_text_training r = {.model = all.model, .lora = l, .set = all.set,
+                          .optim = fl_optim_adamw(fl_text_lora_parameters(l), .lr = 1e-2)};
+    double first = 0, loss = 0;
+    for (int i = 0; i < 60; i++) {
+        CHECK(fl_text_training_step(&r, &loss));
+        if (!i) first = loss;
+    }
+    if (!CHECK(loss < 0.8 * first)) printf("%g from %g\n", loss, first);
+    CHECK(farthest(before, fv_value(fl_nn_get_param(all.model, "layers.1.linear1.weight"))) == 0);
+    fl_nn_train(all.model, false);
+    int64_t ids[12];
+    CHECK(fl_text_tokens_read(t, 0, 12, ids));
+    fl_var *x = fv_const(fl_from_host(ids, FL_SHAPE(1, 12), FL_I64));
+    fl_tensor *plain = fv_value(fl_nn_forward(all.model, x));
+    CHECK(fl_text_lora_begin(l));
+    fl_tensor *with = fv_value(fl_nn_forward(all.model, x));
+    fl_text_lora_end(l);
+    CHECK(farthest(plain, with) > 0.1);
+    char folder[300];
+    snprintf(folder, sizeof folder, "%s", temporary("adapter"));
+    mkdir(folder, 0700);
+    CHECK(fl_text_lora_save(l, folder));
+    CHECK(fl_text_lora_merge(l));
+    CHECK(farthest(with, fv_value(fl_nn_forward(all.model, x))) < 1e-5);
+    CHECK(fl_text_lora_begin(l));
+    CHECK(farthest(with, fv_value(fl_nn_forward(all.model, x))) < 1e-5); /* B is 0 again */
+    fl_text_lora_end(l);
+    char path[400];
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder);
+    fl_data_file *f = fl_data_open_safetensors(path);
+    REQUIRE(f);
+    CHECK(fl_data_find(f, "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight") >= 0 &&
+          fl_data_find(f, "base_model.model.model.layers.0.self_attn.k_proj.lora_B.weight") >= 0);
+    CHECK(fl_text_lora_load(l, folder) &&
+          farthest(fl_data_read(f, "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"),
+                   fv_value(fl_text_lora_parameters(l).v[1])) == 0);
+    fl_data_close(f);
+    fl_text_lora_free(l);
+    test_errors_return();
+    CHECK(!fl_text_lora_new(all.model, .targets = "q_proj x_proj"));
+    CHECK_ERROR("fl_text_lora_new: rank 8, alpha 16, targets 'q_proj x_proj' of a transformer");
+    CHECK(!fl_text_lora_new(NULL));
+    CHECK_ERROR("fl_text_lora_new: the model is NULL");
+    l = fl_text_lora_new(all.model, .rank = 2);
+    CHECK(l && !fl_text_lora_load(l, folder));
+    CHECK_ERROR("28 tensors, not 8");
+    fl_text_lora_free(l);
+    fl_scope_end(&scope);
+    fl_optim_free(r.optim);
+    fl_nn_free(all.model);
+    fl_data_free(all.set);
+    fl_text_tokens_free(t);
+    check_clean();
+}
+
 TEST(samplers_draw_as_they_say) {
     const int64_t draws = 1000000;
     const float x[] = {1, 3, 3, -1, 2, 2.5f, 3, -9};
@@ -678,11 +755,6 @@ static const char *golden(const char *name) {
         if (access(p, R_OK) == 0) return p;
     }
     return p;
-}
-
-static double farthest(fl_tensor *a, fl_tensor *b) {
-    return a && b ? fl_item(fl_amax(fl_abs(fl_sub(fl_cast(a, FL_F64), fl_cast(b, FL_F64))), FL_ALL_AXES))
-                  : INFINITY;
 }
 
 static fl_vars inputs_of(fl_data_file *f) {

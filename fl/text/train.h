@@ -3,6 +3,7 @@
 #define FL_TEXT_TRAIN_H
 #include "../../fl_optim.h"
 #include "data.h"
+#include "lora.h"
 #include "models.h"
 
 #ifdef __cplusplus
@@ -44,6 +45,7 @@ typedef struct fl_text_training {
     fl_optim *optim;
     fl_optim_schedule *schedule; /* started; NULL: the rate stays */
     fl_optim_scaler *scaler;     /* for f16 */
+    fl_text_lora *lora;          /* whose parameters the optimizer has; NULL: the model's own */
     fl_data_set *set;
     fl_dtype dtype;              /* of products, see fl_autocast; 0 -> f32 */
     int64_t accumulate;          /* batches of a step, 0 -> 1 */
@@ -194,7 +196,9 @@ static bool fl__lm_backward(fl_text_training *t, fl_text_measure *sum) {
     bool ok = fl_data_next(t->set, &t->at.epoch, &t->at.position, &b) && fl__lm_batch_ok(&b) &&
               (!t->dtype || fl_autocast(t->dtype));
     const int64_t counted = ok ? fl__lm_counted(b.t[1]) : 0;
+    ok = ok && (!t->lora || fl_text_lora_begin(t->lora));
     fl_var *loss = ok ? fl_text_loss(t->model, fl__lm_inputs(&b), b.t[1], FL_SUM) : NULL;
+    fl_text_lora_end(t->lora);
     ok = loss && fl_backward(t->scaler ? fl_optim_scaler_scale(t->scaler, loss) : loss);
     if (ok) sum->nats += fl_item(fv_value(loss)), sum->tokens += counted;
     ok = ok && !fl_error();
