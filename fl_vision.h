@@ -21,7 +21,8 @@
 
    Contents: one room of fl/vision/ each.
      images.h      image files: JPEG, PNG, PPM and PGM read, PNG written
-     sets.h        data sets: CIFAR, folders of classes, images with objects
+     sets.h        data sets: CIFAR, folders of classes, ImageNet, lists, images with objects
+     shards.h      images in tar files, read and written
      transforms.h  what is done to images on their way to a network, and batches
      coco.h        objects in COCO's JSON, masks as run lengths, average precision
      models.h      networks with torchvision's names, and weights under the names of others
@@ -41,6 +42,7 @@
 #include "fl_optim.h"
 #include "fl/vision/images.h"
 #include "fl/vision/sets.h"
+#include "fl/vision/shards.h"
 #include "fl/vision/transforms.h"
 #include "fl/vision/coco.h"
 #include "fl/vision/models.h"

@@ -187,8 +187,8 @@ static bool train(fl_nn_module *net, const options *o, task *t) {
         fl_scope_end(&s);
         if (!ok || (i % 100 != 99 && part < 1)) continue;
         fl_data_curve_add(&loss_curve, (double)i, mean.mean);
-        printf("Step %lld: loss %.4f, class error %.1f %%, 1 - giou %.4f, %.0f s\n", (long long)i + 1, mean.mean,
-               wrong.mean, giou.mean, fl_data_now() - begin);
+        printf("Step %lld: loss %.4f, class error %.1f %%, 1 - giou %.4f, %.0f s\n", (long long)i + 1,
+               mean.mean, wrong.mean, giou.mean, fl_data_now() - begin);
         fflush(stdout);
         mean = giou = wrong = (fl_data_average){0};
     }
@@ -326,7 +326,7 @@ int main(int argc, char **argv) {
                              {"size", .whole = &o.size, .low = 32, .high = 1333},
                              {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
-    o.steps = o.steps ? o.steps : o.data ? 3000 : 5000, o.batch = o.batch ? o.batch : o.data ? 8 : 16;
+    o.steps = o.steps ? o.steps : o.data ? 2500 : 4000, o.batch = o.batch ? o.batch : o.data ? 8 : 16;
     o.lr = o.lr ? o.lr : 1e-3, o.minutes = o.minutes ? o.minutes : o.data ? 14 : 9;
     fl_scope s = fl_scope_begin();
     fl_quiet(+1);

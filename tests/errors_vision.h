@@ -129,4 +129,14 @@ static void rows_of_vision(void) {
                (fl_data_tensors(&o.f23, 1), 0, (fl_vision_mixup_opts){.p = 0}), "0 classes");
     NO_FILE(fl_vision_repeated, (NULL, 3, 0, 0, 1), NULLS);
     NO_FILE(fl_vision_repeated, (fl_data_tensors(&o.f23, 1), 3, 0, 1, 1), "rank 1 of 1");
+    char name[40];
+    NO_FILE_AS(fl_vision_imagenet, "fl_data_folder", (NULL, "x"), NULLS);
+    NO_FILE_AS(fl_vision_list, "fl_data_list", ("/no/such/file", NULL), "/no/such/file");
+    FINE(fl_vision_synset, !fl_vision_synset(NULL, 0));
+    FINE(fl_vision_sample_name,
+         (fl_vision_sample_name(NULL, 3, name, sizeof name), !strcmp(name, "sample 3")));
+    FINE(fl_vision_bad, fl_vision_bad(NULL) == 0);
+    NO_FILE(fl_vision_shards, (NULL, 1), "or they are NULL");
+    NO_FILE(fl_vision_shards, ((const char *const[]){"/no/such/file"}, 1), "/no/such/file");
+    ROW(QUIET, "fl_vision_pack", fl_vision_pack(NULL, "x", 1) == -1, NULLS);
 }

@@ -821,6 +821,160 @@ TEST(a_tiny_detector_learns) {
     fl_scope_end(&s);
 }
 
+/* ---- lists, synsets, shards, bad files ---- */
+
+static char said[4000];
+static int n_said;
+static void hear(fl_level level, const char *text, void *user) {
+    (void)level, (void)user;
+    snprintf(said, sizeof said, "%s", text);
+    n_said++;
+}
+
+static bool shards_it(void) {
+    static const char *const paths[] = {"t-000000.tar"};
+    fl_data_set *set = fl_vision_shards(paths, 1);
+    fl_scope s = fl_scope_begin();
+    fl_data_sample b;
+    const bool ok = set && fl_data_get(set, 0, &b);
+    fl_scope_end(&s);
+    fl_data_free(set);
+    return ok;
+}
+
+static bool pack_it(void) {
+    fl_scope s = fl_scope_begin();
+    fl_data_set *set = fl_vision_list("l.tsv", NULL);
+    const bool ok = set && fl_vision_pack(set, "u", 2) == 2;
+    fl_data_free(set);
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(lists_shards_and_bad_files) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    char ppm[] = "P5 2 2 255\nabcd";
+    for (int i = 0; i < 3; i++) {
+        const char file[] = {(char)('a' + i), 0};
+        ppm[11] = (char)('a' + i);
+        disk_write(file, ppm, 15 - 9 * (i == 1)); /* the second is damaged */
+    }
+    disk_write("l.tsv", "a\t5\nb\t6\nc\t7\n", 12);
+    disk_write("bad.tsv", "a\tx\n", 4);
+    fl_data_sample b;
+    fl_data_set *set = fl_vision_list("bad.tsv", NULL);
+    CHECK(set && !fl_data_get(set, 0, &b));
+    CHECK_ERROR("line 1: the class 'x' is no number");
+    fl_error_clear(), fl_data_free(set);
+    for (int skip = 0; skip < 2; skip++) {
+        set = fl_data_prefetch(
+            fl_vision_batch(fl_vision_list("l.tsv", NULL), 3, .u8 = true, .skip_bad = skip), 1, 2);
+        fl_message_use(hear, NULL, FL_LOG_WARN);
+        n_said = 0;
+        for (int64_t e = 0; e < 2; e++) {
+            CHECK(set && fl_data_set_epoch(set, e) && fl_data_get(set, 0, &b) == skip);
+            if (!skip) CHECK_ERROR("fl_vision_read: b: offset 6: the image is truncated");
+            fl_error_clear();
+        }
+        fl_message_use(NULL, NULL, FL_LOG_WARN);
+        CHECK_EQ_INT(fl_vision_bad(set), skip);
+        CHECK_EQ_INT(n_said, skip);
+        if (skip) {
+            const int64_t labels[] = {5, 7, 7};
+            CHECK(strstr(said, "b is left out: fl_vision_read: b: ") == said &&
+                  !memcmp(fl_data(b.t[1]), labels, sizeof labels));
+            CHECK(at(fl_select(b.t[0], 0, 0), 0, 0, 0) == 'a' && at(fl_select(b.t[0], 0, 1), 0, 0, 0) == 'c');
+        }
+        fl_data_free(set);
+    }
+    disk_write("b", ppm, 15);
+    set = fl_vision_list("l.tsv", NULL);
+    CHECK_EQ_INT(fl_vision_pack(set, "t", 2), 2);
+    fl_data_free(set);
+    static const char *const paths[] = {"t-000000.tar", "t-000001.tar"};
+    set = fl_data_shuffle(fl_vision_shards(paths, 2), 4);
+    REQUIRE(set && fl_data_size(set) == 3);
+    int64_t labels = 0;
+    for (int64_t i = 0; i < 3; i++) {
+        REQUIRE(fl_data_get(set, i, &b));
+        const int64_t label = *(int64_t *)fl_data(b.t[1]);
+        CHECK(fl_numel(b.t[0]) == 15 && ((char *)fl_data(b.t[0]))[11] == (label == 5 ? 'a' : 'c'));
+        labels += label;
+    }
+    CHECK_EQ_INT(labels, 18);
+    fl_data_free(set);
+    size_t size = 0;
+    unsigned char *whole = disk_copy("t-000000.tar", &size);
+    REQUIRE(whole && size == 10 * 512);
+    static const struct {
+        int64_t at;
+        char byte;
+        int64_t n;
+        const char *want;
+    } cases[] = {{0, 'x', 5120, "offset 0: no tar header, its sum is wrong"},
+                 {1024 + 130, '9', 5120, "offset 1024: no tar header"},
+                 {1024 + 512, 'x', 5120, "offset 1536: no class"},
+                 {0, '0', 300, "offset 0: the archive is truncated"},
+                 {0, '0', 520, "a file of 15 bytes, 8 are left"},
+                 {0, '0', 0, "there is no sample"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *copy = malloc(5120);
+        memcpy(copy, whole, 5120);
+        copy[cases[i].at] = cases[i].byte;
+        disk_write("t-000000.tar", copy, (size_t)cases[i].n);
+        free(copy);
+        CHECK(!shards_it());
+        CHECK_ERROR(cases[i].want);
+        fl_error_clear();
+    }
+    for (size_t n = 0; n < 2048; n += 7) { /* prefixes: an error, or a sample without its class */
+        disk_write("t-000000.tar", whole, n);
+        CHECK(shards_it() == !fl_error());
+        fl_error_clear();
+    }
+    disk_write("t-000000.tar", whole, 5120);
+    free(whole);
+    sweep_reader(shards_it);
+    CHECK(sweep_heap(shards_it, false) > 3), CHECK(sweep_heap(pack_it, false) > 3);
+    end(&s);
+}
+
+TEST(classes_of_a_table) {
+    test_errors_return();
+    fl_data_io_use(NULL);
+    char root[] = "/tmp/fl_synsets_XXXXXX", path[100];
+    REQUIRE(mkdtemp(root));
+    static const char *const file[] = {"n3/a.ppm", "n1/b.ppm", "table", "short"}, *const text[] = {
+        "P5 1 1 255\na", "P5 1 1 255\nb", "n9\tnine\nn3\tthree\nn1\r\n", "n3\n"};
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%.2s", root, file[i]);
+        if (i < 2) mkdir(path, 0755);
+        snprintf(path, sizeof path, "%s/%s", root, file[i]);
+        FILE *f = fopen(path, "wb");
+        if (f) fputs(text[i], f), fclose(f);
+    }
+    fl_scope s = fl_scope_begin();
+    fl_data_sample b;
+    snprintf(path, sizeof path, "%s/table", root);
+    fl_data_set *set = fl_vision_imagenet(root, path);
+    REQUIRE(set && fl_data_size(set) == 2);
+    for (int64_t i = 0; i < 2; i++)
+        CHECK(fl_data_get(set, i, &b) && *(int64_t *)fl_data(b.t[1]) == 2 - i);
+    CHECK_STR(fl_vision_synset(set, 1), "three"), CHECK_STR(fl_vision_synset(set, 2), "n1");
+    CHECK(!fl_vision_synset(set, 3));
+    fl_data_free(set);
+    snprintf(path, sizeof path, "%s/short", root);
+    CHECK(!fl_vision_imagenet(root, path));
+    CHECK_ERROR("has no line for the folder 'n1'");
+    fl_error_clear();
+    for (int i = 0; i < 4; i++) snprintf(path, sizeof path, "%s/%s", root, file[i]), remove(path);
+    snprintf(path, sizeof path, "%s/n1", root), remove(path), snprintf(path, sizeof path, "%s/n3", root),
+        remove(path);
+    remove(root);
+    fl_scope_end(&s);
+}
+
 /* ---- objects and what is drawn ---- */
 
 static const char objects_json[] =
@@ -932,8 +1086,8 @@ TEST(mixed_batches_and_repeated_samples) {
         for (int64_t i = 0; i < N / 2; i++) {
             const int64_t id = fl_data_id(set, i);
             REQUIRE(id >= 0 && id < 3 * N && fl_data_get(set, i, &b));
-            CHECK_EQ_INT((int64_t)fl_item(b.t[0]), id / 3 % K);
-            seen[id / 3]++, ids[id]++;
+            CHECK_EQ_INT((int64_t)fl_item(b.t[0]), id % N % K);
+            seen[id % N]++, ids[id]++;
         }
         fl_data_free(set);
     }

@@ -52,6 +52,9 @@ FL_API fl_data_set *fl_data_folder_opt(const char *path, fl_data_read_fn read, f
 /* The name of class k of such a set itself, NULL past the last one: valid while the set is. */
 FL_API const char *fl_data_class_name(const fl_data_set *folder, int64_t k);
 
+/* The path of sample i of such a set, or of a list's, as `read` gets it; false (no error) of other sets. */
+FL_API bool fl_data_listed_path(const fl_data_set *set, int64_t i, char *buf, size_t size);
+
 #ifdef __cplusplus
 }
 #endif
@@ -356,6 +359,17 @@ FL_API const char *fl_data_class_name(const fl_data_set *folder, int64_t k) {
     if (!folder || folder->get != fl__data_listed_get) return NULL;
     const fl__data_listed *d = folder->user;
     return d->classes && k >= 0 && k < d->n_folder ? d->folder[k].text : NULL;
+}
+
+FL_API bool fl_data_listed_path(const fl_data_set *set, int64_t i, char *buf, size_t size) {
+    if (!set || set->get != fl__data_listed_get || i < 0 || i >= set->size || !buf || !size) return false;
+    const fl__data_listed *d = set->user;
+    const char *text = d->line[i].text;
+    for (int k = 0; k < d->o.path; k++) text = strchr(text, d->o.separator) + 1;
+    const bool last = !d->o.separator || d->o.path + 1 == d->o.columns;
+    const int n = last ? (int)strlen(text) : (int)strcspn(text, (char[]){d->o.separator, 0});
+    snprintf(buf, size, "%s%s%.*s", d->root ? d->root : "", d->root ? "/" : "", n, text);
+    return true;
 }
 
 #endif

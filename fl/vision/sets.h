@@ -34,6 +34,17 @@ FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_
    image as it is in the file, u8 [bytes], which fl_vision_batch decodes in the threads above it, and i64 [],
    the class: fl_data_class_name tells its name. */
 FL_API fl_data_set *fl_vision_folder(const char *path);
+/* Such a folder where a class is its place in a table, a text file with a line for each: the folder's name,
+   and perhaps a tab and what it is called (ImageNet's synsets, in the order of its classes). NULL after
+   fl_fail: a folder that the table lacks. */
+FL_API fl_data_set *fl_vision_imagenet(const char *path, const char *table);
+/* What class k of such a set itself is called, or its folder; NULL past the last one. */
+FL_API const char *fl_vision_synset(const fl_data_set *imagenet, int64_t k);
+/* A line for each image: its path, behind root if that is not NULL, a tab, and its class, a number. */
+FL_API fl_data_set *fl_vision_list(const char *path, const char *root);
+/* What sample i of a set is called in messages: its file where the set, whatever shuffles, shards or
+   prefetches above it, is one of files; else its number. */
+FL_API void fl_vision_sample_name(fl_data_set *set, int64_t i, char *buf, size_t size);
 
 typedef struct fl_vision_objects_opts {
     fl_named _positional;
@@ -73,6 +84,97 @@ static bool fl__vision_listed(const fl_data_listed *e, fl_data_sample *out, void
 
 FL_API fl_data_set *fl_vision_folder(const char *path) {
     return fl_data_folder(path, fl__vision_listed, .extensions = "jpg,jpeg,png,ppm,pgm", .classes = true);
+}
+
+/* ---- ImageNet ---- */
+
+typedef struct fl__synsets {
+    char *text;
+    const char **name; /* of each class */
+    int64_t n, *place; /* of each folder */
+} fl__synsets;
+
+static void fl__synsets_close(fl_data_set *self) {
+    fl__synsets *t = self->user;
+    if (t) fl_heap_free(t->text), fl_heap_free(t->name), fl_heap_free(t->place);
+    fl_heap_free(t);
+}
+
+/* Lines that are ended by NULs now, each cut at its tab: folder NUL name NUL, in the table's order. */
+static bool fl__synsets_read(fl__synsets *t, const char *path, fl_data_set *folder) {
+    fl_data_stream f;
+    if (!fl_data_stream_open(&f, "fl_vision_imagenet", path, FL_DATA_READ)) return false;
+    t->text = fl_heap_alloc((size_t)f.size + 2);
+    const bool read = t->text && fl_data_stream_read(&f, t->text, (size_t)f.size, 0);
+    const int64_t size = f.size;
+    f.io.close(f.io.user, f.file);
+    if (!read) return false;
+    int64_t folders = 0, cap = 0;
+    while (fl_data_class_name(folder, folders)) folders++;
+    if (!(t->place = fl_heap_alloc((size_t)(folders + 1) * sizeof *t->place))) return false;
+    for (int64_t k = 0; k < folders; k++) t->place[k] = -1;
+    for (char *p = t->text, *end = t->text + size; p < end; t->n++) {
+        char *stop = p + strcspn(p, "\r\n"), *tab = p + strcspn(p, "\t\r\n");
+        if (!fl_heap_grow(&t->name, &cap, t->n + 1, sizeof *t->name)) return false;
+        char *next = stop + (*stop == '\r' && stop[1] == '\n') + (*stop != 0);
+        t->name[t->n] = *tab == '\t' ? tab + 1 : p;
+        *tab = *stop = 0;
+        for (int64_t k = 0; k < folders; k++)
+            if (!strcmp(fl_data_class_name(folder, k), p)) t->place[k] = t->n;
+        p = next > p ? next : end; /* a zero byte ends the table */
+    }
+    for (int64_t k = 0; k < folders; k++)
+        if (t->place[k] < 0)
+            return fl_fail("fl_vision_imagenet: %s has no line for the folder '%s'", path,
+                           fl_data_class_name(folder, k));
+    return true;
+}
+
+static bool fl__synsets_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    const fl__synsets *t = self->user;
+    if (!fl_data_get(fl_data_inner(self, 0), i, out)) return false;
+    const int64_t label = t->place[*(int64_t *)fl_data(out->t[1])];
+    out->t[1] = fl_data_host_tensor(FL_SCALAR_SHAPE, FL_I64);
+    return out->t[1] && fl_set_host(out->t[1], &label, sizeof label);
+}
+
+FL_API fl_data_set *fl_vision_imagenet(const char *path, const char *table) {
+    fl_data_set *folder = fl_vision_folder(path);
+    fl__synsets *t = folder ? fl_heap_alloc(sizeof *t) : NULL;
+    if (t) *t = (fl__synsets){.n = 0};
+    if (t && fl__synsets_read(t, table, folder))
+        return fl_data_set_new(&(fl_data_set){.size = fl_data_size(folder), .get = fl__synsets_get,
+                                              .close = fl__synsets_close, .user = t},
+                               &folder, 1);
+    fl__synsets_close(&(fl_data_set){.user = t});
+    fl_data_free(folder);
+    return NULL;
+}
+
+FL_API const char *fl_vision_synset(const fl_data_set *imagenet, int64_t k) {
+    if (!imagenet || imagenet->get != fl__synsets_get) return NULL;
+    const fl__synsets *t = imagenet->user;
+    return k >= 0 && k < t->n ? t->name[k] : NULL;
+}
+
+/* ---- lists ---- */
+
+static bool fl__vision_line(const fl_data_listed *e, fl_data_sample *out, void *user) {
+    char *end = NULL;
+    (void)user;
+    const long long label = strtoll(e->field[1], &end, 10);
+    if (end == e->field[1] || *end)
+        return fl_fail("fl_vision_list: line %lld: the class '%s' is no number", (long long)e->line,
+                       e->field[1]);
+    const int64_t value = label;
+    out->n = 2;
+    return (out->t[0] = fl_vision_read_bytes(e->path)) &&
+           (out->t[1] = fl_data_host_tensor(FL_SCALAR_SHAPE, FL_I64)) &&
+           fl_set_host(out->t[1], &value, sizeof value);
+}
+
+FL_API fl_data_set *fl_vision_list(const char *path, const char *root) {
+    return fl_data_list(path, fl__vision_line, .root = root, .columns = 2);
 }
 
 /* ---- CIFAR ---- */
@@ -276,6 +378,16 @@ FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char
     return fl_data_set_new(
         &(fl_data_set){.size = images, .get = fl__objects_get, .close = fl__objects_close, .user = s}, NULL,
         0);
+}
+
+FL_API void fl_vision_sample_name(fl_data_set *set, int64_t i, char *buf, size_t size) {
+    const int64_t id = fl_data_id(set, i);
+    fl_data_set *leaf = set;
+    while (leaf && fl_data_inner(leaf, 0) && !fl_data_inner(leaf, 1)) leaf = fl_data_inner(leaf, 0);
+    if (leaf && leaf->get == fl__objects_get && id >= 0 && id < leaf->size) {
+        const fl__objects *s = leaf->user;
+        snprintf(buf, size, "%s/%s", s->folder, s->coco->image[id].file);
+    } else if (!fl_data_listed_path(leaf, id, buf, size)) snprintf(buf, size, "sample %lld", (long long)id);
 }
 
 #endif

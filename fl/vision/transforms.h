@@ -9,7 +9,7 @@
                           .std = FL_VISION_CIFAR_STD, .seed = 1); */
 #ifndef FL_VISION_TRANSFORMS_H
 #define FL_VISION_TRANSFORMS_H
-#include "images.h"
+#include "sets.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -167,6 +167,8 @@ typedef struct fl_vision_batch_opts {
                             takes is decoded: within one level of what it would be, in less time */
     bool u8;             /* the pixels as they are; else f32 (x / 255 - mean) / std */
     bool objects;        /* samples are those of fl_vision_objects, a batch is made for fl_vision_detr */
+    bool skip_bad; /* a sample that cannot be read or decoded counts as bad, is named once by fl_message, and
+                            the next one takes its place */
     double mean[4], std[4]; /* of each channel; std 0 -> 1 */
     char _end;
 } fl_vision_batch_opts;
@@ -181,6 +183,8 @@ typedef struct fl_vision_batch_opts {
 #define fl_vision_batch(...) FL__VISION_BATCH(__VA_ARGS__, ._end = 0)
 #define FL__VISION_BATCH(set, size, ...) fl_vision_batch_opt(set, size, (fl_vision_batch_opts){__VA_ARGS__})
 FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_vision_batch_opts o);
+/* How many bad samples such a set, or the one below what prefetches it, has met so far. */
+FL_API int64_t fl_vision_bad(fl_data_set *batches);
 
 typedef struct fl_vision_mixup_opts {
     fl_named _positional;
@@ -217,6 +221,7 @@ FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t
 #include "../ops/random.h"
 #include "../ops/view.h"
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 /* ---- lists of steps ---- */
@@ -1127,11 +1132,15 @@ typedef struct fl__vision_batches {
     fl_vision_batch_opts o; /* steps is a copy */
     int64_t size, epoch;
     float table[4][256];    /* what each value of a channel becomes */
+    pthread_mutex_t lock;
+    int64_t *bad, n_bad, cap_bad; /* ids of samples that were skipped */
 } fl__vision_batches;
+
+static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *out);
 
 static void fl__vision_batch_close(fl_data_set *self) {
     fl__vision_batches *b = self->user;
-    if (b) fl_heap_free((void *)(uintptr_t)b->o.steps);
+    if (b) fl_heap_free((void *)(uintptr_t)b->o.steps), fl_heap_free(b->bad), pthread_mutex_destroy(&b->lock);
     fl_heap_free(b);
 }
 
@@ -1167,14 +1176,15 @@ static void fl__vision_place(const fl__vision_batches *b, const fl_vision_pixels
 }
 
 /* The part that a random resized crop takes, and nothing else, decoded and resized. */
-static fl_tensor *fl__vision_decode_part(fl_tensor *bytes, const fl_vision_step *s, fl_rng *rng) {
+static fl_tensor *fl__vision_decode_part(fl_tensor *bytes, const char *name, const fl_vision_step *s,
+                                         fl_rng *rng) {
     fl_vision_info info;
     int64_t part[4];
     const size_t n = (size_t)fl_numel(bytes);
     if (!fl_vision_inspect(fl_data(bytes), n, false, &info)) return NULL;
     fl__vision_choose_part(s, rng, info.h, info.w, part);
-    fl_tensor *t = fl_vision_decode(fl_data(bytes), n, .depth = 8, .y = part[0], .x = part[1], .h = part[2],
-                                    .w = part[3]);
+    fl_tensor *t = fl_vision_decode(fl_data(bytes), n, .depth = 8, .name = name, .y = part[0], .x = part[1],
+                                    .h = part[2], .w = part[3]);
     return t ? fl_vision_resized(t, s->n[0], s->n[0], .filter = (fl_vision_filter)s->n[2]) : NULL;
 }
 
@@ -1197,8 +1207,11 @@ static bool fl__vision_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
     if (item.image->ndim == 1 && item.image->dtype == FL_U8 && fl_numel(item.image)) {
         const bool part = b->o.region && !b->o.objects && b->o.n_steps &&
                           b->o.steps->apply == fl__vision_random_resized_crop;
-        item.image = part ? fl__vision_decode_part(item.image, b->o.steps, &rng)
-                          : fl_vision_decode(fl_data(item.image), (size_t)fl_numel(item.image), .depth = 8);
+        char name[600];
+        fl_vision_sample_name(inner, i, name, sizeof name);
+        item.image = part ? fl__vision_decode_part(item.image, name, b->o.steps, &rng)
+                          : fl_vision_decode(fl_data(item.image), (size_t)fl_numel(item.image), .depth = 8,
+                                             .name = name);
         done = part;
     }
     if (!item.image || !fl_vision_apply(b->o.steps + done, b->o.n_steps - done, &item, &rng) ||
@@ -1207,6 +1220,47 @@ static bool fl__vision_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
     if (b->o.objects) out->t[1] = item.boxes, out->t[2] = item.labels, out->t[3] = item.area;
     if (item.masks) out->t[5] = item.masks;
     return true;
+}
+
+/* The error of the moment, about sample i, becomes a message, once; false if it is no fault of the sample. */
+static bool fl__vision_note_bad(fl__vision_batches *b, fl_data_set *inner, int64_t i) {
+    const int64_t id = fl_data_id(inner, i);
+    char name[600];
+    bool known = false, noted = true;
+    if (strstr(fl_error(), "memory")) return false;
+    pthread_mutex_lock(&b->lock);
+    for (int64_t k = 0; k < b->n_bad && !known; k++) known = b->bad[k] == id;
+    if (!known && (noted = fl_heap_grow(&b->bad, &b->cap_bad, b->n_bad + 1, sizeof *b->bad)))
+        b->bad[b->n_bad++] = id;
+    pthread_mutex_unlock(&b->lock);
+    fl_vision_sample_name(inner, i, name, sizeof name);
+    if (!known && noted) fl_message(FL_LOG_WARN, "%s is left out: %s", name, fl_error());
+    if (noted) fl_error_clear();
+    return noted;
+}
+
+/* Sample i, or, if bad ones are skipped, the next one that is not. */
+static bool fl__vision_good_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
+                                   fl_vision_pixels *pixels) {
+    fl__vision_batches *b = self->user;
+    fl_data_set *inner = fl_data_inner(self, 0);
+    const int64_t n = fl_data_size(inner);
+    for (int64_t k = 0; k < n; k++) {
+        *out = (fl_data_sample){0};
+        if (fl__vision_sample(self, (i + k) % n, out, pixels)) return true;
+        if (!b->o.skip_bad || !fl__vision_note_bad(b, inner, (i + k) % n)) return false;
+    }
+    return fl_fail("fl_vision_batch: none of %lld samples is good", (long long)n);
+}
+
+FL_API int64_t fl_vision_bad(fl_data_set *batches) {
+    while (batches && batches->get != fl__vision_batch_get) batches = fl_data_inner(batches, 0);
+    if (!batches) return 0;
+    fl__vision_batches *b = batches->user;
+    pthread_mutex_lock(&b->lock);
+    const int64_t n = b->n_bad;
+    pthread_mutex_unlock(&b->lock);
+    return n;
 }
 
 /* The other fields of n samples, stacked as they come: field k at out->t[k]. */
@@ -1314,7 +1368,7 @@ static bool fl__vision_objects_get(fl_data_set *self, int64_t begin, int64_t n, 
     fl_scope s = fl_scope_begin();
     bool ok = x && s.depth_ > 0;
     for (int64_t k = 0; ok && k < n; k++)
-        ok = fl__vision_sample(self, begin + k, &one[k], &x[k]) && fl__vision_objects_ok(&one[k], &x[k]);
+        ok = fl__vision_good_sample(self, begin + k, &one[k], &x[k]) && fl__vision_objects_ok(&one[k], &x[k]);
     fl_data_sample made = {0};
     ok = ok && fl__vision_pad_batch(b, one, x, n, &made);
     for (int k = 0; ok && k < made.n; k++) ok = fl_promote(&s, made.t[k]) != NULL;
@@ -1337,7 +1391,7 @@ static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *o
         fl_scope s = fl_scope_begin();
         fl_data_sample one = {0};
         fl_vision_pixels x;
-        bool ok = fl__vision_sample(self, begin + k, &one, &x);
+        bool ok = fl__vision_good_sample(self, begin + k, &one, &x);
         if (ok && !k) {
             c = x.c, h = x.h, w = x.w;
             ok = c <= 4 || fl_fail("fl_vision_batch: images of %lld channels", (long long)c);
@@ -1380,6 +1434,7 @@ FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_visio
     }
     if (o.n_steps) memcpy(steps, o.steps, (size_t)o.n_steps * sizeof *steps);
     b->o = o, b->o.steps = steps, b->size = size;
+    pthread_mutex_init(&b->lock, NULL);
     for (int k = 0; k < 4; k++)
         for (int v = 0; v < 256; v++)
             b->table[k][v] = ((float)v / 255.0f - (float)o.mean[k]) / (o.std[k] ? (float)o.std[k] : 1.0f);
@@ -1527,7 +1582,8 @@ static bool fl__vision_repeat_get(fl_data_set *self, int64_t i, fl_data_sample *
 static int64_t fl__vision_repeat_id(fl_data_set *self, int64_t i) {
     const fl__vision_repeat *r = self->user;
     const int64_t at = fl__vision_repeat_place(self, i);
-    return fl_data_id(fl_data_inner(self, 0), at / r->times) * r->times + at % r->times;
+    return fl_data_id(fl_data_inner(self, 0), at / r->times) +
+           at % r->times * fl_data_size(fl_data_inner(self, 0));
 }
 
 static bool fl__vision_repeat_arrange(fl_data_set *self, int64_t epoch) {
