@@ -1,0 +1,296 @@
+/* speech.c - log-mel features, resampling, CTC, decoding, beside torchaudio, kaldi-native-fbank, librosa,
+   flashlight-text and pyctcdecode where PEER_PYTHON has them (make bench-speech ARGS="folder of texts")
+
+   CPU seconds of one thread, ours and theirs in turn, medians of ROUNDS; a ratio is the median of the rounds'
+   ratios, theirs / ours. The decoders hear letters of unseen lines of War and Peace, made so unclear that
+   about every third word is wrong if each frame's best letter is taken; a 3-gram of the other lines, a lexicon of
+   their words. ../shared/data/text lacks: no decoders. */
+#define _GNU_SOURCE
+#include "bench.h"
+#include "peer.h"
+#include <ctype.h>
+#include <string.h>
+#include <time.h>
+
+enum { ROUNDS = 5, RATE = 16000, SECONDS = 60, LETTERS = 29, BLANK = LETTERS - 1, UTTERANCES = 20 };
+static const char letters[] = "|abcdefghijklmnopqrstuvwxyz'#";
+static const char *folder = "build/bench-speech";
+static bench_peer peer;
+
+static double cpu_now(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+/* A job of ours and of some of theirs: seconds, and how many times ours each takes. */
+static void compare(const char *figure, void (*ours)(void), const char *const *theirs, double scale,
+                    const char *unit) {
+    double mine[ROUNDS], other[4][ROUNDS], ratio[4][ROUNDS];
+    char name[100];
+    ours();
+    for (int r = 0; r < ROUNDS; r++) {
+        const double start = cpu_now();
+        ours();
+        mine[r] = cpu_now() - start;
+        for (int k = 0; theirs[k]; k++) {
+            other[k][r] = bench_peer_ask(&peer, "%s", theirs[k]);
+            ratio[k][r] = other[k][r] / mine[r];
+        }
+    }
+    const double median = bench_median(mine, ROUNDS);
+    bench_line(figure, scale > 0 ? scale / median : median * 1e3, unit, "ours");
+    for (int k = 0; theirs[k]; k++) {
+        const double value = bench_median(other[k], ROUNDS);
+        snprintf(name, sizeof name, "%s:%s", figure, theirs[k]);
+        if (value != value) continue;
+        bench_line(name, scale > 0 ? scale / value : value * 1e3, unit, "theirs");
+        snprintf(name, sizeof name, "%s:%s:ratio", figure, theirs[k]);
+        bench_line(name, bench_median(ratio[k], ROUNDS), "x", "theirs / ours");
+    }
+}
+
+/* ---- features, resampling, CTC ---- */
+
+static fl_tensor *sound;
+static fl_speech_features *features[3];
+static int preset;
+
+static void log_mel(void) {
+    fl_scope s = fl_scope_begin();
+    if (!fl_speech_features_of(features[preset], sound)) fprintf(stderr, "%s\n", fl_error());
+    fl_scope_end(&s);
+}
+
+static int64_t from, to;
+static void resample(void) {
+    fl_scope s = fl_scope_begin();
+    if (!fl_speech_resample(sound, from, to)) fprintf(stderr, "%s\n", fl_error());
+    fl_scope_end(&s);
+}
+
+static fl_tensor *logits, *target, *steps, *lengths;
+static void ctc(void) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(logits);
+    fl_var *loss = fv_ctc_loss(fv_log_softmax(x, -1), target, steps, lengths, .blank = 31);
+    if (!loss || !fl_backward(loss)) fprintf(stderr, "%s\n", fl_error());
+    fl_scope_end(&s);
+}
+
+static void make_ctc(void) {
+    enum { T = 500, N = 16, C = 32, L = 60 };
+    logits = fl_normal(FL_SHAPE(T, N, C), 0, 1, FL_F32, NULL);
+    target = fl_randint(FL_SHAPE(N, L), 0, C - 1, NULL);
+    steps = fl_full(FL_SHAPE(N), T, FL_I64);
+    lengths = fl_full(FL_SHAPE(N), L, FL_I64);
+}
+
+/* ---- decoders ---- */
+
+static fl_tensor *scores[UTTERANCES];
+static fl_data_text said[UTTERANCES], wanted[UTTERANCES];
+static fl_speech_lexicon *lexicon;
+static fl_text_ngram *ngram;
+static fl_text_scorer *lm;
+static fl_speech_decoder *decoder;
+
+static const char *path_of(const char *name) {
+    static char path[3][300];
+    static int k;
+    k = (k + 1) % 3;
+    snprintf(path[k], sizeof path[k], "%s/%s", folder, name);
+    return path[k];
+}
+
+/* A line in small letters, its words apart by a space each, put behind t. */
+static void put_line(fl_data_text *t, const char *p, const char *end) {
+    const int64_t begin = t->n;
+    for (; p < end; p++) {
+        const char c = (char)tolower((unsigned char)*p);
+        if ((c >= 'a' && c <= 'z') || (c == '\'' && t->n > begin && t->p[t->n - 1] != ' '))
+            fl_data_text_put(t, &c, 1);
+        else if (t->n > begin && t->p[t->n - 1] != ' ') fl_data_text_put(t, " ", 1);
+    }
+    while (t->n > begin && t->p[t->n - 1] == ' ') t->n--;
+}
+
+static const double unclear = 4.7; /* how far the right letter stands out of noise of deviation 1 */
+
+/* Log probabilities of a line's letters, each two or three frames long, some with a blank behind. */
+static fl_tensor *scores_of(const char *text, fl_rng *rng) {
+    int token[4096], n = 0;
+    for (const char *p = text; n < 4000; p++) {
+        const int k = *p && *p != ' ' ? (int)(strchr(letters, *p) - letters) : 0;
+        for (int i = (int)fl_speech_draw(rng, 2, 3); i > 0; i--) token[n++] = k;
+        if (p[0] == p[1] || fl_speech_draw(rng, 0, 1)) token[n++] = BLANK;
+        if (!*p) break;
+    }
+    fl_tensor *x = fl_normal(FL_SHAPE(n, LETTERS), 0, 1, FL_F32, rng);
+    for (int t = 0; t < n; t++) ((float *)fl_data(x))[t * LETTERS + token[t]] += (float)unclear;
+    return fl_contiguous(fl_log_softmax(x, -1));
+}
+
+static void greedy(const fl_tensor *x, fl_data_text *t) {
+    const float *p = fl_data(x);
+    int last = BLANK;
+    for (int64_t i = 0; i < x->shape[0]; i++) {
+        int best = 0;
+        for (int k = 1; k < LETTERS; k++)
+            if (p[i * LETTERS + k] > p[i * LETTERS + best]) best = k;
+        if (best != last && best != BLANK) fl_data_text_put(t, best ? &letters[best] : " ", 1);
+        last = best;
+    }
+    fl_data_text_put(t, "", 1);
+}
+
+static double error_rate(const fl_data_text *guess) {
+    fl_speech_scores *s = fl_speech_scores_new();
+    fl_data_edits e = {0};
+    for (int u = 0; u < UTTERANCES; u++) fl_speech_scores_add(s, "all", guess[u].p, wanted[u].p);
+    fl_speech_scores_of(s, NULL, &e, NULL);
+    fl_speech_scores_free(s);
+    return fl_data_edits_percent(&e);
+}
+
+static bool decode_some(fl_speech_decoder *d, int first, int step) {
+    bool ok = true;
+    for (int u = first; ok && u < UTTERANCES; u += step) {
+        fl_speech_result r;
+        ok = fl_speech_decoder_begin(d) &&
+             fl_speech_decoder_step(d, fl_data(scores[u]), scores[u]->shape[0]) &&
+             fl_speech_decoder_end(d) && fl_speech_decoder_best(d, 1, &r) == 1;
+        said[u].n = 0;
+        for (int64_t k = 0; ok && k < r.words; k++) {
+            const char *w = fl_text_dictionary_entry(fl_speech_lexicon_words(lexicon), r.word[k].word, NULL);
+            if (k) fl_data_text_put(&said[u], " ", 1);
+            fl_data_text_put(&said[u], w, strlen(w));
+        }
+        fl_data_text_put(&said[u], "", 1);
+    }
+    return ok;
+}
+
+static void decode(void) {
+    if (!decode_some(decoder, 0, 1)) fprintf(stderr, "%s\n", fl_error());
+}
+
+/* Cuts the book into what is learnt and what is heard, and writes what the peers need. */
+static bool make_texts(const char *book) {
+    int64_t size, used = 0;
+    char *text = fl_text_read_file("bench", book, &size);
+    fl_data_text known = {0}, spelled = {0}, names = {0}, refs = {0};
+    fl_text_dictionary *words = fl_text_dictionary_new();
+    if (!text) return false;
+    for (const char *p = text, *end = text + size; p < end;) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        if (!stop) stop = end;
+        const bool unseen =
+            p > text + size / 3 && used < UTTERANCES && (p - text) % 997 < 40 && stop - p > 55;
+        fl_data_text *t = unseen ? &wanted[used] : &known;
+        const int64_t begin = t->n;
+        put_line(t, p, stop);
+        if (unseen) used++, fl_data_text_put(t, "", 1);
+        else if (t->n > begin) fl_data_text_put(t, "\n", 1);
+        p = stop + 1;
+    }
+    const char *p = known.p, *end = known.p + known.n;
+    int64_t n;
+    lexicon = fl_speech_lexicon_new();
+    for (const char *w; (w = fl_text_field(&p, end, &n));) {
+        if (fl_text_dictionary_find(words, w, n) >= 0 || n > 60) continue;
+        fl_text_dictionary_add(words, w, n);
+        int32_t token[64];
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)n, w);
+        fl_data_text_put(&spelled, w, (size_t)n);
+        for (int64_t i = 0; i < n; i++) {
+            token[i] = (int32_t)(strchr(letters, w[i]) - letters);
+            fl_data_text_put(&spelled, (char[]){' ', w[i]}, 2);
+        }
+        token[n] = 0;
+        fl_data_text_put(&spelled, " |\n", 3);
+        if (fl_speech_lexicon_add(lexicon, name, token, n + 1) < 0) return false;
+    }
+    fl_data_named named[UTTERANCES];
+    static char id[UTTERANCES][8];
+    for (int u = 0; u < UTTERANCES; u++) {
+        fl_rng rng = fl_data_rng(7, 0, u);
+        snprintf(id[u], sizeof id[u], "%04d", u);
+        named[u] = (fl_data_named){id[u], scores[u] = scores_of(wanted[u].p, &rng)};
+        fl_data_text_put(&refs, wanted[u].p, (size_t)wanted[u].n - 1);
+        fl_data_text_put(&refs, "\n", 1);
+    }
+    for (const char *c = letters; *c; c++) fl_data_text_put(&names, (char[]){*c, '\n'}, 2);
+    bool ok = used == UTTERANCES && fl_text_ngram_train(known.p, known.n, path_of("lm.arpa"), .order = 3) &&
+              fl_data_save_safetensors(path_of("scores.safetensors"), named, UTTERANCES, NULL, 0) &&
+              fl_data_replace("bench", path_of("lexicon"), spelled.p, (size_t)spelled.n) &&
+              fl_data_replace("bench", path_of("refs"), refs.p, (size_t)refs.n) &&
+              fl_data_replace("bench", path_of("tokens"), names.p, (size_t)names.n) &&
+              (ngram = fl_text_ngram_load(path_of("lm.arpa"))) &&
+              (lm = fl_text_ngram_scorer(ngram, fl_speech_lexicon_words(lexicon)));
+    fl_data_text *const all[] = {&known, &spelled, &names, &refs};
+    for (int k = 0; k < 4; k++) fl_heap_free(all[k]->p);
+    fl_text_dictionary_free(words);
+    fl_heap_free(text);
+    return ok;
+}
+
+static void decoders(void) {
+    static fl_data_text simple[UTTERANCES];
+    double frames = 0;
+    for (int u = 0; u < UTTERANCES; u++) greedy(scores[u], &simple[u]), frames += (double)scores[u]->shape[0];
+    bench_line("decode:greedy", error_rate(simple), "WER %", "each frame's best letter");
+    for (int flashlight = 0; flashlight < 2; flashlight++) {
+        static const char *const theirs[] = {"flashlight", "pyctcdecode", NULL}, *const none[] = {NULL};
+        /* Flashlight's model scores are log10: its weight is ln 10 times ours. */
+        if (!fl_speech_lexicon_finish(lexicon, FL_SPEECH_SMEAR_MAX, lm, flashlight) ||
+            !(decoder = fl_speech_decoder_new(LETTERS, lexicon, .beam = 500, .threshold = 25, .lm = lm,
+                                              .lm_weight = flashlight ? 2.3 : 1, .separator = FL_I0,
+                                              .flashlight = flashlight)))
+            fprintf(stderr, "%s\n", fl_error());
+        compare(flashlight ? "decode:flashlight's way" : "decode", decode, flashlight ? theirs : none, frames,
+                "frames/s");
+        bench_line(flashlight ? "decode:flashlight's way" : "decode", error_rate(said), "WER %", "ours");
+        fl_speech_decoder_free(decoder);
+    }
+    bench_line("decode:flashlight", bench_peer_ask(&peer, "wer flashlight"), "WER %", "theirs");
+    bench_line("decode:pyctcdecode", bench_peer_ask(&peer, "wer pyctcdecode"), "WER %", "theirs");
+}
+
+int main(int argc, char **argv) {
+    const char *texts = argc > 1 ? argv[1] : "../shared/data/text";
+    char book[300];
+    snprintf(book, sizeof book, "%s/gutenberg/war_and_peace_2600-0.txt", texts);
+    if (system("mkdir -p build/bench-speech") != 0) return 1;
+    fl_scope s = fl_scope_begin();
+    fl_set_threads(1);
+    fl_seed(1);
+    sound = fl_normal(FL_SHAPE(RATE * SECONDS), 0, 0.1, FL_F32, NULL);
+    bool ok = fl_data_save_safetensors(path_of("sound.safetensors"),
+                                       &(fl_data_named){.name = "x", .tensor = sound}, 1, NULL, 0);
+    const bool has_book = ok && make_texts(book);
+    if (!has_book) fprintf(stderr, "skipped: decoders (%s)\n", fl_error()), fl_error_clear();
+    peer = bench_peer_begin("speech.py", folder, NULL);
+    static const char *const mel[][3] = {{"fbank torchaudio", "fbank librosa"}, {"fbank kaldi"}};
+    for (preset = 0; ok && preset < 2; preset++) {
+        fl_speech_conf c;
+        fl_speech_preset(&c, preset ? "kaldi" : "torchaudio", RATE);
+        c.bands = 80, c.log = FL_SPEECH_LN;
+        if (!preset) c.n_fft = c.window_length = 400, c.hop = 160;
+        ok = (features[preset] = fl_speech_features_new(&c)) != NULL;
+        const char *const figure = preset ? "log-mel 80, kaldi" : "log-mel 80";
+        if (ok) compare(figure, log_mel, mel[preset], SECONDS, "x real time");
+    }
+    static const int64_t rates[][2] = {{16000, 8000}, {44100, 16000}, {8000, 16000}};
+    for (int k = 0; ok && k < 3; k++) {
+        char name[64];
+        const char *const theirs[] = {name, NULL};
+        from = rates[k][0], to = rates[k][1];
+        snprintf(name, sizeof name, "resample %lld %lld", (long long)from, (long long)to);
+        compare("resample", resample, theirs, 0, "ms");
+    }
+    static const char *const torch[] = {"ctc", NULL};
+    make_ctc();
+    compare("ctc 500 x 16 x 32, 60 labels, both ways", ctc, torch, 0, "ms");
+    if (has_book) decoders();
+    bench_peer_end(&peer);
+    fl_scope_end(&s);
+    return !ok;
+}
