@@ -147,6 +147,16 @@ speech-decode: $(BUILD)/examples/speech/decode ## words from scores: make speech
 	@$< --emissions "$(EMISSIONS)" --tokens "$(TOKENS)" $(if $(LEXICON),--lexicon "$(LEXICON)") $(if $(LM),--lm "$(LM)") \
 	    $(if $(TRANSITIONS),--transitions "$(TRANSITIONS)") $(if $(NBEST),--nbest $(NBEST)) $(ARGS)
 
+speech-asr: $(BUILD)/examples/speech/asr ## recognisers by flags of Flashlight: make speech-asr ARGS="train --flagsfile=f ...", continue, fork, test, align, transcribe
+	@$< $(ARGS)
+
+speech-align: $(BUILD)/examples/speech/asr ## when words of a list were said: make speech-align AM=best.safetensors [LIST=l] [OUT=a.ctm] [ARGS="--audacity=f ..."]
+	@$< align --am="$(AM)" $(if $(LIST),--test="$(LIST)") $(if $(OUT),--ctm="$(OUT)") $(ARGS)
+
+speech-libri: $(BUILD)/examples/speech/asr ## a dozen utterances by heart with each criterion: make speech-libri [DATA=../shared/data/speech] [CRITERIA="ctc asg"]
+	@$(if $(SNDFILE_FLAGS),cat,grep wav) "$(or $(DATA),../shared/data/speech)/librispeech/librispeech.lst" > $(BUILD)/libri.lst
+	@ARGS="$(ARGS)" examples/speech/libri $< "$(or $(DATA),../shared/data/speech)" $(BUILD)/libri.lst $(BUILD)/libri $(CRITERIA)
+
 # N ranks of mnist on this host, each with a part of every batch: make mnist-dist N=2 ARGS="--dropout 0"
 mnist-dist: $(BUILD)/examples/mnist ## mnist on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
 	examples/launch $(or $(N),2) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
@@ -252,6 +262,9 @@ parity: $(BUILD)/tests/parity ## every op against PyTorch's values in tests/gold
 
 parity-speech: $(addprefix $(BUILD)/examples/speech/,features decode vad) ## beside torchaudio, librosa, transformers and flashlight-text, where PEER_PYTHON is set
 	@if [ -n "$(PEER_PYTHON)" ]; then $(PEER_PYTHON) tests/parity_speech.py $(BUILD) $(if $(filter-out 0,$(SEED)),$(SEED)); else echo 'skipped: parity-speech (PEER_PYTHON is not set)'; fi
+
+parity-pretrained: $(BUILD)/tests/test_pretrained ## wav2vec 2.0 and Whisper beside transformers, both ways, where PEER_PYTHON is set
+	@if [ -n "$(PEER_PYTHON)" ]; then $(PEER_PYTHON) tests/parity_pretrained.py $(BUILD); else echo 'skipped: parity-pretrained (PEER_PYTHON is not set)'; fi
 
 parity-vision: $(BUILD)/tests/parity_vision $(BUILD)/examples/vision_eval $(BUILD)/examples/vision_predict ## beside Pillow, torchvision and pycocotools, where PEER_PYTHON is set
 	@FULL=1 $<

@@ -29,6 +29,7 @@
      vad.h       where somebody speaks: Silero's detector
      align.h     when the tokens of a known transcript were said
      criteria.h  losses, best paths and alignments of CTC, ASG, transducers, attention, jointly
+     pretrained.h wav2vec 2.0 and Whisper of Hugging Face's folders
      models.h    acoustic models from arch files
      lexicon.h   words as strings of tokens, and their tree
      targets.h   lists, transcripts as tokens and back, WER and LER by speaker, sclite's files
@@ -56,6 +57,7 @@
 #include "fl/speech/align.h"
 #include "fl/speech/criteria.h"
 #include "fl/speech/models.h"
+#include "fl/speech/pretrained.h"
 #include "fl/speech/lexicon.h"
 #include "fl/speech/targets.h"
 #include "fl/speech/decode.h"
