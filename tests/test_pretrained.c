@@ -1,4 +1,4 @@
-/* test_pretrained.c - wav2vec 2.0 and Whisper of folders; tests/parity_pretrained.py has transformers beside them */
+/* test_pretrained.c - wav2vec 2.0 and Whisper of folders; beside transformers: tests/parity_pretrained.py */
 #include "../fl.h"
 #include "test.h"
 #include <sys/stat.h>
