@@ -190,6 +190,77 @@ TEST(arch_files_run) {
     check_clean();
 }
 
+/* ---- in pieces ---- */
+
+static double in_pieces(fl_nn_module *m, int64_t frames, int64_t features, int64_t piece, int64_t *ahead) {
+    fl_tensor *x = fl_uniform(FL_SHAPE(frames, features), -1, 1, FL_F32, NULL), *part[256];
+    fl_nn_train(m, false);
+    fl_var *whole = fl_speech_arch_forward(m, fv_const(fl_unsqueeze(x, 0)), NULL, NULL);
+    fl_speech_arch_stream *s = fl_speech_arch_stream_new(m);
+    double off = INFINITY;
+    if (!CHECK(whole && s)) return puts(fl_error()), INFINITY;
+    *ahead = fl_speech_arch_stream_ahead(s);
+    for (int round = 0; round < 2; round++) {
+        int64_t n = 0;
+        for (int64_t t = 0; t < frames; t += piece) {
+            const int64_t end = t + piece < frames ? t + piece : frames;
+            CHECK(fl_speech_arch_stream_push(s, fl_slice(x, 0, t, end, 1), end == frames, &part[n]));
+            n += part[n] != NULL;
+        }
+        fl_tensor *y = n ? fl_concat(part, (int)n, 0) : NULL, *want = fl_select(fv_value(whole), 0, 0);
+        if (CHECK(y && fl_same_shape(y, want))) off = fl_item(fl_amax(fl_abs(fl_sub(y, want)), FL_ALL_AXES));
+    }
+    fl_speech_arch_stream_free(s);
+    return off;
+}
+
+TEST(pieces_give_the_whole) {
+    static const struct { const char *text; int64_t ahead;
+    } table[] = {
+        {"V -1 1 NFEAT 0\nC NFEAT 8 5 1 2\nR\nC 8 8 3 1 -1 2\nRO 2 0 3 1\nL 8 NLABEL\n", 4},
+        {"V -1 1 NFEAT 0\nWN 3 C NFEAT 8 4 2 1\nGLU 2\nAC 4 8 5 1 2 0.25\nLN 2\nRO 2 0 3 1\nL 8 NLABEL\n", 4},
+        {"PD 0 3 1\nC2 1 2 5 3 2 1 0 1\nR\nLN 1 2\nTDS 2 5 NFEAT 0 0 1 0\nTDS 2 3 NFEAT 0 4 0 0\nV 0 -1 1 "
+         "0\nRO 1 0 3 2\nL 12 NLABEL\n",
+         3},
+        {"C2 1 2 3 3 1 2 -1 -1\nM 2 1 2 1\nV 0 -1 1 0\nRO 1 0 3 2\nTR 6 8 2 40 0 0 1 1\nL 6 NLABEL\n", 2},
+        {"V -1 1 NFEAT 0\nC NFEAT 6 3 1 0\nBN 6 2\nHT\nRO 2 3 0 1\nLSTM 6 5\nGRU 5 4\nRO 0 2 1 3\nL 4 "
+         "NLABEL\n",
+         2}};
+    static const struct { const char *text, *why;
+    } refused[] = {{"R\nTR 8 8 2 9 0", "line 2: TR: it is not causal"},
+                   {"CFR 8 16 2 9 3 0", "line 1: CFR: looks at the whole"},
+                   {"\nTDS 2 3 3", "line 2: TDS: its norms reach over time"},
+                   {"C 1 2 3 2 -1", "line 1: C: padding that depends on the length"},
+                   {"RO 2 0 3 1\nLN 1", "line 2: LN: it reaches over time"},
+                   {"RO 2 3 0 1\nLSTM 3 4 1 1", "line 2: LSTM: it goes both ways"},
+                   {"L 4 4", "line 1: L: it joins frames"},
+                   {"V 4 3 1 1", "line 1: V: it sets the number of frames"},
+                   {"RES 1 1\nR\nSKIP 0 2", "layer 0, RES: a block with shortcuts"}};
+    fl_scope s = fl_scope_begin();
+    double worst = 0;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        fl_nn_module *m = arch(table[i].text, 6, 5, NULL);
+        if (!CHECK(m != NULL)) puts(fl_error());
+        for (int64_t piece = 1; m && piece < 40; piece = piece * 2 + 1) {
+            int64_t ahead = -1;
+            const double off = in_pieces(m, 33, 6, piece, &ahead);
+            if (!CHECK(off <= 1e-5) || !CHECK_EQ_INT(ahead, table[i].ahead))
+                printf("case %d, pieces of %d: off by %g\n", (int)i, (int)piece, off);
+            worst = fmax(worst, off);
+        }
+        fl_nn_free(m);
+    }
+    printf("off by %.2g\n", worst);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        fl_nn_module *m = arch(refused[i].text, 6, 5, NULL);
+        CHECK(m && !fl_speech_arch_stream_new(m));
+        CHECK_ERROR(refused[i].why);
+        fl_nn_free(m);
+    }
+    fl_scope_end(&s);
+    check_clean();
+}
+
 /* ---- ten steps beside PyTorch's (tests/speech_models.py) ---- */
 
 static fl_tensor *formula(fl_shape s, double scale, double a, double b, double plus) {

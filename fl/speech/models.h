@@ -46,6 +46,27 @@ FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64
    NULL) gets those that count there, ceil(steps / t t'); attention sees no others. */
 FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor **steps_out);
 
+/* Such a network, in evaluation mode, on features that come in pieces: what it gives is that of the whole, to
+   rounding. It goes through convolutions and pooling (padding -1 only where the stride is 1), PD, TDS without
+   norms over time, causal TR, RNN, GRU, LSTM one way, and all that looks at single frames. Anything else is
+   refused by line and token: NULL after fl_fail. m is borrowed. */
+typedef struct fl_speech_arch_stream fl_speech_arch_stream;
+typedef struct fl_speech_arch_stream_opts {
+    fl_named _positional;
+    int64_t frames; /* that causal TR remembers at most; 0 -> 6000 */
+    char _end;
+} fl_speech_arch_stream_opts;
+#define fl_speech_arch_stream_new(...) FL__SPEECH_ARCH_STREAM(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_ARCH_STREAM(m, ...) \
+    fl_speech_arch_stream_new_opt(m, (fl_speech_arch_stream_opts){__VA_ARGS__})
+FL_API fl_speech_arch_stream *fl_speech_arch_stream_new_opt(fl_nn_module *m, fl_speech_arch_stream_opts o);
+FL_API void fl_speech_arch_stream_free(fl_speech_arch_stream *s); /* NULL is fine */
+/* Input frames that it waits for behind the one that an output stands for. */
+FL_API int64_t fl_speech_arch_stream_ahead(const fl_speech_arch_stream *s);
+/* Takes features [frames, n], the last if `end`; what is ready then, [frames', labels], in *y, NULL for
+   nothing. False after an error. After the end it begins anew. */
+FL_API bool fl_speech_arch_stream_push(fl_speech_arch_stream *s, fl_tensor *x, bool end, fl_tensor **y);
+
 #ifdef __cplusplus
 }
 #endif
@@ -57,6 +78,7 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
 #include "../../fl_text.h"
 #include "augment.h"
 #include "../ops/activation.h"
+#include "../ops/conv.h"
 #include "../ops/copy.h"
 #include "../ops/create.h"
 #include "../ops/elementwise.h"
@@ -86,6 +108,7 @@ struct fl__arch_layer {
     int n; /* fields */
     char field[FL__ARCH_ARGS][FL__ARCH_FIELD];
     double a[FL__ARCH_ARGS];
+    int64_t line;
     fl_rng *rng;
 };
 
@@ -246,11 +269,15 @@ static bool fl__arch_make_tds(fl_nn_module *m, const fl__arch_layer *l) {
            fl__arch_add_norm(m, "weight1", "bias1") && fl__arch_add_norm(m, "weight2", "bias2");
 }
 
-static fl_var *fl__arch_run_tds(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
-    const int64_t k = (int64_t)l->a[2], right = fl__arch_int(l, 6, -1), *s = fv_value(x)->shape;
-    const int64_t high = right < 0 ? k - 1 - (k - 1) / 2 : right;
+static int64_t fl__arch_tds_ahead(const fl__arch_layer *l) {
+    const int64_t k = (int64_t)l->a[2], right = fl__arch_int(l, 6, -1);
+    return right < 0 ? k - 1 - (k - 1) / 2 : right;
+}
+
+/* What follows the convolution of x, y. */
+static fl_var *fl__arch_tds_rest(fl_nn_module *m, const fl__arch_layer *l, fl_var *x, fl_var *y) {
+    const int64_t *s = fv_value(x)->shape;
     const bool axes[] = {false, true, true, fl__arch_int(l, 7, 1) != 0};
-    fl_var *y = fl__arch_child(m, "conv", fl__arch_pad_time(x, k - 1 - high, high));
     y = fv_add(x, fl__arch_child(m, "dropout", fv_relu(y)));
     y = fl__arch_norm_axes(y, axes, fl_nn_param_at(m, 0), fl_nn_param_at(m, 1));
     fl_var *z = fv_transpose(fv_reshape(y, FL_SHAPE(s[0], s[1] * s[2], s[3])), 1, 2);
@@ -258,6 +285,11 @@ static fl_var *fl__arch_run_tds(fl_nn_module *m, const fl__arch_layer *l, fl_var
     z = fl__arch_child(m, "dropout", fl__arch_child(m, "linear2", z));
     z = fv_reshape(fv_transpose(z, 1, 2), FL_SHAPE(s[0], s[1], s[2], s[3]));
     return fl__arch_norm_axes(fv_add(y, z), axes, fl_nn_param_at(m, 2), fl_nn_param_at(m, 3));
+}
+
+static fl_var *fl__arch_run_tds(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
+    const int64_t k = (int64_t)l->a[2], high = fl__arch_tds_ahead(l);
+    return fl__arch_tds_rest(m, l, x, fl__arch_child(m, "conv", fl__arch_pad_time(x, k - 1 - high, high)));
 }
 
 /* In [n, t, c]: what works on sequences, with a mask of the frames that count if `masked`. */
@@ -384,7 +416,6 @@ static bool fl__arch_make_recurrent(fl_nn_module *m, const fl__arch_layer *l) {
                               .dropout = fl__arch_number(l, 5, 0),
                               .relu = true,
                               .time_first = true,
-                              .output_only = true,
                               .rng = l->rng};
     return fl__arch_add(m, "layer", *l->field[0] == 'R'   ? fl_nn_rnn_opt(in, hidden, o)
                                     : *l->field[0] == 'G' ? fl_nn_gru_opt(in, hidden, o)
@@ -553,6 +584,7 @@ static bool fl__arch_line(fl__arch *a, fl__arch_layer *l) {
             if (l->n == FL__ARCH_ARGS) return fl__arch_fail(a, l->field[0], "more than 15 arguments");
             if (!fl__arch_field(a, f, n, l->field[l->n++])) return false;
         }
+        l->line = a->line;
     }
     return true;
 }
@@ -601,7 +633,7 @@ static fl_nn_module *fl__arch_module(fl__arch_layer *l, const fl__arch_token *to
 
 /* WN axis layer: the layer, whose weight has an axis of theirs: of convolutions counted from the end. */
 static fl_nn_module *fl__arch_weight_norm(fl__arch *a, fl__arch_layer *l) {
-    fl__arch_layer inner = {.n = l->n - 2, .rng = l->rng};
+    fl__arch_layer inner = {.n = l->n - 2, .line = l->line, .rng = l->rng};
     double axis;
     if (!fl__arch_counted(a, l, 3, FL__ARCH_ARGS)) return NULL;
     if (!fl_data_parse_double(l->field[1], strlen(l->field[1]), &axis))
@@ -791,6 +823,254 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
         else y = NULL;
     }
     return fv_scope_return(&s, y);
+}
+
+/* ---- in pieces ---- */
+
+/* What a layer remembers: frames that later outputs need, inputs that wait for their sum, an attention's keys,
+   a recurrent layer's state. */
+typedef struct fl__arch_state {
+    fl_nn_module *m;
+    const fl__arch_layer *l;
+    fl_tensor *held, *late;
+    fl_nn_cache *cache;
+    fl_var *h[2];
+    bool begun;
+} fl__arch_state;
+
+struct fl_speech_arch_stream {
+    fl__arch_state *layer;
+    int64_t n, ahead;
+};
+
+static void fl__arch_forget(fl__arch_state *s) {
+    fl_drop(s->held), fl_drop(s->late), fv_drop(s->h[0]), fv_drop(s->h[1]);
+    s->held = s->late = NULL, s->h[0] = s->h[1] = NULL, s->begun = false;
+    if (s->cache) fl_nn_cache_reset(s->cache);
+}
+
+static bool fl__arch_hold(fl_tensor **slot, fl_tensor *t) {
+    t = t ? fl_contiguous(t) : NULL;
+    fl_keep(t);
+    fl_drop(*slot);
+    *slot = t;
+    return t != NULL;
+}
+
+/* A layer as a window that moves over time: zeros before and behind, frames it spans, how far it moves. */
+typedef struct fl__arch_window {
+    int64_t low, high, span, hop;
+} fl__arch_window;
+
+static bool fl__arch_window_of(const fl__arch_layer *l, fl__arch_window *w) {
+    const char *t = l->field[0];
+    const bool two = !strcmp(t, "C2"), pool = !strcmp(t, "M") || !strcmp(t, "A");
+    int64_t pad = 0;
+    *w = (fl__arch_window){0, 0, 1, 1};
+    if (!strcmp(t, "TDS"))
+        *w = (fl__arch_window){(int64_t)l->a[2] - 1 - fl__arch_tds_ahead(l), fl__arch_tds_ahead(l),
+                               (int64_t)l->a[2], 1};
+    else if (pool) w->span = (int64_t)l->a[1], w->hop = (int64_t)l->a[3], pad = fl__arch_int(l, 5, 0);
+    else if (two || *t == 'C' || !strcmp(t, "AC")) {
+        w->span = ((int64_t)l->a[3] - 1) * fl__arch_int(l, two ? 9 : *t == 'A' ? 7 : 6, 1) + 1;
+        w->hop = (int64_t)l->a[two ? 5 : 4], pad = fl__arch_int(l, two ? 7 : 5, 0);
+    } else return false;
+    w->low += pad, w->high += pad;
+    if (!strcmp(t, "AC")) {
+        w->high = lround(2 * (double)pad * fl__arch_number(l, 6, 0.5));
+        w->low = 2 * pad - w->high;
+    } else if (pad < 0)
+        w->high = w->hop == 1 ? w->span - 1 - (w->span - 1) / 2 : -1, w->low = (w->span - 1) / 2;
+    return w->high >= 0 && w->hop <= w->span && (!pool || pad == 0);
+}
+
+/* The frames that the next outputs see, [b, c, f, t], in *out; NULL if there is none. */
+static bool fl__arch_slide(fl__arch_state *s, fl_tensor *x, bool end, const fl__arch_window *w,
+                           fl_tensor **out) {
+    fl_tensor *part[4], *like = x ? x : s->held, *all = NULL;
+    int n = 0;
+    *out = NULL;
+    if (!like) return true;
+    fl_shape zeros = fl_shape_of(like);
+    zeros.dim[3] = w->low;
+    if (!s->begun && w->low) part[n++] = fl_new_full(like, zeros, 0);
+    if (s->held) part[n++] = s->held;
+    if (x) part[n++] = x;
+    zeros.dim[3] = w->high;
+    if (end && w->high) part[n++] = fl_new_full(like, zeros, 0);
+    s->begun = true;
+    if (!(all = fl_concat(part, n, 3))) return false;
+    const int64_t t = all->shape[3], outs = t >= w->span ? (t - w->span) / w->hop + 1 : 0;
+    if (outs && !(*out = fl_slice(all, 3, 0, (outs - 1) * w->hop + w->span, 1))) return false;
+    return fl__arch_hold(&s->held, fl_slice(all, 3, outs * w->hop, t, 1));
+}
+
+/* The layer's convolution without its padding along time. */
+static fl_var *fl__arch_bare_conv(const fl__arch_state *s, fl_tensor *x) {
+    fl_nn_module *conv = fl_nn_find(s->m, !strcmp(s->l->field[0], "TDS") ? "conv" : "layer");
+    fl_var *w = fl_nn_get_param(conv, "weight"), *g = fl_nn_get_param(conv, "weight_g");
+    const fl__arch_layer *l = s->l;
+    const bool two = !strcmp(l->field[0], "C2"), tds = *l->field[0] == 'T';
+    int axis = 0;
+    for (int i = 0; g && i < 4; i++)
+        if (fv_value(g)->shape[i] > 1) axis = i;
+    if (g) w = fv_weight_norm(fl_nn_get_param(conv, "weight_v"), g, axis);
+    const int64_t pad = two ? (int64_t)l->a[8] : 0, gap = two ? 9 : *l->field[0] == 'A' ? 7 : 6;
+    const int64_t kernel = two ? (int64_t)l->a[4] : 1, step = two ? (int64_t)l->a[6] : 1, bands = x->shape[2];
+    const int64_t same =
+        (bands + step - 1) / step * step - step + (kernel - 1) * fl__arch_int(l, 10, 1) + 1 - bands;
+    const int64_t below = pad < 0 && same > 0 ? same / 2
+                          : pad < 0           ? 0
+                                              : pad,
+                  above = pad < 0 && same > 0 ? same - below : below;
+    fl_var *y = fv_pad(fv_const(x), .low = {0, 0, below, 0}, .high = {0, 0, above, 0});
+    return fv_conv(y, w, fl_nn_get_param(conv, "bias"),
+                   .stride = {step, tds ? 1 : (int64_t)l->a[two ? 5 : 4]}, .pad = {0},
+                   .dilation = {two ? fl__arch_int(l, 10, 1) : 1, tds ? 1 : fl__arch_int(l, (int)gap, 1)});
+}
+
+/* A window's outputs, NULL for none. */
+static bool fl__arch_push_window(fl__arch_state *s, const fl__arch_window *w, fl_tensor *x, bool end,
+                                 fl_tensor **y) {
+    const bool tds = !strcmp(s->l->field[0], "TDS"),
+               pool = *s->l->field[0] == 'M' || !strcmp(s->l->field[0], "A");
+    fl_tensor *in, *waiting[] = {s->late, x};
+    if (tds && x && !fl__arch_hold(&s->late, s->late ? fl_concat(waiting, 2, 3) : x)) return false;
+    *y = NULL;
+    if (!fl__arch_slide(s, x, end, w, &in)) return false;
+    if (!in) return true;
+    fl_var *v = pool ? fl_nn_forward(s->m->child[0], fv_const(in)) : fl__arch_bare_conv(s, in);
+    if (v && tds) {
+        const int64_t n = fv_value(v)->shape[3];
+        v = fl__arch_tds_rest(s->m, s->l, fv_const(fl_slice(s->late, 3, 0, n, 1)), v);
+        if (!v || !fl__arch_hold(&s->late, fl_slice(s->late, 3, n, s->late->shape[3], 1))) return false;
+    }
+    *y = v ? fv_value(v) : NULL;
+    return v != NULL;
+}
+
+static fl_var *fl__arch_push_recurrent(fl__arch_state *s, fl_tensor *x) {
+    const bool lstm = *s->l->field[0] == 'L';
+    fl_vars in = {s->h[0] ? 2 + lstm : 1, {fv_const(fl_select(x, 0, 0)), s->h[0], s->h[1]}};
+    fl_vars out = fl_nn_forward_vars(s->m->child[0], in);
+    for (int i = 0; i < 1 + lstm && out.n; i++) {
+        fv_keep(out.v[1 + i]);
+        fv_drop(s->h[i]);
+        s->h[i] = out.v[1 + i];
+    }
+    return out.n ? fv_unsqueeze(out.v[0], 0) : NULL;
+}
+
+/* Padding along time by zeros, or whatever: before the first frame and behind the last. */
+static bool fl__arch_push_pad(fl__arch_state *s, fl_tensor *x, bool end, fl_tensor **y) {
+    fl_pad_opts o = {.value = s->l->a[1]};
+    for (int i = 0; 2 + 2 * i < s->l->n; i++)
+        o.low[3 - i] = (int64_t)s->l->a[2 + 2 * i], o.high[3 - i] = (int64_t)s->l->a[3 + 2 * i];
+    if (s->begun) o.low[3] = 0;
+    if (!end) o.high[3] = 0;
+    if (!x && s->held && o.high[3]) x = s->held;
+    *y = x ? fl_pad_opt(x, o) : NULL;
+    if (x && x->shape[3]) s->begun = true;
+    return (!x || *y) && (!x || fl__arch_hold(&s->held, fl_slice(x, 3, 0, 0, 1)));
+}
+
+/* One layer; *x becomes what it gives, NULL for no frame. */
+static bool fl__arch_push(fl__arch_state *s, fl_tensor **x, bool end) {
+    fl__arch_window w;
+    if (!strcmp(s->l->field[0], "PD")) return fl__arch_push_pad(s, *x, end, x);
+    if (fl__arch_window_of(s->l, &w)) return fl__arch_push_window(s, &w, *x, end, x);
+    if (!*x) return true;
+    fl_var *y;
+    if (s->cache) {
+        y = fl_nn_forward_cached(s->m->child[0], FL_VARS(fv_const(fl_select(*x, 0, 0))), s->cache).v[0];
+        y = y ? fv_unsqueeze(y, 0) : NULL;
+    } else if (s->l->token->make == fl__arch_make_recurrent) y = fl__arch_push_recurrent(s, *x);
+    else y = fl_nn_forward(s->m, fv_const(*x));
+    *x = y ? fv_value(y) : NULL;
+    return y != NULL;
+}
+
+/* Whether a layer goes in pieces whose time is axis *time; then *time is that behind it. NULL: it does. */
+static const char *fl__arch_unstreamable(const fl__arch_layer *l, int *time) {
+    static const char whole[] = " CFR POSEMB SINPOSEMB E ADAPTIVEE scale SAUG ";
+    fl__arch_window w;
+    char name[FL__ARCH_FIELD + 2];
+    const char *t = l->field[0];
+    const int at = 3 - *time; /* as files count */
+    snprintf(name, sizeof name, " %s ", t);
+    if (strcmp(t, "SAUG") != 0 && strstr(whole, name)) return "looks at the whole";
+    const bool windowed = fl__arch_window_of(l, &w),
+               conv = *t == 'C' || *t == 'M' || !strcmp(t, "A") || !strcmp(t, "AC");
+    if (conv && !windowed) return "padding that depends on the length, or steps beyond the kernel";
+    if ((windowed || !strcmp(t, "PD")) && at) return "time is not its first axis";
+    if (!strcmp(t, "TDS") && fl__arch_int(l, 7, 1)) return "its norms reach over time";
+    if (!strcmp(t, "TR") && (!fl__arch_int(l, 8, 0) || at != 1)) return "it is not causal";
+    if (l->token->make == fl__arch_make_recurrent && (fl__arch_int(l, 4, 0) || at != 2))
+        return "it goes both ways";
+    if (!strcmp(t, "L") && !at) return "it joins frames";
+    if (!strcmp(t, "V") && (at || (l->a[1] != 0 && l->a[1] != -1))) return "it sets the number of frames";
+    for (int i = *t == 'B' ? 2 : 1;
+         (!strcmp(t, "LN") || !strcmp(t, "BN") || !strcmp(t, "GLU") || !strcmp(t, "LSM")) && i < l->n; i++)
+        if ((int)l->a[i] == at) return "it reaches over time";
+    for (int i = 0; !strcmp(t, "RO") && i < 4; i++)
+        if ((int)l->a[1 + i] == at) {
+            *time = 3 - i;
+            break;
+        }
+    return NULL;
+}
+
+FL_API void fl_speech_arch_stream_free(fl_speech_arch_stream *s) {
+    if (!s) return;
+    for (int64_t i = 0; i < s->n; i++) fl__arch_forget(&s->layer[i]), fl_nn_cache_free(s->layer[i].cache);
+    fl_heap_free(s->layer);
+    fl_heap_free(s);
+}
+
+FL_API int64_t fl_speech_arch_stream_ahead(const fl_speech_arch_stream *s) { return s->ahead; }
+
+FL_API fl_speech_arch_stream *fl_speech_arch_stream_new_opt(fl_nn_module *m, fl_speech_arch_stream_opts o) {
+    fl_speech_arch_stream *s = m ? fl_heap_alloc(sizeof *s) : NULL;
+    int64_t hop = 1;
+    int time = 3;
+    if (!s) return NULL;
+    *s = (fl_speech_arch_stream){fl_heap_alloc((size_t)(m->n_child + 1) * sizeof *s->layer), 0, 0};
+    bool ok = s->layer != NULL;
+    for (int64_t i = 0; ok && i < m->n_child; i++) {
+        fl_nn_module *c = m->child[i];
+        const bool is = c->type == &fl__arch_layer_type;
+        const fl__arch_layer *l = is ? c->data : NULL;
+        const char *why = is ? fl__arch_unstreamable(l, &time) : "a block with shortcuts";
+        fl__arch_window w;
+        if (why && !is) ok = fl_fail("fl_speech_arch_stream: layer %lld, RES: %s", (long long)i, why);
+        else if (why)
+            ok = fl_fail("fl_speech_arch_stream: line %lld: %s: %s", (long long)l->line, l->field[0], why);
+        if (!ok) break;
+        s->layer[s->n++] = (fl__arch_state){.m = c, .l = l};
+        if (!strcmp(l->field[0], "TR"))
+            ok = (s->layer[i].cache = fl_nn_cache_new(c->child[0], 1, fl_option_int(o.frames, 6000))) != NULL;
+        if (!strcmp(l->field[0], "PD")) s->ahead -= hop * (int64_t)l->a[2];
+        if (fl__arch_window_of(l, &w)) s->ahead += hop * (w.span - 1 - w.low), hop *= w.hop;
+    }
+    if (ok) return s;
+    fl_speech_arch_stream_free(s);
+    return NULL;
+}
+
+FL_API bool fl_speech_arch_stream_push(fl_speech_arch_stream *s, fl_tensor *x, bool end, fl_tensor **y) {
+    fl_scope scope = fl_scope_begin();
+    const bool recorded = fl_no_grad(true);
+    fl_tensor *t = NULL;
+    *y = NULL;
+    bool ok = !x || x->ndim == 2 ||
+              fl_refuse("fl_speech_arch_stream_push: features %s, not [frames, n]", FL_SHAPE_TEXT(x));
+    if (ok && x && x->shape[0]) ok = (t = fl_unsqueeze(fl_unsqueeze(fl_transpose(x, 0, 1), 0), 0)) != NULL;
+    for (int64_t i = 0; ok && i < s->n; i++) ok = fl__arch_push(&s->layer[i], &t, end);
+    if (ok && t) ok = (*y = fl_select(fl_select(t, 0, 0), 0, 0)) != NULL;
+    for (int64_t i = 0; i < s->n && (end || !ok); i++) fl__arch_forget(&s->layer[i]);
+    fl_no_grad(recorded);
+    *y = fl_scope_return(&scope, ok ? *y : NULL);
+    return ok;
 }
 
 #endif
