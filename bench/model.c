@@ -256,7 +256,8 @@ static void print_line(const settings *s, figures *f, double peak) {
 static void lay_out(const settings *s, fl_nn_module *net, model_batch *batch) {
     if (s->nchw || batch->t[0]->ndim != 4) return;
     fl_nn_channels_last(net);
-    batch->t[0] = fl_channels_last(batch->t[0]);
+    for (int i = 0; i < MODEL_TENSORS; i++)
+        if (batch->t[i] && batch->t[i]->ndim == 4) batch->t[i] = fl_channels_last(batch->t[i]);
 }
 
 static int run(const settings *s) {

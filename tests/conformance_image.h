@@ -291,6 +291,34 @@ static void sample_case(const char *name, fl_dtype d, layout l, int which, sampl
     case_end(agrees(t, &want, (tolerance){1, 64, 0}, scale, false));
 }
 
+/* Two taps of each of 5 elements, some outside, and back. */
+static void resample_case(fl_dtype d, layout l, fl_shape s, int axis, bool adjoint) {
+    if (!case_begin("resample", d, l, "axis %d%s", axis, adjoint ? " adjoint" : "")) return;
+    operand x = make_operand(s, d, layout_fits(l, s) ? l : DENSE, TAME);
+    enum { K = 2, SIZE = 5 };
+    const int64_t n = adjoint ? 4 : s.dim[axis], rows = adjoint ? s.dim[axis] : SIZE;
+    fl_shape to = s;
+    to.dim[axis] = adjoint ? n : SIZE;
+    array want = new_array(to, d), w = random_array(FL_SHAPE(rows, K), d, TAME);
+    double *scale = take((size_t)want.n * 8 + 8);
+    int64_t at[64], inner = 1;
+    unsigned char inside[64];
+    for (int64_t i = 0; i < rows * K; i++) at[i] = random_below((int)n), inside[i] = random_below(4) > 0;
+    for (int i = axis + 1; i < s.ndim; i++) inner *= s.dim[i];
+    for (int64_t i = 0; i < rows * K; i++)
+        for (int64_t e = 0; inside[i] && e < fl_shape_numel(s) / s.dim[axis]; e++) {
+            const int64_t o = e / inner, j = e % inner;
+            const int64_t from = adjoint ? i / K : at[i], put = adjoint ? at[i] : i / K;
+            const double part = w.f[i] * x.a.f[(o * s.dim[axis] + from) * inner + j];
+            want.f[(o * to.dim[axis] + put) * inner + j] += part;
+            scale[(o * to.dim[axis] + put) * inner + j] += fabs(part);
+        }
+    fl_tensor *y = fl_resample(x.t, fl_from_host(at, FL_SHAPE(rows * K), FL_I64), dense_tensor(&w),
+                               fl_from_host(inside, FL_SHAPE(rows, K), FL_B8),
+                               (fl_resample_args){axis, to.dim[axis], adjoint});
+    case_end(agrees(y, &want, (tolerance){1, 8, 0}, scale, false));
+}
+
 static void adaptive_max_case(fl_dtype d, layout l, int which) {
     const image_case *c = &image_cases[which];
     volume v = volume_of(c, false);
@@ -422,6 +450,9 @@ static void resampling_cases(fl_dtype d, layout l) {
         window_case(d, l, n, false);
         window_case(d, l, n, true);
     }
+    for (int i = 0; i < 8 && (d == FL_F32 || d == FL_F64); i++)
+        resample_case(d, l, i < 4 ? FL_SHAPE(2, 3, 4, 6) : FL_SHAPE(1, 17, 3, 3), i < 4 ? i : 2 + i % 2,
+                      i % 3 == 0);
     max_unpool_case(d, layout_fits(l, FL_SHAPE(2, 3, 5)) ? l : DENSE, FL_SHAPE(2, 3, 5));
     if (layout_fits(l, FL_SHAPE(2, 2, 3, 2))) max_unpool_case(d, l, FL_SHAPE(2, 2, 3, 2));
     for (int i = 0; i < 6; i++) {
@@ -446,6 +477,8 @@ static void resampling_group(void) {
         expect_row(names[i], FLOATS, UNWEAK, 0, 0);
         snprintf(row_of(names[i])->tolerance, 64, "%s", bounds[i]);
     }
+    expect_row("resample", WIDE_FLOATS, UNWEAK, 0, 0);
+    snprintf(row_of("resample")->tolerance, 64, "1 ulp + 8 eps, of sum |w x|");
     for (int k = 0; k < DTYPES; k++)
         for (int l = DENSE; l <= BROADCAST && is_float(all_dtypes[k]); l++) {
             for (int n = 0; n < IMAGES; n++) {

@@ -38,6 +38,13 @@ static void rows_of_image_pooling(void) {
     const fl_shape one = FL_SHAPE(2);
     fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32);
     fl_tensor *empty = fl_ones(FL_SHAPE(1, 2, 0), FL_F32);
+    fl_tensor *at = fl_zeros(FL_SHAPE(4), FL_I64), *weights = fl_ones(FL_SHAPE(2, 2), FL_F32);
+    const fl_resample_args last = {2, 2, false}, none = {3, 2, false}, long_one = {2, 3, false};
+    NO(fl_resample, (NULL, at, weights, NULL, last), NULLS);
+    NO(fl_resample, (line, at, weights, NULL, none), "[1, 2, 5]", "axis 3");
+    NO(fl_resample, (line, at, weights, NULL, long_one), "[2, 2]", "of 3 elements");
+    NO(fl_resample, (line, weights, weights, NULL, last), "[1, 2, 5]");
+    NO_AS(fv_resample, "fl_resample", (NULL, at, weights, NULL, last), NULLS);
     NO(fl_max_pool_opt, (NULL, NULL, two), NULLS);
     NO(fl_max_pool_opt, (o.f23, NULL, two), "f32 of shape [2, 3]");
     NO(fl_max_pool_opt, (empty, NULL, two), "[1, 2, 0]");

@@ -6,6 +6,13 @@
 static fl_var *net_layer_norm(fl_var **x) { return fv_layer_norm(x[0], 1, x[1], x[1], 0.1); }
 static fl_var *net_layer_norm2(fl_var **x) { return fv_layer_norm(x[0], 2, NULL, NULL, 0.1); }
 static fl_var *net_rms_norm(fl_var **x) { return fv_rms_norm(x[0], 1, x[1], 0.1); }
+static fl_var *net_resample(fl_var **x) {
+    const int64_t at[] = {0, 1, 1, 0, 1, 1};
+    const fl_tensor *t = fv_value(x[0]);
+    fl_tensor *weight = fl_reshape(fl_arange(1, 7, 1, t->dtype), FL_SHAPE(3, 2));
+    return fv_resample(x[0], fl_from_host(at, FL_SHAPE(6), FL_I64), weight, NULL,
+                       (fl_resample_args){t->ndim - 1, 3, false});
+}
 static fl_var *net_group_norm(fl_var **x) { return fv_group_norm(x[0], 2, x[1], x[1], 0.1); }
 static fl_var *net_instance_norm(fl_var **x) {
     fl_var *image = fv_reshape(x[0], FL_SHAPE(1, 4, 3));
@@ -254,6 +261,7 @@ static const struct {
     {"relative_scores", net_relative, ALIKE},
     {"snake", net_snake, ALIKE},
     {"rnn", net_rnn, SQUARE},                 {"rnn_relu_cell", net_rnn_relu_cell, SQUARE},
+    {"resample", net_resample, ALONE},
     {"glu", net_glu, ALONE},                  {"prelu_channels", net_prelu_channels, VECTOR},
     {"lerp", net_lerp, ALIKE},                {"addcmul", net_addcmul, ALIKE},
     {"addcdiv", net_addcdiv, ALIKE},          {"nll_loss", net_nll, ALONE},

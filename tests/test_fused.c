@@ -198,7 +198,8 @@ static fl_var *group_norm(const fused *f, fl_var *const *x) {
 #define GROUP_NORM fl_op_group_norm, fl_op_group_norm_grad
 TEST(group_norm) {
     static const fl_shape shape[] = {{4, {2, 1, 1, 3}},   {4, {3, 3, 5, 7}},  {4, {2, 16, 8, 8}},
-                                     {4, {4, 12, 29, 31}},                                     {4, {2, 64, 3, 3}}, {4, {2, 3, 65, 67}}, {4, {70, 8, 1, 1}}};
+                                     {4, {4, 12, 29, 31}}, {4, {2, 64, 3, 3}}, {4, {2, 3, 65, 67}},
+                                     {4, {70, 8, 1, 1}}};
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
         for (int k = 0; k < 6; k++) {
             fl_dtype d = k & 1 ? FL_F64 : FL_F32;
@@ -206,6 +207,24 @@ TEST(group_norm) {
             check_fused(&(fused){"group_norm affine", group_norm, shape[i], 3, k / 2, {GROUP_NORM}, d});
             if (shape[i].dim[2] > 1)
                 check_fused(&(fused){"group_norm instance", group_norm, shape[i], 3, k / 2, {GROUP_NORM}, d});
+        }
+}
+
+/* >>resampling */
+
+static fl_var *upsampled(const fused *f, fl_var *const *x) {
+    const bool cubic = f->name[12] == 'c';
+    return fv_interpolate(x[0], FL_SCALAR_SHAPE, cubic ? FL_CUBIC : FL_LINEAR, false,
+                          .scale = {cubic ? 0.7 : 2});
+}
+
+TEST(interpolate) {
+    static const fl_shape shape[] = {{4, {2, 3, 5, 7}}, {4, {3, 64, 6, 4}}, {4, {2, 17, 33, 9}}};
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
+        for (int k = 0; k < 6; k++) {
+            fl_dtype d = k & 1 ? FL_F64 : FL_F32;
+            check_fused(&(fused){"interpolate linear", upsampled, shape[i], 1, k / 2, {fl_op_resample}, d});
+            check_fused(&(fused){"interpolate cubic", upsampled, shape[i], 1, k / 2, {fl_op_resample}, d});
         }
 }
 

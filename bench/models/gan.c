@@ -108,6 +108,7 @@ static fl_var *wgan_loss(fl_nn_module *net, const model_preset *p, const model_b
 const model model_dcgan = {
     .name = "dcgan",
     .parameters = 6342340,
+    .conversions = 4, /* of the first and last images of 4 x 4, and the last weight */
     .preset = {{"cpu", 8, 64, false, false}, {"tiny", 2, 16, true, false}},
     .build = build_dcgan,
     .batch = batch,
@@ -117,6 +118,7 @@ const model model_dcgan = {
 const model model_wgan = {
     .name = "wgan",
     .parameters = 6341444,
+    .conversions = 5, /* the same */
     .preset = {{"cpu", 8, 64, false, false}, {"tiny", 2, 16, true, false}},
     .build = build_wgan,
     .batch = batch,

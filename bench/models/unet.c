@@ -59,6 +59,7 @@ static fl_var *loss(fl_nn_module *net, const model_preset *p, const model_batch 
 
 const model model_unet = {
     .name = "unet",
+    .conversions = 3, /* parts of the gradients of joined images */
     .parameters = 472899,
     .preset = {{"cpu", 8, 64, false, false}, {"tiny", 2, 16, true, false}},
     .build = build,

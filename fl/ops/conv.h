@@ -68,6 +68,7 @@ FL_PRIVATE void fl__register_conv(void);
 #include "../../fl_autograd.h"
 #include "copy.h"
 #include "elementwise.h"
+#include "image.h"
 #include "index.h"
 #include "reduce.h"
 #include "view.h"

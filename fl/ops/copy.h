@@ -251,6 +251,9 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
                                FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]), axis);
     }
     fl_tensor *out = fl_out_on(ts[0]->family, shape, fl_result_type(n, ts));
+    bool last = shape.ndim == 4; /* images that all have their channels innermost stay so */
+    for (int i = 0; last && i < n; i++) last = fl_is_channels_last(ts[i]) && !fl_is_contiguous(ts[i]);
+    if (out && last) out = fl_out_order_as(out, ts[0]);
     if (!out || !fl_out_allocate(out)) return fl_raise();
     int64_t at = 0;
     for (int i = 0; i < n; at += ts[i++]->shape[axis])

@@ -1,7 +1,9 @@
 /* fl/ops/image.h - resampling, windows as columns, and sampling at places
 
    interpolate goes axis by axis, through the taps of taps.inc; unfold and fold are im2col and its
-   adjoint; grid_sample reads at given places, affine_grid makes them. No records: texts alone. */
+   adjoint; grid_sample reads at given places, affine_grid makes them.
+
+   Record (fl_resample_args): resample x, at, weight, inside (b8, or a number) -> y */
 #ifndef FL_T
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -12,6 +14,19 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+typedef struct fl_resample_args {
+    int axis;
+    int64_t size; /* elements of the axis of the result */
+    bool adjoint;
+} fl_resample_args;
+/* Sums along an axis of x: element o of the result is the sum over j of weight[o, j] times element at[o, j] of
+   x. weight [size, k] of x's dtype, f32 or f64; at i64 [size k]; inside b8 [size, k], those that count, or
+   NULL: all. adjoint: the gradient of that for x, given that of the result, which is x here. */
+FL_API fl_tensor *fl_resample(fl_tensor *x, fl_tensor *at, fl_tensor *weight, fl_tensor *inside,
+                              fl_resample_args a);
+FL_API fl_var *fv_resample(fl_var *x, fl_tensor *at, fl_tensor *weight, fl_tensor *inside,
+                           fl_resample_args a);
 
 typedef enum fl_interpolation { FL_NEAREST, FL_LINEAR, FL_CUBIC, FL_AREA, FL_NEAREST_EXACT } fl_interpolation;
 typedef struct fl_interpolate_opts {
@@ -72,6 +87,9 @@ FL_API fl_var *fv_grid_sample_opt(fl_var *x, fl_var *grid, fl_grid_opts o);
 FL_API fl_tensor *fl_affine_grid(fl_tensor *theta, fl_shape size, bool align);
 FL_API fl_var *fv_affine_grid(fl_var *theta, fl_shape size, bool align);
 
+FL_DATA fl_op fl_op_resample;
+FL_PRIVATE void fl__register_image(void);
+
 #ifdef __cplusplus
 }
 #endif
@@ -85,18 +103,85 @@ FL_API fl_var *fv_affine_grid(fl_var *theta, fl_shape size, bool align);
 #include "create.h"
 #include "elementwise.h"
 #include "index.h"
+#include "move.h"
 #include "reduce.h"
 #include "view.h"
 #include <math.h>
 #include <string.h>
 #define FL_TEXT "image.h"
 #include "expand.h"
+
+FL_DATA_DEFINED fl_op fl_op_resample;
+
+FL_PRIVATE void fl__register_image(void) {
+    static const fl_op_info resample = {.name = "resample",
+                                        .args_size = sizeof(fl_resample_args),
+                                        .contains = "gather mul sum where scatter_add",
+                                        .compose = fl__compose_resample,
+                                        .gradient = fv__resample_back};
+    fl_op_resample = fl_op_register(&resample);
+}
 #endif
 #endif
 #else /* the text: see expand.h */
 #include "taps.inc"
 
 /* >>interpolation */
+
+#ifdef FL_ON_TENSORS
+static bool fl__compose_resample(const fl_call *c, fl_tensor **y) {
+    const fl_resample_args *a = c->args;
+    fl_tensor *x = c->in[0], *w = c->in[2];
+    const fl__axis_taps t = {w->shape[0], w->shape[1], c->in[1], c->in[3]->weak ? NULL : c->in[3], w};
+    fl_tensor *table = fl__taps_table(w, x->ndim - a->axis - 1);
+    if (a->adjoint) y[0] = fl__fold_taps(fl_mul(fl_unsqueeze(x, a->axis + 1), table), a->axis, &t, a->size);
+    else y[0] = fl_sum(fl_mul(fl__image_spread(x, a->axis, &t, 0), table), FL_AXES(a->axis + 1));
+    return y[0] != NULL;
+}
+
+fl_tensor *fl_resample(fl_tensor *x, fl_tensor *at, fl_tensor *weight, fl_tensor *inside,
+                       fl_resample_args a) {
+    const char *fn = "fl_resample";
+    if (fl_absent(fn, x) || fl_absent(fn, at) || fl_absent(fn, weight)) return NULL;
+    const bool fits = a.axis >= 0 && a.axis < x->ndim && a.size >= 0 && weight->ndim == 2 && !x->weak;
+    if (!fits || weight->shape[0] != (a.adjoint ? x->shape[a.axis] : a.size) || at->dtype != FL_I64 ||
+        fl_numel(at) != fl_numel(weight) || weight->dtype != x->dtype || fl_is_narrow(x) ||
+        !fl_dtype_is_float(x->dtype) || (inside && !fl_same_shape(inside, weight)))
+        return fl_bad("%s: x %s %s, weight %s %s, at %s, axis %d of %lld elements", fn,
+                      fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(weight->dtype),
+                      FL_SHAPE_TEXT(weight), FL_SHAPE_TEXT(at), a.axis, (long long)a.size);
+    fl_scope s = fl_scope_begin();
+    /* channels-last, or a part of such an image */
+    const bool last = x->ndim == 4 && x->stride[1] == 1 && !fl_is_contiguous(x);
+    if (!(x = last ? fl_channels_last(x) : fl_contiguous(x))) return FL_GIVE(&s, NULL);
+    fl_shape shape = fl_shape_of(x);
+    shape.dim[a.axis] = a.size;
+    fl_tensor *y = fl_out_on(x->family, shape, x->dtype);
+    if (y && x->ndim == 4) y = fl__image_as(y, x, x);
+    fl_call c = {.op = fl_op_resample, .n_out = 1, .n_in = 4, .out = {y}, .args = &a,
+                 .in = {x, at, weight, inside ? inside : fl_num(1)}};
+    return fl_scope_return(&s, y && c.in[3] ? fl_call_result(&c) : fl_raise());
+}
+#else
+static void fv__resample_back(fl_node *n, fl_var *dy) {
+    fl_resample_args a = *(const fl_resample_args *)fv_args(n);
+    a.size = fv_in_shape(n, 0).dim[a.axis];
+    a.adjoint = !a.adjoint;
+    fl_var *inside = fv_saved_count(n) > 2 ? fv_saved(n, 2) : NULL;
+    fl_tensor *at = fv_value(fv_saved(n, 0)), *weight = fv_value(fv_saved(n, 1));
+    fv_add_grad(n, 0, fv_resample(dy, at, weight, fv_value(inside), a));
+}
+
+fl_var *fv_resample(fl_var *x, fl_tensor *at, fl_tensor *weight, fl_tensor *inside,
+                    fl_resample_args a) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl_resample(fv_value(x), at, weight, inside, a);
+    if (!y) return fv_scope_return(&s, NULL);
+    fl_var *kept[] = {fv_const(at), fv_const(weight), inside ? fv_const(inside) : NULL};
+    const fv_list saved = fv_list_of(inside ? 3 : 2, kept);
+    return fv_scope_return(&s, fv_record_op(fl_op_resample, y, FV_IN(x), saved, &a));
+}
+#endif
 
 #ifdef FL_ON_TENSORS
 /* Where element o lies on the axis. */

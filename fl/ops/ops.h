@@ -46,6 +46,7 @@ FL_PRIVATE void fl__register_ops(void) {
     fl__register_fft();
     fl__register_linear();
     fl__register_loss();
+    fl__register_image();
     fl__register_norm();
     fl__register_pool();
     fl__register_random();

@@ -85,6 +85,7 @@ FL_PRIVATE void fl__register_pool(void);
 #include "copy.h"
 #include "create.h"
 #include "elementwise.h"
+#include "image.h"
 #include "index.h"
 #include "reduce.h"
 #include "view.h"

@@ -34,6 +34,7 @@
 #include "glu.h"
 #include "conv.h"
 #include "pool.h"
+#include "resample.h"
 #include "recurrent.h"
 #include "lapack.h"
 #include "fft.h"
@@ -87,6 +88,7 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     fl__cpu_pool_slots(&fl__cpu_table);
     fl__cpu_random_slots(&fl__cpu_table);
     fl__cpu_recurrent_slots(&fl__cpu_table);
+    fl__cpu_resample_slots(&fl__cpu_table);
     fl__cpu_softmax_slots(&fl__cpu_table);
     fl__cpu_step_slots(&fl__cpu_table);
     fl__cpu_openblas_slots(&fl__cpu_table); /* last: it stands before the others */
