@@ -533,6 +533,100 @@ TEST(tokenizers_of_others) {
     end(&scope);
 }
 
+/* ---- malformed files ---- */
+
+/* Undoes \\n, \\t, \\xff and \\\\ in place; the bytes. */
+static int64_t unescape(char *s) {
+    char *to = s, *const start = s;
+    for (; *s; s++) {
+        if (*s != '\\') *to++ = *s;
+        else if (*++s == 'x') *to++ = (char)strtol((char[]){s[1], s[2], 0}, NULL, 16), s += 2;
+        else *to++ = *s == 'n' ? '\n' : *s == 't' ? '\t' : *s;
+    }
+    return to - start;
+}
+
+/* "12:ff00 40:01": bytes from these offsets on; "-7": so many are left. */
+static void change(char *bytes, int64_t *n, const char *edits) {
+    if (*edits == '-') *n = strtol(edits + 1, NULL, 10);
+    for (char *p = (char *)(uintptr_t)edits; *edits != '-' && *p;) {
+        for (long at = strtol(p, &p, 10), i = (p++, 0); *p && *p != ' '; p += 2, i++)
+            bytes[at + i] = (char)strtol((char[]){p[0], p[1], 0}, NULL, 16);
+        if (*p) p++;
+    }
+}
+
+/* Whether a file of that kind with that content opens: the text itself, or changes of a golden file. */
+static bool opens(const char *kind, char *body) {
+    const bool gguf = !strcmp(kind, "gguf"), kenlm = !strcmp(kind, "kenlm"), sp = !strcmp(kind, "sp");
+    char *space = strchr(body, ' '), *owned = NULL;
+    int64_t n = 0;
+    bool ok;
+    if (gguf || kenlm || sp) {
+        if (!gguf) *space = 0;
+        owned = golden(gguf ? "../lm/llama.gguf" : body, &n);
+        if (!owned) return true;
+        change(owned, &n, gguf ? body : space + 1);
+    } else n = unescape(body);
+    const char *bytes = owned ? owned : body;
+    if (!strcmp(kind, "tokens")) { /* a header of safetensors, and how many bytes follow */
+        char file[2000] = {0};
+        while (body[--n] != '|') {}
+        for (int i = 0; i < 8; i++) file[i] = (char)(n >> 8 * i);
+        memcpy(file + 8, body, (size_t)n);
+        fl_data_replace("test", "t.tokens", file, (size_t)(8 + n + strtol(body + n + 1, NULL, 10)));
+        fl_text_tokens *t = fl_text_tokens_open("t.tokens", .tokenizer = strstr(body, "other") ? "mine" : NULL);
+        ok = t != NULL;
+        fl_text_tokens_free(t);
+        return ok;
+    }
+    const char *path = gguf ? "t.gguf" : kenlm ? "t.bin" : sp ? "t.model" : kind[0] == 'g' ? "v.json"
+                       : !strcmp(kind, "tiktoken") ? "t.tiktoken" : "t.json";
+    if (!strcmp(path, "v.json")) {
+        const char *bar = memchr(bytes, '|', (size_t)n);
+        fl_data_replace("test", "m.txt", bar + 1, (size_t)(bytes + n - bar - 1));
+        n = bar - bytes;
+    }
+    fl_data_replace("test", path, bytes, (size_t)n);
+    fl_heap_free(owned);
+    fl_data_file *f = gguf ? fl_text_open_gguf(path) : NULL;
+    fl_text_ngram *m = kenlm ? fl_text_ngram_load(path) : NULL;
+    fl_text_tokenizer *t = gguf || kenlm                 ? NULL
+                           : !strcmp(path, "v.json")     ? fl_text_gpt2_load(path, "m.txt")
+                           : !strcmp(path, "t.tiktoken") ? fl_text_tiktoken_load(path, FL_TEXT_SPLIT_CL100K, NULL, 0)
+                                                         : fl_text_tokenizer_open(path);
+    ok = f || m || t;
+    fl_data_close(f), fl_text_ngram_free(m), fl_text_tokenizer_free(t);
+    return ok;
+}
+
+/* A line each: kind, content, the error. Seven formats of 40 or more files that are none. */
+TEST(malformed_files) {
+    static char kind[20];
+    int64_t n;
+    int of_kind = 0, kinds = 0, lines = 0;
+    begin();
+    fl_scope scope = fl_scope_begin();
+    char *tsv = golden("malformed.tsv", &n);
+    REQUIRE(tsv);
+    for (char *line = tsv, *stop; line && *line; line = stop) {
+        stop = strchr(line, '\n');
+        *stop++ = 0;
+        char *body = strchr(line, '\t'), *error = body ? strchr(body + 1, '\t') : NULL;
+        REQUIRE(error);
+        *body++ = 0, *error++ = 0;
+        error[unescape(error)] = 0;
+        if (strcmp(kind, line)) kinds++, of_kind = 0;
+        snprintf(kind, sizeof kind, "%s", line), of_kind++, lines++;
+        const bool opened = opens(kind, body);
+        if (!CHECK(!opened) || !CHECK_ERROR(error)) printf("%s %d: %s\n", kind, of_kind, error);
+        fl_error_clear();
+    }
+    CHECK(kinds == 7 && lines >= 320);
+    fl_heap_free(tsv);
+    end(&scope);
+}
+
 /* The ids of a plain reading of llama2.c's algorithm: join the pair of the highest score until there is
    none. */
 TEST(llama2c_vocabulary) {

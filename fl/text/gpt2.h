@@ -73,6 +73,9 @@ static bool fl__gpt2_merge(const fl_text_dictionary *d, const char *p, const cha
             return fl_fail("fl_text_gpt2_load: %s: line %lld: '%.*s' is no token", path,
                            (long long)line, (int)(p - text < 60 ? p - text : 60), text);
     }
+    int64_t n;
+    if (fl_text_field(&p, end, &n))
+        return fl_fail("fl_text_gpt2_load: %s: line %lld: more than two tokens", path, (long long)line);
     *out = (fl_text_merge){id[0], id[1]};
     return true;
 }
@@ -130,7 +133,7 @@ static bool fl__gpt2_rank(fl_text_dictionary *d, const char *p, const char *end,
     if (!raw) return false;
     const int64_t size = fl_text_base64_get(text, n, raw);
     bool ok = (size > 0 && number && fl_data_parse_double(number, (size_t)digits, &rank) &&
-               rank >= 0 && rank <= (double)most) ||
+               rank >= 0 && rank <= (double)most && rank == (double)(int64_t)rank) ||
               fl_fail("fl_text_tiktoken_load: %s: line %lld: no token in base64 with its rank",
                       path, (long long)line);
     ok = ok &&

@@ -68,13 +68,14 @@ FL_API bool fl_text_read_vocab(fl_data_json *j, bool bytes, int64_t most, fl_tex
             if (copy) memcpy(copy, text, (size_t)n);
             text = copy;
         }
+        const int shown = n < 60 ? (int)n : 60;
         ok = text && fl_data_json_int(j, &id);
         if (ok && (id < 0 || id > most))
-            ok = fl_data_json_fail(j, "'%.60s' has id %lld", text, (long long)id);
+            ok = fl_data_json_fail(j, "'%.*s' has id %lld", shown, text, (long long)id);
         if (ok && fl_text_dictionary_entry(d, id, NULL))
-            ok = fl_data_json_fail(j, "'%.60s' has id %lld, as another one", text, (long long)id);
+            ok = fl_data_json_fail(j, "'%.*s' has id %lld, as another one", shown, text, (long long)id);
         if (ok && fl_text_dictionary_find(d, text, n) >= 0)
-            ok = fl_data_json_fail(j, "'%.60s' is there twice", text);
+            ok = fl_data_json_fail(j, "'%.*s' is there twice", shown, text);
         ok = ok && fl_text_dictionary_add_at(d, text, n, id);
         if (raw != small) fl_heap_free(raw);
         fl_heap_free(copy);
