@@ -1,0 +1,265 @@
+/* vision_train.c - the recipes of ImageNet's classifiers: torchvision's ResNet-50, DeiT's transformers
+
+   cc -O2 -I.. vision_train.c ../fl.c -o vision_train -lm -lpthread -DFL_USE_JPEG -ljpeg
+   ./vision_train --recipe resnet50 --train imagenet/train --val imagenet/val
+   ./vision_train --recipe deit_s --train imagenet/train --val imagenet/val --accumulate 4 --bf16
+   ./vision_train ... --resume vision_train.checkpoint     goes on where that was written, bit for bit
+   examples/launch 4 ./vision_train ...                    four ranks, each with a part of every batch
+
+   Folders have one for each class. After each epoch the average of the weights, where the recipe has one, is
+   tested at --test-size; the best so far goes to vision_train.safetensors. The last line is
+   "Best accuracy: NN.NN %". */
+#include "vision.h"
+
+typedef struct recipe {
+    const char *name, *model;
+    bool deit;  /* AdamW, a cosine, DeiT's augmentation, mixup; else SGD, a tenth every third of the epochs */
+    double lr, of, decay, clip, ema, drop_path; /* lr for batches of `of` samples; clip, ema 0: none */
+    int64_t batch, epochs, warmup, size, test_size;
+} recipe;
+
+static const recipe recipes[] = {
+    {"resnet50", "resnet50", false, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224, 224},
+    {"resnet50-320", "resnet50", false, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224,
+     320}, /* tested at another size */
+    {"resnet18", "resnet18", false, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224, 224},
+    {"deit_ti", "deit_ti", true, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
+    {"deit_s", "deit_s", true, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
+    {"deit_b", "deit_b", true, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
+};
+
+typedef struct options {
+    const char *recipe, *train, *val, *resume, *load;
+    int64_t batch, epochs, accumulate, steps, seed, threads, size, test_size, divide;
+    double lr, clip;
+    bool bf16;
+    recipe r;
+    fl_dist_group *d;
+} options;
+
+/* ---- data ---- */
+
+static fl_data_set *training_set(const options *o, int64_t classes) {
+    const recipe *r = &o->r;
+    const int rank = fl_dist_rank(o->d), ranks = fl_dist_size(o->d);
+    const int64_t batch = r->batch / ranks / o->accumulate;
+    const fl_vision_step plain[] = {fl_vision_random_resized_crop(r->size, 0, 0, FL_VISION_BILINEAR),
+                                    fl_vision_random_horizontal_flip(0.5)};
+    const fl_vision_step deit[] = {fl_vision_random_resized_crop(r->size, 0, 0, FL_VISION_BICUBIC),
+                                   fl_vision_random_horizontal_flip(0.5), fl_vision_deit_augment(),
+                                   fl_vision_random_erasing(0.25, -1)};
+    fl_data_set *set = fl_vision_folder(o->train);
+    set = r->deit ? fl_vision_repeated(set, 3, (uint64_t)o->seed, rank, ranks)
+                  : fl_data_shard(fl_data_shuffle(set, (uint64_t)o->seed), rank, ranks);
+    set = fl_vision_batch(set, batch > 0 ? batch : 1, .steps = r->deit ? deit : plain,
+                          .n_steps = r->deit ? 4 : 2, .seed = (uint64_t)o->seed, .drop_last = true,
+                          .region = true, .skip_bad = true, .mean = FL_VISION_IMAGENET_MEAN,
+                          .std = FL_VISION_IMAGENET_STD);
+    if (r->deit) set = fl_vision_mixup(set, classes, .seed = (uint64_t)o->seed + 1);
+    return fl_data_prefetch(set, (int)o->threads, 2 * (int)o->threads);
+}
+
+/* The middle of the image, of 224 / 256 of its shorter side. */
+static fl_data_set *test_set(const options *o) {
+    const int64_t size = o->r.test_size;
+    const fl_vision_filter filter = o->r.deit ? FL_VISION_BICUBIC : FL_VISION_BILINEAR;
+    const fl_vision_step steps[] = {fl_vision_resize(size * 256 / 224, 0, filter),
+                                    fl_vision_center_crop(size)};
+    fl_data_set *set = fl_data_shard(fl_vision_folder(o->val), fl_dist_rank(o->d), fl_dist_size(o->d));
+    set = fl_vision_batch(set, 32, .steps = steps, .n_steps = 2, .mean = FL_VISION_IMAGENET_MEAN,
+                          .std = FL_VISION_IMAGENET_STD, .skip_bad = true);
+    return fl_data_prefetch(set, (int)o->threads, 2 * (int)o->threads);
+}
+
+/* ---- test ---- */
+
+static double accuracy(fl_nn_module *net, fl_data_set *set, fl_dist_group *d) {
+    double count[2] = {0}; /* right ones, all */
+    bool ok = true;
+    fl_nn_train(net, false);
+    for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
+        fl_scope s = fl_scope_begin();
+        const bool before = fl_no_grad(true);
+        fl_data_sample b;
+        fl_var *y = fl_data_get(set, i, &b) ? fl_nn_forward(net, fv_const(b.t[0])) : NULL;
+        fl_tensor *hit = y ? fl_eq(fl_argmax(fv_value(y), 1, false), b.t[1]) : NULL;
+        fl_tensor *sum = hit ? fl_sum(hit, FL_ALL_AXES) : NULL;
+        ok = sum != NULL;
+        if (ok) count[0] += fl_item(sum), count[1] += (double)fl_numel(hit);
+        fl_no_grad(before);
+        fl_scope_end(&s);
+    }
+    fl_nn_train(net, true);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = ok ? fl_from_host(count, FL_SHAPE(2), FL_F64) : NULL;
+    ok = t && fl_dist_all_reduce(d, t, .op = FL_DIST_SUM) &&
+         fl_to_host(t, count, sizeof count);
+    fl_scope_end(&s);
+    return ok && count[1] > 0 ? 100 * count[0] / count[1] : (double)NAN;
+}
+
+/* ---- training ---- */
+
+typedef struct run {
+    fl_nn_module *net;
+    fl_dist_model *model;
+    fl_optim *optim;
+    fl_optim_ema *ema; /* NULL: none */
+    fl_data_set *train, *test;
+    fl_optim_progress at; /* position: micro-batches */
+    double best;
+} run;
+
+static bool checkpoint(run *t, const char *path, bool save) {
+    fl_optim_checkpoint c = {.at = &t->at};
+    fl_nn_state *s = &c.state;
+    const bool ok = fl_nn_state_add_module(s, "model.", t->net) &&
+                    fl_optim_checkpoint_add(&c, "optim.", t->optim) &&
+                    (!t->ema || fl_optim_ema_state(t->ema, "ema.", s)) &&
+                    fl_nn_state_add_number(s, "", "best", &t->best) &&
+                    (save ? fl_optim_checkpoint_save(&c, path) : fl_optim_checkpoint_load(&c, path));
+    fl_optim_checkpoint_free(&c);
+    return ok;
+}
+
+static double rate(const options *o, int64_t step, int64_t per_epoch) {
+    const recipe *r = &o->r;
+    const double lr = o->lr ? o->lr : r->lr * (double)r->batch / r->of;
+    if (!r->deit) return fl_optim_lr_step(lr, step, per_epoch * (r->epochs > 2 ? r->epochs / 3 : 1), 0.1);
+    const int64_t warm = r->warmup * per_epoch;
+    return step < warm ? lr * (double)(step + 1) / (double)warm
+                       : fl_optim_lr_cosine(lr, 1e-5, step - warm, r->epochs * per_epoch - warm);
+}
+
+/* One step of several micro-batches, whose gradients add up; their mean loss. */
+static bool step(run *t, const options *o, double *loss) {
+    fl_optim_zero_grad(t->optim);
+    *loss = 0;
+    for (int64_t k = 0; k < o->accumulate; k++) {
+        fl_scope s = fl_scope_begin();
+        fl_data_sample b;
+        fl_dist_no_sync(t->model, k + 1 < o->accumulate);
+        bool ok = fl_data_next(t->train, &t->at.epoch, &t->at.position, &b);
+        if (o->bf16) fl_autocast(FL_BF16);
+        fl_var *y = ok ? fl_nn_forward(t->net, fv_const(b.t[0])) : NULL;
+        fl_var *part = y ? fv_div(fv_cross_entropy(y, b.t[1]), fv_num((double)o->accumulate)) : NULL;
+        fl_autocast(FL_F32);
+        ok = part && fl_backward(part);
+        if (ok) *loss += fl_item(fv_value(part));
+        fl_scope_end(&s);
+        if (!ok) return false;
+    }
+    return fl_dist_step(t->model, t->optim, o->clip ? o->clip : o->r.clip) &&
+           (!t->ema || fl_optim_ema_update(t->ema));
+}
+
+/* Tests the averaged weights, keeps the best, and writes where training stands. */
+static bool end_of_epoch(run *t, const options *o) {
+    const bool first = fl_dist_rank(o->d) == 0;
+    bool ok = !t->ema || fl_optim_ema_swap(t->ema);
+    const double percent = ok ? accuracy(t->net, t->test, o->d) : (double)NAN;
+    const bool better = percent > t->best;
+    if (better) t->best = percent;
+    if (first) printf("Epoch %lld: accuracy %.2f %%, %lld bad files\n", (long long)t->at.epoch, percent,
+                      (long long)fl_vision_bad(t->train));
+    if (better && first) ok = ok && fl_nn_save(t->net, "vision_train.safetensors");
+    ok = ok && percent == percent && (!t->ema || fl_optim_ema_swap(t->ema));
+    return ok && (!first || checkpoint(t, "vision_train.checkpoint", true));
+}
+
+static bool train(run *t, const options *o) {
+    const int64_t per_epoch = fl_data_size(t->train) / o->accumulate;
+    const bool first = fl_dist_rank(o->d) == 0;
+    bool ok = per_epoch > 0 || (fprintf(stderr, "vision_train: fewer images than a batch has\n"), false);
+    while (ok && t->at.epoch < o->r.epochs && !(o->steps && t->at.step >= o->steps)) {
+        const int64_t epoch = t->at.epoch;
+        double loss;
+        ok = fl_optim_set_lr(t->optim, rate(o, t->at.step, per_epoch)) && step(t, o, &loss);
+        t->at.step++;
+        if (ok && first && t->at.step % 20 == 0)
+            printf("Step %lld: loss %.4f\n", (long long)t->at.step, loss), fflush(stdout);
+        if (ok && (t->at.epoch > epoch || t->at.step == o->steps)) ok = end_of_epoch(t, o);
+    }
+    if (ok && first) printf("Best accuracy: %.2f %%\n", t->best);
+    return ok;
+}
+
+static int64_t count_classes(const char *folder) {
+    fl_data_set *set = fl_vision_folder(folder);
+    int64_t n = 0;
+    while (fl_data_class_name(set, n)) n++;
+    fl_data_free(set);
+    return n;
+}
+
+static bool set_up(run *t, const options *o) {
+    const recipe *r = &o->r;
+    const int64_t classes = count_classes(o->train);
+    t->net = classes ? fl_vision_model(r->model, .classes = classes, .size = r->size,
+                                       .drop_path = r->drop_path, .divide = o->divide)
+                     : NULL;
+    if (!t->net || !fl_nn_channels_last(t->net) ||
+        (o->load && !fl_vision_load(t->net, o->load, FL_VISION_TORCHVISION)))
+        return false;
+    t->model = fl_dist_data_parallel(o->d, t->net);
+    const fv_list p = fl_dist_parameters(t->model);
+    t->optim = r->deit ? fl_optim_adamw(p, .lr = 1e-3, .weight_decay = r->decay)
+                       : fl_optim_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = r->decay);
+    /* vectors and positions do not decay in DeiT */
+    bool ok = t->model && t->optim;
+    if (ok && r->deit)
+        ok = fl_optim_group_of(t->optim, t->net, "*bias", .weight_decay = FL_ZERO) >= 0 &&
+             fl_optim_group_of(t->optim, t->net, "*ln*weight", .weight_decay = FL_ZERO) >= 0 &&
+             fl_optim_group_of(t->optim, t->net, "*pos_embedding", .weight_decay = FL_ZERO) >= 0;
+    if (ok && r->ema) ok = (t->ema = fl_optim_ema_new(fl_nn_parameters(t->net), r->ema)) != NULL;
+    return ok && (t->train = training_set(o, classes)) && (t->test = test_set(o)) &&
+           (!o->resume || checkpoint(t, o->resume, false));
+}
+
+int main(int argc, char **argv) {
+    options o = {.recipe = "resnet50", .accumulate = 1, .seed = 1, .threads = 2, .divide = 1};
+    const argument list[] = {{"recipe", .text = &o.recipe},
+                             {"train", .text = &o.train},
+                             {"val", .text = &o.val},
+                             {"resume", .text = &o.resume},
+                             {"load", .text = &o.load},
+                             {"batch", .whole = &o.batch, .low = 1, .high = 1e6},
+                             {"epochs", .whole = &o.epochs, .low = 1, .high = 1e6},
+                             {"accumulate", .whole = &o.accumulate, .low = 1, .high = 1e4},
+                             {"steps", .whole = &o.steps, .low = 1, .high = 1e12},
+                             {"seed", .whole = &o.seed, .low = 0, .high = 1e9},
+                             {"threads", .whole = &o.threads, .low = 1, .high = 64},
+                             {"size", .whole = &o.size, .low = 32, .high = 1024},
+                             {"test-size", .whole = &o.test_size, .low = 32, .high = 1024},
+                             {"divide", .whole = &o.divide, .low = 1, .high = 64},
+                             {"lr", .number = &o.lr, .low = 1e-9, .high = 100},
+                             {"clip", .number = &o.clip, .low = 1e-9, .high = 1e9},
+                             {"bf16", .on = &o.bf16},
+                             {NULL, .low = 0}};
+    if (!arguments_read(argc, argv, list)) return 2;
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
+        if (!strcmp(recipes[i].name, o.recipe)) o.r = recipes[i];
+    if (!o.r.name || !o.train || !o.val) {
+        fprintf(stderr, "vision_train: --train DIR --val DIR --recipe");
+        for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) fprintf(stderr, " %s", recipes[i].name);
+        return fputc('\n', stderr), 2;
+    }
+    if (o.batch) o.r.batch = o.batch;
+    if (o.epochs) o.r.epochs = o.epochs;
+    if (o.size) o.r.size = o.r.test_size = o.size;
+    if (o.test_size) o.r.test_size = o.test_size;
+    fl_seed((uint64_t)o.seed);
+    fl_scope s = fl_scope_begin();
+    o.d = fl_dist_init();
+    run t = {.best = -1};
+    const bool ok = o.d && set_up(&t, &o) && train(&t, &o);
+    if (!ok) fprintf(stderr, "vision_train: %s\n", fl_error() ? fl_error() : "failed");
+    fl_data_free(t.train), fl_data_free(t.test);
+    fl_optim_ema_free(t.ema);
+    fl_optim_free(t.optim);
+    fl_dist_model_free(t.model);
+    fl_dist_close(o.d);
+    fl_nn_free(t.net);
+    fl_scope_end(&s);
+    return ok ? 0 : 1;
+}
