@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROUNDS = 5, RATE = 16000, SECONDS = 60, LETTERS = 29, BLANK = LETTERS - 1, UTTERANCES = 20 };
+enum { ROUNDS = 3, RATE = 16000, SECONDS = 60, LETTERS = 29, BLANK = LETTERS - 1, UTTERANCES = 20 };
 static const char letters[] = "|abcdefghijklmnopqrstuvwxyz'#";
 static const char *folder = "build/bench-speech";
 static bench_peer peer;
@@ -111,7 +111,7 @@ static void put_line(fl_data_text *t, const char *p, const char *end) {
     while (t->n > begin && t->p[t->n - 1] == ' ') t->n--;
 }
 
-static const double unclear = 4.7; /* how far the right letter stands out of noise of deviation 1 */
+static const double unclear = 4.25; /* how far the right letter stands out of noise of deviation 1 */
 
 /* Log probabilities of a line's letters, each two or three frames long, some with a blank behind. */
 static fl_tensor *scores_of(const char *text, fl_rng *rng) {

@@ -1,6 +1,7 @@
 /* test_effects.c - what is done to sounds: measured, repeatable, and refused where it cannot be */
 #include "../fl.h"
 #include "test.h"
+#include <errno.h>
 
 enum { RATE = 16000 };
 
@@ -391,6 +392,60 @@ TEST(any_request_for_memory_may_fail) {
     CHECK(n > 30 && n < 5000);
     CHECK(load_and_apply(&got) && got == want);
     remove_files();
+    check_clean();
+}
+
+/* The n-th operation on files fails, for every n: an error, nothing lost, the same bits later. */
+static int64_t operations;
+static bool broken(void) { return operations-- == 0; }
+static void *io_open(void *user, const char *path, fl_data_mode mode) {
+    (void)user;
+    errno = EIO;
+    return broken() ? NULL : fopen(path, mode == FL_DATA_READ ? "rb" : "wb");
+}
+static int64_t io_read(void *user, void *f, void *dst, size_t n, int64_t at) {
+    (void)user;
+    errno = EIO;
+    return broken() || fseek(f, (long)at, SEEK_SET) ? -1 : (int64_t)fread(dst, 1, n, f);
+}
+static int64_t io_size(void *user, void *f) {
+    (void)user;
+    errno = EIO;
+    return broken() || fseek(f, 0, SEEK_END) ? -1 : ftell(f);
+}
+static int io_close(void *user, void *f) { return (void)user, fclose(f); }
+
+static bool read_all(uint64_t *hash) {
+    fl_speech_list *l = fl_speech_list_load(file("lst"), NULL);
+    fl_text_dictionary *d = l ? fl_text_dictionary_load(file("lst")) : NULL;
+    const bool ok = d && load_and_apply(hash);
+    fl_text_dictionary_free(d);
+    fl_speech_list_free(l);
+    return ok;
+}
+
+TEST(any_operation_on_files_may_fail) {
+    static const fl_data_io io = {.open = io_open, .read = io_read, .size = io_size, .close = io_close};
+    fl_speech_chain_free(whole_chain());
+    write_text(file("lst"), "id path 3 words\n");
+    uint64_t want = 0, got = 0;
+    CHECK(read_all(&want));
+    int64_t n = 0, failed = 0;
+    for (bool done = false; !done && n < 1000; n++) {
+        operations = n;
+        fl_data_io_use(&io);
+        const bool ok = read_all(&got);
+        fl_data_io_use(NULL);
+        done = operations >= 0;
+        failed += !ok;
+        CHECK(ok ? got == want : fl_error() != NULL);
+        fl_error_clear();
+    }
+    printf("%lld operations, %lld fail\n", (long long)n - 1, (long long)failed);
+    CHECK(failed == n - 1 && n > 12);
+    CHECK(read_all(&got) && got == want);
+    remove_files();
+    remove(file("lst"));
     check_clean();
 }
 

@@ -581,6 +581,50 @@ TEST(spec_augment_masks_what_it_says) {
     check_clean();
 }
 
+/* ---- hours ---- */
+
+static int64_t grown;
+static void *growing(void *user, void *p, size_t bytes) {
+    (void)user;
+    grown += p && bytes;
+    if (bytes) return realloc(p, bytes);
+    free(p);
+    return NULL;
+}
+
+/* A sound at 11,025 samples a second, brought to 8,000, its features: no array grows behind the first minute,
+   and as many tensors live (a tenth of an hour; FULL=1: an hour). */
+TEST(an_hour_of_stream_takes_no_more_memory_than_a_minute) {
+    const int64_t minutes = getenv("FULL") && *getenv("FULL") ? 60 : 6, piece = 1103;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = sound(11025, 3);
+    fl_speech_conf c;
+    fl_speech_preset(&c, "kaldi", 8000);
+    int64_t frames = 0, tensors = 0;
+    fl_heap_use(growing, NULL);
+    fl_speech_features *f = fl_speech_features_new(&c);
+    fl_speech_resampler *r = fl_speech_resampler_new(11025, 8000);
+    fl_speech_stream *p = fl_speech_stream_new(f);
+    for (int64_t i = 0; i < minutes * 600; i++) {
+        fl_scope inner = fl_scope_begin();
+        const float *y, *from = (const float *)fl_data(x) + i * 7919 % (11025 - piece);
+        const int64_t n = fl_speech_resampler_push(r, from, piece, false, &y);
+        fl_tensor *z = n >= 0 ? fl_speech_stream_push(p, y, n, false) : NULL;
+        if (CHECK(z != NULL)) frames += z->shape[0];
+        fl_scope_end(&inner);
+        if (i + 1 == 600) grown = 0, tensors = fl_mem_live();
+    }
+    printf("%lld frames, %lld arrays grew\n", (long long)frames, (long long)grown);
+    CHECK(grown == 0 && fl_mem_live() == tensors);
+    CHECK(frames > minutes * 5990);
+    fl_speech_stream_free(p);
+    fl_speech_resampler_free(r);
+    fl_speech_features_free(f);
+    fl_heap_use(NULL, NULL);
+    fl_scope_end(&s);
+    check_clean();
+}
+
 int main(int argc, char **argv) {
     fl_on_error(test__ignore_error, NULL);
     return test_main(argc, argv);
