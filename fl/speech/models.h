@@ -539,9 +539,11 @@ static const fl_nn_type fl__arch_layer_type = {.name = "Arch", .maker = "fl_spee
 
 typedef struct fl__arch {
     const char *name, *at, *end;
-    int64_t line, features, labels;
+    int64_t line, features, labels, made; /* made: layers so far */
+    int depth;                            /* of RES in RES */
     fl_rng *rng;
 } fl__arch;
+enum { FL__ARCH_MOST = 20000, FL__ARCH_DEEPEST = 16 };
 
 static bool fl__arch_fail(const fl__arch *a, const char *token, const char *what) {
     return fl_fail("fl_speech_arch: %s:%lld: %s: %s", a->name, (long long)a->line, token, what);
@@ -726,14 +728,16 @@ static bool fl__arch_block(fl_nn_module *m, fl_nn_module **list, int64_t n, fl__
 static fl_nn_module *fl__arch_residual(fl__arch *a, fl__arch_layer *l) {
     if (!fl__arch_counted(a, l, 3, 4) || !fl__arch_numbers(a, l, 1)) return NULL;
     const int64_t n = (int64_t)l->a[1], skips = (int64_t)l->a[2], blocks = fl__arch_int(l, 3, 1);
-    if (n < 1 || n > 1000 || skips < 0 || skips > FL__ARCH_SKIPS || blocks < 1 || blocks > 1000)
+    if (n < 1 || n > 1000 || a->depth == FL__ARCH_DEEPEST || skips < 0 || skips > FL__ARCH_SKIPS ||
+        blocks < 1 || blocks > 1000)
         return fl__arch_fail(a, "RES", "so many layers, skips or blocks"), NULL;
-    const fl__arch from = *a;
+    a->depth++;
+    fl__arch from = *a;
     fl_nn_module *all = fl_nn_sequential_of(0, NULL);
     bool ok = all != NULL;
     for (int64_t b = 0; ok && b < blocks; b++) {
         fl__arch_skip skip[FL__ARCH_SKIPS] = {{0, 0, 0, NULL}};
-        *a = from;
+        from.made = a->made, *a = from;
         fl_nn_module **list = fl__arch_list(a, n, "RES");
         ok = list != NULL;
         for (int64_t i = 0; ok && i < skips; i++) ok = fl__arch_read_skip(a, n, &skip[i]);
@@ -743,12 +747,14 @@ static fl_nn_module *fl__arch_residual(fl__arch *a, fl__arch_layer *l) {
         for (int64_t i = 0; list && i < n; i++) fl_nn_free(list[i]);
         fl_heap_free(list);
     }
+    a->depth--;
     if (ok) return all;
     fl_nn_free(all);
     return NULL;
 }
 
 static fl_nn_module *fl__arch_layer_of(fl__arch *a, fl__arch_layer *l) {
+    if (++a->made > FL__ARCH_MOST) return fl__arch_fail(a, l->field[0], "too many layers"), NULL;
     if (!strcmp(l->field[0], "WN")) return fl__arch_weight_norm(a, l);
     if (!strcmp(l->field[0], "RES")) return fl__arch_residual(a, l);
     for (size_t i = 0; i < sizeof fl__arch_tokens / sizeof *fl__arch_tokens; i++) {
@@ -827,8 +833,8 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
 
 /* ---- in pieces ---- */
 
-/* What a layer remembers: frames that later outputs need, inputs that wait for their sum, an attention's keys,
-   a recurrent layer's state. */
+/* What a layer remembers: frames that later outputs need, inputs that wait for their sum, keys and values, a
+   recurrent layer's state. */
 typedef struct fl__arch_state {
     fl_nn_module *m;
     const fl__arch_layer *l;
@@ -881,7 +887,7 @@ static bool fl__arch_window_of(const fl__arch_layer *l, fl__arch_window *w) {
         w->low = 2 * pad - w->high;
     } else if (pad < 0)
         w->high = w->hop == 1 ? w->span - 1 - (w->span - 1) / 2 : -1, w->low = (w->span - 1) / 2;
-    return w->high >= 0 && w->hop <= w->span && (!pool || pad == 0);
+    return w->low >= 0 && w->high >= 0 && w->hop >= 1 && w->hop <= w->span && (!pool || pad == 0);
 }
 
 /* The frames that the next outputs see, [b, c, f, t], in *out; NULL if there is none. */
@@ -916,7 +922,8 @@ static fl_var *fl__arch_bare_conv(const fl__arch_state *s, fl_tensor *x) {
         if (fv_value(g)->shape[i] > 1) axis = i;
     if (g) w = fv_weight_norm(fl_nn_get_param(conv, "weight_v"), g, axis);
     const int64_t pad = two ? (int64_t)l->a[8] : 0, gap = two ? 9 : *l->field[0] == 'A' ? 7 : 6;
-    const int64_t kernel = two ? (int64_t)l->a[4] : 1, step = two ? (int64_t)l->a[6] : 1, bands = x->shape[2];
+    const int64_t kernel = two ? (int64_t)l->a[4] : 1, step = two && l->a[6] > 0 ? (int64_t)l->a[6] : 1,
+                  bands = x->shape[2];
     const int64_t same =
         (bands + step - 1) / step * step - step + (kernel - 1) * fl__arch_int(l, 10, 1) + 1 - bands;
     const int64_t below = pad < 0 && same > 0 ? same / 2
@@ -986,6 +993,9 @@ static bool fl__arch_push(fl__arch_state *s, fl_tensor **x, bool end) {
         y = y ? fv_unsqueeze(y, 0) : NULL;
     } else if (s->l->token->make == fl__arch_make_recurrent) y = fl__arch_push_recurrent(s, *x);
     else y = fl_nn_forward(s->m, fv_const(*x));
+    if (y && !strcmp(s->l->field[0], "V") && fv_value(y)->shape[3] != (*x)->shape[3])
+        return fl_refuse("fl_speech_arch_stream_push: line %lld: V: another number of frames",
+                         (long long)s->l->line);
     *x = y ? fv_value(y) : NULL;
     return y != NULL;
 }
@@ -1003,7 +1013,8 @@ static const char *fl__arch_unstreamable(const fl__arch_layer *l, int *time) {
                conv = *t == 'C' || *t == 'M' || !strcmp(t, "A") || !strcmp(t, "AC");
     if (conv && !windowed) return "padding that depends on the length, or steps beyond the kernel";
     if ((windowed || !strcmp(t, "PD")) && at) return "time is not its first axis";
-    if (!strcmp(t, "TDS") && fl__arch_int(l, 7, 1)) return "its norms reach over time";
+    if (!strcmp(t, "PD") && (l->a[2] < 0 || l->a[3] < 0)) return "it cuts frames off";
+    if (!strcmp(t, "TDS") && (!windowed || fl__arch_int(l, 7, 1))) return "its norms reach over time";
     if (!strcmp(t, "TR") && (!fl__arch_int(l, 8, 0) || at != 1)) return "it is not causal";
     if (l->token->make == fl__arch_make_recurrent && (fl__arch_int(l, 4, 0) || at != 2))
         return "it goes both ways";
@@ -1052,6 +1063,8 @@ FL_API fl_speech_arch_stream *fl_speech_arch_stream_new_opt(fl_nn_module *m, fl_
         if (!strcmp(l->field[0], "PD")) s->ahead -= hop * (int64_t)l->a[2];
         if (fl__arch_window_of(l, &w)) s->ahead += hop * (w.span - 1 - w.low), hop *= w.hop;
     }
+    if (ok && time != 2)
+        ok = fl_fail("fl_speech_arch_stream: the network does not give (labels, time, 1, 1)");
     if (ok) return s;
     fl_speech_arch_stream_free(s);
     return NULL;
