@@ -271,6 +271,9 @@ parity-vision: $(BUILD)/tests/parity_vision $(BUILD)/examples/vision_eval $(BUIL
 	@$(if $(PEER_PYTHON),$(PEER_PYTHON) tests/parity_coco.py $(BUILD)/examples/vision_eval)
 	@$(if $(PEER_PYTHON),$(PEER_PYTHON) tests/parity_zoo.py $(BUILD)/examples/vision_predict)
 
+bench-text: bench-tokenizers bench-generate ## text: encoding, learning tokenizers, loader, generation; then steps of a character model and an LSTM
+	@$(MAKE) --no-print-directory bench MODELS="gpt_small lstm_lm"
+
 bench-%: $(BUILD)/bench/% ## one program of bench/ as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks ...
 	@env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $< $(ARGS)
 

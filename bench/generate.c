@@ -2,6 +2,7 @@
 
    stories260K   its file through fl_text_reader, beside a plain C loop over it (peers/llama_loop.c, compiled
                  with -O3 -march=native -ffast-math) in turn; the scores are compared too
+   loader        batches for training, from a token file
    llama110m     random weights, 12 layers of 768, as f32, f16, q8: bytes of weights per second, beside what
                  the same threads read of plain memory; a prompt of 512 tokens
    PEER_PYTHON   names a Python with torch and transformers: eager, with cache, the same shapes */
@@ -125,6 +126,30 @@ static void llama(fl_dtype dtype, const char *name) {
     fl_nn_free(m);
 }
 
+/* Batches of 12 random blocks of 64, as the preset nano trains on, of a mapped file of a million tokens. */
+static void loader(void) {
+    enum { N = 1 << 20, BATCHES = 2000 };
+    const char *path = "bench.tokens";
+    fl_scope s = fl_scope_begin();
+    fl_tensor *ids = fl_randint(FL_SHAPE(N), 0, 65, NULL);
+    fl_text_tokens *t = fl_text_tokens_save(path, ids, NULL, NULL) ? fl_text_tokens_open(path, .vocabulary = 65)
+                                                                  : NULL;
+    fl_data_set *set = t ? fl_data_batch(fl_text_blocks(t, 64, .random = true, .size = 12 * BATCHES), 12, true)
+                         : NULL;
+    const double start = now();
+    for (int i = 0; set && i < BATCHES; i++) {
+        fl_scope one = fl_scope_begin();
+        fl_data_sample b;
+        if (!fl_data_get(set, i, &b)) break;
+        fl_scope_end(&one);
+    }
+    bench_line("loader", 12.0 * 64 * BATCHES / (now() - start), "tokens/s", "random blocks, batches of 12 x 64");
+    fl_data_free(set);
+    fl_text_tokens_free(t);
+    fl_data_remove(path);
+    fl_scope_end(&s);
+}
+
 int main(int argc, char **argv) {
     const char *folder = argc > 1 ? argv[1] : "../shared/data", *python = getenv("PEER_PYTHON");
     const bool small = argc > 2; /* stories260K alone */
@@ -134,6 +159,7 @@ int main(int argc, char **argv) {
     if (!m) printf("stories260K\t0\ttokens/s\tskipped: %s\n", fl_error()), fl_error_clear();
     else fl_nn_train(m, false), stories(folder, m);
     fl_nn_free(m);
+    loader();
     if (!small) llama(FL_F32, "f32"), llama(FL_F16, "f16"), llama(fl_q8(), "q8");
     if (!python || !*python) return 0;
     snprintf(path, sizeof path, "%s bench/peers/torch_generate.py %s%s", python, folder,

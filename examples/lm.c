@@ -4,8 +4,8 @@
    ./lm --data tinyshakespeare           a text file, or a folder with one, or with train, valid and test.txt
    ./lm --data F --preset nano           nanoGPT's small recipe: 4 layers of 128, context 64, batch 12
    ./lm --data F --tokens bpe:1024       byte pairs learnt from the training part; word: words, most frequent
-   first ./lm --data F --model gcnn            gated convolutions; lstm; masked: words that are hidden, both
-   sides seen;
+                                         first, beside a 5-gram
+   ./lm --data F --model gcnn            gated convolutions; lstm; masked: words that are hidden, both sides seen;
                                          adaptive: Flashlight's transformer, adaptive embedding and softmax
    ./lm --load lm.safetensors --eval     the loss of a saved model, and a sample
 
@@ -120,16 +120,18 @@ static bool read_file(const char *path, text *t) {
     return ok;
 }
 
-/* The file; or a folder's train.txt and then valid.txt; or its input.txt. One file is cut after nine
-   tenths. */
+/* The file; or a folder's train.txt and then valid.txt, or valid.txt and then test.txt; or its input.txt. One
+   file is cut after nine tenths. */
 static bool read_text(const char *path, text *t) {
     char name[4096];
     *t = (text){0};
     if (read_file(path, t)) return t->train = t->n / 10 * 9, t->n > 0;
-    snprintf(name, sizeof name, "%s/train.txt", path);
-    if (read_file(name, t)) {
+    static const char *const parts[] = {"train", "valid", "test"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s/%s.txt", path, parts[i]);
+        if (!read_file(name, t)) continue;
         t->train = t->n;
-        snprintf(name, sizeof name, "%s/valid.txt", path);
+        snprintf(name, sizeof name, "%s/%s.txt", path, parts[i + 1]);
         return read_file(name, t);
     }
     snprintf(name, sizeof name, "%s/input.txt", path);
@@ -282,6 +284,22 @@ static double unigram_entropy(const corpus *c) {
         if (id[n + i]) sum -= (double)id[n + i] / (double)n * log((double)id[n + i] / (double)n);
     free(id);
     return sum;
+}
+
+/* What our own 5-gram of the training part makes of the other. */
+static void print_5gram(const text *t) {
+    static const char path[] = "lm.5gram.arpa";
+    fl_text_ngram_sum sum = {0};
+    fl_text_ngram *m = fl_text_ngram_train(t->p, t->train, path, .order = 5) ? fl_text_ngram_load(path) : NULL;
+    if (m) fl_text_ngram_text(m, t->p + t->train, t->n - t->train, &sum);
+    if (m)
+        printf("a 5-gram of the same text: %.4f nats per word or line end, of %lld that it knows %.4f\n",
+               -sum.log10 * log(10) / (double)(sum.words + sum.sentences),
+               (long long)(sum.words - sum.unknown + sum.sentences),
+               (sum.log10_unknown - sum.log10) * log(10) / (double)(sum.words - sum.unknown + sum.sentences));
+    else printf("no 5-gram: %s\n", fl_error()), fl_error_clear();
+    fl_text_ngram_free(m);
+    fl_data_remove(path);
 }
 
 /* The validation part: all its tokens but the first, each predicted once. */
@@ -443,6 +461,7 @@ int main(int argc, char **argv) {
     if (ok && t.entropy > 0) printf("entropy of the grammar: %.4f nats per character\n", t.entropy);
     if (ok && !o.eval) ok = train(m, &o, &c) && (!o.save || save_model(m, &o, &c));
     ok = ok && (!o.sample || is_masked(&o) || write_sample(m, &o, &c)) && validate(m, &o, &c, &loss);
+    if (ok && !strcmp(o.tokens, "word")) print_5gram(&t);
     if (ok) printf("Validation loss: %.4f nats per character\n", loss);
     else fprintf(stderr, "lm: %s\n", fl_error() ? fl_error() : "failed");
     corpus_free(&c);
