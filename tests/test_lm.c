@@ -128,6 +128,33 @@ TEST(raw_and_bad_token_files) {
 
 /* ---- sets ---- */
 
+/* Each token in one share, each share whole documents, whatever the numbers. */
+TEST(shares_are_whole_documents) {
+    static const int64_t starts[] = {0, 7, 7, 30, 31, 60, 99};
+    fl_scope s = fl_scope_begin();
+    fl_tensor *many = fl_from_host(starts, FL_SHAPE(7), FL_I64);
+    for (int with = 0; with < 2; with++) {
+        fl_text_tokens *t = fl_text_tokens_of(fl_zeros(FL_SHAPE(100), FL_I32), with ? many : NULL, 5);
+        for (int64_t ranks = 1; ranks < 12; ranks++) {
+            int64_t at = 0, begin, end;
+            for (int64_t r = 0; r < ranks; r++, at = end) {
+                REQUIRE(fl_text_tokens_share(t, r, ranks, &begin, &end));
+                CHECK_EQ_INT(begin, at);
+                bool whole = !with || begin == 100;
+                for (int i = 0; i < 7; i++) whole |= starts[i] == begin;
+                CHECK(whole && (with || end - begin <= 100 / ranks + 1));
+            }
+            CHECK_EQ_INT(at, 100);
+        }
+        int64_t b, e;
+        CHECK(!fl_text_tokens_share(t, 3, 3, &b, &e));
+        CHECK_ERROR("fl_text_tokens_share: rank 3 of 3");
+        fl_text_tokens_free(t);
+    }
+    fl_scope_end(&s);
+    check_clean();
+}
+
 TEST(blocks_have_each_token_once) {
     const int64_t n = 103;
     fl_text_tokens *t = tokens_of(n);

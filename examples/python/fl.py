@@ -3563,6 +3563,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_text_tokens_documents": "int64_t (fl_text_tokens* t)",
     "fl_text_tokens_read": "bool (fl_text_tokens* t, int64_t begin, int64_t n, int64_t* out)",
     "fl_text_tokens_span": "bool (fl_text_tokens* t, int64_t i, int64_t* begin, int64_t* end)",
+    "fl_text_tokens_share": "bool (fl_text_tokens* t, int64_t rank, int64_t ranks, int64_t* begin, int64_t* end)",
     "fl_text_blocks_opt": "fl_data_set* (fl_text_tokens* t, int64_t length, fl_text_blocks_opts o)",
     "fl_text_documents": "fl_data_set* (fl_text_tokens* t, int64_t eos)",
     "fl_text_mask_opt": "fl_data_set* (fl_data_set* set, fl_text_mask_opts o)",

@@ -35,6 +35,10 @@ FL_API int64_t fl_text_tokens_documents(const fl_text_tokens *t); /* 0 for NULL 
    thread; false after fl_fail. */
 FL_API bool fl_text_tokens_read(const fl_text_tokens *t, int64_t begin, int64_t n, int64_t *out);
 FL_API bool fl_text_tokens_span(const fl_text_tokens *t, int64_t i, int64_t *begin, int64_t *end);
+/* The part of one of so many ranks, for .begin and .end below: whole documents (of a file with a start for each
+   line: lines), the parts as even as these allow, none overlapping, all tokens in one. It may be empty. */
+FL_API bool fl_text_tokens_share(const fl_text_tokens *t, int64_t rank, int64_t ranks, int64_t *begin,
+                                 int64_t *end);
 
 /* Sets. A sample is x i64 [length] and y, what follows each token of x. They borrow t. */
 
@@ -244,6 +248,30 @@ FL_API bool fl_text_tokens_span(const fl_text_tokens *t, int64_t i, int64_t *beg
     return (*begin >= 0 && *begin <= *end && *end <= t->n) ||
            fl_fail("fl_text_tokens: %s: document %" PRId64 " is from %" PRId64 " to %" PRId64 " of %" PRId64
                    " tokens", fl__tokens_name(t), i, *begin, *end, t->n);
+}
+
+/* Where the first document begins that does not begin before `at`. */
+static int64_t fl__tokens_from(const fl_text_tokens *t, int64_t at) {
+    int64_t low = 0, high = t->documents;
+    while (t->start && low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (t->start[middle] < at) low = middle + 1;
+        else high = middle;
+    }
+    return !t->start ? at : at > 0 && low < t->documents ? t->start[low] : at > 0 ? t->n : 0;
+}
+
+FL_API bool fl_text_tokens_share(const fl_text_tokens *t, int64_t rank, int64_t ranks, int64_t *begin,
+                                 int64_t *end) {
+    if (!t || !begin || !end || rank < 0 || rank >= ranks || ranks > INT32_MAX)
+        return fl_fail("fl_text_tokens_share: rank %" PRId64 " of %" PRId64 ", or an argument is NULL", rank, ranks);
+    const int64_t each = t->n / ranks, more = t->n % ranks;
+    for (int k = 0; k < 2; k++) {
+        const int64_t r = rank + k, at = r * each + (r < more ? r : more);
+        *(k ? end : begin) = r == ranks ? t->n : fl__tokens_from(t, at);
+    }
+    return (*begin >= 0 && *begin <= *end && *end <= t->n) ||
+           fl_fail("fl_text_tokens: %s: documents that do not follow each other", fl__tokens_name(t));
 }
 
 /* ---- sets ---- */
