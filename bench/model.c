@@ -9,6 +9,8 @@
      --device cuda: parameters, batch and steps on that family; every clock waits for it. There f32 is strict,
               tf32 lets products round, and bf16 means parameters and activations of bf16, with f32 masters
               in the optimizer; percent_of_fma is empty, memory is the device's
+     --loading DIR  images of a folder of classes, read, decoded, cropped, mirrored and normalised by two threads
+              while steps run; a step's seconds have the waiting for its batch in them
      --nchw   images as they are; otherwise networks for images work channels-last
      --plain  without dropout and layer drop
      --profile  and the tables of fl_profile_begin, of as many steps more, and what it costs: CPU seconds of a
@@ -31,7 +33,7 @@ typedef struct settings {
     model_preset preset;
     int threads, warmup, iterations;
     fl_dtype dtype; /* of products */
-    const char *device, *dtype_name;
+    const char *device, *dtype_name, *loading; /* loading: a folder of classes, or NULL */
     bool nchw, profile;
 } settings;
 
@@ -162,11 +164,36 @@ static fl_var *loss_of(const settings *s, fl_nn_module *net, const model_batch *
     return fv_scope_return(&scope, s->m->loss(net, &s->preset, batch));
 }
 
+/* Batches of --loading, in endless epochs. */
+static struct {
+    fl_data_set *set;
+    int64_t epoch, index;
+} loading;
+
+static bool load_from(const settings *s) {
+    const fl_vision_step steps[] = {
+        fl_vision_random_resized_crop(s->preset.size, 0, 0, FL_VISION_BILINEAR),
+        fl_vision_random_horizontal_flip(0.5)};
+    fl_data_set *set = fl_data_shuffle(fl_data_repeat(fl_vision_folder(s->loading), 10), 1);
+    set = fl_vision_batch(set, s->preset.batch, .steps = steps, .n_steps = 2, .drop_last = true,
+                          .mean = FL_VISION_IMAGENET_MEAN, .std = FL_VISION_IMAGENET_STD);
+    loading.set = fl_data_prefetch(set, 2, 4);
+    return loading.set && fl_data_size(loading.set) > 0;
+}
+
 static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const model_batch *batch,
                  double seconds[4]) {
     fl_scope scope = fl_scope_begin();
     fl_optim_zero_grad(optim);
     const double start = now();
+    fl_data_sample loaded;
+    model_batch next = *batch;
+    if (loading.set) {
+        if (!fl_data_next(loading.set, &loading.epoch, &loading.index, &loaded))
+            fprintf(stderr, "%s\n", fl_error()), exit(1);
+        next.t[0] = loaded.t[0], next.t[1] = loaded.t[1];
+        batch = &next;
+    }
     fl_var *loss = loss_of(s, net, batch);
     const double forward = now();
     fl_backward(loss);
@@ -280,10 +307,12 @@ static int run(const settings *s) {
         return 1;
     }
     lay_out(s, net, &batch);
+    if (s->loading && !load_from(s)) return fprintf(stderr, "skipped: %s\n", fl_error()), 1;
     count_in(net);
     count_conversions();
     train(s, net, &batch, &f);
     print_line(s, &f, on_device(s) ? 0 : fmax(peak_before, peak_fma(s->threads)));
+    fl_data_free(loading.set);
     fl_nn_free(net);
     fl_scope_end(&scope);
     if (f.conversions <= s->m->conversions || s->nchw) return 0;
@@ -322,6 +351,8 @@ static bool read_arguments(settings *s, int argc, char **argv) {
             dtype = argv[++i];
         else if (!strcmp(argv[i], "--device") && argv[i + 1])
             s->device = argv[++i];
+        else if (!strcmp(argv[i], "--loading") && argv[i + 1])
+            s->loading = argv[++i];
         else if (!strcmp(argv[i], "--nchw"))
             s->nchw = true;
         else if (!strcmp(argv[i], "--plain"))
@@ -341,6 +372,7 @@ static bool read_arguments(settings *s, int argc, char **argv) {
     s->dtype = !strcmp(dtype, "tf32") ? FL_F32 : fl_dtype_named(dtype);
     if (!p || iterations < 1 || iterations > 100) return false;
     if (s->dtype != FL_F32 && s->dtype != FL_BF16) return false;
+    if (s->loading && s->m->batch != model_images) return false;
     s->preset = *p;
     s->preset.plain = plain;
     if (batch) s->preset.batch = batch;
@@ -357,7 +389,8 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--columns")) return puts(columns) < 0;
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr, "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--profile] | --list "
+                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--profile] "
+                    "[--loading DIR] | --list "
                     "| --columns\n");
     return 2;
 }

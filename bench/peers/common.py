@@ -60,6 +60,7 @@ def arguments(description, models, variant="eager"):
     p.add_argument("--batch", type=int, default=0)
     p.add_argument("--size", type=int, default=0, help="side of the image, tokens or frames")
     p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--loading", default="", help="a folder of classes: its images through a DataLoader of two workers")
     p.add_argument("--warmup", type=int, default=2, help="iterations before the clock starts")
     p.add_argument("--iterations", type=int, default=5)
     p.add_argument("--peak", type=float, default=0, help="FMA peak in GFLOP/s, for the column in per cent")
