@@ -9,8 +9,8 @@
      --device cuda: parameters, batch and steps on that family; every clock waits for it. There f32 is strict,
               tf32 lets products round, and bf16 means parameters and activations of bf16, with f32 masters
               in the optimizer; percent_of_fma is empty, memory is the device's
-     --loading DIR  images of a folder of classes, read, decoded, cropped, mirrored and normalised by two threads
-              while steps run; a step's seconds have the waiting for its batch in them
+     --loading DIR  images of a folder of classes, read, decoded, cropped, mirrored and normalised by two
+              threads while steps run; a step's seconds have the waiting for its batch in them
      --nchw   images as they are; otherwise networks for images work channels-last
      --plain  without dropout and layer drop
      --profile  and the tables of fl_profile_begin, of as many steps more, and what it costs: CPU seconds of a
